@@ -1,0 +1,154 @@
+// attention/attention.h - the contract between the engine and an attention method.
+//
+// A method is one const sl_attn_method in attention/registry.c: a name, a parameter table from which the command line, the
+// help and the docs are generated, and per backend a table of functions. NULL means "not offered"; asking for it is a clear
+// error before anything runs. On the CPU a decode method is a composition of the four stages of stages.h
+// (propose, draw, refine, combine); it has no loop over keys of its own.
+//
+// Shapes: q and out are fp32 [n_heads][head_dim] per token; K and V are bf16 pages (engine/kv.h). Query head h reads KV
+// head h / group, group = n_heads / n_kv_heads. Scores are q.k / sqrt(head_dim).
+#ifndef SLEIGH_ATTENTION_H
+#define SLEIGH_ATTENTION_H
+
+#include "engine/error.h"
+#include "engine/kv.h"
+
+#include <stdint.h>
+#include <stdio.h>
+
+typedef struct sl_attn_geom {
+    int n_layers, n_heads, n_kv_heads, head_dim;
+} sl_attn_geom;
+
+// ---- parameters ----
+
+typedef enum { SL_PARAM_INT, SL_PARAM_FLOAT } sl_param_type;
+
+typedef struct sl_attn_param {
+    const char *name; // as in --S=128 and santa-prop:S=128
+    sl_param_type type;
+    double def, min, max;
+    const char *help; // one line
+} sl_attn_param;
+
+enum { SL_ATTN_MAX_PARAMS = 12 };
+
+typedef struct sl_attn_method sl_attn_method;
+
+// A method with its parameters' values, as parsed from `name[:k=v]*`.
+typedef struct sl_attn_spec {
+    const sl_attn_method *method;
+    double value[SL_ATTN_MAX_PARAMS]; // parallel to method->params
+} sl_attn_spec;
+
+// ---- what a call reads and writes ----
+
+// Sums over calls; every count is over query heads unless stated.
+typedef struct sl_attn_stats {
+    uint64_t steps;       // query heads served: n_seqs * n_heads a call
+    uint64_t k_rows;      // rows of K read (once per KV head)
+    uint64_t v_rows;      // rows of V read (per query head; a dense pass counts each row once per KV head)
+    uint64_t v_distinct;  // distinct rows of V read per KV head: rows that two heads of a group share count once
+    uint64_t samples;     // draws made, after a method's own rounding
+    uint64_t bytes;       // of K and V actually touched: k_rows, v_distinct
+    uint64_t dense_k_rows, dense_v_rows, dense_bytes; // what dense attention would have read
+} sl_attn_stats;
+
+void sl_attn_stats_add(sl_attn_stats *to, const sl_attn_stats *from);
+
+// One sequence's new token in one layer.
+typedef struct sl_attn_query {
+    const float *q;    // [n_heads][head_dim], after RoPE
+    float *out;        // [n_heads][head_dim]
+    sl_kv_view kv;     // n_kv rows, the token's own included
+    uint32_t sequence; // the caller's sequence id, never the batch slot: it keys the random numbers
+    uint32_t position; // of the query token
+    void *state;       // what ops->init made for this sequence and layer, or NULL
+} sl_attn_query;
+
+// Grow-only scratch memory; a call takes what ops->workspace said, so nothing is allocated within a step.
+typedef struct sl_workspace {
+    void *data;
+    size_t size;
+} sl_workspace;
+
+int sl_workspace_reserve(sl_workspace *ws, size_t size, sl_error *err);
+void sl_workspace_free(sl_workspace *ws);
+
+typedef struct sl_attn_decode_args {
+    const sl_attn_geom *geom;
+    const sl_attn_spec *spec;
+    int layer;
+    uint32_t seed;
+    int n_seqs;
+    const sl_attn_query *seqs; // [n_seqs], lengths may differ
+    sl_workspace *ws;          // at least ops->workspace() bytes
+    sl_attn_stats *stats;      // added to
+} sl_attn_decode_args;
+
+// A run of consecutive tokens of one sequence; token i is at position kv.n_kv - n_tokens + i and sees the rows up to its own.
+typedef struct sl_attn_prefill_args {
+    const sl_attn_geom *geom;
+    const sl_attn_spec *spec;
+    int layer;
+    int n_tokens;
+    const float *q; // [n_tokens][n_heads][head_dim], after RoPE
+    float *out;     // [n_tokens][n_heads][head_dim]
+    sl_kv_view kv;  // the rows of these tokens included
+    sl_workspace *ws;
+} sl_attn_prefill_args;
+
+// ---- a method ----
+
+// Per backend. decode and prefill of one call may use all threads; equal inputs give equal bits with any thread count,
+// batch size and slot.
+typedef struct sl_attn_ops {
+    // Bytes of scratch that decode (n_tokens == 1) or prefill of n_tokens needs for up to n_seqs sequences of n_kv rows.
+    size_t (*workspace)(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv);
+    void (*decode)(const sl_attn_decode_args *args);
+    void (*prefill)(const sl_attn_prefill_args *args);
+    // State per sequence and layer, for methods that keep an index; all four or none.
+    int (*init)(const sl_attn_geom *geom, const sl_attn_spec *spec, int layer, void **state, sl_error *err);
+    int (*on_append)(void *state, const sl_kv_view *kv, int n_from, sl_error *err); // rows [n_from, kv->n_kv) are new
+    void (*truncate)(void *state, int n_kv);
+    void (*free)(void *state);
+} sl_attn_ops;
+
+struct sl_attn_method {
+    const char *name;    // as in --attn=NAME
+    const char *summary; // one line for `sleigh methods`
+    const char *source;  // where it comes from: paper and section, or "ours"
+    int biased;          // 0: its mean is dense attention's output
+    const sl_attn_param *params; // ended by {0}; NULL: none
+    // 0, or SL_ERR_UNSUPPORTED with the reason; NULL: every shape that the engine loads
+    int (*supports)(const sl_attn_geom *geom, const sl_attn_spec *spec, sl_error *err);
+    const sl_attn_ops *cpu, *cuda; // NULL: not offered there
+};
+
+// ---- registry ----
+
+extern const sl_attn_method *const sl_attn_methods[]; // ended by NULL, dense first
+
+const sl_attn_method *sl_attn_find(const char *name); // NULL: unknown
+// Parses `name[:k=v]*` (k and K suffixes mean 1024). An unknown name or parameter is an error that suggests the nearest.
+int sl_attn_parse(const char *text, sl_attn_spec *spec, sl_error *err);
+// Sets one parameter from text, as --S=128 does.
+int sl_attn_set(sl_attn_spec *spec, const char *name, const char *value, sl_error *err);
+double sl_attn_get(const sl_attn_spec *spec, const char *name); // the method must have it
+// `santa-prop:S=128` with every parameter, into buf.
+void sl_attn_format(const sl_attn_spec *spec, char *buf, size_t size);
+void sl_attn_list(FILE *out); // the table of `sleigh methods`
+
+// Which method each layer decodes with.
+typedef struct sl_attn_plan {
+    int n_layers;
+    sl_attn_spec *layer; // [n_layers]
+} sl_attn_plan;
+
+int sl_attn_plan_init(sl_attn_plan *plan, int n_layers, const sl_attn_spec *all, sl_error *err);
+int sl_attn_plan_set(sl_attn_plan *plan, const char *rule, sl_error *err); // `0=dense`, `2-5=santa:S=64`
+// A file of `layer S` lines ('#' starts a comment): sets parameter S of those layers.
+int sl_attn_plan_schedule(sl_attn_plan *plan, const char *path, sl_error *err);
+void sl_attn_plan_free(sl_attn_plan *plan);
+
+#endif

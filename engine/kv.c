@@ -1,0 +1,124 @@
+// engine/kv.c - see kv.h.
+#include "engine/kv.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+static size_t layer_elems(const sl_kv_pool *pool) {
+    return (size_t)pool->n_pages * pool->n_kv_heads * SL_PAGE * pool->head_dim;
+}
+
+static void *map_zero(size_t n_bytes) { // committed page by page at first touch, so an unused context costs nothing
+    void *p = mmap(NULL, n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return p == MAP_FAILED ? NULL : p;
+}
+
+size_t sl_kv_bytes_per_token(int n_layers, int n_kv_heads, int head_dim) {
+    return (size_t)n_layers * n_kv_heads * head_dim * 2 * sizeof(bf16);
+}
+
+int sl_kv_pool_init(sl_kv_pool *pool, int n_layers, int n_kv_heads, int head_dim, int n_pages, sl_error *err) {
+    *pool = (sl_kv_pool){.n_layers = n_layers, .n_kv_heads = n_kv_heads, .head_dim = head_dim, .n_pages = n_pages};
+    size_t bytes = layer_elems(pool) * n_layers * sizeof(bf16);
+    pool->n_bytes = 2 * bytes;
+    pool->k = map_zero(bytes);
+    pool->v = map_zero(bytes);
+    pool->refs = calloc(n_pages, sizeof *pool->refs);
+    pool->free = malloc(n_pages * sizeof *pool->free);
+    if (!pool->k || !pool->v || !pool->refs || !pool->free) {
+        sl_kv_pool_free(pool);
+        return sl_fail(err, SL_ERR_MEMORY, "KV cache of %zu MiB (%d tokens) cannot be reserved; pass a smaller --ctx-size",
+                       2 * bytes >> 20, n_pages * SL_PAGE);
+    }
+#ifdef MADV_HUGEPAGE
+    madvise(pool->k, bytes, MADV_HUGEPAGE);
+    madvise(pool->v, bytes, MADV_HUGEPAGE);
+#endif
+    for (int i = 0; i < n_pages; i++) pool->free[pool->n_free++] = n_pages - 1 - i; // page 0 is handed out first
+    return 0;
+}
+
+void sl_kv_pool_free(sl_kv_pool *pool) {
+    if (pool->k) munmap(pool->k, pool->n_bytes / 2);
+    if (pool->v) munmap(pool->v, pool->n_bytes / 2);
+    free(pool->refs);
+    free(pool->free);
+    *pool = (sl_kv_pool){0};
+}
+
+static int grow_table(sl_kv_seq *seq, int n_pages, sl_error *err) {
+    if (n_pages <= seq->cap_pages) return 0;
+    int cap = n_pages > 2 * seq->cap_pages ? n_pages : 2 * seq->cap_pages;
+    int32_t *pages = realloc(seq->pages, cap * sizeof *pages);
+    if (!pages) return sl_fail(err, SL_ERR_MEMORY, "page table of %d pages: out of memory", cap);
+    seq->pages = pages;
+    seq->cap_pages = cap;
+    return 0;
+}
+
+int sl_kv_reserve(sl_kv_pool *pool, sl_kv_seq *seq, int n_tokens, sl_error *err) {
+    int want = (n_tokens + SL_PAGE - 1) / SL_PAGE, more = want - seq->n_pages;
+    if (more <= 0) return 0;
+    if (more > pool->n_free)
+        return sl_fail(err, SL_ERR_MEMORY, "KV cache is full: %d more pages of %d tokens needed, %d free of %d; pass a larger "
+                       "--ctx-size or fewer sequences", more, SL_PAGE, pool->n_free, pool->n_pages);
+    int rc = grow_table(seq, want, err);
+    if (rc) return rc;
+    while (seq->n_pages < want) {
+        int32_t id = pool->free[--pool->n_free];
+        pool->refs[id] = 1;
+        seq->pages[seq->n_pages++] = id;
+    }
+    return 0;
+}
+
+static void drop_page(sl_kv_pool *pool, int32_t id) {
+    SL_CHECK(pool->refs[id] > 0);
+    if (--pool->refs[id] == 0) pool->free[pool->n_free++] = id;
+}
+
+void sl_kv_truncate(sl_kv_pool *pool, sl_kv_seq *seq, int n_tokens) {
+    SL_CHECK(n_tokens >= 0 && n_tokens <= seq->n_tokens);
+    int keep = (n_tokens + SL_PAGE - 1) / SL_PAGE;
+    while (seq->n_pages > keep) drop_page(pool, seq->pages[--seq->n_pages]);
+    seq->n_tokens = n_tokens;
+}
+
+int sl_kv_fork(sl_kv_pool *pool, const sl_kv_seq *src, sl_kv_seq *dst, int n_tokens, sl_error *err) {
+    SL_CHECK(dst->n_pages == 0 && n_tokens <= src->n_tokens);
+    int n_full = n_tokens / SL_PAGE, rest = n_tokens % SL_PAGE;
+    int rc = grow_table(dst, n_full + (rest > 0), err);
+    if (rc) return rc;
+    if (rest > 0 && pool->n_free == 0)
+        return sl_fail(err, SL_ERR_MEMORY, "KV cache is full: 1 more page of %d tokens needed, 0 free of %d", SL_PAGE,
+                       pool->n_pages);
+    for (int i = 0; i < n_full; i++) {
+        pool->refs[src->pages[i]]++;
+        dst->pages[dst->n_pages++] = src->pages[i];
+    }
+    dst->n_tokens = n_full * SL_PAGE;
+    if (rest == 0) return 0;
+    rc = sl_kv_reserve(pool, dst, n_tokens, err);
+    if (rc) return rc;
+    size_t block = (size_t)pool->n_kv_heads * SL_PAGE * pool->head_dim; // one page of one layer, all KV heads
+    for (int layer = 0; layer < pool->n_layers; layer++) {
+        size_t base = layer * layer_elems(pool);
+        size_t to = base + dst->pages[n_full] * block, from = base + src->pages[n_full] * block;
+        memcpy(pool->k + to, pool->k + from, block * sizeof(bf16));
+        memcpy(pool->v + to, pool->v + from, block * sizeof(bf16));
+    }
+    dst->n_tokens = n_tokens;
+    return 0;
+}
+
+void sl_kv_seq_free(sl_kv_pool *pool, sl_kv_seq *seq) {
+    while (seq->n_pages > 0) drop_page(pool, seq->pages[--seq->n_pages]);
+    free(seq->pages);
+    *seq = (sl_kv_seq){0};
+}
+
+sl_kv_view sl_kv_view_of(const sl_kv_pool *pool, const sl_kv_seq *seq, int layer, int n_kv) {
+    size_t base = layer * layer_elems(pool);
+    return (sl_kv_view){.k = pool->k + base, .v = pool->v + base, .pages = seq->pages, .n_kv = n_kv};
+}

@@ -1,0 +1,62 @@
+// engine/kv.h - the paged KV cache: who owns which page, and the view of it that attention reads.
+//
+// A page holds SL_PAGE (256) consecutive tokens of one sequence and is valid for all layers. Per layer and KV head a page of
+// K is one contiguous [256][head_dim] bf16 block, V the same. The pool is reserved at the start and committed by first
+// touch; sl_kv_reserve takes pages before a step, never within one.
+#ifndef SLEIGH_KV_H
+#define SLEIGH_KV_H
+
+#include "engine/bf16.h"
+#include "engine/error.h"
+
+#include <stddef.h>
+
+enum { SL_PAGE = 256 }; // tokens of a page; also the tile of every sampler
+
+typedef struct sl_kv_pool {
+    int n_layers, n_kv_heads, head_dim, n_pages;
+    bf16 *k, *v;      // [n_layers][n_pages][n_kv_heads][256][head_dim]
+    int32_t *refs;    // [n_pages] sequences that hold the page; 0: free
+    int32_t *free;    // stack of free page ids
+    int n_free;
+    size_t n_bytes;   // of k and v together
+} sl_kv_pool;
+
+// One sequence's pages. n_tokens counts rows that hold data in every layer.
+typedef struct sl_kv_seq {
+    int32_t *pages;   // [n_pages] page ids in order
+    int n_pages, cap_pages;
+    int n_tokens;
+} sl_kv_seq;
+
+// What a kernel reads: one layer of one sequence.
+// Row j of KV head h starts at k + ((size_t)pages[j / 256] * n_kv_heads + h) * 256 * head_dim + (j % 256) * head_dim.
+typedef struct sl_kv_view {
+    const bf16 *k, *v;    // this layer: [n_pages][n_kv_heads][256][head_dim]
+    const int32_t *pages; // the sequence's page ids
+    int n_kv;             // rows visible, the current token's own included
+} sl_kv_view;
+
+int sl_kv_pool_init(sl_kv_pool *pool, int n_layers, int n_kv_heads, int head_dim, int n_pages, sl_error *err);
+void sl_kv_pool_free(sl_kv_pool *pool);
+
+// Bytes of K and V per token over all layers.
+size_t sl_kv_bytes_per_token(int n_layers, int n_kv_heads, int head_dim);
+
+// Makes room for rows [0, n_tokens). SL_ERR_MEMORY when the pool is out of pages (nothing is taken then).
+int sl_kv_reserve(sl_kv_pool *pool, sl_kv_seq *seq, int n_tokens, sl_error *err);
+// Keeps the first n_tokens rows and gives back pages that hold none of them.
+void sl_kv_truncate(sl_kv_pool *pool, sl_kv_seq *seq, int n_tokens);
+// dst (empty) gets the full pages of src's first n_tokens, shared by reference count, and its own copy of the last,
+// partly filled one: the prefix is then read by both, written by neither.
+int sl_kv_fork(sl_kv_pool *pool, const sl_kv_seq *src, sl_kv_seq *dst, int n_tokens, sl_error *err);
+void sl_kv_seq_free(sl_kv_pool *pool, sl_kv_seq *seq);
+
+sl_kv_view sl_kv_view_of(const sl_kv_pool *pool, const sl_kv_seq *seq, int layer, int n_kv);
+
+// The block of 256 rows that page number `page_index` of the view holds for KV head h: [256][head_dim].
+static inline size_t sl_kv_block(const sl_kv_view *view, int n_kv_heads, int head_dim, int page_index, int h) {
+    return ((size_t)view->pages[page_index] * n_kv_heads + h) * SL_PAGE * head_dim;
+}
+
+#endif

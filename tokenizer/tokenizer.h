@@ -1,0 +1,67 @@
+// tokenizer/tokenizer.h - text to token ids and back. One header over three formats, told apart by content:
+// byte-level BPE (tokenizer.json), tiktoken rank files and SentencePiece models (both named tokenizer.model).
+//
+// Texts are bytes with a length: they may hold NUL. A tokenizer is immutable after loading and may be shared by threads.
+#ifndef SLEIGH_TOKENIZER_H
+#define SLEIGH_TOKENIZER_H
+
+#include "engine/error.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef struct sl_tokenizer sl_tokenizer;
+
+enum {
+    SL_TOK_BOS = 1,   // put the model's BOS in front, where its post-processor (or SentencePiece trainer) says so
+    SL_TOK_PLAIN = 2, // strings of special tokens in the text are text, not tokens
+};
+
+// Growing array of ids; zero-initialise, free with sl_ids_free.
+typedef struct sl_ids {
+    int32_t *data;
+    size_t n, cap;
+} sl_ids;
+int sl_ids_push(sl_ids *ids, int32_t id, sl_error *err);
+void sl_ids_free(sl_ids *ids);
+
+// Loads the tokenizer of a Hugging Face folder: tokenizer.json when it is byte-level BPE, else tokenizer.model.
+int sl_tokenizer_load(const char *dir, sl_tokenizer **out, sl_error *err);
+void sl_tokenizer_free(sl_tokenizer *tok);
+
+const char *sl_tokenizer_kind(const sl_tokenizer *tok); // "bpe", "tiktoken", "sentencepiece"
+int sl_tokenizer_n_vocab(const sl_tokenizer *tok);      // largest id + 1
+int32_t sl_tokenizer_bos(const sl_tokenizer *tok);      // -1: none
+int32_t sl_tokenizer_eos(const sl_tokenizer *tok);      // -1: none
+int32_t sl_tokenizer_find(const sl_tokenizer *tok, const char *piece); // id of a special or added token's string, or -1
+int sl_tokenizer_is_special(const sl_tokenizer *tok, int32_t id);
+
+// Appends the ids of text[0..n) to *ids.
+int sl_tokenize(const sl_tokenizer *tok, const char *text, size_t n, unsigned flags, sl_ids *ids, sl_error *err);
+
+// Growing byte string, always NUL-terminated past its end.
+typedef struct sl_text {
+    char *data;
+    size_t n, cap;
+} sl_text;
+int sl_text_append(sl_text *text, const char *data, size_t n, sl_error *err);
+void sl_text_free(sl_text *text);
+
+// Appends the text of all ids. Special tokens are written as their strings if `specials`, else left out. An id out of
+// range is SL_ERR_ARG.
+int sl_detokenize(const sl_tokenizer *tok, const int32_t *ids, size_t n, int specials, sl_text *text, sl_error *err);
+
+// Streaming: appends what can be printed now and keeps the bytes of an unfinished UTF-8 character (and SentencePiece's
+// first-blank state) in the stream. Bytes that can never become UTF-8 come out as U+FFFD.
+typedef struct sl_detok_stream {
+    const sl_tokenizer *tok;
+    int specials;      // write special tokens' strings
+    int at_start;      // nothing decoded yet
+    unsigned char held[4];
+    int n_held;
+} sl_detok_stream;
+sl_detok_stream sl_detok_begin(const sl_tokenizer *tok, int specials, int at_start);
+int sl_detok_next(sl_detok_stream *s, int32_t id, sl_text *text, sl_error *err);
+int sl_detok_end(sl_detok_stream *s, sl_text *text, sl_error *err); // flushes held bytes as U+FFFD
+
+#endif
