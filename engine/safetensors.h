@@ -1,0 +1,36 @@
+// engine/safetensors.h - a model folder's weights, mapped read-only, with every tensor's extent checked.
+//
+// Owns the mappings. Opens model.safetensors or the shards that model.safetensors.index.json names, parses their headers
+// strictly (overlaps, gaps in range checks, duplicates, wrong dtypes, truncated files are errors that name file and tensor)
+// and finds tensors by name. Never reads the weights themselves.
+#ifndef SLEIGH_SAFETENSORS_H
+#define SLEIGH_SAFETENSORS_H
+
+#include "engine/backend.h"
+
+enum { SL_MAX_DIMS = 8 };
+
+typedef struct sl_tensor {
+    const char *name;
+    const char *file;      // for messages
+    char dtype_name[8];    // as in the header: "BF16"
+    int n_dims;
+    int64_t dims[SL_MAX_DIMS];
+    const void *data;
+    size_t n_bytes;
+} sl_tensor;
+
+typedef struct sl_tensors sl_tensors;
+
+int sl_tensors_open(const char *dir, sl_tensors **out, sl_error *err);
+void sl_tensors_close(sl_tensors *t);
+int sl_tensors_count(const sl_tensors *t);
+const sl_tensor *sl_tensors_at(const sl_tensors *t, int i);
+const sl_tensor *sl_tensors_find(const sl_tensors *t, const char *name); // NULL: not there
+size_t sl_tensors_bytes(const sl_tensors *t);                            // of all tensors
+
+// Binds a matrix [n_rows][n_cols] (n_rows 0: a vector [n_cols]). A missing tensor, a dtype other than BF16, F16, F32, a
+// wrong rank or dimension is an error with file, name, found and expected.
+int sl_tensors_bind(const sl_tensors *t, const char *name, int n_rows, int n_cols, sl_weight *out, sl_error *err);
+
+#endif

@@ -1,0 +1,92 @@
+// engine/sleigh.h - the public interface of libsleigh: load a model, open sessions, prefill, decode.
+//
+//   sl_model    config, weights, tokenizer. Immutable, may be shared by engines and threads.
+//   sl_engine   one device's KV pages, scratch memory and attention plan. One thread at a time.
+//   sl_session  one mutable timeline: its tokens' KV rows and the logits that follow the last one. A batch is an array of
+//               sessions of one engine, each with its own length.
+//
+// Functions return 0 or a negative sl_err with the reason in *err (engine/error.h).
+#ifndef SLEIGH_H
+#define SLEIGH_H
+
+#include "attention/attention.h"
+#include "engine/error.h"
+#include "models/config.h"
+#include "tokenizer/tokenizer.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define SLEIGH_VERSION "0.1.0"
+
+typedef struct sl_model sl_model;
+typedef struct sl_engine sl_engine;
+typedef struct sl_session sl_session;
+struct sl_tensors;
+
+// ---- model ----
+
+enum { SL_MODEL_NO_TOKENIZER = 1 }; // leave the tokenizer out (a folder may not have one)
+
+int sl_model_load(const char *dir, unsigned flags, sl_model **out, sl_error *err);
+void sl_model_free(sl_model *model);
+const sl_config *sl_model_config(const sl_model *model);
+const sl_tokenizer *sl_model_tokenizer(const sl_model *model); // NULL if left out
+const struct sl_tensors *sl_model_tensors(const sl_model *model);
+size_t sl_model_decode_bytes(const sl_model *model); // bytes of weights that one decode step reads
+int sl_model_is_eos(const sl_model *model, int32_t id);
+
+// ---- engine ----
+
+typedef struct sl_engine_options {
+    int n_ctx;          // tokens per sequence; 0: the least of the model's limit, what fits in memory and 32768
+    int n_sequences;    // KV pages are reserved for this many sequences of n_ctx tokens; 0: 1
+    int prefill_chunk;  // tokens of one prefill pass; 0: 512
+    int n_threads;      // 0: every core
+    uint32_t seed;      // of attention's draws
+    const sl_attn_plan *attn; // NULL: dense everywhere. Copied.
+} sl_engine_options;
+
+int sl_engine_new(const sl_model *model, const sl_engine_options *options, sl_engine **out, sl_error *err);
+void sl_engine_free(sl_engine *engine); // after its sessions
+int sl_engine_n_ctx(const sl_engine *engine);
+int sl_engine_set_attention(sl_engine *engine, const sl_attn_plan *plan, sl_error *err);
+void sl_engine_describe(const sl_engine *engine, char *buf, size_t size); // "cpu: avx512bf16, 4 threads, OpenBLAS"
+// Attention work done by decode steps since the last reset.
+const sl_attn_stats *sl_engine_attn_stats(const sl_engine *engine);
+void sl_engine_reset_stats(sl_engine *engine);
+// Largest n_ctx whose KV for n_sequences fits into the memory that is free now beside the weights.
+int sl_engine_largest_ctx(const sl_model *model, int n_sequences);
+
+// ---- session ----
+
+// sequence: keys the random numbers of attention and of token sampling; the caller's own, never a batch slot.
+int sl_session_new(sl_engine *engine, uint32_t sequence, sl_session **out, sl_error *err);
+void sl_session_free(sl_session *s);
+int sl_session_n_tokens(const sl_session *s);
+uint32_t sl_session_sequence(const sl_session *s);
+void sl_session_set_sequence(sl_session *s, uint32_t sequence);
+// Forgets the tokens from n_tokens on. The logits are stale until the next prefill or decode.
+int sl_session_truncate(sl_session *s, int n_tokens, sl_error *err);
+// A new session that shares the first n_tokens of s.
+int sl_session_fork(const sl_session *s, int n_tokens, uint32_t sequence, sl_session **out, sl_error *err);
+const float *sl_session_logits(const sl_session *s); // [n_vocab] after the last token
+
+typedef void (*sl_progress_fn)(void *ctx, int done, int total);
+typedef struct sl_progress { sl_progress_fn fn; void *ctx; } sl_progress;
+
+// Appends n tokens with dense attention, chunk by chunk. More tokens than the context holds: SL_ERR_CONTEXT, with both
+// counts, and nothing is appended. The same logits to the bit whatever the chunk size.
+int sl_prefill(sl_session *s, const int32_t *ids, int n, const sl_progress *progress, sl_error *err);
+// The same, handing over the logits of every token: rows [first, first + n_rows) of [n][n_vocab]. A non-zero return of the
+// callback stops and is returned.
+typedef int (*sl_logits_fn)(void *ctx, int first, int n_rows, const float *logits, sl_error *err);
+int sl_prefill_logits(sl_session *s, const int32_t *ids, int n, sl_logits_fn fn, void *ctx, const sl_progress *progress,
+                      sl_error *err);
+// One step: appends ids[i] to batch[i] with the plan's decode attention. All or none; a sequence's logits are equal to the
+// bit alone and in any batch.
+int sl_decode(sl_session *const *batch, int n, const int32_t *ids, sl_error *err);
+// FNV-1a over the fp32 bytes of the logits.
+uint64_t sl_logits_hash(const float *logits, int n_vocab);
+
+#endif
