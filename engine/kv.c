@@ -118,7 +118,12 @@ void sl_kv_seq_free(sl_kv_pool *pool, sl_kv_seq *seq) {
     *seq = (sl_kv_seq){0};
 }
 
-sl_kv_view sl_kv_view_of(const sl_kv_pool *pool, const sl_kv_seq *seq, int layer, int n_kv) {
+sl_kv_rows sl_kv_layer(const sl_kv_pool *pool, int layer) {
     size_t base = layer * layer_elems(pool);
-    return (sl_kv_view){.k = pool->k + base, .v = pool->v + base, .pages = seq->pages, .n_kv = n_kv};
+    return (sl_kv_rows){.k = pool->k + base, .v = pool->v + base};
+}
+
+sl_kv_view sl_kv_view_of(const sl_kv_pool *pool, const sl_kv_seq *seq, int layer, int n_kv) {
+    sl_kv_rows rows = sl_kv_layer(pool, layer);
+    return (sl_kv_view){.k = rows.k, .v = rows.v, .pages = seq->pages, .n_kv = n_kv};
 }

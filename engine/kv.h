@@ -52,6 +52,9 @@ void sl_kv_truncate(sl_kv_pool *pool, sl_kv_seq *seq, int n_tokens);
 int sl_kv_fork(sl_kv_pool *pool, const sl_kv_seq *src, sl_kv_seq *dst, int n_tokens, sl_error *err);
 void sl_kv_seq_free(sl_kv_pool *pool, sl_kv_seq *seq);
 
+// One layer's K and V for writing: [n_pages][n_kv_heads][256][head_dim].
+typedef struct sl_kv_rows { bf16 *k, *v; } sl_kv_rows;
+sl_kv_rows sl_kv_layer(const sl_kv_pool *pool, int layer);
 sl_kv_view sl_kv_view_of(const sl_kv_pool *pool, const sl_kv_seq *seq, int layer, int n_kv);
 
 // The block of 256 rows that page number `page_index` of the view holds for KV head h: [256][head_dim].

@@ -1,0 +1,109 @@
+# Sleigh. `make demo` and `make test` are all that a fresh machine needs; `make help` lists the rest.
+#
+#   SAN=1      AddressSanitizer and UndefinedBehaviorSanitizer, in build/san
+#   DEBUG=1    -O0 -g, in build/debug
+#   CC, CXX, NVCC, PYTHON  the tools to use
+
+CC      ?= cc
+CXX     ?= c++
+NVCC    ?= nvcc
+PYTHON  ?= python3
+BUILD   := build
+OPT     := -O3 -g1
+
+ifdef SAN
+BUILD   := build/san
+OPT     := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+endif
+ifdef DEBUG
+BUILD   := build/debug
+OPT     := -O0 -g
+endif
+
+COMMIT   := $(shell git rev-parse --short HEAD 2>/dev/null)
+CPPFLAGS := -I. -D_GNU_SOURCE= -MMD -MP
+# No contraction, no fast-math: equal bits from equal inputs is a promise (README).
+CFLAGS   := -std=c11 -Wall -Wextra -Werror -fopenmp -ffp-contract=off $(OPT)
+CXXFLAGS := -std=c++17 -Wall -Wextra -Werror $(OPT)
+LDLIBS   := -ljansson -lpcre2-8 -lsentencepiece -lopenblas -lstdc++ -lm -fopenmp
+
+LIB_SRC  := $(wildcard engine/*.c engine/cpu/*.c attention/*.c tokenizer/*.c tokenizer/*.cc models/*.c)
+CLI_SRC  := $(wildcard engine/cli/*.c)
+TEST_SRC := $(wildcard tests/*.c)
+CUDA_SRC := $(wildcard engine/cuda/*.cu attention/*.cu)
+
+# One source, one object per instruction set; which one runs is decided at run time.
+AVX2   := -mavx2 -mfma -mf16c
+AVX512 := $(AVX2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width=512
+ifneq ($(shell uname -m),x86_64)
+LIB_SRC := $(filter-out %_avx2.c %_avx512.c %_avx512bf16.c,$(LIB_SRC))
+endif
+
+LIB_OBJ  := $(patsubst %,$(BUILD)/%.o,$(LIB_SRC))
+CLI_OBJ  := $(patsubst %,$(BUILD)/%.o,$(CLI_SRC))
+TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(TEST_SRC))
+
+.PHONY: all demo test check bench setup cuda format clean help
+.DEFAULT_GOAL := all
+
+all: $(BUILD)/sleigh $(BUILD)/sleigh-test ## build the binary, the library and the tests
+
+# Set-up runs first, in a make of its own, so that the build below finds what it installed.
+demo: ## set up, build, and answer needle questions with dense and sampled attention
+	@scripts/setup.sh
+	@$(MAKE) --no-print-directory -j$$(nproc) $(BUILD)/sleigh
+	@$(PYTHON) scripts/demo.py --sleigh $(BUILD)/sleigh
+
+test: ## set up, build, and run the whole test suite
+	@scripts/setup.sh
+	@$(MAKE) --no-print-directory -j$$(nproc) all
+	@$(MAKE) --no-print-directory check
+
+check: all ## run the test suite of what is built
+	@SLEIGH_BIN=$(BUILD)/sleigh $(BUILD)/sleigh-test
+
+bench: $(BUILD)/sleigh ## measure decode and prefill of the embedded model at 8k and 32k, on 2 threads
+	@$(PYTHON) scripts/bench_cpu.py --sleigh $(BUILD)/sleigh
+
+setup: ## install the packages that the build needs (apt, as root)
+	@scripts/setup.sh
+
+cuda: $(patsubst %,$(BUILD)/%.o,$(CUDA_SRC)) ## compile the CUDA sources
+
+$(BUILD)/libsleigh.a: $(LIB_OBJ)
+	@rm -f $@
+	$(AR) rcs $@ $^
+
+$(BUILD)/sleigh: $(CLI_OBJ) $(BUILD)/libsleigh.a
+	$(CC) $(OPT) -o $@ $^ $(LDLIBS)
+
+$(BUILD)/sleigh-test: $(TEST_OBJ) $(BUILD)/libsleigh.a
+	$(CC) $(OPT) -o $@ $^ $(LDLIBS)
+
+$(BUILD)/%_avx2.c.o: CFLAGS += $(AVX2)
+$(BUILD)/%_avx512.c.o: CFLAGS += $(AVX512)
+$(BUILD)/%_avx512bf16.c.o: CFLAGS += $(AVX512) -mavx512bf16
+$(BUILD)/engine/cli/cmd_version.c.o: CPPFLAGS += -DSLEIGH_COMMIT='"$(COMMIT)"'
+
+$(BUILD)/%.c.o: %.c Makefile
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
+
+$(BUILD)/%.cc.o: %.cc Makefile
+	@mkdir -p $(@D)
+	$(CXX) $(CPPFLAGS) $(CXXFLAGS) -c $< -o $@
+
+$(BUILD)/%.cu.o: %.cu Makefile
+	@mkdir -p $(@D)
+	$(NVCC) -I. -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -c $< -o $@
+
+format: ## clang-format over our own C
+	clang-format -i $(LIB_SRC) $(CLI_SRC) $(TEST_SRC) $(wildcard */*.h */*/*.h)
+
+clean: ## remove build/
+	rm -rf build
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' Makefile
+
+-include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TEST_OBJ:.o=.d)

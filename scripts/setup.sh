@@ -1,0 +1,37 @@
+#!/bin/sh
+# Installs what the build needs and a bare Debian or Ubuntu machine lacks. As root it calls apt; otherwise it prints the
+# exact line to run and fails. Does nothing, quickly, where all is there.
+set -eu
+
+missing=""
+need() { # need PACKAGE TEST...
+    package=$1
+    shift
+    "$@" >/dev/null 2>&1 || missing="$missing $package"
+}
+header() { [ -e "/usr/include/$1" ] || [ -e "/usr/include/$(uname -m)-linux-gnu/$1" ] || [ -e "/usr/local/include/$1" ]; }
+
+need gcc command -v "${CC:-cc}"
+need g++ command -v "${CXX:-c++}"
+need make command -v make
+need python3 command -v "${PYTHON:-python3}"
+need libc6-dev header stdio.h
+need libjansson-dev header jansson.h
+need libpcre2-dev header pcre2.h
+need libsentencepiece-dev header sentencepiece_processor.h
+need libopenblas-dev header cblas.h
+
+[ -n "$missing" ] || exit 0
+line="apt-get install -y --no-install-recommends$missing"
+if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
+    echo "sleigh: missing packages; run:  sudo apt-get update && sudo $line" >&2
+    exit 1
+fi
+echo "sleigh: installing$missing" >&2
+log=$(mktemp)
+if ! { apt-get update && DEBIAN_FRONTEND=noninteractive $line; } >"$log" 2>&1; then
+    tail -20 "$log" >&2
+    echo "sleigh: error: '$line' failed; the log is $log" >&2
+    exit 1
+fi
+rm -f "$log"
