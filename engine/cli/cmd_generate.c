@@ -1,0 +1,85 @@
+// engine/cli/cmd_generate.c - sleigh generate: a prompt in, the generated text on stdout as it comes, statistics on stderr.
+#include "engine/cli/run.h"
+
+#include <string.h>
+#include <unistd.h>
+
+static int check_flags(const cli_options *o, sl_error *err) {
+    if (CLI_GIVEN(o, system_prompt) == CLI_BY_FLAG && !o->chat)
+        return sl_fail(err, SL_ERR_ARG, "flag --system-prompt needs --chat");
+    if (CLI_GIVEN(o, chat_template) == CLI_BY_FLAG && !o->chat)
+        return sl_fail(err, SL_ERR_ARG, "flag --chat-template needs --chat");
+    if (o->question_dense) return sl_fail(err, SL_ERR_ARG, "flag --question-dense needs --jsonl");
+    return 0;
+}
+
+// Replaces *text by the chat template's rendering of it as the user's message.
+static int wrap(const cli_options *o, sl_text *text, sl_error *err) {
+    const sl_chat_template *template = NULL;
+    int rc = cli_chat_template(o, &template, err);
+    if (rc) return rc;
+    sl_message messages[2];
+    sl_text rendered = {0};
+    int n = 0;
+    if (o->system_prompt)
+        messages[n++] = (sl_message){.role = "system", .content = o->system_prompt, .n = strlen(o->system_prompt)};
+    messages[n++] = (sl_message){.role = "user", .content = text->data, .n = text->n};
+    rc = sl_chat_render(template, messages, n, NULL, &rendered, err);
+    if (rc) {
+        sl_text_free(&rendered);
+        return rc;
+    }
+    sl_text_free(text);
+    *text = rendered;
+    return 0;
+}
+
+// Prefills (set-up A), or prefills --dense-prefix tokens and feeds the rest (set-up B), then generates.
+static int run_prompt(cli_timeline *t, const sl_ids *ids, int at_start, sl_error *err) {
+    const cli_options *o = t->run->options;
+    int n = (int)ids->n, n_dense = o->dense_prefix < 0 ? n : o->dense_prefix;
+    if (n_dense > n) return sl_fail(err, SL_ERR_ARG, "--dense-prefix %d: the prompt has only %d tokens", n_dense, n);
+    if (o->dense_prefix < 0)
+        fprintf(stderr, "setup: A, all %d prompt tokens are prefilled densely; --attn decodes what is generated\n", n);
+    else fprintf(stderr, "setup: B, %d of %d prompt tokens are prefilled densely; --attn decodes the rest\n", n_dense, n);
+    int rc = cli_timeline_prefill(t, ids->data, n_dense, err);
+    if (!rc) rc = cli_timeline_feed(t, ids->data + n_dense, n - n_dense, err);
+    return rc ? rc : cli_timeline_generate(t, at_start, cli_sink_stdout, NULL, err);
+}
+
+static int generate(cli_run *run, const sl_text *text, sl_error *err) {
+    const cli_options *o = run->options;
+    sl_ids ids = {0};
+    cli_timeline t = {0};
+    int rc = sl_tokenize(sl_model_tokenizer(run->model), text->data, text->n, o->chat ? 0 : SL_TOK_BOS, &ids, err);
+    if (!rc) rc = cli_check_prompt(run, ids.n, err);
+    if (!rc) rc = cli_timeline_open(&t, run, o->seq_id, err);
+    if (!rc) {
+        cli_run_describe(run, stderr);
+        cli_catch_interrupt(1);
+        if (o->display_prompt) rc = cli_sink_stdout(NULL, text->data, text->n, err);
+        if (!rc) rc = run_prompt(&t, &ids, o->chat || text->n == 0, err);
+        if (!rc && isatty(STDOUT_FILENO)) rc = cli_sink_stdout(NULL, "\n", 1, err);
+        if (!rc && o->perf) cli_timeline_stats(&t, stderr);
+        cli_timeline_close(&t);
+    }
+    sl_ids_free(&ids);
+    return rc;
+}
+
+int cmd_generate(const cli_options *o, sl_error *err) {
+    if (o->jsonl) return cmd_jsonl(o, err);
+    sl_text text = {0};
+    cli_run run;
+    int rc = cli_need_model(o, err);
+    if (!rc) rc = check_flags(o, err);
+    if (!rc) rc = cli_read_input(o, &text, err);
+    if (!rc && o->chat) rc = wrap(o, &text, err);
+    if (!rc) rc = cli_run_open(&run, o, err);
+    if (!rc) {
+        rc = generate(&run, &text, err);
+        cli_run_close(&run);
+    }
+    sl_text_free(&text);
+    return rc;
+}

@@ -1,0 +1,125 @@
+// engine/cli/cmd_logits.c - sleigh logits: one dense prefill, every token's logits as a NumPy file.
+//
+// The file is written beside its target under another name and renamed when it is complete: nothing half-written is left.
+#include "engine/cli/progress.h"
+#include "engine/cli/run.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+typedef struct npy {
+    const char *path;
+    char *tmp; // path of the unfinished file
+    FILE *file;
+    size_t row_bytes;
+} npy;
+
+static int io_error(const npy *out, const char *what, sl_error *err) {
+    return sl_fail(err, SL_ERR_IO, "cannot %s %s: %s", what, out->path, strerror(errno));
+}
+
+// NumPy's format 1.0: magic, version, a header padded with blanks to a multiple of 64 bytes, then the rows.
+static int write_header(const npy *out, int n_rows, int n_cols, sl_error *err) {
+    char head[256], dict[192];
+    int n = snprintf(dict, sizeof dict, "{'descr': '<f4', 'fortran_order': False, 'shape': (%d, %d), }", n_rows, n_cols);
+    int size = (10 + n + 1 + 63) / 64 * 64;
+    memset(head, ' ', sizeof head);
+    memcpy(head, "\x93NUMPY\x01\x00", 8);
+    head[8] = (char)((size - 10) & 255);
+    head[9] = (char)((size - 10) >> 8);
+    memcpy(head + 10, dict, (size_t)n);
+    head[size - 1] = '\n';
+    return fwrite(head, 1, (size_t)size, out->file) == (size_t)size ? 0 : io_error(out, "write", err);
+}
+
+static int begin(npy *out, const char *path, sl_error *err) {
+    struct stat st;
+    *out = (npy){.path = path};
+    if (!stat(path, &st) && !S_ISREG(st.st_mode))
+        return sl_fail(err, SL_ERR_IO, "--output %s: is there and is no regular file", path);
+    size_t size = strlen(path) + 32;
+    out->tmp = malloc(size);
+    if (!out->tmp) return sl_fail(err, SL_ERR_MEMORY, "--output %s: out of memory", path);
+    snprintf(out->tmp, size, "%s.tmp.%ld", path, (long)getpid());
+    out->file = fopen(out->tmp, "wb");
+    return out->file ? 0 : io_error(out, "create", err);
+}
+
+// rc: how the work went. The file appears under its name only when all of it did.
+static int end(npy *out, int rc, sl_error *err) {
+    if (out->file) {
+        if (fclose(out->file) && !rc) rc = io_error(out, "write", err);
+        if (!rc && rename(out->tmp, out->path)) rc = io_error(out, "rename to", err);
+        if (rc) unlink(out->tmp);
+    }
+    free(out->tmp);
+    return rc;
+}
+
+static int write_rows(void *ctx, int first, int n_rows, const float *logits, sl_error *err) {
+    npy *out = ctx;
+    (void)first;
+    if (cli_interrupted()) return sl_fail(err, SL_ERR_IO, "interrupted; %s is not written", out->path);
+    return fwrite(logits, out->row_bytes, (size_t)n_rows, out->file) == (size_t)n_rows ? 0 : io_error(out, "write", err);
+}
+
+static int prefill(const cli_options *o, const sl_model *model, const sl_ids *ids, npy *out, sl_error *err) {
+    sl_engine_options options = {.n_ctx = (int)ids->n, .prefill_chunk = o->ubatch, .n_threads = o->threads};
+    sl_engine *engine = NULL;
+    sl_session *session = NULL;
+    cli_progress bar;
+    sl_progress progress = {.fn = cli_progress_update, .ctx = &bar};
+    int rc = sl_engine_new(model, &options, &engine, err);
+    if (!rc) rc = sl_session_new(engine, 0, &session, err);
+    if (!rc) rc = write_header(out, (int)ids->n, sl_model_config(model)->n_vocab, err);
+    if (!rc) {
+        double start = cli_now();
+        cli_progress_begin(&bar, "prefill", "tokens");
+        rc = sl_prefill_logits(session, ids->data, (int)ids->n, write_rows, out, &progress, err);
+        cli_progress_end(&bar);
+        double ms = cli_now() - start;
+        if (!rc) fprintf(stderr, "prefill: %.2f ms, %zu tokens, %.2f tok/s\n", ms, ids->n, ms > 0 ? ids->n * 1e3 / ms : 0);
+    }
+    sl_session_free(session);
+    sl_engine_free(engine);
+    return rc;
+}
+
+static int check_ids(const cli_options *o, const sl_ids *ids, const sl_config *c, sl_error *err) {
+    if (ids->n == 0) return sl_fail(err, SL_ERR_FORMAT, "--ids %s: holds no ids", o->ids);
+    for (size_t i = 0; i < ids->n; i++)
+        if (ids->data[i] >= c->n_vocab)
+            return sl_fail(err, SL_ERR_FORMAT, "--ids %s: id %d at place %zu, this model's are 0 to %d", o->ids, ids->data[i], i,
+                           c->n_vocab - 1);
+    if (ids->n > (size_t)c->n_ctx)
+        return sl_fail(err, SL_ERR_CONTEXT, "--ids %s: %zu tokens, this model's context holds %d", o->ids, ids->n, c->n_ctx);
+    return 0;
+}
+
+int cmd_logits(const cli_options *o, sl_error *err) {
+    sl_text text = {0};
+    sl_ids ids = {0};
+    sl_model *model = NULL;
+    int rc = cli_need_model(o, err);
+    if (!rc && !o->ids) rc = sl_fail(err, SL_ERR_ARG, "flag --ids is required: a file of token ids");
+    if (!rc && !o->out) rc = sl_fail(err, SL_ERR_ARG, "flag --output is required: the .npy file to write");
+    if (!rc) rc = cli_check_device(o, err);
+    if (!rc) rc = cli_read_file(o->ids, &text, err);
+    if (!rc) rc = cli_parse_ids(o->ids, &text, &ids, err);
+    if (!rc) rc = sl_model_load(o->model, SL_MODEL_NO_TOKENIZER, &model, err);
+    if (!rc) rc = check_ids(o, &ids, sl_model_config(model), err);
+    if (!rc) {
+        npy out;
+        cli_catch_interrupt(1);
+        rc = begin(&out, o->out, err);
+        if (!rc) rc = prefill(o, model, &ids, &out, err);
+        rc = end(&out, rc, err);
+    }
+    sl_model_free(model);
+    sl_ids_free(&ids);
+    sl_text_free(&text);
+    return rc;
+}

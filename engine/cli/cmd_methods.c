@@ -1,0 +1,28 @@
+// engine/cli/cmd_methods.c - sleigh methods: the registry of attention methods, as a table or as JSON.
+#include "attention/attention.h"
+#include "engine/cli/cli.h"
+#include "engine/cli/json.h"
+
+#include <string.h>
+
+static json_t *params_json(const sl_attn_method *m) {
+    json_t *list = json_array();
+    for (const sl_attn_param *p = m->params; p && p->name; p++)
+        json_array_append_new(list, json_pack("{s:s, s:s, s:f, s:f, s:f, s:s?}", "name", p->name, "type",
+                                              p->type == SL_PARAM_INT ? "int" : "float", "default", p->def, "min", p->min, "max",
+                                              p->max, "help", p->help));
+    return list;
+}
+
+int cmd_methods(const cli_options *o, sl_error *err) {
+    if (strcmp(o->format, "json")) {
+        sl_attn_list(stdout);
+        return cli_flush(err);
+    }
+    json_t *list = json_array();
+    for (const sl_attn_method *const *m = sl_attn_methods; *m; m++)
+        json_array_append_new(list, json_pack("{s:s, s:s?, s:s?, s:b, s:b, s:b, s:o}", "name", (*m)->name, "summary", (*m)->summary,
+                                              "source", (*m)->source, "biased", (*m)->biased, "cpu", (*m)->cpu != NULL, "cuda",
+                                              (*m)->cuda != NULL, "params", params_json(*m)));
+    return cli_print_json(list, JSON_INDENT(1), err);
+}

@@ -1,0 +1,43 @@
+// engine/cli/cmd_tokenize.c - sleigh tokenize and detokenize: they need a folder with a tokenizer, and nothing else of it.
+#include "engine/cli/cli.h"
+#include "engine/cli/run.h"
+
+static int print_ids(const sl_ids *ids, sl_error *err) {
+    int rc = 0;
+    for (size_t i = 0; !rc && i < ids->n; i++) rc = cli_printf(err, "%s%d", i ? "," : "", ids->data[i]);
+    return rc ? rc : cli_write("\n", 1, err);
+}
+
+int cmd_tokenize(const cli_options *o, sl_error *err) {
+    sl_text text = {0};
+    sl_ids ids = {0};
+    sl_tokenizer *tok = NULL;
+    int rc = cli_need_model(o, err);
+    if (!rc) rc = cli_read_input(o, &text, err);
+    if (!rc) rc = sl_tokenizer_load(o->model, &tok, err);
+    if (!rc) rc = sl_tokenize(tok, text.data, text.n, (o->bos ? SL_TOK_BOS : 0) | (o->plain ? SL_TOK_PLAIN : 0), &ids, err);
+    if (!rc) rc = print_ids(&ids, err);
+    sl_tokenizer_free(tok);
+    sl_ids_free(&ids);
+    sl_text_free(&text);
+    return rc;
+}
+
+int cmd_detokenize(const cli_options *o, sl_error *err) {
+    sl_text input = {0}, text = {0};
+    sl_ids ids = {0};
+    sl_tokenizer *tok = NULL;
+    const char *source = o->prompt ? "--prompt" : o->file ? o->file : "standard input";
+    int rc = cli_need_model(o, err);
+    if (!rc) rc = cli_read_input(o, &input, err);
+    if (!rc) rc = cli_parse_ids(source, &input, &ids, err);
+    if (!rc) rc = sl_tokenizer_load(o->model, &tok, err);
+    if (!rc) rc = sl_detokenize(tok, ids.data, ids.n, 1, &text, err);
+    if (!rc) rc = cli_write(text.data, text.n, err);
+    if (rc == SL_ERR_ARG && ids.n) rc = SL_ERR_FORMAT; // an id out of range is bad input, no usage error
+    sl_tokenizer_free(tok);
+    sl_ids_free(&ids);
+    sl_text_free(&input);
+    sl_text_free(&text);
+    return rc;
+}

@@ -1,0 +1,29 @@
+// engine/cli/cmd_version.c - sleigh version: what this build is.
+#include "engine/backend.h"
+#include "engine/cli/cli.h"
+#include "engine/sleigh.h"
+
+#ifndef SLEIGH_COMMIT
+#define SLEIGH_COMMIT ""
+#endif
+
+#if defined __clang__
+#define COMPILER "clang " __clang_version__
+#elif defined __GNUC__
+#define COMPILER "gcc " __VERSION__
+#else
+#define COMPILER "unknown"
+#endif
+
+int cmd_version(const cli_options *o, sl_error *err) {
+    (void)o;
+    const char *commit = SLEIGH_COMMIT;
+    const sl_backend *backend;
+    char buf[256];
+    int rc = sl_cpu_init(0, &backend, err);
+    if (rc) return rc;
+    backend->describe(buf, sizeof buf);
+    rc = cli_printf(err, "sleigh %s%s%s%s\n", SLEIGH_VERSION, *commit ? " (commit " : "", commit, *commit ? ")" : "");
+    if (!rc) rc = cli_printf(err, "compiler: %s\nbackend: %s: %s\n", COMPILER, backend->name, buf);
+    return rc;
+}

@@ -1,0 +1,116 @@
+// engine/cli/io.c - input, output, time and interrupts of the commands; see cli.h.
+#include "engine/cli/cli.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+// ---- reading ----
+
+int cli_read_file(const char *path, sl_text *out, sl_error *err) {
+    int is_stdin = !strcmp(path, "-"), rc = 0;
+    FILE *f = is_stdin ? stdin : fopen(path, "rb");
+    if (!f) return sl_fail(err, SL_ERR_IO, "cannot open %s: %s", path, strerror(errno));
+    char buf[65536];
+    size_t n;
+    while (!rc && (n = fread(buf, 1, sizeof buf, f)) > 0) rc = sl_text_append(out, buf, n, err);
+    if (!rc && ferror(f)) rc = sl_fail(err, SL_ERR_IO, "cannot read %s: %s", is_stdin ? "standard input" : path, strerror(errno));
+    if (!is_stdin) fclose(f);
+    return rc ? rc : sl_text_append(out, "", 0, err); // an empty file is a text too
+}
+
+int cli_read_input(const cli_options *o, sl_text *out, sl_error *err) {
+    if (o->prompt && o->file) return sl_fail(err, SL_ERR_ARG, "--prompt and --file: give one of them");
+    if (o->prompt) return sl_text_append(out, o->prompt, strlen(o->prompt), err);
+    if (o->file) return cli_read_file(o->file, out, err);
+    if (isatty(STDIN_FILENO)) return sl_fail(err, SL_ERR_ARG, "no input: give --prompt, --file or pipe a text in");
+    return cli_read_file("-", out, err);
+}
+
+int cli_parse_ids(const char *source, const sl_text *text, sl_ids *ids, sl_error *err) {
+    const char *p = text->data, *end = p ? p + text->n : p;
+    while (p < end) {
+        if (*p == ',' || *p == ' ' || *p == '\t' || *p == '\r' || *p == '\n') {
+            p++;
+            continue;
+        }
+        char *after;
+        errno = 0;
+        long id = strtol(p, &after, 10);
+        if (after == p || errno || id < 0 || id > INT32_MAX || (after < end && !strchr(", \t\r\n", *after)) ||
+            (after < end && !*after))
+            return sl_fail(err, SL_ERR_FORMAT, "%s: byte %td: expected token ids separated by commas or blanks", source,
+                           p - text->data);
+        int rc = sl_ids_push(ids, (int32_t)id, err);
+        if (rc) return rc;
+        p = after;
+    }
+    return 0;
+}
+
+// ---- writing ----
+
+static int stdout_failed(sl_error *err) {
+    return sl_fail(err, SL_ERR_IO, "cannot write to standard output: %s", strerror(errno));
+}
+
+int cli_write(const char *data, size_t n, sl_error *err) {
+    return n && fwrite(data, 1, n, stdout) != n ? stdout_failed(err) : 0;
+}
+
+int cli_printf(sl_error *err, const char *fmt, ...) {
+    va_list ap;
+    va_start(ap, fmt);
+    int n = vprintf(fmt, ap);
+    va_end(ap);
+    return n < 0 ? stdout_failed(err) : 0;
+}
+
+int cli_flush(sl_error *err) { return fflush(stdout) ? stdout_failed(err) : 0; }
+
+// ---- time and memory ----
+
+double cli_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1e3 + t.tv_nsec * 1e-6;
+}
+
+double cli_peak_mib(void) {
+    struct rusage u;
+    return getrusage(RUSAGE_SELF, &u) ? 0 : u.ru_maxrss / 1024.0;
+}
+
+const char *cli_bytes(double bytes, char buf[32]) {
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    int u = 0;
+    while (bytes >= 1024 && u < 4) bytes /= 1024, u++;
+    snprintf(buf, 32, u ? "%.2f %s" : "%.0f %s", bytes, units[u]);
+    return buf;
+}
+
+// ---- interrupts ----
+
+// A signal handler has no other way to speak: the one piece of mutable static state.
+static volatile sig_atomic_t interrupted;
+
+static void on_interrupt(int sig) {
+    (void)sig;
+    interrupted = 1;
+}
+
+void cli_catch_interrupt(int once) {
+    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = once ? (int)SA_RESETHAND : 0};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+}
+
+int cli_interrupted(void) { return interrupted; }
+void cli_clear_interrupt(void) { interrupted = 0; }

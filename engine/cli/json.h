@@ -1,0 +1,12 @@
+// engine/cli/json.h - JSON on standard output.
+#ifndef SLEIGH_CLI_JSON_H
+#define SLEIGH_CLI_JSON_H
+
+#include "engine/error.h"
+
+#include <jansson.h>
+
+// Writes value and a newline; takes over the reference. flags: Jansson's, as JSON_INDENT(1). NULL is SL_ERR_MEMORY.
+int cli_print_json(json_t *value, size_t flags, sl_error *err);
+
+#endif

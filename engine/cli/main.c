@@ -1,0 +1,103 @@
+// engine/cli/main.c - build/sleigh: finds the command, parses its flags, runs it, turns its result into the exit code.
+#include "engine/cli/cli.h"
+
+#include <signal.h>
+#include <string.h>
+
+static const char generate_notes[] =
+    "The prompt is taken as it is, with the tokenizer's BOS in front; --chat wraps it in the model's template. Only the\n"
+    "generated text goes to stdout. Ctrl+C ends the generation. generation_config.json's sampling values win over the\n"
+    "defaults above (do_sample false: temperature 0), flags win over both; what is used is printed on stderr.\n"
+    "\n"
+    "Lines on stderr at the end (key, colon, values; --no-perf leaves them out):\n"
+    "  load        ms until the model is ready\n"
+    "  prefill     ms, tokens prefilled densely, tok/s\n"
+    "  feed        ms, prompt tokens fed through --attn (--dense-prefix), tok/s\n"
+    "  decode      ms, decode steps, tok/s of generation alone\n"
+    "  bandwidth   GB/s: weights and K and V rows that all decode steps read, over their time\n"
+    "  k_rows, v_rows, v_distinct, kv_bytes   what attention's decode steps read, what dense would have, the share;\n"
+    "              v_rows counts per query head, v_distinct a row that heads share once\n"
+    "  samples     draws made by the sampling methods\n"
+    "  logits      hash of the last logits (FNV-1a over fp32)\n"
+    "  stopped     eos, stop string, limit, context full or interrupted; tokens of the prompt and generated\n"
+    "  peak_rss    MiB\n"
+    "\n"
+    "Set-ups: A, the default: the whole prompt is prefilled densely and --attn decodes what is generated. B: --dense-prefix\n"
+    "N prefills only N tokens densely; --jsonl prefills each line's context densely and sends the question through --attn.\n"
+    "\n"
+    "--jsonl writes per line {\"id\", \"text\", \"n_prompt\", \"n_generated\", \"prefill_ms\", \"decode_ms\", \"decode_tok_s\",\n"
+    "\"v_rows_share\", \"v_distinct_share\", \"kv_bytes_share\", \"stopped\"}. Lines in a row with one context prefill it once.\n"
+    "Line i (from 0) uses sequence --seq-id + i.\n";
+
+static const char chat_notes[] =
+    "Reads messages from standard input, a line each (a \\ at the end continues it). Commands: /help, /ctx [N], /read FILE,\n"
+    "/attn SPEC, /reset, /stats, /quit. Ctrl+C ends an answer, not the program.\n";
+
+// clang-format off
+static const cli_command commands[] = {
+    {"generate", "-m DIR [-p TEXT | -f FILE | < FILE] [flags]", "Continues a prompt.", CLI_GENERATE, cmd_generate, generate_notes},
+    {"chat", "-m DIR [flags]", "A conversation with a chat model.", CLI_CHAT, cmd_chat, chat_notes},
+    {"tokenize", "-m DIR [-p TEXT | -f FILE | < FILE] [flags]", "Text to token ids, comma-separated.", CLI_TOKENIZE, cmd_tokenize, NULL},
+    {"detokenize", "-m DIR [-p IDS | -f FILE | < FILE]", "Token ids (separated by commas or blanks) to text.", CLI_DETOKENIZE, cmd_detokenize, NULL},
+    {"logits", "-m DIR --ids FILE -o OUT.npy [flags]", "The logits of every token of one dense prefill, as a NumPy file.", CLI_LOGITS, cmd_logits, NULL},
+    {"inspect", "-m DIR [-c N] [-o md|json]", "What a model folder holds and what it costs to run.", CLI_INSPECT, cmd_inspect, NULL},
+    {"methods", "[-o md|json]", "The attention methods and their parameters.", CLI_METHODS, cmd_methods, NULL},
+    {"version", "", "Version, commit, compiler and backend.", CLI_VERSION, cmd_version, NULL},
+};
+// clang-format on
+enum { N_COMMANDS = sizeof commands / sizeof *commands };
+
+static void help(FILE *out) {
+    fprintf(out, "usage: sleigh COMMAND [flags]\n\nRuns language models of the Llama family with exact and sampled attention.\n\n");
+    for (int i = 0; i < N_COMMANDS; i++) fprintf(out, "  %-11s %s\n", commands[i].name, commands[i].summary);
+    fprintf(out, "\n`sleigh COMMAND --help` lists a command's flags; `sleigh --version` says what this build is.\n"
+                 "Exit codes: 0 good, 2 usage error, 1 everything else.\n");
+}
+
+static const cli_command *find(const char *name) {
+    if (!strcmp(name, "--version")) name = "version";
+    for (int i = 0; i < N_COMMANDS; i++)
+        if (!strcmp(commands[i].name, name)) return &commands[i];
+    return NULL;
+}
+
+static int unknown_command(const char *name, sl_error *err) {
+    const char *names[N_COMMANDS];
+    for (int i = 0; i < N_COMMANDS; i++) names[i] = commands[i].name;
+    const char *nearest = cli_nearest(name, names, N_COMMANDS);
+    if (nearest) return sl_fail(err, SL_ERR_ARG, "unknown command \"%.60s\"; did you mean %s?", name, nearest);
+    return sl_fail(err, SL_ERR_ARG, "unknown command \"%.60s\"; `sleigh --help` lists them", name);
+}
+
+static int is_help(const char *arg) { return !strcmp(arg, "--help") || !strcmp(arg, "-h"); }
+
+static int run(int argc, char **argv, sl_error *err) {
+    if (argc < 2) return sl_fail(err, SL_ERR_ARG, "no command; `sleigh --help` lists them");
+    if (is_help(argv[1]) || (argc == 2 && !strcmp(argv[1], "help"))) {
+        help(stdout);
+        return 0;
+    }
+    int wants_help = !strcmp(argv[1], "help");
+    const cli_command *c = find(argv[1 + wants_help]);
+    if (!c) return unknown_command(argv[1 + wants_help], err);
+    cli_options o;
+    int rc = wants_help ? 0 : cli_options_parse(&o, c->bit, argc - 2, argv + 2, err);
+    if (rc) return rc;
+    if (wants_help || o.help) cli_help_command(c, stdout);
+    else rc = c->run(&o, err);
+    if (!wants_help) cli_options_free(&o);
+    return rc;
+}
+
+int main(int argc, char **argv) {
+    sl_error err = {0};
+    signal(SIGPIPE, SIG_IGN); // a closed pipe is a write error like any other
+    int rc = run(argc, argv, &err);
+    if (!rc) rc = cli_flush(&err);
+    else fflush(stdout);
+    if (!rc) return 0;
+    for (char *p = err.message; *p; p++)
+        if ((unsigned char)*p < ' ') *p = '?'; // one line, whatever a file name held
+    fprintf(stderr, "sleigh: error: %s\n", err.message);
+    return rc == SL_ERR_ARG ? 2 : 1;
+}

@@ -1,0 +1,391 @@
+// engine/cli/options.c - the table of flags, its parser and the help that is made from it; see options.h.
+#include "engine/cli/options.h"
+#include "attention/attention.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum {
+    OPT_STRING,
+    OPT_INT,    // int, k suffix allowed
+    OPT_UINT32, // uint32_t, k suffix allowed
+    OPT_FLOAT,  // double
+    OPT_FLAG,   // int, 1 when given
+    OPT_SWITCH, // int, --name and --no-name
+    OPT_LIST,   // cli_list, repeatable
+    OPT_CHOICE, // const char *, one of a comma-separated list
+} option_type;
+
+typedef struct option {
+    const char *group;   // heading in the help
+    const char *names;   // blank-separated; the first long one names the environment variable
+    const char *value;   // placeholder in the help; OPT_CHOICE: the choices
+    option_type type;
+    size_t field;
+    double min, max;     // OPT_INT, OPT_UINT32, OPT_FLOAT
+    const char *def;     // NULL: unset
+    unsigned commands;
+    const char *help;
+} option;
+
+#define F(name) offsetof(cli_options, name)
+#define RUNS (CLI_GENERATE | CLI_CHAT)
+#define ENGINES (RUNS | CLI_LOGITS)
+#define LOADS (ENGINES | CLI_TOKENIZE | CLI_DETOKENIZE | CLI_INSPECT)
+#define INPUTS (CLI_GENERATE | CLI_TOKENIZE | CLI_DETOKENIZE)
+#define BIG 2147483647.0
+
+// clang-format off
+static const option table[] = {
+    {"Model", "-m --model", "DIR", OPT_STRING, F(model), 0, 0, NULL, LOADS, "folder of a Hugging Face model"},
+    {"Model", "-c --ctx-size --ctx", "N", OPT_INT, F(n_ctx), 1, BIG, NULL, RUNS | CLI_INSPECT, "tokens of context (default: the least of the model's limit, what fits and 32k)"},
+    {"Model", "-ub --ubatch-size", "N", OPT_INT, F(ubatch), 1, 65536, "512", ENGINES, "tokens of one prefill pass"},
+    {"Model", "-t --threads", "N", OPT_INT, F(threads), 0, 1024, "0", ENGINES, "threads; 0: every core"},
+    {"Model", "--device", "auto,cpu,cuda", OPT_CHOICE, F(device), 0, 0, "auto", ENGINES, "where to run"},
+
+    {"Input", "-p --prompt", "TEXT", OPT_STRING, F(prompt), 0, 0, NULL, INPUTS, "the text"},
+    {"Input", "-f --file", "FILE", OPT_STRING, F(file), 0, 0, NULL, INPUTS, "read the text from FILE, byte for byte (-: standard input, which is also the default)"},
+    {"Input", "--chat", NULL, OPT_FLAG, F(chat), 0, 0, "0", CLI_GENERATE, "wrap the prompt in the model's chat template"},
+    {"Input", "--chat-template", "NAME", OPT_STRING, F(chat_template), 0, 0, NULL, RUNS, "chat template to use instead of the model's own"},
+    {"Input", "-sys --system-prompt", "TEXT", OPT_STRING, F(system_prompt), 0, 0, NULL, RUNS, "system message of the chat"},
+    {"Input", "--jsonl", "FILE", OPT_STRING, F(jsonl), 0, 0, NULL, CLI_GENERATE, "answer each line's {\"context\", \"question\", \"id\"}; one JSON object per line on stdout"},
+    {"Input", "--bos", NULL, OPT_FLAG, F(bos), 0, 0, "0", CLI_TOKENIZE, "put the tokenizer's BOS in front"},
+    {"Input", "--plain", NULL, OPT_FLAG, F(plain), 0, 0, "0", CLI_TOKENIZE, "strings of special tokens are plain text"},
+    {"Input", "--ids", "FILE", OPT_STRING, F(ids), 0, 0, NULL, CLI_LOGITS, "token ids, separated by commas or blanks (-: standard input)"},
+
+    {"Output", "-n --n-predict --predict", "N", OPT_INT, F(n_predict), -1, BIG, "-1", RUNS, "tokens to generate; -1: no limit"},
+    {"Output", "--stop -r --reverse-prompt", "TEXT", OPT_LIST, F(stops), 0, 0, NULL, RUNS, "stop before this text (may be repeated)"},
+    {"Output", "--ignore-eos", NULL, OPT_FLAG, F(ignore_eos), 0, 0, "0", RUNS, "never generate an end-of-text token"},
+    {"Output", "--display-prompt", NULL, OPT_SWITCH, F(display_prompt), 0, 0, "0", CLI_GENERATE, "write the prompt before the generated text"},
+    {"Output", "--perf", NULL, OPT_SWITCH, F(perf), 0, 0, "1", RUNS, "statistics on stderr at the end"},
+    {"Output", "-o --output", "FILE", OPT_STRING, F(out), 0, 0, NULL, CLI_LOGITS, "the .npy file to write: float32 [n_tokens, vocab]"},
+    {"Output", "-o --output", "md,json", OPT_CHOICE, F(format), 0, 0, "md", CLI_METHODS | CLI_INSPECT, "format of the tables"},
+
+    {"Sampling", "-s --seed", "N", OPT_UINT32, F(seed), 0, 4294967295.0, "0", RUNS, "seed of token sampling and of the attention's draws"},
+    {"Sampling", "--temp --temperature", "X", OPT_FLOAT, F(temp), 0, 1e6, "0.8", RUNS, "temperature; 0: greedy"},
+    {"Sampling", "--top-k", "N", OPT_INT, F(top_k), 0, BIG, "40", RUNS, "keep the N likeliest tokens; 0: all"},
+    {"Sampling", "--top-p", "X", OPT_FLOAT, F(top_p), 0, 1, "0.95", RUNS, "keep the likeliest tokens up to probability X; 1: all"},
+    {"Sampling", "--min-p", "X", OPT_FLOAT, F(min_p), 0, 1, "0.05", RUNS, "drop tokens less likely than X times the likeliest; 0: none"},
+    {"Sampling", "--repeat-penalty", "X", OPT_FLOAT, F(repeat_penalty), 1e-3, 1e3, "1", RUNS, "divide the logits of recent tokens; 1: off"},
+    {"Sampling", "--repeat-last-n", "N", OPT_INT, F(repeat_last_n), -1, BIG, "64", RUNS, "what recent means for the penalties; 0: off, -1: the whole context"},
+    {"Sampling", "--presence-penalty", "X", OPT_FLOAT, F(presence_penalty), -1e3, 1e3, "0", RUNS, "subtract from the logits of tokens that occurred; 0: off"},
+    {"Sampling", "--frequency-penalty", "X", OPT_FLOAT, F(frequency_penalty), -1e3, 1e3, "0", RUNS, "subtract per occurrence; 0: off"},
+    {"Sampling", "-l --logit-bias", "ID+BIAS", OPT_LIST, F(logit_bias), 0, 0, NULL, RUNS, "change a token's logit: 15+1, 15-0.5, 15-inf (may be repeated)"},
+
+    {"Attention", "--attn", "SPEC", OPT_STRING, F(attn), 0, 0, "dense", RUNS, "decode attention: a method of `sleigh methods`, with parameters: santa-prop:S=128"},
+    {"Attention", "--attn-layer", "RULE", OPT_LIST, F(attn_layers), 0, 0, NULL, RUNS, "another method for some layers: 0=dense, 2-5=santa:S=64 (may be repeated)"},
+    {"Attention", "--S-schedule", "FILE", OPT_STRING, F(schedule), 0, 0, NULL, RUNS, "a file of `layer S` lines"},
+    {"Attention", "--dense-prefix", "N", OPT_INT, F(dense_prefix), 0, BIG, NULL, CLI_GENERATE, "prefill N tokens densely, the rest of the prompt through --attn token by token"},
+    {"Attention", "--question-dense", NULL, OPT_FLAG, F(question_dense), 0, 0, "0", CLI_GENERATE, "with --jsonl: prefill the question densely too"},
+    {"Attention", "--seq-id", "N", OPT_UINT32, F(seq_id), 0, 4294967295.0, "0", CLI_GENERATE, "sequence that keys the random numbers; with --jsonl the first line's"},
+
+    {"General", "-h --help", NULL, OPT_FLAG, F(help), 0, 0, "0", ~0u, "this text"},
+};
+// clang-format on
+enum { N_OPTIONS = sizeof table / sizeof *table };
+_Static_assert((int)N_OPTIONS <= (int)CLI_MAX_FLAGS, "cli_options.given has a byte per flag");
+
+// ---- names ----
+
+// Copies the i-th blank-separated word of s; 0 when there is none.
+static int word_of(const char *s, int i, char *out, size_t size) {
+    for (; *s; i--) {
+        size_t n = strcspn(s, " ");
+        if (i == 0) {
+            snprintf(out, size, "%.*s", (int)n, s);
+            return 1;
+        }
+        s += n + (s[n] == ' ');
+    }
+    return 0;
+}
+
+// The name that messages use: the first long one.
+static const char *long_name(const option *opt, char buf[32]) {
+    for (int i = 0; word_of(opt->names, i, buf, 32); i++)
+        if (!strncmp(buf, "--", 2)) return buf;
+    return buf;
+}
+
+static const char *env_name(const option *opt, char buf[48]) {
+    char name[32];
+    int n = snprintf(buf, 48, "SLEIGH_");
+    for (const char *p = long_name(opt, name) + 2; *p; p++) buf[n++] = *p == '-' ? '_' : (char)toupper((unsigned char)*p);
+    buf[n] = 0;
+    return buf;
+}
+
+// Finds a flag among those of a command (~0u: of any). *value is 0 when it was named as --no-X.
+static const option *find_option(const char *name, unsigned commands, int *value) {
+    char word[40], negated[48];
+    for (int i = 0; i < N_OPTIONS; i++) {
+        if (!(table[i].commands & commands)) continue;
+        for (int j = 0; word_of(table[i].names, j, word, sizeof word); j++) {
+            *value = 1;
+            if (!strcmp(word, name)) return &table[i];
+            *value = 0;
+            snprintf(negated, sizeof negated, "--no-%s", word + 2);
+            if (table[i].type == OPT_SWITCH && !strcmp(negated, name)) return &table[i];
+        }
+    }
+    return NULL;
+}
+
+static int is_param(const char *name) { // of any method
+    for (const sl_attn_method *const *m = sl_attn_methods; *m; m++)
+        for (const sl_attn_param *p = (*m)->params; p && p->name; p++)
+            if (!strcmp(p->name, name)) return 1;
+    return 0;
+}
+
+// Edit distance, two neighbours swapped counting as one.
+static int distance(const char *a, const char *b) {
+    enum { MAX = 40 };
+    int d[MAX + 1][MAX + 1], n = (int)strlen(a), m = (int)strlen(b);
+    if (n > MAX || m > MAX) return 1000;
+    for (int i = 0; i <= n; i++) {
+        for (int j = 0; j <= m; j++) {
+            if (!i || !j) {
+                d[i][j] = i + j;
+                continue;
+            }
+            int best = d[i - 1][j - 1] + (a[i - 1] != b[j - 1]);
+            if (d[i - 1][j] + 1 < best) best = d[i - 1][j] + 1;
+            if (d[i][j - 1] + 1 < best) best = d[i][j - 1] + 1;
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && d[i - 2][j - 2] + 1 < best)
+                best = d[i - 2][j - 2] + 1;
+            d[i][j] = best;
+        }
+    }
+    return d[n][m];
+}
+
+const char *cli_nearest(const char *word, const char *const *names, int n) {
+    const char *best = NULL;
+    int least = (int)strlen(word) / 3 + 1;
+    for (int i = 0; i < n; i++) {
+        int d = distance(word, names[i]);
+        if (d <= least && (!best || d < least)) best = names[i], least = d;
+    }
+    return best;
+}
+
+static int unknown_flag(const char *name, unsigned command, sl_error *err) {
+    const char *names[CLI_MAX_FLAGS * 4];
+    char words[CLI_MAX_FLAGS * 4][40];
+    int n = 0, value;
+    if (find_option(name, ~0u, &value))
+        return sl_fail(err, SL_ERR_ARG, "flag %s is not one of this command's; --help lists them", name);
+    for (int i = 0; i < N_OPTIONS; i++) {
+        for (int j = 0; (table[i].commands & command) && word_of(table[i].names, j, words[n], sizeof words[n]); j++)
+            names[n] = words[n], n++;
+        if ((table[i].commands & command) && table[i].type == OPT_SWITCH) {
+            char first[32];
+            snprintf(words[n], sizeof words[n], "--no-%s", long_name(&table[i], first) + 2);
+            names[n] = words[n], n++;
+        }
+    }
+    const char *nearest = cli_nearest(name, names, n);
+    if (nearest) return sl_fail(err, SL_ERR_ARG, "unknown flag %.100s; did you mean %s?", name, nearest);
+    return sl_fail(err, SL_ERR_ARG, "unknown flag %.100s; --help lists them", name);
+}
+
+// ---- values ----
+
+static void *field_of(cli_options *o, const option *opt) { return (char *)o + opt->field; }
+
+static int bad_value(const option *opt, const char *flag, const char *value, sl_error *err) {
+    const char *kind = opt->type == OPT_FLOAT ? "a number" : "a whole number";
+    if (opt->max >= BIG && opt->type != OPT_UINT32)
+        return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected %s, %g or more", flag, value, kind, opt->min);
+    return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected %s from %.10g to %.10g", flag, value, kind, opt->min, opt->max);
+}
+
+static int set_number(cli_options *o, const option *opt, const char *flag, const char *value, sl_error *err) {
+    char *end;
+    double number;
+    errno = 0;
+    if (opt->type == OPT_FLOAT) number = strtod(value, &end);
+    else {
+        long long whole = strtoll(value, &end, 10);
+        int kilo = end != value && (*end == 'k' || *end == 'K');
+        number = (double)whole * (kilo ? 1024 : 1);
+        end += kilo;
+    }
+    if (end == value || *end || errno || isspace((unsigned char)*value) || !(number >= opt->min && number <= opt->max))
+        return bad_value(opt, flag, value, err);
+    if (opt->type == OPT_FLOAT) *(double *)field_of(o, opt) = number;
+    else if (opt->type == OPT_UINT32) *(uint32_t *)field_of(o, opt) = (uint32_t)number;
+    else *(int *)field_of(o, opt) = (int)number;
+    return 0;
+}
+
+static int set_choice(cli_options *o, const option *opt, const char *flag, const char *value, sl_error *err) {
+    size_t n = strlen(value);
+    for (const char *p = opt->value; *p;) {
+        size_t m = strcspn(p, ",");
+        if (m == n && !memcmp(p, value, n)) {
+            *(const char **)field_of(o, opt) = value;
+            return 0;
+        }
+        p += m + (p[m] == ',');
+    }
+    return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected one of %s", flag, value, opt->value);
+}
+
+static int list_add(cli_list *list, const char *item, sl_error *err) {
+    if (list->n == list->cap) {
+        int cap = list->cap ? 2 * list->cap : 8;
+        const char **items = realloc(list->items, cap * sizeof *items);
+        if (!items) return sl_fail(err, SL_ERR_MEMORY, "command line: out of memory");
+        list->items = items;
+        list->cap = cap;
+    }
+    list->items[list->n++] = item;
+    return 0;
+}
+
+// source: CLI_BY_ENV or CLI_BY_FLAG; 0: a default.
+static int set_value(cli_options *o, const option *opt, const char *flag, const char *value, int source, sl_error *err) {
+    unsigned char *given = &o->given[opt - table];
+    cli_list *list = field_of(o, opt);
+    int rc = 0;
+    switch (opt->type) {
+    case OPT_STRING: *(const char **)field_of(o, opt) = value; break;
+    case OPT_CHOICE: rc = set_choice(o, opt, flag, value, err); break;
+    case OPT_LIST:
+        if (*given != source) list->n = 0; // flags replace what the environment said
+        rc = list_add(list, value, err);
+        break;
+    case OPT_FLAG:
+    case OPT_SWITCH:
+        if (strcmp(value, "0") && strcmp(value, "1"))
+            return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected 0 or 1", flag, value);
+        *(int *)field_of(o, opt) = *value == '1';
+        break;
+    default: rc = set_number(o, opt, flag, value, err);
+    }
+    if (!rc) *given = (unsigned char)source;
+    return rc;
+}
+
+// ---- the command line ----
+
+static int takes_value(const option *opt) { return opt->type != OPT_FLAG && opt->type != OPT_SWITCH; }
+
+// One flag at args[*i]; moves *i past it.
+static int parse_flag(cli_options *o, int n, char **args, int *i, sl_error *err) {
+    char name[64];
+    const char *arg = args[(*i)++], *equals = !strncmp(arg, "--", 2) ? strchr(arg, '=') : NULL, *value = NULL;
+    snprintf(name, sizeof name, "%.*s", equals ? (int)(equals - arg) : (int)strlen(arg), arg);
+    int on = 1;
+    const option *opt = find_option(name, o->command, &on);
+    int param = !opt && !strncmp(name, "--", 2) && (o->command & RUNS) && is_param(name + 2);
+    if (!opt && !param) return unknown_flag(name, o->command, err);
+    if (opt && !takes_value(opt)) {
+        if (equals) return sl_fail(err, SL_ERR_ARG, "flag %s takes no value", name);
+        return set_value(o, opt, name, on ? "1" : "0", CLI_BY_FLAG, err);
+    }
+    if (equals) value = equals + 1;
+    else if (*i < n) value = args[(*i)++];
+    else return sl_fail(err, SL_ERR_ARG, "flag %s needs a value", name);
+    if (opt) return set_value(o, opt, name, value, CLI_BY_FLAG, err);
+    if (o->n_params == CLI_MAX_PARAMS) return sl_fail(err, SL_ERR_ARG, "flag %s: at most %d parameters", name, CLI_MAX_PARAMS);
+    cli_param *p = &o->params[o->n_params++];
+    snprintf(p->name, sizeof p->name, "%.31s", name + 2);
+    p->value = value;
+    return 0;
+}
+
+static int parse_env(cli_options *o, sl_error *err) {
+    for (int i = 0; i < N_OPTIONS; i++) {
+        char name[48];
+        const char *value = getenv(env_name(&table[i], name));
+        if (!value || !(table[i].commands & o->command) || table[i].field == F(help)) continue;
+        int rc = set_value(o, &table[i], name, value, CLI_BY_ENV, err);
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+int cli_options_parse(cli_options *o, unsigned command, int n, char **args, sl_error *err) {
+    *o = (cli_options){.command = command, .dense_prefix = -1};
+    for (int i = 0; i < N_OPTIONS; i++)
+        if (table[i].def) SL_CHECK(set_value(o, &table[i], table[i].names, table[i].def, 0, err) == 0);
+    int rc = parse_env(o, err);
+    for (int i = 0; !rc && i < n;) {
+        if (args[i][0] == '-' && args[i][1]) rc = parse_flag(o, n, args, &i, err);
+        else rc = sl_fail(err, SL_ERR_ARG, "unexpected argument \"%.100s\"; texts are given with --prompt or --file", args[i]);
+    }
+    if (rc) cli_options_free(o);
+    return rc;
+}
+
+void cli_options_free(cli_options *o) {
+    free(o->stops.items);
+    free(o->logit_bias.items);
+    free(o->attn_layers.items);
+    o->stops = o->logit_bias = o->attn_layers = (cli_list){0};
+}
+
+int cli_option_given(const cli_options *o, size_t field) {
+    for (int i = 0; i < N_OPTIONS; i++)
+        if (table[i].field == field && (table[i].commands & o->command)) return o->given[i];
+    return 0;
+}
+
+// ---- help ----
+
+static void help_option(const option *opt, FILE *out) {
+    char left[96], word[32], env[48];
+    int n = 0;
+    for (int i = 0; word_of(opt->names, i, word, sizeof word); i++) {
+        const char *no = opt->type == OPT_SWITCH ? "[no-]" : "";
+        n += snprintf(left + n, sizeof left - n, "%s%s", i ? ", " : "", *no ? "--" : word);
+        if (*no) n += snprintf(left + n, sizeof left - n, "%s%s", no, word + 2);
+    }
+    if (opt->value) snprintf(left + n, sizeof left - n, " %s", opt->value);
+    fprintf(out, "  %-36s %s", left, opt->help);
+    if (opt->def && takes_value(opt)) fprintf(out, " (default %s)", opt->def);
+    if (opt->type == OPT_SWITCH) fprintf(out, " (default %s)", *opt->def == '1' ? "yes" : "no");
+    if (opt->field != F(help)) fprintf(out, " [%s]", env_name(opt, env));
+    fputc('\n', out);
+}
+
+// The parameters of all methods, each name once, with the methods that have it.
+static void help_params(FILE *out) {
+    fprintf(out, "\nParameters of the attention methods (of the methods that --attn and --attn-layer choose):\n");
+    for (const sl_attn_method *const *m = sl_attn_methods; *m; m++) {
+        for (const sl_attn_param *p = (*m)->params; p && p->name; p++) {
+            int seen = 0;
+            for (const sl_attn_method *const *before = sl_attn_methods; before != m; before++)
+                for (const sl_attn_param *q = (*before)->params; q && q->name; q++) seen |= !strcmp(q->name, p->name);
+            if (seen) continue;
+            char left[64];
+            snprintf(left, sizeof left, "--%s %s", p->name, p->type == SL_PARAM_INT ? "N" : "X");
+            fprintf(out, "  %-36s %s (", left, p->help);
+            const char *comma = "";
+            for (const sl_attn_method *const *other = m; *other; other++)
+                for (const sl_attn_param *q = (*other)->params; q && q->name; q++)
+                    if (!strcmp(q->name, p->name)) fprintf(out, "%s%s: %g", comma, (*other)->name, q->def), comma = ", ";
+            fprintf(out, ")\n");
+        }
+    }
+}
+
+void cli_help_command(const cli_command *c, FILE *out) {
+    fprintf(out, "usage: sleigh %s %s\n\n%s\n", c->name, c->args, c->summary);
+    const char *group = "";
+    for (int i = 0; i < N_OPTIONS; i++) {
+        if (!(table[i].commands & c->bit)) continue;
+        if (strcmp(group, table[i].group)) fprintf(out, "\n%s:\n", group = table[i].group);
+        help_option(&table[i], out);
+    }
+    if (c->bit & RUNS) help_params(out);
+    if (c->notes) fprintf(out, "\n%s", c->notes);
+    fprintf(out, "\nA flag's environment variable is in brackets; the flag wins over it. In numbers k and K mean 1024.\n");
+}

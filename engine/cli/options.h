@@ -1,0 +1,68 @@
+// engine/cli/options.h - the flags of every command, from one declarative table (options.c).
+//
+// Each flag is also an environment variable, SLEIGH_ and the flag's first long name in capitals with '_' for '-'
+// (--ctx-size: SLEIGH_CTX_SIZE). The command line wins over the environment. Sizes take a k or K suffix: 1024.
+// Every parameter of an attention method is a flag too (--S 128), taken from the registry.
+// Refuses unknown flags (with the nearest name), flags that the command does not take, values out of range.
+#ifndef SLEIGH_OPTIONS_H
+#define SLEIGH_OPTIONS_H
+
+#include "engine/error.h"
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+enum { // a command's bit in cli_option.commands
+    CLI_GENERATE = 1, CLI_CHAT = 2, CLI_TOKENIZE = 4, CLI_DETOKENIZE = 8, CLI_LOGITS = 16, CLI_INSPECT = 32, CLI_METHODS = 64,
+    CLI_VERSION = 128
+};
+
+typedef struct cli_list {
+    const char **items;
+    int n, cap;
+} cli_list;
+
+typedef struct cli_param { // --S=128: a method's parameter
+    char name[32];
+    const char *value;
+} cli_param;
+
+enum { CLI_MAX_FLAGS = 64, CLI_MAX_PARAMS = 32 };
+
+typedef struct cli_options {
+    unsigned command;
+    const char *model, *prompt, *file, *system_prompt, *chat_template, *jsonl, *attn, *schedule, *ids, *out, *format, *device;
+    int n_predict, n_ctx, ubatch, threads, top_k, repeat_last_n, dense_prefix;
+    uint32_t seed, seq_id;
+    double temp, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
+    int ignore_eos, chat, display_prompt, perf, question_dense, bos, plain, help;
+    cli_list stops, logit_bias, attn_layers;
+    cli_param params[CLI_MAX_PARAMS];
+    int n_params;
+    unsigned char given[CLI_MAX_FLAGS]; // per row of the table: 0, CLI_BY_ENV, CLI_BY_FLAG
+} cli_options;
+
+enum { CLI_BY_ENV = 1, CLI_BY_FLAG = 2 };
+
+typedef struct cli_command {
+    const char *name, *args, *summary;
+    unsigned bit;
+    int (*run)(const cli_options *o, sl_error *err);
+    const char *notes; // paragraphs at the end of its help; NULL: none
+} cli_command;
+
+// Fills *o with the defaults, the environment and args[0..n) for this command. Values point into args and the environment.
+int cli_options_parse(cli_options *o, unsigned command, int n, char **args, sl_error *err);
+void cli_options_free(cli_options *o);
+
+// How a field was set: CLI_GIVEN(o, temp) is 0, CLI_BY_ENV or CLI_BY_FLAG.
+#define CLI_GIVEN(o, field) cli_option_given((o), offsetof(cli_options, field))
+int cli_option_given(const cli_options *o, size_t field);
+
+void cli_help_command(const cli_command *c, FILE *out);
+
+// Of names[0..n), the one nearest to word, or NULL when none is near.
+const char *cli_nearest(const char *word, const char *const *names, int n);
+
+#endif

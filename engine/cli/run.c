@@ -1,0 +1,259 @@
+// engine/cli/run.c - from flags to a loaded model, an attention plan, an engine and sampling parameters; see run.h.
+#include "engine/cli/run.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+// ---- checks before anything is loaded ----
+
+int cli_check_device(const cli_options *o, sl_error *err) {
+    if (strcmp(o->device, "cuda")) return 0;
+    return sl_fail(err, SL_ERR_ARG, "--device cuda: this build has no CUDA backend; use --device cpu");
+}
+
+int cli_need_model(const cli_options *o, sl_error *err) {
+    return o->model ? 0 : sl_fail(err, SL_ERR_ARG, "flag --model is required: the folder of a model");
+}
+
+int cli_chat_template(const cli_options *o, const sl_chat_template **out, sl_error *err) {
+    if (!o->chat_template) return sl_chat_load(o->model, out, err);
+    *out = sl_chat_find(o->chat_template);
+    if (*out) return 0;
+    return sl_fail(err, SL_ERR_ARG, "--chat-template %.100s: expected one of %s", o->chat_template, sl_chat_names());
+}
+
+// ---- attention ----
+
+static int has_param(const sl_attn_method *m, const char *name) {
+    for (const sl_attn_param *p = m->params; p && p->name; p++)
+        if (!strcmp(p->name, name)) return 1;
+    return 0;
+}
+
+// --attn with the --PARAM flags that its method has.
+static int parse_attn(const cli_options *o, sl_attn_spec *spec, unsigned char *used, sl_error *err) {
+    int rc = sl_attn_parse(o->attn, spec, err);
+    for (int i = 0; !rc && i < o->n_params; i++) {
+        if (!has_param(spec->method, o->params[i].name)) continue;
+        used[i] = 1;
+        rc = sl_attn_set(spec, o->params[i].name, o->params[i].value, err);
+    }
+    return rc;
+}
+
+// Is `name` set in `method[:k=v]*`?
+static int spec_sets(const char *spec, const char *name) {
+    size_t n = strlen(name);
+    for (const char *p = strchr(spec, ':'); p; p = strchr(p + 1, ':'))
+        if (!strncmp(p + 1, name, n) && p[1 + n] == '=') return 1;
+    return 0;
+}
+
+// A layer rule, completed by the --PARAM flags that its method has and that it does not set itself. The rule's own errors
+// are left to sl_attn_plan_set.
+static int complete_rule(const cli_options *o, const char *rule, sl_text *out, unsigned char *used, sl_error *err) {
+    const char *spec_text = strchr(rule, '=');
+    sl_attn_spec spec;
+    int rc = sl_text_append(out, rule, strlen(rule), err);
+    if (rc || !spec_text || sl_attn_parse(spec_text + 1, &spec, NULL)) return rc;
+    for (int i = 0; !rc && i < o->n_params; i++) {
+        const cli_param *p = &o->params[i];
+        if (!has_param(spec.method, p->name)) continue;
+        used[i] = 1;
+        if (spec_sets(spec_text, p->name)) continue;
+        rc = sl_text_append(out, ":", 1, err);
+        if (!rc) rc = sl_text_append(out, p->name, strlen(p->name), err);
+        if (!rc) rc = sl_text_append(out, "=", 1, err);
+        if (!rc) rc = sl_text_append(out, p->value, strlen(p->value), err);
+    }
+    return rc;
+}
+
+// The parts of --attn, --attn-layer and --PARAM that can be judged without a model. plan: NULL, or one to apply the rules to.
+static int apply_attention(const cli_options *o, sl_attn_spec *spec, sl_attn_plan *plan, sl_error *err) {
+    unsigned char used[CLI_MAX_PARAMS] = {0};
+    int rc = parse_attn(o, spec, used, err);
+    if (!rc && plan) {
+        int n_layers = plan->n_layers;
+        *plan = (sl_attn_plan){0};
+        rc = sl_attn_plan_init(plan, n_layers, spec, err);
+    }
+    for (int i = 0; !rc && i < o->attn_layers.n; i++) {
+        sl_text rule = {0};
+        rc = complete_rule(o, o->attn_layers.items[i], &rule, used, err);
+        if (!rc && plan) rc = sl_attn_plan_set(plan, rule.data, err);
+        sl_text_free(&rule);
+    }
+    for (int i = 0; !rc && i < o->n_params; i++)
+        if (!used[i])
+            rc = sl_fail(err, SL_ERR_ARG, "flag --%s: no attention method that is chosen (%s) has this parameter",
+                         o->params[i].name, spec->method->name);
+    if (!rc && plan && o->schedule) rc = sl_attn_plan_schedule(plan, o->schedule, err);
+    return rc;
+}
+
+int cli_run_set_attention(cli_run *run, const char *text, sl_error *err) {
+    sl_attn_spec spec;
+    sl_attn_plan plan = {0};
+    int rc = sl_attn_parse(text, &spec, err);
+    if (!rc) rc = sl_attn_plan_init(&plan, run->plan.n_layers, &spec, err);
+    if (!rc) rc = sl_engine_set_attention(run->engine, &plan, err);
+    if (rc) {
+        sl_attn_plan_free(&plan);
+        return rc;
+    }
+    sl_attn_plan_free(&run->plan);
+    run->plan = plan;
+    return 0;
+}
+
+// ---- sampling ----
+
+static int add_bias(cli_run *run, int32_t id, float value, sl_error *err) {
+    sl_sampling *s = &run->sampling;
+    sl_logit_bias *bias = realloc((void *)s->bias, (s->n_bias + 1) * sizeof *bias);
+    if (!bias) return sl_fail(err, SL_ERR_MEMORY, "--logit-bias: out of memory");
+    bias[s->n_bias++] = (sl_logit_bias){.id = id, .bias = value};
+    s->bias = bias;
+    return 0;
+}
+
+// llama.cpp's ID+BIAS or ID-BIAS.
+static int parse_bias(const char *text, sl_logit_bias *out, sl_error *err) {
+    char *sign, *end = "?";
+    long id = strtol(text, &sign, 10);
+    double bias = 0;
+    if (sign != text && (*sign == '+' || *sign == '-') && sign[1] != '+' && sign[1] != '-') bias = strtod(sign, &end);
+    if (*end || end == sign + 1 || id < 0 || id > INT32_MAX || isnan(bias))
+        return sl_fail(err, SL_ERR_ARG, "--logit-bias %.60s: expected ID+BIAS or ID-BIAS, as 15043+1.5", text);
+    *out = (sl_logit_bias){.id = (int32_t)id, .bias = (float)bias};
+    return 0;
+}
+
+static int check_biases(const cli_options *o, sl_error *err) {
+    sl_logit_bias bias;
+    int rc = 0;
+    for (int i = 0; !rc && i < o->logit_bias.n; i++) rc = parse_bias(o->logit_bias.items[i], &bias, err);
+    return rc;
+}
+
+// A flag wins over generation_config.json, which wins over the table's default.
+static float choose(int given, double flag, float from_model) { return given || isnan(from_model) ? (float)flag : from_model; }
+
+static int make_sampling(cli_run *run, sl_error *err) {
+    const cli_options *o = run->options;
+    const sl_config *c = sl_model_config(run->model);
+    float model_temp = c->gen_do_sample == 0 ? 0 : c->gen_temp;
+    run->sampling = (sl_sampling){
+        .temp = choose(CLI_GIVEN(o, temp), o->temp, model_temp),
+        .top_k = !CLI_GIVEN(o, top_k) && c->gen_top_k >= 0 ? c->gen_top_k : o->top_k,
+        .top_p = choose(CLI_GIVEN(o, top_p), o->top_p, c->gen_top_p),
+        .min_p = choose(CLI_GIVEN(o, min_p), o->min_p, c->gen_min_p),
+        .repeat_penalty = choose(CLI_GIVEN(o, repeat_penalty), o->repeat_penalty, c->gen_repeat_penalty),
+        .repeat_last_n = o->repeat_last_n,
+        .presence_penalty = (float)o->presence_penalty,
+        .frequency_penalty = (float)o->frequency_penalty,
+        .seed = o->seed,
+    };
+    int rc = 0;
+    for (int i = 0; !rc && i < o->logit_bias.n; i++) {
+        sl_logit_bias bias;
+        rc = parse_bias(o->logit_bias.items[i], &bias, err);
+        if (!rc) rc = add_bias(run, bias.id, bias.bias, err);
+    }
+    for (int32_t id = 0; !rc && o->ignore_eos && id < c->n_vocab; id++)
+        if (sl_model_is_eos(run->model, id)) rc = add_bias(run, id, -INFINITY, err);
+    return rc ? rc : sl_sampling_check(&run->sampling, c->n_vocab, err);
+}
+
+// ---- the run ----
+
+static int new_engine(cli_run *run, int n_ctx, sl_engine **out, sl_error *err) {
+    const cli_options *o = run->options;
+    sl_engine_options options = {.n_ctx = n_ctx, .n_sequences = 1, .prefill_chunk = o->ubatch, .n_threads = o->threads,
+                                 .seed = o->seed, .attn = &run->plan};
+    return sl_engine_new(run->model, &options, out, err);
+}
+
+static int open_run(cli_run *run, sl_error *err) {
+    const cli_options *o = run->options;
+    double start = cli_now();
+    sl_attn_spec spec;
+    int rc = cli_need_model(o, err);
+    if (!rc) rc = cli_check_device(o, err);
+    if (!rc) rc = apply_attention(o, &spec, NULL, err);
+    if (!rc) rc = check_biases(o, err);
+    if (!rc) rc = sl_model_load(o->model, 0, &run->model, err);
+    if (rc) return rc;
+    run->plan.n_layers = sl_model_config(run->model)->n_layers;
+    rc = apply_attention(o, &spec, &run->plan, err);
+    if (!rc) rc = make_sampling(run, err);
+    if (!rc) rc = new_engine(run, o->n_ctx, &run->engine, err);
+    run->load_ms = cli_now() - start;
+    return rc;
+}
+
+int cli_run_open(cli_run *run, const cli_options *o, sl_error *err) {
+    *run = (cli_run){.options = o};
+    int rc = open_run(run, err);
+    if (rc) cli_run_close(run);
+    return rc;
+}
+
+void cli_run_close(cli_run *run) {
+    sl_engine_free(run->engine);
+    sl_attn_plan_free(&run->plan);
+    free((void *)run->sampling.bias);
+    sl_model_free(run->model);
+    *run = (cli_run){0};
+}
+
+int cli_run_set_ctx(cli_run *run, int n_ctx, sl_error *err) {
+    int before = sl_engine_n_ctx(run->engine);
+    sl_engine_free(run->engine); // first: two KV caches may not fit
+    run->engine = NULL;
+    int rc = new_engine(run, n_ctx, &run->engine, err);
+    if (rc && new_engine(run, before, &run->engine, NULL)) run->engine = NULL;
+    return rc;
+}
+
+// ---- what is said at the start ----
+
+static void describe_attention(const sl_attn_plan *plan, FILE *out) {
+    char text[256], next[256];
+    fprintf(out, "attention:");
+    for (int i = 0, first = 0; i < plan->n_layers; i++) {
+        sl_attn_format(&plan->layer[i], text, sizeof text);
+        if (i + 1 < plan->n_layers) sl_attn_format(&plan->layer[i + 1], next, sizeof next);
+        if (i + 1 < plan->n_layers && !strcmp(text, next)) continue;
+        if (first == 0 && i + 1 == plan->n_layers) fprintf(out, " %s", text);
+        else if (first == i) fprintf(out, " %d=%s", i, text);
+        else fprintf(out, " %d-%d=%s", first, i, text);
+        first = i + 1;
+    }
+    fprintf(out, "\n");
+}
+
+static void describe_sampling(const sl_sampling *s, FILE *out) {
+    if (s->temp == 0) fprintf(out, "sampling: greedy (temp 0)");
+    else fprintf(out, "sampling: temp %g, top-k %d, top-p %g, min-p %g", s->temp, s->top_k, s->top_p, s->min_p);
+    if (s->repeat_penalty != 1) fprintf(out, ", repeat-penalty %g", s->repeat_penalty);
+    if (s->presence_penalty != 0) fprintf(out, ", presence-penalty %g", s->presence_penalty);
+    if (s->frequency_penalty != 0) fprintf(out, ", frequency-penalty %g", s->frequency_penalty);
+    if (s->repeat_penalty != 1 || s->presence_penalty != 0 || s->frequency_penalty != 0)
+        fprintf(out, " over the last %d", s->repeat_last_n);
+    if (s->n_bias) fprintf(out, ", %d logit biases", s->n_bias);
+    fprintf(out, ", seed %u\n", s->seed);
+}
+
+void cli_run_describe(const cli_run *run, FILE *out) {
+    const sl_config *c = sl_model_config(run->model);
+    char buf[256];
+    sl_engine_describe(run->engine, buf, sizeof buf);
+    fprintf(out, "model: %s: %s, %d layers, hidden %d, context %d of %d tokens\n", run->options->model, c->model_type, c->n_layers,
+            c->hidden, sl_engine_n_ctx(run->engine), c->n_ctx);
+    fprintf(out, "backend: %s\n", buf);
+    describe_attention(&run->plan, out);
+    describe_sampling(&run->sampling, out);
+}

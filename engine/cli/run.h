@@ -1,0 +1,68 @@
+// engine/cli/run.h - what generate, chat and logits share: a loaded model with its engine, and one timeline on it.
+//
+// cli_run      what the flags choose: model, attention plan, engine, sampling parameters.
+// cli_timeline a session with its token ids, sampler, stop strings and timings; it turns tokens into streamed text.
+#ifndef SLEIGH_RUN_H
+#define SLEIGH_RUN_H
+
+#include "engine/cli/cli.h"
+#include "engine/sampler.h"
+#include "engine/sleigh.h"
+#include "tokenizer/chat.h"
+
+typedef struct cli_run {
+    const cli_options *options;
+    sl_model *model;
+    sl_engine *engine;
+    sl_attn_plan plan;
+    sl_sampling sampling;  // .bias is owned by the run
+    double load_ms;
+} cli_run;
+
+// Loads the model and opens an engine as the flags say. The flags are checked before the weights are touched.
+int cli_run_open(cli_run *run, const cli_options *o, sl_error *err);
+void cli_run_close(cli_run *run);
+// Replaces the engine by one of n_ctx tokens; every timeline must be closed.
+int cli_run_set_ctx(cli_run *run, int n_ctx, sl_error *err);
+int cli_run_set_attention(cli_run *run, const char *spec, sl_error *err); // all layers
+void cli_run_describe(const cli_run *run, FILE *out); // model:, backend:, attention:, sampling: lines
+
+// --device: SL_ERR_ARG when this build has no such device. For commands that open an engine of their own.
+int cli_check_device(const cli_options *o, sl_error *err);
+int cli_need_model(const cli_options *o, sl_error *err); // SL_ERR_ARG without --model
+
+// --chat-template, or the model's own. An unknown name is SL_ERR_ARG.
+int cli_chat_template(const cli_options *o, const sl_chat_template **out, sl_error *err);
+
+typedef int (*cli_sink)(void *ctx, const char *text, size_t n, sl_error *err);
+int cli_sink_stdout(void *ctx, const char *text, size_t n, sl_error *err); // writes and flushes
+
+typedef struct cli_timeline {
+    cli_run *run;
+    sl_session *session;
+    sl_sampler *sampler;
+    sl_stopper *stopper; // NULL: no stop strings
+    sl_ids ids;          // the session's tokens
+    // since the last cut
+    int n_prefill, n_feed, n_decode, n_generated;
+    double prefill_ms, feed_ms, decode_ms;
+    const char *stopped; // why the generation ended; NULL: it has not
+} cli_timeline;
+
+int cli_timeline_open(cli_timeline *t, cli_run *run, uint32_t sequence, sl_error *err);
+void cli_timeline_close(cli_timeline *t);
+// Keeps the first n_tokens; counters, timings and the engine's attention statistics begin anew.
+int cli_timeline_cut(cli_timeline *t, int n_tokens, sl_error *err);
+// Both append; when Ctrl+C came they stop early and set `stopped`. prefill: dense. feed: a decode step per token.
+int cli_timeline_prefill(cli_timeline *t, const int32_t *ids, int n, sl_error *err);
+int cli_timeline_feed(cli_timeline *t, const int32_t *ids, int n, sl_error *err);
+// Generates until EOS, a stop string, --n-predict, a full context or Ctrl+C; says which in `stopped`. at_start: the text
+// stands alone (SentencePiece's first blank is then left out).
+int cli_timeline_generate(cli_timeline *t, int at_start, cli_sink sink, void *ctx, sl_error *err);
+int cli_timeline_common(const cli_timeline *t, const int32_t *ids, int n); // length of the common prefix
+void cli_timeline_stats(const cli_timeline *t, FILE *out);
+
+// SL_ERR_CONTEXT, with both counts, when a prompt of n tokens does not fit; SL_ERR_FORMAT when it is empty.
+int cli_check_prompt(const cli_run *run, size_t n, sl_error *err);
+
+#endif

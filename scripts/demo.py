@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+"""make demo: hides 16 needles among distractors in an 8k-token text, asks the embedded model for some of them with dense
+and with sampled attention, and prints each answer as it comes and a small table at the end.
+
+The context is prefilled densely; question and answer go through the decode method token by token (set-up B)."""
+import argparse
+import json
+import os
+import random
+import sys
+import tempfile
+
+import tiny_text
+from sleigh_runs import run_jsonl
+
+METHODS = ["dense", "santa-prop:S=128", "santa-sys:S=128", "santa-prop:S=4"]
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__)
+    p.add_argument("--sleigh", default="build/sleigh")
+    p.add_argument("-m", "--model", default="models/tiny")
+    p.add_argument("--tokens", type=int, default=8192)
+    p.add_argument("--needles", type=int, default=16)
+    p.add_argument("--questions", type=int, default=6)
+    p.add_argument("--seed", type=int, default=1)
+    p.add_argument("-t", "--threads", type=int, default=0)
+    a = p.parse_args()
+
+    context, questions = tiny_text.needle_context(random.Random(a.seed), a.tokens, a.needles)
+    asked = random.Random(a.seed + 1).sample(questions, min(a.questions, len(questions)))
+    print(f"A text of about {a.tokens} tokens with {len(questions)} needles; {len(asked)} of them are asked for.")
+    print(f"  it begins: {context[:100]!r} ...\n")
+    rows = []
+    with tempfile.TemporaryDirectory() as tmp:
+        path = os.path.join(tmp, "questions.jsonl")
+        with open(path, "w") as f:
+            for q, answer in asked:
+                f.write(json.dumps({"context": context, "question": q, "id": answer}) + "\n")
+        for method in METHODS:
+            print(f"--attn={method}")
+            results = []
+            for r in run_jsonl(a.sleigh, a.model, path, method, threads=a.threads):
+                r["right"] = r["text"].strip() == r["id"].strip()
+                results.append(r)
+                question = asked[len(results) - 1][0].strip().splitlines()[0]
+                print(f"  {question} {r['text'].strip():<12} {'right' if r['right'] else 'WRONG, it is ' + r['id'].strip()}", flush=True)
+            n = len(results)
+            rows.append((method, f"{sum(r['right'] for r in results)}/{n}", sum(r["decode_tok_s"] for r in results) / n,
+                         100 * sum(r["v_rows_share"] for r in results) / n, 100 * sum(r["kv_bytes_share"] for r in results) / n))
+            print()
+    print("| method | right | decode tok/s | V rows read | KV bytes read |\n|---|---|---|---|---|")
+    for method, right, speed, v_rows, kv_bytes in rows:
+        print(f"| {method} | {right} | {speed:.0f} | {v_rows:.2f}% | {kv_bytes:.1f}% |")
+    n = len(asked)
+    if any(right != f"{n}/{n}" for _, right, *_ in rows[:3]):
+        sys.exit("demo: dense and the two S=128 methods should answer every question")
+
+
+if __name__ == "__main__":
+    main()

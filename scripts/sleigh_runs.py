@@ -1,0 +1,41 @@
+"""What the scripts share: running build/sleigh and reading what it prints."""
+import json
+import re
+import subprocess
+import sys
+
+
+def run_jsonl(sleigh, model, path, attn, n_predict=24, threads=0, extra=()):
+    """Yields one result object a line of `sleigh generate --jsonl`, greedy, as each is printed."""
+    cmd = [sleigh, "generate", "-m", model, "--jsonl", path, f"--attn={attn}", "--temp", "0", "-n", str(n_predict),
+           "--stop", "\n", "--no-perf", *extra]
+    if threads:
+        cmd += ["-t", str(threads)]
+    with subprocess.Popen(cmd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as p:
+        for line in p.stdout:
+            yield json.loads(line)
+        err = p.stderr.read()
+    if p.returncode:
+        sys.exit(f"{' '.join(cmd)}: exit {p.returncode}\n{err}")
+
+
+def run_generate(sleigh, model, prompt_path, attn, n_predict, threads, extra=()):
+    """Runs `sleigh generate` on a file; returns (text, stats) with stats a dict of the numbers of each line on stderr."""
+    cmd = [sleigh, "generate", "-m", model, "-f", prompt_path, f"--attn={attn}", "--temp", "0", "-n", str(n_predict),
+           "-t", str(threads), "--no-display-prompt", *extra]
+    p = subprocess.run(cmd, capture_output=True, text=True)
+    if p.returncode:
+        sys.exit(f"{' '.join(cmd)}: exit {p.returncode}\n{p.stderr}")
+    stats = {}
+    for line in p.stderr.splitlines():
+        key, _, rest = line.partition(":")
+        stats[key.strip()] = rest.strip()
+    return p.stdout, stats
+
+
+def number_before(text, unit):
+    """The number that stands before `unit` in a stats line: number_before('3 ms, 20.5 tok/s', 'tok/s') == 20.5."""
+    m = re.search(r"([-+0-9.eE]+)\s*" + re.escape(unit), text)
+    if not m:
+        sys.exit(f"no number before {unit!r} in {text!r}")
+    return float(m.group(1))

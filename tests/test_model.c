@@ -1,0 +1,430 @@
+// tests/test_model.c - whole models: golden logits and tokens from Hugging Face transformers (tests/goldens, made by
+// scripts/make_goldens.py), and the promises of the engine: paging, chunking, batches, seeds, threads, reuse of a prefix.
+#include "engine/backend.h"
+#include "engine/sleigh.h"
+#include "tests/npy.h"
+#include "tests/test.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static sl_error err;
+
+typedef struct rig {
+    sl_model *model;
+    sl_engine *engine;
+    int n_vocab;
+} rig;
+
+static rig rig_open(const char *dir, const char *attn, int n_ctx, int n_sequences, int chunk, int n_threads, uint32_t seed) {
+    rig r;
+    CHECK_OK(sl_model_load(dir, SL_MODEL_NO_TOKENIZER, &r.model, &err), err);
+    const sl_config *c = sl_model_config(r.model);
+    sl_attn_spec spec;
+    sl_attn_plan plan;
+    CHECK_OK(sl_attn_parse(attn, &spec, &err), err);
+    CHECK_OK(sl_attn_plan_init(&plan, c->n_layers, &spec, &err), err);
+    sl_engine_options o = {.n_ctx = n_ctx, .n_sequences = n_sequences, .prefill_chunk = chunk, .n_threads = n_threads,
+                           .seed = seed, .attn = &plan};
+    CHECK_OK(sl_engine_new(r.model, &o, &r.engine, &err), err);
+    sl_attn_plan_free(&plan);
+    r.n_vocab = c->n_vocab;
+    return r;
+}
+
+static void rig_close(rig *r) {
+    sl_engine_free(r->engine);
+    sl_model_free(r->model);
+}
+
+static sl_session *session(rig *r, uint32_t sequence) {
+    sl_session *s;
+    CHECK_OK(sl_session_new(r->engine, sequence, &s, &err), err);
+    return s;
+}
+
+static int argmax(const float *x, int n) {
+    int best = 0;
+    for (int i = 1; i < n; i++)
+        if (x[i] > x[best]) best = i;
+    return best;
+}
+
+// A document of n ids that the tiny model has an opinion on: its own bytes, seeded.
+static int32_t *some_ids(int n, int n_vocab, uint64_t seed) {
+    int32_t *ids = malloc(n * sizeof *ids);
+    for (int i = 0; i < n; i++) ids[i] = (int32_t)(test_uniform(&seed) * (n_vocab - 16));
+    return ids;
+}
+
+// Prefills ids and decodes n_steps greedily; the last logits into out[n_vocab].
+static void run_greedy(rig *r, sl_session *s, const int32_t *ids, int n, int n_steps, float *out, int32_t *tokens) {
+    CHECK_OK(sl_prefill(s, ids, n, NULL, &err), err);
+    for (int i = 0; i < n_steps; i++) {
+        int32_t id = argmax(sl_session_logits(s), r->n_vocab);
+        if (tokens) tokens[i] = id;
+        CHECK_OK(sl_decode(&s, 1, &id, &err), err);
+    }
+    memcpy(out, sl_session_logits(s), r->n_vocab * sizeof *out);
+}
+
+static int equal_bits(const float *a, const float *b, int n) { return memcmp(a, b, n * sizeof *a) == 0; }
+
+// ---- golden fixtures ----
+
+typedef struct golden_check {
+    const test_array *want;
+    double square, norm, worst; // sums over all entries; worst |difference|
+} golden_check;
+
+static int compare_rows(void *ctx, int first, int n_rows, const float *logits, sl_error *e) {
+    golden_check *g = ctx;
+    (void)e;
+    for (int i = 0; i < n_rows; i++) {
+        for (int j = 0; j < g->want->n_cols; j++) {
+            double w = g->want->data[(size_t)(first + i) * g->want->n_cols + j];
+            double d = logits[(size_t)i * g->want->n_cols + j] - w;
+            if (!(fabs(d) <= g->worst)) g->worst = fabs(d); // NaN counts as the worst
+            g->square += d * d;
+            g->norm += w * w;
+        }
+    }
+    return 0;
+}
+
+// The goldens are fp32 throughout but for K and V, which are rounded to bf16 as in our cache. What is left is the order of
+// fp32 sums (2^-24 * sqrt(terms), about 1e-6 relative) and the few entries of K and V that such a difference pushes over
+// a rounding boundary of bf16: one in about 2^-24 * sqrt(100) * 2^9 / 2 = 1e-4 of them, each 2^-8 off, averaged over a
+// row of attention: some 1e-5 relative. 2e-4 leaves a margin for models with few keys.
+enum { GREEDY_STEPS = 32 };
+static const double GOLDEN_RELATIVE = 2e-4;
+
+static void check_golden(const char *name) {
+    char path[256];
+    int n, n_greedy;
+    snprintf(path, sizeof path, "tests/goldens/%s", name);
+    rig r = rig_open(path, "dense", 0, 1, 100, 0, 0); // chunks of 100: the fixtures cross chunk and page boundaries
+    snprintf(path, sizeof path, "tests/goldens/%s/ids.json", name);
+    int32_t *ids = test_read_ids(path, &n);
+    snprintf(path, sizeof path, "tests/goldens/%s/greedy.json", name);
+    int32_t *greedy = test_read_ids(path, &n_greedy);
+    snprintf(path, sizeof path, "tests/goldens/%s/logits.npy", name);
+    test_array want = test_read_npy(path);
+    CHECK_INT(want.n_rows, n);
+    CHECK_INT(want.n_cols, r.n_vocab);
+    CHECK(n_greedy >= GREEDY_STEPS);
+
+    golden_check g = {.want = &want};
+    sl_session *s = session(&r, 0);
+    CHECK_OK(sl_prefill_logits(s, ids, n, compare_rows, &g, NULL, &err), err);
+    double relative = sqrt(g.square / g.norm);
+    if (!(relative <= GOLDEN_RELATIVE)) FAIL("%s: relative error of the logits %.3g > %.3g (worst difference %.3g)", name, relative, GOLDEN_RELATIVE, g.worst);
+    for (int i = 0; i < n_greedy; i++) {
+        int32_t id = argmax(sl_session_logits(s), r.n_vocab);
+        if (id != greedy[i]) FAIL("%s: greedy token %d is %d, expected %d", name, i, id, greedy[i]);
+        CHECK_OK(sl_decode(&s, 1, &id, &err), err);
+    }
+    sl_session_free(s);
+    rig_close(&r);
+    free(ids), free(greedy), free(want.data);
+}
+
+static void golden_mha(void) { check_golden("mha"); }
+static void golden_gqa(void) { check_golden("gqa"); }
+static void golden_tied(void) { check_golden("tied"); }
+static void golden_f16(void) { check_golden("f16"); }
+static void golden_f32(void) { check_golden("f32"); }
+static void golden_headdim80(void) { check_golden("headdim80"); }
+static void golden_sharded(void) { check_golden("sharded"); }
+static void golden_mistral(void) { check_golden("mistral"); }
+
+static void golden_tiny(void) { // the embedded model itself: its last positions and greedy continuation
+    int n, n_greedy;
+    rig r = rig_open("models/tiny", "dense", 4096, 1, 0, 0, 0);
+    int32_t *ids = test_read_ids("tests/goldens/tiny/ids.json", &n);
+    int32_t *greedy = test_read_ids("tests/goldens/tiny/greedy.json", &n_greedy);
+    test_array want = test_read_npy("tests/goldens/tiny/logits_last.npy");
+    sl_session *s = session(&r, 0);
+    double square = 0, norm = 0;
+    for (int row = 0; row < want.n_rows; row++) {
+        int from = sl_session_n_tokens(s), to = n - want.n_rows + row + 1;
+        CHECK_OK(sl_prefill(s, ids + from, to - from, NULL, &err), err);
+        for (int j = 0; j < r.n_vocab; j++) {
+            double w = want.data[(size_t)row * r.n_vocab + j], d = sl_session_logits(s)[j] - w;
+            square += d * d, norm += w * w;
+        }
+    }
+    if (!(sqrt(square / norm) <= GOLDEN_RELATIVE)) FAIL("relative error of the logits %.3g", sqrt(square / norm));
+    for (int i = 0; i < n_greedy; i++) {
+        int32_t id = argmax(sl_session_logits(s), r.n_vocab);
+        CHECK_INT(id, greedy[i]);
+        CHECK_OK(sl_decode(&s, 1, &id, &err), err);
+    }
+    sl_session_free(s);
+    rig_close(&r);
+    free(ids), free(greedy), free(want.data);
+}
+
+// ---- promises of the engine, on the embedded model ----
+
+static void chunked_prefill(void) { // equal bits whatever the chunk, at and around page boundaries
+    static const int lengths[] = {1, 255, 256, 257, 700}, chunks[] = {1024, 256, 100, 17};
+    rig first = rig_open("models/tiny", "dense", 1024, 1, chunks[0], 0, 0);
+    int32_t *ids = some_ids(700, first.n_vocab, test_seed);
+    float *want = malloc(first.n_vocab * sizeof *want), *got = malloc(first.n_vocab * sizeof *got);
+    for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++) {
+        sl_session *s = session(&first, 0);
+        run_greedy(&first, s, ids, lengths[l], 2, want, NULL);
+        sl_session_free(s);
+        for (size_t c = 1; c < sizeof chunks / sizeof *chunks; c++) {
+            rig r = rig_open("models/tiny", "dense", 1024, 1, chunks[c], 0, 0);
+            s = session(&r, 0);
+            run_greedy(&r, s, ids, lengths[l], 2, got, NULL);
+            if (!equal_bits(got, want, r.n_vocab)) FAIL("%d tokens in chunks of %d: other bits", lengths[l], chunks[c]);
+            sl_session_free(s);
+            rig_close(&r);
+        }
+    }
+    rig_close(&first);
+    free(ids), free(want), free(got);
+}
+
+// Decodes 8 sequences of different lengths together, then each alone: equal bits.
+static void batch_of_8(const char *attn) {
+    enum { B = 8, STEPS = 6 };
+    static const int lengths[B] = {1, 40, 255, 256, 257, 300, 511, 640};
+    rig r = rig_open("models/tiny", attn, 1024, B, 0, 0, 7);
+    sl_session *batch[B];
+    int32_t *ids[B], next[B];
+    float *want = malloc((size_t)B * r.n_vocab * sizeof *want), *got = malloc(r.n_vocab * sizeof *got);
+    for (int i = 0; i < B; i++) {
+        ids[i] = some_ids(lengths[i], r.n_vocab, test_seed + i);
+        batch[i] = session(&r, 100 + i);
+        CHECK_OK(sl_prefill(batch[i], ids[i], lengths[i], NULL, &err), err);
+    }
+    for (int step = 0; step < STEPS; step++) {
+        for (int i = 0; i < B; i++) next[i] = argmax(sl_session_logits(batch[i]), r.n_vocab);
+        CHECK_OK(sl_decode(batch, B, next, &err), err);
+    }
+    for (int i = 0; i < B; i++) {
+        memcpy(want + (size_t)i * r.n_vocab, sl_session_logits(batch[i]), r.n_vocab * sizeof *want);
+        sl_session_free(batch[i]);
+    }
+    for (int i = 0; i < B; i++) {
+        sl_session *s = session(&r, 100 + i);
+        run_greedy(&r, s, ids[i], lengths[i], STEPS, got, NULL);
+        if (!equal_bits(got, want + (size_t)i * r.n_vocab, r.n_vocab)) FAIL("%s: sequence %d alone gives other bits", attn, i);
+        sl_session_free(s);
+        free(ids[i]);
+    }
+    rig_close(&r);
+    free(want), free(got);
+}
+
+static void batch_invariance(void) {
+    batch_of_8("dense");
+    batch_of_8("santa-prop:S=16");
+    batch_of_8("santa-sys:S=16");
+    batch_of_8("santa-flash:S=16");
+}
+
+static void seeds_and_threads(void) {
+    static const char *methods[] = {"dense", "santa", "santa-strat", "santa-sys", "santa-prop", "santa-flash"};
+    enum { N = 600, STEPS = 8 };
+    for (size_t m = 0; m < sizeof methods / sizeof *methods; m++) {
+        float *out[4];
+        static const struct { int threads; uint32_t seed, sequence; } runs[4] = {{1, 5, 0}, {0, 5, 0}, {0, 6, 0}, {0, 5, 1}};
+        char spec[64];
+        snprintf(spec, sizeof spec, m == 0 ? "%s" : "%s:S=8", methods[m]);
+        for (int i = 0; i < 4; i++) {
+            rig r = rig_open("models/tiny", spec, 1024, 1, 0, runs[i].threads, runs[i].seed);
+            int32_t *ids = some_ids(N, r.n_vocab, test_seed);
+            sl_session *s = session(&r, runs[i].sequence);
+            out[i] = malloc(r.n_vocab * sizeof *out[i]);
+            CHECK_OK(sl_prefill(s, ids, N - STEPS, NULL, &err), err);
+            for (int j = N - STEPS; j < N; j++) CHECK_OK(sl_decode(&s, 1, &ids[j], &err), err);
+            memcpy(out[i], sl_session_logits(s), r.n_vocab * sizeof *out[i]);
+            sl_session_free(s);
+            rig_close(&r);
+            free(ids);
+        }
+        const int n = 1024;
+        if (!equal_bits(out[0], out[1], n)) FAIL("%s: one thread and all threads differ", methods[m]);
+        for (int i = 2; i < 4; i++)
+            if (equal_bits(out[0], out[i], n) != (m == 0)) FAIL("%s: run %d ignores its seed or sequence id", methods[m], i);
+        for (int i = 0; i < 4; i++) free(out[i]);
+    }
+}
+
+static void decode_agrees_with_prefill(void) { // token by token and all at once differ by rounding alone
+    enum { N = 400, FROM = 250 };
+    rig r = rig_open("models/tiny", "dense", 1024, 1, 0, 0, 0);
+    int32_t *ids = some_ids(N, r.n_vocab, test_seed);
+    sl_session *whole = session(&r, 0);
+    CHECK_OK(sl_prefill(whole, ids, N, NULL, &err), err);
+    float *want = malloc(r.n_vocab * sizeof *want);
+    memcpy(want, sl_session_logits(whole), r.n_vocab * sizeof *want);
+    CHECK_OK(sl_session_truncate(whole, FROM, &err), err);
+    for (int i = FROM; i < N; i++) CHECK_OK(sl_decode(&whole, 1, &ids[i], &err), err);
+    double square = 0, norm = 0;
+    for (int i = 0; i < r.n_vocab; i++) {
+        double d = sl_session_logits(whole)[i] - want[i];
+        square += d * d, norm += (double)want[i] * want[i];
+    }
+    CHECK_NEAR(sqrt(square / norm), 0, 2e-3); // 150 tokens' K and V, rounded to bf16 from sums in another order
+    sl_session_free(whole);
+    rig_close(&r);
+    free(ids), free(want);
+}
+
+static void prefix_reuse(void) { // truncate and fork give the bits of a fresh session
+    enum { N = 600, CUT = 300, STEPS = 4 };
+    rig r = rig_open("models/tiny", "santa-prop:S=16", 1024, 3, 0, 0, 3);
+    int32_t *ids = some_ids(N, r.n_vocab, test_seed), *other = some_ids(N, r.n_vocab, test_seed + 1);
+    float *want = malloc(r.n_vocab * sizeof *want), *got = malloc(r.n_vocab * sizeof *got);
+    memcpy(other, ids, CUT * sizeof *ids);
+    sl_session *a = session(&r, 9), *b = session(&r, 9), *fork;
+    run_greedy(&r, a, ids, N, STEPS, want, NULL);
+
+    run_greedy(&r, b, other, N, STEPS, got, NULL); // same first 300 tokens, then another text
+    CHECK_OK(sl_session_fork(b, CUT, 9, &fork, &err), err);
+    run_greedy(&r, fork, ids + CUT, N - CUT, STEPS, got, NULL);
+    CHECK(equal_bits(got, want, r.n_vocab));
+    sl_session_free(fork);
+
+    CHECK_OK(sl_session_truncate(b, CUT, &err), err);
+    run_greedy(&r, b, ids + CUT, N - CUT, STEPS, got, NULL);
+    CHECK(equal_bits(got, want, r.n_vocab));
+    sl_session_free(a), sl_session_free(b);
+    rig_close(&r);
+    free(ids), free(other), free(want), free(got);
+}
+
+static void context_overflow(void) {
+    rig r = rig_open("models/tiny", "dense", 300, 1, 0, 0, 0);
+    int32_t *ids = some_ids(301, r.n_vocab, test_seed), bad = r.n_vocab;
+    sl_session *s = session(&r, 0);
+    CHECK_ERR(sl_prefill(s, ids, 301, NULL, &err), err, SL_ERR_CONTEXT, "301");
+    CHECK_INT(sl_session_n_tokens(s), 0);
+    CHECK_OK(sl_prefill(s, ids, 300, NULL, &err), err);
+    CHECK_ERR(sl_decode(&s, 1, ids, &err), err, SL_ERR_CONTEXT, "300");
+    CHECK_INT(sl_session_n_tokens(s), 300);
+    CHECK_OK(sl_session_truncate(s, 10, &err), err);
+    CHECK_ERR(sl_decode(&s, 1, &bad, &err), err, SL_ERR_ARG, "1024");
+    CHECK_ERR(sl_session_truncate(s, 11, &err), err, SL_ERR_ARG, "11");
+    sl_engine *none;
+    sl_engine_options o = {.n_ctx = 1 << 30};
+    CHECK_ERR(sl_engine_new(r.model, &o, &none, &err), err, SL_ERR_ARG, "131072");
+    sl_session_free(s);
+    rig_close(&r);
+    free(ids);
+}
+
+// A method with state, to see that the engine calls its hooks at the right moments. It attends densely.
+typedef struct hook_state { int layer, n_rows, *n_live; } hook_state;
+static int live_states;
+static const sl_attn_ops *dense_ops;
+
+static size_t hook_workspace(const sl_attn_geom *g, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv) {
+    return dense_ops->workspace(g, spec, n_seqs, n_tokens, n_kv);
+}
+static void hook_decode(const sl_attn_decode_args *args) {
+    for (int i = 0; i < args->n_seqs; i++) {
+        hook_state *h = args->seqs[i].state;
+        CHECK_INT(h->layer, args->layer);
+        CHECK_INT(h->n_rows, args->seqs[i].kv.n_kv - 1);
+    }
+    dense_ops->decode(args);
+}
+static int hook_init(const sl_attn_geom *g, const sl_attn_spec *spec, int layer, void **state, sl_error *e) {
+    (void)g, (void)spec, (void)e;
+    hook_state *h = calloc(1, sizeof *h);
+    h->layer = layer;
+    live_states++;
+    *state = h;
+    return 0;
+}
+static int hook_append(void *state, const sl_kv_view *kv, int n_from, sl_error *e) {
+    hook_state *h = state;
+    (void)e;
+    CHECK_INT(n_from, h->n_rows);
+    h->n_rows = kv->n_kv;
+    return 0;
+}
+static void hook_truncate(void *state, int n_kv) { ((hook_state *)state)->n_rows = n_kv; }
+static void hook_free(void *state) {
+    live_states--;
+    free(state);
+}
+
+static void method_hooks(void) {
+    static const sl_attn_ops ops = {hook_workspace, hook_decode, NULL, hook_init, hook_append, hook_truncate, hook_free};
+    static const sl_attn_method hooked = {.name = "hooked", .summary = "test", .source = "test", .cpu = &ops};
+    dense_ops = sl_attn_find("dense")->cpu;
+    live_states = 0;
+    rig r = rig_open("models/tiny", "dense", 1024, 1, 64, 0, 0);
+    int32_t *ids = some_ids(300, r.n_vocab, test_seed);
+    float *want = malloc(r.n_vocab * sizeof *want), *got = malloc(r.n_vocab * sizeof *got);
+    sl_session *s = session(&r, 0), *fork;
+    run_greedy(&r, s, ids, 290, 5, want, NULL);
+    CHECK_OK(sl_session_truncate(s, 100, &err), err);
+
+    sl_attn_spec spec = {.method = &hooked};
+    sl_attn_plan plan;
+    CHECK_OK(sl_attn_plan_init(&plan, sl_model_config(r.model)->n_layers, &spec, &err), err);
+    CHECK_OK(sl_engine_set_attention(r.engine, &plan, &err), err);
+    sl_attn_plan_free(&plan);
+    run_greedy(&r, s, ids + 100, 190, 5, got, NULL); // the state is made late and fed all 100 rows first
+    CHECK(equal_bits(got, want, r.n_vocab));
+    CHECK_INT(live_states, sl_model_config(r.model)->n_layers);
+    CHECK_OK(sl_session_fork(s, 280, 0, &fork, &err), err);
+    run_greedy(&r, fork, ids + 280, 10, 5, got, NULL);
+    CHECK(equal_bits(got, want, r.n_vocab));
+    sl_session_free(fork), sl_session_free(s);
+    CHECK_INT(live_states, 0);
+    rig_close(&r);
+    free(ids), free(want), free(got);
+}
+
+static void stats_count_rows(void) { // one dense step over n rows reads each row once per KV head and layer
+    enum { N = 300 };
+    rig r = rig_open("models/tiny", "dense", 1024, 1, 0, 0, 0);
+    const sl_config *c = sl_model_config(r.model);
+    int32_t *ids = some_ids(N, r.n_vocab, test_seed);
+    sl_session *s = session(&r, 0);
+    CHECK_OK(sl_prefill(s, ids, N - 1, NULL, &err), err);
+    CHECK_INT(sl_engine_attn_stats(r.engine)->steps, 0);
+    CHECK_OK(sl_decode(&s, 1, ids, &err), err);
+    const sl_attn_stats *st = sl_engine_attn_stats(r.engine);
+    CHECK_INT(st->steps, c->n_layers * c->n_heads);
+    CHECK_INT(st->k_rows, (long long)c->n_layers * c->n_kv_heads * N);
+    CHECK_INT(st->dense_k_rows, st->k_rows);
+    CHECK_INT(st->bytes, (long long)c->n_layers * c->n_kv_heads * N * c->head_dim * 2 * 2);
+    CHECK_INT(st->dense_bytes, st->bytes);
+    sl_session_free(s);
+    rig_close(&r);
+    free(ids);
+}
+
+static const test_case cases[] = {
+    {"golden-mha", 0, golden_mha},
+    {"golden-gqa-llama3-rope", 0, golden_gqa},
+    {"golden-tied", 0, golden_tied},
+    {"golden-f16", 0, golden_f16},
+    {"golden-f32", 0, golden_f32},
+    {"golden-headdim80", 0, golden_headdim80},
+    {"golden-sharded-linear-rope", 0, golden_sharded},
+    {"golden-mistral", 0, golden_mistral},
+    {"golden-tiny", 0, golden_tiny},
+    {"chunked-prefill-bits", 0, chunked_prefill},
+    {"batch-of-8-bits", 0, batch_invariance},
+    {"seeds-and-threads", 0, seeds_and_threads},
+    {"decode-agrees-with-prefill", 0, decode_agrees_with_prefill},
+    {"prefix-reuse-bits", 0, prefix_reuse},
+    {"context-overflow", 0, context_overflow},
+    {"method-hooks", 0, method_hooks},
+    {"stats-count-rows", 0, stats_count_rows},
+    {0},
+};
+const test_suite suite_model = {"model", cases};
