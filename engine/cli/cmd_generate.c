@@ -38,7 +38,6 @@ static int wrap(const cli_options *o, sl_text *text, sl_error *err) {
 static int run_prompt(cli_timeline *t, const sl_ids *ids, int at_start, sl_error *err) {
     const cli_options *o = t->run->options;
     int n = (int)ids->n, n_dense = o->dense_prefix < 0 ? n : o->dense_prefix;
-    if (n_dense > n) return sl_fail(err, SL_ERR_ARG, "--dense-prefix %d: the prompt has only %d tokens", n_dense, n);
     if (o->dense_prefix < 0)
         fprintf(stderr, "setup: A, all %d prompt tokens are prefilled densely; --attn decodes what is generated\n", n);
     else fprintf(stderr, "setup: B, %d of %d prompt tokens are prefilled densely; --attn decodes the rest\n", n_dense, n);
@@ -53,6 +52,8 @@ static int generate(cli_run *run, const sl_text *text, sl_error *err) {
     cli_timeline t = {0};
     int rc = sl_tokenize(sl_model_tokenizer(run->model), text->data, text->n, o->chat ? 0 : SL_TOK_BOS, &ids, err);
     if (!rc) rc = cli_check_prompt(run, ids.n, err);
+    if (!rc && o->dense_prefix > (int)ids.n)
+        rc = sl_fail(err, SL_ERR_ARG, "--dense-prefix %d: the prompt has only %zu tokens", o->dense_prefix, ids.n);
     if (!rc) rc = cli_timeline_open(&t, run, o->seq_id, err);
     if (!rc) {
         cli_run_describe(run, stderr);

@@ -1,9 +1,9 @@
-// engine/cli/jsonl.c - sleigh generate --jsonl: many questions over long contexts, one JSON object per answer.
+// engine/cli/print_jsonl.c - sleigh generate --jsonl: many questions over long contexts, one JSON object per answer.
 //
 // Set-up B: a line's context is prefilled densely, its question goes through the decode method token by token. The tokens
 // are those of context and question as one text; what they share with the context's own tokens counts as the context.
 // One session serves all lines: a context that begins like the one before keeps the rows of the common part.
-#include "engine/cli/json.h"
+#include "engine/cli/print_json.h"
 #include "engine/cli/progress.h"
 #include "engine/cli/run.h"
 

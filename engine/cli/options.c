@@ -61,7 +61,7 @@ static const option table[] = {
     {"Output", "--stop -r --reverse-prompt", "TEXT", OPT_LIST, F(stops), 0, 0, NULL, RUNS, "stop before this text (may be repeated)"},
     {"Output", "--ignore-eos", NULL, OPT_FLAG, F(ignore_eos), 0, 0, "0", RUNS, "never generate an end-of-text token"},
     {"Output", "--display-prompt", NULL, OPT_SWITCH, F(display_prompt), 0, 0, "0", CLI_GENERATE, "write the prompt before the generated text"},
-    {"Output", "--perf", NULL, OPT_SWITCH, F(perf), 0, 0, "1", RUNS, "statistics on stderr at the end"},
+    {"Output", "--perf", NULL, OPT_SWITCH, F(perf), 0, 0, "1", CLI_GENERATE, "statistics on stderr at the end"},
     {"Output", "-o --output", "FILE", OPT_STRING, F(out), 0, 0, NULL, CLI_LOGITS, "the .npy file to write: float32 [n_tokens, vocab]"},
     {"Output", "-o --output", "md,json", OPT_CHOICE, F(format), 0, 0, "md", CLI_METHODS | CLI_INSPECT, "format of the tables"},
 
@@ -81,7 +81,7 @@ static const option table[] = {
     {"Attention", "--S-schedule", "FILE", OPT_STRING, F(schedule), 0, 0, NULL, RUNS, "a file of `layer S` lines"},
     {"Attention", "--dense-prefix", "N", OPT_INT, F(dense_prefix), 0, BIG, NULL, CLI_GENERATE, "prefill N tokens densely, the rest of the prompt through --attn token by token"},
     {"Attention", "--question-dense", NULL, OPT_FLAG, F(question_dense), 0, 0, "0", CLI_GENERATE, "with --jsonl: prefill the question densely too"},
-    {"Attention", "--seq-id", "N", OPT_UINT32, F(seq_id), 0, 4294967295.0, "0", CLI_GENERATE, "sequence that keys the random numbers; with --jsonl the first line's"},
+    {"Attention", "--seq-id", "N", OPT_UINT32, F(seq_id), 0, 4294967295.0, "0", RUNS, "sequence that keys the random numbers; with --jsonl the first line's"},
 
     {"General", "-h --help", NULL, OPT_FLAG, F(help), 0, 0, "0", ~0u, "this text"},
 };

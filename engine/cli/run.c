@@ -220,7 +220,8 @@ int cli_run_set_ctx(cli_run *run, int n_ctx, sl_error *err) {
 
 // ---- what is said at the start ----
 
-static void describe_attention(const sl_attn_plan *plan, FILE *out) {
+void cli_run_describe_attention(const cli_run *run, FILE *out) {
+    const sl_attn_plan *plan = &run->plan;
     char text[256], next[256];
     fprintf(out, "attention:");
     for (int i = 0, first = 0; i < plan->n_layers; i++) {
@@ -254,6 +255,6 @@ void cli_run_describe(const cli_run *run, FILE *out) {
     fprintf(out, "model: %s: %s, %d layers, hidden %d, context %d of %d tokens\n", run->options->model, c->model_type, c->n_layers,
             c->hidden, sl_engine_n_ctx(run->engine), c->n_ctx);
     fprintf(out, "backend: %s\n", buf);
-    describe_attention(&run->plan, out);
+    cli_run_describe_attention(run, out);
     describe_sampling(&run->sampling, out);
 }

@@ -27,6 +27,8 @@ int cli_run_set_ctx(cli_run *run, int n_ctx, sl_error *err);
 int cli_run_set_attention(cli_run *run, const char *spec, sl_error *err); // all layers
 void cli_run_describe(const cli_run *run, FILE *out); // model:, backend:, attention:, sampling: lines
 
+void cli_run_describe_attention(const cli_run *run, FILE *out);
+
 // --device: SL_ERR_ARG when this build has no such device. For commands that open an engine of their own.
 int cli_check_device(const cli_options *o, sl_error *err);
 int cli_need_model(const cli_options *o, sl_error *err); // SL_ERR_ARG without --model

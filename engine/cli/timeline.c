@@ -196,7 +196,7 @@ void cli_timeline_stats(const cli_timeline *t, FILE *out) {
     fprintf(out, "samples: %llu\n", (unsigned long long)a->samples);
     fprintf(out, "logits: %016llx\n",
             (unsigned long long)sl_logits_hash(sl_session_logits(t->session), sl_model_config(run->model)->n_vocab));
-    fprintf(out, "stopped: %s, %d prompt tokens, %d generated, %zu in the context\n", t->stopped ? t->stopped : "error",
+    fprintf(out, "stopped: %s, %d prompt tokens, %d generated, %zu in the context\n", t->stopped ? t->stopped : "not begun",
             (int)t->ids.n - t->n_decode, t->n_generated, t->ids.n);
     fprintf(out, "peak_rss: %.1f MiB\n", cli_peak_mib());
 }

@@ -1,5 +1,5 @@
-// engine/cli/json.c - see json.h.
-#include "engine/cli/json.h"
+// engine/cli/print_json.c - see print_json.h.
+#include "engine/cli/print_json.h"
 #include "engine/cli/cli.h"
 
 #include <stdlib.h>

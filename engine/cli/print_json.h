@@ -1,6 +1,6 @@
-// engine/cli/json.h - JSON on standard output.
-#ifndef SLEIGH_CLI_JSON_H
-#define SLEIGH_CLI_JSON_H
+// engine/cli/print_json.h - JSON on standard output.
+#ifndef SLEIGH_PRINT_JSON_H
+#define SLEIGH_PRINT_JSON_H
 
 #include "engine/error.h"
 

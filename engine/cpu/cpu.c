@@ -1,0 +1,190 @@
+// engine/cpu/cpu.c - the CPU backend: picks the instruction set, splits the work over OpenMP threads, calls the BLAS.
+//
+// Process-wide state: the choice of instruction set, the thread count and the prefill scratch memory, set by sl_cpu_init.
+#include "engine/cpu/ops.h"
+#include "engine/kv.h"
+
+#include <cblas.h>
+#include <math.h>
+#include <omp.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    PANEL_ROWS = 64,  // rows of one BLAS call. Fixed, so that a row's bits do not depend on its company
+    PANEL_OUTS = 64,  // weight rows that are widened to fp32 at a time
+    SMALL = 1 << 14,  // below so many elements a parallel region costs more than it saves
+};
+
+// Only OpenBLAS has this; any other CBLAS links too.
+__attribute__((weak)) void openblas_set_num_threads(int n);
+__attribute__((weak)) char *openblas_get_config(void);
+
+static const sl_cpu_ops *ops;
+static int n_threads;
+
+static const sl_cpu_ops *const all_ops[] = {
+#if defined(__x86_64__)
+    &sl_cpu_ops_avx512, &sl_cpu_ops_avx2,
+#endif
+    &sl_cpu_ops_portable,
+};
+
+int sl_cpu_has(const char *isa) {
+#if defined(__x86_64__)
+    if (!strcmp(isa, "avx512"))
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+               __builtin_cpu_supports("avx512dq");
+    if (!strcmp(isa, "avx2")) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+#endif
+    return !strcmp(isa, "portable");
+}
+
+const char *sl_cpu_isa(void) { return ops->isa; }
+int sl_cpu_threads(void) { return n_threads; }
+
+static int pick_ops(sl_error *err) {
+    const char *forced = getenv("SLEIGH_ISA");
+    for (size_t i = 0; i < sizeof all_ops / sizeof *all_ops; i++) {
+        if (forced && *forced && strcmp(forced, all_ops[i]->isa)) continue;
+        if (!sl_cpu_has(all_ops[i]->isa)) continue;
+        ops = all_ops[i];
+        return 0;
+    }
+    return sl_fail(err, SL_ERR_ARG, "SLEIGH_ISA=%s: this processor and build offer avx512, avx2 or portable only where supported", forced);
+}
+
+static int usable_cores(void) {
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
+}
+
+static void describe(char *buf, size_t size) {
+    const char *blas = openblas_get_config ? openblas_get_config() : "CBLAS";
+    snprintf(buf, size, "%s, %d threads, %.*s", ops->isa, n_threads, blas[0] == 'O' ? (int)strcspn(blas + 9, " ") + 9 : 20, blas);
+}
+
+static void embed(const sl_weight *table, const int32_t *ids, int n_rows, float *x) {
+    int n = table->n_cols;
+    for (int r = 0; r < n_rows; r++)
+        ops->widen((const char *)table->data + (size_t)ids[r] * n * sl_dtype_size(table->dtype), table->dtype, n, x + (size_t)r * n);
+}
+
+static void rmsnorm(const float *x, const sl_weight *w, int n_rows, float eps, float *out) {
+    int n = w->n_cols;
+#pragma omp parallel for if ((size_t)n_rows * n > SMALL) schedule(static)
+    for (int r = 0; r < n_rows; r++) ops->rmsnorm(x + (size_t)r * n, w, eps, out + (size_t)r * n);
+}
+
+static void linear_decode(const sl_weight *w, const float *x, int n_rows, int accumulate, float *out) {
+    enum { STEP = 16 }; // outputs of one piece of work
+    int n_pieces = (w->n_rows + STEP - 1) / STEP;
+#pragma omp parallel for if ((size_t)w->n_rows * w->n_cols > SMALL) schedule(static)
+    for (int p = 0; p < n_pieces; p++) {
+        int from = p * STEP, to = from + STEP < w->n_rows ? from + STEP : w->n_rows;
+        ops->linear(w, x, n_rows, from, to, accumulate, out);
+    }
+}
+
+// out[rows][outs] of one panel: x is padded to PANEL_ROWS rows and so is the result, so that every call has one shape and
+// a row's bits are the same wherever it stands. scratch: [PANEL_OUTS][n_cols] weights, [PANEL_ROWS][n_cols] padded
+// input, [PANEL_ROWS][PANEL_OUTS] result.
+static void prefill_panel(const sl_weight *w, const float *x, int n_rows, int o, int accumulate, float *out, float *scratch) {
+    int n = w->n_cols, outs = w->n_rows - o < PANEL_OUTS ? w->n_rows - o : PANEL_OUTS;
+    float *wide = scratch, *padded = wide + (size_t)PANEL_OUTS * n, *result = padded + (size_t)PANEL_ROWS * n;
+    ops->widen((const char *)w->data + (size_t)o * n * sl_dtype_size(w->dtype), w->dtype, (size_t)outs * n, wide);
+    memset(wide + (size_t)outs * n, 0, (size_t)(PANEL_OUTS - outs) * n * sizeof *wide);
+    for (int r = 0; r < n_rows; r += PANEL_ROWS) {
+        int rows = n_rows - r < PANEL_ROWS ? n_rows - r : PANEL_ROWS;
+        const float *from = x + (size_t)r * n;
+        if (rows < PANEL_ROWS) {
+            memcpy(padded, from, (size_t)rows * n * sizeof *padded);
+            memset(padded + (size_t)rows * n, 0, (size_t)(PANEL_ROWS - rows) * n * sizeof *padded);
+            from = padded;
+        }
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, PANEL_ROWS, PANEL_OUTS, n, 1, from, n, wide, n, 0, result, PANEL_OUTS);
+        for (int i = 0; i < rows; i++) {
+            float *to = out + (size_t)(r + i) * w->n_rows + o;
+            const float *got = result + (size_t)i * PANEL_OUTS;
+            if (!accumulate) memcpy(to, got, outs * sizeof *to);
+            else for (int j = 0; j < outs; j++) to[j] += got[j];
+        }
+    }
+}
+
+static void linear_prefill(const sl_weight *w, const float *x, int n_rows, int accumulate, float *out) {
+    int n_panels = (w->n_rows + PANEL_OUTS - 1) / PANEL_OUTS;
+    size_t need = ((size_t)(PANEL_OUTS + PANEL_ROWS) * w->n_cols + PANEL_ROWS * PANEL_OUTS) * sizeof(float);
+#pragma omp parallel
+    {
+        float *scratch = aligned_alloc(64, (need + 63) / 64 * 64);
+        SL_CHECK(scratch != NULL);
+#pragma omp for schedule(dynamic)
+        for (int p = 0; p < n_panels; p++) prefill_panel(w, x, n_rows, p * PANEL_OUTS, accumulate, out, scratch);
+        free(scratch);
+    }
+}
+
+static void linear(const sl_weight *w, const float *x, int n_rows, sl_linear_mode mode, int accumulate, float *out) {
+    (mode == SL_LINEAR_DECODE ? linear_decode : linear_prefill)(w, x, n_rows, accumulate, out);
+}
+
+// Hugging Face's layout: dimension i turns with dimension i + head_dim / 2.
+static void rotate(float *x, const float *cosine, const float *sine, int half) {
+    for (int i = 0; i < half; i++) {
+        float a = x[i], b = x[i + half];
+        x[i] = a * cosine[i] - b * sine[i];
+        x[i + half] = b * cosine[i] + a * sine[i];
+    }
+}
+
+static void rope_row(const sl_rope *rope, const sl_row *row, int n_heads, int n_kv_heads, float *q, float *k, const float *v,
+                     bf16 *k_layer, bf16 *v_layer) {
+    int dim = rope->head_dim, half = dim / 2;
+    float cosine[128], sine[128];
+    for (int i = 0; i < half; i++) { // the angle in fp32, as transformers computes it
+        float angle = (float)row->position * rope->inv_freq[i];
+        cosine[i] = (float)cos((double)angle);
+        sine[i] = (float)sin((double)angle);
+    }
+    for (int h = 0; h < n_heads; h++) rotate(q + h * dim, cosine, sine, half);
+    for (int h = 0; h < n_kv_heads; h++) {
+        size_t at = (((size_t)row->pages[row->position / SL_PAGE] * n_kv_heads + h) * SL_PAGE + row->position % SL_PAGE) * dim;
+        rotate(k + h * dim, cosine, sine, half);
+        for (int i = 0; i < dim; i++) {
+            k_layer[at + i] = sl_f32_to_bf16(k[h * dim + i]);
+            v_layer[at + i] = sl_f32_to_bf16(v[h * dim + i]);
+        }
+    }
+}
+
+static void rope_append(const sl_rope *rope, const sl_row *rows, int n_rows, int n_heads, int n_kv_heads, float *q, float *k,
+                        const float *v, bf16 *k_layer, bf16 *v_layer) {
+    SL_CHECK(rope->head_dim <= 256);
+    size_t q_row = (size_t)n_heads * rope->head_dim, kv_row = (size_t)n_kv_heads * rope->head_dim;
+#pragma omp parallel for if (n_rows > 8) schedule(static)
+    for (int r = 0; r < n_rows; r++)
+        rope_row(rope, &rows[r], n_heads, n_kv_heads, n_heads ? q + r * q_row : NULL, n_kv_heads ? k + r * kv_row : NULL,
+                 n_kv_heads ? v + r * kv_row : NULL, k_layer, v_layer);
+}
+
+static void swiglu(float *gate, const float *up, size_t n) {
+    enum { STEP = 4096 };
+#pragma omp parallel for if (n > SMALL) schedule(static)
+    for (size_t i = 0; i < n; i += STEP) ops->swiglu(gate + i, up + i, n - i < STEP ? n - i : STEP);
+}
+
+static const sl_backend backend = {"cpu", describe, embed, rmsnorm, linear, rope_append, swiglu};
+
+int sl_cpu_init(int threads, const sl_backend **out, sl_error *err) {
+    if (threads < 0 || threads > 1024) return sl_fail(err, SL_ERR_ARG, "--threads %d: expected 1 to 1024, or 0 for every core", threads);
+    int rc = pick_ops(err);
+    if (rc) return rc;
+    n_threads = threads ? threads : usable_cores();
+    omp_set_num_threads(n_threads);
+    if (openblas_set_num_threads) openblas_set_num_threads(1); // threads are ours: one BLAS call never splits
+    *out = &backend;
+    return 0;
+}

@@ -1,0 +1,23 @@
+// engine/json.h - JSON files through Jansson, with errors that name file, field, found and expected.
+#ifndef SLEIGH_JSON_H
+#define SLEIGH_JSON_H
+
+#include "engine/error.h"
+
+#include <jansson.h>
+
+// Loads `dir/name`. A missing file is SL_ERR_IO, or 0 with *out = NULL if `optional`.
+int sl_json_load(const char *dir, const char *name, int optional, json_t **out, sl_error *err);
+
+typedef struct sl_json_file {
+    const char *path; // for messages
+    json_t *root;
+} sl_json_file;
+
+// Typed getters: a field of another type or out of range is SL_ERR_FORMAT. `def` is taken where the field is absent or null;
+// sl_json_required refuses its absence.
+int sl_json_int(const sl_json_file *f, const char *field, long long min, long long max, const long long *def, int *out,
+                sl_error *err);
+int sl_json_float(const sl_json_file *f, const char *field, double min, double max, const double *def, float *out, sl_error *err);
+
+#endif

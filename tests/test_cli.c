@@ -1,0 +1,730 @@
+// tests/test_cli.c - build/sleigh end to end, as a user runs it: arguments and input in; output, errors, exit code out.
+//
+// Runs $SLEIGH_BIN (default build/sleigh) on the embedded model. What the model says is not judged here, only that equal
+// questions get equal answers and that everything wrong is refused in one line.
+#include "attention/attention.h"
+#include "tests/test.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+// ---- running the binary ----
+
+enum { MAX_ARGS = 48, N_SLOTS = 8 };
+
+typedef struct result {
+    int code;    // exit code, or -signal
+    char *out, *err;
+    size_t n_out;
+} result;
+
+// Outputs live until N_SLOTS runs later; static so that a failed check, which jumps out of a case, leaks nothing.
+static char *slots[2 * N_SLOTS];
+static int next_slot;
+
+static const char *in_tmp(const char *name) {
+    static char paths[8][256];
+    static int i;
+    char *path = paths[i++ % 8];
+    snprintf(path, sizeof paths[0], "%s/%s", test_tmp(), name);
+    return path;
+}
+
+static char *slurp(const char *path, size_t *n) {
+    FILE *f = fopen(path, "rb");
+    if (!f) FAIL("cannot open %s: %s", path, strerror(errno));
+    fseek(f, 0, SEEK_END);
+    *n = (size_t)ftell(f);
+    rewind(f);
+    char *data = malloc(*n + 1);
+    if (!data || fread(data, 1, *n, f) != *n) FAIL("cannot read %s", path);
+    data[*n] = 0;
+    fclose(f);
+    free(slots[next_slot]);
+    slots[next_slot] = data;
+    next_slot = (next_slot + 1) % (2 * N_SLOTS);
+    return data;
+}
+
+static void spill(const char *path, const char *data, size_t n) {
+    FILE *f = fopen(path, "wb");
+    if (!f || fwrite(data, 1, n, f) != n || fclose(f)) FAIL("cannot write %s", path);
+}
+
+static const char *binary(void) {
+    const char *path = getenv("SLEIGH_BIN");
+    if (!path) path = "build/sleigh";
+    if (access(path, X_OK)) FAIL("%s is missing: build it, or set SLEIGH_BIN", path);
+    return path;
+}
+
+static const char *tiny(void) {
+    static char dir[256];
+    snprintf(dir, sizeof dir, "models/tiny");
+    if (access("models/tiny/config.json", R_OK)) snprintf(dir, sizeof dir, "%s/tiny", test_shared());
+    if (access(dir, R_OK)) TEST_SKIP("needs models/tiny");
+    return dir;
+}
+
+static void redirect(const char *path, int flags, int fd) {
+    int file = open(path, flags, 0600);
+    if (file < 0 || dup2(file, fd) < 0) _exit(126);
+    close(file);
+}
+
+// args: ended by NULL. out: where standard output goes, NULL: a file of ours.
+static pid_t start(const char *input, size_t n_input, const char *out, const char *const *args) {
+    const char *path = binary(), *in_path = in_tmp("stdin"), *out_path = out ? out : in_tmp("stdout"), *err_path = in_tmp("stderr");
+    char *argv[MAX_ARGS + 2] = {(char *)path};
+    int n = 1;
+    while (*args) {
+        if (n > MAX_ARGS) FAIL("more than %d arguments", MAX_ARGS);
+        argv[n++] = (char *)*args++;
+    }
+    if (input) spill(in_path, input, n_input);
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid < 0) FAIL("fork: %s", strerror(errno));
+    if (pid) return pid;
+    redirect(input ? in_path : "/dev/null", O_RDONLY, 0);
+    redirect(out_path, O_WRONLY | O_CREAT | O_TRUNC, 1);
+    redirect(err_path, O_WRONLY | O_CREAT | O_TRUNC, 2);
+    execv(path, argv);
+    _exit(127);
+}
+
+static result finish(pid_t pid, const char *out) {
+    int status;
+    result r = {0};
+    if (waitpid(pid, &status, 0) != pid) FAIL("waitpid: %s", strerror(errno));
+    r.code = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+    size_t n;
+    r.out = out ? "" : slurp(in_tmp("stdout"), &r.n_out);
+    r.err = slurp(in_tmp("stderr"), &n);
+    return r;
+}
+
+static result run_args(const char *input, const char *const *args) {
+    return finish(start(input, input ? strlen(input) : 0, NULL, args), NULL);
+}
+#define RUN_IN(input, ...) run_args(input, (const char *const[]){__VA_ARGS__, NULL})
+#define RUN(...) RUN_IN(NULL, __VA_ARGS__)
+
+#define CHECK_GOOD(r) do { if ((r).code) FAIL("exit code %d: %s", (r).code, (r).err); } while (0)
+#define CHECK_HAS(text, part) do { if (!strstr(text, part)) FAIL("\"%s\" lacks \"%s\"", text, part); } while (0)
+#define CHECK_LACKS(text, part) do { if (strstr(text, part)) FAIL("\"%s\" has \"%s\"", text, part); } while (0)
+
+// Exit code, exactly one error line, and what it names. A usage error writes nothing else.
+static void check_error(const result *r, int code, const char *part) {
+    int n = 0, lines = 0;
+    for (const char *p = r->err; *p; p = strchr(p, '\n') ? strchr(p, '\n') + 1 : p + strlen(p), lines++)
+        n += !strncmp(p, "sleigh: error: ", 15);
+    if (r->code != code) FAIL("exit code %d, expected %d (\"%s\"): %s", r->code, code, part, r->err);
+    if (n != 1) FAIL("%d error lines: %s", n, r->err);
+    CHECK_HAS(r->err, part);
+    if (code == 2) {
+        if (lines != 1) FAIL("%d lines: %s", lines, r->err);
+        CHECK_INT(r->n_out, 0);
+    }
+}
+
+// The text after `key: ` on the line of stderr that begins so.
+static const char *stat_line(const result *r, const char *key, char buf[256]) {
+    size_t n = strlen(key);
+    for (const char *p = r->err; p; p = strchr(p, '\n') ? strchr(p, '\n') + 1 : NULL)
+        if (!strncmp(p, key, n) && p[n] == ':') {
+            snprintf(buf, 256, "%.*s", (int)strcspn(p + n + 2, "\n"), p + n + 2);
+            return buf;
+        }
+    FAIL("no line \"%s:\" in %s", key, r->err);
+}
+
+static int stat_count(const result *r, const char *key) { // "12.3 ms, COUNT tokens"
+    char buf[256];
+    int n = -1;
+    if (sscanf(stat_line(r, key, buf), "%*f ms, %d", &n) != 1) FAIL("%s: %s", key, buf);
+    return n;
+}
+
+static void check_same(const result *a, const result *b) { // output and logits
+    char x[256], y[256];
+    CHECK_GOOD(*a);
+    CHECK_GOOD(*b);
+    CHECK_STR(a->out, b->out);
+    CHECK_STR(stat_line(a, "logits", x), stat_line(b, "logits", y));
+}
+
+static const char question[] = "The hidden number of the harbor is 48213. What is the hidden number of the harbor? Answer:";
+
+// A text of n sentences with different numbers.
+static const char *long_text(int n) {
+    static char text[32768];
+    size_t at = 0;
+    for (int i = 0; i < n && at + 128 < sizeof text; i++)
+        at += (size_t)snprintf(text + at, sizeof text - at, "The hidden number of house %d is %d. The grass is green.\n", i, 7919 * i % 10007);
+    return text;
+}
+
+// ---- cases ----
+
+static void version(void) {
+    result r = RUN("--version");
+    CHECK_GOOD(r);
+    CHECK_HAS(r.out, "sleigh 0.");
+    CHECK_HAS(r.out, "compiler: ");
+    CHECK_HAS(r.out, "backend: cpu");
+    CHECK_STR(r.err, "");
+}
+
+static void help(void) {
+    static const char *const commands[] = {"generate", "chat", "tokenize", "detokenize", "logits", "inspect", "methods"};
+    result all = RUN("--help");
+    CHECK_GOOD(all);
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        CHECK_HAS(all.out, commands[i]);
+        result r = RUN(commands[i], "--help");
+        CHECK_GOOD(r);
+        CHECK_HAS(r.out, "usage: sleigh ");
+        CHECK_HAS(r.out, commands[i]);
+    }
+    result r = RUN("help", "generate");
+    CHECK_GOOD(r);
+    CHECK_HAS(r.out, "--repeat-penalty X");
+    CHECK_HAS(r.out, "(default 0.95)");
+    CHECK_HAS(r.out, "SLEIGH_CTX_SIZE");
+    CHECK_HAS(r.out, "--S N"); // from the methods' tables
+}
+
+static void usage_errors(void) {
+    const char *m = tiny();
+    static const struct {
+        const char *args[6], *part;
+    } cases[] = {
+        {{"generat"}, "did you mean generate"},
+        {{"frobnicate"}, "unknown command"},
+        {{"generate", "-p", "x"}, "--model is required"},
+        {{"generate", "-m", "M", "--tmep", "1"}, "unknown flag --tmep; did you mean --temp"},
+        {{"generate", "-m", "M", "--zzzzzzzz", "1"}, "unknown flag --zzzzzzzz"},
+        {{"generate", "-m", "M", "--temp", "-1"}, "--temp -1: expected a number from 0"},
+        {{"generate", "-m", "M", "--temp", "nan"}, "--temp nan"},
+        {{"generate", "-m", "M", "--top-p=1.5"}, "--top-p 1.5: expected a number from 0 to 1"},
+        {{"generate", "-m", "M", "-n", "-2"}, "-n -2: expected a whole number"},
+        {{"generate", "-m", "M", "-n", "99999999999"}, "-n 99999999999"},
+        {{"generate", "-m", "M", "-c", "0"}, "-c 0: expected a whole number"},
+        {{"generate", "-m", "M", "-c", "32q"}, "-c 32q"},
+        {{"generate", "-m", "M", "--top-k", ""}, "--top-k"},
+        {{"generate", "-m", "M", "--seed", "-1"}, "--seed -1: expected a whole number from 0 to 4294967295"},
+        {{"generate", "-m", "M", "--seed", "4294967296"}, "--seed 4294967296"},
+        {{"generate", "-m", "M", "-p"}, "flag -p needs a value"},
+        {{"generate", "-m", "M", "--chat=1"}, "flag --chat takes no value"},
+        {{"generate", "-m", "M", "hello"}, "unexpected argument \"hello\""},
+        {{"generate", "-m", "M", "-p", "x", "--S=8"}, "--S: no attention method that is chosen (dense)"},
+        {{"generate", "-m", "M", "-p", "x", "--attn=santaprop"}, "santa-prop"},
+        {{"generate", "-m", "M", "-p", "x", "--attn=santa:Q=1"}, "Q"},
+        {{"generate", "-m", "M", "-p", "x", "--attn=santa:S=0"}, "S"},
+        {{"generate", "-m", "M", "-p", "x", "--attn-layer=99=dense"}, "99"},
+        {{"generate", "-m", "M", "-p", "x", "--device=cuda"}, "--device cuda: this build has no CUDA"},
+        {{"generate", "-m", "M", "-p", "x", "--device=tpu"}, "--device tpu: expected one of auto,cpu,cuda"},
+        {{"generate", "-m", "M", "-p", "x", "-fy"}, "unknown flag -fy"},
+        {{"generate", "-m", "M", "-p", "x", "--file=y"}, "--prompt and --file"},
+        {{"generate", "-m", "M", "-p", "x", "-sys=y"}, "unknown flag -sys=y"},
+        {{"generate", "-m", "M", "-p", "x", "--system-prompt=y"}, "needs --chat"},
+        {{"generate", "-m", "M", "-p", "x", "--question-dense"}, "needs --jsonl"},
+        {{"generate", "-m", "M", "-p", "x", "--jsonl=y"}, "--prompt does not go with --jsonl"},
+        {{"generate", "-m", "M", "-p", "x", "--logit-bias=5*2"}, "--logit-bias 5*2"},
+        {{"generate", "-m", "M", "-p", "x", "--logit-bias=9999+1"}, "9999"},
+        {{"generate", "-m", "M", "-p", "x", "--dense-prefix=5000"}, "--dense-prefix 5000"},
+        {{"generate", "-m", "M", "-p", "x", "-c=200k"}, "unknown flag -c=200k"},
+        {{"generate", "-m", "M", "-p", "x", "--ctx-size=200k"}, "--ctx-size 204800"},
+        {{"generate", "-m", "M", "-p", "x", "--bos"}, "--bos is not one of this command's"},
+        {{"chat", "-m", "M", "--chat-template", "nope"}, "--chat-template nope: expected one of llama"},
+        {{"tokenize", "-p", "x"}, "--model is required"},
+        {{"tokenize", "-m", "M", "--temp", "1"}, "--temp is not one of this command's"},
+        {{"logits", "-m", "M", "-o", "x.npy"}, "--ids is required"},
+        {{"logits", "-m", "M", "--ids", "x"}, "--output is required"},
+        {{"methods", "-o", "xml"}, "-o xml: expected one of md,json"},
+    };
+    result r = run_args(NULL, (const char *const[]){NULL});
+    check_error(&r, 2, "no command");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *args[8] = {0};
+        for (int j = 0; j < 6 && cases[i].args[j]; j++) args[j] = strcmp(cases[i].args[j], "M") ? cases[i].args[j] : m;
+        r = run_args(NULL, args);
+        check_error(&r, 2, cases[i].part);
+    }
+}
+
+static void environment(void) {
+    const char *m = tiny();
+    setenv("SLEIGH_TEMP", "7x", 1);
+    result r = RUN("generate", "-m", m, "-p", "x");
+    unsetenv("SLEIGH_TEMP");
+    check_error(&r, 2, "SLEIGH_TEMP 7x");
+    setenv("SLEIGH_N_PREDICT", "3", 1);
+    setenv("SLEIGH_MODEL", m, 1);
+    result by_env = RUN("generate", "-p", question, "--ignore-eos"), by_flag = RUN("generate", "-p", question, "--ignore-eos", "-n", "5");
+    unsetenv("SLEIGH_N_PREDICT");
+    unsetenv("SLEIGH_MODEL");
+    CHECK_GOOD(by_env);
+    CHECK_GOOD(by_flag);
+    CHECK_INT(stat_count(&by_env, "decode"), 2);
+    CHECK_INT(stat_count(&by_flag, "decode"), 4); // the flag wins
+}
+
+static void prompt_sources(void) {
+    const char *m = tiny();
+    spill(in_tmp("prompt"), question, strlen(question));
+    result p = RUN("generate", "-m", m, "-n", "8", "-p", question), f = RUN("generate", "-m", m, "-n", "8", "-f", in_tmp("prompt"));
+    result s = RUN_IN(question, "generate", "-m", m, "-n", "8");
+    check_same(&p, &f);
+    check_same(&p, &s);
+    CHECK(p.n_out > 0);
+    CHECK_HAS(p.err, "setup: A");
+    CHECK_HAS(p.err, "sampling: greedy"); // its generation_config.json says do_sample false
+    CHECK_HAS(p.err, "attention: dense");
+    spill(in_tmp("nul"), "a\0b", 3);
+    result nul = RUN("generate", "-m", m, "-n", "1", "-f", in_tmp("nul"), "--display-prompt");
+    CHECK_GOOD(nul);
+    CHECK_INT(stat_count(&nul, "prefill"), 4); // BOS and three bytes
+    CHECK(!memcmp(nul.out, "a\0b", 3));
+}
+
+static void statistics(void) {
+    static const char *const keys[] = {"load", "prefill", "decode", "bandwidth", "k_rows", "v_rows", "v_distinct", "kv_bytes",
+                                       "samples", "logits", "stopped", "peak_rss"};
+    char buf[256];
+    result r = RUN("generate", "-m", tiny(), "-p", question, "-n", "6", "--ignore-eos");
+    CHECK_GOOD(r);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) stat_line(&r, keys[i], buf);
+    CHECK_INT(stat_count(&r, "decode"), 5);
+    CHECK_HAS(stat_line(&r, "stopped", buf), "limit");
+    CHECK_HAS(stat_line(&r, "v_distinct", buf), "100.00%");
+    CHECK_HAS(stat_line(&r, "kv_bytes", buf), "100.00%");
+    CHECK_INT(strlen(stat_line(&r, "logits", buf)), 16);
+    result none = RUN("generate", "-m", tiny(), "-p", question, "-n", "6", "--ignore-eos", "--no-perf");
+    CHECK_GOOD(none);
+    CHECK_STR(none.out, r.out);
+    CHECK_LACKS(none.err, "decode:");
+}
+
+static void display_prompt(void) {
+    char both[1024];
+    result plain = RUN("generate", "-m", tiny(), "-p", question, "-n", "4", "--no-display-prompt");
+    result shown = RUN("generate", "-m", tiny(), "-p", question, "-n", "4", "--display-prompt");
+    CHECK_GOOD(plain);
+    CHECK_GOOD(shown);
+    snprintf(both, sizeof both, "%s%s", question, plain.out);
+    CHECK_STR(shown.out, both);
+}
+
+static void seeds(void) {
+    const char *m = tiny();
+    result a = RUN("generate", "-m", m, "-p", question, "-n", "40", "--temp", "1.5", "--ignore-eos", "--seed", "5");
+    result b = RUN("generate", "-m", m, "-p", question, "-n", "40", "--temp", "1.5", "--ignore-eos", "--seed", "5", "-t", "1");
+    result c = RUN("generate", "-m", m, "-p", question, "-n", "40", "--temp", "1.5", "--ignore-eos", "--seed", "6");
+    result d = RUN("generate", "-m", m, "-p", question, "-n", "40", "--temp", "1.5", "--ignore-eos", "--seed", "5", "--seq-id", "1");
+    check_same(&a, &b);
+    CHECK_GOOD(c);
+    CHECK_GOOD(d);
+    CHECK(strcmp(a.out, c.out) && strcmp(a.out, d.out));
+    CHECK_HAS(a.err, "seed 5");
+}
+
+static void attention_flags(void) {
+    const char *m = tiny(), *text = long_text(20);
+    result a = RUN("generate", "-m", m, "-p", text, "-n", "8", "--ignore-eos", "--attn", "santa-prop:S=8");
+    result b = RUN("generate", "-m", m, "-p", text, "-n", "8", "--ignore-eos", "--attn", "santa-prop", "--S", "8");
+    check_same(&a, &b);
+    CHECK_HAS(a.err, "attention: santa-prop:S=8");
+    char buf[256];
+    CHECK_LACKS(stat_line(&a, "kv_bytes", buf), "100.00%");
+    // 4 layers x 8 heads x 7 steps x 8 samples
+    CHECK_STR(stat_line(&a, "samples", buf), "1792");
+    result c = RUN("generate", "-m", m, "-p", text, "-n", "8", "--ignore-eos", "--attn-layer", "1-2=santa-prop", "--S=8");
+    CHECK_GOOD(c);
+    CHECK_HAS(c.err, "attention: 0=dense 1-2=santa-prop:S=8 3=dense");
+    CHECK_STR(stat_line(&c, "samples", buf), "896");
+    spill(in_tmp("schedule"), "# layer S\n0 16\n3 4\n", 19);
+    result d = RUN("generate", "-m", m, "-p", text, "-n", "1", "--attn", "santa-prop", "--S=8", "--S-schedule", in_tmp("schedule"));
+    CHECK_GOOD(d);
+    CHECK_HAS(d.err, "attention: 0=santa-prop:S=16 1-2=santa-prop:S=8 3=santa-prop:S=4");
+}
+
+static void stop_strings(void) {
+    const char *m = tiny();
+    result full = RUN("generate", "-m", m, "-p", long_text(12), "-n", "40", "--ignore-eos");
+    CHECK_GOOD(full);
+    CHECK(full.n_out > 12);
+    char stop[5] = {0}, buf[256], want[1024];
+    snprintf(stop, sizeof stop, "%.4s", full.out + full.n_out / 2);
+    snprintf(want, sizeof want, "%.*s", (int)(strstr(full.out, stop) - full.out), full.out);
+    result cut = RUN("generate", "-m", m, "-p", long_text(12), "-n", "40", "--ignore-eos", "--stop", "never said", "-r", stop);
+    CHECK_GOOD(cut);
+    CHECK_STR(cut.out, want);
+    CHECK_HAS(stat_line(&cut, "stopped", buf), "stop string");
+}
+
+static void dense_prefix(void) {
+    const char *m = tiny(), *text = long_text(12), *attn = "--attn=santa-prop:S=16";
+    char buf[256];
+    result a = RUN("generate", "-m", m, "-p", text, "-n", "8", "--ignore-eos", attn);
+    CHECK_GOOD(a);
+    int n = stat_count(&a, "prefill");
+    snprintf(buf, sizeof buf, "%d", n);
+    result all = RUN("generate", "-m", m, "-p", text, "-n", "8", "--ignore-eos", attn, "--dense-prefix", buf);
+    check_same(&a, &all);
+    CHECK_HAS(all.err, "setup: B");
+    result none = RUN("generate", "-m", m, "-p", text, "-n", "8", "--ignore-eos", attn, "--dense-prefix", "0");
+    CHECK_GOOD(none);
+    CHECK_INT(stat_count(&none, "prefill"), 0);
+    CHECK_INT(stat_count(&none, "feed"), n);
+    result part = RUN("generate", "-m", m, "-p", text, "-n", "8", "--ignore-eos", attn, "--dense-prefix", "100");
+    CHECK_GOOD(part);
+    CHECK_INT(stat_count(&part, "prefill"), 100);
+    CHECK_INT(stat_count(&part, "feed"), n - 100);
+}
+
+static int parse_ids(const char *text, int *ids, int max) {
+    int n = 0;
+    for (char *end; n < max && *text && *text != '\n'; text = *end == ',' ? end + 1 : end) ids[n++] = (int)strtol(text, &end, 10);
+    return n;
+}
+
+// How many tokens of context + question are the context's own.
+static int shared_tokens(const char *context, const char *whole) {
+    static int a[8192], b[8192];
+    result x = RUN("tokenize", "--bos", "-m", tiny(), "-p", context), y = RUN("tokenize", "--bos", "-m", tiny(), "-p", whole);
+    CHECK_GOOD(x);
+    CHECK_GOOD(y);
+    int n = parse_ids(x.out, a, 8192), m = parse_ids(y.out, b, 8192), i = 0;
+    while (i < n && i < m && a[i] == b[i]) i++;
+    return i;
+}
+
+static json_t *line_json(const char *text, int index) {
+    for (int i = 0; i < index && text; i++) text = strchr(text, '\n') ? strchr(text, '\n') + 1 : NULL;
+    json_error_t e;
+    json_t *line = text ? json_loads(text, JSON_DISABLE_EOF_CHECK, &e) : NULL;
+    if (!line) FAIL("line %d of the output is no JSON: %s", index, text ? text : "(none)");
+    return line;
+}
+
+// Three questions over two contexts in one session give what each gives alone.
+static void jsonl(void) {
+    const char *m = tiny(), *attn = "--attn=santa-prop:S=12";
+    char contexts[3][2048], file[16384];
+    static const char *const questions[] = {"What is the hidden number of house 3? Answer:", "What is the hidden number of house 5? Answer:",
+                                            " Which one is house 2? Answer:"};
+    size_t at = 0;
+    for (int i = 0; i < 3; i++) {
+        snprintf(contexts[i], sizeof contexts[i], "%.2047s", long_text(i < 2 ? 14 : 9));
+        json_t *line = json_pack("{s:s, s:s}", "context", contexts[i], "question", questions[i]);
+        if (i == 1) json_object_set_new(line, "id", json_string("second"));
+        char *text = json_dumps(line, 0);
+        at += (size_t)snprintf(file + at, sizeof file - at, "%s\n", text);
+        free(text);
+        json_decref(line);
+    }
+    spill(in_tmp("q.jsonl"), file, at);
+    result r = RUN("generate", "-m", m, "--jsonl", in_tmp("q.jsonl"), "-n", "20", "--ignore-eos", attn, "--seq-id", "7");
+    CHECK_GOOD(r);
+    for (int i = 0; i < 3; i++) {
+        char whole[4096], prefix[16], seq[16], answer[1024];
+        snprintf(whole, sizeof whole, "%s%s", contexts[i], questions[i]);
+        snprintf(prefix, sizeof prefix, "%d", shared_tokens(contexts[i], whole));
+        snprintf(seq, sizeof seq, "%d", 7 + i);
+        result alone = RUN("generate", "-m", m, "-p", whole, "-n", "20", "--ignore-eos", attn, "--dense-prefix", prefix, "--seq-id", seq);
+        CHECK_GOOD(alone);
+        json_t *line = line_json(r.out, i);
+        snprintf(answer, sizeof answer, "%s", json_string_value(json_object_get(line, "text")));
+        int n_prompt = (int)json_integer_value(json_object_get(line, "n_prompt"));
+        double share = json_real_value(json_object_get(line, "kv_bytes_share"));
+        int id_good = i == 1 ? json_is_string(json_object_get(line, "id")) : json_integer_value(json_object_get(line, "id")) == i;
+        json_decref(line);
+        CHECK_STR(answer, alone.out);
+        CHECK_INT(n_prompt, stat_count(&alone, "prefill") + stat_count(&alone, "feed"));
+        CHECK(id_good);
+        CHECK(share > 0 && share < 1);
+    }
+    result dense = RUN("generate", "-m", m, "--jsonl", in_tmp("q.jsonl"), "-n", "4", attn, "--question-dense");
+    CHECK_GOOD(dense);
+    CHECK_HAS(dense.err, "setup: A");
+}
+
+static void jsonl_errors(void) {
+    static const struct { const char *text, *part; } cases[] = {
+        {"{\"context\": \"a\", \"question\": \"b\"}\n{\"context\": \"a\"\n", "line 2: "},
+        {"{\"context\": \"a\", \"question\": 3}\n", "line 1: expected an object with a string \"question\""},
+        {"\n[1]\n", "line 2: expected an object with a string \"context\""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        spill(in_tmp("bad.jsonl"), cases[i].text, strlen(cases[i].text));
+        result r = RUN("generate", "-m", tiny(), "--jsonl", in_tmp("bad.jsonl"), "-n", "1");
+        check_error(&r, 1, cases[i].part);
+        CHECK_INT(r.n_out, 0);
+    }
+}
+
+static void tokenizing(void) {
+    const char *m = tiny(), *text = "The caf\xc3\xa9 opens at 7:30.\n\n\tIt's  <|eot_id|> late \xf0\x9f\x8e\xbf";
+    result t = RUN("tokenize", "-m", m, "-p", text);
+    CHECK_GOOD(t);
+    CHECK_HAS(t.out, ",1012,");
+    CHECK_STR(t.err, "");
+    result back = RUN_IN(t.out, "detokenize", "-m", m);
+    CHECK_GOOD(back);
+    CHECK_STR(back.out, text);
+    result bos = RUN("tokenize", "-m", m, "-p", "A", "--bos");
+    CHECK_STR(bos.out, "1008,65\n");
+    result plain = RUN("tokenize", "-m", m, "-p", text, "--plain");
+    CHECK_GOOD(plain);
+    CHECK_LACKS(plain.out, "1012");
+    result spaced = RUN("detokenize", "-m", m, "-p", "72 105,\n33");
+    CHECK_GOOD(spaced);
+    CHECK_STR(spaced.out, "Hi!");
+    result none = RUN_IN("", "tokenize", "-m", m);
+    CHECK_GOOD(none);
+    CHECK_STR(none.out, "\n");
+    result bad = RUN("detokenize", "-m", m, "-p", "72,x");
+    check_error(&bad, 1, "byte 3");
+    bad = RUN("detokenize", "-m", m, "-p", "72,99999");
+    check_error(&bad, 1, "99999");
+}
+
+static void tokenizer_alone(void) { // a folder that holds only a tokenizer
+    char cmd[1024];
+    snprintf(cmd, sizeof cmd, "cp %s/tokenizer*.json %s/", tiny(), test_tmp());
+    CHECK_INT(system(cmd), 0);
+    result r = RUN("tokenize", "-m", test_tmp(), "-p", "Hi");
+    CHECK_GOOD(r);
+}
+
+static int count_files(const char *part) { // in the case's folder
+    char cmd[512];
+    int n = -1;
+    snprintf(cmd, sizeof cmd, "ls '%s' | grep -c '%s'", test_tmp(), part);
+    FILE *f = popen(cmd, "r");
+    if (!f || fscanf(f, "%d", &n) != 1) n = -1;
+    if (f) pclose(f);
+    return n;
+}
+
+static void logits(void) {
+    size_t n;
+    spill(in_tmp("ids"), "1008, 84,104 101\n", 17);
+    result r = RUN("logits", "-m", tiny(), "--ids", in_tmp("ids"), "-o", in_tmp("out.npy"));
+    CHECK_GOOD(r);
+    const char *npy = slurp(in_tmp("out.npy"), &n);
+    CHECK(!memcmp(npy, "\x93NUMPY\x01\x00", 8));
+    size_t head = 10 + (unsigned char)npy[8] + 256 * (unsigned char)npy[9];
+    CHECK_INT(head % 64, 0);
+    CHECK_INT(n, head + 4 * 1024 * sizeof(float));
+    CHECK_HAS(npy + 10, "'shape': (4, 1024)");
+    float last[1024];
+    memcpy(last, npy + n - sizeof last, sizeof last);
+    for (int i = 0; i < 1024; i++) CHECK(last[i] > -1e4f && last[i] < 1e4f);
+    CHECK_INT(count_files("npy"), 1); // the temporary file is gone
+}
+
+static void logits_errors(void) {
+    spill(in_tmp("ids"), "1008,5000", 9);
+    result r = RUN("logits", "-m", tiny(), "--ids", in_tmp("ids"), "-o", in_tmp("out.npy"));
+    check_error(&r, 1, "id 5000");
+    spill(in_tmp("ids"), "1008,x", 6);
+    r = RUN("logits", "-m", tiny(), "--ids", in_tmp("ids"), "-o", in_tmp("out.npy"));
+    check_error(&r, 1, "byte 5");
+    spill(in_tmp("ids"), "\n", 1);
+    r = RUN("logits", "-m", tiny(), "--ids", in_tmp("ids"), "-o", in_tmp("out.npy"));
+    check_error(&r, 1, "holds no ids");
+    CHECK_INT(count_files("npy"), 0);
+    spill(in_tmp("ids"), "1008", 4);
+    r = RUN("logits", "-m", tiny(), "--ids", in_tmp("ids"), "-o", in_tmp("no/such/out.npy"));
+    check_error(&r, 1, "no/such/out.npy");
+    r = RUN("logits", "-m", tiny(), "--ids", in_tmp("ids"), "-o", "/dev/full");
+    check_error(&r, 1, "/dev/full");
+}
+
+static void context(void) {
+    const char *m = tiny(), *text = long_text(40);
+    char buf[256], counts[64];
+    result fits = RUN("generate", "-m", m, "-p", text, "-n", "0");
+    CHECK_GOOD(fits);
+    CHECK_INT(fits.n_out, 0);
+    snprintf(counts, sizeof counts, "%d tokens", stat_count(&fits, "prefill"));
+    result over = RUN("generate", "-m", m, "-p", text, "-c", "256");
+    check_error(&over, 1, counts);
+    CHECK_HAS(over.err, "256");
+    CHECK_INT(over.n_out, 0);
+    result full = RUN("generate", "-m", m, "-p", question, "-c", "64", "--ignore-eos");
+    CHECK_GOOD(full);
+    CHECK_HAS(stat_line(&full, "stopped", buf), "context full");
+    CHECK_HAS(buf, "64 in the context");
+    result exact = RUN("generate", "-m", m, "-p", "abc", "-c", "4", "--ignore-eos"); // a full context still says one token
+    CHECK_GOOD(exact);
+    CHECK_HAS(stat_line(&exact, "stopped", buf), "context full, 4 prompt tokens, 1 generated");
+}
+
+static void bad_folders(void) {
+    char cmd[1024];
+    result r = RUN("generate", "-m", "/no/such/model", "-p", "x");
+    check_error(&r, 1, "/no/such/model");
+    r = RUN("generate", "-m", tiny(), "-f", "/no/such/file");
+    check_error(&r, 1, "/no/such/file");
+    r = RUN("generate", "-m", tiny(), "-p", "x", "--attn=santa", "--S-schedule=/no/such/file");
+    check_error(&r, 1, "/no/such/file");
+    snprintf(cmd, sizeof cmd, "cp %s/*.json %s/*.safetensors %s/", tiny(), tiny(), test_tmp());
+    CHECK_INT(system(cmd), 0);
+    CHECK_INT(chmod(in_tmp("model.safetensors"), 0600), 0);
+    CHECK_INT(truncate(in_tmp("model.safetensors"), 100000), 0);
+    r = RUN("generate", "-m", test_tmp(), "-p", "x");
+    check_error(&r, 1, "model.safetensors");
+    CHECK_INT(r.n_out, 0);
+}
+
+static void full_disk(void) {
+    const char *const args[] = {"generate", "-m", tiny(), "-p", question, "-n", "8", NULL};
+    result r = finish(start(NULL, 0, "/dev/full", args), "/dev/full");
+    check_error(&r, 1, "standard output");
+    const char *const methods[] = {"methods", NULL};
+    r = finish(start(NULL, 0, "/dev/full", methods), "/dev/full");
+    check_error(&r, 1, "standard output");
+}
+
+static void interrupt(void) {
+    const char *const args[] = {"generate", "-m", tiny(), "-p", question, "--ignore-eos", NULL};
+    char buf[256];
+    pid_t pid = start(NULL, 0, NULL, args);
+    struct stat st = {0};
+    for (int i = 0; i < 500 && st.st_size == 0; i++) {
+        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+        if (stat(in_tmp("stdout"), &st)) st.st_size = 0;
+    }
+    kill(pid, SIGINT);
+    result r = finish(pid, NULL);
+    CHECK_GOOD(r);
+    CHECK_HAS(stat_line(&r, "stopped", buf), "interrupted");
+    CHECK(r.n_out > 0);
+}
+
+static void chat(void) {
+    const char *m = tiny();
+    result r = RUN_IN("/help\nHello there\n/stats\nAnd who\\\nare you?\n/stats\n/ctx\n/attn santa-prop:S=4\nOnce more\n/reset\n\n/ctx 2k\nHi\n/quit\nnot read\n",
+                      "chat", "-m", m, "--chat-template", "llama3", "-n", "6", "-sys", "Be kind.");
+    CHECK_GOOD(r);
+    CHECK_HAS(r.err, "/read FILE");
+    CHECK_HAS(r.err, "attention: santa-prop:S=4");
+    CHECK_HAS(r.err, "of 2048 tokens");
+    int lines = 0;
+    for (const char *p = r.out; *p; p++) lines += *p == '\n';
+    CHECK(lines >= 4); // an answer each, which may hold newlines
+    // The second turn prefills only what is new.
+    const char *second = strstr(r.err, "stopped: ");
+    CHECK(second != NULL);
+    int n_first, n_second, n_prompt;
+    result rest = r;
+    n_first = stat_count(&r, "prefill");
+    rest.err = strstr(r.err, "peak_rss") + 8;
+    n_second = stat_count(&rest, "prefill");
+    char buf[256];
+    stat_line(&rest, "stopped", buf);
+    CHECK(sscanf(strchr(buf, ',') + 2, "%d prompt", &n_prompt) == 1);
+    CHECK(n_prompt >= n_first + n_second);
+    spill(in_tmp("message"), "Hello there", 11);
+    char script[256];
+    snprintf(script, sizeof script, "/read %s\n", in_tmp("message"));
+    result typed = RUN_IN("Hello there\n", "chat", "-m", m, "--chat-template", "llama3", "-n", "6");
+    result file = RUN_IN(script, "chat", "-m", m, "--chat-template", "llama3", "-n", "6");
+    CHECK_GOOD(typed);
+    CHECK_GOOD(file);
+    CHECK_STR(typed.out, file.out);
+}
+
+static void chat_errors(void) {
+    const char *m = tiny();
+    result r = RUN_IN("/sats\n", "chat", "-m", m, "--chat-template", "llama3");
+    CHECK_INT(r.code, 2);
+    CHECK_HAS(r.err, "did you mean /stats");
+    r = RUN_IN("/attn nope\n", "chat", "-m", m, "--chat-template", "llama3");
+    CHECK_INT(r.code, 2);
+    CHECK_HAS(r.err, "nope");
+    r = RUN_IN(long_text(40), "chat", "-m", m, "--chat-template", "llama3", "-c", "64", "-n", "1");
+    check_error(&r, 1, "the context holds 64");
+    result one = RUN("generate", "-m", m, "--chat", "--chat-template", "llama3", "-p", "Hello there", "-n", "6");
+    result repl = RUN_IN("Hello there\n", "chat", "-m", m, "--chat-template", "llama3", "-n", "6");
+    CHECK_GOOD(one);
+    CHECK_GOOD(repl);
+    CHECK_INT(repl.n_out, one.n_out + 1);
+    CHECK(!strncmp(repl.out, one.out, one.n_out));
+}
+
+static void inspect(void) {
+    json_error_t e;
+    result r = RUN("inspect", "-m", tiny(), "-c", "8k"), j = RUN("inspect", "-m", tiny(), "-c", "8k", "-o", "json");
+    CHECK_GOOD(r);
+    CHECK_GOOD(j);
+    CHECK_HAS(r.out, "| layers | 4 |");
+    CHECK_HAS(r.out, "| KV per token | 4096 bytes");
+    CHECK_HAS(r.out, "model.embed_tokens.weight | BF16 | [1024, 256] | 524288 |");
+    json_t *root = json_loads(j.out, 0, &e);
+    CHECK(root != NULL);
+    const json_t *costs = json_object_get(root, "costs");
+    long long kv = json_integer_value(json_object_get(costs, "kv_bytes")), step = json_integer_value(json_object_get(costs, "decode_step_bytes"));
+    size_t n_tensors = json_array_size(json_object_get(root, "tensors"));
+    json_decref(root);
+    CHECK_INT(kv, 4096 * 8192);
+    CHECK(step > kv);
+    CHECK_INT(n_tensors, 3 + 4 * 9);
+}
+
+static void methods(void) {
+    json_error_t e;
+    result r = RUN("methods"), j = RUN("methods", "-o", "json");
+    CHECK_GOOD(r);
+    CHECK_GOOD(j);
+    json_t *list = json_loads(j.out, 0, &e);
+    CHECK(list != NULL);
+    size_t n = json_array_size(list), want = 0;
+    json_decref(list);
+    for (const sl_attn_method *const *m = sl_attn_methods; *m; m++, want++) CHECK_HAS(r.out, (*m)->name);
+    CHECK_INT(n, want);
+}
+
+static const test_case cases[] = {
+    {"version", NEEDS_NOTHING, version},
+    {"help", NEEDS_NOTHING, help},
+    {"usage_errors", NEEDS_NOTHING, usage_errors},
+    {"environment", NEEDS_NOTHING, environment},
+    {"prompt_sources", NEEDS_NOTHING, prompt_sources},
+    {"statistics", NEEDS_NOTHING, statistics},
+    {"display_prompt", NEEDS_NOTHING, display_prompt},
+    {"seeds", NEEDS_NOTHING, seeds},
+    {"attention_flags", NEEDS_NOTHING, attention_flags},
+    {"stop_strings", NEEDS_NOTHING, stop_strings},
+    {"dense_prefix", NEEDS_NOTHING, dense_prefix},
+    {"jsonl", NEEDS_NOTHING, jsonl},
+    {"jsonl_errors", NEEDS_NOTHING, jsonl_errors},
+    {"tokenizing", NEEDS_NOTHING, tokenizing},
+    {"tokenizer_alone", NEEDS_NOTHING, tokenizer_alone},
+    {"logits", NEEDS_NOTHING, logits},
+    {"logits_errors", NEEDS_NOTHING, logits_errors},
+    {"context", NEEDS_NOTHING, context},
+    {"bad_folders", NEEDS_NOTHING, bad_folders},
+    {"full_disk", NEEDS_NOTHING, full_disk},
+    {"interrupt", NEEDS_NOTHING, interrupt},
+    {"chat", NEEDS_NOTHING, chat},
+    {"chat_errors", NEEDS_NOTHING, chat_errors},
+    {"inspect", NEEDS_NOTHING, inspect},
+    {"methods", NEEDS_NOTHING, methods},
+    {0},
+};
+extern const test_suite suite_cli;
+const test_suite suite_cli = {"cli", cases};
