@@ -1,8 +1,8 @@
 // attention/kernels.h - the CPU's loops over keys and values, one table per instruction set, picked at run time.
 //
-// Every function works on whole runs of rows inside one page, so that no kernel knows of page tables. All accumulate in
-// fp32 in a fixed order that depends on the row's place in its page alone: results do not depend on batch, split or
-// thread count. `group` query heads (any number; 1 to 8 are fast) share the rows, any head_dim that is a multiple of 16.
+// Every function works on rows inside one page, so that no kernel knows of page tables. All accumulate in fp32 in a fixed
+// order: a row's result does not depend on its neighbours, the batch, the split or the number of threads. head_dim is a
+// multiple of 16; `group` query heads share the rows.
 #ifndef SLEIGH_ATTENTION_KERNELS_H
 #define SLEIGH_ATTENTION_KERNELS_H
 
@@ -10,31 +10,37 @@
 
 #include <stdint.h>
 
+enum {
+    SL_GEMM_ROWS = 8,        // row counts of gemm are multiples of this
+    SL_SCORE_LEAD = 16,      // score writes whole vectors: up to 15 floats past n_rows, within stride
+};
+
 typedef struct sl_attn_kernels {
-    const char *isa; // "avx512bf16", "avx512", "avx2", "portable"
-    // score[g * stride + j] = (q_g . k_j) * scale for n_rows <= 256 rows. q: [group][head_dim]; k: [n_rows][head_dim].
-    // scale is log2(e) / sqrt(head_dim): scores are in log2 units.
+    const char *isa; // "avx512", "avx2", "portable"
+    // score[g * stride + j] = (q_g . k_j) * scale, n_rows <= 256, stride >= round_up(n_rows, 16).
+    // q: [group][head_dim]; k: [n_rows][head_dim]. scale is log2(e) / sqrt(head_dim): scores are in log2 units.
     void (*score)(const float *q, int group, const bf16 *k, int n_rows, int head_dim, float scale, float *score, int stride);
-    // Stored weights of one head's rows (stages.h): n_rows a multiple of 32 except at the end; w and ref are filled up to
-    // round_up(n_rows, 32) rows, zero past n_rows. ref: [ceil(n_rows / 32)].
+    // Stored weights (stages.h) of one head's n_rows scores: w and ref are filled up to round_up(n_rows, 32), zero past n_rows.
     void (*weigh)(const float *score, int n_rows, bf16 *w, int16_t *ref);
-    // In-block masses: returns sum over 32 weights of floor(w * 2^30).
-    uint64_t (*block_mass)(const bf16 *w);
-    // One step of online softmax over n_rows <= 256 rows for `group` heads. State: m (log2 units, start -inf), l, o
-    // [group][head_dim] (start 0): o = sum 2^(s-m) v, l = sum 2^(s-m). `score` is [group][256] scratch, already filled.
+    // One step of online softmax over n_rows <= 256 rows for `group` heads: o = sum 2^(s-m) v, l = sum 2^(s-m), m the largest
+    // s so far. score: [group][stride]; v: [n_rows][head_dim]; m, l: [group], start -inf and 0; o: [group][head_dim], start 0.
     void (*attend)(const float *score, int stride, int group, const bf16 *v, int n_rows, int head_dim, float *m, float *l,
                    float *o);
-    // out[d] += sum_i coef[i] * v[i][d] over n rows, v[i]: pointers to rows of head_dim bf16; in index order.
+    // out[d] = sum_i coef[i] * v[i][d] in index order; v[i] points to a row of head_dim bf16.
     void (*gather)(const bf16 *const *v, const float *coef, int n, int head_dim, float *out);
-    // Rows to fp32, optionally scaled: dst [n][head_dim].
-    void (*widen)(const bf16 *src, size_t n, float *dst);
-    // Softmax of a prefill tile in place: s [n_rows][stride], row r sees its first visible[r] of n_cols columns (0..n_cols); the others become 0.
-    // Updates m, l per row (log2 units) and writes corr[r] = 2^(m_old - m_new), with which the caller's o row is scaled.
-    void (*softmax_tile)(float *s, int n_rows, int n_cols, int stride, const int32_t *visible, float scale, float *m, float *l,
-                         float *corr);
+
+    // ---- prefill: fp32 tiles ----
+    void (*widen)(const bf16 *src, int n, float *dst);                              // n: a multiple of 16
+    void (*widen_transposed)(const bf16 *src, int n_rows, int head_dim, float *dst); // dst: [head_dim][256], zero past n_rows
+    // c (+)= a b: a [m][lda], b [k][ldb], c [m][ldc]; m a multiple of 8, n of 16.
+    void (*gemm)(const float *a, int lda, const float *b, int ldb, int m, int n, int k, int accumulate, float *c, int ldc);
+    // Softmax of one row of 256 scores, of which the first n_visible (0 to 256) count; the others become 0. s is scaled to log2
+    // units on the way. Updates m and l and returns 2^(m_before - m), with which the row's output so far is to be scaled.
+    float (*softmax_row)(float *s, int n_visible, float scale, float *m, float *l);
+    void (*scale_row)(float *x, int n, float factor); // n: a multiple of 16
 } sl_attn_kernels;
 
-const sl_attn_kernels *sl_attn_kernels_best(void);           // for this CPU
-const sl_attn_kernels *sl_attn_kernels_named(const char *isa); // NULL: unknown or not on this CPU
+const sl_attn_kernels *sl_attn_kernels_best(void);             // for this processor, or what SLEIGH_ISA forces
+const sl_attn_kernels *sl_attn_kernels_named(const char *isa); // NULL: unknown, or not on this processor
 
 #endif

@@ -19,10 +19,10 @@
 
 // ---- running the binary ----
 
-enum { MAX_ARGS = 48, N_SLOTS = 8 };
+enum { MAX_ARGS = 48, N_SLOTS = 32 };
 
 typedef struct result {
-    int code;    // exit code, or -signal
+    int code; // exit code, or -signal
     char *out, *err;
     size_t n_out;
 } result;
@@ -83,7 +83,8 @@ static void redirect(const char *path, int flags, int fd) {
 
 // args: ended by NULL. out: where standard output goes, NULL: a file of ours.
 static pid_t start(const char *input, size_t n_input, const char *out, const char *const *args) {
-    const char *path = binary(), *in_path = in_tmp("stdin"), *out_path = out ? out : in_tmp("stdout"), *err_path = in_tmp("stderr");
+    const char *path = binary(), *in_path = in_tmp("stdin"), *out_path = out ? out : in_tmp("stdout"),
+               *err_path = in_tmp("stderr");
     char *argv[MAX_ARGS + 2] = {(char *)path};
     int n = 1;
     while (*args) {
@@ -119,9 +120,18 @@ static result run_args(const char *input, const char *const *args) {
 #define RUN_IN(input, ...) run_args(input, (const char *const[]){__VA_ARGS__, NULL})
 #define RUN(...) RUN_IN(NULL, __VA_ARGS__)
 
-#define CHECK_GOOD(r) do { if ((r).code) FAIL("exit code %d: %s", (r).code, (r).err); } while (0)
-#define CHECK_HAS(text, part) do { if (!strstr(text, part)) FAIL("\"%s\" lacks \"%s\"", text, part); } while (0)
-#define CHECK_LACKS(text, part) do { if (strstr(text, part)) FAIL("\"%s\" has \"%s\"", text, part); } while (0)
+#define CHECK_GOOD(r)                                                                                                          \
+    do {                                                                                                                       \
+        if ((r).code) FAIL("exit code %d: %s", (r).code, (r).err);                                                             \
+    } while (0)
+#define CHECK_HAS(text, part)                                                                                                  \
+    do {                                                                                                                       \
+        if (!strstr(text, part)) FAIL("\"%s\" lacks \"%s\"", text, part);                                                      \
+    } while (0)
+#define CHECK_LACKS(text, part)                                                                                                \
+    do {                                                                                                                       \
+        if (strstr(text, part)) FAIL("\"%s\" has \"%s\"", text, part);                                                         \
+    } while (0)
 
 // Exit code, exactly one error line, and what it names. A usage error writes nothing else.
 static void check_error(const result *r, int code, const char *part) {
@@ -170,7 +180,8 @@ static const char *long_text(int n) {
     static char text[32768];
     size_t at = 0;
     for (int i = 0; i < n && at + 128 < sizeof text; i++)
-        at += (size_t)snprintf(text + at, sizeof text - at, "The hidden number of house %d is %d. The grass is green.\n", i, 7919 * i % 10007);
+        at += (size_t)snprintf(text + at, sizeof text - at, "The hidden number of house %d is %d. The grass is green.\n", i,
+                               7919 * i % 10007);
     return text;
 }
 
@@ -271,7 +282,8 @@ static void environment(void) {
     check_error(&r, 2, "SLEIGH_TEMP 7x");
     setenv("SLEIGH_N_PREDICT", "3", 1);
     setenv("SLEIGH_MODEL", m, 1);
-    result by_env = RUN("generate", "-p", question, "--ignore-eos"), by_flag = RUN("generate", "-p", question, "--ignore-eos", "-n", "5");
+    result by_env = RUN("generate", "-p", question, "--ignore-eos"),
+           by_flag = RUN("generate", "-p", question, "--ignore-eos", "-n", "5");
     unsetenv("SLEIGH_N_PREDICT");
     unsetenv("SLEIGH_MODEL");
     CHECK_GOOD(by_env);
@@ -283,7 +295,8 @@ static void environment(void) {
 static void prompt_sources(void) {
     const char *m = tiny();
     spill(in_tmp("prompt"), question, strlen(question));
-    result p = RUN("generate", "-m", m, "-n", "8", "-p", question), f = RUN("generate", "-m", m, "-n", "8", "-f", in_tmp("prompt"));
+    result p = RUN("generate", "-m", m, "-n", "8", "-p", question),
+           f = RUN("generate", "-m", m, "-n", "8", "-f", in_tmp("prompt"));
     result s = RUN_IN(question, "generate", "-m", m, "-n", "8");
     check_same(&p, &f);
     check_same(&p, &s);
@@ -299,8 +312,8 @@ static void prompt_sources(void) {
 }
 
 static void statistics(void) {
-    static const char *const keys[] = {"load", "prefill", "decode", "bandwidth", "k_rows", "v_rows", "v_distinct", "kv_bytes",
-                                       "samples", "logits", "stopped", "peak_rss"};
+    static const char *const keys[] = {"load",       "prefill",  "decode",  "bandwidth", "k_rows",  "v_rows",
+                                       "v_distinct", "kv_bytes", "samples", "logits",    "stopped", "peak_rss"};
     char buf[256];
     result r = RUN("generate", "-m", tiny(), "-p", question, "-n", "6", "--ignore-eos");
     CHECK_GOOD(r);
@@ -331,7 +344,8 @@ static void seeds(void) {
     result a = RUN("generate", "-m", m, "-p", question, "-n", "40", "--temp", "1.5", "--ignore-eos", "--seed", "5");
     result b = RUN("generate", "-m", m, "-p", question, "-n", "40", "--temp", "1.5", "--ignore-eos", "--seed", "5", "-t", "1");
     result c = RUN("generate", "-m", m, "-p", question, "-n", "40", "--temp", "1.5", "--ignore-eos", "--seed", "6");
-    result d = RUN("generate", "-m", m, "-p", question, "-n", "40", "--temp", "1.5", "--ignore-eos", "--seed", "5", "--seq-id", "1");
+    result d =
+        RUN("generate", "-m", m, "-p", question, "-n", "40", "--temp", "1.5", "--ignore-eos", "--seed", "5", "--seq-id", "1");
     check_same(&a, &b);
     CHECK_GOOD(c);
     CHECK_GOOD(d);
@@ -354,7 +368,8 @@ static void attention_flags(void) {
     CHECK_HAS(c.err, "attention: 0=dense 1-2=santa-prop:S=8 3=dense");
     CHECK_STR(stat_line(&c, "samples", buf), "896");
     spill(in_tmp("schedule"), "# layer S\n0 16\n3 4\n", 19);
-    result d = RUN("generate", "-m", m, "-p", text, "-n", "1", "--attn", "santa-prop", "--S=8", "--S-schedule", in_tmp("schedule"));
+    result d =
+        RUN("generate", "-m", m, "-p", text, "-n", "1", "--attn", "santa-prop", "--S=8", "--S-schedule", in_tmp("schedule"));
     CHECK_GOOD(d);
     CHECK_HAS(d.err, "attention: 0=santa-prop:S=16 1-2=santa-prop:S=8 3=santa-prop:S=4");
 }
@@ -395,7 +410,8 @@ static void dense_prefix(void) {
 
 static int parse_ids(const char *text, int *ids, int max) {
     int n = 0;
-    for (char *end; n < max && *text && *text != '\n'; text = *end == ',' ? end + 1 : end) ids[n++] = (int)strtol(text, &end, 10);
+    for (char *end; n < max && *text && *text != '\n'; text = *end == ',' ? end + 1 : end)
+        ids[n++] = (int)strtol(text, &end, 10);
     return n;
 }
 
@@ -422,8 +438,8 @@ static json_t *line_json(const char *text, int index) {
 static void jsonl(void) {
     const char *m = tiny(), *attn = "--attn=santa-prop:S=12";
     char contexts[3][2048], file[16384];
-    static const char *const questions[] = {"What is the hidden number of house 3? Answer:", "What is the hidden number of house 5? Answer:",
-                                            " Which one is house 2? Answer:"};
+    static const char *const questions[] = {"What is the hidden number of house 3? Answer:",
+                                            "What is the hidden number of house 5? Answer:", " Which one is house 2? Answer:"};
     size_t at = 0;
     for (int i = 0; i < 3; i++) {
         snprintf(contexts[i], sizeof contexts[i], "%.2047s", long_text(i < 2 ? 14 : 9));
@@ -442,13 +458,15 @@ static void jsonl(void) {
         snprintf(whole, sizeof whole, "%s%s", contexts[i], questions[i]);
         snprintf(prefix, sizeof prefix, "%d", shared_tokens(contexts[i], whole));
         snprintf(seq, sizeof seq, "%d", 7 + i);
-        result alone = RUN("generate", "-m", m, "-p", whole, "-n", "20", "--ignore-eos", attn, "--dense-prefix", prefix, "--seq-id", seq);
+        result alone =
+            RUN("generate", "-m", m, "-p", whole, "-n", "20", "--ignore-eos", attn, "--dense-prefix", prefix, "--seq-id", seq);
         CHECK_GOOD(alone);
         json_t *line = line_json(r.out, i);
         snprintf(answer, sizeof answer, "%s", json_string_value(json_object_get(line, "text")));
         int n_prompt = (int)json_integer_value(json_object_get(line, "n_prompt"));
         double share = json_real_value(json_object_get(line, "kv_bytes_share"));
-        int id_good = i == 1 ? json_is_string(json_object_get(line, "id")) : json_integer_value(json_object_get(line, "id")) == i;
+        int id_good =
+            i == 1 ? json_is_string(json_object_get(line, "id")) : json_integer_value(json_object_get(line, "id")) == i;
         json_decref(line);
         CHECK_STR(answer, alone.out);
         CHECK_INT(n_prompt, stat_count(&alone, "prefill") + stat_count(&alone, "feed"));
@@ -461,7 +479,9 @@ static void jsonl(void) {
 }
 
 static void jsonl_errors(void) {
-    static const struct { const char *text, *part; } cases[] = {
+    static const struct {
+        const char *text, *part;
+    } cases[] = {
         {"{\"context\": \"a\", \"question\": \"b\"}\n{\"context\": \"a\"\n", "line 2: "},
         {"{\"context\": \"a\", \"question\": 3}\n", "line 1: expected an object with a string \"question\""},
         {"\n[1]\n", "line 2: expected an object with a string \"context\""},
@@ -564,10 +584,10 @@ static void context(void) {
     check_error(&over, 1, counts);
     CHECK_HAS(over.err, "256");
     CHECK_INT(over.n_out, 0);
-    result full = RUN("generate", "-m", m, "-p", question, "-c", "64", "--ignore-eos");
+    result full = RUN("generate", "-m", m, "-p", question, "-c", "128", "--ignore-eos");
     CHECK_GOOD(full);
     CHECK_HAS(stat_line(&full, "stopped", buf), "context full");
-    CHECK_HAS(buf, "64 in the context");
+    CHECK_HAS(buf, "128 in the context");
     result exact = RUN("generate", "-m", m, "-p", "abc", "-c", "4", "--ignore-eos"); // a full context still says one token
     CHECK_GOOD(exact);
     CHECK_HAS(stat_line(&exact, "stopped", buf), "context full, 4 prompt tokens, 1 generated");
@@ -617,7 +637,8 @@ static void interrupt(void) {
 
 static void chat(void) {
     const char *m = tiny();
-    result r = RUN_IN("/help\nHello there\n/stats\nAnd who\\\nare you?\n/stats\n/ctx\n/attn santa-prop:S=4\nOnce more\n/reset\n\n/ctx 2k\nHi\n/quit\nnot read\n",
+    result r = RUN_IN("/help\nHello there\n/stats\nAnd who\\\nare you?\n/stats\n/ctx\n/attn santa-prop:S=4\nOnce "
+                      "more\n/reset\n\n/ctx 2k\nHi\n/quit\nnot read\n",
                       "chat", "-m", m, "--chat-template", "llama3", "-n", "6", "-sys", "Be kind.");
     CHECK_GOOD(r);
     CHECK_HAS(r.err, "/read FILE");
@@ -677,7 +698,8 @@ static void inspect(void) {
     json_t *root = json_loads(j.out, 0, &e);
     CHECK(root != NULL);
     const json_t *costs = json_object_get(root, "costs");
-    long long kv = json_integer_value(json_object_get(costs, "kv_bytes")), step = json_integer_value(json_object_get(costs, "decode_step_bytes"));
+    long long kv = json_integer_value(json_object_get(costs, "kv_bytes")),
+              step = json_integer_value(json_object_get(costs, "decode_step_bytes"));
     size_t n_tensors = json_array_size(json_object_get(root, "tensors"));
     json_decref(root);
     CHECK_INT(kv, 4096 * 8192);

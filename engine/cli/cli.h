@@ -37,8 +37,8 @@ int cli_parse_ids(const char *source, const sl_text *text, sl_ids *ids, sl_error
 // -p, -f or standard input, in this order. Giving both flags, or none with a terminal as standard input, is SL_ERR_ARG.
 int cli_read_input(const cli_options *o, sl_text *out, sl_error *err);
 
-double cli_now(void);       // milliseconds, monotonic
-double cli_peak_mib(void);  // peak resident memory of this process
+double cli_now(void);                              // milliseconds, monotonic
+double cli_peak_mib(void);                         // peak resident memory of this process
 const char *cli_bytes(double bytes, char buf[32]); // "12.3 MiB"
 
 // ---- interrupts (io.c) ----

@@ -24,14 +24,15 @@ typedef struct chat {
     sl_text reply;
 } chat;
 
-static const char help_text[] = "/help        this list\n"
-                                "/ctx         tokens in the context; /ctx N: a context of N tokens (the conversation is kept)\n"
-                                "/read FILE   send a file as the message\n"
-                                "/attn SPEC   decode every layer with another method, as santa-prop:S=128; /attn: what it is now\n"
-                                "/reset       forget the conversation\n"
-                                "/stats       statistics of the last answer\n"
-                                "/quit        leave (so does Ctrl+D)\n"
-                                "A \\ at the end of a line continues the message. Ctrl+C ends an answer.\n";
+static const char help_text[] =
+    "/help        this list\n"
+    "/ctx         tokens in the context; /ctx N: a context of N tokens (the conversation is kept)\n"
+    "/read FILE   send a file as the message\n"
+    "/attn SPEC   decode every layer with another method, as santa-prop:S=128; /attn: what it is now\n"
+    "/reset       forget the conversation\n"
+    "/stats       statistics of the last answer\n"
+    "/quit        leave (so does Ctrl+D)\n"
+    "A \\ at the end of a line continues the message. Ctrl+C ends an answer.\n";
 
 // ---- the conversation ----
 
@@ -50,7 +51,9 @@ static int push_turn(chat *c, const char *role, const char *text, size_t n, sl_e
     return rc;
 }
 
-static void pop_turn(chat *c) { sl_text_free(&c->turns[--c->n_turns].text); }
+static void pop_turn(chat *c) {
+    sl_text_free(&c->turns[--c->n_turns].text);
+}
 
 static int reset(chat *c, sl_error *err) {
     const char *system = c->run.options->system_prompt;
@@ -100,8 +103,10 @@ static int say(chat *c, const char *text, size_t n, sl_error *err) {
     if (rc) return rc;
     cli_clear_interrupt();
     rc = answer(c, err);
-    if (rc || (c->t.stopped && c->t.n_generated == 0)) pop_turn(c); // as if it had not been said
-    else rc = push_turn(c, "assistant", c->reply.n ? c->reply.data : "", c->reply.n, err);
+    if (rc || (c->t.stopped && c->t.n_generated == 0))
+        pop_turn(c); // as if it had not been said
+    else
+        rc = push_turn(c, "assistant", c->reply.n ? c->reply.data : "", c->reply.n, err);
     if (!rc && !strcmp(c->t.stopped, "context full")) fprintf(stderr, "context full: /reset forgets, /ctx N makes it larger\n");
     if (!rc && !strcmp(c->t.stopped, "interrupted")) fprintf(stderr, "interrupted\n");
     cli_clear_interrupt();
@@ -123,7 +128,8 @@ static int set_ctx(chat *c, const char *arg, sl_error *err) {
     uint32_t sequence = sl_session_sequence(c->t.session);
     cli_timeline_close(&c->t);
     int rc = cli_run_set_ctx(&c->run, (int)n, err);
-    if (!c->run.engine) c->quit = 1;
+    if (!c->run.engine)
+        c->quit = 1;
     else {
         int opened = cli_timeline_open(&c->t, &c->run, sequence, rc ? NULL : err);
         if (opened) c->quit = 1;
@@ -153,13 +159,20 @@ static int command(chat *c, const char *line, sl_error *err) {
     const char *arg = line + n + strspn(line + n, " \t");
     char name[32];
     snprintf(name, sizeof name, "%.*s", (int)n, line);
-    if (!strcmp(name, "/help")) fputs(help_text, stderr);
-    else if (!strcmp(name, "/ctx")) return set_ctx(c, arg, err);
-    else if (!strcmp(name, "/read")) return say_file(c, arg, err);
-    else if (!strcmp(name, "/attn")) return set_attn(c, arg, err);
-    else if (!strcmp(name, "/reset")) return reset(c, err);
-    else if (!strcmp(name, "/stats")) cli_timeline_stats(&c->t, stderr);
-    else if (!strcmp(name, "/quit")) c->quit = 1;
+    if (!strcmp(name, "/help"))
+        fputs(help_text, stderr);
+    else if (!strcmp(name, "/ctx"))
+        return set_ctx(c, arg, err);
+    else if (!strcmp(name, "/read"))
+        return say_file(c, arg, err);
+    else if (!strcmp(name, "/attn"))
+        return set_attn(c, arg, err);
+    else if (!strcmp(name, "/reset"))
+        return reset(c, err);
+    else if (!strcmp(name, "/stats"))
+        cli_timeline_stats(&c->t, stderr);
+    else if (!strcmp(name, "/quit"))
+        c->quit = 1;
     else {
         const char *nearest = cli_nearest(name, names, sizeof names / sizeof *names);
         return sl_fail(err, SL_ERR_ARG, "unknown command %.60s; %s%s", name, nearest ? "did you mean " : "/help lists them",

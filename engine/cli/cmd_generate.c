@@ -40,7 +40,8 @@ static int run_prompt(cli_timeline *t, const sl_ids *ids, int at_start, sl_error
     int n = (int)ids->n, n_dense = o->dense_prefix < 0 ? n : o->dense_prefix;
     if (o->dense_prefix < 0)
         fprintf(stderr, "setup: A, all %d prompt tokens are prefilled densely; --attn decodes what is generated\n", n);
-    else fprintf(stderr, "setup: B, %d of %d prompt tokens are prefilled densely; --attn decodes the rest\n", n_dense, n);
+    else
+        fprintf(stderr, "setup: B, %d of %d prompt tokens are prefilled densely; --attn decodes the rest\n", n_dense, n);
     int rc = cli_timeline_prefill(t, ids->data, n_dense, err);
     if (!rc) rc = cli_timeline_feed(t, ids->data + n_dense, n - n_dense, err);
     return rc ? rc : cli_timeline_generate(t, at_start, cli_sink_stdout, NULL, err);

@@ -47,24 +47,27 @@ static int print_config(const cli_options *o, const sl_config *c, sl_error *err)
     int rc = cli_printf(err,
                         "| model | %s |\n|---|---|\n| type | %s |\n| layers | %d |\n| hidden | %d |\n| feed-forward | %d |\n"
                         "| heads | %d, KV %d, dimension %d |\n| vocabulary | %d |\n| output head | %s |\n",
-                        o->model, c->model_type, c->n_layers, c->hidden, c->n_ffn, c->n_heads, c->n_kv_heads, c->head_dim, c->n_vocab,
-                        c->tied ? "tied to the embedding" : "own");
+                        o->model, c->model_type, c->n_layers, c->hidden, c->n_ffn, c->n_heads, c->n_kv_heads, c->head_dim,
+                        c->n_vocab, c->tied ? "tied to the embedding" : "own");
     if (!rc) rc = cli_printf(err, "| RoPE | theta %g, %s", c->rope_theta, rope_name(c));
     if (!rc && c->rope_type != SL_ROPE_PLAIN) rc = cli_printf(err, ", factor %g", c->rope_factor);
-    if (!rc) rc = cli_printf(err, " |\n| norm epsilon | %g |\n| context limit | %d |\n| BOS | %d |\n| EOS |", c->norm_eps, c->n_ctx, c->bos);
+    if (!rc)
+        rc = cli_printf(err, " |\n| norm epsilon | %g |\n| context limit | %d |\n| BOS | %d |\n| EOS |", c->norm_eps, c->n_ctx,
+                        c->bos);
     for (int i = 0; !rc && i < c->n_eos; i++) rc = cli_printf(err, "%s%d", i ? ", " : " ", c->eos[i]);
     return rc ? rc : cli_printf(err, " |\n| tokenizer | %s |\n\n", tok);
 }
 
 static int print_costs(const costs *k, sl_error *err) {
     char a[32], b[32], c[32], d[32], e[32];
-    return cli_printf(err,
-                      "| costs | |\n|---|---|\n| weights | %.0f bytes, %s |\n| KV per token | %.0f bytes, %s |\n"
-                      "| KV at %d tokens | %.0f bytes, %s |\n| dense decode step at %d tokens reads | %.0f bytes, %s (%s of it weights) |\n"
-                      "| largest context that fits now | %d tokens |\n\n",
-                      k->weights, cli_bytes(k->weights, a), k->kv_token, cli_bytes(k->kv_token, b), k->n_ctx, k->kv_ctx,
-                      cli_bytes(k->kv_ctx, c), k->n_ctx, k->decode_weights + k->kv_ctx, cli_bytes(k->decode_weights + k->kv_ctx, d),
-                      cli_bytes(k->decode_weights, e), k->largest_ctx);
+    return cli_printf(
+        err,
+        "| costs | |\n|---|---|\n| weights | %.0f bytes, %s |\n| KV per token | %.0f bytes, %s |\n"
+        "| KV at %d tokens | %.0f bytes, %s |\n| dense decode step at %d tokens reads | %.0f bytes, %s (%s of it weights) |\n"
+        "| largest context that fits now | %d tokens |\n\n",
+        k->weights, cli_bytes(k->weights, a), k->kv_token, cli_bytes(k->kv_token, b), k->n_ctx, k->kv_ctx,
+        cli_bytes(k->kv_ctx, c), k->n_ctx, k->decode_weights + k->kv_ctx, cli_bytes(k->decode_weights + k->kv_ctx, d),
+        cli_bytes(k->decode_weights, e), k->largest_ctx);
 }
 
 static int print_tensors(const sl_tensors *t, sl_error *err) {
@@ -85,11 +88,12 @@ static json_t *config_json(const cli_options *o, const sl_config *c) {
     describe_tokenizer(o->model, tok, sizeof tok);
     json_t *eos = json_array();
     for (int i = 0; i < c->n_eos; i++) json_array_append_new(eos, json_integer(c->eos[i]));
-    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:b, s:f, s:s, s:f, s:f, s:i, s:o, s:s}", "model_type", c->model_type,
-                     "n_layers", c->n_layers, "hidden", c->hidden, "n_ffn", c->n_ffn, "n_heads", c->n_heads, "n_kv_heads", c->n_kv_heads,
-                     "head_dim", c->head_dim, "n_vocab", c->n_vocab, "n_ctx", c->n_ctx, "tied", c->tied, "rope_theta",
-                     (double)c->rope_theta, "rope_type", rope_name(c), "rope_factor", c->rope_type == SL_ROPE_PLAIN ? 1.0 : c->rope_factor,
-                     "norm_eps", (double)c->norm_eps, "bos", c->bos, "eos", eos, "tokenizer", tok);
+    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:i, s:b, s:f, s:s, s:f, s:f, s:i, s:o, s:s}", "model_type",
+                     c->model_type, "n_layers", c->n_layers, "hidden", c->hidden, "n_ffn", c->n_ffn, "n_heads", c->n_heads,
+                     "n_kv_heads", c->n_kv_heads, "head_dim", c->head_dim, "n_vocab", c->n_vocab, "n_ctx", c->n_ctx, "tied",
+                     c->tied, "rope_theta", (double)c->rope_theta, "rope_type", rope_name(c), "rope_factor",
+                     c->rope_type == SL_ROPE_PLAIN ? 1.0 : c->rope_factor, "norm_eps", (double)c->norm_eps, "bos", c->bos,
+                     "eos", eos, "tokenizer", tok);
 }
 
 static json_t *tensors_json(const sl_tensors *t) {
@@ -98,15 +102,15 @@ static json_t *tensors_json(const sl_tensors *t) {
         const sl_tensor *x = sl_tensors_at(t, i);
         json_t *shape = json_array();
         for (int j = 0; j < x->n_dims; j++) json_array_append_new(shape, json_integer(x->dims[j]));
-        json_array_append_new(list, json_pack("{s:s, s:s, s:o, s:I}", "name", x->name, "dtype", x->dtype_name, "shape", shape, "bytes",
-                                              (json_int_t)x->n_bytes));
+        json_array_append_new(list, json_pack("{s:s, s:s, s:o, s:I}", "name", x->name, "dtype", x->dtype_name, "shape", shape,
+                                              "bytes", (json_int_t)x->n_bytes));
     }
     return list;
 }
 
 static json_t *costs_json(const costs *k) {
-    return json_pack("{s:i, s:I, s:I, s:I, s:I, s:i}", "ctx", k->n_ctx, "weights_bytes", (json_int_t)k->weights, "kv_bytes_per_token",
-                     (json_int_t)k->kv_token, "kv_bytes", (json_int_t)k->kv_ctx, "decode_step_bytes",
+    return json_pack("{s:i, s:I, s:I, s:I, s:I, s:i}", "ctx", k->n_ctx, "weights_bytes", (json_int_t)k->weights,
+                     "kv_bytes_per_token", (json_int_t)k->kv_token, "kv_bytes", (json_int_t)k->kv_ctx, "decode_step_bytes",
                      (json_int_t)(k->decode_weights + k->kv_ctx), "largest_ctx", k->largest_ctx);
 }
 
@@ -119,8 +123,8 @@ int cmd_inspect(const cli_options *o, sl_error *err) {
     const sl_tensors *tensors = sl_model_tensors(model);
     costs k = costs_of(model, o->n_ctx);
     if (!strcmp(o->format, "json")) {
-        rc = cli_print_json(json_pack("{s:s, s:o, s:o, s:o}", "model", o->model, "config", config_json(o, c), "costs", costs_json(&k),
-                                      "tensors", tensors_json(tensors)),
+        rc = cli_print_json(json_pack("{s:s, s:o, s:o, s:o}", "model", o->model, "config", config_json(o, c), "costs",
+                                      costs_json(&k), "tensors", tensors_json(tensors)),
                             JSON_INDENT(1), err);
     } else {
         rc = print_config(o, c, err);

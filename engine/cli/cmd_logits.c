@@ -74,6 +74,7 @@ static int prefill(const cli_options *o, const sl_model *model, const sl_ids *id
     sl_progress progress = {.fn = cli_progress_update, .ctx = &bar};
     int rc = sl_engine_new(model, &options, &engine, err);
     if (!rc) rc = sl_session_new(engine, 0, &session, err);
+    out->row_bytes = (size_t)sl_model_config(model)->n_vocab * sizeof(float);
     if (!rc) rc = write_header(out, (int)ids->n, sl_model_config(model)->n_vocab, err);
     if (!rc) {
         double start = cli_now();
@@ -92,8 +93,8 @@ static int check_ids(const cli_options *o, const sl_ids *ids, const sl_config *c
     if (ids->n == 0) return sl_fail(err, SL_ERR_FORMAT, "--ids %s: holds no ids", o->ids);
     for (size_t i = 0; i < ids->n; i++)
         if (ids->data[i] >= c->n_vocab)
-            return sl_fail(err, SL_ERR_FORMAT, "--ids %s: id %d at place %zu, this model's are 0 to %d", o->ids, ids->data[i], i,
-                           c->n_vocab - 1);
+            return sl_fail(err, SL_ERR_FORMAT, "--ids %s: id %d at place %zu, this model's are 0 to %d", o->ids, ids->data[i],
+                           i, c->n_vocab - 1);
     if (ids->n > (size_t)c->n_ctx)
         return sl_fail(err, SL_ERR_CONTEXT, "--ids %s: %zu tokens, this model's context holds %d", o->ids, ids->n, c->n_ctx);
     return 0;

@@ -9,8 +9,8 @@ static json_t *params_json(const sl_attn_method *m) {
     json_t *list = json_array();
     for (const sl_attn_param *p = m->params; p && p->name; p++)
         json_array_append_new(list, json_pack("{s:s, s:s, s:f, s:f, s:f, s:s?}", "name", p->name, "type",
-                                              p->type == SL_PARAM_INT ? "int" : "float", "default", p->def, "min", p->min, "max",
-                                              p->max, "help", p->help));
+                                              p->type == SL_PARAM_INT ? "int" : "float", "default", p->def, "min", p->min,
+                                              "max", p->max, "help", p->help));
     return list;
 }
 
@@ -21,8 +21,8 @@ int cmd_methods(const cli_options *o, sl_error *err) {
     }
     json_t *list = json_array();
     for (const sl_attn_method *const *m = sl_attn_methods; *m; m++)
-        json_array_append_new(list, json_pack("{s:s, s:s?, s:s?, s:b, s:b, s:b, s:o}", "name", (*m)->name, "summary", (*m)->summary,
-                                              "source", (*m)->source, "biased", (*m)->biased, "cpu", (*m)->cpu != NULL, "cuda",
-                                              (*m)->cuda != NULL, "params", params_json(*m)));
+        json_array_append_new(list, json_pack("{s:s, s:s?, s:s?, s:b, s:b, s:b, s:o}", "name", (*m)->name, "summary",
+                                              (*m)->summary, "source", (*m)->source, "biased", (*m)->biased, "cpu",
+                                              (*m)->cpu != NULL, "cuda", (*m)->cuda != NULL, "params", params_json(*m)));
     return cli_print_json(list, JSON_INDENT(1), err);
 }

@@ -21,15 +21,17 @@ int cli_read_file(const char *path, sl_text *out, sl_error *err) {
     char buf[65536];
     size_t n;
     while (!rc && (n = fread(buf, 1, sizeof buf, f)) > 0) rc = sl_text_append(out, buf, n, err);
-    if (!rc && ferror(f)) rc = sl_fail(err, SL_ERR_IO, "cannot read %s: %s", is_stdin ? "standard input" : path, strerror(errno));
+    if (!rc && ferror(f))
+        rc = sl_fail(err, SL_ERR_IO, "cannot read %s: %s", is_stdin ? "standard input" : path, strerror(errno));
     if (!is_stdin) fclose(f);
     return rc ? rc : sl_text_append(out, "", 0, err); // an empty file is a text too
 }
 
 int cli_read_input(const cli_options *o, sl_text *out, sl_error *err) {
-    if (o->prompt && o->file) return sl_fail(err, SL_ERR_ARG, "--prompt and --file: give one of them");
-    if (o->prompt) return sl_text_append(out, o->prompt, strlen(o->prompt), err);
-    if (o->file) return cli_read_file(o->file, out, err);
+    int by_prompt = CLI_GIVEN(o, prompt), by_file = CLI_GIVEN(o, file); // a flag wins over the environment
+    if (by_prompt && by_prompt == by_file) return sl_fail(err, SL_ERR_ARG, "--prompt and --file: give one of them");
+    if (by_prompt > by_file) return sl_text_append(out, o->prompt, strlen(o->prompt), err);
+    if (by_file) return cli_read_file(o->file, out, err);
     if (isatty(STDIN_FILENO)) return sl_fail(err, SL_ERR_ARG, "no input: give --prompt, --file or pipe a text in");
     return cli_read_file("-", out, err);
 }
@@ -73,7 +75,9 @@ int cli_printf(sl_error *err, const char *fmt, ...) {
     return n < 0 ? stdout_failed(err) : 0;
 }
 
-int cli_flush(sl_error *err) { return fflush(stdout) ? stdout_failed(err) : 0; }
+int cli_flush(sl_error *err) {
+    return fflush(stdout) ? stdout_failed(err) : 0;
+}
 
 // ---- time and memory ----
 
@@ -112,5 +116,9 @@ void cli_catch_interrupt(int once) {
     sigaction(SIGINT, &action, NULL);
 }
 
-int cli_interrupted(void) { return interrupted; }
-void cli_clear_interrupt(void) { interrupted = 0; }
+int cli_interrupted(void) {
+    return interrupted;
+}
+void cli_clear_interrupt(void) {
+    interrupted = 0;
+}

@@ -17,13 +17,13 @@ typedef struct job {
     cli_timeline t;
     const char *path;
     FILE *file;
-    char *line;         // getline's
+    char *line; // getline's
     size_t cap;
     int n_lines, n_total; // read so far; of the file, 0: unknown
-    int n_dense;        // tokens at the session's beginning that were prefilled densely
-    sl_ids ids;         // of the line
-    int n_shared;       // of ids: the context's part
-    sl_ids context_ids; // of `context`
+    int n_dense;          // tokens at the session's beginning that were prefilled densely
+    sl_ids ids;           // of the line
+    int n_shared;         // of ids: the context's part
+    sl_ids context_ids;   // of `context`
     sl_text context, whole, answer;
 } job;
 
@@ -44,7 +44,8 @@ static int next_record(job *j, json_t **out, sl_error *err) {
                                                                                 : NULL;
         if (missing) {
             json_decref(r);
-            return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: expected an object with a string \"%s\"", j->path, j->n_lines, missing);
+            return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: expected an object with a string \"%s\"", j->path, j->n_lines,
+                           missing);
         }
         *out = r;
         return 0;
@@ -115,7 +116,9 @@ static int answer(job *j, sl_error *err) {
     return rc ? rc : cli_timeline_generate(t, 0, sink_answer, j, err);
 }
 
-static json_t *share(uint64_t n, uint64_t dense) { return dense ? json_real((double)n / dense) : json_null(); }
+static json_t *share(uint64_t n, uint64_t dense) {
+    return dense ? json_real((double)n / dense) : json_null();
+}
 
 static int print_answer(const job *j, json_t *id, int index, sl_error *err) {
     const cli_timeline *t = &j->t;
@@ -172,14 +175,14 @@ static int run_lines(job *j, sl_error *err) {
 }
 
 static int check_flags(const cli_options *o, sl_error *err) {
-    const char *other = o->prompt                                         ? "--prompt"
-                        : o->file                                         ? "--file"
-                        : o->chat                                         ? "--chat"
-                        : CLI_GIVEN(o, chat_template) == CLI_BY_FLAG      ? "--chat-template"
-                        : CLI_GIVEN(o, system_prompt) == CLI_BY_FLAG      ? "--system-prompt"
-                        : o->dense_prefix >= 0                            ? "--dense-prefix"
-                        : o->display_prompt                               ? "--display-prompt"
-                                                                          : NULL;
+    const char *other = o->prompt                                    ? "--prompt"
+                        : o->file                                    ? "--file"
+                        : o->chat                                    ? "--chat"
+                        : CLI_GIVEN(o, chat_template) == CLI_BY_FLAG ? "--chat-template"
+                        : CLI_GIVEN(o, system_prompt) == CLI_BY_FLAG ? "--system-prompt"
+                        : o->dense_prefix >= 0                       ? "--dense-prefix"
+                        : o->display_prompt                          ? "--display-prompt"
+                                                                     : NULL;
     return other ? sl_fail(err, SL_ERR_ARG, "flag %s does not go with --jsonl", other) : 0;
 }
 

@@ -25,8 +25,10 @@ static const char generate_notes[] =
     "Set-ups: A, the default: the whole prompt is prefilled densely and --attn decodes what is generated. B: --dense-prefix\n"
     "N prefills only N tokens densely; --jsonl prefills each line's context densely and sends the question through --attn.\n"
     "\n"
-    "--jsonl writes per line {\"id\", \"text\", \"n_prompt\", \"n_generated\", \"prefill_ms\", \"decode_ms\", \"decode_tok_s\",\n"
-    "\"v_rows_share\", \"v_distinct_share\", \"kv_bytes_share\", \"stopped\"}. Lines in a row with one context prefill it once.\n"
+    "--jsonl writes per line {\"id\", \"text\", \"n_prompt\", \"n_generated\", \"prefill_ms\", \"decode_ms\", "
+    "\"decode_tok_s\",\n"
+    "\"v_rows_share\", \"v_distinct_share\", \"kv_bytes_share\", \"stopped\"}. Lines in a row with one context prefill it "
+    "once.\n"
     "Line i (from 0) uses sequence --seq-id + i.\n";
 
 static const char chat_notes[] =
@@ -48,7 +50,8 @@ static const cli_command commands[] = {
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
 static void help(FILE *out) {
-    fprintf(out, "usage: sleigh COMMAND [flags]\n\nRuns language models of the Llama family with exact and sampled attention.\n\n");
+    fprintf(out,
+            "usage: sleigh COMMAND [flags]\n\nRuns language models of the Llama family with exact and sampled attention.\n\n");
     for (int i = 0; i < N_COMMANDS; i++) fprintf(out, "  %-11s %s\n", commands[i].name, commands[i].summary);
     fprintf(out, "\n`sleigh COMMAND --help` lists a command's flags; `sleigh --version` says what this build is.\n"
                  "Exit codes: 0 good, 2 usage error, 1 everything else.\n");
@@ -69,7 +72,9 @@ static int unknown_command(const char *name, sl_error *err) {
     return sl_fail(err, SL_ERR_ARG, "unknown command \"%.60s\"; `sleigh --help` lists them", name);
 }
 
-static int is_help(const char *arg) { return !strcmp(arg, "--help") || !strcmp(arg, "-h"); }
+static int is_help(const char *arg) {
+    return !strcmp(arg, "--help") || !strcmp(arg, "-h");
+}
 
 static int run(int argc, char **argv, sl_error *err) {
     if (argc < 2) return sl_fail(err, SL_ERR_ARG, "no command; `sleigh --help` lists them");
@@ -83,8 +88,10 @@ static int run(int argc, char **argv, sl_error *err) {
     cli_options o;
     int rc = wants_help ? 0 : cli_options_parse(&o, c->bit, argc - 2, argv + 2, err);
     if (rc) return rc;
-    if (wants_help || o.help) cli_help_command(c, stdout);
-    else rc = c->run(&o, err);
+    if (wants_help || o.help)
+        cli_help_command(c, stdout);
+    else
+        rc = c->run(&o, err);
     if (!wants_help) cli_options_free(&o);
     return rc;
 }
@@ -93,8 +100,10 @@ int main(int argc, char **argv) {
     sl_error err = {0};
     signal(SIGPIPE, SIG_IGN); // a closed pipe is a write error like any other
     int rc = run(argc, argv, &err);
-    if (!rc) rc = cli_flush(&err);
-    else fflush(stdout);
+    if (!rc)
+        rc = cli_flush(&err);
+    else
+        fflush(stdout);
     if (!rc) return 0;
     for (char *p = err.message; *p; p++)
         if ((unsigned char)*p < ' ') *p = '?'; // one line, whatever a file name held

@@ -21,13 +21,13 @@ typedef enum {
 } option_type;
 
 typedef struct option {
-    const char *group;   // heading in the help
-    const char *names;   // blank-separated; the first long one names the environment variable
-    const char *value;   // placeholder in the help; OPT_CHOICE: the choices
+    const char *group; // heading in the help
+    const char *names; // blank-separated; the first long one names the environment variable
+    const char *value; // placeholder in the help; OPT_CHOICE: the choices
     option_type type;
     size_t field;
-    double min, max;     // OPT_INT, OPT_UINT32, OPT_FLOAT
-    const char *def;     // NULL: unset
+    double min, max; // OPT_INT, OPT_UINT32, OPT_FLOAT
+    const char *def; // NULL: unset
     unsigned commands;
     const char *help;
 } option;
@@ -196,7 +196,9 @@ static int unknown_flag(const char *name, unsigned command, sl_error *err) {
 
 // ---- values ----
 
-static void *field_of(cli_options *o, const option *opt) { return (char *)o + opt->field; }
+static void *field_of(cli_options *o, const option *opt) {
+    return (char *)o + opt->field;
+}
 
 static int bad_value(const option *opt, const char *flag, const char *value, sl_error *err) {
     const char *kind = opt->type == OPT_FLOAT ? "a number" : "a whole number";
@@ -209,7 +211,8 @@ static int set_number(cli_options *o, const option *opt, const char *flag, const
     char *end;
     double number;
     errno = 0;
-    if (opt->type == OPT_FLOAT) number = strtod(value, &end);
+    if (opt->type == OPT_FLOAT)
+        number = strtod(value, &end);
     else {
         long long whole = strtoll(value, &end, 10);
         int kilo = end != value && (*end == 'k' || *end == 'K');
@@ -218,9 +221,12 @@ static int set_number(cli_options *o, const option *opt, const char *flag, const
     }
     if (end == value || *end || errno || isspace((unsigned char)*value) || !(number >= opt->min && number <= opt->max))
         return bad_value(opt, flag, value, err);
-    if (opt->type == OPT_FLOAT) *(double *)field_of(o, opt) = number;
-    else if (opt->type == OPT_UINT32) *(uint32_t *)field_of(o, opt) = (uint32_t)number;
-    else *(int *)field_of(o, opt) = (int)number;
+    if (opt->type == OPT_FLOAT)
+        *(double *)field_of(o, opt) = number;
+    else if (opt->type == OPT_UINT32)
+        *(uint32_t *)field_of(o, opt) = (uint32_t)number;
+    else
+        *(int *)field_of(o, opt) = (int)number;
     return 0;
 }
 
@@ -255,8 +261,12 @@ static int set_value(cli_options *o, const option *opt, const char *flag, const 
     cli_list *list = field_of(o, opt);
     int rc = 0;
     switch (opt->type) {
-    case OPT_STRING: *(const char **)field_of(o, opt) = value; break;
-    case OPT_CHOICE: rc = set_choice(o, opt, flag, value, err); break;
+    case OPT_STRING:
+        *(const char **)field_of(o, opt) = value;
+        break;
+    case OPT_CHOICE:
+        rc = set_choice(o, opt, flag, value, err);
+        break;
     case OPT_LIST:
         if (*given != source) list->n = 0; // flags replace what the environment said
         rc = list_add(list, value, err);
@@ -267,7 +277,8 @@ static int set_value(cli_options *o, const option *opt, const char *flag, const 
             return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected 0 or 1", flag, value);
         *(int *)field_of(o, opt) = *value == '1';
         break;
-    default: rc = set_number(o, opt, flag, value, err);
+    default:
+        rc = set_number(o, opt, flag, value, err);
     }
     if (!rc) *given = (unsigned char)source;
     return rc;
@@ -275,7 +286,9 @@ static int set_value(cli_options *o, const option *opt, const char *flag, const 
 
 // ---- the command line ----
 
-static int takes_value(const option *opt) { return opt->type != OPT_FLAG && opt->type != OPT_SWITCH; }
+static int takes_value(const option *opt) {
+    return opt->type != OPT_FLAG && opt->type != OPT_SWITCH;
+}
 
 // One flag at args[*i]; moves *i past it.
 static int parse_flag(cli_options *o, int n, char **args, int *i, sl_error *err) {
@@ -290,9 +303,12 @@ static int parse_flag(cli_options *o, int n, char **args, int *i, sl_error *err)
         if (equals) return sl_fail(err, SL_ERR_ARG, "flag %s takes no value", name);
         return set_value(o, opt, name, on ? "1" : "0", CLI_BY_FLAG, err);
     }
-    if (equals) value = equals + 1;
-    else if (*i < n) value = args[(*i)++];
-    else return sl_fail(err, SL_ERR_ARG, "flag %s needs a value", name);
+    if (equals)
+        value = equals + 1;
+    else if (*i < n)
+        value = args[(*i)++];
+    else
+        return sl_fail(err, SL_ERR_ARG, "flag %s needs a value", name);
     if (opt) return set_value(o, opt, name, value, CLI_BY_FLAG, err);
     if (o->n_params == CLI_MAX_PARAMS) return sl_fail(err, SL_ERR_ARG, "flag %s: at most %d parameters", name, CLI_MAX_PARAMS);
     cli_param *p = &o->params[o->n_params++];
@@ -318,8 +334,10 @@ int cli_options_parse(cli_options *o, unsigned command, int n, char **args, sl_e
         if (table[i].def) SL_CHECK(set_value(o, &table[i], table[i].names, table[i].def, 0, err) == 0);
     int rc = parse_env(o, err);
     for (int i = 0; !rc && i < n;) {
-        if (args[i][0] == '-' && args[i][1]) rc = parse_flag(o, n, args, &i, err);
-        else rc = sl_fail(err, SL_ERR_ARG, "unexpected argument \"%.100s\"; texts are given with --prompt or --file", args[i]);
+        if (args[i][0] == '-' && args[i][1])
+            rc = parse_flag(o, n, args, &i, err);
+        else
+            rc = sl_fail(err, SL_ERR_ARG, "unexpected argument \"%.100s\"; texts are given with --prompt or --file", args[i]);
     }
     if (rc) cli_options_free(o);
     return rc;

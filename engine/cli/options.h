@@ -14,7 +14,13 @@
 #include <stdio.h>
 
 enum { // a command's bit in cli_option.commands
-    CLI_GENERATE = 1, CLI_CHAT = 2, CLI_TOKENIZE = 4, CLI_DETOKENIZE = 8, CLI_LOGITS = 16, CLI_INSPECT = 32, CLI_METHODS = 64,
+    CLI_GENERATE = 1,
+    CLI_CHAT = 2,
+    CLI_TOKENIZE = 4,
+    CLI_DETOKENIZE = 8,
+    CLI_LOGITS = 16,
+    CLI_INSPECT = 32,
+    CLI_METHODS = 64,
     CLI_VERSION = 128
 };
 

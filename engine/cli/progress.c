@@ -18,8 +18,8 @@ void cli_progress_update(void *progress, int done, int total) {
     double rate = 1e3 * done / (now - p->start);
     if (p->on_terminal) {
         int filled = (int)((double)done / total * BAR);
-        fprintf(stderr, "\r\033[K%s [%.*s%*s] %d/%d %s, %.0f/s", p->label, filled, "##############################", BAR - filled,
-                "", done, total, p->unit, rate);
+        fprintf(stderr, "\r\033[K%s [%.*s%*s] %d/%d %s, %.0f/s", p->label, filled, "##############################",
+                BAR - filled, "", done, total, p->unit, rate);
     } else {
         fprintf(stderr, "progress: %s: %d of %d %s, %.1f/s\n", p->label, done, total, p->unit, rate);
     }

@@ -7,7 +7,7 @@
 typedef struct cli_progress {
     const char *label, *unit; // "prefill", "tokens"
     int on_terminal, shown;
-    double start, last;       // milliseconds: of the work, of the last time something was shown
+    double start, last; // milliseconds: of the work, of the last time something was shown
 } cli_progress;
 
 void cli_progress_begin(cli_progress *p, const char *label, const char *unit);

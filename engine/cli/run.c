@@ -139,7 +139,9 @@ static int check_biases(const cli_options *o, sl_error *err) {
 }
 
 // A flag wins over generation_config.json, which wins over the table's default.
-static float choose(int given, double flag, float from_model) { return given || isnan(from_model) ? (float)flag : from_model; }
+static float choose(int given, double flag, float from_model) {
+    return given || isnan(from_model) ? (float)flag : from_model;
+}
 
 static int make_sampling(cli_run *run, sl_error *err) {
     const cli_options *o = run->options;
@@ -171,8 +173,12 @@ static int make_sampling(cli_run *run, sl_error *err) {
 
 static int new_engine(cli_run *run, int n_ctx, sl_engine **out, sl_error *err) {
     const cli_options *o = run->options;
-    sl_engine_options options = {.n_ctx = n_ctx, .n_sequences = 1, .prefill_chunk = o->ubatch, .n_threads = o->threads,
-                                 .seed = o->seed, .attn = &run->plan};
+    sl_engine_options options = {.n_ctx = n_ctx,
+                                 .n_sequences = 1,
+                                 .prefill_chunk = o->ubatch,
+                                 .n_threads = o->threads,
+                                 .seed = o->seed,
+                                 .attn = &run->plan};
     return sl_engine_new(run->model, &options, out, err);
 }
 
@@ -228,17 +234,22 @@ void cli_run_describe_attention(const cli_run *run, FILE *out) {
         sl_attn_format(&plan->layer[i], text, sizeof text);
         if (i + 1 < plan->n_layers) sl_attn_format(&plan->layer[i + 1], next, sizeof next);
         if (i + 1 < plan->n_layers && !strcmp(text, next)) continue;
-        if (first == 0 && i + 1 == plan->n_layers) fprintf(out, " %s", text);
-        else if (first == i) fprintf(out, " %d=%s", i, text);
-        else fprintf(out, " %d-%d=%s", first, i, text);
+        if (first == 0 && i + 1 == plan->n_layers)
+            fprintf(out, " %s", text);
+        else if (first == i)
+            fprintf(out, " %d=%s", i, text);
+        else
+            fprintf(out, " %d-%d=%s", first, i, text);
         first = i + 1;
     }
     fprintf(out, "\n");
 }
 
 static void describe_sampling(const sl_sampling *s, FILE *out) {
-    if (s->temp == 0) fprintf(out, "sampling: greedy (temp 0)");
-    else fprintf(out, "sampling: temp %g, top-k %d, top-p %g, min-p %g", s->temp, s->top_k, s->top_p, s->min_p);
+    if (s->temp == 0)
+        fprintf(out, "sampling: greedy (temp 0)");
+    else
+        fprintf(out, "sampling: temp %g, top-k %d, top-p %g, min-p %g", s->temp, s->top_k, s->top_p, s->min_p);
     if (s->repeat_penalty != 1) fprintf(out, ", repeat-penalty %g", s->repeat_penalty);
     if (s->presence_penalty != 0) fprintf(out, ", presence-penalty %g", s->presence_penalty);
     if (s->frequency_penalty != 0) fprintf(out, ", frequency-penalty %g", s->frequency_penalty);
@@ -252,8 +263,8 @@ void cli_run_describe(const cli_run *run, FILE *out) {
     const sl_config *c = sl_model_config(run->model);
     char buf[256];
     sl_engine_describe(run->engine, buf, sizeof buf);
-    fprintf(out, "model: %s: %s, %d layers, hidden %d, context %d of %d tokens\n", run->options->model, c->model_type, c->n_layers,
-            c->hidden, sl_engine_n_ctx(run->engine), c->n_ctx);
+    fprintf(out, "model: %s: %s, %d layers, hidden %d, context %d of %d tokens\n", run->options->model, c->model_type,
+            c->n_layers, c->hidden, sl_engine_n_ctx(run->engine), c->n_ctx);
     fprintf(out, "backend: %s\n", buf);
     cli_run_describe_attention(run, out);
     describe_sampling(&run->sampling, out);

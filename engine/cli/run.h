@@ -15,7 +15,7 @@ typedef struct cli_run {
     sl_model *model;
     sl_engine *engine;
     sl_attn_plan plan;
-    sl_sampling sampling;  // .bias is owned by the run
+    sl_sampling sampling; // .bias is owned by the run
     double load_ms;
 } cli_run;
 
@@ -25,7 +25,7 @@ void cli_run_close(cli_run *run);
 // Replaces the engine by one of n_ctx tokens; every timeline must be closed.
 int cli_run_set_ctx(cli_run *run, int n_ctx, sl_error *err);
 int cli_run_set_attention(cli_run *run, const char *spec, sl_error *err); // all layers
-void cli_run_describe(const cli_run *run, FILE *out); // model:, backend:, attention:, sampling: lines
+void cli_run_describe(const cli_run *run, FILE *out);                     // model:, backend:, attention:, sampling: lines
 
 void cli_run_describe_attention(const cli_run *run, FILE *out);
 

@@ -44,8 +44,9 @@ int cli_check_prompt(const cli_run *run, size_t n, sl_error *err) {
     size_t n_ctx = (size_t)sl_engine_n_ctx(run->engine);
     if (n == 0) return sl_fail(err, SL_ERR_FORMAT, "the prompt is empty and this model's tokenizer puts no BOS in front");
     if (n <= n_ctx) return 0;
-    return sl_fail(err, SL_ERR_CONTEXT, "the prompt has %zu tokens, the context holds %zu; --ctx-size sets it, this model's limit is %d",
-                   n, n_ctx, sl_model_config(run->model)->n_ctx);
+    return sl_fail(err, SL_ERR_CONTEXT,
+                   "the prompt has %zu tokens, the context holds %zu; --ctx-size sets it, this model's limit is %d", n, n_ctx,
+                   sl_model_config(run->model)->n_ctx);
 }
 
 // ---- tokens in ----
@@ -134,10 +135,13 @@ static int finish(stream *s, sl_error *err) {
 static int step(stream *s, sl_error *err) {
     cli_timeline *t = s->t;
     int n_predict = t->run->options->n_predict, position = sl_session_n_tokens(t->session);
-    if (cli_interrupted()) t->stopped = "interrupted";
-    else if (n_predict >= 0 && t->n_generated >= n_predict) t->stopped = "limit";
+    if (cli_interrupted())
+        t->stopped = "interrupted";
+    else if (n_predict >= 0 && t->n_generated >= n_predict)
+        t->stopped = "limit";
     if (t->stopped) return 0;
-    int32_t id = sl_sampler_draw(t->sampler, sl_session_logits(t->session), sl_session_sequence(t->session), (uint32_t)position);
+    int32_t id =
+        sl_sampler_draw(t->sampler, sl_session_logits(t->session), sl_session_sequence(t->session), (uint32_t)position);
     t->n_generated++;
     if (sl_model_is_eos(t->run->model, id)) {
         t->stopped = "eos";
@@ -147,8 +151,10 @@ static int step(stream *s, sl_error *err) {
     if (id < sl_tokenizer_n_vocab(s->detok.tok)) rc = sl_detok_next(&s->detok, id, &s->piece, err); // else padding: no text
     if (!rc) rc = emit(s, err);
     if (rc || t->stopped) return rc;
-    if (n_predict >= 0 && t->n_generated >= n_predict) t->stopped = "limit"; // its logits would not be used
-    else if (position >= sl_engine_n_ctx(t->run->engine)) t->stopped = "context full";
+    if (n_predict >= 0 && t->n_generated >= n_predict)
+        t->stopped = "limit"; // its logits would not be used
+    else if (position >= sl_engine_n_ctx(t->run->engine))
+        t->stopped = "context full";
     if (t->stopped) return 0;
     double start = cli_now();
     rc = sl_decode(&t->session, 1, &id, err);
@@ -171,7 +177,9 @@ int cli_timeline_generate(cli_timeline *t, int at_start, cli_sink sink, void *ct
 
 // ---- statistics ----
 
-static double per_second(int n, double ms) { return n && ms > 0 ? n * 1e3 / ms : 0; }
+static double per_second(int n, double ms) {
+    return n && ms > 0 ? n * 1e3 / ms : 0;
+}
 
 static void share(FILE *out, const char *key, uint64_t n, uint64_t dense) {
     fprintf(out, "%s: %llu of %llu, %.2f%%\n", key, (unsigned long long)n, (unsigned long long)dense,
@@ -185,10 +193,13 @@ void cli_timeline_stats(const cli_timeline *t, FILE *out) {
     double step_ms = t->feed_ms + t->decode_ms;
     double bytes = (double)sl_model_decode_bytes(run->model) * steps + a->bytes;
     fprintf(out, "load: %.2f ms\n", run->load_ms);
-    fprintf(out, "prefill: %.2f ms, %d tokens, %.2f tok/s\n", t->prefill_ms, t->n_prefill, per_second(t->n_prefill, t->prefill_ms));
-    if (t->n_feed) fprintf(out, "feed: %.2f ms, %d tokens, %.2f tok/s\n", t->feed_ms, t->n_feed, per_second(t->n_feed, t->feed_ms));
+    fprintf(out, "prefill: %.2f ms, %d tokens, %.2f tok/s\n", t->prefill_ms, t->n_prefill,
+            per_second(t->n_prefill, t->prefill_ms));
+    if (t->n_feed)
+        fprintf(out, "feed: %.2f ms, %d tokens, %.2f tok/s\n", t->feed_ms, t->n_feed, per_second(t->n_feed, t->feed_ms));
     fprintf(out, "decode: %.2f ms, %d runs, %.2f tok/s\n", t->decode_ms, t->n_decode, per_second(t->n_decode, t->decode_ms));
-    fprintf(out, "bandwidth: %.2f GB/s, %.0f bytes a step\n", step_ms > 0 ? bytes / step_ms * 1e-6 : 0, steps ? bytes / steps : 0);
+    fprintf(out, "bandwidth: %.2f GB/s, %.0f bytes a step\n", step_ms > 0 ? bytes / step_ms * 1e-6 : 0,
+            steps ? bytes / steps : 0);
     share(out, "k_rows", a->k_rows, a->dense_k_rows);
     share(out, "v_rows", a->v_rows, a->dense_v_rows);
     share(out, "v_distinct", a->v_distinct, a->dense_v_rows);

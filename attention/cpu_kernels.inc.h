@@ -1,0 +1,230 @@
+// attention/cpu_kernels.inc.h - the template of attention's vector loops (kernels.h); SL_ISA is the instruction set's name.
+#include "attention/kernels.h"
+#include "attention/stages.h"
+#include "engine/cpu/simd.h"
+
+#include <math.h>
+
+#define PASTE_(a, b) a##b
+#define PASTE(a, b) PASTE_(a, b)
+#define STRING_(a) #a
+#define STRING(a) STRING_(a)
+
+typedef uint16_t vh __attribute__((vector_size(VW * 2), aligned(2), may_alias));
+
+// ---- sums of VW vectors at once ----
+// Lane i of fold(a, b, s) is the pair sum over lanes i, i^s of a where bit s of i is clear, of b where it is set. log2(VW) such
+// levels leave the sum of vector r in lane r; each row is summed by the same balanced tree.
+#define PICK(i, s, flip) (((i) ^ ((flip) * (s))) + (((i) & (s)) ? VW : 0))
+#if defined(__AVX512F__)
+#define MASK(s, f)                                                                                                               \
+    (vi){PICK(0, s, f), PICK(1, s, f), PICK(2, s, f), PICK(3, s, f), PICK(4, s, f), PICK(5, s, f), PICK(6, s, f), PICK(7, s, f), \
+         PICK(8, s, f), PICK(9, s, f), PICK(10, s, f), PICK(11, s, f), PICK(12, s, f), PICK(13, s, f), PICK(14, s, f),           \
+         PICK(15, s, f)}
+#elif defined(__AVX2__)
+#define MASK(s, f)                                                                                                               \
+    (vi){PICK(0, s, f), PICK(1, s, f), PICK(2, s, f), PICK(3, s, f), PICK(4, s, f), PICK(5, s, f), PICK(6, s, f), PICK(7, s, f)}
+#else
+#define MASK(s, f) (vi){PICK(0, s, f), PICK(1, s, f), PICK(2, s, f), PICK(3, s, f)}
+#endif
+#define FOLD(a, b, s) (__builtin_shuffle(a, b, MASK(s, 0)) + __builtin_shuffle(a, b, MASK(s, 1)))
+
+SIMD_INLINE vf sum_each(vf *x) { // x[VW] is used up
+    for (int i = 0; i < VW / 2; i++) x[i] = FOLD(x[2 * i], x[2 * i + 1], 1);
+    for (int i = 0; i < VW / 4; i++) x[i] = FOLD(x[2 * i], x[2 * i + 1], 2);
+#if defined(__AVX2__)
+    for (int i = 0; i < VW / 8; i++) x[i] = FOLD(x[2 * i], x[2 * i + 1], 4);
+#endif
+#if defined(__AVX512F__)
+    x[0] = FOLD(x[0], x[1], 8);
+#endif
+    return x[0];
+}
+
+// ---- decode ----
+
+// VW rows of K are widened once and multiplied with every head of the group.
+static void score(const float *q, int group, const bf16 *k, int n_rows, int head_dim, float scale, float *out, int stride) {
+    float wide[VW * 256] __attribute__((aligned(64)));
+    for (int j = 0; j < n_rows; j += VW) {
+        int rows = n_rows - j < VW ? n_rows - j : VW;
+        for (int i = 0; i < rows * head_dim; i += VW) v_store(wide + i, v_load_bf16(k + (size_t)j * head_dim + i));
+        for (int i = rows * head_dim; i < VW * head_dim; i += VW) v_store(wide + i, v_set(0));
+        for (int g = 0; g < group; g++) {
+            vf acc[VW];
+            for (int r = 0; r < VW; r += 4) {
+                const float *row = wide + r * head_dim;
+                vf a0 = v_set(0), a1 = a0, a2 = a0, a3 = a0;
+                for (int d = 0; d < head_dim; d += VW) {
+                    vf x = v_load(q + (size_t)g * head_dim + d);
+                    a0 = v_fma(x, v_load(row + d), a0);
+                    a1 = v_fma(x, v_load(row + head_dim + d), a1);
+                    a2 = v_fma(x, v_load(row + 2 * head_dim + d), a2);
+                    a3 = v_fma(x, v_load(row + 3 * head_dim + d), a3);
+                }
+                acc[r] = a0, acc[r + 1] = a1, acc[r + 2] = a2, acc[r + 3] = a3;
+            }
+            v_store(out + (size_t)g * stride + j, sum_each(acc) * scale);
+        }
+    }
+}
+
+SIMD_INLINE void weigh_block(const float *s, bf16 *w, int16_t *ref) {
+    vf top = v_load(s);
+    for (int i = VW; i < SL_BLOCK; i += VW) top = v_max(top, v_load(s + i));
+    float largest = ceilf(v_max_lane(top));
+    if (!(largest > SL_REF_EMPTY)) { // -inf: every row is masked
+        memset(w, 0, SL_BLOCK * sizeof *w);
+        *ref = SL_REF_EMPTY;
+        return;
+    }
+    if (largest > INT16_MAX) largest = INT16_MAX;
+    *ref = (int16_t)largest;
+    for (int i = 0; i < SL_BLOCK; i += VW) {
+        vi u = (vi)v_exp2(v_load(s + i) - largest);
+        u = (u + 0x7fff + ((u >> 16) & 1)) >> 16; // to nearest, ties to even; weights are in [0, 1]
+        *(vh *)(w + i) = __builtin_convertvector(u, vh);
+    }
+}
+
+static void weigh(const float *s, int n_rows, bf16 *w, int16_t *ref) {
+    int n_whole = n_rows / SL_BLOCK * SL_BLOCK;
+    for (int i = 0; i < n_whole; i += SL_BLOCK) weigh_block(s + i, w + i, ref++);
+    if (n_whole == n_rows) return;
+    float last[SL_BLOCK];
+    for (int i = 0; i < SL_BLOCK; i++) last[i] = n_whole + i < n_rows ? s[n_whole + i] : -INFINITY;
+    weigh_block(last, w + n_whole, ref);
+}
+
+// e[j] = 2^(s[j] - m), m the new maximum; returns the factor for what was summed before. n <= 256; e is zero up to a multiple
+// of VW.
+SIMD_INLINE float softmax_step(const float *s, int n, float *m, float *l, float *e) {
+    float last[VW];
+    int n_vec = n / VW * VW;
+    vf top = v_set(-INFINITY), sum = v_set(0);
+    for (int i = 0; i < n_vec; i += VW) top = v_max(top, v_load(s + i));
+    for (int i = 0; i < VW; i++) last[i] = n_vec + i < n ? s[n_vec + i] : -INFINITY;
+    float largest = v_max_lane(v_max(top, v_load(last)));
+    if (!(largest > *m)) largest = *m;
+    if (largest == -INFINITY) { // nothing is visible yet
+        memset(e, 0, (size_t)(n_vec + VW) * sizeof *e);
+        return 1;
+    }
+    for (int i = 0; i < n_vec; i += VW) {
+        vf x = v_exp2(v_load(s + i) - largest);
+        v_store(e + i, x);
+        sum += x;
+    }
+    vf x = v_exp2(v_load(last) - largest);
+    v_store(e + n_vec, x);
+    float factor = exp2f(*m - largest);
+    *l = *l * factor + v_sum(sum + x);
+    *m = largest;
+    return factor;
+}
+
+// o[g][d .. d + n_vec * VW) += sum_j e[g][j] v[j][d..], the rows in order, for n_heads heads at once.
+SIMD_INLINE void accumulate_tile(const float *e, const bf16 *v, int n_rows, int head_dim, int n_heads, int n_vec, float *o) {
+    vf acc[4][4];
+    for (int g = 0; g < n_heads; g++)
+        for (int c = 0; c < n_vec; c++) acc[g][c] = v_load(o + (size_t)g * head_dim + c * VW);
+    for (int j = 0; j < n_rows; j++) {
+        vf x[4];
+        for (int c = 0; c < n_vec; c++) x[c] = v_load_bf16(v + (size_t)j * head_dim + c * VW);
+        for (int g = 0; g < n_heads; g++)
+            for (int c = 0; c < n_vec; c++) acc[g][c] = v_fma(v_set(e[g * (SL_TILE + VW) + j]), x[c], acc[g][c]);
+    }
+    for (int g = 0; g < n_heads; g++)
+        for (int c = 0; c < n_vec; c++) v_store(o + (size_t)g * head_dim + c * VW, acc[g][c]);
+}
+
+SIMD_INLINE void accumulate_heads(const float *e, const bf16 *v, int n_rows, int head_dim, int n_heads, float *o) {
+    int d = 0;
+    for (; d + 4 * VW <= head_dim; d += 4 * VW) accumulate_tile(e, v + d, n_rows, head_dim, n_heads, 4, o + d);
+    for (; d < head_dim; d += VW) accumulate_tile(e, v + d, n_rows, head_dim, n_heads, 1, o + d);
+}
+
+static void scale_row(float *x, int n, float factor) {
+    for (int i = 0; i < n; i += VW) v_store(x + i, v_load(x + i) * factor);
+}
+
+static void attend(const float *s, int stride, int group, const bf16 *v, int n_rows, int head_dim, float *m, float *l, float *o) {
+    float e[4 * (SL_TILE + VW)];
+    for (int g = 0; g < group;) {
+        int heads = group - g >= 4 ? 4 : group - g >= 2 ? 2 : 1;
+        for (int h = 0; h < heads; h++) {
+            float factor = softmax_step(s + (size_t)(g + h) * stride, n_rows, m + g + h, l + g + h, e + h * (SL_TILE + VW));
+            if (factor != 1) scale_row(o + (size_t)(g + h) * head_dim, head_dim, factor);
+        }
+        float *to = o + (size_t)g * head_dim;
+        if (heads == 4) accumulate_heads(e, v, n_rows, head_dim, 4, to);
+        else if (heads == 2) accumulate_heads(e, v, n_rows, head_dim, 2, to);
+        else accumulate_heads(e, v, n_rows, head_dim, 1, to);
+        g += heads;
+    }
+}
+
+static void gather(const bf16 *const *v, const float *coef, int n, int head_dim, float *out) {
+    enum { AHEAD = 4 }; // drawn rows lie far apart: fetch some early
+    for (int d = 0; d < head_dim; d += VW) v_store(out + d, v_set(0));
+    for (int i = 0; i < n; i++) {
+        if (i + AHEAD < n)
+            for (int d = 0; d < head_dim; d += 32) __builtin_prefetch(v[i + AHEAD] + d);
+        for (int d = 0; d < head_dim; d += VW) v_store(out + d, v_fma(v_set(coef[i]), v_load_bf16(v[i] + d), v_load(out + d)));
+    }
+}
+
+// ---- prefill ----
+
+static void widen(const bf16 *src, int n, float *dst) {
+    for (int i = 0; i < n; i += VW) v_store(dst + i, v_load_bf16(src + i));
+}
+
+static void widen_transposed(const bf16 *src, int n_rows, int head_dim, float *dst) {
+    for (int d = 0; d < head_dim; d++) {
+        uint32_t *to = (uint32_t *)(dst + (size_t)d * SL_TILE);
+        for (int j = 0; j < n_rows; j++) to[j] = (uint32_t)src[(size_t)j * head_dim + d] << 16;
+        memset(to + n_rows, 0, (SL_TILE - n_rows) * sizeof *to);
+    }
+}
+
+// 8 rows by n_vec vectors of c, summed over k in order.
+SIMD_INLINE void gemm_tile(const float *a, int lda, const float *b, int ldb, int n_vec, int k, int accumulate, float *c, int ldc) {
+    vf acc[SL_GEMM_ROWS][2];
+    for (int r = 0; r < SL_GEMM_ROWS; r++)
+        for (int v = 0; v < n_vec; v++) acc[r][v] = accumulate ? v_load(c + (size_t)r * ldc + v * VW) : v_set(0);
+    for (int i = 0; i < k; i++) {
+        vf x[2];
+        for (int v = 0; v < n_vec; v++) x[v] = v_load(b + (size_t)i * ldb + v * VW);
+        for (int r = 0; r < SL_GEMM_ROWS; r++)
+            for (int v = 0; v < n_vec; v++) acc[r][v] = v_fma(v_set(a[(size_t)r * lda + i]), x[v], acc[r][v]);
+    }
+    for (int r = 0; r < SL_GEMM_ROWS; r++)
+        for (int v = 0; v < n_vec; v++) v_store(c + (size_t)r * ldc + v * VW, acc[r][v]);
+}
+
+static void gemm(const float *a, int lda, const float *b, int ldb, int m, int n, int k, int accumulate, float *c, int ldc) {
+    for (int j = 0; j < n;) {
+        int pair = n - j >= 2 * VW;
+        for (int i = 0; i < m; i += SL_GEMM_ROWS) {
+            const float *from = a + (size_t)i * lda;
+            float *to = c + (size_t)i * ldc + j;
+            if (pair) gemm_tile(from, lda, b + j, ldb, 2, k, accumulate, to, ldc);
+            else gemm_tile(from, lda, b + j, ldb, 1, k, accumulate, to, ldc);
+        }
+        j += pair ? 2 * VW : VW;
+    }
+}
+
+static float softmax_row(float *s, int n_visible, float scale, float *m, float *l) {
+    float e[SL_TILE + VW];
+    for (int i = 0; i < n_visible; i += VW) v_store(s + i, v_load(s + i) * scale);
+    float factor = softmax_step(s, n_visible, m, l, e);
+    memcpy(s, e, n_visible * sizeof *s);
+    memset(s + n_visible, 0, (SL_TILE - n_visible) * sizeof *s);
+    return factor;
+}
+
+const sl_attn_kernels PASTE(sl_attn_kernels_, SL_ISA) = {
+    STRING(SL_ISA), score, weigh, attend, gather, widen, widen_transposed, gemm, softmax_row, scale_row,
+};
