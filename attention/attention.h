@@ -47,8 +47,8 @@ typedef struct sl_attn_spec {
 typedef struct sl_attn_stats {
     uint64_t steps;       // query heads served: n_seqs * n_heads a call
     uint64_t k_rows;      // rows of K read (once per KV head)
-    uint64_t v_rows;      // rows of V read (per query head; a dense pass counts each row once per KV head)
-    uint64_t v_distinct;  // distinct rows of V read per KV head: rows that two heads of a group share count once
+    uint64_t v_rows;      // rows of V gathered; a dense pass reads each row once per KV head
+    uint64_t v_distinct;  // distinct rows of V per KV head: a row that two heads of a group drew counts once
     uint64_t samples;     // draws made, after a method's own rounding
     uint64_t bytes;       // of K and V actually touched: k_rows, v_distinct
     uint64_t dense_k_rows, dense_v_rows, dense_bytes; // what dense attention would have read
@@ -65,6 +65,8 @@ typedef struct sl_attn_query {
     uint32_t position; // of the query token
     void *state;       // what ops->init made for this sequence and layer, or NULL
 } sl_attn_query;
+
+enum { SL_MAX_GROUP = 64 }; // query heads of one KV head
 
 // Grow-only scratch memory; a call takes what ops->workspace said, so nothing is allocated within a step.
 typedef struct sl_workspace {
@@ -122,7 +124,8 @@ struct sl_attn_method {
     const sl_attn_param *params; // ended by {0}; NULL: none
     // 0, or SL_ERR_UNSUPPORTED with the reason; NULL: every shape that the engine loads
     int (*supports)(const sl_attn_geom *geom, const sl_attn_spec *spec, sl_error *err);
-    const sl_attn_ops *cpu, *cuda; // NULL: not offered there
+    const struct sl_composition *stages; // the stages that sl_stages_ops runs (stages.h); NULL: ops do all themselves
+    const sl_attn_ops *cpu, *cuda;       // NULL: not offered there
 };
 
 // ---- registry ----

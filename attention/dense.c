@@ -1,0 +1,190 @@
+// attention/dense.c - exact attention: every row drawn once. Decode and prefill fuse the stages into one pass over pages with an
+// online softmax; the composition (propose exactly, draw all, combine) is what they are checked against.
+#include "attention/attention.h"
+#include "attention/kernels.h"
+#include "attention/stages.h"
+
+#include <math.h>
+#include <omp.h>
+#include <string.h>
+
+static float log2_scale(int head_dim) { return (float)(1.4426950408889634 / sqrt(head_dim)); }
+
+static int chunks(int n_kv) { return (n_kv + SL_CHUNK - 1) / SL_CHUNK; }
+
+// ---- decode: a task per 1,024-row chunk of a KV head, partial results merged in chunk order ----
+
+// Floats of one chunk's partial result: o [group][head_dim], m [group], l [group].
+static size_t partial_floats(const sl_attn_geom *g) { return (size_t)(g->n_heads / g->n_kv_heads) * (g->head_dim + 2); }
+
+static void decode_chunk(const sl_attn_decode_args *a, const sl_attn_kernels *kernels, int s, int h, int chunk, float *partial) {
+    const sl_attn_geom *g = a->geom;
+    const sl_kv_view *kv = &a->seqs[s].kv;
+    int group = g->n_heads / g->n_kv_heads, end = (chunk + 1) * SL_CHUNK < kv->n_kv ? (chunk + 1) * SL_CHUNK : kv->n_kv;
+    float score[SL_MAX_GROUP * SL_PAGE], *o = partial, *m = o + (size_t)group * g->head_dim, *l = m + group;
+    const float *q = a->seqs[s].q + (size_t)h * group * g->head_dim;
+    memset(o, 0, (size_t)group * g->head_dim * sizeof *o);
+    for (int i = 0; i < group; i++) m[i] = -INFINITY, l[i] = 0;
+    for (int j = chunk * SL_CHUNK; j < end; j += SL_PAGE) {
+        int n = end - j < SL_PAGE ? end - j : SL_PAGE;
+        size_t block = sl_kv_block(kv, g->n_kv_heads, g->head_dim, j / SL_PAGE, h);
+        kernels->score(q, group, kv->k + block, n, g->head_dim, log2_scale(g->head_dim), score, SL_PAGE);
+        kernels->attend(score, SL_PAGE, group, kv->v + block, n, g->head_dim, m, l, o);
+    }
+}
+
+// out = sum_c 2^(m_c - m) o_c / sum_c 2^(m_c - m) l_c over the chunks of one query head, in order.
+static void merge_chunks(const sl_attn_decode_args *a, int s, int head, const float *partials) {
+    const sl_attn_geom *g = a->geom;
+    int group = g->n_heads / g->n_kv_heads, i = head % group, n = chunks(a->seqs[s].kv.n_kv);
+    size_t stride = partial_floats(g);
+    float *out = a->seqs[s].out + (size_t)head * g->head_dim, m = -INFINITY, l = 0;
+    for (int c = 0; c < n; c++) m = fmaxf(m, partials[c * stride + (size_t)group * g->head_dim + i]);
+    memset(out, 0, g->head_dim * sizeof *out);
+    for (int c = 0; c < n; c++) {
+        const float *o = partials + c * stride, *state = o + (size_t)group * g->head_dim;
+        float factor = exp2f(state[i] - m);
+        l += factor * state[group + i];
+        for (int d = 0; d < g->head_dim; d++) out[d] += factor * o[(size_t)i * g->head_dim + d];
+    }
+    for (int d = 0; d < g->head_dim; d++) out[d] /= l;
+}
+
+static void count_stats(const sl_attn_decode_args *a) {
+    const sl_attn_geom *g = a->geom;
+    sl_attn_stats st = {0};
+    for (int s = 0; s < a->n_seqs; s++) {
+        st.steps += g->n_heads;
+        st.k_rows += (uint64_t)a->seqs[s].kv.n_kv * g->n_kv_heads;
+    }
+    st.v_rows = st.v_distinct = st.dense_k_rows = st.dense_v_rows = st.k_rows;
+    st.bytes = st.dense_bytes = 2 * st.k_rows * g->head_dim * sizeof(bf16);
+    sl_attn_stats_add(a->stats, &st);
+}
+
+static void decode(const sl_attn_decode_args *a) {
+    const sl_attn_geom *g = a->geom;
+    const sl_attn_kernels *kernels = sl_attn_kernels_best();
+    int longest = 0, n_pairs = a->n_seqs * g->n_kv_heads;
+    for (int s = 0; s < a->n_seqs; s++) longest = a->seqs[s].kv.n_kv > longest ? a->seqs[s].kv.n_kv : longest;
+    int n_chunks = chunks(longest);
+    float *partials = a->ws->data;
+    size_t stride = partial_floats(g);
+    SL_CHECK((size_t)n_pairs * n_chunks * stride * sizeof(float) <= a->ws->size && g->n_heads / g->n_kv_heads <= SL_MAX_GROUP);
+#pragma omp parallel
+    {
+#pragma omp for schedule(dynamic)
+        for (int task = 0; task < n_pairs * n_chunks; task++) {
+            int pair = task / n_chunks, chunk = task % n_chunks, s = pair / g->n_kv_heads;
+            if (chunk * SL_CHUNK < a->seqs[s].kv.n_kv)
+                decode_chunk(a, kernels, s, pair % g->n_kv_heads, chunk, partials + (size_t)task * stride);
+        }
+#pragma omp for schedule(static)
+        for (int slot = 0; slot < a->n_seqs * g->n_heads; slot++) {
+            int s = slot / g->n_heads, head = slot % g->n_heads, pair = s * g->n_kv_heads + head / (g->n_heads / g->n_kv_heads);
+            merge_chunks(a, s, head, partials + (size_t)pair * n_chunks * stride);
+        }
+    }
+    count_stats(a);
+}
+
+// ---- prefill: a task per tile of query tokens and KV head; pages in order, an online softmax per row ----
+
+enum { TILE_ROWS = 256 }; // (token, head of the group) pairs of a query tile
+
+static int tile_tokens(int group) { return group >= TILE_ROWS ? 1 : TILE_ROWS / group; }
+
+static int tile_rows(int group) { // padded to what gemm takes
+    return (tile_tokens(group) * group + SL_GEMM_ROWS - 1) / SL_GEMM_ROWS * SL_GEMM_ROWS;
+}
+
+// Floats of scratch for one thread: q, o [rows][head_dim]; s [rows][256]; k^T [head_dim][256]; v [256][head_dim]; m, l [rows].
+static size_t tile_floats(const sl_attn_geom *g) {
+    size_t rows = tile_rows(g->n_heads / g->n_kv_heads);
+    return rows * (2 * g->head_dim + SL_PAGE + 2) + 2 * (size_t)SL_PAGE * g->head_dim;
+}
+
+typedef struct tile {
+    int rows, first, n_tokens;      // rows in use; tokens [first, first + n_tokens) of the call
+    float *q, *o, *s, *kt, *v, *m, *l;
+} tile;
+
+static tile tile_at(const sl_attn_geom *g, float *scratch) {
+    size_t rows = tile_rows(g->n_heads / g->n_kv_heads), dim = g->head_dim;
+    tile t = {.q = scratch};
+    t.o = t.q + rows * dim;
+    t.s = t.o + rows * dim;
+    t.kt = t.s + rows * SL_PAGE;
+    t.v = t.kt + SL_PAGE * dim;
+    t.m = t.v + SL_PAGE * dim;
+    t.l = t.m + rows;
+    return t;
+}
+
+static void attend_page(const sl_attn_prefill_args *a, const sl_attn_kernels *kernels, tile *t, int h, int page) {
+    const sl_attn_geom *g = a->geom;
+    int dim = g->head_dim, group = g->n_heads / g->n_kv_heads, base = a->kv.n_kv - a->n_tokens, from = page * SL_PAGE;
+    int n = a->kv.n_kv - from < SL_PAGE ? a->kv.n_kv - from : SL_PAGE;
+    int rows = (t->rows + SL_GEMM_ROWS - 1) / SL_GEMM_ROWS * SL_GEMM_ROWS;
+    size_t block = sl_kv_block(&a->kv, g->n_kv_heads, dim, page, h);
+    kernels->widen_transposed(a->kv.k + block, n, dim, t->kt);
+    kernels->widen(a->kv.v + block, n * dim, t->v);
+    memset(t->v + (size_t)n * dim, 0, (size_t)(SL_PAGE - n) * dim * sizeof *t->v);
+    kernels->gemm(t->q, dim, t->kt, SL_PAGE, rows, SL_PAGE, dim, 0, t->s, SL_PAGE);
+    for (int r = 0; r < rows; r++) {
+        int visible = r < t->rows ? base + t->first + r / group + 1 - from : 0;
+        if (visible > SL_PAGE) visible = SL_PAGE;
+        if (visible < 0) visible = 0;
+        float factor = kernels->softmax_row(t->s + (size_t)r * SL_PAGE, visible, log2_scale(dim), t->m + r, t->l + r);
+        if (factor != 1) kernels->scale_row(t->o + (size_t)r * dim, dim, factor);
+    }
+    kernels->gemm(t->s, SL_PAGE, t->v, dim, rows, dim, SL_PAGE, 1, t->o, dim);
+}
+
+static void prefill_tile(const sl_attn_prefill_args *a, const sl_attn_kernels *kernels, int h, int first, float *scratch) {
+    const sl_attn_geom *g = a->geom;
+    int dim = g->head_dim, group = g->n_heads / g->n_kv_heads, most = tile_tokens(group);
+    tile t = tile_at(g, scratch);
+    t.first = first;
+    t.n_tokens = a->n_tokens - first < most ? a->n_tokens - first : most;
+    t.rows = t.n_tokens * group;
+    memset(t.q, 0, 2 * (size_t)tile_rows(group) * dim * sizeof *t.q); // q and o, padding rows included
+    for (int r = 0; r < tile_rows(group); r++) t.m[r] = -INFINITY, t.l[r] = 0;
+    size_t row = (size_t)g->n_heads * dim;
+    for (int r = 0; r < t.rows; r++)
+        memcpy(t.q + (size_t)r * dim, a->q + (first + r / group) * row + (size_t)(h * group + r % group) * dim, dim * sizeof *t.q);
+    int last = a->kv.n_kv - a->n_tokens + first + t.n_tokens - 1; // position of the tile's last token
+    for (int page = 0; page <= last / SL_PAGE; page++) attend_page(a, kernels, &t, h, page);
+    for (int r = 0; r < t.rows; r++) {
+        float *out = a->out + (first + r / group) * row + (size_t)(h * group + r % group) * dim;
+        for (int d = 0; d < dim; d++) out[d] = t.o[(size_t)r * dim + d] / t.l[r];
+    }
+}
+
+static void prefill(const sl_attn_prefill_args *a) {
+    const sl_attn_geom *g = a->geom;
+    const sl_attn_kernels *kernels = sl_attn_kernels_best();
+    int step = tile_tokens(g->n_heads / g->n_kv_heads), n_tiles = (a->n_tokens + step - 1) / step;
+    float *scratch = a->ws->data;
+    SL_CHECK(tile_floats(g) * sizeof(float) * omp_get_max_threads() <= a->ws->size);
+#pragma omp parallel for schedule(dynamic)
+    for (int task = 0; task < n_tiles * g->n_kv_heads; task++) {
+        int index = n_tiles - 1 - task / g->n_kv_heads; // the longest first
+        prefill_tile(a, kernels, task % g->n_kv_heads, index * step, scratch + tile_floats(g) * omp_get_thread_num());
+    }
+}
+
+// ---- the method ----
+
+static size_t workspace(const sl_attn_geom *g, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv) {
+    (void)spec, (void)n_tokens; // prefill works tile by tile
+    size_t decode_floats = partial_floats(g) * g->n_kv_heads * n_seqs * chunks(n_kv);
+    size_t prefill_floats = tile_floats(g) * omp_get_max_threads();
+    return sizeof(float) * (decode_floats > prefill_floats ? decode_floats : prefill_floats);
+}
+
+static const sl_attn_ops ops = {.workspace = workspace, .decode = decode, .prefill = prefill};
+
+const sl_attn_method sl_method_dense = {
+    .name = "dense", .summary = "exact attention over every row", .source = "softmax(q K^T / sqrt(d)) V", .cpu = &ops,
+};

@@ -1,0 +1,179 @@
+// attention/draw.c - the draws: from running masses and uniform numbers to rows and counts.
+//
+// All arithmetic on masses is in integers, so equal weights give equal rows on every device. Thresholds, never differences
+// of floors: in floating point the latter do not add up to S.
+#include "attention/stages.h"
+
+enum { TILE_BLOCKS = SL_TILE / SL_BLOCK };
+
+typedef unsigned __int128 u128;
+
+static uint64_t philox_next(const void *ctx, uint32_t index) { return sl_rng_u64(ctx, index, SL_STREAM_ATTENTION); }
+
+sl_uniform sl_uniform_philox(const sl_rng_id *id) { return (sl_uniform){philox_next, id}; }
+
+size_t sl_draw_capacity(int S, int n) { // flash draws up to a sample for each tile, and rounds up to S / 2 more than S
+    size_t tiles = (size_t)(n + SL_TILE - 1) / SL_TILE, most = (size_t)S + S / 2 + tiles;
+    return most < (size_t)n ? most : (size_t)n;
+}
+
+size_t sl_draw_scratch(int S, int n) {
+    size_t tiles = (size_t)(n + SL_TILE - 1) / SL_TILE;
+    return (size_t)S > 3 * tiles ? (size_t)S : 3 * tiles;
+}
+
+static uint64_t total(const sl_weights *wt) { return wt->cum[wt->n_blocks]; }
+
+// Threshold of draw m: the point (m + u) / S of a mass W.
+static uint64_t threshold(uint64_t mass, int S, uint32_t m, uint64_t u) {
+    return (uint64_t)(((u128)m * mass + (uint64_t)((u128)u * mass >> 64)) / (unsigned)S);
+}
+
+// ---- walking the running mass with ascending thresholds ----
+
+typedef struct cursor {
+    const sl_weights *wt;
+    sl_draws *out;
+    int block, row;      // next row to look at
+    uint64_t in_block;   // in-block mass before row
+    uint64_t before;     // global running mass before row
+} cursor;
+
+static cursor cursor_begin(const sl_weights *wt, sl_draws *out) {
+    out->n = out->n_samples = 0;
+    return (cursor){.wt = wt, .out = out};
+}
+
+// The first row whose running mass exceeds t; t is below the total, so there is one. Thresholds must not descend.
+static int cursor_find(cursor *c, uint64_t t) {
+    const sl_weights *wt = c->wt;
+    while (wt->cum[c->block + 1] <= t) {
+        c->block++;
+        c->row = c->block * SL_BLOCK;
+        c->in_block = 0;
+    }
+    int shift = wt->top - wt->ref[c->block];
+    for (int j = c->row;; j++) {
+        uint64_t mass = c->in_block + (uint32_t)(int32_t)(sl_bf16_to_f32(wt->w[j]) * 0x1p30f);
+        if (wt->cum[c->block] + (mass << 8 >> shift) > t) {
+            c->row = j; // it may be drawn again: in_block is the mass before it
+            return j;
+        }
+        c->in_block = mass;
+    }
+}
+
+static void emit(sl_draws *out, int row, float per_draw) {
+    out->n_samples++;
+    if (out->n > 0 && out->row[out->n - 1] == row) {
+        out->count[out->n - 1]++;
+        return;
+    }
+    out->row[out->n] = row;
+    out->count[out->n] = 1;
+    out->per_draw[out->n++] = per_draw;
+}
+
+// S draws at the points (m + u) / S of the mass [from, from + mass).
+static void draw_systematic(cursor *c, uint64_t from, uint64_t mass, int S, uint64_t u, float per_draw) {
+    for (int m = 0; m < S; m++) emit(c->out, cursor_find(c, from + threshold(mass, S, (uint32_t)m, u)), per_draw);
+}
+
+// ---- the five draws ----
+
+// Heap sort, ascending by the given order; no allocation.
+static void sift_down(uint64_t *x, int i, int n) {
+    for (int child; (child = 2 * i + 1) < n; i = child) {
+        if (child + 1 < n && x[child + 1] > x[child]) child++;
+        if (x[i] >= x[child]) return;
+        uint64_t t = x[i];
+        x[i] = x[child], x[child] = t;
+    }
+}
+
+static void sort_ascending(uint64_t *x, int n) {
+    for (int i = n / 2 - 1; i >= 0; i--) sift_down(x, i, n);
+    for (int i = n - 1; i > 0; i--) {
+        uint64_t t = x[0];
+        x[0] = x[i], x[i] = t;
+        sift_down(x, 0, i);
+    }
+}
+
+void sl_draw_independent(const sl_weights *wt, int S, sl_uniform u, sl_draws *out) {
+    cursor c = cursor_begin(wt, out);
+    uint64_t mass = total(wt);
+    if (mass == 0) return;
+    for (int m = 0; m < S; m++) out->scratch[m] = threshold(mass, 1, 0, u.next(u.ctx, (uint32_t)m));
+    sort_ascending(out->scratch, S);
+    for (int m = 0; m < S; m++) emit(out, cursor_find(&c, out->scratch[m]), 1.0f / (float)S);
+}
+
+void sl_draw_stratified(const sl_weights *wt, int S, sl_uniform u, sl_draws *out) {
+    cursor c = cursor_begin(wt, out);
+    uint64_t mass = total(wt);
+    if (mass == 0) return;
+    for (int m = 0; m < S; m++)
+        emit(out, cursor_find(&c, threshold(mass, S, (uint32_t)m, u.next(u.ctx, (uint32_t)m))), 1.0f / (float)S);
+}
+
+void sl_draw_systematic(const sl_weights *wt, int S, sl_uniform u, sl_draws *out) {
+    cursor c = cursor_begin(wt, out);
+    uint64_t mass = total(wt);
+    if (mass > 0) draw_systematic(&c, 0, mass, S, u.next(u.ctx, 0), 1.0f / (float)S);
+}
+
+static int n_tiles(const sl_weights *wt) { return (wt->n_blocks + TILE_BLOCKS - 1) / TILE_BLOCKS; }
+
+static uint64_t tile_begin(const sl_weights *wt, int t) {
+    int b = t * TILE_BLOCKS;
+    return wt->cum[b < wt->n_blocks ? b : wt->n_blocks];
+}
+
+static uint64_t tile_mass(const sl_weights *wt, int t) { return tile_begin(wt, t + 1) - tile_begin(wt, t); }
+
+// The cut of the largest remainders: tiles with a remainder above *cut get one more draw each, and the first *at_cut of those
+// equal to it do. sorted: scratch of T.
+static void find_cut(const uint64_t *remainder, uint64_t *sorted, int T, int left, uint64_t *cut, int *at_cut) {
+    *cut = UINT64_MAX, *at_cut = 0;
+    if (left == 0) return;
+    for (int t = 0; t < T; t++) sorted[t] = remainder[t];
+    sort_ascending(sorted, T);
+    *cut = sorted[T - left];
+    *at_cut = left;
+    for (int t = T - 1; t >= 0 && sorted[t] > *cut; t--) --*at_cut;
+}
+
+void sl_draw_tiles_proportional(const sl_weights *wt, int S, sl_uniform u, sl_draws *out) {
+    cursor c = cursor_begin(wt, out);
+    uint64_t mass = total(wt), cut;
+    if (mass == 0) return;
+    int T = n_tiles(wt), left = S, at_cut;
+    uint64_t *budget = out->scratch, *remainder = budget + T, *sorted = remainder + T;
+    for (int t = 0; t < T; t++) {
+        u128 quota = (u128)tile_mass(wt, t) * (unsigned)S;
+        budget[t] = (uint64_t)(quota / mass);
+        remainder[t] = (uint64_t)(quota % mass);
+        left -= (int)budget[t];
+    }
+    find_cut(remainder, sorted, T, left, &cut, &at_cut);
+    for (int t = 0; t < T; t++) {
+        int more = remainder[t] > cut || (remainder[t] == cut && at_cut > 0);
+        if (more && remainder[t] == cut) at_cut--;
+        int S_t = (int)budget[t] + more;
+        if (S_t > 0) draw_systematic(&c, tile_begin(wt, t), tile_mass(wt, t), S_t, u.next(u.ctx, (uint32_t)t), 1.0f / (float)S);
+    }
+}
+
+void sl_draw_tiles_uniform(const sl_weights *wt, int S, sl_uniform u, sl_draws *out) {
+    cursor c = cursor_begin(wt, out);
+    uint64_t mass = total(wt);
+    if (mass == 0) return;
+    int T = n_tiles(wt), S_t = (2 * S + T) / (2 * T);
+    if (S_t < 1) S_t = 1;
+    for (int t = 0; t < T; t++) {
+        uint64_t W = tile_mass(wt, t);
+        float per_draw = (float)((double)W / (double)mass / S_t);
+        if (W > 0) draw_systematic(&c, tile_begin(wt, t), W, S_t, u.next(u.ctx, (uint32_t)t), per_draw);
+    }
+}

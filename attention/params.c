@@ -1,0 +1,214 @@
+// attention/params.c - from `name[:k=v]*` to a checked specification, and the plan of which layer decodes with which.
+#include "attention/attention.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+// ---- suggestions ----
+
+static int edit_distance(const char *a, const char *b) { // Levenshtein; names are short
+    enum { MOST = 63 };
+    int row[MOST + 1], n = (int)strnlen(b, MOST);
+    for (int j = 0; j <= n; j++) row[j] = j;
+    for (int i = 1; *a; a++, i++) {
+        int diagonal = row[0];
+        row[0] = i;
+        for (int j = 1; j <= n; j++) {
+            int best = diagonal + (*a != b[j - 1]);
+            if (row[j] + 1 < best) best = row[j] + 1;
+            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
+            diagonal = row[j];
+            row[j] = best;
+        }
+    }
+    return row[n];
+}
+
+static int unknown_method(const char *name, sl_error *err) {
+    const char *nearest = sl_attn_methods[0]->name;
+    for (int i = 1; sl_attn_methods[i]; i++)
+        if (edit_distance(name, sl_attn_methods[i]->name) < edit_distance(name, nearest)) nearest = sl_attn_methods[i]->name;
+    return sl_fail(err, SL_ERR_ARG, "--attn %.64s: unknown method; the nearest is \"%s\" (`sleigh methods` lists all)", name, nearest);
+}
+
+static int unknown_param(const sl_attn_method *m, const char *name, sl_error *err) {
+    const char *nearest = NULL;
+    for (const sl_attn_param *p = m->params; p && p->name; p++)
+        if (!nearest || edit_distance(name, p->name) < edit_distance(name, nearest)) nearest = p->name;
+    return nearest ? sl_fail(err, SL_ERR_ARG, "--attn %s: unknown parameter \"%.64s\"; the nearest is \"%s\"", m->name, name, nearest)
+                   : sl_fail(err, SL_ERR_ARG, "--attn %s: it has no parameters, found \"%.64s\"", m->name, name);
+}
+
+// ---- values ----
+
+static int param_index(const sl_attn_method *m, const char *name) {
+    for (int i = 0; m->params && m->params[i].name; i++)
+        if (!strcmp(m->params[i].name, name)) return i;
+    return -1;
+}
+
+// A number with an optional k or K: 1024.
+static int parse_number(const char *text, double *out) {
+    char *end;
+    errno = 0;
+    *out = strtod(text, &end);
+    if (end == text || errno || isspace((unsigned char)*text)) return -1;
+    if (*end == 'k' || *end == 'K') *out *= 1024, end++;
+    return *end ? -1 : 0;
+}
+
+int sl_attn_set(sl_attn_spec *spec, const char *name, const char *text, sl_error *err) {
+    int i = param_index(spec->method, name);
+    double x;
+    if (i < 0) return unknown_param(spec->method, name, err);
+    const sl_attn_param *p = &spec->method->params[i];
+    int bad = parse_number(text, &x) || !(x >= p->min && x <= p->max) || (p->type == SL_PARAM_INT && x != floor(x));
+    if (bad)
+        return sl_fail(err, SL_ERR_ARG, "--%s %.64s: expected %s from %g to %g (method %s)", name, text,
+                       p->type == SL_PARAM_INT ? "an integer" : "a number", p->min, p->max, spec->method->name);
+    spec->value[i] = x;
+    return 0;
+}
+
+double sl_attn_get(const sl_attn_spec *spec, const char *name) {
+    int i = param_index(spec->method, name);
+    SL_CHECK(i >= 0);
+    return spec->value[i];
+}
+
+// ---- name[:k=v]* ----
+
+static int parse_params(char *text, sl_attn_spec *spec, sl_error *err) {
+    char *rest = NULL;
+    for (char *item = strtok_r(text, ":", &rest); item; item = strtok_r(NULL, ":", &rest)) {
+        char *equals = strchr(item, '=');
+        if (!equals) return sl_fail(err, SL_ERR_ARG, "--attn %s: found \"%.64s\", expected NAME=VALUE", spec->method->name, item);
+        *equals = 0;
+        int rc = sl_attn_set(spec, item, equals + 1, err);
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+int sl_attn_parse(const char *text, sl_attn_spec *spec, sl_error *err) {
+    char copy[512], *plus, *colon;
+    if (strlen(text) >= sizeof copy) return sl_fail(err, SL_ERR_ARG, "--attn: %zu characters, expected at most %zu", strlen(text), sizeof copy - 1);
+    strcpy(copy, text);
+    plus = strchr(copy, '+');
+    if (plus) *plus = 0;
+    colon = strchr(copy, ':');
+    if (colon) *colon = 0;
+    *spec = (sl_attn_spec){.method = sl_attn_find(copy)};
+    if (!spec->method) return unknown_method(copy, err);
+    if (plus) return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %.64s: %s is no score method, so \"+%.64s\" cannot follow it", text, copy, plus + 1);
+    for (int i = 0; spec->method->params && spec->method->params[i].name; i++) spec->value[i] = spec->method->params[i].def;
+    return colon ? parse_params(colon + 1, spec, err) : 0;
+}
+
+void sl_attn_format(const sl_attn_spec *spec, char *buf, size_t size) {
+    size_t n = (size_t)snprintf(buf, size, "%s", spec->method->name);
+    for (int i = 0; spec->method->params && spec->method->params[i].name && n < size; i++)
+        n += (size_t)snprintf(buf + n, size - n, ":%s=%g", spec->method->params[i].name, spec->value[i]);
+}
+
+void sl_attn_list(FILE *out) {
+    fprintf(out, "| method | mean | what it does | parameters | source |\n|---|---|---|---|---|\n");
+    for (int i = 0; sl_attn_methods[i]; i++) {
+        const sl_attn_method *m = sl_attn_methods[i];
+        fprintf(out, "| %s | %s | %s | ", m->name, m->biased ? "biased" : m->stages ? "unbiased" : "exact", m->summary);
+        for (const sl_attn_param *p = m->params; p && p->name; p++)
+            fprintf(out, "%s--%s (%g to %g, default %g): %s", p > m->params ? "; " : "", p->name, p->min, p->max, p->def, p->help);
+        fprintf(out, " | %s |\n", m->source);
+    }
+}
+
+// ---- plan ----
+
+int sl_attn_plan_init(sl_attn_plan *plan, int n_layers, const sl_attn_spec *all, sl_error *err) {
+    *plan = (sl_attn_plan){.n_layers = n_layers, .layer = malloc(n_layers * sizeof *plan->layer)};
+    if (!plan->layer) return sl_fail(err, SL_ERR_MEMORY, "attention plan of %d layers: out of memory", n_layers);
+    for (int i = 0; i < n_layers; i++) plan->layer[i] = *all;
+    return 0;
+}
+
+void sl_attn_plan_free(sl_attn_plan *plan) {
+    free(plan->layer);
+    *plan = (sl_attn_plan){0};
+}
+
+int sl_attn_plan_set(sl_attn_plan *plan, const char *rule, sl_error *err) {
+    char *end;
+    sl_attn_spec spec;
+    long first = strtol(rule, &end, 10), last = first;
+    int ok = end != rule && isdigit((unsigned char)*rule);
+    if (ok && *end == '-') {
+        const char *from = end + 1;
+        last = strtol(from, &end, 10);
+        ok = end != from && isdigit((unsigned char)*from);
+    }
+    if (!ok || *end != '=') return sl_fail(err, SL_ERR_ARG, "--attn-layer %.64s: expected LAYER=METHOD or FIRST-LAST=METHOD", rule);
+    if (first > last || last >= plan->n_layers)
+        return sl_fail(err, SL_ERR_ARG, "--attn-layer %.64s: expected layers from 0 to %d, in order", rule, plan->n_layers - 1);
+    int rc = sl_attn_parse(end + 1, &spec, err);
+    if (rc) return rc;
+    for (long i = first; i <= last; i++) plan->layer[i] = spec;
+    return 0;
+}
+
+static int schedule_line(sl_attn_plan *plan, const char *path, int line, const char *text, char *seen, sl_error *err) {
+    char layer_text[64], value[64], rest[2];
+    int n = sscanf(text, " %63s %63s %1s", layer_text, value, rest);
+    if (n <= 0 || layer_text[0] == '#') return 0;
+    char *end;
+    long layer = strtol(layer_text, &end, 10);
+    if (n < 2 || (n == 3 && rest[0] != '#') || *end || layer < 0 || layer >= plan->n_layers)
+        return sl_fail(err, SL_ERR_ARG, "--S-schedule %s: line %d: expected \"LAYER S\" with a layer from 0 to %d", path, line, plan->n_layers - 1);
+    if (seen[layer]++) return sl_fail(err, SL_ERR_ARG, "--S-schedule %s: line %d: layer %ld is there twice", path, line, layer);
+    sl_error why;
+    int rc = sl_attn_set(&plan->layer[layer], "S", value, &why);
+    return rc ? sl_fail(err, rc, "--S-schedule %s: line %d: %s", path, line, why.message) : 0;
+}
+
+int sl_attn_plan_schedule(sl_attn_plan *plan, const char *path, sl_error *err) {
+    char text[256];
+    FILE *f = fopen(path, "r");
+    if (!f) return sl_fail(err, SL_ERR_IO, "--S-schedule %s: %s", path, strerror(errno));
+    char *seen = calloc(plan->n_layers, 1);
+    int rc = seen ? 0 : sl_fail(err, SL_ERR_MEMORY, "--S-schedule %s: out of memory", path);
+    for (int line = 1; !rc && fgets(text, sizeof text, f); line++) rc = schedule_line(plan, path, line, text, seen, err);
+    free(seen);
+    fclose(f);
+    return rc;
+}
+
+// ---- small shared parts of the contract ----
+
+void sl_attn_stats_add(sl_attn_stats *to, const sl_attn_stats *from) {
+    to->steps += from->steps;
+    to->k_rows += from->k_rows;
+    to->v_rows += from->v_rows;
+    to->v_distinct += from->v_distinct;
+    to->samples += from->samples;
+    to->bytes += from->bytes;
+    to->dense_k_rows += from->dense_k_rows;
+    to->dense_v_rows += from->dense_v_rows;
+    to->dense_bytes += from->dense_bytes;
+}
+
+int sl_workspace_reserve(sl_workspace *ws, size_t size, sl_error *err) {
+    if (size <= ws->size) return 0;
+    size = (size + 63) / 64 * 64;
+    void *data = aligned_alloc(64, size);
+    if (!data) return sl_fail(err, SL_ERR_MEMORY, "attention scratch memory of %zu MiB cannot be allocated", size >> 20);
+    free(ws->data);
+    *ws = (sl_workspace){data, size};
+    return 0;
+}
+
+void sl_workspace_free(sl_workspace *ws) {
+    free(ws->data);
+    *ws = (sl_workspace){0};
+}
