@@ -24,7 +24,7 @@ typedef struct sl_error {
 // Fills *e (which may be NULL) and returns code, so that `return sl_fail(e, SL_ERR_IO, "...")` reads well.
 __attribute__((format(printf, 3, 4))) int sl_fail(sl_error *e, sl_err code, const char *fmt, ...);
 
-_Noreturn void sl_check_failed(const char *file, int line, const char *what);
+__attribute__((noreturn)) void sl_check_failed(const char *file, int line, const char *what);
 #define SL_CHECK(cond) ((cond) ? (void)0 : sl_check_failed(__FILE__, __LINE__, #cond))
 
 #endif

@@ -76,7 +76,7 @@ int cli_printf(sl_error *err, const char *fmt, ...) {
 }
 
 int cli_flush(sl_error *err) {
-    return fflush(stdout) ? stdout_failed(err) : 0;
+    return fflush(stdout) || ferror(stdout) ? stdout_failed(err) : 0;
 }
 
 // ---- time and memory ----

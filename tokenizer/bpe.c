@@ -1,0 +1,259 @@
+// tokenizer/bpe.c - byte-level byte-pair encoding: two hash tables (bytes to id, pair to merge) and the merging itself.
+//
+// Merges of a piece go in order of rank, leftmost first. Short pieces scan for the lowest rank; long ones keep a heap, so that no
+// input takes quadratic time.
+#include "tokenizer/internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct token { uint32_t at, n; int known; } token;                       // bytes in the pool
+typedef struct merge { int32_t left, right, rank, result; } merge;               // left -1: free slot
+
+struct sl_bpe {
+    int n_vocab, ignore_merges;
+    token *tokens;       // [n_vocab]
+    char *pool;          // bytes of all tokens
+    size_t n_pool, cap_pool;
+    int32_t *by_bytes;   // hash table of ids, -1: free
+    size_t n_slots;
+    merge *merges;       // hash table by (left, right)
+    size_t n_merges, n_merge_slots;
+    int32_t byte_id[256];
+};
+
+static uint64_t mix(uint64_t x) {
+    x ^= x >> 32;
+    x *= 0x9E3779B97F4A7C15u;
+    return x ^ x >> 29;
+}
+
+static uint64_t hash_bytes(const char *s, size_t n) {
+    uint64_t h = n;
+    for (; n >= 8; s += 8, n -= 8) {
+        uint64_t x;
+        memcpy(&x, s, 8);
+        h = mix(h ^ x);
+    }
+    uint64_t x = 0;
+    memcpy(&x, s, n);
+    return mix(h ^ x);
+}
+
+static uint64_t hash_pair(int32_t left, int32_t right) { return mix((uint64_t)(uint32_t)left << 32 | (uint32_t)right); }
+
+static int no_memory(sl_error *err) { return sl_fail(err, SL_ERR_MEMORY, "tokenizer: out of memory"); }
+
+int sl_bpe_new(int n_vocab, int ignore_merges, sl_bpe **out, sl_error *err) {
+    sl_bpe *b = calloc(1, sizeof *b);
+    if (!b) return no_memory(err);
+    *b = (sl_bpe){.n_vocab = n_vocab, .ignore_merges = ignore_merges, .n_slots = 64};
+    while (b->n_slots < 3 * (size_t)n_vocab) b->n_slots *= 2;
+    b->tokens = calloc(n_vocab, sizeof *b->tokens);
+    b->by_bytes = malloc(b->n_slots * sizeof *b->by_bytes);
+    if (!b->tokens || !b->by_bytes) {
+        sl_bpe_free(b);
+        return no_memory(err);
+    }
+    memset(b->by_bytes, 0xff, b->n_slots * sizeof *b->by_bytes);
+    *out = b;
+    return 0;
+}
+
+void sl_bpe_free(sl_bpe *b) {
+    if (!b) return;
+    free(b->tokens), free(b->pool), free(b->by_bytes), free(b->merges);
+    free(b);
+}
+
+static int32_t *slot_of(const sl_bpe *b, const char *s, size_t n) { // where it is, or the free slot where it would go
+    size_t i = hash_bytes(s, n) & (b->n_slots - 1);
+    for (;; i = (i + 1) & (b->n_slots - 1)) {
+        int32_t id = b->by_bytes[i];
+        if (id < 0 || (b->tokens[id].n == n && !memcmp(b->pool + b->tokens[id].at, s, n))) return &b->by_bytes[i];
+    }
+}
+
+int32_t sl_bpe_find(const sl_bpe *b, const char *s, size_t n) { return *slot_of(b, s, n); }
+
+int sl_bpe_add(sl_bpe *b, const char *file, int32_t id, const char *bytes, size_t n, sl_error *err) {
+    if (id < 0 || id >= b->n_vocab || b->tokens[id].known)
+        return sl_fail(err, SL_ERR_FORMAT, "%s: token id %d is out of range or there twice", file, id);
+    if (n == 0) return sl_fail(err, SL_ERR_FORMAT, "%s: token %d is empty", file, id);
+    int32_t *slot = slot_of(b, bytes, n);
+    if (*slot >= 0) return sl_fail(err, SL_ERR_FORMAT, "%s: tokens %d and %d have the same bytes", file, *slot, id);
+    if (b->n_pool + n > b->cap_pool) {
+        size_t cap = 2 * (b->n_pool + n) + 4096;
+        char *grown = realloc(b->pool, cap);
+        if (!grown) return no_memory(err);
+        b->pool = grown;
+        b->cap_pool = cap;
+    }
+    memcpy(b->pool + b->n_pool, bytes, n);
+    b->tokens[id] = (token){.at = (uint32_t)b->n_pool, .n = (uint32_t)n, .known = 1};
+    b->n_pool += n;
+    *slot = id;
+    return 0;
+}
+
+const char *sl_bpe_bytes(const sl_bpe *b, int32_t id, size_t *n) {
+    if (id < 0 || id >= b->n_vocab || !b->tokens[id].known) return NULL;
+    *n = b->tokens[id].n;
+    return b->pool + b->tokens[id].at;
+}
+
+static int grow_merges(sl_bpe *b, sl_error *err) {
+    size_t n_slots = b->n_merge_slots ? 2 * b->n_merge_slots : 1024;
+    merge *old = b->merges, *fresh = malloc(n_slots * sizeof *fresh);
+    if (!fresh) return no_memory(err);
+    memset(fresh, 0xff, n_slots * sizeof *fresh);
+    for (size_t i = 0; i < b->n_merge_slots; i++) {
+        if (old[i].left < 0) continue;
+        size_t j = hash_pair(old[i].left, old[i].right) & (n_slots - 1);
+        while (fresh[j].left >= 0) j = (j + 1) & (n_slots - 1);
+        fresh[j] = old[i];
+    }
+    free(old);
+    b->merges = fresh;
+    b->n_merge_slots = n_slots;
+    return 0;
+}
+
+static const merge *find_merge(const sl_bpe *b, int32_t left, int32_t right) {
+    if (b->n_merge_slots == 0) return NULL;
+    for (size_t i = hash_pair(left, right) & (b->n_merge_slots - 1);; i = (i + 1) & (b->n_merge_slots - 1)) {
+        if (b->merges[i].left < 0) return NULL;
+        if (b->merges[i].left == left && b->merges[i].right == right) return &b->merges[i];
+    }
+}
+
+int sl_bpe_merge(sl_bpe *b, const char *file, int32_t rank, int32_t left, int32_t right, sl_error *err) {
+    char joined[1024];
+    size_t n_left = 0, n_right = 0;
+    const char *l = sl_bpe_bytes(b, left, &n_left), *r = sl_bpe_bytes(b, right, &n_right);
+    if (!l || !r || n_left + n_right > sizeof joined) return sl_fail(err, SL_ERR_FORMAT, "%s: merge %d is of an unknown token", file, rank);
+    memcpy(joined, l, n_left);
+    memcpy(joined + n_left, r, n_right);
+    int32_t result = sl_bpe_find(b, joined, n_left + n_right);
+    if (result < 0) return sl_fail(err, SL_ERR_FORMAT, "%s: merge %d makes an unknown token", file, rank);
+    if (find_merge(b, left, right)) return 0; // the first one counts
+    if (3 * (b->n_merges + 1) > 2 * b->n_merge_slots) {
+        int rc = grow_merges(b, err);
+        if (rc) return rc;
+    }
+    size_t i = hash_pair(left, right) & (b->n_merge_slots - 1);
+    while (b->merges[i].left >= 0) i = (i + 1) & (b->n_merge_slots - 1);
+    b->merges[i] = (merge){left, right, rank, result};
+    b->n_merges++;
+    return 0;
+}
+
+int sl_bpe_finish(sl_bpe *b, const char *file, sl_error *err) {
+    for (int i = 0; i < 256; i++) {
+        char byte = (char)i;
+        b->byte_id[i] = sl_bpe_find(b, &byte, 1);
+        if (b->byte_id[i] < 0) return sl_fail(err, SL_ERR_FORMAT, "%s: no token for byte 0x%02x", file, i);
+    }
+    return 0;
+}
+
+// ---- encoding ----
+
+enum { SHORT = 24, NO_RANK = INT32_MAX };
+
+static int32_t rank_of(const sl_bpe *b, int32_t left, int32_t right, int32_t *result) {
+    const merge *m = find_merge(b, left, right);
+    if (!m) return NO_RANK;
+    *result = m->result;
+    return m->rank;
+}
+
+static int push_all(sl_ids *ids, const int32_t *from, size_t n, sl_error *err) {
+    int rc = 0;
+    for (size_t i = 0; !rc && i < n; i++) rc = sl_ids_push(ids, from[i], err);
+    return rc;
+}
+
+static int encode_short(const sl_bpe *b, const char *piece, size_t n, sl_ids *ids, sl_error *err) {
+    int32_t id[SHORT], rank[SHORT], result[SHORT];
+    for (size_t i = 0; i < n; i++) id[i] = b->byte_id[(unsigned char)piece[i]];
+    for (size_t i = 0; i + 1 < n; i++) rank[i] = rank_of(b, id[i], id[i + 1], &result[i]);
+    while (n > 1) {
+        size_t best = 0;
+        for (size_t i = 1; i + 1 < n; i++)
+            if (rank[i] < rank[best]) best = i;
+        if (rank[best] == NO_RANK) break;
+        id[best] = result[best];
+        n--;
+        for (size_t i = best + 1; i < n; i++) id[i] = id[i + 1], rank[i] = rank[i + 1], result[i] = result[i + 1];
+        if (best + 1 < n) rank[best] = rank_of(b, id[best], id[best + 1], &result[best]);
+        if (best > 0) rank[best - 1] = rank_of(b, id[best - 1], id[best], &result[best - 1]);
+    }
+    return push_all(ids, id, n, err);
+}
+
+// Long pieces: symbols in a doubly linked list, candidate merges in a heap ordered by (rank, place). A candidate is stale when
+// one of its two symbols has changed since.
+typedef struct symbol { int32_t id; int64_t prev, next; } symbol; // id -1: merged away
+typedef struct candidate { int32_t rank, left_id, right_id, result; int64_t at; } candidate;
+
+static int before(const candidate *a, const candidate *b) { return a->rank != b->rank ? a->rank < b->rank : a->at < b->at; }
+
+static void heap_push(candidate *heap, size_t *n, candidate c) {
+    size_t i = (*n)++;
+    for (; i > 0 && before(&c, &heap[(i - 1) / 2]); i = (i - 1) / 2) heap[i] = heap[(i - 1) / 2];
+    heap[i] = c;
+}
+
+static candidate heap_pop(candidate *heap, size_t *n) {
+    candidate top = heap[0], last = heap[--*n];
+    size_t i = 0;
+    for (size_t child; (child = 2 * i + 1) < *n; i = child) {
+        if (child + 1 < *n && before(&heap[child + 1], &heap[child])) child++;
+        if (!before(&heap[child], &last)) break;
+        heap[i] = heap[child];
+    }
+    heap[i] = last;
+    return top;
+}
+
+static void offer(const sl_bpe *b, const symbol *s, int64_t at, candidate *heap, size_t *n) {
+    candidate c = {.at = at, .left_id = s[at].id};
+    if (s[at].next < 0) return;
+    c.right_id = s[s[at].next].id;
+    c.rank = rank_of(b, c.left_id, c.right_id, &c.result);
+    if (c.rank != NO_RANK) heap_push(heap, n, c);
+}
+
+static int encode_long(const sl_bpe *b, const char *piece, size_t n, sl_ids *ids, sl_error *err) {
+    symbol *s = malloc(n * sizeof *s);
+    candidate *heap = malloc(3 * n * sizeof *heap); // n - 1 at the start, at most two more a merge
+    size_t n_heap = 0;
+    int rc = s && heap ? 0 : no_memory(err);
+    for (size_t i = 0; !rc && i < n; i++)
+        s[i] = (symbol){b->byte_id[(unsigned char)piece[i]], (int64_t)i - 1, i + 1 < n ? (int64_t)i + 1 : -1};
+    for (size_t i = 0; !rc && i + 1 < n; i++) offer(b, s, (int64_t)i, heap, &n_heap);
+    while (!rc && n_heap > 0) {
+        candidate c = heap_pop(heap, &n_heap);
+        symbol *left = &s[c.at];
+        if (left->id != c.left_id || left->next < 0 || s[left->next].id != c.right_id) continue;
+        symbol *right = &s[left->next];
+        left->id = c.result;
+        left->next = right->next;
+        right->id = -1;
+        if (left->next >= 0) s[left->next].prev = c.at;
+        offer(b, s, c.at, heap, &n_heap);
+        if (left->prev >= 0) offer(b, s, left->prev, heap, &n_heap);
+    }
+    for (int64_t i = 0; !rc && i >= 0; i = s[i].next) rc = sl_ids_push(ids, s[i].id, err);
+    free(s), free(heap);
+    return rc;
+}
+
+int sl_bpe_encode(const sl_bpe *b, const char *piece, size_t n, sl_ids *ids, sl_error *err) {
+    if (b->ignore_merges || n == 1) {
+        int32_t whole = sl_bpe_find(b, piece, n);
+        if (whole >= 0) return sl_ids_push(ids, whole, err);
+    }
+    return (n <= SHORT ? encode_short : encode_long)(b, piece, n, ids, err);
+}

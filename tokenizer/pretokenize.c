@@ -1,0 +1,125 @@
+// tokenizer/pretokenize.c - splits text into pieces by a model's pre-tokenizer pattern, with PCRE2 and its JIT.
+//
+// The patterns are written for Rust's and tiktoken's engines; one thing differs: \s there is Unicode's White_Space, PCRE2's
+// also takes U+180E. So \s and \S are spelled out before compiling.
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include "tokenizer/internal.h"
+
+#include <pcre2.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char sl_pattern_llama3[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
+                                 "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+const char sl_pattern_gpt2[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
+
+#define WHITE "\\t-\\r\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
+
+struct sl_pattern {
+    pcre2_code *code;
+};
+
+static int put(sl_text *out, const char *s, sl_error *err) { return sl_text_append(out, s, strlen(s), err); }
+
+static int spell_out_white(const char *file, const char *regex, sl_text *out, sl_error *err) {
+    int in_class = 0, rc = 0;
+    for (const char *p = regex; !rc && *p; p++) {
+        if (*p == '\\' && p[1]) {
+            p++;
+            if (*p == 's') rc = put(out, in_class ? WHITE : "[" WHITE "]", err);
+            else if (*p == 'S' && !in_class) rc = put(out, "[^" WHITE "]", err);
+            else if (*p == 'S') rc = sl_fail(err, SL_ERR_UNSUPPORTED, "%s: pre_tokenizer pattern: \\S inside a character class", file);
+            else rc = sl_text_append(out, p - 1, 2, err);
+            continue;
+        }
+        if (*p == '[') in_class = 1;
+        if (*p == ']') in_class = 0;
+        rc = sl_text_append(out, p, 1, err);
+    }
+    return rc;
+}
+
+int sl_pattern_new(const char *file, const char *regex, sl_pattern **out, sl_error *err) {
+    sl_text spelled = {0};
+    int code;
+    PCRE2_SIZE at;
+    sl_pattern *p = calloc(1, sizeof *p);
+    int rc = p ? spell_out_white(file, regex, &spelled, err) : sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", file);
+    if (!rc) {
+        p->code = pcre2_compile((PCRE2_SPTR)spelled.data, spelled.n, PCRE2_UTF | PCRE2_UCP, &code, &at, NULL);
+        if (!p->code) {
+            PCRE2_UCHAR why[160];
+            pcre2_get_error_message(code, why, sizeof why);
+            rc = sl_fail(err, SL_ERR_UNSUPPORTED, "%s: pre_tokenizer pattern: %s (at byte %zu of its spelled-out form)", file, (char *)why, at);
+        }
+    }
+    sl_text_free(&spelled);
+    if (rc) {
+        sl_pattern_free(p);
+        return rc;
+    }
+    pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE); // without JIT it is slower, not wrong
+    *out = p;
+    return 0;
+}
+
+void sl_pattern_free(sl_pattern *p) {
+    if (!p) return;
+    pcre2_code_free(p->code);
+    free(p);
+}
+
+// Length of the valid UTF-8 character at s, 0 if there is none.
+static size_t utf8_length(const unsigned char *s, size_t n) {
+    if (s[0] < 0x80) return 1;
+    size_t len = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : 2;
+    if (s[0] < 0xc2 || s[0] > 0xf4 || n < len) return 0;
+    for (size_t i = 1; i < len; i++)
+        if ((s[i] & 0xc0) != 0x80) return 0;
+    if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) || (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f)) return 0;
+    return len;
+}
+
+static size_t valid_run(const char *text, size_t n) { // bytes of valid UTF-8 from the start
+    size_t at = 0;
+    while (at < n) {
+        size_t len = utf8_length((const unsigned char *)text + at, n - at);
+        if (len == 0) break;
+        at += len;
+    }
+    return at;
+}
+
+static int split_valid(const sl_pattern *p, pcre2_match_data *match, const char *text, size_t n, sl_piece_fn fn, void *ctx, sl_error *err) {
+    size_t at = 0;
+    const PCRE2_SIZE *span = pcre2_get_ovector_pointer(match);
+    while (at < n) {
+        int found = pcre2_match(p->code, (PCRE2_SPTR)text, n, at, PCRE2_NO_UTF_CHECK, match, NULL);
+        if (found < 0 && found != PCRE2_ERROR_NOMATCH)
+            return sl_fail(err, SL_ERR_MEMORY, "pre-tokenizer: PCRE2 error %d at byte %zu", found, at);
+        size_t from = found < 0 ? n : span[0], to = found < 0 ? n : span[1];
+        if (to == from && found >= 0) to = from = n; // a pattern that can match nothing: the rest is one piece
+        int rc = from > at ? fn(ctx, text + at, from - at, err) : 0;
+        if (!rc && to > from) rc = fn(ctx, text + from, to - from, err);
+        if (rc) return rc;
+        at = to;
+    }
+    return 0;
+}
+
+int sl_pattern_split(const sl_pattern *p, const char *text, size_t n, sl_piece_fn fn, void *ctx, sl_error *err) {
+    pcre2_match_data *match = pcre2_match_data_create(1, NULL);
+    if (!match) return sl_fail(err, SL_ERR_MEMORY, "pre-tokenizer: out of memory");
+    int rc = 0;
+    for (size_t at = 0; !rc && at < n;) {
+        size_t run = valid_run(text + at, n - at), bad = 0;
+        if (run > 0) rc = split_valid(p, match, text + at, run, fn, ctx, err);
+        at += run;
+        while (at + bad < n && utf8_length((const unsigned char *)text + at + bad, n - at - bad) == 0) bad++;
+        if (!rc && bad > 0) rc = fn(ctx, text + at, bad, err);
+        at += bad;
+    }
+    pcre2_match_data_free(match);
+    return rc;
+}

@@ -1,0 +1,349 @@
+// tokenizer/tokenizer.c - one interface over byte-level BPE and SentencePiece: which file a folder's tokenizer is, the special
+// tokens in a text, and the way back to text.
+#include "engine/json.h"
+#include "tokenizer/internal.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+// ---- growing arrays ----
+
+int sl_ids_push(sl_ids *ids, int32_t id, sl_error *err) {
+    if (ids->n == ids->cap) {
+        size_t cap = ids->cap ? 2 * ids->cap : 256;
+        int32_t *grown = realloc(ids->data, cap * sizeof *grown);
+        if (!grown) return sl_fail(err, SL_ERR_MEMORY, "%zu token ids: out of memory", cap);
+        ids->data = grown;
+        ids->cap = cap;
+    }
+    ids->data[ids->n++] = id;
+    return 0;
+}
+
+void sl_ids_free(sl_ids *ids) {
+    free(ids->data);
+    *ids = (sl_ids){0};
+}
+
+int sl_text_append(sl_text *text, const char *data, size_t n, sl_error *err) {
+    if (text->n + n + 1 > text->cap) {
+        size_t cap = 2 * (text->n + n) + 64;
+        char *grown = realloc(text->data, cap);
+        if (!grown) return sl_fail(err, SL_ERR_MEMORY, "a text of %zu bytes: out of memory", cap);
+        text->data = grown;
+        text->cap = cap;
+    }
+    if (n > 0) memcpy(text->data + text->n, data, n);
+    text->n += n;
+    text->data[text->n] = 0;
+    return 0;
+}
+
+void sl_text_free(sl_text *text) {
+    free(text->data);
+    *text = (sl_text){0};
+}
+
+// ---- added tokens ----
+
+int sl_tokenizer_add(sl_tokenizer *tok, int32_t id, const char *text, size_t n, int special, sl_error *err) {
+    if (n == 0 || id < 0 || id >= 1 << 24) return sl_fail(err, SL_ERR_FORMAT, "added token %d is empty or out of range", id);
+    sl_added *grown = realloc(tok->added, (tok->n_added + 1) * sizeof *grown);
+    if (grown) tok->added = grown;
+    char *copy = malloc(n + 1);
+    if (!grown || !copy) {
+        free(copy);
+        return sl_fail(err, SL_ERR_MEMORY, "added tokens: out of memory");
+    }
+    memcpy(copy, text, n);
+    copy[n] = 0;
+    tok->added[tok->n_added++] = (sl_added){copy, n, id, special};
+    if (id >= tok->n_vocab) tok->n_vocab = id + 1;
+    return 0;
+}
+
+static int by_first_byte(const void *a, const void *b) { // then the longest first
+    const sl_added *x = a, *y = b;
+    int c = (int)(unsigned char)x->text[0] - (int)(unsigned char)y->text[0];
+    return c ? c : (x->n < y->n) - (x->n > y->n);
+}
+
+static void index_added(sl_tokenizer *tok) {
+    if (tok->n_added > 0) qsort(tok->added, tok->n_added, sizeof *tok->added, by_first_byte);
+    for (int b = 0, i = 0; b <= 256; b++) {
+        tok->first_added[b] = i;
+        while (b < 256 && i < tok->n_added && (unsigned char)tok->added[i].text[0] == b) i++;
+    }
+}
+
+static const sl_added *added_by_id(const sl_tokenizer *tok, int32_t id) {
+    for (int i = 0; i < tok->n_added; i++)
+        if (tok->added[i].id == id) return &tok->added[i];
+    return NULL;
+}
+
+int32_t sl_tokenizer_find(const sl_tokenizer *tok, const char *piece) {
+    for (int i = 0; i < tok->n_added; i++)
+        if (!strcmp(tok->added[i].text, piece)) return tok->added[i].id;
+    return -1;
+}
+
+int sl_tokenizer_is_special(const sl_tokenizer *tok, int32_t id) {
+    const sl_added *a = added_by_id(tok, id);
+    return a && a->special;
+}
+
+// ---- loading ----
+
+static int read_file(const char *path, sl_text *out, sl_error *err) {
+    char buf[65536];
+    size_t n;
+    int rc = 0;
+    FILE *f = fopen(path, "rb");
+    if (!f) return sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
+    while (!rc && (n = fread(buf, 1, sizeof buf, f)) > 0) rc = sl_text_append(out, buf, n, err);
+    if (!rc && ferror(f)) rc = sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
+    fclose(f);
+    return rc;
+}
+
+static int load_sentencepiece(const char *path, sl_tokenizer *tok, sl_error *err) {
+    char why[256] = "out of memory";
+    tok->kind = "sentencepiece";
+    tok->spm = sl_spm_load(path, why, sizeof why);
+    if (!tok->spm) return sl_fail(err, SL_ERR_FORMAT, "%s: neither tiktoken ranks nor a SentencePiece model: %s", path, why);
+    tok->n_vocab = sl_spm_n(tok->spm);
+    tok->bos = sl_spm_bos(tok->spm);
+    tok->eos = sl_spm_eos(tok->spm);
+    tok->add_bos = tok->bos >= 0;
+    for (int i = 0; i < tok->n_vocab; i++) {
+        sl_spm_kind kind;
+        const char *piece = sl_spm_piece(tok->spm, i, &kind);
+        if (kind != SL_SPM_CONTROL && kind != SL_SPM_UNKNOWN) continue;
+        int rc = sl_tokenizer_add(tok, i, piece, strlen(piece), 1, err);
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+// tokenizer.model is two things: lines of base64 and rank, or a protobuf, which holds bytes below a blank.
+static int load_model_file(const char *dir, sl_tokenizer *tok, sl_error *err) {
+    char path[4200];
+    sl_text data = {0};
+    snprintf(path, sizeof path, "%s/tokenizer.model", dir);
+    int rc = read_file(path, &data, err), lines = !rc && data.n > 0;
+    for (size_t i = 0; lines && i < data.n && i < 64 && data.data[i] != '\n'; i++) lines = data.data[i] >= ' ' && data.data[i] <= '~';
+    if (!rc) rc = lines ? sl_tiktoken_load(path, data.data, data.n, tok, err) : load_sentencepiece(path, tok, err);
+    sl_text_free(&data);
+    return rc;
+}
+
+// tokenizer_config.json: "bos_token" and "eos_token" as strings or objects, and add_bos_token.
+static int read_config(const char *dir, sl_tokenizer *tok, sl_error *err) {
+    json_t *root;
+    int rc = sl_json_load(dir, "tokenizer_config.json", 1, &root, err);
+    if (rc || !root) return rc;
+    static const char *const fields[2] = {"bos_token", "eos_token"};
+    int32_t *to[2] = {&tok->bos, &tok->eos};
+    for (int i = 0; i < 2; i++) {
+        const json_t *v = json_object_get(root, fields[i]);
+        const char *text = json_string_value(json_is_object(v) ? json_object_get(v, "content") : v);
+        int32_t id = text ? sl_tokenizer_find(tok, text) : -1;
+        if (id >= 0 && *to[i] < 0) *to[i] = id;
+    }
+    if (json_is_false(json_object_get(root, "add_bos_token"))) tok->add_bos = 0;
+    json_decref(root);
+    return 0;
+}
+
+static int load(const char *dir, sl_tokenizer *tok, sl_error *err) {
+    char path[4200];
+    int is_bpe, rc = sl_bpe_json_load(dir, &is_bpe, tok, err);
+    if (rc) return rc;
+    if (!is_bpe) {
+        snprintf(path, sizeof path, "%s/tokenizer.json", dir);
+        int has_json = access(path, F_OK) == 0;
+        snprintf(path, sizeof path, "%s/tokenizer.model", dir);
+        if (access(path, F_OK)) // sl_bpe_json_load has said why tokenizer.json is not it
+            return has_json ? SL_ERR_UNSUPPORTED : sl_fail(err, SL_ERR_IO, "%s: neither tokenizer.json nor tokenizer.model is there", dir);
+        rc = load_model_file(dir, tok, err);
+        if (rc) return rc;
+    }
+    index_added(tok);
+    return read_config(dir, tok, err);
+}
+
+int sl_tokenizer_load(const char *dir, sl_tokenizer **out, sl_error *err) {
+    if (strlen(dir) > 3000) return sl_fail(err, SL_ERR_ARG, "%.200s...: the path is too long", dir);
+    sl_tokenizer *tok = calloc(1, sizeof *tok);
+    if (!tok) return sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", dir);
+    tok->bos = tok->eos = -1;
+    int rc = load(dir, tok, err);
+    if (rc) {
+        sl_tokenizer_free(tok);
+        return rc;
+    }
+    *out = tok;
+    return 0;
+}
+
+void sl_tokenizer_free(sl_tokenizer *tok) {
+    if (!tok) return;
+    for (int i = 0; i < tok->n_added; i++) free(tok->added[i].text);
+    free(tok->added);
+    sl_pattern_free(tok->pattern);
+    sl_bpe_free(tok->bpe);
+    if (tok->spm) sl_spm_free(tok->spm);
+    free(tok);
+}
+
+const char *sl_tokenizer_kind(const sl_tokenizer *tok) { return tok->kind; }
+int sl_tokenizer_n_vocab(const sl_tokenizer *tok) { return tok->n_vocab; }
+int32_t sl_tokenizer_bos(const sl_tokenizer *tok) { return tok->bos; }
+int32_t sl_tokenizer_eos(const sl_tokenizer *tok) { return tok->eos; }
+
+// ---- text to ids ----
+
+// The added token that starts at text, the longest if several do.
+static const sl_added *added_at(const sl_tokenizer *tok, const char *text, size_t n, int plain) {
+    int b = (unsigned char)text[0];
+    for (int i = tok->first_added[b]; i < tok->first_added[b + 1]; i++) {
+        const sl_added *a = &tok->added[i];
+        if (a->n <= n && !(plain && a->special) && !memcmp(a->text, text, a->n)) return a;
+    }
+    return NULL;
+}
+
+typedef struct encode_ctx {
+    const sl_bpe *bpe;
+    sl_ids *ids;
+} encode_ctx;
+
+static int encode_piece(void *ctx, const char *piece, size_t n, sl_error *err) {
+    encode_ctx *c = ctx;
+    return sl_bpe_encode(c->bpe, piece, n, c->ids, err);
+}
+
+static int encode_spm(const sl_tokenizer *tok, const char *text, size_t n, sl_ids *ids, sl_error *err) {
+    size_t n_ids;
+    int *got = sl_spm_encode(tok->spm, text, n, &n_ids), rc = 0;
+    if (!got) return sl_fail(err, SL_ERR_MEMORY, "SentencePiece could not encode %zu bytes", n);
+    for (size_t i = 0; !rc && i < n_ids; i++) rc = sl_ids_push(ids, got[i], err);
+    free(got);
+    return rc;
+}
+
+static int encode_text(const sl_tokenizer *tok, const char *text, size_t n, sl_ids *ids, sl_error *err) {
+    if (n == 0) return 0;
+    encode_ctx ctx = {tok->bpe, ids};
+    return tok->spm ? encode_spm(tok, text, n, ids, err) : sl_pattern_split(tok->pattern, text, n, encode_piece, &ctx, err);
+}
+
+int sl_tokenize(const sl_tokenizer *tok, const char *text, size_t n, unsigned flags, sl_ids *ids, sl_error *err) {
+    int rc = (flags & SL_TOK_BOS) && tok->add_bos ? sl_ids_push(ids, tok->bos, err) : 0;
+    size_t from = 0;
+    for (size_t at = 0; !rc && at < n;) {
+        const sl_added *a = added_at(tok, text + at, n - at, (flags & SL_TOK_PLAIN) != 0);
+        if (!a) {
+            at++;
+            continue;
+        }
+        rc = encode_text(tok, text + from, at - from, ids, err);
+        if (!rc) rc = sl_ids_push(ids, a->id, err);
+        from = at += a->n;
+    }
+    return rc ? rc : encode_text(tok, text + from, n - from, ids, err);
+}
+
+// ---- ids to text ----
+
+// SentencePiece writes a blank as U+2581, a byte without a piece as <0xNN>, and puts a blank before the text.
+static int append_spm(const sl_tokenizer *tok, int32_t id, int drop_blank, sl_text *text, sl_error *err) {
+    sl_spm_kind kind;
+    const char *piece = sl_spm_piece(tok->spm, id, &kind);
+    if (kind == SL_SPM_BYTE) {
+        char byte = (char)strtol(piece + 3, NULL, 16);
+        return sl_text_append(text, &byte, 1, err);
+    }
+    int rc = 0, first = 1;
+    for (const char *p = piece; !rc && *p; first = 0) {
+        int blank = !strncmp(p, "\xe2\x96\x81", 3);
+        if (blank && first && drop_blank) p += 3;
+        else if (blank) rc = sl_text_append(text, " ", 1, err), p += 3;
+        else rc = sl_text_append(text, p++, 1, err);
+    }
+    return rc;
+}
+
+static int append_token(const sl_tokenizer *tok, int32_t id, int specials, int *at_start, sl_text *text, sl_error *err) {
+    if (id < 0 || id >= tok->n_vocab) return sl_fail(err, SL_ERR_ARG, "token id %d: expected 0 to %d", id, tok->n_vocab - 1);
+    const sl_added *a = added_by_id(tok, id);
+    if (a) return a->special && !specials ? 0 : sl_text_append(text, a->text, a->n, err);
+    int start = *at_start;
+    *at_start = 0;
+    if (tok->spm) return append_spm(tok, id, start, text, err);
+    size_t n = 0;
+    const char *bytes = sl_bpe_bytes(tok->bpe, id, &n);
+    return bytes ? sl_text_append(text, bytes, n, err) : 0; // an id that the vocabulary skips has no text
+}
+
+int sl_detokenize(const sl_tokenizer *tok, const int32_t *ids, size_t n, int specials, sl_text *text, sl_error *err) {
+    int rc = sl_text_append(text, "", 0, err), at_start = 1;
+    for (size_t i = 0; !rc && i < n; i++) rc = append_token(tok, ids[i], specials, &at_start, text, err);
+    return rc;
+}
+
+// ---- streaming ----
+
+sl_detok_stream sl_detok_begin(const sl_tokenizer *tok, int specials, int at_start) {
+    return (sl_detok_stream){.tok = tok, .specials = specials, .at_start = at_start};
+}
+
+// How many bytes the character that starts with these n bytes needs; 0: it can never become UTF-8 with the byte s[n - 1].
+static int utf8_need(const unsigned char *s, int n) {
+    int need = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : s[0] < 0xf5 ? 4 : 0;
+    if (n < 2 || need < 2) return need;
+    unsigned low = s[0] == 0xe0 ? 0xa0 : s[0] == 0xf0 ? 0x90 : 0x80, high = s[0] == 0xed ? 0x9f : s[0] == 0xf4 ? 0x8f : 0xbf;
+    if (s[1] < low || s[1] > high) return 0;
+    for (int i = 2; i < n; i++)
+        if ((s[i] & 0xc0) != 0x80) return 0;
+    return need;
+}
+
+static int append_replacement(sl_text *text, sl_error *err) { return sl_text_append(text, "\xef\xbf\xbd", 3, err); }
+
+static int feed_byte(sl_detok_stream *s, unsigned char byte, sl_text *text, sl_error *err) {
+    int rc = 0;
+    s->held[s->n_held++] = byte;
+    int need = utf8_need(s->held, s->n_held);
+    if (need == 0 && s->n_held > 1) { // what was held ends here; the byte may begin a character of its own
+        s->n_held = 0;
+        rc = append_replacement(text, err);
+        return rc ? rc : feed_byte(s, byte, text, err);
+    }
+    if (need == 0) {
+        s->n_held = 0;
+        return append_replacement(text, err);
+    }
+    if (need > s->n_held) return 0;
+    rc = sl_text_append(text, (const char *)s->held, (size_t)s->n_held, err);
+    s->n_held = 0;
+    return rc;
+}
+
+int sl_detok_next(sl_detok_stream *s, int32_t id, sl_text *text, sl_error *err) {
+    sl_text bytes = {0};
+    int rc = append_token(s->tok, id, s->specials, &s->at_start, &bytes, err);
+    for (size_t i = 0; !rc && i < bytes.n; i++) rc = feed_byte(s, (unsigned char)bytes.data[i], text, err);
+    sl_text_free(&bytes);
+    return rc;
+}
+
+int sl_detok_end(sl_detok_stream *s, sl_text *text, sl_error *err) {
+    int held = s->n_held;
+    s->n_held = 0;
+    return held ? append_replacement(text, err) : sl_text_append(text, "", 0, err);
+}
