@@ -33,7 +33,8 @@ int sl_sampling_check(const sl_sampling *s, int n_vocab, sl_error *err); // rang
 typedef struct sl_sampler sl_sampler; // one per session: scratch for n_vocab and the token history of the penalties
 int sl_sampler_new(const sl_sampling *params, int n_vocab, sl_sampler **out, sl_error *err);
 void sl_sampler_free(sl_sampler *s);
-void sl_sampler_accept(sl_sampler *s, int32_t id);        // a token entered the context (prompt or generated)
+// A token entered the context (prompt or generated).
+int sl_sampler_accept(sl_sampler *s, int32_t id, sl_error *err);
 void sl_sampler_truncate(sl_sampler *s, int n_tokens);    // the context was cut back to its first n tokens
 // logits: [n_vocab], not changed. position: of the token to be drawn. Returns its id; allocates nothing.
 int32_t sl_sampler_draw(sl_sampler *s, const float *logits, uint32_t sequence, uint32_t position);

@@ -1,0 +1,249 @@
+// tokenizer/chat.c - the chat templates, each recognised from its published Jinja text by marks that no other template shares,
+// and written out in C. Refuses what it does not recognise: a wrong prompt is worse than none.
+#include "tokenizer/chat.h"
+#include "engine/json.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+typedef enum { FAMILY_LLAMA2, FAMILY_LLAMA3, FAMILY_MISTRAL, FAMILY_CHATML } family;
+
+struct sl_chat_template {
+    const char *name;
+    family family;
+    const char *marks[4];     // all are in the Jinja text
+    const char *absent[4];    // none of these is
+    size_t most;              // bytes of the Jinja text; 0: any
+    // Llama 3: the date in the system block; today: the template asks the clock
+    int dated, today;
+    // Mistral: what stands around a user's turn, before and after an assistant's
+    const char *inst, *end_inst, *reply;
+    enum { SYSTEM_REFUSED, SYSTEM_FIRST, SYSTEM_LAST, SYSTEM_OWN } system;
+    int trim_reply;
+    const char *default_system; // ChatML
+};
+
+static const sl_chat_template templates[] = {
+    {.name = "llama2", .family = FAMILY_LLAMA2, .marks = {"bos_token + '[INST] ' + content.strip() + ' [/INST]'", "'<<SYS>>\\n' + system_message"},
+     .absent = {"elif true"}},
+    {.name = "llama3.2", .family = FAMILY_LLAMA3, .dated = 1, .today = 1,
+     .marks = {"Cutting Knowledge Date: December 2023", "so we can slot it into the right place", "strftime_now"}, .absent = {"<function="}},
+    {.name = "llama3.1", .family = FAMILY_LLAMA3, .dated = 1,
+     .marks = {"Cutting Knowledge Date: December 2023", "so we can slot it into the right place", "\"26 Jul 2024\""},
+     .absent = {"strftime_now", "<function="}},
+    {.name = "llama3", .family = FAMILY_LLAMA3, .marks = {"'<|start_header_id|>' + message['role'] + '<|end_header_id|>", "message['content'] | trim", "'<|eot_id|>'"},
+     .absent = {"tool", "Cutting Knowledge", "date"}, .most = 700},
+    {.name = "mistral-v7", .family = FAMILY_MISTRAL, .marks = {"'[SYSTEM_PROMPT] ' + message['content'] + '[/SYSTEM_PROMPT]'", "'[INST] ' + message['content'] + '[/INST]'"},
+     .inst = "[INST] ", .end_inst = "[/INST]", .reply = " ", .system = SYSTEM_OWN},
+    {.name = "mistral-v3", .family = FAMILY_MISTRAL, .marks = {"\"[AVAILABLE_TOOLS] [\"", "\"[INST] \" +", "|trim + eos_token"},
+     .inst = "[INST] ", .end_inst = "[/INST]", .reply = " ", .system = SYSTEM_LAST, .trim_reply = 1},
+    {.name = "mistral-v3-tekken", .family = FAMILY_MISTRAL, .marks = {"\"[AVAILABLE_TOOLS][\"", "\"[INST]\" +", "message[\"content\"] + eos_token"},
+     .inst = "[INST]", .end_inst = "[/INST]", .reply = "", .system = SYSTEM_LAST},
+    {.name = "mistral-v1", .family = FAMILY_MISTRAL, .marks = {"' [INST] ' + system_message", "' ' + message['content'] + eos_token"},
+     .inst = " [INST] ", .end_inst = " [/INST]", .reply = " ", .system = SYSTEM_FIRST},
+    {.name = "mistral-v0", .family = FAMILY_MISTRAL, .marks = {"'[INST] ' + message['content'] + ' [/INST]'", "Only user and assistant roles are supported!"},
+     .absent = {"system_message", "SYS"}, .inst = "[INST] ", .end_inst = " [/INST]", .reply = "", .system = SYSTEM_REFUSED},
+    {.name = "qwen2.5", .family = FAMILY_CHATML, .marks = {"You are Qwen, created by Alibaba Cloud. You are a helpful assistant.", "'<|im_start|>' + message.role + '\\n' + message.content"},
+     .absent = {"<think>"}, .default_system = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."},
+    {.name = "chatml", .family = FAMILY_CHATML, .marks = {"'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>'"},
+     .absent = {"tool", "elif"}, .most = 400},
+};
+enum { N_TEMPLATES = sizeof templates / sizeof *templates };
+
+const sl_chat_template *sl_chat_find(const char *name) {
+    for (int i = 0; i < N_TEMPLATES; i++)
+        if (!strcmp(templates[i].name, name)) return &templates[i];
+    return NULL;
+}
+
+const char *sl_chat_name(const sl_chat_template *t) { return t->name; }
+
+const char *sl_chat_names(void) {
+    return "llama2, llama3, llama3.1, llama3.2, mistral-v0, mistral-v1, mistral-v3, mistral-v3-tekken, mistral-v7, chatml, qwen2.5";
+}
+
+// ---- recognition ----
+
+static int matches(const sl_chat_template *t, const char *jinja) {
+    if (t->most && strlen(jinja) > t->most) return 0;
+    for (int i = 0; i < 4 && t->marks[i]; i++)
+        if (!strstr(jinja, t->marks[i])) return 0;
+    for (int i = 0; i < 4 && t->absent[i]; i++)
+        if (strstr(jinja, t->absent[i])) return 0;
+    return 1;
+}
+
+int sl_chat_detect(const char *jinja, const sl_chat_template **out, sl_error *err) {
+    for (int i = 0; i < N_TEMPLATES; i++) {
+        if (!matches(&templates[i], jinja)) continue;
+        *out = &templates[i];
+        return 0;
+    }
+    return sl_fail(err, SL_ERR_UNSUPPORTED, "the model's chat template is none that is known here; pass --chat-template with one of: %s", sl_chat_names());
+}
+
+// chat_template: a string, or a list of {name, template} of which "default" counts.
+static const char *template_text(const json_t *v) {
+    if (json_is_string(v)) return json_string_value(v);
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        const json_t *entry = json_array_get(v, i);
+        const char *name = json_string_value(json_object_get(entry, "name"));
+        if (name && !strcmp(name, "default")) return json_string_value(json_object_get(entry, "template"));
+    }
+    return NULL;
+}
+
+static int load_jinja_file(const char *dir, char *text, size_t size) { // 1: there
+    char path[4200];
+    snprintf(path, sizeof path, "%.4000s/chat_template.jinja", dir);
+    FILE *f = fopen(path, "rb");
+    if (!f) return 0;
+    size_t n = fread(text, 1, size - 1, f);
+    text[n] = 0;
+    fclose(f);
+    return 1;
+}
+
+int sl_chat_load(const char *dir, const sl_chat_template **out, sl_error *err) {
+    static const char *const files[] = {"chat_template.json", "tokenizer_config.json"};
+    char text[65536];
+    if (load_jinja_file(dir, text, sizeof text)) return sl_chat_detect(text, out, err);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        json_t *root;
+        int rc = sl_json_load(dir, files[i], 1, &root, err);
+        if (rc) return rc;
+        const char *jinja = template_text(json_object_get(root, "chat_template"));
+        rc = jinja ? sl_chat_detect(jinja, out, err) : 0;
+        json_decref(root);
+        if (jinja) return rc;
+    }
+    return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: the model brings no chat template; pass --chat-template with one of: %s", dir, sl_chat_names());
+}
+
+// ---- rendering ----
+
+typedef struct span { const char *s; size_t n; } span;
+
+static int is_white(unsigned c) { // Python's str.isspace, which Jinja's trim uses
+    return (c >= 9 && c <= 13) || (c >= 28 && c <= 32) || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) ||
+           c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+}
+
+static unsigned char_at(const unsigned char *s, size_t n, size_t *len) { // white space has at most 3 bytes
+    *len = 1;
+    if (s[0] < 0x80) return s[0];
+    if ((s[0] & 0xe0) == 0xc0 && n >= 2) return *len = 2, (s[0] & 31u) << 6 | (s[1] & 63u);
+    if ((s[0] & 0xf0) == 0xe0 && n >= 3) return *len = 3, (s[0] & 15u) << 12 | (s[1] & 63u) << 6 | (s[2] & 63u);
+    return 0xfffd;
+}
+
+static span trim(span x) {
+    size_t len;
+    while (x.n > 0 && is_white(char_at((const unsigned char *)x.s, x.n, &len))) x.s += len, x.n -= len;
+    while (x.n > 0) {
+        size_t back = 1;
+        while (back < x.n && back < 3 && ((unsigned char)x.s[x.n - back] & 0xc0) == 0x80) back++;
+        if (!is_white(char_at((const unsigned char *)x.s + x.n - back, back, &len)) || len != back) break;
+        x.n -= back;
+    }
+    return x;
+}
+
+static span content(const sl_message *m) { return (span){m->content, m->n}; }
+static int is_role(const sl_message *m, const char *role) { return !strcmp(m->role, role); }
+static int put(sl_text *out, const char *s, sl_error *err) { return sl_text_append(out, s, strlen(s), err); }
+static int put_span(sl_text *out, span s, sl_error *err) { return sl_text_append(out, s.s, s.n, err); }
+
+static int put3(sl_text *out, const char *a, span b, const char *c, sl_error *err) {
+    int rc = put(out, a, err);
+    if (!rc) rc = put_span(out, b, err);
+    return rc ? rc : put(out, c, err);
+}
+
+// After an optional system message the roles must be user, assistant, user, ...
+static int check_turns(const sl_chat_template *t, const sl_message *m, int n, sl_error *err) {
+    for (int i = 0; i < n; i++)
+        if (!is_role(&m[i], i % 2 ? "assistant" : "user"))
+            return sl_fail(err, SL_ERR_ARG, "chat template %s: message %d has role \"%s\", expected \"%s\"", t->name, i, m[i].role, i % 2 ? "assistant" : "user");
+    return 0;
+}
+
+static int render_llama3(const sl_chat_template *t, const sl_message *m, int n, const char *date, sl_text *out, sl_error *err) {
+    static const char open[] = "<|start_header_id|>", close[] = "<|end_header_id|>\n\n";
+    char now[32] = "26 Jul 2024";
+    int rc = put(out, "<|begin_of_text|>", err), from = 0;
+    if (t->dated) {
+        time_t clock = time(NULL);
+        struct tm tm;
+        if (t->today && localtime_r(&clock, &tm)) strftime(now, sizeof now, "%d %b %Y", &tm);
+        span system = {"", 0};
+        if (n > 0 && is_role(&m[0], "system")) system = trim(content(&m[from++]));
+        if (!rc) rc = put3(out, "<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\nToday Date: ",
+                           (span){date ? date : now, strlen(date ? date : now)}, "\n\n", err);
+        if (!rc) rc = put3(out, "", system, "<|eot_id|>", err);
+    }
+    for (int i = from; !rc && i < n; i++) {
+        rc = put3(out, open, (span){m[i].role, strlen(m[i].role)}, close, err);
+        if (!rc) rc = put3(out, "", trim(content(&m[i])), "<|eot_id|>", err);
+    }
+    return rc ? rc : put(out, "<|start_header_id|>assistant<|end_header_id|>\n\n", err);
+}
+
+static int render_llama2(const sl_chat_template *t, const sl_message *m, int n, sl_text *out, sl_error *err) {
+    int has_system = n > 0 && is_role(&m[0], "system"), rc = check_turns(t, m + has_system, n - has_system, err);
+    for (int i = has_system; !rc && i < n; i++) {
+        sl_text whole = {0};
+        if (is_role(&m[i], "assistant")) {
+            rc = put3(out, " ", trim(content(&m[i])), " </s>", err);
+            continue;
+        }
+        if (i == 1 && has_system) rc = put3(&whole, "<<SYS>>\n", content(&m[0]), "\n<</SYS>>\n\n", err);
+        if (!rc) rc = put_span(&whole, content(&m[i]), err);
+        if (!rc) rc = put3(out, "<s>[INST] ", trim((span){whole.data, whole.n}), " [/INST]", err);
+        sl_text_free(&whole);
+    }
+    return rc;
+}
+
+static int render_mistral(const sl_chat_template *t, const sl_message *m, int n, sl_text *out, sl_error *err) {
+    int has_system = n > 0 && is_role(&m[0], "system") && t->system != SYSTEM_OWN, rc = 0;
+    if (has_system && t->system == SYSTEM_REFUSED) return sl_fail(err, SL_ERR_ARG, "chat template %s takes no system message", t->name);
+    if (t->system != SYSTEM_OWN) rc = check_turns(t, m + has_system, n - has_system, err);
+    if (!rc) rc = put(out, "<s>", err);
+    for (int i = has_system; !rc && i < n; i++) {
+        if (is_role(&m[i], "user")) {
+            int carries = has_system && i == (t->system == SYSTEM_FIRST ? 1 : n - 1);
+            rc = put(out, t->inst, err);
+            if (!rc && carries) rc = put3(out, "", content(&m[0]), "\n\n", err);
+            if (!rc) rc = put3(out, "", content(&m[i]), t->end_inst, err);
+        } else if (is_role(&m[i], "assistant")) {
+            rc = put3(out, t->reply, t->trim_reply ? trim(content(&m[i])) : content(&m[i]), "</s>", err);
+        } else if (is_role(&m[i], "system")) {
+            rc = put3(out, "[SYSTEM_PROMPT] ", content(&m[i]), "[/SYSTEM_PROMPT]", err);
+        } else {
+            rc = sl_fail(err, SL_ERR_ARG, "chat template %s: message %d has role \"%s\", expected system, user or assistant", t->name, i, m[i].role);
+        }
+    }
+    return rc;
+}
+
+static int render_chatml(const sl_chat_template *t, const sl_message *m, int n, sl_text *out, sl_error *err) {
+    int rc = 0;
+    if (t->default_system && !(n > 0 && is_role(&m[0], "system")))
+        rc = put3(out, "<|im_start|>system\n", (span){t->default_system, strlen(t->default_system)}, "<|im_end|>\n", err);
+    for (int i = 0; !rc && i < n; i++) {
+        rc = put3(out, "<|im_start|>", (span){m[i].role, strlen(m[i].role)}, "\n", err);
+        if (!rc) rc = put3(out, "", content(&m[i]), "<|im_end|>\n", err);
+    }
+    return rc ? rc : put(out, "<|im_start|>assistant\n", err);
+}
+
+int sl_chat_render(const sl_chat_template *t, const sl_message *messages, int n, const char *date, sl_text *out, sl_error *err) {
+    switch (t->family) {
+    case FAMILY_LLAMA3: return render_llama3(t, messages, n, date, out, err);
+    case FAMILY_LLAMA2: return render_llama2(t, messages, n, out, err);
+    case FAMILY_MISTRAL: return render_mistral(t, messages, n, out, err);
+    default: return render_chatml(t, messages, n, out, err);
+    }
+}
