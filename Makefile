@@ -21,9 +21,9 @@ OPT     := -O0 -g
 endif
 
 COMMIT   := $(shell git rev-parse --short HEAD 2>/dev/null)
-CPPFLAGS := -I. -D_GNU_SOURCE= -MMD -MP
+CPPFLAGS := -I. -MMD -MP
 # No contraction, no fast-math: equal bits from equal inputs is a promise (README).
-CFLAGS   := -std=c11 -Wall -Wextra -Werror -fopenmp -ffp-contract=off $(OPT)
+CFLAGS   := -std=c11 -D_GNU_SOURCE= -Wall -Wextra -Werror -fopenmp -ffp-contract=off $(OPT)
 CXXFLAGS := -std=c++17 -Wall -Wextra -Werror $(OPT)
 LDLIBS   := -ljansson -lpcre2-8 -lsentencepiece -lopenblas -lstdc++ -lm -fopenmp
 

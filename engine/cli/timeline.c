@@ -52,8 +52,8 @@ int cli_check_prompt(const cli_run *run, size_t n, sl_error *err) {
 // ---- tokens in ----
 
 static int note(cli_timeline *t, int32_t id, sl_error *err) { // a token entered the context
-    sl_sampler_accept(t->sampler, id);
-    return sl_ids_push(&t->ids, id, err);
+    int rc = sl_sampler_accept(t->sampler, id, err);
+    return rc ? rc : sl_ids_push(&t->ids, id, err);
 }
 
 // In pieces of a prefill pass, so that Ctrl+C is heard; the logits do not depend on the pieces.
