@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+"""Makes tests/goldens: small random models in Hugging Face's format, and what transformers computes with them.
+
+    python3 scripts/make_goldens.py            needs torch and transformers; a CPU is enough
+
+Weights are stored in the dtype under test and computed with in float32, eager attention. The KV cache is rounded to bfloat16,
+as Sleigh's is: every key and value passes through it, so that what is left to compare is the arithmetic."""
+import argparse
+import json
+import os
+import shutil
+
+import numpy as np
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+
+GREEDY_STEPS = 32
+LEAST_MARGIN = 1e-2  # between the two largest logits at every greedy step: no near-ties
+BASE = dict(vocab_size=320, hidden_size=64, intermediate_size=112, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, max_position_embeddings=512, rms_norm_eps=1e-5, bos_token_id=1, eos_token_id=2)
+LLAMA3 = dict(rope_type="llama3", rope_theta=10000.0, factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)
+MODELS = {  # name: (config class, changes, dtype, tokens of the prompt, shards)
+    "mha": (LlamaConfig, dict(num_key_value_heads=4), torch.bfloat16, 70, 1),
+    "gqa": (LlamaConfig, dict(num_attention_heads=8, num_key_value_heads=2, head_dim=16, rope_parameters=LLAMA3), torch.bfloat16, 300, 1),
+    "tied": (LlamaConfig, dict(tie_word_embeddings=True), torch.bfloat16, 90, 1),
+    "f16": (LlamaConfig, dict(), torch.float16, 80, 1),
+    "f32": (LlamaConfig, dict(hidden_size=96, num_attention_heads=6, num_key_value_heads=2, head_dim=32), torch.float32, 100, 1),
+    "headdim80": (LlamaConfig, dict(head_dim=80, hidden_size=96), torch.bfloat16, 270, 1),
+    "sharded": (LlamaConfig, dict(rope_parameters=dict(rope_type="linear", rope_theta=10000.0, factor=2.0)), torch.bfloat16, 120, 3),
+    "mistral": (MistralConfig, dict(sliding_window=None, head_dim=32), torch.bfloat16, 110, 1),
+}
+
+
+class RoundedCache(DynamicCache):
+    """Keeps keys and values as bfloat16 would."""
+
+    def update(self, key_states, value_states, *args, **kwargs):
+        def rounded(x):
+            return x.to(torch.bfloat16).to(x.dtype)
+        return super().update(rounded(key_states), rounded(value_states), *args, **kwargs)
+
+
+def old_style_rope(path):
+    """Published Llama folders write rope_theta and rope_scaling; transformers 5 saves rope_parameters. One fixture of each."""
+    with open(path) as f:
+        config = json.load(f)
+    rope = config.pop("rope_parameters", None)
+    if rope:
+        config["rope_theta"] = rope.pop("rope_theta")
+        config["rope_scaling"] = rope if rope.get("rope_type", "default") != "default" else None
+    with open(path, "w") as f:
+        json.dump(config, f, indent=1)
+
+
+def random_model(cls, config, seed):
+    torch.manual_seed(seed)
+    model = (LlamaForCausalLM if cls is LlamaConfig else MistralForCausalLM)(config)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.copy_(1 + 0.1 * torch.randn_like(p) if p.dim() == 1 else torch.randn_like(p) * 1.5 / p.shape[1] ** 0.5)
+    return model
+
+
+def run(model, ids):
+    """Logits of every prompt position, greedy continuation, and its least margin."""
+    cache, tokens, margin = RoundedCache(), [], float("inf")
+    with torch.no_grad():
+        logits = model(torch.tensor([ids]), past_key_values=cache, use_cache=True).logits[0]
+        last = logits[-1]
+        for _ in range(GREEDY_STEPS):
+            top = torch.topk(last, 2)
+            margin = min(margin, float(top.values[0] - top.values[1]))
+            tokens.append(int(top.indices[0]))
+            last = model(torch.tensor([[tokens[-1]]]), past_key_values=cache, use_cache=True).logits[0, -1]
+    return logits.numpy().astype(np.float32), tokens, margin
+
+
+def write_json(path, data):
+    with open(path, "w") as f:
+        json.dump(data, f)
+
+
+def make(name, out):
+    cls, changes, dtype, n, shards = MODELS[name]
+    for seed in range(100):
+        config = cls(**{**BASE, **changes}, attn_implementation="eager")
+        model = random_model(cls, config, seed).to(dtype)
+        folder = os.path.join(out, name)
+        shutil.rmtree(folder, ignore_errors=True)
+        model.save_pretrained(folder, **({"max_shard_size": "80KB"} if shards > 1 else {}))
+        if name not in ("mistral", "sharded"):
+            old_style_rope(os.path.join(folder, "config.json"))
+        again = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+        ids = np.random.default_rng(seed).integers(3, config.vocab_size, n).tolist()
+        logits, greedy, margin = run(again, ids)
+        if margin > LEAST_MARGIN:
+            break
+    write_json(os.path.join(folder, "ids.json"), ids)
+    write_json(os.path.join(folder, "greedy.json"), greedy)
+    np.save(os.path.join(folder, "logits.npy"), logits)
+    print(f"{name}: seed {seed}, {n} tokens, least greedy margin {margin:.3f}")
+
+
+def make_tiny(out, n=600):
+    """The embedded model on a text of its own: the last positions and a greedy continuation."""
+    import random
+    import tiny_text
+    from tokenizers import Tokenizer
+    here = os.path.join(os.path.dirname(__file__), "..", "models", "tiny")
+    context, questions = tiny_text.needle_context(random.Random(5), n, 4)
+    ids = Tokenizer.from_file(os.path.join(here, "tokenizer.json")).encode(context + questions[0][0]).ids
+    model = AutoModelForCausalLM.from_pretrained(here, dtype=torch.float32, attn_implementation="eager").eval()
+    logits, greedy, margin = run(model, ids)
+    folder = os.path.join(out, "tiny")
+    os.makedirs(folder, exist_ok=True)
+    write_json(os.path.join(folder, "ids.json"), ids)
+    write_json(os.path.join(folder, "greedy.json"), greedy[:12])
+    np.save(os.path.join(folder, "logits_last.npy"), logits[-4:])
+    print(f"tiny: {len(ids)} tokens, least greedy margin {margin:.3f}")
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("-o", "--out", default=os.path.join(os.path.dirname(__file__), "..", "tests", "goldens"))
+    a = p.parse_args()
+    torch.set_num_threads(1)
+    for name in MODELS:
+        make(name, a.out)
+    make_tiny(a.out)
+    with open(os.path.join(a.out, "README.md"), "w") as f:
+        f.write("# Golden fixtures\n\nMade by `scripts/make_goldens.py` with "
+                f"torch {torch.__version__} and transformers {transformers.__version__}; see there for how.\n")
+
+
+if __name__ == "__main__":
+    main()
