@@ -3,7 +3,9 @@
 // Activations are fp32, weights stay in the file's dtype, sums are fp32. Two kinds of linear layer:
 //   decode   any number of rows, each with the same reduction order whatever its company: a row alone and in a batch gives
 //            equal bits;
-//   prefill  a BLAS (CPU) or cuBLASLt (CUDA) on fixed panels: a row gives equal bits whole and in chunks.
+//   prefill  a BLAS (CPU) or cuBLASLt (CUDA) on fixed panels of rows, a token's place in its panel being its position modulo
+//            the panel: a BLAS may sum a panel's rows in different orders (OpenBLAS's Haswell kernels do), so only a fixed
+//            place gives a token equal bits whole and in chunks.
 #ifndef SLEIGH_BACKEND_H
 #define SLEIGH_BACKEND_H
 
@@ -45,8 +47,9 @@ typedef struct sl_backend {
     void (*embed)(const sl_weight *table, const int32_t *ids, int n_rows, float *x);
     // out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * w: [n_rows][w->n_cols]
     void (*rmsnorm)(const float *x, const sl_weight *w, int n_rows, float eps, float *out);
-    // out[r][o] = sum_i x[r][i] w[o][i], added to out if `accumulate`: x [n_rows][w->n_cols], out [n_rows][w->n_rows]
-    void (*linear)(const sl_weight *w, const float *x, int n_rows, sl_linear_mode mode, int accumulate, float *out);
+    // out[r][o] = sum_i x[r][i] w[o][i], added to out if `accumulate`: x [n_rows][w->n_cols], out [n_rows][w->n_rows].
+    // position: of the first row, the others follow (prefill; decode does not look at it)
+    void (*linear)(const sl_weight *w, const float *x, int n_rows, sl_linear_mode mode, int position, int accumulate, float *out);
     // Rotates q [n_rows][n_heads][head_dim] and k [n_rows][n_kv_heads][head_dim] in place (Hugging Face's half-split layout)
     // and stores bf16 k and v [n_rows][n_kv_heads][head_dim] into each row's page of this layer.
     void (*rope_append)(const sl_rope *rope, const sl_row *rows, int n_rows, int n_heads, int n_kv_heads, float *q, float *k,

@@ -184,7 +184,7 @@ int sl_prefill(sl_session *s, const int32_t *ids, int n, const sl_progress *prog
         report(progress, i + m, n);
     }
     if (rc) return rc;
-    e->backend->linear(&e->model->llama.head, e->scratch.normed, 1, SL_LINEAR_DECODE, 0, s->logits);
+    e->backend->linear(&e->model->llama.head, e->scratch.normed, 1, SL_LINEAR_DECODE, 0, 0, s->logits);
     return append_state(s, n_from, err);
 }
 
@@ -202,7 +202,7 @@ int sl_prefill_logits(sl_session *s, const int32_t *ids, int n, sl_logits_fn fn,
         for (int j = 0; !rc && j < m; j += GROUP) {
             int rows = m - j < GROUP ? m - j : GROUP;
             const float *x = e->scratch.normed + (size_t)j * c->hidden;
-            e->backend->linear(&e->model->llama.head, x, rows, SL_LINEAR_PREFILL, 0, logits);
+            e->backend->linear(&e->model->llama.head, x, rows, SL_LINEAR_PREFILL, n_from + i + j, 0, logits);
             memcpy(s->logits, logits + (size_t)(rows - 1) * c->n_vocab, c->n_vocab * sizeof *logits);
             rc = fn(ctx, i + j, rows, logits, err);
         }
@@ -243,7 +243,7 @@ int sl_decode(sl_session *const *batch, int n, const int32_t *ids, sl_error *err
         .k_layer = k_layer, .v_layer = v_layer, .attend = attend_decode, .ctx = &ctx,
     };
     sl_llama_forward(&e->model->llama, c, &step, &e->scratch);
-    e->backend->linear(&e->model->llama.head, e->scratch.normed, n, SL_LINEAR_DECODE, 0, e->logits);
+    e->backend->linear(&e->model->llama.head, e->scratch.normed, n, SL_LINEAR_DECODE, 0, 0, e->logits);
     for (int i = 0; i < n; i++) {
         memcpy(batch[i]->logits, e->logits + (size_t)i * c->n_vocab, c->n_vocab * sizeof(float));
         int n_from = batch[i]->kv.n_tokens++;

@@ -93,20 +93,21 @@ static void run_layer(const sl_llama_layer *l, const sl_rope *rope, const sl_con
     int n = t->n_rows - first;
     float *x = s->x + (size_t)first * c->hidden, *normed = s->normed + (size_t)first * c->hidden;
     be->rmsnorm(s->x, &l->attn_norm, t->n_rows, c->norm_eps, s->normed);
-    be->linear(&l->k, s->normed, t->n_rows, t->mode, 0, s->k);
-    be->linear(&l->v, s->normed, t->n_rows, t->mode, 0, s->v);
+    be->linear(&l->k, s->normed, t->n_rows, t->mode, t->rows[0].position, 0, s->k);
+    be->linear(&l->v, s->normed, t->n_rows, t->mode, t->rows[0].position, 0, s->v);
     be->rope_append(rope, t->rows, t->n_rows, 0, c->n_kv_heads, NULL, s->k, s->v, t->k_layer(t->ctx, layer),
                     t->v_layer(t->ctx, layer));
     if (n == 0) return;
-    be->linear(&l->q, normed, n, t->mode, 0, s->q);
+    int position = t->rows[first].position;
+    be->linear(&l->q, normed, n, t->mode, position, 0, s->q);
     be->rope_append(rope, t->rows + first, n, c->n_heads, 0, s->q, NULL, NULL, NULL, NULL);
     t->attend(t->ctx, layer, first, n, s->q, s->att);
-    be->linear(&l->o, s->att, n, t->mode, 1, x);
+    be->linear(&l->o, s->att, n, t->mode, position, 1, x);
     be->rmsnorm(x, &l->mlp_norm, n, c->norm_eps, normed);
-    be->linear(&l->gate, normed, n, t->mode, 0, s->gate);
-    be->linear(&l->up, normed, n, t->mode, 0, s->up);
+    be->linear(&l->gate, normed, n, t->mode, position, 0, s->gate);
+    be->linear(&l->up, normed, n, t->mode, position, 0, s->up);
     be->swiglu(s->gate, s->up, (size_t)n * c->n_ffn);
-    be->linear(&l->down, s->gate, n, t->mode, 1, x);
+    be->linear(&l->down, s->gate, n, t->mode, position, 1, x);
 }
 
 void sl_llama_forward(const sl_llama *model, const sl_config *c, const sl_llama_step *t, sl_llama_scratch *s) {

@@ -13,7 +13,7 @@
 #include <string.h>
 
 enum {
-    PANEL_ROWS = 64,  // rows of one BLAS call. Fixed, so that a row's bits do not depend on its company
+    PANEL_ROWS = 64,  // rows of one BLAS call (backend.h says why it is fixed)
     PANEL_OUTS = 64,  // weight rows that are widened to fp32 at a time
     SMALL = 1 << 14,  // below so many elements a parallel region costs more than it saves
 };
@@ -88,33 +88,35 @@ static void linear_decode(const sl_weight *w, const float *x, int n_rows, int ac
     }
 }
 
-// out[rows][outs] of one panel: x is padded to PANEL_ROWS rows and so is the result, so that every call has one shape and
-// a row's bits are the same wherever it stands. scratch: [PANEL_OUTS][n_cols] weights, [PANEL_ROWS][n_cols] padded
-// input, [PANEL_ROWS][PANEL_OUTS] result.
-static void prefill_panel(const sl_weight *w, const float *x, int n_rows, int o, int accumulate, float *out, float *scratch) {
+// Outputs [o, o + PANEL_OUTS) of all rows, a panel of rows at a time; a panel that the rows do not fill is padded with zeros,
+// so that every call has one shape. scratch: [PANEL_OUTS][n_cols] weights, [PANEL_ROWS][n_cols] padded input,
+// [PANEL_ROWS][PANEL_OUTS] result.
+static void prefill_panel(const sl_weight *w, const float *x, int n_rows, int position, int o, int accumulate, float *out,
+                          float *scratch) {
     int n = w->n_cols, outs = w->n_rows - o < PANEL_OUTS ? w->n_rows - o : PANEL_OUTS;
     float *wide = scratch, *padded = wide + (size_t)PANEL_OUTS * n, *result = padded + (size_t)PANEL_ROWS * n;
     ops->widen((const char *)w->data + (size_t)o * n * sl_dtype_size(w->dtype), w->dtype, (size_t)outs * n, wide);
     memset(wide + (size_t)outs * n, 0, (size_t)(PANEL_OUTS - outs) * n * sizeof *wide);
-    for (int r = 0; r < n_rows; r += PANEL_ROWS) {
-        int rows = n_rows - r < PANEL_ROWS ? n_rows - r : PANEL_ROWS;
+    for (int r = 0, rows; r < n_rows; r += rows) {
+        int place = (position + r) % PANEL_ROWS;
+        rows = n_rows - r < PANEL_ROWS - place ? n_rows - r : PANEL_ROWS - place;
         const float *from = x + (size_t)r * n;
         if (rows < PANEL_ROWS) {
-            memcpy(padded, from, (size_t)rows * n * sizeof *padded);
-            memset(padded + (size_t)rows * n, 0, (size_t)(PANEL_ROWS - rows) * n * sizeof *padded);
+            memset(padded, 0, (size_t)PANEL_ROWS * n * sizeof *padded);
+            memcpy(padded + (size_t)place * n, from, (size_t)rows * n * sizeof *padded);
             from = padded;
         }
         cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, PANEL_ROWS, PANEL_OUTS, n, 1, from, n, wide, n, 0, result, PANEL_OUTS);
         for (int i = 0; i < rows; i++) {
             float *to = out + (size_t)(r + i) * w->n_rows + o;
-            const float *got = result + (size_t)i * PANEL_OUTS;
+            const float *got = result + (size_t)(place + i) * PANEL_OUTS;
             if (!accumulate) memcpy(to, got, outs * sizeof *to);
             else for (int j = 0; j < outs; j++) to[j] += got[j];
         }
     }
 }
 
-static void linear_prefill(const sl_weight *w, const float *x, int n_rows, int accumulate, float *out) {
+static void linear_prefill(const sl_weight *w, const float *x, int n_rows, int position, int accumulate, float *out) {
     int n_panels = (w->n_rows + PANEL_OUTS - 1) / PANEL_OUTS;
     size_t need = ((size_t)(PANEL_OUTS + PANEL_ROWS) * w->n_cols + PANEL_ROWS * PANEL_OUTS) * sizeof(float);
 #pragma omp parallel
@@ -122,13 +124,14 @@ static void linear_prefill(const sl_weight *w, const float *x, int n_rows, int a
         float *scratch = aligned_alloc(64, (need + 63) / 64 * 64);
         SL_CHECK(scratch != NULL);
 #pragma omp for schedule(dynamic)
-        for (int p = 0; p < n_panels; p++) prefill_panel(w, x, n_rows, p * PANEL_OUTS, accumulate, out, scratch);
+        for (int p = 0; p < n_panels; p++) prefill_panel(w, x, n_rows, position, p * PANEL_OUTS, accumulate, out, scratch);
         free(scratch);
     }
 }
 
-static void linear(const sl_weight *w, const float *x, int n_rows, sl_linear_mode mode, int accumulate, float *out) {
-    (mode == SL_LINEAR_DECODE ? linear_decode : linear_prefill)(w, x, n_rows, accumulate, out);
+static void linear(const sl_weight *w, const float *x, int n_rows, sl_linear_mode mode, int position, int accumulate, float *out) {
+    if (mode == SL_LINEAR_DECODE) linear_decode(w, x, n_rows, accumulate, out);
+    else linear_prefill(w, x, n_rows, position, accumulate, out);
 }
 
 // Hugging Face's layout: dimension i turns with dimension i + head_dim / 2.
