@@ -36,7 +36,7 @@ CUDA_SRC := $(wildcard engine/cuda/*.cu attention/*.cu)
 AVX2   := -mavx2 -mfma -mf16c
 AVX512 := $(AVX2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width=512
 ifneq ($(shell uname -m),x86_64)
-LIB_SRC := $(filter-out %_avx2.c %_avx512.c %_avx512bf16.c,$(LIB_SRC))
+LIB_SRC := $(filter-out %_avx2.c %_avx512.c,$(LIB_SRC))
 endif
 
 LIB_OBJ  := $(patsubst %,$(BUILD)/%.o,$(LIB_SRC))
@@ -82,7 +82,6 @@ $(BUILD)/sleigh-test: $(TEST_OBJ) $(BUILD)/libsleigh.a
 
 $(BUILD)/%_avx2.c.o: CFLAGS += $(AVX2)
 $(BUILD)/%_avx512.c.o: CFLAGS += $(AVX512)
-$(BUILD)/%_avx512bf16.c.o: CFLAGS += $(AVX512) -mavx512bf16
 $(BUILD)/engine/cli/cmd_version.c.o: CPPFLAGS += -DSLEIGH_COMMIT='"$(COMMIT)"'
 
 $(BUILD)/%.c.o: %.c Makefile

@@ -34,6 +34,9 @@ const sl_config *sl_model_config(const sl_model *model);
 const sl_tokenizer *sl_model_tokenizer(const sl_model *model); // NULL if left out
 const struct sl_tensors *sl_model_tensors(const sl_model *model);
 size_t sl_model_decode_bytes(const sl_model *model); // bytes of weights that one decode step reads
+// Floating-point operations of a dense prefill of n tokens after n_from others, a multiply-add as two: what sl_prefill does, which
+// leaves out the last layer of all tokens but the last.
+double sl_model_prefill_flops(const sl_model *model, int n_from, int n);
 int sl_model_is_eos(const sl_model *model, int32_t id);
 
 // ---- engine ----

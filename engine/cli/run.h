@@ -48,6 +48,7 @@ typedef struct cli_timeline {
     // since the last cut
     int n_prefill, n_feed, n_decode, n_generated;
     double prefill_ms, feed_ms, decode_ms;
+    double prefill_flops;
     const char *stopped; // why the generation ended; NULL: it has not
 } cli_timeline;
 

@@ -28,7 +28,7 @@ int cli_timeline_cut(cli_timeline *t, int n_tokens, sl_error *err) {
     t->ids.n = (size_t)n_tokens;
     sl_sampler_truncate(t->sampler, n_tokens);
     t->n_prefill = t->n_feed = t->n_decode = t->n_generated = 0;
-    t->prefill_ms = t->feed_ms = t->decode_ms = 0;
+    t->prefill_ms = t->feed_ms = t->decode_ms = t->prefill_flops = 0;
     t->stopped = NULL;
     sl_engine_reset_stats(t->run->engine);
     return 0;
@@ -64,6 +64,7 @@ int cli_timeline_prefill(cli_timeline *t, const int32_t *ids, int n, sl_error *e
     cli_progress_begin(&progress, "prefill", "tokens");
     for (int i = 0; !rc && !t->stopped && i < n; i += piece) {
         int m = n - i < piece ? n - i : piece;
+        t->prefill_flops += sl_model_prefill_flops(t->run->model, sl_session_n_tokens(t->session), m);
         rc = sl_prefill(t->session, ids + i, m, NULL, err);
         for (int j = 0; !rc && j < m; j++) rc = note(t, ids[i + j], err);
         if (!rc) t->n_prefill += m;
@@ -193,8 +194,8 @@ void cli_timeline_stats(const cli_timeline *t, FILE *out) {
     double step_ms = t->feed_ms + t->decode_ms;
     double bytes = (double)sl_model_decode_bytes(run->model) * steps + a->bytes;
     fprintf(out, "load: %.2f ms\n", run->load_ms);
-    fprintf(out, "prefill: %.2f ms, %d tokens, %.2f tok/s\n", t->prefill_ms, t->n_prefill,
-            per_second(t->n_prefill, t->prefill_ms));
+    fprintf(out, "prefill: %.2f ms, %d tokens, %.2f tok/s, %.1f GFLOP/s\n", t->prefill_ms, t->n_prefill,
+            per_second(t->n_prefill, t->prefill_ms), per_second(t->prefill_flops, t->prefill_ms) * 1e-9);
     if (t->n_feed)
         fprintf(out, "feed: %.2f ms, %d tokens, %.2f tok/s\n", t->feed_ms, t->n_feed, per_second(t->n_feed, t->feed_ms));
     fprintf(out, "decode: %.2f ms, %d runs, %.2f tok/s\n", t->decode_ms, t->n_decode, per_second(t->n_decode, t->decode_ms));

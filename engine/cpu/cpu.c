@@ -53,7 +53,7 @@ static int pick_ops(sl_error *err) {
         ops = all_ops[i];
         return 0;
     }
-    return sl_fail(err, SL_ERR_ARG, "SLEIGH_ISA=%s: this processor and build offer avx512, avx2 or portable only where supported", forced);
+    return sl_fail(err, SL_ERR_ARG, "SLEIGH_ISA=%s: expected avx512, avx2 or portable, as far as this processor has it", forced);
 }
 
 static int usable_cores(void) {
