@@ -32,6 +32,8 @@ static int decode(const int16_t byte_of[512], const char *s, char *out, size_t c
     return (int)n;
 }
 
+enum { MAX_ID = 1 << 24 };
+
 typedef struct reader {
     const char *path;
     const json_t *root, *model;
@@ -58,17 +60,13 @@ static int read_added(reader *r) {
         if (!json_is_string(content) || !json_is_integer(id)) return refuse(r, "added_tokens", "expected entries with id and content");
         for (size_t f = 0; f < sizeof flags / sizeof *flags; f++)
             if (json_is_true(json_object_get(t, flags[f]))) return refuse(r, flags[f], "added tokens with this flag are not supported");
+        if (json_integer_value(id) < 0 || json_integer_value(id) >= MAX_ID || json_string_length(content) == 0)
+            return sl_fail(r->err, SL_ERR_FORMAT, "%s: field added_tokens: entry %zu has no text, or no id from 0 to %d", r->path, i, MAX_ID - 1);
         int rc = sl_tokenizer_add(r->tok, (int32_t)json_integer_value(id), json_string_value(content), json_string_length(content),
                                   json_is_true(json_object_get(t, "special")), r->err);
         if (rc) return rc;
     }
-    return 0;
-}
-
-static int is_added(const sl_tokenizer *tok, int32_t id) {
-    for (int i = 0; i < tok->n_added; i++)
-        if (tok->added[i].id == id) return 1;
-    return 0;
+    return sl_tokenizer_index(r->tok, r->path, r->err);
 }
 
 static int read_vocab(reader *r) {
@@ -79,7 +77,7 @@ static int read_vocab(reader *r) {
     if (!json_is_object(vocab)) return refuse(r, "model.vocab", "missing or not an object");
     json_object_foreach((json_t *)vocab, key, value) {
         json_int_t id = json_is_integer(value) ? json_integer_value(value) : -1;
-        if (id < 0 || id >= 1 << 24) return sl_fail(r->err, SL_ERR_FORMAT, "%s: field model.vocab: \"%.60s\" has no id from 0 to 16777215", r->path, key);
+        if (id < 0 || id >= MAX_ID) return sl_fail(r->err, SL_ERR_FORMAT, "%s: field model.vocab: \"%.60s\" has no id from 0 to %d", r->path, key, MAX_ID - 1);
         if (id >= most) most = (int)id + 1;
     }
     r->tok->n_vocab = most;
@@ -89,7 +87,7 @@ static int read_vocab(reader *r) {
         char bytes[2048];
         int32_t id = (int32_t)json_integer_value(value);
         int n = decode(r->byte_of, key, bytes, sizeof bytes);
-        if (is_added(r->tok, id)) continue; // special tokens repeated in the vocabulary
+        if (sl_tokenizer_added(r->tok, id)) continue; // special tokens repeated in the vocabulary
         if (n < 0) return sl_fail(r->err, SL_ERR_FORMAT, "%s: field model.vocab: \"%.60s\" is not written in the byte-level alphabet", r->path, key);
         rc = sl_bpe_add(r->tok->bpe, r->path, id, bytes, (size_t)n, r->err);
         if (rc) return rc;
@@ -137,8 +135,9 @@ static int read_pre_tokenizer(reader *r) {
         const json_t *p = !strcmp(type_of(pre), "Sequence") ? json_array_get(list, i) : pre;
         if (!strcmp(type_of(p), "Split")) {
             const char *behavior = json_string_value(json_object_get(p, "behavior"));
-            const char *found = json_string_value(json_object_get(json_object_get(p, "pattern"), "Regex"));
-            if (!found || regex || !behavior || strcmp(behavior, "Isolated") || json_is_true(json_object_get(p, "invert")))
+            const json_t *pattern = json_object_get(json_object_get(p, "pattern"), "Regex");
+            const char *found = json_string_value(pattern);
+            if (!found || strlen(found) != json_string_length(pattern) || regex || !behavior || strcmp(behavior, "Isolated") || json_is_true(json_object_get(p, "invert")))
                 return refuse(r, "pre_tokenizer", "of Split, only one with a Regex, behavior Isolated, not inverted, is supported");
             regex = found;
         } else if (!strcmp(type_of(p), "ByteLevel")) {
@@ -152,17 +151,35 @@ static int read_pre_tokenizer(reader *r) {
     return regex ? sl_pattern_new(r->path, regex, &r->tok->pattern, r->err) : refuse(r, "pre_tokenizer", "no pattern");
 }
 
-// TemplateProcessing that starts with a special token: the model's BOS.
-static void read_post_processor(reader *r, const json_t *post) {
-    if (!strcmp(type_of(post), "Sequence")) {
-        const json_t *list = json_object_get(post, "processors");
-        for (size_t i = 0; i < json_array_size(list); i++) read_post_processor(r, json_array_get(list, i));
-    } else if (!strcmp(type_of(post), "TemplateProcessing")) {
-        const json_t *first = json_array_get(json_object_get(post, "single"), 0);
-        const char *name = json_string_value(json_object_get(json_object_get(first, "SpecialToken"), "id"));
-        int32_t id = name ? sl_tokenizer_find(r->tok, name) : -1;
-        if (id >= 0) r->tok->bos = id, r->tok->add_bos = 1;
-    }
+// Of TemplateProcessing, what puts at most a BOS before the text: its `single` is [SpecialToken BOS], Sequence A.
+static int read_template(reader *r, const json_t *post) {
+    const json_t *single = json_object_get(post, "single");
+    size_t n = json_array_size(single);
+    const json_t *bos = n == 2 ? json_object_get(json_array_get(single, 0), "SpecialToken") : NULL;
+    const json_t *text = n > 0 ? json_object_get(json_array_get(single, n - 1), "Sequence") : NULL;
+    const char *which = json_string_value(json_object_get(text, "id")), *name = json_string_value(json_object_get(bos, "id"));
+    if (!which || strcmp(which, "A") || (name ? n != 2 : n != 1))
+        return refuse(r, "post_processor.single", "expected the sequence A, with at most one special token before it");
+    if (!name) return 0;
+    const json_t *ids = json_object_get(json_object_get(json_object_get(post, "special_tokens"), name), "ids");
+    int32_t id = sl_tokenizer_find(r->tok, name);
+    if (id < 0 || json_array_size(ids) != 1 || !json_is_integer(json_array_get(ids, 0)) || json_integer_value(json_array_get(ids, 0)) != id)
+        return sl_fail(r->err, SL_ERR_UNSUPPORTED, "%s: field post_processor.special_tokens: %.60s is not one id, that of the added token", r->path, name);
+    if (r->tok->add_bos) return refuse(r, "post_processor", "two templates with a special token");
+    r->tok->bos = id;
+    r->tok->add_bos = 1;
+    return 0;
+}
+
+static int read_post_processor(reader *r, const json_t *post) {
+    if (!post || json_is_null(post) || !strcmp(type_of(post), "ByteLevel")) return 0; // ByteLevel changes offsets alone
+    if (!strcmp(type_of(post), "TemplateProcessing")) return read_template(r, post);
+    if (strcmp(type_of(post), "Sequence"))
+        return sl_fail(r->err, SL_ERR_UNSUPPORTED, "%s: field post_processor: type %s, supported are TemplateProcessing and ByteLevel", r->path, type_of(post));
+    const json_t *list = json_object_get(post, "processors");
+    int rc = 0;
+    for (size_t i = 0; !rc && i < json_array_size(list); i++) rc = read_post_processor(r, json_array_get(list, i));
+    return rc;
 }
 
 static int read_all(reader *r) {
@@ -172,8 +189,7 @@ static int read_all(reader *r) {
     int rc = read_added(r);
     if (!rc) rc = read_model(r);
     if (!rc) rc = read_pre_tokenizer(r);
-    if (!rc) read_post_processor(r, json_object_get(r->root, "post_processor"));
-    return rc;
+    return rc ? rc : read_post_processor(r, json_object_get(r->root, "post_processor"));
 }
 
 int sl_bpe_json_load(const char *dir, int *is_bpe, sl_tokenizer *tok, sl_error *err) {

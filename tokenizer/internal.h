@@ -63,15 +63,19 @@ struct sl_tokenizer {
     int n_vocab;
     int32_t bos, eos;
     int add_bos;
-    sl_added *added;      // sorted by first byte, then longest first
+    sl_added *added;      // sorted by bytes once indexed
     int n_added;
     int first_added[257]; // of each first byte: [first_added[b], first_added[b + 1])
+    int32_t *added_of;    // [n_added_of], place in `added` by id, -1: none
+    int32_t n_added_of;
     sl_pattern *pattern;  // byte-level BPE
     sl_bpe *bpe;
     sl_spm *spm;          // or SentencePiece
 };
 
 int sl_tokenizer_add(sl_tokenizer *tok, int32_t id, const char *text, size_t n, int special, sl_error *err);
+int sl_tokenizer_index(sl_tokenizer *tok, const char *file, sl_error *err); // after the last add; refuses equal ids or texts
+const sl_added *sl_tokenizer_added(const sl_tokenizer *tok, int32_t id);   // NULL: id is not an added token
 int sl_bpe_json_load(const char *dir, int *is_bpe, sl_tokenizer *tok, sl_error *err); // *is_bpe 0: some other tokenizer.json
 int sl_tiktoken_load(const char *path, const char *data, size_t n, sl_tokenizer *tok, sl_error *err);
 

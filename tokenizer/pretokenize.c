@@ -16,12 +16,15 @@ const char sl_pattern_gpt2[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^
 
 #define WHITE "\\t-\\r\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
 
+enum { MOST_STACK = 512 << 20 };
+
 struct sl_pattern {
     pcre2_code *code;
 };
 
 static int put(sl_text *out, const char *s, sl_error *err) { return sl_text_append(out, s, strlen(s), err); }
 
+// In a class the first ']' is a letter. An unescaped '[' there nests classes in some engines and is a letter in others: refused.
 static int spell_out_white(const char *file, const char *regex, sl_text *out, sl_error *err) {
     int in_class = 0, rc = 0;
     for (const char *p = regex; !rc && *p; p++) {
@@ -33,9 +36,16 @@ static int spell_out_white(const char *file, const char *regex, sl_text *out, sl
             else rc = sl_text_append(out, p - 1, 2, err);
             continue;
         }
-        if (*p == '[') in_class = 1;
-        if (*p == ']') in_class = 0;
-        rc = sl_text_append(out, p, 1, err);
+        const char *from = p;
+        if (*p == '[' && in_class) return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: pre_tokenizer pattern: [ inside a character class", file);
+        if (*p == '[') {
+            in_class = 1;
+            if (p[1] == '^') p++;
+            if (p[1] == ']') p++;
+        } else if (*p == ']') {
+            in_class = 0;
+        }
+        rc = sl_text_append(out, from, (size_t)(p - from) + 1, err);
     }
     return rc;
 }
@@ -91,13 +101,46 @@ static size_t valid_run(const char *text, size_t n) { // bytes of valid UTF-8 fr
     return at;
 }
 
-static int split_valid(const sl_pattern *p, pcre2_match_data *match, const char *text, size_t n, sl_piece_fn fn, void *ctx, sl_error *err) {
+typedef struct matcher { // what PCRE2 needs to match, of one call
+    pcre2_match_data *data;
+    pcre2_match_context *limits;
+    pcre2_jit_stack *stack;
+} matcher;
+
+static void end_matcher(matcher *m) {
+    pcre2_match_data_free(m->data);
+    pcre2_match_context_free(m->limits);
+    pcre2_jit_stack_free(m->stack);
+}
+
+// PCRE2's own JIT stack of 32 KiB fails on a long run, where a pattern remembers a place per character. Ours grows with the
+// text; it is reserved, not touched. The match limit stays, for patterns that take exponential time, but grows too.
+static int begin_matcher(matcher *m, size_t n, sl_error *err) {
+    size_t stack = n < MOST_STACK / 64 - 4096 ? 64 * (n + 4096) : MOST_STACK, steps = n < UINT32_MAX / 32 ? 10000000 + 16 * n : UINT32_MAX;
+    *m = (matcher){pcre2_match_data_create(1, NULL), pcre2_match_context_create(NULL), pcre2_jit_stack_create(32 << 10, stack, NULL)};
+    if (!m->data || !m->limits) { // no stack: PCRE2 has no JIT, or the address space is short; its own will do
+        end_matcher(m);
+        return sl_fail(err, SL_ERR_MEMORY, "pre-tokenizer: out of memory");
+    }
+    pcre2_jit_stack_assign(m->limits, NULL, m->stack);
+    pcre2_set_match_limit(m->limits, (uint32_t)steps);
+    return 0;
+}
+
+static int match_failed(int code, size_t at, sl_error *err) {
+    PCRE2_UCHAR why[160];
+    pcre2_get_error_message(code, why, sizeof why);
+    int memory = code == PCRE2_ERROR_NOMEMORY || code == PCRE2_ERROR_JIT_STACKLIMIT || code == PCRE2_ERROR_HEAPLIMIT;
+    return sl_fail(err, memory ? SL_ERR_MEMORY : SL_ERR_UNSUPPORTED, "pre-tokenizer: its pattern gives up on the text at byte %zu: %s", at, (char *)why);
+}
+
+// `offset` is where this run starts in the text, for messages.
+static int split_valid(const sl_pattern *p, const matcher *m, const char *text, size_t n, size_t offset, sl_piece_fn fn, void *ctx, sl_error *err) {
     size_t at = 0;
-    const PCRE2_SIZE *span = pcre2_get_ovector_pointer(match);
+    const PCRE2_SIZE *span = pcre2_get_ovector_pointer(m->data);
     while (at < n) {
-        int found = pcre2_match(p->code, (PCRE2_SPTR)text, n, at, PCRE2_NO_UTF_CHECK, match, NULL);
-        if (found < 0 && found != PCRE2_ERROR_NOMATCH)
-            return sl_fail(err, SL_ERR_MEMORY, "pre-tokenizer: PCRE2 error %d at byte %zu", found, at);
+        int found = pcre2_match(p->code, (PCRE2_SPTR)text, n, at, PCRE2_NO_UTF_CHECK, m->data, m->limits);
+        if (found < 0 && found != PCRE2_ERROR_NOMATCH) return match_failed(found, offset + at, err);
         size_t from = found < 0 ? n : span[0], to = found < 0 ? n : span[1];
         if (to == from && found >= 0) to = from = n; // a pattern that can match nothing: the rest is one piece
         int rc = from > at ? fn(ctx, text + at, from - at, err) : 0;
@@ -109,17 +152,17 @@ static int split_valid(const sl_pattern *p, pcre2_match_data *match, const char 
 }
 
 int sl_pattern_split(const sl_pattern *p, const char *text, size_t n, sl_piece_fn fn, void *ctx, sl_error *err) {
-    pcre2_match_data *match = pcre2_match_data_create(1, NULL);
-    if (!match) return sl_fail(err, SL_ERR_MEMORY, "pre-tokenizer: out of memory");
-    int rc = 0;
+    matcher m;
+    int rc = begin_matcher(&m, n, err);
+    if (rc) return rc;
     for (size_t at = 0; !rc && at < n;) {
         size_t run = valid_run(text + at, n - at), bad = 0;
-        if (run > 0) rc = split_valid(p, match, text + at, run, fn, ctx, err);
+        if (run > 0) rc = split_valid(p, &m, text + at, run, at, fn, ctx, err);
         at += run;
         while (at + bad < n && utf8_length((const unsigned char *)text + at + bad, n - at - bad) == 0) bad++;
         if (!rc && bad > 0) rc = fn(ctx, text + at, bad, err);
         at += bad;
     }
-    pcre2_match_data_free(match);
+    end_matcher(&m);
     return rc;
 }

@@ -39,7 +39,7 @@ const char *sl_spm_piece(const sl_spm *spm, int id, sl_spm_kind *kind) {
     return p.IdToPiece(id).c_str();
 }
 
-int *sl_spm_encode(const sl_spm *spm, const char *text, size_t n, size_t *n_ids) {
+int *sl_spm_encode(const sl_spm *spm, const char *text, size_t n, size_t *n_ids) try {
     std::vector<int> ids;
     if (!spm->processor.Encode(std::string(text, n), &ids).ok()) return nullptr;
     int *out = static_cast<int *>(std::malloc((ids.size() + 1) * sizeof *out));
@@ -47,4 +47,6 @@ int *sl_spm_encode(const sl_spm *spm, const char *text, size_t n, size_t *n_ids)
     std::memcpy(out, ids.data(), ids.size() * sizeof *out);
     *n_ids = ids.size();
     return out;
+} catch (const std::bad_alloc &) { // nothing may be thrown through C
+    return nullptr;
 }

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { N_SPECIAL = 256 };
+enum { N_SPECIAL = 256, MAX_RANKS = 1 << 23 };
 
 static int digit64(int c) {
     if (c >= 'A' && c <= 'Z') return c - 'A';
@@ -31,7 +31,7 @@ static int decode64(const char *s, size_t n, char *out) { // bytes written, or -
     return bytes;
 }
 
-static int read_line(const char *path, int line, const char *s, size_t n, sl_bpe *bpe, sl_error *err) {
+static int read_line(const char *path, int line, const char *s, size_t n, int n_ranks, sl_bpe *bpe, sl_error *err) {
     char bytes[1024];
     const char *blank = memchr(s, ' ', n);
     char *end;
@@ -39,6 +39,7 @@ static int read_line(const char *path, int line, const char *s, size_t n, sl_bpe
     long id = length > 0 ? strtol(blank + 1, &end, 10) : -1;
     if (length <= 0 || end == blank + 1 || end != s + n)
         return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: expected a token in base64, a blank and its rank", path, line);
+    if (id < 0 || id >= n_ranks) return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: the rank is out of range, expected 0 to %d", path, line, n_ranks - 1);
     return sl_bpe_add(bpe, path, (int32_t)id, bytes, (size_t)length, err);
 }
 
@@ -78,18 +79,20 @@ static int add_specials(int32_t first, sl_tokenizer *tok, sl_error *err) {
 
 int sl_tiktoken_load(const char *path, const char *data, size_t n, sl_tokenizer *tok, sl_error *err) {
     int n_ranks = 0, line = 0;
-    for (size_t i = 0; i < n; i++) n_ranks += data[i] == '\n';
+    for (size_t i = 0; i < n && n_ranks < MAX_RANKS; i++) n_ranks += data[i] == '\n';
+    if (n_ranks == MAX_RANKS) return sl_fail(err, SL_ERR_FORMAT, "%s: %d lines or more", path, MAX_RANKS);
     n_ranks += n > 0 && data[n - 1] != '\n';
     int rc = sl_bpe_new(n_ranks, 1, &tok->bpe, err);
     for (const char *s = data, *end = data + n; !rc && s < end;) {
         const char *stop = memchr(s, '\n', (size_t)(end - s));
         if (!stop) stop = end;
-        rc = read_line(path, ++line, s, (size_t)(stop - s), tok->bpe, err);
+        rc = read_line(path, ++line, s, (size_t)(stop - s), n_ranks, tok->bpe, err);
         s = stop + 1;
     }
     tok->kind = "tiktoken";
     if (!rc) rc = sl_bpe_finish(tok->bpe, path, err);
     if (!rc) rc = add_merges(path, n_ranks, tok->bpe, err);
     if (!rc) rc = add_specials(n_ranks, tok, err);
+    if (!rc) rc = sl_tokenizer_index(tok, path, err);
     return rc ? rc : sl_pattern_new(path, sl_pattern_llama3, &tok->pattern, err);
 }

@@ -65,24 +65,34 @@ int sl_tokenizer_add(sl_tokenizer *tok, int32_t id, const char *text, size_t n, 
     return 0;
 }
 
-static int by_first_byte(const void *a, const void *b) { // then the longest first
+static int by_bytes(const void *a, const void *b) { // a text before those that go on from it
     const sl_added *x = a, *y = b;
-    int c = (int)(unsigned char)x->text[0] - (int)(unsigned char)y->text[0];
-    return c ? c : (x->n < y->n) - (x->n > y->n);
+    int c = memcmp(x->text, y->text, x->n < y->n ? x->n : y->n);
+    return c ? c : (x->n > y->n) - (x->n < y->n);
 }
 
-static void index_added(sl_tokenizer *tok) {
-    if (tok->n_added > 0) qsort(tok->added, tok->n_added, sizeof *tok->added, by_first_byte);
+int sl_tokenizer_index(sl_tokenizer *tok, const char *file, sl_error *err) {
+    for (int i = 0; i < tok->n_added; i++)
+        if (tok->added[i].id >= tok->n_added_of) tok->n_added_of = tok->added[i].id + 1;
+    tok->added_of = malloc((tok->n_added_of + 1) * sizeof *tok->added_of);
+    if (!tok->added_of) return sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", file);
+    memset(tok->added_of, 0xff, (tok->n_added_of + 1) * sizeof *tok->added_of);
+    if (tok->n_added > 0) qsort(tok->added, tok->n_added, sizeof *tok->added, by_bytes);
+    for (int i = 0; i < tok->n_added; i++) {
+        const sl_added *a = &tok->added[i];
+        if (tok->added_of[a->id] >= 0) return sl_fail(err, SL_ERR_FORMAT, "%s: two added tokens have the id %d", file, a->id);
+        if (i > 0 && by_bytes(a - 1, a) == 0) return sl_fail(err, SL_ERR_FORMAT, "%s: two added tokens have the text %.60s", file, a->text);
+        tok->added_of[a->id] = i;
+    }
     for (int b = 0, i = 0; b <= 256; b++) {
         tok->first_added[b] = i;
         while (b < 256 && i < tok->n_added && (unsigned char)tok->added[i].text[0] == b) i++;
     }
+    return 0;
 }
 
-static const sl_added *added_by_id(const sl_tokenizer *tok, int32_t id) {
-    for (int i = 0; i < tok->n_added; i++)
-        if (tok->added[i].id == id) return &tok->added[i];
-    return NULL;
+const sl_added *sl_tokenizer_added(const sl_tokenizer *tok, int32_t id) {
+    return id >= 0 && id < tok->n_added_of && tok->added_of[id] >= 0 ? &tok->added[tok->added_of[id]] : NULL;
 }
 
 int32_t sl_tokenizer_find(const sl_tokenizer *tok, const char *piece) {
@@ -92,7 +102,7 @@ int32_t sl_tokenizer_find(const sl_tokenizer *tok, const char *piece) {
 }
 
 int sl_tokenizer_is_special(const sl_tokenizer *tok, int32_t id) {
-    const sl_added *a = added_by_id(tok, id);
+    const sl_added *a = sl_tokenizer_added(tok, id);
     return a && a->special;
 }
 
@@ -126,15 +136,16 @@ static int load_sentencepiece(const char *path, sl_tokenizer *tok, sl_error *err
         int rc = sl_tokenizer_add(tok, i, piece, strlen(piece), 1, err);
         if (rc) return rc;
     }
-    return 0;
+    return sl_tokenizer_index(tok, path, err);
 }
 
-// tokenizer.model is two things: lines of base64 and rank, or a protobuf, which holds bytes below a blank.
+// tokenizer.model is two things: lines of base64 and rank, or a protobuf, which holds bytes below a blank: mostly it starts
+// with one, the tag of its first field, which is also a newline.
 static int load_model_file(const char *dir, sl_tokenizer *tok, sl_error *err) {
     char path[4200];
     sl_text data = {0};
     snprintf(path, sizeof path, "%s/tokenizer.model", dir);
-    int rc = read_file(path, &data, err), lines = !rc && data.n > 0;
+    int rc = read_file(path, &data, err), lines = !rc && data.n > 0 && data.data[0] != '\n';
     for (size_t i = 0; lines && i < data.n && i < 64 && data.data[i] != '\n'; i++) lines = data.data[i] >= ' ' && data.data[i] <= '~';
     if (!rc) rc = lines ? sl_tiktoken_load(path, data.data, data.n, tok, err) : load_sentencepiece(path, tok, err);
     sl_text_free(&data);
@@ -172,7 +183,6 @@ static int load(const char *dir, sl_tokenizer *tok, sl_error *err) {
         rc = load_model_file(dir, tok, err);
         if (rc) return rc;
     }
-    index_added(tok);
     return read_config(dir, tok, err);
 }
 
@@ -193,7 +203,7 @@ int sl_tokenizer_load(const char *dir, sl_tokenizer **out, sl_error *err) {
 void sl_tokenizer_free(sl_tokenizer *tok) {
     if (!tok) return;
     for (int i = 0; i < tok->n_added; i++) free(tok->added[i].text);
-    free(tok->added);
+    free(tok->added), free(tok->added_of);
     sl_pattern_free(tok->pattern);
     sl_bpe_free(tok->bpe);
     if (tok->spm) sl_spm_free(tok->spm);
@@ -207,14 +217,32 @@ int32_t sl_tokenizer_eos(const sl_tokenizer *tok) { return tok->eos; }
 
 // ---- text to ids ----
 
-// The added token that starts at text, the longest if several do.
-static const sl_added *added_at(const sl_tokenizer *tok, const char *text, size_t n, int plain) {
-    int b = (unsigned char)text[0];
-    for (int i = tok->first_added[b]; i < tok->first_added[b + 1]; i++) {
-        const sl_added *a = &tok->added[i];
-        if (a->n <= n && !(plain && a->special) && !memcmp(a->text, text, a->n)) return a;
+// First of added[lo..hi), which agree on the bytes before `at` and are longer than that, whose byte there is `byte` or more.
+static int first_from(const sl_tokenizer *tok, int lo, int hi, size_t at, int byte) {
+    while (lo < hi) {
+        int mid = lo + (hi - lo) / 2;
+        if ((unsigned char)tok->added[mid].text[at] < byte) lo = mid + 1;
+        else hi = mid;
     }
-    return NULL;
+    return lo;
+}
+
+// The added token that starts at text, the longest if several do. Each byte narrows the range by binary search: texts full of
+// '<' would otherwise be compared with all 256 special tokens at every byte.
+static const sl_added *added_at(const sl_tokenizer *tok, const char *text, size_t n, int plain) {
+    const sl_added *found = NULL;
+    int b = (unsigned char)text[0], lo = tok->first_added[b], hi = tok->first_added[b + 1];
+    for (size_t at = 1; lo < hi; at++) {
+        if (tok->added[lo].n == at) {
+            if (!(plain && tok->added[lo].special)) found = &tok->added[lo];
+            lo++; // texts are unique: the others are longer
+        }
+        if (at >= n) break;
+        b = (unsigned char)text[at];
+        lo = first_from(tok, lo, hi, at, b);
+        hi = first_from(tok, lo, hi, at, b + 1);
+    }
+    return found;
 }
 
 typedef struct encode_ctx {
@@ -280,7 +308,7 @@ static int append_spm(const sl_tokenizer *tok, int32_t id, int drop_blank, sl_te
 
 static int append_token(const sl_tokenizer *tok, int32_t id, int specials, int *at_start, sl_text *text, sl_error *err) {
     if (id < 0 || id >= tok->n_vocab) return sl_fail(err, SL_ERR_ARG, "token id %d: expected 0 to %d", id, tok->n_vocab - 1);
-    const sl_added *a = added_by_id(tok, id);
+    const sl_added *a = sl_tokenizer_added(tok, id);
     if (a) return a->special && !specials ? 0 : sl_text_append(text, a->text, a->n, err);
     int start = *at_start;
     *at_start = 0;

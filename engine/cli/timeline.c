@@ -178,8 +178,8 @@ int cli_timeline_generate(cli_timeline *t, int at_start, cli_sink sink, void *ct
 
 // ---- statistics ----
 
-static double per_second(int n, double ms) {
-    return n && ms > 0 ? n * 1e3 / ms : 0;
+static double per_second(double n, double ms) {
+    return ms > 0 ? n * 1e3 / ms : 0;
 }
 
 static void share(FILE *out, const char *key, uint64_t n, uint64_t dense) {

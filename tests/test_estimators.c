@@ -1,0 +1,443 @@
+// tests/test_estimators.c - the statistics of the SANTA samplers, as METHODS of the project demand them: expectations, variances,
+// totals, and what is drawn when. p, mu and E c_j are those of the stored weights: mass_j = C_j - C_{j-1}.
+#include "attention/kernels.h"
+#include "attention/stages.h"
+#include "tests/reference.h"
+#include "tests/test.h"
+
+#include <math.h>
+#include <omp.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef __SANITIZE_ADDRESS__
+enum { SCALE = 4 }; // fewer repetitions; every bound below adapts to their number
+#else
+enum { SCALE = 1 };
+#endif
+
+// ---- weights to draw from ----
+
+typedef struct sample {
+    sl_weights wt;
+    sl_draws draws;
+    double *p;  // [n] mass_j / total
+    double *v;  // [n] a value per row, one-dimensional
+    double mu;
+} sample;
+
+typedef enum { FLAT, PEAKED, ONE_HOT, GAPS } shape; // GAPS: whole tiles far below the rest
+static const shape shapes[] = {FLAT, PEAKED, ONE_HOT, GAPS};
+static const int lengths[] = {1, 31, 255, 256, 257, 2500, 32768, 32769};
+enum { N_SHAPES = 4, N_LENGTHS = 8, MAX_S = 4096 };
+
+static sample sample_new(int n, shape kind, uint64_t seed) {
+    sample s = {.wt = {.n = n, .n_blocks = (n + SL_BLOCK - 1) / SL_BLOCK}};
+    int blocks = s.wt.n_blocks;
+    float *score = malloc((blocks * SL_BLOCK + 16) * sizeof *score);
+    s.wt.w = calloc(blocks * SL_BLOCK, sizeof *s.wt.w);
+    s.wt.ref = calloc(blocks, sizeof *s.wt.ref);
+    s.wt.cum = calloc(blocks + 1, sizeof *s.wt.cum);
+    s.p = calloc(n, sizeof *s.p);
+    s.v = calloc(n, sizeof *s.v);
+    int hot = (int)(test_uniform(&seed) * n);
+    for (int j = 0; j < n; j++) {
+        score[j] = kind == FLAT ? 0.1f * (float)test_normal(&seed) : 5 * (float)test_normal(&seed);
+        if (kind == ONE_HOT) score[j] = j == hot ? 200 : -200;
+        if (kind == GAPS && j / 256 % 2) score[j] -= 90;
+        s.v[j] = test_normal(&seed);
+    }
+    for (int j = 0; j < n; j += 256) {
+        int m = n - j < 256 ? n - j : 256;
+        sl_attn_kernels_named("portable")->weigh(score + j, m, s.wt.w + j, s.wt.ref + j / SL_BLOCK);
+    }
+    for (int b = 0; b < blocks; b++) s.wt.cum[b + 1] = sl_block_mass(s.wt.w + b * SL_BLOCK);
+    sl_weights_finish(&s.wt);
+    double total = (double)s.wt.cum[blocks];
+    for (int j = 0; j < n; j++) {
+        s.p[j] = (double)(sl_weights_running(&s.wt, j) - sl_weights_running(&s.wt, j - 1)) / total;
+        s.mu += s.p[j] * s.v[j];
+    }
+    size_t cap = sl_draw_capacity(MAX_S, n);
+    s.draws = (sl_draws){.row = malloc(cap * sizeof(int32_t)), .count = malloc(cap * sizeof(int32_t)), .per_draw = malloc(cap * sizeof(float)),
+                         .scratch = malloc(sl_draw_scratch(MAX_S, n) * sizeof(uint64_t))};
+    free(score);
+    return s;
+}
+
+static void sample_free(sample *s) {
+    free(s->wt.w), free(s->wt.ref), free(s->wt.cum), free(s->p), free(s->v);
+    free(s->draws.row), free(s->draws.count), free(s->draws.per_draw), free(s->draws.scratch);
+}
+
+static double estimate(const sample *s) {
+    double sum = 0;
+    for (int i = 0; i < s->draws.n; i++) sum += s->draws.count[i] * (double)s->draws.per_draw[i] * s->v[s->draws.row[i]];
+    return sum;
+}
+
+// ---- uniform numbers ----
+
+static uint64_t random_next(const void *ctx, uint32_t index) { // repetition *ctx, number index
+    const sl_rng_id id = {.seed = (uint32_t)test_seed, .sequence = *(const uint32_t *)ctx};
+    return sl_rng_u64(&id, index, SL_STREAM_ATTENTION);
+}
+static uint64_t fixed_next(const void *ctx, uint32_t index) {
+    (void)index;
+    return *(const uint64_t *)ctx;
+}
+static uint64_t grid_point(int i, int R) { return (uint64_t)(((double)i + 0.5) / R * 0x1p64); } // exact for R a power of two
+
+// ---- what holds for every draw ----
+
+typedef struct method { const char *name; sl_draw_fn draw; int exact_total; } method;
+static const method methods[] = {
+    {"independent", sl_draw_independent, 1}, {"stratified", sl_draw_stratified, 1}, {"systematic", sl_draw_systematic, 1},
+    {"proportional", sl_draw_tiles_proportional, 1}, {"uniform-tiles", sl_draw_tiles_uniform, 0},
+};
+enum { N_METHODS = 5 };
+
+static int tiles_with_mass(const sample *s) {
+    int n = 0;
+    for (int t = 0; t * SL_TILE < s->wt.n; t++) {
+        int end = (t + 1) * SL_TILE < s->wt.n ? (t + 1) * SL_TILE : s->wt.n;
+        n += sl_weights_running(&s->wt, end - 1) > sl_weights_running(&s->wt, t * SL_TILE - 1);
+    }
+    return n;
+}
+
+static void check_draws(const sample *s, const method *m, int S) {
+    int total = 0, tiles = (s->wt.n + SL_TILE - 1) / SL_TILE, S_t = (int)fmax(1, floor((double)S / tiles + 0.5));
+    for (int i = 0; i < s->draws.n; i++) {
+        int j = s->draws.row[i];
+        if (j < 0 || j >= s->wt.n || s->p[j] <= 0) FAIL("%s n=%d S=%d: row %d of zero weight drawn", m->name, s->wt.n, S, j);
+        if (i > 0 && j <= s->draws.row[i - 1]) FAIL("%s: rows are not ascending", m->name);
+        CHECK(s->draws.count[i] > 0);
+        total += s->draws.count[i];
+    }
+    int want = m->exact_total ? S : tiles_with_mass(s) * S_t;
+    if (total != want || s->draws.n_samples != want) FAIL("%s n=%d S=%d: %d draws, expected %d", m->name, s->wt.n, S, total, want);
+}
+
+static void totals_and_rows(void) {
+    static const int budgets[] = {1, 2, 7, 128, 1000, MAX_S};
+    for (int k = 0; k < N_SHAPES; k++)
+        for (int l = 0; l < N_LENGTHS; l++) {
+            sample s = sample_new(lengths[l], shapes[k], test_seed + 10 * k + l);
+            for (int b = 0; b < 6; b++)
+                for (int m = 0; m < N_METHODS; m++)
+                    for (uint32_t r = 0; r < 3; r++) {
+                        methods[m].draw(&s.wt, budgets[b], (sl_uniform){random_next, &r}, &s.draws);
+                        check_draws(&s, &methods[m], budgets[b]);
+                    }
+            sample_free(&s);
+        }
+}
+
+static void extreme_uniforms(void) { // u = 0 and the largest u below 1
+    static const uint64_t ends[] = {0, UINT64_MAX};
+    for (int k = 0; k < N_SHAPES; k++)
+        for (int m = 0; m < N_METHODS; m++)
+            for (int e = 0; e < 2; e++) {
+                sample s = sample_new(777, shapes[k], test_seed + k);
+                methods[m].draw(&s.wt, 64, (sl_uniform){fixed_next, &ends[e]}, &s.draws);
+                check_draws(&s, &methods[m], 64);
+                sample_free(&s);
+            }
+}
+
+// n <= 8: every threshold cell is visited by a grid much finer than the masses.
+static void exhaustive_small(void) {
+    enum { R = 4096 };
+    for (int n = 1; n <= 8; n++) {
+        sample s = sample_new(n, FLAT, test_seed + n);
+        double *seen = calloc(n, sizeof *seen);
+        for (int i = 0; i < R; i++) {
+            uint64_t u = grid_point(i, R);
+            sl_draw_independent(&s.wt, 1, (sl_uniform){fixed_next, &u}, &s.draws);
+            CHECK_INT(s.draws.n, 1);
+            double at = (double)u * 0x1p-64, before = 0; // by hand: the row whose interval of p holds u
+            int row = 0;
+            while (row + 1 < n && before + s.p[row] <= at) before += s.p[row++];
+            // a point closer to a boundary than the sums' rounding may fall on either side
+            if (s.draws.row[0] != row && fabs(at - before) > 1e-12 && fabs(at - before - s.p[row]) > 1e-12)
+                FAIL("n=%d u=%.17g: row %d, expected %d", n, at, s.draws.row[0], row);
+            seen[s.draws.row[0]] += 1.0 / R;
+        }
+        for (int j = 0; j < n; j++) CHECK_NEAR(seen[j], s.p[j], 1.0 / R + 1e-12);
+        free(seen);
+        sample_free(&s);
+    }
+}
+
+// ---- expectations ----
+
+// |mean - mu| <= 4 sqrt(Var / R) + rounding, Var the closed form of independent draws, which stratified ones never exceed.
+static void unbiased(sl_draw_fn draw, const char *name) {
+    for (int k = 0; k < N_SHAPES; k++)
+        for (int l = 0; l < N_LENGTHS; l++) {
+            enum { S = 16 };
+            const int R = 4000 / SCALE;
+            sample s = sample_new(lengths[l], shapes[k], test_seed + 100 * k + l);
+            double second = 0, mean = 0;
+            for (int j = 0; j < s.wt.n; j++) second += s.p[j] * s.v[j] * s.v[j];
+            for (uint32_t r = 0; r < (uint32_t)R; r++) {
+                draw(&s.wt, S, (sl_uniform){random_next, &r}, &s.draws);
+                mean += estimate(&s) / R;
+            }
+            double bound = 4 * sqrt(fmax(0, second - s.mu * s.mu) / S / R) + 1e-6 * sqrt(second); // per_draw is fp32
+            if (fabs(mean - s.mu) > bound) FAIL("%s n=%d shape %d: mean %.6g, expected %.6g +- %.2g", name, lengths[l], k, mean, s.mu, bound);
+            sample_free(&s);
+        }
+}
+static void unbiased_independent(void) { unbiased(sl_draw_independent, "independent"); }
+static void unbiased_stratified(void) { unbiased(sl_draw_stratified, "stratified"); }
+
+// Budgets of the proportional draw by its definition, in long double.
+static void prop_budgets(const sample *s, int S, int *budget) {
+    int T = (s->wt.n + SL_TILE - 1) / SL_TILE, left = S;
+    long double total = s->wt.cum[s->wt.n_blocks], *rest = calloc(T, sizeof *rest);
+    for (int t = 0; t < T; t++) {
+        int end = (t + 1) * SL_TILE < s->wt.n ? (t + 1) * SL_TILE : s->wt.n;
+        long double quota = S * (long double)(sl_weights_running(&s->wt, end - 1) - sl_weights_running(&s->wt, t * SL_TILE - 1)) / total;
+        budget[t] = (int)floorl(quota);
+        rest[t] = quota - budget[t];
+        left -= budget[t];
+    }
+    for (; left > 0; left--) {
+        int best = 0;
+        for (int t = 1; t < T; t++)
+            if (rest[t] > rest[best]) best = t;
+        budget[best]++;
+        rest[best] = -1;
+    }
+    free(rest);
+}
+
+// Systematic draws on the grid u = (i + 1/2) / R: |mean c_j - E c_j| < 1/R for every row, and prop's bias formula.
+static void grid_expectations(void) {
+    enum { R = 256, S = 37 };
+    for (int k = 0; k < N_SHAPES; k++)
+        for (int l = 0; l < N_LENGTHS; l++)
+            for (int m = 2; m < N_METHODS; m++) {
+                int n = lengths[l], T = (n + SL_TILE - 1) / SL_TILE, S_t = (int)fmax(1, floor((double)S / T + 0.5));
+                sample s = sample_new(n, shapes[k], test_seed + 7 * k + l);
+                double *mean = calloc(n, sizeof *mean), got = 0, want = 0;
+                int *budget = calloc(T, sizeof *budget);
+                if (m == 3) prop_budgets(&s, S, budget);
+                for (int i = 0; i < R; i++) {
+                    uint64_t u = grid_point(i, R);
+                    methods[m].draw(&s.wt, S, (sl_uniform){fixed_next, &u}, &s.draws);
+                    for (int d = 0; d < s.draws.n; d++) mean[s.draws.row[d]] += (double)s.draws.count[d] / R;
+                    got += estimate(&s) / R;
+                }
+                for (int j = 0; j < n; j++) {
+                    int t = j / SL_TILE, end = (t + 1) * SL_TILE < n ? (t + 1) * SL_TILE : n;
+                    double tile = 0;
+                    for (int i = t * SL_TILE; i < end; i++) tile += s.p[i];
+                    double expected = m == 2 ? S * s.p[j] : tile > 0 ? (m == 3 ? budget[t] : S_t) * s.p[j] / tile : 0;
+                    if (!(fabs(mean[j] - expected) < 1.0 / R + 1e-9)) FAIL("%s n=%d shape %d row %d: mean count %.6g, expected %.6g", methods[m].name, n, k, j, mean[j], expected);
+                    want += (m == 3 ? (tile > 0 ? budget[t] / (double)S / tile : 0) : 1) * s.p[j] * s.v[j]; // mu, or mu plus prop's bias
+                }
+                // each row's mean count is within 1/R of its expectation; a draw stands for at most 1/S (prop, sys) or W_t / S_t
+                double slack = 1e-6;
+                for (int j = 0; j < n; j++) slack += fabs(s.v[j]) / R * (m == 4 ? 1.0 / S_t : 1.0 / S) * (s.p[j] > 0);
+                CHECK_NEAR(got, want, slack);
+                free(mean), free(budget);
+                sample_free(&s);
+            }
+}
+
+static void systematic_counts(void) { // |c_j - S p_j| < 1
+    for (int k = 0; k < N_SHAPES; k++) {
+        sample s = sample_new(2500, shapes[k], test_seed + k);
+        for (uint32_t r = 0; r < 50; r++) {
+            sl_draw_systematic(&s.wt, 128, (sl_uniform){random_next, &r}, &s.draws);
+            for (int i = 0; i < s.draws.n; i++) CHECK(fabs(s.draws.count[i] - 128 * s.p[s.draws.row[i]]) < 1 + 1e-9);
+        }
+        sample_free(&s);
+    }
+}
+
+// ---- variances ----
+
+static double measured_variance(sample *s, sl_draw_fn draw, int S, int R) {
+    double sum = 0;
+    for (uint32_t r = 0; r < (uint32_t)R; r++) {
+        draw(&s->wt, S, (sl_uniform){random_next, &r}, &s->draws);
+        double d = estimate(s) - s->mu;
+        sum += d * d / R;
+    }
+    return sum;
+}
+
+// Variance of a stratum's draw: E v^2 - (E v)^2 with p restricted to the stratum; the sum of strata over S^2.
+static double stratified_variance(const sample *s, int S) {
+    double sum = 0, running = 0, first = 0, second = 0;
+    int m = 0;
+    for (int j = 0; j < s->wt.n; j++) {
+        double left = s->p[j];
+        while (left > 0) {
+            double room = (m + 1.0) / S - running, take = left < room ? left : room;
+            first += take * S * s->v[j], second += take * S * s->v[j] * s->v[j];
+            running += take, left -= take;
+            if (take < room) break;
+            sum += second - first * first;
+            first = second = 0;
+            if (++m == S) return sum / S / S;
+        }
+    }
+    return (sum + second - first * first) / S / S;
+}
+
+static void variances(void) {
+    // A variance measured over R draws of bounded kurtosis has relative standard error sqrt((kurtosis - 1) / R), about
+    // sqrt(3 / R) here; 5 of them.
+    const int R = 20000 / SCALE, budgets[] = {1, 4, 32};
+    const double slack = 5 * sqrt(3.0 / R);
+    for (int k = 0; k < 2; k++)
+        for (int b = 0; b < 3; b++) {
+            int S = budgets[b];
+            sample s = sample_new(700, shapes[k], test_seed + 3 * k + b);
+            double second = 0;
+            for (int j = 0; j < s.wt.n; j++) second += s.p[j] * s.v[j] * s.v[j];
+            double iid = (second - s.mu * s.mu) / S, strat = stratified_variance(&s, S);
+            if (S == 1) CHECK_NEAR(strat, iid, 1e-9 * iid);
+            else CHECK(strat <= iid);
+            CHECK_NEAR(measured_variance(&s, sl_draw_independent, S, R) / iid, 1, slack);
+            CHECK_NEAR(measured_variance(&s, sl_draw_stratified, S, R) / strat, 1, slack);
+            if (k == FLAT) { // random values: systematic is like stratified
+                double ratio = measured_variance(&s, sl_draw_systematic, S, R) / strat;
+                if (!(ratio > 0.5 && ratio < 2)) FAIL("S=%d: systematic has %.2f of stratified's variance", S, ratio);
+            }
+            sample_free(&s);
+        }
+}
+
+// ---- whole methods, through decode ----
+
+static const char *const names[] = {"santa", "santa-strat", "santa-sys", "santa-prop", "santa-flash"};
+
+static void one_hot_is_exact(void) {
+    static const int n = 600;
+    ref_cache c = ref_cache_new(4, 2, 64, 1, &n, 0, test_seed);
+    for (int head = 0; head < 4; head++) { // q = 1000 k_j: row j has all the mass
+        const bf16 *k = ref_k_row(&c, 0, head / 2, 100 * head + 57);
+        for (int d = 0; d < 64; d++) c.q[head * 64 + d] = 1000 * sl_bf16_to_f32(k[d]);
+    }
+    for (int m = 0; m < N_METHODS; m++) {
+        ref_decode(&c, names[m], 0, 1, 5, 0);
+        for (int head = 0; head < 4; head++)
+            for (int d = 0; d < 64; d++)
+                CHECK_INT(sl_f32_to_bf16(c.out[head * 64 + d]), ref_v_row(&c, 0, head / 2, 100 * head + 57)[d]);
+    }
+    ref_cache_free(&c);
+}
+
+// With S draws of rows of variance about 1 the error is about sqrt(head_dim (1 - sum p^2) / S); its mean square over heads must be
+// within a factor 4 of independent sampling's, and with S = 65536 all but flash's rounding is small.
+static void near_dense(void) {
+    static const struct { int heads, kv_heads, dim, n; } g[] = {{1, 1, 64, 31}, {6, 2, 80, 257}, {8, 2, 128, 1500}, {8, 1, 128, 300}, {3, 1, 64, 32769}};
+    for (int i = 0; i < 5; i++) {
+        ref_cache c = ref_cache_new(g[i].heads, g[i].kv_heads, g[i].dim, 1, &g[i].n, 2, test_seed + i);
+        double *p = malloc(g[i].n * sizeof *p), mu[128];
+        for (int m = 0; m < N_METHODS; m++) {
+            for (int large = 0; large < 2; large++) {
+                char spec[64];
+                int S = large ? 65536 : 256;
+                snprintf(spec, sizeof spec, "%s:S=%d", names[m], S);
+                ref_decode(&c, spec, 0, 1, 11, 3);
+                double got = 0, want = 0;
+                for (int head = 0; head < g[i].heads; head++) {
+                    ref_attention(&c, 0, head, c.q + head * g[i].dim, g[i].n, p, mu);
+                    double norm = 0, trace = 0;
+                    for (int j = 0; j < g[i].n; j++)
+                        for (int d = 0; d < g[i].dim; d++) {
+                            double v = sl_bf16_to_f32(ref_v_row(&c, 0, head / (g[i].heads / g[i].kv_heads), j)[d]);
+                            trace += p[j] * v * v;
+                        }
+                    for (int d = 0; d < g[i].dim; d++) norm += mu[d] * mu[d], got += pow(c.out[head * g[i].dim + d] - mu[d], 2);
+                    want += (trace - norm) / S + pow(1e-2, 2) * trace; // stored weights are bf16: 2^-8 at most, each its own
+                }
+                if (!(got <= 4 * want)) FAIL("%s, geometry %d: squared error %.4g, expected about %.4g", spec, i, got, want);
+            }
+        }
+        free(p);
+        ref_cache_free(&c);
+    }
+}
+
+static void same_bits(void) { // one and many threads; alone and in a ragged batch of 16
+    int n[16];
+    for (int i = 0; i < 16; i++) n[i] = ((const int[]){1, 31, 255, 256, 257, 1023, 1025, 2000})[i % 8] + i / 8;
+    ref_cache c = ref_cache_new(8, 2, 64, 16, n, 2, test_seed);
+    enum { ROW = 8 * 64 };
+    float *want = malloc(16 * ROW * sizeof *want);
+    int threads = omp_get_max_threads();
+    for (int m = -1; m < N_METHODS; m++) {
+        const char *name = m < 0 ? "dense" : names[m];
+        ref_decode(&c, name, 0, 16, 9, 2);
+        memcpy(want, c.out, 16 * ROW * sizeof *want);
+        omp_set_num_threads(1);
+        ref_decode(&c, name, 0, 16, 9, 2);
+        omp_set_num_threads(threads);
+        if (memcmp(want, c.out, 16 * ROW * sizeof *want)) FAIL("%s: one thread gives other bits", name);
+        for (int s = 0; s < 16; s++) {
+            memset(c.out, 0xff, 16 * ROW * sizeof *c.out);
+            ref_decode(&c, name, s, 1, 9, 2);
+            if (memcmp(want + s * ROW, c.out + s * ROW, ROW * sizeof *want)) FAIL("%s: sequence %d alone gives other bits", name, s);
+        }
+    }
+    free(want);
+    ref_cache_free(&c);
+}
+
+// Different seeds, layers, heads, positions and sequences: uniform numbers must be unrelated. Over M pairs the mean product of
+// centred uniforms has standard deviation 1 / (12 sqrt(M)); 5 of them.
+static void independent_streams(void) {
+    enum { M = 20000 };
+    const sl_rng_id base = {.seed = 1, .sequence = 2, .position = 3, .layer = 4, .head = 5};
+    sl_rng_id other[6] = {base, base, base, base, base, base};
+    other[0].seed++, other[1].sequence++, other[2].position++, other[3].layer++, other[4].head++;
+    for (int i = 0; i < 6; i++) {
+        double sum = 0;
+        for (uint32_t x = 0; x < M; x++) {
+            uint32_t stream = i == 5 ? SL_STREAM_TOKEN : SL_STREAM_ATTENTION;
+            double a = (double)sl_rng_u64(&base, x, SL_STREAM_ATTENTION) * 0x1p-64 - 0.5, b = (double)sl_rng_u64(&other[i], x, stream) * 0x1p-64 - 0.5;
+            sum += a * b / M;
+        }
+        CHECK_NEAR(sum, 0, 5 / (12 * sqrt(M)));
+    }
+}
+
+static void stats(void) {
+    static const int n[2] = {700, 300};
+    ref_cache c = ref_cache_new(8, 2, 64, 2, n, 1, test_seed);
+    sl_attn_stats st = ref_decode(&c, "santa-sys:S=40", 0, 2, 1, 0);
+    CHECK_INT(st.steps, 16);
+    CHECK_INT(st.k_rows, 2 * 1000);
+    CHECK_INT(st.dense_v_rows, 2 * 1000);
+    CHECK_INT(st.samples, 16 * 40);
+    CHECK(st.v_rows <= st.samples && st.v_distinct <= st.v_rows && 4 * st.v_distinct >= st.v_rows);
+    CHECK_INT(st.bytes, (st.k_rows + st.v_distinct) * 64 * 2);
+    CHECK_INT(st.dense_bytes, 4000 * 64 * 2);
+    ref_cache_free(&c);
+}
+
+static const test_case cases[] = {
+    {"totals-and-rows", 0, totals_and_rows},
+    {"extreme-uniforms", 0, extreme_uniforms},
+    {"exhaustive-small", 0, exhaustive_small},
+    {"unbiased-independent", 0, unbiased_independent},
+    {"unbiased-stratified", 0, unbiased_stratified},
+    {"grid-expectations-and-prop-bias", 0, grid_expectations},
+    {"systematic-counts", 0, systematic_counts},
+    {"variances", 0, variances},
+    {"one-hot-is-exact", 0, one_hot_is_exact},
+    {"near-dense", 0, near_dense},
+    {"same-bits", 0, same_bits},
+    {"independent-streams", 0, independent_streams},
+    {"stats", 0, stats},
+    {0},
+};
+const test_suite suite_estimators = {"estimators", cases};
