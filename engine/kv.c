@@ -57,25 +57,49 @@ static int grow_table(sl_kv_seq *seq, int n_pages, sl_error *err) {
     return 0;
 }
 
-int sl_kv_reserve(sl_kv_pool *pool, sl_kv_seq *seq, int n_tokens, sl_error *err) {
-    int want = (n_tokens + SL_PAGE - 1) / SL_PAGE, more = want - seq->n_pages;
-    if (more <= 0) return 0;
-    if (more > pool->n_free)
-        return sl_fail(err, SL_ERR_MEMORY, "KV cache is full: %d more pages of %d tokens needed, %d free of %d; pass a larger "
-                       "--ctx-size or fewer sequences", more, SL_PAGE, pool->n_free, pool->n_pages);
-    int rc = grow_table(seq, want, err);
-    if (rc) return rc;
-    while (seq->n_pages < want) {
-        int32_t id = pool->free[--pool->n_free];
-        pool->refs[id] = 1;
-        seq->pages[seq->n_pages++] = id;
+// Copies all layers of one page.
+static void copy_page(sl_kv_pool *pool, int32_t to, int32_t from) {
+    size_t block = (size_t)pool->n_kv_heads * SL_PAGE * pool->head_dim;
+    for (int layer = 0; layer < pool->n_layers; layer++) {
+        size_t base = layer * layer_elems(pool);
+        memcpy(pool->k + base + to * block, pool->k + base + from * block, block * sizeof(bf16));
+        memcpy(pool->v + base + to * block, pool->v + base + from * block, block * sizeof(bf16));
     }
-    return 0;
+}
+
+static int32_t take_page(sl_kv_pool *pool) {
+    int32_t id = pool->free[--pool->n_free];
+    pool->refs[id] = 1;
+    return id;
 }
 
 static void drop_page(sl_kv_pool *pool, int32_t id) {
     SL_CHECK(pool->refs[id] > 0);
     if (--pool->refs[id] == 0) pool->free[pool->n_free++] = id;
+}
+
+static int check_free(const sl_kv_pool *pool, int n, sl_error *err) {
+    if (n <= pool->n_free) return 0;
+    return sl_fail(err, SL_ERR_MEMORY, "KV cache is full: %d more pages of %d tokens needed, %d free of %d; pass a larger --ctx-size or "
+                   "fewer sequences", n, SL_PAGE, pool->n_free, pool->n_pages);
+}
+
+int sl_kv_reserve(sl_kv_pool *pool, sl_kv_seq *seq, int n_tokens, sl_error *err) {
+    int want = (n_tokens + SL_PAGE - 1) / SL_PAGE, more = want > seq->n_pages ? want - seq->n_pages : 0;
+    // A partly used last page that another sequence holds too becomes our own copy before it is written.
+    int last = seq->n_tokens / SL_PAGE, shared = n_tokens > seq->n_tokens && seq->n_tokens % SL_PAGE && pool->refs[seq->pages[last]] > 1;
+    if (more + shared == 0) return 0;
+    int rc = check_free(pool, more + shared, err);
+    if (!rc) rc = grow_table(seq, want, err);
+    if (rc) return rc;
+    if (shared) {
+        int32_t own = take_page(pool);
+        copy_page(pool, own, seq->pages[last]);
+        drop_page(pool, seq->pages[last]);
+        seq->pages[last] = own;
+    }
+    while (seq->n_pages < want) seq->pages[seq->n_pages++] = take_page(pool);
+    return 0;
 }
 
 void sl_kv_truncate(sl_kv_pool *pool, sl_kv_seq *seq, int n_tokens) {
@@ -87,26 +111,17 @@ void sl_kv_truncate(sl_kv_pool *pool, sl_kv_seq *seq, int n_tokens) {
 
 int sl_kv_fork(sl_kv_pool *pool, const sl_kv_seq *src, sl_kv_seq *dst, int n_tokens, sl_error *err) {
     SL_CHECK(dst->n_pages == 0 && n_tokens <= src->n_tokens);
-    int n_full = n_tokens / SL_PAGE, rest = n_tokens % SL_PAGE;
-    int rc = grow_table(dst, n_full + (rest > 0), err);
+    int n_full = n_tokens / SL_PAGE, rest = n_tokens % SL_PAGE > 0;
+    int rc = check_free(pool, rest, err);
+    if (!rc) rc = grow_table(dst, n_full + rest, err);
     if (rc) return rc;
-    if (rest > 0 && pool->n_free == 0)
-        return sl_fail(err, SL_ERR_MEMORY, "KV cache is full: 1 more page of %d tokens needed, 0 free of %d", SL_PAGE,
-                       pool->n_pages);
     for (int i = 0; i < n_full; i++) {
         pool->refs[src->pages[i]]++;
         dst->pages[dst->n_pages++] = src->pages[i];
     }
-    dst->n_tokens = n_full * SL_PAGE;
-    if (rest == 0) return 0;
-    rc = sl_kv_reserve(pool, dst, n_tokens, err);
-    if (rc) return rc;
-    size_t block = (size_t)pool->n_kv_heads * SL_PAGE * pool->head_dim; // one page of one layer, all KV heads
-    for (int layer = 0; layer < pool->n_layers; layer++) {
-        size_t base = layer * layer_elems(pool);
-        size_t to = base + dst->pages[n_full] * block, from = base + src->pages[n_full] * block;
-        memcpy(pool->k + to, pool->k + from, block * sizeof(bf16));
-        memcpy(pool->v + to, pool->v + from, block * sizeof(bf16));
+    if (rest) {
+        dst->pages[dst->n_pages++] = take_page(pool);
+        copy_page(pool, dst->pages[n_full], src->pages[n_full]);
     }
     dst->n_tokens = n_tokens;
     return 0;

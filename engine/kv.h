@@ -43,7 +43,8 @@ void sl_kv_pool_free(sl_kv_pool *pool);
 // Bytes of K and V per token over all layers.
 size_t sl_kv_bytes_per_token(int n_layers, int n_kv_heads, int head_dim);
 
-// Makes room for rows [0, n_tokens). SL_ERR_MEMORY when the pool is out of pages (nothing is taken then).
+// Makes room for rows [0, n_tokens) and makes the page of the next row this sequence's own. SL_ERR_MEMORY when the pool is out of
+// pages (nothing is taken then).
 int sl_kv_reserve(sl_kv_pool *pool, sl_kv_seq *seq, int n_tokens, sl_error *err);
 // Keeps the first n_tokens rows and gives back pages that hold none of them.
 void sl_kv_truncate(sl_kv_pool *pool, sl_kv_seq *seq, int n_tokens);

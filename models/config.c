@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { MAX_DIM = 1 << 20 };
+enum { MAX_DIM = 1 << 20, MAX_GROUP = 64 }; // MAX_GROUP: SL_MAX_GROUP of attention/
 
 // Fields that change the arithmetic when they differ from the neutral value (or are not null).
 static const struct { const char *field, *neutral; } refused[] = {
@@ -85,6 +85,9 @@ static int read_shapes(const sl_json_file *f, sl_config *c, sl_error *err) {
     if (c->n_heads % c->n_kv_heads)
         return sl_fail(err, SL_ERR_FORMAT, "%s: num_attention_heads %d is no multiple of num_key_value_heads %d", f->path,
                        c->n_heads, c->n_kv_heads);
+    if (c->n_heads / c->n_kv_heads > MAX_GROUP)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: %d query heads share a KV head, supported are at most %d", f->path,
+                       c->n_heads / c->n_kv_heads, MAX_GROUP);
     if (!json_object_get(f->root, "head_dim") && c->hidden % c->n_heads)
         return sl_fail(err, SL_ERR_FORMAT, "%s: hidden_size %d is no multiple of num_attention_heads %d and head_dim is not given",
                        f->path, c->hidden, c->n_heads);

@@ -104,8 +104,7 @@ static void check_vectors(const sl_tokenizer *tok, const char *name, int llama2)
         expect_text(tok, ids, n_ids, text, n);
         json_decref(v);
     }
-    free(line);
-    fclose(f);
+    free(line), fclose(f);
     CHECK(count >= 46);
 }
 
@@ -113,10 +112,10 @@ static void check_real(sl_tokenizer *tok, const char *kind, int n_vocab, int bos
     char vectors[64];
     CHECK_STR(sl_tokenizer_kind(tok), kind);
     CHECK(sl_tokenizer_n_vocab(tok) == n_vocab && sl_tokenizer_bos(tok) == bos);
-    for (int extra = 0; extra < 2; extra++) {
-        snprintf(vectors, sizeof vectors, "%s/vectors%s.jsonl", name, extra ? "-extra" : "");
-        check_vectors(tok, vectors, !strcmp(name, "llama2"));
-    }
+    snprintf(vectors, sizeof vectors, "%s/vectors.jsonl", name);
+    check_vectors(tok, vectors, !strcmp(name, "llama2"));
+    snprintf(vectors, sizeof vectors, "%s/vectors-extra.jsonl", name);
+    check_vectors(tok, vectors, !strcmp(name, "llama2"));
     sl_tokenizer_free(tok);
 }
 
@@ -127,28 +126,24 @@ static void llama2_sentencepiece(void) { check_real(load_model_alone("llama2/tok
 // ---- the embedded model: token i < 256 is byte i ----
 
 #define IDS(...) (const int32_t[]){__VA_ARGS__}, sizeof((const int32_t[]){__VA_ARGS__}) / sizeof(int32_t)
-typedef struct fixed_text { const char *text; size_t n; unsigned flags; const int32_t *ids; size_t n_ids; } fixed_text;
 #define TEXT(s) s, sizeof s - 1
 
 static void tiny_ids(void) {
-    const fixed_text texts[] = {
-        {TEXT(""), 0, NULL, 0},
-        {TEXT(""), SL_TOK_BOS, IDS(1008)},
+    const struct { const char *text; size_t n; unsigned flags; const int32_t *ids; size_t n_ids; } texts[] = {
+        {TEXT(""), 0, NULL, 0}, {TEXT(""), SL_TOK_BOS, IDS(1008)},
         {TEXT("Hello, world!"), SL_TOK_BOS, IDS(1008, 72, 284, 439, 44, 369, 108, 100, 33)},
         {TEXT("The quick brown fox's 12345 jumps.\n\n  def f(x):\n\treturn x"), 0,
          IDS(971, 468, 487, 273, 761, 274, 803, 39, 115, 32, 49, 50, 51, 52, 53, 415, 457, 112, 115, 331, 10, 32, 289, 101, 102, 274, 40, 120,
              41, 58, 10, 9, 689, 338, 110, 32, 120)},
         {TEXT("h\u00e9llo \u4f60\u597d \U0001f600"), 0, IDS(104, 195, 169, 108, 439, 32, 228, 189, 160, 229, 165, 189, 32, 240, 159, 152, 128)},
         {TEXT("<|start_header_id|>user<|end_header_id|>\n\nhi<|eot_id|>"), 0, IDS(1010, 343, 256, 1011, 570, 104, 105, 1012)},
-        {TEXT("a\0b"), 0, IDS(97, 0, 98)},
-        {TEXT("I'LL don't   \r\n x "), 0, IDS(73, 39, 76, 76, 289, 264, 39, 116, 32, 32, 32, 13, 10, 32, 120, 32)},
+        {TEXT("a\0b"), 0, IDS(97, 0, 98)}, {TEXT("I'LL don't   \r\n x "), 0, IDS(73, 39, 76, 76, 289, 264, 39, 116, 32, 32, 32, 13, 10, 32, 120, 32)},
     };
     sl_tokenizer *tok = load(tiny_dir);
     CHECK(sl_tokenizer_n_vocab(tok) == 1024 && sl_tokenizer_bos(tok) == 1008 && sl_tokenizer_eos(tok) == 1009);
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        const fixed_text *t = &texts[i];
-        expect_ids(tok, t->text, t->n, t->flags, t->ids, t->n_ids);
-        if (!(t->flags & SL_TOK_BOS)) expect_text(tok, t->ids, t->n_ids, t->text, t->n);
+        expect_ids(tok, texts[i].text, texts[i].n, texts[i].flags, texts[i].ids, texts[i].n_ids);
+        if (!texts[i].flags) expect_text(tok, texts[i].ids, texts[i].n_ids, texts[i].text, texts[i].n);
     }
     sl_tokenizer_free(tok);
 }
@@ -220,7 +215,7 @@ static void long_runs(void) {
     enum { SIZE = 1 << 20 };
     sl_tokenizer *tok = load(tiny_dir);
     char *text = malloc(SIZE);
-    CHECK(text != NULL);
+    CHECK(text);
     for (size_t u = 0; u < sizeof units / sizeof *units; u++) {
         size_t len = strlen(units[u]), n = SIZE / len * len;
         for (size_t i = 0; i < n; i++) text[i] = units[u][i % len];
@@ -293,8 +288,6 @@ static void streaming_invalid(void) { // one U+FFFD for each part that cannot go
         for (const char *p = texts[i].bytes; *p; p++) CHECK_OK(sl_detok_next(&s, (unsigned char)*p, &got, &err), err);
         CHECK_OK(sl_detok_end(&s, &got, &err), err);
         CHECK_STR(got.data, texts[i].want);
-        CHECK_OK(sl_detok_end(&s, &got, &err), err);
-        CHECK_STR(got.data, texts[i].want);
         sl_text_free(&got);
     }
     sl_tokenizer_free(tok);
@@ -350,6 +343,10 @@ static void small_file(void) {
     free(run);
     sl_ids_free(&ids);
     sl_tokenizer_free(tok);
+    write_changed("[^\\\\s]+", "[]]|[^]\\\\s]+"); // a first ] is a letter of its class
+    tok = load(test_tmp());
+    expect_ids(tok, TEXT("he]he"), 0, IDS(256, ']', 256));
+    sl_tokenizer_free(tok);
     write_changed("\\\\s|(?:a|b)+|[^\\\\s]+", "(a+)+c|b"); // exponential: stopped, and the reason said
     tok = load(test_tmp());
     CHECK_ERR(sl_tokenize(tok, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", 40, 0, &ids, &err), err, SL_ERR_UNSUPPORTED, "match limit");
@@ -365,8 +362,7 @@ static void refused_json(void) {
         {"\"ll\": 257", "\"ll\": 256", SL_ERR_FORMAT, "256"}, {"\"ll\": 257", "\"ll\": -1", SL_ERR_FORMAT, "\"ll\""},
         {"\"ll\": 257", "\"ll\": 4294967296", SL_ERR_FORMAT, "\"ll\""}, {"\"ll\": 257", "\"l l\": 257", SL_ERR_FORMAT, "alphabet"},
         {"\"ll\": 257", "\"he\": 257", SL_ERR_FORMAT, "uplicate"}, {"\"id\": 260", "\"id\": 259", SL_ERR_FORMAT, "259"},
-        {"\"id\": 260", "\"id\": 4294967296", SL_ERR_FORMAT, "added_tokens"},
-        {"\"id\": 260", "\"id\": \"x\"", SL_ERR_UNSUPPORTED, "added_tokens"}, {"\"<tool>\"", "\"<s>\"", SL_ERR_FORMAT, "<s>"},
+        {"\"id\": 260", "\"id\": 4294967296", SL_ERR_FORMAT, "added_tokens"}, {"\"id\": 260", "\"id\": \"x\"", SL_ERR_UNSUPPORTED, "added_tokens"}, {"\"<tool>\"", "\"<s>\"", SL_ERR_FORMAT, "<s>"},
         {"\"lstrip\": false", "\"lstrip\": true", SL_ERR_UNSUPPORTED, "lstrip"},
         {"\"normalizer\": null", "\"normalizer\": {\"type\": \"NFC\"}", SL_ERR_UNSUPPORTED, "NFC"},
         {"\"type\": \"Split\"", "\"type\": \"Whitespace\"", SL_ERR_UNSUPPORTED, "Whitespace"},
@@ -385,9 +381,7 @@ static void refused_json(void) {
     sl_error err = {0};
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
         write_changed(changes[i].from, changes[i].to);
-        int rc = sl_tokenizer_load(test_tmp(), &tok, &err);
-        if (rc != changes[i].code || !strstr(err.message, changes[i].says))
-            FAIL("%s -> %s: %d \"%s\", expected %d with \"%s\"", changes[i].from, changes[i].to, rc, err.message, changes[i].code, changes[i].says);
+        CHECK_ERR(sl_tokenizer_load(test_tmp(), &tok, &err), err, changes[i].code, changes[i].says);
     }
     static char json[16384];
     size_t n = small_json(json, sizeof json);

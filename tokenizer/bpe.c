@@ -132,7 +132,8 @@ int sl_bpe_merge(sl_bpe *b, const char *file, int32_t rank, int32_t left, int32_
     size_t n_left = 0, n_right = 0;
     const char *l = sl_bpe_bytes(b, left, &n_left), *r = sl_bpe_bytes(b, right, &n_right);
     if (!l || !r) return sl_fail(err, SL_ERR_FORMAT, "%s: merge %d is of an unknown token", file, rank);
-    if (n_left + n_right > sizeof joined) return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: merge %d makes a token of more than %zu bytes", file, rank, sizeof joined);
+    if (n_left + n_right > sizeof joined)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: merge %d makes a token of more than %zu bytes", file, rank, sizeof joined);
     memcpy(joined, l, n_left);
     memcpy(joined + n_left, r, n_right);
     int32_t result = sl_bpe_find(b, joined, n_left + n_right);

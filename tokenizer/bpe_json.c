@@ -163,8 +163,10 @@ static int read_template(reader *r, const json_t *post) {
     if (!name) return 0;
     const json_t *ids = json_object_get(json_object_get(json_object_get(post, "special_tokens"), name), "ids");
     int32_t id = sl_tokenizer_find(r->tok, name);
-    if (id < 0 || json_array_size(ids) != 1 || !json_is_integer(json_array_get(ids, 0)) || json_integer_value(json_array_get(ids, 0)) != id)
-        return sl_fail(r->err, SL_ERR_UNSUPPORTED, "%s: field post_processor.special_tokens: %.60s is not one id, that of the added token", r->path, name);
+    if (id < 0 || json_array_size(ids) != 1 || !json_is_integer(json_array_get(ids, 0)) ||
+        json_integer_value(json_array_get(ids, 0)) != id)
+        return sl_fail(r->err, SL_ERR_UNSUPPORTED, "%s: field post_processor.special_tokens: %.60s is not one id, that of the added token",
+                       r->path, name);
     if (r->tok->add_bos) return refuse(r, "post_processor", "two templates with a special token");
     r->tok->bos = id;
     r->tok->add_bos = 1;
@@ -175,7 +177,8 @@ static int read_post_processor(reader *r, const json_t *post) {
     if (!post || json_is_null(post) || !strcmp(type_of(post), "ByteLevel")) return 0; // ByteLevel changes offsets alone
     if (!strcmp(type_of(post), "TemplateProcessing")) return read_template(r, post);
     if (strcmp(type_of(post), "Sequence"))
-        return sl_fail(r->err, SL_ERR_UNSUPPORTED, "%s: field post_processor: type %s, supported are TemplateProcessing and ByteLevel", r->path, type_of(post));
+        return sl_fail(r->err, SL_ERR_UNSUPPORTED, "%s: field post_processor: type %s, supported are TemplateProcessing and ByteLevel", r->path,
+                       type_of(post));
     const json_t *list = json_object_get(post, "processors");
     int rc = 0;
     for (size_t i = 0; !rc && i < json_array_size(list); i++) rc = read_post_processor(r, json_array_get(list, i));

@@ -116,7 +116,8 @@ static void end_matcher(matcher *m) {
 // PCRE2's own JIT stack of 32 KiB fails on a long run, where a pattern remembers a place per character. Ours grows with the
 // text; it is reserved, not touched. The match limit stays, for patterns that take exponential time, but grows too.
 static int begin_matcher(matcher *m, size_t n, sl_error *err) {
-    size_t stack = n < MOST_STACK / 64 - 4096 ? 64 * (n + 4096) : MOST_STACK, steps = n < UINT32_MAX / 32 ? 10000000 + 16 * n : UINT32_MAX;
+    size_t stack = n < MOST_STACK / 64 - 4096 ? 64 * (n + 4096) : MOST_STACK;
+    size_t steps = n < UINT32_MAX / 32 ? 10000000 + 16 * n : UINT32_MAX;
     *m = (matcher){pcre2_match_data_create(1, NULL), pcre2_match_context_create(NULL), pcre2_jit_stack_create(32 << 10, stack, NULL)};
     if (!m->data || !m->limits) { // no stack: PCRE2 has no JIT, or the address space is short; its own will do
         end_matcher(m);
@@ -127,15 +128,16 @@ static int begin_matcher(matcher *m, size_t n, sl_error *err) {
     return 0;
 }
 
-static int match_failed(int code, size_t at, sl_error *err) {
+static int match_failed(int code, size_t at, sl_error *err) { // `at`: in the text since the last added token
     PCRE2_UCHAR why[160];
     pcre2_get_error_message(code, why, sizeof why);
     int memory = code == PCRE2_ERROR_NOMEMORY || code == PCRE2_ERROR_JIT_STACKLIMIT || code == PCRE2_ERROR_HEAPLIMIT;
     return sl_fail(err, memory ? SL_ERR_MEMORY : SL_ERR_UNSUPPORTED, "pre-tokenizer: its pattern gives up on the text at byte %zu: %s", at, (char *)why);
 }
 
-// `offset` is where this run starts in the text, for messages.
-static int split_valid(const sl_pattern *p, const matcher *m, const char *text, size_t n, size_t offset, sl_piece_fn fn, void *ctx, sl_error *err) {
+// `offset` is where this run starts, for messages.
+static int split_valid(const sl_pattern *p, const matcher *m, const char *text, size_t n, size_t offset, sl_piece_fn fn, void *ctx,
+                       sl_error *err) {
     size_t at = 0;
     const PCRE2_SIZE *span = pcre2_get_ovector_pointer(m->data);
     while (at < n) {

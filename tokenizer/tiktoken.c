@@ -39,7 +39,8 @@ static int read_line(const char *path, int line, const char *s, size_t n, int n_
     long id = length > 0 ? strtol(blank + 1, &end, 10) : -1;
     if (length <= 0 || end == blank + 1 || end != s + n)
         return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: expected a token in base64, a blank and its rank", path, line);
-    if (id < 0 || id >= n_ranks) return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: the rank is out of range, expected 0 to %d", path, line, n_ranks - 1);
+    if (id < 0 || id >= n_ranks)
+        return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: the rank is out of range, expected 0 to %d", path, line, n_ranks - 1);
     return sl_bpe_add(bpe, path, (int32_t)id, bytes, (size_t)length, err);
 }
 

@@ -1,0 +1,121 @@
+// tests/test_kv.c - pages: who holds which, sharing, copies on write, exhaustion.
+#include "engine/kv.h"
+#include "tests/test.h"
+
+#include <string.h>
+
+enum { LAYERS = 2, HEADS = 2, DIM = 16 };
+static sl_error err;
+
+static sl_kv_pool pool_of(int n_pages) {
+    sl_kv_pool pool;
+    CHECK_OK(sl_kv_pool_init(&pool, LAYERS, HEADS, DIM, n_pages, &err), err);
+    return pool;
+}
+
+static bf16 *k_at(const sl_kv_pool *pool, const sl_kv_seq *seq, int layer, int h, int j) {
+    sl_kv_view view = sl_kv_view_of(pool, seq, layer, j + 1);
+    return sl_kv_layer(pool, layer).k + sl_kv_block(&view, HEADS, DIM, j / SL_PAGE, h) + (size_t)(j % SL_PAGE) * DIM;
+}
+static bf16 *v_at(const sl_kv_pool *pool, const sl_kv_seq *seq, int layer, int h, int j) {
+    return sl_kv_layer(pool, layer).v + (k_at(pool, seq, layer, h, j) - sl_kv_layer(pool, layer).k);
+}
+
+static bf16 value(int tag, int layer, int h, int j) { return (bf16)(tag * 10007 + layer * 4099 + h * 2053 + j); }
+
+static void append(sl_kv_pool *pool, sl_kv_seq *seq, int n, int tag) { // rows up to n in all
+    CHECK_OK(sl_kv_reserve(pool, seq, n, &err), err);
+    for (int j = seq->n_tokens; j < n; j++)
+        for (int layer = 0; layer < LAYERS; layer++)
+            for (int h = 0; h < HEADS; h++)
+                for (int d = 0; d < DIM; d++) {
+                    k_at(pool, seq, layer, h, j)[d] = value(tag, layer, h, j);
+                    v_at(pool, seq, layer, h, j)[d] = value(tag + 1, layer, h, j);
+                }
+    seq->n_tokens = n;
+}
+
+static void check_rows(const sl_kv_pool *pool, const sl_kv_seq *seq, int from, int to, int tag) {
+    for (int j = from; j < to; j++)
+        for (int layer = 0; layer < LAYERS; layer++)
+            for (int h = 0; h < HEADS; h++) {
+                CHECK_INT(k_at(pool, seq, layer, h, j)[DIM - 1], value(tag, layer, h, j));
+                CHECK_INT(v_at(pool, seq, layer, h, j)[0], value(tag + 1, layer, h, j));
+            }
+}
+
+static void lengths(void) {
+    static const struct { int n, pages; } want[] = {{1, 1}, {255, 1}, {256, 1}, {257, 2}, {512, 2}, {513, 3}};
+    sl_kv_pool pool = pool_of(4);
+    for (int i = 0; i < 6; i++) {
+        sl_kv_seq seq = {0};
+        append(&pool, &seq, want[i].n, i);
+        CHECK_INT(seq.n_pages, want[i].pages);
+        CHECK_INT(pool.n_free, 4 - want[i].pages);
+        check_rows(&pool, &seq, 0, want[i].n, i);
+        sl_kv_truncate(&pool, &seq, want[i].n / 2);
+        CHECK_INT(seq.n_pages, (want[i].n / 2 + 255) / 256);
+        sl_kv_seq_free(&pool, &seq);
+        CHECK_INT(pool.n_free, 4);
+    }
+    CHECK_INT(sl_kv_bytes_per_token(LAYERS, HEADS, DIM), LAYERS * HEADS * DIM * 2 * 2);
+    sl_kv_pool_free(&pool);
+}
+
+static void exhaustion(void) {
+    sl_kv_pool pool = pool_of(3);
+    sl_kv_seq a = {0}, b = {0}, c = {0};
+    append(&pool, &a, 500, 1);
+    CHECK_ERR(sl_kv_reserve(&pool, &b, 257, &err), err, SL_ERR_MEMORY, "1 free of 3");
+    CHECK_INT(b.n_pages, 0);
+    CHECK_INT(pool.n_free, 1);
+    append(&pool, &b, 256, 2);
+    CHECK_ERR(sl_kv_fork(&pool, &a, &c, 300, &err), err, SL_ERR_MEMORY, "0 free");
+    CHECK_INT(c.n_pages, 0);
+    check_rows(&pool, &a, 0, 500, 1);
+    sl_kv_seq_free(&pool, &a), sl_kv_seq_free(&pool, &b), sl_kv_seq_free(&pool, &c);
+    CHECK_INT(pool.n_free, 3);
+    sl_kv_pool_free(&pool);
+}
+
+static void forks(void) {
+    sl_kv_pool pool = pool_of(8);
+    sl_kv_seq a = {0}, b = {0};
+    append(&pool, &a, 600, 1);
+    CHECK_OK(sl_kv_fork(&pool, &a, &b, 550, &err), err);
+    CHECK_INT(pool.n_free, 4); // two pages shared, the third copied
+    CHECK(b.pages[0] == a.pages[0] && b.pages[1] == a.pages[1] && b.pages[2] != a.pages[2]);
+    check_rows(&pool, &b, 0, 550, 1);
+    append(&pool, &b, 600, 5);
+    check_rows(&pool, &a, 0, 600, 1); // a does not see what b wrote
+    check_rows(&pool, &b, 550, 600, 5);
+    sl_kv_seq_free(&pool, &a);
+    check_rows(&pool, &b, 0, 550, 1); // b's pages outlive a
+    sl_kv_seq_free(&pool, &b);
+    CHECK_INT(pool.n_free, 8);
+    sl_kv_pool_free(&pool);
+}
+
+static void copy_on_write(void) { // cut back into a shared page, then append: the other sequence keeps its rows
+    sl_kv_pool pool = pool_of(3);
+    sl_kv_seq a = {0}, b = {0};
+    append(&pool, &a, 512, 1);
+    CHECK_OK(sl_kv_fork(&pool, &a, &b, 512, &err), err);
+    CHECK_INT(pool.n_free, 1);
+    sl_kv_truncate(&pool, &b, 300);
+    append(&pool, &b, 400, 7);
+    check_rows(&pool, &a, 0, 512, 1);
+    check_rows(&pool, &b, 0, 300, 1);
+    check_rows(&pool, &b, 300, 400, 7);
+    CHECK_INT(pool.n_free, 0);
+    sl_kv_truncate(&pool, &a, 100);
+    CHECK_INT(pool.n_free, 1); // a's second page was its own by then
+    sl_kv_seq_free(&pool, &a), sl_kv_seq_free(&pool, &b);
+    CHECK_INT(pool.n_free, 3);
+    sl_kv_pool_free(&pool);
+}
+
+static const test_case cases[] = {
+    {"lengths", 0, lengths}, {"exhaustion", 0, exhaustion}, {"forks", 0, forks}, {"copy-on-write", 0, copy_on_write}, {0},
+};
+const test_suite suite_kv = {"kv", cases};
