@@ -10,9 +10,9 @@
 #include <time.h>
 #include <unistd.h>
 
-extern const test_suite suite_kv, suite_loader, suite_tokenizer, suite_chat, suite_sampler, suite_kernels, suite_attention,
+extern const test_suite suite_kv, suite_loader, suite_backend, suite_tokenizer, suite_chat, suite_sampler, suite_kernels, suite_attention,
     suite_estimators, suite_model, suite_cli;
-static const test_suite *const suites[] = {&suite_kv, &suite_loader, &suite_tokenizer, &suite_chat, &suite_sampler,
+static const test_suite *const suites[] = {&suite_kv, &suite_loader, &suite_backend, &suite_tokenizer, &suite_chat, &suite_sampler,
                                            &suite_kernels, &suite_attention, &suite_estimators, &suite_model, &suite_cli};
 
 uint64_t test_seed = 20261121;
