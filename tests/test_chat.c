@@ -1,0 +1,149 @@
+// tests/test_chat.c - chat templates: what is recognised, what is written, what is refused.
+#include "tokenizer/chat.h"
+#include "tests/test.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+static sl_error err;
+
+static const sl_message conversation[] = {
+    {"system", "You are a helpful assistant", 27}, {"user", "Hello", 5}, {"assistant", "Hi there", 8}, {"user", "Who are you", 11},
+};
+
+#define H(role) "<|start_header_id|>" role "<|end_header_id|>\n\n"
+#define DATED(date) "<|begin_of_text|>" H("system") "Cutting Knowledge Date: December 2023\nToday Date: " date "\n\n"
+#define TURNS3 H("user") "Hello<|eot_id|>" H("assistant") "Hi there<|eot_id|>" H("user") "Who are you<|eot_id|>" H("assistant")
+#define CHATML "<|im_start|>system\nYou are a helpful assistant<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\nHi there<|im_end|>\n<|im_start|>user\nWho are you<|im_end|>\n<|im_start|>assistant\n"
+static const struct { const char *name, *want; } written[] = {
+    {"llama3", "<|begin_of_text|>" H("system") "You are a helpful assistant<|eot_id|>" TURNS3},
+    {"llama3.1", DATED("26 Jul 2024") "You are a helpful assistant<|eot_id|>" TURNS3},
+    {"llama3.2", DATED("20 Feb 2025") "You are a helpful assistant<|eot_id|>" TURNS3},
+    {"llama2", "<s>[INST] <<SYS>>\nYou are a helpful assistant\n<</SYS>>\n\nHello [/INST] Hi there </s><s>[INST] Who are you [/INST]"},
+    {"mistral-v1", "<s> [INST] You are a helpful assistant\n\nHello [/INST] Hi there</s> [INST] Who are you [/INST]"},
+    {"mistral-v3", "<s>[INST] Hello[/INST] Hi there</s>[INST] You are a helpful assistant\n\nWho are you[/INST]"},
+    {"mistral-v3-tekken", "<s>[INST]Hello[/INST]Hi there</s>[INST]You are a helpful assistant\n\nWho are you[/INST]"},
+    {"mistral-v7", "<s>[SYSTEM_PROMPT] You are a helpful assistant[/SYSTEM_PROMPT][INST] Hello[/INST] Hi there</s>[INST] Who are you[/INST]"},
+    {"chatml", CHATML}, {"qwen2.5", CHATML},
+};
+
+static void expect(const char *name, const sl_message *m, int n, const char *date, const char *want) {
+    sl_text out = {0};
+    CHECK(sl_chat_find(name));
+    CHECK_OK(sl_chat_render(sl_chat_find(name), m, n, date, &out, &err), err);
+    if (strcmp(out.data, want)) FAIL("%s: got \"%s\", expected \"%s\"", name, out.data, want);
+    sl_text_free(&out);
+}
+
+static void standard_conversation(void) {
+    for (size_t i = 0; i < sizeof written / sizeof *written; i++)
+        expect(written[i].name, conversation, 4, strcmp(written[i].name, "llama3.2") ? NULL : "20 Feb 2025", written[i].want);
+    expect("mistral-v0", conversation + 1, 3, NULL, "<s>[INST] Hello [/INST]Hi there</s>[INST] Who are you [/INST]");
+    expect("qwen2.5", conversation + 1, 1, NULL, "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n");
+    expect("llama3.1", conversation + 1, 1, NULL, DATED("26 Jul 2024") "<|eot_id|>" H("user") "Hello<|eot_id|>" H("assistant"));
+    static const sl_message blanks[] = {{"user", "\xe2\x80\x83\xc2\xa0 a b\xc3\xa9 \n\xe3\x80\x80", 16}}; // em space, no-break space, ideographic space
+    expect("llama3", blanks, 1, NULL, "<|begin_of_text|>" H("user") "a b\xc3\xa9<|eot_id|>" H("assistant"));
+    for (size_t i = 0; i < sizeof written / sizeof *written; i++) CHECK(strstr(sl_chat_names(), written[i].name));
+}
+
+static void refused_orders(void) {
+    static const char *const strict[] = {"llama2", "mistral-v0", "mistral-v1", "mistral-v3", "mistral-v3-tekken"};
+    static const sl_message twice[] = {{"user", "a", 1}, {"user", "b", 1}}, odd[] = {{"tool", "a", 1}};
+    for (int i = 0; i < 5; i++) {
+        sl_text out = {0};
+        CHECK_ERR(sl_chat_render(sl_chat_find(strict[i]), twice, 2, NULL, &out, &err), err, SL_ERR_ARG, "expected \"assistant\"");
+        sl_text_free(&out);
+    }
+    sl_text out = {0};
+    CHECK_ERR(sl_chat_render(sl_chat_find("mistral-v0"), conversation, 4, NULL, &out, &err), err, SL_ERR_ARG, "system message");
+    CHECK_ERR(sl_chat_render(sl_chat_find("mistral-v7"), odd, 1, NULL, &out, &err), err, SL_ERR_ARG, "\"tool\"");
+    sl_text_free(&out);
+}
+
+static void write_file(const char *name, const char *text) {
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", test_tmp(), name);
+    FILE *f = fopen(path, "w");
+    CHECK(f && fputs(text, f) >= 0);
+    fclose(f);
+}
+
+static void loading(void) {
+    static const char jinja[] = "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+    const sl_chat_template *t;
+    CHECK_OK(sl_chat_load("models/tiny", &t, &err), err);
+    CHECK_STR(sl_chat_name(t), "llama3");
+    CHECK_ERR(sl_chat_load(test_tmp(), &t, &err), err, SL_ERR_UNSUPPORTED, "--chat-template");
+    write_file("tokenizer_config.json", "{\"chat_template\":\"{{ bos_token }}hello\"}");
+    CHECK_ERR(sl_chat_load(test_tmp(), &t, &err), err, SL_ERR_UNSUPPORTED, "llama3.1, llama3.2");
+    json_t *list = json_pack("{s:[{s:s,s:s},{s:s,s:s}]}", "chat_template", "name", "tool_use", "template", "x", "name", "default", "template", jinja);
+    char *text = json_dumps(list, 0);
+    write_file("tokenizer_config.json", text);
+    CHECK_OK(sl_chat_load(test_tmp(), &t, &err), err);
+    CHECK_STR(sl_chat_name(t), "chatml");
+    write_file("chat_template.jinja", "something else");
+    CHECK_ERR(sl_chat_load(test_tmp(), &t, &err), err, SL_ERR_UNSUPPORTED, "none that is known");
+    write_file("chat_template.jinja", jinja);
+    CHECK_OK(sl_chat_load(test_tmp(), &t, &err), err);
+    free(text);
+    json_decref(list);
+}
+
+// ---- ../shared: published templates, and what Jinja makes of them ----
+
+static json_t *next_row(FILE *f) { return json_loadf(f, JSON_DISABLE_EOF_CHECK | JSON_ALLOW_NUL, NULL); }
+
+static FILE *open_rows(const char *name) {
+    char path[512];
+    snprintf(path, sizeof path, "%s/tokenizers/%s", test_shared(), name);
+    FILE *f = fopen(path, "r");
+    if (!f) FAIL("%s: cannot be opened", path);
+    return f;
+}
+
+static const char *our_name(const char *theirs) { // NULL: refused by design
+    if (!strcmp(theirs, "llama2-chat")) return "llama2";
+    if (!strcmp(theirs, "mistral-nemo-2407")) return "mistral-v3-tekken";
+    return sl_chat_find(theirs) ? theirs : NULL;
+}
+
+static void published_templates(void) {
+    FILE *f = open_rows("chat-templates.jsonl");
+    int n = 0;
+    for (json_t *row; (row = next_row(f)); n++, json_decref(row)) {
+        const char *theirs = json_string_value(json_object_get(row, "template")), *want = our_name(theirs);
+        const sl_chat_template *t;
+        int rc = sl_chat_detect(json_string_value(json_object_get(row, "jinja")), &t, &err);
+        if (!want && rc != SL_ERR_UNSUPPORTED) FAIL("%s: recognised as %s, expected a refusal", theirs, sl_chat_name(t));
+        if (want && (rc || strcmp(sl_chat_name(t), want))) FAIL("%s: %s, expected %s", theirs, rc ? err.message : sl_chat_name(t), want);
+    }
+    CHECK(n > 10);
+    fclose(f);
+}
+
+static void rendered_rows(void) {
+    FILE *f = open_rows("chat.jsonl");
+    int n = 0;
+    for (json_t *row; (row = next_row(f)); json_decref(row)) {
+        const char *name = our_name(json_string_value(json_object_get(row, "template")));
+        if (!name || strcmp(json_string_value(json_object_get(row, "engine")), "jinja")) continue;
+        const json_t *list = json_object_get(row, "messages"), *date = json_object_get(json_object_get(row, "vars"), "date_string");
+        sl_message m[16];
+        int n_messages = (int)json_array_size(list);
+        for (int i = 0; i < n_messages; i++) {
+            const json_t *c = json_object_get(json_array_get(list, i), "content");
+            m[i] = (sl_message){json_string_value(json_object_get(json_array_get(list, i), "role")), json_string_value(c), json_string_length(c)};
+        }
+        expect(name, m, n_messages, date ? json_string_value(date) : "26 Jul 2024", json_string_value(json_object_get(row, "expected")));
+        n++;
+    }
+    CHECK(n >= 40);
+    fclose(f);
+}
+
+static const test_case cases[] = {
+    {"standard-conversation", 0, standard_conversation}, {"refused-orders", 0, refused_orders}, {"loading", 0, loading},
+    {"published-templates", NEEDS_SHARED, published_templates}, {"rendered-rows", NEEDS_SHARED, rendered_rows}, {0},
+};
+const test_suite suite_chat = {"chat", cases};
