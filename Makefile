@@ -72,13 +72,13 @@ cuda: $(patsubst %,$(BUILD)/%.o,$(CUDA_SRC)) ## compile the CUDA sources
 
 $(BUILD)/libsleigh.a: $(LIB_OBJ)
 	@rm -f $@
-	$(AR) rcs $@ $^
+	@echo "  AR   $@"; $(AR) rcs $@ $^
 
 $(BUILD)/sleigh: $(CLI_OBJ) $(BUILD)/libsleigh.a
-	$(CC) $(OPT) -o $@ $^ $(LDLIBS)
+	@echo "  LINK $@"; $(CC) $(OPT) -o $@ $^ $(LDLIBS)
 
 $(BUILD)/sleigh-test: $(TEST_OBJ) $(BUILD)/libsleigh.a
-	$(CC) $(OPT) -o $@ $^ $(LDLIBS)
+	@echo "  LINK $@"; $(CC) $(OPT) -o $@ $^ $(LDLIBS)
 
 $(BUILD)/%_avx2.c.o: CFLAGS += $(AVX2)
 $(BUILD)/%_avx512.c.o: CFLAGS += $(AVX512)
@@ -86,15 +86,15 @@ $(BUILD)/engine/cli/cmd_version.c.o: CPPFLAGS += -DSLEIGH_COMMIT='"$(COMMIT)"'
 
 $(BUILD)/%.c.o: %.c Makefile
 	@mkdir -p $(@D)
-	$(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
+	@echo "  CC   $<"; $(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
 
 $(BUILD)/%.cc.o: %.cc Makefile
 	@mkdir -p $(@D)
-	$(CXX) $(CPPFLAGS) $(CXXFLAGS) -c $< -o $@
+	@echo "  CXX  $<"; $(CXX) $(CPPFLAGS) $(CXXFLAGS) -c $< -o $@
 
 $(BUILD)/%.cu.o: %.cu Makefile
 	@mkdir -p $(@D)
-	$(NVCC) -I. -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -c $< -o $@
+	@echo "  NVCC $<"; $(NVCC) -I. -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -c $< -o $@
 
 format: ## clang-format over our own C
 	clang-format -i $(LIB_SRC) $(CLI_SRC) $(TEST_SRC) $(wildcard */*.h */*/*.h)

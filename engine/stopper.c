@@ -87,6 +87,6 @@ int sl_stopper_feed(sl_stopper *s, const char *text, size_t n, const char **out,
 
 void sl_stopper_flush(sl_stopper *s, const char **out, size_t *n_out) {
     drop_shown(s);
-    *out = s->text;
+    *out = s->n > 0 ? s->text : "";
     *n_out = s->n_shown = s->n;
 }
