@@ -79,7 +79,7 @@ int sl_stopper_feed(sl_stopper *s, const char *text, size_t n, const char **out,
     s->n += n;
     size_t stop = find_stop(s);
     int stopped = stop < s->n;
-    *out = s->text;
+    *out = s->text ? s->text : "";
     *n_out = s->n_shown = stopped ? stop : find_beginning(s);
     if (stopped) s->n = stop;
     return stopped;
@@ -87,6 +87,6 @@ int sl_stopper_feed(sl_stopper *s, const char *text, size_t n, const char **out,
 
 void sl_stopper_flush(sl_stopper *s, const char **out, size_t *n_out) {
     drop_shown(s);
-    *out = s->n > 0 ? s->text : "";
+    *out = s->text ? s->text : "";
     *n_out = s->n_shown = s->n;
 }

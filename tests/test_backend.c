@@ -92,31 +92,35 @@ static void linear(void) {
 }
 
 // Decode: a row alone, among others, with 1 thread. Prefill: whole and in chunks at their positions, with 1 thread.
-static void linear_bits(void) {
-    enum { ROWS = 150, OUTS = 200, N = 256 };
-    for (int i = 0; i < 3; i++) {
-        const sl_backend *be = backend_of(isas[i], 0);
-        if (!be) continue;
-        float *wide, *x = normals((size_t)ROWS * N, test_seed), *want = malloc(ROWS * OUTS * 4), *got = malloc(ROWS * OUTS * 4);
-        sl_weight w = make_weight(SL_BF16, OUTS, N, test_seed, &wide);
-        be->linear(&w, x, 23, SL_LINEAR_DECODE, 0, 0, want);
-        for (int r = 0; r < 23; r++) be->linear(&w, x + r * N, 1, SL_LINEAR_DECODE, 0, 0, got + r * OUTS);
-        CHECK(!memcmp(want, got, 23 * OUTS * 4));
-        backend_of(isas[i], 1)->linear(&w, x, 23, SL_LINEAR_DECODE, 0, 0, got);
-        CHECK(!memcmp(want, got, 23 * OUTS * 4));
-        backend_of(isas[i], 0);
-        be->linear(&w, x, ROWS, SL_LINEAR_PREFILL, 0, 0, want);
-        static const int chunks[] = {1, 17, 64, 100};
-        for (int c = 0; c < 4; c++) {
-            backend_of(isas[i], c % 2);
-            for (int r = 0; r < ROWS; r += chunks[c]) {
-                int n = ROWS - r < chunks[c] ? ROWS - r : chunks[c];
-                be->linear(&w, x + r * N, n, SL_LINEAR_PREFILL, r, 0, got + r * OUTS);
-            }
-            if (memcmp(want, got, ROWS * OUTS * 4)) FAIL("%s: chunks of %d give other bits", isas[i], chunks[c]);
+static void linear_bits_of(const char *isa, int N) {
+    enum { ROWS = 150, OUTS = 200, FIRST = 300 };
+    const sl_backend *be = backend_of(isa, 0);
+    if (!be) return;
+    float *wide, *x = normals((size_t)ROWS * N, test_seed), *want = malloc(ROWS * OUTS * 4), *got = malloc(ROWS * OUTS * 4);
+    sl_weight w = make_weight(SL_BF16, OUTS, N, test_seed, &wide);
+    be->linear(&w, x, 23, SL_LINEAR_DECODE, 0, 0, want);
+    for (int r = 0; r < 23; r++) be->linear(&w, x + (size_t)r * N, 1, SL_LINEAR_DECODE, 0, 0, got + r * OUTS);
+    if (memcmp(want, got, 23 * OUTS * 4)) FAIL("%s, %d columns: a row alone gives other bits", isa, N);
+    backend_of(isa, 1)->linear(&w, x, 23, SL_LINEAR_DECODE, 0, 0, got);
+    if (memcmp(want, got, 23 * OUTS * 4)) FAIL("%s, %d columns: one thread gives other bits", isa, N);
+    backend_of(isa, 0);
+    be->linear(&w, x, ROWS, SL_LINEAR_PREFILL, FIRST, 0, want);
+    static const int chunks[] = {1, 17, 64, 100};
+    for (int c = 0; c < 4; c++) {
+        backend_of(isa, c % 2);
+        for (int r = 0; r < ROWS; r += chunks[c]) {
+            int n = ROWS - r < chunks[c] ? ROWS - r : chunks[c];
+            be->linear(&w, x + (size_t)r * N, n, SL_LINEAR_PREFILL, FIRST + r, 0, got + r * OUTS);
         }
-        free(x), free(wide), free((void *)w.data), free(want), free(got);
+        if (memcmp(want, got, ROWS * OUTS * 4)) FAIL("%s, %d columns: chunks of %d give other bits", isa, N, chunks[c]);
     }
+    free(x), free(wide), free((void *)w.data), free(want), free(got);
+}
+
+static void linear_bits(void) {
+    static const int cols[] = {16, 250, 256, 1030}; // with and without a tail of the vector width
+    for (int i = 0; i < 3; i++)
+        for (int c = 0; c < 4; c++) linear_bits_of(isas[i], cols[c]);
     restore();
 }
 

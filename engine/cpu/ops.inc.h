@@ -86,7 +86,7 @@ static void rmsnorm(const float *x, const sl_weight *w, float eps, float *out) {
     for (int i = 0; i < n; i++) out[i] = x[i] * scale * weight_at(w->data, w->dtype, i);
 }
 
-// silu(g) u = g u / (1 + e^-g). The exponent is clamped at 2^126: beyond it the quotient is zero to fp32 anyway.
+// silu(g) u = g u / (1 + e^-g). The exponent is clamped at 2^126: beyond it the quotient is below 2^-125 g u.
 SIMD_INLINE vf silu_times(vf g, vf u) {
     vf t = g * -1.44269504f, limit = v_set(126.0f);
     vi big = t > limit;
