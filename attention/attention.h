@@ -45,12 +45,12 @@ typedef struct sl_attn_spec {
 
 // Sums over calls; every count is over query heads unless stated.
 typedef struct sl_attn_stats {
-    uint64_t steps;       // query heads served: n_seqs * n_heads a call
-    uint64_t k_rows;      // rows of K read (once per KV head)
-    uint64_t v_rows;      // rows of V gathered; a dense pass reads each row once per KV head
-    uint64_t v_distinct;  // distinct rows of V per KV head: a row that two heads of a group drew counts once
-    uint64_t samples;     // draws made, after a method's own rounding
-    uint64_t bytes;       // of K and V actually touched: k_rows, v_distinct
+    uint64_t steps;      // query heads served: n_seqs * n_heads a call
+    uint64_t k_rows;     // rows of K read (once per KV head)
+    uint64_t v_rows;     // rows of V gathered; a dense pass reads each row once per KV head
+    uint64_t v_distinct; // distinct rows of V per KV head: a row that two heads of a group drew counts once
+    uint64_t samples;    // draws made, after a method's own rounding
+    uint64_t bytes;      // of K and V actually touched: k_rows, v_distinct
     uint64_t dense_k_rows, dense_v_rows, dense_bytes; // what dense attention would have read
 } sl_attn_stats;
 
@@ -117,10 +117,10 @@ typedef struct sl_attn_ops {
 } sl_attn_ops;
 
 struct sl_attn_method {
-    const char *name;    // as in --attn=NAME
-    const char *summary; // one line for `sleigh methods`
-    const char *source;  // where it comes from: paper and section, or "ours"
-    int biased;          // 0: its mean is dense attention's output
+    const char *name;            // as in --attn=NAME
+    const char *summary;         // one line for `sleigh methods`
+    const char *source;          // where it comes from: paper and section, or "ours"
+    int biased;                  // 0: its mean is dense attention's output
     const sl_attn_param *params; // ended by {0}; NULL: none
     // 0, or SL_ERR_UNSUPPORTED with the reason; NULL: every shape that the engine loads
     int (*supports)(const sl_attn_geom *geom, const sl_attn_spec *spec, sl_error *err);

@@ -11,7 +11,8 @@ extern const sl_attn_kernels sl_attn_kernels_avx2, sl_attn_kernels_avx512;
 
 static const sl_attn_kernels *const all[] = {
 #if defined(__x86_64__)
-    &sl_attn_kernels_avx512, &sl_attn_kernels_avx2,
+    &sl_attn_kernels_avx512,
+    &sl_attn_kernels_avx2,
 #endif
     &sl_attn_kernels_portable,
 };
@@ -22,4 +23,6 @@ const sl_attn_kernels *sl_attn_kernels_named(const char *isa) {
     return NULL;
 }
 
-const sl_attn_kernels *sl_attn_kernels_best(void) { return sl_attn_kernels_named(sl_cpu_isa()); }
+const sl_attn_kernels *sl_attn_kernels_best(void) {
+    return sl_attn_kernels_named(sl_cpu_isa());
+}

@@ -17,15 +17,22 @@ typedef uint16_t vh __attribute__((vector_size(VW * 2), aligned(2), may_alias));
 // levels leave the sum of vector r in lane r; each row is summed by the same balanced tree.
 #define PICK(i, s, flip) (((i) ^ ((flip) * (s))) + (((i) & (s)) ? VW : 0))
 #if defined(__AVX512F__)
-#define MASK(s, f)                                                                                                               \
-    (vi){PICK(0, s, f), PICK(1, s, f), PICK(2, s, f), PICK(3, s, f), PICK(4, s, f), PICK(5, s, f), PICK(6, s, f), PICK(7, s, f), \
-         PICK(8, s, f), PICK(9, s, f), PICK(10, s, f), PICK(11, s, f), PICK(12, s, f), PICK(13, s, f), PICK(14, s, f),           \
-         PICK(15, s, f)}
+#define MASK(s, f)                                                                                                             \
+    (vi) {                                                                                                                     \
+        PICK(0, s, f), PICK(1, s, f), PICK(2, s, f), PICK(3, s, f), PICK(4, s, f), PICK(5, s, f), PICK(6, s, f),               \
+            PICK(7, s, f), PICK(8, s, f), PICK(9, s, f), PICK(10, s, f), PICK(11, s, f), PICK(12, s, f), PICK(13, s, f),       \
+            PICK(14, s, f), PICK(15, s, f)                                                                                     \
+    }
 #elif defined(__AVX2__)
-#define MASK(s, f)                                                                                                               \
-    (vi){PICK(0, s, f), PICK(1, s, f), PICK(2, s, f), PICK(3, s, f), PICK(4, s, f), PICK(5, s, f), PICK(6, s, f), PICK(7, s, f)}
+#define MASK(s, f)                                                                                                             \
+    (vi) {                                                                                                                     \
+        PICK(0, s, f), PICK(1, s, f), PICK(2, s, f), PICK(3, s, f), PICK(4, s, f), PICK(5, s, f), PICK(6, s, f), PICK(7, s, f) \
+    }
 #else
-#define MASK(s, f) (vi){PICK(0, s, f), PICK(1, s, f), PICK(2, s, f), PICK(3, s, f)}
+#define MASK(s, f)                                                                                                             \
+    (vi) {                                                                                                                     \
+        PICK(0, s, f), PICK(1, s, f), PICK(2, s, f), PICK(3, s, f)                                                             \
+    }
 #endif
 #define FOLD(a, b, s) (__builtin_shuffle(a, b, MASK(s, 0)) + __builtin_shuffle(a, b, MASK(s, 1)))
 
@@ -149,7 +156,8 @@ static void scale_row(float *x, int n, float factor) {
     for (int i = 0; i < n; i += VW) v_store(x + i, v_load(x + i) * factor);
 }
 
-static void attend(const float *s, int stride, int group, const bf16 *v, int n_rows, int head_dim, float *m, float *l, float *o) {
+static void attend(const float *s, int stride, int group, const bf16 *v, int n_rows, int head_dim, float *m, float *l,
+                   float *o) {
     float e[4 * (SL_TILE + VW)];
     for (int g = 0; g < group;) {
         int heads = group - g >= 4 ? 4 : group - g >= 2 ? 2 : 1;
@@ -158,9 +166,12 @@ static void attend(const float *s, int stride, int group, const bf16 *v, int n_r
             if (factor != 1) scale_row(o + (size_t)(g + h) * head_dim, head_dim, factor);
         }
         float *to = o + (size_t)g * head_dim;
-        if (heads == 4) accumulate_heads(e, v, n_rows, head_dim, 4, to);
-        else if (heads == 2) accumulate_heads(e, v, n_rows, head_dim, 2, to);
-        else accumulate_heads(e, v, n_rows, head_dim, 1, to);
+        if (heads == 4)
+            accumulate_heads(e, v, n_rows, head_dim, 4, to);
+        else if (heads == 2)
+            accumulate_heads(e, v, n_rows, head_dim, 2, to);
+        else
+            accumulate_heads(e, v, n_rows, head_dim, 1, to);
         g += heads;
     }
 }
@@ -190,7 +201,8 @@ static void widen_transposed(const bf16 *src, int n_rows, int head_dim, float *d
 }
 
 // 8 rows by n_vec vectors of c, summed over k in order.
-SIMD_INLINE void gemm_tile(const float *a, int lda, const float *b, int ldb, int n_vec, int k, int accumulate, float *c, int ldc) {
+SIMD_INLINE void gemm_tile(const float *a, int lda, const float *b, int ldb, int n_vec, int k, int accumulate, float *c,
+                           int ldc) {
     vf acc[SL_GEMM_ROWS][2];
     for (int r = 0; r < SL_GEMM_ROWS; r++)
         for (int v = 0; v < n_vec; v++) acc[r][v] = accumulate ? v_load(c + (size_t)r * ldc + v * VW) : v_set(0);
@@ -210,8 +222,10 @@ static void gemm(const float *a, int lda, const float *b, int ldb, int m, int n,
         for (int i = 0; i < m; i += SL_GEMM_ROWS) {
             const float *from = a + (size_t)i * lda;
             float *to = c + (size_t)i * ldc + j;
-            if (pair) gemm_tile(from, lda, b + j, ldb, 2, k, accumulate, to, ldc);
-            else gemm_tile(from, lda, b + j, ldb, 1, k, accumulate, to, ldc);
+            if (pair)
+                gemm_tile(from, lda, b + j, ldb, 2, k, accumulate, to, ldc);
+            else
+                gemm_tile(from, lda, b + j, ldb, 1, k, accumulate, to, ldc);
         }
         j += pair ? 2 * VW : VW;
     }

@@ -10,7 +10,7 @@
 
 // Where everything lies in the workspace. One slot per (sequence, query head).
 typedef struct layout {
-    size_t n_rows, n_blocks, cap, n_scratch; // of a slot
+    size_t n_rows, n_blocks, cap, n_scratch;                                           // of a slot
     size_t w, ref, cum, row, count, per_draw, scratch, rows, coef, n_drawn, n_sampled; // byte offsets of [slot][...]
     size_t size;
 } layout;
@@ -23,7 +23,8 @@ static size_t take(size_t *at, size_t bytes) {
 
 static layout lay_out(const sl_attn_geom *geom, int S, int n_seqs, int n_kv) {
     size_t slots = (size_t)n_seqs * geom->n_heads, at = 0;
-    layout l = {.n_blocks = (size_t)(n_kv + SL_BLOCK - 1) / SL_BLOCK, .cap = sl_draw_capacity(S, n_kv),
+    layout l = {.n_blocks = (size_t)(n_kv + SL_BLOCK - 1) / SL_BLOCK,
+                .cap = sl_draw_capacity(S, n_kv),
                 .n_scratch = sl_draw_scratch(S, n_kv)};
     l.n_rows = l.n_blocks * SL_BLOCK;
     l.w = take(&at, slots * l.n_rows * sizeof(bf16));
@@ -41,7 +42,9 @@ static layout lay_out(const sl_attn_geom *geom, int S, int n_seqs, int n_kv) {
     return l;
 }
 
-static int budget(const sl_attn_spec *spec) { return (int)sl_attn_get(spec, "S"); }
+static int budget(const sl_attn_spec *spec) {
+    return (int)sl_attn_get(spec, "S");
+}
 
 static size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv) {
     (void)n_tokens; // decode alone
@@ -50,21 +53,28 @@ static size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int 
 
 static sl_weights weights_of(const layout *l, char *ws, size_t slot, int n) {
     return (sl_weights){
-        .n = n, .n_blocks = (n + SL_BLOCK - 1) / SL_BLOCK, .w = (bf16 *)(ws + l->w) + slot * l->n_rows,
-        .ref = (int16_t *)(ws + l->ref) + slot * l->n_blocks, .cum = (uint64_t *)(ws + l->cum) + slot * (l->n_blocks + 1),
+        .n = n,
+        .n_blocks = (n + SL_BLOCK - 1) / SL_BLOCK,
+        .w = (bf16 *)(ws + l->w) + slot * l->n_rows,
+        .ref = (int16_t *)(ws + l->ref) + slot * l->n_blocks,
+        .cum = (uint64_t *)(ws + l->cum) + slot * (l->n_blocks + 1),
     };
 }
 
 static sl_draws draws_of(const layout *l, char *ws, size_t slot) {
     return (sl_draws){
-        .n = ((int32_t *)(ws + l->n_drawn))[slot], .n_samples = ((int32_t *)(ws + l->n_sampled))[slot],
-        .row = (int32_t *)(ws + l->row) + slot * l->cap, .count = (int32_t *)(ws + l->count) + slot * l->cap,
-        .per_draw = (float *)(ws + l->per_draw) + slot * l->cap, .scratch = (uint64_t *)(ws + l->scratch) + slot * l->n_scratch,
+        .n = ((int32_t *)(ws + l->n_drawn))[slot],
+        .n_samples = ((int32_t *)(ws + l->n_sampled))[slot],
+        .row = (int32_t *)(ws + l->row) + slot * l->cap,
+        .count = (int32_t *)(ws + l->count) + slot * l->cap,
+        .per_draw = (float *)(ws + l->per_draw) + slot * l->cap,
+        .scratch = (uint64_t *)(ws + l->scratch) + slot * l->n_scratch,
     };
 }
 
 // Exact scores of one chunk of KV head h for its group, as stored weights and in-block masses.
-static void propose_chunk(const sl_attn_decode_args *a, const layout *l, const sl_attn_kernels *kernels, int s, int h, int chunk) {
+static void propose_chunk(const sl_attn_decode_args *a, const layout *l, const sl_attn_kernels *kernels, int s, int h,
+                          int chunk) {
     const sl_attn_geom *g = a->geom;
     const sl_attn_query *query = &a->seqs[s];
     int group = g->n_heads / g->n_kv_heads, end = (chunk + 1) * SL_CHUNK;
@@ -91,7 +101,10 @@ static void draw_and_combine(const sl_attn_decode_args *a, const layout *l, cons
     size_t slot = (size_t)s * g->n_heads + head;
     sl_weights wt = weights_of(l, ws, slot, query->kv.n_kv);
     sl_draws draws = draws_of(l, ws, slot);
-    const sl_rng_id id = {.seed = a->seed, .sequence = query->sequence, .position = query->position, .layer = (uint32_t)a->layer,
+    const sl_rng_id id = {.seed = a->seed,
+                          .sequence = query->sequence,
+                          .position = query->position,
+                          .layer = (uint32_t)a->layer,
                           .head = (uint32_t)head};
     sl_weights_finish(&wt);
     a->spec->method->stages->draw(&wt, budget(a->spec), sl_uniform_philox(&id), &draws);
@@ -156,7 +169,8 @@ static void decode(const sl_attn_decode_args *a) {
         for (int slot = 0; slot < a->n_seqs * g->n_heads; slot++)
             draw_and_combine(a, &l, kernels, slot / g->n_heads, slot % g->n_heads);
 #pragma omp for schedule(dynamic) reduction(+ : n_distinct)
-        for (int pair = 0; pair < n_pairs; pair++) n_distinct += count_distinct(a, &l, pair / g->n_kv_heads, pair % g->n_kv_heads);
+        for (int pair = 0; pair < n_pairs; pair++)
+            n_distinct += count_distinct(a, &l, pair / g->n_kv_heads, pair % g->n_kv_heads);
     }
     count_stats(a, &l, n_distinct);
 }

@@ -1,5 +1,5 @@
-// attention/dense.c - exact attention: every row drawn once. Decode and prefill fuse the stages into one pass over pages with an
-// online softmax; the composition (propose exactly, draw all, combine) is what they are checked against.
+// attention/dense.c - exact attention: every row drawn once. Decode and prefill fuse the stages into one pass over pages with
+// an online softmax; the composition (propose exactly, draw all, combine) is what they are checked against.
 #include "attention/attention.h"
 #include "attention/kernels.h"
 #include "attention/stages.h"
@@ -8,16 +8,23 @@
 #include <omp.h>
 #include <string.h>
 
-static float log2_scale(int head_dim) { return (float)(1.4426950408889634 / sqrt(head_dim)); }
+static float log2_scale(int head_dim) {
+    return (float)(1.4426950408889634 / sqrt(head_dim));
+}
 
-static int chunks(int n_kv) { return (n_kv + SL_CHUNK - 1) / SL_CHUNK; }
+static int chunks(int n_kv) {
+    return (n_kv + SL_CHUNK - 1) / SL_CHUNK;
+}
 
 // ---- decode: a task per 1,024-row chunk of a KV head, partial results merged in chunk order ----
 
 // Floats of one chunk's partial result: o [group][head_dim], m [group], l [group].
-static size_t partial_floats(const sl_attn_geom *g) { return (size_t)(g->n_heads / g->n_kv_heads) * (g->head_dim + 2); }
+static size_t partial_floats(const sl_attn_geom *g) {
+    return (size_t)(g->n_heads / g->n_kv_heads) * (g->head_dim + 2);
+}
 
-static void decode_chunk(const sl_attn_decode_args *a, const sl_attn_kernels *kernels, int s, int h, int chunk, float *partial) {
+static void decode_chunk(const sl_attn_decode_args *a, const sl_attn_kernels *kernels, int s, int h, int chunk,
+                         float *partial) {
     const sl_attn_geom *g = a->geom;
     const sl_kv_view *kv = &a->seqs[s].kv;
     int group = g->n_heads / g->n_kv_heads, end = (chunk + 1) * SL_CHUNK < kv->n_kv ? (chunk + 1) * SL_CHUNK : kv->n_kv;
@@ -92,7 +99,9 @@ static void decode(const sl_attn_decode_args *a) {
 
 enum { TILE_ROWS = 256 }; // (token, head of the group) pairs of a query tile
 
-static int tile_tokens(int group) { return group >= TILE_ROWS ? 1 : TILE_ROWS / group; }
+static int tile_tokens(int group) {
+    return group >= TILE_ROWS ? 1 : TILE_ROWS / group;
+}
 
 static int tile_rows(int group) { // padded to what gemm takes
     return (tile_tokens(group) * group + SL_GEMM_ROWS - 1) / SL_GEMM_ROWS * SL_GEMM_ROWS;
@@ -105,7 +114,7 @@ static size_t tile_floats(const sl_attn_geom *g) {
 }
 
 typedef struct tile {
-    int rows, first, n_tokens;      // rows in use; tokens [first, first + n_tokens) of the call
+    int rows, first, n_tokens; // rows in use; tokens [first, first + n_tokens) of the call
     float *q, *o, *s, *kt, *v, *m, *l;
 } tile;
 
@@ -152,7 +161,8 @@ static void prefill_tile(const sl_attn_prefill_args *a, const sl_attn_kernels *k
     for (int r = 0; r < tile_rows(group); r++) t.m[r] = -INFINITY, t.l[r] = 0;
     size_t row = (size_t)g->n_heads * dim;
     for (int r = 0; r < t.rows; r++)
-        memcpy(t.q + (size_t)r * dim, a->q + (first + r / group) * row + (size_t)(h * group + r % group) * dim, dim * sizeof *t.q);
+        memcpy(t.q + (size_t)r * dim, a->q + (first + r / group) * row + (size_t)(h * group + r % group) * dim,
+               dim * sizeof *t.q);
     int last = a->kv.n_kv - a->n_tokens + first + t.n_tokens - 1; // position of the tile's last token
     for (int page = 0; page <= last / SL_PAGE; page++) attend_page(a, kernels, &t, h, page);
     for (int r = 0; r < t.rows; r++) {
@@ -186,5 +196,8 @@ static size_t workspace(const sl_attn_geom *g, const sl_attn_spec *spec, int n_s
 static const sl_attn_ops ops = {.workspace = workspace, .decode = decode, .prefill = prefill};
 
 const sl_attn_method sl_method_dense = {
-    .name = "dense", .summary = "exact attention over every row", .source = "softmax(q K^T / sqrt(d)) V", .cpu = &ops,
+    .name = "dense",
+    .summary = "exact attention over every row",
+    .source = "softmax(q K^T / sqrt(d)) V",
+    .cpu = &ops,
 };

@@ -8,9 +8,13 @@ enum { TILE_BLOCKS = SL_TILE / SL_BLOCK };
 
 typedef unsigned __int128 u128;
 
-static uint64_t philox_next(const void *ctx, uint32_t index) { return sl_rng_u64(ctx, index, SL_STREAM_ATTENTION); }
+static uint64_t philox_next(const void *ctx, uint32_t index) {
+    return sl_rng_u64(ctx, index, SL_STREAM_ATTENTION);
+}
 
-sl_uniform sl_uniform_philox(const sl_rng_id *id) { return (sl_uniform){philox_next, id}; }
+sl_uniform sl_uniform_philox(const sl_rng_id *id) {
+    return (sl_uniform){philox_next, id};
+}
 
 size_t sl_draw_capacity(int S, int n) { // flash draws up to a sample for each tile, and rounds up to S / 2 more than S
     size_t tiles = (size_t)(n + SL_TILE - 1) / SL_TILE, most = (size_t)S + S / 2 + tiles;
@@ -22,7 +26,9 @@ size_t sl_draw_scratch(int S, int n) {
     return (size_t)S > 3 * tiles ? (size_t)S : 3 * tiles;
 }
 
-static uint64_t total(const sl_weights *wt) { return wt->cum[wt->n_blocks]; }
+static uint64_t total(const sl_weights *wt) {
+    return wt->cum[wt->n_blocks];
+}
 
 // Threshold of draw m: the point (m + u) / S of a mass W.
 static uint64_t threshold(uint64_t mass, int S, uint32_t m, uint64_t u) {
@@ -34,9 +40,9 @@ static uint64_t threshold(uint64_t mass, int S, uint32_t m, uint64_t u) {
 typedef struct cursor {
     const sl_weights *wt;
     sl_draws *out;
-    int block, row;      // next row to look at
-    uint64_t in_block;   // in-block mass before row
-    uint64_t before;     // global running mass before row
+    int block, row;    // next row to look at
+    uint64_t in_block; // in-block mass before row
+    uint64_t before;   // global running mass before row
 } cursor;
 
 static cursor cursor_begin(const sl_weights *wt, sl_draws *out) {
@@ -123,14 +129,18 @@ void sl_draw_systematic(const sl_weights *wt, int S, sl_uniform u, sl_draws *out
     if (mass > 0) draw_systematic(&c, 0, mass, S, u.next(u.ctx, 0), 1.0f / (float)S);
 }
 
-static int n_tiles(const sl_weights *wt) { return (wt->n_blocks + TILE_BLOCKS - 1) / TILE_BLOCKS; }
+static int n_tiles(const sl_weights *wt) {
+    return (wt->n_blocks + TILE_BLOCKS - 1) / TILE_BLOCKS;
+}
 
 static uint64_t tile_begin(const sl_weights *wt, int t) {
     int b = t * TILE_BLOCKS;
     return wt->cum[b < wt->n_blocks ? b : wt->n_blocks];
 }
 
-static uint64_t tile_mass(const sl_weights *wt, int t) { return tile_begin(wt, t + 1) - tile_begin(wt, t); }
+static uint64_t tile_mass(const sl_weights *wt, int t) {
+    return tile_begin(wt, t + 1) - tile_begin(wt, t);
+}
 
 // The cut of the largest remainders: tiles with a remainder above *cut get one more draw each, and the first *at_cut of those
 // equal to it do. sorted: scratch of T.

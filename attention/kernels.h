@@ -11,8 +11,8 @@
 #include <stdint.h>
 
 enum {
-    SL_GEMM_ROWS = 8,        // row counts of gemm are multiples of this
-    SL_SCORE_LEAD = 16,      // score writes whole vectors: up to 15 floats past n_rows, within stride
+    SL_GEMM_ROWS = 8,   // row counts of gemm are multiples of this
+    SL_SCORE_LEAD = 16, // score writes whole vectors: up to 15 floats past n_rows, within stride
 };
 
 typedef struct sl_attn_kernels {
@@ -30,7 +30,7 @@ typedef struct sl_attn_kernels {
     void (*gather)(const bf16 *const *v, const float *coef, int n, int head_dim, float *out);
 
     // ---- prefill: fp32 tiles ----
-    void (*widen)(const bf16 *src, int n, float *dst);                              // n: a multiple of 16
+    void (*widen)(const bf16 *src, int n, float *dst);                               // n: a multiple of 16
     void (*widen_transposed)(const bf16 *src, int n_rows, int head_dim, float *dst); // dst: [head_dim][256], zero past n_rows
     // c (+)= a b: a [m][lda], b [k][ldb], c [m][ldc]; m a multiple of 8, n of 16.
     void (*gemm)(const float *a, int lda, const float *b, int ldb, int m, int n, int k, int accumulate, float *c, int ldc);

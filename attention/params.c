@@ -31,14 +31,16 @@ static int unknown_method(const char *name, sl_error *err) {
     const char *nearest = sl_attn_methods[0]->name;
     for (int i = 1; sl_attn_methods[i]; i++)
         if (edit_distance(name, sl_attn_methods[i]->name) < edit_distance(name, nearest)) nearest = sl_attn_methods[i]->name;
-    return sl_fail(err, SL_ERR_ARG, "--attn %.64s: unknown method; the nearest is \"%s\" (`sleigh methods` lists all)", name, nearest);
+    return sl_fail(err, SL_ERR_ARG, "--attn %.64s: unknown method; the nearest is \"%s\" (`sleigh methods` lists all)", name,
+                   nearest);
 }
 
 static int unknown_param(const sl_attn_method *m, const char *name, sl_error *err) {
     const char *nearest = NULL;
     for (const sl_attn_param *p = m->params; p && p->name; p++)
         if (!nearest || edit_distance(name, p->name) < edit_distance(name, nearest)) nearest = p->name;
-    return nearest ? sl_fail(err, SL_ERR_ARG, "--attn %s: unknown parameter \"%.64s\"; the nearest is \"%s\"", m->name, name, nearest)
+    return nearest ? sl_fail(err, SL_ERR_ARG, "--attn %s: unknown parameter \"%.64s\"; the nearest is \"%s\"", m->name, name,
+                             nearest)
                    : sl_fail(err, SL_ERR_ARG, "--attn %s: it has no parameters, found \"%.64s\"", m->name, name);
 }
 
@@ -85,7 +87,8 @@ static int parse_params(char *text, sl_attn_spec *spec, sl_error *err) {
     char *rest = NULL;
     for (char *item = strtok_r(text, ":", &rest); item; item = strtok_r(NULL, ":", &rest)) {
         char *equals = strchr(item, '=');
-        if (!equals) return sl_fail(err, SL_ERR_ARG, "--attn %s: found \"%.64s\", expected NAME=VALUE", spec->method->name, item);
+        if (!equals)
+            return sl_fail(err, SL_ERR_ARG, "--attn %s: found \"%.64s\", expected NAME=VALUE", spec->method->name, item);
         *equals = 0;
         int rc = sl_attn_set(spec, item, equals + 1, err);
         if (rc) return rc;
@@ -95,7 +98,8 @@ static int parse_params(char *text, sl_attn_spec *spec, sl_error *err) {
 
 int sl_attn_parse(const char *text, sl_attn_spec *spec, sl_error *err) {
     char copy[512], *plus, *colon;
-    if (strlen(text) >= sizeof copy) return sl_fail(err, SL_ERR_ARG, "--attn: %zu characters, expected at most %zu", strlen(text), sizeof copy - 1);
+    if (strlen(text) >= sizeof copy)
+        return sl_fail(err, SL_ERR_ARG, "--attn: %zu characters, expected at most %zu", strlen(text), sizeof copy - 1);
     strcpy(copy, text);
     plus = strchr(copy, '+');
     if (plus) *plus = 0;
@@ -103,7 +107,9 @@ int sl_attn_parse(const char *text, sl_attn_spec *spec, sl_error *err) {
     if (colon) *colon = 0;
     *spec = (sl_attn_spec){.method = sl_attn_find(copy)};
     if (!spec->method) return unknown_method(copy, err);
-    if (plus) return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %.64s: %s is no score method, so \"+%.64s\" cannot follow it", text, copy, plus + 1);
+    if (plus)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %.64s: %s is no score method, so \"+%.64s\" cannot follow it", text,
+                       copy, plus + 1);
     for (int i = 0; spec->method->params && spec->method->params[i].name; i++) spec->value[i] = spec->method->params[i].def;
     return colon ? parse_params(colon + 1, spec, err) : 0;
 }
@@ -120,7 +126,8 @@ void sl_attn_list(FILE *out) {
         const sl_attn_method *m = sl_attn_methods[i];
         fprintf(out, "| %s | %s | %s | ", m->name, m->biased ? "biased" : m->stages ? "unbiased" : "exact", m->summary);
         for (const sl_attn_param *p = m->params; p && p->name; p++)
-            fprintf(out, "%s--%s (%g to %g, default %g): %s", p > m->params ? "; " : "", p->name, p->min, p->max, p->def, p->help);
+            fprintf(out, "%s--%s (%g to %g, default %g): %s", p > m->params ? "; " : "", p->name, p->min, p->max, p->def,
+                    p->help);
         fprintf(out, " | %s |\n", m->source);
     }
 }
@@ -149,7 +156,8 @@ int sl_attn_plan_set(sl_attn_plan *plan, const char *rule, sl_error *err) {
         last = strtol(from, &end, 10);
         ok = end != from && isdigit((unsigned char)*from);
     }
-    if (!ok || *end != '=') return sl_fail(err, SL_ERR_ARG, "--attn-layer %.64s: expected LAYER=METHOD or FIRST-LAST=METHOD", rule);
+    if (!ok || *end != '=')
+        return sl_fail(err, SL_ERR_ARG, "--attn-layer %.64s: expected LAYER=METHOD or FIRST-LAST=METHOD", rule);
     if (first > last || last >= plan->n_layers)
         return sl_fail(err, SL_ERR_ARG, "--attn-layer %.64s: expected layers from 0 to %d, in order", rule, plan->n_layers - 1);
     int rc = sl_attn_parse(end + 1, &spec, err);
@@ -165,7 +173,8 @@ static int schedule_line(sl_attn_plan *plan, const char *path, int line, const c
     char *end;
     long layer = strtol(layer_text, &end, 10);
     if (n < 2 || (n == 3 && rest[0] != '#') || *end || layer < 0 || layer >= plan->n_layers)
-        return sl_fail(err, SL_ERR_ARG, "--S-schedule %s: line %d: expected \"LAYER S\" with a layer from 0 to %d", path, line, plan->n_layers - 1);
+        return sl_fail(err, SL_ERR_ARG, "--S-schedule %s: line %d: expected \"LAYER S\" with a layer from 0 to %d", path, line,
+                       plan->n_layers - 1);
     if (seen[layer]++) return sl_fail(err, SL_ERR_ARG, "--S-schedule %s: line %d: layer %ld is there twice", path, line, layer);
     sl_error why;
     int rc = sl_attn_set(&plan->layer[layer], "S", value, &why);

@@ -1,5 +1,5 @@
-// attention/propose.c - the proposal's weights as integers: in-block mass and running mass (stages.h). The scores themselves are
-// made by the vector loops of kernels.h.
+// attention/propose.c - the proposal's weights as integers: in-block mass and running mass (stages.h). The scores themselves
+// are made by the vector loops of kernels.h.
 #include "attention/stages.h"
 
 uint64_t sl_block_mass(const bf16 *w) {
@@ -8,7 +8,9 @@ uint64_t sl_block_mass(const bf16 *w) {
     return sum;
 }
 
-static uint64_t to_global(uint64_t mass, int shift) { return shift < 64 ? mass << 8 >> shift : 0; }
+static uint64_t to_global(uint64_t mass, int shift) {
+    return shift < 64 ? mass << 8 >> shift : 0;
+}
 
 void sl_weights_finish(sl_weights *wt) {
     int top = SL_REF_EMPTY;

@@ -7,8 +7,13 @@ extern const sl_attn_method sl_method_dense, sl_method_santa, sl_method_santa_st
     sl_method_santa_flash;
 
 const sl_attn_method *const sl_attn_methods[] = {
-    &sl_method_dense,      &sl_method_santa,       &sl_method_santa_strat, &sl_method_santa_sys,
-    &sl_method_santa_prop, &sl_method_santa_flash, NULL,
+    &sl_method_dense,
+    &sl_method_santa,
+    &sl_method_santa_strat,
+    &sl_method_santa_sys,
+    &sl_method_santa_prop,
+    &sl_method_santa_flash,
+    NULL,
 };
 
 const sl_attn_method *sl_attn_find(const char *name) {

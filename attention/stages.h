@@ -16,20 +16,20 @@
 #include "engine/philox.h"
 
 enum {
-    SL_BLOCK = 32,     // rows that share an exponent reference
-    SL_CHUNK = 1024,   // rows of one partial result; partial results merge in index order
-    SL_TILE = SL_PAGE, // 256 rows: the tile of santa-prop and santa-flash
+    SL_BLOCK = 32,         // rows that share an exponent reference
+    SL_CHUNK = 1024,       // rows of one partial result; partial results merge in index order
+    SL_TILE = SL_PAGE,     // 256 rows: the tile of santa-prop and santa-flash
     SL_REF_EMPTY = -32768, // ref of a block whose rows all have zero weight
 };
 
 // The proposal of one query head.
 typedef struct sl_weights {
-    int n;          // rows
-    int n_blocks;   // ceil(n / 32)
-    bf16 *w;        // [n_blocks * 32], zero past n
-    int16_t *ref;   // [n_blocks]
-    uint64_t *cum;  // [n_blocks + 1] global mass before each block; cum[n_blocks] is the total
-    int top;        // largest ref
+    int n;         // rows
+    int n_blocks;  // ceil(n / 32)
+    bf16 *w;       // [n_blocks * 32], zero past n
+    int16_t *ref;  // [n_blocks]
+    uint64_t *cum; // [n_blocks + 1] global mass before each block; cum[n_blocks] is the total
+    int top;       // largest ref
 } sl_weights;
 
 // In-block mass of 32 weights: sum of floor(w * 2^30).
@@ -61,9 +61,10 @@ sl_uniform sl_uniform_philox(const sl_rng_id *id); // id must outlive the result
 // u_m gives draw m of mass W in S equal parts the threshold floor((m W + floor(u_m W / 2^64)) / S).
 typedef void (*sl_draw_fn)(const sl_weights *wt, int S, sl_uniform u, sl_draws *out);
 
-void sl_draw_independent(const sl_weights *wt, int S, sl_uniform u, sl_draws *out); // SANTA, Algorithm 1: m uses u_m, W = Z, S = 1
-void sl_draw_stratified(const sl_weights *wt, int S, sl_uniform u, sl_draws *out);  // S2ANTA: draw m in stratum m with u_m
-void sl_draw_systematic(const sl_weights *wt, int S, sl_uniform u, sl_draws *out);  // one u_0 for all strata
+void sl_draw_independent(const sl_weights *wt, int S, sl_uniform u,
+                         sl_draws *out); // SANTA, Algorithm 1: m uses u_m, W = Z, S = 1
+void sl_draw_stratified(const sl_weights *wt, int S, sl_uniform u, sl_draws *out); // S2ANTA: draw m in stratum m with u_m
+void sl_draw_systematic(const sl_weights *wt, int S, sl_uniform u, sl_draws *out); // one u_0 for all strata
 // Algorithms 2-5: tile t of mass W_t gets floor(S W_t / Z) draws, what is left goes to the largest remainders (the lower tile
 // on ties); systematic in the tile with u_t. per_draw = 1 / S. Biased by sum_t (S_t / S - W_t / Z) mu_t.
 void sl_draw_tiles_proportional(const sl_weights *wt, int S, sl_uniform u, sl_draws *out);

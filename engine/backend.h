@@ -17,7 +17,9 @@
 
 typedef enum { SL_BF16, SL_F16, SL_F32 } sl_dtype;
 
-static inline size_t sl_dtype_size(sl_dtype t) { return t == SL_F32 ? 4 : 2; }
+static inline size_t sl_dtype_size(sl_dtype t) {
+    return t == SL_F32 ? 4 : 2;
+}
 
 // A weight as it lies in the mapped file: row-major [n_rows][n_cols]; a vector has n_rows = 1.
 typedef struct sl_weight {
@@ -34,7 +36,7 @@ typedef struct sl_row {
 
 typedef struct sl_rope {
     int head_dim;
-    float *inv_freq;       // [head_dim / 2], scaling applied (llama3, linear)
+    float *inv_freq; // [head_dim / 2], scaling applied (llama3, linear)
 } sl_rope;
 
 typedef enum { SL_LINEAR_DECODE, SL_LINEAR_PREFILL } sl_linear_mode;
@@ -49,7 +51,8 @@ typedef struct sl_backend {
     void (*rmsnorm)(const float *x, const sl_weight *w, int n_rows, float eps, float *out);
     // out[r][o] = sum_i x[r][i] w[o][i], added to out if `accumulate`: x [n_rows][w->n_cols], out [n_rows][w->n_rows].
     // position: of the first row, the others follow (prefill; decode does not look at it)
-    void (*linear)(const sl_weight *w, const float *x, int n_rows, sl_linear_mode mode, int position, int accumulate, float *out);
+    void (*linear)(const sl_weight *w, const float *x, int n_rows, sl_linear_mode mode, int position, int accumulate,
+                   float *out);
     // Rotates q [n_rows][n_heads][head_dim] and k [n_rows][n_kv_heads][head_dim] in place (Hugging Face's half-split layout)
     // and stores bf16 k and v [n_rows][n_kv_heads][head_dim] into each row's page of this layer.
     void (*rope_append)(const sl_rope *rope, const sl_row *rows, int n_rows, int n_heads, int n_kv_heads, float *q, float *k,

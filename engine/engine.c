@@ -43,10 +43,12 @@ int sl_engine_largest_ctx(const sl_model *model, int n_sequences) {
 static int choose_ctx(sl_engine *e, const sl_engine_options *o, sl_error *err) {
     int limit = e->model->config.n_ctx, fits = sl_engine_largest_ctx(e->model, e->n_sequences);
     if (o->n_ctx < 0 || o->n_ctx > limit)
-        return sl_fail(err, SL_ERR_ARG, "--ctx-size %d: expected 1 to %d, this model's max_position_embeddings", o->n_ctx, limit);
+        return sl_fail(err, SL_ERR_ARG, "--ctx-size %d: expected 1 to %d, this model's max_position_embeddings", o->n_ctx,
+                       limit);
     if (o->n_ctx > fits)
-        return sl_fail(err, SL_ERR_MEMORY, "--ctx-size %d does not fit into memory with %d sequence(s); the largest that fits is %d",
-                       o->n_ctx, e->n_sequences, fits);
+        return sl_fail(err, SL_ERR_MEMORY,
+                       "--ctx-size %d does not fit into memory with %d sequence(s); the largest that fits is %d", o->n_ctx,
+                       e->n_sequences, fits);
     e->n_ctx = o->n_ctx ? o->n_ctx : limit < DEFAULT_CTX ? limit : DEFAULT_CTX;
     if (e->n_ctx > fits) e->n_ctx = fits;
     if (e->n_ctx == 0) return sl_fail(err, SL_ERR_MEMORY, "no memory for a KV cache beside the weights");
@@ -57,8 +59,7 @@ static int init(sl_engine *e, const sl_engine_options *o, sl_error *err) {
     const sl_config *c = &e->model->config;
     int rc = sl_cpu_init(o->n_threads, &e->backend, err);
     if (!rc) rc = choose_ctx(e, o, err);
-    if (!rc && o->prefill_chunk < 0)
-        rc = sl_fail(err, SL_ERR_ARG, "--ubatch-size %d: expected at least 1", o->prefill_chunk);
+    if (!rc && o->prefill_chunk < 0) rc = sl_fail(err, SL_ERR_ARG, "--ubatch-size %d: expected at least 1", o->prefill_chunk);
     if (rc) return rc;
     e->prefill_chunk = o->prefill_chunk ? o->prefill_chunk : DEFAULT_CHUNK;
     if (e->prefill_chunk > e->n_ctx) e->prefill_chunk = e->n_ctx;
@@ -108,7 +109,8 @@ void sl_engine_free(sl_engine *e) {
 static int check_layer(const sl_engine *e, int layer, const sl_attn_spec *spec, size_t *size, sl_error *err) {
     const sl_attn_method *m = spec->method;
     if (!m->cpu || !m->cpu->decode)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %s: not offered for decoding on this device (layer %d)", m->name, layer);
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %s: not offered for decoding on this device (layer %d)", m->name,
+                       layer);
     if (m->supports) {
         int rc = m->supports(&e->geom, spec, err);
         if (rc) return rc;
@@ -144,9 +146,15 @@ int sl_engine_set_attention(sl_engine *e, const sl_attn_plan *plan, sl_error *er
     return 0;
 }
 
-int sl_engine_n_ctx(const sl_engine *e) { return e->n_ctx; }
-const sl_attn_stats *sl_engine_attn_stats(const sl_engine *e) { return &e->stats; }
-void sl_engine_reset_stats(sl_engine *e) { e->stats = (sl_attn_stats){0}; }
+int sl_engine_n_ctx(const sl_engine *e) {
+    return e->n_ctx;
+}
+const sl_attn_stats *sl_engine_attn_stats(const sl_engine *e) {
+    return &e->stats;
+}
+void sl_engine_reset_stats(sl_engine *e) {
+    e->stats = (sl_attn_stats){0};
+}
 
 void sl_engine_describe(const sl_engine *e, char *buf, size_t size) {
     int n = snprintf(buf, size, "%s: ", e->backend->name);

@@ -20,7 +20,7 @@ struct sl_engine {
     sl_attn_geom geom;
     sl_kv_pool pool;
     sl_attn_plan plan;
-    int plan_version;       // counts sl_engine_set_attention, so that sessions rebuild their methods' state
+    int plan_version; // counts sl_engine_set_attention, so that sessions rebuild their methods' state
     int n_ctx, n_sequences, prefill_chunk, max_rows;
     uint32_t seed;
     int n_sessions;
@@ -37,11 +37,11 @@ struct sl_session {
     sl_engine *engine;
     uint32_t sequence;
     sl_kv_seq kv;
-    float *logits;    // [n_vocab]
+    float *logits; // [n_vocab]
     struct sl_method_state {
         void *data;             // NULL: this layer's method keeps none
         const sl_attn_ops *ops; // whose data it is
-    } *state;                   // [n_layers]
+    } * state;                  // [n_layers]
     int plan_version;           // of state
 };
 

@@ -48,7 +48,8 @@ int sl_json_int(const sl_json_file *f, const char *field, long long min, long lo
     return 0;
 }
 
-int sl_json_float(const sl_json_file *f, const char *field, double min, double max, const double *def, float *out, sl_error *err) {
+int sl_json_float(const sl_json_file *f, const char *field, double min, double max, const double *def, float *out,
+                  sl_error *err) {
     const json_t *v = json_object_get(f->root, field);
     if (!v || json_is_null(v)) {
         if (!def) return sl_fail(err, SL_ERR_FORMAT, "%s: field %s is missing", f->path, field);

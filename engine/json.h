@@ -18,6 +18,7 @@ typedef struct sl_json_file {
 // sl_json_required refuses its absence.
 int sl_json_int(const sl_json_file *f, const char *field, long long min, long long max, const long long *def, int *out,
                 sl_error *err);
-int sl_json_float(const sl_json_file *f, const char *field, double min, double max, const double *def, float *out, sl_error *err);
+int sl_json_float(const sl_json_file *f, const char *field, double min, double max, const double *def, float *out,
+                  sl_error *err);
 
 #endif

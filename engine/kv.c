@@ -80,14 +80,17 @@ static void drop_page(sl_kv_pool *pool, int32_t id) {
 
 static int check_free(const sl_kv_pool *pool, int n, sl_error *err) {
     if (n <= pool->n_free) return 0;
-    return sl_fail(err, SL_ERR_MEMORY, "KV cache is full: %d more pages of %d tokens needed, %d free of %d; pass a larger --ctx-size or "
-                   "fewer sequences", n, SL_PAGE, pool->n_free, pool->n_pages);
+    return sl_fail(err, SL_ERR_MEMORY,
+                   "KV cache is full: %d more pages of %d tokens needed, %d free of %d; pass a larger --ctx-size or "
+                   "fewer sequences",
+                   n, SL_PAGE, pool->n_free, pool->n_pages);
 }
 
 int sl_kv_reserve(sl_kv_pool *pool, sl_kv_seq *seq, int n_tokens, sl_error *err) {
     int want = (n_tokens + SL_PAGE - 1) / SL_PAGE, more = want > seq->n_pages ? want - seq->n_pages : 0;
     // A partly used last page that another sequence holds too becomes our own copy before it is written.
-    int last = seq->n_tokens / SL_PAGE, shared = n_tokens > seq->n_tokens && seq->n_tokens % SL_PAGE && pool->refs[seq->pages[last]] > 1;
+    int last = seq->n_tokens / SL_PAGE,
+        shared = n_tokens > seq->n_tokens && seq->n_tokens % SL_PAGE && pool->refs[seq->pages[last]] > 1;
     if (more + shared == 0) return 0;
     int rc = check_free(pool, more + shared, err);
     if (!rc) rc = grow_table(seq, want, err);

@@ -15,16 +15,16 @@ enum { SL_PAGE = 256 }; // tokens of a page; also the tile of every sampler
 
 typedef struct sl_kv_pool {
     int n_layers, n_kv_heads, head_dim, n_pages;
-    bf16 *k, *v;      // [n_layers][n_pages][n_kv_heads][256][head_dim]
-    int32_t *refs;    // [n_pages] sequences that hold the page; 0: free
-    int32_t *free;    // stack of free page ids
+    bf16 *k, *v;   // [n_layers][n_pages][n_kv_heads][256][head_dim]
+    int32_t *refs; // [n_pages] sequences that hold the page; 0: free
+    int32_t *free; // stack of free page ids
     int n_free;
-    size_t n_bytes;   // of k and v together
+    size_t n_bytes; // of k and v together
 } sl_kv_pool;
 
 // One sequence's pages. n_tokens counts rows that hold data in every layer.
 typedef struct sl_kv_seq {
-    int32_t *pages;   // [n_pages] page ids in order
+    int32_t *pages; // [n_pages] page ids in order
     int n_pages, cap_pages;
     int n_tokens;
 } sl_kv_seq;
@@ -43,8 +43,8 @@ void sl_kv_pool_free(sl_kv_pool *pool);
 // Bytes of K and V per token over all layers.
 size_t sl_kv_bytes_per_token(int n_layers, int n_kv_heads, int head_dim);
 
-// Makes room for rows [0, n_tokens) and makes the page of the next row this sequence's own. SL_ERR_MEMORY when the pool is out of
-// pages (nothing is taken then).
+// Makes room for rows [0, n_tokens) and makes the page of the next row this sequence's own. SL_ERR_MEMORY when the pool is out
+// of pages (nothing is taken then).
 int sl_kv_reserve(sl_kv_pool *pool, sl_kv_seq *seq, int n_tokens, sl_error *err);
 // Keeps the first n_tokens rows and gives back pages that hold none of them.
 void sl_kv_truncate(sl_kv_pool *pool, sl_kv_seq *seq, int n_tokens);
@@ -54,7 +54,9 @@ int sl_kv_fork(sl_kv_pool *pool, const sl_kv_seq *src, sl_kv_seq *dst, int n_tok
 void sl_kv_seq_free(sl_kv_pool *pool, sl_kv_seq *seq);
 
 // One layer's K and V for writing: [n_pages][n_kv_heads][256][head_dim].
-typedef struct sl_kv_rows { bf16 *k, *v; } sl_kv_rows;
+typedef struct sl_kv_rows {
+    bf16 *k, *v;
+} sl_kv_rows;
 sl_kv_rows sl_kv_layer(const sl_kv_pool *pool, int layer);
 sl_kv_view sl_kv_view_of(const sl_kv_pool *pool, const sl_kv_seq *seq, int layer, int n_kv);
 

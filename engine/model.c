@@ -37,18 +37,26 @@ void sl_model_free(sl_model *model) {
     free(model);
 }
 
-const sl_config *sl_model_config(const sl_model *model) { return &model->config; }
-const sl_tokenizer *sl_model_tokenizer(const sl_model *model) { return model->tokenizer; }
-const sl_tensors *sl_model_tensors(const sl_model *model) { return model->tensors; }
-size_t sl_model_decode_bytes(const sl_model *model) { return sl_llama_decode_bytes(&model->llama, &model->config); }
+const sl_config *sl_model_config(const sl_model *model) {
+    return &model->config;
+}
+const sl_tokenizer *sl_model_tokenizer(const sl_model *model) {
+    return model->tokenizer;
+}
+const sl_tensors *sl_model_tensors(const sl_model *model) {
+    return model->tensors;
+}
+size_t sl_model_decode_bytes(const sl_model *model) {
+    return sl_llama_decode_bytes(&model->llama, &model->config);
+}
 
 double sl_model_prefill_flops(const sl_model *model, int n_from, int n) {
     const sl_config *c = &model->config;
     double q_dim = (double)c->n_heads * c->head_dim, kv_dim = (double)c->n_kv_heads * c->head_dim;
-    double kv = 2.0 * 2 * kv_dim * c->hidden;                                        // a token and layer: K and V,
-    double rest = 2.0 * (2 * q_dim * c->hidden + 3.0 * c->n_ffn * c->hidden);        // everything else but
-    double pairs = (double)n * n_from + 0.5 * n * (n + 1.0);                         // attention: q.k and p v for these pairs
-    double last = rest + 4 * q_dim * (n_from + n) + 2.0 * c->n_vocab * c->hidden;    // the last layer's last token, the head
+    double kv = 2.0 * 2 * kv_dim * c->hidden;                                     // a token and layer: K and V,
+    double rest = 2.0 * (2 * q_dim * c->hidden + 3.0 * c->n_ffn * c->hidden);     // everything else but
+    double pairs = (double)n * n_from + 0.5 * n * (n + 1.0);                      // attention: q.k and p v for these pairs
+    double last = rest + 4 * q_dim * (n_from + n) + 2.0 * c->n_vocab * c->hidden; // the last layer's last token, the head
     return (double)n * c->n_layers * kv + (c->n_layers - 1) * (n * rest + 4 * q_dim * pairs) + last;
 }
 

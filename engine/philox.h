@@ -10,7 +10,9 @@
 // What a number is for: the last word of the counter, so that no two uses share numbers.
 enum { SL_STREAM_ATTENTION = 0, SL_STREAM_TOKEN = 1 };
 
-typedef struct { uint32_t v[4]; } sl_philox4;
+typedef struct {
+    uint32_t v[4];
+} sl_philox4;
 
 static inline sl_philox4 sl_philox(uint32_t key0, uint32_t key1, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3) {
     for (int round = 0; round < 10; round++) {

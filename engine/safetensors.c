@@ -28,9 +28,12 @@ struct sl_tensors {
     size_t n_bytes;
 };
 
-static const struct { const char *name; int bits; } dtypes[] = {
-    {"BF16", 16}, {"F16", 16}, {"F32", 32}, {"F64", 64}, {"I8", 8}, {"U8", 8}, {"I16", 16}, {"U16", 16}, {"I32", 32}, {"U32", 32},
-    {"I64", 64}, {"U64", 64}, {"BOOL", 8}, {"F8_E4M3", 8}, {"F8_E5M2", 8}, {"F8_E8M0", 8},
+static const struct {
+    const char *name;
+    int bits;
+} dtypes[] = {
+    {"BF16", 16}, {"F16", 16}, {"F32", 32}, {"F64", 64}, {"I8", 8},   {"U8", 8},      {"I16", 16},    {"U16", 16},
+    {"I32", 32},  {"U32", 32}, {"I64", 64}, {"U64", 64}, {"BOOL", 8}, {"F8_E4M3", 8}, {"F8_E5M2", 8}, {"F8_E8M0", 8},
 };
 
 static int dtype_bytes(const char *name) {
@@ -44,7 +47,8 @@ static int map_file(const char *path, shard *s, sl_error *err) {
     int fd = open(path, O_RDONLY);
     if (fd < 0) return sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
     int rc = 0;
-    if (fstat(fd, &st) || !S_ISREG(st.st_mode)) rc = sl_fail(err, SL_ERR_IO, "%s: not a regular file", path);
+    if (fstat(fd, &st) || !S_ISREG(st.st_mode))
+        rc = sl_fail(err, SL_ERR_IO, "%s: not a regular file", path);
     else if (st.st_size < 8)
         rc = sl_fail(err, SL_ERR_FORMAT, "%s: %lld bytes, a safetensors file has at least 8", path, (long long)st.st_size);
     if (!rc) {
@@ -70,8 +74,9 @@ static int check_extent(const char *path, const sl_header_entry *t, size_t data_
         return sl_fail(err, SL_ERR_FORMAT, "%s: tensor %s: data_offsets begin at %lld and end at %lld", path, t->name,
                        (long long)t->begin, (long long)t->end);
     if ((uint64_t)t->end > data_size)
-        return sl_fail(err, SL_ERR_FORMAT, "%s: tensor %s: data_offsets end at %lld, the file holds %zu bytes of data (truncated?)",
-                       path, t->name, (long long)t->end, data_size);
+        return sl_fail(err, SL_ERR_FORMAT,
+                       "%s: tensor %s: data_offsets end at %lld, the file holds %zu bytes of data (truncated?)", path, t->name,
+                       (long long)t->end, data_size);
     if ((uint64_t)(t->end - t->begin) != count * size)
         return sl_fail(err, SL_ERR_FORMAT, "%s: tensor %s: %lld bytes of data, its shape and dtype %s need %llu", path, t->name,
                        (long long)(t->end - t->begin), t->dtype, (unsigned long long)(count * size));
@@ -96,12 +101,13 @@ static int check_cover(const char *path, sl_header *h, size_t data_size, sl_erro
         if (t->begin < at)
             return sl_fail(err, SL_ERR_FORMAT, "%s: tensor %s overlaps tensor %s", path, t->name, h->entries[i - 1].name);
         if (t->begin > at)
-            return sl_fail(err, SL_ERR_FORMAT, "%s: %lld bytes before tensor %s belong to no tensor", path, (long long)(t->begin - at),
-                           t->name);
+            return sl_fail(err, SL_ERR_FORMAT, "%s: %lld bytes before tensor %s belong to no tensor", path,
+                           (long long)(t->begin - at), t->name);
         at = t->end;
     }
     if ((size_t)at != data_size)
-        return sl_fail(err, SL_ERR_FORMAT, "%s: %zu bytes after the last tensor belong to no tensor", path, data_size - (size_t)at);
+        return sl_fail(err, SL_ERR_FORMAT, "%s: %zu bytes after the last tensor belong to no tensor", path,
+                       data_size - (size_t)at);
     return 0;
 }
 
@@ -113,7 +119,10 @@ static int take_entries(sl_tensors *t, const shard *s, sl_header *h, size_t data
     for (int i = 0; i < h->n; i++) {
         sl_header_entry *e = &h->entries[i];
         sl_tensor *to = &t->tensors[t->n_tensors++];
-        *to = (sl_tensor){.name = e->name, .file = s->path, .n_dims = e->n_dims, .data = s->map + data_offset + e->begin,
+        *to = (sl_tensor){.name = e->name,
+                          .file = s->path,
+                          .n_dims = e->n_dims,
+                          .data = s->map + data_offset + e->begin,
                           .n_bytes = (size_t)(e->end - e->begin)};
         snprintf(to->dtype_name, sizeof to->dtype_name, "%.7s", e->dtype);
         memcpy(to->dims, e->dims, sizeof to->dims);
@@ -132,8 +141,8 @@ static int open_shard(sl_tensors *t, const char *path, sl_error *err) {
     uint64_t n = 0;
     for (int i = 7; i >= 0; i--) n = n << 8 | (unsigned char)s->map[i];
     if (n > MAX_HEADER || n > s->size - 8)
-        return sl_fail(err, SL_ERR_FORMAT, "%s: the header says it has %llu bytes, expected at most %llu%s", path, (unsigned long long)n,
-                       (unsigned long long)(s->size - 8 < MAX_HEADER ? s->size - 8 : MAX_HEADER),
+        return sl_fail(err, SL_ERR_FORMAT, "%s: the header says it has %llu bytes, expected at most %llu%s", path,
+                       (unsigned long long)n, (unsigned long long)(s->size - 8 < MAX_HEADER ? s->size - 8 : MAX_HEADER),
                        n <= MAX_HEADER ? ", the rest of the file (truncated?)" : "");
     sl_header h;
     size_t data_offset = 8 + (size_t)n, data_size = s->size - data_offset;
@@ -146,14 +155,16 @@ static int open_shard(sl_tensors *t, const char *path, sl_error *err) {
     return rc;
 }
 
-static int by_name(const void *a, const void *b) { return strcmp(((const sl_tensor *)a)->name, ((const sl_tensor *)b)->name); }
+static int by_name(const void *a, const void *b) {
+    return strcmp(((const sl_tensor *)a)->name, ((const sl_tensor *)b)->name);
+}
 
 static int sort_names(sl_tensors *t, sl_error *err) {
     if (t->n_tensors > 0) qsort(t->tensors, t->n_tensors, sizeof *t->tensors, by_name);
     for (int i = 1; i < t->n_tensors; i++)
         if (!strcmp(t->tensors[i].name, t->tensors[i - 1].name))
-            return sl_fail(err, SL_ERR_FORMAT, "%s: tensor %s is there twice (also in %s)", t->tensors[i].file, t->tensors[i].name,
-                           t->tensors[i - 1].file);
+            return sl_fail(err, SL_ERR_FORMAT, "%s: tensor %s is there twice (also in %s)", t->tensors[i].file,
+                           t->tensors[i].name, t->tensors[i - 1].file);
     return 0;
 }
 
@@ -167,8 +178,8 @@ static int open_index(sl_tensors *t, const char *dir, const json_t *map, sl_erro
     json_object_foreach((json_t *)map, key, value) {
         const char *name = json_string_value(value);
         if (!name || !*name || strchr(name, '/'))
-            return sl_fail(err, SL_ERR_FORMAT, "%s/model.safetensors.index.json: tensor %s: expected the name of a file in this folder",
-                           dir, key);
+            return sl_fail(err, SL_ERR_FORMAT,
+                           "%s/model.safetensors.index.json: tensor %s: expected the name of a file in this folder", dir, key);
         snprintf(path, sizeof path, "%s/%s", dir, name);
         int known = 0;
         for (int i = 0; i < t->n_shards; i++) known |= !strcmp(t->shards[i].path, path);
@@ -181,7 +192,8 @@ static int open_index(sl_tensors *t, const char *dir, const json_t *map, sl_erro
         const sl_tensor *found = sl_tensors_find(t, key);
         snprintf(path, sizeof path, "%s/%s", dir, json_string_value(value));
         if (!found || strcmp(found->file, path))
-            return sl_fail(err, SL_ERR_FORMAT, "%s: tensor %s is not in it, model.safetensors.index.json says it is", path, key);
+            return sl_fail(err, SL_ERR_FORMAT, "%s: tensor %s is not in it, model.safetensors.index.json says it is", path,
+                           key);
     }
     for (int i = 0; i < t->n_tensors; i++)
         if (!json_object_get(map, t->tensors[i].name))
@@ -213,7 +225,8 @@ static int open_folder(sl_tensors *t, const char *dir, sl_error *err) {
     if (rc) return rc;
     const json_t *map = json_object_get(root, "weight_map");
     rc = json_is_object(map) ? open_index(t, dir, map, err)
-                             : sl_fail(err, SL_ERR_FORMAT, "%s/model.safetensors.index.json: field weight_map is missing or not an object", dir);
+                             : sl_fail(err, SL_ERR_FORMAT,
+                                       "%s/model.safetensors.index.json: field weight_map is missing or not an object", dir);
     json_decref(root);
     return rc;
 }
@@ -242,9 +255,15 @@ void sl_tensors_close(sl_tensors *t) {
     free(t);
 }
 
-int sl_tensors_count(const sl_tensors *t) { return t->n_tensors; }
-const sl_tensor *sl_tensors_at(const sl_tensors *t, int i) { return &t->tensors[i]; }
-size_t sl_tensors_bytes(const sl_tensors *t) { return t->n_bytes; }
+int sl_tensors_count(const sl_tensors *t) {
+    return t->n_tensors;
+}
+const sl_tensor *sl_tensors_at(const sl_tensors *t, int i) {
+    return &t->tensors[i];
+}
+size_t sl_tensors_bytes(const sl_tensors *t) {
+    return t->n_bytes;
+}
 
 const sl_tensor *sl_tensors_find(const sl_tensors *t, const char *name) {
     sl_tensor key = {.name = name};
@@ -253,14 +272,16 @@ const sl_tensor *sl_tensors_find(const sl_tensors *t, const char *name) {
 
 static void format_dims(const int64_t *dims, int n, char *buf, size_t size) {
     size_t at = (size_t)snprintf(buf, size, "[");
-    for (int i = 0; i < n && at < size; i++) at += (size_t)snprintf(buf + at, size - at, "%s%lld", i ? ", " : "", (long long)dims[i]);
+    for (int i = 0; i < n && at < size; i++)
+        at += (size_t)snprintf(buf + at, size - at, "%s%lld", i ? ", " : "", (long long)dims[i]);
     if (at < size) snprintf(buf + at, size - at, "]");
 }
 
 int sl_tensors_bind(const sl_tensors *t, const char *name, int n_rows, int n_cols, sl_weight *out, sl_error *err) {
     const sl_tensor *found = sl_tensors_find(t, name);
     if (!found)
-        return sl_fail(err, SL_ERR_FORMAT, "%s: tensor %s is missing", t->n_shards == 1 ? t->shards[0].path : "the model's shards", name);
+        return sl_fail(err, SL_ERR_FORMAT, "%s: tensor %s is missing",
+                       t->n_shards == 1 ? t->shards[0].path : "the model's shards", name);
     int rank = n_rows ? 2 : 1;
     const int64_t want[2] = {n_rows ? n_rows : n_cols, n_cols};
     if (found->n_dims != rank || memcmp(found->dims, want, rank * sizeof *want)) {
@@ -269,9 +290,13 @@ int sl_tensors_bind(const sl_tensors *t, const char *name, int n_rows, int n_col
         format_dims(want, rank, expected, sizeof expected);
         return sl_fail(err, SL_ERR_FORMAT, "%s: tensor %s has shape %s, expected %s", found->file, name, got, expected);
     }
-    int dtype = !strcmp(found->dtype_name, "BF16") ? SL_BF16 : !strcmp(found->dtype_name, "F16") ? SL_F16 : !strcmp(found->dtype_name, "F32") ? SL_F32 : -1;
+    int dtype = !strcmp(found->dtype_name, "BF16")  ? SL_BF16
+                : !strcmp(found->dtype_name, "F16") ? SL_F16
+                : !strcmp(found->dtype_name, "F32") ? SL_F32
+                                                    : -1;
     if (dtype < 0)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: tensor %s has dtype %s, expected BF16, F16 or F32", found->file, name, found->dtype_name);
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: tensor %s has dtype %s, expected BF16, F16 or F32", found->file, name,
+                       found->dtype_name);
     *out = (sl_weight){.data = found->data, .dtype = (sl_dtype)dtype, .n_rows = n_rows ? n_rows : 1, .n_cols = n_cols};
     return 0;
 }

@@ -12,8 +12,8 @@ enum { SL_MAX_DIMS = 8 };
 
 typedef struct sl_tensor {
     const char *name;
-    const char *file;      // for messages
-    char dtype_name[8];    // as in the header: "BF16"
+    const char *file;   // for messages
+    char dtype_name[8]; // as in the header: "BF16"
     int n_dims;
     int64_t dims[SL_MAX_DIMS];
     const void *data;

@@ -31,7 +31,10 @@ static int next_is(parser *p, char c) { // takes c if it is next
 static int hex4(const char *s) {
     int x = 0;
     for (int i = 0; i < 4; i++) {
-        int c = s[i], d = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+        int c = s[i], d = c >= '0' && c <= '9'   ? c - '0'
+                          : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                          : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                                 : -1;
         if (d < 0) return -1;
         x = x * 16 + d;
     }

@@ -6,7 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct candidate { float logit; int32_t id; } candidate;
+typedef struct candidate {
+    float logit;
+    int32_t id;
+} candidate;
 
 struct sl_sampler {
     sl_sampling params;
@@ -24,19 +27,28 @@ sl_sampling sl_sampling_default(void) {
 }
 
 int sl_sampling_check(const sl_sampling *s, int n_vocab, sl_error *err) {
-    const struct { const char *flag; float value, min, max; } ranges[] = {
-        {"--temp", s->temp, 0, 1e6f}, {"--top-p", s->top_p, 0, 1}, {"--min-p", s->min_p, 0, 1},
-        {"--repeat-penalty", s->repeat_penalty, 1e-6f, 1e6f}, {"--presence-penalty", s->presence_penalty, -1e6f, 1e6f},
+    const struct {
+        const char *flag;
+        float value, min, max;
+    } ranges[] = {
+        {"--temp", s->temp, 0, 1e6f},
+        {"--top-p", s->top_p, 0, 1},
+        {"--min-p", s->min_p, 0, 1},
+        {"--repeat-penalty", s->repeat_penalty, 1e-6f, 1e6f},
+        {"--presence-penalty", s->presence_penalty, -1e6f, 1e6f},
         {"--frequency-penalty", s->frequency_penalty, -1e6f, 1e6f},
     };
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
         if (!(ranges[i].value >= ranges[i].min && ranges[i].value <= ranges[i].max))
-            return sl_fail(err, SL_ERR_ARG, "%s %g: expected %g to %g", ranges[i].flag, ranges[i].value, ranges[i].min, ranges[i].max);
+            return sl_fail(err, SL_ERR_ARG, "%s %g: expected %g to %g", ranges[i].flag, ranges[i].value, ranges[i].min,
+                           ranges[i].max);
     if (s->top_k < 0) return sl_fail(err, SL_ERR_ARG, "--top-k %d: expected 0 (off) or more", s->top_k);
-    if (s->repeat_last_n < -1) return sl_fail(err, SL_ERR_ARG, "--repeat-last-n %d: expected -1 (the context) or more", s->repeat_last_n);
+    if (s->repeat_last_n < -1)
+        return sl_fail(err, SL_ERR_ARG, "--repeat-last-n %d: expected -1 (the context) or more", s->repeat_last_n);
     for (int i = 0; i < s->n_bias; i++)
         if (s->bias[i].id < 0 || s->bias[i].id >= n_vocab || isnan(s->bias[i].bias))
-            return sl_fail(err, SL_ERR_ARG, "--logit-bias %d: expected ids from 0 to %d and a number", s->bias[i].id, n_vocab - 1);
+            return sl_fail(err, SL_ERR_ARG, "--logit-bias %d: expected ids from 0 to %d and a number", s->bias[i].id,
+                           n_vocab - 1);
     return 0;
 }
 
@@ -98,7 +110,9 @@ void sl_sampler_truncate(sl_sampler *s, int n_tokens) {
 
 // ---- drawing ----
 
-static int better(const candidate *a, const candidate *b) { return a->logit != b->logit ? a->logit > b->logit : a->id < b->id; }
+static int better(const candidate *a, const candidate *b) {
+    return a->logit != b->logit ? a->logit > b->logit : a->id < b->id;
+}
 
 static void sift_down(candidate *x, int i, int n) { // heap with the worst candidate on top
     for (int child; (child = 2 * i + 1) < n; i = child) {

@@ -11,7 +11,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-typedef struct sl_logit_bias { int32_t id; float bias; } sl_logit_bias;
+typedef struct sl_logit_bias {
+    int32_t id;
+    float bias;
+} sl_logit_bias;
 
 typedef struct sl_sampling {
     float temp;              // 0.8; 0: greedy
@@ -35,7 +38,7 @@ int sl_sampler_new(const sl_sampling *params, int n_vocab, sl_sampler **out, sl_
 void sl_sampler_free(sl_sampler *s);
 // A token entered the context (prompt or generated).
 int sl_sampler_accept(sl_sampler *s, int32_t id, sl_error *err);
-void sl_sampler_truncate(sl_sampler *s, int n_tokens);    // the context was cut back to its first n tokens
+void sl_sampler_truncate(sl_sampler *s, int n_tokens); // the context was cut back to its first n tokens
 // logits: [n_vocab], not changed. position: of the token to be drawn. Returns its id; allocates nothing.
 int32_t sl_sampler_draw(sl_sampler *s, const float *logits, uint32_t sequence, uint32_t position);
 

@@ -70,10 +70,18 @@ void sl_session_free(sl_session *s) {
     free(s);
 }
 
-int sl_session_n_tokens(const sl_session *s) { return s->kv.n_tokens; }
-uint32_t sl_session_sequence(const sl_session *s) { return s->sequence; }
-void sl_session_set_sequence(sl_session *s, uint32_t sequence) { s->sequence = sequence; }
-const float *sl_session_logits(const sl_session *s) { return s->logits; }
+int sl_session_n_tokens(const sl_session *s) {
+    return s->kv.n_tokens;
+}
+uint32_t sl_session_sequence(const sl_session *s) {
+    return s->sequence;
+}
+void sl_session_set_sequence(sl_session *s, uint32_t sequence) {
+    s->sequence = sequence;
+}
+const float *sl_session_logits(const sl_session *s) {
+    return s->logits;
+}
 
 int sl_session_truncate(sl_session *s, int n_tokens, sl_error *err) {
     if (n_tokens < 0 || n_tokens > s->kv.n_tokens)
@@ -102,8 +110,12 @@ typedef struct step_ctx {
     int n;
 } step_ctx;
 
-static bf16 *k_layer(void *ctx, int layer) { return sl_kv_layer(&((step_ctx *)ctx)->engine->pool, layer).k; }
-static bf16 *v_layer(void *ctx, int layer) { return sl_kv_layer(&((step_ctx *)ctx)->engine->pool, layer).v; }
+static bf16 *k_layer(void *ctx, int layer) {
+    return sl_kv_layer(&((step_ctx *)ctx)->engine->pool, layer).k;
+}
+static bf16 *v_layer(void *ctx, int layer) {
+    return sl_kv_layer(&((step_ctx *)ctx)->engine->pool, layer).v;
+}
 
 static void attend_prefill(void *ctx, int layer, int first, int n, const float *q, float *out) {
     step_ctx *t = ctx;
@@ -111,7 +123,13 @@ static void attend_prefill(void *ctx, int layer, int first, int n, const float *
     sl_session *s = t->batch[0];
     const sl_attn_spec dense = {.method = sl_attn_methods[0]}; // prefill is dense whatever the plan decodes with
     sl_attn_prefill_args args = {
-        .geom = &e->geom, .spec = &dense, .layer = layer, .n_tokens = n, .q = q, .out = out, .ws = &e->workspace,
+        .geom = &e->geom,
+        .spec = &dense,
+        .layer = layer,
+        .n_tokens = n,
+        .q = q,
+        .out = out,
+        .ws = &e->workspace,
         .kv = sl_kv_view_of(&e->pool, &s->kv, layer, e->rows[first].position + n),
     };
     dense.method->cpu->prefill(&args);
@@ -125,14 +143,24 @@ static void attend_decode(void *ctx, int layer, int first, int n, const float *q
     for (int i = 0; i < n; i++) {
         sl_session *s = t->batch[i];
         e->queries[i] = (sl_attn_query){
-            .q = q + i * row, .out = out + i * row, .sequence = s->sequence, .position = e->rows[i].position,
-            .kv = sl_kv_view_of(&e->pool, &s->kv, layer, e->rows[i].position + 1), .state = s->state[layer].data,
+            .q = q + i * row,
+            .out = out + i * row,
+            .sequence = s->sequence,
+            .position = e->rows[i].position,
+            .kv = sl_kv_view_of(&e->pool, &s->kv, layer, e->rows[i].position + 1),
+            .state = s->state[layer].data,
         };
     }
     const sl_attn_spec *spec = &e->plan.layer[layer];
     sl_attn_decode_args args = {
-        .geom = &e->geom, .spec = spec, .layer = layer, .seed = e->seed, .n_seqs = n, .seqs = e->queries,
-        .ws = &e->workspace, .stats = &e->stats,
+        .geom = &e->geom,
+        .spec = spec,
+        .layer = layer,
+        .seed = e->seed,
+        .n_seqs = n,
+        .seqs = e->queries,
+        .ws = &e->workspace,
+        .stats = &e->stats,
     };
     spec->method->cpu->decode(&args);
 }
@@ -142,7 +170,8 @@ static void attend_decode(void *ctx, int layer, int first, int n, const float *q
 static int check_ids(const sl_engine *e, const int32_t *ids, int n, sl_error *err) {
     for (int i = 0; i < n; i++)
         if (ids[i] < 0 || ids[i] >= e->model->config.n_vocab)
-            return sl_fail(err, SL_ERR_ARG, "token %d of %d: id %d, expected 0 to %d", i, n, ids[i], e->model->config.n_vocab - 1);
+            return sl_fail(err, SL_ERR_ARG, "token %d of %d: id %d, expected 0 to %d", i, n, ids[i],
+                           e->model->config.n_vocab - 1);
     return 0;
 }
 
@@ -152,8 +181,16 @@ static void prefill_chunk(sl_session *s, const int32_t *ids, int n, int n_out) {
     for (int i = 0; i < n; i++) e->rows[i] = (sl_row){.position = s->kv.n_tokens + i, .pages = s->kv.pages};
     step_ctx ctx = {.engine = e, .batch = &s, .n = 1};
     sl_llama_step step = {
-        .backend = e->backend, .mode = SL_LINEAR_PREFILL, .n_rows = n, .n_out = n_out, .ids = ids, .rows = e->rows,
-        .k_layer = k_layer, .v_layer = v_layer, .attend = attend_prefill, .ctx = &ctx,
+        .backend = e->backend,
+        .mode = SL_LINEAR_PREFILL,
+        .n_rows = n,
+        .n_out = n_out,
+        .ids = ids,
+        .rows = e->rows,
+        .k_layer = k_layer,
+        .v_layer = v_layer,
+        .attend = attend_prefill,
+        .ctx = &ctx,
     };
     sl_llama_forward(&e->model->llama, &e->model->config, &step, &e->scratch);
     s->kv.n_tokens += n;
@@ -239,8 +276,16 @@ int sl_decode(sl_session *const *batch, int n, const int32_t *ids, sl_error *err
     for (int i = 0; i < n; i++) e->rows[i] = (sl_row){.position = batch[i]->kv.n_tokens, .pages = batch[i]->kv.pages};
     step_ctx ctx = {.engine = e, .batch = batch, .n = n};
     sl_llama_step step = {
-        .backend = e->backend, .mode = SL_LINEAR_DECODE, .n_rows = n, .n_out = n, .ids = ids, .rows = e->rows,
-        .k_layer = k_layer, .v_layer = v_layer, .attend = attend_decode, .ctx = &ctx,
+        .backend = e->backend,
+        .mode = SL_LINEAR_DECODE,
+        .n_rows = n,
+        .n_out = n,
+        .ids = ids,
+        .rows = e->rows,
+        .k_layer = k_layer,
+        .v_layer = v_layer,
+        .attend = attend_decode,
+        .ctx = &ctx,
     };
     sl_llama_forward(&e->model->llama, c, &step, &e->scratch);
     e->backend->linear(&e->model->llama.head, e->scratch.normed, n, SL_LINEAR_DECODE, 0, 0, e->logits);

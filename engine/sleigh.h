@@ -34,19 +34,19 @@ const sl_config *sl_model_config(const sl_model *model);
 const sl_tokenizer *sl_model_tokenizer(const sl_model *model); // NULL if left out
 const struct sl_tensors *sl_model_tensors(const sl_model *model);
 size_t sl_model_decode_bytes(const sl_model *model); // bytes of weights that one decode step reads
-// Floating-point operations of a dense prefill of n tokens after n_from others, a multiply-add as two: what sl_prefill does, which
-// leaves out the last layer of all tokens but the last.
+// Floating-point operations of a dense prefill of n tokens after n_from others, a multiply-add as two: what sl_prefill does,
+// which leaves out the last layer of all tokens but the last.
 double sl_model_prefill_flops(const sl_model *model, int n_from, int n);
 int sl_model_is_eos(const sl_model *model, int32_t id);
 
 // ---- engine ----
 
 typedef struct sl_engine_options {
-    int n_ctx;          // tokens per sequence; 0: the least of the model's limit, what fits in memory and 32768
-    int n_sequences;    // KV pages are reserved for this many sequences of n_ctx tokens; 0: 1
-    int prefill_chunk;  // tokens of one prefill pass; 0: 512
-    int n_threads;      // 0: every core
-    uint32_t seed;      // of attention's draws
+    int n_ctx;                // tokens per sequence; 0: the least of the model's limit, what fits in memory and 32768
+    int n_sequences;          // KV pages are reserved for this many sequences of n_ctx tokens; 0: 1
+    int prefill_chunk;        // tokens of one prefill pass; 0: 512
+    int n_threads;            // 0: every core
+    uint32_t seed;            // of attention's draws
     const sl_attn_plan *attn; // NULL: dense everywhere. Copied.
 } sl_engine_options;
 
@@ -76,7 +76,10 @@ int sl_session_fork(const sl_session *s, int n_tokens, uint32_t sequence, sl_ses
 const float *sl_session_logits(const sl_session *s); // [n_vocab] after the last token
 
 typedef void (*sl_progress_fn)(void *ctx, int done, int total);
-typedef struct sl_progress { sl_progress_fn fn; void *ctx; } sl_progress;
+typedef struct sl_progress {
+    sl_progress_fn fn;
+    void *ctx;
+} sl_progress;
 
 // Appends n tokens with dense attention, chunk by chunk. More tokens than the context holds: SL_ERR_CONTEXT, with both
 // counts, and nothing is appended. The same logits to the bit whatever the chunk size.

@@ -41,7 +41,9 @@ void sl_stopper_free(sl_stopper *s) {
     free(s);
 }
 
-void sl_stopper_reset(sl_stopper *s) { s->n = s->n_shown = 0; }
+void sl_stopper_reset(sl_stopper *s) {
+    s->n = s->n_shown = 0;
+}
 
 static void drop_shown(sl_stopper *s) {
     s->n -= s->n_shown;

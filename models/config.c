@@ -8,13 +8,31 @@
 enum { MAX_DIM = 1 << 20, MAX_GROUP = 64 }; // MAX_GROUP: SL_MAX_GROUP of attention/
 
 // Fields that change the arithmetic when they differ from the neutral value (or are not null).
-static const struct { const char *field, *neutral; } refused[] = {
-    {"attention_bias", "false"}, {"mlp_bias", "false"}, {"quantization_config", "null"}, {"sliding_window", "null"},
-    {"use_sliding_window", "false"}, {"layer_types", "full_attention"}, {"partial_rotary_factor", "1"}, {"num_local_experts", "null"},
-    {"num_experts", "null"}, {"n_routed_experts", "null"}, {"embedding_multiplier", "1"}, {"attention_multiplier", "null"},
-    {"residual_multiplier", "1"}, {"logits_scaling", "1"}, {"logit_scale", "null"}, {"final_logit_softcapping", "null"},
-    {"attn_logit_softcapping", "null"}, {"use_qk_norm", "false"}, {"qk_norm", "false"}, {"no_rope_layers", "null"},
-    {"attention_chunk_size", "null"}, {"alibi", "false"},
+static const struct {
+    const char *field, *neutral;
+} refused[] = {
+    {"attention_bias", "false"},
+    {"mlp_bias", "false"},
+    {"quantization_config", "null"},
+    {"sliding_window", "null"},
+    {"use_sliding_window", "false"},
+    {"layer_types", "full_attention"},
+    {"partial_rotary_factor", "1"},
+    {"num_local_experts", "null"},
+    {"num_experts", "null"},
+    {"n_routed_experts", "null"},
+    {"embedding_multiplier", "1"},
+    {"attention_multiplier", "null"},
+    {"residual_multiplier", "1"},
+    {"logits_scaling", "1"},
+    {"logit_scale", "null"},
+    {"final_logit_softcapping", "null"},
+    {"attn_logit_softcapping", "null"},
+    {"use_qk_norm", "false"},
+    {"qk_norm", "false"},
+    {"no_rope_layers", "null"},
+    {"attention_chunk_size", "null"},
+    {"alibi", "false"},
 };
 
 static int is_neutral(const json_t *v, const char *neutral) {
@@ -56,8 +74,8 @@ static int check_string(const sl_json_file *f, const char *field, const char *wa
 static int read_type(const sl_json_file *f, sl_config *c, sl_error *err) {
     const char *type = json_string_value(json_object_get(f->root, "model_type"));
     if (!type || (strcmp(type, "llama") && strcmp(type, "mistral")))
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: field model_type is \"%s\", supported are \"llama\" and \"mistral\"", f->path,
-                       type ? type : "(missing)");
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: field model_type is \"%s\", supported are \"llama\" and \"mistral\"",
+                       f->path, type ? type : "(missing)");
     strcpy(c->model_type, type);
     const json_t *arch = json_object_get(f->root, "architectures");
     const char *name = json_is_array(arch) ? json_string_value(json_array_get(arch, 0)) : NULL;
@@ -89,10 +107,12 @@ static int read_shapes(const sl_json_file *f, sl_config *c, sl_error *err) {
         return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: %d query heads share a KV head, supported are at most %d", f->path,
                        c->n_heads / c->n_kv_heads, MAX_GROUP);
     if (!json_object_get(f->root, "head_dim") && c->hidden % c->n_heads)
-        return sl_fail(err, SL_ERR_FORMAT, "%s: hidden_size %d is no multiple of num_attention_heads %d and head_dim is not given",
-                       f->path, c->hidden, c->n_heads);
+        return sl_fail(err, SL_ERR_FORMAT,
+                       "%s: hidden_size %d is no multiple of num_attention_heads %d and head_dim is not given", f->path,
+                       c->hidden, c->n_heads);
     if (c->head_dim % 16 || c->head_dim > 256)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: head_dim is %d, supported are multiples of 16 up to 256", f->path, c->head_dim);
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: head_dim is %d, supported are multiples of 16 up to 256", f->path,
+                       c->head_dim);
     const json_t *tied = json_object_get(f->root, "tie_word_embeddings");
     if (tied && !json_is_boolean(tied) && !json_is_null(tied))
         return sl_fail(err, SL_ERR_FORMAT, "%s: field tie_word_embeddings is not true or false", f->path);
@@ -114,8 +134,10 @@ static int read_rope(const sl_json_file *f, sl_config *c, sl_error *err) {
     if (!type) type = json_string_value(json_object_get(r.root, "type"));
     if (!type || !strcmp(type, "default")) return 0;
     if (strcmp(type, "linear") && strcmp(type, "llama3"))
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: field rope_scaling has rope_type \"%s\", supported are \"default\", \"linear\" and "
-                       "\"llama3\"", f->path, type);
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "%s: field rope_scaling has rope_type \"%s\", supported are \"default\", \"linear\" and "
+                       "\"llama3\"",
+                       f->path, type);
     rc = sl_json_float(&r, "factor", 1, 1e6, NULL, &c->rope_factor, err);
     c->rope_type = SL_ROPE_LINEAR;
     if (rc || !strcmp(type, "linear")) return rc;
@@ -135,7 +157,8 @@ static int add_eos(const sl_json_file *f, sl_config *c, const json_t *v, sl_erro
     int32_t id = (int32_t)json_integer_value(v);
     for (int i = 0; i < c->n_eos; i++)
         if (c->eos[i] == id) return 0;
-    if (c->n_eos == SL_MAX_EOS) return sl_fail(err, SL_ERR_FORMAT, "%s: field eos_token_id: more than %d ids", f->path, SL_MAX_EOS);
+    if (c->n_eos == SL_MAX_EOS)
+        return sl_fail(err, SL_ERR_FORMAT, "%s: field eos_token_id: more than %d ids", f->path, SL_MAX_EOS);
     c->eos[c->n_eos++] = id;
     return 0;
 }
@@ -173,8 +196,13 @@ static int read_config(const sl_json_file *f, sl_config *c, sl_error *err) {
 }
 
 int sl_config_load(const char *dir, sl_config *config, sl_error *err) {
-    *config = (sl_config){.gen_temp = NAN, .gen_top_p = NAN, .gen_min_p = NAN, .gen_repeat_penalty = NAN, .gen_top_k = -1,
-                          .gen_do_sample = -1, .rope_factor = 1};
+    *config = (sl_config){.gen_temp = NAN,
+                          .gen_top_p = NAN,
+                          .gen_min_p = NAN,
+                          .gen_repeat_penalty = NAN,
+                          .gen_top_k = -1,
+                          .gen_do_sample = -1,
+                          .rope_factor = 1};
     char path[4200];
     json_t *root;
     int rc = sl_json_load(dir, "config.json", 0, &root, err);

@@ -13,15 +13,15 @@ typedef enum { SL_ROPE_PLAIN, SL_ROPE_LINEAR, SL_ROPE_LLAMA3 } sl_rope_type;
 enum { SL_MAX_EOS = 16 };
 
 typedef struct sl_config {
-    char model_type[32];   // "llama", "mistral"
+    char model_type[32];                                                        // "llama", "mistral"
     int n_vocab, hidden, n_ffn, n_layers, n_heads, n_kv_heads, head_dim, n_ctx; // n_ctx: max_position_embeddings
     float norm_eps;
-    int tied;              // the output head is the embedding table
+    int tied; // the output head is the embedding table
     float rope_theta;
     sl_rope_type rope_type;
     float rope_factor, rope_low_freq, rope_high_freq; // linear: factor alone
     int rope_original_ctx;
-    int32_t bos;           // -1: none
+    int32_t bos;             // -1: none
     int32_t eos[SL_MAX_EOS]; // the union of config.json's and generation_config.json's; n_eos may be 0
     int n_eos;
     // generation_config.json, NaN / -1 where it says nothing. do_sample: -1 unset, 0, 1

@@ -7,15 +7,15 @@
 
 static int bind_layer(const sl_tensors *tensors, const sl_config *c, int i, sl_llama_layer *layer, sl_error *err) {
     int q_dim = c->n_heads * c->head_dim, kv_dim = c->n_kv_heads * c->head_dim;
-    struct { const char *name; int n_rows, n_cols; sl_weight *to; } want[] = {
-        {"input_layernorm", 0, c->hidden, &layer->attn_norm},
-        {"self_attn.q_proj", q_dim, c->hidden, &layer->q},
-        {"self_attn.k_proj", kv_dim, c->hidden, &layer->k},
-        {"self_attn.v_proj", kv_dim, c->hidden, &layer->v},
-        {"self_attn.o_proj", c->hidden, q_dim, &layer->o},
-        {"post_attention_layernorm", 0, c->hidden, &layer->mlp_norm},
-        {"mlp.gate_proj", c->n_ffn, c->hidden, &layer->gate},
-        {"mlp.up_proj", c->n_ffn, c->hidden, &layer->up},
+    struct {
+        const char *name;
+        int n_rows, n_cols;
+        sl_weight *to;
+    } want[] = {
+        {"input_layernorm", 0, c->hidden, &layer->attn_norm}, {"self_attn.q_proj", q_dim, c->hidden, &layer->q},
+        {"self_attn.k_proj", kv_dim, c->hidden, &layer->k},   {"self_attn.v_proj", kv_dim, c->hidden, &layer->v},
+        {"self_attn.o_proj", c->hidden, q_dim, &layer->o},    {"post_attention_layernorm", 0, c->hidden, &layer->mlp_norm},
+        {"mlp.gate_proj", c->n_ffn, c->hidden, &layer->gate}, {"mlp.up_proj", c->n_ffn, c->hidden, &layer->up},
         {"mlp.down_proj", c->hidden, c->n_ffn, &layer->down},
     };
     for (size_t j = 0; j < sizeof want / sizeof *want; j++) {
@@ -39,8 +39,10 @@ int sl_llama_bind(const sl_tensors *tensors, const sl_config *c, sl_llama *model
     int rc = sl_tensors_bind(tensors, "model.embed_tokens.weight", c->n_vocab, c->hidden, &model->embed, err);
     for (int i = 0; !rc && i < c->n_layers; i++) rc = bind_layer(tensors, c, i, &model->layers[i], err);
     if (!rc) rc = sl_tensors_bind(tensors, "model.norm.weight", 0, c->hidden, &model->norm, err);
-    if (!rc && c->tied) model->head = model->embed;
-    else if (!rc) rc = sl_tensors_bind(tensors, "lm_head.weight", c->n_vocab, c->hidden, &model->head, err);
+    if (!rc && c->tied)
+        model->head = model->embed;
+    else if (!rc)
+        rc = sl_tensors_bind(tensors, "lm_head.weight", c->n_vocab, c->hidden, &model->head, err);
     if (rc) sl_llama_free(model);
     return rc;
 }
@@ -51,7 +53,9 @@ void sl_llama_free(sl_llama *model) {
     *model = (sl_llama){0};
 }
 
-static size_t weight_bytes(const sl_weight *w) { return (size_t)w->n_rows * w->n_cols * sl_dtype_size(w->dtype); }
+static size_t weight_bytes(const sl_weight *w) {
+    return (size_t)w->n_rows * w->n_cols * sl_dtype_size(w->dtype);
+}
 
 size_t sl_llama_decode_bytes(const sl_llama *model, const sl_config *c) {
     size_t n = weight_bytes(&model->norm) + weight_bytes(&model->head); // of the embedding one row is read

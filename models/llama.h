@@ -6,19 +6,19 @@
 #include "models/config.h"
 
 typedef struct sl_llama_layer {
-    sl_weight attn_norm;   // [hidden]
-    sl_weight q, k, v;     // [n_heads * head_dim][hidden], [n_kv_heads * head_dim][hidden] twice
-    sl_weight o;           // [hidden][n_heads * head_dim]
-    sl_weight mlp_norm;    // [hidden]
-    sl_weight gate, up;    // [n_ffn][hidden]
-    sl_weight down;        // [hidden][n_ffn]
+    sl_weight attn_norm; // [hidden]
+    sl_weight q, k, v;   // [n_heads * head_dim][hidden], [n_kv_heads * head_dim][hidden] twice
+    sl_weight o;         // [hidden][n_heads * head_dim]
+    sl_weight mlp_norm;  // [hidden]
+    sl_weight gate, up;  // [n_ffn][hidden]
+    sl_weight down;      // [hidden][n_ffn]
 } sl_llama_layer;
 
 typedef struct sl_llama {
-    sl_weight embed;       // [n_vocab][hidden]
+    sl_weight embed; // [n_vocab][hidden]
     sl_llama_layer *layers;
-    sl_weight norm;        // [hidden]
-    sl_weight head;        // [n_vocab][hidden]; the embedding again where tied
+    sl_weight norm; // [hidden]
+    sl_weight head; // [n_vocab][hidden]; the embedding again where tied
     sl_rope rope;
 } sl_llama;
 
@@ -29,10 +29,10 @@ size_t sl_llama_decode_bytes(const sl_llama *model, const sl_config *config);
 
 // Activations of one step, fp32, for up to max_rows rows.
 typedef struct sl_llama_scratch {
-    float *x;        // [max_rows][hidden] the residual stream
-    float *normed;   // [max_rows][hidden]
-    float *q, *att;  // [max_rows][n_heads * head_dim]
-    float *k, *v;    // [max_rows][n_kv_heads * head_dim]
+    float *x;         // [max_rows][hidden] the residual stream
+    float *normed;    // [max_rows][hidden]
+    float *q, *att;   // [max_rows][n_heads * head_dim]
+    float *k, *v;     // [max_rows][n_kv_heads * head_dim]
     float *gate, *up; // [max_rows][n_ffn]
 } sl_llama_scratch;
 
@@ -43,9 +43,9 @@ void sl_llama_scratch_free(sl_llama_scratch *scratch);
 typedef struct sl_llama_step {
     const sl_backend *backend;
     sl_linear_mode mode;
-    int n_rows, n_out;           // the last n_out rows are carried to the end: 0 fills the cache alone
-    const int32_t *ids;          // [n_rows]
-    const sl_row *rows;          // [n_rows]
+    int n_rows, n_out;  // the last n_out rows are carried to the end: 0 fills the cache alone
+    const int32_t *ids; // [n_rows]
+    const sl_row *rows; // [n_rows]
     bf16 *(*k_layer)(void *ctx, int layer);
     bf16 *(*v_layer)(void *ctx, int layer);
     // rows [first, first + n) of the step: q and out are [n][n_heads][head_dim]

@@ -10,10 +10,11 @@
 #include <time.h>
 #include <unistd.h>
 
-extern const test_suite suite_kv, suite_loader, suite_backend, suite_tokenizer, suite_chat, suite_sampler, suite_kernels, suite_attention,
-    suite_estimators, suite_model, suite_cli;
-static const test_suite *const suites[] = {&suite_kv, &suite_loader, &suite_backend, &suite_tokenizer, &suite_chat, &suite_sampler,
-                                           &suite_kernels, &suite_attention, &suite_estimators, &suite_model, &suite_cli};
+extern const test_suite suite_kv, suite_loader, suite_backend, suite_tokenizer, suite_chat, suite_sampler, suite_kernels,
+    suite_attention, suite_estimators, suite_model, suite_cli;
+static const test_suite *const suites[] = {&suite_kv,         &suite_loader,  &suite_backend, &suite_tokenizer,
+                                           &suite_chat,       &suite_sampler, &suite_kernels, &suite_attention,
+                                           &suite_estimators, &suite_model,   &suite_cli};
 
 uint64_t test_seed = 20261121;
 
@@ -100,11 +101,16 @@ int main(int argc, char **argv) {
     int list = 0, gpu_only = 0, n_prefixes = 0, count[4] = {0};
     char **prefixes = argv + 1;
     for (int i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "--list")) list = 1;
-        else if (!strcmp(argv[i], "--gpu")) gpu_only = 1;
-        else if (!strcmp(argv[i], "--seed") && i + 1 < argc) test_seed = strtoull(argv[++i], NULL, 0);
-        else if (argv[i][0] == '-') return fprintf(stderr, "usage: sleigh-test [--list] [--seed N] [--gpu] [PREFIX...]\n"), 2;
-        else prefixes[n_prefixes++] = argv[i];
+        if (!strcmp(argv[i], "--list"))
+            list = 1;
+        else if (!strcmp(argv[i], "--gpu"))
+            gpu_only = 1;
+        else if (!strcmp(argv[i], "--seed") && i + 1 < argc)
+            test_seed = strtoull(argv[++i], NULL, 0);
+        else if (argv[i][0] == '-')
+            return fprintf(stderr, "usage: sleigh-test [--list] [--seed N] [--gpu] [PREFIX...]\n"), 2;
+        else
+            prefixes[n_prefixes++] = argv[i];
     }
     if (!list) printf("seed %llu\n", (unsigned long long)test_seed);
     for (size_t s = 0; s < sizeof suites / sizeof *suites; s++) {
@@ -122,8 +128,10 @@ int main(int argc, char **argv) {
             clock_gettime(CLOCK_MONOTONIC, &t1);
             count[result]++;
             double seconds = t1.tv_sec - t0.tv_sec + 1e-9 * (t1.tv_nsec - t0.tv_nsec);
-            if (result == PASSED) printf("ok    %-52s %6.2f s\n", name, seconds);
-            else printf("%s  %-52s %s\n", result == FAILED ? "FAIL" : "skip", name, reason);
+            if (result == PASSED)
+                printf("ok    %-52s %6.2f s\n", name, seconds);
+            else
+                printf("%s  %-52s %s\n", result == FAILED ? "FAIL" : "skip", name, reason);
             fflush(stdout);
         }
     }

@@ -7,7 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 
-int test_exists(const char *path) { return access(path, R_OK) == 0; }
+int test_exists(const char *path) {
+    return access(path, R_OK) == 0;
+}
 
 test_array test_read_npy(const char *path) {
     test_array a = {0};

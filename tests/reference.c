@@ -15,7 +15,8 @@ static void shuffle_free_pages(sl_kv_pool *pool, uint64_t *rng) {
     }
 }
 
-ref_cache ref_cache_new(int n_heads, int n_kv_heads, int head_dim, int n_seqs, const int *lengths, double query_scale, uint64_t seed) {
+ref_cache ref_cache_new(int n_heads, int n_kv_heads, int head_dim, int n_seqs, const int *lengths, double query_scale,
+                        uint64_t seed) {
     sl_error err;
     const sl_backend *backend;
     CHECK_OK(sl_cpu_init(0, &backend, &err), err);
@@ -40,7 +41,10 @@ ref_cache ref_cache_new(int n_heads, int n_kv_heads, int head_dim, int n_seqs, c
                     ((bf16 *)ref_k_row(&c, s, h, j))[d] = sl_f32_to_bf16((float)test_normal(&seed));
                     ((bf16 *)ref_v_row(&c, s, h, j))[d] = sl_f32_to_bf16((float)test_normal(&seed));
                 }
-        c.queries[s] = (sl_attn_query){.q = c.q + s * row, .out = c.out + s * row, .sequence = 1000u + s, .position = (uint32_t)lengths[s] - 1,
+        c.queries[s] = (sl_attn_query){.q = c.q + s * row,
+                                       .out = c.out + s * row,
+                                       .sequence = 1000u + s,
+                                       .position = (uint32_t)lengths[s] - 1,
                                        .kv = sl_kv_view_of(&c.pool, &c.seqs[s], 0, lengths[s])};
     }
     for (size_t i = 0; i < n_seqs * row; i++) c.q[i] = (float)(query_scale * test_normal(&seed));
@@ -62,8 +66,14 @@ sl_attn_stats ref_decode(ref_cache *c, const char *attn, int first, int n, uint3
     CHECK_OK(sl_attn_parse(attn, &spec, &err), err);
     for (int s = first; s < first + n; s++) longest = c->seqs[s].n_tokens > longest ? c->seqs[s].n_tokens : longest;
     CHECK_OK(sl_workspace_reserve(&c->ws, spec.method->cpu->workspace(&c->geom, &spec, n, 1, longest), &err), err);
-    sl_attn_decode_args args = {.geom = &c->geom, .spec = &spec, .layer = layer, .seed = seed, .n_seqs = n, .seqs = c->queries + first,
-                                .ws = &c->ws, .stats = &stats};
+    sl_attn_decode_args args = {.geom = &c->geom,
+                                .spec = &spec,
+                                .layer = layer,
+                                .seed = seed,
+                                .n_seqs = n,
+                                .seqs = c->queries + first,
+                                .ws = &c->ws,
+                                .stats = &stats};
     spec.method->cpu->decode(&args);
     return stats;
 }
@@ -71,8 +81,12 @@ sl_attn_stats ref_decode(ref_cache *c, const char *attn, int first, int n, uint3
 static size_t row_at(const ref_cache *c, int s, int h, int j) {
     return (((size_t)c->seqs[s].pages[j / 256] * c->geom.n_kv_heads + h) * 256 + j % 256) * c->geom.head_dim;
 }
-const bf16 *ref_k_row(const ref_cache *c, int s, int h, int j) { return c->pool.k + row_at(c, s, h, j); }
-const bf16 *ref_v_row(const ref_cache *c, int s, int h, int j) { return c->pool.v + row_at(c, s, h, j); }
+const bf16 *ref_k_row(const ref_cache *c, int s, int h, int j) {
+    return c->pool.k + row_at(c, s, h, j);
+}
+const bf16 *ref_v_row(const ref_cache *c, int s, int h, int j) {
+    return c->pool.v + row_at(c, s, h, j);
+}
 
 void ref_attention(const ref_cache *c, int s, int head, const float *q, int n, double *p, double *mu) {
     int dim = c->geom.head_dim, h = head / (c->geom.n_heads / c->geom.n_kv_heads);

@@ -16,7 +16,8 @@ typedef struct ref_cache {
 } ref_cache;
 
 // Keys and queries are normal numbers; query_scale 0: flat attention, 1: mild, 4 and above: peaked.
-ref_cache ref_cache_new(int n_heads, int n_kv_heads, int head_dim, int n_seqs, const int *lengths, double query_scale, uint64_t seed);
+ref_cache ref_cache_new(int n_heads, int n_kv_heads, int head_dim, int n_seqs, const int *lengths, double query_scale,
+                        uint64_t seed);
 void ref_cache_free(ref_cache *c);
 // Runs spec's decode over the sequences [first, first + n) of the cache; results in c->out.
 sl_attn_stats ref_decode(ref_cache *c, const char *attn, int first, int n, uint32_t seed, int layer);

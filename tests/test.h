@@ -23,9 +23,9 @@ typedef struct test_suite {
     const test_case *cases; // ended by {0}
 } test_suite;
 
-extern uint64_t test_seed;           // printed at the start; --seed sets it
-const char *test_shared(void);       // path of ../shared
-const char *test_tmp(void);          // a fresh, empty folder for this case; removed afterwards
+extern uint64_t test_seed;            // printed at the start; --seed sets it
+const char *test_shared(void);        // path of ../shared
+const char *test_tmp(void);           // a fresh, empty folder for this case; removed afterwards
 double test_uniform(uint64_t *state); // splitmix64, [0, 1)
 double test_normal(uint64_t *state);
 
@@ -35,11 +35,33 @@ _Noreturn void test_skip(const char *fmt, ...) __attribute__((format(printf, 1, 
 #define TEST_SKIP(...) test_skip(__VA_ARGS__)
 #define FAIL(...) test_fail(__FILE__, __LINE__, __VA_ARGS__)
 #define CHECK(c) ((c) ? (void)0 : FAIL("%s", #c))
-#define CHECK_INT(got, want) do { long long g_ = (got), w_ = (want); if (g_ != w_) FAIL("%s: got %lld, expected %lld", #got, g_, w_); } while (0)
-#define CHECK_STR(got, want) do { const char *g_ = (got), *w_ = (want); if (strcmp(g_, w_)) FAIL("%s: got \"%s\", expected \"%s\"", #got, g_, w_); } while (0)
-#define CHECK_NEAR(got, want, tol) do { double g_ = (got), w_ = (want), t_ = (tol); double d_ = g_ > w_ ? g_ - w_ : w_ - g_; if (!(d_ <= t_)) FAIL("%s: got %.9g, expected %.9g +- %.3g", #got, g_, w_, t_); } while (0)
+#define CHECK_INT(got, want)                                                                                                   \
+    do {                                                                                                                       \
+        long long g_ = (got), w_ = (want);                                                                                     \
+        if (g_ != w_) FAIL("%s: got %lld, expected %lld", #got, g_, w_);                                                       \
+    } while (0)
+#define CHECK_STR(got, want)                                                                                                   \
+    do {                                                                                                                       \
+        const char *g_ = (got), *w_ = (want);                                                                                  \
+        if (strcmp(g_, w_)) FAIL("%s: got \"%s\", expected \"%s\"", #got, g_, w_);                                             \
+    } while (0)
+#define CHECK_NEAR(got, want, tol)                                                                                             \
+    do {                                                                                                                       \
+        double g_ = (got), w_ = (want), t_ = (tol);                                                                            \
+        double d_ = g_ > w_ ? g_ - w_ : w_ - g_;                                                                               \
+        if (!(d_ <= t_)) FAIL("%s: got %.9g, expected %.9g +- %.3g", #got, g_, w_, t_);                                        \
+    } while (0)
 // The call must succeed, or fail with this code and a message that holds this text.
-#define CHECK_OK(call, e) do { int rc_ = (call); if (rc_) FAIL("%s: %s", #call, (e).message); } while (0)
-#define CHECK_ERR(call, e, want_code, text) do { int rc_ = (call); if (rc_ != (want_code)) FAIL("%s: returned %d, expected %d", #call, rc_, (int)(want_code)); if (!strstr((e).message, (text))) FAIL("%s: message \"%s\" lacks \"%s\"", #call, (e).message, (text)); } while (0)
+#define CHECK_OK(call, e)                                                                                                      \
+    do {                                                                                                                       \
+        int rc_ = (call);                                                                                                      \
+        if (rc_) FAIL("%s: %s", #call, (e).message);                                                                           \
+    } while (0)
+#define CHECK_ERR(call, e, want_code, text)                                                                                    \
+    do {                                                                                                                       \
+        int rc_ = (call);                                                                                                      \
+        if (rc_ != (want_code)) FAIL("%s: returned %d, expected %d", #call, rc_, (int)(want_code));                            \
+        if (!strstr((e).message, (text))) FAIL("%s: message \"%s\" lacks \"%s\"", #call, (e).message, (text));                 \
+    } while (0)
 
 #endif

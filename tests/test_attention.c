@@ -50,12 +50,26 @@ static void values(void) {
 }
 
 static void refusals(void) {
-    static const struct { const char *text; int code; const char *part; } bad[] = {
-        {"santa-porp", SL_ERR_ARG, "\"santa-prop\""}, {"", SL_ERR_ARG, "unknown method"}, {"densee:S=1", SL_ERR_ARG, "\"dense\""},
-        {"dense:S=4", SL_ERR_ARG, "no parameters"}, {"santa:T=4", SL_ERR_ARG, "\"S\""}, {"santa:S", SL_ERR_ARG, "NAME=VALUE"},
-        {"santa:S=0", SL_ERR_ARG, "from 1 to 65536"}, {"santa:S=65537", SL_ERR_ARG, "65536"}, {"santa:S=1.5", SL_ERR_ARG, "integer"},
-        {"santa:S=", SL_ERR_ARG, "--S"}, {"santa:S=4x", SL_ERR_ARG, "4x"}, {"santa:S=nan", SL_ERR_ARG, "nan"}, {"santa:S=-1", SL_ERR_ARG, "-1"},
-        {"dense+santa:S=4", SL_ERR_UNSUPPORTED, "no score method"}, {"santa:S= 4", SL_ERR_ARG, "--S"},
+    static const struct {
+        const char *text;
+        int code;
+        const char *part;
+    } bad[] = {
+        {"santa-porp", SL_ERR_ARG, "\"santa-prop\""},
+        {"", SL_ERR_ARG, "unknown method"},
+        {"densee:S=1", SL_ERR_ARG, "\"dense\""},
+        {"dense:S=4", SL_ERR_ARG, "no parameters"},
+        {"santa:T=4", SL_ERR_ARG, "\"S\""},
+        {"santa:S", SL_ERR_ARG, "NAME=VALUE"},
+        {"santa:S=0", SL_ERR_ARG, "from 1 to 65536"},
+        {"santa:S=65537", SL_ERR_ARG, "65536"},
+        {"santa:S=1.5", SL_ERR_ARG, "integer"},
+        {"santa:S=", SL_ERR_ARG, "--S"},
+        {"santa:S=4x", SL_ERR_ARG, "4x"},
+        {"santa:S=nan", SL_ERR_ARG, "nan"},
+        {"santa:S=-1", SL_ERR_ARG, "-1"},
+        {"dense+santa:S=4", SL_ERR_UNSUPPORTED, "no score method"},
+        {"santa:S= 4", SL_ERR_ARG, "--S"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         sl_attn_spec spec;
@@ -78,11 +92,15 @@ static void plan_rules(void) {
     for (int i = 0; i < 6; i++) CHECK_STR(plan.layer[i].method->name, want[i]);
     CHECK_INT(sl_attn_get(&plan.layer[3], "S"), 9);
     CHECK_INT(sl_attn_get(&plan.layer[5], "S"), 64);
-    static const struct { const char *rule, *part; } bad[] = {
-        {"6=dense", "0 to 5"}, {"3-2=dense", "in order"}, {"=dense", "LAYER=METHOD"}, {"1", "LAYER=METHOD"}, {"-1=dense", "LAYER=METHOD"},
-        {"1-=dense", "LAYER=METHOD"}, {"1=nothing", "unknown method"}, {"1x=dense", "LAYER=METHOD"},
+    static const struct {
+        const char *rule, *part;
+    } bad[] = {
+        {"6=dense", "0 to 5"},           {"3-2=dense", "in order"},    {"=dense", "LAYER=METHOD"},
+        {"1", "LAYER=METHOD"},           {"-1=dense", "LAYER=METHOD"}, {"1-=dense", "LAYER=METHOD"},
+        {"1=nothing", "unknown method"}, {"1x=dense", "LAYER=METHOD"},
     };
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) CHECK_ERR(sl_attn_plan_set(&plan, bad[i].rule, &err), err, SL_ERR_ARG, bad[i].part);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        CHECK_ERR(sl_attn_plan_set(&plan, bad[i].rule, &err), err, SL_ERR_ARG, bad[i].part);
     for (int i = 0; i < 6; i++) CHECK_STR(plan.layer[i].method->name, want[i]); // a refused rule changes nothing
     sl_attn_plan_free(&plan);
 }
@@ -121,12 +139,18 @@ static void listing(void) {
     FILE *f = open_memstream(&text, &n);
     sl_attn_list(f);
     fclose(f);
-    for (int i = 0; sl_attn_methods[i]; i++) CHECK(strstr(text, sl_attn_methods[i]->name) && strstr(text, sl_attn_methods[i]->summary));
+    for (int i = 0; sl_attn_methods[i]; i++)
+        CHECK(strstr(text, sl_attn_methods[i]->name) && strstr(text, sl_attn_methods[i]->summary));
     free(text);
 }
 
 static const test_case cases[] = {
-    {"registry", 0, registry}, {"values", 0, values},       {"refusals", 0, refusals}, {"plan-rules", 0, plan_rules},
-    {"schedules", 0, schedules}, {"listing", 0, listing}, {0},
+    {"registry", 0, registry},
+    {"values", 0, values},
+    {"refusals", 0, refusals},
+    {"plan-rules", 0, plan_rules},
+    {"schedules", 0, schedules},
+    {"listing", 0, listing},
+    {0},
 };
 const test_suite suite_attention = {"attention", cases};

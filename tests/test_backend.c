@@ -37,9 +37,12 @@ static sl_weight make_weight(sl_dtype dtype, int n_rows, int n_cols, uint64_t se
         f16 h = (f16)(test_uniform(&seed) * 65536);
         if ((h >> 10 & 31) > 16) h &= 0x83ff; // no huge numbers, infinities or NaN: subnormals instead
         (*wide)[i] = dtype == SL_BF16 ? sl_bf16_to_f32(b) : dtype == SL_F16 ? sl_f16_to_f32(h) : x;
-        if (dtype == SL_BF16) memcpy(data + 2 * i, &b, 2);
-        else if (dtype == SL_F16) memcpy(data + 2 * i, &h, 2);
-        else memcpy(data + 4 * i, &x, 4);
+        if (dtype == SL_BF16)
+            memcpy(data + 2 * i, &b, 2);
+        else if (dtype == SL_F16)
+            memcpy(data + 2 * i, &h, 2);
+        else
+            memcpy(data + 4 * i, &x, 4);
     }
     return (sl_weight){.data = data, .dtype = dtype, .n_rows = n_rows, .n_cols = n_cols};
 }
@@ -132,7 +135,8 @@ static void small_ops(void) {
         for (int d = 0; d < 3; d++)
             for (int s = 0; s < 4; s++) {
                 int n = sizes[s];
-                float *wide, *x = normals(3 * n, test_seed + s), *out = malloc((3 * n + GUARD) * 4), *g = normals(3 * n, test_seed + 9);
+                float *wide, *x = normals(3 * n, test_seed + s), *out = malloc((3 * n + GUARD) * 4),
+                             *g = normals(3 * n, test_seed + 9);
                 sl_weight table = make_weight(dtypes[d], 5, n, test_seed, &wide);
                 for (int j = 0; j < 3 * n + GUARD; j++) out[j] = SENTINEL;
                 be->rmsnorm(x, &(sl_weight){table.data, dtypes[d], 1, n}, 3, 1e-5f, out);
@@ -146,7 +150,8 @@ static void small_ops(void) {
                 }
                 CHECK(out[3 * n] == SENTINEL);
                 be->embed(&table, (const int32_t[]){4, 0, 2}, 3, out);
-                for (int j = 0; j < n; j++) CHECK(out[j] == wide[4 * n + j] && out[n + j] == wide[j] && out[2 * n + j] == wide[2 * n + j]);
+                for (int j = 0; j < n; j++)
+                    CHECK(out[j] == wide[4 * n + j] && out[n + j] == wide[j] && out[2 * n + j] == wide[2 * n + j]);
                 CHECK(out[3 * n] == SENTINEL);
                 for (int j = 0; j < 3 * n; j++) g[j] *= j % 5 == 0 ? 60 : 3; // large and small arguments
                 memcpy(out, g, 3 * n * 4);
@@ -169,9 +174,11 @@ static void rope_append(void) {
     CHECK_OK(sl_cpu_init(0, &be, &err), err);
     for (int d = 0; d < 3; d++) {
         int dim = dims[d], half = dim / 2;
-        float inv_freq[64], *q = normals(4 * HEADS * dim, test_seed), *k = normals(4 * KV * dim, test_seed + 1), *v = normals(4 * KV * dim, test_seed + 2);
+        float inv_freq[64], *q = normals(4 * HEADS * dim, test_seed), *k = normals(4 * KV * dim, test_seed + 1),
+                            *v = normals(4 * KV * dim, test_seed + 2);
         float *q0 = normals(4 * HEADS * dim, test_seed), *k0 = normals(4 * KV * dim, test_seed + 1);
-        bf16 *cache = calloc(2 * (size_t)3 * KV * SL_PAGE * dim, sizeof *cache), *v_cache = cache + (size_t)3 * KV * SL_PAGE * dim;
+        bf16 *cache = calloc(2 * (size_t)3 * KV * SL_PAGE * dim, sizeof *cache),
+             *v_cache = cache + (size_t)3 * KV * SL_PAGE * dim;
         int32_t pages[PAGES] = {[0] = 2, [1] = 0, [511] = 1};
         sl_row rows[4];
         for (int i = 0; i < half; i++) inv_freq[i] = 1 / powf(500000, 2.0f * i / dim);
@@ -210,7 +217,7 @@ static void init_errors(void) {
 }
 
 static const test_case cases[] = {
-    {"linear", 0, linear}, {"linear-bits", 0, linear_bits}, {"small-ops", 0, small_ops}, {"rope-append", 0, rope_append},
-    {"init-errors", 0, init_errors}, {0},
+    {"linear", 0, linear},           {"linear-bits", 0, linear_bits}, {"small-ops", 0, small_ops},
+    {"rope-append", 0, rope_append}, {"init-errors", 0, init_errors}, {0},
 };
 const test_suite suite_backend = {"backend", cases};

@@ -9,23 +9,33 @@
 static sl_error err;
 
 static const sl_message conversation[] = {
-    {"system", "You are a helpful assistant", 27}, {"user", "Hello", 5}, {"assistant", "Hi there", 8}, {"user", "Who are you", 11},
+    {"system", "You are a helpful assistant", 27},
+    {"user", "Hello", 5},
+    {"assistant", "Hi there", 8},
+    {"user", "Who are you", 11},
 };
 
 #define H(role) "<|start_header_id|>" role "<|end_header_id|>\n\n"
 #define DATED(date) "<|begin_of_text|>" H("system") "Cutting Knowledge Date: December 2023\nToday Date: " date "\n\n"
 #define TURNS3 H("user") "Hello<|eot_id|>" H("assistant") "Hi there<|eot_id|>" H("user") "Who are you<|eot_id|>" H("assistant")
-#define CHATML "<|im_start|>system\nYou are a helpful assistant<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\nHi there<|im_end|>\n<|im_start|>user\nWho are you<|im_end|>\n<|im_start|>assistant\n"
-static const struct { const char *name, *want; } written[] = {
+#define CHATML                                                                                                                 \
+    "<|im_start|>system\nYou are a helpful assistant<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\nHi " \
+    "there<|im_end|>\n<|im_start|>user\nWho are you<|im_end|>\n<|im_start|>assistant\n"
+static const struct {
+    const char *name, *want;
+} written[] = {
     {"llama3", "<|begin_of_text|>" H("system") "You are a helpful assistant<|eot_id|>" TURNS3},
     {"llama3.1", DATED("26 Jul 2024") "You are a helpful assistant<|eot_id|>" TURNS3},
     {"llama3.2", DATED("20 Feb 2025") "You are a helpful assistant<|eot_id|>" TURNS3},
-    {"llama2", "<s>[INST] <<SYS>>\nYou are a helpful assistant\n<</SYS>>\n\nHello [/INST] Hi there </s><s>[INST] Who are you [/INST]"},
+    {"llama2",
+     "<s>[INST] <<SYS>>\nYou are a helpful assistant\n<</SYS>>\n\nHello [/INST] Hi there </s><s>[INST] Who are you [/INST]"},
     {"mistral-v1", "<s> [INST] You are a helpful assistant\n\nHello [/INST] Hi there</s> [INST] Who are you [/INST]"},
     {"mistral-v3", "<s>[INST] Hello[/INST] Hi there</s>[INST] You are a helpful assistant\n\nWho are you[/INST]"},
     {"mistral-v3-tekken", "<s>[INST]Hello[/INST]Hi there</s>[INST]You are a helpful assistant\n\nWho are you[/INST]"},
-    {"mistral-v7", "<s>[SYSTEM_PROMPT] You are a helpful assistant[/SYSTEM_PROMPT][INST] Hello[/INST] Hi there</s>[INST] Who are you[/INST]"},
-    {"chatml", CHATML}, {"qwen2.5", CHATML},
+    {"mistral-v7",
+     "<s>[SYSTEM_PROMPT] You are a helpful assistant[/SYSTEM_PROMPT][INST] Hello[/INST] Hi there</s>[INST] Who are you[/INST]"},
+    {"chatml", CHATML},
+    {"qwen2.5", CHATML},
 };
 
 static void expect(const char *name, const sl_message *m, int n, const char *date, const char *want) {
@@ -40,9 +50,12 @@ static void standard_conversation(void) {
     for (size_t i = 0; i < sizeof written / sizeof *written; i++)
         expect(written[i].name, conversation, 4, strcmp(written[i].name, "llama3.2") ? NULL : "20 Feb 2025", written[i].want);
     expect("mistral-v0", conversation + 1, 3, NULL, "<s>[INST] Hello [/INST]Hi there</s>[INST] Who are you [/INST]");
-    expect("qwen2.5", conversation + 1, 1, NULL, "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n");
+    expect("qwen2.5", conversation + 1, 1, NULL,
+           "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful "
+           "assistant.<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n");
     expect("llama3.1", conversation + 1, 1, NULL, DATED("26 Jul 2024") "<|eot_id|>" H("user") "Hello<|eot_id|>" H("assistant"));
-    static const sl_message blanks[] = {{"user", "\xe2\x80\x83\xc2\xa0 a b\xc3\xa9 \n\xe3\x80\x80", 16}}; // em space, no-break space, ideographic space
+    static const sl_message blanks[] = {
+        {"user", "\xe2\x80\x83\xc2\xa0 a b\xc3\xa9 \n\xe3\x80\x80", 16}}; // em space, no-break space, ideographic space
     expect("llama3", blanks, 1, NULL, "<|begin_of_text|>" H("user") "a b\xc3\xa9<|eot_id|>" H("assistant"));
     for (size_t i = 0; i < sizeof written / sizeof *written; i++) CHECK(strstr(sl_chat_names(), written[i].name));
 }
@@ -52,7 +65,8 @@ static void refused_orders(void) {
     static const sl_message twice[] = {{"user", "a", 1}, {"user", "b", 1}}, odd[] = {{"tool", "a", 1}};
     for (int i = 0; i < 5; i++) {
         sl_text out = {0};
-        CHECK_ERR(sl_chat_render(sl_chat_find(strict[i]), twice, 2, NULL, &out, &err), err, SL_ERR_ARG, "expected \"assistant\"");
+        CHECK_ERR(sl_chat_render(sl_chat_find(strict[i]), twice, 2, NULL, &out, &err), err, SL_ERR_ARG,
+                  "expected \"assistant\"");
         sl_text_free(&out);
     }
     sl_text out = {0};
@@ -70,14 +84,17 @@ static void write_file(const char *name, const char *text) {
 }
 
 static void loading(void) {
-    static const char jinja[] = "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+    static const char jinja[] =
+        "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + "
+        "'\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
     const sl_chat_template *t;
     CHECK_OK(sl_chat_load("models/tiny", &t, &err), err);
     CHECK_STR(sl_chat_name(t), "llama3");
     CHECK_ERR(sl_chat_load(test_tmp(), &t, &err), err, SL_ERR_UNSUPPORTED, "--chat-template");
     write_file("tokenizer_config.json", "{\"chat_template\":\"{{ bos_token }}hello\"}");
     CHECK_ERR(sl_chat_load(test_tmp(), &t, &err), err, SL_ERR_UNSUPPORTED, "llama3.1, llama3.2");
-    json_t *list = json_pack("{s:[{s:s,s:s},{s:s,s:s}]}", "chat_template", "name", "tool_use", "template", "x", "name", "default", "template", jinja);
+    json_t *list = json_pack("{s:[{s:s,s:s},{s:s,s:s}]}", "chat_template", "name", "tool_use", "template", "x", "name",
+                             "default", "template", jinja);
     char *text = json_dumps(list, 0);
     write_file("tokenizer_config.json", text);
     CHECK_OK(sl_chat_load(test_tmp(), &t, &err), err);
@@ -92,7 +109,9 @@ static void loading(void) {
 
 // ---- ../shared: published templates, and what Jinja makes of them ----
 
-static json_t *next_row(FILE *f) { return json_loadf(f, JSON_DISABLE_EOF_CHECK | JSON_ALLOW_NUL, NULL); }
+static json_t *next_row(FILE *f) {
+    return json_loadf(f, JSON_DISABLE_EOF_CHECK | JSON_ALLOW_NUL, NULL);
+}
 
 static FILE *open_rows(const char *name) {
     char path[512];
@@ -116,7 +135,8 @@ static void published_templates(void) {
         const sl_chat_template *t;
         int rc = sl_chat_detect(json_string_value(json_object_get(row, "jinja")), &t, &err);
         if (!want && rc != SL_ERR_UNSUPPORTED) FAIL("%s: recognised as %s, expected a refusal", theirs, sl_chat_name(t));
-        if (want && (rc || strcmp(sl_chat_name(t), want))) FAIL("%s: %s, expected %s", theirs, rc ? err.message : sl_chat_name(t), want);
+        if (want && (rc || strcmp(sl_chat_name(t), want)))
+            FAIL("%s: %s, expected %s", theirs, rc ? err.message : sl_chat_name(t), want);
     }
     CHECK(n > 10);
     fclose(f);
@@ -128,14 +148,17 @@ static void rendered_rows(void) {
     for (json_t *row; (row = next_row(f)); json_decref(row)) {
         const char *name = our_name(json_string_value(json_object_get(row, "template")));
         if (!name || strcmp(json_string_value(json_object_get(row, "engine")), "jinja")) continue;
-        const json_t *list = json_object_get(row, "messages"), *date = json_object_get(json_object_get(row, "vars"), "date_string");
+        const json_t *list = json_object_get(row, "messages"),
+                     *date = json_object_get(json_object_get(row, "vars"), "date_string");
         sl_message m[16];
         int n_messages = (int)json_array_size(list);
         for (int i = 0; i < n_messages; i++) {
             const json_t *c = json_object_get(json_array_get(list, i), "content");
-            m[i] = (sl_message){json_string_value(json_object_get(json_array_get(list, i), "role")), json_string_value(c), json_string_length(c)};
+            m[i] = (sl_message){json_string_value(json_object_get(json_array_get(list, i), "role")), json_string_value(c),
+                                json_string_length(c)};
         }
-        expect(name, m, n_messages, date ? json_string_value(date) : "26 Jul 2024", json_string_value(json_object_get(row, "expected")));
+        expect(name, m, n_messages, date ? json_string_value(date) : "26 Jul 2024",
+               json_string_value(json_object_get(row, "expected")));
         n++;
     }
     CHECK(n >= 40);
@@ -143,7 +166,11 @@ static void rendered_rows(void) {
 }
 
 static const test_case cases[] = {
-    {"standard-conversation", 0, standard_conversation}, {"refused-orders", 0, refused_orders}, {"loading", 0, loading},
-    {"published-templates", NEEDS_SHARED, published_templates}, {"rendered-rows", NEEDS_SHARED, rendered_rows}, {0},
+    {"standard-conversation", 0, standard_conversation},
+    {"refused-orders", 0, refused_orders},
+    {"loading", 0, loading},
+    {"published-templates", NEEDS_SHARED, published_templates},
+    {"rendered-rows", NEEDS_SHARED, rendered_rows},
+    {0},
 };
 const test_suite suite_chat = {"chat", cases};

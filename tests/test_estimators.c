@@ -1,5 +1,5 @@
-// tests/test_estimators.c - the statistics of the SANTA samplers, as METHODS of the project demand them: expectations, variances,
-// totals, and what is drawn when. p, mu and E c_j are those of the stored weights: mass_j = C_j - C_{j-1}.
+// tests/test_estimators.c - the statistics of the SANTA samplers, as METHODS of the project demand them: expectations,
+// variances, totals, and what is drawn when. p, mu and E c_j are those of the stored weights: mass_j = C_j - C_{j-1}.
 #include "attention/kernels.h"
 #include "attention/stages.h"
 #include "tests/reference.h"
@@ -21,8 +21,8 @@ enum { SCALE = 1 };
 typedef struct sample {
     sl_weights wt;
     sl_draws draws;
-    double *p;  // [n] mass_j / total
-    double *v;  // [n] a value per row, one-dimensional
+    double *p; // [n] mass_j / total
+    double *v; // [n] a value per row, one-dimensional
     double mu;
 } sample;
 
@@ -59,7 +59,9 @@ static sample sample_new(int n, shape kind, uint64_t seed) {
         s.mu += s.p[j] * s.v[j];
     }
     size_t cap = sl_draw_capacity(MAX_S, n);
-    s.draws = (sl_draws){.row = malloc(cap * sizeof(int32_t)), .count = malloc(cap * sizeof(int32_t)), .per_draw = malloc(cap * sizeof(float)),
+    s.draws = (sl_draws){.row = malloc(cap * sizeof(int32_t)),
+                         .count = malloc(cap * sizeof(int32_t)),
+                         .per_draw = malloc(cap * sizeof(float)),
                          .scratch = malloc(sl_draw_scratch(MAX_S, n) * sizeof(uint64_t))};
     free(score);
     return s;
@@ -86,14 +88,21 @@ static uint64_t fixed_next(const void *ctx, uint32_t index) {
     (void)index;
     return *(const uint64_t *)ctx;
 }
-static uint64_t grid_point(int i, int R) { return (uint64_t)(((double)i + 0.5) / R * 0x1p64); } // exact for R a power of two
+static uint64_t grid_point(int i, int R) {
+    return (uint64_t)(((double)i + 0.5) / R * 0x1p64);
+} // exact for R a power of two
 
 // ---- what holds for every draw ----
 
-typedef struct method { const char *name; sl_draw_fn draw; int exact_total; } method;
+typedef struct method {
+    const char *name;
+    sl_draw_fn draw;
+    int exact_total;
+} method;
 static const method methods[] = {
-    {"independent", sl_draw_independent, 1}, {"stratified", sl_draw_stratified, 1}, {"systematic", sl_draw_systematic, 1},
-    {"proportional", sl_draw_tiles_proportional, 1}, {"uniform-tiles", sl_draw_tiles_uniform, 0},
+    {"independent", sl_draw_independent, 1},     {"stratified", sl_draw_stratified, 1},
+    {"systematic", sl_draw_systematic, 1},       {"proportional", sl_draw_tiles_proportional, 1},
+    {"uniform-tiles", sl_draw_tiles_uniform, 0},
 };
 enum { N_METHODS = 5 };
 
@@ -116,7 +125,8 @@ static void check_draws(const sample *s, const method *m, int S) {
         total += s->draws.count[i];
     }
     int want = m->exact_total ? S : tiles_with_mass(s) * S_t;
-    if (total != want || s->draws.n_samples != want) FAIL("%s n=%d S=%d: %d draws, expected %d", m->name, s->wt.n, S, total, want);
+    if (total != want || s->draws.n_samples != want)
+        FAIL("%s n=%d S=%d: %d draws, expected %d", m->name, s->wt.n, S, total, want);
 }
 
 static void totals_and_rows(void) {
@@ -186,12 +196,17 @@ static void unbiased(sl_draw_fn draw, const char *name) {
                 mean += estimate(&s) / R;
             }
             double bound = 4 * sqrt(fmax(0, second - s.mu * s.mu) / S / R) + 1e-6 * sqrt(second); // per_draw is fp32
-            if (fabs(mean - s.mu) > bound) FAIL("%s n=%d shape %d: mean %.6g, expected %.6g +- %.2g", name, lengths[l], k, mean, s.mu, bound);
+            if (fabs(mean - s.mu) > bound)
+                FAIL("%s n=%d shape %d: mean %.6g, expected %.6g +- %.2g", name, lengths[l], k, mean, s.mu, bound);
             sample_free(&s);
         }
 }
-static void unbiased_independent(void) { unbiased(sl_draw_independent, "independent"); }
-static void unbiased_stratified(void) { unbiased(sl_draw_stratified, "stratified"); }
+static void unbiased_independent(void) {
+    unbiased(sl_draw_independent, "independent");
+}
+static void unbiased_stratified(void) {
+    unbiased(sl_draw_stratified, "stratified");
+}
 
 // Budgets of the proportional draw by its definition, in long double.
 static void prop_budgets(const sample *s, int S, int *budget) {
@@ -199,7 +214,8 @@ static void prop_budgets(const sample *s, int S, int *budget) {
     long double total = s->wt.cum[s->wt.n_blocks], *rest = calloc(T, sizeof *rest);
     for (int t = 0; t < T; t++) {
         int end = (t + 1) * SL_TILE < s->wt.n ? (t + 1) * SL_TILE : s->wt.n;
-        long double quota = S * (long double)(sl_weights_running(&s->wt, end - 1) - sl_weights_running(&s->wt, t * SL_TILE - 1)) / total;
+        long double quota =
+            S * (long double)(sl_weights_running(&s->wt, end - 1) - sl_weights_running(&s->wt, t * SL_TILE - 1)) / total;
         budget[t] = (int)floorl(quota);
         rest[t] = quota - budget[t];
         left -= budget[t];
@@ -236,10 +252,14 @@ static void grid_expectations(void) {
                     double tile = 0;
                     for (int i = t * SL_TILE; i < end; i++) tile += s.p[i];
                     double expected = m == 2 ? S * s.p[j] : tile > 0 ? (m == 3 ? budget[t] : S_t) * s.p[j] / tile : 0;
-                    if (!(fabs(mean[j] - expected) < 1.0 / R + 1e-9)) FAIL("%s n=%d shape %d row %d: mean count %.6g, expected %.6g", methods[m].name, n, k, j, mean[j], expected);
-                    want += (m == 3 ? (tile > 0 ? budget[t] / (double)S / tile : 0) : 1) * s.p[j] * s.v[j]; // mu, or mu plus prop's bias
+                    if (!(fabs(mean[j] - expected) < 1.0 / R + 1e-9))
+                        FAIL("%s n=%d shape %d row %d: mean count %.6g, expected %.6g", methods[m].name, n, k, j, mean[j],
+                             expected);
+                    want += (m == 3 ? (tile > 0 ? budget[t] / (double)S / tile : 0) : 1) * s.p[j] *
+                            s.v[j]; // mu, or mu plus prop's bias
                 }
-                // each row's mean count is within 1/R of its expectation; a draw stands for at most 1/S (prop, sys) or W_t / S_t
+                // each row's mean count is within 1/R of its expectation; a draw stands for at most 1/S (prop, sys) or W_t /
+                // S_t
                 double slack = 1e-6;
                 for (int j = 0; j < n; j++) slack += fabs(s.v[j]) / R * (m == 4 ? 1.0 / S_t : 1.0 / S) * (s.p[j] > 0);
                 CHECK_NEAR(got, want, slack);
@@ -302,8 +322,10 @@ static void variances(void) {
             double second = 0;
             for (int j = 0; j < s.wt.n; j++) second += s.p[j] * s.v[j] * s.v[j];
             double iid = (second - s.mu * s.mu) / S, strat = stratified_variance(&s, S);
-            if (S == 1) CHECK_NEAR(strat, iid, 1e-9 * iid);
-            else CHECK(strat <= iid);
+            if (S == 1)
+                CHECK_NEAR(strat, iid, 1e-9 * iid);
+            else
+                CHECK(strat <= iid);
             CHECK_NEAR(measured_variance(&s, sl_draw_independent, S, R) / iid, 1, slack);
             CHECK_NEAR(measured_variance(&s, sl_draw_stratified, S, R) / strat, 1, slack);
             if (k == FLAT) { // random values: systematic is like stratified
@@ -334,10 +356,12 @@ static void one_hot_is_exact(void) {
     ref_cache_free(&c);
 }
 
-// With S draws of rows of variance about 1 the error is about sqrt(head_dim (1 - sum p^2) / S); its mean square over heads must be
-// within a factor 4 of independent sampling's, and with S = 65536 all but flash's rounding is small.
+// With S draws of rows of variance about 1 the error is about sqrt(head_dim (1 - sum p^2) / S); its mean square over heads must
+// be within a factor 4 of independent sampling's, and with S = 65536 all but flash's rounding is small.
 static void near_dense(void) {
-    static const struct { int heads, kv_heads, dim, n; } g[] = {{1, 1, 64, 31}, {6, 2, 80, 257}, {8, 2, 128, 1500}, {8, 1, 128, 300}, {3, 1, 64, 32769}};
+    static const struct {
+        int heads, kv_heads, dim, n;
+    } g[] = {{1, 1, 64, 31}, {6, 2, 80, 257}, {8, 2, 128, 1500}, {8, 1, 128, 300}, {3, 1, 64, 32769}};
     for (int i = 0; i < 5; i++) {
         ref_cache c = ref_cache_new(g[i].heads, g[i].kv_heads, g[i].dim, 1, &g[i].n, 2, test_seed + i);
         double *p = malloc(g[i].n * sizeof *p), mu[128];
@@ -385,7 +409,8 @@ static void same_bits(void) { // one and many threads; alone and in a ragged bat
         for (int s = 0; s < 16; s++) {
             memset(c.out, 0xff, 16 * ROW * sizeof *c.out);
             ref_decode(&c, name, s, 1, 9, 2);
-            if (memcmp(want + s * ROW, c.out + s * ROW, ROW * sizeof *want)) FAIL("%s: sequence %d alone gives other bits", name, s);
+            if (memcmp(want + s * ROW, c.out + s * ROW, ROW * sizeof *want))
+                FAIL("%s: sequence %d alone gives other bits", name, s);
         }
     }
     free(want);
@@ -403,7 +428,8 @@ static void independent_streams(void) {
         double sum = 0;
         for (uint32_t x = 0; x < M; x++) {
             uint32_t stream = i == 5 ? SL_STREAM_TOKEN : SL_STREAM_ATTENTION;
-            double a = (double)sl_rng_u64(&base, x, SL_STREAM_ATTENTION) * 0x1p-64 - 0.5, b = (double)sl_rng_u64(&other[i], x, stream) * 0x1p-64 - 0.5;
+            double a = (double)sl_rng_u64(&base, x, SL_STREAM_ATTENTION) * 0x1p-64 - 0.5,
+                   b = (double)sl_rng_u64(&other[i], x, stream) * 0x1p-64 - 0.5;
             sum += a * b / M;
         }
         CHECK_NEAR(sum, 0, 5 / (12 * sqrt(M)));

@@ -1,5 +1,5 @@
-// tests/test_kernels.c - attention's vector loops on every instruction set of this machine, and dense attention made of them, against
-// double precision on awkward sizes.
+// tests/test_kernels.c - attention's vector loops on every instruction set of this machine, and dense attention made of them,
+// against double precision on awkward sizes.
 #include "attention/kernels.h"
 #include "attention/stages.h"
 #include "engine/backend.h"
@@ -22,14 +22,21 @@ typedef struct buffers {
 } buffers;
 
 static buffers buffers_new(uint64_t seed) {
-    buffers b = {.q = malloc(8 * 128 * 4), .score = malloc((8 * 256 + GUARD) * 4), .o = malloc((8 * 128 + GUARD) * 4),
-                 .e = malloc(256 * 4), .k = malloc(256 * 128 * 2), .v = malloc(256 * 128 * 2)};
+    buffers b = {.q = malloc(8 * 128 * 4),
+                 .score = malloc((8 * 256 + GUARD) * 4),
+                 .o = malloc((8 * 128 + GUARD) * 4),
+                 .e = malloc(256 * 4),
+                 .k = malloc(256 * 128 * 2),
+                 .v = malloc(256 * 128 * 2)};
     for (int i = 0; i < 8 * 128; i++) b.q[i] = (float)test_normal(&seed);
-    for (int i = 0; i < 256 * 128; i++) b.k[i] = sl_f32_to_bf16((float)test_normal(&seed)), b.v[i] = sl_f32_to_bf16((float)test_normal(&seed));
+    for (int i = 0; i < 256 * 128; i++)
+        b.k[i] = sl_f32_to_bf16((float)test_normal(&seed)), b.v[i] = sl_f32_to_bf16((float)test_normal(&seed));
     return b;
 }
 
-static void buffers_free(buffers *b) { free(b->q), free(b->score), free(b->o), free(b->e), free(b->k), free(b->v); }
+static void buffers_free(buffers *b) {
+    free(b->q), free(b->score), free(b->o), free(b->e), free(b->k), free(b->v);
+}
 
 typedef void (*size_fn)(const sl_attn_kernels *k, buffers *b, int dim, int group, int n);
 
@@ -48,8 +55,8 @@ static void on_every_size(size_fn fn) {
     buffers_free(&b);
 }
 
-// A sum of dim products in fp32, in lanes: error below (dim / lanes + log2 lanes + 2) 2^-24 times the sum of magnitudes; 64 2^-24
-// covers 128 dimensions in 4 lanes.
+// A sum of dim products in fp32, in lanes: error below (dim / lanes + log2 lanes + 2) 2^-24 times the sum of magnitudes; 64
+// 2^-24 covers 128 dimensions in 4 lanes.
 static void check_score(const sl_attn_kernels *k, buffers *b, int dim, int group, int n) {
     for (int i = 0; i < 8 * 256 + GUARD; i++) b->score[i] = SENTINEL;
     k->score(b->q, group, b->k, n, dim, 0.125f, b->score, 256);
@@ -64,7 +71,9 @@ static void check_score(const sl_attn_kernels *k, buffers *b, int dim, int group
         }
     for (int i = group * 256; i < 8 * 256 + GUARD; i++) CHECK(b->score[i] == SENTINEL);
 }
-static void score(void) { on_every_size(check_score); }
+static void score(void) {
+    on_every_size(check_score);
+}
 
 // The weights are bf16(2^(s - ref)): exact but where an error of 2e-7 in 2^x crosses a rounding boundary (bf16 steps are 2^-8
 // apart: 1 in 10^4), and then they are neighbours.
@@ -74,7 +83,8 @@ static void check_weigh(const sl_attn_kernels *k, buffers *b, int dim, int group
     if (dim != 64 || group != 1) return;
     uint64_t seed = test_seed + n;
     for (int j = 0; j < 256; j++) b->score[j] = 20 * (float)test_normal(&seed);
-    if (n >= 64) for (int j = 32; j < 64; j++) b->score[j] = -INFINITY; // a masked block
+    if (n >= 64)
+        for (int j = 32; j < 64; j++) b->score[j] = -INFINITY; // a masked block
     memset(w, 0x7f, sizeof w);
     memset(ref, 0x7f, sizeof ref);
     k->weigh(b->score, n, w, ref);
@@ -95,7 +105,9 @@ static void check_weigh(const sl_attn_kernels *k, buffers *b, int dim, int group
     CHECK_INT(ref[blocks], 0x7f7f); // not touched
     CHECK_INT(w[blocks * 32], 0x7f7f);
 }
-static void weigh(void) { on_every_size(check_weigh); }
+static void weigh(void) {
+    on_every_size(check_weigh);
+}
 
 // Two calls of online softmax over the same rows against one softmax over both, in double.
 static void check_attend(const sl_attn_kernels *k, buffers *b, int dim, int group, int n) {
@@ -119,7 +131,9 @@ static void check_attend(const sl_attn_kernels *k, buffers *b, int dim, int grou
     }
     for (int i = group * dim; i < 8 * 128 + GUARD; i++) CHECK(b->o[i] == SENTINEL);
 }
-static void attend(void) { on_every_size(check_attend); }
+static void attend(void) {
+    on_every_size(check_attend);
+}
 
 static void check_gather(const sl_attn_kernels *k, buffers *b, int dim, int group, int n) {
     const bf16 *rows[256];
@@ -137,7 +151,9 @@ static void check_gather(const sl_attn_kernels *k, buffers *b, int dim, int grou
     }
     for (int i = dim; i < dim + GUARD; i++) CHECK(b->o[i] == SENTINEL);
 }
-static void gather(void) { on_every_size(check_gather); }
+static void gather(void) {
+    on_every_size(check_gather);
+}
 
 static void check_gemm(const sl_attn_kernels *k, buffers *b, int dim, int group, int n) { // [8 group][dim] x [dim][256]
     int m = 8 * group;
@@ -160,7 +176,9 @@ static void check_gemm(const sl_attn_kernels *k, buffers *b, int dim, int group,
     for (int i = m * 256; i < m * 256 + GUARD; i++) CHECK(c[i] == SENTINEL);
     free(a), free(x), free(c);
 }
-static void gemm(void) { on_every_size(check_gemm); }
+static void gemm(void) {
+    on_every_size(check_gemm);
+}
 
 // ---- dense attention ----
 
@@ -179,7 +197,8 @@ static void dense_decode(void) {
                 size_t at = ((size_t)s * g[i].heads + head) * g[i].dim;
                 ref_attention(&c, s, head, c.q + at, n[s], p, mu);
                 double relative = ref_relative(c.out + at, mu, g[i].dim);
-                if (!(relative < DENSE_RELATIVE)) FAIL("geometry %d, n %d, head %d: relative error %.3g", i, n[s], head, relative);
+                if (!(relative < DENSE_RELATIVE))
+                    FAIL("geometry %d, n %d, head %d: relative error %.3g", i, n[s], head, relative);
             }
         ref_cache_free(&c);
     }
@@ -194,14 +213,21 @@ static void run_prefill(ref_cache *c, const float *q, float *out, int from, int 
     CHECK_OK(sl_workspace_reserve(&c->ws, dense->cpu->workspace(&c->geom, &spec, 1, chunk, from + n), &err), err);
     for (int i = 0; i < n; i += chunk) {
         int m = n - i < chunk ? n - i : chunk;
-        sl_attn_prefill_args args = {.geom = &c->geom, .spec = &spec, .n_tokens = m, .q = q + i * row, .out = out + i * row,
-                                     .kv = sl_kv_view_of(&c->pool, &c->seqs[0], 0, from + i + m), .ws = &c->ws};
+        sl_attn_prefill_args args = {.geom = &c->geom,
+                                     .spec = &spec,
+                                     .n_tokens = m,
+                                     .q = q + i * row,
+                                     .out = out + i * row,
+                                     .kv = sl_kv_view_of(&c->pool, &c->seqs[0], 0, from + i + m),
+                                     .ws = &c->ws};
         dense->cpu->prefill(&args);
     }
 }
 
 static void dense_prefill(void) { // queries at an offset, in chunks, with 1 and all threads: right, and equal to the bit
-    static const struct { int heads, kv_heads, dim, from, n; } g[] = {{8, 2, 128, 0, 300}, {3, 1, 80, 250, 70}, {4, 4, 64, 511, 2}, {16, 2, 16, 700, 600}, {1, 1, 96, 0, 1}};
+    static const struct {
+        int heads, kv_heads, dim, from, n;
+    } g[] = {{8, 2, 128, 0, 300}, {3, 1, 80, 250, 70}, {4, 4, 64, 511, 2}, {16, 2, 16, 700, 600}, {1, 1, 96, 0, 1}};
     for (int i = 0; i < 5; i++) {
         int total = g[i].from + g[i].n;
         ref_cache c = ref_cache_new(g[i].heads, g[i].kv_heads, g[i].dim, 1, &total, 1, test_seed + i);
@@ -216,7 +242,8 @@ static void dense_prefill(void) { // queries at an offset, in chunks, with 1 and
                 const float *at = q + t * row + (size_t)head * g[i].dim;
                 ref_attention(&c, 0, head, at, g[i].from + t + 1, p, mu);
                 double relative = ref_relative(out + (at - q), mu, g[i].dim);
-                if (!(relative < DENSE_RELATIVE)) FAIL("geometry %d, token %d, head %d: relative error %.3g", i, t, head, relative);
+                if (!(relative < DENSE_RELATIVE))
+                    FAIL("geometry %d, token %d, head %d: relative error %.3g", i, t, head, relative);
             }
         static const int chunks[] = {1, 7, 64, 256};
         int threads = omp_get_max_threads();
@@ -232,7 +259,13 @@ static void dense_prefill(void) { // queries at an offset, in chunks, with 1 and
 }
 
 static const test_case cases[] = {
-    {"score", 0, score}, {"weigh", 0, weigh}, {"attend", 0, attend}, {"gather", 0, gather}, {"gemm", 0, gemm},
-    {"dense-decode", 0, dense_decode}, {"dense-prefill", 0, dense_prefill}, {0},
+    {"score", 0, score},
+    {"weigh", 0, weigh},
+    {"attend", 0, attend},
+    {"gather", 0, gather},
+    {"gemm", 0, gemm},
+    {"dense-decode", 0, dense_decode},
+    {"dense-prefill", 0, dense_prefill},
+    {0},
 };
 const test_suite suite_kernels = {"kernels", cases};

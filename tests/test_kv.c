@@ -21,7 +21,9 @@ static bf16 *v_at(const sl_kv_pool *pool, const sl_kv_seq *seq, int layer, int h
     return sl_kv_layer(pool, layer).v + (k_at(pool, seq, layer, h, j) - sl_kv_layer(pool, layer).k);
 }
 
-static bf16 value(int tag, int layer, int h, int j) { return (bf16)(tag * 10007 + layer * 4099 + h * 2053 + j); }
+static bf16 value(int tag, int layer, int h, int j) {
+    return (bf16)(tag * 10007 + layer * 4099 + h * 2053 + j);
+}
 
 static void append(sl_kv_pool *pool, sl_kv_seq *seq, int n, int tag) { // rows up to n in all
     CHECK_OK(sl_kv_reserve(pool, seq, n, &err), err);

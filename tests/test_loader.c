@@ -1,4 +1,5 @@
-// tests/test_loader.c - model folders, good and broken: safetensors files, indices, config.json. Each refusal names what is wrong.
+// tests/test_loader.c - model folders, good and broken: safetensors files, indices, config.json. Each refusal names what is
+// wrong.
 #include "engine/safetensors.h"
 #include "models/config.h"
 #include "tests/test.h"
@@ -36,7 +37,9 @@ static void write_tensors(const char *name, const char *header, size_t n_data) {
     free(file);
 }
 
-#define GOOD "{\"__metadata__\":{\"format\":\"pt\"},\"a\":{\"dtype\":\"BF16\",\"shape\":[2,3],\"data_offsets\":[0,12]},\"b\":{\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[12,28]}}"
+#define GOOD                                                                                                                   \
+    "{\"__metadata__\":{\"format\":\"pt\"},\"a\":{\"dtype\":\"BF16\",\"shape\":[2,3],\"data_offsets\":[0,12]},\"b\":{"         \
+    "\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[12,28]}}"
 
 static void good_file(void) {
     sl_tensors *t;
@@ -60,7 +63,11 @@ static void good_file(void) {
 }
 
 #define T(dtype, shape, offsets) "{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
-static const struct { const char *header; int n_data; const char *part; } broken[] = {
+static const struct {
+    const char *header;
+    int n_data;
+    const char *part;
+} broken[] = {
     {"{\"a\":" T("F32", "[2]", "[0,8]") ",\"b\":" T("F32", "[2]", "[4,12]") "}", 12, "overlaps"},
     {"{\"a\":" T("F32", "[2]", "[0,8]") "}", 4, "truncated"},
     {"{\"a\":" T("F32", "[2]", "[4,12]") "}", 12, "belong to no tensor"},
@@ -82,8 +89,14 @@ static const struct { const char *header; int n_data; const char *part; } broken
     {"{\"a\":" T("F32", "[1]", "[0,4]") ",\"a\":" T("F32", "[1]", "[4,8]") "}", 8, "tensor a is there twice"},
     {"{\"a\":" T("F32", "[2]", "[0,8]"), 8, "',' or '}'"},
     {"{\"a\":" T("F32", "[2]", "[0,8]") "} x", 8, "nothing after the last '}'"},
-    {"[]", 0, "'{'"}, {"", 0, "'{'"}, {"{\"a\":1}", 0, "'{'"}, {"{a:1}", 0, "a string"}, {"{\"a", 0, "the end of a string"},
-    {"{\"a\\q\":1}", 0, "a known escape"}, {"{\"__metadata__\":{\"x\":1}}", 0, "a string"}, {"{\"__metadata__\":[]}", 0, "__metadata__"},
+    {"[]", 0, "'{'"},
+    {"", 0, "'{'"},
+    {"{\"a\":1}", 0, "'{'"},
+    {"{a:1}", 0, "a string"},
+    {"{\"a", 0, "the end of a string"},
+    {"{\"a\\q\":1}", 0, "a known escape"},
+    {"{\"__metadata__\":{\"x\":1}}", 0, "a string"},
+    {"{\"__metadata__\":[]}", 0, "__metadata__"},
 };
 
 static void broken_files(void) {
@@ -109,7 +122,10 @@ static void broken_files(void) {
 
 #define INDEX(map) "{\"metadata\":{},\"weight_map\":" map "}"
 static void shards(void) {
-    static const struct { const char *index, *part; int code; } bad[] = {
+    static const struct {
+        const char *index, *part;
+        int code;
+    } bad[] = {
         {INDEX("{\"a\":\"1.safetensors\",\"b\":\"3.safetensors\"}"), "3.safetensors: No such file", SL_ERR_IO},
         {INDEX("{\"a\":\"1.safetensors\",\"c\":\"2.safetensors\"}"), "tensor c is not in it", SL_ERR_FORMAT},
         {INDEX("{\"a\":\"2.safetensors\",\"b\":\"1.safetensors\"}"), "is not in it", SL_ERR_FORMAT},
@@ -125,7 +141,8 @@ static void shards(void) {
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         write_file("model.safetensors.index.json", bad[i].index, strlen(bad[i].index));
         int rc = sl_tensors_open(test_tmp(), &t, &err);
-        if (rc != bad[i].code || (rc && !strstr(err.message, bad[i].part))) FAIL("case %zu: returned %d, \"%s\"", i, rc, rc ? err.message : "");
+        if (rc != bad[i].code || (rc && !strstr(err.message, bad[i].part)))
+            FAIL("case %zu: returned %d, \"%s\"", i, rc, rc ? err.message : "");
         if (!rc) sl_tensors_close(t);
     }
     const char *good = INDEX("{\"a\":\"1.safetensors\",\"b\":\"2.safetensors\"}");
@@ -156,14 +173,16 @@ static void fuzz(void) {
         for (int m = 1 + (int)(3 * test_uniform(&rng)); m > 0; m--) {
             size_t at = (size_t)(test_uniform(&rng) * (size - 28));
             static const char likely[] = "{}[]\",:0123456789abF \\u";
-            file[at] = test_uniform(&rng) < 0.5 ? (unsigned char)likely[(int)(test_uniform(&rng) * (sizeof likely - 1))] : (unsigned char)(256 * test_uniform(&rng));
+            file[at] = test_uniform(&rng) < 0.5 ? (unsigned char)likely[(int)(test_uniform(&rng) * (sizeof likely - 1))]
+                                                : (unsigned char)(256 * test_uniform(&rng));
         }
         write_file("model.safetensors", file, n);
         sl_tensors *t;
         if (sl_tensors_open(test_tmp(), &t, &err)) continue;
         unsigned sum = 0;
         for (int i = 0; i < sl_tensors_count(t); i++)
-            for (size_t j = 0; j < sl_tensors_at(t, i)->n_bytes; j++) sum += ((const unsigned char *)sl_tensors_at(t, i)->data)[j];
+            for (size_t j = 0; j < sl_tensors_at(t, i)->n_bytes; j++)
+                sum += ((const unsigned char *)sl_tensors_at(t, i)->data)[j];
         CHECK(sum <= 28 * 255);
         sl_tensors_close(t);
         opened++;
@@ -173,9 +192,15 @@ static void fuzz(void) {
 
 // ---- config.json ----
 
-#define LLAMA(rest) "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\",\"hidden_act\":\"silu\",\"rms_norm_eps\":1e-05," rest "}"
-#define SHAPE "\"vocab_size\":128256,\"hidden_size\":4096,\"intermediate_size\":14336,\"num_hidden_layers\":32,\"num_attention_heads\":32,\"max_position_embeddings\":131072"
-#define LLAMA31 "\"rope_theta\":500000.0,\"rope_scaling\":{\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,\"original_max_position_embeddings\":8192,\"rope_type\":\"llama3\"}"
+#define LLAMA(rest)                                                                                                            \
+    "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\",\"hidden_act\":\"silu\",\"rms_norm_eps\":1e-05," rest  \
+    "}"
+#define SHAPE                                                                                                                  \
+    "\"vocab_size\":128256,\"hidden_size\":4096,\"intermediate_size\":14336,\"num_hidden_layers\":32,\"num_attention_heads\":" \
+    "32,\"max_position_embeddings\":131072"
+#define LLAMA31                                                                                                                \
+    "\"rope_theta\":500000.0,\"rope_scaling\":{\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,\"original_"    \
+    "max_position_embeddings\":8192,\"rope_type\":\"llama3\"}"
 
 static int load_config(const char *text, sl_config *c) {
     write_file("config.json", text, strlen(text));
@@ -184,57 +209,101 @@ static int load_config(const char *text, sl_config *c) {
 
 static void configs(void) {
     sl_config c;
-    CHECK_OK(load_config(LLAMA("\"vocab_size\":32000,\"hidden_size\":4096,\"intermediate_size\":11008,\"num_hidden_layers\":32,\"num_attention_heads\":32,\"max_position_embeddings\":4096,\"pretraining_tp\":1,\"bos_token_id\":1,\"eos_token_id\":2,\"rope_scaling\":null"), &c), err);
-    CHECK(c.n_kv_heads == 32 && c.head_dim == 128 && c.rope_theta == 10000 && !c.tied && c.n_eos == 1 && c.eos[0] == 2 && c.bos == 1);
-    CHECK_OK(load_config(LLAMA(SHAPE ",\"num_key_value_heads\":8,\"attention_bias\":false,\"mlp_bias\":false,\"eos_token_id\":[128001,128008,128009]," LLAMA31), &c), err);
-    CHECK(c.n_kv_heads == 8 && c.rope_type == SL_ROPE_LLAMA3 && c.rope_factor == 8 && c.rope_original_ctx == 8192 && c.n_eos == 3);
-    CHECK_OK(load_config(LLAMA("\"vocab_size\":128256,\"hidden_size\":2048,\"intermediate_size\":8192,\"num_hidden_layers\":16,\"num_attention_heads\":32,\"num_key_value_heads\":8,\"head_dim\":64,\"tie_word_embeddings\":true," LLAMA31), &c), err);
+    CHECK_OK(load_config(LLAMA("\"vocab_size\":32000,\"hidden_size\":4096,\"intermediate_size\":11008,\"num_hidden_layers\":32,"
+                               "\"num_attention_heads\":32,\"max_position_embeddings\":4096,\"pretraining_tp\":1,\"bos_token_"
+                               "id\":1,\"eos_token_id\":2,\"rope_scaling\":null"),
+                         &c),
+             err);
+    CHECK(c.n_kv_heads == 32 && c.head_dim == 128 && c.rope_theta == 10000 && !c.tied && c.n_eos == 1 && c.eos[0] == 2 &&
+          c.bos == 1);
+    CHECK_OK(load_config(LLAMA(SHAPE ",\"num_key_value_heads\":8,\"attention_bias\":false,\"mlp_bias\":false,\"eos_token_id\":["
+                                     "128001,128008,128009]," LLAMA31),
+                         &c),
+             err);
+    CHECK(c.n_kv_heads == 8 && c.rope_type == SL_ROPE_LLAMA3 && c.rope_factor == 8 && c.rope_original_ctx == 8192 &&
+          c.n_eos == 3);
+    CHECK_OK(load_config(
+                 LLAMA("\"vocab_size\":128256,\"hidden_size\":2048,\"intermediate_size\":8192,\"num_hidden_layers\":16,\"num_"
+                       "attention_heads\":32,\"num_key_value_heads\":8,\"head_dim\":64,\"tie_word_embeddings\":true," LLAMA31),
+                 &c),
+             err);
     CHECK(c.tied && c.head_dim == 64);
-    CHECK_OK(load_config("{\"architectures\":[\"MistralForCausalLM\"],\"model_type\":\"mistral\",\"hidden_act\":\"silu\",\"sliding_window\":null,\"rope_theta\":1000000.0,\"num_key_value_heads\":8," SHAPE "}", &c), err);
+    CHECK_OK(load_config("{\"architectures\":[\"MistralForCausalLM\"],\"model_type\":\"mistral\",\"hidden_act\":\"silu\","
+                         "\"sliding_window\":null,\"rope_theta\":1000000.0,\"num_key_value_heads\":8," SHAPE "}",
+                         &c),
+             err);
     CHECK(c.rope_theta == 1e6f && c.rope_type == SL_ROPE_PLAIN);
-    CHECK_OK(load_config(LLAMA(SHAPE ",\"rope_parameters\":{\"rope_type\":\"linear\",\"rope_theta\":20000.0,\"factor\":4.0}"), &c), err);
+    CHECK_OK(
+        load_config(LLAMA(SHAPE ",\"rope_parameters\":{\"rope_type\":\"linear\",\"rope_theta\":20000.0,\"factor\":4.0}"), &c),
+        err);
     CHECK(c.rope_theta == 20000 && c.rope_type == SL_ROPE_LINEAR && c.rope_factor == 4);
     const char *gen = "{\"eos_token_id\":[7,9],\"temperature\":0.6,\"top_p\":0.9,\"do_sample\":true}";
     write_file("generation_config.json", gen, strlen(gen));
     CHECK_OK(load_config(LLAMA(SHAPE ",\"eos_token_id\":9"), &c), err);
-    CHECK(c.n_eos == 2 && c.eos[0] == 9 && c.eos[1] == 7 && c.gen_temp == 0.6f && c.gen_top_p == 0.9f && c.gen_do_sample == 1 && c.gen_top_k == -1 && isnan(c.gen_min_p));
+    CHECK(c.n_eos == 2 && c.eos[0] == 9 && c.eos[1] == 7 && c.gen_temp == 0.6f && c.gen_top_p == 0.9f && c.gen_do_sample == 1 &&
+          c.gen_top_k == -1 && isnan(c.gen_min_p));
 }
 
 static void config_refusals(void) {
-    static const struct { const char *text, *part; } bad[] = {
+    static const struct {
+        const char *text, *part;
+    } bad[] = {
         {"{\"model_type\":\"mistral\",\"sliding_window\":4096," SHAPE "}", "sliding_window is 4096"},
-        {LLAMA(SHAPE ",\"attention_bias\":true"), "attention_bias"}, {LLAMA(SHAPE ",\"mlp_bias\":true"), "mlp_bias"},
+        {LLAMA(SHAPE ",\"attention_bias\":true"), "attention_bias"},
+        {LLAMA(SHAPE ",\"mlp_bias\":true"), "mlp_bias"},
         {"{\"model_type\":\"llama\",\"hidden_act\":\"gelu\"," SHAPE "}", "hidden_act is \"gelu\""},
-        {LLAMA(SHAPE ",\"quantization_config\":{\"bits\":4}"), "quantization_config"}, {LLAMA(SHAPE ",\"partial_rotary_factor\":0.5"), "partial_rotary_factor is 0.5"},
-        {LLAMA(SHAPE ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0}"), "\"yarn\""}, {LLAMA(SHAPE ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":4.0}"), "\"dynamic\""},
+        {LLAMA(SHAPE ",\"quantization_config\":{\"bits\":4}"), "quantization_config"},
+        {LLAMA(SHAPE ",\"partial_rotary_factor\":0.5"), "partial_rotary_factor is 0.5"},
+        {LLAMA(SHAPE ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0}"), "\"yarn\""},
+        {LLAMA(SHAPE ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":4.0}"), "\"dynamic\""},
         {LLAMA(SHAPE ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0}"), "low_freq_factor is missing"},
-        {"{\"model_type\":\"qwen2\"," SHAPE "}", "model_type is \"qwen2\""}, {"{" SHAPE "}", "model_type"},
+        {"{\"model_type\":\"qwen2\"," SHAPE "}", "model_type is \"qwen2\""},
+        {"{" SHAPE "}", "model_type"},
         {"{\"model_type\":\"llama\",\"architectures\":[\"LlamaForSequenceClassification\"]," SHAPE "}", "architectures"},
-        {LLAMA(SHAPE ",\"head_dim\":72"), "head_dim is 72"}, {LLAMA(SHAPE ",\"num_key_value_heads\":5"), "no multiple"}, {LLAMA(SHAPE ",\"num_key_value_heads\":64"), "num_key_value_heads is 64"},
-        {LLAMA("\"vocab_size\":10"), "hidden_size is missing"}, {LLAMA("\"vocab_size\":\"10\""), "vocab_size is a string"}, {LLAMA("\"vocab_size\":0"), "vocab_size is 0"},
-        {LLAMA(SHAPE ",\"eos_token_id\":128256"), "eos_token_id"}, {LLAMA(SHAPE ",\"layer_types\":[\"sliding_attention\"]"), "layer_types"},
-        {"{\"model_type\":\"llama\",", "config.json: line 1"}, {LLAMA(SHAPE ",\"vocab_size\":7"), "duplicate"}, {"[]", "expected a JSON object"},
-        {LLAMA("\"vocab_size\":10,\"hidden_size\":1040,\"intermediate_size\":64,\"num_hidden_layers\":1,\"num_attention_heads\":65,\"num_key_value_heads\":1"), "query heads"},
+        {LLAMA(SHAPE ",\"head_dim\":72"), "head_dim is 72"},
+        {LLAMA(SHAPE ",\"num_key_value_heads\":5"), "no multiple"},
+        {LLAMA(SHAPE ",\"num_key_value_heads\":64"), "num_key_value_heads is 64"},
+        {LLAMA("\"vocab_size\":10"), "hidden_size is missing"},
+        {LLAMA("\"vocab_size\":\"10\""), "vocab_size is a string"},
+        {LLAMA("\"vocab_size\":0"), "vocab_size is 0"},
+        {LLAMA(SHAPE ",\"eos_token_id\":128256"), "eos_token_id"},
+        {LLAMA(SHAPE ",\"layer_types\":[\"sliding_attention\"]"), "layer_types"},
+        {"{\"model_type\":\"llama\",", "config.json: line 1"},
+        {LLAMA(SHAPE ",\"vocab_size\":7"), "duplicate"},
+        {"[]", "expected a JSON object"},
+        {LLAMA("\"vocab_size\":10,\"hidden_size\":1040,\"intermediate_size\":64,\"num_hidden_layers\":1,\"num_attention_"
+               "heads\":65,\"num_key_value_heads\":1"),
+         "query heads"},
     };
     sl_config c;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         int rc = load_config(bad[i].text, &c);
-        if (rc >= 0 || !strstr(err.message, bad[i].part)) FAIL("case %zu: returned %d, \"%s\", expected \"%s\"", i, rc, rc ? err.message : "", bad[i].part);
+        if (rc >= 0 || !strstr(err.message, bad[i].part))
+            FAIL("case %zu: returned %d, \"%s\", expected \"%s\"", i, rc, rc ? err.message : "", bad[i].part);
     }
     remove_file("config.json");
     CHECK_ERR(sl_config_load(test_tmp(), &c, &err), err, SL_ERR_IO, "config.json");
 }
 
 static void rope_frequencies(void) { // against double arithmetic: powf and its like are good to a few 2^-24, exponents add 1e-6
-    sl_config c = {.head_dim = 128, .rope_theta = 500000, .rope_type = SL_ROPE_LLAMA3, .rope_factor = 8, .rope_low_freq = 1, .rope_high_freq = 4, .rope_original_ctx = 8192};
+    sl_config c = {.head_dim = 128,
+                   .rope_theta = 500000,
+                   .rope_type = SL_ROPE_LLAMA3,
+                   .rope_factor = 8,
+                   .rope_low_freq = 1,
+                   .rope_high_freq = 4,
+                   .rope_original_ctx = 8192};
     float got[64];
     int bands[3] = {0};
     sl_config_rope(&c, got);
     for (int i = 0; i < 64; i++) {
         double f = pow(500000, -2.0 * i / 128), turns = 8192 * f / (2 * M_PI), want = f; // turns within the original context
-        if (turns < 1) want = f / 8, bands[0]++;
-        else if (turns > 4) bands[2]++;
-        else want = f / 8 + (f - f / 8) * (turns - 1) / 3, bands[1]++;
+        if (turns < 1)
+            want = f / 8, bands[0]++;
+        else if (turns > 4)
+            bands[2]++;
+        else
+            want = f / 8 + (f - f / 8) * (turns - 1) / 3, bands[1]++;
         CHECK_NEAR(got[i] / want, 1, 4e-6);
     }
     CHECK(bands[0] && bands[1] && bands[2]);
@@ -244,7 +313,13 @@ static void rope_frequencies(void) { // against double arithmetic: powf and its 
 }
 
 static const test_case cases[] = {
-    {"good-file", 0, good_file}, {"broken-files", 0, broken_files}, {"shards", 0, shards}, {"fuzz", 0, fuzz},
-    {"configs", 0, configs}, {"config-refusals", 0, config_refusals}, {"rope-frequencies", 0, rope_frequencies}, {0},
+    {"good-file", 0, good_file},
+    {"broken-files", 0, broken_files},
+    {"shards", 0, shards},
+    {"fuzz", 0, fuzz},
+    {"configs", 0, configs},
+    {"config-refusals", 0, config_refusals},
+    {"rope-frequencies", 0, rope_frequencies},
+    {0},
 };
 const test_suite suite_loader = {"loader", cases};

@@ -25,8 +25,12 @@ static rig rig_open(const char *dir, const char *attn, int n_ctx, int n_sequence
     sl_attn_plan plan;
     CHECK_OK(sl_attn_parse(attn, &spec, &err), err);
     CHECK_OK(sl_attn_plan_init(&plan, c->n_layers, &spec, &err), err);
-    sl_engine_options o = {.n_ctx = n_ctx, .n_sequences = n_sequences, .prefill_chunk = chunk, .n_threads = n_threads,
-                           .seed = seed, .attn = &plan};
+    sl_engine_options o = {.n_ctx = n_ctx,
+                           .n_sequences = n_sequences,
+                           .prefill_chunk = chunk,
+                           .n_threads = n_threads,
+                           .seed = seed,
+                           .attn = &plan};
     CHECK_OK(sl_engine_new(r.model, &o, &r.engine, &err), err);
     sl_attn_plan_free(&plan);
     r.n_vocab = c->n_vocab;
@@ -69,7 +73,9 @@ static void run_greedy(rig *r, sl_session *s, const int32_t *ids, int n, int n_s
     memcpy(out, sl_session_logits(s), r->n_vocab * sizeof *out);
 }
 
-static int equal_bits(const float *a, const float *b, int n) { return memcmp(a, b, n * sizeof *a) == 0; }
+static int equal_bits(const float *a, const float *b, int n) {
+    return memcmp(a, b, n * sizeof *a) == 0;
+}
 
 // ---- golden fixtures ----
 
@@ -119,7 +125,8 @@ static void check_golden(const char *name) {
     sl_session *s = session(&r, 0);
     CHECK_OK(sl_prefill_logits(s, ids, n, compare_rows, &g, NULL, &err), err);
     double relative = sqrt(g.square / g.norm);
-    if (!(relative <= GOLDEN_RELATIVE)) FAIL("%s: relative error of the logits %.3g > %.3g (worst difference %.3g)", name, relative, GOLDEN_RELATIVE, g.worst);
+    if (!(relative <= GOLDEN_RELATIVE))
+        FAIL("%s: relative error of the logits %.3g > %.3g (worst difference %.3g)", name, relative, GOLDEN_RELATIVE, g.worst);
     for (int i = 0; i < n_greedy; i++) {
         int32_t id = argmax(sl_session_logits(s), r.n_vocab);
         if (id != greedy[i]) FAIL("%s: greedy token %d is %d, expected %d", name, i, id, greedy[i]);
@@ -130,16 +137,33 @@ static void check_golden(const char *name) {
     free(ids), free(greedy), free(want.data);
 }
 
-static void golden_mha(void) { check_golden("mha"); }
-static void golden_gqa(void) { check_golden("gqa"); }
-static void golden_tied(void) { check_golden("tied"); }
-static void golden_f16(void) { check_golden("f16"); }
-static void golden_f32(void) { check_golden("f32"); }
-static void golden_headdim80(void) { check_golden("headdim80"); }
-static void golden_sharded(void) { check_golden("sharded"); }
-static void golden_mistral(void) { check_golden("mistral"); }
+static void golden_mha(void) {
+    check_golden("mha");
+}
+static void golden_gqa(void) {
+    check_golden("gqa");
+}
+static void golden_tied(void) {
+    check_golden("tied");
+}
+static void golden_f16(void) {
+    check_golden("f16");
+}
+static void golden_f32(void) {
+    check_golden("f32");
+}
+static void golden_headdim80(void) {
+    check_golden("headdim80");
+}
+static void golden_sharded(void) {
+    check_golden("sharded");
+}
+static void golden_mistral(void) {
+    check_golden("mistral");
+}
 
-// The trained model attends more sharply than random weights do, so that a key on the other side of a rounding boundary weighs more.
+// The trained model attends more sharply than random weights do, so that a key on the other side of a rounding boundary weighs
+// more.
 static const double TINY_RELATIVE = 1e-3;
 
 static void golden_tiny(void) { // the embedded model itself: its last positions and greedy continuation
@@ -237,7 +261,10 @@ static void seeds_and_threads(void) {
     enum { N = 600, STEPS = 8 };
     for (size_t m = 0; m < sizeof methods / sizeof *methods; m++) {
         float *out[4];
-        static const struct { int threads; uint32_t seed, sequence; } runs[4] = {{1, 5, 0}, {0, 5, 0}, {0, 6, 0}, {0, 5, 1}};
+        static const struct {
+            int threads;
+            uint32_t seed, sequence;
+        } runs[4] = {{1, 5, 0}, {0, 5, 0}, {0, 6, 0}, {0, 5, 1}};
         char spec[64];
         snprintf(spec, sizeof spec, m == 0 ? "%s" : "%s:S=8", methods[m]);
         for (int i = 0; i < 4; i++) {
@@ -325,7 +352,9 @@ static void context_overflow(void) {
 }
 
 // A method with state, to see that the engine calls its hooks at the right moments. It attends densely.
-typedef struct hook_state { int layer, n_rows, *n_live; } hook_state;
+typedef struct hook_state {
+    int layer, n_rows, *n_live;
+} hook_state;
 static int live_states;
 static const sl_attn_ops *dense_ops;
 
@@ -355,7 +384,9 @@ static int hook_append(void *state, const sl_kv_view *kv, int n_from, sl_error *
     h->n_rows = kv->n_kv;
     return 0;
 }
-static void hook_truncate(void *state, int n_kv) { ((hook_state *)state)->n_rows = n_kv; }
+static void hook_truncate(void *state, int n_kv) {
+    ((hook_state *)state)->n_rows = n_kv;
+}
 static void hook_free(void *state) {
     live_states--;
     free(state);

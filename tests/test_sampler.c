@@ -11,10 +11,14 @@ enum { VOCAB = 200 };
 static sl_error err;
 
 static void philox_known_answers(void) { // Random123's published vectors
-    static const struct { uint32_t c[4], k[2], want[4]; } v[] = {
+    static const struct {
+        uint32_t c[4], k[2], want[4];
+    } v[] = {
         {{0, 0, 0, 0}, {0, 0}, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
         {{~0u, ~0u, ~0u, ~0u}, {~0u, ~0u}, {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
-        {{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}, {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
+        {{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344},
+         {0xa4093822, 0x299f31d0},
+         {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
     };
     for (int i = 0; i < 3; i++) {
         sl_philox4 got = sl_philox(v[i].k[0], v[i].k[1], v[i].c[0], v[i].c[1], v[i].c[2], v[i].c[3]);
@@ -32,7 +36,9 @@ static sl_sampler *sampler(const sl_sampling *p) {
     return s;
 }
 
-static sl_sampling plain(float temp) { return (sl_sampling){.temp = temp, .top_p = 1, .repeat_penalty = 1}; }
+static sl_sampling plain(float temp) {
+    return (sl_sampling){.temp = temp, .top_p = 1, .repeat_penalty = 1};
+}
 
 // The distribution that the filters leave, in double: sort, top-k, top-p, min-p, then temperature.
 static void reference(const float *logits, const sl_sampling *p, double *prob) {
@@ -71,8 +77,10 @@ static void check_distribution(const sl_sampling *p, uint64_t seed) {
     for (int i = 0; i < VOCAB; i++) {
         if (prob[i] == 0 && count[i] > 0) FAIL("token %d was drawn, the filters drop it", i);
         double want = prob[i] * DRAWS;
-        if (want < 5) rest += want, rest_count += count[i];
-        else chi += (count[i] - want) * (count[i] - want) / want, cells++;
+        if (want < 5)
+            rest += want, rest_count += count[i];
+        else
+            chi += (count[i] - want) * (count[i] - want) / want, cells++;
     }
     if (rest >= 5) chi += (rest_count - rest) * (rest_count - rest) / rest, cells++;
     if (!(chi < cells + 5 * sqrt(2.0 * cells))) FAIL("chi-square %.1f over %d cells", chi, cells);
@@ -121,7 +129,9 @@ static void bias(void) {
     sl_sampler_free(s);
 }
 
-static void accept(sl_sampler *s, int32_t id) { CHECK_OK(sl_sampler_accept(s, id, &err), err); }
+static void accept(sl_sampler *s, int32_t id) {
+    CHECK_OK(sl_sampler_accept(s, id, &err), err);
+}
 
 static void penalties(void) {
     float logits[VOCAB] = {0};
@@ -179,10 +189,12 @@ static void replay(void) { // a draw depends on seed, sequence and position, on 
 
 static void ranges(void) {
     sl_sampling p[8];
-    static const char *const flags[8] = {"--temp", "--top-p", "--min-p", "--repeat-penalty", "--top-k", "--repeat-last-n", "--logit-bias", "--temp"};
+    static const char *const flags[8] = {"--temp",  "--top-p",         "--min-p",      "--repeat-penalty",
+                                         "--top-k", "--repeat-last-n", "--logit-bias", "--temp"};
     const sl_logit_bias bad = {VOCAB, 1};
     for (int i = 0; i < 8; i++) p[i] = sl_sampling_default();
-    p[0].temp = -1, p[1].top_p = 1.5f, p[2].min_p = -0.1f, p[3].repeat_penalty = 0, p[4].top_k = -1, p[5].repeat_last_n = -2, p[7].temp = NAN;
+    p[0].temp = -1, p[1].top_p = 1.5f, p[2].min_p = -0.1f, p[3].repeat_penalty = 0, p[4].top_k = -1, p[5].repeat_last_n = -2,
+    p[7].temp = NAN;
     p[6].bias = &bad, p[6].n_bias = 1;
     for (int i = 0; i < 8; i++) CHECK_ERR(sl_sampling_check(&p[i], VOCAB, &err), err, SL_ERR_ARG, flags[i]);
 }
@@ -212,11 +224,20 @@ static int run_stopper(const char *const *stops, int n, const char *text, size_t
 }
 
 static void stop_strings(void) {
-    static const struct { const char *stops[3]; int n; const char *text, *shown; int stopped; } t[] = {
-        {{"END"}, 1, "the END of it", "the ", 1},         {{"END"}, 1, "the ENd EN", "the ENd EN", 0},
-        {{"abab", "ba"}, 2, "xabaab", "xa", 1},           {{"aab"}, 1, "aaaab", "aa", 1},
-        {{"\n\n", "###"}, 2, "a\n##\n#\n\nb", "a\n##\n#", 1}, {{"\xc3\xa9t\xc3\xa9"}, 1, "un \xc3\xa9t\xc3\xa9 x", "un ", 1},
-        {{"abc", "b"}, 2, "xxabc", "xx", 1},              {{"x"}, 1, "", "", 0},
+    static const struct {
+        const char *stops[3];
+        int n;
+        const char *text, *shown;
+        int stopped;
+    } t[] = {
+        {{"END"}, 1, "the END of it", "the ", 1},
+        {{"END"}, 1, "the ENd EN", "the ENd EN", 0},
+        {{"abab", "ba"}, 2, "xabaab", "xa", 1},
+        {{"aab"}, 1, "aaaab", "aa", 1},
+        {{"\n\n", "###"}, 2, "a\n##\n#\n\nb", "a\n##\n#", 1},
+        {{"\xc3\xa9t\xc3\xa9"}, 1, "un \xc3\xa9t\xc3\xa9 x", "un ", 1},
+        {{"abc", "b"}, 2, "xxabc", "xx", 1},
+        {{"x"}, 1, "", "", 0},
     };
     char shown[64];
     for (size_t i = 0; i < sizeof t / sizeof *t; i++)
@@ -228,7 +249,8 @@ static void stop_strings(void) {
                 CHECK(!strncmp(shown, t[i].text, strlen(shown)));
                 continue;
             }
-            if (stopped != t[i].stopped || strcmp(shown, t[i].shown)) FAIL("case %zu cut at %zu: showed \"%s\", stopped %d", i, cut, shown, stopped);
+            if (stopped != t[i].stopped || strcmp(shown, t[i].shown))
+                FAIL("case %zu cut at %zu: showed \"%s\", stopped %d", i, cut, shown, stopped);
         }
     sl_stopper *s;
     const char *empty[] = {""};
@@ -236,7 +258,14 @@ static void stop_strings(void) {
 }
 
 static const test_case cases[] = {
-    {"philox-known-answers", 0, philox_known_answers}, {"distributions", 0, distributions}, {"greedy", 0, greedy},
-    {"logit-bias", 0, bias}, {"penalties", 0, penalties}, {"replay", 0, replay}, {"ranges", 0, ranges}, {"stop-strings", 0, stop_strings}, {0},
+    {"philox-known-answers", 0, philox_known_answers},
+    {"distributions", 0, distributions},
+    {"greedy", 0, greedy},
+    {"logit-bias", 0, bias},
+    {"penalties", 0, penalties},
+    {"replay", 0, replay},
+    {"ranges", 0, ranges},
+    {"stop-strings", 0, stop_strings},
+    {0},
 };
 const test_suite suite_sampler = {"sampler", cases};

@@ -41,7 +41,8 @@ static void write_tmp(const char *name, const char *data, size_t n) {
 }
 
 static void shared_path(const char *name, char path[PATH_MAX]) {
-    if (snprintf(path, PATH_MAX, "%s/tokenizers/%s", test_shared(), name) >= PATH_MAX || access(path, R_OK)) TEST_SKIP("needs %s", path);
+    if (snprintf(path, PATH_MAX, "%s/tokenizers/%s", test_shared(), name) >= PATH_MAX || access(path, R_OK))
+        TEST_SKIP("needs %s", path);
 }
 
 static sl_tokenizer *load_shared(const char *name) {
@@ -60,13 +61,15 @@ static sl_tokenizer *load_model_alone(const char *name) { // a tokenizer.model w
 
 // ---- expected ids ----
 
-static void expect_ids(const sl_tokenizer *tok, const char *text, size_t n_text, unsigned flags, const int32_t *want, size_t n) {
+static void expect_ids(const sl_tokenizer *tok, const char *text, size_t n_text, unsigned flags, const int32_t *want,
+                       size_t n) {
     sl_error err = {0};
     sl_ids got = {0};
     CHECK_OK(sl_tokenize(tok, text, n_text, flags, &got, &err), err);
     for (size_t i = 0; i < n || i < got.n; i++)
         if (i >= n || i >= got.n || got.data[i] != want[i])
-            FAIL("%.200s: id %zu is %d (of %zu), expected %d (of %zu)", text, i, i < got.n ? got.data[i] : -1, got.n, i < n ? want[i] : -1, n);
+            FAIL("%.200s: id %zu is %d (of %zu), expected %d (of %zu)", text, i, i < got.n ? got.data[i] : -1, got.n,
+                 i < n ? want[i] : -1, n);
     sl_ids_free(&got);
 }
 
@@ -74,7 +77,8 @@ static void expect_text(const sl_tokenizer *tok, const int32_t *ids, size_t n_id
     sl_error err = {0};
     sl_text whole = {0};
     CHECK_OK(sl_detokenize(tok, ids, n_ids, 1, &whole, &err), err);
-    if (whole.n != n || memcmp(whole.data, want, n)) FAIL("decoded to \"%.200s\" (%zu bytes), expected \"%.200s\" (%zu bytes)", whole.data, whole.n, want, n);
+    if (whole.n != n || memcmp(whole.data, want, n))
+        FAIL("decoded to \"%.200s\" (%zu bytes), expected \"%.200s\" (%zu bytes)", whole.data, whole.n, want, n);
     sl_text_free(&whole);
 }
 
@@ -96,9 +100,11 @@ static void check_vectors(const sl_tokenizer *tok, const char *name, int llama2)
         json_error_t e;
         json_t *v = json_loadb(line, (size_t)length, JSON_ALLOW_NUL, &e);
         if (!v) FAIL("%s: line %zu: %s", name, count + 1, e.text);
-        const json_t *t = json_object_get(v, "text"), *first = json_object_get(v, "ids"), *other = json_object_get(v, llama2 ? "ids_hf" : "ids_plain");
+        const json_t *t = json_object_get(v, "text"), *first = json_object_get(v, "ids"),
+                     *other = json_object_get(v, llama2 ? "ids_hf" : "ids_plain");
         const char *text = json_string_value(t);
-        size_t n = json_string_length(t), n_ids = ids_of(first, ids, 4096), n_others = ids_of(other ? other : first, others, 4096);
+        size_t n = json_string_length(t), n_ids = ids_of(first, ids, 4096),
+               n_others = ids_of(other ? other : first, others, 4096);
         expect_ids(tok, text, n, llama2 ? SL_TOK_PLAIN : 0, ids, n_ids);
         expect_ids(tok, text, n, llama2 ? 0 : SL_TOK_PLAIN, others, n_others);
         expect_text(tok, ids, n_ids, text, n);
@@ -119,9 +125,15 @@ static void check_real(sl_tokenizer *tok, const char *kind, int n_vocab, int bos
     sl_tokenizer_free(tok);
 }
 
-static void llama3_json(void) { check_real(load_shared("llama3"), "bpe", 128256, 128000, "llama3"); }
-static void llama3_tiktoken(void) { check_real(load_model_alone("llama3/tokenizer.model"), "tiktoken", 128256, 128000, "llama3"); }
-static void llama2_sentencepiece(void) { check_real(load_model_alone("llama2/tokenizer.model"), "sentencepiece", 32000, 1, "llama2"); }
+static void llama3_json(void) {
+    check_real(load_shared("llama3"), "bpe", 128256, 128000, "llama3");
+}
+static void llama3_tiktoken(void) {
+    check_real(load_model_alone("llama3/tokenizer.model"), "tiktoken", 128256, 128000, "llama3");
+}
+static void llama2_sentencepiece(void) {
+    check_real(load_model_alone("llama2/tokenizer.model"), "sentencepiece", 32000, 1, "llama2");
+}
 
 // ---- the embedded model: token i < 256 is byte i ----
 
@@ -129,15 +141,24 @@ static void llama2_sentencepiece(void) { check_real(load_model_alone("llama2/tok
 #define TEXT(s) s, sizeof s - 1
 
 static void tiny_ids(void) {
-    const struct { const char *text; size_t n; unsigned flags; const int32_t *ids; size_t n_ids; } texts[] = {
-        {TEXT(""), 0, NULL, 0}, {TEXT(""), SL_TOK_BOS, IDS(1008)},
+    const struct {
+        const char *text;
+        size_t n;
+        unsigned flags;
+        const int32_t *ids;
+        size_t n_ids;
+    } texts[] = {
+        {TEXT(""), 0, NULL, 0},
+        {TEXT(""), SL_TOK_BOS, IDS(1008)},
         {TEXT("Hello, world!"), SL_TOK_BOS, IDS(1008, 72, 284, 439, 44, 369, 108, 100, 33)},
         {TEXT("The quick brown fox's 12345 jumps.\n\n  def f(x):\n\treturn x"), 0,
-         IDS(971, 468, 487, 273, 761, 274, 803, 39, 115, 32, 49, 50, 51, 52, 53, 415, 457, 112, 115, 331, 10, 32, 289, 101, 102, 274, 40, 120,
-             41, 58, 10, 9, 689, 338, 110, 32, 120)},
-        {TEXT("h\u00e9llo \u4f60\u597d \U0001f600"), 0, IDS(104, 195, 169, 108, 439, 32, 228, 189, 160, 229, 165, 189, 32, 240, 159, 152, 128)},
+         IDS(971, 468, 487, 273, 761, 274, 803, 39, 115, 32, 49, 50, 51, 52, 53, 415, 457, 112, 115, 331, 10, 32, 289, 101, 102,
+             274, 40, 120, 41, 58, 10, 9, 689, 338, 110, 32, 120)},
+        {TEXT("h\u00e9llo \u4f60\u597d \U0001f600"), 0,
+         IDS(104, 195, 169, 108, 439, 32, 228, 189, 160, 229, 165, 189, 32, 240, 159, 152, 128)},
         {TEXT("<|start_header_id|>user<|end_header_id|>\n\nhi<|eot_id|>"), 0, IDS(1010, 343, 256, 1011, 570, 104, 105, 1012)},
-        {TEXT("a\0b"), 0, IDS(97, 0, 98)}, {TEXT("I'LL don't   \r\n x "), 0, IDS(73, 39, 76, 76, 289, 264, 39, 116, 32, 32, 32, 13, 10, 32, 120, 32)},
+        {TEXT("a\0b"), 0, IDS(97, 0, 98)},
+        {TEXT("I'LL don't   \r\n x "), 0, IDS(73, 39, 76, 76, 289, 264, 39, 116, 32, 32, 32, 13, 10, 32, 120, 32)},
     };
     sl_tokenizer *tok = load(tiny_dir);
     CHECK(sl_tokenizer_n_vocab(tok) == 1024 && sl_tokenizer_bos(tok) == 1008 && sl_tokenizer_eos(tok) == 1009);
@@ -201,8 +222,10 @@ static void round_trips(void) {
         char text[512];
         size_t n = 0, want = (size_t)(test_uniform(&rng) * 500);
         while (n < want) {
-            if (i % 2) text[n++] = (char)(test_uniform(&rng) * 256);
-            else n += put_utf8(text + n, random_char(&rng));
+            if (i % 2)
+                text[n++] = (char)(test_uniform(&rng) * 256);
+            else
+                n += put_utf8(text + n, random_char(&rng));
         }
         round_trip(tok, text, n, i % 3 ? 0 : SL_TOK_PLAIN);
     }
@@ -267,7 +290,9 @@ static void stream_text(sl_tokenizer *tok, const char *text, size_t n) {
 }
 
 static void streaming(void) {
-    stream_text(load(tiny_dir), TEXT("<|eot_id|> na\u00efve \u4f60\u597d \U0001f600\U0001f1e9\U0001f1ea \u0928\u092e\u0938\u094d a\u0301\0z \u05e9"));
+    stream_text(
+        load(tiny_dir),
+        TEXT("<|eot_id|> na\u00efve \u4f60\u597d \U0001f600\U0001f1e9\U0001f1ea \u0928\u092e\u0938\u094d a\u0301\0z \u05e9"));
 }
 
 static void streaming_sentencepiece(void) { // bytes without a piece, and the blank that is not there at the start
@@ -275,10 +300,23 @@ static void streaming_sentencepiece(void) { // bytes without a piece, and the bl
 }
 
 static void streaming_invalid(void) { // one U+FFFD for each part that cannot go on, as the Unicode standard advises
-    static const struct { const char *bytes, *want; } texts[] = {
-        {"\xff", "\ufffd"}, {"a\x80z", "a\ufffdz"}, {"\xc3" "a", "\ufffd" "a"}, {"\xe2\x82", "\ufffd"}, {"\xf0\x9f\x98x", "\ufffdx"},
-        {"\xed\xa0\x80", "\ufffd\ufffd\ufffd"}, {"\xc0\x80", "\ufffd\ufffd"}, {"\xf4\x90\x80\x80", "\ufffd\ufffd\ufffd\ufffd"},
-        {"\xe2\xe2\x82\xac", "\ufffd\u20ac"}, {"\xf0\x9f\xc3\xa9", "\ufffd\u00e9"}, {"\xe0\x80", "\ufffd\ufffd"},
+    static const struct {
+        const char *bytes, *want;
+    } texts[] = {
+        {"\xff", "\ufffd"},
+        {"a\x80z", "a\ufffdz"},
+        {"\xc3"
+         "a",
+         "\ufffd"
+         "a"},
+        {"\xe2\x82", "\ufffd"},
+        {"\xf0\x9f\x98x", "\ufffdx"},
+        {"\xed\xa0\x80", "\ufffd\ufffd\ufffd"},
+        {"\xc0\x80", "\ufffd\ufffd"},
+        {"\xf4\x90\x80\x80", "\ufffd\ufffd\ufffd\ufffd"},
+        {"\xe2\xe2\x82\xac", "\ufffd\u20ac"},
+        {"\xf0\x9f\xc3\xa9", "\ufffd\u00e9"},
+        {"\xe0\x80", "\ufffd\ufffd"},
     };
     sl_tokenizer *tok = load(tiny_dir);
     sl_error err = {0};
@@ -297,13 +335,18 @@ static void streaming_invalid(void) { // one U+FFFD for each part that cannot go
 
 // A tokenizer.json of 256 bytes, three merges and two added tokens.
 static size_t small_json(char *out, size_t cap) {
-    size_t n = (size_t)snprintf(out, cap,
+    size_t n = (size_t)snprintf(
+        out, cap,
         "{\"added_tokens\": [{\"id\": 259, \"content\": \"<s>\", \"lstrip\": false, \"special\": true},\n"
         "  {\"id\": 260, \"content\": \"<tool>\", \"lstrip\": false, \"special\": false}],\n \"normalizer\": null,\n"
-        " \"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"\\\\s|(?:a|b)+|[^\\\\s]+\"}, \"behavior\": \"Isolated\", \"invert\": false},\n"
-        " \"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"<s>\", \"type_id\": 0}}, "
-        "{\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}],\n  \"special_tokens\": {\"<s>\": {\"id\": \"<s>\", \"ids\": [259]}}},\n"
-        " \"decoder\": {\"type\": \"ByteLevel\"},\n \"model\": {\"type\": \"BPE\", \"merges\": [\"h e\", \"l l\", [\"he\", \"ll\"]],\n"
+        " \"pre_tokenizer\": {\"type\": \"Split\", \"pattern\": {\"Regex\": \"\\\\s|(?:a|b)+|[^\\\\s]+\"}, \"behavior\": "
+        "\"Isolated\", \"invert\": false},\n"
+        " \"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"<s>\", "
+        "\"type_id\": 0}}, "
+        "{\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}],\n  \"special_tokens\": {\"<s>\": {\"id\": \"<s>\", \"ids\": "
+        "[259]}}},\n"
+        " \"decoder\": {\"type\": \"ByteLevel\"},\n \"model\": {\"type\": \"BPE\", \"merges\": [\"h e\", \"l l\", [\"he\", "
+        "\"ll\"]],\n"
         "  \"vocab\": {\"he\": 256, \"ll\": 257, \"hell\": 258");
     for (unsigned b = 0, next = 256; b < 256; b++) {
         int own = (b >= '!' && b <= '~') || (b >= 0xa1 && b <= 0xac) || b >= 0xae;
@@ -349,33 +392,50 @@ static void small_file(void) {
     sl_tokenizer_free(tok);
     write_changed("\\\\s|(?:a|b)+|[^\\\\s]+", "(a+)+c|b"); // exponential: stopped, and the reason said
     tok = load(test_tmp());
-    CHECK_ERR(sl_tokenize(tok, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", 40, 0, &ids, &err), err, SL_ERR_UNSUPPORTED, "match limit");
+    CHECK_ERR(sl_tokenize(tok, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", 40, 0, &ids, &err), err, SL_ERR_UNSUPPORTED,
+              "match limit");
     sl_ids_free(&ids);
     sl_tokenizer_free(tok);
 }
 
 static void refused_json(void) {
-    static const struct { const char *from, *to; int code; const char *says; } changes[] = {
-        {"\"vocab\"", "\"words\"", SL_ERR_UNSUPPORTED, "model.vocab"}, {"\"merges\"", "\"merge\"", SL_ERR_UNSUPPORTED, "model.merges"},
-        {"\"h e\"", "\"h xyz\"", SL_ERR_FORMAT, "model.merges: entry 0"}, {"\"h e\"", "\"he\"", SL_ERR_FORMAT, "model.merges: entry 0"},
-        {"\"l l\"", "\"l o\"", SL_ERR_FORMAT, "merge 1"}, {", \"A\": 65", "", SL_ERR_FORMAT, "0x41"},
-        {"\"ll\": 257", "\"ll\": 256", SL_ERR_FORMAT, "256"}, {"\"ll\": 257", "\"ll\": -1", SL_ERR_FORMAT, "\"ll\""},
-        {"\"ll\": 257", "\"ll\": 4294967296", SL_ERR_FORMAT, "\"ll\""}, {"\"ll\": 257", "\"l l\": 257", SL_ERR_FORMAT, "alphabet"},
-        {"\"ll\": 257", "\"he\": 257", SL_ERR_FORMAT, "uplicate"}, {"\"id\": 260", "\"id\": 259", SL_ERR_FORMAT, "259"},
-        {"\"id\": 260", "\"id\": 4294967296", SL_ERR_FORMAT, "added_tokens"}, {"\"id\": 260", "\"id\": \"x\"", SL_ERR_UNSUPPORTED, "added_tokens"}, {"\"<tool>\"", "\"<s>\"", SL_ERR_FORMAT, "<s>"},
+    static const struct {
+        const char *from, *to;
+        int code;
+        const char *says;
+    } changes[] = {
+        {"\"vocab\"", "\"words\"", SL_ERR_UNSUPPORTED, "model.vocab"},
+        {"\"merges\"", "\"merge\"", SL_ERR_UNSUPPORTED, "model.merges"},
+        {"\"h e\"", "\"h xyz\"", SL_ERR_FORMAT, "model.merges: entry 0"},
+        {"\"h e\"", "\"he\"", SL_ERR_FORMAT, "model.merges: entry 0"},
+        {"\"l l\"", "\"l o\"", SL_ERR_FORMAT, "merge 1"},
+        {", \"A\": 65", "", SL_ERR_FORMAT, "0x41"},
+        {"\"ll\": 257", "\"ll\": 256", SL_ERR_FORMAT, "256"},
+        {"\"ll\": 257", "\"ll\": -1", SL_ERR_FORMAT, "\"ll\""},
+        {"\"ll\": 257", "\"ll\": 4294967296", SL_ERR_FORMAT, "\"ll\""},
+        {"\"ll\": 257", "\"l l\": 257", SL_ERR_FORMAT, "alphabet"},
+        {"\"ll\": 257", "\"he\": 257", SL_ERR_FORMAT, "uplicate"},
+        {"\"id\": 260", "\"id\": 259", SL_ERR_FORMAT, "259"},
+        {"\"id\": 260", "\"id\": 4294967296", SL_ERR_FORMAT, "added_tokens"},
+        {"\"id\": 260", "\"id\": \"x\"", SL_ERR_UNSUPPORTED, "added_tokens"},
+        {"\"<tool>\"", "\"<s>\"", SL_ERR_FORMAT, "<s>"},
         {"\"lstrip\": false", "\"lstrip\": true", SL_ERR_UNSUPPORTED, "lstrip"},
         {"\"normalizer\": null", "\"normalizer\": {\"type\": \"NFC\"}", SL_ERR_UNSUPPORTED, "NFC"},
         {"\"type\": \"Split\"", "\"type\": \"Whitespace\"", SL_ERR_UNSUPPORTED, "Whitespace"},
         {"\"Isolated\"", "\"Removed\"", SL_ERR_UNSUPPORTED, "Isolated"},
-        {"[^\\\\s]+", "[^\\\\s", SL_ERR_UNSUPPORTED, "pre_tokenizer pattern"}, {"[^\\\\s]+", "[\\\\S]", SL_ERR_UNSUPPORTED, "\\S"},
+        {"[^\\\\s]+", "[^\\\\s", SL_ERR_UNSUPPORTED, "pre_tokenizer pattern"},
+        {"[^\\\\s]+", "[\\\\S]", SL_ERR_UNSUPPORTED, "\\S"},
         {"[^\\\\s]+", "[a[b]]", SL_ERR_UNSUPPORTED, "character class"},
         {"\"TemplateProcessing\"", "\"RobertaProcessing\"", SL_ERR_UNSUPPORTED, "RobertaProcessing"},
-        {"\"type_id\": 0}}],", "\"type_id\": 0}}, {\"SpecialToken\": {\"id\": \"<s>\", \"type_id\": 0}}],", SL_ERR_UNSUPPORTED, "single"},
+        {"\"type_id\": 0}}],", "\"type_id\": 0}}, {\"SpecialToken\": {\"id\": \"<s>\", \"type_id\": 0}}],", SL_ERR_UNSUPPORTED,
+         "single"},
         {"\"Sequence\": {\"id\": \"A\"", "\"Sequence\": {\"id\": \"B\"", SL_ERR_UNSUPPORTED, "single"},
         {"\"ids\": [259]", "\"ids\": [260]", SL_ERR_UNSUPPORTED, "<s>"},
-        {"\"type\": \"BPE\"", "\"type\": \"BPE\", \"byte_fallback\": true", SL_ERR_UNSUPPORTED, "no tokenizer.model is beside it"},
+        {"\"type\": \"BPE\"", "\"type\": \"BPE\", \"byte_fallback\": true", SL_ERR_UNSUPPORTED,
+         "no tokenizer.model is beside it"},
         {"\"type\": \"BPE\"", "\"type\": \"BPE\", \"dropout\": 0.1", SL_ERR_UNSUPPORTED, "dropout"},
-        {"\"type\": \"BPE\"", "\"type\": \"WordPiece\"", SL_ERR_UNSUPPORTED, "WordPiece"}, {"{", "[", SL_ERR_FORMAT, "tokenizer.json"},
+        {"\"type\": \"BPE\"", "\"type\": \"WordPiece\"", SL_ERR_UNSUPPORTED, "WordPiece"},
+        {"{", "[", SL_ERR_FORMAT, "tokenizer.json"},
     };
     sl_tokenizer *tok = NULL;
     sl_error err = {0};
@@ -392,11 +452,22 @@ static void refused_json(void) {
 }
 
 static void refused_model(void) {
-    static const struct { const char *data, *says; } files[] = {
-        {"", "tokenizer.model"}, {"\x01\x02garbage\xff\xff", "SentencePiece"}, {"\n\x0egarbage\xff\xff", "SentencePiece"},
-        {"QQ== 0\nQg== 1\nQ!== 2\n", "line 3"}, {"QQ== 0\nQg 1\n", "line 2"}, {"QQ==\n", "line 1"}, {"QQ== 0 \n", "line 1"},
-        {"QQ== 4294967296\n", "line 1"}, {"QQ== 99999999999999999999\n", "line 1"}, {"QQ== -1\n", "line 1"},
-        {"QQ== 0\nQg== 0\n", "token id 0"}, {"QQ== 0\nQQ== 1\n", "same bytes"}, {"QQ== 0\nQg== 1\n", "no token for byte 0x00"},
+    static const struct {
+        const char *data, *says;
+    } files[] = {
+        {"", "tokenizer.model"},
+        {"\x01\x02garbage\xff\xff", "SentencePiece"},
+        {"\n\x0egarbage\xff\xff", "SentencePiece"},
+        {"QQ== 0\nQg== 1\nQ!== 2\n", "line 3"},
+        {"QQ== 0\nQg 1\n", "line 2"},
+        {"QQ==\n", "line 1"},
+        {"QQ== 0 \n", "line 1"},
+        {"QQ== 4294967296\n", "line 1"},
+        {"QQ== 99999999999999999999\n", "line 1"},
+        {"QQ== -1\n", "line 1"},
+        {"QQ== 0\nQg== 0\n", "token id 0"},
+        {"QQ== 0\nQQ== 1\n", "same bytes"},
+        {"QQ== 0\nQg== 1\n", "no token for byte 0x00"},
     };
     sl_tokenizer *tok = NULL;
     sl_error err = {0};
@@ -409,7 +480,8 @@ static void refused_model(void) {
 
 // One to three random edits a file: nothing but success or an error with a message may come of it.
 static void mutations(void) {
-    static const char *const bits[] = {"\"", "{", "}", "[", "]", ",", "null", "-1", "999", "0", "\\", "\xff", "true", "\\u0000", "(", "*", "<s>"};
+    static const char *const bits[] = {"\"", "{",  "}",    "[",    "]",       ",", "null", "-1", "999",
+                                       "0",  "\\", "\xff", "true", "\\u0000", "(", "*",    "<s>"};
     static char json[16384], copy[20000];
     size_t n = small_json(json, sizeof json);
     uint64_t rng = test_seed;
@@ -485,13 +557,20 @@ static void prose_speed(void) {
 }
 
 static const test_case cases[] = {
-    {"llama3_json", NEEDS_SHARED, llama3_json}, {"llama3_tiktoken", NEEDS_SHARED, llama3_tiktoken},
-    {"llama2_sentencepiece", NEEDS_SHARED, llama2_sentencepiece}, {"tiny_ids", NEEDS_NOTHING, tiny_ids},
-    {"specials", NEEDS_NOTHING, specials}, {"round_trips", NEEDS_NOTHING, round_trips},
-    {"long_runs", NEEDS_NOTHING, long_runs}, {"streaming", NEEDS_NOTHING, streaming},
-    {"streaming_sentencepiece", NEEDS_SHARED, streaming_sentencepiece}, {"streaming_invalid", NEEDS_NOTHING, streaming_invalid},
-    {"small_file", NEEDS_NOTHING, small_file}, {"refused_json", NEEDS_NOTHING, refused_json},
-    {"refused_model", NEEDS_NOTHING, refused_model}, {"mutations", NEEDS_NOTHING, mutations},
+    {"llama3_json", NEEDS_SHARED, llama3_json},
+    {"llama3_tiktoken", NEEDS_SHARED, llama3_tiktoken},
+    {"llama2_sentencepiece", NEEDS_SHARED, llama2_sentencepiece},
+    {"tiny_ids", NEEDS_NOTHING, tiny_ids},
+    {"specials", NEEDS_NOTHING, specials},
+    {"round_trips", NEEDS_NOTHING, round_trips},
+    {"long_runs", NEEDS_NOTHING, long_runs},
+    {"streaming", NEEDS_NOTHING, streaming},
+    {"streaming_sentencepiece", NEEDS_SHARED, streaming_sentencepiece},
+    {"streaming_invalid", NEEDS_NOTHING, streaming_invalid},
+    {"small_file", NEEDS_NOTHING, small_file},
+    {"refused_json", NEEDS_NOTHING, refused_json},
+    {"refused_model", NEEDS_NOTHING, refused_model},
+    {"mutations", NEEDS_NOTHING, mutations},
     {"prose_speed", NEEDS_SHARED, prose_speed},
     {0},
 };

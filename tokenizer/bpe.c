@@ -1,23 +1,28 @@
 // tokenizer/bpe.c - byte-level byte-pair encoding: two hash tables (bytes to id, pair to merge) and the merging itself.
 //
-// Merges of a piece go in order of rank, leftmost first. Short pieces scan for the lowest rank; long ones keep a heap, so that no
-// input takes quadratic time.
+// Merges of a piece go in order of rank, leftmost first. Short pieces scan for the lowest rank; long ones keep a heap, so that
+// no input takes quadratic time.
 #include "tokenizer/internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct token { uint32_t at, n; int known; } token;                       // bytes in the pool
-typedef struct merge { int32_t left, right, rank, result; } merge;               // left -1: free slot
+typedef struct token {
+    uint32_t at, n;
+    int known;
+} token; // bytes in the pool
+typedef struct merge {
+    int32_t left, right, rank, result;
+} merge; // left -1: free slot
 
 struct sl_bpe {
     int n_vocab, ignore_merges;
-    token *tokens;       // [n_vocab]
-    char *pool;          // bytes of all tokens
+    token *tokens; // [n_vocab]
+    char *pool;    // bytes of all tokens
     size_t n_pool, cap_pool;
-    int32_t *by_bytes;   // hash table of ids, -1: free
+    int32_t *by_bytes; // hash table of ids, -1: free
     size_t n_slots;
-    merge *merges;       // hash table by (left, right)
+    merge *merges; // hash table by (left, right)
     size_t n_merges, n_merge_slots;
     int32_t byte_id[256];
 };
@@ -40,9 +45,13 @@ static uint64_t hash_bytes(const char *s, size_t n) {
     return mix(h ^ x);
 }
 
-static uint64_t hash_pair(int32_t left, int32_t right) { return mix((uint64_t)(uint32_t)left << 32 | (uint32_t)right); }
+static uint64_t hash_pair(int32_t left, int32_t right) {
+    return mix((uint64_t)(uint32_t)left << 32 | (uint32_t)right);
+}
 
-static int no_memory(sl_error *err) { return sl_fail(err, SL_ERR_MEMORY, "tokenizer: out of memory"); }
+static int no_memory(sl_error *err) {
+    return sl_fail(err, SL_ERR_MEMORY, "tokenizer: out of memory");
+}
 
 int sl_bpe_new(int n_vocab, int ignore_merges, sl_bpe **out, sl_error *err) {
     sl_bpe *b = calloc(1, sizeof *b);
@@ -74,7 +83,9 @@ static int32_t *slot_of(const sl_bpe *b, const char *s, size_t n) { // where it 
     }
 }
 
-int32_t sl_bpe_find(const sl_bpe *b, const char *s, size_t n) { return *slot_of(b, s, n); }
+int32_t sl_bpe_find(const sl_bpe *b, const char *s, size_t n) {
+    return *slot_of(b, s, n);
+}
 
 int sl_bpe_add(sl_bpe *b, const char *file, int32_t id, const char *bytes, size_t n, sl_error *err) {
     if (id < 0 || id >= b->n_vocab || b->tokens[id].known)
@@ -196,10 +207,18 @@ static int encode_short(const sl_bpe *b, const char *piece, size_t n, sl_ids *id
 
 // Long pieces: symbols in a doubly linked list, candidate merges in a heap ordered by (rank, place). A candidate is stale when
 // one of its two symbols has changed since.
-typedef struct symbol { int32_t id; int64_t prev, next; } symbol; // id -1: merged away
-typedef struct candidate { int32_t rank, left_id, right_id, result; int64_t at; } candidate;
+typedef struct symbol {
+    int32_t id;
+    int64_t prev, next;
+} symbol; // id -1: merged away
+typedef struct candidate {
+    int32_t rank, left_id, right_id, result;
+    int64_t at;
+} candidate;
 
-static int before(const candidate *a, const candidate *b) { return a->rank != b->rank ? a->rank < b->rank : a->at < b->at; }
+static int before(const candidate *a, const candidate *b) {
+    return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;
+}
 
 static void heap_push(candidate *heap, size_t *n, candidate c) {
     size_t i = (*n)++;

@@ -57,13 +57,16 @@ static int read_added(reader *r) {
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *t = json_array_get(list, i);
         const json_t *content = json_object_get(t, "content"), *id = json_object_get(t, "id");
-        if (!json_is_string(content) || !json_is_integer(id)) return refuse(r, "added_tokens", "expected entries with id and content");
+        if (!json_is_string(content) || !json_is_integer(id))
+            return refuse(r, "added_tokens", "expected entries with id and content");
         for (size_t f = 0; f < sizeof flags / sizeof *flags; f++)
-            if (json_is_true(json_object_get(t, flags[f]))) return refuse(r, flags[f], "added tokens with this flag are not supported");
+            if (json_is_true(json_object_get(t, flags[f])))
+                return refuse(r, flags[f], "added tokens with this flag are not supported");
         if (json_integer_value(id) < 0 || json_integer_value(id) >= MAX_ID || json_string_length(content) == 0)
-            return sl_fail(r->err, SL_ERR_FORMAT, "%s: field added_tokens: entry %zu has no text, or no id from 0 to %d", r->path, i, MAX_ID - 1);
-        int rc = sl_tokenizer_add(r->tok, (int32_t)json_integer_value(id), json_string_value(content), json_string_length(content),
-                                  json_is_true(json_object_get(t, "special")), r->err);
+            return sl_fail(r->err, SL_ERR_FORMAT, "%s: field added_tokens: entry %zu has no text, or no id from 0 to %d",
+                           r->path, i, MAX_ID - 1);
+        int rc = sl_tokenizer_add(r->tok, (int32_t)json_integer_value(id), json_string_value(content),
+                                  json_string_length(content), json_is_true(json_object_get(t, "special")), r->err);
         if (rc) return rc;
     }
     return sl_tokenizer_index(r->tok, r->path, r->err);
@@ -77,7 +80,9 @@ static int read_vocab(reader *r) {
     if (!json_is_object(vocab)) return refuse(r, "model.vocab", "missing or not an object");
     json_object_foreach((json_t *)vocab, key, value) {
         json_int_t id = json_is_integer(value) ? json_integer_value(value) : -1;
-        if (id < 0 || id >= MAX_ID) return sl_fail(r->err, SL_ERR_FORMAT, "%s: field model.vocab: \"%.60s\" has no id from 0 to %d", r->path, key, MAX_ID - 1);
+        if (id < 0 || id >= MAX_ID)
+            return sl_fail(r->err, SL_ERR_FORMAT, "%s: field model.vocab: \"%.60s\" has no id from 0 to %d", r->path, key,
+                           MAX_ID - 1);
         if (id >= most) most = (int)id + 1;
     }
     r->tok->n_vocab = most;
@@ -88,7 +93,9 @@ static int read_vocab(reader *r) {
         int32_t id = (int32_t)json_integer_value(value);
         int n = decode(r->byte_of, key, bytes, sizeof bytes);
         if (sl_tokenizer_added(r->tok, id)) continue; // special tokens repeated in the vocabulary
-        if (n < 0) return sl_fail(r->err, SL_ERR_FORMAT, "%s: field model.vocab: \"%.60s\" is not written in the byte-level alphabet", r->path, key);
+        if (n < 0)
+            return sl_fail(r->err, SL_ERR_FORMAT, "%s: field model.vocab: \"%.60s\" is not written in the byte-level alphabet",
+                           r->path, key);
         rc = sl_bpe_add(r->tok->bpe, r->path, id, bytes, (size_t)n, r->err);
         if (rc) return rc;
     }
@@ -108,7 +115,9 @@ static int read_merge(reader *r, const json_t *m, int32_t rank) {
     for (int i = 0; i < 2; i++) {
         int n = part[i] ? decode(r->byte_of, part[i], bytes[i], sizeof bytes[i]) : -1;
         id[i] = n > 0 ? sl_bpe_find(r->tok->bpe, bytes[i], (size_t)n) : -1;
-        if (id[i] < 0) return sl_fail(r->err, SL_ERR_FORMAT, "%s: field model.merges: entry %d is not a pair of known tokens", r->path, rank);
+        if (id[i] < 0)
+            return sl_fail(r->err, SL_ERR_FORMAT, "%s: field model.merges: entry %d is not a pair of known tokens", r->path,
+                           rank);
     }
     return sl_bpe_merge(r->tok->bpe, r->path, rank, id[0], id[1], r->err);
 }
@@ -117,7 +126,8 @@ static int read_model(reader *r) {
     static const char *const null_fields[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix"};
     for (size_t i = 0; i < sizeof null_fields / sizeof *null_fields; i++) {
         const json_t *v = json_object_get(r->model, null_fields[i]);
-        if (v && !json_is_null(v) && !(json_is_string(v) && json_string_length(v) == 0)) return refuse(r, null_fields[i], "only null is supported");
+        if (v && !json_is_null(v) && !(json_is_string(v) && json_string_length(v) == 0))
+            return refuse(r, null_fields[i], "only null is supported");
     }
     int rc = read_vocab(r);
     const json_t *merges = json_object_get(r->model, "merges");
@@ -137,15 +147,19 @@ static int read_pre_tokenizer(reader *r) {
             const char *behavior = json_string_value(json_object_get(p, "behavior"));
             const json_t *pattern = json_object_get(json_object_get(p, "pattern"), "Regex");
             const char *found = json_string_value(pattern);
-            if (!found || strlen(found) != json_string_length(pattern) || regex || !behavior || strcmp(behavior, "Isolated") || json_is_true(json_object_get(p, "invert")))
-                return refuse(r, "pre_tokenizer", "of Split, only one with a Regex, behavior Isolated, not inverted, is supported");
+            if (!found || strlen(found) != json_string_length(pattern) || regex || !behavior || strcmp(behavior, "Isolated") ||
+                json_is_true(json_object_get(p, "invert")))
+                return refuse(r, "pre_tokenizer",
+                              "of Split, only one with a Regex, behavior Isolated, not inverted, is supported");
             regex = found;
         } else if (!strcmp(type_of(p), "ByteLevel")) {
-            if (json_is_true(json_object_get(p, "add_prefix_space"))) return refuse(r, "pre_tokenizer.add_prefix_space", "only false is supported");
+            if (json_is_true(json_object_get(p, "add_prefix_space")))
+                return refuse(r, "pre_tokenizer.add_prefix_space", "only false is supported");
             const json_t *own = json_object_get(p, "use_regex");
             if (!regex && (!own || json_is_true(own))) regex = sl_pattern_gpt2;
         } else {
-            return sl_fail(r->err, SL_ERR_UNSUPPORTED, "%s: field pre_tokenizer: type %s, supported are Split and ByteLevel", r->path, type_of(p));
+            return sl_fail(r->err, SL_ERR_UNSUPPORTED, "%s: field pre_tokenizer: type %s, supported are Split and ByteLevel",
+                           r->path, type_of(p));
         }
     }
     return regex ? sl_pattern_new(r->path, regex, &r->tok->pattern, r->err) : refuse(r, "pre_tokenizer", "no pattern");
@@ -165,8 +179,8 @@ static int read_template(reader *r, const json_t *post) {
     int32_t id = sl_tokenizer_find(r->tok, name);
     if (id < 0 || json_array_size(ids) != 1 || !json_is_integer(json_array_get(ids, 0)) ||
         json_integer_value(json_array_get(ids, 0)) != id)
-        return sl_fail(r->err, SL_ERR_UNSUPPORTED, "%s: field post_processor.special_tokens: %.60s is not one id, that of the added token",
-                       r->path, name);
+        return sl_fail(r->err, SL_ERR_UNSUPPORTED,
+                       "%s: field post_processor.special_tokens: %.60s is not one id, that of the added token", r->path, name);
     if (r->tok->add_bos) return refuse(r, "post_processor", "two templates with a special token");
     r->tok->bos = id;
     r->tok->add_bos = 1;
@@ -177,7 +191,8 @@ static int read_post_processor(reader *r, const json_t *post) {
     if (!post || json_is_null(post) || !strcmp(type_of(post), "ByteLevel")) return 0; // ByteLevel changes offsets alone
     if (!strcmp(type_of(post), "TemplateProcessing")) return read_template(r, post);
     if (strcmp(type_of(post), "Sequence"))
-        return sl_fail(r->err, SL_ERR_UNSUPPORTED, "%s: field post_processor: type %s, supported are TemplateProcessing and ByteLevel", r->path,
+        return sl_fail(r->err, SL_ERR_UNSUPPORTED,
+                       "%s: field post_processor: type %s, supported are TemplateProcessing and ByteLevel", r->path,
                        type_of(post));
     const json_t *list = json_object_get(post, "processors");
     int rc = 0;
@@ -187,7 +202,9 @@ static int read_post_processor(reader *r, const json_t *post) {
 
 static int read_all(reader *r) {
     const json_t *normalizer = json_object_get(r->root, "normalizer");
-    if (normalizer && !json_is_null(normalizer)) return sl_fail(r->err, SL_ERR_UNSUPPORTED, "%s: field normalizer: type %s, only null is supported", r->path, type_of(normalizer));
+    if (normalizer && !json_is_null(normalizer))
+        return sl_fail(r->err, SL_ERR_UNSUPPORTED, "%s: field normalizer: type %s, only null is supported", r->path,
+                       type_of(normalizer));
     make_alphabet(r->byte_of);
     int rc = read_added(r);
     if (!rc) rc = read_model(r);
@@ -205,8 +222,10 @@ int sl_bpe_json_load(const char *dir, int *is_bpe, sl_tokenizer *tok, sl_error *
     reader r = {.path = path, .root = root, .model = json_object_get(root, "model"), .tok = tok, .err = err};
     if (strcmp(type_of(r.model), "BPE") || json_is_true(json_object_get(r.model, "byte_fallback")) ||
         strcmp(type_of(json_object_get(root, "decoder")), "ByteLevel")) {
-        sl_fail(err, SL_ERR_UNSUPPORTED, "%s: field model: type %s%s; only byte-level BPE is read from tokenizer.json, and no tokenizer.model is beside it",
-                path, type_of(r.model), json_is_true(json_object_get(r.model, "byte_fallback")) ? " with byte_fallback" : "");
+        sl_fail(
+            err, SL_ERR_UNSUPPORTED,
+            "%s: field model: type %s%s; only byte-level BPE is read from tokenizer.json, and no tokenizer.model is beside it",
+            path, type_of(r.model), json_is_true(json_object_get(r.model, "byte_fallback")) ? " with byte_fallback" : "");
     } else {
         *is_bpe = 1;
         tok->kind = "bpe";

@@ -12,9 +12,9 @@ typedef enum { FAMILY_LLAMA2, FAMILY_LLAMA3, FAMILY_MISTRAL, FAMILY_CHATML } fam
 struct sl_chat_template {
     const char *name;
     family family;
-    const char *marks[4];     // all are in the Jinja text
-    const char *absent[4];    // none of these is
-    size_t most;              // bytes of the Jinja text; 0: any
+    const char *marks[4];  // all are in the Jinja text
+    const char *absent[4]; // none of these is
+    size_t most;           // bytes of the Jinja text; 0: any
     // Llama 3: the date in the system block; today: the template asks the clock
     int dated, today;
     // Mistral: what stands around a user's turn, before and after an assistant's
@@ -25,29 +25,74 @@ struct sl_chat_template {
 };
 
 static const sl_chat_template templates[] = {
-    {.name = "llama2", .family = FAMILY_LLAMA2, .marks = {"bos_token + '[INST] ' + content.strip() + ' [/INST]'", "'<<SYS>>\\n' + system_message"},
+    {.name = "llama2",
+     .family = FAMILY_LLAMA2,
+     .marks = {"bos_token + '[INST] ' + content.strip() + ' [/INST]'", "'<<SYS>>\\n' + system_message"},
      .absent = {"elif true"}},
-    {.name = "llama3.2", .family = FAMILY_LLAMA3, .dated = 1, .today = 1,
-     .marks = {"Cutting Knowledge Date: December 2023", "so we can slot it into the right place", "strftime_now"}, .absent = {"<function="}},
-    {.name = "llama3.1", .family = FAMILY_LLAMA3, .dated = 1,
+    {.name = "llama3.2",
+     .family = FAMILY_LLAMA3,
+     .dated = 1,
+     .today = 1,
+     .marks = {"Cutting Knowledge Date: December 2023", "so we can slot it into the right place", "strftime_now"},
+     .absent = {"<function="}},
+    {.name = "llama3.1",
+     .family = FAMILY_LLAMA3,
+     .dated = 1,
      .marks = {"Cutting Knowledge Date: December 2023", "so we can slot it into the right place", "\"26 Jul 2024\""},
      .absent = {"strftime_now", "<function="}},
-    {.name = "llama3", .family = FAMILY_LLAMA3, .marks = {"'<|start_header_id|>' + message['role'] + '<|end_header_id|>", "message['content'] | trim", "'<|eot_id|>'"},
-     .absent = {"tool", "Cutting Knowledge", "date"}, .most = 700},
-    {.name = "mistral-v7", .family = FAMILY_MISTRAL, .marks = {"'[SYSTEM_PROMPT] ' + message['content'] + '[/SYSTEM_PROMPT]'", "'[INST] ' + message['content'] + '[/INST]'"},
-     .inst = "[INST] ", .end_inst = "[/INST]", .reply = " ", .system = SYSTEM_OWN},
-    {.name = "mistral-v3", .family = FAMILY_MISTRAL, .marks = {"\"[AVAILABLE_TOOLS] [\"", "\"[INST] \" +", "|trim + eos_token"},
-     .inst = "[INST] ", .end_inst = "[/INST]", .reply = " ", .system = SYSTEM_LAST, .trim_reply = 1},
-    {.name = "mistral-v3-tekken", .family = FAMILY_MISTRAL, .marks = {"\"[AVAILABLE_TOOLS][\"", "\"[INST]\" +", "message[\"content\"] + eos_token"},
-     .inst = "[INST]", .end_inst = "[/INST]", .reply = "", .system = SYSTEM_LAST},
-    {.name = "mistral-v1", .family = FAMILY_MISTRAL, .marks = {"' [INST] ' + system_message", "' ' + message['content'] + eos_token"},
-     .inst = " [INST] ", .end_inst = " [/INST]", .reply = " ", .system = SYSTEM_FIRST},
-    {.name = "mistral-v0", .family = FAMILY_MISTRAL, .marks = {"'[INST] ' + message['content'] + ' [/INST]'", "Only user and assistant roles are supported!"},
-     .absent = {"system_message", "SYS"}, .inst = "[INST] ", .end_inst = " [/INST]", .reply = "", .system = SYSTEM_REFUSED},
-    {.name = "qwen2.5", .family = FAMILY_CHATML, .marks = {"You are Qwen, created by Alibaba Cloud. You are a helpful assistant.", "'<|im_start|>' + message.role + '\\n' + message.content"},
-     .absent = {"<think>"}, .default_system = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."},
-    {.name = "chatml", .family = FAMILY_CHATML, .marks = {"'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>'"},
-     .absent = {"tool", "elif"}, .most = 400},
+    {.name = "llama3",
+     .family = FAMILY_LLAMA3,
+     .marks = {"'<|start_header_id|>' + message['role'] + '<|end_header_id|>", "message['content'] | trim", "'<|eot_id|>'"},
+     .absent = {"tool", "Cutting Knowledge", "date"},
+     .most = 700},
+    {.name = "mistral-v7",
+     .family = FAMILY_MISTRAL,
+     .marks = {"'[SYSTEM_PROMPT] ' + message['content'] + '[/SYSTEM_PROMPT]'", "'[INST] ' + message['content'] + '[/INST]'"},
+     .inst = "[INST] ",
+     .end_inst = "[/INST]",
+     .reply = " ",
+     .system = SYSTEM_OWN},
+    {.name = "mistral-v3",
+     .family = FAMILY_MISTRAL,
+     .marks = {"\"[AVAILABLE_TOOLS] [\"", "\"[INST] \" +", "|trim + eos_token"},
+     .inst = "[INST] ",
+     .end_inst = "[/INST]",
+     .reply = " ",
+     .system = SYSTEM_LAST,
+     .trim_reply = 1},
+    {.name = "mistral-v3-tekken",
+     .family = FAMILY_MISTRAL,
+     .marks = {"\"[AVAILABLE_TOOLS][\"", "\"[INST]\" +", "message[\"content\"] + eos_token"},
+     .inst = "[INST]",
+     .end_inst = "[/INST]",
+     .reply = "",
+     .system = SYSTEM_LAST},
+    {.name = "mistral-v1",
+     .family = FAMILY_MISTRAL,
+     .marks = {"' [INST] ' + system_message", "' ' + message['content'] + eos_token"},
+     .inst = " [INST] ",
+     .end_inst = " [/INST]",
+     .reply = " ",
+     .system = SYSTEM_FIRST},
+    {.name = "mistral-v0",
+     .family = FAMILY_MISTRAL,
+     .marks = {"'[INST] ' + message['content'] + ' [/INST]'", "Only user and assistant roles are supported!"},
+     .absent = {"system_message", "SYS"},
+     .inst = "[INST] ",
+     .end_inst = " [/INST]",
+     .reply = "",
+     .system = SYSTEM_REFUSED},
+    {.name = "qwen2.5",
+     .family = FAMILY_CHATML,
+     .marks = {"You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
+               "'<|im_start|>' + message.role + '\\n' + message.content"},
+     .absent = {"<think>"},
+     .default_system = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."},
+    {.name = "chatml",
+     .family = FAMILY_CHATML,
+     .marks = {"'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>'"},
+     .absent = {"tool", "elif"},
+     .most = 400},
 };
 enum { N_TEMPLATES = sizeof templates / sizeof *templates };
 
@@ -57,10 +102,13 @@ const sl_chat_template *sl_chat_find(const char *name) {
     return NULL;
 }
 
-const char *sl_chat_name(const sl_chat_template *t) { return t->name; }
+const char *sl_chat_name(const sl_chat_template *t) {
+    return t->name;
+}
 
 const char *sl_chat_names(void) {
-    return "llama2, llama3, llama3.1, llama3.2, mistral-v0, mistral-v1, mistral-v3, mistral-v3-tekken, mistral-v7, chatml, qwen2.5";
+    return "llama2, llama3, llama3.1, llama3.2, mistral-v0, mistral-v1, mistral-v3, mistral-v3-tekken, mistral-v7, chatml, "
+           "qwen2.5";
 }
 
 // ---- recognition ----
@@ -80,7 +128,9 @@ int sl_chat_detect(const char *jinja, const sl_chat_template **out, sl_error *er
         *out = &templates[i];
         return 0;
     }
-    return sl_fail(err, SL_ERR_UNSUPPORTED, "the model's chat template is none that is known here; pass --chat-template with one of: %s", sl_chat_names());
+    return sl_fail(err, SL_ERR_UNSUPPORTED,
+                   "the model's chat template is none that is known here; pass --chat-template with one of: %s",
+                   sl_chat_names());
 }
 
 // chat_template: a string, or a list of {name, template} of which "default" counts.
@@ -118,16 +168,20 @@ int sl_chat_load(const char *dir, const sl_chat_template **out, sl_error *err) {
         json_decref(root);
         if (jinja) return rc;
     }
-    return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: the model brings no chat template; pass --chat-template with one of: %s", dir, sl_chat_names());
+    return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: the model brings no chat template; pass --chat-template with one of: %s", dir,
+                   sl_chat_names());
 }
 
 // ---- rendering ----
 
-typedef struct span { const char *s; size_t n; } span;
+typedef struct span {
+    const char *s;
+    size_t n;
+} span;
 
 static int is_white(unsigned c) { // Python's str.isspace, which Jinja's trim uses
-    return (c >= 9 && c <= 13) || (c >= 28 && c <= 32) || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) ||
-           c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+    return (c >= 9 && c <= 13) || (c >= 28 && c <= 32) || c == 0x85 || c == 0xa0 || c == 0x1680 ||
+           (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
 static unsigned char_at(const unsigned char *s, size_t n, size_t *len) { // white space has at most 3 bytes
@@ -150,10 +204,18 @@ static span trim(span x) {
     return x;
 }
 
-static span content(const sl_message *m) { return (span){m->content, m->n}; }
-static int is_role(const sl_message *m, const char *role) { return !strcmp(m->role, role); }
-static int put(sl_text *out, const char *s, sl_error *err) { return sl_text_append(out, s, strlen(s), err); }
-static int put_span(sl_text *out, span s, sl_error *err) { return sl_text_append(out, s.s, s.n, err); }
+static span content(const sl_message *m) {
+    return (span){m->content, m->n};
+}
+static int is_role(const sl_message *m, const char *role) {
+    return !strcmp(m->role, role);
+}
+static int put(sl_text *out, const char *s, sl_error *err) {
+    return sl_text_append(out, s, strlen(s), err);
+}
+static int put_span(sl_text *out, span s, sl_error *err) {
+    return sl_text_append(out, s.s, s.n, err);
+}
 
 static int put3(sl_text *out, const char *a, span b, const char *c, sl_error *err) {
     int rc = put(out, a, err);
@@ -165,7 +227,8 @@ static int put3(sl_text *out, const char *a, span b, const char *c, sl_error *er
 static int check_turns(const sl_chat_template *t, const sl_message *m, int n, sl_error *err) {
     for (int i = 0; i < n; i++)
         if (!is_role(&m[i], i % 2 ? "assistant" : "user"))
-            return sl_fail(err, SL_ERR_ARG, "chat template %s: message %d has role \"%s\", expected \"%s\"", t->name, i, m[i].role, i % 2 ? "assistant" : "user");
+            return sl_fail(err, SL_ERR_ARG, "chat template %s: message %d has role \"%s\", expected \"%s\"", t->name, i,
+                           m[i].role, i % 2 ? "assistant" : "user");
     return 0;
 }
 
@@ -179,8 +242,9 @@ static int render_llama3(const sl_chat_template *t, const sl_message *m, int n, 
         if (t->today && localtime_r(&clock, &tm)) strftime(now, sizeof now, "%d %b %Y", &tm);
         span system = {"", 0};
         if (n > 0 && is_role(&m[0], "system")) system = trim(content(&m[from++]));
-        if (!rc) rc = put3(out, "<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\nToday Date: ",
-                           (span){date ? date : now, strlen(date ? date : now)}, "\n\n", err);
+        if (!rc)
+            rc = put3(out, "<|start_header_id|>system<|end_header_id|>\n\nCutting Knowledge Date: December 2023\nToday Date: ",
+                      (span){date ? date : now, strlen(date ? date : now)}, "\n\n", err);
         if (!rc) rc = put3(out, "", system, "<|eot_id|>", err);
     }
     for (int i = from; !rc && i < n; i++) {
@@ -208,7 +272,8 @@ static int render_llama2(const sl_chat_template *t, const sl_message *m, int n, 
 
 static int render_mistral(const sl_chat_template *t, const sl_message *m, int n, sl_text *out, sl_error *err) {
     int has_system = n > 0 && is_role(&m[0], "system") && t->system != SYSTEM_OWN, rc = 0;
-    if (has_system && t->system == SYSTEM_REFUSED) return sl_fail(err, SL_ERR_ARG, "chat template %s takes no system message", t->name);
+    if (has_system && t->system == SYSTEM_REFUSED)
+        return sl_fail(err, SL_ERR_ARG, "chat template %s takes no system message", t->name);
     if (t->system != SYSTEM_OWN) rc = check_turns(t, m + has_system, n - has_system, err);
     if (!rc) rc = put(out, "<s>", err);
     for (int i = has_system; !rc && i < n; i++) {
@@ -222,7 +287,8 @@ static int render_mistral(const sl_chat_template *t, const sl_message *m, int n,
         } else if (is_role(&m[i], "system")) {
             rc = put3(out, "[SYSTEM_PROMPT] ", content(&m[i]), "[/SYSTEM_PROMPT]", err);
         } else {
-            rc = sl_fail(err, SL_ERR_ARG, "chat template %s: message %d has role \"%s\", expected system, user or assistant", t->name, i, m[i].role);
+            rc = sl_fail(err, SL_ERR_ARG, "chat template %s: message %d has role \"%s\", expected system, user or assistant",
+                         t->name, i, m[i].role);
         }
     }
     return rc;
@@ -239,11 +305,16 @@ static int render_chatml(const sl_chat_template *t, const sl_message *m, int n, 
     return rc ? rc : put(out, "<|im_start|>assistant\n", err);
 }
 
-int sl_chat_render(const sl_chat_template *t, const sl_message *messages, int n, const char *date, sl_text *out, sl_error *err) {
+int sl_chat_render(const sl_chat_template *t, const sl_message *messages, int n, const char *date, sl_text *out,
+                   sl_error *err) {
     switch (t->family) {
-    case FAMILY_LLAMA3: return render_llama3(t, messages, n, date, out, err);
-    case FAMILY_LLAMA2: return render_llama2(t, messages, n, out, err);
-    case FAMILY_MISTRAL: return render_mistral(t, messages, n, out, err);
-    default: return render_chatml(t, messages, n, out, err);
+    case FAMILY_LLAMA3:
+        return render_llama3(t, messages, n, date, out, err);
+    case FAMILY_LLAMA2:
+        return render_llama2(t, messages, n, out, err);
+    case FAMILY_MISTRAL:
+        return render_mistral(t, messages, n, out, err);
+    default:
+        return render_chatml(t, messages, n, out, err);
     }
 }

@@ -10,7 +10,7 @@
 typedef struct sl_message {
     const char *role; // "system", "user", "assistant"
     const char *content;
-    size_t n;         // bytes of content
+    size_t n; // bytes of content
 } sl_message;
 
 typedef struct sl_chat_template sl_chat_template; // const, static

@@ -23,7 +23,7 @@ typedef struct sl_bpe sl_bpe;
 int sl_bpe_new(int n_vocab, int ignore_merges, sl_bpe **out, sl_error *err);
 void sl_bpe_free(sl_bpe *bpe);
 int sl_bpe_add(sl_bpe *bpe, const char *file, int32_t id, const char *bytes, size_t n, sl_error *err); // once per id
-int32_t sl_bpe_find(const sl_bpe *bpe, const char *bytes, size_t n); // -1: no such token
+int32_t sl_bpe_find(const sl_bpe *bpe, const char *bytes, size_t n);                                   // -1: no such token
 // Merge of rank `rank` joins two tokens into the token of their bytes. SL_ERR_FORMAT if one of the three is unknown.
 int sl_bpe_merge(sl_bpe *bpe, const char *file, int32_t rank, int32_t left, int32_t right, sl_error *err);
 int sl_bpe_finish(sl_bpe *bpe, const char *file, sl_error *err); // every byte must be a token
@@ -63,19 +63,19 @@ struct sl_tokenizer {
     int n_vocab;
     int32_t bos, eos;
     int add_bos;
-    sl_added *added;      // sorted by bytes once indexed
+    sl_added *added; // sorted by bytes once indexed
     int n_added;
     int first_added[257]; // of each first byte: [first_added[b], first_added[b + 1])
     int32_t *added_of;    // [n_added_of], place in `added` by id, -1: none
     int32_t n_added_of;
-    sl_pattern *pattern;  // byte-level BPE
+    sl_pattern *pattern; // byte-level BPE
     sl_bpe *bpe;
-    sl_spm *spm;          // or SentencePiece
+    sl_spm *spm; // or SentencePiece
 };
 
 int sl_tokenizer_add(sl_tokenizer *tok, int32_t id, const char *text, size_t n, int special, sl_error *err);
 int sl_tokenizer_index(sl_tokenizer *tok, const char *file, sl_error *err); // after the last add; refuses equal ids or texts
-const sl_added *sl_tokenizer_added(const sl_tokenizer *tok, int32_t id);   // NULL: id is not an added token
+const sl_added *sl_tokenizer_added(const sl_tokenizer *tok, int32_t id);    // NULL: id is not an added token
 int sl_bpe_json_load(const char *dir, int *is_bpe, sl_tokenizer *tok, sl_error *err); // *is_bpe 0: some other tokenizer.json
 int sl_tiktoken_load(const char *path, const char *data, size_t n, sl_tokenizer *tok, sl_error *err);
 

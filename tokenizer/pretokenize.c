@@ -10,8 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char sl_pattern_llama3[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
-                                 "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+const char sl_pattern_llama3[] =
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
+    "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 const char sl_pattern_gpt2[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
 #define WHITE "\\t-\\r\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
@@ -22,22 +23,30 @@ struct sl_pattern {
     pcre2_code *code;
 };
 
-static int put(sl_text *out, const char *s, sl_error *err) { return sl_text_append(out, s, strlen(s), err); }
+static int put(sl_text *out, const char *s, sl_error *err) {
+    return sl_text_append(out, s, strlen(s), err);
+}
 
-// In a class the first ']' is a letter. An unescaped '[' there nests classes in some engines and is a letter in others: refused.
+// In a class the first ']' is a letter. An unescaped '[' there nests classes in some engines and is a letter in others:
+// refused.
 static int spell_out_white(const char *file, const char *regex, sl_text *out, sl_error *err) {
     int in_class = 0, rc = 0;
     for (const char *p = regex; !rc && *p; p++) {
         if (*p == '\\' && p[1]) {
             p++;
-            if (*p == 's') rc = put(out, in_class ? WHITE : "[" WHITE "]", err);
-            else if (*p == 'S' && !in_class) rc = put(out, "[^" WHITE "]", err);
-            else if (*p == 'S') rc = sl_fail(err, SL_ERR_UNSUPPORTED, "%s: pre_tokenizer pattern: \\S inside a character class", file);
-            else rc = sl_text_append(out, p - 1, 2, err);
+            if (*p == 's')
+                rc = put(out, in_class ? WHITE : "[" WHITE "]", err);
+            else if (*p == 'S' && !in_class)
+                rc = put(out, "[^" WHITE "]", err);
+            else if (*p == 'S')
+                rc = sl_fail(err, SL_ERR_UNSUPPORTED, "%s: pre_tokenizer pattern: \\S inside a character class", file);
+            else
+                rc = sl_text_append(out, p - 1, 2, err);
             continue;
         }
         const char *from = p;
-        if (*p == '[' && in_class) return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: pre_tokenizer pattern: [ inside a character class", file);
+        if (*p == '[' && in_class)
+            return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: pre_tokenizer pattern: [ inside a character class", file);
         if (*p == '[') {
             in_class = 1;
             if (p[1] == '^') p++;
@@ -61,7 +70,8 @@ int sl_pattern_new(const char *file, const char *regex, sl_pattern **out, sl_err
         if (!p->code) {
             PCRE2_UCHAR why[160];
             pcre2_get_error_message(code, why, sizeof why);
-            rc = sl_fail(err, SL_ERR_UNSUPPORTED, "%s: pre_tokenizer pattern: %s (at byte %zu of its spelled-out form)", file, (char *)why, at);
+            rc = sl_fail(err, SL_ERR_UNSUPPORTED, "%s: pre_tokenizer pattern: %s (at byte %zu of its spelled-out form)", file,
+                         (char *)why, at);
         }
     }
     sl_text_free(&spelled);
@@ -87,7 +97,9 @@ static size_t utf8_length(const unsigned char *s, size_t n) {
     if (s[0] < 0xc2 || s[0] > 0xf4 || n < len) return 0;
     for (size_t i = 1; i < len; i++)
         if ((s[i] & 0xc0) != 0x80) return 0;
-    if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) || (s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f)) return 0;
+    if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) || (s[0] == 0xf0 && s[1] < 0x90) ||
+        (s[0] == 0xf4 && s[1] > 0x8f))
+        return 0;
     return len;
 }
 
@@ -118,7 +130,8 @@ static void end_matcher(matcher *m) {
 static int begin_matcher(matcher *m, size_t n, sl_error *err) {
     size_t stack = n < MOST_STACK / 64 - 4096 ? 64 * (n + 4096) : MOST_STACK;
     size_t steps = n < UINT32_MAX / 32 ? 10000000 + 16 * n : UINT32_MAX;
-    *m = (matcher){pcre2_match_data_create(1, NULL), pcre2_match_context_create(NULL), pcre2_jit_stack_create(32 << 10, stack, NULL)};
+    *m = (matcher){pcre2_match_data_create(1, NULL), pcre2_match_context_create(NULL),
+                   pcre2_jit_stack_create(32 << 10, stack, NULL)};
     if (!m->data || !m->limits) { // no stack: PCRE2 has no JIT, or the address space is short; its own will do
         end_matcher(m);
         return sl_fail(err, SL_ERR_MEMORY, "pre-tokenizer: out of memory");
@@ -132,12 +145,13 @@ static int match_failed(int code, size_t at, sl_error *err) { // `at`: in the te
     PCRE2_UCHAR why[160];
     pcre2_get_error_message(code, why, sizeof why);
     int memory = code == PCRE2_ERROR_NOMEMORY || code == PCRE2_ERROR_JIT_STACKLIMIT || code == PCRE2_ERROR_HEAPLIMIT;
-    return sl_fail(err, memory ? SL_ERR_MEMORY : SL_ERR_UNSUPPORTED, "pre-tokenizer: its pattern gives up on the text at byte %zu: %s", at, (char *)why);
+    return sl_fail(err, memory ? SL_ERR_MEMORY : SL_ERR_UNSUPPORTED,
+                   "pre-tokenizer: its pattern gives up on the text at byte %zu: %s", at, (char *)why);
 }
 
 // `offset` is where this run starts, for messages.
-static int split_valid(const sl_pattern *p, const matcher *m, const char *text, size_t n, size_t offset, sl_piece_fn fn, void *ctx,
-                       sl_error *err) {
+static int split_valid(const sl_pattern *p, const matcher *m, const char *text, size_t n, size_t offset, sl_piece_fn fn,
+                       void *ctx, sl_error *err) {
     size_t at = 0;
     const PCRE2_SIZE *span = pcre2_get_ovector_pointer(m->data);
     while (at < n) {

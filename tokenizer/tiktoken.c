@@ -44,7 +44,8 @@ static int read_line(const char *path, int line, const char *s, size_t n, int n_
     return sl_bpe_add(bpe, path, (int32_t)id, bytes, (size_t)length, err);
 }
 
-// tiktoken merges the neighbours whose union has the lowest rank: every split of a token into two tokens is a merge of its rank.
+// tiktoken merges the neighbours whose union has the lowest rank: every split of a token into two tokens is a merge of its
+// rank.
 static int add_merges(const char *path, int n_ranks, sl_bpe *bpe, sl_error *err) {
     for (int32_t id = 0; id < n_ranks; id++) {
         size_t n = 0;
@@ -60,15 +61,25 @@ static int add_merges(const char *path, int n_ranks, sl_bpe *bpe, sl_error *err)
 
 static int add_specials(int32_t first, sl_tokenizer *tok, sl_error *err) {
     static const char *const names[] = {
-        "<|begin_of_text|>", "<|end_of_text|>", "<|reserved_special_token_0|>", "<|reserved_special_token_1|>",
-        "<|finetune_right_pad_id|>", "<|reserved_special_token_2|>", "<|start_header_id|>", "<|end_header_id|>", "<|eom_id|>",
-        "<|eot_id|>", "<|python_tag|>",
+        "<|begin_of_text|>",
+        "<|end_of_text|>",
+        "<|reserved_special_token_0|>",
+        "<|reserved_special_token_1|>",
+        "<|finetune_right_pad_id|>",
+        "<|reserved_special_token_2|>",
+        "<|start_header_id|>",
+        "<|end_header_id|>",
+        "<|eom_id|>",
+        "<|eot_id|>",
+        "<|python_tag|>",
     };
     enum { NAMED = sizeof names / sizeof *names };
     for (int i = 0; i < N_SPECIAL; i++) {
         char name[64];
-        if (i < NAMED) snprintf(name, sizeof name, "%s", names[i]);
-        else snprintf(name, sizeof name, "<|reserved_special_token_%d|>", i - NAMED + 3);
+        if (i < NAMED)
+            snprintf(name, sizeof name, "%s", names[i]);
+        else
+            snprintf(name, sizeof name, "<|reserved_special_token_%d|>", i - NAMED + 3);
         int rc = sl_tokenizer_add(tok, first + i, name, strlen(name), 1, err);
         if (rc) return rc;
     }

@@ -81,7 +81,8 @@ int sl_tokenizer_index(sl_tokenizer *tok, const char *file, sl_error *err) {
     for (int i = 0; i < tok->n_added; i++) {
         const sl_added *a = &tok->added[i];
         if (tok->added_of[a->id] >= 0) return sl_fail(err, SL_ERR_FORMAT, "%s: two added tokens have the id %d", file, a->id);
-        if (i > 0 && by_bytes(a - 1, a) == 0) return sl_fail(err, SL_ERR_FORMAT, "%s: two added tokens have the text %.60s", file, a->text);
+        if (i > 0 && by_bytes(a - 1, a) == 0)
+            return sl_fail(err, SL_ERR_FORMAT, "%s: two added tokens have the text %.60s", file, a->text);
         tok->added_of[a->id] = i;
     }
     for (int b = 0, i = 0; b <= 256; b++) {
@@ -146,7 +147,8 @@ static int load_model_file(const char *dir, sl_tokenizer *tok, sl_error *err) {
     sl_text data = {0};
     snprintf(path, sizeof path, "%s/tokenizer.model", dir);
     int rc = read_file(path, &data, err), lines = !rc && data.n > 0 && data.data[0] != '\n';
-    for (size_t i = 0; lines && i < data.n && i < 64 && data.data[i] != '\n'; i++) lines = data.data[i] >= ' ' && data.data[i] <= '~';
+    for (size_t i = 0; lines && i < data.n && i < 64 && data.data[i] != '\n'; i++)
+        lines = data.data[i] >= ' ' && data.data[i] <= '~';
     if (!rc) rc = lines ? sl_tiktoken_load(path, data.data, data.n, tok, err) : load_sentencepiece(path, tok, err);
     sl_text_free(&data);
     return rc;
@@ -179,7 +181,8 @@ static int load(const char *dir, sl_tokenizer *tok, sl_error *err) {
         int has_json = access(path, F_OK) == 0;
         snprintf(path, sizeof path, "%s/tokenizer.model", dir);
         if (access(path, F_OK)) // sl_bpe_json_load has said why tokenizer.json is not it
-            return has_json ? SL_ERR_UNSUPPORTED : sl_fail(err, SL_ERR_IO, "%s: neither tokenizer.json nor tokenizer.model is there", dir);
+            return has_json ? SL_ERR_UNSUPPORTED
+                            : sl_fail(err, SL_ERR_IO, "%s: neither tokenizer.json nor tokenizer.model is there", dir);
         rc = load_model_file(dir, tok, err);
         if (rc) return rc;
     }
@@ -210,10 +213,18 @@ void sl_tokenizer_free(sl_tokenizer *tok) {
     free(tok);
 }
 
-const char *sl_tokenizer_kind(const sl_tokenizer *tok) { return tok->kind; }
-int sl_tokenizer_n_vocab(const sl_tokenizer *tok) { return tok->n_vocab; }
-int32_t sl_tokenizer_bos(const sl_tokenizer *tok) { return tok->bos; }
-int32_t sl_tokenizer_eos(const sl_tokenizer *tok) { return tok->eos; }
+const char *sl_tokenizer_kind(const sl_tokenizer *tok) {
+    return tok->kind;
+}
+int sl_tokenizer_n_vocab(const sl_tokenizer *tok) {
+    return tok->n_vocab;
+}
+int32_t sl_tokenizer_bos(const sl_tokenizer *tok) {
+    return tok->bos;
+}
+int32_t sl_tokenizer_eos(const sl_tokenizer *tok) {
+    return tok->eos;
+}
 
 // ---- text to ids ----
 
@@ -221,8 +232,10 @@ int32_t sl_tokenizer_eos(const sl_tokenizer *tok) { return tok->eos; }
 static int first_from(const sl_tokenizer *tok, int lo, int hi, size_t at, int byte) {
     while (lo < hi) {
         int mid = lo + (hi - lo) / 2;
-        if ((unsigned char)tok->added[mid].text[at] < byte) lo = mid + 1;
-        else hi = mid;
+        if ((unsigned char)tok->added[mid].text[at] < byte)
+            lo = mid + 1;
+        else
+            hi = mid;
     }
     return lo;
 }
@@ -299,9 +312,12 @@ static int append_spm(const sl_tokenizer *tok, int32_t id, int drop_blank, sl_te
     int rc = 0, first = 1;
     for (const char *p = piece; !rc && *p; first = 0) {
         int blank = !strncmp(p, "\xe2\x96\x81", 3);
-        if (blank && first && drop_blank) p += 3;
-        else if (blank) rc = sl_text_append(text, " ", 1, err), p += 3;
-        else rc = sl_text_append(text, p++, 1, err);
+        if (blank && first && drop_blank)
+            p += 3;
+        else if (blank)
+            rc = sl_text_append(text, " ", 1, err), p += 3;
+        else
+            rc = sl_text_append(text, p++, 1, err);
     }
     return rc;
 }
@@ -341,7 +357,9 @@ static int utf8_need(const unsigned char *s, int n) {
     return need;
 }
 
-static int append_replacement(sl_text *text, sl_error *err) { return sl_text_append(text, "\xef\xbf\xbd", 3, err); }
+static int append_replacement(sl_text *text, sl_error *err) {
+    return sl_text_append(text, "\xef\xbf\xbd", 3, err);
+}
 
 static int feed_byte(sl_detok_stream *s, unsigned char byte, sl_text *text, sl_error *err) {
     int rc = 0;

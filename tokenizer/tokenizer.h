@@ -29,10 +29,10 @@ void sl_ids_free(sl_ids *ids);
 int sl_tokenizer_load(const char *dir, sl_tokenizer **out, sl_error *err);
 void sl_tokenizer_free(sl_tokenizer *tok);
 
-const char *sl_tokenizer_kind(const sl_tokenizer *tok); // "bpe", "tiktoken", "sentencepiece"
-int sl_tokenizer_n_vocab(const sl_tokenizer *tok);      // largest id + 1
-int32_t sl_tokenizer_bos(const sl_tokenizer *tok);      // -1: none
-int32_t sl_tokenizer_eos(const sl_tokenizer *tok);      // -1: none
+const char *sl_tokenizer_kind(const sl_tokenizer *tok);                // "bpe", "tiktoken", "sentencepiece"
+int sl_tokenizer_n_vocab(const sl_tokenizer *tok);                     // largest id + 1
+int32_t sl_tokenizer_bos(const sl_tokenizer *tok);                     // -1: none
+int32_t sl_tokenizer_eos(const sl_tokenizer *tok);                     // -1: none
 int32_t sl_tokenizer_find(const sl_tokenizer *tok, const char *piece); // id of a special or added token's string, or -1
 int sl_tokenizer_is_special(const sl_tokenizer *tok, int32_t id);
 
@@ -55,8 +55,8 @@ int sl_detokenize(const sl_tokenizer *tok, const int32_t *ids, size_t n, int spe
 // first-blank state) in the stream. Bytes that can never become UTF-8 come out as U+FFFD.
 typedef struct sl_detok_stream {
     const sl_tokenizer *tok;
-    int specials;      // write special tokens' strings
-    int at_start;      // nothing decoded yet
+    int specials; // write special tokens' strings
+    int at_start; // nothing decoded yet
     unsigned char held[4];
     int n_held;
 } sl_detok_stream;

@@ -13,9 +13,9 @@
 #include <string.h>
 
 enum {
-    PANEL_ROWS = 64,  // rows of one BLAS call (backend.h says why it is fixed)
-    PANEL_OUTS = 64,  // weight rows that are widened to fp32 at a time
-    SMALL = 1 << 14,  // below so many elements a parallel region costs more than it saves
+    PANEL_ROWS = 64, // rows of one BLAS call (backend.h says why it is fixed)
+    PANEL_OUTS = 64, // weight rows that are widened to fp32 at a time
+    SMALL = 1 << 14, // below so many elements a parallel region costs more than it saves
 };
 
 // Only OpenBLAS has this; any other CBLAS links too.
@@ -27,7 +27,8 @@ static int n_threads;
 
 static const sl_cpu_ops *const all_ops[] = {
 #if defined(__x86_64__)
-    &sl_cpu_ops_avx512, &sl_cpu_ops_avx2,
+    &sl_cpu_ops_avx512,
+    &sl_cpu_ops_avx2,
 #endif
     &sl_cpu_ops_portable,
 };
@@ -37,13 +38,18 @@ int sl_cpu_has(const char *isa) {
     if (!strcmp(isa, "avx512"))
         return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
                __builtin_cpu_supports("avx512dq");
-    if (!strcmp(isa, "avx2")) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    if (!strcmp(isa, "avx2"))
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
 #endif
     return !strcmp(isa, "portable");
 }
 
-const char *sl_cpu_isa(void) { return ops->isa; }
-int sl_cpu_threads(void) { return n_threads; }
+const char *sl_cpu_isa(void) {
+    return ops->isa;
+}
+int sl_cpu_threads(void) {
+    return n_threads;
+}
 
 static int pick_ops(sl_error *err) {
     const char *forced = getenv("SLEIGH_ISA");
@@ -53,7 +59,8 @@ static int pick_ops(sl_error *err) {
         ops = all_ops[i];
         return 0;
     }
-    return sl_fail(err, SL_ERR_ARG, "SLEIGH_ISA=%s: expected avx512, avx2 or portable, as far as this processor has it", forced);
+    return sl_fail(err, SL_ERR_ARG, "SLEIGH_ISA=%s: expected avx512, avx2 or portable, as far as this processor has it",
+                   forced);
 }
 
 static int usable_cores(void) {
@@ -63,13 +70,15 @@ static int usable_cores(void) {
 
 static void describe(char *buf, size_t size) {
     const char *blas = openblas_get_config ? openblas_get_config() : "CBLAS";
-    snprintf(buf, size, "%s, %d threads, %.*s", ops->isa, n_threads, blas[0] == 'O' ? (int)strcspn(blas + 9, " ") + 9 : 20, blas);
+    snprintf(buf, size, "%s, %d threads, %.*s", ops->isa, n_threads, blas[0] == 'O' ? (int)strcspn(blas + 9, " ") + 9 : 20,
+             blas);
 }
 
 static void embed(const sl_weight *table, const int32_t *ids, int n_rows, float *x) {
     int n = table->n_cols;
     for (int r = 0; r < n_rows; r++)
-        ops->widen((const char *)table->data + (size_t)ids[r] * n * sl_dtype_size(table->dtype), table->dtype, n, x + (size_t)r * n);
+        ops->widen((const char *)table->data + (size_t)ids[r] * n * sl_dtype_size(table->dtype), table->dtype, n,
+                   x + (size_t)r * n);
 }
 
 static void rmsnorm(const float *x, const sl_weight *w, int n_rows, float eps, float *out) {
@@ -106,12 +115,15 @@ static void prefill_panel(const sl_weight *w, const float *x, int n_rows, int po
             memcpy(padded + (size_t)place * n, from, (size_t)rows * n * sizeof *padded);
             from = padded;
         }
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, PANEL_ROWS, PANEL_OUTS, n, 1, from, n, wide, n, 0, result, PANEL_OUTS);
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, PANEL_ROWS, PANEL_OUTS, n, 1, from, n, wide, n, 0, result,
+                    PANEL_OUTS);
         for (int i = 0; i < rows; i++) {
             float *to = out + (size_t)(r + i) * w->n_rows + o;
             const float *got = result + (size_t)(place + i) * PANEL_OUTS;
-            if (!accumulate) memcpy(to, got, outs * sizeof *to);
-            else for (int j = 0; j < outs; j++) to[j] += got[j];
+            if (!accumulate)
+                memcpy(to, got, outs * sizeof *to);
+            else
+                for (int j = 0; j < outs; j++) to[j] += got[j];
         }
     }
 }
@@ -129,9 +141,12 @@ static void linear_prefill(const sl_weight *w, const float *x, int n_rows, int p
     }
 }
 
-static void linear(const sl_weight *w, const float *x, int n_rows, sl_linear_mode mode, int position, int accumulate, float *out) {
-    if (mode == SL_LINEAR_DECODE) linear_decode(w, x, n_rows, accumulate, out);
-    else linear_prefill(w, x, n_rows, position, accumulate, out);
+static void linear(const sl_weight *w, const float *x, int n_rows, sl_linear_mode mode, int position, int accumulate,
+                   float *out) {
+    if (mode == SL_LINEAR_DECODE)
+        linear_decode(w, x, n_rows, accumulate, out);
+    else
+        linear_prefill(w, x, n_rows, position, accumulate, out);
 }
 
 // Hugging Face's layout: dimension i turns with dimension i + head_dim / 2.
@@ -182,7 +197,8 @@ static void swiglu(float *gate, const float *up, size_t n) {
 static const sl_backend backend = {"cpu", describe, embed, rmsnorm, linear, rope_append, swiglu};
 
 int sl_cpu_init(int threads, const sl_backend **out, sl_error *err) {
-    if (threads < 0 || threads > 1024) return sl_fail(err, SL_ERR_ARG, "--threads %d: expected 1 to 1024, or 0 for every core", threads);
+    if (threads < 0 || threads > 1024)
+        return sl_fail(err, SL_ERR_ARG, "--threads %d: expected 1 to 1024, or 0 for every core", threads);
     int rc = pick_ops(err);
     if (rc) return rc;
     n_threads = threads ? threads : usable_cores();

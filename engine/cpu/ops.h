@@ -9,7 +9,7 @@ typedef struct sl_cpu_ops {
     // out[r * out_stride + o] (+)= sum_i x[r][i] w[o][i] for outputs [o_from, o_to). One (r, o) pair is summed in lanes of the
     // vector width along i, then over lanes, then the tail: an order that depends on n_cols alone.
     void (*linear)(const sl_weight *w, const float *x, int n_rows, int o_from, int o_to, int accumulate, float *out);
-    void (*widen)(const void *src, sl_dtype dtype, size_t n, float *dst); // to fp32
+    void (*widen)(const void *src, sl_dtype dtype, size_t n, float *dst);       // to fp32
     void (*rmsnorm)(const float *x, const sl_weight *w, float eps, float *out); // one row
     void (*swiglu)(float *gate, const float *up, size_t n);
 } sl_cpu_ops;

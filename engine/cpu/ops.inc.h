@@ -35,18 +35,29 @@ SIMD_INLINE void linear_tile(const sl_weight *w, sl_dtype dtype, const float *x,
     }
 }
 
-#define TILES(N_OUT, N_ROWS)                                                                                                     \
+#define TILES(N_OUT, N_ROWS)                                                                                                   \
     for (; o + (N_OUT) <= o_to; o += (N_OUT)) linear_tile(w, dtype, x, o, N_OUT, N_ROWS, accumulate, out)
 
-SIMD_INLINE void linear_rows(const sl_weight *w, sl_dtype dtype, const float *x, int n_rows, int o_from, int o_to, int accumulate,
-                             float *out) {
+SIMD_INLINE void linear_rows(const sl_weight *w, sl_dtype dtype, const float *x, int n_rows, int o_from, int o_to,
+                             int accumulate, float *out) {
     while (n_rows > 0) { // rows in groups of 8, 4, 2, 1
         int o = o_from, take = n_rows >= 8 ? 8 : n_rows >= 4 ? 4 : n_rows >= 2 ? 2 : 1;
         switch (take) {
-        case 8: TILES(2, 8); TILES(1, 8); break;
-        case 4: TILES(4, 4); TILES(1, 4); break;
-        case 2: TILES(4, 2); TILES(1, 2); break;
-        default: TILES(4, 1); TILES(1, 1);
+        case 8:
+            TILES(2, 8);
+            TILES(1, 8);
+            break;
+        case 4:
+            TILES(4, 4);
+            TILES(1, 4);
+            break;
+        case 2:
+            TILES(4, 2);
+            TILES(1, 2);
+            break;
+        default:
+            TILES(4, 1);
+            TILES(1, 1);
         }
         x += (size_t)take * w->n_cols;
         out += (size_t)take * w->n_rows;
@@ -56,9 +67,15 @@ SIMD_INLINE void linear_rows(const sl_weight *w, sl_dtype dtype, const float *x,
 
 static void linear(const sl_weight *w, const float *x, int n_rows, int o_from, int o_to, int accumulate, float *out) {
     switch (w->dtype) {
-    case SL_BF16: linear_rows(w, SL_BF16, x, n_rows, o_from, o_to, accumulate, out); break;
-    case SL_F16: linear_rows(w, SL_F16, x, n_rows, o_from, o_to, accumulate, out); break;
-    case SL_F32: linear_rows(w, SL_F32, x, n_rows, o_from, o_to, accumulate, out); break;
+    case SL_BF16:
+        linear_rows(w, SL_BF16, x, n_rows, o_from, o_to, accumulate, out);
+        break;
+    case SL_F16:
+        linear_rows(w, SL_F16, x, n_rows, o_from, o_to, accumulate, out);
+        break;
+    case SL_F32:
+        linear_rows(w, SL_F32, x, n_rows, o_from, o_to, accumulate, out);
+        break;
     }
 }
 
@@ -70,9 +87,15 @@ SIMD_INLINE void widen_from(const void *src, sl_dtype dtype, size_t n, float *ds
 
 static void widen(const void *src, sl_dtype dtype, size_t n, float *dst) {
     switch (dtype) {
-    case SL_BF16: widen_from(src, SL_BF16, n, dst); break;
-    case SL_F16: widen_from(src, SL_F16, n, dst); break;
-    case SL_F32: widen_from(src, SL_F32, n, dst); break;
+    case SL_BF16:
+        widen_from(src, SL_BF16, n, dst);
+        break;
+    case SL_F16:
+        widen_from(src, SL_F16, n, dst);
+        break;
+    case SL_F32:
+        widen_from(src, SL_F32, n, dst);
+        break;
     }
 }
 

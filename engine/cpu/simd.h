@@ -29,9 +29,15 @@ typedef float vf_loose __attribute__((vector_size(VW * 4), aligned(4), may_alias
 
 #define SIMD_INLINE static inline __attribute__((always_inline, unused))
 
-SIMD_INLINE vf v_set(float x) { return x - (vf){0}; } // every lane x: x - 0 keeps -0 and NaN
-SIMD_INLINE vf v_load(const float *p) { return *(const vf_loose *)p; }
-SIMD_INLINE void v_store(float *p, vf x) { *(vf_loose *)p = x; }
+SIMD_INLINE vf v_set(float x) {
+    return x - (vf){0};
+} // every lane x: x - 0 keeps -0 and NaN
+SIMD_INLINE vf v_load(const float *p) {
+    return *(const vf_loose *)p;
+}
+SIMD_INLINE void v_store(float *p, vf x) {
+    *(vf_loose *)p = x;
+}
 
 SIMD_INLINE vf v_fma(vf a, vf b, vf c) { // a * b + c
 #if defined(__AVX512F__)
