@@ -143,7 +143,11 @@ static void sort_best(candidate *x, int n, int k) {
 static void load_candidates(sl_sampler *s, const float *logits) {
     const sl_sampling *p = &s->params;
     for (int i = 0; i < s->n_vocab; i++) s->candidates[i] = (candidate){isnan(logits[i]) ? -INFINITY : logits[i], i};
-    for (int i = 0; i < p->n_bias; i++) s->candidates[s->bias[i].id].logit += s->bias[i].bias;
+    for (int i = 0; i < p->n_bias; i++) {
+        float *x = &s->candidates[s->bias[i].id].logit;
+        *x += s->bias[i].bias;
+        if (isnan(*x)) *x = -INFINITY; // inf - inf: the ban wins
+    }
     if (p->repeat_last_n == 0 || (p->repeat_penalty == 1 && p->presence_penalty == 0 && p->frequency_penalty == 0)) return;
     for (int i = 0; i < s->n_vocab; i++) {
         if (s->count[i] == 0) continue;

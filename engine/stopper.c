@@ -51,11 +51,17 @@ static void drop_shown(sl_stopper *s) {
     s->n_shown = 0;
 }
 
-// First place where a stop string stands whole; n if none does.
+// Where the stop string begins that is complete first (the longest of those that end there); n if none stands whole. By
+// end, not by beginning: what is shown must not depend on how the stream was cut into pieces.
 static size_t find_stop(const sl_stopper *s) {
-    for (size_t at = 0; at < s->n; at++)
-        for (int i = 0; i < s->n_stops; i++)
-            if (s->lengths[i] <= s->n - at && !memcmp(s->text + at, s->stops[i], s->lengths[i])) return at;
+    for (size_t end = 1; end <= s->n; end++) {
+        size_t longest = 0;
+        for (int i = 0; i < s->n_stops; i++) {
+            size_t length = s->lengths[i];
+            if (length > longest && length <= end && !memcmp(s->text + end - length, s->stops[i], length)) longest = length;
+        }
+        if (longest > 0) return end - longest;
+    }
     return s->n;
 }
 

@@ -144,24 +144,28 @@ static const char *template_text(const json_t *v) {
     return NULL;
 }
 
-static int load_jinja_file(const char *dir, char *text, size_t size) { // 1: there
+// 1: there and read, 0: not there. A longer file than any template is refused.
+static int load_jinja_file(const char *dir, char *text, size_t size, sl_error *err) {
     char path[4200];
     snprintf(path, sizeof path, "%.4000s/chat_template.jinja", dir);
     FILE *f = fopen(path, "rb");
     if (!f) return 0;
-    size_t n = fread(text, 1, size - 1, f);
-    text[n] = 0;
+    size_t n = fread(text, 1, size, f);
     fclose(f);
+    if (n == size) return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: more than %zu bytes; pass --chat-template", path, size - 1);
+    text[n] = 0;
     return 1;
 }
 
 int sl_chat_load(const char *dir, const sl_chat_template **out, sl_error *err) {
     static const char *const files[] = {"chat_template.json", "tokenizer_config.json"};
     char text[65536];
-    if (load_jinja_file(dir, text, sizeof text)) return sl_chat_detect(text, out, err);
+    int rc = load_jinja_file(dir, text, sizeof text, err);
+    if (rc < 0) return rc;
+    if (rc > 0) return sl_chat_detect(text, out, err);
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         json_t *root;
-        int rc = sl_json_load(dir, files[i], 1, &root, err);
+        rc = sl_json_load(dir, files[i], 1, &root, err);
         if (rc) return rc;
         const char *jinja = template_text(json_object_get(root, "chat_template"));
         rc = jinja ? sl_chat_detect(jinja, out, err) : 0;
