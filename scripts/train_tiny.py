@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 
 import tiny_documents as docs
+from tiny_tokenizer import SPECIALS, Tok, train_tokenizer
 
 START = time.time()
 
@@ -251,7 +252,7 @@ def save(out, model, tok, result):
     write_json(os.path.join(out, "generation_config.json"), dict(bos_token_id=tok.bos, eos_token_id=[tok.eos, tok.eot], do_sample=False))
     write_json(os.path.join(out, "tokenizer.json"), tok.hf_json())
     write_json(os.path.join(out, "tokenizer_config.json"), tok.hf_config(config["max_position_embeddings"]))
-    write_json(os.path.join(out, "special_tokens_map.json"), dict(bos_token=docs.SPECIALS[0], eos_token=docs.SPECIALS[1]))
+    write_json(os.path.join(out, "special_tokens_map.json"), dict(bos_token=SPECIALS[0], eos_token=SPECIALS[1]))
     write_json(os.path.join(out, "eval.json"), result)
 
 
@@ -317,7 +318,7 @@ def train(model, tok, a, device):
 
 def selftest(a):
     """A few steps on short documents: the answers' loss must fall."""
-    tok = docs.Tok.load(a.tokenizer)
+    tok = Tok.load(a.tokenizer)
     model = Model(CONFIG, torch.float32)
     init_model(model, a.seed)
     a.micro_tokens, a.tokens_per_step, a.workers, a.warmup = 2048, 2048, 0, 2
@@ -356,7 +357,7 @@ def main():
     if not torch.cuda.is_available():
         p.error("no GPU (--selftest runs on a CPU)")
     torch.set_float32_matmul_precision("high")
-    tok = docs.train_tokenizer(CONFIG["vocab_size"], N_SPECIAL) if a.tokenizer == "new" else docs.Tok.load(a.tokenizer)
+    tok = train_tokenizer(CONFIG["vocab_size"], N_SPECIAL) if a.tokenizer == "new" else Tok.load(a.tokenizer)
     device, model = torch.device("cuda"), Model(CONFIG, torch.bfloat16)
     load(a.resume, model) if a.resume else init_model(model, a.seed)
     model.to(device)
