@@ -22,35 +22,58 @@ typedef struct sl_attn_geom {
 
 // ---- parameters ----
 
-typedef enum { SL_PARAM_INT, SL_PARAM_FLOAT } sl_param_type;
+typedef enum { SL_PARAM_INT, SL_PARAM_FLOAT, SL_PARAM_CHOICE } sl_param_type;
 
 typedef struct sl_attn_param {
     const char *name; // as in --S=128 and santa-prop:S=128
     sl_param_type type;
-    double def, min, max;
-    const char *help; // one line
+    double def, min, max; // a choice is the index of its word
+    const char *help;     // one line
+    const char *choices;  // "even,variance"; NULL unless SL_PARAM_CHOICE
 } sl_attn_param;
 
 enum { SL_ATTN_MAX_PARAMS = 12 };
 
 typedef struct sl_attn_method sl_attn_method;
 
-// A method with its parameters' values, as parsed from `name[:k=v]*`.
+// A method with its parameters' values, as parsed from `name[:k=v]*`; with `score+value`, two of them.
 typedef struct sl_attn_spec {
     const sl_attn_method *method;
     double value[SL_ATTN_MAX_PARAMS]; // parallel to method->params
+    const sl_attn_method *plus;       // the value stage after '+'; NULL: none
+    double plus_value[SL_ATTN_MAX_PARAMS];
 } sl_attn_spec;
 
 // ---- what a call reads and writes ----
 
+// What one query head's step did. Figures of the KV head are the same for all heads of its group.
+typedef struct sl_attn_report {
+    // of the KV head
+    uint32_t k_rows;             // rows of K read whole: all of them by an exact proposal, else those refined
+    uint32_t v_distinct;         // distinct rows of V: a row that two heads of the group drew counts once
+    float features;              // share of key features that the proposal read
+    uint64_t bytes, dense_bytes; // read, page extras included; what dense attention reads
+    // of the query head
+    uint32_t v_rows, samples, budget; // rows gathered; sum of counts; S asked of the draw
+    float ess;                        // effective samples of the combined weights x: (sum x)^2 / sum x^2
+    float score_bound;                // no proposed score is further than this from the exact one, in nats; 0: no bound
+    float error_bound;                // b / |mu^| of methods with a stated error; NaN: none is stated
+    uint32_t tries, fallback;         // draws until certified; 1: went dense
+    // against dense attention on the same state, where that was asked for, else NaN: |out - mu| / |mu|; the cosine; the
+    // error's part along mu, (out - mu).mu / |mu|^2, whose mean over seeds is a bias
+    float error, cosine, bias;
+} sl_attn_report;
+
 // Sums over calls; every count is over query heads unless stated.
 typedef struct sl_attn_stats {
-    uint64_t steps;      // query heads served: n_seqs * n_heads a call
-    uint64_t k_rows;     // rows of K read (once per KV head)
-    uint64_t v_rows;     // rows of V gathered; a dense pass reads each row once per KV head
-    uint64_t v_distinct; // distinct rows of V per KV head: a row that two heads of a group drew counts once
-    uint64_t samples;    // draws made, after a method's own rounding
-    uint64_t bytes;      // of K and V actually touched: k_rows, v_distinct
+    uint64_t steps;                                   // query heads served: n_seqs * n_heads a call
+    uint64_t k_rows;                                  // rows of K read (once per KV head)
+    uint64_t v_rows;                                  // rows of V gathered; a dense pass reads each row once per KV head
+    uint64_t v_distinct;                              // distinct rows of V, once per KV head
+    uint64_t samples;                                 // draws made, after a method's own rounding
+    uint64_t bytes;                                   // of K, V and page extras actually read, once per KV head
+    uint64_t tries, fallbacks;                        // of methods with a stated error
+    double features;                                  // sum over query heads of the share of key features read
     uint64_t dense_k_rows, dense_v_rows, dense_bytes; // what dense attention would have read
 } sl_attn_stats;
 
@@ -63,10 +86,13 @@ typedef struct sl_attn_query {
     sl_kv_view kv;     // n_kv rows, the token's own included
     uint32_t sequence; // the caller's sequence id, never the batch slot: it keys the random numbers
     uint32_t position; // of the query token
-    void *state;       // what ops->init made for this sequence and layer, or NULL
+    void *state;       // ops->state bytes, this sequence's and layer's own, or NULL
 } sl_attn_query;
 
-enum { SL_MAX_GROUP = 64 }; // query heads of one KV head
+enum {
+    SL_MAX_GROUP = 64, // query heads of one KV head
+    SL_MAX_NEEDS = 4,  // page extras of one specification
+};
 
 // Grow-only scratch memory; a call takes what ops->workspace said, so nothing is allocated within a step.
 typedef struct sl_workspace {
@@ -86,6 +112,7 @@ typedef struct sl_attn_decode_args {
     const sl_attn_query *seqs; // [n_seqs], lengths may differ
     sl_workspace *ws;          // at least ops->workspace() bytes
     sl_attn_stats *stats;      // added to
+    sl_attn_report *reports;   // [n_seqs][n_heads], filled; NULL: not wanted
 } sl_attn_decode_args;
 
 // A run of consecutive tokens of one sequence; token i is at position kv.n_kv - n_tokens + i and sees the rows up to its own.
@@ -109,22 +136,27 @@ typedef struct sl_attn_ops {
     size_t (*workspace)(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv);
     void (*decode)(const sl_attn_decode_args *args);
     void (*prefill)(const sl_attn_prefill_args *args);
-    // State per sequence and layer, for methods that keep an index; all four or none.
-    int (*init)(const sl_attn_geom *geom, const sl_attn_spec *spec, int layer, void **state, sl_error *err);
-    int (*on_append)(void *state, const sl_kv_view *kv, int n_from, sl_error *err); // rows [n_from, kv->n_kv) are new
-    void (*truncate)(void *state, int n_kv);
-    void (*free)(void *state);
+    // Page extras that decode reads (engine/kv.h), at most SL_MAX_NEEDS; the engine builds them before a step. NULL: none.
+    int (*needs)(const sl_attn_spec *spec, sl_kv_need *out);
+    // Bytes that decode keeps from step to step for a sequence and layer, zero at the start. NULL or 0: none.
+    size_t (*state)(const sl_attn_geom *geom, const sl_attn_spec *spec);
 } sl_attn_ops;
 
+typedef enum {
+    SL_MEAN_UNBIASED, // over seeds, the output's mean is dense attention's
+    SL_MEAN_BIASED,   // it is not
+    SL_MEAN_EXACT,    // nothing is random, nothing is left out
+} sl_attn_mean;
+
 struct sl_attn_method {
-    const char *name;            // as in --attn=NAME
-    const char *summary;         // one line for `sleigh methods`
-    const char *source;          // where it comes from: paper and section, or "ours"
-    int biased;                  // 0: its mean is dense attention's output
+    const char *name;    // as in --attn=NAME
+    const char *summary; // one line for `sleigh methods`
+    const char *source;  // where it comes from: paper and section, or "ours"
+    sl_attn_mean mean;
     const sl_attn_param *params; // ended by {0}; NULL: none
     // 0, or SL_ERR_UNSUPPORTED with the reason; NULL: every shape that the engine loads
     int (*supports)(const sl_attn_geom *geom, const sl_attn_spec *spec, sl_error *err);
-    const struct sl_composition *stages; // the stages that sl_stages_ops runs (stages.h); NULL: ops do all themselves
+    const struct sl_composition *stages; // what sl_stages_ops runs (stages.h); NULL: ops do all themselves
     const sl_attn_ops *cpu, *cuda;       // NULL: not offered there
 };
 
@@ -133,11 +165,13 @@ struct sl_attn_method {
 extern const sl_attn_method *const sl_attn_methods[]; // ended by NULL, dense first
 
 const sl_attn_method *sl_attn_find(const char *name); // NULL: unknown
-// Parses `name[:k=v]*` (k and K suffixes mean 1024). An unknown name or parameter is an error that suggests the nearest.
+// Parses `name[:k=v]*[+name[:k=v]*]` (k and K suffixes mean 1024). An unknown name or parameter is an error that suggests the
+// nearest.
 int sl_attn_parse(const char *text, sl_attn_spec *spec, sl_error *err);
 // Sets one parameter from text, as --S=128 does.
 int sl_attn_set(sl_attn_spec *spec, const char *name, const char *value, sl_error *err);
-double sl_attn_get(const sl_attn_spec *spec, const char *name); // the method must have it
+double sl_attn_get(const sl_attn_spec *spec, const char *name); // one of its methods must have it
+int sl_attn_has(const sl_attn_spec *spec, const char *name);
 // `santa-prop:S=128` with every parameter, into buf.
 void sl_attn_format(const sl_attn_spec *spec, char *buf, size_t size);
 void sl_attn_list(FILE *out); // the table of `sleigh methods`

@@ -1,13 +1,43 @@
-// attention/combine.c - from drawn rows to the output: reads the drawn rows of V and no others.
-#include "attention/kernels.h"
+// attention/combine.c - refinement and combination: from drawn rows to the output, reading those rows of K and V alone.
 #include "attention/stages.h"
 
-void sl_combine(const sl_draws *draws, const sl_kv_view *kv, int n_kv_heads, int head_dim, int h,
-                const struct sl_attn_kernels *kernels, const bf16 **rows, float *coef, float *out) {
-    for (int i = 0; i < draws->n; i++) {
-        int j = draws->row[i];
-        rows[i] = kv->v + sl_kv_block(kv, n_kv_heads, head_dim, j / SL_PAGE, h) + (size_t)(j % SL_PAGE) * head_dim;
-        coef[i] = (float)draws->count[i] * draws->per_draw[i];
+#include <math.h>
+
+double sl_norm(const float *x, int n) {
+    double square = 0;
+    for (int d = 0; d < n; d++) square += (double)x[d] * x[d];
+    return sqrt(square);
+}
+
+static void point_at(sl_head *x, const bf16 *base) { // base: all pages of this layer's K, or V
+    const sl_group *g = x->group;
+    for (int i = 0; i < x->draws.n; i++) {
+        int j = x->draws.row[i];
+        x->rows[i] = base + sl_kv_block(g->kv, g->args->geom->n_kv_heads, g->head_dim, j / SL_PAGE, g->h) +
+                     (size_t)(j % SL_PAGE) * g->head_dim;
     }
-    kernels->gather(rows, coef, draws->n, head_dim, out);
+}
+
+void sl_refine(sl_head *x) {
+    const sl_group *g = x->group;
+    point_at(x, g->kv->k);
+    g->kernels->score_rows(x->q, x->rows, x->draws.n, g->head_dim, g->scale, x->score);
+}
+
+void sl_combine(sl_head *x, sl_normaliser normaliser, int refined) {
+    const sl_draws *d = &x->draws;
+    double total = (double)sl_weights_total(&x->weights), sum = 0, squares = 0;
+    float top = -INFINITY;
+    for (int i = 0; refined && i < d->n; i++) top = fmaxf(top, x->score[i]);
+    for (int i = 0; i < d->n; i++) {
+        double p = refined ? exp2(x->score[i] - top) : (double)sl_weights_mass(&x->weights, d->row[i]) / total;
+        double share = d->count[i] * p * d->inv_pi[i];
+        x->coef[i] = (float)share;
+        sum += share, squares += share * share;
+    }
+    if (normaliser == SL_BY_SAMPLE)
+        for (int i = 0; i < d->n; i++) x->coef[i] = (float)(x->coef[i] / sum);
+    x->report->ess = squares > 0 ? (float)(sum * sum / squares) : 0;
+    point_at(x, x->group->kv->v);
+    x->group->kernels->gather(x->rows, x->coef, d->n, x->group->head_dim, x->out);
 }

@@ -77,31 +77,47 @@ static void score(const float *q, int group, const bf16 *k, int n_rows, int head
     }
 }
 
-SIMD_INLINE void weigh_block(const float *s, bf16 *w, int16_t *ref) {
+static void score_rows(const float *q, const bf16 *const *k, int n, int head_dim, float scale, float *out) {
+    enum { AHEAD = 4 }; // the rows lie far apart: fetch some early
+    for (int i = 0; i < n; i++) {
+        vf sum = v_set(0);
+        if (i + AHEAD < n)
+            for (int d = 0; d < head_dim; d += 32) __builtin_prefetch(k[i + AHEAD] + d);
+        for (int d = 0; d < head_dim; d += VW) sum = v_fma(v_load(q + d), v_load_bf16(k[i] + d), sum);
+        out[i] = v_sum(sum) * scale;
+    }
+}
+
+SIMD_INLINE void weigh_block(const float *s, bf16 *w, int16_t *ref, uint64_t *mass) {
     vf top = v_load(s);
     for (int i = VW; i < SL_BLOCK; i += VW) top = v_max(top, v_load(s + i));
     float largest = ceilf(v_max_lane(top));
     if (!(largest > SL_REF_EMPTY)) { // -inf: every row is masked
         memset(w, 0, SL_BLOCK * sizeof *w);
         *ref = SL_REF_EMPTY;
+        *mass = 0;
         return;
     }
     if (largest > INT16_MAX) largest = INT16_MAX;
     *ref = (int16_t)largest;
+    vi high = {0}, low = {0}; // 32 masses of up to 2^30: summed in two halves
     for (int i = 0; i < SL_BLOCK; i += VW) {
-        vi u = (vi)v_exp2(v_load(s + i) - largest);
-        u = (u + 0x7fff + ((u >> 16) & 1)) >> 16; // to nearest, ties to even; weights are in [0, 1]
+        vi u = (vi)v_exp2(-v_max(largest - v_load(s + i), v_set(0))); // at most 1 even where ref could not follow
+        u = (u + 0x7fff + ((u >> 16) & 1)) >> 16;                     // to nearest, ties to even; weights are in [0, 1]
         *(vh *)(w + i) = __builtin_convertvector(u, vh);
+        vi m = __builtin_convertvector((vf)(u << 16) * 0x1p30f, vi);
+        high += m >> 15, low += m & 0x7fff;
     }
+    *mass = ((uint64_t)v_sum_int(high) << 15) + (uint64_t)v_sum_int(low);
 }
 
-static void weigh(const float *s, int n_rows, bf16 *w, int16_t *ref) {
+static void weigh(const float *s, int n_rows, bf16 *w, int16_t *ref, uint64_t *mass) {
     int n_whole = n_rows / SL_BLOCK * SL_BLOCK;
-    for (int i = 0; i < n_whole; i += SL_BLOCK) weigh_block(s + i, w + i, ref++);
+    for (int i = 0; i < n_whole; i += SL_BLOCK) weigh_block(s + i, w + i, ref++, mass++);
     if (n_whole == n_rows) return;
     float last[SL_BLOCK];
     for (int i = 0; i < SL_BLOCK; i++) last[i] = n_whole + i < n_rows ? s[n_whole + i] : -INFINITY;
-    weigh_block(last, w + n_whole, ref);
+    weigh_block(last, w + n_whole, ref, mass);
 }
 
 // e[j] = 2^(s[j] - m), m the new maximum; returns the factor for what was summed before. n <= 256; e is zero up to a multiple
@@ -241,5 +257,5 @@ static float softmax_row(float *s, int n_visible, float scale, float *m, float *
 }
 
 const sl_attn_kernels PASTE(sl_attn_kernels_, SL_ISA) = {
-    STRING(SL_ISA), score, weigh, attend, gather, widen, widen_transposed, gemm, softmax_row, scale_row,
+    STRING(SL_ISA), score, score_rows, weigh, attend, gather, widen, widen_transposed, gemm, softmax_row, scale_row,
 };

@@ -1,17 +1,66 @@
 // attention/decode.c - runs a composition of stages for every sequence and head of a decode call.
 //
-// Three passes inside one parallel region: (1) proposal, a task per 1,024-row chunk of a KV head; (2) draw and combine, a
-// task per query head; (3) distinct rows of a KV head, for the statistics. No task's result depends on how tasks are spread.
-#include "attention/kernels.h"
+// Passes inside one parallel region: (1) proposal, a task per 1,024-row chunk of a KV head; (2) running masses of each query
+// head, and with --budget=variance how the draws are split; (3) draw, refine, combine, a task per query head; (4) distinct rows
+// of a KV head, for the statistics. No task's result depends on how tasks are spread over threads.
 #include "attention/stages.h"
 
 #include <math.h>
 #include <string.h>
 
-// Where everything lies in the workspace. One slot per (sequence, query head).
+// ---- what a specification composes ----
+
+sl_composition sl_composition_of(const sl_attn_spec *spec) {
+    sl_composition c = *spec->method->stages;
+    if (spec->plus) c.draw = spec->plus->stages->draw, c.normaliser = spec->plus->stages->normaliser;
+    return c;
+}
+
+static int budget(const sl_attn_spec *spec, const sl_draw *draw, int n_kv) {
+    return draw->budget ? draw->budget(spec, n_kv) : (int)sl_attn_get(spec, "S");
+}
+
+static int size_power(const sl_attn_spec *spec, const sl_draw *draw) {
+    return draw->size_power ? draw->size_power(spec) : 0;
+}
+
+static int needs(const sl_attn_spec *spec, sl_kv_need *out) {
+    sl_composition c = sl_composition_of(spec);
+    int n = c.propose->needs ? c.propose->needs(spec, out) : 0;
+    if (!c.draw) return n;
+    if (c.draw->needs) n += c.draw->needs(spec, out + n);
+    if (size_power(spec, c.draw)) out[n++] = (sl_kv_need){&sl_page_norms, 0};
+    SL_CHECK(n <= SL_MAX_NEEDS);
+    return n;
+}
+
+// ---- the output of the step before ----
+
+typedef struct memory {
+    uint32_t next; // position at which it is the step before; 0: empty
+    float out[];   // [n_heads][head_dim]
+} memory;
+
+static size_t state(const sl_attn_geom *g, const sl_attn_spec *spec) {
+    int plans = sl_budget_wanted(spec) || (sl_attn_has(spec, "delta") && sl_composition_of(spec).draw->size_power);
+    return plans ? sizeof(memory) + (size_t)g->n_heads * g->head_dim * sizeof(float) : 0;
+}
+
+static void remember(const sl_attn_query *query, const sl_attn_geom *g) {
+    memory *m = query->state;
+    if (!m) return;
+    m->next = query->position + 1;
+    memcpy(m->out, query->out, (size_t)g->n_heads * g->head_dim * sizeof(float));
+}
+
+// ---- the workspace ----
+
+// Byte offsets of [slot][...], a slot being a (sequence, query head), and of [pair][...], a (sequence, KV head).
 typedef struct layout {
-    size_t n_rows, n_blocks, cap, n_scratch;                                           // of a slot
-    size_t w, ref, cum, row, count, per_draw, scratch, rows, coef, n_drawn, n_sampled; // byte offsets of [slot][...]
+    size_t n_entries, n_blocks, cap, n_scratch, n_state; // of a slot; bytes of state of a pair
+    size_t heads, groups, reports, states;
+    size_t w[2], ref[2], cum[2]; // weights, sizes
+    size_t row, count, inv_pi, scratch, rows, coef, score;
     size_t size;
 } layout;
 
@@ -21,158 +70,294 @@ static size_t take(size_t *at, size_t bytes) {
     return offset;
 }
 
-static layout lay_out(const sl_attn_geom *geom, int S, int n_seqs, int n_kv) {
-    size_t slots = (size_t)n_seqs * geom->n_heads, at = 0;
-    layout l = {.n_blocks = (size_t)(n_kv + SL_BLOCK - 1) / SL_BLOCK,
-                .cap = sl_draw_capacity(S, n_kv),
-                .n_scratch = sl_draw_scratch(S, n_kv)};
-    l.n_rows = l.n_blocks * SL_BLOCK;
-    l.w = take(&at, slots * l.n_rows * sizeof(bf16));
-    l.ref = take(&at, slots * l.n_blocks * sizeof(int16_t));
-    l.cum = take(&at, slots * (l.n_blocks + 1) * sizeof(uint64_t));
+static layout lay_out(const sl_attn_geom *g, const sl_attn_spec *spec, int n_seqs, int n_kv) {
+    sl_composition c = sl_composition_of(spec);
+    size_t pairs = (size_t)n_seqs * g->n_kv_heads, slots = (size_t)n_seqs * g->n_heads, at = 0;
+    int unit = c.propose->unit;
+    layout l = {.cap = c.draw->capacity(spec, n_kv),
+                .n_scratch = c.draw->scratch ? c.draw->scratch(spec, n_kv) : 0,
+                .n_state = c.propose->state ? (c.propose->state(g, spec, n_kv) + 63) / 64 * 64 : 0};
+    if (unit) l.n_blocks = ((size_t)(n_kv + unit - 1) / unit + SL_BLOCK - 1) / SL_BLOCK;
+    l.n_entries = l.n_blocks * SL_BLOCK;
+    l.heads = take(&at, slots * sizeof(sl_head));
+    l.groups = take(&at, pairs * sizeof(sl_group));
+    l.reports = take(&at, slots * sizeof(sl_attn_report));
+    l.states = take(&at, pairs * l.n_state);
+    for (int i = 0; i < (size_power(spec, c.draw) ? 2 : 1); i++) {
+        l.w[i] = take(&at, slots * l.n_entries * sizeof(bf16));
+        l.ref[i] = take(&at, slots * l.n_blocks * sizeof(int16_t));
+        l.cum[i] = take(&at, slots * (l.n_blocks + 1) * sizeof(uint64_t));
+    }
     l.row = take(&at, slots * l.cap * sizeof(int32_t));
     l.count = take(&at, slots * l.cap * sizeof(int32_t));
-    l.per_draw = take(&at, slots * l.cap * sizeof(float));
+    l.inv_pi = take(&at, slots * l.cap * sizeof(float));
     l.scratch = take(&at, slots * l.n_scratch * sizeof(uint64_t));
     l.rows = take(&at, slots * l.cap * sizeof(bf16 *));
     l.coef = take(&at, slots * l.cap * sizeof(float));
-    l.n_drawn = take(&at, slots * sizeof(int32_t));
-    l.n_sampled = take(&at, slots * sizeof(int32_t));
+    l.score = take(&at, slots * l.cap * sizeof(float));
     l.size = at;
     return l;
 }
 
-static int budget(const sl_attn_spec *spec) {
-    return (int)sl_attn_get(spec, "S");
-}
-
 static size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv) {
     (void)n_tokens; // decode alone
-    return lay_out(geom, budget(spec), n_seqs, n_kv).size;
+    if (!sl_composition_of(spec).draw) return sl_attend_workspace(geom, spec, n_seqs, n_kv);
+    return lay_out(geom, spec, n_seqs, n_kv).size;
 }
 
-static sl_weights weights_of(const layout *l, char *ws, size_t slot, int n) {
+// ---- one call ----
+
+typedef struct call {
+    const sl_attn_decode_args *args;
+    sl_composition stages;
+    layout l;
+    char *ws;
+    sl_head *heads;   // [n_seqs * n_heads]
+    sl_group *groups; // [n_seqs * n_kv_heads]
+} call;
+
+static sl_weights weights_of(const call *c, int which, size_t slot, int n) {
     return (sl_weights){
         .n = n,
         .n_blocks = (n + SL_BLOCK - 1) / SL_BLOCK,
-        .w = (bf16 *)(ws + l->w) + slot * l->n_rows,
-        .ref = (int16_t *)(ws + l->ref) + slot * l->n_blocks,
-        .cum = (uint64_t *)(ws + l->cum) + slot * (l->n_blocks + 1),
+        .w = (bf16 *)(c->ws + c->l.w[which]) + slot * c->l.n_entries,
+        .ref = (int16_t *)(c->ws + c->l.ref[which]) + slot * c->l.n_blocks,
+        .cum = (uint64_t *)(c->ws + c->l.cum[which]) + slot * (c->l.n_blocks + 1),
     };
 }
 
-static sl_draws draws_of(const layout *l, char *ws, size_t slot) {
-    return (sl_draws){
-        .n = ((int32_t *)(ws + l->n_drawn))[slot],
-        .n_samples = ((int32_t *)(ws + l->n_sampled))[slot],
-        .row = (int32_t *)(ws + l->row) + slot * l->cap,
-        .count = (int32_t *)(ws + l->count) + slot * l->cap,
-        .per_draw = (float *)(ws + l->per_draw) + slot * l->cap,
-        .scratch = (uint64_t *)(ws + l->scratch) + slot * l->n_scratch,
+static void open_head(call *c, size_t slot, const sl_group *g, int index) {
+    const sl_attn_decode_args *a = c->args;
+    const memory *m = g->query->state;
+    int head = g->h * g->n + index, unit = c->stages.propose->unit, n = unit ? (g->kv->n_kv + unit - 1) / unit : 0;
+    size_t at = slot * c->l.cap;
+    sl_head *x = &c->heads[slot];
+    *x = (sl_head){
+        .group = g,
+        .draw = c->stages.draw,
+        .index = index,
+        .q = g->q + (size_t)index * g->head_dim,
+        .weights = weights_of(c, 0, slot, n),
+        .S = budget(a->spec, c->stages.draw, g->kv->n_kv),
+        .id = {.seed = a->seed,
+               .sequence = g->query->sequence,
+               .position = g->query->position,
+               .layer = (uint32_t)a->layer,
+               .head = (uint32_t)head},
+        .before = m && m->next == g->query->position && m->next ? m->out + (size_t)head * g->head_dim : NULL,
+        .draws = {.row = (int32_t *)(c->ws + c->l.row) + at,
+                  .count = (int32_t *)(c->ws + c->l.count) + at,
+                  .inv_pi = (float *)(c->ws + c->l.inv_pi) + at,
+                  .scratch = (uint64_t *)(c->ws + c->l.scratch) + slot * c->l.n_scratch},
+        .rows = (const bf16 **)(c->ws + c->l.rows) + at,
+        .coef = (float *)(c->ws + c->l.coef) + at,
+        .score = (float *)(c->ws + c->l.score) + at,
+        .out = g->query->out + (size_t)head * g->head_dim,
+        .report = (sl_attn_report *)(c->ws + c->l.reports) + slot,
     };
+    *x->report = (sl_attn_report){.error_bound = NAN, .error = NAN, .cosine = NAN, .bias = NAN, .features = 1};
+    x->u = sl_uniform_philox(&x->id);
+    if (c->l.w[1]) x->sizes = weights_of(c, 1, slot, n);
 }
 
-// Exact scores of one chunk of KV head h for its group, as stored weights and in-block masses.
-static void propose_chunk(const sl_attn_decode_args *a, const layout *l, const sl_attn_kernels *kernels, int s, int h,
-                          int chunk) {
+sl_group sl_group_of(const sl_attn_decode_args *a, int s, int h) {
     const sl_attn_geom *g = a->geom;
-    const sl_attn_query *query = &a->seqs[s];
-    int group = g->n_heads / g->n_kv_heads, end = (chunk + 1) * SL_CHUNK;
-    if (end > query->kv.n_kv) end = query->kv.n_kv;
-    float scale = (float)(1.4426950408889634 / sqrt(g->head_dim)), score[SL_MAX_GROUP * SL_PAGE];
-    const float *q = query->q + (size_t)h * group * g->head_dim;
-    for (int j = chunk * SL_CHUNK; j < end; j += SL_PAGE) {
-        int n = end - j < SL_PAGE ? end - j : SL_PAGE;
-        const bf16 *k = query->kv.k + sl_kv_block(&query->kv, g->n_kv_heads, g->head_dim, j / SL_PAGE, h);
-        kernels->score(q, group, k, n, g->head_dim, scale, score, SL_PAGE);
-        for (int i = 0; i < group; i++) {
-            sl_weights wt = weights_of(l, a->ws->data, (size_t)s * g->n_heads + h * group + i, query->kv.n_kv);
-            int b = j / SL_BLOCK, n_blocks = (n + SL_BLOCK - 1) / SL_BLOCK;
-            kernels->weigh(score + i * SL_PAGE, n, wt.w + j, wt.ref + b);
-            for (int e = b + n_blocks; b < e; b++) wt.cum[b + 1] = sl_block_mass(wt.w + (size_t)b * SL_BLOCK);
-        }
+    int group = g->n_heads / g->n_kv_heads;
+    return (sl_group){
+        .args = a,
+        .query = &a->seqs[s],
+        .kv = &a->seqs[s].kv,
+        .kernels = sl_attn_kernels_best(),
+        .q = a->seqs[s].q + (size_t)h * group * g->head_dim,
+        .h = h,
+        .n = group,
+        .head_dim = g->head_dim,
+        .scale = (float)(1.4426950408889634 / sqrt(g->head_dim)),
+    };
+}
+
+static void open_call(call *c) {
+    const sl_attn_geom *g = c->args->geom;
+    int group = g->n_heads / g->n_kv_heads;
+    for (int pair = 0; pair < c->args->n_seqs * g->n_kv_heads; pair++) {
+        sl_group *x = &c->groups[pair];
+        *x = sl_group_of(c->args, pair / g->n_kv_heads, pair % g->n_kv_heads);
+        x->state = c->ws + c->l.states + (size_t)pair * c->l.n_state;
+        for (int i = 0; i < group; i++) open_head(c, (size_t)pair * group + i, x, i);
     }
 }
 
-static void draw_and_combine(const sl_attn_decode_args *a, const layout *l, const sl_attn_kernels *kernels, int s, int head) {
-    const sl_attn_geom *g = a->geom;
-    const sl_attn_query *query = &a->seqs[s];
-    char *ws = a->ws->data;
-    size_t slot = (size_t)s * g->n_heads + head;
-    sl_weights wt = weights_of(l, ws, slot, query->kv.n_kv);
-    sl_draws draws = draws_of(l, ws, slot);
-    const sl_rng_id id = {.seed = a->seed,
-                          .sequence = query->sequence,
-                          .position = query->position,
-                          .layer = (uint32_t)a->layer,
-                          .head = (uint32_t)head};
-    sl_weights_finish(&wt);
-    a->spec->method->stages->draw(&wt, budget(a->spec), sl_uniform_philox(&id), &draws);
-    ((int32_t *)(ws + l->n_drawn))[slot] = draws.n;
-    ((int32_t *)(ws + l->n_sampled))[slot] = draws.n_samples;
-    sl_combine(&draws, &query->kv, g->n_kv_heads, g->head_dim, head / (g->n_heads / g->n_kv_heads), kernels,
-               (const bf16 **)(ws + l->rows) + slot * l->cap, (float *)(ws + l->coef) + slot * l->cap,
-               query->out + (size_t)head * g->head_dim);
+// ---- the passes ----
+
+// log2 |v_j| of a page's visible rows.
+static void log_norms(const sl_group *g, int page, float *out) {
+    if (page < sl_kv_n_built(g->kv))
+        memcpy(out, sl_kv_extra(g->kv, (sl_kv_need){&sl_page_norms, 0}, page, g->h), SL_PAGE * sizeof *out);
+    else
+        sl_log_norms(sl_v_page(g, page), sl_page_rows(g->kv, page), g->head_dim, out);
 }
 
-// Rows that at least one head of the group drew: a merge of their ascending lists.
-static int count_distinct(const sl_attn_decode_args *a, const layout *l, int s, int h) {
-    int group = a->geom->n_heads / a->geom->n_kv_heads, at[SL_MAX_GROUP] = {0}, n = 0;
-    sl_draws draws[SL_MAX_GROUP];
-    for (int i = 0; i < group; i++) draws[i] = draws_of(l, a->ws->data, (size_t)s * a->geom->n_heads + h * group + i);
-    for (;; n++) {
+static void weigh(const sl_group *g, const sl_weights *wt, const float *score, int from, int n) {
+    g->kernels->weigh(score, n, wt->w + from, wt->ref + from / SL_BLOCK, wt->cum + from / SL_BLOCK + 1);
+}
+
+// One chunk of KV head h for its group, as stored weights and in-block masses.
+static void propose_chunk(const call *c, const sl_group *g, sl_head *heads, int chunk) {
+    const sl_proposal *propose = c->stages.propose;
+    int unit = propose->unit, first = chunk * (SL_CHUNK / SL_PAGE), last = first + SL_CHUNK / SL_PAGE;
+    int pages = (g->kv->n_kv + SL_PAGE - 1) / SL_PAGE, power = size_power(c->args->spec, c->stages.draw);
+    float score[SL_MAX_GROUP * SL_CHUNK], norms[SL_CHUNK];
+    if (last > pages) last = pages;
+    int from = chunk * SL_CHUNK / unit, n = (g->kv->n_kv + unit - 1) / unit - from;
+    if (n > SL_CHUNK / unit) n = SL_CHUNK / unit;
+    for (int page = first; page < last; page++) {
+        propose->score(g, page, score + (page - first) * (SL_PAGE / unit));
+        if (power) log_norms(g, page, norms + (page - first) * SL_PAGE);
+    }
+    for (int i = 0; i < g->n; i++) {
+        float *s = score + (size_t)i * SL_CHUNK;
+        weigh(g, &heads[i].weights, s, from, n);
+        if (!power) continue;
+        for (int j = 0; j < n; j++) s[j] += (float)power * norms[j];
+        weigh(g, &heads[i].sizes, s, from, n);
+    }
+}
+
+static void finish_weights(const call *c, sl_head *x) {
+    sl_weights *wt = &x->weights;
+    if (c->stages.propose->score) {
+        sl_weights_finish(wt);
+    } else { // uniform
+        memset(wt->w, 0, (size_t)wt->n_blocks * SL_BLOCK * sizeof *wt->w);
+        memset(wt->cum, 0, ((size_t)wt->n_blocks + 1) * sizeof *wt->cum);
+        for (int b = 0; b < wt->n_blocks; b++) wt->ref[b] = SL_REF_EMPTY;
+        wt->top = SL_REF_EMPTY;
+        wt->each = 1u << 30;
+    }
+    if (x->sizes.w) sl_weights_finish(&x->sizes);
+    if (sl_budget_wanted(c->args->spec)) sl_budget_profile(x);
+}
+
+static void draw_and_combine(const call *c, sl_head *x) {
+    int refined = c->stages.normaliser == SL_BY_SAMPLE && !c->stages.propose->exact;
+    x->report->budget = (uint32_t)x->S;
+    c->stages.draw->run(x);
+    if (refined) sl_refine(x);
+    if (c->stages.draw->expect) c->stages.draw->expect(x);
+    sl_combine(x, c->stages.normaliser, refined);
+    x->report->samples = (uint32_t)x->draws.n_samples;
+    x->report->v_rows = (uint32_t)x->draws.n;
+    if (c->stages.propose->report) c->stages.propose->report(x);
+}
+
+// Rows that at least one head of the group drew, a merge of their ascending lists; *fresh: those of the newest page.
+static int count_distinct(const sl_group *g, const sl_head *heads, int *fresh) {
+    int at[SL_MAX_GROUP] = {0}, newest = sl_kv_n_built(g->kv) * SL_PAGE;
+    *fresh = 0;
+    for (int n = 0;; n++) {
         int32_t least = INT32_MAX;
-        for (int i = 0; i < group; i++)
-            if (at[i] < draws[i].n && draws[i].row[at[i]] < least) least = draws[i].row[at[i]];
+        for (int i = 0; i < g->n; i++)
+            if (at[i] < heads[i].draws.n && heads[i].draws.row[at[i]] < least) least = heads[i].draws.row[at[i]];
         if (least == INT32_MAX) return n;
-        for (int i = 0; i < group; i++) at[i] += at[i] < draws[i].n && draws[i].row[at[i]] == least;
+        *fresh += least >= newest;
+        for (int i = 0; i < g->n; i++) at[i] += at[i] < heads[i].draws.n && heads[i].draws.row[at[i]] == least;
     }
 }
 
-static void count_stats(const sl_attn_decode_args *a, const layout *l, const int64_t n_distinct) {
-    const sl_attn_geom *g = a->geom;
-    sl_attn_stats st = {.v_distinct = (uint64_t)n_distinct};
-    size_t row_bytes = (size_t)g->head_dim * sizeof(bf16);
-    for (int s = 0; s < a->n_seqs; s++) {
-        uint64_t rows = (uint64_t)a->seqs[s].kv.n_kv * g->n_kv_heads;
-        st.steps += g->n_heads;
-        st.k_rows += rows;
-        st.dense_k_rows += rows, st.dense_v_rows += rows;
-        for (int head = 0; head < g->n_heads; head++) {
-            sl_draws draws = draws_of(l, a->ws->data, (size_t)s * g->n_heads + head);
-            st.v_rows += draws.n;
-            st.samples += draws.n_samples;
-        }
+static void report_group(const call *c, const sl_group *g, const sl_head *heads) {
+    const sl_proposal *propose = c->stages.propose;
+    size_t row = (size_t)g->head_dim * sizeof(bf16);
+    int refined = c->stages.normaliser == SL_BY_SAMPLE && !propose->exact, fresh, distinct = count_distinct(g, heads, &fresh);
+    // A proposal from page extras has read the newest page's keys already.
+    int refined_rows = refined ? distinct - (propose->needs ? fresh : 0) : 0;
+    int k_rows = refined          ? refined_rows + (propose->needs ? sl_page_rows(g->kv, sl_kv_n_built(g->kv)) : 0)
+                 : propose->needs ? 0
+                                  : g->kv->n_kv;
+    uint64_t bytes = propose->bytes(g) + (refined_rows + (uint64_t)distinct) * row;
+    if (size_power(c->args->spec, c->stages.draw)) bytes += (uint64_t)g->kv->n_kv * sizeof(float);
+    for (int i = 0; i < g->n; i++) {
+        sl_attn_report *r = heads[i].report;
+        r->k_rows = (uint32_t)k_rows;
+        r->v_distinct = (uint32_t)distinct;
+        r->bytes = bytes;
+        r->dense_bytes = 2 * (uint64_t)g->kv->n_kv * row;
     }
-    st.bytes = (st.k_rows + st.v_distinct) * row_bytes;
-    st.dense_bytes = (st.dense_k_rows + st.dense_v_rows) * row_bytes;
+}
+
+void sl_reports_close(const sl_attn_decode_args *a, const sl_attn_report *reports) {
+    const sl_attn_geom *g = a->geom;
+    sl_attn_stats st = {0};
+    int group = g->n_heads / g->n_kv_heads;
+    for (int slot = 0; slot < a->n_seqs * g->n_heads; slot++) {
+        const sl_attn_report *r = &reports[slot];
+        st.steps++;
+        st.v_rows += r->v_rows;
+        st.samples += r->samples;
+        st.tries += r->tries;
+        st.fallbacks += r->fallback;
+        st.features += r->features;
+        if (slot % group) continue;
+        st.k_rows += r->k_rows;
+        st.v_distinct += r->v_distinct;
+        st.bytes += r->bytes;
+        st.dense_bytes += r->dense_bytes;
+        st.dense_k_rows += (uint64_t)a->seqs[slot / g->n_heads].kv.n_kv;
+    }
+    st.dense_v_rows = st.dense_k_rows;
     sl_attn_stats_add(a->stats, &st);
+    if (a->reports) memcpy(a->reports, reports, (size_t)a->n_seqs * g->n_heads * sizeof *reports);
+}
+
+static void run(call *c) {
+    const sl_attn_geom *g = c->args->geom;
+    const sl_proposal *propose = c->stages.propose;
+    int group = g->n_heads / g->n_kv_heads, n_pairs = c->args->n_seqs * g->n_kv_heads, longest = 0;
+    for (int s = 0; s < c->args->n_seqs; s++) longest = c->args->seqs[s].kv.n_kv > longest ? c->args->seqs[s].kv.n_kv : longest;
+    int n_chunks = propose->score ? (longest + SL_CHUNK - 1) / SL_CHUNK : 0;
+#pragma omp parallel
+    {
+        if (propose->begin) {
+#pragma omp for schedule(dynamic)
+            for (int pair = 0; pair < n_pairs; pair++) propose->begin(&c->groups[pair]);
+        }
+#pragma omp for schedule(dynamic)
+        for (int task = 0; task < n_pairs * n_chunks; task++) {
+            const sl_group *x = &c->groups[task / n_chunks];
+            int chunk = task % n_chunks;
+            if (chunk * SL_CHUNK < x->kv->n_kv) propose_chunk(c, x, c->heads + (size_t)(task / n_chunks) * group, chunk);
+        }
+        if (propose->unit) {
+#pragma omp for schedule(dynamic)
+            for (int slot = 0; slot < n_pairs * group; slot++) finish_weights(c, &c->heads[slot]);
+        }
+        if (sl_budget_wanted(c->args->spec)) {
+#pragma omp for schedule(dynamic)
+            for (int s = 0; s < c->args->n_seqs; s++) sl_budget_by_variance(c->heads + (size_t)s * g->n_heads, g->n_heads);
+        }
+#pragma omp for schedule(dynamic)
+        for (int slot = 0; slot < n_pairs * group; slot++) draw_and_combine(c, &c->heads[slot]);
+#pragma omp for schedule(dynamic)
+        for (int pair = 0; pair < n_pairs; pair++) report_group(c, &c->groups[pair], c->heads + (size_t)pair * group);
+    }
 }
 
 static void decode(const sl_attn_decode_args *a) {
-    const sl_attn_geom *g = a->geom;
-    const sl_attn_kernels *kernels = sl_attn_kernels_best();
+    call c = {.args = a, .stages = sl_composition_of(a->spec), .ws = a->ws->data};
     int longest = 0;
-    for (int s = 0; s < a->n_seqs; s++) longest = a->seqs[s].kv.n_kv > longest ? a->seqs[s].kv.n_kv : longest;
-    layout l = lay_out(g, budget(a->spec), a->n_seqs, longest);
-    SL_CHECK(l.size <= a->ws->size && g->n_heads / g->n_kv_heads <= SL_MAX_GROUP);
-    int n_chunks = (longest + SL_CHUNK - 1) / SL_CHUNK, n_pairs = a->n_seqs * g->n_kv_heads;
-    int64_t n_distinct = 0;
-#pragma omp parallel
-    {
-#pragma omp for schedule(dynamic)
-        for (int task = 0; task < n_pairs * n_chunks; task++) {
-            int pair = task / n_chunks, chunk = task % n_chunks, s = pair / g->n_kv_heads;
-            if (chunk * SL_CHUNK < a->seqs[s].kv.n_kv) propose_chunk(a, &l, kernels, s, pair % g->n_kv_heads, chunk);
-        }
-#pragma omp for schedule(dynamic)
-        for (int slot = 0; slot < a->n_seqs * g->n_heads; slot++)
-            draw_and_combine(a, &l, kernels, slot / g->n_heads, slot % g->n_heads);
-#pragma omp for schedule(dynamic) reduction(+ : n_distinct)
-        for (int pair = 0; pair < n_pairs; pair++)
-            n_distinct += count_distinct(a, &l, pair / g->n_kv_heads, pair % g->n_kv_heads);
+    SL_CHECK(a->geom->n_heads / a->geom->n_kv_heads <= SL_MAX_GROUP);
+    if (!c.stages.draw) {
+        sl_attend_all(a, c.stages.propose);
+        return;
     }
-    count_stats(a, &l, n_distinct);
+    for (int s = 0; s < a->n_seqs; s++) longest = a->seqs[s].kv.n_kv > longest ? a->seqs[s].kv.n_kv : longest;
+    c.l = lay_out(a->geom, a->spec, a->n_seqs, longest);
+    SL_CHECK(c.l.size <= a->ws->size);
+    c.heads = (sl_head *)(c.ws + c.l.heads);
+    c.groups = (sl_group *)(c.ws + c.l.groups);
+    open_call(&c);
+    run(&c);
+    sl_reports_close(a, c.heads[0].report);
+    for (int s = 0; s < a->n_seqs; s++) remember(&a->seqs[s], a->geom);
 }
 
-const sl_attn_ops sl_stages_ops = {.workspace = workspace, .decode = decode};
+const sl_attn_ops sl_stages_ops = {.workspace = workspace, .decode = decode, .needs = needs, .state = state};

@@ -1,7 +1,5 @@
-// attention/dense.c - exact attention: every row drawn once. Decode and prefill fuse the stages into one pass over pages with
-// an online softmax; the composition (propose exactly, draw all, combine) is what they are checked against.
-#include "attention/attention.h"
-#include "attention/kernels.h"
+// attention/dense.c - exact attention: every row drawn once. Decode is the composition (exact, all) of attend.c; prefill is
+// one pass over pages for a tile of queries, with an online softmax.
 #include "attention/stages.h"
 
 #include <math.h>
@@ -10,89 +8,6 @@
 
 static float log2_scale(int head_dim) {
     return (float)(1.4426950408889634 / sqrt(head_dim));
-}
-
-static int chunks(int n_kv) {
-    return (n_kv + SL_CHUNK - 1) / SL_CHUNK;
-}
-
-// ---- decode: a task per 1,024-row chunk of a KV head, partial results merged in chunk order ----
-
-// Floats of one chunk's partial result: o [group][head_dim], m [group], l [group].
-static size_t partial_floats(const sl_attn_geom *g) {
-    return (size_t)(g->n_heads / g->n_kv_heads) * (g->head_dim + 2);
-}
-
-static void decode_chunk(const sl_attn_decode_args *a, const sl_attn_kernels *kernels, int s, int h, int chunk,
-                         float *partial) {
-    const sl_attn_geom *g = a->geom;
-    const sl_kv_view *kv = &a->seqs[s].kv;
-    int group = g->n_heads / g->n_kv_heads, end = (chunk + 1) * SL_CHUNK < kv->n_kv ? (chunk + 1) * SL_CHUNK : kv->n_kv;
-    float score[SL_MAX_GROUP * SL_PAGE], *o = partial, *m = o + (size_t)group * g->head_dim, *l = m + group;
-    const float *q = a->seqs[s].q + (size_t)h * group * g->head_dim;
-    memset(o, 0, (size_t)group * g->head_dim * sizeof *o);
-    for (int i = 0; i < group; i++) m[i] = -INFINITY, l[i] = 0;
-    for (int j = chunk * SL_CHUNK; j < end; j += SL_PAGE) {
-        int n = end - j < SL_PAGE ? end - j : SL_PAGE;
-        size_t block = sl_kv_block(kv, g->n_kv_heads, g->head_dim, j / SL_PAGE, h);
-        kernels->score(q, group, kv->k + block, n, g->head_dim, log2_scale(g->head_dim), score, SL_PAGE);
-        kernels->attend(score, SL_PAGE, group, kv->v + block, n, g->head_dim, m, l, o);
-    }
-}
-
-// out = sum_c 2^(m_c - m) o_c / sum_c 2^(m_c - m) l_c over the chunks of one query head, in order.
-static void merge_chunks(const sl_attn_decode_args *a, int s, int head, const float *partials) {
-    const sl_attn_geom *g = a->geom;
-    int group = g->n_heads / g->n_kv_heads, i = head % group, n = chunks(a->seqs[s].kv.n_kv);
-    size_t stride = partial_floats(g);
-    float *out = a->seqs[s].out + (size_t)head * g->head_dim, m = -INFINITY, l = 0;
-    for (int c = 0; c < n; c++) m = fmaxf(m, partials[c * stride + (size_t)group * g->head_dim + i]);
-    memset(out, 0, g->head_dim * sizeof *out);
-    for (int c = 0; c < n; c++) {
-        const float *o = partials + c * stride, *state = o + (size_t)group * g->head_dim;
-        float factor = exp2f(state[i] - m);
-        l += factor * state[group + i];
-        for (int d = 0; d < g->head_dim; d++) out[d] += factor * o[(size_t)i * g->head_dim + d];
-    }
-    for (int d = 0; d < g->head_dim; d++) out[d] /= l;
-}
-
-static void count_stats(const sl_attn_decode_args *a) {
-    const sl_attn_geom *g = a->geom;
-    sl_attn_stats st = {0};
-    for (int s = 0; s < a->n_seqs; s++) {
-        st.steps += g->n_heads;
-        st.k_rows += (uint64_t)a->seqs[s].kv.n_kv * g->n_kv_heads;
-    }
-    st.v_rows = st.v_distinct = st.dense_k_rows = st.dense_v_rows = st.k_rows;
-    st.bytes = st.dense_bytes = 2 * st.k_rows * g->head_dim * sizeof(bf16);
-    sl_attn_stats_add(a->stats, &st);
-}
-
-static void decode(const sl_attn_decode_args *a) {
-    const sl_attn_geom *g = a->geom;
-    const sl_attn_kernels *kernels = sl_attn_kernels_best();
-    int longest = 0, n_pairs = a->n_seqs * g->n_kv_heads;
-    for (int s = 0; s < a->n_seqs; s++) longest = a->seqs[s].kv.n_kv > longest ? a->seqs[s].kv.n_kv : longest;
-    int n_chunks = chunks(longest);
-    float *partials = a->ws->data;
-    size_t stride = partial_floats(g);
-    SL_CHECK((size_t)n_pairs * n_chunks * stride * sizeof(float) <= a->ws->size && g->n_heads / g->n_kv_heads <= SL_MAX_GROUP);
-#pragma omp parallel
-    {
-#pragma omp for schedule(dynamic)
-        for (int task = 0; task < n_pairs * n_chunks; task++) {
-            int pair = task / n_chunks, chunk = task % n_chunks, s = pair / g->n_kv_heads;
-            if (chunk * SL_CHUNK < a->seqs[s].kv.n_kv)
-                decode_chunk(a, kernels, s, pair % g->n_kv_heads, chunk, partials + (size_t)task * stride);
-        }
-#pragma omp for schedule(static)
-        for (int slot = 0; slot < a->n_seqs * g->n_heads; slot++) {
-            int s = slot / g->n_heads, head = slot % g->n_heads, pair = s * g->n_kv_heads + head / (g->n_heads / g->n_kv_heads);
-            merge_chunks(a, s, head, partials + (size_t)pair * n_chunks * stride);
-        }
-    }
-    count_stats(a);
 }
 
 // ---- prefill: a task per tile of query tokens and KV head; pages in order, an online softmax per row ----
@@ -187,17 +102,24 @@ static void prefill(const sl_attn_prefill_args *a) {
 // ---- the method ----
 
 static size_t workspace(const sl_attn_geom *g, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv) {
-    (void)spec, (void)n_tokens; // prefill works tile by tile
-    size_t decode_floats = partial_floats(g) * g->n_kv_heads * n_seqs * chunks(n_kv);
-    size_t prefill_floats = tile_floats(g) * omp_get_max_threads();
-    return sizeof(float) * (decode_floats > prefill_floats ? decode_floats : prefill_floats);
+    (void)n_tokens; // prefill works tile by tile
+    size_t decode_bytes = sl_stages_ops.workspace(g, spec, n_seqs, 1, n_kv);
+    size_t prefill_bytes = sizeof(float) * tile_floats(g) * omp_get_max_threads();
+    return decode_bytes > prefill_bytes ? decode_bytes : prefill_bytes;
+}
+
+static void decode(const sl_attn_decode_args *args) {
+    sl_stages_ops.decode(args);
 }
 
 static const sl_attn_ops ops = {.workspace = workspace, .decode = decode, .prefill = prefill};
+static const sl_composition stages = {.propose = &sl_propose_exact};
 
 const sl_attn_method sl_method_dense = {
     .name = "dense",
     .summary = "exact attention over every row",
     .source = "softmax(q K^T / sqrt(d)) V",
+    .mean = SL_MEAN_EXACT,
+    .stages = &stages,
     .cpu = &ops,
 };

@@ -11,8 +11,10 @@
 #include <stdint.h>
 
 enum {
-    SL_GEMM_ROWS = 8,   // row counts of gemm are multiples of this
-    SL_SCORE_LEAD = 16, // score writes whole vectors: up to 15 floats past n_rows, within stride
+    SL_BLOCK = 32,         // rows that share an exponent reference (stages.h)
+    SL_REF_EMPTY = -32768, // ref of a block whose rows all have zero weight
+    SL_GEMM_ROWS = 8,      // row counts of gemm are multiples of this
+    SL_SCORE_LEAD = 16,    // score writes whole vectors: up to 15 floats past n_rows, within stride
 };
 
 typedef struct sl_attn_kernels {
@@ -20,8 +22,11 @@ typedef struct sl_attn_kernels {
     // score[g * stride + j] = (q_g . k_j) * scale, n_rows <= 256, stride >= round_up(n_rows, 16).
     // q: [group][head_dim]; k: [n_rows][head_dim]. scale is log2(e) / sqrt(head_dim): scores are in log2 units.
     void (*score)(const float *q, int group, const bf16 *k, int n_rows, int head_dim, float scale, float *score, int stride);
-    // Stored weights (stages.h) of one head's n_rows scores: w and ref are filled up to round_up(n_rows, 32), zero past n_rows.
-    void (*weigh)(const float *score, int n_rows, bf16 *w, int16_t *ref);
+    // The same for rows that lie anywhere: score[i] of k[i], one query.
+    void (*score_rows)(const float *q, const bf16 *const *k, int n, int head_dim, float scale, float *score);
+    // Stored weights (stages.h) of one head's n_rows scores: w, ref and the blocks' in-block mass are filled up to
+    // round_up(n_rows, 32), zero past n_rows.
+    void (*weigh)(const float *score, int n_rows, bf16 *w, int16_t *ref, uint64_t *mass);
     // One step of online softmax over n_rows <= 256 rows for `group` heads: o = sum 2^(s-m) v, l = sum 2^(s-m), m the largest
     // s so far. score: [group][stride]; v: [n_rows][head_dim]; m, l: [group], start -inf and 0; o: [group][head_dim], start 0.
     void (*attend)(const float *score, int stride, int group, const bf16 *v, int n_rows, int head_dim, float *m, float *l,

@@ -1,5 +1,5 @@
 // attention/params.c - from `name[:k=v]*` to a checked specification, and the plan of which layer decodes with which.
-#include "attention/attention.h"
+#include "attention/stages.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -62,72 +62,143 @@ static int parse_number(const char *text, double *out) {
     return *end ? -1 : 0;
 }
 
-int sl_attn_set(sl_attn_spec *spec, const char *name, const char *text, sl_error *err) {
-    int i = param_index(spec->method, name);
+// The index of a word in "even,variance"; -1: it is not there.
+static int choice_index(const char *choices, const char *word) {
+    size_t n = strlen(word);
+    for (int i = 0; *choices; i++) {
+        size_t m = strcspn(choices, ",");
+        if (m == n && !memcmp(choices, word, n)) return i;
+        choices += m + (choices[m] == ',');
+    }
+    return -1;
+}
+
+// The i-th word of "even,variance".
+static const char *choice_word(const char *choices, int i, int *n) {
+    while (i-- > 0) choices += strcspn(choices, ",") + 1;
+    *n = (int)strcspn(choices, ",");
+    return choices;
+}
+
+static int set_value(const sl_attn_method *m, double *value, const char *name, const char *text, sl_error *err) {
+    int i = param_index(m, name);
     double x;
-    if (i < 0) return unknown_param(spec->method, name, err);
-    const sl_attn_param *p = &spec->method->params[i];
+    if (i < 0) return unknown_param(m, name, err);
+    const sl_attn_param *p = &m->params[i];
+    if (p->type == SL_PARAM_CHOICE) {
+        int choice = choice_index(p->choices, text);
+        if (choice < 0)
+            return sl_fail(err, SL_ERR_ARG, "--%s %.64s: expected one of %s (method %s)", name, text, p->choices, m->name);
+        value[i] = choice;
+        return 0;
+    }
     int bad = parse_number(text, &x) || !(x >= p->min && x <= p->max) || (p->type == SL_PARAM_INT && x != floor(x));
     if (bad)
         return sl_fail(err, SL_ERR_ARG, "--%s %.64s: expected %s from %g to %g (method %s)", name, text,
-                       p->type == SL_PARAM_INT ? "an integer" : "a number", p->min, p->max, spec->method->name);
-    spec->value[i] = x;
+                       p->type == SL_PARAM_INT ? "an integer" : "a number", p->min, p->max, m->name);
+    value[i] = x;
     return 0;
+}
+
+int sl_attn_set(sl_attn_spec *spec, const char *name, const char *text, sl_error *err) {
+    if (spec->plus && param_index(spec->plus, name) >= 0) return set_value(spec->plus, spec->plus_value, name, text, err);
+    return set_value(spec->method, spec->value, name, text, err);
+}
+
+int sl_attn_has(const sl_attn_spec *spec, const char *name) {
+    return param_index(spec->method, name) >= 0 || (spec->plus && param_index(spec->plus, name) >= 0);
 }
 
 double sl_attn_get(const sl_attn_spec *spec, const char *name) {
     int i = param_index(spec->method, name);
+    if (i >= 0) return spec->value[i];
+    i = spec->plus ? param_index(spec->plus, name) : -1;
     SL_CHECK(i >= 0);
-    return spec->value[i];
+    return spec->plus_value[i];
 }
 
 // ---- name[:k=v]* ----
 
-static int parse_params(char *text, sl_attn_spec *spec, sl_error *err) {
-    char *rest = NULL;
-    for (char *item = strtok_r(text, ":", &rest); item; item = strtok_r(NULL, ":", &rest)) {
+static int parse_method(char *text, const sl_attn_method **m, double *value, sl_error *err) {
+    char *colon = strchr(text, ':'), *params = colon ? colon + 1 : text + strlen(text), *rest = NULL;
+    if (colon) *colon = 0;
+    *m = sl_attn_find(text);
+    if (!*m) return unknown_method(text, err);
+    for (int i = 0; (*m)->params && (*m)->params[i].name; i++) value[i] = (*m)->params[i].def;
+    for (char *item = strtok_r(params, ":", &rest); item; item = strtok_r(NULL, ":", &rest)) {
         char *equals = strchr(item, '=');
-        if (!equals)
-            return sl_fail(err, SL_ERR_ARG, "--attn %s: found \"%.64s\", expected NAME=VALUE", spec->method->name, item);
+        if (!equals) return sl_fail(err, SL_ERR_ARG, "--attn %s: found \"%.64s\", expected NAME=VALUE", (*m)->name, item);
         *equals = 0;
-        int rc = sl_attn_set(spec, item, equals + 1, err);
+        int rc = set_value(*m, value, item, equals + 1, err);
         if (rc) return rc;
     }
     return 0;
 }
 
+// `score+value`: the first must leave the values to another method, the second must take scores from another.
+static int check_parts(const sl_attn_spec *spec, sl_error *err) {
+    const sl_composition *score = spec->method->stages, *value = spec->plus->stages;
+    if (!score || score->draw || score->propose->exact)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %s+%s: %s is no score method, so \"+%s\" cannot follow it",
+                       spec->method->name, spec->plus->name, spec->method->name, spec->plus->name);
+    if (!value || !value->draw || !value->propose->exact || value->normaliser != SL_BY_TOTAL)
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "--attn %s+%s: %s does not sample values from given scores, as the santa methods do", spec->method->name,
+                       spec->plus->name, spec->plus->name);
+    return 0;
+}
+
 int sl_attn_parse(const char *text, sl_attn_spec *spec, sl_error *err) {
-    char copy[512], *plus, *colon;
+    char copy[512];
     if (strlen(text) >= sizeof copy)
         return sl_fail(err, SL_ERR_ARG, "--attn: %zu characters, expected at most %zu", strlen(text), sizeof copy - 1);
     strcpy(copy, text);
-    plus = strchr(copy, '+');
+    char *plus = strchr(copy, '+');
     if (plus) *plus = 0;
-    colon = strchr(copy, ':');
-    if (colon) *colon = 0;
-    *spec = (sl_attn_spec){.method = sl_attn_find(copy)};
-    if (!spec->method) return unknown_method(copy, err);
-    if (plus)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %.64s: %s is no score method, so \"+%.64s\" cannot follow it", text,
-                       copy, plus + 1);
-    for (int i = 0; spec->method->params && spec->method->params[i].name; i++) spec->value[i] = spec->method->params[i].def;
-    return colon ? parse_params(colon + 1, spec, err) : 0;
+    *spec = (sl_attn_spec){0};
+    int rc = parse_method(copy, &spec->method, spec->value, err);
+    if (!rc && plus) rc = parse_method(plus + 1, &spec->plus, spec->plus_value, err);
+    return !rc && plus ? check_parts(spec, err) : rc;
+}
+
+static size_t format_method(const sl_attn_method *m, const double *value, char *buf, size_t size) {
+    size_t n = (size_t)snprintf(buf, size, "%s", m->name);
+    for (int i = 0; m->params && m->params[i].name && n < size; i++) {
+        const sl_attn_param *p = &m->params[i];
+        int word = 0;
+        const char *choice = p->choices ? choice_word(p->choices, (int)value[i], &word) : NULL;
+        n += (size_t)(choice ? snprintf(buf + n, size - n, ":%s=%.*s", p->name, word, choice)
+                             : snprintf(buf + n, size - n, ":%s=%g", p->name, value[i]));
+    }
+    return n < size ? n : size;
 }
 
 void sl_attn_format(const sl_attn_spec *spec, char *buf, size_t size) {
-    size_t n = (size_t)snprintf(buf, size, "%s", spec->method->name);
-    for (int i = 0; spec->method->params && spec->method->params[i].name && n < size; i++)
-        n += (size_t)snprintf(buf + n, size - n, ":%s=%g", spec->method->params[i].name, spec->value[i]);
+    size_t n = format_method(spec->method, spec->value, buf, size);
+    if (!spec->plus || n + 1 >= size) return;
+    buf[n] = '+';
+    format_method(spec->plus, spec->plus_value, buf + n + 1, size - n - 1);
+}
+
+static void list_param(const sl_attn_param *p, FILE *out) {
+    int n = 0;
+    const char *word = p->choices ? choice_word(p->choices, (int)p->def, &n) : NULL;
+    if (word)
+        fprintf(out, "--%s (%s, default %.*s): %s", p->name, p->choices, n, word, p->help);
+    else
+        fprintf(out, "--%s (%g to %g, default %g): %s", p->name, p->min, p->max, p->def, p->help);
 }
 
 void sl_attn_list(FILE *out) {
+    static const char *const means[] = {"unbiased", "biased", "exact"};
     fprintf(out, "| method | mean | what it does | parameters | source |\n|---|---|---|---|---|\n");
     for (int i = 0; sl_attn_methods[i]; i++) {
         const sl_attn_method *m = sl_attn_methods[i];
-        fprintf(out, "| %s | %s | %s | ", m->name, m->biased ? "biased" : m->stages ? "unbiased" : "exact", m->summary);
-        for (const sl_attn_param *p = m->params; p && p->name; p++)
-            fprintf(out, "%s--%s (%g to %g, default %g): %s", p > m->params ? "; " : "", p->name, p->min, p->max, p->def,
-                    p->help);
+        fprintf(out, "| %s | %s | %s | ", m->name, means[m->mean], m->summary);
+        for (const sl_attn_param *p = m->params; p && p->name; p++) {
+            if (p > m->params) fprintf(out, "; ");
+            list_param(p, out);
+        }
         fprintf(out, " | %s |\n", m->source);
     }
 }
@@ -202,6 +273,9 @@ void sl_attn_stats_add(sl_attn_stats *to, const sl_attn_stats *from) {
     to->v_distinct += from->v_distinct;
     to->samples += from->samples;
     to->bytes += from->bytes;
+    to->tries += from->tries;
+    to->fallbacks += from->fallbacks;
+    to->features += from->features;
     to->dense_k_rows += from->dense_k_rows;
     to->dense_v_rows += from->dense_v_rows;
     to->dense_bytes += from->dense_bytes;

@@ -4,22 +4,54 @@
 // drawn are never read.
 #include "attention/stages.h"
 
-#define BUDGET(DEFAULT)                                                                                                        \
-    { "S", SL_PARAM_INT, DEFAULT, 1, 65536, "rows of V drawn per query head" }
+#include <math.h>
 
-static const sl_attn_param params[] = {BUDGET(128), {0}};
-static const sl_attn_param flash_params[] = {BUDGET(2048), {0}};
+static const char budgets[] = "even,variance";
+#define S_PARAM(DEFAULT)                                                                                                       \
+    { "S", SL_PARAM_INT, DEFAULT, 1, 65536, "rows of V drawn per query head", NULL }
+#define BUDGET_PARAM                                                                                                           \
+    { "budget", SL_PARAM_CHOICE, 0, 0, 1, "how a layer's draws are split over its heads", budgets }
 
-static const sl_composition independent = {.draw = sl_draw_independent}, stratified = {.draw = sl_draw_stratified},
-                            systematic = {.draw = sl_draw_systematic}, proportional = {.draw = sl_draw_tiles_proportional},
-                            uniform_tiles = {.draw = sl_draw_tiles_uniform};
+static const sl_attn_param params[] = {S_PARAM(128), BUDGET_PARAM, {0}};
+static const sl_attn_param flash_params[] = {S_PARAM(2048), {0}};
+
+// ---- draws from p ----
+
+static int second_moment(const sl_attn_spec *spec) { // sum p |v|^2, for --budget=variance
+    return sl_budget_wanted(spec) ? 2 : 0;
+}
+
+static int most_draws(const sl_attn_spec *spec) {
+    return (int)sl_attn_get(spec, "S") * (sl_budget_wanted(spec) ? SL_BUDGET_MOST : 1);
+}
+
+static size_t capacity(const sl_attn_spec *spec, int n_kv) {
+    return sl_sampler_capacity(most_draws(spec), n_kv);
+}
+static size_t scratch(const sl_attn_spec *spec, int n_kv) {
+    return sl_sampler_scratch(most_draws(spec), n_kv);
+}
+static void run_sampler(sl_head *x) {
+    x->draw->sampler(&x->weights, x->S, x->u, &x->draws);
+}
+
+#define DRAW(SAMPLER)                                                                                                          \
+    { .size_power = second_moment, .capacity = capacity, .scratch = scratch, .run = run_sampler, .sampler = SAMPLER }
+#define STAGES(DRAW)                                                                                                           \
+    { .propose = &sl_propose_exact, .draw = &DRAW, .normaliser = SL_BY_TOTAL }
+
+static const sl_draw independent = DRAW(sl_draw_independent), stratified = DRAW(sl_draw_stratified),
+                     systematic = DRAW(sl_draw_systematic), proportional = DRAW(sl_draw_tiles_proportional),
+                     uniform_tiles = DRAW(sl_draw_tiles_uniform);
+static const sl_composition santa = STAGES(independent), strat = STAGES(stratified), sys = STAGES(systematic),
+                            prop = STAGES(proportional), flash = STAGES(uniform_tiles);
 
 const sl_attn_method sl_method_santa = {
     .name = "santa",
     .summary = "S independent draws from the attention weights",
     .source = "SANTA, Algorithm 1",
     .params = params,
-    .stages = &independent,
+    .stages = &santa,
     .cpu = &sl_stages_ops,
 };
 const sl_attn_method sl_method_santa_strat = {
@@ -27,7 +59,7 @@ const sl_attn_method sl_method_santa_strat = {
     .summary = "one draw in each of S equal parts of the attention mass, each with its own uniform number",
     .source = "S2ANTA, Appendix A",
     .params = params,
-    .stages = &stratified,
+    .stages = &strat,
     .cpu = &sl_stages_ops,
 };
 const sl_attn_method sl_method_santa_sys = {
@@ -35,16 +67,16 @@ const sl_attn_method sl_method_santa_sys = {
     .summary = "one draw in each of S equal parts of the attention mass, one uniform number for all",
     .source = "S2ANTA, systematic",
     .params = params,
-    .stages = &systematic,
+    .stages = &sys,
     .cpu = &sl_stages_ops,
 };
 const sl_attn_method sl_method_santa_prop = {
     .name = "santa-prop",
     .summary = "S split over 256-row tiles by largest remainder, systematic inside each tile",
     .source = "S2ANTA, Algorithms 2-5",
-    .biased = 1,
+    .mean = SL_MEAN_BIASED,
     .params = params,
-    .stages = &proportional,
+    .stages = &prop,
     .cpu = &sl_stages_ops,
 };
 const sl_attn_method sl_method_santa_flash = {
@@ -52,6 +84,6 @@ const sl_attn_method sl_method_santa_flash = {
     .summary = "S split evenly over 256-row tiles, tiles merged with their exact mass",
     .source = "S2ANTA, Algorithms 6-8",
     .params = flash_params,
-    .stages = &uniform_tiles,
+    .stages = &flash,
     .cpu = &sl_stages_ops,
 };

@@ -105,8 +105,8 @@ void sl_engine_free(sl_engine *e) {
     free(e);
 }
 
-// Checks a layer's method and returns the scratch memory of its largest step in *size.
-static int check_layer(const sl_engine *e, int layer, const sl_attn_spec *spec, size_t *size, sl_error *err) {
+// Checks a layer's method, has the cache keep what it needs and returns the scratch memory of its largest step in *size.
+static int check_layer(sl_engine *e, int layer, const sl_attn_spec *spec, size_t *size, sl_error *err) {
     const sl_attn_method *m = spec->method;
     if (!m->cpu || !m->cpu->decode)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %s: not offered for decoding on this device (layer %d)", m->name,
@@ -116,7 +116,10 @@ static int check_layer(const sl_engine *e, int layer, const sl_attn_spec *spec, 
         if (rc) return rc;
     }
     *size = m->cpu->workspace(&e->geom, spec, e->n_sequences, 1, e->n_ctx);
-    return 0;
+    sl_kv_need need[SL_MAX_NEEDS];
+    int rc = 0, n = m->cpu->needs ? m->cpu->needs(spec, need) : 0;
+    for (int i = 0; !rc && i < n; i++) rc = sl_kv_keep(&e->pool, need[i], err);
+    return rc;
 }
 
 int sl_engine_set_attention(sl_engine *e, const sl_attn_plan *plan, sl_error *err) {

@@ -39,10 +39,10 @@ struct sl_session {
     sl_kv_seq kv;
     float *logits; // [n_vocab]
     struct sl_method_state {
-        void *data;             // NULL: this layer's method keeps none
-        const sl_attn_ops *ops; // whose data it is
-    } * state;                  // [n_layers]
-    int plan_version;           // of state
+        void *data; // NULL: this layer's method keeps none
+        size_t size;
+    } * state;        // [n_layers]
+    int plan_version; // of state
 };
 
 #endif

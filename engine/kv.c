@@ -14,6 +14,10 @@ static void *map_zero(size_t n_bytes) { // committed page by page at first touch
     return p == MAP_FAILED ? NULL : p;
 }
 
+static size_t store_bytes(const sl_kv_pool *pool, size_t size) {
+    return (size_t)pool->n_layers * pool->n_pages * pool->n_kv_heads * size;
+}
+
 size_t sl_kv_bytes_per_token(int n_layers, int n_kv_heads, int head_dim) {
     return (size_t)n_layers * n_kv_heads * head_dim * 2 * sizeof(bf16);
 }
@@ -42,6 +46,10 @@ int sl_kv_pool_init(sl_kv_pool *pool, int n_layers, int n_kv_heads, int head_dim
 void sl_kv_pool_free(sl_kv_pool *pool) {
     if (pool->k) munmap(pool->k, pool->n_bytes / 2);
     if (pool->v) munmap(pool->v, pool->n_bytes / 2);
+    for (int i = 0; i < pool->n_stores; i++) {
+        munmap(pool->stores[i].data, store_bytes(pool, pool->stores[i].size));
+        free(pool->stores[i].built);
+    }
     free(pool->refs);
     free(pool->free);
     *pool = (sl_kv_pool){0};
@@ -67,9 +75,16 @@ static void copy_page(sl_kv_pool *pool, int32_t to, int32_t from) {
     }
 }
 
+// The page's rows change: what was built of them is void.
+static void forget_extras(sl_kv_pool *pool, int32_t id) {
+    for (int i = 0; i < pool->n_stores; i++)
+        for (int layer = 0; layer < pool->n_layers; layer++) pool->stores[i].built[(size_t)layer * pool->n_pages + id] = 0;
+}
+
 static int32_t take_page(sl_kv_pool *pool) {
     int32_t id = pool->free[--pool->n_free];
     pool->refs[id] = 1;
+    forget_extras(pool, id);
     return id;
 }
 
@@ -91,6 +106,7 @@ int sl_kv_reserve(sl_kv_pool *pool, sl_kv_seq *seq, int n_tokens, sl_error *err)
     // A partly used last page that another sequence holds too becomes our own copy before it is written.
     int last = seq->n_tokens / SL_PAGE,
         shared = n_tokens > seq->n_tokens && seq->n_tokens % SL_PAGE && pool->refs[seq->pages[last]] > 1;
+    if (n_tokens > seq->n_tokens && seq->n_tokens % SL_PAGE && !shared) forget_extras(pool, seq->pages[last]);
     if (more + shared == 0) return 0;
     int rc = check_free(pool, more + shared, err);
     if (!rc) rc = grow_table(seq, want, err);
@@ -143,5 +159,67 @@ sl_kv_rows sl_kv_layer(const sl_kv_pool *pool, int layer) {
 
 sl_kv_view sl_kv_view_of(const sl_kv_pool *pool, const sl_kv_seq *seq, int layer, int n_kv) {
     sl_kv_rows rows = sl_kv_layer(pool, layer);
-    return (sl_kv_view){.k = rows.k, .v = rows.v, .pages = seq->pages, .n_kv = n_kv};
+    return (sl_kv_view){.k = rows.k, .v = rows.v, .pages = seq->pages, .n_kv = n_kv, .pool = pool, .layer = layer};
+}
+
+// ---- page extras ----
+
+static sl_kv_store *find_store(const sl_kv_pool *pool, sl_kv_need need) {
+    for (int i = 0; i < pool->n_stores; i++)
+        if (pool->stores[i].need.kind == need.kind && pool->stores[i].need.arg == need.arg)
+            return (sl_kv_store *)&pool->stores[i];
+    return NULL;
+}
+
+int sl_kv_keep(sl_kv_pool *pool, sl_kv_need need, sl_error *err) {
+    if (find_store(pool, need)) return 0;
+    if (pool->n_stores == SL_KV_EXTRAS)
+        return sl_fail(err, SL_ERR_MEMORY, "the KV cache keeps %d kinds of page extras already; \"%s\" would be one more",
+                       SL_KV_EXTRAS, need.kind->name);
+    sl_kv_store store = {.need = need, .size = need.kind->size(need.arg, pool->head_dim)};
+    size_t bytes = store_bytes(pool, store.size);
+    store.built = calloc((size_t)pool->n_layers * pool->n_pages, 1);
+    store.data = store.built ? map_zero(bytes) : NULL;
+    if (!store.data) {
+        free(store.built);
+        return sl_fail(err, SL_ERR_MEMORY, "\"%s\" of the KV cache: %zu MiB cannot be reserved; pass a smaller --ctx-size",
+                       need.kind->name, bytes >> 20);
+    }
+    pool->stores[pool->n_stores++] = store;
+    return 0;
+}
+
+static char *block_of(const sl_kv_pool *pool, const sl_kv_store *store, int layer, int32_t page, int h) {
+    return store->data + (((size_t)layer * pool->n_pages + page) * pool->n_kv_heads + h) * store->size;
+}
+
+static void build_page(const sl_kv_pool *pool, const sl_kv_store *store, const sl_kv_view *view, int i, int h) {
+    const sl_kv_extra_kind *kind = store->need.kind;
+    size_t rows = sl_kv_block(view, pool->n_kv_heads, pool->head_dim, i, h);
+    const void *before = kind->chained && i ? block_of(pool, store, view->layer, view->pages[i - 1], h) : NULL;
+    kind->build(store->need.arg, pool->head_dim, view->k + rows, view->v + rows, before,
+                block_of(pool, store, view->layer, view->pages[i], h));
+}
+
+void sl_kv_build(sl_kv_pool *pool, const sl_kv_seq *seq, int layer, sl_kv_need need) {
+    sl_kv_store *store = find_store(pool, need);
+    SL_CHECK(store != NULL);
+    int n_full = seq->n_tokens / SL_PAGE, first = 0;
+    uint8_t *built = store->built + (size_t)layer * pool->n_pages;
+    while (first < n_full && built[seq->pages[first]]) first++;
+    if (first == n_full) return;
+    sl_kv_view view = sl_kv_view_of(pool, seq, layer, seq->n_tokens);
+    int stride = need.kind->chained ? n_full - first : 1, n_runs = (n_full - first) / stride; // a chain is built in order
+#pragma omp parallel for schedule(dynamic) collapse(2)
+    for (int h = 0; h < pool->n_kv_heads; h++)
+        for (int run = 0; run < n_runs; run++)
+            for (int i = first + run * stride; i < first + (run + 1) * stride; i++)
+                if (!built[seq->pages[i]]) build_page(pool, store, &view, i, h);
+    for (int i = first; i < n_full; i++) built[seq->pages[i]] = 1;
+}
+
+const void *sl_kv_extra(const sl_kv_view *view, sl_kv_need need, int page_index, int h) {
+    const sl_kv_store *store = find_store(view->pool, need);
+    SL_CHECK(store != NULL && page_index < sl_kv_n_built(view));
+    return block_of(view->pool, store, view->layer, view->pages[page_index], h);
 }

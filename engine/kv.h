@@ -11,7 +11,32 @@
 
 #include <stddef.h>
 
-enum { SL_PAGE = 256 }; // tokens of a page; also the tile of every sampler
+enum {
+    SL_PAGE = 256,     // tokens of a page; also the tile of every sampler
+    SL_KV_EXTRAS = 12, // kinds of page extras that a pool keeps at once
+};
+
+// A page extra: what an attention method wants kept beside K and V, made once from a full page of one KV head in one layer
+// (quantised keys, norms of V, channel bounds, hashes). `arg` is the kind's setting; equal kind and arg share the memory.
+typedef struct sl_kv_extra_kind {
+    const char *name;
+    int chained;                           // build reads `before`
+    size_t (*size)(int arg, int head_dim); // bytes of one page of one KV head; a multiple of 64
+    // k, v: [256][head_dim]. before: of a chained kind, the block of the sequence's page before; NULL for the first.
+    void (*build)(int arg, int head_dim, const bf16 *k, const bf16 *v, const void *before, void *out);
+} sl_kv_extra_kind;
+
+typedef struct sl_kv_need {
+    const sl_kv_extra_kind *kind;
+    int arg;
+} sl_kv_need;
+
+typedef struct sl_kv_store { // one kind's memory
+    sl_kv_need need;
+    size_t size;    // bytes of a block
+    char *data;     // [n_layers][n_pages][n_kv_heads][size], committed by first touch
+    uint8_t *built; // [n_layers][n_pages]
+} sl_kv_store;
 
 typedef struct sl_kv_pool {
     int n_layers, n_kv_heads, head_dim, n_pages;
@@ -20,6 +45,8 @@ typedef struct sl_kv_pool {
     int32_t *free; // stack of free page ids
     int n_free;
     size_t n_bytes; // of k and v together
+    sl_kv_store stores[SL_KV_EXTRAS];
+    int n_stores;
 } sl_kv_pool;
 
 // One sequence's pages. n_tokens counts rows that hold data in every layer.
@@ -32,9 +59,11 @@ typedef struct sl_kv_seq {
 // What a kernel reads: one layer of one sequence.
 // Row j of KV head h starts at k + ((size_t)pages[j / 256] * n_kv_heads + h) * 256 * head_dim + (j % 256) * head_dim.
 typedef struct sl_kv_view {
-    const bf16 *k, *v;    // this layer: [n_pages][n_kv_heads][256][head_dim]
-    const int32_t *pages; // the sequence's page ids
-    int n_kv;             // rows visible, the current token's own included
+    const bf16 *k, *v;      // this layer: [n_pages][n_kv_heads][256][head_dim]
+    const int32_t *pages;   // the sequence's page ids
+    int n_kv;               // rows visible, the current token's own included
+    const sl_kv_pool *pool; // whose extras sl_kv_extra finds
+    int layer;
 } sl_kv_view;
 
 int sl_kv_pool_init(sl_kv_pool *pool, int n_layers, int n_kv_heads, int head_dim, int n_pages, sl_error *err);
@@ -53,6 +82,12 @@ void sl_kv_truncate(sl_kv_pool *pool, sl_kv_seq *seq, int n_tokens);
 int sl_kv_fork(sl_kv_pool *pool, const sl_kv_seq *src, sl_kv_seq *dst, int n_tokens, sl_error *err);
 void sl_kv_seq_free(sl_kv_pool *pool, sl_kv_seq *seq);
 
+// Makes the pool keep an extra; asking again is free. SL_ERR_MEMORY when it cannot.
+int sl_kv_keep(sl_kv_pool *pool, sl_kv_need need, sl_error *err);
+// Builds it for the sequence's full pages that lack it, in one layer. A page is built once, whoever shares it; writing to a
+// page, or giving it back, forgets what was built.
+void sl_kv_build(sl_kv_pool *pool, const sl_kv_seq *seq, int layer, sl_kv_need need);
+
 // One layer's K and V for writing: [n_pages][n_kv_heads][256][head_dim].
 typedef struct sl_kv_rows {
     bf16 *k, *v;
@@ -64,5 +99,12 @@ sl_kv_view sl_kv_view_of(const sl_kv_pool *pool, const sl_kv_seq *seq, int layer
 static inline size_t sl_kv_block(const sl_kv_view *view, int n_kv_heads, int head_dim, int page_index, int h) {
     return ((size_t)view->pages[page_index] * n_kv_heads + h) * SL_PAGE * head_dim;
 }
+
+// Pages that have their extras: all but the one that the newest row lies in, which may have been written in this very step.
+static inline int sl_kv_n_built(const sl_kv_view *view) {
+    return (view->n_kv - 1) / SL_PAGE;
+}
+// The block of extra `need` that page number `page_index` < sl_kv_n_built holds for KV head h. The pool must keep it.
+const void *sl_kv_extra(const sl_kv_view *view, sl_kv_need need, int page_index, int h);
 
 #endif

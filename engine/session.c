@@ -4,42 +4,40 @@
 #include <stdlib.h>
 #include <string.h>
 
-// ---- state of the plan's methods ----
+// ---- what the plan's methods keep: state from step to step, and page extras ----
 
 static void free_state(sl_session *s) {
     for (int i = 0; i < s->engine->geom.n_layers; i++) {
-        if (s->state[i].data) s->state[i].ops->free(s->state[i].data);
+        free(s->state[i].data);
         s->state[i] = (struct sl_method_state){0};
     }
 }
 
-// Tells each layer's method of the rows from n_from on.
-static int append_state(sl_session *s, int n_from, sl_error *err) {
-    sl_engine *e = s->engine;
-    for (int i = 0; i < e->geom.n_layers; i++) {
-        if (!s->state[i].data) continue;
-        sl_kv_view view = sl_kv_view_of(&e->pool, &s->kv, i, s->kv.n_tokens);
-        int rc = s->state[i].ops->on_append(s->state[i].data, &view, n_from, err);
-        if (rc) return rc;
-    }
-    return 0;
-}
-
-// After a change of plan: the new methods' state, fed with every row that is there.
+// After a change of plan: the new methods' state, empty.
 static int sync_state(sl_session *s, sl_error *err) {
     sl_engine *e = s->engine;
     if (s->plan_version == e->plan_version) return 0;
     free_state(s);
     for (int i = 0; i < e->geom.n_layers; i++) {
         const sl_attn_spec *spec = &e->plan.layer[i];
-        const sl_attn_ops *ops = spec->method->cpu;
-        if (!ops->init) continue;
-        int rc = ops->init(&e->geom, spec, i, &s->state[i].data, err);
-        if (rc) return rc;
-        s->state[i].ops = ops;
+        size_t size = spec->method->cpu->state ? spec->method->cpu->state(&e->geom, spec) : 0;
+        if (size && !(s->state[i].data = calloc(1, size)))
+            return sl_fail(err, SL_ERR_MEMORY, "--attn %s: state of %zu bytes: out of memory", spec->method->name, size);
+        s->state[i].size = size;
     }
     s->plan_version = e->plan_version;
-    return s->kv.n_tokens > 0 ? append_state(s, 0, err) : 0;
+    return 0;
+}
+
+// Page extras of the full pages that lack them.
+static void build_extras(sl_session *s) {
+    sl_engine *e = s->engine;
+    for (int i = 0; i < e->geom.n_layers; i++) {
+        const sl_attn_spec *spec = &e->plan.layer[i];
+        sl_kv_need need[SL_MAX_NEEDS];
+        int n = spec->method->cpu->needs ? spec->method->cpu->needs(spec, need) : 0;
+        for (int j = 0; j < n; j++) sl_kv_build(&e->pool, &s->kv, i, need[j]);
+    }
 }
 
 // ---- life ----
@@ -88,7 +86,7 @@ int sl_session_truncate(sl_session *s, int n_tokens, sl_error *err) {
         return sl_fail(err, SL_ERR_ARG, "truncate to %d tokens: the session has %d", n_tokens, s->kv.n_tokens);
     sl_kv_truncate(&s->engine->pool, &s->kv, n_tokens);
     for (int i = 0; i < s->engine->geom.n_layers; i++)
-        if (s->state[i].data) s->state[i].ops->truncate(s->state[i].data, n_tokens);
+        if (s->state[i].data) memset(s->state[i].data, 0, s->state[i].size);
     return 0;
 }
 
@@ -214,7 +212,7 @@ static void report(const sl_progress *progress, int done, int total) {
 
 int sl_prefill(sl_session *s, const int32_t *ids, int n, const sl_progress *progress, sl_error *err) {
     sl_engine *e = s->engine;
-    int n_from = s->kv.n_tokens, rc = begin_prefill(s, ids, n, err);
+    int rc = begin_prefill(s, ids, n, err);
     for (int i = 0; !rc && i < n; i += e->prefill_chunk) {
         int m = n - i < e->prefill_chunk ? n - i : e->prefill_chunk;
         prefill_chunk(s, ids + i, m, i + m == n);
@@ -222,7 +220,8 @@ int sl_prefill(sl_session *s, const int32_t *ids, int n, const sl_progress *prog
     }
     if (rc) return rc;
     e->backend->linear(&e->model->llama.head, e->scratch.normed, 1, SL_LINEAR_DECODE, 0, 0, s->logits);
-    return append_state(s, n_from, err);
+    build_extras(s);
+    return 0;
 }
 
 int sl_prefill_logits(sl_session *s, const int32_t *ids, int n, sl_logits_fn fn, void *ctx, const sl_progress *progress,
@@ -246,7 +245,8 @@ int sl_prefill_logits(sl_session *s, const int32_t *ids, int n, sl_logits_fn fn,
         report(progress, i + m, n);
     }
     free(logits);
-    return rc ? rc : append_state(s, n_from, err);
+    if (!rc) build_extras(s);
+    return rc;
 }
 
 // ---- decode ----
@@ -262,6 +262,7 @@ static int begin_decode(sl_session *const *batch, int n, const int32_t *ids, sl_
                            s->kv.n_tokens, e->n_ctx);
         rc = sync_state(s, err);
         if (!rc) rc = sl_kv_reserve(&e->pool, &s->kv, s->kv.n_tokens + 1, err);
+        if (!rc) build_extras(s);
     }
     return rc;
 }
@@ -291,9 +292,7 @@ int sl_decode(sl_session *const *batch, int n, const int32_t *ids, sl_error *err
     e->backend->linear(&e->model->llama.head, e->scratch.normed, n, SL_LINEAR_DECODE, 0, 0, e->logits);
     for (int i = 0; i < n; i++) {
         memcpy(batch[i]->logits, e->logits + (size_t)i * c->n_vocab, c->n_vocab * sizeof(float));
-        int n_from = batch[i]->kv.n_tokens++;
-        rc = append_state(batch[i], n_from, err);
-        if (rc) return rc;
+        batch[i]->kv.n_tokens++;
     }
     return 0;
 }

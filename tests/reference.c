@@ -32,6 +32,7 @@ ref_cache ref_cache_new(int n_heads, int n_kv_heads, int head_dim, int n_seqs, c
     size_t row = (size_t)n_heads * head_dim;
     c.q = malloc(n_seqs * row * sizeof *c.q);
     c.out = malloc(n_seqs * row * sizeof *c.out);
+    c.reports = calloc((size_t)n_seqs * n_heads, sizeof *c.reports);
     for (int s = 0; s < n_seqs; s++) {
         CHECK_OK(sl_kv_reserve(&c.pool, &c.seqs[s], lengths[s], &err), err);
         c.seqs[s].n_tokens = lengths[s];
@@ -55,7 +56,7 @@ void ref_cache_free(ref_cache *c) {
     for (int s = 0; s < c->n_seqs; s++) sl_kv_seq_free(&c->pool, &c->seqs[s]);
     sl_kv_pool_free(&c->pool);
     sl_workspace_free(&c->ws);
-    free(c->seqs), free(c->queries), free(c->q), free(c->out);
+    free(c->seqs), free(c->queries), free(c->q), free(c->out), free(c->reports);
 }
 
 sl_attn_stats ref_decode(ref_cache *c, const char *attn, int first, int n, uint32_t seed, int layer) {
@@ -65,6 +66,16 @@ sl_attn_stats ref_decode(ref_cache *c, const char *attn, int first, int n, uint3
     int longest = 0;
     CHECK_OK(sl_attn_parse(attn, &spec, &err), err);
     for (int s = first; s < first + n; s++) longest = c->seqs[s].n_tokens > longest ? c->seqs[s].n_tokens : longest;
+    sl_kv_need need[SL_MAX_NEEDS];
+    int n_needs = spec.method->cpu->needs ? spec.method->cpu->needs(&spec, need) : 0;
+    for (int i = 0; i < n_needs; i++) {
+        CHECK_OK(sl_kv_keep(&c->pool, need[i], &err), err);
+        for (int s = first; s < first + n; s++) {
+            sl_kv_seq before = c->seqs[s]; // as the engine does: before the newest row
+            before.n_tokens--;
+            sl_kv_build(&c->pool, &before, 0, need[i]);
+        }
+    }
     CHECK_OK(sl_workspace_reserve(&c->ws, spec.method->cpu->workspace(&c->geom, &spec, n, 1, longest), &err), err);
     sl_attn_decode_args args = {.geom = &c->geom,
                                 .spec = &spec,
@@ -73,7 +84,8 @@ sl_attn_stats ref_decode(ref_cache *c, const char *attn, int first, int n, uint3
                                 .n_seqs = n,
                                 .seqs = c->queries + first,
                                 .ws = &c->ws,
-                                .stats = &stats};
+                                .stats = &stats,
+                                .reports = c->reports};
     spec.method->cpu->decode(&args);
     return stats;
 }

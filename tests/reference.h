@@ -12,6 +12,7 @@ typedef struct ref_cache {
     sl_kv_seq *seqs;
     float *q, *out; // [n_seqs][n_heads][head_dim]
     sl_attn_query *queries;
+    sl_attn_report *reports; // [n_seqs][n_heads] of the last ref_decode
     sl_workspace ws;
 } ref_cache;
 

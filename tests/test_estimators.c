@@ -49,32 +49,35 @@ static sample sample_new(int n, shape kind, uint64_t seed) {
     }
     for (int j = 0; j < n; j += 256) {
         int m = n - j < 256 ? n - j : 256;
-        sl_attn_kernels_named("portable")->weigh(score + j, m, s.wt.w + j, s.wt.ref + j / SL_BLOCK);
+        sl_attn_kernels_named("portable")
+            ->weigh(score + j, m, s.wt.w + j, s.wt.ref + j / SL_BLOCK, s.wt.cum + j / SL_BLOCK + 1);
     }
-    for (int b = 0; b < blocks; b++) s.wt.cum[b + 1] = sl_block_mass(s.wt.w + b * SL_BLOCK);
     sl_weights_finish(&s.wt);
     double total = (double)s.wt.cum[blocks];
     for (int j = 0; j < n; j++) {
         s.p[j] = (double)(sl_weights_running(&s.wt, j) - sl_weights_running(&s.wt, j - 1)) / total;
         s.mu += s.p[j] * s.v[j];
     }
-    size_t cap = sl_draw_capacity(MAX_S, n);
+    size_t cap = sl_sampler_capacity(MAX_S, n);
     s.draws = (sl_draws){.row = malloc(cap * sizeof(int32_t)),
                          .count = malloc(cap * sizeof(int32_t)),
-                         .per_draw = malloc(cap * sizeof(float)),
-                         .scratch = malloc(sl_draw_scratch(MAX_S, n) * sizeof(uint64_t))};
+                         .inv_pi = malloc(cap * sizeof(float)),
+                         .scratch = malloc(sl_sampler_scratch(MAX_S, n) * sizeof(uint64_t))};
     free(score);
     return s;
 }
 
 static void sample_free(sample *s) {
     free(s->wt.w), free(s->wt.ref), free(s->wt.cum), free(s->p), free(s->v);
-    free(s->draws.row), free(s->draws.count), free(s->draws.per_draw), free(s->draws.scratch);
+    free(s->draws.row), free(s->draws.count), free(s->draws.inv_pi), free(s->draws.scratch);
 }
 
 static double estimate(const sample *s) {
     double sum = 0;
-    for (int i = 0; i < s->draws.n; i++) sum += s->draws.count[i] * (double)s->draws.per_draw[i] * s->v[s->draws.row[i]];
+    for (int i = 0; i < s->draws.n; i++) {
+        int j = s->draws.row[i];
+        sum += s->draws.count[i] * s->p[j] * (double)s->draws.inv_pi[i] * s->v[j];
+    }
     return sum;
 }
 
@@ -96,7 +99,7 @@ static uint64_t grid_point(int i, int R) {
 
 typedef struct method {
     const char *name;
-    sl_draw_fn draw;
+    sl_sampler_fn draw;
     int exact_total;
 } method;
 static const method methods[] = {
@@ -183,7 +186,7 @@ static void exhaustive_small(void) {
 // ---- expectations ----
 
 // |mean - mu| <= 4 sqrt(Var / R) + rounding, Var the closed form of independent draws, which stratified ones never exceed.
-static void unbiased(sl_draw_fn draw, const char *name) {
+static void unbiased(sl_sampler_fn draw, const char *name) {
     for (int k = 0; k < N_SHAPES; k++)
         for (int l = 0; l < N_LENGTHS; l++) {
             enum { S = 16 };
@@ -195,7 +198,7 @@ static void unbiased(sl_draw_fn draw, const char *name) {
                 draw(&s.wt, S, (sl_uniform){random_next, &r}, &s.draws);
                 mean += estimate(&s) / R;
             }
-            double bound = 4 * sqrt(fmax(0, second - s.mu * s.mu) / S / R) + 1e-6 * sqrt(second); // per_draw is fp32
+            double bound = 4 * sqrt(fmax(0, second - s.mu * s.mu) / S / R) + 1e-6 * sqrt(second); // inv_pi is fp32
             if (fabs(mean - s.mu) > bound)
                 FAIL("%s n=%d shape %d: mean %.6g, expected %.6g +- %.2g", name, lengths[l], k, mean, s.mu, bound);
             sample_free(&s);
@@ -281,7 +284,7 @@ static void systematic_counts(void) { // |c_j - S p_j| < 1
 
 // ---- variances ----
 
-static double measured_variance(sample *s, sl_draw_fn draw, int S, int R) {
+static double measured_variance(sample *s, sl_sampler_fn draw, int S, int R) {
     double sum = 0;
     for (uint32_t r = 0; r < (uint32_t)R; r++) {
         draw(&s->wt, S, (sl_uniform){random_next, &r}, &s->draws);

@@ -80,6 +80,7 @@ static void score(void) {
 static void check_weigh(const sl_attn_kernels *k, buffers *b, int dim, int group, int n) {
     bf16 w[256 + 32];
     int16_t ref[9];
+    uint64_t mass[9];
     if (dim != 64 || group != 1) return;
     uint64_t seed = test_seed + n;
     for (int j = 0; j < 256; j++) b->score[j] = 20 * (float)test_normal(&seed);
@@ -87,19 +88,22 @@ static void check_weigh(const sl_attn_kernels *k, buffers *b, int dim, int group
         for (int j = 32; j < 64; j++) b->score[j] = -INFINITY; // a masked block
     memset(w, 0x7f, sizeof w);
     memset(ref, 0x7f, sizeof ref);
-    k->weigh(b->score, n, w, ref);
+    k->weigh(b->score, n, w, ref, mass);
     int blocks = (n + 31) / 32, off = 0;
     for (int i = 0; i < blocks; i++) {
         int end = (i + 1) * 32 < n ? (i + 1) * 32 : n;
         float most = -INFINITY;
         for (int j = i * 32; j < end; j++) most = fmaxf(most, b->score[j]);
         CHECK_INT(ref[i], most == -INFINITY ? SL_REF_EMPTY : (int)ceilf(most));
+        uint64_t sum = 0;
         for (int j = i * 32; j < (i + 1) * 32; j++) {
+            sum += (uint64_t)floor(sl_bf16_to_f32(w[j]) * 0x1p30);
             bf16 want = j < end && most > -INFINITY ? sl_f32_to_bf16((float)exp2((double)b->score[j] - ref[i])) : 0;
             if (want < 0x0080) want = 0; // below 2^-126
             off += w[j] != want;
             CHECK(abs((int)w[j] - (int)want) <= 1);
         }
+        CHECK(mass[i] == sum);
     }
     CHECK(off <= 1 + n / 100);
     CHECK_INT(ref[blocks], 0x7f7f); // not touched
@@ -107,6 +111,20 @@ static void check_weigh(const sl_attn_kernels *k, buffers *b, int dim, int group
 }
 static void weigh(void) {
     on_every_size(check_weigh);
+    static const char *const isas[] = {"portable", "avx2", "avx512"};
+    for (int i = 0; i < 3; i++) { // beyond ref's range weights stay within [0, 1]
+        const sl_attn_kernels *k = sl_attn_kernels_named(isas[i]);
+        float score[48];
+        bf16 w[64];
+        int16_t ref[2];
+        uint64_t mass[2];
+        for (int j = 0; j < 48; j++) score[j] = j == 3 ? 1e6f : 40000;
+        if (!k) continue;
+        k->weigh(score, 32, w, ref, mass);
+        CHECK_INT(ref[0], INT16_MAX);
+        for (int j = 0; j < 32; j++) CHECK(w[j] <= 0x3f80);
+        CHECK(mass[0] <= 32ull << 30);
+    }
 }
 
 // Two calls of online softmax over the same rows against one softmax over both, in double.

@@ -351,72 +351,64 @@ static void context_overflow(void) {
     free(ids);
 }
 
-// A method with state, to see that the engine calls its hooks at the right moments. It attends densely.
-typedef struct hook_state {
-    int layer, n_rows, *n_live;
-} hook_state;
-static int live_states;
+// A method that counts the steps of its sequence and layer in its state, to see when the engine empties it. It attends densely.
 static const sl_attn_ops *dense_ops;
+static uint32_t last_count; // of layer 0
 
-static size_t hook_workspace(const sl_attn_geom *g, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv) {
-    return dense_ops->workspace(g, spec, n_seqs, n_tokens, n_kv);
+static size_t counting_workspace(const sl_attn_geom *g, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv) {
+    const sl_attn_spec dense = {.method = sl_attn_find("dense")};
+    (void)spec;
+    return dense_ops->workspace(g, &dense, n_seqs, n_tokens, n_kv);
 }
-static void hook_decode(const sl_attn_decode_args *args) {
+static void counting_decode(const sl_attn_decode_args *args) {
+    const sl_attn_spec dense = {.method = sl_attn_find("dense")};
+    sl_attn_decode_args as_dense = *args;
+    as_dense.spec = &dense;
     for (int i = 0; i < args->n_seqs; i++) {
-        hook_state *h = args->seqs[i].state;
-        CHECK_INT(h->layer, args->layer);
-        CHECK_INT(h->n_rows, args->seqs[i].kv.n_kv - 1);
+        uint32_t *count = args->seqs[i].state;
+        count[args->layer]++;
+        for (int j = 0; j < args->geom->n_layers; j++) CHECK(j == args->layer || count[j] == 0); // a layer's state is its own
+        if (args->layer == 0) last_count = count[0];
     }
-    dense_ops->decode(args);
+    dense_ops->decode(&as_dense);
 }
-static int hook_init(const sl_attn_geom *g, const sl_attn_spec *spec, int layer, void **state, sl_error *e) {
-    (void)g, (void)spec, (void)e;
-    hook_state *h = calloc(1, sizeof *h);
-    h->layer = layer;
-    live_states++;
-    *state = h;
-    return 0;
-}
-static int hook_append(void *state, const sl_kv_view *kv, int n_from, sl_error *e) {
-    hook_state *h = state;
-    (void)e;
-    CHECK_INT(n_from, h->n_rows);
-    h->n_rows = kv->n_kv;
-    return 0;
-}
-static void hook_truncate(void *state, int n_kv) {
-    ((hook_state *)state)->n_rows = n_kv;
-}
-static void hook_free(void *state) {
-    live_states--;
-    free(state);
+static size_t counting_state(const sl_attn_geom *g, const sl_attn_spec *spec) {
+    (void)spec;
+    return g->n_layers * sizeof(uint32_t);
 }
 
-static void method_hooks(void) {
-    static const sl_attn_ops ops = {hook_workspace, hook_decode, NULL, hook_init, hook_append, hook_truncate, hook_free};
-    static const sl_attn_method hooked = {.name = "hooked", .summary = "test", .source = "test", .cpu = &ops};
+static void set_plan(rig *r, const sl_attn_spec *spec) {
+    sl_attn_plan plan;
+    CHECK_OK(sl_attn_plan_init(&plan, sl_model_config(r->model)->n_layers, spec, &err), err);
+    CHECK_OK(sl_engine_set_attention(r->engine, &plan, &err), err);
+    sl_attn_plan_free(&plan);
+}
+
+static void method_state(void) {
+    static const sl_attn_ops ops = {.workspace = counting_workspace, .decode = counting_decode, .state = counting_state};
+    static const sl_attn_method counting = {.name = "counting", .summary = "test", .source = "test", .cpu = &ops};
     dense_ops = sl_attn_find("dense")->cpu;
-    live_states = 0;
     rig r = rig_open("models/tiny", "dense", 1024, 1, 64, 0, 0);
     int32_t *ids = some_ids(300, r.n_vocab, test_seed);
     float *want = malloc(r.n_vocab * sizeof *want), *got = malloc(r.n_vocab * sizeof *got);
     sl_session *s = session(&r, 0), *fork;
     run_greedy(&r, s, ids, 290, 5, want, NULL);
     CHECK_OK(sl_session_truncate(s, 100, &err), err);
-
-    sl_attn_spec spec = {.method = &hooked};
-    sl_attn_plan plan;
-    CHECK_OK(sl_attn_plan_init(&plan, sl_model_config(r.model)->n_layers, &spec, &err), err);
-    CHECK_OK(sl_engine_set_attention(r.engine, &plan, &err), err);
-    sl_attn_plan_free(&plan);
-    run_greedy(&r, s, ids + 100, 190, 5, got, NULL); // the state is made late and fed all 100 rows first
+    set_plan(&r, &(sl_attn_spec){.method = &counting});
+    run_greedy(&r, s, ids + 100, 190, 5, got, NULL);
     CHECK(equal_bits(got, want, r.n_vocab));
-    CHECK_INT(live_states, sl_model_config(r.model)->n_layers);
-    CHECK_OK(sl_session_fork(s, 280, 0, &fork, &err), err);
+    uint32_t steps = last_count;
+    CHECK(steps >= 4);
+    CHECK_OK(sl_decode(&s, 1, ids, &err), err);
+    CHECK_INT(last_count, steps + 1);
+    CHECK_OK(sl_session_fork(s, 280, 0, &fork, &err), err); // a fork begins with an empty state
     run_greedy(&r, fork, ids + 280, 10, 5, got, NULL);
     CHECK(equal_bits(got, want, r.n_vocab));
+    CHECK_INT(last_count, steps);
+    CHECK_OK(sl_session_truncate(s, 280, &err), err); // and so does a timeline that was cut
+    CHECK_OK(sl_decode(&s, 1, ids, &err), err);
+    CHECK_INT(last_count, 1);
     sl_session_free(fork), sl_session_free(s);
-    CHECK_INT(live_states, 0);
     rig_close(&r);
     free(ids), free(want), free(got);
 }
@@ -457,7 +449,7 @@ static const test_case cases[] = {
     {"decode-agrees-with-prefill", 0, decode_agrees_with_prefill},
     {"prefix-reuse-bits", 0, prefix_reuse},
     {"context-overflow", 0, context_overflow},
-    {"method-hooks", 0, method_hooks},
+    {"method-state", 0, method_state},
     {"stats-count-rows", 0, stats_count_rows},
     {0},
 };

@@ -6,11 +6,12 @@
 #include <string.h>
 
 static json_t *params_json(const sl_attn_method *m) {
+    static const char *const types[] = {"int", "float", "choice"};
     json_t *list = json_array();
     for (const sl_attn_param *p = m->params; p && p->name; p++)
-        json_array_append_new(list, json_pack("{s:s, s:s, s:f, s:f, s:f, s:s?}", "name", p->name, "type",
-                                              p->type == SL_PARAM_INT ? "int" : "float", "default", p->def, "min", p->min,
-                                              "max", p->max, "help", p->help));
+        json_array_append_new(list, json_pack("{s:s, s:s, s:f, s:f, s:f, s:s?, s:s*}", "name", p->name, "type", types[p->type],
+                                              "default", p->def, "min", p->min, "max", p->max, "help", p->help, "choices",
+                                              p->choices));
     return list;
 }
 
@@ -22,7 +23,7 @@ int cmd_methods(const cli_options *o, sl_error *err) {
     json_t *list = json_array();
     for (const sl_attn_method *const *m = sl_attn_methods; *m; m++)
         json_array_append_new(list, json_pack("{s:s, s:s?, s:s?, s:b, s:b, s:b, s:o}", "name", (*m)->name, "summary",
-                                              (*m)->summary, "source", (*m)->source, "biased", (*m)->biased, "cpu",
-                                              (*m)->cpu != NULL, "cuda", (*m)->cuda != NULL, "params", params_json(*m)));
+                                              (*m)->summary, "source", (*m)->source, "biased", (*m)->mean == SL_MEAN_BIASED,
+                                              "cpu", (*m)->cpu != NULL, "cuda", (*m)->cuda != NULL, "params", params_json(*m)));
     return cli_print_json(list, JSON_INDENT(1), err);
 }

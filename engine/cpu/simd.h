@@ -103,6 +103,13 @@ SIMD_INLINE float v_sum(vf x) {
     return a[0];
 }
 
+SIMD_INLINE int32_t v_sum_int(vi x) {
+    int32_t a[VW], sum = 0;
+    memcpy(a, &x, sizeof a);
+    for (int i = 0; i < VW; i++) sum += a[i];
+    return sum;
+}
+
 SIMD_INLINE float v_max_lane(vf x) {
     float a[VW];
     memcpy(a, &x, sizeof a);

@@ -1,4 +1,4 @@
-// attention/draw.c - the draws: from running masses and uniform numbers to rows and counts.
+// attention/draw_samplers.c - the SANTA family's draws: from running masses and uniform numbers to rows and counts.
 //
 // All arithmetic on masses is in integers, so equal weights give equal rows on every device. Thresholds, never differences
 // of floors: in floating point the latter do not add up to S.
@@ -16,18 +16,14 @@ sl_uniform sl_uniform_philox(const sl_rng_id *id) {
     return (sl_uniform){philox_next, id};
 }
 
-size_t sl_draw_capacity(int S, int n) { // flash draws up to a sample for each tile, and rounds up to S / 2 more than S
+size_t sl_sampler_capacity(int S, int n) { // flash draws up to a sample for each tile, and rounds up to S / 2 more than S
     size_t tiles = (size_t)(n + SL_TILE - 1) / SL_TILE, most = (size_t)S + S / 2 + tiles;
     return most < (size_t)n ? most : (size_t)n;
 }
 
-size_t sl_draw_scratch(int S, int n) {
+size_t sl_sampler_scratch(int S, int n) {
     size_t tiles = (size_t)(n + SL_TILE - 1) / SL_TILE;
     return (size_t)S > 3 * tiles ? (size_t)S : 3 * tiles;
-}
-
-static uint64_t total(const sl_weights *wt) {
-    return wt->cum[wt->n_blocks];
 }
 
 // Threshold of draw m: the point (m + u) / S of a mass W.
@@ -42,34 +38,43 @@ typedef struct cursor {
     sl_draws *out;
     int block, row;    // next row to look at
     uint64_t in_block; // in-block mass before row
-    uint64_t before;   // global running mass before row
 } cursor;
 
 static cursor cursor_begin(const sl_weights *wt, sl_draws *out) {
-    out->n = out->n_samples = 0;
+    sl_draws_clear(out);
     return (cursor){.wt = wt, .out = out};
 }
 
-// The first row whose running mass exceeds t; t is below the total, so there is one. Thresholds must not descend.
-static int cursor_find(cursor *c, uint64_t t) {
+// The first row whose running mass exceeds t; t is below the total, so there is one. Thresholds must not descend. *mass: the
+// row's own.
+static int cursor_find(cursor *c, uint64_t t, uint64_t *mass) {
     const sl_weights *wt = c->wt;
-    while (wt->cum[c->block + 1] <= t) {
+    while (wt->cum[c->block + 1] + wt->each * SL_BLOCK * (uint64_t)(c->block + 1) <= t) {
         c->block++;
         c->row = c->block * SL_BLOCK;
         c->in_block = 0;
     }
     int shift = wt->top - wt->ref[c->block];
+    uint64_t before = wt->cum[c->block] + wt->each * (uint64_t)c->row;
+    if (shift < 64) before += c->in_block << 8 >> shift;
     for (int j = c->row;; j++) {
-        uint64_t mass = c->in_block + (uint32_t)(int32_t)(sl_bf16_to_f32(wt->w[j]) * 0x1p30f);
-        if (wt->cum[c->block] + (mass << 8 >> shift) > t) {
+        uint64_t in_block = c->in_block + (uint32_t)(int32_t)(sl_bf16_to_f32(wt->w[j]) * 0x1p30f);
+        uint64_t running = wt->cum[c->block] + wt->each * ((uint64_t)j + 1) + (shift < 64 ? in_block << 8 >> shift : 0);
+        if (running > t) {
             c->row = j; // it may be drawn again: in_block is the mass before it
+            *mass = running - before;
             return j;
         }
-        c->in_block = mass;
+        c->in_block = in_block;
+        before = running;
     }
 }
 
-static void emit(sl_draws *out, int row, float per_draw) {
+void sl_draws_clear(sl_draws *out) {
+    out->n = out->n_samples = 0;
+}
+
+void sl_draws_add(sl_draws *out, int row, float inv_pi) {
     out->n_samples++;
     if (out->n > 0 && out->row[out->n - 1] == row) {
         out->count[out->n - 1]++;
@@ -77,12 +82,19 @@ static void emit(sl_draws *out, int row, float per_draw) {
     }
     out->row[out->n] = row;
     out->count[out->n] = 1;
-    out->per_draw[out->n++] = per_draw;
+    out->inv_pi[out->n++] = inv_pi;
 }
 
-// S draws at the points (m + u) / S of the mass [from, from + mass).
-static void draw_systematic(cursor *c, uint64_t from, uint64_t mass, int S, uint64_t u, float per_draw) {
-    for (int m = 0; m < S; m++) emit(c->out, cursor_find(c, from + threshold(mass, S, (uint32_t)m, u)), per_draw);
+// The row at threshold t, where a mass W gets S draws: pi_j = S mass_j / W.
+static void draw_at(cursor *c, uint64_t t, double W, int S) {
+    uint64_t mass;
+    int row = cursor_find(c, t, &mass);
+    sl_draws_add(c->out, row, (float)(W / ((double)S * (double)mass)));
+}
+
+// S draws at the points (m + u) / S of the mass [from, from + mass); their pi_j is S_all mass_j / W.
+static void draw_systematic(cursor *c, uint64_t from, uint64_t mass, int S, uint64_t u, double W, int S_all) {
+    for (int m = 0; m < S; m++) draw_at(c, from + threshold(mass, S, (uint32_t)m, u), W, S_all);
 }
 
 // ---- the five draws ----
@@ -108,25 +120,24 @@ static void sort_ascending(uint64_t *x, int n) {
 
 void sl_draw_independent(const sl_weights *wt, int S, sl_uniform u, sl_draws *out) {
     cursor c = cursor_begin(wt, out);
-    uint64_t mass = total(wt);
+    uint64_t mass = sl_weights_total(wt);
     if (mass == 0) return;
     for (int m = 0; m < S; m++) out->scratch[m] = threshold(mass, 1, 0, u.next(u.ctx, (uint32_t)m));
     sort_ascending(out->scratch, S);
-    for (int m = 0; m < S; m++) emit(out, cursor_find(&c, out->scratch[m]), 1.0f / (float)S);
+    for (int m = 0; m < S; m++) draw_at(&c, out->scratch[m], (double)mass, S);
 }
 
 void sl_draw_stratified(const sl_weights *wt, int S, sl_uniform u, sl_draws *out) {
     cursor c = cursor_begin(wt, out);
-    uint64_t mass = total(wt);
+    uint64_t mass = sl_weights_total(wt);
     if (mass == 0) return;
-    for (int m = 0; m < S; m++)
-        emit(out, cursor_find(&c, threshold(mass, S, (uint32_t)m, u.next(u.ctx, (uint32_t)m))), 1.0f / (float)S);
+    for (int m = 0; m < S; m++) draw_at(&c, threshold(mass, S, (uint32_t)m, u.next(u.ctx, (uint32_t)m)), (double)mass, S);
 }
 
 void sl_draw_systematic(const sl_weights *wt, int S, sl_uniform u, sl_draws *out) {
     cursor c = cursor_begin(wt, out);
-    uint64_t mass = total(wt);
-    if (mass > 0) draw_systematic(&c, 0, mass, S, u.next(u.ctx, 0), 1.0f / (float)S);
+    uint64_t mass = sl_weights_total(wt);
+    if (mass > 0) draw_systematic(&c, 0, mass, S, u.next(u.ctx, 0), (double)mass, S);
 }
 
 static int n_tiles(const sl_weights *wt) {
@@ -135,7 +146,7 @@ static int n_tiles(const sl_weights *wt) {
 
 static uint64_t tile_begin(const sl_weights *wt, int t) {
     int b = t * TILE_BLOCKS;
-    return wt->cum[b < wt->n_blocks ? b : wt->n_blocks];
+    return b < wt->n_blocks ? wt->cum[b] + wt->each * SL_BLOCK * (uint64_t)b : sl_weights_total(wt);
 }
 
 static uint64_t tile_mass(const sl_weights *wt, int t) {
@@ -156,7 +167,7 @@ static void find_cut(const uint64_t *remainder, uint64_t *sorted, int T, int lef
 
 void sl_draw_tiles_proportional(const sl_weights *wt, int S, sl_uniform u, sl_draws *out) {
     cursor c = cursor_begin(wt, out);
-    uint64_t mass = total(wt), cut;
+    uint64_t mass = sl_weights_total(wt), cut;
     if (mass == 0) return;
     int T = n_tiles(wt), left = S, at_cut;
     uint64_t *budget = out->scratch, *remainder = budget + T, *sorted = remainder + T;
@@ -171,19 +182,19 @@ void sl_draw_tiles_proportional(const sl_weights *wt, int S, sl_uniform u, sl_dr
         int more = remainder[t] > cut || (remainder[t] == cut && at_cut > 0);
         if (more && remainder[t] == cut) at_cut--;
         int S_t = (int)budget[t] + more;
-        if (S_t > 0) draw_systematic(&c, tile_begin(wt, t), tile_mass(wt, t), S_t, u.next(u.ctx, (uint32_t)t), 1.0f / (float)S);
+        uint64_t from = tile_begin(wt, t);
+        if (S_t > 0) draw_systematic(&c, from, tile_mass(wt, t), S_t, u.next(u.ctx, (uint32_t)t), (double)mass, S);
     }
 }
 
 void sl_draw_tiles_uniform(const sl_weights *wt, int S, sl_uniform u, sl_draws *out) {
     cursor c = cursor_begin(wt, out);
-    uint64_t mass = total(wt);
+    uint64_t mass = sl_weights_total(wt);
     if (mass == 0) return;
     int T = n_tiles(wt), S_t = (2 * S + T) / (2 * T);
     if (S_t < 1) S_t = 1;
     for (int t = 0; t < T; t++) {
         uint64_t W = tile_mass(wt, t);
-        float per_draw = (float)((double)W / (double)mass / S_t);
-        if (W > 0) draw_systematic(&c, tile_begin(wt, t), W, S_t, u.next(u.ctx, (uint32_t)t), per_draw);
+        if (W > 0) draw_systematic(&c, tile_begin(wt, t), W, S_t, u.next(u.ctx, (uint32_t)t), (double)W, S_t);
     }
 }

@@ -1,0 +1,94 @@
+// attention/budget.c - --budget=variance: a layer's draws split over its heads so that the mean relative squared error is
+// least (METHODS: budgets over heads). It needs the norm of each head's output one step before, which does not depend on this
+// step's draws; without one (the first step of a session) every head gets S.
+//
+// A head's demand for draws falls with one number t, common to the layer, which is found by bisection:
+//   draws from p        S_h = (1/t) sqrt(sum_j p_j |v_j|^2 - |m_h|^2) / |m_h|
+//   take-all + PPS      S_h = #{x_j >= t} + sum_{x_j < t} x_j / t, x_j = p_j |v_j| / |m_h|: one threshold for the layer
+#include "attention/stages.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { MAX_HEADS = 1024 };
+
+int sl_budget_wanted(const sl_attn_spec *spec) {
+    return sl_attn_has(spec, "budget") && sl_attn_get(spec, "budget") == 1;
+}
+
+// The profile lies in draws.scratch as doubles. Draws from p: [0] the deviation. PPS: the largest 4 S sizes x_j, descending,
+// each followed by the sum of all smaller ones.
+static double *profile_of(const sl_head *x) {
+    return (double *)x->draws.scratch;
+}
+
+static int is_pps(const sl_head *x) {
+    return x->draw->size_power(x->group->args->spec) == 1;
+}
+
+static int by_size(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x < y) - (x > y);
+}
+
+void sl_budget_profile(sl_head *x) {
+    if (!x->before) return;
+    double *profile = profile_of(x), norm = fmax(sl_norm(x->before, x->group->head_dim), 1e-30);
+    double z = sl_weights_value(&x->weights, sl_weights_total(&x->weights));
+    double all = sl_weights_value(&x->sizes, sl_weights_total(&x->sizes)) / z;
+    if (!is_pps(x)) {
+        profile[0] = sqrt(fmax(all - norm * norm, 0)) / norm;
+        return;
+    }
+    int n = x->n_profile = sl_weights_largest(&x->sizes, SL_BUDGET_MOST * x->S, x->draws.row);
+    for (int i = 0; i < n; i++)
+        profile[i] = sl_weights_value(&x->sizes, sl_weights_mass(&x->sizes, x->draws.row[i])) / z / norm;
+    qsort(profile, n, sizeof *profile, by_size);
+    double rest = all / norm;
+    for (int i = 0; i < n; i++) profile[n + i] = rest -= profile[i];
+}
+
+// Draws that a head wants at t, within its limits.
+static double demand(const sl_head *x, double t) {
+    const double *profile = profile_of(x);
+    double want, least = fmax(1, x->S / (double)SL_BUDGET_MOST), most = (double)SL_BUDGET_MOST * x->S;
+    if (!is_pps(x)) {
+        want = profile[0] / t;
+    } else {
+        int low = 0, high = x->n_profile; // the first size below t
+        while (low < high) {
+            int mid = (low + high) / 2;
+            if (profile[mid] >= t)
+                low = mid + 1;
+            else
+                high = mid;
+        }
+        double light = low ? profile[x->n_profile + low - 1] : x->n_profile ? profile[x->n_profile] + profile[0] : 0;
+        want = low + fmax(light, 0) / t;
+    }
+    return fmin(fmax(want, least), most);
+}
+
+void sl_budget_by_variance(sl_head *heads, int n_heads) {
+    double low = -200, high = 200, want[MAX_HEADS]; // log2 t
+    int left = n_heads * heads[0].S;
+    SL_CHECK(n_heads <= MAX_HEADS);
+    for (int i = 0; i < n_heads; i++)
+        if (!heads[i].before) return;
+    for (int step = 0; step < 60; step++) {
+        double mid = (low + high) / 2, sum = 0;
+        for (int i = 0; i < n_heads; i++) sum += demand(&heads[i], exp2(mid));
+        if (sum > left)
+            low = mid;
+        else
+            high = mid;
+    }
+    for (int i = 0; i < n_heads; i++) want[i] = demand(&heads[i], exp2(high)); // demand() looks at S: all before any is set
+    for (int i = 0; i < n_heads; i++) left -= heads[i].S = (int)want[i];
+    for (int given = 0; left > 0 && given < n_heads; left--, given++) { // what is left goes to the largest remainders
+        int best = 0;
+        for (int i = 1; i < n_heads; i++)
+            if (want[i] - heads[i].S > want[best] - heads[best].S) best = i;
+        heads[best].S++;
+    }
+}

@@ -1,0 +1,147 @@
+// attention/draw_pps.c - take-all + PPS: heavy rows once, light rows in proportion to size (METHODS: santa-pps).
+//
+// Unbiased for every heavy set that does not depend on the uniform numbers; this one is solved exactly, so that no light row
+// has an expected count above 1 and the draws are S in all.
+#include "attention/stages.h"
+
+#include <math.h>
+
+typedef unsigned __int128 u128;
+
+static void sift_down(uint64_t *x, int i, int n) {
+    for (int child; (child = 2 * i + 1) < n; i = child) {
+        if (child + 1 < n && x[child + 1] < x[child]) child++;
+        if (x[i] <= x[child]) return;
+        uint64_t t = x[i];
+        x[i] = x[child], x[child] = t;
+    }
+}
+
+static void sort_descending(uint64_t *x, int n) {
+    for (int i = n / 2 - 1; i >= 0; i--) sift_down(x, i, n);
+    for (int i = n - 1; i > 0; i--) {
+        uint64_t t = x[0];
+        x[0] = x[i], x[i] = t;
+        sift_down(x, 0, i);
+    }
+}
+
+// The largest `most` rows: their sizes in descending order into out->scratch, the rows, ascending, into out->row.
+static int largest_sizes(const sl_weights *size, int most, sl_draws *out) {
+    int n = sl_weights_largest(size, most, out->row);
+    for (int i = 0; i < n; i++) out->scratch[i] = sl_weights_mass(size, out->row[i]);
+    sort_descending(out->scratch, n);
+    return n;
+}
+
+// ---- the light rows' draws ----
+
+typedef struct walk {
+    const sl_weights *size;
+    sl_draws *out;
+    const uint64_t *heavy; // [n_heavy] rows, ascending
+    int n_heavy, next;     // heavy rows before `next` are passed, and drawn
+    uint64_t passed;       // their size
+    int row;               // next row to look at
+} walk;
+
+static void pass_heavy(walk *w, int row) {
+    w->passed += sl_weights_mass(w->size, row);
+    w->next++;
+    sl_draws_add(w->out, row, 1);
+}
+
+// Passes whole blocks whose light rows end at or before t.
+static void skip_blocks(walk *w, uint64_t t) {
+    const sl_weights *size = w->size;
+    for (;;) {
+        int b = w->row / SL_BLOCK, next = w->next;
+        uint64_t heavy = w->passed, end = b + 1 < size->n_blocks ? size->cum[b + 1] + size->each * SL_BLOCK * (uint64_t)(b + 1)
+                                                                 : sl_weights_total(size);
+        for (; next < w->n_heavy && (int)w->heavy[next] < (b + 1) * SL_BLOCK; next++)
+            heavy += sl_weights_mass(size, (int)w->heavy[next]);
+        if (end - heavy > t) return;
+        while (w->next < next) pass_heavy(w, (int)w->heavy[w->next]);
+        w->row = (b + 1) * SL_BLOCK;
+    }
+}
+
+// Draws the light row at t; t is below the light total and does not descend.
+static void draw_light(walk *w, uint64_t t, double kappa) {
+    skip_blocks(w, t);
+    for (int j = w->row;; j++) {
+        if (w->next < w->n_heavy && (int)w->heavy[w->next] == j) {
+            pass_heavy(w, j);
+            continue;
+        }
+        if (sl_weights_running(w->size, j) - w->passed <= t) continue;
+        w->row = j; // it may be drawn again
+        sl_draws_add(w->out, j, (float)(kappa / (double)sl_weights_mass(w->size, j)));
+        return;
+    }
+}
+
+// heavy: in out->scratch, rows ascending.
+static void draw_both(const sl_weights *size, int n_heavy, uint64_t light, int k, int shared, sl_uniform u, sl_draws *out) {
+    walk w = {.size = size, .out = out, .heavy = out->scratch, .n_heavy = n_heavy};
+    sl_draws_clear(out);
+    uint64_t own = shared && k ? u.next(u.ctx, 0) : 0;
+    for (int m = 0; m < k; m++) {
+        if (!shared) own = u.next(u.ctx, (uint32_t)m);
+        uint64_t t = (uint64_t)(((u128)(unsigned)m * light + (uint64_t)((u128)own * light >> 64)) / (unsigned)k);
+        draw_light(&w, t, (double)light / k);
+    }
+    while (w.next < n_heavy) pass_heavy(&w, (int)w.heavy[w.next]);
+}
+
+// How many of the sizes z[0..n), descending, are heavy with S draws in all: row h is, while it exceeds kappa = light / (S - h).
+static int count_heavy(const uint64_t *z, int n, int S, uint64_t *light) {
+    int h = 0;
+    while (h < n && h < S - 1 && (u128)z[h] * (unsigned)(S - h) > *light) *light -= z[h++];
+    return h;
+}
+
+// Of the candidates out->row[0..n), the n_heavy largest; z: all their sizes, descending. Their rows replace z.
+static void keep_heavy(const sl_weights *size, int n, int n_heavy, sl_draws *out) {
+    uint64_t *z = out->scratch, least = n_heavy ? z[n_heavy - 1] : 0;
+    int ties = n_heavy, kept = 0;
+    while (ties > 0 && z[n_heavy - ties] > least) ties--;
+    for (int i = 0; i < n && kept < n_heavy; i++) {
+        uint64_t mass = sl_weights_mass(size, out->row[i]);
+        if (mass > least || (mass == least && ties-- > 0)) z[kept++] = (uint64_t)out->row[i];
+    }
+}
+
+sl_take_all sl_draw_take_all(const sl_weights *size, int S, int shared, sl_uniform u, sl_draws *out) {
+    sl_take_all r = {.light = sl_weights_total(size)};
+    sl_draws_clear(out);
+    if (r.light == 0) return r;
+    if (size->each && S >= size->n) { // every row is positive
+        for (int j = 0; j < size->n; j++) sl_draws_add(out, j, 1);
+        return (sl_take_all){.n_heavy = size->n};
+    }
+    int n = largest_sizes(size, S, out);
+    if (n < S && !size->each)
+        r = (sl_take_all){.n_heavy = n};
+    else
+        r.n_heavy = count_heavy(out->scratch, n, S, &r.light);
+    keep_heavy(size, n, r.n_heavy, out);
+    r.k = r.light ? S - r.n_heavy : 0;
+    draw_both(size, r.n_heavy, r.light, r.k, shared, u, out);
+    return r;
+}
+
+int sl_plan_take_all(const sl_weights *size, int most, double target, sl_bound_fn bound, const void *ctx, sl_draws *out) {
+    int n = largest_sizes(size, most, out), low = 0, high = most + 1; // the answer is in (low, high]
+    if (n < most) return n;                                           // every row, exactly
+    while (high - low > 1) {
+        int S = low + (high - low) / 2;
+        uint64_t light = sl_weights_total(size);
+        int n_heavy = count_heavy(out->scratch, n, S, &light);
+        if (bound(ctx, (double)light, S - n_heavy) <= target)
+            high = S;
+        else
+            low = S;
+    }
+    return high <= most ? high : 0;
+}

@@ -1,0 +1,119 @@
+// attention/weights.c - stored weights as integers (stages.h): running masses, and the rows of largest weight.
+#include "attention/stages.h"
+
+#include <math.h>
+#include <string.h>
+
+static uint64_t to_global(uint64_t mass, int shift) {
+    return shift < 64 ? mass << 8 >> shift : 0;
+}
+
+static uint32_t unit_mass(bf16 w) {
+    return (uint32_t)(int32_t)(sl_bf16_to_f32(w) * 0x1p30f);
+}
+
+void sl_weights_finish(sl_weights *wt) {
+    int top = SL_REF_EMPTY;
+    for (int b = 0; b < wt->n_blocks; b++) top = wt->ref[b] > top ? wt->ref[b] : top;
+    wt->top = top;
+    wt->cum[0] = 0;
+    for (int b = 0; b < wt->n_blocks; b++) wt->cum[b + 1] = wt->cum[b] + to_global(wt->cum[b + 1], top - wt->ref[b]);
+}
+
+uint64_t sl_weights_running(const sl_weights *wt, int j) {
+    if (j < 0) return 0;
+    int b = j / SL_BLOCK;
+    uint64_t mass = 0;
+    for (int i = b * SL_BLOCK; i <= j; i++) mass += unit_mass(wt->w[i]);
+    return wt->cum[b] + to_global(mass, wt->top - wt->ref[b]) + wt->each * ((uint64_t)j + 1);
+}
+
+uint64_t sl_weights_mass(const sl_weights *wt, int j) {
+    return sl_weights_running(wt, j) -
+           (j % SL_BLOCK ? sl_weights_running(wt, j - 1) : wt->cum[j / SL_BLOCK] + wt->each * (uint64_t)j);
+}
+
+uint64_t sl_weights_total(const sl_weights *wt) {
+    return wt->cum[wt->n_blocks] + wt->each * (uint64_t)wt->n;
+}
+
+double sl_weights_value(const sl_weights *wt, uint64_t mass) {
+    return ldexp((double)mass, wt->top - 38);
+}
+
+void sl_weights_mix(sl_weights *wt, double alpha) {
+    wt->each = (uint64_t)(alpha / (1 - alpha) * (double)wt->cum[wt->n_blocks] / wt->n);
+}
+
+// ---- ranks ----
+// A weight's rank is its distance below 2^top in steps of the bf16 number line, 128 to the octave: equal ranks are equal
+// weights. Ranks past 64 octaves share the last bin.
+
+enum { N_RANKS = 64 * 128 + 1 };
+
+static int rank_at(int octaves, bf16 w) { // octaves: top - ref of the row's block; w > 0
+    int64_t r = (int64_t)octaves * 128 + 0x3f80 - w;
+    return r < N_RANKS - 1 ? (int)r : N_RANKS - 1;
+}
+
+// No row below this rank is among the k largest: each of the k blocks of largest ref holds a weight above 2^(ref - 1).
+static int lowest_rank(const sl_weights *wt, int k) {
+    int count[65] = {0}, n = 0;
+    for (int b = 0; b < wt->n_blocks; b++) {
+        int octaves = wt->top - wt->ref[b];
+        if (wt->ref[b] != SL_REF_EMPTY) count[octaves < 64 ? octaves : 64]++;
+    }
+    for (int octaves = 0; octaves < 64; octaves++)
+        if ((n += count[octaves]) >= k) return (octaves + 1) * 128 < N_RANKS - 1 ? (octaves + 1) * 128 : N_RANKS - 1;
+    return N_RANKS - 1;
+}
+
+// Rows of each rank up to `last`.
+static void count_ranks(const sl_weights *wt, int last, int32_t count[N_RANKS]) {
+    memset(count, 0, (size_t)(last + 1) * sizeof *count);
+    for (int b = 0; b < wt->n_blocks; b++) {
+        int octaves = wt->top - wt->ref[b];
+        if (wt->ref[b] == SL_REF_EMPTY || (octaves * 128 > last && last < N_RANKS - 1)) continue;
+        for (const bf16 *w = wt->w + (size_t)b * SL_BLOCK, *end = w + SL_BLOCK; w < end; w++) {
+            int r = *w ? rank_at(octaves, *w) : N_RANKS;
+            if (r <= last) count[r]++;
+        }
+    }
+}
+
+// Rows above rank `cut`, and the first `at_cut` of it.
+static int collect(const sl_weights *wt, int cut, int at_cut, int32_t *rows) {
+    int n = 0;
+    for (int b = 0; b < wt->n_blocks; b++) {
+        int octaves = wt->top - wt->ref[b];
+        if (wt->ref[b] == SL_REF_EMPTY || (octaves * 128 > cut && cut < N_RANKS - 1)) continue;
+        for (int j = b * SL_BLOCK; j < (b + 1) * SL_BLOCK; j++) {
+            int r = wt->w[j] ? rank_at(octaves, wt->w[j]) : N_RANKS;
+            if (r < cut || (r == cut && at_cut-- > 0)) rows[n++] = j;
+        }
+    }
+    return n;
+}
+
+int sl_weights_largest(const sl_weights *wt, int k, int32_t *rows) {
+    int32_t count[N_RANKS];
+    int last = lowest_rank(wt, k), cut = 0;
+    count_ranks(wt, last, count);
+    while (cut < last && k > count[cut]) k -= count[cut++];
+    return collect(wt, cut, k, rows);
+}
+
+int sl_weights_reaching(const sl_weights *wt, double p, int32_t *rows) {
+    int32_t count[N_RANKS];
+    double total = 0, sum = 0;
+    int cut = 0;
+    count_ranks(wt, N_RANKS - 1, count);
+    for (int r = 0; r < N_RANKS; r++) total += count[r] * (double)sl_bf16_to_f32((bf16)(0x3f80 - r));
+    while (cut < N_RANKS - 1) {
+        double mass = count[cut] * (double)sl_bf16_to_f32((bf16)(0x3f80 - cut));
+        if (sum + mass >= p * total) break;
+        sum += mass, cut++;
+    }
+    double each = sl_bf16_to_f32((bf16)(0x3f80 - cut)), more = ceil((p * total - sum) / each);
+    return collect(wt, cut, more < count[cut] ? (int)more : count[cut], rows);
+}
