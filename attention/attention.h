@@ -74,7 +74,7 @@ typedef struct sl_attn_stats {
     uint64_t bytes;                                   // of K, V and page extras actually read, once per KV head
     uint64_t tries, fallbacks;                        // of methods with a stated error
     double features;                                  // sum over query heads of the share of key features read
-    uint64_t dense_k_rows, dense_v_rows, dense_bytes; // what dense attention would have read
+    uint64_t dense_k_rows, dense_v_rows, dense_bytes; // of dense attention: per KV head, per query head, per KV head
 } sl_attn_stats;
 
 void sl_attn_stats_add(sl_attn_stats *to, const sl_attn_stats *from);

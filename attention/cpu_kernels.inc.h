@@ -88,6 +88,121 @@ static void score_rows(const float *q, const bf16 *const *k, int n, int head_dim
     }
 }
 
+// ---- quantised keys ----
+
+static void quantise_query(const float *q, const f16 *step, const f16 *zero, int head_dim, int bits, float scale,
+                           sl_quant_query *out) {
+    float unit[SL_QUANT_DIM], middle = (float)((1 << bits) - 1) / 2;
+    vf most = v_set(0), bias = v_set(0), size = v_set(0);
+    for (int d = 0; d < head_dim; d += VW) {
+        vf x = v_load(q + d) * scale, x_step = x * v_load_f16(step + d), magnitude = v_max(x_step, -x_step);
+        bias = v_fma(x, v_load_f16(zero + d), v_fma(x_step, v_set(middle), bias));
+        most = v_max(most, magnitude);
+        size += magnitude;
+        v_store(unit + d, x_step);
+    }
+    int fine = bits == 8, levels = fine ? 127 * 128 : 127;
+    float largest = v_max_lane(most), inverse = largest > 0 ? (float)levels / largest : 0;
+    out->scale = largest / (float)levels;
+    out->bias = v_sum(bias);
+    // Rounding the keys moves a channel by half a step, rounding the query by half a unit times a code within the middle.
+    out->bound = 0.5f * v_sum(size) + 0.5f * out->scale * middle * (float)head_dim;
+    out->sum = 0;
+    for (int d = 0; d < head_dim; d++) {
+        int x = (int)lrintf(unit[d] * inverse), high = fine ? (x + 64) >> 7 : x;
+        out->high[d] = (int8_t)high;
+        out->low[d] = (int8_t)(fine ? x - 128 * high : 0);
+        out->sum += x;
+    }
+    memset(out->high + head_dim, 0, SL_QUANT_DIM - head_dim);
+    memset(out->low + head_dim, 0, SL_QUANT_DIM - head_dim);
+}
+
+// acc += sum over the 4 bytes of a lane, codes unsigned (below 16), q signed.
+SIMD_INLINE vi dot4(vi acc, vi codes, int32_t q) {
+#if defined(__AVX512F__)
+    __m512i pairs = _mm512_maddubs_epi16((__m512i)codes, _mm512_set1_epi32(q));
+    return acc + (vi)_mm512_madd_epi16(pairs, _mm512_set1_epi16(1));
+#elif defined(__AVX2__)
+    __m256i pairs = _mm256_maddubs_epi16((__m256i)codes, _mm256_set1_epi32(q));
+    return acc + (vi)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+#else
+    for (int t = 0; t < 4; t++) acc += ((codes >> (8 * t)) & 0xff) * (int32_t)(int8_t)(q >> (8 * t));
+    return acc;
+#endif
+}
+
+// Adds the dot products of VW rows with one plane of `width`-bit codes for n_heads queries; rows: the plane's first 64-byte
+// unit.
+SIMD_INLINE void dot_plane(const uint8_t *rows, int width, int head_dim, const int8_t *const *q, int n_heads, vi *acc) {
+    int steps = 8 / width, n_units = (head_dim + 4 * steps - 1) / (4 * steps);
+    for (int u = 0; u < n_units; u++) {
+        vi x;
+        memcpy(&x, rows + (size_t)u * 64, sizeof x);
+        for (int t = 0; t < steps; t++) {
+            vi codes = (x >> (width * t)) & (((1 << width) - 1) * 0x01010101);
+            for (int h = 0; h < n_heads; h++) {
+                int32_t word;
+                memcpy(&word, q[h] + 4 * (u * steps + t), sizeof word);
+                acc[h] = dot4(acc[h], codes, word);
+            }
+        }
+    }
+}
+
+// The planes of a page: widths, and how far each is shifted.
+SIMD_INLINE void dot_codes(const uint8_t *planes, int row, int bits, int head_dim, const int8_t *const *q, int n_heads,
+                           vi *acc) {
+    int n_planes = bits == 4 ? 1 : 2, group = row / 16, part = row % 16;
+    for (int h = 0; h < n_heads; h++) acc[h] = (vi){0};
+    for (int p = 0; p < n_planes; p++) {
+        int width = bits == 3 ? (p ? 1 : 2) : 4, shift = p ? (bits == 3 ? 2 : 4) : 0;
+        int n_units = (head_dim * width + 31) / 32;
+        vi sum[4] = {{0}};
+        dot_plane(planes + (size_t)group * n_units * 64 + part * 4, width, head_dim, q, n_heads, sum);
+        for (int h = 0; h < n_heads; h++) acc[h] += sum[h] << shift;
+        planes += (size_t)(SL_TILE / 16) * n_units * 64;
+    }
+}
+
+SIMD_INLINE void score_heads(const sl_quant_query *q, int n_heads, const uint8_t *planes, int head_dim, int bits, float *out,
+                             int stride) {
+    const int8_t *high[4], *low[4];
+    float middle = (float)((1 << bits) - 1) / 2;
+    for (int h = 0; h < n_heads; h++) high[h] = q[h].high, low[h] = q[h].low;
+    for (int row = 0; row < SL_TILE; row += VW) {
+        vi acc[4], fine[4];
+        dot_codes(planes, row, bits, head_dim, high, n_heads, acc);
+        if (bits == 8) {
+            dot_codes(planes, row, bits, head_dim, low, n_heads, fine);
+            for (int h = 0; h < n_heads; h++) acc[h] = acc[h] * 128 + fine[h];
+        }
+        for (int h = 0; h < n_heads; h++) {
+            vf dot = __builtin_convertvector(acc[h], vf) - middle * (float)q[h].sum;
+            v_store(out + (size_t)h * stride + row, v_fma(dot, v_set(q[h].scale), v_set(q[h].bias)));
+        }
+    }
+}
+
+SIMD_INLINE void score_group(const sl_quant_query *q, int group, const uint8_t *planes, int head_dim, int bits, float *out,
+                             int stride) {
+    int g = 0;
+    for (; g + 4 <= group; g += 4) score_heads(q + g, 4, planes, head_dim, bits, out + (size_t)g * stride, stride);
+    for (; g < group; g++) score_heads(q + g, 1, planes, head_dim, bits, out + (size_t)g * stride, stride);
+}
+
+static void score_quantised(const sl_quant_query *q, int group, const uint8_t *planes, int head_dim, int bits, float *out,
+                            int stride) {
+    if (bits == 4)
+        score_group(q, group, planes, head_dim, 4, out, stride);
+    else if (bits == 8)
+        score_group(q, group, planes, head_dim, 8, out, stride);
+    else
+        score_group(q, group, planes, head_dim, 3, out, stride);
+}
+
+// ---- stored weights ----
+
 SIMD_INLINE void weigh_block(const float *s, bf16 *w, int16_t *ref, uint64_t *mass) {
     vf top = v_load(s);
     for (int i = VW; i < SL_BLOCK; i += VW) top = v_max(top, v_load(s + i));
@@ -257,5 +372,6 @@ static float softmax_row(float *s, int n_visible, float scale, float *m, float *
 }
 
 const sl_attn_kernels PASTE(sl_attn_kernels_, SL_ISA) = {
-    STRING(SL_ISA), score, score_rows, weigh, attend, gather, widen, widen_transposed, gemm, softmax_row, scale_row,
+    STRING(SL_ISA), score, score_rows,       quantise_query, score_quantised, weigh,     attend,
+    gather,         widen, widen_transposed, gemm,           softmax_row,     scale_row,
 };

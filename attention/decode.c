@@ -292,6 +292,7 @@ void sl_reports_close(const sl_attn_decode_args *a, const sl_attn_report *report
         const sl_attn_report *r = &reports[slot];
         st.steps++;
         st.v_rows += r->v_rows;
+        st.dense_v_rows += (uint64_t)a->seqs[slot / g->n_heads].kv.n_kv;
         st.samples += r->samples;
         st.tries += r->tries;
         st.fallbacks += r->fallback;
@@ -303,7 +304,6 @@ void sl_reports_close(const sl_attn_decode_args *a, const sl_attn_report *report
         st.dense_bytes += r->dense_bytes;
         st.dense_k_rows += (uint64_t)a->seqs[slot / g->n_heads].kv.n_kv;
     }
-    st.dense_v_rows = st.dense_k_rows;
     sl_attn_stats_add(a->stats, &st);
     if (a->reports) memcpy(a->reports, reports, (size_t)a->n_seqs * g->n_heads * sizeof *reports);
 }

@@ -17,6 +17,16 @@ enum {
     SL_SCORE_LEAD = 16,    // score writes whole vectors: up to 15 floats past n_rows, within stride
 };
 
+// A query against one page of quantised keys (propose_quantised.c): with key channel c = zero_c + step_c code,
+//   s = scale * sum_c unit_c (code_c - middle) + bias, |s - q.k| <= bound,
+// unit_c = 128 high_c + low_c (8-bit codes) or high_c: the dot products are exact in integers.
+enum { SL_QUANT_DIM = 288 }; // channels, padded with zeros to a multiple of 32
+typedef struct sl_quant_query {
+    int8_t high[SL_QUANT_DIM], low[SL_QUANT_DIM];
+    int32_t sum; // of unit_c
+    float scale, bias, bound;
+} sl_quant_query;
+
 typedef struct sl_attn_kernels {
     const char *isa; // "avx512", "avx2", "portable"
     // score[g * stride + j] = (q_g . k_j) * scale, n_rows <= 256, stride >= round_up(n_rows, 16).
@@ -24,6 +34,12 @@ typedef struct sl_attn_kernels {
     void (*score)(const float *q, int group, const bf16 *k, int n_rows, int head_dim, float scale, float *score, int stride);
     // The same for rows that lie anywhere: score[i] of k[i], one query.
     void (*score_rows)(const float *q, const bf16 *const *k, int n, int head_dim, float scale, float *score);
+    // q, times scale, against a page whose channels have these steps and zeros, in `bits`-bit codes.
+    void (*quantise_query)(const float *q, const f16 *step, const f16 *zero, int head_dim, int bits, float scale,
+                           sl_quant_query *out);
+    // Scores of the page's 256 rows for `group` heads: score[g * stride + j]. planes: propose_quantised.c's layout.
+    void (*score_quantised)(const sl_quant_query *q, int group, const uint8_t *planes, int head_dim, int bits, float *score,
+                            int stride);
     // Stored weights (stages.h) of one head's n_rows scores: w, ref and the blocks' in-block mass are filled up to
     // round_up(n_rows, 32), zero past n_rows.
     void (*weigh)(const float *score, int n_rows, bf16 *w, int16_t *ref, uint64_t *mass);

@@ -1,20 +1,22 @@
-// attention/registry.c - the list of methods. A new one is its own file and a line here.
+// attention/registry.c - the list of methods. A new one is its own file and a word here.
 #include "attention/attention.h"
 
 #include <string.h>
 
-extern const sl_attn_method sl_method_dense, sl_method_santa, sl_method_santa_strat, sl_method_santa_sys, sl_method_santa_prop,
-    sl_method_santa_flash;
+// clang-format off
+#define METHODS(X)                                                                              \
+    X(dense)                                                                                    \
+    X(santa) X(santa_strat) X(santa_sys) X(santa_prop) X(santa_flash) X(santa_pps)              \
+    X(santa_is) X(dense_q)                                                                      \
+    X(streaming) X(topk) X(topp) X(random)
+// clang-format on
 
-const sl_attn_method *const sl_attn_methods[] = {
-    &sl_method_dense,
-    &sl_method_santa,
-    &sl_method_santa_strat,
-    &sl_method_santa_sys,
-    &sl_method_santa_prop,
-    &sl_method_santa_flash,
-    NULL,
-};
+#define DECLARE(NAME) extern const sl_attn_method sl_method_##NAME;
+#define ADDRESS(NAME) &sl_method_##NAME,
+
+METHODS(DECLARE)
+
+const sl_attn_method *const sl_attn_methods[] = {METHODS(ADDRESS) NULL};
 
 const sl_attn_method *sl_attn_find(const char *name) {
     for (int i = 0; sl_attn_methods[i]; i++)

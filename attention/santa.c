@@ -14,6 +14,15 @@ static const char budgets[] = "even,variance";
 
 static const sl_attn_param params[] = {S_PARAM(128), BUDGET_PARAM, {0}};
 static const sl_attn_param flash_params[] = {S_PARAM(2048), {0}};
+static const sl_attn_param pps_params[] = {
+    S_PARAM(128),
+    BUDGET_PARAM,
+    {"pps", SL_PARAM_CHOICE, 0, 0, 1, "an own uniform number for each light draw, or one for all", "strat,sys"},
+    {"epsilon", SL_PARAM_FLOAT, 0, 0, 1, "relative error that every head states instead of S; 0: S draws", NULL},
+    {"delta", SL_PARAM_FLOAT, 0.05, 1e-9, 0.2, "probability that a stated error is exceeded", NULL},
+    {"bound", SL_PARAM_CHOICE, 0, 0, 1, "what a stated error leans on", "clt,bernstein"},
+    {0},
+};
 
 // ---- draws from p ----
 
@@ -44,7 +53,7 @@ static const sl_draw independent = DRAW(sl_draw_independent), stratified = DRAW(
                      systematic = DRAW(sl_draw_systematic), proportional = DRAW(sl_draw_tiles_proportional),
                      uniform_tiles = DRAW(sl_draw_tiles_uniform);
 static const sl_composition santa = STAGES(independent), strat = STAGES(stratified), sys = STAGES(systematic),
-                            prop = STAGES(proportional), flash = STAGES(uniform_tiles);
+                            prop = STAGES(proportional), flash = STAGES(uniform_tiles), pps = STAGES(sl_draw_pps);
 
 const sl_attn_method sl_method_santa = {
     .name = "santa",
@@ -85,5 +94,13 @@ const sl_attn_method sl_method_santa_flash = {
     .source = "S2ANTA, Algorithms 6-8",
     .params = flash_params,
     .stages = &flash,
+    .cpu = &sl_stages_ops,
+};
+const sl_attn_method sl_method_santa_pps = {
+    .name = "santa-pps",
+    .summary = "rows with large p |v| exactly, the rest in proportion to it; S draws, or a stated error",
+    .source = "ours: take-all PPS sampling",
+    .params = pps_params,
+    .stages = &pps,
     .cpu = &sl_stages_ops,
 };

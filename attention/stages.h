@@ -185,6 +185,8 @@ extern const sl_proposal sl_propose_exact, sl_propose_nothing, sl_propose_unifor
 
 void sl_score_exact(const sl_group *g, int page, float *score); // a proposal's score of pages that lack their extras
 
+extern const sl_draw sl_draw_pps, sl_draw_importance, sl_draw_top_k, sl_draw_top_p, sl_draw_window;
+
 // Page extras that several units use.
 extern const sl_kv_extra_kind sl_page_norms; // fp32 [256]: log2 |v_j|
 void sl_log_norms(const bf16 *v, int n_rows, int head_dim, float *out);
@@ -193,6 +195,8 @@ void sl_refine(sl_head *x); // x->score[i]: the exact score of draws.row[i], in 
 // Fills x->out from x->draws; refined: with x->score, else with x->weights.
 void sl_combine(sl_head *x, sl_normaliser normaliser, int refined);
 double sl_norm(const float *x, int n);
+
+double sl_normal_quantile(double p); // x with Phi(x) = p
 
 // --budget=variance (even without it): how many draws each head of one sequence's layer gets, n_heads * S in all.
 int sl_budget_wanted(const sl_attn_spec *spec);

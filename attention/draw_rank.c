@@ -1,0 +1,55 @@
+// attention/draw_rank.c - draws without chance: the rows of largest weight, the rows that carry a share of the mass, a fixed
+// set. Each row is taken once (pi = 1); what is left out makes the output biased.
+#include "attention/stages.h"
+
+#include <math.h>
+
+static void take_rows(sl_head *x, int n) { // draws.row[0..n) once each
+    x->draws.n = x->draws.n_samples = n;
+    for (int i = 0; i < n; i++) x->draws.count[i] = 1, x->draws.inv_pi[i] = 1;
+}
+
+// ---- the k largest ----
+
+static size_t k_of(const sl_attn_spec *spec, int n_kv) {
+    int k = (int)sl_attn_get(spec, "k");
+    return k < n_kv ? k : n_kv;
+}
+static int k_budget(const sl_attn_spec *spec, int n_kv) {
+    return (int)k_of(spec, n_kv);
+}
+static void run_top_k(sl_head *x) {
+    take_rows(x, sl_weights_largest(&x->weights, x->S, x->draws.row));
+}
+const sl_draw sl_draw_top_k = {.budget = k_budget, .capacity = k_of, .run = run_top_k};
+
+// ---- the fewest that carry the share p of the mass ----
+
+static size_t every_row(const sl_attn_spec *spec, int n_kv) {
+    (void)spec;
+    return n_kv;
+}
+static int no_budget(const sl_attn_spec *spec, int n_kv) { // it follows from the weights
+    (void)spec, (void)n_kv;
+    return 0;
+}
+static void run_top_p(sl_head *x) {
+    take_rows(x, sl_weights_reaching(&x->weights, sl_attn_get(x->group->args->spec, "p"), x->draws.row));
+}
+const sl_draw sl_draw_top_p = {.budget = no_budget, .capacity = every_row, .run = run_top_p};
+
+// ---- the first `sink` rows and the last `window` ----
+
+static size_t window_capacity(const sl_attn_spec *spec, int n_kv) {
+    size_t most = (size_t)(sl_attn_get(spec, "sink") + sl_attn_get(spec, "window"));
+    return most < (size_t)n_kv ? most : (size_t)n_kv;
+}
+static int window_budget(const sl_attn_spec *spec, int n_kv) {
+    return (int)window_capacity(spec, n_kv);
+}
+static void run_window(sl_head *x) {
+    int n = x->group->kv->n_kv, sink = (int)sl_attn_get(x->group->args->spec, "sink"), tail = x->S - sink;
+    for (int i = 0; i < x->S; i++) x->draws.row[i] = i < sink ? i : n - tail + (i - sink);
+    take_rows(x, x->S);
+}
+const sl_draw sl_draw_window = {.budget = window_budget, .capacity = window_capacity, .run = run_window};

@@ -1,0 +1,34 @@
+// attention/importance.c - compressed keys: as a proposal that is corrected (santa-is), or as if they were exact (dense-q).
+#include "attention/stages.h"
+
+static const sl_attn_param is_params[] = {
+    {"S", SL_PARAM_INT, 128, 1, 65536, "rows drawn per query head, beside the newest page's", NULL},
+    {"proposal", SL_PARAM_CHOICE, 1, 0, 2, "the keys' copy that proposes", "int8,int4,int3"},
+    {0},
+};
+static const sl_attn_param dense_params[] = {
+    {"bits", SL_PARAM_CHOICE, 1, 0, 2, "bits of a key channel", "8,4,3"},
+    {0},
+};
+
+static const sl_composition is = {&sl_propose_quantised, &sl_draw_importance, SL_BY_SAMPLE},
+                            dense_q = {.propose = &sl_propose_quantised};
+
+const sl_attn_method sl_method_santa_is = {
+    .name = "santa-is",
+    .summary = "quantised keys propose, S rows are drawn and corrected with their exact keys, self-normalised",
+    .source = "ours: importance sampling with compressed keys",
+    .mean = SL_MEAN_BIASED,
+    .params = is_params,
+    .stages = &is,
+    .cpu = &sl_stages_ops,
+};
+const sl_attn_method sl_method_dense_q = {
+    .name = "dense-q",
+    .summary = "every row, with scores from quantised keys as if they were exact",
+    .source = "the uncorrected rival of santa-is",
+    .mean = SL_MEAN_BIASED,
+    .params = dense_params,
+    .stages = &dense_q,
+    .cpu = &sl_stages_ops,
+};

@@ -1,0 +1,146 @@
+// attention/propose_quantised.c - scores from a second copy of the keys in 8, 4 or 3 bits (METHODS: santa-is, dense-q).
+//
+// A page's keys are quantised per channel, asymmetrically: k = zero + step * code, zero and step in 16 bits, rounded outwards
+// so that every key lies within half a step of its code. The newest page has no copy yet: its scores are exact.
+//
+// A page of one KV head: step [head_dim], zero [head_dim] in f16, then planes of codes. A plane holds `width` bits of each code
+// (int4: 4; int8: low 4, high 4; int3: low 2, high 1) for groups of 16 rows in units of 64 bytes, 4 per row: bits
+// [width t, width (t + 1)) of byte b of row r in unit u belong to channel 4 (u * 8 / width + t) + b. So a vector register
+// holds one row per lane, and no code is ever unpacked to memory.
+#include "attention/stages.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct plane {
+    int width, shift; // bits of a code: [shift, shift + width)
+} plane;
+
+static int planes_of(int bits, plane out[2]) {
+    out[0] = bits == 3 ? (plane){2, 0} : (plane){4, 0};
+    out[1] = bits == 3 ? (plane){1, 2} : (plane){4, 4};
+    return bits == 4 ? 1 : 2;
+}
+
+static int plane_units(int width, int head_dim) { // 64-byte units of 16 rows
+    return (head_dim * width + 31) / 32;
+}
+
+static size_t size(int bits, int head_dim) {
+    plane p[2];
+    size_t bytes = 2 * (size_t)head_dim * sizeof(f16);
+    for (int i = 0, n = planes_of(bits, p); i < n; i++)
+        bytes += (size_t)plane_units(p[i].width, head_dim) * 64 * (SL_PAGE / 16);
+    return (bytes + 63) / 64 * 64;
+}
+
+// ---- building a page ----
+
+static f16 f16_toward_zero(float x) {
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    uint32_t sign = u >> 16 & 0x8000, magnitude = u & 0x7fffffff;
+    if (magnitude >= 0x477fe000) return (f16)(sign | 0x7bff); // 65504, the largest
+    if (magnitude < 0x38800000) {                             // below 2^-14: a multiple of 2^-24
+        float size = fabsf(x) * 0x1p24f;
+        return (f16)(sign | (uint32_t)size);
+    }
+    return (f16)(sign | (magnitude - 0x38000000) >> 13);
+}
+
+static f16 f16_below(float x) {
+    f16 h = f16_toward_zero(x);
+    return sl_f16_to_f32(h) > x ? (f16)(h + 1) : h; // only a negative x was rounded up
+}
+static f16 f16_above(float x) {
+    f16 h = f16_toward_zero(x);
+    return sl_f16_to_f32(h) < x ? (f16)(h + 1) : h;
+}
+
+static void build(int bits, int head_dim, const bf16 *k, const bf16 *v, const void *before, void *out) {
+    f16 *step = out, *zero = step + head_dim;
+    uint8_t *at = (uint8_t *)(zero + head_dim);
+    int levels = (1 << bits) - 1, n_planes;
+    plane p[2];
+    (void)v, (void)before;
+    memset(out, 0, size(bits, head_dim));
+    n_planes = planes_of(bits, p);
+    for (int c = 0; c < head_dim; c++) {
+        float low = INFINITY, high = -INFINITY;
+        for (int j = 0; j < SL_PAGE; j++) {
+            float x = sl_bf16_to_f32(k[(size_t)j * head_dim + c]);
+            low = fminf(low, x), high = fmaxf(high, x);
+        }
+        zero[c] = f16_below(low);
+        float from = sl_f16_to_f32(zero[c]);
+        step[c] = f16_above((high - from) / (float)levels);
+        float width = sl_f16_to_f32(step[c]), inverse = width > 0 ? 1 / width : 0;
+        for (int j = 0; j < SL_PAGE; j++) {
+            int code = (int)lrintf((sl_bf16_to_f32(k[(size_t)j * head_dim + c]) - from) * inverse);
+            code = code < 0 ? 0 : code > levels ? levels : code;
+            uint8_t *to = at;
+            for (int i = 0; i < n_planes; i++) {
+                int per_byte = 8 / p[i].width, n_units = plane_units(p[i].width, head_dim), word = c / 4;
+                int part = (code >> p[i].shift) & ((1 << p[i].width) - 1);
+                to[((size_t)(j / 16) * n_units + word / per_byte) * 64 + j % 16 * 4 + c % 4] |=
+                    (uint8_t)(part << (p[i].width * (word % per_byte)));
+                to += (size_t)n_units * 64 * (SL_PAGE / 16);
+            }
+        }
+    }
+}
+
+static const sl_kv_extra_kind quantised_keys = {.name = "quantised keys", .size = size, .build = build};
+
+// ---- the proposal ----
+
+// --bits of dense-q, --proposal of santa-is.
+static int bits_of(const sl_attn_spec *spec) {
+    static const int bits[] = {8, 4, 3};
+    return bits[(int)sl_attn_get(spec, sl_attn_has(spec, "bits") ? "bits" : "proposal")];
+}
+
+static int needs(const sl_attn_spec *spec, sl_kv_need *out) {
+    *out = (sl_kv_need){&quantised_keys, bits_of(spec)};
+    return 1;
+}
+
+// The state of a step: every page's error bound for every head of the group.
+static size_t state(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv) {
+    (void)spec;
+    return (size_t)(n_kv + SL_PAGE - 1) / SL_PAGE * (geom->n_heads / geom->n_kv_heads) * sizeof(float);
+}
+
+static void score(const sl_group *g, int page, float *out) {
+    float *bound = (float *)g->state + (size_t)page * g->n;
+    int bits = bits_of(g->args->spec);
+    if (page >= sl_kv_n_built(g->kv)) {
+        for (int i = 0; i < g->n; i++) bound[i] = 0;
+        sl_score_exact(g, page, out);
+        return;
+    }
+    const f16 *step = sl_kv_extra(g->kv, (sl_kv_need){&quantised_keys, bits}, page, g->h), *zero = step + g->head_dim;
+    sl_quant_query q[SL_MAX_GROUP];
+    for (int i = 0; i < g->n; i++) {
+        g->kernels->quantise_query(g->q + (size_t)i * g->head_dim, step, zero, g->head_dim, bits, g->scale, &q[i]);
+        bound[i] = q[i].bound;
+    }
+    g->kernels->score_quantised(q, g->n, (const uint8_t *)(zero + g->head_dim), g->head_dim, bits, out, SL_CHUNK);
+}
+
+static uint64_t bytes(const sl_group *g) {
+    int n_built = sl_kv_n_built(g->kv);
+    return n_built * (uint64_t)size(bits_of(g->args->spec), g->head_dim) +
+           (uint64_t)sl_page_rows(g->kv, n_built) * g->head_dim * sizeof(bf16);
+}
+
+static void report(const sl_head *x) {
+    const sl_group *g = x->group;
+    float most = 0;
+    for (int page = 0; page <= sl_kv_n_built(g->kv); page++)
+        most = fmaxf(most, ((const float *)g->state)[(size_t)page * g->n + x->index]);
+    x->report->score_bound = most * 0.69314718f; // from log2 units
+}
+
+const sl_proposal sl_propose_quantised = {
+    .unit = 1, .needs = needs, .state = state, .score = score, .bytes = bytes, .report = report};
