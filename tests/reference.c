@@ -66,6 +66,7 @@ sl_attn_stats ref_decode(ref_cache *c, const char *attn, int first, int n, uint3
     int longest = 0;
     CHECK_OK(sl_attn_parse(attn, &spec, &err), err);
     for (int s = first; s < first + n; s++) longest = c->seqs[s].n_tokens > longest ? c->seqs[s].n_tokens : longest;
+    for (int s = 0; s < c->n_seqs; s++) c->queries[s].kv.pool = &c->pool; // the cache may have moved since it was made
     sl_kv_need need[SL_MAX_NEEDS];
     int n_needs = spec.method->cpu->needs ? spec.method->cpu->needs(&spec, need) : 0;
     for (int i = 0; i < n_needs; i++) {

@@ -445,7 +445,7 @@ static void stats(void) {
     sl_attn_stats st = ref_decode(&c, "santa-sys:S=40", 0, 2, 1, 0);
     CHECK_INT(st.steps, 16);
     CHECK_INT(st.k_rows, 2 * 1000);
-    CHECK_INT(st.dense_v_rows, 2 * 1000);
+    CHECK_INT(st.dense_v_rows, 8 * 1000);
     CHECK_INT(st.samples, 16 * 40);
     CHECK(st.v_rows <= st.samples && st.v_distinct <= st.v_rows && 4 * st.v_distinct >= st.v_rows);
     CHECK_INT(st.bytes, (st.k_rows + st.v_distinct) * 64 * 2);
