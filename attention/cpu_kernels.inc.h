@@ -10,6 +10,7 @@
 #define STRING_(a) #a
 #define STRING(a) STRING_(a)
 
+typedef int8_t vb __attribute__((vector_size(VW), aligned(1), may_alias));
 typedef uint16_t vh __attribute__((vector_size(VW * 2), aligned(2), may_alias));
 
 // ---- sums of VW vectors at once ----
@@ -107,13 +108,15 @@ static void quantise_query(const float *q, const f16 *step, const f16 *zero, int
     out->bias = v_sum(bias);
     // Rounding the keys moves a channel by half a step, rounding the query by half a unit times a code within the middle.
     out->bound = 0.5f * v_sum(size) + 0.5f * out->scale * middle * (float)head_dim;
-    out->sum = 0;
-    for (int d = 0; d < head_dim; d++) {
-        int x = (int)lrintf(unit[d] * inverse), high = fine ? (x + 64) >> 7 : x;
-        out->high[d] = (int8_t)high;
-        out->low[d] = (int8_t)(fine ? x - 128 * high : 0);
-        out->sum += x;
+    vi sum = {0};
+    for (int d = 0; d < head_dim; d += VW) {
+        const float magic = 12582912.0f; // 1.5 * 2^23: adding it rounds to an integer
+        vi x = __builtin_convertvector((v_load(unit + d) * inverse + magic) - magic, vi), high = (x + 64 * fine) >> (7 * fine);
+        *(vb *)(out->high + d) = __builtin_convertvector(high, vb);
+        *(vb *)(out->low + d) = __builtin_convertvector((x - 128 * high) * fine, vb);
+        sum += x;
     }
+    out->sum = v_sum_int(sum);
     memset(out->high + head_dim, 0, SL_QUANT_DIM - head_dim);
     memset(out->low + head_dim, 0, SL_QUANT_DIM - head_dim);
 }

@@ -100,16 +100,15 @@ static int by_norm(const sl_attn_spec *spec) {
     return 1;
 }
 
-// Rows that a head may draw: with a stated error, all of them.
-static size_t most_rows(const sl_attn_spec *spec, int n_kv) {
-    size_t S = (size_t)sl_attn_get(spec, "S") * (sl_budget_wanted(spec) ? SL_BUDGET_MOST : 1);
-    return sl_attn_get(spec, "epsilon") > 0 || S > (size_t)n_kv ? (size_t)n_kv : S;
+static size_t most_draws(const sl_attn_spec *spec) {
+    return (size_t)sl_attn_get(spec, "S") * (sl_budget_wanted(spec) ? SL_BUDGET_MOST : 1);
 }
-static size_t capacity(const sl_attn_spec *spec, int n_kv) {
-    return most_rows(spec, n_kv);
+static size_t capacity(const sl_attn_spec *spec, int n_kv) { // with a stated error, a head may draw every row
+    size_t most = most_draws(spec);
+    return sl_attn_get(spec, "epsilon") > 0 || most > (size_t)n_kv ? (size_t)n_kv : most;
 }
 static size_t scratch(const sl_attn_spec *spec, int n_kv) {
-    return 2 * most_rows(spec, n_kv);
+    return sl_attn_get(spec, "epsilon") > 0 ? (size_t)n_kv + 2 * PILOT : 2 * most_draws(spec);
 }
 
 const sl_draw sl_draw_pps = {.size_power = by_norm, .capacity = capacity, .scratch = scratch, .run = run};

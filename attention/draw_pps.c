@@ -26,10 +26,11 @@ static void sort_descending(uint64_t *x, int n) {
     }
 }
 
-// The largest `most` rows: their sizes in descending order into out->scratch, the rows, ascending, into out->row.
+// The largest `most` rows: the rows, ascending, into out->row, their sizes into out->scratch[most..), and sorted, descending,
+// into out->scratch[0..).
 static int largest_sizes(const sl_weights *size, int most, sl_draws *out) {
     int n = sl_weights_largest(size, most, out->row);
-    for (int i = 0; i < n; i++) out->scratch[i] = sl_weights_mass(size, out->row[i]);
+    for (int i = 0; i < n; i++) out->scratch[i] = out->scratch[most + i] = sl_weights_mass(size, out->row[i]);
     sort_descending(out->scratch, n);
     return n;
 }
@@ -39,51 +40,60 @@ static int largest_sizes(const sl_weights *size, int most, sl_draws *out) {
 typedef struct walk {
     const sl_weights *size;
     sl_draws *out;
-    const uint64_t *heavy; // [n_heavy] rows, ascending
-    int n_heavy, next;     // heavy rows before `next` are passed, and drawn
-    uint64_t passed;       // their size
-    int row;               // next row to look at
+    const uint64_t *heavy, *heavy_size; // [n_heavy] rows, ascending, and their sizes
+    int n_heavy, next;                  // heavy rows before `next` are passed, and drawn
+    uint64_t passed;                    // their size
+    int row;                            // next row to look at
+    uint64_t running;                   // of the rows before it, heavy ones included
+    uint64_t mass[SL_BLOCK];            // of its block's rows
+    int block;                          // whose masses those are; -1: none
 } walk;
 
-static void pass_heavy(walk *w, int row) {
-    w->passed += sl_weights_mass(w->size, row);
-    w->next++;
-    sl_draws_add(w->out, row, 1);
+static void pass_heavy(walk *w) {
+    w->passed += w->heavy_size[w->next];
+    sl_draws_add(w->out, (int)w->heavy[w->next++], 1);
+}
+
+static uint64_t running_at_block(const sl_weights *size, int b) { // of the rows before block b
+    return b < size->n_blocks ? size->cum[b] + size->each * SL_BLOCK * (uint64_t)b : sl_weights_total(size);
 }
 
 // Passes whole blocks whose light rows end at or before t.
 static void skip_blocks(walk *w, uint64_t t) {
-    const sl_weights *size = w->size;
-    for (;;) {
-        int b = w->row / SL_BLOCK, next = w->next;
-        uint64_t heavy = w->passed, end = b + 1 < size->n_blocks ? size->cum[b + 1] + size->each * SL_BLOCK * (uint64_t)(b + 1)
-                                                                 : sl_weights_total(size);
-        for (; next < w->n_heavy && (int)w->heavy[next] < (b + 1) * SL_BLOCK; next++)
-            heavy += sl_weights_mass(size, (int)w->heavy[next]);
+    for (int b = w->row / SL_BLOCK;; b++) {
+        int next = w->next;
+        uint64_t heavy = w->passed, end = running_at_block(w->size, b + 1);
+        for (; next < w->n_heavy && (int)w->heavy[next] < (b + 1) * SL_BLOCK; next++) heavy += w->heavy_size[next];
         if (end - heavy > t) return;
-        while (w->next < next) pass_heavy(w, (int)w->heavy[w->next]);
+        while (w->next < next) pass_heavy(w);
         w->row = (b + 1) * SL_BLOCK;
+        w->running = end;
     }
 }
 
 // Draws the light row at t; t is below the light total and does not descend.
 static void draw_light(walk *w, uint64_t t, double kappa) {
     skip_blocks(w, t);
-    for (int j = w->row;; j++) {
-        if (w->next < w->n_heavy && (int)w->heavy[w->next] == j) {
-            pass_heavy(w, j);
+    for (;; w->row++) {
+        if (w->row / SL_BLOCK != w->block) sl_weights_masses(w->size, w->block = w->row / SL_BLOCK, w->mass);
+        if (w->next < w->n_heavy && (int)w->heavy[w->next] == w->row) {
+            w->running += w->heavy_size[w->next];
+            pass_heavy(w);
             continue;
         }
-        if (sl_weights_running(w->size, j) - w->passed <= t) continue;
-        w->row = j; // it may be drawn again
-        sl_draws_add(w->out, j, (float)(kappa / (double)sl_weights_mass(w->size, j)));
-        return;
+        uint64_t mass = w->mass[w->row % SL_BLOCK];
+        if (w->running + mass - w->passed > t) { // it may be drawn again: the walk stays before it
+            sl_draws_add(w->out, w->row, (float)(kappa / (double)mass));
+            return;
+        }
+        w->running += mass;
     }
 }
 
-// heavy: in out->scratch, rows ascending.
-static void draw_both(const sl_weights *size, int n_heavy, uint64_t light, int k, int shared, sl_uniform u, sl_draws *out) {
-    walk w = {.size = size, .out = out, .heavy = out->scratch, .n_heavy = n_heavy};
+// heavy and its sizes: in out->scratch[0..) and from [n_scratch] on.
+static void draw_both(const sl_weights *size, const uint64_t *heavy_size, int n_heavy, uint64_t light, int k, int shared,
+                      sl_uniform u, sl_draws *out) {
+    walk w = {.size = size, .out = out, .heavy = out->scratch, .heavy_size = heavy_size, .n_heavy = n_heavy, .block = -1};
     sl_draws_clear(out);
     uint64_t own = shared && k ? u.next(u.ctx, 0) : 0;
     for (int m = 0; m < k; m++) {
@@ -91,7 +101,7 @@ static void draw_both(const sl_weights *size, int n_heavy, uint64_t light, int k
         uint64_t t = (uint64_t)(((u128)(unsigned)m * light + (uint64_t)((u128)own * light >> 64)) / (unsigned)k);
         draw_light(&w, t, (double)light / k);
     }
-    while (w.next < n_heavy) pass_heavy(&w, (int)w.heavy[w.next]);
+    while (w.next < n_heavy) pass_heavy(&w);
 }
 
 // How many of the sizes z[0..n), descending, are heavy with S draws in all: row h is, while it exceeds kappa = light / (S - h).
@@ -101,15 +111,17 @@ static int count_heavy(const uint64_t *z, int n, int S, uint64_t *light) {
     return h;
 }
 
-// Of the candidates out->row[0..n), the n_heavy largest; z: all their sizes, descending. Their rows replace z.
-static void keep_heavy(const sl_weights *size, int n, int n_heavy, sl_draws *out) {
+// Of the candidates out->row[0..n) with their sizes, the n_heavy largest; z: all sizes, descending. Heavy rows replace z, their
+// sizes the candidates'.
+static void keep_heavy(int n, int n_heavy, uint64_t *sizes, sl_draws *out) {
     uint64_t *z = out->scratch, least = n_heavy ? z[n_heavy - 1] : 0;
     int ties = n_heavy, kept = 0;
     while (ties > 0 && z[n_heavy - ties] > least) ties--;
-    for (int i = 0; i < n && kept < n_heavy; i++) {
-        uint64_t mass = sl_weights_mass(size, out->row[i]);
-        if (mass > least || (mass == least && ties-- > 0)) z[kept++] = (uint64_t)out->row[i];
-    }
+    for (int i = 0; i < n && kept < n_heavy; i++)
+        if (sizes[i] > least || (sizes[i] == least && ties-- > 0)) {
+            z[kept] = (uint64_t)out->row[i];
+            sizes[kept++] = sizes[i];
+        }
 }
 
 sl_take_all sl_draw_take_all(const sl_weights *size, int S, int shared, sl_uniform u, sl_draws *out) {
@@ -125,9 +137,9 @@ sl_take_all sl_draw_take_all(const sl_weights *size, int S, int shared, sl_unifo
         r = (sl_take_all){.n_heavy = n};
     else
         r.n_heavy = count_heavy(out->scratch, n, S, &r.light);
-    keep_heavy(size, n, r.n_heavy, out);
+    keep_heavy(n, r.n_heavy, out->scratch + S, out);
     r.k = r.light ? S - r.n_heavy : 0;
-    draw_both(size, r.n_heavy, r.light, r.k, shared, u, out);
+    draw_both(size, out->scratch + S, r.n_heavy, r.light, r.k, shared, u, out);
     return r;
 }
 
@@ -168,7 +180,8 @@ static size_t importance_capacity(const sl_attn_spec *spec, int n_kv) {
     return most < (size_t)n_kv ? most : (size_t)n_kv;
 }
 static size_t importance_scratch(const sl_attn_spec *spec, int n_kv) {
-    return 2 * importance_capacity(spec, n_kv);
+    (void)n_kv;
+    return 2 * (size_t)sl_attn_get(spec, "S");
 }
 
 const sl_draw sl_draw_importance = {.capacity = importance_capacity, .scratch = importance_scratch, .run = run_importance};

@@ -38,9 +38,10 @@ typedef struct sl_weights {
 void sl_weights_finish(sl_weights *wt);                   // from cum[b + 1] = in-block mass of block b to running mass, and top
 uint64_t sl_weights_running(const sl_weights *wt, int j); // C_j: mass up to and including row j; C_{-1} = 0
 uint64_t sl_weights_mass(const sl_weights *wt, int j);    // C_j - C_{j-1}
-uint64_t sl_weights_total(const sl_weights *wt);          // C_{n-1}
-double sl_weights_value(const sl_weights *wt, uint64_t mass); // mass as a real number: sum of 2^{s_j}
-void sl_weights_mix(sl_weights *wt, double alpha);            // p <- (1 - alpha) p + alpha / n
+void sl_weights_masses(const sl_weights *wt, int b, uint64_t mass[SL_BLOCK]); // of block b's rows
+uint64_t sl_weights_total(const sl_weights *wt);                              // C_{n-1}
+double sl_weights_value(const sl_weights *wt, uint64_t mass);                 // mass as a real number: sum of 2^{s_j}
+void sl_weights_mix(sl_weights *wt, double alpha);                            // p <- (1 - alpha) p + alpha / n
 // The k rows of largest weight (fewer if fewer are positive), ascending in row; the lower row on ties. Returns how many.
 int sl_weights_largest(const sl_weights *wt, int k, int32_t *rows);
 // The fewest largest rows whose mass reaches p of the total; ascending in row. rows: [n].
@@ -88,7 +89,7 @@ size_t sl_sampler_scratch(int S, int n);  // uint64_t of scratch that any of the
 
 // Take-all + PPS: the rows of size >= kappa are taken once, the others get k = S - n_heavy draws on their running size in steps
 // of kappa = light / k, with own uniform numbers (shared = 0) or one (shared = 1). S draws in all, or every row of positive
-// size once where there are fewer. pi_j = min(1, size_j / kappa). Scratch: 2 min(S, n) uint64_t.
+// size once where there are fewer. pi_j = min(1, size_j / kappa). Scratch: 2 S uint64_t.
 typedef struct sl_take_all {
     int n_heavy, k;
     uint64_t light; // total size of the light rows

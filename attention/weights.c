@@ -20,17 +20,35 @@ void sl_weights_finish(sl_weights *wt) {
     for (int b = 0; b < wt->n_blocks; b++) wt->cum[b + 1] = wt->cum[b] + to_global(wt->cum[b + 1], top - wt->ref[b]);
 }
 
+// In-block mass of the rows of j's block before j.
+static uint64_t mass_before(const sl_weights *wt, int j) {
+    uint64_t mass = 0;
+    for (int i = j / SL_BLOCK * SL_BLOCK; i < j; i++) mass += unit_mass(wt->w[i]);
+    return mass;
+}
+
 uint64_t sl_weights_running(const sl_weights *wt, int j) {
     if (j < 0) return 0;
     int b = j / SL_BLOCK;
-    uint64_t mass = 0;
-    for (int i = b * SL_BLOCK; i <= j; i++) mass += unit_mass(wt->w[i]);
+    uint64_t mass = mass_before(wt, j) + unit_mass(wt->w[j]);
     return wt->cum[b] + to_global(mass, wt->top - wt->ref[b]) + wt->each * ((uint64_t)j + 1);
 }
 
 uint64_t sl_weights_mass(const sl_weights *wt, int j) {
-    return sl_weights_running(wt, j) -
-           (j % SL_BLOCK ? sl_weights_running(wt, j - 1) : wt->cum[j / SL_BLOCK] + wt->each * (uint64_t)j);
+    uint64_t before = mass_before(wt, j);
+    int shift = wt->top - wt->ref[j / SL_BLOCK];
+    return to_global(before + unit_mass(wt->w[j]), shift) - to_global(before, shift) + wt->each;
+}
+
+void sl_weights_masses(const sl_weights *wt, int b, uint64_t mass[SL_BLOCK]) {
+    int shift = wt->top - wt->ref[b];
+    uint64_t in_block = 0, before = 0;
+    for (int i = 0; i < SL_BLOCK; i++) {
+        in_block += unit_mass(wt->w[b * SL_BLOCK + i]);
+        uint64_t running = to_global(in_block, shift);
+        mass[i] = running - before + wt->each;
+        before = running;
+    }
 }
 
 uint64_t sl_weights_total(const sl_weights *wt) {
@@ -51,11 +69,6 @@ void sl_weights_mix(sl_weights *wt, double alpha) {
 
 enum { N_RANKS = 64 * 128 + 1 };
 
-static int rank_at(int octaves, bf16 w) { // octaves: top - ref of the row's block; w > 0
-    int64_t r = (int64_t)octaves * 128 + 0x3f80 - w;
-    return r < N_RANKS - 1 ? (int)r : N_RANKS - 1;
-}
-
 // No row below this rank is among the k largest: each of the k blocks of largest ref holds a weight above 2^(ref - 1).
 static int lowest_rank(const sl_weights *wt, int k) {
     int count[65] = {0}, n = 0;
@@ -68,29 +81,32 @@ static int lowest_rank(const sl_weights *wt, int k) {
     return N_RANKS - 1;
 }
 
-// Rows of each rank up to `last`.
+// Of block b: the rank of a weight is base - w; weights from *least on have a rank up to `last`, the last bin holding all
+// others. 0: the block has none.
+static int block_ranks(const sl_weights *wt, int b, int last, int *base, int *least) {
+    int octaves = wt->top - wt->ref[b];
+    *base = octaves * 128 + 0x3f80;
+    *least = last == N_RANKS - 1 || *base <= last ? 1 : *base - last;
+    return wt->ref[b] != SL_REF_EMPTY && *least <= 0x3f80;
+}
+
 static void count_ranks(const sl_weights *wt, int last, int32_t count[N_RANKS]) {
     memset(count, 0, (size_t)(last + 1) * sizeof *count);
-    for (int b = 0; b < wt->n_blocks; b++) {
-        int octaves = wt->top - wt->ref[b];
-        if (wt->ref[b] == SL_REF_EMPTY || (octaves * 128 > last && last < N_RANKS - 1)) continue;
-        for (const bf16 *w = wt->w + (size_t)b * SL_BLOCK, *end = w + SL_BLOCK; w < end; w++) {
-            int r = *w ? rank_at(octaves, *w) : N_RANKS;
-            if (r <= last) count[r]++;
-        }
+    for (int b = 0, base, least; b < wt->n_blocks; b++) {
+        if (!block_ranks(wt, b, last, &base, &least)) continue;
+        for (const bf16 *w = wt->w + (size_t)b * SL_BLOCK, *end = w + SL_BLOCK; w < end; w++)
+            if (*w >= least) count[base - *w < last ? base - *w : last]++;
     }
 }
 
 // Rows above rank `cut`, and the first `at_cut` of it.
 static int collect(const sl_weights *wt, int cut, int at_cut, int32_t *rows) {
     int n = 0;
-    for (int b = 0; b < wt->n_blocks; b++) {
-        int octaves = wt->top - wt->ref[b];
-        if (wt->ref[b] == SL_REF_EMPTY || (octaves * 128 > cut && cut < N_RANKS - 1)) continue;
-        for (int j = b * SL_BLOCK; j < (b + 1) * SL_BLOCK; j++) {
-            int r = wt->w[j] ? rank_at(octaves, wt->w[j]) : N_RANKS;
-            if (r < cut || (r == cut && at_cut-- > 0)) rows[n++] = j;
-        }
+    for (int b = 0, base, least; b < wt->n_blocks; b++) {
+        if (!block_ranks(wt, b, cut, &base, &least)) continue;
+        const bf16 *w = wt->w + (size_t)b * SL_BLOCK;
+        for (int i = 0; i < SL_BLOCK; i++)
+            if (w[i] >= least && (base - w[i] < cut || at_cut-- > 0)) rows[n++] = b * SL_BLOCK + i;
     }
     return n;
 }

@@ -104,6 +104,9 @@ SIMD_INLINE float v_sum(vf x) {
 }
 
 SIMD_INLINE int32_t v_sum_int(vi x) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_add_epi32((__m512i)x);
+#endif
     int32_t a[VW], sum = 0;
     memcpy(a, &x, sizeof a);
     for (int i = 0; i < VW; i++) sum += a[i];
@@ -111,6 +114,9 @@ SIMD_INLINE int32_t v_sum_int(vi x) {
 }
 
 SIMD_INLINE float v_max_lane(vf x) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_max_ps((__m512)x);
+#endif
     float a[VW];
     memcpy(a, &x, sizeof a);
     for (int width = VW / 2; width > 0; width /= 2)
