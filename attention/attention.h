@@ -172,7 +172,7 @@ int sl_attn_parse(const char *text, sl_attn_spec *spec, sl_error *err);
 int sl_attn_set(sl_attn_spec *spec, const char *name, const char *value, sl_error *err);
 double sl_attn_get(const sl_attn_spec *spec, const char *name); // one of its methods must have it
 int sl_attn_has(const sl_attn_spec *spec, const char *name);
-// `santa-prop:S=128` with every parameter, into buf.
+// `santa-prop:S=128`, with the first parameter and those that are not at their default, into buf.
 void sl_attn_format(const sl_attn_spec *spec, char *buf, size_t size);
 void sl_attn_list(FILE *out); // the table of `sleigh methods`
 

@@ -166,6 +166,7 @@ static size_t format_method(const sl_attn_method *m, const double *value, char *
     for (int i = 0; m->params && m->params[i].name && n < size; i++) {
         const sl_attn_param *p = &m->params[i];
         int word = 0;
+        if (i > 0 && value[i] == p->def) continue;
         const char *choice = p->choices ? choice_word(p->choices, (int)value[i], &word) : NULL;
         n += (size_t)(choice ? snprintf(buf + n, size - n, ":%s=%.*s", p->name, word, choice)
                              : snprintf(buf + n, size - n, ":%s=%g", p->name, value[i]));

@@ -99,6 +99,7 @@ void sl_engine_free(sl_engine *e) {
     sl_attn_plan_free(&e->plan);
     sl_llama_scratch_free(&e->scratch);
     sl_workspace_free(&e->workspace);
+    sl_observation_free(&e->observation);
     free(e->rows);
     free(e->queries);
     free(e->logits);

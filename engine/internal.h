@@ -14,6 +14,22 @@ struct sl_model {
     sl_tokenizer *tokenizer;
 };
 
+// What sl_engine_observe set up; observer.fn is NULL without one.
+typedef struct sl_observation {
+    sl_observer observer;
+    sl_attn_spec *shadows;   // [n_shadows]
+    float *dense;            // [2][n_sequences][n_heads][head_dim]: dense attention's outputs, a shadow's
+    sl_attn_query *queries;  // [n_sequences]
+    sl_attn_report *running; // [n_sequences][n_heads] of the method that decodes
+    sl_attn_report *reports; // the same of a shadow
+    size_t state_size;       // of one shadow in one layer
+} sl_observation;
+
+void sl_observation_free(sl_observation *o);
+size_t sl_shadow_state_size(const sl_engine *e);
+// After a step of one layer; a->reports are the running method's.
+void sl_observe(sl_engine *e, const sl_attn_decode_args *a, sl_session *const *batch);
+
 struct sl_engine {
     const sl_model *model;
     const sl_backend *backend;
@@ -31,6 +47,7 @@ struct sl_engine {
     sl_attn_query *queries; // [n_sequences]
     float *logits;          // [n_sequences][n_vocab]
     sl_attn_stats stats;
+    sl_observation observation;
 };
 
 struct sl_session {
@@ -41,8 +58,9 @@ struct sl_session {
     struct sl_method_state {
         void *data; // NULL: this layer's method keeps none
         size_t size;
-    } * state;        // [n_layers]
-    int plan_version; // of state
+    } * state;          // [n_layers]
+    char *shadow_state; // [n_layers][n_shadows][n_seeds][state_size]; NULL: none
+    int plan_version;   // of both
 };
 
 #endif

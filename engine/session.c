@@ -11,6 +11,8 @@ static void free_state(sl_session *s) {
         free(s->state[i].data);
         s->state[i] = (struct sl_method_state){0};
     }
+    free(s->shadow_state);
+    s->shadow_state = NULL;
 }
 
 // After a change of plan: the new methods' state, empty.
@@ -25,18 +27,25 @@ static int sync_state(sl_session *s, sl_error *err) {
             return sl_fail(err, SL_ERR_MEMORY, "--attn %s: state of %zu bytes: out of memory", spec->method->name, size);
         s->state[i].size = size;
     }
+    size_t shadows = sl_shadow_state_size(e);
+    if (shadows && !(s->shadow_state = calloc(1, shadows)))
+        return sl_fail(err, SL_ERR_MEMORY, "state of the observed methods: %zu bytes: out of memory", shadows);
     s->plan_version = e->plan_version;
     return 0;
+}
+
+static void build_needs(sl_session *s, int layer, const sl_attn_spec *spec) {
+    sl_kv_need need[SL_MAX_NEEDS];
+    int n = spec->method->cpu->needs ? spec->method->cpu->needs(spec, need) : 0;
+    for (int i = 0; i < n; i++) sl_kv_build(&s->engine->pool, &s->kv, layer, need[i]);
 }
 
 // Page extras of the full pages that lack them.
 static void build_extras(sl_session *s) {
     sl_engine *e = s->engine;
     for (int i = 0; i < e->geom.n_layers; i++) {
-        const sl_attn_spec *spec = &e->plan.layer[i];
-        sl_kv_need need[SL_MAX_NEEDS];
-        int n = spec->method->cpu->needs ? spec->method->cpu->needs(spec, need) : 0;
-        for (int j = 0; j < n; j++) sl_kv_build(&e->pool, &s->kv, i, need[j]);
+        build_needs(s, i, &e->plan.layer[i]);
+        for (int j = 0; j < e->observation.observer.n_shadows; j++) build_needs(s, i, &e->observation.shadows[j]);
     }
 }
 
@@ -87,6 +96,7 @@ int sl_session_truncate(sl_session *s, int n_tokens, sl_error *err) {
     sl_kv_truncate(&s->engine->pool, &s->kv, n_tokens);
     for (int i = 0; i < s->engine->geom.n_layers; i++)
         if (s->state[i].data) memset(s->state[i].data, 0, s->state[i].size);
+    if (s->shadow_state) memset(s->shadow_state, 0, sl_shadow_state_size(s->engine));
     return 0;
 }
 
@@ -159,8 +169,10 @@ static void attend_decode(void *ctx, int layer, int first, int n, const float *q
         .seqs = e->queries,
         .ws = &e->workspace,
         .stats = &e->stats,
+        .reports = e->observation.running,
     };
     spec->method->cpu->decode(&args);
+    if (e->observation.observer.fn) sl_observe(e, &args, t->batch);
 }
 
 // ---- prefill ----

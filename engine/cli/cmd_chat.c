@@ -249,6 +249,7 @@ int cmd_chat(const cli_options *o, sl_error *err) {
     free(c.turns);
     sl_text_free(&c.reply);
     cli_timeline_close(&c.t);
+    if (!rc) rc = cli_run_finish(&c.run, err);
     cli_run_close(&c.run);
     return rc;
 }

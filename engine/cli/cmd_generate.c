@@ -80,6 +80,7 @@ int cmd_generate(const cli_options *o, sl_error *err) {
     if (!rc) rc = cli_run_open(&run, o, err);
     if (!rc) {
         rc = generate(&run, &text, err);
+        if (!rc) rc = cli_run_finish(&run, err);
         cli_run_close(&run);
     }
     sl_text_free(&text);

@@ -1,8 +1,9 @@
-// engine/cli/print_jsonl.c - sleigh generate --jsonl: many questions over long contexts, one JSON object per answer.
+// engine/cli/jsonl.c - sleigh generate --jsonl: many questions over long contexts, one JSON object per answer.
 //
 // Set-up B: a line's context is prefilled densely, its question goes through the decode method token by token. The tokens
 // are those of context and question as one text; what they share with the context's own tokens counts as the context.
-// One session serves all lines: a context that begins like the one before keeps the rows of the common part.
+// One session serves all lines: a context that begins like the one before keeps the rows of the common part. A line may name
+// its own method ("attn") and the sequence that keys its random numbers ("seq"), so that one pass over a context compares many.
 #include "engine/cli/print_json.h"
 #include "engine/cli/progress.h"
 #include "engine/cli/run.h"
@@ -25,6 +26,7 @@ typedef struct job {
     int n_shared;         // of ids: the context's part
     sl_ids context_ids;   // of `context`
     sl_text context, whole, answer;
+    sl_text attn; // the method of the line before, "" for the flags'
 } job;
 
 // ---- reading ----
@@ -39,6 +41,15 @@ static int next_record(job *j, json_t **out, sl_error *err) {
         json_error_t e;
         json_t *r = json_loadb(j->line, (size_t)n, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &e);
         if (!r) return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: %s (column %d)", j->path, j->n_lines, e.text, e.column);
+        const json_t *attn = json_object_get(r, "attn"), *seq = json_object_get(r, "seq");
+        const char *wrong = attn && !json_is_string(attn) ? "attn" : NULL;
+        if (seq && (!json_is_integer(seq) || json_integer_value(seq) < 0 || json_integer_value(seq) > UINT32_MAX))
+            wrong = "seq";
+        if (wrong) {
+            json_decref(r);
+            return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: \"%s\": expected %s", j->path, j->n_lines, wrong,
+                           *wrong == 'a' ? "a string, as --attn takes it" : "a whole number from 0 to 4294967295");
+        }
         const char *missing = !json_is_string(json_object_get(r, "context"))    ? "context"
                               : !json_is_string(json_object_get(r, "question")) ? "question"
                                                                                 : NULL;
@@ -96,6 +107,17 @@ static int tokenize_line(job *j, const json_t *record, sl_error *err) {
     return rc;
 }
 
+// The line's method, if it is not the one that runs.
+static int set_method(job *j, const json_t *record, sl_error *err) {
+    const json_t *attn = json_object_get(record, "attn");
+    const char *text = attn ? json_string_value(attn) : "";
+    if (!strcmp(text, j->attn.data ? j->attn.data : "")) return 0;
+    int rc = cli_run_set_attention(j->run, attn ? text : NULL, err);
+    j->attn.n = 0;
+    if (!rc) rc = sl_text_append(&j->attn, text, strlen(text) + 1, err);
+    return rc;
+}
+
 static int sink_answer(void *ctx, const char *text, size_t n, sl_error *err) {
     return sl_text_append(&((job *)ctx)->answer, text, n, err);
 }
@@ -132,6 +154,7 @@ static int print_answer(const job *j, json_t *id, int index, sl_error *err) {
     }
     json_object_set_new(out, "id", id ? json_incref(id) : json_integer(index));
     json_object_set_new(out, "text", text);
+    if (*(j->attn.data ? j->attn.data : "")) json_object_set_new(out, "attn", json_string(j->attn.data));
     json_object_set_new(out, "n_prompt", json_integer((json_int_t)j->ids.n));
     json_object_set_new(out, "n_generated", json_integer(t->n_generated));
     json_object_set_new(out, "prefill_ms", json_real(t->prefill_ms));
@@ -161,8 +184,11 @@ static int run_lines(job *j, sl_error *err) {
     int rc = 0, index = 0;
     cli_progress_begin(&progress, "jsonl", "lines");
     for (; !(rc = next_record(j, &record, err)) && record; index++) {
-        sl_session_set_sequence(j->t.session, j->run->options->seq_id + (uint32_t)index);
-        rc = at_line(j, tokenize_line(j, record, err), err);
+        const json_t *seq = json_object_get(record, "seq");
+        uint32_t sequence = seq ? (uint32_t)json_integer_value(seq) : j->run->options->seq_id + (uint32_t)index;
+        sl_session_set_sequence(j->t.session, sequence);
+        rc = at_line(j, set_method(j, record, err), err);
+        if (!rc) rc = at_line(j, tokenize_line(j, record, err), err);
         if (!rc) rc = at_line(j, answer(j, err), err);
         if (!rc && cli_interrupted()) rc = sl_fail(err, SL_ERR_IO, "%s: interrupted at line %d", j->path, j->n_lines);
         if (!rc) rc = print_answer(j, json_object_get(record, "id"), index, err);
@@ -194,6 +220,7 @@ static void close_job(job *j) {
     sl_text_free(&j->context);
     sl_text_free(&j->whole);
     sl_text_free(&j->answer);
+    sl_text_free(&j->attn);
 }
 
 int cmd_jsonl(const cli_options *o, sl_error *err) {
@@ -217,6 +244,7 @@ int cmd_jsonl(const cli_options *o, sl_error *err) {
             if (!rc && o->perf) fprintf(stderr, "load: %.2f ms\npeak_rss: %.1f MiB\n", run.load_ms, cli_peak_mib());
             cli_timeline_close(&j.t);
         }
+        if (!rc) rc = cli_run_finish(&run, err);
         cli_run_close(&run);
     }
     close_job(&j);

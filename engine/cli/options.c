@@ -81,6 +81,10 @@ static const option table[] = {
     {"Attention", "--S-schedule", "FILE", OPT_STRING, F(schedule), 0, 0, NULL, RUNS, "a file of `layer S` lines"},
     {"Attention", "--dense-prefix", "N", OPT_INT, F(dense_prefix), 0, BIG, NULL, CLI_GENERATE, "prefill N tokens densely, the rest of the prompt through --attn token by token"},
     {"Attention", "--question-dense", NULL, OPT_FLAG, F(question_dense), 0, 0, "0", CLI_GENERATE, "with --jsonl: prefill the question densely too"},
+    {"Attention", "--stats", "FILE", OPT_STRING, F(stats), 0, 0, NULL, RUNS, "write what every decode step's attention did: one JSON line per layer and head"},
+    {"Attention", "--stats-error", NULL, OPT_FLAG, F(stats_error), 0, 0, "0", RUNS, "with --stats: error against dense attention on the same state"},
+    {"Attention", "--stats-attn", "SPEC", OPT_LIST, F(stats_attn), 0, 0, NULL, RUNS, "with --stats: also run this method on the same states, for its error (may be repeated)"},
+    {"Attention", "--stats-seeds", "N", OPT_INT, F(stats_seeds), 1, 1000, "1", RUNS, "with --stats-attn: seeds per method and step"},
     {"Attention", "--seq-id", "N", OPT_UINT32, F(seq_id), 0, 4294967295.0, "0", RUNS, "sequence that keys the random numbers; with --jsonl the first line's"},
 
     {"General", "-h --help", NULL, OPT_FLAG, F(help), 0, 0, "0", ~0u, "this text"},
@@ -347,7 +351,8 @@ void cli_options_free(cli_options *o) {
     free(o->stops.items);
     free(o->logit_bias.items);
     free(o->attn_layers.items);
-    o->stops = o->logit_bias = o->attn_layers = (cli_list){0};
+    free(o->stats_attn.items);
+    o->stops = o->logit_bias = o->attn_layers = o->stats_attn = (cli_list){0};
 }
 
 int cli_option_given(const cli_options *o, size_t field) {

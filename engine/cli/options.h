@@ -38,12 +38,13 @@ enum { CLI_MAX_FLAGS = 64, CLI_MAX_PARAMS = 32 };
 
 typedef struct cli_options {
     unsigned command;
-    const char *model, *prompt, *file, *system_prompt, *chat_template, *jsonl, *attn, *schedule, *ids, *out, *format, *device;
-    int n_predict, n_ctx, ubatch, threads, top_k, repeat_last_n, dense_prefix;
+    const char *model, *prompt, *file, *system_prompt, *chat_template, *jsonl, *attn, *schedule, *ids, *out, *format, *device,
+        *stats;
+    int n_predict, n_ctx, ubatch, threads, top_k, repeat_last_n, dense_prefix, stats_seeds;
     uint32_t seed, seq_id;
     double temp, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
-    int ignore_eos, chat, display_prompt, perf, question_dense, bos, plain, help;
-    cli_list stops, logit_bias, attn_layers;
+    int ignore_eos, chat, display_prompt, perf, question_dense, bos, plain, stats_error, help;
+    cli_list stops, logit_bias, attn_layers, stats_attn;
     cli_param params[CLI_MAX_PARAMS];
     int n_params;
     unsigned char given[CLI_MAX_FLAGS]; // per row of the table: 0, CLI_BY_ENV, CLI_BY_FLAG

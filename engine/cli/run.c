@@ -95,9 +95,9 @@ static int apply_attention(const cli_options *o, sl_attn_spec *spec, sl_attn_pla
 
 int cli_run_set_attention(cli_run *run, const char *text, sl_error *err) {
     sl_attn_spec spec;
-    sl_attn_plan plan = {0};
-    int rc = sl_attn_parse(text, &spec, err);
-    if (!rc) rc = sl_attn_plan_init(&plan, run->plan.n_layers, &spec, err);
+    sl_attn_plan plan = {.n_layers = run->plan.n_layers};
+    int rc = text ? sl_attn_parse(text, &spec, err) : apply_attention(run->options, &spec, &plan, err);
+    if (!rc && text) rc = sl_attn_plan_init(&plan, run->plan.n_layers, &spec, err);
     if (!rc) rc = sl_engine_set_attention(run->engine, &plan, err);
     if (rc) {
         sl_attn_plan_free(&plan);
@@ -179,7 +179,8 @@ static int new_engine(cli_run *run, int n_ctx, sl_engine **out, sl_error *err) {
                                  .n_threads = o->threads,
                                  .seed = o->seed,
                                  .attn = &run->plan};
-    return sl_engine_new(run->model, &options, out, err);
+    int rc = sl_engine_new(run->model, &options, out, err);
+    return rc ? rc : cli_stats_observe(&run->stats, *out, err);
 }
 
 static int open_run(cli_run *run, sl_error *err) {
@@ -190,6 +191,7 @@ static int open_run(cli_run *run, sl_error *err) {
     if (!rc) rc = cli_check_device(o, err);
     if (!rc) rc = apply_attention(o, &spec, NULL, err);
     if (!rc) rc = check_biases(o, err);
+    if (!rc) rc = cli_stats_open(&run->stats, o, err);
     if (!rc) rc = sl_model_load(o->model, 0, &run->model, err);
     if (rc) return rc;
     run->plan.n_layers = sl_model_config(run->model)->n_layers;
@@ -207,7 +209,12 @@ int cli_run_open(cli_run *run, const cli_options *o, sl_error *err) {
     return rc;
 }
 
+int cli_run_finish(cli_run *run, sl_error *err) {
+    return cli_stats_close(&run->stats, err);
+}
+
 void cli_run_close(cli_run *run) {
+    cli_stats_close(&run->stats, NULL);
     sl_engine_free(run->engine);
     sl_attn_plan_free(&run->plan);
     free((void *)run->sampling.bias);

@@ -6,6 +6,7 @@
 #define SLEIGH_RUN_H
 
 #include "engine/cli/cli.h"
+#include "engine/cli/stats.h"
 #include "engine/sampler.h"
 #include "engine/sleigh.h"
 #include "tokenizer/chat.h"
@@ -17,14 +18,16 @@ typedef struct cli_run {
     sl_attn_plan plan;
     sl_sampling sampling; // .bias is owned by the run
     double load_ms;
+    cli_stats stats;
 } cli_run;
 
 // Loads the model and opens an engine as the flags say. The flags are checked before the weights are touched.
 int cli_run_open(cli_run *run, const cli_options *o, sl_error *err);
+int cli_run_finish(cli_run *run, sl_error *err); // completes what the run writes: --stats
 void cli_run_close(cli_run *run);
 // Replaces the engine by one of n_ctx tokens; every timeline must be closed.
 int cli_run_set_ctx(cli_run *run, int n_ctx, sl_error *err);
-int cli_run_set_attention(cli_run *run, const char *spec, sl_error *err); // all layers
+int cli_run_set_attention(cli_run *run, const char *spec, sl_error *err); // all layers; NULL: as the flags say
 void cli_run_describe(const cli_run *run, FILE *out);                     // model:, backend:, attention:, sampling: lines
 
 void cli_run_describe_attention(const cli_run *run, FILE *out);

@@ -206,6 +206,11 @@ void cli_timeline_stats(const cli_timeline *t, FILE *out) {
     share(out, "v_distinct", a->v_distinct, a->dense_k_rows);
     share(out, "kv_bytes", a->bytes, a->dense_bytes);
     fprintf(out, "samples: %llu\n", (unsigned long long)a->samples);
+    if (a->features < (double)a->steps)
+        fprintf(out, "features: %.2f%% of key features\n", 100 * a->features / (double)a->steps);
+    if (a->tries)
+        fprintf(out, "certified: %.2f draws a head, %llu of %llu heads went dense\n", (double)a->tries / (double)a->steps,
+                (unsigned long long)a->fallbacks, (unsigned long long)a->steps);
     fprintf(out, "logits: %016llx\n",
             (unsigned long long)sl_logits_hash(sl_session_logits(t->session), sl_model_config(run->model)->n_vocab));
     fprintf(out, "stopped: %s, %d prompt tokens, %d generated, %zu in the context\n", t->stopped ? t->stopped : "not begun",

@@ -1,0 +1,77 @@
+// engine/cli/stats.c - see stats.h.
+#include "engine/cli/stats.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+int cli_stats_open(cli_stats *stats, const cli_options *o, sl_error *err) {
+    *stats =
+        (cli_stats){.path = o->stats, .n_shadows = o->stats_attn.n, .n_seeds = o->stats_seeds, .with_error = o->stats_error};
+    if (!o->stats) {
+        const char *alone = o->stats_attn.n ? "--stats-attn" : o->stats_error ? "--stats-error" : NULL;
+        if (!alone && CLI_GIVEN(o, stats_seeds) == CLI_BY_FLAG) alone = "--stats-seeds";
+        return alone ? sl_fail(err, SL_ERR_ARG, "flag %s needs --stats FILE", alone) : 0;
+    }
+    stats->shadows = calloc(stats->n_shadows + 1, sizeof *stats->shadows);
+    if (!stats->shadows) return sl_fail(err, SL_ERR_MEMORY, "--stats-attn: out of memory");
+    int rc = 0;
+    for (int i = 0; !rc && i < stats->n_shadows; i++) rc = sl_attn_parse(o->stats_attn.items[i], &stats->shadows[i], err);
+    if (!rc && !(stats->file = fopen(o->stats, "w")))
+        rc = sl_fail(err, SL_ERR_IO, "--stats: cannot write %s: %s", o->stats, strerror(errno));
+    if (rc) free(stats->shadows), stats->shadows = NULL;
+    return rc;
+}
+
+static void number(FILE *f, const char *name, double x) {
+    if (isfinite(x))
+        fprintf(f, ",\"%s\":%.7g", name, x);
+    else
+        fprintf(f, ",\"%s\":null", name);
+}
+
+static void write_record(void *ctx, const sl_attn_record *r) {
+    FILE *f = ((cli_stats *)ctx)->file;
+    const sl_attn_report *p = r->report;
+    char attn[256];
+    sl_attn_format(r->spec, attn, sizeof attn);
+    fprintf(f, "{\"sequence\":%u,\"position\":%u,\"layer\":%d,\"head\":%d,\"n_kv\":%d,\"attn\":\"%s\",\"seed\":%u", r->sequence,
+            r->position, r->layer, r->head, r->n_kv, attn, r->seed);
+    fprintf(f,
+            ",\"k_rows\":%u,\"v_rows\":%u,\"v_distinct\":%u,\"samples\":%u,\"budget\":%u,\"bytes\":%llu,\"dense_bytes\":%llu",
+            p->k_rows, p->v_rows, p->v_distinct, p->samples, p->budget, (unsigned long long)p->bytes,
+            (unsigned long long)p->dense_bytes);
+    number(f, "features", p->features);
+    number(f, "ess", p->ess);
+    number(f, "score_bound", p->score_bound);
+    number(f, "error_bound", p->error_bound);
+    fprintf(f, ",\"tries\":%u,\"fallback\":%u", p->tries, p->fallback);
+    number(f, "error", p->error);
+    number(f, "cosine", p->cosine);
+    number(f, "bias", p->bias);
+    fputs("}\n", f);
+}
+
+int cli_stats_observe(cli_stats *stats, sl_engine *engine, sl_error *err) {
+    if (!stats->file) return 0;
+    const sl_observer observer = {.fn = write_record,
+                                  .ctx = stats,
+                                  .with_error = stats->with_error,
+                                  .shadows = stats->shadows,
+                                  .n_shadows = stats->n_shadows,
+                                  .n_seeds = stats->n_seeds};
+    return sl_engine_observe(engine, &observer, err);
+}
+
+int cli_stats_close(cli_stats *stats, sl_error *err) {
+    int rc = 0;
+    free(stats->shadows);
+    if (stats->file) {
+        int bad = ferror(stats->file);
+        if (fclose(stats->file) || bad)
+            rc = sl_fail(err, SL_ERR_IO, "--stats: cannot write %s: %s", stats->path, strerror(errno));
+    }
+    *stats = (cli_stats){0};
+    return rc;
+}

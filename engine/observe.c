@@ -1,0 +1,145 @@
+// engine/observe.c - the observer of decode steps: every method's report, its error against dense attention on the same state,
+// and shadow methods that run on the states of the method that decodes (the paper's same-state protocol).
+//
+// The step itself does not change: its outputs have the same bits with and without an observer, and the engine's statistics
+// leave shadows out. All memory is taken by sl_engine_observe and by a session's first step after it.
+#include "engine/internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static sl_attn_spec dense_spec(void) {
+    return (sl_attn_spec){.method = sl_attn_methods[0]};
+}
+
+void sl_observation_free(sl_observation *o) {
+    free(o->shadows);
+    free(o->dense);
+    free(o->queries);
+    free(o->running);
+    free(o->reports);
+    *o = (sl_observation){0};
+}
+
+static int check_shadow(sl_engine *e, sl_observation *o, const sl_attn_spec *spec, sl_error *err) {
+    const sl_attn_method *m = spec->method;
+    if (m->supports) {
+        int rc = m->supports(&e->geom, spec, err);
+        if (rc) return rc;
+    }
+    size_t state = m->cpu->state ? m->cpu->state(&e->geom, spec) : 0;
+    if (state > o->state_size) o->state_size = (state + 63) / 64 * 64;
+    sl_kv_need need[SL_MAX_NEEDS];
+    int rc = 0, n = m->cpu->needs ? m->cpu->needs(spec, need) : 0;
+    for (int i = 0; !rc && i < n; i++) rc = sl_kv_keep(&e->pool, need[i], err);
+    if (!rc) rc = sl_workspace_reserve(&e->workspace, m->cpu->workspace(&e->geom, spec, e->n_sequences, 1, e->n_ctx), err);
+    return rc;
+}
+
+int sl_engine_observe(sl_engine *e, const sl_observer *observer, sl_error *err) {
+    sl_observation o = {0};
+    sl_attn_spec dense = dense_spec();
+    int rc = 0;
+    if (observer) {
+        size_t row = (size_t)e->geom.n_heads * e->geom.head_dim;
+        o.observer = *observer;
+        if (o.observer.n_seeds < 1) o.observer.n_seeds = 1;
+        o.shadows = calloc(observer->n_shadows + 1, sizeof *o.shadows);
+        o.dense = malloc(2 * e->n_sequences * row * sizeof *o.dense);
+        o.queries = malloc(e->n_sequences * sizeof *o.queries);
+        o.running = malloc((size_t)e->n_sequences * e->geom.n_heads * sizeof *o.running);
+        o.reports = malloc((size_t)e->n_sequences * e->geom.n_heads * sizeof *o.reports);
+        if (!o.shadows || !o.dense || !o.queries || !o.running || !o.reports)
+            rc = sl_fail(err, SL_ERR_MEMORY, "observer of %d methods: out of memory", observer->n_shadows);
+        if (!rc) rc = check_shadow(e, &o, &dense, err);
+        for (int i = 0; !rc && i < observer->n_shadows; i++) {
+            o.shadows[i] = observer->shadows[i];
+            rc = check_shadow(e, &o, &o.shadows[i], err);
+        }
+    }
+    if (rc) {
+        sl_observation_free(&o);
+        return rc;
+    }
+    sl_observation_free(&e->observation);
+    e->observation = o;
+    e->plan_version++; // sessions make the shadows' state anew
+    return 0;
+}
+
+// ---- one step of one layer ----
+
+size_t sl_shadow_state_size(const sl_engine *e) { // bytes of a session
+    const sl_observation *o = &e->observation;
+    return o->state_size * (size_t)o->observer.n_shadows * (size_t)o->observer.n_seeds * (size_t)e->geom.n_layers;
+}
+
+// Error, cosine and bias of one head's output against dense attention's.
+static void compare(const float *out, const float *mu, int dim, sl_attn_report *r) {
+    double error = 0, dot = 0, norm = 0, own = 0;
+    for (int d = 0; d < dim; d++) {
+        double e = (double)out[d] - mu[d];
+        error += e * e, dot += (double)out[d] * mu[d], norm += (double)mu[d] * mu[d], own += (double)out[d] * out[d];
+    }
+    r->error = (float)sqrt(error / norm);
+    r->cosine = (float)(dot / sqrt(norm * own));
+    r->bias = (float)((dot - norm) / norm);
+}
+
+static void hand_over(const sl_engine *e, const sl_attn_decode_args *a, const float *dense) {
+    const sl_observation *o = &e->observation;
+    int heads = e->geom.n_heads, dim = e->geom.head_dim;
+    for (int i = 0; i < a->n_seqs; i++)
+        for (int h = 0; h < heads; h++) {
+            sl_attn_report *r = &a->reports[i * heads + h];
+            if (dense) compare(a->seqs[i].out + (size_t)h * dim, dense + ((size_t)i * heads + h) * dim, dim, r);
+            sl_attn_record record = {.sequence = a->seqs[i].sequence,
+                                     .position = a->seqs[i].position,
+                                     .layer = a->layer,
+                                     .head = h,
+                                     .n_kv = a->seqs[i].kv.n_kv,
+                                     .spec = a->spec,
+                                     .seed = a->seed,
+                                     .report = r};
+            o->observer.fn(o->observer.ctx, &record);
+        }
+}
+
+// Runs spec on the queries of `a`, its outputs to `out` and its state from the sessions' shadow state, number `which`.
+static void run_shadow(sl_engine *e, const sl_attn_decode_args *a, sl_session *const *batch, const sl_attn_spec *spec,
+                       uint32_t seed, int which, float *out) {
+    sl_observation *o = &e->observation;
+    size_t row = (size_t)e->geom.n_heads * e->geom.head_dim;
+    size_t slot = ((size_t)a->layer * o->observer.n_shadows * o->observer.n_seeds + which) * o->state_size;
+    int keeps = which >= 0 && spec->method->cpu->state && spec->method->cpu->state(&e->geom, spec) > 0;
+    sl_attn_stats unused = {0};
+    for (int i = 0; i < a->n_seqs; i++) {
+        o->queries[i] = a->seqs[i];
+        o->queries[i].out = out + i * row;
+        o->queries[i].state = keeps ? batch[i]->shadow_state + slot : NULL;
+    }
+    sl_attn_decode_args args = *a;
+    args.spec = spec;
+    args.seed = seed;
+    args.seqs = o->queries;
+    args.stats = &unused;
+    args.reports = o->reports;
+    spec->method->cpu->decode(&args);
+    if (which >= 0) hand_over(e, &args, o->dense);
+}
+
+void sl_observe(sl_engine *e, const sl_attn_decode_args *a, sl_session *const *batch) {
+    sl_observation *o = &e->observation;
+    const sl_observer *observer = &o->observer;
+    int with_error = observer->with_error || observer->n_shadows > 0;
+    if (with_error) {
+        sl_attn_spec dense = dense_spec();
+        run_shadow(e, a, batch, &dense, a->seed, -1, o->dense);
+    }
+    hand_over(e, a, with_error ? o->dense : NULL);
+    float *out = o->dense + (size_t)e->n_sequences * e->geom.n_heads * e->geom.head_dim;
+    for (int i = 0; i < observer->n_shadows; i++)
+        for (int j = 0; j < observer->n_seeds; j++)
+            run_shadow(e, a, batch, &o->shadows[i], a->seed + (uint32_t)j, i * observer->n_seeds + j, out);
+}
