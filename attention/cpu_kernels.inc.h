@@ -89,6 +89,38 @@ static void score_rows(const float *q, const bf16 *const *k, int n, int head_dim
     }
 }
 
+SIMD_INLINE void score_features_heads(const float *q, int n_heads, int head_dim, const int32_t *features, int n_features,
+                                      const bf16 *kt, float scale, float *out, int stride) {
+    for (int j = 0; j < SL_TILE; j += 2 * VW) {
+        vf acc[4][2];
+        for (int h = 0; h < n_heads; h++) acc[h][0] = acc[h][1] = v_set(0);
+        for (int i = 0; i < n_features; i++) {
+            const bf16 *row = kt + (size_t)features[i] * SL_TILE + j;
+            vf x0 = v_load_bf16(row), x1 = v_load_bf16(row + VW);
+            for (int h = 0; h < n_heads; h++) {
+                vf c = v_set(q[(size_t)h * head_dim + features[i]]);
+                acc[h][0] = v_fma(c, x0, acc[h][0]);
+                acc[h][1] = v_fma(c, x1, acc[h][1]);
+            }
+        }
+        for (int h = 0; h < n_heads; h++) {
+            v_store(out + (size_t)h * stride + j, acc[h][0] * scale);
+            v_store(out + (size_t)h * stride + j + VW, acc[h][1] * scale);
+        }
+    }
+}
+
+static void score_features(const float *q, int group, int head_dim, const int32_t *features, int n_features, const bf16 *kt,
+                           float scale, float *out, int stride) {
+    int g = 0;
+    for (; g + 4 <= group; g += 4)
+        score_features_heads(q + (size_t)g * head_dim, 4, head_dim, features, n_features, kt, scale, out + (size_t)g * stride,
+                             stride);
+    for (; g < group; g++)
+        score_features_heads(q + (size_t)g * head_dim, 1, head_dim, features, n_features, kt, scale, out + (size_t)g * stride,
+                             stride);
+}
+
 // ---- quantised keys ----
 
 static void quantise_query(const float *q, const f16 *step, const f16 *zero, int head_dim, int bits, float scale,
@@ -375,6 +407,18 @@ static float softmax_row(float *s, int n_visible, float scale, float *m, float *
 }
 
 const sl_attn_kernels PASTE(sl_attn_kernels_, SL_ISA) = {
-    STRING(SL_ISA), score, score_rows,       quantise_query, score_quantised, weigh,     attend,
-    gather,         widen, widen_transposed, gemm,           softmax_row,     scale_row,
+    .isa = STRING(SL_ISA),
+    .score = score,
+    .score_rows = score_rows,
+    .score_features = score_features,
+    .quantise_query = quantise_query,
+    .score_quantised = score_quantised,
+    .weigh = weigh,
+    .attend = attend,
+    .gather = gather,
+    .widen = widen,
+    .widen_transposed = widen_transposed,
+    .gemm = gemm,
+    .softmax_row = softmax_row,
+    .scale_row = scale_row,
 };

@@ -34,6 +34,10 @@ typedef struct sl_attn_kernels {
     void (*score)(const float *q, int group, const bf16 *k, int n_rows, int head_dim, float scale, float *score, int stride);
     // The same for rows that lie anywhere: score[i] of k[i], one query.
     void (*score_rows)(const float *q, const bf16 *const *k, int n, int head_dim, float scale, float *score);
+    // Scores of a page of 256 rows that lies feature by feature, kt: [head_dim][256], from some features alone:
+    // score[g * stride + j] = scale * sum_i q[g][features[i]] kt[features[i]][j], in order. q: [group][head_dim].
+    void (*score_features)(const float *q, int group, int head_dim, const int32_t *features, int n_features, const bf16 *kt,
+                           float scale, float *score, int stride);
     // q, times scale, against a page whose channels have these steps and zeros, in `bits`-bit codes.
     void (*quantise_query)(const float *q, const f16 *step, const f16 *zero, int head_dim, int bits, float scale,
                            sl_quant_query *out);

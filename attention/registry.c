@@ -8,6 +8,7 @@
     X(dense)                                                                                    \
     X(santa) X(santa_strat) X(santa_sys) X(santa_prop) X(santa_flash) X(santa_pps)              \
     X(santa_is) X(dense_q)                                                                      \
+    X(bernoulli) X(bernoulli_group)                                                             \
     X(streaming) X(topk) X(topp) X(random)
 // clang-format on
 

@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 // What a number is for: the last word of the counter, so that no two uses share numbers.
-enum { SL_STREAM_ATTENTION = 0, SL_STREAM_TOKEN = 1 };
+enum { SL_STREAM_ATTENTION = 0, SL_STREAM_TOKEN = 1, SL_STREAM_HASH = 2, SL_STREAM_FEATURES = 3 };
 
 typedef struct {
     uint32_t v[4];
