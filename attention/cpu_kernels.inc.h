@@ -121,6 +121,21 @@ static void score_features(const float *q, int group, int head_dim, const int32_
                              stride);
 }
 
+static void score_bounds(const float *q, int group, const bf16 *bounds, int n_units, int head_dim, float scale, float *out,
+                         int stride) {
+    for (int u = 0; u < n_units; u++) {
+        const bf16 *low = bounds + (size_t)u * 2 * head_dim, *high = low + head_dim;
+        for (int g = 0; g < group; g++) {
+            vf sum = v_set(0);
+            for (int d = 0; d < head_dim; d += VW) {
+                vf x = v_load(q + (size_t)g * head_dim + d);
+                sum += v_max(x * v_load_bf16(low + d), x * v_load_bf16(high + d));
+            }
+            out[(size_t)g * stride + u] = v_sum(sum) * scale;
+        }
+    }
+}
+
 // ---- quantised keys ----
 
 static void quantise_query(const float *q, const f16 *step, const f16 *zero, int head_dim, int bits, float scale,
@@ -411,6 +426,7 @@ const sl_attn_kernels PASTE(sl_attn_kernels_, SL_ISA) = {
     .score = score,
     .score_rows = score_rows,
     .score_features = score_features,
+    .score_bounds = score_bounds,
     .quantise_query = quantise_query,
     .score_quantised = score_quantised,
     .weigh = weigh,

@@ -53,3 +53,30 @@ static void run_window(sl_head *x) {
     take_rows(x, x->S);
 }
 const sl_draw sl_draw_window = {.budget = window_budget, .capacity = window_capacity, .run = run_window};
+
+// ---- the units of largest bound, the newest unit always among them (Quest) ----
+
+static int unit_budget(const sl_attn_spec *spec, int n_kv) {
+    int unit = sl_composition_of(spec).propose->unit, k = (int)sl_attn_get(spec, "tokens") / unit, n = (n_kv + unit - 1) / unit;
+    return k < n ? k : n;
+}
+static size_t unit_capacity(const sl_attn_spec *spec, int n_kv) {
+    size_t most = (size_t)unit_budget(spec, n_kv) * sl_composition_of(spec).propose->unit;
+    return most < (size_t)n_kv ? most : (size_t)n_kv;
+}
+static size_t unit_scratch(const sl_attn_spec *spec, int n_kv) {
+    return (size_t)unit_budget(spec, n_kv);
+}
+
+static void run_top_units(sl_head *x) {
+    int unit = sl_composition_of(x->group->args->spec).propose->unit, newest = x->weights.n - 1, n_kv = x->group->kv->n_kv;
+    int32_t *units = (int32_t *)x->draws.scratch;
+    x->weights.w[newest] = 0; // taken anyway
+    int n_units = x->S > 1 ? sl_weights_largest(&x->weights, x->S - 1, units) : 0, n = 0;
+    units[n_units++] = newest;
+    for (int i = 0; i < n_units; i++)
+        for (int j = units[i] * unit; j < (units[i] + 1) * unit && j < n_kv; j++) x->draws.row[n++] = j;
+    take_rows(x, n);
+}
+const sl_draw sl_draw_top_units = {
+    .budget = unit_budget, .capacity = unit_capacity, .scratch = unit_scratch, .run = run_top_units};

@@ -38,6 +38,10 @@ typedef struct sl_attn_kernels {
     // score[g * stride + j] = scale * sum_i q[g][features[i]] kt[features[i]][j], in order. q: [group][head_dim].
     void (*score_features)(const float *q, int group, int head_dim, const int32_t *features, int n_features, const bf16 *kt,
                            float scale, float *score, int stride);
+    // Largest score that a row within channel bounds can have, for units of a page: sum_c max(q_c low_c, q_c high_c) * scale.
+    // bounds: [n_units][2][head_dim], low and high; score[g * stride + u].
+    void (*score_bounds)(const float *q, int group, const bf16 *bounds, int n_units, int head_dim, float scale, float *score,
+                         int stride);
     // q, times scale, against a page whose channels have these steps and zeros, in `bits`-bit codes.
     void (*quantise_query)(const float *q, const f16 *step, const f16 *zero, int head_dim, int bits, float scale,
                            sl_quant_query *out);

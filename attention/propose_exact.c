@@ -51,8 +51,9 @@ static size_t norms_size(int arg, int head_dim) {
     (void)arg, (void)head_dim;
     return SL_PAGE * sizeof(float);
 }
-static void norms_build(int arg, int head_dim, const bf16 *k, const bf16 *v, const void *before, void *out) {
-    (void)arg, (void)k, (void)before;
+static void norms_build(int arg, int head_dim, const bf16 *k, const bf16 *v, const void *before, const void *shared,
+                        void *out) {
+    (void)arg, (void)k, (void)before, (void)shared;
     sl_log_norms(v, SL_PAGE, head_dim, out);
 }
 

@@ -144,6 +144,9 @@ const bf16 *sl_k_page(const sl_group *g, int page); // [256][head_dim]
 const bf16 *sl_v_page(const sl_group *g, int page);
 
 // A method's part of a specification may be one of two (bernoulli+santa-prop): parameters are found in either.
+// Probability that a key at this cosine to the query matches it in at least `hits` (1, 2) of L tables of K bits (MagicPIG).
+double sl_hash_probability(double cosine, int K, int L, int hits);
+
 typedef struct sl_proposal {
     int exact; // its scores are the exact ones: nothing is refined
     int unit;  // rows that share one score: 1, or 16 for page bounds; 0: it proposes nothing, draws know no weights
@@ -188,7 +191,8 @@ extern const sl_proposal sl_propose_exact, sl_propose_nothing, sl_propose_unifor
 
 void sl_score_exact(const sl_group *g, int page, float *score); // a proposal's score of pages that lack their extras
 
-extern const sl_draw sl_draw_pps, sl_draw_importance, sl_draw_top_k, sl_draw_top_p, sl_draw_window;
+extern const sl_draw sl_draw_pps, sl_draw_importance, sl_draw_top_k, sl_draw_top_p, sl_draw_window, sl_draw_top_units,
+    sl_draw_members;
 
 // Page extras that several units use.
 extern const sl_kv_extra_kind sl_page_norms; // fp32 [256]: log2 |v_j|

@@ -49,6 +49,7 @@ void sl_kv_pool_free(sl_kv_pool *pool) {
     for (int i = 0; i < pool->n_stores; i++) {
         munmap(pool->stores[i].data, store_bytes(pool, pool->stores[i].size));
         free(pool->stores[i].built);
+        free(pool->stores[i].shared);
     }
     free(pool->refs);
     free(pool->free);
@@ -176,14 +177,17 @@ int sl_kv_keep(sl_kv_pool *pool, sl_kv_need need, sl_error *err) {
     if (pool->n_stores == SL_KV_EXTRAS)
         return sl_fail(err, SL_ERR_MEMORY, "the KV cache keeps %d kinds of page extras already; \"%s\" would be one more",
                        SL_KV_EXTRAS, need.kind->name);
-    sl_kv_store store = {.need = need, .size = need.kind->size(need.arg, pool->head_dim)};
+    const sl_kv_extra_kind *kind = need.kind;
+    sl_kv_store store = {.need = need, .size = kind->size(need.arg, pool->head_dim)};
     size_t bytes = store_bytes(pool, store.size);
     store.built = calloc((size_t)pool->n_layers * pool->n_pages, 1);
-    store.data = store.built ? map_zero(bytes) : NULL;
+    store.shared = kind->share ? kind->share(need.arg, pool->head_dim) : NULL;
+    if (store.built && (store.shared || !kind->share)) store.data = map_zero(bytes);
     if (!store.data) {
         free(store.built);
+        free(store.shared);
         return sl_fail(err, SL_ERR_MEMORY, "\"%s\" of the KV cache: %zu MiB cannot be reserved; pass a smaller --ctx-size",
-                       need.kind->name, bytes >> 20);
+                       kind->name, bytes >> 20);
     }
     pool->stores[pool->n_stores++] = store;
     return 0;
@@ -197,7 +201,7 @@ static void build_page(const sl_kv_pool *pool, const sl_kv_store *store, const s
     const sl_kv_extra_kind *kind = store->need.kind;
     size_t rows = sl_kv_block(view, pool->n_kv_heads, pool->head_dim, i, h);
     const void *before = kind->chained && i ? block_of(pool, store, view->layer, view->pages[i - 1], h) : NULL;
-    kind->build(store->need.arg, pool->head_dim, view->k + rows, view->v + rows, before,
+    kind->build(store->need.arg, pool->head_dim, view->k + rows, view->v + rows, before, store->shared,
                 block_of(pool, store, view->layer, view->pages[i], h));
 }
 
@@ -222,4 +226,10 @@ const void *sl_kv_extra(const sl_kv_view *view, sl_kv_need need, int page_index,
     const sl_kv_store *store = find_store(view->pool, need);
     SL_CHECK(store != NULL && page_index < sl_kv_n_built(view));
     return block_of(view->pool, store, view->layer, view->pages[page_index], h);
+}
+
+const void *sl_kv_shared(const sl_kv_view *view, sl_kv_need need) {
+    const sl_kv_store *store = find_store(view->pool, need);
+    SL_CHECK(store != NULL);
+    return store->shared;
 }

@@ -13,7 +13,7 @@
 
 enum {
     SL_PAGE = 256,     // tokens of a page; also the tile of every sampler
-    SL_KV_EXTRAS = 12, // kinds of page extras that a pool keeps at once
+    SL_KV_EXTRAS = 32, // kinds of page extras that a pool keeps at once
 };
 
 // A page extra: what an attention method wants kept beside K and V, made once from a full page of one KV head in one layer
@@ -22,8 +22,10 @@ typedef struct sl_kv_extra_kind {
     const char *name;
     int chained;                           // build reads `before`
     size_t (*size)(int arg, int head_dim); // bytes of one page of one KV head; a multiple of 64
+    // What all pages share (random projections), from malloc; NULL: nothing. The pool frees it.
+    void *(*share)(int arg, int head_dim);
     // k, v: [256][head_dim]. before: of a chained kind, the block of the sequence's page before; NULL for the first.
-    void (*build)(int arg, int head_dim, const bf16 *k, const bf16 *v, const void *before, void *out);
+    void (*build)(int arg, int head_dim, const bf16 *k, const bf16 *v, const void *before, const void *shared, void *out);
 } sl_kv_extra_kind;
 
 typedef struct sl_kv_need {
@@ -36,6 +38,7 @@ typedef struct sl_kv_store { // one kind's memory
     size_t size;    // bytes of a block
     char *data;     // [n_layers][n_pages][n_kv_heads][size], committed by first touch
     uint8_t *built; // [n_layers][n_pages]
+    void *shared;
 } sl_kv_store;
 
 typedef struct sl_kv_pool {
@@ -106,5 +109,6 @@ static inline int sl_kv_n_built(const sl_kv_view *view) {
 }
 // The block of extra `need` that page number `page_index` < sl_kv_n_built holds for KV head h. The pool must keep it.
 const void *sl_kv_extra(const sl_kv_view *view, sl_kv_need need, int page_index, int h);
+const void *sl_kv_shared(const sl_kv_view *view, sl_kv_need need);
 
 #endif

@@ -1,0 +1,56 @@
+// attention/propose_bounds.c - page bounds (Quest): the largest score that any of 16 consecutive rows can have, from the least
+// and the largest key of every channel. No row's score exceeds its unit's.
+#include "attention/stages.h"
+
+#include <math.h>
+
+enum { UNIT = 16, UNITS = SL_PAGE / UNIT };
+
+// bounds: [units][2][head_dim] of the first n_rows rows.
+static void find_bounds(const bf16 *k, int n_rows, int head_dim, bf16 *bounds) {
+    for (int from = 0; from < n_rows; from += UNIT, bounds += 2 * head_dim) {
+        int end = from + UNIT < n_rows ? from + UNIT : n_rows;
+        for (int c = 0; c < head_dim; c++) {
+            float low = INFINITY, high = -INFINITY;
+            for (int j = from; j < end; j++) {
+                float x = sl_bf16_to_f32(k[(size_t)j * head_dim + c]);
+                low = fminf(low, x), high = fmaxf(high, x);
+            }
+            bounds[c] = sl_f32_to_bf16(low), bounds[head_dim + c] = sl_f32_to_bf16(high); // exact: they are keys
+        }
+    }
+}
+
+static size_t size(int arg, int head_dim) {
+    (void)arg;
+    return (size_t)UNITS * 2 * head_dim * sizeof(bf16);
+}
+static void build(int arg, int head_dim, const bf16 *k, const bf16 *v, const void *before, const void *shared, void *out) {
+    (void)arg, (void)v, (void)before, (void)shared;
+    find_bounds(k, SL_PAGE, head_dim, out);
+}
+static const sl_kv_extra_kind key_bounds = {.name = "key bounds", .size = size, .build = build};
+
+static int needs(const sl_attn_spec *spec, sl_kv_need *out) {
+    (void)spec;
+    *out = (sl_kv_need){&key_bounds, 0};
+    return 1;
+}
+
+static void score(const sl_group *g, int page, float *out) {
+    bf16 newest[UNITS * 2 * 256];
+    int n = sl_page_rows(g->kv, page);
+    const bf16 *bounds = newest;
+    if (page < sl_kv_n_built(g->kv))
+        bounds = sl_kv_extra(g->kv, (sl_kv_need){&key_bounds, 0}, page, g->h);
+    else
+        find_bounds(sl_k_page(g, page), n, g->head_dim, newest);
+    g->kernels->score_bounds(g->q, g->n, bounds, (n + UNIT - 1) / UNIT, g->head_dim, g->scale, out, SL_CHUNK);
+}
+
+static uint64_t bytes(const sl_group *g) {
+    int n_built = sl_kv_n_built(g->kv);
+    return n_built * (uint64_t)size(0, g->head_dim) + (uint64_t)sl_page_rows(g->kv, n_built) * g->head_dim * sizeof(bf16);
+}
+
+const sl_proposal sl_propose_bounds = {.unit = UNIT, .needs = needs, .score = score, .bytes = bytes};

@@ -1,0 +1,37 @@
+// attention/sparse.c - methods that read an index of the keys and then a few rows exactly: Quest, MagicPIG.
+#include "attention/stages.h"
+
+static const sl_attn_param quest_params[] = {
+    {"tokens", SL_PARAM_INT, 1024, 16, 1 << 20, "rows that are read, in pages of 16", NULL},
+    {0},
+};
+static const sl_attn_param magicpig_params[] = {
+    {"K", SL_PARAM_INT, 10, 1, 16, "bits of a hash", NULL},
+    {"L", SL_PARAM_INT, 150, 1, 512, "hash tables", NULL},
+    {"hits", SL_PARAM_CHOICE, 1, 0, 1, "tables in which a row must match", "1,2"},
+    {"sink", SL_PARAM_INT, 4, 0, 1 << 20, "first rows that are always read", NULL},
+    {"window", SL_PARAM_INT, 64, 0, 1 << 20, "last rows that are always read", NULL},
+    {0},
+};
+
+static const sl_composition quest = {&sl_propose_bounds, &sl_draw_top_units, SL_BY_SAMPLE},
+                            magicpig = {&sl_propose_hashes, &sl_draw_members, SL_BY_SAMPLE};
+
+const sl_attn_method sl_method_quest = {
+    .name = "quest",
+    .summary = "the pages of 16 rows whose channel bounds allow the largest scores, renormalised",
+    .source = "Quest (Tang et al. 2024)",
+    .mean = SL_MEAN_BIASED,
+    .params = quest_params,
+    .stages = &quest,
+    .cpu = &sl_stages_ops,
+};
+const sl_attn_method sl_method_magicpig = {
+    .name = "magicpig",
+    .summary = "rows whose hash matches the query's, weighted by how likely that was, self-normalised",
+    .source = "MagicPIG (Chen et al. 2024)",
+    .mean = SL_MEAN_BIASED,
+    .params = magicpig_params,
+    .stages = &magicpig,
+    .cpu = &sl_stages_ops,
+};
