@@ -12,6 +12,7 @@
 
 sl_composition sl_composition_of(const sl_attn_spec *spec) {
     sl_composition c = *spec->method->stages;
+    if (c.choose) c.propose = c.choose(spec);
     if (spec->plus) c.draw = spec->plus->stages->draw, c.normaliser = spec->plus->stages->normaliser;
     return c;
 }

@@ -11,7 +11,7 @@ static const sl_attn_param dense_params[] = {
     {0},
 };
 
-static const sl_composition is = {&sl_propose_quantised, &sl_draw_importance, SL_BY_SAMPLE},
+static const sl_composition is = {&sl_propose_quantised, &sl_draw_importance, SL_BY_SAMPLE, NULL},
                             dense_q = {.propose = &sl_propose_quantised};
 
 const sl_attn_method sl_method_santa_is = {

@@ -17,7 +17,7 @@ static void run(sl_head *x) {
 }
 
 static const sl_draw uniform_rows = {.capacity = capacity, .scratch = scratch, .run = run};
-static const sl_composition stages = {&sl_propose_uniform, &uniform_rows, SL_BY_SAMPLE};
+static const sl_composition stages = {&sl_propose_uniform, &uniform_rows, SL_BY_SAMPLE, NULL};
 
 const sl_attn_method sl_method_random = {
     .name = "random",

@@ -181,6 +181,7 @@ typedef struct sl_composition {
     const sl_proposal *propose;
     const sl_draw *draw; // NULL: every row once, fused with the proposal (attend.c)
     sl_normaliser normaliser;
+    const sl_proposal *(*choose)(const sl_attn_spec *spec); // the proposal, where a parameter names it; NULL: propose
 } sl_composition;
 
 // What a specification composes: with `score+value` the proposal of the first and the draw of the second.
@@ -192,7 +193,7 @@ extern const sl_proposal sl_propose_exact, sl_propose_nothing, sl_propose_unifor
 void sl_score_exact(const sl_group *g, int page, float *score); // a proposal's score of pages that lack their extras
 
 extern const sl_draw sl_draw_pps, sl_draw_importance, sl_draw_top_k, sl_draw_top_p, sl_draw_window, sl_draw_top_units,
-    sl_draw_members;
+    sl_draw_members, sl_draw_verified;
 
 // Page extras that several units use.
 extern const sl_kv_extra_kind sl_page_norms; // fp32 [256]: log2 |v_j|

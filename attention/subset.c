@@ -16,9 +16,9 @@ static const sl_attn_param streaming_params[] = {
     {0},
 };
 
-static const sl_composition top_k = {&sl_propose_exact, &sl_draw_top_k, SL_BY_SAMPLE},
-                            top_p = {&sl_propose_exact, &sl_draw_top_p, SL_BY_SAMPLE},
-                            window = {&sl_propose_nothing, &sl_draw_window, SL_BY_SAMPLE};
+static const sl_composition top_k = {&sl_propose_exact, &sl_draw_top_k, SL_BY_SAMPLE, NULL},
+                            top_p = {&sl_propose_exact, &sl_draw_top_p, SL_BY_SAMPLE, NULL},
+                            window = {&sl_propose_nothing, &sl_draw_window, SL_BY_SAMPLE, NULL};
 
 const sl_attn_method sl_method_topk = {
     .name = "topk",

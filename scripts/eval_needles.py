@@ -1,49 +1,104 @@
 #!/usr/bin/env python3
-"""Paired accuracy of two attention methods on needle and two-hop questions, with a bootstrap 95% interval.
+"""Accuracy of attention methods on needle and two-hop questions, paired with the first method, with bootstrap 95% intervals.
 
-    python3 scripts/eval_needles.py --tokens 8192 --questions 512 --attn dense,santa-prop:S=128
+    python3 scripts/eval_needles.py --tokens 8192 --questions 512 --attn 'dense,santa-prop:S={64,128}'
 
-Every question is asked with every method on the same text: the context is prefilled densely, question and answer go
-through the method (set-up B). The interval is of the mean difference to the first method, in points; questions of one
-text are resampled together, since they share it."""
+Every question is asked with every method on the same text: the context is prefilled densely, once, question and answer go
+through the method (set-up B). --questions counts those of each kind. Braces make one method of each word in them. Intervals are
+of the mean difference to the first method, in points; questions of one text are resampled together, since they share it."""
 import argparse
 import json
 import os
 import random
+import re
 import sys
 import tempfile
+import threading
 
 import tiny_text
 from sleigh_runs import run_jsonl
 
-
-def make_questions(path, tokens, n_questions, per_text, seed):
-    """Writes the questions, half needles and half two-hop, and returns their answers, kinds and texts."""
-    meta = []
-    with open(path, "w") as f:
-        for text in range((n_questions + per_text - 1) // per_text):
-            rng = random.Random(f"{seed}/{text}")
-            kind = "needle" if text % 2 == 0 else "two-hop"
-            make = tiny_text.needle_context if text % 2 == 0 else tiny_text.two_hop_context
-            context, questions = make(rng, tokens, per_text)
-            for question, answer in questions[: n_questions - len(meta)]:
-                f.write(json.dumps({"context": context, "question": question, "id": len(meta)}) + "\n")
-                meta.append((kind, text, answer.strip()))
-    return meta
+MAKERS = {"needle": tiny_text.needle_context, "two-hop": tiny_text.two_hop_context}
 
 
-def interval(differences, texts, rounds=10000, seed=0):
-    """Mean and 95% percentile interval of the mean, resampling texts (clusters), in points."""
+def expand(text):
+    """'a,b:S={1,2}' -> ['a', 'b:S=1', 'b:S=2']"""
+    out = []
+    for part in re.findall(r"(?:[^,{]|\{[^}]*\})+", text):
+        m = re.match(r"(.*)\{([^}]*)\}(.*)", part)
+        out += [m[1] + word + m[3] for word in m[2].split(",")] if m else [part]
+    return out
+
+
+def make_questions(tokens, n_questions, per_text, seed):
+    """[(kind, text number, context, [(question, answer)])]: n_questions of each kind."""
+    texts = []
+    for kind, make in MAKERS.items():
+        for i in range((n_questions + per_text - 1) // per_text):
+            n = min(per_text, n_questions - i * per_text)
+            context, questions = make(random.Random(f"{seed}/{kind}/{i}"), tokens, n)
+            texts.append((kind, len(texts), context, questions[:n]))
+    return texts
+
+
+def ask(args, texts, methods, right, lock):
+    """Asks every question of some texts with every method; right[method][(text, question)] = 0 or 1."""
+    with tempfile.TemporaryDirectory() as tmp:
+        path, n_lines, answers = os.path.join(tmp, "questions.jsonl"), 0, {}
+        with open(path, "w") as f:
+            for kind, text, context, questions in texts:
+                for m, attn in enumerate(methods):
+                    for i, (question, answer) in enumerate(questions):
+                        key = f"{m}/{text}/{i}"
+                        answers[key] = answer.strip()
+                        record = {"context": context, "question": question, "id": key, "attn": attn, "seq": text * 1000 + i}
+                        f.write(json.dumps(record) + "\n")
+        for r in run_jsonl(args.sleigh, args.model, path, "dense", threads=args.threads):
+            m, text, i = map(int, r["id"].split("/"))
+            with lock:
+                right[methods[m]][(text, i)] = int(r["text"].strip() == answers[r["id"]])
+            n_lines += 1
+            if n_lines % 2000 == 0:
+                print(f"{n_lines} of {len(answers)} answers", file=sys.stderr)
+
+
+def interval(differences, rounds, seed=0):
+    """Mean and 95% percentile interval of {(text, question): difference}, resampling texts, in points."""
     clusters = {}
-    for d, t in zip(differences, texts):
-        clusters.setdefault(t, []).append(d)
-    clusters = list(clusters.values())
+    for (text, _), d in differences.items():
+        clusters.setdefault(text, []).append(d)
+    sums = [(sum(c), len(c)) for c in clusters.values()]
     rng, means = random.Random(seed), []
     for _ in range(rounds):
-        picked = rng.choices(clusters, k=len(clusters))
-        means.append(sum(map(sum, picked)) / sum(map(len, picked)))
+        picked = rng.choices(sums, k=len(sums))
+        means.append(sum(s for s, _ in picked) / sum(n for _, n in picked))
     means.sort()
-    return 100 * sum(differences) / len(differences), 100 * means[int(0.025 * rounds)], 100 * means[int(0.975 * rounds) - 1]
+    mean = sum(differences.values()) / len(differences)
+    return [100 * x for x in (mean, means[int(0.025 * rounds)], means[int(0.975 * rounds) - 1])]
+
+
+def report(args, texts, methods, right):
+    kind_of = {text: kind for kind, text, _, _ in texts}
+    rows = []
+    for attn in methods:
+        scores = right[attn]
+        row = {"attn": attn}
+        for kind in MAKERS:
+            own = [s for (text, _), s in scores.items() if kind_of[text] == kind]
+            row[kind] = 100 * sum(own) / len(own)
+        row["all"] = 100 * sum(scores.values()) / len(scores)
+        difference = {key: s - right[methods[0]][key] for key, s in scores.items()}
+        row["difference"], row["low"], row["high"] = interval(difference, args.rounds)
+        rows.append(row)
+    if args.output == "json":
+        print(json.dumps({"tokens": args.tokens, "questions": len(scores), "seed": args.seed, "rows": rows}, indent=1))
+        return
+    print(f"{len(scores)} questions at {args.tokens} tokens, seed {args.seed}\n")
+    print(f"| method | {' | '.join(MAKERS)} | all | difference to {methods[0]}, points (95% interval) |")
+    print("|---|" + "---|" * (len(MAKERS) + 2))
+    for r in rows:
+        cells = [f"{r[kind]:.1f}%" for kind in (*MAKERS, "all")]
+        print(f"| {r['attn']} | {' | '.join(cells)} | {r['difference']:+.2f} ({r['low']:+.2f} to {r['high']:+.2f}) |")
 
 
 def main():
@@ -51,32 +106,27 @@ def main():
     p.add_argument("--sleigh", default="build/sleigh")
     p.add_argument("-m", "--model", default="models/tiny")
     p.add_argument("--tokens", type=int, default=8192)
-    p.add_argument("--questions", type=int, default=512)
+    p.add_argument("--questions", type=int, default=512, help="of each kind")
     p.add_argument("--per-text", type=int, default=16)
     p.add_argument("--attn", default="dense,santa-prop:S=128", help="comma list; the first is the one to compare with")
     p.add_argument("--seed", type=int, default=20261121)
-    p.add_argument("-t", "--threads", type=int, default=0)
+    p.add_argument("--rounds", type=int, default=10000, help="of the bootstrap")
+    p.add_argument("-j", "--jobs", type=int, default=1, help="processes side by side; the answers do not depend on it")
+    p.add_argument("-t", "--threads", type=int, default=0, help="of each")
+    p.add_argument("-o", "--output", choices=("md", "json"), default="md")
     a = p.parse_args()
 
-    right = {}
-    with tempfile.TemporaryDirectory() as tmp:
-        path = os.path.join(tmp, "questions.jsonl")
-        meta = make_questions(path, a.tokens, a.questions, a.per_text, a.seed)
-        for attn in a.attn.split(","):
-            scores = []
-            for r in run_jsonl(a.sleigh, a.model, path, attn, threads=a.threads):
-                scores.append(int(r["text"].strip() == meta[r["id"]][2]))
-                if len(scores) % 50 == 0:
-                    print(f"{attn}: {len(scores)}/{len(meta)}, {sum(scores)} right", file=sys.stderr)
-            right[attn] = scores
-    first, *_ = right
-    print(f"{len(meta)} questions at {a.tokens} tokens, seed {a.seed}\n")
-    print(f"| method | needle | two-hop | all | difference to {first}, points (95% interval) |\n|---|---|---|---|---|")
-    for attn, scores in right.items():
-        share = {k: [s for s, m in zip(scores, meta) if m[0] == k] for k in ("needle", "two-hop")}
-        cells = [f"{100 * sum(v) / max(1, len(v)):.1f}%" for v in share.values()] + [f"{100 * sum(scores) / len(scores):.1f}%"]
-        mean, low, high = interval([s - d for s, d in zip(scores, right[first])], [m[1] for m in meta])
-        print(f"| {attn} | {' | '.join(cells)} | {mean:+.2f} ({low:+.2f} to {high:+.2f}) |")
+    methods, texts = expand(a.attn), make_questions(a.tokens, a.questions, a.per_text, a.seed)
+    right, lock = {attn: {} for attn in methods}, threading.Lock()
+    workers = [threading.Thread(target=ask, args=(a, texts[i :: a.jobs], methods, right, lock)) for i in range(a.jobs)]
+    for w in workers:
+        w.start()
+    for w in workers:
+        w.join()
+    n = sum(len(questions) for _, _, _, questions in texts)
+    if any(len(right[attn]) != n for attn in methods):
+        sys.exit("an answer is missing: see the error above")
+    report(a, texts, methods, right)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import random
 
 import numpy as np
 
-from tiny_text import ADJS, JOBS, NAMES, NOUNS, PLACES, SURN, filler_sentence, noise_unit, story_sentences
+from tiny_text import ADJS, JOBS, NAMES, NOUNS, PLACES, SURN, coded_word, filler_sentence, noise_unit, story_sentences
 from tiny_tokenizer import (
     KADJ,
     KNOUN,
@@ -29,7 +29,6 @@ from tiny_tokenizer import (
     T_Q_MQ,
     T_Q_MV,
     T_Q_V,
-    coded_word,
 )
 
 

@@ -329,6 +329,7 @@ def count_tokens(text):
 
 INTRO_NEEDLES = "Some special magic numbers are hidden in the text below. Remember them, because there will be questions about them later."
 INTRO_PEOPLE = "Read the notes below. There will be questions about people and places."
+INTRO_WORDS = "Read the coded words below and count how often each one appears."
 INTRO_VARIABLES = "The text below sets some variables. Keep track of their values."
 END = " This is the end of the text.\n"
 ROOM_FOR_ANSWER = 64  # tokens that question and answer take at most
@@ -428,6 +429,30 @@ KINDS = {
 }
 
 
+def coded_word(rng):
+    """A word of two or three syllables that means nothing."""
+    consonants = "b d f g k l m n p r s t v z ch sh".split()
+    return "".join(rng.choice(consonants) + rng.choice("aeiou") for _ in range(rng.choice((2, 3, 3))))
+
+
+def frequent_words_context(rng, n_tokens):
+    """Coded words whose frequencies fall with the square of their rank (RULER's FWE); the question asks for the top three."""
+    n_words = max(12, n_tokens // 50)
+    words = []
+    while len(words) < n_words:
+        word = coded_word(rng)
+        if word not in words:
+            words.append(word)
+    size = [count_tokens(" " + w) for w in words]
+    share = [(k + 1) ** -2.0 for k in range(n_words)]
+    budget = n_tokens - ROOM_FOR_ANSWER - 1 - count_tokens(INTRO_WORDS) - count_tokens("." + END)
+    scale = budget / sum(p * n for p, n in zip(share, size))
+    text = [" " + w for w, p in zip(words, share) for _ in range(int(scale * p))]
+    rng.shuffle(text)
+    question = "Which three coded words appear most often? Answer:"
+    return INTRO_WORDS + "".join(text) + "." + END, [(question, " " + ", ".join(words[:3]) + ".")]
+
+
 def filler(rng, budget, stories=False):
     """Sentences of at most `budget` tokens in all, each with a leading blank; a paragraph ends now and then."""
     out = []
@@ -459,6 +484,8 @@ def compose(rng, intro, facts, n_tokens):
 
 def task_context(kind, rng, n_tokens, n_questions):
     """(context, [(question, answer), ...]): a text that, with BOS, a question and its answer, has just below n_tokens tokens."""
+    if kind == "frequent-words":
+        return frequent_words_context(rng, n_tokens)
     intro, make, n_facts = KINDS[kind]
     facts, questions = make(rng, n_facts(n_questions), n_questions)
     return compose(rng, intro, facts, n_tokens), questions
@@ -474,7 +501,7 @@ def two_hop_context(rng, n_tokens, n_questions):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--kind", choices=sorted(KINDS), default="needle")
+    p.add_argument("--kind", choices=sorted([*KINDS, "frequent-words"]), default="needle")
     p.add_argument("--tokens", type=int, default=8192)
     p.add_argument("--questions", type=int, default=16)
     p.add_argument("--seed", type=int, default=0)

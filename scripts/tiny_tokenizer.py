@@ -7,18 +7,10 @@ import json
 import random
 import re
 
-from tiny_text import ADJS, JOBS, KEY_ADJS, KEY_NOUNS, NAMES, NOUNS, PLACES, SURN, filler_sentence, noise_unit, story_sentences
+from tiny_text import ADJS, JOBS, KEY_ADJS, KEY_NOUNS, NAMES, NOUNS, PLACES, SURN, coded_word, filler_sentence, noise_unit, story_sentences
 
 KADJ = [ADJS.index(w) for w in KEY_ADJS]
 KNOUN = [NOUNS.index(w) for w in KEY_NOUNS]
-
-CODED_C = "b d f g k l m n p r s t v z ch sh".split()
-CODED_V = "a e i o u".split()
-
-
-def coded_word(r):
-    return "".join(r.choice(CODED_C) + r.choice(CODED_V) for _ in range(r.choice((2, 3, 3))))
-
 
 LLAMA3_PAT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|" r"\s*[\r\n]+|\s+(?!\S)|\s+"

@@ -1,0 +1,31 @@
+// attention/vattention.c - vAttention: heavy rows exactly, the rest by a uniform sample whose size follows from a stated error.
+#include "attention/stages.h"
+
+static const sl_attn_param params[] = {
+    {"epsilon", SL_PARAM_FLOAT, 0.05, 1e-4, 1, "relative error that is verified", NULL},
+    {"delta", SL_PARAM_FLOAT, 0.05, 1e-9, 0.5, "probability that it is exceeded", NULL},
+    {"sink", SL_PARAM_INT, 128, 0, 1 << 20, "first rows that are always read", NULL},
+    {"window", SL_PARAM_INT, 128, 1, 1 << 20, "last rows that are always read", NULL},
+    {"top", SL_PARAM_FLOAT, 0.05, 0, 1, "share of the rows that are predicted to be heavy and always read", NULL},
+    {"base", SL_PARAM_FLOAT, 0.05, 0, 1, "share of the other rows that the base sample reads", NULL},
+    {"predictor", SL_PARAM_CHOICE, 0, 0, 1, "who predicts the heavy rows: exact scores or page bounds", "oracle,quest"},
+    {"verify", SL_PARAM_CHOICE, 2, 0, 2, "what the stated error is of", "denominator,numerator,output"},
+    {"bound", SL_PARAM_CHOICE, 0, 0, 1, "what it leans on", "clt,hoeffding"},
+    {0},
+};
+
+static const sl_proposal *predictor(const sl_attn_spec *spec) {
+    return sl_attn_get(spec, "predictor") == 1 ? &sl_propose_bounds : &sl_propose_exact;
+}
+
+static const sl_composition stages = {&sl_propose_exact, &sl_draw_verified, SL_BY_SAMPLE, predictor};
+
+const sl_attn_method sl_method_vattention = {
+    .name = "vattention",
+    .summary = "sink, window and predicted top rows exactly, and a uniform sample of the rest for a stated error",
+    .source = "vAttention (Desai et al.)",
+    .mean = SL_MEAN_BIASED,
+    .params = params,
+    .stages = &stages,
+    .cpu = &sl_stages_ops,
+};
