@@ -29,8 +29,14 @@ static void sort_descending(uint64_t *x, int n) {
 // The largest `most` rows: the rows, ascending, into out->row, their sizes into out->scratch[most..), and sorted, descending,
 // into out->scratch[0..).
 static int largest_sizes(const sl_weights *size, int most, sl_draws *out) {
-    int n = sl_weights_largest(size, most, out->row);
-    for (int i = 0; i < n; i++) out->scratch[i] = out->scratch[most + i] = sl_weights_mass(size, out->row[i]);
+    int found = sl_weights_largest(size, most, out->row), n = 0;
+    for (int i = 0; i < found; i++) {
+        uint64_t mass = sl_weights_mass(size, out->row[i]);
+        if (mass == 0) continue; // too small to be drawn
+        out->row[n] = out->row[i];
+        out->scratch[n] = out->scratch[most + n] = mass;
+        n++;
+    }
     sort_descending(out->scratch, n);
     return n;
 }

@@ -4,96 +4,12 @@
 #include "attention/stages.h"
 #include "tests/reference.h"
 #include "tests/test.h"
+#include "tests/weights.h"
 
 #include <math.h>
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
-
-#ifdef __SANITIZE_ADDRESS__
-enum { SCALE = 4 }; // fewer repetitions; every bound below adapts to their number
-#else
-enum { SCALE = 1 };
-#endif
-
-// ---- weights to draw from ----
-
-typedef struct sample {
-    sl_weights wt;
-    sl_draws draws;
-    double *p; // [n] mass_j / total
-    double *v; // [n] a value per row, one-dimensional
-    double mu;
-} sample;
-
-typedef enum { FLAT, PEAKED, ONE_HOT, GAPS } shape; // GAPS: whole tiles far below the rest
-static const shape shapes[] = {FLAT, PEAKED, ONE_HOT, GAPS};
-static const int lengths[] = {1, 31, 255, 256, 257, 2500, 32768, 32769};
-enum { N_SHAPES = 4, N_LENGTHS = 8, MAX_S = 4096 };
-
-static sample sample_new(int n, shape kind, uint64_t seed) {
-    sample s = {.wt = {.n = n, .n_blocks = (n + SL_BLOCK - 1) / SL_BLOCK}};
-    int blocks = s.wt.n_blocks;
-    float *score = malloc((blocks * SL_BLOCK + 16) * sizeof *score);
-    s.wt.w = calloc(blocks * SL_BLOCK, sizeof *s.wt.w);
-    s.wt.ref = calloc(blocks, sizeof *s.wt.ref);
-    s.wt.cum = calloc(blocks + 1, sizeof *s.wt.cum);
-    s.p = calloc(n, sizeof *s.p);
-    s.v = calloc(n, sizeof *s.v);
-    int hot = (int)(test_uniform(&seed) * n);
-    for (int j = 0; j < n; j++) {
-        score[j] = kind == FLAT ? 0.1f * (float)test_normal(&seed) : 5 * (float)test_normal(&seed);
-        if (kind == ONE_HOT) score[j] = j == hot ? 200 : -200;
-        if (kind == GAPS && j / 256 % 2) score[j] -= 90;
-        s.v[j] = test_normal(&seed);
-    }
-    for (int j = 0; j < n; j += 256) {
-        int m = n - j < 256 ? n - j : 256;
-        sl_attn_kernels_named("portable")
-            ->weigh(score + j, m, s.wt.w + j, s.wt.ref + j / SL_BLOCK, s.wt.cum + j / SL_BLOCK + 1);
-    }
-    sl_weights_finish(&s.wt);
-    double total = (double)s.wt.cum[blocks];
-    for (int j = 0; j < n; j++) {
-        s.p[j] = (double)(sl_weights_running(&s.wt, j) - sl_weights_running(&s.wt, j - 1)) / total;
-        s.mu += s.p[j] * s.v[j];
-    }
-    size_t cap = sl_sampler_capacity(MAX_S, n);
-    s.draws = (sl_draws){.row = malloc(cap * sizeof(int32_t)),
-                         .count = malloc(cap * sizeof(int32_t)),
-                         .inv_pi = malloc(cap * sizeof(float)),
-                         .scratch = malloc(sl_sampler_scratch(MAX_S, n) * sizeof(uint64_t))};
-    free(score);
-    return s;
-}
-
-static void sample_free(sample *s) {
-    free(s->wt.w), free(s->wt.ref), free(s->wt.cum), free(s->p), free(s->v);
-    free(s->draws.row), free(s->draws.count), free(s->draws.inv_pi), free(s->draws.scratch);
-}
-
-static double estimate(const sample *s) {
-    double sum = 0;
-    for (int i = 0; i < s->draws.n; i++) {
-        int j = s->draws.row[i];
-        sum += s->draws.count[i] * s->p[j] * (double)s->draws.inv_pi[i] * s->v[j];
-    }
-    return sum;
-}
-
-// ---- uniform numbers ----
-
-static uint64_t random_next(const void *ctx, uint32_t index) { // repetition *ctx, number index
-    const sl_rng_id id = {.seed = (uint32_t)test_seed, .sequence = *(const uint32_t *)ctx};
-    return sl_rng_u64(&id, index, SL_STREAM_ATTENTION);
-}
-static uint64_t fixed_next(const void *ctx, uint32_t index) {
-    (void)index;
-    return *(const uint64_t *)ctx;
-}
-static uint64_t grid_point(int i, int R) {
-    return (uint64_t)(((double)i + 0.5) / R * 0x1p64);
-} // exact for R a power of two
 
 // ---- what holds for every draw ----
 
@@ -140,7 +56,7 @@ static void totals_and_rows(void) {
             for (int b = 0; b < 6; b++)
                 for (int m = 0; m < N_METHODS; m++)
                     for (uint32_t r = 0; r < 3; r++) {
-                        methods[m].draw(&s.wt, budgets[b], (sl_uniform){random_next, &r}, &s.draws);
+                        methods[m].draw(&s.wt, budgets[b], (sl_uniform){uniform_random, &r}, &s.draws);
                         check_draws(&s, &methods[m], budgets[b]);
                     }
             sample_free(&s);
@@ -153,7 +69,7 @@ static void extreme_uniforms(void) { // u = 0 and the largest u below 1
         for (int m = 0; m < N_METHODS; m++)
             for (int e = 0; e < 2; e++) {
                 sample s = sample_new(777, shapes[k], test_seed + k);
-                methods[m].draw(&s.wt, 64, (sl_uniform){fixed_next, &ends[e]}, &s.draws);
+                methods[m].draw(&s.wt, 64, (sl_uniform){uniform_fixed, &ends[e]}, &s.draws);
                 check_draws(&s, &methods[m], 64);
                 sample_free(&s);
             }
@@ -166,8 +82,8 @@ static void exhaustive_small(void) {
         sample s = sample_new(n, FLAT, test_seed + n);
         double *seen = calloc(n, sizeof *seen);
         for (int i = 0; i < R; i++) {
-            uint64_t u = grid_point(i, R);
-            sl_draw_independent(&s.wt, 1, (sl_uniform){fixed_next, &u}, &s.draws);
+            uint64_t u = uniform_grid(i, R);
+            sl_draw_independent(&s.wt, 1, (sl_uniform){uniform_fixed, &u}, &s.draws);
             CHECK_INT(s.draws.n, 1);
             double at = (double)u * 0x1p-64, before = 0; // by hand: the row whose interval of p holds u
             int row = 0;
@@ -195,8 +111,8 @@ static void unbiased(sl_sampler_fn draw, const char *name) {
             double second = 0, mean = 0;
             for (int j = 0; j < s.wt.n; j++) second += s.p[j] * s.v[j] * s.v[j];
             for (uint32_t r = 0; r < (uint32_t)R; r++) {
-                draw(&s.wt, S, (sl_uniform){random_next, &r}, &s.draws);
-                mean += estimate(&s) / R;
+                draw(&s.wt, S, (sl_uniform){uniform_random, &r}, &s.draws);
+                mean += sample_estimate(&s) / R;
             }
             double bound = 4 * sqrt(fmax(0, second - s.mu * s.mu) / S / R) + 1e-6 * sqrt(second); // inv_pi is fp32
             if (fabs(mean - s.mu) > bound)
@@ -245,10 +161,10 @@ static void grid_expectations(void) {
                 int *budget = calloc(T, sizeof *budget);
                 if (m == 3) prop_budgets(&s, S, budget);
                 for (int i = 0; i < R; i++) {
-                    uint64_t u = grid_point(i, R);
-                    methods[m].draw(&s.wt, S, (sl_uniform){fixed_next, &u}, &s.draws);
+                    uint64_t u = uniform_grid(i, R);
+                    methods[m].draw(&s.wt, S, (sl_uniform){uniform_fixed, &u}, &s.draws);
                     for (int d = 0; d < s.draws.n; d++) mean[s.draws.row[d]] += (double)s.draws.count[d] / R;
-                    got += estimate(&s) / R;
+                    got += sample_estimate(&s) / R;
                 }
                 for (int j = 0; j < n; j++) {
                     int t = j / SL_TILE, end = (t + 1) * SL_TILE < n ? (t + 1) * SL_TILE : n;
@@ -275,7 +191,7 @@ static void systematic_counts(void) { // |c_j - S p_j| < 1
     for (int k = 0; k < N_SHAPES; k++) {
         sample s = sample_new(2500, shapes[k], test_seed + k);
         for (uint32_t r = 0; r < 50; r++) {
-            sl_draw_systematic(&s.wt, 128, (sl_uniform){random_next, &r}, &s.draws);
+            sl_draw_systematic(&s.wt, 128, (sl_uniform){uniform_random, &r}, &s.draws);
             for (int i = 0; i < s.draws.n; i++) CHECK(fabs(s.draws.count[i] - 128 * s.p[s.draws.row[i]]) < 1 + 1e-9);
         }
         sample_free(&s);
@@ -287,30 +203,11 @@ static void systematic_counts(void) { // |c_j - S p_j| < 1
 static double measured_variance(sample *s, sl_sampler_fn draw, int S, int R) {
     double sum = 0;
     for (uint32_t r = 0; r < (uint32_t)R; r++) {
-        draw(&s->wt, S, (sl_uniform){random_next, &r}, &s->draws);
-        double d = estimate(s) - s->mu;
+        draw(&s->wt, S, (sl_uniform){uniform_random, &r}, &s->draws);
+        double d = sample_estimate(s) - s->mu;
         sum += d * d / R;
     }
     return sum;
-}
-
-// Variance of a stratum's draw: E v^2 - (E v)^2 with p restricted to the stratum; the sum of strata over S^2.
-static double stratified_variance(const sample *s, int S) {
-    double sum = 0, running = 0, first = 0, second = 0;
-    int m = 0;
-    for (int j = 0; j < s->wt.n; j++) {
-        double left = s->p[j];
-        while (left > 0) {
-            double room = (m + 1.0) / S - running, take = left < room ? left : room;
-            first += take * S * s->v[j], second += take * S * s->v[j] * s->v[j];
-            running += take, left -= take;
-            if (take < room) break;
-            sum += second - first * first;
-            first = second = 0;
-            if (++m == S) return sum / S / S;
-        }
-    }
-    return (sum + second - first * first) / S / S;
 }
 
 static void variances(void) {
@@ -324,7 +221,7 @@ static void variances(void) {
             sample s = sample_new(700, shapes[k], test_seed + 3 * k + b);
             double second = 0;
             for (int j = 0; j < s.wt.n; j++) second += s.p[j] * s.v[j] * s.v[j];
-            double iid = (second - s.mu * s.mu) / S, strat = stratified_variance(&s, S);
+            double iid = (second - s.mu * s.mu) / S, strat = sample_stratified_variance(&s, S);
             if (S == 1)
                 CHECK_NEAR(strat, iid, 1e-9 * iid);
             else

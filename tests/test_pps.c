@@ -1,0 +1,399 @@
+// tests/test_pps.c - take-all + PPS draws (santa-pps), stated errors, budgets over heads, and the rows of largest weight.
+#include "tests/reference.h"
+#include "tests/test.h"
+#include "tests/weights.h"
+
+#include <math.h>
+#include <omp.h>
+#include <stdlib.h>
+#include <string.h>
+
+// ---- the largest rows ----
+
+static const sl_weights *sorted_by; // compares value, then the lower row
+static int by_weight(const void *a, const void *b) {
+    int i = *(const int32_t *)a, j = *(const int32_t *)b;
+    double x = ldexp(sl_bf16_to_f32(sorted_by->w[i]), sorted_by->ref[i / SL_BLOCK] - sorted_by->top);
+    double y = ldexp(sl_bf16_to_f32(sorted_by->w[j]), sorted_by->ref[j / SL_BLOCK] - sorted_by->top);
+    return x != y ? (x < y) - (x > y) : i - j;
+}
+static int by_row(const void *a, const void *b) {
+    return *(const int32_t *)a - *(const int32_t *)b;
+}
+
+static void largest_rows(void) {
+    for (int k = 0; k < N_SHAPES; k++)
+        for (int l = 0; l < N_LENGTHS; l++) {
+            int n = lengths[l], sizes[] = {1, 2, 127, 128, n - 1, n, n + 5};
+            sample s = sample_new(n, shapes[k], test_seed + 31 * k + l);
+            int32_t *want = malloc(n * sizeof *want), *got = malloc(n * sizeof *got), *all = malloc(n * sizeof *all);
+            for (int j = 0; j < n; j++) all[j] = j;
+            sorted_by = &s.wt;
+            qsort(all, n, sizeof *all, by_weight);
+            for (int i = 0; i < 7; i++) {
+                int most = sizes[i] < n ? sizes[i] : n, n_want = 0;
+                if (most < 1) continue;
+                while (n_want < most && s.wt.w[all[n_want]]) n_want++;
+                double last =
+                    n_want ? ldexp(sl_bf16_to_f32(s.wt.w[all[n_want - 1]]), s.wt.ref[all[n_want - 1] / 32] - s.wt.top) : 1;
+                memcpy(want, all, n_want * sizeof *want);
+                qsort(want, n_want, sizeof *want, by_row);
+                int n_got = sl_weights_largest(&s.wt, sizes[i], got);
+                CHECK_INT(n_got, n_want);
+                if (last < 0x1p-60) continue; // beyond 64 octaves ranks are not told apart
+                CHECK(!memcmp(got, want, n_want * sizeof *want));
+            }
+            free(want), free(got), free(all);
+            sample_free(&s);
+        }
+}
+
+static void reaching_rows(void) { // the fewest rows with the mass: one row fewer does not reach it
+    static const double shares[] = {0.1, 0.5, 0.95, 0.999};
+    for (int k = 0; k < N_SHAPES; k++)
+        for (int l = 0; l < N_LENGTHS; l++) {
+            int n = lengths[l];
+            sample s = sample_new(n, shapes[k], test_seed + 17 * k + l);
+            int32_t *rows = malloc(n * sizeof *rows);
+            for (int i = 0; i < 4; i++) {
+                int m = sl_weights_reaching(&s.wt, shares[i], rows);
+                double mass = 0, least = 1;
+                for (int r = 0; r < m; r++) {
+                    CHECK(r == 0 || rows[r] > rows[r - 1]);
+                    mass += s.p[rows[r]];
+                    least = fmin(least, s.p[rows[r]]);
+                }
+                CHECK(mass >= shares[i] - 1e-6 && mass - least <= shares[i] + 1e-6);
+            }
+            CHECK_INT(sl_weights_reaching(&s.wt, 1, rows) > 0, 1);
+            free(rows);
+            sample_free(&s);
+        }
+}
+
+// ---- take-all + PPS ----
+
+static int n_positive(const sl_weights *wt) {
+    int n = 0;
+    for (int j = 0; j < wt->n; j++) n += sl_weights_mass(wt, j) > 0;
+    return n;
+}
+
+// pi_j = min(1, size_j / kappa); light rows are no larger than kappa, heavy ones no smaller, up to the integers' rounding.
+static void check_take_all(const sample *s, const sl_weights *size, const sl_take_all *r, int S) {
+    int want = n_positive(size) < S ? n_positive(size) : S, total = 0;
+    double kappa = r->k ? (double)r->light / r->k : 0;
+    for (int i = 0; i < s->draws.n; i++) {
+        int j = s->draws.row[i];
+        double z = (double)sl_weights_mass(size, j), pi = 1.0 / s->draws.inv_pi[i];
+        if (i > 0 && j <= s->draws.row[i - 1]) FAIL("n=%d S=%d: rows are not ascending", size->n, S);
+        CHECK(s->draws.count[i] > 0);
+        total += s->draws.count[i];
+        if (s->draws.inv_pi[i] == 1 && s->draws.count[i] == 1 && z >= kappa * (1 - 1e-6)) continue;
+        if (z > kappa * (1 + 1e-6) + 2) FAIL("n=%d S=%d row %d: size %g above kappa %g was not taken", size->n, S, j, z, kappa);
+        if (fabs(pi - z / kappa) > 1e-5 * pi) FAIL("n=%d S=%d row %d: pi %g, expected %g", size->n, S, j, pi, z / kappa);
+    }
+    if (total != want || s->draws.n_samples != want) FAIL("n=%d S=%d: %d draws, expected %d", size->n, S, total, want);
+}
+
+static void take_all_totals(void) {
+    static const int budgets[] = {1, 2, 7, 128, 1000, MAX_S};
+    for (int k = 0; k < N_SHAPES; k++)
+        for (int l = 0; l < N_LENGTHS; l++) {
+            sample s = sample_new(lengths[l], shapes[k], test_seed + 10 * k + l);
+            for (int mixed = 0; mixed < 2; mixed++) {
+                if (mixed) sl_weights_mix(&s.sizes, 0.01);
+                if (mixed && s.sizes.each == 0) continue;
+                for (int b = 0; b < 6; b++)
+                    for (uint32_t i = 0; i < 4; i++) {
+                        static const uint64_t ends[] = {0, UINT64_MAX};
+                        sl_uniform u = i < 2 ? (sl_uniform){uniform_fixed, &ends[i]} : (sl_uniform){uniform_random, &i};
+                        sl_take_all r = sl_draw_take_all(&s.sizes, budgets[b], i % 2, u, &s.draws);
+                        check_take_all(&s, &s.sizes, &r, budgets[b]);
+                    }
+            }
+            sample_free(&s);
+        }
+}
+
+// One shared uniform number on a grid: |mean c_j - pi_j| < 1/R for every row, pi_j from the solved kappa by definition.
+static void take_all_expectations(void) {
+    enum { R = 256, S = 37 };
+    for (int k = 0; k < N_SHAPES; k++)
+        for (int l = 0; l < N_LENGTHS; l++)
+            for (int mixed = 0; mixed < 2; mixed++) {
+                int n = lengths[l];
+                sample s = sample_new(n, shapes[k], test_seed + 7 * k + l);
+                if (mixed) sl_weights_mix(&s.sizes, 0.01);
+                double *mean = calloc(n, sizeof *mean), total = 0;
+                sl_take_all r = {0};
+                for (int i = 0; i < R; i++) {
+                    uint64_t u = uniform_grid(i, R);
+                    r = sl_draw_take_all(&s.sizes, S, 1, (sl_uniform){uniform_fixed, &u}, &s.draws);
+                    for (int d = 0; d < s.draws.n; d++) mean[s.draws.row[d]] += (double)s.draws.count[d] / R;
+                }
+                double kappa = r.k ? (double)r.light / r.k : 0;
+                for (int j = 0; j < n; j++) {
+                    double z = (double)sl_weights_mass(&s.sizes, j), pi = kappa > 0 ? fmin(1, z / kappa) : z > 0;
+                    total += pi;
+                    if (!(fabs(mean[j] - pi) < 1.0 / R + 1e-6))
+                        FAIL("n=%d shape %d row %d: mean count %.6g, expected %.6g", n, k, j, mean[j], pi);
+                }
+                CHECK_NEAR(total, n_positive(&s.sizes) < S ? n_positive(&s.sizes) : S, 1e-3);
+                free(mean);
+                sample_free(&s);
+            }
+}
+
+// Own uniform numbers: the mean is mu, the variance the closed form (each unit of the light rows' running size is a stratum)
+// and at most B = kappa sum_light p |v|; less than that of stratified draws from p with as many rows where attention is peaked.
+// A variance over R draws of bounded kurtosis has relative standard error of about sqrt(3 / R): 5 of them.
+static void take_all_moments(void) {
+    enum { S = 24 };
+    const int R = 8000 / SCALE;
+    for (int k = 0; k < 2; k++) {
+        sample s = sample_new(700, shapes[k], test_seed + k);
+        double mean = 0, square = 0, variance = 0, first = 0, second = 0, filled = 0, B = 0;
+        uint32_t zero = 0;
+        sl_take_all r = sl_draw_take_all(&s.sizes, S, 0, (sl_uniform){uniform_random, &zero}, &s.draws);
+        double kappa = (double)r.light / r.k;
+        for (int j = 0; j < s.wt.n; j++) { // a draw of row j adds p_j kappa / z_j v_j
+            double z = (double)sl_weights_mass(&s.sizes, j);
+            if (z > kappa || z == 0) continue;
+            double x = s.p[j] * kappa / z * s.v[j];
+            for (double left = z / kappa; left > 1e-12;) {
+                double part = fmin(left, 1 - filled);
+                first += part * x, second += part * x * x, filled += part, left -= part;
+                if (filled > 1 - 1e-12) variance += second - first * first, first = second = filled = 0;
+            }
+        }
+        variance += second - first * first;
+        double total = (double)sl_weights_total(&s.sizes), scale = 0;
+        for (int j = 0; j < s.wt.n; j++) scale += s.p[j] * fabs(s.v[j]);
+        B = kappa / total * scale * ((double)r.light / total * scale);
+        for (uint32_t i = 0; i < (uint32_t)R; i++) {
+            sl_draw_take_all(&s.sizes, S, 0, (sl_uniform){uniform_random, &i}, &s.draws);
+            double d = sample_estimate(&s) - s.mu;
+            mean += d / R, square += d * d / R;
+        }
+        CHECK(fabs(mean) <= 4 * sqrt(variance / R) + 1e-6);
+        CHECK_NEAR(square / variance, 1, 5 * sqrt(3.0 / R));
+        CHECK(variance <= B * 1.02); // stored sizes are bf16
+        double rival = sample_stratified_variance(&s, S);
+        if (k == PEAKED && !(variance < 0.8 * rival)) FAIL("variance %.3g, stratified draws from p %.3g", variance, rival);
+        sample_free(&s);
+    }
+}
+
+static void take_all_exhaustive(void) { // n <= 8, S = 1 .. n: a grid of U visits every outcome
+    enum { R = 1024 };
+    for (int n = 1; n <= 8; n++)
+        for (int S = 1; S <= n; S++) {
+            sample s = sample_new(n, PEAKED, test_seed + n);
+            double mean = 0, most = 0;
+            for (int i = 0; i < R; i++) {
+                uint64_t u = uniform_grid(i, R);
+                sl_draw_take_all(&s.sizes, S, 1, (sl_uniform){uniform_fixed, &u}, &s.draws);
+                double x = sample_estimate(&s);
+                mean += x / R, most = fmax(most, fabs(x));
+            }
+            CHECK_NEAR(mean, s.mu, n * most / R + 1e-6);
+            sample_free(&s);
+        }
+}
+
+// ---- the method ----
+
+static double relative_error(const ref_cache *c, int s, int head) {
+    static double p[33000];
+    double mu[128];
+    int dim = c->geom.head_dim;
+    ref_attention(c, s, head, c->queries[s].q + head * dim, c->seqs[s].n_tokens, p, mu);
+    return ref_relative(c->queries[s].out + head * dim, mu, dim);
+}
+
+static void enough_rows_is_dense(void) { // stored weights are bf16: each is off by 2^-9 at most, on its own
+    static const int n[] = {1, 31, 255, 256, 257, 1500};
+    static const struct { int heads, kv_heads, dim; } g[] = {{1, 1, 64}, {6, 2, 80}, {8, 2, 128}, {8, 1, 128}};
+    for (int i = 0; i < 4; i++) {
+        ref_cache c = ref_cache_new(g[i].heads, g[i].kv_heads, g[i].dim, 6, n, 2, test_seed + i);
+        ref_decode(&c, "santa-pps:S=1500", 0, 6, 5, 0);
+        for (int s = 0; s < 6; s++)
+            for (int head = 0; head < g[i].heads; head++) {
+                CHECK(relative_error(&c, s, head) < 0x1p-8);
+                CHECK_INT(c.reports[s * g[i].heads + head].samples, n[s]);
+            }
+        ref_decode(&c, "santa-pps:S=20", 0, 6, 5, 0);
+        for (int s = 0; s < 6; s++)
+            for (int head = 0; head < g[i].heads; head++)
+                CHECK_INT(c.reports[s * g[i].heads + head].samples, n[s] < 20 ? n[s] : 20);
+        ref_cache_free(&c);
+    }
+}
+
+// ---- stated errors ----
+
+// Values with a mean: without one a flat head's output is so near zero that a relative error needs every row.
+static ref_cache cache_with_mean(int n_seqs, const int *n, double scale, uint64_t seed) {
+    ref_cache c = ref_cache_new(8, 2, 64, n_seqs, n, scale, seed);
+    for (int s = 0; s < n_seqs; s++)
+        for (int j = 0; j < n[s]; j++)
+            for (int h = 0; h < 2; h++)
+                for (int d = 0; d < 64; d++) {
+                    bf16 *v = (bf16 *)ref_v_row(&c, s, h, j) + d;
+                    *v = sl_f32_to_bf16(sl_bf16_to_f32(*v) + 1);
+                }
+    return c;
+}
+
+// Decodes two positions with state, as the engine does, so that the second plans with the first's output.
+static sl_attn_stats decode_twice(ref_cache *c, const char *attn, int n_seqs, uint32_t seed) {
+    sl_error err;
+    sl_attn_spec spec;
+    CHECK_OK(sl_attn_parse(attn, &spec, &err), err);
+    size_t size = spec.method->cpu->state ? spec.method->cpu->state(&c->geom, &spec) : 0;
+    for (int s = 0; s < n_seqs; s++) {
+        c->queries[s].state = size ? calloc(1, size) : NULL;
+        c->queries[s].position = 7;
+    }
+    ref_decode(c, attn, 0, n_seqs, seed, 0);
+    for (int s = 0; s < n_seqs; s++) c->queries[s].position = 8;
+    sl_attn_stats st = ref_decode(c, attn, 0, n_seqs, seed, 0);
+    for (int s = 0; s < n_seqs; s++) free(c->queries[s].state), c->queries[s].state = NULL;
+    return st;
+}
+
+// No certified head may exceed epsilon more often than delta. The reference takes exact weights, the method bf16 ones: 2^-8 of
+// slack. Heads of one cache share keys, so that errors of seeds are what is counted.
+static void stated_error(const char *bound, double epsilon, double delta) {
+    static const double scales[] = {0.3, 1, 3};
+    static const int n[] = {2000, 3000};
+    int certified = 0, exceeded = 0, seeds = 40 / SCALE, fallbacks = 0;
+    for (int k = 0; k < 3; k++) {
+        ref_cache c = cache_with_mean(2, n, scales[k], test_seed + k);
+        for (int seed = 0; seed < seeds; seed++) {
+            char attn[128];
+            snprintf(attn, sizeof attn, "santa-pps:epsilon=%g:delta=%g:bound=%s", epsilon, delta, bound);
+            decode_twice(&c, attn, 2, (uint32_t)(test_seed + seed));
+            for (int slot = 0; slot < 16; slot++) {
+                const sl_attn_report *r = &c.reports[slot];
+                fallbacks += (int)r->fallback;
+                if (r->fallback) continue;
+                CHECK(r->tries >= 1 && r->error_bound <= epsilon / (1 + epsilon) * (1 + 1e-6));
+                certified++;
+                exceeded += relative_error(&c, slot / 8, slot % 8) > epsilon + 0x1p-8;
+            }
+        }
+        ref_cache_free(&c);
+    }
+    printf(
+        "      epsilon %g, delta %g, %s: %d of %d certified heads exceed it (at most %.2f%%, 95%% confidence); %d went dense\n",
+        epsilon, delta, bound, exceeded, certified, 100 * upper_share(exceeded, certified), fallbacks);
+    CHECK(certified >= 1000 / SCALE);
+    CHECK(upper_share(exceeded, certified) <= delta || exceeded <= delta * certified);
+}
+static void stated_clt(void) {
+    stated_error("clt", 0.3, 0.1);
+}
+static void stated_bernstein(void) {
+    stated_error("bernstein", 0.4, 0.1);
+}
+
+static void rows_rise_as_epsilon_falls(void) {
+    static const int n = 8000;
+    static const double epsilons[] = {0.4, 0.2, 0.1, 0.05};
+    ref_cache c = cache_with_mean(1, &n, 1.5, test_seed);
+    uint64_t before = 0;
+    for (int i = 0; i < 4; i++) {
+        char attn[64];
+        snprintf(attn, sizeof attn, "santa-pps:epsilon=%g", epsilons[i]);
+        sl_attn_stats st = decode_twice(&c, attn, 1, 3);
+        if (!(st.v_rows > before))
+            FAIL("epsilon %g: %llu rows, before %llu", epsilons[i], (unsigned long long)st.v_rows, (unsigned long long)before);
+        before = st.v_rows;
+    }
+    sl_attn_stats st = decode_twice(&c, "santa-pps:epsilon=0.0001", 1, 3); // out of reach: every head goes dense
+    CHECK_INT(st.fallbacks, 8);
+    CHECK_INT(st.v_rows, 8 * n);
+    for (int head = 0; head < 8; head++) CHECK(relative_error(&c, 0, head) < 0x1p-8);
+    ref_cache_free(&c);
+}
+
+// ---- budgets over heads ----
+
+static double mean_square(ref_cache *c, const char *attn, int seeds, int check_sum) {
+    double sum = 0;
+    for (int seed = 0; seed < seeds; seed++) {
+        decode_twice(c, attn, 1, (uint32_t)seed);
+        int all = 0;
+        for (int head = 0; head < 8; head++) {
+            double e = relative_error(c, 0, head);
+            sum += e * e / seeds / 8;
+            all += (int)c->reports[head].budget;
+            CHECK(c->reports[head].budget >= 12 && c->reports[head].budget <= 4 * 48);
+        }
+        if (check_sum) CHECK_INT(all, 8 * 48);
+    }
+    return sum;
+}
+
+static void budgets_follow_variance(void) { // half of the heads are peaked, half are flat
+    static const int n = 3000;
+    static const char *const methods[] = {"santa-pps:S=48", "santa-strat:S=48", "santa-sys:S=48"};
+    ref_cache c = ref_cache_new(8, 2, 64, 1, &n, 1, test_seed);
+    for (int head = 0; head < 8; head++)
+        for (int d = 0; d < 64; d++) c.q[head * 64 + d] *= head % 2 ? 4 : 1;
+    for (int m = 0; m < 3; m++) {
+        char variance[64];
+        snprintf(variance, sizeof variance, "%s:budget=variance", methods[m]);
+        double even = mean_square(&c, methods[m], 12, 1), split = mean_square(&c, variance, 12, 1);
+        if (!(split < even)) FAIL("%s: mean square error %.4g even, %.4g by variance", methods[m], even, split);
+    }
+    sl_attn_stats st = ref_decode(&c, "santa-pps:S=48:budget=variance", 0, 1, 1, 0); // no step before: even
+    CHECK_INT(st.samples, 8 * 48);
+    for (int head = 0; head < 8; head++) CHECK_INT(c.reports[head].budget, 48);
+    ref_cache_free(&c);
+}
+
+static void same_bits(void) { // one and many threads; alone and in a ragged batch of 16
+    static const char *const methods[] = {"santa-pps", "santa-pps:epsilon=0.3", "santa-pps:pps=sys",
+                                          "santa-pps:budget=variance"};
+    int n[16];
+    for (int i = 0; i < 16; i++) n[i] = ((const int[]){1, 31, 255, 256, 257, 1023, 1025, 2000})[i % 8] + i / 8;
+    ref_cache c = ref_cache_new(8, 2, 64, 16, n, 2, test_seed);
+    enum { ROW = 8 * 64 };
+    float *want = malloc(16 * ROW * sizeof *want);
+    int threads = omp_get_max_threads();
+    for (int m = 0; m < 4; m++) {
+        ref_decode(&c, methods[m], 0, 16, 9, 2);
+        memcpy(want, c.out, 16 * ROW * sizeof *want);
+        omp_set_num_threads(1);
+        ref_decode(&c, methods[m], 0, 16, 9, 2);
+        omp_set_num_threads(threads);
+        if (memcmp(want, c.out, 16 * ROW * sizeof *want)) FAIL("%s: one thread gives other bits", methods[m]);
+        for (int s = 0; s < 16; s++) {
+            ref_decode(&c, methods[m], s, 1, 9, 2);
+            if (memcmp(want + s * ROW, c.out + s * ROW, ROW * sizeof *want))
+                FAIL("%s: sequence %d alone gives other bits", methods[m], s);
+        }
+    }
+    free(want);
+    ref_cache_free(&c);
+}
+
+static const test_case cases[] = {
+    {"largest-rows", 0, largest_rows},
+    {"reaching-rows", 0, reaching_rows},
+    {"take-all-totals", 0, take_all_totals},
+    {"take-all-expectations", 0, take_all_expectations},
+    {"take-all-moments", 0, take_all_moments},
+    {"take-all-exhaustive", 0, take_all_exhaustive},
+    {"enough-rows-is-dense", 0, enough_rows_is_dense},
+    {"stated-error-clt", 0, stated_clt},
+    {"stated-error-bernstein", 0, stated_bernstein},
+    {"rows-rise-as-epsilon-falls", 0, rows_rise_as_epsilon_falls},
+    {"budgets-follow-variance", 0, budgets_follow_variance},
+    {"same-bits", 0, same_bits},
+    {0},
+};
+const test_suite suite_pps = {"pps", cases};
