@@ -71,9 +71,11 @@ static size_t unit_scratch(const sl_attn_spec *spec, int n_kv) {
 static void run_top_units(sl_head *x) {
     int unit = sl_composition_of(x->group->args->spec).propose->unit, newest = x->weights.n - 1, n_kv = x->group->kv->n_kv;
     int32_t *units = (int32_t *)x->draws.scratch;
-    x->weights.w[newest] = 0; // taken anyway
-    int n_units = x->S > 1 ? sl_weights_largest(&x->weights, x->S - 1, units) : 0, n = 0;
-    units[n_units++] = newest;
+    int n_units = sl_weights_largest(&x->weights, x->S, units), n = 0;
+    if (n_units == 0 || units[n_units - 1] != newest) { // it takes the place of the least
+        if (n_units == x->S) n_units = x->S > 1 ? sl_weights_largest(&x->weights, x->S - 1, units) : 0;
+        units[n_units++] = newest;
+    }
     for (int i = 0; i < n_units; i++)
         for (int j = units[i] * unit; j < (units[i] + 1) * unit && j < n_kv; j++) x->draws.row[n++] = j;
     take_rows(x, n);
