@@ -11,10 +11,10 @@
 #include <unistd.h>
 
 extern const test_suite suite_kv, suite_loader, suite_backend, suite_tokenizer, suite_chat, suite_sampler, suite_kernels,
-    suite_attention, suite_estimators, suite_pps, suite_proposals, suite_model, suite_cli;
-static const test_suite *const suites[] = {&suite_kv,        &suite_loader,  &suite_backend,   &suite_tokenizer,  &suite_chat,
-                                           &suite_sampler,   &suite_kernels, &suite_attention, &suite_estimators, &suite_pps,
-                                           &suite_proposals, &suite_model,   &suite_cli};
+    suite_attention, suite_estimators, suite_pps, suite_proposals, suite_vattention, suite_model, suite_cli;
+static const test_suite *const suites[] = {
+    &suite_kv,        &suite_loader,     &suite_backend, &suite_tokenizer, &suite_chat,       &suite_sampler, &suite_kernels,
+    &suite_attention, &suite_estimators, &suite_pps,     &suite_proposals, &suite_vattention, &suite_model,   &suite_cli};
 
 uint64_t test_seed = 20261121;
 
