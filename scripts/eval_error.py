@@ -1,0 +1,150 @@
+#!/usr/bin/env python3
+"""Error of attention methods on the embedded model's own states: relative L2 error of one head's output against dense
+attention, over all layers, heads, last positions and seeds of a few texts (the paper's same-state protocol: dense attention
+decodes, every method runs on the same queries and keys).
+
+    python3 scripts/eval_error.py --tokens 8192 --attn 'santa-prop:S=128,santa-pps:S={64,128}'
+
+Columns: mean and median error per kind of text; distinct V rows a head (Table 20 of the SANTA paper); KV bytes read as a share of
+dense attention's. Then, for methods that are swept over S, the slope of the log of the mean squared error on log S (Figure 7).
+The first position of a text is left out: methods that plan with the step before have none yet. --plot needs gnuplot."""
+import argparse
+import collections
+import json
+import math
+import os
+import random
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+
+import tiny_text
+from eval_needles import expand
+from sleigh_runs import run_generate
+
+
+def observe(args, kind, index, methods, tmp):
+    """Yields the records of one text: a dict a line of --stats."""
+    context, questions = tiny_text.task_context(kind, random.Random(f"{args.seed}/{kind}/{index}"), args.tokens, 4)
+    prompt, stats = os.path.join(tmp, "prompt.txt"), os.path.join(tmp, "stats.jsonl")
+    with open(prompt, "w") as f:
+        f.write(context + questions[0][0])
+    tokenize = [args.sleigh, "tokenize", "-m", args.model, "-f", prompt, "--bos"]
+    n_prompt = len(subprocess.run(tokenize, capture_output=True, text=True, check=True).stdout.split(","))
+    extra = ["--dense-prefix", str(n_prompt - args.positions - 1), "--stats", stats, "--stats-seeds", str(args.seeds)]
+    for m in methods:
+        extra += ["--stats-attn", m]
+    run_generate(args.sleigh, args.model, prompt, "dense", 1, args.threads, extra)
+    first = None
+    with open(stats) as f:
+        for line in f:
+            r = json.loads(line)
+            first = r["position"] if first is None else first
+            if r["position"] > first:
+                yield r
+
+
+def collect(args, methods, kinds):
+    """{method: {kind: [errors], "rows": [...], "bytes": [...]}}, methods named as --attn named them."""
+    found = {m: collections.defaultdict(list) for m in methods}
+    with tempfile.TemporaryDirectory() as tmp:
+        for kind in kinds:
+            for i in range(args.texts):
+                print(f"{kind}, text {i + 1} of {args.texts}", file=sys.stderr)
+                for r, m in zip(observe(args, kind, i, methods, tmp), name_records(args, methods)):
+                    if m is None:  # dense, which decodes
+                        continue
+                    found[m][kind].append(r["error"])
+                    found[m]["rows"].append(r["v_rows"])
+                    found[m]["bytes"].append(r["bytes"] / r["dense_bytes"])
+    return found
+
+
+def name_records(args, methods):
+    """Whose record is the next: for each step and layer all heads of dense, then of each method and seed in order."""
+    with open(os.path.join(args.model, "config.json")) as f:
+        heads = json.load(f)["num_attention_heads"]
+    while True:
+        for m in [None] + [m for m in methods for _ in range(args.seeds)]:
+            for _ in range(heads):
+                yield m
+
+
+def slopes(found, kinds):
+    """{method without its S: slope of log mean squared error on log S}"""
+    points = collections.defaultdict(list)
+    for m, f in found.items():
+        s = re.search(r":S=(\d+)", m)
+        if s:
+            square = statistics.fmean(e * e for kind in kinds for e in f[kind])
+            points[m.replace(s[0], "")].append((math.log(int(s[1])), math.log(max(square, 1e-30))))
+    return {m: statistics.linear_regression(*zip(*p)).slope for m, p in points.items() if len(p) > 2}
+
+
+def plot(path, rows, title):
+    """Mean error against KV bytes read, log-log, a line for each method."""
+    lines = collections.defaultdict(list)
+    for r in rows:
+        lines[re.sub(r":(S|k|L|B|window|tokens|p|epsilon)=[\d.]+", "", r["attn"], count=1)].append((r["bytes"], r["mean"]))
+    data = os.path.splitext(path)[0] + ".dat"
+    with open(data, "w") as f:
+        for name, points in lines.items():
+            f.write(f'"{name}"\n' + "".join(f"{100 * x:.4g} {y:.4g}\n" for x, y in sorted(points) if y > 0) + "\n\n")
+    kind = "svg" if path.endswith(".svg") else "png"
+    script = f"""set terminal {kind} size 1000,700
+set output '{path}'
+set logscale xy
+set grid
+set key outside right
+set title '{title}'
+set xlabel 'KV bytes read, % of dense attention'
+set ylabel 'mean relative error of a head'
+plot for [i=0:{len(lines) - 1}] '{data}' index i using 1:2 with linespoints title columnheader(1)
+"""
+    subprocess.run(["gnuplot"], input=script, text=True, check=True)
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--sleigh", default="build/sleigh")
+    p.add_argument("-m", "--model", default="models/tiny")
+    p.add_argument("--tokens", type=int, default=8192)
+    p.add_argument("--kinds", default="two-hop,frequent-words")
+    p.add_argument("--texts", type=int, default=4, help="of each kind")
+    p.add_argument("--positions", type=int, default=8, help="last positions of a text")
+    p.add_argument("--seeds", type=int, default=6)
+    p.add_argument("--attn", default="santa-prop:S=128,santa-pps:S=128,santa-is:S={128,256}")
+    p.add_argument("--seed", type=int, default=20261121, help="of the texts")
+    p.add_argument("-t", "--threads", type=int, default=0)
+    p.add_argument("-o", "--output", choices=("md", "json"), default="md")
+    p.add_argument("--plot", metavar="FILE.svg", help="mean error against bytes read; the data file is kept beside it")
+    a = p.parse_args()
+    methods, kinds = expand(a.attn), a.kinds.split(",")
+    found = collect(a, methods, kinds)
+    rows = []
+    for m, f in found.items():
+        row = {"attn": m, "mean": statistics.fmean(e for kind in kinds for e in f[kind]),
+               "rows": statistics.fmean(f["rows"]), "bytes": statistics.fmean(f["bytes"])}
+        for kind in kinds:
+            row[kind] = [statistics.fmean(f[kind]), statistics.median(f[kind])]
+        rows.append(row)
+    slope = slopes(found, kinds)
+    if a.output == "json":
+        print(json.dumps({"tokens": a.tokens, "rows": rows, "slopes": slope}, indent=1))
+    else:
+        n = len(found[methods[0]][kinds[0]])
+        print(f"{a.tokens} tokens, {a.texts} texts of each kind, {n} head outputs a cell; mean / median relative error\n")
+        print(f"| method | {' | '.join(kinds)} | V rows a head | KV bytes |\n|---|" + "---|" * (len(kinds) + 2))
+        for r in rows:
+            cells = [f"{r[kind][0]:.3f} / {r[kind][1]:.3f}" for kind in kinds]
+            print(f"| {r['attn']} | {' | '.join(cells)} | {r['rows']:.1f} | {100 * r['bytes']:.1f}% |")
+        if slope:
+            print("\nslope of log mean squared error on log S: " + ", ".join(f"{m} {s:.2f}" for m, s in slope.items()))
+    if a.plot:
+        plot(a.plot, rows, f"embedded model, {a.tokens} tokens")
+
+
+if __name__ == "__main__":
+    main()
