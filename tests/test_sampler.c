@@ -195,16 +195,88 @@ static void replay(void) { // a draw depends on seed, sequence and position, on 
     sl_sampler_free(a), sl_sampler_free(b);
 }
 
+// What a penalty takes from a logit, read off a draw: token 1, whose logit is x, against rivals at x - less and x - more.
+static void check_penalty(sl_sampling p, int n_before, float x, float less, float more) {
+    float logits[VOCAB];
+    sl_sampler *s = sampler(&p);
+    for (int i = 0; i < VOCAB; i++) logits[i] = -100;
+    logits[1] = x;
+    for (int i = 0; i < n_before; i++) accept(s, 1);
+    logits[5] = x - more;
+    CHECK_INT(sl_sampler_draw(s, logits, 0, 0), 1);
+    logits[5] = x - less;
+    CHECK_INT(sl_sampler_draw(s, logits, 0, 0), 5);
+    CHECK(logits[1] == x && logits[5] == x - less); // the caller's logits stay
+    sl_sampler_free(s);
+}
+
+static void presence_and_frequency(void) {
+    sl_sampling p = plain(0);
+    p.repeat_last_n = -1, p.presence_penalty = 0.5f; // once, however often the token occurred
+    check_penalty(p, 0, 2, -0.01f, 0.01f);
+    check_penalty(p, 1, 2, 0.49f, 0.51f);
+    check_penalty(p, 7, 2, 0.49f, 0.51f);
+    p.presence_penalty = -1; // a reward
+    check_penalty(p, 3, 2, -1.01f, -0.99f);
+    p.presence_penalty = 0, p.frequency_penalty = 0.5f; // once an occurrence
+    check_penalty(p, 0, 2, -0.01f, 0.01f);
+    check_penalty(p, 1, 2, 0.49f, 0.51f);
+    check_penalty(p, 7, 2, 3.49f, 3.51f);
+    check_penalty(p, 7, -2, 3.49f, 3.51f); // subtracted from negative logits too
+    p.frequency_penalty = -1;
+    check_penalty(p, 3, 2, -3.01f, -2.99f);
+    p.frequency_penalty = 0.5f, p.repeat_last_n = 4; // occurrences within the window
+    check_penalty(p, 7, 2, 1.99f, 2.01f);
+    p.repeat_last_n = 0;
+    check_penalty(p, 7, 2, -0.01f, 0.01f);
+    p.repeat_last_n = -1, p.presence_penalty = 0.25f, p.repeat_penalty = 2; // after the division: 2 / 2 - 3 * 0.5 - 0.25
+    check_penalty(p, 3, 2, 2.74f, 2.76f);
+}
+
 static void ranges(void) {
-    sl_sampling p[8];
-    static const char *const flags[8] = {"--temp",  "--top-p",         "--min-p",      "--repeat-penalty",
-                                         "--top-k", "--repeat-last-n", "--logit-bias", "--temp"};
+    static const struct {
+        const char *flag;
+        size_t field;
+        float value;
+        int good;
+    } cases[] = {
+#define CASE(flag, field, value, good) {flag, offsetof(sl_sampling, field), value, good}
+        CASE("--temp", temp, -1, 0),
+        CASE("--temp", temp, NAN, 0),
+        CASE("--top-p", top_p, 1.5f, 0),
+        CASE("--min-p", min_p, -0.1f, 0),
+        CASE("--repeat-penalty", repeat_penalty, 0, 0),
+        CASE("--presence-penalty", presence_penalty, 1.01e6f, 0),
+        CASE("--presence-penalty", presence_penalty, -1.01e6f, 0),
+        CASE("--presence-penalty", presence_penalty, INFINITY, 0),
+        CASE("--presence-penalty", presence_penalty, NAN, 0),
+        CASE("--presence-penalty", presence_penalty, 1e6f, 1),
+        CASE("--presence-penalty", presence_penalty, -2, 1),
+        CASE("--frequency-penalty", frequency_penalty, 1.01e6f, 0),
+        CASE("--frequency-penalty", frequency_penalty, -1.01e6f, 0),
+        CASE("--frequency-penalty", frequency_penalty, -INFINITY, 0),
+        CASE("--frequency-penalty", frequency_penalty, NAN, 0),
+        CASE("--frequency-penalty", frequency_penalty, -1e6f, 1),
+        CASE("--frequency-penalty", frequency_penalty, 2, 1),
+#undef CASE
+    };
+    sl_sampler *s;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sl_sampling p = sl_sampling_default();
+        memcpy((char *)&p + cases[i].field, &cases[i].value, sizeof cases[i].value);
+        if (cases[i].good) {
+            CHECK_OK(sl_sampling_check(&p, VOCAB, &err), err);
+            continue;
+        }
+        CHECK_ERR(sl_sampling_check(&p, VOCAB, &err), err, SL_ERR_ARG, cases[i].flag);
+        CHECK_ERR(sl_sampler_new(&p, VOCAB, &s, &err), err, SL_ERR_ARG, cases[i].flag);
+    }
     const sl_logit_bias bad = {VOCAB, 1};
-    for (int i = 0; i < 8; i++) p[i] = sl_sampling_default();
-    p[0].temp = -1, p[1].top_p = 1.5f, p[2].min_p = -0.1f, p[3].repeat_penalty = 0, p[4].top_k = -1, p[5].repeat_last_n = -2,
-    p[7].temp = NAN;
-    p[6].bias = &bad, p[6].n_bias = 1;
-    for (int i = 0; i < 8; i++) CHECK_ERR(sl_sampling_check(&p[i], VOCAB, &err), err, SL_ERR_ARG, flags[i]);
+    sl_sampling p[3] = {sl_sampling_default(), sl_sampling_default(), sl_sampling_default()};
+    p[0].top_k = -1, p[1].repeat_last_n = -2, p[2].bias = &bad, p[2].n_bias = 1;
+    CHECK_ERR(sl_sampling_check(&p[0], VOCAB, &err), err, SL_ERR_ARG, "--top-k");
+    CHECK_ERR(sl_sampling_check(&p[1], VOCAB, &err), err, SL_ERR_ARG, "--repeat-last-n");
+    CHECK_ERR(sl_sampling_check(&p[2], VOCAB, &err), err, SL_ERR_ARG, "--logit-bias");
 }
 
 // ---- stop strings ----
@@ -266,6 +338,7 @@ static const test_case cases[] = {
     {"greedy", 0, greedy},
     {"logit-bias", 0, bias},
     {"penalties", 0, penalties},
+    {"presence-and-frequency", 0, presence_and_frequency},
     {"replay", 0, replay},
     {"ranges", 0, ranges},
     {"stop-strings", 0, stop_strings},
