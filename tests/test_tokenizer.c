@@ -5,6 +5,7 @@
 #include "tests/test.h"
 #include "tokenizer/tokenizer.h"
 
+#include <dirent.h>
 #include <jansson.h>
 #include <limits.h>
 #include <math.h>
@@ -516,6 +517,62 @@ static void mutations(void) {
     CHECK(loaded > 8);
 }
 
+// ---- the folder itself ----
+
+// A file and its header are one part; no part of tokenizer/ may include its way back to itself.
+enum { MOST_PARTS = 32 };
+typedef struct parts {
+    char name[MOST_PARTS][32];
+    int n, includes[MOST_PARTS][MOST_PARTS], seen[MOST_PARTS]; // seen: 1 on the way, 2 done
+} parts;
+
+static int part_of(parts *p, const char *file) {
+    char name[32];
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(file, "."), file);
+    for (int i = 0; i < p->n; i++)
+        if (!strcmp(p->name[i], name)) return i;
+    CHECK(p->n < MOST_PARTS);
+    strcpy(p->name[p->n], name);
+    return p->n++;
+}
+
+static void read_includes(parts *p, const char *file) {
+    static const char mark[] = "#include \"tokenizer/";
+    char path[512], line[512];
+    int from = part_of(p, file);
+    snprintf(path, sizeof path, "tokenizer/%s", file);
+    FILE *f = fopen(path, "r");
+    CHECK(f != NULL);
+    while (fgets(line, sizeof line, f)) {
+        if (strncmp(line, mark, sizeof mark - 1)) continue;
+        int to = part_of(p, line + sizeof mark - 1);
+        if (to != from) p->includes[from][to] = 1;
+    }
+    fclose(f);
+}
+
+static void follow(parts *p, int i) {
+    p->seen[i] = 1;
+    for (int j = 0; j < p->n; j++) {
+        if (!p->includes[i][j]) continue;
+        if (p->seen[j] == 1) FAIL("tokenizer/: %s includes %s, which includes it in turn", p->name[i], p->name[j]);
+        if (p->seen[j] == 0) follow(p, j);
+    }
+    p->seen[i] = 2;
+}
+
+static void no_include_circle(void) {
+    static parts p;
+    memset(&p, 0, sizeof p);
+    DIR *dir = opendir("tokenizer");
+    if (!dir) TEST_SKIP("needs the source folder as working directory");
+    for (struct dirent *e; (e = readdir(dir));)
+        if (strstr(e->d_name, ".c") || strstr(e->d_name, ".h")) read_includes(&p, e->d_name);
+    closedir(dir);
+    for (int i = 0; i < p.n; i++) follow(&p, i);
+    CHECK(p.n > 5);
+}
+
 // ---- speed ----
 
 // Words of the vocabulary itself with a frequency that falls as 1 / id; one in six is glued from two, as rare words are.
@@ -571,6 +628,7 @@ static const test_case cases[] = {
     {"refused_json", NEEDS_NOTHING, refused_json},
     {"refused_model", NEEDS_NOTHING, refused_model},
     {"mutations", NEEDS_NOTHING, mutations},
+    {"no_include_circle", NEEDS_NOTHING, no_include_circle},
     {"prose_speed", NEEDS_SHARED, prose_speed},
     {0},
 };

@@ -1,6 +1,7 @@
 // tokenizer/bpe_json.c - reads a byte-level BPE tokenizer.json. What it does not implement it refuses with the field's name.
 #include "engine/json.h"
 #include "tokenizer/internal.h"
+#include "tokenizer/tokenizer.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
 #ifndef SLEIGH_CHAT_H
 #define SLEIGH_CHAT_H
 
-#include "tokenizer/tokenizer.h"
+#include "tokenizer/arrays.h"
 
 typedef struct sl_message {
     const char *role; // "system", "user", "assistant"

@@ -2,7 +2,7 @@
 #ifndef SLEIGH_TOKENIZER_INTERNAL_H
 #define SLEIGH_TOKENIZER_INTERNAL_H
 
-#include "tokenizer/tokenizer.h"
+#include "tokenizer/arrays.h"
 
 // ---- pretokenize.c: a model's pre-tokenizer pattern over text ----
 
@@ -58,6 +58,7 @@ typedef struct sl_added { // a token that is found in the text before anything e
     int special; // not parsed under SL_TOK_PLAIN, not shown by default
 } sl_added;
 
+typedef struct sl_tokenizer sl_tokenizer; // as in tokenizer.h, which is its users' side
 struct sl_tokenizer {
     const char *kind;
     int n_vocab;

@@ -5,10 +5,7 @@
 #ifndef SLEIGH_TOKENIZER_H
 #define SLEIGH_TOKENIZER_H
 
-#include "engine/error.h"
-
-#include <stddef.h>
-#include <stdint.h>
+#include "tokenizer/arrays.h"
 
 typedef struct sl_tokenizer sl_tokenizer;
 
@@ -16,14 +13,6 @@ enum {
     SL_TOK_BOS = 1,   // put the model's BOS in front, where its post-processor (or SentencePiece trainer) says so
     SL_TOK_PLAIN = 2, // strings of special tokens in the text are text, not tokens
 };
-
-// Growing array of ids; zero-initialise, free with sl_ids_free.
-typedef struct sl_ids {
-    int32_t *data;
-    size_t n, cap;
-} sl_ids;
-int sl_ids_push(sl_ids *ids, int32_t id, sl_error *err);
-void sl_ids_free(sl_ids *ids);
 
 // Loads the tokenizer of a Hugging Face folder: tokenizer.json when it is byte-level BPE, else tokenizer.model.
 int sl_tokenizer_load(const char *dir, sl_tokenizer **out, sl_error *err);
@@ -38,14 +27,6 @@ int sl_tokenizer_is_special(const sl_tokenizer *tok, int32_t id);
 
 // Appends the ids of text[0..n) to *ids.
 int sl_tokenize(const sl_tokenizer *tok, const char *text, size_t n, unsigned flags, sl_ids *ids, sl_error *err);
-
-// Growing byte string, always NUL-terminated past its end.
-typedef struct sl_text {
-    char *data;
-    size_t n, cap;
-} sl_text;
-int sl_text_append(sl_text *text, const char *data, size_t n, sl_error *err);
-void sl_text_free(sl_text *text);
 
 // Appends the text of all ids. Special tokens are written as their strings if `specials`, else left out. An id out of
 // range is SL_ERR_ARG.
