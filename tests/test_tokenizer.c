@@ -479,6 +479,39 @@ static void refused_model(void) {
     }
 }
 
+// A rank file of the 256 bytes and "he", with this end of line; `last`: the last line has it too.
+static size_t small_ranks(char *out, size_t cap, const char *end, int last) {
+    static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    size_t n = 0;
+    for (int b = 0; b < 256; b++)
+        n += (size_t)snprintf(out + n, cap - n, "%c%c== %d%s", digit[b >> 2], digit[(b & 3) << 4], b, end);
+    n += (size_t)snprintf(out + n, cap - n, "aGU= 256%s", last ? end : "");
+    CHECK(n < cap);
+    return n;
+}
+
+static void ends_of_line(void) {
+    static const char *const ends[] = {"\n", "\r\n"};
+    static char ranks[8192];
+    sl_error err = {0};
+    for (int i = 0; i < 4; i++) {
+        write_tmp("tokenizer.model", ranks, small_ranks(ranks, sizeof ranks, ends[i % 2], i / 2));
+        sl_tokenizer *tok = load(test_tmp());
+        CHECK_STR(sl_tokenizer_kind(tok), "tiktoken");
+        CHECK_INT(sl_tokenizer_n_vocab(tok), 257 + 256);
+        expect_ids(tok, TEXT("he\r\n"), 0, IDS(256, '\r', '\n'));
+        sl_tokenizer_free(tok);
+    }
+    sl_tokenizer *tok = NULL;
+    static const char *const wrong[] = {"QQ== 0\r\r\nQg== 1\r\n", "QQ== 0\rQg== 1\r"};
+    write_tmp("tokenizer.model", wrong[0], strlen(wrong[0]));
+    CHECK_ERR(sl_tokenizer_load(test_tmp(), &tok, &err), err, SL_ERR_FORMAT, "tokenizer.model");
+    write_tmp("tokenizer.model", wrong[1], strlen(wrong[1]));
+    CHECK_ERR(sl_tokenizer_load(test_tmp(), &tok, &err), err, SL_ERR_FORMAT, "tokenizer.model");
+    write_tmp("tokenizer.model", "QQ== 0\r\n\r\n", 10);
+    CHECK_ERR(sl_tokenizer_load(test_tmp(), &tok, &err), err, SL_ERR_FORMAT, "line 2");
+}
+
 // One to three random edits a file: nothing but success or an error with a message may come of it.
 static void mutations(void) {
     static const char *const bits[] = {"\"", "{",  "}",    "[",    "]",       ",", "null", "-1", "999",
@@ -627,6 +660,7 @@ static const test_case cases[] = {
     {"small_file", NEEDS_NOTHING, small_file},
     {"refused_json", NEEDS_NOTHING, refused_json},
     {"refused_model", NEEDS_NOTHING, refused_model},
+    {"ends_of_line", NEEDS_NOTHING, ends_of_line},
     {"mutations", NEEDS_NOTHING, mutations},
     {"no_include_circle", NEEDS_NOTHING, no_include_circle},
     {"prose_speed", NEEDS_SHARED, prose_speed},

@@ -1,5 +1,5 @@
-// tokenizer/tiktoken.c - reads a tiktoken rank file: a line per token, its bytes in base64 and its rank. Such a file carries
-// neither pattern nor special tokens; Llama 3's are taken.
+// tokenizer/tiktoken.c - reads a tiktoken rank file: a line per token, its bytes in base64 and its rank, ended by LF or CRLF.
+// Such a file carries neither pattern nor special tokens; Llama 3's are taken.
 #include "tokenizer/internal.h"
 
 #include <stdio.h>
@@ -98,7 +98,9 @@ int sl_tiktoken_load(const char *path, const char *data, size_t n, sl_tokenizer 
     for (const char *s = data, *end = data + n; !rc && s < end;) {
         const char *stop = memchr(s, '\n', (size_t)(end - s));
         if (!stop) stop = end;
-        rc = read_line(path, ++line, s, (size_t)(stop - s), n_ranks, tok->bpe, err);
+        size_t length = (size_t)(stop - s);
+        if (length > 0 && s[length - 1] == '\r') length--; // a line may end as on Windows
+        rc = read_line(path, ++line, s, length, n_ranks, tok->bpe, err);
         s = stop + 1;
     }
     tok->kind = "tiktoken";

@@ -111,7 +111,7 @@ static int load_model_file(const char *dir, sl_tokenizer *tok, sl_error *err) {
     snprintf(path, sizeof path, "%s/tokenizer.model", dir);
     int rc = read_file(path, &data, err), lines = !rc && data.n > 0 && data.data[0] != '\n';
     for (size_t i = 0; lines && i < data.n && i < 64 && data.data[i] != '\n'; i++)
-        lines = data.data[i] >= ' ' && data.data[i] <= '~';
+        lines = (data.data[i] >= ' ' && data.data[i] <= '~') || (data.data[i] == '\r' && data.data[i + 1] == '\n');
     if (!rc) rc = lines ? sl_tiktoken_load(path, data.data, data.n, tok, err) : load_sentencepiece(path, tok, err);
     sl_text_free(&data);
     return rc;
