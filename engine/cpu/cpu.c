@@ -1,12 +1,15 @@
 // engine/cpu/cpu.c - the CPU backend: picks the instruction set, splits the work over OpenMP threads, calls the BLAS.
 //
-// Process-wide state: the choice of instruction set, the thread count and the prefill scratch memory, set by sl_cpu_init.
+// Process-wide state: the choice of instruction set and the thread count, set by sl_cpu_init; the prefill's scratch memory,
+// which grows to what the widest weight needs and then stays, so that a prefill in steady state allocates nothing. Engines in
+// several threads take turns at it, one matrix at a time: each uses every core anyway.
 #include "engine/cpu/ops.h"
 #include "engine/kv.h"
 
 #include <cblas.h>
 #include <math.h>
 #include <omp.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +27,11 @@ __attribute__((weak)) char *openblas_get_config(void);
 
 static const sl_cpu_ops *ops;
 static int n_threads;
+static struct {
+    pthread_mutex_t lock;
+    float *data; // a part for each thread
+    size_t size; // bytes
+} scratch = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static const sl_cpu_ops *const all_ops[] = {
 #if defined(__x86_64__)
@@ -98,12 +106,12 @@ static void linear_decode(const sl_weight *w, const float *x, int n_rows, int ac
 }
 
 // Outputs [o, o + PANEL_OUTS) of all rows, a panel of rows at a time; a panel that the rows do not fill is padded with zeros,
-// so that every call has one shape. scratch: [PANEL_OUTS][n_cols] weights, [PANEL_ROWS][n_cols] padded input,
+// so that every call has one shape. part: [PANEL_OUTS][n_cols] weights, [PANEL_ROWS][n_cols] padded input,
 // [PANEL_ROWS][PANEL_OUTS] result.
 static void prefill_panel(const sl_weight *w, const float *x, int n_rows, int position, int o, int accumulate, float *out,
-                          float *scratch) {
+                          float *part) {
     int n = w->n_cols, outs = w->n_rows - o < PANEL_OUTS ? w->n_rows - o : PANEL_OUTS;
-    float *wide = scratch, *padded = wide + (size_t)PANEL_OUTS * n, *result = padded + (size_t)PANEL_ROWS * n;
+    float *wide = part, *padded = wide + (size_t)PANEL_OUTS * n, *result = padded + (size_t)PANEL_ROWS * n;
     ops->widen((const char *)w->data + (size_t)o * n * sl_dtype_size(w->dtype), w->dtype, (size_t)outs * n, wide);
     memset(wide + (size_t)outs * n, 0, (size_t)(PANEL_OUTS - outs) * n * sizeof *wide);
     for (int r = 0, rows; r < n_rows; r += rows) {
@@ -128,17 +136,26 @@ static void prefill_panel(const sl_weight *w, const float *x, int n_rows, int po
     }
 }
 
-static void linear_prefill(const sl_weight *w, const float *x, int n_rows, int position, int accumulate, float *out) {
-    int n_panels = (w->n_rows + PANEL_OUTS - 1) / PANEL_OUTS;
-    size_t need = ((size_t)(PANEL_OUTS + PANEL_ROWS) * w->n_cols + PANEL_ROWS * PANEL_OUTS) * sizeof(float);
-#pragma omp parallel
-    {
-        float *scratch = aligned_alloc(64, (need + 63) / 64 * 64);
-        SL_CHECK(scratch != NULL);
-#pragma omp for schedule(dynamic)
-        for (int p = 0; p < n_panels; p++) prefill_panel(w, x, n_rows, position, p * PANEL_OUTS, accumulate, out, scratch);
-        free(scratch);
+// The calling thread holds the lock.
+static float *grow_scratch(size_t size) {
+    if (size > scratch.size) {
+        free(scratch.data);
+        scratch.data = aligned_alloc(64, size);
+        SL_CHECK(scratch.data != NULL);
+        scratch.size = size;
     }
+    return scratch.data;
+}
+
+static void linear_prefill(const sl_weight *w, const float *x, int n_rows, int position, int accumulate, float *out) {
+    int n_panels = (w->n_rows + PANEL_OUTS - 1) / PANEL_OUTS, most = omp_get_max_threads();
+    size_t part = (size_t)(PANEL_OUTS + PANEL_ROWS) * w->n_cols + PANEL_ROWS * PANEL_OUTS; // floats; a multiple of 64 bytes
+    pthread_mutex_lock(&scratch.lock);
+    float *parts = grow_scratch(part * most * sizeof *parts);
+#pragma omp parallel for num_threads(most) schedule(dynamic)
+    for (int p = 0; p < n_panels; p++)
+        prefill_panel(w, x, n_rows, position, p * PANEL_OUTS, accumulate, out, parts + part * omp_get_thread_num());
+    pthread_mutex_unlock(&scratch.lock);
 }
 
 static void linear(const sl_weight *w, const float *x, int n_rows, sl_linear_mode mode, int position, int accumulate,
