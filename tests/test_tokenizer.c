@@ -452,6 +452,41 @@ static void refused_json(void) {
     }
 }
 
+// Patterns that PCRE2 reads in another way than Oniguruma or Rust's engines: refused, and the message holds the pattern. Those
+// that all read alike: taken.
+static void foreign_patterns(void) {
+    static const char *const refused[] = {
+        "\\h+",    "[\\h]",        "\\H",      "a\\Rb",        "\\X",      "a\\Kb",        "\\Ga",      "\\w+",
+        "[\\w']",  "\\W",          "a\\b",     "\\B",          "\\v",      "\\V",          "\\N",       "\\Qa.b\\E",
+        "\\cA",    "\\u0041",      "\\012",    "(a)\\11",      "\\xE9",    "\\x",          "\\p{Han}+", "\\p{Letter}",
+        "\\pL",    "[\\P{Greek}]", "\\p{^L}",  "\\p",          "\\p{",     "^a",           "a$|b",      "(?m)a.b",
+        "(?s:.)",  "(?x) a",       "a(?i)b|c", "(?#x)a",       "(?P<n>a)", "(*UCP)a",      "(?R)",      "(?|a|b)",
+        "(?(1)a)", "a{,3}",        "a{2}?",    "\\p{N}{1,3}+", "[a&&b]",   "[a[:alpha:]]", "(?<=a+)b",  "(?<!a|b{1,2})c",
+    };
+    static const char *const taken[] = {
+        "\\p{L}+|\\P{Lu}", "(?i:'s|'t)|.", "(?i)ab|cd",  "(?<=ab)c|(?<!d)e", "(?>a|b)+c", "a++b|[a]?+c",  "\\p{N}{1,3}|a{2,}?",
+        "[\\x41\\x{e9}]",  "[^$^(){}?*]",  "\\[\\^\\$a", "a{|b{x}",          "(a)\\1",    "\\d\\D\\t\\A", "[&a]&&",
+    };
+    sl_tokenizer *tok = NULL;
+    sl_error err = {0};
+    for (size_t i = 0; i < sizeof refused / sizeof *refused + sizeof taken / sizeof *taken; i++) {
+        int bad = i < sizeof refused / sizeof *refused;
+        const char *regex = bad ? refused[i] : taken[i - sizeof refused / sizeof *refused];
+        char json[128] = "", *to = json;
+        for (const char *p = regex; *p; p++) {
+            if (*p == '\\') *to++ = '\\';
+            *to++ = *p;
+        }
+        write_changed("\\\\s|(?:a|b)+|[^\\\\s]+", json);
+        if (bad) {
+            CHECK_ERR(sl_tokenizer_load(test_tmp(), &tok, &err), err, SL_ERR_UNSUPPORTED, "pre_tokenizer pattern");
+            if (!strstr(err.message, regex)) FAIL("\"%s\" does not name the pattern %s", err.message, regex);
+        } else {
+            sl_tokenizer_free(load(test_tmp()));
+        }
+    }
+}
+
 static void refused_model(void) {
     static const struct {
         const char *data, *says;
@@ -659,6 +694,7 @@ static const test_case cases[] = {
     {"streaming_invalid", NEEDS_NOTHING, streaming_invalid},
     {"small_file", NEEDS_NOTHING, small_file},
     {"refused_json", NEEDS_NOTHING, refused_json},
+    {"foreign_patterns", NEEDS_NOTHING, foreign_patterns},
     {"refused_model", NEEDS_NOTHING, refused_model},
     {"ends_of_line", NEEDS_NOTHING, ends_of_line},
     {"mutations", NEEDS_NOTHING, mutations},

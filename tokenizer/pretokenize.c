@@ -1,7 +1,8 @@
 // tokenizer/pretokenize.c - splits text into pieces by a model's pre-tokenizer pattern, with PCRE2 and its JIT.
 //
-// The patterns are written for Rust's and tiktoken's engines; one thing differs: \s there is Unicode's White_Space, PCRE2's
-// also takes U+180E. So \s and \S are spelled out before compiling.
+// The patterns are written for Oniguruma (Hugging Face) and Rust's engines (tiktoken). \s there is Unicode's White_Space,
+// PCRE2's also takes U+180E: \s and \S are spelled out before compiling. What else PCRE2 would read in another way than one of
+// those engines is refused, with the pattern and the place: see check_escape, check_group, check_quantifier.
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "tokenizer/internal.h"
 
@@ -27,26 +28,77 @@ static int put(sl_text *out, const char *s, sl_error *err) {
     return sl_text_append(out, s, strlen(s), err);
 }
 
-// In a class the first ']' is a letter. An unescaped '[' there nests classes in some engines and is a letter in others:
-// refused.
+// ---- what means one thing here and another there; each check returns why, or NULL for what all engines agree on ----
+
+static size_t count_digits(const char *p) {
+    return strspn(p, "0123456789");
+}
+
+// p: past the backslash. Oniguruma's \h is a hex digit, \w has marks and fewer numbers (so \b and \B lie elsewhere), \v is one
+// character, \K and \G see the search's start; clusters (\X), line breaks (\R), \Q, \N, \c, octal and bytes beyond ASCII (\xE9)
+// are each engine's own.
+static const char *check_escape(const char *p, int in_class) {
+    if (*p == 'p' || *p == 'P') { // general categories; a script is PCRE2's Script_Extensions from 10.40 on
+        int letters = p[1] != '{' || !p[2] ? 0 : p[3] == '}' ? 1 : p[3] && p[4] == '}' ? 2 : 0;
+        if (letters && strchr("CLMNPSZ", p[2]) && (letters == 1 || (p[3] >= 'a' && p[3] <= 'z'))) return NULL;
+        return "a property that is no general category";
+    }
+    if (*p == 'x') {
+        if (p[1] == '{' || (p[1] >= '0' && p[1] <= '7' && p[2] && strchr("0123456789abcdefABCDEF", p[2]))) return NULL;
+        return "an \\x escape that is neither \\x{...} nor two digits of ASCII";
+    }
+    if (*p >= '1' && *p <= '9') return in_class || count_digits(p) > 1 ? "an octal escape or a reference beyond 9" : NULL;
+    int plain = !((*p >= '0' && *p <= '9') || (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || (*p & 0x80));
+    if (plain || strchr(in_class ? "abdDefnrst" : "aAdDefnrsStzZ", *p)) return NULL;
+    return "an escape that means something else, or nothing, in another engine";
+}
+
+// p: at the parenthesis. Oniguruma's (?m) is PCRE2's (?s), its (?i) in mid-pattern takes in the alternatives that follow;
+// verbs, conditions, calls, comments and free spacing are each engine's own.
+static const char *check_group(const char *p, int at_start) {
+    static const char *const agreed[] = {"?:", "?=", "?!", "?>", "?<=", "?<!", "?i:", "?-i:"};
+    if (p[1] == '*') return "a verb";
+    if (p[1] != '?' || (at_start && !strncmp(p, "(?i)", 4))) return NULL;
+    for (size_t i = 0; i < sizeof agreed / sizeof *agreed; i++)
+        if (!strncmp(p + 1, agreed[i], strlen(agreed[i]))) return NULL;
+    return "a group or flag that means something else, or nothing, in another engine";
+}
+
+// p: at the brace. To Oniguruma a{2}? is (?:a{2})?, a{1,3}+ is (?:a{1,3})+, and {,3} a quantifier.
+static const char *check_quantifier(const char *p) {
+    size_t least = count_digits(p + 1), comma = p[1 + least] == ',', most = comma ? count_digits(p + 2 + least) : 0;
+    const char *end = p + 1 + least + comma + most;
+    if (*end != '}' || (least == 0 && most == 0)) return NULL; // letters
+    if (least == 0) return "{,n}";
+    if (end[1] == '+') return "a + behind a count in braces";
+    return end[1] == '?' && !comma ? "a ? behind a count in braces" : NULL;
+}
+
+static const char *check_char(const char *regex, const char *p, int in_class) {
+    if (*p == '\\') return in_class && p[1] == 'S' ? "\\S inside a character class" : check_escape(p + 1, in_class);
+    if (in_class) return *p == '[' ? "[ inside a character class" : p[0] == '&' && p[1] == '&' ? "&&, an intersection" : NULL;
+    if (*p == '^' || *p == '$') return "an anchor, which stands for lines in some engines and for the text in others";
+    return *p == '(' ? check_group(p, p == regex) : *p == '{' ? check_quantifier(p) : NULL;
+}
+
+// In a class the first ']' is a letter. An unescaped '[' there nests classes in some engines and is a letter in others.
 static int spell_out_white(const char *file, const char *regex, sl_text *out, sl_error *err) {
     int in_class = 0, rc = 0;
     for (const char *p = regex; !rc && *p; p++) {
+        const char *why = check_char(regex, p, in_class), *from = p;
+        if (why)
+            return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: pre_tokenizer pattern: %s, at \"%.12s\" (byte %zu) of %.400s", file,
+                           why, p, (size_t)(p - regex), regex);
         if (*p == '\\' && p[1]) {
             p++;
             if (*p == 's')
                 rc = put(out, in_class ? WHITE : "[" WHITE "]", err);
-            else if (*p == 'S' && !in_class)
-                rc = put(out, "[^" WHITE "]", err);
             else if (*p == 'S')
-                rc = sl_fail(err, SL_ERR_UNSUPPORTED, "%s: pre_tokenizer pattern: \\S inside a character class", file);
+                rc = put(out, "[^" WHITE "]", err);
             else
-                rc = sl_text_append(out, p - 1, 2, err);
+                rc = sl_text_append(out, from, 2, err);
             continue;
         }
-        const char *from = p;
-        if (*p == '[' && in_class)
-            return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: pre_tokenizer pattern: [ inside a character class", file);
         if (*p == '[') {
             in_class = 1;
             if (p[1] == '^') p++;
@@ -70,8 +122,9 @@ int sl_pattern_new(const char *file, const char *regex, sl_pattern **out, sl_err
         if (!p->code) {
             PCRE2_UCHAR why[160];
             pcre2_get_error_message(code, why, sizeof why);
-            rc = sl_fail(err, SL_ERR_UNSUPPORTED, "%s: pre_tokenizer pattern: %s (at byte %zu of its spelled-out form)", file,
-                         (char *)why, at);
+            rc = sl_fail(err, SL_ERR_UNSUPPORTED,
+                         "%s: pre_tokenizer pattern: %s (at byte %zu of its spelled-out form), in %.400s", file, (char *)why,
+                         at, regex);
         }
     }
     sl_text_free(&spelled);
