@@ -107,6 +107,88 @@ static void loading(void) {
     json_decref(list);
 }
 
+// Templates of other models that look like one of ours, and other spellings of ours: what Jinja 3.1 makes of each was compared
+// with what it makes of the published template.
+static void relatives(void) {
+    static const struct {
+        const char *jinja, *like; // like: whose prompts it writes; NULL: nobody's that is known here
+    } texts[] = {
+        // Llama-3-Instruct
+        {"{% set loop_messages = messages %}{% for message in loop_messages %}{% set content = '<|start_header_id|>' + "
+         "message['role'] + '<|end_header_id|>\n\n'+ message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}{% "
+         "set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}{% if add_generation_prompt %}{{ "
+         "'<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}",
+         "llama3"},
+        // ChatML over several lines, one string
+        {"{% for message in messages -%}\n    {# a turn #}\n    {{- \"<|im_start|>\" + message.role + \"\\n\" + "
+         "message.content + \"<|im_end|>\\n\" -}}\n{% endfor %}\n{%- if add_generation_prompt -%}\n    {{- "
+         "'<|im_start|>assistant\\n' -}}\n{%- endif %}\n",
+         "chatml"},
+        // Qwen2: a default system message
+        {"{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\\nYou are "
+         "a helpful assistant.<|im_end|>\\n' }}{% endif %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + "
+         "'<|im_end|>' + '\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}",
+         NULL},
+        // ChatML with an empty line between turns
+        {"{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' | trim + "
+         "'\\n\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}",
+         NULL},
+        // ChatML behind a BOS
+        {"{{ bos_token }}{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + "
+         "'<|im_end|>' + '\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}",
+         NULL},
+        // Mistral 7B v0.1: a blank behind the reply
+        {"{{ bos_token }}{% for message in messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ "
+         "raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}{% if "
+         "message['role'] == 'user' %}{{ '[INST] ' + message['content'] + ' [/INST]' }}{% elif message['role'] == 'assistant' "
+         "%}{{ message['content'] + eos_token + ' ' }}{% else %}{{ raise_exception('Only user and assistant roles are "
+         "supported!') }}{% endif %}{% endfor %}",
+         NULL},
+        // Mistral: a blank before the reply
+        {"{{ bos_token }}{% for message in messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ "
+         "raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}{% if "
+         "message['role'] == 'user' %}{{ '[INST] ' + message['content'] + ' [/INST]' }}{% elif message['role'] == 'assistant' "
+         "%}{{ ' ' + message['content'] + eos_token}}{% else %}{{ raise_exception('Only user and assistant roles are "
+         "supported!') }}{% endif %}{% endfor %}",
+         NULL},
+        // Llama 3 with a default system message
+        {"{% set loop_messages = messages %}{% if messages[0]['role'] != 'system' %}{{ bos_token + "
+         "'<|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|>' }}{% endif %}{% for message in loop_messages "
+         "%}{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'+ message['content'] | trim + "
+         "'<|eot_id|>' %}{{ content }}{% endfor %}{% if add_generation_prompt %}{{ "
+         "'<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}",
+         NULL},
+        // Llama 3 without BOS
+        {"{% for message in messages %}{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'+ "
+         "message['content'] | trim + '<|eot_id|>' %}{{ content }}{% endfor %}{% if add_generation_prompt %}{{ "
+         "'<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}",
+         NULL},
+        // Llama 3 that closes with the end of text
+        {"{{ bos_token }}{% for message in messages %}{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'+ "
+         "message['content'] | trim + '<|eot_id|>' }}{% endfor %}{% if add_generation_prompt %}{{ "
+         "'<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% else %}{{ eos_token }}{% endif %}",
+         "llama3"},
+    };
+    const sl_chat_template *t;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        int rc = sl_chat_detect(texts[i].jinja, &t, &err);
+        if (!texts[i].like) {
+            if (!rc) FAIL("case %zu: recognised as %s, expected a refusal", i, sl_chat_name(t));
+            CHECK(rc == SL_ERR_UNSUPPORTED && strstr(err.message, "none that is known"));
+        } else {
+            CHECK_OK(rc, err);
+            CHECK_STR(sl_chat_name(t), texts[i].like);
+        }
+    }
+    static const char *const broken[] = {
+        "{% if", "{{ 'a }}", "{% if x %}", "{% endif %}", "{% for x in y %}{% endif %}", "{# a", "{% else %}{% elif a %}", ""};
+    for (size_t i = 0; i < sizeof broken / sizeof *broken; i++)
+        CHECK_ERR(sl_chat_detect(broken[i], &t, &err), err, SL_ERR_UNSUPPORTED, "--chat-template");
+    char deep[2001] = "";
+    for (int i = 0; i < 200; i++) memcpy(deep + 10 * i, "{% if x %}", 11);
+    CHECK_ERR(sl_chat_detect(deep, &t, &err), err, SL_ERR_UNSUPPORTED, "--chat-template");
+}
+
 // ---- ../shared: published templates, and what Jinja makes of them ----
 
 static json_t *next_row(FILE *f) {
@@ -142,6 +224,52 @@ static void published_templates(void) {
     fclose(f);
 }
 
+// One change to a published text: in what our prompts never see it stays recognised, elsewhere not.
+static void changed_templates(void) {
+    static const struct {
+        const char *name, *from, *to;
+        int stays;
+    } changes[] = {
+        {"llama3.1", "Environment: ipython\\n", "Environment: python\\n", 1},
+        {"llama3.1", "\"Do not use variables.\\n\\n\"", "\"Use no variables.\\n\\n\"", 1},
+        {"llama3.1", "\"Today Date: \"", "\"Date: \"", 0},
+        {"llama3.1", "\"26 Jul 2024\"", "\"26 July 2024\"", 0},
+        {"llama3.1", "{%- set system_message = \"\" %}", "{%- set system_message = \"Be brief.\" %}", 0},
+        {"llama3.1", "messages[0]['content']|trim", "messages[0]['content']", 0},
+        {"llama3.1", "{{- \"Cutting Knowledge", "{{- \"detailed thinking off\\nCutting Knowledge", 0},
+        {"llama3.2", "strftime_now(\"%d %b %Y\")", "strftime_now(\"%d %B %Y\")", 0},
+        {"llama3.2", "{{- system_message }}", "{{- system_message + \"\\n\" }}", 0},
+        {"qwen2.5", "You may call one or more functions", "Functions may be called", 1},
+        {"qwen2.5", "{%- for message in messages %}", "{{- \"\\n\" }}{%- for message in messages %}", 0},
+        {"qwen2.5", "not loop.first", "not loop.last", 0},
+        {"mistral-v3", "loop.last and system_message", "loop.first and system_message", 0},
+        {"mistral-v3-tekken", "message[\"content\"] + eos_token", "message[\"content\"] + \" \" + eos_token", 0},
+        {"mistral-v7", "' ' + message['content'] + eos_token", "message['content'] + eos_token", 0},
+        {"mistral-v1", "' ' + message['content'] + eos_token", "' ' + message['content'] + eos_token + ' '", 0},
+        {"llama2-chat", "' ' + eos_token", "eos_token", 0},
+    };
+    FILE *f = open_rows("chat-templates.jsonl");
+    size_t n = 0;
+    for (json_t *row; (row = next_row(f)); json_decref(row)) {
+        const char *name = json_string_value(json_object_get(row, "template")),
+                   *jinja = json_string_value(json_object_get(row, "jinja"));
+        for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+            if (strcmp(changes[i].name, name)) continue;
+            static char text[8192];
+            const char *at = strstr(jinja, changes[i].from);
+            const sl_chat_template *t;
+            if (!at) FAIL("%s: no %s", name, changes[i].from);
+            snprintf(text, sizeof text, "%.*s%s%s", (int)(at - jinja), jinja, changes[i].to, at + strlen(changes[i].from));
+            int rc = sl_chat_detect(text, &t, &err);
+            if (changes[i].stays ? rc || strcmp(sl_chat_name(t), our_name(name)) : rc != SL_ERR_UNSUPPORTED)
+                FAIL("%s with %s: %s", name, changes[i].to, rc ? err.message : sl_chat_name(t));
+            n++;
+        }
+    }
+    CHECK_INT(n, sizeof changes / sizeof *changes);
+    fclose(f);
+}
+
 static void rendered_rows(void) {
     FILE *f = open_rows("chat.jsonl");
     int n = 0;
@@ -169,7 +297,9 @@ static const test_case cases[] = {
     {"standard-conversation", 0, standard_conversation},
     {"refused-orders", 0, refused_orders},
     {"loading", 0, loading},
+    {"relatives", 0, relatives},
     {"published-templates", NEEDS_SHARED, published_templates},
+    {"changed-templates", NEEDS_SHARED, changed_templates},
     {"rendered-rows", NEEDS_SHARED, rendered_rows},
     {0},
 };

@@ -1,7 +1,9 @@
-// tokenizer/chat.c - the chat templates, each recognised from its published Jinja text by marks that no other template shares,
-// and written out in C. Refuses what it does not recognise: a wrong prompt is worse than none.
+// tokenizer/chat.c - the chat templates, written out in C. Each is recognised from the model's Jinja text, whose reduced form
+// must be, to the letter, one that is known here: of a derivative it is not known what else it changes. What is not recognised
+// is refused: a wrong prompt is worse than none.
 #include "tokenizer/chat.h"
 #include "engine/json.h"
+#include "tokenizer/jinja.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -12,9 +14,7 @@ typedef enum { FAMILY_LLAMA2, FAMILY_LLAMA3, FAMILY_MISTRAL, FAMILY_CHATML } fam
 struct sl_chat_template {
     const char *name;
     family family;
-    const char *marks[4];  // all are in the Jinja text
-    const char *absent[4]; // none of these is
-    size_t most;           // bytes of the Jinja text; 0: any
+    const char *forms[2]; // the Jinja text, reduced as jinja.h says, is one of these
     // Llama 3: the date in the system block; today: the template asks the clock
     int dated, today;
     // Mistral: what stands around a user's turn, before and after an assistant's
@@ -25,74 +25,176 @@ struct sl_chat_template {
 };
 
 static const sl_chat_template templates[] = {
-    {.name = "llama2",
-     .family = FAMILY_LLAMA2,
-     .marks = {"bos_token + '[INST] ' + content.strip() + ' [/INST]'", "'<<SYS>>\\n' + system_message"},
-     .absent = {"elif true"}},
-    {.name = "llama3.2",
-     .family = FAMILY_LLAMA3,
-     .dated = 1,
-     .today = 1,
-     .marks = {"Cutting Knowledge Date: December 2023", "so we can slot it into the right place", "strftime_now"},
-     .absent = {"<function="}},
-    {.name = "llama3.1",
-     .family = FAMILY_LLAMA3,
-     .dated = 1,
-     .marks = {"Cutting Knowledge Date: December 2023", "so we can slot it into the right place", "\"26 Jul 2024\""},
-     .absent = {"strftime_now", "<function="}},
-    {.name = "llama3",
-     .family = FAMILY_LLAMA3,
-     .marks = {"'<|start_header_id|>' + message['role'] + '<|end_header_id|>", "message['content'] | trim", "'<|eot_id|>'"},
-     .absent = {"tool", "Cutting Knowledge", "date"},
-     .most = 700},
+    {
+        .name = "llama2",
+        .forms = {"{%if messages[0].role=='system'%}{%set loop_messages=messages[1:]%}"
+                  "{%set system_message=messages[0].content%}{%else%}{%set loop_messages=messages%}"
+                  "{%set system_message=false%}{%endif%}{%for message in loop_messages%}"
+                  "{%if (message.role=='user')!=(loop.index0%2==0)%}"
+                  "{{raise_exception('Conversation roles must alternate user/assistant/user/assistant/...')}}"
+                  "{%endif%}{%if loop.index0==0 and system_message!=false%}"
+                  "{%set content='<<SYS>>\\n'+system_message+'\\n<</SYS>>\\n\\n'+message.content%}{%else%}"
+                  "{%set content=message.content%}{%endif%}{%if message.role=='user'%}"
+                  "{{bos_token+'[INST] '+content.strip()+' [/INST]'}}{%elif message.role=='assistant'%}"
+                  "{{' '+content.strip()+' '+eos_token}}{%endif%}{%endfor%}"},
+        .family = FAMILY_LLAMA2,
+    },
+    {
+        .name = "llama3.2",
+        .forms = {"{{bos_token}}{%if not tools_in_user_message is defined%}{%set tools_in_user_message=true%}"
+                  "{%endif%}{%if not date_string is defined%}{%set date_string=strftime_now('%d %b %Y')%}"
+                  "{%endif%}{%set tools=none%}{%if messages[0].role=='system'%}"
+                  "{%set system_message=messages[0].content|trim%}{%set messages=messages[1:]%}{%else%}"
+                  "{%set system_message=''%}{%endif%}"
+                  "{{'<|start_header_id|>system<|end_header_id|>\\n\\nCutting Knowledge Date: December 2023\\n'}}"
+                  "{{'Today Date: '+date_string+'\\n\\n'}}{{system_message}}{{'<|eot_id|>'}}"
+                  "{%for message in messages%}"
+                  "{{'<|start_header_id|>'+message.role+'<|end_header_id|>\\n\\n'+message.content|trim+'<|eot_id|>'}}"
+                  "{%endfor%}{{'<|start_header_id|>assistant<|end_header_id|>\\n\\n'}}"},
+        .family = FAMILY_LLAMA3,
+        .dated = 1,
+        .today = 1,
+    },
+    {
+        .name = "llama3.1",
+        .forms = {"{{bos_token}}{%if not tools_in_user_message is defined%}{%set tools_in_user_message=true%}"
+                  "{%endif%}{%if not date_string is defined%}{%set date_string='26 Jul 2024'%}{%endif%}"
+                  "{%set tools=none%}{%if messages[0].role=='system'%}"
+                  "{%set system_message=messages[0].content|trim%}{%set messages=messages[1:]%}{%else%}"
+                  "{%set system_message=''%}{%endif%}"
+                  "{{'<|start_header_id|>system<|end_header_id|>\\n\\nCutting Knowledge Date: December 2023\\n'}}"
+                  "{{'Today Date: '+date_string+'\\n\\n'}}{{system_message}}{{'<|eot_id|>'}}"
+                  "{%for message in messages%}"
+                  "{{'<|start_header_id|>'+message.role+'<|end_header_id|>\\n\\n'+message.content|trim+'<|eot_id|>'}}"
+                  "{%endfor%}{{'<|start_header_id|>assistant<|end_header_id|>\\n\\n'}}"},
+        .family = FAMILY_LLAMA3,
+        .dated = 1,
+    },
+    {
+        .name = "llama3",
+        .forms =
+            {"{%set loop_messages=messages%}{%for message in loop_messages%}"
+             "{%set content='<|start_header_id|>'+message.role+'<|end_header_id|>\\n\\n'+message.content|trim+'<|eot_id|>'%}"
+             "{%if loop.index0==0%}{%set content=bos_token+content%}{%endif%}{{content}}{%endfor%}"
+             "{{'<|start_header_id|>assistant<|end_header_id|>\\n\\n'}}",
+             "{{bos_token}}{%for message in messages%}"
+             "{{'<|start_header_id|>'+message.role+'<|end_header_id|>\\n\\n'+message.content|trim+'<|eot_id|>'}}"
+             "{%endfor%}{{'<|start_header_id|>assistant<|end_header_id|>\\n\\n'}}"},
+        .family = FAMILY_LLAMA3,
+    },
     {.name = "mistral-v7",
+     .forms = {"{{bos_token}}{%for message in messages%}{%if message.role=='user'%}"
+               "{{'[INST] '+message.content+'[/INST]'}}{%elif message.role=='system'%}"
+               "{{'[SYSTEM_PROMPT] '+message.content+'[/SYSTEM_PROMPT]'}}{%elif message.role=='assistant'%}"
+               "{{' '+message.content+eos_token}}{%else%}"
+               "{{raise_exception('Only user, system and assistant roles are supported!')}}{%endif%}"
+               "{%endfor%}"},
      .family = FAMILY_MISTRAL,
-     .marks = {"'[SYSTEM_PROMPT] ' + message['content'] + '[/SYSTEM_PROMPT]'", "'[INST] ' + message['content'] + '[/INST]'"},
      .inst = "[INST] ",
      .end_inst = "[/INST]",
      .reply = " ",
      .system = SYSTEM_OWN},
     {.name = "mistral-v3",
+     .forms = {"{%if messages[0].role=='system'%}{%set system_message=messages[0].content%}"
+               "{%set loop_messages=messages[1:]%}{%else%}{%set loop_messages=messages%}{%endif%}"
+               "{%set tools=none%}"
+               "{%set user_messages=loop_messages|selectattr('role','equalto','user')|list%}"
+               "{%set ns=namespace()%}{%set ns.index=0%}{%for message in loop_messages%}"
+               "{%if (message.role=='user')!=(ns.index%2==0)%}"
+               "{{raise_exception('After the optional system message, conversation roles must alternate "
+               "user/assistant/user/assistant/...')}}"
+               "{%endif%}{%set ns.index=ns.index+1%}{%endfor%}{{bos_token}}{%for message in loop_messages%}"
+               "{%if message.role=='user'%}{%if loop.last and system_message is defined%}"
+               "{{'[INST] '+system_message+'\\n\\n'+message.content+'[/INST]'}}{%else%}"
+               "{{'[INST] '+message.content+'[/INST]'}}{%endif%}{%elif message.role=='assistant'%}"
+               "{{' '+message.content|trim+eos_token}}{%else%}"
+               "{{raise_exception('Only user and assistant roles are supported, with the exception of an initial optional "
+               "system message!')}}"
+               "{%endif%}{%endfor%}"},
      .family = FAMILY_MISTRAL,
-     .marks = {"\"[AVAILABLE_TOOLS] [\"", "\"[INST] \" +", "|trim + eos_token"},
      .inst = "[INST] ",
      .end_inst = "[/INST]",
      .reply = " ",
      .system = SYSTEM_LAST,
      .trim_reply = 1},
     {.name = "mistral-v3-tekken",
+     .forms = {"{%if messages[0].role=='system'%}{%set system_message=messages[0].content%}"
+               "{%set loop_messages=messages[1:]%}{%else%}{%set loop_messages=messages%}{%endif%}"
+               "{%set tools=none%}"
+               "{%set user_messages=loop_messages|selectattr('role','equalto','user')|list%}"
+               "{%set ns=namespace()%}{%set ns.index=0%}{%for message in loop_messages%}"
+               "{%if (message.role=='user')!=(ns.index%2==0)%}"
+               "{{raise_exception('After the optional system message, conversation roles must alternate "
+               "user/assistant/user/assistant/...')}}"
+               "{%endif%}{%set ns.index=ns.index+1%}{%endfor%}{{bos_token}}{%for message in loop_messages%}"
+               "{%if message.role=='user'%}{%if loop.last and system_message is defined%}"
+               "{{'[INST]'+system_message+'\\n\\n'+message.content+'[/INST]'}}{%else%}"
+               "{{'[INST]'+message.content+'[/INST]'}}{%endif%}{%elif message.role=='assistant'%}"
+               "{{message.content+eos_token}}{%else%}"
+               "{{raise_exception('Only user and assistant roles are supported, with the exception of an initial optional "
+               "system message!')}}"
+               "{%endif%}{%endfor%}"},
      .family = FAMILY_MISTRAL,
-     .marks = {"\"[AVAILABLE_TOOLS][\"", "\"[INST]\" +", "message[\"content\"] + eos_token"},
      .inst = "[INST]",
      .end_inst = "[/INST]",
      .reply = "",
      .system = SYSTEM_LAST},
     {.name = "mistral-v1",
+     .forms = {"{%if messages[0].role=='system'%}{%set system_message=messages[0].content%}"
+               "{%set loop_messages=messages[1:]%}{%else%}{%set loop_messages=messages%}{%endif%}"
+               "{{bos_token}}{%for message in loop_messages%}"
+               "{%if (message.role=='user')!=(loop.index0%2==0)%}"
+               "{{raise_exception('After the optional system message, conversation roles must alternate "
+               "user/assistant/user/assistant/...')}}"
+               "{%endif%}{%if message.role=='user'%}{%if loop.first and system_message is defined%}"
+               "{{' [INST] '+system_message+'\\n\\n'+message.content+' [/INST]'}}{%else%}"
+               "{{' [INST] '+message.content+' [/INST]'}}{%endif%}{%elif message.role=='assistant'%}"
+               "{{' '+message.content+eos_token}}{%else%}"
+               "{{raise_exception('Only user and assistant roles are supported, with the exception of an initial optional "
+               "system message!')}}"
+               "{%endif%}{%endfor%}"},
      .family = FAMILY_MISTRAL,
-     .marks = {"' [INST] ' + system_message", "' ' + message['content'] + eos_token"},
      .inst = " [INST] ",
      .end_inst = " [/INST]",
      .reply = " ",
      .system = SYSTEM_FIRST},
     {.name = "mistral-v0",
+     .forms = {"{{bos_token}}{%for message in messages%}{%if (message.role=='user')!=(loop.index0%2==0)%}"
+               "{{raise_exception('Conversation roles must alternate user/assistant/user/assistant/...')}}"
+               "{%endif%}{%if message.role=='user'%}{{'[INST] '+message.content+' [/INST]'}}"
+               "{%elif message.role=='assistant'%}{{message.content+eos_token}}{%else%}"
+               "{{raise_exception('Only user and assistant roles are supported!')}}{%endif%}{%endfor%}"},
      .family = FAMILY_MISTRAL,
-     .marks = {"'[INST] ' + message['content'] + ' [/INST]'", "Only user and assistant roles are supported!"},
-     .absent = {"system_message", "SYS"},
      .inst = "[INST] ",
      .end_inst = " [/INST]",
      .reply = "",
      .system = SYSTEM_REFUSED},
     {.name = "qwen2.5",
+     .forms = {"{%if messages[0].role=='system'%}"
+               "{{'<|im_start|>system\\n'+messages[0].content+'<|im_end|>\\n'}}{%else%}"
+               "{{'<|im_start|>system\\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\\n'}}"
+               "{%endif%}{%for message in messages%}"
+               "{%if (message.role=='user') or(message.role=='system' and not loop.first) or(message.role=='assistant' and not "
+               "message.tool_calls)%}"
+               "{{'<|im_start|>'+message.role+'\\n'+message.content+'<|im_end|>'+'\\n'}}"
+               "{%elif message.role=='assistant'%}{{'<|im_start|>'+message.role}}{%if message.content%}"
+               "{{'\\n'+message.content}}{%endif%}{%for tool_call in message.tool_calls%}"
+               "{%if tool_call.function is defined%}{%set tool_call=tool_call.function%}{%endif%}"
+               "{{'\\n<tool_call>\\n{\"name\": \"'}}{{tool_call.name}}{{'\", \"arguments\": '}}"
+               "{{tool_call.arguments|tojson}}{{'}\\n</tool_call>'}}{%endfor%}{{'<|im_end|>\\n'}}{%endif%}"
+               "{%endfor%}{{'<|im_start|>assistant\\n'}}"},
      .family = FAMILY_CHATML,
-     .marks = {"You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
-               "'<|im_start|>' + message.role + '\\n' + message.content"},
-     .absent = {"<think>"},
      .default_system = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."},
-    {.name = "chatml",
-     .family = FAMILY_CHATML,
-     .marks = {"'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>'"},
-     .absent = {"tool", "elif"},
-     .most = 400},
+    {
+        .name = "chatml",
+        .forms = {"{%for message in messages%}"
+                  "{{'<|im_start|>'+message.role+'\\n'+message.content+'<|im_end|>'+'\\n'}}{%endfor%}"
+                  "{{'<|im_start|>assistant\\n'}}",
+                  "{%for message in messages%}"
+                  "{{'<|im_start|>'+message.role+'\\n'+message.content+'<|im_end|>\\n'}}{%endfor%}"
+                  "{{'<|im_start|>assistant\\n'}}"},
+        .family = FAMILY_CHATML,
+    },
 };
 enum { N_TEMPLATES = sizeof templates / sizeof *templates };
 
@@ -113,21 +215,20 @@ const char *sl_chat_names(void) {
 
 // ---- recognition ----
 
-static int matches(const sl_chat_template *t, const char *jinja) {
-    if (t->most && strlen(jinja) > t->most) return 0;
-    for (int i = 0; i < 4 && t->marks[i]; i++)
-        if (!strstr(jinja, t->marks[i])) return 0;
-    for (int i = 0; i < 4 && t->absent[i]; i++)
-        if (strstr(jinja, t->absent[i])) return 0;
-    return 1;
+static int matches(const sl_chat_template *t, const sl_text *form) {
+    for (int i = 0; i < 2 && t->forms[i]; i++)
+        if (!strcmp(t->forms[i], form->data)) return 1;
+    return 0;
 }
 
 int sl_chat_detect(const char *jinja, const sl_chat_template **out, sl_error *err) {
-    for (int i = 0; i < N_TEMPLATES; i++) {
-        if (!matches(&templates[i], jinja)) continue;
-        *out = &templates[i];
-        return 0;
-    }
+    sl_text form = {0};
+    *out = NULL;
+    int rc = sl_jinja_reduce(jinja, &form, err);
+    for (int i = 0; !rc && !*out && i < N_TEMPLATES; i++)
+        if (matches(&templates[i], &form)) *out = &templates[i];
+    sl_text_free(&form);
+    if (rc == SL_ERR_MEMORY || *out) return rc;
     return sl_fail(err, SL_ERR_UNSUPPORTED,
                    "the model's chat template is none that is known here; pass --chat-template with one of: %s",
                    sl_chat_names());

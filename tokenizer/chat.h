@@ -1,7 +1,7 @@
 // tokenizer/chat.h - chat templates: a list of messages to the prompt string that the model was trained on.
 //
 // A template is chosen by recognising the model's own Jinja text (tokenizer_config.json, chat_template.jinja or
-// chat_template.json), not by running Jinja. An unknown one is refused with the names to pass instead.
+// chat_template.json), not by running Jinja. An unknown one, a near relative too, is refused with the names to pass instead.
 #ifndef SLEIGH_CHAT_H
 #define SLEIGH_CHAT_H
 
@@ -18,7 +18,8 @@ typedef struct sl_chat_template sl_chat_template; // const, static
 const sl_chat_template *sl_chat_find(const char *name); // by name: "llama2", "llama3", "llama3.1", ...; NULL: unknown
 const char *sl_chat_name(const sl_chat_template *t);
 const char *sl_chat_names(void); // comma-separated, for messages and help
-// The template whose published Jinja text (or a text with its unmistakable marks) this is. SL_ERR_UNSUPPORTED: unknown.
+// The template that this Jinja text is: a published text, or one that differs from it in nothing that our prompts see (layout,
+// tools). SL_ERR_UNSUPPORTED: unknown.
 int sl_chat_detect(const char *jinja, const sl_chat_template **out, sl_error *err);
 // Reads the model folder's own template text and detects it; SL_ERR_UNSUPPORTED when the folder has none.
 int sl_chat_load(const char *dir, const sl_chat_template **out, sl_error *err);
