@@ -22,7 +22,7 @@ def main():
     p.add_argument("-n", type=int, default=128, help="tokens decoded")
     p.add_argument("-r", type=int, default=3, help="repetitions")
     p.add_argument("--tokens", default="8192,32768")
-    p.add_argument("--attn", default="dense,santa-prop:S=128,santa-sys:S=128")
+    p.add_argument("--attn", default="dense,santa-prop:S=128,santa-sys:S=128,santa-is:S=128")
     a = p.parse_args()
 
     print("| tokens | method | prefill s | prefill GFLOP/s | decode tok/s | to dense | GB/s | KV bytes read | peak MiB |")

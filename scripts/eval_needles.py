@@ -77,7 +77,7 @@ def interval(differences, rounds, seed=0):
     return [100 * x for x in (mean, means[int(0.025 * rounds)], means[int(0.975 * rounds) - 1])]
 
 
-def report(args, texts, methods, right):
+def summarise(args, texts, methods, right):
     kind_of = {text: kind for kind, text, _, _ in texts}
     rows = []
     for attn in methods:
@@ -90,13 +90,14 @@ def report(args, texts, methods, right):
         difference = {key: s - right[methods[0]][key] for key, s in scores.items()}
         row["difference"], row["low"], row["high"] = interval(difference, args.rounds)
         rows.append(row)
-    if args.output == "json":
-        print(json.dumps({"tokens": args.tokens, "questions": len(scores), "seed": args.seed, "rows": rows}, indent=1))
-        return
-    print(f"{len(scores)} questions at {args.tokens} tokens, seed {args.seed}\n")
-    print(f"| method | {' | '.join(MAKERS)} | all | difference to {methods[0]}, points (95% interval) |")
+    return {"tokens": args.tokens, "questions": len(scores), "seed": args.seed, "rows": rows}
+
+
+def table(result):
+    print(f"{result['questions']} questions at {result['tokens']} tokens, seed {result['seed']}\n")
+    print(f"| method | {' | '.join(MAKERS)} | all | difference to {result['rows'][0]['attn']}, points (95% interval) |")
     print("|---|" + "---|" * (len(MAKERS) + 2))
-    for r in rows:
+    for r in result["rows"]:
         cells = [f"{r[kind]:.1f}%" for kind in (*MAKERS, "all")]
         print(f"| {r['attn']} | {' | '.join(cells)} | {r['difference']:+.2f} ({r['low']:+.2f} to {r['high']:+.2f}) |")
 
@@ -114,7 +115,11 @@ def main():
     p.add_argument("-j", "--jobs", type=int, default=1, help="processes side by side; the answers do not depend on it")
     p.add_argument("-t", "--threads", type=int, default=0, help="of each")
     p.add_argument("-o", "--output", choices=("md", "json"), default="md")
+    p.add_argument("--render", metavar="FILE.json", help="only print the table of a result that -o json wrote")
     a = p.parse_args()
+    if a.render:
+        with open(a.render) as f:
+            return table(json.load(f))
 
     methods, texts = expand(a.attn), make_questions(a.tokens, a.questions, a.per_text, a.seed)
     right, lock = {attn: {} for attn in methods}, threading.Lock()
@@ -126,7 +131,11 @@ def main():
     n = sum(len(questions) for _, _, _, questions in texts)
     if any(len(right[attn]) != n for attn in methods):
         sys.exit("an answer is missing: see the error above")
-    report(a, texts, methods, right)
+    result = summarise(a, texts, methods, right)
+    if a.output == "json":
+        print(json.dumps(result, indent=1))
+    else:
+        table(result)
 
 
 if __name__ == "__main__":
