@@ -174,6 +174,8 @@ double sl_attn_get(const sl_attn_spec *spec, const char *name); // one of its me
 int sl_attn_has(const sl_attn_spec *spec, const char *name);
 // `santa-prop:S=128`, with the first parameter and those that are not at their default, into buf.
 void sl_attn_format(const sl_attn_spec *spec, char *buf, size_t size);
+// A parameter's value as the command line takes it.
+void sl_attn_param_format(const sl_attn_param *param, double value, char *buf, size_t size);
 void sl_attn_list(FILE *out); // the table of `sleigh methods`
 
 // Which method each layer decodes with.

@@ -73,11 +73,14 @@ static int choice_index(const char *choices, const char *word) {
     return -1;
 }
 
-// The i-th word of "even,variance".
-static const char *choice_word(const char *choices, int i, int *n) {
-    while (i-- > 0) choices += strcspn(choices, ",") + 1;
-    *n = (int)strcspn(choices, ",");
-    return choices;
+void sl_attn_param_format(const sl_attn_param *p, double value, char *buf, size_t size) {
+    const char *word = p->choices;
+    if (!word) {
+        snprintf(buf, size, "%g", value);
+        return;
+    }
+    for (int i = (int)value; i > 0; i--) word += strcspn(word, ",") + 1;
+    snprintf(buf, size, "%.*s", (int)strcspn(word, ","), word);
 }
 
 static int set_value(const sl_attn_method *m, double *value, const char *name, const char *text, sl_error *err) {
@@ -164,12 +167,10 @@ int sl_attn_parse(const char *text, sl_attn_spec *spec, sl_error *err) {
 static size_t format_method(const sl_attn_method *m, const double *value, char *buf, size_t size) {
     size_t n = (size_t)snprintf(buf, size, "%s", m->name);
     for (int i = 0; m->params && m->params[i].name && n < size; i++) {
-        const sl_attn_param *p = &m->params[i];
-        int word = 0;
-        if (i > 0 && value[i] == p->def) continue;
-        const char *choice = p->choices ? choice_word(p->choices, (int)value[i], &word) : NULL;
-        n += (size_t)(choice ? snprintf(buf + n, size - n, ":%s=%.*s", p->name, word, choice)
-                             : snprintf(buf + n, size - n, ":%s=%g", p->name, value[i]));
+        char text[64];
+        if (i > 0 && value[i] == m->params[i].def) continue;
+        sl_attn_param_format(&m->params[i], value[i], text, sizeof text);
+        n += (size_t)snprintf(buf + n, size - n, ":%s=%s", m->params[i].name, text);
     }
     return n < size ? n : size;
 }
@@ -182,12 +183,12 @@ void sl_attn_format(const sl_attn_spec *spec, char *buf, size_t size) {
 }
 
 static void list_param(const sl_attn_param *p, FILE *out) {
-    int n = 0;
-    const char *word = p->choices ? choice_word(p->choices, (int)p->def, &n) : NULL;
-    if (word)
-        fprintf(out, "--%s (%s, default %.*s): %s", p->name, p->choices, n, word, p->help);
+    char def[64];
+    sl_attn_param_format(p, p->def, def, sizeof def);
+    if (p->choices)
+        fprintf(out, "--%s (%s, default %s): %s", p->name, p->choices, def, p->help);
     else
-        fprintf(out, "--%s (%g to %g, default %g): %s", p->name, p->min, p->max, p->def, p->help);
+        fprintf(out, "--%s (%g to %g, default %s): %s", p->name, p->min, p->max, def, p->help);
 }
 
 void sl_attn_list(FILE *out) {

@@ -8,10 +8,19 @@
 static json_t *params_json(const sl_attn_method *m) {
     static const char *const types[] = {"int", "float", "choice"};
     json_t *list = json_array();
-    for (const sl_attn_param *p = m->params; p && p->name; p++)
-        json_array_append_new(list, json_pack("{s:s, s:s, s:f, s:f, s:f, s:s?, s:s*}", "name", p->name, "type", types[p->type],
-                                              "default", p->def, "min", p->min, "max", p->max, "help", p->help, "choices",
-                                              p->choices));
+    for (const sl_attn_param *p = m->params; p && p->name; p++) {
+        char word[64];
+        sl_attn_param_format(p, p->def, word, sizeof word);
+        json_t *param = json_pack("{s:s, s:s, s:s}", "name", p->name, "type", types[p->type], "help", p->help);
+        json_object_set_new(param, "default", p->choices ? json_string(word) : json_real(p->def));
+        if (p->choices) {
+            json_object_set_new(param, "choices", json_string(p->choices));
+        } else {
+            json_object_set_new(param, "min", json_real(p->min));
+            json_object_set_new(param, "max", json_real(p->max));
+        }
+        json_array_append_new(list, param);
+    }
     return list;
 }
 

@@ -388,13 +388,17 @@ static void help_params(FILE *out) {
             for (const sl_attn_method *const *before = sl_attn_methods; before != m; before++)
                 for (const sl_attn_param *q = (*before)->params; q && q->name; q++) seen |= !strcmp(q->name, p->name);
             if (seen) continue;
-            char left[64];
-            snprintf(left, sizeof left, "--%s %s", p->name, p->type == SL_PARAM_INT ? "N" : "X");
+            char left[96], def[64];
+            const char *value = p->choices ? p->choices : p->type == SL_PARAM_INT ? "N" : "X";
+            snprintf(left, sizeof left, "--%s %s", p->name, value);
             fprintf(out, "  %-36s %s (", left, p->help);
             const char *comma = "";
             for (const sl_attn_method *const *other = m; *other; other++)
-                for (const sl_attn_param *q = (*other)->params; q && q->name; q++)
-                    if (!strcmp(q->name, p->name)) fprintf(out, "%s%s: %g", comma, (*other)->name, q->def), comma = ", ";
+                for (const sl_attn_param *q = (*other)->params; q && q->name; q++) {
+                    if (strcmp(q->name, p->name)) continue;
+                    sl_attn_param_format(q, q->def, def, sizeof def);
+                    fprintf(out, "%s%s: %s", comma, (*other)->name, def), comma = ", ";
+                }
             fprintf(out, ")\n");
         }
     }
