@@ -23,13 +23,23 @@ static size_t state(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv
     return sizeof(int32_t) * (1 + geom->head_dim) + sizeof(float) * (geom->n_heads / geom->n_kv_heads) * geom->head_dim;
 }
 
-// c_i of equation 9: B trials of probability a. Stratified: floor(B a + U).
-int sl_bernoulli_count(const sl_rng_id *id, int feature, int head_dim, int B, double a, int iid) {
+// c_i of equation 9: B trials of probability a. Stratified: floor(B a + U). Compared as integers: as floating-point numbers the
+// largest U round to 1, which would count to B + 1.
+int sl_bernoulli_count(sl_uniform u, int feature, int head_dim, int B, double a, int iid) {
+    if (a >= 1) return B;
+    if (!iid) {
+        double whole = floor(B * a);
+        uint64_t rest = (uint64_t)((B * a - whole) * 0x1p64);
+        return (int)whole + (u.next(u.ctx, (uint32_t)feature) + rest < rest); // the sum wraps: U + rest >= 1
+    }
+    uint64_t chance = (uint64_t)(a * 0x1p64);
     int count = 0;
-    if (!iid) return (int)floor(B * a + (double)sl_rng_u64(id, (uint32_t)feature, SL_STREAM_FEATURES) * 0x1p-64);
-    for (int t = 0; t < B; t++)
-        count += (double)sl_rng_u64(id, (uint32_t)(t * head_dim + feature), SL_STREAM_FEATURES) * 0x1p-64 < a;
+    for (int t = 0; t < B; t++) count += u.next(u.ctx, (uint32_t)(t * head_dim + feature)) < chance;
     return count;
+}
+
+static uint64_t next_uniform(const void *id, uint32_t index) {
+    return sl_rng_u64(id, index, SL_STREAM_FEATURES);
 }
 
 // out[i] = norm c_i / B for the magnitudes m[head_dim], as drawn for query head `head`.
@@ -40,11 +50,12 @@ static void sample_magnitudes(const sl_group *g, int head, const float *m, float
                           .position = g->query->position,
                           .layer = (uint32_t)a->layer,
                           .head = (uint32_t)head};
+    sl_uniform u = {next_uniform, &id};
     int B = (int)sl_attn_get(a->spec, "B"), iid = sl_attn_get(a->spec, "bernoulli-sampling") == 1;
     float norm = 0;
     for (int i = 0; i < g->head_dim; i++) norm = fmaxf(norm, m[i]);
     for (int i = 0; i < g->head_dim; i++) {
-        int count = norm > 0 ? sl_bernoulli_count(&id, i, g->head_dim, B, (double)m[i] / norm, iid) : 0;
+        int count = norm > 0 ? sl_bernoulli_count(u, i, g->head_dim, B, (double)m[i] / norm, iid) : 0;
         out[i] = norm * (float)count / (float)B;
     }
 }

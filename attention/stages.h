@@ -138,8 +138,9 @@ typedef struct sl_head {
 
 // Rows j of page `page` of the view that are visible: 256, or fewer in the newest page.
 int sl_page_rows(const sl_kv_view *kv, int page);
-// c_i of a feature whose query magnitude is the share a of the largest: B trials (SANTA paper, equation 9).
-int sl_bernoulli_count(const sl_rng_id *id, int feature, int head_dim, int B, double a, int iid);
+// c_i of a feature whose query magnitude is the share a of the largest: B trials (SANTA paper, equation 9). u: number
+// `feature` for stratified trials, t * head_dim + feature for trial t of independent ones.
+int sl_bernoulli_count(sl_uniform u, int feature, int head_dim, int B, double a, int iid);
 const bf16 *sl_k_page(const sl_group *g, int page); // [256][head_dim]
 const bf16 *sl_v_page(const sl_group *g, int page);
 

@@ -10,11 +10,18 @@
 #include <time.h>
 #include <unistd.h>
 
-extern const test_suite suite_kv, suite_loader, suite_backend, suite_tokenizer, suite_chat, suite_sampler, suite_kernels,
-    suite_attention, suite_estimators, suite_pps, suite_proposals, suite_vattention, suite_model, suite_cli;
-static const test_suite *const suites[] = {
-    &suite_kv,        &suite_loader,     &suite_backend, &suite_tokenizer, &suite_chat,       &suite_sampler, &suite_kernels,
-    &suite_attention, &suite_estimators, &suite_pps,     &suite_proposals, &suite_vattention, &suite_model,   &suite_cli};
+// clang-format off
+#define SUITES(X)                                                                                        \
+    X(kv) X(loader) X(backend) X(tokenizer) X(chat) X(sampler) X(kernels) X(attention)                   \
+    X(estimators) X(pps) X(proposals) X(bernoulli) X(vattention)                                         \
+    X(model) X(cli)
+// clang-format on
+#define DECLARE(NAME) extern const test_suite suite_##NAME;
+#define ADDRESS(NAME) &suite_##NAME,
+
+SUITES(DECLARE)
+
+static const test_suite *const suites[] = {SUITES(ADDRESS)};
 
 uint64_t test_seed = 20261121;
 

@@ -12,8 +12,8 @@
 #include <string.h>
 
 static const char *const isas[] = {"avx512", "avx2", "portable"};
-static const int dims[] = {16, 64, 80, 96, 128}, sizes[] = {1, 31, 32, 33, 255, 256}, groups[] = {1, 2, 3, 4, 8};
-enum { N_ISAS = 3, N_DIMS = 5, N_SIZES = 6, N_GROUPS = 5, GUARD = 64 };
+static const int dims[] = {16, 64, 80, 96, 128}, sizes[] = {1, 31, 32, 33, 255, 256}, groups[] = {1, 2, 3, 4, 7, 8};
+enum { N_ISAS = 3, N_DIMS = 5, N_SIZES = 6, N_GROUPS = 6, GUARD = 64 };
 static const float SENTINEL = 12345.5f;
 
 typedef struct buffers {
@@ -73,6 +73,38 @@ static void check_score(const sl_attn_kernels *k, buffers *b, int dim, int group
 }
 static void score(void) {
     on_every_size(check_score);
+}
+
+// Some features of a page: all, none, the last, or two of five; the others hold NaN. A head alone gives the same bits.
+static void check_score_features(const sl_attn_kernels *k, buffers *b, int dim, int group, int n) {
+    int32_t features[128];
+    int n_features = 0;
+    bf16 *kt = malloc((size_t)dim * 256 * sizeof *kt); // [dim][256]
+    for (int d = 0; d < dim; d++) {
+        int used = n == 256 || (n == 1 ? d == dim - 1 : n != 255 && (7 * d + n) % 5 < 2);
+        if (used) features[n_features++] = d;
+        for (int j = 0; j < 256; j++) kt[d * 256 + j] = used ? b->k[d * 256 + j] : 0x7fc0;
+    }
+    float alone[256];
+    for (int i = 0; i < 8 * 256 + GUARD; i++) b->score[i] = SENTINEL;
+    k->score_features(b->q, group, dim, features, n_features, kt, 0.125f, b->score, 256);
+    for (int g = 0; g < group; g++) {
+        for (int j = 0; j < 256; j++) {
+            double dot = 0, size = 0;
+            for (int i = 0; i < n_features; i++) {
+                double x = (double)b->q[g * dim + features[i]] * sl_bf16_to_f32(kt[features[i] * 256 + j]);
+                dot += x, size += fabs(x);
+            }
+            CHECK_NEAR(b->score[g * 256 + j], 0.125 * dot, n_features * 0x1p-24 * 0.125 * size);
+        }
+        k->score_features(b->q + g * dim, 1, dim, features, n_features, kt, 0.125f, alone, 256);
+        CHECK(!memcmp(alone, b->score + g * 256, sizeof alone));
+    }
+    for (int i = group * 256; i < 8 * 256 + GUARD; i++) CHECK(b->score[i] == SENTINEL);
+    free(kt);
+}
+static void score_features(void) {
+    on_every_size(check_score_features);
 }
 
 // The weights are bf16(2^(s - ref)): exact but where an error of 2e-7 in 2^x crosses a rounding boundary (bf16 steps are 2^-8
@@ -278,6 +310,7 @@ static void dense_prefill(void) { // queries at an offset, in chunks, with 1 and
 
 static const test_case cases[] = {
     {"score", 0, score},
+    {"score-features", 0, score_features},
     {"weigh", 0, weigh},
     {"attend", 0, attend},
     {"gather", 0, gather},
