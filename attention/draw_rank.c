@@ -68,14 +68,24 @@ static size_t unit_scratch(const sl_attn_spec *spec, int n_kv) {
     return (size_t)unit_budget(spec, n_kv);
 }
 
-static void run_top_units(sl_head *x) {
-    int unit = sl_composition_of(x->group->args->spec).propose->unit, newest = x->weights.n - 1, n_kv = x->group->kv->n_kv;
-    int32_t *units = (int32_t *)x->draws.scratch;
-    int n_units = sl_weights_largest(&x->weights, x->S, units), n = 0;
-    if (n_units == 0 || units[n_units - 1] != newest) { // it takes the place of the least
-        if (n_units == x->S) n_units = x->S > 1 ? sl_weights_largest(&x->weights, x->S - 1, units) : 0;
-        units[n_units++] = newest;
+// Weights of units whose bound is 2^-133 of a neighbour's are zero: such units are not drawn, unless there is budget for all.
+static int top_units(sl_head *x, int32_t *units) {
+    int newest = x->weights.n - 1, n = 0;
+    if (x->S > newest) {
+        while (n <= newest) units[n] = n, n++;
+        return n;
     }
+    n = sl_weights_largest(&x->weights, x->S, units);
+    if (n > 0 && units[n - 1] == newest) return n;
+    if (n == x->S) n = x->S > 1 ? sl_weights_largest(&x->weights, x->S - 1, units) : 0; // it takes the place of the least
+    units[n++] = newest;
+    return n;
+}
+
+static void run_top_units(sl_head *x) {
+    int unit = sl_composition_of(x->group->args->spec).propose->unit, n_kv = x->group->kv->n_kv;
+    int32_t *units = (int32_t *)x->draws.scratch;
+    int n_units = top_units(x, units), n = 0;
     for (int i = 0; i < n_units; i++)
         for (int j = units[i] * unit; j < (units[i] + 1) * unit && j < n_kv; j++) x->draws.row[n++] = j;
     take_rows(x, n);
