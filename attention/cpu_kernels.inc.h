@@ -12,6 +12,7 @@
 
 typedef int8_t vb __attribute__((vector_size(VW), aligned(1), may_alias));
 typedef uint16_t vh __attribute__((vector_size(VW * 2), aligned(2), may_alias));
+typedef uint16_t vs __attribute__((vector_size(VW * 4), aligned(2), may_alias));
 
 // ---- sums of VW vectors at once ----
 // Lane i of fold(a, b, s) is the pair sum over lanes i, i^s of a where bit s of i is clear, of b where it is set. log2(VW) such
@@ -143,6 +144,22 @@ static void score_bounds(const float *q, int group, const bf16 *bounds, int n_un
             }
             out[(size_t)g * stride + u] = v_sum(sum) * scale;
         }
+    }
+}
+
+// ---- signatures ----
+
+static void count_matches(const uint16_t *sig, const uint16_t *query, int n_tables, uint16_t *hits) {
+    enum { LANES = 2 * VW, ROWS = 128, N = ROWS / LANES }; // rows whose counts stay in registers
+    for (int j = 0; j < SL_TILE; j += ROWS) {
+        vs count[N];
+        for (int i = 0; i < N; i++) count[i] = (vs){0};
+        for (int t = 0; t < n_tables; t++) {
+            vs own = query[(size_t)t * SL_TILE] - (vs){0};
+            const uint16_t *row = sig + (size_t)t * SL_TILE + j;
+            for (int i = 0; i < N; i++) count[i] -= (vs)(*(const vs *)(row + i * LANES) == own); // true is -1
+        }
+        memcpy(hits + j, count, sizeof count);
     }
 }
 
@@ -437,6 +454,7 @@ const sl_attn_kernels PASTE(sl_attn_kernels_, SL_ISA) = {
     .score_rows = score_rows,
     .score_features = score_features,
     .score_bounds = score_bounds,
+    .count_matches = count_matches,
     .quantise_query = quantise_query,
     .score_quantised = score_quantised,
     .weigh = weigh,

@@ -42,6 +42,9 @@ typedef struct sl_attn_kernels {
     // bounds: [n_units][2][head_dim], low and high; score[g * stride + u].
     void (*score_bounds)(const float *q, int group, const bf16 *bounds, int n_units, int head_dim, float scale, float *score,
                          int stride);
+    // hits[j], j < 256: in how many of n_tables tables the signature of row j is the query's. sig: [n_tables][256]; the query's
+    // of table t at query[t * 256]; hits: [256].
+    void (*count_matches)(const uint16_t *sig, const uint16_t *query, int n_tables, uint16_t *hits);
     // q, times scale, against a page whose channels have these steps and zeros, in `bits`-bit codes.
     void (*quantise_query)(const float *q, const f16 *step, const f16 *zero, int head_dim, int bits, float scale,
                            sl_quant_query *out);

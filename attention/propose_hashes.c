@@ -133,14 +133,6 @@ static void begin(sl_group *g) {
     hash_rows(g->kernels, sl_kv_shared(g->kv, need), need.arg, g->head_dim, x, (g->n + 7) / 8 * 8, g->state);
 }
 
-static void count_hits(const uint16_t *sig, const uint16_t *query, int n_tables, uint16_t *hits) {
-    memset(hits, 0, SL_PAGE * sizeof *hits);
-    for (int t = 0; t < n_tables; t++) {
-        uint16_t own = query[(size_t)t * SL_PAGE];
-        for (int j = 0; j < SL_PAGE; j++) hits[j] = (uint16_t)(hits[j] + (sig[(size_t)t * SL_PAGE + j] == own));
-    }
-}
-
 static void score(const sl_group *g, int page, float *out) {
     const sl_attn_spec *spec = g->args->spec;
     int built = page < sl_kv_n_built(g->kv), least = 1 + (int)sl_attn_get(spec, "hits");
@@ -150,8 +142,8 @@ static void score(const sl_group *g, int page, float *out) {
     for (int i = 0; i < g->n; i++) {
         float *to = out + (size_t)i * SL_CHUNK;
         if (built)
-            count_hits(page_at(sl_kv_extra(g->kv, need_of(spec), page, g->h), g->head_dim).sig, (const uint16_t *)g->state + i,
-                       (int)sl_attn_get(spec, "L"), hits);
+            g->kernels->count_matches(page_at(sl_kv_extra(g->kv, need_of(spec), page, g->h), g->head_dim).sig,
+                                      (const uint16_t *)g->state + i, (int)sl_attn_get(spec, "L"), hits);
         for (int j = 0; j < n; j++)
             to[j] = !built || hits[j] >= least || first + j < sink || first + j >= window ? 0 : -INFINITY;
     }

@@ -308,12 +308,38 @@ static void dense_prefill(void) { // queries at an offset, in chunks, with 1 and
     }
 }
 
+static void count_matches(void) {
+    enum { TABLES = 512, GROUP = 3 };
+    static uint16_t sig[TABLES * 256], query[TABLES * 256], hits[256 + GUARD];
+    uint64_t seed = test_seed;
+    const sl_backend *backend;
+    sl_error err;
+    CHECK_OK(sl_cpu_init(0, &backend, &err), err);
+    for (int i = 0; i < TABLES * 256; i++) // all 16 bits matter
+        sig[i] = (uint16_t)(test_uniform(&seed) * 3) * 0x7fff, query[i] = (uint16_t)(test_uniform(&seed) * 3) * 0x7fff;
+    for (int i = 0; i < N_ISAS; i++) {
+        const sl_attn_kernels *k = sl_attn_kernels_named(isas[i]);
+        for (int n = 0; k && n <= TABLES; n += n < 3 ? 1 : 509)
+            for (int g = 0; g < GROUP; g++) {
+                memset(hits, 0xab, sizeof hits);
+                k->count_matches(sig, query + g, n, hits);
+                for (int j = 0; j < 256; j++) {
+                    int want = 0;
+                    for (int t = 0; t < n; t++) want += sig[t * 256 + j] == query[t * 256 + g];
+                    CHECK_INT(hits[j], want);
+                }
+                for (int j = 256; j < 256 + GUARD; j++) CHECK_INT(hits[j], 0xabab);
+            }
+    }
+}
+
 static const test_case cases[] = {
     {"score", 0, score},
     {"score-features", 0, score_features},
     {"weigh", 0, weigh},
     {"attend", 0, attend},
     {"gather", 0, gather},
+    {"count-matches", 0, count_matches},
     {"gemm", 0, gemm},
     {"dense-decode", 0, dense_decode},
     {"dense-prefill", 0, dense_prefill},
