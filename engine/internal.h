@@ -36,7 +36,8 @@ struct sl_engine {
     sl_attn_geom geom;
     sl_kv_pool pool;
     sl_attn_plan plan;
-    int plan_version; // counts sl_engine_set_attention, so that sessions rebuild their methods' state
+    // count sl_engine_set_attention and sl_engine_observe, so that sessions rebuild the state of methods or of shadows
+    int plan_version, observe_version;
     int n_ctx, n_sequences, prefill_chunk, max_rows;
     uint32_t seed;
     int n_sessions;
@@ -60,7 +61,8 @@ struct sl_session {
         size_t size;
     } * state;          // [n_layers]
     char *shadow_state; // [n_layers][n_shadows][n_seeds][state_size]; NULL: none
-    int plan_version;   // of both
+    size_t shadow_size; // its bytes, which are not the engine's idea of them between sl_engine_observe and the next step
+    int plan_version, observe_version;
 };
 
 #endif

@@ -24,6 +24,8 @@ void sl_observation_free(sl_observation *o) {
 
 static int check_shadow(sl_engine *e, sl_observation *o, const sl_attn_spec *spec, sl_error *err) {
     const sl_attn_method *m = spec->method;
+    if (!m->cpu || !m->cpu->decode)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "observer: method %s is not offered for decoding on this device", m->name);
     if (m->supports) {
         int rc = m->supports(&e->geom, spec, err);
         if (rc) return rc;
@@ -42,6 +44,7 @@ int sl_engine_observe(sl_engine *e, const sl_observer *observer, sl_error *err) 
     sl_attn_spec dense = dense_spec();
     int rc = 0;
     if (observer) {
+        SL_CHECK(observer->fn && observer->n_shadows >= 0);
         size_t row = (size_t)e->geom.n_heads * e->geom.head_dim;
         o.observer = *observer;
         if (o.observer.n_seeds < 1) o.observer.n_seeds = 1;
@@ -64,7 +67,7 @@ int sl_engine_observe(sl_engine *e, const sl_observer *observer, sl_error *err) 
     }
     sl_observation_free(&e->observation);
     e->observation = o;
-    e->plan_version++; // sessions make the shadows' state anew
+    e->observe_version++;
     return 0;
 }
 

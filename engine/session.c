@@ -11,14 +11,28 @@ static void free_state(sl_session *s) {
         free(s->state[i].data);
         s->state[i] = (struct sl_method_state){0};
     }
+}
+
+// After a change of observer: the new shadows' state, empty. The running methods' stays: observing changes nothing.
+static int sync_shadows(sl_session *s, sl_error *err) {
+    sl_engine *e = s->engine;
+    if (s->observe_version == e->observe_version) return 0;
     free(s->shadow_state);
     s->shadow_state = NULL;
+    s->shadow_size = 0;
+    size_t size = sl_shadow_state_size(e);
+    if (size && !(s->shadow_state = calloc(1, size)))
+        return sl_fail(err, SL_ERR_MEMORY, "state of the observed methods: %zu bytes: out of memory", size);
+    s->shadow_size = size;
+    s->observe_version = e->observe_version;
+    return 0;
 }
 
 // After a change of plan: the new methods' state, empty.
 static int sync_state(sl_session *s, sl_error *err) {
     sl_engine *e = s->engine;
-    if (s->plan_version == e->plan_version) return 0;
+    int rc = sync_shadows(s, err);
+    if (rc || s->plan_version == e->plan_version) return rc;
     free_state(s);
     for (int i = 0; i < e->geom.n_layers; i++) {
         const sl_attn_spec *spec = &e->plan.layer[i];
@@ -27,9 +41,6 @@ static int sync_state(sl_session *s, sl_error *err) {
             return sl_fail(err, SL_ERR_MEMORY, "--attn %s: state of %zu bytes: out of memory", spec->method->name, size);
         s->state[i].size = size;
     }
-    size_t shadows = sl_shadow_state_size(e);
-    if (shadows && !(s->shadow_state = calloc(1, shadows)))
-        return sl_fail(err, SL_ERR_MEMORY, "state of the observed methods: %zu bytes: out of memory", shadows);
     s->plan_version = e->plan_version;
     return 0;
 }
@@ -70,6 +81,7 @@ int sl_session_new(sl_engine *engine, uint32_t sequence, sl_session **out, sl_er
 void sl_session_free(sl_session *s) {
     if (!s) return;
     if (s->state) free_state(s);
+    free(s->shadow_state);
     sl_kv_seq_free(&s->engine->pool, &s->kv);
     s->engine->n_sessions--;
     free(s->state);
@@ -96,7 +108,7 @@ int sl_session_truncate(sl_session *s, int n_tokens, sl_error *err) {
     sl_kv_truncate(&s->engine->pool, &s->kv, n_tokens);
     for (int i = 0; i < s->engine->geom.n_layers; i++)
         if (s->state[i].data) memset(s->state[i].data, 0, s->state[i].size);
-    if (s->shadow_state) memset(s->shadow_state, 0, sl_shadow_state_size(s->engine));
+    if (s->shadow_state) memset(s->shadow_state, 0, s->shadow_size);
     return 0;
 }
 

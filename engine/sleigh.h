@@ -58,7 +58,8 @@ void sl_engine_describe(const sl_engine *engine, char *buf, size_t size); // "cp
 // Attention work done by decode steps since the last reset.
 const sl_attn_stats *sl_engine_attn_stats(const sl_engine *engine);
 void sl_engine_reset_stats(sl_engine *engine);
-// What one query head did in one decode step of one layer.
+
+// What one query head did in one decode step of one layer. Spec and report are lent for the call.
 typedef struct sl_attn_record {
     uint32_t sequence, position, seed;
     int layer, head, n_kv;
@@ -67,16 +68,19 @@ typedef struct sl_attn_record {
 } sl_attn_record;
 
 typedef struct sl_observer {
+    // Called within sl_decode, so it must not call the engine: layer by layer, first the running method's records
+    // ([batch][head]), then those of each shadow and seed.
     void (*fn)(void *ctx, const sl_attn_record *record);
     void *ctx;
-    int with_error; // fill the reports' error, cosine and bias: costs a dense step
+    int with_error; // fill the reports' error, cosine and bias: costs a dense step. Shadows imply it.
     // Shadows: methods that also run on the same queries and KV, with seeds seed, seed + 1, ...; their outputs are compared
     // with dense attention's and thrown away.
     const sl_attn_spec *shadows; // [n_shadows], copied
     int n_shadows, n_seeds;      // n_seeds 0: 1
 } sl_observer;
 
-// Calls observer->fn for every decode step, layer and query head from now on. NULL: no longer.
+// Observes every decode step from now on; NULL: no longer. Logits, statistics and the running method's state are the same to
+// the bit with and without. SL_ERR_UNSUPPORTED or SL_ERR_MEMORY when a shadow cannot run here; the observer before stays then.
 int sl_engine_observe(sl_engine *engine, const sl_observer *observer, sl_error *err);
 // Largest n_ctx whose KV for n_sequences fits into the memory that is free now beside the weights.
 int sl_engine_largest_ctx(const sl_model *model, int n_sequences);

@@ -433,6 +433,256 @@ static void stats_count_rows(void) { // one dense step over n rows reads each ro
     free(ids);
 }
 
+// ---- the observer ----
+
+typedef struct seen {
+    sl_attn_record record;
+    sl_attn_report report;
+} seen;
+
+typedef struct witness {
+    seen *at;
+    int n, cap;
+} witness;
+
+static void note_record(void *ctx, const sl_attn_record *r) {
+    witness *w = ctx;
+    if (w->n == w->cap) w->at = realloc(w->at, (w->cap = w->cap ? 2 * w->cap : 1024) * sizeof *w->at);
+    w->at[w->n++] = (seen){*r, *r->report};
+}
+
+static void observe(rig *r, witness *w, int with_error, const sl_attn_spec *shadows, int n_shadows, int n_seeds) {
+    sl_observer o = {note_record, w, with_error, shadows, n_shadows, n_seeds};
+    CHECK_OK(sl_engine_observe(r->engine, &o, &err), err);
+}
+
+static int same_float(float a, float b) {
+    return a == b || (isnan(a) && isnan(b));
+}
+
+static int same_report(const sl_attn_report *a, const sl_attn_report *b) {
+    return a->k_rows == b->k_rows && a->v_distinct == b->v_distinct && a->features == b->features && a->bytes == b->bytes &&
+           a->dense_bytes == b->dense_bytes && a->v_rows == b->v_rows && a->samples == b->samples && a->budget == b->budget &&
+           a->ess == b->ess && a->score_bound == b->score_bound && same_float(a->error_bound, b->error_bound) &&
+           a->tries == b->tries && a->fallback == b->fallback && same_float(a->error, b->error) &&
+           same_float(a->cosine, b->cosine) && same_float(a->bias, b->bias);
+}
+
+enum { RAGGED = 3, RAGGED_STEPS = 3 };
+static const int ragged[RAGGED] = {40, 255, 600}; // tokens; the second crosses into a new page
+
+// Prefills three sequences, decodes RAGGED_STEPS of the batch; the logits of all to out[RAGGED][n_vocab].
+static void run_ragged(rig *r, float *out) {
+    sl_session *batch[RAGGED];
+    for (int i = 0; i < RAGGED; i++) {
+        int32_t *ids = some_ids(ragged[i], r->n_vocab, test_seed + i);
+        batch[i] = session(r, 50 + i);
+        CHECK_OK(sl_prefill(batch[i], ids, ragged[i], NULL, &err), err);
+        free(ids);
+    }
+    for (int step = 0; step < RAGGED_STEPS; step++) {
+        int32_t next[RAGGED] = {70 + step, 71 + step, 72 + step};
+        CHECK_OK(sl_decode(batch, RAGGED, next, &err), err);
+    }
+    for (int i = 0; i < RAGGED; i++) {
+        memcpy(out + (size_t)i * r->n_vocab, sl_session_logits(batch[i]), r->n_vocab * sizeof *out);
+        sl_session_free(batch[i]);
+    }
+}
+
+// Shadows of a ragged batch whose method keeps state: counts, order and figures of the records, and nothing else changes.
+static void observer(void) {
+    static const char *const running = "santa-pps:S=24:budget=variance", *const names[] = {running, "dense", "santa-sys:S=16",
+                                                                                           "quest:tokens=64"};
+    enum { SHADOWS = 4, SEEDS = 2, SEED = 7 };
+    sl_attn_spec shadows[SHADOWS];
+    witness w = {0};
+    rig r = rig_open("models/tiny", running, 1024, RAGGED, 0, 0, SEED);
+    const sl_config *c = sl_model_config(r.model);
+    size_t n = (size_t)RAGGED * r.n_vocab;
+    float *want = malloc(n * sizeof *want), *got = malloc(n * sizeof *got);
+    for (int i = 0; i < SHADOWS; i++) CHECK_OK(sl_attn_parse(names[i], &shadows[i], &err), err);
+    run_ragged(&r, want);
+    sl_attn_stats stats = *sl_engine_attn_stats(r.engine), now;
+    sl_engine_reset_stats(r.engine);
+    observe(&r, &w, 0, shadows, SHADOWS, SEEDS);
+    run_ragged(&r, got);
+    now = *sl_engine_attn_stats(r.engine);
+    CHECK(equal_bits(got, want, (int)n));
+    CHECK(!memcmp(&now, &stats, sizeof now)); // shadows do not count
+
+    int group = RAGGED * c->n_heads, runs = 1 + SHADOWS * SEEDS, noisy = 0, other = 0;
+    CHECK_INT(w.n, RAGGED_STEPS * c->n_layers * runs * group);
+    for (int i = 0; i < w.n; i++) {
+        int at = i % group, run = i / group % runs, layer = i / group / runs % c->n_layers, which = (run - 1) / SEEDS;
+        const sl_attn_record *x = &w.at[i].record;
+        const sl_attn_report *y = &w.at[i].report, *first = &w.at[i - run * group].report;
+        CHECK_INT(x->layer, layer);
+        CHECK_INT(x->head, at % c->n_heads);
+        CHECK_INT(x->sequence, 50 + at / c->n_heads);
+        CHECK_INT(x->n_kv, x->position + 1);
+        CHECK_INT(x->position, ragged[at / c->n_heads] + i / group / runs / c->n_layers);
+        CHECK_INT(x->seed, SEED + (run ? (run - 1) % SEEDS : 0));
+        CHECK(x->spec->method == (run ? shadows[which] : shadows[0]).method);
+        CHECK(y->error >= 0 && fabs(y->cosine) <= 1 + 1e-6 && fabs(y->bias) <= y->error + 1e-6);
+        if (run == 1) CHECK(same_report(y, first)); // the running method's own twin, its state of steps before included
+        if (run == 2) other += y->error != first->error;
+        if (run && which == 1) { // dense
+            CHECK(y->error == 0 && y->bias == 0);
+            CHECK_NEAR(y->cosine, 1, 1e-6);
+        }
+        if (run && which == 2) noisy += y->error > 0;
+    }
+    CHECK(other > w.n / runs / 2 && noisy > w.n / runs); // another seed, other errors; sampling has errors
+    CHECK_OK(sl_engine_observe(r.engine, NULL, &err), err);
+    int before = w.n;
+    run_ragged(&r, got);
+    CHECK(equal_bits(got, want, (int)n));
+    CHECK_INT(w.n, before);
+    rig_close(&r);
+    free(want), free(got), free(w.at);
+}
+
+// At the first step's layer 0 the queries and keys do not depend on the running method: a method's shadow there, page extras
+// included, reports what the method itself does.
+static void observer_same_state(void) {
+    static const char *const names[] = {"quest:tokens=64", "dense-q", "santa-is:S=32", "santa-sys:S=16"};
+    enum { N = 4 };
+    sl_attn_spec shadows[N];
+    witness all = {0};
+    for (int i = 0; i < N; i++) CHECK_OK(sl_attn_parse(names[i], &shadows[i], &err), err);
+    rig r = rig_open("models/tiny", "dense", 1024, 1, 0, 0, 3);
+    int32_t *ids = some_ids(600, r.n_vocab, test_seed);
+    int heads = sl_model_config(r.model)->n_heads;
+    sl_session *s = session(&r, 4);
+    CHECK_OK(sl_prefill(s, ids, 600, NULL, &err), err); // before the pool keeps any extras
+    observe(&r, &all, 1, shadows, N, 1);
+    CHECK_OK(sl_decode(&s, 1, ids, &err), err);
+    sl_session_free(s);
+    rig_close(&r);
+    for (int i = 0; i < N; i++) {
+        witness one = {0};
+        r = rig_open("models/tiny", names[i], 1024, 1, 0, 0, 3);
+        observe(&r, &one, 1, NULL, 0, 0);
+        s = session(&r, 4);
+        CHECK_OK(sl_prefill(s, ids, 600, NULL, &err), err);
+        CHECK_OK(sl_decode(&s, 1, ids, &err), err);
+        for (int h = 0; h < heads; h++)
+            if (!same_report(&one.at[h].report, &all.at[(i + 1) * heads + h].report))
+                FAIL("%s: head %d: the shadow's report is another", names[i], h);
+        sl_session_free(s);
+        rig_close(&r);
+        free(one.at);
+    }
+    free(ids), free(all.at);
+}
+
+// santa-sys and dense attention side by side: the observer's figures, recomputed from the outputs of the public operations.
+static sl_attn_spec judged_spec;
+static float judged[8][64][3]; // [layer][head] error, cosine, bias of the last step
+
+static size_t judged_workspace(const sl_attn_geom *g, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv) {
+    size_t a = counting_workspace(g, spec, n_seqs, n_tokens, n_kv),
+           b = judged_spec.method->cpu->workspace(g, &judged_spec, n_seqs, n_tokens, n_kv);
+    return a > b ? a : b;
+}
+
+static void judged_decode(const sl_attn_decode_args *args) {
+    static float mu[64 * 256];
+    const sl_attn_spec dense = {.method = sl_attn_find("dense")};
+    const sl_attn_geom *g = args->geom;
+    sl_attn_stats unused = {0};
+    sl_attn_query query = args->seqs[0];
+    sl_attn_decode_args a = *args;
+    CHECK(args->n_seqs == 1 && g->n_layers <= 8 && g->n_heads <= 64 && g->head_dim <= 256);
+    query.out = mu;
+    a.spec = &dense, a.seqs = &query, a.stats = &unused, a.reports = NULL;
+    dense_ops->decode(&a);
+    a = *args;
+    a.spec = &judged_spec;
+    judged_spec.method->cpu->decode(&a);
+    for (int h = 0; h < g->n_heads; h++) {
+        const float *x = args->seqs[0].out + h * g->head_dim, *m = mu + h * g->head_dim;
+        double gap = 0, mm = 0, xx = 0, xm = 0;
+        for (int d = 0; d < g->head_dim; d++) {
+            gap += ((double)x[d] - m[d]) * ((double)x[d] - m[d]);
+            mm += (double)m[d] * m[d], xx += (double)x[d] * x[d], xm += (double)x[d] * m[d];
+        }
+        float *to = judged[args->layer][h];
+        to[0] = (float)sqrt(gap / mm), to[1] = (float)(xm / sqrt(xx * mm)), to[2] = (float)(xm / mm - 1);
+    }
+}
+
+static void observer_error(void) {
+    static const sl_attn_ops ops = {.workspace = judged_workspace, .decode = judged_decode};
+    static const sl_attn_method method = {.name = "judged", .summary = "test", .source = "test", .cpu = &ops};
+    witness w = {0};
+    dense_ops = sl_attn_find("dense")->cpu;
+    CHECK_OK(sl_attn_parse("santa-sys:S=16", &judged_spec, &err), err);
+    rig r = rig_open("models/tiny", "dense", 1024, 1, 0, 0, 11);
+    int32_t *ids = some_ids(500, r.n_vocab, test_seed);
+    set_plan(&r, &(sl_attn_spec){.method = &method});
+    sl_session *s = session(&r, 0);
+    CHECK_OK(sl_prefill(s, ids, 500, NULL, &err), err);
+    observe(&r, &w, 1, &judged_spec, 1, 1);
+    CHECK_OK(sl_decode(&s, 1, ids, &err), err);
+    double sum = 0;
+    for (int i = 0; i < w.n; i++) { // the running method's and the shadow's: the same method and seed
+        const float *want = judged[w.at[i].record.layer][w.at[i].record.head];
+        CHECK_NEAR(w.at[i].report.error, want[0], 1e-6);
+        CHECK_NEAR(w.at[i].report.cosine, want[1], 1e-6);
+        CHECK_NEAR(w.at[i].report.bias, want[2], 1e-6);
+        sum += want[0];
+    }
+    CHECK(sum > 0);
+    observe(&r, &w, 0, NULL, 0, 0); // not asked for: not there
+    w.n = 0;
+    CHECK_OK(sl_decode(&s, 1, ids, &err), err);
+    CHECK_INT(w.n, sl_model_config(r.model)->n_layers * sl_model_config(r.model)->n_heads);
+    for (int i = 0; i < w.n; i++) CHECK(isnan(w.at[i].report.error) && isnan(w.at[i].report.cosine));
+    sl_session_free(s);
+    rig_close(&r);
+    free(ids), free(w.at);
+}
+
+static void observer_state(void) { // of shadows: emptied by truncate, apart per seed; the running method's is left alone
+    static const sl_attn_ops ops = {.workspace = counting_workspace, .decode = counting_decode, .state = counting_state};
+    static const sl_attn_method counting = {.name = "counting", .summary = "test", .source = "test", .cpu = &ops},
+                                none = {.name = "none", .summary = "test", .source = "test"};
+    sl_attn_spec twice[2] = {{.method = &counting}, {.method = &counting}};
+    witness w = {0};
+    dense_ops = sl_attn_find("dense")->cpu;
+    rig r = rig_open("models/tiny", "dense", 1024, 1, 0, 0, 0);
+    int32_t *ids = some_ids(300, r.n_vocab, test_seed);
+    sl_session *s = session(&r, 0);
+    observe(&r, &w, 0, twice, 1, 3);
+    CHECK_OK(sl_prefill(s, ids, 254, NULL, &err), err);
+    for (int i = 0; i < 4; i++) CHECK_OK(sl_decode(&s, 1, ids + i, &err), err);
+    CHECK_INT(last_count, 4);
+    CHECK_OK(sl_session_truncate(s, 255, &err), err);
+    CHECK_OK(sl_decode(&s, 1, ids, &err), err);
+    CHECK_INT(last_count, 1);
+    observe(&r, &w, 0, twice, 2, 50); // a larger observer; the session has not seen it when it is cut
+    CHECK_OK(sl_session_truncate(s, 200, &err), err);
+    CHECK_OK(sl_decode(&s, 1, ids, &err), err);
+    CHECK_INT(last_count, 1);
+    sl_attn_spec bad = {.method = &none};
+    sl_observer wrong = {note_record, &w, 0, &bad, 1, 1};
+    CHECK_ERR(sl_engine_observe(r.engine, &wrong, &err), err, SL_ERR_UNSUPPORTED, "none");
+    CHECK_OK(sl_decode(&s, 1, ids, &err), err); // the observer before goes on
+    CHECK_INT(last_count, 2);
+    CHECK_OK(sl_engine_observe(r.engine, NULL, &err), err);
+    set_plan(&r, &twice[0]);
+    for (int i = 0; i < 3; i++) {
+        CHECK_OK(sl_decode(&s, 1, ids, &err), err);
+        CHECK_INT(last_count, i + 1); // observing in between does not reset it
+        observe(&r, &w, 1, NULL, 0, 0);
+    }
+    sl_session_free(s);
+    rig_close(&r);
+    free(ids), free(w.at);
+}
+
 static const test_case cases[] = {
     {"golden-mha", 0, golden_mha},
     {"golden-gqa-llama3-rope", 0, golden_gqa},
@@ -451,6 +701,10 @@ static const test_case cases[] = {
     {"context-overflow", 0, context_overflow},
     {"method-state", 0, method_state},
     {"stats-count-rows", 0, stats_count_rows},
+    {"observer", 0, observer},
+    {"observer-same-state", 0, observer_same_state},
+    {"observer-error", 0, observer_error},
+    {"observer-state", 0, observer_state},
     {0},
 };
 const test_suite suite_model = {"model", cases};

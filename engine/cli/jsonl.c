@@ -31,6 +31,26 @@ typedef struct job {
 
 // ---- reading ----
 
+// The line's fields. A method is only parsed here: whether this model can run it shows when its turn comes.
+static int check_record(const job *j, const json_t *r, sl_error *err) {
+    const json_t *attn = json_object_get(r, "attn"), *seq = json_object_get(r, "seq");
+    for (int i = 0; i < 2; i++) {
+        const char *field = i ? "question" : "context";
+        if (!json_is_string(json_object_get(r, field)))
+            return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: expected an object with a string \"%s\"", j->path, j->n_lines,
+                           field);
+    }
+    if (seq && (!json_is_integer(seq) || json_integer_value(seq) < 0 || json_integer_value(seq) > UINT32_MAX))
+        return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: \"seq\": expected a whole number from 0 to 4294967295", j->path,
+                       j->n_lines);
+    if (!attn) return 0;
+    sl_attn_spec spec;
+    sl_error why = {.message = "expected a string, as --attn takes it"};
+    const char *text = json_string_value(attn); // NULL: no string
+    if (text && strlen(text) == json_string_length(attn) && !sl_attn_parse(text, &spec, &why)) return 0;
+    return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: \"attn\": %.800s", j->path, j->n_lines, why.message);
+}
+
 // The next line that is not blank, as an object. *out is NULL at the end of the file.
 static int next_record(job *j, json_t **out, sl_error *err) {
     ssize_t n;
@@ -41,25 +61,12 @@ static int next_record(job *j, json_t **out, sl_error *err) {
         json_error_t e;
         json_t *r = json_loadb(j->line, (size_t)n, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &e);
         if (!r) return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: %s (column %d)", j->path, j->n_lines, e.text, e.column);
-        const json_t *attn = json_object_get(r, "attn"), *seq = json_object_get(r, "seq");
-        const char *wrong = attn && !json_is_string(attn) ? "attn" : NULL;
-        if (seq && (!json_is_integer(seq) || json_integer_value(seq) < 0 || json_integer_value(seq) > UINT32_MAX))
-            wrong = "seq";
-        if (wrong) {
+        int rc = check_record(j, r, err);
+        if (rc)
             json_decref(r);
-            return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: \"%s\": expected %s", j->path, j->n_lines, wrong,
-                           *wrong == 'a' ? "a string, as --attn takes it" : "a whole number from 0 to 4294967295");
-        }
-        const char *missing = !json_is_string(json_object_get(r, "context"))    ? "context"
-                              : !json_is_string(json_object_get(r, "question")) ? "question"
-                                                                                : NULL;
-        if (missing) {
-            json_decref(r);
-            return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: expected an object with a string \"%s\"", j->path, j->n_lines,
-                           missing);
-        }
-        *out = r;
-        return 0;
+        else
+            *out = r;
+        return rc;
     }
     return ferror(j->file) ? sl_fail(err, SL_ERR_IO, "cannot read %s: %s", j->path, strerror(errno)) : 0;
 }
@@ -112,10 +119,11 @@ static int set_method(job *j, const json_t *record, sl_error *err) {
     const json_t *attn = json_object_get(record, "attn");
     const char *text = attn ? json_string_value(attn) : "";
     if (!strcmp(text, j->attn.data ? j->attn.data : "")) return 0;
-    int rc = cli_run_set_attention(j->run, attn ? text : NULL, err);
+    sl_error why;
+    int rc = cli_run_set_attention(j->run, attn ? text : NULL, &why);
+    if (rc) return sl_fail(err, rc, "\"attn\": %.900s", why.message);
     j->attn.n = 0;
-    if (!rc) rc = sl_text_append(&j->attn, text, strlen(text) + 1, err);
-    return rc;
+    return sl_text_append(&j->attn, text, strlen(text) + 1, err);
 }
 
 static int sink_answer(void *ctx, const char *text, size_t n, sl_error *err) {
@@ -146,6 +154,8 @@ static int print_answer(const job *j, json_t *id, int index, sl_error *err) {
     const cli_timeline *t = &j->t;
     const sl_attn_stats *a = sl_engine_attn_stats(j->run->engine);
     double ms = t->feed_ms + t->decode_ms;
+    char attn[CLI_ATTN_TEXT];
+    cli_run_format_attention(j->run, attn, sizeof attn);
     json_t *out = json_object();
     json_t *text = json_stringn(j->answer.data, j->answer.n);
     if (!text) { // only --stop texts that cut a character in two lead here
@@ -154,8 +164,9 @@ static int print_answer(const job *j, json_t *id, int index, sl_error *err) {
     }
     json_object_set_new(out, "id", id ? json_incref(id) : json_integer(index));
     json_object_set_new(out, "text", text);
-    if (*(j->attn.data ? j->attn.data : "")) json_object_set_new(out, "attn", json_string(j->attn.data));
+    json_object_set_new(out, "attn", json_string(attn));
     json_object_set_new(out, "n_prompt", json_integer((json_int_t)j->ids.n));
+    json_object_set_new(out, "n_prefill", json_integer(t->n_prefill)); // 0: the rows of the line before were all that it needs
     json_object_set_new(out, "n_generated", json_integer(t->n_generated));
     json_object_set_new(out, "prefill_ms", json_real(t->prefill_ms));
     json_object_set_new(out, "decode_ms", json_real(ms));

@@ -18,6 +18,8 @@ static const char generate_notes[] =
     "  k_rows, v_rows, v_distinct, kv_bytes   what attention's decode steps read, what dense would have, the share;\n"
     "              v_rows counts per query head, v_distinct a row that heads share once\n"
     "  samples     draws made by the sampling methods\n"
+    "  features    share of the key features that proposals read (only when below 100%)\n"
+    "  certified   methods with a stated error: draws a head until certified, heads that went dense instead\n"
     "  logits      hash of the last logits (FNV-1a over fp32)\n"
     "  stopped     eos, stop string, limit, context full or interrupted; tokens of the prompt and generated\n"
     "  peak_rss    MiB\n"
@@ -25,11 +27,17 @@ static const char generate_notes[] =
     "Set-ups: A, the default: the whole prompt is prefilled densely and --attn decodes what is generated. B: --dense-prefix\n"
     "N prefills only N tokens densely; --jsonl prefills each line's context densely and sends the question through --attn.\n"
     "\n"
-    "--jsonl writes per line {\"id\", \"text\", \"n_prompt\", \"n_generated\", \"prefill_ms\", \"decode_ms\", "
-    "\"decode_tok_s\",\n"
-    "\"v_rows_share\", \"v_distinct_share\", \"kv_bytes_share\", \"stopped\"}. Lines in a row with one context prefill it "
-    "once.\n"
-    "Line i (from 0) uses sequence --seq-id + i.\n";
+    "--jsonl writes per line {\"id\", \"text\", \"attn\", \"n_prompt\", \"n_prefill\", \"n_generated\", \"prefill_ms\", "
+    "\"decode_ms\",\n"
+    "\"decode_tok_s\", \"v_rows_share\", \"v_distinct_share\", \"kv_bytes_share\", \"stopped\"}. Lines in a row with one "
+    "context\n"
+    "prefill it once, whatever their methods. A line's \"attn\": \"SPEC\" is its method in all layers (without it: the "
+    "flags'),\n"
+    "its \"seq\" the sequence that keys its random numbers (without it: line i, from 0, uses --seq-id + i).\n"
+    "\n"
+    "--stats writes per decode step, layer and query head {\"sequence\", \"position\", \"layer\", \"head\", \"n_kv\", "
+    "\"attn\", \"seed\"}\n"
+    "and the report of docs/methods.md, first of the method that decodes, then of each --stats-attn method and seed.\n";
 
 static const char chat_notes[] =
     "Reads messages from standard input, a line each (a \\ at the end continues it). Commands: /help, /ctx [N], /read FILE,\n"

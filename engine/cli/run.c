@@ -2,6 +2,7 @@
 #include "engine/cli/run.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -233,23 +234,38 @@ int cli_run_set_ctx(cli_run *run, int n_ctx, sl_error *err) {
 
 // ---- what is said at the start ----
 
-void cli_run_describe_attention(const cli_run *run, FILE *out) {
+// Adds to buf what fits.
+__attribute__((format(printf, 3, 4))) static void append(char *buf, size_t size, const char *fmt, ...) {
+    size_t n = strlen(buf);
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(buf + n, size - n, fmt, ap);
+    va_end(ap);
+}
+
+void cli_run_format_attention(const cli_run *run, char *buf, size_t size) {
     const sl_attn_plan *plan = &run->plan;
     char text[256], next[256];
-    fprintf(out, "attention:");
+    *buf = 0;
     for (int i = 0, first = 0; i < plan->n_layers; i++) {
         sl_attn_format(&plan->layer[i], text, sizeof text);
         if (i + 1 < plan->n_layers) sl_attn_format(&plan->layer[i + 1], next, sizeof next);
         if (i + 1 < plan->n_layers && !strcmp(text, next)) continue;
+        if (first) append(buf, size, " ");
         if (first == 0 && i + 1 == plan->n_layers)
-            fprintf(out, " %s", text);
+            append(buf, size, "%s", text);
         else if (first == i)
-            fprintf(out, " %d=%s", i, text);
+            append(buf, size, "%d=%s", i, text);
         else
-            fprintf(out, " %d-%d=%s", first, i, text);
+            append(buf, size, "%d-%d=%s", first, i, text);
         first = i + 1;
     }
-    fprintf(out, "\n");
+}
+
+void cli_run_describe_attention(const cli_run *run, FILE *out) {
+    char text[CLI_ATTN_TEXT];
+    cli_run_format_attention(run, text, sizeof text);
+    fprintf(out, "attention: %s\n", text);
 }
 
 static void describe_sampling(const sl_sampling *s, FILE *out) {

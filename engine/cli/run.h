@@ -31,6 +31,9 @@ int cli_run_set_attention(cli_run *run, const char *spec, sl_error *err); // all
 void cli_run_describe(const cli_run *run, FILE *out);                     // model:, backend:, attention:, sampling: lines
 
 void cli_run_describe_attention(const cli_run *run, FILE *out);
+// The plan: a specification, or "0=dense 1-31=santa-prop:S=128" where layers differ.
+enum { CLI_ATTN_TEXT = 16384 };
+void cli_run_format_attention(const cli_run *run, char *buf, size_t size);
 
 // --device: SL_ERR_ARG when this build has no such device. For commands that open an engine of their own.
 int cli_check_device(const cli_options *o, sl_error *err);

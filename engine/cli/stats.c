@@ -6,6 +6,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { BUFFER = 1 << 20 }; // a step of a large model writes a thousand lines
+
+// sl_attn_parse with errors that name the flag.
+static int parse_shadow(const char *text, sl_attn_spec *spec, sl_error *err) {
+    sl_error why;
+    int rc = sl_attn_parse(text, spec, &why);
+    return rc ? sl_fail(err, rc, "--stats-attn %.200s: %.700s", text, why.message) : 0;
+}
+
 int cli_stats_open(cli_stats *stats, const cli_options *o, sl_error *err) {
     *stats =
         (cli_stats){.path = o->stats, .n_shadows = o->stats_attn.n, .n_seeds = o->stats_seeds, .with_error = o->stats_error};
@@ -17,22 +26,28 @@ int cli_stats_open(cli_stats *stats, const cli_options *o, sl_error *err) {
     stats->shadows = calloc(stats->n_shadows + 1, sizeof *stats->shadows);
     if (!stats->shadows) return sl_fail(err, SL_ERR_MEMORY, "--stats-attn: out of memory");
     int rc = 0;
-    for (int i = 0; !rc && i < stats->n_shadows; i++) rc = sl_attn_parse(o->stats_attn.items[i], &stats->shadows[i], err);
+    for (int i = 0; !rc && i < stats->n_shadows; i++) rc = parse_shadow(o->stats_attn.items[i], &stats->shadows[i], err);
     if (!rc && !(stats->file = fopen(o->stats, "w")))
         rc = sl_fail(err, SL_ERR_IO, "--stats: cannot write %s: %s", o->stats, strerror(errno));
-    if (rc) free(stats->shadows), stats->shadows = NULL;
+    if (rc)
+        free(stats->shadows), stats->shadows = NULL;
+    else
+        setvbuf(stats->file, NULL, _IOFBF, BUFFER);
     return rc;
 }
 
 static void number(FILE *f, const char *name, double x) {
     if (isfinite(x))
-        fprintf(f, ",\"%s\":%.7g", name, x);
+        fprintf(f, ",\"%s\":%.9g", name, x);
     else
         fprintf(f, ",\"%s\":null", name);
 }
 
 static void write_record(void *ctx, const sl_attn_record *r) {
-    FILE *f = ((cli_stats *)ctx)->file;
+    cli_stats *stats = ctx;
+    FILE *f = stats->file;
+    if (stats->error) return;
+    errno = 0;
     const sl_attn_report *p = r->report;
     char attn[256];
     sl_attn_format(r->spec, attn, sizeof attn);
@@ -51,6 +66,7 @@ static void write_record(void *ctx, const sl_attn_record *r) {
     number(f, "cosine", p->cosine);
     number(f, "bias", p->bias);
     fputs("}\n", f);
+    if (ferror(f)) stats->error = errno ? errno : EIO;
 }
 
 int cli_stats_observe(cli_stats *stats, sl_engine *engine, sl_error *err) {
@@ -64,14 +80,14 @@ int cli_stats_observe(cli_stats *stats, sl_engine *engine, sl_error *err) {
     return sl_engine_observe(engine, &observer, err);
 }
 
+int cli_stats_check(const cli_stats *stats, sl_error *err) {
+    return stats->error ? sl_fail(err, SL_ERR_IO, "--stats: cannot write %s: %s", stats->path, strerror(stats->error)) : 0;
+}
+
 int cli_stats_close(cli_stats *stats, sl_error *err) {
-    int rc = 0;
     free(stats->shadows);
-    if (stats->file) {
-        int bad = ferror(stats->file);
-        if (fclose(stats->file) || bad)
-            rc = sl_fail(err, SL_ERR_IO, "--stats: cannot write %s: %s", stats->path, strerror(errno));
-    }
+    if (stats->file && fclose(stats->file) && !stats->error) stats->error = errno;
+    int rc = cli_stats_check(stats, err);
     *stats = (cli_stats){0};
     return rc;
 }

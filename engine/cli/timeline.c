@@ -83,6 +83,7 @@ int cli_timeline_feed(cli_timeline *t, const int32_t *ids, int n, sl_error *err)
     cli_progress_begin(&progress, "feed", "tokens");
     for (int i = 0; !rc && !t->stopped && i < n; i++) {
         rc = sl_decode(&t->session, 1, &ids[i], err);
+        if (!rc) rc = cli_stats_check(&t->run->stats, err);
         if (!rc) rc = note(t, ids[i], err);
         if (!rc) t->n_feed++;
         cli_progress_update(&progress, i + 1, n);
@@ -160,6 +161,7 @@ static int step(stream *s, sl_error *err) {
     double start = cli_now();
     rc = sl_decode(&t->session, 1, &id, err);
     t->decode_ms += cli_now() - start;
+    if (!rc) rc = cli_stats_check(&t->run->stats, err);
     if (rc) return rc;
     t->n_decode++;
     return note(t, id, err);
