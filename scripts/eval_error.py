@@ -106,6 +106,32 @@ plot for [i=0:{len(lines) - 1}] '{data}' index i using 1:2 with linespoints titl
     subprocess.run(["gnuplot"], input=script, text=True, check=True)
 
 
+def measure(a):
+    methods, kinds = expand(a.attn), a.kinds.split(",")
+    found = collect(a, methods, kinds)
+    rows = []
+    for m, f in found.items():
+        row = {"attn": m, "mean": statistics.fmean(e for kind in kinds for e in f[kind]),
+               "rows": statistics.fmean(f["rows"]), "bytes": statistics.fmean(f["bytes"])}
+        for kind in kinds:
+            row[kind] = [statistics.fmean(f[kind]), statistics.median(f[kind])]
+        rows.append(row)
+    return {"tokens": a.tokens, "texts": a.texts, "kinds": kinds, "outputs": len(found[methods[0]][kinds[0]]), "rows": rows,
+            "slopes": slopes(found, kinds)}
+
+
+def table(result):
+    kinds = result["kinds"]
+    print(f"{result['tokens']} tokens, {result['texts']} texts of each kind, {result['outputs']} head outputs a cell; mean / median "
+          "relative error\n")
+    print(f"| method | {' | '.join(kinds)} | V rows a head | KV bytes |\n|---|" + "---|" * (len(kinds) + 2))
+    for r in result["rows"]:
+        cells = [f"{r[kind][0]:.3f} / {r[kind][1]:.3f}" for kind in kinds]
+        print(f"| {r['attn']} | {' | '.join(cells)} | {r['rows']:.1f} | {100 * r['bytes']:.1f}% |")
+    if result["slopes"]:
+        print("\nslope of log mean squared error on log S: " + ", ".join(f"{m} {s:.2f}" for m, s in result["slopes"].items()))
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--sleigh", default="build/sleigh")
@@ -119,31 +145,20 @@ def main():
     p.add_argument("--seed", type=int, default=20261121, help="of the texts")
     p.add_argument("-t", "--threads", type=int, default=0)
     p.add_argument("-o", "--output", choices=("md", "json"), default="md")
+    p.add_argument("--render", metavar="FILE.json", help="only print (and plot) a result that -o json wrote")
     p.add_argument("--plot", metavar="FILE.svg", help="mean error against bytes read; the data file is kept beside it")
     a = p.parse_args()
-    methods, kinds = expand(a.attn), a.kinds.split(",")
-    found = collect(a, methods, kinds)
-    rows = []
-    for m, f in found.items():
-        row = {"attn": m, "mean": statistics.fmean(e for kind in kinds for e in f[kind]),
-               "rows": statistics.fmean(f["rows"]), "bytes": statistics.fmean(f["bytes"])}
-        for kind in kinds:
-            row[kind] = [statistics.fmean(f[kind]), statistics.median(f[kind])]
-        rows.append(row)
-    slope = slopes(found, kinds)
-    if a.output == "json":
-        print(json.dumps({"tokens": a.tokens, "rows": rows, "slopes": slope}, indent=1))
+    if a.render:
+        with open(a.render) as f:
+            result = json.load(f)
     else:
-        n = len(found[methods[0]][kinds[0]])
-        print(f"{a.tokens} tokens, {a.texts} texts of each kind, {n} head outputs a cell; mean / median relative error\n")
-        print(f"| method | {' | '.join(kinds)} | V rows a head | KV bytes |\n|---|" + "---|" * (len(kinds) + 2))
-        for r in rows:
-            cells = [f"{r[kind][0]:.3f} / {r[kind][1]:.3f}" for kind in kinds]
-            print(f"| {r['attn']} | {' | '.join(cells)} | {r['rows']:.1f} | {100 * r['bytes']:.1f}% |")
-        if slope:
-            print("\nslope of log mean squared error on log S: " + ", ".join(f"{m} {s:.2f}" for m, s in slope.items()))
+        result = measure(a)
+    if a.output == "json":
+        print(json.dumps(result, indent=1))
+    else:
+        table(result)
     if a.plot:
-        plot(a.plot, rows, f"embedded model, {a.tokens} tokens")
+        plot(a.plot, result["rows"], f"embedded model, {result['tokens']} tokens")
 
 
 if __name__ == "__main__":
