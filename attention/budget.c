@@ -85,10 +85,11 @@ void sl_budget_by_variance(sl_head *heads, int n_heads) {
     }
     for (int i = 0; i < n_heads; i++) want[i] = demand(&heads[i], exp2(high)); // demand() looks at S: all before any is set
     for (int i = 0; i < n_heads; i++) left -= heads[i].S = (int)want[i];
-    for (int given = 0; left > 0 && given < n_heads; left--, given++) { // what is left goes to the largest remainders
+    for (; left > 0; left--) { // what is left goes to the largest remainders; nobody wants more than those add up to
         int best = 0;
         for (int i = 1; i < n_heads; i++)
             if (want[i] - heads[i].S > want[best] - heads[best].S) best = i;
+        if (want[best] <= heads[best].S) return; // at its limit, for which its memory is made
         heads[best].S++;
     }
 }

@@ -207,7 +207,8 @@ double sl_norm(const float *x, int n);
 
 double sl_normal_quantile(double p); // x with Phi(x) = p
 
-// --budget=variance (even without it): how many draws each head of one sequence's layer gets, n_heads * S in all.
+// --budget=variance (even without it): how many draws each head of one sequence's layer gets: n_heads * S in all, fewer
+// where those that want more are at their limit.
 int sl_budget_wanted(const sl_attn_spec *spec);
 enum { SL_BUDGET_MOST = 4 }; // a head gets from S / 4 to 4 S
 void sl_budget_profile(sl_head *x);

@@ -355,6 +355,33 @@ static void budgets_follow_variance(void) { // half of the heads are peaked, hal
     ref_cache_free(&c);
 }
 
+// One diffuse head beside heads whose attention is one-hot: it takes its limit of 4 S, the others want nothing, and what is
+// left over must not lift it past the limit, for which its memory is made.
+static void budgets_stay_within_limits(void) {
+    static const int n = 2000, budgets[] = {8, 50, 128};
+    static const char *const methods[] = {"santa-pps", "santa-strat", "santa-sys", "santa"};
+    for (int first = 0; first < 8; first += 7) {
+        ref_cache c = ref_cache_new(8, 8, 64, 1, &n, 1, test_seed);
+        for (int head = 0; head < 8; head++)
+            for (int d = 0; d < 64 && head != first; d++)
+                c.q[head * 64 + d] = 1000 * sl_bf16_to_f32(ref_k_row(&c, 0, head, 90 * head + 5)[d]);
+        for (int m = 0; m < 4; m++)
+            for (int b = 0; b < 3; b++) {
+                char attn[64];
+                snprintf(attn, sizeof attn, "%s:S=%d:budget=variance", methods[m], budgets[b]);
+                decode_twice(&c, attn, 1, 3);
+                int all = 0;
+                for (int head = 0; head < 8; head++) {
+                    int S = (int)c.reports[head].budget;
+                    all += S;
+                    if (S < budgets[b] / 4 || S > 4 * budgets[b]) FAIL("%s: head %d of 8 got %d", attn, head, S);
+                }
+                CHECK(all <= 8 * budgets[b]);
+            }
+        ref_cache_free(&c);
+    }
+}
+
 static void same_bits(void) { // one and many threads; alone and in a ragged batch of 16
     static const char *const methods[] = {"santa-pps", "santa-pps:epsilon=0.3", "santa-pps:pps=sys",
                                           "santa-pps:budget=variance"};
@@ -393,6 +420,7 @@ static const test_case cases[] = {
     {"stated-error-bernstein", 0, stated_bernstein},
     {"rows-rise-as-epsilon-falls", 0, rows_rise_as_epsilon_falls},
     {"budgets-follow-variance", 0, budgets_follow_variance},
+    {"budgets-stay-within-limits", 0, budgets_stay_within_limits},
     {"same-bits", 0, same_bits},
     {0},
 };
