@@ -171,10 +171,9 @@ static void run_importance(sl_head *x) {
     const double alpha = 0.01; // every row keeps a chance, however wrong its proposal
     int n_proposed = sl_kv_n_built(x->group->kv) * SL_PAGE;
     sl_weights proposed = x->weights;
-    proposed.n = n_proposed;
-    proposed.n_blocks = n_proposed / SL_BLOCK;
     sl_draws_clear(&x->draws);
     if (n_proposed > 0) {
+        sl_weights_keep(&proposed, n_proposed); // the newest page alone may hold nearly all mass
         sl_weights_mix(&proposed, alpha);
         sl_draw_take_all(&proposed, x->S, 0, x->u, &x->draws);
     }

@@ -50,11 +50,11 @@ static f16 f16_toward_zero(float x) {
 
 static f16 f16_below(float x) {
     f16 h = f16_toward_zero(x);
-    return sl_f16_to_f32(h) > x ? (f16)(h + 1) : h; // only a negative x was rounded up
+    return sl_f16_to_f32(h) > x && h != 0xfbff ? (f16)(h + 1) : h; // only a negative x was rounded up; never to infinity
 }
 static f16 f16_above(float x) {
     f16 h = f16_toward_zero(x);
-    return sl_f16_to_f32(h) < x ? (f16)(h + 1) : h;
+    return sl_f16_to_f32(h) < x && h != 0x7bff ? (f16)(h + 1) : h;
 }
 
 static void build(int bits, int head_dim, const bf16 *k, const bf16 *v, const void *before, const void *shared, void *out) {
@@ -73,7 +73,7 @@ static void build(int bits, int head_dim, const bf16 *k, const bf16 *v, const vo
         }
         zero[c] = f16_below(low);
         float from = sl_f16_to_f32(zero[c]);
-        step[c] = f16_above((high - from) / (float)levels);
+        step[c] = f16_above(fmaxf((high - from) / (float)levels, 2 * (from - low))); // low is below zero past f16's range alone
         float width = sl_f16_to_f32(step[c]), inverse = width > 0 ? 1 / width : 0;
         for (int j = 0; j < SL_PAGE; j++) {
             int code = (int)lrintf((sl_bf16_to_f32(k[(size_t)j * head_dim + c]) - from) * inverse);

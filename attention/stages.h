@@ -35,9 +35,11 @@ typedef struct sl_weights {
     uint64_t each; // added to the mass of every row: a uniform part mixed in
 } sl_weights;
 
-void sl_weights_finish(sl_weights *wt);                   // from cum[b + 1] = in-block mass of block b to running mass, and top
-uint64_t sl_weights_running(const sl_weights *wt, int j); // C_j: mass up to and including row j; C_{-1} = 0
-uint64_t sl_weights_mass(const sl_weights *wt, int j);    // C_j - C_{j-1}
+void sl_weights_finish(sl_weights *wt); // from cum[b + 1] = in-block mass of block b to running mass, and top
+// Keeps the first n rows, whole blocks: where the others outweigh them by far, cum is made anew so that their masses are not 0.
+void sl_weights_keep(sl_weights *wt, int n);
+uint64_t sl_weights_running(const sl_weights *wt, int j);                     // C_j: mass up to and including row j; C_{-1} = 0
+uint64_t sl_weights_mass(const sl_weights *wt, int j);                        // C_j - C_{j-1}
 void sl_weights_masses(const sl_weights *wt, int b, uint64_t mass[SL_BLOCK]); // of block b's rows
 uint64_t sl_weights_total(const sl_weights *wt);                              // C_{n-1}
 double sl_weights_value(const sl_weights *wt, uint64_t mass);                 // mass as a real number: sum of 2^{s_j}

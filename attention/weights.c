@@ -20,6 +20,19 @@ void sl_weights_finish(sl_weights *wt) {
     for (int b = 0; b < wt->n_blocks; b++) wt->cum[b + 1] = wt->cum[b] + to_global(wt->cum[b + 1], top - wt->ref[b]);
 }
 
+void sl_weights_keep(sl_weights *wt, int n) {
+    int top = SL_REF_EMPTY;
+    wt->n = n;
+    wt->n_blocks = n / SL_BLOCK;
+    for (int b = 0; b < wt->n_blocks; b++) top = wt->ref[b] > top ? wt->ref[b] : top;
+    if (wt->top - top <= 8) return; // enough bits are left
+    for (int b = 0; b < wt->n_blocks; b++) {
+        wt->cum[b + 1] = 0;
+        for (int i = 0; i < SL_BLOCK; i++) wt->cum[b + 1] += unit_mass(wt->w[b * SL_BLOCK + i]);
+    }
+    sl_weights_finish(wt);
+}
+
 // In-block mass of the rows of j's block before j.
 static uint64_t mass_before(const sl_weights *wt, int j) {
     uint64_t mass = 0;

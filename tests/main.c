@@ -13,7 +13,7 @@
 // clang-format off
 #define SUITES(X)                                                                                        \
     X(kv) X(loader) X(backend) X(tokenizer) X(chat) X(sampler) X(kernels) X(attention)                   \
-    X(estimators) X(pps) X(proposals) X(sparse) X(bernoulli) X(vattention)                                      \
+    X(estimators) X(pps) X(proposals) X(importance) X(sparse) X(bernoulli) X(vattention)                                      \
     X(model) X(cli)
 // clang-format on
 #define DECLARE(NAME) extern const test_suite suite_##NAME;
