@@ -1,4 +1,5 @@
-// tests/test_kv.c - pages: who holds which, sharing, copies on write, exhaustion.
+// tests/test_kv.c - pages: who holds which, sharing, copies on write, exhaustion; page extras: built once, and anew when
+// rows change.
 #include "engine/kv.h"
 #include "tests/test.h"
 
@@ -117,7 +118,132 @@ static void copy_on_write(void) { // cut back into a shared page, then append: t
     sl_kv_pool_free(&pool);
 }
 
+// ---- page extras: a digest of a page's K and V, and one that is chained to the page before ----
+
+static int n_built; // build may run on several threads
+
+static uint64_t digest(uint64_t h, const bf16 *x) {
+    for (int i = 0; i < SL_PAGE * DIM; i++) h = (h ^ x[i]) * 0x100000001b3u;
+    return h;
+}
+static size_t digest_size(int arg, int head_dim) {
+    (void)arg, (void)head_dim;
+    return 64;
+}
+static void digest_build(int arg, int head_dim, const bf16 *k, const bf16 *v, const void *before, const void *shared,
+                         void *out) {
+    uint64_t h = (uint64_t)arg + (before ? *(const uint64_t *)before : 0);
+    (void)head_dim, (void)shared;
+    *(uint64_t *)out = digest(digest(h, k), v);
+    __atomic_add_fetch(&n_built, 1, __ATOMIC_RELAXED);
+}
+static const sl_kv_extra_kind plain = {.name = "digests", .size = digest_size, .build = digest_build},
+                              chained = {.name = "chained digests", .chained = 1, .size = digest_size, .build = digest_build};
+static const sl_kv_need kinds[] = {{&plain, 1}, {&plain, 2}, {&chained, 1}};
+enum { N_KINDS = 3 };
+
+// Builds all kinds in all layers, checks every block against the sequence's rows, and that `pages` pages were built: one
+// build a layer, head and kind.
+static void check_extras(sl_kv_pool *pool, const sl_kv_seq *seq, int pages) {
+    n_built = 0;
+    for (int i = 0; i < N_KINDS; i++)
+        for (int layer = 0; layer < LAYERS; layer++) {
+            CHECK_OK(sl_kv_keep(pool, kinds[i], &err), err);
+            sl_kv_build(pool, seq, layer, kinds[i]);
+            sl_kv_view view = sl_kv_view_of(pool, seq, layer, seq->n_tokens + 1); // a row that comes next
+            for (int h = 0; h < HEADS; h++) {
+                uint64_t before = 0;
+                for (int page = 0; page < seq->n_tokens / SL_PAGE; page++) {
+                    const bf16 *k = k_at(pool, seq, layer, h, page * SL_PAGE), *v = v_at(pool, seq, layer, h, page * SL_PAGE);
+                    uint64_t want = digest(digest((uint64_t)kinds[i].arg + before, k), v);
+                    if (*(const uint64_t *)sl_kv_extra(&view, kinds[i], page, h) != want)
+                        FAIL("%s %d, layer %d, page %d, head %d: not what its rows give", kinds[i].kind->name, kinds[i].arg,
+                             layer, page, h);
+                    if (kinds[i].kind->chained) before = want;
+                }
+            }
+        }
+    CHECK_INT(n_built, pages * N_KINDS * LAYERS * HEADS);
+}
+
+static void extras_built_once(void) {
+    sl_kv_pool pool = pool_of(9);
+    sl_kv_seq a = {0}, b = {0};
+    append(&pool, &a, 255, 1);
+    check_extras(&pool, &a, 0); // no full page
+    append(&pool, &a, 600, 1);
+    check_extras(&pool, &a, 2);
+    check_extras(&pool, &a, 0);
+    CHECK_OK(sl_kv_fork(&pool, &a, &b, 600, &err), err);
+    check_extras(&pool, &b, 0); // shared pages have theirs
+    append(&pool, &b, 1024, 3);
+    check_extras(&pool, &b, 2);
+    append(&pool, &a, 768, 5);
+    check_extras(&pool, &a, 1);
+    check_extras(&pool, &b, 0);
+    sl_kv_seq_free(&pool, &a);
+    check_extras(&pool, &b, 0); // they outlive the sequence that built them
+    sl_kv_seq_free(&pool, &b);
+    sl_kv_pool_free(&pool);
+}
+
+static void extras_built_anew(void) {
+    sl_kv_pool pool = pool_of(5);
+    sl_kv_seq a = {0}, b = {0};
+    append(&pool, &a, 768, 1);
+    check_extras(&pool, &a, 3);
+    sl_kv_truncate(&pool, &a, 300); // within the second page: its other rows are written anew, in place
+    append(&pool, &a, 768, 3);
+    check_extras(&pool, &a, 2);
+    sl_kv_truncate(&pool, &a, 512); // at the end of a page: nothing of it changes
+    append(&pool, &a, 768, 5);
+    check_extras(&pool, &a, 1);
+    CHECK_OK(sl_kv_fork(&pool, &a, &b, 768, &err), err);
+    sl_kv_truncate(&pool, &b, 300);
+    append(&pool, &b, 768, 7); // b's second page is a copy by now, its third a new one
+    check_extras(&pool, &b, 2);
+    check_extras(&pool, &a, 0);
+    int32_t last = b.pages[2];
+    sl_kv_seq_free(&pool, &b);
+    append(&pool, &b, 256, 9); // a page that was given back
+    CHECK(b.pages[0] == last || b.pages[0] != a.pages[0]);
+    check_extras(&pool, &b, 1);
+    sl_kv_truncate(&pool, &b, 0);
+    append(&pool, &b, 256, 11);
+    check_extras(&pool, &b, 1);
+    sl_kv_seq_free(&pool, &a), sl_kv_seq_free(&pool, &b);
+    sl_kv_pool_free(&pool);
+}
+
+static void extras_of_a_fork(void) { // a page of which a fork takes a part: the copy is built when it is full, from its rows
+    sl_kv_pool pool = pool_of(6);
+    sl_kv_seq a = {0}, b = {0};
+    append(&pool, &a, 512, 1);
+    check_extras(&pool, &a, 2);
+    CHECK_OK(sl_kv_fork(&pool, &a, &b, 400, &err), err);
+    check_extras(&pool, &b, 0);
+    for (int n = 401; n < 512; n += 37) append(&pool, &b, n, 3), check_extras(&pool, &b, 0);
+    append(&pool, &b, 512, 3);
+    check_extras(&pool, &b, 1);
+    check_extras(&pool, &a, 0);
+    sl_kv_truncate(&pool, &a, 400); // the fork of a cut page, and both go on
+    sl_kv_seq_free(&pool, &b);
+    CHECK_OK(sl_kv_fork(&pool, &a, &b, 400, &err), err);
+    append(&pool, &a, 512, 5), append(&pool, &b, 512, 7);
+    check_extras(&pool, &a, 1);
+    check_extras(&pool, &b, 1);
+    sl_kv_seq_free(&pool, &a), sl_kv_seq_free(&pool, &b);
+    sl_kv_pool_free(&pool);
+}
+
 static const test_case cases[] = {
-    {"lengths", 0, lengths}, {"exhaustion", 0, exhaustion}, {"forks", 0, forks}, {"copy-on-write", 0, copy_on_write}, {0},
+    {"lengths", 0, lengths},
+    {"exhaustion", 0, exhaustion},
+    {"forks", 0, forks},
+    {"copy-on-write", 0, copy_on_write},
+    {"extras-built-once", 0, extras_built_once},
+    {"extras-built-anew", 0, extras_built_anew},
+    {"extras-of-a-fork", 0, extras_of_a_fork},
+    {0},
 };
 const test_suite suite_kv = {"kv", cases};
