@@ -13,6 +13,7 @@
 enum { MAX_HEADS = 1024 };
 
 int sl_budget_wanted(const sl_attn_spec *spec) {
+    if (sl_attn_has(spec, "epsilon") && sl_attn_get(spec, "epsilon") > 0) return 0; // a stated error sets each head's draws
     return sl_attn_has(spec, "budget") && sl_attn_get(spec, "budget") == 1;
 }
 

@@ -448,6 +448,22 @@ static void budgets_stay_within_limits(void) {
     }
 }
 
+// A stated error sets each head's draws: budgets then change nothing, and ask for no memory that is not there.
+static void a_stated_error_needs_no_budgets(void) {
+    static const int n = 600;
+    float want[8 * 64];
+    sl_error err;
+    sl_attn_spec spec;
+    CHECK_OK(sl_attn_parse("santa-pps:epsilon=0.3:budget=variance", &spec, &err), err);
+    CHECK_INT(sl_budget_wanted(&spec), 0);
+    ref_cache c = cache_with_mean(1, &n, 1, test_seed);
+    decode_twice(&c, "santa-pps:epsilon=0.3", 1, 3);
+    memcpy(want, c.out, sizeof want);
+    decode_twice(&c, "santa-pps:epsilon=0.3:budget=variance", 1, 3);
+    CHECK(!memcmp(want, c.out, sizeof want));
+    ref_cache_free(&c);
+}
+
 static void same_bits(void) { // one and many threads; alone and in a ragged batch of 16
     static const char *const methods[] = {"santa-pps", "santa-pps:epsilon=0.3", "santa-pps:pps=sys",
                                           "santa-pps:budget=variance"};
@@ -489,6 +505,7 @@ static const test_case cases[] = {
     {"rows-rise-as-epsilon-falls", 0, rows_rise_as_epsilon_falls},
     {"budgets-follow-variance", 0, budgets_follow_variance},
     {"budgets-stay-within-limits", 0, budgets_stay_within_limits},
+    {"a-stated-error-needs-no-budgets", 0, a_stated_error_needs_no_budgets},
     {"same-bits", 0, same_bits},
     {0},
 };
