@@ -365,6 +365,64 @@ static void hardest_bernstein(void) {
     stated_error_at_its_hardest("bernstein", 0.25, 0.2);
 }
 
+static int descending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x < y) - (x > y);
+}
+
+// b / |mu^| from the documented formulas, with S draws in try `tries`: in double precision, from p_j |v_j| of exact weights.
+static double documented_bound(const ref_cache *c, int head, int bernstein, double delta) {
+    static double size[8000];
+    const sl_attn_report *r = &c->reports[head];
+    int n = c->seqs[0].n_tokens, dim = c->geom.head_dim, group = c->geom.n_heads / c->geom.n_kv_heads, k = (int)r->budget;
+    double mu[128], light = 0, norm = 0, low = 0, high = 20;
+    ref_attention(c, 0, head, c->q + head * dim, n, size, mu);
+    for (int j = 0; j < n; j++) {
+        double square = 0;
+        for (int d = 0; d < dim; d++) square += pow(sl_bf16_to_f32(ref_v_row(c, 0, head / group, j)[d]), 2);
+        light += size[j] *= sqrt(square);
+    }
+    qsort(size, n, sizeof *size, descending);
+    for (int j = 0; k > 1 && size[j] * k > light; j++, k--) light -= size[j]; // heavy: above kappa = light / k
+    delta /= exp2(r->tries);
+    for (int i = 0; i < 60; i++) { // z with P(|N| > z) = delta
+        double mid = (low + high) / 2;
+        if (erfc(mid / sqrt(2)) > delta)
+            low = mid;
+        else
+            high = mid;
+    }
+    double kappa = light / k, B = kappa * light, b = low * sqrt(B), log_term = log(2 / delta);
+    if (bernstein || k < 30) b = sqrt(2 * B * log_term) + 4.0 / 3 * kappa * log_term;
+    for (int d = 0; d < dim; d++) norm += pow(c->out[head * dim + d], 2);
+    return b / sqrt(norm);
+}
+
+// Stored sizes and weights are bf16: each is off by 2^-9 at most, kappa and the light total by 2^-8, b by 2^-7 at most.
+static void the_stated_bound_is_as_documented(void) {
+    static const int n = 4000;
+    static const double scales[] = {0.3, 2, 4}, epsilons[] = {0.3, 0.1};
+    int n_certified = 0;
+    for (int i = 0; i < 12; i++) {
+        double epsilon = epsilons[i / 3 % 2];
+        int bernstein = i / 6;
+        char attn[96];
+        snprintf(attn, sizeof attn, "santa-pps:epsilon=%g:delta=0.1:bound=%s", epsilon, bernstein ? "bernstein" : "clt");
+        ref_cache c = cache_with_mean(1, &n, scales[i % 3], test_seed + i);
+        for (uint32_t seed = 0; seed < 3; seed++) {
+            decode_twice(&c, attn, 1, seed);
+            for (int head = 0; head < 8; head++) {
+                if (c.reports[head].fallback || c.reports[head].error_bound == 0) continue;
+                double want = documented_bound(&c, head, bernstein, 0.1);
+                CHECK_NEAR(c.reports[head].error_bound / want, 1, 0x1p-7);
+                n_certified++;
+            }
+        }
+        ref_cache_free(&c);
+    }
+    CHECK(n_certified >= 150);
+}
+
 static void rows_rise_as_epsilon_falls(void) {
     static const int n = 8000;
     static const double epsilons[] = {0.4, 0.2, 0.1, 0.05};
@@ -500,6 +558,7 @@ static const test_case cases[] = {
     {"enough-rows-is-dense", 0, enough_rows_is_dense},
     {"stated-error-clt", 0, stated_clt},
     {"stated-error-bernstein", 0, stated_bernstein},
+    {"the-stated-bound-is-as-documented", 0, the_stated_bound_is_as_documented},
     {"hardest-values-clt", 0, hardest_clt},
     {"hardest-values-bernstein", 0, hardest_bernstein},
     {"rows-rise-as-epsilon-falls", 0, rows_rise_as_epsilon_falls},
