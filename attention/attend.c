@@ -11,12 +11,6 @@ typedef struct layout {
     size_t reports, groups, states, partials, size;
 } layout;
 
-static size_t take(size_t *at, size_t bytes) {
-    size_t offset = *at;
-    *at += (bytes + 63) / 64 * 64;
-    return offset;
-}
-
 static int chunks(int n_kv) {
     return (n_kv + SL_CHUNK - 1) / SL_CHUNK;
 }
@@ -30,10 +24,10 @@ static layout lay_out(const sl_attn_geom *g, const sl_attn_spec *spec, int n_seq
     const sl_proposal *propose = sl_composition_of(spec).propose;
     size_t pairs = (size_t)n_seqs * g->n_kv_heads, at = 0;
     layout l = {.n_state = propose->state ? (propose->state(g, spec, n_kv) + 63) / 64 * 64 : 0};
-    l.reports = take(&at, (size_t)n_seqs * g->n_heads * sizeof(sl_attn_report));
-    l.groups = take(&at, pairs * sizeof(sl_group));
-    l.states = take(&at, pairs * l.n_state);
-    l.partials = take(&at, pairs * chunks(n_kv) * partial_floats(g) * sizeof(float));
+    l.reports = sl_workspace_take(&at, (size_t)n_seqs * g->n_heads * sizeof(sl_attn_report));
+    l.groups = sl_workspace_take(&at, pairs * sizeof(sl_group));
+    l.states = sl_workspace_take(&at, pairs * l.n_state);
+    l.partials = sl_workspace_take(&at, pairs * chunks(n_kv) * partial_floats(g) * sizeof(float));
     l.size = at;
     return l;
 }
@@ -91,8 +85,7 @@ static void report_head(const sl_group *g, const sl_proposal *propose, int i, sl
 
 void sl_attend_all(const sl_attn_decode_args *a, const sl_proposal *propose) {
     const sl_attn_geom *geom = a->geom;
-    int longest = 0, n_pairs = a->n_seqs * geom->n_kv_heads, group = geom->n_heads / geom->n_kv_heads;
-    for (int s = 0; s < a->n_seqs; s++) longest = a->seqs[s].kv.n_kv > longest ? a->seqs[s].kv.n_kv : longest;
+    int longest = sl_longest(a), n_pairs = a->n_seqs * geom->n_kv_heads, group = geom->n_heads / geom->n_kv_heads;
     layout l = lay_out(geom, a->spec, a->n_seqs, longest);
     SL_CHECK(l.size <= a->ws->size);
     char *ws = a->ws->data;

@@ -10,13 +10,6 @@
 
 // ---- what a specification composes ----
 
-sl_composition sl_composition_of(const sl_attn_spec *spec) {
-    sl_composition c = *spec->method->stages;
-    if (c.choose) c.propose = c.choose(spec);
-    if (spec->plus) c.draw = spec->plus->stages->draw, c.normaliser = spec->plus->stages->normaliser;
-    return c;
-}
-
 static int budget(const sl_attn_spec *spec, const sl_draw *draw, int n_kv) {
     return draw->budget ? draw->budget(spec, n_kv) : (int)sl_attn_get(spec, "S");
 }
@@ -65,12 +58,6 @@ typedef struct layout {
     size_t size;
 } layout;
 
-static size_t take(size_t *at, size_t bytes) {
-    size_t offset = *at;
-    *at += (bytes + 63) / 64 * 64;
-    return offset;
-}
-
 static layout lay_out(const sl_attn_geom *g, const sl_attn_spec *spec, int n_seqs, int n_kv) {
     sl_composition c = sl_composition_of(spec);
     size_t pairs = (size_t)n_seqs * g->n_kv_heads, slots = (size_t)n_seqs * g->n_heads, at = 0;
@@ -80,22 +67,22 @@ static layout lay_out(const sl_attn_geom *g, const sl_attn_spec *spec, int n_seq
                 .n_state = c.propose->state ? (c.propose->state(g, spec, n_kv) + 63) / 64 * 64 : 0};
     if (unit) l.n_blocks = ((size_t)(n_kv + unit - 1) / unit + SL_BLOCK - 1) / SL_BLOCK;
     l.n_entries = l.n_blocks * SL_BLOCK;
-    l.heads = take(&at, slots * sizeof(sl_head));
-    l.groups = take(&at, pairs * sizeof(sl_group));
-    l.reports = take(&at, slots * sizeof(sl_attn_report));
-    l.states = take(&at, pairs * l.n_state);
+    l.heads = sl_workspace_take(&at, slots * sizeof(sl_head));
+    l.groups = sl_workspace_take(&at, pairs * sizeof(sl_group));
+    l.reports = sl_workspace_take(&at, slots * sizeof(sl_attn_report));
+    l.states = sl_workspace_take(&at, pairs * l.n_state);
     for (int i = 0; i < (size_power(spec, c.draw) ? 2 : 1); i++) {
-        l.w[i] = take(&at, slots * l.n_entries * sizeof(bf16));
-        l.ref[i] = take(&at, slots * l.n_blocks * sizeof(int16_t));
-        l.cum[i] = take(&at, slots * (l.n_blocks + 1) * sizeof(uint64_t));
+        l.w[i] = sl_workspace_take(&at, slots * l.n_entries * sizeof(bf16));
+        l.ref[i] = sl_workspace_take(&at, slots * l.n_blocks * sizeof(int16_t));
+        l.cum[i] = sl_workspace_take(&at, slots * (l.n_blocks + 1) * sizeof(uint64_t));
     }
-    l.row = take(&at, slots * l.cap * sizeof(int32_t));
-    l.count = take(&at, slots * l.cap * sizeof(int32_t));
-    l.inv_pi = take(&at, slots * l.cap * sizeof(float));
-    l.scratch = take(&at, slots * l.n_scratch * sizeof(uint64_t));
-    l.rows = take(&at, slots * l.cap * sizeof(bf16 *));
-    l.coef = take(&at, slots * l.cap * sizeof(float));
-    l.score = take(&at, slots * l.cap * sizeof(float));
+    l.row = sl_workspace_take(&at, slots * l.cap * sizeof(int32_t));
+    l.count = sl_workspace_take(&at, slots * l.cap * sizeof(int32_t));
+    l.inv_pi = sl_workspace_take(&at, slots * l.cap * sizeof(float));
+    l.scratch = sl_workspace_take(&at, slots * l.n_scratch * sizeof(uint64_t));
+    l.rows = sl_workspace_take(&at, slots * l.cap * sizeof(bf16 *));
+    l.coef = sl_workspace_take(&at, slots * l.cap * sizeof(float));
+    l.score = sl_workspace_take(&at, slots * l.cap * sizeof(float));
     l.size = at;
     return l;
 }
@@ -159,22 +146,6 @@ static void open_head(call *c, size_t slot, const sl_group *g, int index) {
     *x->report = (sl_attn_report){.error_bound = NAN, .error = NAN, .cosine = NAN, .bias = NAN, .features = 1};
     x->u = sl_uniform_philox(&x->id);
     if (c->l.w[1]) x->sizes = weights_of(c, 1, slot, n);
-}
-
-sl_group sl_group_of(const sl_attn_decode_args *a, int s, int h) {
-    const sl_attn_geom *g = a->geom;
-    int group = g->n_heads / g->n_kv_heads;
-    return (sl_group){
-        .args = a,
-        .query = &a->seqs[s],
-        .kv = &a->seqs[s].kv,
-        .kernels = sl_attn_kernels_best(),
-        .q = a->seqs[s].q + (size_t)h * group * g->head_dim,
-        .h = h,
-        .n = group,
-        .head_dim = g->head_dim,
-        .scale = (float)(1.4426950408889634 / sqrt(g->head_dim)),
-    };
 }
 
 static void open_call(call *c) {
@@ -285,35 +256,10 @@ static void report_group(const call *c, const sl_group *g, const sl_head *heads)
     }
 }
 
-void sl_reports_close(const sl_attn_decode_args *a, const sl_attn_report *reports) {
-    const sl_attn_geom *g = a->geom;
-    sl_attn_stats st = {0};
-    int group = g->n_heads / g->n_kv_heads;
-    for (int slot = 0; slot < a->n_seqs * g->n_heads; slot++) {
-        const sl_attn_report *r = &reports[slot];
-        st.steps++;
-        st.v_rows += r->v_rows;
-        st.dense_v_rows += (uint64_t)a->seqs[slot / g->n_heads].kv.n_kv;
-        st.samples += r->samples;
-        st.tries += r->tries;
-        st.fallbacks += r->fallback;
-        st.features += r->features;
-        if (slot % group) continue;
-        st.k_rows += r->k_rows;
-        st.v_distinct += r->v_distinct;
-        st.bytes += r->bytes;
-        st.dense_bytes += r->dense_bytes;
-        st.dense_k_rows += (uint64_t)a->seqs[slot / g->n_heads].kv.n_kv;
-    }
-    sl_attn_stats_add(a->stats, &st);
-    if (a->reports) memcpy(a->reports, reports, (size_t)a->n_seqs * g->n_heads * sizeof *reports);
-}
-
 static void run(call *c) {
     const sl_attn_geom *g = c->args->geom;
     const sl_proposal *propose = c->stages.propose;
-    int group = g->n_heads / g->n_kv_heads, n_pairs = c->args->n_seqs * g->n_kv_heads, longest = 0;
-    for (int s = 0; s < c->args->n_seqs; s++) longest = c->args->seqs[s].kv.n_kv > longest ? c->args->seqs[s].kv.n_kv : longest;
+    int group = g->n_heads / g->n_kv_heads, n_pairs = c->args->n_seqs * g->n_kv_heads, longest = sl_longest(c->args);
     int n_chunks = propose->score ? (longest + SL_CHUNK - 1) / SL_CHUNK : 0;
 #pragma omp parallel
     {
@@ -344,14 +290,12 @@ static void run(call *c) {
 
 static void decode(const sl_attn_decode_args *a) {
     call c = {.args = a, .stages = sl_composition_of(a->spec), .ws = a->ws->data};
-    int longest = 0;
     SL_CHECK(a->geom->n_heads / a->geom->n_kv_heads <= SL_MAX_GROUP);
     if (!c.stages.draw) {
         sl_attend_all(a, c.stages.propose);
         return;
     }
-    for (int s = 0; s < a->n_seqs; s++) longest = a->seqs[s].kv.n_kv > longest ? a->seqs[s].kv.n_kv : longest;
-    c.l = lay_out(a->geom, a->spec, a->n_seqs, longest);
+    c.l = lay_out(a->geom, a->spec, a->n_seqs, sl_longest(a));
     SL_CHECK(c.l.size <= a->ws->size);
     c.heads = (sl_head *)(c.ws + c.l.heads);
     c.groups = (sl_group *)(c.ws + c.l.groups);

@@ -8,21 +8,11 @@
 
 typedef unsigned __int128 u128;
 
-static void sift_down(uint64_t *x, int i, int n) {
-    for (int child; (child = 2 * i + 1) < n; i = child) {
-        if (child + 1 < n && x[child + 1] < x[child]) child++;
-        if (x[i] <= x[child]) return;
-        uint64_t t = x[i];
-        x[i] = x[child], x[child] = t;
-    }
-}
-
 static void sort_descending(uint64_t *x, int n) {
-    for (int i = n / 2 - 1; i >= 0; i--) sift_down(x, i, n);
-    for (int i = n - 1; i > 0; i--) {
-        uint64_t t = x[0];
-        x[0] = x[i], x[i] = t;
-        sift_down(x, 0, i);
+    sl_sort(x, n);
+    for (int i = 0, j = n - 1; i < j; i++, j--) {
+        uint64_t t = x[i];
+        x[i] = x[j], x[j] = t;
     }
 }
 

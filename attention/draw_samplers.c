@@ -99,31 +99,12 @@ static void draw_systematic(cursor *c, uint64_t from, uint64_t mass, int S, uint
 
 // ---- the five draws ----
 
-// Heap sort, ascending by the given order; no allocation.
-static void sift_down(uint64_t *x, int i, int n) {
-    for (int child; (child = 2 * i + 1) < n; i = child) {
-        if (child + 1 < n && x[child + 1] > x[child]) child++;
-        if (x[i] >= x[child]) return;
-        uint64_t t = x[i];
-        x[i] = x[child], x[child] = t;
-    }
-}
-
-static void sort_ascending(uint64_t *x, int n) {
-    for (int i = n / 2 - 1; i >= 0; i--) sift_down(x, i, n);
-    for (int i = n - 1; i > 0; i--) {
-        uint64_t t = x[0];
-        x[0] = x[i], x[i] = t;
-        sift_down(x, 0, i);
-    }
-}
-
 void sl_draw_independent(const sl_weights *wt, int S, sl_uniform u, sl_draws *out) {
     cursor c = cursor_begin(wt, out);
     uint64_t mass = sl_weights_total(wt);
     if (mass == 0) return;
     for (int m = 0; m < S; m++) out->scratch[m] = threshold(mass, 1, 0, u.next(u.ctx, (uint32_t)m));
-    sort_ascending(out->scratch, S);
+    sl_sort(out->scratch, S);
     for (int m = 0; m < S; m++) draw_at(&c, out->scratch[m], (double)mass, S);
 }
 
@@ -159,7 +140,7 @@ static void find_cut(const uint64_t *remainder, uint64_t *sorted, int T, int lef
     *cut = UINT64_MAX, *at_cut = 0;
     if (left == 0) return;
     for (int t = 0; t < T; t++) sorted[t] = remainder[t];
-    sort_ascending(sorted, T);
+    sl_sort(sorted, T);
     *cut = sorted[T - left];
     *at_cut = left;
     for (int t = T - 1; t >= 0 && sorted[t] > *cut; t--) --*at_cut;

@@ -49,6 +49,8 @@ int sl_weights_largest(const sl_weights *wt, int k, int32_t *rows);
 // The fewest largest rows whose mass reaches p of the total; ascending in row. rows: [n].
 int sl_weights_reaching(const sl_weights *wt, double p, int32_t *rows);
 
+void sl_sort(uint64_t *x, int n); // ascending, without allocation
+
 // ---- draws ----
 
 // Distinct rows in ascending order.
@@ -218,6 +220,8 @@ void sl_budget_by_variance(sl_head *heads, int n_heads);
 
 // Runs the composition of a call's specification for every sequence and head, over all threads.
 extern const sl_attn_ops sl_stages_ops;
+size_t sl_workspace_take(size_t *at, size_t bytes); // the offset of so many bytes, 64-byte aligned; moves *at past them
+int sl_longest(const sl_attn_decode_args *args);    // rows of the longest sequence
 sl_group sl_group_of(const sl_attn_decode_args *args, int s, int h);                   // all but its state
 void sl_reports_close(const sl_attn_decode_args *args, const sl_attn_report *reports); // into args->stats and args->reports
 // The fused path of a composition whose draw is NULL.

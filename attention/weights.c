@@ -146,3 +146,23 @@ int sl_weights_reaching(const sl_weights *wt, double p, int32_t *rows) {
     double each = sl_bf16_to_f32((bf16)(0x3f80 - cut)), more = ceil((p * total - sum) / each);
     return collect(wt, cut, more < count[cut] ? (int)more : count[cut], rows);
 }
+
+// ---- heap sort ----
+
+static void sift_down(uint64_t *x, int i, int n) {
+    for (int child; (child = 2 * i + 1) < n; i = child) {
+        if (child + 1 < n && x[child + 1] > x[child]) child++;
+        if (x[i] >= x[child]) return;
+        uint64_t t = x[i];
+        x[i] = x[child], x[child] = t;
+    }
+}
+
+void sl_sort(uint64_t *x, int n) {
+    for (int i = n / 2 - 1; i >= 0; i--) sift_down(x, i, n);
+    for (int i = n - 1; i > 0; i--) {
+        uint64_t t = x[0];
+        x[0] = x[i], x[i] = t;
+        sift_down(x, 0, i);
+    }
+}

@@ -1,0 +1,65 @@
+// attention/composition.c - what the two drivers of a composition (decode.c, attend.c) share: reading a specification, the view
+// of one KV head, the workspace, the statistics at the end of a call.
+#include "attention/stages.h"
+
+#include <math.h>
+#include <string.h>
+
+sl_composition sl_composition_of(const sl_attn_spec *spec) {
+    sl_composition c = *spec->method->stages;
+    if (c.choose) c.propose = c.choose(spec);
+    if (spec->plus) c.draw = spec->plus->stages->draw, c.normaliser = spec->plus->stages->normaliser;
+    return c;
+}
+
+int sl_longest(const sl_attn_decode_args *a) {
+    int longest = 0;
+    for (int s = 0; s < a->n_seqs; s++) longest = a->seqs[s].kv.n_kv > longest ? a->seqs[s].kv.n_kv : longest;
+    return longest;
+}
+
+size_t sl_workspace_take(size_t *at, size_t bytes) {
+    size_t offset = *at;
+    *at += (bytes + 63) / 64 * 64;
+    return offset;
+}
+
+sl_group sl_group_of(const sl_attn_decode_args *a, int s, int h) {
+    const sl_attn_geom *g = a->geom;
+    int group = g->n_heads / g->n_kv_heads;
+    return (sl_group){
+        .args = a,
+        .query = &a->seqs[s],
+        .kv = &a->seqs[s].kv,
+        .kernels = sl_attn_kernels_best(),
+        .q = a->seqs[s].q + (size_t)h * group * g->head_dim,
+        .h = h,
+        .n = group,
+        .head_dim = g->head_dim,
+        .scale = (float)(1.4426950408889634 / sqrt(g->head_dim)),
+    };
+}
+
+void sl_reports_close(const sl_attn_decode_args *a, const sl_attn_report *reports) {
+    const sl_attn_geom *g = a->geom;
+    sl_attn_stats st = {0};
+    int group = g->n_heads / g->n_kv_heads;
+    for (int slot = 0; slot < a->n_seqs * g->n_heads; slot++) {
+        const sl_attn_report *r = &reports[slot];
+        st.steps++;
+        st.v_rows += r->v_rows;
+        st.dense_v_rows += (uint64_t)a->seqs[slot / g->n_heads].kv.n_kv;
+        st.samples += r->samples;
+        st.tries += r->tries;
+        st.fallbacks += r->fallback;
+        st.features += r->features;
+        if (slot % group) continue;
+        st.k_rows += r->k_rows;
+        st.v_distinct += r->v_distinct;
+        st.bytes += r->bytes;
+        st.dense_bytes += r->dense_bytes;
+        st.dense_k_rows += (uint64_t)a->seqs[slot / g->n_heads].kv.n_kv;
+    }
+    sl_attn_stats_add(a->stats, &st);
+    if (a->reports) memcpy(a->reports, reports, (size_t)a->n_seqs * g->n_heads * sizeof *reports);
+}
