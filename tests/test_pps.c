@@ -371,7 +371,7 @@ static int descending(const void *a, const void *b) {
 }
 
 // b / |mu^| from the documented formulas, with S draws in try `tries`: in double precision, from p_j |v_j| of exact weights.
-static double documented_bound(const ref_cache *c, int head, int bernstein, double delta) {
+static double documented_bound(const ref_cache *c, int head, int bernstein, double delta, double *tolerance) {
     static double size[8000];
     const sl_attn_report *r = &c->reports[head];
     int n = c->seqs[0].n_tokens, dim = c->geom.head_dim, group = c->geom.n_heads / c->geom.n_kv_heads, k = (int)r->budget;
@@ -392,13 +392,17 @@ static double documented_bound(const ref_cache *c, int head, int bernstein, doub
         else
             high = mid;
     }
+    int near = 0; // rows that rounding may move across the cut, each of a k-th of the light rows' size
+    for (int j = 0; j < n; j++) near += fabs(size[j] * k / light - 1) < 0x1p-6;
+    *tolerance = 0x1p-7 + 0.5 * near / k;
     double kappa = light / k, B = kappa * light, b = low * sqrt(B), log_term = log(2 / delta);
     if (bernstein || k < 30) b = sqrt(2 * B * log_term) + 4.0 / 3 * kappa * log_term;
     for (int d = 0; d < dim; d++) norm += pow(c->out[head * dim + d], 2);
     return b / sqrt(norm);
 }
 
-// Stored sizes and weights are bf16: each is off by 2^-9 at most, kappa and the light total by 2^-8, b by 2^-7 at most.
+// Stored sizes and weights are bf16: each is off by 2^-9 at most, kappa and the light total by 2^-8, b by 2^-7 at most, and by
+// 1 / 2k for each row that changes sides.
 static void the_stated_bound_is_as_documented(void) {
     static const int n = 4000;
     static const double scales[] = {0.3, 2, 4}, epsilons[] = {0.3, 0.1};
@@ -413,8 +417,8 @@ static void the_stated_bound_is_as_documented(void) {
             decode_twice(&c, attn, 1, seed);
             for (int head = 0; head < 8; head++) {
                 if (c.reports[head].fallback || c.reports[head].error_bound == 0) continue;
-                double want = documented_bound(&c, head, bernstein, 0.1);
-                CHECK_NEAR(c.reports[head].error_bound / want, 1, 0x1p-7);
+                double tolerance, want = documented_bound(&c, head, bernstein, 0.1, &tolerance);
+                CHECK_NEAR(c.reports[head].error_bound / want, 1, tolerance);
                 n_certified++;
             }
         }
