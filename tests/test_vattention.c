@@ -11,18 +11,6 @@
 
 static const char *const verify_names[] = {"denominator", "numerator", "output"};
 
-// Values with a mean: without one a flat head's output is so near zero that a relative error needs every row.
-static ref_cache cache_with_mean(int n, double scale, uint64_t seed) {
-    ref_cache c = ref_cache_new(8, 2, 64, 1, &n, scale, seed);
-    for (int j = 0; j < n; j++)
-        for (int h = 0; h < 2; h++)
-            for (int d = 0; d < 64; d++) {
-                bf16 *v = (bf16 *)ref_v_row(&c, 0, h, j) + d;
-                *v = sl_f32_to_bf16(sl_bf16_to_f32(*v) + 1);
-            }
-    return c;
-}
-
 static void small_contexts_are_dense(void) { // sink + window cover them, or the base sample does
     static const int n[] = {1, 31, 128, 255, 256, 257};
     static const struct { int heads, kv_heads, dim; } g[] = {{1, 1, 64}, {6, 2, 80}, {8, 2, 128}, {8, 1, 128}};
@@ -45,14 +33,11 @@ static void small_contexts_are_dense(void) { // sink + window cover them, or the
     }
 }
 
-// ---- the pieces of an estimate, from what the method drew ----
+// ---- the draw alone ----
 
-typedef struct drawn {
-    int n_fixed, n_sample, n_residual;
-    double weight; // n_s / b
-} drawn;
+enum { DIM = 64 };
 
-// Runs the draw alone for one head, on exact weights that it makes itself, and leaves the rows in x->draws.
+// One head over one cache: the draw alone, on exact weights that are made here, for one query and specification after another.
 typedef struct lab {
     ref_cache c;
     sl_attn_spec spec;
@@ -61,42 +46,37 @@ typedef struct lab {
     sl_head head;
     sl_attn_report report;
     sl_rng_id id;
+    double total, mu[DIM], norm; // of the stored weights; |mu|
 } lab;
 
-static void lab_open(lab *l, int n, double scale, const char *attn, uint64_t seed) {
-    sl_error err;
-    memset(l, 0, sizeof *l);
-    l->c = cache_with_mean(n, scale, seed);
-    ref_decode(&l->c, attn, 0, 1, 1, 0); // keeps and builds the extras
-    CHECK_OK(sl_attn_parse(attn, &l->spec, &err), err);
-    l->args = (sl_attn_decode_args){.geom = &l->c.geom, .spec = &l->spec, .n_seqs = 1, .seqs = l->c.queries};
-    l->group = sl_group_of(&l->args, 0, 0);
+static lab *lab_open(int n, uint64_t seed) {
+    lab *l = calloc(1, sizeof *l);
     int blocks = (n + 31) / 32;
-    sl_weights wt = {.n = n,
-                     .n_blocks = blocks,
-                     .w = calloc(blocks * 32, sizeof(bf16)),
-                     .ref = calloc(blocks, sizeof(int16_t)),
-                     .cum = calloc(blocks + 1, sizeof(uint64_t))};
-    float *score = malloc(SL_MAX_GROUP * SL_CHUNK * sizeof *score);
-    for (int page = 0; page * 256 < n; page++) {
-        sl_score_exact(&l->group, page, score);
-        l->group.kernels->weigh(score, sl_page_rows(l->group.kv, page), wt.w + page * 256, wt.ref + page * 8,
-                                wt.cum + page * 8 + 1);
-    }
-    free(score);
-    sl_weights_finish(&wt);
+    l->c = ref_cache_new(1, 1, DIM, 1, &n, 1, seed);
+    // Values with a mean: without one a flat head's output is so near zero that a relative error needs every row.
+    for (int j = 0; j < n; j++)
+        for (int d = 0; d < DIM; d++) {
+            bf16 *v = (bf16 *)ref_v_row(&l->c, 0, 0, j) + d;
+            *v = sl_f32_to_bf16(sl_bf16_to_f32(*v) + 1);
+        }
+    l->args = (sl_attn_decode_args){.geom = &l->c.geom, .spec = &l->spec, .n_seqs = 1, .seqs = l->c.queries};
     l->head =
         (sl_head){.group = &l->group,
                   .draw = &sl_draw_verified,
-                  .q = l->group.q,
-                  .weights = wt,
+                  .q = l->c.q,
+                  .weights = {.n = n,
+                              .n_blocks = blocks,
+                              .w = calloc(blocks * 32, sizeof(bf16)),
+                              .ref = calloc(blocks, sizeof(int16_t)),
+                              .cum = calloc(blocks + 1, sizeof(uint64_t))},
                   .draws = {.row = calloc(n, 4), .count = calloc(n, 4), .inv_pi = calloc(n, 4), .scratch = calloc(n + 8, 8)},
                   .rows = calloc(n, sizeof(bf16 *)),
                   .coef = calloc(n, 4),
                   .score = calloc(n, 4),
-                  .out = calloc(64, 4),
+                  .out = calloc(DIM, 4),
                   .report = &l->report};
     l->head.u = sl_uniform_philox(&l->id);
+    return l;
 }
 
 static void lab_close(lab *l) {
@@ -104,12 +84,51 @@ static void lab_close(lab *l) {
     free(l->head.draws.row), free(l->head.draws.count), free(l->head.draws.inv_pi), free(l->head.draws.scratch);
     free(l->head.rows), free(l->head.coef), free(l->head.score), free(l->head.out);
     ref_cache_free(&l->c);
+    free(l);
 }
 
-static drawn look(const lab *l) {
+static void lab_spec(lab *l, const char *attn) {
+    sl_error err;
+    ref_decode(&l->c, attn, 0, 1, 1, 0); // keeps and builds the extras
+    CHECK_OK(sl_attn_parse(attn, &l->spec, &err), err);
+    l->group = sl_group_of(&l->args, 0, 0);
+}
+
+static void lab_query(lab *l, double scale, uint64_t seed) { // after a first lab_spec
+    sl_weights *wt = &l->head.weights;
+    float score[SL_CHUNK + 16];
+    l->id.position = (uint32_t)seed; // each query its own draws
+    for (int d = 0; d < DIM; d++) l->c.q[d] = (float)(scale * test_normal(&seed));
+    for (int page = 0; page * SL_PAGE < wt->n; page++) {
+        int b = page * (SL_PAGE / SL_BLOCK);
+        sl_score_exact(&l->group, page, score);
+        l->group.kernels->weigh(score, sl_page_rows(l->group.kv, page), wt->w + page * SL_PAGE, wt->ref + b, wt->cum + b + 1);
+    }
+    sl_weights_finish(wt);
+    l->total = (double)sl_weights_total(wt), l->norm = 0;
+    memset(l->mu, 0, sizeof l->mu);
+    for (int j = 0; j < wt->n; j++)
+        for (double p = (double)sl_weights_mass(wt, j) / l->total, d = 0; d < DIM; d++)
+            l->mu[(int)d] += p * sl_bf16_to_f32(ref_v_row(&l->c, 0, 0, j)[(int)d]);
+    for (int d = 0; d < DIM; d++) l->norm += l->mu[d] * l->mu[d];
+    l->norm = sqrt(l->norm);
+}
+
+static double mass_of(const lab *l, int j) {
+    return (double)sl_weights_mass(&l->head.weights, j) / l->total;
+}
+
+typedef struct drawn {
+    int n_fixed, n_sample, n_residual; // n_sample 0 where every row was taken
+    double weight;                     // n_s / b
+} drawn;
+
+static drawn draw(lab *l, uint32_t seed) {
     drawn d = {.weight = 1};
+    l->id.seed = seed;
+    l->head.draw->run(&l->head);
     for (int i = 0; i < l->head.draws.n; i++) {
-        CHECK(i == 0 || l->head.draws.row[i] > l->head.draws.row[i - 1]);
+        CHECK(i == 0 || l->head.draws.row[i] > l->head.draws.row[i - 1]); // distinct
         CHECK_INT(l->head.draws.count[i], 1);
         d.n_fixed += l->head.draws.inv_pi[i] == 1;
         if (l->head.draws.inv_pi[i] != 1) d.n_sample++, d.weight = l->head.draws.inv_pi[i];
@@ -118,26 +137,45 @@ static drawn look(const lab *l) {
     return d;
 }
 
+// Relative errors of D, N and N / D by what was drawn, against all rows with the same weights.
+static void true_errors(const lab *l, double error[3]) {
+    double D = 0, N[DIM] = {0}, off = 0, off_out = 0;
+    for (int i = 0; i < l->head.draws.n; i++) {
+        int j = l->head.draws.row[i];
+        double own = mass_of(l, j) * l->head.draws.inv_pi[i];
+        const bf16 *v = ref_v_row(&l->c, 0, 0, j);
+        D += own;
+        for (int d = 0; d < DIM; d++) N[d] += own * sl_bf16_to_f32(v[d]);
+    }
+    for (int d = 0; d < DIM; d++) {
+        double a = N[d] - l->mu[d], b = N[d] / D - l->mu[d];
+        off += a * a, off_out += b * b;
+    }
+    error[0] = fabs(D - 1), error[1] = sqrt(off) / l->norm, error[2] = sqrt(off_out) / l->norm;
+}
+
+// ---- the sample ----
+
 // The sample is without replacement, from the residual alone, each of its rows equally often: of R runs a row's count has
-// standard deviation sqrt(R f (1 - f)), f = b / n_s; 5 of them for the worst of 900 rows.
+// standard deviation sqrt(R f (1 - f)), f = b / n_s. 5 of them, not 4, for the worst of 900 rows: that one of them is further
+// off has probability 900 * 6e-7 = 5e-4.
 static void uniform_sample(void) {
     enum { N = 1000, R = 2000 };
-    lab l;
-    lab_open(&l, N, 0.5, "vattention:sink=16:window=16:top=0.05:base=0.1:epsilon=1:verify=denominator", test_seed);
+    lab *l = lab_open(N, test_seed);
     static double seen[N];
     static int fixed[N];
-    memset(seen, 0, sizeof seen);
+    memset(seen, 0, sizeof seen), memset(fixed, 0, sizeof fixed);
     drawn first = {0};
+    lab_spec(l, "vattention:sink=16:window=16:top=0.05:base=0.1:epsilon=1:verify=denominator");
+    lab_query(l, 0.5, test_seed);
     for (uint32_t r = 0; r < R; r++) {
-        l.id.position = r;
-        l.head.draw->run(&l.head);
-        drawn d = look(&l);
+        drawn d = draw(l, r);
         if (r == 0) first = d;
         CHECK_INT(d.n_fixed, first.n_fixed);
         CHECK_INT(d.n_sample, (int)ceil(0.1 * d.n_residual)); // the base sample is enough at this epsilon
         CHECK_NEAR(d.weight * d.n_sample, d.n_residual, 1e-3);
-        for (int i = 0; i < l.head.draws.n; i++) {
-            int j = l.head.draws.row[i], is_fixed = l.head.draws.inv_pi[i] == 1;
+        for (int i = 0; i < l->head.draws.n; i++) {
+            int j = l->head.draws.row[i], is_fixed = l->head.draws.inv_pi[i] == 1;
             if (r == 0 && is_fixed) fixed[j] = 1;
             CHECK_INT(is_fixed, fixed[j]); // what is fixed depends on the weights alone
             seen[j] += !is_fixed;
@@ -147,160 +185,260 @@ static void uniform_sample(void) {
     for (int j = 0; j < N; j++)
         if (!fixed[j]) CHECK_NEAR(seen[j], R * f, 5 * sqrt(R * f * (1 - f)));
     for (int j = 0; j < 16; j++) CHECK(fixed[j] && fixed[N - 1 - j]);
-    lab_close(&l);
+    lab_close(l);
 }
 
-// The number of rows by the formulas, from an own reading of the base sample: the rows that epsilon = 1 draws are that sample.
+static void residual_of_few_rows(void) { // 0, 1 and 2 rows are all read; of more, two at least
+    for (int n = 32; n < 36; n++) {
+        lab *l = lab_open(n, test_seed + n);
+        lab_spec(l, "vattention:sink=16:window=16:top=0:base=0:epsilon=1:delta=0.5:verify=denominator");
+        lab_query(l, 0, test_seed);
+        drawn d = draw(l, 7);
+        CHECK_INT(l->head.draws.n, n < 35 ? n : 34);
+        CHECK_INT(d.n_sample, n < 35 ? 0 : 2);
+        if (n < 35) CHECK(l->report.error_bound == 0);
+        CHECK_INT(l->report.budget, n < 35 ? n - 32 : 2);
+        CHECK_INT(l->report.tries, 1);
+        lab_close(l);
+    }
+}
+
+static void no_spread(void) { // equal scores: the base sample is enough for D at any epsilon, and is exact
+    double error[3];
+    lab *l = lab_open(3000, test_seed);
+    lab_spec(l, "vattention:base=0.02:epsilon=0.0001:verify=denominator");
+    lab_query(l, 0, test_seed);
+    drawn d = draw(l, 1);
+    true_errors(l, error);
+    CHECK_INT(d.n_sample, (int)ceil(0.02 * d.n_residual));
+    CHECK(l->report.error_bound < 1e-6 && error[0] < 1e-6);
+    lab_close(l);
+}
+
+// ---- how many rows ----
+
+// What the base sample says, by an own reading of it. Masses are shares of the total.
+typedef struct figures {
+    double sigma, trace, D, N, n_s, largest_v;
+    double left, least_top; // the largest residual row; the k-th largest of all
+    int m;
+} figures;
+
+static int descending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x > y ? -1 : x < y;
+}
+
+static figures read_base(const lab *l, drawn d, int k) {
+    figures f = {.n_s = d.n_residual, .m = d.n_sample};
+    double e = 0, squares = 0, N[DIM] = {0}, sum[DIM] = {0}, ev = 0, mean = 0;
+    int n = l->head.weights.n;
+    double *mass = malloc(n * sizeof *mass);
+    char *fixed = calloc(n, 1);
+    for (int i = 0; i < l->head.draws.n; i++) {
+        int j = l->head.draws.row[i], sampled = l->head.draws.inv_pi[i] != 1;
+        double own = mass_of(l, j), times = l->head.draws.inv_pi[i];
+        fixed[j] = !sampled;
+        f.D += own * times;
+        if (sampled) e += own, squares += own * own;
+        for (int c = 0; c < DIM; c++) {
+            double v = sl_bf16_to_f32(ref_v_row(&l->c, 0, 0, j)[c]);
+            N[c] += own * v * times;
+            if (sampled) sum[c] += own * v, ev += own * own * v * v;
+        }
+    }
+    for (int j = 0; j < n; j++) {
+        double square = 0;
+        mass[j] = mass_of(l, j);
+        if (!fixed[j]) f.left = fmax(f.left, mass[j]);
+        for (int c = 0; c < DIM; c++) square += pow(sl_bf16_to_f32(ref_v_row(&l->c, 0, 0, j)[c]), 2);
+        f.largest_v = fmax(f.largest_v, sqrt(square));
+    }
+    qsort(mass, n, sizeof *mass, descending);
+    f.least_top = mass[k - 1];
+    for (int c = 0; c < DIM; c++) f.N += N[c] * N[c], mean += sum[c] * sum[c] / f.m;
+    f.N = sqrt(f.N);
+    f.sigma = sqrt((squares - e * e / f.m) / (f.m - 1)), f.trace = (ev - mean) / (f.m - 1);
+    free(mass), free(fixed);
+    return f;
+}
+
+static double clt_rows(const figures *f, int verify, double epsilon, double delta) {
+    double z = sl_normal_quantile(1 - delta / 2), b = INFINITY;
+    if (verify == 0) return pow(z * f->n_s * f->sigma / (epsilon * f->D), 2);
+    if (verify == 1) return pow(z * f->n_s * sqrt(f->trace) / (epsilon * f->N), 2);
+    for (double part = delta / 1000; part < delta; part += delta / 1000) {
+        double A = sl_normal_quantile(1 - part / 2) * f->sigma / f->D;
+        double C = sl_normal_quantile(1 - (delta - part) / 2) * sqrt(f->trace) / f->N;
+        b = fmin(b, pow(2 * f->n_s * (A + C) / epsilon, 2));
+    }
+    return b;
+}
+
+static double hoeffding_rows(const figures *f, int verify, double epsilon, double delta, double hi) {
+    if (verify == 0) return pow(f->n_s * hi, 2) * log(2 / delta) / (2 * pow(epsilon * f->D, 2));
+    if (verify == 1) return 2 * pow(f->n_s * hi * f->largest_v, 2) * log(2 / delta) / pow(epsilon * f->N, 2);
+    return fmax(hoeffding_rows(f, 0, epsilon / 4, delta / 2, hi), hoeffding_rows(f, 1, epsilon / 4, delta / 2, hi));
+}
+
+// The rows that epsilon = 1 draws for the denominator are the base sample. Hoeffding's hi is no less than the largest residual
+// row and no more than the least of the predicted rows, a rounding step of the weights apart.
 static void budgets_by_formula(void) {
     enum { N = 3000 };
-    for (int verify = 0; verify < 3; verify++)
-        for (int k = 0; k < 2; k++) {
-            char base[160], spec[160];
-            double epsilon = verify == 2 ? 0.3 : 0.1, delta = 0.1, scale = k ? 1.5 : 0.3;
-            snprintf(base, sizeof base, "vattention:sink=32:window=32:top=0.02:base=0.1:epsilon=1:verify=denominator");
-            snprintf(spec, sizeof spec, "vattention:sink=32:window=32:top=0.02:base=0.1:epsilon=%g:delta=%g:verify=%s", epsilon,
-                     delta, verify_names[verify]);
-            lab small, large;
-            lab_open(&small, N, scale, base, test_seed + k);
-            lab_open(&large, N, scale, spec, test_seed + k);
-            small.head.draw->run(&small.head);
-            large.head.draw->run(&large.head);
-            drawn d = look(&small), got = look(&large);
-            double e = 0, squares = 0, D = 0, N_v[64] = {0}, sum_v[64] = {0}, ev = 0,
-                   total = (double)sl_weights_total(&small.head.weights);
-            for (int i = 0; i < small.head.draws.n; i++) {
-                int j = small.head.draws.row[i], sampled = small.head.draws.inv_pi[i] != 1;
-                double own = (double)sl_weights_mass(&small.head.weights, j) / total;
-                D += own * small.head.draws.inv_pi[i];
-                if (sampled) e += own, squares += own * own;
-                for (int c = 0; c < 64; c++) {
-                    double v = sl_bf16_to_f32(ref_v_row(&small.c, 0, 0, j)[c]);
-                    N_v[c] += own * v * small.head.draws.inv_pi[i];
-                    if (sampled) sum_v[c] += own * v, ev += own * own * v * v;
-                }
-                int found = 0; // the base sample is a part of the larger one
-                for (int o = 0; sampled && o < large.head.draws.n; o++) found |= large.head.draws.row[o] == j;
-                CHECK(found || !sampled);
-            }
-            double m = d.n_sample, n_s = d.n_residual, norm = 0, mean = 0, b = INFINITY;
-            for (int c = 0; c < 64; c++) norm += N_v[c] * N_v[c], mean += sum_v[c] * sum_v[c] / m;
-            double sigma = sqrt((squares - e * e / m) / (m - 1)), trace = (ev - mean) / (m - 1);
-            double z = sl_normal_quantile(1 - delta / 2);
-            if (verify == 0) b = pow(z * n_s * sigma / (epsilon * D), 2);
-            if (verify == 1) b = pow(z * n_s * sqrt(trace / norm) / epsilon, 2);
-            for (double part = delta / 1000; verify == 2 && part < delta; part += delta / 1000) {
-                double A = sl_normal_quantile(1 - part / 2) * sigma / D;
-                double C = sl_normal_quantile(1 - (delta - part) / 2) * sqrt(trace / norm);
-                b = fmin(b, pow(2 * n_s * (A + C) / epsilon, 2));
-            }
-            b = fmax(m, ceil(b / (1 + b / n_s)));
-            if (!(fabs(got.n_sample - b) <= 1 + 0.005 * b))
-                FAIL("%s, scale %g: %d rows, expected %g", verify_names[verify], scale, got.n_sample, b);
-            lab_close(&small), lab_close(&large);
+    static const double epsilons[2][3] = {{0.1, 0.1, 0.3}, {0.1, 0.3, 1}}, scales[2][2] = {{0.3, 1.5}, {0.2, 0.4}};
+    const double delta = 0.1;
+    lab *l = lab_open(N, test_seed);
+    static int32_t base[N];
+    for (int i = 0; i < 12; i++) {
+        int verify = i % 3, hoeffding = i / 3 % 2, k = i / 6;
+        double epsilon = epsilons[hoeffding][verify];
+        char spec[160];
+        lab_spec(l, "vattention:sink=32:window=32:top=0.02:base=0.05:epsilon=1:verify=denominator");
+        lab_query(l, scales[hoeffding][k], test_seed + k);
+        drawn d = draw(l, 3);
+        figures f = read_base(l, d, (int)ceil(0.02 * N));
+        int n_base = 0, found = 0;
+        for (int at = 0; at < l->head.draws.n; at++)
+            if (l->head.draws.inv_pi[at] != 1) base[n_base++] = l->head.draws.row[at];
+        snprintf(spec, sizeof spec, "vattention:sink=32:window=32:top=0.02:base=0.05:epsilon=%g:delta=%g:verify=%s:bound=%s",
+                 epsilon, delta, verify_names[verify], hoeffding ? "hoeffding" : "clt");
+        lab_spec(l, spec);
+        drawn got = draw(l, 3);
+        for (int at = 0; at < l->head.draws.n && found < n_base; at++) found += l->head.draws.row[at] == base[found];
+        CHECK_INT(found, n_base); // the base sample is a part of the larger one
+        double low = clt_rows(&f, verify, epsilon, delta), high = low, b = got.n_sample;
+        if (hoeffding) {
+            low = hoeffding_rows(&f, verify, epsilon, delta, f.left);
+            high = hoeffding_rows(&f, verify, epsilon, delta, f.least_top * (1 + 0x1p-7));
         }
-    CHECK_NEAR(sl_normal_quantile(0.975), 1.959963984540054, 1e-12);
-    CHECK_NEAR(sl_normal_quantile(0.5), 0, 1e-12);
-}
-
-// Relative errors of D, N and N / D by what was drawn, against all rows with the same weights.
-static void true_errors(const lab *l, double error[3]) {
-    const sl_weights *wt = &l->head.weights;
-    double total = (double)sl_weights_total(wt), D = 0, N[64] = {0}, mu[64] = {0}, norm = 0, off = 0, off_out = 0;
-    for (int j = 0; j < wt->n; j++)
-        for (int c = 0; c < 64; c++)
-            mu[c] += (double)sl_weights_mass(wt, j) / total * sl_bf16_to_f32(ref_v_row(&l->c, 0, 0, j)[c]);
-    for (int i = 0; i < l->head.draws.n; i++) {
-        int j = l->head.draws.row[i];
-        double own = (double)sl_weights_mass(wt, j) / total * l->head.draws.inv_pi[i];
-        D += own;
-        for (int c = 0; c < 64; c++) N[c] += own * sl_bf16_to_f32(ref_v_row(&l->c, 0, 0, j)[c]);
+        CHECK(got.n_sample || k); // the flatter query samples by every formula
+        if (!got.n_sample) {      // every row: the formula asks for as many, and nothing is left to err
+            CHECK(high > 0.99 * f.n_s && l->report.error_bound == 0);
+            continue;
+        }
+        double rest = hoeffding ? 0 : 1 / f.n_s; // finite population
+        double least = epsilon * sqrt(low * (1 / b - rest)), most = epsilon * sqrt(high * (1 / b - rest));
+        low = fmax(f.m, ceil(low / (1 + low * rest))), high = fmax(f.m, ceil(high / (1 + high * rest)));
+        if (!(b >= low - 1 - 0.005 * low && b <= high + 1 + 0.005 * high))
+            FAIL("%s: %g rows, expected %g to %g", spec, b, low, high);
+        CHECK(l->report.error_bound <= epsilon && l->report.error_bound > 0); // what that many rows are good for
+        CHECK(l->report.error_bound >= 0.99 * least && l->report.error_bound <= 1.01 * most);
     }
-    for (int c = 0; c < 64; c++) norm += mu[c] * mu[c], off += pow(N[c] - mu[c], 2), off_out += pow(N[c] / D - mu[c], 2);
-    error[0] = fabs(D - 1), error[1] = sqrt(off / norm), error[2] = sqrt(off_out / norm);
+    lab_close(l);
 }
 
-// The share of errors above epsilon is at most delta for the quantity that is verified. The budget rests on a sample's estimate
-// of spread and on the central limit theorem, so that the share is measured, with its interval.
+static void normal_quantiles(void) { // Phi(x) = p; values of tables
+    static const double table[][2] = {
+        {0.5, 0}, {0.975, 1.959963984540054}, {0.95, 1.644853626951473}, {1e-9, -5.997807015007687}};
+    for (int i = 0; i < 4; i++) CHECK_NEAR(sl_normal_quantile(table[i][0]), table[i][1], 1e-12);
+    for (double p = 1e-12; p < 0.5; p *= 1.1) {
+        double x = sl_normal_quantile(p);
+        CHECK_NEAR(0.5 * erfc(-x / sqrt(2)) / p, 1, 1e-13);
+        CHECK_NEAR(sl_normal_quantile(1 - p), -x, 1e-15 / p);
+    }
+}
+
+// ---- how often a stated error is exceeded ----
+
+// The share of errors above epsilon for the quantity that is verified: many queries, flat to peaked, many draws each. epsilon
+// is for 2,000 rows and falls as 1 / sqrt(n): b / n_s stays, so that the budget and not the base sample decides.
 static void coverage(int verify, const char *bound, double epsilon, double base) {
     static const double scales[] = {0.5, 1, 2};
+    static const int lengths[] = {2000, 4000, 8000};
     const double delta = 0.1;
-    int exceeded = 0, runs = 0, all_rows = 0, seeds = 100 / SCALE;
-    for (int k = 0; k < 3; k++) {
+    int exceeded = 0, runs = 0, asked = 0, exceeded_asked = 0, seeds = 40 / SCALE;
+    for (int i = 0; i < 3; i++) {
+        lab *l = lab_open(lengths[i], test_seed + i);
+        double limit = epsilon * sqrt(2000.0 / lengths[i]), error[3];
         char spec[200];
-        snprintf(spec, sizeof spec, "vattention:sink=32:window=32:top=0.05:base=%g:epsilon=%g:delta=%g:verify=%s:bound=%s",
-                 base, epsilon, delta, verify_names[verify], bound);
-        lab l;
-        lab_open(&l, 2500, scales[k], spec, test_seed + k);
-        for (int seed = 0; seed < seeds; seed++, runs++) {
-            double error[3];
-            l.id.seed = (uint32_t)(test_seed + seed);
-            l.head.draw->run(&l.head);
-            true_errors(&l, error);
-            exceeded += error[verify] > epsilon;
-            all_rows += l.head.draws.n == 2500;
+        snprintf(spec, sizeof spec, "vattention:sink=32:window=32:top=0.05:base=%g:epsilon=%.9g:delta=%g:verify=%s:bound=%s",
+                 base, limit, delta, verify_names[verify], bound);
+        lab_spec(l, spec);
+        for (int query = 0; query < 9; query++) {
+            lab_query(l, scales[query % 3], test_seed + 100 * i + query);
+            for (int seed = 0; seed < seeds; seed++, runs++) {
+                drawn d = draw(l, (uint32_t)(test_seed + seed));
+                int by_budget = d.n_sample > (int)ceil(base * d.n_residual);
+                CHECK(d.n_sample > 0); // not every row: those would cover nothing up
+                CHECK(l->report.error_bound <= limit * (1 + 1e-6));
+                true_errors(l, error);
+                exceeded += error[verify] > limit;
+                asked += by_budget, exceeded_asked += by_budget && error[verify] > limit;
+            }
         }
-        lab_close(&l);
+        lab_close(l);
     }
-    printf("      %s, %s, epsilon %g, delta %g: %d of %d exceed it (at most %.1f%%, 95%% confidence); %d read every row\n",
-           verify_names[verify], bound, epsilon, delta, exceeded, runs, 100 * upper_share(exceeded, runs), all_rows);
-    CHECK(exceeded <=
-          delta * runs + 2 * sqrt(delta * (1 - delta) * runs)); // 2 standard errors: delta itself must not be refused
-    CHECK(all_rows < runs);
+    printf(
+        "      %s, %s, epsilon %g, delta %g: %d of %d exceed it (%.1f%% to %.1f%%, 95%% confidence); %d of %d where more than "
+        "the base sample was drawn\n",
+        verify_names[verify], bound, epsilon, delta, exceeded, runs, 100 * (1 - upper_share(runs - exceeded, runs)),
+        100 * upper_share(exceeded, runs), exceeded_asked, asked);
+    // 3 standard errors above delta. This bounds gross errors (a sigma 10% too small, a share of 14%, passes once in 9); it
+    // does not show that clt keeps delta, and for the denominator it does not quite. 18,000 draws over 900 such queries
+    // (2026-11-21): of delta 10%, 5%, 1% the share was 10.5% (95%: 10.0 to 10.9), 5.6% (5.3 to 5.9), 1.3% (1.1 to 1.4); with
+    // base 0.01, 7.1% of 5%. With the residual's true sigma and D the formula gives 4.9% (4.7 to 5.1): the rest is what
+    // estimating them costs.
+    CHECK(exceeded <= delta * runs + 3 * sqrt(delta * (1 - delta) * runs));
+    CHECK(asked > runs / 2);
 }
+
 static void coverage_denominator(void) {
     coverage(0, "clt", 0.05, 0.05);
     coverage(0, "hoeffding", 0.3, 0.05);
 }
 static void coverage_numerator(void) {
-    coverage(1, "clt", 0.1, 0.05);
+    coverage(1, "clt", 0.06, 0.05);
+    coverage(1, "hoeffding", 1, 0.05);
 }
 static void coverage_output(void) {
-    coverage(2, "clt", 0.3, 0.05);
+    coverage(2, "clt", 0.2, 0.05); // by Hoeffding, these would read every row
 }
 
-// With the base sample's floor off and b < n_s the error is near-linear in epsilon: slope of log error on log epsilon.
+// With the base sample's floor off and b < n_s the error is near-linear in epsilon: slope of log error on log epsilon. Of R
+// squares the root mean has a relative error of about 1 / sqrt(2 R), and the slope sqrt(2 / (2 R)) / log(4).
 static void error_follows_epsilon(void) {
     static const double epsilons[] = {0.03, 0.06, 0.12};
     double x[3], y[3], sxx = 0, sxy = 0, mx = 0, my = 0;
+    lab *l = lab_open(20000, test_seed);
     for (int i = 0; i < 3; i++) {
         char spec[160];
-        snprintf(spec, sizeof spec, "vattention:sink=32:window=32:top=0.01:base=0.01:epsilon=%g:verify=denominator",
-                 epsilons[i]);
-        lab l;
-        lab_open(&l, 20000, 1, spec, test_seed);
         double square = 0;
-        int R = 120 / SCALE;
-        for (int seed = 0; seed < R; seed++) {
+        int R = 400 / SCALE;
+        snprintf(spec, sizeof spec, "vattention:sink=32:window=32:top=0.01:base=0.0025:epsilon=%g:verify=denominator",
+                 epsilons[i]);
+        lab_spec(l, spec);
+        for (int r = 0; r < R; r++) {
             double error[3];
-            l.id.seed = (uint32_t)seed;
-            l.head.draw->run(&l.head);
-            drawn d = look(&l);
-            CHECK(d.n_sample < d.n_residual / 2);
-            true_errors(&l, error);
+            if (r % 50 == 0) lab_query(l, 1, test_seed + r);
+            drawn d = draw(l, (uint32_t)r);
+            CHECK(d.n_sample > (int)ceil(0.0025 * d.n_residual)); // 0: every row
+            true_errors(l, error);
             square += error[0] * error[0] / R;
         }
-        lab_close(&l);
         x[i] = log(epsilons[i]), y[i] = 0.5 * log(square), mx += x[i] / 3, my += y[i] / 3;
     }
+    lab_close(l);
     for (int i = 0; i < 3; i++) sxx += pow(x[i] - mx, 2), sxy += (x[i] - mx) * (y[i] - my);
-    if (!(sxy / sxx > 0.75 && sxy / sxx < 1.25)) FAIL("slope %.3f", sxy / sxx);
+    printf("      slope of log error on log epsilon: %.3f\n", sxy / sxx);
+    CHECK(sxy / sxx > 0.8 && sxy / sxx < 1.2);
 }
 
 static void hoeffding_asks_for_more(void) {
-    for (int verify = 0; verify < 3; verify++) {
+    lab *l = lab_open(6000, test_seed);
+    for (int i = 0; i < 9; i++) {
         int rows[2];
         for (int h = 0; h < 2; h++) {
             char spec[160];
             snprintf(spec, sizeof spec, "vattention:epsilon=0.5:sink=32:window=32:top=0.1:base=0.02:verify=%s:bound=%s",
-                     verify_names[verify], h ? "hoeffding" : "clt");
-            lab l;
-            lab_open(&l, 6000, 0.5, spec, test_seed);
-            l.head.draw->run(&l.head);
-            rows[h] = l.head.draws.n;
-            lab_close(&l);
+                     verify_names[i % 3], h ? "hoeffding" : "clt");
+            lab_spec(l, spec);
+            lab_query(l, 0.5 * (1 + i / 3), test_seed + i);
+            draw(l, (uint32_t)i);
+            rows[h] = l->head.draws.n;
         }
         CHECK(rows[1] >= rows[0]);
     }
+    lab_close(l);
 }
 
 static void same_bits(void) {
@@ -330,7 +468,10 @@ static void same_bits(void) {
 static const test_case cases[] = {
     {"small-contexts-are-dense", 0, small_contexts_are_dense},
     {"uniform-sample", 0, uniform_sample},
+    {"residual-of-few-rows", 0, residual_of_few_rows},
+    {"no-spread", 0, no_spread},
     {"budgets-by-formula", 0, budgets_by_formula},
+    {"normal-quantiles", 0, normal_quantiles},
     {"coverage-denominator", 0, coverage_denominator},
     {"coverage-numerator", 0, coverage_numerator},
     {"coverage-output", 0, coverage_output},
