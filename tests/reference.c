@@ -125,3 +125,21 @@ double ref_relative(const float *got, const double *want, int n) {
     for (int i = 0; i < n; i++) square += (got[i] - want[i]) * (got[i] - want[i]), norm += want[i] * want[i];
     return isnan(square) ? INFINITY : sqrt(square / norm);
 }
+
+double ref_error(const ref_cache *c, int s, int head) {
+    double *p = malloc(c->seqs[s].n_tokens * sizeof *p), mu[256];
+    int dim = c->geom.head_dim;
+    ref_attention(c, s, head, c->queries[s].q + head * dim, c->seqs[s].n_tokens, p, mu);
+    free(p);
+    return ref_relative(c->queries[s].out + head * dim, mu, dim);
+}
+
+void ref_add_to_values(ref_cache *c, float x) {
+    for (int s = 0; s < c->n_seqs; s++)
+        for (int h = 0; h < c->geom.n_kv_heads; h++)
+            for (int j = 0; j < c->seqs[s].n_tokens; j++)
+                for (int d = 0; d < c->geom.head_dim; d++) {
+                    bf16 *v = (bf16 *)ref_v_row(c, s, h, j) + d;
+                    *v = sl_f32_to_bf16(sl_bf16_to_f32(*v) + x);
+                }
+}

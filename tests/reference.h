@@ -28,6 +28,9 @@ const bf16 *ref_k_row(const ref_cache *c, int s, int h, int j);
 const bf16 *ref_v_row(const ref_cache *c, int s, int h, int j);
 // p[n]: softmax of head's scores; mu[head_dim]: dense output. n_visible rows.
 void ref_attention(const ref_cache *c, int s, int head, const float *q, int n_visible, double *p, double *mu);
+double ref_error(const ref_cache *c, int s, int head); // of what c->out holds: |out - mu| / |mu|
+// Adds x to every value: without a mean a flat head's output is so near zero that a relative error needs every row.
+void ref_add_to_values(ref_cache *c, float x);
 double ref_relative(const float *got, const double *want, int n); // |got - want| / |want|
 
 #endif

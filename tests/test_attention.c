@@ -1,8 +1,11 @@
 // tests/test_attention.c - the registry, the grammar of --attn, and the plan of layers.
 #include "attention/attention.h"
+#include "tests/reference.h"
 #include "tests/test.h"
 
 #include <ctype.h>
+#include <math.h>
+#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,6 +32,15 @@ static void registry(void) {
     CHECK(!sl_attn_find("nothing"));
 }
 
+static void check_round_trip(const char *name) { // what is formatted parses to the same
+    char text[256];
+    sl_attn_spec a = parse(name), b;
+    sl_attn_format(&a, text, sizeof text);
+    b = parse(text);
+    CHECK(b.method == a.method && !memcmp(a.value, b.value, sizeof a.value));
+    CHECK(b.plus == a.plus && !memcmp(a.plus_value, b.plus_value, sizeof a.plus_value));
+}
+
 static void values(void) {
     sl_attn_spec spec = parse("santa-prop");
     CHECK_INT(sl_attn_get(&spec, "S"), 128);
@@ -40,13 +52,15 @@ static void values(void) {
     CHECK_INT(sl_attn_get(&spec, "S"), 2048);
     CHECK_OK(sl_attn_set(&spec, "S", "64K", &err), err);
     CHECK_INT(sl_attn_get(&spec, "S"), 65536);
-    for (int i = 0; sl_attn_methods[i]; i++) { // what is formatted parses to the same
-        char text[256];
-        sl_attn_spec a = parse(sl_attn_methods[i]->name), b;
-        sl_attn_format(&a, text, sizeof text);
-        b = parse(text);
-        CHECK(b.method == a.method && !memcmp(a.value, b.value, sizeof a.value));
-    }
+    spec = parse("bernoulli-group:B=4+santa-pps:S=64:budget=variance");
+    CHECK(sl_attn_has(&spec, "B") && sl_attn_has(&spec, "S") && !sl_attn_has(&spec, "k"));
+    CHECK_INT(sl_attn_get(&spec, "B"), 4);
+    CHECK_INT(sl_attn_get(&spec, "S"), 64);
+    CHECK_INT(sl_attn_get(&spec, "budget"), 1);
+    CHECK_OK(sl_attn_set(&spec, "budget", "even", &err), err);
+    CHECK_INT(sl_attn_get(&spec, "budget"), 0);
+    for (int i = 0; sl_attn_methods[i]; i++) check_round_trip(sl_attn_methods[i]->name);
+    check_round_trip("bernoulli:B=3:bernoulli-sampling=iid+santa-pps:S=64:budget=variance:pps=sys");
 }
 
 static void refusals(void) {
@@ -70,6 +84,14 @@ static void refusals(void) {
         {"santa:S=-1", SL_ERR_ARG, "-1"},
         {"dense+santa:S=4", SL_ERR_UNSUPPORTED, "no score method"},
         {"santa:S= 4", SL_ERR_ARG, "--S"},
+        {"santa-prop:budget=odd", SL_ERR_ARG, "even,variance"},
+        {"santa-prop:budget=1", SL_ERR_ARG, "even,variance"},
+        {"vattention:epsilon=0", SL_ERR_ARG, "0.0001"},
+        {"bernoulli+dense", SL_ERR_UNSUPPORTED, "sample values"},
+        {"bernoulli+santa-is", SL_ERR_UNSUPPORTED, "sample values"},
+        {"santa+santa", SL_ERR_UNSUPPORTED, "no score method"},
+        {"bernoulli+", SL_ERR_ARG, "unknown method"},
+        {"bernoulli+santa-prop:B=8", SL_ERR_ARG, "\"B\""},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         sl_attn_spec spec;
@@ -144,13 +166,57 @@ static void listing(void) {
     free(text);
 }
 
+// One and many threads, alone and in a ragged batch of 16: the same bits.
+static void check_bits(ref_cache *c, const char *attn) {
+    size_t row = (size_t)c->geom.n_heads * c->geom.head_dim, bytes = c->n_seqs * row * sizeof(float);
+    int threads = omp_get_max_threads();
+    float *want = malloc(bytes);
+    ref_decode(c, attn, 0, c->n_seqs, 9, 2);
+    memcpy(want, c->out, bytes);
+    for (size_t i = 0; i < c->n_seqs * row; i++)
+        if (!isfinite(want[i])) FAIL("%s: output %zu is not finite", attn, i);
+    omp_set_num_threads(1);
+    ref_decode(c, attn, 0, c->n_seqs, 9, 2);
+    omp_set_num_threads(threads);
+    if (memcmp(want, c->out, bytes)) FAIL("%s: one thread gives other bits", attn);
+    for (int s = 0; s < c->n_seqs; s++) {
+        memset(c->out, 0xff, bytes);
+        ref_decode(c, attn, s, 1, 9, 2);
+        if (memcmp(want + s * row, c->out + s * row, row * sizeof *want))
+            FAIL("%s: sequence %d alone gives other bits", attn, s);
+    }
+    free(want);
+}
+
+// Every method of the registry, and what parameters change the path of.
+static void same_bits(void) {
+    static const char *const more[] = {
+        "santa-pps:epsilon=0.3",
+        "santa-pps:pps=sys",
+        "santa-pps:budget=variance",
+        "santa-is:proposal=int3",
+        "santa-is:proposal=int8:S=40",
+        "dense-q:bits=3",
+        "quest:tokens=128",
+        "magicpig:K=6:L=40:hits=1",
+        "vattention:sink=16:window=16",
+        "streaming:window=100",
+        "bernoulli:bernoulli-sampling=iid",
+        "bernoulli-group:B=4+santa-prop:S=32",
+        "bernoulli:B=4+santa-pps:S=32",
+        "vattention:predictor=quest:sink=16:window=16",
+        "vattention:bound=hoeffding:sink=16:window=16",
+    };
+    int n[16];
+    for (int i = 0; i < 16; i++) n[i] = ((const int[]){1, 31, 255, 256, 257, 1023, 1025, 2000})[i % 8] + i / 8;
+    ref_cache c = ref_cache_new(8, 2, 64, 16, n, 2, test_seed);
+    for (int i = 0; sl_attn_methods[i]; i++) check_bits(&c, sl_attn_methods[i]->name);
+    for (size_t i = 0; i < sizeof more / sizeof *more; i++) check_bits(&c, more[i]);
+    ref_cache_free(&c);
+}
+
 static const test_case cases[] = {
-    {"registry", 0, registry},
-    {"values", 0, values},
-    {"refusals", 0, refusals},
-    {"plan-rules", 0, plan_rules},
-    {"schedules", 0, schedules},
-    {"listing", 0, listing},
-    {0},
+    {"registry", 0, registry},   {"values", 0, values},   {"refusals", 0, refusals},   {"plan-rules", 0, plan_rules},
+    {"schedules", 0, schedules}, {"listing", 0, listing}, {"same-bits", 0, same_bits}, {0},
 };
 const test_suite suite_attention = {"attention", cases};

@@ -5,7 +5,6 @@
 #include "tests/test.h"
 
 #include <math.h>
-#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -457,32 +456,6 @@ static void compositions(void) {
     free(x);
 }
 
-static void equal_bits(void) { // 1 and many threads, alone and in a ragged batch
-    static const char *const attn[] = {"bernoulli:B=4", "bernoulli-group:B=4", "bernoulli:B=3:bernoulli-sampling=iid",
-                                       "bernoulli-group:B=4+santa-prop:S=32", "bernoulli:B=4+santa-pps:S=32"};
-    static const int n[] = {1, 1500, 31, 256, 257, 3000, 255};
-    enum { ROW = 8 * 64 };
-    int threads = omp_get_max_threads();
-    float want[7 * ROW];
-    for (int m = 0; m < 5; m++) {
-        ref_cache c = ref_cache_new(8, 2, 64, 7, n, 1, test_seed);
-        omp_set_num_threads(1);
-        ref_decode(&c, attn[m], 0, 7, 11, 1);
-        memcpy(want, c.out, sizeof want);
-        memset(c.out, 0, sizeof want);
-        omp_set_num_threads(7);
-        ref_decode(&c, attn[m], 0, 7, 11, 1);
-        omp_set_num_threads(threads);
-        CHECK(!memcmp(want, c.out, sizeof want));
-        memset(c.out, 0, sizeof want);
-        for (int s = 0; s < 7; s++) ref_decode(&c, attn[m], s, 1, 11, 1);
-        CHECK(!memcmp(want, c.out, sizeof want));
-        ref_decode(&c, attn[m], 1, 1, 12, 1);
-        CHECK(memcmp(want + ROW, c.out + ROW, ROW * sizeof(float))); // another seed
-        ref_cache_free(&c);
-    }
-}
-
 static const test_case cases[] = {
     {"counts", 0, counts},
     {"scores", 0, scores},
@@ -494,7 +467,6 @@ static const test_case cases[] = {
     {"exact-counts", 0, exact_counts},
     {"zero-query", 0, zero_query},
     {"compositions", 0, compositions},
-    {"equal-bits", 0, equal_bits},
     {0},
 };
 const test_suite suite_bernoulli = {"bernoulli", cases};

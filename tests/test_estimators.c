@@ -7,7 +7,6 @@
 #include "tests/weights.h"
 
 #include <math.h>
-#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -291,32 +290,6 @@ static void near_dense(void) {
     }
 }
 
-static void same_bits(void) { // one and many threads; alone and in a ragged batch of 16
-    int n[16];
-    for (int i = 0; i < 16; i++) n[i] = ((const int[]){1, 31, 255, 256, 257, 1023, 1025, 2000})[i % 8] + i / 8;
-    ref_cache c = ref_cache_new(8, 2, 64, 16, n, 2, test_seed);
-    enum { ROW = 8 * 64 };
-    float *want = malloc(16 * ROW * sizeof *want);
-    int threads = omp_get_max_threads();
-    for (int m = -1; m < N_METHODS; m++) {
-        const char *name = m < 0 ? "dense" : names[m];
-        ref_decode(&c, name, 0, 16, 9, 2);
-        memcpy(want, c.out, 16 * ROW * sizeof *want);
-        omp_set_num_threads(1);
-        ref_decode(&c, name, 0, 16, 9, 2);
-        omp_set_num_threads(threads);
-        if (memcmp(want, c.out, 16 * ROW * sizeof *want)) FAIL("%s: one thread gives other bits", name);
-        for (int s = 0; s < 16; s++) {
-            memset(c.out, 0xff, 16 * ROW * sizeof *c.out);
-            ref_decode(&c, name, s, 1, 9, 2);
-            if (memcmp(want + s * ROW, c.out + s * ROW, ROW * sizeof *want))
-                FAIL("%s: sequence %d alone gives other bits", name, s);
-        }
-    }
-    free(want);
-    ref_cache_free(&c);
-}
-
 // Different seeds, layers, heads, positions and sequences: uniform numbers must be unrelated. Over M pairs the mean product of
 // centred uniforms has standard deviation 1 / (12 sqrt(M)); 5 of them.
 static void independent_streams(void) {
@@ -361,7 +334,6 @@ static const test_case cases[] = {
     {"variances", 0, variances},
     {"one-hot-is-exact", 0, one_hot_is_exact},
     {"near-dense", 0, near_dense},
-    {"same-bits", 0, same_bits},
     {"independent-streams", 0, independent_streams},
     {"stats", 0, stats},
     {0},

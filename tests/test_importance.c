@@ -12,14 +12,6 @@
 
 static sl_error err;
 
-static double error_of(const ref_cache *c, int head) {
-    static double p[33000];
-    double mu[128];
-    int dim = c->geom.head_dim;
-    ref_attention(c, 0, head, c->q + head * dim, c->seqs[0].n_tokens, p, mu);
-    return ref_relative(c->out + head * dim, mu, dim);
-}
-
 static void set_key(ref_cache *c, int h, int j, int d, double x) {
     ((bf16 *)ref_k_row(c, 0, h, j))[d] = sl_f32_to_bf16((float)x);
 }
@@ -107,7 +99,7 @@ static void keys_beyond_f16(void) {
             for (int h = 0; h < 2; h++) check_page(&c, sl_attn_kernels_named("portable"), need, bits[b], 0, h);
             snprintf(attn, sizeof attn, "santa-is:S=600:proposal=int%d", bits[b]);
             ref_decode(&c, attn, 0, 1, 1, 0);
-            for (int head = 0; head < 4; head++) CHECK(error_of(&c, head) < 1e-5);
+            for (int head = 0; head < 4; head++) CHECK(ref_error(&c, 0, head) < 1e-5);
         }
         ref_cache_free(&c);
     }
@@ -150,7 +142,7 @@ static void a_heavy_newest_page(void) {
     ref_decode(&c, "santa-is:S=10", 0, 1, 1, 0);
     for (int head = 0; head < 2; head++) {
         CHECK_INT(c.reports[head].samples, 10 + 18);
-        CHECK(error_of(&c, head) < 1e-5);
+        CHECK(ref_error(&c, 0, head) < 1e-5);
     }
     ref_cache_free(&c);
 }

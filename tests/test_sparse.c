@@ -18,13 +18,6 @@ static double dot_bf16(const float *q, const bf16 *k, int dim) {
     return sum;
 }
 
-static double error_of(const ref_cache *c, int s, int head) {
-    double p[2000], mu[256];
-    int dim = c->geom.head_dim;
-    ref_attention(c, s, head, c->queries[s].q + head * dim, c->seqs[s].n_tokens, p, mu);
-    return ref_relative(c->queries[s].out + head * dim, mu, dim);
-}
-
 // ---- Quest: which units are read ----
 
 // The largest score within a unit's channel bounds, in log2 units.
@@ -100,7 +93,7 @@ static void whole_budget_ignores_bounds(void) {
     ref_decode(&c, "quest:tokens=1008", 0, 1, 1, 0);
     for (int head = 0; head < 8; head++) {
         CHECK_INT(c.reports[head].v_rows, N);
-        CHECK(error_of(&c, 0, head) < 1e-5);
+        CHECK(ref_error(&c, 0, head) < 1e-5);
     }
     ref_cache_free(&c);
 }
@@ -273,14 +266,14 @@ static void one_hit_tends_to_dense(void) {
     ref_cache c = ref_cache_new(8, 2, 64, 4, lengths, 1, test_seed);
     ref_decode(&c, "magicpig:K=1:L=200:hits=1", 0, 4, 1, 0);
     for (int s = 0; s < 4; s++)
-        for (int head = 0; head < 8; head++) CHECK(error_of(&c, s, head) < 1e-5);
+        for (int head = 0; head < 8; head++) CHECK(ref_error(&c, s, head) < 1e-5);
     double last = INFINITY; // and on the way there the error falls
     for (int L = 4; L <= 256; L *= 4) {
         char attn[48];
         double sum = 0;
         snprintf(attn, sizeof attn, "magicpig:K=6:L=%d:hits=1", L);
         ref_decode(&c, attn, 3, 1, 1, 0);
-        for (int head = 0; head < 8; head++) sum += pow(error_of(&c, 3, head), 2);
+        for (int head = 0; head < 8; head++) sum += pow(ref_error(&c, 3, head), 2);
         if (!(sum < last)) FAIL("L=%d: squared error %g, before %g", L, sum, last);
         last = sum;
     }

@@ -5,7 +5,6 @@
 #include "tests/weights.h"
 
 #include <math.h>
-#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -441,30 +440,6 @@ static void hoeffding_asks_for_more(void) {
     lab_close(l);
 }
 
-static void same_bits(void) {
-    static const char *const methods[] = {"vattention:sink=16:window=16", "vattention:predictor=quest:sink=16:window=16",
-                                          "vattention:bound=hoeffding:sink=16:window=16"};
-    static const int n[6] = {1, 31, 255, 256, 257, 1500};
-    ref_cache c = ref_cache_new(8, 2, 64, 6, n, 2, test_seed);
-    enum { ROW = 8 * 64 };
-    float want[6 * ROW];
-    int threads = omp_get_max_threads();
-    for (int m = 0; m < 3; m++) {
-        ref_decode(&c, methods[m], 0, 6, 9, 2);
-        memcpy(want, c.out, sizeof want);
-        omp_set_num_threads(1);
-        ref_decode(&c, methods[m], 0, 6, 9, 2);
-        omp_set_num_threads(threads);
-        if (memcmp(want, c.out, sizeof want)) FAIL("%s: one thread gives other bits", methods[m]);
-        for (int s = 0; s < 6; s++) {
-            ref_decode(&c, methods[m], s, 1, 9, 2);
-            if (memcmp(want + s * ROW, c.out + s * ROW, ROW * sizeof *want))
-                FAIL("%s: sequence %d alone gives other bits", methods[m], s);
-        }
-    }
-    ref_cache_free(&c);
-}
-
 static const test_case cases[] = {
     {"small-contexts-are-dense", 0, small_contexts_are_dense},
     {"uniform-sample", 0, uniform_sample},
@@ -477,7 +452,6 @@ static const test_case cases[] = {
     {"coverage-output", 0, coverage_output},
     {"error-follows-epsilon", 0, error_follows_epsilon},
     {"hoeffding-asks-for-more", 0, hoeffding_asks_for_more},
-    {"same-bits", 0, same_bits},
     {0},
 };
 const test_suite suite_vattention = {"vattention", cases};
