@@ -84,24 +84,27 @@ def slopes(found, kinds):
 
 
 def plot(path, rows, title):
-    """Mean error against KV bytes read, log-log, a line for each method."""
+    """Mean error against V rows a head and against KV bytes read, log-log, a line for each method; the data beside it."""
     lines = collections.defaultdict(list)
     for r in rows:
-        lines[re.sub(r":(S|k|L|B|window|tokens|p|epsilon)=[\d.]+", "", r["attn"], count=1)].append((r["bytes"], r["mean"]))
+        name = re.sub(r":(S|k|L|B|bits|window|tokens|p)=[\d.]+", "", r["attn"], count=1)
+        name = re.sub(r":epsilon=[\d.]+", ":epsilon", name)
+        lines[name].append((r["rows"], 100 * r["bytes"], r["mean"]))
     data = os.path.splitext(path)[0] + ".dat"
     with open(data, "w") as f:
         for name, points in lines.items():
-            f.write(f'"{name}"\n' + "".join(f"{100 * x:.4g} {y:.4g}\n" for x, y in sorted(points) if y > 0) + "\n\n")
-    kind = "svg" if path.endswith(".svg") else "png"
-    script = f"""set terminal {kind} size 1000,700
+            f.write(f'"{name}"\n' + "".join(f"{x:.4g} {y:.4g} {e:.4g}\n" for x, y, e in sorted(points)) + "\n\n")
+    curves = f"for [i=0:{len(lines) - 1}] '{data}' index i using {{}}:3 with linespoints lc i pt i {{}}"
+    script = f"""set terminal {'svg' if path.endswith('.svg') else 'png'} size 1300,650
 set output '{path}'
+set multiplot layout 1,2 title '{title}: mean relative error of a head'
 set logscale xy
 set grid
+set xlabel 'rows of V a head'
+plot {curves.format(1, "notitle")}
 set key outside right
-set title '{title}'
 set xlabel 'KV bytes read, % of dense attention'
-set ylabel 'mean relative error of a head'
-plot for [i=0:{len(lines) - 1}] '{data}' index i using 1:2 with linespoints title columnheader(1)
+plot {curves.format(2, "title columnheader(1)")}
 """
     subprocess.run(["gnuplot"], input=script, text=True, check=True)
 
@@ -146,7 +149,7 @@ def main():
     p.add_argument("-t", "--threads", type=int, default=0)
     p.add_argument("-o", "--output", choices=("md", "json"), default="md")
     p.add_argument("--render", metavar="FILE.json", help="only print (and plot) a result that -o json wrote")
-    p.add_argument("--plot", metavar="FILE.svg", help="mean error against bytes read; the data file is kept beside it")
+    p.add_argument("--plot", metavar="FILE.svg", help="mean error against rows and bytes; the data file is kept beside it")
     a = p.parse_args()
     if a.render:
         with open(a.render) as f:
