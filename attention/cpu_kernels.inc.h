@@ -195,35 +195,55 @@ static void quantise_query(const float *q, const f16 *step, const f16 *zero, int
     memset(out->low + head_dim, 0, SL_QUANT_DIM - head_dim);
 }
 
-// acc += sum over the 4 bytes of a lane, codes unsigned (below 16), q signed.
-SIMD_INLINE vi dot4(vi acc, vi codes, int32_t q) {
+// Sums over the 4 bytes of a lane of codes (unsigned, below 16) times q (signed). With vector instructions they stay in pairs
+// of 16-bit sums for FLUSH words: 8 * 2 * 15 * 127 < 2^15.
+enum { FLUSH = 8 };
 #if defined(__AVX512F__)
-    __m512i pairs = _mm512_maddubs_epi16((__m512i)codes, _mm512_set1_epi32(q));
-    return acc + (vi)_mm512_madd_epi16(pairs, _mm512_set1_epi16(1));
-#elif defined(__AVX2__)
-    __m256i pairs = _mm256_maddubs_epi16((__m256i)codes, _mm256_set1_epi32(q));
-    return acc + (vi)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
-#else
-    for (int t = 0; t < 4; t++) acc += ((codes >> (8 * t)) & 0xff) * (int32_t)(int8_t)(q >> (8 * t));
-    return acc;
-#endif
+typedef __m512i pair_sums;
+SIMD_INLINE pair_sums add_products(pair_sums sums, vi codes, int32_t q) {
+    return _mm512_add_epi16(sums, _mm512_maddubs_epi16((__m512i)codes, _mm512_set1_epi32(q)));
 }
+SIMD_INLINE vi lane_sums(pair_sums sums) {
+    return (vi)_mm512_madd_epi16(sums, _mm512_set1_epi16(1));
+}
+#elif defined(__AVX2__)
+typedef __m256i pair_sums;
+SIMD_INLINE pair_sums add_products(pair_sums sums, vi codes, int32_t q) {
+    return _mm256_add_epi16(sums, _mm256_maddubs_epi16((__m256i)codes, _mm256_set1_epi32(q)));
+}
+SIMD_INLINE vi lane_sums(pair_sums sums) {
+    return (vi)_mm256_madd_epi16(sums, _mm256_set1_epi16(1));
+}
+#else
+typedef vi pair_sums;
+SIMD_INLINE pair_sums add_products(pair_sums sums, vi codes, int32_t q) {
+    for (int t = 0; t < 4; t++) sums += ((codes >> (8 * t)) & 0xff) * (int32_t)(int8_t)(q >> (8 * t));
+    return sums;
+}
+SIMD_INLINE vi lane_sums(pair_sums sums) {
+    return sums;
+}
+#endif
 
 // Adds the dot products of VW rows with one plane of `width`-bit codes for n_heads queries; rows: the plane's first 64-byte
 // unit.
 SIMD_INLINE void dot_plane(const uint8_t *rows, int width, int head_dim, const int8_t *const *q, int n_heads, vi *acc) {
     int steps = 8 / width, n_units = (head_dim + 4 * steps - 1) / (4 * steps);
-    for (int u = 0; u < n_units; u++) {
-        vi x;
-        memcpy(&x, rows + (size_t)u * 64, sizeof x);
-        for (int t = 0; t < steps; t++) {
-            vi codes = (x >> (width * t)) & (((1 << width) - 1) * 0x01010101);
-            for (int h = 0; h < n_heads; h++) {
-                int32_t word;
-                memcpy(&word, q[h] + 4 * (u * steps + t), sizeof word);
-                acc[h] = dot4(acc[h], codes, word);
+    for (int from = 0; from < n_units; from += FLUSH / steps) {
+        pair_sums sums[4] = {{0}};
+        for (int u = from; u < from + FLUSH / steps && u < n_units; u++) {
+            vi x;
+            memcpy(&x, rows + (size_t)u * 64, sizeof x);
+            for (int t = 0; t < steps; t++) {
+                vi codes = (x >> (width * t)) & (((1 << width) - 1) * 0x01010101);
+                for (int h = 0; h < n_heads; h++) {
+                    int32_t word;
+                    memcpy(&word, q[h] + 4 * (u * steps + t), sizeof word);
+                    sums[h] = add_products(sums[h], codes, word);
+                }
             }
         }
+        for (int h = 0; h < n_heads; h++) acc[h] += lane_sums(sums[h]);
     }
 }
 
@@ -279,6 +299,21 @@ static void score_quantised(const sl_quant_query *q, int group, const uint8_t *p
 }
 
 // ---- stored weights ----
+
+static uint32_t at_least(const bf16 *w, bf16 least) {
+#if defined(__AVX512F__)
+    return _mm512_cmpge_epu16_mask(_mm512_loadu_si512(w), _mm512_set1_epi16((short)least));
+#elif defined(__AVX2__)
+    __m256i limit = _mm256_set1_epi16((short)least), x = _mm256_loadu_si256((const __m256i *)w),
+            y = _mm256_loadu_si256((const __m256i *)(w + 16));
+    x = _mm256_cmpeq_epi16(_mm256_max_epu16(x, limit), x), y = _mm256_cmpeq_epi16(_mm256_max_epu16(y, limit), y);
+    return (uint32_t)_mm256_movemask_epi8(_mm256_permute4x64_epi64(_mm256_packs_epi16(x, y), 0xd8));
+#else
+    uint32_t mask = 0;
+    for (int i = 0; i < SL_BLOCK; i++) mask |= (uint32_t)(w[i] >= least) << i;
+    return mask;
+#endif
+}
 
 SIMD_INLINE void weigh_block(const float *s, bf16 *w, int16_t *ref, uint64_t *mass) {
     vf top = v_load(s);
@@ -458,6 +493,7 @@ const sl_attn_kernels PASTE(sl_attn_kernels_, SL_ISA) = {
     .quantise_query = quantise_query,
     .score_quantised = score_quantised,
     .weigh = weigh,
+    .at_least = at_least,
     .attend = attend,
     .gather = gather,
     .widen = widen,

@@ -54,6 +54,8 @@ typedef struct sl_attn_kernels {
     // Stored weights (stages.h) of one head's n_rows scores: w, ref and the blocks' in-block mass are filled up to
     // round_up(n_rows, 32), zero past n_rows.
     void (*weigh)(const float *score, int n_rows, bf16 *w, int16_t *ref, uint64_t *mass);
+    // Bit i: w[i] >= least, of a block's 32 stored weights (as integers they order as numbers do).
+    uint32_t (*at_least)(const bf16 *w, bf16 least);
     // One step of online softmax over n_rows <= 256 rows for `group` heads: o = sum 2^(s-m) v, l = sum 2^(s-m), m the largest
     // s so far. score: [group][stride]; v: [n_rows][head_dim]; m, l: [group], start -inf and 0; o: [group][head_dim], start 0.
     void (*attend)(const float *score, int stride, int group, const bf16 *v, int n_rows, int head_dim, float *m, float *l,

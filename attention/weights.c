@@ -104,22 +104,29 @@ static int block_ranks(const sl_weights *wt, int b, int last, int *base, int *le
 }
 
 static void count_ranks(const sl_weights *wt, int last, int32_t count[N_RANKS]) {
+    const sl_attn_kernels *kernels = sl_attn_kernels_best();
     memset(count, 0, (size_t)(last + 1) * sizeof *count);
     for (int b = 0, base, least; b < wt->n_blocks; b++) {
         if (!block_ranks(wt, b, last, &base, &least)) continue;
-        for (const bf16 *w = wt->w + (size_t)b * SL_BLOCK, *end = w + SL_BLOCK; w < end; w++)
-            if (*w >= least) count[base - *w < last ? base - *w : last]++;
+        const bf16 *w = wt->w + (size_t)b * SL_BLOCK;
+        for (uint32_t mask = kernels->at_least(w, (bf16)least); mask; mask &= mask - 1) {
+            int rank = base - w[__builtin_ctz(mask)];
+            count[rank < last ? rank : last]++;
+        }
     }
 }
 
 // Rows above rank `cut`, and the first `at_cut` of it.
 static int collect(const sl_weights *wt, int cut, int at_cut, int32_t *rows) {
+    const sl_attn_kernels *kernels = sl_attn_kernels_best();
     int n = 0;
     for (int b = 0, base, least; b < wt->n_blocks; b++) {
         if (!block_ranks(wt, b, cut, &base, &least)) continue;
         const bf16 *w = wt->w + (size_t)b * SL_BLOCK;
-        for (int i = 0; i < SL_BLOCK; i++)
-            if (w[i] >= least && (base - w[i] < cut || at_cut-- > 0)) rows[n++] = b * SL_BLOCK + i;
+        for (uint32_t mask = kernels->at_least(w, (bf16)least); mask; mask &= mask - 1) {
+            int i = __builtin_ctz(mask);
+            if (base - w[i] < cut || at_cut-- > 0) rows[n++] = b * SL_BLOCK + i;
+        }
     }
     return n;
 }

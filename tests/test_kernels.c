@@ -333,10 +333,28 @@ static void count_matches(void) {
     }
 }
 
+static void at_least(void) {
+    static const char *const isas[] = {"portable", "avx2", "avx512"};
+    uint64_t seed = test_seed;
+    for (int i = 0; i < 3; i++) {
+        const sl_attn_kernels *k = sl_attn_kernels_named(isas[i]);
+        for (int round = 0; k && round < 200; round++) {
+            bf16 w[SL_BLOCK], least = round ? (bf16)(test_uniform(&seed) * 0x3f81) : 0x3f80;
+            uint32_t want = 0;
+            for (int j = 0; j < SL_BLOCK; j++) {
+                w[j] = j % 5 ? (bf16)(test_uniform(&seed) * 0x3f81) : least;
+                want |= (uint32_t)(w[j] >= least) << j;
+            }
+            CHECK_INT(k->at_least(w, least), want);
+        }
+    }
+}
+
 static const test_case cases[] = {
     {"score", 0, score},
     {"score-features", 0, score_features},
     {"weigh", 0, weigh},
+    {"at-least", 0, at_least},
     {"attend", 0, attend},
     {"gather", 0, gather},
     {"count-matches", 0, count_matches},
