@@ -36,7 +36,9 @@ typedef struct memory {
 } memory;
 
 static size_t state(const sl_attn_geom *g, const sl_attn_spec *spec) {
-    int plans = sl_budget_wanted(spec) || (sl_attn_has(spec, "delta") && sl_composition_of(spec).draw->size_power);
+    int certifies =
+        sl_attn_has(spec, "epsilon") && sl_attn_get(spec, "epsilon") > 0 && sl_composition_of(spec).draw->size_power;
+    int plans = sl_budget_wanted(spec) || certifies;
     return plans ? sizeof(memory) + (size_t)g->n_heads * g->head_dim * sizeof(float) : 0;
 }
 
