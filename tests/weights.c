@@ -1,5 +1,6 @@
 // tests/weights.c - see weights.h.
 #include "tests/weights.h"
+#include "engine/backend.h"
 #include "tests/test.h"
 
 #include <math.h>
@@ -9,6 +10,9 @@ const shape shapes[] = {FLAT, PEAKED, ONE_HOT, GAPS};
 const int lengths[] = {1, 31, 255, 256, 257, 2500, 32768, 32769};
 
 sample sample_new(int n, shape kind, uint64_t seed) {
+    sl_error err;
+    const sl_backend *backend;
+    CHECK_OK(sl_cpu_init(0, &backend, &err), err); // picks the kernels
     sample s = {.wt = {.n = n, .n_blocks = (n + SL_BLOCK - 1) / SL_BLOCK}};
     int blocks = s.wt.n_blocks;
     float *score = malloc((blocks * SL_BLOCK + 16) * sizeof *score);
