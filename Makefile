@@ -3,6 +3,9 @@
 #   SAN=1      AddressSanitizer and UndefinedBehaviorSanitizer, in build/san
 #   DEBUG=1    -O0 -g, in build/debug
 #   CC, CXX, NVCC, PYTHON  the tools to use
+#   CUDA=0     leave CUDA out where nvcc is found
+#   CUDA_ARCH="80 90a"  compute capabilities to build for, instead of all
+#   PORTABLE=1 in build/portable, a binary to carry elsewhere: needs glibc, libstdc++, cuBLAS and the file that lies beside it
 
 CC      ?= cc
 CXX     ?= c++
@@ -15,6 +18,9 @@ ifdef SAN
 BUILD   := build/san
 OPT     := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 endif
+ifdef PORTABLE
+BUILD   := build/portable
+endif
 ifdef DEBUG
 BUILD   := build/debug
 OPT     := -O0 -g
@@ -26,11 +32,28 @@ CPPFLAGS := -I. -MMD -MP
 CFLAGS   := -std=c11 -D_GNU_SOURCE= -Wall -Wextra -Werror -fopenmp -ffp-contract=off $(OPT)
 CXXFLAGS := -std=c++17 -Wall -Wextra -Werror $(OPT)
 LDLIBS   := -ljansson -lpcre2-8 -lsentencepiece -lopenblas -lstdc++ -lm -fopenmp
+ifdef PORTABLE # Debian has no static SentencePiece: its library goes beside the binary
+LDLIBS   := -Wl,-Bstatic -ljansson -lpcre2-8 -lopenblas -lgomp -lgfortran -lquadmath -Wl,-Bdynamic -lsentencepiece \
+    -Wl,-rpath,'$$ORIGIN' -lstdc++ -lm -lpthread
+endif
 
 LIB_SRC  := $(wildcard engine/*.c engine/cpu/*.c attention/*.c tokenizer/*.c tokenizer/*.cc models/*.c)
 CLI_SRC  := $(wildcard engine/cli/*.c)
 TEST_SRC := $(wildcard tests/*.c)
-CUDA_SRC := $(wildcard engine/cuda/*.cu attention/*.cu)
+
+# CUDA is built in where nvcc and cuBLAS are found.
+CUDA_HOME := $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC) 2>/dev/null)))
+CUDA      ?= $(if $(wildcard $(CUDA_HOME)/include/cublasLt.h),1,0)
+CUDA_ARCH ?= 80 86 89 90a
+ifeq ($(CUDA),1)
+LIB_SRC   += $(wildcard engine/cuda/*.c engine/cuda/*.cu attention/*.cu)
+CPPFLAGS  += -DSLEIGH_CUDA -I$(CUDA_HOME)/include
+LDLIBS    += -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcublasLt -lcudart_static -lrt -ldl -lpthread -lstdc++
+# Machine code for each, and PTX of the last plain one for GPUs to come.
+NVCCFLAGS := -std=c++17 -O3 -lineinfo -Xcompiler -Wall,-Wextra \
+    $(foreach a,$(CUDA_ARCH),-gencode=arch=compute_$(a),code=sm_$(a)) \
+    $(foreach a,$(lastword $(filter-out %a,$(CUDA_ARCH))),-gencode=arch=compute_$(a),code=compute_$(a))
+endif
 
 # One source, one object per instruction set; which one runs is decided at run time.
 AVX2   := -mavx2 -mfma -mf16c
@@ -43,10 +66,10 @@ LIB_OBJ  := $(patsubst %,$(BUILD)/%.o,$(LIB_SRC))
 CLI_OBJ  := $(patsubst %,$(BUILD)/%.o,$(CLI_SRC))
 TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(TEST_SRC))
 
-.PHONY: all demo test check bench setup cuda format clean help
+.PHONY: all demo test check bench setup format clean help
 .DEFAULT_GOAL := all
 
-all: $(BUILD)/sleigh $(BUILD)/sleigh-test ## build the binary, the library and the tests
+all: $(BUILD)/sleigh $(BUILD)/sleigh-test $(if $(PORTABLE),$(BUILD)/libsentencepiece.so.0) ## build the binary, the library and the tests
 
 # Set-up runs first, in a make of its own, so that the build below finds what it installed.
 demo: ## set up, build, and answer needle questions with dense and sampled attention
@@ -68,8 +91,6 @@ bench: $(BUILD)/sleigh ## measure decode and prefill of the embedded model at 8k
 setup: ## install the packages that the build needs (apt, as root)
 	@scripts/setup.sh
 
-cuda: $(patsubst %,$(BUILD)/%.o,$(CUDA_SRC)) ## compile the CUDA sources
-
 $(BUILD)/libsleigh.a: $(LIB_OBJ)
 	@rm -f $@
 	@echo "  AR   $@"; $(AR) rcs $@ $^
@@ -79,6 +100,9 @@ $(BUILD)/sleigh: $(CLI_OBJ) $(BUILD)/libsleigh.a
 
 $(BUILD)/sleigh-test: $(TEST_OBJ) $(BUILD)/libsleigh.a
 	@echo "  LINK $@"; $(CC) $(OPT) -o $@ $^ $(LDLIBS)
+
+$(BUILD)/libsentencepiece.so.0:
+	@cp $$($(CC) -print-file-name=$(@F)) $@
 
 $(BUILD)/%_avx2.c.o: CFLAGS += $(AVX2)
 $(BUILD)/%_avx512.c.o: CFLAGS += $(AVX512)
@@ -94,7 +118,7 @@ $(BUILD)/%.cc.o: %.cc Makefile
 
 $(BUILD)/%.cu.o: %.cu Makefile
 	@mkdir -p $(@D)
-	@echo "  NVCC $<"; $(NVCC) -I. -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -c $< -o $@
+	@echo "  NVCC $<"; $(NVCC) $(CPPFLAGS) $(NVCCFLAGS) -c $< -o $@
 
 format: ## clang-format over our own C
 	clang-format -i $(LIB_SRC) $(CLI_SRC) $(TEST_SRC) $(wildcard */*.h */*/*.h)

@@ -28,9 +28,10 @@ typedef struct sl_weight {
     int n_rows, n_cols;
 } sl_weight;
 
-// One row of a step: a token of some sequence.
+// One row of a step: a token of some sequence. On CUDA an array of them lies in device memory.
 typedef struct sl_row {
     int32_t position;
+    uint32_t sequence;    // keys the random numbers
     const int32_t *pages; // of its sequence; row `position` is written by rope_append
 } sl_row;
 

@@ -6,6 +6,10 @@
 #ifndef SLEIGH_ERROR_H
 #define SLEIGH_ERROR_H
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef enum {
     SL_OK = 0,
     SL_ERR_IO = -1,          // the operating system refused: open, read, write, mmap
@@ -14,6 +18,7 @@ typedef enum {
     SL_ERR_ARG = -4,         // a caller's value is out of range or unknown
     SL_ERR_MEMORY = -5,      // memory or KV pages ran out
     SL_ERR_CONTEXT = -6,     // more tokens than the context holds
+    SL_ERR_DEVICE = -7,      // the GPU or its driver failed
 } sl_err;
 
 typedef struct sl_error {
@@ -26,5 +31,9 @@ __attribute__((format(printf, 3, 4))) int sl_fail(sl_error *e, sl_err code, cons
 
 __attribute__((noreturn)) void sl_check_failed(const char *file, int line, const char *what);
 #define SL_CHECK(cond) ((cond) ? (void)0 : sl_check_failed(__FILE__, __LINE__, #cond))
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -1,5 +1,6 @@
 // tests/main.c - the runner of test.h. Each case runs in this process; a failed check jumps back here.
 #define _GNU_SOURCE
+#include "tests/gpu.h"
 #include "tests/test.h"
 
 #include <math.h>
@@ -81,7 +82,7 @@ double test_normal(uint64_t *state) { // Box and Muller
 }
 
 static int missing(int needs) { // 1: skipped, with the reason set
-    if (needs & NEEDS_GPU) return snprintf(reason, sizeof reason, "needs a GPU build and a GPU");
+    if ((needs & NEEDS_GPU) && !gpu_present()) return snprintf(reason, sizeof reason, "needs a GPU build and a GPU");
     if ((needs & NEEDS_SHARED) && access(test_shared(), R_OK))
         return snprintf(reason, sizeof reason, "needs %s (set SLEIGH_SHARED)", test_shared());
     return 0;
@@ -95,6 +96,7 @@ static int run_case(const test_case *c) {
         result = PASSED;
     }
     remove_tmp();
+    gpu_free_all();
     return result;
 }
 

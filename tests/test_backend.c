@@ -182,7 +182,7 @@ static void rope_append(void) {
         int32_t pages[PAGES] = {[0] = 2, [1] = 0, [511] = 1};
         sl_row rows[4];
         for (int i = 0; i < half; i++) inv_freq[i] = 1 / powf(500000, 2.0f * i / dim);
-        for (int r = 0; r < 4; r++) rows[r] = (sl_row){positions[r], pages};
+        for (int r = 0; r < 4; r++) rows[r] = (sl_row){.position = positions[r], .pages = pages};
         be->rope_append(&(sl_rope){dim, inv_freq}, rows, 4, HEADS, KV, q, k, v, cache, v_cache);
         for (int r = 0; r < 4; r++)
             for (int i = 0; i < half; i++) {

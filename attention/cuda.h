@@ -1,0 +1,64 @@
+// attention/cuda.h - the contract of an attention method on CUDA: the counterpart of sl_attn_ops for device memory.
+//
+// All pointers are the device's. Everything that changes from step to step (lengths, page tables, positions) is read from device
+// memory, so that one captured graph of a step serves growing contexts: a launcher may depend on the number of sequences
+// and on max_kv, never on a length. Launchers return nothing; a failed launch is CUDA's last error (engine/cuda/device.h).
+#ifndef SLEIGH_ATTENTION_CUDA_H
+#define SLEIGH_ATTENTION_CUDA_H
+
+#include "attention/attention.h"
+#include "engine/backend.h"
+
+#include <cuda_runtime.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct sl_attn_cuda_decode_args {
+    const sl_attn_geom *geom;
+    const sl_attn_spec *spec;
+    int layer;
+    int n_seqs;
+    int max_kv;         // no sequence is longer, now or in a later replay of the graph
+    const sl_row *rows; // [n_seqs]: sequence i has rows[i].position + 1 rows in rows[i].pages
+    const bf16 *q;      // [n_seqs][n_heads][head_dim], after RoPE
+    bf16 *out;          // [n_seqs][n_heads][head_dim]
+    const bf16 *k, *v;  // this layer: [n_pages][n_kv_heads][256][head_dim]
+    void *ws;           // ops->workspace() bytes, zero before the first call ever, 256-byte aligned
+    cudaStream_t stream;
+} sl_attn_cuda_decode_args;
+
+// A run of consecutive tokens of one sequence: token i is at position `first` + i and sees rows [0, first + i].
+typedef struct sl_attn_cuda_prefill_args {
+    const sl_attn_geom *geom;
+    const sl_attn_spec *spec;
+    int layer;
+    int n_tokens, first;
+    int n_pages;          // of the pool: k and v have n_pages * n_kv_heads * 256 rows
+    const bf16 *q;        // [n_tokens][q_stride], the token's first n_heads * head_dim elements, after RoPE
+    size_t q_stride;      // elements from token to token, a multiple of 8
+    bf16 *out;            // [n_tokens][n_heads][head_dim]
+    const bf16 *k, *v;    // this layer: [n_pages][n_kv_heads][256][head_dim]
+    const int32_t *pages; // of the sequence
+    void *ws;
+    cudaStream_t stream;
+} sl_attn_cuda_prefill_args;
+
+typedef struct sl_attn_cuda_ops {
+    // Bytes of scratch for decoding n_seqs sequences (n_tokens == 1) or for prefill of n_tokens, of up to n_kv rows.
+    size_t (*workspace)(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv);
+    void (*decode)(const sl_attn_cuda_decode_args *args);
+    void (*prefill)(const sl_attn_cuda_prefill_args *args);
+} sl_attn_cuda_ops;
+
+// dense_decode.cu, dense_prefill.cu: head_dim 64, 80, 96, 128, groups of 1, 2, 3, 4, 8.
+size_t sl_cuda_dense_workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv);
+void sl_cuda_dense_decode(const sl_attn_cuda_decode_args *args);
+void sl_cuda_dense_prefill(const sl_attn_cuda_prefill_args *args);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
