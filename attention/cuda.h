@@ -1,7 +1,7 @@
 // attention/cuda.h - the contract of an attention method on CUDA: the counterpart of sl_attn_ops for device memory.
 //
-// All pointers are the device's. Everything that changes from step to step (lengths, page tables, positions) is read from device
-// memory, so that one captured graph of a step serves growing contexts: a launcher may depend on the number of sequences
+// All pointers are the device's. Everything that changes from step to step (lengths, page tables, positions) is read from
+// device memory, so that one captured graph of a step serves growing contexts: a launcher may depend on the number of sequences
 // and on max_kv, never on a length. Launchers return nothing; a failed launch is CUDA's last error (engine/cuda/device.h).
 #ifndef SLEIGH_ATTENTION_CUDA_H
 #define SLEIGH_ATTENTION_CUDA_H

@@ -1,4 +1,4 @@
-// engine/engine.c - sl_engine: one device's KV pages, scratch memory and attention plan.
+// engine/engine.c - sl_engine: one device's weights, KV pages, scratch memory and attention plan.
 //
 // Everything that a step needs is allocated here, for the largest step: nothing is allocated within one.
 #include "engine/internal.h"
@@ -7,73 +7,162 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEFAULT_CTX = 32768, DEFAULT_CHUNK = 512, RESERVE_BYTES = 96 << 20 };
+#ifdef SLEIGH_CUDA
+#include "engine/cuda/cuda.h"
+#endif
+
+enum { DEFAULT_CTX = 32768, DEFAULT_CHUNK = 512, DEFAULT_DEVICE_CHUNK = 2048, RESERVE_BYTES = 96 << 20 };
 
 static sl_attn_geom geometry(const sl_config *c) {
     return (sl_attn_geom){.n_layers = c->n_layers, .n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim};
 }
 
-// Bytes that this process may still take: the machine's, or its control group's where that is less.
-static size_t free_memory(void) {
-    size_t kib = 0, limit, used;
-    char line[256];
-    FILE *f = fopen("/proc/meminfo", "r");
-    while (f && fgets(line, sizeof line, f) && sscanf(line, "MemAvailable: %zu", &kib) != 1) continue;
-    if (f) fclose(f);
-    size_t bytes = kib << 10;
-    FILE *max = fopen("/sys/fs/cgroup/memory.max", "r"), *now = fopen("/sys/fs/cgroup/memory.current", "r");
-    if (max && now && fscanf(max, "%zu", &limit) == 1 && fscanf(now, "%zu", &used) == 1) {
-        size_t left = limit > used ? limit - used : 0;
-        if (left < bytes) bytes = left;
-    }
-    if (max) fclose(max);
-    if (now) fclose(now);
-    return bytes;
+// ---- the device ----
+
+enum { ON_CPU = -1 };
+
+// The GPU that a name means, or ON_CPU.
+static int parse_device(const char *device, int *index, sl_error *err) {
+    int n = 0;
+    char end;
+    *index = ON_CPU;
+#ifdef SLEIGH_CUDA
+    n = sl_cuda_count();
+#endif
+    if (!strcmp(device, "cpu") || (!strcmp(device, "auto") && n == 0)) return 0;
+    *index = 0;
+    if (strcmp(device, "auto") && strcmp(device, "cuda") && (sscanf(device, "cuda:%d%c", index, &end) != 1 || *index < 0))
+        return sl_fail(err, SL_ERR_ARG, "--device %.40s: expected auto, cpu, cuda or cuda:N", device);
+#ifdef SLEIGH_CUDA
+    if (n == 0) return sl_fail(err, SL_ERR_DEVICE, "--device %.40s: no GPU was found; use --device cpu", device);
+    if (*index < n) return 0;
+    return sl_fail(err, SL_ERR_DEVICE, "--device %.40s: there are %d GPUs: cuda:0 to cuda:%d", device, n, n - 1);
+#else
+    return sl_fail(err, SL_ERR_DEVICE, "--device %.40s: this build has no CUDA backend; use --device cpu", device);
+#endif
 }
 
-int sl_engine_largest_ctx(const sl_model *model, int n_sequences) {
+int sl_device_check(const char *device, sl_error *err) {
+    int index;
+    return parse_device(device, &index, err);
+}
+
+static int open_backend(sl_engine *e, const sl_engine_options *o, sl_error *err) {
+    int index, rc = parse_device(o->device ? o->device : "cpu", &index, err);
+    e->attend = &sl_host_attend;
+    if (!rc) rc = sl_cpu_init(o->n_threads, &e->backend, err); // threads also bring weights to a GPU
+#ifdef SLEIGH_CUDA
+    if (!rc && index != ON_CPU) {
+        e->backend = NULL;
+        e->attend = &sl_cuda_attend;
+        rc = sl_cuda_init(index, &e->backend, err);
+    }
+#endif
+    return rc;
+}
+
+// ---- what fits ----
+
+// Bytes beside the KV cache that are still to be taken on this backend.
+static size_t fixed_bytes(const sl_model *model, const sl_backend *be, int n_sequences, int max_rows) {
     const sl_config *c = &model->config;
-    size_t weights = sl_tensors_bytes(model->tensors), all = free_memory();
-    size_t room = all > weights + RESERVE_BYTES ? all - weights - RESERVE_BYTES : 0;
+    size_t weights = sl_llama_bytes(&model->llama, c), scratch = sl_llama_scratch_size(c, be, max_rows);
+    return RESERVE_BYTES + weights + scratch + 2 * (size_t)n_sequences * c->n_vocab * sizeof(float);
+}
+
+static int largest_ctx(const sl_model *model, const sl_backend *be, int n_sequences, int max_rows) {
+    const sl_config *c = &model->config;
+    size_t fixed = fixed_bytes(model, be, n_sequences, max_rows), all = be->free_memory(be);
+    size_t room = all > fixed ? all - fixed : 0;
     size_t tokens = room / sl_kv_bytes_per_token(c->n_layers, c->n_kv_heads, c->head_dim) / n_sequences;
     tokens = tokens / SL_PAGE * SL_PAGE;
     return tokens < (size_t)c->n_ctx ? (int)tokens : c->n_ctx;
 }
 
+int sl_engine_largest_ctx(const sl_model *model, int n_sequences) {
+    return largest_ctx(model, sl_cpu_backend(), n_sequences, DEFAULT_CHUNK);
+}
+
+static int no_room(const sl_engine *e, int n_ctx, int fits, sl_error *err) {
+    const sl_config *c = &e->model->config;
+    const sl_backend *be = e->backend;
+    double gib = 1 << 30, free = be->free_memory(be) / gib;
+    double fixed = fixed_bytes(e->model, be, e->n_sequences, e->max_rows) / gib;
+    double kv = (double)sl_kv_bytes_per_token(c->n_layers, c->n_kv_heads, c->head_dim) * n_ctx * e->n_sequences / gib;
+    int most = (int)((free - fixed) / kv * e->n_sequences);
+    if (fits <= 0)
+        return sl_fail(err, SL_ERR_MEMORY, "%s: weights and scratch memory need %.2f GiB, %.2f are free: %.2f GiB are missing",
+                       be->name, fixed, free, fixed - free > 0 ? fixed - free : 0.01);
+    return sl_fail(
+        err, SL_ERR_MEMORY,
+        "%s: --ctx-size %d does not fit into memory with %d sequence(s): %.2f GiB of KV cache and %.2f GiB of weights "
+        "and scratch memory, %.2f GiB free: %.2f GiB are missing. The largest that fits is --ctx-size %d, or %d "
+        "sequence(s) of %d",
+        be->name, n_ctx, e->n_sequences, kv, fixed, free, kv + fixed - free, fits, most > 0 ? most : 0, n_ctx);
+}
+
 static int choose_ctx(sl_engine *e, const sl_engine_options *o, sl_error *err) {
-    int limit = e->model->config.n_ctx, fits = sl_engine_largest_ctx(e->model, e->n_sequences);
+    int limit = e->model->config.n_ctx, fits = largest_ctx(e->model, e->backend, e->n_sequences, e->max_rows);
     if (o->n_ctx < 0 || o->n_ctx > limit)
         return sl_fail(err, SL_ERR_ARG, "--ctx-size %d: expected 1 to %d, this model's max_position_embeddings", o->n_ctx,
                        limit);
-    if (o->n_ctx > fits)
-        return sl_fail(err, SL_ERR_MEMORY,
-                       "--ctx-size %d does not fit into memory with %d sequence(s); the largest that fits is %d", o->n_ctx,
-                       e->n_sequences, fits);
     e->n_ctx = o->n_ctx ? o->n_ctx : limit < DEFAULT_CTX ? limit : DEFAULT_CTX;
+    if (fits <= 0 || o->n_ctx > fits) return no_room(e, e->n_ctx, fits, err);
     if (e->n_ctx > fits) e->n_ctx = fits;
-    if (e->n_ctx == 0) return sl_fail(err, SL_ERR_MEMORY, "no memory for a KV cache beside the weights");
     return 0;
+}
+
+// ---- life ----
+
+static int no_memory(const sl_engine *e, sl_error *err) {
+    return sl_fail(err, SL_ERR_MEMORY, "a batch of %d sequences: out of memory", e->n_sequences);
+}
+
+// The arrays of a step.
+static int new_step(sl_engine *e, sl_error *err) {
+    const sl_backend *be = e->backend;
+    size_t rows = e->max_rows, logits = (size_t)e->n_sequences * e->model->config.n_vocab * sizeof(float);
+    e->rows = calloc(rows, sizeof *e->rows);
+    e->queries = calloc(e->n_sequences, sizeof *e->queries);
+    e->logits_of = calloc(e->n_sequences, sizeof *e->logits_of);
+    if (!e->rows || !e->queries || !e->logits_of) return no_memory(e, err);
+    e->step_rows = be->is_device ? be->alloc(be, rows * sizeof *e->step_rows) : e->rows;
+    e->step_ids = be->alloc(be, rows * sizeof *e->step_ids);
+    e->step_logits = be->alloc(be, logits);
+    return e->step_rows && e->step_ids && e->step_logits ? 0 : no_memory(e, err);
+}
+
+static void free_step(sl_engine *e) {
+    const sl_backend *be = e->backend;
+    size_t rows = e->max_rows, logits = (size_t)e->n_sequences * e->model->config.n_vocab * sizeof(float);
+    if (be) {
+        if (be->is_device) be->release(be, e->step_rows, rows * sizeof *e->step_rows);
+        be->release(be, e->step_ids, rows * sizeof *e->step_ids);
+        be->release(be, e->step_logits, logits);
+        be->release(be, e->step_ws, e->step_ws_size);
+    }
+    free(e->rows);
+    free(e->queries);
+    free(e->logits_of);
 }
 
 static int init(sl_engine *e, const sl_engine_options *o, sl_error *err) {
     const sl_config *c = &e->model->config;
-    int rc = sl_cpu_init(o->n_threads, &e->backend, err);
-    if (!rc) rc = choose_ctx(e, o, err);
+    const sl_shape shape = {c->hidden, c->n_ffn, c->n_heads, c->n_kv_heads, c->head_dim};
+    int rc = open_backend(e, o, err);
     if (!rc && o->prefill_chunk < 0) rc = sl_fail(err, SL_ERR_ARG, "--ubatch-size %d: expected at least 1", o->prefill_chunk);
+    if (!rc && e->backend->supports) rc = e->backend->supports(e->backend, &shape, err);
     if (rc) return rc;
-    e->prefill_chunk = o->prefill_chunk ? o->prefill_chunk : DEFAULT_CHUNK;
-    if (e->prefill_chunk > e->n_ctx) e->prefill_chunk = e->n_ctx;
+    e->prefill_chunk = o->prefill_chunk ? o->prefill_chunk : e->backend->is_device ? DEFAULT_DEVICE_CHUNK : DEFAULT_CHUNK;
+    if (e->prefill_chunk > c->n_ctx) e->prefill_chunk = c->n_ctx;
     e->max_rows = e->prefill_chunk > e->n_sequences ? e->prefill_chunk : e->n_sequences;
+    rc = choose_ctx(e, o, err);
+    if (!rc) rc = sl_llama_place(&e->model->llama, c, e->backend, o->progress, &e->weights, err);
+    if (!rc) rc = sl_llama_scratch_new(c, e->backend, e->max_rows, &e->scratch, err);
     int n_pages = (e->n_ctx + SL_PAGE - 1) / SL_PAGE * e->n_sequences;
-    rc = sl_kv_pool_init(&e->pool, c->n_layers, c->n_kv_heads, c->head_dim, n_pages, err);
-    if (!rc) rc = sl_llama_scratch_new(c, e->max_rows, &e->scratch, err);
-    if (rc) return rc;
-    e->rows = calloc(e->max_rows, sizeof *e->rows);
-    e->queries = calloc(e->n_sequences, sizeof *e->queries);
-    e->logits = malloc((size_t)e->n_sequences * c->n_vocab * sizeof *e->logits);
-    if (!e->rows || !e->queries || !e->logits)
-        return sl_fail(err, SL_ERR_MEMORY, "a batch of %d sequences: out of memory", e->n_sequences);
-    return sl_engine_set_attention(e, o->attn, err);
+    if (!rc) rc = sl_kv_pool_init(&e->pool, e->backend, c->n_layers, c->n_kv_heads, c->head_dim, n_pages, err);
+    if (!rc) rc = new_step(e, err);
+    return rc ? rc : sl_engine_set_attention(e, o->attn, err);
 }
 
 int sl_engine_new(const sl_model *model, const sl_engine_options *options, sl_engine **out, sl_error *err) {
@@ -100,28 +189,13 @@ void sl_engine_free(sl_engine *e) {
     sl_llama_scratch_free(&e->scratch);
     sl_workspace_free(&e->workspace);
     sl_observation_free(&e->observation);
-    free(e->rows);
-    free(e->queries);
-    free(e->logits);
+    free_step(e);
+    sl_llama_free(&e->weights);
+    if (e->backend && e->backend->free) e->backend->free(e->backend);
     free(e);
 }
 
-// Checks a layer's method, has the cache keep what it needs and returns the scratch memory of its largest step in *size.
-static int check_layer(sl_engine *e, int layer, const sl_attn_spec *spec, size_t *size, sl_error *err) {
-    const sl_attn_method *m = spec->method;
-    if (!m->cpu || !m->cpu->decode)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %s: not offered for decoding on this device (layer %d)", m->name,
-                       layer);
-    if (m->supports) {
-        int rc = m->supports(&e->geom, spec, err);
-        if (rc) return rc;
-    }
-    *size = m->cpu->workspace(&e->geom, spec, e->n_sequences, 1, e->n_ctx);
-    sl_kv_need need[SL_MAX_NEEDS];
-    int rc = 0, n = m->cpu->needs ? m->cpu->needs(spec, need) : 0;
-    for (int i = 0; !rc && i < n; i++) rc = sl_kv_keep(&e->pool, need[i], err);
-    return rc;
-}
+// ---- attention ----
 
 int sl_engine_set_attention(sl_engine *e, const sl_attn_plan *plan, sl_error *err) {
     sl_attn_spec dense;
@@ -133,13 +207,7 @@ int sl_engine_set_attention(sl_engine *e, const sl_attn_plan *plan, sl_error *er
         SL_CHECK(plan->n_layers == copy.n_layers);
         memcpy(copy.layer, plan->layer, plan->n_layers * sizeof *copy.layer);
     }
-    size_t most = dense.method->cpu->workspace(&e->geom, &dense, 1, e->prefill_chunk, e->n_ctx);
-    for (int i = 0; !rc && i < copy.n_layers; i++) {
-        size_t size = 0;
-        rc = check_layer(e, i, &copy.layer[i], &size, err);
-        if (size > most) most = size;
-    }
-    if (!rc) rc = sl_workspace_reserve(&e->workspace, most, err);
+    rc = e->attend->plan(e, &copy, err);
     if (rc) {
         sl_attn_plan_free(&copy);
         return rc;
@@ -147,11 +215,15 @@ int sl_engine_set_attention(sl_engine *e, const sl_attn_plan *plan, sl_error *er
     sl_attn_plan_free(&e->plan);
     e->plan = copy;
     e->plan_version++;
+    e->backend->forget(e->backend);
     return 0;
 }
 
 int sl_engine_n_ctx(const sl_engine *e) {
     return e->n_ctx;
+}
+int sl_engine_prefill_chunk(const sl_engine *e) {
+    return e->prefill_chunk;
 }
 const sl_attn_stats *sl_engine_attn_stats(const sl_engine *e) {
     return &e->stats;
@@ -162,5 +234,5 @@ void sl_engine_reset_stats(sl_engine *e) {
 
 void sl_engine_describe(const sl_engine *e, char *buf, size_t size) {
     int n = snprintf(buf, size, "%s: ", e->backend->name);
-    e->backend->describe(buf + n, size - n);
+    e->backend->describe(e->backend, buf + n, size - n);
 }

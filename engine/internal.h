@@ -30,9 +30,25 @@ size_t sl_shadow_state_size(const sl_engine *e);
 // After a step of one layer; a->reports are the running method's.
 void sl_observe(sl_engine *e, const sl_attn_decode_args *a, sl_session *const *batch);
 
+// How the engine runs attention methods: on the host (engine/attend.c), on a GPU (engine/cuda/attend.c).
+typedef struct sl_attend {
+    // Checks the plan's methods and takes the scratch memory and page extras of the largest step. SL_ERR_UNSUPPORTED for a
+    // method that is not offered there.
+    int (*plan)(sl_engine *e, const sl_attn_plan *plan, sl_error *err);
+    // Dense attention of n rows of one sequence, the first at `position`. out: act [n][n_heads * head_dim]
+    void (*prefill)(sl_engine *e, sl_session *s, int layer, int position, int n, sl_queries q, void *out);
+    void (*decode)(sl_engine *e, sl_session *const *batch, int n, int layer, sl_queries q, void *out);
+    // Once a step: what the methods read, where decode does not count it itself. NULL: it does.
+    void (*account)(sl_engine *e, sl_session *const *batch, int n);
+} sl_attend;
+
+extern const sl_attend sl_host_attend;
+
 struct sl_engine {
     const sl_model *model;
     const sl_backend *backend;
+    const sl_attend *attend;
+    sl_llama weights; // the model's, placed where the backend wants them
     sl_attn_geom geom;
     sl_kv_pool pool;
     sl_attn_plan plan;
@@ -43,10 +59,16 @@ struct sl_engine {
     int n_sessions;
     // scratch of one step
     sl_llama_scratch scratch;
-    sl_workspace workspace;
+    sl_workspace workspace; // of the CPU's attention
     sl_row *rows;           // [max_rows]
     sl_attn_query *queries; // [n_sequences]
-    float *logits;          // [n_sequences][n_vocab]
+    // In the backend's memory. On the CPU step_rows is rows.
+    sl_row *step_rows;  // [max_rows]
+    int32_t *step_ids;  // [max_rows]
+    float *step_logits; // [n_sequences][n_vocab]
+    void *step_ws;      // of a device's attention
+    size_t step_ws_size;
+    sl_session **logits_of; // [n_sequences] whose logits lie in that row of step_logits; NULL: nobody's
     sl_attn_stats stats;
     sl_observation observation;
 };
@@ -55,7 +77,12 @@ struct sl_session {
     sl_engine *engine;
     uint32_t sequence;
     sl_kv_seq kv;
-    float *logits; // [n_vocab]
+    float *logits;   // [n_vocab], filled when somebody asks
+    int logits_row;  // of the engine's step_logits, that holds them too; -1: none
+    int logits_here; // logits holds them
+    int32_t *pages;  // a device's copy of the page table
+    int32_t *sent;   // [n_sent] what it holds
+    int n_sent;
     struct sl_method_state {
         void *data; // NULL: this layer's method keeps none
         size_t size;

@@ -3,15 +3,9 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 static size_t layer_elems(const sl_kv_pool *pool) {
     return (size_t)pool->n_pages * pool->n_kv_heads * SL_PAGE * pool->head_dim;
-}
-
-static void *map_zero(size_t n_bytes) { // committed page by page at first touch, so an unused context costs nothing
-    void *p = mmap(NULL, n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return p == MAP_FAILED ? NULL : p;
 }
 
 static size_t store_bytes(const sl_kv_pool *pool, size_t size) {
@@ -22,12 +16,14 @@ size_t sl_kv_bytes_per_token(int n_layers, int n_kv_heads, int head_dim) {
     return (size_t)n_layers * n_kv_heads * head_dim * 2 * sizeof(bf16);
 }
 
-int sl_kv_pool_init(sl_kv_pool *pool, int n_layers, int n_kv_heads, int head_dim, int n_pages, sl_error *err) {
-    *pool = (sl_kv_pool){.n_layers = n_layers, .n_kv_heads = n_kv_heads, .head_dim = head_dim, .n_pages = n_pages};
+int sl_kv_pool_init(sl_kv_pool *pool, const sl_backend *backend, int n_layers, int n_kv_heads, int head_dim, int n_pages,
+                    sl_error *err) {
+    *pool = (sl_kv_pool){
+        .backend = backend, .n_layers = n_layers, .n_kv_heads = n_kv_heads, .head_dim = head_dim, .n_pages = n_pages};
     size_t bytes = layer_elems(pool) * n_layers * sizeof(bf16);
     pool->n_bytes = 2 * bytes;
-    pool->k = map_zero(bytes);
-    pool->v = map_zero(bytes);
+    pool->k = backend->alloc(backend, bytes);
+    pool->v = backend->alloc(backend, bytes);
     pool->refs = calloc(n_pages, sizeof *pool->refs);
     pool->free = malloc(n_pages * sizeof *pool->free);
     if (!pool->k || !pool->v || !pool->refs || !pool->free) {
@@ -35,19 +31,18 @@ int sl_kv_pool_init(sl_kv_pool *pool, int n_layers, int n_kv_heads, int head_dim
         return sl_fail(err, SL_ERR_MEMORY, "KV cache of %zu MiB (%d tokens) cannot be reserved; pass a smaller --ctx-size",
                        2 * bytes >> 20, n_pages * SL_PAGE);
     }
-#ifdef MADV_HUGEPAGE
-    madvise(pool->k, bytes, MADV_HUGEPAGE);
-    madvise(pool->v, bytes, MADV_HUGEPAGE);
-#endif
     for (int i = 0; i < n_pages; i++) pool->free[pool->n_free++] = n_pages - 1 - i; // page 0 is handed out first
     return 0;
 }
 
 void sl_kv_pool_free(sl_kv_pool *pool) {
-    if (pool->k) munmap(pool->k, pool->n_bytes / 2);
-    if (pool->v) munmap(pool->v, pool->n_bytes / 2);
+    const sl_backend *be = pool->backend;
+    if (be) {
+        be->release(be, pool->k, pool->n_bytes / 2);
+        be->release(be, pool->v, pool->n_bytes / 2);
+    }
     for (int i = 0; i < pool->n_stores; i++) {
-        munmap(pool->stores[i].data, store_bytes(pool, pool->stores[i].size));
+        be->release(be, pool->stores[i].data, store_bytes(pool, pool->stores[i].size));
         free(pool->stores[i].built);
         free(pool->stores[i].shared);
     }
@@ -68,12 +63,10 @@ static int grow_table(sl_kv_seq *seq, int n_pages, sl_error *err) {
 
 // Copies all layers of one page.
 static void copy_page(sl_kv_pool *pool, int32_t to, int32_t from) {
-    size_t block = (size_t)pool->n_kv_heads * SL_PAGE * pool->head_dim;
-    for (int layer = 0; layer < pool->n_layers; layer++) {
-        size_t base = layer * layer_elems(pool);
-        memcpy(pool->k + base + to * block, pool->k + base + from * block, block * sizeof(bf16));
-        memcpy(pool->v + base + to * block, pool->v + base + from * block, block * sizeof(bf16));
-    }
+    const sl_backend *be = pool->backend;
+    size_t block = (size_t)pool->n_kv_heads * SL_PAGE * pool->head_dim, pitch = layer_elems(pool) * sizeof(bf16);
+    be->copy(be, pool->k + to * block, pool->k + from * block, pitch, block * sizeof(bf16), pool->n_layers);
+    be->copy(be, pool->v + to * block, pool->v + from * block, pitch, block * sizeof(bf16), pool->n_layers);
 }
 
 // The page's rows change: what was built of them is void.
@@ -182,7 +175,7 @@ int sl_kv_keep(sl_kv_pool *pool, sl_kv_need need, sl_error *err) {
     size_t bytes = store_bytes(pool, store.size);
     store.built = calloc((size_t)pool->n_layers * pool->n_pages, 1);
     store.shared = kind->share ? kind->share(need.arg, pool->head_dim) : NULL;
-    if (store.built && (store.shared || !kind->share)) store.data = map_zero(bytes);
+    if (store.built && (store.shared || !kind->share)) store.data = pool->backend->alloc(pool->backend, bytes);
     if (!store.data) {
         free(store.built);
         free(store.shared);

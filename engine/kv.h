@@ -6,8 +6,7 @@
 #ifndef SLEIGH_KV_H
 #define SLEIGH_KV_H
 
-#include "engine/bf16.h"
-#include "engine/error.h"
+#include "engine/backend.h"
 
 #include <stddef.h>
 
@@ -42,6 +41,7 @@ typedef struct sl_kv_store { // one kind's memory
 } sl_kv_store;
 
 typedef struct sl_kv_pool {
+    const sl_backend *backend; // whose memory k and v are
     int n_layers, n_kv_heads, head_dim, n_pages;
     bf16 *k, *v;   // [n_layers][n_pages][n_kv_heads][256][head_dim]
     int32_t *refs; // [n_pages] sequences that hold the page; 0: free
@@ -69,7 +69,8 @@ typedef struct sl_kv_view {
     int layer;
 } sl_kv_view;
 
-int sl_kv_pool_init(sl_kv_pool *pool, int n_layers, int n_kv_heads, int head_dim, int n_pages, sl_error *err);
+int sl_kv_pool_init(sl_kv_pool *pool, const sl_backend *backend, int n_layers, int n_kv_heads, int head_dim, int n_pages,
+                    sl_error *err);
 void sl_kv_pool_free(sl_kv_pool *pool);
 
 // Bytes of K and V per token over all layers.

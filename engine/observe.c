@@ -43,6 +43,8 @@ int sl_engine_observe(sl_engine *e, const sl_observer *observer, sl_error *err) 
     sl_observation o = {0};
     sl_attn_spec dense = dense_spec();
     int rc = 0;
+    if (observer && e->backend->is_device)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "observing decode steps (--stats) is not offered on a GPU; use --device cpu");
     if (observer) {
         SL_CHECK(observer->fn && observer->n_shadows >= 0);
         size_t row = (size_t)e->geom.n_heads * e->geom.head_dim;

@@ -62,15 +62,24 @@ static void build_extras(sl_session *s) {
 
 // ---- life ----
 
+static size_t max_pages(const sl_engine *e) { // of a sequence
+    return (e->n_ctx + SL_PAGE - 1) / SL_PAGE;
+}
+
 int sl_session_new(sl_engine *engine, uint32_t sequence, sl_session **out, sl_error *err) {
     const sl_config *c = &engine->model->config;
     sl_session *s = calloc(1, sizeof *s);
     if (!s) return sl_fail(err, SL_ERR_MEMORY, "session: out of memory");
-    *s = (sl_session){.engine = engine, .sequence = sequence};
+    const sl_backend *be = engine->backend;
+    *s = (sl_session){.engine = engine, .sequence = sequence, .logits_row = -1, .logits_here = 1};
     s->logits = calloc(c->n_vocab, sizeof *s->logits);
     s->state = calloc(c->n_layers, sizeof *s->state);
+    if (be->is_device) {
+        s->sent = calloc(max_pages(engine), sizeof *s->sent);
+        s->pages = be->alloc(be, max_pages(engine) * sizeof *s->pages);
+    }
     engine->n_sessions++;
-    if (!s->logits || !s->state) {
+    if (!s->logits || !s->state || (be->is_device && (!s->sent || !s->pages))) {
         sl_session_free(s);
         return sl_fail(err, SL_ERR_MEMORY, "session: out of memory");
     }
@@ -83,7 +92,10 @@ void sl_session_free(sl_session *s) {
     if (s->state) free_state(s);
     free(s->shadow_state);
     sl_kv_seq_free(&s->engine->pool, &s->kv);
+    if (s->logits_row >= 0) s->engine->logits_of[s->logits_row] = NULL;
+    s->engine->backend->release(s->engine->backend, s->pages, max_pages(s->engine) * sizeof *s->pages);
     s->engine->n_sessions--;
+    free(s->sent);
     free(s->state);
     free(s->logits);
     free(s);
@@ -98,7 +110,18 @@ uint32_t sl_session_sequence(const sl_session *s) {
 void sl_session_set_sequence(sl_session *s, uint32_t sequence) {
     s->sequence = sequence;
 }
+
+// The logits as host memory: on a device they are fetched when somebody asks.
+static void fetch_logits(sl_session *s) {
+    const sl_engine *e = s->engine;
+    size_t n = e->model->config.n_vocab;
+    if (s->logits_here) return;
+    e->backend->download(e->backend, s->logits, e->step_logits + s->logits_row * n, n * sizeof(float));
+    s->logits_here = 1;
+}
+
 const float *sl_session_logits(const sl_session *s) {
+    fetch_logits((sl_session *)s); // a copy made late: nothing that a caller sees changes
     return s->logits;
 }
 
@@ -128,63 +151,88 @@ typedef struct step_ctx {
     sl_engine *engine;
     sl_session *const *batch; // [n]; prefill: one session
     int n;
+    int position; // prefill: of row 0
 } step_ctx;
 
-static bf16 *k_layer(void *ctx, int layer) {
-    return sl_kv_layer(&((step_ctx *)ctx)->engine->pool, layer).k;
-}
-static bf16 *v_layer(void *ctx, int layer) {
-    return sl_kv_layer(&((step_ctx *)ctx)->engine->pool, layer).v;
+static sl_kv_rows kv_of(void *ctx, int layer) {
+    return sl_kv_layer(&((step_ctx *)ctx)->engine->pool, layer);
 }
 
-static void attend_prefill(void *ctx, int layer, int first, int n, const float *q, float *out) {
-    step_ctx *t = ctx;
-    sl_engine *e = t->engine;
-    sl_session *s = t->batch[0];
-    const sl_attn_spec dense = {.method = sl_attn_methods[0]}; // prefill is dense whatever the plan decodes with
-    sl_attn_prefill_args args = {
-        .geom = &e->geom,
-        .spec = &dense,
-        .layer = layer,
-        .n_tokens = n,
-        .q = q,
-        .out = out,
-        .ws = &e->workspace,
-        .kv = sl_kv_view_of(&e->pool, &s->kv, layer, e->rows[first].position + n),
-    };
-    dense.method->cpu->prefill(&args);
-}
-
-static void attend_decode(void *ctx, int layer, int first, int n, const float *q, float *out) {
-    step_ctx *t = ctx;
-    sl_engine *e = t->engine;
-    size_t row = (size_t)e->geom.n_heads * e->geom.head_dim;
-    SL_CHECK(first == 0 && n == t->n);
-    for (int i = 0; i < n; i++) {
-        sl_session *s = t->batch[i];
-        e->queries[i] = (sl_attn_query){
-            .q = q + i * row,
-            .out = out + i * row,
-            .sequence = s->sequence,
-            .position = e->rows[i].position,
-            .kv = sl_kv_view_of(&e->pool, &s->kv, layer, e->rows[i].position + 1),
-            .state = s->state[layer].data,
-        };
+// The page table as the backend's operations read it. A device is sent what changed since the last time.
+static const int32_t *page_table(sl_session *s) {
+    const sl_backend *be = s->engine->backend;
+    const sl_kv_seq *kv = &s->kv;
+    if (!be->is_device) return kv->pages;
+    int first = 0;
+    while (first < kv->n_pages && first < s->n_sent && kv->pages[first] == s->sent[first]) first++;
+    if (first < kv->n_pages) {
+        size_t size = (kv->n_pages - first) * sizeof *kv->pages;
+        memcpy(s->sent + first, kv->pages + first, size);
+        be->upload(be, s->pages + first, kv->pages + first, size);
     }
-    const sl_attn_spec *spec = &e->plan.layer[layer];
-    sl_attn_decode_args args = {
-        .geom = &e->geom,
-        .spec = spec,
-        .layer = layer,
-        .seed = e->seed,
-        .n_seqs = n,
-        .seqs = e->queries,
-        .ws = &e->workspace,
-        .stats = &e->stats,
-        .reports = e->observation.running,
-    };
-    spec->method->cpu->decode(&args);
-    if (e->observation.observer.fn) sl_observe(e, &args, t->batch);
+    s->n_sent = kv->n_pages;
+    return s->pages;
+}
+
+// Hands e->rows[0..n) and, unless NULL, the ids to the backend.
+static void send_rows(sl_engine *e, int n, const int32_t *ids) {
+    const sl_backend *be = e->backend;
+    if (be->is_device) be->upload(be, e->step_rows, e->rows, n * sizeof *e->rows);
+    if (ids) be->upload(be, e->step_ids, ids, n * sizeof *ids);
+}
+
+static void attend_prefill(void *ctx, int layer, int first, int n, sl_queries q, void *out) {
+    step_ctx *t = ctx;
+    t->engine->attend->prefill(t->engine, t->batch[0], layer, t->position + first, n, q, out);
+}
+
+static void attend_decode(void *ctx, int layer, int first, int n, sl_queries q, void *out) {
+    step_ctx *t = ctx;
+    SL_CHECK(first == 0 && n == t->n);
+    t->engine->attend->decode(t->engine, t->batch, n, layer, q, out);
+}
+
+// ---- logits on a device ----
+
+// s->logits has been filled: no row of step_logits counts.
+static void disown_logits(sl_session *s) {
+    if (s->logits_row >= 0) s->engine->logits_of[s->logits_row] = NULL;
+    s->logits_row = -1;
+    s->logits_here = 1;
+}
+
+static int is_in(const sl_session *s, sl_session *const *batch, int n) {
+    for (int i = 0; i < n; i++)
+        if (batch[i] == s) return 1;
+    return 0;
+}
+
+// Rows [0, n_rows) of step_logits are about to be overwritten by a step of the batch: the logits of sessions outside it are
+// fetched first.
+static void keep_logits(sl_engine *e, sl_session *const *batch, int n, int n_rows) {
+    for (int i = 0; i < n_rows; i++) {
+        sl_session *owner = e->logits_of[i];
+        if (!owner) continue;
+        if (!is_in(owner, batch, n)) fetch_logits(owner);
+        owner->logits_row = -1;
+        e->logits_of[i] = NULL;
+    }
+}
+
+// Row i of step_logits now holds batch[i]'s.
+static void own_logits(sl_engine *e, sl_session *const *batch, int n) {
+    size_t n_vocab = e->model->config.n_vocab;
+    for (int i = 0; i < n; i++) {
+        sl_session *s = batch[i];
+        if (!e->backend->is_device) {
+            memcpy(s->logits, e->step_logits + i * n_vocab, n_vocab * sizeof(float));
+            continue;
+        }
+        disown_logits(s); // a row beyond this batch's may have been its
+        e->logits_of[i] = s;
+        s->logits_row = i;
+        s->logits_here = 0;
+    }
 }
 
 // ---- prefill ----
@@ -200,21 +248,23 @@ static int check_ids(const sl_engine *e, const int32_t *ids, int n, sl_error *er
 // Appends one chunk and leaves the final states of its last n_out rows in the scratch memory.
 static void prefill_chunk(sl_session *s, const int32_t *ids, int n, int n_out) {
     sl_engine *e = s->engine;
-    for (int i = 0; i < n; i++) e->rows[i] = (sl_row){.position = s->kv.n_tokens + i, .pages = s->kv.pages};
-    step_ctx ctx = {.engine = e, .batch = &s, .n = 1};
+    const int32_t *pages = page_table(s);
+    for (int i = 0; i < n; i++) e->rows[i] = (sl_row){.position = s->kv.n_tokens + i, .sequence = s->sequence, .pages = pages};
+    send_rows(e, n, ids);
+    step_ctx ctx = {.engine = e, .batch = &s, .n = 1, .position = s->kv.n_tokens};
     sl_llama_step step = {
         .backend = e->backend,
         .mode = SL_LINEAR_PREFILL,
         .n_rows = n,
         .n_out = n_out,
-        .ids = ids,
-        .rows = e->rows,
-        .k_layer = k_layer,
-        .v_layer = v_layer,
+        .position = s->kv.n_tokens,
+        .ids = e->step_ids,
+        .rows = e->step_rows,
+        .kv = kv_of,
         .attend = attend_prefill,
         .ctx = &ctx,
     };
-    sl_llama_forward(&e->model->llama, &e->model->config, &step, &e->scratch);
+    sl_llama_forward(&e->weights, &e->model->config, &step, &e->scratch);
     s->kv.n_tokens += n;
 }
 
@@ -230,8 +280,18 @@ static int begin_prefill(sl_session *s, const int32_t *ids, int n, sl_error *err
     return rc;
 }
 
-static void report(const sl_progress *progress, int done, int total) {
-    if (progress && progress->fn) progress->fn(progress->ctx, done, total);
+// The head over n final states from x on, to host memory: [n][n_vocab]. Waits.
+static int head(sl_engine *e, const char *x, int n, sl_linear_mode mode, int position, float *logits, sl_error *err) {
+    const sl_backend *be = e->backend;
+    size_t n_vocab = e->model->config.n_vocab;
+    float *to = be->is_device ? e->step_logits : logits;
+    for (int i = 0, most = be->is_device ? e->n_sequences : n; i < n; i += most) {
+        int rows = n - i < most ? n - i : most;
+        const char *from = x + (size_t)i * e->model->config.hidden * be->act_size;
+        be->linear(be, &e->weights.head, from, rows, mode, position + i, 0, to);
+        if (be->is_device) be->download(be, logits + i * n_vocab, to, rows * n_vocab * sizeof(float));
+    }
+    return be->finish(be, err);
 }
 
 int sl_prefill(sl_session *s, const int32_t *ids, int n, const sl_progress *progress, sl_error *err) {
@@ -240,12 +300,14 @@ int sl_prefill(sl_session *s, const int32_t *ids, int n, const sl_progress *prog
     for (int i = 0; !rc && i < n; i += e->prefill_chunk) {
         int m = n - i < e->prefill_chunk ? n - i : e->prefill_chunk;
         prefill_chunk(s, ids + i, m, i + m == n);
-        report(progress, i + m, n);
+        sl_progress_report(progress, i + m, n);
     }
     if (rc) return rc;
-    e->backend->linear(&e->model->llama.head, e->scratch.normed, 1, SL_LINEAR_DECODE, 0, 0, s->logits);
+    keep_logits(e, &s, 1, 1);
+    rc = head(e, e->scratch.h, 1, SL_LINEAR_DECODE, 0, s->logits, err);
+    disown_logits(s);
     build_extras(s);
-    return 0;
+    return rc;
 }
 
 int sl_prefill_logits(sl_session *s, const int32_t *ids, int n, sl_logits_fn fn, void *ctx, const sl_progress *progress,
@@ -256,18 +318,21 @@ int sl_prefill_logits(sl_session *s, const int32_t *ids, int n, sl_logits_fn fn,
     float *logits = malloc((size_t)GROUP * c->n_vocab * sizeof *logits);
     if (!logits) return sl_fail(err, SL_ERR_MEMORY, "logits of %d rows: out of memory", GROUP);
     int n_from = s->kv.n_tokens, rc = begin_prefill(s, ids, n, err);
+    keep_logits(e, &s, 1, e->n_sequences);
     for (int i = 0; !rc && i < n; i += e->prefill_chunk) {
         int m = n - i < e->prefill_chunk ? n - i : e->prefill_chunk;
         prefill_chunk(s, ids + i, m, m);
         for (int j = 0; !rc && j < m; j += GROUP) {
             int rows = m - j < GROUP ? m - j : GROUP;
-            const float *x = e->scratch.normed + (size_t)j * c->hidden;
-            e->backend->linear(&e->model->llama.head, x, rows, SL_LINEAR_PREFILL, n_from + i + j, 0, logits);
+            const char *x = (const char *)e->scratch.h + (size_t)j * c->hidden * e->backend->act_size;
+            rc = head(e, x, rows, SL_LINEAR_PREFILL, n_from + i + j, logits, err);
+            if (rc) break;
             memcpy(s->logits, logits + (size_t)(rows - 1) * c->n_vocab, c->n_vocab * sizeof *logits);
             rc = fn(ctx, i + j, rows, logits, err);
         }
-        report(progress, i + m, n);
+        sl_progress_report(progress, i + m, n);
     }
+    disown_logits(s);
     free(logits);
     if (!rc) build_extras(s);
     return rc;
@@ -291,33 +356,43 @@ static int begin_decode(sl_session *const *batch, int n, const int32_t *ids, sl_
     return rc;
 }
 
+// One step over the rows and ids that were sent, up to the logits. What it queues depends on the batch's size alone.
+static void decode_rows(void *context) {
+    step_ctx *ctx = context;
+    sl_engine *e = ctx->engine;
+    const sl_backend *be = e->backend;
+    sl_llama_step step = {
+        .backend = be,
+        .mode = SL_LINEAR_DECODE,
+        .n_rows = ctx->n,
+        .n_out = ctx->n,
+        .ids = e->step_ids,
+        .rows = e->step_rows,
+        .kv = kv_of,
+        .attend = attend_decode,
+        .ctx = ctx,
+    };
+    sl_llama_forward(&e->weights, &e->model->config, &step, &e->scratch);
+    be->linear(be, &e->weights.head, e->scratch.h, ctx->n, SL_LINEAR_DECODE, 0, 0, e->step_logits);
+}
+
 int sl_decode(sl_session *const *batch, int n, const int32_t *ids, sl_error *err) {
     sl_engine *e = batch[0]->engine;
-    const sl_config *c = &e->model->config;
     if (n < 1 || n > e->n_sequences)
         return sl_fail(err, SL_ERR_ARG, "a batch of %d sequences: this engine takes 1 to %d", n, e->n_sequences);
     int rc = begin_decode(batch, n, ids, err);
     if (rc) return rc;
-    for (int i = 0; i < n; i++) e->rows[i] = (sl_row){.position = batch[i]->kv.n_tokens, .pages = batch[i]->kv.pages};
+    for (int i = 0; i < n; i++)
+        e->rows[i] = (sl_row){.position = batch[i]->kv.n_tokens, .sequence = batch[i]->sequence, .pages = page_table(batch[i])};
+    keep_logits(e, batch, n, n);
+    send_rows(e, n, ids);
     step_ctx ctx = {.engine = e, .batch = batch, .n = n};
-    sl_llama_step step = {
-        .backend = e->backend,
-        .mode = SL_LINEAR_DECODE,
-        .n_rows = n,
-        .n_out = n,
-        .ids = ids,
-        .rows = e->rows,
-        .k_layer = k_layer,
-        .v_layer = v_layer,
-        .attend = attend_decode,
-        .ctx = &ctx,
-    };
-    sl_llama_forward(&e->model->llama, c, &step, &e->scratch);
-    e->backend->linear(&e->model->llama.head, e->scratch.normed, n, SL_LINEAR_DECODE, 0, 0, e->logits);
-    for (int i = 0; i < n; i++) {
-        memcpy(batch[i]->logits, e->logits + (size_t)i * c->n_vocab, c->n_vocab * sizeof(float));
-        batch[i]->kv.n_tokens++;
-    }
+    e->backend->replay(e->backend, n, decode_rows, &ctx);
+    rc = e->backend->finish(e->backend, err);
+    if (rc) return rc;
+    if (e->attend->account) e->attend->account(e, batch, n);
+    for (int i = 0; i < n; i++) batch[i]->kv.n_tokens++;
+    own_logits(e, batch, n);
     return 0;
 }
 

@@ -11,6 +11,7 @@
 
 #include "attention/attention.h"
 #include "engine/error.h"
+#include "engine/progress.h"
 #include "models/config.h"
 #include "tokenizer/tokenizer.h"
 
@@ -41,18 +42,24 @@ int sl_model_is_eos(const sl_model *model, int32_t id);
 
 // ---- engine ----
 
+// 0 when sl_engine_options.device can be had here: SL_ERR_ARG for a name that is none, SL_ERR_DEVICE without such a GPU.
+int sl_device_check(const char *device, sl_error *err);
+
 typedef struct sl_engine_options {
-    int n_ctx;                // tokens per sequence; 0: the least of the model's limit, what fits in memory and 32768
-    int n_sequences;          // KV pages are reserved for this many sequences of n_ctx tokens; 0: 1
-    int prefill_chunk;        // tokens of one prefill pass; 0: 512
-    int n_threads;            // 0: every core
-    uint32_t seed;            // of attention's draws
-    const sl_attn_plan *attn; // NULL: dense everywhere. Copied.
+    int n_ctx;                   // tokens per sequence; 0: the least of the model's limit, what fits in memory and 32768
+    int n_sequences;             // KV pages are reserved for this many sequences of n_ctx tokens; 0: 1
+    int prefill_chunk;           // tokens of one prefill pass; 0: 512, on a GPU 2048
+    const char *device;          // "auto" (a GPU where there is one), "cpu", "cuda", "cuda:1"; NULL: "cpu"
+    const sl_progress *progress; // of weights on their way to a GPU; NULL: not wanted
+    int n_threads;               // 0: every core
+    uint32_t seed;               // of attention's draws
+    const sl_attn_plan *attn;    // NULL: dense everywhere. Copied.
 } sl_engine_options;
 
 int sl_engine_new(const sl_model *model, const sl_engine_options *options, sl_engine **out, sl_error *err);
 void sl_engine_free(sl_engine *engine); // after its sessions
 int sl_engine_n_ctx(const sl_engine *engine);
+int sl_engine_prefill_chunk(const sl_engine *engine); // tokens of one prefill pass
 int sl_engine_set_attention(sl_engine *engine, const sl_attn_plan *plan, sl_error *err);
 void sl_engine_describe(const sl_engine *engine, char *buf, size_t size); // "cpu: avx512bf16, 4 threads, OpenBLAS"
 // Attention work done by decode steps since the last reset.
@@ -98,12 +105,6 @@ int sl_session_truncate(sl_session *s, int n_tokens, sl_error *err);
 // A new session that shares the first n_tokens of s.
 int sl_session_fork(const sl_session *s, int n_tokens, uint32_t sequence, sl_session **out, sl_error *err);
 const float *sl_session_logits(const sl_session *s); // [n_vocab] after the last token
-
-typedef void (*sl_progress_fn)(void *ctx, int done, int total);
-typedef struct sl_progress {
-    sl_progress_fn fn;
-    void *ctx;
-} sl_progress;
 
 // Appends n tokens with dense attention, chunk by chunk. More tokens than the context holds: SL_ERR_CONTEXT, with both
 // counts, and nothing is appended. The same logits to the bit whatever the chunk size.

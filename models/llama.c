@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static int bind_layer(const sl_tensors *tensors, const sl_config *c, int i, sl_llama_layer *layer, sl_error *err) {
     int q_dim = c->n_heads * c->head_dim, kv_dim = c->n_kv_heads * c->head_dim;
@@ -68,25 +69,85 @@ size_t sl_llama_decode_bytes(const sl_llama *model, const sl_config *c) {
     return n;
 }
 
-int sl_llama_scratch_new(const sl_config *c, int max_rows, sl_llama_scratch *s, sl_error *err) {
-    size_t q_dim = (size_t)c->n_heads * c->head_dim, kv_dim = (size_t)c->n_kv_heads * c->head_dim;
-    size_t n = max_rows * (2 * (size_t)c->hidden + 2 * q_dim + 2 * kv_dim + 2 * (size_t)c->n_ffn);
-    *s = (sl_llama_scratch){.x = aligned_alloc(64, (n * sizeof(float) + 63) / 64 * 64)};
-    if (!s->x)
+size_t sl_llama_bytes(const sl_llama *model, const sl_config *c) {
+    return sl_llama_decode_bytes(model, c) + (c->tied ? 0 : weight_bytes(&model->embed));
+}
+
+// ---- on a backend ----
+
+// The weights that an operation reads together lie one after the other: q, k, v; gate, up.
+static int place_layer(const sl_backend *be, sl_llama_layer *l, sl_error *err) {
+    int rc = be->place(be, (sl_weight *[]){&l->attn_norm, &l->mlp_norm}, 2, err);
+    if (!rc) rc = be->place(be, (sl_weight *[]){&l->q, &l->k, &l->v}, 3, err);
+    if (!rc) rc = be->place(be, (sl_weight *[]){&l->o}, 1, err);
+    if (!rc) rc = be->place(be, (sl_weight *[]){&l->gate, &l->up}, 2, err);
+    return rc ? rc : be->place(be, (sl_weight *[]){&l->down}, 1, err);
+}
+
+int sl_llama_place(const sl_llama *model, const sl_config *c, const sl_backend *be, const sl_progress *progress,
+                   sl_llama *placed, sl_error *err) {
+    *placed = *model;
+    placed->layers = malloc(c->n_layers * sizeof *placed->layers);
+    placed->rope.inv_freq = malloc(c->head_dim / 2 * sizeof(float));
+    if (!placed->layers || !placed->rope.inv_freq) {
+        sl_llama_free(placed);
+        return sl_fail(err, SL_ERR_MEMORY, "%d layers: out of memory", c->n_layers);
+    }
+    memcpy(placed->layers, model->layers, c->n_layers * sizeof *placed->layers);
+    memcpy(placed->rope.inv_freq, model->rope.inv_freq, c->head_dim / 2 * sizeof(float));
+    if (!be->place) return 0;
+    int rc = be->place(be, (sl_weight *[]){&placed->embed}, 1, err);
+    for (int i = 0; !rc && i < c->n_layers; i++) {
+        rc = place_layer(be, &placed->layers[i], err);
+        sl_progress_report(progress, i + 1, c->n_layers + 1);
+    }
+    if (!rc) rc = be->place(be, (sl_weight *[]){&placed->norm}, 1, err);
+    if (!rc && c->tied)
+        placed->head = placed->embed;
+    else if (!rc)
+        rc = be->place(be, (sl_weight *[]){&placed->head}, 1, err);
+    if (rc)
+        sl_llama_free(placed);
+    else
+        sl_progress_report(progress, c->n_layers + 1, c->n_layers + 1);
+    return rc;
+}
+
+static size_t take(size_t *at, size_t size) {
+    size_t begin = *at;
+    *at += (size + 255) / 256 * 256;
+    return begin;
+}
+
+// The scratch's layout from base on; returns its size.
+static size_t lay_out(const sl_config *c, const sl_backend *be, size_t rows, char *base, sl_llama_scratch *s) {
+    size_t q_dim = (size_t)c->n_heads * c->head_dim, kv_dim = (size_t)c->n_kv_heads * c->head_dim, at = 0;
+    size_t qkv = q_dim + 2 * kv_dim, gate_up = 2 * (size_t)c->n_ffn, act = rows * be->act_size;
+    s->x = (float *)(base + take(&at, rows * c->hidden * sizeof(float)));
+    s->h = base + take(&at, act * c->hidden);
+    s->att = base + take(&at, act * q_dim);
+    s->act = base + take(&at, act * c->n_ffn);
+    s->work = base + take(&at, act * (qkv > gate_up ? qkv : gate_up));
+    return at;
+}
+
+size_t sl_llama_scratch_size(const sl_config *c, const sl_backend *be, int max_rows) {
+    sl_llama_scratch unused;
+    return lay_out(c, be, max_rows, NULL, &unused);
+}
+
+int sl_llama_scratch_new(const sl_config *c, const sl_backend *be, int max_rows, sl_llama_scratch *s, sl_error *err) {
+    *s = (sl_llama_scratch){.backend = be, .size = sl_llama_scratch_size(c, be, max_rows)};
+    char *base = be->alloc(be, s->size);
+    if (!base)
         return sl_fail(err, SL_ERR_MEMORY, "activations of %d rows: %zu MiB cannot be allocated; pass a smaller --ubatch-size",
-                       max_rows, n * sizeof(float) >> 20);
-    s->normed = s->x + (size_t)max_rows * c->hidden;
-    s->q = s->normed + (size_t)max_rows * c->hidden;
-    s->att = s->q + max_rows * q_dim;
-    s->k = s->att + max_rows * q_dim;
-    s->v = s->k + max_rows * kv_dim;
-    s->gate = s->v + max_rows * kv_dim;
-    s->up = s->gate + (size_t)max_rows * c->n_ffn;
+                       max_rows, s->size >> 20);
+    lay_out(c, be, max_rows, base, s);
     return 0;
 }
 
 void sl_llama_scratch_free(sl_llama_scratch *s) {
-    free(s->x);
+    if (s->x) s->backend->release(s->backend, s->x, s->size);
     *s = (sl_llama_scratch){0};
 }
 
@@ -94,34 +155,43 @@ void sl_llama_scratch_free(sl_llama_scratch *s) {
 static void run_layer(const sl_llama_layer *l, const sl_rope *rope, const sl_config *c, const sl_llama_step *t, int layer,
                       int first, sl_llama_scratch *s) {
     const sl_backend *be = t->backend;
-    int n = t->n_rows - first;
-    float *x = s->x + (size_t)first * c->hidden, *normed = s->normed + (size_t)first * c->hidden;
-    be->rmsnorm(s->x, &l->attn_norm, t->n_rows, c->norm_eps, s->normed);
-    be->linear(&l->k, s->normed, t->n_rows, t->mode, t->rows[0].position, 0, s->k);
-    be->linear(&l->v, s->normed, t->n_rows, t->mode, t->rows[0].position, 0, s->v);
-    be->rope_append(rope, t->rows, t->n_rows, 0, c->n_kv_heads, NULL, s->k, s->v, t->k_layer(t->ctx, layer),
-                    t->v_layer(t->ctx, layer));
+    int n = t->n_rows - first, position = t->position + first;
+    float *x = s->x + (size_t)first * c->hidden;
+    sl_kv_rows kv = t->kv(t->ctx, layer);
+    be->rmsnorm(be, s->x, &l->attn_norm, t->n_rows, c->norm_eps, s->h);
+    sl_queries q = be->qkv(be, &(sl_qkv){.q = &l->q,
+                                         .k = &l->k,
+                                         .v = &l->v,
+                                         .n_rows = t->n_rows,
+                                         .first = first,
+                                         .x = s->h,
+                                         .rows = t->rows,
+                                         .position = t->position,
+                                         .mode = t->mode,
+                                         .rope = rope,
+                                         .n_heads = c->n_heads,
+                                         .n_kv_heads = c->n_kv_heads,
+                                         .k_layer = kv.k,
+                                         .v_layer = kv.v,
+                                         .work = s->work});
     if (n == 0) return;
-    int position = t->rows[first].position;
-    be->linear(&l->q, normed, n, t->mode, position, 0, s->q);
-    be->rope_append(rope, t->rows + first, n, c->n_heads, 0, s->q, NULL, NULL, NULL, NULL);
-    t->attend(t->ctx, layer, first, n, s->q, s->att);
-    be->linear(&l->o, s->att, n, t->mode, position, 1, x);
-    be->rmsnorm(x, &l->mlp_norm, n, c->norm_eps, normed);
-    be->linear(&l->gate, normed, n, t->mode, position, 0, s->gate);
-    be->linear(&l->up, normed, n, t->mode, position, 0, s->up);
-    be->swiglu(s->gate, s->up, (size_t)n * c->n_ffn);
-    be->linear(&l->down, s->gate, n, t->mode, position, 1, x);
+    t->attend(t->ctx, layer, first, n, q, s->att);
+    be->linear(be, &l->o, s->att, n, t->mode, position, 1, x);
+    be->rmsnorm(be, x, &l->mlp_norm, n, c->norm_eps, s->h);
+    be->gate_up(be, &l->gate, &l->up, s->h, n, t->mode, position, s->work, s->act);
+    be->linear(be, &l->down, s->act, n, t->mode, position, 1, x);
 }
 
 void sl_llama_forward(const sl_llama *model, const sl_config *c, const sl_llama_step *t, sl_llama_scratch *s) {
+    const sl_backend *be = t->backend;
     SL_CHECK(t->n_rows > 0 && t->n_out >= 0 && t->n_out <= t->n_rows);
-    t->backend->embed(&model->embed, t->ids, t->n_rows, s->x);
+    be->begin(be, &model->rope, t->rows, t->n_rows);
+    be->embed(be, &model->embed, t->ids, t->n_rows, s->x);
     for (int i = 0; i < c->n_layers; i++) {
         int first = i + 1 < c->n_layers ? 0 : t->n_rows - t->n_out;
         run_layer(&model->layers[i], &model->rope, c, t, i, first, s);
     }
     if (t->n_out == 0) return;
     const float *x = s->x + (size_t)(t->n_rows - t->n_out) * c->hidden;
-    t->backend->rmsnorm(x, &model->norm, t->n_out, c->norm_eps, s->normed);
+    be->rmsnorm(be, x, &model->norm, t->n_out, c->norm_eps, s->h);
 }

@@ -82,6 +82,7 @@ pid_t start(const char *input, size_t n_input, const char *out, const char *cons
     redirect(input ? in_path : "/dev/null", O_RDONLY, 0);
     redirect(out_path, O_WRONLY | O_CREAT | O_TRUNC, 1);
     redirect(err_path, O_WRONLY | O_CREAT | O_TRUNC, 2);
+    setenv("SLEIGH_DEVICE", "cpu", 0); // what these tests are about; GPU cases say --device cuda
     setenv("SLEIGH_THREADS", "2", 0); // enough, and kind to a machine that is busy
     execv(path, argv);
     _exit(127);

@@ -53,8 +53,7 @@ int gpu_present(void) {
 
 #else
 
-void gpu_free_all(void) {
-}
+void gpu_free_all(void) {}
 
 int gpu_present(void) {
     return 0;

@@ -1,5 +1,5 @@
 // tests/test_backend.c - the CPU backend's operations on every instruction set of this machine, against double precision.
-#include "engine/backend.h"
+#include "engine/cpu/ops.h"
 #include "engine/kv.h"
 #include "tests/test.h"
 
@@ -78,7 +78,7 @@ static void linear_of(const sl_backend *be, sl_linear_mode mode) {
                 size_t size = (size_t)rows[r] * n_outs;
                 float *out = malloc((size + GUARD) * sizeof *out);
                 for (size_t i = 0; i < size + GUARD; i++) out[i] = i < size ? 0.5f : SENTINEL;
-                be->linear(&w, x, rows[r], mode, 3, accumulate, out);
+                be->linear(be, &w, x, rows[r], mode, 3, accumulate, out);
                 check_linear(out, x, wide, rows[r], n_outs, n, accumulate ? 0.5f : 0);
                 free(x), free(wide), free((void *)w.data), free(out);
             }
@@ -101,19 +101,20 @@ static void linear_bits_of(const char *isa, int N) {
     if (!be) return;
     float *wide, *x = normals((size_t)ROWS * N, test_seed), *want = malloc(ROWS * OUTS * 4), *got = malloc(ROWS * OUTS * 4);
     sl_weight w = make_weight(SL_BF16, OUTS, N, test_seed, &wide);
-    be->linear(&w, x, 23, SL_LINEAR_DECODE, 0, 0, want);
-    for (int r = 0; r < 23; r++) be->linear(&w, x + (size_t)r * N, 1, SL_LINEAR_DECODE, 0, 0, got + r * OUTS);
+    be->linear(be, &w, x, 23, SL_LINEAR_DECODE, 0, 0, want);
+    for (int r = 0; r < 23; r++) be->linear(be, &w, x + (size_t)r * N, 1, SL_LINEAR_DECODE, 0, 0, got + r * OUTS);
     if (memcmp(want, got, 23 * OUTS * 4)) FAIL("%s, %d columns: a row alone gives other bits", isa, N);
-    backend_of(isa, 1)->linear(&w, x, 23, SL_LINEAR_DECODE, 0, 0, got);
+    be = backend_of(isa, 1);
+    be->linear(be, &w, x, 23, SL_LINEAR_DECODE, 0, 0, got);
     if (memcmp(want, got, 23 * OUTS * 4)) FAIL("%s, %d columns: one thread gives other bits", isa, N);
     backend_of(isa, 0);
-    be->linear(&w, x, ROWS, SL_LINEAR_PREFILL, FIRST, 0, want);
+    be->linear(be, &w, x, ROWS, SL_LINEAR_PREFILL, FIRST, 0, want);
     static const int chunks[] = {1, 17, 64, 100};
     for (int c = 0; c < 4; c++) {
         backend_of(isa, c % 2);
         for (int r = 0; r < ROWS; r += chunks[c]) {
             int n = ROWS - r < chunks[c] ? ROWS - r : chunks[c];
-            be->linear(&w, x + (size_t)r * N, n, SL_LINEAR_PREFILL, FIRST + r, 0, got + r * OUTS);
+            be->linear(be, &w, x + (size_t)r * N, n, SL_LINEAR_PREFILL, FIRST + r, 0, got + r * OUTS);
         }
         if (memcmp(want, got, ROWS * OUTS * 4)) FAIL("%s, %d columns: chunks of %d give other bits", isa, N, chunks[c]);
     }
@@ -139,7 +140,7 @@ static void small_ops(void) {
                              *g = normals(3 * n, test_seed + 9);
                 sl_weight table = make_weight(dtypes[d], 5, n, test_seed, &wide);
                 for (int j = 0; j < 3 * n + GUARD; j++) out[j] = SENTINEL;
-                be->rmsnorm(x, &(sl_weight){table.data, dtypes[d], 1, n}, 3, 1e-5f, out);
+                be->rmsnorm(be, x, &(sl_weight){table.data, dtypes[d], 1, n}, 3, 1e-5f, out);
                 for (int r = 0; r < 3; r++) {
                     double sum = 0;
                     for (int j = 0; j < n; j++) sum += (double)x[r * n + j] * x[r * n + j];
@@ -149,13 +150,13 @@ static void small_ops(void) {
                     }
                 }
                 CHECK(out[3 * n] == SENTINEL);
-                be->embed(&table, (const int32_t[]){4, 0, 2}, 3, out);
+                be->embed(be, &table, (const int32_t[]){4, 0, 2}, 3, out);
                 for (int j = 0; j < n; j++)
                     CHECK(out[j] == wide[4 * n + j] && out[n + j] == wide[j] && out[2 * n + j] == wide[2 * n + j]);
                 CHECK(out[3 * n] == SENTINEL);
                 for (int j = 0; j < 3 * n; j++) g[j] *= j % 5 == 0 ? 60 : 3; // large and small arguments
                 memcpy(out, g, 3 * n * 4);
-                be->swiglu(out, x, 3 * n);
+                sl_cpu_swiglu(out, x, 3 * n);
                 for (int j = 0; j < 3 * n; j++) { // 2^x is good to 2e-7, its argument to |g| 2^-24
                     double want = g[j] / (1 + exp(-(double)g[j])) * x[j];
                     CHECK_NEAR(out[j], want, fabs(want) * (1e-6 + fabs(g[j]) * 0x1p-22) + 1e-35);
@@ -183,7 +184,7 @@ static void rope_append(void) {
         sl_row rows[4];
         for (int i = 0; i < half; i++) inv_freq[i] = 1 / powf(500000, 2.0f * i / dim);
         for (int r = 0; r < 4; r++) rows[r] = (sl_row){.position = positions[r], .pages = pages};
-        be->rope_append(&(sl_rope){dim, inv_freq}, rows, 4, HEADS, KV, q, k, v, cache, v_cache);
+        sl_cpu_rope_append(&(sl_rope){dim, inv_freq}, rows, 4, HEADS, KV, q, k, v, cache, v_cache);
         for (int r = 0; r < 4; r++)
             for (int i = 0; i < half; i++) {
                 double angle = (float)positions[r] * inv_freq[i], c = cos(angle), s = sin(angle);

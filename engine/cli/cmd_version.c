@@ -22,7 +22,7 @@ int cmd_version(const cli_options *o, sl_error *err) {
     char buf[256];
     int rc = sl_cpu_init(0, &backend, err);
     if (rc) return rc;
-    backend->describe(buf, sizeof buf);
+    backend->describe(backend, buf, sizeof buf);
     rc = cli_printf(err, "sleigh %s%s%s%s\n", SLEIGH_VERSION, *commit ? " (commit " : "", commit, *commit ? ")" : "");
     if (!rc) rc = cli_printf(err, "compiler: %s\nbackend: %s: %s\n", COMPILER, backend->name, buf);
     return rc;

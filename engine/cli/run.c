@@ -1,4 +1,5 @@
 // engine/cli/run.c - from flags to a loaded model, an attention plan, an engine and sampling parameters; see run.h.
+#include "engine/cli/progress.h"
 #include "engine/cli/run.h"
 
 #include <math.h>
@@ -9,8 +10,7 @@
 // ---- checks before anything is loaded ----
 
 int cli_check_device(const cli_options *o, sl_error *err) {
-    if (strcmp(o->device, "cuda")) return 0;
-    return sl_fail(err, SL_ERR_ARG, "--device cuda: this build has no CUDA backend; use --device cpu");
+    return sl_device_check(o->device, err);
 }
 
 int cli_need_model(const cli_options *o, sl_error *err) {
@@ -174,13 +174,19 @@ static int make_sampling(cli_run *run, sl_error *err) {
 
 static int new_engine(cli_run *run, int n_ctx, sl_engine **out, sl_error *err) {
     const cli_options *o = run->options;
+    cli_progress bar;
+    const sl_progress progress = {.fn = cli_progress_update, .ctx = &bar};
     sl_engine_options options = {.n_ctx = n_ctx,
                                  .n_sequences = 1,
                                  .prefill_chunk = o->ubatch,
                                  .n_threads = o->threads,
+                                 .device = o->device,
+                                 .progress = &progress,
                                  .seed = o->seed,
                                  .attn = &run->plan};
+    cli_progress_begin(&bar, "upload", "layers");
     int rc = sl_engine_new(run->model, &options, out, err);
+    cli_progress_end(&bar);
     return rc ? rc : cli_stats_observe(&run->stats, *out, err);
 }
 

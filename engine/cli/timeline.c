@@ -59,7 +59,7 @@ static int note(cli_timeline *t, int32_t id, sl_error *err) { // a token entered
 // In pieces of a prefill pass, so that Ctrl+C is heard; the logits do not depend on the pieces.
 int cli_timeline_prefill(cli_timeline *t, const int32_t *ids, int n, sl_error *err) {
     cli_progress progress;
-    int rc = 0, piece = t->run->options->ubatch;
+    int rc = 0, piece = sl_engine_prefill_chunk(t->run->engine);
     double start = cli_now();
     cli_progress_begin(&progress, "prefill", "tokens");
     for (int i = 0; !rc && !t->stopped && i < n; i += piece) {

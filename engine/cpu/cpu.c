@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 enum {
     PANEL_ROWS = 64, // rows of one BLAS call (backend.h says why it is fixed)
@@ -76,20 +77,24 @@ static int usable_cores(void) {
     return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
 }
 
-static void describe(char *buf, size_t size) {
+static void describe(const sl_backend *be, char *buf, size_t size) {
+    (void)be;
     const char *blas = openblas_get_config ? openblas_get_config() : "CBLAS";
     snprintf(buf, size, "%s, %d threads, %.*s", ops->isa, n_threads, blas[0] == 'O' ? (int)strcspn(blas + 9, " ") + 9 : 20,
              blas);
 }
 
-static void embed(const sl_weight *table, const int32_t *ids, int n_rows, float *x) {
+static void embed(const sl_backend *be, const sl_weight *table, const int32_t *ids, int n_rows, float *x) {
+    (void)be;
     int n = table->n_cols;
     for (int r = 0; r < n_rows; r++)
         ops->widen((const char *)table->data + (size_t)ids[r] * n * sl_dtype_size(table->dtype), table->dtype, n,
                    x + (size_t)r * n);
 }
 
-static void rmsnorm(const float *x, const sl_weight *w, int n_rows, float eps, float *out) {
+static void rmsnorm(const sl_backend *be, const float *x, const sl_weight *w, int n_rows, float eps, void *result) {
+    (void)be;
+    float *out = result;
     int n = w->n_cols;
 #pragma omp parallel for if ((size_t)n_rows * n > SMALL) schedule(static)
     for (int r = 0; r < n_rows; r++) ops->rmsnorm(x + (size_t)r * n, w, eps, out + (size_t)r * n);
@@ -158,8 +163,9 @@ static void linear_prefill(const sl_weight *w, const float *x, int n_rows, int p
     pthread_mutex_unlock(&scratch.lock);
 }
 
-static void linear(const sl_weight *w, const float *x, int n_rows, sl_linear_mode mode, int position, int accumulate,
-                   float *out) {
+static void linear(const sl_backend *be, const sl_weight *w, const void *x, int n_rows, sl_linear_mode mode, int position,
+                   int accumulate, float *out) {
+    (void)be;
     if (mode == SL_LINEAR_DECODE)
         linear_decode(w, x, n_rows, accumulate, out);
     else
@@ -195,7 +201,7 @@ static void rope_row(const sl_rope *rope, const sl_row *row, int n_heads, int n_
     }
 }
 
-static void rope_append(const sl_rope *rope, const sl_row *rows, int n_rows, int n_heads, int n_kv_heads, float *q, float *k,
+void sl_cpu_rope_append(const sl_rope *rope, const sl_row *rows, int n_rows, int n_heads, int n_kv_heads, float *q, float *k,
                         const float *v, bf16 *k_layer, bf16 *v_layer) {
     SL_CHECK(rope->head_dim <= 256);
     size_t q_row = (size_t)n_heads * rope->head_dim, kv_row = (size_t)n_kv_heads * rope->head_dim;
@@ -205,13 +211,122 @@ static void rope_append(const sl_rope *rope, const sl_row *rows, int n_rows, int
                  n_kv_heads ? v + r * kv_row : NULL, k_layer, v_layer);
 }
 
-static void swiglu(float *gate, const float *up, size_t n) {
+static sl_queries qkv(const sl_backend *be, const sl_qkv *a) {
+    size_t q_dim = a->q->n_rows, kv_dim = a->k->n_rows;
+    int n = a->n_rows - a->first, position = a->position + a->first;
+    float *q = a->work, *k = q + a->n_rows * q_dim, *v = k + a->n_rows * kv_dim;
+    const float *x = a->x;
+    linear(be, a->k, x, a->n_rows, a->mode, a->position, 0, k);
+    linear(be, a->v, x, a->n_rows, a->mode, a->position, 0, v);
+    sl_cpu_rope_append(a->rope, a->rows, a->n_rows, 0, a->n_kv_heads, NULL, k, v, a->k_layer, a->v_layer);
+    if (n) linear(be, a->q, x + (size_t)a->first * a->q->n_cols, n, a->mode, position, 0, q);
+    sl_cpu_rope_append(a->rope, a->rows + a->first, n, a->n_heads, 0, q, NULL, NULL, NULL, NULL);
+    return (sl_queries){.data = q, .stride = q_dim};
+}
+
+void sl_cpu_swiglu(float *gate, const float *up, size_t n) {
     enum { STEP = 4096 };
 #pragma omp parallel for if (n > SMALL) schedule(static)
     for (size_t i = 0; i < n; i += STEP) ops->swiglu(gate + i, up + i, n - i < STEP ? n - i : STEP);
 }
 
-static const sl_backend backend = {"cpu", describe, embed, rmsnorm, linear, rope_append, swiglu};
+static void gate_up(const sl_backend *be, const sl_weight *gate, const sl_weight *up, const void *x, int n_rows,
+                    sl_linear_mode mode, int position, void *work, void *out) {
+    linear(be, gate, x, n_rows, mode, position, 0, out);
+    linear(be, up, x, n_rows, mode, position, 0, work);
+    sl_cpu_swiglu(out, work, (size_t)n_rows * gate->n_rows);
+}
+
+// ---- memory: the host's ----
+
+// Bytes that this process may still take: the machine's, or its control group's where that is less.
+static size_t free_memory(const sl_backend *be) {
+    (void)be;
+    size_t kib = 0, limit, used;
+    char line[256];
+    FILE *f = fopen("/proc/meminfo", "r");
+    while (f && fgets(line, sizeof line, f) && sscanf(line, "MemAvailable: %zu", &kib) != 1) continue;
+    if (f) fclose(f);
+    size_t bytes = kib << 10;
+    FILE *max = fopen("/sys/fs/cgroup/memory.max", "r"), *now = fopen("/sys/fs/cgroup/memory.current", "r");
+    if (max && now && fscanf(max, "%zu", &limit) == 1 && fscanf(now, "%zu", &used) == 1) {
+        size_t left = limit > used ? limit - used : 0;
+        if (left < bytes) bytes = left;
+    }
+    if (max) fclose(max);
+    if (now) fclose(now);
+    return bytes;
+}
+
+static void *take(const sl_backend *be, size_t size) { // committed page by page at first touch: an unused context costs nothing
+    (void)be;
+    void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) return NULL;
+#ifdef MADV_HUGEPAGE
+    madvise(p, size, MADV_HUGEPAGE);
+#endif
+    return p;
+}
+
+static void release(const sl_backend *be, void *p, size_t size) {
+    (void)be;
+    if (p) munmap(p, size);
+}
+
+static void copy_runs(const sl_backend *be, void *to, const void *from, size_t pitch, size_t width, size_t height) {
+    (void)be;
+    for (size_t i = 0; i < height; i++) memcpy((char *)to + i * pitch, (const char *)from + i * pitch, width);
+}
+
+static void copy_bytes(const sl_backend *be, void *to, const void *from, size_t size) {
+    (void)be;
+    memcpy(to, from, size);
+}
+
+// ---- a step: operations run where they are called ----
+
+static void replay(const sl_backend *be, int key, void (*fn)(void *ctx), void *ctx) {
+    (void)be, (void)key;
+    fn(ctx);
+}
+
+static void forget(const sl_backend *be) {
+    (void)be;
+}
+
+static void begin(const sl_backend *be, const sl_rope *rope, const sl_row *rows, int n_rows) {
+    (void)be, (void)rope, (void)rows, (void)n_rows;
+}
+
+static int finish(const sl_backend *be, sl_error *err) {
+    (void)be, (void)err;
+    return 0;
+}
+
+static const sl_backend backend = {
+    .name = "cpu",
+    .act_size = sizeof(float),
+    .describe = describe,
+    .free_memory = free_memory,
+    .alloc = take,
+    .release = release,
+    .copy = copy_runs,
+    .upload = copy_bytes,
+    .download = copy_bytes,
+    .finish = finish,
+    .replay = replay,
+    .forget = forget,
+    .begin = begin,
+    .embed = embed,
+    .rmsnorm = rmsnorm,
+    .linear = linear,
+    .qkv = qkv,
+    .gate_up = gate_up,
+};
+
+const sl_backend *sl_cpu_backend(void) {
+    return &backend;
+}
 
 int sl_cpu_init(int threads, const sl_backend **out, sl_error *err) {
     if (threads < 0 || threads > 1024)

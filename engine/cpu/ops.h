@@ -19,6 +19,12 @@ extern const sl_cpu_ops sl_cpu_ops_portable;
 extern const sl_cpu_ops sl_cpu_ops_avx2, sl_cpu_ops_avx512;
 #endif
 
+// Rotates q [n_rows][n_heads][head_dim] and k [n_rows][n_kv_heads][head_dim] in place (Hugging Face's half-split layout) and
+// stores bf16 k and v [n_rows][n_kv_heads][head_dim] into each row's page of this layer.
+void sl_cpu_rope_append(const sl_rope *rope, const sl_row *rows, int n_rows, int n_heads, int n_kv_heads, float *q, float *k,
+                        const float *v, bf16 *k_layer, bf16 *v_layer);
+void sl_cpu_swiglu(float *gate, const float *up, size_t n); // gate[i] = silu(gate[i]) * up[i]
+
 // 1: this processor and operating system run that instruction set.
 int sl_cpu_has(const char *isa);
 const char *sl_cpu_isa(void); // the one in use: the best, or what SLEIGH_ISA forces

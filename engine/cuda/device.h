@@ -28,8 +28,8 @@ int sl_cuda_check(cudaError_t rc, const char *what, sl_error *err);
 
 // Launches kernel<<<grid, block, shared, stream>>>. The kernel may start before the one in front of it in the stream has
 // ended, so it must call sl_wait_previous() before it touches anything that an earlier kernel writes or reads; only
-// weights, which no kernel writes, may be read before that. Every kernel of a step is launched this way and calls both functions
-// below, so that "the previous one has ended" carries over from kernel to kernel.
+// weights, which no kernel writes, may be read before that. Every kernel of a step is launched this way and calls both
+// functions below, so that "the previous one has ended" carries over from kernel to kernel.
 template <typename... Params, typename... Args>
 static void sl_launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream, Args... args) {
     cudaLaunchAttribute attribute = {};
