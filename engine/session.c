@@ -340,16 +340,25 @@ int sl_prefill_logits(sl_session *s, const int32_t *ids, int n, sl_logits_fn fn,
 
 // ---- decode ----
 
+static int check_batch(const sl_engine *e, int n, sl_error *err) {
+    if (n >= 1 && n <= e->n_sequences) return 0;
+    return sl_fail(err, SL_ERR_ARG, "a batch of %d sequences: this engine takes 1 to %d", n, e->n_sequences);
+}
+
+static int check_room(const sl_session *s, sl_error *err) {
+    if (s->kv.n_tokens < s->engine->n_ctx) return 0;
+    return sl_fail(err, SL_ERR_CONTEXT, "sequence %u: the context is full: %d tokens, --ctx-size %d", s->sequence,
+                   s->kv.n_tokens, s->engine->n_ctx);
+}
+
 static int begin_decode(sl_session *const *batch, int n, const int32_t *ids, sl_error *err) {
     sl_engine *e = batch[0]->engine;
     int rc = check_ids(e, ids, n, err);
     for (int i = 0; !rc && i < n; i++) {
         sl_session *s = batch[i];
         SL_CHECK(s->engine == e);
-        if (s->kv.n_tokens >= e->n_ctx)
-            return sl_fail(err, SL_ERR_CONTEXT, "sequence %u: the context is full: %d tokens, --ctx-size %d", s->sequence,
-                           s->kv.n_tokens, e->n_ctx);
-        rc = sync_state(s, err);
+        rc = check_room(s, err);
+        if (!rc) rc = sync_state(s, err);
         if (!rc) rc = sl_kv_reserve(&e->pool, &s->kv, s->kv.n_tokens + 1, err);
         if (!rc) build_extras(s);
     }
@@ -378,9 +387,8 @@ static void decode_rows(void *context) {
 
 int sl_decode(sl_session *const *batch, int n, const int32_t *ids, sl_error *err) {
     sl_engine *e = batch[0]->engine;
-    if (n < 1 || n > e->n_sequences)
-        return sl_fail(err, SL_ERR_ARG, "a batch of %d sequences: this engine takes 1 to %d", n, e->n_sequences);
-    int rc = begin_decode(batch, n, ids, err);
+    int rc = check_batch(e, n, err);
+    if (!rc) rc = begin_decode(batch, n, ids, err);
     if (rc) return rc;
     for (int i = 0; i < n; i++)
         e->rows[i] = (sl_row){.position = batch[i]->kv.n_tokens, .sequence = batch[i]->sequence, .pages = page_table(batch[i])};
@@ -401,4 +409,29 @@ uint64_t sl_logits_hash(const float *logits, int n_vocab) {
     uint64_t h = 0xcbf29ce484222325u;
     for (size_t i = 0; i < (size_t)n_vocab * sizeof *logits; i++) h = (h ^ p[i]) * 0x100000001b3u;
     return h;
+}
+
+// ---- the next token, and a step that begins with it ----
+
+int sl_draw(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err) {
+    int rc = check_batch(batch[0]->engine, n, err);
+    for (int i = 0; !rc && i < n; i++)
+        ids[i] = sl_sampler_draw(samplers[i], batch[i]->logits, batch[i]->sequence, (uint32_t)batch[i]->kv.n_tokens);
+    return rc;
+}
+
+int sl_step(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err) {
+    const sl_engine *e = batch[0]->engine;
+    int n_live = 0, rc = check_batch(e, n, err);
+    for (int i = 0; !rc && i < n; i++) rc = check_room(batch[i], err);
+    if (!rc) rc = sl_draw(batch, n, samplers, ids, err);
+    if (rc) return rc;
+    sl_session *live[n]; // n is at most n_sequences: check_batch
+    int32_t live_ids[n];
+    for (int i = 0; i < n; i++) {
+        if (sl_model_is_eos(e->model, ids[i])) continue;
+        live[n_live] = batch[i];
+        live_ids[n_live++] = ids[i];
+    }
+    return n_live ? sl_decode(live, n_live, live_ids, err) : 0;
 }

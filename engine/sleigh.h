@@ -12,6 +12,7 @@
 #include "attention/attention.h"
 #include "engine/error.h"
 #include "engine/progress.h"
+#include "engine/sampler.h"
 #include "models/config.h"
 #include "tokenizer/tokenizer.h"
 
@@ -117,6 +118,20 @@ int sl_prefill_logits(sl_session *s, const int32_t *ids, int n, sl_logits_fn fn,
 // One step: appends ids[i] to batch[i] with the plan's decode attention. All or none; a sequence's logits are equal to the
 // bit alone and in any batch.
 int sl_decode(sl_session *const *batch, int n, const int32_t *ids, sl_error *err);
+
+// ---- the next token, and a step that begins with it ----
+
+// Draws the token that follows each sequence from its logits, as sl_sampler_draw does with samplers[i]. ids: [n]. The logits
+// must not be stale. Neither this nor sl_step tells the samplers what was drawn: sl_sampler_accept is the caller's.
+// SL_ERR_ARG when n is out of the engine's range.
+int sl_draw(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err);
+// The same, and appends each token with one decode step of the batch, except those that are the model's end tokens (their
+// sequences stay as they are, logits included). Leaves the state of sl_draw and sl_decode of the other tokens. On a GPU the
+// tokens are handed back while the step still runs.
+// All or none: after an error no sequence has changed. SL_ERR_ARG as sl_draw; SL_ERR_CONTEXT when a sequence has no room for
+// another token, whatever it would draw (sl_draw still draws from it); SL_ERR_MEMORY when pages or method state run out.
+int sl_step(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err);
+
 // FNV-1a over the fp32 bytes of the logits.
 uint64_t sl_logits_hash(const float *logits, int n_vocab);
 

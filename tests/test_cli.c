@@ -224,7 +224,12 @@ static void stop_strings(void) {
     result cut = RUN("generate", "-m", m, "-p", long_text(12), "-n", "40", "--ignore-eos", "--stop", "never said", "-r", stop);
     CHECK_GOOD(cut);
     CHECK_STR(cut.out, want);
+    int n_prompt, n_generated, n_context; // the token that completes a stop string is taken back
     CHECK_HAS(stat_line(&cut, "stopped", buf), "stop string");
+    CHECK(sscanf(buf, "stop string, %d prompt tokens, %d generated, %d in", &n_prompt, &n_generated, &n_context) == 3);
+    CHECK_INT(n_prompt, stat_count(&cut, "prefill"));
+    CHECK_INT(n_context, n_prompt + n_generated - 1);
+    CHECK_INT(stat_count(&cut, "decode"), n_generated);
 }
 
 static void dense_prefix(void) {

@@ -13,7 +13,7 @@ static const char generate_notes[] =
     "  load        ms until the model is ready\n"
     "  prefill     ms, tokens prefilled densely, tok/s\n"
     "  feed        ms, prompt tokens fed through --attn (--dense-prefix), tok/s\n"
-    "  decode      ms, decode steps, tok/s of generation alone\n"
+    "  decode      ms, decode steps, tok/s of generation alone; the step after a stop string counts, its token is taken back\n"
     "  bandwidth   GB/s: weights and K and V rows that all decode steps read, over their time\n"
     "  k_rows, v_rows, v_distinct, kv_bytes   what attention's decode steps read, what dense would have, the share;\n"
     "              v_rows counts per query head, v_distinct a row that heads share once\n"

@@ -52,10 +52,16 @@ typedef struct cli_timeline {
     sl_stopper *stopper; // NULL: no stop strings
     sl_ids ids;          // the session's tokens
     // since the last cut
-    int n_prefill, n_feed, n_decode, n_generated;
+    int n_prefill, n_feed, n_decode, n_generated; // n_decode: steps; a stop string's last one is taken back
+    int n_prompt;                                 // tokens of the context when the generation began
     double prefill_ms, feed_ms, decode_ms;
     double prefill_flops;
     const char *stopped; // why the generation ended; NULL: it has not
+    // where the generated text goes
+    sl_detok_stream detok;
+    sl_text piece; // of the last token
+    cli_sink sink;
+    void *sink_ctx;
 } cli_timeline;
 
 int cli_timeline_open(cli_timeline *t, cli_run *run, uint32_t sequence, sl_error *err);
@@ -66,8 +72,12 @@ int cli_timeline_cut(cli_timeline *t, int n_tokens, sl_error *err);
 int cli_timeline_prefill(cli_timeline *t, const int32_t *ids, int n, sl_error *err);
 int cli_timeline_feed(cli_timeline *t, const int32_t *ids, int n, sl_error *err);
 // Generates until EOS, a stop string, --n-predict, a full context or Ctrl+C; says which in `stopped`. at_start: the text
-// stands alone (SentencePiece's first blank is then left out).
+// stands alone (SentencePiece's first blank is then left out). The session then holds what was shown, without a last token
+// whose logits nobody needs.
 int cli_timeline_generate(cli_timeline *t, int at_start, cli_sink sink, void *ctx, sl_error *err);
+// The same for n timelines of one run together, after cli_timeline_begin of each; one that ends leaves the batch.
+void cli_timeline_begin(cli_timeline *t, int at_start, cli_sink sink, void *ctx);
+int cli_timelines_generate(cli_timeline *const *batch, int n, sl_error *err);
 int cli_timeline_common(const cli_timeline *t, const int32_t *ids, int n); // length of the common prefix
 void cli_timeline_stats(const cli_timeline *t, FILE *out);
 

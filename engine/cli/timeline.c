@@ -2,6 +2,7 @@
 #include "engine/cli/progress.h"
 #include "engine/cli/run.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 int cli_timeline_open(cli_timeline *t, cli_run *run, uint32_t sequence, sl_error *err) {
@@ -19,15 +20,22 @@ void cli_timeline_close(cli_timeline *t) {
     sl_sampler_free(t->sampler);
     sl_session_free(t->session);
     sl_ids_free(&t->ids);
+    sl_text_free(&t->piece);
     *t = (cli_timeline){0};
 }
 
-int cli_timeline_cut(cli_timeline *t, int n_tokens, sl_error *err) {
+static int cut_back(cli_timeline *t, int n_tokens, sl_error *err) {
     int rc = sl_session_truncate(t->session, n_tokens, err);
     if (rc) return rc;
     t->ids.n = (size_t)n_tokens;
     sl_sampler_truncate(t->sampler, n_tokens);
-    t->n_prefill = t->n_feed = t->n_decode = t->n_generated = 0;
+    return 0;
+}
+
+int cli_timeline_cut(cli_timeline *t, int n_tokens, sl_error *err) {
+    int rc = cut_back(t, n_tokens, err);
+    if (rc) return rc;
+    t->n_prefill = t->n_feed = t->n_decode = t->n_generated = t->n_prompt = 0;
     t->prefill_ms = t->feed_ms = t->decode_ms = t->prefill_flops = 0;
     t->stopped = NULL;
     sl_engine_reset_stats(t->run->engine);
@@ -102,80 +110,143 @@ int cli_sink_stdout(void *ctx, const char *text, size_t n, sl_error *err) {
     return rc ? rc : cli_flush(err);
 }
 
-typedef struct stream {
-    cli_timeline *t;
-    sl_detok_stream detok;
-    sl_text piece;
-    cli_sink sink;
-    void *ctx;
-} stream;
-
 // Hands on what the last token made printable. Sets `stopped` at a stop string.
-static int emit(stream *s, sl_error *err) {
-    const char *text = s->piece.data;
-    size_t n = s->piece.n;
-    s->piece.n = 0;
+static int emit(cli_timeline *t, sl_error *err) {
+    const char *text = t->piece.data;
+    size_t n = t->piece.n;
+    t->piece.n = 0;
     int rc = 0;
-    if (n && s->t->stopper) rc = sl_stopper_feed(s->t->stopper, text, n, &text, &n, err);
+    if (n && t->stopper) rc = sl_stopper_feed(t->stopper, text, n, &text, &n, err);
     if (rc < 0) return rc;
-    if (rc == 1) s->t->stopped = "stop string";
-    return n ? s->sink(s->ctx, text, n, err) : 0;
+    if (rc == 1) t->stopped = "stop string";
+    return n ? t->sink(t->sink_ctx, text, n, err) : 0;
 }
 
-// The end of the stream: half a character, then what looked like the beginning of a stop string.
-static int finish(stream *s, sl_error *err) {
-    const char *before = s->t->stopped, *text;
+// The end of the text: half a character, then what looked like the beginning of a stop string.
+static int finish(cli_timeline *t, sl_error *err) {
+    const char *before = t->stopped, *text;
     size_t n = 0;
     if (!strcmp(before, "stop string")) return 0;
-    int rc = sl_detok_end(&s->detok, &s->piece, err);
-    if (!rc) rc = emit(s, err);
-    if (rc || !s->t->stopper || s->t->stopped != before) return rc;
-    sl_stopper_flush(s->t->stopper, &text, &n);
-    return n ? s->sink(s->ctx, text, n, err) : 0;
+    int rc = sl_detok_end(&t->detok, &t->piece, err);
+    if (!rc) rc = emit(t, err);
+    if (rc || !t->stopper || t->stopped != before) return rc;
+    sl_stopper_flush(t->stopper, &text, &n);
+    return n ? t->sink(t->sink_ctx, text, n, err) : 0;
 }
 
-static int step(stream *s, sl_error *err) {
-    cli_timeline *t = s->t;
-    int n_predict = t->run->options->n_predict, position = sl_session_n_tokens(t->session);
+// Why the text ends with the next token, whatever that is: its logits would not be used. NULL: it need not.
+static const char *ends_with_next(const cli_timeline *t) {
+    int n_predict = t->run->options->n_predict;
+    if (n_predict >= 0 && t->n_generated + 1 >= n_predict) return "limit";
+    return sl_session_n_tokens(t->session) >= sl_engine_n_ctx(t->run->engine) ? "context full" : NULL;
+}
+
+static void check_running(cli_timeline *t) {
+    if (t->stopped) return;
     if (cli_interrupted())
         t->stopped = "interrupted";
-    else if (n_predict >= 0 && t->n_generated >= n_predict)
+    else if (t->run->options->n_predict == 0)
         t->stopped = "limit";
-    if (t->stopped) return 0;
-    int32_t id =
-        sl_sampler_draw(t->sampler, sl_session_logits(t->session), sl_session_sequence(t->session), (uint32_t)position);
+}
+
+// A token was drawn and, unless it is an end token or `ending` was known, appended. Where its text completes a stop string it
+// is taken back: a session holds what was shown, and chat goes on from there.
+static int take(cli_timeline *t, int32_t id, const char *ending, sl_error *err) {
+    int n_before = (int)t->ids.n, rc = 0;
     t->n_generated++;
     if (sl_model_is_eos(t->run->model, id)) {
         t->stopped = "eos";
         return 0;
     }
-    int rc = 0;
-    if (id < sl_tokenizer_n_vocab(s->detok.tok)) rc = sl_detok_next(&s->detok, id, &s->piece, err); // else padding: no text
-    if (!rc) rc = emit(s, err);
-    if (rc || t->stopped) return rc;
-    if (n_predict >= 0 && t->n_generated >= n_predict)
-        t->stopped = "limit"; // its logits would not be used
-    else if (position >= sl_engine_n_ctx(t->run->engine))
-        t->stopped = "context full";
-    if (t->stopped) return 0;
-    double start = cli_now();
-    rc = sl_decode(&t->session, 1, &id, err);
-    t->decode_ms += cli_now() - start;
-    if (!rc) rc = cli_stats_check(&t->run->stats, err);
+    if (!ending) {
+        t->n_decode++;
+        rc = note(t, id, err);
+    }
+    if (!rc && id < sl_tokenizer_n_vocab(t->detok.tok)) rc = sl_detok_next(&t->detok, id, &t->piece, err); // else no text
+    if (!rc) rc = emit(t, err);
     if (rc) return rc;
-    t->n_decode++;
-    return note(t, id, err);
+    if (!t->stopped) {
+        t->stopped = ending;
+        return 0;
+    }
+    return ending ? 0 : cut_back(t, n_before, err);
+}
+
+// What sl_step and sl_draw take: the batch's running timelines, first those that step, then those that only draw.
+typedef struct lanes {
+    cli_timeline **t;
+    sl_session **sessions;
+    sl_sampler **samplers;
+    int32_t *ids;
+    int n_step, n;
+} lanes;
+
+static int lanes_new(lanes *l, int n, sl_error *err) {
+    *l = (lanes){.t = malloc(n * sizeof *l->t),
+                 .sessions = malloc(n * sizeof *l->sessions),
+                 .samplers = malloc(n * sizeof *l->samplers),
+                 .ids = malloc(n * sizeof *l->ids)};
+    return l->t && l->sessions && l->samplers && l->ids ? 0 : sl_fail(err, SL_ERR_MEMORY, "a batch of %d: out of memory", n);
+}
+
+static void lanes_free(lanes *l) {
+    free(l->t), free(l->sessions), free(l->samplers), free(l->ids);
+}
+
+static void fill_lanes(lanes *l, cli_timeline *const *batch, int n) {
+    l->n = 0;
+    for (int i = 0; i < n; i++) check_running(batch[i]);
+    for (int ending = 0; ending < 2; ending++) {
+        for (int i = 0; i < n; i++) {
+            if (batch[i]->stopped || (ends_with_next(batch[i]) != NULL) != ending) continue;
+            l->t[l->n] = batch[i];
+            l->sessions[l->n] = batch[i]->session;
+            l->samplers[l->n++] = batch[i]->sampler;
+        }
+        if (!ending) l->n_step = l->n;
+    }
+}
+
+// One token for each of the lanes. The time is that of all: each waits for the batch.
+static int advance(const lanes *l, sl_error *err) {
+    int n_step = l->n_step, n_draw = l->n - n_step, rc = 0;
+    double start = cli_now();
+    if (n_draw) rc = sl_draw(l->sessions + n_step, n_draw, l->samplers + n_step, l->ids + n_step, err);
+    if (!rc && n_step) rc = sl_step(l->sessions, n_step, l->samplers, l->ids, err);
+    double ms = cli_now() - start;
+    if (!rc) rc = cli_stats_check(&l->t[0]->run->stats, err);
+    for (int i = 0; !rc && i < l->n; i++) {
+        l->t[i]->decode_ms += ms;
+        rc = take(l->t[i], l->ids[i], i < n_step ? NULL : ends_with_next(l->t[i]), err);
+    }
+    return rc;
+}
+
+void cli_timeline_begin(cli_timeline *t, int at_start, cli_sink sink, void *ctx) {
+    t->n_prompt = (int)t->ids.n;
+    t->detok = sl_detok_begin(sl_model_tokenizer(t->run->model), 0, at_start);
+    t->piece.n = 0;
+    t->sink = sink;
+    t->sink_ctx = ctx;
+    if (t->stopper) sl_stopper_reset(t->stopper);
+}
+
+int cli_timelines_generate(cli_timeline *const *batch, int n, sl_error *err) {
+    lanes l;
+    int rc = lanes_new(&l, n, err);
+    if (!rc) fill_lanes(&l, batch, n);
+    while (!rc && l.n) {
+        rc = advance(&l, err);
+        if (!rc) fill_lanes(&l, batch, n);
+    }
+    for (int i = 0; !rc && i < n; i++) rc = finish(batch[i], err);
+    lanes_free(&l);
+    return rc;
 }
 
 int cli_timeline_generate(cli_timeline *t, int at_start, cli_sink sink, void *ctx, sl_error *err) {
-    if (t->stopped) return 0; // interrupted while the prompt was read
-    stream s = {.t = t, .detok = sl_detok_begin(sl_model_tokenizer(t->run->model), 0, at_start), .sink = sink, .ctx = ctx};
-    int rc = 0;
-    if (t->stopper) sl_stopper_reset(t->stopper);
-    while (!rc && !t->stopped) rc = step(&s, err);
-    if (!rc) rc = finish(&s, err);
-    sl_text_free(&s.piece);
-    return rc;
+    cli_timeline_begin(t, at_start, sink, ctx);
+    return cli_timelines_generate(&t, 1, err);
 }
 
 // ---- statistics ----
@@ -216,6 +287,6 @@ void cli_timeline_stats(const cli_timeline *t, FILE *out) {
     fprintf(out, "logits: %016llx\n",
             (unsigned long long)sl_logits_hash(sl_session_logits(t->session), sl_model_config(run->model)->n_vocab));
     fprintf(out, "stopped: %s, %d prompt tokens, %d generated, %zu in the context\n", t->stopped ? t->stopped : "not begun",
-            (int)t->ids.n - t->n_decode, t->n_generated, t->ids.n);
+            t->n_prompt, t->n_generated, t->ids.n);
     fprintf(out, "peak_rss: %.1f MiB\n", cli_peak_mib());
 }
