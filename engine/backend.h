@@ -69,6 +69,8 @@ typedef struct sl_shape { // of a model, for a backend to judge
     int hidden, n_ffn, n_heads, n_kv_heads, head_dim;
 } sl_shape;
 
+struct sl_sampling; // engine/sampler.h
+
 typedef struct sl_backend sl_backend;
 struct sl_backend {
     const char *name; // "cpu"
@@ -100,6 +102,14 @@ struct sl_backend {
     void (*forget)(const sl_backend *be); // the recordings are void
     // What all layers of a step share: the rotations of its rows.
     void (*begin)(const sl_backend *be, const sl_rope *rope, const sl_row *rows, int n_rows);
+
+    // ---- token sampling where the logits lie; NULL: on the host ----
+    int (*draws)(const struct sl_sampling *sampling); // 0: not with these parameters
+    // Queues: ids[i] = what sl_sampler_draw would draw for rows[i].sequence and .position from logits [n_rows][n_vocab]
+    void (*draw)(const sl_backend *be, const float *logits, const sl_row *rows, const struct sl_sampling *const *sampling,
+                 int n_rows, int n_vocab, int32_t *ids);
+    // Waits for the draw, not for what was queued after it. ids: host memory
+    int (*drawn)(const sl_backend *be, int32_t *ids, int n, sl_error *err);
 
     // x[i] = table[ids[i]]: x [n_rows][hidden] fp32
     void (*embed)(const sl_backend *be, const sl_weight *table, const int32_t *ids, int n_rows, float *x);

@@ -129,7 +129,9 @@ static int new_step(sl_engine *e, sl_error *err) {
     e->step_rows = be->is_device ? be->alloc(be, rows * sizeof *e->step_rows) : e->rows;
     e->step_ids = be->alloc(be, rows * sizeof *e->step_ids);
     e->step_logits = be->alloc(be, logits);
-    return e->step_rows && e->step_ids && e->step_logits ? 0 : no_memory(e, err);
+    if (be->is_device) e->last_logits = be->alloc(be, logits);
+    int ok = e->step_rows && e->step_ids && e->step_logits && (e->last_logits || !be->is_device);
+    return ok ? 0 : no_memory(e, err);
 }
 
 static void free_step(sl_engine *e) {
@@ -139,6 +141,7 @@ static void free_step(sl_engine *e) {
         if (be->is_device) be->release(be, e->step_rows, rows * sizeof *e->step_rows);
         be->release(be, e->step_ids, rows * sizeof *e->step_ids);
         be->release(be, e->step_logits, logits);
+        be->release(be, e->last_logits, logits);
         be->release(be, e->step_ws, e->step_ws_size);
     }
     free(e->rows);

@@ -66,6 +66,7 @@ struct sl_engine {
     sl_row *step_rows;  // [max_rows]
     int32_t *step_ids;  // [max_rows]
     float *step_logits; // [n_sequences][n_vocab]
+    float *last_logits; // a device's: step_logits before the step, for sequences that end with it
     void *step_ws;      // of a device's attention
     size_t step_ws_size;
     sl_session **logits_of; // [n_sequences] whose logits lie in that row of step_logits; NULL: nobody's

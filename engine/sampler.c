@@ -78,6 +78,10 @@ void sl_sampler_free(sl_sampler *s) {
     free(s);
 }
 
+const sl_sampling *sl_sampler_params(const sl_sampler *s) {
+    return &s->params;
+}
+
 // ---- history ----
 
 static size_t window_begin(const sl_sampler *s, size_t n) { // first token of the penalty window of a context of n tokens

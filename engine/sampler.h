@@ -36,6 +36,7 @@ int sl_sampling_check(const sl_sampling *s, int n_vocab, sl_error *err); // rang
 typedef struct sl_sampler sl_sampler; // one per session: scratch for n_vocab and the token history of the penalties
 int sl_sampler_new(const sl_sampling *params, int n_vocab, sl_sampler **out, sl_error *err);
 void sl_sampler_free(sl_sampler *s);
+const sl_sampling *sl_sampler_params(const sl_sampler *s);
 // A token entered the context (prompt or generated).
 int sl_sampler_accept(sl_sampler *s, int32_t id, sl_error *err);
 void sl_sampler_truncate(sl_sampler *s, int n_tokens); // the context was cut back to its first n tokens

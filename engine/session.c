@@ -235,6 +235,24 @@ static void own_logits(sl_engine *e, sl_session *const *batch, int n) {
     }
 }
 
+// Brings each session's logits to its row of step_logits. In a batch that stays the same nothing moves.
+static void place_logits(sl_engine *e, sl_session *const *batch, int n) {
+    size_t n_vocab = e->model->config.n_vocab;
+    for (int i = 0; i < n; i++) {
+        sl_session *s = batch[i], *owner = e->logits_of[i];
+        if (owner == s) continue;
+        if (owner) {
+            fetch_logits(owner);
+            disown_logits(owner);
+        }
+        fetch_logits(s);
+        disown_logits(s);
+        e->backend->upload(e->backend, e->step_logits + i * n_vocab, s->logits, n_vocab * sizeof(float));
+        e->logits_of[i] = s;
+        s->logits_row = i;
+    }
+}
+
 // ---- prefill ----
 
 static int check_ids(const sl_engine *e, const int32_t *ids, int n, sl_error *err) {
@@ -351,9 +369,10 @@ static int check_room(const sl_session *s, sl_error *err) {
                    s->kv.n_tokens, s->engine->n_ctx);
 }
 
+// ids: NULL when they are yet to be drawn
 static int begin_decode(sl_session *const *batch, int n, const int32_t *ids, sl_error *err) {
     sl_engine *e = batch[0]->engine;
-    int rc = check_ids(e, ids, n, err);
+    int rc = ids ? check_ids(e, ids, n, err) : 0;
     for (int i = 0; !rc && i < n; i++) {
         sl_session *s = batch[i];
         SL_CHECK(s->engine == e);
@@ -385,15 +404,20 @@ static void decode_rows(void *context) {
     be->linear(be, &e->weights.head, e->scratch.h, ctx->n, SL_LINEAR_DECODE, 0, 0, e->step_logits);
 }
 
+// Each session's next row. ids: NULL when they lie there already
+static void send_batch(sl_engine *e, sl_session *const *batch, int n, const int32_t *ids) {
+    for (int i = 0; i < n; i++)
+        e->rows[i] = (sl_row){.position = batch[i]->kv.n_tokens, .sequence = batch[i]->sequence, .pages = page_table(batch[i])};
+    send_rows(e, n, ids);
+}
+
 int sl_decode(sl_session *const *batch, int n, const int32_t *ids, sl_error *err) {
     sl_engine *e = batch[0]->engine;
     int rc = check_batch(e, n, err);
     if (!rc) rc = begin_decode(batch, n, ids, err);
     if (rc) return rc;
-    for (int i = 0; i < n; i++)
-        e->rows[i] = (sl_row){.position = batch[i]->kv.n_tokens, .sequence = batch[i]->sequence, .pages = page_table(batch[i])};
     keep_logits(e, batch, n, n);
-    send_rows(e, n, ids);
+    send_batch(e, batch, n, ids);
     step_ctx ctx = {.engine = e, .batch = batch, .n = n};
     e->backend->replay(e->backend, n, decode_rows, &ctx);
     rc = e->backend->finish(e->backend, err);
@@ -413,20 +437,70 @@ uint64_t sl_logits_hash(const float *logits, int n_vocab) {
 
 // ---- the next token, and a step that begins with it ----
 
+// The backend draws from the logits where they lie, into step_ids: it can, for all of these.
+static int draws_there(const sl_engine *e, sl_sampler *const *samplers, int n) {
+    int can = e->backend->draw != NULL;
+    for (int i = 0; can && i < n; i++) can = e->backend->draws(sl_sampler_params(samplers[i]));
+    return can;
+}
+
+static void queue_draw(sl_engine *e, sl_session *const *batch, int n, sl_sampler *const *samplers) {
+    const sl_sampling *params[n]; // n is at most n_sequences: check_batch
+    for (int i = 0; i < n; i++) params[i] = sl_sampler_params(samplers[i]);
+    place_logits(e, batch, n);
+    send_batch(e, batch, n, NULL);
+    e->backend->draw(e->backend, e->step_logits, e->step_rows, params, n, e->model->config.n_vocab, e->step_ids);
+}
+
 int sl_draw(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err) {
-    int rc = check_batch(batch[0]->engine, n, err);
+    sl_engine *e = batch[0]->engine;
+    int rc = check_batch(e, n, err);
+    if (!rc && draws_there(e, samplers, n)) {
+        queue_draw(e, batch, n, samplers);
+        return e->backend->drawn(e->backend, ids, n, err);
+    }
     for (int i = 0; !rc && i < n; i++)
-        ids[i] = sl_sampler_draw(samplers[i], batch[i]->logits, batch[i]->sequence, (uint32_t)batch[i]->kv.n_tokens);
+        ids[i] =
+            sl_sampler_draw(samplers[i], sl_session_logits(batch[i]), batch[i]->sequence, (uint32_t)batch[i]->kv.n_tokens);
     return rc;
+}
+
+// Draw and step queued together: the device never waits for the host. A sequence that draws an end token has taken part in the
+// step, but its row is not counted and its logits are those that it drew from.
+static int step_there(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err) {
+    sl_engine *e = batch[0]->engine;
+    const sl_backend *be = e->backend;
+    size_t n_vocab = e->model->config.n_vocab, size = n_vocab * sizeof(float);
+    int rc = begin_decode(batch, n, NULL, err);
+    if (rc) return rc;
+    queue_draw(e, batch, n, samplers);
+    be->copy(be, e->last_logits, e->step_logits, n * size, n * size, 1);
+    step_ctx ctx = {.engine = e, .batch = batch, .n = n};
+    be->replay(be, n, decode_rows, &ctx);
+    rc = be->drawn(be, ids, n, err);
+    if (rc) return rc;
+    own_logits(e, batch, n);
+    for (int i = 0; i < n; i++) {
+        sl_session *s = batch[i];
+        if (sl_model_is_eos(e->model, ids[i])) {
+            be->download(be, s->logits, e->last_logits + i * n_vocab, size);
+            disown_logits(s);
+            continue;
+        }
+        if (e->attend->account) e->attend->account(e, &s, 1);
+        s->kv.n_tokens++;
+    }
+    return 0;
 }
 
 int sl_step(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err) {
     const sl_engine *e = batch[0]->engine;
     int n_live = 0, rc = check_batch(e, n, err);
     for (int i = 0; !rc && i < n; i++) rc = check_room(batch[i], err);
+    if (!rc && draws_there(e, samplers, n)) return step_there(batch, n, samplers, ids, err);
     if (!rc) rc = sl_draw(batch, n, samplers, ids, err);
     if (rc) return rc;
-    sl_session *live[n]; // n is at most n_sequences: check_batch
+    sl_session *live[n];
     int32_t live_ids[n];
     for (int i = 0; i < n; i++) {
         if (sl_model_is_eos(e->model, ids[i])) continue;
