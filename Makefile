@@ -14,7 +14,8 @@ PYTHON  ?= python3
 BUILD   := build
 OPT     := -O3 -g1
 
-ifdef SAN
+ifdef SAN # of the host code: a machine with a GPU has compute-sanitizer
+CUDA    := 0
 BUILD   := build/san
 OPT     := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 endif
@@ -66,7 +67,7 @@ LIB_OBJ  := $(patsubst %,$(BUILD)/%.o,$(LIB_SRC))
 CLI_OBJ  := $(patsubst %,$(BUILD)/%.o,$(CLI_SRC))
 TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(TEST_SRC))
 
-.PHONY: all demo test check bench setup format clean help
+.PHONY: all demo test check bench setup format clean help FORCE
 .DEFAULT_GOAL := all
 
 all: $(BUILD)/sleigh $(BUILD)/sleigh-test $(if $(PORTABLE),$(BUILD)/libsentencepiece.so.0) ## build the binary, the library and the tests
@@ -108,15 +109,21 @@ $(BUILD)/%_avx2.c.o: CFLAGS += $(AVX2)
 $(BUILD)/%_avx512.c.o: CFLAGS += $(AVX512)
 $(BUILD)/engine/cli/cmd_version.c.o: CPPFLAGS += -DSLEIGH_COMMIT='"$(COMMIT)"'
 
-$(BUILD)/%.c.o: %.c Makefile
+# Objects made with other flags (CUDA=0, another CUDA_ARCH) are made anew.
+$(BUILD)/flags: FORCE
+	@mkdir -p $(@D)
+	@echo '$(CPPFLAGS) $(CFLAGS) $(NVCCFLAGS)' | cmp -s - $@ || echo '$(CPPFLAGS) $(CFLAGS) $(NVCCFLAGS)' > $@
+FORCE:
+
+$(BUILD)/%.c.o: %.c Makefile $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  CC   $<"; $(CC) $(CPPFLAGS) $(CFLAGS) -c $< -o $@
 
-$(BUILD)/%.cc.o: %.cc Makefile
+$(BUILD)/%.cc.o: %.cc Makefile $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  CXX  $<"; $(CXX) $(CPPFLAGS) $(CXXFLAGS) -c $< -o $@
 
-$(BUILD)/%.cu.o: %.cu Makefile
+$(BUILD)/%.cu.o: %.cu Makefile $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  NVCC $<"; $(NVCC) $(CPPFLAGS) $(NVCCFLAGS) -c $< -o $@
 

@@ -104,7 +104,7 @@ struct sl_backend {
     void (*begin)(const sl_backend *be, const sl_rope *rope, const sl_row *rows, int n_rows);
 
     // ---- token sampling where the logits lie; NULL: on the host ----
-    int (*draws)(const struct sl_sampling *sampling); // 0: not with these parameters
+    int (*draws)(const struct sl_sampling *sampling, int n_vocab); // 0: not with these parameters
     // Queues: ids[i] = what sl_sampler_draw would draw for rows[i].sequence and .position from logits [n_rows][n_vocab]
     void (*draw)(const sl_backend *be, const float *logits, const sl_row *rows, const struct sl_sampling *const *sampling,
                  int n_rows, int n_vocab, int32_t *ids);

@@ -440,7 +440,7 @@ uint64_t sl_logits_hash(const float *logits, int n_vocab) {
 // The backend draws from the logits where they lie, into step_ids: it can, for all of these.
 static int draws_there(const sl_engine *e, sl_sampler *const *samplers, int n) {
     int can = e->backend->draw != NULL;
-    for (int i = 0; can && i < n; i++) can = e->backend->draws(sl_sampler_params(samplers[i]));
+    for (int i = 0; can && i < n; i++) can = e->backend->draws(sl_sampler_params(samplers[i]), e->model->config.n_vocab);
     return can;
 }
 
@@ -460,8 +460,7 @@ int sl_draw(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_
         return e->backend->drawn(e->backend, ids, n, err);
     }
     for (int i = 0; !rc && i < n; i++)
-        ids[i] =
-            sl_sampler_draw(samplers[i], sl_session_logits(batch[i]), batch[i]->sequence, (uint32_t)batch[i]->kv.n_tokens);
+        ids[i] = sl_sampler_draw(samplers[i], sl_session_logits(batch[i]), batch[i]->sequence, (uint32_t)batch[i]->kv.n_tokens);
     return rc;
 }
 

@@ -25,5 +25,7 @@ int cmd_version(const cli_options *o, sl_error *err) {
     backend->describe(backend, buf, sizeof buf);
     rc = cli_printf(err, "sleigh %s%s%s%s\n", SLEIGH_VERSION, *commit ? " (commit " : "", commit, *commit ? ")" : "");
     if (!rc) rc = cli_printf(err, "compiler: %s\nbackend: %s: %s\n", COMPILER, backend->name, buf);
+    sl_error why;
+    if (!rc) rc = cli_printf(err, "gpu: %s\n", sl_device_check("cuda", &why) ? why.message : "found");
     return rc;
 }

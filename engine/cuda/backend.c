@@ -279,6 +279,7 @@ static void destroy(const sl_backend *be) {
     forget(be);
     sl_cuda_place_free(c);
     sl_cuda_gemm_free(c);
+    sl_cuda_draw_free(c);
     cudaFree(c->inv_freq);
     cudaFree(c->rope);
     if (c->stream) cudaStreamDestroy(c->stream);
@@ -310,6 +311,9 @@ static const sl_backend operations = {
     .replay = replay,
     .forget = forget,
     .begin = begin,
+    .draws = sl_cuda_draws,
+    .draw = sl_cuda_draw,
+    .drawn = sl_cuda_drawn,
     .embed = embed,
     .rmsnorm = rmsnorm,
     .linear = linear,

@@ -44,6 +44,12 @@ typedef struct sl_cuda {
         cudaGraphExec_t exec;
     } graphs[SL_MAX_GRAPHS];
     int n_graphs;
+    // token sampling
+    void *draw_ws, *sampling;
+    size_t draw_ws_size;
+    int draw_rows;
+    int32_t *drawn_ids; // [draw_rows] pinned
+    cudaEvent_t drawn;
     sl_error failed; // what the first failure since the last finish() said; code 0: none
 } sl_cuda;
 
@@ -60,6 +66,13 @@ int sl_cuda_note(sl_cuda *c, cudaError_t rc, const char *what);
 void sl_cuda_gemm(sl_cuda *c, const bf16 *w, int n_out, int n_in, const bf16 *x, int n_rows, int wide, int accumulate,
                   void *out, int out_stride);
 void sl_cuda_gemm_free(sl_cuda *c);
+
+// draw.c
+int sl_cuda_draws(const struct sl_sampling *sampling, int n_vocab);
+void sl_cuda_draw(const sl_backend *be, const float *logits, const sl_row *rows, const struct sl_sampling *const *sampling,
+                  int n_rows, int n_vocab, int32_t *ids);
+int sl_cuda_drawn(const sl_backend *be, int32_t *ids, int n, sl_error *err);
+void sl_cuda_draw_free(sl_cuda *c);
 
 // weights.c
 int sl_cuda_place(const sl_backend *be, sl_weight *const *weights, int n, sl_error *err);

@@ -4,6 +4,7 @@
 // What operations read together (q, k, v; gate, up) lies in one block, one matrix after the other. Everything is bf16 on the
 // device: F16 and F32 weights are rounded on arrival.
 #include "engine/cuda/backend.h"
+#include "engine/cuda/device.h"
 #include "engine/cuda/ops.h"
 
 #include <stdlib.h>
