@@ -1,0 +1,535 @@
+// attention/dense_prefill_sm90.cu - dense attention of a prompt's tokens on Hopper: tiles come through the tensor memory
+// accelerator (TMA), products run as wgmma, one warpgroup loads and the others compute. What it computes is in
+// dense_prefill.h; the plan of overlaps is FlashAttention-3's (Shah et al., 2024, section 3).
+//
+// Machine code for sm_90a only: for every other architecture the kernel's body is empty, and
+// sl_cuda_dense_prefill_sm90_runs says so.
+#include "attention/dense_prefill.h"
+#include "engine/cuda/device.h"
+
+#include <cuda.h>
+#include <math.h>
+
+enum {
+    KEYS = 128,   // rows of a key tile: half a page, so that one page number finds it
+    N_STAGES = 2, // key tiles in flight, K and V each
+    WG_ROWS = 64, // tokens of a warpgroup: the M of wgmma
+    WG_THREADS = 128,
+    COLUMNS = 64,  // elements of 128 bytes: the width of a swizzled block
+    BAR_TURN = 1,  // named barriers: + w: warpgroup w may issue its products
+    BAR_STORE = 4, // + w: the warps of warpgroup w
+};
+
+// Shared memory of a block. A tile of n rows lies as [D / 64][n][64] elements, TMA's 128-byte swizzle: the 16-byte unit c of
+// row r is at place c ^ (r % 8).
+template <int D, int N_WGS> struct tiles {
+    static constexpr int threads = WG_THREADS * (N_WGS + 1);
+    static constexpr int rows = WG_ROWS * N_WGS;
+    static constexpr int wg_bytes = WG_ROWS * D * 2; // queries of one warpgroup, later its output
+    static constexpr int q_bytes = N_WGS * wg_bytes;
+    static constexpr int kv_bytes = KEYS * D * 2;
+    static constexpr int k_at = 2 * q_bytes, v_at = k_at + N_STAGES * kv_bytes; // two query tiles come first
+    static constexpr int bytes = v_at + N_STAGES * kv_bytes + 1024;             // and room to align to 1024
+    // 64 K registers: the loading warpgroup gives most of its share to the others
+    static constexpr int load_registers = N_WGS == 2 ? 24 : 32, compute_registers = N_WGS == 2 ? 240 : 160;
+};
+
+typedef struct prefill_params {
+    const int32_t *pages;
+    int n_tokens, first, n_heads, n_kv_heads;
+    float scale; // sl_prefill_scale
+} prefill_params;
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+// ---- mbarriers: a phase ends when all expected threads have arrived and all expected bytes have landed ----
+
+static __device__ __forceinline__ uint32_t shared_address(const void *p) {
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+static __device__ __forceinline__ void barrier_init(uint64_t *bar, int n_arrivals) {
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(bar)), "r"(n_arrivals) : "memory");
+}
+static __device__ __forceinline__ void barrier_arrive(uint64_t *bar) {
+    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(bar)) : "memory");
+}
+static __device__ __forceinline__ void barrier_expect(uint64_t *bar, int n_bytes) { // and arrives
+    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(bar)), "r"(n_bytes) : "memory");
+}
+// Until the phase of this parity has ended. A fresh barrier's phase of parity 1 counts as ended.
+static __device__ __forceinline__ void barrier_wait(uint64_t *bar, uint32_t parity) {
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
+                 "@done bra ended;\n"
+                 "bra again;\n"
+                 "ended:\n"
+                 "}" ::"r"(shared_address(bar)),
+                 "r"(parity)
+                 : "memory");
+}
+// The same without putting the warp to sleep: for a phase that has ended long since, asked early.
+static __device__ __forceinline__ void barrier_poll(uint64_t *bar, uint32_t parity) {
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.test_wait.parity.shared.b64 done, [%0], %1;\n"
+                 "@done bra ended;\n"
+                 "bra again;\n"
+                 "ended:\n"
+                 "}" ::"r"(shared_address(bar)),
+                 "r"(parity)
+                 : "memory");
+}
+
+// Named barriers of whole warps.
+static __device__ __forceinline__ void named_sync(int id, int n_threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(n_threads) : "memory");
+}
+static __device__ __forceinline__ void named_arrive(int id, int n_threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(n_threads) : "memory");
+}
+
+// ---- TMA ----
+
+// The box of map at (column, row) to shared memory; its bytes count for `bar`.
+static __device__ __forceinline__ void tma_load(uint32_t to, const CUtensorMap *map, int column, int row, uint64_t *bar) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
+            to),
+        "l"(map), "r"(column), "r"(row), "r"(shared_address(bar))
+        : "memory");
+}
+static __device__ __forceinline__ void tma_store(const CUtensorMap *map, int column, int row, uint32_t from) {
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map), "r"(column),
+                 "r"(row), "r"(from)
+                 : "memory");
+}
+static __device__ __forceinline__ void tma_commit() {
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+static __device__ __forceinline__ void tma_stores_read() { // shared memory may be written again
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+// Makes this thread's ordinary writes to shared memory visible to TMA and wgmma.
+static __device__ __forceinline__ void fence_async() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// ---- wgmma: a warpgroup's product, c [64][N] += a [64][16] b [16][N] ----
+//
+// Accumulator: warp w of the group has rows 16 w to 16 w + 15; element 4 n + e of a lane is of row lane / 4 + 8 (e / 2) and
+// column 8 n + lane % 4 * 2 + e % 2. `a` from registers lies the same way, two bf16 a register.
+
+static __device__ __forceinline__ void wgmma_fence() { // before the first product that reads registers written since
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+static __device__ __forceinline__ void wgmma_commit() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+// The compiler moves arithmetic freely over the waits below: what makes x stays in front of this, what uses it stays behind.
+template <int N> static __device__ __forceinline__ void pin(float (&x)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i++) asm volatile("" : "+f"(x[i])::"memory");
+}
+// Until at most n_pending of the committed groups still run; x then holds its result.
+template <int n_pending, int N> static __device__ __forceinline__ void wgmma_wait(float (&x)[N]) {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n_pending) : "memory");
+    pin(x);
+}
+
+// Descriptor of a tile in shared memory with the 128-byte swizzle: its address, the bytes from one block of 64 columns to the
+// next (read for V only, whose columns are the product's N) and the bytes from 8 rows to the next 8, all in units of 16.
+static __device__ __forceinline__ uint64_t descriptor(uint32_t address, int block_bytes) {
+    return (uint64_t)1 << 62 | (uint64_t)(1024 / 16) << 32 | (uint64_t)(block_bytes / 16) << 16 | (address & 0x3ffff) / 16;
+}
+
+#define F4(C, I) "+f"(C[I]), "+f"(C[I + 1]), "+f"(C[I + 2]), "+f"(C[I + 3])
+#define F16(C, I) F4(C, I), F4(C, I + 4), F4(C, I + 8), F4(C, I + 12)
+#define F32(C) F16(C, 0), F16(C, 16)
+#define F64(C) F32(C), F16(C, 32), F16(C, 48)
+#define C32                                                                                                                    \
+    "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, "     \
+    "%25, "                                                                                                                    \
+    "%26, %27, %28, %29, %30, %31"
+#define C64                                                                                                                    \
+    C32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, "     \
+        "%54, "                                                                                                                \
+        "%55, %56, %57, %58, %59, %60, %61, %62, %63"
+
+// c = a b^T (+ c): a and b [.][16] in shared memory
+template <bool add> static __device__ __forceinline__ void wgmma_keys(float (&c)[64], uint64_t a, uint64_t b) {
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " C64 "}, %64, %65, add, 1, 1, 0, 0;\n}"
+                 : F64(c)
+                 : "l"(a), "l"(b), "n"(add));
+}
+// c += a b: a in registers, b [16][N] in shared memory
+static __device__ __forceinline__ void wgmma_values(float (&c)[64], const uint32_t *a, uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " C64 "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
+                 : F64(c)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+static __device__ __forceinline__ void wgmma_values(float (&c)[32], const uint32_t *a, uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " C32 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
+                 : F32(c)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+// ---- the pieces of the kernel ----
+
+typedef struct ring { // K and V tiles; `full` when landed, `empty` when every computing warp is done with it
+    uint64_t full[N_STAGES], empty[N_STAGES];
+} ring;
+
+typedef struct barriers {
+    ring k, v, q;  // q: of the two query tiles
+    uint64_t tail; // the last tile of V has landed, its rows past the end not yet zero
+} barriers;
+
+// Which tile a block computes n-th. Tiles are ordered by falling length and dealt to the blocks forth and back, so that every
+// block gets about the same number of keys.
+template <int ROWS> struct work {
+    int token0, head, n_keys; // the tile's first token; key tiles of its last one
+    __device__ __forceinline__ bool get(const prefill_params &p, int n) {
+        int n_tiles = (p.n_tokens + ROWS - 1) / ROWS;
+        int i = n * (int)gridDim.x + (n % 2 ? (int)gridDim.x - 1 - (int)blockIdx.x : (int)blockIdx.x);
+        if (i >= n_tiles * p.n_heads) return false;
+        token0 = (n_tiles - 1 - i / p.n_heads) * ROWS;
+        head = i % p.n_heads;
+        n_keys = (p.first + min(token0 + ROWS, p.n_tokens) + KEYS - 1) / KEYS;
+        return true;
+    }
+};
+
+// The loading warp: queries, then K and V tiles, as far ahead as the rings allow. V comes a tile later than K, as it is used.
+template <int D, int N_WGS>
+static __device__ __forceinline__ void load(const prefill_params &p, uint32_t shared, barriers *bars, const CUtensorMap *q_map,
+                                            const CUtensorMap *k_map, const CUtensorMap *v_map, int lane) {
+    using T = tiles<D, N_WGS>;
+    work<T::rows> w;
+    int n_done = 0; // key tiles of the query tiles before
+    uint32_t tail_parity = 0;
+    for (int n = 0; w.get(p, n); n++) {
+        barrier_wait(&bars->q.empty[n % 2], n / 2 % 2 ^ 1);
+        if (lane == 0) {
+            barrier_expect(&bars->q.full[n % 2], T::q_bytes);
+#pragma unroll
+            for (int g = 0; g < N_WGS; g++)
+#pragma unroll
+                for (int c = 0; c < D; c += COLUMNS)
+                    tma_load(shared + n % 2 * T::q_bytes + g * T::wg_bytes + c * WG_ROWS * 2, q_map, w.head * D + c,
+                             w.token0 + g * WG_ROWS, &bars->q.full[n % 2]);
+        }
+        int kv_head = w.head / (p.n_heads / p.n_kv_heads);
+        int n_kv = p.first + p.n_tokens, page = p.pages[0], next = page;
+        for (int j = 0; j <= w.n_keys; j++) {
+            int row_v = (page * p.n_kv_heads + kv_head) * SL_PAGE + (j - 1) * KEYS % SL_PAGE; // of tile j - 1
+            if (j % 2 == 0) page = next;
+            if (j % 2 == 0 && (j + 2) * KEYS < n_kv) next = p.pages[(j + 2) * KEYS / SL_PAGE]; // a tile before it is needed
+            if (j < w.n_keys) {
+                int stage = (n_done + j) % N_STAGES;
+                barrier_wait(&bars->k.empty[stage], (n_done + j) / N_STAGES % 2 ^ 1);
+                int row = (page * p.n_kv_heads + kv_head) * SL_PAGE + j * KEYS % SL_PAGE;
+                if (lane == 0) {
+                    barrier_expect(&bars->k.full[stage], T::kv_bytes);
+#pragma unroll
+                    for (int c = 0; c < D; c += COLUMNS)
+                        tma_load(shared + T::k_at + stage * T::kv_bytes + c * KEYS * 2, k_map, c, row, &bars->k.full[stage]);
+                }
+            }
+            if (j == 0) continue;
+            int stage = (n_done + j - 1) % N_STAGES;
+            uint32_t v = shared + T::v_at + stage * T::kv_bytes;
+            barrier_wait(&bars->v.empty[stage], (n_done + j - 1) / N_STAGES % 2 ^ 1);
+            bool tail = j * KEYS > n_kv;
+            uint64_t *landed = tail ? &bars->tail : &bars->v.full[stage];
+            if (lane == 0) {
+                barrier_expect(landed, T::kv_bytes);
+#pragma unroll
+                for (int c = 0; c < D; c += COLUMNS) tma_load(v + c * KEYS * 2, v_map, c, row_v, landed);
+            }
+            if (!tail) continue;
+            barrier_wait(landed, tail_parity);
+            tail_parity ^= 1;
+            for (int i = (n_kv - (j - 1) * KEYS) * 8 + lane; i < KEYS * 8; i += 32) // 16-byte units of 64 columns
+#pragma unroll
+                for (int c = 0; c < D; c += COLUMNS)
+                    asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(v + c * KEYS * 2 + i * 16), "r"(0)
+                                 : "memory");
+            fence_async();
+            __syncwarp();
+            if (lane == 0) barrier_arrive(&bars->v.full[stage]);
+        }
+        n_done += w.n_keys;
+    }
+}
+
+// s = q k^T
+template <int D, int N_WGS> static __device__ __forceinline__ void issue_scores(float (&s)[64], uint32_t q, uint32_t k) {
+    uint64_t a = descriptor(q, 16), b = descriptor(k, 16);
+    wgmma_fence();
+    wgmma_keys<false>(s, a, b);
+#pragma unroll
+    for (int d = 16; d < D; d += 16)
+        wgmma_keys<true>(s, a + (d / COLUMNS * WG_ROWS * 128 + d % COLUMNS * 2) / 16,
+                         b + (d / COLUMNS * KEYS * 128 + d % COLUMNS * 2) / 16);
+    wgmma_commit();
+}
+
+// o += p v
+template <int D> static __device__ __forceinline__ void issue_values(float (&o)[D / 2], const uint32_t (&p)[32], uint32_t v) {
+    uint64_t b = descriptor(v, KEYS * 128);
+    wgmma_fence();
+#pragma unroll
+    for (int j = 0; j < KEYS; j += 16) wgmma_values(o, p + j / 4, b + j * 128 / 16);
+    wgmma_commit();
+}
+
+// A lane's part of the softmax of its two rows, lane / 4 and lane / 4 + 8 of its warp's 16.
+typedef struct softmax_state {
+    float max[2];  // of the row's scores so far
+    float sum[2];  // of the weights so far, this lane's columns
+    float keep[2]; // what the last tile makes of the tiles before: a factor
+} softmax_state;
+
+// Turns scores into weights 2^(scale (s - max)). Columns > last (> last + 8 for the second row) are masked.
+template <bool masked>
+static __device__ __forceinline__ void softmax(float (&s)[64], softmax_state &state, float scale, int last) {
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float top = state.max[r];
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+            for (int e = 2 * r; e < 2 * r + 2; e++) {
+                if (masked && n * 8 + e % 2 > last + 8 * r) s[4 * n + e] = -INFINITY;
+                top = fmaxf(top, s[4 * n + e]);
+            }
+        top = sl_quad_max(top);
+        float shift = top * scale, sum = 0;
+        state.keep[r] = sl_exp2((state.max[r] - top) * scale); // 1 to the bit when the maximum stays
+        state.max[r] = top;
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+            for (int e = 4 * n + 2 * r; e < 4 * n + 2 * r + 2; e++) {
+                s[e] = sl_exp2(fmaf(s[e], scale, -shift));
+                sum += s[e];
+            }
+        state.sum[r] = fmaf(state.sum[r], state.keep[r], sum);
+    }
+}
+
+static __device__ __forceinline__ void round_weights(uint32_t (&p)[32], const float (&s)[64]) {
+#pragma unroll
+    for (int i = 0; i < 32; i++) p[i] = sl_pack_bf16(s[2 * i], s[2 * i + 1]);
+}
+
+// What a computing warpgroup carries from tile to tile.
+template <int D> struct consumer {
+    float o[D / 2];
+    uint32_t p[32]; // weights of the newest tile: V is there, the product is still to be made
+    softmax_state state;
+    int n_done; // key tiles whose scores are made; V's are one behind
+};
+
+// One more key tile: the scores of tile j and the values of tile j - 1 are issued together, and while the values are
+// multiplied, the softmax of tile j runs; while this warpgroup does softmax, the others have the tensor cores.
+template <int D, int N_WGS, bool masked>
+static __device__ __forceinline__ void step(consumer<D> &c, uint32_t q, uint32_t shared, barriers *bars, int wg, int lane,
+                                            float scale, int last) {
+    using T = tiles<D, N_WGS>;
+    float s[64];
+    int k_stage = c.n_done % N_STAGES, v_stage = (c.n_done - 1) % N_STAGES;
+    named_sync(BAR_TURN + wg, 2 * WG_THREADS);
+    barrier_wait(&bars->k.full[k_stage], c.n_done / N_STAGES % 2);
+    issue_scores<D, N_WGS>(s, q, shared + T::k_at + k_stage * T::kv_bytes);
+    issue_values<D>(c.o, c.p, shared + T::v_at + v_stage * T::kv_bytes);
+    named_arrive(BAR_TURN + (wg + 1) % N_WGS, 2 * WG_THREADS);
+    wgmma_wait<1>(s);
+    if (lane == 0) barrier_arrive(&bars->k.empty[k_stage]);
+    softmax<masked>(s, c.state, scale, last);
+    // Asked here, where the answer is not needed yet, because the assembler moves no arithmetic over the loop that waits: so
+    // the whole softmax runs beside the product with V, and not a part of it behind.
+    pin(s);
+    barrier_poll(&bars->v.full[k_stage], c.n_done / N_STAGES % 2);
+    wgmma_wait<0>(c.o);
+    if (lane == 0) barrier_arrive(&bars->v.empty[v_stage]);
+#pragma unroll
+    for (int i = 0; i < D / 2; i++) c.o[i] *= c.state.keep[i / 2 % 2];
+    round_weights(c.p, s);
+    c.n_done++;
+}
+
+// out = o / sum, through the warpgroup's own queries in shared memory: rows past n_tokens are left out by TMA.
+template <int D>
+static __device__ __forceinline__ void store(const consumer<D> &c, uint32_t staged, const CUtensorMap *out_map, int column,
+                                             int row, int wg, int thread) {
+    float factor[2] = {1 / sl_quad_sum(c.state.sum[0]), 1 / sl_quad_sum(c.state.sum[1])};
+    named_sync(BAR_STORE + wg, WG_THREADS); // no warp's products read queries any more
+    int lane = thread % 32, r = thread / 32 * 16 + lane / 4;
+#pragma unroll
+    for (int i = 0; i < D / 2; i += 2) {
+        int n = i / 4, half = i / 2 % 2;
+        uint32_t at = staged + n / 8 * WG_ROWS * 128 + (r + 8 * half) * 128 + ((n % 8) ^ (r % 8)) * 16 + lane % 4 * 4;
+        uint32_t pair = sl_pack_bf16(c.o[i] * factor[half], c.o[i + 1] * factor[half]);
+        asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(pair) : "memory");
+    }
+    fence_async();
+    named_sync(BAR_STORE + wg, WG_THREADS);
+    if (thread == 0) {
+#pragma unroll
+        for (int d = 0; d < D; d += COLUMNS) tma_store(out_map, column + d, row, staged + d * WG_ROWS * 2);
+        tma_commit();
+    }
+}
+
+template <int D, int N_WGS>
+static __device__ __forceinline__ void compute(const prefill_params &p, uint32_t shared, barriers *bars,
+                                               const CUtensorMap *out_map, int wg, int thread) {
+    using T = tiles<D, N_WGS>;
+    int lane = thread % 32;
+    int row = thread / 32 * 16 + lane / 4; // this lane's first, of the warpgroup's 64
+    work<T::rows> w;
+    consumer<D> c;
+    c.n_done = 0;
+    if (wg == N_WGS - 1) named_arrive(BAR_TURN, 2 * WG_THREADS); // warpgroup 0 begins
+    for (int n = 0; w.get(p, n); n++) {
+        uint32_t q = shared + n % 2 * T::q_bytes + wg * T::wg_bytes;
+        int position = p.first + w.token0 + wg * WG_ROWS;   // of the warpgroup's first token
+        int last = position + row - lane % 4 * 2;           // the last visible column of the lane, were tile 0 endless
+        int n_whole = min((position + 1) / KEYS, w.n_keys); // key tiles that all of its tokens see whole
+        float s[64];
+        int stage = c.n_done % N_STAGES;
+        barrier_wait(&bars->q.full[n % 2], n / 2 % 2);
+        barrier_wait(&bars->k.full[stage], c.n_done / N_STAGES % 2);
+        issue_scores<D, N_WGS>(s, q, shared + T::k_at + stage * T::kv_bytes);
+#pragma unroll
+        for (int i = 0; i < D / 2; i++) c.o[i] = 0;
+        c.state = {{-INFINITY, -INFINITY}, {0, 0}, {0, 0}};
+        wgmma_wait<0>(s);
+        if (lane == 0) barrier_arrive(&bars->k.empty[stage]);
+        softmax<true>(s, c.state, p.scale, last);
+        barrier_wait(&bars->v.full[stage], c.n_done / N_STAGES % 2);
+        round_weights(c.p, s);
+        c.n_done++;
+        if (n > 0 && thread == 0) { // the output before has left for long: its place is the producer's
+            tma_stores_read();
+            barrier_arrive(&bars->q.empty[(n - 1) % 2]);
+        }
+        int j = 1;
+        for (; j < n_whole; j++) step<D, N_WGS, false>(c, q, shared, bars, wg, lane, p.scale, 0);
+        for (; j < w.n_keys; j++) step<D, N_WGS, true>(c, q, shared, bars, wg, lane, p.scale, last - j * KEYS);
+        stage = (c.n_done - 1) % N_STAGES;
+        issue_values<D>(c.o, c.p, shared + T::v_at + stage * T::kv_bytes);
+        wgmma_wait<0>(c.o);
+        if (lane == 0) barrier_arrive(&bars->v.empty[stage]);
+        store<D>(c, q, out_map, w.head * D, w.token0 + wg * WG_ROWS, wg, thread);
+    }
+    if (thread == 0) tma_stores_read(); // shared memory ends with the block
+}
+
+#endif // __CUDA_ARCH_FEAT_SM90_ALL
+
+// Dense causal attention, a query tile of 64 tokens a computing warpgroup.
+//
+// Grid: one block an SM, each with its share of the tiles (work). Block: warpgroup 0 loads, warpgroups 1.. compute.
+// Preconditions: head_dim D; all pointers 16-byte aligned, q_stride a multiple of 8; pages hold rows [0, first + n_tokens);
+// tensor maps as the launcher makes them. Bytes: q and out once; K and V once per query tile and head, from L2 but for the
+// first of the blocks that run together. Order: tiles of 128 keys ascending; in a tile, a row's sum is four lanes' partial
+// sums.
+template <int D, int N_WGS>
+__global__ void __launch_bounds__(tiles<D, N_WGS>::threads, 1)
+    dense_prefill_wgmma_kernel(const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtensorMap k_map,
+                               const __grid_constant__ CUtensorMap v_map, const __grid_constant__ CUtensorMap out_map,
+                               const __grid_constant__ prefill_params p) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    using T = tiles<D, N_WGS>;
+    extern __shared__ unsigned char dynamic[];
+    __shared__ barriers bars; // the only static shared memory: sl_cuda_dense_prefill_sm90_runs looks for it
+    uint32_t shared = (shared_address(dynamic) + 1023) & ~1023u;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < N_STAGES; i++) {
+            barrier_init(&bars.k.full[i], 1);
+            barrier_init(&bars.v.full[i], 1);
+            barrier_init(&bars.q.full[i], 1);
+            barrier_init(&bars.k.empty[i], N_WGS * WG_THREADS / 32);
+            barrier_init(&bars.v.empty[i], N_WGS * WG_THREADS / 32);
+            barrier_init(&bars.q.empty[i], N_WGS);
+        }
+        barrier_init(&bars.tail, 1);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+    sl_start_next();
+    sl_wait_previous();
+    int wg = __shfl_sync(0xffffffff, threadIdx.x / WG_THREADS, 0); // the same in all lanes, and known to be
+    if (wg == 0) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(T::load_registers));
+        if (threadIdx.x < 32) load<D, N_WGS>(p, shared, &bars, &q_map, &k_map, &v_map, threadIdx.x);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(T::compute_registers));
+        compute<D, N_WGS>(p, shared, &bars, &out_map, wg - 1, threadIdx.x % WG_THREADS);
+    }
+#endif
+}
+
+// A map of n_rows rows of n_columns bf16, `stride` elements apart, for boxes of 64 columns by box_rows rows.
+static CUtensorMap tensor_map(const bf16 *data, size_t n_columns, size_t n_rows, size_t stride, int box_rows) {
+    typedef CUresult encode_fn(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *, const cuuint64_t *,
+                               const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
+                               CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+    void *encode = NULL; // from the driver that runs, so that nothing links against it
+    cudaDriverEntryPointQueryResult found;
+    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000, cudaEnableDefault, &found);
+    SL_CHECK(encode != NULL); // every driver for CUDA 12 and Hopper has it
+    cuuint64_t size[2] = {n_columns, n_rows}, row_bytes[1] = {stride * sizeof(bf16)};
+    cuuint32_t box[2] = {COLUMNS, (cuuint32_t)box_rows}, step[2] = {1, 1};
+    CUtensorMap map;
+    CUresult rc = ((encode_fn *)encode)(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)data, size, row_bytes, box, step,
+                                        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    SL_CHECK(rc == CUDA_SUCCESS); // data and rows are 16-byte aligned
+    return map;
+}
+
+template <int D, int N_WGS> static void launch(const sl_attn_cuda_prefill_args *args) {
+    using T = tiles<D, N_WGS>;
+    const sl_attn_geom *geom = args->geom;
+    prefill_params p = {
+        .pages = args->pages,
+        .n_tokens = args->n_tokens,
+        .first = args->first,
+        .n_heads = geom->n_heads,
+        .n_kv_heads = geom->n_kv_heads,
+        .scale = sl_prefill_scale(D),
+    };
+    size_t n_columns = (size_t)geom->n_heads * D, n_rows = (size_t)args->n_pages * geom->n_kv_heads * SL_PAGE;
+    CUtensorMap q = tensor_map(args->q, n_columns, args->n_tokens, args->q_stride, WG_ROWS);
+    CUtensorMap out = tensor_map(args->out, n_columns, args->n_tokens, n_columns, WG_ROWS);
+    CUtensorMap k = tensor_map(args->k, D, n_rows, D, KEYS), v = tensor_map(args->v, D, n_rows, D, KEYS);
+    int device = 0, n_sms = 1, n_tiles = (p.n_tokens + T::rows - 1) / T::rows * p.n_heads;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&n_sms, cudaDevAttrMultiProcessorCount, device);
+    cudaFuncSetAttribute(dense_prefill_wgmma_kernel<D, N_WGS>, cudaFuncAttributeMaxDynamicSharedMemorySize, T::bytes);
+    sl_launch(dense_prefill_wgmma_kernel<D, N_WGS>, dim3(n_tiles < n_sms ? n_tiles : n_sms), dim3(T::threads), T::bytes,
+              args->stream, q, k, v, out, p);
+}
+
+void sl_cuda_dense_prefill_sm90(const sl_attn_cuda_prefill_args *args) {
+    if (args->geom->head_dim == 128)
+        launch<128, 2>(args);
+    else
+        launch<64, 3>(args);
+}
+
+int sl_cuda_dense_prefill_sm90_runs(int head_dim) {
+    cudaFuncAttributes attributes;
+    if (head_dim != 64 && head_dim != 128) return 0;
+    cudaError_t rc = head_dim == 128 ? cudaFuncGetAttributes(&attributes, dense_prefill_wgmma_kernel<128, 2>)
+                                     : cudaFuncGetAttributes(&attributes, dense_prefill_wgmma_kernel<64, 3>);
+    return rc == cudaSuccess && attributes.sharedSizeBytes > 0; // an empty body has no barriers
+}
