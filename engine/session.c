@@ -452,7 +452,7 @@ static void queue_draw(sl_engine *e, sl_session *const *batch, int n, sl_sampler
     e->backend->draw(e->backend, e->step_logits, e->step_rows, params, n, e->model->config.n_vocab, e->step_ids);
 }
 
-int sl_draw(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err) {
+int sl_sample(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err) {
     sl_engine *e = batch[0]->engine;
     int rc = check_batch(e, n, err);
     if (!rc && draws_there(e, samplers, n)) {
@@ -497,7 +497,7 @@ int sl_step(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_
     int n_live = 0, rc = check_batch(e, n, err);
     for (int i = 0; !rc && i < n; i++) rc = check_room(batch[i], err);
     if (!rc && draws_there(e, samplers, n)) return step_there(batch, n, samplers, ids, err);
-    if (!rc) rc = sl_draw(batch, n, samplers, ids, err);
+    if (!rc) rc = sl_sample(batch, n, samplers, ids, err);
     if (rc) return rc;
     sl_session *live[n];
     int32_t live_ids[n];

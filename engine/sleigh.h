@@ -124,12 +124,12 @@ int sl_decode(sl_session *const *batch, int n, const int32_t *ids, sl_error *err
 // Draws the token that follows each sequence from its logits, as sl_sampler_draw does with samplers[i]. ids: [n]. The logits
 // must not be stale. Neither this nor sl_step tells the samplers what was drawn: sl_sampler_accept is the caller's.
 // SL_ERR_ARG when n is out of the engine's range.
-int sl_draw(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err);
+int sl_sample(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err);
 // The same, and appends each token with one decode step of the batch, except those that are the model's end tokens (their
-// sequences stay as they are, logits included). Leaves the state of sl_draw and sl_decode of the other tokens. On a GPU the
+// sequences stay as they are, logits included). Leaves the state of sl_sample and sl_decode of the other tokens. On a GPU the
 // tokens are handed back while the step still runs.
-// All or none: after an error no sequence has changed. SL_ERR_ARG as sl_draw; SL_ERR_CONTEXT when a sequence has no room for
-// another token, whatever it would draw (sl_draw still draws from it); SL_ERR_MEMORY when pages or method state run out.
+// All or none: after an error no sequence has changed. SL_ERR_ARG as sl_sample; SL_ERR_CONTEXT when a sequence has no room for
+// another token, whatever it would draw (sl_sample still draws from it); SL_ERR_MEMORY when pages or method state run out.
 int sl_step(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err);
 
 // FNV-1a over the fp32 bytes of the logits.

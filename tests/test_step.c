@@ -1,4 +1,4 @@
-// tests/test_step.c - sl_draw and sl_step: the same tokens, logits and states as drawing and decoding one after the other.
+// tests/test_step.c - sl_sample and sl_step: the same tokens, logits and states as drawing and decoding one after the other.
 #include "engine/sleigh.h"
 #include "tests/test.h"
 
@@ -47,12 +47,12 @@ static void rig_close(rig *r) {
     sl_model_free(r->model);
 }
 
-// What sl_step promises, from sl_draw and sl_decode. rc: the decode step's.
+// What sl_step promises, from sl_sample and sl_decode. rc: the decode step's.
 static int draw_and_decode(rig *r, int32_t *ids) {
     sl_session *live[B];
     int32_t live_ids[B];
     int n = 0;
-    CHECK_OK(sl_draw(r->batch, B, r->samplers, ids, &err), err);
+    CHECK_OK(sl_sample(r->batch, B, r->samplers, ids, &err), err);
     for (int i = 0; i < B; i++)
         if (!sl_model_is_eos(r->model, ids[i])) live[n] = r->batch[i], live_ids[n++] = ids[i];
     return n ? sl_decode(live, n, live_ids, &err) : 0;
@@ -79,7 +79,7 @@ static void step_is_draw_and_decode(void) {
         rig a = rig_open(methods[m], N_CTX, params), b = rig_open(methods[m], N_CTX, params);
         for (int step = 0; step < STEPS; step++) {
             int32_t drawn[B], ids[B], want[B];
-            CHECK_OK(sl_draw(a.batch, B, a.samplers, drawn, &err), err);
+            CHECK_OK(sl_sample(a.batch, B, a.samplers, drawn, &err), err);
             CHECK_OK(sl_step(a.batch, B, a.samplers, ids, &err), err);
             CHECK_OK(draw_and_decode(&b, want), err);
             for (int i = 0; i < B; i++) {
@@ -124,12 +124,12 @@ static void all_or_none(void) {
     for (int i = 0; i < B; i++) params[i] = sl_sampling_default();
     rig r = rig_open("dense", 600, params); // the longest is full
     int32_t ids[B], want[B], drawn[B];
-    CHECK_OK(sl_draw(r.batch, B, r.samplers, want, &err), err);
+    CHECK_OK(sl_sample(r.batch, B, r.samplers, want, &err), err);
     CHECK_ERR(sl_step(r.batch, B, r.samplers, ids, &err), err, SL_ERR_CONTEXT, "sequence 103: the context is full: 600");
     CHECK_ERR(sl_step(r.batch, 0, r.samplers, ids, &err), err, SL_ERR_ARG, "1 to 4");
-    CHECK_ERR(sl_draw(r.batch, B + 1, r.samplers, ids, &err), err, SL_ERR_ARG, "1 to 4");
+    CHECK_ERR(sl_sample(r.batch, B + 1, r.samplers, ids, &err), err, SL_ERR_ARG, "1 to 4");
     for (int i = 0; i < B; i++) CHECK_INT(sl_session_n_tokens(r.batch[i]), lengths[i]);
-    CHECK_OK(sl_draw(r.batch, B, r.samplers, drawn, &err), err);
+    CHECK_OK(sl_sample(r.batch, B, r.samplers, drawn, &err), err);
     CHECK(!memcmp(want, drawn, sizeof want));
     CHECK_OK(sl_step(r.batch, B - 1, r.samplers, ids, &err), err);
     for (int i = 0; i < B - 1; i++) CHECK_INT(ids[i], want[i]);

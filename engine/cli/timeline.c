@@ -172,7 +172,7 @@ static int take(cli_timeline *t, int32_t id, const char *ending, sl_error *err) 
     return ending ? 0 : cut_back(t, n_before, err);
 }
 
-// What sl_step and sl_draw take: the batch's running timelines, first those that step, then those that only draw.
+// What sl_step and sl_sample take: the batch's running timelines, first those that step, then those that only draw.
 typedef struct lanes {
     cli_timeline **t;
     sl_session **sessions;
@@ -211,7 +211,7 @@ static void fill_lanes(lanes *l, cli_timeline *const *batch, int n) {
 static int advance(const lanes *l, sl_error *err) {
     int n_step = l->n_step, n_draw = l->n - n_step, rc = 0;
     double start = cli_now();
-    if (n_draw) rc = sl_draw(l->sessions + n_step, n_draw, l->samplers + n_step, l->ids + n_step, err);
+    if (n_draw) rc = sl_sample(l->sessions + n_step, n_draw, l->samplers + n_step, l->ids + n_step, err);
     if (!rc && n_step) rc = sl_step(l->sessions, n_step, l->samplers, l->ids, err);
     double ms = cli_now() - start;
     if (!rc) rc = cli_stats_check(&l->t[0]->run->stats, err);
