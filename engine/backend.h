@@ -30,6 +30,7 @@ typedef struct sl_weight {
     const void *data;
     sl_dtype dtype;
     int n_rows, n_cols;
+    const char *name; // of the tensor. Of a dummy model data is NULL until it is made (engine/dummy.h)
 } sl_weight;
 
 // One row of a step: a token of some sequence. On CUDA an array of them lies in device memory.

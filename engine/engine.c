@@ -47,6 +47,11 @@ int sl_device_check(const char *device, sl_error *err) {
     return parse_device(device, &index, err);
 }
 
+int sl_device_is_gpu(const char *device) {
+    int index;
+    return parse_device(device, &index, NULL) == 0 && index != ON_CPU;
+}
+
 static int open_backend(sl_engine *e, const sl_engine_options *o, sl_error *err) {
     int index, rc = parse_device(o->device ? o->device : "cpu", &index, err);
     e->attend = &sl_host_attend;
@@ -66,7 +71,8 @@ static int open_backend(sl_engine *e, const sl_engine_options *o, sl_error *err)
 // Bytes beside the KV cache that are still to be taken on this backend.
 static size_t fixed_bytes(const sl_model *model, const sl_backend *be, int n_sequences, int max_rows) {
     const sl_config *c = &model->config;
-    size_t weights = sl_llama_bytes(&model->llama, c), scratch = sl_llama_scratch_size(c, be, max_rows);
+    size_t weights = be->is_device ? sl_tensors_bytes(model->tensors) : sl_model_bytes_to_come(model);
+    size_t scratch = sl_llama_scratch_size(c, be, max_rows);
     return RESERVE_BYTES + weights + scratch + 2 * (size_t)n_sequences * c->n_vocab * sizeof(float);
 }
 
@@ -154,6 +160,8 @@ static int init(sl_engine *e, const sl_engine_options *o, sl_error *err) {
     const sl_shape shape = {c->hidden, c->n_ffn, c->n_heads, c->n_kv_heads, c->head_dim};
     int rc = open_backend(e, o, err);
     if (!rc && o->prefill_chunk < 0) rc = sl_fail(err, SL_ERR_ARG, "--ubatch-size %d: expected at least 1", o->prefill_chunk);
+    if (!rc && !e->backend->is_device && !e->model->llama.embed.data)
+        rc = sl_fail(err, SL_ERR_ARG, "a dummy model's weights are not made yet: sl_model_materialise");
     if (!rc && e->backend->supports) rc = e->backend->supports(e->backend, &shape, err);
     if (rc) return rc;
     e->prefill_chunk = o->prefill_chunk ? o->prefill_chunk : e->backend->is_device ? DEFAULT_DEVICE_CHUNK : DEFAULT_CHUNK;

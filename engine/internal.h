@@ -12,7 +12,10 @@ struct sl_model {
     sl_tensors *tensors;
     sl_llama llama;
     sl_tokenizer *tokenizer;
+    int is_dummy;
 };
+
+size_t sl_model_bytes_to_come(const sl_model *model); // of weights that are not in this process's own memory yet
 
 // What sl_engine_observe set up; observer.fn is NULL without one.
 typedef struct sl_observation {

@@ -1,13 +1,29 @@
 // engine/model.c - sl_model: what a folder holds, loaded once and never changed.
+#include "engine/dummy.h"
 #include "engine/internal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
+
+static int has_tokenizer(const char *dir) {
+    char path[4200];
+    snprintf(path, sizeof path, "%.4000s/tokenizer.json", dir);
+    if (access(path, F_OK) == 0) return 1;
+    snprintf(path, sizeof path, "%.4000s/tokenizer.model", dir);
+    return access(path, F_OK) == 0;
+}
 
 static int load(const char *dir, unsigned flags, sl_model *model, sl_error *err) {
+    model->is_dummy = (flags & SL_MODEL_DUMMY) != 0;
     int rc = sl_config_load(dir, &model->config, err);
-    if (!rc) rc = sl_tensors_open(dir, &model->tensors, err);
-    if (!rc) rc = sl_llama_bind(model->tensors, &model->config, &model->llama, err);
-    if (rc || (flags & SL_MODEL_NO_TOKENIZER)) return rc;
+    if (!rc && model->is_dummy)
+        rc = sl_llama_shape(&model->config, &model->tensors, &model->llama, err);
+    else if (!rc) {
+        rc = sl_tensors_open(dir, &model->tensors, err);
+        if (!rc) rc = sl_llama_bind(model->tensors, &model->config, &model->llama, err);
+    }
+    if (rc || (flags & SL_MODEL_NO_TOKENIZER) || (model->is_dummy && !has_tokenizer(dir))) return rc;
     rc = sl_tokenizer_load(dir, &model->tokenizer, err);
     if (rc) return rc;
     int n_vocab = sl_tokenizer_n_vocab(model->tokenizer);
@@ -36,6 +52,52 @@ void sl_model_free(sl_model *model) {
     sl_tensors_close(model->tensors);
     free(model);
 }
+
+// ---- dummy weights ----
+
+int sl_model_is_dummy(const sl_model *model) {
+    return model->is_dummy;
+}
+
+size_t sl_model_bytes_to_come(const sl_model *model) {
+    return model->is_dummy && model->llama.embed.data ? 0 : sl_tensors_bytes(model->tensors);
+}
+
+// In pieces, so that progress can be told.
+static void make_tensor(const sl_tensor *t, const bf16 *quantiles, int n_threads, const sl_progress *progress, size_t *done,
+                        size_t total) {
+    enum { PIECE = 1 << 23, MIB = 20 }; // elements: 16 MiB
+    bf16 *data = (bf16 *)t->data;       // writable: sl_tensors_allocate
+    size_t n = t->n_bytes / sizeof *data;
+    uint64_t key = sl_dummy_key(t->name);
+    for (size_t i = 0; i < n; i += PIECE) {
+        size_t m = n - i < PIECE ? n - i : PIECE;
+        if (t->n_dims > 1)
+            sl_dummy_fill(key, quantiles, i, m, n_threads, data + i);
+        else
+            for (size_t j = 0; j < m; j++) data[i + j] = sl_f32_to_bf16(1);
+        *done += m * sizeof *data;
+        if (progress && progress->fn) progress->fn(progress->ctx, (int)(*done >> MIB), (int)(total >> MIB));
+    }
+}
+
+int sl_model_materialise(sl_model *model, int n_threads, const sl_progress *progress, sl_error *err) {
+    if (model->llama.embed.data) return 0;
+    size_t done = 0, total = sl_tensors_bytes(model->tensors);
+    bf16 *quantiles = malloc(SL_DUMMY_QUANTILES * sizeof *quantiles);
+    int rc = quantiles ? sl_tensors_allocate(model->tensors, err) : sl_fail(err, SL_ERR_MEMORY, "dummy weights: out of memory");
+    if (!rc) {
+        sl_dummy_quantiles(quantiles);
+        for (int i = 0; i < sl_tensors_count(model->tensors); i++)
+            make_tensor(sl_tensors_at(model->tensors, i), quantiles, n_threads, progress, &done, total);
+        sl_llama_free(&model->llama);
+        rc = sl_llama_bind(model->tensors, &model->config, &model->llama, err);
+    }
+    free(quantiles);
+    return rc;
+}
+
+// ---- access ----
 
 const sl_config *sl_model_config(const sl_model *model) {
     return &model->config;

@@ -8,7 +8,14 @@
 #include <stdint.h>
 
 // What a number is for: the last word of the counter, so that no two uses share numbers.
-enum { SL_STREAM_ATTENTION = 0, SL_STREAM_TOKEN = 1, SL_STREAM_HASH = 2, SL_STREAM_FEATURES = 3 };
+enum {
+    SL_STREAM_ATTENTION = 0,
+    SL_STREAM_TOKEN = 1,
+    SL_STREAM_HASH = 2,
+    SL_STREAM_FEATURES = 3,
+    SL_STREAM_WEIGHTS = 4,
+    SL_STREAM_PROMPT = 5
+};
 
 typedef struct {
     uint32_t v[4];

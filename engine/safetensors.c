@@ -219,7 +219,8 @@ static int open_folder(sl_tensors *t, const char *dir, sl_error *err) {
     }
     if (!exists(dir, "model.safetensors.index.json"))
         return sl_fail(err, SL_ERR_IO, "%s: neither model.safetensors nor model.safetensors.index.json is there%s", dir,
-                       exists(dir, "pytorch_model.bin") ? "; pytorch_model.bin is not read" : "");
+                       exists(dir, "pytorch_model.bin") ? "; pytorch_model.bin is not read"
+                                                        : "; --load-format dummy makes random weights");
     json_t *root;
     int rc = sl_json_load(dir, "model.safetensors.index.json", 0, &root, err);
     if (rc) return rc;
@@ -242,6 +243,58 @@ int sl_tensors_open(const char *dir, sl_tensors **out, sl_error *err) {
     *out = t;
     return 0;
 }
+
+// ---- tensors without a file ----
+
+static int declare(sl_tensors *t, const sl_tensor_shape *shape, sl_error *err) {
+    sl_tensor *to = &t->tensors[t->n_tensors];
+    *to = (sl_tensor){.name = strdup(shape->name), .file = t->shards[0].path, .dtype_name = "BF16"};
+    if (!to->name) return sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", shape->name);
+    t->n_tensors++;
+    if (shape->n_rows) to->dims[to->n_dims++] = shape->n_rows;
+    to->dims[to->n_dims++] = shape->n_cols;
+    to->n_bytes = 2 * (size_t)(shape->n_rows ? shape->n_rows : 1) * (size_t)shape->n_cols;
+    t->n_bytes += to->n_bytes;
+    return 0;
+}
+
+int sl_tensors_declare(const sl_tensor_shape *shapes, int n, sl_tensors **out, sl_error *err) {
+    sl_tensors *t = calloc(1, sizeof *t);
+    if (t) t->shards = calloc(1, sizeof *t->shards), t->tensors = calloc(n, sizeof *t->tensors);
+    int ok = t && t->shards && t->tensors;
+    if (ok) {
+        t->n_shards = 1;
+        ok = (t->shards[0].path = strdup("dummy weights")) != NULL;
+    }
+    int rc = ok ? 0 : sl_fail(err, SL_ERR_MEMORY, "%d tensors: out of memory", n);
+    for (int i = 0; !rc && i < n; i++) rc = declare(t, &shapes[i], err);
+    if (!rc) rc = sort_names(t, err);
+    if (rc) {
+        sl_tensors_close(t);
+        return rc;
+    }
+    *out = t;
+    return 0;
+}
+
+int sl_tensors_allocate(sl_tensors *t, sl_error *err) {
+    shard *s = &t->shards[0];
+    size_t size = 0, at = 0;
+    SL_CHECK(t->n_shards == 1 && !s->map);
+    for (int i = 0; i < t->n_tensors; i++) size += (t->tensors[i].n_bytes + 63) / 64 * 64;
+    void *map = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (map == MAP_FAILED)
+        return sl_fail(err, SL_ERR_MEMORY, "%s: %zu MiB cannot be allocated: %s", s->path, size >> 20, strerror(errno));
+    s->map = map;
+    s->size = size;
+    for (int i = 0; i < t->n_tensors; i++) {
+        t->tensors[i].data = s->map + at;
+        at += (t->tensors[i].n_bytes + 63) / 64 * 64;
+    }
+    return 0;
+}
+
+// ---- access ----
 
 void sl_tensors_close(sl_tensors *t) {
     if (!t) return;
@@ -297,6 +350,7 @@ int sl_tensors_bind(const sl_tensors *t, const char *name, int n_rows, int n_col
     if (dtype < 0)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: tensor %s has dtype %s, expected BF16, F16 or F32", found->file, name,
                        found->dtype_name);
-    *out = (sl_weight){.data = found->data, .dtype = (sl_dtype)dtype, .n_rows = n_rows ? n_rows : 1, .n_cols = n_cols};
+    *out = (sl_weight){
+        .data = found->data, .dtype = (sl_dtype)dtype, .n_rows = n_rows ? n_rows : 1, .n_cols = n_cols, .name = found->name};
     return 0;
 }

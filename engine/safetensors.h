@@ -16,13 +16,23 @@ typedef struct sl_tensor {
     char dtype_name[8]; // as in the header: "BF16"
     int n_dims;
     int64_t dims[SL_MAX_DIMS];
-    const void *data;
+    const void *data; // NULL: declared, not there yet
     size_t n_bytes;
 } sl_tensor;
 
 typedef struct sl_tensors sl_tensors;
 
 int sl_tensors_open(const char *dir, sl_tensors **out, sl_error *err);
+
+// Tensors without a file: BF16, declared with their shapes, data NULL.
+typedef struct sl_tensor_shape {
+    char name[120];
+    int n_rows, n_cols; // n_rows 0: a vector [n_cols]
+} sl_tensor_shape;
+int sl_tensors_declare(const sl_tensor_shape *shapes, int n, sl_tensors **out, sl_error *err);
+// Gives declared tensors zeroed memory, 64-byte aligned, that their maker may write to.
+int sl_tensors_allocate(sl_tensors *t, sl_error *err);
+
 void sl_tensors_close(sl_tensors *t);
 int sl_tensors_count(const sl_tensors *t);
 const sl_tensor *sl_tensors_at(const sl_tensors *t, int i);

@@ -28,12 +28,20 @@ struct sl_tensors;
 
 // ---- model ----
 
-enum { SL_MODEL_NO_TOKENIZER = 1 }; // leave the tokenizer out (a folder may not have one)
+enum {
+    SL_MODEL_NO_TOKENIZER = 1, // leave the tokenizer out (a folder may not have one)
+    SL_MODEL_DUMMY = 2, // random weights: of the folder only config.json is needed; a tokenizer is loaded where there is one
+};
 
 int sl_model_load(const char *dir, unsigned flags, sl_model **out, sl_error *err);
 void sl_model_free(sl_model *model);
+int sl_model_is_dummy(const sl_model *model);
+// A dummy model has names and shapes alone, so that a GPU can make the weights where they are used (engine/dummy.h). This makes
+// them in host memory, which an engine on the CPU needs; before the first engine. Progress is in MiB. Nothing to do for a model
+// with weights. n_threads 0: every core; the same weights with any number.
+int sl_model_materialise(sl_model *model, int n_threads, const sl_progress *progress, sl_error *err);
 const sl_config *sl_model_config(const sl_model *model);
-const sl_tokenizer *sl_model_tokenizer(const sl_model *model); // NULL if left out
+const sl_tokenizer *sl_model_tokenizer(const sl_model *model); // NULL: none
 const struct sl_tensors *sl_model_tensors(const sl_model *model);
 size_t sl_model_decode_bytes(const sl_model *model); // bytes of weights that one decode step reads
 // Floating-point operations of a dense prefill of n tokens after n_from others, a multiply-add as two: what sl_prefill does,
@@ -45,6 +53,7 @@ int sl_model_is_eos(const sl_model *model, int32_t id);
 
 // 0 when sl_engine_options.device can be had here: SL_ERR_ARG for a name that is none, SL_ERR_DEVICE without such a GPU.
 int sl_device_check(const char *device, sl_error *err);
+int sl_device_is_gpu(const char *device); // 1: an engine on that device would run on a GPU
 
 typedef struct sl_engine_options {
     int n_ctx;                   // tokens per sequence; 0: the least of the model's limit, what fits in memory and 32768

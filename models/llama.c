@@ -6,7 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int bind_layer(const sl_tensors *tensors, const sl_config *c, int i, sl_llama_layer *layer, sl_error *err) {
+// Calls fn for every tensor of the architecture, the place in model where it belongs included. Stops at an error.
+typedef int (*tensor_fn)(void *ctx, const char *name, int n_rows, int n_cols, sl_weight *to, sl_error *err);
+
+static int each_of_layer(const sl_config *c, int i, sl_llama_layer *layer, tensor_fn fn, void *ctx, sl_error *err) {
     int q_dim = c->n_heads * c->head_dim, kv_dim = c->n_kv_heads * c->head_dim;
     struct {
         const char *name;
@@ -20,15 +23,22 @@ static int bind_layer(const sl_tensors *tensors, const sl_config *c, int i, sl_l
         {"mlp.down_proj", c->hidden, c->n_ffn, &layer->down},
     };
     for (size_t j = 0; j < sizeof want / sizeof *want; j++) {
-        char name[128];
+        char name[120];
         snprintf(name, sizeof name, "model.layers.%d.%s.weight", i, want[j].name);
-        int rc = sl_tensors_bind(tensors, name, want[j].n_rows, want[j].n_cols, want[j].to, err);
+        int rc = fn(ctx, name, want[j].n_rows, want[j].n_cols, want[j].to, err);
         if (rc) return rc;
     }
     return 0;
 }
 
-int sl_llama_bind(const sl_tensors *tensors, const sl_config *c, sl_llama *model, sl_error *err) {
+static int each_tensor(const sl_config *c, sl_llama *model, tensor_fn fn, void *ctx, sl_error *err) {
+    int rc = fn(ctx, "model.embed_tokens.weight", c->n_vocab, c->hidden, &model->embed, err);
+    for (int i = 0; !rc && i < c->n_layers; i++) rc = each_of_layer(c, i, &model->layers[i], fn, ctx, err);
+    if (!rc) rc = fn(ctx, "model.norm.weight", 0, c->hidden, &model->norm, err);
+    return rc || c->tied ? rc : fn(ctx, "lm_head.weight", c->n_vocab, c->hidden, &model->head, err);
+}
+
+static int new_llama(const sl_config *c, sl_llama *model, sl_error *err) {
     *model = (sl_llama){.rope.head_dim = c->head_dim};
     model->layers = calloc(c->n_layers, sizeof *model->layers);
     model->rope.inv_freq = malloc(c->head_dim / 2 * sizeof(float));
@@ -37,15 +47,48 @@ int sl_llama_bind(const sl_tensors *tensors, const sl_config *c, sl_llama *model
         return sl_fail(err, SL_ERR_MEMORY, "%d layers: out of memory", c->n_layers);
     }
     sl_config_rope(c, model->rope.inv_freq);
-    int rc = sl_tensors_bind(tensors, "model.embed_tokens.weight", c->n_vocab, c->hidden, &model->embed, err);
-    for (int i = 0; !rc && i < c->n_layers; i++) rc = bind_layer(tensors, c, i, &model->layers[i], err);
-    if (!rc) rc = sl_tensors_bind(tensors, "model.norm.weight", 0, c->hidden, &model->norm, err);
-    if (!rc && c->tied)
+    return 0;
+}
+
+static int bind_tensor(void *ctx, const char *name, int n_rows, int n_cols, sl_weight *to, sl_error *err) {
+    return sl_tensors_bind(ctx, name, n_rows, n_cols, to, err);
+}
+
+int sl_llama_bind(const sl_tensors *tensors, const sl_config *c, sl_llama *model, sl_error *err) {
+    int rc = new_llama(c, model, err);
+    if (rc) return rc;
+    rc = each_tensor(c, model, bind_tensor, (void *)tensors, err);
+    if (rc)
+        sl_llama_free(model);
+    else if (c->tied)
         model->head = model->embed;
-    else if (!rc)
-        rc = sl_tensors_bind(tensors, "lm_head.weight", c->n_vocab, c->hidden, &model->head, err);
-    if (rc) sl_llama_free(model);
     return rc;
+}
+
+typedef struct shape_list {
+    sl_tensor_shape *at;
+    int n;
+} shape_list;
+
+static int list_shape(void *ctx, const char *name, int n_rows, int n_cols, sl_weight *to, sl_error *err) {
+    shape_list *list = ctx;
+    sl_tensor_shape *shape = &list->at[list->n++];
+    (void)to, (void)err;
+    *shape = (sl_tensor_shape){.n_rows = n_rows, .n_cols = n_cols};
+    snprintf(shape->name, sizeof shape->name, "%s", name);
+    return 0;
+}
+
+int sl_llama_shape(const sl_config *c, sl_tensors **tensors, sl_llama *model, sl_error *err) {
+    enum { PER_LAYER = 9, OTHERS = 3 };
+    shape_list list = {.at = calloc((size_t)c->n_layers * PER_LAYER + OTHERS, sizeof *list.at)};
+    if (!list.at) return sl_fail(err, SL_ERR_MEMORY, "%d layers: out of memory", c->n_layers);
+    int rc = new_llama(c, model, err);
+    if (!rc) rc = each_tensor(c, model, list_shape, &list, err);
+    sl_llama_free(model);
+    if (!rc) rc = sl_tensors_declare(list.at, list.n, tensors, err);
+    free(list.at);
+    return rc ? rc : sl_llama_bind(*tensors, c, model, err);
 }
 
 void sl_llama_free(sl_llama *model) {
@@ -67,10 +110,6 @@ size_t sl_llama_decode_bytes(const sl_llama *model, const sl_config *c) {
              weight_bytes(&l->down);
     }
     return n;
-}
-
-size_t sl_llama_bytes(const sl_llama *model, const sl_config *c) {
-    return sl_llama_decode_bytes(model, c) + (c->tied ? 0 : weight_bytes(&model->embed));
 }
 
 // ---- on a backend ----

@@ -26,8 +26,9 @@ typedef struct sl_llama {
 
 // Binds every tensor once, with dtype, rank and dimensions checked.
 int sl_llama_bind(const sl_tensors *tensors, const sl_config *config, sl_llama *model, sl_error *err);
+// Declares the tensors that sl_llama_bind would look for and binds them: names, dtypes (BF16) and shapes, data NULL.
+int sl_llama_shape(const sl_config *config, sl_tensors **tensors, sl_llama *model, sl_error *err);
 void sl_llama_free(sl_llama *model);
-size_t sl_llama_bytes(const sl_llama *model, const sl_config *config); // of all weights
 size_t sl_llama_decode_bytes(const sl_llama *model, const sl_config *config);
 
 // Brings the weights where a backend wants them: *placed is a model whose weights' data are the backend's. SL_ERR_MEMORY.

@@ -14,8 +14,8 @@
 // clang-format off
 #define SUITES(X)                                                                                    \
     X(kv) X(loader) X(backend) X(tokenizer) X(chat) X(sampler) X(kernels) X(attention) X(estimators) \
-    X(pps) X(proposals) X(importance) X(sparse) X(bernoulli) X(vattention) X(model) X(step) X(cli)   \
-    X(cli_jsonl)                                                                                     \
+    X(pps) X(proposals) X(importance) X(sparse) X(bernoulli) X(vattention) X(model) X(dummy) X(step) \
+    X(cli) X(cli_jsonl)                                                                              \
     X(cuda_prefill) X(cuda_engine)
 // clang-format on
 #define DECLARE(NAME) extern const test_suite suite_##NAME;

@@ -90,29 +90,18 @@ static int prefill(const cli_options *o, const sl_model *model, const sl_ids *id
     return rc;
 }
 
-static int check_ids(const cli_options *o, const sl_ids *ids, const sl_config *c, sl_error *err) {
-    if (ids->n == 0) return sl_fail(err, SL_ERR_FORMAT, "--ids %s: holds no ids", o->ids);
-    for (size_t i = 0; i < ids->n; i++)
-        if (ids->data[i] >= c->n_vocab)
-            return sl_fail(err, SL_ERR_FORMAT, "--ids %s: id %d at place %zu, this model's are 0 to %d", o->ids, ids->data[i],
-                           i, c->n_vocab - 1);
-    if (ids->n > (size_t)c->n_ctx)
-        return sl_fail(err, SL_ERR_CONTEXT, "--ids %s: %zu tokens, this model's context holds %d", o->ids, ids->n, c->n_ctx);
-    return 0;
-}
-
 int cmd_logits(const cli_options *o, sl_error *err) {
-    sl_text text = {0};
     sl_ids ids = {0};
     sl_model *model = NULL;
     int rc = cli_need_model(o, err);
     if (!rc && !o->ids) rc = sl_fail(err, SL_ERR_ARG, "flag --ids is required: a file of token ids");
     if (!rc && !o->out) rc = sl_fail(err, SL_ERR_ARG, "flag --output is required: the .npy file to write");
     if (!rc) rc = cli_check_device(o, err);
-    if (!rc) rc = cli_read_file(o->ids, &text, err);
-    if (!rc) rc = cli_parse_ids(o->ids, &text, &ids, err);
-    if (!rc) rc = sl_model_load(o->model, SL_MODEL_NO_TOKENIZER, &model, err);
-    if (!rc) rc = check_ids(o, &ids, sl_model_config(model), err);
+    if (!rc) rc = cli_load_model(o, SL_MODEL_NO_TOKENIZER, &model, err);
+    if (!rc) rc = cli_read_ids(o, sl_model_config(model), &ids, err);
+    if (!rc && ids.n > (size_t)sl_model_config(model)->n_ctx)
+        rc = sl_fail(err, SL_ERR_CONTEXT, "--ids %s: %zu tokens, this model's context holds %d", o->ids, ids.n,
+                     sl_model_config(model)->n_ctx);
     if (!rc) {
         npy out;
         cli_catch_interrupt(1);
@@ -122,6 +111,5 @@ int cmd_logits(const cli_options *o, sl_error *err) {
     }
     sl_model_free(model);
     sl_ids_free(&ids);
-    sl_text_free(&text);
     return rc;
 }

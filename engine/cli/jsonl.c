@@ -217,6 +217,8 @@ static int check_flags(const cli_options *o, sl_error *err) {
                         : o->chat                                    ? "--chat"
                         : CLI_GIVEN(o, chat_template) == CLI_BY_FLAG ? "--chat-template"
                         : CLI_GIVEN(o, system_prompt) == CLI_BY_FLAG ? "--system-prompt"
+                        : o->ids                                     ? "--ids"
+                        : o->random_prompt                           ? "--random-prompt"
                         : o->dense_prefix >= 0                       ? "--dense-prefix"
                         : o->display_prompt                          ? "--display-prompt"
                                                                      : NULL;

@@ -42,6 +42,7 @@ typedef struct option {
 // clang-format off
 static const option table[] = {
     {"Model", "-m --model", "DIR", OPT_STRING, F(model), 0, 0, NULL, LOADS, "folder of a Hugging Face model"},
+    {"Model", "--load-format", "auto,dummy", OPT_CHOICE, F(load_format), 0, 0, "auto", ENGINES | CLI_INSPECT, "dummy: random weights, the folder needs only config.json"},
     {"Model", "-c --ctx-size --ctx", "N", OPT_INT, F(n_ctx), 1, BIG, NULL, RUNS | CLI_INSPECT, "tokens of context (default: the least of the model's limit, what fits and 32k)"},
     {"Model", "-ub --ubatch-size", "N", OPT_INT, F(ubatch), 1, 65536, NULL, ENGINES, "tokens of one prefill pass (default: 512, on a GPU 2048)"},
     {"Model", "-t --threads", "N", OPT_INT, F(threads), 0, 1024, "0", ENGINES, "threads; 0: every core"},
@@ -55,7 +56,8 @@ static const option table[] = {
     {"Input", "--jsonl", "FILE", OPT_STRING, F(jsonl), 0, 0, NULL, CLI_GENERATE, "answer each line's {\"context\", \"question\", \"id\"}; one JSON object per line on stdout"},
     {"Input", "--bos", NULL, OPT_FLAG, F(bos), 0, 0, "0", CLI_TOKENIZE, "put the tokenizer's BOS in front"},
     {"Input", "--plain", NULL, OPT_FLAG, F(plain), 0, 0, "0", CLI_TOKENIZE, "strings of special tokens are plain text"},
-    {"Input", "--ids", "FILE", OPT_STRING, F(ids), 0, 0, NULL, CLI_LOGITS, "token ids, separated by commas or blanks (-: standard input)"},
+    {"Input", "--ids", "FILE", OPT_STRING, F(ids), 0, 0, NULL, CLI_LOGITS | CLI_GENERATE, "the prompt as token ids, separated by commas or blanks (-: standard input)"},
+    {"Input", "--random-prompt", "N", OPT_INT, F(random_prompt), 1, BIG, NULL, CLI_GENERATE, "a prompt of N random token ids, from --seed and --seq-id"},
 
     {"Output", "-n --n-predict --predict", "N", OPT_INT, F(n_predict), -1, BIG, "-1", RUNS, "tokens to generate; -1: no limit"},
     {"Output", "--stop -r --reverse-prompt", "TEXT", OPT_LIST, F(stops), 0, 0, NULL, RUNS, "stop before this text (may be repeated)"},

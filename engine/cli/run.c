@@ -1,6 +1,7 @@
 // engine/cli/run.c - from flags to a loaded model, an attention plan, an engine and sampling parameters; see run.h.
 #include "engine/cli/progress.h"
 #include "engine/cli/run.h"
+#include "engine/philox.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -22,6 +23,61 @@ int cli_chat_template(const cli_options *o, const sl_chat_template **out, sl_err
     *out = sl_chat_find(o->chat_template);
     if (*out) return 0;
     return sl_fail(err, SL_ERR_ARG, "--chat-template %.100s: expected one of %s", o->chat_template, sl_chat_names());
+}
+
+// ---- the model and ids for it ----
+
+static int check_tokenizer(const cli_options *o, const sl_model *model, sl_error *err) {
+    if (sl_model_tokenizer(model)) return 0;
+    if (o->stops.n) return sl_fail(err, SL_ERR_ARG, "flag --stop: this model's folder has no tokenizer");
+    if (o->ids || o->random_prompt) return 0;
+    return sl_fail(err, SL_ERR_ARG,
+                   "this model's folder has no tokenizer: there are no texts; generate takes --ids FILE or --random-prompt N");
+}
+
+// A GPU makes dummy weights itself.
+static int make_weights(const cli_options *o, sl_model *model, sl_error *err) {
+    cli_progress bar;
+    sl_progress progress = {.fn = cli_progress_update, .ctx = &bar};
+    if (!sl_model_is_dummy(model) || sl_device_is_gpu(o->device)) return 0;
+    cli_progress_begin(&bar, "dummy weights", "MiB");
+    int rc = sl_model_materialise(model, o->threads, &progress, err);
+    cli_progress_end(&bar);
+    return rc;
+}
+
+int cli_load_model(const cli_options *o, unsigned flags, sl_model **out, sl_error *err) {
+    int is_dummy = !strcmp(o->load_format, "dummy");
+    int rc = sl_model_load(o->model, flags | (is_dummy ? SL_MODEL_DUMMY : 0), out, err);
+    if (rc) return rc;
+    if (is_dummy && !(flags & SL_MODEL_NO_TOKENIZER)) rc = check_tokenizer(o, *out, err);
+    if (!rc) rc = make_weights(o, *out, err);
+    if (!rc) return 0;
+    sl_model_free(*out);
+    *out = NULL;
+    return rc;
+}
+
+int cli_read_ids(const cli_options *o, const sl_config *c, sl_ids *ids, sl_error *err) {
+    sl_text text = {0};
+    int rc = cli_read_file(o->ids, &text, err);
+    if (!rc) rc = cli_parse_ids(o->ids, &text, ids, err);
+    sl_text_free(&text);
+    if (!rc && ids->n == 0) rc = sl_fail(err, SL_ERR_FORMAT, "--ids %s: holds no ids", o->ids);
+    for (size_t i = 0; !rc && i < ids->n; i++)
+        if (ids->data[i] >= c->n_vocab)
+            rc = sl_fail(err, SL_ERR_FORMAT, "--ids %s: id %d at place %zu, this model's are 0 to %d", o->ids, ids->data[i], i,
+                         c->n_vocab - 1);
+    return rc;
+}
+
+int cli_random_ids(uint32_t seed, uint32_t sequence, int n, int n_vocab, sl_ids *ids, sl_error *err) {
+    int rc = 0;
+    for (int i = 0; !rc && i < n; i++) {
+        const sl_rng_id id = {.seed = seed, .sequence = sequence, .position = (uint32_t)i};
+        rc = sl_ids_push(ids, (int32_t)(sl_rng_u64(&id, 0, SL_STREAM_PROMPT) % (uint64_t)n_vocab), err);
+    }
+    return rc;
 }
 
 // ---- attention ----
@@ -199,7 +255,7 @@ static int open_run(cli_run *run, sl_error *err) {
     if (!rc) rc = apply_attention(o, &spec, NULL, err);
     if (!rc) rc = check_biases(o, err);
     if (!rc) rc = cli_stats_open(&run->stats, o, err);
-    if (!rc) rc = sl_model_load(o->model, 0, &run->model, err);
+    if (!rc) rc = cli_load_model(o, 0, &run->model, err);
     if (rc) return rc;
     run->plan.n_layers = sl_model_config(run->model)->n_layers;
     rc = apply_attention(o, &spec, &run->plan, err);
@@ -292,8 +348,9 @@ void cli_run_describe(const cli_run *run, FILE *out) {
     const sl_config *c = sl_model_config(run->model);
     char buf[256];
     sl_engine_describe(run->engine, buf, sizeof buf);
-    fprintf(out, "model: %s: %s, %d layers, hidden %d, context %d of %d tokens\n", run->options->model, c->model_type,
-            c->n_layers, c->hidden, sl_engine_n_ctx(run->engine), c->n_ctx);
+    fprintf(out, "model: %s: %s, %d layers, hidden %d, context %d of %d tokens%s\n", run->options->model, c->model_type,
+            c->n_layers, c->hidden, sl_engine_n_ctx(run->engine), c->n_ctx,
+            sl_model_is_dummy(run->model) ? ", dummy weights: what it says means nothing" : "");
     fprintf(out, "backend: %s\n", buf);
     cli_run_describe_attention(run, out);
     describe_sampling(&run->sampling, out);

@@ -21,6 +21,14 @@ typedef struct cli_run {
     cli_stats stats;
 } cli_run;
 
+// --model as --load-format says, dummy weights made. flags: sl_model_load's. SL_ERR_ARG where a dummy model has no tokenizer
+// and the flags are about texts.
+int cli_load_model(const cli_options *o, unsigned flags, sl_model **out, sl_error *err);
+// --ids as ids of this model. SL_ERR_FORMAT when there are none, or one out of range.
+int cli_read_ids(const cli_options *o, const sl_config *config, sl_ids *ids, sl_error *err);
+// n ids that a seed and a sequence give; fewer are the beginning of more.
+int cli_random_ids(uint32_t seed, uint32_t sequence, int n, int n_vocab, sl_ids *ids, sl_error *err);
+
 // Loads the model and opens an engine as the flags say. The flags are checked before the weights are touched.
 int cli_run_open(cli_run *run, const cli_options *o, sl_error *err);
 int cli_run_finish(cli_run *run, sl_error *err); // completes what the run writes: --stats

@@ -134,6 +134,15 @@ static int finish(cli_timeline *t, sl_error *err) {
     return n ? t->sink(t->sink_ctx, text, n, err) : 0;
 }
 
+// The text of a token; of a model without a tokenizer its id.
+static int add_piece(cli_timeline *t, int32_t id, sl_error *err) {
+    char number[16];
+    if (t->detok.tok) // ids beyond the tokenizer's are padding of the vocabulary: no text
+        return id < sl_tokenizer_n_vocab(t->detok.tok) ? sl_detok_next(&t->detok, id, &t->piece, err) : 0;
+    int n = snprintf(number, sizeof number, t->n_generated > 1 ? " %d" : "%d", id);
+    return sl_text_append(&t->piece, number, (size_t)n, err);
+}
+
 // Why the text ends with the next token, whatever that is: its logits would not be used. NULL: it need not.
 static const char *ends_with_next(const cli_timeline *t) {
     int n_predict = t->run->options->n_predict;
@@ -162,7 +171,7 @@ static int take(cli_timeline *t, int32_t id, const char *ending, sl_error *err) 
         t->n_decode++;
         rc = note(t, id, err);
     }
-    if (!rc && id < sl_tokenizer_n_vocab(t->detok.tok)) rc = sl_detok_next(&t->detok, id, &t->piece, err); // else no text
+    if (!rc) rc = add_piece(t, id, err);
     if (!rc) rc = emit(t, err);
     if (rc) return rc;
     if (!t->stopped) {

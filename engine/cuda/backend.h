@@ -33,7 +33,7 @@ typedef struct sl_cuda {
     char *staging[2];
     cudaEvent_t staged[2];
     int turn;
-    uint32_t n_dummies;
+    bf16 *quantiles; // of dummy weights; NULL: none were made
     // what all layers of a step share
     float *inv_freq; // [head_dim / 2], of the rope that it was made from
     const void *inv_freq_of;

@@ -6,11 +6,10 @@
 #include "engine/cuda/backend.h"
 #include "engine/cuda/device.h"
 #include "engine/cuda/ops.h"
+#include "engine/dummy.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-static const float DUMMY_SIGMA = 0.02f;
 
 static size_t count(const sl_weight *w) {
     return (size_t)w->n_rows * w->n_cols;
@@ -54,18 +53,26 @@ static int send_rounded(sl_cuda *c, bf16 *to, const sl_weight *w, sl_error *err)
     return rc;
 }
 
-// A dummy's matrices are normal, its norms 1 (a vector has one row).
+// The same numbers as on the CPU (engine/dummy.h).
 static int make_dummy(sl_cuda *c, bf16 *to, const sl_weight *w, sl_error *err) {
-    if (w->n_rows > 1) {
-        sl_cuda_fill_random(to, count(w), 0, c->n_dummies++, DUMMY_SIGMA, c->stream);
+    size_t n = w->n_rows == 1 ? count(w) : SL_DUMMY_QUANTILES;
+    if (w->n_rows > 1 && c->quantiles) {
+        sl_cuda_dummy_fill(sl_dummy_key(w->name), c->quantiles, count(w), to, c->stream);
         return 0;
     }
-    bf16 *ones = malloc(count(w) * sizeof *ones);
-    if (!ones) return sl_fail(err, SL_ERR_MEMORY, "dummy weights: out of memory");
-    for (size_t i = 0; i < count(w); i++) ones[i] = sl_f32_to_bf16(1);
-    int rc = send(c, (char *)to, (const char *)ones, count(w) * sizeof *ones, err);
-    free(ones);
-    return rc;
+    bf16 *values = malloc(n * sizeof *values);
+    if (!values) return sl_fail(err, SL_ERR_MEMORY, "dummy weights: out of memory");
+    int rc = 0;
+    if (w->n_rows > 1) {
+        sl_dummy_quantiles(values);
+        rc = sl_cuda_check(cudaMalloc((void **)&c->quantiles, n * sizeof *values), "dummy weights", err);
+        if (!rc) rc = send(c, (char *)c->quantiles, (const char *)values, n * sizeof *values, err);
+    } else {
+        for (size_t i = 0; i < n; i++) values[i] = sl_f32_to_bf16(1);
+        rc = send(c, (char *)to, (const char *)values, n * sizeof *values, err);
+    }
+    free(values);
+    return rc || w->n_rows == 1 ? rc : make_dummy(c, to, w, err);
 }
 
 static int remember(sl_cuda *c, void *block, sl_error *err) {
@@ -107,6 +114,7 @@ int sl_cuda_place(const sl_backend *be, sl_weight *const *weights, int n, sl_err
 void sl_cuda_place_free(sl_cuda *c) {
     for (int i = 0; i < c->n_blocks; i++) cudaFree(c->blocks[i]);
     free(c->blocks);
+    cudaFree(c->quantiles);
     for (int i = 0; i < 2; i++) {
         if (c->staged[i]) cudaEventDestroy(c->staged[i]);
         cudaFreeHost(c->staging[i]);
