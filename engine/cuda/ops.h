@@ -33,8 +33,8 @@ void sl_cuda_rope_append(bf16 *qkv, size_t stride, const float2 *table, const sl
 // of 8.
 void sl_cuda_swiglu(const bf16 *gate_up, int n_rows, int n_ffn, bf16 *out, cudaStream_t stream);
 
-// out[i] = sigma times a standard normal number that depends on (seed, tensor, i) alone.
-void sl_cuda_fill_random(bf16 *out, size_t n, uint32_t seed, uint32_t tensor, float sigma, cudaStream_t stream);
+// A dummy model's matrix, the same bits as sl_dummy_fill's (engine/dummy.h). quantiles: its table, in device memory.
+void sl_cuda_dummy_fill(uint64_t key, const bf16 *quantiles, size_t n, bf16 *out, cudaStream_t stream);
 
 // out[i] = in[i] rounded to nearest, ties to even; SL_F16 or SL_F32. Any NaN becomes one NaN.
 void sl_cuda_to_bf16(const void *in, sl_dtype dtype, size_t n, bf16 *out, cudaStream_t stream);

@@ -290,7 +290,7 @@ static __device__ int count_below(const draw_space *s, int n, double target, int
 // Uniform in [0, 1), 53 bits.
 static __device__ double uniform(const sl_cuda_sampling *p, const sl_row *row) {
     sl_rng_id id = {};
-    id.seed = p->seed, id.sequence = row->sequence, id.position = (uint32_t)row->position + 1;
+    id.seed = p->seed, id.sequence = row->sequence, id.position = (uint32_t)row->position;
     return (double)(sl_rng_u64(&id, 0, SL_STREAM_TOKEN) >> 11) * 0x1p-53;
 }
 

@@ -36,7 +36,7 @@ sl_cuda_sampling sl_cuda_sampling_of(const sl_sampling *p);
 // Bytes of scratch, 256-byte aligned, with nothing to be kept in it: 24 for each logit.
 size_t sl_cuda_sampler_workspace(int n_rows, int n_vocab);
 
-// ids[i] = the token drawn from logits[i] for position rows[i].position + 1 of sequence rows[i].sequence.
+// ids[i] = the token drawn from logits[i] for position rows[i].position of sequence rows[i].sequence.
 // logits: [n_rows][n_vocab], NaN counts as -inf; rows, sampling, ids: [n_rows].
 void sl_cuda_sample(const float *logits, const sl_row *rows, const sl_cuda_sampling *sampling, int n_rows, int n_vocab,
                     int32_t *ids, void *ws, cudaStream_t stream);
