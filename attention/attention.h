@@ -157,7 +157,8 @@ struct sl_attn_method {
     // 0, or SL_ERR_UNSUPPORTED with the reason; NULL: every shape that the engine loads
     int (*supports)(const sl_attn_geom *geom, const sl_attn_spec *spec, sl_error *err);
     const struct sl_composition *stages; // what sl_stages_ops runs (stages.h); NULL: ops do all themselves
-    const sl_attn_ops *cpu, *cuda;       // NULL: not offered there
+    const sl_attn_ops *cpu;              // NULL: not offered there
+    const struct sl_attn_cuda_ops *cuda; // likewise (cuda.h)
 };
 
 // ---- registry ----

@@ -56,6 +56,7 @@ typedef struct sl_attn_cuda_ops {
 size_t sl_cuda_dense_workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv);
 void sl_cuda_dense_decode(const sl_attn_cuda_decode_args *args);
 void sl_cuda_dense_prefill(const sl_attn_cuda_prefill_args *args);
+extern const sl_attn_cuda_ops sl_dense_cuda_ops; // of both
 
 #ifdef __cplusplus
 }

@@ -1,6 +1,9 @@
 // attention/dense.c - exact attention: every row drawn once. Decode is the composition (exact, all) of attend.c; prefill is
 // one pass over pages for a tile of queries, with an online softmax.
 #include "attention/stages.h"
+#ifdef SLEIGH_CUDA
+#include "attention/cuda.h"
+#endif
 
 #include <math.h>
 #include <omp.h>
@@ -122,4 +125,7 @@ const sl_attn_method sl_method_dense = {
     .mean = SL_MEAN_EXACT,
     .stages = &stages,
     .cpu = &ops,
+#ifdef SLEIGH_CUDA
+    .cuda = &sl_dense_cuda_ops,
+#endif
 };

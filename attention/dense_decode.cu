@@ -1,0 +1,637 @@
+// attention/dense_decode.cu - exact decode attention on CUDA: one new token per sequence, paged K and V, all query heads of a
+// KV head in one pass over its rows.
+//
+// Owns how a context is cut into chunks, how blocks share the chunks, and how their results are merged.
+// Refuses (SL_CHECK) a head_dim other than 64, 80, 96, 128 and groups of more than 8 heads.
+#include "attention/cuda.h"
+#include "engine/cuda/device.h"
+
+#include <cuda_bf16.h>
+#include <math.h>
+
+enum {
+    TILE = 64,     // rows of K and V in a stage of the ring, 16 for each consumer warp
+    V_ROWS = 16,   // rows of V brought by one copy; the copies lie V_PAD bytes apart
+    V_PAD = 32,    //   so that the four of them that a warp reads at once are in different banks
+    CONSUMERS = 4, // warps
+    THREADS = 32 * (CONSUMERS + 1),
+    GROUP_MAX = 8, // query heads of a KV head: the columns of an mma
+    STAGES_MAX = 12,
+    CHUNKS_MAX = 64,  // chunks of a sequence
+    COUNTERS = 16384, // of the workspace: the next unit, then units done of each (sequence, KV head)
+    COPIES = 6,       // of a stage: K, four blocks of V, Q
+};
+
+// A unit of work: one chunk of one KV head of one sequence.
+// The chunk's length follows from the sequence's own length alone, so a result never depends on the batch, the slot or the
+// grid. It doubles with the context: merging costs the same at 128k as at 16k, and the partial results' bytes stay a small
+// share of K and V.
+static __device__ int chunk_rows(int n_kv) {
+    int rows = SL_PAGE;
+    while (rows * CHUNKS_MAX < n_kv) rows *= 2;
+    return rows;
+}
+
+static __host__ __device__ int ceil_div(int a, int b) {
+    return (a + b - 1) / b;
+}
+
+struct decode_params {
+    const sl_row *rows; // [n_seqs]
+    const bf16 *q;      // [n_seqs][n_kv_heads][group][head_dim]
+    const bf16 *k, *v;  // [n_pages][n_kv_heads][256][head_dim]
+    bf16 *out;          // [n_seqs][n_kv_heads][group][head_dim]
+    int n_seqs, n_kv_heads, group;
+    int n_stages;
+    float scale;    // log2(e) / sqrt(head_dim)
+    int max_chunks; // of any sequence: the stride below
+    int *next;      // units handed out beyond each block's first; 0 between launches
+    int *done;      // [n_seqs * n_kv_heads] units finished; 0 between launches
+    float2 *ml;     // [n_seqs * n_kv_heads][max_chunks][group] maximum (log2) and sum of a chunk's weights
+    float *o;       // [n_seqs * n_kv_heads][max_chunks][group][head_dim] sum of weight * v
+};
+
+// What a stage holds.
+struct tile_info {
+    int slot;              // sequence * n_kv_heads + KV head; -1: no more tiles
+    short chunk, n_chunks; // of the sequence
+    int n_rows;            // valid ones, possibly more than TILE
+    short first, last;     // tile of its unit
+};
+
+// Shared memory: barriers and tile_infos, the consumers' merge, then n_stages stages.
+struct shared_head {
+    uint64_t full[STAGES_MAX], empty[STAGES_MAX];
+    tile_info info[STAGES_MAX];
+    float2 ml[CONSUMERS][GROUP_MAX];
+    int is_last;
+};
+enum { HEAD_BYTES = (sizeof(shared_head) + 127) / 128 * 128 };
+
+template <int DIM> struct layout {
+    enum {
+        ROW = DIM * (int)sizeof(bf16),
+        V_BLOCK = V_ROWS * ROW + V_PAD,
+        V_AT = TILE * ROW, // of a stage: K [64][DIM], four blocks of V [16][DIM], Q [group][DIM]
+        Q_AT = V_AT + TILE / V_ROWS * V_BLOCK,
+    };
+    static __host__ __device__ int stage(int group) { return ceil_div(Q_AT + group * ROW, 128) * 128; }
+    static __host__ __device__ int merge(int group) { return CONSUMERS * group * DIM * (int)sizeof(float); }
+};
+
+// ---- barriers and copies ----
+
+static __device__ uint32_t shared_address(const void *p) {
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+static __device__ void barrier_init(uint64_t *barrier, int count) {
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
+}
+
+static __device__ void barrier_arrive(uint64_t *barrier) {
+    asm volatile("{ .reg .b64 t; mbarrier.arrive.shared.b64 t, [%0]; }" ::"r"(shared_address(barrier)) : "memory");
+}
+
+static __device__ void barrier_wait(uint64_t *barrier, int parity) {
+    uint32_t done, at = shared_address(barrier);
+    do {
+#if __CUDA_ARCH__ >= 900
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                     : "=r"(done)
+                     : "r"(at), "r"(parity)
+                     : "memory");
+#else
+        asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                     : "=r"(done)
+                     : "r"(at), "r"(parity)
+                     : "memory");
+#endif
+    } while (!done);
+}
+
+struct copy {
+    const void *from;
+    uint32_t to; // shared memory
+    int bytes;   // a multiple of 16
+};
+
+#if __CUDA_ARCH__ >= 900
+enum { FULL_ARRIVALS = 1 }; // and the bytes announced
+
+// K and V are read once: they leave the L2 cache first, and the partial results stay there.
+static __device__ uint64_t read_once_policy() {
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+// Lane i of the warp starts copy i, by the bulk copy engine; `full` completes with the last byte.
+static __device__ void start_copies(const copy *mine, uint64_t *full, uint64_t policy) {
+    int total = __reduce_add_sync(~0u, mine->bytes);
+    if (threadIdx.x % 32 == 0)
+        asm volatile("{ .reg .b64 t; mbarrier.arrive.expect_tx.shared.b64 t, [%0], %1; }" ::"r"(shared_address(full)),
+                     "r"(total)
+                     : "memory");
+    __syncwarp();
+    if (mine->bytes)
+        asm volatile(
+            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
+                mine->to),
+            "l"(mine->from), "r"(mine->bytes), "r"(shared_address(full)), "l"(policy)
+            : "memory");
+}
+#else
+enum { FULL_ARRIVALS = 33 }; // a lane when its copies have ended, and the one that wrote the tile_info
+
+static __device__ uint64_t read_once_policy() {
+    return 0;
+}
+
+// The warp does each lane's copy together, 16 bytes a lane.
+static __device__ void start_copies(const copy *mine, uint64_t *full, uint64_t) {
+    int lane = threadIdx.x % 32;
+    for (int i = 0; i < COPIES; i++) {
+        const char *from = (const char *)__shfl_sync(~0u, (unsigned long long)mine->from, i);
+        uint32_t to = __shfl_sync(~0u, mine->to, i);
+        int bytes = __shfl_sync(~0u, mine->bytes, i);
+        for (int at = lane * 16; at < bytes; at += 32 * 16)
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + at), "l"(from + at) : "memory");
+    }
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
+    if (lane == 0) barrier_arrive(full);
+}
+#endif
+
+// ---- producer ----
+
+// 32 sequences at a time, a lane each. Units are numbered sequence by sequence, chunk by chunk, head by head.
+struct window {
+    int first_seq;  // of lane 0
+    int first_unit; // of first_seq
+    int n_kv, end;  // of the lane's sequence: rows, the unit after its last
+    const int32_t *pages;
+};
+
+static __device__ void window_load(window *w, const decode_params &p, int first_seq, int first_unit) {
+    int lane = threadIdx.x % 32, seq = first_seq + lane;
+    *w = {first_seq, first_unit, 0, 0, NULL};
+    if (seq < p.n_seqs) {
+        int4 row = *(const int4 *)(p.rows + seq); // an sl_row in one load
+        w->n_kv = row.x + 1;
+        w->pages = (const int32_t *)((uint64_t)(uint32_t)row.w << 32 | (uint32_t)row.z);
+    }
+    int sum = w->n_kv > 0 ? ceil_div(w->n_kv, chunk_rows(w->n_kv)) * p.n_kv_heads : 0;
+    for (int step = 1; step < 32; step *= 2) {
+        int before = __shfl_up_sync(~0u, sum, step);
+        if (lane >= step) sum += before;
+    }
+    w->end = first_unit + sum;
+}
+
+// The lane whose sequence holds the unit, moving the window on to it; -1: there is no such unit.
+static __device__ int window_find(window *w, const decode_params &p, int unit) {
+    for (;;) {
+        int end = __shfl_sync(~0u, w->end, 31);
+        if (unit < end) return __popc(__ballot_sync(~0u, w->end <= unit));
+        if (w->first_seq + 32 >= p.n_seqs) return -1;
+        window_load(w, p, w->first_seq + 32, end);
+    }
+}
+
+struct ring {
+    shared_head *head;
+    char *stages;
+    int n_stages, stage_bytes;
+    int stage, parity; // the next one, and which of its barriers' phases
+    __device__ char *data() const { return stages + stage * stage_bytes; }
+    __device__ void advance() {
+        if (++stage == n_stages) stage = 0, parity ^= 1;
+    }
+};
+
+// Copy i of a tile: 0 K, 1 to 4 V, 5 Q with the unit's first tile.
+template <int DIM>
+static __device__ copy tile_copy(int i, const decode_params &p, const tile_info &info, size_t row, const char *data) {
+    typedef layout<DIM> at;
+    uint32_t to = shared_address(data);
+    if (i == 0) return {p.k + row * DIM, to, TILE * at::ROW};
+    if (i <= TILE / V_ROWS)
+        return {p.v + (row + (i - 1) * V_ROWS) * DIM, to + at::V_AT + (i - 1) * at::V_BLOCK, V_ROWS * at::ROW};
+    if (i == COPIES - 1 && info.first) return {p.q + (size_t)info.slot * p.group * DIM, to + at::Q_AT, p.group * at::ROW};
+    return {NULL, 0, 0};
+}
+
+// Asks for the tiles of one unit, in order.
+template <int DIM>
+static __device__ void produce_unit(const decode_params &p, ring *r, const int32_t *pages, int n_kv, tile_info info, int head,
+                                    uint64_t policy) {
+    int lane = threadIdx.x % 32, rows = chunk_rows(n_kv), from = info.chunk * rows, to = min(from + rows, n_kv);
+    int32_t page_ids = 0;
+    for (int row = from; row < to; row += TILE) {
+        int page = (row - from) / SL_PAGE; // of the unit; 32 page ids are held at a time
+        if ((row - from) % (32 * SL_PAGE) == 0 && (row + lane * SL_PAGE) < to) page_ids = pages[row / SL_PAGE + lane];
+        size_t block = (size_t)__shfl_sync(~0u, page_ids, page % 32) * p.n_kv_heads + head;
+        info.n_rows = to - row;
+        info.first = row == from, info.last = row + TILE >= to;
+        barrier_wait(&r->head->empty[r->stage], r->parity ^ 1);
+        if (lane == 0) r->head->info[r->stage] = info;
+        copy mine = tile_copy<DIM>(lane, p, info, block * SL_PAGE + row % SL_PAGE, r->data());
+        start_copies(&mine, &r->head->full[r->stage], policy);
+        r->advance();
+    }
+}
+
+// The first unit of a block is its own number, the others are handed out in order as blocks get to them.
+template <int DIM> static __device__ void produce(const decode_params &p, ring r) {
+    int lane = threadIdx.x % 32, unit = blockIdx.x, ticket = -1;
+    uint64_t policy = read_once_policy();
+    window w;
+    window_load(&w, p, 0, 0);
+    for (int i; (i = window_find(&w, p, unit)) >= 0;) {
+        if (lane == 0) ticket = atomicAdd(p.next, 1); // used after this unit's copies, so nobody waits for the answer
+        int before = __shfl_sync(~0u, w.end, max(i - 1, 0)), local = unit - (i ? before : w.first_unit);
+        int n_kv = __shfl_sync(~0u, w.n_kv, i), head = local % p.n_kv_heads;
+        const int32_t *pages = (const int32_t *)__shfl_sync(~0u, (unsigned long long)w.pages, i);
+        tile_info info = {};
+        info.slot = (w.first_seq + i) * p.n_kv_heads + head;
+        info.chunk = (short)(local / p.n_kv_heads);
+        info.n_chunks = (short)ceil_div(n_kv, chunk_rows(n_kv));
+        produce_unit<DIM>(p, &r, pages, n_kv, info, head, policy);
+        ticket = __shfl_sync(~0u, ticket, 0);
+        unit = gridDim.x + ticket;
+    }
+    int n_units = __shfl_sync(~0u, w.end, 31);
+    if (lane == 0 && ticket == n_units - 1) *p.next = 0; // a ticket is taken per unit, so this was the last of all
+    barrier_wait(&r.head->empty[r.stage], r.parity ^ 1);
+    if (lane == 0) r.head->info[r.stage].slot = -1;
+    copy none = {};
+    start_copies(&none, &r.head->full[r.stage], policy);
+}
+
+// ---- consumers ----
+//
+// A warp takes 16 of the 64 rows: of each V block q = 0..3 the rows 4 warp .. 4 warp + 3. As the operands of mma.m16n8k16,
+// lane (g, q) = (lane / 4, lane % 4):
+//   scores  S^T [16 rows][8 heads] = K [16][DIM] Q^T [DIM][8]
+//   output  O^T [16 dims][8 heads] += V^T [16][16 rows] P^T [16 rows][8]
+// Which rows and dims an operand's index means is ours to choose. Rows: index 2 q + e and 8 + 2 q + e is row e and 2 + e of
+// the warp's four in block q, so a lane's V rows are neighbours and the four lanes' blocks lie in different banks. Dims of
+// K and Q: a lane's 16 bytes are two k-steps' operand. Dims of V: a lane's 16 bytes are four mmas' dims g and g + 8.
+
+static __device__ void mma(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// [row g][heads 2q, 2q + 1] to [head g][rows 2q, 2q + 1]
+static __device__ uint32_t transpose(uint32_t x) {
+    uint32_t y;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
+
+static __device__ uint32_t low_halves(uint32_t a, uint32_t b) {
+    return __byte_perm(a, b, 0x5410);
+}
+
+static __device__ uint32_t high_halves(uint32_t a, uint32_t b) {
+    return __byte_perm(a, b, 0x7632);
+}
+
+// Reductions over the eight lanes of equal q; every lane gets the same bits.
+static __device__ float max_over_rows(float x) {
+    for (int step = 4; step < 32; step *= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, step));
+    return x;
+}
+
+static __device__ float sum_over_rows(float x) {
+    for (int step = 4; step < 32; step *= 2) x += __shfl_xor_sync(~0u, x, step);
+    return x;
+}
+
+// A warp's running attention over its rows of a unit. Lane (g, q) has heads 2q and 2q + 1.
+template <int DIM> struct attention {
+    enum {
+        K_STEPS = DIM / 16,
+        K_LOADS = DIM / 32, // of 16 bytes, two k-steps each; DIM % 32 == 16: one of 8 bytes more
+        V_LOADS = DIM / 64, // of 16 bytes, four mmas each; then REST bytes
+        REST = DIM % 64 / 8 * 2,
+    };
+    uint32_t q[K_STEPS][2];
+    float o[DIM / 16][4];
+    float m[2], l[2]; // l: of this lane's rows alone
+
+    __device__ void begin(const char *q_rows, int group) {
+        int g = threadIdx.x % 32 / 4, lane_q = threadIdx.x % 4;
+        const char *row = q_rows + g * DIM * sizeof(bf16);
+        bool real = g < group;
+#pragma unroll
+        for (int i = 0; i < K_LOADS; i++) {
+            uint4 x = real ? *(const uint4 *)(row + i * 64 + lane_q * 16) : make_uint4(0, 0, 0, 0);
+            q[2 * i][0] = x.x, q[2 * i][1] = x.y, q[2 * i + 1][0] = x.z, q[2 * i + 1][1] = x.w;
+        }
+        if (K_STEPS % 2) {
+            uint2 x = real ? *(const uint2 *)(row + K_LOADS * 64 + lane_q * 8) : make_uint2(0, 0);
+            q[K_STEPS - 1][0] = x.x, q[K_STEPS - 1][1] = x.y;
+        }
+#pragma unroll
+        for (int i = 0; i < DIM / 16; i++) o[i][0] = o[i][1] = o[i][2] = o[i][3] = 0;
+        m[0] = m[1] = -INFINITY;
+        l[0] = l[1] = 0;
+    }
+
+    // s[0], s[1]: row g of the operand, this lane's heads; s[2], s[3]: row g + 8
+    __device__ void scores(const char *k, float s[4]) const {
+        int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, lane_q = threadIdx.x % 4;
+        const char *a_row = k + (V_ROWS * (g / 2) + 4 * warp + g % 2) * layout<DIM>::ROW, *b_row = a_row + 2 * layout<DIM>::ROW;
+        float odd[4] = {0, 0, 0, 0};
+        s[0] = s[1] = s[2] = s[3] = 0;
+#pragma unroll
+        for (int i = 0; i < K_LOADS; i++) {
+            uint4 a = *(const uint4 *)(a_row + i * 64 + lane_q * 16), b = *(const uint4 *)(b_row + i * 64 + lane_q * 16);
+            mma(s, a.x, b.x, a.y, b.y, q[2 * i][0], q[2 * i][1]);
+            mma(odd, a.z, b.z, a.w, b.w, q[2 * i + 1][0], q[2 * i + 1][1]);
+        }
+        if (K_STEPS % 2) {
+            uint2 a = *(const uint2 *)(a_row + K_LOADS * 64 + lane_q * 8),
+                  b = *(const uint2 *)(b_row + K_LOADS * 64 + lane_q * 8);
+            mma(s, a.x, b.x, a.y, b.y, q[K_STEPS - 1][0], q[K_STEPS - 1][1]);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) s[i] += odd[i];
+    }
+
+    // Scores to weights 2^(s scale - m), rounded to bf16 as the product with V takes them, and summed as rounded: so
+    // the rounding errors of a row with nearly all the weight cancel. weights: operand b of that product.
+    __device__ void softmax(float s[4], float scale, int n_rows, uint32_t weights[2]) {
+        int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, row = V_ROWS * (g / 2) + 4 * warp + g % 2;
+        float factor[2];
+#pragma unroll
+        for (int i = 0; i < 4; i++) s[i] = row + i / 2 * 2 < n_rows ? s[i] * scale : -INFINITY;
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float most = fmaxf(m[h], max_over_rows(fmaxf(s[h], s[2 + h]))), base = most == -INFINITY ? 0 : most;
+            factor[h] = exp2f(m[h] - base);
+            m[h] = most;
+            s[h] = exp2f(s[h] - base);
+            s[2 + h] = exp2f(s[2 + h] - base);
+        }
+        __nv_bfloat162 a = __floats2bfloat162_rn(s[0], s[1]), b = __floats2bfloat162_rn(s[2], s[3]);
+        l[0] = l[0] * factor[0] + (__low2float(a) + __low2float(b));
+        l[1] = l[1] * factor[1] + (__high2float(a) + __high2float(b));
+        weights[0] = transpose(*(uint32_t *)&a), weights[1] = transpose(*(uint32_t *)&b);
+        if (!__any_sync(~0u, factor[0] != 1 || factor[1] != 1)) return;
+#pragma unroll
+        for (int i = 0; i < DIM / 16; i++)
+            o[i][0] *= factor[0], o[i][1] *= factor[1], o[i][2] *= factor[0], o[i][3] *= factor[1];
+    }
+
+    // x[r]: two neighbouring dims of the lane's row r
+    static __device__ void add_pair(float c[4], const uint32_t x[4], const uint32_t weights[2]) {
+        mma(c, low_halves(x[0], x[1]), high_halves(x[0], x[1]), low_halves(x[2], x[3]), high_halves(x[2], x[3]), weights[0],
+            weights[1]);
+    }
+
+    __device__ void add_values(const char *v, int n_rows, const uint32_t weights[2]) {
+        int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, lane_q = threadIdx.x % 4, row = V_ROWS * lane_q + 4 * warp;
+        const char *base = v + lane_q * layout<DIM>::V_BLOCK + 4 * warp * layout<DIM>::ROW;
+        uint32_t x[DIM / 16][4]; // [pair of dims][row]
+#pragma unroll
+        for (int r = 0; r < 4; r++) {
+            const char *at = base + r * layout<DIM>::ROW;
+#pragma unroll
+            for (int i = 0; i < V_LOADS; i++) {
+                uint4 y = *(const uint4 *)(at + i * 128 + g * 16);
+                x[4 * i][r] = y.x, x[4 * i + 1][r] = y.y, x[4 * i + 2][r] = y.z, x[4 * i + 3][r] = y.w;
+            }
+            if (REST == 4) x[4 * V_LOADS][r] = *(const uint32_t *)(at + V_LOADS * 128 + g * 4);
+            if (REST == 8) {
+                uint2 y = *(const uint2 *)(at + V_LOADS * 128 + g * 8);
+                x[4 * V_LOADS][r] = y.x, x[(4 * V_LOADS + 1) % (DIM / 16)][r] = y.y;
+            }
+        }
+        if (n_rows < TILE) { // beyond the sequence's end lies anything, NaN too: 0 * NaN is no 0
+#pragma unroll
+            for (int r = 0; r < 4; r++)
+#pragma unroll
+                for (int i = 0; i < DIM / 16; i++) x[i][r] = row + r < n_rows ? x[i][r] : 0;
+        }
+#pragma unroll
+        for (int i = 0; i < DIM / 16; i++) add_pair(o[i], x[i], weights);
+    }
+
+    // Leaves o [group][DIM], m and l of this warp in shared memory.
+    __device__ void store(float *to, float2 *ml, int group) const {
+        int g = threadIdx.x % 32 / 4, lane_q = threadIdx.x % 4;
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float sum = sum_over_rows(l[h]);
+            int head = 2 * lane_q + h;
+            if (head >= group) continue;
+            if (g == 0) ml[head] = make_float2(m[h], sum);
+#pragma unroll
+            for (int i = 0; i < DIM / 16; i++) {
+                int dim = i < 4 * V_LOADS ? i / 4 * 64 + g * 8 + i % 4 * 2 : V_LOADS * 64 + g * (REST / 2) + i % 4 * 2;
+                *(float2 *)(to + head * DIM + dim) = make_float2(o[i][h], o[i][2 + h]);
+            }
+        }
+    }
+};
+
+static __device__ void consumers_sync() {
+    asm volatile("bar.sync 1, %0;" ::"n"(32 * CONSUMERS) : "memory");
+}
+
+static __device__ void add_scaled(float4 *sum, float w, float4 x) {
+    sum->x += w * x.x, sum->y += w * x.y, sum->z += w * x.z, sum->w += w * x.w;
+}
+
+// The four warps' results of a unit, in the warps' order, to the workspace. The caller has put them into shared memory.
+template <int DIM>
+static __device__ void store_unit(const decode_params &p, const shared_head *head, const float *merge, const tile_info &info) {
+    size_t unit = (size_t)info.slot * p.max_chunks + info.chunk;
+    for (int i = threadIdx.x; i < p.group * DIM / 4; i += 32 * CONSUMERS) {
+        int h = i / (DIM / 4);
+        float4 sum = make_float4(0, 0, 0, 0);
+        float most = -INFINITY, l = 0;
+        for (int w = 0; w < CONSUMERS; w++) most = fmaxf(most, head->ml[w][h].x); // the unit has a row, so it is finite
+        for (int w = 0; w < CONSUMERS; w++) {
+            float factor = exp2f(head->ml[w][h].x - most);
+            l += factor * head->ml[w][h].y;
+            add_scaled(&sum, factor, *(const float4 *)(merge + w * p.group * DIM + i * 4));
+        }
+        __stcg((float4 *)(p.o + unit * p.group * DIM) + i, sum);
+        if (i % (DIM / 4) == 0) __stcg(p.ml + unit * p.group + h, make_float2(most, l));
+    }
+}
+
+// out = sum_i 2^(m_i - m) o_i / sum_i 2^(m_i - m) l_i over the sequence's chunks i, in their order.
+template <int DIM> static __device__ void merge_units(const decode_params &p, float2 *weights, const tile_info &info) {
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n = info.n_chunks;
+    size_t first = (size_t)info.slot * p.max_chunks * p.group;
+    for (int h = warp; h < p.group; h += CONSUMERS) { // weights [group][CHUNKS_MAX]: 2^(m_i - m), and that times l_i
+        float2 ml[CHUNKS_MAX / 32];
+        float most = -INFINITY;
+#pragma unroll
+        for (int j = 0; j < CHUNKS_MAX / 32; j++) {
+            int i = j * 32 + lane;
+            ml[j] = i < n ? __ldcg(p.ml + first + i * p.group + h) : make_float2(-INFINITY, 0);
+            most = fmaxf(most, ml[j].x);
+        }
+        for (int step = 1; step < 32; step *= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
+#pragma unroll
+        for (int j = 0; j < CHUNKS_MAX / 32; j++) {
+            float w = exp2f(ml[j].x - most);
+            weights[h * CHUNKS_MAX + j * 32 + lane] = make_float2(w, w * ml[j].y);
+        }
+    }
+    consumers_sync();
+    for (int i = threadIdx.x; i < p.group * DIM / 4; i += 32 * CONSUMERS) {
+        const float4 *o = (const float4 *)(p.o + first * DIM) + i; // of the next chunk: group * DIM / 4 further on
+        const float2 *w = weights + i / (DIM / 4) * CHUNKS_MAX;
+        float4 sum = make_float4(0, 0, 0, 0);
+        float l = 0;
+#pragma unroll 16
+        for (int c = 0; c < n; c++) {
+            add_scaled(&sum, w[c].x, __ldcg(o + (size_t)c * (p.group * DIM / 4)));
+            l += w[c].y;
+        }
+        __nv_bfloat162 out[2] = {__floats2bfloat162_rn(sum.x / l, sum.y / l), __floats2bfloat162_rn(sum.z / l, sum.w / l)};
+        *((uint2 *)(p.out + (size_t)info.slot * p.group * DIM) + i) = *(uint2 *)out;
+    }
+    consumers_sync(); // shared memory is free again
+}
+
+// The end of a unit: its result to the workspace; whoever finds all of the sequence's units there merges them.
+template <int DIM>
+static __device__ void finish_unit(const decode_params &p, const attention<DIM> &a, shared_head *head, float *merge,
+                                   const tile_info &info) {
+    int warp = threadIdx.x / 32;
+    a.store(merge + warp * p.group * DIM, head->ml[warp], p.group);
+    consumers_sync();
+    store_unit<DIM>(p, head, merge, info);
+    consumers_sync();
+    if (threadIdx.x == 0) {
+        __threadfence(); // the unit's result first, then the count; the count first, then others' results
+        head->is_last = atomicAdd(p.done + info.slot, 1) == info.n_chunks - 1;
+        if (head->is_last) p.done[info.slot] = 0;
+        __threadfence();
+    }
+    consumers_sync();
+    if (head->is_last) merge_units<DIM>(p, (float2 *)merge, info);
+}
+
+template <int DIM> static __device__ void consume(const decode_params &p, ring r, float *merge) {
+    attention<DIM> a;
+    for (;; r.advance()) {
+        barrier_wait(&r.head->full[r.stage], r.parity);
+        tile_info info = r.head->info[r.stage];
+        if (info.slot < 0) return;
+        const char *k = r.data(), *v = k + layout<DIM>::V_AT;
+        float s[4];
+        uint32_t weights[2];
+        if (info.first) a.begin(k + layout<DIM>::Q_AT, p.group);
+        a.scores(k, s);
+        a.softmax(s, p.scale, info.n_rows, weights);
+        a.add_values(v, info.n_rows, weights);
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) barrier_arrive(&r.head->empty[r.stage]);
+        if (info.last) finish_unit<DIM>(p, a, r.head, merge, info);
+    }
+}
+
+// out = softmax(q K^T / sqrt(DIM)) V for every query head, exactly.
+//
+// grid: as many blocks as multiprocessors, whatever the lengths; block: 4 consumer warps and a producer warp.
+// The producer hands out units (see chunk_rows) and keeps the ring of 64-row stages full across their borders; consumers
+// compute a unit with an online softmax, each on its 16 rows of every tile.
+// precondition: workspace counters are 0; rows, pages and q, k, v are written by earlier kernels of the stream.
+// bytes: (K + V) rows of every sequence once, plus 2 * 4 * (DIM + 2) bytes of partial results per head and chunk.
+// order of reduction: rows of a warp, its tiles in order; the four warps in order; the chunks in order. It follows from the
+// sequence's length alone.
+// error: scores, weights' sums and o are fp32; weights are rounded to bf16 (2^-9 each) and so is the output.
+template <int DIM> __global__ void __launch_bounds__(THREADS, 1) dense_decode_ring_kernel(const decode_params p) {
+    extern __shared__ __align__(128) char memory[];
+    shared_head *head = (shared_head *)memory;
+    float *merge = (float *)(memory + HEAD_BYTES);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < p.n_stages; i++) {
+            barrier_init(&head->full[i], FULL_ARRIVALS);
+            barrier_init(&head->empty[i], CONSUMERS);
+        }
+#if __CUDA_ARCH__ >= 900
+        asm volatile("fence.proxy.async;" ::: "memory"); // the copy engine sees them too
+#endif
+    }
+    __syncthreads();
+    sl_wait_previous();
+    sl_start_next();
+    ring r = {head, memory + HEAD_BYTES + layout<DIM>::merge(p.group), p.n_stages, layout<DIM>::stage(p.group), 0, 0};
+    if (threadIdx.x / 32 < CONSUMERS)
+        consume<DIM>(p, r, merge);
+    else
+        produce<DIM>(p, r);
+}
+
+// ---- launch ----
+
+static int max_chunks_of(int n_kv) { // of any sequence of up to n_kv rows
+    return min(ceil_div(n_kv, SL_PAGE), (int)CHUNKS_MAX);
+}
+
+size_t sl_cuda_dense_workspace(const sl_attn_geom *geom, const sl_attn_spec *, int n_seqs, int n_tokens, int n_kv) {
+    if (n_tokens > 1) return 0;
+    size_t units = (size_t)n_seqs * max_chunks_of(n_kv) * geom->n_heads;
+    return COUNTERS * sizeof(int) + units * (geom->head_dim + 2) * sizeof(float);
+}
+
+template <int DIM> static void launch(const sl_attn_cuda_decode_args *a) {
+    int group = a->geom->n_heads / a->geom->n_kv_heads, n_slots = a->n_seqs * a->geom->n_kv_heads;
+    SL_CHECK(group <= GROUP_MAX && n_slots < COUNTERS);
+    int device, n_sms, shared;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&n_sms, cudaDevAttrMultiProcessorCount, device);
+    cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    int fixed = HEAD_BYTES + layout<DIM>::merge(group), stage = layout<DIM>::stage(group);
+    int n_stages = min((shared - fixed) / stage, (int)STAGES_MAX), max_chunks = max_chunks_of(a->max_kv);
+    int *counters = (int *)a->ws;
+    float *o = (float *)(counters + COUNTERS);
+    decode_params p = {.rows = a->rows,
+                       .q = a->q,
+                       .k = a->k,
+                       .v = a->v,
+                       .out = a->out,
+                       .n_seqs = a->n_seqs,
+                       .n_kv_heads = a->geom->n_kv_heads,
+                       .group = group,
+                       .n_stages = n_stages,
+                       .scale = (float)(1.4426950408889634 / sqrt((double)DIM)),
+                       .max_chunks = max_chunks,
+                       .next = counters,
+                       .done = counters + 1,
+                       .ml = (float2 *)(o + (size_t)n_slots * max_chunks * group * DIM),
+                       .o = o};
+    size_t bytes = fixed + (size_t)n_stages * stage;
+    cudaFuncSetAttribute(dense_decode_ring_kernel<DIM>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    sl_launch(dense_decode_ring_kernel<DIM>, dim3(n_sms), dim3(THREADS), bytes, a->stream, p);
+}
+
+void sl_cuda_dense_decode(const sl_attn_cuda_decode_args *args) {
+    switch (args->geom->head_dim) {
+    case 64:
+        return launch<64>(args);
+    case 80:
+        return launch<80>(args);
+    case 96:
+        return launch<96>(args);
+    case 128:
+        return launch<128>(args);
+    default:
+        SL_CHECK(!"head_dim 64, 80, 96 or 128");
+    }
+}
+
+const sl_attn_cuda_ops sl_dense_cuda_ops = {sl_cuda_dense_workspace, sl_cuda_dense_decode, sl_cuda_dense_prefill};
