@@ -266,6 +266,28 @@ static void distribution(void) {
     fixture_free(&f);
 }
 
+static void biases(void) { // greedy and sampled; bans, a ban of what is infinite, an id named twice
+    enum { N = 3000 };
+    static const sl_logit_bias bias[] = {{5, 2},           {0, -INFINITY}, {2999, 9},     {1024, -3},
+                                         {1023, INFINITY}, {5, -1},        {7, -INFINITY}};
+    sl_sampling params[MAX_ROWS];
+    uint64_t state = test_seed;
+    for (int i = 0; i < MAX_ROWS; i++) {
+        params[i] = settings(i % 2 ? 0.7f : 0, i % 3 ? 0 : 40, i % 5 ? 1 : 0.9f, 0);
+        params[i].bias = bias;
+        params[i].n_bias = i < 14 ? i % 8 == 7 ? 4 : i % 8 : 7;
+    }
+    fixture f = fixture_new(MAX_ROWS, N, params);
+    for (int i = 0; i < MAX_ROWS; i++) {
+        float *x = f.logits + (size_t)i * N;
+        fill(x, N, PEAKED, &state);
+        x[0] = 30, x[7] = i % 4 == 3 ? INFINITY : 20;
+    }
+    upload_logits(&f);
+    CHECK_INT(compare(&f), 0);
+    fixture_free(&f);
+}
+
 static void offers(void) {
     const sl_logit_bias bias = {1, 2};
     sl_sampling p = sl_sampling_default();
@@ -275,7 +297,9 @@ static void offers(void) {
     CHECK(!sl_cuda_sampler_offers(&p, 128256));
     p.repeat_last_n = 0; // no window, no penalty
     CHECK(sl_cuda_sampler_offers(&p, 128256));
-    p.bias = &bias, p.n_bias = 1;
+    p.bias = &bias, p.n_bias = SL_CUDA_SAMPLER_BIASES;
+    CHECK(sl_cuda_sampler_offers(&p, 128256));
+    p.n_bias++;
     CHECK(!sl_cuda_sampler_offers(&p, 128256));
 }
 #endif
@@ -287,6 +311,7 @@ static const test_case cases[] = {
     GPU_CASE("long-lists", long_lists),
     GPU_CASE("graph-replay", graph_replay),
     GPU_CASE("distribution", distribution),
+    GPU_CASE("biases", biases),
     {0},
 };
 const test_suite suite_cuda_sampler = {"cuda_sampler", cases};

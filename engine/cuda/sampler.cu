@@ -58,6 +58,12 @@ static __device__ __forceinline__ double weight_of(float logit, float best, doub
     return logit == best ? 1 : exp(((double)logit - best) / temp);
 }
 
+static __device__ __forceinline__ float biased(const sl_cuda_sampling &p, float logit, int id) {
+    for (int i = 0; i < p.n_bias; i++) // inf - inf is NaN, which counts as -inf: the ban wins
+        if (p.bias[i].id == id) logit = (isnan(logit) ? -INFINITY : logit) + p.bias[i].bias;
+    return logit;
+}
+
 // Sorts list[0..n), n a power of two up to LIST, largest first: a bitonic network. The caller synchronizes before; the list
 // is sorted for all threads afterwards.
 static __device__ void sort_list(uint64_t *list, int n) {
@@ -115,14 +121,14 @@ static __global__ void __launch_bounds__(BLOCK)
     sl_start_next();
     sl_wait_previous();
     const int first = blockIdx.x * RUN, t = threadIdx.x;
-    const sl_cuda_sampling p = sampling[blockIdx.y];
+    const sl_cuda_sampling &p = sampling[blockIdx.y];
     const row_space space = row_space_of(ws, blockIdx.y, gridDim.x);
     uint64_t *keys = space.keys + first, pair[2];
     logits += (size_t)blockIdx.y * n_vocab;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         int id = first + t + i * BLOCK;
-        pair[i] = id < n_vocab ? candidate_key(logits[id], id) : 0;
+        pair[i] = id < n_vocab ? candidate_key(biased(p, logits[id], id), id) : 0;
     }
     if (p.temp == 0) {
         uint64_t best = reduce(s.reduce_space).Reduce(max_key()(pair[0], pair[1]), max_key());
@@ -340,7 +346,7 @@ static __global__ void __launch_bounds__(BLOCK, 1)
     __shared__ draw_space s;
     sl_start_next();
     sl_wait_previous();
-    const sl_cuda_sampling p = sampling[blockIdx.x];
+    const sl_cuda_sampling &p = sampling[blockIdx.x];
     const int n_runs = count_runs(n_vocab), r = threadIdx.x, n_kept = top_k_of(&p, n_vocab);
     const row_space space = row_space_of(ws, blockIdx.x, n_runs);
     run_view v = {};
@@ -372,12 +378,14 @@ static __global__ void __launch_bounds__(BLOCK, 1)
 
 int sl_cuda_sampler_offers(const sl_sampling *p, int n_vocab) {
     int penalties = p->repeat_last_n != 0 && (p->repeat_penalty != 1 || p->presence_penalty != 0 || p->frequency_penalty != 0);
-    return !penalties && p->n_bias == 0 && n_vocab <= SL_CUDA_SAMPLER_VOCAB;
+    return !penalties && p->n_bias <= SL_CUDA_SAMPLER_BIASES && n_vocab <= SL_CUDA_SAMPLER_VOCAB;
 }
 
 sl_cuda_sampling sl_cuda_sampling_of(const sl_sampling *p) {
     sl_cuda_sampling s = {};
     s.temp = p->temp, s.top_k = p->top_k, s.top_p = p->top_p, s.seed = p->seed;
+    s.n_bias = p->n_bias;
+    for (int i = 0; i < p->n_bias; i++) s.bias[i] = p->bias[i];
     s.log_min_p = p->min_p > 0 ? logf(p->min_p) : -INFINITY;
     return s;
 }

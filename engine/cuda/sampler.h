@@ -5,7 +5,7 @@
 // keep more: sums over all candidates are added run by run instead of in sorted order; a token differs when the drawn
 // number, or top-p's threshold, lies within that rounding (about 1e-14 of the sum) of the border between two tokens.
 //
-// Penalties and logit bias are not offered; the caller then samples on the CPU.
+// Penalties, and more than SL_CUDA_SAMPLER_BIASES logit biases, are not offered; the caller then samples on the CPU.
 #ifndef SLEIGH_CUDA_SAMPLER_H
 #define SLEIGH_CUDA_SAMPLER_H
 
@@ -18,7 +18,10 @@
 extern "C" {
 #endif
 
-enum { SL_CUDA_SAMPLER_VOCAB = 512 * 1024 }; // no vocabulary may be larger
+enum {
+    SL_CUDA_SAMPLER_VOCAB = 512 * 1024, // no vocabulary may be larger
+    SL_CUDA_SAMPLER_BIASES = 16,        // --ignore-eos needs a few
+};
 
 // One row's settings. In device memory: a captured graph serves any settings.
 typedef struct sl_cuda_sampling {
@@ -27,6 +30,8 @@ typedef struct sl_cuda_sampling {
     float top_p;     // 1: off
     float log_min_p; // logf(min_p) of the host, whose last bit decides; -inf: off
     uint32_t seed;
+    int n_bias;
+    sl_logit_bias bias[SL_CUDA_SAMPLER_BIASES];
 } sl_cuda_sampling;
 
 // 1 if these settings (checked by sl_sampling_check) can be sampled here.
