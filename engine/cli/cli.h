@@ -13,7 +13,8 @@
 #include <stdio.h>
 
 int cmd_generate(const cli_options *o, sl_error *err);
-int cmd_jsonl(const cli_options *o, sl_error *err); // generate --jsonl
+int cmd_jsonl(const cli_options *o, sl_error *err);    // generate --jsonl
+int cmd_parallel(const cli_options *o, sl_error *err); // generate --parallel, --prompts
 int cmd_chat(const cli_options *o, sl_error *err);
 int cmd_tokenize(const cli_options *o, sl_error *err);
 int cmd_detokenize(const cli_options *o, sl_error *err);

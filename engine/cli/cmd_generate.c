@@ -17,28 +17,9 @@ static int check_flags(const cli_options *o, sl_error *err) {
                         : o->ids && o->random_prompt        ? "--random-prompt"
                                                             : NULL;
     if (ids && other) return sl_fail(err, SL_ERR_ARG, "flag %s does not go with %s", other, ids);
+    if (CLI_GIVEN(o, parallel) == CLI_BY_FLAG)
+        return sl_fail(err, SL_ERR_ARG, "flag --parallel needs --prompts FILE or --jsonl FILE");
     if (o->question_dense) return sl_fail(err, SL_ERR_ARG, "flag --question-dense needs --jsonl");
-    return 0;
-}
-
-// Replaces *text by the chat template's rendering of it as the user's message.
-static int wrap(const cli_options *o, sl_text *text, sl_error *err) {
-    const sl_chat_template *template = NULL;
-    int rc = cli_chat_template(o, &template, err);
-    if (rc) return rc;
-    sl_message messages[2];
-    sl_text rendered = {0};
-    int n = 0;
-    if (o->system_prompt)
-        messages[n++] = (sl_message){.role = "system", .content = o->system_prompt, .n = strlen(o->system_prompt)};
-    messages[n++] = (sl_message){.role = "user", .content = text->data, .n = text->n};
-    rc = sl_chat_render(template, messages, n, NULL, &rendered, err);
-    if (rc) {
-        sl_text_free(&rendered);
-        return rc;
-    }
-    sl_text_free(text);
-    *text = rendered;
     return 0;
 }
 
@@ -90,13 +71,16 @@ static int generate(cli_run *run, const sl_text *text, sl_error *err) {
 }
 
 int cmd_generate(const cli_options *o, sl_error *err) {
+    if (cli_is_parallel(o)) return cmd_parallel(o, err);
     if (o->jsonl) return cmd_jsonl(o, err);
+    const sl_chat_template *template = NULL;
     sl_text text = {0};
     cli_run run;
     int rc = cli_need_model(o, err);
     if (!rc) rc = check_flags(o, err);
     if (!rc && has_text(o)) rc = cli_read_input(o, &text, err);
-    if (!rc && o->chat) rc = wrap(o, &text, err);
+    if (!rc && o->chat) rc = cli_chat_template(o, &template, err);
+    if (!rc && o->chat) rc = cli_chat_wrap(o, template, &text, err);
     if (!rc) rc = cli_run_open(&run, o, err);
     if (!rc) {
         rc = generate(&run, &text, err);

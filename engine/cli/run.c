@@ -25,6 +25,27 @@ int cli_chat_template(const cli_options *o, const sl_chat_template **out, sl_err
     return sl_fail(err, SL_ERR_ARG, "--chat-template %.100s: expected one of %s", o->chat_template, sl_chat_names());
 }
 
+int cli_chat_wrap(const cli_options *o, const sl_chat_template *template, sl_text *text, sl_error *err) {
+    sl_message messages[2];
+    sl_text rendered = {0};
+    int n = 0;
+    if (o->system_prompt)
+        messages[n++] = (sl_message){.role = "system", .content = o->system_prompt, .n = strlen(o->system_prompt)};
+    messages[n++] = (sl_message){.role = "user", .content = text->data, .n = text->n};
+    int rc = sl_chat_render(template, messages, n, NULL, &rendered, err);
+    if (rc) {
+        sl_text_free(&rendered);
+        return rc;
+    }
+    sl_text_free(text);
+    *text = rendered;
+    return 0;
+}
+
+int cli_is_parallel(const cli_options *o) {
+    return o->prompts || (o->jsonl && CLI_GIVEN(o, parallel));
+}
+
 // ---- the model and ids for it ----
 
 static int check_tokenizer(const cli_options *o, const sl_model *model, sl_error *err) {
@@ -233,7 +254,7 @@ static int new_engine(cli_run *run, int n_ctx, sl_engine **out, sl_error *err) {
     cli_progress bar;
     const sl_progress progress = {.fn = cli_progress_update, .ctx = &bar};
     sl_engine_options options = {.n_ctx = n_ctx,
-                                 .n_sequences = 1,
+                                 .n_sequences = cli_is_parallel(o) ? o->parallel : 1,
                                  .prefill_chunk = o->ubatch,
                                  .n_threads = o->threads,
                                  .device = o->device,

@@ -49,6 +49,9 @@ int cli_need_model(const cli_options *o, sl_error *err); // SL_ERR_ARG without -
 
 // --chat-template, or the model's own. An unknown name is SL_ERR_ARG.
 int cli_chat_template(const cli_options *o, const sl_chat_template **out, sl_error *err);
+// Replaces *text by the template's rendering of it as the user's message, after --system-prompt.
+int cli_chat_wrap(const cli_options *o, const sl_chat_template *template, sl_text *text, sl_error *err);
+int cli_is_parallel(const cli_options *o); // generate --parallel, or --prompts: batches of o->parallel sequences
 
 typedef int (*cli_sink)(void *ctx, const char *text, size_t n, sl_error *err);
 int cli_sink_stdout(void *ctx, const char *text, size_t n, sl_error *err); // writes and flushes
