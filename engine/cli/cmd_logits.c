@@ -97,7 +97,7 @@ int cmd_logits(const cli_options *o, sl_error *err) {
     if (!rc && !o->ids) rc = sl_fail(err, SL_ERR_ARG, "flag --ids is required: a file of token ids");
     if (!rc && !o->out) rc = sl_fail(err, SL_ERR_ARG, "flag --output is required: the .npy file to write");
     if (!rc) rc = cli_check_device(o, err);
-    if (!rc) rc = cli_load_model(o, SL_MODEL_NO_TOKENIZER, &model, err);
+    if (!rc) rc = cli_load_model(o, o->device, SL_MODEL_NO_TOKENIZER, &model, err);
     if (!rc) rc = cli_read_ids(o, sl_model_config(model), &ids, err);
     if (!rc && ids.n > (size_t)sl_model_config(model)->n_ctx)
         rc = sl_fail(err, SL_ERR_CONTEXT, "--ids %s: %zu tokens, this model's context holds %d", o->ids, ids.n,

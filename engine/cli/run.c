@@ -57,22 +57,22 @@ static int check_tokenizer(const cli_options *o, const sl_model *model, sl_error
 }
 
 // A GPU makes dummy weights itself.
-static int make_weights(const cli_options *o, sl_model *model, sl_error *err) {
+static int make_weights(const cli_options *o, const char *device, sl_model *model, sl_error *err) {
     cli_progress bar;
     sl_progress progress = {.fn = cli_progress_update, .ctx = &bar};
-    if (!sl_model_is_dummy(model) || sl_device_is_gpu(o->device)) return 0;
+    if (!sl_model_is_dummy(model) || sl_device_is_gpu(device)) return 0;
     cli_progress_begin(&bar, "dummy weights", "MiB");
     int rc = sl_model_materialise(model, o->threads, &progress, err);
     cli_progress_end(&bar);
     return rc;
 }
 
-int cli_load_model(const cli_options *o, unsigned flags, sl_model **out, sl_error *err) {
+int cli_load_model(const cli_options *o, const char *device, unsigned flags, sl_model **out, sl_error *err) {
     int is_dummy = !strcmp(o->load_format, "dummy");
     int rc = sl_model_load(o->model, flags | (is_dummy ? SL_MODEL_DUMMY : 0), out, err);
     if (rc) return rc;
     if (is_dummy && !(flags & SL_MODEL_NO_TOKENIZER)) rc = check_tokenizer(o, *out, err);
-    if (!rc) rc = make_weights(o, *out, err);
+    if (!rc) rc = make_weights(o, device, *out, err);
     if (!rc) return 0;
     sl_model_free(*out);
     *out = NULL;
@@ -249,6 +249,25 @@ static int make_sampling(cli_run *run, sl_error *err) {
 
 // ---- the run ----
 
+static int on_gpu(const sl_attn_spec *spec) {
+    return spec->method->cuda && !spec->plus;
+}
+
+// --device auto: a GPU where there is one that offers what the flags ask for.
+static const char *pick_device(const cli_options *o, const sl_attn_spec *all) {
+    const char *missing = o->stats ? "--stats" : on_gpu(all) ? NULL : all->method->name;
+    if (strcmp(o->device, "auto")) return o->device;
+    if (!sl_device_is_gpu("auto")) return "cpu";
+    for (int i = 0; !missing && i < o->attn_layers.n; i++) {
+        const char *text = strchr(o->attn_layers.items[i], '=');
+        sl_attn_spec spec;
+        if (text && !sl_attn_parse(text + 1, &spec, NULL) && !on_gpu(&spec)) missing = spec.method->name;
+    }
+    if (!missing) return "cuda";
+    fprintf(stderr, "device: cpu, since %s is not offered on a GPU\n", missing);
+    return "cpu";
+}
+
 static int new_engine(cli_run *run, int n_ctx, sl_engine **out, sl_error *err) {
     const cli_options *o = run->options;
     cli_progress bar;
@@ -257,7 +276,7 @@ static int new_engine(cli_run *run, int n_ctx, sl_engine **out, sl_error *err) {
                                  .n_sequences = cli_is_parallel(o) ? o->parallel : 1,
                                  .prefill_chunk = o->ubatch,
                                  .n_threads = o->threads,
-                                 .device = o->device,
+                                 .device = run->device,
                                  .progress = &progress,
                                  .seed = o->seed,
                                  .attn = &run->plan};
@@ -275,8 +294,9 @@ static int open_run(cli_run *run, sl_error *err) {
     if (!rc) rc = cli_check_device(o, err);
     if (!rc) rc = apply_attention(o, &spec, NULL, err);
     if (!rc) rc = check_biases(o, err);
+    if (!rc) run->device = pick_device(o, &spec);
     if (!rc) rc = cli_stats_open(&run->stats, o, err);
-    if (!rc) rc = cli_load_model(o, 0, &run->model, err);
+    if (!rc) rc = cli_load_model(o, run->device, 0, &run->model, err);
     if (rc) return rc;
     run->plan.n_layers = sl_model_config(run->model)->n_layers;
     rc = apply_attention(o, &spec, &run->plan, err);

@@ -13,6 +13,7 @@
 
 typedef struct cli_run {
     const cli_options *options;
+    const char *device; // what --device auto comes to
     sl_model *model;
     sl_engine *engine;
     sl_attn_plan plan;
@@ -23,7 +24,7 @@ typedef struct cli_run {
 
 // --model as --load-format says, dummy weights made. flags: sl_model_load's. SL_ERR_ARG where a dummy model has no tokenizer
 // and the flags are about texts.
-int cli_load_model(const cli_options *o, unsigned flags, sl_model **out, sl_error *err);
+int cli_load_model(const cli_options *o, const char *device, unsigned flags, sl_model **out, sl_error *err);
 // --ids as ids of this model. SL_ERR_FORMAT when there are none, or one out of range.
 int cli_read_ids(const cli_options *o, const sl_config *config, sl_ids *ids, sl_error *err);
 // n ids that a seed and a sequence give; fewer are the beginning of more.
