@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-enum { N_WARPS = 4, WARP_ROWS = 32, ROWS = N_WARPS * WARP_ROWS, KEYS = 64, THREADS = 32 * N_WARPS };
+enum { N_WARPS = 4, WARP_ROWS = 32, ROWS = N_WARPS * WARP_ROWS, KEYS = 32, THREADS = 32 * N_WARPS };
 
 typedef struct prefill_params {
     const bf16 *q;     // [n_tokens][q_stride]
@@ -20,8 +20,8 @@ typedef struct prefill_params {
 // A row of a tile in shared memory takes 16 bytes more than head_dim elements: an odd number of 16-byte units, so that the
 // eight rows of an ldmatrix lie in different banks.
 template <int D> struct tile_shape {
-    static constexpr int stride = D + 8; // elements
-    static constexpr size_t bytes = (size_t)(ROWS + 2 * KEYS) * stride * sizeof(bf16);
+    static constexpr int stride = D + 8;                                               // elements
+    static constexpr size_t bytes = (size_t)(ROWS + 4 * KEYS) * stride * sizeof(bf16); // Q, and K and V twice
 };
 
 static __device__ __forceinline__ uint32_t shared_address(const void *p) {
@@ -40,7 +40,7 @@ static __device__ __forceinline__ void copies_landed() { // this thread's; a __s
 // from [n_rows][stride_from], the first n_present rows read and the others zero, to [n_rows][D + 8] in shared memory
 template <int D>
 static __device__ __forceinline__ void load_tile(bf16 *to, const bf16 *from, size_t stride_from, int n_rows, int n_present) {
-#pragma unroll 1
+
     for (int i = threadIdx.x; i < n_rows * (D / 8); i += THREADS) {
         int row = i / (D / 8), c = i % (D / 8) * 8;
         bool present = row < n_present;
@@ -84,7 +84,7 @@ static __device__ __forceinline__ void scores(float s[BLOCKS][KEYS / 8][4], cons
     for (int b = 0; b < BLOCKS; b++)
 #pragma unroll
         for (int n = 0; n < KEYS / 8; n++) s[b][n][0] = s[b][n][1] = s[b][n][2] = s[b][n][3] = 0;
-#pragma unroll 2
+#pragma unroll
     for (int d = 0; d < D; d += 16) {
         uint32_t a[BLOCKS][4], b[4];
 #pragma unroll
@@ -131,7 +131,7 @@ static __device__ __forceinline__ void add_values(float o[BLOCKS][D / 8][4], con
 
 // A lane's part of the softmax of its rows; row 2 b + r is row lane / 4 + 8 r of block b.
 typedef struct softmax_state {
-    float max[2 * BLOCKS]; // of the scores so far, the row's
+    float max[2 * BLOCKS]; // what the row's weights are relative to (sl_raise_max)
     float sum[2 * BLOCKS]; // of the weights so far, this lane's columns
 } softmax_state;
 
@@ -147,8 +147,8 @@ static __device__ __forceinline__ void softmax(float s[BLOCKS][KEYS / 8][4], flo
 #pragma unroll
             for (int n = 0; n < KEYS / 8; n++) top = fmaxf(top, fmaxf(s[b][n][2 * r], s[b][n][2 * r + 1]));
             top = sl_quad_max(top);
-            float shift = top * scale;
-            float keep = sl_exp2((state.max[2 * b + r] - top) * scale); // 1 to the bit when the maximum stays
+            float keep = sl_raise_max(&state.max[2 * b + r], top, scale), shift = state.max[2 * b + r] * scale;
+
 #pragma unroll
             for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
@@ -156,10 +156,11 @@ static __device__ __forceinline__ void softmax(float s[BLOCKS][KEYS / 8][4], flo
                     s[b][n][e] = sl_exp2(fmaf(s[b][n][e], scale, -shift));
                     sum += s[b][n][e];
                 }
-            state.max[2 * b + r] = top;
+
             state.sum[2 * b + r] = state.sum[2 * b + r] * keep + sum;
+            if (__any_sync(0xffffffff, keep != 1))
 #pragma unroll
-            for (int d = 0; d < D / 8; d++) o[b][d][2 * r] *= keep, o[b][d][2 * r + 1] *= keep;
+                for (int d = 0; d < D / 8; d++) o[b][d][2 * r] *= keep, o[b][d][2 * r + 1] *= keep;
         }
 }
 
@@ -202,28 +203,30 @@ static __device__ __forceinline__ void store(const prefill_params &p, float o[BL
 // Dense causal attention with mma.sync: the online softmax of FlashAttention-2 (Dao, 2023, section 3.1).
 //
 // Grid [n_heads][query tiles], longest tiles first: block (h, y) has head h and the tile of 128 tokens that is y-th from the
-// end; heads of a group are neighbours and find their keys in L2. Each of 4 warps has 32 tokens. Keys come in tiles of 64, a
-// quarter of a page: V's copy runs during q k^T, that of the next K during softmax and p v. Preconditions: head_dim D; q, out,
+// end; heads of a group are neighbours and find their keys in L2. Each of 4 warps has 32 tokens. Keys come in tiles of
+// 32: one is copied while the one before it is computed. Preconditions: head_dim D; q, out,
 // k, v 16-byte aligned, q_stride a multiple of 8; pages hold rows [0, first + n_tokens). Bytes: q and out once; K and V once
-// per query tile and head, from L2 but for the first of them. Order: tiles of 64 keys ascending; in a tile, a row's sum is four
+// per query tile and head, from L2 but for the first of them. Order: tiles of 32 keys ascending; in a tile, a row's sum is four
 // lanes' partial sums.
 template <int D> __global__ void __launch_bounds__(THREADS) dense_prefill_mma_kernel(const prefill_params p) {
     constexpr int stride = tile_shape<D>::stride;
     extern __shared__ __align__(16) unsigned char shared[];
-    bf16 *q = (bf16 *)shared, *k = q + ROWS * stride, *v = k + KEYS * stride;
+    bf16 *q = (bf16 *)shared, *kv = q + ROWS * stride; // kv [2][K, V][KEYS][stride]
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, head = blockIdx.x;
     int token0 = ((int)gridDim.y - 1 - (int)blockIdx.y) * ROWS;
     int n_kv = p.first + min(token0 + ROWS, p.n_tokens); // rows that the tile sees
     int row0 = p.first + token0 + warp * WARP_ROWS;      // the warp's first position
     size_t kv_head = head / (p.n_heads / p.n_kv_heads) * (size_t)SL_PAGE * D;
-    auto load_keys = [&](bf16 *to, const bf16 *from, int key) {
-        size_t page = p.pages[key / SL_PAGE];
-        load_tile<D>(to, from + page * p.n_kv_heads * SL_PAGE * D + kv_head + (size_t)(key % SL_PAGE) * D, D, KEYS, n_kv - key);
+    auto load_keys = [&](int key) {
+        size_t page = p.pages[key / SL_PAGE], at = page * p.n_kv_heads * SL_PAGE * D + kv_head + (size_t)(key % SL_PAGE) * D;
+        bf16 *to = kv + key / KEYS % 2 * 2 * KEYS * stride;
+        load_tile<D>(to, p.k + at, D, KEYS, n_kv - key);
+        load_tile<D>(to + KEYS * stride, p.v + at, D, KEYS, n_kv - key);
     };
     sl_start_next();
     sl_wait_previous();
     load_tile<D>(q, p.q + token0 * p.q_stride + (size_t)head * D, p.q_stride, ROWS, p.n_tokens - token0);
-    load_keys(k, p.k, 0);
+    load_keys(0);
 
     float s[BLOCKS][KEYS / 8][4], o[BLOCKS][D / 8][4] = {};
     softmax_state state;
@@ -231,15 +234,13 @@ template <int D> __global__ void __launch_bounds__(THREADS) dense_prefill_mma_ke
     for (int i = 0; i < 2 * BLOCKS; i++) state.max[i] = -INFINITY, state.sum[i] = 0;
     for (int key = 0; key < n_kv; key += KEYS) {
         copies_landed();
-        __syncthreads(); // K is here, and V of the tile before is done with
-        load_keys(v, p.v, key);
+        __syncthreads(); // the tile is here, and all are done with the one before, whose place the next one takes
+        if (key + KEYS < n_kv) load_keys(key + KEYS);
+        const bf16 *k = kv + key / KEYS % 2 * 2 * KEYS * stride;
         scores<D>(s, q + warp * WARP_ROWS * stride, k, lane);
-        copies_landed();
-        __syncthreads(); // V is here, and K is done with
-        if (key + KEYS < n_kv) load_keys(k, p.k, key + KEYS);
         if (key + KEYS - 1 > row0) mask(s, row0 + lane / 4 - key, lane);
         softmax<D>(s, o, state, p.scale);
-        add_values<D>(o, s, v, lane);
+        add_values<D>(o, s, k + KEYS * stride, lane);
     }
     store<D>(p, o, state, q + warp * WARP_ROWS * stride, token0 + warp * WARP_ROWS, head, lane);
 }
@@ -264,13 +265,8 @@ template <int D> static void launch(const sl_attn_cuda_prefill_args *args) {
     sl_launch(dense_prefill_mma_kernel<D>, grid, dim3(THREADS), shared, args->stream, p);
 }
 
-void sl_cuda_dense_prefill(const sl_attn_cuda_prefill_args *args) {
-    int head_dim = args->geom->head_dim; // alone decides the kernel on a given device: a chunk's size must not
-    if (sl_cuda_dense_prefill_sm90_runs(head_dim)) {
-        sl_cuda_dense_prefill_sm90(args);
-        return;
-    }
-    switch (head_dim) {
+void sl_cuda_dense_prefill_mma(const sl_attn_cuda_prefill_args *args) {
+    switch (args->geom->head_dim) {
     case 64:
         launch<64>(args);
         break;
@@ -286,4 +282,11 @@ void sl_cuda_dense_prefill(const sl_attn_cuda_prefill_args *args) {
     default:
         SL_CHECK(!"head_dim is 64, 80, 96 or 128");
     }
+}
+
+void sl_cuda_dense_prefill(const sl_attn_cuda_prefill_args *args) {
+    if (sl_cuda_dense_prefill_sm90_runs())
+        sl_cuda_dense_prefill_sm90(args);
+    else
+        sl_cuda_dense_prefill_mma(args);
 }

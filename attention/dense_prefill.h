@@ -6,8 +6,8 @@
 // with scores, running maximum, sum and output in fp32 and p rounded to bf16 for its product with V. A row of the result has
 // the same bits in whichever chunk, query tile or block it is computed: tiles of keys begin at multiples of their size from the
 // sequence's start and are taken in ascending order, a row's sums never meet another row's, and a tile that lies wholly
-// behind a row's position leaves that row's state as it is, to the bit (its p are 0, its maximum does not grow, the factor of
-// the old state is 1). Rows of V past the sequence's end may hold anything, NaN too: 0 times NaN is NaN, so they are read as 0.
+// behind a row's position leaves that row's state as it is, to the bit (its p are 0 and its maximum does not grow). Rows of V
+// past the sequence's end may hold anything, NaN too: 0 times NaN is NaN, so they are read as 0.
 #ifndef SLEIGH_ATTENTION_DENSE_PREFILL_H
 #define SLEIGH_ATTENTION_DENSE_PREFILL_H
 
@@ -15,10 +15,19 @@
 
 #include <math.h>
 
-// dense_prefill_sm90.cu: head_dim 64 and 128.
-// 1 when this build holds its machine code and the current device runs it.
-int sl_cuda_dense_prefill_sm90_runs(int head_dim);
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// What sl_cuda_dense_prefill calls: the first where it runs (this build holds its machine code and the current device is a
+// Hopper), else the second. Which one depends on nothing else, so that equal rows have equal bits.
 void sl_cuda_dense_prefill_sm90(const sl_attn_cuda_prefill_args *args);
+int sl_cuda_dense_prefill_sm90_runs(void);
+void sl_cuda_dense_prefill_mma(const sl_attn_cuda_prefill_args *args);
+
+#ifdef __cplusplus
+}
+#endif
 
 // Scores times this are exponents of 2.
 static inline float sl_prefill_scale(int head_dim) {
@@ -47,6 +56,16 @@ static __device__ __forceinline__ float sl_quad_max(float x) {
 static __device__ __forceinline__ float sl_quad_sum(float x) {
     x += __shfl_xor_sync(0xffffffff, x, 1);
     return x + __shfl_xor_sync(0xffffffff, x, 2);
+}
+
+// A row's weights are 2^(scale (score - *max)). Before a tile whose highest score, or that of the tiles before, is `top`:
+// raises *max to it, and returns the factor that sums under the old *max need. Only when the scores have grown by 2^8, though:
+// until then weights exceed 1, which costs bf16 and fp32 no accuracy, and the factor of nearly every tile is 1, to the bit.
+static __device__ __forceinline__ float sl_raise_max(float *max, float top, float scale) {
+    float growth = (top - *max) * scale; // infinite at the first tile
+    if (growth <= 8) return 1;
+    *max = top;
+    return sl_exp2(-growth);
 }
 
 #endif // __CUDACC__

@@ -20,18 +20,21 @@ enum {
     BAR_STORE = 4, // + w: the warps of warpgroup w
 };
 
-// Shared memory of a block. A tile of n rows lies as [D / 64][n][64] elements, TMA's 128-byte swizzle: the 16-byte unit c of
-// row r is at place c ^ (r % 8).
-template <int D, int N_WGS> struct tiles {
-    static constexpr int threads = WG_THREADS * (N_WGS + 1);
-    static constexpr int rows = WG_ROWS * N_WGS;
-    static constexpr int wg_bytes = WG_ROWS * D * 2; // queries of one warpgroup, later its output
-    static constexpr int q_bytes = N_WGS * wg_bytes;
-    static constexpr int kv_bytes = KEYS * D * 2;
+// Shared memory of a block. A tile of n rows lies as [padded / 64][n][64] elements, TMA's 128-byte swizzle: the 16-byte unit c
+// of row r is at place c ^ (r % 8). Columns from D on are not used.
+template <int D> struct tiles {
+    // Computing warpgroups: three where 160 registers a thread hold scores, weights and output.
+    static constexpr int n_wgs = D == 64 ? 3 : 2;
+    static constexpr int threads = WG_THREADS * (n_wgs + 1);
+    static constexpr int rows = WG_ROWS * n_wgs;
+    static constexpr int padded = (D + COLUMNS - 1) / COLUMNS * COLUMNS;
+    static constexpr int wg_bytes = WG_ROWS * padded * 2; // queries of one warpgroup, later its output
+    static constexpr int q_bytes = n_wgs * wg_bytes;
+    static constexpr int kv_bytes = KEYS * padded * 2;
     static constexpr int k_at = 2 * q_bytes, v_at = k_at + N_STAGES * kv_bytes; // two query tiles come first
     static constexpr int bytes = v_at + N_STAGES * kv_bytes + 1024;             // and room to align to 1024
     // 64 K registers: the loading warpgroup gives most of its share to the others
-    static constexpr int load_registers = N_WGS == 2 ? 24 : 32, compute_registers = N_WGS == 2 ? 240 : 160;
+    static constexpr int load_registers = n_wgs == 2 ? 24 : 32, compute_registers = n_wgs == 2 ? 240 : 160;
 };
 
 typedef struct prefill_params {
@@ -94,7 +97,7 @@ static __device__ __forceinline__ void named_arrive(int id, int n_threads) {
 
 // ---- TMA ----
 
-// The box of map at (column, row) to shared memory; its bytes count for `bar`.
+// The box of map at (column, row) to shared memory; its bytes count for `bar`. Columns and rows past the map's end are zeros.
 static __device__ __forceinline__ void tma_load(uint32_t to, const CUtensorMap *map, int column, int row, uint64_t *bar) {
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
@@ -102,9 +105,17 @@ static __device__ __forceinline__ void tma_load(uint32_t to, const CUtensorMap *
         "l"(map), "r"(column), "r"(row), "r"(shared_address(bar))
         : "memory");
 }
-static __device__ __forceinline__ void tma_store(const CUtensorMap *map, int column, int row, uint32_t from) {
-    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map), "r"(column),
-                 "r"(row), "r"(from)
+// The same for maps of heads, and back; columns and tokens past the end are not written.
+static __device__ __forceinline__ void tma_load_head(uint32_t to, const CUtensorMap *map, int column, int head, int token,
+                                                     uint64_t *bar) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], "
+                 "[%5];" ::"r"(to),
+                 "l"(map), "r"(column), "r"(head), "r"(token), "r"(shared_address(bar))
+                 : "memory");
+}
+static __device__ __forceinline__ void tma_store_head(const CUtensorMap *map, int column, int head, int token, uint32_t from) {
+    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(map), "r"(column),
+                 "r"(head), "r"(token), "r"(from)
                  : "memory");
 }
 static __device__ __forceinline__ void tma_commit() {
@@ -146,37 +157,39 @@ static __device__ __forceinline__ uint64_t descriptor(uint32_t address, int bloc
     return (uint64_t)1 << 62 | (uint64_t)(1024 / 16) << 32 | (uint64_t)(block_bytes / 16) << 16 | (address & 0x3ffff) / 16;
 }
 
+// clang-format off
 #define F4(C, I) "+f"(C[I]), "+f"(C[I + 1]), "+f"(C[I + 2]), "+f"(C[I + 3])
-#define F16(C, I) F4(C, I), F4(C, I + 4), F4(C, I + 8), F4(C, I + 12)
-#define F32(C) F16(C, 0), F16(C, 16)
-#define F64(C) F32(C), F16(C, 32), F16(C, 48)
-#define C32                                                                                                                    \
-    "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, "     \
-    "%25, "                                                                                                                    \
-    "%26, %27, %28, %29, %30, %31"
-#define C64                                                                                                                    \
-    C32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, "     \
-        "%54, "                                                                                                                \
-        "%55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define F8(C, I) F4(C, I), F4(C, I + 4)
+#define F32(C) F8(C, 0), F8(C, 8), F8(C, 16), F8(C, 24)
+#define F40(C) F32(C), F8(C, 32)
+#define F48(C) F40(C), F8(C, 40)
+#define F64(C) F48(C), F8(C, 48), F8(C, 56)
+#define C32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, " \
+            "%24, %25, %26, %27, %28, %29, %30, %31"
+#define C40 C32 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define C48 C40 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define C64 C48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+// clang-format on
 
 // c = a b^T (+ c): a and b [.][16] in shared memory
 template <bool add> static __device__ __forceinline__ void wgmma_keys(float (&c)[64], uint64_t a, uint64_t b) {
     asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " C64 "}, %64, %65, add, 1, 1, 0, 0;\n}"
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" C64 "}, %64, %65, add, 1, 1, 0, 0;\n}"
                  : F64(c)
                  : "l"(a), "l"(b), "n"(add));
 }
-// c += a b: a in registers, b [16][N] in shared memory
-static __device__ __forceinline__ void wgmma_values(float (&c)[64], const uint32_t *a, uint64_t b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 " C64 "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
-                 : F64(c)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-static __device__ __forceinline__ void wgmma_values(float (&c)[32], const uint32_t *a, uint64_t b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " C32 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
-                 : F32(c)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
+
+// wgmma_values: c += a b, a in registers, b [16][N] in shared memory
+#define WGMMA_VALUES(N, F, C, A, B)                                                                                            \
+    static __device__ __forceinline__ void wgmma_values(float(&c)[N / 2], const uint32_t *a, uint64_t b) {                     \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" C "}, {" A "}, " B ", 1, 1, 1, 1;"           \
+                     : F(c)                                                                                                    \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                                    \
+    }
+WGMMA_VALUES(64, F32, C32, "%32, %33, %34, %35", "%36")
+WGMMA_VALUES(80, F40, C40, "%40, %41, %42, %43", "%44")
+WGMMA_VALUES(96, F48, C48, "%48, %49, %50, %51", "%52")
+WGMMA_VALUES(128, F64, C64, "%64, %65, %66, %67", "%68")
 
 // ---- the pieces of the kernel ----
 
@@ -205,10 +218,10 @@ template <int ROWS> struct work {
 };
 
 // The loading warp: queries, then K and V tiles, as far ahead as the rings allow. V comes a tile later than K, as it is used.
-template <int D, int N_WGS>
+template <int D>
 static __device__ __forceinline__ void load(const prefill_params &p, uint32_t shared, barriers *bars, const CUtensorMap *q_map,
                                             const CUtensorMap *k_map, const CUtensorMap *v_map, int lane) {
-    using T = tiles<D, N_WGS>;
+    using T = tiles<D>;
     work<T::rows> w;
     int n_done = 0; // key tiles of the query tiles before
     uint32_t tail_parity = 0;
@@ -217,11 +230,11 @@ static __device__ __forceinline__ void load(const prefill_params &p, uint32_t sh
         if (lane == 0) {
             barrier_expect(&bars->q.full[n % 2], T::q_bytes);
 #pragma unroll
-            for (int g = 0; g < N_WGS; g++)
+            for (int g = 0; g < T::n_wgs; g++)
 #pragma unroll
                 for (int c = 0; c < D; c += COLUMNS)
-                    tma_load(shared + n % 2 * T::q_bytes + g * T::wg_bytes + c * WG_ROWS * 2, q_map, w.head * D + c,
-                             w.token0 + g * WG_ROWS, &bars->q.full[n % 2]);
+                    tma_load_head(shared + n % 2 * T::q_bytes + g * T::wg_bytes + c * WG_ROWS * 2, q_map, c, w.head,
+                                  w.token0 + g * WG_ROWS, &bars->q.full[n % 2]);
         }
         int kv_head = w.head / (p.n_heads / p.n_kv_heads);
         int n_kv = p.first + p.n_tokens, page = p.pages[0], next = page;
@@ -268,7 +281,7 @@ static __device__ __forceinline__ void load(const prefill_params &p, uint32_t sh
 }
 
 // s = q k^T
-template <int D, int N_WGS> static __device__ __forceinline__ void issue_scores(float (&s)[64], uint32_t q, uint32_t k) {
+template <int D> static __device__ __forceinline__ void issue_scores(float (&s)[64], uint32_t q, uint32_t k) {
     uint64_t a = descriptor(q, 16), b = descriptor(k, 16);
     wgmma_fence();
     wgmma_keys<false>(s, a, b);
@@ -290,7 +303,7 @@ template <int D> static __device__ __forceinline__ void issue_values(float (&o)[
 
 // A lane's part of the softmax of its two rows, lane / 4 and lane / 4 + 8 of its warp's 16.
 typedef struct softmax_state {
-    float max[2];  // of the row's scores so far
+    float max[2];  // what the row's weights are relative to (sl_raise_max)
     float sum[2];  // of the weights so far, this lane's columns
     float keep[2]; // what the last tile makes of the tiles before: a factor
 } softmax_state;
@@ -309,9 +322,8 @@ static __device__ __forceinline__ void softmax(float (&s)[64], softmax_state &st
                 top = fmaxf(top, s[4 * n + e]);
             }
         top = sl_quad_max(top);
-        float shift = top * scale, sum = 0;
-        state.keep[r] = sl_exp2((state.max[r] - top) * scale); // 1 to the bit when the maximum stays
-        state.max[r] = top;
+        state.keep[r] = sl_raise_max(&state.max[r], top, scale);
+        float shift = state.max[r] * scale, sum = 0;
 #pragma unroll
         for (int n = 0; n < KEYS / 8; n++)
 #pragma unroll
@@ -338,17 +350,17 @@ template <int D> struct consumer {
 
 // One more key tile: the scores of tile j and the values of tile j - 1 are issued together, and while the values are
 // multiplied, the softmax of tile j runs; while this warpgroup does softmax, the others have the tensor cores.
-template <int D, int N_WGS, bool masked>
+template <int D, bool masked>
 static __device__ __forceinline__ void step(consumer<D> &c, uint32_t q, uint32_t shared, barriers *bars, int wg, int lane,
                                             float scale, int last) {
-    using T = tiles<D, N_WGS>;
+    using T = tiles<D>;
     float s[64];
     int k_stage = c.n_done % N_STAGES, v_stage = (c.n_done - 1) % N_STAGES;
     named_sync(BAR_TURN + wg, 2 * WG_THREADS);
     barrier_wait(&bars->k.full[k_stage], c.n_done / N_STAGES % 2);
-    issue_scores<D, N_WGS>(s, q, shared + T::k_at + k_stage * T::kv_bytes);
+    issue_scores<D>(s, q, shared + T::k_at + k_stage * T::kv_bytes);
     issue_values<D>(c.o, c.p, shared + T::v_at + v_stage * T::kv_bytes);
-    named_arrive(BAR_TURN + (wg + 1) % N_WGS, 2 * WG_THREADS);
+    named_arrive(BAR_TURN + (wg + 1) % T::n_wgs, 2 * WG_THREADS);
     wgmma_wait<1>(s);
     if (lane == 0) barrier_arrive(&bars->k.empty[k_stage]);
     softmax<masked>(s, c.state, scale, last);
@@ -358,16 +370,17 @@ static __device__ __forceinline__ void step(consumer<D> &c, uint32_t q, uint32_t
     barrier_poll(&bars->v.full[k_stage], c.n_done / N_STAGES % 2);
     wgmma_wait<0>(c.o);
     if (lane == 0) barrier_arrive(&bars->v.empty[v_stage]);
+    if (__any_sync(0xffffffff, c.state.keep[0] != 1 || c.state.keep[1] != 1))
 #pragma unroll
-    for (int i = 0; i < D / 2; i++) c.o[i] *= c.state.keep[i / 2 % 2];
+        for (int i = 0; i < D / 2; i++) c.o[i] *= c.state.keep[i / 2 % 2];
     round_weights(c.p, s);
     c.n_done++;
 }
 
 // out = o / sum, through the warpgroup's own queries in shared memory: rows past n_tokens are left out by TMA.
 template <int D>
-static __device__ __forceinline__ void store(const consumer<D> &c, uint32_t staged, const CUtensorMap *out_map, int column,
-                                             int row, int wg, int thread) {
+static __device__ __forceinline__ void store(const consumer<D> &c, uint32_t staged, const CUtensorMap *out_map, int head,
+                                             int token, int wg, int thread) {
     float factor[2] = {1 / sl_quad_sum(c.state.sum[0]), 1 / sl_quad_sum(c.state.sum[1])};
     named_sync(BAR_STORE + wg, WG_THREADS); // no warp's products read queries any more
     int lane = thread % 32, r = thread / 32 * 16 + lane / 4;
@@ -382,21 +395,21 @@ static __device__ __forceinline__ void store(const consumer<D> &c, uint32_t stag
     named_sync(BAR_STORE + wg, WG_THREADS);
     if (thread == 0) {
 #pragma unroll
-        for (int d = 0; d < D; d += COLUMNS) tma_store(out_map, column + d, row, staged + d * WG_ROWS * 2);
+        for (int d = 0; d < D; d += COLUMNS) tma_store_head(out_map, d, head, token, staged + d * WG_ROWS * 2);
         tma_commit();
     }
 }
 
-template <int D, int N_WGS>
+template <int D>
 static __device__ __forceinline__ void compute(const prefill_params &p, uint32_t shared, barriers *bars,
                                                const CUtensorMap *out_map, int wg, int thread) {
-    using T = tiles<D, N_WGS>;
+    using T = tiles<D>;
     int lane = thread % 32;
     int row = thread / 32 * 16 + lane / 4; // this lane's first, of the warpgroup's 64
     work<T::rows> w;
     consumer<D> c;
     c.n_done = 0;
-    if (wg == N_WGS - 1) named_arrive(BAR_TURN, 2 * WG_THREADS); // warpgroup 0 begins
+    if (wg == T::n_wgs - 1) named_arrive(BAR_TURN, 2 * WG_THREADS); // warpgroup 0 begins
     for (int n = 0; w.get(p, n); n++) {
         uint32_t q = shared + n % 2 * T::q_bytes + wg * T::wg_bytes;
         int position = p.first + w.token0 + wg * WG_ROWS;   // of the warpgroup's first token
@@ -406,7 +419,7 @@ static __device__ __forceinline__ void compute(const prefill_params &p, uint32_t
         int stage = c.n_done % N_STAGES;
         barrier_wait(&bars->q.full[n % 2], n / 2 % 2);
         barrier_wait(&bars->k.full[stage], c.n_done / N_STAGES % 2);
-        issue_scores<D, N_WGS>(s, q, shared + T::k_at + stage * T::kv_bytes);
+        issue_scores<D>(s, q, shared + T::k_at + stage * T::kv_bytes);
 #pragma unroll
         for (int i = 0; i < D / 2; i++) c.o[i] = 0;
         c.state = {{-INFINITY, -INFINITY}, {0, 0}, {0, 0}};
@@ -421,13 +434,13 @@ static __device__ __forceinline__ void compute(const prefill_params &p, uint32_t
             barrier_arrive(&bars->q.empty[(n - 1) % 2]);
         }
         int j = 1;
-        for (; j < n_whole; j++) step<D, N_WGS, false>(c, q, shared, bars, wg, lane, p.scale, 0);
-        for (; j < w.n_keys; j++) step<D, N_WGS, true>(c, q, shared, bars, wg, lane, p.scale, last - j * KEYS);
+        for (; j < n_whole; j++) step<D, false>(c, q, shared, bars, wg, lane, p.scale, 0);
+        for (; j < w.n_keys; j++) step<D, true>(c, q, shared, bars, wg, lane, p.scale, last - j * KEYS);
         stage = (c.n_done - 1) % N_STAGES;
         issue_values<D>(c.o, c.p, shared + T::v_at + stage * T::kv_bytes);
         wgmma_wait<0>(c.o);
         if (lane == 0) barrier_arrive(&bars->v.empty[stage]);
-        store<D>(c, q, out_map, w.head * D, w.token0 + wg * WG_ROWS, wg, thread);
+        store<D>(c, q, out_map, w.head, w.token0 + wg * WG_ROWS, wg, thread);
     }
     if (thread == 0) tma_stores_read(); // shared memory ends with the block
 }
@@ -441,13 +454,13 @@ static __device__ __forceinline__ void compute(const prefill_params &p, uint32_t
 // tensor maps as the launcher makes them. Bytes: q and out once; K and V once per query tile and head, from L2 but for the
 // first of the blocks that run together. Order: tiles of 128 keys ascending; in a tile, a row's sum is four lanes' partial
 // sums.
-template <int D, int N_WGS>
-__global__ void __launch_bounds__(tiles<D, N_WGS>::threads, 1)
+template <int D>
+__global__ void __launch_bounds__(tiles<D>::threads, 1)
     dense_prefill_wgmma_kernel(const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtensorMap k_map,
                                const __grid_constant__ CUtensorMap v_map, const __grid_constant__ CUtensorMap out_map,
                                const __grid_constant__ prefill_params p) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    using T = tiles<D, N_WGS>;
+    using T = tiles<D>;
     extern __shared__ unsigned char dynamic[];
     __shared__ barriers bars; // the only static shared memory: sl_cuda_dense_prefill_sm90_runs looks for it
     uint32_t shared = (shared_address(dynamic) + 1023) & ~1023u;
@@ -456,9 +469,9 @@ __global__ void __launch_bounds__(tiles<D, N_WGS>::threads, 1)
             barrier_init(&bars.k.full[i], 1);
             barrier_init(&bars.v.full[i], 1);
             barrier_init(&bars.q.full[i], 1);
-            barrier_init(&bars.k.empty[i], N_WGS * WG_THREADS / 32);
-            barrier_init(&bars.v.empty[i], N_WGS * WG_THREADS / 32);
-            barrier_init(&bars.q.empty[i], N_WGS);
+            barrier_init(&bars.k.empty[i], T::n_wgs * WG_THREADS / 32);
+            barrier_init(&bars.v.empty[i], T::n_wgs * WG_THREADS / 32);
+            barrier_init(&bars.q.empty[i], T::n_wgs);
         }
         barrier_init(&bars.tail, 1);
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -469,16 +482,17 @@ __global__ void __launch_bounds__(tiles<D, N_WGS>::threads, 1)
     int wg = __shfl_sync(0xffffffff, threadIdx.x / WG_THREADS, 0); // the same in all lanes, and known to be
     if (wg == 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(T::load_registers));
-        if (threadIdx.x < 32) load<D, N_WGS>(p, shared, &bars, &q_map, &k_map, &v_map, threadIdx.x);
+        if (threadIdx.x < 32) load<D>(p, shared, &bars, &q_map, &k_map, &v_map, threadIdx.x);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(T::compute_registers));
-        compute<D, N_WGS>(p, shared, &bars, &out_map, wg - 1, threadIdx.x % WG_THREADS);
+        compute<D>(p, shared, &bars, &out_map, wg - 1, threadIdx.x % WG_THREADS);
     }
 #endif
 }
 
-// A map of n_rows rows of n_columns bf16, `stride` elements apart, for boxes of 64 columns by box_rows rows.
-static CUtensorMap tensor_map(const bf16 *data, size_t n_columns, size_t n_rows, size_t stride, int box_rows) {
+// A map of bf16 in n_dims dimensions of these sizes, the first contiguous and the others `stride` elements apart, for boxes of
+// 64 columns and box_rows of the last dimension.
+static CUtensorMap tensor_map(const bf16 *data, int n_dims, const cuuint64_t *size, const size_t *stride, int box_rows) {
     typedef CUresult encode_fn(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *, const cuuint64_t *,
                                const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
                                CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
@@ -486,18 +500,32 @@ static CUtensorMap tensor_map(const bf16 *data, size_t n_columns, size_t n_rows,
     cudaDriverEntryPointQueryResult found;
     cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000, cudaEnableDefault, &found);
     SL_CHECK(encode != NULL); // every driver for CUDA 12 and Hopper has it
-    cuuint64_t size[2] = {n_columns, n_rows}, row_bytes[1] = {stride * sizeof(bf16)};
-    cuuint32_t box[2] = {COLUMNS, (cuuint32_t)box_rows}, step[2] = {1, 1};
+    cuuint64_t bytes[2];
+    cuuint32_t box[3] = {COLUMNS, 1, 1}, step[3] = {1, 1, 1};
+    for (int i = 0; i + 1 < n_dims; i++) bytes[i] = stride[i] * sizeof(bf16);
+    box[n_dims - 1] = box_rows;
     CUtensorMap map;
-    CUresult rc = ((encode_fn *)encode)(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)data, size, row_bytes, box, step,
+    CUresult rc = ((encode_fn *)encode)(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, n_dims, (void *)data, size, bytes, box, step,
                                         CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     SL_CHECK(rc == CUDA_SUCCESS); // data and rows are 16-byte aligned
     return map;
 }
+// [n_tokens][n_heads][head_dim], a token's heads together and tokens `stride` elements apart
+static CUtensorMap head_map(const bf16 *data, const sl_attn_geom *geom, int n_tokens, size_t stride) {
+    cuuint64_t size[3] = {(cuuint64_t)geom->head_dim, (cuuint64_t)geom->n_heads, (cuuint64_t)n_tokens};
+    size_t strides[2] = {(size_t)geom->head_dim, stride};
+    return tensor_map(data, 3, size, strides, WG_ROWS);
+}
+// [n_pages * n_kv_heads * 256][head_dim]
+static CUtensorMap page_map(const bf16 *data, const sl_attn_geom *geom, int n_pages) {
+    cuuint64_t size[2] = {(cuuint64_t)geom->head_dim, (cuuint64_t)n_pages * geom->n_kv_heads * SL_PAGE};
+    size_t stride[1] = {(size_t)geom->head_dim};
+    return tensor_map(data, 2, size, stride, KEYS);
+}
 
-template <int D, int N_WGS> static void launch(const sl_attn_cuda_prefill_args *args) {
-    using T = tiles<D, N_WGS>;
+template <int D> static void launch(const sl_attn_cuda_prefill_args *args) {
+    using T = tiles<D>;
     const sl_attn_geom *geom = args->geom;
     prefill_params p = {
         .pages = args->pages,
@@ -507,29 +535,37 @@ template <int D, int N_WGS> static void launch(const sl_attn_cuda_prefill_args *
         .n_kv_heads = geom->n_kv_heads,
         .scale = sl_prefill_scale(D),
     };
-    size_t n_columns = (size_t)geom->n_heads * D, n_rows = (size_t)args->n_pages * geom->n_kv_heads * SL_PAGE;
-    CUtensorMap q = tensor_map(args->q, n_columns, args->n_tokens, args->q_stride, WG_ROWS);
-    CUtensorMap out = tensor_map(args->out, n_columns, args->n_tokens, n_columns, WG_ROWS);
-    CUtensorMap k = tensor_map(args->k, D, n_rows, D, KEYS), v = tensor_map(args->v, D, n_rows, D, KEYS);
+    CUtensorMap q = head_map(args->q, geom, args->n_tokens, args->q_stride);
+    CUtensorMap out = head_map(args->out, geom, args->n_tokens, (size_t)geom->n_heads * D);
+    CUtensorMap k = page_map(args->k, geom, args->n_pages), v = page_map(args->v, geom, args->n_pages);
     int device = 0, n_sms = 1, n_tiles = (p.n_tokens + T::rows - 1) / T::rows * p.n_heads;
     cudaGetDevice(&device);
     cudaDeviceGetAttribute(&n_sms, cudaDevAttrMultiProcessorCount, device);
-    cudaFuncSetAttribute(dense_prefill_wgmma_kernel<D, N_WGS>, cudaFuncAttributeMaxDynamicSharedMemorySize, T::bytes);
-    sl_launch(dense_prefill_wgmma_kernel<D, N_WGS>, dim3(n_tiles < n_sms ? n_tiles : n_sms), dim3(T::threads), T::bytes,
-              args->stream, q, k, v, out, p);
+    cudaFuncSetAttribute(dense_prefill_wgmma_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, T::bytes);
+    sl_launch(dense_prefill_wgmma_kernel<D>, dim3(n_tiles < n_sms ? n_tiles : n_sms), dim3(T::threads), T::bytes, args->stream,
+              q, k, v, out, p);
 }
 
 void sl_cuda_dense_prefill_sm90(const sl_attn_cuda_prefill_args *args) {
-    if (args->geom->head_dim == 128)
-        launch<128, 2>(args);
-    else
-        launch<64, 3>(args);
+    switch (args->geom->head_dim) {
+    case 64:
+        launch<64>(args);
+        break;
+    case 80:
+        launch<80>(args);
+        break;
+    case 96:
+        launch<96>(args);
+        break;
+    case 128:
+        launch<128>(args);
+        break;
+    default:
+        SL_CHECK(!"head_dim is 64, 80, 96 or 128");
+    }
 }
 
-int sl_cuda_dense_prefill_sm90_runs(int head_dim) {
-    cudaFuncAttributes attributes;
-    if (head_dim != 64 && head_dim != 128) return 0;
-    cudaError_t rc = head_dim == 128 ? cudaFuncGetAttributes(&attributes, dense_prefill_wgmma_kernel<128, 2>)
-                                     : cudaFuncGetAttributes(&attributes, dense_prefill_wgmma_kernel<64, 3>);
-    return rc == cudaSuccess && attributes.sharedSizeBytes > 0; // an empty body has no barriers
+int sl_cuda_dense_prefill_sm90_runs(void) {
+    cudaFuncAttributes attributes; // an empty body has no barriers
+    return cudaFuncGetAttributes(&attributes, dense_prefill_wgmma_kernel<128>) == cudaSuccess && attributes.sharedSizeBytes > 0;
 }
