@@ -17,23 +17,28 @@ enum {
     THREADS = 32 * (CONSUMERS + 1),
     GROUP_MAX = 8, // query heads of a KV head: the columns of an mma
     STAGES_MAX = 12,
-    CHUNKS_MAX = 64,  // chunks of a sequence
-    COUNTERS = 16384, // of the workspace: the next unit, then units done of each (sequence, KV head)
-    COPIES = 6,       // of a stage: K, four blocks of V, Q
+    UNITS = 128,     // of a long sequence, over all its KV heads
+    CHUNKS_MAX = 64, // of a KV head
+    CHUNK_ROWS_MIN = 256,
+    FLIGHT_BYTES = 96 << 10, // asked for and not yet there
+    MERGE = 16,              // chunks that are read at a time
+    COUNTERS = 16384,        // of the workspace: the next unit, then units done of each (sequence, KV head)
+    COPIES = 6,              // of a stage: K, four blocks of V, Q
 };
-
-// A unit of work: one chunk of one KV head of one sequence.
-// The chunk's length follows from the sequence's own length alone, so a result never depends on the batch, the slot or the
-// grid. It doubles with the context: merging costs the same at 128k as at 16k, and the partial results' bytes stay a small
-// share of K and V.
-static __device__ int chunk_rows(int n_kv) {
-    int rows = SL_PAGE;
-    while (rows * CHUNKS_MAX < n_kv) rows *= 2;
-    return rows;
-}
 
 static __host__ __device__ int ceil_div(int a, int b) {
     return (a + b - 1) / b;
+}
+
+// A unit of work: one chunk of one KV head of one sequence. A KV head has n_chunks_of(), of equal lengths, when its context
+// is long: one wave of blocks for one sequence, whole waves for a batch, few partial results.
+// The chunks follow from the sequence's own length and the model alone, so a result never depends on batch, slot or grid.
+static __host__ __device__ int n_chunks_of(int n_kv_heads) {
+    return max(1, min(UNITS / n_kv_heads, (int)CHUNKS_MAX));
+}
+
+static __device__ int chunk_rows_of(int n_kv, int n_kv_heads) {
+    return max(ceil_div(ceil_div(n_kv, n_chunks_of(n_kv_heads)), TILE) * TILE, (int)CHUNK_ROWS_MIN);
 }
 
 struct decode_params {
@@ -42,13 +47,13 @@ struct decode_params {
     const bf16 *k, *v;  // [n_pages][n_kv_heads][256][head_dim]
     bf16 *out;          // [n_seqs][n_kv_heads][group][head_dim]
     int n_seqs, n_kv_heads, group;
-    int n_stages;
-    float scale;    // log2(e) / sqrt(head_dim)
-    int max_chunks; // of any sequence: the stride below
-    int *next;      // units handed out beyond each block's first; 0 between launches
-    int *done;      // [n_seqs * n_kv_heads] units finished; 0 between launches
-    float2 *ml;     // [n_seqs * n_kv_heads][max_chunks][group] maximum (log2) and sum of a chunk's weights
-    float *o;       // [n_seqs * n_kv_heads][max_chunks][group][head_dim] sum of weight * v
+    int n_stages, n_flight; // of the ring, and how many may be on their way
+    float scale;            // log2(e) / sqrt(head_dim)
+    int max_chunks;         // of any sequence: the stride below
+    int *next;              // units handed out beyond each block's first; 0 between launches
+    int *done;              // [n_seqs * n_kv_heads] units finished; 0 between launches
+    float2 *ml;             // [n_seqs * n_kv_heads][max_chunks][group] maximum (log2) and sum of a chunk's weights
+    float *o;               // [n_seqs * n_kv_heads][max_chunks][group][head_dim] sum of weight * v
 };
 
 // What a stage holds.
@@ -167,21 +172,22 @@ static __device__ void start_copies(const copy *mine, uint64_t *full, uint64_t) 
 
 // 32 sequences at a time, a lane each. Units are numbered sequence by sequence, chunk by chunk, head by head.
 struct window {
-    int first_seq;  // of lane 0
-    int first_unit; // of first_seq
-    int n_kv, end;  // of the lane's sequence: rows, the unit after its last
+    int first_seq;             // of lane 0
+    int first_unit;            // of first_seq
+    int n_kv, chunk_rows, end; // of the lane's sequence; end: the unit after its last
     const int32_t *pages;
 };
 
 static __device__ void window_load(window *w, const decode_params &p, int first_seq, int first_unit) {
     int lane = threadIdx.x % 32, seq = first_seq + lane;
-    *w = {first_seq, first_unit, 0, 0, NULL};
+    *w = {.first_seq = first_seq, .first_unit = first_unit};
     if (seq < p.n_seqs) {
         int4 row = *(const int4 *)(p.rows + seq); // an sl_row in one load
         w->n_kv = row.x + 1;
         w->pages = (const int32_t *)((uint64_t)(uint32_t)row.w << 32 | (uint32_t)row.z);
     }
-    int sum = w->n_kv > 0 ? ceil_div(w->n_kv, chunk_rows(w->n_kv)) * p.n_kv_heads : 0;
+    w->chunk_rows = chunk_rows_of(w->n_kv, p.n_kv_heads);
+    int sum = ceil_div(w->n_kv, w->chunk_rows) * p.n_kv_heads;
     for (int step = 1; step < 32; step *= 2) {
         int before = __shfl_up_sync(~0u, sum, step);
         if (lane >= step) sum += before;
@@ -222,51 +228,74 @@ static __device__ copy tile_copy(int i, const decode_params &p, const tile_info 
     return {NULL, 0, 0};
 }
 
-// Asks for the tiles of one unit, in order.
+// Where the producer is. `landed` follows n_flight tiles behind `next`: more bytes on their way than the memory's latency
+// needs only make everything wait longer, the partial results and the counters above all.
+struct producer {
+    ring next, landed;
+    int n_before; // tiles asked for, up to n_flight
+    uint64_t policy;
+};
+
 template <int DIM>
-static __device__ void produce_unit(const decode_params &p, ring *r, const int32_t *pages, int n_kv, tile_info info, int head,
-                                    uint64_t policy) {
-    int lane = threadIdx.x % 32, rows = chunk_rows(n_kv), from = info.chunk * rows, to = min(from + rows, n_kv);
-    int32_t page_ids = 0;
-    for (int row = from; row < to; row += TILE) {
-        int page = (row - from) / SL_PAGE; // of the unit; 32 page ids are held at a time
-        if ((row - from) % (32 * SL_PAGE) == 0 && (row + lane * SL_PAGE) < to) page_ids = pages[row / SL_PAGE + lane];
-        size_t block = (size_t)__shfl_sync(~0u, page_ids, page % 32) * p.n_kv_heads + head;
-        info.n_rows = to - row;
-        info.first = row == from, info.last = row + TILE >= to;
-        barrier_wait(&r->head->empty[r->stage], r->parity ^ 1);
-        if (lane == 0) r->head->info[r->stage] = info;
-        copy mine = tile_copy<DIM>(lane, p, info, block * SL_PAGE + row % SL_PAGE, r->data());
-        start_copies(&mine, &r->head->full[r->stage], policy);
-        r->advance();
+static __device__ void produce_tile(const decode_params &p, producer *to, const tile_info &info, size_t row) {
+    int lane = threadIdx.x % 32;
+    if (to->n_before == p.n_flight) {
+        barrier_wait(&to->landed.head->full[to->landed.stage], to->landed.parity);
+        to->landed.advance();
+    } else
+        to->n_before++;
+    ring *r = &to->next;
+    barrier_wait(&r->head->empty[r->stage], r->parity ^ 1);
+    if (lane == 0) r->head->info[r->stage] = info;
+    copy mine = tile_copy<DIM>(lane, p, info, row, r->data());
+    start_copies(&mine, &r->head->full[r->stage], to->policy);
+    r->advance();
+}
+
+// Asks for the tiles of rows [from, end) of one KV head, in order.
+template <int DIM>
+static __device__ void produce_unit(const decode_params &p, producer *to, const int32_t *pages, int from, int end, int head,
+                                    tile_info info) {
+    int lane = threadIdx.x % 32, held = from / SL_PAGE - 32; // a lane holds the id of page held + lane
+    int32_t id = 0;
+    for (int row = from; row < end; row += TILE) {
+        int page = row / SL_PAGE;
+        if (page == held + 32) {
+            held = page;
+            if ((held + lane) * SL_PAGE < end) id = pages[held + lane];
+        }
+        size_t block = (size_t)__shfl_sync(~0u, id, page - held) * p.n_kv_heads + head;
+        info.n_rows = end - row;
+        info.first = row == from, info.last = row + TILE >= end;
+        produce_tile<DIM>(p, to, info, block * SL_PAGE + row % SL_PAGE);
     }
 }
 
 // The first unit of a block is its own number, the others are handed out in order as blocks get to them.
-template <int DIM> static __device__ void produce(const decode_params &p, ring r) {
+template <int DIM> static __device__ void produce(const decode_params &p, const ring &r) {
     int lane = threadIdx.x % 32, unit = blockIdx.x, ticket = -1;
-    uint64_t policy = read_once_policy();
+    producer to = {r, r, 0, read_once_policy()};
     window w;
     window_load(&w, p, 0, 0);
     for (int i; (i = window_find(&w, p, unit)) >= 0;) {
         if (lane == 0) ticket = atomicAdd(p.next, 1); // used after this unit's copies, so nobody waits for the answer
         int before = __shfl_sync(~0u, w.end, max(i - 1, 0)), local = unit - (i ? before : w.first_unit);
-        int n_kv = __shfl_sync(~0u, w.n_kv, i), head = local % p.n_kv_heads;
+        int n_kv = __shfl_sync(~0u, w.n_kv, i), rows = __shfl_sync(~0u, w.chunk_rows, i);
+        int head = local % p.n_kv_heads, chunk = local / p.n_kv_heads;
         const int32_t *pages = (const int32_t *)__shfl_sync(~0u, (unsigned long long)w.pages, i);
-        tile_info info = {};
-        info.slot = (w.first_seq + i) * p.n_kv_heads + head;
-        info.chunk = (short)(local / p.n_kv_heads);
-        info.n_chunks = (short)ceil_div(n_kv, chunk_rows(n_kv));
-        produce_unit<DIM>(p, &r, pages, n_kv, info, head, policy);
+        tile_info info = {
+            .slot = (w.first_seq + i) * p.n_kv_heads + head, .chunk = (short)chunk, .n_chunks = (short)ceil_div(n_kv, rows)};
+        produce_unit<DIM>(p, &to, pages, chunk * rows, min(chunk * rows + rows, n_kv), head, info);
         ticket = __shfl_sync(~0u, ticket, 0);
         unit = gridDim.x + ticket;
     }
     int n_units = __shfl_sync(~0u, w.end, 31);
     if (lane == 0 && ticket == n_units - 1) *p.next = 0; // a ticket is taken per unit, so this was the last of all
-    barrier_wait(&r.head->empty[r.stage], r.parity ^ 1);
-    if (lane == 0) r.head->info[r.stage].slot = -1;
+    ring *end = &to.next;
+    barrier_wait(&end->head->empty[end->stage], end->parity ^ 1);
+    if (lane == 0) end->head->info[end->stage].slot = -1;
     copy none = {};
-    start_copies(&none, &r.head->full[r.stage], policy);
+    start_copies(&none, &end->head->full[end->stage], to.policy);
 }
 
 // ---- consumers ----
@@ -389,16 +418,10 @@ template <int DIM> struct attention {
             o[i][0] *= factor[0], o[i][1] *= factor[1], o[i][2] *= factor[0], o[i][3] *= factor[1];
     }
 
-    // x[r]: two neighbouring dims of the lane's row r
-    static __device__ void add_pair(float c[4], const uint32_t x[4], const uint32_t weights[2]) {
-        mma(c, low_halves(x[0], x[1]), high_halves(x[0], x[1]), low_halves(x[2], x[3]), high_halves(x[2], x[3]), weights[0],
-            weights[1]);
-    }
-
-    __device__ void add_values(const char *v, int n_rows, const uint32_t weights[2]) {
+    // x[i][r]: two neighbouring dims of the lane's row r, zeros beyond the sequence's end: there lies anything, NaN too
+    static __device__ void load_values(const char *v, int n_rows, uint32_t x[DIM / 16][4]) {
         int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, lane_q = threadIdx.x % 4, row = V_ROWS * lane_q + 4 * warp;
         const char *base = v + lane_q * layout<DIM>::V_BLOCK + 4 * warp * layout<DIM>::ROW;
-        uint32_t x[DIM / 16][4]; // [pair of dims][row]
 #pragma unroll
         for (int r = 0; r < 4; r++) {
             const char *at = base + r * layout<DIM>::ROW;
@@ -413,14 +436,18 @@ template <int DIM> struct attention {
                 x[4 * V_LOADS][r] = y.x, x[(4 * V_LOADS + 1) % (DIM / 16)][r] = y.y;
             }
         }
-        if (n_rows < TILE) { // beyond the sequence's end lies anything, NaN too: 0 * NaN is no 0
+        if (n_rows >= TILE) return;
 #pragma unroll
-            for (int r = 0; r < 4; r++)
+        for (int r = 0; r < 4; r++)
 #pragma unroll
-                for (int i = 0; i < DIM / 16; i++) x[i][r] = row + r < n_rows ? x[i][r] : 0;
-        }
+            for (int i = 0; i < DIM / 16; i++) x[i][r] = row + r < n_rows ? x[i][r] : 0;
+    }
+
+    __device__ void add_values(const uint32_t x[DIM / 16][4], const uint32_t weights[2]) {
 #pragma unroll
-        for (int i = 0; i < DIM / 16; i++) add_pair(o[i], x[i], weights);
+        for (int i = 0; i < DIM / 16; i++)
+            mma(o[i], low_halves(x[i][0], x[i][1]), high_halves(x[i][0], x[i][1]), low_halves(x[i][2], x[i][3]),
+                high_halves(x[i][2], x[i][3]), weights[0], weights[1]);
     }
 
     // Leaves o [group][DIM], m and l of this warp in shared memory.
@@ -468,41 +495,45 @@ static __device__ void store_unit(const decode_params &p, const shared_head *hea
     }
 }
 
-// out = sum_i 2^(m_i - m) o_i / sum_i 2^(m_i - m) l_i over the sequence's chunks i, in their order.
-template <int DIM> static __device__ void merge_units(const decode_params &p, float2 *weights, const tile_info &info) {
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n = info.n_chunks;
+// out = sum_i 2^(m_i - m) o_i / sum_i 2^(m_i - m) l_i over the sequence's chunks i, in their order, 16 at a time.
+template <int DIM> static __device__ void merge_units(const decode_params &p, const tile_info &info) {
     size_t first = (size_t)info.slot * p.max_chunks * p.group;
-    for (int h = warp; h < p.group; h += CONSUMERS) { // weights [group][CHUNKS_MAX]: 2^(m_i - m), and that times l_i
-        float2 ml[CHUNKS_MAX / 32];
-        float most = -INFINITY;
-#pragma unroll
-        for (int j = 0; j < CHUNKS_MAX / 32; j++) {
-            int i = j * 32 + lane;
-            ml[j] = i < n ? __ldcg(p.ml + first + i * p.group + h) : make_float2(-INFINITY, 0);
-            most = fmaxf(most, ml[j].x);
-        }
-        for (int step = 1; step < 32; step *= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
-#pragma unroll
-        for (int j = 0; j < CHUNKS_MAX / 32; j++) {
-            float w = exp2f(ml[j].x - most);
-            weights[h * CHUNKS_MAX + j * 32 + lane] = make_float2(w, w * ml[j].y);
-        }
-    }
-    consumers_sync();
     for (int i = threadIdx.x; i < p.group * DIM / 4; i += 32 * CONSUMERS) {
         const float4 *o = (const float4 *)(p.o + first * DIM) + i; // of the next chunk: group * DIM / 4 further on
-        const float2 *w = weights + i / (DIM / 4) * CHUNKS_MAX;
+        const float2 *ml = p.ml + first + i / (DIM / 4);
         float4 sum = make_float4(0, 0, 0, 0);
-        float l = 0;
-#pragma unroll 16
-        for (int c = 0; c < n; c++) {
-            add_scaled(&sum, w[c].x, __ldcg(o + (size_t)c * (p.group * DIM / 4)));
-            l += w[c].y;
+        float most = -INFINITY, l = 0;
+        for (int c = 0; c < info.n_chunks; c += MERGE) {
+            float4 x[MERGE];
+            float2 y[MERGE];
+#pragma unroll
+            for (int j = 0; j < MERGE; j++) { // past L1, which knows nothing of other blocks' writes
+                bool real = c + j < info.n_chunks;
+                y[j] = real ? __ldcg(ml + (c + j) * p.group) : make_float2(-INFINITY, 0);
+                x[j] = real ? __ldcg(o + (c + j) * (p.group * DIM / 4)) : make_float4(0, 0, 0, 0);
+            }
+            float before = most;
+#pragma unroll
+            for (int j = 0; j < MERGE; j++) most = fmaxf(most, y[j].x);
+            float factor = exp2f(before - most);
+            sum.x *= factor, sum.y *= factor, sum.z *= factor, sum.w *= factor, l *= factor;
+#pragma unroll
+            for (int j = 0; j < MERGE; j++) {
+                float w = exp2f(y[j].x - most);
+                add_scaled(&sum, w, x[j]);
+                l += w * y[j].y;
+            }
         }
         __nv_bfloat162 out[2] = {__floats2bfloat162_rn(sum.x / l, sum.y / l), __floats2bfloat162_rn(sum.z / l, sum.w / l)};
         *((uint2 *)(p.out + (size_t)info.slot * p.group * DIM) + i) = *(uint2 *)out;
     }
-    consumers_sync(); // shared memory is free again
+}
+
+// Adds; what this block has written before is seen by whoever reads the sum, and what they have written by this block.
+static __device__ int add_released(int *to, int x) {
+    int before;
+    asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], %2;" : "=r"(before) : "l"(to), "r"(x) : "memory");
+    return before;
 }
 
 // The end of a unit: its result to the workspace; whoever finds all of the sequence's units there merges them.
@@ -515,13 +546,11 @@ static __device__ void finish_unit(const decode_params &p, const attention<DIM> 
     store_unit<DIM>(p, head, merge, info);
     consumers_sync();
     if (threadIdx.x == 0) {
-        __threadfence(); // the unit's result first, then the count; the count first, then others' results
-        head->is_last = atomicAdd(p.done + info.slot, 1) == info.n_chunks - 1;
+        head->is_last = add_released(p.done + info.slot, 1) == info.n_chunks - 1;
         if (head->is_last) p.done[info.slot] = 0;
-        __threadfence();
     }
     consumers_sync();
-    if (head->is_last) merge_units<DIM>(p, (float2 *)merge, info);
+    if (head->is_last) merge_units<DIM>(p, info);
 }
 
 template <int DIM> static __device__ void consume(const decode_params &p, ring r, float *merge) {
@@ -532,11 +561,12 @@ template <int DIM> static __device__ void consume(const decode_params &p, ring r
         if (info.slot < 0) return;
         const char *k = r.data(), *v = k + layout<DIM>::V_AT;
         float s[4];
-        uint32_t weights[2];
+        uint32_t weights[2], values[DIM / 16][4];
         if (info.first) a.begin(k + layout<DIM>::Q_AT, p.group);
         a.scores(k, s);
+        a.load_values(v, info.n_rows, values); // here, so that the softmax's latency covers it
         a.softmax(s, p.scale, info.n_rows, weights);
-        a.add_values(v, info.n_rows, weights);
+        a.add_values(values, weights);
         __syncwarp();
         if (threadIdx.x % 32 == 0) barrier_arrive(&r.head->empty[r.stage]);
         if (info.last) finish_unit<DIM>(p, a, r.head, merge, info);
@@ -578,13 +608,13 @@ template <int DIM> __global__ void __launch_bounds__(THREADS, 1) dense_decode_ri
 
 // ---- launch ----
 
-static int max_chunks_of(int n_kv) { // of any sequence of up to n_kv rows
-    return min(ceil_div(n_kv, SL_PAGE), (int)CHUNKS_MAX);
+static int max_chunks_of(int n_kv, int n_kv_heads) { // of any sequence of up to n_kv rows
+    return min(ceil_div(n_kv, CHUNK_ROWS_MIN), n_chunks_of(n_kv_heads));
 }
 
 size_t sl_cuda_dense_workspace(const sl_attn_geom *geom, const sl_attn_spec *, int n_seqs, int n_tokens, int n_kv) {
     if (n_tokens > 1) return 0;
-    size_t units = (size_t)n_seqs * max_chunks_of(n_kv) * geom->n_heads;
+    size_t units = (size_t)n_seqs * max_chunks_of(n_kv, geom->n_kv_heads) * geom->n_heads;
     return COUNTERS * sizeof(int) + units * (geom->head_dim + 2) * sizeof(float);
 }
 
@@ -596,7 +626,7 @@ template <int DIM> static void launch(const sl_attn_cuda_decode_args *a) {
     cudaDeviceGetAttribute(&n_sms, cudaDevAttrMultiProcessorCount, device);
     cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
     int fixed = HEAD_BYTES + layout<DIM>::merge(group), stage = layout<DIM>::stage(group);
-    int n_stages = min((shared - fixed) / stage, (int)STAGES_MAX), max_chunks = max_chunks_of(a->max_kv);
+    int n_stages = min((shared - fixed) / stage, (int)STAGES_MAX), max_chunks = max_chunks_of(a->max_kv, a->geom->n_kv_heads);
     int *counters = (int *)a->ws;
     float *o = (float *)(counters + COUNTERS);
     decode_params p = {.rows = a->rows,
@@ -608,6 +638,7 @@ template <int DIM> static void launch(const sl_attn_cuda_decode_args *a) {
                        .n_kv_heads = a->geom->n_kv_heads,
                        .group = group,
                        .n_stages = n_stages,
+                       .n_flight = max(1, min(n_stages, FLIGHT_BYTES / (2 * TILE * layout<DIM>::ROW))),
                        .scale = (float)(1.4426950408889634 / sqrt((double)DIM)),
                        .max_chunks = max_chunks,
                        .next = counters,
