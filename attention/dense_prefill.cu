@@ -1,11 +1,12 @@
-// attention/dense_prefill.cu - dense attention of a prompt's tokens on any GPU from sm_80, and the choice between this
-// kernel and Hopper's own (dense_prefill_sm90.cu). What both compute is in dense_prefill.h.
+// attention/dense_prefill.cu - dense attention of a prompt's tokens on any GPU
+// from sm_80, and the choice between this kernel and Hopper's own
+// (dense_prefill_sm90.cu). What both compute is in dense_prefill.h.
 #include "attention/dense_prefill.h"
 #include "engine/cuda/device.h"
 
 #include <math.h>
 
-enum { N_WARPS = 4, WARP_ROWS = 32, ROWS = N_WARPS * WARP_ROWS, KEYS = 32, THREADS = 32 * N_WARPS };
+enum { N_WARPS = 4, WARP_ROWS = 32, ROWS = N_WARPS * WARP_ROWS, KEYS = 64, THREADS = 32 * N_WARPS };
 
 typedef struct prefill_params {
     const bf16 *q;     // [n_tokens][q_stride]
@@ -17,11 +18,12 @@ typedef struct prefill_params {
     float scale; // sl_prefill_scale
 } prefill_params;
 
-// A row of a tile in shared memory takes 16 bytes more than head_dim elements: an odd number of 16-byte units, so that the
-// eight rows of an ldmatrix lie in different banks.
+// A row of a tile in shared memory takes 16 bytes more than head_dim elements:
+// an odd number of 16-byte units, so that the eight rows of an ldmatrix lie in
+// different banks.
 template <int D> struct tile_shape {
-    static constexpr int stride = D + 8;                                               // elements
-    static constexpr size_t bytes = (size_t)(ROWS + 4 * KEYS) * stride * sizeof(bf16); // Q, and K and V twice
+    static constexpr int stride = D + 8; // elements
+    static constexpr size_t bytes = (size_t)(ROWS + 2 * KEYS) * stride * sizeof(bf16);
 };
 
 static __device__ __forceinline__ uint32_t shared_address(const void *p) {
@@ -37,15 +39,19 @@ static __device__ __forceinline__ void copies_landed() { // this thread's; a __s
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-// from [n_rows][stride_from], the first n_present rows read and the others zero, to [n_rows][D + 8] in shared memory
-template <int D>
-static __device__ __forceinline__ void load_tile(bf16 *to, const bf16 *from, size_t stride_from, int n_rows, int n_present) {
-
-    for (int i = threadIdx.x; i < n_rows * (D / 8); i += THREADS) {
-        int row = i / (D / 8), c = i % (D / 8) * 8;
-        bool present = row < n_present;
-        copy_async(to + row * tile_shape<D>::stride + c, from + (present ? row * stride_from + c : 0), present);
-    }
+// from [n_rows][stride_from], the first n_present rows read and the others
+// zero, to [n_rows][D + 8] in shared memory
+template <int D, int n_rows>
+static __device__ __forceinline__ void load_tile(bf16 *to, const bf16 *from, size_t stride_from, int n_present) {
+    constexpr int lanes = (D / 8) & -(D / 8); // threads side by side in a row: the power of 2 in
+                                              // its number of 16-byte pieces
+    int row = threadIdx.x / lanes, column = threadIdx.x % lanes * 8;
+    from += row * stride_from + column, to += row * tile_shape<D>::stride + column;
+#pragma unroll
+    for (int r = 0; r < n_rows; r += THREADS / lanes)
+#pragma unroll
+        for (int c = 0; c < D; c += lanes * 8)
+            copy_async(to + r * tile_shape<D>::stride + c, from + r * stride_from + c, row + r < n_present);
 }
 
 // Four 8x8 matrices; lane l gives the address of row l % 8 of matrix l / 8.
@@ -64,17 +70,20 @@ static __device__ __forceinline__ void load_matrices_transposed(uint32_t r[4], c
 
 // c [16][8] += a [16][16] b [16][8]
 static __device__ __forceinline__ void mma(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, "
+                 "%2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
                  "{%0, %1, %2, %3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// A warp's share of the tile: two blocks of 16 rows. In a block, element 0 and 1 of a lane are of row lane / 4, 2 and 3 of row
-// lane / 4 + 8; columns are 8 n + lane % 4 * 2 and the next.
+// A warp's share of the tile: two blocks of 16 rows. In a block, element 0 and
+// 1 of a lane are of row lane / 4, 2 and 3 of row lane / 4 + 8; columns are 8 n
+// + lane % 4 * 2 and the next.
 enum { BLOCKS = WARP_ROWS / 16 };
 
-// s[block][n] = q k^T: q [32][D] of this warp, k [KEYS][D], both in shared memory
+// s[block][n] = q k^T: q [32][D] of this warp, k [KEYS][D], both in shared
+// memory
 template <int D>
 static __device__ __forceinline__ void scores(float s[BLOCKS][KEYS / 8][4], const bf16 *q, const bf16 *k, int lane) {
     constexpr int stride = tile_shape<D>::stride;
@@ -129,13 +138,15 @@ static __device__ __forceinline__ void add_values(float o[BLOCKS][D / 8][4], con
     }
 }
 
-// A lane's part of the softmax of its rows; row 2 b + r is row lane / 4 + 8 r of block b.
+// A lane's part of the softmax of its rows; row 2 b + r is row lane / 4 + 8 r
+// of block b.
 typedef struct softmax_state {
     float max[2 * BLOCKS]; // what the row's weights are relative to (sl_raise_max)
     float sum[2 * BLOCKS]; // of the weights so far, this lane's columns
 } softmax_state;
 
-// Turns scores into weights 2^(scale (s - max)) and brings the state and o to the new maximum.
+// Turns scores into weights 2^(scale (s - max)) and brings the state and o to
+// the new maximum.
 template <int D>
 static __device__ __forceinline__ void softmax(float s[BLOCKS][KEYS / 8][4], float o[BLOCKS][D / 8][4], softmax_state &state,
                                                float scale) {
@@ -164,7 +175,8 @@ static __device__ __forceinline__ void softmax(float s[BLOCKS][KEYS / 8][4], flo
         }
 }
 
-// Keys behind a row's position: column > last + 8 per half block, counted from the tile's first key.
+// Keys behind a row's position: column > last + 8 per half block, counted from
+// the tile's first key.
 static __device__ __forceinline__ void mask(float s[BLOCKS][KEYS / 8][4], int last, int lane) {
 #pragma unroll
     for (int b = 0; b < BLOCKS; b++)
@@ -175,7 +187,8 @@ static __device__ __forceinline__ void mask(float s[BLOCKS][KEYS / 8][4], int la
                 if (n * 8 + lane % 4 * 2 + e % 2 > last + 16 * b + e / 2 * 8) s[b][n][e] = -INFINITY;
 }
 
-// out = o / sum, through the warp's own rows of the query tile, so that a row leaves in 16-byte pieces.
+// out = o / sum, through the warp's own rows of the query tile, so that a row
+// leaves in 16-byte pieces.
 template <int D>
 static __device__ __forceinline__ void store(const prefill_params &p, float o[BLOCKS][D / 8][4], const softmax_state &state,
                                              bf16 *staged, int token0, int head, int lane) {
@@ -200,33 +213,35 @@ static __device__ __forceinline__ void store(const prefill_params &p, float o[BL
     }
 }
 
-// Dense causal attention with mma.sync: the online softmax of FlashAttention-2 (Dao, 2023, section 3.1).
+// Dense causal attention with mma.sync: the online softmax of FlashAttention-2
+// (Dao, 2023, section 3.1).
 //
-// Grid [n_heads][query tiles], longest tiles first: block (h, y) has head h and the tile of 128 tokens that is y-th from the
-// end; heads of a group are neighbours and find their keys in L2. Each of 4 warps has 32 tokens. Keys come in tiles of
-// 32: one is copied while the one before it is computed. Preconditions: head_dim D; q, out,
-// k, v 16-byte aligned, q_stride a multiple of 8; pages hold rows [0, first + n_tokens). Bytes: q and out once; K and V once
-// per query tile and head, from L2 but for the first of them. Order: tiles of 32 keys ascending; in a tile, a row's sum is four
-// lanes' partial sums.
+// Grid [n_heads][query tiles], longest tiles first: block (h, y) has head h and
+// the tile of 128 tokens that is y-th from the end; heads of a group are
+// neighbours and find their keys in L2. Each of 4 warps has 32 tokens. Keys
+// come in tiles of 64, a quarter of a page: V's copy runs during q k^T, that of
+// the next K during softmax and p v. Preconditions: head_dim D; q, out, k, v
+// 16-byte aligned, q_stride a multiple of 8; pages hold rows [0, first +
+// n_tokens). Bytes: q and out once; K and V once per query tile and head, from
+// L2 but for the first of them. Order: tiles of 64 keys ascending; in a tile, a
+// row's sum is four lanes' partial sums.
 template <int D> __global__ void __launch_bounds__(THREADS) dense_prefill_mma_kernel(const prefill_params p) {
     constexpr int stride = tile_shape<D>::stride;
     extern __shared__ __align__(16) unsigned char shared[];
-    bf16 *q = (bf16 *)shared, *kv = q + ROWS * stride; // kv [2][K, V][KEYS][stride]
+    bf16 *q = (bf16 *)shared, *k = q + ROWS * stride, *v = k + KEYS * stride;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, head = blockIdx.x;
     int token0 = ((int)gridDim.y - 1 - (int)blockIdx.y) * ROWS;
     int n_kv = p.first + min(token0 + ROWS, p.n_tokens); // rows that the tile sees
     int row0 = p.first + token0 + warp * WARP_ROWS;      // the warp's first position
-    size_t kv_head = head / (p.n_heads / p.n_kv_heads) * (size_t)SL_PAGE * D;
-    auto load_keys = [&](int key) {
-        size_t page = p.pages[key / SL_PAGE], at = page * p.n_kv_heads * SL_PAGE * D + kv_head + (size_t)(key % SL_PAGE) * D;
-        bf16 *to = kv + key / KEYS % 2 * 2 * KEYS * stride;
-        load_tile<D>(to, p.k + at, D, KEYS, n_kv - key);
-        load_tile<D>(to + KEYS * stride, p.v + at, D, KEYS, n_kv - key);
+    int kv_head = head / (p.n_heads / p.n_kv_heads);
+    auto load_keys = [&](bf16 *to, const bf16 *from, int key) {
+        size_t at = ((size_t)p.pages[key / SL_PAGE] * p.n_kv_heads + kv_head) * SL_PAGE + key % SL_PAGE;
+        load_tile<D, KEYS>(to, from + at * D, D, n_kv - key);
     };
     sl_start_next();
     sl_wait_previous();
-    load_tile<D>(q, p.q + token0 * p.q_stride + (size_t)head * D, p.q_stride, ROWS, p.n_tokens - token0);
-    load_keys(0);
+    load_tile<D, ROWS>(q, p.q + token0 * p.q_stride + (size_t)head * D, p.q_stride, p.n_tokens - token0);
+    load_keys(k, p.k, 0);
 
     float s[BLOCKS][KEYS / 8][4], o[BLOCKS][D / 8][4] = {};
     softmax_state state;
@@ -234,13 +249,15 @@ template <int D> __global__ void __launch_bounds__(THREADS) dense_prefill_mma_ke
     for (int i = 0; i < 2 * BLOCKS; i++) state.max[i] = -INFINITY, state.sum[i] = 0;
     for (int key = 0; key < n_kv; key += KEYS) {
         copies_landed();
-        __syncthreads(); // the tile is here, and all are done with the one before, whose place the next one takes
-        if (key + KEYS < n_kv) load_keys(key + KEYS);
-        const bf16 *k = kv + key / KEYS % 2 * 2 * KEYS * stride;
+        __syncthreads(); // K is here, and V of the tile before is done with
+        load_keys(v, p.v, key);
         scores<D>(s, q + warp * WARP_ROWS * stride, k, lane);
+        copies_landed();
+        __syncthreads(); // V is here, and K is done with
+        if (key + KEYS < n_kv) load_keys(k, p.k, key + KEYS);
         if (key + KEYS - 1 > row0) mask(s, row0 + lane / 4 - key, lane);
         softmax<D>(s, o, state, p.scale);
-        add_values<D>(o, s, k + KEYS * stride, lane);
+        add_values<D>(o, s, v, lane);
     }
     store<D>(p, o, state, q + warp * WARP_ROWS * stride, token0 + warp * WARP_ROWS, head, lane);
 }
