@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// One rounding to bf16 is at most 2^-9 of the value; fp32 arithmetic before it adds what FP32 allows for a few operations.
-static const double BF16_ROUND = 0x1p-9, FP32 = 0x1p-21;
+// One rounding to bf16 is at most 2^-8 of the value; fp32 arithmetic before it adds what FP32 allows for a few operations.
+static const double BF16_ROUND = 0x1p-8, FP32 = 0x1p-21;
 
 enum { GUARD = 64 }; // bytes behind an output that must keep gpu_new's 0xFF
 

@@ -91,17 +91,20 @@ static sl_sampling settings(float temp, int top_k, float top_p, float min_p) {
     return (sl_sampling){.temp = temp, .top_k = top_k, .top_p = top_p, .min_p = min_p, .repeat_penalty = 1, .seed = 17};
 }
 
-// Logits by kind: normal; peaked as a model's are (a few far above a wide bulk); few distinct values; in order; wide.
-enum { NORMAL, PEAKED, TIED, RISING, FALLING, WIDE, N_KINDS };
+// Logits by kind: normal; peaked as a model's are (a few far above a wide bulk); few distinct values; all equal; in order; of
+// all sizes; half of them banned.
+enum { NORMAL, PEAKED, TIED, EQUAL, RISING, FALLING, WIDE, BANNED, N_KINDS };
 static void fill(float *x, int n, int kind, uint64_t *state) {
     for (int i = 0; i < n; i++) {
         double g = test_normal(state);
         if (kind == NORMAL) x[i] = (float)(2 * g);
         if (kind == PEAKED) x[i] = (float)(-4 + 1.8 * g - 3 * log(1 - test_uniform(state)) * (i % 97 == 5));
         if (kind == TIED) x[i] = (float)(floor(2 * g) / 2);
+        if (kind == EQUAL) x[i] = -1.5f;
         if (kind == RISING) x[i] = (float)(8.0 * i / n);
         if (kind == FALLING) x[i] = (float)(-8.0 * i / n);
         if (kind == WIDE) x[i] = (float)(g * exp(20 * test_normal(state)));
+        if (kind == BANNED) x[i] = i % 4096 < 2048 ? -INFINITY : (float)g;
     }
 }
 

@@ -135,7 +135,7 @@ void sl_cuda_rope_append(bf16 *qkv, size_t stride, const float2 *table, const sl
 }
 
 // out = silu(gate) * up, silu(g) = g / (1 + e^-g). Grid (n_rows, ceil(n_ffn / 8 / BLOCK)), a thread eight elements. Moves 6
-// bytes an output. The fast exponential and division err by a few 2^-22, far below the rounding to bf16 (2^-9).
+// bytes an output. The fast exponential and division err by a few 2^-22, far below the rounding to bf16 (2^-8).
 static __global__ void swiglu_kernel(const bf16 *gate_up, int n_ffn, bf16 *out) {
     sl_start_next();
     sl_wait_previous();

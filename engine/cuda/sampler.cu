@@ -17,11 +17,14 @@
 #include <math.h>
 
 enum {
-    RUN = 1024,  // logits of a run
-    LIST = 1024, // candidates that are sorted as one list
-    BLOCK = 512, // threads of both kernels
+    RUN = 1024,      // logits of a run
+    RUN_BLOCK = 128, // threads that sort it,
+    ITEMS = 8,       // each with so many candidates
+    LIST = 1024,     // candidates that are sorted as one list
+    BLOCK = 512,     // threads of the second kernel
 };
-static_assert(RUN == 2 * BLOCK && LIST == RUN && SL_CUDA_SAMPLER_VOCAB == RUN * BLOCK, "a thread sorts two, owns one run");
+static_assert(RUN == RUN_BLOCK * ITEMS, "the sort is laid out for this");
+static_assert(LIST == 2 * BLOCK && SL_CUDA_SAMPLER_VOCAB == RUN * BLOCK, "a thread compares two, owns one run");
 
 // What a running sum is a sum of.
 typedef enum { COUNT, WEIGHT_1, WEIGHT_TEMP } measure; // 1, e^(logit - best), e^((logit - best) / temp)
@@ -64,21 +67,6 @@ static __device__ __forceinline__ float biased(const sl_cuda_sampling &p, float 
     return logit;
 }
 
-// Sorts list[0..n), n a power of two up to LIST, largest first: a bitonic network. The caller synchronizes before; the list
-// is sorted for all threads afterwards.
-static __device__ void sort_list(uint64_t *list, int n) {
-    for (int size = 2; size <= n; size *= 2)
-        for (int stride = size / 2; stride > 0; stride /= 2) {
-            int t = threadIdx.x;
-            if (t < n / 2) {
-                int i = 2 * t - (t & (stride - 1)), j = i + stride;
-                uint64_t a = list[i], b = list[j];
-                if ((a < b) == ((i & size) == 0)) list[i] = b, list[j] = a;
-            }
-            __syncthreads();
-        }
-}
-
 // ---- the first kernel: runs ----
 
 // One row's part of the workspace.
@@ -105,65 +93,107 @@ static __device__ int top_k_of(const sl_cuda_sampling *p, int n_vocab) {
     return p->top_k > 0 && p->top_k < n_vocab ? p->top_k : n_vocab;
 }
 
+// One step of a bitonic network: of each two candidates `stride` apart, the larger one goes to the front where the block of
+// `size` is to descend. Thread t has candidates [8t, 8t + 8): partners are in the same thread, the same warp, or beyond, which
+// then takes `space`, [ITEMS][RUN_BLOCK].
+template <int size, int stride> static __device__ __forceinline__ void sort_step(uint64_t (&x)[ITEMS], uint64_t *space) {
+    const int first = threadIdx.x * ITEMS;
+    if (stride >= 32 * ITEMS) {
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < ITEMS; i++) space[i * RUN_BLOCK + threadIdx.x] = x[i];
+        __syncthreads();
+    }
+#pragma unroll
+    for (int i = 0; i < ITEMS; i++) {
+        if (stride < ITEMS) {
+            if (i & stride) continue;
+            uint64_t a = x[i], b = x[i | stride];
+            bool swap = (a < b) == (((first + i) & size) == 0);
+            x[i] = swap ? b : a, x[i | stride] = swap ? a : b;
+        } else {
+            uint64_t other = stride < 32 * ITEMS ? __shfl_xor_sync(~0u, x[i], stride / ITEMS)
+                                                 : space[i * RUN_BLOCK + (threadIdx.x ^ stride / ITEMS)];
+            bool larger = ((first & stride) == 0) == ((first & size) == 0);
+            x[i] = (x[i] > other) == larger ? x[i] : other;
+        }
+    }
+}
+
+template <int size, int stride> static __device__ __forceinline__ void sort_steps(uint64_t (&x)[ITEMS], uint64_t *space) {
+    if constexpr (size > 2 && stride == size / 2) sort_steps<size / 2, size / 4>(x, space);
+    sort_step<size, stride>(x, space);
+    if constexpr (stride > 1) sort_steps<size, stride / 2>(x, space);
+}
+
 // Sorted runs of one row's candidates and the running sums of their weights.
 //
 // Grid (n_runs, n_rows), a block a run. Reads 4 bytes a logit; writes 8 for each candidate that top-k can keep, and 8 to 16
-// more in rows that keep over LIST. Greedy rows write one key a run. Sums: two neighbours, then cub::BlockScan.
-static __global__ void __launch_bounds__(BLOCK)
+// more in rows that keep over LIST. Greedy rows write one key a run. Sums: a thread's eight in order, then cub::BlockScan.
+static __global__ void __launch_bounds__(RUN_BLOCK)
     sample_runs_kernel(const float *logits, const sl_cuda_sampling *sampling, int n_vocab, void *ws) {
-    typedef cub::BlockReduce<uint64_t, BLOCK> reduce;
-    typedef cub::BlockScan<double, BLOCK> scan;
+    typedef cub::BlockReduce<uint64_t, RUN_BLOCK> reduce;
+    typedef cub::BlockScan<double, RUN_BLOCK, cub::BLOCK_SCAN_WARP_SCANS> scan;
     __shared__ union {
-        uint64_t list[RUN];
+        uint64_t sort_space[RUN];
         typename reduce::TempStorage reduce_space;
         typename scan::TempStorage scan_space;
     } s;
+    __shared__ float best;
     sl_start_next();
     sl_wait_previous();
     const int first = blockIdx.x * RUN, t = threadIdx.x;
     const sl_cuda_sampling &p = sampling[blockIdx.y];
     const row_space space = row_space_of(ws, blockIdx.y, gridDim.x);
-    uint64_t *keys = space.keys + first, pair[2];
+    uint64_t *keys = space.keys + first, x[ITEMS];
     logits += (size_t)blockIdx.y * n_vocab;
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        int id = first + t + i * BLOCK;
-        pair[i] = id < n_vocab ? candidate_key(biased(p, logits[id], id), id) : 0;
+    for (int i = 0; i < ITEMS; i++) {
+        int id = first + t + i * RUN_BLOCK;
+        x[i] = id < n_vocab ? candidate_key(biased(p, logits[id], id), id) : 0;
     }
     if (p.temp == 0) {
-        uint64_t best = reduce(s.reduce_space).Reduce(max_key()(pair[0], pair[1]), max_key());
-        if (t == 0) keys[0] = best;
+        uint64_t most = reduce(s.reduce_space).Reduce(x, max_key());
+        if (t == 0) keys[0] = most;
         return;
     }
-    s.list[t] = pair[0], s.list[t + BLOCK] = pair[1];
-    __syncthreads();
-    sort_list(s.list, RUN);
-    const int n_kept = top_k_of(&p, n_vocab);
-    for (int i = t; i < RUN && i < n_kept; i += BLOCK) keys[i] = s.list[i];
+    sort_steps<RUN, RUN / 2>(x, s.sort_space);
+    const int n_kept = top_k_of(&p, n_vocab), at = t * ITEMS;
+#pragma unroll
+    for (int i = 0; i < ITEMS; i += 2)
+        if (at + i < n_kept) *(ulonglong2 *)(keys + at + i) = make_ulonglong2(x[i], x[i + 1]);
     if (n_kept <= LIST) return;
-    float best = key_logit(s.list[0]);
-    pair[0] = s.list[2 * t], pair[1] = s.list[2 * t + 1];
+    if (t == 0) best = key_logit(x[0]);
 #pragma unroll
     for (int m = 0; m < 2; m++) {
         if (m == 0 && p.top_p >= 1) continue;
-        double before, temp = m ? p.temp : 1;
-        double w0 = pair[0] ? weight_of(key_logit(pair[0]), best, temp) : 0;
-        double w1 = pair[1] ? weight_of(key_logit(pair[1]), best, temp) : 0;
-        __syncthreads(); // the list, or the last scan, has been read
-        scan(s.scan_space).ExclusiveSum(w0 + w1, before);
-        *(double2 *)(space.mass[m] + first + 2 * t) = make_double2(before + w0, before + (w0 + w1));
+        double w[ITEMS], before;
+        __syncthreads(); // best is there; the last scan's storage is free
+#pragma unroll
+        for (int i = 0; i < ITEMS; i++) {
+            w[i] = x[i] ? weight_of(key_logit(x[i]), best, m ? p.temp : 1) : 0;
+            if (i > 0) w[i] += w[i - 1];
+        }
+        scan(s.scan_space).ExclusiveSum(w[ITEMS - 1], before);
+        double2 *to = (double2 *)(space.mass[m] + first + at);
+#pragma unroll
+        for (int i = 0; i < ITEMS; i += 2) to[i / 2] = make_double2(before + w[i], before + w[i + 1]);
     }
 }
 
 // ---- the second kernel: search and draw ----
 
+typedef cub::BlockScan<int, BLOCK, cub::BLOCK_SCAN_WARP_SCANS> scan_int;
+typedef cub::BlockScan<double, BLOCK, cub::BLOCK_SCAN_WARP_SCANS> scan_double;
+typedef cub::BlockReduce<double2, BLOCK> reduce_pair;
+
 struct draw_space {
     union {
-        typename cub::BlockScan<int, BLOCK>::TempStorage scan_int;
-        typename cub::BlockScan<double, BLOCK>::TempStorage scan_double;
-        typename cub::BlockReduce<double2, BLOCK>::TempStorage reduce_pair;
-        typename cub::BlockReduce<uint64_t, BLOCK>::TempStorage reduce_key;
+        typename scan_int::TempStorage for_scan_int;
+        typename scan_double::TempStorage for_scan_double;
+        typename reduce_pair::TempStorage for_reduce_pair;
     };
+    uint64_t heads[BLOCK]; // the best of each run, sorted; 0 behind them
     uint64_t list[LIST];
     double running[LIST];
     uint64_t key; // from one thread to all
@@ -176,19 +206,32 @@ struct run_view {
     const double *mass[2]; // [RUN]
     double scale[2];       // the run's best against the row's: what mass is to be multiplied with
     int end;               // the run's candidates that are still kept; 0 in threads without a run
+    uint64_t least;        // none below this key is kept
     float best;            // the row's best logit
     double temp;
 };
 
-static __device__ uint64_t block_max(draw_space *s, uint64_t key) {
-    key = cub::BlockReduce<uint64_t, BLOCK>(s->reduce_key).Reduce(key, max_key());
-    if (threadIdx.x == 0) s->key = key;
-    __syncthreads();
-    return s->key;
+// Sorts list[0..n), n a power of two up to LIST, largest first: a bitonic network. The caller synchronizes before; the list
+// is sorted for all threads afterwards.
+static __device__ void sort_list(uint64_t *list, int n) {
+    const int t = threadIdx.x;
+    for (int size = 2; size <= n; size *= 2)
+        for (int stride = size / 2; stride > 0; stride /= 2) {
+            if (t < n / 2) {
+                int i = 2 * t - (t & (stride - 1)), j = i + stride;
+                uint64_t a = list[i], b = list[j];
+                if ((a < b) == ((i & size) == 0)) list[i] = b, list[j] = a;
+            }
+            // With strides up to 32 a warp's pairs lie within 64 candidates that are its own.
+            if (stride > 32 || (stride == 1 && (size >= 64 || size == n)))
+                __syncthreads();
+            else
+                __syncwarp();
+        }
 }
 
 static __device__ double2 block_sum(draw_space *s, double2 pair) {
-    pair = cub::BlockReduce<double2, BLOCK>(s->reduce_pair).Reduce(pair, add_pair());
+    pair = reduce_pair(s->for_reduce_pair).Reduce(pair, add_pair());
     if (threadIdx.x == 0) s->pair = pair;
     __syncthreads();
     pair = s->pair;
@@ -199,7 +242,7 @@ static __device__ double2 block_sum(draw_space *s, double2 pair) {
 // The number of candidates before this thread's n in the order of runs; *total is that of all.
 static __device__ int block_scan(draw_space *s, int n, int *total) {
     int before;
-    cub::BlockScan<int, BLOCK>(s->scan_int).ExclusiveSum(n, before, *total);
+    scan_int(s->for_scan_int).ExclusiveSum(n, before, *total);
     __syncthreads();
     return before;
 }
@@ -233,18 +276,29 @@ static __device__ int gather_list(draw_space *s, const run_view *v, int lo, int 
     return n;
 }
 
+// Drops all candidates that are worse than this one.
+static __device__ void keep_from(run_view *v, uint64_t key) {
+    v->end = rank_of(v->keys, 0, v->end, key - 1);
+    v->least = key;
+}
+
 // The first candidate, best first, at which the running sum over the kept ones reaches the target (`over`: exceeds it); the
-// last kept one if none does.
-static __device__ uint64_t find_crossing(draw_space *s, const run_view *v, measure of, double target, int over) {
+// last kept one if none does. guess: the first pivot, if it is kept.
+static __device__ uint64_t find_crossing(draw_space *s, const run_view *v, measure of, double target, int over,
+                                         uint64_t guess) {
     int lo = 0, hi = v->end; // it lies in [lo, hi) of some run
-    for (;;) {
+    uint64_t pivot = guess;
+    for (int round = 0;; round++) {
         int n, before = block_scan(s, hi - lo, &n);
+        if (n == 0) return pivot; // it is the last kept one, and the sum up to it does not suffice
         if (n <= BLOCK) break;
-        // The pivot: the middle of the run in which the middle of the brackets laid end to end lies. Halves the brackets when
-        // runs are alike, and when they follow each other in value.
-        if (before <= n / 2 && n / 2 < before + hi - lo) s->key = v->keys[(lo + hi) / 2];
-        __syncthreads();
-        uint64_t pivot = s->key;
+        if (round > 0 || guess < v->least) {
+            // The middle of the run in which the middle of the brackets laid end to end lies. Halves the brackets when runs
+            // are alike, and when they follow each other in value.
+            if (before <= n / 2 && n / 2 < before + hi - lo) s->key = v->keys[(lo + hi) / 2];
+            __syncthreads();
+            pivot = s->key;
+        }
         int above = rank_of(v->keys, lo, hi, pivot), with = above + (above < hi && v->keys[above] == pivot);
         double2 sum = block_sum(s, make_double2(run_sum(v, of, above), run_sum(v, of, with)));
         if (over ? sum.x > target : sum.x >= target)
@@ -257,7 +311,7 @@ static __device__ uint64_t find_crossing(draw_space *s, const run_view *v, measu
     double base = block_sum(s, make_double2(run_sum(v, of, lo), 0)).x, weight = 0;
     int n = gather_list(s, v, lo, hi), i = threadIdx.x;
     if (i < n) weight = of == COUNT ? 1 : weight_of(key_logit(s->list[i]), v->best, of == WEIGHT_1 ? 1 : v->temp);
-    cub::BlockScan<double, BLOCK>(s->scan_double).InclusiveSum(weight, weight);
+    scan_double(s->for_scan_double).InclusiveSum(weight, weight);
     weight += base;
     int at = __syncthreads_count(i < n && (over ? weight <= target : weight < target));
     return s->list[at < n ? at : n - 1];
@@ -321,22 +375,22 @@ static __device__ int draw_from_list(draw_space *s, int n, const sl_cuda_samplin
 
 // Filters a row that keeps over LIST candidates after top-k, run by run. Returns the drawn token, or -1 when at most LIST are
 // left; *sum_1 is then what draw_from_list needs.
-static __device__ int draw_from_runs(draw_space *s, run_view *v, const sl_cuda_sampling *p, double u, double *sum_1) {
+static __device__ int draw_from_runs(draw_space *s, run_view *v, int n_runs, const sl_cuda_sampling *p, double u,
+                                     double *sum_1) {
+    const uint64_t guess = s->heads[n_runs / 4 * 3]; // about 1.4 n_runs candidates are better
     int n;
     if (p->top_p < 1) *sum_1 = block_sum(s, make_double2(run_sum(v, WEIGHT_1, v->end), 0)).x;
     // Min-p first: it is the cheaper one, and the candidates kept by both are the same in either order.
-    uint64_t least = candidate_key(v->best + p->log_min_p, SL_CUDA_SAMPLER_VOCAB);
-    v->end = rank_of(v->keys, 0, v->end, least);
+    keep_from(v, candidate_key(v->best + p->log_min_p, SL_CUDA_SAMPLER_VOCAB - 1));
     block_scan(s, v->end, &n);
     if (n <= LIST) return -1;
     if (p->top_p < 1) {
-        uint64_t last = find_crossing(s, v, WEIGHT_1, p->top_p * *sum_1, 0);
-        v->end = rank_of(v->keys, 0, v->end, last - 1);
+        keep_from(v, find_crossing(s, v, WEIGHT_1, p->top_p * *sum_1, 0, guess));
         block_scan(s, v->end, &n);
         if (n <= LIST) return -1;
     }
     double sum = block_sum(s, make_double2(run_sum(v, WEIGHT_TEMP, v->end), 0)).x;
-    return key_id(find_crossing(s, v, WEIGHT_TEMP, u * sum, 1));
+    return key_id(find_crossing(s, v, WEIGHT_TEMP, u * sum, 1, guess));
 }
 
 // The token of each row from its runs. Grid: a block a row, thread r of it has run r. Reads some tens of keys and sums of each
@@ -357,17 +411,24 @@ static __global__ void __launch_bounds__(BLOCK, 1)
         v.end = min(min(RUN, n_vocab - r * RUN), n_kept);
         head = v.keys[0];
     }
-    const uint64_t best = block_max(&s, head);
-    int id = key_id(best);
-    v.best = key_logit(best), v.temp = p.temp;
+    int padded = 2;
+    while (padded < n_runs) padded *= 2;
+    s.heads[r] = head;
+    __syncthreads();
+    sort_list(s.heads, padded);
+    int id = key_id(s.heads[0]);
+    v.best = key_logit(s.heads[0]), v.temp = p.temp;
     if (p.temp != 0 && !isinf(v.best)) {
         const double u = uniform(&p, &rows[blockIdx.x]);
         double sum_1 = -1;
         id = -1;
-        if (n_kept < n_vocab) v.end = rank_of(v.keys, 0, v.end, find_crossing(&s, &v, COUNT, n_kept, 0) - 1);
+        if (n_kept < n_vocab) { // few more than n_kept candidates are better than the n_kept-th head
+            uint64_t guess = s.heads[min(n_kept, n_runs) - 1];
+            keep_from(&v, find_crossing(&s, &v, COUNT, n_kept, 0, guess));
+        }
         if (n_kept > LIST) {
             v.scale[0] = weight_of(key_logit(head), v.best, 1), v.scale[1] = weight_of(key_logit(head), v.best, p.temp);
-            id = draw_from_runs(&s, &v, &p, u, &sum_1);
+            id = draw_from_runs(&s, &v, n_runs, &p, u, &sum_1);
         }
         if (id < 0) id = draw_from_list(&s, gather_list(&s, &v, 0, v.end), &p, sum_1, u);
     }
@@ -397,6 +458,6 @@ size_t sl_cuda_sampler_workspace(int n_rows, int n_vocab) {
 void sl_cuda_sample(const float *logits, const sl_row *rows, const sl_cuda_sampling *sampling, int n_rows, int n_vocab,
                     int32_t *ids, void *ws, cudaStream_t stream) {
     SL_CHECK(n_vocab > 0 && n_vocab <= SL_CUDA_SAMPLER_VOCAB);
-    sl_launch(sample_runs_kernel, dim3(count_runs(n_vocab), n_rows), dim3(BLOCK), 0, stream, logits, sampling, n_vocab, ws);
+    sl_launch(sample_runs_kernel, dim3(count_runs(n_vocab), n_rows), dim3(RUN_BLOCK), 0, stream, logits, sampling, n_vocab, ws);
     sl_launch(sample_draw_kernel, dim3(n_rows), dim3(BLOCK), 0, stream, rows, sampling, n_vocab, ids, ws);
 }
