@@ -27,7 +27,8 @@ static void version(void) {
 }
 
 static void help(void) {
-    static const char *const commands[] = {"generate", "chat", "tokenize", "detokenize", "logits", "inspect", "methods"};
+    static const char *const commands[] = {"generate", "chat",    "tokenize", "detokenize",
+                                           "logits",   "inspect", "bench",    "methods"};
     result all = RUN("--help");
     CHECK_GOOD(all);
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {

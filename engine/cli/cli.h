@@ -22,6 +22,10 @@ int cmd_logits(const cli_options *o, sl_error *err);
 int cmd_inspect(const cli_options *o, sl_error *err);
 int cmd_methods(const cli_options *o, sl_error *err);
 int cmd_version(const cli_options *o, sl_error *err);
+int cmd_bench(const cli_options *o, sl_error *err);
+int cmd_bench_decode(const cli_options *o, sl_error *err);
+
+const char *cli_commit(void); // that this build was made from; "" when unknown (cmd_version.c)
 
 // ---- io.c ----
 

@@ -15,6 +15,10 @@
 #define COMPILER "unknown"
 #endif
 
+const char *cli_commit(void) {
+    return SLEIGH_COMMIT;
+}
+
 int cmd_version(const cli_options *o, sl_error *err) {
     (void)o;
     const char *commit = SLEIGH_COMMIT;

@@ -58,6 +58,20 @@ static const char chat_notes[] =
     "Reads messages from standard input, a line each (a \\ at the end continues it). Commands: /help, /ctx [N], /read FILE,\n"
     "/attn SPEC, /reset, /stats, /quit. Ctrl+C ends an answer, not the program.\n";
 
+static const char bench_notes[] =
+    "bench decode times decode steps of the engine for every combination of -d, -b and --attn, with greedy tokens, none of "
+    "them\n"
+    "an end token. Each sequence is prefilled with its own random ids (from --seed); the sequences of a depth serve every "
+    "batch.\n"
+    "Columns of a row (in json and csv also version, commit, device, model and the flags):\n"
+    "  prefill tok/s   of the prefills to this depth\n"
+    "  step ms         median over steps: the time between two tokens of one sequence\n"
+    "  tok/s           of the whole batch: batch / step; token_ms is its inverse, step / batch\n"
+    "  GB/s            weights and rows of the KV cache that a step reads, over its time\n"
+    "  floor ms        what reading the weights alone takes, at --memory-rate, else at the row's own GB/s: no attention "
+    "method\n"
+    "                  makes a step shorter\n";
+
 // clang-format off
 static const cli_command commands[] = {
     {"generate", "-m DIR [-p TEXT | -f FILE | < FILE] [flags]", "Continues a prompt.", CLI_GENERATE, cmd_generate, generate_notes},
@@ -66,6 +80,7 @@ static const cli_command commands[] = {
     {"detokenize", "-m DIR [-p IDS | -f FILE | < FILE]", "Token ids (separated by commas or blanks) to text.", CLI_DETOKENIZE, cmd_detokenize, NULL},
     {"logits", "-m DIR --ids FILE -o OUT.npy [flags]", "The logits of every token of one dense prefill, as a NumPy file.", CLI_LOGITS, cmd_logits, NULL},
     {"inspect", "-m DIR [-c N] [-o md|json]", "What a model folder holds and what it costs to run.", CLI_INSPECT, cmd_inspect, NULL},
+    {"bench", "decode -m DIR [flags]", "Times the engine: decode steps over batches, depths and methods.", CLI_BENCH, cmd_bench, bench_notes},
     {"methods", "[-o md|json]", "The attention methods and their parameters.", CLI_METHODS, cmd_methods, NULL},
     {"version", "", "Version, commit, compiler and backend.", CLI_VERSION, cmd_version, NULL},
 };

@@ -17,6 +17,7 @@ typedef enum {
     OPT_FLAG,   // int, 1 when given
     OPT_SWITCH, // int, --name and --no-name
     OPT_LIST,   // cli_list, repeatable
+    OPT_INTS,   // cli_ints, comma-separated, k suffix allowed
     OPT_CHOICE, // const char *, one of a comma-separated list
 } option_type;
 
@@ -34,7 +35,7 @@ typedef struct option {
 
 #define F(name) offsetof(cli_options, name)
 #define RUNS (CLI_GENERATE | CLI_CHAT)
-#define ENGINES (RUNS | CLI_LOGITS)
+#define ENGINES (RUNS | CLI_LOGITS | CLI_BENCH)
 #define LOADS (ENGINES | CLI_TOKENIZE | CLI_DETOKENIZE | CLI_INSPECT)
 #define INPUTS (CLI_GENERATE | CLI_TOKENIZE | CLI_DETOKENIZE)
 #define BIG 2147483647.0
@@ -69,7 +70,7 @@ static const option table[] = {
     {"Output", "-o --output", "FILE", OPT_STRING, F(out), 0, 0, NULL, CLI_LOGITS, "the .npy file to write: float32 [n_tokens, vocab]"},
     {"Output", "-o --output", "md,json", OPT_CHOICE, F(format), 0, 0, "md", CLI_METHODS | CLI_INSPECT, "format of the tables"},
 
-    {"Sampling", "-s --seed", "N", OPT_UINT32, F(seed), 0, 4294967295.0, "0", RUNS, "seed of token sampling and of the attention's draws"},
+    {"Sampling", "-s --seed", "N", OPT_UINT32, F(seed), 0, 4294967295.0, "0", RUNS | CLI_BENCH, "seed of token sampling and of the attention's draws"},
     {"Sampling", "--temp --temperature", "X", OPT_FLOAT, F(temp), 0, 1e6, "0.8", RUNS, "temperature; 0: greedy"},
     {"Sampling", "--top-k", "N", OPT_INT, F(top_k), 0, BIG, "40", RUNS, "keep the N likeliest tokens; 0: all"},
     {"Sampling", "--top-p", "X", OPT_FLOAT, F(top_p), 0, 1, "0.95", RUNS, "keep the likeliest tokens up to probability X; 1: all"},
@@ -90,6 +91,16 @@ static const option table[] = {
     {"Attention", "--stats-attn", "SPEC", OPT_LIST, F(stats_attn), 0, 0, NULL, RUNS, "with --stats: also run this method on the same states, for its error (may be repeated)"},
     {"Attention", "--stats-seeds", "N", OPT_INT, F(stats_seeds), 1, 1000, "1", RUNS, "with --stats-attn: seeds per method and step"},
     {"Attention", "--seq-id", "N", OPT_UINT32, F(seq_id), 0, 4294967295.0, "0", RUNS, "sequence that keys the random numbers; with --jsonl the first line's"},
+
+    {"Bench", "-b --batch", "N,...", OPT_INTS, F(batches), 1, 1024, "1,4", CLI_BENCH, "sequences that decode together"},
+    {"Bench", "-d --depth", "N,...", OPT_INTS, F(depths), 1, BIG, "512,4k", CLI_BENCH, "tokens in each one's KV cache when the steps begin"},
+    {"Bench", "--attn", "SPEC,...", OPT_LIST, F(attns), 0, 0, NULL, CLI_BENCH, "methods of `sleigh methods`, with parameters (may be repeated; default dense)"},
+    {"Bench", "-n --steps", "N", OPT_INT, F(n_steps), 1, 100000, "32", CLI_BENCH, "decode steps that are timed"},
+    {"Bench", "-r --repetitions", "N", OPT_INT, F(repetitions), 1, 1000, "1", CLI_BENCH, "times that the steps are taken, from the same depth"},
+    {"Bench", "--ragged", NULL, OPT_FLAG, F(ragged), 0, 0, "0", CLI_BENCH, "sequence i of b has depth (i + 1) / b of --depth, made odd"},
+    {"Bench", "--fork", NULL, OPT_FLAG, F(fork), 0, 0, "0", CLI_BENCH, "prefill one sequence, the others share its pages: quicker, but a cache sees less memory than in life"},
+    {"Bench", "--memory-rate", "X", OPT_FLOAT, F(memory_rate), 0, 1e6, "0", CLI_BENCH, "GB/s of this device's memory, for the floor; 0: each row's own rate"},
+    {"Bench", "-o --output", "md,json,csv", OPT_CHOICE, F(format), 0, 0, "md", CLI_BENCH, "format of the rows"},
 
     {"General", "-h --help", NULL, OPT_FLAG, F(help), 0, 0, "0", ~0u, "this text"},
 };
@@ -215,7 +226,7 @@ static int bad_value(const option *opt, const char *flag, const char *value, sl_
     return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected %s from %.10g to %.10g", flag, value, kind, opt->min, opt->max);
 }
 
-static int set_number(cli_options *o, const option *opt, const char *flag, const char *value, sl_error *err) {
+static int parse_number(const option *opt, const char *flag, const char *value, double *out, sl_error *err) {
     char *end;
     double number;
     errno = 0;
@@ -229,12 +240,35 @@ static int set_number(cli_options *o, const option *opt, const char *flag, const
     }
     if (end == value || *end || errno || isspace((unsigned char)*value) || !(number >= opt->min && number <= opt->max))
         return bad_value(opt, flag, value, err);
+    *out = number;
+    return 0;
+}
+
+static int set_number(cli_options *o, const option *opt, const char *flag, const char *value, sl_error *err) {
+    double number = 0;
+    int rc = parse_number(opt, flag, value, &number, err);
+    if (rc) return rc;
     if (opt->type == OPT_FLOAT)
         *(double *)field_of(o, opt) = number;
     else if (opt->type == OPT_UINT32)
         *(uint32_t *)field_of(o, opt) = (uint32_t)number;
     else
         *(int *)field_of(o, opt) = (int)number;
+    return 0;
+}
+
+static int set_ints(cli_options *o, const option *opt, const char *flag, const char *value, sl_error *err) {
+    cli_ints *list = field_of(o, opt);
+    list->n = 0;
+    for (const char *p = value; p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL) {
+        char word[32];
+        double number = 0;
+        snprintf(word, sizeof word, "%.*s", (int)strcspn(p, ","), p);
+        int rc = parse_number(opt, flag, word, &number, err);
+        if (rc) return rc;
+        if (list->n == CLI_MAX_INTS) return sl_fail(err, SL_ERR_ARG, "%s: at most %d numbers", flag, CLI_MAX_INTS);
+        list->at[list->n++] = (int)number;
+    }
     return 0;
 }
 
@@ -274,6 +308,9 @@ static int set_value(cli_options *o, const option *opt, const char *flag, const 
         break;
     case OPT_CHOICE:
         rc = set_choice(o, opt, flag, value, err);
+        break;
+    case OPT_INTS:
+        rc = set_ints(o, opt, flag, value, err);
         break;
     case OPT_LIST:
         if (*given != source) list->n = 0; // flags replace what the environment said
@@ -344,6 +381,8 @@ int cli_options_parse(cli_options *o, unsigned command, int n, char **args, sl_e
     for (int i = 0; !rc && i < n;) {
         if (args[i][0] == '-' && args[i][1])
             rc = parse_flag(o, n, args, &i, err);
+        else if (command == CLI_BENCH && !o->what)
+            o->what = args[i++];
         else
             rc = sl_fail(err, SL_ERR_ARG, "unexpected argument \"%.100s\"; texts are given with --prompt or --file", args[i]);
     }
@@ -356,7 +395,8 @@ void cli_options_free(cli_options *o) {
     free(o->logit_bias.items);
     free(o->attn_layers.items);
     free(o->stats_attn.items);
-    o->stops = o->logit_bias = o->attn_layers = o->stats_attn = (cli_list){0};
+    free(o->attns.items);
+    o->stops = o->logit_bias = o->attn_layers = o->stats_attn = o->attns = (cli_list){0};
 }
 
 int cli_option_given(const cli_options *o, size_t field) {

@@ -21,13 +21,20 @@ enum { // a command's bit in cli_option.commands
     CLI_LOGITS = 16,
     CLI_INSPECT = 32,
     CLI_METHODS = 64,
-    CLI_VERSION = 128
+    CLI_VERSION = 128,
+    CLI_BENCH = 256
 };
 
 typedef struct cli_list {
     const char **items;
     int n, cap;
 } cli_list;
+
+enum { CLI_MAX_INTS = 32 };
+
+typedef struct cli_ints { // 1,6,4k
+    int at[CLI_MAX_INTS], n;
+} cli_ints;
 
 typedef struct cli_param { // --S=128: a method's parameter
     char name[32];
@@ -39,12 +46,14 @@ enum { CLI_MAX_FLAGS = 64, CLI_MAX_PARAMS = 32 };
 typedef struct cli_options {
     unsigned command;
     const char *model, *prompt, *file, *system_prompt, *chat_template, *jsonl, *attn, *schedule, *ids, *out, *format, *device,
-        *stats, *load_format, *prompts;
-    int n_predict, n_ctx, ubatch, threads, top_k, repeat_last_n, dense_prefix, stats_seeds, random_prompt, parallel;
+        *stats, *load_format, *prompts, *what; // what: the word after `bench`
+    int n_predict, n_ctx, ubatch, threads, top_k, repeat_last_n, dense_prefix, stats_seeds, random_prompt, parallel, n_steps,
+        repetitions;
     uint32_t seed, seq_id;
-    double temp, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
-    int ignore_eos, chat, display_prompt, perf, question_dense, bos, plain, stats_error, help;
-    cli_list stops, logit_bias, attn_layers, stats_attn;
+    double memory_rate, temp, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
+    int ignore_eos, chat, display_prompt, perf, question_dense, bos, plain, stats_error, ragged, fork, help;
+    cli_list stops, logit_bias, attn_layers, stats_attn, attns;
+    cli_ints batches, depths;
     cli_param params[CLI_MAX_PARAMS];
     int n_params;
     unsigned char given[CLI_MAX_FLAGS]; // per row of the table: 0, CLI_BY_ENV, CLI_BY_FLAG

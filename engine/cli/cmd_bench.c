@@ -1,0 +1,21 @@
+// engine/cli/cmd_bench.c - sleigh bench WHAT: finds which of the engine's parts is to be timed.
+#include "engine/cli/cli.h"
+
+#include <string.h>
+
+static const struct {
+    const char *name;
+    int (*run)(const cli_options *o, sl_error *err);
+} subjects[] = {
+    {"decode", cmd_bench_decode},
+};
+enum { N_SUBJECTS = sizeof subjects / sizeof *subjects };
+
+int cmd_bench(const cli_options *o, sl_error *err) {
+    char names[128] = "";
+    for (int i = 0; i < N_SUBJECTS; i++) {
+        if (o->what && !strcmp(o->what, subjects[i].name)) return subjects[i].run(o, err);
+        snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i ? ", " : "", subjects[i].name);
+    }
+    return sl_fail(err, SL_ERR_ARG, "bench %.60s: expected what to time: %s", o->what ? o->what : "(nothing)", names);
+}
