@@ -72,6 +72,9 @@ typedef struct sl_shape { // of a model, for a backend to judge
 
 struct sl_sampling; // engine/sampler.h
 
+// Parts of a decode step that a bench leaves out, to see what they cost.
+enum { SL_PART_LINEAR = 1, SL_PART_ATTENTION = 2, SL_PART_REST = 4 };
+
 typedef struct sl_backend sl_backend;
 struct sl_backend {
     const char *name; // "cpu"
@@ -101,6 +104,9 @@ struct sl_backend {
     // replays the recording.
     void (*replay)(const sl_backend *be, int key, void (*fn)(void *ctx), void *ctx);
     void (*forget)(const sl_backend *be); // the recordings are void
+    // From the next recording on, decode steps leave out these parts (SL_PART_...), so that what they compute means nothing.
+    // NULL: not offered
+    void (*leave_out)(const sl_backend *be, unsigned parts);
     // What all layers of a step share: the rotations of its rows.
     void (*begin)(const sl_backend *be, const sl_rope *rope, const sl_row *rows, int n_rows);
 

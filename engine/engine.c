@@ -230,6 +230,13 @@ int sl_engine_set_attention(sl_engine *e, const sl_attn_plan *plan, sl_error *er
     return 0;
 }
 
+int sl_engine_leave_out(sl_engine *e, unsigned parts, sl_error *err) {
+    if (!e->backend->leave_out) return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: steps are not timed in parts", e->backend->name);
+    e->backend->forget(e->backend);
+    e->backend->leave_out(e->backend, parts);
+    return 0;
+}
+
 int sl_engine_n_ctx(const sl_engine *e) {
     return e->n_ctx;
 }

@@ -76,6 +76,10 @@ void sl_engine_describe(const sl_engine *engine, char *buf, size_t size); // "cp
 const sl_attn_stats *sl_engine_attn_stats(const sl_engine *engine);
 void sl_engine_reset_stats(sl_engine *engine);
 
+// For benches: steps from now on leave out these parts (SL_PART_... of engine/backend.h), so that their logits mean nothing.
+// 0: whole steps again. SL_ERR_UNSUPPORTED on the CPU.
+int sl_engine_leave_out(sl_engine *engine, unsigned parts, sl_error *err);
+
 // What one query head did in one decode step of one layer. Spec and report are lent for the call.
 typedef struct sl_attn_record {
     uint32_t sequence, position, seed;

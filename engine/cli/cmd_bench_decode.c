@@ -34,6 +34,9 @@ typedef struct row {
     int batch, depth;
     const char *attn;
     double prefill_tok_s, step_ms, kv_bytes; // kv_bytes: of K, V and page extras, a step
+    // On a GPU: the linear layers alone; what leaving out attention saves; likewise everything but these two. They overlap, so
+    // their sum is not step_ms. NaN elsewhere
+    double linear_ms, attention_ms, rest_ms;
 } row;
 
 // ---- set-up ----
@@ -148,6 +151,17 @@ static int fill(bench *b, int j, int depth, sl_error *err) {
     return rc;
 }
 
+// Libraries load and choose at their first use, which is not what is measured.
+static int warm_up(bench *b, sl_error *err) {
+    sl_session *s;
+    int n = b->max_depth < sl_engine_prefill_chunk(b->engine) ? b->max_depth : sl_engine_prefill_chunk(b->engine);
+    int rc = sl_session_new(b->engine, 0, &s, err);
+    if (rc) return rc;
+    rc = sl_prefill(s, b->prompts[0].data, n, NULL, err);
+    sl_session_free(s);
+    return rc;
+}
+
 // Sessions 0..n-1 hold their depth at least.
 static int fill_batch(bench *b, int depth, int n, sl_error *err) {
     int rc = 0;
@@ -191,30 +205,57 @@ static int set_attention(bench *b, const sl_attn_spec *spec, sl_error *err) {
     return rc;
 }
 
+// One repetition: n_steps steps of the batch from its depth on, their times to step_ms.
+static int time_steps(bench *b, const row *r, int n_steps, double *step_ms, sl_error *err) {
+    int n = r->batch, rc = rewind_batch(b, r->depth, n, err);
+    if (!rc) rc = sl_step(b->batch, n, b->samplers, b->ids, err);
+    sl_engine_reset_stats(b->engine);
+    double before = cli_now();
+    for (int i = 0; !rc && i < n_steps; i++) {
+        rc = sl_step(b->batch, n, b->samplers, b->ids, err);
+        double now = cli_now();
+        step_ms[i] = now - before;
+        before = now;
+    }
+    if (!rc && cli_interrupted()) rc = sl_fail(err, SL_ERR_IO, "interrupted");
+    return rc;
+}
+
+// The median step without these parts.
+static int time_without(bench *b, const row *r, unsigned parts, double *ms, sl_error *err) {
+    int rc = sl_engine_leave_out(b->engine, parts, err);
+    if (!rc) rc = time_steps(b, r, b->o->n_steps, b->step_ms, err);
+    *ms = median(b->step_ms, b->o->n_steps);
+    int back = sl_engine_leave_out(b->engine, 0, err);
+    return rc ? rc : back;
+}
+
+static int time_parts(bench *b, row *r, sl_error *err) {
+    double no_attention = 0, no_rest = 0;
+    r->linear_ms = r->attention_ms = r->rest_ms = NAN;
+    if (!sl_device_is_gpu(b->o->device)) return 0;
+    int rc = time_without(b, r, SL_PART_ATTENTION | SL_PART_REST, &r->linear_ms, err);
+    if (!rc) rc = time_without(b, r, SL_PART_ATTENTION, &no_attention, err);
+    if (!rc) rc = time_without(b, r, SL_PART_REST, &no_rest, err);
+    r->attention_ms = r->step_ms - no_attention;
+    r->rest_ms = r->step_ms - no_rest;
+    return rc;
+}
+
 static int measure(bench *b, int which, row *r, sl_error *err) {
-    int n_steps = b->o->n_steps, n_runs = b->o->repetitions, n = r->batch;
+    int n_steps = b->o->n_steps, n_runs = b->o->repetitions;
     double bytes = 0;
     int rc = set_attention(b, &b->specs[which], err);
     for (int run = 0; !rc && run < n_runs; run++) {
-        rc = rewind_batch(b, r->depth, n, err);
-        if (!rc) rc = sl_step(b->batch, n, b->samplers, b->ids, err);
-        sl_engine_reset_stats(b->engine);
-        double before = cli_now();
-        for (int i = 0; !rc && i < n_steps; i++) {
-            rc = sl_step(b->batch, n, b->samplers, b->ids, err);
-            double now = cli_now();
-            b->step_ms[run * n_steps + i] = now - before;
-            before = now;
-        }
+        rc = time_steps(b, r, n_steps, b->step_ms + run * n_steps, err);
         bytes += sl_engine_attn_stats(b->engine)->bytes;
-        if (!rc && cli_interrupted()) rc = sl_fail(err, SL_ERR_IO, "interrupted");
     }
     if (rc) return rc;
     r->attn = b->attn[which];
     r->step_ms = median(b->step_ms, n_steps * n_runs);
     r->kv_bytes = bytes / n_steps / n_runs;
     r->prefill_tok_s = b->filled * 1e3 / b->fill_ms;
-    return 0;
+    return time_parts(b, r, err);
 }
 
 // ---- output ----
@@ -225,6 +266,10 @@ static double floor_ms(const bench *b, const row *r, double weights) {
     return weights / rate;
 }
 
+static json_t *number(double x) {
+    return isnan(x) ? json_null() : json_real(x);
+}
+
 static json_t *row_json(const bench *b, const row *r) {
     const cli_options *o = b->o;
     const sl_config *c = sl_model_config(b->model);
@@ -232,13 +277,14 @@ static json_t *row_json(const bench *b, const row *r) {
     double weights = (double)sl_model_decode_bytes(b->model), bytes = weights + r->kv_bytes;
     sl_engine_describe(b->engine, device, sizeof device);
     return json_pack("{s:s, s:s, s:s, s:s, s:s, s:b, s:i, s:i, s:s, s:b, s:b, s:i, s:i, s:I, s:f, s:f, s:f, s:f, s:f, s:f, "
-                     "s:I, s:f}",
+                     "s:I, s:f, s:o, s:o, s:o}",
                      "version", SLEIGH_VERSION, "commit", cli_commit(), "device", device, "model", o->model, "model_type",
                      c->model_type, "dummy", sl_model_is_dummy(b->model), "batch", r->batch, "depth", r->depth, "attn", r->attn,
                      "ragged", o->ragged, "fork", o->fork, "steps", o->n_steps, "repetitions", o->repetitions, "seed",
                      (json_int_t)o->seed, "prefill_tok_s", r->prefill_tok_s, "step_ms", r->step_ms, "token_ms",
                      r->step_ms / r->batch, "tok_s", r->batch * 1e3 / r->step_ms, "gb_s", bytes / r->step_ms * 1e-6, "floor_ms",
-                     floor_ms(b, r, weights), "weights_bytes", (json_int_t)weights, "kv_bytes", r->kv_bytes);
+                     floor_ms(b, r, weights), "weights_bytes", (json_int_t)weights, "kv_bytes", r->kv_bytes, "linear_ms",
+                     number(r->linear_ms), "attention_ms", number(r->attention_ms), "rest_ms", number(r->rest_ms));
 }
 
 // The row's fields, or their names, separated by commas; texts in quotes.
@@ -259,12 +305,14 @@ static int print_md(const bench *b, const row *r, int first, sl_error *err) {
     double weights = (double)sl_model_decode_bytes(b->model), bytes = weights + r->kv_bytes;
     int rc = 0;
     if (first)
-        rc = cli_printf(err, "| batch | depth | attention | prefill tok/s | step ms | tok/s | GB/s | floor ms |\n"
-                             "|---|---|---|---|---|---|---|---|\n");
+        rc = cli_printf(err, "| batch | depth | attention | prefill tok/s | step ms | tok/s | GB/s | floor ms | linear ms | "
+                             "attention ms | rest ms |\n|---|---|---|---|---|---|---|---|---|---|---|\n");
     if (rc) return rc;
-    return cli_printf(err, "| %d | %d | %s | %.1f | %.3f | %.1f | %.1f | %.3f |\n", r->batch, r->depth, r->attn,
+    char parts[96] = "- | - | -";
+    if (!isnan(r->linear_ms)) snprintf(parts, sizeof parts, "%.3f | %.3f | %.3f", r->linear_ms, r->attention_ms, r->rest_ms);
+    return cli_printf(err, "| %d | %d | %s | %.1f | %.3f | %.1f | %.1f | %.3f | %s |\n", r->batch, r->depth, r->attn,
                       r->prefill_tok_s, r->step_ms, r->batch * 1e3 / r->step_ms, bytes / r->step_ms * 1e-6,
-                      floor_ms(b, r, weights));
+                      floor_ms(b, r, weights), parts);
 }
 
 static int print_row(bench *b, const row *r, sl_error *err) {
@@ -322,10 +370,11 @@ int cmd_bench_decode(const cli_options *o, sl_error *err) {
     int rc = cli_need_model(o, err);
     if (!rc) rc = cli_check_device(o, err);
     if (!rc) rc = parse_attn(&b, err);
-    if (!rc) rc = cli_load_model(o, SL_MODEL_NO_TOKENIZER, &b.model, err);
+    if (!rc) rc = cli_load_model(o, o->device, SL_MODEL_NO_TOKENIZER, &b.model, err);
     if (!rc) rc = check_depths(&b, err);
     if (!rc) rc = new_engine(&b, err);
     if (!rc) rc = new_sequences(&b, err);
+    if (!rc) rc = warm_up(&b, err);
     if (!rc) {
         sl_engine_describe(b.engine, device, sizeof device);
         fprintf(stderr, "model: %s, a step reads %s of weights%s\nbackend: %s\n", o->model,

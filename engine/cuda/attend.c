@@ -53,6 +53,7 @@ static void prefill(sl_engine *e, sl_session *s, int layer, int position, int n,
 
 static void decode(sl_engine *e, sl_session *const *batch, int n, int layer, sl_queries q, void *out) {
     (void)batch; // its rows are in device memory
+    if (sl_cuda_of(e->backend)->left_out & SL_PART_ATTENTION) return;
     const sl_attn_spec *spec = &e->plan.layer[layer];
     sl_kv_rows kv = sl_kv_layer(&e->pool, layer);
     SL_CHECK(q.stride == (size_t)e->geom.n_heads * e->geom.head_dim);

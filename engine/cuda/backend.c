@@ -141,19 +141,27 @@ static void begin(const sl_backend *be, const sl_rope *rope, const sl_row *rows,
         if (sl_cuda_note(c, cudaMalloc((void **)&c->rope, size), "rotations")) return;
         c->rope_size = size;
     }
+    if (c->left_out & SL_PART_REST) return;
     sl_cuda_rope_table(c->inv_freq, rows, n_rows, rope->head_dim, (float2 *)c->rope, c->stream);
 }
 
+static void leave_out(const sl_backend *be, unsigned parts) {
+    sl_cuda_of(be)->left_out = parts;
+}
+
 static void embed(const sl_backend *be, const sl_weight *table, const int32_t *ids, int n_rows, float *x) {
+    if (sl_cuda_of(be)->left_out & SL_PART_REST) return;
     sl_cuda_embed(table->data, ids, n_rows, table->n_cols, x, sl_cuda_of(be)->stream);
 }
 
 static void rmsnorm(const sl_backend *be, const float *x, const sl_weight *w, int n_rows, float eps, void *out) {
+    if (sl_cuda_of(be)->left_out & SL_PART_REST) return;
     sl_cuda_rmsnorm(x, w->data, n_rows, w->n_cols, eps, out, sl_cuda_of(be)->stream);
 }
 
 // Runs one decode matrix over any number of rows, SL_LINEAR_ROWS at a time.
 static void decode_linear(sl_cuda *c, sl_cuda_linear l, int n_rows, size_t out_cols) {
+    if (c->left_out & SL_PART_LINEAR) return;
     for (int r = 0; r < n_rows; r += SL_LINEAR_ROWS) {
         sl_cuda_linear part = l;
         part.n_rows = n_rows - r < SL_LINEAR_ROWS ? n_rows - r : SL_LINEAR_ROWS;
@@ -310,6 +318,7 @@ static const sl_backend operations = {
     .finish = finish,
     .replay = replay,
     .forget = forget,
+    .leave_out = leave_out,
     .begin = begin,
     .draws = sl_cuda_draws,
     .draw = sl_cuda_draw,

@@ -50,6 +50,7 @@ typedef struct sl_cuda {
     int draw_rows;
     int32_t *drawn_ids; // [draw_rows] pinned
     cudaEvent_t drawn;
+    unsigned left_out; // SL_PART_...
     sl_error failed; // what the first failure since the last finish() said; code 0: none
 } sl_cuda;
 
