@@ -92,11 +92,12 @@ static int count(const char *text, size_t n, char c) {
 static void tables(void) {
     result md = RUN("bench", "decode", "-m", tiny(), "-b", "1,2", "-d", "64", "-n", "2");
     CHECK_GOOD(md);
-    CHECK_HAS(md.out, "| batch | depth | attention | prefill tok/s | step ms | tok/s | GB/s | floor ms | linear ms | attention ms | rest ms |\n|---|");
+    CHECK_HAS(md.out, "| batch | depth | attention | prefill tok/s | step ms | tok/s | GB/s | floor ms | linear ms | attention "
+                      "ms | rest ms |\n|---|");
     CHECK_HAS(md.out, "\n| 2 | 64 | dense | ");
     CHECK_HAS(md.err, "model: ");
     CHECK_INT(count(md.out, md.n_out, '\n'), 4);
-    CHECK_INT(count(md.out, md.n_out, '|'), 4 * 9);
+    CHECK_INT(count(md.out, md.n_out, '|'), 4 * 12);
     result csv = RUN("bench", "decode", "-m", tiny(), "-b", "1,2", "-d", "64", "-n", "2", "-o", "csv");
     CHECK_GOOD(csv);
     size_t line = strcspn(csv.out, "\n");

@@ -13,6 +13,7 @@
 
 typedef struct bench {
     const cli_options *o;
+    const char *device;
     sl_model *model;
     sl_engine *engine;
     int max_batch, max_depth;
@@ -87,7 +88,7 @@ static int new_engine(bench *b, sl_error *err) {
                                        .n_sequences = b->max_batch,
                                        .prefill_chunk = o->ubatch,
                                        .n_threads = o->threads,
-                                       .device = o->device,
+                                       .device = b->device,
                                        .progress = &progress,
                                        .seed = o->seed};
     cli_progress_begin(&bar, "upload", "layers");
@@ -233,7 +234,7 @@ static int time_without(bench *b, const row *r, unsigned parts, double *ms, sl_e
 static int time_parts(bench *b, row *r, sl_error *err) {
     double no_attention = 0, no_rest = 0;
     r->linear_ms = r->attention_ms = r->rest_ms = NAN;
-    if (!sl_device_is_gpu(b->o->device)) return 0;
+    if (!sl_device_is_gpu(b->device)) return 0;
     int rc = time_without(b, r, SL_PART_ATTENTION | SL_PART_REST, &r->linear_ms, err);
     if (!rc) rc = time_without(b, r, SL_PART_ATTENTION, &no_attention, err);
     if (!rc) rc = time_without(b, r, SL_PART_REST, &no_rest, err);
@@ -370,7 +371,8 @@ int cmd_bench_decode(const cli_options *o, sl_error *err) {
     int rc = cli_need_model(o, err);
     if (!rc) rc = cli_check_device(o, err);
     if (!rc) rc = parse_attn(&b, err);
-    if (!rc) rc = cli_load_model(o, o->device, SL_MODEL_NO_TOKENIZER, &b.model, err);
+    if (!rc) b.device = cli_pick_device(o, b.specs, b.n_attn);
+    if (!rc) rc = cli_load_model(o, b.device, SL_MODEL_NO_TOKENIZER, &b.model, err);
     if (!rc) rc = check_depths(&b, err);
     if (!rc) rc = new_engine(&b, err);
     if (!rc) rc = new_sequences(&b, err);

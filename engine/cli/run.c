@@ -253,11 +253,12 @@ static int on_gpu(const sl_attn_spec *spec) {
     return spec->method->cuda && !spec->plus;
 }
 
-// --device auto: a GPU where there is one that offers what the flags ask for.
-static const char *pick_device(const cli_options *o, const sl_attn_spec *all) {
-    const char *missing = o->stats ? "--stats" : on_gpu(all) ? NULL : all->method->name;
+const char *cli_pick_device(const cli_options *o, const sl_attn_spec *specs, int n) {
+    const char *missing = o->stats ? "--stats" : NULL;
     if (strcmp(o->device, "auto")) return o->device;
     if (!sl_device_is_gpu("auto")) return "cpu";
+    for (int i = 0; !missing && i < n; i++)
+        if (!on_gpu(&specs[i])) missing = specs[i].method->name;
     for (int i = 0; !missing && i < o->attn_layers.n; i++) {
         const char *text = strchr(o->attn_layers.items[i], '=');
         sl_attn_spec spec;
@@ -294,7 +295,7 @@ static int open_run(cli_run *run, sl_error *err) {
     if (!rc) rc = cli_check_device(o, err);
     if (!rc) rc = apply_attention(o, &spec, NULL, err);
     if (!rc) rc = check_biases(o, err);
-    if (!rc) run->device = pick_device(o, &spec);
+    if (!rc) run->device = cli_pick_device(o, &spec, 1);
     if (!rc) rc = cli_stats_open(&run->stats, o, err);
     if (!rc) rc = cli_load_model(o, run->device, 0, &run->model, err);
     if (rc) return rc;
