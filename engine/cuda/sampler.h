@@ -38,7 +38,7 @@ typedef struct sl_cuda_sampling {
 int sl_cuda_sampler_offers(const sl_sampling *p, int n_vocab);
 sl_cuda_sampling sl_cuda_sampling_of(const sl_sampling *p);
 
-// Bytes of scratch, 256-byte aligned, with nothing to be kept in it: 24 for each logit.
+// Bytes of scratch, 256-byte aligned, with nothing to be kept in it: 24 for each logit, 50 MB for 16 rows of 128,256.
 size_t sl_cuda_sampler_workspace(int n_rows, int n_vocab);
 
 // ids[i] = the token drawn from logits[i] for position rows[i].position of sequence rows[i].sequence.
