@@ -430,7 +430,7 @@ static __global__ void __launch_bounds__(BLOCK, 1)
     v.best = key_logit(s.list[0]), v.temp = p.temp;
     if (!isinf(v.best)) {
         const double u = uniform(&p, &rows[blockIdx.x]);
-        const uint64_t kth = s.list[min(n_kept, n_runs) - 1], guess = s.list[n_runs / 4 * 3]; // about 1.4 n_runs are better
+        const uint64_t kth = s.list[min(n_kept, n_runs) - 1], guess = s.list[n_runs / 4 * 3]; // worse than about 1.4 n_runs
         double sum_1 = -1;
         int n = n_vocab;
         id = -1;
