@@ -83,7 +83,10 @@ static void make_tensor(const sl_tensor *t, const bf16 *quantiles, int n_threads
 
 int sl_model_materialise(sl_model *model, int n_threads, const sl_progress *progress, sl_error *err) {
     if (model->llama.embed.data) return 0;
-    size_t done = 0, total = sl_tensors_bytes(model->tensors);
+    size_t done = 0, total = sl_tensors_bytes(model->tensors), room = sl_cpu_backend()->free_memory(sl_cpu_backend());
+    if (total > room) // the system would hand the memory out and end the process when it is used
+        return sl_fail(err, SL_ERR_MEMORY, "dummy weights of %zu MiB do not fit into memory: %zu MiB are free", total >> 20,
+                       room >> 20);
     bf16 *quantiles = malloc(SL_DUMMY_QUANTILES * sizeof *quantiles);
     int rc = quantiles ? sl_tensors_allocate(model->tensors, err) : sl_fail(err, SL_ERR_MEMORY, "dummy weights: out of memory");
     if (!rc) {

@@ -144,6 +144,17 @@ static void load_errors(void) {
     sl_model_free(model);
 }
 
+static void too_large(void) { // two terabytes: shapes alone are free
+    static const char config[] = "{\"model_type\":\"llama\",\"hidden_size\":65536,\"num_hidden_layers\":1,"
+                                 "\"num_attention_heads\":256,\"head_dim\":128,\"intermediate_size\":65536,"
+                                 "\"vocab_size\":16777216,\"tie_word_embeddings\":true}";
+    spill(in_tmp("config.json"), config, strlen(config));
+    sl_model *model = load(test_tmp());
+    CHECK_ERR(sl_model_materialise(model, 0, NULL, &err), err, SL_ERR_MEMORY, "do not fit into memory");
+    CHECK(!sl_tensors_at(sl_model_tensors(model), 0)->data);
+    sl_model_free(model);
+}
+
 static void shipped_configs(void) {
     static const struct {
         const char *dir;
@@ -225,6 +236,7 @@ static const test_case cases[] = {
     {"distribution", 0, distribution},
     {"runs", 0, runs},
     {"load-errors", 0, load_errors},
+    {"too-large", 0, too_large},
     {"shipped-configs", 0, shipped_configs},
     {"generating", 0, generating},
     {"command-errors", 0, command_errors},

@@ -94,7 +94,9 @@ static int new_engine(bench *b, sl_error *err) {
     cli_progress_begin(&bar, "upload", "layers");
     int rc = sl_engine_new(b->model, &options, &b->engine, err);
     cli_progress_end(&bar);
-    return rc;
+    if (rc != SL_ERR_MEMORY) return rc;
+    sl_error why = *err;
+    return sl_fail(err, rc, "--batch %d at --depth %d: %.800s", b->max_batch, b->max_depth, why.message);
 }
 
 static int new_sequences(bench *b, sl_error *err) {
