@@ -1,0 +1,104 @@
+"""Times what others reach on this GPU for the shapes of Llama-3.1-8B, from a PyTorch install: attention of FlashAttention-2 and
+cuDNN (through scaled_dot_product_attention), linear layers of cuBLAS. As `sleigh bench attn` does: replays of a CUDA graph, 512 MB
+touched before each, medians.
+
+usage: python3 scripts/bench_peers.py [decode] [prefill] [linear]     one JSON line per row
+"""
+
+import json
+import statistics
+import sys
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+HEADS, KV_HEADS, DIM = 32, 8, 128
+DECODE = [(1, 8192), (1, 32768), (1, 131072), (6, 30720), (8, 32768), (16, 32768), (32, 8192)]
+PREFILL = [4096, 8192, 32768]
+LAYER = [(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)]  # (out, in): qkv, output, gate and up, down
+HEAD = (128256, 4096)
+BACKENDS = {"fa2": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
+
+touched = torch.zeros(128 * 1024 * 1024, device="cuda")  # fp32: 512 MB, ten times the L2 cache
+
+
+def random(*shape):
+    return torch.randn(*shape, device="cuda", dtype=torch.bfloat16)
+
+
+def microseconds(fn, repetitions=30):
+    for _ in range(5):
+        fn()
+    torch.cuda.synchronize()
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        fn()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph, stream=stream):
+            fn()
+    torch.cuda.synchronize()
+    times = []
+    for _ in range(repetitions):
+        touched.add_(1.0)
+        start, end = torch.cuda.Event(True), torch.cuda.Event(True)
+        torch.cuda._sleep(20000)  # the host is ahead of the device when the replay begins
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end) * 1e3)
+    return round(statistics.median(times), 2)
+
+
+def attention(backend, q, k, v, causal):
+    def run():
+        with sdpa_kernel(backend):
+            return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=True)
+
+    return run
+
+
+def report(**row):
+    print(json.dumps(row), flush=True)
+
+
+def decode():
+    for batch, n in DECODE:
+        q, k, v = random(batch, HEADS, 1, DIM), random(batch, KV_HEADS, n, DIM), random(batch, KV_HEADS, n, DIM)
+        times = {f"{name}_us": microseconds(attention(b, q, k, v, False)) for name, b in BACKENDS.items()}
+        report(test="decode", batch=batch, n=n, **times)
+
+
+def prefill():
+    for n in PREFILL:
+        q, k, v = random(1, HEADS, n, DIM), random(1, KV_HEADS, n, DIM), random(1, KV_HEADS, n, DIM)
+        for name, backend in BACKENDS.items():
+            us = microseconds(attention(backend, q, k, v, True), 10)
+            report(test="prefill", n=n, backend=name, ms=us / 1e3, tflops=round(2 * HEADS * n * n * DIM / us / 1e6))
+
+
+def linear():
+    weights = [random(*shape) * 0.02 for shape in LAYER]
+    head = random(*HEAD) * 0.02
+    for rows in (1, 2, 4, 8, 16, 2048):
+        xs = [random(rows, w.shape[1]) for w in weights]
+        us = microseconds(lambda: [F.linear(x, w) for x, w in zip(xs, weights)], 15)
+        x = random(rows, HEAD[1])
+        head_us = microseconds(lambda: F.linear(x, head), 15)
+        n = sum(w.numel() for w in weights)
+        report(
+            test="linear",
+            rows=rows,
+            layer_us=us,
+            head_us=head_us,
+            step_ms=round((32 * us + head_us) / 1e3, 3),
+            gb_s=round(2 * n / us / 1e3),
+            tflops=round(2 * rows * n / us / 1e6),
+        )
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or ["decode", "prefill", "linear"]:
+        {"decode": decode, "prefill": prefill, "linear": linear}[name]()
