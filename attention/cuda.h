@@ -52,7 +52,8 @@ typedef struct sl_attn_cuda_ops {
     void (*prefill)(const sl_attn_cuda_prefill_args *args);
 } sl_attn_cuda_ops;
 
-// dense_decode.cu, dense_prefill.cu: head_dim 64, 80, 96, 128, groups of 1, 2, 3, 4, 8.
+// dense_decode.cu, dense_prefill.cu: head_dim 64, 80, 96, 128, groups of 1, 2, 3, 4, 8. The first 256 KB of decode's workspace
+// are counters, which every call leaves at 0: whoever else uses that memory must do so too.
 size_t sl_cuda_dense_workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv);
 void sl_cuda_dense_decode(const sl_attn_cuda_decode_args *args);
 void sl_cuda_dense_prefill(const sl_attn_cuda_prefill_args *args);

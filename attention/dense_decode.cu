@@ -9,36 +9,41 @@
 #include <cuda_bf16.h>
 #include <math.h>
 
+namespace {
+
 enum {
-    TILE = 64,     // rows of K and V in a stage of the ring, 16 for each consumer warp
-    V_ROWS = 16,   // rows of V brought by one copy; the copies lie V_PAD bytes apart
-    V_PAD = 32,    //   so that the four of them that a warp reads at once are in different banks
-    CONSUMERS = 4, // warps
-    THREADS = 32 * (CONSUMERS + 1),
-    GROUP_MAX = 8, // query heads of a KV head: the columns of an mma
+    TILE = 64,   // rows of K and V in a stage of the ring, 16 for each consumer warp
+    V_ROWS = 16, // rows of V brought by one copy; the copies lie V_PAD bytes apart
+    V_PAD = 32,  //   so that the four of them that a warp reads at once are in different banks
+    COPIES = 6,  // of a stage: K, four blocks of V, Q
     STAGES_MAX = 12,
-    UNITS = 128,     // of a long sequence, over all its KV heads
-    CHUNKS_MAX = 64, // of a KV head
-    CHUNK_ROWS_MIN = 256,
-    FLIGHT_BYTES = 96 << 10, // asked for and not yet there
-    MERGE = 16,              // chunks that are read at a time
-    COUNTERS = 16384,        // of the workspace: the next unit, then units done of each (sequence, KV head)
-    COPIES = 6,              // of a stage: K, four blocks of V, Q
+    CONSUMERS = 4, // warps
+    FINISHERS = 4, // warps
+    THREADS = 32 * (CONSUMERS + FINISHERS + 1),
+    GROUP_MAX = 8,           // query heads of a KV head: the columns of an mma
+    FLIGHT_BYTES = 64 << 10, // asked for and not yet there: half of it costs 7%, three times as much 3% (8 x 32k)
+    UNITS = 128,             // of a long sequence, over all its KV heads
+    CHUNKS_MAX = 64,         // of a KV head
+    CHUNK_ROWS_MAX = 4096,
+    CHUNK_ROWS_MIN = 512,   // 256 costs 5% at 16 x 4k
+    CHUNK_ROWS_SHORT = 256, // the least of a context of fewer than SHORT rows: 512 costs 10% at 1 x 1k
+    SHORT = 4096,
+    MERGE = 16,       // chunks that are read at a time
+    COUNTERS = 65536, // of the workspace: the next unit, then units done of each (sequence, KV head)
 };
 
-static __host__ __device__ int ceil_div(int a, int b) {
+__host__ __device__ int ceil_div(int a, int b) {
     return (a + b - 1) / b;
 }
 
-// A unit of work: one chunk of one KV head of one sequence. A KV head has n_chunks_of(), of equal lengths, when its context
-// is long: one wave of blocks for one sequence, whole waves for a batch, few partial results.
-// The chunks follow from the sequence's own length and the model alone, so a result never depends on batch, slot or grid.
-static __host__ __device__ int n_chunks_of(int n_kv_heads) {
-    return max(1, min(UNITS / n_kv_heads, (int)CHUNKS_MAX));
-}
-
-static __device__ int chunk_rows_of(int n_kv, int n_kv_heads) {
-    return max(ceil_div(ceil_div(n_kv, n_chunks_of(n_kv_heads)), TILE) * TILE, (int)CHUNK_ROWS_MIN);
+// A unit of work: one chunk of one KV head of one sequence. A long context is cut into equal chunks, so many that they are one
+// wave of blocks for a single sequence: more of them would only mean more partial results. A very long one is cut finer, or
+// the last units of a ragged batch would be long, and a short one to have blocks enough.
+// The chunks follow from the sequence's own length and the model alone: a result never depends on batch, slot or grid.
+__device__ int chunk_rows_of(int n_kv, int n_kv_heads) {
+    int wanted = min(max(UNITS / n_kv_heads, 1), (int)CHUNKS_MAX), least = n_kv < SHORT ? CHUNK_ROWS_SHORT : CHUNK_ROWS_MIN;
+    int rows = min(max(ceil_div(n_kv, wanted), least), (int)CHUNK_ROWS_MAX);
+    return ceil_div(max(rows, ceil_div(n_kv, CHUNKS_MAX)), TILE) * TILE;
 }
 
 struct decode_params {
@@ -48,6 +53,7 @@ struct decode_params {
     bf16 *out;          // [n_seqs][n_kv_heads][group][head_dim]
     int n_seqs, n_kv_heads, group;
     int n_stages, n_flight; // of the ring, and how many may be on their way
+    int n_normal;           // tiles of a block that the L2 cache treats as any data (producer)
     float scale;            // log2(e) / sqrt(head_dim)
     int max_chunks;         // of any sequence: the stride below
     int *next;              // units handed out beyond each block's first; 0 between launches
@@ -68,6 +74,9 @@ struct tile_info {
 struct shared_head {
     uint64_t full[STAGES_MAX], empty[STAGES_MAX];
     tile_info info[STAGES_MAX];
+    // The consumers' results of a unit, for the finishers; these and `merge` behind this head.
+    uint64_t unit_full, unit_empty;
+    tile_info unit; // its last tile
     float2 ml[CONSUMERS][GROUP_MAX];
     int is_last;
 };
@@ -86,19 +95,19 @@ template <int DIM> struct layout {
 
 // ---- barriers and copies ----
 
-static __device__ uint32_t shared_address(const void *p) {
+__device__ uint32_t shared_address(const void *p) {
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-static __device__ void barrier_init(uint64_t *barrier, int count) {
+__device__ void barrier_init(uint64_t *barrier, int count) {
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
 }
 
-static __device__ void barrier_arrive(uint64_t *barrier) {
+__device__ void barrier_arrive(uint64_t *barrier) {
     asm volatile("{ .reg .b64 t; mbarrier.arrive.shared.b64 t, [%0]; }" ::"r"(shared_address(barrier)) : "memory");
 }
 
-static __device__ void barrier_wait(uint64_t *barrier, int parity) {
+__device__ void barrier_wait(uint64_t *barrier, int parity) {
     uint32_t done, at = shared_address(barrier);
     do {
 #if __CUDA_ARCH__ >= 900
@@ -111,6 +120,7 @@ static __device__ void barrier_wait(uint64_t *barrier, int parity) {
                      : "=r"(done)
                      : "r"(at), "r"(parity)
                      : "memory");
+        if (!done) __nanosleep(20);
 #endif
     } while (!done);
 }
@@ -124,15 +134,18 @@ struct copy {
 #if __CUDA_ARCH__ >= 900
 enum { FULL_ARRIVALS = 1 }; // and the bytes announced
 
-// K and V are read once: they leave the L2 cache first, and the partial results stay there.
-static __device__ uint64_t read_once_policy() {
+// What the L2 cache is to do with K and V, which are read once.
+__device__ uint64_t l2_policy(bool leaves_first) {
     uint64_t policy;
-    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    if (leaves_first)
+        asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    else
+        asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
     return policy;
 }
 
 // Lane i of the warp starts copy i, by the bulk copy engine; `full` completes with the last byte.
-static __device__ void start_copies(const copy *mine, uint64_t *full, uint64_t policy) {
+__device__ void start_copies(const copy *mine, uint64_t *full, uint64_t policy) {
     int total = __reduce_add_sync(~0u, mine->bytes);
     if (threadIdx.x % 32 == 0)
         asm volatile("{ .reg .b64 t; mbarrier.arrive.expect_tx.shared.b64 t, [%0], %1; }" ::"r"(shared_address(full)),
@@ -140,21 +153,21 @@ static __device__ void start_copies(const copy *mine, uint64_t *full, uint64_t p
                      : "memory");
     __syncwarp();
     if (mine->bytes)
-        asm volatile(
-            "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
-                mine->to),
-            "l"(mine->from), "r"(mine->bytes), "r"(shared_address(full)), "l"(policy)
-            : "memory");
+        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                     "[%0], [%1], %2, [%3], %4;"
+                     :
+                     : "r"(mine->to), "l"(mine->from), "r"(mine->bytes), "r"(shared_address(full)), "l"(policy)
+                     : "memory");
 }
 #else
 enum { FULL_ARRIVALS = 33 }; // a lane when its copies have ended, and the one that wrote the tile_info
 
-static __device__ uint64_t read_once_policy() {
+__device__ uint64_t l2_policy(bool) {
     return 0;
 }
 
 // The warp does each lane's copy together, 16 bytes a lane.
-static __device__ void start_copies(const copy *mine, uint64_t *full, uint64_t) {
+__device__ void start_copies(const copy *mine, uint64_t *full, uint64_t) {
     int lane = threadIdx.x % 32;
     for (int i = 0; i < COPIES; i++) {
         const char *from = (const char *)__shfl_sync(~0u, (unsigned long long)mine->from, i);
@@ -178,7 +191,7 @@ struct window {
     const int32_t *pages;
 };
 
-static __device__ void window_load(window *w, const decode_params &p, int first_seq, int first_unit) {
+__device__ void window_load(window *w, const decode_params &p, int first_seq, int first_unit) {
     int lane = threadIdx.x % 32, seq = first_seq + lane;
     *w = {.first_seq = first_seq, .first_unit = first_unit};
     if (seq < p.n_seqs) {
@@ -196,7 +209,7 @@ static __device__ void window_load(window *w, const decode_params &p, int first_
 }
 
 // The lane whose sequence holds the unit, moving the window on to it; -1: there is no such unit.
-static __device__ int window_find(window *w, const decode_params &p, int unit) {
+__device__ int window_find(window *w, const decode_params &p, int unit) {
     for (;;) {
         int end = __shfl_sync(~0u, w->end, 31);
         if (unit < end) return __popc(__ballot_sync(~0u, w->end <= unit));
@@ -218,7 +231,7 @@ struct ring {
 
 // Copy i of a tile: 0 K, 1 to 4 V, 5 Q with the unit's first tile.
 template <int DIM>
-static __device__ copy tile_copy(int i, const decode_params &p, const tile_info &info, size_t row, const char *data) {
+__device__ copy tile_copy(int i, const decode_params &p, const tile_info &info, size_t row, const char *data) {
     typedef layout<DIM> at;
     uint32_t to = shared_address(data);
     if (i == 0) return {p.k + row * DIM, to, TILE * at::ROW};
@@ -232,30 +245,31 @@ static __device__ copy tile_copy(int i, const decode_params &p, const tile_info 
 // needs only make everything wait longer, the partial results and the counters above all.
 struct producer {
     ring next, landed;
-    int n_before; // tiles asked for, up to n_flight
-    uint64_t policy;
+    int n_asked; // tiles
+    // Lines of the L2 cache that leave first replace only each other: partial results, counters and page tables stay. But so
+    // would an earlier kernel's changed lines, and writing these back bit by bit among all the reads costs 5% (8 x 32k). So
+    // the first n_normal tiles, twice the cache over all blocks, are read as anything is, and push those out at once.
+    uint64_t normal, leaves_first;
 };
 
-template <int DIM>
-static __device__ void produce_tile(const decode_params &p, producer *to, const tile_info &info, size_t row) {
+template <int DIM> __device__ void produce_tile(const decode_params &p, producer *to, const tile_info &info, size_t row) {
     int lane = threadIdx.x % 32;
-    if (to->n_before == p.n_flight) {
+    if (to->n_asked >= p.n_flight) {
         barrier_wait(&to->landed.head->full[to->landed.stage], to->landed.parity);
         to->landed.advance();
-    } else
-        to->n_before++;
+    }
     ring *r = &to->next;
     barrier_wait(&r->head->empty[r->stage], r->parity ^ 1);
     if (lane == 0) r->head->info[r->stage] = info;
     copy mine = tile_copy<DIM>(lane, p, info, row, r->data());
-    start_copies(&mine, &r->head->full[r->stage], to->policy);
+    start_copies(&mine, &r->head->full[r->stage], to->n_asked++ < p.n_normal ? to->normal : to->leaves_first);
     r->advance();
 }
 
 // Asks for the tiles of rows [from, end) of one KV head, in order.
 template <int DIM>
-static __device__ void produce_unit(const decode_params &p, producer *to, const int32_t *pages, int from, int end, int head,
-                                    tile_info info) {
+__device__ void produce_unit(const decode_params &p, producer *to, const int32_t *pages, int from, int end, int head,
+                             tile_info info) {
     int lane = threadIdx.x % 32, held = from / SL_PAGE - 32; // a lane holds the id of page held + lane
     int32_t id = 0;
     for (int row = from; row < end; row += TILE) {
@@ -272,9 +286,9 @@ static __device__ void produce_unit(const decode_params &p, producer *to, const 
 }
 
 // The first unit of a block is its own number, the others are handed out in order as blocks get to them.
-template <int DIM> static __device__ void produce(const decode_params &p, const ring &r) {
+template <int DIM> __device__ void produce(const decode_params &p, const ring &r) {
     int lane = threadIdx.x % 32, unit = blockIdx.x, ticket = -1;
-    producer to = {r, r, 0, read_once_policy()};
+    producer to = {r, r, 0, l2_policy(false), l2_policy(true)};
     window w;
     window_load(&w, p, 0, 0);
     for (int i; (i = window_find(&w, p, unit)) >= 0;) {
@@ -295,7 +309,7 @@ template <int DIM> static __device__ void produce(const decode_params &p, const 
     barrier_wait(&end->head->empty[end->stage], end->parity ^ 1);
     if (lane == 0) end->head->info[end->stage].slot = -1;
     copy none = {};
-    start_copies(&none, &end->head->full[end->stage], to.policy);
+    start_copies(&none, &end->head->full[end->stage], to.normal);
 }
 
 // ---- consumers ----
@@ -308,7 +322,7 @@ template <int DIM> static __device__ void produce(const decode_params &p, const 
 // the warp's four in block q, so a lane's V rows are neighbours and the four lanes' blocks lie in different banks. Dims of
 // K and Q: a lane's 16 bytes are two k-steps' operand. Dims of V: a lane's 16 bytes are four mmas' dims g and g + 8.
 
-static __device__ void mma(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+__device__ void mma(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
                  "{%0, %1, %2, %3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
@@ -316,27 +330,27 @@ static __device__ void mma(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, ui
 }
 
 // [row g][heads 2q, 2q + 1] to [head g][rows 2q, 2q + 1]
-static __device__ uint32_t transpose(uint32_t x) {
+__device__ uint32_t transpose(uint32_t x) {
     uint32_t y;
     asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
     return y;
 }
 
-static __device__ uint32_t low_halves(uint32_t a, uint32_t b) {
+__device__ uint32_t low_halves(uint32_t a, uint32_t b) {
     return __byte_perm(a, b, 0x5410);
 }
 
-static __device__ uint32_t high_halves(uint32_t a, uint32_t b) {
+__device__ uint32_t high_halves(uint32_t a, uint32_t b) {
     return __byte_perm(a, b, 0x7632);
 }
 
 // Reductions over the eight lanes of equal q; every lane gets the same bits.
-static __device__ float max_over_rows(float x) {
+__device__ float max_over_rows(float x) {
     for (int step = 4; step < 32; step *= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, step));
     return x;
 }
 
-static __device__ float sum_over_rows(float x) {
+__device__ float sum_over_rows(float x) {
     for (int step = 4; step < 32; step *= 2) x += __shfl_xor_sync(~0u, x, step);
     return x;
 }
@@ -419,7 +433,7 @@ template <int DIM> struct attention {
     }
 
     // x[i][r]: two neighbouring dims of the lane's row r, zeros beyond the sequence's end: there lies anything, NaN too
-    static __device__ void load_values(const char *v, int n_rows, uint32_t x[DIM / 16][4]) {
+    __device__ void load_values(const char *v, int n_rows, uint32_t x[DIM / 16][4]) {
         int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, lane_q = threadIdx.x % 4, row = V_ROWS * lane_q + 4 * warp;
         const char *base = v + lane_q * layout<DIM>::V_BLOCK + 4 * warp * layout<DIM>::ROW;
 #pragma unroll
@@ -468,19 +482,50 @@ template <int DIM> struct attention {
     }
 };
 
-static __device__ void consumers_sync() {
-    asm volatile("bar.sync 1, %0;" ::"n"(32 * CONSUMERS) : "memory");
+// Hands a unit on to the finishers; slot -1: there are no more.
+template <int DIM>
+__device__ void hand_on(const attention<DIM> &a, shared_head *head, float *merge, const tile_info &info, int group,
+                        int *parity) {
+    int warp = threadIdx.x / 32;
+    barrier_wait(&head->unit_empty, *parity ^ 1);
+    *parity ^= 1;
+    if (info.slot >= 0) a.store(merge + warp * group * DIM, head->ml[warp], group);
+    if (threadIdx.x == 0) head->unit = info;
+    barrier_arrive(&head->unit_full);
 }
 
-static __device__ void add_scaled(float4 *sum, float w, float4 x) {
+template <int DIM> __device__ void consume(const decode_params &p, ring r, float *merge) {
+    attention<DIM> a;
+    for (int parity = 0;; r.advance()) {
+        barrier_wait(&r.head->full[r.stage], r.parity);
+        tile_info info = r.head->info[r.stage];
+        if (info.slot < 0) return hand_on(a, r.head, merge, info, p.group, &parity);
+        const char *k = r.data(), *v = k + layout<DIM>::V_AT;
+        float s[4];
+        uint32_t weights[2], values[DIM / 16][4];
+        if (info.first) a.begin(k + layout<DIM>::Q_AT, p.group);
+        a.scores(k, s);
+        a.load_values(v, info.n_rows, values); // here, so that the softmax's latency covers it
+        a.softmax(s, p.scale, info.n_rows, weights);
+        a.add_values(values, weights);
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) barrier_arrive(&r.head->empty[r.stage]);
+        if (info.last) hand_on(a, r.head, merge, info, p.group, &parity);
+    }
+}
+
+// ---- finishers ----
+
+__device__ void add_scaled(float4 *sum, float w, float4 x) {
     sum->x += w * x.x, sum->y += w * x.y, sum->z += w * x.z, sum->w += w * x.w;
 }
 
 // The four warps' results of a unit, in the warps' order, to the workspace. The caller has put them into shared memory.
 template <int DIM>
-static __device__ void store_unit(const decode_params &p, const shared_head *head, const float *merge, const tile_info &info) {
+__device__ void store_unit(const decode_params &p, const shared_head *head, const float *merge, const tile_info &info,
+                           int thread) {
     size_t unit = (size_t)info.slot * p.max_chunks + info.chunk;
-    for (int i = threadIdx.x; i < p.group * DIM / 4; i += 32 * CONSUMERS) {
+    for (int i = thread; i < p.group * DIM / 4; i += 32 * FINISHERS) {
         int h = i / (DIM / 4);
         float4 sum = make_float4(0, 0, 0, 0);
         float most = -INFINITY, l = 0;
@@ -496,9 +541,9 @@ static __device__ void store_unit(const decode_params &p, const shared_head *hea
 }
 
 // out = sum_i 2^(m_i - m) o_i / sum_i 2^(m_i - m) l_i over the sequence's chunks i, in their order, 16 at a time.
-template <int DIM> static __device__ void merge_units(const decode_params &p, const tile_info &info) {
+template <int DIM> __device__ void merge_units(const decode_params &p, const tile_info &info, int thread) {
     size_t first = (size_t)info.slot * p.max_chunks * p.group;
-    for (int i = threadIdx.x; i < p.group * DIM / 4; i += 32 * CONSUMERS) {
+    for (int i = thread; i < p.group * DIM / 4; i += 32 * FINISHERS) {
         const float4 *o = (const float4 *)(p.o + first * DIM) + i; // of the next chunk: group * DIM / 4 further on
         const float2 *ml = p.ml + first + i / (DIM / 4);
         float4 sum = make_float4(0, 0, 0, 0);
@@ -530,64 +575,60 @@ template <int DIM> static __device__ void merge_units(const decode_params &p, co
 }
 
 // Adds; what this block has written before is seen by whoever reads the sum, and what they have written by this block.
-static __device__ int add_released(int *to, int x) {
+__device__ int add_released(int *to, int x) {
     int before;
     asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], %2;" : "=r"(before) : "l"(to), "r"(x) : "memory");
     return before;
 }
 
-// The end of a unit: its result to the workspace; whoever finds all of the sequence's units there merges them.
-template <int DIM>
-static __device__ void finish_unit(const decode_params &p, const attention<DIM> &a, shared_head *head, float *merge,
-                                   const tile_info &info) {
-    int warp = threadIdx.x / 32;
-    a.store(merge + warp * p.group * DIM, head->ml[warp], p.group);
-    consumers_sync();
-    store_unit<DIM>(p, head, merge, info);
-    consumers_sync();
-    if (threadIdx.x == 0) {
-        head->is_last = add_released(p.done + info.slot, 1) == info.n_chunks - 1;
-        if (head->is_last) p.done[info.slot] = 0;
-    }
-    consumers_sync();
-    if (head->is_last) merge_units<DIM>(p, info);
+__device__ void finishers_sync() {
+    asm volatile("bar.sync 1, %0;" ::"n"(32 * FINISHERS) : "memory");
 }
 
-template <int DIM> static __device__ void consume(const decode_params &p, ring r, float *merge) {
-    attention<DIM> a;
-    for (;; r.advance()) {
-        barrier_wait(&r.head->full[r.stage], r.parity);
-        tile_info info = r.head->info[r.stage];
+// Takes units from the consumers, who go on meanwhile: behind a full memory queue, a store and a counter take microseconds.
+// Who finds all units of the sequence's KV head in the workspace merges them.
+template <int DIM> __device__ void finish(const decode_params &p, shared_head *head, const float *merge, int thread) {
+    for (int parity = 0;; parity ^= 1) {
+        barrier_wait(&head->unit_full, parity);
+        tile_info info = head->unit;
         if (info.slot < 0) return;
-        const char *k = r.data(), *v = k + layout<DIM>::V_AT;
-        float s[4];
-        uint32_t weights[2], values[DIM / 16][4];
-        if (info.first) a.begin(k + layout<DIM>::Q_AT, p.group);
-        a.scores(k, s);
-        a.load_values(v, info.n_rows, values); // here, so that the softmax's latency covers it
-        a.softmax(s, p.scale, info.n_rows, weights);
-        a.add_values(values, weights);
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) barrier_arrive(&r.head->empty[r.stage]);
-        if (info.last) finish_unit<DIM>(p, a, r.head, merge, info);
+        store_unit<DIM>(p, head, merge, info, thread);
+        barrier_arrive(&head->unit_empty);
+        finishers_sync();
+        if (thread == 0) {
+            head->is_last = add_released(p.done + info.slot, 1) == info.n_chunks - 1;
+            if (head->is_last) p.done[info.slot] = 0;
+        }
+        finishers_sync();
+        if (head->is_last) merge_units<DIM>(p, info, thread);
     }
 }
 
 // out = softmax(q K^T / sqrt(DIM)) V for every query head, exactly.
 //
-// grid: as many blocks as multiprocessors, whatever the lengths; block: 4 consumer warps and a producer warp.
-// The producer hands out units (see chunk_rows) and keeps the ring of 64-row stages full across their borders; consumers
-// compute a unit with an online softmax, each on its 16 rows of every tile.
-// precondition: workspace counters are 0; rows, pages and q, k, v are written by earlier kernels of the stream.
-// bytes: (K + V) rows of every sequence once, plus 2 * 4 * (DIM + 2) bytes of partial results per head and chunk.
-// order of reduction: rows of a warp, its tiles in order; the four warps in order; the chunks in order. It follows from the
+// grid: a block for each multiprocessor, whatever the lengths; blocks take units (chunk_rows_of) as they get to them.
+// block: a producer warp keeps a ring of 64-row stages full, across the borders of units; four consumer warps run an online
+// softmax over a unit, each on its 16 rows of every tile; four finisher warps write the unit's result and merge the sequence's.
+// precondition: the workspace's counters are 0, and are 0 again at the end; all else is written by earlier kernels of the
+// stream and read after the wait.
+// bytes: K and V of every sequence once, and 2 * 4 * (DIM + 2) bytes of partial results per query head and chunk, which stay
+// in the L2 cache.
+// order of reduction: a warp's rows of a tile, its tiles, the four warps, the chunks, each in order: it follows from the
 // sequence's length alone.
-// error: scores, weights' sums and o are fp32; weights are rounded to bf16 (2^-9 each) and so is the output.
+// error: scores, sums and o are fp32, weights are rounded to bf16 for the product with V, and summed as rounded: with the
+// rounding of the output at most 2^-7 sum_j p_j |v_j| (tests/test_cuda_decode.c), about 2^-9 of a head's norm.
+// measured (H100 80GB, 21 November 2026, 32 heads, 8 KV heads, 128, pages shuffled, cold L2, graph replays), us; the L2 cache
+// full of changed lines / of clean ones, as a step's weights leave it: 1 x 8k 25.2 / 20.4, 1 x 32k 64.0 / 53.9, 1 x 128k
+// 195.3 / 184.9, 8 x 32k 364.3 / 353.8, 16 x 32k 708.4 / 697.8, 32 x 8k 362.8 / 353.0: at 8 x 32k 2.95 / 3.03 TB/s, 97 / 100%
+// of the rate of a kernel that only reads; below 32k what counts is the latency of three dependent reads (row, page, K) and of
+// the merge.
 template <int DIM> __global__ void __launch_bounds__(THREADS, 1) dense_decode_ring_kernel(const decode_params p) {
     extern __shared__ __align__(128) char memory[];
     shared_head *head = (shared_head *)memory;
     float *merge = (float *)(memory + HEAD_BYTES);
     if (threadIdx.x == 0) {
+        barrier_init(&head->unit_full, 32 * CONSUMERS);
+        barrier_init(&head->unit_empty, 32 * FINISHERS);
         for (int i = 0; i < p.n_stages; i++) {
             barrier_init(&head->full[i], FULL_ARRIVALS);
             barrier_init(&head->empty[i], CONSUMERS);
@@ -600,33 +641,32 @@ template <int DIM> __global__ void __launch_bounds__(THREADS, 1) dense_decode_ri
     sl_wait_previous();
     sl_start_next();
     ring r = {head, memory + HEAD_BYTES + layout<DIM>::merge(p.group), p.n_stages, layout<DIM>::stage(p.group), 0, 0};
-    if (threadIdx.x / 32 < CONSUMERS)
+    int warp = threadIdx.x / 32;
+    if (warp < CONSUMERS)
         consume<DIM>(p, r, merge);
+    else if (warp < CONSUMERS + FINISHERS)
+        finish<DIM>(p, head, merge, threadIdx.x - 32 * CONSUMERS);
     else
         produce<DIM>(p, r);
 }
 
 // ---- launch ----
 
-static int max_chunks_of(int n_kv, int n_kv_heads) { // of any sequence of up to n_kv rows
-    return min(ceil_div(n_kv, CHUNK_ROWS_MIN), n_chunks_of(n_kv_heads));
+int max_chunks_of(int n_kv) { // of any sequence of up to n_kv rows
+    return min(ceil_div(n_kv, CHUNK_ROWS_SHORT), (int)CHUNKS_MAX);
 }
 
-size_t sl_cuda_dense_workspace(const sl_attn_geom *geom, const sl_attn_spec *, int n_seqs, int n_tokens, int n_kv) {
-    if (n_tokens > 1) return 0;
-    size_t units = (size_t)n_seqs * max_chunks_of(n_kv, geom->n_kv_heads) * geom->n_heads;
-    return COUNTERS * sizeof(int) + units * (geom->head_dim + 2) * sizeof(float);
-}
-
-template <int DIM> static void launch(const sl_attn_cuda_decode_args *a) {
+template <int DIM> void launch(const sl_attn_cuda_decode_args *a) {
     int group = a->geom->n_heads / a->geom->n_kv_heads, n_slots = a->n_seqs * a->geom->n_kv_heads;
     SL_CHECK(group <= GROUP_MAX && n_slots < COUNTERS);
-    int device, n_sms, shared;
+    int device, n_sms, shared, l2;
     cudaGetDevice(&device);
     cudaDeviceGetAttribute(&n_sms, cudaDevAttrMultiProcessorCount, device);
     cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    cudaDeviceGetAttribute(&l2, cudaDevAttrL2CacheSize, device);
     int fixed = HEAD_BYTES + layout<DIM>::merge(group), stage = layout<DIM>::stage(group);
-    int n_stages = min((shared - fixed) / stage, (int)STAGES_MAX), max_chunks = max_chunks_of(a->max_kv, a->geom->n_kv_heads);
+    int tile = 2 * TILE * layout<DIM>::ROW; // K and V
+    int n_stages = min((shared - fixed) / stage, (int)STAGES_MAX), max_chunks = max_chunks_of(a->max_kv);
     int *counters = (int *)a->ws;
     float *o = (float *)(counters + COUNTERS);
     decode_params p = {.rows = a->rows,
@@ -638,7 +678,8 @@ template <int DIM> static void launch(const sl_attn_cuda_decode_args *a) {
                        .n_kv_heads = a->geom->n_kv_heads,
                        .group = group,
                        .n_stages = n_stages,
-                       .n_flight = max(1, min(n_stages, FLIGHT_BYTES / (2 * TILE * layout<DIM>::ROW))),
+                       .n_flight = min(n_stages, FLIGHT_BYTES / tile),
+                       .n_normal = 2 * (l2 / n_sms / tile),
                        .scale = (float)(1.4426950408889634 / sqrt((double)DIM)),
                        .max_chunks = max_chunks,
                        .next = counters,
@@ -648,6 +689,14 @@ template <int DIM> static void launch(const sl_attn_cuda_decode_args *a) {
     size_t bytes = fixed + (size_t)n_stages * stage;
     cudaFuncSetAttribute(dense_decode_ring_kernel<DIM>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     sl_launch(dense_decode_ring_kernel<DIM>, dim3(n_sms), dim3(THREADS), bytes, a->stream, p);
+}
+
+} // namespace
+
+size_t sl_cuda_dense_workspace(const sl_attn_geom *geom, const sl_attn_spec *, int n_seqs, int n_tokens, int n_kv) {
+    if (n_tokens > 1) return 0;
+    size_t units = (size_t)n_seqs * max_chunks_of(n_kv) * geom->n_heads;
+    return COUNTERS * sizeof(int) + units * (geom->head_dim + 2) * sizeof(float);
 }
 
 void sl_cuda_dense_decode(const sl_attn_cuda_decode_args *args) {

@@ -1,6 +1,7 @@
 // tests/test_cli_bench.c - sleigh bench decode end to end: which rows it prints, in which formats, and the figures that can be
 // known beforehand.
 #include "tests/cli.h"
+#include "tests/gpu.h"
 
 #include <jansson.h>
 
@@ -159,8 +160,43 @@ static void errors(void) {
     check_error(&r, 2, "--model is required");
 }
 
+static void attn_errors(void) {
+#ifdef SLEIGH_CUDA
+    static const struct {
+        const char *args[4], *part;
+        int code;
+    } cases[] = {
+        {{"-b", "0"}, "-b 0: expected a whole number", 2},
+        {{"--attn", "dense,nope"}, "nope", 2},
+        {{"--attn", ","}, "--attn: names no method", 2},
+        {{"--attn", "santa:S=4"}, "--attn santa:S=4: not offered on a GPU", 1},
+        {{"--phase", "load"}, "--phase load: expected one of decode,prefill,all", 2},
+        {{"--steps", "4"}, "--steps is not one of bench attn's flags", 2},
+        {{"again"}, "unexpected argument \"again\"", 2},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *args[8] = {"bench", "attn"};
+        for (int j = 0; j < 4 && cases[i].args[j]; j++) args[2 + j] = cases[i].args[j];
+        result r = run_args(NULL, args);
+        check_error(&r, cases[i].code, cases[i].part);
+    }
+    if (gpu_present()) return;
+    result r = RUN("bench", "attn");
+    check_error(&r, 1, "bench: no GPU to measure");
+#else
+    result r = RUN("bench", "attn");
+    check_error(&r, 1, "bench attn: this build has no CUDA");
+#endif
+}
+
 static const test_case cases[] = {
-    {"json", 0, json}, {"ragged", 0, ragged}, {"tables", 0, tables}, {"dummy", 0, dummy}, {"errors", 0, errors}, {0},
+    {"json", 0, json},
+    {"ragged", 0, ragged},
+    {"tables", 0, tables},
+    {"dummy", 0, dummy},
+    {"errors", 0, errors},
+    {"attn_errors", 0, attn_errors},
+    {0},
 };
 extern const test_suite suite_cli_bench;
 const test_suite suite_cli_bench = {"cli_bench", cases};

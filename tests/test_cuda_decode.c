@@ -7,10 +7,13 @@
 #include "tests/gpu.h"
 #include "tests/reference.h"
 
-#define SHAPES(X)                                                                                                              \
-    X(64, 1)                                                                                                                   \
-    X(64, 2) X(64, 3) X(64, 4) X(64, 8) X(80, 1) X(80, 2) X(80, 3) X(80, 4) X(80, 8) X(96, 1) X(96, 2) X(96, 3) X(96, 4)       \
-        X(96, 8) X(128, 1) X(128, 2) X(128, 3) X(128, 4) X(128, 8)
+// clang-format off
+#define SHAPES(X)                                               \
+    X(64, 1) X(64, 2) X(64, 3) X(64, 4) X(64, 8)                \
+    X(80, 1) X(80, 2) X(80, 3) X(80, 4) X(80, 8)                \
+    X(96, 1) X(96, 2) X(96, 3) X(96, 4) X(96, 8)                \
+    X(128, 1) X(128, 2) X(128, 3) X(128, 4) X(128, 8)
+// clang-format on
 
 #ifdef SLEIGH_CUDA
 #include "attention/cuda.h"
@@ -19,7 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_SEQS = 64, COUNTER_BYTES = 65536, GUARD = 4096 };
+enum { MAX_SEQS = 64, COUNTER_BYTES = 262144, GUARD = 4096 };
 
 // A ref_cache on the device. Queries are rounded to bf16 on both sides.
 typedef struct device_cache {
@@ -153,7 +156,7 @@ static void check_cache(ref_cache host) {
 }
 
 static void lengths(void) {
-    static const int all[] = {1, 31, 63, 64, 65, 255, 256, 257, 1023, 1025, 8191, 16384, 16385, 32768, 32769};
+    static const int all[] = {1, 31, 63, 64, 65, 255, 256, 257, 1023, 1025, 4095, 4096, 8191, 16384, 16385, 32768, 32769};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         check_cache(ref_cache_new(8, 2, 128, 1, &all[i], 1, test_seed + i));
         gpu_free_all();
@@ -218,8 +221,8 @@ static void equal_bits(void) {
 // One captured graph, replayed while two sequences grow over borders of tiles, pages and chunks.
 static void graph_grows(void) {
     static const int whole[2] = {17000, 1500}, order[2] = {0, 1};
-    static const int grown[][2] = {{1, 1},     {2, 63},     {64, 64},    {65, 255},    {256, 256},
-                                   {257, 257}, {1024, 511}, {1025, 512}, {16384, 513}, {16385, 1500}};
+    static const int grown[][2] = {{1, 1},      {2, 63},     {64, 64},    {65, 255},   {256, 256},   {257, 257},
+                                   {1024, 511}, {1025, 512}, {4095, 512}, {4096, 513}, {16384, 513}, {16385, 1500}};
     device_cache d = upload(ref_cache_new(8, 2, 128, 2, whole, 1, test_seed));
     cudaStream_t stream;
     cudaGraph_t graph;

@@ -8,6 +8,7 @@ static const struct {
     int (*run)(const cli_options *o, sl_error *err);
 } subjects[] = {
     {"decode", cmd_bench_decode},
+    {"attn", cmd_bench_attn},
 };
 enum { N_SUBJECTS = sizeof subjects / sizeof *subjects };
 

@@ -70,7 +70,13 @@ static const char bench_notes[] =
     "  GB/s            weights and rows of the KV cache that a step reads, over its time\n"
     "  floor ms        what reading the weights alone takes, at --memory-rate, else at the row's own GB/s: no attention "
     "method\n"
-    "                  makes a step shorter\n";
+    "                  makes a step shorter\n"
+    "\n"
+    "bench attn times the attention kernels of a GPU alone, at the shape of Llama-3.1-8B (32 query heads, 8 KV heads,\n"
+    "dimension 128, bf16): decode over -b and -d (neither given: 1 x 8k to 32 x 8k, ragged) and prefill; -r is 25. A time is\n"
+    "the median over replays of a CUDA graph, pages shuffled, with 512 MB written before each, so that K and V come from\n"
+    "memory. The floor is the bytes of K and V at the rate at which a kernel that only reads runs on this GPU. Takes --attn,\n"
+    "-b, -d, -r, --phase and -o.\n";
 
 // clang-format off
 static const cli_command commands[] = {
@@ -80,7 +86,7 @@ static const cli_command commands[] = {
     {"detokenize", "-m DIR [-p IDS | -f FILE | < FILE]", "Token ids (separated by commas or blanks) to text.", CLI_DETOKENIZE, cmd_detokenize, NULL},
     {"logits", "-m DIR --ids FILE -o OUT.npy [flags]", "The logits of every token of one dense prefill, as a NumPy file.", CLI_LOGITS, cmd_logits, NULL},
     {"inspect", "-m DIR [-c N] [-o md|json]", "What a model folder holds and what it costs to run.", CLI_INSPECT, cmd_inspect, NULL},
-    {"bench", "decode -m DIR [flags]", "Times the engine: decode steps over batches, depths and methods.", CLI_BENCH, cmd_bench, bench_notes},
+    {"bench", "decode -m DIR [flags] | attn [flags]", "Times the engine: decode steps, or attention alone on a GPU.", CLI_BENCH, cmd_bench, bench_notes},
     {"methods", "[-o md|json]", "The attention methods and their parameters.", CLI_METHODS, cmd_methods, NULL},
     {"version", "", "Version, commit, compiler and backend.", CLI_VERSION, cmd_version, NULL},
 };

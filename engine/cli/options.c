@@ -95,6 +95,7 @@ static const option table[] = {
     {"Bench", "-b --batch", "N,...", OPT_INTS, F(batches), 1, 1024, "1,4", CLI_BENCH, "sequences that decode together"},
     {"Bench", "-d --depth", "N,...", OPT_INTS, F(depths), 1, BIG, "512,4k", CLI_BENCH, "tokens in each one's KV cache when the steps begin"},
     {"Bench", "--attn", "SPEC,...", OPT_LIST, F(attns), 0, 0, NULL, CLI_BENCH, "methods of `sleigh methods`, with parameters (may be repeated; default dense)"},
+    {"Bench", "--phase", "decode,prefill,all", OPT_CHOICE, F(phase), 0, 0, "all", CLI_BENCH, "bench attn: what to time"},
     {"Bench", "-n --steps", "N", OPT_INT, F(n_steps), 1, 100000, "32", CLI_BENCH, "decode steps that are timed"},
     {"Bench", "-r --repetitions", "N", OPT_INT, F(repetitions), 1, 1000, "1", CLI_BENCH, "times that the steps are taken, from the same depth"},
     {"Bench", "--ragged", NULL, OPT_FLAG, F(ragged), 0, 0, "0", CLI_BENCH, "sequence i of b has depth (i + 1) / b of --depth, made odd"},

@@ -46,7 +46,7 @@ enum { CLI_MAX_FLAGS = 64, CLI_MAX_PARAMS = 32 };
 typedef struct cli_options {
     unsigned command;
     const char *model, *prompt, *file, *system_prompt, *chat_template, *jsonl, *attn, *schedule, *ids, *out, *format, *device,
-        *stats, *load_format, *prompts, *what; // what: the word after `bench`
+        *stats, *load_format, *prompts, *phase, *what; // what: the word after `bench`
     int n_predict, n_ctx, ubatch, threads, top_k, repeat_last_n, dense_prefix, stats_seeds, random_prompt, parallel, n_steps,
         repetitions;
     uint32_t seed, seq_id;

@@ -1,0 +1,276 @@
+// engine/cli/cmd_bench_attn.c - sleigh bench attn: attention kernels alone, against what reading their bytes costs.
+//
+// Owns which sizes are timed and how the tables look; engine/cuda/bench_attn.h owns the clock.
+#include "engine/cli/cli.h"
+
+#include <string.h>
+
+#ifdef SLEIGH_CUDA
+#include "attention/attention.h"
+#include "attention/cuda.h"
+#include "engine/cli/print_json.h"
+#include "engine/cli/progress.h"
+#include "engine/cuda/bench_attn.h"
+
+#include <stdlib.h>
+
+static const sl_attn_geom geom = {.n_layers = 1, .n_heads = 32, .n_kv_heads = 8, .head_dim = 128}; // Llama-3.1-8B
+enum { MAX_SIZES = 64, MAX_SEQS = 1024, MAX_METHODS = 16, REPETITIONS = 25 };
+
+// ---- what is timed ----
+
+typedef struct size {
+    char name[48];
+    int n_tokens, first; // prefill; 0: decode
+    int n_seqs;
+    int n_kv;          // of each sequence
+    const int *ragged; // [n_seqs], instead of n_kv
+} size;
+
+typedef struct plan {
+    size sizes[MAX_SIZES];
+    sl_attn_spec methods[MAX_METHODS];
+    int n_sizes, n_methods;
+} plan;
+
+typedef struct row { // one line of the result
+    const size *size;
+    const sl_attn_spec *spec;
+    double us, bytes, flops; // bytes of K and V; flops of prefill
+} row;
+
+static const int ragged[] = {1000, 60001, 8192, 300, 40007, 15000, 131072, 22222};
+enum { N_RAGGED = sizeof ragged / sizeof *ragged };
+
+static void count_name(char *buf, size_t n_buf, int n) {
+    snprintf(buf, n_buf, n % 1024 ? "%d" : "%dk", n % 1024 ? n : n / 1024);
+}
+
+static void add_decode(plan *p, int n_seqs, int n_kv) {
+    char count[16];
+    size *s = &p->sizes[p->n_sizes++];
+    *s = (size){.n_seqs = n_seqs, .n_kv = n_kv};
+    count_name(count, sizeof count, n_kv);
+    snprintf(s->name, sizeof s->name, "%d x %s", n_seqs, count);
+}
+
+static void add_prefill(plan *p, int n_tokens, int first) {
+    char count[16], before[16];
+    size *s = &p->sizes[p->n_sizes++];
+    *s = (size){.n_tokens = n_tokens, .first = first, .n_seqs = 1, .n_kv = first + n_tokens};
+    count_name(count, sizeof count, n_tokens);
+    count_name(before, sizeof before, first);
+    snprintf(s->name, sizeof s->name, first ? "%s at %s" : "%s", count, before);
+}
+
+static void add_standard(plan *p) {
+    static const int standard[][2] = {{1, 8192},   {1, 32768}, {1, 131072}, {6, 30720}, {8, 32768},
+                                      {16, 32768}, {32, 8192}, {1, 20001},  {6, 30001}};
+    for (size_t i = 0; i < sizeof standard / sizeof *standard; i++) add_decode(p, standard[i][0], standard[i][1]);
+    size *s = &p->sizes[p->n_sizes++];
+    *s = (size){.name = "8 ragged", .n_seqs = N_RAGGED, .ragged = ragged};
+}
+
+// Every batch with every depth, where one of them is given; else the standard sizes.
+static int add_sizes(plan *p, const cli_options *o, sl_error *err) {
+    if (!CLI_GIVEN(o, batches) && !CLI_GIVEN(o, depths)) return add_standard(p), 0;
+    if (o->batches.n * o->depths.n > MAX_SIZES / 2)
+        return sl_fail(err, SL_ERR_ARG, "--batch and --depth: %d sizes, at most %d", o->batches.n * o->depths.n, MAX_SIZES / 2);
+    for (int d = 0; d < o->depths.n; d++)
+        for (int b = 0; b < o->batches.n; b++) add_decode(p, o->batches.at[b], o->depths.at[d]);
+    return 0;
+}
+
+static int add_method(plan *p, const char *text, sl_error *err) {
+    if (p->n_methods == MAX_METHODS) return sl_fail(err, SL_ERR_ARG, "--attn: at most %d methods", MAX_METHODS);
+    sl_attn_spec *spec = &p->methods[p->n_methods++];
+    int rc = sl_attn_parse(text, spec, err);
+    if (!rc && (spec->plus || !spec->method->cuda))
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %.100s: not offered on a GPU", text);
+    return rc;
+}
+
+// --attn as a list: flags and commas separate.
+static int add_methods(plan *p, const cli_list *list, sl_error *err) {
+    int rc = list->n ? 0 : add_method(p, "dense", err);
+    for (int i = 0; !rc && i < list->n; i++) {
+        char *words = strdup(list->items[i]), *save = NULL;
+        if (!words) return sl_fail(err, SL_ERR_MEMORY, "--attn: out of memory");
+        for (char *word = strtok_r(words, ",", &save); !rc && word; word = strtok_r(NULL, ",", &save))
+            rc = add_method(p, word, err);
+        free(words);
+    }
+    return rc || p->n_methods ? rc : sl_fail(err, SL_ERR_ARG, "--attn: names no method");
+}
+
+// The other flags of `bench` are about steps of a model.
+static int check_flags(const cli_options *o, sl_error *err) {
+    static const struct {
+        const char *flag;
+        size_t field;
+    } others[] = {{"--model", offsetof(cli_options, model)},   {"--steps", offsetof(cli_options, n_steps)},
+                  {"--ragged", offsetof(cli_options, ragged)}, {"--fork", offsetof(cli_options, fork)},
+                  {"--device", offsetof(cli_options, device)}, {"--memory-rate", offsetof(cli_options, memory_rate)}};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (cli_option_given(o, others[i].field) == CLI_BY_FLAG)
+            return sl_fail(err, SL_ERR_ARG, "%s is not one of bench attn's flags; it is for bench decode", others[i].flag);
+    return 0;
+}
+
+static int make_plan(plan *p, const cli_options *o, sl_error *err) {
+    int rc = check_flags(o, err);
+    if (!rc) rc = add_methods(p, &o->attns, err);
+    if (!rc && strcmp(o->phase, "prefill")) rc = add_sizes(p, o, err);
+    if (rc || !strcmp(o->phase, "decode")) return rc;
+    add_prefill(p, 4096, 0);
+    add_prefill(p, 8192, 0);
+    add_prefill(p, 32768, 0);
+    add_prefill(p, 2048, 30 * 1024);
+    return 0;
+}
+
+static int rows_of(const size *s, int i) {
+    return s->ragged ? s->ragged[i] : s->n_kv;
+}
+
+static sl_bench_attn_limits limits_of(const plan *p) {
+    sl_bench_attn_limits most = {1, 1, 1};
+    for (int i = 0; i < p->n_sizes; i++) {
+        const size *s = &p->sizes[i];
+        int pages = 0;
+        for (int j = 0; j < s->n_seqs; j++) pages += (rows_of(s, j) + SL_PAGE - 1) / SL_PAGE;
+        if (pages > most.n_pages) most.n_pages = pages;
+        if (s->n_seqs > most.n_seqs) most.n_seqs = s->n_seqs;
+        if (s->n_tokens > most.n_tokens) most.n_tokens = s->n_tokens;
+    }
+    return most;
+}
+
+// ---- timing ----
+
+static int time_row(sl_bench_attn *bench, row *r, int repetitions, sl_error *err) {
+    const size *s = r->size;
+    int n_kv[MAX_SEQS];
+    double rows = 0;
+    if (s->n_tokens) {
+        double pairs = (double)s->n_tokens * s->first + 0.5 * s->n_tokens * (s->n_tokens + 1.0);
+        r->flops = 4 * pairs * geom.n_heads * geom.head_dim; // two products, each a multiplication and an addition
+        return sl_bench_attn_prefill(bench, r->spec, s->n_tokens, s->first, repetitions, &r->us, err);
+    }
+    for (int i = 0; i < s->n_seqs; i++) rows += n_kv[i] = rows_of(s, i);
+    r->bytes = rows * 2 * geom.n_kv_heads * geom.head_dim * sizeof(bf16);
+    return sl_bench_attn_decode(bench, r->spec, s->n_seqs, n_kv, repetitions, &r->us, err);
+}
+
+// Fills rows [n_sizes * n_methods], size by size; a method that has no kernel for a phase has no row. Returns their number.
+static int time_all(sl_bench_attn *bench, const plan *p, int repetitions, row *rows, int *n_rows, sl_error *err) {
+    int rc = 0, total = p->n_sizes * p->n_methods;
+    cli_progress progress;
+    cli_progress_begin(&progress, "bench attn", "sizes");
+    for (int i = 0; !rc && i < total; i++) {
+        row *r = &rows[*n_rows];
+        *r = (row){.size = &p->sizes[i / p->n_methods], .spec = &p->methods[i % p->n_methods]};
+        cli_progress_update(&progress, i, total);
+        if (r->size->n_tokens ? !r->spec->method->cuda->prefill : !r->spec->method->cuda->decode) continue;
+        rc = time_row(bench, r, repetitions, err);
+        ++*n_rows;
+    }
+    cli_progress_end(&progress);
+    return rc;
+}
+
+// ---- tables ----
+
+static double floor_us(const row *r, const sl_bench_attn_device *device) {
+    return r->bytes / device->read_gb_s * 1e-3;
+}
+
+static const char *attn_name(const row *r, char buf[128]) {
+    sl_attn_format(r->spec, buf, 128);
+    return buf;
+}
+
+static int print_md(const row *rows, int n, const sl_bench_attn_device *device, sl_error *err) {
+    char attn[128];
+    int phase = -1, rc = cli_printf(err, "%s: a kernel that only reads reaches %.0f GB/s, an empty graph takes %.1f us\n",
+                                    device->name, device->read_gb_s, device->empty_us);
+    for (int i = 0; !rc && i < n; i++) {
+        const row *r = &rows[i];
+        int prefill = r->size->n_tokens > 0;
+        if (prefill != phase)
+            rc = cli_printf(err, prefill ? "\n| prefill, tokens | attn | ms | TFLOP/s |\n|---|---|---|---|\n"
+                                         : "\n| decode, B x rows | attn | us | GB/s | floor, us | share of floor |\n"
+                                           "|---|---|---|---|---|---|\n");
+        phase = prefill;
+        if (!rc && prefill)
+            rc = cli_printf(err, "| %s | %s | %.3f | %.0f |\n", r->size->name, attn_name(r, attn), r->us * 1e-3,
+                            r->flops / r->us * 1e-6);
+        else if (!rc)
+            rc = cli_printf(err, "| %s | %s | %.1f | %.0f | %.1f | %.1f%% |\n", r->size->name, attn_name(r, attn), r->us,
+                            r->bytes / r->us * 1e-3, floor_us(r, device), 100 * floor_us(r, device) / r->us);
+    }
+    return rc;
+}
+
+static int print_csv(const row *rows, int n, const sl_bench_attn_device *device, sl_error *err) {
+    char attn[128];
+    int rc = cli_printf(err, "phase,size,attn,us,gb_s,floor_us,tflop_s\n");
+    for (int i = 0; !rc && i < n; i++) {
+        const row *r = &rows[i];
+        if (r->size->n_tokens)
+            rc = cli_printf(err, "prefill,%s,%s,%.2f,,,%.1f\n", r->size->name, attn_name(r, attn), r->us,
+                            r->flops / r->us * 1e-6);
+        else
+            rc = cli_printf(err, "decode,%s,%s,%.2f,%.1f,%.2f,\n", r->size->name, attn_name(r, attn), r->us,
+                            r->bytes / r->us * 1e-3, floor_us(r, device));
+    }
+    return rc;
+}
+
+static int print_json(const row *rows, int n, const sl_bench_attn_device *device, sl_error *err) {
+    char attn[128];
+    json_t *list = json_array();
+    for (int i = 0; i < n; i++) {
+        const row *r = &rows[i];
+        int prefill = r->size->n_tokens > 0;
+        json_t *item = json_pack("{s:s, s:s, s:s, s:f}", "phase", prefill ? "prefill" : "decode", "size", r->size->name, "attn",
+                                 attn_name(r, attn), "us", r->us);
+        if (prefill) {
+            json_object_set_new(item, "tflop_s", json_real(r->flops / r->us * 1e-6));
+        } else {
+            json_object_set_new(item, "gb_s", json_real(r->bytes / r->us * 1e-3));
+            json_object_set_new(item, "floor_us", json_real(floor_us(r, device)));
+        }
+        json_array_append_new(list, item);
+    }
+    return cli_print_json(json_pack("{s:s, s:f, s:f, s:o}", "device", device->name, "read_gb_s", device->read_gb_s, "empty_us",
+                                    device->empty_us, "rows", list),
+                          JSON_INDENT(1), err);
+}
+
+int cmd_bench_attn(const cli_options *o, sl_error *err) {
+    static const plan empty;
+    plan p = empty;
+    row rows[MAX_SIZES * MAX_METHODS];
+    sl_bench_attn_device device;
+    sl_bench_attn *bench = NULL;
+    int n_rows = 0, rc = make_plan(&p, o, err);
+    sl_bench_attn_limits limits = limits_of(&p);
+    if (!rc) rc = sl_bench_attn_open(&geom, &limits, &bench, err);
+    if (!rc) rc = sl_bench_attn_device_of(bench, &device, err);
+    int repetitions = CLI_GIVEN(o, repetitions) ? o->repetitions : REPETITIONS;
+    if (!rc) rc = time_all(bench, &p, repetitions, rows, &n_rows, err);
+    sl_bench_attn_close(bench);
+    if (rc) return rc;
+    if (!strcmp(o->format, "json")) return print_json(rows, n_rows, &device, err);
+    return !strcmp(o->format, "csv") ? print_csv(rows, n_rows, &device, err) : print_md(rows, n_rows, &device, err);
+}
+
+#else
+
+int cmd_bench_attn(const cli_options *o, sl_error *err) {
+    (void)o;
+    return sl_fail(err, SL_ERR_UNSUPPORTED, "bench attn: this build has no CUDA");
+}
+
+#endif

@@ -1,0 +1,255 @@
+// engine/cuda/bench_attn.cu - see bench_attn.h.
+#include "engine/cuda/bench_attn.h"
+#include "attention/cuda.h"
+#include "engine/cuda/device.h"
+
+#include <algorithm>
+#include <cuda_bf16.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <vector>
+
+enum { WARM_UP = 3, MAX_BLOCKS = 16 };
+static const size_t FLUSH_BYTES = (size_t)512 << 20, READ_BYTES = (size_t)4 << 30;
+
+struct sl_bench_attn {
+    sl_attn_geom geom;
+    sl_bench_attn_limits limits;
+    int n_sms;
+    void *blocks[MAX_BLOCKS]; // all device memory
+    int n_blocks;
+    float *flush;    // FLUSH_BYTES
+    bf16 *k, *v;     // [n_pages][n_kv_heads][256][head_dim]
+    bf16 *q, *out;   // [max(n_seqs, n_tokens)][n_heads][head_dim]
+    int32_t *pages;  // [n_pages] all ids, shuffled
+    sl_row *rows;    // [n_seqs]
+    uint32_t *never; // where kernels that only read would write
+    cudaStream_t stream;
+};
+
+// ---- kernels ----
+
+static __device__ uint32_t mix(uint64_t x) { // splitmix64
+    x += 0x9E3779B97F4A7C15u;
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+    return (uint32_t)(x ^ x >> 31);
+}
+
+// to[i]: normal numbers (Box and Muller). grid-stride
+static __global__ void fill_normal_kernel(bf16 *to, size_t n, uint64_t seed) {
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+        float u = (mix(seed + 2 * i) + 1.0f) * 0x1p-32f, angle = mix(seed + 2 * i + 1) * 0x1p-31f;
+        to[i] = __bfloat16_as_ushort(__float2bfloat16_rn(sqrtf(-2 * logf(fminf(u, 1))) * cospif(angle)));
+    }
+}
+
+static __global__ void flush_kernel(float *to, size_t n) {
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) to[i] += 1;
+}
+
+static __global__ void empty_kernel() {}
+
+// Reads n * 16 bytes, eight loads of a thread at a time; n a multiple of 8 * gridDim.x * blockDim.x.
+static __global__ void read_kernel(const uint4 *from, size_t n, uint32_t *never) {
+    size_t step = (size_t)gridDim.x * blockDim.x;
+    uint32_t x = 0;
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += 8 * step) {
+        uint4 y[8];
+#pragma unroll
+        for (int j = 0; j < 8; j++) y[j] = __ldcs(from + i + j * step);
+#pragma unroll
+        for (int j = 0; j < 8; j++) x ^= y[j].x ^ y[j].y ^ y[j].z ^ y[j].w;
+    }
+    if (x == 0x5EED5EED) *never = x; // so that the loads are not left out
+}
+
+// ---- memory ----
+
+static int take(sl_bench_attn *b, size_t size, void *to, sl_error *err) {
+    void *p = NULL;
+    SL_CHECK(b->n_blocks < MAX_BLOCKS);
+    int rc = sl_cuda_check(cudaMalloc(&p, size), "memory for the benchmark", err);
+    if (rc) return rc;
+    b->blocks[b->n_blocks++] = p;
+    memcpy(to, &p, sizeof p);
+    return 0;
+}
+
+static int fill(sl_bench_attn *b, bf16 *to, size_t n, uint64_t seed, sl_error *err) {
+    fill_normal_kernel<<<8 * b->n_sms, 256, 0, b->stream>>>(to, n, seed << 40);
+    return sl_cuda_check(cudaGetLastError(), "fill_normal_kernel", err);
+}
+
+static int shuffle_pages(sl_bench_attn *b, sl_error *err) {
+    std::vector<int32_t> ids(b->limits.n_pages);
+    uint64_t state = 1;
+    for (size_t i = 0; i < ids.size(); i++) ids[i] = (int32_t)i;
+    for (size_t i = ids.size() - 1; i > 0; i--) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        std::swap(ids[i], ids[(state >> 33) % (i + 1)]);
+    }
+    return sl_cuda_check(cudaMemcpy(b->pages, ids.data(), ids.size() * sizeof(int32_t), cudaMemcpyHostToDevice), "page table",
+                         err);
+}
+
+static int take_all(sl_bench_attn *b, sl_error *err) {
+    const sl_attn_geom *g = &b->geom;
+    size_t pool = (size_t)b->limits.n_pages * g->n_kv_heads * SL_PAGE * g->head_dim;
+    size_t q = (size_t)std::max(b->limits.n_seqs, b->limits.n_tokens) * g->n_heads * g->head_dim;
+    int rc = take(b, FLUSH_BYTES, &b->flush, err);
+    if (!rc) rc = take(b, pool * sizeof(bf16), &b->k, err);
+    if (!rc) rc = take(b, pool * sizeof(bf16), &b->v, err);
+    if (!rc) rc = take(b, q * sizeof(bf16), &b->q, err);
+    if (!rc) rc = take(b, q * sizeof(bf16), &b->out, err);
+    if (!rc) rc = take(b, b->limits.n_pages * sizeof(int32_t), &b->pages, err);
+    if (!rc) rc = take(b, b->limits.n_seqs * sizeof(sl_row), &b->rows, err);
+    if (!rc) rc = take(b, sizeof(uint32_t), &b->never, err);
+    if (!rc) rc = sl_cuda_check(cudaStreamCreate(&b->stream), "stream", err);
+    if (!rc) rc = sl_cuda_check(cudaMemset(b->flush, 0, FLUSH_BYTES), "cudaMemset", err);
+    if (!rc) rc = fill(b, b->k, pool, 1, err);
+    if (!rc) rc = fill(b, b->v, pool, 2, err);
+    if (!rc) rc = fill(b, b->q, q, 3, err);
+    return rc ? rc : shuffle_pages(b, err);
+}
+
+int sl_bench_attn_open(const sl_attn_geom *geom, const sl_bench_attn_limits *limits, sl_bench_attn **out, sl_error *err) {
+    int n = 0, device = 0;
+    cudaError_t rc = cudaGetDeviceCount(&n);
+    if (rc != cudaSuccess || n == 0)
+        return sl_fail(err, SL_ERR_DEVICE, "bench: no GPU to measure: %s",
+                       rc != cudaSuccess ? cudaGetErrorString(rc) : "CUDA lists none");
+    sl_bench_attn *b = (sl_bench_attn *)calloc(1, sizeof *b);
+    if (!b) return sl_fail(err, SL_ERR_MEMORY, "bench: out of memory");
+    b->geom = *geom;
+    b->limits = *limits;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&b->n_sms, cudaDevAttrMultiProcessorCount, device);
+    int failed = take_all(b, err);
+    if (failed) {
+        sl_bench_attn_close(b);
+        return failed;
+    }
+    *out = b;
+    return 0;
+}
+
+void sl_bench_attn_close(sl_bench_attn *b) {
+    if (!b) return;
+    if (b->stream) cudaStreamDestroy(b->stream);
+    while (b->n_blocks > 0) cudaFree(b->blocks[--b->n_blocks]);
+    free(b);
+}
+
+// ---- time ----
+
+static int replay(sl_bench_attn *b, cudaGraphExec_t graph, cudaEvent_t begin, cudaEvent_t end, double *us, sl_error *err) {
+    float ms = 0;
+    flush_kernel<<<8 * b->n_sms, 256, 0, b->stream>>>(b->flush, FLUSH_BYTES / sizeof(float));
+    cudaEventRecord(begin, b->stream);
+    int rc = sl_cuda_check(cudaGraphLaunch(graph, b->stream), "replay", err);
+    cudaEventRecord(end, b->stream);
+    if (!rc) rc = sl_cuda_check(cudaEventSynchronize(end), "replay", err);
+    if (!rc) rc = sl_cuda_check(cudaEventElapsedTime(&ms, begin, end), "replay", err);
+    *us = 1e3 * ms;
+    return rc;
+}
+
+static int median(sl_bench_attn *b, cudaGraphExec_t graph, int repetitions, double *us, sl_error *err) {
+    std::vector<double> times(WARM_UP + repetitions);
+    cudaEvent_t begin, end;
+    int rc = sl_cuda_check(cudaEventCreate(&begin), "event", err);
+    if (rc) return rc;
+    rc = sl_cuda_check(cudaEventCreate(&end), "event", err);
+    for (size_t i = 0; !rc && i < times.size(); i++) rc = replay(b, graph, begin, end, &times[i], err);
+    std::sort(times.begin() + WARM_UP, times.end());
+    *us = times[WARM_UP + repetitions / 2];
+    cudaEventDestroy(begin), cudaEventDestroy(end);
+    return rc;
+}
+
+// The time of what `launch` puts on the stream.
+template <typename Launch> static int time_graph(sl_bench_attn *b, int repetitions, double *us, sl_error *err, Launch launch) {
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    int rc = sl_cuda_check(cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal), "capture", err);
+    if (rc) return rc;
+    launch();
+    rc = sl_cuda_check(cudaStreamEndCapture(b->stream, &graph), "capture", err);
+    if (!rc) rc = sl_cuda_check(cudaGetLastError(), "launch", err);
+    if (rc) return rc;
+    rc = sl_cuda_check(cudaGraphInstantiate(&exec, graph, 0), "graph", err);
+    cudaGraphDestroy(graph);
+    if (rc) return rc;
+    rc = median(b, exec, repetitions, us, err);
+    cudaGraphExecDestroy(exec);
+    return rc;
+}
+
+int sl_bench_attn_device_of(sl_bench_attn *b, sl_bench_attn_device *out, sl_error *err) {
+    cudaDeviceProp properties;
+    int device = 0;
+    uint4 *from = NULL;
+    *out = {};
+    cudaGetDevice(&device);
+    int rc = sl_cuda_check(cudaGetDeviceProperties(&properties, device), "device", err);
+    if (rc) return rc;
+    snprintf(out->name, sizeof out->name, "%s", properties.name);
+    rc = time_graph(b, 15, &out->empty_us, err, [&] { empty_kernel<<<1, 32, 0, b->stream>>>(); });
+    if (!rc) rc = sl_cuda_check(cudaMalloc(&from, READ_BYTES), "memory for the benchmark", err);
+    for (int blocks = 1; !rc && blocks <= 8; blocks *= 2) { // of a multiprocessor: which is best differs
+        size_t pass = (size_t)8 * blocks * b->n_sms * 256, n = READ_BYTES / sizeof(uint4) / pass * pass;
+        double us = 0;
+        rc = time_graph(b, 9, &us, err, [&] { read_kernel<<<blocks * b->n_sms, 256, 0, b->stream>>>(from, n, b->never); });
+        out->read_gb_s = std::max(out->read_gb_s, n * sizeof(uint4) / (us - out->empty_us) * 1e-3);
+    }
+    cudaFree(from);
+    return rc;
+}
+
+// ---- attention ----
+
+int sl_bench_attn_decode(sl_bench_attn *b, const sl_attn_spec *spec, int n_seqs, const int *n_kv, int repetitions, double *us,
+                         sl_error *err) {
+    const sl_attn_cuda_ops *ops = spec->method->cuda;
+    std::vector<sl_row> rows(n_seqs);
+    int page = 0, longest = *std::max_element(n_kv, n_kv + n_seqs);
+    for (int i = 0; i < n_seqs; i++) {
+        rows[i] = {n_kv[i] - 1, (uint32_t)i, b->pages + page};
+        page += (n_kv[i] + SL_PAGE - 1) / SL_PAGE;
+    }
+    SL_CHECK(n_seqs <= b->limits.n_seqs && page <= b->limits.n_pages);
+    size_t size = std::max<size_t>(ops->workspace(&b->geom, spec, n_seqs, 1, longest), 1);
+    void *ws = NULL;
+    int rc = sl_cuda_check(cudaMemcpy(b->rows, rows.data(), n_seqs * sizeof(sl_row), cudaMemcpyHostToDevice), "rows", err);
+    if (!rc) rc = sl_cuda_check(cudaMalloc(&ws, size), "workspace", err);
+    if (!rc) rc = sl_cuda_check(cudaMemset(ws, 0, size), "workspace", err);
+    sl_attn_cuda_decode_args args = {};
+    args.geom = &b->geom, args.spec = spec;
+    args.n_seqs = n_seqs, args.max_kv = longest;
+    args.rows = b->rows, args.q = b->q, args.out = b->out, args.k = b->k, args.v = b->v;
+    args.ws = ws, args.stream = b->stream;
+    if (!rc) rc = time_graph(b, repetitions, us, err, [&] { ops->decode(&args); });
+    cudaFree(ws);
+    return rc;
+}
+
+int sl_bench_attn_prefill(sl_bench_attn *b, const sl_attn_spec *spec, int n_tokens, int first, int repetitions, double *us,
+                          sl_error *err) {
+    const sl_attn_cuda_ops *ops = spec->method->cuda;
+    SL_CHECK(n_tokens <= b->limits.n_tokens && (first + n_tokens + SL_PAGE - 1) / SL_PAGE <= b->limits.n_pages);
+    size_t size = std::max<size_t>(ops->workspace(&b->geom, spec, 1, n_tokens, first + n_tokens), 1);
+    void *ws = NULL;
+    int rc = sl_cuda_check(cudaMalloc(&ws, size), "workspace", err);
+    if (!rc) rc = sl_cuda_check(cudaMemset(ws, 0, size), "workspace", err);
+    sl_attn_cuda_prefill_args args = {};
+    args.geom = &b->geom, args.spec = spec;
+    args.n_tokens = n_tokens, args.first = first, args.n_pages = b->limits.n_pages;
+    args.q = b->q, args.q_stride = (size_t)b->geom.n_heads * b->geom.head_dim, args.out = b->out;
+    args.k = b->k, args.v = b->v, args.pages = b->pages;
+    args.ws = ws, args.stream = b->stream;
+    if (!rc) rc = time_graph(b, repetitions, us, err, [&] { ops->prefill(&args); });
+    cudaFree(ws);
+    return rc;
+}
