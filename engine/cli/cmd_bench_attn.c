@@ -162,7 +162,7 @@ static int time_row(sl_bench_attn *bench, row *r, int repetitions, sl_error *err
     return sl_bench_attn_decode(bench, r->spec, s->n_seqs, n_kv, repetitions, &r->us, err);
 }
 
-// Fills rows [n_sizes * n_methods], size by size; a method that has no kernel for a phase has no row. Returns their number.
+// Fills rows[0..*n_rows), size by size; a method that has no kernel for a phase has no row.
 static int time_all(sl_bench_attn *bench, const plan *p, int repetitions, row *rows, int *n_rows, sl_error *err) {
     int rc = 0, total = p->n_sizes * p->n_methods;
     cli_progress progress;
@@ -249,8 +249,7 @@ static int print_json(const row *rows, int n, const sl_bench_attn_device *device
 }
 
 int cmd_bench_attn(const cli_options *o, sl_error *err) {
-    static const plan empty;
-    plan p = empty;
+    plan p = {0};
     row rows[MAX_SIZES * MAX_METHODS];
     sl_bench_attn_device device;
     sl_bench_attn *bench = NULL;
