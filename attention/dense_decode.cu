@@ -22,6 +22,7 @@ enum {
     THREADS = 32 * (CONSUMERS + FINISHERS + 1),
     GROUP_MAX = 8,           // query heads of a KV head: the columns of an mma
     FLIGHT_BYTES = 64 << 10, // asked for and not yet there: half of it costs 7%, three times as much 3% (8 x 32k)
+    SPARE = 1,               // stages beyond those in flight; few, so that a block of a linear layer fits beside this one
     UNITS = 128,             // of a long sequence, over all its KV heads
     CHUNKS_MAX = 64,         // of a KV head
     CHUNK_ROWS_MAX = 4096,
@@ -144,20 +145,23 @@ __device__ uint64_t l2_policy(bool leaves_first) {
     return policy;
 }
 
-// Lane i of the warp starts copy i, by the bulk copy engine; `full` completes with the last byte.
-__device__ void start_copies(const copy *mine, uint64_t *full, uint64_t policy) {
-    int total = __reduce_add_sync(~0u, mine->bytes);
-    if (threadIdx.x % 32 == 0)
+__device__ void start_copy(const copy &c, uint64_t *full, uint64_t policy) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
+                 :
+                 : "r"(c.to), "l"(c.from), "r"(c.bytes), "r"(shared_address(full)), "l"(policy)
+                 : "memory");
+}
+
+// Lane i of the warp starts copy i, by the bulk copy engine; `full` completes with the last byte. The copies from number
+// `later` on are announced alone: start_copy follows.
+__device__ void start_copies(const copy *mine, int later, uint64_t *full, uint64_t policy) {
+    int total = __reduce_add_sync(~0u, mine->bytes), lane = threadIdx.x % 32;
+    if (lane == 0)
         asm volatile("{ .reg .b64 t; mbarrier.arrive.expect_tx.shared.b64 t, [%0], %1; }" ::"r"(shared_address(full)),
                      "r"(total)
                      : "memory");
     __syncwarp();
-    if (mine->bytes)
-        asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-                     "[%0], [%1], %2, [%3], %4;"
-                     :
-                     : "r"(mine->to), "l"(mine->from), "r"(mine->bytes), "r"(shared_address(full)), "l"(policy)
-                     : "memory");
+    if (mine->bytes && lane < later) start_copy(*mine, full, policy);
 }
 #else
 enum { FULL_ARRIVALS = 33 }; // a lane when its copies have ended, and the one that wrote the tile_info
@@ -166,8 +170,10 @@ __device__ uint64_t l2_policy(bool) {
     return 0;
 }
 
-// The warp does each lane's copy together, 16 bytes a lane.
-__device__ void start_copies(const copy *mine, uint64_t *full, uint64_t) {
+__device__ void start_copy(const copy &, uint64_t *, uint64_t) {}
+
+// The warp does each lane's copy together, 16 bytes a lane; all at once.
+__device__ void start_copies(const copy *mine, int, uint64_t *full, uint64_t) {
     int lane = threadIdx.x % 32;
     for (int i = 0; i < COPIES; i++) {
         const char *from = (const char *)__shfl_sync(~0u, (unsigned long long)mine->from, i);
@@ -246,15 +252,35 @@ __device__ copy tile_copy(int i, const decode_params &p, const tile_info &info, 
 struct producer {
     ring next, landed;
     int n_asked; // tiles
+    int ticket;  // lane 0: of the unit after the next one; -1: none was taken
+    // Until the kernel in front has ended, K and V of earlier tokens, lengths and page tables may be read (cuda.h), not q, the
+    // newest rows or the counters. Lane COPIES - 1 keeps the copy of q for then.
+    int has_waited;
+    copy q;
+    uint64_t *q_full;
     // Lines of the L2 cache that leave first replace only each other: partial results, counters and page tables stay. But so
     // would an earlier kernel's changed lines, and writing these back bit by bit among all the reads costs 5% (8 x 32k). So
     // the first n_normal tiles, twice the cache over all blocks, are read as anything is, and push those out at once.
     uint64_t normal, leaves_first;
 };
 
+__device__ void take_ticket(const decode_params &p, producer *to) {
+    if (threadIdx.x % 32 == 0) to->ticket = atomicAdd(p.next, 1); // used after a unit's copies, so nobody waits for the answer
+}
+
+// Waits for the kernel in front, once, and asks for what had to wait.
+__device__ void wait_previous(const decode_params &p, producer *to) {
+    if (to->has_waited) return;
+    sl_wait_previous();
+    to->has_waited = 1;
+    if (to->q.bytes) start_copy(to->q, to->q_full, to->normal);
+    take_ticket(p, to);
+}
+
 template <int DIM> __device__ void produce_tile(const decode_params &p, producer *to, const tile_info &info, size_t row) {
     int lane = threadIdx.x % 32;
     if (to->n_asked >= p.n_flight) {
+        wait_previous(p, to);
         barrier_wait(&to->landed.head->full[to->landed.stage], to->landed.parity);
         to->landed.advance();
     }
@@ -262,13 +288,15 @@ template <int DIM> __device__ void produce_tile(const decode_params &p, producer
     barrier_wait(&r->head->empty[r->stage], r->parity ^ 1);
     if (lane == 0) r->head->info[r->stage] = info;
     copy mine = tile_copy<DIM>(lane, p, info, row, r->data());
-    start_copies(&mine, &r->head->full[r->stage], to->n_asked++ < p.n_normal ? to->normal : to->leaves_first);
+    uint64_t *full = &r->head->full[r->stage];
+    start_copies(&mine, to->has_waited ? COPIES : COPIES - 1, full, to->n_asked++ < p.n_normal ? to->normal : to->leaves_first);
+    if (!to->has_waited && lane == COPIES - 1 && mine.bytes) to->q = mine, to->q_full = full;
     r->advance();
 }
 
-// Asks for the tiles of rows [from, end) of one KV head, in order.
+// Asks for the tiles of rows [from, end) of one KV head, in order. n_kv: of the sequence
 template <int DIM>
-__device__ void produce_unit(const decode_params &p, producer *to, const int32_t *pages, int from, int end, int head,
+__device__ void produce_unit(const decode_params &p, producer *to, const int32_t *pages, int from, int end, int n_kv, int head,
                              tile_info info) {
     int lane = threadIdx.x % 32, held = from / SL_PAGE - 32; // a lane holds the id of page held + lane
     int32_t id = 0;
@@ -281,35 +309,36 @@ __device__ void produce_unit(const decode_params &p, producer *to, const int32_t
         size_t block = (size_t)__shfl_sync(~0u, id, page - held) * p.n_kv_heads + head;
         info.n_rows = end - row;
         info.first = row == from, info.last = row + TILE >= end;
+        if (row + TILE >= n_kv) wait_previous(p, to); // the newest row
         produce_tile<DIM>(p, to, info, block * SL_PAGE + row % SL_PAGE);
     }
 }
 
 // The first unit of a block is its own number, the others are handed out in order as blocks get to them.
 template <int DIM> __device__ void produce(const decode_params &p, const ring &r) {
-    int lane = threadIdx.x % 32, unit = blockIdx.x, ticket = -1;
-    producer to = {r, r, 0, l2_policy(false), l2_policy(true)};
+    int lane = threadIdx.x % 32, unit = blockIdx.x;
+    producer to = {.next = r, .landed = r, .ticket = -1, .normal = l2_policy(false), .leaves_first = l2_policy(true)};
     window w;
     window_load(&w, p, 0, 0);
     for (int i; (i = window_find(&w, p, unit)) >= 0;) {
-        if (lane == 0) ticket = atomicAdd(p.next, 1); // used after this unit's copies, so nobody waits for the answer
+        if (to.has_waited) take_ticket(p, &to);
         int before = __shfl_sync(~0u, w.end, max(i - 1, 0)), local = unit - (i ? before : w.first_unit);
         int n_kv = __shfl_sync(~0u, w.n_kv, i), rows = __shfl_sync(~0u, w.chunk_rows, i);
         int head = local % p.n_kv_heads, chunk = local / p.n_kv_heads;
         const int32_t *pages = (const int32_t *)__shfl_sync(~0u, (unsigned long long)w.pages, i);
         tile_info info = {
             .slot = (w.first_seq + i) * p.n_kv_heads + head, .chunk = (short)chunk, .n_chunks = (short)ceil_div(n_kv, rows)};
-        produce_unit<DIM>(p, &to, pages, chunk * rows, min(chunk * rows + rows, n_kv), head, info);
-        ticket = __shfl_sync(~0u, ticket, 0);
-        unit = gridDim.x + ticket;
+        produce_unit<DIM>(p, &to, pages, chunk * rows, min(chunk * rows + rows, n_kv), n_kv, head, info);
+        wait_previous(p, &to);
+        unit = gridDim.x + __shfl_sync(~0u, to.ticket, 0);
     }
     int n_units = __shfl_sync(~0u, w.end, 31);
-    if (lane == 0 && ticket == n_units - 1) *p.next = 0; // a ticket is taken per unit, so this was the last of all
+    if (lane == 0 && to.ticket == n_units - 1) *p.next = 0; // a ticket is taken per unit, so this was the last of all
     ring *end = &to.next;
     barrier_wait(&end->head->empty[end->stage], end->parity ^ 1);
     if (lane == 0) end->head->info[end->stage].slot = -1;
     copy none = {};
-    start_copies(&none, &end->head->full[end->stage], to.normal);
+    start_copies(&none, COPIES, &end->head->full[end->stage], to.normal);
 }
 
 // ---- consumers ----
@@ -588,6 +617,7 @@ __device__ void finishers_sync() {
 // Takes units from the consumers, who go on meanwhile: behind a full memory queue, a store and a counter take microseconds.
 // Who finds all units of the sequence's KV head in the workspace merges them.
 template <int DIM> __device__ void finish(const decode_params &p, shared_head *head, const float *merge, int thread) {
+    sl_wait_previous(); // who writes what earlier kernels may still read
     for (int parity = 0;; parity ^= 1) {
         barrier_wait(&head->unit_full, parity);
         tile_info info = head->unit;
@@ -609,8 +639,8 @@ template <int DIM> __device__ void finish(const decode_params &p, shared_head *h
 // grid: a block for each multiprocessor, whatever the lengths; blocks take units (chunk_rows_of) as they get to them.
 // block: a producer warp keeps a ring of 64-row stages full, across the borders of units; four consumer warps run an online
 // softmax over a unit, each on its 16 rows of every tile; four finisher warps write the unit's result and merge the sequence's.
-// precondition: the workspace's counters are 0, and are 0 again at the end; all else is written by earlier kernels of the
-// stream and read after the wait.
+// precondition: the workspace's counters are 0, and are 0 again at the end. K and V below each sequence's newest row, lengths
+// and page tables are read while the kernel in front may still run, everything else after it.
 // bytes: K and V of every sequence once, and 2 * 4 * (DIM + 2) bytes of partial results per query head and chunk, which stay
 // in the L2 cache.
 // order of reduction: a warp's rows of a tile, its tiles, the four warps, the chunks, each in order: it follows from the
@@ -638,8 +668,7 @@ template <int DIM> __global__ void __launch_bounds__(THREADS, 1) dense_decode_ri
 #endif
     }
     __syncthreads();
-    sl_wait_previous();
-    sl_start_next();
+    sl_start_next(); // each role waits for the kernel in front by itself: consumers touch shared memory alone
     ring r = {head, memory + HEAD_BYTES + layout<DIM>::merge(p.group), p.n_stages, layout<DIM>::stage(p.group), 0, 0};
     int warp = threadIdx.x / 32;
     if (warp < CONSUMERS)
@@ -666,7 +695,8 @@ template <int DIM> void launch(const sl_attn_cuda_decode_args *a) {
     cudaDeviceGetAttribute(&l2, cudaDevAttrL2CacheSize, device);
     int fixed = HEAD_BYTES + layout<DIM>::merge(group), stage = layout<DIM>::stage(group);
     int tile = 2 * TILE * layout<DIM>::ROW; // K and V
-    int n_stages = min((shared - fixed) / stage, (int)STAGES_MAX), max_chunks = max_chunks_of(a->max_kv);
+    int n_flight = max(FLIGHT_BYTES / tile, 1), max_chunks = max_chunks_of(a->max_kv);
+    int n_stages = min(min(n_flight + SPARE, (shared - fixed) / stage), (int)STAGES_MAX);
     int *counters = (int *)a->ws;
     float *o = (float *)(counters + COUNTERS);
     decode_params p = {.rows = a->rows,
@@ -678,7 +708,7 @@ template <int DIM> void launch(const sl_attn_cuda_decode_args *a) {
                        .n_kv_heads = a->geom->n_kv_heads,
                        .group = group,
                        .n_stages = n_stages,
-                       .n_flight = min(n_stages, FLIGHT_BYTES / tile),
+                       .n_flight = min(n_stages, n_flight),
                        .n_normal = 2 * (l2 / n_sms / tile),
                        .scale = (float)(1.4426950408889634 / sqrt((double)DIM)),
                        .max_chunks = max_chunks,
@@ -687,7 +717,6 @@ template <int DIM> void launch(const sl_attn_cuda_decode_args *a) {
                        .ml = (float2 *)(o + (size_t)n_slots * max_chunks * group * DIM),
                        .o = o};
     size_t bytes = fixed + (size_t)n_stages * stage;
-    cudaFuncSetAttribute(dense_decode_ring_kernel<DIM>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     sl_launch(dense_decode_ring_kernel<DIM>, dim3(n_sms), dim3(THREADS), bytes, a->stream, p);
 }
 

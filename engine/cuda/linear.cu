@@ -8,8 +8,7 @@
 //     and not three;
 //   - as many blocks as multiprocessors, no fewer: else two blocks of one kernel meet on a multiprocessor, get half of its
 //     bandwidth each, and the others wait for them (128 blocks on 132 multiprocessors: 6.6 us more a kernel);
-//   - every kernel of the step, however small, asks for the same split of L1 and shared memory: a multiprocessor must run
-//     empty before it changes the split (RMSNorm with the default split: 2 to 15 us more each).
+//   - every kernel of the step asks for the same split of L1 and shared memory (sl_launch).
 //
 // Refuses: more than SL_LINEAR_ROWS rows (prefill's matrix products are cuBLASLt's), n_in that is no multiple of 8.
 #include "engine/cuda/linear.h"
@@ -332,18 +331,11 @@ __global__ void __launch_bounds__(THREADS, 2) linear_ring_kernel(const __grid_co
     }
 }
 
-// See the top of this file.
-template <typename Kernel> void share_multiprocessor(Kernel *kernel, size_t shared) {
-    cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
-}
-
 template <sl_linear_end END, int NT> void launch(const sl_cuda_linear &p, int n_tiles, cudaStream_t stream) {
     const size_t shared = WARPS * SLOTS * UNIT + sizeof(float4) * GROUP * (WARPS - 1) * NT * 32;
     int device = 0, n_multiprocessors = 0;
     cudaGetDevice(&device);
     cudaDeviceGetAttribute(&n_multiprocessors, cudaDevAttrMultiProcessorCount, device);
-    share_multiprocessor(linear_ring_kernel<END, NT>, shared);
     sl_launch(linear_ring_kernel<END, NT>, dim3(n_tiles < n_multiprocessors ? n_tiles : n_multiprocessors), dim3(THREADS),
               shared, stream, p, n_tiles);
 }
@@ -430,6 +422,5 @@ extern "C" void sl_cuda_rmsnorm(const float *x, const bf16 *w, int n_rows, int n
                                                                       : n <= 8 * NORM_THREADS  ? rmsnorm_row_kernel<2>
                                                                       : n <= 16 * NORM_THREADS ? rmsnorm_row_kernel<4>
                                                                                                : rmsnorm_row_kernel<8>;
-    share_multiprocessor(kernel, 0);
     sl_launch(kernel, dim3(n_rows), dim3(NORM_THREADS), 0, stream, x, w, n, eps, out);
 }
