@@ -4,6 +4,7 @@
 // Owns how a context is cut into chunks, how blocks share the chunks, and how their results are merged.
 // Refuses (SL_CHECK) a head_dim other than 64, 80, 96, 128 and groups of more than 8 heads.
 #include "attention/cuda.h"
+#include "engine/cuda/barrier.h"
 #include "engine/cuda/device.h"
 
 #include <cuda_bf16.h>
@@ -22,7 +23,8 @@ enum {
     THREADS = 32 * (CONSUMERS + FINISHERS + 1),
     GROUP_MAX = 8,           // query heads of a KV head: the columns of an mma
     FLIGHT_BYTES = 64 << 10, // asked for and not yet there: half of it costs 7%, three times as much 3% (8 x 32k)
-    SPARE = 1,               // stages beyond those in flight; few, so that a block of a linear layer fits beside this one
+    SPARE = 1,               // stages beyond those in flight; few, so that a block of a linear layer that takes a little over
+                             // half of the shared memory (engine/cuda/linear.cu) fits beside this one
     UNITS = 128,             // of a long sequence, over all its KV heads
     CHUNKS_MAX = 64,         // of a KV head
     CHUNK_ROWS_MAX = 4096,
@@ -94,37 +96,7 @@ template <int DIM> struct layout {
     static __host__ __device__ int merge(int group) { return CONSUMERS * group * DIM * (int)sizeof(float); }
 };
 
-// ---- barriers and copies ----
-
-__device__ uint32_t shared_address(const void *p) {
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
-
-__device__ void barrier_init(uint64_t *barrier, int count) {
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");
-}
-
-__device__ void barrier_arrive(uint64_t *barrier) {
-    asm volatile("{ .reg .b64 t; mbarrier.arrive.shared.b64 t, [%0]; }" ::"r"(shared_address(barrier)) : "memory");
-}
-
-__device__ void barrier_wait(uint64_t *barrier, int parity) {
-    uint32_t done, at = shared_address(barrier);
-    do {
-#if __CUDA_ARCH__ >= 900
-        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                     : "=r"(done)
-                     : "r"(at), "r"(parity)
-                     : "memory");
-#else
-        asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                     : "=r"(done)
-                     : "r"(at), "r"(parity)
-                     : "memory");
-        if (!done) __nanosleep(20);
-#endif
-    } while (!done);
-}
+// ---- copies ----
 
 struct copy {
     const void *from;
@@ -156,10 +128,7 @@ __device__ void start_copy(const copy &c, uint64_t *full, uint64_t policy) {
 // `later` on are announced alone: start_copy follows.
 __device__ void start_copies(const copy *mine, int later, uint64_t *full, uint64_t policy) {
     int total = __reduce_add_sync(~0u, mine->bytes), lane = threadIdx.x % 32;
-    if (lane == 0)
-        asm volatile("{ .reg .b64 t; mbarrier.arrive.expect_tx.shared.b64 t, [%0], %1; }" ::"r"(shared_address(full)),
-                     "r"(total)
-                     : "memory");
+    if (lane == 0) barrier_expect(full, total);
     __syncwarp();
     if (mine->bytes && lane < later) start_copy(*mine, full, policy);
 }
@@ -537,8 +506,7 @@ template <int DIM> __device__ void consume(const decode_params &p, ring r, float
         a.load_values(v, info.n_rows, values); // here, so that the softmax's latency covers it
         a.softmax(s, p.scale, info.n_rows, weights);
         a.add_values(values, weights);
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) barrier_arrive(&r.head->empty[r.stage]);
+        barrier_arrive(&r.head->empty[r.stage]);
         if (info.last) hand_on(a, r.head, merge, info, p.group, &parity);
     }
 }
@@ -661,7 +629,7 @@ template <int DIM> __global__ void __launch_bounds__(THREADS, 1) dense_decode_ri
         barrier_init(&head->unit_empty, 32 * FINISHERS);
         for (int i = 0; i < p.n_stages; i++) {
             barrier_init(&head->full[i], FULL_ARRIVALS);
-            barrier_init(&head->empty[i], CONSUMERS);
+            barrier_init(&head->empty[i], 32 * CONSUMERS);
         }
 #if __CUDA_ARCH__ >= 900
         asm volatile("fence.proxy.async;" ::: "memory"); // the copy engine sees them too

@@ -1,6 +1,7 @@
 // attention/dense_prefill.cu - dense attention of a prompt's tokens on any GPU from sm_80, and the choice between this
 // kernel and Hopper's own (dense_prefill_sm90.cu). What both compute is in dense_prefill.h.
 #include "attention/dense_prefill.h"
+#include "engine/cuda/barrier.h"
 #include "engine/cuda/device.h"
 
 #include <math.h>
@@ -23,10 +24,6 @@ template <int D> struct tile_shape {
     static constexpr int stride = D + 8; // elements
     static constexpr size_t bytes = (size_t)(ROWS + 2 * KEYS) * stride * sizeof(bf16);
 };
-
-static __device__ __forceinline__ uint32_t shared_address(const void *p) {
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
 
 // 16 bytes from `from`, or zeros.
 static __device__ __forceinline__ void copy_async(bf16 *to, const bf16 *from, bool present) {

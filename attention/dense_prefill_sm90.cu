@@ -5,6 +5,7 @@
 // Machine code for sm_90a only: for every other architecture the kernel's body is empty, and
 // sl_cuda_dense_prefill_sm90_runs says so.
 #include "attention/dense_prefill.h"
+#include "engine/cuda/barrier.h"
 #include "engine/cuda/device.h"
 
 #include <cuda.h>
@@ -46,35 +47,9 @@ typedef struct prefill_params {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
-// ---- mbarriers: a phase ends when all expected threads have arrived and all expected bytes have landed ----
+// ---- barriers ----
 
-static __device__ __forceinline__ uint32_t shared_address(const void *p) {
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
-
-static __device__ __forceinline__ void barrier_init(uint64_t *bar, int n_arrivals) {
-    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(bar)), "r"(n_arrivals) : "memory");
-}
-static __device__ __forceinline__ void barrier_arrive(uint64_t *bar) {
-    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(bar)) : "memory");
-}
-static __device__ __forceinline__ void barrier_expect(uint64_t *bar, int n_bytes) { // and arrives
-    asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(bar)), "r"(n_bytes) : "memory");
-}
-// Until the phase of this parity has ended. A fresh barrier's phase of parity 1 counts as ended.
-static __device__ __forceinline__ void barrier_wait(uint64_t *bar, uint32_t parity) {
-    asm volatile("{\n"
-                 ".reg .pred done;\n"
-                 "again:\n"
-                 "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
-                 "@done bra ended;\n"
-                 "bra again;\n"
-                 "ended:\n"
-                 "}" ::"r"(shared_address(bar)),
-                 "r"(parity)
-                 : "memory");
-}
-// The same without sleep. The assembler moves the first question (of barrier_wait too) up in front of arithmetic that precedes
+// barrier_wait without sleep. The assembler moves the first question (of barrier_wait too) up in front of arithmetic that precedes
 // it: there the answer may still be no, and a warp that slept over it would not do its arithmetic.
 static __device__ __forceinline__ void barrier_poll(uint64_t *bar, uint32_t parity) {
     asm volatile("{\n"

@@ -1,9 +1,10 @@
 // tests/test_cuda_decode.c - exact decode attention on CUDA against double precision, and its promises of equal bits.
 //
-// The bound. A weight is rounded to bf16 (relative error 2^-9 at most) both where it multiplies V and where it is summed, so
-// an output's error is at most 2^-9 sum_j p_j |v_j - out| <= 2^-8 A, A = sum_j p_j |v_j|; rounding the output to bf16 adds
-// 2^-9 A. Scores in fp32 are off by up to about n 2^-24 sum_i |q_i k_i|: below 2^-9 A for all that is tried here.
-// Together 2^-7 A for one value. Over a head the errors are independent and average out: 2^-8 of its norm.
+// The bound. Rounding to bf16 is off by at most 2^-8 of the number. A weight is rounded both where it multiplies V and where it
+// is summed, so an output's error is at most 2^-8 sum_j p_j |v_j - out| <= 2^-7 A, A = sum_j p_j |v_j|, if all errors have one
+// sign; they are independent, so half of that is asked for. Rounding the output adds 2^-8 A: together 2^-7 A for one value.
+// Scores in fp32 are off by up to about n 2^-24 sum_i |q_i k_i|, which is far below. Over a head the errors average out: 2^-8
+// of its norm.
 #include "tests/gpu.h"
 #include "tests/reference.h"
 

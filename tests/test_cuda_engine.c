@@ -67,8 +67,8 @@ static void check_bits(const float *got, const float *want, int n, const char *w
 
 // ---- against the CPU ----
 
-// Activations are bf16 on the GPU, fp32 on the CPU: each of about 6 roundings a layer adds 2^-9 / sqrt(3) = 1.1e-3, independent
-// of one another: 8e-3 after 8 layers, and the residual stream of a random model amplifies by no more than 3.
+// Activations are bf16 on the GPU, fp32 on the CPU: each of about 6 roundings a layer adds about 2^-9 / sqrt(3) = 1.1e-3 (RMS),
+// independent of one another: 8e-3 after 8 layers, and the residual stream of a random model amplifies by no more than 3.
 static const double LOGITS_RELATIVE = 2.5e-2;
 
 typedef struct rows {
@@ -282,6 +282,34 @@ static void batch_bits(void) {
     rig_close(&r);
 }
 
+// Device memory that is taken, in bytes.
+static size_t taken(void) {
+    size_t free = 0, total = 0;
+    CHECK(cudaMemGetInfo(&free, &total) == cudaSuccess);
+    return total - free;
+}
+
+// Once a batch size has been recorded, its steps allocate nothing, though contexts grow over pages.
+static void no_allocation(void) {
+    rig r = rig_on("cuda", "models/tiny", 1200, 2, 0);
+    sl_session *batch[2] = {grown(&r, 2), grown(&r, 12)};
+    sl_sampling greedy = sl_sampling_default();
+    sl_sampler *samplers[2];
+    greedy.temp = 0;
+    for (int i = 0; i < 2; i++) CHECK_OK(sl_sampler_new(&greedy, r.n_vocab, &samplers[i], &err), err);
+    int32_t ids[2] = {3, 4};
+    CHECK_OK(sl_decode(batch, 2, ids, &err), err);
+    CHECK_OK(sl_step(batch, 2, samplers, ids, &err), err);
+    size_t before = taken();
+    for (int step = 0; step < 60; step++) {
+        CHECK_OK(sl_decode(batch, 2, (int32_t[]){5, 6}, &err), err);
+        CHECK_OK(sl_step(batch, 2, samplers, ids, &err), err);
+    }
+    CHECK_INT(taken(), before);
+    for (int i = 0; i < 2; i++) sl_session_free(batch[i]), sl_sampler_free(samplers[i]);
+    rig_close(&r);
+}
+
 // Steps that are replayed and steps that are queued afresh (a change of plan voids the recordings).
 static void replay_bits(void) {
     float *last[2];
@@ -405,6 +433,7 @@ static const test_case cases[] = {
     GPU_CASE("chunks-bits", chunks_bits),
     GPU_CASE("batch-bits", batch_bits),
     GPU_CASE("replay-bits", replay_bits),
+    GPU_CASE("no-allocation", no_allocation),
     GPU_CASE("prefix-bits", prefix_bits),
     GPU_CASE("steps", steps),
     GPU_CASE("errors", errors),

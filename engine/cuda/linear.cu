@@ -3,11 +3,14 @@
 // A decode step reads every weight once and does next to nothing with it, so all that counts is that device memory never rests:
 // within a kernel, and between kernels. Hence one block per multiprocessor that lives as long as its matrix, weights that flow
 // through rings in shared memory, and rings that fill before the kernel in front has ended. For the latter, two kernels must
-// lie side by side on every multiprocessor, which asks for three things:
+// lie side by side on every multiprocessor, which asks for some things:
 //   - a block takes less than half of a multiprocessor's shared memory and registers, and more than a third, so that two fit
 //     and not three;
 //   - as many blocks as multiprocessors, no fewer: else two blocks of one kernel meet on a multiprocessor, get half of its
 //     bandwidth each, and the others wait for them (128 blocks on 132 multiprocessors: 6.6 us more a kernel);
+//   - for the same reason two blocks of one kernel must not fit where its neighbours leave room. Every other matrix (those
+//     that end in SL_LINEAR_ADD) asks for a little over half of the shared memory: two of its blocks exclude each other, and
+//     while one lies there, so do two of the next kernel's. Without this a step at 4k took 5.7 or 6.7 ms, as it happened;
 //   - every kernel of the step asks for the same split of L1 and shared memory (sl_launch).
 //
 // Refuses: more than SL_LINEAR_ROWS rows (prefill's matrix products are cuBLASLt's), n_in that is no multiple of 8.
@@ -331,11 +334,19 @@ __global__ void __launch_bounds__(THREADS, 2) linear_ring_kernel(const __grid_co
     }
 }
 
+// The least shared memory of which a multiprocessor has no room for two blocks.
+int over_half(int device) {
+    int all = 0, reserved = 0;
+    cudaDeviceGetAttribute(&all, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
+    cudaDeviceGetAttribute(&reserved, cudaDevAttrReservedSharedMemoryPerBlock, device);
+    return all / 2 - reserved + 128;
+}
+
 template <sl_linear_end END, int NT> void launch(const sl_cuda_linear &p, int n_tiles, cudaStream_t stream) {
-    const size_t shared = WARPS * SLOTS * UNIT + sizeof(float4) * GROUP * (WARPS - 1) * NT * 32;
-    int device = 0, n_multiprocessors = 0;
+    int device = 0, n_multiprocessors = 0, shared = WARPS * SLOTS * UNIT + (int)sizeof(float4) * GROUP * (WARPS - 1) * NT * 32;
     cudaGetDevice(&device);
     cudaDeviceGetAttribute(&n_multiprocessors, cudaDevAttrMultiProcessorCount, device);
+    if (END == SL_LINEAR_ADD) shared = max(shared, over_half(device));
     sl_launch(linear_ring_kernel<END, NT>, dim3(n_tiles < n_multiprocessors ? n_tiles : n_multiprocessors), dim3(THREADS),
               shared, stream, p, n_tiles);
 }

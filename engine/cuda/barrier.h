@@ -1,0 +1,54 @@
+// engine/cuda/barrier.h - barriers in shared memory (mbarrier), on which copies announce that they have landed.
+//
+// A phase ends when all expected threads have arrived and all expected bytes have landed. Phases alternate in parity; a fresh
+// barrier's phase of parity 1 counts as ended.
+#ifndef SLEIGH_CUDA_BARRIER_H
+#define SLEIGH_CUDA_BARRIER_H
+
+#include <stdint.h>
+
+static __device__ __forceinline__ uint32_t shared_address(const void *p) {
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+static __device__ __forceinline__ void barrier_init(uint64_t *bar, int n_arrivals) {
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(bar)), "r"(n_arrivals) : "memory");
+}
+
+static __device__ __forceinline__ void barrier_arrive(uint64_t *bar) {
+    asm volatile("{ .reg .b64 t; mbarrier.arrive.shared.b64 t, [%0]; }" ::"r"(shared_address(bar)) : "memory");
+}
+
+#if __CUDA_ARCH__ >= 900
+static __device__ __forceinline__ void barrier_expect(uint64_t *bar, int n_bytes) { // and arrives
+    asm volatile("{ .reg .b64 t; mbarrier.arrive.expect_tx.shared.b64 t, [%0], %1; }" ::"r"(shared_address(bar)), "r"(n_bytes)
+                 : "memory");
+}
+#endif
+
+// Until the phase of this parity has ended.
+static __device__ __forceinline__ void barrier_wait(uint64_t *bar, uint32_t parity) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
+                 "@done bra ended;\n"
+                 "bra again;\n"
+                 "ended:\n"
+                 "}" ::"r"(shared_address(bar)),
+                 "r"(parity)
+                 : "memory");
+#else
+    for (uint32_t done = 0;;) {
+        asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                     : "=r"(done)
+                     : "r"(shared_address(bar)), "r"(parity)
+                     : "memory");
+        if (done) return;
+        __nanosleep(20);
+    }
+#endif
+}
+
+#endif
