@@ -4,7 +4,7 @@
 
 #ifdef SLEIGH_CUDA
 #include "engine/sleigh.h"
-#include "tests/npy.h"
+#include "tests/models.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -36,19 +36,6 @@ static sl_session *session(rig *r, uint32_t sequence) {
     sl_session *s;
     CHECK_OK(sl_session_new(r->engine, sequence, &s, &err), err);
     return s;
-}
-
-static int32_t *some_ids(int n, int n_vocab, uint64_t seed) {
-    int32_t *ids = malloc(n * sizeof *ids);
-    for (int i = 0; i < n; i++) ids[i] = (int32_t)(test_uniform(&seed) * (n_vocab - 16));
-    return ids;
-}
-
-static int argmax(const float *x, int n) {
-    int best = 0;
-    for (int i = 1; i < n; i++)
-        if (x[i] > x[best]) best = i;
-    return best;
 }
 
 static double relative(const float *got, const float *want, size_t n) {
@@ -98,7 +85,7 @@ static void logits_of(const char *dir, int n) {
     CHECK_OK(sl_model_load(dir, SL_MODEL_NO_TOKENIZER, &model, &err), err);
     int n_vocab = sl_model_config(model)->n_vocab;
     sl_model_free(model);
-    int32_t *ids = some_ids(n, n_vocab, test_seed);
+    int32_t *ids = test_ids(n, n_vocab, test_seed);
     float *want = all_logits("cpu", dir, ids, n, 512), *got = all_logits("cuda", dir, ids, n, 100);
     double e = relative(got, want, (size_t)n * n_vocab);
     printf("      %s: relative error of %d rows of logits %.3g\n", dir, n, e);
@@ -171,7 +158,7 @@ static void logits_shapes(void) {
                 shapes[i].hidden, shapes[i].n_ffn, shapes[i].n_heads, shapes[i].n_kv_heads, shapes[i].head_dim,
                 shapes[i].tied ? "true" : "false");
         fclose(f);
-        int32_t *ids = some_ids(N, 1000, test_seed + i);
+        int32_t *ids = test_ids(N, 1000, test_seed + i);
         float *want = dummy_logits("cpu", test_tmp(), ids, N, &n_vocab);
         float *got = dummy_logits("cuda", test_tmp(), ids, N, &n_vocab);
         double e = relative(got, want, (size_t)N * n_vocab);
@@ -188,14 +175,14 @@ static void logits_shapes(void) {
 static void greedy_tokens(void) {
     enum { N = 700, STEPS = 200 };
     rig cpu = rig_on("cpu", "models/tiny", N + STEPS, 1, 0), gpu = rig_on("cuda", "models/tiny", N + STEPS, 1, 0);
-    int32_t *ids = some_ids(N, cpu.n_vocab, test_seed + 5);
+    int32_t *ids = test_ids(N, cpu.n_vocab, test_seed + 5);
     sl_session *a = session(&cpu, 0), *b = session(&gpu, 0);
     CHECK_OK(sl_prefill(a, ids, N, NULL, &err), err);
     CHECK_OK(sl_prefill(b, ids, N, NULL, &err), err);
     int n_ties = 0;
     for (int i = 0; i < STEPS; i++) {
         const float *want = sl_session_logits(a), *got = sl_session_logits(b);
-        int32_t id = argmax(want, cpu.n_vocab), other = argmax(got, cpu.n_vocab);
+        int32_t id = test_argmax(want, cpu.n_vocab), other = test_argmax(got, cpu.n_vocab);
         if (id != other) {
             double margin = want[id] - want[other], off = fabs(got[id] - want[id]) + fabs(got[other] - want[other]);
             if (!(margin <= 2 * off && margin < 0.5))
@@ -217,7 +204,7 @@ static void greedy_tokens(void) {
 static void chunks_bits(void) {
     enum { N = 1100 };
     rig r = rig_on("cuda", "models/tiny", N, 1, N);
-    int32_t *ids = some_ids(N, r.n_vocab, test_seed);
+    int32_t *ids = test_ids(N, r.n_vocab, test_seed);
     int n_vocab = r.n_vocab;
     rig_close(&r);
     float *want = all_logits("cuda", "models/tiny", ids, N, N);
@@ -241,7 +228,7 @@ static int length_of(int i) { // over page and chunk borders while it grows
 
 // Prefills sequence i of the batch test and returns it.
 static sl_session *grown(rig *r, int i) {
-    int32_t *ids = some_ids(length_of(i), r->n_vocab, test_seed + i);
+    int32_t *ids = test_ids(length_of(i), r->n_vocab, test_seed + i);
     sl_session *s = session(r, i);
     CHECK_OK(sl_prefill(s, ids, length_of(i), NULL, &err), err);
     free(ids);
@@ -336,7 +323,7 @@ static void replay_bits(void) {
 static void prefix_bits(void) {
     enum { N = 600, CUT = 300 };
     rig r = rig_on("cuda", "models/tiny", 1024, 3, 0);
-    int32_t *ids = some_ids(N, r.n_vocab, test_seed + 3), id = 5;
+    int32_t *ids = test_ids(N, r.n_vocab, test_seed + 3), id = 5;
     sl_session *whole = session(&r, 0), *fork, *cut = session(&r, 0);
     CHECK_OK(sl_prefill(whole, ids, N, NULL, &err), err);
     CHECK_OK(sl_session_fork(whole, CUT, 0, &fork, &err), err);

@@ -2,6 +2,7 @@
 // scripts/make_goldens.py), and the promises of the engine: paging, chunking, batches, seeds, threads, reuse of a prefix.
 #include "engine/backend.h"
 #include "engine/sleigh.h"
+#include "tests/models.h"
 #include "tests/npy.h"
 #include "tests/test.h"
 
@@ -48,25 +49,11 @@ static sl_session *session(rig *r, uint32_t sequence) {
     return s;
 }
 
-static int argmax(const float *x, int n) {
-    int best = 0;
-    for (int i = 1; i < n; i++)
-        if (x[i] > x[best]) best = i;
-    return best;
-}
-
-// A document of n ids that the tiny model has an opinion on: its own bytes, seeded.
-static int32_t *some_ids(int n, int n_vocab, uint64_t seed) {
-    int32_t *ids = malloc(n * sizeof *ids);
-    for (int i = 0; i < n; i++) ids[i] = (int32_t)(test_uniform(&seed) * (n_vocab - 16));
-    return ids;
-}
-
 // Prefills ids and decodes n_steps greedily; the last logits into out[n_vocab].
 static void run_greedy(rig *r, sl_session *s, const int32_t *ids, int n, int n_steps, float *out, int32_t *tokens) {
     CHECK_OK(sl_prefill(s, ids, n, NULL, &err), err);
     for (int i = 0; i < n_steps; i++) {
-        int32_t id = argmax(sl_session_logits(s), r->n_vocab);
+        int32_t id = test_argmax(sl_session_logits(s), r->n_vocab);
         if (tokens) tokens[i] = id;
         CHECK_OK(sl_decode(&s, 1, &id, &err), err);
     }
@@ -128,7 +115,7 @@ static void check_golden(const char *name) {
     if (!(relative <= GOLDEN_RELATIVE))
         FAIL("%s: relative error of the logits %.3g > %.3g (worst difference %.3g)", name, relative, GOLDEN_RELATIVE, g.worst);
     for (int i = 0; i < n_greedy; i++) {
-        int32_t id = argmax(sl_session_logits(s), r.n_vocab);
+        int32_t id = test_argmax(sl_session_logits(s), r.n_vocab);
         if (id != greedy[i]) FAIL("%s: greedy token %d is %d, expected %d", name, i, id, greedy[i]);
         CHECK_OK(sl_decode(&s, 1, &id, &err), err);
     }
@@ -184,7 +171,7 @@ static void golden_tiny(void) { // the embedded model itself: its last positions
     }
     if (!(sqrt(square / norm) <= TINY_RELATIVE)) FAIL("relative error of the logits %.3g", sqrt(square / norm));
     for (int i = 0; i < n_greedy; i++) {
-        int32_t id = argmax(sl_session_logits(s), r.n_vocab);
+        int32_t id = test_argmax(sl_session_logits(s), r.n_vocab);
         CHECK_INT(id, greedy[i]);
         CHECK_OK(sl_decode(&s, 1, &id, &err), err);
     }
@@ -198,7 +185,7 @@ static void golden_tiny(void) { // the embedded model itself: its last positions
 static void chunked_prefill(void) { // equal bits whatever the chunk, at and around page boundaries
     static const int lengths[] = {1, 255, 256, 257, 700}, chunks[] = {1024, 256, 100, 17};
     rig first = rig_open("models/tiny", "dense", 1024, 1, chunks[0], 0, 0);
-    int32_t *ids = some_ids(700, first.n_vocab, test_seed);
+    int32_t *ids = test_ids(700, first.n_vocab, test_seed);
     float *want = malloc(first.n_vocab * sizeof *want), *got = malloc(first.n_vocab * sizeof *got);
     for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++) {
         sl_session *s = session(&first, 0);
@@ -226,12 +213,12 @@ static void batch_of_8(const char *attn) {
     int32_t *ids[B], next[B];
     float *want = malloc((size_t)B * r.n_vocab * sizeof *want), *got = malloc(r.n_vocab * sizeof *got);
     for (int i = 0; i < B; i++) {
-        ids[i] = some_ids(lengths[i], r.n_vocab, test_seed + i);
+        ids[i] = test_ids(lengths[i], r.n_vocab, test_seed + i);
         batch[i] = session(&r, 100 + i);
         CHECK_OK(sl_prefill(batch[i], ids[i], lengths[i], NULL, &err), err);
     }
     for (int step = 0; step < STEPS; step++) {
-        for (int i = 0; i < B; i++) next[i] = argmax(sl_session_logits(batch[i]), r.n_vocab);
+        for (int i = 0; i < B; i++) next[i] = test_argmax(sl_session_logits(batch[i]), r.n_vocab);
         CHECK_OK(sl_decode(batch, B, next, &err), err);
     }
     for (int i = 0; i < B; i++) {
@@ -269,7 +256,7 @@ static void seeds_and_threads(void) {
         snprintf(spec, sizeof spec, m == 0 ? "%s" : "%s:S=8", methods[m]);
         for (int i = 0; i < 4; i++) {
             rig r = rig_open("models/tiny", spec, 1024, 1, 0, runs[i].threads, runs[i].seed);
-            int32_t *ids = some_ids(N, r.n_vocab, test_seed);
+            int32_t *ids = test_ids(N, r.n_vocab, test_seed);
             sl_session *s = session(&r, runs[i].sequence);
             out[i] = malloc(r.n_vocab * sizeof *out[i]);
             CHECK_OK(sl_prefill(s, ids, N - STEPS, NULL, &err), err);
@@ -290,7 +277,7 @@ static void seeds_and_threads(void) {
 static void decode_agrees_with_prefill(void) { // token by token and all at once differ by rounding alone
     enum { N = 400, FROM = 250 };
     rig r = rig_open("models/tiny", "dense", 1024, 1, 0, 0, 0);
-    int32_t *ids = some_ids(N, r.n_vocab, test_seed);
+    int32_t *ids = test_ids(N, r.n_vocab, test_seed);
     sl_session *whole = session(&r, 0);
     CHECK_OK(sl_prefill(whole, ids, N, NULL, &err), err);
     float *want = malloc(r.n_vocab * sizeof *want);
@@ -311,7 +298,7 @@ static void decode_agrees_with_prefill(void) { // token by token and all at once
 static void prefix_reuse(void) { // truncate and fork give the bits of a fresh session
     enum { N = 600, CUT = 300, STEPS = 4 };
     rig r = rig_open("models/tiny", "santa-prop:S=16", 1024, 3, 0, 0, 3);
-    int32_t *ids = some_ids(N, r.n_vocab, test_seed), *other = some_ids(N, r.n_vocab, test_seed + 1);
+    int32_t *ids = test_ids(N, r.n_vocab, test_seed), *other = test_ids(N, r.n_vocab, test_seed + 1);
     float *want = malloc(r.n_vocab * sizeof *want), *got = malloc(r.n_vocab * sizeof *got);
     memcpy(other, ids, CUT * sizeof *ids);
     sl_session *a = session(&r, 9), *b = session(&r, 9), *fork;
@@ -333,7 +320,7 @@ static void prefix_reuse(void) { // truncate and fork give the bits of a fresh s
 
 static void context_overflow(void) {
     rig r = rig_open("models/tiny", "dense", 300, 1, 0, 0, 0);
-    int32_t *ids = some_ids(301, r.n_vocab, test_seed), bad = r.n_vocab;
+    int32_t *ids = test_ids(301, r.n_vocab, test_seed), bad = r.n_vocab;
     sl_session *s = session(&r, 0);
     CHECK_ERR(sl_prefill(s, ids, 301, NULL, &err), err, SL_ERR_CONTEXT, "301");
     CHECK_INT(sl_session_n_tokens(s), 0);
@@ -389,7 +376,7 @@ static void method_state(void) {
     static const sl_attn_method counting = {.name = "counting", .summary = "test", .source = "test", .cpu = &ops};
     dense_ops = sl_attn_find("dense")->cpu;
     rig r = rig_open("models/tiny", "dense", 1024, 1, 64, 0, 0);
-    int32_t *ids = some_ids(300, r.n_vocab, test_seed);
+    int32_t *ids = test_ids(300, r.n_vocab, test_seed);
     float *want = malloc(r.n_vocab * sizeof *want), *got = malloc(r.n_vocab * sizeof *got);
     sl_session *s = session(&r, 0), *fork;
     run_greedy(&r, s, ids, 290, 5, want, NULL);
@@ -417,7 +404,7 @@ static void stats_count_rows(void) { // one dense step over n rows reads each ro
     enum { N = 300 };
     rig r = rig_open("models/tiny", "dense", 1024, 1, 0, 0, 0);
     const sl_config *c = sl_model_config(r.model);
-    int32_t *ids = some_ids(N, r.n_vocab, test_seed);
+    int32_t *ids = test_ids(N, r.n_vocab, test_seed);
     sl_session *s = session(&r, 0);
     CHECK_OK(sl_prefill(s, ids, N - 1, NULL, &err), err);
     CHECK_INT(sl_engine_attn_stats(r.engine)->steps, 0);
@@ -475,7 +462,7 @@ static const int ragged[RAGGED] = {40, 255, 600}; // tokens; the second crosses 
 static void run_ragged(rig *r, float *out) {
     sl_session *batch[RAGGED];
     for (int i = 0; i < RAGGED; i++) {
-        int32_t *ids = some_ids(ragged[i], r->n_vocab, test_seed + i);
+        int32_t *ids = test_ids(ragged[i], r->n_vocab, test_seed + i);
         batch[i] = session(r, 50 + i);
         CHECK_OK(sl_prefill(batch[i], ids, ragged[i], NULL, &err), err);
         free(ids);
@@ -552,7 +539,7 @@ static void observer_same_state(void) {
     witness all = {0};
     for (int i = 0; i < N; i++) CHECK_OK(sl_attn_parse(names[i], &shadows[i], &err), err);
     rig r = rig_open("models/tiny", "dense", 1024, 1, 0, 0, 3);
-    int32_t *ids = some_ids(600, r.n_vocab, test_seed);
+    int32_t *ids = test_ids(600, r.n_vocab, test_seed);
     int heads = sl_model_config(r.model)->n_heads;
     sl_session *s = session(&r, 4);
     CHECK_OK(sl_prefill(s, ids, 600, NULL, &err), err); // before the pool keeps any extras
@@ -620,7 +607,7 @@ static void observer_error(void) {
     dense_ops = sl_attn_find("dense")->cpu;
     CHECK_OK(sl_attn_parse("santa-sys:S=16", &judged_spec, &err), err);
     rig r = rig_open("models/tiny", "dense", 1024, 1, 0, 0, 11);
-    int32_t *ids = some_ids(500, r.n_vocab, test_seed);
+    int32_t *ids = test_ids(500, r.n_vocab, test_seed);
     set_plan(&r, &(sl_attn_spec){.method = &method});
     sl_session *s = session(&r, 0);
     CHECK_OK(sl_prefill(s, ids, 500, NULL, &err), err);
@@ -653,7 +640,7 @@ static void observer_state(void) { // of shadows: emptied by truncate, apart per
     witness w = {0};
     dense_ops = sl_attn_find("dense")->cpu;
     rig r = rig_open("models/tiny", "dense", 1024, 1, 0, 0, 0);
-    int32_t *ids = some_ids(300, r.n_vocab, test_seed);
+    int32_t *ids = test_ids(300, r.n_vocab, test_seed);
     sl_session *s = session(&r, 0);
     observe(&r, &w, 0, twice, 1, 3);
     CHECK_OK(sl_prefill(s, ids, 254, NULL, &err), err);
