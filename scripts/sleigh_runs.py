@@ -1,8 +1,12 @@
 """What the scripts share: running build/sleigh and reading what it prints."""
 import json
+import os
 import re
 import subprocess
 import sys
+
+# Methods are compared on one device: dense runs on a GPU too, most others do not yet.
+os.environ.setdefault("SLEIGH_DEVICE", "cpu")
 
 
 def run_jsonl(sleigh, model, path, attn, n_predict=24, threads=0, extra=()):
