@@ -14,20 +14,6 @@
 
 // ---- errors ----
 
-int sl_cuda_check(cudaError_t rc, const char *what, sl_error *err) {
-    if (rc == cudaSuccess) return 0;
-    cudaGetLastError(); // reported here, so it is not the next call's
-    return sl_fail(err, rc == cudaErrorMemoryAllocation ? SL_ERR_MEMORY : SL_ERR_DEVICE, "CUDA: %s: %s", what,
-                   cudaGetErrorString(rc));
-}
-
-int sl_cuda_note(sl_cuda *c, cudaError_t rc, const char *what) {
-    if (rc == cudaSuccess) return 0;
-    sl_error unused;
-    sl_cuda_check(rc, what, c->failed.code ? &unused : &c->failed);
-    return 1;
-}
-
 static int finish(const sl_backend *be, sl_error *err) {
     sl_cuda *c = sl_cuda_of(be);
     sl_cuda_note(c, cudaGetLastError(), "launch");
