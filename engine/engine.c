@@ -85,8 +85,14 @@ static int largest_ctx(const sl_model *model, const sl_backend *be, int n_sequen
     return tokens < (size_t)c->n_ctx ? (int)tokens : c->n_ctx;
 }
 
-int sl_engine_largest_ctx(const sl_model *model, int n_sequences) {
-    return largest_ctx(model, sl_cpu_backend(), n_sequences, DEFAULT_CHUNK);
+int sl_engine_largest_ctx(const sl_model *model, const char *device, int n_sequences, int *n_ctx, sl_error *err) {
+    sl_engine e = {.model = model};
+    int rc = open_backend(&e, &(sl_engine_options){.device = device}, err);
+    if (rc) return rc;
+    int chunk = e.backend->is_device ? DEFAULT_DEVICE_CHUNK : DEFAULT_CHUNK;
+    *n_ctx = largest_ctx(model, e.backend, n_sequences, chunk < model->config.n_ctx ? chunk : model->config.n_ctx);
+    if (e.backend->free) e.backend->free(e.backend);
+    return 0;
 }
 
 static int no_room(const sl_engine *e, int n_ctx, int fits, sl_error *err) {

@@ -8,19 +8,21 @@
 #include <string.h>
 
 typedef struct costs {
+    const char *device;
     int n_ctx, largest_ctx;
     double weights, decode_weights, kv_token, kv_ctx;
 } costs;
 
-static costs costs_of(const sl_model *model, int n_ctx) {
+static int costs_of(const sl_model *model, const cli_options *o, costs *out, sl_error *err) {
     const sl_config *c = sl_model_config(model);
-    costs k = {.largest_ctx = sl_engine_largest_ctx(model, 1)};
-    k.n_ctx = n_ctx ? n_ctx : c->n_ctx < 32768 ? c->n_ctx : 32768;
+    costs k = {.device = sl_device_is_gpu(o->device) ? "GPU" : "CPU"};
+    k.n_ctx = o->n_ctx ? o->n_ctx : c->n_ctx < 32768 ? c->n_ctx : 32768;
     k.weights = (double)sl_tensors_bytes(sl_model_tensors(model));
     k.decode_weights = (double)sl_model_decode_bytes(model);
     k.kv_token = (double)sl_kv_bytes_per_token(c->n_layers, c->n_kv_heads, c->head_dim);
     k.kv_ctx = k.kv_token * k.n_ctx;
-    return k;
+    *out = k;
+    return sl_engine_largest_ctx(model, o->device, 1, &out->largest_ctx, err);
 }
 
 static const char *rope_name(const sl_config *c) {
@@ -64,10 +66,10 @@ static int print_costs(const costs *k, sl_error *err) {
         err,
         "| costs | |\n|---|---|\n| weights | %.0f bytes, %s |\n| KV per token | %.0f bytes, %s |\n"
         "| KV at %d tokens | %.0f bytes, %s |\n| dense decode step at %d tokens reads | %.0f bytes, %s (%s of it weights) |\n"
-        "| largest context that fits now | %d tokens |\n\n",
+        "| largest context that fits now | %d tokens on the %s |\n\n",
         k->weights, cli_bytes(k->weights, a), k->kv_token, cli_bytes(k->kv_token, b), k->n_ctx, k->kv_ctx,
         cli_bytes(k->kv_ctx, c), k->n_ctx, k->decode_weights + k->kv_ctx, cli_bytes(k->decode_weights + k->kv_ctx, d),
-        cli_bytes(k->decode_weights, e), k->largest_ctx);
+        cli_bytes(k->decode_weights, e), k->largest_ctx, k->device);
 }
 
 static int print_tensors(const sl_tensors *t, sl_error *err) {
@@ -109,9 +111,9 @@ static json_t *tensors_json(const sl_tensors *t) {
 }
 
 static json_t *costs_json(const costs *k) {
-    return json_pack("{s:i, s:I, s:I, s:I, s:I, s:i}", "ctx", k->n_ctx, "weights_bytes", (json_int_t)k->weights,
+    return json_pack("{s:i, s:I, s:I, s:I, s:I, s:i, s:s}", "ctx", k->n_ctx, "weights_bytes", (json_int_t)k->weights,
                      "kv_bytes_per_token", (json_int_t)k->kv_token, "kv_bytes", (json_int_t)k->kv_ctx, "decode_step_bytes",
-                     (json_int_t)(k->decode_weights + k->kv_ctx), "largest_ctx", k->largest_ctx);
+                     (json_int_t)(k->decode_weights + k->kv_ctx), "largest_ctx", k->largest_ctx, "device", k->device);
 }
 
 int cmd_inspect(const cli_options *o, sl_error *err) {
@@ -122,7 +124,12 @@ int cmd_inspect(const cli_options *o, sl_error *err) {
     if (rc) return rc;
     const sl_config *c = sl_model_config(model);
     const sl_tensors *tensors = sl_model_tensors(model);
-    costs k = costs_of(model, o->n_ctx);
+    costs k;
+    rc = costs_of(model, o, &k, err);
+    if (rc) {
+        sl_model_free(model);
+        return rc;
+    }
     if (!strcmp(o->format, "json")) {
         rc = cli_print_json(json_pack("{s:s, s:o, s:o, s:o}", "model", o->model, "config", config_json(o, c), "costs",
                                       costs_json(&k), "tensors", tensors_json(tensors)),

@@ -47,7 +47,7 @@ static const option table[] = {
     {"Model", "-c --ctx-size --ctx", "N", OPT_INT, F(n_ctx), 1, BIG, NULL, RUNS | CLI_INSPECT, "tokens of context (default: the least of the model's limit, what fits and 32k)"},
     {"Model", "-ub --ubatch-size", "N", OPT_INT, F(ubatch), 1, 65536, NULL, ENGINES, "tokens of one prefill pass (default: 512, on a GPU 2048)"},
     {"Model", "-t --threads", "N", OPT_INT, F(threads), 0, 1024, "0", ENGINES, "threads; 0: every core"},
-    {"Model", "--device", "DEVICE", OPT_STRING, F(device), 0, 0, "auto", ENGINES, "where to run: cpu, cuda, cuda:N, or auto: a GPU where there is one"},
+    {"Model", "--device", "DEVICE", OPT_STRING, F(device), 0, 0, "auto", ENGINES | CLI_INSPECT, "where to run: cpu, cuda, cuda:N, or auto: a GPU where there is one"},
 
     {"Input", "-p --prompt", "TEXT", OPT_STRING, F(prompt), 0, 0, NULL, INPUTS, "the text"},
     {"Input", "-f --file", "FILE", OPT_STRING, F(file), 0, 0, NULL, INPUTS, "read the text from FILE, byte for byte (-: standard input, which is also the default)"},

@@ -81,23 +81,18 @@ static cudaGraphExec_t record(sl_cuda *c, void (*fn)(void *ctx), void *ctx) {
 
 static void replay(const sl_backend *be, int key, void (*fn)(void *ctx), void *ctx) {
     sl_cuda *c = sl_cuda_of(be);
-    int i = 0;
-    while (i < c->n_graphs && c->graphs[i].key != key) i++;
-    if (i == c->n_graphs) {
-        if (i == SL_MAX_GRAPHS) { // batches of more sizes than that take turns
-            cudaGraphExecDestroy(c->graphs[--i].exec);
-            c->n_graphs--;
-        }
-        fn(ctx); // once without: buffers grow and libraries load, which a recording must not do
-        if (c->failed.code) return;
-        cudaGraphExec_t exec = record(c, fn, ctx);
-        if (!exec) return;
-        c->graphs[i].key = key;
-        c->graphs[i].exec = exec;
-        c->n_graphs++;
-        return; // the step has been done
+    for (int i = 0; i < c->n_graphs; i++) {
+        if (c->graphs[i].key != key) continue;
+        sl_cuda_note(c, cudaGraphLaunch(c->graphs[i].exec, c->stream), "replaying a step");
+        return;
     }
-    sl_cuda_note(c, cudaGraphLaunch(c->graphs[i].exec, c->stream), "replaying a step");
+    fn(ctx); // this step, unrecorded: buffers grow, which voids recordings, and libraries load, which one must not do
+    if (c->failed.code) return;
+    cudaGraphExec_t exec = record(c, fn, ctx);
+    if (!exec) return;
+    if (c->n_graphs == SL_MAX_GRAPHS) cudaGraphExecDestroy(c->graphs[--c->n_graphs].exec);
+    c->graphs[c->n_graphs].key = key;
+    c->graphs[c->n_graphs++].exec = exec;
 }
 
 static void forget(const sl_backend *be) {
