@@ -3,6 +3,7 @@
 //
 // Owns how a context is cut into chunks, how blocks share the chunks, and how their results are merged.
 // Refuses (SL_CHECK) a head_dim other than 64, 80, 96, 128 and groups of more than 8 heads.
+#include "attention/head_dim.h"
 #include "attention/cuda.h"
 #include "engine/cuda/barrier.h"
 #include "engine/cuda/device.h"
@@ -697,18 +698,7 @@ size_t sl_cuda_dense_workspace(const sl_attn_geom *geom, const sl_attn_spec *, i
 }
 
 void sl_cuda_dense_decode(const sl_attn_cuda_decode_args *args) {
-    switch (args->geom->head_dim) {
-    case 64:
-        return launch<64>(args);
-    case 80:
-        return launch<80>(args);
-    case 96:
-        return launch<96>(args);
-    case 128:
-        return launch<128>(args);
-    default:
-        SL_CHECK(!"head_dim 64, 80, 96 or 128");
-    }
+    sl_with_head_dim(args->geom->head_dim, [&](auto dim) { launch<decltype(dim)::value>(args); });
 }
 
 const sl_attn_cuda_ops sl_dense_cuda_ops = {sl_cuda_dense_workspace, sl_cuda_dense_decode, sl_cuda_dense_prefill};

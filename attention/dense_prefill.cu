@@ -1,5 +1,6 @@
 // attention/dense_prefill.cu - dense attention of a prompt's tokens on any GPU from sm_80, and the choice between this
-// kernel and Hopper's own (dense_prefill_sm90.cu). What both compute is in dense_prefill.h.
+// kernel and Hopper's own (dense_prefill_wgmma.cu). What both compute is in dense_prefill.h.
+#include "attention/head_dim.h"
 #include "attention/dense_prefill.h"
 #include "engine/cuda/barrier.h"
 #include "engine/cuda/device.h"
@@ -267,34 +268,17 @@ template <int D> static void launch(const sl_attn_cuda_prefill_args *args) {
         .n_kv_heads = args->geom->n_kv_heads,
         .scale = sl_prefill_scale(D),
     };
-    int shared = (int)tile_shape<D>::bytes;
-    cudaFuncSetAttribute(dense_prefill_mma_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
     dim3 grid(p.n_heads, (p.n_tokens + ROWS - 1) / ROWS);
-    sl_launch(dense_prefill_mma_kernel<D>, grid, dim3(THREADS), shared, args->stream, p);
+    sl_launch(dense_prefill_mma_kernel<D>, grid, dim3(THREADS), tile_shape<D>::bytes, args->stream, p);
 }
 
 void sl_cuda_dense_prefill_mma(const sl_attn_cuda_prefill_args *args) {
-    switch (args->geom->head_dim) {
-    case 64:
-        launch<64>(args);
-        break;
-    case 80:
-        launch<80>(args);
-        break;
-    case 96:
-        launch<96>(args);
-        break;
-    case 128:
-        launch<128>(args);
-        break;
-    default:
-        SL_CHECK(!"head_dim is 64, 80, 96 or 128");
-    }
+    sl_with_head_dim(args->geom->head_dim, [&](auto dim) { launch<decltype(dim)::value>(args); });
 }
 
 void sl_cuda_dense_prefill(const sl_attn_cuda_prefill_args *args) {
-    if (sl_cuda_dense_prefill_sm90_runs())
-        sl_cuda_dense_prefill_sm90(args);
+    if (sl_cuda_dense_prefill_wgmma_runs())
+        sl_cuda_dense_prefill_wgmma(args);
     else
         sl_cuda_dense_prefill_mma(args);
 }

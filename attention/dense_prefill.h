@@ -1,5 +1,5 @@
 // attention/dense_prefill.h - what the two kernels of dense prefill share: dense_prefill.cu has the one for every GPU, and
-// the launcher that chooses; dense_prefill_sm90.cu has Hopper's.
+// the launcher that chooses; dense_prefill_wgmma.cu has Hopper's.
 //
 // Both compute, for token i of a run, head h and its KV head h / group,
 //   out[i][h] = sum_j p_j v_j,  p = softmax over rows j <= first + i of  q[i][h] . k_j / sqrt(head_dim)
@@ -21,8 +21,8 @@ extern "C" {
 
 // What sl_cuda_dense_prefill calls: the first where it runs (this build holds its machine code and the current device is a
 // Hopper), else the second. Which one depends on nothing else, so that equal rows have equal bits.
-void sl_cuda_dense_prefill_sm90(const sl_attn_cuda_prefill_args *args);
-int sl_cuda_dense_prefill_sm90_runs(void);
+void sl_cuda_dense_prefill_wgmma(const sl_attn_cuda_prefill_args *args);
+int sl_cuda_dense_prefill_wgmma_runs(void);
 void sl_cuda_dense_prefill_mma(const sl_attn_cuda_prefill_args *args);
 
 #ifdef __cplusplus

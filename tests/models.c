@@ -4,6 +4,18 @@
 
 #include <stdlib.h>
 
+void rig_close(rig *r) {
+    sl_engine_free(r->engine);
+    sl_model_free(r->model);
+}
+
+sl_session *rig_session(rig *r, uint32_t sequence) {
+    sl_session *s;
+    sl_error err;
+    CHECK_OK(sl_session_new(r->engine, sequence, &s, &err), err);
+    return s;
+}
+
 int test_argmax(const float *x, int n) {
     int best = 0;
     for (int i = 1; i < n; i++)

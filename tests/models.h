@@ -2,7 +2,18 @@
 #ifndef SLEIGH_TEST_MODELS_H
 #define SLEIGH_TEST_MODELS_H
 
+#include "engine/sleigh.h"
+
 #include <stdint.h>
+
+typedef struct rig { // a model with an engine on it
+    sl_model *model;
+    sl_engine *engine;
+    int n_vocab;
+} rig;
+
+void rig_close(rig *r); // after its sessions
+sl_session *rig_session(rig *r, uint32_t sequence);
 
 int test_argmax(const float *x, int n); // the lowest of equal ones
 // n ids of a model's vocabulary, its last 16 (special ones) left out. From malloc.

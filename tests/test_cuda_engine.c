@@ -12,12 +12,6 @@
 
 static sl_error err;
 
-typedef struct rig {
-    sl_model *model;
-    sl_engine *engine;
-    int n_vocab;
-} rig;
-
 static rig rig_on(const char *device, const char *dir, int n_ctx, int n_sequences, int chunk) {
     rig r;
     CHECK_OK(sl_model_load(dir, SL_MODEL_NO_TOKENIZER, &r.model, &err), err);
@@ -25,17 +19,6 @@ static rig rig_on(const char *device, const char *dir, int n_ctx, int n_sequence
     CHECK_OK(sl_engine_new(r.model, &o, &r.engine, &err), err);
     r.n_vocab = sl_model_config(r.model)->n_vocab;
     return r;
-}
-
-static void rig_close(rig *r) {
-    sl_engine_free(r->engine);
-    sl_model_free(r->model);
-}
-
-static sl_session *session(rig *r, uint32_t sequence) {
-    sl_session *s;
-    CHECK_OK(sl_session_new(r->engine, sequence, &s, &err), err);
-    return s;
 }
 
 static double relative(const float *got, const float *want, size_t n) {
@@ -73,7 +56,7 @@ static int keep_rows(void *ctx, int first, int n_rows, const float *logits, sl_e
 static float *all_logits(const char *device, const char *dir, const int32_t *ids, int n, int chunk) {
     rig r = rig_on(device, dir, n, 1, chunk);
     rows out = {malloc((size_t)n * r.n_vocab * sizeof(float)), r.n_vocab};
-    sl_session *s = session(&r, 0);
+    sl_session *s = rig_session(&r, 0);
     CHECK_OK(sl_prefill_logits(s, ids, n, keep_rows, &out, NULL, &err), err);
     sl_session_free(s);
     rig_close(&r);
@@ -176,7 +159,7 @@ static void greedy_tokens(void) {
     enum { N = 700, STEPS = 200 };
     rig cpu = rig_on("cpu", "models/tiny", N + STEPS, 1, 0), gpu = rig_on("cuda", "models/tiny", N + STEPS, 1, 0);
     int32_t *ids = test_ids(N, cpu.n_vocab, test_seed + 5);
-    sl_session *a = session(&cpu, 0), *b = session(&gpu, 0);
+    sl_session *a = rig_session(&cpu, 0), *b = rig_session(&gpu, 0);
     CHECK_OK(sl_prefill(a, ids, N, NULL, &err), err);
     CHECK_OK(sl_prefill(b, ids, N, NULL, &err), err);
     int n_ties = 0;
@@ -230,7 +213,7 @@ static int length_of(int i) { // over page and chunk borders while it grows
 // Prefills sequence i of the batch test and returns it.
 static sl_session *grown(rig *r, int i) {
     int32_t *ids = test_ids(length_of(i), r->n_vocab, test_seed + i);
-    sl_session *s = session(r, i);
+    sl_session *s = rig_session(r, i);
     CHECK_OK(sl_prefill(s, ids, length_of(i), NULL, &err), err);
     free(ids);
     return s;
@@ -328,7 +311,7 @@ static void batch_grows(void) {
         rig r = rig_on("cuda", "models/tiny", 64, B, 0);
         sl_session *batch[B];
         for (int i = 0; i < B; i++) {
-            batch[i] = session(&r, 0);
+            batch[i] = rig_session(&r, 0);
             CHECK_OK(sl_prefill(batch[i], (int32_t[]){5, 6}, 2, NULL, &err), err);
         }
         for (int step = 0; step < N; step++) {
@@ -351,7 +334,7 @@ static void prefix_bits(void) {
     enum { N = 600, CUT = 300 };
     rig r = rig_on("cuda", "models/tiny", 1024, 3, 0);
     int32_t *ids = test_ids(N, r.n_vocab, test_seed + 3), id = 5;
-    sl_session *whole = session(&r, 0), *fork, *cut = session(&r, 0);
+    sl_session *whole = rig_session(&r, 0), *fork, *cut = rig_session(&r, 0);
     CHECK_OK(sl_prefill(whole, ids, N, NULL, &err), err);
     CHECK_OK(sl_session_fork(whole, CUT, 0, &fork, &err), err);
     CHECK_OK(sl_prefill(fork, ids + CUT, N - CUT, NULL, &err), err);

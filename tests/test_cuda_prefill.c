@@ -22,7 +22,7 @@ static const double TOLERANCE = 0x1p-7;
 typedef void (*prefill_fn)(const sl_attn_cuda_prefill_args *args);
 static const prefill_fn kernels[] = {sl_cuda_dense_prefill, sl_cuda_dense_prefill_mma};
 static int n_kernels(void) {
-    return sl_cuda_dense_prefill_sm90_runs() ? 2 : 1;
+    return sl_cuda_dense_prefill_wgmma_runs() ? 2 : 1;
 }
 
 typedef struct prompt {

@@ -12,12 +12,6 @@
 
 static sl_error err;
 
-typedef struct rig {
-    sl_model *model;
-    sl_engine *engine;
-    int n_vocab;
-} rig;
-
 static rig rig_open(const char *dir, const char *attn, int n_ctx, int n_sequences, int chunk, int n_threads, uint32_t seed) {
     rig r;
     CHECK_OK(sl_model_load(dir, SL_MODEL_NO_TOKENIZER, &r.model, &err), err);
@@ -36,17 +30,6 @@ static rig rig_open(const char *dir, const char *attn, int n_ctx, int n_sequence
     sl_attn_plan_free(&plan);
     r.n_vocab = c->n_vocab;
     return r;
-}
-
-static void rig_close(rig *r) {
-    sl_engine_free(r->engine);
-    sl_model_free(r->model);
-}
-
-static sl_session *session(rig *r, uint32_t sequence) {
-    sl_session *s;
-    CHECK_OK(sl_session_new(r->engine, sequence, &s, &err), err);
-    return s;
 }
 
 // Prefills ids and decodes n_steps greedily; the last logits into out[n_vocab].
@@ -109,7 +92,7 @@ static void check_golden(const char *name) {
     CHECK(n_greedy >= GREEDY_STEPS);
 
     golden_check g = {.want = &want};
-    sl_session *s = session(&r, 0);
+    sl_session *s = rig_session(&r, 0);
     CHECK_OK(sl_prefill_logits(s, ids, n, compare_rows, &g, NULL, &err), err);
     double relative = sqrt(g.square / g.norm);
     if (!(relative <= GOLDEN_RELATIVE))
@@ -159,7 +142,7 @@ static void golden_tiny(void) { // the embedded model itself: its last positions
     int32_t *ids = test_read_ids("tests/goldens/tiny/ids.json", &n);
     int32_t *greedy = test_read_ids("tests/goldens/tiny/greedy.json", &n_greedy);
     test_array want = test_read_npy("tests/goldens/tiny/logits_last.npy");
-    sl_session *s = session(&r, 0);
+    sl_session *s = rig_session(&r, 0);
     double square = 0, norm = 0;
     for (int row = 0; row < want.n_rows; row++) {
         int from = sl_session_n_tokens(s), to = n - want.n_rows + row + 1;
@@ -188,12 +171,12 @@ static void chunked_prefill(void) { // equal bits whatever the chunk, at and aro
     int32_t *ids = test_ids(700, first.n_vocab, test_seed);
     float *want = malloc(first.n_vocab * sizeof *want), *got = malloc(first.n_vocab * sizeof *got);
     for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++) {
-        sl_session *s = session(&first, 0);
+        sl_session *s = rig_session(&first, 0);
         run_greedy(&first, s, ids, lengths[l], 2, want, NULL);
         sl_session_free(s);
         for (size_t c = 1; c < sizeof chunks / sizeof *chunks; c++) {
             rig r = rig_open("models/tiny", "dense", 1024, 1, chunks[c], 0, 0);
-            s = session(&r, 0);
+            s = rig_session(&r, 0);
             run_greedy(&r, s, ids, lengths[l], 2, got, NULL);
             if (!equal_bits(got, want, r.n_vocab)) FAIL("%d tokens in chunks of %d: other bits", lengths[l], chunks[c]);
             sl_session_free(s);
@@ -214,7 +197,7 @@ static void batch_of_8(const char *attn) {
     float *want = malloc((size_t)B * r.n_vocab * sizeof *want), *got = malloc(r.n_vocab * sizeof *got);
     for (int i = 0; i < B; i++) {
         ids[i] = test_ids(lengths[i], r.n_vocab, test_seed + i);
-        batch[i] = session(&r, 100 + i);
+        batch[i] = rig_session(&r, 100 + i);
         CHECK_OK(sl_prefill(batch[i], ids[i], lengths[i], NULL, &err), err);
     }
     for (int step = 0; step < STEPS; step++) {
@@ -226,7 +209,7 @@ static void batch_of_8(const char *attn) {
         sl_session_free(batch[i]);
     }
     for (int i = 0; i < B; i++) {
-        sl_session *s = session(&r, 100 + i);
+        sl_session *s = rig_session(&r, 100 + i);
         run_greedy(&r, s, ids[i], lengths[i], STEPS, got, NULL);
         if (!equal_bits(got, want + (size_t)i * r.n_vocab, r.n_vocab)) FAIL("%s: sequence %d alone gives other bits", attn, i);
         sl_session_free(s);
@@ -257,7 +240,7 @@ static void seeds_and_threads(void) {
         for (int i = 0; i < 4; i++) {
             rig r = rig_open("models/tiny", spec, 1024, 1, 0, runs[i].threads, runs[i].seed);
             int32_t *ids = test_ids(N, r.n_vocab, test_seed);
-            sl_session *s = session(&r, runs[i].sequence);
+            sl_session *s = rig_session(&r, runs[i].sequence);
             out[i] = malloc(r.n_vocab * sizeof *out[i]);
             CHECK_OK(sl_prefill(s, ids, N - STEPS, NULL, &err), err);
             for (int j = N - STEPS; j < N; j++) CHECK_OK(sl_decode(&s, 1, &ids[j], &err), err);
@@ -278,7 +261,7 @@ static void decode_agrees_with_prefill(void) { // token by token and all at once
     enum { N = 400, FROM = 250 };
     rig r = rig_open("models/tiny", "dense", 1024, 1, 0, 0, 0);
     int32_t *ids = test_ids(N, r.n_vocab, test_seed);
-    sl_session *whole = session(&r, 0);
+    sl_session *whole = rig_session(&r, 0);
     CHECK_OK(sl_prefill(whole, ids, N, NULL, &err), err);
     float *want = malloc(r.n_vocab * sizeof *want);
     memcpy(want, sl_session_logits(whole), r.n_vocab * sizeof *want);
@@ -301,7 +284,7 @@ static void prefix_reuse(void) { // truncate and fork give the bits of a fresh s
     int32_t *ids = test_ids(N, r.n_vocab, test_seed), *other = test_ids(N, r.n_vocab, test_seed + 1);
     float *want = malloc(r.n_vocab * sizeof *want), *got = malloc(r.n_vocab * sizeof *got);
     memcpy(other, ids, CUT * sizeof *ids);
-    sl_session *a = session(&r, 9), *b = session(&r, 9), *fork;
+    sl_session *a = rig_session(&r, 9), *b = rig_session(&r, 9), *fork;
     run_greedy(&r, a, ids, N, STEPS, want, NULL);
 
     run_greedy(&r, b, other, N, STEPS, got, NULL); // same first 300 tokens, then another text
@@ -321,7 +304,7 @@ static void prefix_reuse(void) { // truncate and fork give the bits of a fresh s
 static void context_overflow(void) {
     rig r = rig_open("models/tiny", "dense", 300, 1, 0, 0, 0);
     int32_t *ids = test_ids(301, r.n_vocab, test_seed), bad = r.n_vocab;
-    sl_session *s = session(&r, 0);
+    sl_session *s = rig_session(&r, 0);
     CHECK_ERR(sl_prefill(s, ids, 301, NULL, &err), err, SL_ERR_CONTEXT, "301");
     CHECK_INT(sl_session_n_tokens(s), 0);
     CHECK_OK(sl_prefill(s, ids, 300, NULL, &err), err);
@@ -378,7 +361,7 @@ static void method_state(void) {
     rig r = rig_open("models/tiny", "dense", 1024, 1, 64, 0, 0);
     int32_t *ids = test_ids(300, r.n_vocab, test_seed);
     float *want = malloc(r.n_vocab * sizeof *want), *got = malloc(r.n_vocab * sizeof *got);
-    sl_session *s = session(&r, 0), *fork;
+    sl_session *s = rig_session(&r, 0), *fork;
     run_greedy(&r, s, ids, 290, 5, want, NULL);
     CHECK_OK(sl_session_truncate(s, 100, &err), err);
     set_plan(&r, &(sl_attn_spec){.method = &counting});
@@ -405,7 +388,7 @@ static void stats_count_rows(void) { // one dense step over n rows reads each ro
     rig r = rig_open("models/tiny", "dense", 1024, 1, 0, 0, 0);
     const sl_config *c = sl_model_config(r.model);
     int32_t *ids = test_ids(N, r.n_vocab, test_seed);
-    sl_session *s = session(&r, 0);
+    sl_session *s = rig_session(&r, 0);
     CHECK_OK(sl_prefill(s, ids, N - 1, NULL, &err), err);
     CHECK_INT(sl_engine_attn_stats(r.engine)->steps, 0);
     CHECK_OK(sl_decode(&s, 1, ids, &err), err);
@@ -463,7 +446,7 @@ static void run_ragged(rig *r, float *out) {
     sl_session *batch[RAGGED];
     for (int i = 0; i < RAGGED; i++) {
         int32_t *ids = test_ids(ragged[i], r->n_vocab, test_seed + i);
-        batch[i] = session(r, 50 + i);
+        batch[i] = rig_session(r, 50 + i);
         CHECK_OK(sl_prefill(batch[i], ids, ragged[i], NULL, &err), err);
         free(ids);
     }
@@ -541,7 +524,7 @@ static void observer_same_state(void) {
     rig r = rig_open("models/tiny", "dense", 1024, 1, 0, 0, 3);
     int32_t *ids = test_ids(600, r.n_vocab, test_seed);
     int heads = sl_model_config(r.model)->n_heads;
-    sl_session *s = session(&r, 4);
+    sl_session *s = rig_session(&r, 4);
     CHECK_OK(sl_prefill(s, ids, 600, NULL, &err), err); // before the pool keeps any extras
     observe(&r, &all, 1, shadows, N, 1);
     CHECK_OK(sl_decode(&s, 1, ids, &err), err);
@@ -551,7 +534,7 @@ static void observer_same_state(void) {
         witness one = {0};
         r = rig_open("models/tiny", names[i], 1024, 1, 0, 0, 3);
         observe(&r, &one, 1, NULL, 0, 0);
-        s = session(&r, 4);
+        s = rig_session(&r, 4);
         CHECK_OK(sl_prefill(s, ids, 600, NULL, &err), err);
         CHECK_OK(sl_decode(&s, 1, ids, &err), err);
         for (int h = 0; h < heads; h++)
@@ -609,7 +592,7 @@ static void observer_error(void) {
     rig r = rig_open("models/tiny", "dense", 1024, 1, 0, 0, 11);
     int32_t *ids = test_ids(500, r.n_vocab, test_seed);
     set_plan(&r, &(sl_attn_spec){.method = &method});
-    sl_session *s = session(&r, 0);
+    sl_session *s = rig_session(&r, 0);
     CHECK_OK(sl_prefill(s, ids, 500, NULL, &err), err);
     observe(&r, &w, 1, &judged_spec, 1, 1);
     CHECK_OK(sl_decode(&s, 1, ids, &err), err);
@@ -641,7 +624,7 @@ static void observer_state(void) { // of shadows: emptied by truncate, apart per
     dense_ops = sl_attn_find("dense")->cpu;
     rig r = rig_open("models/tiny", "dense", 1024, 1, 0, 0, 0);
     int32_t *ids = test_ids(300, r.n_vocab, test_seed);
-    sl_session *s = session(&r, 0);
+    sl_session *s = rig_session(&r, 0);
     observe(&r, &w, 0, twice, 1, 3);
     CHECK_OK(sl_prefill(s, ids, 254, NULL, &err), err);
     for (int i = 0; i < 4; i++) CHECK_OK(sl_decode(&s, 1, ids + i, &err), err);

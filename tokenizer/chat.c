@@ -24,6 +24,19 @@ struct sl_chat_template {
     const char *default_system; // ChatML
 };
 
+// How both of Mistral v3's templates begin, up to the first difference: a blank behind [INST].
+#define MISTRAL_V3_BEGIN                                                                                                       \
+    "{%if messages[0].role=='system'%}{%set system_message=messages[0].content%}"                                              \
+    "{%set loop_messages=messages[1:]%}{%else%}{%set loop_messages=messages%}{%endif%}"                                        \
+    "{%set tools=none%}"                                                                                                       \
+    "{%set user_messages=loop_messages|selectattr('role','equalto','user')|list%}"                                             \
+    "{%set ns=namespace()%}{%set ns.index=0%}{%for message in loop_messages%}"                                                 \
+    "{%if (message.role=='user')!=(ns.index%2==0)%}"                                                                           \
+    "{{raise_exception('After the optional system message, conversation roles must alternate "                                 \
+    "user/assistant/user/assistant/...')}}"                                                                                    \
+    "{%endif%}{%set ns.index=ns.index+1%}{%endfor%}{{bos_token}}{%for message in loop_messages%}"                              \
+    "{%if message.role=='user'%}{%if loop.last and system_message is defined%}"
+
 static const sl_chat_template templates[] = {
     {
         .name = "llama2",
@@ -95,16 +108,7 @@ static const sl_chat_template templates[] = {
      .reply = " ",
      .system = SYSTEM_OWN},
     {.name = "mistral-v3",
-     .forms = {"{%if messages[0].role=='system'%}{%set system_message=messages[0].content%}"
-               "{%set loop_messages=messages[1:]%}{%else%}{%set loop_messages=messages%}{%endif%}"
-               "{%set tools=none%}"
-               "{%set user_messages=loop_messages|selectattr('role','equalto','user')|list%}"
-               "{%set ns=namespace()%}{%set ns.index=0%}{%for message in loop_messages%}"
-               "{%if (message.role=='user')!=(ns.index%2==0)%}"
-               "{{raise_exception('After the optional system message, conversation roles must alternate "
-               "user/assistant/user/assistant/...')}}"
-               "{%endif%}{%set ns.index=ns.index+1%}{%endfor%}{{bos_token}}{%for message in loop_messages%}"
-               "{%if message.role=='user'%}{%if loop.last and system_message is defined%}"
+     .forms = {MISTRAL_V3_BEGIN
                "{{'[INST] '+system_message+'\\n\\n'+message.content+'[/INST]'}}{%else%}"
                "{{'[INST] '+message.content+'[/INST]'}}{%endif%}{%elif message.role=='assistant'%}"
                "{{' '+message.content|trim+eos_token}}{%else%}"
@@ -118,16 +122,7 @@ static const sl_chat_template templates[] = {
      .system = SYSTEM_LAST,
      .trim_reply = 1},
     {.name = "mistral-v3-tekken",
-     .forms = {"{%if messages[0].role=='system'%}{%set system_message=messages[0].content%}"
-               "{%set loop_messages=messages[1:]%}{%else%}{%set loop_messages=messages%}{%endif%}"
-               "{%set tools=none%}"
-               "{%set user_messages=loop_messages|selectattr('role','equalto','user')|list%}"
-               "{%set ns=namespace()%}{%set ns.index=0%}{%for message in loop_messages%}"
-               "{%if (message.role=='user')!=(ns.index%2==0)%}"
-               "{{raise_exception('After the optional system message, conversation roles must alternate "
-               "user/assistant/user/assistant/...')}}"
-               "{%endif%}{%set ns.index=ns.index+1%}{%endfor%}{{bos_token}}{%for message in loop_messages%}"
-               "{%if message.role=='user'%}{%if loop.last and system_message is defined%}"
+     .forms = {MISTRAL_V3_BEGIN
                "{{'[INST]'+system_message+'\\n\\n'+message.content+'[/INST]'}}{%else%}"
                "{{'[INST]'+message.content+'[/INST]'}}{%endif%}{%elif message.role=='assistant'%}"
                "{{message.content+eos_token}}{%else%}"

@@ -7,6 +7,7 @@
 #include "engine/cuda/device.h"
 #include "engine/cuda/linear.h"
 #include "engine/cuda/ops.h"
+#include "engine/cuda/sampler.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -301,7 +302,7 @@ static const sl_backend operations = {
     .forget = forget,
     .leave_out = leave_out,
     .begin = begin,
-    .draws = sl_cuda_draws,
+    .draws = sl_cuda_sampler_offers,
     .draw = sl_cuda_draw,
     .drawn = sl_cuda_drawn,
     .embed = embed,

@@ -51,7 +51,7 @@ typedef struct sl_cuda {
     int32_t *drawn_ids; // [draw_rows] pinned
     cudaEvent_t drawn;
     unsigned left_out; // SL_PART_...
-    sl_error failed; // what the first failure since the last finish() said; code 0: none
+    sl_error failed;   // what the first failure since the last finish() said; code 0: none
 } sl_cuda;
 
 static inline sl_cuda *sl_cuda_of(const sl_backend *be) {
@@ -69,7 +69,6 @@ void sl_cuda_gemm(sl_cuda *c, const bf16 *w, int n_out, int n_in, const bf16 *x,
 void sl_cuda_gemm_free(sl_cuda *c);
 
 // draw.c
-int sl_cuda_draws(const struct sl_sampling *sampling, int n_vocab);
 void sl_cuda_draw(const sl_backend *be, const float *logits, const sl_row *rows, const struct sl_sampling *const *sampling,
                   int n_rows, int n_vocab, int32_t *ids);
 int sl_cuda_drawn(const sl_backend *be, int32_t *ids, int n, sl_error *err);

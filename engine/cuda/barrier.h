@@ -26,19 +26,31 @@ static __device__ __forceinline__ void barrier_expect(uint64_t *bar, int n_bytes
 }
 #endif
 
+#if __CUDA_ARCH__ >= 900
+// Asks again until the phase of this parity has ended.
+#define BARRIER_ASK(QUESTION, BAR, PARITY)                                                                                     \
+    asm volatile("{\n"                                                                                                         \
+                 ".reg .pred done;\n"                                                                                          \
+                 "again:\n"                                                                                                    \
+                 "mbarrier." QUESTION ".parity.shared.b64 done, [%0], %1;\n"                                                   \
+                 "@done bra ended;\n"                                                                                          \
+                 "bra again;\n"                                                                                                \
+                 "ended:\n"                                                                                                    \
+                 "}" ::"r"(shared_address(BAR)),                                                                               \
+                 "r"(PARITY)                                                                                                   \
+                 : "memory")
+
+// barrier_wait without sleep. The assembler moves the first question (of barrier_wait too) up in front of arithmetic that
+// precedes it: there the answer may still be no, and a warp that slept over it would not do its arithmetic.
+static __device__ __forceinline__ void barrier_poll(uint64_t *bar, uint32_t parity) {
+    BARRIER_ASK("test_wait", bar, parity);
+}
+#endif
+
 // Until the phase of this parity has ended.
 static __device__ __forceinline__ void barrier_wait(uint64_t *bar, uint32_t parity) {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("{\n"
-                 ".reg .pred done;\n"
-                 "again:\n"
-                 "mbarrier.try_wait.parity.shared.b64 done, [%0], %1;\n"
-                 "@done bra ended;\n"
-                 "bra again;\n"
-                 "ended:\n"
-                 "}" ::"r"(shared_address(bar)),
-                 "r"(parity)
-                 : "memory");
+    BARRIER_ASK("try_wait", bar, parity);
 #else
     for (uint32_t done = 0;;) {
         asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"

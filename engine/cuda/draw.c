@@ -5,10 +5,6 @@
 
 #include <string.h>
 
-int sl_cuda_draws(const sl_sampling *sampling, int n_vocab) {
-    return sl_cuda_sampler_offers(sampling, n_vocab);
-}
-
 // Room for n rows: settings and ids on the device, ids in pinned memory.
 static int grow(sl_cuda *c, int n, int n_vocab) {
     size_t ws = sl_cuda_sampler_workspace(n, n_vocab);

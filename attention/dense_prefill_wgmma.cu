@@ -1,9 +1,10 @@
-// attention/dense_prefill_sm90.cu - dense attention of a prompt's tokens on Hopper: tiles come through the tensor memory
+// attention/dense_prefill_wgmma.cu - dense attention of a prompt's tokens on Hopper: tiles come through the tensor memory
 // accelerator (TMA), products run as wgmma, one warpgroup loads and the others compute. What it computes is in
 // dense_prefill.h; the plan of overlaps is FlashAttention-3's (Shah et al., 2024, section 3).
 //
 // Machine code for sm_90a only: for every other architecture the kernel's body is empty, and
-// sl_cuda_dense_prefill_sm90_runs says so.
+// sl_cuda_dense_prefill_wgmma_runs says so.
+#include "attention/head_dim.h"
 #include "attention/dense_prefill.h"
 #include "engine/cuda/barrier.h"
 #include "engine/cuda/device.h"
@@ -48,21 +49,6 @@ typedef struct prefill_params {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 
 // ---- barriers ----
-
-// barrier_wait without sleep. The assembler moves the first question (of barrier_wait too) up in front of arithmetic that precedes
-// it: there the answer may still be no, and a warp that slept over it would not do its arithmetic.
-static __device__ __forceinline__ void barrier_poll(uint64_t *bar, uint32_t parity) {
-    asm volatile("{\n"
-                 ".reg .pred done;\n"
-                 "again:\n"
-                 "mbarrier.test_wait.parity.shared.b64 done, [%0], %1;\n"
-                 "@done bra ended;\n"
-                 "bra again;\n"
-                 "ended:\n"
-                 "}" ::"r"(shared_address(bar)),
-                 "r"(parity)
-                 : "memory");
-}
 
 // Named barriers of whole warps.
 static __device__ __forceinline__ void named_sync(int id, int n_threads) {
@@ -457,7 +443,7 @@ __global__ void __launch_bounds__(tiles<D>::threads, 1)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     using T = tiles<D>;
     extern __shared__ unsigned char dynamic[];
-    __shared__ barriers bars; // the only static shared memory: sl_cuda_dense_prefill_sm90_runs looks for it
+    __shared__ barriers bars; // the only static shared memory: sl_cuda_dense_prefill_wgmma_runs looks for it
     uint32_t shared = (shared_address(dynamic) + 1023) & ~1023u;
     if (threadIdx.x == 0) {
         for (int i = 0; i < N_STAGES; i++) {
@@ -552,30 +538,14 @@ template <int D> static void launch(const sl_attn_cuda_prefill_args *args) {
     CUtensorMap q = head_map(args->q, geom, args->n_tokens, args->q_stride);
     CUtensorMap out = head_map(args->out, geom, args->n_tokens, (size_t)geom->n_heads * D);
     CUtensorMap k = page_map(args->k, geom, args->n_pages), v = page_map(args->v, geom, args->n_pages);
-    cudaFuncSetAttribute(dense_prefill_wgmma_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, T::bytes);
     sl_launch(dense_prefill_wgmma_kernel<D>, dim3(n_blocks), dim3(T::threads), T::bytes, args->stream, q, k, v, out, p);
 }
 
-void sl_cuda_dense_prefill_sm90(const sl_attn_cuda_prefill_args *args) {
-    switch (args->geom->head_dim) {
-    case 64:
-        launch<64>(args);
-        break;
-    case 80:
-        launch<80>(args);
-        break;
-    case 96:
-        launch<96>(args);
-        break;
-    case 128:
-        launch<128>(args);
-        break;
-    default:
-        SL_CHECK(!"head_dim is 64, 80, 96 or 128");
-    }
+void sl_cuda_dense_prefill_wgmma(const sl_attn_cuda_prefill_args *args) {
+    sl_with_head_dim(args->geom->head_dim, [&](auto dim) { launch<decltype(dim)::value>(args); });
 }
 
-int sl_cuda_dense_prefill_sm90_runs(void) {
+int sl_cuda_dense_prefill_wgmma_runs(void) {
     cudaFuncAttributes attributes; // an empty body has no barriers
     return cudaFuncGetAttributes(&attributes, dense_prefill_wgmma_kernel<128>) == cudaSuccess && attributes.sharedSizeBytes > 0;
 }
