@@ -336,6 +336,10 @@ int sl_prefill_logits(sl_session *s, const int32_t *ids, int n, sl_logits_fn fn,
     float *logits = malloc((size_t)GROUP * c->n_vocab * sizeof *logits);
     if (!logits) return sl_fail(err, SL_ERR_MEMORY, "logits of %d rows: out of memory", GROUP);
     int n_from = s->kv.n_tokens, rc = begin_prefill(s, ids, n, err);
+    if (rc) {
+        free(logits);
+        return rc;
+    }
     keep_logits(e, &s, 1, e->n_sequences);
     for (int i = 0; !rc && i < n; i += e->prefill_chunk) {
         int m = n - i < e->prefill_chunk ? n - i : e->prefill_chunk;

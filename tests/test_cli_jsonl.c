@@ -169,6 +169,7 @@ static void stats_errors(void) {
         {{"--stats-attn=santa"}, "--stats-attn needs --stats FILE"},
         {{"--stats-error"}, "--stats-error needs --stats FILE"},
         {{"--stats-seeds=2"}, "--stats-seeds needs --stats FILE"},
+        {{"--stats=/dev/null", "--stats-seeds=2"}, "--stats-seeds needs --stats-attn SPEC"},
         {{"--stats=/dev/null", "--stats-seeds=0"}, "--stats-seeds 0: expected a whole number"},
         {{"--stats=/dev/null", "--stats-attn=santasys"}, "--stats-attn santasys: "},
         {{"--stats=/dev/null", "--stats-attn=santa:S=0"}, "--stats-attn santa:S=0: "},

@@ -23,6 +23,8 @@ int cli_stats_open(cli_stats *stats, const cli_options *o, sl_error *err) {
         if (!alone && CLI_GIVEN(o, stats_seeds) == CLI_BY_FLAG) alone = "--stats-seeds";
         return alone ? sl_fail(err, SL_ERR_ARG, "flag %s needs --stats FILE", alone) : 0;
     }
+    if (CLI_GIVEN(o, stats_seeds) == CLI_BY_FLAG && !o->stats_attn.n)
+        return sl_fail(err, SL_ERR_ARG, "flag --stats-seeds needs --stats-attn SPEC");
     stats->shadows = calloc(stats->n_shadows + 1, sizeof *stats->shadows);
     if (!stats->shadows) return sl_fail(err, SL_ERR_MEMORY, "--stats-attn: out of memory");
     int rc = 0;
