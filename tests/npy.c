@@ -5,11 +5,6 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-
-int test_exists(const char *path) {
-    return access(path, R_OK) == 0;
-}
 
 test_array test_read_npy(const char *path) {
     test_array a = {0};

@@ -11,6 +11,5 @@ typedef struct test_array {
 
 test_array test_read_npy(const char *path);       // fails the case unless it is 2-d little-endian float32 in C order
 int32_t *test_read_ids(const char *path, int *n); // a JSON list of numbers
-int test_exists(const char *path);
 
 #endif
