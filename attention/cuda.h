@@ -15,17 +15,27 @@
 extern "C" {
 #endif
 
+// What decode counts where the host cannot know it: the fields of sl_attn_stats, in device memory.
+typedef struct sl_attn_cuda_stats {
+    unsigned long long k_rows, v_rows, v_distinct, samples, bytes, tries, fallbacks;
+    unsigned long long features; // in 1/1024 of a query head's key features
+} sl_attn_cuda_stats;
+
 typedef struct sl_attn_cuda_decode_args {
     const sl_attn_geom *geom;
     const sl_attn_spec *spec;
     int layer;
     int n_seqs;
-    int max_kv;         // no sequence is longer, now or in a later replay of the graph
-    const sl_row *rows; // [n_seqs]: sequence i has rows[i].position + 1 rows in rows[i].pages
-    const bf16 *q;      // [n_seqs][n_heads][head_dim], after RoPE
-    bf16 *out;          // [n_seqs][n_heads][head_dim]
-    const bf16 *k, *v;  // this layer: [n_pages][n_kv_heads][256][head_dim]
-    void *ws;           // ops->workspace() bytes, zero before the first call ever, 256-byte aligned
+    int max_kv;                      // no sequence is longer, now or in a later replay of the graph
+    const sl_row *rows;              // [n_seqs]: sequence i has rows[i].position + 1 rows in rows[i].pages
+    const bf16 *q;                   // [n_seqs][n_heads][head_dim], after RoPE
+    bf16 *out;                       // [n_seqs][n_heads][head_dim]
+    const bf16 *k, *v;               // this layer: [n_pages][n_kv_heads][256][head_dim]
+    const void *extra[SL_MAX_NEEDS]; // this layer's page extras, in the order of ops->needs: [n_pages][n_kv_heads][extra_size]
+    size_t extra_size[SL_MAX_NEEDS];
+    size_t state_at;           // of this layer in rows[i].state, ops->state bytes, zero at a sequence's start
+    sl_attn_cuda_stats *stats; // added to, by integer atomics
+    void *ws;                  // ops->workspace() bytes, zero before the first call ever, 256-byte aligned
     cudaStream_t stream;
 } sl_attn_cuda_decode_args;
 
@@ -49,8 +59,16 @@ typedef struct sl_attn_cuda_ops {
     // Bytes of scratch for decoding n_seqs sequences (n_tokens == 1) or for prefill of n_tokens, of up to n_kv rows.
     size_t (*workspace)(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv);
     void (*decode)(const sl_attn_cuda_decode_args *args);
+    int (*needs)(const sl_attn_spec *spec, sl_kv_need *out); // as sl_attn_ops; NULL: none
+    size_t (*state)(const sl_attn_geom *geom, const sl_attn_spec *spec);
+    // What a step over n_kv rows reads, where that follows from n_kv; NULL: decode counts into args->stats
+    void (*account)(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats);
     void (*prefill)(const sl_attn_cuda_prefill_args *args);
 } sl_attn_cuda_ops;
+
+// extras.cu: build_device of sl_page_norms and of the quantised keys.
+void sl_cuda_build_norms(const sl_kv_device_build *b);
+void sl_cuda_build_quantised(const sl_kv_device_build *b);
 
 // dense_decode.cu, dense_prefill.cu: head_dim 64, 80, 96, 128, groups of 1, 2, 3, 4, 8. The first 256 KB of decode's workspace
 // are counters, which every call leaves at 0: whoever else uses that memory must do so too.

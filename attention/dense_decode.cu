@@ -701,4 +701,18 @@ void sl_cuda_dense_decode(const sl_attn_cuda_decode_args *args) {
     sl_with_head_dim(args->geom->head_dim, [&](auto dim) { launch<decltype(dim)::value>(args); });
 }
 
-const sl_attn_cuda_ops sl_dense_cuda_ops = {sl_cuda_dense_workspace, sl_cuda_dense_decode, sl_cuda_dense_prefill};
+// Exact attention reads every row.
+static void account(const sl_attn_geom *geom, const sl_attn_spec *, int n_kv, sl_attn_stats *stats) {
+    stats->k_rows += (uint64_t)n_kv * geom->n_kv_heads;
+    stats->v_rows += (uint64_t)n_kv * geom->n_heads;
+    stats->v_distinct += (uint64_t)n_kv * geom->n_kv_heads;
+    stats->bytes += (uint64_t)n_kv * geom->n_kv_heads * geom->head_dim * 2 * sizeof(bf16);
+    stats->features += geom->n_heads;
+}
+
+const sl_attn_cuda_ops sl_dense_cuda_ops = {.workspace = sl_cuda_dense_workspace,
+                                            .decode = sl_cuda_dense_decode,
+                                            .needs = NULL,
+                                            .state = NULL,
+                                            .account = account,
+                                            .prefill = sl_cuda_dense_prefill};

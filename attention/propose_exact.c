@@ -1,6 +1,9 @@
 // attention/propose_exact.c - proposals that quantise nothing: the exact score of every row, the same weight for every row,
 // and none at all.
 #include "attention/stages.h"
+#ifdef SLEIGH_CUDA
+#include "attention/cuda.h"
+#endif
 
 #include <math.h>
 #include <string.h>
@@ -57,4 +60,10 @@ static void norms_build(int arg, int head_dim, const bf16 *k, const bf16 *v, con
     sl_log_norms(v, SL_PAGE, head_dim, out);
 }
 
-const sl_kv_extra_kind sl_page_norms = {.name = "norms of V", .size = norms_size, .build = norms_build};
+const sl_kv_extra_kind sl_page_norms = {.name = "norms of V",
+                                        .size = norms_size,
+                                        .build = norms_build,
+#ifdef SLEIGH_CUDA
+                                        .build_device = sl_cuda_build_norms
+#endif
+};

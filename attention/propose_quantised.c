@@ -8,6 +8,9 @@
 // [width t, width (t + 1)) of byte b of row r in unit u belong to channel 4 (u * 8 / width + t) + b. So a vector register
 // holds one row per lane, and no code is ever unpacked to memory.
 #include "attention/stages.h"
+#ifdef SLEIGH_CUDA
+#include "attention/cuda.h"
+#endif
 
 #include <math.h>
 #include <string.h>
@@ -90,7 +93,13 @@ static void build(int bits, int head_dim, const bf16 *k, const bf16 *v, const vo
     }
 }
 
-static const sl_kv_extra_kind quantised_keys = {.name = "quantised keys", .size = size, .build = build};
+const sl_kv_extra_kind sl_quantised_keys = {.name = "quantised keys",
+                                            .size = size,
+                                            .build = build,
+#ifdef SLEIGH_CUDA
+                                            .build_device = sl_cuda_build_quantised
+#endif
+};
 
 // ---- the proposal ----
 
@@ -101,7 +110,7 @@ static int bits_of(const sl_attn_spec *spec) {
 }
 
 static int needs(const sl_attn_spec *spec, sl_kv_need *out) {
-    *out = (sl_kv_need){&quantised_keys, bits_of(spec)};
+    *out = (sl_kv_need){&sl_quantised_keys, bits_of(spec)};
     return 1;
 }
 
@@ -119,7 +128,7 @@ static void score(const sl_group *g, int page, float *out) {
         sl_score_exact(g, page, out);
         return;
     }
-    const f16 *step = sl_kv_extra(g->kv, (sl_kv_need){&quantised_keys, bits}, page, g->h), *zero = step + g->head_dim;
+    const f16 *step = sl_kv_extra(g->kv, (sl_kv_need){&sl_quantised_keys, bits}, page, g->h), *zero = step + g->head_dim;
     sl_quant_query q[SL_MAX_GROUP];
     for (int i = 0; i < g->n; i++) {
         g->kernels->quantise_query(g->q + (size_t)i * g->head_dim, step, zero, g->head_dim, bits, g->scale, &q[i]);

@@ -1,6 +1,14 @@
 // engine/attend.c - attention on the host: what a step's rows mean to the methods of attention/.
 #include "engine/internal.h"
 
+static int needs(const sl_attn_spec *spec, sl_kv_need *out) {
+    return spec->method->cpu->needs ? spec->method->cpu->needs(spec, out) : 0;
+}
+
+static size_t state(const sl_engine *e, const sl_attn_spec *spec) {
+    return spec->method->cpu->state ? spec->method->cpu->state(&e->geom, spec) : 0;
+}
+
 static int check_layer(sl_engine *e, int layer, const sl_attn_spec *spec, size_t *size, sl_error *err) {
     const sl_attn_method *m = spec->method;
     if (!m->cpu || !m->cpu->decode)
@@ -12,7 +20,7 @@ static int check_layer(sl_engine *e, int layer, const sl_attn_spec *spec, size_t
     }
     *size = m->cpu->workspace(&e->geom, spec, e->n_sequences, 1, e->n_ctx);
     sl_kv_need need[SL_MAX_NEEDS];
-    int rc = 0, n = m->cpu->needs ? m->cpu->needs(spec, need) : 0;
+    int rc = 0, n = needs(spec, need);
     for (int i = 0; !rc && i < n; i++) rc = sl_kv_keep(&e->pool, need[i], err);
     return rc;
 }
@@ -75,4 +83,4 @@ static void decode(sl_engine *e, sl_session *const *batch, int n, int layer, sl_
     if (e->observation.observer.fn) sl_observe(e, &args, batch);
 }
 
-const sl_attend sl_host_attend = {.plan = plan_host, .prefill = prefill, .decode = decode};
+const sl_attend sl_host_attend = {.plan = plan_host, .needs = needs, .state = state, .prefill = prefill, .decode = decode};

@@ -33,11 +33,14 @@ typedef struct sl_weight {
     const char *name; // of the tensor. Of a dummy model data is NULL until it is made (engine/dummy.h)
 } sl_weight;
 
-// One row of a step: a token of some sequence. On CUDA an array of them lies in device memory.
+// One row of a step: a token of some sequence. On CUDA an array of them lies in device memory, read 16 bytes at a time.
 typedef struct sl_row {
     int32_t position;
     uint32_t sequence;    // keys the random numbers
     const int32_t *pages; // of its sequence; row `position` is written by rope_append
+    char *state;          // on a device: what its methods keep from step to step, a part for each layer; NULL: nothing
+    uint32_t seed;        // of attention's draws
+    uint32_t reserved;    // 32 bytes in all
 } sl_row;
 
 typedef struct sl_rope {
@@ -92,11 +95,14 @@ struct sl_backend {
     void (*release)(const sl_backend *be, void *p, size_t size); // p may be NULL
     // height runs of width bytes, pitch bytes apart in both, within the backend's memory
     void (*copy)(const sl_backend *be, void *to, const void *from, size_t pitch, size_t width, size_t height);
+    void (*clear)(const sl_backend *be, void *p, size_t size);
     void (*upload)(const sl_backend *be, void *to, const void *from, size_t size);   // from may change after the call
     void (*download)(const sl_backend *be, void *to, const void *from, size_t size); // waits for what was queued before
     // Brings n weights of equal n_cols where operations want them, one after the other, and sets their data. Weights without
     // data (a dummy model) are filled with random numbers there. NULL: they are used where they lie.
     int (*place)(const sl_backend *be, sl_weight *const *weights, int n, sl_error *err);
+    void *(*stream)(
+        const sl_backend *be); // where operations are queued, for kernels of other folders (cudaStream_t); NULL: none
     int (*finish)(const sl_backend *be, sl_error *err); // SL_ERR_DEVICE: an operation failed since the last call
 
     // ---- a step ----

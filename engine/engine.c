@@ -155,10 +155,12 @@ static void free_step(sl_engine *e) {
         be->release(be, e->step_logits, logits);
         be->release(be, e->last_logits, logits);
         be->release(be, e->step_ws, e->step_ws_size);
+        be->release(be, e->step_stats, sizeof(sl_attn_stats));
     }
     free(e->rows);
     free(e->queries);
     free(e->logits_of);
+    free(e->step_ws_at);
 }
 
 static int init(sl_engine *e, const sl_engine_options *o, sl_error *err) {
@@ -250,9 +252,11 @@ int sl_engine_prefill_chunk(const sl_engine *e) {
     return e->prefill_chunk;
 }
 const sl_attn_stats *sl_engine_attn_stats(const sl_engine *e) {
+    if (e->attend->collect) e->attend->collect((sl_engine *)e); // counted late: nothing that a caller sees changes
     return &e->stats;
 }
 void sl_engine_reset_stats(sl_engine *e) {
+    if (e->attend->collect) e->attend->collect(e);
     e->stats = (sl_attn_stats){0};
 }
 

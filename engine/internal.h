@@ -38,11 +38,15 @@ typedef struct sl_attend {
     // Checks the plan's methods and takes the scratch memory and page extras of the largest step. SL_ERR_UNSUPPORTED for a
     // method that is not offered there.
     int (*plan)(sl_engine *e, const sl_attn_plan *plan, sl_error *err);
+    // Of a method: its page extras, at most SL_MAX_NEEDS, and the bytes that it keeps from step to step in a layer.
+    int (*needs)(const sl_attn_spec *spec, sl_kv_need *out);
+    size_t (*state)(const sl_engine *e, const sl_attn_spec *spec);
     // Dense attention of n rows of one sequence, the first at `position`. out: act [n][n_heads * head_dim]
     void (*prefill)(sl_engine *e, sl_session *s, int layer, int position, int n, sl_queries q, void *out);
     void (*decode)(sl_engine *e, sl_session *const *batch, int n, int layer, sl_queries q, void *out);
     // Once a step: what the methods read, where decode does not count it itself. NULL: it does.
     void (*account)(sl_engine *e, sl_session *const *batch, int n);
+    void (*collect)(sl_engine *e); // what was counted elsewhere, into e->stats; NULL: nothing is
 } sl_attend;
 
 extern const sl_attend sl_host_attend;
@@ -72,6 +76,8 @@ struct sl_engine {
     float *last_logits; // a device's: step_logits before the step, for sequences that end with it
     void *step_ws;      // of a device's attention
     size_t step_ws_size;
+    size_t *step_ws_at;     // [n_layers] where in it a layer's method has its own: each relies on what it left there
+    void *step_stats;       // sl_attn_cuda_stats
     sl_session **logits_of; // [n_sequences] whose logits lie in that row of step_logits; NULL: nobody's
     sl_attn_stats stats;
     sl_observation observation;
@@ -90,7 +96,9 @@ struct sl_session {
     struct sl_method_state {
         void *data; // NULL: this layer's method keeps none
         size_t size;
-    } * state;          // [n_layers]
+    } * state;          // [n_layers]; on a device parts of one block
+    char *device_state; // NULL: its methods keep nothing
+    size_t device_state_size;
     char *shadow_state; // [n_layers][n_shadows][n_seeds][state_size]; NULL: none
     size_t shadow_size; // its bytes, which are not the engine's idea of them between sl_engine_observe and the next step
     int plan_version, observe_version;

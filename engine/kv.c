@@ -26,7 +26,10 @@ int sl_kv_pool_init(sl_kv_pool *pool, const sl_backend *backend, int n_layers, i
     pool->v = backend->alloc(backend, bytes);
     pool->refs = calloc(n_pages, sizeof *pool->refs);
     pool->free = malloc(n_pages * sizeof *pool->free);
-    if (!pool->k || !pool->v || !pool->refs || !pool->free) {
+    pool->to_build = malloc(2 * (size_t)n_pages * sizeof *pool->to_build);
+    if (backend->is_device) pool->device_to_build = backend->alloc(backend, 2 * (size_t)n_pages * sizeof *pool->to_build);
+    if (!pool->to_build || (backend->is_device && !pool->device_to_build) || !pool->k || !pool->v || !pool->refs ||
+        !pool->free) {
         sl_kv_pool_free(pool);
         return sl_fail(err, SL_ERR_MEMORY, "KV cache of %zu MiB (%d tokens) cannot be reserved; pass a smaller --ctx-size",
                        2 * bytes >> 20, n_pages * SL_PAGE);
@@ -40,6 +43,7 @@ void sl_kv_pool_free(sl_kv_pool *pool) {
     if (be) {
         be->release(be, pool->k, pool->n_bytes / 2);
         be->release(be, pool->v, pool->n_bytes / 2);
+        be->release(be, pool->device_to_build, 2 * (size_t)pool->n_pages * sizeof *pool->to_build);
     }
     for (int i = 0; i < pool->n_stores; i++) {
         be->release(be, pool->stores[i].data, store_bytes(pool, pool->stores[i].size));
@@ -48,6 +52,7 @@ void sl_kv_pool_free(sl_kv_pool *pool) {
     }
     free(pool->refs);
     free(pool->free);
+    free(pool->to_build);
     *pool = (sl_kv_pool){0};
 }
 
@@ -171,6 +176,8 @@ int sl_kv_keep(sl_kv_pool *pool, sl_kv_need need, sl_error *err) {
         return sl_fail(err, SL_ERR_MEMORY, "the KV cache keeps %d kinds of page extras already; \"%s\" would be one more",
                        SL_KV_EXTRAS, need.kind->name);
     const sl_kv_extra_kind *kind = need.kind;
+    if (pool->backend->is_device && (!kind->build_device || kind->share))
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "\"%s\" of the KV cache is not kept on a GPU; use --device cpu", kind->name);
     sl_kv_store store = {.need = need, .size = kind->size(need.arg, pool->head_dim)};
     size_t bytes = store_bytes(pool, store.size);
     store.built = calloc((size_t)pool->n_layers * pool->n_pages, 1);
@@ -198,6 +205,44 @@ static void build_page(const sl_kv_pool *pool, const sl_kv_store *store, const s
                 block_of(pool, store, view->layer, view->pages[i], h));
 }
 
+static void build_on_host(sl_kv_pool *pool, sl_kv_store *store, const sl_kv_seq *seq, int layer, int first, int n_full) {
+    const uint8_t *built = store->built + (size_t)layer * pool->n_pages;
+    sl_kv_view view = sl_kv_view_of(pool, seq, layer, seq->n_tokens);
+    int stride = store->need.kind->chained ? n_full - first : 1,
+        n_runs = (n_full - first) / stride; // a chain is built in order
+#pragma omp parallel for schedule(dynamic) collapse(2)
+    for (int h = 0; h < pool->n_kv_heads; h++)
+        for (int run = 0; run < n_runs; run++)
+            for (int i = first + run * stride; i < first + (run + 1) * stride; i++)
+                if (!built[seq->pages[i]]) build_page(pool, store, &view, i, h);
+}
+
+static void build_on_device(sl_kv_pool *pool, sl_kv_store *store, const sl_kv_seq *seq, int layer, int first, int n_full) {
+    const sl_backend *be = pool->backend;
+    const uint8_t *built = store->built + (size_t)layer * pool->n_pages;
+    int32_t *pages = pool->to_build, *before = pages + pool->n_pages;
+    int n = 0;
+    for (int i = first; i < n_full; i++) {
+        if (built[seq->pages[i]]) continue;
+        pages[n] = seq->pages[i];
+        before[n++] = i ? seq->pages[i - 1] : -1;
+    }
+    be->upload(be, pool->device_to_build, pages, n * sizeof *pages);
+    be->upload(be, pool->device_to_build + pool->n_pages, before, n * sizeof *before);
+    sl_kv_rows rows = sl_kv_layer(pool, layer);
+    store->need.kind->build_device(&(sl_kv_device_build){.arg = store->need.arg,
+                                                         .head_dim = pool->head_dim,
+                                                         .n_kv_heads = pool->n_kv_heads,
+                                                         .size = store->size,
+                                                         .n = n,
+                                                         .pages = pool->device_to_build,
+                                                         .before = pool->device_to_build + pool->n_pages,
+                                                         .k = rows.k,
+                                                         .v = rows.v,
+                                                         .data = block_of(pool, store, layer, 0, 0),
+                                                         .stream = be->stream(be)});
+}
+
 void sl_kv_build(sl_kv_pool *pool, const sl_kv_seq *seq, int layer, sl_kv_need need) {
     sl_kv_store *store = find_store(pool, need);
     SL_CHECK(store != NULL);
@@ -205,14 +250,18 @@ void sl_kv_build(sl_kv_pool *pool, const sl_kv_seq *seq, int layer, sl_kv_need n
     uint8_t *built = store->built + (size_t)layer * pool->n_pages;
     while (first < n_full && built[seq->pages[first]]) first++;
     if (first == n_full) return;
-    sl_kv_view view = sl_kv_view_of(pool, seq, layer, seq->n_tokens);
-    int stride = need.kind->chained ? n_full - first : 1, n_runs = (n_full - first) / stride; // a chain is built in order
-#pragma omp parallel for schedule(dynamic) collapse(2)
-    for (int h = 0; h < pool->n_kv_heads; h++)
-        for (int run = 0; run < n_runs; run++)
-            for (int i = first + run * stride; i < first + (run + 1) * stride; i++)
-                if (!built[seq->pages[i]]) build_page(pool, store, &view, i, h);
+    if (pool->backend->is_device)
+        build_on_device(pool, store, seq, layer, first, n_full);
+    else
+        build_on_host(pool, store, seq, layer, first, n_full);
     for (int i = first; i < n_full; i++) built[seq->pages[i]] = 1;
+}
+
+void *sl_kv_extra_layer(const sl_kv_pool *pool, sl_kv_need need, int layer, size_t *size) {
+    const sl_kv_store *store = find_store(pool, need);
+    SL_CHECK(store != NULL);
+    *size = store->size;
+    return block_of(pool, store, layer, 0, 0);
 }
 
 const void *sl_kv_extra(const sl_kv_view *view, sl_kv_need need, int page_index, int h) {

@@ -17,6 +17,18 @@ enum {
 
 // A page extra: what an attention method wants kept beside K and V, made once from a full page of one KV head in one layer
 // (quantised keys, norms of V, channel bounds, hashes). `arg` is the kind's setting; equal kind and arg share the memory.
+// Pages of one layer to build on a device; all pointers are the device's.
+typedef struct sl_kv_device_build {
+    int arg, head_dim, n_kv_heads;
+    size_t size;           // bytes of a block
+    int n;                 // pages
+    const int32_t *pages;  // [n]
+    const int32_t *before; // [n] the sequence's page before, -1: none. Of a chained kind, which builds in order
+    const bf16 *k, *v;     // [n_pages][n_kv_heads][256][head_dim]
+    void *data;            // [n_pages][n_kv_heads][size]
+    void *stream;          // cudaStream_t
+} sl_kv_device_build;
+
 typedef struct sl_kv_extra_kind {
     const char *name;
     int chained;                           // build reads `before`
@@ -25,6 +37,8 @@ typedef struct sl_kv_extra_kind {
     void *(*share)(int arg, int head_dim);
     // k, v: [256][head_dim]. before: of a chained kind, the block of the sequence's page before; NULL for the first.
     void (*build)(int arg, int head_dim, const bf16 *k, const bf16 *v, const void *before, const void *shared, void *out);
+    // The same for many pages on a device, the same bits. NULL: not kept there
+    void (*build_device)(const sl_kv_device_build *pages);
 } sl_kv_extra_kind;
 
 typedef struct sl_kv_need {
@@ -50,6 +64,8 @@ typedef struct sl_kv_pool {
     size_t n_bytes; // of k and v together
     sl_kv_store stores[SL_KV_EXTRAS];
     int n_stores;
+    int32_t *to_build;        // [2][n_pages] scratch of sl_kv_build
+    int32_t *device_to_build; // the same in a device's memory; NULL on the CPU
 } sl_kv_pool;
 
 // One sequence's pages. n_tokens counts rows that hold data in every layer.
@@ -108,6 +124,8 @@ static inline size_t sl_kv_block(const sl_kv_view *view, int n_kv_heads, int hea
 static inline int sl_kv_n_built(const sl_kv_view *view) {
     return (view->n_kv - 1) / SL_PAGE;
 }
+// The blocks of extra `need` of all pages in one layer: [n_pages][n_kv_heads][*size]. The pool must keep it.
+void *sl_kv_extra_layer(const sl_kv_pool *pool, sl_kv_need need, int layer, size_t *size);
 // The block of extra `need` that page number `page_index` < sl_kv_n_built holds for KV head h. The pool must keep it.
 const void *sl_kv_extra(const sl_kv_view *view, sl_kv_need need, int page_index, int h);
 const void *sl_kv_shared(const sl_kv_view *view, sl_kv_need need);

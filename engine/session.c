@@ -7,10 +7,31 @@
 // ---- what the plan's methods keep: state from step to step, and page extras ----
 
 static void free_state(sl_session *s) {
+    const sl_backend *be = s->engine->backend;
     for (int i = 0; i < s->engine->geom.n_layers; i++) {
-        free(s->state[i].data);
+        if (!be->is_device) free(s->state[i].data);
         s->state[i] = (struct sl_method_state){0};
     }
+    be->release(be, s->device_state, s->device_state_size);
+    s->device_state = NULL;
+}
+
+static int no_state(size_t size, sl_error *err) {
+    return sl_fail(err, SL_ERR_MEMORY, "--attn: %zu bytes of state for a sequence: out of memory", size);
+}
+
+// On a device: one block of all layers' parts, each 256-byte aligned.
+static int new_device_state(sl_session *s, sl_error *err) {
+    const sl_backend *be = s->engine->backend;
+    size_t total = 0;
+    for (int i = 0; i < s->engine->geom.n_layers; i++) total += (s->state[i].size + 255) / 256 * 256;
+    if (total == 0) return 0;
+    s->device_state = be->alloc(be, total);
+    s->device_state_size = total;
+    if (!s->device_state) return no_state(total, err);
+    char *at = s->device_state;
+    for (int i = 0; i < s->engine->geom.n_layers; at += (s->state[i++].size + 255) / 256 * 256) s->state[i].data = at;
+    return 0;
 }
 
 // After a change of observer: the new shadows' state, empty. The running methods' stays: observing changes nothing.
@@ -35,19 +56,19 @@ static int sync_state(sl_session *s, sl_error *err) {
     if (rc || s->plan_version == e->plan_version) return rc;
     free_state(s);
     for (int i = 0; i < e->geom.n_layers; i++) {
-        const sl_attn_spec *spec = &e->plan.layer[i];
-        size_t size = spec->method->cpu->state ? spec->method->cpu->state(&e->geom, spec) : 0;
-        if (size && !(s->state[i].data = calloc(1, size)))
-            return sl_fail(err, SL_ERR_MEMORY, "--attn %s: state of %zu bytes: out of memory", spec->method->name, size);
+        size_t size = e->attend->state(e, &e->plan.layer[i]);
         s->state[i].size = size;
+        if (size && !e->backend->is_device && !(s->state[i].data = calloc(1, size))) return no_state(size, err);
     }
+    if (e->backend->is_device) rc = new_device_state(s, err);
+    if (rc) return rc;
     s->plan_version = e->plan_version;
     return 0;
 }
 
 static void build_needs(sl_session *s, int layer, const sl_attn_spec *spec) {
     sl_kv_need need[SL_MAX_NEEDS];
-    int n = spec->method->cpu->needs ? spec->method->cpu->needs(spec, need) : 0;
+    int n = s->engine->attend->needs(spec, need);
     for (int i = 0; i < n; i++) sl_kv_build(&s->engine->pool, &s->kv, layer, need[i]);
 }
 
@@ -130,7 +151,7 @@ int sl_session_truncate(sl_session *s, int n_tokens, sl_error *err) {
         return sl_fail(err, SL_ERR_ARG, "truncate to %d tokens: the session has %d", n_tokens, s->kv.n_tokens);
     sl_kv_truncate(&s->engine->pool, &s->kv, n_tokens);
     for (int i = 0; i < s->engine->geom.n_layers; i++)
-        if (s->state[i].data) memset(s->state[i].data, 0, s->state[i].size);
+        if (s->state[i].data) s->engine->backend->clear(s->engine->backend, s->state[i].data, s->state[i].size);
     if (s->shadow_state) memset(s->shadow_state, 0, s->shadow_size);
     return 0;
 }
@@ -411,7 +432,11 @@ static void decode_rows(void *context) {
 // Each session's next row. ids: NULL when they lie there already
 static void send_batch(sl_engine *e, sl_session *const *batch, int n, const int32_t *ids) {
     for (int i = 0; i < n; i++)
-        e->rows[i] = (sl_row){.position = batch[i]->kv.n_tokens, .sequence = batch[i]->sequence, .pages = page_table(batch[i])};
+        e->rows[i] = (sl_row){.position = batch[i]->kv.n_tokens,
+                              .sequence = batch[i]->sequence,
+                              .pages = page_table(batch[i]),
+                              .state = batch[i]->device_state,
+                              .seed = e->seed};
     send_rows(e, n, ids);
 }
 

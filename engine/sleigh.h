@@ -103,8 +103,8 @@ typedef struct sl_observer {
 // Observes every decode step from now on; NULL: no longer. Logits, statistics and the running method's state are the same to
 // the bit with and without. SL_ERR_UNSUPPORTED or SL_ERR_MEMORY when a shadow cannot run here; the observer before stays then.
 int sl_engine_observe(sl_engine *engine, const sl_observer *observer, sl_error *err);
-// Largest n_ctx whose KV for n_sequences fits into the device's free memory beside the weights; 0: not even these. device: as in
-// sl_engine_options.
+// Largest n_ctx whose KV for n_sequences fits into the device's free memory beside the weights; 0: not even these. device: as
+// in sl_engine_options.
 int sl_engine_largest_ctx(const sl_model *model, const char *device, int n_sequences, int *n_ctx, sl_error *err);
 
 // ---- session ----

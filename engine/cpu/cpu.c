@@ -275,6 +275,11 @@ static void copy_runs(const sl_backend *be, void *to, const void *from, size_t p
     for (size_t i = 0; i < height; i++) memcpy((char *)to + i * pitch, (const char *)from + i * pitch, width);
 }
 
+static void clear(const sl_backend *be, void *p, size_t size) {
+    (void)be;
+    memset(p, 0, size);
+}
+
 static void copy_bytes(const sl_backend *be, void *to, const void *from, size_t size) {
     (void)be;
     memcpy(to, from, size);
@@ -308,6 +313,7 @@ static const sl_backend backend = {
     .alloc = take,
     .release = release,
     .copy = copy_runs,
+    .clear = clear,
     .upload = copy_bytes,
     .download = copy_bytes,
     .finish = finish,

@@ -4,28 +4,61 @@
 #include "engine/cuda/cuda.h"
 #include "engine/internal.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 static const sl_attn_cuda_ops *ops_of(const sl_attn_spec *spec) {
     return spec->method->cuda;
 }
 
-static int plan_cuda(sl_engine *e, const sl_attn_plan *plan, sl_error *err) {
-    const sl_backend *be = e->backend;
-    const sl_attn_spec dense = {.method = sl_attn_methods[0]};
-    size_t most = ops_of(&dense)->workspace(&e->geom, &dense, 1, e->prefill_chunk, e->n_ctx);
+static int needs(const sl_attn_spec *spec, sl_kv_need *out) {
+    return ops_of(spec)->needs ? ops_of(spec)->needs(spec, out) : 0;
+}
+
+static size_t state(const sl_engine *e, const sl_attn_spec *spec) {
+    return ops_of(spec)->state ? ops_of(spec)->state(&e->geom, spec) : 0;
+}
+
+static int check_layer(sl_engine *e, int layer, const sl_attn_spec *spec, sl_error *err) {
+    sl_kv_need need[SL_MAX_NEEDS];
+    if (!ops_of(spec) || !ops_of(spec)->decode || spec->plus)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %s: not offered on a GPU (layer %d); use --device cpu",
+                       spec->method->name, layer);
+    int rc = spec->method->supports ? spec->method->supports(&e->geom, spec, err) : 0, n = rc ? 0 : needs(spec, need);
+    for (int i = 0; !rc && i < n; i++) rc = sl_kv_keep(&e->pool, need[i], err);
+    return rc;
+}
+
+// Where in the scratch memory each layer's method has its part: one for each method and specification. Returns the size of all.
+static size_t lay_out(const sl_engine *e, const sl_attn_plan *plan, size_t *at) {
+    size_t total = 0;
     for (int i = 0; i < plan->n_layers; i++) {
         const sl_attn_spec *spec = &plan->layer[i];
-        if (!ops_of(spec) || !ops_of(spec)->decode || spec->plus)
-            return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %s: not offered on a GPU (layer %d); use --device cpu",
-                           spec->method->name, i);
-        size_t size = ops_of(spec)->workspace(&e->geom, spec, e->n_sequences, 1, e->n_ctx);
-        if (size > most) most = size;
+        int same = 0;
+        while (same < i && memcmp(&plan->layer[same], spec, sizeof *spec)) same++;
+        at[i] = same < i ? at[same] : total;
+        if (same == i) total += (ops_of(spec)->workspace(&e->geom, spec, e->n_sequences, 1, e->n_ctx) + 255) / 256 * 256;
     }
-    if (most <= e->step_ws_size) return 0;
-    void *ws = be->alloc(be, most);
-    if (!ws) return sl_fail(err, SL_ERR_MEMORY, "--attn: %zu MiB of scratch memory on the GPU: out of memory", most >> 20);
-    be->release(be, e->step_ws, e->step_ws_size);
-    e->step_ws = ws;
-    e->step_ws_size = most;
+    return total;
+}
+
+static int plan_cuda(sl_engine *e, const sl_attn_plan *plan, sl_error *err) {
+    const sl_backend *be = e->backend;
+    int rc = 0;
+    for (int i = 0; !rc && i < plan->n_layers; i++) rc = check_layer(e, i, &plan->layer[i], err);
+    if (rc) return rc;
+    if (!e->step_ws_at) e->step_ws_at = malloc(e->geom.n_layers * sizeof *e->step_ws_at);
+    if (!e->step_stats) e->step_stats = be->alloc(be, sizeof(sl_attn_cuda_stats));
+    if (!e->step_ws_at || !e->step_stats) return sl_fail(err, SL_ERR_MEMORY, "--attn: out of memory");
+    size_t size = lay_out(e, plan, e->step_ws_at);
+    if (size > e->step_ws_size) {
+        void *ws = be->alloc(be, size);
+        if (!ws) return sl_fail(err, SL_ERR_MEMORY, "--attn: %zu MiB of scratch memory on the GPU: out of memory", size >> 20);
+        be->release(be, e->step_ws, e->step_ws_size);
+        e->step_ws = ws;
+        e->step_ws_size = size;
+    }
+    be->clear(be, e->step_ws, e->step_ws_size); // another method's leavings
     return 0;
 }
 
@@ -57,6 +90,7 @@ static void decode(sl_engine *e, sl_session *const *batch, int n, int layer, sl_
     const sl_attn_spec *spec = &e->plan.layer[layer];
     sl_kv_rows kv = sl_kv_layer(&e->pool, layer);
     SL_CHECK(q.stride == (size_t)e->geom.n_heads * e->geom.head_dim);
+    sl_kv_need need[SL_MAX_NEEDS];
     sl_attn_cuda_decode_args args = {
         .geom = &e->geom,
         .spec = spec,
@@ -68,29 +102,54 @@ static void decode(sl_engine *e, sl_session *const *batch, int n, int layer, sl_
         .out = out,
         .k = kv.k,
         .v = kv.v,
-        .ws = e->step_ws,
+        .stats = e->step_stats,
+        .ws = (char *)e->step_ws + e->step_ws_at[layer],
         .stream = sl_cuda_of(e->backend)->stream,
     };
+    for (int i = 0; i < layer; i++) args.state_at += (state(e, &e->plan.layer[i]) + 255) / 256 * 256;
+    for (int i = 0, n_needs = needs(spec, need); i < n_needs; i++)
+        args.extra[i] = sl_kv_extra_layer(&e->pool, need[i], layer, &args.extra_size[i]);
     ops_of(spec)->decode(&args);
 }
 
-// Dense attention reads every row: known without asking the device.
+// What dense attention would read, and what methods whose reading follows from the length do.
 static void account(sl_engine *e, sl_session *const *batch, int n) {
     const sl_attn_geom *g = &e->geom;
-    for (int i = 0; i < n; i++) {
-        uint64_t rows = (uint64_t)batch[i]->kv.n_tokens + 1, per_kv = rows * g->n_kv_heads, per_head = rows * g->n_heads;
-        uint64_t bytes = per_kv * g->head_dim * 2 * sizeof(bf16);
-        const sl_attn_stats layer = {.steps = g->n_heads,
-                                     .k_rows = per_kv,
-                                     .v_rows = per_head,
-                                     .v_distinct = per_kv,
-                                     .bytes = bytes,
-                                     .features = g->n_heads,
-                                     .dense_k_rows = per_kv,
-                                     .dense_v_rows = per_head,
-                                     .dense_bytes = bytes};
-        for (int j = 0; j < g->n_layers; j++) sl_attn_stats_add(&e->stats, &layer);
-    }
+    for (int i = 0; i < n; i++)
+        for (int layer = 0; layer < g->n_layers; layer++) {
+            const sl_attn_spec *spec = &e->plan.layer[layer];
+            int n_kv = batch[i]->kv.n_tokens + 1;
+            uint64_t rows = n_kv;
+            sl_attn_stats step = {.steps = g->n_heads,
+                                  .dense_k_rows = rows * g->n_kv_heads,
+                                  .dense_v_rows = rows * g->n_heads,
+                                  .dense_bytes = rows * g->n_kv_heads * g->head_dim * 2 * sizeof(bf16)};
+            if (ops_of(spec)->account) ops_of(spec)->account(g, spec, n_kv, &step);
+            sl_attn_stats_add(&e->stats, &step);
+        }
 }
 
-const sl_attend sl_cuda_attend = {.plan = plan_cuda, .prefill = prefill, .decode = decode, .account = account};
+// Adds what the methods' kernels have counted since the last time to the engine's statistics.
+static void collect(sl_engine *e) {
+    const sl_backend *be = e->backend;
+    sl_attn_cuda_stats c;
+    be->download(be, &c, e->step_stats, sizeof c);
+    be->clear(be, e->step_stats, sizeof c);
+    const sl_attn_stats more = {.k_rows = c.k_rows,
+                                .v_rows = c.v_rows,
+                                .v_distinct = c.v_distinct,
+                                .samples = c.samples,
+                                .bytes = c.bytes,
+                                .tries = c.tries,
+                                .fallbacks = c.fallbacks,
+                                .features = (double)c.features / 1024};
+    sl_attn_stats_add(&e->stats, &more);
+}
+
+const sl_attend sl_cuda_attend = {.plan = plan_cuda,
+                                  .needs = needs,
+                                  .state = state,
+                                  .prefill = prefill,
+                                  .decode = decode,
+                                  .account = account,
+                                  .collect = collect};

@@ -55,6 +55,11 @@ static void copy_runs(const sl_backend *be, void *to, const void *from, size_t p
     sl_cuda_note(c, cudaMemcpy2DAsync(to, pitch, from, pitch, width, height, cudaMemcpyDeviceToDevice, c->stream), "copy");
 }
 
+static void clear(const sl_backend *be, void *p, size_t size) {
+    sl_cuda *c = sl_cuda_of(be);
+    sl_cuda_note(c, cudaMemsetAsync(p, 0, size, c->stream), "clear");
+}
+
 // From ordinary memory: CUDA has read all of it when the call returns.
 static void upload(const sl_backend *be, void *to, const void *from, size_t size) {
     sl_cuda *c = sl_cuda_of(be);
@@ -65,6 +70,10 @@ static void download(const sl_backend *be, void *to, const void *from, size_t si
     sl_cuda *c = sl_cuda_of(be);
     sl_cuda_note(c, cudaMemcpyAsync(to, from, size, cudaMemcpyDeviceToHost, c->stream), "download");
     sl_cuda_note(c, cudaStreamSynchronize(c->stream), "download");
+}
+
+static void *stream(const sl_backend *be) {
+    return sl_cuda_of(be)->stream;
 }
 
 // ---- recorded steps ----
@@ -294,9 +303,11 @@ static const sl_backend operations = {
     .alloc = take,
     .release = release,
     .copy = copy_runs,
+    .clear = clear,
     .upload = upload,
     .download = download,
     .place = sl_cuda_place,
+    .stream = stream,
     .finish = finish,
     .replay = replay,
     .forget = forget,

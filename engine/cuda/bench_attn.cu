@@ -216,7 +216,7 @@ int sl_bench_attn_decode(sl_bench_attn *b, const sl_attn_spec *spec, int n_seqs,
     std::vector<sl_row> rows(n_seqs);
     int page = 0, longest = *std::max_element(n_kv, n_kv + n_seqs);
     for (int i = 0; i < n_seqs; i++) {
-        rows[i] = {n_kv[i] - 1, (uint32_t)i, b->pages + page};
+        rows[i].position = n_kv[i] - 1, rows[i].sequence = (uint32_t)i, rows[i].pages = b->pages + page;
         page += (n_kv[i] + SL_PAGE - 1) / SL_PAGE;
     }
     SL_CHECK(n_seqs <= b->limits.n_seqs && page <= b->limits.n_pages);

@@ -1,0 +1,134 @@
+// attention/extras.cu - page extras built on CUDA: norms of V and quantised keys. What they hold and how is said where the CPU
+// builds them (propose_exact.c, propose_quantised.c); quantised keys are the same to the bit, norms up to the last bit of
+// log2f.
+#include "attention/cuda.h"
+#include "engine/cuda/device.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <math.h>
+
+enum { THREADS = 256 };
+static_assert((int)THREADS == (int)SL_PAGE, "a thread a row");
+
+static __device__ __forceinline__ float widen(bf16 x) {
+    return __uint_as_float((uint32_t)x << 16);
+}
+
+// The eight elements from p on, 16-byte aligned.
+static __device__ __forceinline__ void load8(const bf16 *p, float x[8]) {
+    uint4 y = *(const uint4 *)p;
+    uint32_t words[4] = {y.x, y.y, y.z, y.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        x[2 * i] = __uint_as_float(words[i] << 16);
+        x[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
+    }
+}
+
+// ---- norms of V ----
+
+// out[j] = log2 |v_j|. Grid (pages, KV heads), a thread a row; the squares are added in order, as on the CPU.
+static __global__ void __launch_bounds__(THREADS) norms_kernel(const int32_t *pages, const bf16 *v, int head_dim, float *out) {
+    sl_start_next();
+    sl_wait_previous();
+    size_t block = (size_t)pages[blockIdx.x] * gridDim.y + blockIdx.y;
+    const bf16 *row = v + (block * SL_PAGE + threadIdx.x) * head_dim;
+    float square = 0, x[8];
+    for (int d = 0; d < head_dim; d += 8) {
+        load8(row + d, x);
+#pragma unroll
+        for (int i = 0; i < 8; i++) square = __fadd_rn(square, __fmul_rn(x[i], x[i]));
+    }
+    out[block * SL_PAGE + threadIdx.x] = 0.5f * log2f(square);
+}
+
+void sl_cuda_build_norms(const sl_kv_device_build *b) {
+    sl_launch(norms_kernel, dim3(b->n, b->n_kv_heads), dim3(THREADS), 0, (cudaStream_t)b->stream, b->pages, b->v, b->head_dim,
+              (float *)b->data);
+}
+
+// ---- quantised keys ----
+
+// f16 numbers next to x from below and from above; beyond the largest, the largest.
+static __device__ __forceinline__ __half half_below(float x) {
+    return x > -65504.0f ? __float2half_rd(fminf(x, 65504.0f)) : __float2half_rd(-65504.0f);
+}
+static __device__ __forceinline__ __half half_above(float x) {
+    return x < 65504.0f ? __float2half_ru(fmaxf(x, -65504.0f)) : __float2half_ru(65504.0f);
+}
+
+// Shares of a code: `width` bits from `shift` on, in a plane of its own.
+struct plane {
+    int width, shift;
+};
+
+static __device__ int plane_units(int width, int head_dim) { // 64-byte units of 16 rows
+    return (head_dim * width + 31) / 32;
+}
+
+// The words of 32 channels' codes of row j in one plane.
+static __device__ void store_words(plane p, const uint8_t codes[32], int first, int head_dim, int j, uint8_t *to) {
+    int n_units = plane_units(p.width, head_dim), per_word = 32 / p.width, per_byte = 8 / p.width;
+    for (int w = 0; w < p.width; w++) { // words of 32 channels
+        int unit = first / per_word + w;
+        if (unit >= n_units) return;
+        uint32_t word = 0;
+        for (int i = 0; i < per_word; i++) { // channel 4 t + b of the word: bits [width t, width (t + 1)) of byte b
+            uint32_t part = codes[w * per_word + i] >> p.shift & ((1u << p.width) - 1);
+            word |= part << (i % 4 * 8 + i / 4 % per_byte * p.width);
+        }
+        *(uint32_t *)(to + ((size_t)(j / 16) * n_units + unit) * 64 + j % 16 * 4) = word;
+    }
+}
+
+// Grid (pages, KV heads). First a thread a channel finds its step and zero, then a thread a row makes its codes. Reads the page
+// twice, the second time from the L2 cache, and writes bits / 16 of it.
+static __global__ void __launch_bounds__(THREADS)
+    quantise_kernel(const int32_t *pages, const bf16 *k, int head_dim, int bits, size_t size, uint8_t *data) {
+    __shared__ float zero[128], inverse[128];
+    sl_start_next();
+    sl_wait_previous();
+    size_t block = (size_t)pages[blockIdx.x] * gridDim.y + blockIdx.y;
+    const bf16 *rows = k + block * SL_PAGE * head_dim;
+    uint8_t *out = data + block * size;
+    int c = threadIdx.x, levels = (1 << bits) - 1;
+    if (c < head_dim) {
+        float low = INFINITY, high = -INFINITY;
+        for (int j = 0; j < SL_PAGE; j++) {
+            float x = widen(rows[(size_t)j * head_dim + c]);
+            low = fminf(low, x), high = fmaxf(high, x);
+        }
+        __half from = half_below(low);
+        zero[c] = __half2float(from);
+        __half step = half_above(fmaxf(__fdiv_rn(high - zero[c], (float)levels), 2 * (zero[c] - low)));
+        float width = __half2float(step);
+        inverse[c] = width > 0 ? __fdiv_rn(1, width) : 0;
+        ((__half *)out)[c] = step;
+        ((__half *)out)[head_dim + c] = from;
+    }
+    __syncthreads();
+    plane planes[2] = {{bits == 3 ? 2 : 4, 0}, {bits == 3 ? 1 : 4, bits == 3 ? 2 : 4}};
+    int j = threadIdx.x, n_planes = bits == 4 ? 1 : 2;
+    uint8_t *at = out + 2 * head_dim * sizeof(__half);
+    for (int first = 0; first < head_dim; first += 32) {
+        uint8_t codes[32];
+        for (int i = 0; i < 32; i++) {
+            int channel = first + i;
+            float x = channel < head_dim ? widen(rows[(size_t)j * head_dim + channel]) : 0;
+            int code = channel < head_dim ? __float2int_rn(__fmul_rn(x - zero[channel], inverse[channel])) : 0;
+            codes[i] = (uint8_t)min(max(code, 0), levels);
+        }
+        uint8_t *to = at;
+        for (int i = 0; i < n_planes; i++) {
+            store_words(planes[i], codes, first, head_dim, j, to);
+            to += (size_t)plane_units(planes[i].width, head_dim) * 64 * (SL_PAGE / 16);
+        }
+    }
+}
+
+void sl_cuda_build_quantised(const sl_kv_device_build *b) {
+    SL_CHECK(b->head_dim <= 128);
+    sl_launch(quantise_kernel, dim3(b->n, b->n_kv_heads), dim3(THREADS), 0, (cudaStream_t)b->stream, b->pages, b->k,
+              b->head_dim, b->arg, b->size, (uint8_t *)b->data);
+}
