@@ -16,6 +16,10 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 typedef struct sl_attn_geom {
     int n_layers, n_heads, n_kv_heads, head_dim;
 } sl_attn_geom;
@@ -190,5 +194,9 @@ int sl_attn_plan_set(sl_attn_plan *plan, const char *rule, sl_error *err); // `0
 // A file of `layer S` lines ('#' starts a comment): sets parameter S of those layers.
 int sl_attn_plan_schedule(sl_attn_plan *plan, const char *path, sl_error *err);
 void sl_attn_plan_free(sl_attn_plan *plan);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -77,6 +77,10 @@ void sl_cuda_dense_decode(const sl_attn_cuda_decode_args *args);
 void sl_cuda_dense_prefill(const sl_attn_cuda_prefill_args *args);
 extern const sl_attn_cuda_ops sl_dense_cuda_ops; // of both
 
+// santa.cu: the same shapes.
+extern const sl_attn_cuda_ops sl_santa_cuda_ops, sl_santa_strat_cuda_ops, sl_santa_sys_cuda_ops, sl_santa_prop_cuda_ops,
+    sl_santa_flash_cuda_ops;
+
 #ifdef __cplusplus
 }
 #endif

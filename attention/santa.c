@@ -3,6 +3,12 @@
 // Each method is a row: its draw, its default S. All propose exactly and divide by the exact normaliser, so rows that are not
 // drawn are never read.
 #include "attention/stages.h"
+#ifdef SLEIGH_CUDA
+#include "attention/cuda.h"
+#define ON_CUDA(OPS) .cuda = &OPS,
+#else
+#define ON_CUDA(OPS)
+#endif
 
 #include <math.h>
 
@@ -55,14 +61,13 @@ static const sl_draw independent = DRAW(sl_draw_independent), stratified = DRAW(
 static const sl_composition santa = STAGES(independent), strat = STAGES(stratified), sys = STAGES(systematic),
                             prop = STAGES(proportional), flash = STAGES(uniform_tiles), pps = STAGES(sl_draw_pps);
 
-const sl_attn_method sl_method_santa = {
-    .name = "santa",
-    .summary = "S independent draws from the attention weights",
-    .source = "SANTA, Algorithm 1",
-    .params = params,
-    .stages = &santa,
-    .cpu = &sl_stages_ops,
-};
+const sl_attn_method sl_method_santa = {.name = "santa",
+                                        .summary = "S independent draws from the attention weights",
+                                        .source = "SANTA, Algorithm 1",
+                                        .params = params,
+                                        .stages = &santa,
+                                        .cpu = &sl_stages_ops,
+                                        ON_CUDA(sl_santa_cuda_ops)};
 const sl_attn_method sl_method_santa_strat = {
     .name = "santa-strat",
     .summary = "one draw in each of S equal parts of the attention mass, each with its own uniform number",
@@ -70,7 +75,7 @@ const sl_attn_method sl_method_santa_strat = {
     .params = params,
     .stages = &strat,
     .cpu = &sl_stages_ops,
-};
+    ON_CUDA(sl_santa_strat_cuda_ops)};
 const sl_attn_method sl_method_santa_sys = {
     .name = "santa-sys",
     .summary = "one draw in each of S equal parts of the attention mass, one uniform number for all",
@@ -78,24 +83,24 @@ const sl_attn_method sl_method_santa_sys = {
     .params = params,
     .stages = &sys,
     .cpu = &sl_stages_ops,
-};
-const sl_attn_method sl_method_santa_prop = {
-    .name = "santa-prop",
-    .summary = "S split over 256-row tiles by largest remainder, systematic inside each tile",
-    .source = "S2ANTA, Algorithms 2-5",
-    .mean = SL_MEAN_BIASED,
-    .params = params,
-    .stages = &prop,
-    .cpu = &sl_stages_ops,
-};
-const sl_attn_method sl_method_santa_flash = {
-    .name = "santa-flash",
-    .summary = "S split evenly over 256-row tiles, tiles merged with their exact mass",
-    .source = "S2ANTA, Algorithms 6-8",
-    .params = flash_params,
-    .stages = &flash,
-    .cpu = &sl_stages_ops,
-};
+    ON_CUDA(sl_santa_sys_cuda_ops)};
+const sl_attn_method sl_method_santa_prop = {.name = "santa-prop",
+                                             .summary =
+                                                 "S split over 256-row tiles by largest remainder, systematic inside each tile",
+                                             .source = "S2ANTA, Algorithms 2-5",
+                                             .mean = SL_MEAN_BIASED,
+                                             .params = params,
+                                             .stages = &prop,
+                                             .cpu = &sl_stages_ops,
+                                             ON_CUDA(sl_santa_prop_cuda_ops)};
+const sl_attn_method sl_method_santa_flash = {.name = "santa-flash",
+                                              .summary =
+                                                  "S split evenly over 256-row tiles, tiles merged with their exact mass",
+                                              .source = "S2ANTA, Algorithms 6-8",
+                                              .params = flash_params,
+                                              .stages = &flash,
+                                              .cpu = &sl_stages_ops,
+                                              ON_CUDA(sl_santa_flash_cuda_ops)};
 const sl_attn_method sl_method_santa_pps = {
     .name = "santa-pps",
     .summary = "rows with large p |v| exactly, the rest in proportion to it; S draws, or a stated error",

@@ -1,0 +1,56 @@
+// attention/decode_ring.h - what decode kernels share on CUDA: how blocks share the work of a ragged batch, and a ring of
+// stages in shared memory that copies fill ahead of its consumers.
+//
+// Units of work are chunks of one KV head of one sequence, numbered sequence by sequence, chunk by chunk, head by head. A
+// block's first unit is its own number, the others are handed out in order as blocks get to them.
+#ifndef SLEIGH_DECODE_RING_H
+#define SLEIGH_DECODE_RING_H
+
+#include "attention/cuda.h"
+#include "engine/cuda/barrier.h"
+#include "engine/cuda/device.h"
+
+static __host__ __device__ __forceinline__ int ceil_div(int a, int b) {
+    return (a + b - 1) / b;
+}
+
+// 32 sequences at a time, a lane each.
+struct window {
+    int first_seq;             // of lane 0
+    int first_unit;            // of first_seq
+    int n_kv, chunk_rows, end; // of the lane's sequence; end: the unit after its last
+    const int32_t *pages;
+};
+
+// chunk_rows: how long the chunks of a sequence of n_kv rows are.
+template <typename ChunkRows>
+static __device__ void window_load(window *w, const sl_row *rows, int n_seqs, int n_kv_heads, ChunkRows chunk_rows,
+                                   int first_seq, int first_unit) {
+    int lane = threadIdx.x % 32, seq = first_seq + lane;
+    *w = {.first_seq = first_seq, .first_unit = first_unit};
+    if (seq < n_seqs) {
+        int4 row = *(const int4 *)(rows + seq); // position, sequence, pages
+        w->n_kv = row.x + 1;
+        w->pages = (const int32_t *)((uint64_t)(uint32_t)row.w << 32 | (uint32_t)row.z);
+    }
+    w->chunk_rows = chunk_rows(w->n_kv);
+    int sum = ceil_div(w->n_kv, w->chunk_rows) * n_kv_heads;
+    for (int step = 1; step < 32; step *= 2) {
+        int before = __shfl_up_sync(~0u, sum, step);
+        if (lane >= step) sum += before;
+    }
+    w->end = first_unit + sum;
+}
+
+// The lane whose sequence holds the unit, moving the window on to it; -1: there is no such unit.
+template <typename ChunkRows>
+static __device__ int window_find(window *w, const sl_row *rows, int n_seqs, int n_kv_heads, ChunkRows chunk_rows, int unit) {
+    for (;;) {
+        int end = __shfl_sync(~0u, w->end, 31);
+        if (unit < end) return __popc(__ballot_sync(~0u, w->end <= unit));
+        if (w->first_seq + 32 >= n_seqs) return -1;
+        window_load(w, rows, n_seqs, n_kv_heads, chunk_rows, w->first_seq + 32, end);
+    }
+}
+
+#endif
