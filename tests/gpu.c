@@ -26,6 +26,12 @@ void *gpu_copy(const void *data, size_t size) {
     return p;
 }
 
+void *gpu_zero(size_t size) {
+    void *p = gpu_new(size);
+    check(cudaMemset(p, 0, size), "cudaMemset");
+    return p;
+}
+
 void gpu_sync(const char *what) {
     check(cudaGetLastError(), what);
     check(cudaDeviceSynchronize(), what);

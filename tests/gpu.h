@@ -11,8 +11,9 @@
     { NAME, NEEDS_GPU, FN }
 
 // All end the case with a failure when CUDA refuses. Memory is freed by gpu_free_all, which the runner calls after each case.
-void *gpu_new(size_t size);                    // filled with 0xFF: NaN as bf16 and fp32
-void *gpu_copy(const void *data, size_t size); // a device copy of host memory
+void *gpu_new(size_t size);                             // filled with 0xFF: NaN as bf16 and fp32
+void *gpu_zero(size_t size);                            // filled with 0
+void *gpu_copy(const void *data, size_t size);          // a device copy of host memory
 void gpu_read(void *to, const void *from, size_t size); // device to host, after all work has ended
 void gpu_sync(const char *what);                        // waits; fails the case on any error since the last call
 #else
