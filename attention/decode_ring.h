@@ -10,6 +10,25 @@
 #include "engine/cuda/barrier.h"
 #include "engine/cuda/device.h"
 
+// ---- copies to shared memory ----
+
+#if __CUDA_ARCH__ >= 900
+enum { FULL_ARRIVALS = 1 };
+static __device__ __forceinline__ void copy_bulk(uint32_t to, const void *from, int bytes, uint64_t *full) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
+                 "r"(bytes), "r"(shared_address(full))
+                 : "memory");
+}
+#else
+enum { FULL_ARRIVALS = 33 };
+static __device__ __forceinline__ void copy_warp(uint32_t to, const void *from, int bytes) {
+    for (int at = threadIdx.x % 32 * 16; at < bytes; at += 32 * 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + at), "l"((const char *)from + at) : "memory");
+}
+#endif
+
+// ---- units ----
+
 static __host__ __device__ __forceinline__ int ceil_div(int a, int b) {
     return (a + b - 1) / b;
 }

@@ -33,6 +33,14 @@ static inline bool sl_overlaps(const void *kernel) {
     return cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess && attributes.ptxVersion >= 90;
 }
 
+// Of the current device.
+static inline int sl_multiprocessors() {
+    int device = 0, n = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device);
+    return n;
+}
+
 // Launches kernel<<<grid, block, shared, stream>>>. The kernel may start before the one in front of it in the stream has
 // ended, so it must call sl_wait_previous() before it touches anything that an earlier kernel writes or reads; only what no
 // kernel of the step writes may be read before that. Every kernel of a step is launched this way and calls both functions
