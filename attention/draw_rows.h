@@ -25,19 +25,35 @@ struct draw_params {
     bf16 *out;     // [n_seqs][n_kv_heads][group][head_dim]
     int layer;
     int S;
-    int *ticket; // query heads handed out to drawers
-    int *drawn;  // [n_seqs * n_kv_heads] heads drawn. Both are 0 between launches
+    int parts;      // of a head's draws, taken by different blocks
+    int *ticket;    // parts handed out to drawers
+    int *drawn;     // [n_seqs * n_kv_heads] parts drawn, of all its heads
+    int *merged;    // [n_seqs * n_heads] parts of a head. All three are 0 between launches
+    float *partial; // [n_seqs * n_heads][parts][head_dim], where there are several
     sl_attn_cuda_stats *stats;
 };
 
+// Parts of S draws: as many as keep a block's share short beside reading the masses anew.
+static int draw_parts(int S) {
+    return min(ceil_div(S, 256), 8);
+}
+
+static size_t draw_workspace(const sl_attn_geom *geom, int n_seqs, int S) {
+    return draw_parts(S) == 1 ? 0 : (size_t)n_seqs * geom->n_heads * draw_parts(S) * geom->head_dim * sizeof(float);
+}
+
 static draw_params draw_params_of(const sl_attn_cuda_decode_args *a) {
-    int *counters = (int *)a->ws, n_slots = a->n_seqs * a->geom->n_kv_heads;
+    int *counters = (int *)a->ws, n_slots = a->n_seqs * a->geom->n_kv_heads, S = (int)sl_attn_get(a->spec, "S");
+    SL_CHECK(2 + 2 * n_slots + a->n_seqs * a->geom->n_heads <= COUNTERS);
     return {.v = a->v,
             .out = a->out,
             .layer = a->layer,
-            .S = (int)sl_attn_get(a->spec, "S"),
+            .S = S,
+            .parts = draw_parts(S),
             .ticket = counters + 1,
             .drawn = counters + 2 + n_slots,
+            .merged = counters + 2 + 2 * n_slots,
+            .partial = (float *)((char *)a->ws + score_workspace(a->geom, a->n_seqs, a->max_kv)),
             .stats = a->stats};
 }
 
@@ -50,13 +66,12 @@ __device__ sl_rng_id rng_of(const draw_params &p, const sl_row &row, int head) {
 }
 
 struct draw_space {
-    uint64_t cum[ENTRIES + 1];     // mass before each entry
-    uint64_t remainder[TILES_MAX]; // of largest-remainder budgets
-    int first[TILES_MAX + 1];      // draws before each tile
+    uint64_t cum[ENTRIES + 1]; // mass before each entry
+    int first[TILES_MAX + 1];  // draws before each tile
     uint64_t scan[DRAWERS];
-    int ints[DRAWERS];
-    int ticket;
-    int row[DRAW_THREADS];
+    int ints[2][DRAWERS];
+    int ticket, is_last;
+    int row[DRAW_THREADS]; // of the pool: row of V over DIM
     float coef[DRAW_THREADS];
     float sums[DRAWERS][DIM_MAX]; // of the drawers' warps
 };
@@ -69,18 +84,31 @@ __device__ void drawers_sync() {
 struct head_view {
     const uint64_t *mass; // [n_blocks]
     const bf16 *w;        // block b's 32 weights begin at b * stride
+    const int32_t *pages; // of the sequence
+    int n_kv_heads, kv_head;
     int stride, n_blocks;
     int shift, n_entries; // an entry of running mass holds 2^shift blocks
     int top;
     uint64_t total;
 };
 
-// Query head `head` of the group of a sequence's KV head, of n_kv rows.
-__device__ head_view view_of(const score_params &p, int slot, int head, int n_kv) {
+// Query head `head` of the group of a sequence's KV head.
+__device__ head_view view_of(const score_params &p, const sl_row &row, int slot, int head) {
     return {.mass = p.mass + ((size_t)slot * p.group + head) * p.max_blocks,
             .w = p.w + ((size_t)slot * p.max_blocks * p.group + head) * BLOCK,
+            .pages = row.pages,
+            .n_kv_heads = p.n_kv_heads,
+            .kv_head = slot % p.n_kv_heads,
             .stride = p.group * BLOCK,
-            .n_blocks = ceil_div(n_kv, BLOCK)};
+            .n_blocks = row.position / BLOCK + 1};
+}
+
+// Sum of x over the drawers' threads. turn: 0 and 1 by turns, so that one barrier is enough.
+__device__ int sum_threads(draw_space *s, int thread, int x, int turn) {
+    x = __reduce_add_sync(~0u, x);
+    if (thread % 32 == 0) s->ints[turn][thread / 32] = x;
+    drawers_sync();
+    return s->ints[turn][0] + s->ints[turn][1] + s->ints[turn][2] + s->ints[turn][3];
 }
 
 // Inclusive scan of x over the drawers' threads, and the sum of all.
@@ -102,52 +130,88 @@ __device__ uint64_t scan_threads(draw_space *s, int thread, uint64_t x, uint64_t
     return x;
 }
 
-__device__ int max_threads(draw_space *s, int thread, int x) {
-    x = __reduce_max_sync(~0u, x);
-    drawers_sync();
-    if (thread % 32 == 0) s->ints[thread / 32] = x;
-    drawers_sync();
-    for (int i = 0; i < DRAWERS; i++) x = max(x, s->ints[i]);
-    return x;
+// n masses from block `first` on; those past the last are empty. n, even, is at most what registers hold.
+template <int N> __device__ void load_masses(const head_view &h, int first, uint64_t x[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i += 2) {
+        ulonglong2 both = make_ulonglong2(MASS_EMPTY, MASS_EMPTY);
+        if (first + i < h.n_blocks) both = __ldcg((const ulonglong2 *)(h.mass + first + i));
+        x[i] = both.x, x[i + 1] = first + i + 1 < h.n_blocks ? both.y : MASS_EMPTY;
+    }
 }
 
-// The largest reference, and running masses by entries.
-__device__ void load_head(draw_space *s, head_view *h, int thread) {
-    int top = REF_EMPTY;
-    for (int b = thread; b < h->n_blocks; b += DRAW_THREADS) top = max(top, ref_of(__ldcg(h->mass + b)));
-    h->top = max_threads(s, thread, top);
-    for (h->shift = 0; h->n_blocks > ENTRIES << h->shift;) h->shift++;
-    h->n_entries = ceil_div(h->n_blocks, 1 << h->shift);
-    enum { EACH = ENTRIES / DRAW_THREADS };
-    uint64_t x[EACH], own = 0;
-    for (int i = 0; i < EACH; i++) {
-        int first = (thread * EACH + i) << h->shift;
-        x[i] = own;
-        for (int b = first; b < min(first + (1 << h->shift), h->n_blocks); b++) own += global_mass(__ldcg(h->mass + b), h->top);
+// load_head of entries of 2^SHIFT blocks. A thread asks for as many masses at once as it can: the wait for them is paid in full
+// behind the last key.
+template <int SHIFT> __device__ void load_entries(draw_space *s, head_view *h, int thread) {
+    enum { EACH = ENTRIES / DRAW_THREADS, BLOCKS = EACH << SHIFT, N = BLOCKS < 8 ? BLOCKS : 8, PER_ENTRY = 1 << SHIFT };
+    int first = thread * BLOCKS, top = REF_EMPTY;
+    uint64_t x[N], entry[EACH] = {}, own = 0;
+#pragma unroll
+    for (int i = 0; i < BLOCKS; i += N) {
+        load_masses<N>(*h, first + i, x);
+#pragma unroll
+        for (int j = 0; j < N; j++) top = max(top, ref_of(x[j]));
     }
-    uint64_t before = scan_threads(s, thread, own, &h->total) - own;
-    for (int i = 0; i < EACH; i++)
-        if (thread * EACH + i <= h->n_entries) s->cum[thread * EACH + i] = before + x[i];
-    if (thread == 0) s->cum[h->n_entries] = h->total;
+    top = __reduce_max_sync(~0u, top);
+    if (thread % 32 == 0) s->ints[0][thread / 32] = top;
     drawers_sync();
+    h->top = top = max(max(s->ints[0][0], s->ints[0][1]), max(s->ints[0][2], s->ints[0][3]));
+#pragma unroll
+    for (int i = 0; i < BLOCKS; i += N) {
+        if (BLOCKS > N) load_masses<N>(*h, first + i, x); // again: so many do not fit
+#pragma unroll
+        for (int j = 0; j < N; j++) entry[(i + j) / PER_ENTRY] += global_mass(x[j], top);
+    }
+#pragma unroll
+    for (int i = 0; i < EACH; i++) own += entry[i];
+    uint64_t running = scan_threads(s, thread, own, &h->total) - own;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        s->cum[thread * EACH + i] = running;
+        running += entry[i];
+    }
+    if (thread == 0) s->cum[ENTRIES] = h->total;
+    h->shift = SHIFT, h->n_entries = ceil_div(h->n_blocks, PER_ENTRY);
+    drawers_sync();
+}
+
+// The largest reference, and running masses by entries; those past the last block hold the total.
+__device__ void load_head(draw_space *s, head_view *h, int thread) {
+    if (h->n_blocks <= ENTRIES)
+        load_entries<0>(s, h, thread);
+    else if (h->n_blocks <= ENTRIES * 2)
+        load_entries<1>(s, h, thread);
+    else if (h->n_blocks <= ENTRIES * 4)
+        load_entries<2>(s, h, thread);
+    else
+        load_entries<3>(s, h, thread);
 }
 
 __device__ uint64_t tile_begin(const draw_space *s, const head_view &h, int tile) {
-    return s->cum[min(tile * TILE_BLOCKS >> h.shift, h.n_entries)];
+    return s->cum[min(tile * TILE_BLOCKS >> h.shift, (int)ENTRIES)];
 }
 
-// floor((m mass + floor(u mass / 2^64)) / S): by 32 bits at a time.
+// floor((m mass + floor(u mass / 2^64)) / S): an estimate in double precision, and its exact remainder.
 __device__ uint64_t threshold(uint64_t mass, int S, uint32_t m, uint64_t u) {
     uint64_t low = m * mass, high = __umul64hi(m, mass), add = __umul64hi(u, mass);
     low += add;
     high += low < add;
-    uint64_t rest = high % (unsigned)S << 32 | low >> 32, q = rest / (unsigned)S;
-    rest = rest % (unsigned)S << 32 | (uint32_t)low;
-    return q << 32 | rest / (unsigned)S;
+    uint64_t q = (uint64_t)(((double)high * 0x1p64 + (double)low) / S); // below 2^56, so wrong by less than 2^5
+    int rest = (int)(low - q * (unsigned)S);
+    return q + (rest >= 0 ? rest / S : -((S - 1 - rest) / S));
+}
+
+struct found {
+    int row;  // of the sequence
+    int pool; // of the pool: of V as rows of DIM
+};
+
+__device__ uint64_t pair_mass(uint32_t pair) {
+    return (uint64_t)unit_mass(pair & 0xffff) + unit_mass(pair >> 16);
 }
 
 // The row at threshold t < total: the first whose running mass exceeds it.
-__device__ int find_row(const draw_space *s, const head_view &h, uint64_t t) {
+__device__ found find_row(const draw_space *s, const head_view &h, uint64_t t) {
     int low = 0, high = h.n_entries; // cum[low] <= t < cum[high]
     while (high - low > 1) {
         int middle = (low + high) / 2;
@@ -158,6 +222,7 @@ __device__ int find_row(const draw_space *s, const head_view &h, uint64_t t) {
     }
     uint64_t running = s->cum[low], packed = 0;
     int b = low << h.shift;
+    int32_t page = __ldg(h.pages + b * BLOCK / SL_PAGE); // of all blocks of the entry
     for (;; b++) {
         packed = __ldcg(h.mass + b);
         uint64_t next = running + global_mass(packed, h.top);
@@ -166,23 +231,37 @@ __device__ int find_row(const draw_space *s, const head_view &h, uint64_t t) {
     }
     const uint4 *w = (const uint4 *)(h.w + (size_t)b * h.stride);
     uint4 x[4] = {__ldcg(w), __ldcg(w + 1), __ldcg(w + 2), __ldcg(w + 3)};
-    const uint32_t *pairs = (const uint32_t *)x;
-    uint64_t in_block = 0;
-    int shift = h.top - ref_of(packed), row = -1;
+    // running + to_global(in_block, shift) > t, as a limit of in-block mass
+    uint64_t limit = (((t - running + 1) << (h.top - ref_of(packed))) + 255) >> 8, in_block = 0;
+    uint4 own = x[0];
+    int row = 0; // eight rows, then one
 #pragma unroll
-    for (int i = 0; i < BLOCK; i++) {
-        in_block += unit_mass(i % 2 ? pairs[i / 2] >> 16 : pairs[i / 2] & 0xffff);
-        if (row < 0 && running + to_global(in_block, shift) > t) row = i;
+    for (int i = 0; i < 3; i++) {
+        uint64_t next = in_block + pair_mass(x[i].x) + pair_mass(x[i].y) + pair_mass(x[i].z) + pair_mass(x[i].w);
+        if (row == 8 * i && next < limit) in_block = next, own = x[i + 1], row = 8 * (i + 1);
     }
-    return b * BLOCK + row;
+    const uint32_t pairs[4] = {own.x, own.y, own.z, own.w};
+    int step = 0;
+#pragma unroll
+    for (int i = 0; i < 7; i++) {
+        in_block += unit_mass(i % 2 ? pairs[i / 2] >> 16 : pairs[i / 2] & 0xffff);
+        step += in_block < limit;
+    }
+    row += step;
+    row += b * BLOCK;
+    return {row, (page * h.n_kv_heads + h.kv_head) * SL_PAGE + row % SL_PAGE};
 }
 
-// Adds the rows in s->row and s->coef [32 warp, 32 warp + 32) of one warp to its sum: neighbours that are equal are read once.
-// Returns how many rows were read.
-template <int DIM>
-__device__ int gather(const bf16 *v, int n_kv_heads, draw_space *s, const int32_t *pages, int kv_head, int thread,
-                      float4 *sum) {
-    enum { AHEAD = 8, LANES = DIM / 4 };
+// ---- rows of V ----
+
+struct row_sum { // of a lane: columns 8 (lane % (DIM / 8)) .. + 7, of every 32 / (DIM / 8)-th row
+    float x[8];
+};
+
+// Adds the rows in s->row (-1: none; those at the end) and s->coef [32 warp, 32 warp + 32) of one warp to its sum: neighbours
+// that are equal are read once. All are asked for at once. Returns how many rows were read.
+template <int DIM> __device__ int gather(const bf16 *v, draw_space *s, int thread, row_sum *sum) {
+    enum { LANES = DIM / 8, ROWS = 32 / LANES, PASSES = (32 + ROWS - 1) / ROWS };
     int lane = thread % 32, warp = thread / 32 * 32, row = s->row[warp + lane];
     float coef = s->coef[warp + lane];
     bool first = row >= 0 && (lane == 0 || row != s->row[warp + lane - 1]);
@@ -190,41 +269,74 @@ __device__ int gather(const bf16 *v, int n_kv_heads, draw_space *s, const int32_
     uint32_t later = heads & ~(~0u >> (31 - lane)); // heads behind this lane
     int run = (later ? __ffs(later) - 1 : __popc(there)) - lane, n = __popc(heads), at = __popc(heads & ((1u << lane) - 1));
     __syncwarp();
-    if (first) {
-        size_t page = (size_t)pages[row / SL_PAGE] * n_kv_heads + kv_head;
-        s->row[warp + at] = (int)page * SL_PAGE + row % SL_PAGE; // of the pool
-        s->coef[warp + at] = coef * run;
+    if (first) s->row[warp + at] = row, s->coef[warp + at] = coef * run;
+    __syncwarp();
+    uint4 x[PASSES];
+    int own = lane / LANES; // < ROWS, but for lanes past the last whole row
+#pragma unroll
+    for (int j = 0; j < PASSES; j++) {
+        int i = j * ROWS + own;
+        if (own < ROWS && i < n) x[j] = __ldg((const uint4 *)(v + (size_t)s->row[warp + i] * DIM) + lane % LANES);
+    }
+#pragma unroll
+    for (int j = 0; j < PASSES; j++) {
+        int i = j * ROWS + own;
+        if (own >= ROWS || i >= n) continue;
+        float c = s->coef[warp + i];
+        const uint32_t *pairs = (const uint32_t *)&x[j];
+#pragma unroll
+        for (int k = 0; k < 8; k++) sum->x[k] += c * __uint_as_float(k % 2 ? pairs[k / 2] & 0xffff0000u : pairs[k / 2] << 16);
     }
     __syncwarp();
-    for (int i = 0; i < n; i += AHEAD) {
-        uint2 x[AHEAD];
-#pragma unroll
-        for (int j = 0; j < AHEAD; j++)
-            x[j] = i + j < n && lane < LANES ? __ldg((const uint2 *)(v + (size_t)s->row[warp + i + j] * DIM) + lane)
-                                             : make_uint2(0, 0);
-#pragma unroll
-        for (int j = 0; j < AHEAD; j++) {
-            float c = i + j < n ? s->coef[warp + i + j] : 0;
-            sum->x += c * __uint_as_float(x[j].x << 16), sum->y += c * __uint_as_float(x[j].x & 0xffff0000u);
-            sum->z += c * __uint_as_float(x[j].y << 16), sum->w += c * __uint_as_float(x[j].y & 0xffff0000u);
-        }
-    }
     return n;
 }
 
-// One query head: its draws, and their rows' sum to p.out.
-// The sum over the warps' sums, in their order, to out [DIM].
-template <int DIM> __device__ void write_head(draw_space *s, const float4 &sum, bf16 *out, int thread) {
+// The sum over a warp's lanes that hold the same columns, then over the warps, in their order: thread's column of it.
+template <int DIM> __device__ float sum_rows(draw_space *s, const row_sum &sum, int thread) {
+    enum { LANES = DIM / 8, ROWS = 32 / LANES };
     int lane = thread % 32;
-    if (lane < DIM / 4) *(float4 *)(s->sums[thread / 32] + lane * 4) = sum;
+    row_sum all = sum;
+#pragma unroll
+    for (int i = 1; i < ROWS; i++)
+#pragma unroll
+        for (int k = 0; k < 8; k++) all.x[k] += __shfl_sync(~0u, sum.x[k], lane + i * LANES);
+    if (lane < LANES)
+#pragma unroll
+        for (int k = 0; k < 8; k++) s->sums[thread / 32][lane * 8 + k] = all.x[k];
     drawers_sync();
-    if (thread < DIM) {
-        float x = 0;
+    float x = 0;
+    if (thread < DIM)
         for (int i = 0; i < DRAWERS; i++) x += s->sums[i][thread];
-        out[thread] = __bfloat16_as_ushort(__float2bfloat16_rn(x));
-    }
-    drawers_sync(); // sums are free again
+    return x;
 }
+
+__device__ int add_ordered(int *to, int x) { // what was written before is seen by whoever comes later
+    int before;
+    asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], %2;" : "=r"(before) : "l"(to), "r"(x) : "memory");
+    return before;
+}
+
+// Writes head `head` (of all sequences' heads), or its part; the last part to come adds all of them in order.
+template <int DIM>
+__device__ void write_head(const draw_params &p, draw_space *s, const row_sum &sum, int head, int part, int thread) {
+    float x = sum_rows<DIM>(s, sum, thread);
+    if (p.parts > 1) {
+        float *partial = p.partial + (size_t)head * p.parts * DIM;
+        if (thread < DIM) __stcg(partial + part * DIM + thread, x);
+        drawers_sync();
+        if (thread == 0) {
+            s->is_last = add_ordered(p.merged + head, 1) == p.parts - 1;
+            if (s->is_last) p.merged[head] = 0;
+        }
+        drawers_sync();
+        if (!s->is_last) return;
+        x = 0;
+        for (int i = 0; thread < DIM && i < p.parts; i++) x += __ldcg(partial + i * DIM + thread);
+    }
+    if (thread < DIM) p.out[(size_t)head * DIM + thread] = __bfloat16_as_ushort(__float2bfloat16_rn(x));
+}
+
+// ---- which head next ----
 
 __device__ int load_acquired(const int *from) {
     int x;
@@ -232,26 +344,31 @@ __device__ int load_acquired(const int *from) {
     return x;
 }
 
-// Head by head: waits for its stored weights, then draw_head(slot, head of the group).
+// Until all units of a KV head of n_kv rows are stored.
+__device__ void wait_scored(const score_params &p, int slot, int n_kv, int thread) {
+    if (thread == 0) {
+        int wanted = score_done(p, n_kv);
+        while (load_acquired(p.done + slot) != wanted) __nanosleep(20);
+    }
+    drawers_sync();
+}
+
+// Part by part of head by head: draw_head(slot, head of the group, part), which waits for the head's stored weights.
 template <typename DrawHead>
 __device__ void draw_all(const score_params &p, const draw_params &d, draw_space *s, int thread, DrawHead draw_head) {
-    int n_heads = p.n_seqs * p.n_kv_heads * p.group;
+    int n_each = p.group * d.parts, n_tickets = p.n_seqs * p.n_kv_heads * n_each;
     sl_wait_previous();
     for (;;) {
         if (thread == 0) s->ticket = atomicAdd(d.ticket, 1);
         drawers_sync();
-        int ticket = s->ticket, slot = ticket / p.group;
-        if (ticket >= n_heads) {
-            if (thread == 0 && ticket == n_heads + (int)gridDim.x - 1) *d.ticket = 0; // every block takes one too many
+        int ticket = s->ticket, slot = ticket / n_each, rest = ticket % n_each;
+        if (ticket >= n_tickets) {
+            if (thread == 0 && ticket == n_tickets + (int)gridDim.x - 1) *d.ticket = 0; // every block takes one too many
             return;
         }
-        if (thread == 0) {
-            int wanted = score_done(p, p.rows[slot / p.n_kv_heads].position + 1);
-            while (load_acquired(p.done + slot) != wanted) __nanosleep(100);
-        }
-        drawers_sync();
-        draw_head(slot, ticket % p.group);
-        if (thread == 0 && atomicAdd(d.drawn + slot, 1) == p.group - 1) p.done[slot] = d.drawn[slot] = 0;
+        draw_head(slot, rest / d.parts, rest % d.parts);
+        drawers_sync(); // s is free again
+        if (thread == 0 && atomicAdd(d.drawn + slot, 1) == n_each - 1) p.done[slot] = d.drawn[slot] = 0;
     }
 }
 

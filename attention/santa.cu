@@ -47,46 +47,62 @@ __device__ uint32_t divide(uint64_t W, int S, uint64_t mass, uint64_t *r) {
     return q;
 }
 
+// Bit i: the tile of value x[i] is one of the `wanted` largest of all threads' values, the lower tile on ties. A thread has the
+// tiles from EACH * thread on; values are below 2^n_bits. Finds the least of them bit by bit.
+template <int EACH> __device__ int select_largest(draw_space *s, const uint64_t x[EACH], int n_bits, int wanted, int thread) {
+    int open = (1 << EACH) - 1, chosen = 0, n_open = EACH * DRAW_THREADS, turn = 0;
+    for (int bit = n_bits - 1; bit >= 0 && wanted < n_open; bit--, turn ^= 1) {
+        int ones = 0;
+#pragma unroll
+        for (int i = 0; i < EACH; i++) ones |= (int)(x[i] >> bit & 1) << i;
+        ones &= open;
+        int n = sum_threads(s, thread, __popc(ones), turn);
+        if (n >= wanted) {
+            open = ones, n_open = n;
+        } else {
+            chosen |= ones, open &= ~ones;
+            wanted -= n, n_open -= n;
+        }
+    }
+    uint64_t all;
+    int before = wanted < n_open ? (int)scan_threads(s, thread, __popc(open), &all) - __popc(open) : 0;
+    for (int i = 0; i < EACH; i++)
+        if (open >> i & 1 && before++ < wanted) chosen |= 1 << i;
+    return chosen;
+}
+
 // Draws before each tile to s->first; returns how many there are in all. T tiles, at most TILES_MAX.
 __device__ int plan_tiles(draw_space *s, const head_view &h, sampler kind, int S, int thread) {
-    int T = ceil_div(h.n_blocks, TILE_BLOCKS), each = max(1, (2 * S + T) / (2 * T));
-    uint64_t sum = 0, all, own = 0;
-    for (int t = thread; t < T; t += DRAW_THREADS) {
-        uint64_t W = tile_begin(s, h, t + 1) - tile_begin(s, h, t);
-        int n = W > 0 ? each : 0;
-        if (kind == TILES_PROPORTIONAL) n = (int)divide(W, S, h.total, &s->remainder[t]);
-        s->first[t] = n;
-        sum += n;
-    }
-    scan_threads(s, thread, sum, &all);
-    int left = kind == TILES_PROPORTIONAL ? S - (int)all : 0; // for the largest remainders, the lower tile on ties
-    for (int t = thread; left > 0 && t < T; t += DRAW_THREADS) {
-        int rank = 0;
-        uint64_t mine = s->remainder[t];
-        for (int i = 0; i < T; i++) rank += s->remainder[i] > mine || (s->remainder[i] == mine && i < t);
-        s->first[t] += rank < left;
-    }
-    drawers_sync();
     enum { EACH = TILES_MAX / DRAW_THREADS };
-    int n[EACH];
+    int T = ceil_div(h.n_blocks, TILE_BLOCKS), each = max(1, (2 * S + T) / (2 * T)), n[EACH], own = 0;
+    uint64_t remainder[EACH] = {}, all;
+#pragma unroll
     for (int i = 0; i < EACH; i++) {
         int t = thread * EACH + i;
-        n[i] = t < T ? s->first[t] : 0;
+        uint64_t W = tile_begin(s, h, t + 1) - tile_begin(s, h, t);
+        n[i] = kind == TILES_PROPORTIONAL && W > 0 ? (int)divide(W, S, h.total, &remainder[i]) : W > 0 ? each : 0;
         own += n[i];
     }
-    int before = (int)(scan_threads(s, thread, own, &all) - own);
+    if (kind == TILES_PROPORTIONAL) {
+        int left = S - sum_threads(s, thread, own, 1);
+        int more = left ? select_largest<EACH>(s, remainder, 64 - __clzll(h.total), left, thread) : 0;
+#pragma unroll
+        for (int i = 0; i < EACH; i++) n[i] += more >> i & 1;
+        own += __popc(more);
+    }
+    int before = (int)scan_threads(s, thread, own, &all) - own;
+#pragma unroll
     for (int i = 0; i < EACH; i++) {
-        int t = thread * EACH + i;
-        if (t < T) s->first[t] = before;
+        s->first[thread * EACH + i] = before;
         before += n[i];
     }
-    if (thread == 0) s->first[T] = (int)all;
+    if (thread == 0) s->first[TILES_MAX] = (int)all;
     drawers_sync();
     return (int)all;
 }
 
 struct draw {
-    int row;
+    int pool;   // row of the pool
     float coef; // of its row of V, the normaliser included
 };
 
@@ -95,7 +111,7 @@ __device__ draw draw_row(const draw_space *s, const head_view &h, sampler kind, 
     if (kind < TILES_PROPORTIONAL) {
         uint64_t u = sl_rng_u64(&id, kind == SYSTEMATIC ? 0 : m, SL_STREAM_ATTENTION);
         uint64_t t = kind == INDEPENDENT ? threshold(h.total, 1, 0, u) : threshold(h.total, S, m, u);
-        return {find_row(s, h, t), 1.0f / S};
+        return {find_row(s, h, t).pool, 1.0f / S};
     }
     int low = 0, high = ceil_div(h.n_blocks, TILE_BLOCKS); // first[low] <= m < first[high]
     while (high - low > 1) {
@@ -108,30 +124,33 @@ __device__ draw draw_row(const draw_space *s, const head_view &h, sampler kind, 
     uint64_t begin = tile_begin(s, h, low), W = tile_begin(s, h, low + 1) - begin,
              u = sl_rng_u64(&id, low, SL_STREAM_ATTENTION);
     int n = s->first[low + 1] - s->first[low];
-    int row = find_row(s, h, begin + threshold(W, n, m - s->first[low], u));
-    return {row, kind == TILES_PROPORTIONAL ? 1.0f / S : (float)((double)W / ((double)n * (double)h.total))};
+    int pool = find_row(s, h, begin + threshold(W, n, m - s->first[low], u)).pool;
+    return {pool, kind == TILES_PROPORTIONAL ? 1.0f / S : (float)((double)W / ((double)n * (double)h.total))};
 }
 
-// One query head: its draws, and their rows' sum to p.draw.out.
-template <int DIM> __device__ void draw_head(const santa_params &p, draw_space *s, int slot, int head, int thread) {
+// Part `part` of one query head's draws, and their rows' sum.
+template <int DIM> __device__ void draw_head(const santa_params &p, draw_space *s, int slot, int head, int part, int thread) {
     const sl_row row = p.score.rows[slot / p.score.n_kv_heads];
-    int kv_head = slot % p.score.n_kv_heads, S = p.draw.S;
-    sl_rng_id id = rng_of(p.draw, row, kv_head * p.score.group + head);
-    head_view h = view_of(p.score, slot, head, row.position + 1);
+    int S = p.draw.S, index = slot * p.score.group + head, n_read = 0;
+    sl_rng_id id = rng_of(p.draw, row, slot % p.score.n_kv_heads * p.score.group + head);
+    head_view h = view_of(p.score, row, slot, head);
+    wait_scored(p.score, slot, row.position + 1, thread);
     load_head(s, &h, thread);
-    int n = h.total == 0 ? 0 : p.kind < TILES_PROPORTIONAL ? S : plan_tiles(s, h, p.kind, S, thread), n_read = 0;
-    float4 sum = make_float4(0, 0, 0, 0);
-    for (int m = 0; m < n; m += DRAW_THREADS) {
-        draw d = m + thread < n ? draw_row(s, h, p.kind, S, m + thread, id) : draw{-1, 0};
+    int n = h.total == 0 ? 0 : p.kind < TILES_PROPORTIONAL ? S : plan_tiles(s, h, p.kind, S, thread);
+    int from = (int)((int64_t)n * part / p.draw.parts), end = (int)((int64_t)n * (part + 1) / p.draw.parts);
+    row_sum sum = {};
+    for (int m = from + thread; m - thread < end; m += DRAW_THREADS) {
+        draw d = m < end ? draw_row(s, h, p.kind, S, m, id) : draw{-1, 0};
         __syncwarp(); // a warp's 32 places are its own
-        s->row[thread] = d.row, s->coef[thread] = d.coef;
+        s->row[thread] = d.pool, s->coef[thread] = d.coef;
         __syncwarp();
-        n_read += gather<DIM>(p.draw.v, p.score.n_kv_heads, s, row.pages, kv_head, thread, &sum);
+        n_read += gather<DIM>(p.draw.v, s, thread, &sum);
     }
-    write_head<DIM>(s, sum, p.draw.out + ((size_t)slot * p.score.group + head) * DIM, thread);
+    write_head<DIM>(p.draw, s, sum, index, part, thread);
     if (p.draw.stats && thread % 32 == 0) {
         atomicAdd(&p.draw.stats->v_rows, (unsigned long long)n_read);
-        if (thread == 0) atomicAdd(&p.draw.stats->samples, (unsigned long long)n);
+        atomicAdd(&p.draw.stats->bytes, (unsigned long long)n_read * DIM * sizeof(bf16));
+        if (thread == 0) atomicAdd(&p.draw.stats->samples, (unsigned long long)(end - from));
     }
 }
 
@@ -142,7 +161,7 @@ template <int DIM> __device__ void draw_head(const santa_params &p, draw_space *
 // read while the kernel in front may still run, everything else after it. bytes: K once, 2 + 1/4 a row and query head of stored
 // weights (written, and partly read from the L2 cache), drawn rows of V. order of reduction: masses are integers; a head's
 // draws, a warp's 32 of each 128 in order, then the warps in order.
-template <int DIM> __global__ void __launch_bounds__(THREADS, 1) santa_ring_kernel(const santa_params p) {
+template <int DIM> __global__ void __maxnreg__(144) santa_ring_kernel(const santa_params p) {
     extern __shared__ __align__(128) char memory[];
     shared_head *head = (shared_head *)memory;
     score_begin(p.score, &head->score);
@@ -154,7 +173,7 @@ template <int DIM> __global__ void __launch_bounds__(THREADS, 1) santa_ring_kern
         consume<DIM>(p.score, r);
     else if (warp < CONSUMERS + DRAWERS)
         draw_all(p.score, p.draw, &head->draw, thread,
-                 [&](int slot, int h) { draw_head<DIM>(p, &head->draw, slot, h, thread); });
+                 [&](int slot, int h, int part) { draw_head<DIM>(p, &head->draw, slot, h, part, thread); });
     else
         produce<DIM>(p.score, r);
 }
@@ -168,8 +187,8 @@ template <int DIM> void launch(const sl_attn_cuda_decode_args *a, sampler kind) 
     sl_launch(santa_ring_kernel<DIM>, dim3(sl_multiprocessors()), dim3(THREADS), bytes, a->stream, p);
 }
 
-size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *, int n_seqs, int, int n_kv) {
-    return score_workspace(geom, n_seqs, n_kv);
+size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int, int n_kv) {
+    return score_workspace(geom, n_seqs, n_kv) + draw_workspace(geom, n_seqs, (int)sl_attn_get(spec, "S"));
 }
 
 // All keys; what is drawn of V the kernel counts.

@@ -46,20 +46,25 @@ struct score_params {
     int n_seqs, n_kv_heads, group;
     int n_stages;
     float scale;    // log2(e) / sqrt(head_dim)
-    int max_blocks; // of a sequence: the stride below
+    int max_blocks; // of a sequence, even: the stride below
     int *next;      // units handed out beyond each block's first; 0 between launches
     int *done;      // [n_seqs * n_kv_heads] warps that have stored a unit of it; whoever draws sets it to 0 again
     uint64_t *mass; // [n_seqs * n_kv_heads][group][max_blocks] ref << 48 | in-block mass
     bf16 *w;        // [n_seqs * n_kv_heads][max_blocks][group][32]
 };
 
+// Even, so that masses can be read two at a time.
+static int block_stride(int max_kv) {
+    return ceil_div(max_kv, 2 * BLOCK) * 2;
+}
+
 static size_t score_workspace(const sl_attn_geom *geom, int n_seqs, int n_kv) {
-    size_t blocks = (size_t)n_seqs * geom->n_heads * ceil_div(n_kv, BLOCK);
+    size_t blocks = (size_t)n_seqs * geom->n_heads * block_stride(n_kv);
     return COUNTERS * sizeof(int) + blocks * (sizeof(uint64_t) + BLOCK * sizeof(bf16));
 }
 
 template <int DIM> static score_params score_params_of(const sl_attn_cuda_decode_args *a) {
-    int *counters = (int *)a->ws, max_blocks = ceil_div(a->max_kv, BLOCK);
+    int *counters = (int *)a->ws, max_blocks = block_stride(a->max_kv);
     uint64_t *mass = (uint64_t *)(counters + COUNTERS);
     SL_CHECK(a->geom->n_heads <= GROUP_MAX * a->geom->n_kv_heads && 2 + 2 * a->n_seqs * a->geom->n_kv_heads <= COUNTERS);
     return {.rows = a->rows,
@@ -83,6 +88,8 @@ __device__ int score_done(const score_params &p, int n_kv) {
 }
 
 // ---- stored masses ----
+
+const uint64_t MASS_EMPTY = (uint64_t)REF_EMPTY << 48;
 
 __device__ __forceinline__ int ref_of(uint64_t packed) {
     return (int)((int64_t)packed >> 48);

@@ -45,7 +45,7 @@ static run run_new(ref_cache c, const char *attn, int S, uint32_t seed) {
     snprintf(text, sizeof text, "%d", S);
     CHECK_OK(sl_attn_set(&r.spec, "S", text, &err), err);
     for (int s = 0; s < c.n_seqs; s++) r.max_kv = c.seqs[s].n_tokens > r.max_kv ? c.seqs[s].n_tokens : r.max_kv;
-    r.max_blocks = (r.max_kv + SL_BLOCK - 1) / SL_BLOCK;
+    r.max_blocks = (r.max_kv + 2 * SL_BLOCK - 1) / (2 * SL_BLOCK) * 2; // as the kernel's
     size_t row = (size_t)g->n_heads * g->head_dim, bytes = (size_t)c.pool.n_pages * g->n_kv_heads * SL_PAGE * g->head_dim * 2;
     sl_row rows[MAX_SEQS];
     bf16 *q = malloc(c.n_seqs * row * sizeof *q);

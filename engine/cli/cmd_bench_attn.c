@@ -36,7 +36,7 @@ typedef struct plan {
 typedef struct row { // one line of the result
     const size *size;
     const sl_attn_spec *spec;
-    double us, bytes, flops; // bytes of K and V; flops of prefill
+    double us, bytes, flops; // bytes that decode reads; flops of prefill
 } row;
 
 static const int ragged[] = {1000, 60001, 8192, 300, 40007, 15000, 131072, 22222};
@@ -133,8 +133,8 @@ static int rows_of(const size *s, int i) {
     return s->ragged ? s->ragged[i] : s->n_kv;
 }
 
-static sl_bench_attn_limits limits_of(const plan *p) {
-    sl_bench_attn_limits most = {1, 1, 1};
+static sl_bench_attn_limits limits_of(const plan *p, double deviation) {
+    sl_bench_attn_limits most = {1, 1, 1, deviation};
     for (int i = 0; i < p->n_sizes; i++) {
         const size *s = &p->sizes[i];
         int pages = 0;
@@ -151,15 +151,16 @@ static sl_bench_attn_limits limits_of(const plan *p) {
 static int time_row(sl_bench_attn *bench, row *r, int repetitions, sl_error *err) {
     const size *s = r->size;
     int n_kv[MAX_SEQS];
-    double rows = 0;
     if (s->n_tokens) {
         double pairs = (double)s->n_tokens * s->first + 0.5 * s->n_tokens * (s->n_tokens + 1.0);
         r->flops = 4 * pairs * geom.n_heads * geom.head_dim; // two products, each a multiplication and an addition
         return sl_bench_attn_prefill(bench, r->spec, s->n_tokens, s->first, repetitions, &r->us, err);
     }
-    for (int i = 0; i < s->n_seqs; i++) rows += n_kv[i] = rows_of(s, i);
-    r->bytes = rows * 2 * geom.n_kv_heads * geom.head_dim * sizeof(bf16);
-    return sl_bench_attn_decode(bench, r->spec, s->n_seqs, n_kv, repetitions, &r->us, err);
+    for (int i = 0; i < s->n_seqs; i++) n_kv[i] = rows_of(s, i);
+    sl_bench_attn_result result = {0};
+    int rc = sl_bench_attn_decode(bench, r->spec, s->n_seqs, n_kv, repetitions, &result, err);
+    r->us = result.us, r->bytes = result.bytes;
+    return rc;
 }
 
 // Fills rows[0..*n_rows), size by size; a method that has no kernel for a phase has no row.
@@ -254,7 +255,7 @@ int cmd_bench_attn(const cli_options *o, sl_error *err) {
     sl_bench_attn_device device;
     sl_bench_attn *bench = NULL;
     int n_rows = 0, rc = make_plan(&p, o, err);
-    sl_bench_attn_limits limits = limits_of(&p);
+    sl_bench_attn_limits limits = limits_of(&p, o->query_deviation);
     if (!rc) rc = sl_bench_attn_open(&geom, &limits, &bench, err);
     if (!rc) rc = sl_bench_attn_device_of(bench, &device, err);
     int repetitions = CLI_GIVEN(o, repetitions) ? o->repetitions : REPETITIONS;

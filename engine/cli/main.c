@@ -75,8 +75,8 @@ static const char bench_notes[] =
     "bench attn times the attention kernels of a GPU alone, at the shape of Llama-3.1-8B (32 query heads, 8 KV heads,\n"
     "dimension 128, bf16): decode over -b and -d (neither given: 1 x 8k to 32 x 8k, ragged) and prefill; -r is 25. A time is\n"
     "the median over replays of a CUDA graph, pages shuffled, with 512 MB written before each, so that K and V come from\n"
-    "memory. The floor is the bytes of K and V at the rate at which a kernel that only reads runs on this GPU. Takes --attn,\n"
-    "-b, -d, -r, --phase and -o.\n";
+    "memory. The floor is the bytes that the method reads at the rate of a kernel that only reads. Takes --attn,\n"
+    "-b, -d, -r, --phase, --query-deviation and -o.\n";
 
 // clang-format off
 static const cli_command commands[] = {

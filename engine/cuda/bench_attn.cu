@@ -19,11 +19,17 @@ struct sl_bench_attn {
     int n_sms;
     void *blocks[MAX_BLOCKS]; // all device memory
     int n_blocks;
-    float *flush;    // FLUSH_BYTES
-    bf16 *k, *v;     // [n_pages][n_kv_heads][256][head_dim]
-    bf16 *q, *out;   // [max(n_seqs, n_tokens)][n_heads][head_dim]
-    int32_t *pages;  // [n_pages] all ids, shuffled
-    sl_row *rows;    // [n_seqs]
+    float *flush;   // FLUSH_BYTES
+    bf16 *k, *v;    // [n_pages][n_kv_heads][256][head_dim]
+    bf16 *q, *out;  // [max(n_seqs, n_tokens)][n_heads][head_dim]
+    int32_t *pages; // [n_pages] all ids, shuffled
+    sl_row *rows;   // [n_seqs]
+    sl_attn_cuda_stats *stats;
+    struct { // the last page extra that was asked for, of all pages
+        sl_kv_need need;
+        size_t size; // bytes of a block
+        void *data;
+    } extras[SL_MAX_NEEDS];
     uint32_t *never; // where kernels that only read would write
     cudaStream_t stream;
 };
@@ -37,11 +43,11 @@ static __device__ uint32_t mix(uint64_t x) { // splitmix64
     return (uint32_t)(x ^ x >> 31);
 }
 
-// to[i]: normal numbers (Box and Muller). grid-stride
-static __global__ void fill_normal_kernel(bf16 *to, size_t n, uint64_t seed) {
+// to[i]: normal numbers of this deviation (Box and Muller). grid-stride
+static __global__ void fill_normal_kernel(bf16 *to, size_t n, uint64_t seed, float deviation) {
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
         float u = (mix(seed + 2 * i) + 1.0f) * 0x1p-32f, angle = mix(seed + 2 * i + 1) * 0x1p-31f;
-        to[i] = __bfloat16_as_ushort(__float2bfloat16_rn(sqrtf(-2 * logf(fminf(u, 1))) * cospif(angle)));
+        to[i] = __bfloat16_as_ushort(__float2bfloat16_rn(deviation * sqrtf(-2 * logf(fminf(u, 1))) * cospif(angle)));
     }
 }
 
@@ -77,8 +83,8 @@ static int take(sl_bench_attn *b, size_t size, void *to, sl_error *err) {
     return 0;
 }
 
-static int fill(sl_bench_attn *b, bf16 *to, size_t n, uint64_t seed, sl_error *err) {
-    fill_normal_kernel<<<8 * b->n_sms, 256, 0, b->stream>>>(to, n, seed << 40);
+static int fill(sl_bench_attn *b, bf16 *to, size_t n, uint64_t seed, double deviation, sl_error *err) {
+    fill_normal_kernel<<<8 * b->n_sms, 256, 0, b->stream>>>(to, n, seed << 40, (float)deviation);
     return sl_cuda_check(cudaGetLastError(), "fill_normal_kernel", err);
 }
 
@@ -105,12 +111,13 @@ static int take_all(sl_bench_attn *b, sl_error *err) {
     if (!rc) rc = take(b, q * sizeof(bf16), &b->out, err);
     if (!rc) rc = take(b, b->limits.n_pages * sizeof(int32_t), &b->pages, err);
     if (!rc) rc = take(b, b->limits.n_seqs * sizeof(sl_row), &b->rows, err);
+    if (!rc) rc = take(b, sizeof *b->stats, &b->stats, err);
     if (!rc) rc = take(b, sizeof(uint32_t), &b->never, err);
     if (!rc) rc = sl_cuda_check(cudaStreamCreate(&b->stream), "stream", err);
     if (!rc) rc = sl_cuda_check(cudaMemset(b->flush, 0, FLUSH_BYTES), "cudaMemset", err);
-    if (!rc) rc = fill(b, b->k, pool, 1, err);
-    if (!rc) rc = fill(b, b->v, pool, 2, err);
-    if (!rc) rc = fill(b, b->q, q, 3, err);
+    if (!rc) rc = fill(b, b->k, pool, 1, 1, err);
+    if (!rc) rc = fill(b, b->v, pool, 2, 1, err);
+    if (!rc) rc = fill(b, b->q, q, 3, b->limits.query_deviation, err);
     return rc ? rc : shuffle_pages(b, err);
 }
 
@@ -138,6 +145,7 @@ int sl_bench_attn_open(const sl_attn_geom *geom, const sl_bench_attn_limits *lim
 void sl_bench_attn_close(sl_bench_attn *b) {
     if (!b) return;
     if (b->stream) cudaStreamDestroy(b->stream);
+    for (int i = 0; i < SL_MAX_NEEDS; i++) cudaFree(b->extras[i].data);
     while (b->n_blocks > 0) cudaFree(b->blocks[--b->n_blocks]);
     free(b);
 }
@@ -210,28 +218,83 @@ int sl_bench_attn_device_of(sl_bench_attn *b, sl_bench_attn_device *out, sl_erro
 
 // ---- attention ----
 
-int sl_bench_attn_decode(sl_bench_attn *b, const sl_attn_spec *spec, int n_seqs, const int *n_kv, int repetitions, double *us,
-                         sl_error *err) {
+// Bytes that one step reads, by the method's own account.
+static int count_bytes(sl_bench_attn *b, const sl_attn_cuda_decode_args *args, const int *n_kv, double *out, sl_error *err) {
+    const sl_attn_cuda_ops *ops = args->spec->method->cuda;
+    sl_attn_stats fixed = {};
+    sl_attn_cuda_stats counted;
+    int rc = sl_cuda_check(cudaMemset(b->stats, 0, sizeof *b->stats), "counters", err);
+    if (rc) return rc;
+    ops->decode(args);
+    rc = sl_cuda_check(cudaStreamSynchronize(b->stream), "decode", err);
+    if (!rc) rc = sl_cuda_check(cudaMemcpy(&counted, b->stats, sizeof counted, cudaMemcpyDeviceToHost), "counters", err);
+    if (rc) return rc;
+    for (int i = 0; ops->account && i < args->n_seqs; i++) ops->account(args->geom, args->spec, n_kv[i], &fixed);
+    *out = (double)fixed.bytes + (double)counted.bytes;
+    return 0;
+}
+
+// The page extra as number i of a method's needs, built from all pages.
+static int keep_extra(sl_bench_attn *b, int i, const sl_kv_need *need, sl_error *err) {
+    const sl_attn_geom *g = &b->geom;
+    if (b->extras[i].data && b->extras[i].need.kind == need->kind && b->extras[i].need.arg == need->arg) return 0;
+    size_t size = need->kind->size(need->arg, g->head_dim);
+    cudaFree(b->extras[i].data);
+    b->extras[i].data = NULL;
+    int rc = sl_cuda_check(cudaMalloc(&b->extras[i].data, size * b->limits.n_pages * g->n_kv_heads), need->kind->name, err);
+    if (rc) return rc;
+    b->extras[i].need = *need, b->extras[i].size = size;
+    sl_kv_device_build build = {};
+    build.arg = need->arg, build.head_dim = g->head_dim, build.n_kv_heads = g->n_kv_heads, build.size = size;
+    build.n = b->limits.n_pages, build.pages = b->pages;
+    build.k = b->k, build.v = b->v, build.data = b->extras[i].data, build.stream = b->stream;
+    need->kind->build_device(&build);
+    return sl_cuda_check(cudaStreamSynchronize(b->stream), need->kind->name, err);
+}
+
+// What a step needs beside K and V: memory of its own, from one allocation.
+typedef struct sl_bench_attn_memory {
+    char *data;
+    void *ws, *state;
+    size_t state_size; // of a sequence
+} sl_bench_attn_memory;
+
+static int take_memory(sl_bench_attn *b, const sl_attn_spec *spec, int n_seqs, int longest, sl_bench_attn_memory *out,
+                       sl_error *err) {
+    const sl_attn_cuda_ops *ops = spec->method->cuda;
+    size_t ws = (ops->workspace(&b->geom, spec, n_seqs, 1, longest) + 255) / 256 * 256;
+    out->state_size = ops->state ? (ops->state(&b->geom, spec) + 255) / 256 * 256 : 0;
+    size_t size = std::max<size_t>(ws + n_seqs * out->state_size, 1);
+    int rc = sl_cuda_check(cudaMalloc(&out->data, size), "workspace", err);
+    out->ws = out->data, out->state = out->data + ws;
+    return rc ? rc : sl_cuda_check(cudaMemset(out->data, 0, size), "workspace", err);
+}
+
+int sl_bench_attn_decode(sl_bench_attn *b, const sl_attn_spec *spec, int n_seqs, const int *n_kv, int repetitions,
+                         sl_bench_attn_result *out, sl_error *err) {
     const sl_attn_cuda_ops *ops = spec->method->cuda;
     std::vector<sl_row> rows(n_seqs);
+    sl_bench_attn_memory memory = {};
+    sl_kv_need need[SL_MAX_NEEDS];
     int page = 0, longest = *std::max_element(n_kv, n_kv + n_seqs);
+    int rc = take_memory(b, spec, n_seqs, longest, &memory, err), n_needs = ops->needs ? ops->needs(spec, need) : 0;
     for (int i = 0; i < n_seqs; i++) {
         rows[i].position = n_kv[i] - 1, rows[i].sequence = (uint32_t)i, rows[i].pages = b->pages + page;
+        rows[i].state = (char *)memory.state + i * memory.state_size;
         page += (n_kv[i] + SL_PAGE - 1) / SL_PAGE;
     }
     SL_CHECK(n_seqs <= b->limits.n_seqs && page <= b->limits.n_pages);
-    size_t size = std::max<size_t>(ops->workspace(&b->geom, spec, n_seqs, 1, longest), 1);
-    void *ws = NULL;
-    int rc = sl_cuda_check(cudaMemcpy(b->rows, rows.data(), n_seqs * sizeof(sl_row), cudaMemcpyHostToDevice), "rows", err);
-    if (!rc) rc = sl_cuda_check(cudaMalloc(&ws, size), "workspace", err);
-    if (!rc) rc = sl_cuda_check(cudaMemset(ws, 0, size), "workspace", err);
+    if (!rc) rc = sl_cuda_check(cudaMemcpy(b->rows, rows.data(), n_seqs * sizeof(sl_row), cudaMemcpyHostToDevice), "rows", err);
+    for (int i = 0; !rc && i < n_needs; i++) rc = keep_extra(b, i, &need[i], err);
     sl_attn_cuda_decode_args args = {};
     args.geom = &b->geom, args.spec = spec;
     args.n_seqs = n_seqs, args.max_kv = longest;
     args.rows = b->rows, args.q = b->q, args.out = b->out, args.k = b->k, args.v = b->v;
-    args.ws = ws, args.stream = b->stream;
-    if (!rc) rc = time_graph(b, repetitions, us, err, [&] { ops->decode(&args); });
-    cudaFree(ws);
+    for (int i = 0; i < n_needs; i++) args.extra[i] = b->extras[i].data, args.extra_size[i] = b->extras[i].size;
+    args.stats = b->stats, args.ws = memory.ws, args.stream = b->stream;
+    if (!rc) rc = time_graph(b, repetitions, &out->us, err, [&] { ops->decode(&args); });
+    if (!rc) rc = count_bytes(b, &args, n_kv, &out->bytes, err);
+    cudaFree(memory.data);
     return rc;
 }
 

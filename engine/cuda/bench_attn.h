@@ -2,7 +2,7 @@
 //
 // A time is the median of replays of a captured graph. Before each one 512 MB are written, so that nothing of K and V is in
 // the L2 cache; that leaves it full of changed lines, whose writing back (about 40 MB) is part of the time. Pages are always
-// shuffled, K, V and queries are normal numbers.
+// shuffled, K and V are normal numbers, queries too, of a deviation that makes attention flat (1) or peaked (4).
 #ifndef SLEIGH_CUDA_BENCH_ATTN_H
 #define SLEIGH_CUDA_BENCH_ATTN_H
 
@@ -18,6 +18,7 @@ typedef struct sl_bench_attn_limits {
     int n_pages;  // that one decode or prefill needs
     int n_seqs;   // of a decode
     int n_tokens; // of a prefill
+    double query_deviation;
 } sl_bench_attn_limits;
 
 typedef struct sl_bench_attn_device {
@@ -31,9 +32,14 @@ int sl_bench_attn_open(const sl_attn_geom *geom, const sl_bench_attn_limits *lim
 void sl_bench_attn_close(sl_bench_attn *bench);
 int sl_bench_attn_device_of(sl_bench_attn *bench, sl_bench_attn_device *out, sl_error *err);
 
+typedef struct sl_bench_attn_result {
+    double us;
+    double bytes; // that the step read, by the method's own account
+} sl_bench_attn_result;
+
 // One new token of each of n_seqs sequences of n_kv[i] rows. spec's method must offer decode on CUDA.
 int sl_bench_attn_decode(sl_bench_attn *bench, const sl_attn_spec *spec, int n_seqs, const int *n_kv, int repetitions,
-                         double *us, sl_error *err);
+                         sl_bench_attn_result *out, sl_error *err);
 // n_tokens of one sequence at position `first` on. spec's method must offer prefill on CUDA.
 int sl_bench_attn_prefill(sl_bench_attn *bench, const sl_attn_spec *spec, int n_tokens, int first, int repetitions, double *us,
                           sl_error *err);
