@@ -81,6 +81,18 @@ extern const sl_attn_cuda_ops sl_dense_cuda_ops; // of both
 extern const sl_attn_cuda_ops sl_santa_cuda_ops, sl_santa_strat_cuda_ops, sl_santa_sys_cuda_ops, sl_santa_prop_cuda_ops,
     sl_santa_flash_cuda_ops;
 
+// sparse.cu, quest.cu, vattention.cu: the same shapes. The first is topk's and topp's.
+extern const sl_attn_cuda_ops sl_oracle_cuda_ops, sl_streaming_cuda_ops, sl_random_cuda_ops, sl_quest_cuda_ops,
+    sl_vattention_cuda_ops;
+
+// Page extras that these methods need, and their builder.
+extern const sl_kv_extra_kind sl_page_norms, sl_key_bounds;
+void sl_cuda_build_bounds(const sl_kv_device_build *b);
+// What reading the bounds of a step over n_kv rows counts.
+void sl_cuda_account_bounds(const sl_attn_geom *geom, int n_kv, sl_attn_stats *stats);
+
+double sl_normal_quantile(double p); // stages.h
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,6 +1,9 @@
 // attention/propose_bounds.c - page bounds (Quest): the largest score that any of 16 consecutive rows can have, from the least
 // and the largest key of every channel. No row's score exceeds its unit's.
 #include "attention/stages.h"
+#ifdef SLEIGH_CUDA
+#include "attention/cuda.h"
+#endif
 
 #include <math.h>
 
@@ -29,11 +32,17 @@ static void build(int arg, int head_dim, const bf16 *k, const bf16 *v, const voi
     (void)arg, (void)v, (void)before, (void)shared;
     find_bounds(k, SL_PAGE, head_dim, out);
 }
-static const sl_kv_extra_kind key_bounds = {.name = "key bounds", .size = size, .build = build};
+const sl_kv_extra_kind sl_key_bounds = {.name = "key bounds",
+                                        .size = size,
+                                        .build = build,
+#ifdef SLEIGH_CUDA
+                                        .build_device = sl_cuda_build_bounds
+#endif
+};
 
 static int needs(const sl_attn_spec *spec, sl_kv_need *out) {
     (void)spec;
-    *out = (sl_kv_need){&key_bounds, 0};
+    *out = (sl_kv_need){&sl_key_bounds, 0};
     return 1;
 }
 
@@ -42,7 +51,7 @@ static void score(const sl_group *g, int page, float *out) {
     int n = sl_page_rows(g->kv, page);
     const bf16 *bounds = newest;
     if (page < sl_kv_n_built(g->kv))
-        bounds = sl_kv_extra(g->kv, (sl_kv_need){&key_bounds, 0}, page, g->h);
+        bounds = sl_kv_extra(g->kv, (sl_kv_need){&sl_key_bounds, 0}, page, g->h);
     else
         find_bounds(sl_k_page(g, page), n, g->head_dim, newest);
     g->kernels->score_bounds(g->q, g->n, bounds, (n + UNIT - 1) / UNIT, g->head_dim, g->scale, out, SL_CHUNK);

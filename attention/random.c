@@ -1,5 +1,11 @@
 // attention/random.c - S rows drawn uniformly: the simplest method, and the example of docs/add-an-attention.md.
 #include "attention/stages.h"
+#ifdef SLEIGH_CUDA
+#include "attention/cuda.h"
+#define ON_CUDA(OPS) .cuda = &OPS,
+#else
+#define ON_CUDA(OPS)
+#endif
 
 static const sl_attn_param params[] = {
     {"S", SL_PARAM_INT, 128, 1, 65536, "rows drawn per query head", NULL},
@@ -19,12 +25,11 @@ static void run(sl_head *x) {
 static const sl_draw uniform_rows = {.capacity = capacity, .scratch = scratch, .run = run};
 static const sl_composition stages = {&sl_propose_uniform, &uniform_rows, SL_BY_SAMPLE, NULL};
 
-const sl_attn_method sl_method_random = {
-    .name = "random",
-    .summary = "S rows drawn uniformly, self-normalised: what any method must beat",
-    .source = "importance sampling with a uniform proposal",
-    .mean = SL_MEAN_BIASED,
-    .params = params,
-    .stages = &stages,
-    .cpu = &sl_stages_ops,
-};
+const sl_attn_method sl_method_random = {.name = "random",
+                                         .summary = "S rows drawn uniformly, self-normalised: what any method must beat",
+                                         .source = "importance sampling with a uniform proposal",
+                                         .mean = SL_MEAN_BIASED,
+                                         .params = params,
+                                         .stages = &stages,
+                                         .cpu = &sl_stages_ops,
+                                         ON_CUDA(sl_random_cuda_ops)};

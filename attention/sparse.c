@@ -1,5 +1,11 @@
 // attention/sparse.c - methods that read an index of the keys and then a few rows exactly: Quest, MagicPIG.
 #include "attention/stages.h"
+#ifdef SLEIGH_CUDA
+#include "attention/cuda.h"
+#define ON_CUDA(OPS) .cuda = &OPS,
+#else
+#define ON_CUDA(OPS)
+#endif
 
 static const sl_attn_param quest_params[] = {
     {"tokens", SL_PARAM_INT, 1024, 16, 1 << 20, "rows that are read, in pages of 16", NULL},
@@ -17,15 +23,15 @@ static const sl_attn_param magicpig_params[] = {
 static const sl_composition quest = {&sl_propose_bounds, &sl_draw_top_units, SL_BY_SAMPLE, NULL},
                             magicpig = {&sl_propose_hashes, &sl_draw_members, SL_BY_SAMPLE, NULL};
 
-const sl_attn_method sl_method_quest = {
-    .name = "quest",
-    .summary = "the pages of 16 rows whose channel bounds allow the largest scores, renormalised",
-    .source = "Quest (Tang et al. 2024)",
-    .mean = SL_MEAN_BIASED,
-    .params = quest_params,
-    .stages = &quest,
-    .cpu = &sl_stages_ops,
-};
+const sl_attn_method sl_method_quest = {.name = "quest",
+                                        .summary =
+                                            "the pages of 16 rows whose channel bounds allow the largest scores, renormalised",
+                                        .source = "Quest (Tang et al. 2024)",
+                                        .mean = SL_MEAN_BIASED,
+                                        .params = quest_params,
+                                        .stages = &quest,
+                                        .cpu = &sl_stages_ops,
+                                        ON_CUDA(sl_quest_cuda_ops)};
 const sl_attn_method sl_method_magicpig = {
     .name = "magicpig",
     .summary = "rows whose hash matches the query's, weighted by how likely that was, self-normalised",

@@ -1,5 +1,11 @@
 // attention/vattention.c - vAttention: heavy rows exactly, the rest by a uniform sample whose size follows from a stated error.
 #include "attention/stages.h"
+#ifdef SLEIGH_CUDA
+#include "attention/cuda.h"
+#define ON_CUDA(OPS) .cuda = &OPS,
+#else
+#define ON_CUDA(OPS)
+#endif
 
 static const sl_attn_param params[] = {
     {"epsilon", SL_PARAM_FLOAT, 0.05, 1e-4, 1, "relative error that is verified", NULL},
@@ -28,4 +34,4 @@ const sl_attn_method sl_method_vattention = {
     .params = params,
     .stages = &stages,
     .cpu = &sl_stages_ops,
-};
+    ON_CUDA(sl_vattention_cuda_ops)};

@@ -64,6 +64,11 @@ static void quantised(void) {
         for (int b = 0; b < 3; b++) compare(&sl_quantised_keys, bits[b], dims[d], 0);
 }
 
+static void bounds(void) {
+    static const int dims[] = {64, 80, 96, 128};
+    for (int d = 0; d < 4; d++) compare(&sl_key_bounds, 0, dims[d], 0);
+}
+
 static void norms(void) {
     static const int dims[] = {64, 80, 96, 128};
     for (int d = 0; d < 4; d++) compare(&sl_page_norms, 0, dims[d], 0x1p-22);
@@ -73,6 +78,7 @@ static void norms(void) {
 static const test_case cases[] = {
     GPU_CASE("quantised", quantised),
     GPU_CASE("norms", norms),
+    GPU_CASE("bounds", bounds),
     {0},
 };
 const test_suite suite_cuda_extras = {"cuda_extras", cases};

@@ -1,0 +1,392 @@
+// attention/vattention.cu - vAttention on CUDA: rows that are always taken (sink, window, predicted top rows) and, of the
+// others, as many drawn uniformly without replacement as a stated error needs (draw_verified.c).
+//
+// Five kernels: scores of all keys or of page bounds as stored weights; the fixed rows and the base sample; attention over
+// these with their moments; how many more rows; attention over those and the output. The sample is a prefix of a random
+// permutation, the CPU's from equal stored weights; how long a prefix follows from sums whose order differs from the CPU's, so
+// once in many thousand heads it is one row longer or shorter.
+#include "attention/head_dim.h"
+#include "attention/score_bounds.h"
+#include "attention/select_rows.h"
+#include "engine/philox.h"
+
+namespace {
+
+enum { DENOMINATOR, NUMERATOR, OUTPUT };
+enum { SPLITS = 50 }; // delta shared out between numerator and denominator
+
+struct verified_params {
+    score_params score; // of rows, or of units of 16
+    row_lists lists;    // of rows: fixed, base sample, the rest of the sample
+    attend_params attend;
+    uint32_t *fixed; // [n_seqs * n_heads][mask_words] list 0
+    int *last;       // [n_seqs * n_heads][max_kv] of the permutation
+    int max_kv;
+    int unit, layer, n_heads;
+    double top, base;
+    int sink, window;
+    int verify, hoeffding;
+    double epsilon, delta, z[SPLITS + 1]; // z[i] = Phi^-1(1 - delta i / 50 / 2)
+    const char *norms;                    // [n_pages][n_kv_heads][256] log2 |v|; where hoeffding needs them
+    size_t norms_size;
+    int *done; // score_keys.h's, set to 0 again; NULL: none
+    sl_attn_cuda_stats *stats;
+};
+
+// ---- a uniform sample without replacement ----
+
+__device__ sl_rng_id rng_of(const verified_params &p, int head) {
+    const sl_row &row = p.score.rows[head / p.n_heads];
+    return {.seed = row.seed,
+            .sequence = row.sequence,
+            .position = (uint32_t)row.position,
+            .layer = (uint32_t)p.layer,
+            .head = (uint32_t)(head % p.n_heads)};
+}
+
+// Step k of Fisher and Yates exchanges places k and this one, of n.
+__device__ int partner(const sl_rng_id &id, int k, int n) {
+    return k + (int)__umul64hi(sl_rng_u64(&id, k, SL_STREAM_ATTENTION), (uint64_t)(n - k));
+}
+
+// Bit r of drawn: r is among the first m < n places after m steps. All steps at once: a place p >= m that was a partner ends up
+// with what lay at place k when the last such step k came to it; and that is k, or what an earlier step had put there, the last
+// whose partner was k, and so on. So the first m places hold 0 .. m - 1 without the ends of these chains, and the places p.
+// last: [n] global memory, used where this writes first.
+__device__ void draw_sample(const sl_rng_id &id, int n, int m, int *last, uint32_t *drawn) {
+    for (int k = threadIdx.x; k < m; k += SELECTORS) last[k] = last[partner(id, k, n)] = 0;
+    for (int i = threadIdx.x; i < n / 32 + 2; i += SELECTORS)
+        drawn[i] = 32 * i + 32 <= m ? ~0u : 32 * i < m ? (1u << m % 32) - 1 : 0;
+    __syncthreads();
+    for (int k = threadIdx.x; k < m; k += SELECTORS) {
+        int p = partner(id, k, n);
+        if (p != k) atomicMax(last + p, k + 1);
+    }
+    __syncthreads();
+    for (int k = threadIdx.x; k < m; k += SELECTORS) {
+        int p = partner(id, k, n), end = k;
+        if (p < m || __ldcg(last + p) != k + 1) continue;
+        for (int before; (before = __ldcg(last + end)) > 0;) end = before - 1;
+        atomicOr(drawn + p / 32, 1u << p % 32);
+        atomicAnd(drawn + end / 32, ~(1u << end % 32));
+    }
+    __syncthreads();
+}
+
+__device__ uint32_t range_bits(int b, int from, int end) { // rows of word b within [from, end)
+    int lo = max(from - 32 * b, 0), hi = min(end - 32 * b, 32);
+    return lo >= hi ? 0 : (hi < 32 ? (1u << hi) - 1 : ~0u) & (~0u << lo);
+}
+
+__device__ uint32_t deposit(uint32_t bits, uint32_t mask) { // bit i to the i-th one of mask
+    uint32_t out = 0;
+    for (; mask; mask &= mask - 1, bits >>= 1) out |= bits & 1 ? mask & -mask : 0;
+    return out;
+}
+
+// words[b] = the rows of word b that are drawn; fixed ones are not numbered. m of n_residual, all of them where they are as
+// many.
+__device__ void sample_words(select_space *s, const sl_rng_id &id, const uint32_t *fixed, int n_kv, int n_residual, int m,
+                             int *last, uint32_t *drawn, uint32_t *words) {
+    int n_words = ceil_div(n_kv, 32);
+    uint64_t before = 0, all;
+    if (m < n_residual) draw_sample(id, n_residual, m, last, drawn);
+    for (int b = threadIdx.x; b - (int)threadIdx.x < n_words; b += SELECTORS) {
+        uint32_t free = b < n_words ? ~fixed[b] & range_bits(b, 0, n_kv) : 0;
+        int at = (int)(before + scan_block(s, __popc(free), &all));
+        before += all;
+        if (b >= n_words) continue;
+        words[b] = m < n_residual ? deposit(__funnelshift_r(drawn[at / 32], drawn[at / 32 + 1], at % 32), free) : free;
+    }
+    __syncthreads();
+}
+
+// ---- fixed rows, base sample ----
+
+// log2 of the largest weight that was not taken, beside 2^top, and no less than what was rounded to it.
+__device__ float largest_left(select_space *s, const stored_weights &h, const uint32_t *taken) {
+    int least = INT_MAX;
+    for_pieces(h, RANKS - 1, [&](int piece, const uint4 &x, int base) {
+        uint32_t is_taken = ((const uint8_t *)taken)[piece];
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            if (weight_at(x, i) > 0 && !(is_taken >> i & 1)) least = min(least, base - weight_at(x, i));
+    });
+    least = -max_block(s, -least);
+    if (least == INT_MAX) return -INFINITY;
+    return (float)(log2(256.0 - least % 128) - least / 128 - 8 + log2(1 + 0x1p-8));
+}
+
+// Grid: a block for each query head. Leaves lists 0 and 1.
+__global__ void __launch_bounds__(SELECTORS) pick_rows_kernel(const verified_params p) {
+    extern __shared__ __align__(16) int memory[]; // fixed [mask_words], then as select_bytes says
+    __shared__ select_space s;
+    sl_start_next();
+    sl_wait_previous();
+    int head = blockIdx.x, slot = head / p.score.group, n_kv = p.score.rows[head / p.n_heads].position + 1;
+    int n_words = ceil_div(n_kv, 32);
+    uint32_t *fixed = (uint32_t *)memory, *above = fixed + ceil_div(p.lists.mask_words, 4) * 4;
+    stored_weights h = weights_of(p.score, slot, head % p.score.group, ceil_div(n_kv, p.unit));
+    head_plan plan = {};
+    h.top = plan.top = find_top(&s, h);
+    int k = (int)ceil(p.top * h.n);
+    for (int b = threadIdx.x; k == 0 && b < h.n_blocks; b += SELECTORS) above[b] = 0;
+    if (k > 0) {
+        cut_rule c = select_largest(&s, h, (int *)above, false, k, 0);
+        take_equal(&s, c, h.n_blocks, above, above + h.n_blocks);
+    }
+    __syncthreads();
+    if (p.hoeffding) plan.hi = largest_left(&s, h, above);
+    for (int b = threadIdx.x; b < n_words; b += SELECTORS) {
+        uint32_t x = p.unit == 1 ? above[b] : above[b / 16] >> 2 * (b % 16);
+        if (p.unit == UNIT) x = (x & 1 ? 0xffff : 0) | (x & 2 ? 0xffff0000 : 0);
+        x |= range_bits(b, 0, p.sink) | range_bits(b, n_kv - p.window, n_kv);
+        fixed[b] = x & range_bits(b, 0, n_kv);
+    }
+    __syncthreads();
+    int32_t *list = p.lists.list + (size_t)head * p.lists.capacity;
+    plan.at[1] = list_entries(&s, n_words, list, [&](int b) { return fixed[b]; });
+    int n_residual = n_kv - plan.at[1], m = max((int)ceil(p.base * n_residual), 2);
+    m = min(m, n_residual);
+    uint32_t *drawn = above, *words = above + n_words + 2;
+    sample_words(&s, rng_of(p, head), fixed, n_kv, n_residual, m, p.last + (size_t)head * p.max_kv, drawn, words);
+    list_entries(&s, n_words, list + plan.at[1], [&](int b) { return words[b]; });
+    for (int b = threadIdx.x; b < n_words; b += SELECTORS) {
+        size_t at = (size_t)head * p.lists.mask_words + b;
+        p.fixed[at] = fixed[b], p.lists.mask[at] = fixed[b] | words[b];
+    }
+    if (threadIdx.x > 0) return;
+    plan.at[2] = plan.at[3] = plan.at[1] + m;
+    plan.factor = 1;
+    p.lists.plan[head] = plan;
+    if (p.done && head % p.score.group == 0) p.done[slot] = 0;
+}
+
+// ---- how many rows ----
+
+struct estimates {
+    double n, D, N, sigma, trace; // as draw_verified.c has them, in one unit of e^s
+    double hi, largest_norm;      // hoeffding's
+};
+
+__device__ double square(double x) {
+    return x * x;
+}
+
+// Rows for a relative error of 1.
+__device__ double clt_budget(const verified_params &p, const estimates &f) {
+    double z = p.z[SPLITS], best = INFINITY;
+    if (p.verify == DENOMINATOR) return square(z * f.n * f.sigma / f.D);
+    if (p.verify == NUMERATOR) return square(z * f.n * sqrt(f.trace) / f.N);
+    for (int i = 1; i < SPLITS; i++)
+        best = fmin(best, square(2 * f.n * (p.z[i] * f.sigma / f.D + p.z[SPLITS - i] * sqrt(f.trace) / f.N)));
+    return best;
+}
+
+__device__ double hoeffding_budget(const estimates &f, int verify, double delta) {
+    double log_term = log(2 / delta);
+    double denominator = square(f.n * f.hi / f.D) * log_term / 2;
+    double numerator = 2 * square(f.n * f.hi * f.largest_norm / f.N) * log_term;
+    return verify == DENOMINATOR ? denominator : verify == NUMERATOR ? numerator : fmax(denominator, numerator);
+}
+
+__device__ int rows_needed(const verified_params &p, const estimates &f, int base, int n_residual) {
+    double unit = !p.hoeffding         ? clt_budget(p, f)
+                  : p.verify == OUTPUT ? 16 * hoeffding_budget(f, OUTPUT, p.delta / 2)
+                                       : hoeffding_budget(f, p.verify, p.delta);
+    double b = unit / square(p.epsilon);
+    if (!p.hoeffding) b /= 1 + b / f.n;
+    return b < f.n ? max((int)ceil(b), base) : n_residual;
+}
+
+// log2 of the largest |v| of a sequence's KV head.
+__device__ float largest_norm(const verified_params &p, select_space *s, int slot, int n_kv, int dim) {
+    const int32_t *pages = p.score.rows[slot / p.score.n_kv_heads].pages;
+    int newest = (n_kv - 1) / SL_PAGE * SL_PAGE;
+    float most = -INFINITY;
+    for (int j = threadIdx.x; j < n_kv; j += SELECTORS) {
+        size_t block = (size_t)pages[j / SL_PAGE] * p.score.n_kv_heads + slot % p.score.n_kv_heads;
+        float norm = 0;
+        if (j < newest) {
+            norm = ((const float *)(p.norms + block * p.norms_size))[j % SL_PAGE];
+        } else {
+            const bf16 *v = p.attend.v + (block * SL_PAGE + j % SL_PAGE) * dim;
+            for (int d = 0; d < dim; d++) norm += square(__uint_as_float((uint32_t)v[d] << 16));
+            norm = 0.5f * log2f(norm);
+        }
+        most = fmaxf(most, norm);
+    }
+    // floats order as integers do, negative ones the other way round
+    int x = __float_as_int(most);
+    x = max_block(s, x < 0 ? x ^ 0x7fffffff : x);
+    return __int_as_float(x < 0 ? x ^ 0x7fffffff : x);
+}
+
+// What lists 0 and 1 say. sums: [2][DIM] shared memory
+template <int DIM>
+__device__ estimates estimate(const verified_params &p, int head, const head_plan &plan, int n_kv, double (*sums)[DIM]) {
+    const attend_params &a = p.attend;
+    int n_base = plan.at[2] - plan.at[1], lane = threadIdx.x % 32;
+    int fixed_chunks = list_chunks(plan.at[1]), base_chunks = list_chunks(n_base);
+    size_t fixed = (size_t)head * LISTS * a.max_chunks, base = fixed + a.max_chunks;
+    double n = n_kv - plan.at[1], D = 0, e = 0, squares = 0, ev = 0, own = 0, all = 0;
+    float most = -INFINITY;
+    for (int c = 0; c < fixed_chunks; c++) most = fmaxf(most, __ldcg(a.ml + fixed + c).x);
+    for (int c = 0; c < base_chunks; c++) most = fmaxf(most, __ldcg(a.ml + base + c).x);
+    for (int d = threadIdx.x; d < 2 * DIM; d += SELECTORS) {
+        size_t first = d < DIM ? fixed : base;
+        double sum = 0;
+        for (int c = 0; c < (d < DIM ? fixed_chunks : base_chunks); c++)
+            sum += relative(__ldcg(a.ml + first + c).x, most) * (double)__ldcg(a.o + (first + c) * DIM + d % DIM);
+        sums[d / DIM][d % DIM] = sum;
+    }
+    __syncthreads();
+    for (int d = lane; d < DIM; d += 32) { // in every warp alike
+        own += square(sums[1][d]) / n_base;
+        all += square(sums[0][d] + sums[1][d] * n / n_base);
+    }
+    own = sum_lanes(own), all = sum_lanes(all);
+    for (int c = 0; c < fixed_chunks; c++)
+        D += relative(__ldcg(a.ml + fixed + c).x, most) * __ldcg(a.moments + (fixed + c) * 3);
+    for (int c = 0; c < base_chunks; c++) {
+        double factor = relative(__ldcg(a.ml + base + c).x, most);
+        const double *moments = a.moments + (base + c) * 3;
+        e += factor * __ldcg(moments);
+        squares += factor * factor * __ldcg(moments + 1), ev += factor * factor * __ldcg(moments + 2);
+    }
+    estimates f = {.n = n, .D = D + e * n / n_base, .N = sqrt(all)};
+    f.sigma = sqrt(fmax(0.0, (squares - e * e / n_base) / (n_base - 1)));
+    f.trace = fmax(0.0, (ev - own) / (n_base - 1));
+    f.hi = exp2(plan.hi + (p.unit == 1 ? 0 : (double)plan.top - most)); // refined scores are measured from `most`
+    return f;
+}
+
+// Grid: a block for each query head. Leaves list 2, the rows that the base sample lacks.
+template <int DIM> __global__ void __launch_bounds__(SELECTORS) plan_rows_kernel(const verified_params p) {
+    extern __shared__ __align__(16) int memory[]; // fixed, drawn, words
+    __shared__ select_space s;
+    __shared__ double sums[2][DIM];
+    __shared__ int n_wanted;
+    sl_start_next();
+    sl_wait_previous();
+    int head = blockIdx.x, n_kv = p.score.rows[head / p.n_heads].position + 1, n_words = ceil_div(n_kv, 32);
+    head_plan plan = p.lists.plan[head];
+    int n_residual = n_kv - plan.at[1], n_base = plan.at[2] - plan.at[1], b = n_base;
+    if (n_base < n_residual) {
+        estimates f = estimate<DIM>(p, head, plan, n_kv, sums);
+        if (p.norms) f.largest_norm = exp2((double)largest_norm(p, &s, head / p.score.group, n_kv, DIM));
+        if (threadIdx.x == 0) n_wanted = rows_needed(p, f, n_base, n_residual);
+        __syncthreads();
+        b = n_wanted;
+    }
+    if (b > n_base) {
+        uint32_t *fixed = (uint32_t *)memory, *drawn = fixed + n_words, *words = drawn + n_words + 2;
+        uint32_t *mask = p.lists.mask + (size_t)head * p.lists.mask_words;
+        for (int i = threadIdx.x; i < n_words; i += SELECTORS) fixed[i] = p.fixed[(size_t)head * p.lists.mask_words + i];
+        __syncthreads();
+        sample_words(&s, rng_of(p, head), fixed, n_kv, n_residual, b, p.last + (size_t)head * p.max_kv, drawn, words);
+        list_entries(&s, n_words, p.lists.list + (size_t)head * p.lists.capacity + plan.at[2],
+                     [&](int i) { return words[i] & ~mask[i]; });
+        for (int i = threadIdx.x; i < n_words; i += SELECTORS) mask[i] |= words[i];
+    }
+    if (threadIdx.x > 0) return;
+    plan.at[3] = plan.at[1] + b;
+    plan.factor = b > 0 ? (float)n_residual / (float)b : 1;
+    p.lists.plan[head] = plan;
+    if (!p.stats) return;
+    atomicAdd(&p.stats->v_rows, (unsigned long long)plan.at[3]);
+    atomicAdd(&p.stats->samples, (unsigned long long)plan.at[3]);
+}
+
+// ---- launch ----
+
+bool by_bounds(const sl_attn_spec *spec) {
+    return sl_attn_get(spec, "predictor") == 1;
+}
+bool needs_norms(const sl_attn_spec *spec) {
+    return sl_attn_get(spec, "bound") == 1 && sl_attn_get(spec, "verify") != DENOMINATOR;
+}
+
+int needs(const sl_attn_spec *spec, sl_kv_need *out) {
+    int n = 0;
+    if (by_bounds(spec)) out[n++] = {&sl_key_bounds, 0};
+    if (needs_norms(spec)) out[n++] = {&sl_page_norms, 0};
+    return n;
+}
+
+size_t lay_out(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_kv, char *ws, verified_params *p) {
+    int n_heads = n_seqs * geom->n_heads, n_entries = by_bounds(spec) ? ceil_div(n_kv, UNIT) : n_kv;
+    arena a = {ws + (score_workspace(geom, n_seqs, n_entries) + 255) / 256 * 256};
+    p->lists = p->attend.lists = take_lists(&a, n_heads, n_kv, n_kv, 1);
+    p->fixed = a.take<uint32_t>((size_t)n_heads * p->lists.mask_words);
+    p->last = a.take<int>((size_t)n_heads * n_kv);
+    p->max_kv = n_kv;
+    take_partials(&a, &p->attend, n_heads, geom->head_dim, n_kv, 1);
+    return a.at - ws;
+}
+
+size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int, int n_kv) {
+    verified_params p;
+    return lay_out(geom, spec, n_seqs, n_kv, NULL, &p);
+}
+
+void read_spec(const sl_attn_cuda_decode_args *a, verified_params *p) {
+    const sl_attn_spec *spec = a->spec;
+    p->unit = by_bounds(spec) ? UNIT : 1, p->layer = a->layer, p->n_heads = a->geom->n_heads;
+    p->top = sl_attn_get(spec, "top"), p->base = sl_attn_get(spec, "base");
+    p->sink = (int)sl_attn_get(spec, "sink"), p->window = (int)sl_attn_get(spec, "window");
+    p->verify = (int)sl_attn_get(spec, "verify"), p->hoeffding = sl_attn_get(spec, "bound") == 1;
+    p->epsilon = sl_attn_get(spec, "epsilon"), p->delta = sl_attn_get(spec, "delta");
+    for (int i = 1; i <= SPLITS; i++) p->z[i] = sl_normal_quantile(1 - p->delta * i / SPLITS / 2);
+    if (needs_norms(spec)) p->norms = (const char *)a->extra[by_bounds(spec)], p->norms_size = a->extra_size[by_bounds(spec)];
+    p->stats = a->stats;
+}
+
+template <int DIM, bool SCORES> void launch_kernels(const verified_params &p, int n_slots, cudaStream_t stream) {
+    int n_words = p.lists.mask_words, n_heads = n_slots * p.score.group;
+    attend_params base = p.attend, rest = p.attend;
+    base.out = NULL;
+    rest.first_list = 2, rest.n_lists = LISTS;
+    sl_launch(pick_rows_kernel, dim3(n_heads), dim3(SELECTORS), select_bytes(n_words) + (n_words + 4) * sizeof(int), stream, p);
+    launch_attend<DIM, 1, SCORES, true>(base, n_slots, 2, stream);
+    sl_launch(plan_rows_kernel<DIM>, dim3(n_heads), dim3(SELECTORS), (3 * n_words + 8) * sizeof(int), stream, p);
+    launch_attend<DIM, 1, SCORES, false>(rest, n_slots, 1, stream);
+}
+
+template <int DIM> void launch(const sl_attn_cuda_decode_args *a) {
+    verified_params p = {};
+    p.attend = attend_params_of(a);
+    lay_out(a->geom, a->spec, a->n_seqs, a->max_kv, (char *)a->ws, &p);
+    read_spec(a, &p);
+    int n_slots = a->n_seqs * a->geom->n_kv_heads;
+    if (by_bounds(a->spec)) {
+        bounds_params bounds = bounds_params_of<DIM>(a);
+        p.score = bounds.score;
+        p.attend.reads_k = p.attend.reads_newest = 1;
+        launch_bounds<DIM>(bounds, a->stream);
+        return launch_kernels<DIM, true>(p, n_slots, a->stream);
+    }
+    p.score = score_params_of<DIM>(a);
+    p.attend.mass = p.score.mass, p.attend.w = p.score.w, p.attend.max_blocks = p.score.max_blocks;
+    p.done = p.score.done;
+    launch_score<DIM>(p.score, a->stream);
+    launch_kernels<DIM, false>(p, n_slots, a->stream);
+}
+
+void decode(const sl_attn_cuda_decode_args *args) {
+    sl_with_head_dim(args->geom->head_dim, [&](auto dim) { launch<decltype(dim)::value>(args); });
+}
+
+// The index; what else is read the kernels count.
+void account(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats) {
+    stats->tries += geom->n_heads;
+    if (by_bounds(spec)) return sl_cuda_account_bounds(geom, n_kv, stats);
+    stats->k_rows += (uint64_t)n_kv * geom->n_kv_heads;
+    stats->bytes += (uint64_t)n_kv * geom->n_kv_heads * geom->head_dim * sizeof(bf16);
+    stats->features += geom->n_heads;
+}
+
+} // namespace
+
+const sl_attn_cuda_ops sl_vattention_cuda_ops = {
+    .workspace = workspace, .decode = decode, .needs = needs, .state = NULL, .account = account, .prefill = NULL};
