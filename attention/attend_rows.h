@@ -16,9 +16,9 @@ enum {
     ATTENDERS = 8, // warps
     ATTEND_THREADS = 32 * ATTENDERS,
     LISTS = 3,
-    CHUNK_ROWS = 16 * ATTENDERS, // the least: one batch of loads for each warp
-    CHUNKS = 32,                 // of a list at most
-    HEADS_SHARED = 4,            // query heads that a block serves where all of a KV head read the same rows
+    BATCH = 16, // rows that a warp asks for at once
+    CHUNK_ROWS = BATCH * ATTENDERS,
+    CHUNKS = 32, // of a list at most
 };
 
 // ---- lists ----
@@ -58,9 +58,8 @@ static row_lists take_lists(arena *from, int n_heads, int capacity, int n_entrie
     return l;
 }
 
-__device__ int rows_of(const head_plan &plan, int list, int unit, int n_kv) {
-    int n = plan.at[list + 1] - plan.at[list];
-    return n * unit - (n > 0 ? (unit - n_kv % unit) % unit : 0);
+__device__ int rows_of(int n_entries, int unit, int n_kv) {
+    return n_entries * unit - (n_entries > 0 ? (unit - n_kv % unit) % unit : 0);
 }
 
 __host__ __device__ int list_chunk_rows(int n_rows) {
@@ -78,10 +77,9 @@ struct attend_params {
     const bf16 *k, *v;  // [n_pages][n_kv_heads][256][head_dim]
     bf16 *out;          // [n_seqs][n_kv_heads][group][head_dim]; NULL: partial results are all that is wanted
     int n_kv_heads, group;
-    float scale;          // log2(e) / sqrt(head_dim)
-    row_lists lists;      // plan NULL: every head reads the first `sink` rows and the last `window`
-    int sink, window;     //
-    int first_list;       // of this launch; its number of lists is the grid's
+    float scale; // log2(e) / sqrt(head_dim)
+    row_lists lists;
+    int first_list;       // of this launch; how many is the grid's to say
     int n_lists;          // to merge, those of earlier launches included
     const uint64_t *mass; // stored weights, as score_params has them; used where rows are not scored here
     const bf16 *w;
@@ -125,25 +123,24 @@ __device__ __forceinline__ float power_of_two(int x) {
     return x < -126 ? 0 : __int_as_float((x + 127) << 23);
 }
 
-// Rows in batches, a row's dims over the lanes, four each. Row i of a batch belongs to lanes [SHARE i, SHARE (i + 1)): these
-// know its place and its weight.
-template <int DIM, int HEADS, bool SCORES, bool MOMENTS> struct attender {
-    enum { BATCH = HEADS == 1 ? 16 : 8, SHARE = 32 / BATCH, LANES = DIM / 4 };
-    float q[HEADS][4], o[HEADS][4];
-    float m[HEADS], l[HEADS]; // l: of the lane's rows
+__device__ __forceinline__ void widen4(uint2 x, float to[4]) {
+    to[0] = __uint_as_float(x.x << 16), to[1] = __uint_as_float(x.x & 0xffff0000u);
+    to[2] = __uint_as_float(x.y << 16), to[3] = __uint_as_float(x.y & 0xffff0000u);
+}
+
+// Rows in batches, a row's dims over the lanes, four each. Row i of a batch belongs to lanes 2 i and 2 i + 1: these know its
+// place and its weight.
+template <int DIM, bool SCORES, bool MOMENTS> struct attender {
+    enum { SHARE = 32 / BATCH, LANES = DIM / 4 };
+    float q[4], o[4];
+    float m, l; // l: of the lane's rows
     double e, squares, ev_squares;
 
-    __device__ void begin(const attend_params &p, size_t head, int n_heads) {
+    __device__ void begin(const bf16 *q_row) {
         int lane = threadIdx.x % 32;
-#pragma unroll
-        for (int h = 0; h < HEADS; h++) {
-            uint2 x =
-                SCORES && h < n_heads && lane < LANES ? *((const uint2 *)(p.q + (head + h) * DIM) + lane) : make_uint2(0, 0);
-            q[h][0] = __uint_as_float(x.x << 16), q[h][1] = __uint_as_float(x.x & 0xffff0000u);
-            q[h][2] = __uint_as_float(x.y << 16), q[h][3] = __uint_as_float(x.y & 0xffff0000u);
-            o[h][0] = o[h][1] = o[h][2] = o[h][3] = 0;
-            m[h] = -INFINITY, l[h] = 0;
-        }
+        widen4(SCORES && lane < LANES ? *((const uint2 *)q_row + lane) : make_uint2(0, 0), q);
+        o[0] = o[1] = o[2] = o[3] = 0;
+        m = -INFINITY, l = 0;
         e = squares = ev_squares = 0;
     }
 
@@ -162,20 +159,18 @@ template <int DIM, int HEADS, bool SCORES, bool MOMENTS> struct attender {
                 s[i] = keep + __shfl_xor_sync(~0u, give, step);
             }
         }
-#pragma unroll
-        for (int step = SHARE / 2; step >= 1; step /= 2) s[0] += __shfl_xor_sync(~0u, s[0], step);
-        return s[0];
+        return s[0] + __shfl_xor_sync(~0u, s[0], 1);
     }
 
     // From here on weights are measured from the larger of m and the batch's largest score.
-    __device__ void raise(int h, float score) {
+    __device__ void raise(float score) {
         float next = score;
 #pragma unroll
         for (int step = SHARE; step < 32; step *= 2) next = fmaxf(next, __shfl_xor_sync(~0u, next, step));
-        next = fmaxf(m[h], next);
-        float factor = exp2f(m[h] - next);
-        m[h] = next, l[h] *= factor;
-        o[h][0] *= factor, o[h][1] *= factor, o[h][2] *= factor, o[h][3] *= factor;
+        next = fmaxf(m, next);
+        float factor = exp2f(m - next);
+        m = next, l *= factor;
+        o[0] *= factor, o[1] *= factor, o[2] *= factor, o[3] *= factor;
         if (MOMENTS) e *= factor, squares *= (double)factor * factor, ev_squares *= (double)factor * factor;
     }
 
@@ -183,7 +178,6 @@ template <int DIM, int HEADS, bool SCORES, bool MOMENTS> struct attender {
     __device__ void add(const attend_params &p, int row, float weight) {
         int lane = threadIdx.x % 32;
         uint2 x[BATCH], y[BATCH];
-        float c[HEADS];
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
             int at = __shfl_sync(~0u, row, i * SHARE);
@@ -191,51 +185,46 @@ template <int DIM, int HEADS, bool SCORES, bool MOMENTS> struct attender {
             if (SCORES) x[i] = real ? __ldg((const uint2 *)(p.k + (size_t)at * DIM) + lane) : make_uint2(0, 0);
             y[i] = real ? __ldg((const uint2 *)(p.v + (size_t)at * DIM) + lane) : make_uint2(0, 0);
         }
+        if (SCORES) {
+            float s[BATCH];
 #pragma unroll
-        for (int h = 0; h < HEADS; h++) {
-            c[h] = weight;
-            if (SCORES) {
-                float s[BATCH];
-#pragma unroll
-                for (int i = 0; i < BATCH; i++)
-                    s[i] = q[h][0] * __uint_as_float(x[i].x << 16) + q[h][1] * __uint_as_float(x[i].x & 0xffff0000u) +
-                           q[h][2] * __uint_as_float(x[i].y << 16) + q[h][3] * __uint_as_float(x[i].y & 0xffff0000u);
-                float score = sum_rows(s) * p.scale;
-                score = row >= 0 ? score : -INFINITY;
-                raise(h, score);
-                c[h] = exp2f(score - m[h]);
+            for (int i = 0; i < BATCH; i++) {
+                float k[4];
+                widen4(x[i], k);
+                s[i] = q[0] * k[0] + q[1] * k[1] + q[2] * k[2] + q[3] * k[3];
             }
-            l[h] += c[h];
+            float score = sum_rows(s) * p.scale;
+            score = row >= 0 ? score : -INFINITY;
+            raise(score);
+            weight = exp2f(score - m);
+        } else {
+            m = 0;
         }
-        if (!SCORES) m[0] = 0;
-        if (MOMENTS) e += c[0], squares += (double)c[0] * c[0];
+        l += weight;
+        if (MOMENTS) e += weight, squares += (double)weight * weight;
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
-            float v[4] = {__uint_as_float(y[i].x << 16), __uint_as_float(y[i].x & 0xffff0000u), __uint_as_float(y[i].y << 16),
-                          __uint_as_float(y[i].y & 0xffff0000u)};
-#pragma unroll
-            for (int h = 0; h < HEADS; h++) {
-                float own = __shfl_sync(~0u, c[h], i * SHARE);
-                o[h][0] += own * v[0], o[h][1] += own * v[1], o[h][2] += own * v[2], o[h][3] += own * v[3];
-                if (MOMENTS) ev_squares += own * own * (v[0] * v[0] + v[1] * v[1] + v[2] * v[2] + v[3] * v[3]);
-            }
+            float v[4], own = __shfl_sync(~0u, weight, i * SHARE);
+            widen4(y[i], v);
+            o[0] += own * v[0], o[1] += own * v[1], o[2] += own * v[2], o[3] += own * v[3];
+            if (MOMENTS) ev_squares += own * own * (v[0] * v[0] + v[1] * v[1] + v[2] * v[2] + v[3] * v[3]);
         }
     }
 };
 
 // ---- which rows ----
 
-// The rows of one list of one query head, or of the ranges.
+// The rows of one list of one query head.
 struct row_source {
-    const int32_t *pages, *list; // list NULL: rows i below `from`, i + skip from there on
-    int kv_head, n_kv_heads, unit, n, from, skip;
+    const int32_t *pages, *list;
+    int kv_head, n_kv_heads, unit, n;
     const uint64_t *mass; // of the head
     const bf16 *w;
     int stride, top;
 
-    // Row i's place in the pool, and its stored weight.
+    // The place in the pool of row i of the list, and its stored weight.
     template <bool SCORES> __device__ int find(int i, float *weight) const {
-        int row = list ? __ldcg(list + i / unit) * unit + i % unit : i < from ? i : i + skip;
+        int row = __ldcg(list + i / unit) * unit + i % unit;
         if (!SCORES) {
             int ref = ref_of(__ldcg(mass + row / BLOCK));
             bf16 x = __ldcg((const unsigned short *)w + (size_t)(row / BLOCK) * stride + row % BLOCK);
@@ -245,34 +234,30 @@ struct row_source {
     }
 };
 
-__device__ int list_rows(const attend_params &p, size_t head, int list, int n_kv) {
-    if (p.lists.plan) return rows_of(p.lists.plan[head], list, p.lists.unit, n_kv);
-    int sink = min(p.sink, n_kv);
-    return sink + min(p.window, n_kv - sink);
-}
-
-__device__ row_source source_of(const attend_params &p, int slot, int head, int list) {
-    const sl_row &row = p.rows[slot / p.n_kv_heads];
-    int n_kv = row.position + 1;
-    row_source s = {.pages = row.pages, .kv_head = slot % p.n_kv_heads, .n_kv_heads = p.n_kv_heads};
-    s.n = list_rows(p, head, list, n_kv);
-    s.from = p.sink, s.skip = n_kv - s.n;
-    if (!p.lists.plan) return s;
+__device__ row_source source_of(const attend_params &p, const sl_row &row, int slot, int head, int list) {
     const head_plan *plan = p.lists.plan + head;
-    s.list = p.lists.list + (size_t)head * p.lists.capacity + __ldcg(&plan->at[list]);
-    s.unit = p.lists.unit;
-    s.mass = p.mass + (size_t)head * p.max_blocks;
-    s.w = p.w + ((size_t)slot * p.max_blocks * p.group + head % p.group) * BLOCK;
-    s.stride = p.group * BLOCK, s.top = __ldcg(&plan->top);
-    return s;
+    int from = list > 0 ? plan->at[list] : 0; // the first list's entries can be asked for at once
+    return {.pages = row.pages,
+            .list = p.lists.list + (size_t)head * p.lists.capacity + from,
+            .kv_head = slot % p.n_kv_heads,
+            .n_kv_heads = p.n_kv_heads,
+            .unit = p.lists.unit,
+            .n = rows_of(plan->at[list + 1] - from, p.lists.unit, row.position + 1),
+            .mass = p.mass + (size_t)head * p.max_blocks,
+            .w = p.w + ((size_t)slot * p.max_blocks * p.group + head % p.group) * BLOCK,
+            .stride = p.group * BLOCK,
+            .top = plan->top};
 }
 
 // ---- results ----
 
-template <int DIM, int HEADS> struct attend_space {
-    float o[ATTENDERS][HEADS][DIM];
-    float2 ml[ATTENDERS][HEADS];
+template <int DIM> struct attend_space {
+    float o[ATTENDERS][DIM];
+    float2 ml[ATTENDERS]; // of the warps
     double moments[ATTENDERS][3];
+    float2 parts[LISTS * CHUNKS]; // of all chunks
+    float factor[LISTS];
+    int first[LISTS + 1]; // part of each list
     int is_last;
 };
 
@@ -282,23 +267,20 @@ __device__ double sum_lanes(double x) {
 }
 
 // A warp's result to shared memory.
-template <int DIM, int HEADS, bool SCORES, bool MOMENTS>
-__device__ void leave(const attender<DIM, HEADS, SCORES, MOMENTS> &a, attend_space<DIM, HEADS> *s) {
-    typedef attender<DIM, HEADS, SCORES, MOMENTS> type;
+template <int DIM, bool SCORES, bool MOMENTS>
+__device__ void leave(const attender<DIM, SCORES, MOMENTS> &a, attend_space<DIM> *s) {
+    typedef attender<DIM, SCORES, MOMENTS> type;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-#pragma unroll
-    for (int h = 0; h < HEADS; h++) {
-        float l = a.l[h];
-        for (int step = type::SHARE; step < 32; step *= 2) l += __shfl_xor_sync(~0u, l, step);
-        if (lane == 0) s->ml[warp][h] = make_float2(a.m[h], l);
-        if (lane < type::LANES) *(float4 *)&s->o[warp][h][4 * lane] = make_float4(a.o[h][0], a.o[h][1], a.o[h][2], a.o[h][3]);
-    }
+    float l = a.l;
+    for (int step = type::SHARE; step < 32; step *= 2) l += __shfl_xor_sync(~0u, l, step);
+    if (lane == 0) s->ml[warp] = make_float2(a.m, l);
+    if (lane < type::LANES) *(float4 *)&s->o[warp][4 * lane] = make_float4(a.o[0], a.o[1], a.o[2], a.o[3]);
     if (!MOMENTS) return;
     double e = sum_lanes(a.e) / type::SHARE, squares = sum_lanes(a.squares) / type::SHARE, ev = sum_lanes(a.ev_squares);
     if (lane == 0) s->moments[warp][0] = e, s->moments[warp][1] = squares, s->moments[warp][2] = ev;
 }
 
-// Sums of partial results (m, l, o): from m[i] to the largest of all.
+// What a part's weights, measured from m, are beside those measured from the largest.
 __device__ float relative(float m, float most) {
     return m == -INFINITY ? 0 : exp2f(m - most);
 }
@@ -307,53 +289,68 @@ __device__ void store_bf16(bf16 *to, float x) {
     *to = __bfloat16_as_ushort(__float2bfloat16_rn(x));
 }
 
-// One dim of one head, over its lists and their chunks, in order.
-template <int DIM> __device__ float merge_dim(const attend_params &p, size_t head, int n_kv, int d) {
+// The warps' results, in their order: the output, where this chunk is all there is, or a partial result.
+template <int DIM, bool MOMENTS>
+__device__ void merge_warps(const attend_params &p, const attend_space<DIM> *s, size_t head, int list, int chunk, bool is_all) {
+    size_t at = (head * LISTS + list) * p.max_chunks + chunk;
+    int d = threadIdx.x;
+    if (d >= DIM) return;
     float most = -INFINITY, l = 0, o = 0;
-    for (int list = 0; list < p.n_lists; list++) {
-        size_t first = (head * LISTS + list) * p.max_chunks;
-        int n = list_chunks(list_rows(p, head, list, n_kv));
-        float factor = list > 0 ? __ldcg(&p.lists.plan[head].factor) : 1, before = most;
-        for (int c = 0; c < n; c++) most = fmaxf(most, __ldcg(p.ml + first + c).x);
-        l *= relative(before, most), o *= relative(before, most);
-#pragma unroll 8
-        for (int c = 0; c < n; c++) {
-            float2 ml = __ldcg(p.ml + first + c);
-            float scale = factor * relative(ml.x, most);
-            l += scale * ml.y, o += scale * __ldcg(p.o + (first + c) * DIM + d);
-        }
+    for (int w = 0; w < ATTENDERS; w++) most = fmaxf(most, s->ml[w].x);
+    for (int w = 0; w < ATTENDERS; w++) {
+        float factor = relative(s->ml[w].x, most);
+        l += factor * s->ml[w].y, o += factor * s->o[w][d];
     }
-    return l > 0 ? o / l : 0; // nothing was picked
+    if (is_all) return store_bf16(p.out + head * DIM + d, l > 0 ? o / l : 0); // 0 / 0: nothing was picked
+    __stcg(p.o + at * DIM + d, o);
+    if (d == 0) __stcg(p.ml + at, make_float2(most, l));
+    if (!MOMENTS || d > 0) return;
+    double sums[3] = {0, 0, 0};
+    for (int w = 0; w < ATTENDERS; w++) {
+        double factor = relative(s->ml[w].x, most);
+        sums[0] += factor * s->moments[w][0];
+        sums[1] += factor * factor * s->moments[w][1], sums[2] += factor * factor * s->moments[w][2];
+    }
+    for (int j = 0; j < 3; j++) __stcg(p.moments + at * 3 + j, sums[j]);
 }
 
-// The warps' results, in their order: the output, where this chunk is all there is, or a partial result.
-template <int DIM, int HEADS, bool MOMENTS>
-__device__ void merge_warps(const attend_params &p, const attend_space<DIM, HEADS> *s, size_t head, int n_heads, int list,
-                            int chunk, bool is_all) {
-    for (int i = threadIdx.x; i < n_heads * DIM; i += ATTEND_THREADS) {
-        int h = i / DIM, d = i % DIM;
-        size_t at = ((head + h) * LISTS + list) * p.max_chunks + chunk;
-        float most = -INFINITY, l = 0, o = 0;
-        for (int w = 0; w < ATTENDERS; w++) most = fmaxf(most, s->ml[w][h].x);
-        for (int w = 0; w < ATTENDERS; w++) {
-            float factor = relative(s->ml[w][h].x, most);
-            l += factor * s->ml[w][h].y, o += factor * s->o[w][h][d];
+// out = sum_c f_c 2^(m_c - m) o_c / sum_c f_c 2^(m_c - m) l_c over the chunks c of the head's lists: a warp every eighth of
+// them, then the warps in order.
+template <int DIM> __device__ void merge_chunks(const attend_params &p, attend_space<DIM> *s, size_t head, int n_kv) {
+    if (threadIdx.x == 0) {
+        s->first[0] = 0;
+        const head_plan *plan = p.lists.plan + head;
+        for (int list = 0; list < p.n_lists; list++) {
+            int n_rows = rows_of(plan->at[list + 1] - plan->at[list], p.lists.unit, n_kv);
+            s->first[list + 1] = s->first[list] + list_chunks(n_rows);
+            s->factor[list] = list > 0 ? plan->factor : 1;
         }
-        if (is_all) {
-            store_bf16(p.out + (head + h) * DIM + d, l > 0 ? o / l : 0);
-            continue;
-        }
-        __stcg(p.o + at * DIM + d, o);
-        if (d == 0) __stcg(p.ml + at, make_float2(most, l));
-        if (!MOMENTS || i > 0) continue;
-        double sums[3] = {0, 0, 0};
-        for (int w = 0; w < ATTENDERS; w++) {
-            double factor = relative(s->ml[w][0].x, most);
-            sums[0] += factor * s->moments[w][0];
-            sums[1] += factor * factor * s->moments[w][1], sums[2] += factor * factor * s->moments[w][2];
-        }
-        for (int j = 0; j < 3; j++) __stcg(p.moments + at * 3 + j, sums[j]);
     }
+    __syncthreads();
+    int n = s->first[p.n_lists], i = threadIdx.x;
+    for (int list = 0; list < p.n_lists; list++)
+        if (i >= s->first[list] && i < s->first[list + 1])
+            s->parts[i] = __ldcg(p.ml + (head * LISTS + list) * p.max_chunks + i - s->first[list]);
+    __syncthreads();
+    int warp = i / 32, lane = i % 32, list = 0;
+    float4 o = make_float4(0, 0, 0, 0);
+    float most = -INFINITY, l = 0, sum = 0;
+    for (int c = 0; c < n; c++) most = fmaxf(most, s->parts[c].x);
+    for (int c = warp; c < n; c += ATTENDERS) {
+        while (c >= s->first[list + 1]) list++;
+        size_t at = (head * LISTS + list) * p.max_chunks + c - s->first[list];
+        float factor = s->factor[list] * relative(s->parts[c].x, most);
+        float4 x = lane < DIM / 4 ? __ldcg((const float4 *)(p.o + at * DIM) + lane) : make_float4(0, 0, 0, 0);
+        o.x += factor * x.x, o.y += factor * x.y, o.z += factor * x.z, o.w += factor * x.w;
+        l += factor * s->parts[c].y;
+    }
+    if (lane < DIM / 4) *(float4 *)&s->o[warp][4 * lane] = o;
+    if (lane == 0) s->ml[warp].y = l;
+    __syncthreads();
+    if (i >= DIM) return;
+    l = 0;
+    for (int w = 0; w < ATTENDERS; w++) sum += s->o[w][i], l += s->ml[w].y;
+    store_bf16(p.out + head * DIM + i, l > 0 ? sum / l : 0);
 }
 
 // ---- what is counted ----
@@ -395,59 +392,56 @@ __device__ int add_acquired(int *to, int x) { // and what whoever added before h
 // out = sum_j f_j e_j v_j / sum_j f_j e_j over the rows j of a query head's lists: e_j its stored weight, or 2^(q.k_j scale);
 // f_j the list's factor.
 //
-// grid: (chunks of a list, and one more where rows are counted; query heads, or parts of HEADS heads of a KV head; lists), from
-// max_kv and the specification alone: blocks without rows end at once. Eight warps; a warp has 16 rows (8 with several heads)
-// of K and V on their way at a time.
-// bytes: the rows of V, and of K where they are scored, once for each query head (each HEADS heads); of rows that several heads
-// picked all but the first reader's come from the L2 cache. Partial results stay there.
+// grid: (chunks of a list, and one more where rows are counted; query heads; lists), from max_kv and the specification alone:
+// blocks without rows end at once. Eight warps; a warp has 16 rows of K and V on their way at a time.
+// bytes: the rows of V, and of K where they are scored, once for each query head; of rows that several heads picked all but the
+// first reader's come from the L2 cache. Partial results stay there.
 // order of reduction: a lane's rows, the lanes of a row, the warps, the chunks, the lists, each in order; chunks follow from
 // the list's length alone.
-template <int DIM, int HEADS, bool SCORES, bool MOMENTS>
+template <int DIM, bool SCORES, bool MOMENTS>
 __global__ void __launch_bounds__(ATTEND_THREADS, SCORES ? 2 : 3) attend_rows_kernel(const attend_params p) {
-    typedef attender<DIM, HEADS, SCORES, MOMENTS> type;
-    __shared__ __align__(16) attend_space<DIM, HEADS> s;
+    __shared__ __align__(16) attend_space<DIM> s;
     sl_start_next();
     sl_wait_previous();
-    int parts = HEADS > 1 ? ceil_div(p.group, HEADS) : p.group, slot = blockIdx.y / parts;
-    int head = slot * p.group + blockIdx.y % parts * HEADS, n_heads = min(HEADS, (slot + 1) * p.group - head);
-    int list = p.first_list + blockIdx.z, chunk = blockIdx.x, n_kv = p.rows[slot / p.n_kv_heads].position + 1;
+    int head = blockIdx.y, slot = head / p.group, list = p.first_list + blockIdx.z, chunk = blockIdx.x;
+    const sl_row row = p.rows[slot / p.n_kv_heads];
     if (chunk == p.max_chunks) {
-        if (blockIdx.z == 0 && blockIdx.y % parts == 0) count_distinct(p, slot, DIM);
+        if (head % p.group == 0) count_distinct(p, slot, DIM);
         return;
     }
-    row_source from = source_of(p, slot, head, list);
+    row_source from = source_of(p, row, slot, head, list);
     int n_chunks = list_chunks(from.n), rows = list_chunk_rows(from.n), end = min((chunk + 1) * rows, from.n);
     if (chunk >= n_chunks) return;
-    type a;
-    a.begin(p, head, n_heads);
-    int lane_row = threadIdx.x % 32 / type::SHARE;
-    for (int i = chunk * rows + threadIdx.x / 32 * type::BATCH; i < end; i += ATTENDERS * type::BATCH) {
-        float weight = 0;
-        int row = i + lane_row < end ? from.find<SCORES>(i + lane_row, &weight) : -1;
-        a.add(p, row, weight);
+    attender<DIM, SCORES, MOMENTS> a;
+    a.begin(p.q + (size_t)head * DIM);
+    int at = chunk * rows + threadIdx.x / 32 * BATCH, lane_row = threadIdx.x % 32 / a.SHARE;
+    float weight = 0, next_weight = 0;
+    int next = at + lane_row < end ? from.find<SCORES>(at + lane_row, &next_weight) : -1;
+    for (; at < end; at += CHUNK_ROWS) {
+        int place = next, ahead = at + CHUNK_ROWS + lane_row;
+        weight = next_weight, next_weight = 0;
+        next = ahead < end ? from.find<SCORES>(ahead, &next_weight) : -1;
+        a.add(p, place, weight);
     }
     leave(a, &s);
     __syncthreads();
     bool is_all = p.n_lists == 1 && n_chunks == 1 && p.out;
-    merge_warps<DIM, HEADS, MOMENTS>(p, &s, head, n_heads, list, chunk, is_all);
+    merge_warps<DIM, MOMENTS>(p, &s, head, list, chunk, is_all);
     if (is_all || !p.out) return;
     __syncthreads();
-    if (threadIdx.x == 0) { // the last list alone is counted: the others belong to earlier launches
+    if (threadIdx.x == 0) { // of this launch's one list: the others' chunks belong to earlier launches
         s.is_last = add_acquired(p.done + head, 1) == n_chunks - 1;
         if (s.is_last) p.done[head] = 0;
     }
     __syncthreads();
-    if (!s.is_last) return;
-    for (int i = threadIdx.x; i < n_heads * DIM; i += ATTEND_THREADS)
-        store_bf16(p.out + (size_t)head * DIM + i, merge_dim<DIM>(p, head + i / DIM, n_kv, i % DIM));
+    if (s.is_last) merge_chunks(p, &s, head, row.position + 1);
 }
 
-// n_slots: sequences times KV heads. Counts distinct rows with the launch that writes the output.
-template <int DIM, int HEADS, bool SCORES, bool MOMENTS>
-static void launch_attend(const attend_params &p, int n_slots, int n_lists, cudaStream_t stream) {
-    bool counts = p.lists.plan && p.out && p.stats;
-    dim3 grid(p.max_chunks + counts, n_slots * (HEADS > 1 ? ceil_div(p.group, HEADS) : p.group), n_lists);
-    sl_launch(attend_rows_kernel<DIM, HEADS, SCORES, MOMENTS>, grid, dim3(ATTEND_THREADS), 0, stream, p);
+// n_heads: of all sequences. A launch that writes the output has one list, and counts distinct rows.
+template <int DIM, bool SCORES, bool MOMENTS>
+static void launch_attend(const attend_params &p, int n_heads, int n_lists, cudaStream_t stream) {
+    dim3 grid(p.max_chunks + (p.out && p.stats), n_heads, n_lists);
+    sl_launch(attend_rows_kernel<DIM, SCORES, MOMENTS>, grid, dim3(ATTEND_THREADS), 0, stream, p);
 }
 
 } // namespace

@@ -76,14 +76,14 @@ size_t sl_cuda_dense_workspace(const sl_attn_geom *geom, const sl_attn_spec *spe
 void sl_cuda_dense_decode(const sl_attn_cuda_decode_args *args);
 void sl_cuda_dense_prefill(const sl_attn_cuda_prefill_args *args);
 extern const sl_attn_cuda_ops sl_dense_cuda_ops; // of both
+extern const sl_attn_cuda_ops sl_streaming_cuda_ops;
 
 // santa.cu: the same shapes.
 extern const sl_attn_cuda_ops sl_santa_cuda_ops, sl_santa_strat_cuda_ops, sl_santa_sys_cuda_ops, sl_santa_prop_cuda_ops,
     sl_santa_flash_cuda_ops;
 
-// sparse.cu, quest.cu, vattention.cu: the same shapes. The first is topk's and topp's.
-extern const sl_attn_cuda_ops sl_oracle_cuda_ops, sl_streaming_cuda_ops, sl_random_cuda_ops, sl_quest_cuda_ops,
-    sl_vattention_cuda_ops;
+// sparse.cu (the first is topk's and topp's), quest.cu, vattention.cu: the same shapes.
+extern const sl_attn_cuda_ops sl_oracle_cuda_ops, sl_random_cuda_ops, sl_quest_cuda_ops, sl_vattention_cuda_ops;
 
 // Page extras that these methods need, and their builder.
 extern const sl_kv_extra_kind sl_page_norms, sl_key_bounds;

@@ -1,7 +1,8 @@
 // attention/dense_decode.cu - exact decode attention on CUDA: one new token per sequence, paged K and V, all query heads of a
 // KV head in one pass over its rows.
 //
-// Owns how a context is cut into chunks, how blocks share the chunks, and how their results are merged.
+// Owns how a context is cut into chunks, how blocks share the chunks, and how their results are merged. The context may be the
+// first `sink` and the last `window` rows alone (streaming): then the rows between them are left out by whole tiles.
 // Refuses (SL_CHECK) a head_dim other than 64, 80, 96, 128 and groups of more than 8 heads.
 #include "attention/head_dim.h"
 #include "attention/cuda.h"
@@ -50,11 +51,21 @@ __device__ int chunk_rows_of(int n_kv, int n_kv_heads) {
     return ceil_div(max(rows, ceil_div(n_kv, CHUNKS_MAX)), TILE) * TILE;
 }
 
+// The rows that are read: all tiles that hold one of the first `sink` or of the last `window`, row numbers closed up.
+struct kept_rows {
+    int sink, window; // window INT_MAX: all rows
+    __host__ __device__ int sink_end() const { return ceil_div(sink, TILE) * TILE; }
+    __host__ __device__ int skipped(int n_kv) const { // between sink_end and the window's first tile
+        return sink < n_kv && window < n_kv - sink ? max((n_kv - window) / TILE * TILE - sink_end(), 0) : 0;
+    }
+};
+
 struct decode_params {
     const sl_row *rows; // [n_seqs]
-    const bf16 *q;      // [n_seqs][n_kv_heads][group][head_dim]
-    const bf16 *k, *v;  // [n_pages][n_kv_heads][256][head_dim]
-    bf16 *out;          // [n_seqs][n_kv_heads][group][head_dim]
+    kept_rows kept;
+    const bf16 *q;     // [n_seqs][n_kv_heads][group][head_dim]
+    const bf16 *k, *v; // [n_pages][n_kv_heads][256][head_dim]
+    bf16 *out;         // [n_seqs][n_kv_heads][group][head_dim]
     int n_seqs, n_kv_heads, group;
     int n_stages, n_flight; // of the ring, and how many may be on their way
     int n_normal;           // tiles of a block that the L2 cache treats as any data (producer)
@@ -72,6 +83,7 @@ struct tile_info {
     short chunk, n_chunks; // of the sequence
     int n_rows;            // valid ones, possibly more than TILE
     short first, last;     // tile of its unit
+    short from, end;       // rows of the tile between these are left out
 };
 
 // Shared memory: barriers and tile_infos, the consumers' merge, then n_stages stages.
@@ -163,7 +175,8 @@ __device__ void start_copies(const copy *mine, int, uint64_t *full, uint64_t) {
 struct window {
     int first_seq;             // of lane 0
     int first_unit;            // of first_seq
-    int n_kv, chunk_rows, end; // of the lane's sequence; end: the unit after its last
+    int n_kv, chunk_rows, end; // of the lane's sequence, rows that are read; end: the unit after its last
+    int skipped;               // rows that are not
     const int32_t *pages;
 };
 
@@ -172,7 +185,8 @@ __device__ void window_load(window *w, const decode_params &p, int first_seq, in
     *w = {.first_seq = first_seq, .first_unit = first_unit};
     if (seq < p.n_seqs) {
         int4 row = *(const int4 *)(p.rows + seq); // an sl_row in one load
-        w->n_kv = row.x + 1;
+        w->skipped = p.kept.skipped(row.x + 1);
+        w->n_kv = row.x + 1 - w->skipped;
         w->pages = (const int32_t *)((uint64_t)(uint32_t)row.w << 32 | (uint32_t)row.z);
     }
     w->chunk_rows = chunk_rows_of(w->n_kv, p.n_kv_heads);
@@ -264,22 +278,25 @@ template <int DIM> __device__ void produce_tile(const decode_params &p, producer
     r->advance();
 }
 
-// Asks for the tiles of rows [from, end) of one KV head, in order. n_kv: of the sequence
+// Asks for the tiles of rows [from, end) of one KV head, in order. n_kv: rows of the sequence that are read; `skipped` others
+// lie before those from sink_end on.
 template <int DIM>
-__device__ void produce_unit(const decode_params &p, producer *to, const int32_t *pages, int from, int end, int n_kv, int head,
-                             tile_info info) {
-    int lane = threadIdx.x % 32, held = from / SL_PAGE - 32; // a lane holds the id of page held + lane
+__device__ void produce_unit(const decode_params &p, producer *to, const int32_t *pages, int from, int end, int n_kv,
+                             int skipped, int head, tile_info info) {
+    int lane = threadIdx.x % 32, held = INT_MIN; // a lane holds the id of page held + lane
     int32_t id = 0;
-    for (int row = from; row < end; row += TILE) {
-        int page = row / SL_PAGE;
-        if (page == held + 32) {
+    for (int at = from; at < end; at += TILE) {
+        int row = at < p.kept.sink_end() ? at : at + skipped, page = row / SL_PAGE;
+        if (page >= held + 32) {
             held = page;
-            if ((held + lane) * SL_PAGE < end) id = pages[held + lane];
+            if ((held + lane) * SL_PAGE < n_kv + skipped) id = pages[held + lane];
         }
         size_t block = (size_t)__shfl_sync(~0u, id, page - held) * p.n_kv_heads + head;
-        info.n_rows = end - row;
-        info.first = row == from, info.last = row + TILE >= end;
-        if (row + TILE >= n_kv) wait_previous(p, to); // the newest row
+        info.n_rows = end - at;
+        info.first = at == from, info.last = at + TILE >= end;
+        info.from = (short)max(min(p.kept.sink - row, (int)TILE), 0);
+        info.end = (short)max(min(n_kv + skipped - p.kept.window - row, (int)TILE), 0);
+        if (at + TILE >= n_kv) wait_previous(p, to); // the newest row
         produce_tile<DIM>(p, to, info, block * SL_PAGE + row % SL_PAGE);
     }
 }
@@ -295,10 +312,11 @@ template <int DIM> __device__ void produce(const decode_params &p, const ring &r
         int before = __shfl_sync(~0u, w.end, max(i - 1, 0)), local = unit - (i ? before : w.first_unit);
         int n_kv = __shfl_sync(~0u, w.n_kv, i), rows = __shfl_sync(~0u, w.chunk_rows, i);
         int head = local % p.n_kv_heads, chunk = local / p.n_kv_heads;
+        int skipped = __shfl_sync(~0u, w.skipped, i);
         const int32_t *pages = (const int32_t *)__shfl_sync(~0u, (unsigned long long)w.pages, i);
         tile_info info = {
             .slot = (w.first_seq + i) * p.n_kv_heads + head, .chunk = (short)chunk, .n_chunks = (short)ceil_div(n_kv, rows)};
-        produce_unit<DIM>(p, &to, pages, chunk * rows, min(chunk * rows + rows, n_kv), n_kv, head, info);
+        produce_unit<DIM>(p, &to, pages, chunk * rows, min(chunk * rows + rows, n_kv), n_kv, skipped, head, info);
         wait_previous(p, &to);
         unit = gridDim.x + __shfl_sync(~0u, to.ticket, 0);
     }
@@ -408,11 +426,14 @@ template <int DIM> struct attention {
 
     // Scores to weights 2^(s scale - m), rounded to bf16 as the product with V takes them, and summed as rounded: so
     // the rounding errors of a row with nearly all the weight cancel. weights: operand b of that product.
-    __device__ void softmax(float s[4], float scale, int n_rows, uint32_t weights[2]) {
+    __device__ void softmax(float s[4], float scale, const tile_info &info, uint32_t weights[2]) {
         int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, row = V_ROWS * (g / 2) + 4 * warp + g % 2;
         float factor[2];
 #pragma unroll
-        for (int i = 0; i < 4; i++) s[i] = row + i / 2 * 2 < n_rows ? s[i] * scale : -INFINITY;
+        for (int i = 0; i < 4; i++) {
+            int j = row + i / 2 * 2;
+            s[i] = j < info.n_rows && (j < info.from || j >= info.end) ? s[i] * scale : -INFINITY;
+        }
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             float most = fmaxf(m[h], max_over_rows(fmaxf(s[h], s[2 + h]))), base = most == -INFINITY ? 0 : most;
@@ -505,7 +526,7 @@ template <int DIM> __device__ void consume(const decode_params &p, ring r, float
         if (info.first) a.begin(k + layout<DIM>::Q_AT, p.group);
         a.scores(k, s);
         a.load_values(v, info.n_rows, values); // here, so that the softmax's latency covers it
-        a.softmax(s, p.scale, info.n_rows, weights);
+        a.softmax(s, p.scale, info, weights);
         a.add_values(values, weights);
         barrier_arrive(&r.head->empty[r.stage]);
         if (info.last) hand_on(a, r.head, merge, info, p.group, &parity);
@@ -654,7 +675,7 @@ int max_chunks_of(int n_kv) { // of any sequence of up to n_kv rows
     return min(ceil_div(n_kv, CHUNK_ROWS_SHORT), (int)CHUNKS_MAX);
 }
 
-template <int DIM> void launch(const sl_attn_cuda_decode_args *a) {
+template <int DIM> void launch(const sl_attn_cuda_decode_args *a, kept_rows kept) {
     int group = a->geom->n_heads / a->geom->n_kv_heads, n_slots = a->n_seqs * a->geom->n_kv_heads;
     SL_CHECK(group <= GROUP_MAX && n_slots < COUNTERS);
     int device, n_sms, shared, l2;
@@ -669,6 +690,7 @@ template <int DIM> void launch(const sl_attn_cuda_decode_args *a) {
     int *counters = (int *)a->ws;
     float *o = (float *)(counters + COUNTERS);
     decode_params p = {.rows = a->rows,
+                       .kept = kept,
                        .q = a->q,
                        .k = a->k,
                        .v = a->v,
@@ -697,9 +719,54 @@ size_t sl_cuda_dense_workspace(const sl_attn_geom *geom, const sl_attn_spec *, i
     return COUNTERS * sizeof(int) + units * (geom->head_dim + 2) * sizeof(float);
 }
 
-void sl_cuda_dense_decode(const sl_attn_cuda_decode_args *args) {
-    sl_with_head_dim(args->geom->head_dim, [&](auto dim) { launch<decltype(dim)::value>(args); });
+static void decode(const sl_attn_cuda_decode_args *args, kept_rows kept) {
+    sl_with_head_dim(args->geom->head_dim, [&](auto dim) { launch<decltype(dim)::value>(args, kept); });
 }
+
+void sl_cuda_dense_decode(const sl_attn_cuda_decode_args *args) {
+    decode(args, {0, INT_MAX});
+}
+
+// ---- streaming ----
+
+static kept_rows kept_of(const sl_attn_spec *spec) {
+    return {(int)sl_attn_get(spec, "sink"), (int)sl_attn_get(spec, "window")};
+}
+
+static int most_rows(const sl_attn_spec *spec, int n_kv) { // that are read of any sequence of up to n_kv
+    kept_rows kept = kept_of(spec);
+    return min(n_kv, kept.sink_end() + kept.window + TILE);
+}
+
+static size_t streaming_workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int, int n_kv) {
+    return sl_cuda_dense_workspace(geom, spec, n_seqs, 1, most_rows(spec, n_kv));
+}
+
+static void streaming_decode(const sl_attn_cuda_decode_args *args) {
+    sl_attn_cuda_decode_args few = *args;
+    few.max_kv = most_rows(args->spec, args->max_kv);
+    decode(&few, kept_of(args->spec));
+}
+
+static void streaming_account(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats) {
+    kept_rows kept = kept_of(spec);
+    uint64_t sink = min(kept.sink, n_kv), rows = sink + min((uint64_t)kept.window, n_kv - sink);
+    stats->k_rows += rows * geom->n_kv_heads;
+    stats->v_distinct += rows * geom->n_kv_heads;
+    stats->v_rows += rows * geom->n_heads;
+    stats->samples += rows * geom->n_heads;
+    stats->bytes += 2 * rows * geom->n_kv_heads * geom->head_dim * sizeof(bf16);
+    stats->features += geom->n_heads;
+}
+
+const sl_attn_cuda_ops sl_streaming_cuda_ops = {.workspace = streaming_workspace,
+                                                .decode = streaming_decode,
+                                                .needs = NULL,
+                                                .state = NULL,
+                                                .account = streaming_account,
+                                                .prefill = NULL};
+
+// ---- dense ----
 
 // Exact attention reads every row.
 static void account(const sl_attn_geom *geom, const sl_attn_spec *, int n_kv, sl_attn_stats *stats) {

@@ -12,12 +12,12 @@ namespace {
 // [16][2][DIM]: least and largest key of every channel. Grid (pages, KV heads), a warp two units. Reads K once, writes an
 // eighth of it.
 template <int DIM>
-__global__ void __launch_bounds__(32 * BOUND_WARPS)
+__global__ void __launch_bounds__(BOUND_THREADS)
     build_bounds_kernel(const int32_t *pages, const bf16 *k, size_t size, char *data) {
     sl_start_next();
     sl_wait_previous();
     size_t block = (size_t)pages[blockIdx.x] * gridDim.y + blockIdx.y;
-    for (int u = threadIdx.x / 32; u < PAGE_UNITS; u += BOUND_WARPS)
+    for (int u = threadIdx.x / 32; u < PAGE_UNITS; u += BOUND_THREADS / 32)
         find_bounds<DIM>(k + (block * SL_PAGE + u * UNIT) * DIM, UNIT, (bf16 *)(data + block * size) + u * 2 * DIM);
 }
 
@@ -54,7 +54,7 @@ template <int DIM> void launch(const sl_attn_cuda_decode_args *a) {
                             .stats = a->stats};
     launch_bounds<DIM>(bounds, a->stream);
     launch_select(select, a->n_seqs * a->geom->n_heads, a->stream);
-    launch_attend<DIM, 1, true, false>(p, a->n_seqs * a->geom->n_kv_heads, 1, a->stream);
+    launch_attend<DIM, true, false>(p, a->n_seqs * a->geom->n_heads, 1, a->stream);
 }
 
 void decode(const sl_attn_cuda_decode_args *args) {
@@ -75,7 +75,7 @@ void account(const sl_attn_geom *geom, const sl_attn_spec *, int n_kv, sl_attn_s
 
 void sl_cuda_build_bounds(const sl_kv_device_build *b) {
     sl_with_head_dim(b->head_dim, [&](auto dim) {
-        sl_launch(build_bounds_kernel<decltype(dim)::value>, dim3(b->n, b->n_kv_heads), dim3(32 * BOUND_WARPS), 0,
+        sl_launch(build_bounds_kernel<decltype(dim)::value>, dim3(b->n, b->n_kv_heads), dim3(BOUND_THREADS), 0,
                   (cudaStream_t)b->stream, b->pages, b->k, b->size, (char *)b->data);
     });
 }

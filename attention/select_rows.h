@@ -16,23 +16,16 @@ enum {
     SELECT_WARPS = SELECTORS / 32,
     RANKS = 64 * 128 + 1,
     RANK_GROUPS = 65,
-    PIECES_AHEAD = 4, // pieces of 8 weights that a thread has on their way
+    PIECES_AHEAD = 8, // pieces of 8 weights that a thread has on their way
 };
 
 // One query head's stored weights.
 struct stored_weights {
-    const uint64_t *mass; // [n_blocks] ref << 48 | in-block mass
-    const bf16 *w;        // block b's 32 weights begin at b * stride
-    int stride, n, n_blocks, top;
+    const bf16 *w; // block b's 32 weights begin at b * stride
+    int stride, n, n_blocks;
+    const int16_t *ref; // [n_blocks] of the blocks, in shared memory
+    int top;            // the largest of them
 };
-
-__device__ stored_weights weights_of(const score_params &p, int slot, int head, int n) {
-    return {.mass = p.mass + ((size_t)slot * p.group + head) * p.max_blocks,
-            .w = p.w + ((size_t)slot * p.max_blocks * p.group + head) * BLOCK,
-            .stride = p.group * BLOCK,
-            .n = n,
-            .n_blocks = ceil_div(n, BLOCK)};
-}
 
 struct select_space {
     uint64_t scan[SELECT_WARPS];
@@ -80,10 +73,22 @@ __device__ uint64_t scan_block(select_space *s, uint64_t x, uint64_t *all) {
 
 // ---- ranks ----
 
-__device__ int find_top(select_space *s, const stored_weights &h) {
-    int top = REF_EMPTY;
-    for (int b = threadIdx.x; b < h.n_blocks; b += SELECTORS) top = max(top, ref_of(__ldcg(h.mass + b)));
-    return max_block(s, top);
+// Query head `head` of the group, of n entries. ref: [n_blocks] shared memory, filled here.
+__device__ stored_weights open_weights(select_space *s, const score_params &p, int slot, int head, int n, int16_t *ref) {
+    stored_weights h = {.w = p.w + ((size_t)slot * p.max_blocks * p.group + head) * BLOCK,
+                        .stride = p.group * BLOCK,
+                        .n = n,
+                        .n_blocks = ceil_div(n, BLOCK),
+                        .ref = ref,
+                        .top = REF_EMPTY};
+    const uint64_t *mass = p.mass + ((size_t)slot * p.group + head) * p.max_blocks;
+#pragma unroll 4
+    for (int b = threadIdx.x; b < h.n_blocks; b += SELECTORS) {
+        ref[b] = (int16_t)ref_of(__ldcg(mass + b));
+        h.top = max(h.top, (int)ref[b]);
+    }
+    h.top = max_block(s, h.top);
+    return h;
 }
 
 // No entry below this rank is among the k largest: each of the k blocks of largest reference holds a weight above half of it.
@@ -91,8 +96,7 @@ __device__ int lowest_rank(select_space *s, const stored_weights &h, int k) {
     for (int i = threadIdx.x; i <= RANK_GROUPS; i += SELECTORS) s->groups[i] = 0;
     __syncthreads();
     for (int b = threadIdx.x; b < h.n_blocks; b += SELECTORS) {
-        int ref = ref_of(__ldcg(h.mass + b));
-        if (ref != REF_EMPTY) atomicAdd(&s->groups[min(h.top - ref, 64)], 1);
+        if (h.ref[b] != REF_EMPTY) atomicAdd(&s->groups[min(h.top - h.ref[b], 64)], 1);
     }
     __syncthreads();
     for (int octaves = 0, n = 0; octaves < 64; octaves++)
@@ -106,21 +110,17 @@ template <typename F> __device__ void for_pieces(const stored_weights &h, int la
     int n = h.n_blocks * (BLOCK / 8);
     for (int first = threadIdx.x; first < n; first += SELECTORS * PIECES_AHEAD) {
         uint4 x[PIECES_AHEAD];
-        int base[PIECES_AHEAD];
 #pragma unroll
         for (int j = 0; j < PIECES_AHEAD; j++) {
             int i = first + j * SELECTORS;
-            base[j] = i < n ? (h.top - ref_of(__ldcg(h.mass + i / 4))) * 128 + 0x3f80 : INT_MAX;
-        }
-#pragma unroll
-        for (int j = 0; j < PIECES_AHEAD; j++) {
-            int i = first + j * SELECTORS;
-            bool wanted = i < n && (last == RANKS - 1 || base[j] - 0x3f80 <= last);
+            bool wanted = i < n && (last == RANKS - 1 || (h.top - h.ref[i / 4]) * 128 <= last);
             x[j] = wanted ? __ldcg((const uint4 *)(h.w + (size_t)(i / 4) * h.stride) + i % 4) : make_uint4(0, 0, 0, 0);
         }
 #pragma unroll
-        for (int j = 0; j < PIECES_AHEAD; j++)
-            if (first + j * SELECTORS < n) f(first + j * SELECTORS, x[j], base[j]);
+        for (int j = 0; j < PIECES_AHEAD; j++) {
+            int i = first + j * SELECTORS;
+            if (i < n) f(i, x[j], (h.top - h.ref[i / 4]) * 128 + 0x3f80);
+        }
     }
 }
 
@@ -200,8 +200,7 @@ __device__ cut_rule find_cut(select_space *s, const int *count, int last, bool b
     return {s->cut, s->at_cut, s->n_cut};
 }
 
-// Bit i of above[b]: entry 32 b + i has a rank below the cut; of equal[b]: it has that rank. [n_blocks] each. Where `left` is
-// given, *left is lowered to the least rank (not cut at 64 octaves) of the others.
+// Bit i of above[b]: entry 32 b + i has a rank below the cut; of equal[b]: it has that rank. [n_blocks] each.
 __device__ void mark_ranks(const stored_weights &h, int cut, uint32_t *above, uint32_t *equal) {
     for_pieces(h, cut, [&](int piece, const uint4 &x, int base) {
         uint32_t over = 0, on = 0;
@@ -252,13 +251,13 @@ template <typename Words> __device__ int list_entries(select_space *s, int n_wor
     return (int)before;
 }
 
-// Dynamic shared memory: counts of ranks, and later two bits for every entry.
-static size_t select_bytes(int n_words) {
-    return max((size_t)RANKS * sizeof(int), 2 * (size_t)n_words * sizeof(uint32_t)) + 128 * sizeof(int);
+// Shared memory of a selection from n_words * 32 entries: counts of ranks, and later two bits for every entry.
+__host__ __device__ int select_words(int n_words) {
+    return max(ceil_div(RANKS, 128) * 128, 2 * n_words + 2);
 }
 
-// The k largest (by_mass false) or the fewest that reach the share p of the mass, as bits in above [n_blocks]; memory: as
-// select_bytes says, `above` is its beginning. Returns the rule.
+// The k largest (by_mass false) or the fewest that reach the share p of the mass, as bits in above [n_blocks]; memory:
+// [select_words], `above` is its beginning. Returns the rule.
 __device__ cut_rule select_largest(select_space *s, const stored_weights &h, int *memory, bool by_mass, int k, double p) {
     int last = by_mass ? RANKS - 1 : lowest_rank(s, h, k);
     count_ranks(h, last, memory);
@@ -295,16 +294,16 @@ __device__ void add_newest(const stored_weights &h, int k, cut_rule *c, uint32_t
 }
 
 // Grid: a block for each query head. Reads its stored weights twice, from the L2 cache; writes its mask and list 0.
-static __global__ void __launch_bounds__(SELECTORS) select_rows_kernel(const select_params p) {
+static __global__ void __launch_bounds__(SELECTORS, 2) select_rows_kernel(const select_params p) {
     extern __shared__ __align__(16) int memory[];
     __shared__ select_space s;
     sl_start_next();
     sl_wait_previous();
     int head = blockIdx.x, slot = head / p.score.group, n_kv = p.score.rows[slot / p.score.n_kv_heads].position + 1;
     int unit = p.lists.unit;
-    stored_weights h = weights_of(p.score, slot, head % p.score.group, ceil_div(n_kv, unit));
+    stored_weights h = open_weights(&s, p.score, slot, head % p.score.group, ceil_div(n_kv, unit),
+                                    (int16_t *)(memory + select_words(p.score.max_blocks)));
     uint32_t *above = (uint32_t *)memory, *equal = above + h.n_blocks;
-    h.top = find_top(&s, h);
     if (p.kind == LARGEST_UNITS && p.k >= h.n) {
         for (int b = threadIdx.x; b < h.n_blocks; b += SELECTORS) above[b] = h.n - 32 * b >= 32 ? ~0u : (1u << h.n % 32) - 1;
         __syncthreads();
@@ -320,13 +319,14 @@ static __global__ void __launch_bounds__(SELECTORS) select_rows_kernel(const sel
     p.lists.plan[head] = plan;
     if (p.done && head % p.score.group == 0) p.done[slot] = 0;
     if (!p.stats) return;
-    int rows = rows_of(plan, 0, unit, n_kv);
+    int rows = rows_of(n, unit, n_kv);
     atomicAdd(&p.stats->v_rows, (unsigned long long)rows);
     atomicAdd(&p.stats->samples, (unsigned long long)rows);
 }
 
 static inline void launch_select(const select_params &p, int n_heads, cudaStream_t stream) {
-    sl_launch(select_rows_kernel, dim3(n_heads), dim3(SELECTORS), select_bytes(p.score.max_blocks), stream, p);
+    size_t bytes = select_words(p.score.max_blocks) * sizeof(int) + p.score.max_blocks * sizeof(int16_t);
+    sl_launch(select_rows_kernel, dim3(n_heads), dim3(SELECTORS), bytes, stream, p);
 }
 
 // ---- exact scores of all keys ----

@@ -46,7 +46,7 @@ template <int DIM> void launch_oracle(const sl_attn_cuda_decode_args *a) {
                             .stats = a->stats};
     launch_score<DIM>(score, a->stream);
     launch_select(select, a->n_seqs * a->geom->n_heads, a->stream);
-    launch_attend<DIM, 1, false, false>(p, a->n_seqs * a->geom->n_kv_heads, 1, a->stream);
+    launch_attend<DIM, false, false>(p, a->n_seqs * a->geom->n_heads, 1, a->stream);
 }
 
 void oracle_decode(const sl_attn_cuda_decode_args *args) {
@@ -57,46 +57,6 @@ void oracle_decode(const sl_attn_cuda_decode_args *args) {
 void oracle_account(const sl_attn_geom *geom, const sl_attn_spec *, int n_kv, sl_attn_stats *stats) {
     stats->k_rows += (uint64_t)n_kv * geom->n_kv_heads;
     stats->bytes += (uint64_t)n_kv * geom->n_kv_heads * geom->head_dim * sizeof(bf16);
-    stats->features += geom->n_heads;
-}
-
-// ---- streaming ----
-
-size_t lay_out_streaming(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_kv, char *ws, attend_params *p) {
-    double most = sl_attn_get(spec, "sink") + sl_attn_get(spec, "window");
-    arena a = {ws + COUNTERS * sizeof(int)};
-    take_partials(&a, p, n_seqs * geom->n_heads, geom->head_dim, (int)(most < n_kv ? most : n_kv), 0);
-    return a.at - ws;
-}
-
-size_t streaming_workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int, int n_kv) {
-    attend_params p;
-    return lay_out_streaming(geom, spec, n_seqs, n_kv, NULL, &p);
-}
-
-template <int DIM> void launch_streaming(const sl_attn_cuda_decode_args *a) {
-    attend_params p = attend_params_of(a);
-    int n_slots = a->n_seqs * a->geom->n_kv_heads;
-    lay_out_streaming(a->geom, a->spec, a->n_seqs, a->max_kv, (char *)a->ws, &p);
-    p.sink = (int)sl_attn_get(a->spec, "sink"), p.window = (int)sl_attn_get(a->spec, "window");
-    if (p.group == 1)
-        launch_attend<DIM, 1, true, false>(p, n_slots, 1, a->stream);
-    else
-        launch_attend<DIM, HEADS_SHARED, true, false>(p, n_slots, 1, a->stream);
-}
-
-void streaming_decode(const sl_attn_cuda_decode_args *args) {
-    sl_with_head_dim(args->geom->head_dim, [&](auto dim) { launch_streaming<decltype(dim)::value>(args); });
-}
-
-void streaming_account(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats) {
-    double most = sl_attn_get(spec, "sink") + sl_attn_get(spec, "window");
-    uint64_t rows = most < n_kv ? (uint64_t)most : (uint64_t)n_kv;
-    stats->k_rows += rows * geom->n_kv_heads;
-    stats->v_distinct += rows * geom->n_kv_heads;
-    stats->v_rows += rows * geom->n_heads;
-    stats->samples += rows * geom->n_heads;
-    stats->bytes += 2 * rows * geom->n_kv_heads * geom->head_dim * sizeof(bf16);
     stats->features += geom->n_heads;
 }
 
@@ -169,7 +129,7 @@ template <int DIM> void launch_random(const sl_attn_cuda_decode_args *a) {
     random_params draw = {a->rows, p.lists, a->geom->n_heads, (int)sl_attn_get(a->spec, "S"), a->layer, a->stats};
     sl_launch(draw_uniform_kernel, dim3(a->n_seqs * a->geom->n_heads), dim3(DRAW_THREADS),
               p.lists.mask_words * sizeof(uint32_t), a->stream, draw);
-    launch_attend<DIM, 1, true, false>(p, a->n_seqs * a->geom->n_kv_heads, 1, a->stream);
+    launch_attend<DIM, true, false>(p, a->n_seqs * a->geom->n_heads, 1, a->stream);
 }
 
 void random_decode(const sl_attn_cuda_decode_args *args) {
@@ -187,5 +147,4 @@ void random_account(const sl_attn_geom *geom, const sl_attn_spec *, int, sl_attn
         .workspace = NAME##_workspace, .decode = NAME##_decode, .needs = NULL, .state = NULL, .account = NAME##_account,       \
         .prefill = NULL                                                                                                        \
     }
-const sl_attn_cuda_ops sl_oracle_cuda_ops = OPS(oracle), sl_streaming_cuda_ops = OPS(streaming),
-                       sl_random_cuda_ops = OPS(random);
+const sl_attn_cuda_ops sl_oracle_cuda_ops = OPS(oracle), sl_random_cuda_ops = OPS(random);

@@ -19,9 +19,9 @@ struct verified_params {
     score_params score; // of rows, or of units of 16
     row_lists lists;    // of rows: fixed, base sample, the rest of the sample
     attend_params attend;
-    uint32_t *fixed; // [n_seqs * n_heads][mask_words] list 0
-    int *last;       // [n_seqs * n_heads][max_kv] of the permutation
-    int max_kv;
+    uint32_t *fixed;  // [n_seqs * n_heads][mask_words] list 0
+    int *permutation; // [n_seqs * n_heads][2][stride] draw_sample's `last` and `partners`
+    int stride;
     int unit, layer, n_heads;
     double top, base;
     int sink, window;
@@ -44,31 +44,41 @@ __device__ sl_rng_id rng_of(const verified_params &p, int head) {
             .head = (uint32_t)(head % p.n_heads)};
 }
 
-// Step k of Fisher and Yates exchanges places k and this one, of n.
-__device__ int partner(const sl_rng_id &id, int k, int n) {
-    return k + (int)__umul64hi(sl_rng_u64(&id, k, SL_STREAM_ATTENTION), (uint64_t)(n - k));
-}
-
-// Bit r of drawn: r is among the first m < n places after m steps. All steps at once: a place p >= m that was a partner ends up
-// with what lay at place k when the last such step k came to it; and that is k, or what an earlier step had put there, the last
-// whose partner was k, and so on. So the first m places hold 0 .. m - 1 without the ends of these chains, and the places p.
-// last: [n] global memory, used where this writes first.
-__device__ void draw_sample(const sl_rng_id &id, int n, int m, int *last, uint32_t *drawn) {
-    for (int k = threadIdx.x; k < m; k += SELECTORS) last[k] = last[partner(id, k, n)] = 0;
+// Bit r of drawn: r is among the first m < n places after m steps, of which `from` have been made here before. All steps at
+// once: a place p >= m that was a partner ends up with what lay at place k when the last such step k came to it; and that is k,
+// or what an earlier step had put there, the last whose partner was k, and so on. So the first m places hold 0 .. m - 1
+// without the ends of these chains, and the places p.
+// partners: [n] of the steps; last: [n] the last step whose partner a place was, + 1. Global memory, kept from call to call.
+__device__ void draw_sample(const sl_rng_id &id, int n, int from, int m, int *partners, int *last, uint32_t *drawn) {
+    enum { AHEAD = 4 };
+    for (int i = threadIdx.x * 4; from == 0 && i < n; i += SELECTORS * 4) *(int4 *)(last + i) = make_int4(0, 0, 0, 0);
     for (int i = threadIdx.x; i < n / 32 + 2; i += SELECTORS)
         drawn[i] = 32 * i + 32 <= m ? ~0u : 32 * i < m ? (1u << m % 32) - 1 : 0;
     __syncthreads();
-    for (int k = threadIdx.x; k < m; k += SELECTORS) {
-        int p = partner(id, k, n);
+    for (int k = from + threadIdx.x; k < m; k += SELECTORS) {
+        int p = k + (int)__umul64hi(sl_rng_u64(&id, k, SL_STREAM_ATTENTION), (uint64_t)(n - k)); // Fisher and Yates
+        partners[k] = p;
         if (p != k) atomicMax(last + p, k + 1);
     }
     __syncthreads();
-    for (int k = threadIdx.x; k < m; k += SELECTORS) {
-        int p = partner(id, k, n), end = k;
-        if (p < m || __ldcg(last + p) != k + 1) continue;
-        for (int before; (before = __ldcg(last + end)) > 0;) end = before - 1;
-        atomicOr(drawn + p / 32, 1u << p % 32);
-        atomicAnd(drawn + end / 32, ~(1u << end % 32));
+    for (int first = threadIdx.x; first < m; first += SELECTORS * AHEAD) {
+        int p[AHEAD], own[AHEAD], before[AHEAD];
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            int k = first + i * SELECTORS;
+            p[i] = k < m ? __ldcg(partners + k) : 0;
+            before[i] = k < m ? __ldcg(last + k) : 0;
+        }
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) own[i] = p[i] >= m ? __ldcg(last + p[i]) : 0;
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            int end = first + i * SELECTORS;
+            if (own[i] != end + 1) continue;
+            for (int x = before[i]; x > 0; x = __ldcg(last + end)) end = x - 1;
+            atomicOr(drawn + p[i] / 32, 1u << p[i] % 32);
+            atomicAnd(drawn + end / 32, ~(1u << end % 32));
+        }
     }
     __syncthreads();
 }
@@ -85,12 +95,13 @@ __device__ uint32_t deposit(uint32_t bits, uint32_t mask) { // bit i to the i-th
 }
 
 // words[b] = the rows of word b that are drawn; fixed ones are not numbered. m of n_residual, all of them where they are as
-// many.
-__device__ void sample_words(select_space *s, const sl_rng_id &id, const uint32_t *fixed, int n_kv, int n_residual, int m,
-                             int *last, uint32_t *drawn, uint32_t *words) {
+// many; `from` of them have been drawn before.
+__device__ void sample_words(select_space *s, const verified_params &p, int head, const uint32_t *fixed, int n_kv,
+                             int n_residual, int from, int m, uint32_t *drawn, uint32_t *words) {
     int n_words = ceil_div(n_kv, 32);
     uint64_t before = 0, all;
-    if (m < n_residual) draw_sample(id, n_residual, m, last, drawn);
+    int *last = p.permutation + (size_t)head * 2 * p.stride;
+    if (m < n_residual) draw_sample(rng_of(p, head), n_residual, from, m, last + p.stride, last, drawn);
     for (int b = threadIdx.x; b - (int)threadIdx.x < n_words; b += SELECTORS) {
         uint32_t free = b < n_words ? ~fixed[b] & range_bits(b, 0, n_kv) : 0;
         int at = (int)(before + scan_block(s, __popc(free), &all));
@@ -118,17 +129,18 @@ __device__ float largest_left(select_space *s, const stored_weights &h, const ui
 }
 
 // Grid: a block for each query head. Leaves lists 0 and 1.
-__global__ void __launch_bounds__(SELECTORS) pick_rows_kernel(const verified_params p) {
-    extern __shared__ __align__(16) int memory[]; // fixed [mask_words], then as select_bytes says
+__global__ void __launch_bounds__(SELECTORS, 2) pick_rows_kernel(const verified_params p) {
+    extern __shared__ __align__(16) int memory[]; // [select_words], fixed [mask_words], references
     __shared__ select_space s;
     sl_start_next();
     sl_wait_previous();
     int head = blockIdx.x, slot = head / p.score.group, n_kv = p.score.rows[head / p.n_heads].position + 1;
     int n_words = ceil_div(n_kv, 32);
-    uint32_t *fixed = (uint32_t *)memory, *above = fixed + ceil_div(p.lists.mask_words, 4) * 4;
-    stored_weights h = weights_of(p.score, slot, head % p.score.group, ceil_div(n_kv, p.unit));
+    uint32_t *above = (uint32_t *)memory, *fixed = above + select_words(p.lists.mask_words);
+    stored_weights h =
+        open_weights(&s, p.score, slot, head % p.score.group, ceil_div(n_kv, p.unit), (int16_t *)(fixed + p.lists.mask_words));
     head_plan plan = {};
-    h.top = plan.top = find_top(&s, h);
+    plan.top = h.top;
     int k = (int)ceil(p.top * h.n);
     for (int b = threadIdx.x; k == 0 && b < h.n_blocks; b += SELECTORS) above[b] = 0;
     if (k > 0) {
@@ -149,7 +161,7 @@ __global__ void __launch_bounds__(SELECTORS) pick_rows_kernel(const verified_par
     int n_residual = n_kv - plan.at[1], m = max((int)ceil(p.base * n_residual), 2);
     m = min(m, n_residual);
     uint32_t *drawn = above, *words = above + n_words + 2;
-    sample_words(&s, rng_of(p, head), fixed, n_kv, n_residual, m, p.last + (size_t)head * p.max_kv, drawn, words);
+    sample_words(&s, p, head, fixed, n_kv, n_residual, 0, m, drawn, words);
     list_entries(&s, n_words, list + plan.at[1], [&](int b) { return words[b]; });
     for (int b = threadIdx.x; b < n_words; b += SELECTORS) {
         size_t at = (size_t)head * p.lists.mask_words + b;
@@ -175,11 +187,12 @@ __device__ double square(double x) {
 
 // Rows for a relative error of 1.
 __device__ double clt_budget(const verified_params &p, const estimates &f) {
-    double z = p.z[SPLITS], best = INFINITY;
+    double z = p.z[SPLITS], best = INFINITY; // a lane two of the splits
     if (p.verify == DENOMINATOR) return square(z * f.n * f.sigma / f.D);
     if (p.verify == NUMERATOR) return square(z * f.n * sqrt(f.trace) / f.N);
-    for (int i = 1; i < SPLITS; i++)
+    for (int i = 1 + threadIdx.x % 32; i < SPLITS; i += 32)
         best = fmin(best, square(2 * f.n * (p.z[i] * f.sigma / f.D + p.z[SPLITS - i] * sqrt(f.trace) / f.N)));
+    for (int step = 16; step >= 1; step /= 2) best = fmin(best, __shfl_xor_sync(~0u, best, step));
     return best;
 }
 
@@ -222,38 +235,47 @@ __device__ float largest_norm(const verified_params &p, select_space *s, int slo
     return __int_as_float(x < 0 ? x ^ 0x7fffffff : x);
 }
 
-// What lists 0 and 1 say. sums: [2][DIM] shared memory
+template <int DIM> struct plan_space {
+    double sums[2][DIM];     // sum e^s v of lists 0 and 1
+    float factor[2][CHUNKS]; // of their chunks
+    int n_wanted;
+};
+
+__device__ float max_lanes(float x) {
+    for (int step = 16; step >= 1; step /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, step));
+    return x;
+}
+
+// What lists 0 and 1 say. A lane takes a chunk of each, in every warp alike.
 template <int DIM>
-__device__ estimates estimate(const verified_params &p, int head, const head_plan &plan, int n_kv, double (*sums)[DIM]) {
+__device__ estimates estimate(const verified_params &p, int head, const head_plan &plan, int n_kv, plan_space<DIM> *s) {
     const attend_params &a = p.attend;
     int n_base = plan.at[2] - plan.at[1], lane = threadIdx.x % 32;
-    int fixed_chunks = list_chunks(plan.at[1]), base_chunks = list_chunks(n_base);
-    size_t fixed = (size_t)head * LISTS * a.max_chunks, base = fixed + a.max_chunks;
-    double n = n_kv - plan.at[1], D = 0, e = 0, squares = 0, ev = 0, own = 0, all = 0;
-    float most = -INFINITY;
-    for (int c = 0; c < fixed_chunks; c++) most = fmaxf(most, __ldcg(a.ml + fixed + c).x);
-    for (int c = 0; c < base_chunks; c++) most = fmaxf(most, __ldcg(a.ml + base + c).x);
-    for (int d = threadIdx.x; d < 2 * DIM; d += SELECTORS) {
-        size_t first = d < DIM ? fixed : base;
+    bool has_fixed = lane < list_chunks(plan.at[1]), has_base = lane < list_chunks(n_base);
+    size_t fixed = (size_t)head * LISTS * a.max_chunks + lane, base = fixed + a.max_chunks;
+    float fixed_m = has_fixed ? __ldcg(a.ml + fixed).x : -INFINITY, base_m = has_base ? __ldcg(a.ml + base).x : -INFINITY;
+    double n = n_kv - plan.at[1], own = 0, all = 0, D = 0, moments[3] = {0, 0, 0};
+    if (has_fixed) D = __ldcg(a.moments + fixed * 3);
+    for (int i = 0; has_base && i < 3; i++) moments[i] = __ldcg(a.moments + base * 3 + i);
+    float most = max_lanes(fmaxf(fixed_m, base_m)), factor = relative(base_m, most);
+    if (threadIdx.x < 32) s->factor[0][lane] = relative(fixed_m, most), s->factor[1][lane] = factor;
+    __syncthreads();
+    for (int i = threadIdx.x; i < 2 * DIM; i += SELECTORS) {
+        int list = i / DIM, n_chunks = list_chunks(list ? n_base : plan.at[1]);
+        const float *o = a.o + (((size_t)head * LISTS + list) * a.max_chunks) * DIM + i % DIM;
         double sum = 0;
-        for (int c = 0; c < (d < DIM ? fixed_chunks : base_chunks); c++)
-            sum += relative(__ldcg(a.ml + first + c).x, most) * (double)__ldcg(a.o + (first + c) * DIM + d % DIM);
-        sums[d / DIM][d % DIM] = sum;
+#pragma unroll 8
+        for (int c = 0; c < n_chunks; c++) sum += (double)s->factor[list][c] * __ldcg(o + c * DIM);
+        s->sums[list][i % DIM] = sum;
     }
     __syncthreads();
-    for (int d = lane; d < DIM; d += 32) { // in every warp alike
-        own += square(sums[1][d]) / n_base;
-        all += square(sums[0][d] + sums[1][d] * n / n_base);
+    for (int d = lane; d < DIM; d += 32) {
+        own += square(s->sums[1][d]) / n_base;
+        all += square(s->sums[0][d] + s->sums[1][d] * n / n_base);
     }
-    own = sum_lanes(own), all = sum_lanes(all);
-    for (int c = 0; c < fixed_chunks; c++)
-        D += relative(__ldcg(a.ml + fixed + c).x, most) * __ldcg(a.moments + (fixed + c) * 3);
-    for (int c = 0; c < base_chunks; c++) {
-        double factor = relative(__ldcg(a.ml + base + c).x, most);
-        const double *moments = a.moments + (base + c) * 3;
-        e += factor * __ldcg(moments);
-        squares += factor * factor * __ldcg(moments + 1), ev += factor * factor * __ldcg(moments + 2);
-    }
+    own = sum_lanes(own), all = sum_lanes(all), D = sum_lanes(relative(fixed_m, most) * D);
+    double e = sum_lanes(factor * moments[0]), squares = sum_lanes((double)factor * factor * moments[1]);
+    double ev = sum_lanes((double)factor * factor * moments[2]);
     estimates f = {.n = n, .D = D + e * n / n_base, .N = sqrt(all)};
     f.sigma = sqrt(fmax(0.0, (squares - e * e / n_base) / (n_base - 1)));
     f.trace = fmax(0.0, (ev - own) / (n_base - 1));
@@ -262,29 +284,28 @@ __device__ estimates estimate(const verified_params &p, int head, const head_pla
 }
 
 // Grid: a block for each query head. Leaves list 2, the rows that the base sample lacks.
-template <int DIM> __global__ void __launch_bounds__(SELECTORS) plan_rows_kernel(const verified_params p) {
+template <int DIM> __global__ void __launch_bounds__(SELECTORS, 2) plan_rows_kernel(const verified_params p) {
     extern __shared__ __align__(16) int memory[]; // fixed, drawn, words
     __shared__ select_space s;
-    __shared__ double sums[2][DIM];
-    __shared__ int n_wanted;
+    __shared__ plan_space<DIM> space;
     sl_start_next();
     sl_wait_previous();
     int head = blockIdx.x, n_kv = p.score.rows[head / p.n_heads].position + 1, n_words = ceil_div(n_kv, 32);
     head_plan plan = p.lists.plan[head];
     int n_residual = n_kv - plan.at[1], n_base = plan.at[2] - plan.at[1], b = n_base;
     if (n_base < n_residual) {
-        estimates f = estimate<DIM>(p, head, plan, n_kv, sums);
+        estimates f = estimate<DIM>(p, head, plan, n_kv, &space);
         if (p.norms) f.largest_norm = exp2((double)largest_norm(p, &s, head / p.score.group, n_kv, DIM));
-        if (threadIdx.x == 0) n_wanted = rows_needed(p, f, n_base, n_residual);
+        if (threadIdx.x < 32) space.n_wanted = rows_needed(p, f, n_base, n_residual);
         __syncthreads();
-        b = n_wanted;
+        b = space.n_wanted;
     }
     if (b > n_base) {
         uint32_t *fixed = (uint32_t *)memory, *drawn = fixed + n_words, *words = drawn + n_words + 2;
         uint32_t *mask = p.lists.mask + (size_t)head * p.lists.mask_words;
         for (int i = threadIdx.x; i < n_words; i += SELECTORS) fixed[i] = p.fixed[(size_t)head * p.lists.mask_words + i];
         __syncthreads();
-        sample_words(&s, rng_of(p, head), fixed, n_kv, n_residual, b, p.last + (size_t)head * p.max_kv, drawn, words);
+        sample_words(&s, p, head, fixed, n_kv, n_residual, n_base, b, drawn, words);
         list_entries(&s, n_words, p.lists.list + (size_t)head * p.lists.capacity + plan.at[2],
                      [&](int i) { return words[i] & ~mask[i]; });
         for (int i = threadIdx.x; i < n_words; i += SELECTORS) mask[i] |= words[i];
@@ -319,8 +340,8 @@ size_t lay_out(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, i
     arena a = {ws + (score_workspace(geom, n_seqs, n_entries) + 255) / 256 * 256};
     p->lists = p->attend.lists = take_lists(&a, n_heads, n_kv, n_kv, 1);
     p->fixed = a.take<uint32_t>((size_t)n_heads * p->lists.mask_words);
-    p->last = a.take<int>((size_t)n_heads * n_kv);
-    p->max_kv = n_kv;
+    p->stride = ceil_div(n_kv, 4) * 4;
+    p->permutation = a.take<int>((size_t)n_heads * 2 * p->stride);
     take_partials(&a, &p->attend, n_heads, geom->head_dim, n_kv, 1);
     return a.at - ws;
 }
@@ -347,10 +368,11 @@ template <int DIM, bool SCORES> void launch_kernels(const verified_params &p, in
     attend_params base = p.attend, rest = p.attend;
     base.out = NULL;
     rest.first_list = 2, rest.n_lists = LISTS;
-    sl_launch(pick_rows_kernel, dim3(n_heads), dim3(SELECTORS), select_bytes(n_words) + (n_words + 4) * sizeof(int), stream, p);
-    launch_attend<DIM, 1, SCORES, true>(base, n_slots, 2, stream);
+    size_t pick_bytes = (select_words(n_words) + n_words) * sizeof(int) + p.score.max_blocks * sizeof(int16_t);
+    sl_launch(pick_rows_kernel, dim3(n_heads), dim3(SELECTORS), pick_bytes, stream, p);
+    launch_attend<DIM, SCORES, true>(base, n_heads, 2, stream);
     sl_launch(plan_rows_kernel<DIM>, dim3(n_heads), dim3(SELECTORS), (3 * n_words + 8) * sizeof(int), stream, p);
-    launch_attend<DIM, 1, SCORES, false>(rest, n_slots, 1, stream);
+    launch_attend<DIM, SCORES, false>(rest, n_heads, 1, stream);
 }
 
 template <int DIM> void launch(const sl_attn_cuda_decode_args *a) {
