@@ -18,7 +18,8 @@ enum {
     LISTS = 3,
     BATCH = 16, // rows that a warp asks for at once
     CHUNK_ROWS = BATCH * ATTENDERS,
-    CHUNKS = 32, // of a list at most
+    CHUNKS = 32,       // of a list at most
+    BLOCKS_PER_SM = 8, // of a grid at most. Without a limit most of a large batch's blocks have no rows: 14 us at 8 x 32k
 };
 
 // ---- lists ----
@@ -85,6 +86,7 @@ struct attend_params {
     const bf16 *w;
     int max_blocks;
     int max_chunks;
+    int n_workers;    // blocks that share a list's chunks; one more counts, where anything is counted
     float2 *ml;       // [n_seqs * n_heads][LISTS][max_chunks] maximum (log2) and sum of a chunk's weights
     float *o;         // [n_seqs * n_heads][LISTS][max_chunks][head_dim] sum of weight * v
     double *moments;  // [n_seqs * n_heads][LISTS][max_chunks][3] sums of weight, weight^2, |weight * v|^2
@@ -392,8 +394,8 @@ __device__ int add_acquired(int *to, int x) { // and what whoever added before h
 // out = sum_j f_j e_j v_j / sum_j f_j e_j over the rows j of a query head's lists: e_j its stored weight, or 2^(q.k_j scale);
 // f_j the list's factor.
 //
-// grid: (chunks of a list, and one more where rows are counted; query heads; lists), from max_kv and the specification alone:
-// blocks without rows end at once. Eight warps; a warp has 16 rows of K and V on their way at a time.
+// grid: (workers that take the chunks of a list in turn, and one more block where rows are counted; query heads; lists), from
+// max_kv and the specification alone. Eight warps; a warp has 16 rows of K and V on their way at a time.
 // bytes: the rows of V, and of K where they are scored, once for each query head; of rows that several heads picked all but the
 // first reader's come from the L2 cache. Partial results stay there.
 // order of reduction: a lane's rows, the lanes of a row, the warps, the chunks, the lists, each in order; chunks follow from
@@ -403,34 +405,36 @@ __global__ void __launch_bounds__(ATTEND_THREADS, SCORES ? 2 : 3) attend_rows_ke
     __shared__ __align__(16) attend_space<DIM> s;
     sl_start_next();
     sl_wait_previous();
-    int head = blockIdx.y, slot = head / p.group, list = p.first_list + blockIdx.z, chunk = blockIdx.x;
+    int head = blockIdx.y, slot = head / p.group, list = p.first_list + blockIdx.z, n_done = 0;
     const sl_row row = p.rows[slot / p.n_kv_heads];
-    if (chunk == p.max_chunks) {
+    if ((int)blockIdx.x == p.n_workers) {
         if (head % p.group == 0) count_distinct(p, slot, DIM);
         return;
     }
     row_source from = source_of(p, row, slot, head, list);
-    int n_chunks = list_chunks(from.n), rows = list_chunk_rows(from.n), end = min((chunk + 1) * rows, from.n);
-    if (chunk >= n_chunks) return;
-    attender<DIM, SCORES, MOMENTS> a;
-    a.begin(p.q + (size_t)head * DIM);
-    int at = chunk * rows + threadIdx.x / 32 * BATCH, lane_row = threadIdx.x % 32 / a.SHARE;
-    float weight = 0, next_weight = 0;
-    int next = at + lane_row < end ? from.find<SCORES>(at + lane_row, &next_weight) : -1;
-    for (; at < end; at += CHUNK_ROWS) {
-        int place = next, ahead = at + CHUNK_ROWS + lane_row;
-        weight = next_weight, next_weight = 0;
-        next = ahead < end ? from.find<SCORES>(ahead, &next_weight) : -1;
-        a.add(p, place, weight);
-    }
-    leave(a, &s);
-    __syncthreads();
+    int n_chunks = list_chunks(from.n), chunk_rows = list_chunk_rows(from.n);
     bool is_all = p.n_lists == 1 && n_chunks == 1 && p.out;
-    merge_warps<DIM, MOMENTS>(p, &s, head, list, chunk, is_all);
-    if (is_all || !p.out) return;
-    __syncthreads();
+    attender<DIM, SCORES, MOMENTS> a;
+    for (int chunk = blockIdx.x; chunk < n_chunks; chunk += p.n_workers, n_done++) {
+        int at = chunk * chunk_rows + threadIdx.x / 32 * BATCH, end = min((chunk + 1) * chunk_rows, from.n);
+        int lane_row = threadIdx.x % 32 / a.SHARE;
+        float weight = 0, next_weight = 0;
+        int next = at + lane_row < end ? from.find<SCORES>(at + lane_row, &next_weight) : -1;
+        a.begin(p.q + (size_t)head * DIM);
+        for (; at < end; at += CHUNK_ROWS) {
+            int place = next, ahead = at + CHUNK_ROWS + lane_row;
+            weight = next_weight, next_weight = 0;
+            next = ahead < end ? from.find<SCORES>(ahead, &next_weight) : -1;
+            a.add(p, place, weight);
+        }
+        leave(a, &s);
+        __syncthreads();
+        merge_warps<DIM, MOMENTS>(p, &s, head, list, chunk, is_all);
+        __syncthreads();
+    }
+    if (is_all || !p.out || n_done == 0) return;
     if (threadIdx.x == 0) { // of this launch's one list: the others' chunks belong to earlier launches
-        s.is_last = add_acquired(p.done + head, 1) == n_chunks - 1;
+        s.is_last = add_acquired(p.done + head, n_done) + n_done == n_chunks;
         if (s.is_last) p.done[head] = 0;
     }
     __syncthreads();
@@ -439,8 +443,9 @@ __global__ void __launch_bounds__(ATTEND_THREADS, SCORES ? 2 : 3) attend_rows_ke
 
 // n_heads: of all sequences. A launch that writes the output has one list, and counts distinct rows.
 template <int DIM, bool SCORES, bool MOMENTS>
-static void launch_attend(const attend_params &p, int n_heads, int n_lists, cudaStream_t stream) {
-    dim3 grid(p.max_chunks + (p.out && p.stats), n_heads, n_lists);
+static void launch_attend(attend_params p, int n_heads, int n_lists, cudaStream_t stream) {
+    p.n_workers = min(ceil_div(BLOCKS_PER_SM * sl_multiprocessors(), n_heads * n_lists), p.max_chunks);
+    dim3 grid(p.n_workers + (p.out && p.stats), n_heads, n_lists);
     sl_launch(attend_rows_kernel<DIM, SCORES, MOMENTS>, grid, dim3(ATTEND_THREADS), 0, stream, p);
 }
 

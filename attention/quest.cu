@@ -1,6 +1,10 @@
 // attention/quest.cu - Quest on CUDA: page bounds propose, the 16-row units of largest bound are read whole, K and V.
 //
 // Three kernels: bounds to stored weights, units selected from them, attention over their rows. Owns the page extra too.
+//
+// measured (H100 80GB, 21 November 2026, 32 heads, 8 KV heads, 128, 1024 tokens a head, cold L2, graph replays of which an
+// empty one takes 3 us), us, and dense decode's: 1 x 32k 37 (64), 8 x 32k 114 (363), 32 x 8k 287 (363). Alone the kernels take
+// 11, 9 and 16 us at 1 x 32k, 41, 10 and 66 at 8 x 32k, where reading their bytes would take 22 and 45.
 #include "attention/head_dim.h"
 #include "attention/score_bounds.h"
 #include "attention/select_rows.h"

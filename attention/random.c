@@ -2,9 +2,9 @@
 #include "attention/stages.h"
 #ifdef SLEIGH_CUDA
 #include "attention/cuda.h"
-#define ON_CUDA(OPS) .cuda = &OPS,
+#define ON_CUDA(OPS) .cuda = &OPS
 #else
-#define ON_CUDA(OPS)
+#define ON_CUDA(OPS) .cuda = NULL
 #endif
 
 static const sl_attn_param params[] = {
@@ -25,11 +25,13 @@ static void run(sl_head *x) {
 static const sl_draw uniform_rows = {.capacity = capacity, .scratch = scratch, .run = run};
 static const sl_composition stages = {&sl_propose_uniform, &uniform_rows, SL_BY_SAMPLE, NULL};
 
-const sl_attn_method sl_method_random = {.name = "random",
-                                         .summary = "S rows drawn uniformly, self-normalised: what any method must beat",
-                                         .source = "importance sampling with a uniform proposal",
-                                         .mean = SL_MEAN_BIASED,
-                                         .params = params,
-                                         .stages = &stages,
-                                         .cpu = &sl_stages_ops,
-                                         ON_CUDA(sl_random_cuda_ops)};
+const sl_attn_method sl_method_random = {
+    .name = "random",
+    .summary = "S rows drawn uniformly, self-normalised: what any method must beat",
+    .source = "importance sampling with a uniform proposal",
+    .mean = SL_MEAN_BIASED,
+    .params = params,
+    .stages = &stages,
+    .cpu = &sl_stages_ops,
+    ON_CUDA(sl_random_cuda_ops),
+};

@@ -11,7 +11,7 @@ enum {
     UNIT = 16, // rows that share bounds
     PAGE_UNITS = SL_PAGE / UNIT,
     BOUND_WARPS = 4,                  // that score
-    BOUND_THREADS = 64 * BOUND_WARPS, // twice as many find bounds
+    BOUND_THREADS = 64 * BOUND_WARPS, // twice as many find the newest page's bounds
 };
 
 struct bounds_params {
@@ -90,7 +90,7 @@ __device__ void wait_bounds(uint64_t *full) {
 template <int DIM> __global__ void __launch_bounds__(BOUND_THREADS) score_bounds_kernel(const bounds_params p) {
     extern __shared__ __align__(128) char bounds_memory[];
     __shared__ __align__(16) bf16 q[GROUP_MAX][2 * DIM];
-    __shared__ uint64_t full[2 * BOUND_WARPS];
+    __shared__ uint64_t full[BOUND_THREADS / 32];
     int slot = blockIdx.y, kv_head = slot % p.score.n_kv_heads, warp = threadIdx.x / 32;
     if (threadIdx.x % 32 == 0) barrier_init(full + warp, 1);
 #if __CUDA_ARCH__ >= 900
@@ -114,7 +114,7 @@ template <int DIM> __global__ void __launch_bounds__(BOUND_THREADS) score_bounds
     }
     if (newest / 2 < first + BOUND_WARPS) {
         const bf16 *k = p.score.k + ((size_t)row.pages[newest] * p.score.n_kv_heads + kv_head) * SL_PAGE * DIM;
-        for (int u = warp; u < PAGE_UNITS && newest * SL_PAGE + u * UNIT < n_kv; u += 2 * BOUND_WARPS)
+        for (int u = warp; u < PAGE_UNITS && newest * SL_PAGE + u * UNIT < n_kv; u += BOUND_THREADS / 32)
             find_bounds<DIM>(k + u * UNIT * DIM, n_kv - newest * SL_PAGE - u * UNIT,
                              stages[newest / 2 - first].page[newest % 2][u]);
     }

@@ -2,9 +2,9 @@
 #include "attention/stages.h"
 #ifdef SLEIGH_CUDA
 #include "attention/cuda.h"
-#define ON_CUDA(OPS) .cuda = &OPS,
+#define ON_CUDA(OPS) .cuda = &OPS
 #else
-#define ON_CUDA(OPS)
+#define ON_CUDA(OPS) .cuda = NULL
 #endif
 
 static const sl_attn_param quest_params[] = {
@@ -23,15 +23,16 @@ static const sl_attn_param magicpig_params[] = {
 static const sl_composition quest = {&sl_propose_bounds, &sl_draw_top_units, SL_BY_SAMPLE, NULL},
                             magicpig = {&sl_propose_hashes, &sl_draw_members, SL_BY_SAMPLE, NULL};
 
-const sl_attn_method sl_method_quest = {.name = "quest",
-                                        .summary =
-                                            "the pages of 16 rows whose channel bounds allow the largest scores, renormalised",
-                                        .source = "Quest (Tang et al. 2024)",
-                                        .mean = SL_MEAN_BIASED,
-                                        .params = quest_params,
-                                        .stages = &quest,
-                                        .cpu = &sl_stages_ops,
-                                        ON_CUDA(sl_quest_cuda_ops)};
+const sl_attn_method sl_method_quest = {
+    .name = "quest",
+    .summary = "the pages of 16 rows whose channel bounds allow the largest scores, renormalised",
+    .source = "Quest (Tang et al. 2024)",
+    .mean = SL_MEAN_BIASED,
+    .params = quest_params,
+    .stages = &quest,
+    .cpu = &sl_stages_ops,
+    ON_CUDA(sl_quest_cuda_ops),
+};
 const sl_attn_method sl_method_magicpig = {
     .name = "magicpig",
     .summary = "rows whose hash matches the query's, weighted by how likely that was, self-normalised",

@@ -1,8 +1,10 @@
-// attention/sparse.cu - methods that attend to some rows exactly and drop the rest, on CUDA: topk and topp from the exact
-// scores of all keys, streaming from none, random from chance.
+// attention/sparse.cu - methods that attend to some rows exactly and drop the rest, on CUDA: topk and topp by the exact scores
+// of all keys, random by chance. (streaming is dense_decode.cu's.)
 //
-// topk and topp are three kernels: all scores as stored weights, the rows selected from them, the rows of V. streaming is one,
-// and random two.
+// topk and topp are three kernels: all scores as stored weights, the rows selected from them, the rows of V. random is two.
+//
+// measured (as in quest.cu, peaked queries), us: topk, k = 128, 1 x 8k 30, 1 x 32k 56, 8 x 32k 229, 32 x 8k 263; topp, p =
+// 0.95, 1 x 32k 64, 8 x 32k 263. Selecting costs 10 us and the rows' latencies 6 beyond the scores.
 #include "attention/head_dim.h"
 #include "attention/select_rows.h"
 #include "engine/philox.h"

@@ -3,9 +3,9 @@
 #include "attention/stages.h"
 #ifdef SLEIGH_CUDA
 #include "attention/cuda.h"
-#define ON_CUDA(OPS) .cuda = &OPS,
+#define ON_CUDA(OPS) .cuda = &OPS
 #else
-#define ON_CUDA(OPS)
+#define ON_CUDA(OPS) .cuda = NULL
 #endif
 
 static const sl_attn_param top_k_params[] = {
@@ -26,28 +26,33 @@ static const sl_composition top_k = {&sl_propose_exact, &sl_draw_top_k, SL_BY_SA
                             top_p = {&sl_propose_exact, &sl_draw_top_p, SL_BY_SAMPLE, NULL},
                             window = {&sl_propose_nothing, &sl_draw_window, SL_BY_SAMPLE, NULL};
 
-const sl_attn_method sl_method_topk = {.name = "topk",
-                                       .summary = "the k rows of largest score, renormalised (an oracle: it reads every key)",
-                                       .source = "exact top-k",
-                                       .mean = SL_MEAN_BIASED,
-                                       .params = top_k_params,
-                                       .stages = &top_k,
-                                       .cpu = &sl_stages_ops,
-                                       ON_CUDA(sl_oracle_cuda_ops)};
-const sl_attn_method sl_method_topp = {.name = "topp",
-                                       .summary =
-                                           "the fewest rows that carry the share p of the attention, renormalised (an oracle)",
-                                       .source = "exact top-p",
-                                       .mean = SL_MEAN_BIASED,
-                                       .params = top_p_params,
-                                       .stages = &top_p,
-                                       .cpu = &sl_stages_ops,
-                                       ON_CUDA(sl_oracle_cuda_ops)};
-const sl_attn_method sl_method_streaming = {.name = "streaming",
-                                            .summary = "the first rows (attention sinks) and the last ones, renormalised",
-                                            .source = "StreamingLLM",
-                                            .mean = SL_MEAN_BIASED,
-                                            .params = streaming_params,
-                                            .stages = &window,
-                                            .cpu = &sl_stages_ops,
-                                            ON_CUDA(sl_streaming_cuda_ops)};
+const sl_attn_method sl_method_topk = {
+    .name = "topk",
+    .summary = "the k rows of largest score, renormalised (an oracle: it reads every key)",
+    .source = "exact top-k",
+    .mean = SL_MEAN_BIASED,
+    .params = top_k_params,
+    .stages = &top_k,
+    .cpu = &sl_stages_ops,
+    ON_CUDA(sl_oracle_cuda_ops),
+};
+const sl_attn_method sl_method_topp = {
+    .name = "topp",
+    .summary = "the fewest rows that carry the share p of the attention, renormalised (an oracle)",
+    .source = "exact top-p",
+    .mean = SL_MEAN_BIASED,
+    .params = top_p_params,
+    .stages = &top_p,
+    .cpu = &sl_stages_ops,
+    ON_CUDA(sl_oracle_cuda_ops),
+};
+const sl_attn_method sl_method_streaming = {
+    .name = "streaming",
+    .summary = "the first rows (attention sinks) and the last ones, renormalised",
+    .source = "StreamingLLM",
+    .mean = SL_MEAN_BIASED,
+    .params = streaming_params,
+    .stages = &window,
+    .cpu = &sl_stages_ops,
+    ON_CUDA(sl_streaming_cuda_ops),
+};

@@ -2,9 +2,9 @@
 #include "attention/stages.h"
 #ifdef SLEIGH_CUDA
 #include "attention/cuda.h"
-#define ON_CUDA(OPS) .cuda = &OPS,
+#define ON_CUDA(OPS) .cuda = &OPS
 #else
-#define ON_CUDA(OPS)
+#define ON_CUDA(OPS) .cuda = NULL
 #endif
 
 static const sl_attn_param params[] = {
@@ -34,4 +34,5 @@ const sl_attn_method sl_method_vattention = {
     .params = params,
     .stages = &stages,
     .cpu = &sl_stages_ops,
-    ON_CUDA(sl_vattention_cuda_ops)};
+    ON_CUDA(sl_vattention_cuda_ops),
+};
