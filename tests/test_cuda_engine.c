@@ -413,10 +413,10 @@ static void errors(void) {
     CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_MEMORY, "GiB are missing. The largest that fits is");
     o = (sl_engine_options){.device = "cuda:99"};
     CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_DEVICE, "--device cuda:99");
-    CHECK_OK(sl_attn_parse("streaming", &spec, &err), err);
+    CHECK_OK(sl_attn_parse("magicpig", &spec, &err), err);
     CHECK_OK(sl_attn_plan_init(&plan, sl_model_config(model)->n_layers, &spec, &err), err);
     o = (sl_engine_options){.device = "cuda", .n_ctx = 512, .attn = &plan};
-    CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_UNSUPPORTED, "--attn streaming: not offered on a GPU");
+    CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_UNSUPPORTED, "--attn magicpig: not offered on a GPU");
     sl_attn_plan_free(&plan);
     sl_model_free(model);
 }
