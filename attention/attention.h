@@ -177,6 +177,7 @@ int sl_attn_parse(const char *text, sl_attn_spec *spec, sl_error *err);
 int sl_attn_set(sl_attn_spec *spec, const char *name, const char *value, sl_error *err);
 double sl_attn_get(const sl_attn_spec *spec, const char *name); // one of its methods must have it
 int sl_attn_has(const sl_attn_spec *spec, const char *name);
+int sl_attn_on_gpu(const sl_attn_spec *spec); // does decode with it run on a GPU, in this build?
 // `santa-prop:S=128`, with the first parameter and those that are not at their default, into buf.
 void sl_attn_format(const sl_attn_spec *spec, char *buf, size_t size);
 // A parameter's value as the command line takes it.

@@ -1,6 +1,9 @@
 // attention/composition.c - what the two drivers of a composition (decode.c, attend.c) share: reading a specification, the view
 // of one KV head, the workspace, the statistics at the end of a call.
 #include "attention/stages.h"
+#ifdef SLEIGH_CUDA
+#include "attention/cuda.h"
+#endif
 
 #include <math.h>
 #include <string.h>
@@ -10,6 +13,17 @@ sl_composition sl_composition_of(const sl_attn_spec *spec) {
     if (c.choose) c.propose = c.choose(spec);
     if (spec->plus) c.draw = spec->plus->stages->draw, c.normaliser = spec->plus->stages->normaliser;
     return c;
+}
+
+int sl_attn_on_gpu(const sl_attn_spec *spec) {
+#ifdef SLEIGH_CUDA
+    const sl_attn_cuda_ops *ops = spec->method->cuda;
+    if (!ops || !ops->decode || !spec->plus) return ops && ops->decode;
+    return spec->plus->cuda && spec->plus->stages->draw->sampler && !sl_budget_wanted(spec); // what bernoulli.cu draws with
+#else
+    (void)spec;
+    return 0;
+#endif
 }
 
 int sl_longest(const sl_attn_decode_args *a) {

@@ -66,9 +66,10 @@ typedef struct sl_attn_cuda_ops {
     void (*prefill)(const sl_attn_cuda_prefill_args *args);
 } sl_attn_cuda_ops;
 
-// extras.cu: build_device of sl_page_norms and of the quantised keys.
+// extras.cu: build_device of the page extras.
 void sl_cuda_build_norms(const sl_kv_device_build *b);
 void sl_cuda_build_quantised(const sl_kv_device_build *b);
+void sl_cuda_build_keys_by_feature(const sl_kv_device_build *b);
 
 // dense_decode.cu, dense_prefill.cu: head_dim 64, 80, 96, 128, groups of 1, 2, 3, 4, 8. The first 256 KB of decode's workspace
 // are counters, which every call leaves at 0: whoever else uses that memory must do so too.
@@ -92,6 +93,8 @@ void sl_cuda_build_bounds(const sl_kv_device_build *b);
 void sl_cuda_account_bounds(const sl_attn_geom *geom, int n_kv, sl_attn_stats *stats);
 
 double sl_normal_quantile(double p); // stages.h
+// bernoulli.cu: likewise, alone and with the samplers of santa.cu.
+extern const sl_attn_cuda_ops sl_bernoulli_cuda_ops, sl_bernoulli_group_cuda_ops;
 
 #ifdef __cplusplus
 }

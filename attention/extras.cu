@@ -1,6 +1,6 @@
-// attention/extras.cu - page extras built on CUDA: norms of V and quantised keys. What they hold and how is said where the CPU
-// builds them (propose_exact.c, propose_quantised.c); quantised keys are the same to the bit, norms up to the last bit of
-// log2f.
+// attention/extras.cu - page extras built on CUDA: norms of V, quantised keys, keys by feature. What they hold and how is said
+// where the CPU builds them (propose_exact.c, propose_quantised.c, propose_bernoulli.c); all are the same to the bit, but norms
+// up to the last bit of log2f.
 #include "attention/cuda.h"
 #include "engine/cuda/device.h"
 
@@ -131,4 +131,34 @@ void sl_cuda_build_quantised(const sl_kv_device_build *b) {
     SL_CHECK(b->head_dim <= 128);
     sl_launch(quantise_kernel, dim3(b->n, b->n_kv_heads), dim3(THREADS), 0, (cudaStream_t)b->stream, b->pages, b->k,
               b->head_dim, b->arg, b->size, (uint8_t *)b->data);
+}
+
+// ---- keys by feature ----
+
+enum { FEATURES = 16 }; // of a block
+
+// out[i][j] = k[j][i]. Grid (pages, KV heads, head_dim / 16): a thread reads 32 bytes of its row, then writes 32 of a
+// feature's.
+static __global__ void __launch_bounds__(THREADS)
+    by_feature_kernel(const int32_t *pages, const bf16 *k, int head_dim, size_t size, char *data) {
+    __shared__ __align__(16) bf16 turned[FEATURES][SL_PAGE + 8]; // rows 16 bytes apart in the banks
+    sl_start_next();
+    sl_wait_previous();
+    size_t block = (size_t)pages[blockIdx.x] * gridDim.y + blockIdx.y;
+    const bf16 *row = k + (block * SL_PAGE + threadIdx.x) * head_dim + blockIdx.z * FEATURES;
+    uint4 x[2] = {((const uint4 *)row)[0], ((const uint4 *)row)[1]};
+    const uint32_t *pairs = (const uint32_t *)x;
+#pragma unroll
+    for (int i = 0; i < FEATURES; i++) turned[i][threadIdx.x] = (bf16)(pairs[i / 2] >> i % 2 * 16);
+    __syncthreads();
+    int feature = threadIdx.x / 16, part = threadIdx.x % 16;
+    uint4 *out = (uint4 *)(data + block * size) + (blockIdx.z * FEATURES + feature) * (SL_PAGE / 8);
+#pragma unroll
+    for (int i = 0; i < 2; i++) out[part + 16 * i] = *(const uint4 *)&turned[feature][(part + 16 * i) * 8];
+}
+
+void sl_cuda_build_keys_by_feature(const sl_kv_device_build *b) {
+    SL_CHECK(b->head_dim % FEATURES == 0);
+    sl_launch(by_feature_kernel, dim3(b->n, b->n_kv_heads, b->head_dim / FEATURES), dim3(THREADS), 0, (cudaStream_t)b->stream,
+              b->pages, b->k, b->head_dim, b->size, (char *)b->data);
 }

@@ -2,6 +2,9 @@
 // features are random whole multiples of norm / B, most of them 0. Features that are 0 in the whole group are not read: full
 // pages lie feature by feature, [head_dim][256].
 #include "attention/stages.h"
+#ifdef SLEIGH_CUDA
+#include "attention/cuda.h"
+#endif
 
 #include <math.h>
 #include <string.h>
@@ -113,11 +116,17 @@ static void build(int arg, int head_dim, const bf16 *k, const bf16 *v, const voi
     for (int j = 0; j < SL_PAGE; j++)
         for (int i = 0; i < head_dim; i++) to[(size_t)i * SL_PAGE + j] = k[(size_t)j * head_dim + i];
 }
-static const sl_kv_extra_kind keys_by_feature = {.name = "keys by feature", .size = size, .build = build};
+const sl_kv_extra_kind sl_keys_by_feature = {.name = "keys by feature",
+                                             .size = size,
+                                             .build = build,
+#ifdef SLEIGH_CUDA
+                                             .build_device = sl_cuda_build_keys_by_feature
+#endif
+};
 
 static int needs(const sl_attn_spec *spec, sl_kv_need *out) {
     (void)spec;
-    *out = (sl_kv_need){&keys_by_feature, 0};
+    *out = (sl_kv_need){&sl_keys_by_feature, 0};
     return 1;
 }
 
@@ -127,7 +136,8 @@ static void score(const sl_group *g, int page, float *out) {
     sampled s = state_of(g);
     if (page < sl_kv_n_built(g->kv))
         g->kernels->score_features(s.q, g->n, g->head_dim, s.features, s.n_features,
-                                   sl_kv_extra(g->kv, (sl_kv_need){&keys_by_feature, 0}, page, g->h), g->scale, out, SL_CHUNK);
+                                   sl_kv_extra(g->kv, (sl_kv_need){&sl_keys_by_feature, 0}, page, g->h), g->scale, out,
+                                   SL_CHUNK);
     else
         g->kernels->score(s.q, g->n, sl_k_page(g, page), sl_page_rows(g->kv, page), g->head_dim, g->scale, out, SL_CHUNK);
 }

@@ -29,14 +29,14 @@ enum {
     COUNTERS = 65536, // of the workspace, before the masses: `next`, draw_rows.h's ticket, `done`, draw_rows.h's `drawn`
 };
 
-__device__ int chunk_rows_of(int n_kv, int n_kv_heads) {
+__device__ int chunk_rows_of(int n_kv, int n_kv_heads, int tile) { // of whole tiles
     int wanted = max(UNITS / n_kv_heads, 1), rows = ceil_div(max(n_kv, 1), wanted);
-    return ceil_div(min(max(rows, (int)CHUNK_ROWS_MIN), (int)CHUNK_ROWS_MAX), TILE) * TILE;
+    return ceil_div(min(max(rows, (int)CHUNK_ROWS_MIN), (int)CHUNK_ROWS_MAX), tile) * tile;
 }
 
 struct chunk_rule {
-    int n_kv_heads;
-    __device__ int operator()(int n_kv) const { return chunk_rows_of(n_kv, n_kv_heads); }
+    int n_kv_heads, tile;
+    __device__ int operator()(int n_kv) const { return chunk_rows_of(n_kv, n_kv_heads, tile); }
 };
 
 struct score_params {
@@ -44,6 +44,7 @@ struct score_params {
     const bf16 *q;      // [n_seqs][n_kv_heads][group][head_dim]
     const bf16 *k;      // [n_pages][n_kv_heads][256][head_dim]
     int n_seqs, n_kv_heads, group;
+    int tile; // rows; a unit is whole ones
     int n_stages;
     float scale;    // log2(e) / sqrt(head_dim)
     int max_blocks; // of a sequence, even: the stride below
@@ -73,6 +74,7 @@ template <int DIM> static score_params score_params_of(const sl_attn_cuda_decode
             .n_seqs = a->n_seqs,
             .n_kv_heads = a->geom->n_kv_heads,
             .group = a->geom->n_heads / a->geom->n_kv_heads,
+            .tile = TILE,
             .n_stages = FLIGHT + SPARE,
             .scale = (float)(1.4426950408889634 / sqrt((double)DIM)),
             .max_blocks = max_blocks,
@@ -84,7 +86,7 @@ template <int DIM> static score_params score_params_of(const sl_attn_cuda_decode
 
 // What `done` of a sequence's KV heads comes to.
 __device__ int score_done(const score_params &p, int n_kv) {
-    return CONSUMERS * ceil_div(n_kv, chunk_rows_of(n_kv, p.n_kv_heads));
+    return CONSUMERS * ceil_div(n_kv, chunk_rows_of(n_kv, p.n_kv_heads, p.tile));
 }
 
 // ---- stored masses ----
@@ -215,7 +217,7 @@ template <int DIM> __device__ void produce(const score_params &p, const ring &r)
 #if __CUDA_ARCH__ < 900
     wait_previous(p, &to);
 #endif
-    chunk_rule rule = {p.n_kv_heads};
+    chunk_rule rule = {p.n_kv_heads, p.tile};
     window w;
     window_load(&w, p.rows, p.n_seqs, p.n_kv_heads, rule, 0, 0);
     bool fresh = true; // the ticket behind the first unit is taken by wait_previous

@@ -69,6 +69,11 @@ static void bounds(void) {
     for (int d = 0; d < 4; d++) compare(&sl_key_bounds, 0, dims[d], 0);
 }
 
+static void by_feature(void) {
+    static const int dims[] = {64, 80, 96, 128};
+    for (int d = 0; d < 4; d++) compare(&sl_keys_by_feature, 0, dims[d], 0);
+}
+
 static void norms(void) {
     static const int dims[] = {64, 80, 96, 128};
     for (int d = 0; d < 4; d++) compare(&sl_page_norms, 0, dims[d], 0x1p-22);
@@ -77,6 +82,7 @@ static void norms(void) {
 
 static const test_case cases[] = {
     GPU_CASE("quantised", quantised),
+    GPU_CASE("by-feature", by_feature),
     GPU_CASE("norms", norms),
     GPU_CASE("bounds", bounds),
     {0},

@@ -36,7 +36,7 @@ typedef struct plan {
 typedef struct row { // one line of the result
     const size *size;
     const sl_attn_spec *spec;
-    double us, bytes, flops; // bytes that decode reads; flops of prefill
+    double us, bytes, features, flops; // bytes that decode reads; flops of prefill
 } row;
 
 static const int ragged[] = {1000, 60001, 8192, 300, 40007, 15000, 131072, 22222};
@@ -85,8 +85,7 @@ static int add_method(plan *p, const char *text, sl_error *err) {
     if (p->n_methods == MAX_METHODS) return sl_fail(err, SL_ERR_ARG, "--attn: at most %d methods", MAX_METHODS);
     sl_attn_spec *spec = &p->methods[p->n_methods++];
     int rc = sl_attn_parse(text, spec, err);
-    if (!rc && (spec->plus || !spec->method->cuda))
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %.100s: not offered on a GPU", text);
+    if (!rc && !sl_attn_on_gpu(spec)) return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %.100s: not offered on a GPU", text);
     return rc;
 }
 
@@ -133,8 +132,8 @@ static int rows_of(const size *s, int i) {
     return s->ragged ? s->ragged[i] : s->n_kv;
 }
 
-static sl_bench_attn_limits limits_of(const plan *p, double deviation) {
-    sl_bench_attn_limits most = {1, 1, 1, deviation};
+static sl_bench_attn_limits limits_of(const plan *p, const cli_options *o) {
+    sl_bench_attn_limits most = {1, 1, 1, o->query_deviation, o->query_spread};
     for (int i = 0; i < p->n_sizes; i++) {
         const size *s = &p->sizes[i];
         int pages = 0;
@@ -159,7 +158,7 @@ static int time_row(sl_bench_attn *bench, row *r, int repetitions, sl_error *err
     for (int i = 0; i < s->n_seqs; i++) n_kv[i] = rows_of(s, i);
     sl_bench_attn_result result = {0};
     int rc = sl_bench_attn_decode(bench, r->spec, s->n_seqs, n_kv, repetitions, &result, err);
-    r->us = result.us, r->bytes = result.bytes;
+    r->us = result.us, r->bytes = result.bytes, r->features = result.features;
     return rc;
 }
 
@@ -199,31 +198,33 @@ static int print_md(const row *rows, int n, const sl_bench_attn_device *device, 
         const row *r = &rows[i];
         int prefill = r->size->n_tokens > 0;
         if (prefill != phase)
-            rc = cli_printf(err, prefill ? "\n| prefill, tokens | attn | ms | TFLOP/s |\n|---|---|---|---|\n"
-                                         : "\n| decode, B x rows | attn | us | GB/s | floor, us | share of floor |\n"
-                                           "|---|---|---|---|---|---|\n");
+            rc = cli_printf(
+                err, prefill ? "\n| prefill, tokens | attn | ms | TFLOP/s |\n|---|---|---|---|\n"
+                             : "\n| decode, B x rows | attn | us | GB/s | floor, us | share of floor | of K's features |\n"
+                               "|---|---|---|---|---|---|---|\n");
         phase = prefill;
         if (!rc && prefill)
             rc = cli_printf(err, "| %s | %s | %.3f | %.0f |\n", r->size->name, attn_name(r, attn), r->us * 1e-3,
                             r->flops / r->us * 1e-6);
         else if (!rc)
-            rc = cli_printf(err, "| %s | %s | %.1f | %.0f | %.1f | %.1f%% |\n", r->size->name, attn_name(r, attn), r->us,
-                            r->bytes / r->us * 1e-3, floor_us(r, device), 100 * floor_us(r, device) / r->us);
+            rc = cli_printf(err, "| %s | %s | %.1f | %.0f | %.1f | %.1f%% | %.1f%% |\n", r->size->name, attn_name(r, attn),
+                            r->us, r->bytes / r->us * 1e-3, floor_us(r, device), 100 * floor_us(r, device) / r->us,
+                            100 * r->features);
     }
     return rc;
 }
 
 static int print_csv(const row *rows, int n, const sl_bench_attn_device *device, sl_error *err) {
     char attn[128];
-    int rc = cli_printf(err, "phase,size,attn,us,gb_s,floor_us,tflop_s\n");
+    int rc = cli_printf(err, "phase,size,attn,us,gb_s,floor_us,features,tflop_s\n");
     for (int i = 0; !rc && i < n; i++) {
         const row *r = &rows[i];
         if (r->size->n_tokens)
-            rc = cli_printf(err, "prefill,%s,%s,%.2f,,,%.1f\n", r->size->name, attn_name(r, attn), r->us,
+            rc = cli_printf(err, "prefill,%s,%s,%.2f,,,,%.1f\n", r->size->name, attn_name(r, attn), r->us,
                             r->flops / r->us * 1e-6);
         else
-            rc = cli_printf(err, "decode,%s,%s,%.2f,%.1f,%.2f,\n", r->size->name, attn_name(r, attn), r->us,
-                            r->bytes / r->us * 1e-3, floor_us(r, device));
+            rc = cli_printf(err, "decode,%s,%s,%.2f,%.1f,%.2f,%.4f,\n", r->size->name, attn_name(r, attn), r->us,
+                            r->bytes / r->us * 1e-3, floor_us(r, device), r->features);
     }
     return rc;
 }
@@ -241,6 +242,7 @@ static int print_json(const row *rows, int n, const sl_bench_attn_device *device
         } else {
             json_object_set_new(item, "gb_s", json_real(r->bytes / r->us * 1e-3));
             json_object_set_new(item, "floor_us", json_real(floor_us(r, device)));
+            json_object_set_new(item, "features", json_real(r->features));
         }
         json_array_append_new(list, item);
     }
@@ -255,7 +257,7 @@ int cmd_bench_attn(const cli_options *o, sl_error *err) {
     sl_bench_attn_device device;
     sl_bench_attn *bench = NULL;
     int n_rows = 0, rc = make_plan(&p, o, err);
-    sl_bench_attn_limits limits = limits_of(&p, o->query_deviation);
+    sl_bench_attn_limits limits = limits_of(&p, o);
     if (!rc) rc = sl_bench_attn_open(&geom, &limits, &bench, err);
     if (!rc) rc = sl_bench_attn_device_of(bench, &device, err);
     int repetitions = CLI_GIVEN(o, repetitions) ? o->repetitions : REPETITIONS;

@@ -76,7 +76,7 @@ static const char bench_notes[] =
     "dimension 128, bf16): decode over -b and -d (neither given: 1 x 8k to 32 x 8k, ragged) and prefill; -r is 25. A time is\n"
     "the median over replays of a CUDA graph, pages shuffled, with 512 MB written before each, so that K and V come from\n"
     "memory. The floor is the bytes that the method reads at the rate of a kernel that only reads. Takes --attn,\n"
-    "-b, -d, -r, --phase, --query-deviation and -o.\n";
+    "-b, -d, -r, --phase, --query-deviation, --query-spread and -o.\n";
 
 // clang-format off
 static const cli_command commands[] = {

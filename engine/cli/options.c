@@ -97,6 +97,7 @@ static const option table[] = {
     {"Bench", "--attn", "SPEC,...", OPT_LIST, F(attns), 0, 0, NULL, CLI_BENCH, "methods of `sleigh methods`, with parameters (may be repeated; default dense)"},
     {"Bench", "--phase", "decode,prefill,all", OPT_CHOICE, F(phase), 0, 0, "all", CLI_BENCH, "bench attn: what to time"},
     {"Bench", "--query-deviation", "X", OPT_FLOAT, F(query_deviation), 0, 100, "4", CLI_BENCH, "bench attn: standard deviation of the queries' elements; keys' is 1. 4: peaked attention, 1: flat"},
+    {"Bench", "--query-spread", "X", OPT_FLOAT, F(query_spread), 0, 4, "0", CLI_BENCH, "bench attn: deviation of the logarithm of the queries' channels' sizes. 0.78: bernoulli-group:B=8 reads 73% of the key features"},
     {"Bench", "-n --steps", "N", OPT_INT, F(n_steps), 1, 100000, "32", CLI_BENCH, "decode steps that are timed"},
     {"Bench", "-r --repetitions", "N", OPT_INT, F(repetitions), 1, 1000, "1", CLI_BENCH, "times that the steps are taken, from the same depth"},
     {"Bench", "--ragged", NULL, OPT_FLAG, F(ragged), 0, 0, "0", CLI_BENCH, "sequence i of b has depth (i + 1) / b of --depth, made odd"},

@@ -50,7 +50,7 @@ typedef struct cli_options {
     int n_predict, n_ctx, ubatch, threads, top_k, repeat_last_n, dense_prefix, stats_seeds, random_prompt, parallel, n_steps,
         repetitions;
     uint32_t seed, seq_id;
-    double memory_rate, query_deviation, temp, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
+    double memory_rate, query_deviation, query_spread, temp, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
     int ignore_eos, chat, display_prompt, perf, question_dense, bos, plain, stats_error, ragged, fork, help;
     cli_list stops, logit_bias, attn_layers, stats_attn, attns;
     cli_ints batches, depths;

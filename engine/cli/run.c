@@ -249,20 +249,16 @@ static int make_sampling(cli_run *run, sl_error *err) {
 
 // ---- the run ----
 
-static int on_gpu(const sl_attn_spec *spec) {
-    return spec->method->cuda && !spec->plus;
-}
-
 const char *cli_pick_device(const cli_options *o, const sl_attn_spec *specs, int n) {
     const char *missing = o->stats ? "--stats" : NULL;
     if (strcmp(o->device, "auto")) return o->device;
     if (!sl_device_is_gpu("auto")) return "cpu";
     for (int i = 0; !missing && i < n; i++)
-        if (!on_gpu(&specs[i])) missing = specs[i].method->name;
+        if (!sl_attn_on_gpu(&specs[i])) missing = specs[i].method->name;
     for (int i = 0; !missing && i < o->attn_layers.n; i++) {
         const char *text = strchr(o->attn_layers.items[i], '=');
         sl_attn_spec spec;
-        if (text && !sl_attn_parse(text + 1, &spec, NULL) && !on_gpu(&spec)) missing = spec.method->name;
+        if (text && !sl_attn_parse(text + 1, &spec, NULL) && !sl_attn_on_gpu(&spec)) missing = spec.method->name;
     }
     if (!missing) return "cuda";
     fprintf(stderr, "device: cpu, since %s is not offered on a GPU\n", missing);

@@ -43,11 +43,24 @@ static __device__ uint32_t mix(uint64_t x) { // splitmix64
     return (uint32_t)(x ^ x >> 31);
 }
 
-// to[i]: normal numbers of this deviation (Box and Muller). grid-stride
+static __device__ float normal(uint64_t seed, size_t i) { // by Box and Muller
+    float u = (mix(seed + 2 * i) + 1.0f) * 0x1p-32f, angle = mix(seed + 2 * i + 1) * 0x1p-31f;
+    return sqrtf(-2 * logf(fminf(u, 1))) * cospif(angle);
+}
+
+// to[i]: normal numbers of this deviation. grid-stride
 static __global__ void fill_normal_kernel(bf16 *to, size_t n, uint64_t seed, float deviation) {
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
-        float u = (mix(seed + 2 * i) + 1.0f) * 0x1p-32f, angle = mix(seed + 2 * i + 1) * 0x1p-31f;
-        to[i] = __bfloat16_as_ushort(__float2bfloat16_rn(deviation * sqrtf(-2 * logf(fminf(u, 1))) * cospif(angle)));
+        to[i] = __bfloat16_as_ushort(__float2bfloat16_rn(deviation * normal(seed, i)));
+    }
+}
+
+// Queries whose channels differ in size, each alike in a group's heads, as models' do: q *= e^(spread x - spread^2), x normal,
+// which leaves the mean square. q: [n / row][row], a row of one group's heads. grid-stride
+static __global__ void spread_kernel(bf16 *q, size_t n, int row, int head_dim, float spread, uint64_t seed) {
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+        float x = spread * (normal(seed, i / row * head_dim + i % head_dim) - spread);
+        q[i] = __bfloat16_as_ushort(__float2bfloat16_rn(__uint_as_float((uint32_t)q[i] << 16) * expf(x)));
     }
 }
 
@@ -88,6 +101,13 @@ static int fill(sl_bench_attn *b, bf16 *to, size_t n, uint64_t seed, double devi
     return sl_cuda_check(cudaGetLastError(), "fill_normal_kernel", err);
 }
 
+static int spread(sl_bench_attn *b, size_t n, sl_error *err) {
+    const sl_attn_geom *g = &b->geom;
+    spread_kernel<<<8 * b->n_sms, 256, 0, b->stream>>>(b->q, n, g->n_heads / g->n_kv_heads * g->head_dim, g->head_dim,
+                                                       (float)b->limits.query_spread, (uint64_t)4 << 40);
+    return sl_cuda_check(cudaGetLastError(), "spread_kernel", err);
+}
+
 static int shuffle_pages(sl_bench_attn *b, sl_error *err) {
     std::vector<int32_t> ids(b->limits.n_pages);
     uint64_t state = 1;
@@ -118,6 +138,7 @@ static int take_all(sl_bench_attn *b, sl_error *err) {
     if (!rc) rc = fill(b, b->k, pool, 1, 1, err);
     if (!rc) rc = fill(b, b->v, pool, 2, 1, err);
     if (!rc) rc = fill(b, b->q, q, 3, b->limits.query_deviation, err);
+    if (!rc) rc = spread(b, q, err);
     return rc ? rc : shuffle_pages(b, err);
 }
 
@@ -218,8 +239,9 @@ int sl_bench_attn_device_of(sl_bench_attn *b, sl_bench_attn_device *out, sl_erro
 
 // ---- attention ----
 
-// Bytes that one step reads, by the method's own account.
-static int count_bytes(sl_bench_attn *b, const sl_attn_cuda_decode_args *args, const int *n_kv, double *out, sl_error *err) {
+// Bytes and the share of key features that one step reads, by the method's own account.
+static int count_reads(sl_bench_attn *b, const sl_attn_cuda_decode_args *args, const int *n_kv, sl_bench_attn_result *out,
+                       sl_error *err) {
     const sl_attn_cuda_ops *ops = args->spec->method->cuda;
     sl_attn_stats fixed = {};
     sl_attn_cuda_stats counted;
@@ -230,7 +252,8 @@ static int count_bytes(sl_bench_attn *b, const sl_attn_cuda_decode_args *args, c
     if (!rc) rc = sl_cuda_check(cudaMemcpy(&counted, b->stats, sizeof counted, cudaMemcpyDeviceToHost), "counters", err);
     if (rc) return rc;
     for (int i = 0; ops->account && i < args->n_seqs; i++) ops->account(args->geom, args->spec, n_kv[i], &fixed);
-    *out = (double)fixed.bytes + (double)counted.bytes;
+    out->bytes = (double)fixed.bytes + (double)counted.bytes;
+    out->features = (fixed.features + (double)counted.features / 1024) / ((double)args->n_seqs * args->geom->n_heads);
     return 0;
 }
 
@@ -293,7 +316,7 @@ int sl_bench_attn_decode(sl_bench_attn *b, const sl_attn_spec *spec, int n_seqs,
     for (int i = 0; i < n_needs; i++) args.extra[i] = b->extras[i].data, args.extra_size[i] = b->extras[i].size;
     args.stats = b->stats, args.ws = memory.ws, args.stream = b->stream;
     if (!rc) rc = time_graph(b, repetitions, &out->us, err, [&] { ops->decode(&args); });
-    if (!rc) rc = count_bytes(b, &args, n_kv, &out->bytes, err);
+    if (!rc) rc = count_reads(b, &args, n_kv, out, err);
     cudaFree(memory.data);
     return rc;
 }

@@ -2,7 +2,8 @@
 //
 // A time is the median of replays of a captured graph. Before each one 512 MB are written, so that nothing of K and V is in
 // the L2 cache; that leaves it full of changed lines, whose writing back (about 40 MB) is part of the time. Pages are always
-// shuffled, K and V are normal numbers, queries too, of a deviation that makes attention flat (1) or peaked (4).
+// shuffled, K and V are normal numbers, queries too, of a deviation that makes attention flat (1) or peaked (4)
+// and with channels of different size (query_spread).
 #ifndef SLEIGH_CUDA_BENCH_ATTN_H
 #define SLEIGH_CUDA_BENCH_ATTN_H
 
@@ -18,7 +19,7 @@ typedef struct sl_bench_attn_limits {
     int n_pages;  // that one decode or prefill needs
     int n_seqs;   // of a decode
     int n_tokens; // of a prefill
-    double query_deviation;
+    double query_deviation, query_spread;
 } sl_bench_attn_limits;
 
 typedef struct sl_bench_attn_device {
@@ -34,7 +35,8 @@ int sl_bench_attn_device_of(sl_bench_attn *bench, sl_bench_attn_device *out, sl_
 
 typedef struct sl_bench_attn_result {
     double us;
-    double bytes; // that the step read, by the method's own account
+    double bytes;    // that the step read, by the method's own account
+    double features; // share of key features that it read, likewise
 } sl_bench_attn_result;
 
 // One new token of each of n_seqs sequences of n_kv[i] rows. spec's method must offer decode on CUDA.

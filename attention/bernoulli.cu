@@ -1,0 +1,668 @@
+// attention/bernoulli.cu - Bernoulli qK^T on CUDA: scores from the key features that a sampled query needs, alone (values
+// densely) or with a sampler of the SANTA family (`bernoulli-group+santa-sys`), in one kernel.
+//
+// Full pages of keys lie feature by feature (extras.cu), 512 contiguous bytes each: features whose counts are 0 are not read.
+// The producer warp of a block draws the counts of a unit (propose_bernoulli.c's) and streams the columns of these features
+// through a ring; consumer warps score, in the order of the CPU's sums. With a sampler they store weights and drawers draw from
+// them (samplers.h); alone they sum V too, and the drawers merge the units' sums.
+#include "attention/head_dim.h"
+#include "attention/samplers.h"
+#include "attention/stages.h"
+
+namespace {
+
+enum {
+    THREADS = 32 * (1 + CONSUMERS) + DRAW_THREADS,
+    COLUMN = SL_PAGE * (int)sizeof(bf16), // of one feature in a page
+    COLUMNS_MAX = 32,                     // in a stage
+    PART = 64,                            // rows of a page that a consumer warp scores; rows of V or newest keys in a stage
+    OCTETS = PART / 8,                    // these come eight rows to a copy, the copies OCTET_PAD bytes apart,
+    OCTET_PAD = 16,                       //   so that row i of all octets lies in different banks
+    ASKED = 4,                            // stages on their way
+    P_STRIDE = PART + 8,                  // weights of a part and head: heads in different banks
+};
+static_assert((int)PART * (int)CONSUMERS == (int)SL_PAGE, "a part for each consumer");
+
+struct bernoulli_params {
+    score_params score; // score.k: for the newest page
+    draw_params draw;
+    const bf16 *columns; // [n_pages][n_kv_heads][head_dim][256]
+    int B, iid, shared;  // samples a feature; independent ones; one set of features for the group
+    sampler kind;        // of the values; alone:
+    int max_chunks;      //   of a sequence, the stride of
+    float2 *ml;          //   [n_seqs * n_kv_heads][max_chunks][4][group] maximum (log2) and sum of weights, a warp's of a unit
+    float *o;            //   [n_seqs * n_kv_heads][max_chunks][4][group][head_dim] sum of weight * v
+};
+
+// The sampled queries of a unit: the features to read, and each one's coefficient for every head of the group.
+template <int DIM, int HEADS> struct __align__(16) sampled {
+    float coef[DIM][HEADS];
+    int n;
+    uint8_t feature[DIM]; // ascending
+};
+
+enum stage_kind { COLUMNS, KEY_ROWS, VALUE_ROWS };
+
+// What a stage holds.
+struct stage_info {
+    int slot;       // sequence * n_kv_heads + KV head; -1: no more stages
+    int row;        // of the sequence: its page's first
+    int n_kv;       // of the sequence
+    short kind;     // COLUMNS: [n][256], of features number `first` on. Others: [8][8 rows + pad], part `first` of the page
+    short first, n; //
+    short begins;   // its page's first stage
+    short scored;   // the last of its page's scores
+    short last;     // of its unit
+    short chunk;    // of the sequence
+    short which;    // sampled queries
+};
+
+template <int DIM, int HEADS> struct shared_head {
+    score_head score; // its barriers
+    stage_info info[STAGES_MAX];
+    uint64_t free[2]; // of `queries`: consumers that are done with it
+    draw_space draw;
+    sampled<DIM, HEADS> queries[2];
+    __align__(16) bf16 q[HEADS * DIM];
+    float most[CONSUMERS][GROUP_MAX];                           // alone: largest scores of a page's parts
+    __align__(16) bf16 weights[CONSUMERS][GROUP_MAX][P_STRIDE]; // alone: row 8 b + r of a part at 8 r + b
+};
+
+template <int DIM> struct part {
+    enum {
+        ROW = DIM * (int)sizeof(bf16),
+        OCTET = 8 * ROW + OCTET_PAD,
+        STAGE = (OCTETS * OCTET > COLUMNS_MAX * COLUMN ? OCTETS * OCTET : COLUMNS_MAX * COLUMN) + 127 & ~127,
+    };
+};
+
+__device__ float widen(bf16 x) {
+    return __uint_as_float((uint32_t)x << 16);
+}
+
+__device__ float max_lanes(float x) {
+    for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, step));
+    return x;
+}
+
+// ---- counts ----
+
+// sl_bernoulli_count (propose_bernoulli.c), to the bit: B a is rounded before its floor is taken off.
+__device__ int count_of(const sl_rng_id &id, int feature, int dim, int B, double a, int iid) {
+    if (a >= 1) return B;
+    if (!iid) {
+        double all = __dmul_rn(B, a), whole = floor(all);
+        uint64_t rest = (uint64_t)(__dsub_rn(all, whole) * 0x1p64);
+        return (int)whole + (sl_rng_u64(&id, feature, SL_STREAM_FEATURES) + rest < rest);
+    }
+    uint64_t chance = (uint64_t)(a * 0x1p64);
+    int count = 0;
+    for (int t = 0; t < B; t++) count += sl_rng_u64(&id, t * dim + feature, SL_STREAM_FEATURES) < chance;
+    return count;
+}
+
+// Equation 9: x[h] = sign(q_h) norm_h c_h / B of one feature, every head its own counts.
+template <int DIM, int HEADS>
+__device__ void sample_each(const bernoulli_params &p, sl_rng_id id, int feature, const float norm[HEADS], float x[HEADS]) {
+#pragma unroll
+    for (int h = 0; h < HEADS; h++, id.head++) {
+        if (h >= p.score.group || norm[h] == 0) continue;
+        int count = count_of(id, feature, DIM, p.B, (double)fabsf(x[h]) / norm[h], p.iid);
+        x[h] = copysignf(norm[h] * (float)count / (float)p.B, x[h]);
+    }
+}
+
+// Equations 10 to 13: one count for the group, from the mean magnitude.
+template <int DIM, int HEADS>
+__device__ void sample_shared(const bernoulli_params &p, const sl_rng_id &id, int feature, float magnitude, float norm,
+                              float x[HEADS]) {
+    int count = norm > 0 ? count_of(id, feature, DIM, p.B, (double)magnitude / norm, p.iid) : 0;
+    float drawn = norm * (float)count / (float)p.B;
+#pragma unroll
+    for (int h = 0; h < HEADS; h++) x[h] = magnitude > 0 ? drawn * (x[h] / magnitude) : 0;
+}
+
+// One warp: the sampled queries of a KV head, q [group][DIM] in shared memory. Lanes take features 32 at a time.
+template <int DIM, int HEADS>
+__device__ void sample_queries(const bernoulli_params &p, const sl_rng_id &id, const bf16 *q, sampled<DIM, HEADS> *to) {
+    enum { TURNS = (DIM + 31) / 32 };
+    int lane = threadIdx.x % 32, group = p.score.group, n = 0;
+    float norm[HEADS] = {}, mean[TURNS], mean_norm = 0;
+#pragma unroll
+    for (int i = 0; i < TURNS; i++) {
+        int feature = 32 * i + lane;
+        mean[i] = 0;
+#pragma unroll
+        for (int h = 0; h < HEADS; h++) {
+            float size = h < group && feature < DIM ? fabsf(widen(q[h * DIM + feature])) : 0;
+            norm[h] = fmaxf(norm[h], size);
+            mean[i] += size;
+        }
+        mean[i] /= (float)group;
+        mean_norm = fmaxf(mean_norm, mean[i]);
+    }
+    mean_norm = max_lanes(mean_norm);
+#pragma unroll
+    for (int h = 0; h < HEADS; h++) norm[h] = max_lanes(norm[h]);
+#pragma unroll
+    for (int i = 0; i < TURNS; i++) {
+        int feature = 32 * i + lane;
+        bool used = false;
+        float x[HEADS];
+#pragma unroll
+        for (int h = 0; h < HEADS; h++) x[h] = h < group && feature < DIM ? widen(q[h * DIM + feature]) : 0;
+        if (p.shared)
+            sample_shared<DIM, HEADS>(p, id, feature, mean[i], mean_norm, x);
+        else
+            sample_each<DIM, HEADS>(p, id, feature, norm, x);
+#pragma unroll
+        for (int h = 0; h < HEADS; h++) used |= x[h] != 0;
+        uint32_t all = __ballot_sync(~0u, used);
+        int at = n + __popc(all & ((1u << lane) - 1));
+        if (used) {
+            to->feature[at] = (uint8_t)feature;
+#pragma unroll
+            for (int h = 0; h < HEADS; h += 4) *(float4 *)&to->coef[at][h] = make_float4(x[h], x[h + 1], x[h + 2], x[h + 3]);
+        }
+        n += __popc(all);
+    }
+    if (lane == 0) to->n = n;
+    __syncwarp();
+}
+
+// ---- producer ----
+
+template <int DIM, int HEADS> struct feed {
+    shared_head<DIM, HEADS> *head;
+    ring next, landed;
+    int n_asked;
+};
+
+// Waits for an empty stage, with no more than ASKED on their way, and announces what comes.
+template <int DIM, int HEADS> __device__ void open_stage(feed<DIM, HEADS> *to, const stage_info &info, int bytes) {
+    if (to->n_asked++ >= ASKED) {
+        barrier_wait(&to->landed.head->full[to->landed.stage], to->landed.parity);
+        to->landed.advance();
+    }
+    ring *r = &to->next;
+    barrier_wait(&r->head->empty[r->stage], r->parity ^ 1);
+    if (threadIdx.x % 32 == 0) {
+        to->head->info[r->stage] = info;
+#if __CUDA_ARCH__ >= 900
+        barrier_expect(&r->head->full[r->stage], bytes);
+#endif
+    }
+    __syncwarp();
+}
+
+// All copies of the stage have been asked for.
+template <int DIM, int HEADS> __device__ void close_stage(feed<DIM, HEADS> *to) {
+    ring *r = &to->next;
+#if __CUDA_ARCH__ < 900
+    uint64_t *full = &r->head->full[r->stage];
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
+    if (threadIdx.x % 32 == 0) barrier_arrive(full);
+#endif
+    r->advance();
+}
+
+// Every lane copies its bytes (0: none) to its place, 16-byte aligned.
+__device__ void copy_lanes(ring *r, uint32_t to, const void *from, int bytes) {
+#if __CUDA_ARCH__ >= 900
+    if (bytes) copy_bulk(to, from, bytes, &r->head->full[r->stage]);
+#else
+    for (uint32_t lanes = __ballot_sync(~0u, bytes > 0); lanes; lanes &= lanes - 1) {
+        int i = __ffs(lanes) - 1;
+        const void *x = (const void *)__shfl_sync(~0u, (unsigned long long)from, i);
+        copy_warp(__shfl_sync(~0u, to, i), x, __shfl_sync(~0u, bytes, i));
+    }
+    (void)r;
+#endif
+}
+
+// The features' columns of one page of one KV head, [DIM][256]. Neighbours come in one copy.
+template <int DIM, int HEADS>
+__device__ void produce_columns(feed<DIM, HEADS> *to, const sampled<DIM, HEADS> &q, const bf16 *page, stage_info info) {
+    int lane = threadIdx.x % 32, n_stages = max(ceil_div(q.n, COLUMNS_MAX), 1), each = ceil_div(q.n, n_stages);
+    bool last = info.last;
+    for (int i = 0; i < n_stages; i++) {
+        int first = i * each, n = min(each, q.n - first);
+        info.kind = COLUMNS, info.first = (short)first, info.n = (short)n;
+        info.begins = i == 0, info.scored = i == n_stages - 1, info.last = last && info.scored;
+        open_stage(to, info, n * COLUMN);
+        int feature = lane < n ? q.feature[first + lane] : -1, before = __shfl_up_sync(~0u, feature, 1);
+        bool leads = lane < n && (lane == 0 || feature != before + 1);
+        uint32_t later = __ballot_sync(~0u, leads) & ~(~0u >> (31 - lane)); // of the run behind this one's
+        int run = (later ? __ffs(later) - 1 : n) - lane;
+        copy_lanes(&to->next, shared_address(to->next.data()) + lane * COLUMN, page + feature * SL_PAGE,
+                   leads ? run * COLUMN : 0);
+        close_stage(to);
+    }
+}
+
+// The first n_rows rows of one page of one KV head, [256][DIM], whole octets.
+template <int DIM, int HEADS>
+__device__ void produce_rows(feed<DIM, HEADS> *to, const bf16 *page, int n_rows, stage_kind kind, stage_info info) {
+    int lane = threadIdx.x % 32, n_stages = ceil_div(n_rows, PART);
+    bool last = info.last;
+    for (int i = 0; i < n_stages; i++) {
+        int n = ceil_div(min(n_rows - i * PART, (int)PART), 8), bytes = 8 * part<DIM>::ROW;
+        info.kind = (short)kind, info.first = (short)i;
+        info.begins = kind == KEY_ROWS && i == 0, info.scored = kind == KEY_ROWS && i == n_stages - 1;
+        info.last = last && i == n_stages - 1;
+        open_stage(to, info, n * bytes);
+        copy_lanes(&to->next, shared_address(to->next.data()) + lane * part<DIM>::OCTET, page + (i * PART + lane * 8) * DIM,
+                   lane < n ? bytes : 0);
+        close_stage(to);
+    }
+}
+
+// Counts what reading a sequence's KV head takes.
+template <int DIM> __device__ void count_keys(const bernoulli_params &p, int n_kv, int n_features) {
+    if (!p.draw.stats || threadIdx.x % 32 > 0) return;
+    int n_full = (n_kv - 1) / SL_PAGE * SL_PAGE;
+    unsigned long long elements = (unsigned long long)n_full * n_features + (unsigned long long)(n_kv - n_full) * DIM;
+    atomicAdd(&p.draw.stats->bytes, elements * sizeof(bf16));
+    atomicAdd(&p.draw.stats->features, (unsigned long long)(n_features * 1024 * p.score.group + DIM / 2) / DIM);
+}
+
+// Rows [from, end) of one KV head of a sequence: a unit. info: slot, n_kv, which, chunk.
+template <int DIM, int HEADS, bool DRAWN>
+__device__ void produce_unit(const bernoulli_params &p, feed<DIM, HEADS> *to, const sl_row &seq, int from, int end,
+                             stage_info info) {
+    int lane = threadIdx.x % 32, kv_head = info.slot % p.score.n_kv_heads, group = p.score.group;
+    int32_t id = from + lane * SL_PAGE < end ? seq.pages[from / SL_PAGE + lane] : 0; // at most CHUNK_ROWS_MAX rows
+    shared_head<DIM, HEADS> *head = to->head;
+    const uint4 *q = (const uint4 *)(p.score.q + (size_t)info.slot * group * DIM);
+    for (int i = lane; i < group * DIM / 8; i += 32) ((uint4 *)head->q)[i] = __ldcg(q + i);
+    __syncwarp();
+    sampled<DIM, HEADS> *queries = &head->queries[info.which];
+    sample_queries<DIM, HEADS>(p, rng_of(p.draw, seq, kv_head * group), head->q, queries);
+    if (from == 0) count_keys<DIM>(p, info.n_kv, queries->n);
+    for (int row = from; row < end; row += SL_PAGE) {
+        size_t block = (size_t)__shfl_sync(~0u, id, (row - from) / SL_PAGE) * p.score.n_kv_heads + kv_head;
+        int n_rows = min(info.n_kv - row, (int)SL_PAGE);
+        bool last = row + SL_PAGE >= end;
+        info.row = row, info.last = DRAWN && last;
+        if (row + SL_PAGE < info.n_kv)
+            produce_columns(to, *queries, p.columns + block * SL_PAGE * DIM, info);
+        else
+            produce_rows(to, p.score.k + block * SL_PAGE * DIM, n_rows, KEY_ROWS, info);
+        info.last = last;
+        if (!DRAWN) produce_rows(to, p.draw.v + block * SL_PAGE * DIM, n_rows, VALUE_ROWS, info);
+    }
+}
+
+template <int DIM, int HEADS, bool DRAWN>
+__device__ void produce(const bernoulli_params &p, shared_head<DIM, HEADS> *head, const ring &r) {
+    int lane = threadIdx.x % 32, unit = blockIdx.x, ticket = -1, n_kv_heads = p.score.n_kv_heads;
+    feed<DIM, HEADS> to = {.head = head, .next = r, .landed = r};
+    chunk_rule rule = {n_kv_heads, p.score.tile};
+    window w;
+    window_load(&w, p.score.rows, p.score.n_seqs, n_kv_heads, rule, 0, 0);
+    sl_wait_previous(); // which keys are read depends on q
+    int n_units = 0;
+    for (int i; (i = window_find(&w, p.score.rows, p.score.n_seqs, n_kv_heads, rule, unit)) >= 0; n_units++) {
+        if (lane == 0) ticket = atomicAdd(p.score.next, 1);
+        int before = __shfl_sync(~0u, w.end, max(i - 1, 0)), local = unit - (i ? before : w.first_unit);
+        int n_kv = __shfl_sync(~0u, w.n_kv, i), rows = __shfl_sync(~0u, w.chunk_rows, i);
+        int from = local / n_kv_heads * rows, which = n_units % 2;
+        stage_info info = {.slot = (w.first_seq + i) * n_kv_heads + local % n_kv_heads,
+                           .n_kv = n_kv,
+                           .chunk = (short)(local / n_kv_heads),
+                           .which = (short)which};
+        barrier_wait(&head->free[which], n_units / 2 % 2 ^ 1);
+        produce_unit<DIM, HEADS, DRAWN>(p, &to, p.score.rows[w.first_seq + i], from, min(from + rows, n_kv), info);
+        unit = gridDim.x + __shfl_sync(~0u, ticket, 0);
+    }
+    int all_units = __shfl_sync(~0u, w.end, 31);
+    if (lane == 0 && ticket == all_units - 1) *p.score.next = 0; // a ticket is taken per unit, so this was the last of all
+    open_stage(&to, stage_info{.slot = -1}, 0);
+    close_stage(&to);
+}
+
+// ---- consumers ----
+//
+// Warp w has part w of a page: rows 64 w .. 64 w + 63, its lane l rows 2 l and 2 l + 1 of them, for all heads. s[i][h]: the
+// score of row 2 l + i for head h.
+
+__device__ void consumers_sync() {
+    asm volatile("bar.sync 2, %0;" ::"n"(32 * CONSUMERS) : "memory");
+}
+
+template <int DIM, int HEADS>
+__device__ void add_columns(const sampled<DIM, HEADS> &q, const char *data, const stage_info &info, float s[2][HEADS]) {
+    const char *x = data + threadIdx.x / 32 * PART * sizeof(bf16) + threadIdx.x % 32 * 4;
+#pragma unroll 8
+    for (int i = 0; i < info.n; i++) {
+        uint32_t both = *(const uint32_t *)(x + i * COLUMN);
+        float even = __uint_as_float(both << 16), odd = __uint_as_float(both & 0xffff0000u);
+#pragma unroll
+        for (int h = 0; h < HEADS; h += 4) {
+            float4 c = *(const float4 *)&q.coef[info.first + i][h];
+            s[0][h] = fmaf(c.x, even, s[0][h]), s[0][h + 1] = fmaf(c.y, even, s[0][h + 1]);
+            s[0][h + 2] = fmaf(c.z, even, s[0][h + 2]), s[0][h + 3] = fmaf(c.w, even, s[0][h + 3]);
+            s[1][h] = fmaf(c.x, odd, s[1][h]), s[1][h + 1] = fmaf(c.y, odd, s[1][h + 1]);
+            s[1][h + 2] = fmaf(c.z, odd, s[1][h + 2]), s[1][h + 3] = fmaf(c.w, odd, s[1][h + 3]);
+        }
+    }
+}
+
+// The warp's own part of the newest page.
+template <int DIM, int HEADS> __device__ void add_rows(const sampled<DIM, HEADS> &q, const char *data, float s[2][HEADS]) {
+    int row = threadIdx.x % 32 * 2;
+    const bf16 *x = (const bf16 *)(data + row / 8 * part<DIM>::OCTET + row % 8 * part<DIM>::ROW);
+#pragma unroll 4
+    for (int i = 0; i < q.n; i++) {
+        int feature = q.feature[i];
+        float even = widen(x[feature]), odd = widen(x[DIM + feature]);
+#pragma unroll
+        for (int h = 0; h < HEADS; h++) {
+            float c = q.coef[i][h];
+            s[0][h] = fmaf(c, even, s[0][h]), s[1][h] = fmaf(c, odd, s[1][h]);
+        }
+    }
+}
+
+// Scores to stored weights (stages.h). A block of 32 rows is half a warp's.
+template <int HEADS> __device__ void store_part(const score_params &p, const stage_info &info, const float s[2][HEADS]) {
+    int lane = threadIdx.x % 32, row = info.row + threadIdx.x / 32 * PART + 2 * lane;
+    size_t block = row / BLOCK;
+#pragma unroll
+    for (int h = 0; h < HEADS; h++) {
+        if (h >= p.group) break;
+        float even = row < info.n_kv ? s[0][h] * p.scale : -INFINITY, odd = row + 1 < info.n_kv ? s[1][h] * p.scale : -INFINITY;
+        float most = fmaxf(even, odd);
+        for (int step = 8; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
+        most = ceilf(most);
+        bool filled = most > REF_EMPTY;
+        int ref = filled ? (int)fminf(most, 32767.0f) : (int)REF_EMPTY;
+        __nv_bfloat162 pair = __floats2bfloat162_rn(filled ? exp2f(fminf(even - ref, 0.0f)) : 0.0f,
+                                                    filled ? exp2f(fminf(odd - ref, 0.0f)) : 0.0f);
+        uint32_t w = *(uint32_t *)&pair;
+        uint64_t mass = pair_mass(w);
+        for (int step = 8; step > 0; step /= 2) mass += __shfl_xor_sync(~0u, mass, step);
+        if (row / BLOCK * BLOCK >= info.n_kv) continue;
+        __stcg((uint32_t *)(p.w + (((size_t)info.slot * p.max_blocks + block) * p.group + h) * BLOCK) + lane % 16, w);
+        if (lane % 16 == 0)
+            __stcg((unsigned long long *)p.mass + ((size_t)info.slot * p.group + h) * p.max_blocks + block,
+                   (unsigned long long)(uint16_t)ref << 48 | mass);
+    }
+}
+
+// Online softmax over a unit's pages, and the sum of V: as an mma, columns of V by rows, times rows by heads. The maxima are
+// the same in all consumer warps; of every 64 rows of V a warp takes rows 8 b + 2 warp and 8 b + 2 warp + 1, b = 0..7.
+template <int DIM, int HEADS> struct attention {
+    float m[HEADS], l[HEADS];     // l: of the lane's own rows
+    float own[2], o[DIM / 16][4]; // of heads 2 (lane % 4) and the next; o: columns 16 i + lane / 4 and 8 further
+
+    __device__ void begin() {
+        own[0] = own[1] = -INFINITY;
+#pragma unroll
+        for (int h = 0; h < HEADS; h++) m[h] = -INFINITY, l[h] = 0;
+#pragma unroll
+        for (int i = 0; i < DIM / 16; i++) o[i][0] = o[i][1] = o[i][2] = o[i][3] = 0;
+    }
+
+    // A page's scores to weights, in head->weights.
+    __device__ void softmax(shared_head<DIM, HEADS> *head, const stage_info &info, float scale, const float s[2][HEADS]) {
+        int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = 2 * lane;
+        int n_rows = info.n_kv - info.row - warp * PART; // of the part
+#pragma unroll
+        for (int h = 0; h < HEADS; h++) {
+            float most = max_lanes(fmaxf(row < n_rows ? s[0][h] : -INFINITY, row + 1 < n_rows ? s[1][h] : -INFINITY));
+            if (lane == h) head->most[warp][h] = most * scale;
+        }
+        consumers_sync();
+        bf16 *to = &head->weights[warp][0][row % 8 * 8 + row / 8];
+#pragma unroll
+        for (int h = 0; h < HEADS; h++) {
+            float before = m[h];
+            for (int w = 0; w < CONSUMERS; w++) m[h] = fmaxf(m[h], head->most[w][h]); // the page has a row: finite
+            float even = row < n_rows ? exp2f(s[0][h] * scale - m[h]) : 0,
+                  odd = row + 1 < n_rows ? exp2f(s[1][h] * scale - m[h]) : 0;
+            bf16 a = __bfloat16_as_ushort(__float2bfloat16_rn(even)), b = __bfloat16_as_ushort(__float2bfloat16_rn(odd));
+            to[h * P_STRIDE] = a, to[h * P_STRIDE + 8] = b;
+            l[h] = l[h] * exp2f(before - m[h]) + (widen(a) + widen(b));
+        }
+        float factor[2] = {1, 1};
+        if (lane % 4 * 2 < HEADS)
+            for (int i = 0; i < 2; i++) {
+                float before = own[i];
+                for (int w = 0; w < CONSUMERS; w++) own[i] = fmaxf(own[i], head->most[w][lane % 4 * 2 + i]);
+                factor[i] = exp2f(before - own[i]);
+            }
+#pragma unroll
+        for (int i = 0; i < DIM / 16; i++)
+            o[i][0] *= factor[0], o[i][1] *= factor[1], o[i][2] *= factor[0], o[i][3] *= factor[1];
+        consumers_sync();
+    }
+
+    // Part info.first of the page's values.
+    __device__ void add_values(const shared_head<DIM, HEADS> *head, const char *data, const stage_info &info) {
+        int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, q = lane % 4, matrix = lane / 8;
+        int n_rows = info.n_kv - info.row - info.first * PART;
+        const uint32_t *w = (const uint32_t *)head->weights[info.first][g];
+        uint32_t low = w[8 * warp + q], high = w[8 * warp + 4 + q];
+        uint32_t at =
+            shared_address(data) + lane % 8 * part<DIM>::OCTET + (2 * warp + matrix / 2) * part<DIM>::ROW + matrix % 2 * 16;
+        uint32_t keep[2] = {~0u, ~0u}; // rows that are there: beyond them lies anything, NaN too
+        for (int i = 0; i < 2 && n_rows < PART; i++) {
+            int row = 16 * q + 2 * warp + i;
+            keep[i] = (row < n_rows ? 0xffff : 0) | (row + 8 < n_rows ? 0xffff0000u : 0);
+        }
+#pragma unroll
+        for (int i = 0; i < DIM / 16; i++) {
+            uint32_t a[4];
+            asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                         : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
+                         : "r"(at + i * 32)
+                         : "memory");
+            mma(o[i], a[0] & keep[0], a[1] & keep[0], a[2] & keep[1], a[3] & keep[1], low, high);
+        }
+    }
+
+    // The warp's sums of the unit, to the workspace.
+    __device__ void store(const bernoulli_params &p, const stage_info &info) {
+        int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = p.score.group;
+        size_t first = (((size_t)info.slot * p.max_chunks + info.chunk) * CONSUMERS + warp) * group;
+#pragma unroll
+        for (int h = 0; h < HEADS; h++) {
+            float sum = l[h];
+            for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+            if (lane == 0 && h < group) __stcg(p.ml + first + h, make_float2(m[h], sum));
+        }
+#pragma unroll
+        for (int i = 0; i < DIM / 16; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                int h = lane % 4 * 2 + j % 2;
+                if (h < group) __stcg(p.o + (first + h) * DIM + 16 * i + lane / 4 + j / 2 * 8, o[i][j]);
+            }
+    }
+};
+
+template <int DIM, int HEADS, bool DRAWN>
+__device__ void consume(const bernoulli_params &p, shared_head<DIM, HEADS> *head, ring r) {
+    int warp = threadIdx.x / 32, fresh = 1; // fresh: the next stage is a unit's first
+    float s[2][HEADS];
+    attention<DIM, HEADS> a;
+    sl_wait_previous(); // the drawers of the layer before may still read what is stored here
+    for (;; r.advance()) {
+        barrier_wait(&r.head->full[r.stage], r.parity);
+        stage_info info = head->info[r.stage];
+        if (info.slot < 0) return;
+        const sampled<DIM, HEADS> &q = head->queries[info.which];
+        if (!DRAWN && fresh) a.begin();
+        if (info.begins)
+#pragma unroll
+            for (int h = 0; h < HEADS; h++) s[0][h] = s[1][h] = 0;
+        if (info.kind == COLUMNS)
+            add_columns(q, r.data(), info, s);
+        else if (info.kind == VALUE_ROWS)
+            a.add_values(head, r.data(), info);
+        else if (info.first == warp)
+            add_rows(q, r.data(), s);
+        barrier_arrive(&r.head->empty[r.stage]);
+        if (info.scored && DRAWN) store_part<HEADS>(p.score, info, s);
+        if (info.scored && !DRAWN) a.softmax(head, info, p.score.scale, s);
+        fresh = info.last;
+        if (!info.last) continue;
+        barrier_arrive(&head->free[info.which]);
+        if (!DRAWN) a.store(p, info);
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) add_released(p.score.done + info.slot, 1);
+    }
+}
+
+// ---- values densely: merging ----
+
+// out = sum_i 2^(m_i - m) o_i / sum_i 2^(m_i - m) l_i over the warps' sums i of a KV head's units, for one query head.
+template <int DIM> __device__ void merge_head(const bernoulli_params &p, draw_space *s, int slot, int head, int thread) {
+    enum { LANES = DIM / 8, ROWS = 32 / LANES };
+    int n_kv = p.score.rows[slot / p.score.n_kv_heads].position + 1, n = score_done(p.score, n_kv), group = p.score.group;
+    int lane = thread % 32, warp = thread / 32;
+    size_t first = (size_t)slot * p.max_chunks * CONSUMERS * group + head;
+    wait_scored(p.score, slot, n_kv, thread);
+    float most = -INFINITY, total = 0;
+    for (int i = lane; i < n; i += 32) most = fmaxf(most, __ldcg(p.ml + first + (size_t)i * group).x);
+    most = max_lanes(most);
+    for (int i = lane; i < n; i += 32) {
+        float2 ml = __ldcg(p.ml + first + (size_t)i * group);
+        total += exp2f(ml.x - most) * ml.y;
+    }
+    for (int step = 16; step > 0; step /= 2) total += __shfl_xor_sync(~0u, total, step);
+    row_sum sum = {};
+    int end = n * (warp + 1) / DRAWERS;
+#pragma unroll 4
+    for (int i = n * warp / DRAWERS + lane / LANES; lane / LANES < ROWS && i < end; i += ROWS) {
+        size_t at = first + (size_t)i * group;
+        const float4 *o = (const float4 *)(p.o + at * DIM) + lane % LANES * 2;
+        float4 a = __ldcg(o), b = __ldcg(o + 1);
+        float c = exp2f(__ldcg(p.ml + at).x - most) / total, x[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+#pragma unroll
+        for (int k = 0; k < 8; k++) sum.x[k] += c * x[k];
+    }
+    write_head<DIM>(p.draw, s, sum, slot * group + head, 0, thread);
+}
+
+// out = softmax(q' K^T / sqrt(DIM)) V, q' the sampled queries of the group, or sum_m v_(row m) / S over rows drawn from it.
+//
+// grid: a block for each multiprocessor, whatever the lengths; all of them are there at once, which the drawers' wait needs.
+// precondition: counters are 0, and are 0 again at the end. Only lengths and page tables are read while the kernel in front
+// may still run: which keys are read depends on q. bytes: of each full page of K 512 for every feature that a head of the group
+// uses, the newest page whole; with DRAWN 2 + 1/4 a row and query head of stored weights and the drawn rows of V, else V and
+// 16 (DIM + 2) bytes a unit and query head of partial sums. order of reduction: a score's features in ascending order, as on
+// the CPU; weights: a page's rows by the mma, pages in order, the four warps' sums of each unit; draws as in santa.cu.
+template <int DIM, int HEADS, bool DRAWN> __global__ void __maxnreg__(144) bernoulli_ring_kernel(const bernoulli_params p) {
+    extern __shared__ __align__(128) char memory[];
+    typedef shared_head<DIM, HEADS> head_type;
+    head_type *head = (head_type *)memory;
+    if (threadIdx.x == 0)
+        for (int i = 0; i < 2; i++) barrier_init(&head->free[i], 32 * CONSUMERS);
+    score_begin(p.score, &head->score);
+    __syncthreads();
+    sl_start_next();
+    ring r = {&head->score, memory + (sizeof(head_type) + 127) / 128 * 128, p.score.n_stages, part<DIM>::STAGE, 0, 0};
+    int warp = threadIdx.x / 32, thread = threadIdx.x - 32 * CONSUMERS;
+    if (warp < CONSUMERS)
+        consume<DIM, HEADS, DRAWN>(p, head, r);
+    else if (warp < CONSUMERS + DRAWERS)
+        draw_all(p.score, p.draw, &head->draw, thread, [&](int slot, int h, int i) {
+            if (DRAWN)
+                draw_head<DIM>(p.score, p.draw, p.kind, &head->draw, slot, h, i, thread);
+            else
+                merge_head<DIM>(p, &head->draw, slot, h, thread);
+        });
+    else
+        produce<DIM, HEADS, DRAWN>(p, head, r);
+}
+
+// ---- launch ----
+
+// The sampler of a method of the SANTA family; 0: it has none here.
+int sampler_of(const sl_attn_method *m, sampler *out) {
+    const sl_attn_cuda_ops *const ops[] = {&sl_santa_cuda_ops, &sl_santa_strat_cuda_ops, &sl_santa_sys_cuda_ops,
+                                           &sl_santa_prop_cuda_ops, &sl_santa_flash_cuda_ops};
+    for (int i = INDEPENDENT; i <= TILES_UNIFORM; i++)
+        if (m->cuda == ops[i]) return *out = (sampler)i, 1;
+    return 0;
+}
+
+int max_chunks_of(int n_kv_heads, int n_kv) { // of any sequence of up to n_kv rows
+    return max(min(max(UNITS / n_kv_heads, 1), ceil_div(n_kv, CHUNK_ROWS_MIN)), ceil_div(n_kv, CHUNK_ROWS_MAX));
+}
+
+// Without a sampler: one part a head, merged instead of drawn.
+draw_params merge_params_of(const sl_attn_cuda_decode_args *a) {
+    int *counters = (int *)a->ws, n_slots = a->n_seqs * a->geom->n_kv_heads;
+    SL_CHECK(2 + 2 * n_slots <= COUNTERS);
+    return {.v = a->v,
+            .out = a->out,
+            .layer = a->layer,
+            .S = 0,
+            .parts = 1,
+            .ticket = counters + 1,
+            .drawn = counters + 2 + n_slots,
+            .merged = NULL,
+            .partial = NULL,
+            .stats = a->stats};
+}
+
+template <int DIM, int HEADS, bool DRAWN> void launch(const sl_attn_cuda_decode_args *a, bool shared) {
+    int max_chunks = max_chunks_of(a->geom->n_kv_heads, a->max_kv), group = a->geom->n_heads / a->geom->n_kv_heads;
+    size_t n_sums = (size_t)a->n_seqs * a->geom->n_kv_heads * max_chunks * CONSUMERS * group;
+    float *o = (float *)((int *)a->ws + COUNTERS);
+    bernoulli_params p = {.score = score_params_of<DIM>(a),
+                          .draw = DRAWN ? draw_params_of(a) : merge_params_of(a),
+                          .columns = (const bf16 *)a->extra[0],
+                          .B = (int)sl_attn_get(a->spec, "B"),
+                          .iid = sl_attn_get(a->spec, "bernoulli-sampling") == 1,
+                          .shared = shared,
+                          .kind = INDEPENDENT,
+                          .max_chunks = max_chunks,
+                          .ml = (float2 *)(o + n_sums * DIM),
+                          .o = o};
+    p.score.tile = SL_PAGE;
+    p.score.n_stages = ASKED + SPARE;
+    SL_CHECK(!DRAWN || (sampler_of(a->spec->plus, &p.kind) && ceil_div(p.score.max_blocks, TILE_BLOCKS) <= TILES_MAX));
+    size_t head = (sizeof(shared_head<DIM, HEADS>) + 127) / 128 * 128;
+    sl_launch(bernoulli_ring_kernel<DIM, HEADS, DRAWN>, dim3(sl_multiprocessors()), dim3(THREADS),
+              head + (size_t)p.score.n_stages * part<DIM>::STAGE, a->stream, p);
+}
+
+template <bool SHARED> void decode(const sl_attn_cuda_decode_args *a) {
+    sl_with_head_dim(a->geom->head_dim, [&](auto dim) {
+        bool few = a->geom->n_heads <= 4 * a->geom->n_kv_heads;
+        if (a->spec->plus)
+            few ? launch<dim, 4, true>(a, SHARED) : launch<dim, GROUP_MAX, true>(a, SHARED);
+        else
+            few ? launch<dim, 4, false>(a, SHARED) : launch<dim, GROUP_MAX, false>(a, SHARED);
+    });
+}
+
+size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int, int n_kv) {
+    if (spec->plus) return score_workspace(geom, n_seqs, n_kv) + draw_workspace(geom, n_seqs, (int)sl_attn_get(spec, "S"));
+    size_t n_sums = (size_t)n_seqs * geom->n_heads * max_chunks_of(geom->n_kv_heads, n_kv) * CONSUMERS;
+    return COUNTERS * sizeof(int) + n_sums * (geom->head_dim * sizeof(float) + sizeof(float2));
+}
+
+int needs(const sl_attn_spec *, sl_kv_need *out) {
+    *out = {&sl_keys_by_feature, 0};
+    return 1;
+}
+
+// Values, where all are read; the rest the kernel counts.
+void account(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats) {
+    if (spec->plus) return;
+    stats->k_rows += (uint64_t)((n_kv - 1) % SL_PAGE + 1) * geom->n_kv_heads; // of the newest page
+    stats->v_rows += (uint64_t)n_kv * geom->n_heads;
+    stats->v_distinct += (uint64_t)n_kv * geom->n_kv_heads;
+    stats->bytes += (uint64_t)n_kv * geom->n_kv_heads * geom->head_dim * sizeof(bf16);
+}
+
+} // namespace
+
+#define OPS(SHARED)                                                                                                            \
+    { .workspace = workspace, .decode = decode<SHARED>, .needs = needs, .state = NULL, .account = account, .prefill = NULL }
+const sl_attn_cuda_ops sl_bernoulli_cuda_ops = OPS(false), sl_bernoulli_group_cuda_ops = OPS(true);

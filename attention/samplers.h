@@ -1,0 +1,147 @@
+// attention/samplers.h - the SANTA family's samplers on CUDA: which rows the drawers of a kernel draw from stored weights.
+//
+// The draws are draw_samplers.c's: integer thresholds on integer masses, so equal stored weights give equal rows.
+#ifndef SLEIGH_SAMPLERS_H
+#define SLEIGH_SAMPLERS_H
+
+#include "attention/draw_rows.h"
+
+namespace {
+
+enum sampler { INDEPENDENT, STRATIFIED, SYSTEMATIC, TILES_PROPORTIONAL, TILES_UNIFORM };
+
+// ---- budgets of tiles ----
+
+// W S = q mass + r: q < 2^32, r < mass.
+__device__ uint32_t divide(uint64_t W, int S, uint64_t mass, uint64_t *r) {
+    uint32_t q = (uint32_t)((double)W / (double)mass * S);
+    uint64_t low = W * (uint64_t)S, high = __umul64hi(W, (uint64_t)S);
+    uint64_t part = q * mass, part_high = __umul64hi(q, mass);
+    int64_t rest_high = (int64_t)(high - part_high - (low < part));
+    uint64_t rest = low - part;
+    while (rest_high < 0) { // the estimate was one too large
+        q--;
+        rest += mass;
+        rest_high += rest < mass;
+    }
+    while (rest_high > 0 || rest >= mass) {
+        q++;
+        rest_high -= rest < mass;
+        rest -= mass;
+    }
+    *r = rest;
+    return q;
+}
+
+// Bit i: the tile of value x[i] is one of the `wanted` largest of all threads' values, the lower tile on ties. A thread has the
+// tiles from EACH * thread on; values are below 2^n_bits. Finds the least of them bit by bit.
+template <int EACH> __device__ int select_largest(draw_space *s, const uint64_t x[EACH], int n_bits, int wanted, int thread) {
+    int open = (1 << EACH) - 1, chosen = 0, n_open = EACH * DRAW_THREADS, turn = 0;
+    for (int bit = n_bits - 1; bit >= 0 && wanted < n_open; bit--, turn ^= 1) {
+        int ones = 0;
+#pragma unroll
+        for (int i = 0; i < EACH; i++) ones |= (int)(x[i] >> bit & 1) << i;
+        ones &= open;
+        int n = sum_threads(s, thread, __popc(ones), turn);
+        if (n >= wanted) {
+            open = ones, n_open = n;
+        } else {
+            chosen |= ones, open &= ~ones;
+            wanted -= n, n_open -= n;
+        }
+    }
+    uint64_t all;
+    int before = wanted < n_open ? (int)scan_threads(s, thread, __popc(open), &all) - __popc(open) : 0;
+    for (int i = 0; i < EACH; i++)
+        if (open >> i & 1 && before++ < wanted) chosen |= 1 << i;
+    return chosen;
+}
+
+// Draws before each tile to s->first; returns how many there are in all. T tiles, at most TILES_MAX.
+__device__ int plan_tiles(draw_space *s, const head_view &h, sampler kind, int S, int thread) {
+    enum { EACH = TILES_MAX / DRAW_THREADS };
+    int T = ceil_div(h.n_blocks, TILE_BLOCKS), each = max(1, (2 * S + T) / (2 * T)), n[EACH], own = 0;
+    uint64_t remainder[EACH] = {}, all;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        int t = thread * EACH + i;
+        uint64_t W = tile_begin(s, h, t + 1) - tile_begin(s, h, t);
+        n[i] = kind == TILES_PROPORTIONAL && W > 0 ? (int)divide(W, S, h.total, &remainder[i]) : W > 0 ? each : 0;
+        own += n[i];
+    }
+    if (kind == TILES_PROPORTIONAL) {
+        int left = S - sum_threads(s, thread, own, 1);
+        int more = left ? select_largest<EACH>(s, remainder, 64 - __clzll(h.total), left, thread) : 0;
+#pragma unroll
+        for (int i = 0; i < EACH; i++) n[i] += more >> i & 1;
+        own += __popc(more);
+    }
+    int before = (int)scan_threads(s, thread, own, &all) - own;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        s->first[thread * EACH + i] = before;
+        before += n[i];
+    }
+    if (thread == 0) s->first[TILES_MAX] = (int)all;
+    drawers_sync();
+    return (int)all;
+}
+
+struct draw {
+    int pool;   // row of the pool
+    float coef; // of its row of V, the normaliser included
+};
+
+// Draw number m of n.
+__device__ draw draw_row(const draw_space *s, const head_view &h, sampler kind, int S, int m, const sl_rng_id &id) {
+    if (kind < TILES_PROPORTIONAL) {
+        uint64_t u = sl_rng_u64(&id, kind == SYSTEMATIC ? 0 : m, SL_STREAM_ATTENTION);
+        uint64_t t = kind == INDEPENDENT ? threshold(h.total, 1, 0, u) : threshold(h.total, S, m, u);
+        return {find_row(s, h, t).pool, 1.0f / S};
+    }
+    int low = 0, high = ceil_div(h.n_blocks, TILE_BLOCKS); // first[low] <= m < first[high]
+    while (high - low > 1) {
+        int middle = (low + high) / 2;
+        if (s->first[middle] <= m)
+            low = middle;
+        else
+            high = middle;
+    }
+    uint64_t begin = tile_begin(s, h, low), W = tile_begin(s, h, low + 1) - begin,
+             u = sl_rng_u64(&id, low, SL_STREAM_ATTENTION);
+    int n = s->first[low + 1] - s->first[low];
+    int pool = find_row(s, h, begin + threshold(W, n, m - s->first[low], u)).pool;
+    return {pool, kind == TILES_PROPORTIONAL ? 1.0f / S : (float)((double)W / ((double)n * (double)h.total))};
+}
+
+// Part `part` of one query head's draws, and their rows' sum.
+template <int DIM>
+__device__ void draw_head(const score_params &p, const draw_params &d, sampler kind, draw_space *s, int slot, int head,
+                          int part, int thread) {
+    const sl_row row = p.rows[slot / p.n_kv_heads];
+    int S = d.S, index = slot * p.group + head, n_read = 0;
+    sl_rng_id id = rng_of(d, row, slot % p.n_kv_heads * p.group + head);
+    head_view h = view_of(p, row, slot, head);
+    wait_scored(p, slot, row.position + 1, thread);
+    load_head(s, &h, thread);
+    int n = h.total == 0 ? 0 : kind < TILES_PROPORTIONAL ? S : plan_tiles(s, h, kind, S, thread);
+    int from = (int)((int64_t)n * part / d.parts), end = (int)((int64_t)n * (part + 1) / d.parts);
+    row_sum sum = {};
+    for (int m = from + thread; m - thread < end; m += DRAW_THREADS) {
+        draw x = m < end ? draw_row(s, h, kind, S, m, id) : draw{-1, 0};
+        __syncwarp(); // a warp's 32 places are its own
+        s->row[thread] = x.pool, s->coef[thread] = x.coef;
+        __syncwarp();
+        n_read += gather<DIM>(d.v, s, thread, &sum);
+    }
+    write_head<DIM>(d, s, sum, index, part, thread);
+    if (d.stats && thread % 32 == 0) {
+        atomicAdd(&d.stats->v_rows, (unsigned long long)n_read);
+        atomicAdd(&d.stats->bytes, (unsigned long long)n_read * DIM * sizeof(bf16));
+        if (thread == 0) atomicAdd(&d.stats->samples, (unsigned long long)(end - from));
+    }
+}
+
+} // namespace
+
+#endif
