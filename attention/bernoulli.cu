@@ -44,7 +44,7 @@ template <int DIM, int HEADS> struct __align__(16) sampled {
 enum stage_kind { COLUMNS, KEY_ROWS, VALUE_ROWS };
 
 // What a stage holds.
-struct stage_info {
+struct __align__(16) stage_info {
     int slot;       // sequence * n_kv_heads + KV head; -1: no more stages
     int row;        // of the sequence: its page's first
     int n_kv;       // of the sequence
@@ -101,70 +101,76 @@ __device__ int count_of(const sl_rng_id &id, int feature, int dim, int B, double
     return count;
 }
 
-// Equation 9: x[h] = sign(q_h) norm_h c_h / B of one feature, every head its own counts.
+// A warp's lanes take features 32 at a time. Loops are not unrolled: at the first unit this code comes from memory.
+//
+// Equation 9: coef[i][h] = sign(q_h) norm_h c_h / B of feature i, every head its own counts.
 template <int DIM, int HEADS>
-__device__ void sample_each(const bernoulli_params &p, sl_rng_id id, int feature, const float norm[HEADS], float x[HEADS]) {
-#pragma unroll
-    for (int h = 0; h < HEADS; h++, id.head++) {
-        if (h >= p.score.group || norm[h] == 0) continue;
-        int count = count_of(id, feature, DIM, p.B, (double)fabsf(x[h]) / norm[h], p.iid);
-        x[h] = copysignf(norm[h] * (float)count / (float)p.B, x[h]);
+__device__ void sample_each(const bernoulli_params &p, sl_rng_id id, const bf16 *q, float coef[DIM][HEADS]) {
+    int lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (int h = 0; h < p.score.group; h++, id.head++, q += DIM) {
+        float norm = 0;
+        for (int i = lane; i < DIM; i += 32) norm = fmaxf(norm, fabsf(widen(q[i])));
+        norm = max_lanes(norm);
+#pragma unroll 1
+        for (int i = lane; i < DIM; i += 32) {
+            float x = widen(q[i]);
+            int count = norm > 0 ? count_of(id, i, DIM, p.B, (double)fabsf(x) / norm, p.iid) : 0;
+            coef[i][h] = copysignf(norm * (float)count / (float)p.B, x);
+        }
     }
 }
 
 // Equations 10 to 13: one count for the group, from the mean magnitude.
 template <int DIM, int HEADS>
-__device__ void sample_shared(const bernoulli_params &p, const sl_rng_id &id, int feature, float magnitude, float norm,
-                              float x[HEADS]) {
-    int count = norm > 0 ? count_of(id, feature, DIM, p.B, (double)magnitude / norm, p.iid) : 0;
-    float drawn = norm * (float)count / (float)p.B;
-#pragma unroll
-    for (int h = 0; h < HEADS; h++) x[h] = magnitude > 0 ? drawn * (x[h] / magnitude) : 0;
+__device__ void sample_shared(const bernoulli_params &p, const sl_rng_id &id, const bf16 *q, float coef[DIM][HEADS]) {
+    int lane = threadIdx.x % 32, group = p.score.group;
+    float norm = 0;
+#pragma unroll 1
+    for (int i = lane; i < DIM; i += 32) {
+        float sum = 0;
+        for (int h = 0; h < group; h++) sum += fabsf(widen(q[h * DIM + i]));
+        coef[i][0] = sum / (float)group;
+        norm = fmaxf(norm, coef[i][0]);
+    }
+    norm = max_lanes(norm);
+#pragma unroll 1
+    for (int i = lane; i < DIM; i += 32) {
+        float mean = coef[i][0];
+        int count = norm > 0 ? count_of(id, i, DIM, p.B, (double)mean / norm, p.iid) : 0;
+        float drawn = norm * (float)count / (float)p.B;
+        for (int h = 0; h < group; h++) coef[i][h] = mean > 0 ? drawn * (widen(q[h * DIM + i]) / mean) : 0;
+    }
 }
 
-// One warp: the sampled queries of a KV head, q [group][DIM] in shared memory. Lanes take features 32 at a time.
+// One warp: the sampled queries of a KV head, q [group][DIM] in shared memory.
 template <int DIM, int HEADS>
 __device__ void sample_queries(const bernoulli_params &p, const sl_rng_id &id, const bf16 *q, sampled<DIM, HEADS> *to) {
-    enum { TURNS = (DIM + 31) / 32 };
     int lane = threadIdx.x % 32, group = p.score.group, n = 0;
-    float norm[HEADS] = {}, mean[TURNS], mean_norm = 0;
-#pragma unroll
-    for (int i = 0; i < TURNS; i++) {
-        int feature = 32 * i + lane;
-        mean[i] = 0;
+    for (int i = lane; i < DIM; i += 32)
+        for (int h = group; h < HEADS; h++) to->coef[i][h] = 0;
+    if (p.shared)
+        sample_shared<DIM, HEADS>(p, id, q, to->coef);
+    else
+        sample_each<DIM, HEADS>(p, id, q, to->coef);
+#pragma unroll 1
+    for (int first = 0; first < DIM; first += 32) { // those that are used move up
+        float x[HEADS];
+        bool used = false;
 #pragma unroll
         for (int h = 0; h < HEADS; h++) {
-            float size = h < group && feature < DIM ? fabsf(widen(q[h * DIM + feature])) : 0;
-            norm[h] = fmaxf(norm[h], size);
-            mean[i] += size;
+            x[h] = first + lane < DIM ? to->coef[first + lane][h] : 0;
+            used |= x[h] != 0;
         }
-        mean[i] /= (float)group;
-        mean_norm = fmaxf(mean_norm, mean[i]);
-    }
-    mean_norm = max_lanes(mean_norm);
-#pragma unroll
-    for (int h = 0; h < HEADS; h++) norm[h] = max_lanes(norm[h]);
-#pragma unroll
-    for (int i = 0; i < TURNS; i++) {
-        int feature = 32 * i + lane;
-        bool used = false;
-        float x[HEADS];
-#pragma unroll
-        for (int h = 0; h < HEADS; h++) x[h] = h < group && feature < DIM ? widen(q[h * DIM + feature]) : 0;
-        if (p.shared)
-            sample_shared<DIM, HEADS>(p, id, feature, mean[i], mean_norm, x);
-        else
-            sample_each<DIM, HEADS>(p, id, feature, norm, x);
-#pragma unroll
-        for (int h = 0; h < HEADS; h++) used |= x[h] != 0;
         uint32_t all = __ballot_sync(~0u, used);
         int at = n + __popc(all & ((1u << lane) - 1));
         if (used) {
-            to->feature[at] = (uint8_t)feature;
+            to->feature[at] = (uint8_t)(first + lane);
 #pragma unroll
             for (int h = 0; h < HEADS; h += 4) *(float4 *)&to->coef[at][h] = make_float4(x[h], x[h + 1], x[h + 2], x[h + 3]);
         }
         n += __popc(all);
+        __syncwarp();
     }
     if (lane == 0) to->n = n;
     __syncwarp();
@@ -223,10 +229,10 @@ __device__ void copy_lanes(ring *r, uint32_t to, const void *from, int bytes) {
 // The features' columns of one page of one KV head, [DIM][256]. Neighbours come in one copy.
 template <int DIM, int HEADS>
 __device__ void produce_columns(feed<DIM, HEADS> *to, const sampled<DIM, HEADS> &q, const bf16 *page, stage_info info) {
-    int lane = threadIdx.x % 32, n_stages = max(ceil_div(q.n, COLUMNS_MAX), 1), each = ceil_div(q.n, n_stages);
+    int lane = threadIdx.x % 32, n_stages = max(ceil_div(q.n, COLUMNS_MAX), 1);
     bool last = info.last;
     for (int i = 0; i < n_stages; i++) {
-        int first = i * each, n = min(each, q.n - first);
+        int first = i * COLUMNS_MAX, n = min((int)COLUMNS_MAX, q.n - first);
         info.kind = COLUMNS, info.first = (short)first, info.n = (short)n;
         info.begins = i == 0, info.scored = i == n_stages - 1, info.last = last && info.scored;
         open_stage(to, info, n * COLUMN);
@@ -330,22 +336,36 @@ __device__ void consumers_sync() {
     asm volatile("bar.sync 2, %0;" ::"n"(32 * CONSUMERS) : "memory");
 }
 
-template <int DIM, int HEADS>
-__device__ void add_columns(const sampled<DIM, HEADS> &q, const char *data, const stage_info &info, float s[2][HEADS]) {
-    const char *x = data + threadIdx.x / 32 * PART * sizeof(bf16) + threadIdx.x % 32 * 4;
-#pragma unroll 8
-    for (int i = 0; i < info.n; i++) {
-        uint32_t both = *(const uint32_t *)(x + i * COLUMN);
-        float even = __uint_as_float(both << 16), odd = __uint_as_float(both & 0xffff0000u);
+// N columns from x on, with their coefficients.
+template <int N, int HEADS> __device__ void add_some(const char *x, const float (*coef)[HEADS], float s[2][HEADS]) {
+    uint32_t both[N];
+#pragma unroll
+    for (int i = 0; i < N; i++) both[i] = *(const uint32_t *)(x + i * COLUMN);
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        float even = __uint_as_float(both[i] << 16), odd = __uint_as_float(both[i] & 0xffff0000u);
 #pragma unroll
         for (int h = 0; h < HEADS; h += 4) {
-            float4 c = *(const float4 *)&q.coef[info.first + i][h];
+            float4 c = *(const float4 *)&coef[i][h];
             s[0][h] = fmaf(c.x, even, s[0][h]), s[0][h + 1] = fmaf(c.y, even, s[0][h + 1]);
             s[0][h + 2] = fmaf(c.z, even, s[0][h + 2]), s[0][h + 3] = fmaf(c.w, even, s[0][h + 3]);
             s[1][h] = fmaf(c.x, odd, s[1][h]), s[1][h + 1] = fmaf(c.y, odd, s[1][h + 1]);
             s[1][h + 2] = fmaf(c.z, odd, s[1][h + 2]), s[1][h + 3] = fmaf(c.w, odd, s[1][h + 3]);
         }
     }
+}
+
+template <int DIM, int HEADS>
+__device__ void add_columns(const sampled<DIM, HEADS> &q, const char *data, const stage_info &info, float s[2][HEADS]) {
+    enum { N = 64 / HEADS }; // at a time: what registers hold, for one warp must cover the latency of its own loads
+    const char *x = data + threadIdx.x / 32 * PART * sizeof(bf16) + threadIdx.x % 32 * 4;
+    const float(*coef)[HEADS] = q.coef + info.first;
+    int n = info.n;
+    for (; n >= N; n -= N, x += N * COLUMN, coef += N) add_some<N>(x, coef, s);
+    if (n & 8) add_some<8>(x, coef, s), x += 8 * COLUMN, coef += 8; // HEADS 4 alone
+    if (n & 4) add_some<4>(x, coef, s), x += 4 * COLUMN, coef += 4;
+    if (n & 2) add_some<2>(x, coef, s), x += 2 * COLUMN, coef += 2;
+    if (n & 1) add_some<1>(x, coef, s);
 }
 
 // The warp's own part of the newest page.
@@ -364,30 +384,55 @@ template <int DIM, int HEADS> __device__ void add_rows(const sampled<DIM, HEADS>
     }
 }
 
+// x[h]: the largest of a group of 2 STEP lanes.
+template <int HEADS> __device__ void max_heads(float x[HEADS], int step) {
+    for (; step > 0; step /= 2)
+#pragma unroll
+        for (int h = 0; h < HEADS; h++) x[h] = fmaxf(x[h], __shfl_xor_sync(~0u, x[h], step));
+}
+
 // Scores to stored weights (stages.h). A block of 32 rows is half a warp's.
-template <int HEADS> __device__ void store_part(const score_params &p, const stage_info &info, const float s[2][HEADS]) {
-    int lane = threadIdx.x % 32, row = info.row + threadIdx.x / 32 * PART + 2 * lane;
-    size_t block = row / BLOCK;
+template <int HEADS> __device__ void store_part(const score_params &p, const stage_info &info, float s[2][HEADS]) {
+    int lane = threadIdx.x % 32, row = info.row + threadIdx.x / 32 * PART + 2 * lane, block = row / BLOCK;
+    bool there = block * BLOCK < info.n_kv;
+    float most[HEADS];
+    int ref[HEADS];
+    uint64_t mass[HEADS];
 #pragma unroll
     for (int h = 0; h < HEADS; h++) {
-        if (h >= p.group) break;
-        float even = row < info.n_kv ? s[0][h] * p.scale : -INFINITY, odd = row + 1 < info.n_kv ? s[1][h] * p.scale : -INFINITY;
-        float most = fmaxf(even, odd);
-        for (int step = 8; step > 0; step /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
-        most = ceilf(most);
-        bool filled = most > REF_EMPTY;
-        int ref = filled ? (int)fminf(most, 32767.0f) : (int)REF_EMPTY;
-        __nv_bfloat162 pair = __floats2bfloat162_rn(filled ? exp2f(fminf(even - ref, 0.0f)) : 0.0f,
-                                                    filled ? exp2f(fminf(odd - ref, 0.0f)) : 0.0f);
-        uint32_t w = *(uint32_t *)&pair;
-        uint64_t mass = pair_mass(w);
-        for (int step = 8; step > 0; step /= 2) mass += __shfl_xor_sync(~0u, mass, step);
-        if (row / BLOCK * BLOCK >= info.n_kv) continue;
-        __stcg((uint32_t *)(p.w + (((size_t)info.slot * p.max_blocks + block) * p.group + h) * BLOCK) + lane % 16, w);
-        if (lane % 16 == 0)
-            __stcg((unsigned long long *)p.mass + ((size_t)info.slot * p.group + h) * p.max_blocks + block,
-                   (unsigned long long)(uint16_t)ref << 48 | mass);
+        s[0][h] = row < info.n_kv ? s[0][h] * p.scale : -INFINITY,
+        s[1][h] = row + 1 < info.n_kv ? s[1][h] * p.scale : -INFINITY;
+        most[h] = fmaxf(s[0][h], s[1][h]);
     }
+    max_heads<HEADS>(most, 8);
+    uint32_t *w = (uint32_t *)(p.w + ((size_t)info.slot * p.max_blocks + block) * p.group * BLOCK) + lane % 16;
+#pragma unroll
+    for (int h = 0; h < HEADS; h++) {
+        most[h] = ceilf(most[h]);
+        bool filled = most[h] > REF_EMPTY;
+        ref[h] = filled ? (int)fminf(most[h], 32767.0f) : (int)REF_EMPTY;
+        __nv_bfloat162 pair = __floats2bfloat162_rn(filled ? exp2f(fminf(s[0][h] - ref[h], 0.0f)) : 0.0f,
+                                                    filled ? exp2f(fminf(s[1][h] - ref[h], 0.0f)) : 0.0f);
+        mass[h] = pair_mass(*(uint32_t *)&pair);
+        if (there && h < p.group) __stcg(w + h * (BLOCK / 2), *(uint32_t *)&pair);
+    }
+    // Sums over half a warp, in every step of half the heads, until a lane has one head's
+    int head = 0;
+#pragma unroll
+    for (int n = HEADS / 2, step = 8; step > 0; n /= 2, step /= 2) {
+        bool upper = lane & step && n;
+        if (upper) head += n;
+#pragma unroll
+        for (int h = 0; h < n; h++) {
+            uint64_t away = upper ? mass[h] : mass[n + h];
+            mass[h] = (upper ? mass[n + h] : mass[h]) + __shfl_xor_sync(~0u, away, step);
+            ref[h] = upper ? ref[n + h] : ref[h];
+        }
+        if (n == 0) mass[0] += __shfl_xor_sync(~0u, mass[0], step);
+    }
+    if (there && lane % (16 / HEADS) == 0 && head < p.group)
+        __stcg((unsigned long long *)p.mass + ((size_t)info.slot * p.group + head) * p.max_blocks + block,
+               (unsigned long long)(uint16_t)ref[0] << 48 | mass[0]);
 }
 
 // Online softmax over a unit's pages, and the sum of V: as an mma, columns of V by rows, times rows by heads. The maxima are
@@ -408,11 +453,14 @@ template <int DIM, int HEADS> struct attention {
     __device__ void softmax(shared_head<DIM, HEADS> *head, const stage_info &info, float scale, const float s[2][HEADS]) {
         int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = 2 * lane;
         int n_rows = info.n_kv - info.row - warp * PART; // of the part
+        float most[HEADS];
 #pragma unroll
-        for (int h = 0; h < HEADS; h++) {
-            float most = max_lanes(fmaxf(row < n_rows ? s[0][h] : -INFINITY, row + 1 < n_rows ? s[1][h] : -INFINITY));
-            if (lane == h) head->most[warp][h] = most * scale;
-        }
+        for (int h = 0; h < HEADS; h++)
+            most[h] = fmaxf(row < n_rows ? s[0][h] : -INFINITY, row + 1 < n_rows ? s[1][h] : -INFINITY);
+        max_heads<HEADS>(most, 16);
+#pragma unroll
+        for (int h = 0; h < HEADS; h++)
+            if (lane == h) head->most[warp][h] = most[h] * scale;
         consumers_sync();
         bf16 *to = &head->weights[warp][0][row % 8 * 8 + row / 8];
 #pragma unroll
@@ -504,7 +552,7 @@ __device__ void consume(const bernoulli_params &p, shared_head<DIM, HEADS> *head
         else if (info.first == warp)
             add_rows(q, r.data(), s);
         barrier_arrive(&r.head->empty[r.stage]);
-        if (info.scored && DRAWN) store_part<HEADS>(p.score, info, s);
+        if (info.scored && DRAWN) store_part(p.score, info, s);
         if (info.scored && !DRAWN) a.softmax(head, info, p.score.scale, s);
         fresh = info.last;
         if (!info.last) continue;

@@ -146,7 +146,7 @@ static sl_weights weights_of(const rig *r, int i, int head, const float *score, 
                 continue;
             }
             double want = exp2(score[j] - wt.ref[b]), got = sl_bf16_to_f32(w[x]);
-            if (!(fabs(got - want) <= want * 0x1.1p-9 + 1e-30))
+            if (!(fabs(got - want) <= want * 0x1.02p-8 + 1e-30))
                 FAIL("sequence %d, head %d, row %d: weight %g, expected %g", i, head, j, got, want);
             top = fmax(top, score[j]);
             mass += (uint32_t)(got * 0x1p30);
@@ -230,7 +230,7 @@ static void check_drawn(const rig *r) {
         }
 }
 
-// Without a sampler: the CPU's outputs. Weights are rounded to bf16, their sum as well: 2^-9 each, and the output.
+// Without a sampler: the CPU's outputs. Weights are rounded to bf16, and the output: 2^-9 each.
 static void check_alone(const rig *r) {
     int dim = r->c->geom.head_dim, heads = r->c->geom.n_heads;
     for (int i = 0; i < r->n; i++)
