@@ -169,7 +169,7 @@ static void attn_errors(void) {
         {{"-b", "0"}, "-b 0: expected a whole number", 2},
         {{"--attn", "dense,nope"}, "nope", 2},
         {{"--attn", ","}, "--attn: names no method", 2},
-        {{"--attn", "santa:S=4"}, "--attn santa:S=4: not offered on a GPU", 1},
+        {{"--attn", "bernoulli+santa-pps:S=4"}, "--attn bernoulli+santa-pps:S=4: not offered on a GPU", 1},
         {{"--phase", "load"}, "--phase load: expected one of decode,prefill,all", 2},
         {{"--steps", "4"}, "--steps is not one of bench attn's flags", 2},
         {{"again"}, "unexpected argument \"again\"", 2},
