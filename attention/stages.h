@@ -201,9 +201,9 @@ extern const sl_draw sl_draw_pps, sl_draw_importance, sl_draw_top_k, sl_draw_top
     sl_draw_members, sl_draw_verified;
 
 // Page extras that several units use.
-extern const sl_kv_extra_kind sl_page_norms;     // fp32 [256]: log2 |v_j|
-extern const sl_kv_extra_kind sl_quantised_keys; // arg: bits
-extern const sl_kv_extra_kind sl_key_bounds;     // bf16 [16][2][head_dim]: least and largest key of 16 rows by channel
+extern const sl_kv_extra_kind sl_page_norms;      // fp32 [256]: log2 |v_j|
+extern const sl_kv_extra_kind sl_quantised_keys;  // arg: bits
+extern const sl_kv_extra_kind sl_key_bounds;      // bf16 [16][2][head_dim]: least and largest key of 16 rows by channel
 extern const sl_kv_extra_kind sl_keys_by_feature; // bf16 [head_dim][256]
 void sl_log_norms(const bf16 *v, int n_rows, int head_dim, float *out);
 
