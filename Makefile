@@ -48,6 +48,7 @@ CUDA      ?= $(if $(wildcard $(CUDA_HOME)/include/cublasLt.h),1,0)
 CUDA_ARCH ?= 80 86 89 90a
 ifeq ($(CUDA),1)
 LIB_SRC   += $(wildcard engine/cuda/*.c engine/cuda/*.cu attention/*.cu)
+TEST_SRC  += $(wildcard tests/*.cu)
 CPPFLAGS  += -DSLEIGH_CUDA -I$(CUDA_HOME)/include
 LDLIBS    += -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcublasLt -lcudart_static -lrt -ldl -lpthread -lstdc++
 # Machine code for each, and PTX of the last plain one for GPUs to come.

@@ -38,11 +38,11 @@ static int draw_parts(int S) {
     return min(ceil_div(S, 256), 8);
 }
 
-static size_t draw_workspace(const sl_attn_geom *geom, int n_seqs, int S) {
+static inline size_t draw_workspace(const sl_attn_geom *geom, int n_seqs, int S) {
     return draw_parts(S) == 1 ? 0 : (size_t)n_seqs * geom->n_heads * draw_parts(S) * geom->head_dim * sizeof(float);
 }
 
-static draw_params draw_params_of(const sl_attn_cuda_decode_args *a) {
+static inline draw_params draw_params_of(const sl_attn_cuda_decode_args *a) {
     int *counters = (int *)a->ws, n_slots = a->n_seqs * a->geom->n_kv_heads, S = (int)sl_attn_get(a->spec, "S");
     SL_CHECK(2 + 2 * n_slots + a->n_seqs * a->geom->n_heads <= COUNTERS);
     return {.v = a->v,
