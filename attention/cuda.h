@@ -82,6 +82,7 @@ extern const sl_attn_cuda_ops sl_streaming_cuda_ops;
 // santa.cu: the same shapes.
 extern const sl_attn_cuda_ops sl_santa_cuda_ops, sl_santa_strat_cuda_ops, sl_santa_sys_cuda_ops, sl_santa_prop_cuda_ops,
     sl_santa_flash_cuda_ops;
+extern const sl_attn_cuda_ops sl_santa_pps_cuda_ops; // pps.cu
 
 // sparse.cu (the first is topk's and topp's), quest.cu, vattention.cu: the same shapes.
 extern const sl_attn_cuda_ops sl_oracle_cuda_ops, sl_random_cuda_ops, sl_quest_cuda_ops, sl_vattention_cuda_ops;

@@ -276,7 +276,8 @@ template <int DIM> __device__ int gather(const bf16 *v, draw_space *s, int threa
 #pragma unroll
     for (int j = 0; j < PASSES; j++) {
         int i = j * ROWS + own;
-        if (own < ROWS && i < n) x[j] = __ldg((const uint4 *)(v + (size_t)s->row[warp + i] * DIM) + lane % LANES);
+        x[j] = own < ROWS && i < n ? __ldg((const uint4 *)(v + (size_t)s->row[warp + i] * DIM) + lane % LANES)
+                                   : make_uint4(0, 0, 0, 0); // else a loop around this keeps what x was
     }
 #pragma unroll
     for (int j = 0; j < PASSES; j++) {

@@ -108,4 +108,4 @@ const sl_attn_method sl_method_santa_pps = {
     .params = pps_params,
     .stages = &pps,
     .cpu = &sl_stages_ops,
-};
+    ON_CUDA(sl_santa_pps_cuda_ops)};

@@ -4,6 +4,9 @@
 // A producer warp streams K through a ring, consumer warps turn scores into stored weights (stages.h: bf16 beside a power of
 // two for each block of 32 rows, and integer masses). When a warp has stored its part of a unit it adds 1 to the unit's KV
 // head.
+//
+// With SIZES, sizes p |v| are stored beside the weights, in the same form: log2 |v| comes from the page extra, but for the
+// newest page, which has none yet, from its rows of V.
 #ifndef SLEIGH_SCORE_KEYS_H
 #define SLEIGH_SCORE_KEYS_H
 
@@ -52,6 +55,11 @@ struct score_params {
     int *done;      // [n_seqs * n_kv_heads] warps that have stored a unit of it; whoever draws sets it to 0 again
     uint64_t *mass; // [n_seqs * n_kv_heads][group][max_blocks] ref << 48 | in-block mass
     bf16 *w;        // [n_seqs * n_kv_heads][max_blocks][group][32]
+    // With SIZES:
+    const float *norms = NULL;  // [n_pages][n_kv_heads][256] log2 |v| of all pages but each sequence's newest
+    const bf16 *v = NULL;       // [n_pages][n_kv_heads][256][head_dim]
+    uint64_t *size_mass = NULL; // as mass
+    bf16 *size_w = NULL;        // as w
 };
 
 // Even, so that masses can be read two at a time.
@@ -115,6 +123,7 @@ __device__ __forceinline__ uint32_t unit_mass(uint32_t w) { // of a bf16 in the 
 struct tile_info {
     int slot;        // sequence * n_kv_heads + KV head; -1: no more tiles
     int row;         // of the sequence: the tile's first
+    int pool;        // the same row of the pool: of K and V as rows of DIM
     int n_kv;        // of the sequence
     int first, last; // tile of its unit
 };
@@ -124,8 +133,13 @@ struct score_head {
     tile_info info[STAGES_MAX];
 };
 
-template <int DIM> struct layout {
-    enum { ROW = DIM * (int)sizeof(bf16), Q_AT = TILE * ROW };
+template <int DIM, bool SIZES = false> struct layout {
+    enum {
+        ROW = DIM * (int)sizeof(bf16),
+        NORMS_AT = TILE * ROW,
+        NORMS = SIZES ? TILE * (int)sizeof(float) : 0,
+        Q_AT = NORMS_AT + NORMS
+    };
     static __host__ __device__ int stage(int group) { return ceil_div(Q_AT + group * ROW, 128) * 128; }
 };
 
@@ -154,13 +168,17 @@ __device__ void score_begin(const score_params &p, score_head *head) {
 
 // ---- producer ----
 
+struct held_copy { // what the kernel in front may still write
+    const void *from;
+    uint32_t to;
+    int bytes;
+    uint64_t *full;
+};
+
 struct producer {
     ring next, landed;
     int n_asked, ticket, has_waited;
-    const void *q; // lane 0: what of q had to wait, and where it goes
-    uint32_t q_to;
-    int q_bytes;
-    uint64_t *q_full;
+    held_copy q, norms[FLIGHT]; // lane 0: what had to wait
 };
 
 // Waits for the kernel in front, once, and asks for what had to wait: q, and the block's first ticket.
@@ -170,14 +188,22 @@ __device__ void wait_previous(const score_params &p, producer *to) {
     to->has_waited = 1;
     if (threadIdx.x % 32 == 0) {
 #if __CUDA_ARCH__ >= 900
-        if (to->q_bytes) copy_bulk(to->q_to, to->q, to->q_bytes, to->q_full);
+        if (to->q.bytes) copy_bulk(to->q.to, to->q.from, to->q.bytes, to->q.full);
+#pragma unroll
+        for (int i = 0; i < FLIGHT; i++)
+            if (to->norms[i].bytes) copy_bulk(to->norms[i].to, to->norms[i].from, to->norms[i].bytes, to->norms[i].full);
 #endif
         to->ticket = atomicAdd(p.next, 1);
     }
 }
 
-// Asks for rows [info.row, info.row + TILE) of K, from `rows` on, and with a unit's first tile for q.
-template <int DIM> __device__ void produce_tile(const score_params &p, producer *to, const tile_info &info, const bf16 *rows) {
+__device__ bool in_newest_page(const tile_info &info) {
+    return info.row / SL_PAGE == (info.n_kv - 1) / SL_PAGE;
+}
+
+// Asks for rows [info.row, info.row + TILE) of K, with SIZES for their norms, and with a unit's first tile for q.
+template <int DIM, bool SIZES> __device__ void produce_tile(const score_params &p, producer *to, const tile_info &info) {
+    typedef layout<DIM, SIZES> at_stage;
     if (to->n_asked >= FLIGHT) {
         wait_previous(p, to);
         barrier_wait(&to->landed.head->full[to->landed.stage], to->landed.parity);
@@ -187,31 +213,43 @@ template <int DIM> __device__ void produce_tile(const score_params &p, producer 
     barrier_wait(&r->head->empty[r->stage], r->parity ^ 1);
     uint64_t *full = &r->head->full[r->stage];
     uint32_t at = shared_address(r->data());
-    const bf16 *q = p.q + (size_t)info.slot * p.group * DIM;
-    int k_bytes = TILE * layout<DIM>::ROW, q_bytes = info.first ? p.group * layout<DIM>::ROW : 0;
-    to->n_asked++;
+    const bf16 *k = p.k + (size_t)info.pool * DIM;
+    held_copy q = {p.q + (size_t)info.slot * p.group * DIM, at + at_stage::Q_AT, info.first ? p.group * at_stage::ROW : 0,
+                   full};
+    held_copy norms = {p.norms + info.pool, at + at_stage::NORMS_AT, SIZES && !in_newest_page(info) ? at_stage::NORMS : 0,
+                       full};
+    int k_bytes = TILE * at_stage::ROW;
 #if __CUDA_ARCH__ >= 900
     if (threadIdx.x % 32 == 0) {
         r->head->info[r->stage] = info;
-        barrier_expect(full, k_bytes + q_bytes);
-        copy_bulk(at, rows, k_bytes, full);
-        if (q_bytes && to->has_waited)
-            copy_bulk(at + layout<DIM>::Q_AT, q, q_bytes, full);
-        else if (q_bytes)
-            to->q = q, to->q_to = at + layout<DIM>::Q_AT, to->q_bytes = q_bytes, to->q_full = full;
+        barrier_expect(full, k_bytes + q.bytes + norms.bytes);
+        copy_bulk(at, k, k_bytes, full);
+        if (to->has_waited) {
+            if (q.bytes) copy_bulk(q.to, q.from, q.bytes, full);
+            if (norms.bytes) copy_bulk(norms.to, norms.from, norms.bytes, full);
+        } else {
+            if (q.bytes) to->q = q;
+#pragma unroll
+            for (int i = 0; SIZES && i < FLIGHT; i++)
+                if (i == to->n_asked) to->norms[i] = norms;
+        }
+        if (SIZES && in_newest_page(info))
+            prefetch_bulk(p.v + (size_t)info.pool * DIM, min(info.n_kv - info.row, (int)TILE) * at_stage::ROW);
     }
     __syncwarp();
 #else
     if (threadIdx.x % 32 == 0) r->head->info[r->stage] = info;
-    copy_warp(at, rows, k_bytes);
-    copy_warp(at + layout<DIM>::Q_AT, q, q_bytes);
+    copy_warp(at, k, k_bytes);
+    copy_warp(q.to, q.from, q.bytes);
+    copy_warp(norms.to, norms.from, norms.bytes);
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
     if (threadIdx.x % 32 == 0) barrier_arrive(full);
 #endif
+    to->n_asked++;
     r->advance();
 }
 
-template <int DIM> __device__ void produce(const score_params &p, const ring &r) {
+template <int DIM, bool SIZES = false> __device__ void produce(const score_params &p, const ring &r) {
     int lane = threadIdx.x % 32, unit = blockIdx.x;
     producer to = {.next = r, .landed = r, .ticket = -1};
 #if __CUDA_ARCH__ < 900
@@ -229,14 +267,15 @@ template <int DIM> __device__ void produce(const score_params &p, const ring &r)
         int head = local % p.n_kv_heads, from = local / p.n_kv_heads * rows, end = min(from + rows, n_kv);
         const int32_t *pages = (const int32_t *)__shfl_sync(~0u, (unsigned long long)w.pages, i);
         for (int row = from; row < end; row += TILE) {
+            int page = pages[row / SL_PAGE] * p.n_kv_heads + head;
             tile_info info = {.slot = (w.first_seq + i) * p.n_kv_heads + head,
                               .row = row,
+                              .pool = page * SL_PAGE + row % SL_PAGE,
                               .n_kv = n_kv,
                               .first = row == from,
                               .last = row + TILE >= end};
             if (row + TILE >= n_kv) wait_previous(p, &to); // the newest row
-            size_t page = (size_t)pages[row / SL_PAGE] * p.n_kv_heads + head;
-            produce_tile<DIM>(p, &to, info, p.k + (page * SL_PAGE + row % SL_PAGE) * DIM);
+            produce_tile<DIM, SIZES>(p, &to, info);
         }
         wait_previous(p, &to);
         unit = gridDim.x + __shfl_sync(~0u, to.ticket, 0);
@@ -316,13 +355,16 @@ template <int DIM> struct scorer {
     }
 };
 
-// Scores to stored weights: of the block of rows [row, row + 32) of the sequence, of which the first n_rows are there.
-__device__ void store_block(const score_params &p, const tile_info &info, int row, float s[8]) {
-    int lane = threadIdx.x % 32, g = lane / 4, lane_q = lane % 4, n_rows = info.n_kv - row;
-    int ref[2];
+// Row (of a block) of the lane's part t.
+__device__ int row_of_part(int t) {
+    int g = threadIdx.x % 32 / 4;
+    return 8 * (g / 2) + 2 * t + g % 2;
+}
+
+// Scores in log2 units to stored weights; s: of rows [row, row + 32) of a sequence, -inf past its end.
+__device__ void store_block(const score_params &p, int slot, int row, float s[8], bf16 *weights, uint64_t *masses) {
+    int lane = threadIdx.x % 32, g = lane / 4, lane_q = lane % 4, ref[2];
     uint32_t x[4];
-#pragma unroll
-    for (int i = 0; i < 8; i++) s[i] = 8 * (g / 2) + i / 2 * 2 + g % 2 < n_rows ? s[i] * p.scale : -INFINITY;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         float most = fmaxf(fmaxf(s[h], s[2 + h]), fmaxf(s[4 + h], s[6 + h]));
@@ -345,19 +387,36 @@ __device__ void store_block(const score_params &p, const tile_info &info, int ro
     int even = __shfl_sync(~0u, ref[0], g / 2), odd = __shfl_sync(~0u, ref[1], g / 2);
     if (g >= p.group) return;
     size_t block = row / BLOCK;
-    bf16 *w = p.w + (((size_t)info.slot * p.max_blocks + block) * p.group + g) * BLOCK + 8 * lane_q;
+    bf16 *w = weights + (((size_t)slot * p.max_blocks + block) * p.group + g) * BLOCK + 8 * lane_q;
     __stcg((uint4 *)w, make_uint4(x[0], x[1], x[2], x[3]));
     if (lane_q == 0)
-        __stcg((unsigned long long *)p.mass + ((size_t)info.slot * p.group + g) * p.max_blocks + block,
+        __stcg((unsigned long long *)masses + ((size_t)slot * p.group + g) * p.max_blocks + block,
                (unsigned long long)(uint16_t)(g % 2 ? odd : even) << 48 | mass);
+}
+
+// log2 |v| of a row of V, its squares added in order: as page extras are built.
+template <int DIM> __device__ float log_norm(const bf16 *row) {
+    float square = 0;
+#pragma unroll
+    for (int d = 0; d < DIM; d += 8) {
+        uint4 x = *(const uint4 *)(row + d);
+        const uint32_t *pairs = (const uint32_t *)&x;
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            float y = __uint_as_float(i % 2 ? pairs[i / 2] & 0xffff0000u : pairs[i / 2] << 16);
+            square = __fadd_rn(square, __fmul_rn(y, y));
+        }
+    }
+    return 0.5f * log2f(square);
 }
 
 __device__ void add_released(int *to, int x) {
     asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(to), "r"(x) : "memory");
 }
 
-template <int DIM> __device__ void consume(const score_params &p, ring r) {
-    int warp = threadIdx.x / 32;
+template <int DIM, bool SIZES = false> __device__ void consume(const score_params &p, ring r) {
+    typedef layout<DIM, SIZES> at_stage;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     scorer<DIM> a;
     sl_wait_previous(); // the drawers of the layer before may still read the stored weights
     for (;; r.advance()) {
@@ -365,15 +424,27 @@ template <int DIM> __device__ void consume(const score_params &p, ring r) {
         tile_info info = r.head->info[r.stage];
         if (info.slot < 0) return;
         const char *k = r.data();
-        float s[8];
-        if (info.first) a.begin(k + layout<DIM>::Q_AT, p.group);
-        a.scores(k + warp * BLOCK * layout<DIM>::ROW, s);
+        float s[8], norm = 0;
+        int row = info.row + warp * BLOCK, n_rows = info.n_kv - row;
+        if (info.first) a.begin(k + at_stage::Q_AT, p.group);
+        a.scores(k + warp * BLOCK * at_stage::ROW, s);
+        if (SIZES && !in_newest_page(info)) norm = ((const float *)(k + at_stage::NORMS_AT))[warp * BLOCK + lane];
         barrier_arrive(&r.head->empty[r.stage]);
-        int row = info.row + warp * BLOCK;
-        if (row < info.n_kv) store_block(p, info, row, s);
+        if (SIZES && in_newest_page(info) && lane < n_rows)
+            norm = log_norm<DIM>(p.v + (size_t)(info.pool + row - info.row + lane) * DIM);
+        if (n_rows > 0) {
+            float size[8];
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                s[i] = row_of_part(i / 2) < n_rows ? s[i] * p.scale : -INFINITY;
+                if (SIZES) size[i] = s[i] + __shfl_sync(~0u, norm, row_of_part(i / 2));
+            }
+            store_block(p, info.slot, row, s, p.w, p.mass);
+            if (SIZES) store_block(p, info.slot, row, size, p.size_w, p.size_mass);
+        }
         if (!info.last) continue;
         __syncwarp();
-        if (threadIdx.x % 32 == 0) add_released(p.done + info.slot, 1);
+        if (lane == 0) add_released(p.done + info.slot, 1);
     }
 }
 

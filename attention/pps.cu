@@ -1,0 +1,332 @@
+// attention/pps.cu - santa-pps on CUDA: exact scores of all keys, the rows with a large share p |v| exactly, the others drawn
+// in proportion to it; S draws, or as many as a stated error needs. In one kernel, as santa.cu.
+//
+// Consumer warps store sizes p |v| beside the weights p, both as bf16 and integer masses (score_keys.h). Drawers take query
+// heads in order: heavy rows and light draws from the stored sizes (take_all.h), what a row weighs from the stored weights.
+// With a stated error they go on until the head is certified (draw_certified.c: the same bounds, tries and uniform numbers),
+// or sum over every row.
+#include "attention/head_dim.h"
+#include "attention/take_all.h"
+
+extern "C" {
+#include "attention/stages.h"
+}
+
+namespace {
+
+enum {
+    THREADS = 32 * (1 + CONSUMERS) + DRAW_THREADS,
+    PILOT = 128,     // draws that plan the first try of a session
+    MOST_TRIES = 3,  // then the head goes dense
+    FEW = 30,        // draws below which the central limit theorem is not leaned on
+    TRY_STRIDE = 20, // bits: uniform number m of try i has index i << 20 | m
+};
+
+// What a head keeps from step to step.
+struct memory {
+    uint32_t next; // position at which it is the step before; 0: empty
+    float norm;    // of its output
+};
+
+struct pps_params {
+    score_params score;
+    draw_params draw;
+    bool shared; // one uniform number for all light draws
+    size_t state_at;
+    double share; // epsilon / (1 + epsilon); 0: S draws
+    int bernstein;
+    double z[MOST_TRIES] = {}, log_term[MOST_TRIES] = {}; // of try i + 1: z(1 - delta / 2), ln(2 / delta)
+};
+
+// The query head that a block's drawers are at.
+struct head {
+    sl_row row;
+    head_view weights; // of its entries only top and total
+    sl_rng_id id;
+    int n;
+};
+
+struct shared_head {
+    score_head score;
+    draw_space draw;
+    take_space take;
+    head at;
+};
+enum { HEAD_BYTES = (sizeof(shared_head) + 127) / 128 * 128 };
+
+// ---- one query head ----
+
+__device__ void open_head(const pps_params &p, shared_head *s, int slot, int h) {
+    const score_params &scores = p.score;
+    size_t first = (size_t)slot * scores.max_blocks * scores.group;
+    head *x = &s->at;
+    x->row = scores.rows[slot / scores.n_kv_heads];
+    x->n = x->row.position + 1;
+    x->id = rng_of(p.draw, x->row, slot % scores.n_kv_heads * scores.group + h);
+    x->weights = view_of(scores, x->row, slot, h);
+    take_all_of(&s->take, scores.size_mass + first + (size_t)h * scores.max_blocks, scores.size_w + (first + h) * BLOCK,
+                x->weights.stride, x->n);
+}
+
+// The weights' largest reference and their total.
+__device__ void load_total(draw_space *s, head_view *h, int thread) {
+    uint64_t x[8], own = 0, total;
+    int top = REF_EMPTY, n_batches = ceil_div(h->n_blocks, 8 * DRAW_THREADS);
+    for (int i = 0; i < n_batches; i++) {
+        load_masses<8>(*h, (i * DRAW_THREADS + thread) * 8, x);
+#pragma unroll
+        for (int j = 0; j < 8; j++) top = max(top, ref_of(x[j]));
+    }
+    top = __reduce_max_sync(~0u, top);
+    if (thread % 32 == 0) s->ints[1][thread / 32] = top;
+    drawers_sync();
+    top = max(max(s->ints[1][0], s->ints[1][1]), max(s->ints[1][2], s->ints[1][3]));
+    for (int i = 0; i < n_batches; i++) {
+        if (n_batches > 1) load_masses<8>(*h, (i * DRAW_THREADS + thread) * 8, x);
+#pragma unroll
+        for (int j = 0; j < 8; j++) own += global_mass(x[j], top);
+    }
+    scan_threads(s, thread, own, &total);
+    if (thread == 0) h->top = top, h->total = total;
+}
+
+// p_j of the stored weight of row j.
+__device__ double share_of(const head_view &h, int j) {
+    int shift = h.top - ref_of(__ldcg(h.mass + j / BLOCK));
+    double w = __uint_as_float((uint32_t)__ldcg(h.w + (size_t)(j / BLOCK) * h.stride + j % BLOCK) << 16);
+    double unit = __hiloint2double((1023 + 38 - min(shift, 1023)) << 20, 0); // 2^(38 - shift)
+    return w * unit / (double)h.total;
+}
+
+// Adds this thread's row of the sequence (-1: none), times coef, to the sum. Returns how many rows its warp read.
+template <int DIM> __device__ int add_row(const pps_params &p, shared_head *s, int row, float coef, row_sum *sum, int thread) {
+    int page = row < 0 ? 0 : __ldg(s->at.row.pages + row / SL_PAGE);
+    __syncwarp(); // a warp's 32 places are its own
+    s->draw.row[thread] = row < 0 ? -1 : (page * p.score.n_kv_heads + s->at.weights.kv_head) * SL_PAGE + row % SL_PAGE;
+    s->draw.coef[thread] = coef;
+    __syncwarp();
+    return gather<DIM>(p.draw.v, &s->draw, thread, sum);
+}
+
+// The thread's column of the sum over the rows of s->take.drawn.
+template <int DIM> __device__ float sum_draws(const pps_params &p, shared_head *s, uint32_t index, int *n_read, int thread) {
+    row_sum sum = {};
+    *n_read = 0;
+    take_all_draw(&s->draw, &s->take, p.shared, s->at.id, index, thread, [&](int row, float inv_pi, bool) {
+        float coef = row < 0 ? 0 : (float)(share_of(s->at.weights, row) * inv_pi);
+        *n_read += add_row<DIM>(p, s, row, coef, &sum, thread);
+    });
+    return sum_rows<DIM>(&s->draw, sum, thread);
+}
+
+// The same over all rows.
+template <int DIM> __device__ float sum_all(const pps_params &p, shared_head *s, int *n_read, int thread) {
+    row_sum sum = {};
+    *n_read = 0;
+    for (int j = thread; j - thread < s->at.n; j += DRAW_THREADS) {
+        bool there = j < s->at.n;
+        *n_read += add_row<DIM>(p, s, there ? j : -1, there ? (float)share_of(s->at.weights, j) : 0, &sum, thread);
+    }
+    return sum_rows<DIM>(&s->draw, sum, thread);
+}
+
+// ---- a stated error ----
+
+// Error bound of k draws on light rows of size `light` in all, in try i.
+__device__ double error_bound(const pps_params &p, int i, double light, int k) {
+    if (light <= 0) return 0;
+    double kappa = light / k, B = kappa * light;
+    if (!p.bernstein && k >= FEW) return p.z[i - 1] * sqrt(B);
+    return sqrt(2 * B * p.log_term[i - 1]) + 4.0 / 3 * kappa * p.log_term[i - 1];
+}
+
+// The largest kappa whose bound stays within target.
+__device__ double widest_kappa(const pps_params &p, int i, double light, double target) {
+    enum { MARGIN = FEW + 4 }; // rows that turn heavy when k is rounded to an integer leave fewer draws
+    double a = 4.0 / 3 * p.log_term[i - 1], b = sqrt(2 * light * p.log_term[i - 1]), x = target / p.z[i - 1];
+    double root = 2 * target / (b + sqrt(b * b + 4 * a * target)), kappa = root * root; // a root^2 + b root = target
+    return p.bernstein ? kappa : fmax(kappa, fmin(x * x / light, light / MARGIN));
+}
+
+// Draws with which the bound stays within target, near the fewest; 0: more than half of the rows. The light rows' size, and
+// with it kappa, is approached from the safe side, so any number of rounds gives a plan that holds.
+__device__ int plan(const pps_params &p, shared_head *s, int i, double target, int thread) {
+    enum { MOST_ROUNDS = 12 };
+    const size_view &z = s->take.sizes;
+    uint64_t light = z.total, heavy;
+    double kappa = 0;
+    int n_heavy = 0;
+    for (int round = 0; round < MOST_ROUNDS && light > 0; round++) {
+        kappa = widest_kappa(p, i, (double)light, target);
+        split(&s->draw, z, (uint64_t)kappa, &n_heavy, &heavy, thread);
+        if (z.total - heavy == light) break;
+        light = z.total - heavy;
+    }
+    double S = n_heavy + (light > 0 ? ceil((double)light / kappa) : 0);
+    return S <= z.n / 2 ? max((int)S, 1) : 0;
+}
+
+__device__ float norm_of(draw_space *s, float x, int thread) { // of a vector, an element a thread
+    x *= x;
+    for (int step = 1; step < 32; step *= 2) x += __shfl_xor_sync(~0u, x, step);
+    drawers_sync();
+    if (thread % 32 == 0) s->coef[thread] = x;
+    drawers_sync();
+    x = sqrtf(s->coef[0] + s->coef[32] + s->coef[64] + s->coef[96]);
+    drawers_sync();
+    return x;
+}
+
+struct outcome {
+    int n_read; // of the warp, in the draws that count
+    int n_samples, tries;
+    bool dense;
+};
+
+// The thread's column of the head's output. Try 0 is the pilot.
+template <int DIM> __device__ float certify(const pps_params &p, shared_head *s, memory *before, outcome *o, int thread) {
+    const take_all &r = s->take.drawn;
+    bool planned = before->next && before->next == (uint32_t)s->at.row.position;
+    float norm = planned ? before->norm : 0, out = 0;
+    for (int i = 0, S = PILOT; i <= MOST_TRIES && S > 0; i++) {
+        take_all_solve(&s->draw, &s->take, S, thread); // the pilot's also finds the sizes' total
+        double unit = exp2((double)(s->take.sizes.top - s->at.weights.top)) / (double)s->at.weights.total; // of the output
+        if (i > 0 || !planned) {
+            out = sum_draws<DIM>(p, s, (uint32_t)i << TRY_STRIDE, &o->n_read, thread);
+            norm = norm_of(&s->draw, out, thread);
+            o->n_samples = r.n_heavy + r.k, o->tries = i;
+        }
+        if (i > 0 && unit * error_bound(p, i, (double)r.light, r.k) <= p.share * norm) break;
+        if (i < MOST_TRIES) S = plan(p, s, i + 1, (i ? 0.8 : 0.95) * p.share * norm / unit, thread);
+        if (i < MOST_TRIES && S > 0) continue;
+        o->dense = true;
+        out = sum_all<DIM>(p, s, &o->n_read, thread);
+        o->n_samples = s->at.n;
+        break;
+    }
+    norm = norm_of(&s->draw, out, thread);
+    if (thread == 0) *before = {(uint32_t)s->at.row.position + 1, norm};
+    return out;
+}
+
+// ---- the kernel ----
+
+__device__ void count(sl_attn_cuda_stats *stats, const outcome &o, int row_bytes, int thread) {
+    if (!stats || thread % 32 > 0) return;
+    atomicAdd(&stats->v_rows, (unsigned long long)o.n_read);
+    atomicAdd(&stats->bytes, (unsigned long long)o.n_read * row_bytes);
+    if (thread > 0) return;
+    atomicAdd(&stats->samples, (unsigned long long)o.n_samples);
+    if (o.tries) atomicAdd(&stats->tries, (unsigned long long)o.tries);
+    if (o.dense) atomicAdd(&stats->fallbacks, 1ull);
+}
+
+template <int DIM, bool CERTIFIED> __device__ void draw_head(const pps_params &p, shared_head *s, int slot, int h, int thread) {
+    outcome o = {};
+    float out;
+    if (thread == 0) open_head(p, s, slot, h);
+    wait_scored(p.score, slot, p.score.rows[slot / p.score.n_kv_heads].position + 1, thread);
+    load_total(&s->draw, &s->at.weights, thread);
+    if (CERTIFIED) {
+        out = certify<DIM>(p, s, (memory *)(s->at.row.state + p.state_at) + s->at.id.head, &o, thread);
+    } else {
+        take_all_solve(&s->draw, &s->take, p.draw.S, thread);
+        out = sum_draws<DIM>(p, s, 0, &o.n_read, thread);
+        o.n_samples = s->take.drawn.n_heavy + s->take.drawn.k;
+    }
+    if (thread < DIM)
+        p.draw.out[((size_t)slot * p.score.group + h) * DIM + thread] = __bfloat16_as_ushort(__float2bfloat16_rn(out));
+    count(p.draw.stats, o, DIM * sizeof(bf16), thread);
+}
+
+// out = sum_j c_j (p_j / pi_j) v_j, c_j from S draws of take-all + PPS with size p_j |v_j|; CERTIFIED: from as many draws as a
+// stated error needs.
+//
+// grid and preconditions: as santa_ring_kernel's (santa.cu). Page extras are read after the kernel in front has ended. bytes: K
+// and 4 a row and KV head of norms once, the newest page's V, 4 + 1/2 a row and query head of stored weights and sizes
+// (written, and partly read from the L2 cache), drawn rows of V; CERTIFIED: sizes several times, from the L2 cache. order of
+// reduction: masses are integers; a head's rows, heavy ones before light ones, a warp's 32 of each 128 in order, then the warps
+// in order.
+template <int DIM, bool CERTIFIED> __global__ void __maxnreg__(144) pps_ring_kernel(const pps_params p) {
+    extern __shared__ __align__(128) char memory[];
+    shared_head *head = (shared_head *)memory;
+    score_begin(p.score, &head->score);
+    __syncthreads();
+    sl_start_next();
+    ring r = {&head->score, memory + HEAD_BYTES, p.score.n_stages, layout<DIM, true>::stage(p.score.group), 0, 0};
+    int warp = threadIdx.x / 32, thread = threadIdx.x - 32 * CONSUMERS;
+    if (warp < CONSUMERS)
+        consume<DIM, true>(p.score, r);
+    else if (warp < CONSUMERS + DRAWERS)
+        draw_all(p.score, p.draw, &head->draw, thread,
+                 [&](int slot, int h, int) { draw_head<DIM, CERTIFIED>(p, head, slot, h, thread); });
+    else
+        produce<DIM, true>(p.score, r);
+}
+
+// ---- launch ----
+
+int certifies(const sl_attn_spec *spec) {
+    return sl_attn_get(spec, "epsilon") > 0;
+}
+
+size_t blocks_of(const sl_attn_geom *geom, int n_seqs, int n_kv) {
+    return (size_t)n_seqs * geom->n_heads * block_stride(n_kv);
+}
+
+size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *, int n_seqs, int, int n_kv) {
+    return score_workspace(geom, n_seqs, n_kv) + blocks_of(geom, n_seqs, n_kv) * (sizeof(uint64_t) + BLOCK * sizeof(bf16));
+}
+
+template <int DIM> pps_params params_of(const sl_attn_cuda_decode_args *a) {
+    double epsilon = sl_attn_get(a->spec, "epsilon"), delta = sl_attn_get(a->spec, "delta");
+    pps_params p = {.score = score_params_of<DIM>(a),
+                    .draw = draw_params_of(a),
+                    .shared = !certifies(a->spec) && sl_attn_get(a->spec, "pps") == 1,
+                    .state_at = a->state_at,
+                    .share = epsilon / (1 + epsilon),
+                    .bernstein = sl_attn_get(a->spec, "bound") == 1};
+    SL_CHECK(p.score.max_blocks <= ENTRIES * 8 && a->extra[0] && a->extra_size[0] == SL_PAGE * sizeof(float));
+    p.draw.parts = 1;
+    p.score.norms = (const float *)a->extra[0];
+    p.score.v = a->v;
+    p.score.size_mass = (uint64_t *)((char *)a->ws + score_workspace(a->geom, a->n_seqs, a->max_kv));
+    p.score.size_w = (bf16 *)(p.score.size_mass + blocks_of(a->geom, a->n_seqs, a->max_kv));
+    for (int i = 0; i < MOST_TRIES; i++) {
+        double of_try = delta / exp2(i + 1);
+        p.z[i] = sl_normal_quantile(1 - of_try / 2), p.log_term[i] = log(2 / of_try);
+    }
+    return p;
+}
+
+template <int DIM> void launch(const sl_attn_cuda_decode_args *a) {
+    pps_params p = params_of<DIM>(a);
+    size_t bytes = HEAD_BYTES + (size_t)p.score.n_stages * layout<DIM, true>::stage(p.score.group);
+    sl_launch(certifies(a->spec) ? pps_ring_kernel<DIM, true> : pps_ring_kernel<DIM, false>, dim3(sl_multiprocessors()),
+              dim3(THREADS), bytes, a->stream, p);
+}
+
+void decode(const sl_attn_cuda_decode_args *args) {
+    sl_with_head_dim(args->geom->head_dim, [&](auto dim) { launch<dim>(args); });
+}
+
+int needs(const sl_attn_spec *, sl_kv_need *out) {
+    out[0] = {&sl_page_norms, 0};
+    return 1;
+}
+
+size_t state(const sl_attn_geom *geom, const sl_attn_spec *spec) {
+    return certifies(spec) ? geom->n_heads * sizeof(memory) : 0;
+}
+
+// All keys and norms; what is drawn of V the kernel counts.
+void account(const sl_attn_geom *geom, const sl_attn_spec *, int n_kv, sl_attn_stats *stats) {
+    stats->k_rows += (uint64_t)n_kv * geom->n_kv_heads;
+    stats->bytes += (uint64_t)n_kv * geom->n_kv_heads * (geom->head_dim * sizeof(bf16) + sizeof(float));
+    stats->features += geom->n_heads;
+}
+
+} // namespace
+
+const sl_attn_cuda_ops sl_santa_pps_cuda_ops = {
+    .workspace = workspace, .decode = decode, .needs = needs, .state = state, .account = account, .prefill = NULL};
