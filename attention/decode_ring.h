@@ -19,9 +19,6 @@ static __device__ __forceinline__ void copy_bulk(uint32_t to, const void *from, 
                  "r"(bytes), "r"(shared_address(full))
                  : "memory");
 }
-static __device__ __forceinline__ void prefetch_bulk(const void *from, int bytes) { // into the L2 cache
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
-}
 #else
 enum { FULL_ARRIVALS = 33 };
 static __device__ __forceinline__ void copy_warp(uint32_t to, const void *from, int bytes) {

@@ -258,18 +258,17 @@ struct row_sum { // of a lane: columns 8 (lane % (DIM / 8)) .. + 7, of every 32 
     float x[8];
 };
 
-// Adds the rows in s->row (-1: none; those at the end) and s->coef [32 warp, 32 warp + 32) of one warp to its sum: neighbours
-// that are equal are read once. All are asked for at once. Returns how many rows were read.
-template <int DIM> __device__ int gather(const bf16 *v, draw_space *s, int thread, row_sum *sum) {
+// Adds the rows of one warp's lanes (of the pool; -1: none, those at the end), times coef(), to its sum: neighbours that are
+// equal are read once. All are asked for at once, before coef is. Returns how many rows were read.
+template <int DIM, typename Coef>
+__device__ int gather(const bf16 *v, draw_space *s, int thread, int row, Coef coef, row_sum *sum) {
     enum { LANES = DIM / 8, ROWS = 32 / LANES, PASSES = (32 + ROWS - 1) / ROWS };
-    int lane = thread % 32, warp = thread / 32 * 32, row = s->row[warp + lane];
-    float coef = s->coef[warp + lane];
-    bool first = row >= 0 && (lane == 0 || row != s->row[warp + lane - 1]);
+    int lane = thread % 32, warp = thread / 32 * 32, before = __shfl_up_sync(~0u, row, 1);
+    bool first = row >= 0 && (lane == 0 || row != before);
     uint32_t heads = __ballot_sync(~0u, first), there = __ballot_sync(~0u, row >= 0);
     uint32_t later = heads & ~(~0u >> (31 - lane)); // heads behind this lane
     int run = (later ? __ffs(later) - 1 : __popc(there)) - lane, n = __popc(heads), at = __popc(heads & ((1u << lane) - 1));
-    __syncwarp();
-    if (first) s->row[warp + at] = row, s->coef[warp + at] = coef * run;
+    if (first) s->row[warp + at] = row; // a warp's 32 places are its own
     __syncwarp();
     uint4 x[PASSES];
     int own = lane / LANES; // < ROWS, but for lanes past the last whole row
@@ -279,6 +278,9 @@ template <int DIM> __device__ int gather(const bf16 *v, draw_space *s, int threa
         x[j] = own < ROWS && i < n ? __ldg((const uint4 *)(v + (size_t)s->row[warp + i] * DIM) + lane % LANES)
                                    : make_uint4(0, 0, 0, 0); // else a loop around this keeps what x was
     }
+    float c = coef();
+    if (first) s->coef[warp + at] = c * run;
+    __syncwarp();
 #pragma unroll
     for (int j = 0; j < PASSES; j++) {
         int i = j * ROWS + own;
@@ -290,6 +292,15 @@ template <int DIM> __device__ int gather(const bf16 *v, draw_space *s, int threa
     }
     __syncwarp();
     return n;
+}
+
+// The same of the rows and factors in s.
+template <int DIM> __device__ int gather(const bf16 *v, draw_space *s, int thread, row_sum *sum) {
+    int row = s->row[thread];
+    float coef = s->coef[thread];
+    __syncwarp();
+    return gather<DIM>(
+        v, s, thread, row, [&] { return coef; }, sum);
 }
 
 // The sum over a warp's lanes that hold the same columns, then over the warps, in their order: thread's column of it.
@@ -338,12 +349,6 @@ __device__ void write_head(const draw_params &p, draw_space *s, const row_sum &s
 }
 
 // ---- which head next ----
-
-__device__ int load_acquired(const int *from) {
-    int x;
-    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(from) : "memory");
-    return x;
-}
 
 // Until all units of a KV head of n_kv rows are stored.
 __device__ void wait_scored(const score_params &p, int slot, int n_kv, int thread) {

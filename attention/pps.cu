@@ -41,7 +41,9 @@ struct pps_params {
 // The query head that a block's drawers are at.
 struct head {
     sl_row row;
-    head_view weights; // of its entries only top and total
+    head_view weights;      // but for its entries
+    int top[DRAWERS];       // largest reference of the weights that each warp has seen
+    uint64_t mass[DRAWERS]; // theirs, beside it
     sl_rng_id id;
     int n;
 };
@@ -53,6 +55,37 @@ struct shared_head {
     head at;
 };
 enum { HEAD_BYTES = (sizeof(shared_head) + 127) / 128 * 128 };
+
+// ---- norms of the newest page ----
+
+// log2 |v| of a row of V, its squares added in order: as page extras are built.
+template <int DIM> __device__ float log_norm(const bf16 *row) {
+    float square = 0;
+#pragma unroll
+    for (int d = 0; d < DIM; d += 8) {
+        uint4 x = *(const uint4 *)(row + d);
+        const uint32_t *pairs = (const uint32_t *)&x;
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            float y = __uint_as_float(i % 2 ? pairs[i / 2] & 0xffff0000u : pairs[i / 2] << 16);
+            square = __fadd_rn(square, __fmul_rn(y, y));
+        }
+    }
+    return 0.5f * log2f(square);
+}
+
+// Of all sequences and KV heads, the grid's blocks by turns.
+template <int DIM> __device__ void store_newest_norms(const score_params &p, const bf16 *v, int thread) {
+    sl_wait_previous(); // the newest row
+    for (int slot = blockIdx.x; slot < p.n_seqs * p.n_kv_heads; slot += gridDim.x) {
+        const sl_row row = p.rows[slot / p.n_kv_heads];
+        size_t page = (size_t)row.pages[row.position / SL_PAGE] * p.n_kv_heads + slot % p.n_kv_heads;
+        for (int j = thread; j <= row.position % SL_PAGE; j += DRAW_THREADS)
+            __stcg(p.newest + (size_t)slot * SL_PAGE + j, log_norm<DIM>(v + (page * SL_PAGE + j) * DIM));
+        drawers_sync();
+        if (thread == 0) add_released(p.newest_done + slot, 1);
+    }
+}
 
 // ---- one query head ----
 
@@ -68,65 +101,74 @@ __device__ void open_head(const pps_params &p, shared_head *s, int slot, int h) 
                 x->weights.stride, x->n);
 }
 
-// The weights' largest reference and their total.
-__device__ void load_total(draw_space *s, head_view *h, int thread) {
-    uint64_t x[8], own = 0, total;
-    int top = REF_EMPTY, n_batches = ceil_div(h->n_blocks, 8 * DRAW_THREADS);
-    for (int i = 0; i < n_batches; i++) {
-        load_masses<8>(*h, (i * DRAW_THREADS + thread) * 8, x);
+// All weights: a part to each warp.
+__device__ void sum_weights(head *x, int thread) {
+    uint64_t packed[8], sum = 0;
+    int top = REF_EMPTY;
+    for (int first = thread * 8; first - thread * 8 < x->weights.n_blocks; first += 8 * DRAW_THREADS) {
+        int before = top;
+        load_masses<8>(x->weights, first, packed);
 #pragma unroll
-        for (int j = 0; j < 8; j++) top = max(top, ref_of(x[j]));
-    }
-    top = __reduce_max_sync(~0u, top);
-    if (thread % 32 == 0) s->ints[1][thread / 32] = top;
-    drawers_sync();
-    top = max(max(s->ints[1][0], s->ints[1][1]), max(s->ints[1][2], s->ints[1][3]));
-    for (int i = 0; i < n_batches; i++) {
-        if (n_batches > 1) load_masses<8>(*h, (i * DRAW_THREADS + thread) * 8, x);
+        for (int j = 0; j < 8; j++) top = max(top, ref_of(packed[j]));
+        top = __reduce_max_sync(~0u, top);
+        sum = top - before < 64 ? sum >> (top - before) : 0;
 #pragma unroll
-        for (int j = 0; j < 8; j++) own += global_mass(x[j], top);
+        for (int j = 0; j < 8; j++) sum += global_mass(packed[j], top);
     }
-    scan_threads(s, thread, own, &total);
-    if (thread == 0) h->top = top, h->total = total;
+    sum = sum_lanes(sum);
+    if (thread % 32 == 0) x->top[thread / 32] = top, x->mass[thread / 32] = sum;
+}
+
+__device__ double power_of_two(int e) {
+    return __hiloint2double((1023 + max(e, -1023)) << 20, 0);
+}
+
+struct normaliser {
+    int top; // 2^top is the unit
+    double inverse;
+};
+
+__device__ normaliser normaliser_of(const head &x) {
+    int top = max(max(x.top[0], x.top[1]), max(x.top[2], x.top[3]));
+    double sum = 0;
+    for (int i = 0; i < DRAWERS; i++) sum += (double)x.mass[i] * power_of_two(x.top[i] - top - 38);
+    return {top, 1 / sum};
 }
 
 // p_j of the stored weight of row j.
-__device__ double share_of(const head_view &h, int j) {
-    int shift = h.top - ref_of(__ldcg(h.mass + j / BLOCK));
-    double w = __uint_as_float((uint32_t)__ldcg(h.w + (size_t)(j / BLOCK) * h.stride + j % BLOCK) << 16);
-    double unit = __hiloint2double((1023 + 38 - min(shift, 1023)) << 20, 0); // 2^(38 - shift)
-    return w * unit / (double)h.total;
+__device__ double share_of(const head &x, const normaliser &z, int j) {
+    int ref = ref_of(__ldcg(x.weights.mass + j / BLOCK));
+    bf16 w = __ldcg(x.weights.w + (size_t)(j / BLOCK) * x.weights.stride + j % BLOCK);
+    return (double)__uint_as_float((uint32_t)w << 16) * power_of_two(ref - z.top) * z.inverse;
 }
 
-// Adds this thread's row of the sequence (-1: none), times coef, to the sum. Returns how many rows its warp read.
-template <int DIM> __device__ int add_row(const pps_params &p, shared_head *s, int row, float coef, row_sum *sum, int thread) {
+// Adds this thread's row of the sequence (-1: none), times p_j / pi_j, to the sum. Returns how many rows its warp read.
+template <int DIM>
+__device__ int add_row(const pps_params &p, shared_head *s, const normaliser &z, int row, float inv_pi, row_sum *sum,
+                       int thread) {
     int page = row < 0 ? 0 : __ldg(s->at.row.pages + row / SL_PAGE);
-    __syncwarp(); // a warp's 32 places are its own
-    s->draw.row[thread] = row < 0 ? -1 : (page * p.score.n_kv_heads + s->at.weights.kv_head) * SL_PAGE + row % SL_PAGE;
-    s->draw.coef[thread] = coef;
-    __syncwarp();
-    return gather<DIM>(p.draw.v, &s->draw, thread, sum);
+    int pool = row < 0 ? -1 : (page * p.score.n_kv_heads + s->at.weights.kv_head) * SL_PAGE + row % SL_PAGE;
+    auto coef = [&] { return row < 0 ? 0 : (float)(share_of(s->at, z, row) * inv_pi); };
+    return gather<DIM>(p.draw.v, &s->draw, thread, pool, coef, sum);
 }
 
 // The thread's column of the sum over the rows of s->take.drawn.
 template <int DIM> __device__ float sum_draws(const pps_params &p, shared_head *s, uint32_t index, int *n_read, int thread) {
+    normaliser z = normaliser_of(s->at);
     row_sum sum = {};
     *n_read = 0;
-    take_all_draw(&s->draw, &s->take, p.shared, s->at.id, index, thread, [&](int row, float inv_pi, bool) {
-        float coef = row < 0 ? 0 : (float)(share_of(s->at.weights, row) * inv_pi);
-        *n_read += add_row<DIM>(p, s, row, coef, &sum, thread);
-    });
+    take_all_draw(&s->draw, &s->take, p.shared, s->at.id, index, thread,
+                  [&](int row, float inv_pi, bool) { *n_read += add_row<DIM>(p, s, z, row, inv_pi, &sum, thread); });
     return sum_rows<DIM>(&s->draw, sum, thread);
 }
 
 // The same over all rows.
 template <int DIM> __device__ float sum_all(const pps_params &p, shared_head *s, int *n_read, int thread) {
+    normaliser z = normaliser_of(s->at);
     row_sum sum = {};
     *n_read = 0;
-    for (int j = thread; j - thread < s->at.n; j += DRAW_THREADS) {
-        bool there = j < s->at.n;
-        *n_read += add_row<DIM>(p, s, there ? j : -1, there ? (float)share_of(s->at.weights, j) : 0, &sum, thread);
-    }
+    for (int j = thread; j - thread < s->at.n; j += DRAW_THREADS)
+        *n_read += add_row<DIM>(p, s, z, j < s->at.n ? j : -1, 1, &sum, thread);
     return sum_rows<DIM>(&s->draw, sum, thread);
 }
 
@@ -190,7 +232,8 @@ template <int DIM> __device__ float certify(const pps_params &p, shared_head *s,
     float norm = planned ? before->norm : 0, out = 0;
     for (int i = 0, S = PILOT; i <= MOST_TRIES && S > 0; i++) {
         take_all_solve(&s->draw, &s->take, S, thread); // the pilot's also finds the sizes' total
-        double unit = exp2((double)(s->take.sizes.top - s->at.weights.top)) / (double)s->at.weights.total; // of the output
+        normaliser z = normaliser_of(s->at);
+        double unit = exp2((double)(s->take.sizes.top - z.top - 38)) * z.inverse; // of size, as a part of the output
         if (i > 0 || !planned) {
             out = sum_draws<DIM>(p, s, (uint32_t)i << TRY_STRIDE, &o->n_read, thread);
             norm = norm_of(&s->draw, out, thread);
@@ -226,7 +269,7 @@ template <int DIM, bool CERTIFIED> __device__ void draw_head(const pps_params &p
     float out;
     if (thread == 0) open_head(p, s, slot, h);
     wait_scored(p.score, slot, p.score.rows[slot / p.score.n_kv_heads].position + 1, thread);
-    load_total(&s->draw, &s->at.weights, thread);
+    sum_weights(&s->at, thread);
     if (CERTIFIED) {
         out = certify<DIM>(p, s, (memory *)(s->at.row.state + p.state_at) + s->at.id.head, &o, thread);
     } else {
@@ -237,6 +280,7 @@ template <int DIM, bool CERTIFIED> __device__ void draw_head(const pps_params &p
     if (thread < DIM)
         p.draw.out[((size_t)slot * p.score.group + h) * DIM + thread] = __bfloat16_as_ushort(__float2bfloat16_rn(out));
     count(p.draw.stats, o, DIM * sizeof(bf16), thread);
+    if (thread == 0) p.score.newest_done[slot] = 0; // its units are all stored
 }
 
 // out = sum_j c_j (p_j / pi_j) v_j, c_j from S draws of take-all + PPS with size p_j |v_j|; CERTIFIED: from as many draws as a
@@ -257,10 +301,11 @@ template <int DIM, bool CERTIFIED> __global__ void __maxnreg__(144) pps_ring_ker
     int warp = threadIdx.x / 32, thread = threadIdx.x - 32 * CONSUMERS;
     if (warp < CONSUMERS)
         consume<DIM, true>(p.score, r);
-    else if (warp < CONSUMERS + DRAWERS)
+    else if (warp < CONSUMERS + DRAWERS) {
+        store_newest_norms<DIM>(p.score, p.draw.v, thread);
         draw_all(p.score, p.draw, &head->draw, thread,
                  [&](int slot, int h, int) { draw_head<DIM, CERTIFIED>(p, head, slot, h, thread); });
-    else
+    } else
         produce<DIM, true>(p.score, r);
 }
 
@@ -275,7 +320,8 @@ size_t blocks_of(const sl_attn_geom *geom, int n_seqs, int n_kv) {
 }
 
 size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *, int n_seqs, int, int n_kv) {
-    return score_workspace(geom, n_seqs, n_kv) + blocks_of(geom, n_seqs, n_kv) * (sizeof(uint64_t) + BLOCK * sizeof(bf16));
+    return score_workspace(geom, n_seqs, n_kv) + blocks_of(geom, n_seqs, n_kv) * (sizeof(uint64_t) + BLOCK * sizeof(bf16)) +
+           (size_t)n_seqs * geom->n_kv_heads * SL_PAGE * sizeof(float);
 }
 
 template <int DIM> pps_params params_of(const sl_attn_cuda_decode_args *a) {
@@ -289,9 +335,10 @@ template <int DIM> pps_params params_of(const sl_attn_cuda_decode_args *a) {
     SL_CHECK(p.score.max_blocks <= ENTRIES * 8 && a->extra[0] && a->extra_size[0] == SL_PAGE * sizeof(float));
     p.draw.parts = 1;
     p.score.norms = (const float *)a->extra[0];
-    p.score.v = a->v;
+    p.score.newest_done = p.draw.merged; // no head is drawn in parts
     p.score.size_mass = (uint64_t *)((char *)a->ws + score_workspace(a->geom, a->n_seqs, a->max_kv));
     p.score.size_w = (bf16 *)(p.score.size_mass + blocks_of(a->geom, a->n_seqs, a->max_kv));
+    p.score.newest = (float *)(p.score.size_w + blocks_of(a->geom, a->n_seqs, a->max_kv) * BLOCK);
     for (int i = 0; i < MOST_TRIES; i++) {
         double of_try = delta / exp2(i + 1);
         p.z[i] = sl_normal_quantile(1 - of_try / 2), p.log_term[i] = log(2 / of_try);

@@ -5,8 +5,8 @@
 // two for each block of 32 rows, and integer masses). When a warp has stored its part of a unit it adds 1 to the unit's KV
 // head.
 //
-// With SIZES, sizes p |v| are stored beside the weights, in the same form: log2 |v| comes from the page extra, but for the
-// newest page, which has none yet, from its rows of V.
+// With SIZES, sizes p |v| are stored beside the weights, in the same form. log2 |v| comes from the page extra, but for the
+// newest page of a sequence, which has none yet: there from the drawers, who are idle at first (store_newest_norms).
 #ifndef SLEIGH_SCORE_KEYS_H
 #define SLEIGH_SCORE_KEYS_H
 
@@ -57,7 +57,8 @@ struct score_params {
     bf16 *w;        // [n_seqs * n_kv_heads][max_blocks][group][32]
     // With SIZES:
     const float *norms = NULL;  // [n_pages][n_kv_heads][256] log2 |v| of all pages but each sequence's newest
-    const bf16 *v = NULL;       // [n_pages][n_kv_heads][256][head_dim]
+    float *newest = NULL;       // [n_seqs * n_kv_heads][256] the same of the newest page
+    int *newest_done = NULL;    // [n_seqs * n_kv_heads] 1: it is stored; whoever draws sets it to 0 again
     uint64_t *size_mass = NULL; // as mass
     bf16 *size_w = NULL;        // as w
 };
@@ -233,8 +234,6 @@ template <int DIM, bool SIZES> __device__ void produce_tile(const score_params &
             for (int i = 0; SIZES && i < FLIGHT; i++)
                 if (i == to->n_asked) to->norms[i] = norms;
         }
-        if (SIZES && in_newest_page(info))
-            prefetch_bulk(p.v + (size_t)info.pool * DIM, min(info.n_kv - info.row, (int)TILE) * at_stage::ROW);
     }
     __syncwarp();
 #else
@@ -394,20 +393,10 @@ __device__ void store_block(const score_params &p, int slot, int row, float s[8]
                (unsigned long long)(uint16_t)(g % 2 ? odd : even) << 48 | mass);
 }
 
-// log2 |v| of a row of V, its squares added in order: as page extras are built.
-template <int DIM> __device__ float log_norm(const bf16 *row) {
-    float square = 0;
-#pragma unroll
-    for (int d = 0; d < DIM; d += 8) {
-        uint4 x = *(const uint4 *)(row + d);
-        const uint32_t *pairs = (const uint32_t *)&x;
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            float y = __uint_as_float(i % 2 ? pairs[i / 2] & 0xffff0000u : pairs[i / 2] << 16);
-            square = __fadd_rn(square, __fmul_rn(y, y));
-        }
-    }
-    return 0.5f * log2f(square);
+__device__ int load_acquired(const int *from) {
+    int x;
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(from) : "memory");
+    return x;
 }
 
 __device__ void add_released(int *to, int x) {
@@ -430,8 +419,10 @@ template <int DIM, bool SIZES = false> __device__ void consume(const score_param
         a.scores(k + warp * BLOCK * at_stage::ROW, s);
         if (SIZES && !in_newest_page(info)) norm = ((const float *)(k + at_stage::NORMS_AT))[warp * BLOCK + lane];
         barrier_arrive(&r.head->empty[r.stage]);
-        if (SIZES && in_newest_page(info) && lane < n_rows)
-            norm = log_norm<DIM>(p.v + (size_t)(info.pool + row - info.row + lane) * DIM);
+        if (SIZES && in_newest_page(info)) {
+            while (load_acquired(p.newest_done + info.slot) == 0) continue;
+            if (lane < n_rows) norm = __ldcg(p.newest + (size_t)info.slot * SL_PAGE + row % SL_PAGE + lane);
+        }
         if (n_rows > 0) {
             float size[8];
 #pragma unroll

@@ -5,7 +5,8 @@
 // sets {size > kappa}, taken again and again, grow to the very set that the CPU finds in order of size; equal sizes are all
 // heavy or all light. Nothing is sorted. A bound on kappa from below follows from masses and references of blocks alone
 // (least_heavy); only rows above it, the candidates, are then asked again and again, in registers. Where they are too many,
-// blocks are read anew each time: as right, and slower.
+// blocks are read anew each time: as right, and slower. Light draws are thresholds on light sizes; the heavy rows that lie
+// before one, a list in order, turn it into a threshold on all sizes.
 //
 // Owns: rows and their expected counts. What they weigh, and whose rows they are, is the caller's.
 #ifndef SLEIGH_TAKE_ALL_H
@@ -16,8 +17,10 @@
 namespace {
 
 enum {
-    CANDIDATES = 384,       // rows that may be heavy
-    CANDIDATE_BLOCKS = 384, // that hold them
+    CANDIDATES = 256,       // rows that may be heavy
+    CANDIDATE_BLOCKS = 256, // that hold them
+    OF_WARP = 96,           // candidates that one warp may find
+    S_MOST_LISTED = 4096,   // then S sizes are below 2^53, and double precision compares them exactly
     OCTAVES = 32,           // below the largest size; what is smaller counts as the last
     SIZE_BITS = 40,         // of a candidate: a size is at most 2^38, and a uniform part of it
 };
@@ -39,15 +42,28 @@ struct take_all {
     int n_heavy, k; // n_heavy + k draws in all
     uint64_t light; // total size of the light rows
     uint64_t cut;   // a row is heavy if its size exceeds it
-    bool listed;    // the heavy rows are take_space.candidate[0 .. n_heavy)
+    double kappa;   // light / k
+    bool listed;    // the heavy rows are in take_space.heavy
 };
 
 struct take_space { // views lie here, not in registers, which rows of V on their way fill
     size_view sizes;
     take_all drawn;
-    uint32_t octave[4][OCTAVES];    // sums of in-block mass by reference, in units of 2^24; a column for lane % 4
-    int block[CANDIDATE_BLOCKS];    // ascending
-    uint64_t candidate[CANDIDATES]; // row << 40 | size, ascending; in the end the heavy rows alone
+    uint32_t octave[4][OCTAVES];             // sums of in-block mass by reference, in units of 2^24; a column for lane % 4
+    int block[CANDIDATE_BLOCKS];             // ascending
+    uint64_t block_before[CANDIDATE_BLOCKS]; // size of all rows before it
+    int n_found[DRAWERS];                    // candidates of each warp
+    union {
+        struct {
+            uint64_t row[DRAWERS][OF_WARP];    // row << 40 | size, ascending
+            uint64_t before[DRAWERS][OF_WARP]; // size of all rows before it
+        } found;
+        struct {
+            uint64_t row[CANDIDATES];   // row << 40 | size, ascending
+            uint64_t light[CANDIDATES]; // of the light rows before it
+            uint64_t heavy[CANDIDATES]; // of the heavy rows up to and including it
+        } heavy;
+    };
 };
 
 // What take_all_solve draws from; called by one thread, before a drawers_sync.
@@ -65,6 +81,10 @@ __device__ uint64_t largest_of(uint64_t packed, int top, uint64_t each) {
 }
 __device__ uint64_t largest_of(const size_view &z, uint64_t packed) {
     return largest_of(packed, z.top, z.each);
+}
+
+__device__ uint64_t each_of_block(uint64_t each, int b, int n) {
+    return each * (uint64_t)max(min(n - b * BLOCK, (int)BLOCK), 0);
 }
 
 struct block_sizes {
@@ -122,30 +142,57 @@ __device__ uint64_t least_heavy(const take_space *s, int n, uint64_t each, int S
     return (uint64_t)(0x1p38f * 0.999f / (t0 + (S - count0) / (count1 - count0) * (t1 - t0)));
 }
 
-// The rows in s->block[0 .. n_blocks) larger than `least`, to s->candidate; their number, or -1: too many.
-__device__ int collect_rows(draw_space *d, take_space *s, int n_blocks, uint64_t least, int thread) {
-    int n = 0;
-    for (int i = thread; i - thread < n_blocks; i += DRAW_THREADS) {
-        int b = s->block[min(i, n_blocks - 1)];
-        block_sizes sizes(s->sizes, b, __ldcg(s->sizes.mass + b));
-        uint32_t mask = 0;
-        sizes.walk([&](int j, uint64_t size) { mask |= (uint32_t)(size > least) << j; });
-        if (i >= n_blocks) mask = 0;
-        uint64_t all;
-        int at = n + (int)scan_threads(d, thread, __popc(mask), &all) - __popc(mask);
-        n += (int)all;
-        if (n > CANDIDATES) return -1;
-        if (mask)
-            sizes.walk([&](int j, uint64_t size) {
-                if (mask >> j & 1) s->candidate[at++] = (uint64_t)(b * BLOCK + j) << SIZE_BITS | size;
-            });
+// Rows larger than `least`, and few others, of the listed blocks, to s->found: eight blocks of a warp at a time, four lanes a
+// block.
+__device__ void collect_rows(take_space *s, int n_blocks, uint64_t least, int thread) {
+    const size_view &z = s->sizes;
+    int lane = thread % 32, warp = thread / 32, quarter = lane % 4, n = 0;
+    int from = n_blocks * warp / DRAWERS, end = n_blocks * (warp + 1) / DRAWERS;
+    float limit = least > z.each + 2 ? (float)(least - z.each - 2) * 0.99999f : z.each ? -1 : 0; // of what is stored
+    uint64_t packed = 0, next_packed = 0;
+    uint4 w, next_w = make_uint4(0, 0, 0, 0);
+    for (int i = from + lane / 4 - 8; i - lane / 4 < end && from < end; i += 8) { // what comes next is on its way meanwhile
+        int b = s->block[max(min(i, end - 1), from)], next = s->block[min(i + 8, end - 1)], row = b * BLOCK + 8 * quarter;
+        packed = next_packed, w = next_w;
+        next_packed = __ldcg(z.mass + next), next_w = __ldcg((const uint4 *)(z.w + (size_t)next * z.stride) + quarter);
+        if (i - lane / 4 < from) continue;
+        const uint32_t pairs[4] = {w.x, w.y, w.z, w.w};
+        int shift = z.top - ref_of(packed);
+        float in_block = limit * __uint_as_float((uint32_t)(127 - 38 + min(shift, 128)) << 23); // limit of a stored size
+        uint32_t mask = 0, u[8];
+        uint64_t sum = 0;
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            uint32_t x = j % 2 ? pairs[j / 2] & 0xffff0000u : pairs[j / 2] << 16;
+            mask |= (uint32_t)(__uint_as_float(x) > in_block && row + j < z.n) << j;
+            sum += u[j] = unit_mass(x >> 16);
+        }
+        if (i >= end) mask = 0;
+        uint64_t one = __shfl_up_sync(~0u, sum, 1), both = sum + (quarter >= 1 ? one : 0);
+        uint64_t two = __shfl_up_sync(~0u, both, 2), before = both - sum + (quarter >= 2 ? two : 0); // quarters before
+        int at = n, own = __popc(mask);
+        for (int step = 1; step < 32; step *= 2) {
+            int x = __shfl_up_sync(~0u, own, step);
+            if (lane >= step) own += x;
+        }
+        at += own - __popc(mask);
+        n += __shfl_sync(~0u, own, 31);
+        uint64_t base = s->block_before[min(i, end - 1)];
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            uint64_t start = to_global(before, shift);
+            before += u[j];
+            if (mask >> j & 1 && at < OF_WARP) {
+                s->found.row[warp][at] = (uint64_t)(row + j) << SIZE_BITS | (to_global(before, shift) - start + z.each);
+                s->found.before[warp][at++] = base + start + z.each * (uint64_t)(row + j - b * BLOCK);
+            }
+        }
     }
-    drawers_sync();
-    return n;
+    if (lane == 0) s->n_found[warp] = n;
 }
 
-// Of sizes in entries of 2^SHIFT blocks: the unit, the total, the entries' sizes to d->cum, *least, and the blocks that may
-// hold larger rows to s->block. Returns their number, or -1: too many. A thread asks for all its masses at once.
+// Of sizes in entries of 2^SHIFT blocks: the unit, the total, sizes before each entry to d->cum, *least, a bound on kappa, and
+// the blocks that may hold larger rows to s->block. Returns their number, or -1: too many.
 template <int SHIFT> __device__ int find_blocks(draw_space *d, take_space *s, int S, uint64_t *least, int thread) {
     enum { EACH = ENTRIES / DRAW_THREADS, BLOCKS = EACH << SHIFT, N = BLOCKS < 8 ? BLOCKS : 8, PER_ENTRY = 1 << SHIFT };
     int first = thread * BLOCKS, top = REF_EMPTY, lane = thread % 32, n = s->sizes.n;
@@ -167,84 +214,112 @@ template <int SHIFT> __device__ int find_blocks(draw_space *d, take_space *s, in
 #pragma unroll 1
     for (int i = 0; i < BLOCKS; i += N) {
         if (BLOCKS > N) load_masses<N>(masses, first + i, x); // again: so many do not fit
-        uint64_t entry = 0;
 #pragma unroll
         for (int j = 0; j < N; j++) {
             int octave = top - ref_of(x[j]);
             uint64_t units = (x[j] & 0xffffffffffffull) >> 24;
-            entry += global_mass(x[j], top);
+            own += global_mass(x[j], top);
             if (octave >= OCTAVES) units = octave < 64 ? units >> (octave - (OCTAVES - 1)) : 0, octave = OCTAVES - 1;
             if (units) atomicAdd(&s->octave[lane % 4][octave], (uint32_t)units);
-            if ((j + 1) % PER_ENTRY) continue;
-            d->cum[(first + i + j) / PER_ENTRY] = entry;
-            own += entry, entry = 0;
         }
     }
-    scan_threads(d, thread, own, &total);
+    uint64_t running = scan_threads(d, thread, own, &total) - own;
     if (s->sizes.alpha > 0) each = (uint64_t)(s->sizes.alpha / (1 - s->sizes.alpha) * (double)total / n);
-    for (int i = 0; each && i < EACH; i++) {
-        int rows = n - (thread * EACH + i) * PER_ENTRY * BLOCK;
-        d->cum[thread * EACH + i] += each * (uint64_t)max(min(rows, PER_ENTRY * BLOCK), 0);
+    if (thread == 0) {
+        s->sizes.shift = SHIFT, s->sizes.top = top, s->sizes.each = each;
+        s->sizes.total = d->cum[ENTRIES] = total + each * (uint64_t)n;
     }
-    if (thread == 0)
-        s->sizes.shift = SHIFT, s->sizes.top = top, s->sizes.each = each, s->sizes.total = total + each * (uint64_t)n;
     *least = least_heavy(s, n, each, S);
+    running += each * (uint64_t)min(first * BLOCK, n);
 #pragma unroll 1
     for (int i = 0; i < BLOCKS; i += N) {
         if (BLOCKS > N) load_masses<N>(masses, first + i, x);
 #pragma unroll
-        for (int j = 0; j < N; j++)
-            mask |= (uint32_t)(first + i + j < masses.n_blocks && largest_of(x[j], top, each) > *least) << (i + j);
+        for (int j = 0; j < N; j++) {
+            int b = first + i + j;
+            mask |= (uint32_t)(b < masses.n_blocks && largest_of(x[j], top, each) > *least) << (i + j);
+            if (j % PER_ENTRY == 0) d->cum[b / PER_ENTRY] = running;
+            running += global_mass(x[j], top) + each_of_block(each, b, n);
+        }
     }
     int at = (int)scan_threads(d, thread, __popc(mask), &all) - __popc(mask);
     if (all > CANDIDATE_BLOCKS) return -1;
-    for (; mask; mask &= mask - 1) s->block[at++] = first + __ffs(mask) - 1;
+#pragma unroll 1
+    for (int i = 0; i < BLOCKS; i += N) {
+        if (!(mask >> i & ((1u << N) - 1))) continue;
+        if (BLOCKS > N) load_masses<N>(masses, first + i, x);
+        running = d->cum[(first + i) / PER_ENTRY];
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            if (mask >> (i + j) & 1) s->block[at] = first + i + j, s->block_before[at++] = running;
+            running += global_mass(x[j], top) + each_of_block(each, first + i + j, n);
+        }
+    }
     drawers_sync();
     return (int)all;
 }
 
 // ---- which rows are heavy ----
 
-// From n candidates, all rows above `least`; each warp finds the same. False: kappa lies below, so they were not all.
-__device__ bool solve_candidates(draw_space *d, take_space *s, int S, int n, uint64_t least, int thread) {
+// From the rows found, all that are larger than `least`. False: they are too many, or kappa lies below. Each warp finds the
+// same kappa.
+__device__ bool solve_found(draw_space *d, take_space *s, int S, uint64_t least, int thread) {
     enum { EACH = CANDIDATES / 32 };
-    int lane = thread % 32, warp = thread / 32;
-    uint64_t x[EACH], sum = 0, total = s->sizes.total;
+    int lane = thread % 32, warp = thread / 32, end[DRAWERS], n = 0;
+    uint64_t x[EACH], before[EACH], sum = 0, total = s->sizes.total, all;
+    bool fits = S <= S_MOST_LISTED;
+#pragma unroll
+    for (int i = 0; i < DRAWERS; i++) fits &= s->n_found[i] <= OF_WARP, end[i] = n += s->n_found[i];
+    if (!fits || n > CANDIDATES) return false;
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
-        x[i] = i * 32 + lane < n ? s->candidate[i * 32 + lane] : 0;
+        int at = i * 32 + lane, of = (at >= end[0]) + (at >= end[1]) + (at >= end[2]);
+        int local = at - (of == 0 ? 0 : of == 1 ? end[0] : of == 2 ? end[1] : end[2]);
+        x[i] = at < n ? s->found.row[of][local] : 0, before[i] = at < n ? s->found.before[of][local] : 0;
         sum += x[i] & SIZE_MASK;
     }
-    // Expected counts are concave in 1 / kappa: from the tangent where all candidates are heavy, kappa is approached from
-    // above.
-    uint64_t light = n < S ? total - sum_lanes(sum) : total, k = n < S ? S - n : S;
+    // Expected counts are concave in 1 / kappa: from the line where all that were found are heavy, kappa falls to its place.
+    uint64_t light = n < S ? total - sum_lanes(sum) : total;
+    int k = n < S ? S - n : S;
     for (int n_heavy = -1;;) {
+        double limit = (double)light;
         int count = 0;
         sum = 0;
 #pragma unroll
         for (int i = 0; i < EACH; i++)
-            if ((x[i] & SIZE_MASK) * k > light) sum += x[i] & SIZE_MASK, count++;
+            if ((double)(x[i] & SIZE_MASK) * k > limit) sum += x[i] & SIZE_MASK, count++;
         count = __reduce_add_sync(~0u, count);
         light = total - sum_lanes(sum), k = S - count;
         if (count == n_heavy) break;
         n_heavy = count;
     }
-    if (light < least * k) return false;
-    uint64_t cut = light / k;
-    drawers_sync(); // all have read the candidates
-    if (thread == 0) s->drawn = {.n_heavy = S - (int)k, .k = light ? (int)k : 0, .light = light, .cut = cut, .listed = true};
+    if (light < least * (unsigned)k) return false;
+    drawers_sync(); // all have read what was found
+    double limit = (double)light;
     int at = 0;
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
-        uint64_t size = x[i] & SIZE_MASK;
-        uint32_t heavy = __ballot_sync(~0u, size > cut);
-        if (i % DRAWERS == warp && size > cut) {
-            s->candidate[at + __popc(heavy & ((1u << lane) - 1))] = x[i];
-            int entry = (int)(x[i] >> SIZE_BITS) / BLOCK >> s->sizes.shift;
-            atomicAdd((unsigned long long *)&d->cum[entry], 0 - size);
-        }
+        bool is_heavy = (double)(x[i] & SIZE_MASK) * k > limit;
+        uint32_t heavy = __ballot_sync(~0u, is_heavy);
+        int place = at + __popc(heavy & ((1u << lane) - 1));
+        if (i % DRAWERS == warp && is_heavy) s->heavy.row[place] = x[i], s->heavy.light[place] = before[i];
         at += __popc(heavy);
     }
+    drawers_sync();
+    int n_heavy = S - k, first = 2 * thread;
+    uint64_t y[2] = {first < n_heavy ? s->heavy.row[first] & SIZE_MASK : 0,
+                     first + 1 < n_heavy ? s->heavy.row[first + 1] & SIZE_MASK : 0};
+    uint64_t running = scan_threads(d, thread, y[0] + y[1], &all) - y[0] - y[1];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        if (first + i >= n_heavy) break;
+        s->heavy.light[first + i] -= running;
+        s->heavy.heavy[first + i] = running += y[i];
+    }
+    if (thread == 0)
+        s->drawn = {
+            .n_heavy = n_heavy, .k = light ? k : 0, .light = light, .cut = 0, .kappa = (double)light / k, .listed = true};
+    drawers_sync();
     return true;
 }
 
@@ -265,10 +340,11 @@ __device__ void split(draw_space *d, const size_view &z, uint64_t cut, int *n_he
     scan_threads(d, thread, sum, heavy);
 }
 
-// The same from all blocks, each time anew; light entries to d->cum.
+// The same from all blocks, each time anew; light sizes before each entry to d->cum.
 __device__ void solve_blocks(draw_space *d, take_space *s, int S, int thread) {
+    enum { EACH = ENTRIES / DRAW_THREADS };
     const size_view &z = s->sizes;
-    take_all r = {.n_heavy = 0, .k = S, .light = z.total, .cut = z.total / S, .listed = false};
+    take_all r = {.n_heavy = 0, .k = S, .light = z.total, .cut = z.total / S, .kappa = 0, .listed = false};
     for (;;) {
         int n_heavy;
         uint64_t heavy;
@@ -276,39 +352,35 @@ __device__ void solve_blocks(draw_space *d, take_space *s, int S, int thread) {
         if (n_heavy == r.n_heavy) break;
         r.n_heavy = n_heavy, r.k = S - n_heavy, r.light = z.total - heavy, r.cut = r.light / r.k;
     }
+    r.kappa = (double)r.light / r.k;
     if (r.light == 0) r.k = 0;
     if (thread == 0) s->drawn = r;
-    enum { EACH = ENTRIES / DRAW_THREADS };
-    for (int b = thread * EACH << z.shift; b < min((thread + 1) * EACH << z.shift, z.n_blocks); b++) {
-        uint64_t packed = __ldcg(z.mass + b), heavy = 0;
-        if (largest_of(z, packed) <= r.cut) continue;
-        block_sizes sizes(z, b, packed);
-        sizes.walk([&](int, uint64_t size) {
-            if (size > r.cut) heavy += size;
-        });
-        d->cum[b >> z.shift] -= heavy;
-    }
-}
-
-// d->cum from light sizes of entries to those before each.
-__device__ void scan_entries(draw_space *d, int thread) {
-    enum { EACH = ENTRIES / DRAW_THREADS };
-    uint64_t x[EACH], own = 0, all;
-    drawers_sync();
+    uint64_t entry[EACH], own = 0, all;
 #pragma unroll
-    for (int i = 0; i < EACH; i++) own += x[i] = d->cum[thread * EACH + i];
+    for (int i = 0; i < EACH; i++) {
+        int e = thread * EACH + i;
+        entry[i] = e << z.shift < z.n_blocks ? d->cum[e + 1] - d->cum[e] : 0;
+#pragma unroll 1
+        for (int b = e << z.shift; b < min((e + 1) << z.shift, z.n_blocks); b++) {
+            uint64_t packed = __ldcg(z.mass + b);
+            if (largest_of(z, packed) <= r.cut) continue;
+            block_sizes sizes(z, b, packed);
+            sizes.walk([&](int, uint64_t size) { entry[i] -= size > r.cut ? size : 0; });
+        }
+        own += entry[i];
+    }
     uint64_t running = scan_threads(d, thread, own, &all) - own;
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
         d->cum[thread * EACH + i] = running;
-        running += x[i];
+        running += entry[i];
     }
     if (thread == 0) d->cum[ENTRIES] = all;
     drawers_sync();
 }
 
-// Which rows of s->sizes are heavy with S draws, to s->drawn; d->cum then holds the light sizes before each entry. Called by
-// all drawers together.
+// Which rows of s->sizes are heavy with S draws, to s->drawn. d->cum then holds the sizes before each entry; where heavy rows
+// are not listed, the light sizes. Called by all drawers together.
 __device__ void take_all_solve(draw_space *d, take_space *s, int S, int thread) {
     uint64_t least;
     int n, n_blocks = s->sizes.n_blocks;
@@ -320,13 +392,14 @@ __device__ void take_all_solve(draw_space *d, take_space *s, int S, int thread) 
         n = find_blocks<2>(d, s, S, &least, thread);
     else
         n = find_blocks<3>(d, s, S, &least, thread);
-    n = n > 0 ? collect_rows(d, s, n, least, thread) : n;
     if (s->sizes.total == 0) { // nothing to draw
-        if (thread == 0) s->drawn = {.listed = true};
-    } else if (n < 0 || !solve_candidates(d, s, S, n, least, thread)) {
-        solve_blocks(d, s, S, thread);
+        if (thread == 0) s->drawn = {.n_heavy = 0, .k = 0, .light = 0, .cut = 0, .kappa = 0, .listed = true};
+        drawers_sync();
+        return;
     }
-    scan_entries(d, thread);
+    if (n >= 0) collect_rows(s, n, least, thread);
+    drawers_sync();
+    if (n < 0 || !solve_found(d, s, S, least, thread)) solve_blocks(d, s, S, thread);
 }
 
 // ---- draws ----
@@ -336,8 +409,8 @@ struct light_row {
     uint64_t size;
 };
 
-// The first light row whose running light size exceeds t < r.light.
-__device__ light_row find_light(const draw_space *d, const size_view &z, uint64_t cut, uint64_t t) {
+// The entry of running sizes that holds t.
+__device__ int find_entry(const draw_space *d, const size_view &z, uint64_t t) {
     int low = 0, high = ceil_div(z.n_blocks, 1 << z.shift); // cum[low] <= t < cum[high]
     while (high - low > 1) {
         int middle = (low + high) / 2;
@@ -346,16 +419,67 @@ __device__ light_row find_light(const draw_space *d, const size_view &z, uint64_
         else
             high = middle;
     }
+    return low;
+}
+
+// The first row whose running size exceeds t.
+__device__ light_row find_size(const draw_space *d, const size_view &z, uint64_t t) {
+    int entry = find_entry(d, z, t), b = entry << z.shift;
+    uint64_t packed = __ldcg(z.mass + b), each = z.each;
+    block_sizes sizes(z, b, packed); // asked for before it is known whether this is the block
+    t -= d->cum[entry];
+    for (bool moved = false;; moved = true) {
+        uint64_t size = global_mass(packed, z.top) + each_of_block(each, b, z.n);
+        if (size > t || b + 1 == z.n_blocks) {
+            if (moved) sizes = block_sizes(z, b, packed);
+            break;
+        }
+        t -= size;
+        packed = __ldcg(z.mass + ++b);
+    }
+    const uint4 *x = sizes.w;
+    uint4 own = x[0];
+    uint64_t sum = 0, before, after = ~0ull;
+    int shift = z.top - ref_of(packed), row = 0; // eight rows, then one
+#pragma unroll
+    for (int i = 0; i < 3; i++) {
+        uint64_t next = sum + pair_mass(x[i].x) + pair_mass(x[i].y) + pair_mass(x[i].z) + pair_mass(x[i].w);
+        if (row == 8 * i && to_global(next, shift) + each * (8 * (i + 1)) <= t) sum = next, own = x[i + 1], row = 8 * (i + 1);
+    }
+    const uint32_t pairs[4] = {own.x, own.y, own.z, own.w};
+    before = sum;
+    int first = row;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        sum += unit_mass(i % 2 ? pairs[i / 2] >> 16 : pairs[i / 2] & 0xffff);
+        if (to_global(sum, shift) + each * (uint64_t)(first + i + 1) <= t)
+            before = sum, row++;
+        else
+            after = min(after, sum);
+    }
+    return {b * BLOCK + row, to_global(after, shift) - to_global(before, shift) + each};
+}
+
+// The first light row whose running light size exceeds t < light.
+__device__ light_row find_listed(const draw_space *d, const take_space *s, uint64_t t) {
+    int low = 0, high = s->drawn.n_heavy; // heavy rows before it: those with no more than t before them
+    while (low < high) {
+        int middle = (low + high) / 2;
+        if (s->heavy.light[middle] <= t)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return find_size(d, s->sizes, low ? t + s->heavy.heavy[low - 1] : t);
+}
+
+// The same where d->cum holds light sizes alone.
+__device__ light_row find_unlisted(const draw_space *d, const size_view &z, uint64_t cut, uint64_t t) {
+    int low = find_entry(d, z, t);
     uint64_t running = d->cum[low];
     light_row found = {-1, 0};
     for (int b = low << z.shift; b < z.n_blocks && found.row < 0; b++) {
-        uint64_t packed = __ldcg(z.mass + b);
-        block_sizes sizes(z, b, packed);
-        uint64_t next = running + global_mass(packed, z.top) + z.each * (uint64_t)min(sizes.n_rows, (int)BLOCK);
-        if (largest_of(z, packed) <= cut && next <= t) { // all light, and all before
-            running = next;
-            continue;
-        }
+        block_sizes sizes(z, b, __ldcg(z.mass + b));
         sizes.walk([&](int i, uint64_t size) {
             if (size > cut) return;
             running += size;
@@ -396,12 +520,13 @@ __device__ void take_all_draw(draw_space *d, const take_space *s, bool shared, c
             b += DRAWERS;
         } else {
             if (m < n_listed) {
-                row = (int)(s->candidate[m] >> SIZE_BITS);
+                row = (int)(s->heavy.row[m] >> SIZE_BITS);
             } else if (m < n) {
                 uint32_t number = m - n_listed;
                 uint64_t u = sl_rng_u64(&id, index | (shared ? 0 : number), SL_STREAM_ATTENTION);
-                light_row x = find_light(d, z, r.cut, threshold(r.light, r.k, number, u));
-                row = x.row, inv_pi = (float)((double)r.light / r.k / (double)x.size);
+                uint64_t t = threshold(r.light, r.k, number, u);
+                light_row x = r.listed ? find_listed(d, s, t) : find_unlisted(d, z, r.cut, t);
+                row = x.row, inv_pi = (float)(r.kappa / (double)x.size);
             }
             m += DRAW_THREADS;
         }
