@@ -33,8 +33,9 @@ struct size_view {
     int stride, n;        // rows, at most 131072
     double alpha;         // p <- (1 - alpha) p + alpha / n: sl_weights_mix
     int other_top;        // largest reference of rows beyond these: stays the unit where at most 8 above (sl_weights_keep)
+    int n_blocks;
     // found by take_all_solve
-    int n_blocks, shift, top;
+    int shift, top;
     uint64_t each, total;
 };
 
@@ -53,6 +54,8 @@ struct take_space { // views lie here, not in registers, which rows of V on thei
     int block[CANDIDATE_BLOCKS];             // ascending
     uint64_t block_before[CANDIDATE_BLOCKS]; // size of all rows before it
     int n_found[DRAWERS];                    // candidates of each warp
+    int heavy_count[2][DRAWERS];             // of those, by turns
+    uint64_t heavy_sum[2][DRAWERS];
     union {
         struct {
             uint64_t row[DRAWERS][OF_WARP];    // row << 40 | size, ascending
@@ -261,52 +264,54 @@ template <int SHIFT> __device__ int find_blocks(draw_space *d, take_space *s, in
 
 // ---- which rows are heavy ----
 
-// From the rows found, all that are larger than `least`. False: they are too many, or kappa lies below. Each warp finds the
-// same kappa.
+// From the rows found, all that are larger than `least`. False: they are too many, or kappa lies below. A warp keeps what it
+// has found in registers.
 __device__ bool solve_found(draw_space *d, take_space *s, int S, uint64_t least, int thread) {
-    enum { EACH = CANDIDATES / 32 };
-    int lane = thread % 32, warp = thread / 32, end[DRAWERS], n = 0;
-    uint64_t x[EACH], before[EACH], sum = 0, total = s->sizes.total, all;
+    enum { EACH = OF_WARP / 32 };
+    int lane = thread % 32, warp = thread / 32, n = 0, own = s->n_found[warp];
+    uint64_t x[EACH], before[EACH], total = s->sizes.total, all;
     bool fits = S <= S_MOST_LISTED;
-#pragma unroll
-    for (int i = 0; i < DRAWERS; i++) fits &= s->n_found[i] <= OF_WARP, end[i] = n += s->n_found[i];
+    for (int i = 0; i < DRAWERS; i++) fits &= s->n_found[i] <= OF_WARP, n += s->n_found[i];
     if (!fits || n > CANDIDATES) return false;
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
-        int at = i * 32 + lane, of = (at >= end[0]) + (at >= end[1]) + (at >= end[2]);
-        int local = at - (of == 0 ? 0 : of == 1 ? end[0] : of == 2 ? end[1] : end[2]);
-        x[i] = at < n ? s->found.row[of][local] : 0, before[i] = at < n ? s->found.before[of][local] : 0;
-        sum += x[i] & SIZE_MASK;
+        bool there = i * 32 + lane < own;
+        x[i] = there ? s->found.row[warp][i * 32 + lane] : 0, before[i] = there ? s->found.before[warp][i * 32 + lane] : 0;
     }
     // Expected counts are concave in 1 / kappa: from the line where all that were found are heavy, kappa falls to its place.
-    uint64_t light = n < S ? total - sum_lanes(sum) : total;
-    int k = n < S ? S - n : S;
-    for (int n_heavy = -1;;) {
+    uint64_t light = n < S ? 0 : total; // at first 0: all are heavy
+    int k = S, n_heavy = -1, place = 0;
+    for (int turn = 0;; turn ^= 1) {
         double limit = (double)light;
+        uint64_t sum = 0;
         int count = 0;
-        sum = 0;
 #pragma unroll
         for (int i = 0; i < EACH; i++)
             if ((double)(x[i] & SIZE_MASK) * k > limit) sum += x[i] & SIZE_MASK, count++;
-        count = __reduce_add_sync(~0u, count);
-        light = total - sum_lanes(sum), k = S - count;
+        count = __reduce_add_sync(~0u, count), sum = sum_lanes(sum);
+        if (lane == 0) s->heavy_count[turn][warp] = count, s->heavy_sum[turn][warp] = sum;
+        drawers_sync();
+        count = place = 0, sum = 0;
+        for (int i = 0; i < DRAWERS; i++) {
+            if (i == warp) place = count;
+            count += s->heavy_count[turn][i], sum += s->heavy_sum[turn][i];
+        }
+        light = total - sum, k = S - count;
         if (count == n_heavy) break;
         n_heavy = count;
     }
     if (light < least * (unsigned)k) return false;
-    drawers_sync(); // all have read what was found
     double limit = (double)light;
-    int at = 0;
 #pragma unroll
-    for (int i = 0; i < EACH; i++) {
+    for (int i = 0; i < EACH; i++) { // all have long read what was found
         bool is_heavy = (double)(x[i] & SIZE_MASK) * k > limit;
         uint32_t heavy = __ballot_sync(~0u, is_heavy);
-        int place = at + __popc(heavy & ((1u << lane) - 1));
-        if (i % DRAWERS == warp && is_heavy) s->heavy.row[place] = x[i], s->heavy.light[place] = before[i];
-        at += __popc(heavy);
+        int at = place + __popc(heavy & ((1u << lane) - 1));
+        if (is_heavy) s->heavy.row[at] = x[i], s->heavy.light[at] = before[i];
+        place += __popc(heavy);
     }
     drawers_sync();
-    int n_heavy = S - k, first = 2 * thread;
+    int first = 2 * thread;
     uint64_t y[2] = {first < n_heavy ? s->heavy.row[first] & SIZE_MASK : 0,
                      first + 1 < n_heavy ? s->heavy.row[first + 1] & SIZE_MASK : 0};
     uint64_t running = scan_threads(d, thread, y[0] + y[1], &all) - y[0] - y[1];

@@ -8,6 +8,7 @@
 #ifdef SLEIGH_CUDA
 #include "attention/attention.h"
 #include "attention/cuda.h"
+#include "attention/stages.h"
 #include "engine/cli/print_json.h"
 #include "engine/cli/progress.h"
 #include "engine/cuda/bench_attn.h"

@@ -22,14 +22,14 @@ static size_t state(const sl_engine *e, const sl_attn_spec *spec) {
 
 static int check_layer(sl_engine *e, int layer, const sl_attn_spec *spec, sl_error *err) {
     sl_kv_need need[SL_MAX_NEEDS];
-    if (!sl_attn_on_gpu(spec))
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %s%s%s: not offered on a GPU (layer %d); use --device cpu",
-                       spec->method->name, spec->plus ? "+" : "", spec->plus ? spec->plus->name : "", layer);
     if (sl_budget_wanted(spec))
         return sl_fail(err, SL_ERR_UNSUPPORTED,
                        "--budget variance: not offered on a GPU, where no head waits for the others (layer %d, --attn %s); use "
                        "--budget even, or --device cpu",
                        layer, spec->method->name);
+    if (!sl_attn_on_gpu(spec))
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %s%s%s: not offered on a GPU (layer %d); use --device cpu",
+                       spec->method->name, spec->plus ? "+" : "", spec->plus ? spec->plus->name : "", layer);
     int rc = spec->method->supports ? spec->method->supports(&e->geom, spec, err) : 0, n = rc ? 0 : needs(spec, need);
     for (int i = 0; !rc && i < n; i++) rc = sl_kv_keep(&e->pool, need[i], err);
     return rc;
