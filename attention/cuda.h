@@ -96,6 +96,8 @@ void sl_cuda_account_bounds(const sl_attn_geom *geom, int n_kv, sl_attn_stats *s
 double sl_normal_quantile(double p); // stages.h
 // bernoulli.cu: likewise, alone and with the samplers of santa.cu.
 extern const sl_attn_cuda_ops sl_bernoulli_cuda_ops, sl_bernoulli_group_cuda_ops;
+// santa_is.cu, dense_q.cu: the same shapes.
+extern const sl_attn_cuda_ops sl_santa_is_cuda_ops, sl_dense_q_cuda_ops;
 
 #ifdef __cplusplus
 }

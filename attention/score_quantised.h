@@ -1,0 +1,651 @@
+// attention/score_quantised.h - scores of quantised keys (propose_quantised.c) as stored weights, on CUDA: the first half of
+// santa_is.cu and dense_q.cu. The newest page has no copy yet: its scores are exact.
+//
+// A producer warp streams tiles through a ring: quantised pages, and 64 rows of K at a time of the newest page. Two pairs of
+// consumer warps take tiles by turns. A pair quantises the group's queries for its tile's steps and zeros, a warp a head, and
+// then scores half the tile each with integer products: the CPU's integers, so that a score differs from the CPU's by the order
+// in which its bias is summed alone. When a pair has stored a unit, the producer tells the drawers (score_keys.h's `done`).
+#ifndef SLEIGH_SCORE_QUANTISED_H
+#define SLEIGH_SCORE_QUANTISED_H
+
+#include "attention/score_keys.h"
+
+#include <cuda_fp16.h>
+
+namespace {
+
+enum {
+    PAIRS = 2, // of consumer warps
+    PAIR_THREADS = 32 * CONSUMERS / PAIRS,
+    PASS = 4,        // heads scored together: two halves of 16 rows lie side by side in an mma's 8 columns
+    EXACT_ROWS = 64, // of K in a tile of the newest page
+    UNIT_PAGES = 2,  // of a unit, where there are many: a pair tells the drawers of a unit at a time
+    UNTOLD = 16,     // units of a pair whose weights are on their way, at most
+    WORDS = 32,      // of 4 channels: a query, padded with zeros
+    RING_BYTES = 88 << 10,
+};
+
+struct quantised_params {
+    score_params score; // done: NULL where the kernel's end is enough
+    const char *codes;  // [n_pages][n_kv_heads][size]: a page's extra
+    int size;
+    int unit_pages; // of a unit of work; weights do not depend on it
+};
+
+// ---- how a sequence is cut ----
+
+__device__ int built_pages(int n_kv) {
+    return (n_kv - 1) / SL_PAGE;
+}
+
+__device__ int newest_tiles(int n_kv) {
+    return (n_kv - 1) % SL_PAGE / EXACT_ROWS + 1;
+}
+
+// ---- tiles ----
+
+// Bits of codes in planes of words: [16-row group][unit][16 rows][4 bytes].
+template <int DIM, int BITS> struct tile {
+    enum {
+        ROWS = BITS == 8 ? 128 : 256, // rows of a tile: half a page, so that the ring holds several
+        TILES = SL_PAGE / ROWS,       // of a page
+        BLOCKS = ROWS / BLOCK / 2,    // of 32 rows, a warp's
+        WIDTH = BITS == 3 ? 2 : 4,    // bits of the first plane
+        UNITS = (DIM * WIDTH + 31) / 32,
+        SECOND = BITS == 4   ? 0
+                 : BITS == 3 ? 1
+                             : 4, // bits of the second
+        UNITS2 = (DIM * SECOND + 31) / 32,
+        PLANE_AT = 4 * DIM, // behind steps and zeros
+        PLANE = UNITS * 64 * ROWS / 16,
+        PLANE2_AT = PLANE_AT + PLANE,
+        PLANE2 = UNITS2 * 64 * ROWS / 16,
+        BYTES = PLANE2_AT + PLANE2,
+        EXACT_BYTES = EXACT_ROWS * layout<DIM>::ROW,
+        Q_AT = (int)BYTES > (int)EXACT_BYTES ? (int)BYTES : (int)EXACT_BYTES,
+        STEPS = (UNITS + 3) / 4, // loads of a block, a unit for each quarter of the lanes
+    };
+    static __host__ __device__ int stage(int group) { return ceil_div(Q_AT + group * layout<DIM>::ROW, 128) * 128; }
+    static __host__ int stages(int group) {
+        int n = RING_BYTES / stage(group);
+        return n < STAGES_MAX ? n : (int)STAGES_MAX;
+    }
+};
+
+// What a pair's warps tell each other of one tile; twice, so that one barrier a tile is enough.
+struct quantised_queries {
+    uint32_t word[2][GROUP_MAX][WORDS]; // four channels' bytes; of 8-bit codes the high parts, then the low ones
+    float4 score[GROUP_MAX];            // s = (dot - x) y + z
+};
+struct pair_space {
+    quantised_queries tile[2];
+};
+
+// A stage is taken by either pair, so each has full barriers of its own: none is asked for a phase that the other waits for.
+struct quantised_head {
+    uint64_t full[PAIRS][STAGES_MAX], empty[STAGES_MAX];
+    tile_info info[STAGES_MAX];
+    int stored[PAIRS];          // warps that have stored a unit
+    int2 untold[PAIRS][UNTOLD]; // slot and tiles of units that the drawers have not been told of
+    pair_space pair[PAIRS];
+};
+
+struct page_ring {
+    quantised_head *head;
+    char *stages;
+    int n_stages, stage_bytes;
+    __device__ char *data(int stage) const { return stages + stage * stage_bytes; }
+};
+
+__device__ void quantised_begin(const quantised_params &p, quantised_head *head) {
+    if (threadIdx.x > 0) return;
+    for (int i = 0; i < p.score.n_stages; i++) {
+        for (int pair = 0; pair < PAIRS; pair++) barrier_init(&head->full[pair][i], FULL_ARRIVALS);
+        barrier_init(&head->empty[i], PAIR_THREADS);
+        if (i < PAIRS) head->stored[i] = 0;
+    }
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.proxy.async;" ::: "memory");
+#endif
+}
+
+// ---- producer ----
+
+// A unit of work of one pair: `pages` quantised pages of a KV head, or one tile of its newest page. Pairs take units by turns,
+// of all blocks: a lane holds one of the next 32 of its block.
+struct page_unit {
+    int n_pages; // 0: there is none
+    int slot, row, n_kv;
+    bool exact;
+    int32_t page[UNIT_PAGES]; // two ids
+};
+
+struct page_producer {
+    page_ring r;
+    int stage, parity; // of the next tile
+    int n_asked;       // tiles: the pairs take them by turns
+    int has_waited;
+    int n_sent[PAIRS], n_told[PAIRS]; // units
+    __device__ uint64_t *full() const { return &r.head->full[n_asked % PAIRS][stage]; }
+    __device__ void advance() {
+        n_asked++;
+        if (++stage == r.n_stages) stage = 0, parity ^= 1;
+    }
+};
+
+template <int DIM, int BITS>
+__device__ void copy_query(const quantised_params &p, const page_ring &r, int stage, uint64_t *full, int slot) {
+    int bytes = p.score.group * layout<DIM>::ROW;
+    const bf16 *q = p.score.q + (size_t)slot * p.score.group * DIM;
+    uint32_t to = shared_address(r.data(stage)) + tile<DIM, BITS>::Q_AT;
+#if __CUDA_ARCH__ >= 900
+    if (threadIdx.x % 32 == 0) copy_bulk(to, q, bytes, full);
+#else
+    copy_warp(to, q, bytes);
+#endif
+}
+
+// Waits for the kernel in front, once, and asks for what had to wait: the queries of the tiles so far.
+template <int DIM, int BITS> __device__ void wait_previous(const quantised_params &p, page_producer *to) {
+    if (to->has_waited) return;
+    sl_wait_previous();
+    to->has_waited = 1;
+    const page_ring &r = to->r;
+    for (int i = 0; i < to->n_asked; i++)
+        if (r.head->info[i].slot >= 0) copy_query<DIM, BITS>(p, r, i, &r.head->full[i % PAIRS][i], r.head->info[i].slot);
+}
+
+// Tells the drawers of units whose weights are stored. That takes as long as writing them does, which would stop a consumer.
+__device__ void tell(const score_params &p, page_producer *to) {
+    int n[PAIRS];
+    bool more = false;
+#pragma unroll
+    for (int pair = 0; pair < PAIRS; pair++) {
+        asm volatile("ld.acquire.cta.shared.s32 %0, [%1];"
+                     : "=r"(n[pair])
+                     : "r"(shared_address(&to->r.head->stored[pair]))
+                     : "memory");
+        more |= n[pair] / 2 > to->n_told[pair];
+    }
+    if (!more) return;
+    if (p.done) __threadfence();
+#pragma unroll
+    for (int pair = 0; pair < PAIRS; pair++)
+        for (; to->n_told[pair] < n[pair] / 2; to->n_told[pair]++) {
+            int2 unit = to->r.head->untold[pair][to->n_told[pair] % UNTOLD];
+            if (p.done) atomicAdd(p.done + unit.x, unit.y);
+        }
+}
+
+// Until the next stage is free.
+__device__ void wait_empty(const score_params &p, page_producer *to) {
+    if (threadIdx.x % 32 == 0) {
+        do {
+            tell(p, to);
+        } while (!barrier_ended(&to->r.head->empty[to->stage], to->parity ^ 1));
+    }
+    __syncwarp();
+}
+
+// Asks for a tile: part `part` of the page at `page`, or the rows of K from `rows` on.
+template <int DIM, int BITS>
+__device__ void ask(const quantised_params &p, page_producer *to, const tile_info &info, const char *page, int part,
+                    const bf16 *rows) {
+    typedef tile<DIM, BITS> at;
+    if (to->n_asked >= p.score.n_stages) wait_previous<DIM, BITS>(p, to);
+    wait_empty(p.score, to);
+    uint64_t *full = to->full();
+    uint32_t data = shared_address(to->r.data(to->stage));
+    int whole = at::TILES == 1;
+    const void *from[3] = {page, page + at::PLANE_AT + part * at::PLANE,
+                           page + at::PLANE_AT + at::TILES * at::PLANE + part * at::PLANE2};
+    int bytes[3] = {whole ? (int)at::BYTES : (int)at::PLANE_AT, whole ? 0 : (int)at::PLANE, whole ? 0 : (int)at::PLANE2};
+    const uint32_t offset[3] = {0, at::PLANE_AT, at::PLANE2_AT};
+    if (rows) from[0] = rows, bytes[0] = at::EXACT_BYTES, bytes[1] = bytes[2] = 0;
+    if (threadIdx.x % 32 == 0) to->r.head->info[to->stage] = info;
+#if __CUDA_ARCH__ >= 900
+    if (threadIdx.x % 32 == 0) {
+        barrier_expect(full, bytes[0] + bytes[1] + bytes[2] + p.score.group * layout<DIM>::ROW);
+        for (int i = 0; i < 3; i++)
+            if (bytes[i]) copy_bulk(data + offset[i], from[i], bytes[i], full);
+    }
+    __syncwarp();
+    if (to->has_waited) copy_query<DIM, BITS>(p, to->r, to->stage, full, info.slot);
+#else
+    for (int i = 0; i < 3; i++) copy_warp(data + offset[i], from[i], bytes[i]);
+    copy_query<DIM, BITS>(p, to->r, to->stage, full, info.slot);
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
+    if (threadIdx.x % 32 == 0) barrier_arrive(full);
+#endif
+    to->advance();
+}
+
+enum { NO_MORE = -1, NOTHING = -2 }; // instead of a tile's slot
+
+template <int DIM, int BITS> __device__ void send(const quantised_params &p, page_producer *to, int slot) {
+    if (to->n_asked >= p.score.n_stages) wait_previous<DIM, BITS>(p, to);
+    uint64_t *full = to->full();
+    wait_empty(p.score, to);
+    if (threadIdx.x % 32 == 0) to->r.head->info[to->stage].slot = slot;
+#if __CUDA_ARCH__ < 900
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
+#endif
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(full);
+    to->advance();
+}
+
+// Lane's unit, number `number` of all. Sequences are looked through 32 at a time, a lane each.
+__device__ page_unit plan_unit(const quantised_params &p, int number) {
+    int lane = threadIdx.x % 32, n_heads = p.score.n_kv_heads, n_seqs = p.score.n_seqs, begin = 0;
+    page_unit unit = {};
+    for (int first = 0; first < n_seqs; first += 32) {
+        int own_kv = 0, end = 0;
+        const int32_t *own_pages = NULL;
+        if (first + lane < n_seqs) {
+            int4 row = *(const int4 *)(p.score.rows + first + lane); // position, sequence, pages
+            own_kv = row.x + 1;
+            own_pages = (const int32_t *)((uint64_t)(uint32_t)row.w << 32 | (uint32_t)row.z);
+            end = (ceil_div(built_pages(own_kv), p.unit_pages) + newest_tiles(own_kv)) * n_heads;
+        }
+        for (int step = 1; step < 32; step *= 2) {
+            int before = __shfl_up_sync(~0u, end, step);
+            if (lane >= step) end += before;
+        }
+        end += begin;
+        int seq = 0, from = begin;
+        for (int i = 0; i < min(n_seqs - first, 32); i++) {
+            int x = __shfl_sync(~0u, end, i);
+            if (x <= number) seq = i + 1, from = x;
+        }
+        int n_kv = __shfl_sync(~0u, own_kv, seq % 32);
+        const int32_t *pages = (const int32_t *)__shfl_sync(~0u, (unsigned long long)own_pages, seq % 32);
+        if (number >= begin && seq < min(n_seqs - first, 32)) {
+            int index = (number - from) / n_heads, n_built = built_pages(n_kv), of_pages = ceil_div(n_built, p.unit_pages);
+            int page = min(index * p.unit_pages, n_built);
+            unit.exact = index >= of_pages;
+            unit.n_pages = unit.exact ? 1 : min(p.unit_pages, n_built - page);
+            unit.slot = (first + seq) * n_heads + (number - from) % n_heads;
+            unit.row = page * SL_PAGE + (unit.exact ? (index - of_pages) * EXACT_ROWS : 0);
+            unit.n_kv = n_kv;
+#pragma unroll
+            for (int i = 0; i < UNIT_PAGES; i++)
+                if (i < unit.n_pages) unit.page[i] = __ldg(pages + page + i);
+        }
+        begin = __shfl_sync(~0u, end, 31);
+    }
+    return unit;
+}
+
+template <int DIM, int BITS> __device__ int n_tiles(const page_unit &unit) {
+    return unit.exact ? 1 : unit.n_pages * tile<DIM, BITS>::TILES;
+}
+
+// Tile number `index` of a unit, the same in all lanes; nothing where it has fewer.
+template <int DIM, int BITS>
+__device__ void produce_tile(const quantised_params &p, page_producer *to, const page_unit &unit, int index) {
+    typedef tile<DIM, BITS> at;
+    int n = n_tiles<DIM, BITS>(unit);
+    if (index >= n) {
+        send<DIM, BITS>(p, to, NOTHING);
+        return;
+    }
+    if (unit.exact) wait_previous<DIM, BITS>(p, to); // the newest row
+    size_t page =
+        (size_t)(index < at::TILES ? unit.page[0] : unit.page[1]) * p.score.n_kv_heads + unit.slot % p.score.n_kv_heads;
+    tile_info info = {};
+    info.slot = unit.slot, info.row = unit.row + index * at::ROWS, info.n_kv = unit.n_kv, info.last = index == n - 1 ? n : 0;
+    if (info.last && threadIdx.x % 32 == 0) {
+        if (to->n_asked % PAIRS)
+            to->r.head->untold[1][to->n_sent[1]++ % UNTOLD] = make_int2(unit.slot, n);
+        else
+            to->r.head->untold[0][to->n_sent[0]++ % UNTOLD] = make_int2(unit.slot, n);
+    }
+    const bf16 *rows = unit.exact ? p.score.k + (page * SL_PAGE + unit.row % SL_PAGE) * DIM : NULL;
+    ask<DIM, BITS>(p, to, info, p.codes + page * p.size, index % at::TILES, rows);
+}
+
+__device__ page_unit unit_of_lane(const page_unit &own, int lane) {
+    page_unit unit;
+    unit.n_pages = __shfl_sync(~0u, own.n_pages, lane), unit.slot = __shfl_sync(~0u, own.slot, lane);
+    unit.row = __shfl_sync(~0u, own.row, lane), unit.n_kv = __shfl_sync(~0u, own.n_kv, lane);
+    unit.exact = __shfl_sync(~0u, (int)own.exact, lane);
+#pragma unroll
+    for (int i = 0; i < UNIT_PAGES; i++) unit.page[i] = __shfl_sync(~0u, own.page[i], lane);
+    return unit;
+}
+
+template <int DIM, int BITS> __device__ void produce_pages(const quantised_params &p, const page_ring &r) {
+    page_producer to = {};
+    to.r = r;
+#if __CUDA_ARCH__ < 900
+    wait_previous<DIM, BITS>(p, &to);
+#endif
+    for (int first = 0;; first += 32) {
+        page_unit own = plan_unit(p, (first + (int)threadIdx.x % 32) * (int)gridDim.x + (int)blockIdx.x);
+        int n = __popc(__ballot_sync(~0u, own.n_pages > 0));
+        for (int i = 0; i < n; i += PAIRS) {
+            page_unit a = unit_of_lane(own, i), b = unit_of_lane(own, i + 1);
+            for (int j = 0; j < max(n_tiles<DIM, BITS>(a), n_tiles<DIM, BITS>(b)); j++) {
+                produce_tile<DIM, BITS>(p, &to, a, j);
+                produce_tile<DIM, BITS>(p, &to, b, j);
+            }
+        }
+        if (n < 32) break;
+    }
+    wait_previous<DIM, BITS>(p, &to);
+    for (int i = 0; i < PAIRS; i++) send<DIM, BITS>(p, &to, NO_MORE);
+    while (threadIdx.x % 32 == 0 && (to.n_told[0] < to.n_sent[0] || to.n_told[1] < to.n_sent[1])) tell(p.score, &to);
+}
+
+// ---- a query in a page's units ----
+
+__device__ float2 halves(uint32_t x) {
+    return __half22float2(*(const __half2 *)&x);
+}
+
+// x / y, rounded to nearest, where y and the quotient are normal numbers.
+__device__ float divide(float x, float y) {
+    float inverse;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(y));
+    inverse = fmaf(fmaf(-y, inverse, 1), inverse, inverse);
+    float q = __fmul_rn(x, inverse);
+    q = fmaf(fmaf(-y, q, x), inverse, q);
+    return fmaf(fmaf(-y, q, x), inverse, q);
+}
+
+// N heads' queries, `stride` apart, for the steps and zeros at the tile's begin: cpu_kernels.inc.h's quantise_query, a lane
+// four channels. Heads past the group's last are made from the last.
+template <int DIM, int BITS, int N>
+__device__ void quantise_queries(const char *data, int first, int stride, int group, float scale, quantised_queries *out) {
+    int lane = threadIdx.x % 32;
+    const float middle = (float)((1 << BITS) - 1) / 2, levels = BITS == 8 ? 127 * 128 : 127, magic = 12582912.0f;
+    float x[N][4] = {}, bias[N] = {}, most[N] = {};
+    if (lane < DIM / 4) {
+        uint2 s = *(const uint2 *)(data + 8 * lane), z = *(const uint2 *)(data + 2 * DIM + 8 * lane);
+        float2 s0 = halves(s.x), s1 = halves(s.y), z0 = halves(z.x), z1 = halves(z.y);
+        const float step[4] = {s0.x, s0.y, s1.x, s1.y}, zero[4] = {z0.x, z0.y, z1.x, z1.y};
+#pragma unroll
+        for (int h = 0; h < N; h++) {
+            int head = min(first + h * stride, group - 1);
+            uint2 q = *(const uint2 *)(data + tile<DIM, BITS>::Q_AT + (head * DIM + 4 * lane) * 2);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                uint32_t pair = i < 2 ? q.x : q.y;
+                float own = __fmul_rn(__uint_as_float(i % 2 ? pair & 0xffff0000u : pair << 16), scale);
+                x[h][i] = __fmul_rn(own, step[i]);
+                bias[h] = fmaf(own, zero[i], fmaf(x[h][i], middle, bias[h]));
+                most[h] = fmaxf(most[h], fabsf(x[h][i]));
+            }
+        }
+    }
+#pragma unroll
+    for (int h = 0; h < N; h++) {
+        most[h] = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(most[h]))); // not below 0: ordered as integers are
+        bool tiny = !(most[h] > 0x1p-100f);                                          // as good as 0
+        float inverse = tiny ? 0 : divide(levels, most[h]), unit = tiny ? 0 : divide(most[h], levels);
+        int sum = 0, word = first + h * stride;
+        uint32_t high = 0, low = 0;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int code = (int)__fadd_rn(__fadd_rn(__fmul_rn(x[h][i], inverse), magic), -magic);
+            int part = BITS == 8 ? (code + 64) >> 7 : code;
+            sum += code;
+            high |= (uint32_t)(part & 0xff) << (8 * i);
+            low |= (uint32_t)((code - 128 * part) & 0xff) << (8 * i);
+        }
+        out->word[0][word][lane] = high;
+        if (BITS == 8) out->word[1][word][lane] = low;
+        sum = __reduce_add_sync(~0u, sum);
+        for (int step = 1; step < 32; step *= 2) bias[h] += __shfl_xor_sync(~0u, bias[h], step);
+        if (lane == 0) out->score[word] = make_float4(__fmul_rn(middle, (float)sum), unit, bias[h], 0);
+    }
+}
+
+// ---- products ----
+
+__device__ void mma_codes(int c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Lane (g, q) = (lane / 4, lane % 4) loads rows 4 g .. 4 g + 3 of a block of 32 in one word of unit 4 step + q. As operands of
+// two products, a row each of A and of its lower half: the first takes rows 4 g, 4 g + 1, the second 4 g + 2, 4 g + 3. The
+// first product's queries fill columns 0 to 3, the second's 4 to 7, the others being 0, and both add to one accumulator: its
+// columns (2 q, 2 q + 1) hold heads 2 (q % 2), + 1 of rows 4 g + 2 (q / 2) and the next one.
+template <int DIM, int BITS> struct code_scorer {
+    typedef tile<DIM, BITS> at;
+    enum { PARTS = BITS == 8 ? 2 : 1, PER_STEP = BITS == 3 ? 2 : 1 };
+
+    // c[part][block][4]: dot products of the blocks of `half` with heads pass * PASS on.
+    static __device__ void products(const char *data, const quantised_queries *queries, int pass, int half,
+                                    int c[PARTS][at::BLOCKS][4]) {
+        int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
+        const char *rows = data + g % 4 * 16;
+        int first_group = half * at::BLOCKS * 2 + g / 4; // of 16 rows
+#pragma unroll
+        for (int part = 0; part < PARTS; part++)
+#pragma unroll
+            for (int b = 0; b < at::BLOCKS; b++) c[part][b][0] = c[part][b][1] = c[part][b][2] = c[part][b][3] = 0;
+#pragma unroll
+        for (int step = 0; step < at::STEPS; step++) {
+            int unit = 4 * step + q, word = unit * 2 * PER_STEP; // of the query
+            if (at::UNITS % 4) unit = min(unit, at::UNITS - 1);  // its query words are 0
+            uint32_t first[PARTS][2 * PER_STEP], second[PARTS][2 * PER_STEP];
+#pragma unroll
+            for (int part = 0; part < PARTS; part++)
+#pragma unroll
+                for (int i = 0; i < 2 * PER_STEP; i++) {
+                    uint32_t x = queries->word[part][pass * PASS + g % 4][word + i];
+                    first[part][i] = g < 4 ? x : 0;
+                    second[part][i] = g < 4 ? 0 : x;
+                }
+#pragma unroll
+            for (int b = 0; b < at::BLOCKS; b++) {
+                int row_group = first_group + 2 * b;
+                uint4 x = *(const uint4 *)(rows + at::PLANE_AT + (row_group * at::UNITS + unit) * 64), y;
+                if (BITS == 8) y = *(const uint4 *)(rows + at::PLANE2_AT + (row_group * at::UNITS2 + unit) * 64);
+                if (BITS == 3) {
+                    y = *(const uint4 *)(rows + at::PLANE2_AT + (row_group * at::UNITS2 + unit / 2) * 64);
+                    int down = unit % 2 * 4;
+                    y.x >>= down, y.y >>= down, y.z >>= down, y.w >>= down;
+                }
+                const uint32_t xs[4] = {x.x, x.y, x.z, x.w}, ys[4] = {y.x, y.y, y.z, y.w};
+#pragma unroll
+                for (int k = 0; k < PER_STEP; k++) {
+                    uint32_t a[2][4];
+#pragma unroll
+                    for (int i = 0; i < 8; i++)
+                        a[i / 4][i % 4] = codes(xs[i / 4 * 2 + i % 2], ys[i / 4 * 2 + i % 2], 2 * k + i % 4 / 2);
+#pragma unroll
+                    for (int part = 0; part < PARTS; part++) {
+                        mma_codes(c[part][b], a[0], first[part][2 * k], first[part][2 * k + 1]);
+                        mma_codes(c[part][b], a[1], second[part][2 * k], second[part][2 * k + 1]);
+                    }
+                }
+            }
+        }
+    }
+
+    // The codes of channels 4 i .. 4 i + 3 of a unit's word, from its planes' words.
+    static __device__ uint32_t codes(uint32_t x, uint32_t y, int i) {
+        if (BITS == 4) return (i ? x >> 4 : x) & 0x0f0f0f0fu;
+        if (BITS == 8) return i ? (x >> 4 & 0x0f0f0f0fu) | (y & 0xf0f0f0f0u) : (x & 0x0f0f0f0fu) | (y << 4 & 0xf0f0f0f0u);
+        return (x >> (2 * i) & 0x03030303u) | ((i < 2 ? y << (2 - i) : y >> (i - 2)) & 0x04040404u);
+    }
+};
+
+// ---- scores to stored weights ----
+
+__device__ float exp2_fast(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+__device__ uint32_t ceilings(float low, float high) { // as two 16-bit integers, saturated
+    uint32_t x;
+    asm("{ .reg .b16 a, b; cvt.rpi.s16.f32 a, %1; cvt.rpi.s16.f32 b, %2; mov.b32 %0, {a, b}; }"
+        : "=r"(x)
+        : "f"(low), "f"(high));
+    return x;
+}
+
+// Sums of x[i] over the lanes that differ in bits 0, 1 and 4; lane q = lane % 4 gets the sum of x[q % N].
+template <int N> __device__ uint64_t sum_each(const uint64_t x[N]) {
+    int q = threadIdx.x % 4;
+    uint64_t y[2], z;
+#pragma unroll
+    for (int k = 0; k < N / 2; k++) {
+        uint64_t keep = q & 1 ? x[2 * k + 1] : x[2 * k], send = q & 1 ? x[2 * k] : x[2 * k + 1];
+        y[k] = keep + __shfl_xor_sync(~0u, send, 1);
+    }
+    if (N == 4) {
+        uint64_t keep = q & 2 ? y[1] : y[0], send = q & 2 ? y[0] : y[1];
+        z = keep + __shfl_xor_sync(~0u, send, 2);
+    } else {
+        z = y[0] + __shfl_xor_sync(~0u, y[0], 2);
+    }
+    return z + __shfl_xor_sync(~0u, z, 16);
+}
+
+// Blocks of 32 scores, in products' places, to stored weights from block `first` of the sequence on.
+template <int N> __device__ void store_blocks(const score_params &p, int slot, int first, int pass, const float s[N][4]) {
+    int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4, head = pass * PASS + g % 4, lower = g / 4;
+    uint32_t refs[N];
+    uint64_t mass[N];
+    uint2 w[N];
+#pragma unroll
+    for (int b = 0; b < N; b++) refs[b] = ceilings(fmaxf(s[b][0], s[b][2]), fmaxf(s[b][1], s[b][3]));
+#pragma unroll
+    for (int step = 2; step < 32; step *= 2)
+#pragma unroll
+        for (int b = 0; b < N; b++) refs[b] = __vmaxs2(refs[b], __shfl_xor_sync(~0u, refs[b], step));
+#pragma unroll
+    for (int b = 0; b < N; b++) {
+        float even = (float)(int16_t)refs[b], odd = (float)((int)refs[b] >> 16);
+        __nv_bfloat162 one = __float2bfloat162_rn(1.0f);
+        __nv_bfloat162 upper_row = __hmin2(__floats2bfloat162_rn(exp2_fast(s[b][0] - even), exp2_fast(s[b][1] - odd)), one);
+        __nv_bfloat162 lower_row = __hmin2(__floats2bfloat162_rn(exp2_fast(s[b][2] - even), exp2_fast(s[b][3] - odd)), one);
+        // Now lane (g, q) has of head g % 4 the rows 8 q + 2 (g / 4), + 1, + 4, + 5.
+        uint32_t x = transpose(*(uint32_t *)&upper_row), y = transpose(*(uint32_t *)&lower_row);
+        uint32_t w0 = __byte_perm(x, y, 0x5410), w1 = __byte_perm(x, y, 0x7632);
+        mass[b] = (uint64_t)(unit_mass(w0 & 0xffff) + unit_mass(w0 >> 16)) + (unit_mass(w1 & 0xffff) + unit_mass(w1 >> 16));
+        uint32_t other = __shfl_xor_sync(~0u, lower ? w0 : w1, 16);
+        w[b] = lower ? make_uint2(other, w1) : make_uint2(w0, other);
+    }
+    uint64_t sum = sum_each<N>(mass);
+    uint32_t own = refs[0]; // of block g % N: lane (b, head / 2) hands it on to lanes (head, b)
+#pragma unroll
+    for (int b = 1; b < N; b++) own = g % N == b ? refs[b] : own;
+    own = __shfl_sync(~0u, own, q * 4 + g % 4 / 2);
+    uint64_t ref = head % 2 ? own >> 16 : own & 0xffff;
+    if (head >= p.group) return;
+    bf16 *to = p.w + (((size_t)slot * p.max_blocks + first) * p.group + head) * BLOCK + 8 * q + 4 * lower;
+#pragma unroll
+    for (int b = 0; b < N; b++) __stcg((uint2 *)(to + b * p.group * BLOCK), w[b]);
+    if (lower == 0 && q < N)
+        __stcg((unsigned long long *)p.mass + ((size_t)slot * p.group + head) * p.max_blocks + first + q, ref << 48 | sum);
+}
+
+// ---- consumers ----
+
+__device__ void pair_sync(int pair) {
+    asm volatile("bar.sync %0, %1;" ::"r"(2 + pair), "n"((int)PAIR_THREADS) : "memory");
+}
+
+// A tile of quantised keys. The stage is free once its products are there.
+template <int DIM, int BITS>
+__device__ void consume_codes(const score_params &p, const tile_info &info, const char *data, uint64_t *empty,
+                              quantised_queries *queries, int pair, int half) {
+    typedef code_scorer<DIM, BITS> scorer;
+    enum { N = tile<DIM, BITS>::BLOCKS };
+    int q = threadIdx.x % 4, n_passes = ceil_div(p.group, PASS);
+    for (int head = half; head < p.group; head += 4) quantise_queries<DIM, BITS, 2>(data, head, 2, p.group, p.scale, queries);
+    pair_sync(pair);
+    for (int pass = 0; pass < n_passes; pass++) {
+        int c[scorer::PARTS][N][4];
+        float s[N][4];
+        scorer::products(data, queries, pass, half, c);
+        if (pass == n_passes - 1) barrier_arrive(empty);
+        const float4 even = queries->score[pass * PASS + q % 2 * 2], odd = queries->score[pass * PASS + q % 2 * 2 + 1];
+#pragma unroll
+        for (int b = 0; b < N; b++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float4 &f = i % 2 ? odd : even;
+                int dot = scorer::PARTS == 2 ? c[0][b][i] * 128 + c[scorer::PARTS - 1][b][i] : c[0][b][i];
+                s[b][i] = fmaf((float)dot - f.x, f.y, f.z);
+            }
+        store_blocks<N>(p, info.slot, info.row / BLOCK + half * N, pass, s);
+    }
+}
+
+template <int DIM, int BITS> __device__ void consume_pages(const quantised_params &params, const page_ring &r) {
+    const score_params &p = params.score;
+    int warp = threadIdx.x / 32, pair = warp / 2, half = warp % 2, stage = pair % r.n_stages, turn = 0;
+    uint32_t parities = 0; // a bit for each stage: of its next phase of this pair
+    sl_wait_previous();    // the drawers of the layer before may still read the stored weights
+    for (;; stage = (stage + PAIRS) % r.n_stages) {
+        barrier_wait(&r.head->full[pair][stage], parities >> stage & 1);
+        parities ^= 1u << stage;
+        tile_info info = r.head->info[stage];
+        const char *data = r.data(stage);
+        uint64_t *empty = &r.head->empty[stage];
+        if (info.slot == NO_MORE) return;
+        if (info.slot == NOTHING) {
+            barrier_arrive(empty);
+            continue;
+        }
+        if (info.row >= (info.n_kv - 1) / SL_PAGE * SL_PAGE) {
+            scorer<DIM> a;
+            float s[8];
+            int row = info.row + half * BLOCK;
+            a.begin(data + tile<DIM, BITS>::Q_AT, p.group);
+            a.scores(data + half * BLOCK * layout<DIM>::ROW, s);
+            barrier_arrive(empty);
+            if (row < info.n_kv) {
+#pragma unroll
+                for (int i = 0; i < 8; i++) s[i] = row + row_of_part(i / 2) < info.n_kv ? s[i] * p.scale : -INFINITY;
+                store_block(p, info.slot, row, s, p.w, p.mass);
+            }
+        } else {
+            consume_codes<DIM, BITS>(p, info, data, empty, &r.head->pair[pair].tile[turn], pair, half);
+            turn ^= 1;
+        }
+        if (!info.last) continue;
+        __syncwarp();
+        if (threadIdx.x % 32 == 0)
+            asm volatile("red.release.cta.shared.add.s32 [%0], 1;" ::"r"(shared_address(&r.head->stored[pair])) : "memory");
+    }
+}
+
+// What `done` of a sequence's KV heads comes to.
+template <int DIM, int BITS> __device__ int pages_done(int n_kv) {
+    return built_pages(n_kv) * tile<DIM, BITS>::TILES + newest_tiles(n_kv);
+}
+
+template <int DIM, int BITS> quantised_params quantised_params_of(const sl_attn_cuda_decode_args *a) {
+    quantised_params p = {};
+    p.score = score_params_of<DIM>(a), p.codes = (const char *)a->extra[0], p.size = (int)a->extra_size[0];
+    p.score.n_stages = tile<DIM, BITS>::stages(p.score.group);
+    size_t pages = (size_t)a->n_seqs * a->max_kv / SL_PAGE * p.score.n_kv_heads; // weights do not depend on how they are dealt
+    p.unit_pages = pages >= 8 * PAIRS * (size_t)sl_multiprocessors() ? (int)UNIT_PAGES : 1;
+    return p;
+}
+
+// Calls f(bits) with the bits of a code as a constant: `choice` of "8,4,3".
+template <typename F> void with_bits(int choice, F f) {
+    if (choice == 0)
+        f(std::integral_constant<int, 8>());
+    else if (choice == 1)
+        f(std::integral_constant<int, 4>());
+    else
+        f(std::integral_constant<int, 3>());
+}
+
+} // namespace
+
+#endif
