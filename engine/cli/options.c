@@ -17,7 +17,8 @@ typedef enum {
     OPT_FLAG,   // int, 1 when given
     OPT_SWITCH, // int, --name and --no-name
     OPT_LIST,   // cli_list, repeatable
-    OPT_INTS,   // cli_ints, comma-separated, k suffix allowed
+    OPT_INTS,   // cli_ints, numbers and ranges separated by commas, k suffix allowed
+    OPT_PAIRS,  // cli_ints, two numbers a flag, repeatable
     OPT_CHOICE, // const char *, one of a comma-separated list
 } option_type;
 
@@ -92,16 +93,19 @@ static const option table[] = {
     {"Attention", "--stats-seeds", "N", OPT_INT, F(stats_seeds), 1, 1000, "1", RUNS, "with --stats-attn: seeds per method and step"},
     {"Attention", "--seq-id", "N", OPT_UINT32, F(seq_id), 0, 4294967295.0, "0", RUNS, "sequence that keys the random numbers; with --jsonl the first line's"},
 
-    {"Bench", "-b --batch", "N,...", OPT_INTS, F(batches), 1, 1024, "1,4", CLI_BENCH, "sequences that decode together"},
-    {"Bench", "-d --depth", "N,...", OPT_INTS, F(depths), 1, BIG, "512,4k", CLI_BENCH, "tokens in each one's KV cache when the steps begin"},
-    {"Bench", "--attn", "SPEC,...", OPT_LIST, F(attns), 0, 0, NULL, CLI_BENCH, "methods of `sleigh methods`, with parameters (may be repeated; default dense)"},
+    {"Bench", "-p --n-prompt", "N,...", OPT_INTS, F(n_prompts), 0, BIG, NULL, CLI_BENCH, "prompts to prefill, in tokens, as 512,1k or 512-4096*2; 0: none (default 512)"},
+    {"Bench", "-n --steps --n-gen", "N,...", OPT_INTS, F(n_gens), 0, 1000000, NULL, CLI_BENCH, "tokens to generate, a decode step each; 0: none (default 128, bench decode 32)"},
+    {"Bench", "-pg --prompt-gen", "PP,TG", OPT_PAIRS, F(pairs), 1, BIG, NULL, CLI_BENCH, "a prompt of PP tokens and TG generated ones, timed as one (may be repeated)"},
+    {"Bench", "-d --depth --n-depth", "N,...", OPT_INTS, F(depths), 0, BIG, NULL, CLI_BENCH, "tokens in each sequence's KV cache before (default 0; bench decode and attn 512,4k)"},
+    {"Bench", "-b --batch", "N,...", OPT_INTS, F(batches), 1, 1024, NULL, CLI_BENCH, "sequences that are prefilled one by one and decode together (default 1; bench decode and attn 1,4)"},
+    {"Bench", "--attn", "SPEC,...", OPT_LIST, F(attns), 0, 0, NULL, CLI_BENCH, "methods of `sleigh methods`; 'santa-prop:S={64,128}' is two (may be repeated; default dense)"},
     {"Bench", "--phase", "decode,prefill,all", OPT_CHOICE, F(phase), 0, 0, "all", CLI_BENCH, "bench attn: what to time"},
-    {"Bench", "-n --steps", "N", OPT_INT, F(n_steps), 1, 100000, "32", CLI_BENCH, "decode steps that are timed"},
-    {"Bench", "-r --repetitions", "N", OPT_INT, F(repetitions), 1, 1000, "1", CLI_BENCH, "times that the steps are taken, from the same depth"},
+    {"Bench", "-r --repetitions", "N", OPT_INT, F(repetitions), 1, 1000, NULL, CLI_BENCH, "times that each test is made, from the same depth (default 5; bench decode 1, bench attn 25)"},
     {"Bench", "--ragged", NULL, OPT_FLAG, F(ragged), 0, 0, "0", CLI_BENCH, "sequence i of b has depth (i + 1) / b of --depth, made odd"},
     {"Bench", "--fork", NULL, OPT_FLAG, F(fork), 0, 0, "0", CLI_BENCH, "prefill one sequence, the others share its pages: quicker, but a cache sees less memory than in life"},
-    {"Bench", "--memory-rate", "X", OPT_FLOAT, F(memory_rate), 0, 1e6, "0", CLI_BENCH, "GB/s of this device's memory, for the floor; 0: each row's own rate"},
-    {"Bench", "-o --output", "md,json,csv", OPT_CHOICE, F(format), 0, 0, "md", CLI_BENCH, "format of the rows"},
+    {"Bench", "--memory-rate", "X", OPT_FLOAT, F(memory_rate), 0, 1e6, "0", CLI_BENCH, "GB/s of this device's memory, which rates are held against; 0: measure it"},
+    {"Bench", "--plot", "FILE", OPT_STRING, F(plot), 0, 0, NULL, CLI_BENCH, "draw the rows as FILE, an .svg or .png, with gnuplot; the figures lie beside it as .dat"},
+    {"Bench", "-o --output", "md,json,csv,jsonl", OPT_CHOICE, F(format), 0, 0, "md", CLI_BENCH, "format of the rows"},
 
     {"General", "-h --help", NULL, OPT_FLAG, F(help), 0, 0, "0", ~0u, "this text"},
 };
@@ -258,19 +262,60 @@ static int set_number(cli_options *o, const option *opt, const char *flag, const
     return 0;
 }
 
+static int add_int(cli_ints *list, const char *flag, double number, sl_error *err) {
+    if (list->n == CLI_MAX_INTS) return sl_fail(err, SL_ERR_ARG, "%s: at most %d numbers", flag, CLI_MAX_INTS);
+    list->at[list->n++] = (int)number;
+    return 0;
+}
+
+// FIRST-LAST, FIRST-LAST+STEP or FIRST-LAST*FACTOR. word: cut at its signs.
+static int add_range(cli_ints *list, const option *opt, const char *flag, const char *value, char *word, sl_error *err) {
+    const option any = {.type = OPT_INT, .min = 1, .max = BIG};
+    double first = 0, last = 0, by = 1;
+    char *dash = strchr(word, '-'), *sign = dash + 1 + strcspn(dash + 1, "+*"), how = *sign;
+    *dash = *sign = 0;
+    int rc = parse_number(opt, flag, word, &first, err);
+    if (!rc) rc = parse_number(opt, flag, dash + 1, &last, err);
+    if (!rc && how) rc = parse_number(&any, flag, sign + 1, &by, err);
+    if (rc) return rc;
+    if (last < first || (how == '*' && (by < 2 || first < 1)))
+        return sl_fail(err, SL_ERR_ARG, "%s %.100s: a range is FIRST-LAST, FIRST-LAST+STEP or FIRST-LAST*FACTOR, upwards", flag,
+                       value);
+    for (double x = first; !rc && x <= last; x = how == '*' ? x * by : x + by) rc = add_int(list, flag, x, err);
+    return rc;
+}
+
 static int set_ints(cli_options *o, const option *opt, const char *flag, const char *value, sl_error *err) {
     cli_ints *list = field_of(o, opt);
+    int rc = 0;
     list->n = 0;
-    for (const char *p = value; p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL) {
-        char word[32];
+    for (const char *p = value; !rc && p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL) {
+        char word[64];
         double number = 0;
         snprintf(word, sizeof word, "%.*s", (int)strcspn(p, ","), p);
-        int rc = parse_number(opt, flag, word, &number, err);
-        if (rc) return rc;
-        if (list->n == CLI_MAX_INTS) return sl_fail(err, SL_ERR_ARG, "%s: at most %d numbers", flag, CLI_MAX_INTS);
-        list->at[list->n++] = (int)number;
+        if (*word && strchr(word + 1, '-')) {
+            rc = add_range(list, opt, flag, value, word, err);
+            continue;
+        }
+        rc = parse_number(opt, flag, word, &number, err);
+        if (!rc) rc = add_int(list, flag, number, err);
     }
-    return 0;
+    return rc;
+}
+
+// fresh: what the environment said is replaced.
+static int add_pair(cli_options *o, const option *opt, const char *flag, const char *value, int fresh, sl_error *err) {
+    cli_ints *list = field_of(o, opt);
+    const char *comma = strchr(value, ',');
+    char first[32];
+    double a = 0, b = 0;
+    if (fresh) list->n = 0;
+    if (!comma) return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected two numbers, as 512,128", flag, value);
+    snprintf(first, sizeof first, "%.*s", (int)(comma - value), value);
+    int rc = parse_number(opt, flag, first, &a, err);
+    if (!rc) rc = parse_number(opt, flag, comma + 1, &b, err);
+    if (!rc) rc = add_int(list, flag, a, err);
+    return rc ? rc : add_int(list, flag, b, err);
 }
 
 static int set_choice(cli_options *o, const option *opt, const char *flag, const char *value, sl_error *err) {
@@ -312,6 +357,9 @@ static int set_value(cli_options *o, const option *opt, const char *flag, const 
         break;
     case OPT_INTS:
         rc = set_ints(o, opt, flag, value, err);
+        break;
+    case OPT_PAIRS:
+        rc = add_pair(o, opt, flag, value, *given != source, err);
         break;
     case OPT_LIST:
         if (*given != source) list->n = 0; // flags replace what the environment said

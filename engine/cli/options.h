@@ -30,9 +30,9 @@ typedef struct cli_list {
     int n, cap;
 } cli_list;
 
-enum { CLI_MAX_INTS = 32 };
+enum { CLI_MAX_INTS = 128 };
 
-typedef struct cli_ints { // 1,6,4k
+typedef struct cli_ints { // 1,6,4k or 512-4096*2
     int at[CLI_MAX_INTS], n;
 } cli_ints;
 
@@ -46,14 +46,13 @@ enum { CLI_MAX_FLAGS = 64, CLI_MAX_PARAMS = 32 };
 typedef struct cli_options {
     unsigned command;
     const char *model, *prompt, *file, *system_prompt, *chat_template, *jsonl, *attn, *schedule, *ids, *out, *format, *device,
-        *stats, *load_format, *prompts, *phase, *what; // what: the word after `bench`
-    int n_predict, n_ctx, ubatch, threads, top_k, repeat_last_n, dense_prefix, stats_seeds, random_prompt, parallel, n_steps,
-        repetitions;
+        *stats, *load_format, *prompts, *phase, *plot, *what; // what: the word after `bench`
+    int n_predict, n_ctx, ubatch, threads, top_k, repeat_last_n, dense_prefix, stats_seeds, random_prompt, parallel, repetitions;
     uint32_t seed, seq_id;
     double memory_rate, temp, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
     int ignore_eos, chat, display_prompt, perf, question_dense, bos, plain, stats_error, ragged, fork, help;
     cli_list stops, logit_bias, attn_layers, stats_attn, attns;
-    cli_ints batches, depths;
+    cli_ints batches, depths, n_prompts, n_gens, pairs; // pairs: prompt and generated tokens of each
     cli_param params[CLI_MAX_PARAMS];
     int n_params;
     unsigned char given[CLI_MAX_FLAGS]; // per row of the table: 0, CLI_BY_ENV, CLI_BY_FLAG

@@ -1,0 +1,19 @@
+// engine/cli/attn_list.h - a list of attention methods, as --attn takes it where many are run: flags and commas separate, and
+// braces sweep a parameter: 'dense,santa-prop:S={64,128}' is three methods.
+#ifndef SLEIGH_ATTN_LIST_H
+#define SLEIGH_ATTN_LIST_H
+
+#include "attention/attention.h"
+#include "engine/cli/options.h"
+
+typedef struct cli_attn_list {
+    char **names;        // [n] as they were written, braces resolved
+    sl_attn_spec *specs; // [n]
+    int n, cap;
+} cli_attn_list;
+
+// `dense` where the flag was not given. *out is the caller's to free, after an error too.
+int cli_attn_list_parse(const cli_list *items, cli_attn_list *out, sl_error *err);
+void cli_attn_list_free(cli_attn_list *list);
+
+#endif
