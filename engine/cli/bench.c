@@ -68,9 +68,9 @@ static int new_engine(cli_bench *b, sl_error *err) {
 }
 
 static int new_arrays(cli_bench *b, sl_error *err) {
-    int most_steps = 1;
+    size_t most_steps = 1, runs = (size_t)b->attn.n * b->plan->repetitions;
     for (int i = 0; i < b->plan->n_tests; i++)
-        if (b->plan->tests[i].n_gen > most_steps) most_steps = b->plan->tests[i].n_gen;
+        if ((size_t)b->plan->tests[i].n_gen > most_steps) most_steps = b->plan->tests[i].n_gen;
     b->prompts = calloc(b->max_batch, sizeof *b->prompts);
     b->sessions = calloc(b->max_batch, sizeof *b->sessions);
     b->batch = calloc(b->max_batch, sizeof *b->batch);
@@ -78,8 +78,8 @@ static int new_arrays(cli_bench *b, sl_error *err) {
     b->fill_ms = calloc(b->max_batch, sizeof *b->fill_ms);
     b->samplers = calloc(b->max_batch, sizeof *b->samplers);
     b->ids = calloc(b->max_batch, sizeof *b->ids);
-    b->step_ms = calloc((size_t)most_steps * b->plan->repetitions, sizeof *b->step_ms);
-    b->run_ms = calloc(b->plan->repetitions, sizeof *b->run_ms);
+    b->step_ms = calloc(runs * most_steps, sizeof *b->step_ms);
+    b->run_ms = calloc(runs, sizeof *b->run_ms);
     if (b->prompts && b->sessions && b->batch && b->held && b->fill_ms && b->samplers && b->ids && b->step_ms && b->run_ms)
         return 0;
     return sl_fail(err, SL_ERR_MEMORY, "a batch of %d: out of memory", b->max_batch);
@@ -333,11 +333,12 @@ static int time_without(cli_bench *b, const cli_bench_row *r, unsigned parts, do
     return rc ? rc : back;
 }
 
-static int time_parts(cli_bench *b, cli_bench_row *r, sl_error *err) {
+static int time_parts(cli_bench *b, int which, cli_bench_row *r, sl_error *err) {
     double no_attention = 0, no_rest = 0;
     r->linear_ms = r->attention_ms = r->rest_ms = NAN;
     if (!b->plan->parts || r->test.n_prompt || !sl_device_is_gpu(b->device)) return 0;
-    int rc = time_without(b, r, SL_PART_ATTENTION | SL_PART_REST, &r->linear_ms, err);
+    int rc = set_attention(b, &b->attn.specs[which], err);
+    if (!rc) rc = time_without(b, r, SL_PART_ATTENTION | SL_PART_REST, &r->linear_ms, err);
     if (!rc) rc = time_without(b, r, SL_PART_ATTENTION, &no_attention, err);
     if (!rc) rc = time_without(b, r, SL_PART_REST, &no_rest, err);
     r->attention_ms = r->step_ms - no_attention;
@@ -345,56 +346,48 @@ static int time_parts(cli_bench *b, cli_bench_row *r, sl_error *err) {
     return rc;
 }
 
-// All repetitions; r->logits, and that they agree.
-static int repeat(cli_bench *b, cli_bench_row *r, double *kv_bytes, double *joules, sl_error *err) {
-    int n_vocab = sl_model_config(b->model)->n_vocab, rc = 0;
-    *kv_bytes = *joules = 0;
-    for (int run = 0; !rc && run < b->plan->repetitions; run++) {
-        double before = cli_meter_joules(&b->meter);
-        rc = run_once(b, r, b->step_ms + (size_t)run * r->test.n_gen, &b->run_ms[run], err);
-        *joules += cli_meter_joules(&b->meter) - before;
-        if (rc) return rc;
-        *kv_bytes += r->test.n_gen ? (double)sl_engine_attn_stats(b->engine)->bytes : 0;
-        uint64_t logits = sl_logits_hash(sl_session_logits(b->sessions[0]), n_vocab);
-        if (run > 0 && logits != r->logits)
-            return sl_fail(err, SL_ERR_DEVICE, "batch %d at depth %d, %s: repetition %d has other logits than the first",
-                           r->batch, r->depth, r->attn, run + 1);
-        r->logits = logits;
-    }
-    return rc;
+// What is added up over a row's repetitions.
+typedef struct sums {
+    double *step_ms, *run_ms; // [repetitions][n_gen], [repetitions]
+    double kv_bytes, joules;
+} sums;
+
+// Repetition `run` of a row. r->logits, and that it is the first one's.
+static int repeat(cli_bench *b, int which, int run, cli_bench_row *r, sums *s, sl_error *err) {
+    int n_gen = r->test.n_gen, rc = n_gen ? set_attention(b, &b->attn.specs[which], err) : 0;
+    double before = cli_meter_joules(&b->meter);
+    if (!rc) rc = run_once(b, r, s->step_ms + (size_t)run * n_gen, &s->run_ms[run], err);
+    if (rc) return rc;
+    if (n_gen) s->kv_bytes += (double)sl_engine_attn_stats(b->engine)->bytes;
+    uint64_t logits = sl_logits_hash(sl_session_logits(b->sessions[0]), sl_model_config(b->model)->n_vocab);
+    s->joules += cli_meter_joules(&b->meter) - before; // a GPU's last step has ended: its logits are here
+    cli_meter_clocks(&b->meter, &r->sm_mhz, &r->memory_mhz);
+    if (run > 0 && logits != r->logits)
+        return sl_fail(err, SL_ERR_DEVICE, "batch %d at depth %d, %s: repetition %d has other logits than the first", r->batch,
+                       r->depth, r->attn, run + 1);
+    r->logits = logits;
+    return 0;
 }
 
-static void sum_up(cli_bench *b, cli_bench_row *r, double kv_bytes, double joules) {
+static void sum_up(const cli_bench *b, cli_bench_row *r, const sums *s) {
     enum { COUNTER_MS = 250 }; // energy counters tick 10 to 100 ms apart
     int runs = b->plan->repetitions, n_steps = r->test.n_gen;
     double tokens = (double)r->batch * (r->test.n_prompt + n_steps), rate[runs], steps = 0;
-    for (int i = 0; i < runs; i++) rate[i] = tokens * 1e3 / b->run_ms[i];
-    for (int i = 0; i < runs * n_steps; i++) steps += b->step_ms[i];
-    summarise(b->run_ms, runs, &r->ms, &r->ms_sd, &r->ms_median);
+    for (int i = 0; i < runs; i++) rate[i] = tokens * 1e3 / s->run_ms[i];
+    for (int i = 0; i < runs * n_steps; i++) steps += s->step_ms[i];
+    summarise(s->run_ms, runs, &r->ms, &r->ms_sd, &r->ms_median);
     summarise(rate, runs, &r->tok_s, &r->tok_s_sd, &r->tok_s_median);
-    r->joules = r->ms * runs >= COUNTER_MS ? joules / (tokens * runs) : NAN;
+    r->joules = r->ms * runs >= COUNTER_MS ? s->joules / (tokens * runs) : NAN;
     r->prefill_ms = 0;
     for (int j = 0; j < r->batch; j++) r->prefill_ms += b->fill_ms[j];
     r->decode_ms = r->step_ms = r->token_ms = r->kv_bytes = r->gb_s = r->peak_share = r->speedup = NAN;
     if (!n_steps) return;
     r->decode_ms = steps / runs;
-    r->step_ms = median(b->step_ms, runs * n_steps);
+    r->step_ms = median(s->step_ms, runs * n_steps);
     r->token_ms = r->decode_ms / n_steps / r->batch;
-    r->kv_bytes = kv_bytes / n_steps / runs;
+    r->kv_bytes = s->kv_bytes / n_steps / runs;
     r->gb_s = ((double)sl_model_decode_bytes(b->model) + r->kv_bytes) / r->step_ms * 1e-6;
     r->peak_share = r->gb_s / b->peak_gb_s;
-}
-
-// which: the method; ignored by a test that only prefills.
-static int measure(cli_bench *b, int which, cli_bench_row *r, sl_error *err) {
-    double kv_bytes, joules;
-    r->attn = r->test.n_gen ? b->attn.names[which] : "dense";
-    int rc = r->test.n_gen ? set_attention(b, &b->attn.specs[which], err) : 0;
-    if (!rc) rc = repeat(b, r, &kv_bytes, &joules, err);
-    if (rc) return rc;
-    sum_up(b, r, kv_bytes, joules);
-    cli_meter_clocks(&b->meter, &r->sm_mhz, &r->memory_mhz);
-    return time_parts(b, r, err);
 }
 
 // ---- all rows ----
@@ -404,17 +397,31 @@ static int by_size(const void *x, const void *y) {
     return (a > b) - (a < b);
 }
 
+// The rows of one test, a method each, which take turns; their figures but the parts of a step.
+static int measure(cli_bench *b, int n, cli_bench_row *rows, sl_error *err) {
+    int runs = b->plan->repetitions, rc = 0;
+    sums all[n];
+    for (int a = 0; a < n; a++)
+        all[a] = (sums){.step_ms = b->step_ms + (size_t)a * runs * rows->test.n_gen, .run_ms = b->run_ms + (size_t)a * runs};
+    for (int run = 0; !rc && run < runs; run++)
+        for (int a = 0; !rc && a < n; a++) rc = repeat(b, a, run, &rows[a], &all[a], err);
+    for (int a = 0; !rc && a < n; a++) sum_up(b, &rows[a], &all[a]);
+    return rc;
+}
+
 // One test with every method that it depends on.
 static int run_test(cli_bench *b, const cli_bench_row *size, cli_bench_fn fn, void *ctx, sl_error *err) {
-    int n = size->test.n_gen ? b->attn.n : 1, rc = 0;
-    double first = 0;
+    int n = size->test.n_gen ? b->attn.n : 1;
+    cli_bench_row rows[n];
+    for (int a = 0; a < n; a++) {
+        rows[a] = *size;
+        rows[a].attn = size->test.n_gen ? b->attn.names[a] : "dense";
+    }
+    int rc = measure(b, n, rows, err);
     for (int a = 0; !rc && a < n; a++) {
-        cli_bench_row r = *size;
-        rc = measure(b, a, &r, err);
-        if (rc) return rc;
-        if (a == 0) first = r.token_ms;
-        r.speedup = first / r.token_ms;
-        rc = fn(ctx, &r, err);
+        rows[a].speedup = rows[0].token_ms / rows[a].token_ms;
+        rc = time_parts(b, a, &rows[a], err);
+        if (!rc) rc = fn(ctx, &rows[a], err);
     }
     return rc;
 }

@@ -3,7 +3,8 @@
 // A test is a prefill of n_prompt tokens (pp512), n_gen decode steps (tg128), or one after the other (pp512+tg128), of a batch
 // whose sequences begin at a depth. Every sequence has its own random ids, from --seed. Its cache is filled once: depths go
 // upwards, each continues the one before, and after a test the sequence is cut back to its depth. Tests that decode are made
-// with every method, those that only prefill once: prefill is dense whatever decodes.
+// with every method, those that only prefill once: prefill is dense whatever decodes. Methods take turns, repetition by
+// repetition, so that a machine whose speed drifts treats them alike.
 //
 // Decoding is greedy, never to an end token. One step that is not timed comes before those that are. A step's time is that
 // between two returns of sl_step: on a GPU, where it returns while its step still runs, that is a whole step as well.
@@ -66,8 +67,8 @@ typedef struct cli_bench {
     sl_session **batch;    // [max_batch] the batch that is timed, the deepest last
     sl_sampler **samplers; // [max_batch]
     int32_t *ids;          // [max_batch]
-    double *step_ms;       // [repetitions][n_gen]
-    double *run_ms;        // [repetitions]
+    double *step_ms;       // [methods][repetitions][n_gen]
+    double *run_ms;        // [methods][repetitions]
 } cli_bench;
 
 // The name of a test as llama-bench has it: "pp512", "tg128 @ d32768".
