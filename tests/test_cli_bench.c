@@ -83,6 +83,8 @@ static void ragged(void) {
         CHECK(number(json_array_get(rows, 0), "kv_bytes") == (rows_read(511, 3) + rows_read(1023, 3)) * KV_TOKEN);
         json_decref(rows);
     }
+    result no_depth = RUN("bench", "-m", tiny(), "-p", "9", "-n", "0", "-b", "3", "-r", "1", "--ragged", "-o", "json");
+    CHECK_GOOD(no_depth); // an engine of 9 rows
     result tiny_depth = RUN("bench", "decode", "-m", tiny(), "-b", "4", "-d", "1", "-n", "1", "--ragged", "-o", "json");
     CHECK_GOOD(tiny_depth);
     json_t *rows = rows_of(&tiny_depth, 1);

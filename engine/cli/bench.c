@@ -199,7 +199,7 @@ void cli_bench_close(cli_bench *b) {
 // Of session j in a batch of n: all `depth`, or evenly apart and odd (--ragged).
 static int depth_of(const cli_bench *b, int depth, int n, int j) {
     int apart = (int)((long long)depth * (n - j) / n);
-    return !b->o->ragged ? depth : apart > 1 ? (apart - 1) | 1 : 1;
+    return !b->o->ragged || depth == 0 ? depth : apart > 1 ? (apart - 1) | 1 : 1;
 }
 
 static int prefill_to(cli_bench *b, int j, int want, sl_error *err) {
@@ -265,40 +265,48 @@ static int set_attention(cli_bench *b, const sl_attn_spec *spec, sl_error *err) 
     return rc;
 }
 
-// The prompts of a test, from the depth on; adds their time to *ms.
-static int run_prompts(cli_bench *b, const cli_bench_row *r, double *ms, sl_error *err) {
+typedef struct timing { // of a test
+    double *step_ms;    // [n_gen]
+    double ms, joules;  // of prompts and timed steps
+} timing;
+
+// The prompts of a test, from the depth on.
+static int run_prompts(cli_bench *b, const cli_bench_row *r, timing *t, sl_error *err) {
     int n = r->test.n_prompt, rc = 0;
     if (!n) return 0;
-    double start = cli_now();
+    double joules = cli_meter_joules(&b->meter), start = cli_now();
     for (int j = 0; !rc && j < r->batch; j++) rc = sl_prefill(b->sessions[j], b->prompts[j].data + b->held[j], n, NULL, err);
-    *ms += cli_now() - start;
+    t->ms += cli_now() - start;
+    t->joules += cli_meter_joules(&b->meter) - joules;
     return rc;
 }
 
-// n_gen steps of the batch after one that is not timed, each one's time to step_ms; adds their sum to *ms.
-static int run_steps(cli_bench *b, const cli_bench_row *r, double *step_ms, double *ms, sl_error *err) {
+// n_gen steps of the batch after one that is not timed.
+static int run_steps(cli_bench *b, const cli_bench_row *r, timing *t, sl_error *err) {
     int n = r->batch, rc = 0;
     if (!r->test.n_gen) return 0;
     rc = sl_step(b->batch, n, b->samplers, b->ids, err);
     sl_engine_reset_stats(b->engine);
-    double before = cli_now();
+    double joules = cli_meter_joules(&b->meter), before = cli_now();
     for (int i = 0; !rc && i < r->test.n_gen; i++) {
         rc = sl_step(b->batch, n, b->samplers, b->ids, err);
         double now = cli_now();
-        step_ms[i] = now - before;
-        *ms += step_ms[i];
+        t->step_ms[i] = now - before;
+        t->ms += t->step_ms[i];
         before = now;
     }
+    if (!rc) sl_session_logits(b->sessions[0]); // waits for a GPU's last step
+    t->joules += cli_meter_joules(&b->meter) - joules;
     return rc;
 }
 
-// The test once, from the depth on. *ms: of prompts and steps.
-static int run_once(cli_bench *b, const cli_bench_row *r, double *step_ms, double *ms, sl_error *err) {
-    *ms = 0;
+// The test once, from the depth on, which is filled before where it is not yet.
+static int run_once(cli_bench *b, const cli_bench_row *r, timing *t, sl_error *err) {
+    t->ms = t->joules = 0;
     int rc = hold_all(b, r->depth, r->batch, err);
     if (!rc && !r->test.n_prompt) rc = make_logits(b, r->batch, err);
-    if (!rc) rc = run_prompts(b, r, ms, err);
-    return rc ? rc : run_steps(b, r, step_ms, ms, err);
+    if (!rc) rc = run_prompts(b, r, t, err);
+    return rc ? rc : run_steps(b, r, t, err);
 }
 
 // ---- one row ----
@@ -325,9 +333,9 @@ static void summarise(double *x, int n, double *mean, double *sd, double *middle
 
 // The median step without these parts.
 static int time_without(cli_bench *b, const cli_bench_row *r, unsigned parts, double *ms, sl_error *err) {
-    double unused;
+    timing t = {.step_ms = b->step_ms};
     int rc = sl_engine_leave_out(b->engine, parts, err);
-    if (!rc) rc = run_once(b, r, b->step_ms, &unused, err);
+    if (!rc) rc = run_once(b, r, &t, err);
     *ms = median(b->step_ms, r->test.n_gen);
     int back = sl_engine_leave_out(b->engine, 0, err);
     return rc ? rc : back;
@@ -355,12 +363,13 @@ typedef struct sums {
 // Repetition `run` of a row. r->logits, and that it is the first one's.
 static int repeat(cli_bench *b, int which, int run, cli_bench_row *r, sums *s, sl_error *err) {
     int n_gen = r->test.n_gen, rc = n_gen ? set_attention(b, &b->attn.specs[which], err) : 0;
-    double before = cli_meter_joules(&b->meter);
-    if (!rc) rc = run_once(b, r, s->step_ms + (size_t)run * n_gen, &s->run_ms[run], err);
+    timing t = {.step_ms = s->step_ms + (size_t)run * n_gen};
+    if (!rc) rc = run_once(b, r, &t, err);
     if (rc) return rc;
+    s->run_ms[run] = t.ms;
+    s->joules += t.joules;
     if (n_gen) s->kv_bytes += (double)sl_engine_attn_stats(b->engine)->bytes;
     uint64_t logits = sl_logits_hash(sl_session_logits(b->sessions[0]), sl_model_config(b->model)->n_vocab);
-    s->joules += cli_meter_joules(&b->meter) - before; // a GPU's last step has ended: its logits are here
     cli_meter_clocks(&b->meter, &r->sm_mhz, &r->memory_mhz);
     if (run > 0 && logits != r->logits)
         return sl_fail(err, SL_ERR_DEVICE, "batch %d at depth %d, %s: repetition %d has other logits than the first", r->batch,

@@ -47,7 +47,8 @@ typedef struct cli_options {
     unsigned command;
     const char *model, *prompt, *file, *system_prompt, *chat_template, *jsonl, *attn, *schedule, *ids, *out, *format, *device,
         *stats, *load_format, *prompts, *phase, *plot, *what; // what: the word after `bench`
-    int n_predict, n_ctx, ubatch, threads, top_k, repeat_last_n, dense_prefix, stats_seeds, random_prompt, parallel, repetitions;
+    int n_predict, n_ctx, ubatch, threads, top_k, repeat_last_n, dense_prefix, stats_seeds, random_prompt, parallel,
+        repetitions;
     uint32_t seed, seq_id;
     double memory_rate, temp, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
     int ignore_eos, chat, display_prompt, perf, question_dense, bos, plain, stats_error, ragged, fork, help;
