@@ -90,9 +90,10 @@ struct sl_session {
     struct sl_method_state {
         void *data; // NULL: this layer's method keeps none
         size_t size;
-    } * state;          // [n_layers]
-    char *shadow_state; // [n_layers][n_shadows][n_seeds][state_size]; NULL: none
-    size_t shadow_size; // its bytes, which are not the engine's idea of them between sl_engine_observe and the next step
+        sl_attn_spec spec; // whose it is
+    } * state;             // [n_layers]
+    char *shadow_state;    // [n_layers][n_shadows][n_seeds][state_size]; NULL: none
+    size_t shadow_size;    // its bytes, which are not the engine's idea of them between sl_engine_observe and the next step
     int plan_version, observe_version;
 };
 

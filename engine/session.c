@@ -7,10 +7,13 @@
 // ---- what the plan's methods keep: state from step to step, and page extras ----
 
 static void free_state(sl_session *s) {
-    for (int i = 0; i < s->engine->geom.n_layers; i++) {
-        free(s->state[i].data);
-        s->state[i] = (struct sl_method_state){0};
-    }
+    for (int i = 0; i < s->engine->geom.n_layers; i++) free(s->state[i].data);
+}
+
+// Same method and parameters: the state of one is the state of the other. A zeroed spec is nobody's.
+static int same_spec(const sl_attn_spec *a, const sl_attn_spec *b) {
+    if (a->method != b->method || a->plus != b->plus) return 0;
+    return !memcmp(a->value, b->value, sizeof a->value) && !memcmp(a->plus_value, b->plus_value, sizeof a->plus_value);
 }
 
 // After a change of observer: the new shadows' state, empty. The running methods' stays: observing changes nothing.
@@ -28,18 +31,23 @@ static int sync_shadows(sl_session *s, sl_error *err) {
     return 0;
 }
 
-// After a change of plan: the new methods' state, empty.
+// After a change of plan: the new methods' state, empty. A layer whose method is that of this session's last step keeps its
+// state, so that sessions which decode with different methods can take turns on one engine.
 static int sync_state(sl_session *s, sl_error *err) {
     sl_engine *e = s->engine;
     int rc = sync_shadows(s, err);
     if (rc || s->plan_version == e->plan_version) return rc;
-    free_state(s);
     for (int i = 0; i < e->geom.n_layers; i++) {
         const sl_attn_spec *spec = &e->plan.layer[i];
+        struct sl_method_state *state = &s->state[i];
+        if (same_spec(&state->spec, spec)) continue;
+        free(state->data);
+        *state = (struct sl_method_state){0};
         size_t size = spec->method->cpu->state ? spec->method->cpu->state(&e->geom, spec) : 0;
-        if (size && !(s->state[i].data = calloc(1, size)))
+        if (size && !(state->data = calloc(1, size)))
             return sl_fail(err, SL_ERR_MEMORY, "--attn %s: state of %zu bytes: out of memory", spec->method->name, size);
-        s->state[i].size = size;
+        state->size = size;
+        state->spec = *spec;
     }
     s->plan_version = e->plan_version;
     return 0;

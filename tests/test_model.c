@@ -378,6 +378,13 @@ static void method_state(void) {
     CHECK_OK(sl_session_truncate(s, 280, &err), err); // and so does a timeline that was cut
     CHECK_OK(sl_decode(&s, 1, ids, &err), err);
     CHECK_INT(last_count, 1);
+    set_plan(&r, &(sl_attn_spec){.method = sl_attn_find("dense")}); // another session's turn with another method
+    CHECK_OK(sl_decode(&fork, 1, ids, &err), err);
+    set_plan(&r, &(sl_attn_spec){.method = &counting});
+    CHECK_OK(sl_decode(&s, 1, ids, &err), err);
+    CHECK_INT(last_count, 2);
+    CHECK_OK(sl_decode(&fork, 1, ids, &err), err); // which itself begins anew
+    CHECK_INT(last_count, 1);
     sl_session_free(fork), sl_session_free(s);
     rig_close(&r);
     free(ids), free(want), free(got);
