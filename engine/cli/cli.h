@@ -22,6 +22,8 @@ int cmd_logits(const cli_options *o, sl_error *err);
 int cmd_inspect(const cli_options *o, sl_error *err);
 int cmd_methods(const cli_options *o, sl_error *err);
 int cmd_version(const cli_options *o, sl_error *err);
+int cmd_compare(const cli_options *o, sl_error *err);
+int cmd_perplexity(const cli_options *o, sl_error *err);
 int cmd_bench(const cli_options *o, sl_error *err);
 int cmd_bench_decode(const cli_options *o, sl_error *err);
 int cmd_bench_attn(const cli_options *o, sl_error *err);

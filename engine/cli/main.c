@@ -100,6 +100,30 @@ static const char bench_notes[] =
     "memory. The floor is the bytes of K and V at the rate at which a kernel that only reads runs on this GPU. Takes --attn,\n"
     "-b, -d, -r, --phase and -o.\n";
 
+static const char compare_notes[] =
+    "Each prompt is answered with dense attention and then with every method of --attn, from the same dense prefill (docs/"
+    "compare.md):\n"
+    "  texts          each method's own answer: where its tokens first differ from dense attention's, the share of equal ones\n"
+    "  next tokens    methods decode the tokens of the dense answer (or of a reference), their own KV behind them, beside "
+    "dense\n"
+    "                 attention: share of equal top-1 tokens (Wilson 95% interval), KL divergence (nats; mean with its "
+    "standard\n"
+    "                 error, quantiles with 95% intervals), perplexity of the question's tokens and of the answer's\n"
+    "  heads          every method on the queries and KV of each step of the dense run: relative L2 error, cosine and bias\n"
+    "                 (the error's part along dense attention's output) of each head's output, rows and bytes read, effective\n"
+    "                 samples, spread of the weights (standard deviation over mean); -o json has every layer and head\n"
+    "Standard errors are between prompts where there are 8 or more, else between positions as if they were independent.\n"
+    "\n"
+    "Set-ups: A: a prompt is prefilled densely, methods decode the answer. B: --dense-prefix N, or --jsonl with context and\n"
+    "question: methods decode the question too; --question-dense makes it A.\n";
+
+static const char perplexity_notes[] =
+    "Windows of --ctx-size tokens begin --stride apart, each with the tokenizer's BOS in the place of its first token. The "
+    "first\n"
+    "half of a window is not scored, nor is what an earlier window scored; tokens after the last whole window are left out.\n"
+    "Dense attention takes a window in one pass. With another method, or --dense-prefix, the scored half is decoded token by\n"
+    "token. The standard error is between windows where there are 8 or more, else between tokens. Speed is on stderr.\n";
+
 // clang-format off
 static const cli_command commands[] = {
     {"generate", "-m DIR [-p TEXT | -f FILE | < FILE] [flags]", "Continues a prompt.", CLI_GENERATE, cmd_generate, generate_notes},
@@ -109,6 +133,8 @@ static const cli_command commands[] = {
     {"logits", "-m DIR --ids FILE -o OUT.npy [flags]", "The logits of every token of one dense prefill, as a NumPy file.", CLI_LOGITS, cmd_logits, NULL},
     {"inspect", "-m DIR [-c N] [-o md|json]", "What a model folder holds and what it costs to run.", CLI_INSPECT, cmd_inspect, NULL},
     {"bench", "[decode] -m DIR [flags] | attn [flags]", "Times the engine: prefill and decode steps, or attention alone on a GPU.", CLI_BENCH, cmd_bench, bench_notes},
+    {"compare", "-m DIR --attn SPEC,... [-p TEXT | -f FILE | --jsonl FILE] [flags]", "What attention methods change: texts, next tokens, heads, against dense.", CLI_COMPARE, cmd_compare, compare_notes},
+    {"perplexity", "-m DIR -f FILE [--attn SPEC] [flags]", "How well a text is predicted, window by window.", CLI_PERPLEXITY, cmd_perplexity, perplexity_notes},
     {"methods", "[-o md|json]", "The attention methods and their parameters.", CLI_METHODS, cmd_methods, NULL},
     {"version", "", "Version, commit, compiler and backend.", CLI_VERSION, cmd_version, NULL},
 };

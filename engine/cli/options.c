@@ -36,9 +36,11 @@ typedef struct option {
 
 #define F(name) offsetof(cli_options, name)
 #define RUNS (CLI_GENERATE | CLI_CHAT)
-#define ENGINES (RUNS | CLI_LOGITS | CLI_BENCH)
+#define DRAWS (RUNS | CLI_COMPARE)
+#define DECODES (RUNS | CLI_PERPLEXITY) // with one plan: --attn and what goes with it
+#define ENGINES (DRAWS | DECODES | CLI_LOGITS | CLI_BENCH)
 #define LOADS (ENGINES | CLI_TOKENIZE | CLI_DETOKENIZE | CLI_INSPECT)
-#define INPUTS (CLI_GENERATE | CLI_TOKENIZE | CLI_DETOKENIZE)
+#define INPUTS (CLI_GENERATE | CLI_TOKENIZE | CLI_DETOKENIZE | CLI_COMPARE)
 #define BIG 2147483647.0
 
 // clang-format off
@@ -46,16 +48,20 @@ static const option table[] = {
     {"Model", "-m --model", "DIR", OPT_STRING, F(model), 0, 0, NULL, LOADS, "folder of a Hugging Face model"},
     {"Model", "--load-format", "auto,dummy", OPT_CHOICE, F(load_format), 0, 0, "auto", ENGINES | CLI_INSPECT, "dummy: random weights, the folder needs only config.json"},
     {"Model", "-c --ctx-size --ctx", "N", OPT_INT, F(n_ctx), 1, BIG, NULL, RUNS | CLI_INSPECT, "tokens of context (default: the least of the model's limit, what fits and 32k)"},
+    {"Model", "-c --ctx-size --ctx", "N", OPT_INT, F(n_ctx), 4, BIG, NULL, CLI_PERPLEXITY, "tokens of a window (default: 512)"},
+    {"Model", "--stride", "N", OPT_INT, F(stride), 1, BIG, NULL, CLI_PERPLEXITY, "tokens from one window to the next (default: a window)"},
     {"Model", "-ub --ubatch-size", "N", OPT_INT, F(ubatch), 1, 65536, NULL, ENGINES, "tokens of one prefill pass (default: 512, on a GPU 2048)"},
     {"Model", "-t --threads", "N", OPT_INT, F(threads), 0, 1024, "0", ENGINES, "threads; 0: every core"},
     {"Model", "--device", "DEVICE", OPT_STRING, F(device), 0, 0, "auto", ENGINES | CLI_INSPECT, "where to run: cpu, cuda, cuda:N, or auto: a GPU where there is one"},
 
     {"Input", "-p --prompt", "TEXT", OPT_STRING, F(prompt), 0, 0, NULL, INPUTS, "the text"},
-    {"Input", "-f --file", "FILE", OPT_STRING, F(file), 0, 0, NULL, INPUTS, "read the text from FILE, byte for byte (-: standard input, which is also the default)"},
+    {"Input", "-f --file", "FILE", OPT_STRING, F(file), 0, 0, NULL, INPUTS | CLI_PERPLEXITY, "read the text from FILE, byte for byte (-: standard input, which is also the default)"},
     {"Input", "--chat", NULL, OPT_FLAG, F(chat), 0, 0, "0", CLI_GENERATE, "wrap the prompt in the model's chat template"},
     {"Input", "--chat-template", "NAME", OPT_STRING, F(chat_template), 0, 0, NULL, RUNS, "chat template to use instead of the model's own"},
     {"Input", "-sys --system-prompt", "TEXT", OPT_STRING, F(system_prompt), 0, 0, NULL, RUNS, "system message of the chat"},
     {"Input", "--jsonl", "FILE", OPT_STRING, F(jsonl), 0, 0, NULL, CLI_GENERATE, "answer each line's {\"context\", \"question\", \"id\"} or {\"prompt\"}; one JSON object per line on stdout"},
+    {"Input", "--jsonl", "FILE", OPT_STRING, F(jsonl), 0, 0, NULL, CLI_COMPARE, "compare on each line's {\"context\", \"question\", \"id\"} or {\"prompt\"}; \"reference\": the text to score"},
+    {"Input", "--reference", "FILE", OPT_STRING, F(reference), 0, 0, NULL, CLI_COMPARE, "score this text after the prompt, not what dense attention answers"},
     {"Input", "--prompts", "FILE", OPT_STRING, F(prompts), 0, 0, NULL, CLI_GENERATE, "continue each line of FILE; one JSON object per line on stdout"},
     {"Input", "-np --parallel", "N", OPT_INT, F(parallel), 1, 1024, "1", CLI_GENERATE, "with --prompts or --jsonl: decode N lines together"},
     {"Input", "--bos", NULL, OPT_FLAG, F(bos), 0, 0, "0", CLI_TOKENIZE, "put the tokenizer's BOS in front"},
@@ -64,34 +70,40 @@ static const option table[] = {
     {"Input", "--random-prompt", "N", OPT_INT, F(random_prompt), 1, BIG, NULL, CLI_GENERATE, "a prompt of N random token ids, from --seed and --seq-id"},
 
     {"Output", "-n --n-predict --predict", "N", OPT_INT, F(n_predict), -1, BIG, "-1", RUNS, "tokens to generate; -1: no limit"},
-    {"Output", "--stop -r --reverse-prompt", "TEXT", OPT_LIST, F(stops), 0, 0, NULL, RUNS, "stop before this text (may be repeated)"},
-    {"Output", "--ignore-eos", NULL, OPT_FLAG, F(ignore_eos), 0, 0, "0", RUNS, "never generate an end-of-text token"},
+    {"Output", "-n --n-predict --predict", "N", OPT_INT, F(n_predict), 1, BIG, "64", CLI_COMPARE, "tokens to generate, at most"},
+    {"Output", "--stop -r --reverse-prompt", "TEXT", OPT_LIST, F(stops), 0, 0, NULL, DRAWS, "stop before this text (may be repeated)"},
+    {"Output", "--ignore-eos", NULL, OPT_FLAG, F(ignore_eos), 0, 0, "0", DRAWS, "never generate an end-of-text token"},
     {"Output", "--display-prompt", NULL, OPT_SWITCH, F(display_prompt), 0, 0, "0", CLI_GENERATE, "write the prompt before the generated text"},
     {"Output", "--perf", NULL, OPT_SWITCH, F(perf), 0, 0, "1", CLI_GENERATE, "statistics on stderr at the end"},
     {"Output", "-o --output", "FILE", OPT_STRING, F(out), 0, 0, NULL, CLI_LOGITS, "the .npy file to write: float32 [n_tokens, vocab]"},
     {"Output", "-o --output", "md,json", OPT_CHOICE, F(format), 0, 0, "md", CLI_METHODS | CLI_INSPECT, "format of the tables"},
+    {"Output", "-o --output", "md,csv,json", OPT_CHOICE, F(format), 0, 0, "md", CLI_COMPARE | CLI_PERPLEXITY, "format of the tables"},
 
-    {"Sampling", "-s --seed", "N", OPT_UINT32, F(seed), 0, 4294967295.0, "0", RUNS | CLI_BENCH, "seed of token sampling and of the attention's draws"},
+    {"Sampling", "-s --seed", "N", OPT_UINT32, F(seed), 0, 4294967295.0, "0", DRAWS | CLI_PERPLEXITY | CLI_BENCH, "seed of token sampling and of the attention's draws"},
     {"Sampling", "--temp --temperature", "X", OPT_FLOAT, F(temp), 0, 1e6, "0.8", RUNS, "temperature; 0: greedy"},
-    {"Sampling", "--top-k", "N", OPT_INT, F(top_k), 0, BIG, "40", RUNS, "keep the N likeliest tokens; 0: all"},
-    {"Sampling", "--top-p", "X", OPT_FLOAT, F(top_p), 0, 1, "0.95", RUNS, "keep the likeliest tokens up to probability X; 1: all"},
-    {"Sampling", "--min-p", "X", OPT_FLOAT, F(min_p), 0, 1, "0.05", RUNS, "drop tokens less likely than X times the likeliest; 0: none"},
-    {"Sampling", "--repeat-penalty", "X", OPT_FLOAT, F(repeat_penalty), 1e-3, 1e3, "1", RUNS, "divide the logits of recent tokens; 1: off"},
-    {"Sampling", "--repeat-last-n", "N", OPT_INT, F(repeat_last_n), -1, BIG, "64", RUNS, "what recent means for the penalties; 0: off, -1: the whole context"},
-    {"Sampling", "--presence-penalty", "X", OPT_FLOAT, F(presence_penalty), -1e3, 1e3, "0", RUNS, "subtract from the logits of tokens that occurred; 0: off"},
-    {"Sampling", "--frequency-penalty", "X", OPT_FLOAT, F(frequency_penalty), -1e3, 1e3, "0", RUNS, "subtract per occurrence; 0: off"},
-    {"Sampling", "-l --logit-bias", "ID+BIAS", OPT_LIST, F(logit_bias), 0, 0, NULL, RUNS, "change a token's logit: 15+1, 15-0.5, 15-inf (may be repeated)"},
+    {"Sampling", "--temp --temperature", "X", OPT_FLOAT, F(temp), 0, 1e6, "0", CLI_COMPARE, "temperature of the texts; 0: greedy"},
+    {"Sampling", "--top-k", "N", OPT_INT, F(top_k), 0, BIG, "40", DRAWS, "keep the N likeliest tokens; 0: all"},
+    {"Sampling", "--top-p", "X", OPT_FLOAT, F(top_p), 0, 1, "0.95", DRAWS, "keep the likeliest tokens up to probability X; 1: all"},
+    {"Sampling", "--min-p", "X", OPT_FLOAT, F(min_p), 0, 1, "0.05", DRAWS, "drop tokens less likely than X times the likeliest; 0: none"},
+    {"Sampling", "--repeat-penalty", "X", OPT_FLOAT, F(repeat_penalty), 1e-3, 1e3, "1", DRAWS, "divide the logits of recent tokens; 1: off"},
+    {"Sampling", "--repeat-last-n", "N", OPT_INT, F(repeat_last_n), -1, BIG, "64", DRAWS, "what recent means for the penalties; 0: off, -1: the whole context"},
+    {"Sampling", "--presence-penalty", "X", OPT_FLOAT, F(presence_penalty), -1e3, 1e3, "0", DRAWS, "subtract from the logits of tokens that occurred; 0: off"},
+    {"Sampling", "--frequency-penalty", "X", OPT_FLOAT, F(frequency_penalty), -1e3, 1e3, "0", DRAWS, "subtract per occurrence; 0: off"},
+    {"Sampling", "-l --logit-bias", "ID+BIAS", OPT_LIST, F(logit_bias), 0, 0, NULL, DRAWS, "change a token's logit: 15+1, 15-0.5, 15-inf (may be repeated)"},
 
-    {"Attention", "--attn", "SPEC", OPT_STRING, F(attn), 0, 0, "dense", RUNS, "decode attention: a method of `sleigh methods`, with parameters: santa-prop:S=128"},
-    {"Attention", "--attn-layer", "RULE", OPT_LIST, F(attn_layers), 0, 0, NULL, RUNS, "another method for some layers: 0=dense, 2-5=santa:S=64 (may be repeated)"},
-    {"Attention", "--S-schedule", "FILE", OPT_STRING, F(schedule), 0, 0, NULL, RUNS, "a file of `layer S` lines"},
-    {"Attention", "--dense-prefix", "N", OPT_INT, F(dense_prefix), 0, BIG, NULL, CLI_GENERATE, "prefill N tokens densely, the rest of the prompt through --attn token by token"},
-    {"Attention", "--question-dense", NULL, OPT_FLAG, F(question_dense), 0, 0, "0", CLI_GENERATE, "with --jsonl: prefill the question densely too"},
+    {"Attention", "--attn", "SPEC", OPT_STRING, F(attn), 0, 0, "dense", DECODES, "decode attention: a method of `sleigh methods`, with parameters: santa-prop:S=128"},
+    {"Attention", "--attn-layer", "RULE", OPT_LIST, F(attn_layers), 0, 0, NULL, DECODES, "another method for some layers: 0=dense, 2-5=santa:S=64 (may be repeated)"},
+    {"Attention", "--S-schedule", "FILE", OPT_STRING, F(schedule), 0, 0, NULL, DECODES, "a file of `layer S` lines"},
+    {"Attention", "--dense-prefix", "N", OPT_INT, F(dense_prefix), 0, BIG, NULL, CLI_GENERATE | CLI_COMPARE, "prefill N tokens densely, the rest of the prompt through --attn token by token"},
+    {"Attention", "--dense-prefix", "N", OPT_INT, F(dense_prefix), 0, BIG, NULL, CLI_PERPLEXITY, "prefill N tokens of a window densely, decode the rest token by token (default with a method: half a window)"},
+    {"Attention", "--question-dense", NULL, OPT_FLAG, F(question_dense), 0, 0, "0", CLI_GENERATE | CLI_COMPARE, "with --jsonl: prefill the question densely too"},
     {"Attention", "--stats", "FILE", OPT_STRING, F(stats), 0, 0, NULL, RUNS, "write what every decode step's attention did: one JSON line per layer and head"},
     {"Attention", "--stats-error", NULL, OPT_FLAG, F(stats_error), 0, 0, "0", RUNS, "with --stats: error against dense attention on the same state"},
     {"Attention", "--stats-attn", "SPEC", OPT_LIST, F(stats_attn), 0, 0, NULL, RUNS, "with --stats: also run this method on the same states, for its error (may be repeated)"},
     {"Attention", "--stats-seeds", "N", OPT_INT, F(stats_seeds), 1, 1000, "1", RUNS, "with --stats-attn: seeds per method and step"},
-    {"Attention", "--seq-id", "N", OPT_UINT32, F(seq_id), 0, 4294967295.0, "0", RUNS, "sequence that keys the random numbers; with --jsonl the first line's"},
+    {"Attention", "--seq-id", "N", OPT_UINT32, F(seq_id), 0, 4294967295.0, "0", DRAWS | CLI_PERPLEXITY, "sequence that keys the random numbers; with --jsonl the first line's"},
+    {"Attention", "--attn", "SPEC,...", OPT_LIST, F(attns), 0, 0, NULL, CLI_COMPARE, "methods of `sleigh methods` to compare with dense attention (may be repeated)"},
+    {"Attention", "--heads", NULL, OPT_SWITCH, F(heads), 0, 0, "1", CLI_COMPARE, "run every method on the states of the dense run too, for the error of each head (on the CPU)"},
 
     {"Bench", "-p --n-prompt", "N,...", OPT_INTS, F(n_prompts), 0, BIG, NULL, CLI_BENCH, "prompts to prefill, in tokens, as 512,1k or 512-4096*2; 0: none (default 512)"},
     {"Bench", "-n --steps --n-gen", "N,...", OPT_INTS, F(n_gens), 0, 1000000, NULL, CLI_BENCH, "tokens to generate, a decode step each; 0: none (default 128, bench decode 32)"},
@@ -391,7 +403,7 @@ static int parse_flag(cli_options *o, int n, char **args, int *i, sl_error *err)
     snprintf(name, sizeof name, "%.*s", equals ? (int)(equals - arg) : (int)strlen(arg), arg);
     int on = 1;
     const option *opt = find_option(name, o->command, &on);
-    int param = !opt && !strncmp(name, "--", 2) && (o->command & RUNS) && is_param(name + 2);
+    int param = !opt && !strncmp(name, "--", 2) && (o->command & DECODES) && is_param(name + 2);
     if (!opt && !param) return unknown_flag(name, o->command, err);
     if (opt && !takes_value(opt)) {
         if (equals) return sl_fail(err, SL_ERR_ARG, "flag %s takes no value", name);
@@ -424,8 +436,10 @@ static int parse_env(cli_options *o, sl_error *err) {
 
 int cli_options_parse(cli_options *o, unsigned command, int n, char **args, sl_error *err) {
     *o = (cli_options){.command = command, .dense_prefix = -1};
-    for (int i = 0; i < N_OPTIONS; i++)
-        if (table[i].def) SL_CHECK(set_value(o, &table[i], table[i].names, table[i].def, 0, err) == 0);
+    for (int own = 0; own < 2; own++) // the command's own default wins over one that other commands have for the same field
+        for (int i = 0; i < N_OPTIONS; i++)
+            if (table[i].def && (!own || (table[i].commands & command)))
+                SL_CHECK(set_value(o, &table[i], table[i].names, table[i].def, 0, err) == 0);
     int rc = parse_env(o, err);
     for (int i = 0; !rc && i < n;) {
         if (args[i][0] == '-' && args[i][1])
@@ -505,7 +519,7 @@ void cli_help_command(const cli_command *c, FILE *out) {
         if (strcmp(group, table[i].group)) fprintf(out, "\n%s:\n", group = table[i].group);
         help_option(&table[i], out);
     }
-    if (c->bit & RUNS) help_params(out);
+    if (c->bit & DECODES) help_params(out);
     if (c->notes) fprintf(out, "\n%s", c->notes);
     fprintf(out, "\nA flag's environment variable is in brackets; the flag wins over it. In numbers k and K mean 1024.\n");
 }
