@@ -27,8 +27,8 @@ static const char *spill_records(int n) { // n contexts of different lengths, a 
     char context[4096], asked[256];
     *file = 0;
     for (int i = 0; i < n; i++) {
-        snprintf(context, sizeof context, "%s", long_text(8 + 3 * i));
-        snprintf(asked, sizeof asked, "What is the hidden number of house %d? Answer:", i + 2);
+        snprintf(context, sizeof context, "%s", long_text(4 + i));
+        snprintf(asked, sizeof asked, "What is the hidden number of house %d? Answer:", i % 4);
         add_line(file, sizeof file, json_pack("{s:s, s:s, s:i}", "context", context, "question", asked, "id", 10 + i));
     }
     static char path[256]; // in_tmp's are few
@@ -206,7 +206,7 @@ static void next_tokens(void) {
     char context[2048], file[8192] = "", whole[2][4096];
     static const char *const asked[] = {"What is the hidden number of house 3? Answer:", "Which house has it? Answer:"};
     for (int i = 0; i < 2; i++) {
-        snprintf(context, sizeof context, "%s", long_text(10 + 2 * i));
+        snprintf(context, sizeof context, "%s", long_text(5 + 2 * i));
         snprintf(whole[i], sizeof whole[i], "%s%s", context, asked[i]);
         json_t *line = json_pack("{s:s, s:s}", "context", context, "question", asked[i]);
         if (i) json_object_set_new(line, "reference", json_string(reference));
@@ -238,7 +238,7 @@ static void next_tokens(void) {
             add_steps(&e, &l, dense, method, path + n_dense + 1, n - 1 - n_dense, n_prompt - n_dense - 1);
             free(dense), free(method);
         }
-        CHECK(e.n > 40);
+        CHECK(e.n > 40); // blocks of steps, and parts of them
         check_method(item(out, "methods", (size_t)m), &e);
     }
     sl_model_free(l.model);

@@ -11,7 +11,7 @@
 static sl_error err;
 
 static const char *spill_text(void) {
-    const char *path = in_tmp("text.txt"), *text = long_text(60);
+    const char *path = in_tmp("text.txt"), *text = long_text(40);
     spill(path, text, strlen(text));
     return path;
 }
@@ -41,10 +41,10 @@ typedef struct text_ids {
 
 static text_ids open_text(void) {
     text_ids t = {0};
-    const char *text = long_text(60);
+    const char *text = long_text(40);
     CHECK_OK(sl_model_load(tiny(), 0, &t.model, &err), err);
     CHECK_OK(sl_tokenize(sl_model_tokenizer(t.model), text, strlen(text), SL_TOK_BOS, &t.ids, &err), err);
-    CHECK(t.ids.n > 1000 && t.ids.data[0] == sl_tokenizer_bos(sl_model_tokenizer(t.model)));
+    CHECK(t.ids.n > 800 && t.ids.data[0] == sl_tokenizer_bos(sl_model_tokenizer(t.model)));
     t.n_vocab = sl_model_config(t.model)->n_vocab;
     return t;
 }
@@ -141,11 +141,11 @@ static void check_windows(const text_ids *t, const json_t *out, int n_ctx, int s
 
 static void dense(void) { // a batched pass; windows next to each other, and overlapping ones
     text_ids t = open_text();
-    result r = PERPLEXITY("-c", "161", "-o", "json"),
-           over = PERPLEXITY("-c", "160", "--stride", "70", "-ub", "32", "-o", "json");
+    result r = PERPLEXITY("-c", "101", "-o", "json"),
+           over = PERPLEXITY("-c", "100", "--stride", "45", "-ub", "32", "-o", "json");
     json_t *out = document(&r), *overlapping = document(&over);
-    check_windows(&t, out, 161, 161, 161, "dense");
-    check_windows(&t, overlapping, 160, 70, 160, "dense");
+    check_windows(&t, out, 101, 101, 101, "dense");
+    check_windows(&t, overlapping, 100, 45, 100, "dense");
     CHECK_HAS(r.err, "each in one dense pass");
     CHECK_HAS(r.err, " tok/s");
     json_decref(out), json_decref(overlapping);
@@ -155,17 +155,17 @@ static void dense(void) { // a batched pass; windows next to each other, and ove
 // Through a method, which reads less than dense attention does and shows it; dense decode steps give dense passes' figure.
 static void decoded(void) {
     text_ids t = open_text();
-    result r = PERPLEXITY("-c", "96", "--attn", "santa:S=2", "-o", "json"),
-           early = PERPLEXITY("-c", "96", "--attn", "santa-pps:S=4:budget=variance", "--dense-prefix", "3", "-o", "json"),
-           steps = PERPLEXITY("-c", "96", "--dense-prefix", "48", "-o", "json"), pass = PERPLEXITY("-c", "96", "-o", "json");
+    result r = PERPLEXITY("-c", "64", "--attn", "santa:S=2", "-o", "json"),
+           early = PERPLEXITY("-c", "64", "--attn", "santa-pps:S=4:budget=variance", "--dense-prefix", "3", "-o", "json"),
+           steps = PERPLEXITY("-c", "64", "--dense-prefix", "32", "-o", "json"), pass = PERPLEXITY("-c", "64", "-o", "json");
     json_t *out = document(&r), *pps = document(&early), *slow = document(&steps), *fast = document(&pass);
-    check_windows(&t, out, 96, 96, 48, "santa:S=2");
-    check_windows(&t, pps, 96, 96, 3, "santa-pps:S=4:budget=variance");
-    check_windows(&t, slow, 96, 96, 48, "dense");
-    CHECK(number(slow, "n_dense") == 48 && number(fast, "n_dense") == 96);
+    check_windows(&t, out, 64, 64, 32, "santa:S=2");
+    check_windows(&t, pps, 64, 64, 3, "santa-pps:S=4:budget=variance");
+    check_windows(&t, slow, 64, 64, 32, "dense");
+    CHECK(number(slow, "n_dense") == 32 && number(fast, "n_dense") == 64);
     CHECK_NEAR(number(slow, "ppl"), number(fast, "ppl"), 1e-3 * number(fast, "ppl"));
     CHECK(number(out, "ppl") > number(slow, "ppl") + 3 * number(slow, "ppl_se"));
-    CHECK_HAS(r.err, "48 prefilled densely, the rest decoded");
+    CHECK_HAS(r.err, "32 prefilled densely, the rest decoded");
     json_decref(out), json_decref(pps), json_decref(slow), json_decref(fast);
     close_text(&t);
 }
@@ -177,8 +177,8 @@ static int count(const char *text, size_t n, char c) {
 }
 
 static void tables(void) {
-    result md = PERPLEXITY("-c", "400"), csv = PERPLEXITY("-c", "400", "-o", "csv"),
-           json = PERPLEXITY("-c", "400", "-o", "json");
+    result md = PERPLEXITY("-c", "300"), csv = PERPLEXITY("-c", "300", "-o", "csv"),
+           json = PERPLEXITY("-c", "300", "-o", "json");
     CHECK_GOOD(md);
     CHECK_GOOD(csv);
     json_t *out = document(&json);
@@ -188,13 +188,13 @@ static void tables(void) {
     CHECK_INT(count(csv.out, csv.n_out, '\n'), windows + 1);
     CHECK_INT(count(csv.out, csv.n_out, ','), (windows + 1) * 9);
     char line[128];
-    snprintf(line, sizeof line, "perplexity: %.4f ± %.4f, %.0f of %.0f tokens scored in %d windows of 400, attention dense\n",
+    snprintf(line, sizeof line, "perplexity: %.4f ± %.4f, %.0f of %.0f tokens scored in %d windows of 300, attention dense\n",
              number(out, "ppl"), number(out, "ppl_se"), number(out, "scored"), number(out, "tokens"), windows);
     CHECK_HAS(md.out, line);
     json_decref(out);
     const char *text = spill_text();
     size_t n;
-    result piped = RUN_IN(slurp(text, &n), "perplexity", "-m", tiny(), "-c", "400", "-o", "csv");
+    result piped = RUN_IN(slurp(text, &n), "perplexity", "-m", tiny(), "-c", "300", "-o", "csv");
     CHECK_STR(piped.out, csv.out); // dense attention draws nothing
 }
 

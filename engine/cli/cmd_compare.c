@@ -209,6 +209,7 @@ int cmd_compare(const cli_options *flags, sl_error *err) {
     sl_text text = {0}, reference = {0};
     int n_records, is_open = 0, rc = cli_need_model(&o, err);
     if (!rc) rc = check_flags(&o, err);
+    if (!rc && !o.attns.n) rc = sl_fail(err, SL_ERR_ARG, "flag --attn is required: the methods, separated by commas");
     if (!rc) rc = cli_attn_list_parse(&o.attns, &c.attn, err);
     if (!rc) rc = cli_check_device(&o, err);
     if (!rc && o.jsonl) rc = cli_records_open(&records, o.jsonl, 0, err);

@@ -266,26 +266,37 @@ int compare_print_prompt(compare *c, const compare_prompt *p, int index, sl_erro
 
 // ---- the tables ----
 
-// "0.0123 +- 0.0004", without the error where there is none.
-static const char *with_error(cli_estimate e, double scale, int digits, char buf[64]) {
-    int n = snprintf(buf, 64, "%.*f", digits, scale * e.at);
-    if (isnan(e.at)) snprintf(buf, 64, "-");
-    if (isfinite(e.error)) snprintf(buf + n, 64 - n, " ± %.*f", digits, scale * e.error);
+enum { CELL = 96 };
+
+// Decimals, or with digits below 0 so many significant ones.
+static void format_number(double x, int digits, char buf[24]) {
+    snprintf(buf, 24, digits < 0 ? "%.*g" : "%.*f", digits < 0 ? -digits : digits, x);
+}
+
+// "0.0123 ± 0.0004", without the error where there is none.
+static const char *with_error(cli_estimate e, double scale, int digits, char buf[CELL]) {
+    char at[24], error[24];
+    format_number(scale * e.at, digits, at);
+    format_number(scale * e.error, digits, error);
+    snprintf(buf, CELL, isnan(e.at) ? "-" : isnan(e.error) ? "%s" : "%s ± %s", at, error);
     return buf;
 }
 
-static const char *with_range(cli_interval i, double scale, int digits, char buf[64]) {
-    if (isnan(i.at)) return strcpy(buf, "-");
-    snprintf(buf, 64, "%.*f (%.*f to %.*f)", digits, scale * i.at, digits, scale * i.low, digits, scale * i.high);
+static const char *with_range(cli_interval i, double scale, int digits, char buf[CELL]) {
+    char at[24], low[24], high[24];
+    format_number(scale * i.at, digits, at);
+    format_number(scale * i.low, digits, low);
+    format_number(scale * i.high, digits, high);
+    snprintf(buf, CELL, isnan(i.at) ? "-" : "%s (%s to %s)", at, low, high);
     return buf;
 }
 
-static const char *or_dash(double x, int digits, char buf[64]) {
+static const char *or_dash(double x, int digits, char buf[CELL]) {
     return with_error((cli_estimate){x, NAN}, 1, digits, buf);
 }
 
 static int print_free(const compare *c, const figures *f, sl_error *err) {
-    char a[64], b[64];
+    char a[CELL], b[CELL];
     int rc = cli_printf(err,
                         "texts: %d prompts, seed %u, temperature %g\n\n| method | identical | tokens before the first that "
                         "differs | agreement %% | KV bytes %% |\n|---|---|---|---|---|\n",
@@ -297,7 +308,7 @@ static int print_free(const compare *c, const figures *f, sl_error *err) {
 }
 
 static int print_forced(const compare *c, const figures *f, sl_error *err) {
-    char s[9][64];
+    char s[8][CELL];
     int n = c->dense_nll[QUESTION].n + c->dense_nll[ANSWER].n;
     int rc = cli_printf(
         err,
@@ -309,17 +320,17 @@ static int print_forced(const compare *c, const figures *f, sl_error *err) {
         with_error(perplexity(&c->dense_nll[QUESTION]), 1, 4, s[0]), with_error(perplexity(&c->dense_nll[ANSWER]), 1, 4, s[1]));
     for (int i = 0; !rc && i < c->attn.n; i++) {
         const figures *g = &f[i];
-        rc = cli_printf(err, "| %s | %s | %s | %s | %s | %s | %.6f | %s | %s | %s |\n", c->methods[i].text,
-                        with_range(g->top1, 100, 1, s[0]), with_error(g->kl, 1, 6, s[1]),
-                        with_range(g->kl_at[MEDIAN], 1, 6, s[2]), with_range(g->kl_at[P90], 1, 6, s[3]),
-                        with_range(g->kl_at[P99], 1, 6, s[4]), g->kl_max, with_error(g->ppl[QUESTION], 1, 4, s[5]),
+        rc = cli_printf(err, "| %s | %s | %s | %s | %s | %s | %.3g | %s | %s | %s |\n", c->methods[i].text,
+                        with_range(g->top1, 100, 1, s[0]), with_error(g->kl, 1, -3, s[1]),
+                        with_range(g->kl_at[MEDIAN], 1, -3, s[2]), with_range(g->kl_at[P90], 1, -3, s[3]),
+                        with_range(g->kl_at[P99], 1, -3, s[4]), g->kl_max, with_error(g->ppl[QUESTION], 1, 4, s[5]),
                         with_error(g->ppl[ANSWER], 1, 4, s[6]), with_error(g->more_nll, 1, 5, s[7]));
     }
     return rc;
 }
 
 static int print_heads(const compare *c, const figures *f, sl_error *err) {
-    char s[4][64];
+    char s[4][CELL];
     int rc =
         cli_printf(err,
                    "\nheads on the states of the dense run: %d outputs; a row's figures are means over layers, heads and "
