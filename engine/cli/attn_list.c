@@ -4,7 +4,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MAX_WORD = 512 };
+
 static int add(cli_attn_list *list, const char *word, sl_error *err) {
+    sl_attn_spec spec;
+    char name[MAX_WORD];
+    sl_error why;
+    int rc = sl_attn_parse(word, &spec, &why);
+    if (rc && strncmp(why.message, "--attn", 6)) // a parameter's value: of which method in the list?
+        return sl_fail(err, (sl_err)rc, "--attn %.200s: %.700s", word, why.message);
+    if (rc) return sl_fail(err, (sl_err)rc, "%s", why.message);
+    sl_attn_format(&spec, name, sizeof name);
+    for (int i = 0; i < list->n; i++)
+        if (!strcmp(list->names[i], name)) return sl_fail(err, SL_ERR_ARG, "--attn: %s is named twice", name);
     if (list->n == list->cap) {
         int cap = list->cap ? 2 * list->cap : 8;
         char **names = realloc(list->names, cap * sizeof *names);
@@ -14,19 +26,14 @@ static int add(cli_attn_list *list, const char *word, sl_error *err) {
         if (!names || !specs) return sl_fail(err, SL_ERR_MEMORY, "--attn: out of memory");
         list->cap = cap;
     }
-    sl_error why;
-    int rc = sl_attn_parse(word, &list->specs[list->n], &why);
-    if (rc && strncmp(why.message, "--attn", 6)) // a parameter's value: of which method in the list?
-        return sl_fail(err, (sl_err)rc, "--attn %.200s: %.700s", word, why.message);
-    if (rc) return sl_fail(err, (sl_err)rc, "%s", why.message);
-    if (!(list->names[list->n] = strdup(word))) return sl_fail(err, SL_ERR_MEMORY, "--attn: out of memory");
+    list->specs[list->n] = spec;
+    if (!(list->names[list->n] = strdup(name))) return sl_fail(err, SL_ERR_MEMORY, "--attn: out of memory");
     list->n++;
     return 0;
 }
 
 // One method, its first braces resolved: each alternative in turn.
 static int expand(cli_attn_list *list, const char *word, sl_error *err) {
-    enum { MAX_WORD = 512 };
     const char *open = strchr(word, '{'), *close = open ? strchr(open, '}') : NULL;
     if (!open && !strchr(word, '}')) return add(list, word, err);
     if (!close || (strchr(open + 1, '{') && strchr(open + 1, '{') < close))

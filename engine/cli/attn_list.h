@@ -7,12 +7,12 @@
 #include "engine/cli/options.h"
 
 typedef struct cli_attn_list {
-    char **names;        // [n] as they were written, braces resolved
+    char **names;        // [n] as sl_attn_format writes them
     sl_attn_spec *specs; // [n]
     int n, cap;
 } cli_attn_list;
 
-// `dense` where the flag was not given. *out is the caller's to free, after an error too.
+// `dense` where the flag was not given. A method that is named twice is SL_ERR_ARG. *out is the caller's to free, after an error too.
 int cli_attn_list_parse(const cli_list *items, cli_attn_list *out, sl_error *err);
 void cli_attn_list_free(cli_attn_list *list);
 

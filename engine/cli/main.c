@@ -124,6 +124,27 @@ static const char perplexity_notes[] =
     "Dense attention takes a window in one pass. With another method, or --dense-prefix, the scored half is decoded token by\n"
     "token. The standard error is between windows where there are 8 or more, else between tokens. Speed is on stderr.\n";
 
+static const char eval_notes[] =
+    "Tasks (RULER's kinds, our wording): niah-single, niah-multikey, niah-multivalue, niah-multiquery, vt (variables), fwe\n"
+    "(frequent coded words), cwe (common words), qa-1hop, qa-2hop. Without --chat they are worded as texts to complete, as "
+    "the\n"
+    "embedded model was trained; with it as questions to an assistant. Sample i is the same whatever --samples, --task and\n"
+    "--threads say. --questions N asks N samples in a row about one text; intervals then draw texts, not samples.\n"
+    "\n"
+    "Lines of --jsonl: {\"input\", \"outputs\", \"answer_prefix\"} (RULER: the last line of input is the question), or\n"
+    "{\"question\", \"answer\"} with \"context\" or \"choices\", or {\"prompt\", \"answer\"}; \"task\" and \"grader\" at "
+    "will.\n"
+    "Graders: substring (share of the references found), any, words, integers, exact, boxed, numeric-boxed, choice-boxed,\n"
+    "numeric-line, choice-line; docs/eval.md says where each looks.\n"
+    "\n"
+    "Set-up B, the default: a context is prefilled densely, question and answer go through the method. --question-dense: A.\n"
+    "Every method is asked on the same prefilled context; differences are to the first one, on the same samples. Intervals "
+    "are\n"
+    "95%, of a bootstrap; \"all\" is the mean of the tasks' means.\n"
+    "\n"
+    "--out keeps every answer. The same command goes on from a file that is there, with more --samples, tasks, lengths or\n"
+    "methods too; a file that other settings made is refused.\n";
+
 // clang-format off
 static const cli_command commands[] = {
     {"generate", "-m DIR [-p TEXT | -f FILE | < FILE] [flags]", "Continues a prompt.", CLI_GENERATE, cmd_generate, generate_notes},
@@ -135,6 +156,7 @@ static const cli_command commands[] = {
     {"bench", "[decode] -m DIR [flags] | attn [flags]", "Times the engine: prefill and decode steps, or attention alone on a GPU.", CLI_BENCH, cmd_bench, bench_notes},
     {"compare", "-m DIR --attn SPEC,... [-p TEXT | -f FILE | --jsonl FILE] [flags]", "What attention methods change: texts, next tokens, heads, against dense.", CLI_COMPARE, cmd_compare, compare_notes},
     {"perplexity", "-m DIR -f FILE [--attn SPEC] [flags]", "How well a text is predicted, window by window.", CLI_PERPLEXITY, cmd_perplexity, perplexity_notes},
+    {"eval", "-m DIR [--task LIST --length N | --jsonl FILE] [flags]", "How well methods answer: long-context tasks, with intervals.", CLI_EVAL, cmd_eval, eval_notes},
     {"methods", "[-o md|json]", "The attention methods and their parameters.", CLI_METHODS, cmd_methods, NULL},
     {"version", "", "Version, commit, compiler and backend.", CLI_VERSION, cmd_version, NULL},
 };

@@ -38,7 +38,7 @@ typedef struct option {
 #define RUNS (CLI_GENERATE | CLI_CHAT)
 #define DRAWS (RUNS | CLI_COMPARE)
 #define DECODES (RUNS | CLI_PERPLEXITY) // with one plan: --attn and what goes with it
-#define ENGINES (DRAWS | DECODES | CLI_LOGITS | CLI_BENCH)
+#define ENGINES (DRAWS | DECODES | CLI_LOGITS | CLI_BENCH | CLI_EVAL)
 #define LOADS (ENGINES | CLI_TOKENIZE | CLI_DETOKENIZE | CLI_INSPECT)
 #define INPUTS (CLI_GENERATE | CLI_TOKENIZE | CLI_DETOKENIZE | CLI_COMPARE)
 #define BIG 2147483647.0
@@ -47,7 +47,7 @@ typedef struct option {
 static const option table[] = {
     {"Model", "-m --model", "DIR", OPT_STRING, F(model), 0, 0, NULL, LOADS, "folder of a Hugging Face model"},
     {"Model", "--load-format", "auto,dummy", OPT_CHOICE, F(load_format), 0, 0, "auto", ENGINES | CLI_INSPECT, "dummy: random weights, the folder needs only config.json"},
-    {"Model", "-c --ctx-size --ctx", "N", OPT_INT, F(n_ctx), 1, BIG, NULL, RUNS | CLI_INSPECT, "tokens of context (default: the least of the model's limit, what fits and 32k)"},
+    {"Model", "-c --ctx-size --ctx", "N", OPT_INT, F(n_ctx), 1, BIG, NULL, RUNS | CLI_INSPECT | CLI_EVAL, "tokens of context (default: the least of the model's limit, what fits and 32k)"},
     {"Model", "-c --ctx-size --ctx", "N", OPT_INT, F(n_ctx), 4, BIG, NULL, CLI_PERPLEXITY, "tokens of a window (default: 512)"},
     {"Model", "--stride", "N", OPT_INT, F(stride), 1, BIG, NULL, CLI_PERPLEXITY, "tokens from one window to the next (default: a window)"},
     {"Model", "-ub --ubatch-size", "N", OPT_INT, F(ubatch), 1, 65536, NULL, ENGINES, "tokens of one prefill pass (default: 512, on a GPU 2048)"},
@@ -56,9 +56,9 @@ static const option table[] = {
 
     {"Input", "-p --prompt", "TEXT", OPT_STRING, F(prompt), 0, 0, NULL, INPUTS, "the text"},
     {"Input", "-f --file", "FILE", OPT_STRING, F(file), 0, 0, NULL, INPUTS | CLI_PERPLEXITY, "read the text from FILE, byte for byte (-: standard input, which is also the default)"},
-    {"Input", "--chat", NULL, OPT_FLAG, F(chat), 0, 0, "0", CLI_GENERATE, "wrap the prompt in the model's chat template"},
-    {"Input", "--chat-template", "NAME", OPT_STRING, F(chat_template), 0, 0, NULL, RUNS, "chat template to use instead of the model's own"},
-    {"Input", "-sys --system-prompt", "TEXT", OPT_STRING, F(system_prompt), 0, 0, NULL, RUNS, "system message of the chat"},
+    {"Input", "--chat", NULL, OPT_FLAG, F(chat), 0, 0, "0", CLI_GENERATE | CLI_EVAL, "wrap the prompt in the model's chat template"},
+    {"Input", "--chat-template", "NAME", OPT_STRING, F(chat_template), 0, 0, NULL, RUNS | CLI_EVAL, "chat template to use instead of the model's own"},
+    {"Input", "-sys --system-prompt", "TEXT", OPT_STRING, F(system_prompt), 0, 0, NULL, RUNS | CLI_EVAL, "system message of the chat"},
     {"Input", "--jsonl", "FILE", OPT_STRING, F(jsonl), 0, 0, NULL, CLI_GENERATE, "answer each line's {\"context\", \"question\", \"id\"} or {\"prompt\"}; one JSON object per line on stdout"},
     {"Input", "--jsonl", "FILE", OPT_STRING, F(jsonl), 0, 0, NULL, CLI_COMPARE, "compare on each line's {\"context\", \"question\", \"id\"} or {\"prompt\"}; \"reference\": the text to score"},
     {"Input", "--reference", "FILE", OPT_STRING, F(reference), 0, 0, NULL, CLI_COMPARE, "score this text after the prompt, not what dense attention answers"},
@@ -71,7 +71,7 @@ static const option table[] = {
 
     {"Output", "-n --n-predict --predict", "N", OPT_INT, F(n_predict), -1, BIG, "-1", RUNS, "tokens to generate; -1: no limit"},
     {"Output", "-n --n-predict --predict", "N", OPT_INT, F(n_predict), 1, BIG, "64", CLI_COMPARE, "tokens to generate, at most"},
-    {"Output", "--stop -r --reverse-prompt", "TEXT", OPT_LIST, F(stops), 0, 0, NULL, DRAWS, "stop before this text (may be repeated)"},
+    {"Output", "--stop -r --reverse-prompt", "TEXT", OPT_LIST, F(stops), 0, 0, NULL, DRAWS | CLI_EVAL, "stop before this text (may be repeated)"},
     {"Output", "--ignore-eos", NULL, OPT_FLAG, F(ignore_eos), 0, 0, "0", DRAWS, "never generate an end-of-text token"},
     {"Output", "--display-prompt", NULL, OPT_SWITCH, F(display_prompt), 0, 0, "0", CLI_GENERATE, "write the prompt before the generated text"},
     {"Output", "--perf", NULL, OPT_SWITCH, F(perf), 0, 0, "1", CLI_GENERATE, "statistics on stderr at the end"},
@@ -79,12 +79,12 @@ static const option table[] = {
     {"Output", "-o --output", "md,json", OPT_CHOICE, F(format), 0, 0, "md", CLI_METHODS | CLI_INSPECT, "format of the tables"},
     {"Output", "-o --output", "md,csv,json", OPT_CHOICE, F(format), 0, 0, "md", CLI_COMPARE | CLI_PERPLEXITY, "format of the tables"},
 
-    {"Sampling", "-s --seed", "N", OPT_UINT32, F(seed), 0, 4294967295.0, "0", DRAWS | CLI_PERPLEXITY | CLI_BENCH, "seed of token sampling and of the attention's draws"},
+    {"Sampling", "-s --seed", "N", OPT_UINT32, F(seed), 0, 4294967295.0, "0", DRAWS | CLI_PERPLEXITY | CLI_BENCH | CLI_EVAL, "seed of token sampling and of the attention's draws"},
     {"Sampling", "--temp --temperature", "X", OPT_FLOAT, F(temp), 0, 1e6, "0.8", RUNS, "temperature; 0: greedy"},
     {"Sampling", "--temp --temperature", "X", OPT_FLOAT, F(temp), 0, 1e6, "0", CLI_COMPARE, "temperature of the texts; 0: greedy"},
-    {"Sampling", "--top-k", "N", OPT_INT, F(top_k), 0, BIG, "40", DRAWS, "keep the N likeliest tokens; 0: all"},
-    {"Sampling", "--top-p", "X", OPT_FLOAT, F(top_p), 0, 1, "0.95", DRAWS, "keep the likeliest tokens up to probability X; 1: all"},
-    {"Sampling", "--min-p", "X", OPT_FLOAT, F(min_p), 0, 1, "0.05", DRAWS, "drop tokens less likely than X times the likeliest; 0: none"},
+    {"Sampling", "--top-k", "N", OPT_INT, F(top_k), 0, BIG, "40", DRAWS | CLI_EVAL, "keep the N likeliest tokens; 0: all"},
+    {"Sampling", "--top-p", "X", OPT_FLOAT, F(top_p), 0, 1, "0.95", DRAWS | CLI_EVAL, "keep the likeliest tokens up to probability X; 1: all"},
+    {"Sampling", "--min-p", "X", OPT_FLOAT, F(min_p), 0, 1, "0.05", DRAWS | CLI_EVAL, "drop tokens less likely than X times the likeliest; 0: none"},
     {"Sampling", "--repeat-penalty", "X", OPT_FLOAT, F(repeat_penalty), 1e-3, 1e3, "1", DRAWS, "divide the logits of recent tokens; 1: off"},
     {"Sampling", "--repeat-last-n", "N", OPT_INT, F(repeat_last_n), -1, BIG, "64", DRAWS, "what recent means for the penalties; 0: off, -1: the whole context"},
     {"Sampling", "--presence-penalty", "X", OPT_FLOAT, F(presence_penalty), -1e3, 1e3, "0", DRAWS, "subtract from the logits of tokens that occurred; 0: off"},
@@ -101,7 +101,7 @@ static const option table[] = {
     {"Attention", "--stats-error", NULL, OPT_FLAG, F(stats_error), 0, 0, "0", RUNS, "with --stats: error against dense attention on the same state"},
     {"Attention", "--stats-attn", "SPEC", OPT_LIST, F(stats_attn), 0, 0, NULL, RUNS, "with --stats: also run this method on the same states, for its error (may be repeated)"},
     {"Attention", "--stats-seeds", "N", OPT_INT, F(stats_seeds), 1, 1000, "1", RUNS, "with --stats-attn: seeds per method and step"},
-    {"Attention", "--seq-id", "N", OPT_UINT32, F(seq_id), 0, 4294967295.0, "0", DRAWS | CLI_PERPLEXITY, "sequence that keys the random numbers; with --jsonl the first line's"},
+    {"Attention", "--seq-id", "N", OPT_UINT32, F(seq_id), 0, 4294967295.0, "0", DRAWS | CLI_EVAL | CLI_PERPLEXITY, "sequence that keys the random numbers; with --jsonl the first line's"},
     {"Attention", "--attn", "SPEC,...", OPT_LIST, F(attns), 0, 0, NULL, CLI_COMPARE, "methods of `sleigh methods` to compare with dense attention (may be repeated)"},
     {"Attention", "--heads", NULL, OPT_SWITCH, F(heads), 0, 0, "1", CLI_COMPARE, "run every method on the states of the dense run too, for the error of each head (on the CPU)"},
 
@@ -118,6 +118,24 @@ static const option table[] = {
     {"Bench", "--memory-rate", "X", OPT_FLOAT, F(memory_rate), 0, 1e6, "0", CLI_BENCH, "GB/s of this device's memory, which rates are held against; 0: measure it"},
     {"Bench", "--plot", "FILE", OPT_STRING, F(plot), 0, 0, NULL, CLI_BENCH, "draw the rows as FILE, an .svg or .png, with gnuplot; the figures lie beside it as .dat"},
     {"Bench", "-o --output", "md,json,csv,jsonl", OPT_CHOICE, F(format), 0, 0, "md", CLI_BENCH, "format of the rows"},
+
+    {"Eval", "--task", "TASK,...", OPT_STRING, F(task), 0, 0, "niah-single,niah-multikey,qa-2hop", CLI_EVAL, "tasks that are made here, or all"},
+    {"Eval", "--length", "N,...", OPT_INTS, F(lengths), 64, BIG, "4k", CLI_EVAL, "tokens of a prompt and what is generated after it"},
+    {"Eval", "--samples", "N", OPT_INT, F(samples), 1, BIG, NULL, CLI_EVAL, "questions of each task and length (default 32; of a file all)"},
+    {"Eval", "--questions", "N", OPT_INT, F(questions), 1, 256, "1", CLI_EVAL, "of them about one text, where a task can ask several"},
+    {"Eval", "--task-seed", "N", OPT_UINT32, F(task_seed), 0, 4294967295.0, "42", CLI_EVAL, "seed of the texts, and of the bootstrap"},
+    {"Eval", "--haystack", "text,noise,needles", OPT_CHOICE, F(haystack), 0, 0, "text", CLI_EVAL, "what lies between the facts: sentences, a few repeated ones, other needles (niah)"},
+    {"Eval", "--jsonl", "FILE", OPT_STRING, F(jsonl), 0, 0, NULL, CLI_EVAL, "questions of a file in place of --task: RULER's JSONL, or lines with a reference"},
+    {"Eval", "--grader", "NAME", OPT_STRING, F(grader), 0, 0, NULL, CLI_EVAL, "how answers are scored (default: the task's or the line's)"},
+    {"Eval", "--procedure", "NAME", OPT_STRING, F(procedure), 0, 0, NULL, CLI_EVAL, "prompt and grader of the SANTA paper: gsm8k-boxed, mmlu-boxed, gsm8k, mmlu"},
+    {"Eval", "--attn", "SPEC,...", OPT_LIST, F(attns), 0, 0, NULL, CLI_EVAL, "methods to compare, with parameters; S={64,128} makes two (default dense)"},
+    {"Eval", "--question-dense", NULL, OPT_FLAG, F(question_dense), 0, 0, "0", CLI_EVAL, "set-up A: prefill the question densely too"},
+    {"Eval", "-n --n-predict --predict", "N", OPT_INT, F(n_predict), -1, BIG, "-1", CLI_EVAL, "tokens to generate; -1: as the task says"},
+    {"Eval", "--temp --temperature", "X", OPT_FLOAT, F(temp), 0, 1e6, NULL, CLI_EVAL, "temperature (default 0: greedy, whatever the model's settings)"},
+    {"Eval", "--out", "FILE", OPT_STRING, F(out), 0, 0, NULL, CLI_EVAL, "write a line per sample and method; a run that was cut short goes on from there"},
+    {"Eval", "--dump", "FILE", OPT_STRING, F(dump), 0, 0, NULL, CLI_EVAL, "write the prompts in RULER's form, and ask nothing"},
+    {"Eval", "--rounds", "N", OPT_INT, F(rounds), 100, 1000000, "10000", CLI_EVAL, "of the bootstrap"},
+    {"Eval", "-o --output", "md,csv,json", OPT_CHOICE, F(format), 0, 0, "md", CLI_EVAL, "format of the table"},
 
     {"General", "-h --help", NULL, OPT_FLAG, F(help), 0, 0, "0", ~0u, "this text"},
 };

@@ -24,7 +24,8 @@ enum { // a command's bit in cli_option.commands
     CLI_VERSION = 128,
     CLI_BENCH = 256,
     CLI_COMPARE = 512,
-    CLI_PERPLEXITY = 1024
+    CLI_PERPLEXITY = 1024,
+    CLI_EVAL = 2048
 };
 
 typedef struct cli_list {
@@ -43,19 +44,20 @@ typedef struct cli_param { // --S=128: a method's parameter
     const char *value;
 } cli_param;
 
-enum { CLI_MAX_FLAGS = 96, CLI_MAX_PARAMS = 32 };
+enum { CLI_MAX_FLAGS = 128, CLI_MAX_PARAMS = 32 };
 
 typedef struct cli_options {
     unsigned command;
     const char *model, *prompt, *file, *system_prompt, *chat_template, *jsonl, *attn, *schedule, *ids, *out, *format, *device,
-        *stats, *load_format, *prompts, *phase, *plot, *reference, *what; // what: the word after `bench`
+        *stats, *load_format, *prompts, *phase, *plot, *reference, *task, *haystack, *grader, *procedure, *dump,
+        *what; // what: the word after `bench`
     int n_predict, n_ctx, ubatch, threads, top_k, repeat_last_n, dense_prefix, stats_seeds, random_prompt, parallel,
-        repetitions, stride;
-    uint32_t seed, seq_id;
+        repetitions, stride, samples, questions, rounds;
+    uint32_t seed, seq_id, task_seed;
     double memory_rate, temp, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
     int ignore_eos, chat, display_prompt, perf, question_dense, bos, plain, stats_error, ragged, fork, heads, help;
     cli_list stops, logit_bias, attn_layers, stats_attn, attns;
-    cli_ints batches, depths, n_prompts, n_gens, pairs; // pairs: prompt and generated tokens of each
+    cli_ints batches, depths, lengths, n_prompts, n_gens, pairs; // pairs: prompt and generated tokens of each
     cli_param params[CLI_MAX_PARAMS];
     int n_params;
     unsigned char given[CLI_MAX_FLAGS]; // per row of the table: 0, CLI_BY_ENV, CLI_BY_FLAG
