@@ -26,6 +26,7 @@ typedef struct eval {
     eval_maker maker;
     eval_prompter prompter;
     FILE *out; // --out, or NULL
+    const char *newline[1];
     // while it runs
     cli_run run;
     cli_timeline t;
@@ -143,11 +144,11 @@ static void find_clusters(eval *e) {
 // What an answer depends on, under the names of the flags.
 static int make_settings(eval *e, sl_error *err) {
     const cli_options *o = &e->o;
-    json_t *s = e->settings = json_pack(
-        "{s:s, s:s, s:s, s:s, s:s, s:b, s:s?, s:I, s:I, s:i, s:f}", "version", SLEIGH_VERSION, "model", o->model, "load-format",
-        o->load_format, "device", sl_device_is_gpu(o->device) ? "cuda" : "cpu", "setup", o->question_dense ? "A" : "B", "chat",
-        o->chat, "system-prompt", o->system_prompt, "seed", (json_int_t)o->seed, "seq-id", (json_int_t)o->seq_id, "predict",
-        o->n_predict, "temp", CLI_GIVEN(o, temp) ? o->temp : 0.0);
+    json_t *s = e->settings =
+        json_pack("{s:s, s:s, s:s, s:s, s:b, s:b, s:s?, s:I, s:I, s:i, s:f}", "version", SLEIGH_VERSION, "model", o->model,
+                  "load-format", o->load_format, "device", sl_device_is_gpu(o->device) ? "cuda" : "cpu", "question-dense",
+                  o->question_dense, "chat", o->chat, "system-prompt", o->system_prompt, "seed", (json_int_t)o->seed, "seq-id",
+                  (json_int_t)o->seq_id, "n-predict", o->n_predict, "temp", CLI_GIVEN(o, temp) ? o->temp : 0.0);
     int bad = !s;
     if (s && o->chat) bad |= json_object_set_new(s, "chat-template", json_string(sl_chat_name(e->prompter.chat)));
     if (s && CLI_GIVEN(o, temp) && o->temp > 0)
@@ -183,6 +184,17 @@ static int get_text(eval *e, int group, int number, eval_text *out, sl_error *er
 
 static void free_text(const eval *e, eval_text *text) {
     if (!e->o.jsonl) eval_text_free(text);
+}
+
+// A length that a task does not fit into is found before the weights are loaded.
+static int check_lengths(eval *e, sl_error *err) {
+    int rc = 0;
+    for (int g = 0; !rc && !e->o.jsonl && g < e->scores.n_groups; g++) {
+        eval_text text;
+        rc = get_text(e, g, 0, &text, err);
+        if (!rc) free_text(e, &text);
+    }
+    return rc;
 }
 
 // Errors about a line of a file name it.
@@ -381,7 +393,6 @@ static int print_table(eval *e, sl_error *err) {
 
 // All that can be refused without the model's weights.
 static int prepare(eval *e, sl_tokenizer **tok, sl_error *err) {
-    static const char *newline = "\n";
     cli_options *o = &e->o;
     int rc = cli_need_model(o, err);
     if (!rc) rc = cli_check_device(o, err);
@@ -393,9 +404,8 @@ static int prepare(eval *e, sl_tokenizer **tok, sl_error *err) {
     if (rc) return rc;
     const eval_procedure *procedure = o->procedure ? eval_procedure_find(o->procedure) : NULL;
     if (o->chat && procedure && !o->system_prompt) o->system_prompt = procedure->system;
-    if (!o->jsonl && !o->chat && !o->stops.n) { // the plain wording's answers are a line
-        o->stops = (cli_list){.items = &newline, .n = 1};
-    }
+    e->newline[0] = "\n"; // the plain wording's answers are a line
+    if (!o->jsonl && !o->chat && !o->stops.n) o->stops = (cli_list){.items = e->newline, .n = 1};
     o->device = cli_pick_device(o, e->attn.specs, e->attn.n);
     e->prompter.o = o;
     e->prompter.tok = *tok;
@@ -413,7 +423,8 @@ static int prepare(eval *e, sl_tokenizer **tok, sl_error *err) {
     rc = eval_scores_alloc(&e->scores, err);
     if (rc) return rc;
     find_clusters(e);
-    return make_settings(e, err);
+    rc = make_settings(e, err);
+    return rc ? rc : check_lengths(e, err);
 }
 
 static void close_eval(eval *e) {

@@ -121,7 +121,7 @@ static int is_thousands(span s, size_t i) {
 static size_t number_at(span s, size_t i, double *out) {
     char digits[64];
     size_t n = 0, at = i, sign = minus(s, i);
-    if (sign && (i == 0 || !is_word(s.p[i - 1]))) digits[n++] = '-', at += sign;
+    if (sign && (i == 0 || !isalnum((unsigned char)s.p[i - 1]))) digits[n++] = '-', at += sign;
     if (!is_digit(s, at)) return 0;
     for (; at < s.n && (is_digit(s, at) || is_thousands(s, at)); at++)
         if (s.p[at] != ',' && n < sizeof digits - 2) digits[n++] = s.p[at];
@@ -137,7 +137,7 @@ static size_t number_at(span s, size_t i, double *out) {
 
 static int first_number(span s, span *found, double *out) {
     for (size_t i = 0; i < s.n; i++) {
-        if (i && isalpha((unsigned char)s.p[i - 1])) continue; // x2 and B12 are names
+        if (i && isalnum((unsigned char)s.p[i - 1])) continue; // x2 and B12 are names
         size_t n = number_at(s, i, out);
         if (!n) continue;
         *found = (span){s.p + i, n};

@@ -1,4 +1,5 @@
 // engine/cli/eval_scores.c - see eval_scores.h.
+#include "engine/cli/cli.h"
 #include "engine/cli/eval_scores.h"
 
 #include <errno.h>
@@ -40,6 +41,12 @@ static void show(const json_t *value, char buf[160]) {
     free(text);
 }
 
+static const char HEAD[] = "{\"sleigh_eval\":";
+
+static int not_ours(const char *path, sl_error *err) {
+    return sl_fail(err, SL_ERR_ARG, "--out %s: line 1 is not the head of a file that sleigh eval wrote; name another", path);
+}
+
 static int check_settings(const char *path, const json_t *header, const json_t *settings, sl_error *err) {
     const json_t *was = json_object_get(header, "settings"), *version = json_object_get(header, "sleigh_eval");
     const char *key;
@@ -52,7 +59,7 @@ static int check_settings(const char *path, const json_t *header, const json_t *
         const json_t *other = json_object_get(was, key);
         if (other && json_equal(other, value)) continue;
         show(other, before), show(value, now);
-        return sl_fail(err, SL_ERR_ARG, "--out %s was made with --%s %s, this command says %s; name another file, or remove it",
+        return sl_fail(err, SL_ERR_ARG, "--out %s was made with %s = %s, this command says %s; name another file, or remove it",
                        path, key, before, now);
     }
     return 0;
@@ -94,7 +101,12 @@ static int read_lines(const char *path, FILE *f, const json_t *settings, eval_sc
     ssize_t size;
     int rc = 0;
     *end = 0;
-    for (int n = 1; !rc && (size = getline(&line, &cap, f)) > 0 && line[size - 1] == '\n'; n++) {
+    for (int n = 1; !rc && (size = getline(&line, &cap, f)) > 0; n++) {
+        if (line[size - 1] != '\n') { // cut short; only what is ours may be cut off
+            if (n == 1 && strncmp(line, HEAD, strlen(line) < strlen(HEAD) ? strlen(line) : strlen(HEAD)))
+                rc = not_ours(path, err);
+            break;
+        }
         json_error_t e;
         json_t *value = json_loadb(line, (size_t)size, JSON_REJECT_DUPLICATES, &e);
         rc = !value   ? bad_line(path, n, e.text, err)
@@ -121,7 +133,7 @@ int eval_file_open(const char *path, const json_t *settings, eval_scores *s, FIL
     if (!rc) rc = read_lines(path, f, settings, s, &end, err);
     if (!rc && (ftruncate(fileno(f), end) || fseek(f, 0, SEEK_END))) rc = cannot_write(path, err);
     if (!rc && !end) {
-        json_t *head = json_pack("{s:i, s:O}", "sleigh_eval", FORMAT, "settings", settings);
+        json_t *head = json_pack("{s:i, s:s, s:O}", "sleigh_eval", FORMAT, "commit", cli_commit(), "settings", settings);
         rc = eval_file_add(f, path, head, err);
         json_decref(head);
     }

@@ -165,6 +165,7 @@ typedef struct draft {
     fact *facts;
     int n_facts, cap;
     unsigned char *keys, *people; // taken
+    int n_keys;
     // what the filler is made of
     sl_text *units; // sentences; words of fwe and cwe, those asked for first
     int n_units, cap_units;
@@ -233,12 +234,15 @@ static void ask(draft *d, eval_item *item, const char *question, const char *pre
 
 // ---- keys, names and numbers ----
 
-enum { KEY_LETTERS = 6, NAME = 96 };
+enum { KEY_LETTERS = 6, MAX_KEYS = 20000, NAME = 96 };
 
 // One that was not taken; short words, as most keys that the embedded model saw.
 static void new_key(draft *d, char out[NAME]) {
     const eval_words *w = &eval_vocabulary;
-    for (;;) {
+    if (d->n_keys++ == MAX_KEYS && !d->p.rc)
+        d->p.rc = sl_fail(d->p.err, SL_ERR_ARG, "--length %d: task %s has no more than %d keys", d->length, tasks[d->task].name,
+                          MAX_KEYS);
+    for (out[0] = 0; !d->p.rc;) {
         uint32_t a = prose_below(&d->p, (uint32_t)w->adjectives.n), b = prose_below(&d->p, (uint32_t)w->nouns.n);
         const char *adjective = w->adjectives.words[a], *noun = w->nouns.words[b];
         unsigned char *taken = &d->keys[a * w->nouns.n + b];
@@ -322,7 +326,7 @@ static void draft_variables(draft *d) {
             int n = wordings[d->wording].n_letters;
             for (int c = 0; c < n; c++) name[k][c] = (char)('A' + prose_below(&d->p, 26));
             name[k][n] = 0;
-            int again = 0; // names are few: 26^3
+            int again = !strcmp(name[k], "VAR"); // names are few: 26^3
             for (int f = 0; f < d->n_facts; f++) again |= strstr(d->facts[f].text.data, name[k]) != NULL;
             if (again) {
                 k--;
