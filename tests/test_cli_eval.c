@@ -280,7 +280,11 @@ static void wordings(void) {
         CHECK_HAS(text, haystacks[i][1]);
         CHECK(int_of(parsed[0], "length") > 960 && int_of(parsed[0], "length") <= 1024);
     }
-    result r = RUN("eval", "-m", m, "--chat", "--task", "niah-single,vt,cwe,fwe,qa-2hop", "--length", "2k", "--samples", "1",
+    result r = RUN("eval", "-m", m, "--task", "niah-single", "--length", "128k", "--samples", "1", "--dump", in_tmp("long"));
+    CHECK_GOOD(r);
+    CHECK_INT(read_lines(in_tmp("long")), 1);
+    CHECK(int_of(parsed[0], "length") > 131072 - 40 && int_of(parsed[0], "length") <= 131072);
+    r = RUN("eval", "-m", m, "--chat", "--task", "niah-single,vt,cwe,fwe,qa-2hop", "--length", "2k", "--samples", "1",
                    "--dump", in_tmp("c"));
     CHECK_GOOD(r);
     CHECK_INT(read_lines(in_tmp("c")), 5);

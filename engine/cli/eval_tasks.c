@@ -563,7 +563,7 @@ static int count(draft *d, const sl_text *context, const eval_item *item) {
     return n;
 }
 
-// Sentences of more tokens than can be wanted.
+// Sentences of more tokens than can be wanted: joined, they have a few less than each alone.
 static void make_filler(draft *d) {
     const sl_text none = {0};
     prose_stream(&d->p, PROSE_FILLER);
@@ -573,7 +573,7 @@ static void make_filler(draft *d) {
     if (haystack == HAYSTACK_NOISE) prose_begin_noise(&d->p, &noise);
     eval_item alone = {0}; // a sentence as a prompt of its own, less what every prompt has
     int empty = count(d, &none, &alone);
-    for (int tokens = 0, i = 0; tokens < d->length && !d->p.rc; i++) {
+    for (int tokens = 0, i = 0; tokens - tokens / 16 < d->length && !d->p.rc; i++) {
         sl_text *unit = add_unit(d);
         if (!unit) return;
         if (haystack == HAYSTACK_NEEDLES) {

@@ -29,7 +29,8 @@ void cli_progress_update(void *progress, int done, int total) {
         fprintf(stderr, "\r\033[K%s [%.*s%*s] %d/%d %s, %.0f/s, %s left", p->label, filled, "##############################",
                 BAR - filled, "", done, total, p->unit, rate, done ? left : "?");
     } else {
-        fprintf(stderr, "progress: %s: %d of %d %s, %.1f/s, %s left\n", p->label, done, total, p->unit, rate, done ? left : "?");
+        fprintf(stderr, "progress: %s: %d of %d %s, %.1f/s, %s left\n", p->label, done, total, p->unit, rate,
+                done ? left : "?");
     }
     fflush(stderr);
     p->shown = 1;
