@@ -159,7 +159,7 @@ static void errors(void) {
         {{"decode", "-b", "1,x"}, "-b x: expected a whole number"},
         {{"decode", "-d", "1q"}, "-d 1q: expected a whole number"},
         {{"decode", "--attn", "dense,nope"}, "nope"},
-        {{"decode", "--attn", ","}, "--attn: names no method"},
+        {{"decode", "--attn", ","}, "--attn : unknown method"},
         {{"decode", "--attn", "santa:S={4,8"}, "--attn santa:S={4,8: braces hold alternatives"},
         {{"decode", "-o", "xml"}, "-o xml: expected one of md,json,csv,jsonl"},
         {{"decode", "--temp", "1"}, "--temp is not one of this command's"},
@@ -316,28 +316,31 @@ static void ranges(void) {
 static void braces(void) {
     static const char *const want[] = {"dense",
                                        "santa-prop:S=64",
-                                       "santa-prop:S=1k",
-                                       "santa-is:proposal=int4:S=8",
-                                       "santa-is:proposal=int4:S=16",
-                                       "santa-is:proposal=int8:S=8",
-                                       "santa-is:proposal=int8:S=16"};
+                                       "santa-prop:S=1024",
+                                       "santa-is:S=8",
+                                       "santa-is:S=16",
+                                       "santa-is:S=8:proposal=int8",
+                                       "santa-is:S=16:proposal=int8",
+                                       "topk:k=128"};
     static const struct {
         const char *text, *part;
     } bad[] = {
-        {",", "--attn: names no method"},
+        {"dense,", "--attn : unknown method"},
+        {"topk:k={64,64}", "--attn: topk:k=64 is named twice"},
+        {"topk,topk:k=128", "--attn: topk:k=128 is named twice"},
         {"santa:S={4,8", "braces hold alternatives"},
         {"santa:S=4}", "braces hold"},
         {"santa:S={4,{5}}", "braces hold"},
         {"dense,santa:S={4,x}", "--attn santa:S=x: --S x: expected"},
         {"santa:S={}", "--attn santa:S=: "},
     };
-    const char *flags[] = {"dense,,santa-prop:S={64,1k}", "santa-is:proposal={int4,int8}:S={8,16}"};
+    const char *flags[] = {"{dense,santa-prop:S=64},santa-prop:S={1k}", "santa-is:proposal={int4,int8}:S={8,16},topk"};
     const cli_list list = {.items = flags, .n = 2}, none = {0};
     cli_attn_list found;
     sl_error e;
     CHECK_OK(cli_attn_list_parse(&list, &found, &e), e);
-    CHECK_INT(found.n, 7);
-    for (int i = 0; i < 7; i++) CHECK_STR(found.names[i], want[i]);
+    CHECK_INT(found.n, 8);
+    for (int i = 0; i < 8; i++) CHECK_STR(found.names[i], want[i]);
     CHECK(sl_attn_get(&found.specs[2], "S") == 1024 && sl_attn_get(&found.specs[6], "S") == 16);
     cli_attn_list_free(&found);
     CHECK_OK(cli_attn_list_parse(&none, &found, &e), e);
@@ -384,7 +387,7 @@ static void attn_errors(void) {
     } cases[] = {
         {{"-b", "0"}, "-b 0: expected a whole number", 2},
         {{"--attn", "dense,nope"}, "nope", 2},
-        {{"--attn", ","}, "--attn: names no method", 2},
+        {{"--attn", ","}, "--attn : unknown method", 2},
         {{"--attn", "santa:S=4"}, "--attn santa:S=4: not offered on a GPU", 1},
         {{"--phase", "load"}, "--phase load: expected one of decode,prefill,all", 2},
         {{"--steps", "4"}, "--steps is not one of bench attn's flags", 2},

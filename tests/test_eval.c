@@ -1,5 +1,4 @@
-// tests/test_eval.c - the parts of sleigh eval that need no model: graders, question files, lists of methods, intervals.
-#include "engine/cli/attn_list.h"
+// tests/test_eval.c - the parts of sleigh eval that need no model: graders, question files, intervals.
 #include "engine/cli/eval_grade.h"
 #include "engine/cli/eval_records.h"
 #include "engine/cli/eval_scores.h"
@@ -179,54 +178,6 @@ static void records_errors(void) {
     }
 }
 
-// ---- lists of methods ----
-
-static void methods(void) {
-    static const struct {
-        const char *flags[2], *names[8];
-    } cases[] = {
-        {{"dense,santa-prop:S={64,128},topk:k=8"}, {"dense", "santa-prop:S=64", "santa-prop:S=128", "topk:k=8"}},
-        {{NULL}, {"dense"}},
-        {{"topk", "dense"}, {"topk:k=128", "dense"}},
-        {{"streaming:sink={4,8}:window={16,32}"},
-         {"streaming:sink=4:window=16", "streaming:sink=4:window=32", "streaming:sink=8:window=16",
-          "streaming:sink=8:window=32"}},
-        {{"{dense,topk:k=4}"}, {"dense", "topk:k=4"}},
-        {{"santa-pps:S={1k}"}, {"santa-pps:S=1024"}},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        cli_attn_list list;
-        sl_error e;
-        cli_list flags = {.items = (const char **)(void *)cases[i].flags,
-                          .n = !cases[i].flags[0]  ? 0
-                               : cases[i].flags[1] ? 2
-                                                   : 1};
-        CHECK_OK(cli_attn_list_parse(&flags, &list, &e), e);
-        int n = 0;
-        for (; n < 8 && cases[i].names[n]; n++) {
-            sl_attn_spec spec;
-            char name[256];
-            CHECK(n < list.n);
-            CHECK_OK(sl_attn_parse(cases[i].names[n], &spec, &e), e);
-            sl_attn_format(&spec, name, sizeof name);
-            CHECK_STR(list.names[n], name);
-        }
-        CHECK_INT(list.n, n);
-        cli_attn_list_free(&list);
-    }
-    static const char *const bad[][2] = {{"dense,dense", "named twice"},   {"santa:S={4", "braces"},
-                                         {"santa:S=4}", "braces"},         {"dense,", "unknown method"},
-                                         {"santas", "the nearest is"},     {"santa:S={}", "S"},
-                                         {"topk:k={64,64}", "named twice"}};
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        cli_attn_list list;
-        sl_error e;
-        cli_list flags = {.items = (const char **)(void *)bad[i], .n = 1};
-        CHECK_ERR(cli_attn_list_parse(&flags, &list, &e), e, SL_ERR_ARG, bad[i][1]);
-        CHECK(!list.names && !list.n);
-    }
-}
-
 // ---- intervals ----
 
 enum { GROUPS = 2, METHODS = 3, PER_TEXT = 4, TEXTS = 60, N = TEXTS * PER_TEXT };
@@ -318,12 +269,8 @@ static void intervals(void) {
 }
 
 static const test_case cases[] = {
-    {"graders", NEEDS_NOTHING, graders},
-    {"grade_long", NEEDS_NOTHING, grade_long},
-    {"records", NEEDS_NOTHING, records},
-    {"records_errors", NEEDS_NOTHING, records_errors},
-    {"methods", NEEDS_NOTHING, methods},
-    {"intervals", NEEDS_NOTHING, intervals},
-    {0},
+    {"graders", NEEDS_NOTHING, graders},     {"grade_long", NEEDS_NOTHING, grade_long},
+    {"records", NEEDS_NOTHING, records},     {"records_errors", NEEDS_NOTHING, records_errors},
+    {"intervals", NEEDS_NOTHING, intervals}, {0},
 };
 const test_suite suite_eval = {"eval", cases};

@@ -60,16 +60,15 @@ int cli_attn_list_parse(const cli_list *items, cli_attn_list *out, sl_error *err
     *out = (cli_attn_list){0};
     int rc = items->n ? 0 : add(out, "dense", err);
     for (int i = 0; !rc && i < items->n; i++) {
-        for (const char *p = items->items[i]; !rc && *p;) {
+        for (const char *p = items->items[i]; !rc && p;) {
             size_t n = word_length(p);
             char *word = strndup(p, n);
-            if (!word) return sl_fail(err, SL_ERR_MEMORY, "--attn: out of memory");
-            if (n) rc = expand(out, word, err);
+            rc = word ? expand(out, word, err) : sl_fail(err, SL_ERR_MEMORY, "--attn: out of memory");
             free(word);
-            p += n + (p[n] == ',');
+            p = p[n] ? p + n + 1 : NULL;
         }
     }
-    return rc || out->n ? rc : sl_fail(err, SL_ERR_ARG, "--attn: names no method");
+    return rc;
 }
 
 void cli_attn_list_free(cli_attn_list *list) {

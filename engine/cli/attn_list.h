@@ -12,7 +12,8 @@ typedef struct cli_attn_list {
     int n, cap;
 } cli_attn_list;
 
-// `dense` where the flag was not given. A method that is named twice is SL_ERR_ARG. *out is the caller's to free, after an error too.
+// `dense` where the flag was not given. A method that is named twice is SL_ERR_ARG. *out is the caller's to free, after an
+// error too.
 int cli_attn_list_parse(const cli_list *items, cli_attn_list *out, sl_error *err);
 void cli_attn_list_free(cli_attn_list *list);
 
