@@ -465,7 +465,7 @@ static void questions(void) {
     result r = RUN("eval", "-m", tiny(), "--jsonl", in_tmp("q.jsonl"), "--stop", "\n", "-n", "16", "--procedure", "gsm8k",
                    "--chat", "--out", in_tmp("o"));
     CHECK_GOOD(r);
-    CHECK_HAS(r.out, "| method | needles | sums | all | KV bytes |");
+    CHECK_HAS(r.out, "| method | needles | sums | all | KV bytes % |");
     r = RUN("eval", "-m", tiny(), "--jsonl", in_tmp("q.jsonl"), "--stop", "\n", "-n", "16", "--grader", "numeric-line", "-o",
             "csv");
     CHECK_GOOD(r);

@@ -6,9 +6,9 @@
 // counts once. Tokens after the last whole window are left out. Dense attention takes a window in one batched pass. With
 // another method, or --dense-prefix, the window's beginning is prefilled densely and every scored token is predicted by a
 // decode step. Memory is O(vocabulary) and a number a scored token.
-#include "engine/cli/csv.h"
 #include "engine/cli/print_json.h"
 #include "engine/cli/progress.h"
+#include "engine/cli/rows.h"
 #include "engine/cli/run.h"
 #include "engine/cli/summary.h"
 
@@ -26,8 +26,9 @@ typedef struct perplexity {
     int n_dense;  // tokens of a window that are prefilled before decode steps; n_ctx: all in one pass
     int32_t *ids; // [n_ctx] of the window
     int n_vocab;
-    cli_values nll; // a group a window
-    json_t *rows;   // -o json
+    cli_values nll;  // a group a window
+    cli_rows table;  // -o md, csv
+    json_t *windows; // -o json
     char attn[CLI_ATTN_TEXT];
 } perplexity;
 
@@ -79,45 +80,32 @@ static json_t *row_of(const perplexity *p, int window, int n_before) {
     for (int i = n_before; i < p->nll.n; i++) sum += p->nll.x[i];
     json_t *row = json_pack("{s:i, s:i, s:i, s:s}", "window", window, "first_token", window * p->stride, "scored",
                             p->nll.n - n_before, "attn", p->attn);
-    json_object_set_new(row, "nll", cli_json_number(sum / (p->nll.n - n_before)));
+    json_object_set_new(row, "nll", cli_number(sum / (p->nll.n - n_before)));
+    json_object_set_new(row, "ppl", cli_number(exp(sum / (p->nll.n - n_before))));
     json_object_set_new(row, "scored_so_far", json_integer(p->nll.n));
-    json_object_set_new(row, "nll_so_far", cli_json_number(mean.at));
-    json_object_set_new(row, "nll_so_far_se", cli_json_number(mean.error));
-    json_object_set_new(row, "ppl_so_far", cli_json_number(exp(mean.at)));
-    json_object_set_new(row, "ppl_so_far_se", cli_json_number(exp(mean.at) * mean.error));
+    json_object_set_new(row, "nll_so_far", cli_number(mean.at));
+    json_object_set_new(row, "nll_so_far_se", cli_number(mean.error));
+    json_object_set_new(row, "ppl_so_far", cli_number(exp(mean.at)));
+    json_object_set_new(row, "ppl_so_far_se", cli_number(exp(mean.at) * mean.error));
     return row;
 }
 
-static double field(const json_t *row, const char *name) {
-    return json_number_value(json_object_get(row, name));
-}
-
-static int print_md(const json_t *row, int window, sl_error *err) {
-    int rc = 0;
-    if (window == 0)
-        rc = cli_printf(err, "| window | first token | scored | perplexity of the window | perplexity so far | standard error "
-                             "|\n|---|---|---|---|---|---|\n");
-    if (!rc)
-        rc = cli_printf(err, "| %d | %.0f | %.0f | %.4f | %.4f | ", window, field(row, "first_token"), field(row, "scored"),
-                        exp(field(row, "nll")), field(row, "ppl_so_far"));
-    if (rc) return rc;
-    if (json_is_null(json_object_get(row, "ppl_so_far_se"))) return cli_printf(err, "- |\n");
-    return cli_printf(err, "%.4f |\n", field(row, "ppl_so_far_se"));
-}
+static const cli_column columns[] = {
+    {.title = "window", .key = "window"},
+    {.title = "first token", .key = "first_token"},
+    {.title = "scored", .key = "scored"},
+    {.title = "perplexity of the window", .key = "ppl", .digits = 4},
+    {.title = "perplexity so far", .key = "ppl_so_far", .spread = "ppl_so_far_se", .digits = 4},
+};
 
 static int print_window(perplexity *p, int window, int n_before, sl_error *err) {
     json_t *row = row_of(p, window, n_before);
     if (is(p, "json")) {
-        if (!p->rows) p->rows = json_array();
-        json_array_append_new(p->rows, row);
+        if (!p->windows) p->windows = json_array();
+        json_array_append_new(p->windows, row);
         return 0;
     }
-    int rc = 0;
-    if (is(p, "md")) rc = print_md(row, window, err);
-    if (is(p, "csv") && window == 0) rc = cli_csv_names(row, err);
-    if (!rc && is(p, "csv")) rc = cli_csv_values(row, err);
-    json_decref(row);
-    return rc ? rc : cli_flush(err);
+    return cli_rows_add(&p->table, row, err);
 }
 
 static int print_end(perplexity *p, sl_error *err) {
@@ -133,11 +121,11 @@ static int print_end(perplexity *p, sl_error *err) {
         json_pack("{s:s, s:s, s:s, s:s, s:b, s:s, s:I, s:s, s:i, s:i, s:i, s:I, s:i, s:O}", "version", SLEIGH_VERSION, "commit",
                   cli_commit(), "device", device, "model", p->o->model, "dummy", sl_model_is_dummy(p->run.model), "file",
                   p->o->file ? p->o->file : "-", "seed", (json_int_t)p->o->seed, "attn", p->attn, "n_ctx", p->n_ctx, "stride",
-                  p->stride, "n_dense", p->n_dense, "tokens", (json_int_t)p->text.n, "scored", p->nll.n, "windows", p->rows);
-    json_object_set_new(out, "nll", cli_json_number(mean.at));
-    json_object_set_new(out, "nll_se", cli_json_number(mean.error));
-    json_object_set_new(out, "ppl", cli_json_number(ppl));
-    json_object_set_new(out, "ppl_se", cli_json_number(ppl * mean.error));
+                  p->stride, "n_dense", p->n_dense, "tokens", (json_int_t)p->text.n, "scored", p->nll.n, "windows", p->windows);
+    json_object_set_new(out, "nll", cli_number(mean.at));
+    json_object_set_new(out, "nll_se", cli_number(mean.error));
+    json_object_set_new(out, "ppl", cli_number(ppl));
+    json_object_set_new(out, "ppl_se", cli_number(ppl * mean.error));
     return cli_print_json(out, JSON_INDENT(1), err);
 }
 
@@ -228,7 +216,7 @@ static int run_text(perplexity *p, sl_error *err) {
 }
 
 int cmd_perplexity(const cli_options *o, sl_error *err) {
-    perplexity p = {.o = o};
+    perplexity p = {.o = o, .table = {.format = o->format, .columns = columns, .n_columns = sizeof columns / sizeof *columns}};
     sl_text text = {0};
     int is_open = 0, rc = cli_need_model(o, err);
     if (!rc) rc = cli_read_input(o, &text, err);
@@ -246,7 +234,7 @@ int cmd_perplexity(const cli_options *o, sl_error *err) {
     sl_session_free(p.session);
     if (is_open) cli_run_close(&p.run);
     cli_values_free(&p.nll);
-    json_decref(p.rows);
+    json_decref(p.windows);
     sl_ids_free(&p.text);
     sl_text_free(&text);
     free(p.ids);

@@ -1,8 +1,8 @@
 // engine/cli/compare_print.c - what sleigh compare prints. md: each prompt's texts as they come, three tables at the end. csv:
 // the figures of the tables, a row a method. json: all of it, heads and tokens too. No times: equal runs print equal bytes.
 #include "engine/cli/compare.h"
-#include "engine/cli/csv.h"
 #include "engine/cli/print_json.h"
+#include "engine/cli/rows.h"
 
 #include <math.h>
 #include <string.h>
@@ -66,7 +66,7 @@ static int figures_of(const compare *c, const compare_method *m, figures *f, sl_
 // ---- JSON ----
 
 static void put(json_t *row, const char *name, double x) {
-    json_object_set_new(row, name, cli_json_number(x));
+    json_object_set_new(row, name, cli_number(x));
 }
 
 static void put_count(json_t *row, const char *name, long long n) {
@@ -182,18 +182,15 @@ static json_t *prompt_json(const compare *c, const compare_prompt *p, json_t *id
     return row;
 }
 
-static int print_json(compare *c, const figures *f, sl_error *err) {
+// methods: a row each, to which their heads are added; lent.
+static int print_json(compare *c, json_t *methods, sl_error *err) {
     const cli_options *o = c->o;
     char device[256];
     sl_engine_describe(c->run.engine, device, sizeof device);
-    json_t *methods = json_array();
-    for (int i = 0; i < c->attn.n; i++) {
-        json_t *row = row_of(c, &c->methods[i], &f[i]);
-        json_object_set_new(row, "heads", heads_json(c, &c->methods[i]));
-        json_array_append_new(methods, row);
-    }
+    for (int i = 0; i < c->attn.n; i++)
+        json_object_set_new(json_array_get(methods, (size_t)i), "heads", heads_json(c, &c->methods[i]));
     json_t *out =
-        json_pack("{s:s, s:s, s:s, s:s, s:b, s:I, s:f, s:i, s:O, s:o}", "version", SLEIGH_VERSION, "commit", cli_commit(),
+        json_pack("{s:s, s:s, s:s, s:s, s:b, s:I, s:f, s:i, s:O, s:O}", "version", SLEIGH_VERSION, "commit", cli_commit(),
                   "device", device, "model", o->model, "dummy", sl_model_is_dummy(c->run.model), "seed", (json_int_t)o->seed,
                   "temp", (double)c->run.sampling.temp, "n_predict", o->n_predict, "prompts", c->rows, "methods", methods);
     return cli_print_json(out, JSON_INDENT(1), err);
@@ -266,105 +263,94 @@ int compare_print_prompt(compare *c, const compare_prompt *p, int index, sl_erro
 
 // ---- the tables ----
 
-enum { CELL = 96 };
+#define TABLE(COLUMNS)                                                                                                         \
+    { .format = "md", .columns = COLUMNS, .n_columns = sizeof COLUMNS / sizeof *(COLUMNS) }
 
-// Decimals, or with digits below 0 so many significant ones.
-static void format_number(double x, int digits, char buf[24]) {
-    snprintf(buf, 24, digits < 0 ? "%.*g" : "%.*f", digits < 0 ? -digits : digits, x);
+static const cli_column free_columns[] = {
+    {.title = "method", .key = "attn"},
+    {.title = "identical", .key = "identical"},
+    {.title = "tokens before the first that differs", .key = "common_prefix", .spread = "common_prefix_se", .digits = 1},
+    {.title = "agreement %", .key = "agreement", .spread = "agreement_se", .digits = 1, .scale = 100},
+    {.title = "KV bytes %", .key = "kv_bytes_share", .digits = 2, .scale = 100},
+};
+
+static const cli_column forced_columns[] = {
+    {.title = "method", .key = "attn"},
+    {.title = "top-1 agreement %", .key = "top1", .low = "top1_low", .high = "top1_high", .digits = 1, .scale = 100},
+    {.title = "KL mean", .key = "kl", .spread = "kl_se", .digits = -3},
+    {.title = "KL median", .key = "kl_median", .low = "kl_median_low", .high = "kl_median_high", .digits = -3},
+    {.title = "KL 90%", .key = "kl_90", .low = "kl_90_low", .high = "kl_90_high", .digits = -3},
+    {.title = "KL 99%", .key = "kl_99", .low = "kl_99_low", .high = "kl_99_high", .digits = -3},
+    {.title = "KL max", .key = "kl_max", .digits = -3},
+    {.title = "perplexity, question", .key = "ppl_question", .spread = "ppl_question_se", .digits = 4},
+    {.title = "perplexity, answer", .key = "ppl_answer", .spread = "ppl_answer_se", .digits = 4},
+    {.title = "ln(perplexity / dense)", .key = "ln_ppl_ratio", .spread = "ln_ppl_ratio_se", .digits = 5},
+};
+
+static const cli_column head_columns[] = {
+    {.title = "method", .key = "attn"},
+    {.title = "L2 mean", .key = "l2", .spread = "l2_se", .digits = 4},
+    {.title = "L2 median", .key = "l2_median", .digits = 4},
+    {.title = "L2 90%", .key = "l2_90", .digits = 4},
+    {.title = "cosine mean", .key = "cosine", .spread = "cosine_se", .digits = 4},
+    {.title = "cosine median", .key = "cosine_median", .digits = 4},
+    {.title = "cosine 10%", .key = "cosine_10", .digits = 4},
+    {.title = "bias", .key = "bias", .digits = 5, .sign = 1},
+    {.title = "K rows", .key = "k_rows", .digits = 1},
+    {.title = "V rows", .key = "v_rows", .digits = 1},
+    {.title = "distinct V rows of a KV head", .key = "v_distinct", .digits = 1},
+    {.title = "effective samples", .key = "ess", .digits = 1},
+    {.title = "weight spread", .key = "weight_spread", .digits = 2},
+    {.title = "bytes %", .key = "bytes_share", .digits = 2, .scale = 100},
+};
+
+static json_t *dense_row(const compare *c) {
+    json_t *row = json_pack("{s:s}", "attn", "(dense)");
+    put_estimate(row, "ppl_question", perplexity(&c->dense_nll[QUESTION]));
+    put_estimate(row, "ppl_answer", perplexity(&c->dense_nll[ANSWER]));
+    return row;
 }
 
-// "0.0123 ± 0.0004", without the error where there is none.
-static const char *with_error(cli_estimate e, double scale, int digits, char buf[CELL]) {
-    char at[24], error[24];
-    format_number(scale * e.at, digits, at);
-    format_number(scale * e.error, digits, error);
-    snprintf(buf, CELL, isnan(e.at) ? "-" : isnan(e.error) ? "%s" : "%s ± %s", at, error);
-    return buf;
-}
-
-static const char *with_range(cli_interval i, double scale, int digits, char buf[CELL]) {
-    char at[24], low[24], high[24];
-    format_number(scale * i.at, digits, at);
-    format_number(scale * i.low, digits, low);
-    format_number(scale * i.high, digits, high);
-    snprintf(buf, CELL, isnan(i.at) ? "-" : "%s (%s to %s)", at, low, high);
-    return buf;
-}
-
-static const char *or_dash(double x, int digits, char buf[CELL]) {
-    return with_error((cli_estimate){x, NAN}, 1, digits, buf);
-}
-
-static int print_free(const compare *c, const figures *f, sl_error *err) {
-    char a[CELL], b[CELL];
-    int rc = cli_printf(err,
-                        "texts: %d prompts, seed %u, temperature %g\n\n| method | identical | tokens before the first that "
-                        "differs | agreement %% | KV bytes %% |\n|---|---|---|---|---|\n",
-                        c->n_prompts, c->o->seed, (double)c->run.sampling.temp);
-    for (int i = 0; !rc && i < c->attn.n; i++)
-        rc = cli_printf(err, "| %s | %d | %s | %s | %.2f |\n", c->methods[i].text, c->methods[i].n_identical,
-                        with_error(f[i].prefix, 1, 1, a), with_error(f[i].agreement, 100, 1, b), 100 * f[i].kv_bytes);
+static int print_rows(cli_rows *table, json_t *rows, sl_error *err) {
+    size_t i;
+    json_t *row;
+    int rc = 0;
+    json_array_foreach(rows, i, row) if (!rc) rc = cli_rows_add(table, json_incref(row), err);
     return rc;
 }
 
-static int print_forced(const compare *c, const figures *f, sl_error *err) {
-    char s[8][CELL];
+static int print_md(const compare *c, json_t *rows, sl_error *err) {
+    cli_rows free_runs = TABLE(free_columns), forced = TABLE(forced_columns), heads = TABLE(head_columns);
     int n = c->dense_nll[QUESTION].n + c->dense_nll[ANSWER].n;
-    int rc = cli_printf(
-        err,
-        "\nnext tokens on the path of %s: %d positions, KL divergence from dense attention in nats\n\n| method | top-1 "
-        "agreement %% | KL mean | KL median | KL 90%% | KL 99%% | KL max | perplexity, question | perplexity, "
-        "answer | ln(perplexity / dense) |\n|---|---|---|---|---|---|---|---|---|---|\n| (dense) | | | | | | | "
-        "%s | %s | |\n",
-        c->n_references ? "dense attention or the reference" : "dense attention", n,
-        with_error(perplexity(&c->dense_nll[QUESTION]), 1, 4, s[0]), with_error(perplexity(&c->dense_nll[ANSWER]), 1, 4, s[1]));
-    for (int i = 0; !rc && i < c->attn.n; i++) {
-        const figures *g = &f[i];
-        rc = cli_printf(err, "| %s | %s | %s | %s | %s | %s | %.3g | %s | %s | %s |\n", c->methods[i].text,
-                        with_range(g->top1, 100, 1, s[0]), with_error(g->kl, 1, -3, s[1]),
-                        with_range(g->kl_at[MEDIAN], 1, -3, s[2]), with_range(g->kl_at[P90], 1, -3, s[3]),
-                        with_range(g->kl_at[P99], 1, -3, s[4]), g->kl_max, with_error(g->ppl[QUESTION], 1, 4, s[5]),
-                        with_error(g->ppl[ANSWER], 1, 4, s[6]), with_error(g->more_nll, 1, 5, s[7]));
-    }
-    return rc;
-}
-
-static int print_heads(const compare *c, const figures *f, sl_error *err) {
-    char s[4][CELL];
-    int rc =
-        cli_printf(err,
-                   "\nheads on the states of the dense run: %d outputs; a row's figures are means over layers, heads and "
-                   "steps\n\n| method | L2 mean | L2 median | L2 90%% | cosine mean | cosine median | cosine 10%% | bias | "
-                   "K rows | V rows | distinct V rows of a KV head | effective samples | weight spread | bytes %% |\n"
-                   "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n",
-                   c->methods[0].error.n);
-    for (int i = 0; !rc && i < c->attn.n; i++) {
-        const figures *g = &f[i];
-        const compare_head *h = &g->heads;
-        rc = cli_printf(err, "| %s | %s | %.4f | %.4f | %s | %.4f | %.4f | %+.5f | %.1f | %.1f | %.1f | %s | %s | %.2f |\n",
-                        c->methods[i].text, with_error(g->error, 1, 4, s[0]), g->error_at[0].at, g->error_at[1].at,
-                        with_error(g->cosine, 1, 4, s[1]), g->cosine_at[0].at, g->cosine_at[1].at, h->bias / h->n,
-                        h->k_rows / h->n, h->v_rows / h->n, h->v_distinct / h->n, or_dash(h->ess / h->n, 1, s[2]),
-                        or_dash(h->spread / h->n, 2, s[3]), 100 * h->bytes / h->dense_bytes);
-    }
-    return rc;
+    int rc = cli_printf(err, "texts: %d prompts, seed %u, temperature %g\n\n", c->n_prompts, c->o->seed,
+                        (double)c->run.sampling.temp);
+    if (!rc) rc = print_rows(&free_runs, rows, err);
+    if (!rc)
+        rc = cli_printf(err, "\nnext tokens on the path of %s: %d positions, KL divergence from dense attention in nats\n\n",
+                        c->n_references ? "dense attention or the reference" : "dense attention", n);
+    if (!rc) rc = cli_rows_add(&forced, dense_row(c), err);
+    if (!rc) rc = print_rows(&forced, rows, err);
+    if (rc || !c->heads) return rc;
+    rc = cli_printf(err,
+                    "\nheads on the states of the dense run: %d outputs; a row's figures are means over layers, heads and "
+                    "steps\n\n",
+                    c->methods[0].error.n);
+    return rc ? rc : print_rows(&heads, rows, err);
 }
 
 int compare_print_summary(compare *c, sl_error *err) {
-    figures f[c->attn.n];
-    int rc = 0;
-    for (int i = 0; !rc && i < c->attn.n; i++) rc = figures_of(c, &c->methods[i], &f[i], err);
-    if (!rc && is(c, "json")) return print_json(c, f, err);
-    if (!rc && is(c, "md")) {
-        rc = print_free(c, f, err);
-        if (!rc) rc = print_forced(c, f, err);
-        return !rc && c->heads ? print_heads(c, f, err) : rc;
-    }
+    cli_rows csv = {.format = "csv"};
+    json_t *rows = json_array();
+    int rc = rows ? 0 : sl_fail(err, SL_ERR_MEMORY, "the tables: out of memory");
     for (int i = 0; !rc && i < c->attn.n; i++) {
-        json_t *row = row_of(c, &c->methods[i], &f[i]);
-        if (i == 0) rc = cli_csv_names(row, err);
-        if (!rc) rc = cli_csv_values(row, err);
-        json_decref(row);
+        figures f;
+        rc = figures_of(c, &c->methods[i], &f, err);
+        if (!rc) json_array_append_new(rows, row_of(c, &c->methods[i], &f));
     }
+    if (!rc && is(c, "json"))
+        rc = print_json(c, rows, err);
+    else if (!rc)
+        rc = is(c, "csv") ? print_rows(&csv, rows, err) : print_md(c, rows, err);
+    json_decref(rows);
     return rc;
 }

@@ -2,6 +2,7 @@
 #include "engine/cli/cli.h"
 #include "engine/cli/eval_scores.h"
 #include "engine/cli/print_json.h"
+#include "engine/cli/rows.h"
 #include "engine/philox.h"
 #include "engine/sleigh.h"
 
@@ -128,59 +129,76 @@ int eval_summarise(const eval_scores *s, int rounds, uint32_t seed, eval_summary
 
 // ---- tables ----
 
-static int print_heading(const eval_scores *s, const char *last, sl_error *err) {
-    int rc = cli_printf(err, "| method |");
-    for (int g = 0; !rc && g < s->n_groups; g++) {
-        const eval_group *group = &s->groups[g];
-        rc = cli_printf(err, " %s", group->task);
-        if (!rc && group->length)
-            rc = group->length % 1024 ? cli_printf(err, " %d", group->length) : cli_printf(err, " %dk", group->length / 1024);
-        if (!rc) rc = cli_printf(err, " |");
-    }
-    if (!rc && s->n_groups > 1) rc = cli_printf(err, " all |");
-    if (!rc) rc = cli_printf(err, "%s\n|---|", last);
-    int n = s->n_groups + (s->n_groups > 1) + (*last != 0);
-    for (int i = 0; !rc && i < n; i++) rc = cli_printf(err, "---|");
-    return rc ? rc : cli_printf(err, "\n");
-}
-
-static double points(double x) {
-    return x * 100 + 0.0; // no -0.00
-}
-
-static int print_md(const eval_scores *s, const eval_summary *summary, sl_error *err) {
-    int n_columns = s->n_groups + (s->n_groups > 1); // without "all" where it would say the same
-    const eval_summary *all = &summary[s->n_groups];
-    int rc = cli_printf(err, "Score in percent (95%% interval), %d samples of %d texts\n\n", all->n, all->n_clusters);
-    if (!rc) rc = print_heading(s, " KV bytes |", err);
-    for (int m = 0; !rc && m < s->n_methods; m++) {
-        const eval_summary *row = &summary[m * (s->n_groups + 1)];
-        rc = cli_printf(err, "| %s |", s->methods[m]);
-        for (int g = 0; !rc && g < n_columns; g++)
-            rc = cli_printf(err, " %.1f (%.1f to %.1f) |", points(row[g].score.mean), points(row[g].score.low),
-                            points(row[g].score.high));
-        if (!rc) rc = cli_printf(err, " %.1f%% |\n", points(row[s->n_groups].kv_share));
-    }
-    if (rc || s->n_methods < 2) return rc;
-    rc = cli_printf(err, "\nDifference to %s in points (95%% interval), on the same samples\n\n", s->methods[0]);
-    if (!rc) rc = print_heading(s, "", err);
-    for (int m = 1; !rc && m < s->n_methods; m++) {
-        const eval_summary *row = &summary[m * (s->n_groups + 1)];
-        rc = cli_printf(err, "| %s |", s->methods[m]);
-        for (int g = 0; !rc && g < n_columns; g++)
-            rc = cli_printf(err, " %+.2f (%+.2f to %+.2f) |", points(row[g].difference.mean), points(row[g].difference.low),
-                            points(row[g].difference.high));
-        if (!rc) rc = cli_printf(err, "\n");
-    }
-    return rc;
-}
-
 static json_t *row_json(const eval_scores *s, const eval_summary *r, int method, int group) {
     const eval_group *g = group < s->n_groups ? &s->groups[group] : NULL;
     return json_pack("{s:s, s:i, s:s, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "task", g ? g->task : "all", "length",
                      g ? g->length : 0, "attn", s->methods[method], "samples", r->n, "texts", r->n_clusters, "score",
                      r->score.mean, "score_low", r->score.low, "score_high", r->score.high, "difference", r->difference.mean,
                      "difference_low", r->difference.low, "difference_high", r->difference.high, "kv_bytes_share", r->kv_share);
+}
+
+// Of the md tables, in which a method is a row: a group's column, and its keys in that row.
+typedef struct group_column {
+    char title[128], key[16], low[24], high[24];
+} group_column;
+
+static void name_column(const eval_group *g, int index, group_column *out) { // g NULL: all
+    int k = g && g->length % 1024 == 0;
+    if (!g || !g->length)
+        snprintf(out->title, sizeof out->title, "%.100s", g ? g->task : "all");
+    else
+        snprintf(out->title, sizeof out->title, "%.100s %d%s", g->task, k ? g->length / 1024 : g->length, k ? "k" : "");
+    snprintf(out->key, sizeof out->key, "%d", index);
+    snprintf(out->low, sizeof out->low, "%d_low", index);
+    snprintf(out->high, sizeof out->high, "%d_high", index);
+}
+
+static json_t *method_row(const eval_scores *s, const eval_summary *r, int method, const group_column *names, int differences) {
+    json_t *row = json_pack("{s:s}", "attn", s->methods[method]);
+    for (int g = 0; row && g <= s->n_groups; g++) {
+        const eval_interval *i = differences ? &r[g].difference : &r[g].score;
+        json_object_set_new(row, names[g].key, json_real(i->mean));
+        json_object_set_new(row, names[g].low, json_real(i->low));
+        json_object_set_new(row, names[g].high, json_real(i->high));
+    }
+    if (row) json_object_set_new(row, "kv_bytes_share", json_real(r[s->n_groups].kv_share));
+    return row;
+}
+
+static int print_methods(const eval_scores *s, const eval_summary *summary, int differences, sl_error *err) {
+    int n_columns = s->n_groups + 3, rc = 0;
+    cli_column *columns = calloc((size_t)n_columns, sizeof *columns);
+    group_column *names = calloc((size_t)s->n_groups + 1, sizeof *names);
+    cli_rows table = {.format = "md", .columns = columns, .n_columns = n_columns};
+    if (!columns || !names) rc = sl_fail(err, SL_ERR_MEMORY, "the table: out of memory");
+    if (!rc) columns[0] = (cli_column){.title = "method", .key = "attn"};
+    for (int g = 0; !rc && g <= s->n_groups; g++) {
+        name_column(g < s->n_groups ? &s->groups[g] : NULL, g, &names[g]);
+        columns[g + 1] = (cli_column){.title = names[g].title,
+                                      .key = names[g].key,
+                                      .low = names[g].low,
+                                      .high = names[g].high,
+                                      .digits = differences ? 2 : 1,
+                                      .scale = 100,
+                                      .sign = differences,
+                                      .hidden = g == s->n_groups && s->n_groups == 1}; // "all" would say the same
+    }
+    if (!rc)
+        columns[n_columns - 1] =
+            (cli_column){.title = "KV bytes %", .key = "kv_bytes_share", .digits = 1, .scale = 100, .hidden = differences};
+    for (int m = differences; !rc && m < s->n_methods; m++)
+        rc = cli_rows_add(&table, method_row(s, &summary[m * (s->n_groups + 1)], m, names, differences), err);
+    free(columns), free(names);
+    return rc;
+}
+
+static int print_md(const eval_scores *s, const eval_summary *summary, sl_error *err) {
+    const eval_summary *all = &summary[s->n_groups];
+    int rc = cli_printf(err, "Score in percent (95%% interval), %d samples of %d texts\n\n", all->n, all->n_clusters);
+    if (!rc) rc = print_methods(s, summary, 0, err);
+    if (rc || s->n_methods < 2) return rc;
+    rc = cli_printf(err, "\nDifference to %s in points (95%% interval), on the same samples\n\n", s->methods[0]);
+    return rc ? rc : print_methods(s, summary, 1, err);
 }
 
 static int print_json(const eval_scores *s, const eval_summary *summary, const json_t *settings, sl_error *err) {
@@ -194,16 +212,11 @@ static int print_json(const eval_scores *s, const eval_summary *summary, const j
 }
 
 static int print_csv(const eval_scores *s, const eval_summary *summary, sl_error *err) {
-    int rc = cli_printf(err, "task,length,attn,samples,texts,score,score_low,score_high,difference,difference_low,"
-                             "difference_high,kv_bytes_share\n");
+    cli_rows table = {.format = "csv"};
+    int rc = 0;
     for (int m = 0; m < s->n_methods; m++)
-        for (int g = 0; !rc && g <= s->n_groups; g++) {
-            const eval_summary *r = &summary[m * (s->n_groups + 1) + g];
-            int all = g == s->n_groups;
-            rc = cli_printf(err, "\"%s\",%d,\"%s\",%d,%d,%.9g,%.9g,%.9g,%.9g,%.9g,%.9g,%.9g\n", all ? "all" : s->groups[g].task,
-                            all ? 0 : s->groups[g].length, s->methods[m], r->n, r->n_clusters, r->score.mean, r->score.low,
-                            r->score.high, r->difference.mean, r->difference.low, r->difference.high, r->kv_share);
-        }
+        for (int g = 0; !rc && g <= s->n_groups; g++)
+            rc = cli_rows_add(&table, row_json(s, &summary[m * (s->n_groups + 1) + g], m, g), err);
     return rc;
 }
 

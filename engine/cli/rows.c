@@ -39,14 +39,26 @@ static int print_csv(json_t *row, int names, sl_error *err) {
     return rc ? rc : cli_printf(err, "\n");
 }
 
+static int print_number(const cli_column *c, const char *before, const json_t *value, sl_error *err) {
+    double x = json_number_value(value) * (c->scale != 0 ? c->scale : 1) + 0.0; // no -0.00
+    int n = c->digits < 0 ? -c->digits : c->digits;
+    if (c->sign) return cli_printf(err, c->digits < 0 ? "%s%+.*g" : "%s%+.*f", before, n, x);
+    return cli_printf(err, c->digits < 0 ? "%s%.*g" : "%s%.*f", before, n, x);
+}
+
 static int print_cell(const cli_column *c, const json_t *row, sl_error *err) {
     const json_t *value = json_object_get(row, c->key), *spread = c->spread ? json_object_get(row, c->spread) : NULL;
-    double scale = c->scale != 0 ? c->scale : 1;
+    const json_t *low = c->low ? json_object_get(row, c->low) : NULL, *high = c->high ? json_object_get(row, c->high) : NULL;
     if (json_is_string(value)) return cli_printf(err, " %s |", json_string_value(value));
     if (json_is_integer(value)) return cli_printf(err, " %lld |", (long long)json_integer_value(value));
     if (!json_is_real(value)) return cli_printf(err, " - |");
-    int rc = cli_printf(err, " %.*f", c->digits, scale * json_real_value(value));
-    if (!rc && json_is_number(spread)) rc = cli_printf(err, " ± %.*f", c->digits, scale * json_number_value(spread));
+    int rc = print_number(c, " ", value, err);
+    if (!rc && json_is_number(spread)) rc = print_number(c, " ± ", spread, err);
+    if (!rc && json_is_number(low) && json_is_number(high)) {
+        rc = print_number(c, " (", low, err);
+        if (!rc) rc = print_number(c, " to ", high, err);
+        if (!rc) rc = cli_printf(err, ")");
+    }
     return rc ? rc : cli_printf(err, " |");
 }
 

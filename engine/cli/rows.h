@@ -12,8 +12,10 @@
 typedef struct cli_column {
     const char *title, *key; // in md; in the object
     const char *spread;      // key of a number that is printed behind it, after a plus-minus sign; NULL: none
-    int digits;              // after the point
+    const char *low, *high;  // keys of its interval, printed behind it as (low to high); NULL: none
+    int digits;              // after the point; below 0: so many significant ones
     double scale;            // md shows value * scale; 0: 1
+    int sign;                // a plus before what is not negative
     int hidden;
 } cli_column;
 
