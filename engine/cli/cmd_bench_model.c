@@ -5,7 +5,6 @@
 #include "engine/cli/rows.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 // ---- which tests ----
@@ -32,39 +31,13 @@ static int make_plan(cli_bench_plan *plan, const cli_options *o, sl_error *err) 
     return sl_fail(err, SL_ERR_ARG, "--n-prompt and --n-gen: all are 0, nothing to measure");
 }
 
-// ---- what the rows say, drawn ----
+// ---- what the rows say, drawn: those that decode and nothing else ----
 
 typedef struct output {
     cli_bench bench;
     cli_rows rows;
-    cli_bench_row *kept; // [n_rows] those that --plot is about: that decode and nothing else
-    int n_kept, cap;
+    cli_curves latency, speedup; // of rows that differ in depth alone, in batch alone
 } output;
-
-static int keep(output *out, const cli_bench_row *r, sl_error *err) {
-    if (!out->bench.o->plot || r->test.n_prompt) return 0;
-    if (out->n_kept == out->cap) {
-        int cap = out->cap ? 2 * out->cap : 64;
-        cli_bench_row *kept = realloc(out->kept, cap * sizeof *kept);
-        if (!kept) return sl_fail(err, SL_ERR_MEMORY, "--plot: out of memory");
-        out->kept = kept;
-        out->cap = cap;
-    }
-    out->kept[out->n_kept++] = *r;
-    return 0;
-}
-
-// A curve of rows that differ in depth alone (latency), or in batch alone (speedup).
-typedef struct curve {
-    char name[192];
-    double *x, *y;
-    int n;
-} curve;
-
-static int same_curve(const cli_bench_row *a, const cli_bench_row *b, int speedup) {
-    return a->test.n_gen == b->test.n_gen && !strcmp(a->attn, b->attn) &&
-           (speedup ? a->depth == b->depth : a->batch == b->batch);
-}
 
 static void name_curve(const output *out, const cli_bench_row *r, int speedup, char *buf, size_t size) {
     const cli_bench_plan *plan = out->bench.plan;
@@ -75,51 +48,27 @@ static void name_curve(const output *out, const cli_bench_row *r, int speedup, c
     if (n_tests > 1) snprintf(buf + n, size - n, ", %d steps", r->test.n_gen);
 }
 
-// All curves of one panel, in the order of their first rows. points: [2][n_kept], what the curves point into.
-static int make_curves(const output *out, int speedup, cli_series *series, char (*names)[192], double *points) {
-    int n_series = 0, at = 0;
-    for (int i = 0; i < out->n_kept; i++) {
-        const cli_bench_row *first = &out->kept[i];
-        int seen = speedup && !strcmp(first->attn, out->bench.attn.names[0]) && out->bench.attn.n > 1; // 1 throughout
-        for (int j = 0; j < i; j++) seen |= same_curve(first, &out->kept[j], speedup);
-        if (seen) continue;
-        cli_series *s = &series[n_series];
-        *s = (cli_series){.name = names[n_series], .x = points + at, .y = points + out->n_kept + at};
-        name_curve(out, first, speedup, names[n_series++], sizeof *names);
-        for (int j = i; j < out->n_kept; j++) {
-            const cli_bench_row *r = &out->kept[j];
-            if (!same_curve(first, r, speedup)) continue;
-            points[at] = speedup ? r->batch : r->depth;
-            points[out->n_kept + at++] = speedup ? r->speedup : r->step_ms;
-            s->n++;
-        }
-    }
-    return n_series;
+static int note_row(output *out, const cli_bench_row *r, sl_error *err) {
+    char name[192];
+    if (!out->bench.o->plot || r->test.n_prompt) return 0;
+    name_curve(out, r, 0, name, sizeof name);
+    int rc = cli_curves_add(&out->latency, name, (cli_point){r->depth, r->step_ms, NAN, NAN}, err);
+    if (rc || !strcmp(r->attn, out->bench.attn.names[0])) return rc; // whose speedup is 1 throughout
+    name_curve(out, r, 1, name, sizeof name);
+    return cli_curves_add(&out->speedup, name, (cli_point){r->batch, r->speedup, NAN, NAN}, err);
 }
 
 // Latency against context where depths vary or nothing does, speedup against batch where batches and methods vary.
 static int draw(const output *out, sl_error *err) {
     const cli_bench_plan *plan = out->bench.plan;
-    int n = out->n_kept, speedup = plan->batches.n > 1 && out->bench.attn.n > 1, n_panels = 0, n_series;
-    if (!out->bench.o->plot || !n) return 0;
-    cli_series *series = calloc(2 * n, sizeof *series);
-    char(*names)[192] = calloc(2 * n, sizeof *names);
-    double *points = calloc(4 * n, sizeof *points);
+    int speedup = plan->batches.n > 1 && out->speedup.n, n_panels = 0;
     cli_panel panels[2];
     char title[320];
-    int rc = series && names && points ? 0 : sl_fail(err, SL_ERR_MEMORY, "--plot: out of memory");
-    if (!rc && (plan->depths.n > 1 || !speedup)) {
-        n_series = make_curves(out, 0, series, names, points);
-        panels[n_panels++] = cli_panel_latency(series, n_series);
-    }
-    if (!rc && speedup) {
-        n_series = make_curves(out, 1, series + n, names + n, points + 2 * n);
-        panels[n_panels++] = cli_panel_speedup(series + n, n_series);
-    }
+    if (!out->bench.o->plot) return 0;
+    if (plan->depths.n > 1 || !speedup) panels[n_panels++] = cli_panel_latency(&out->latency);
+    if (speedup) panels[n_panels++] = cli_panel_speedup(&out->speedup);
     snprintf(title, sizeof title, "%.100s, %.200s", out->bench.o->model, out->bench.backend);
-    if (!rc) rc = cli_plot(out->bench.o->plot, title, panels, n_panels, err);
-    free(series), free(names), free(points);
-    return rc;
+    return cli_plot(out->bench.o->plot, title, panels, n_panels, err);
 }
 
 // ---- the table ----
@@ -127,7 +76,7 @@ static int draw(const output *out, sl_error *err) {
 static int add_row(void *ctx, const cli_bench_row *r, sl_error *err) {
     output *out = ctx;
     int rc = cli_rows_add(&out->rows, cli_bench_json(&out->bench, r), err);
-    return rc ? rc : keep(out, r, err);
+    return rc ? rc : note_row(out, r, err);
 }
 
 static int check_flags(const cli_options *o, const cli_bench_plan *plan, sl_error *err) {
@@ -151,7 +100,8 @@ int cli_bench_print(const cli_options *o, const cli_bench_plan *plan, const cli_
         if (!rc) rc = draw(&out, err);
     }
     cli_bench_close(&out.bench);
-    free(out.kept);
+    cli_curves_free(&out.latency);
+    cli_curves_free(&out.speedup);
     return rc;
 }
 

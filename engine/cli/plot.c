@@ -13,30 +13,68 @@
 enum { MAX_PATH = 4096, WIDTH = 760, HEIGHT = 520 };
 extern char **environ;
 
+// ---- curves ----
+
+static cli_curve *find_curve(cli_curves *curves, const char *name) { // NULL: out of memory
+    for (int i = 0; i < curves->n; i++)
+        if (!strcmp(curves->at[i].name, name)) return &curves->at[i];
+    if (curves->n == curves->cap) {
+        int cap = curves->cap ? 2 * curves->cap : 8;
+        cli_curve *at = realloc(curves->at, (size_t)cap * sizeof *at);
+        if (!at) return NULL;
+        curves->at = at;
+        curves->cap = cap;
+    }
+    cli_curve *c = &curves->at[curves->n++];
+    *c = (cli_curve){0};
+    snprintf(c->name, sizeof c->name, "%s", name);
+    return c;
+}
+
+int cli_curves_add(cli_curves *curves, const char *name, cli_point point, sl_error *err) {
+    cli_curve *c = find_curve(curves, name);
+    if (!c) return sl_fail(err, SL_ERR_MEMORY, "--plot: out of memory");
+    if (c->n == c->cap) {
+        int cap = c->cap ? 2 * c->cap : 8;
+        cli_point *points = realloc(c->points, (size_t)cap * sizeof *points);
+        if (!points) return sl_fail(err, SL_ERR_MEMORY, "--plot: out of memory");
+        c->points = points;
+        c->cap = cap;
+    }
+    c->points[c->n++] = point;
+    return 0;
+}
+
+void cli_curves_free(cli_curves *curves) {
+    for (int i = 0; i < curves->n; i++) free(curves->at[i].points);
+    free(curves->at);
+    *curves = (cli_curves){0};
+}
+
 // ---- kinds of panels ----
 
-cli_panel cli_panel_latency(const cli_series *series, int n) {
+cli_panel cli_panel_latency(const cli_curves *curves) {
     return (cli_panel){.title = "decode step",
                        .x_label = "tokens of context",
                        .y_label = "ms",
                        .log_x = 1,
                        .lines = 1,
                        .ticks = 1,
-                       .series = series,
-                       .n_series = n};
+                       .curves = curves->at,
+                       .n_curves = curves->n};
 }
 
-cli_panel cli_panel_speedup(const cli_series *series, int n) {
+cli_panel cli_panel_speedup(const cli_curves *curves) {
     return (cli_panel){.title = "speedup of decoding",
                        .x_label = "sequences in the batch",
                        .y_label = "times as fast",
                        .lines = 1,
                        .ticks = 1,
-                       .series = series,
-                       .n_series = n};
+                       .curves = curves->at,
+                       .n_curves = curves->n};
 }
 
-cli_panel cli_panel_error(const cli_series *series, int n) {
+cli_panel cli_panel_error(const cli_curves *curves) {
     return (cli_panel){.title = "error against dense attention",
                        .x_label = "S",
                        .y_label = "relative error",
@@ -44,33 +82,36 @@ cli_panel cli_panel_error(const cli_series *series, int n) {
                        .log_y = 1,
                        .fit = 1,
                        .ticks = 1,
-                       .series = series,
-                       .n_series = n};
+                       .curves = curves->at,
+                       .n_curves = curves->n};
 }
 
-cli_panel cli_panel_accuracy(const cli_series *series, int n) {
+cli_panel cli_panel_accuracy(const cli_curves *curves) {
     return (cli_panel){.title = "accuracy against bytes read",
                        .x_label = "KV bytes read, % of dense attention",
                        .y_label = "right, %",
                        .log_x = 1,
-                       .series = series,
-                       .n_series = n};
+                       .curves = curves->at,
+                       .n_curves = curves->n};
 }
 
-cli_panel cli_panel_layers(const double *error, int n_layers, int n_heads) {
+cli_panel cli_panel_layers(const double *error, int n_layers, int n_heads, const char *const *names, int n_methods) {
     return (cli_panel){.title = "relative error",
-                       .x_label = "query head",
+                       .x_label = "query heads of each method",
                        .y_label = "layer",
                        .cells = error,
-                       .n_x = n_heads,
-                       .n_y = n_layers};
+                       .n_x = n_heads * n_methods,
+                       .n_y = n_layers,
+                       .x_names = names,
+                       .n_names = n_methods};
 }
 
-double cli_plot_slope(const double *x, const double *y, int n, double *scale) {
+double cli_plot_slope(const cli_point *points, int n, double *scale) {
     double n_used = 0, sx = 0, sy = 0, sxx = 0, sxy = 0;
     for (int i = 0; i < n; i++) {
-        if (!(x[i] > 0 && y[i] > 0 && isfinite(x[i]) && isfinite(y[i]))) continue;
-        double a = log(x[i]), b = log(y[i]);
+        double x = points[i].x, y = points[i].y;
+        if (!(x > 0 && y > 0 && isfinite(x) && isfinite(y))) continue;
+        double a = log(x), b = log(y);
         n_used++, sx += a, sy += b, sxx += a * a, sxy += a * b;
     }
     double spread = n_used * sxx - sx * sx, slope = NAN;
@@ -95,23 +136,31 @@ static void put_comment(FILE *f, const char *key, const char *text) {
     fputc('\n', f);
 }
 
-static void put_series(FILE *f, const cli_panel *p, const cli_series *s) {
-    put_comment(f, "curve", s->name);
+static int has_bars(const cli_curve *c) {
+    for (int i = 0; i < c->n; i++)
+        if (isfinite(c->points[i].low) && isfinite(c->points[i].high)) return 1;
+    return 0;
+}
+
+static void put_points(FILE *f, const cli_panel *p, const cli_curve *c) {
+    int bars = has_bars(c);
+    put_comment(f, "curve", c->name);
     if (p->fit) {
-        double scale, slope = cli_plot_slope(s->x, s->y, s->n, &scale);
+        double scale, slope = cli_plot_slope(c->points, c->n, &scale);
         fprintf(f, "# fit: %.9g * x ** %.9g\n", scale, slope);
     }
-    if (s->n == 0) fprintf(f, "NaN NaN\n"); // so that the indices of the others hold
-    for (int i = 0; i < s->n; i++) {
-        put_number(f, s->x[i], "");
-        put_number(f, s->y[i], " ");
-        if (s->error) put_number(f, s->error[i], " ");
+    for (int i = 0; i < c->n; i++) {
+        put_number(f, c->points[i].x, "");
+        put_number(f, c->points[i].y, " ");
+        if (bars) put_number(f, c->points[i].low, " ");
+        if (bars) put_number(f, c->points[i].high, " ");
         fputc('\n', f);
     }
     fprintf(f, "\n\n");
 }
 
 static void put_cells(FILE *f, const cli_panel *p) {
+    for (int i = 0; i < p->n_names; i++) put_comment(f, "columns", p->x_names[i]);
     for (int y = 0; y < p->n_y; y++) {
         for (int x = 0; x < p->n_x; x++) put_number(f, p->cells[y * p->n_x + x], x ? " " : "");
         fputc('\n', f);
@@ -127,7 +176,7 @@ static int write_data(const char *path, const char *title, const cli_panel *pane
         const cli_panel *p = &panels[i];
         put_comment(f, "panel", p->title);
         fprintf(f, "# x: %s; y: %s\n", p->x_label, p->y_label);
-        for (int j = 0; j < p->n_series; j++) put_series(f, p, &p->series[j]);
+        for (int j = 0; j < p->n_curves; j++) put_points(f, p, &p->curves[j]);
         if (p->cells) put_cells(f, p);
     }
     int failed = ferror(f);
@@ -153,9 +202,9 @@ static void put_setting(FILE *f, const char *what, const char *text) {
 static void put_ticks(FILE *f, const cli_panel *p) {
     const char *comma = "";
     fprintf(f, "set xtics (");
-    for (int i = 0; i < p->n_series; i++) {
-        for (int j = 0; j < p->series[i].n; j++) {
-            double x = p->series[i].x[j];
+    for (int i = 0; i < p->n_curves; i++) {
+        for (int j = 0; j < p->curves[i].n; j++) {
+            double x = p->curves[i].points[j].x;
             if (!isfinite(x) || (p->log_x && x <= 0)) continue;
             int thousands = x >= 1024 && fmod(x, 1024) == 0;
             fprintf(f, "%s'%.6g%s' %.9g", comma, thousands ? x / 1024 : x, thousands ? "k" : "", x);
@@ -177,32 +226,54 @@ static void put_axes(FILE *f, const cli_panel *p) {
 }
 
 static void put_curve(FILE *f, const char *data, const cli_panel *p, int i, int index) {
-    const cli_series *s = &p->series[i];
+    const cli_curve *c = &p->curves[i];
     char name[256];
-    double scale, slope = p->fit ? cli_plot_slope(s->x, s->y, s->n, &scale) : NAN;
-    snprintf(name, sizeof name, "%.200s", s->name);
+    int bars = has_bars(c);
+    double scale, slope = p->fit ? cli_plot_slope(c->points, c->n, &scale) : NAN;
+    snprintf(name, sizeof name, "%.200s", c->name);
     if (isfinite(slope)) snprintf(name + strlen(name), sizeof name - strlen(name), ", slope %.2f", slope);
     put_quoted(f, data);
-    fprintf(f, " index %d using 1:2%s with %s lc %d pt %d title ", index, s->error ? ":3" : "",
-            s->error ? (p->lines ? "yerrorlines" : "yerrorbars") : (p->lines ? "linespoints" : "points"), i + 1, i % 15 + 4);
+    fprintf(f, " index %d using %s with %s lc %d pt %d title ", index, bars ? "1:2:3:4" : "1:2",
+            bars ? (p->lines ? "yerrorlines" : "yerrorbars") : (p->lines ? "linespoints" : "points"), i + 1, i % 15 + 4);
     put_quoted(f, name);
     if (isfinite(slope)) fprintf(f, ", %.9g * x ** %.9g lc %d notitle", scale, slope, i + 1);
+}
+
+// The name of each group of columns under its middle, a line between groups.
+static void put_groups(FILE *f, const cli_panel *p) {
+    double width = (double)p->n_x / p->n_names;
+    fprintf(f, "set xtics noenhanced rotate by 45 right (");
+    for (int i = 0; i < p->n_names; i++) {
+        if (i) fprintf(f, ", ");
+        put_quoted(f, p->x_names[i]);
+        fprintf(f, " %.9g", (i + 0.5) * width - 0.5);
+    }
+    fprintf(f, ")\n");
+    for (int i = 1; i < p->n_names; i++)
+        fprintf(f, "set arrow from %.9g,graph 0 to %.9g,graph 1 nohead front lc rgb 'white'\n", i * width - 0.5,
+                i * width - 0.5);
+}
+
+static void put_heat_map(FILE *f, const char *data, const cli_panel *p, int index) {
+    fprintf(f,
+            "set yrange [%d.5:-0.5]\nset xrange [-0.5:%d.5]\nset xtics auto\nset ytics auto\nunset grid\n"
+            "set palette defined (0 '#440154', 1 '#31688e', 2 '#35b779', 3 '#fde725')\n",
+            p->n_y - 1, p->n_x - 1);
+    if (p->n_names) put_groups(f, p);
+    fprintf(f, "plot ");
+    put_quoted(f, data);
+    fprintf(f, " index %d matrix with image notitle\n", index);
 }
 
 // Of a row of panels; *index: the first of its blocks in the data file, moved on.
 static void put_panel(FILE *f, const char *data, const cli_panel *p, int *index) {
     put_axes(f, p);
     if (p->cells) {
-        fprintf(f,
-                "set yrange [%d.5:-0.5]\nset xrange [-0.5:%d.5]\nset xtics auto\nunset grid\n"
-                "set palette defined (0 '#440154', 1 '#31688e', 2 '#35b779', 3 '#fde725')\nplot ",
-                p->n_y - 1, p->n_x - 1);
-        put_quoted(f, data);
-        fprintf(f, " index %d matrix with image notitle\n", (*index)++);
+        put_heat_map(f, data, p, (*index)++);
         return;
     }
     fprintf(f, "plot ");
-    for (int i = 0; i < p->n_series; i++) {
+    for (int i = 0; i < p->n_curves; i++) {
         fprintf(f, "%s", i ? ", " : "");
         put_curve(f, data, p, i, (*index)++);
     }
