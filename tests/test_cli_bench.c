@@ -6,6 +6,7 @@
 #include "tests/gpu.h"
 
 #include <jansson.h>
+#include <math.h>
 
 enum { KV_TOKEN = 4096 }; // bytes of K and V per token of the embedded model
 
@@ -342,6 +343,11 @@ static void braces(void) {
     CHECK_INT(found.n, 8);
     for (int i = 0; i < 8; i++) CHECK_STR(found.names[i], want[i]);
     CHECK(sl_attn_get(&found.specs[2], "S") == 1024 && sl_attn_get(&found.specs[6], "S") == 16);
+    char name[CLI_ATTN_NAME];
+    CHECK(cli_attn_curve(&found, 2, name) == 1024 && !strcmp(name, "santa-prop"));
+    CHECK(cli_attn_curve(&found, 6, name) == 16 && !strcmp(name, "santa-is:proposal=int8"));
+    CHECK(cli_attn_curve(&found, 7, name) == 128 && !strcmp(name, "topk"));
+    CHECK(isnan(cli_attn_curve(&found, 0, name)) && !strcmp(name, "dense"));
     cli_attn_list_free(&found);
     CHECK_OK(cli_attn_list_parse(&none, &found, &e), e);
     CHECK(found.n == 1 && !strcmp(found.names[0], "dense"));

@@ -451,6 +451,41 @@ static void tables(void) {
     CHECK_HAS(again[0].out, "\n\"topk:k=4\",2,");
 }
 
+// The curves are of the table's figures, the heat map of JSON's heads.
+static void plot(void) {
+    const char *records = spill_records(2);
+    char data[65536];
+    size_t n;
+    result r = RUN("compare", "-m", tiny(), "--jsonl", records, "--attn", "santa:S={2,8},streaming:window=8:sink=2", "-n", "20",
+                   "--ignore-eos", "-o", "json", "--plot", in_tmp("p.svg"));
+    json_t *out = document(&r);
+    snprintf(data, sizeof data, "%s", slurp(in_tmp("p.dat"), &n));
+    CHECK_HAS(data, "# curve: santa\n# fit: ");
+    CHECK_LACKS(data, "# curve: streaming");
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *row = item(out, "methods", i);
+        double at = number(row, "l2"), error = number(row, "l2_se"), point[3] = {0};
+        const char *line = strstr(data, i ? "\n8 " : "\n2 ");
+        CHECK(line && sscanf(line + 2, "%lf %lf %lf", &point[0], &point[1], &point[2]) == 3);
+        CHECK_NEAR(point[0], at, 1e-8);
+        CHECK_NEAR(point[1], at - error, 1e-8);
+        CHECK_NEAR(point[2], at + error, 1e-8);
+    }
+    const char *p = strstr(data, "# columns: santa:S=2\n# columns: santa:S=8\n# columns: streaming:sink=2:window=8\n");
+    CHECK(p != NULL);
+    for (int i = 0; i < 3; i++) p = strchr(p, '\n') + 1;
+    size_t n_heads = json_array_size(json_object_get(item(out, "methods", 0), "heads")) / 4; // of 4 layers
+    for (size_t layer = 0; layer < 4; layer++)
+        for (size_t i = 0; i < 3 * n_heads; i++) {
+            const json_t *head = item(item(out, "methods", i / n_heads), "heads", layer * n_heads + i % n_heads);
+            char *end;
+            CHECK_NEAR(strtod(p, &end), number(head, "l2"), 1e-8);
+            CHECK(end > p);
+            p = end;
+        }
+    json_decref(out);
+}
+
 static void errors(void) {
     static const struct {
         int code;
@@ -466,6 +501,10 @@ static void errors(void) {
         {2, {"--jsonl", "-", "--attn", "dense", "--reference=x"}, "flag --reference does not go with --jsonl"},
         {1, {"-p", "x", "--attn", "dense", "--reference", "/dev/null"}, "the reference adds no token"},
         {1, {"--jsonl", "-", "--attn", "dense"}, "holds no prompts"},
+        {2, {"-p", "x", "--attn", "dense", "--plot", "x.jpg"}, "--plot x.jpg: expected a file name"},
+        {2,
+         {"-p", "x", "--attn", "dense", "--no-heads", "--plot=x.svg"},
+         "--plot: draws the errors of heads, which --no-heads"},
         {2, {"-p", "x", "--attn", "dense", "-o", "jsonl"}, "expected one of md,csv,json"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -495,6 +534,7 @@ static const test_case cases[] = {
     {"between-prompts", 0, between_prompts},
     {"set-ups", 0, set_ups},
     {"tables", 0, tables},
+    {"plot", 0, plot},
     {"errors", 0, errors},
     {0},
 };

@@ -2,6 +2,7 @@
 #include "tests/cli.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdlib.h>
 
 enum { MAX_LINES = 512, MAX_FACTS = 2048, WORD = 64 };
@@ -284,8 +285,8 @@ static void wordings(void) {
     CHECK_GOOD(r);
     CHECK_INT(read_lines(in_tmp("long")), 1);
     CHECK(int_of(parsed[0], "length") > 131072 - 40 && int_of(parsed[0], "length") <= 131072);
-    r = RUN("eval", "-m", m, "--chat", "--task", "niah-single,vt,cwe,fwe,qa-2hop", "--length", "2k", "--samples", "1",
-                   "--dump", in_tmp("c"));
+    r = RUN("eval", "-m", m, "--chat", "--task", "niah-single,vt,cwe,fwe,qa-2hop", "--length", "2k", "--samples", "1", "--dump",
+            in_tmp("c"));
     CHECK_GOOD(r);
     CHECK_INT(read_lines(in_tmp("c")), 5);
     CHECK_HAS(text_of(parsed[0], "input"), "The secret code of ");
@@ -326,6 +327,29 @@ static void answers(void) {
         CHECK(i < 3 ? share == 1 : share < 0.7);
     }
     json_decref(table);
+}
+
+static void plot(void) {
+    static const char *const methods[] = {"dense", "santa:S=4", "santa:S=64", "streaming:sink=4:window=64"};
+    size_t n;
+    result r =
+        RUN(SMALL, "dense,santa:S={4,64},streaming:window=64", "-o", "csv", "--rounds", "200", "--plot", in_tmp("p.svg"));
+    CHECK_GOOD(r);
+    const char *data = slurp(in_tmp("p.dat"), &n);
+    CHECK_HAS(data, "# curve: dense\n100 100 100 100\n\n\n# curve: santa\n");
+    for (int i = 0; i < 4; i++) { // the rows of "all", in percent
+        char name[64];
+        double row[4], point[4]; // share, score, low, high
+        snprintf(name, sizeof name, "\"all\",0,\"%s\",8,6,", methods[i]);
+        const char *at = strstr(r.out, name);
+        CHECK(at && sscanf(at + strlen(name), "%lf,%lf,%lf,%*f,%*f,%*f,%lf", &row[1], &row[2], &row[3], &row[0]) == 4);
+        int found = 0;
+        for (const char *line = data; !found && (line = strchr(line, '\n')); line++) {
+            found = sscanf(line, "%lf %lf %lf %lf", &point[0], &point[1], &point[2], &point[3]) == 4;
+            for (int j = 0; found && j < 4; j++) found = fabs(point[j] - 100 * row[j]) < 1e-5;
+        }
+        if (!found) FAIL("%s is not in the picture's figures", methods[i]);
+    }
 }
 
 static void threads(void) {
@@ -483,6 +507,8 @@ static void errors(void) {
         int code;
         const char *part;
     } cases[] = {
+        {{"--dump", "x", "--plot", "x.svg"}, 2, "flag --plot does not go with --dump"},
+        {{"--plot", "x.jpg"}, 2, "--plot x.jpg: expected a file name"},
         {{"--task", "niah"}, 2, "--task niah: unknown"},
         {{"--task", "vt,vt"}, 2, "--task vt at --length 4096 is named twice"},
         {{"--length", "10"}, 2, "--length 10: expected a whole number"},
@@ -510,16 +536,9 @@ static void errors(void) {
 }
 
 static const test_case cases[] = {
-    {"texts", NEEDS_NOTHING, texts},
-    {"seeds", NEEDS_NOTHING, seeds},
-    {"wordings", NEEDS_NOTHING, wordings},
-    {"answers", NEEDS_NOTHING, answers},
-    {"threads", NEEDS_NOTHING, threads},
-    {"resume", NEEDS_NOTHING, resume},
-    {"refusals", NEEDS_NOTHING, refusals},
-    {"ruler_file", NEEDS_NOTHING, ruler_file},
-    {"questions", NEEDS_NOTHING, questions},
-    {"errors", NEEDS_NOTHING, errors},
-    {0},
+    {"texts", NEEDS_NOTHING, texts},         {"seeds", NEEDS_NOTHING, seeds},       {"wordings", NEEDS_NOTHING, wordings},
+    {"answers", NEEDS_NOTHING, answers},     {"plot", NEEDS_NOTHING, plot},         {"threads", NEEDS_NOTHING, threads},
+    {"resume", NEEDS_NOTHING, resume},       {"refusals", NEEDS_NOTHING, refusals}, {"ruler_file", NEEDS_NOTHING, ruler_file},
+    {"questions", NEEDS_NOTHING, questions}, {"errors", NEEDS_NOTHING, errors},     {0},
 };
 const test_suite suite_cli_eval = {"cli_eval", cases};

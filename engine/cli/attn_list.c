@@ -1,14 +1,13 @@
 // engine/cli/attn_list.c - see attn_list.h.
 #include "engine/cli/attn_list.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_WORD = 512 };
-
 static int add(cli_attn_list *list, const char *word, sl_error *err) {
     sl_attn_spec spec;
-    char name[MAX_WORD];
+    char name[CLI_ATTN_NAME];
     sl_error why;
     int rc = sl_attn_parse(word, &spec, &why);
     if (rc && strncmp(why.message, "--attn", 6)) // a parameter's value: of which method in the list?
@@ -40,9 +39,10 @@ static int expand(cli_attn_list *list, const char *word, sl_error *err) {
         return sl_fail(err, SL_ERR_ARG, "--attn %.200s: braces hold alternatives, as S={64,128}, and no braces", word);
     int rc = 0;
     for (const char *p = open + 1; !rc && p <= close; p += strcspn(p, ",}") + 1) {
-        char one[MAX_WORD];
+        char one[CLI_ATTN_NAME];
         int n = snprintf(one, sizeof one, "%.*s%.*s%s", (int)(open - word), word, (int)strcspn(p, ",}"), p, close + 1);
-        if (n >= MAX_WORD) return sl_fail(err, SL_ERR_ARG, "--attn %.100s...: longer than %d letters", word, MAX_WORD - 1);
+        if (n >= CLI_ATTN_NAME)
+            return sl_fail(err, SL_ERR_ARG, "--attn %.100s...: longer than %d letters", word, CLI_ATTN_NAME - 1);
         rc = expand(list, one, err);
     }
     return rc;
@@ -69,6 +69,17 @@ int cli_attn_list_parse(const cli_list *items, cli_attn_list *out, sl_error *err
         }
     }
     return rc;
+}
+
+double cli_attn_curve(const cli_attn_list *list, int i, char name[CLI_ATTN_NAME]) {
+    const sl_attn_spec *spec = &list->specs[i];
+    const sl_attn_param *first = spec->method->params;
+    const char *text = list->names[i], *rest = text + strlen(text);
+    int swept = first && first->name && (!strcmp(first->name, "S") || !strcmp(first->name, "k"));
+    size_t n = swept ? strcspn(text, ":") : strlen(text);
+    if (swept) rest = text + n + 1 + strcspn(text + n + 1, ":+");
+    snprintf(name, CLI_ATTN_NAME, "%.*s%s", (int)n, text, rest);
+    return swept ? spec->value[0] : NAN;
 }
 
 void cli_attn_list_free(cli_attn_list *list) {

@@ -160,8 +160,11 @@ static int run_prompts(compare *c, sl_error *err) {
         if (!rc) cli_progress_update(&bar, i + 1, c->n_prompts);
     }
     cli_progress_end(&bar);
-    if (!rc) rc = compare_print_summary(c, err);
+    json_t *rows = rc ? NULL : compare_rows(c, err);
+    if (!rc) rc = rows ? compare_print_summary(c, rows, err) : SL_ERR_MEMORY;
+    if (!rc) rc = compare_plot(c, rows, err);
     if (!rc) describe_switches(c);
+    json_decref(rows);
     return rc;
 }
 
@@ -219,6 +222,9 @@ int cmd_compare(const cli_options *flags, sl_error *err) {
     if (!rc) {
         o.device = cli_pick_device(&o, c.attn.specs, c.attn.n);
         c.heads = o.heads && !sl_device_is_gpu(o.device);
+        rc = compare_plot_check(&c, err);
+    }
+    if (!rc) {
         rc = cli_run_open_model(&c.run, &o, err);
         is_open = !rc;
     }

@@ -7,6 +7,7 @@
 #include "engine/cli/eval_prompt.h"
 #include "engine/cli/eval_records.h"
 #include "engine/cli/eval_scores.h"
+#include "engine/cli/plot.h"
 #include "engine/cli/progress.h"
 #include "engine/cli/run.h"
 
@@ -52,12 +53,13 @@ static int check_flags(const cli_options *o, sl_error *err) {
         return sl_fail(err, SL_ERR_ARG, "--procedure %.60s: expected one of %s", o->procedure, eval_procedure_names());
     if (o->grader && eval_grader_find(o->grader) == GRADE_NONE)
         return sl_fail(err, SL_ERR_ARG, "--grader %.60s: unknown; `sleigh eval --help` lists them", o->grader);
+    if (o->dump && o->plot) return sl_fail(err, SL_ERR_ARG, "flag --plot does not go with --dump, which asks nothing");
     if (o->procedure && o->grader) return sl_fail(err, SL_ERR_ARG, "--procedure has a grader of its own: leave out --grader");
     if (!o->chat && CLI_GIVEN(o, system_prompt) == CLI_BY_FLAG)
         return sl_fail(err, SL_ERR_ARG, "flag --system-prompt needs --chat");
     if (!o->chat && CLI_GIVEN(o, chat_template) == CLI_BY_FLAG)
         return sl_fail(err, SL_ERR_ARG, "flag --chat-template needs --chat");
-    return 0;
+    return o->plot ? cli_plot_check(o->plot, "--plot", err) : 0;
 }
 
 static int add_group(eval *e, const char *task, int length, int n, sl_error *err) {
@@ -382,11 +384,14 @@ static int run(eval *e, sl_error *err) {
 }
 
 static int print_table(eval *e, sl_error *err) {
+    char title[320];
     size_t n = (size_t)e->scores.n_methods * (size_t)(e->scores.n_groups + 1);
     eval_summary *summary = calloc(n, sizeof *summary);
     if (!summary) return sl_fail(err, SL_ERR_MEMORY, "the table: out of memory");
     int rc = eval_summarise(&e->scores, e->o.rounds, e->o.task_seed, summary, err);
     if (!rc) rc = eval_print(&e->scores, summary, e->settings, e->o.format, err);
+    snprintf(title, sizeof title, "%.200s, %d samples", e->o.model, e->scores.n_samples);
+    if (!rc && e->o.plot) rc = eval_plot(e->o.plot, title, &e->scores, &e->attn, summary, err);
     free(summary);
     return rc;
 }

@@ -1,5 +1,5 @@
 // engine/cli/compare.h - sleigh compare, shared by its files: cmd_compare.c (prompts, the order of work), compare_runs.c (the
-// runs of one prompt) and compare_print.c (what is printed).
+// runs of one prompt), compare_print.c (what is printed) and compare_plot.c (what is drawn).
 #ifndef SLEIGH_COMPARE_H
 #define SLEIGH_COMPARE_H
 
@@ -67,8 +67,13 @@ typedef struct compare {
 int compare_run_prompt(compare *c, const compare_prompt *p, sl_error *err);
 int compare_differ_at(const sl_ids *a, const sl_ids *b); // first differing place; -1: equal
 
-// compare_print.c
+// compare_print.c; the figures of a method are its row's fields
+json_t *compare_rows(const compare *c, sl_error *err); // [attn.n] one flat object a method; NULL: SL_ERR_MEMORY
 int compare_print_prompt(compare *c, const compare_prompt *p, int index, sl_error *err);
-int compare_print_summary(compare *c, sl_error *err);
+int compare_print_summary(compare *c, json_t *rows, sl_error *err);
+
+// compare_plot.c: --plot, the errors of heads: against S, and of each layer and head.
+int compare_plot_check(const compare *c, sl_error *err);
+int compare_plot(const compare *c, const json_t *rows, sl_error *err);
 
 #endif

@@ -338,8 +338,7 @@ static int print_md(const compare *c, json_t *rows, sl_error *err) {
     return rc ? rc : print_rows(&heads, rows, err);
 }
 
-int compare_print_summary(compare *c, sl_error *err) {
-    cli_rows csv = {.format = "csv"};
+json_t *compare_rows(const compare *c, sl_error *err) {
     json_t *rows = json_array();
     int rc = rows ? 0 : sl_fail(err, SL_ERR_MEMORY, "the tables: out of memory");
     for (int i = 0; !rc && i < c->attn.n; i++) {
@@ -347,10 +346,13 @@ int compare_print_summary(compare *c, sl_error *err) {
         rc = figures_of(c, &c->methods[i], &f, err);
         if (!rc) json_array_append_new(rows, row_of(c, &c->methods[i], &f));
     }
-    if (!rc && is(c, "json"))
-        rc = print_json(c, rows, err);
-    else if (!rc)
-        rc = is(c, "csv") ? print_rows(&csv, rows, err) : print_md(c, rows, err);
+    if (!rc) return rows;
     json_decref(rows);
-    return rc;
+    return NULL;
+}
+
+int compare_print_summary(compare *c, json_t *rows, sl_error *err) {
+    cli_rows csv = {.format = "csv"};
+    if (is(c, "json")) return print_json(c, rows, err);
+    return is(c, "csv") ? print_rows(&csv, rows, err) : print_md(c, rows, err);
 }

@@ -5,6 +5,7 @@
 #ifndef SLEIGH_EVAL_SCORES_H
 #define SLEIGH_EVAL_SCORES_H
 
+#include "engine/cli/attn_list.h"
 #include "engine/error.h"
 
 #include <jansson.h>
@@ -60,5 +61,9 @@ int eval_summarise(const eval_scores *s, int rounds, uint32_t seed, eval_summary
 
 // format: "md", "csv" or "json". settings: lent.
 int eval_print(const eval_scores *s, const eval_summary *summary, const json_t *settings, const char *format, sl_error *err);
+
+// --plot (eval_plot.c): the mean of all groups against the KV bytes read, methods that differ in their budget on one curve.
+int eval_plot(const char *file, const char *title, const eval_scores *s, const cli_attn_list *attn, const eval_summary *summary,
+              sl_error *err);
 
 #endif

@@ -77,6 +77,7 @@ static const option table[] = {
     {"Output", "--perf", NULL, OPT_SWITCH, F(perf), 0, 0, "1", CLI_GENERATE, "statistics on stderr at the end"},
     {"Output", "-o --output", "FILE", OPT_STRING, F(out), 0, 0, NULL, CLI_LOGITS, "the .npy file to write: float32 [n_tokens, vocab]"},
     {"Output", "-o --output", "md,json", OPT_CHOICE, F(format), 0, 0, "md", CLI_METHODS | CLI_INSPECT, "format of the tables"},
+    {"Output", "--plot", "FILE", OPT_STRING, F(plot), 0, 0, NULL, CLI_BENCH | CLI_COMPARE | CLI_EVAL, "draw the figures as FILE, an .svg or .png, with gnuplot; they lie beside it as .dat"},
     {"Output", "-o --output", "md,csv,json", OPT_CHOICE, F(format), 0, 0, "md", CLI_COMPARE | CLI_PERPLEXITY, "format of the tables"},
 
     {"Sampling", "-s --seed", "N", OPT_UINT32, F(seed), 0, 4294967295.0, "0", DRAWS | CLI_PERPLEXITY | CLI_BENCH | CLI_EVAL, "seed of token sampling and of the attention's draws"},
@@ -116,7 +117,6 @@ static const option table[] = {
     {"Bench", "--ragged", NULL, OPT_FLAG, F(ragged), 0, 0, "0", CLI_BENCH, "sequence i of b has depth (i + 1) / b of --depth, made odd"},
     {"Bench", "--fork", NULL, OPT_FLAG, F(fork), 0, 0, "0", CLI_BENCH, "prefill one sequence, the others share its pages: quicker, but a cache sees less memory than in life"},
     {"Bench", "--memory-rate", "X", OPT_FLOAT, F(memory_rate), 0, 1e6, "0", CLI_BENCH, "GB/s of this device's memory, which rates are held against; 0: measure it"},
-    {"Bench", "--plot", "FILE", OPT_STRING, F(plot), 0, 0, NULL, CLI_BENCH, "draw the rows as FILE, an .svg or .png, with gnuplot; the figures lie beside it as .dat"},
     {"Bench", "-o --output", "md,json,csv,jsonl", OPT_CHOICE, F(format), 0, 0, "md", CLI_BENCH, "format of the rows"},
 
     {"Eval", "--task", "TASK,...", OPT_STRING, F(task), 0, 0, "niah-single,niah-multikey,qa-2hop", CLI_EVAL, "tasks that are made here, or all"},

@@ -91,6 +91,8 @@ cli_panel cli_panel_accuracy(const cli_curves *curves) {
                        .x_label = "KV bytes read, % of dense attention",
                        .y_label = "right, %",
                        .log_x = 1,
+                       .lines = 1,
+                       .percent = 1,
                        .curves = curves->at,
                        .n_curves = curves->n};
 }
@@ -221,7 +223,10 @@ static void put_axes(FILE *f, const cli_panel *p) {
     put_setting(f, "ylabel", p->y_label);
     if (p->log_x) fprintf(f, "set logscale x\n");
     if (p->log_y) fprintf(f, "set logscale y\n");
-    if (!p->log_y && !p->fit) fprintf(f, "set yrange [0:*]\n");
+    if (p->percent)
+        fprintf(f, "set xtics (0.5, 1, 2, 5, 10, 20, 50, 100)\nset yrange [0:105]\n");
+    else if (!p->log_y)
+        fprintf(f, "set yrange [0:*]\n");
     if (p->ticks) put_ticks(f, p);
 }
 
@@ -256,9 +261,9 @@ static void put_groups(FILE *f, const cli_panel *p) {
 
 static void put_heat_map(FILE *f, const char *data, const cli_panel *p, int index) {
     fprintf(f,
-            "set yrange [%d.5:-0.5]\nset xrange [-0.5:%d.5]\nset xtics auto\nset ytics auto\nunset grid\n"
+            "set yrange [%d.5:-0.5]\nset xrange [-0.5:%d.5]\nset xtics auto\nset ytics 0,%d\nunset grid\n"
             "set palette defined (0 '#440154', 1 '#31688e', 2 '#35b779', 3 '#fde725')\n",
-            p->n_y - 1, p->n_x - 1);
+            p->n_y - 1, p->n_x - 1, (p->n_y + 15) / 16);
     if (p->n_names) put_groups(f, p);
     fprintf(f, "plot ");
     put_quoted(f, data);

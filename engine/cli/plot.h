@@ -36,7 +36,7 @@ void cli_curves_free(cli_curves *curves);
 typedef struct cli_panel {
     const char *title, *x_label, *y_label;
     int log_x, log_y, fit, lines; // fit: a power law through each curve, its slope in the legend; lines: joins points
-    int ticks;                    // at every x of a point, as 512 and 32k
+    int ticks, percent;           // ticks: at every x of a point, as 512 and 32k; percent: both axes are shares
     const cli_curve *curves;      // [n_curves], lent until cli_plot
     int n_curves;
     const double *cells; // a heat map instead: [n_y][n_x], row 0 at the top; NaN: left blank
