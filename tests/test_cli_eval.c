@@ -352,6 +352,23 @@ static void plot(void) {
     }
 }
 
+// A rule for all layers is the method itself; a file knows the rules that it was made with.
+static void layers(void) {
+    result rule = RUN(SMALL, "dense", "--attn-layer", "0-3=streaming:window=64", "-o", "csv", "--rounds", "200", "--out",
+                      in_tmp("o")),
+           method = RUN(SMALL, "streaming:window=64", "-o", "csv", "--rounds", "200");
+    CHECK_GOOD(rule);
+    CHECK_GOOD(method);
+    CHECK(strstr(rule.out, "\"all\",0,\"dense\",8,6,") != NULL);
+    CHECK_STR(strstr(rule.out, "\"all\",0,\"dense\"") + strlen("\"all\",0,\"dense\""),
+              strstr(method.out, "\"all\",0,\"streaming:") + strlen("\"all\",0,\"streaming:sink=4:window=64\""));
+    CHECK_LACKS(rule.out, ",8,6,1.0,");
+    result r = RUN(SMALL, "dense", "--out", in_tmp("o"));
+    check_error(&r, 2, "attn-layer");
+    r = RUN(SMALL, "dense", "--attn-layer", "9=dense");
+    check_error(&r, 2, "--attn-layer 9=dense: expected layers from 0 to 3");
+}
+
 static void threads(void) {
     char one[256], two[256];
     size_t n, m;
@@ -536,9 +553,18 @@ static void errors(void) {
 }
 
 static const test_case cases[] = {
-    {"texts", NEEDS_NOTHING, texts},         {"seeds", NEEDS_NOTHING, seeds},       {"wordings", NEEDS_NOTHING, wordings},
-    {"answers", NEEDS_NOTHING, answers},     {"plot", NEEDS_NOTHING, plot},         {"threads", NEEDS_NOTHING, threads},
-    {"resume", NEEDS_NOTHING, resume},       {"refusals", NEEDS_NOTHING, refusals}, {"ruler_file", NEEDS_NOTHING, ruler_file},
-    {"questions", NEEDS_NOTHING, questions}, {"errors", NEEDS_NOTHING, errors},     {0},
+    {"texts", NEEDS_NOTHING, texts},
+    {"seeds", NEEDS_NOTHING, seeds},
+    {"wordings", NEEDS_NOTHING, wordings},
+    {"answers", NEEDS_NOTHING, answers},
+    {"plot", NEEDS_NOTHING, plot},
+    {"layers", NEEDS_NOTHING, layers},
+    {"threads", NEEDS_NOTHING, threads},
+    {"resume", NEEDS_NOTHING, resume},
+    {"refusals", NEEDS_NOTHING, refusals},
+    {"ruler_file", NEEDS_NOTHING, ruler_file},
+    {"questions", NEEDS_NOTHING, questions},
+    {"errors", NEEDS_NOTHING, errors},
+    {0},
 };
 const test_suite suite_cli_eval = {"cli_eval", cases};

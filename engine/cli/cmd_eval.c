@@ -143,6 +143,12 @@ static void find_clusters(eval *e) {
         }
 }
 
+static json_t *texts_json(const cli_list *texts) {
+    json_t *out = json_array();
+    for (int i = 0; i < texts->n; i++) json_array_append_new(out, json_string(texts->items[i]));
+    return out;
+}
+
 // What an answer depends on, under the names of the flags.
 static int make_settings(eval *e, sl_error *err) {
     const cli_options *o = &e->o;
@@ -157,9 +163,8 @@ static int make_settings(eval *e, sl_error *err) {
         bad |= json_object_set_new(s, "sampling", json_pack("[i, f, f]", o->top_k, o->top_p, o->min_p));
     if (s && o->grader) bad |= json_object_set_new(s, "grader", json_string(o->grader));
     if (s && o->procedure) bad |= json_object_set_new(s, "procedure", json_string(o->procedure));
-    json_t *stops = json_array();
-    for (int i = 0; i < o->stops.n; i++) bad |= json_array_append_new(stops, json_string(o->stops.items[i]));
-    if (s) bad |= json_object_set_new(s, "stop", stops);
+    if (s && o->attn_layers.n) bad |= json_object_set_new(s, "attn-layer", texts_json(&o->attn_layers));
+    if (s) bad |= json_object_set_new(s, "stop", texts_json(&o->stops));
     if (s && o->jsonl) bad |= json_object_set_new(s, "jsonl", json_string(e->records.hash));
     if (s && !o->jsonl) {
         json_t *tasks = json_pack("{s:i, s:I, s:i, s:s}", "generator", GENERATOR, "task-seed", (json_int_t)o->task_seed,
@@ -316,7 +321,7 @@ static int ask_all(eval *e, int group, int first, const eval_text *text, int n, 
         int is_set = 0;
         for (int q = 0; !rc && q < n; q++) {
             if (!isnan(e->scores.score[eval_cell(&e->scores, m, g->first + first + q)])) continue;
-            if (!is_set++) rc = cli_run_set_attention(&e->run, e->scores.methods[m], err);
+            if (!is_set++) rc = cli_run_set_attention_but(&e->run, e->scores.methods[m], &e->o.attn_layers, err);
             sl_session_set_sequence(e->t.session, sequence_of(e, g, first + q));
             e->o.n_predict = text->items[q].n_predict;
             if (!rc) rc = ask(e, &e->ids[q], e->n_shared[q], err);

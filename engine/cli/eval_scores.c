@@ -47,22 +47,29 @@ static int not_ours(const char *path, sl_error *err) {
     return sl_fail(err, SL_ERR_ARG, "--out %s: line 1 is not the head of a file that sleigh eval wrote; name another", path);
 }
 
-static int check_settings(const char *path, const json_t *header, const json_t *settings, sl_error *err) {
-    const json_t *was = json_object_get(header, "settings"), *version = json_object_get(header, "sleigh_eval");
+// The first of `some` that `others` do not have, or have otherwise; NULL: none.
+static const char *differing(const json_t *some, const json_t *others) {
     const char *key;
     json_t *value;
+    json_object_foreach((json_t *)some, key, value) {
+        const json_t *other = json_object_get(others, key);
+        if (!other || !json_equal(other, value)) return key;
+    }
+    return NULL;
+}
+
+static int check_settings(const char *path, const json_t *header, const json_t *settings, sl_error *err) {
+    const json_t *was = json_object_get(header, "settings"), *version = json_object_get(header, "sleigh_eval");
     char before[160], now[160];
     if (!json_is_object(was) || json_integer_value(version) != FORMAT)
         return sl_fail(err, SL_ERR_ARG, "--out %s: line 1 is not the head of a file that sleigh eval wrote; name another",
                        path);
-    json_object_foreach((json_t *)settings, key, value) {
-        const json_t *other = json_object_get(was, key);
-        if (other && json_equal(other, value)) continue;
-        show(other, before), show(value, now);
-        return sl_fail(err, SL_ERR_ARG, "--out %s was made with %s = %s, this command says %s; name another file, or remove it",
-                       path, key, before, now);
-    }
-    return 0;
+    const char *key = differing(settings, was);
+    if (!key) key = differing(was, settings);
+    if (!key) return 0;
+    show(json_object_get(was, key), before), show(json_object_get(settings, key), now);
+    return sl_fail(err, SL_ERR_ARG, "--out %s was made with %s = %s, this command says %s; name another file, or remove it",
+                   path, key, before, now);
 }
 
 static int bad_line(const char *path, int n, const char *what, sl_error *err) {

@@ -93,7 +93,7 @@ static const option table[] = {
     {"Sampling", "-l --logit-bias", "ID+BIAS", OPT_LIST, F(logit_bias), 0, 0, NULL, DRAWS, "change a token's logit: 15+1, 15-0.5, 15-inf (may be repeated)"},
 
     {"Attention", "--attn", "SPEC", OPT_STRING, F(attn), 0, 0, "dense", DECODES, "decode attention: a method of `sleigh methods`, with parameters: santa-prop:S=128"},
-    {"Attention", "--attn-layer", "RULE", OPT_LIST, F(attn_layers), 0, 0, NULL, DECODES, "another method for some layers: 0=dense, 2-5=santa:S=64 (may be repeated)"},
+    {"Attention", "--attn-layer", "RULE", OPT_LIST, F(attn_layers), 0, 0, NULL, DECODES | CLI_EVAL, "another method for some layers: 0=dense, 2-5=santa:S=64 (may be repeated)"},
     {"Attention", "--S-schedule", "FILE", OPT_STRING, F(schedule), 0, 0, NULL, DECODES, "a file of `layer S` lines"},
     {"Attention", "--dense-prefix", "N", OPT_INT, F(dense_prefix), 0, BIG, NULL, CLI_GENERATE | CLI_COMPARE, "prefill N tokens densely, the rest of the prompt through --attn token by token"},
     {"Attention", "--dense-prefix", "N", OPT_INT, F(dense_prefix), 0, BIG, NULL, CLI_PERPLEXITY, "prefill N tokens of a window densely, decode the rest token by token (default with a method: half a window)"},

@@ -172,10 +172,16 @@ static int apply_attention(const cli_options *o, sl_attn_spec *spec, sl_attn_pla
 }
 
 int cli_run_set_attention(cli_run *run, const char *text, sl_error *err) {
+    static const cli_list no_rules = {0};
+    return cli_run_set_attention_but(run, text, &no_rules, err);
+}
+
+int cli_run_set_attention_but(cli_run *run, const char *text, const cli_list *rules, sl_error *err) {
     sl_attn_spec spec;
     sl_attn_plan plan = {.n_layers = run->plan.n_layers};
     int rc = text ? sl_attn_parse(text, &spec, err) : apply_attention(run->options, &spec, &plan, err);
     if (!rc && text) rc = sl_attn_plan_init(&plan, run->plan.n_layers, &spec, err);
+    for (int i = 0; !rc && i < rules->n; i++) rc = sl_attn_plan_set(&plan, rules->items[i], err);
     if (!rc) rc = sl_engine_set_attention(run->engine, &plan, err);
     if (rc) {
         sl_attn_plan_free(&plan);

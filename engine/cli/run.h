@@ -43,7 +43,8 @@ void cli_run_close(cli_run *run);
 // Replaces the engine by one of n_ctx tokens; every timeline must be closed.
 int cli_run_set_ctx(cli_run *run, int n_ctx, sl_error *err);
 int cli_run_set_attention(cli_run *run, const char *spec, sl_error *err); // all layers; NULL: as the flags say
-void cli_run_describe(const cli_run *run, FILE *out);                     // model:, backend:, attention:, sampling: lines
+int cli_run_set_attention_but(cli_run *run, const char *spec, const cli_list *rules, sl_error *err); // rules: of --attn-layer
+void cli_run_describe(const cli_run *run, FILE *out); // model:, backend:, attention:, sampling: lines
 
 void cli_run_describe_attention(const cli_run *run, FILE *out);
 // The plan: a specification, or "0=dense 1-31=santa-prop:S=128" where layers differ.
