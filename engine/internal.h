@@ -25,7 +25,10 @@ typedef struct sl_observation {
     sl_attn_query *queries;  // [n_sequences]
     sl_attn_report *running; // [n_sequences][n_heads] of the method that decodes
     sl_attn_report *reports; // the same of a shadow
-    size_t state_size;       // of one shadow in one layer
+    double *masses;          // [n_sequences][n_heads][max_pages] of a tile's rows in dense attention
+    uint32_t *tiles;         // [n_sequences][n_heads] that hold 90% of it
+    int max_pages;
+    size_t state_size; // of one shadow in one layer
 } sl_observation;
 
 void sl_observation_free(sl_observation *o);

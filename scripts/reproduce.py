@@ -46,6 +46,10 @@ TABLE_28 = {  # L2 error, cosine, top-1 agreement %
                 "santa-flash:S=2048": (0.144, 0.986, 99), "santa-prop:S=128": (0.208, 0.967, 99),
                 "santa-prop:S=256": (0.141, 0.983, 97), "santa-prop:S=1024": (0.063, 0.996, 99)},
 }
+TABLE_29 = {  # L2 error, cosine with 1, 2, 3-4, 5-8, 9+ tiles
+    "fwe": ((0.035, 0.998), (0.047, 0.998), (0.068, 0.997), (0.084, 0.995), (0.073, 0.996)),
+    "qa-2hop": ((0.055, 0.997), (0.117, 0.991), (0.170, 0.982), (0.175, 0.981), (0.190, 0.978)),
+}
 TABLE_3 = {"dense": (56.69, 101.22, 8.237, 1.000), "santa-flash:S=2048": (56.61, 80.97, 6.589, 1.250),
            "santa-prop:S=128": (57.03, 82.36, 6.702, 1.229)}
 
@@ -145,6 +149,14 @@ def same_state(results):
     table(["task", "method", "L2", "paper", "cosine", "paper", "top-1 agreement %", "paper"], rows)
     print("Our top-1 agreement lets a method's own KV rows and all its layers' errors be behind every step; the paper's one step after a\n"
           "dense history.\n")
+    print("## Table 29: santa-flash:S=2048 against the tiles that hold 90% of the mass\n")
+    rows = []
+    for task, paper in TABLE_29.items():
+        flash = next(m for m in results.load(f"same-state-{task}.json")["methods"] if m["attn"] == "santa-flash:S=2048")
+        for t, p in zip(flash["tiles"], paper):
+            l2, cosine = (f"{x:.3f}" if x is not None else "-" for x in (t["l2"], t["cosine"]))
+            rows.append([TASKS[task], t["tiles"], str(t["head_outputs"]), l2, f"{p[0]}", cosine, f"{p[1]}"])
+    table(["task", "tiles", "head outputs", "L2", "paper", "cosine", "paper"], rows)
     print("## Table 30: tile size\n\nA tile is a page of the KV cache here, 256 rows: the row of 256 alone.\n")
     table(["task", "tile", "L2", "paper", "cosine", "paper"],
           [[r[0], "256", *r[2:6]] for r in rows if r[1] == "santa-flash:S=2048"])

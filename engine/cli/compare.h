@@ -29,7 +29,12 @@ typedef struct compare_head {
     double n, error, cosine, bias, k_rows, v_rows, v_distinct, samples, ess, spread, bytes, dense_bytes;
 } compare_head;
 
-enum { QUESTION, ANSWER, N_PARTS };
+// Sums over the heads of the last layer whose mass is held to 90% by 1, 2, 3 to 4, 5 to 8 or more tiles (the paper's Table 29).
+typedef struct compare_tiles {
+    double n, error, cosine;
+} compare_tiles;
+
+enum { QUESTION, ANSWER, N_PARTS, N_TILES = 5 };
 
 typedef struct compare_method {
     const char *text;                  // as it was written
@@ -42,6 +47,7 @@ typedef struct compare_method {
     cli_values nll[N_PARTS], more_nll; // more_nll: nll less that under dense, of both parts
     cli_values error, cosine;          // a value a layer and head, a group a step
     compare_head *heads;               // [n_layers][n_heads]
+    compare_tiles tiles[N_TILES];
 } compare_method;
 
 typedef struct compare {

@@ -145,6 +145,19 @@ static json_t *heads_json(const compare *c, const compare_method *m) {
     return list;
 }
 
+static json_t *tiles_json(const compare *c, const compare_method *m) {
+    static const char *const names[N_TILES] = {"1", "2", "3-4", "5-8", "9+"};
+    json_t *list = json_array();
+    for (int i = 0; c->heads && i < N_TILES; i++) {
+        const compare_tiles *t = &m->tiles[i];
+        json_t *row = json_pack("{s:s, s:I}", "tiles", names[i], "head_outputs", (json_int_t)t->n);
+        put(row, "l2", t->error / t->n);
+        put(row, "cosine", t->cosine / t->n);
+        json_array_append_new(list, row);
+    }
+    return list;
+}
+
 static json_t *answer_json(const compare_answer *a) {
     json_t *ids = json_array(), *text = json_stringn(a->text.data, a->text.n);
     for (size_t i = 0; i < a->ids.n; i++) json_array_append_new(ids, json_integer(a->ids.data[i]));
@@ -187,8 +200,11 @@ static int print_json(compare *c, json_t *methods, sl_error *err) {
     const cli_options *o = c->o;
     char device[256];
     sl_engine_describe(c->run.engine, device, sizeof device);
-    for (int i = 0; i < c->attn.n; i++)
-        json_object_set_new(json_array_get(methods, (size_t)i), "heads", heads_json(c, &c->methods[i]));
+    for (int i = 0; i < c->attn.n; i++) {
+        json_t *row = json_array_get(methods, (size_t)i);
+        json_object_set_new(row, "heads", heads_json(c, &c->methods[i]));
+        json_object_set_new(row, "tiles", tiles_json(c, &c->methods[i]));
+    }
     json_t *out =
         json_pack("{s:s, s:s, s:s, s:s, s:b, s:I, s:f, s:i, s:O, s:O}", "version", SLEIGH_VERSION, "commit", cli_commit(),
                   "device", device, "model", o->model, "dummy", sl_model_is_dummy(c->run.model), "seed", (json_int_t)o->seed,

@@ -79,6 +79,12 @@ static int free_run(compare *c, const compare_prompt *p, int which, sl_error *er
 
 // ---- heads, on the states of the dense run ----
 
+static void add_tiles(compare_method *m, const sl_attn_report *p) {
+    int i = 0;
+    while (i < N_TILES - 1 && p->tiles > 1u << i) i++;
+    m->tiles[i].n++, m->tiles[i].error += p->error, m->tiles[i].cosine += p->cosine;
+}
+
 static int add_record(compare_method *m, const sl_attn_record *r, int n_heads) {
     const sl_attn_report *p = r->report;
     compare_head *h = &m->heads[r->layer * n_heads + r->head];
@@ -109,6 +115,7 @@ static void observe(void *ctx, const sl_attn_record *r) {
     int n_heads = sl_model_config(c->run.model)->n_heads, which = c->n_observed++ / n_heads % (c->attn.n + 1) - 1;
     if (!c->observe_rc && r->layer == 0 && r->head == 0 && which < 0) c->observe_rc = end_groups(c);
     if (!c->observe_rc && which >= 0) c->observe_rc = add_record(&c->methods[which], r, n_heads);
+    if (which >= 0 && r->layer == sl_model_config(c->run.model)->n_layers - 1) add_tiles(&c->methods[which], r->report);
 }
 
 static int dense_run(compare *c, const compare_prompt *p, sl_error *err) {
