@@ -111,8 +111,8 @@ def long_bench(results, lengths):
         rows = [r for r in results.load("longbench.json")["rows"] if r["task"] == "all"]
         what = "ours"
     else:
-        rows = [r for r in results.load(f"accuracy-{lengths[-1]}.json")["rows"] if r["task"] == "all"]
-        what = f"ours: mean of the tasks above, {lengths[-1]}"
+        rows = [r for r in results.load(f"accuracy-{lengths[0]}.json")["rows"] if r["task"] == "all"]
+        what = f"ours: mean of the tasks above, {lengths[0]}"
         print("LongBench v2 was not given (LONGBENCH=FILE). Beside the paper's scores are the same budgets on the tasks made here: how\n"
               "scores fall with the budget compares, levels do not.\n")
     of = {r["attn"]: r for r in rows}
@@ -194,8 +194,10 @@ def report(args):
     long_bench(results, lengths)
     one_hot(results)
     same_state(results)
-    results.command("figures.md")
     print(results.text("figures.md"))
+    results.command("figures.md")
+    print("Figure 6 is of random queries and keys, as in the paper; at B = 4 the closed forms give 0.555 and 0.286. Independent draws have the\n"
+          "slope of theory, -1; stratified and systematic ones fall faster.\n")
     decode_speed(results)
     print("## Figure 4: attention alone\n")
     if results.has("kernels.md"):

@@ -1,9 +1,13 @@
 // tests/test_cli_eval.c - sleigh eval end to end: what its texts hold, that a run can be cut short and goes on, its tables.
 #include "tests/cli.h"
 
+#include <errno.h>
 #include <jansson.h>
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <time.h>
 
 enum { MAX_LINES = 512, MAX_FACTS = 2048, WORD = 64 };
 
@@ -423,6 +427,37 @@ static void resume(void) {
                   int_of(parsed[i], "sample") != int_of(parsed[j], "sample"));
 }
 
+// Cut short while it writes, by a signal that it answers and by one that it cannot: the file ends up the same, byte for byte.
+static void interrupted(void) {
+    static const int signals[] = {SIGINT, SIGKILL};
+    char whole_path[256], cut_path[256];
+    size_t n, m;
+    snprintf(whole_path, sizeof whole_path, "%s", in_tmp("whole")), snprintf(cut_path, sizeof cut_path, "%s", in_tmp("cut"));
+    result whole = RUN(SMALL, "dense,santa:S=4", "--out", whole_path, "--rounds", "200");
+    CHECK_GOOD(whole);
+    const char *text = slurp(whole_path, &n);
+    for (int i = 0; i < 2; i++) {
+        const char *const args[] = {SMALL, "dense,santa:S=4", "--out", cut_path, "--rounds", "200", NULL};
+        struct stat st = {0};
+        CHECK(remove(cut_path) == 0 || errno == ENOENT);
+        pid_t pid = start(NULL, 0, NULL, args);
+        for (int j = 0; j < 2000 && st.st_size < 1000; j++) {
+            nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+            if (stat(cut_path, &st)) st.st_size = 0;
+        }
+        kill(pid, signals[i]);
+        result r = finish(pid, NULL);
+        if (r.code == 0) FAIL("the run was over before signal %d", signals[i]);
+        if (signals[i] == SIGINT) check_error(&r, 1, "interrupted; the same command goes on from there");
+        slurp(cut_path, &m);
+        CHECK(m >= 1000 && m < n);
+        r = RUN(SMALL, "dense,santa:S=4", "--out", cut_path, "--rounds", "200");
+        CHECK_GOOD(r);
+        CHECK_STR(r.out, whole.out);
+        CHECK_STR(slurp(cut_path, &m), text);
+    }
+}
+
 static void refusals(void) {
     static const struct {
         const char *args[3], *part;
@@ -561,6 +596,7 @@ static const test_case cases[] = {
     {"layers", NEEDS_NOTHING, layers},
     {"threads", NEEDS_NOTHING, threads},
     {"resume", NEEDS_NOTHING, resume},
+    {"interrupted", NEEDS_NOTHING, interrupted},
     {"refusals", NEEDS_NOTHING, refusals},
     {"ruler_file", NEEDS_NOTHING, ruler_file},
     {"questions", NEEDS_NOTHING, questions},
