@@ -72,6 +72,11 @@ class Results:
         print(f"    {self.text(part + '.cmd').strip()}\n")
 
 
+def picture(name, what):
+    if os.path.exists(os.path.join("docs", "results", name)):
+        print(f"![{what}]({name})\n")
+
+
 def table(head, rows):
     print(f"| {' | '.join(head)} |\n|{'---|' * len(head)}")
     for row in rows:
@@ -87,7 +92,7 @@ def pair(paper):
     return f"{paper[0]:g} ± {paper[1]:g}" if paper else ""
 
 
-def accuracy(results, length, paper, number):
+def accuracy(args, results, length, paper, number):
     part = f"accuracy-{length}.json"
     rows = results.load(part)["rows"]
     methods = list(dict.fromkeys(r["attn"] for r in rows))
@@ -102,6 +107,7 @@ def accuracy(results, length, paper, number):
             cells += [points(of[m, task]), pair(paper.get(m, (None,) * 4)[i])]
         body.append(cells + [points(of[m, "all"]), f"{100 * of[m, 'all']['kv_bytes_share']:.1f}"])
     table(head, body)
+    picture(f"reproduce-{args.name}-accuracy-{length}.svg", f"accuracy against bytes read, {length}")
 
 
 def long_bench(results, lengths):
@@ -134,7 +140,7 @@ def one_hot(results):
     print("The paper: Llama 8B collapses with its first layer and hardly any other.\n")
 
 
-def same_state(results):
+def same_state(args, results):
     print("## Table 28: heads of the last layer on the states of dense attention\n")
     results.command("same-state-fwe.json")
     rows = []
@@ -147,6 +153,8 @@ def same_state(results):
             rows.append([TASKS[task], m["attn"], f"{l2:.3f}", f"{p[0]}", f"{cosine:.3f}", f"{p[1]}",
                          f"{100 * m['top1']:.1f} ({100 * m['top1_low']:.1f} to {100 * m['top1_high']:.1f})", f"{p[2]}"])
     table(["task", "method", "L2", "paper", "cosine", "paper", "top-1 agreement %", "paper"], rows)
+    for task in TABLE_28:
+        picture(f"reproduce-{args.name}-error-{task}.svg", f"errors of heads, {TASKS[task]}")
     print("Our top-1 agreement lets a method's own KV rows and all its layers' errors be behind every step; the paper's one step after a\n"
           "dense history.\n")
     print("## Table 29: santa-flash:S=2048 against the tiles that hold 90% of the mass\n")
@@ -190,10 +198,10 @@ def report(args):
               "nothing else is said; the paper's are of Llama-3.1-8B-Instruct. Orders, slopes and collapses compare, levels do not. Tasks are\n"
               "`sleigh eval`'s, in set-up B: the question goes through the method, too.\n")
     for length in lengths:
-        accuracy(results, length, TABLE_1 if length == "32k" else TABLE_26, 1 if length == "32k" else 26)
+        accuracy(args, results, length, TABLE_1 if length == "32k" else TABLE_26, 1 if length == "32k" else 26)
     long_bench(results, lengths)
     one_hot(results)
-    same_state(results)
+    same_state(args, results)
     print(results.text("figures.md"))
     results.command("figures.md")
     print("Figure 6 is of random queries and keys, as in the paper; at B = 4 the closed forms give 0.555 and 0.286. Independent draws have the\n"
