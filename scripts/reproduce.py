@@ -158,13 +158,13 @@ def same_state(args, results):
     print("Our top-1 agreement lets a method's own KV rows and all its layers' errors be behind every step; the paper's one step after a\n"
           "dense history.\n")
     print("## Table 29: santa-flash:S=2048 against the tiles that hold 90% of the mass\n")
-    rows = []
+    by_tiles = []
     for task, paper in TABLE_29.items():
         flash = next(m for m in results.load(f"same-state-{task}.json")["methods"] if m["attn"] == "santa-flash:S=2048")
         for t, p in zip(flash["tiles"], paper):
             l2, cosine = (f"{x:.3f}" if x is not None else "-" for x in (t["l2"], t["cosine"]))
-            rows.append([TASKS[task], t["tiles"], str(t["head_outputs"]), l2, f"{p[0]}", cosine, f"{p[1]}"])
-    table(["task", "tiles", "head outputs", "L2", "paper", "cosine", "paper"], rows)
+            by_tiles.append([TASKS[task], t["tiles"], str(t["head_outputs"]), l2, f"{p[0]}", cosine, f"{p[1]}"])
+    table(["task", "tiles", "head outputs", "L2", "paper", "cosine", "paper"], by_tiles)
     print("## Table 30: tile size\n\nA tile is a page of the KV cache here, 256 rows: the row of 256 alone.\n")
     table(["task", "tile", "L2", "paper", "cosine", "paper"],
           [[r[0], "256", *r[2:6]] for r in rows if r[1] == "santa-flash:S=2048"])
@@ -191,8 +191,8 @@ def report(args):
     source = results.load("same-state-fwe.json")
     embedded = args.name == "tiny"
     print(f"# What the SANTA paper reports, on {args.model}\n")
-    print(f"sleigh {source['version']}, commit {source['commit']}, {source['device']}. Made by `scripts/reproduce.sh"
-          f"{'' if embedded else ' ' + args.model}`.\n")
+    print(f"sleigh {source['version']}, commit {source['commit']}, {source['device']}. Made by `SIZES=\"{args.sizes}\" scripts/reproduce.sh"
+          f"{'' if embedded else ' ' + args.model}`; below each heading is the command that measured it.\n")
     if embedded:
         print("**Every figure of ours is of the embedded model** (4 layers, 1,024 tokens of vocabulary, trained on the tasks' own wording) where\n"
               "nothing else is said; the paper's are of Llama-3.1-8B-Instruct. Orders, slopes and collapses compare, levels do not. Tasks are\n"
