@@ -32,10 +32,10 @@ CPPFLAGS := -I. -MMD -MP
 # No contraction, no fast-math: equal bits from equal inputs is a promise (README).
 CFLAGS   := -std=c11 -D_GNU_SOURCE= -Wall -Wextra -Werror -fopenmp -ffp-contract=off $(OPT)
 CXXFLAGS := -std=c++17 -Wall -Wextra -Werror $(OPT)
-LDLIBS   := -ljansson -lpcre2-8 -lsentencepiece -lopenblas -lstdc++ -lm -fopenmp
+LDLIBS   := -ljansson -lpcre2-8 -lsentencepiece -lopenblas -lstdc++ -ldl -lm -fopenmp
 ifdef PORTABLE # Debian has no static SentencePiece: its library goes beside the binary
 LDLIBS   := -Wl,-Bstatic -ljansson -lpcre2-8 -lopenblas -lgomp -lgfortran -lquadmath -Wl,-Bdynamic -lsentencepiece \
-    -Wl,-rpath,'$$ORIGIN' -lstdc++ -lm -lpthread
+    -Wl,-rpath,'$$ORIGIN' -lstdc++ -ldl -lm -lpthread
 endif
 
 LIB_SRC  := $(wildcard engine/*.c engine/cpu/*.c attention/*.c tokenizer/*.c tokenizer/*.cc models/*.c)
@@ -100,7 +100,8 @@ $(BUILD)/libsleigh.a: $(LIB_OBJ)
 $(BUILD)/sleigh: $(CLI_OBJ) $(BUILD)/libsleigh.a
 	@echo "  LINK $@"; $(CC) $(OPT) -o $@ $^ $(LDLIBS)
 
-$(BUILD)/sleigh-test: $(TEST_OBJ) $(BUILD)/libsleigh.a
+# With the commands' modules, less their main.
+$(BUILD)/sleigh-test: $(TEST_OBJ) $(filter-out %/main.c.o,$(CLI_OBJ)) $(BUILD)/libsleigh.a
 	@echo "  LINK $@"; $(CC) $(OPT) -o $@ $^ $(LDLIBS)
 
 $(BUILD)/libsentencepiece.so.0:

@@ -66,6 +66,7 @@ typedef struct sl_attn_report {
     // against dense attention on the same state, where that was asked for, else NaN: |out - mu| / |mu|; the cosine; the
     // error's part along mu, (out - mu).mu / |mu|^2, whose mean over seeds is a bias
     float error, cosine, bias;
+    uint32_t tiles; // with them: the fewest 256-row tiles that hold 90% of dense attention's mass; 0: not asked for
 } sl_attn_report;
 
 // Sums over calls; every count is over query heads unless stated.

@@ -141,6 +141,7 @@ struct sl_backend {
 
 // n_threads 0: every core that this process may use. SL_ERR_ARG if out of 1..1024. The backend is the process's own.
 int sl_cpu_init(int n_threads, const sl_backend **out, sl_error *err);
+int sl_cpu_threads(void);
 const sl_backend *sl_cpu_backend(void); // for its memory alone: operations need sl_cpu_init
 
 #endif

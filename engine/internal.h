@@ -25,7 +25,10 @@ typedef struct sl_observation {
     sl_attn_query *queries;  // [n_sequences]
     sl_attn_report *running; // [n_sequences][n_heads] of the method that decodes
     sl_attn_report *reports; // the same of a shadow
-    size_t state_size;       // of one shadow in one layer
+    double *masses;          // [n_sequences][n_heads][max_pages] of a tile's rows in dense attention
+    uint32_t *tiles;         // [n_sequences][n_heads] that hold 90% of it
+    int max_pages;
+    size_t state_size; // of one shadow in one layer
 } sl_observation;
 
 void sl_observation_free(sl_observation *o);
@@ -96,8 +99,9 @@ struct sl_session {
     struct sl_method_state {
         void *data; // NULL: this layer's method keeps none
         size_t size;
-    } * state;          // [n_layers]; on a device parts of one block
-    char *device_state; // NULL: its methods keep nothing
+        sl_attn_spec spec; // whose it is
+    } * state;             // [n_layers]; on a device parts of one block
+    char *device_state;    // NULL: its methods keep nothing
     size_t device_state_size;
     char *shadow_state; // [n_layers][n_shadows][n_seeds][state_size]; NULL: none
     size_t shadow_size; // its bytes, which are not the engine's idea of them between sl_engine_observe and the next step

@@ -3,6 +3,7 @@
 //
 // The step itself does not change: its outputs have the same bits with and without an observer, and the engine's statistics
 // leave shadows out. All memory is taken by sl_engine_observe and by a session's first step after it.
+#include "attention/stages.h"
 #include "engine/internal.h"
 
 #include <math.h>
@@ -19,6 +20,8 @@ void sl_observation_free(sl_observation *o) {
     free(o->queries);
     free(o->running);
     free(o->reports);
+    free(o->masses);
+    free(o->tiles);
     *o = (sl_observation){0};
 }
 
@@ -55,7 +58,10 @@ int sl_engine_observe(sl_engine *e, const sl_observer *observer, sl_error *err) 
         o.queries = malloc(e->n_sequences * sizeof *o.queries);
         o.running = malloc((size_t)e->n_sequences * e->geom.n_heads * sizeof *o.running);
         o.reports = malloc((size_t)e->n_sequences * e->geom.n_heads * sizeof *o.reports);
-        if (!o.shadows || !o.dense || !o.queries || !o.running || !o.reports)
+        o.max_pages = (e->n_ctx + SL_PAGE - 1) / SL_PAGE;
+        o.masses = malloc((size_t)e->n_sequences * e->geom.n_heads * o.max_pages * sizeof *o.masses);
+        o.tiles = malloc((size_t)e->n_sequences * e->geom.n_heads * sizeof *o.tiles);
+        if (!o.shadows || !o.dense || !o.queries || !o.running || !o.reports || !o.masses || !o.tiles)
             rc = sl_fail(err, SL_ERR_MEMORY, "observer of %d methods: out of memory", observer->n_shadows);
         if (!rc) rc = check_shadow(e, &o, &dense, err);
         for (int i = 0; !rc && i < observer->n_shadows; i++) {
@@ -92,13 +98,61 @@ static void compare(const float *out, const float *mu, int dim, sl_attn_report *
     r->bias = (float)((dot - norm) / norm);
 }
 
+static int falling(const void *x, const void *y) {
+    double a = *(const double *)x, b = *(const double *)y;
+    return (a < b) - (a > b);
+}
+
+static uint32_t fewest_reaching(double *mass, int n, double share) { // leaves mass sorted
+    double total = 0, sum = 0;
+    uint32_t count = 0;
+    qsort(mass, n, sizeof *mass, falling);
+    for (int i = 0; i < n; i++) total += mass[i];
+    while (sum < share * total) sum += mass[count++];
+    return count;
+}
+
+// log2 of the mass of one page's rows, sum_j 2^{s_j}.
+static double page_mass(const float *score, int n_rows) {
+    double most = -INFINITY, sum = 0;
+    for (int j = 0; j < n_rows; j++) most = score[j] > most ? score[j] : most;
+    for (int j = 0; j < n_rows; j++) sum += exp2(score[j] - most);
+    return most + log2(sum);
+}
+
+// Tiles of dense attention's mass, for every head: how many the draws of santa-flash are not spread over in vain.
+static void count_tiles(const sl_observation *o, const sl_attn_decode_args *a) {
+    int n_kv_heads = a->geom->n_kv_heads, group = a->geom->n_heads / n_kv_heads;
+#pragma omp parallel for schedule(dynamic)
+    for (int pair = 0; pair < a->n_seqs * n_kv_heads; pair++) {
+        sl_group g = sl_group_of(a, pair / n_kv_heads, pair % n_kv_heads);
+        int n_pages = (g.kv->n_kv + SL_PAGE - 1) / SL_PAGE;
+        double *masses = o->masses + (size_t)pair * group * o->max_pages;
+        float score[SL_MAX_GROUP * SL_CHUNK];
+        for (int page = 0; page < n_pages; page++) {
+            sl_score_exact(&g, page, score);
+            for (int i = 0; i < group; i++)
+                masses[i * o->max_pages + page] = page_mass(score + i * SL_CHUNK, sl_page_rows(g.kv, page));
+        }
+        for (int i = 0; i < group; i++) {
+            double *mass = masses + i * o->max_pages, most = -INFINITY;
+            for (int page = 0; page < n_pages; page++) most = mass[page] > most ? mass[page] : most;
+            for (int page = 0; page < n_pages; page++) mass[page] = exp2(mass[page] - most);
+            o->tiles[pair * group + i] = fewest_reaching(mass, n_pages, 0.9);
+        }
+    }
+}
+
 static void hand_over(const sl_engine *e, const sl_attn_decode_args *a, const float *dense) {
     const sl_observation *o = &e->observation;
     int heads = e->geom.n_heads, dim = e->geom.head_dim;
     for (int i = 0; i < a->n_seqs; i++)
         for (int h = 0; h < heads; h++) {
             sl_attn_report *r = &a->reports[i * heads + h];
-            if (dense) compare(a->seqs[i].out + (size_t)h * dim, dense + ((size_t)i * heads + h) * dim, dim, r);
+            if (dense) {
+                compare(a->seqs[i].out + (size_t)h * dim, dense + ((size_t)i * heads + h) * dim, dim, r);
+                r->tiles = o->tiles[i * heads + h];
+            }
             sl_attn_record record = {.sequence = a->seqs[i].sequence,
                                      .position = a->seqs[i].position,
                                      .layer = a->layer,
@@ -141,6 +195,7 @@ void sl_observe(sl_engine *e, const sl_attn_decode_args *a, sl_session *const *b
     if (with_error) {
         sl_attn_spec dense = dense_spec();
         run_shadow(e, a, batch, &dense, a->seed, -1, o->dense);
+        count_tiles(o, a);
     }
     hand_over(e, a, with_error ? o->dense : NULL);
     float *out = o->dense + (size_t)e->n_sequences * e->geom.n_heads * e->geom.head_dim;

@@ -16,21 +16,51 @@ static void free_state(sl_session *s) {
     s->device_state = NULL;
 }
 
-static int no_state(size_t size, sl_error *err) {
-    return sl_fail(err, SL_ERR_MEMORY, "--attn: %zu bytes of state for a sequence: out of memory", size);
+// Same method and parameters: the state of one is the state of the other. A zeroed spec is nobody's.
+static int same_spec(const sl_attn_spec *a, const sl_attn_spec *b) {
+    if (a->method != b->method || a->plus != b->plus) return 0;
+    return !memcmp(a->value, b->value, sizeof a->value) && !memcmp(a->plus_value, b->plus_value, sizeof a->plus_value);
 }
 
-// On a device: one block of all layers' parts, each 256-byte aligned.
-static int new_device_state(sl_session *s, sl_error *err) {
-    const sl_backend *be = s->engine->backend;
+static int no_state(const sl_attn_spec *spec, size_t size, sl_error *err) {
+    return sl_fail(err, SL_ERR_MEMORY, "--attn %s: state of %zu bytes: out of memory", spec->method->name, size);
+}
+
+// On a device: one block of all layers' parts, each 256-byte aligned; anew when any layer's method is another.
+static int sync_device_state(sl_session *s, sl_error *err) {
+    sl_engine *e = s->engine;
+    const sl_backend *be = e->backend;
     size_t total = 0;
-    for (int i = 0; i < s->engine->geom.n_layers; i++) total += (s->state[i].size + 255) / 256 * 256;
-    if (total == 0) return 0;
-    s->device_state = be->alloc(be, total);
+    int i = 0;
+    while (i < e->geom.n_layers && same_spec(&s->state[i].spec, &e->plan.layer[i])) i++;
+    if (i == e->geom.n_layers) return 0;
+    free_state(s);
+    for (i = 0; i < e->geom.n_layers; i++) {
+        s->state[i].size = e->attend->state(e, &e->plan.layer[i]);
+        total += (s->state[i].size + 255) / 256 * 256;
+    }
+    if (total > 0 && !(s->device_state = be->alloc(be, total))) return no_state(&e->plan.layer[0], total, err);
     s->device_state_size = total;
-    if (!s->device_state) return no_state(total, err);
-    char *at = s->device_state;
-    for (int i = 0; i < s->engine->geom.n_layers; at += (s->state[i++].size + 255) / 256 * 256) s->state[i].data = at;
+    for (size_t at = i = 0; i < e->geom.n_layers; at += (s->state[i++].size + 255) / 256 * 256) {
+        s->state[i].data = total ? (char *)s->device_state + at : NULL;
+        s->state[i].spec = e->plan.layer[i];
+    }
+    return 0;
+}
+
+static int sync_host_state(sl_session *s, sl_error *err) {
+    sl_engine *e = s->engine;
+    for (int i = 0; i < e->geom.n_layers; i++) {
+        const sl_attn_spec *spec = &e->plan.layer[i];
+        struct sl_method_state *state = &s->state[i];
+        if (same_spec(&state->spec, spec)) continue;
+        free(state->data);
+        *state = (struct sl_method_state){0};
+        size_t size = e->attend->state(e, spec);
+        if (size && !(state->data = calloc(1, size))) return no_state(spec, size, err);
+        state->size = size;
+        state->spec = *spec;
+    }
     return 0;
 }
 
@@ -49,18 +79,13 @@ static int sync_shadows(sl_session *s, sl_error *err) {
     return 0;
 }
 
-// After a change of plan: the new methods' state, empty.
+// After a change of plan: the new methods' state, empty. A layer whose method is that of this session's last step keeps its
+// state, so that sessions which decode with different methods can take turns on one engine.
 static int sync_state(sl_session *s, sl_error *err) {
     sl_engine *e = s->engine;
     int rc = sync_shadows(s, err);
     if (rc || s->plan_version == e->plan_version) return rc;
-    free_state(s);
-    for (int i = 0; i < e->geom.n_layers; i++) {
-        size_t size = e->attend->state(e, &e->plan.layer[i]);
-        s->state[i].size = size;
-        if (size && !e->backend->is_device && !(s->state[i].data = calloc(1, size))) return no_state(size, err);
-    }
-    if (e->backend->is_device) rc = new_device_state(s, err);
+    rc = e->backend->is_device ? sync_device_state(s, err) : sync_host_state(s, err);
     if (rc) return rc;
     s->plan_version = e->plan_version;
     return 0;

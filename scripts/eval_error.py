@@ -21,8 +21,16 @@ import sys
 import tempfile
 
 import tiny_text
-from eval_needles import expand
 from sleigh_runs import run_generate
+
+
+def expand(text):
+    """'a,b:S={1,2}' -> ['a', 'b:S=1', 'b:S=2']"""
+    out = []
+    for part in re.findall(r"(?:[^,{]|\{[^}]*\})+", text):
+        m = re.match(r"(.*)\{([^}]*)\}(.*)", part)
+        out += [m[1] + word + m[3] for word in m[2].split(",")] if m else [part]
+    return out
 
 
 def observe(args, kind, index, methods, tmp):

@@ -1,6 +1,6 @@
 """The embedded model's language: word lists, sentences, stories and question kinds, from a seed.
 
-Pure standard library. scripts/demo.py and scripts/eval_needles.py ask in exactly the wording that the model was trained on;
+Pure standard library. scripts/demo.py and `sleigh eval` ask in exactly the wording that the model was trained on;
 other wording lowers its scores.
 
     python3 scripts/tiny_text.py --kind needle --tokens 8192 --questions 16 --seed 1
@@ -493,10 +493,6 @@ def task_context(kind, rng, n_tokens, n_questions):
 
 def needle_context(rng, n_tokens, n_needles):
     return task_context("needle", rng, n_tokens, n_needles)
-
-
-def two_hop_context(rng, n_tokens, n_questions):
-    return task_context("two-hop", rng, n_tokens, n_questions)
 
 
 def main():

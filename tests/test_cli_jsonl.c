@@ -104,7 +104,7 @@ static void jsonl_errors(void) {
 static const char *const stats_fields[] = {"sequence",    "position", "layer",      "head",     "n_kv",        "attn",
                                            "seed",        "k_rows",   "v_distinct", "features", "bytes",       "v_rows",
                                            "samples",     "budget",   "ess",        "error",    "score_bound", "error_bound",
-                                           "dense_bytes", "tries",    "fallback",   "cosine",   "bias"};
+                                           "dense_bytes", "tries",    "fallback",   "cosine",   "bias",        "tiles"};
 enum { N_STATS_FIELDS = sizeof stats_fields / sizeof *stats_fields };
 
 // Reads a file of --stats line by line: every line has exactly the fields. Counts the lines of a method and seed.

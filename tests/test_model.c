@@ -378,6 +378,13 @@ static void method_state(void) {
     CHECK_OK(sl_session_truncate(s, 280, &err), err); // and so does a timeline that was cut
     CHECK_OK(sl_decode(&s, 1, ids, &err), err);
     CHECK_INT(last_count, 1);
+    set_plan(&r, &(sl_attn_spec){.method = sl_attn_find("dense")}); // another session's turn with another method
+    CHECK_OK(sl_decode(&fork, 1, ids, &err), err);
+    set_plan(&r, &(sl_attn_spec){.method = &counting});
+    CHECK_OK(sl_decode(&s, 1, ids, &err), err);
+    CHECK_INT(last_count, 2);
+    CHECK_OK(sl_decode(&fork, 1, ids, &err), err); // which itself begins anew
+    CHECK_INT(last_count, 1);
     sl_session_free(fork), sl_session_free(s);
     rig_close(&r);
     free(ids), free(want), free(got);
@@ -435,7 +442,7 @@ static int same_report(const sl_attn_report *a, const sl_attn_report *b) {
            a->dense_bytes == b->dense_bytes && a->v_rows == b->v_rows && a->samples == b->samples && a->budget == b->budget &&
            a->ess == b->ess && a->score_bound == b->score_bound && same_float(a->error_bound, b->error_bound) &&
            a->tries == b->tries && a->fallback == b->fallback && same_float(a->error, b->error) &&
-           same_float(a->cosine, b->cosine) && same_float(a->bias, b->bias);
+           same_float(a->cosine, b->cosine) && same_float(a->bias, b->bias) && a->tiles == b->tiles;
 }
 
 enum { RAGGED = 3, RAGGED_STEPS = 3 };
@@ -550,6 +557,28 @@ static void observer_same_state(void) {
 // santa-sys and dense attention side by side: the observer's figures, recomputed from the outputs of the public operations.
 static sl_attn_spec judged_spec;
 static float judged[8][64][3]; // [layer][head] error, cosine, bias of the last step
+static uint32_t judged_tiles[8][64];
+
+// Tiles that hold 90% of a head's mass, from K itself: the largest one taken until they do.
+static uint32_t tiles_of(const sl_attn_decode_args *a, int head) {
+    const sl_kv_view *kv = &a->seqs[0].kv;
+    int dim = a->geom->head_dim, h = head / (a->geom->n_heads / a->geom->n_kv_heads);
+    const float *q = a->seqs[0].q + (size_t)head * dim;
+    double mass[16] = {0}, total = 0, held = 0;
+    for (int j = 0; j < kv->n_kv; j++) {
+        const bf16 *k = kv->k + sl_kv_block(kv, a->geom->n_kv_heads, dim, j / SL_PAGE, h) + (size_t)(j % SL_PAGE) * dim;
+        double dot = 0;
+        for (int d = 0; d < dim; d++) dot += (double)q[d] * sl_bf16_to_f32(k[d]);
+        mass[j / SL_PAGE] += exp(dot / sqrt(dim));
+    }
+    for (int t = 0; t < 16; t++) total += mass[t];
+    for (uint32_t n = 1;; n++) {
+        int most = 0;
+        for (int t = 1; t < 16; t++) most = mass[t] > mass[most] ? t : most;
+        held += mass[most], mass[most] = 0;
+        if (held >= 0.9 * total) return n;
+    }
+}
 
 static size_t judged_workspace(const sl_attn_geom *g, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv) {
     size_t a = counting_workspace(g, spec, n_seqs, n_tokens, n_kv),
@@ -579,6 +608,7 @@ static void judged_decode(const sl_attn_decode_args *args) {
             mm += (double)m[d] * m[d], xx += (double)x[d] * x[d], xm += (double)x[d] * m[d];
         }
         float *to = judged[args->layer][h];
+        judged_tiles[args->layer][h] = tiles_of(args, h);
         to[0] = (float)sqrt(gap / mm), to[1] = (float)(xm / sqrt(xx * mm)), to[2] = (float)(xm / mm - 1);
     }
 }
@@ -589,27 +619,30 @@ static void observer_error(void) {
     witness w = {0};
     dense_ops = sl_attn_find("dense")->cpu;
     CHECK_OK(sl_attn_parse("santa-sys:S=16", &judged_spec, &err), err);
-    rig r = rig_open("models/tiny", "dense", 1024, 1, 0, 0, 11);
-    int32_t *ids = test_ids(500, r.n_vocab, test_seed);
+    rig r = rig_open("models/tiny", "dense", 1400, 1, 0, 0, 11);
+    int32_t *ids = test_ids(1300, r.n_vocab, test_seed);
     set_plan(&r, &(sl_attn_spec){.method = &method});
     sl_session *s = rig_session(&r, 0);
-    CHECK_OK(sl_prefill(s, ids, 500, NULL, &err), err);
+    CHECK_OK(sl_prefill(s, ids, 1300, NULL, &err), err);
     observe(&r, &w, 1, &judged_spec, 1, 1);
     CHECK_OK(sl_decode(&s, 1, ids, &err), err);
     double sum = 0;
+    int spread = 0;                 // heads whose mass is in several tiles
     for (int i = 0; i < w.n; i++) { // the running method's and the shadow's: the same method and seed
         const float *want = judged[w.at[i].record.layer][w.at[i].record.head];
         CHECK_NEAR(w.at[i].report.error, want[0], 1e-6);
         CHECK_NEAR(w.at[i].report.cosine, want[1], 1e-6);
         CHECK_NEAR(w.at[i].report.bias, want[2], 1e-6);
         sum += want[0];
+        CHECK_INT(w.at[i].report.tiles, judged_tiles[w.at[i].record.layer][w.at[i].record.head]);
+        spread += w.at[i].report.tiles > 1;
     }
-    CHECK(sum > 0);
+    CHECK(sum > 0 && spread > 0 && spread < w.n);
     observe(&r, &w, 0, NULL, 0, 0); // not asked for: not there
     w.n = 0;
     CHECK_OK(sl_decode(&s, 1, ids, &err), err);
     CHECK_INT(w.n, sl_model_config(r.model)->n_layers * sl_model_config(r.model)->n_heads);
-    for (int i = 0; i < w.n; i++) CHECK(isnan(w.at[i].report.error) && isnan(w.at[i].report.cosine));
+    for (int i = 0; i < w.n; i++) CHECK(isnan(w.at[i].report.error) && isnan(w.at[i].report.cosine) && !w.at[i].report.tiles);
     sl_session_free(s);
     rig_close(&r);
     free(ids), free(w.at);

@@ -22,9 +22,12 @@ int cmd_logits(const cli_options *o, sl_error *err);
 int cmd_inspect(const cli_options *o, sl_error *err);
 int cmd_methods(const cli_options *o, sl_error *err);
 int cmd_version(const cli_options *o, sl_error *err);
+int cmd_compare(const cli_options *o, sl_error *err);
+int cmd_perplexity(const cli_options *o, sl_error *err);
 int cmd_bench(const cli_options *o, sl_error *err);
 int cmd_bench_decode(const cli_options *o, sl_error *err);
 int cmd_bench_attn(const cli_options *o, sl_error *err);
+int cmd_eval(const cli_options *o, sl_error *err);
 
 const char *cli_commit(void); // that this build was made from; "" when unknown (cmd_version.c)
 

@@ -1,5 +1,5 @@
-// engine/cli/cmd_bench.c - sleigh bench WHAT: finds which of the engine's parts is to be timed.
-#include "engine/cli/cli.h"
+// engine/cli/cmd_bench.c - sleigh bench [WHAT]: a model's speed, or finds which of the engine's parts is to be timed.
+#include "engine/cli/bench.h"
 
 #include <string.h>
 
@@ -14,9 +14,10 @@ enum { N_SUBJECTS = sizeof subjects / sizeof *subjects };
 
 int cmd_bench(const cli_options *o, sl_error *err) {
     char names[128] = "";
+    if (!o->what) return cmd_bench_model(o, err);
     for (int i = 0; i < N_SUBJECTS; i++) {
-        if (o->what && !strcmp(o->what, subjects[i].name)) return subjects[i].run(o, err);
+        if (!strcmp(o->what, subjects[i].name)) return subjects[i].run(o, err);
         snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i ? ", " : "", subjects[i].name);
     }
-    return sl_fail(err, SL_ERR_ARG, "bench %.60s: expected what to time: %s", o->what ? o->what : "(nothing)", names);
+    return sl_fail(err, SL_ERR_ARG, "bench %.60s: expected %s, or no word for a model's speed", o->what, names);
 }

@@ -8,7 +8,7 @@
 #ifdef SLEIGH_CUDA
 #include "attention/attention.h"
 #include "attention/cuda.h"
-#include "attention/stages.h"
+#include "engine/cli/attn_list.h"
 #include "engine/cli/print_json.h"
 #include "engine/cli/progress.h"
 #include "engine/cuda/bench_attn.h"
@@ -30,8 +30,8 @@ typedef struct size {
 
 typedef struct plan {
     size sizes[MAX_SIZES];
-    sl_attn_spec methods[MAX_METHODS];
-    int n_sizes, n_methods;
+    cli_attn_list methods;
+    int n_sizes;
 } plan;
 
 typedef struct row { // one line of the result
@@ -74,33 +74,27 @@ static void add_standard(plan *p) {
 
 // Every batch with every depth, where one of them is given; else the standard sizes.
 static int add_sizes(plan *p, const cli_options *o, sl_error *err) {
+    static const cli_ints some_batches = {.at = {1, 4}, .n = 2}, some_depths = {.at = {512, 4096}, .n = 2};
+    const cli_ints *batches = CLI_GIVEN(o, batches) ? &o->batches : &some_batches;
+    const cli_ints *depths = CLI_GIVEN(o, depths) ? &o->depths : &some_depths;
     if (!CLI_GIVEN(o, batches) && !CLI_GIVEN(o, depths)) return add_standard(p), 0;
-    if (o->batches.n * o->depths.n > MAX_SIZES / 2)
-        return sl_fail(err, SL_ERR_ARG, "--batch and --depth: %d sizes, at most %d", o->batches.n * o->depths.n, MAX_SIZES / 2);
-    for (int d = 0; d < o->depths.n; d++)
-        for (int b = 0; b < o->batches.n; b++) add_decode(p, o->batches.at[b], o->depths.at[d]);
+    if (batches->n * depths->n > MAX_SIZES / 2)
+        return sl_fail(err, SL_ERR_ARG, "--batch and --depth: %d sizes, at most %d", batches->n * depths->n, MAX_SIZES / 2);
+    for (int d = 0; d < depths->n; d++) {
+        if (depths->at[d] == 0) return sl_fail(err, SL_ERR_ARG, "--depth 0: a kernel that attends to nothing");
+        for (int b = 0; b < batches->n; b++) add_decode(p, batches->at[b], depths->at[d]);
+    }
     return 0;
 }
 
-static int add_method(plan *p, const char *text, sl_error *err) {
-    if (p->n_methods == MAX_METHODS) return sl_fail(err, SL_ERR_ARG, "--attn: at most %d methods", MAX_METHODS);
-    sl_attn_spec *spec = &p->methods[p->n_methods++];
-    int rc = sl_attn_parse(text, spec, err);
-    if (!rc && !sl_attn_on_gpu(spec)) return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %.100s: not offered on a GPU", text);
+static int add_methods(plan *p, const cli_options *o, sl_error *err) {
+    cli_attn_list *list = &p->methods;
+    int rc = cli_attn_list_parse(&o->attns, list, err);
+    if (!rc && list->n > MAX_METHODS) rc = sl_fail(err, SL_ERR_ARG, "--attn: at most %d methods", MAX_METHODS);
+    for (int i = 0; !rc && i < list->n; i++)
+        if (!sl_attn_on_gpu(&list->specs[i]))
+            rc = sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %.100s: not offered on a GPU", list->names[i]);
     return rc;
-}
-
-// --attn as a list: flags and commas separate.
-static int add_methods(plan *p, const cli_list *list, sl_error *err) {
-    int rc = list->n ? 0 : add_method(p, "dense", err);
-    for (int i = 0; !rc && i < list->n; i++) {
-        char *words = strdup(list->items[i]), *save = NULL;
-        if (!words) return sl_fail(err, SL_ERR_MEMORY, "--attn: out of memory");
-        for (char *word = strtok_r(words, ",", &save); !rc && word; word = strtok_r(NULL, ",", &save))
-            rc = add_method(p, word, err);
-        free(words);
-    }
-    return rc || p->n_methods ? rc : sl_fail(err, SL_ERR_ARG, "--attn: names no method");
 }
 
 // The other flags of `bench` are about steps of a model.
@@ -108,18 +102,21 @@ static int check_flags(const cli_options *o, sl_error *err) {
     static const struct {
         const char *flag;
         size_t field;
-    } others[] = {{"--model", offsetof(cli_options, model)},   {"--steps", offsetof(cli_options, n_steps)},
-                  {"--ragged", offsetof(cli_options, ragged)}, {"--fork", offsetof(cli_options, fork)},
-                  {"--device", offsetof(cli_options, device)}, {"--memory-rate", offsetof(cli_options, memory_rate)}};
+    } others[] = {{"--model", offsetof(cli_options, model)},        {"--steps", offsetof(cli_options, n_gens)},
+                  {"--n-prompt", offsetof(cli_options, n_prompts)}, {"--prompt-gen", offsetof(cli_options, pairs)},
+                  {"--ragged", offsetof(cli_options, ragged)},      {"--fork", offsetof(cli_options, fork)},
+                  {"--device", offsetof(cli_options, device)},      {"--memory-rate", offsetof(cli_options, memory_rate)},
+                  {"--plot", offsetof(cli_options, plot)}};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (cli_option_given(o, others[i].field) == CLI_BY_FLAG)
-            return sl_fail(err, SL_ERR_ARG, "%s is not one of bench attn's flags; it is for bench decode", others[i].flag);
+            return sl_fail(err, SL_ERR_ARG, "%s is not one of bench attn's flags; it is about steps of a model",
+                           others[i].flag);
     return 0;
 }
 
 static int make_plan(plan *p, const cli_options *o, sl_error *err) {
     int rc = check_flags(o, err);
-    if (!rc) rc = add_methods(p, &o->attns, err);
+    if (!rc) rc = add_methods(p, o, err);
     if (!rc && strcmp(o->phase, "prefill")) rc = add_sizes(p, o, err);
     if (rc || !strcmp(o->phase, "decode")) return rc;
     add_prefill(p, 4096, 0);
@@ -165,12 +162,12 @@ static int time_row(sl_bench_attn *bench, row *r, int repetitions, sl_error *err
 
 // Fills rows[0..*n_rows), size by size; a method that has no kernel for a phase has no row.
 static int time_all(sl_bench_attn *bench, const plan *p, int repetitions, row *rows, int *n_rows, sl_error *err) {
-    int rc = 0, total = p->n_sizes * p->n_methods;
+    int rc = 0, n_methods = p->methods.n, total = p->n_sizes * n_methods;
     cli_progress progress;
     cli_progress_begin(&progress, "bench attn", "sizes");
     for (int i = 0; !rc && i < total; i++) {
         row *r = &rows[*n_rows];
-        *r = (row){.size = &p->sizes[i / p->n_methods], .spec = &p->methods[i % p->n_methods]};
+        *r = (row){.size = &p->sizes[i / n_methods], .spec = &p->methods.specs[i % n_methods]};
         cli_progress_update(&progress, i, total);
         if (r->size->n_tokens ? !r->spec->method->cuda->prefill : !r->spec->method->cuda->decode) continue;
         rc = time_row(bench, r, repetitions, err);
@@ -230,26 +227,43 @@ static int print_csv(const row *rows, int n, const sl_bench_attn_device *device,
     return rc;
 }
 
-static int print_json(const row *rows, int n, const sl_bench_attn_device *device, sl_error *err) {
+static json_t *row_json(const row *r, const sl_bench_attn_device *device) {
     char attn[128];
-    json_t *list = json_array();
-    for (int i = 0; i < n; i++) {
-        const row *r = &rows[i];
-        int prefill = r->size->n_tokens > 0;
-        json_t *item = json_pack("{s:s, s:s, s:s, s:f}", "phase", prefill ? "prefill" : "decode", "size", r->size->name, "attn",
-                                 attn_name(r, attn), "us", r->us);
-        if (prefill) {
-            json_object_set_new(item, "tflop_s", json_real(r->flops / r->us * 1e-6));
-        } else {
-            json_object_set_new(item, "gb_s", json_real(r->bytes / r->us * 1e-3));
-            json_object_set_new(item, "floor_us", json_real(floor_us(r, device)));
-            json_object_set_new(item, "features", json_real(r->features));
-        }
-        json_array_append_new(list, item);
+    int prefill = r->size->n_tokens > 0;
+    json_t *item = json_pack("{s:s, s:s, s:s, s:f}", "phase", prefill ? "prefill" : "decode", "size", r->size->name, "attn",
+                             attn_name(r, attn), "us", r->us);
+    if (prefill) {
+        json_object_set_new(item, "tflop_s", json_real(r->flops / r->us * 1e-6));
+    } else {
+        json_object_set_new(item, "gb_s", json_real(r->bytes / r->us * 1e-3));
+        json_object_set_new(item, "floor_us", json_real(floor_us(r, device)));
+        json_object_set_new(item, "features", json_real(r->features));
     }
+    return item;
+}
+
+static int print_json(const row *rows, int n, const sl_bench_attn_device *device, sl_error *err) {
+    json_t *list = json_array();
+    for (int i = 0; i < n; i++) json_array_append_new(list, row_json(&rows[i], device));
     return cli_print_json(json_pack("{s:s, s:f, s:f, s:o}", "device", device->name, "read_gb_s", device->read_gb_s, "empty_us",
                                     device->empty_us, "rows", list),
                           JSON_INDENT(1), err);
+}
+
+static int print_jsonl(const row *rows, int n, const sl_bench_attn_device *device, sl_error *err) {
+    int rc = 0;
+    for (int i = 0; !rc && i < n; i++) {
+        json_t *item = row_json(&rows[i], device);
+        json_object_set_new(item, "device", json_string(device->name));
+        rc = cli_print_json(item, JSON_COMPACT, err);
+    }
+    return rc;
+}
+
+static int print(const char *format, const row *rows, int n, const sl_bench_attn_device *device, sl_error *err) {
+    if (!strcmp(format, "json")) return print_json(rows, n, device, err);
+    if (!strcmp(format, "jsonl")) return print_jsonl(rows, n, device, err);
+    return !strcmp(format, "csv") ? print_csv(rows, n, device, err) : print_md(rows, n, device, err);
 }
 
 int cmd_bench_attn(const cli_options *o, sl_error *err) {
@@ -264,9 +278,9 @@ int cmd_bench_attn(const cli_options *o, sl_error *err) {
     int repetitions = CLI_GIVEN(o, repetitions) ? o->repetitions : REPETITIONS;
     if (!rc) rc = time_all(bench, &p, repetitions, rows, &n_rows, err);
     sl_bench_attn_close(bench);
-    if (rc) return rc;
-    if (!strcmp(o->format, "json")) return print_json(rows, n_rows, &device, err);
-    return !strcmp(o->format, "csv") ? print_csv(rows, n_rows, &device, err) : print_md(rows, n_rows, &device, err);
+    if (!rc) rc = print(o->format, rows, n_rows, &device, err);
+    cli_attn_list_free(&p.methods);
+    return rc;
 }
 
 #else

@@ -59,24 +59,91 @@ static const char chat_notes[] =
     "/attn SPEC, /reset, /stats, /quit. Ctrl+C ends an answer, not the program.\n";
 
 static const char bench_notes[] =
-    "bench decode times decode steps of the engine for every combination of -d, -b and --attn, with greedy tokens, none of "
-    "them\n"
-    "an end token. Each sequence is prefilled with its own random ids (from --seed); the sequences of a depth serve every "
-    "batch.\n"
-    "Columns of a row (in json and csv also version, commit, device, model and the flags):\n"
-    "  prefill tok/s   of the prefills to this depth\n"
+    "Without a word: every combination of depths, batches, tests and methods, in llama-bench's shape. pp512 is a prefill of "
+    "512\n"
+    "tokens, tg128 are 128 decode steps, pp512+tg128 is one after the other, \" @ d32768\" says that each sequence held that "
+    "many\n"
+    "tokens before. Lists take numbers and ranges: 512-4096*2 is 512,1024,2048,4096; 0-8k+2k; 1-4. Prefill is dense with "
+    "every\n"
+    "method, so tests that only prefill are made once. Each sequence has its own random ids (from --seed) and is prefilled "
+    "once:\n"
+    "depths go upwards, and after each test the sequence is cut back to its depth. Decoding is greedy, never to an end token, "
+    "and\n"
+    "begins with a step that is not timed. Columns (md leaves out --batch and --attn where they are 1 and dense):\n"
+    "  tok/s           tokens of the whole batch a second: mean and standard deviation over -r repetitions; their median\n"
     "  step ms         median over steps: the time between two tokens of one sequence\n"
-    "  tok/s           of the whole batch: batch / step; token_ms is its inverse, step / batch\n"
+    "  ms / output token   decode time / (steps x batch): per token of the whole batch\n"
     "  GB/s            weights and rows of the KV cache that a step reads, over its time\n"
-    "  floor ms        what reading the weights alone takes, at --memory-rate, else at the row's own GB/s: no attention "
-    "method\n"
-    "                  makes a step shorter\n"
+    "  % of peak       of --memory-rate, else of what a pass that only reads measures at the start; more than 100 where "
+    "weights\n"
+    "                  and cache stay in the processor's caches\n"
+    "  J / token       from the GPU's energy counter (NVML), on the CPU RAPL's of all packages, where it can be read and the "
+    "test\n"
+    "                  ran for 250 ms at least\n"
+    "json, jsonl and csv also have version, commit, device, driver, clocks, model, sizes and flags, the first sequence's hash "
+    "of the\n"
+    "last logits, and floor_ms: what reading the weights alone takes at the peak; no attention method makes a step shorter.\n"
+    "\n"
+    "bench decode is decoding alone, as Table 3 of the SANTA paper has it: seconds that the batch's prefills to the depth "
+    "took,\n"
+    "seconds of its decode steps, ms / output token, and how many times that goes into the first method's. On a GPU also a "
+    "step's\n"
+    "linear layers alone, and what leaving out attention, or the rest, saves: they overlap, so the three are not the step.\n"
+    "\n"
+    "--plot draws the rows that decode alone: step ms against depth, and with several batches and methods the speedup against "
+    "the\n"
+    "batch.\n"
     "\n"
     "bench attn times the attention kernels of a GPU alone, at the shape of Llama-3.1-8B (32 query heads, 8 KV heads,\n"
     "dimension 128, bf16): decode over -b and -d (neither given: 1 x 8k to 32 x 8k, ragged) and prefill; -r is 25. A time is\n"
     "the median over replays of a CUDA graph, pages shuffled, with 512 MB written before each, so that K and V come from\n"
     "memory. The floor is the bytes that the method reads at the rate of a kernel that only reads. Takes --attn,\n"
     "-b, -d, -r, --phase, --query-deviation, --query-spread and -o.\n";
+
+static const char compare_notes[] =
+    "Each prompt is answered with dense attention and then with every method of --attn, from the same dense prefill (docs/"
+    "compare.md):\n"
+    "  texts          each method's own answer: where its tokens first differ from dense attention's, the share of equal ones\n"
+    "  next tokens    methods decode the tokens of the dense answer (or of a reference), their own KV behind them, beside "
+    "dense\n"
+    "                 attention: share of equal top-1 tokens (Wilson 95% interval), KL divergence (nats; mean with its "
+    "standard\n"
+    "                 error, quantiles with 95% intervals), perplexity of the question's tokens and of the answer's\n"
+    "  heads          every method on the queries and KV of each step of the dense run: relative L2 error, cosine and bias\n"
+    "                 (the error's part along dense attention's output) of each head's output, rows and bytes read, effective\n"
+    "                 samples, spread of the weights (standard deviation over mean); -o json has every layer and head\n"
+    "Standard errors are between prompts where there are 8 or more, else between positions as if they were independent.\n"
+    "\n"
+    "Set-ups: A: a prompt is prefilled densely, methods decode the answer. B: --dense-prefix N, or --jsonl with context and\n"
+    "question: methods decode the question too; --question-dense makes it A.\n";
+
+static const char perplexity_notes[] =
+    "Windows of --ctx-size tokens begin --stride apart, each with the tokenizer's BOS in the place of its first token. The "
+    "first\n"
+    "half of a window is not scored, nor is what an earlier window scored; tokens after the last whole window are left out.\n"
+    "Dense attention takes a window in one pass. With another method, or --dense-prefix, the scored half is decoded token by\n"
+    "token. The standard error is between windows where there are 8 or more, else between tokens. Speed is on stderr.\n";
+
+static const char eval_notes[] =
+    "Tasks (RULER's kinds, our wording): niah-single, niah-multikey, niah-multivalue, niah-multiquery, vt (variables), fwe\n"
+    "(frequent coded words), cwe (common words), qa-1hop, qa-2hop. Without --chat they are worded as texts to complete, as "
+    "the\n"
+    "embedded model was trained; with it as questions to an assistant. Sample i is the same whatever --samples, --task and\n"
+    "--threads say. --questions N asks N samples in a row about one text; intervals then draw texts, not samples.\n"
+    "\n"
+    "Lines of --jsonl: {\"input\", \"outputs\", \"answer_prefix\"} (RULER: the last line of input is the question), or\n"
+    "{\"question\", \"answer\"} with \"context\" or \"choices\", or {\"prompt\", \"answer\"}; \"task\" and \"grader\" at "
+    "will.\n"
+    "Graders: substring (share of the references found), any, words, integers, exact, boxed, numeric-boxed, choice-boxed,\n"
+    "numeric-line, choice-line; docs/eval.md says where each looks.\n"
+    "\n"
+    "Set-up B, the default: a context is prefilled densely, question and answer go through the method. --question-dense: A.\n"
+    "Every method is asked on the same prefilled context; differences are to the first one, on the same samples. Intervals "
+    "are\n"
+    "95%, of a bootstrap; \"all\" is the mean of the tasks' means.\n"
+    "\n"
+    "--out keeps every answer. The same command goes on from a file that is there, with more --samples, tasks, lengths or\n"
+    "methods too; a file that other settings made is refused.\n";
 
 // clang-format off
 static const cli_command commands[] = {
@@ -86,7 +153,10 @@ static const cli_command commands[] = {
     {"detokenize", "-m DIR [-p IDS | -f FILE | < FILE]", "Token ids (separated by commas or blanks) to text.", CLI_DETOKENIZE, cmd_detokenize, NULL},
     {"logits", "-m DIR --ids FILE -o OUT.npy [flags]", "The logits of every token of one dense prefill, as a NumPy file.", CLI_LOGITS, cmd_logits, NULL},
     {"inspect", "-m DIR [-c N] [-o md|json]", "What a model folder holds and what it costs to run.", CLI_INSPECT, cmd_inspect, NULL},
-    {"bench", "decode -m DIR [flags] | attn [flags]", "Times the engine: decode steps, or attention alone on a GPU.", CLI_BENCH, cmd_bench, bench_notes},
+    {"bench", "[decode] -m DIR [flags] | attn [flags]", "Times the engine: prefill and decode steps, or attention alone on a GPU.", CLI_BENCH, cmd_bench, bench_notes},
+    {"compare", "-m DIR --attn SPEC,... [-p TEXT | -f FILE | --jsonl FILE] [flags]", "What attention methods change: texts, next tokens, heads, against dense.", CLI_COMPARE, cmd_compare, compare_notes},
+    {"perplexity", "-m DIR -f FILE [--attn SPEC] [flags]", "How well a text is predicted, window by window.", CLI_PERPLEXITY, cmd_perplexity, perplexity_notes},
+    {"eval", "-m DIR [--task LIST --length N | --jsonl FILE] [flags]", "How well methods answer: long-context tasks, with intervals.", CLI_EVAL, cmd_eval, eval_notes},
     {"methods", "[-o md|json]", "The attention methods and their parameters.", CLI_METHODS, cmd_methods, NULL},
     {"version", "", "Version, commit, compiler and backend.", CLI_VERSION, cmd_version, NULL},
 };

@@ -17,7 +17,8 @@ typedef enum {
     OPT_FLAG,   // int, 1 when given
     OPT_SWITCH, // int, --name and --no-name
     OPT_LIST,   // cli_list, repeatable
-    OPT_INTS,   // cli_ints, comma-separated, k suffix allowed
+    OPT_INTS,   // cli_ints, numbers and ranges separated by commas, k suffix allowed
+    OPT_PAIRS,  // cli_ints, two numbers a flag, repeatable
     OPT_CHOICE, // const char *, one of a comma-separated list
 } option_type;
 
@@ -35,26 +36,32 @@ typedef struct option {
 
 #define F(name) offsetof(cli_options, name)
 #define RUNS (CLI_GENERATE | CLI_CHAT)
-#define ENGINES (RUNS | CLI_LOGITS | CLI_BENCH)
+#define DRAWS (RUNS | CLI_COMPARE)
+#define DECODES (RUNS | CLI_PERPLEXITY) // with one plan: --attn and what goes with it
+#define ENGINES (DRAWS | DECODES | CLI_LOGITS | CLI_BENCH | CLI_EVAL)
 #define LOADS (ENGINES | CLI_TOKENIZE | CLI_DETOKENIZE | CLI_INSPECT)
-#define INPUTS (CLI_GENERATE | CLI_TOKENIZE | CLI_DETOKENIZE)
+#define INPUTS (CLI_GENERATE | CLI_TOKENIZE | CLI_DETOKENIZE | CLI_COMPARE)
 #define BIG 2147483647.0
 
 // clang-format off
 static const option table[] = {
     {"Model", "-m --model", "DIR", OPT_STRING, F(model), 0, 0, NULL, LOADS, "folder of a Hugging Face model"},
     {"Model", "--load-format", "auto,dummy", OPT_CHOICE, F(load_format), 0, 0, "auto", ENGINES | CLI_INSPECT, "dummy: random weights, the folder needs only config.json"},
-    {"Model", "-c --ctx-size --ctx", "N", OPT_INT, F(n_ctx), 1, BIG, NULL, RUNS | CLI_INSPECT, "tokens of context (default: the least of the model's limit, what fits and 32k)"},
+    {"Model", "-c --ctx-size --ctx", "N", OPT_INT, F(n_ctx), 1, BIG, NULL, RUNS | CLI_INSPECT | CLI_EVAL, "tokens of context (default: the least of the model's limit, what fits and 32k)"},
+    {"Model", "-c --ctx-size --ctx", "N", OPT_INT, F(n_ctx), 4, BIG, NULL, CLI_PERPLEXITY, "tokens of a window (default: 512)"},
+    {"Model", "--stride", "N", OPT_INT, F(stride), 1, BIG, NULL, CLI_PERPLEXITY, "tokens from one window to the next (default: a window)"},
     {"Model", "-ub --ubatch-size", "N", OPT_INT, F(ubatch), 1, 65536, NULL, ENGINES, "tokens of one prefill pass (default: 512, on a GPU 2048)"},
     {"Model", "-t --threads", "N", OPT_INT, F(threads), 0, 1024, "0", ENGINES, "threads; 0: every core"},
     {"Model", "--device", "DEVICE", OPT_STRING, F(device), 0, 0, "auto", ENGINES | CLI_INSPECT, "where to run: cpu, cuda, cuda:N, or auto: a GPU where there is one"},
 
     {"Input", "-p --prompt", "TEXT", OPT_STRING, F(prompt), 0, 0, NULL, INPUTS, "the text"},
-    {"Input", "-f --file", "FILE", OPT_STRING, F(file), 0, 0, NULL, INPUTS, "read the text from FILE, byte for byte (-: standard input, which is also the default)"},
-    {"Input", "--chat", NULL, OPT_FLAG, F(chat), 0, 0, "0", CLI_GENERATE, "wrap the prompt in the model's chat template"},
-    {"Input", "--chat-template", "NAME", OPT_STRING, F(chat_template), 0, 0, NULL, RUNS, "chat template to use instead of the model's own"},
-    {"Input", "-sys --system-prompt", "TEXT", OPT_STRING, F(system_prompt), 0, 0, NULL, RUNS, "system message of the chat"},
+    {"Input", "-f --file", "FILE", OPT_STRING, F(file), 0, 0, NULL, INPUTS | CLI_PERPLEXITY, "read the text from FILE, byte for byte (-: standard input, which is also the default)"},
+    {"Input", "--chat", NULL, OPT_FLAG, F(chat), 0, 0, "0", CLI_GENERATE | CLI_EVAL, "wrap the prompt in the model's chat template"},
+    {"Input", "--chat-template", "NAME", OPT_STRING, F(chat_template), 0, 0, NULL, RUNS | CLI_EVAL, "chat template to use instead of the model's own"},
+    {"Input", "-sys --system-prompt", "TEXT", OPT_STRING, F(system_prompt), 0, 0, NULL, RUNS | CLI_EVAL, "system message of the chat"},
     {"Input", "--jsonl", "FILE", OPT_STRING, F(jsonl), 0, 0, NULL, CLI_GENERATE, "answer each line's {\"context\", \"question\", \"id\"} or {\"prompt\"}; one JSON object per line on stdout"},
+    {"Input", "--jsonl", "FILE", OPT_STRING, F(jsonl), 0, 0, NULL, CLI_COMPARE, "compare on each line's {\"context\", \"question\", \"id\"} or {\"prompt\"}; \"reference\": the text to score"},
+    {"Input", "--reference", "FILE", OPT_STRING, F(reference), 0, 0, NULL, CLI_COMPARE, "score this text after the prompt, not what dense attention answers"},
     {"Input", "--prompts", "FILE", OPT_STRING, F(prompts), 0, 0, NULL, CLI_GENERATE, "continue each line of FILE; one JSON object per line on stdout"},
     {"Input", "-np --parallel", "N", OPT_INT, F(parallel), 1, 1024, "1", CLI_GENERATE, "with --prompts or --jsonl: decode N lines together"},
     {"Input", "--bos", NULL, OPT_FLAG, F(bos), 0, 0, "0", CLI_TOKENIZE, "put the tokenizer's BOS in front"},
@@ -63,47 +70,74 @@ static const option table[] = {
     {"Input", "--random-prompt", "N", OPT_INT, F(random_prompt), 1, BIG, NULL, CLI_GENERATE, "a prompt of N random token ids, from --seed and --seq-id"},
 
     {"Output", "-n --n-predict --predict", "N", OPT_INT, F(n_predict), -1, BIG, "-1", RUNS, "tokens to generate; -1: no limit"},
-    {"Output", "--stop -r --reverse-prompt", "TEXT", OPT_LIST, F(stops), 0, 0, NULL, RUNS, "stop before this text (may be repeated)"},
-    {"Output", "--ignore-eos", NULL, OPT_FLAG, F(ignore_eos), 0, 0, "0", RUNS, "never generate an end-of-text token"},
+    {"Output", "-n --n-predict --predict", "N", OPT_INT, F(n_predict), 1, BIG, "64", CLI_COMPARE, "tokens to generate, at most"},
+    {"Output", "--stop -r --reverse-prompt", "TEXT", OPT_LIST, F(stops), 0, 0, NULL, DRAWS | CLI_EVAL, "stop before this text (may be repeated)"},
+    {"Output", "--ignore-eos", NULL, OPT_FLAG, F(ignore_eos), 0, 0, "0", DRAWS, "never generate an end-of-text token"},
     {"Output", "--display-prompt", NULL, OPT_SWITCH, F(display_prompt), 0, 0, "0", CLI_GENERATE, "write the prompt before the generated text"},
     {"Output", "--perf", NULL, OPT_SWITCH, F(perf), 0, 0, "1", CLI_GENERATE, "statistics on stderr at the end"},
     {"Output", "-o --output", "FILE", OPT_STRING, F(out), 0, 0, NULL, CLI_LOGITS, "the .npy file to write: float32 [n_tokens, vocab]"},
     {"Output", "-o --output", "md,json", OPT_CHOICE, F(format), 0, 0, "md", CLI_METHODS | CLI_INSPECT, "format of the tables"},
+    {"Output", "--plot", "FILE", OPT_STRING, F(plot), 0, 0, NULL, CLI_BENCH | CLI_COMPARE | CLI_EVAL, "draw the figures as FILE, an .svg or .png, with gnuplot; they lie beside it as .dat"},
+    {"Output", "-o --output", "md,csv,json", OPT_CHOICE, F(format), 0, 0, "md", CLI_COMPARE | CLI_PERPLEXITY, "format of the tables"},
 
-    {"Sampling", "-s --seed", "N", OPT_UINT32, F(seed), 0, 4294967295.0, "0", RUNS | CLI_BENCH, "seed of token sampling and of the attention's draws"},
+    {"Sampling", "-s --seed", "N", OPT_UINT32, F(seed), 0, 4294967295.0, "0", DRAWS | CLI_PERPLEXITY | CLI_BENCH | CLI_EVAL, "seed of token sampling and of the attention's draws"},
     {"Sampling", "--temp --temperature", "X", OPT_FLOAT, F(temp), 0, 1e6, "0.8", RUNS, "temperature; 0: greedy"},
-    {"Sampling", "--top-k", "N", OPT_INT, F(top_k), 0, BIG, "40", RUNS, "keep the N likeliest tokens; 0: all"},
-    {"Sampling", "--top-p", "X", OPT_FLOAT, F(top_p), 0, 1, "0.95", RUNS, "keep the likeliest tokens up to probability X; 1: all"},
-    {"Sampling", "--min-p", "X", OPT_FLOAT, F(min_p), 0, 1, "0.05", RUNS, "drop tokens less likely than X times the likeliest; 0: none"},
-    {"Sampling", "--repeat-penalty", "X", OPT_FLOAT, F(repeat_penalty), 1e-3, 1e3, "1", RUNS, "divide the logits of recent tokens; 1: off"},
-    {"Sampling", "--repeat-last-n", "N", OPT_INT, F(repeat_last_n), -1, BIG, "64", RUNS, "what recent means for the penalties; 0: off, -1: the whole context"},
-    {"Sampling", "--presence-penalty", "X", OPT_FLOAT, F(presence_penalty), -1e3, 1e3, "0", RUNS, "subtract from the logits of tokens that occurred; 0: off"},
-    {"Sampling", "--frequency-penalty", "X", OPT_FLOAT, F(frequency_penalty), -1e3, 1e3, "0", RUNS, "subtract per occurrence; 0: off"},
-    {"Sampling", "-l --logit-bias", "ID+BIAS", OPT_LIST, F(logit_bias), 0, 0, NULL, RUNS, "change a token's logit: 15+1, 15-0.5, 15-inf (may be repeated)"},
+    {"Sampling", "--temp --temperature", "X", OPT_FLOAT, F(temp), 0, 1e6, "0", CLI_COMPARE, "temperature of the texts; 0: greedy"},
+    {"Sampling", "--top-k", "N", OPT_INT, F(top_k), 0, BIG, "40", DRAWS | CLI_EVAL, "keep the N likeliest tokens; 0: all"},
+    {"Sampling", "--top-p", "X", OPT_FLOAT, F(top_p), 0, 1, "0.95", DRAWS | CLI_EVAL, "keep the likeliest tokens up to probability X; 1: all"},
+    {"Sampling", "--min-p", "X", OPT_FLOAT, F(min_p), 0, 1, "0.05", DRAWS | CLI_EVAL, "drop tokens less likely than X times the likeliest; 0: none"},
+    {"Sampling", "--repeat-penalty", "X", OPT_FLOAT, F(repeat_penalty), 1e-3, 1e3, "1", DRAWS, "divide the logits of recent tokens; 1: off"},
+    {"Sampling", "--repeat-last-n", "N", OPT_INT, F(repeat_last_n), -1, BIG, "64", DRAWS, "what recent means for the penalties; 0: off, -1: the whole context"},
+    {"Sampling", "--presence-penalty", "X", OPT_FLOAT, F(presence_penalty), -1e3, 1e3, "0", DRAWS, "subtract from the logits of tokens that occurred; 0: off"},
+    {"Sampling", "--frequency-penalty", "X", OPT_FLOAT, F(frequency_penalty), -1e3, 1e3, "0", DRAWS, "subtract per occurrence; 0: off"},
+    {"Sampling", "-l --logit-bias", "ID+BIAS", OPT_LIST, F(logit_bias), 0, 0, NULL, DRAWS, "change a token's logit: 15+1, 15-0.5, 15-inf (may be repeated)"},
 
-    {"Attention", "--attn", "SPEC", OPT_STRING, F(attn), 0, 0, "dense", RUNS, "decode attention: a method of `sleigh methods`, with parameters: santa-prop:S=128"},
-    {"Attention", "--attn-layer", "RULE", OPT_LIST, F(attn_layers), 0, 0, NULL, RUNS, "another method for some layers: 0=dense, 2-5=santa:S=64 (may be repeated)"},
-    {"Attention", "--S-schedule", "FILE", OPT_STRING, F(schedule), 0, 0, NULL, RUNS, "a file of `layer S` lines"},
-    {"Attention", "--dense-prefix", "N", OPT_INT, F(dense_prefix), 0, BIG, NULL, CLI_GENERATE, "prefill N tokens densely, the rest of the prompt through --attn token by token"},
-    {"Attention", "--question-dense", NULL, OPT_FLAG, F(question_dense), 0, 0, "0", CLI_GENERATE, "with --jsonl: prefill the question densely too"},
+    {"Attention", "--attn", "SPEC", OPT_STRING, F(attn), 0, 0, "dense", DECODES, "decode attention: a method of `sleigh methods`, with parameters: santa-prop:S=128"},
+    {"Attention", "--attn-layer", "RULE", OPT_LIST, F(attn_layers), 0, 0, NULL, DECODES | CLI_EVAL, "another method for some layers: 0=dense, 2-5=santa:S=64 (may be repeated)"},
+    {"Attention", "--S-schedule", "FILE", OPT_STRING, F(schedule), 0, 0, NULL, DECODES, "a file of `layer S` lines"},
+    {"Attention", "--dense-prefix", "N", OPT_INT, F(dense_prefix), 0, BIG, NULL, CLI_GENERATE | CLI_COMPARE, "prefill N tokens densely, the rest of the prompt through --attn token by token"},
+    {"Attention", "--dense-prefix", "N", OPT_INT, F(dense_prefix), 0, BIG, NULL, CLI_PERPLEXITY, "prefill N tokens of a window densely, decode the rest token by token (default with a method: half a window)"},
+    {"Attention", "--question-dense", NULL, OPT_FLAG, F(question_dense), 0, 0, "0", CLI_GENERATE | CLI_COMPARE, "with --jsonl: prefill the question densely too"},
     {"Attention", "--stats", "FILE", OPT_STRING, F(stats), 0, 0, NULL, RUNS, "write what every decode step's attention did: one JSON line per layer and head"},
     {"Attention", "--stats-error", NULL, OPT_FLAG, F(stats_error), 0, 0, "0", RUNS, "with --stats: error against dense attention on the same state"},
     {"Attention", "--stats-attn", "SPEC", OPT_LIST, F(stats_attn), 0, 0, NULL, RUNS, "with --stats: also run this method on the same states, for its error (may be repeated)"},
     {"Attention", "--stats-seeds", "N", OPT_INT, F(stats_seeds), 1, 1000, "1", RUNS, "with --stats-attn: seeds per method and step"},
-    {"Attention", "--seq-id", "N", OPT_UINT32, F(seq_id), 0, 4294967295.0, "0", RUNS, "sequence that keys the random numbers; with --jsonl the first line's"},
+    {"Attention", "--seq-id", "N", OPT_UINT32, F(seq_id), 0, 4294967295.0, "0", DRAWS | CLI_EVAL | CLI_PERPLEXITY, "sequence that keys the random numbers; with --jsonl the first line's"},
+    {"Attention", "--attn", "SPEC,...", OPT_LIST, F(attns), 0, 0, NULL, CLI_COMPARE, "methods of `sleigh methods` to compare with dense attention (may be repeated)"},
+    {"Attention", "--heads", NULL, OPT_SWITCH, F(heads), 0, 0, "1", CLI_COMPARE, "run every method on the states of the dense run too, for the error of each head (on the CPU)"},
 
-    {"Bench", "-b --batch", "N,...", OPT_INTS, F(batches), 1, 1024, "1,4", CLI_BENCH, "sequences that decode together"},
-    {"Bench", "-d --depth", "N,...", OPT_INTS, F(depths), 1, BIG, "512,4k", CLI_BENCH, "tokens in each one's KV cache when the steps begin"},
-    {"Bench", "--attn", "SPEC,...", OPT_LIST, F(attns), 0, 0, NULL, CLI_BENCH, "methods of `sleigh methods`, with parameters (may be repeated; default dense)"},
+    {"Bench", "-p --n-prompt", "N,...", OPT_INTS, F(n_prompts), 0, BIG, NULL, CLI_BENCH, "prompts to prefill, in tokens, as 512,1k or 512-4096*2; 0: none (default 512)"},
+    {"Bench", "-n --steps --n-gen", "N,...", OPT_INTS, F(n_gens), 0, 1000000, NULL, CLI_BENCH, "tokens to generate, a decode step each; 0: none (default 128, bench decode 32)"},
+    {"Bench", "-pg --prompt-gen", "PP,TG", OPT_PAIRS, F(pairs), 1, BIG, NULL, CLI_BENCH, "a prompt of PP tokens and TG generated ones, timed as one (may be repeated)"},
+    {"Bench", "-d --depth --n-depth", "N,...", OPT_INTS, F(depths), 0, BIG, NULL, CLI_BENCH, "tokens in each sequence's KV cache before (default 0; bench decode and attn 512,4k)"},
+    {"Bench", "-b --batch", "N,...", OPT_INTS, F(batches), 1, 1024, NULL, CLI_BENCH, "sequences that are prefilled one by one and decode together (default 1; bench decode and attn 1,4)"},
+    {"Bench", "--attn", "SPEC,...", OPT_LIST, F(attns), 0, 0, NULL, CLI_BENCH, "methods of `sleigh methods`; 'santa-prop:S={64,128}' is two (may be repeated; default dense)"},
     {"Bench", "--phase", "decode,prefill,all", OPT_CHOICE, F(phase), 0, 0, "all", CLI_BENCH, "bench attn: what to time"},
     {"Bench", "--query-deviation", "X", OPT_FLOAT, F(query_deviation), 0, 100, "4", CLI_BENCH, "bench attn: standard deviation of the queries' elements; keys' is 1. 4: peaked attention, 1: flat"},
     {"Bench", "--query-spread", "X", OPT_FLOAT, F(query_spread), 0, 4, "0", CLI_BENCH, "bench attn: deviation of the logarithm of the queries' channels' sizes. 0.78: bernoulli-group:B=8 reads 73% of the key features"},
-    {"Bench", "-n --steps", "N", OPT_INT, F(n_steps), 1, 100000, "32", CLI_BENCH, "decode steps that are timed"},
-    {"Bench", "-r --repetitions", "N", OPT_INT, F(repetitions), 1, 1000, "1", CLI_BENCH, "times that the steps are taken, from the same depth"},
+    {"Bench", "-r --repetitions", "N", OPT_INT, F(repetitions), 1, 1000, NULL, CLI_BENCH, "times that each test is made, from the same depth (default 5; bench decode 1, bench attn 25)"},
     {"Bench", "--ragged", NULL, OPT_FLAG, F(ragged), 0, 0, "0", CLI_BENCH, "sequence i of b has depth (i + 1) / b of --depth, made odd"},
     {"Bench", "--fork", NULL, OPT_FLAG, F(fork), 0, 0, "0", CLI_BENCH, "prefill one sequence, the others share its pages: quicker, but a cache sees less memory than in life"},
-    {"Bench", "--memory-rate", "X", OPT_FLOAT, F(memory_rate), 0, 1e6, "0", CLI_BENCH, "GB/s of this device's memory, for the floor; 0: each row's own rate"},
-    {"Bench", "-o --output", "md,json,csv", OPT_CHOICE, F(format), 0, 0, "md", CLI_BENCH, "format of the rows"},
+    {"Bench", "--memory-rate", "X", OPT_FLOAT, F(memory_rate), 0, 1e6, "0", CLI_BENCH, "GB/s of this device's memory, which rates are held against; 0: measure it"},
+    {"Bench", "-o --output", "md,json,csv,jsonl", OPT_CHOICE, F(format), 0, 0, "md", CLI_BENCH, "format of the rows"},
+
+    {"Eval", "--task", "TASK,...", OPT_STRING, F(task), 0, 0, "niah-single,niah-multikey,qa-2hop", CLI_EVAL, "tasks that are made here, or all"},
+    {"Eval", "--length", "N,...", OPT_INTS, F(lengths), 64, BIG, "4k", CLI_EVAL, "tokens of a prompt and what is generated after it"},
+    {"Eval", "--samples", "N", OPT_INT, F(samples), 1, BIG, NULL, CLI_EVAL, "questions of each task and length (default 32; of a file all)"},
+    {"Eval", "--questions", "N", OPT_INT, F(questions), 1, 256, "1", CLI_EVAL, "of them about one text, where a task can ask several"},
+    {"Eval", "--task-seed", "N", OPT_UINT32, F(task_seed), 0, 4294967295.0, "42", CLI_EVAL, "seed of the texts, and of the bootstrap"},
+    {"Eval", "--haystack", "text,noise,needles", OPT_CHOICE, F(haystack), 0, 0, "text", CLI_EVAL, "what lies between the facts: sentences, a few repeated ones, other needles (niah)"},
+    {"Eval", "--jsonl", "FILE", OPT_STRING, F(jsonl), 0, 0, NULL, CLI_EVAL, "questions of a file in place of --task: RULER's JSONL, or lines with a reference"},
+    {"Eval", "--grader", "NAME", OPT_STRING, F(grader), 0, 0, NULL, CLI_EVAL, "how answers are scored (default: the task's or the line's)"},
+    {"Eval", "--procedure", "NAME", OPT_STRING, F(procedure), 0, 0, NULL, CLI_EVAL, "prompt and grader of the SANTA paper: gsm8k-boxed, mmlu-boxed, gsm8k, mmlu"},
+    {"Eval", "--attn", "SPEC,...", OPT_LIST, F(attns), 0, 0, NULL, CLI_EVAL, "methods to compare, with parameters; S={64,128} makes two (default dense)"},
+    {"Eval", "--question-dense", NULL, OPT_FLAG, F(question_dense), 0, 0, "0", CLI_EVAL, "set-up A: prefill the question densely too"},
+    {"Eval", "-n --n-predict --predict", "N", OPT_INT, F(n_predict), -1, BIG, "-1", CLI_EVAL, "tokens to generate; -1: as the task says"},
+    {"Eval", "--temp --temperature", "X", OPT_FLOAT, F(temp), 0, 1e6, NULL, CLI_EVAL, "temperature (default 0: greedy, whatever the model's settings)"},
+    {"Eval", "--out", "FILE", OPT_STRING, F(out), 0, 0, NULL, CLI_EVAL, "write a line per sample and method; a run that was cut short goes on from there"},
+    {"Eval", "--dump", "FILE", OPT_STRING, F(dump), 0, 0, NULL, CLI_EVAL, "write the prompts in RULER's form, and ask nothing"},
+    {"Eval", "--rounds", "N", OPT_INT, F(rounds), 100, 1000000, "10000", CLI_EVAL, "of the bootstrap"},
+    {"Eval", "-o --output", "md,csv,json", OPT_CHOICE, F(format), 0, 0, "md", CLI_EVAL, "format of the table"},
 
     {"General", "-h --help", NULL, OPT_FLAG, F(help), 0, 0, "0", ~0u, "this text"},
 };
@@ -260,19 +294,60 @@ static int set_number(cli_options *o, const option *opt, const char *flag, const
     return 0;
 }
 
+static int add_int(cli_ints *list, const char *flag, double number, sl_error *err) {
+    if (list->n == CLI_MAX_INTS) return sl_fail(err, SL_ERR_ARG, "%s: at most %d numbers", flag, CLI_MAX_INTS);
+    list->at[list->n++] = (int)number;
+    return 0;
+}
+
+// FIRST-LAST, FIRST-LAST+STEP or FIRST-LAST*FACTOR. word: cut at its signs.
+static int add_range(cli_ints *list, const option *opt, const char *flag, const char *value, char *word, sl_error *err) {
+    const option any = {.type = OPT_INT, .min = 1, .max = BIG};
+    double first = 0, last = 0, by = 1;
+    char *dash = strchr(word, '-'), *sign = dash + 1 + strcspn(dash + 1, "+*"), how = *sign;
+    *dash = *sign = 0;
+    int rc = parse_number(opt, flag, word, &first, err);
+    if (!rc) rc = parse_number(opt, flag, dash + 1, &last, err);
+    if (!rc && how) rc = parse_number(&any, flag, sign + 1, &by, err);
+    if (rc) return rc;
+    if (last < first || (how == '*' && (by < 2 || first < 1)))
+        return sl_fail(err, SL_ERR_ARG, "%s %.100s: a range is FIRST-LAST, FIRST-LAST+STEP or FIRST-LAST*FACTOR, upwards", flag,
+                       value);
+    for (double x = first; !rc && x <= last; x = how == '*' ? x * by : x + by) rc = add_int(list, flag, x, err);
+    return rc;
+}
+
 static int set_ints(cli_options *o, const option *opt, const char *flag, const char *value, sl_error *err) {
     cli_ints *list = field_of(o, opt);
+    int rc = 0;
     list->n = 0;
-    for (const char *p = value; p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL) {
-        char word[32];
+    for (const char *p = value; !rc && p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL) {
+        char word[64];
         double number = 0;
         snprintf(word, sizeof word, "%.*s", (int)strcspn(p, ","), p);
-        int rc = parse_number(opt, flag, word, &number, err);
-        if (rc) return rc;
-        if (list->n == CLI_MAX_INTS) return sl_fail(err, SL_ERR_ARG, "%s: at most %d numbers", flag, CLI_MAX_INTS);
-        list->at[list->n++] = (int)number;
+        if (*word && strchr(word + 1, '-')) {
+            rc = add_range(list, opt, flag, value, word, err);
+            continue;
+        }
+        rc = parse_number(opt, flag, word, &number, err);
+        if (!rc) rc = add_int(list, flag, number, err);
     }
-    return 0;
+    return rc;
+}
+
+// fresh: what the environment said is replaced.
+static int add_pair(cli_options *o, const option *opt, const char *flag, const char *value, int fresh, sl_error *err) {
+    cli_ints *list = field_of(o, opt);
+    const char *comma = strchr(value, ',');
+    char first[32];
+    double a = 0, b = 0;
+    if (fresh) list->n = 0;
+    if (!comma) return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected two numbers, as 512,128", flag, value);
+    snprintf(first, sizeof first, "%.*s", (int)(comma - value), value);
+    int rc = parse_number(opt, flag, first, &a, err);
+    if (!rc) rc = parse_number(opt, flag, comma + 1, &b, err);
+    if (!rc) rc = add_int(list, flag, a, err);
+    return rc ? rc : add_int(list, flag, b, err);
 }
 
 static int set_choice(cli_options *o, const option *opt, const char *flag, const char *value, sl_error *err) {
@@ -315,6 +390,9 @@ static int set_value(cli_options *o, const option *opt, const char *flag, const 
     case OPT_INTS:
         rc = set_ints(o, opt, flag, value, err);
         break;
+    case OPT_PAIRS:
+        rc = add_pair(o, opt, flag, value, *given != source, err);
+        break;
     case OPT_LIST:
         if (*given != source) list->n = 0; // flags replace what the environment said
         rc = list_add(list, value, err);
@@ -345,7 +423,7 @@ static int parse_flag(cli_options *o, int n, char **args, int *i, sl_error *err)
     snprintf(name, sizeof name, "%.*s", equals ? (int)(equals - arg) : (int)strlen(arg), arg);
     int on = 1;
     const option *opt = find_option(name, o->command, &on);
-    int param = !opt && !strncmp(name, "--", 2) && (o->command & RUNS) && is_param(name + 2);
+    int param = !opt && !strncmp(name, "--", 2) && (o->command & DECODES) && is_param(name + 2);
     if (!opt && !param) return unknown_flag(name, o->command, err);
     if (opt && !takes_value(opt)) {
         if (equals) return sl_fail(err, SL_ERR_ARG, "flag %s takes no value", name);
@@ -378,8 +456,10 @@ static int parse_env(cli_options *o, sl_error *err) {
 
 int cli_options_parse(cli_options *o, unsigned command, int n, char **args, sl_error *err) {
     *o = (cli_options){.command = command, .dense_prefix = -1};
-    for (int i = 0; i < N_OPTIONS; i++)
-        if (table[i].def) SL_CHECK(set_value(o, &table[i], table[i].names, table[i].def, 0, err) == 0);
+    for (int own = 0; own < 2; own++) // the command's own default wins over one that other commands have for the same field
+        for (int i = 0; i < N_OPTIONS; i++)
+            if (table[i].def && (!own || (table[i].commands & command)))
+                SL_CHECK(set_value(o, &table[i], table[i].names, table[i].def, 0, err) == 0);
     int rc = parse_env(o, err);
     for (int i = 0; !rc && i < n;) {
         if (args[i][0] == '-' && args[i][1])
@@ -459,7 +539,7 @@ void cli_help_command(const cli_command *c, FILE *out) {
         if (strcmp(group, table[i].group)) fprintf(out, "\n%s:\n", group = table[i].group);
         help_option(&table[i], out);
     }
-    if (c->bit & RUNS) help_params(out);
+    if (c->bit & DECODES) help_params(out);
     if (c->notes) fprintf(out, "\n%s", c->notes);
     fprintf(out, "\nA flag's environment variable is in brackets; the flag wins over it. In numbers k and K mean 1024.\n");
 }

@@ -22,7 +22,10 @@ enum { // a command's bit in cli_option.commands
     CLI_INSPECT = 32,
     CLI_METHODS = 64,
     CLI_VERSION = 128,
-    CLI_BENCH = 256
+    CLI_BENCH = 256,
+    CLI_COMPARE = 512,
+    CLI_PERPLEXITY = 1024,
+    CLI_EVAL = 2048
 };
 
 typedef struct cli_list {
@@ -30,9 +33,9 @@ typedef struct cli_list {
     int n, cap;
 } cli_list;
 
-enum { CLI_MAX_INTS = 32 };
+enum { CLI_MAX_INTS = 128 };
 
-typedef struct cli_ints { // 1,6,4k
+typedef struct cli_ints { // 1,6,4k or 512-4096*2
     int at[CLI_MAX_INTS], n;
 } cli_ints;
 
@@ -41,19 +44,20 @@ typedef struct cli_param { // --S=128: a method's parameter
     const char *value;
 } cli_param;
 
-enum { CLI_MAX_FLAGS = 64, CLI_MAX_PARAMS = 32 };
+enum { CLI_MAX_FLAGS = 128, CLI_MAX_PARAMS = 32 };
 
 typedef struct cli_options {
     unsigned command;
     const char *model, *prompt, *file, *system_prompt, *chat_template, *jsonl, *attn, *schedule, *ids, *out, *format, *device,
-        *stats, *load_format, *prompts, *phase, *what; // what: the word after `bench`
-    int n_predict, n_ctx, ubatch, threads, top_k, repeat_last_n, dense_prefix, stats_seeds, random_prompt, parallel, n_steps,
-        repetitions;
-    uint32_t seed, seq_id;
+        *stats, *load_format, *prompts, *phase, *plot, *reference, *task, *haystack, *grader, *procedure, *dump,
+        *what; // what: the word after `bench`
+    int n_predict, n_ctx, ubatch, threads, top_k, repeat_last_n, dense_prefix, stats_seeds, random_prompt, parallel,
+        repetitions, stride, samples, questions, rounds;
+    uint32_t seed, seq_id, task_seed;
     double memory_rate, query_deviation, query_spread, temp, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
-    int ignore_eos, chat, display_prompt, perf, question_dense, bos, plain, stats_error, ragged, fork, help;
+    int ignore_eos, chat, display_prompt, perf, question_dense, bos, plain, stats_error, ragged, fork, heads, help;
     cli_list stops, logit_bias, attn_layers, stats_attn, attns;
-    cli_ints batches, depths;
+    cli_ints batches, depths, lengths, n_prompts, n_gens, pairs; // pairs: prompt and generated tokens of each
     cli_param params[CLI_MAX_PARAMS];
     int n_params;
     unsigned char given[CLI_MAX_FLAGS]; // per row of the table: 0, CLI_BY_ENV, CLI_BY_FLAG

@@ -172,10 +172,16 @@ static int apply_attention(const cli_options *o, sl_attn_spec *spec, sl_attn_pla
 }
 
 int cli_run_set_attention(cli_run *run, const char *text, sl_error *err) {
+    static const cli_list no_rules = {0};
+    return cli_run_set_attention_but(run, text, &no_rules, err);
+}
+
+int cli_run_set_attention_but(cli_run *run, const char *text, const cli_list *rules, sl_error *err) {
     sl_attn_spec spec;
     sl_attn_plan plan = {.n_layers = run->plan.n_layers};
     int rc = text ? sl_attn_parse(text, &spec, err) : apply_attention(run->options, &spec, &plan, err);
     if (!rc && text) rc = sl_attn_plan_init(&plan, run->plan.n_layers, &spec, err);
+    for (int i = 0; !rc && i < rules->n; i++) rc = sl_attn_plan_set(&plan, rules->items[i], err);
     if (!rc) rc = sl_engine_set_attention(run->engine, &plan, err);
     if (rc) {
         sl_attn_plan_free(&plan);
@@ -238,7 +244,7 @@ static int make_sampling(cli_run *run, sl_error *err) {
     };
     int rc = 0;
     for (int i = 0; !rc && i < o->logit_bias.n; i++) {
-        sl_logit_bias bias;
+        sl_logit_bias bias = {0};
         rc = parse_bias(o->logit_bias.items[i], &bias, err);
         if (!rc) rc = add_bias(run, bias.id, bias.bias, err);
     }
@@ -265,12 +271,16 @@ const char *cli_pick_device(const cli_options *o, const sl_attn_spec *specs, int
     return "cpu";
 }
 
-static int new_engine(cli_run *run, int n_ctx, sl_engine **out, sl_error *err) {
+static int default_sequences(const cli_options *o) {
+    return cli_is_parallel(o) ? o->parallel : 1;
+}
+
+static int new_engine(cli_run *run, int n_ctx, int n_sequences, sl_engine **out, sl_error *err) {
     const cli_options *o = run->options;
     cli_progress bar;
     const sl_progress progress = {.fn = cli_progress_update, .ctx = &bar};
     sl_engine_options options = {.n_ctx = n_ctx,
-                                 .n_sequences = cli_is_parallel(o) ? o->parallel : 1,
+                                 .n_sequences = n_sequences,
                                  .prefill_chunk = o->ubatch,
                                  .n_threads = o->threads,
                                  .device = run->device,
@@ -283,7 +293,7 @@ static int new_engine(cli_run *run, int n_ctx, sl_engine **out, sl_error *err) {
     return rc ? rc : cli_stats_observe(&run->stats, *out, err);
 }
 
-static int open_run(cli_run *run, sl_error *err) {
+static int open_model(cli_run *run, sl_error *err) {
     const cli_options *o = run->options;
     double start = cli_now();
     sl_attn_spec spec;
@@ -298,16 +308,28 @@ static int open_run(cli_run *run, sl_error *err) {
     run->plan.n_layers = sl_model_config(run->model)->n_layers;
     rc = apply_attention(o, &spec, &run->plan, err);
     if (!rc) rc = make_sampling(run, err);
-    if (!rc) rc = new_engine(run, o->n_ctx, &run->engine, err);
     run->load_ms = cli_now() - start;
     return rc;
 }
 
-int cli_run_open(cli_run *run, const cli_options *o, sl_error *err) {
+int cli_run_open_model(cli_run *run, const cli_options *o, sl_error *err) {
     *run = (cli_run){.options = o};
-    int rc = open_run(run, err);
+    int rc = open_model(run, err);
     if (rc) cli_run_close(run);
     return rc;
+}
+
+int cli_run_open_engine(cli_run *run, int n_ctx, int n_sequences, sl_error *err) {
+    double start = cli_now();
+    int rc = new_engine(run, n_ctx, n_sequences, &run->engine, err);
+    run->load_ms += cli_now() - start;
+    if (rc) cli_run_close(run);
+    return rc;
+}
+
+int cli_run_open(cli_run *run, const cli_options *o, sl_error *err) {
+    int rc = cli_run_open_model(run, o, err);
+    return rc ? rc : cli_run_open_engine(run, o->n_ctx, default_sequences(o), err);
 }
 
 int cli_run_finish(cli_run *run, sl_error *err) {
@@ -327,8 +349,8 @@ int cli_run_set_ctx(cli_run *run, int n_ctx, sl_error *err) {
     int before = sl_engine_n_ctx(run->engine);
     sl_engine_free(run->engine); // first: two KV caches may not fit
     run->engine = NULL;
-    int rc = new_engine(run, n_ctx, &run->engine, err);
-    if (rc && new_engine(run, before, &run->engine, NULL)) run->engine = NULL;
+    int n = default_sequences(run->options), rc = new_engine(run, n_ctx, n, &run->engine, err);
+    if (rc && new_engine(run, before, n, &run->engine, NULL)) run->engine = NULL;
     return rc;
 }
 

@@ -35,12 +35,16 @@ int cli_random_ids(uint32_t seed, uint32_t sequence, int n, int n_vocab, sl_ids 
 
 // Loads the model and opens an engine as the flags say. The flags are checked before the weights are touched.
 int cli_run_open(cli_run *run, const cli_options *o, sl_error *err);
-int cli_run_finish(cli_run *run, sl_error *err); // completes what the run writes: --stats
+// The two halves of it, for commands that tokenise before they know how large a context they need.
+int cli_run_open_model(cli_run *run, const cli_options *o, sl_error *err);
+int cli_run_open_engine(cli_run *run, int n_ctx, int n_sequences, sl_error *err); // closes the run where it fails
+int cli_run_finish(cli_run *run, sl_error *err);                                  // completes what the run writes: --stats
 void cli_run_close(cli_run *run);
 // Replaces the engine by one of n_ctx tokens; every timeline must be closed.
 int cli_run_set_ctx(cli_run *run, int n_ctx, sl_error *err);
 int cli_run_set_attention(cli_run *run, const char *spec, sl_error *err); // all layers; NULL: as the flags say
-void cli_run_describe(const cli_run *run, FILE *out);                     // model:, backend:, attention:, sampling: lines
+int cli_run_set_attention_but(cli_run *run, const char *spec, const cli_list *rules, sl_error *err); // rules: of --attn-layer
+void cli_run_describe(const cli_run *run, FILE *out); // model:, backend:, attention:, sampling: lines
 
 void cli_run_describe_attention(const cli_run *run, FILE *out);
 // The plan: a specification, or "0=dense 1-31=santa-prop:S=128" where layers differ.
@@ -72,6 +76,7 @@ typedef struct cli_timeline {
     double prefill_ms, feed_ms, decode_ms;
     double prefill_flops;
     const char *stopped; // why the generation ended; NULL: it has not
+    sl_ids generated;    // since cli_timeline_begin: all that were drawn, an end token too
     // where the generated text goes
     sl_detok_stream detok;
     sl_text piece; // of the last token

@@ -20,6 +20,7 @@ void cli_timeline_close(cli_timeline *t) {
     sl_sampler_free(t->sampler);
     sl_session_free(t->session);
     sl_ids_free(&t->ids);
+    sl_ids_free(&t->generated);
     sl_text_free(&t->piece);
     *t = (cli_timeline){0};
 }
@@ -161,7 +162,8 @@ static void check_running(cli_timeline *t) {
 // A token was drawn and, unless it is an end token or `ending` was known, appended. Where its text completes a stop string it
 // is taken back: a session holds what was shown, and chat goes on from there.
 static int take(cli_timeline *t, int32_t id, const char *ending, sl_error *err) {
-    int n_before = (int)t->ids.n, rc = 0;
+    int n_before = (int)t->ids.n, rc = sl_ids_push(&t->generated, id, err);
+    if (rc) return rc;
     t->n_generated++;
     if (sl_model_is_eos(t->run->model, id)) {
         t->stopped = "eos";
@@ -235,6 +237,7 @@ void cli_timeline_begin(cli_timeline *t, int at_start, cli_sink sink, void *ctx)
     t->n_prompt = (int)t->ids.n;
     t->detok = sl_detok_begin(sl_model_tokenizer(t->run->model), 0, at_start);
     t->piece.n = 0;
+    t->generated.n = 0;
     t->sink = sink;
     t->sink_ctx = ctx;
     if (t->stopper) sl_stopper_reset(t->stopper);

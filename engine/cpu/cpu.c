@@ -56,6 +56,9 @@ int sl_cpu_has(const char *isa) {
 const char *sl_cpu_isa(void) {
     return ops->isa;
 }
+int sl_cpu_threads(void) {
+    return n_threads;
+}
 
 static int pick_ops(sl_error *err) {
     const char *forced = getenv("SLEIGH_ISA");

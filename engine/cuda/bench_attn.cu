@@ -237,6 +237,23 @@ int sl_bench_attn_device_of(sl_bench_attn *b, sl_bench_attn_device *out, sl_erro
     return rc;
 }
 
+int sl_bench_read_rate(int index, double *gb_s, sl_error *err) {
+    const sl_attn_geom least = {1, 1, 1, 64};
+    const sl_bench_attn_limits limits = {1, 1, 1, 1, 0};
+    sl_bench_attn_device device;
+    sl_bench_attn *b = NULL;
+    int rc = sl_cuda_check(cudaSetDevice(index), "choosing the GPU", err);
+    if (!rc) rc = sl_bench_attn_open(&least, &limits, &b, err);
+    if (!rc) rc = sl_bench_attn_device_of(b, &device, err);
+    sl_bench_attn_close(b);
+    if (!rc) *gb_s = device.read_gb_s;
+    return rc;
+}
+
+int sl_bench_pci_id(int index, char *buf, int size, sl_error *err) {
+    return sl_cuda_check(cudaDeviceGetPCIBusId(buf, size, index), "the GPU's PCI id", err);
+}
+
 // ---- attention ----
 
 // Bytes and the share of key features that one step reads, by the method's own account.

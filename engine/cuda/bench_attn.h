@@ -33,6 +33,10 @@ int sl_bench_attn_open(const sl_attn_geom *geom, const sl_bench_attn_limits *lim
 void sl_bench_attn_close(sl_bench_attn *bench);
 int sl_bench_attn_device_of(sl_bench_attn *bench, sl_bench_attn_device *out, sl_error *err);
 
+// Of GPU number `index`, for a bench of whole models: the rate at which a kernel that only reads runs; its name on the bus.
+int sl_bench_read_rate(int index, double *gb_s, sl_error *err);
+int sl_bench_pci_id(int index, char *buf, int size, sl_error *err);
+
 typedef struct sl_bench_attn_result {
     double us;
     double bytes;    // that the step read, by the method's own account

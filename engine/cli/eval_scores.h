@@ -1,0 +1,69 @@
+// engine/cli/eval_scores.h - the scores of an evaluation: kept in a file that an interrupted run goes on from, and summarised
+// with bootstrap intervals.
+//
+// Samples lie in groups of one task and length, in clusters that share a text. A cell is a sample and a method.
+#ifndef SLEIGH_EVAL_SCORES_H
+#define SLEIGH_EVAL_SCORES_H
+
+#include "engine/cli/attn_list.h"
+#include "engine/error.h"
+
+#include <jansson.h>
+#include <stdint.h>
+#include <stdio.h>
+
+typedef struct eval_group {
+    const char *task;
+    int length; // tokens; 0: as the file has them
+    int first, n;
+} eval_group;
+
+typedef struct eval_scores {
+    eval_group *groups; // [n_groups]
+    int n_groups, n_samples;
+    int *cluster;   // [n_samples], not falling within a group
+    char **methods; // [n_methods], lent; the first is the one to compare with
+    int n_methods;
+    double *score;         // [n_methods][n_samples]; NaN: not yet
+    double *bytes, *dense; // of the KV cache: read, and what dense attention reads
+} eval_scores;
+
+int eval_scores_alloc(eval_scores *s, sl_error *err); // n_samples, n_methods and groups are set
+void eval_scores_free(eval_scores *s);                // not the methods
+static inline int eval_cell(const eval_scores *s, int method, int sample) {
+    return method * s->n_samples + sample;
+}
+int eval_scores_missing(const eval_scores *s);
+
+// ---- the file: a line {"sleigh_eval", "settings"}, then one a cell ----
+
+// Opens `path` to append to, or makes it. Of a file that is there: half a line at its end is cut off; SL_ERR_ARG when its
+// settings differ, with the name of one that does; its cells are taken into *s, those of other tasks, lengths, samples and
+// methods left alone. Another run that writes to it is SL_ERR_IO.
+int eval_file_open(const char *path, const json_t *settings, eval_scores *s, FILE **out, sl_error *err);
+int eval_file_add(FILE *f, const char *path, const json_t *line, sl_error *err); // written through
+
+// ---- the summary (eval_table.c) ----
+
+typedef struct eval_interval {
+    double mean, low, high; // 95%
+} eval_interval;
+
+typedef struct eval_summary {
+    eval_interval score, difference; // to the first method, on the same samples
+    double kv_share;                 // bytes of the KV cache read, to dense; 0: no step was taken
+    int n, n_clusters;
+} eval_summary;
+
+// out: [n_methods][n_groups + 1], the last of a method over all groups: the mean of their means. Percentile intervals of
+// `rounds` rounds that draw the clusters of every group anew; a round is the same for all methods. Every cell must be there.
+int eval_summarise(const eval_scores *s, int rounds, uint32_t seed, eval_summary *out, sl_error *err);
+
+// format: "md", "csv" or "json". settings: lent.
+int eval_print(const eval_scores *s, const eval_summary *summary, const json_t *settings, const char *format, sl_error *err);
+
+// --plot (eval_plot.c): the mean of all groups against the KV bytes read, methods that differ in their budget on one curve.
+int eval_plot(const char *file, const char *title, const eval_scores *s, const cli_attn_list *attn, const eval_summary *summary,
+              sl_error *err);
+
+#endif

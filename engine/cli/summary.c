@@ -1,0 +1,126 @@
+// engine/cli/summary.c - see summary.h.
+#include "engine/cli/summary.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MIN_GROUPS = 8 };
+
+static const double Z95 = 1.959963984540054; // of the normal distribution, two-sided 95%
+
+static int no_memory(sl_error *err) {
+    return sl_fail(err, SL_ERR_MEMORY, "values of a summary: out of memory");
+}
+
+int cli_values_add(cli_values *v, double x, sl_error *err) {
+    if (v->n == v->cap) {
+        int cap = v->cap ? 2 * v->cap : 256;
+        double *grown = realloc(v->x, cap * sizeof *grown);
+        if (!grown) return no_memory(err);
+        v->x = grown;
+        v->cap = cap;
+    }
+    v->x[v->n++] = x;
+    return 0;
+}
+
+int cli_values_end_group(cli_values *v, sl_error *err) {
+    if (v->n == (v->n_groups ? v->ends[v->n_groups - 1] : 0)) return 0;
+    if (v->n_groups == v->cap_groups) {
+        int cap = v->cap_groups ? 2 * v->cap_groups : 16;
+        int *grown = realloc(v->ends, cap * sizeof *grown);
+        if (!grown) return no_memory(err);
+        v->ends = grown;
+        v->cap_groups = cap;
+    }
+    v->ends[v->n_groups++] = v->n;
+    return 0;
+}
+
+void cli_values_free(cli_values *v) {
+    free(v->x);
+    free(v->ends);
+    *v = (cli_values){0};
+}
+
+// The mean is a ratio, of the sum of groups' sums to that of their sizes; its error is that of a ratio of two means.
+cli_estimate cli_values_mean(const cli_values *v) {
+    double sum = 0, squares = 0;
+    for (int i = 0; i < v->n; i++) sum += v->x[i];
+    double mean = v->n ? sum / v->n : NAN;
+    if (v->n_groups < MIN_GROUPS) {
+        for (int i = 0; i < v->n; i++) squares += (v->x[i] - mean) * (v->x[i] - mean);
+        return (cli_estimate){mean, v->n < 2 ? NAN : sqrt(squares / (v->n - 1) / v->n)};
+    }
+    for (int g = 0, i = 0; g < v->n_groups; g++) {
+        double off = 0;
+        for (; i < v->ends[g]; i++) off += v->x[i] - mean;
+        squares += off * off;
+    }
+    return (cli_estimate){mean, sqrt(squares * v->n_groups / (v->n_groups - 1)) / v->n};
+}
+
+static int by_value(const void *x, const void *y) {
+    double a = *(const double *)x, b = *(const double *)y;
+    return (a > b) - (a < b);
+}
+
+// The number of values below a quantile is binomial; its interval in ranks is taken from the normal approximation.
+static cli_interval quantile(const double *sorted, int n, double share) {
+    if (!n) return (cli_interval){NAN, NAN, NAN};
+    double spread = Z95 * sqrt(n * share * (1 - share));
+    int at = (int)ceil(n * share) - 1, low = (int)floor(n * share - spread) - 1, high = (int)ceil(n * share + spread);
+    if (at < 0) at = 0;
+    if (low < 0) low = 0;
+    if (high > n - 1) high = n - 1;
+    return (cli_interval){sorted[at], sorted[low], sorted[high]};
+}
+
+int cli_values_quantiles(const cli_values *v, const double *share, int n, cli_interval *out, sl_error *err) {
+    double *sorted = malloc((size_t)(v->n + 1) * sizeof *sorted);
+    if (!sorted) return no_memory(err);
+    if (v->n) memcpy(sorted, v->x, v->n * sizeof *sorted);
+    qsort(sorted, v->n, sizeof *sorted, by_value);
+    for (int i = 0; i < n; i++) out[i] = quantile(sorted, v->n, share[i]);
+    free(sorted);
+    return 0;
+}
+
+double cli_values_max(const cli_values *v) {
+    double most = v->n ? v->x[0] : NAN;
+    for (int i = 1; i < v->n; i++)
+        if (v->x[i] > most) most = v->x[i];
+    return most;
+}
+
+cli_interval cli_share(double n_good, double n) {
+    if (!(n > 0)) return (cli_interval){NAN, NAN, NAN};
+    double p = n_good / n, z = Z95 * Z95 / n, centre = (p + z / 2) / (1 + z);
+    double half = sqrt(p * (1 - p) * z + z * z / 4) / (1 + z);
+    return (cli_interval){p, n_good > 0 ? centre - half : 0, n_good < n ? centre + half : 1};
+}
+
+// ---- logits ----
+
+int cli_argmax(const float *logits, int n) {
+    int best = 0;
+    for (int i = 1; i < n; i++)
+        if (logits[i] > logits[best]) best = i;
+    return best;
+}
+
+double cli_log_sum(const float *logits, int n) {
+    double most = logits[cli_argmax(logits, n)], sum = 0;
+    for (int i = 0; i < n; i++) sum += exp(logits[i] - most);
+    return most + log(sum);
+}
+
+double cli_kl(const float *p, double p_log_sum, const float *q, double q_log_sum, int n) {
+    double sum = 0;
+    for (int i = 0; i < n; i++) {
+        double log_p = p[i] - p_log_sum;
+        sum += exp(log_p) * (log_p - (q[i] - q_log_sum));
+    }
+    return sum < 0 ? 0 : sum; // below 0 only by rounding
+}

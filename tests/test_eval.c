@@ -1,0 +1,276 @@
+// tests/test_eval.c - the parts of sleigh eval that need no model: graders, question files, intervals.
+#include "engine/cli/eval_grade.h"
+#include "engine/cli/eval_records.h"
+#include "engine/cli/eval_scores.h"
+#include "tests/cli.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+// ---- graders ----
+
+static const struct {
+    const char *grader, *answer, *references;
+    double score;
+    const char *extracted; // NULL: not looked at
+} grades[] = {
+    {"substring", " 1234567.", "[\"1234567\"]", 1, ""},
+    {"substring", "The numbers are 11, 22 and 44.", "[\"11\",\"22\",\"33\",\"44\"]", 0.75, ""},
+    {"substring", "it lives in PARIS", "[\"Paris\"]", 1, ""},
+    {"substring", "", "[\"Paris\"]", 0, ""},
+    {"substring", "par is", "[\"Paris\"]", 0, ""},
+    {"any", "with Ann in Rome.", "[\"Oslo\",\"rome\"]", 1, ""},
+    {"any", "with Ann in Bonn.", "[\"Oslo\",\"rome\"]", 0, ""},
+    {"words", "bada, badaku, zu", "[\"bada\",\"ku\",\"ZU\"]", 2.0 / 3, ""},
+    {"words", "bada\xC3\xA9", "[\"bada\"]", 0, ""}, // a letter beyond ASCII follows
+    {"integers", "7, 7, 8, 9, 10, 11", "[\"7\",\"8\",\"9\",\"10\"]", 1, ""},
+    {"integers", "1 2 7 8 9 10", "[\"7\",\"8\",\"9\",\"10\"]", 0.5, ""}, // the first four alone
+    {"integers", "7.5 and 8", "[\"7\",\"8\"]", 0.5, ""},
+    {"integers", "none", "[\"7\",\"8\"]", 0, ""},
+    {"exact", " with Ann in Rome.\n", "[\"with Ann in Rome.\"]", 1, "with Ann in Rome."},
+    {"exact", "with Ann in rome.", "[\"with Ann in Rome.\"]", 0, NULL},
+    {"boxed", "so \\boxed{3} and at last \\boxed{\\frac{1}{2}}.", "[\"0.5\"]", 1, "\\frac{1}{2}"},
+    {"boxed", "\\boxed{a{b}c}", "[\"a{b}c\"]", 1, "a{b}c"},
+    {"boxed", "\\boxed{ x + 1 }", "[\"x + 1\"]", 1, "x + 1"},
+    {"boxed", "\\boxed{7} then \\boxed{8", "[\"7\"]", 1, "7"}, // the last one never closes
+    {"boxed", "the answer is 7", "[\"7\"]", 0, ""},
+    {"boxed", "\\boxed{3/4}", "[\"0.75\"]", 1, NULL},
+    {"boxed", "\\boxed{1/0}", "[\"0\"]", 0, NULL},
+    {"boxed", "\\boxed{-\\frac{6}{3}}", "[\"-2\"]", 1, NULL},
+    {"numeric-boxed", "\\boxed{1,234}", "[\"1234\"]", 1, "1,234"},
+    {"numeric-boxed", "\\boxed{\\$18.00}", "[\"18\"]", 1, NULL},
+    {"numeric-boxed", "\\boxed{-5}", "[\"5\"]", 0, "-5"},
+    {"numeric-boxed", "\\boxed{45\\%}", "[\"45\"]", 1, NULL},
+    {"numeric-boxed", "\\boxed{x = 12}", "[\"12\"]", 1, "12"},
+    {"numeric-boxed", "first 3, then 40 apples", "[\"40\"]", 1, "40"}, // no box: the last number
+    {"numeric-boxed", "nothing", "[\"40\"]", 0, ""},
+    {"numeric-line", "12 + 6 = 18\n\n18\n\n", "[\"18\"]", 1, "18"},
+    {"numeric-line", "reasoning 5\n-1,050 dollars", "[\"-1050\"]", 1, "-1,050"},
+    {"numeric-line",
+     "\xE2\x88\x92"
+     "7",
+     "[\"-7\"]", 1, NULL}, // U+2212
+    {"numeric-line", "pages 3-4", "[\"3\"]", 1, "3"},
+    {"numeric-line", "a list 1,2,3", "[\"1\"]", 1, "1"},
+    {"numeric-line", "about 1,23 of it", "[\"1\"]", 1, "1"},                    // no thousands
+    {"numeric-line", "so there are 9 of them\nthat is all", "[\"9\"]", 1, "9"}, // no number in the last line: the last words
+    {"numeric-line", "1 a a a a a a a a a a a a a a a a a a a a a a a a\na b", "[\"1\"]", 0, ""}, // 26 words before the end
+    {"numeric-line", "18.5", "[\"18\"]", 0, "18.5"},
+    {"numeric-line", "B12 is a vitamin, 3 is not", "[\"3\"]", 1, "3"},
+    {"numeric-line", "", "[\"18\"]", 0, ""},
+    {"choice-boxed", "A or C? \\boxed{c}", "[\"C\"]", 1, "C"},
+    {"choice-boxed", "\\boxed{\\text{B}}", "[\"B\"]", 1, "B"},
+    {"choice-boxed", "First A, in the end D.", "[\"d\"]", 1, "D"}, // no box: backwards
+    {"choice-boxed", "It is a trick, so B", "[\"B\"]", 1, "B"},
+    {"choice-boxed", "E", "[\"A\"]", 0, ""},
+    {"choice-line", "I weighed A and B.\nC", "[\"C\"]", 1, "C"},
+    {"choice-line", "thus\nThe answer is (B).", "[\"B\"]", 1, "B"},
+    {"choice-line", "thus\nthe answer is a bird, B", "[\"B\"]", 1, "B"}, // a capital before a word in lower case
+    {"choice-line", "thus\nb", "[\"B\"]", 1, "B"},
+    {"choice-line", "It must be D\nas I'd said", "[\"D\"]", 1, "D"}, // not the d of I'd
+    {"choice-line", "D one two three four five six seven eight nine ten\nno letter here", "[\"D\"]", 0, ""},
+    {"choice-line", "ABCD", "[\"A\"]", 0, ""},
+};
+
+static void graders(void) {
+    for (size_t i = 0; i < sizeof grades / sizeof *grades; i++) {
+        char extracted[EVAL_EXTRACT];
+        json_t *references = json_loads(grades[i].references, 0, NULL);
+        eval_grader grader = eval_grader_find(grades[i].grader);
+        CHECK(references && grader != GRADE_NONE);
+        CHECK_STR(eval_grader_name(grader), grades[i].grader);
+        double score = eval_grade(grader, grades[i].answer, strlen(grades[i].answer), references, extracted);
+        json_decref(references);
+        if (fabs(score - grades[i].score) > 1e-12)
+            FAIL("%s of \"%s\": %g (\"%s\"), expected %g", grades[i].grader, grades[i].answer, score, extracted,
+                 grades[i].score);
+        if (grades[i].extracted) CHECK_STR(extracted, grades[i].extracted);
+    }
+    CHECK_INT(eval_grader_find("none"), GRADE_NONE);
+    CHECK_INT(eval_grader_find("numeric"), GRADE_NONE);
+}
+
+// A long answer with no box: the letter must be within its last 300 bytes, and what is kept never ends in half a character.
+static void grade_long(void) {
+    char text[1024], extracted[EVAL_EXTRACT];
+    json_t *references = json_loads("[\"B\"]", 0, NULL);
+    memset(text, '.', sizeof text);
+    text[1024 - 300] = 'B';
+    double inside = eval_grade(GRADE_CHOICE_BOX, text, sizeof text, references, extracted);
+    text[1024 - 300] = '.', text[1024 - 301] = 'B';
+    double outside = eval_grade(GRADE_CHOICE_BOX, text, sizeof text, references, extracted);
+    for (int i = 0; i < 512; i++) memcpy(text + 2 * i, "\xC3\xA9", 2);
+    eval_grade(GRADE_EXACT, text, sizeof text, references, extracted);
+    json_decref(references);
+    CHECK(inside == 1 && outside == 0);
+    CHECK_INT(strlen(extracted), EVAL_EXTRACT - 2);
+}
+
+// ---- question files ----
+
+static void read_file(const char *text, eval_grader grader, const char *procedure, eval_records *out) {
+    sl_error e;
+    spill(in_tmp("q.jsonl"), text, strlen(text));
+    CHECK_OK(eval_records_read(in_tmp("q.jsonl"), grader, procedure ? eval_procedure_find(procedure) : NULL, -1, out, &e), e);
+}
+
+static void check_record(const eval_record *r, const char *context, const char *question, const char *reference,
+                         const char *grader) {
+    const eval_item *item = r->text.items;
+    CHECK_STR(r->text.context.data ? r->text.context.data : "", context);
+    CHECK_STR(item->question.data, question);
+    CHECK_STR(json_string_value(json_array_get(item->references, 0)), reference);
+    CHECK_STR(eval_grader_name(item->grader), grader);
+}
+
+static void records(void) {
+    eval_records r;
+    read_file(
+        "{\"index\": 0, \"input\": \"Head.\\nBody.\\nWhat is it?\\n\", \"outputs\": [\"1\", \"2\"], \"length\": 9, "
+        "\"answer_prefix\": \" It is\"}\n\n"
+        "{\"input\": \"Head. Body. Ask?\", \"question\": \"Ask?\", \"outputs\": [3], \"task\": \"vt\", \"grader\": \"words\"}\n"
+        "{\"question\": \"How many?\", \"answer\": \"9 + 9\\n#### 1,018\"}\n"
+        "{\"context\": \"C.\", \"question\": \"Q\", \"choices\": [\"x\", \"y\", \"z\"], \"answer\": 2}\n"
+        "{\"prompt\": \"P\", \"answer\": 2.5}",
+        GRADE_NONE, NULL, &r);
+    CHECK_INT(r.n, 5);
+    check_record(&r.at[0], "Head.\nBody.\n", "What is it?\n", "1", "substring");
+    CHECK_INT(json_array_size(r.at[0].text.items->references), 2);
+    CHECK_STR(r.at[0].text.items->prefix.data, " It is");
+    CHECK_STR(r.at[0].task, "q"); // the file's name
+    check_record(&r.at[1], "Head. Body. ", "Ask?", "3", "words");
+    CHECK_STR(r.at[1].task, "vt");
+    CHECK_INT(r.at[1].line, 3);
+    check_record(&r.at[2], "", "How many?", "1,018", "any");
+    check_record(&r.at[3], "C.", "Q\nA. x\nB. y\nC. z", "C", "choice-line");
+    check_record(&r.at[4], "", "P", "2.5", "any");
+    eval_records_free(&r);
+    read_file("{\"question\": \"How many?\", \"answer\": \"#### -3\"}\n", GRADE_NUMERIC_BOX, "gsm8k-boxed", &r);
+    check_record(&r.at[0], "", "How many?\n\nPlease reason step by step, and put your final numeric answer within \\boxed{}.",
+                 "-3", "numeric-boxed");
+    eval_records_free(&r);
+}
+
+static void records_errors(void) {
+    static const struct {
+        const char *text, *part;
+    } cases[] = {
+        {"{\"prompt\": \"a\", \"answer\": \"b\"}\n{\"prompt\"\n", "line 2: "},
+        {"[1]\n", "line 1: expected an object"},
+        {"{\"answer\": \"b\"}\n", "line 1: expected a string \"input\", \"prompt\" or \"question\""},
+        {"{\"prompt\": \"\", \"answer\": \"b\"}\n", "line 1: the prompt is empty"},
+        {"{\"prompt\": \"a\"}\n", "line 1: no reference"},
+        {"{\"prompt\": \"a\", \"outputs\": []}\n", "line 1: \"outputs\" or \"answers\": expected a list"},
+        {"{\"prompt\": \"a\", \"outputs\": [\"x\", \" \"]}\n", "line 1: a reference is empty"},
+        {"{\"prompt\": \"a\", \"answer\": null}\n", "line 1: the reference is neither"},
+        {"{\"prompt\": \"a\", \"answer\": \"b\", \"grader\": \"good\"}\n", "line 1: \"grader\": unknown"},
+        {"{\"question\": \"a\", \"choices\": [\"x\", \"y\"], \"answer\": 4}\n", "line 1: \"answer\": expected 0 to 3"},
+        {"{\"question\": \"a\", \"choices\": [\"x\"], \"answer\": 0}\n", "line 1: \"choices\": "},
+        {"{\"prompt\": \"a\", \"context\": \"c\", \"answer\": 0}\n", "line 1: \"context\": "},
+        {"{\"prompt\": \"a\", \"task\": 3, \"answer\": 0}\n", "line 1: \"task\": "},
+        {"\n\n", "holds no questions"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sl_error e;
+        eval_records r;
+        spill(in_tmp("bad.jsonl"), cases[i].text, strlen(cases[i].text));
+        CHECK_ERR(eval_records_read(in_tmp("bad.jsonl"), GRADE_NONE, NULL, -1, &r, &e), e, SL_ERR_FORMAT, cases[i].part);
+    }
+}
+
+// ---- intervals ----
+
+enum { GROUPS = 2, METHODS = 3, PER_TEXT = 4, TEXTS = 60, N = TEXTS * PER_TEXT };
+
+static double percentile(double *x, int n, double q) {
+    for (int i = 1; i < n; i++) { // insertion: nothing shared with what is tested
+        double v = x[i];
+        int j = i;
+        for (; j > 0 && x[j - 1] > v; j--) x[j] = x[j - 1];
+        x[j] = v;
+    }
+    return x[(int)(q * (n - 1))];
+}
+
+// Bootstrap of the mean of column g of a method less that of the first (or of none), texts drawn anew, with other random
+// numbers.
+static void resample(const eval_scores *s, int g, int method, int against, uint64_t *state, double *low, double *high) {
+    enum { ROUNDS = 4000 };
+    static double mean[ROUNDS];
+    for (int r = 0; r < ROUNDS; r++) {
+        double sum = 0;
+        for (int t = 0; t < TEXTS; t++) {
+            int text = (int)(test_uniform(state) * TEXTS);
+            for (int q = 0; q < PER_TEXT; q++) {
+                int i = g * N + text * PER_TEXT + q;
+                sum += s->score[method * s->n_samples + i] - (against >= 0 ? s->score[against * s->n_samples + i] : 0);
+            }
+        }
+        mean[r] = sum / N;
+    }
+    *low = percentile(mean, ROUNDS, 0.025);
+    *high = percentile(mean, ROUNDS, 0.975);
+}
+
+static void intervals(void) {
+    uint64_t state = test_seed;
+    sl_error e;
+    char *names[] = {"a", "b", "c"};
+    eval_scores s = {.n_groups = GROUPS, .n_samples = GROUPS * N, .n_methods = METHODS, .methods = names};
+    s.groups = calloc(GROUPS, sizeof *s.groups);
+    CHECK(s.groups);
+    for (int g = 0; g < GROUPS; g++) s.groups[g] = (eval_group){.task = g ? "y" : "x", .length = 64, .first = g * N, .n = N};
+    CHECK_OK(eval_scores_alloc(&s, &e), e);
+    CHECK_INT(eval_scores_missing(&s), METHODS * GROUPS * N);
+    for (int g = 0; g < GROUPS; g++)
+        for (int t = 0; t < TEXTS; t++) {
+            double hard = test_uniform(&state); // what a text's questions share
+            for (int q = 0; q < PER_TEXT; q++)
+                for (int m = 0, i = g * N + t * PER_TEXT + q; m < METHODS; m++) {
+                    s.cluster[i] = t;
+                    s.score[m * s.n_samples + i] = test_uniform(&state) < 0.5 * hard + 0.5 - 0.1 * m - 0.2 * g;
+                    s.bytes[m * s.n_samples + i] = 10 + m, s.dense[m * s.n_samples + i] = 20;
+                }
+        }
+    eval_summary out[METHODS * (GROUPS + 1)], again[METHODS * (GROUPS + 1)];
+    CHECK_OK(eval_summarise(&s, 4000, 7, out, &e), e);
+    CHECK_OK(eval_summarise(&s, 4000, 7, again, &e), e);
+    CHECK(!memcmp(out, again, sizeof out));
+    // Both are estimates from 4,000 rounds of a statistic with a spread of about 0.03: the quantiles' own errors are below
+    // 0.002.
+    const double tolerance = 0.01;
+    for (int m = 0; m < METHODS; m++) {
+        double both = 0;
+        for (int g = 0; g < GROUPS; g++) {
+            const eval_summary *row = &out[m * (GROUPS + 1) + g];
+            double low, high, sum = 0;
+            for (int i = 0; i < N; i++) sum += s.score[m * s.n_samples + g * N + i];
+            both += sum / N / GROUPS;
+            CHECK_NEAR(row->score.mean, sum / N, 1e-12);
+            CHECK_INT(row->n, N);
+            CHECK_INT(row->n_clusters, TEXTS);
+            CHECK_NEAR(row->kv_share, (10 + m) / 20.0, 1e-12);
+            resample(&s, g, m, -1, &state, &low, &high);
+            CHECK_NEAR(row->score.low, low, tolerance);
+            CHECK_NEAR(row->score.high, high, tolerance);
+            CHECK(row->score.low < row->score.mean && row->score.mean < row->score.high);
+            resample(&s, g, m, 0, &state, &low, &high);
+            CHECK_NEAR(row->difference.low, low, tolerance);
+            CHECK_NEAR(row->difference.high, high, tolerance);
+            CHECK_NEAR(row->difference.mean, row->score.mean - out[g].score.mean, 1e-12);
+        }
+        const eval_summary *all = &out[m * (GROUPS + 1) + GROUPS];
+        CHECK_NEAR(all->score.mean, both, 1e-12);
+        CHECK_INT(all->n, GROUPS * N);
+        CHECK(all->score.high - all->score.low < out[m * (GROUPS + 1)].score.high - out[m * (GROUPS + 1)].score.low);
+    }
+    CHECK(out[0].difference.low == 0 && out[0].difference.high == 0); // the first method against itself
+    eval_scores_free(&s);
+}
+
+static const test_case cases[] = {
+    {"graders", NEEDS_NOTHING, graders},     {"grade_long", NEEDS_NOTHING, grade_long},
+    {"records", NEEDS_NOTHING, records},     {"records_errors", NEEDS_NOTHING, records_errors},
+    {"intervals", NEEDS_NOTHING, intervals}, {0},
+};
+const test_suite suite_eval = {"eval", cases};
