@@ -395,7 +395,7 @@ static void attn_errors(void) {
         {{"--attn", "dense,nope"}, "nope", 2},
         {{"--attn", ","}, "--attn : unknown method", 2},
         {{"--attn", "bernoulli+santa-pps:S=4"}, "--attn bernoulli:B=8+santa-pps:S=4: not offered on a GPU", 1},
-        {{"--attn", "santa-pps:budget=variance"}, "--attn santa-pps:budget=variance: not offered on a GPU", 1},
+        {{"--attn", "santa-pps:budget=variance"}, "--attn santa-pps:S=128:budget=variance: not offered on a GPU", 1},
         {{"--phase", "load"}, "--phase load: expected one of decode,prefill,all", 2},
         {{"--steps", "4"}, "--steps is not one of bench attn's flags", 2},
         {{"-d", "0"}, "--depth 0: a kernel that attends to nothing", 2},
