@@ -61,6 +61,7 @@ typedef struct sl_attn_cuda_ops {
     void (*decode)(const sl_attn_cuda_decode_args *args);
     int (*needs)(const sl_attn_spec *spec, sl_kv_need *out); // as sl_attn_ops; NULL: none
     size_t (*state)(const sl_attn_geom *geom, const sl_attn_spec *spec);
+    int max_rows; // of a sequence; 0: any number
     // What a step over n_kv rows reads, where that follows from n_kv; NULL: decode counts into args->stats
     void (*account)(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats);
     void (*prefill)(const sl_attn_cuda_prefill_args *args);
@@ -84,20 +85,18 @@ extern const sl_attn_cuda_ops sl_santa_cuda_ops, sl_santa_strat_cuda_ops, sl_san
     sl_santa_flash_cuda_ops;
 extern const sl_attn_cuda_ops sl_santa_pps_cuda_ops; // pps.cu
 
-// sparse.cu (the first is topk's and topp's), quest.cu, vattention.cu: the same shapes.
+// The rest, the same shapes. bernoulli.cu: alone and with the samplers of santa.cu. sparse.cu: the first is topk's and topp's.
+extern const sl_attn_cuda_ops sl_bernoulli_cuda_ops, sl_bernoulli_group_cuda_ops;
+extern const sl_attn_cuda_ops sl_santa_is_cuda_ops, sl_dense_q_cuda_ops;
 extern const sl_attn_cuda_ops sl_oracle_cuda_ops, sl_random_cuda_ops, sl_quest_cuda_ops, sl_vattention_cuda_ops;
 
-// Page extras that these methods need, and their builder.
-extern const sl_kv_extra_kind sl_page_norms, sl_key_bounds;
-void sl_cuda_build_bounds(const sl_kv_device_build *b);
-// What reading the bounds of a step over n_kv rows counts.
+// quest.cu: what reading the bounds of a step over n_kv rows counts, and the bounds' builder.
 void sl_cuda_account_bounds(const sl_attn_geom *geom, int n_kv, sl_attn_stats *stats);
+void sl_cuda_build_bounds(const sl_kv_device_build *b);
 
-double sl_normal_quantile(double p); // stages.h
-// bernoulli.cu: likewise, alone and with the samplers of santa.cu.
-extern const sl_attn_cuda_ops sl_bernoulli_cuda_ops, sl_bernoulli_group_cuda_ops;
-// santa_is.cu, dense_q.cu: the same shapes.
-extern const sl_attn_cuda_ops sl_santa_is_cuda_ops, sl_dense_q_cuda_ops;
+// stages.h, which is C alone
+extern const sl_kv_extra_kind sl_page_norms, sl_key_bounds;
+double sl_normal_quantile(double p);
 
 #ifdef __cplusplus
 }

@@ -17,6 +17,7 @@ enum {
     ENTRIES = 512,   // running masses in shared memory
     TILE_BLOCKS = 8, // of a sampler's tile: 256 rows
     TILES_MAX = 512, // of a context
+    DRAW_ROWS_MAX = TILES_MAX * SL_PAGE,
     DIM_MAX = 128,
 };
 

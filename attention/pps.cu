@@ -375,5 +375,10 @@ void account(const sl_attn_geom *geom, const sl_attn_spec *, int n_kv, sl_attn_s
 
 } // namespace
 
-const sl_attn_cuda_ops sl_santa_pps_cuda_ops = {
-    .workspace = workspace, .decode = decode, .needs = needs, .state = state, .account = account, .prefill = NULL};
+const sl_attn_cuda_ops sl_santa_pps_cuda_ops = {.workspace = workspace,
+                                                .decode = decode,
+                                                .needs = needs,
+                                                .state = state,
+                                                .max_rows = DRAW_ROWS_MAX,
+                                                .account = account,
+                                                .prefill = NULL};

@@ -30,6 +30,10 @@ static int check_layer(sl_engine *e, int layer, const sl_attn_spec *spec, sl_err
     if (!sl_attn_on_gpu(spec))
         return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %s%s%s: not offered on a GPU (layer %d); use --device cpu",
                        spec->method->name, spec->plus ? "+" : "", spec->plus ? spec->plus->name : "", layer);
+    int most = spec->plus ? spec->plus->cuda->max_rows : ops_of(spec)->max_rows;
+    if (most && e->n_ctx > most)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %s: a context of %d tokens, at most %d on a GPU (layer %d)",
+                       spec->method->name, e->n_ctx, most, layer);
     int rc = spec->method->supports ? spec->method->supports(&e->geom, spec, err) : 0, n = rc ? 0 : needs(spec, need);
     for (int i = 0; !rc && i < n; i++) rc = sl_kv_keep(&e->pool, need[i], err);
     return rc;
