@@ -717,5 +717,8 @@ void account(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_at
 } // namespace
 
 #define OPS(SHARED)                                                                                                            \
-    { .workspace = workspace, .decode = decode<SHARED>, .needs = needs, .state = NULL, .account = account, .prefill = NULL }
+    {                                                                                                                          \
+        .workspace = workspace, .decode = decode<SHARED>, .needs = needs, .state = NULL, .max_rows = 0, .account = account,    \
+        .prefill = NULL                                                                                                        \
+    }
 const sl_attn_cuda_ops sl_bernoulli_cuda_ops = OPS(false), sl_bernoulli_group_cuda_ops = OPS(true);

@@ -763,6 +763,7 @@ const sl_attn_cuda_ops sl_streaming_cuda_ops = {.workspace = streaming_workspace
                                                 .decode = streaming_decode,
                                                 .needs = NULL,
                                                 .state = NULL,
+                                                .max_rows = 0,
                                                 .account = streaming_account,
                                                 .prefill = NULL};
 
@@ -781,5 +782,6 @@ const sl_attn_cuda_ops sl_dense_cuda_ops = {.workspace = sl_cuda_dense_workspace
                                             .decode = sl_cuda_dense_decode,
                                             .needs = NULL,
                                             .state = NULL,
+                                            .max_rows = 0,
                                             .account = account,
                                             .prefill = sl_cuda_dense_prefill};

@@ -221,5 +221,10 @@ void account(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_at
 
 } // namespace
 
-const sl_attn_cuda_ops sl_dense_q_cuda_ops = {
-    .workspace = workspace, .decode = decode, .needs = needs, .state = NULL, .account = account, .prefill = NULL};
+const sl_attn_cuda_ops sl_dense_q_cuda_ops = {.workspace = workspace,
+                                              .decode = decode,
+                                              .needs = needs,
+                                              .state = NULL,
+                                              .max_rows = 0,
+                                              .account = account,
+                                              .prefill = NULL};

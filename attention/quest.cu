@@ -92,5 +92,10 @@ void sl_cuda_account_bounds(const sl_attn_geom *geom, int n_kv, sl_attn_stats *s
     stats->features += geom->n_heads;
 }
 
-const sl_attn_cuda_ops sl_quest_cuda_ops = {
-    .workspace = workspace, .decode = decode, .needs = needs, .state = NULL, .account = account, .prefill = NULL};
+const sl_attn_cuda_ops sl_quest_cuda_ops = {.workspace = workspace,
+                                            .decode = decode,
+                                            .needs = needs,
+                                            .state = NULL,
+                                            .max_rows = 0,
+                                            .account = account,
+                                            .prefill = NULL};

@@ -146,7 +146,7 @@ void random_account(const sl_attn_geom *geom, const sl_attn_spec *, int, sl_attn
 
 #define OPS(NAME)                                                                                                              \
     {                                                                                                                          \
-        .workspace = NAME##_workspace, .decode = NAME##_decode, .needs = NULL, .state = NULL, .account = NAME##_account,       \
-        .prefill = NULL                                                                                                        \
+        .workspace = NAME##_workspace, .decode = NAME##_decode, .needs = NULL, .state = NULL, .max_rows = 0,                   \
+        .account = NAME##_account, .prefill = NULL                                                                             \
     }
 const sl_attn_cuda_ops sl_oracle_cuda_ops = OPS(oracle), sl_random_cuda_ops = OPS(random);
