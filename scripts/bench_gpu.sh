@@ -1,8 +1,10 @@
 #!/bin/sh
-# On a machine with a GPU: the GPU tests, then every table of docs/results/h100.md, peers beside ours where PyTorch is there.
+# On a machine with a GPU: the GPU tests, then every table of docs/results/h100.md and h100-sampled.md, peers beside ours where
+# PyTorch is there.
 # usage: scripts/bench_gpu.sh [FOLDER of sleigh and sleigh-test: build]
 set -eu
 bin=${1:-build}
+sampled="dense,santa-sys,santa-prop,santa-pps,santa-flash,santa-is:S=256,dense-q:bits={4,8}"
 model="-m models/llama-3.1-8b --load-format dummy --device cuda"
 
 SLEIGH_BIN="$bin/sleigh" "$bin/sleigh-test" --gpu | grep -vE '^ok|^seed'
@@ -11,4 +13,9 @@ SLEIGH_BIN="$bin/sleigh" "$bin/sleigh-test" --gpu | grep -vE '^ok|^seed'
 "$bin/sleigh" bench decode $model -b 1,6 -d 30k
 "$bin/sleigh" bench decode $model -b 6 -d 30k --ragged
 "$bin/sleigh" bench decode $model -b 1 -d 32k
+"$bin/sleigh" bench attn --phase decode --attn "$sampled,topk,topp,streaming,quest,vattention,random"
+"$bin/sleigh" bench attn --phase decode --query-deviation 1 --attn "$sampled"
+"$bin/sleigh" bench attn --phase decode -b 1,8 -d 8k,32k --query-spread 0.75 --attn bernoulli-group+santa-sys:S=128,bernoulli-group
+"$bin/sleigh" bench decode $model -b 6 -d 30k --attn dense,santa-prop,santa-pps,santa-is:S=256
+"$bin/sleigh" bench decode $model -b 1,4,16 -d 4k,32k --attn dense,santa-prop,santa-is:S=256
 if python3 -c 'import torch' 2>/dev/null; then python3 scripts/bench_peers.py; fi
