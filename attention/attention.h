@@ -170,7 +170,7 @@ struct sl_attn_method {
 
 extern const sl_attn_method *const sl_attn_methods[]; // ended by NULL, dense first
 
-const sl_attn_method *sl_attn_find(const char *name); // NULL: unknown
+const sl_attn_method *sl_attn_find(const char *name); // NULL: unknown; "auto" is found too (auto.h)
 // Parses `name[:k=v]*[+name[:k=v]*]` (k and K suffixes mean 1024). An unknown name or parameter is an error that suggests the
 // nearest.
 int sl_attn_parse(const char *text, sl_attn_spec *spec, sl_error *err);

@@ -168,7 +168,7 @@ static size_t format_method(const sl_attn_method *m, const double *value, char *
     size_t n = (size_t)snprintf(buf, size, "%s", m->name);
     for (int i = 0; m->params && m->params[i].name && n < size; i++) {
         char text[64];
-        if (i > 0 && value[i] == m->params[i].def) continue;
+        if ((i > 0 || !m->cpu) && value[i] == m->params[i].def) continue; // auto alone says what it is asked
         sl_attn_param_format(&m->params[i], value[i], text, sizeof text);
         n += (size_t)snprintf(buf + n, size - n, ":%s=%s", m->params[i].name, text);
     }

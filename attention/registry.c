@@ -1,5 +1,5 @@
 // attention/registry.c - the list of methods. A new one is its own file and a word here.
-#include "attention/attention.h"
+#include "attention/auto.h"
 
 #include <string.h>
 
@@ -22,5 +22,5 @@ const sl_attn_method *const sl_attn_methods[] = {METHODS(ADDRESS) NULL};
 const sl_attn_method *sl_attn_find(const char *name) {
     for (int i = 0; sl_attn_methods[i]; i++)
         if (!strcmp(sl_attn_methods[i]->name, name)) return sl_attn_methods[i];
-    return NULL;
+    return strcmp(name, sl_method_auto.name) ? NULL : &sl_method_auto; // a request that stands for one of them
 }

@@ -52,6 +52,16 @@ int sl_device_is_gpu(const char *device) {
     return parse_device(device, &index, NULL) == 0 && index != ON_CPU;
 }
 
+int sl_device_name(const char *device, char *buf, size_t size, sl_error *err) {
+    int index, rc = parse_device(device, &index, err);
+    if (rc) return rc;
+    snprintf(buf, size, "cpu");
+#ifdef SLEIGH_CUDA
+    if (index != ON_CPU) rc = sl_cuda_name(index, buf, size, err);
+#endif
+    return rc;
+}
+
 static int open_backend(sl_engine *e, const sl_engine_options *o, sl_error *err) {
     int index, rc = parse_device(o->device ? o->device : "cpu", &index, err);
     e->attend = &sl_host_attend;

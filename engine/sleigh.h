@@ -54,6 +54,8 @@ int sl_model_is_eos(const sl_model *model, int32_t id);
 // 0 when sl_engine_options.device can be had here: SL_ERR_ARG for a name that is none, SL_ERR_DEVICE without such a GPU.
 int sl_device_check(const char *device, sl_error *err);
 int sl_device_is_gpu(const char *device); // 1: an engine on that device would run on a GPU
+// "cpu", or the GPU's name as its driver gives it: what a calibration table is of (attention/auto.h).
+int sl_device_name(const char *device, char *buf, size_t size, sl_error *err);
 
 typedef struct sl_engine_options {
     int n_ctx;                   // tokens per sequence; 0: the least of the model's limit, what fits in memory and 32768

@@ -189,6 +189,7 @@ void cli_bench_close(cli_bench *b) {
     free(b->prompts), free(b->sessions), free(b->batch), free(b->held), free(b->fill_ms), free(b->samplers);
     free(b->ids), free(b->step_ms), free(b->run_ms);
     cli_attn_list_free(&b->attn);
+    cli_auto_close(&b->choose);
     cli_meter_close(&b->meter);
     sl_engine_free(b->engine);
     sl_model_free(b->model);
@@ -257,10 +258,15 @@ static int make_logits(cli_bench *b, int n, sl_error *err) {
 
 // ---- one repetition ----
 
-static int set_attention(cli_bench *b, const sl_attn_spec *spec, sl_error *err) {
-    sl_attn_plan plan = {0};
-    int rc = sl_attn_plan_init(&plan, sl_model_config(b->model)->n_layers, spec, err);
+static int set_attention(cli_bench *b, const cli_bench_row *r, const sl_attn_spec *spec, sl_error *err) {
+    sl_attn_plan wanted = {0}, plan = {0};
+    const sl_config *config = sl_model_config(b->model);
+    int rc = sl_attn_plan_init(&wanted, config->n_layers, spec, err);
+    if (!rc)
+        rc = cli_auto_resolve(&b->choose, b->o, b->device, config, &wanted, r->batch, r->depth + r->test.n_prompt, 0, &plan,
+                              err);
     if (!rc) rc = sl_engine_set_attention(b->engine, &plan, err);
+    sl_attn_plan_free(&wanted);
     sl_attn_plan_free(&plan);
     return rc;
 }
@@ -345,7 +351,7 @@ static int time_parts(cli_bench *b, int which, cli_bench_row *r, sl_error *err) 
     double no_attention = 0, no_rest = 0;
     r->linear_ms = r->attention_ms = r->rest_ms = NAN;
     if (!b->plan->parts || r->test.n_prompt || !sl_device_is_gpu(b->device)) return 0;
-    int rc = set_attention(b, &b->attn.specs[which], err);
+    int rc = set_attention(b, r, &b->attn.specs[which], err);
     if (!rc) rc = time_without(b, r, SL_PART_ATTENTION | SL_PART_REST, &r->linear_ms, err);
     if (!rc) rc = time_without(b, r, SL_PART_ATTENTION, &no_attention, err);
     if (!rc) rc = time_without(b, r, SL_PART_REST, &no_rest, err);
@@ -362,7 +368,7 @@ typedef struct sums {
 
 // Repetition `run` of a row. r->logits, and that it is the first one's.
 static int repeat(cli_bench *b, int which, int run, cli_bench_row *r, sums *s, sl_error *err) {
-    int n_gen = r->test.n_gen, rc = n_gen ? set_attention(b, &b->attn.specs[which], err) : 0;
+    int n_gen = r->test.n_gen, rc = n_gen ? set_attention(b, r, &b->attn.specs[which], err) : 0;
     timing t = {.step_ms = s->step_ms + (size_t)run * n_gen};
     if (!rc) rc = run_once(b, r, &t, err);
     if (rc) return rc;

@@ -56,6 +56,7 @@ typedef struct cli_bench {
     sl_model *model;
     sl_engine *engine;
     cli_attn_list attn;
+    cli_auto choose;
     cli_meter meter;
     char backend[256]; // what runs
     double peak_gb_s;  // of memory; NaN: not measured

@@ -1,5 +1,6 @@
 // engine/cli/cmd_bench.c - sleigh bench [WHAT]: a model's speed, or finds which of the engine's parts is to be timed.
 #include "engine/cli/bench.h"
+#include "engine/cli/calibrate.h"
 
 #include <string.h>
 
@@ -14,6 +15,8 @@ enum { N_SUBJECTS = sizeof subjects / sizeof *subjects };
 
 int cmd_bench(const cli_options *o, sl_error *err) {
     char names[128] = "";
+    if (o->calibrate && o->what && !strcmp(o->what, "attn")) return cmd_calibrate(o, err);
+    if (o->calibrate) return sl_fail(err, SL_ERR_ARG, "flag --calibrate needs the word attn: sleigh bench attn --calibrate");
     if (!o->what) return cmd_bench_model(o, err);
     for (int i = 0; i < N_SUBJECTS; i++) {
         if (!strcmp(o->what, subjects[i].name)) return subjects[i].run(o, err);

@@ -89,7 +89,8 @@ static int answer(chat *c, sl_error *err) {
     if (!rc) {
         int n = (int)ids.n, keep = cli_timeline_common(&c->t, ids.data, n);
         if (keep == n) keep = n - 1; // the logits belong to the last step
-        rc = cli_timeline_cut(&c->t, keep, err);
+        rc = cli_run_settle(&c->run, n, err);
+        if (!rc) rc = cli_timeline_cut(&c->t, keep, err);
         if (!rc) rc = cli_timeline_prefill(&c->t, ids.data + keep, n - keep, err);
         if (!rc) rc = cli_timeline_generate(&c->t, 1, sink_reply, c, err);
         if (!rc) rc = cli_sink_stdout(NULL, "\n", 1, err);

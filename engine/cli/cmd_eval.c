@@ -261,7 +261,8 @@ static int ask(eval *e, const sl_ids *ids, int n_shared, sl_error *err) {
     int keep = cli_timeline_common(t, ids->data, n_dense);
     if (keep > e->n_dense) keep = e->n_dense;
     if (keep == n) keep = n - 1; // the logits belong to the last step: take the last token again
-    int rc = cli_timeline_cut(t, keep, err);
+    int rc = cli_run_settle(&e->run, n, err);
+    if (!rc) rc = cli_timeline_cut(t, keep, err);
     e->n_dense = keep;
     if (!rc) rc = cli_timeline_prefill(t, ids->data + keep, n_dense - keep, err);
     if (!rc) e->n_dense += t->n_prefill;

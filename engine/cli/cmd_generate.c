@@ -56,6 +56,7 @@ static int generate(cli_run *run, const sl_text *text, sl_error *err) {
     if (!rc) rc = cli_check_prompt(run, ids.n, err);
     if (!rc && o->dense_prefix > (int)ids.n)
         rc = sl_fail(err, SL_ERR_ARG, "--dense-prefix %d: the prompt has only %zu tokens", o->dense_prefix, ids.n);
+    if (!rc) rc = cli_run_settle(run, (int)ids.n, err);
     if (!rc) rc = cli_timeline_open(&t, run, o->seq_id, err);
     if (!rc) {
         cli_run_describe(run, stderr);

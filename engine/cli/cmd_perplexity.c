@@ -178,7 +178,7 @@ static int cut_windows(perplexity *p, sl_error *err) {
         return sl_fail(err, SL_ERR_ARG, "the text has %zu tokens, a window %d; --ctx-size sets it", p->text.n, p->n_ctx);
     p->n_windows = (int)((p->text.n - p->n_ctx) / p->stride) + 1;
     int is_dense = 1;
-    for (int i = 0; i < p->run.plan.n_layers; i++) is_dense &= p->run.plan.layer[i].method == sl_attn_methods[0];
+    for (int i = 0; i < p->run.wanted.n_layers; i++) is_dense &= p->run.wanted.layer[i].method == sl_attn_methods[0];
     p->n_dense = o->dense_prefix >= 0 ? o->dense_prefix : is_dense ? p->n_ctx : p->n_ctx / 2;
     return 0;
 }
@@ -208,6 +208,7 @@ static int run_text(perplexity *p, sl_error *err) {
     p->ids = malloc(p->n_ctx * sizeof *p->ids);
     if (!p->ids) rc = sl_fail(err, SL_ERR_MEMORY, "a window of %d tokens: out of memory", p->n_ctx);
     if (!rc) rc = sl_session_new(p->run.engine, p->o->seq_id, &p->session, err);
+    if (!rc) rc = cli_run_settle(&p->run, p->n_dense, err);
     if (rc) return rc;
     describe(p);
     cli_run_format_attention(&p->run, p->attn, sizeof p->attn);

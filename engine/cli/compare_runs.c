@@ -71,6 +71,7 @@ static int judge_answer(compare *c, compare_method *m, sl_error *err) {
 static int free_run(compare *c, const compare_prompt *p, int which, sl_error *err) {
     compare_method *m = &c->methods[which];
     int rc = cli_run_set_attention(&c->run, m->text, err);
+    if (!rc) rc = cli_run_settle(&c->run, (int)p->ids.n, err);
     if (!rc) rc = generate(c, p, &m->answer, err);
     if (rc) return rc;
     sl_attn_stats_add(&m->read, sl_engine_attn_stats(c->run.engine));
@@ -118,11 +119,21 @@ static void observe(void *ctx, const sl_attn_record *r) {
     if (which >= 0 && r->layer == sl_model_config(c->run.model)->n_layers - 1) add_tiles(&c->methods[which], r->report);
 }
 
+// With what auto comes to for the prompt at work.
+static int observe_methods(compare *c, sl_error *err) {
+    const sl_attn_plan listed = {.n_layers = c->attn.n, .layer = c->attn.specs};
+    sl_attn_plan shadows;
+    int rc = cli_run_resolve(&c->run, &listed, &shadows, err);
+    const sl_observer observer = {.fn = observe, .ctx = c, .shadows = shadows.layer, .n_shadows = shadows.n_layers};
+    if (!rc) rc = sl_engine_observe(c->run.engine, &observer, err);
+    sl_attn_plan_free(&shadows);
+    return rc;
+}
+
 static int dense_run(compare *c, const compare_prompt *p, sl_error *err) {
-    const sl_observer observer = {.fn = observe, .ctx = c, .shadows = c->attn.specs, .n_shadows = c->attn.n};
     int rc = cli_run_set_attention(&c->run, "dense", err);
     c->n_observed = 0;
-    if (!rc && c->heads) rc = sl_engine_observe(c->run.engine, &observer, err);
+    if (!rc && c->heads) rc = observe_methods(c, err);
     if (!rc) rc = generate(c, p, &c->dense, err);
     if (!c->heads) return rc;
     int back = sl_engine_observe(c->run.engine, NULL, rc ? NULL : err);
@@ -260,7 +271,8 @@ static int forced_run(compare *c, const compare_prompt *p, sl_error *err) {
 
 int compare_run_prompt(compare *c, const compare_prompt *p, sl_error *err) {
     sl_session_set_sequence(c->t.session, p->sequence);
-    int rc = dense_run(c, p, err);
+    int rc = cli_run_settle(&c->run, (int)p->ids.n, err);
+    if (!rc) rc = dense_run(c, p, err);
     for (int i = 0; !rc && i < c->attn.n; i++) rc = free_run(c, p, i, err);
     return rc ? rc : forced_run(c, p, err);
 }

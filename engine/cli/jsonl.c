@@ -94,6 +94,7 @@ static int run_line(job *j, const json_t *record, int index, sl_error *err) {
     int rc = set_method(j, record, err);
     if (!rc) rc = cli_records_tokenize(&j->records, sl_model_tokenizer(j->run->model), record, &j->ids, &j->n_shared, err);
     if (!rc) rc = cli_check_prompt(j->run, j->ids.n, err);
+    if (!rc) rc = cli_run_settle(j->run, (int)j->ids.n, err);
     if (!rc) rc = answer(j, err);
     rc = cli_records_at_line(&j->records, j->records.n_lines, rc, err);
     if (!rc && cli_interrupted())

@@ -98,7 +98,11 @@ static const char bench_notes[] =
     "dimension 128, bf16): decode over -b and -d (neither given: 1 x 8k to 32 x 8k, ragged) and prefill; -r is 25. A time is\n"
     "the median over replays of a CUDA graph, pages shuffled, with 512 MB written before each, so that K and V come from\n"
     "memory. The floor is the bytes that the method reads at the rate of a kernel that only reads. Takes --attn,\n"
-    "-b, -d, -r, --phase, --query-deviation, --query-spread and -o.\n";
+    "-b, -d, -r, --phase, --query-deviation, --query-spread and -o.\n"
+    "\n"
+    "bench attn --calibrate times dense attention and the candidates of --attn=auto (or of --attn) over numbers of sequences\n"
+    "and rows, for the heads of --model (default Llama-3.1-8B's), on a GPU or the CPU, and writes the table that auto chooses\n"
+    "by (docs/bench.md). Takes --calibration, -m, --attn, -b, -d, -r, --device, -t and --query-deviation.\n";
 
 static const char compare_notes[] =
     "Each prompt is answered with dense attention and then with every method of --attn, from the same dense prefill (docs/"

@@ -16,6 +16,7 @@ typedef struct request { // a line of the file
     json_t *record;
     sl_ids ids;
     int n_dense; // of ids: prefilled densely, the rest goes through --attn
+    char *attn;  // what it decodes with
     cli_timeline t;
     sl_text text;
 } request;
@@ -74,6 +75,13 @@ static int tokenize_chat(job *j, request *r, sl_error *err) {
     return rc;
 }
 
+static int choose(job *j, request *r, sl_error *err) {
+    char text[CLI_ATTN_TEXT];
+    int rc = cli_run_choice(j->run, cli_record_attn(r->record), (int)r->ids.n, text, sizeof text, err);
+    if (!rc && !(r->attn = strdup(text))) rc = sl_fail(err, SL_ERR_MEMORY, "--parallel: out of memory");
+    return rc;
+}
+
 // All prompts as ids, each one's length checked.
 static int tokenize_all(job *j, sl_error *err) {
     const sl_tokenizer *tok = sl_model_tokenizer(j->run->model);
@@ -83,6 +91,7 @@ static int tokenize_all(job *j, sl_error *err) {
         rc = j->template ? tokenize_chat(j, r, err)
                          : cli_records_tokenize(&j->records, tok, r->record, &r->ids, &r->n_dense, err);
         if (!rc) rc = cli_check_prompt(j->run, r->ids.n, err);
+        if (!rc) rc = choose(j, r, err);
         if (j->run->options->question_dense) r->n_dense = (int)r->ids.n;
         rc = cli_records_at_line(&j->records, r->line, rc, err);
     }
@@ -159,6 +168,7 @@ static int print_answer(const job *j, const request *r, const totals *group, sl_
 static int run_group(job *j, request *r, int n, sl_error *err) {
     int first = (int)(r - j->requests);
     int rc = cli_records_at_line(&j->records, r->line, set_method(j, cli_record_attn(r->record), err), err);
+    if (!rc) rc = cli_run_settle(j->run, (int)r->ids.n, err); // the choice of all of them
     sl_engine_reset_stats(j->run->engine);
     for (int i = 0; !rc && i < n; i++) {
         rc = cli_records_at_line(&j->records, r[i].line, begin(j, &r[i], first + i, err), err);
@@ -181,6 +191,7 @@ static void free_request(request *r) {
     cli_timeline_close(&r->t);
     sl_ids_free(&r->ids);
     sl_text_free(&r->text);
+    free(r->attn);
     json_decref(r->record);
     r->record = NULL;
 }
@@ -188,11 +199,7 @@ static void free_request(request *r) {
 // How many of the requests from r on make a group: at most --parallel, of one method.
 static int group_size(const job *j, const request *r) {
     int most = j->run->options->parallel, left = j->n_requests - (int)(r - j->requests), n = 1;
-    const char *attn = cli_record_attn(r->record);
-    for (; n < most && n < left; n++) {
-        const char *next = cli_record_attn(r[n].record);
-        if (next != attn && (!next || !attn || strcmp(next, attn))) break;
-    }
+    while (n < most && n < left && !strcmp(r[n].attn, r->attn)) n++;
     return n;
 }
 

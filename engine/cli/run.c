@@ -3,6 +3,7 @@
 #include "engine/cli/run.h"
 #include "engine/philox.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -171,6 +172,94 @@ static int apply_attention(const cli_options *o, sl_attn_spec *spec, sl_attn_pla
     return rc;
 }
 
+// Adds to buf what fits.
+__attribute__((format(printf, 3, 4))) static void append(char *buf, size_t size, const char *fmt, ...) {
+    size_t n = strlen(buf);
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(buf + n, size - n, fmt, ap);
+    va_end(ap);
+}
+
+static void format_plan(const sl_attn_plan *plan, char *buf, size_t size) {
+    char text[256], next[256];
+    *buf = 0;
+    for (int i = 0, first = 0; i < plan->n_layers; i++) {
+        sl_attn_format(&plan->layer[i], text, sizeof text);
+        if (i + 1 < plan->n_layers) sl_attn_format(&plan->layer[i + 1], next, sizeof next);
+        if (i + 1 < plan->n_layers && !strcmp(text, next)) continue;
+        if (first) append(buf, size, " ");
+        if (first == 0 && i + 1 == plan->n_layers)
+            append(buf, size, "%s", text);
+        else if (first == i)
+            append(buf, size, "%d=%s", i, text);
+        else
+            append(buf, size, "%d-%d=%s", first, i, text);
+        first = i + 1;
+    }
+}
+
+void cli_run_format_attention(const cli_run *run, char *buf, size_t size) {
+    format_plan(&run->plan, buf, size);
+}
+
+static int default_sequences(const cli_options *o) {
+    return cli_is_parallel(o) ? o->parallel : 1;
+}
+
+static int resolve(cli_run *run, const sl_attn_plan *wanted, int n_kv, int quiet, sl_attn_plan *out, sl_error *err) {
+    return cli_auto_resolve(&run->choose, run->options, run->device, sl_model_config(run->model), wanted,
+                            default_sequences(run->options), n_kv, quiet, out, err);
+}
+
+int cli_run_resolve(cli_run *run, const sl_attn_plan *listed, sl_attn_plan *out, sl_error *err) {
+    return resolve(run, listed, run->n_kv, 0, out, err);
+}
+
+// Takes `wanted`, and lets the engine decode with what it comes to. After an error everything is as before.
+static int apply_plan(cli_run *run, sl_attn_plan *wanted, sl_error *err) {
+    sl_attn_plan plan;
+    int rc = resolve(run, wanted, run->n_kv, 1, &plan, err);
+    if (!rc) rc = sl_engine_set_attention(run->engine, &plan, err);
+    if (rc) {
+        sl_attn_plan_free(&plan);
+        sl_attn_plan_free(wanted);
+        return rc;
+    }
+    sl_attn_plan_free(&run->wanted);
+    sl_attn_plan_free(&run->plan);
+    run->wanted = *wanted, run->plan = plan;
+    return 0;
+}
+
+int cli_run_settle(cli_run *run, int n_tokens, sl_error *err) {
+    sl_attn_plan plan;
+    run->n_kv = n_tokens;
+    if (!sl_auto_wanted(&run->wanted)) return 0;
+    int rc = resolve(run, &run->wanted, n_tokens, 0, &plan, err), same = !rc;
+    for (int i = 0; same && i < plan.n_layers; i++) same = !memcmp(&plan.layer[i], &run->plan.layer[i], sizeof *plan.layer);
+    if (!rc && !same) rc = sl_engine_set_attention(run->engine, &plan, err);
+    if (rc || same) {
+        sl_attn_plan_free(&plan);
+        return rc;
+    }
+    sl_attn_plan_free(&run->plan);
+    run->plan = plan;
+    return 0;
+}
+
+int cli_run_choice(cli_run *run, const char *attn, int n_tokens, char *buf, size_t size, sl_error *err) {
+    sl_attn_spec spec;
+    sl_attn_plan wanted = {.n_layers = run->plan.n_layers}, plan = {0};
+    int rc = attn ? sl_attn_parse(attn, &spec, err) : apply_attention(run->options, &spec, &wanted, err);
+    if (!rc && attn) rc = sl_attn_plan_init(&wanted, wanted.n_layers, &spec, err);
+    if (!rc) rc = resolve(run, &wanted, n_tokens, 1, &plan, err);
+    if (!rc) format_plan(&plan, buf, size);
+    sl_attn_plan_free(&wanted);
+    sl_attn_plan_free(&plan);
+    return rc;
+}
+
 int cli_run_set_attention(cli_run *run, const char *text, sl_error *err) {
     static const cli_list no_rules = {0};
     return cli_run_set_attention_but(run, text, &no_rules, err);
@@ -182,14 +271,9 @@ int cli_run_set_attention_but(cli_run *run, const char *text, const cli_list *ru
     int rc = text ? sl_attn_parse(text, &spec, err) : apply_attention(run->options, &spec, &plan, err);
     if (!rc && text) rc = sl_attn_plan_init(&plan, run->plan.n_layers, &spec, err);
     for (int i = 0; !rc && i < rules->n; i++) rc = sl_attn_plan_set(&plan, rules->items[i], err);
-    if (!rc) rc = sl_engine_set_attention(run->engine, &plan, err);
-    if (rc) {
-        sl_attn_plan_free(&plan);
-        return rc;
-    }
-    sl_attn_plan_free(&run->plan);
-    run->plan = plan;
-    return 0;
+    if (!rc) return apply_plan(run, &plan, err);
+    sl_attn_plan_free(&plan);
+    return rc;
 }
 
 // ---- sampling ----
@@ -255,24 +339,25 @@ static int make_sampling(cli_run *run, sl_error *err) {
 
 // ---- the run ----
 
+// A GPU's table names what runs there.
+static int runs_on_gpu(const sl_attn_spec *spec) {
+    return spec->method == &sl_method_auto || sl_attn_on_gpu(spec);
+}
+
 const char *cli_pick_device(const cli_options *o, const sl_attn_spec *specs, int n) {
     const char *missing = o->stats ? "--stats" : NULL;
     if (strcmp(o->device, "auto")) return o->device;
     if (!sl_device_is_gpu("auto")) return "cpu";
     for (int i = 0; !missing && i < n; i++)
-        if (!sl_attn_on_gpu(&specs[i])) missing = specs[i].method->name;
+        if (!runs_on_gpu(&specs[i])) missing = specs[i].method->name;
     for (int i = 0; !missing && i < o->attn_layers.n; i++) {
         const char *text = strchr(o->attn_layers.items[i], '=');
         sl_attn_spec spec;
-        if (text && !sl_attn_parse(text + 1, &spec, NULL) && !sl_attn_on_gpu(&spec)) missing = spec.method->name;
+        if (text && !sl_attn_parse(text + 1, &spec, NULL) && !runs_on_gpu(&spec)) missing = spec.method->name;
     }
     if (!missing) return "cuda";
     fprintf(stderr, "device: cpu, since %s is not offered on a GPU\n", missing);
     return "cpu";
-}
-
-static int default_sequences(const cli_options *o) {
-    return cli_is_parallel(o) ? o->parallel : 1;
 }
 
 static int new_engine(cli_run *run, int n_ctx, int n_sequences, sl_engine **out, sl_error *err) {
@@ -305,8 +390,11 @@ static int open_model(cli_run *run, sl_error *err) {
     if (!rc) rc = cli_stats_open(&run->stats, o, err);
     if (!rc) rc = cli_load_model(o, run->device, 0, &run->model, err);
     if (rc) return rc;
-    run->plan.n_layers = sl_model_config(run->model)->n_layers;
-    rc = apply_attention(o, &spec, &run->plan, err);
+    run->wanted.n_layers = sl_model_config(run->model)->n_layers;
+    rc = apply_attention(o, &spec, &run->wanted, err);
+    // The longest context's choice first, so that what its method needs of memory is missed here, not at a later prompt.
+    run->n_kv = INT_MAX;
+    if (!rc) rc = resolve(run, &run->wanted, run->n_kv, 1, &run->plan, err);
     if (!rc) rc = make_sampling(run, err);
     run->load_ms = cli_now() - start;
     return rc;
@@ -339,7 +427,9 @@ int cli_run_finish(cli_run *run, sl_error *err) {
 void cli_run_close(cli_run *run) {
     cli_stats_close(&run->stats, NULL);
     sl_engine_free(run->engine);
+    sl_attn_plan_free(&run->wanted);
     sl_attn_plan_free(&run->plan);
+    cli_auto_close(&run->choose);
     free((void *)run->sampling.bias);
     sl_model_free(run->model);
     *run = (cli_run){0};
@@ -356,37 +446,9 @@ int cli_run_set_ctx(cli_run *run, int n_ctx, sl_error *err) {
 
 // ---- what is said at the start ----
 
-// Adds to buf what fits.
-__attribute__((format(printf, 3, 4))) static void append(char *buf, size_t size, const char *fmt, ...) {
-    size_t n = strlen(buf);
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(buf + n, size - n, fmt, ap);
-    va_end(ap);
-}
-
-void cli_run_format_attention(const cli_run *run, char *buf, size_t size) {
-    const sl_attn_plan *plan = &run->plan;
-    char text[256], next[256];
-    *buf = 0;
-    for (int i = 0, first = 0; i < plan->n_layers; i++) {
-        sl_attn_format(&plan->layer[i], text, sizeof text);
-        if (i + 1 < plan->n_layers) sl_attn_format(&plan->layer[i + 1], next, sizeof next);
-        if (i + 1 < plan->n_layers && !strcmp(text, next)) continue;
-        if (first) append(buf, size, " ");
-        if (first == 0 && i + 1 == plan->n_layers)
-            append(buf, size, "%s", text);
-        else if (first == i)
-            append(buf, size, "%d=%s", i, text);
-        else
-            append(buf, size, "%d-%d=%s", first, i, text);
-        first = i + 1;
-    }
-}
-
 void cli_run_describe_attention(const cli_run *run, FILE *out) {
     char text[CLI_ATTN_TEXT];
-    cli_run_format_attention(run, text, sizeof text);
+    format_plan(run->n_kv == INT_MAX ? &run->wanted : &run->plan, text, sizeof text); // auto: no prompt was settled yet
     fprintf(out, "attention: %s\n", text);
 }
 

@@ -5,6 +5,7 @@
 #ifndef SLEIGH_RUN_H
 #define SLEIGH_RUN_H
 
+#include "engine/cli/attn_auto.h"
 #include "engine/cli/cli.h"
 #include "engine/cli/stats.h"
 #include "engine/sampler.h"
@@ -16,7 +17,10 @@ typedef struct cli_run {
     const char *device; // what --device auto comes to
     sl_model *model;
     sl_engine *engine;
-    sl_attn_plan plan;
+    sl_attn_plan wanted; // what the flags or the caller ask for
+    sl_attn_plan plan;   // the same with what auto comes to: what runs
+    cli_auto choose;
+    int n_kv;             // tokens of the prompt that auto chooses for; INT_MAX: none yet
     sl_sampling sampling; // .bias is owned by the run
     double load_ms;
     cli_stats stats;
@@ -44,6 +48,14 @@ void cli_run_close(cli_run *run);
 int cli_run_set_ctx(cli_run *run, int n_ctx, sl_error *err);
 int cli_run_set_attention(cli_run *run, const char *spec, sl_error *err); // all layers; NULL: as the flags say
 int cli_run_set_attention_but(cli_run *run, const char *spec, const cli_list *rules, sl_error *err); // rules: of --attn-layer
+// A prompt of n_tokens is next: where the plan holds auto, chooses for this length and says on stderr what was not said yet.
+// What a prompt and its answer are decoded with follows from the prompt's own length (and --parallel). Plans that are set
+// later are for this length too, until the next prompt.
+int cli_run_settle(cli_run *run, int n_tokens, sl_error *err);
+// Any specifications, [n_layers] of `listed`, with what auto comes to for the prompt that was settled. *out is the caller's.
+int cli_run_resolve(cli_run *run, const sl_attn_plan *listed, sl_attn_plan *out, sl_error *err);
+// What a prompt of n_tokens with `attn` (NULL: as the flags say) decodes with; prompts of equal text may share a batch.
+int cli_run_choice(cli_run *run, const char *attn, int n_tokens, char *buf, size_t size, sl_error *err);
 void cli_run_describe(const cli_run *run, FILE *out); // model:, backend:, attention:, sampling: lines
 
 void cli_run_describe_attention(const cli_run *run, FILE *out);

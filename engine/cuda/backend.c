@@ -292,6 +292,13 @@ int sl_cuda_count(void) {
     return 0;
 }
 
+int sl_cuda_name(int index, char *buf, size_t size, sl_error *err) {
+    struct cudaDeviceProp props;
+    int rc = sl_cuda_check(cudaGetDeviceProperties(&props, index), "reading the GPU's properties", err);
+    if (!rc) snprintf(buf, size, "%s", props.name);
+    return rc;
+}
+
 static const sl_backend operations = {
     .name = "cuda",
     .act_size = sizeof(bf16),

@@ -5,6 +5,7 @@
 #include "engine/internal.h"
 
 int sl_cuda_count(void); // GPUs; 0 without a driver
+int sl_cuda_name(int index, char *buf, size_t size, sl_error *err);
 // A backend of its own stream on that GPU. SL_ERR_UNSUPPORTED below compute capability 8.0, SL_ERR_DEVICE.
 int sl_cuda_init(int index, const sl_backend **out, sl_error *err);
 extern const sl_attend sl_cuda_attend;

@@ -1,0 +1,120 @@
+// attention/auto.c - see auto.h: the request, the choice, the plan; auto_table.c has the file.
+#include "attention/auto.h"
+
+#include <math.h>
+#include <string.h>
+
+// A candidate must save a twentieth: clocks differ by as much from day to day, and dense attention has no error.
+#define FASTER 0.95
+
+static const sl_attn_param params[] = {
+    {"epsilon", SL_PARAM_FLOAT, 0, 0, 1, "relative error that a method in dense attention's place must state; 0: none", NULL},
+    {"delta", SL_PARAM_FLOAT, 0.05, 1e-9, 0.2, "probability that a stated error is exceeded", NULL},
+    {0},
+};
+
+const sl_attn_method sl_method_auto = {
+    .name = "auto",
+    .summary = "dense below the crossover that was measured on this device, above it the fastest method allowed",
+    .source = "ours",
+    .mean = SL_MEAN_BIASED,
+    .params = params,
+};
+
+// ---- what a request allows ----
+
+// Only santa-pps: vattention's certificate of an output is a formula for uniform samples that tests hold to be far off.
+static int states_error(const sl_attn_spec *spec) {
+    return !strcmp(spec->method->name, "santa-pps") && sl_attn_get(spec, "epsilon") > 0;
+}
+
+static int allows(const sl_attn_spec *request, const sl_attn_spec *candidate) {
+    double epsilon = sl_attn_get(request, "epsilon"), delta = sl_attn_get(request, "delta");
+    if (epsilon == 0) return !states_error(candidate);
+    return states_error(candidate) && sl_attn_get(candidate, "epsilon") <= epsilon && sl_attn_get(candidate, "delta") <= delta;
+}
+
+static void set(sl_attn_spec *spec, const char *name, double value) {
+    for (int i = 0; spec->method->params[i].name; i++)
+        if (!strcmp(spec->method->params[i].name, name)) spec->value[i] = value;
+}
+
+// ---- the choice ----
+
+// The fastest that is allowed at a point; 0: dense is.
+static int fastest(const sl_auto_table *t, const sl_attn_spec *request, const sl_auto_point *p) {
+    int best = 0;
+    for (int s = 1; s < t->n_specs; s++) // a comparison with NaN is false
+        if (allows(request, &t->specs[s]) && p->us[s] <= FASTER * p->us[0] && (!best || p->us[s] < p->us[best])) best = s;
+    return best;
+}
+
+static int column(const sl_auto_table *t, int n_seqs) {
+    int found = t->points[0].n_seqs;
+    for (int i = 0; i < t->n_points && t->points[i].n_seqs <= n_seqs; i++) found = t->points[i].n_seqs;
+    return found;
+}
+
+void sl_auto_pick(const sl_auto_table *t, const sl_attn_spec *request, int n_seqs, int n_kv, sl_auto_choice *out) {
+    const sl_auto_point *at = NULL;
+    SL_CHECK(request->method == &sl_method_auto);
+    *out = (sl_auto_choice){.spec = {.method = sl_attn_methods[0]}, .us = NAN, .dense_us = NAN};
+    if (!t) return;
+    out->n_seqs = column(t, n_seqs);
+    for (int s = 1; s < t->n_specs; s++) out->n_candidates += allows(request, &t->specs[s]);
+    for (int i = 0; i < t->n_points; i++) {
+        const sl_auto_point *p = &t->points[i];
+        if (p->n_seqs != out->n_seqs) continue;
+        if (p->n_kv <= n_kv) at = p;
+        if (!fastest(t, request, p)) // a crossover lies above every point at which dense is the fastest
+            out->crossover = 0;
+        else if (!out->crossover)
+            out->crossover = p->n_kv;
+    }
+    if (!at) return;
+    int best = out->crossover && n_kv >= out->crossover ? fastest(t, request, at) : 0;
+    out->spec = t->specs[best], out->us = at->us[best], out->dense_us = at->us[0];
+    if (!best || sl_attn_get(request, "epsilon") == 0) return;
+    set(&out->spec, "epsilon", sl_attn_get(request, "epsilon"));
+    set(&out->spec, "delta", sl_attn_get(request, "delta"));
+}
+
+void sl_auto_format(const sl_auto_table *t, const sl_attn_spec *request, const sl_auto_choice *c, char *buf, size_t size) {
+    char text[256], allowed[96] = "of the table";
+    double epsilon = sl_attn_get(request, "epsilon");
+    if (!t) {
+        snprintf(buf, size, "dense: nothing was measured");
+        return;
+    }
+    if (epsilon > 0)
+        snprintf(allowed, sizeof allowed, "that states epsilon %g, delta %g or less", epsilon, sl_attn_get(request, "delta"));
+    sl_attn_format(&c->spec, text, sizeof text);
+    int n = c->spec.method != sl_attn_methods[0] ? snprintf(buf, size, "%s, dense below %d rows", text, c->crossover)
+            : c->crossover                       ? snprintf(buf, size, "dense below %d rows", c->crossover)
+            : c->n_candidates == 0               ? snprintf(buf, size, "dense: no method %s was measured", allowed)
+                                   : snprintf(buf, size, "dense: no method %s is faster on the longest contexts", allowed);
+    if (n >= 0 && (size_t)n < size)
+        snprintf(buf + n, size - n, " (%d sequence%s, %.128s, table of %s)", c->n_seqs, c->n_seqs == 1 ? "" : "s", t->device,
+                 t->date);
+}
+
+// ---- plans ----
+
+int sl_auto_wanted(const sl_attn_plan *plan) {
+    int wanted = 0;
+    for (int i = 0; i < plan->n_layers; i++) wanted |= plan->layer[i].method == &sl_method_auto;
+    return wanted;
+}
+
+int sl_auto_resolve(const sl_auto_table *t, const sl_attn_plan *plan, int n_seqs, int n_kv, sl_attn_plan *out, sl_error *err) {
+    const sl_attn_spec dense = {.method = sl_attn_methods[0]};
+    int rc = sl_attn_plan_init(out, plan->n_layers, &dense, err);
+    for (int i = 0; !rc && i < plan->n_layers; i++) {
+        sl_auto_choice choice;
+        out->layer[i] = plan->layer[i];
+        if (plan->layer[i].method != &sl_method_auto) continue;
+        sl_auto_pick(t, &plan->layer[i], n_seqs, n_kv, &choice);
+        out->layer[i] = choice.spec;
+    }
+    return rc;
+}

@@ -1,0 +1,61 @@
+// engine/cli/attn_auto.c - see attn_auto.h.
+#include "engine/cli/attn_auto.h"
+#include "engine/sleigh.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void say(cli_auto *a, const char *line) {
+    size_t n = strlen(a->said);
+    if (strstr(a->said, line)) return;
+    snprintf(a->said + n, sizeof a->said - n, "%s\n", line); // what no longer fits is said again
+    fprintf(stderr, "%s\n", line);
+}
+
+// Reads the table that there is, once.
+static int open_table(cli_auto *a, const cli_options *o, const char *device, const sl_config *c, sl_error *err) {
+    const sl_attn_geom geom = {c->n_layers, c->n_heads, c->n_kv_heads, c->head_dim};
+    char name[256], found[4096], line[4224];
+    const char *path = o->calibration ? o->calibration : found;
+    if (a->is_open) return 0;
+    int rc = sl_device_name(device, name, sizeof name, err);
+    if (!rc && !o->calibration) rc = sl_auto_path(name, &geom, found, sizeof found, err);
+    if (!rc) rc = sl_auto_read(path, !o->calibration, &a->table, err);
+    a->has_table = !rc && a->table.n_specs > 0;
+    if (a->has_table) rc = sl_auto_check(&a->table, path, name, &geom, err);
+    if (rc) {
+        cli_auto_close(a);
+        return rc;
+    }
+    a->is_open = 1;
+    if (a->has_table) return 0;
+    snprintf(line, sizeof line, "attn auto: dense: there is no %s; `sleigh bench attn --calibrate -m DIR` measures it", path);
+    say(a, line);
+    return 0;
+}
+
+static void say_choices(cli_auto *a, const sl_attn_plan *plan, int n_seqs, int n_kv) {
+    for (int i = 0; i < plan->n_layers; i++) {
+        sl_auto_choice choice;
+        char text[512], line[640];
+        if (plan->layer[i].method != &sl_method_auto) continue;
+        sl_auto_pick(&a->table, &plan->layer[i], n_seqs, n_kv, &choice);
+        sl_auto_format(&a->table, &plan->layer[i], &choice, text, sizeof text);
+        snprintf(line, sizeof line, "attn auto: %s", text);
+        say(a, line);
+    }
+}
+
+int cli_auto_resolve(cli_auto *a, const cli_options *o, const char *device, const sl_config *config, const sl_attn_plan *plan,
+                     int n_seqs, int n_kv, int quiet, sl_attn_plan *out, sl_error *err) {
+    *out = (sl_attn_plan){0};
+    int wanted = sl_auto_wanted(plan), rc = wanted ? open_table(a, o, device, config, err) : 0;
+    if (rc) return rc;
+    if (wanted && a->has_table && !quiet) say_choices(a, plan, n_seqs, n_kv);
+    return sl_auto_resolve(a->has_table ? &a->table : NULL, plan, n_seqs, n_kv, out, err);
+}
+
+void cli_auto_close(cli_auto *a) {
+    sl_auto_free(&a->table);
+    a->is_open = a->has_table = 0;
+}
