@@ -163,8 +163,10 @@ typedef struct gpu_clock {
 
 static int gpu_time(void *ctx, const sl_attn_spec *spec, int n_seqs, int n_kv, double *us, sl_error *err) {
     gpu_clock *c = ctx;
-    int lengths[n_seqs];
+    int lengths[n_seqs], most = spec->plus ? spec->plus->cuda->max_rows : spec->method->cuda->max_rows;
     sl_bench_attn_result result = {0};
+    *us = NAN;
+    if (most && n_kv > most) return 0;
     for (int i = 0; i < n_seqs; i++) lengths[i] = n_kv;
     int rc = sl_bench_attn_decode(c->bench, spec, n_seqs, lengths, c->repetitions, &result, err);
     *us = result.us;
@@ -226,7 +228,8 @@ static int print_times(const sl_auto_table *t, sl_error *err) {
     for (int i = 0; !rc && i < t->n_points; i++) {
         const sl_auto_point *p = &t->points[i];
         rc = cli_printf(err, "\n| %d | %d |", p->n_seqs, p->n_kv);
-        for (int s = 0; !rc && s < t->n_specs; s++) rc = cli_printf(err, " %.1f |", p->us[s]);
+        for (int s = 0; !rc && s < t->n_specs; s++)
+            rc = isnan(p->us[s]) ? cli_printf(err, " - |") : cli_printf(err, " %.1f |", p->us[s]);
     }
     return rc ? rc : cli_printf(err, "\n\n");
 }

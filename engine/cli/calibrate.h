@@ -9,7 +9,7 @@
 #include "engine/cli/options.h"
 
 typedef struct cli_clock {
-    // Median microseconds of one layer's decode step of n_seqs sequences of n_kv rows.
+    // Median microseconds of one layer's decode step of n_seqs sequences of n_kv rows; NaN: the method has no such size.
     int (*time)(void *ctx, const sl_attn_spec *spec, int n_seqs, int n_kv, double *us, sl_error *err);
     void *ctx;
 } cli_clock;
