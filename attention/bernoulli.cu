@@ -19,9 +19,21 @@ enum {
     OCTETS = PART / 8,                    // these come eight rows to a copy, the copies OCTET_PAD bytes apart,
     OCTET_PAD = 16,                       //   so that row i of all octets lies in different banks
     ASKED = 4,                            // stages on their way
+    SPARE = 1,                            // and others
     P_STRIDE = PART + 8,                  // weights of a part and head: heads in different banks
+    UNITS = 128,                          // of a long sequence, over all its KV heads
+    CHUNK_ROWS_MAX = 4096,
 };
 static_assert((int)PART * (int)CONSUMERS == (int)SL_PAGE, "a part for each consumer");
+
+// Units are several pages, for which counts are drawn once.
+struct chunk_rule {
+    int n_kv_heads;
+    __device__ int operator()(int n_kv) const {
+        int wanted = max(UNITS / n_kv_heads, 1), rows = ceil_div(max(n_kv, 1), wanted);
+        return ceil_div(min(rows, (int)CHUNK_ROWS_MAX), SL_PAGE) * SL_PAGE;
+    }
+};
 
 struct bernoulli_params {
     score_params score; // score.k: for the newest page
@@ -52,7 +64,7 @@ struct __align__(16) stage_info {
     short first, n; //
     short begins;   // its page's first stage
     short scored;   // the last of its page's scores
-    short last;     // of its unit
+    short last;     // of its unit: its pages; else 0
     short chunk;    // of the sequence
     short which;    // sampled queries
 };
@@ -188,7 +200,7 @@ template <int DIM, int HEADS> struct feed {
 // Waits for an empty stage, with no more than ASKED on their way, and announces what comes.
 template <int DIM, int HEADS> __device__ void open_stage(feed<DIM, HEADS> *to, const stage_info &info, int bytes) {
     if (to->n_asked++ >= ASKED) {
-        barrier_wait(&to->landed.head->full[to->landed.stage], to->landed.parity);
+        barrier_wait(&to->landed.head->full[0][to->landed.stage], to->landed.parity);
         to->landed.advance();
     }
     ring *r = &to->next;
@@ -196,7 +208,7 @@ template <int DIM, int HEADS> __device__ void open_stage(feed<DIM, HEADS> *to, c
     if (threadIdx.x % 32 == 0) {
         to->head->info[r->stage] = info;
 #if __CUDA_ARCH__ >= 900
-        barrier_expect(&r->head->full[r->stage], bytes);
+        barrier_expect(&r->head->full[0][r->stage], bytes);
 #endif
     }
     __syncwarp();
@@ -206,7 +218,7 @@ template <int DIM, int HEADS> __device__ void open_stage(feed<DIM, HEADS> *to, c
 template <int DIM, int HEADS> __device__ void close_stage(feed<DIM, HEADS> *to) {
     ring *r = &to->next;
 #if __CUDA_ARCH__ < 900
-    uint64_t *full = &r->head->full[r->stage];
+    uint64_t *full = &r->head->full[0][r->stage];
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
     if (threadIdx.x % 32 == 0) barrier_arrive(full);
 #endif
@@ -216,7 +228,7 @@ template <int DIM, int HEADS> __device__ void close_stage(feed<DIM, HEADS> *to) 
 // Every lane copies its bytes (0: none) to its place, 16-byte aligned.
 __device__ void copy_lanes(ring *r, uint32_t to, const void *from, int bytes) {
 #if __CUDA_ARCH__ >= 900
-    if (bytes) copy_bulk(to, from, bytes, &r->head->full[r->stage]);
+    if (bytes) copy_bulk(to, from, bytes, &r->head->full[0][r->stage]);
 #else
     for (uint32_t lanes = __ballot_sync(~0u, bytes > 0); lanes; lanes &= lanes - 1) {
         int i = __ffs(lanes) - 1;
@@ -231,11 +243,11 @@ __device__ void copy_lanes(ring *r, uint32_t to, const void *from, int bytes) {
 template <int DIM, int HEADS>
 __device__ void produce_columns(feed<DIM, HEADS> *to, const sampled<DIM, HEADS> &q, const bf16 *page, stage_info info) {
     int lane = threadIdx.x % 32, n_stages = max(ceil_div(q.n, COLUMNS_MAX), 1);
-    bool last = info.last;
+    short last = info.last;
     for (int i = 0; i < n_stages; i++) {
         int first = i * COLUMNS_MAX, n = min((int)COLUMNS_MAX, q.n - first);
         info.kind = COLUMNS, info.first = (short)first, info.n = (short)n;
-        info.begins = i == 0, info.scored = i == n_stages - 1, info.last = last && info.scored;
+        info.begins = i == 0, info.scored = i == n_stages - 1, info.last = info.scored ? last : 0;
         open_stage(to, info, n * COLUMN);
         int feature = lane < n ? q.feature[first + lane] : -1, before = __shfl_up_sync(~0u, feature, 1);
         bool leads = lane < n && (lane == 0 || feature != before + 1);
@@ -251,12 +263,12 @@ __device__ void produce_columns(feed<DIM, HEADS> *to, const sampled<DIM, HEADS> 
 template <int DIM, int HEADS>
 __device__ void produce_rows(feed<DIM, HEADS> *to, const bf16 *page, int n_rows, stage_kind kind, stage_info info) {
     int lane = threadIdx.x % 32, n_stages = ceil_div(n_rows, PART);
-    bool last = info.last;
+    short last = info.last;
     for (int i = 0; i < n_stages; i++) {
         int n = ceil_div(min(n_rows - i * PART, (int)PART), 8), bytes = 8 * part<DIM>::ROW;
         info.kind = (short)kind, info.first = (short)i;
         info.begins = kind == KEY_ROWS && i == 0, info.scored = kind == KEY_ROWS && i == n_stages - 1;
-        info.last = last && i == n_stages - 1;
+        info.last = i == n_stages - 1 ? last : 0;
         open_stage(to, info, n * bytes);
         copy_lanes(&to->next, shared_address(to->next.data()) + lane * part<DIM>::OCTET, page + (i * PART + lane * 8) * DIM,
                    lane < n ? bytes : 0);
@@ -289,8 +301,8 @@ __device__ void produce_unit(const bernoulli_params &p, feed<DIM, HEADS> *to, co
     for (int row = from; row < end; row += SL_PAGE) {
         size_t block = (size_t)__shfl_sync(~0u, id, (row - from) / SL_PAGE) * p.score.n_kv_heads + kv_head;
         int n_rows = min(info.n_kv - row, (int)SL_PAGE);
-        bool last = row + SL_PAGE >= end;
-        info.row = row, info.last = DRAWN && last;
+        short last = row + SL_PAGE >= end ? (short)ceil_div(end - from, SL_PAGE) : 0;
+        info.row = row, info.last = DRAWN ? last : 0;
         if (row + SL_PAGE < info.n_kv)
             produce_columns(to, *queries, p.columns + block * SL_PAGE * DIM, info);
         else
@@ -304,7 +316,7 @@ template <int DIM, int HEADS, bool DRAWN>
 __device__ void produce(const bernoulli_params &p, shared_head<DIM, HEADS> *head, const ring &r) {
     int lane = threadIdx.x % 32, unit = blockIdx.x, ticket = -1, n_kv_heads = p.score.n_kv_heads;
     feed<DIM, HEADS> to = {.head = head, .next = r, .landed = r};
-    chunk_rule rule = {n_kv_heads, p.score.tile};
+    chunk_rule rule = {n_kv_heads};
     window w;
     window_load(&w, p.score.rows, p.score.n_seqs, n_kv_heads, rule, 0, 0);
     sl_wait_previous(); // which keys are read depends on q
@@ -392,8 +404,13 @@ template <int HEADS> __device__ void max_heads(float x[HEADS], int step) {
         for (int h = 0; h < HEADS; h++) x[h] = fmaxf(x[h], __shfl_xor_sync(~0u, x[h], step));
 }
 
-// Scores to stored weights (stages.h). A block of 32 rows is half a warp's.
-template <int HEADS> __device__ void store_part(const score_params &p, const stage_info &info, float s[2][HEADS]) {
+// Head of the group whose mass a lane adds up in store_part, of its half warp's block.
+template <int HEADS> __device__ int head_of_lane() {
+    return threadIdx.x % 16 / (16 / HEADS);
+}
+
+// Scores to stored weights (stages.h). A block of 32 rows is half a warp's. Returns the reference of the lane's head.
+template <int HEADS> __device__ int store_part(const score_params &p, const stage_info &info, float s[2][HEADS]) {
     int lane = threadIdx.x % 32, row = info.row + threadIdx.x / 32 * PART + 2 * lane, block = row / BLOCK;
     bool there = block * BLOCK < info.n_kv;
     float most[HEADS];
@@ -418,11 +435,10 @@ template <int HEADS> __device__ void store_part(const score_params &p, const sta
         if (there && h < p.group) __stcg(w + h * (BLOCK / 2), *(uint32_t *)&pair);
     }
     // Sums over half a warp, in every step of half the heads, until a lane has one head's
-    int head = 0;
+    int head = head_of_lane<HEADS>();
 #pragma unroll
     for (int n = HEADS / 2, step = 8; step > 0; n /= 2, step /= 2) {
         bool upper = lane & step && n;
-        if (upper) head += n;
 #pragma unroll
         for (int h = 0; h < n; h++) {
             uint64_t away = upper ? mass[h] : mass[n + h];
@@ -434,6 +450,7 @@ template <int HEADS> __device__ void store_part(const score_params &p, const sta
     if (there && lane % (16 / HEADS) == 0 && head < p.group)
         __stcg((unsigned long long *)p.mass + ((size_t)info.slot * p.group + head) * p.max_blocks + block,
                (unsigned long long)(uint16_t)ref[0] << 48 | mass[0]);
+    return ref[0];
 }
 
 // Online softmax over a unit's pages, and the sum of V: as an mma, columns of V by rows, times rows by heads. The maxima are
@@ -533,16 +550,19 @@ template <int DIM, int HEADS> struct attention {
 
 template <int DIM, int HEADS, bool DRAWN>
 __device__ void consume(const bernoulli_params &p, shared_head<DIM, HEADS> *head, ring r) {
-    int warp = threadIdx.x / 32, fresh = 1; // fresh: the next stage is a unit's first
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, fresh = 1; // fresh: the next stage is a unit's first
+    int top = REF_EMPTY;                                             // largest reference of the unit and the lane's head
     float s[2][HEADS];
     attention<DIM, HEADS> a;
     sl_wait_previous(); // the drawers of the layer before may still read what is stored here
     for (;; r.advance()) {
-        barrier_wait(&r.head->full[r.stage], r.parity);
+        barrier_wait(&r.head->full[0][r.stage], r.parity);
+        __syncwarp(); // for mma: lanes may have left the wait one by one
         stage_info info = head->info[r.stage];
         if (info.slot < 0) return;
         const sampled<DIM, HEADS> &q = head->queries[info.which];
         if (!DRAWN && fresh) a.begin();
+        if (fresh) top = REF_EMPTY;
         if (info.begins)
 #pragma unroll
             for (int h = 0; h < HEADS; h++) s[0][h] = s[1][h] = 0;
@@ -553,14 +573,17 @@ __device__ void consume(const bernoulli_params &p, shared_head<DIM, HEADS> *head
         else if (info.first == warp)
             add_rows(q, r.data(), s);
         barrier_arrive(&r.head->empty[r.stage]);
-        if (info.scored && DRAWN) store_part(p.score, info, s);
+        if (info.scored && DRAWN) top = max(top, store_part(p.score, info, s));
         if (info.scored && !DRAWN) a.softmax(head, info, p.score.scale, s);
         fresh = info.last;
         if (!info.last) continue;
         barrier_arrive(&head->free[info.which]);
         if (!DRAWN) a.store(p, info);
+        int head_of_group = head_of_lane<HEADS>();
+        if (DRAWN && lane % (16 / HEADS) == 0 && head_of_group < p.score.group)
+            atomicMax(p.score.top + info.slot * p.score.group + head_of_group, top - REF_EMPTY);
         __syncwarp();
-        if (threadIdx.x % 32 == 0) add_released(p.score.done + info.slot, 1);
+        if (lane == 0) add_released(p.score.done + info.slot, info.last);
     }
 }
 
@@ -569,8 +592,8 @@ __device__ void consume(const bernoulli_params &p, shared_head<DIM, HEADS> *head
 // out = sum_i 2^(m_i - m) o_i / sum_i 2^(m_i - m) l_i over the warps' sums i of a KV head's units, for one query head.
 template <int DIM> __device__ void merge_head(const bernoulli_params &p, draw_space *s, int slot, int head, int thread) {
     enum { LANES = DIM / 8, ROWS = 32 / LANES };
-    int n_kv = p.score.rows[slot / p.score.n_kv_heads].position + 1, n = score_done(p.score, n_kv), group = p.score.group;
-    int lane = thread % 32, warp = thread / 32;
+    int n_kv = p.score.rows[slot / p.score.n_kv_heads].position + 1, group = p.score.group;
+    int lane = thread % 32, warp = thread / 32, n = CONSUMERS * ceil_div(n_kv, chunk_rule{p.score.n_kv_heads}(n_kv));
     size_t first = (size_t)slot * p.max_chunks * CONSUMERS * group + head;
     wait_scored(p.score, slot, n_kv, thread);
     float most = -INFINITY, total = 0;
@@ -593,6 +616,7 @@ template <int DIM> __device__ void merge_head(const bernoulli_params &p, draw_sp
         for (int k = 0; k < 8; k++) sum.x[k] += c * x[k];
     }
     write_head<DIM>(p.draw, s, sum, slot * group + head, 0, thread);
+    close_head(p.score, p.draw, slot, thread);
 }
 
 // out = softmax(q' K^T / sqrt(DIM)) V, q' the sampled queries of the group, or sum_m v_(row m) / S over rows drawn from it.
@@ -613,7 +637,7 @@ template <int DIM, int HEADS, bool DRAWN> __global__ void __maxnreg__(144) berno
     head_type *head = (head_type *)memory;
     if (threadIdx.x == 0)
         for (int i = 0; i < 2; i++) barrier_init(&head->free[i], 32 * CONSUMERS);
-    score_begin(p.score, &head->score);
+    score_begin(&head->score, p.score.n_stages, 32 * CONSUMERS);
     __syncthreads();
     sl_start_next();
     ring r = {&head->score, memory + (sizeof(head_type) + 127) / 128 * 128, p.score.n_stages, part<DIM>::STAGE, 0, 0};
@@ -643,7 +667,7 @@ int sampler_of(const sl_attn_method *m, sampler *out) {
 }
 
 int max_chunks_of(int n_kv_heads, int n_kv) { // of any sequence of up to n_kv rows
-    return max(min(max(UNITS / n_kv_heads, 1), ceil_div(n_kv, CHUNK_ROWS_MIN)), ceil_div(n_kv, CHUNK_ROWS_MAX));
+    return max(min(max(UNITS / n_kv_heads, 1), ceil_div(n_kv, SL_PAGE)), ceil_div(n_kv, CHUNK_ROWS_MAX));
 }
 
 // Without a sampler: one part a head, merged instead of drawn.
@@ -676,7 +700,6 @@ template <int DIM, int HEADS, bool DRAWN> void launch(const sl_attn_cuda_decode_
                           .max_chunks = max_chunks,
                           .ml = (float2 *)(o + n_sums * DIM),
                           .o = o};
-    p.score.tile = SL_PAGE;
     p.score.n_stages = ASKED + SPARE;
     SL_CHECK(!DRAWN || (sampler_of(a->spec->plus, &p.kind) && ceil_div(p.score.max_blocks, TILE_BLOCKS) <= TILES_MAX));
     size_t head = (sizeof(shared_head<DIM, HEADS>) + 127) / 128 * 128;

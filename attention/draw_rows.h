@@ -9,6 +9,8 @@
 #include "attention/score_keys.h"
 #include "engine/philox.h"
 
+#include <type_traits>
+
 namespace {
 
 enum {
@@ -45,7 +47,7 @@ static inline size_t draw_workspace(const sl_attn_geom *geom, int n_seqs, int S)
 
 static inline draw_params draw_params_of(const sl_attn_cuda_decode_args *a) {
     int *counters = (int *)a->ws, n_slots = a->n_seqs * a->geom->n_kv_heads, S = (int)sl_attn_get(a->spec, "S");
-    SL_CHECK(2 + 2 * n_slots + a->n_seqs * a->geom->n_heads <= COUNTERS);
+    SL_CHECK(2 + 2 * n_slots + 2 * a->n_seqs * a->geom->n_heads <= COUNTERS);
     return {.v = a->v,
             .out = a->out,
             .layer = a->layer,
@@ -53,7 +55,7 @@ static inline draw_params draw_params_of(const sl_attn_cuda_decode_args *a) {
             .parts = draw_parts(S),
             .ticket = counters + 1,
             .drawn = counters + 2 + n_slots,
-            .merged = counters + 2 + 2 * n_slots,
+            .merged = counters + 2 + 2 * n_slots + a->n_seqs * a->geom->n_heads,
             .partial = (float *)((char *)a->ws + score_workspace(a->geom, a->n_seqs, a->max_kv)),
             .stats = a->stats};
 }
@@ -70,7 +72,7 @@ struct draw_space {
     uint64_t cum[ENTRIES + 1]; // mass before each entry
     int first[TILES_MAX + 1];  // draws before each tile
     uint64_t scan[DRAWERS];
-    int ints[2][DRAWERS];
+    int ints[DRAWERS];
     int ticket, is_last;
     int row[DRAW_THREADS]; // of the pool: row of V over DIM
     float coef[DRAW_THREADS];
@@ -81,15 +83,26 @@ __device__ void drawers_sync() {
     asm volatile("bar.sync 1, %0;" ::"n"(32 * DRAWERS) : "memory");
 }
 
+// Threads of the drawers for which x holds.
+__device__ int count_threads(bool x) {
+    int n;
+    asm volatile("{ .reg .pred p; setp.ne.s32 p, %1, 0; barrier.cta.red.popc.aligned.u32 %0, 1, %2, p; }"
+                 : "=r"(n)
+                 : "r"((int)x), "n"(32 * DRAWERS)
+                 : "memory");
+    return n;
+}
+
 // One query head's stored weights, as its drawer sees them.
 struct head_view {
     const uint64_t *mass; // [n_blocks]
     const bf16 *w;        // block b's 32 weights begin at b * stride
+    const int *top;       // the largest reference, less REF_EMPTY; h.top once it is known
     const int32_t *pages; // of the sequence
     int n_kv_heads, kv_head;
     int stride, n_blocks;
     int shift, n_entries; // an entry of running mass holds 2^shift blocks
-    int top;
+    int top_ref;
     uint64_t total;
 };
 
@@ -97,6 +110,7 @@ struct head_view {
 __device__ head_view view_of(const score_params &p, const sl_row &row, int slot, int head) {
     return {.mass = p.mass + ((size_t)slot * p.group + head) * p.max_blocks,
             .w = p.w + ((size_t)slot * p.max_blocks * p.group + head) * BLOCK,
+            .top = p.top + slot * p.group + head,
             .pages = row.pages,
             .n_kv_heads = p.n_kv_heads,
             .kv_head = slot % p.n_kv_heads,
@@ -104,12 +118,13 @@ __device__ head_view view_of(const score_params &p, const sl_row &row, int slot,
             .n_blocks = row.position / BLOCK + 1};
 }
 
-// Sum of x over the drawers' threads. turn: 0 and 1 by turns, so that one barrier is enough.
-__device__ int sum_threads(draw_space *s, int thread, int x, int turn) {
+__device__ int sum_threads(draw_space *s, int thread, int x) {
     x = __reduce_add_sync(~0u, x);
-    if (thread % 32 == 0) s->ints[turn][thread / 32] = x;
+    if (thread % 32 == 0) s->ints[thread / 32] = x;
     drawers_sync();
-    return s->ints[turn][0] + s->ints[turn][1] + s->ints[turn][2] + s->ints[turn][3];
+    x = s->ints[0] + s->ints[1] + s->ints[2] + s->ints[3];
+    drawers_sync();
+    return x;
 }
 
 // Inclusive scan of x over the drawers' threads, and the sum of all.
@@ -131,7 +146,7 @@ __device__ uint64_t scan_threads(draw_space *s, int thread, uint64_t x, uint64_t
     return x;
 }
 
-// n masses from block `first` on; those past the last are empty. n, even, is at most what registers hold.
+// Masses of blocks [first, first + N), N even; those past the last are empty.
 template <int N> __device__ void load_masses(const head_view &h, int first, uint64_t x[N]) {
 #pragma unroll
     for (int i = 0; i < N; i += 2) {
@@ -141,25 +156,15 @@ template <int N> __device__ void load_masses(const head_view &h, int first, uint
     }
 }
 
-// load_head of entries of 2^SHIFT blocks. A thread asks for as many masses at once as it can: the wait for them is paid in full
-// behind the last key.
+// load_head of entries of 2^SHIFT blocks. A thread asks for as many masses at once as it can hold: the wait for them is paid in
+// full behind the last key.
 template <int SHIFT> __device__ void load_entries(draw_space *s, head_view *h, int thread) {
-    enum { EACH = ENTRIES / DRAW_THREADS, BLOCKS = EACH << SHIFT, N = BLOCKS < 8 ? BLOCKS : 8, PER_ENTRY = 1 << SHIFT };
-    int first = thread * BLOCKS, top = REF_EMPTY;
+    enum { EACH = ENTRIES / DRAW_THREADS, BLOCKS = EACH << SHIFT, N = BLOCKS < 16 ? BLOCKS : 16, PER_ENTRY = 1 << SHIFT };
     uint64_t x[N], entry[EACH] = {}, own = 0;
+    int top = __ldcg(h->top) + REF_EMPTY;
 #pragma unroll
     for (int i = 0; i < BLOCKS; i += N) {
-        load_masses<N>(*h, first + i, x);
-#pragma unroll
-        for (int j = 0; j < N; j++) top = max(top, ref_of(x[j]));
-    }
-    top = __reduce_max_sync(~0u, top);
-    if (thread % 32 == 0) s->ints[0][thread / 32] = top;
-    drawers_sync();
-    h->top = top = max(max(s->ints[0][0], s->ints[0][1]), max(s->ints[0][2], s->ints[0][3]));
-#pragma unroll
-    for (int i = 0; i < BLOCKS; i += N) {
-        if (BLOCKS > N) load_masses<N>(*h, first + i, x); // again: so many do not fit
+        load_masses<N>(*h, thread * BLOCKS + i, x);
 #pragma unroll
         for (int j = 0; j < N; j++) entry[(i + j) / PER_ENTRY] += global_mass(x[j], top);
     }
@@ -172,7 +177,7 @@ template <int SHIFT> __device__ void load_entries(draw_space *s, head_view *h, i
         running += entry[i];
     }
     if (thread == 0) s->cum[ENTRIES] = h->total;
-    h->shift = SHIFT, h->n_entries = ceil_div(h->n_blocks, PER_ENTRY);
+    h->top_ref = top, h->shift = SHIFT, h->n_entries = ceil_div(h->n_blocks, PER_ENTRY);
     drawers_sync();
 }
 
@@ -202,40 +207,21 @@ __device__ uint64_t threshold(uint64_t mass, int S, uint32_t m, uint64_t u) {
     return q + (rest >= 0 ? rest / S : -((S - 1 - rest) / S));
 }
 
-struct found {
-    int row;  // of the sequence
-    int pool; // of the pool: of V as rows of DIM
-};
-
 __device__ uint64_t pair_mass(uint32_t pair) {
     return (uint64_t)unit_mass(pair & 0xffff) + unit_mass(pair >> 16);
 }
 
-// The row at threshold t < total: the first whose running mass exceeds it.
-__device__ found find_row(const draw_space *s, const head_view &h, uint64_t t) {
-    int low = 0, high = h.n_entries; // cum[low] <= t < cum[high]
-    while (high - low > 1) {
-        int middle = (low + high) / 2;
-        if (s->cum[middle] <= t)
-            low = middle;
-        else
-            high = middle;
-    }
-    uint64_t running = s->cum[low], packed = 0;
-    int b = low << h.shift;
-    int32_t page = __ldg(h.pages + b * BLOCK / SL_PAGE); // of all blocks of the entry
-    for (;; b++) {
-        packed = __ldcg(h.mass + b);
-        uint64_t next = running + global_mass(packed, h.top);
-        if (next > t || b + 1 == h.n_blocks) break;
-        running = next;
-    }
-    const uint4 *w = (const uint4 *)(h.w + (size_t)b * h.stride);
-    uint4 x[4] = {__ldcg(w), __ldcg(w + 1), __ldcg(w + 2), __ldcg(w + 3)};
-    // running + to_global(in_block, shift) > t, as a limit of in-block mass
-    uint64_t limit = (((t - running + 1) << (h.top - ref_of(packed))) + 255) >> 8, in_block = 0;
+__device__ void load_weights(const head_view &h, int block, uint4 x[4]) {
+    const uint4 *w = (const uint4 *)(h.w + (size_t)block * h.stride);
+#pragma unroll
+    for (int i = 0; i < 4; i++) x[i] = __ldcg(w + i);
+}
+
+// The first of a block's rows at which its running mass reaches `limit`: by eight rows, then by one.
+__device__ int row_in_block(const uint4 x[4], uint64_t limit) {
+    uint64_t in_block = 0;
     uint4 own = x[0];
-    int row = 0; // eight rows, then one
+    int row = 0;
 #pragma unroll
     for (int i = 0; i < 3; i++) {
         uint64_t next = in_block + pair_mass(x[i].x) + pair_mass(x[i].y) + pair_mass(x[i].z) + pair_mass(x[i].w);
@@ -248,9 +234,66 @@ __device__ found find_row(const draw_space *s, const head_view &h, uint64_t t) {
         in_block += unit_mass(i % 2 ? pairs[i / 2] >> 16 : pairs[i / 2] & 0xffff);
         step += in_block < limit;
     }
-    row += step;
-    row += b * BLOCK;
+    return row + step;
+}
+
+struct found {
+    int row;  // of the sequence
+    int pool; // of the pool: of V as rows of DIM
+};
+
+// find_row within entry `e` of 2^SHIFT blocks, before which the running mass is `running`. Loads go out together: an entry's
+// masses, and with few of them its weights too.
+template <int SHIFT> __device__ found find_in_entry(const head_view &h, int e, uint64_t running, uint64_t t) {
+    enum { N = 1 << SHIFT, M = N < 2 ? 2 : N, AHEAD = N <= 2 ? N : 1 };
+    int first = e << SHIFT, at = 0, ref = 0;
+    int32_t page = __ldg(h.pages + first * BLOCK / SL_PAGE); // of all blocks of the entry
+    uint64_t packed[M];
+    uint4 x[AHEAD][4], own[4];
+    load_masses<M>(h, first & ~(M - 1), packed);
+#pragma unroll
+    for (int i = 0; N <= 2 && i < N; i++)
+        if (first + i < h.n_blocks) load_weights(h, first + i, x[i]);
+    if (SHIFT == 0 && first % 2) packed[0] = packed[1];
+    ref = ref_of(packed[0]);
+#pragma unroll
+    for (int i = 0; i < N - 1; i++) {
+        uint64_t next = running + global_mass(packed[i], h.top_ref);
+        if (at == i && next <= t && first + i + 1 < h.n_blocks) running = next, at = i + 1, ref = ref_of(packed[i + 1]);
+    }
+    if (N > 2) {
+        load_weights(h, first + at, own);
+    } else {
+#pragma unroll
+        for (int k = 0; k < 4; k++) own[k] = at ? x[AHEAD - 1][k] : x[0][k];
+    }
+    // running + to_global(in_block, shift) > t, as a limit of in-block mass
+    uint64_t limit = (((t - running + 1) << (h.top_ref - ref)) + 255) >> 8;
+    int row = (first + at) * BLOCK + row_in_block(own, limit);
     return {row, (page * h.n_kv_heads + h.kv_head) * SL_PAGE + row % SL_PAGE};
+}
+
+// The row at threshold t < total: the first whose running mass exceeds it.
+__device__ found find_row(const draw_space *s, const head_view &h, uint64_t t) {
+    int low = 0, high = h.n_entries; // cum[low] <= t < cum[high]
+    while (high - low > 1) {
+        int middle = (low + high) / 2;
+        if (s->cum[middle] <= t)
+            low = middle;
+        else
+            high = middle;
+    }
+    uint64_t running = s->cum[low];
+    switch (h.shift) {
+    case 0:
+        return find_in_entry<0>(h, low, running, t);
+    case 1:
+        return find_in_entry<1>(h, low, running, t);
+    case 2:
+        return find_in_entry<2>(h, low, running, t);
+    default:
+        return find_in_entry<3>(h, low, running, t);
+    }
 }
 
 // ---- rows of V ----
@@ -259,8 +302,9 @@ struct row_sum { // of a lane: columns 8 (lane % (DIM / 8)) .. + 7, of every 32 
     float x[8];
 };
 
-// Adds the rows of one warp's lanes (of the pool; -1: none, those at the end), times coef(), to its sum: neighbours that are
-// equal are read once. All are asked for at once, before coef is. Returns how many rows were read.
+// Adds the rows of one warp's lanes (of the pool; -1: none, those at the end), times coef, to its sum: neighbours that are
+// equal are read once. All are asked for at once. coef: a number, or a function that finds it while rows are on their way, at
+// the price of registers. Returns how many rows were read.
 template <int DIM, typename Coef>
 __device__ int gather(const bf16 *v, draw_space *s, int thread, int row, Coef coef, row_sum *sum) {
     enum { LANES = DIM / 8, ROWS = 32 / LANES, PASSES = (32 + ROWS - 1) / ROWS };
@@ -269,39 +313,31 @@ __device__ int gather(const bf16 *v, draw_space *s, int thread, int row, Coef co
     uint32_t heads = __ballot_sync(~0u, first), there = __ballot_sync(~0u, row >= 0);
     uint32_t later = heads & ~(~0u >> (31 - lane)); // heads behind this lane
     int run = (later ? __ffs(later) - 1 : __popc(there)) - lane, n = __popc(heads), at = __popc(heads & ((1u << lane) - 1));
+    if (n == 0) return 0;
     if (first) s->row[warp + at] = row; // a warp's 32 places are its own
+    if constexpr (std::is_same<Coef, float>::value)
+        if (first) s->coef[warp + at] = coef * run;
     __syncwarp();
     uint4 x[PASSES];
     int own = lane / LANES; // < ROWS, but for lanes past the last whole row
 #pragma unroll
-    for (int j = 0; j < PASSES; j++) {
-        int i = j * ROWS + own;
-        x[j] = own < ROWS && i < n ? __ldg((const uint4 *)(v + (size_t)s->row[warp + i] * DIM) + lane % LANES)
-                                   : make_uint4(0, 0, 0, 0); // else a loop around this keeps what x was
+    for (int j = 0; j < PASSES; j++) // without a condition, or each load would wait for its use
+        x[j] = __ldg((const uint4 *)(v + (size_t)s->row[warp + min(j * ROWS + own, n - 1)] * DIM) + lane % LANES);
+    if constexpr (!std::is_same<Coef, float>::value) {
+        float c = coef();
+        if (first) s->coef[warp + at] = c * run;
+        __syncwarp();
     }
-    float c = coef();
-    if (first) s->coef[warp + at] = c * run;
-    __syncwarp();
 #pragma unroll
     for (int j = 0; j < PASSES; j++) {
         int i = j * ROWS + own;
-        if (own >= ROWS || i >= n) continue;
-        float c = s->coef[warp + i];
-        const uint32_t *pairs = (const uint32_t *)&x[j];
+        float c = own < ROWS && i < n ? s->coef[warp + i] : 0;
+        const uint32_t pairs[4] = {x[j].x, x[j].y, x[j].z, x[j].w};
 #pragma unroll
         for (int k = 0; k < 8; k++) sum->x[k] += c * __uint_as_float(k % 2 ? pairs[k / 2] & 0xffff0000u : pairs[k / 2] << 16);
     }
     __syncwarp();
     return n;
-}
-
-// The same of the rows and factors in s.
-template <int DIM> __device__ int gather(const bf16 *v, draw_space *s, int thread, row_sum *sum) {
-    int row = s->row[thread];
-    float coef = s->coef[thread];
-    __syncwarp();
-    return gather<DIM>(
-        v, s, thread, row, [&] { return coef; }, sum);
 }
 
 // The sum over a warp's lanes that hold the same columns, then over the warps, in their order: thread's column of it.
@@ -354,29 +390,51 @@ __device__ void write_head(const draw_params &p, draw_space *s, const row_sum &s
 // Until all units of a KV head of n_kv rows are stored.
 __device__ void wait_scored(const score_params &p, int slot, int n_kv, int thread) {
     if (thread == 0) {
-        int wanted = score_done(p, n_kv);
+        int wanted = score_done(n_kv);
         while (load_acquired(p.done + slot) != wanted) __nanosleep(20);
     }
     drawers_sync();
 }
 
-// Part by part of head by head: draw_head(slot, head of the group, part), which waits for the head's stored weights.
+// A part has seen all that it needs of the head's stored weights: thread 0 counts it. The answer takes its time, and is asked
+// for before rows of V are.
+__device__ int leave_head(const draw_params &d, int slot, int thread) {
+    drawers_sync();
+    return thread == 0 ? atomicAdd(d.drawn + slot, 1) : 0;
+}
+
+// n_left: leave_head's answer. The last part of a KV head sets its counters to 0.
+__device__ void clear_counters(const score_params &p, const draw_params &d, int slot, int n_left, int thread) {
+    if (thread > 0 || n_left < p.group * d.parts - 1) return;
+    p.done[slot] = d.drawn[slot] = 0;
+    for (int i = 0; p.top && i < p.group; i++) p.top[slot * p.group + i] = 0;
+}
+
+// For whoever needs the stored weights until the end.
+__device__ void close_head(const score_params &p, const draw_params &d, int slot, int thread) {
+    clear_counters(p, d, slot, leave_head(d, slot, thread), thread);
+}
+
+// Part by part of head by head: draw_head(slot, head of the group, part), which waits for the head's stored weights, leaves it
+// and clears its counters. The first of a block is its own number, the others are handed out in order, each while the one
+// before it is drawn.
 template <typename DrawHead>
 __device__ void draw_all(const score_params &p, const draw_params &d, draw_space *s, int thread, DrawHead draw_head) {
-    int n_each = p.group * d.parts, n_tickets = p.n_seqs * p.n_kv_heads * n_each;
+    int n_each = p.group * d.parts, n = p.n_seqs * p.n_kv_heads * n_each, ticket = blockIdx.x, taken = 0;
     sl_wait_previous();
-    for (;;) {
-        if (thread == 0) s->ticket = atomicAdd(d.ticket, 1);
-        drawers_sync();
-        int ticket = s->ticket, slot = ticket / n_each, rest = ticket % n_each;
-        if (ticket >= n_tickets) {
-            if (thread == 0 && ticket == n_tickets + (int)gridDim.x - 1) *d.ticket = 0; // every block takes one too many
-            return;
-        }
+    if (thread == 0) taken = atomicAdd(d.ticket, 1);
+    while (ticket < n) {
+        int slot = ticket / n_each, rest = ticket % n_each;
         draw_head(slot, rest / d.parts, rest % d.parts);
-        drawers_sync(); // s is free again
-        if (thread == 0 && atomicAdd(d.drawn + slot, 1) == n_each - 1) p.done[slot] = d.drawn[slot] = 0;
+        if (thread == 0) {
+            s->ticket = gridDim.x + taken;
+            if (s->ticket < n) taken = atomicAdd(d.ticket, 1);
+        }
+        drawers_sync(); // and s is free again
+        ticket = s->ticket;
     }
+    // A block takes one, and one more for each part that it got by one.
+    if (thread == 0 && taken == (int)gridDim.x - 1 + max(n - (int)gridDim.x, 0)) *d.ticket = 0;
 }
 
 } // namespace

@@ -281,6 +281,7 @@ template <int DIM, bool CERTIFIED> __device__ void draw_head(const pps_params &p
         p.draw.out[((size_t)slot * p.score.group + h) * DIM + thread] = __bfloat16_as_ushort(__float2bfloat16_rn(out));
     count(p.draw.stats, o, DIM * sizeof(bf16), thread);
     if (thread == 0) p.score.newest_done[slot] = 0; // its units are all stored
+    close_head(p.score, p.draw, slot, thread);
 }
 
 // out = sum_j c_j (p_j / pi_j) v_j, c_j from S draws of take-all + PPS with size p_j |v_j|; CERTIFIED: from as many draws as a
@@ -294,7 +295,7 @@ template <int DIM, bool CERTIFIED> __device__ void draw_head(const pps_params &p
 template <int DIM, bool CERTIFIED> __global__ void __maxnreg__(144) pps_ring_kernel(const pps_params p) {
     extern __shared__ __align__(128) char memory[];
     shared_head *head = (shared_head *)memory;
-    score_begin(p.score, &head->score);
+    score_begin(&head->score, p.score.n_stages, 32 * CONSUMERS / HALVES);
     __syncthreads();
     sl_start_next();
     ring r = {&head->score, memory + HEAD_BYTES, p.score.n_stages, layout<DIM, true>::stage(p.score.group), 0, 0};
@@ -334,6 +335,7 @@ template <int DIM> pps_params params_of(const sl_attn_cuda_decode_args *a) {
                     .bernstein = sl_attn_get(a->spec, "bound") == 1};
     SL_CHECK(p.score.max_blocks <= ENTRIES * 8 && a->extra[0] && a->extra_size[0] == SL_PAGE * sizeof(float));
     p.draw.parts = 1;
+    p.score.top = NULL;
     p.score.norms = (const float *)a->extra[0];
     p.score.newest_done = p.draw.merged; // no head is drawn in parts
     p.score.size_mass = (uint64_t *)((char *)a->ws + score_workspace(a->geom, a->n_seqs, a->max_kv));
@@ -348,6 +350,7 @@ template <int DIM> pps_params params_of(const sl_attn_cuda_decode_args *a) {
 
 template <int DIM> void launch(const sl_attn_cuda_decode_args *a) {
     pps_params p = params_of<DIM>(a);
+    p.score.n_stages = layout<DIM, true>::stages(p.score.group, HEAD_BYTES);
     size_t bytes = HEAD_BYTES + (size_t)p.score.n_stages * layout<DIM, true>::stage(p.score.group);
     sl_launch(certifies(a->spec) ? pps_ring_kernel<DIM, true> : pps_ring_kernel<DIM, false>, dim3(sl_multiprocessors()),
               dim3(THREADS), bytes, a->stream, p);

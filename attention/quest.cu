@@ -54,7 +54,6 @@ template <int DIM> void launch(const sl_attn_cuda_decode_args *a) {
                             .kind = LARGEST_UNITS,
                             .k = (int)sl_attn_get(a->spec, "tokens") / UNIT,
                             .p = 0,
-                            .done = NULL,
                             .stats = a->stats};
     launch_bounds<DIM>(bounds, a->stream);
     launch_select(select, a->n_seqs * a->geom->n_heads, a->stream);

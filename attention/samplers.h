@@ -33,16 +33,17 @@ __device__ uint32_t divide(uint64_t W, int S, uint64_t mass, uint64_t *r) {
     return q;
 }
 
-// Bit i: the tile of value x[i] is one of the `wanted` largest of all threads' values, the lower tile on ties. A thread has the
-// tiles from EACH * thread on; values are below 2^n_bits. Finds the least of them bit by bit.
+// Bit i: the tile of value x[i] is one of the `wanted` largest of all threads' values, the lower tile on ties; wanted of them
+// are not 0. Tile i * DRAW_THREADS + thread has x[i]; values are below 2^n_bits. Finds the least of them bit by bit.
 template <int EACH> __device__ int select_largest(draw_space *s, const uint64_t x[EACH], int n_bits, int wanted, int thread) {
-    int open = (1 << EACH) - 1, chosen = 0, n_open = EACH * DRAW_THREADS, turn = 0;
-    for (int bit = n_bits - 1; bit >= 0 && wanted < n_open; bit--, turn ^= 1) {
-        int ones = 0;
+    int open = (1 << EACH) - 1, chosen = 0, n_open = EACH * DRAW_THREADS;
+    for (int bit = n_bits - 1; bit >= 0 && wanted < n_open; bit--) {
+        int ones = 0, n = 0;
 #pragma unroll
         for (int i = 0; i < EACH; i++) ones |= (int)(x[i] >> bit & 1) << i;
         ones &= open;
-        int n = sum_threads(s, thread, __popc(ones), turn);
+#pragma unroll
+        for (int i = 0; i < EACH; i++) n += count_threads(ones >> i & 1);
         if (n >= wanted) {
             open = ones, n_open = n;
         } else {
@@ -50,41 +51,47 @@ template <int EACH> __device__ int select_largest(draw_space *s, const uint64_t 
             wanted -= n, n_open -= n;
         }
     }
-    uint64_t all;
-    int before = wanted < n_open ? (int)scan_threads(s, thread, __popc(open), &all) - __popc(open) : 0;
-    for (int i = 0; i < EACH; i++)
-        if (open >> i & 1 && before++ < wanted) chosen |= 1 << i;
+    if (wanted == n_open) return chosen | open;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) { // equal ones
+        uint64_t all, is_open = open >> i & 1, before = scan_threads(s, thread, is_open, &all) - is_open;
+        if (is_open && (int)before < wanted) chosen |= 1 << i;
+        wanted = max(wanted - (int)all, 0);
+    }
     return chosen;
 }
 
 // Draws before each tile to s->first; returns how many there are in all. T tiles, at most TILES_MAX.
-__device__ int plan_tiles(draw_space *s, const head_view &h, sampler kind, int S, int thread) {
-    enum { EACH = TILES_MAX / DRAW_THREADS };
+template <int EACH> __device__ int plan_some(draw_space *s, const head_view &h, sampler kind, int S, int thread) {
     int T = ceil_div(h.n_blocks, TILE_BLOCKS), each = max(1, (2 * S + T) / (2 * T)), n[EACH], own = 0;
     uint64_t remainder[EACH] = {}, all;
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
-        int t = thread * EACH + i;
+        int t = i * DRAW_THREADS + thread;
         uint64_t W = tile_begin(s, h, t + 1) - tile_begin(s, h, t);
         n[i] = kind == TILES_PROPORTIONAL && W > 0 ? (int)divide(W, S, h.total, &remainder[i]) : W > 0 ? each : 0;
         own += n[i];
     }
     if (kind == TILES_PROPORTIONAL) {
-        int left = S - sum_threads(s, thread, own, 1);
+        int left = S - sum_threads(s, thread, own);
         int more = left ? select_largest<EACH>(s, remainder, 64 - __clzll(h.total), left, thread) : 0;
 #pragma unroll
         for (int i = 0; i < EACH; i++) n[i] += more >> i & 1;
-        own += __popc(more);
     }
-    int before = (int)scan_threads(s, thread, own, &all) - own;
+    int before = 0;
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
-        s->first[thread * EACH + i] = before;
-        before += n[i];
+        s->first[i * DRAW_THREADS + thread] = before + (int)scan_threads(s, thread, n[i], &all) - n[i];
+        before += (int)all;
     }
-    if (thread == 0) s->first[TILES_MAX] = (int)all;
+    if (thread == 0) s->first[EACH * DRAW_THREADS] = before;
     drawers_sync();
-    return (int)all;
+    return before;
+}
+
+__device__ int plan_tiles(draw_space *s, const head_view &h, sampler kind, int S, int thread) {
+    if (h.n_blocks <= DRAW_THREADS * TILE_BLOCKS) return plan_some<1>(s, h, kind, S, thread);
+    return plan_some<TILES_MAX / DRAW_THREADS>(s, h, kind, S, thread);
 }
 
 struct draw {
@@ -92,10 +99,14 @@ struct draw {
     float coef; // of its row of V, the normaliser included
 };
 
+// Its uniform number, where that does not depend on the weights.
+__device__ uint64_t uniform_of(sampler kind, int m, const sl_rng_id &id) {
+    return kind < TILES_PROPORTIONAL ? sl_rng_u64(&id, kind == SYSTEMATIC ? 0 : m, SL_STREAM_ATTENTION) : 0;
+}
+
 // Draw number m of n.
-__device__ draw draw_row(const draw_space *s, const head_view &h, sampler kind, int S, int m, const sl_rng_id &id) {
+__device__ draw draw_row(const draw_space *s, const head_view &h, sampler kind, int S, int m, uint64_t u, const sl_rng_id &id) {
     if (kind < TILES_PROPORTIONAL) {
-        uint64_t u = sl_rng_u64(&id, kind == SYSTEMATIC ? 0 : m, SL_STREAM_ATTENTION);
         uint64_t t = kind == INDEPENDENT ? threshold(h.total, 1, 0, u) : threshold(h.total, S, m, u);
         return {find_row(s, h, t).pool, 1.0f / S};
     }
@@ -107,8 +118,8 @@ __device__ draw draw_row(const draw_space *s, const head_view &h, sampler kind, 
         else
             high = middle;
     }
-    uint64_t begin = tile_begin(s, h, low), W = tile_begin(s, h, low + 1) - begin,
-             u = sl_rng_u64(&id, low, SL_STREAM_ATTENTION);
+    uint64_t begin = tile_begin(s, h, low), W = tile_begin(s, h, low + 1) - begin;
+    u = sl_rng_u64(&id, low, SL_STREAM_ATTENTION);
     int n = s->first[low + 1] - s->first[low];
     int pool = find_row(s, h, begin + threshold(W, n, m - s->first[low], u)).pool;
     return {pool, kind == TILES_PROPORTIONAL ? 1.0f / S : (float)((double)W / ((double)n * (double)h.total))};
@@ -122,19 +133,23 @@ __device__ void draw_head(const score_params &p, const draw_params &d, sampler k
     int S = d.S, index = slot * p.group + head, n_read = 0;
     sl_rng_id id = rng_of(d, row, slot % p.n_kv_heads * p.group + head);
     head_view h = view_of(p, row, slot, head);
+    uint64_t u = uniform_of(kind, (int)((int64_t)S * part / d.parts) + thread, id); // while keys are still scored
     wait_scored(p, slot, row.position + 1, thread);
     load_head(s, &h, thread);
     int n = h.total == 0 ? 0 : kind < TILES_PROPORTIONAL ? S : plan_tiles(s, h, kind, S, thread);
     int from = (int)((int64_t)n * part / d.parts), end = (int)((int64_t)n * (part + 1) / d.parts);
     row_sum sum = {};
-    for (int m = from + thread; m - thread < end; m += DRAW_THREADS) {
-        draw x = m < end ? draw_row(s, h, kind, S, m, id) : draw{-1, 0};
-        __syncwarp(); // a warp's 32 places are its own
-        s->row[thread] = x.pool, s->coef[thread] = x.coef;
-        __syncwarp();
-        n_read += gather<DIM>(d.v, s, thread, &sum);
+    int n_left = from == end ? leave_head(d, slot, thread) : 0;
+    for (int m = from; m < end; m += DRAW_THREADS) {
+        draw x = m + thread < end ? draw_row(s, h, kind, S, m + thread, u, id) : draw{-1, 0};
+        if (m + DRAW_THREADS >= end)
+            n_left = leave_head(d, slot, thread);
+        else
+            u = uniform_of(kind, m + DRAW_THREADS + thread, id);
+        n_read += gather<DIM>(d.v, s, thread, x.pool, x.coef, &sum);
     }
     write_head<DIM>(d, s, sum, index, part, thread);
+    clear_counters(p, d, slot, n_left, thread);
     if (d.stats && thread % 32 == 0) {
         atomicAdd(&d.stats->v_rows, (unsigned long long)n_read);
         atomicAdd(&d.stats->bytes, (unsigned long long)n_read * DIM * sizeof(bf16));

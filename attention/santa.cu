@@ -31,7 +31,7 @@ enum { HEAD_BYTES = (sizeof(shared_head) + 127) / 128 * 128 };
 template <int DIM> __global__ void __maxnreg__(144) santa_ring_kernel(const santa_params p) {
     extern __shared__ __align__(128) char memory[];
     shared_head *head = (shared_head *)memory;
-    score_begin(p.score, &head->score);
+    score_begin(&head->score, p.score.n_stages, 32 * CONSUMERS / HALVES);
     __syncthreads();
     sl_start_next();
     ring r = {&head->score, memory + HEAD_BYTES, p.score.n_stages, layout<DIM>::stage(p.score.group), 0, 0};
@@ -51,6 +51,7 @@ template <int DIM> __global__ void __maxnreg__(144) santa_ring_kernel(const sant
 template <int DIM> void launch(const sl_attn_cuda_decode_args *a, sampler kind) {
     santa_params p = {.score = score_params_of<DIM>(a), .draw = draw_params_of(a), .kind = kind};
     SL_CHECK(ceil_div(p.score.max_blocks, TILE_BLOCKS) <= TILES_MAX);
+    p.score.n_stages = layout<DIM>::stages(p.score.group, HEAD_BYTES);
     size_t bytes = HEAD_BYTES + (size_t)p.score.n_stages * layout<DIM>::stage(p.score.group);
     sl_launch(santa_ring_kernel<DIM>, dim3(sl_multiprocessors()), dim3(THREADS), bytes, a->stream, p);
 }

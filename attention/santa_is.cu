@@ -346,6 +346,7 @@ __device__ void draw_head(const is_params &p, shared_head *s, int slot, int head
     }
     if ((p.draw.parts == 1 || gather_lists<DIM>(p, s, index, p.n_lists + NEWEST, thread, &all)) && thread < DIM)
         p.draw.out[(size_t)index * DIM + thread] = __bfloat16_as_ushort(__float2bfloat16_rn(all.x / all.total));
+    close_head(score, p.draw, slot, thread);
     if (p.draw.stats && thread % 32 == 0) {
         atomicAdd(&p.draw.stats->k_rows, (unsigned long long)n_read);
         atomicAdd(&p.draw.stats->v_rows, (unsigned long long)n_read);

@@ -2,8 +2,8 @@
 // half draws from them (draw_rows.h).
 //
 // A producer warp streams K through a ring, consumer warps turn scores into stored weights (stages.h: bf16 beside a power of
-// two for each block of 32 rows, and integer masses). When a warp has stored its part of a unit it adds 1 to the unit's KV
-// head.
+// two for each block of 32 rows, and integer masses). Units of work are pages of one KV head. When a warp has stored its part
+// of a unit, its KV head's count grows; drawers wait for all of it (score_done).
 //
 // With SIZES, sizes p |v| are stored beside the weights, in the same form. log2 |v| comes from the page extra, but for the
 // newest page of a sequence, which has none yet: there from the drawers, who are idle at first (store_newest_norms).
@@ -18,28 +18,21 @@
 namespace {
 
 enum {
-    BLOCK = 32,    // rows that share a reference
-    CONSUMERS = 4, // warps, a block of rows each
-    TILE = 128,    // rows of K in a stage
-    GROUP_MAX = 8, // query heads of a KV head: the columns of an mma
-    STAGES_MAX = 6,
-    FLIGHT = 2,  // stages on their way
-    SPARE = 1,   // and others: few, so that a block of a linear layer fits beside this one
-    UNITS = 128, // of a long sequence, over all its KV heads
-    CHUNK_ROWS_MIN = 256,
-    CHUNK_ROWS_MAX = 4096,
+    BLOCK = 32,           // rows that share a reference
+    CONSUMERS = 4,        // warps
+    HALVES = 2,           // of them, which take tiles by turns; a warp has a block of its half's tile
+    TILE = 64,            // rows of K in a stage: with twice as many, all blocks' copies come and go in bursts
+    GROUP_MAX = 8,        // query heads of a KV head: the columns of an mma
+    STAGES_MAX = 6,       // fewer where shared memory ends:
+    SHARED_MOST = 115584, // bytes of a block, so that one of a linear layer fits beside it
     REF_EMPTY = -32768,
-    COUNTERS = 65536, // of the workspace, before the masses: `next`, draw_rows.h's ticket, `done`, draw_rows.h's `drawn`
+    COUNTERS = 65536, // of the workspace, before the masses: `next`, draw_rows.h's ticket, `done`, its `drawn`, `top`, `merged`
 };
+static_assert((int)TILE == CONSUMERS / HALVES * (int)BLOCK, "a block for each warp");
 
-__device__ int chunk_rows_of(int n_kv, int n_kv_heads, int tile) { // of whole tiles
-    int wanted = max(UNITS / n_kv_heads, 1), rows = ceil_div(max(n_kv, 1), wanted);
-    return ceil_div(min(max(rows, (int)CHUNK_ROWS_MIN), (int)CHUNK_ROWS_MAX), tile) * tile;
-}
-
-struct chunk_rule {
-    int n_kv_heads, tile;
-    __device__ int operator()(int n_kv) const { return chunk_rows_of(n_kv, n_kv_heads, tile); }
+// Nothing is merged, so small units cost little, and blocks end together.
+struct unit_rows {
+    __device__ int operator()(int) const { return SL_PAGE; }
 };
 
 struct score_params {
@@ -47,12 +40,14 @@ struct score_params {
     const bf16 *q;      // [n_seqs][n_kv_heads][group][head_dim]
     const bf16 *k;      // [n_pages][n_kv_heads][256][head_dim]
     int n_seqs, n_kv_heads, group;
-    int tile; // rows; a unit is whole ones
-    int n_stages;
+    int n_stages;   // the launch's to say
+    int n_normal;   // tiles of a block that the L2 cache treats as any data (produce_tile)
     float scale;    // log2(e) / sqrt(head_dim)
     int max_blocks; // of a sequence, even: the stride below
-    int *next;      // units handed out beyond each block's first; 0 between launches
-    int *done;      // [n_seqs * n_kv_heads] warps that have stored a unit of it; whoever draws sets it to 0 again
+    int *next;      // units handed out beyond each block's first two; 0 between launches
+    // NULL: nobody asks. Whoever draws sets both to 0 again.
+    int *done;      // [n_seqs * n_kv_heads] grows by 1 for each warp and unit stored
+    int *top;       // [n_seqs * n_kv_heads][group] the largest reference, less REF_EMPTY
     uint64_t *mass; // [n_seqs * n_kv_heads][group][max_blocks] ref << 48 | in-block mass
     bf16 *w;        // [n_seqs * n_kv_heads][max_blocks][group][32]
     // With SIZES:
@@ -74,28 +69,29 @@ static size_t score_workspace(const sl_attn_geom *geom, int n_seqs, int n_kv) {
 }
 
 template <int DIM> static score_params score_params_of(const sl_attn_cuda_decode_args *a) {
-    int *counters = (int *)a->ws, max_blocks = block_stride(a->max_kv);
+    int *counters = (int *)a->ws, max_blocks = block_stride(a->max_kv), n_slots = a->n_seqs * a->geom->n_kv_heads;
     uint64_t *mass = (uint64_t *)(counters + COUNTERS);
-    SL_CHECK(a->geom->n_heads <= GROUP_MAX * a->geom->n_kv_heads && 2 + 2 * a->n_seqs * a->geom->n_kv_heads <= COUNTERS);
+    SL_CHECK(a->geom->n_heads <= GROUP_MAX * a->geom->n_kv_heads);
+    SL_CHECK(2 + 2 * n_slots + a->n_seqs * a->geom->n_heads <= COUNTERS);
     return {.rows = a->rows,
             .q = a->q,
             .k = a->k,
             .n_seqs = a->n_seqs,
             .n_kv_heads = a->geom->n_kv_heads,
             .group = a->geom->n_heads / a->geom->n_kv_heads,
-            .tile = TILE,
-            .n_stages = FLIGHT + SPARE,
+            .n_normal = 2 * (sl_device_get(cudaDevAttrL2CacheSize) / sl_multiprocessors() / (TILE * DIM * (int)sizeof(bf16))),
             .scale = (float)(1.4426950408889634 / sqrt((double)DIM)),
             .max_blocks = max_blocks,
             .next = counters,
             .done = counters + 2,
+            .top = counters + 2 + 2 * n_slots,
             .mass = mass,
             .w = (bf16 *)(mass + (size_t)a->n_seqs * a->geom->n_heads * max_blocks)};
 }
 
 // What `done` of a sequence's KV heads comes to.
-__device__ int score_done(const score_params &p, int n_kv) {
-    return CONSUMERS * ceil_div(n_kv, chunk_rows_of(n_kv, p.n_kv_heads, p.tile));
+__device__ int score_done(int n_kv) {
+    return CONSUMERS * ceil_div(n_kv, SL_PAGE);
 }
 
 // ---- stored masses ----
@@ -108,7 +104,7 @@ __device__ __forceinline__ int ref_of(uint64_t packed) {
 
 // In-block mass as global mass beside the largest reference.
 __device__ __forceinline__ uint64_t to_global(uint64_t in_block, int shift) {
-    return shift < 64 ? in_block << 8 >> shift : 0;
+    return (unsigned)shift < 64 ? in_block << 8 >> shift : 0;
 }
 
 __device__ __forceinline__ uint64_t global_mass(uint64_t packed, int top) {
@@ -121,16 +117,20 @@ __device__ __forceinline__ uint32_t unit_mass(uint32_t w) { // of a bf16 in the 
 
 // ---- shared memory ----
 
+// What a stage holds. The halves of the consumers take tiles by turns, so a unit's first two tiles bring its q, and its last
+// two end it.
 struct tile_info {
-    int slot;        // sequence * n_kv_heads + KV head; -1: no more tiles
-    int row;         // of the sequence: the tile's first
-    int pool;        // the same row of the pool: of K and V as rows of DIM
-    int n_kv;        // of the sequence
-    int first, last; // tile of its unit
+    int slot; // sequence * n_kv_heads + KV head; -1: no more tiles
+    int row;  // of the sequence: the tile's first
+    int pool; // the same row of the pool: of K and V as rows of DIM
+    int n_kv; // of the sequence
+    short first;
+    short last; // 0, or what `done` grows by for each warp: 2 where the other half has no tile of the unit
 };
 
+// A stage is taken by either half, so each has full barriers of its own: none is asked for a phase that the other waits for.
 struct score_head {
-    uint64_t full[STAGES_MAX], empty[STAGES_MAX];
+    uint64_t full[HALVES][STAGES_MAX], empty[STAGES_MAX];
     tile_info info[STAGES_MAX];
 };
 
@@ -142,6 +142,10 @@ template <int DIM, bool SIZES = false> struct layout {
         Q_AT = NORMS_AT + NORMS
     };
     static __host__ __device__ int stage(int group) { return ceil_div(Q_AT + group * ROW, 128) * 128; }
+    static int stages(int group, int others) { // beside `others` bytes of shared memory
+        int n = (SHARED_MOST - others) / stage(group);
+        return n < STAGES_MAX ? n : (int)STAGES_MAX;
+    }
 };
 
 struct ring {
@@ -155,12 +159,12 @@ struct ring {
     }
 };
 
-// Before the block's first __syncthreads.
-__device__ void score_begin(const score_params &p, score_head *head) {
+// Before the block's first __syncthreads. n_readers: threads that take a stage.
+__device__ void score_begin(score_head *head, int n_stages, int n_readers) {
     if (threadIdx.x > 0) return;
-    for (int i = 0; i < p.n_stages; i++) {
-        barrier_init(&head->full[i], FULL_ARRIVALS);
-        barrier_init(&head->empty[i], 32 * CONSUMERS);
+    for (int i = 0; i < n_stages; i++) {
+        for (int half = 0; half < HALVES; half++) barrier_init(&head->full[half][i], FULL_ARRIVALS);
+        barrier_init(&head->empty[i], n_readers);
     }
 #if __CUDA_ARCH__ >= 900
     asm volatile("fence.proxy.async;" ::: "memory");
@@ -169,129 +173,156 @@ __device__ void score_begin(const score_params &p, score_head *head) {
 
 // ---- producer ----
 
-struct held_copy { // what the kernel in front may still write
-    const void *from;
-    uint32_t to;
-    int bytes;
-    uint64_t *full;
+// A page of one KV head of one sequence. Whole warp alike.
+struct score_unit {
+    int slot; // sequence * n_kv_heads + KV head; -1: there are no more
+    int from, n_kv;
+    int32_t page;
 };
 
 struct producer {
-    ring next, landed;
-    int n_asked, ticket, has_waited;
-    held_copy q, norms[FLIGHT]; // lane 0: what had to wait
+    ring next;
+    window w;
+    int n_asked; // tiles
+    // Until the kernel in front has ended, K of earlier tokens, lengths and page tables may be read (cuda.h), not q, page
+    // extras, the newest rows or the counters. So of the first unit's tiles q and norms are copied later.
+    int has_waited;
+    // As in dense_decode.cu: K is read once and leaves the cache first, so that stored weights stay; but first an earlier
+    // kernel's changed lines are pushed out at once.
+    uint64_t normal, leaves_first;
+    __device__ uint64_t *full() const { return &next.head->full[n_asked % HALVES][next.stage]; }
 };
 
-// Waits for the kernel in front, once, and asks for what had to wait: q, and the block's first ticket.
-__device__ void wait_previous(const score_params &p, producer *to) {
-    if (to->has_waited) return;
-    sl_wait_previous();
-    to->has_waited = 1;
-    if (threadIdx.x % 32 == 0) {
+// All lanes together.
+__device__ void copy_part(uint32_t to, const void *from, int bytes, uint64_t *full, uint64_t policy) {
 #if __CUDA_ARCH__ >= 900
-        if (to->q.bytes) copy_bulk(to->q.to, to->q.from, to->q.bytes, to->q.full);
-#pragma unroll
-        for (int i = 0; i < FLIGHT; i++)
-            if (to->norms[i].bytes) copy_bulk(to->norms[i].to, to->norms[i].from, to->norms[i].bytes, to->norms[i].full);
+    if (threadIdx.x % 32 == 0 && bytes) copy_bulk(to, from, bytes, full, policy);
+#else
+    copy_warp(to, from, bytes);
 #endif
-        to->ticket = atomicAdd(p.next, 1);
-    }
 }
 
 __device__ bool in_newest_page(const tile_info &info) {
     return info.row / SL_PAGE == (info.n_kv - 1) / SL_PAGE;
 }
 
-// Asks for rows [info.row, info.row + TILE) of K, with SIZES for their norms, and with a unit's first tile for q.
-template <int DIM, bool SIZES> __device__ void produce_tile(const score_params &p, producer *to, const tile_info &info) {
+// Beside a tile's keys: q, and with SIZES norms.
+template <int DIM, bool SIZES> __device__ int q_bytes(const score_params &p, const tile_info &info) {
+    return info.first ? p.group * layout<DIM, SIZES>::ROW : 0;
+}
+template <int DIM, bool SIZES> __device__ int norm_bytes(const tile_info &info) {
+    return SIZES && !in_newest_page(info) ? layout<DIM, SIZES>::NORMS : 0;
+}
+
+// Asks for these, for a stage whose barrier expects them.
+template <int DIM, bool SIZES>
+__device__ void copy_beside(const score_params &p, const producer &to, const tile_info &info, int stage, uint64_t *full) {
     typedef layout<DIM, SIZES> at_stage;
-    if (to->n_asked >= FLIGHT) {
-        wait_previous(p, to);
-        barrier_wait(&to->landed.head->full[to->landed.stage], to->landed.parity);
-        to->landed.advance();
-    }
+    uint32_t at = shared_address(to.next.stages + stage * to.next.stage_bytes);
+    const bf16 *q = p.q + (size_t)info.slot * p.group * DIM;
+    copy_part(at + at_stage::Q_AT, q, q_bytes<DIM, SIZES>(p, info), full, to.normal);
+    if (SIZES) copy_part(at + at_stage::NORMS_AT, p.norms + info.pool, norm_bytes<DIM, SIZES>(info), full, to.leaves_first);
+}
+
+// Waits for the kernel in front, once, and asks for what had to wait: of one unit at most, whose tiles are in stages 0 to 3.
+template <int DIM, bool SIZES> __device__ void wait_previous(const score_params &p, producer *to) {
+    if (to->has_waited) return;
+    sl_wait_previous();
+    to->has_waited = 1;
+    score_head *head = to->next.head;
+    for (int i = 0; i < to->n_asked; i++) copy_beside<DIM, SIZES>(p, *to, head->info[i], i, &head->full[i % HALVES][i]);
+}
+
+// Asks for rows [info.row, info.row + TILE) of K and what belongs to them.
+template <int DIM, bool SIZES> __device__ void produce_tile(const score_params &p, producer *to, const tile_info &info) {
+    if (info.row + TILE >= info.n_kv) wait_previous<DIM, SIZES>(p, to); // the newest row
     ring *r = &to->next;
+    uint64_t *full = to->full();
+    int k_bytes = TILE * layout<DIM, SIZES>::ROW;
     barrier_wait(&r->head->empty[r->stage], r->parity ^ 1);
-    uint64_t *full = &r->head->full[r->stage];
-    uint32_t at = shared_address(r->data());
-    const bf16 *k = p.k + (size_t)info.pool * DIM;
-    held_copy q = {p.q + (size_t)info.slot * p.group * DIM, at + at_stage::Q_AT, info.first ? p.group * at_stage::ROW : 0,
-                   full};
-    held_copy norms = {p.norms + info.pool, at + at_stage::NORMS_AT, SIZES && !in_newest_page(info) ? at_stage::NORMS : 0,
-                       full};
-    int k_bytes = TILE * at_stage::ROW;
-#if __CUDA_ARCH__ >= 900
     if (threadIdx.x % 32 == 0) {
         r->head->info[r->stage] = info;
-        barrier_expect(full, k_bytes + q.bytes + norms.bytes);
-        copy_bulk(at, k, k_bytes, full);
-        if (to->has_waited) {
-            if (q.bytes) copy_bulk(q.to, q.from, q.bytes, full);
-            if (norms.bytes) copy_bulk(norms.to, norms.from, norms.bytes, full);
-        } else {
-            if (q.bytes) to->q = q;
-#pragma unroll
-            for (int i = 0; SIZES && i < FLIGHT; i++)
-                if (i == to->n_asked) to->norms[i] = norms;
-        }
+#if __CUDA_ARCH__ >= 900
+        barrier_expect(full, k_bytes + q_bytes<DIM, SIZES>(p, info) + norm_bytes<DIM, SIZES>(info));
+#endif
     }
-    __syncwarp();
-#else
-    if (threadIdx.x % 32 == 0) r->head->info[r->stage] = info;
-    copy_warp(at, k, k_bytes);
-    copy_warp(q.to, q.from, q.bytes);
-    copy_warp(norms.to, norms.from, norms.bytes);
+    copy_part(shared_address(r->data()), p.k + (size_t)info.pool * DIM, k_bytes, full,
+              to->n_asked < p.n_normal ? to->normal : to->leaves_first);
+    if (to->has_waited) copy_beside<DIM, SIZES>(p, *to, info, r->stage, full);
+#if __CUDA_ARCH__ < 900
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
     if (threadIdx.x % 32 == 0) barrier_arrive(full);
 #endif
+    __syncwarp();
     to->n_asked++;
     r->advance();
 }
 
-template <int DIM, bool SIZES = false> __device__ void produce(const score_params &p, const ring &r) {
-    int lane = threadIdx.x % 32, unit = blockIdx.x;
-    producer to = {.next = r, .landed = r, .ticket = -1};
+__device__ score_unit locate(const score_params &p, producer *to, int unit) {
+    window *w = &to->w;
+    int i = window_find(w, p.rows, p.n_seqs, p.n_kv_heads, unit_rows(), unit);
+    if (i < 0) return {.slot = -1};
+    int before = __shfl_sync(~0u, w->end, max(i - 1, 0)), local = unit - (i ? before : w->first_unit);
+    int head = local % p.n_kv_heads, page = local / p.n_kv_heads;
+    const int32_t *pages = (const int32_t *)__shfl_sync(~0u, (unsigned long long)w->pages, i);
+    return {.slot = (w->first_seq + i) * p.n_kv_heads + head,
+            .from = page * SL_PAGE,
+            .n_kv = __shfl_sync(~0u, w->n_kv, i),
+            .page = __ldg(pages + page)};
+}
+
+template <int DIM, bool SIZES>
+__device__ void produce_tile_of(const score_params &p, producer *to, const score_unit &u, int row) {
+    int end = min(u.n_kv - u.from, (int)SL_PAGE);
+    tile_info info = {.slot = u.slot,
+                      .row = u.from + row,
+                      .pool = (u.page * p.n_kv_heads + u.slot % p.n_kv_heads) * SL_PAGE + row,
+                      .n_kv = u.n_kv,
+                      .first = row < HALVES * TILE,
+                      .last = (short)(row + HALVES * TILE < end ? 0
+                                      : end <= TILE             ? HALVES
+                                                                : 1)};
+    produce_tile<DIM, SIZES>(p, to, info);
+}
+
+// Tells a half of the consumers that there are no more tiles.
+__device__ void produce_end(producer *to) {
+    ring *r = &to->next;
+    uint64_t *full = to->full();
+    barrier_wait(&r->head->empty[r->stage], r->parity ^ 1);
+    if (threadIdx.x % 32 == 0) r->head->info[r->stage].slot = -1;
 #if __CUDA_ARCH__ < 900
-    wait_previous(p, &to);
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
 #endif
-    chunk_rule rule = {p.n_kv_heads, p.tile};
-    window w;
-    window_load(&w, p.rows, p.n_seqs, p.n_kv_heads, rule, 0, 0);
-    bool fresh = true; // the ticket behind the first unit is taken by wait_previous
-    for (int i; (i = window_find(&w, p.rows, p.n_seqs, p.n_kv_heads, rule, unit)) >= 0;) {
-        if (!fresh && lane == 0) to.ticket = atomicAdd(p.next, 1);
-        fresh = false;
-        int before = __shfl_sync(~0u, w.end, max(i - 1, 0)), local = unit - (i ? before : w.first_unit);
-        int n_kv = __shfl_sync(~0u, w.n_kv, i), rows = __shfl_sync(~0u, w.chunk_rows, i);
-        int head = local % p.n_kv_heads, from = local / p.n_kv_heads * rows, end = min(from + rows, n_kv);
-        const int32_t *pages = (const int32_t *)__shfl_sync(~0u, (unsigned long long)w.pages, i);
-        for (int row = from; row < end; row += TILE) {
-            int page = pages[row / SL_PAGE] * p.n_kv_heads + head;
-            tile_info info = {.slot = (w.first_seq + i) * p.n_kv_heads + head,
-                              .row = row,
-                              .pool = page * SL_PAGE + row % SL_PAGE,
-                              .n_kv = n_kv,
-                              .first = row == from,
-                              .last = row + TILE >= end};
-            if (row + TILE >= n_kv) wait_previous(p, &to); // the newest row
-            produce_tile<DIM, SIZES>(p, &to, info);
-        }
-        wait_previous(p, &to);
-        unit = gridDim.x + __shfl_sync(~0u, to.ticket, 0);
-    }
-    int n_units = __shfl_sync(~0u, w.end, 31);
-    if (lane == 0 && to.ticket == n_units - 1) *p.next = 0; // a ticket is taken per unit, so this was the last of all
-    ring *end = &to.next;
-    barrier_wait(&end->head->empty[end->stage], end->parity ^ 1);
-    if (lane == 0) end->head->info[end->stage].slot = -1;
-#if __CUDA_ARCH__ >= 900
     __syncwarp();
-    if (lane == 0) barrier_arrive(&end->head->full[end->stage]);
-#else
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(&end->head->full[end->stage]))
-                 : "memory");
-    if (lane == 0) barrier_arrive(&end->head->full[end->stage]);
+    if (threadIdx.x % 32 == 0) barrier_arrive(full);
+    to->n_asked++;
+    r->advance();
+}
+
+// The first two units of a block are its own number and that plus the grid's size, the others are handed out in order as blocks
+// get to them: one is asked for when the one before it begins, and its page looked up before that ends.
+template <int DIM, bool SIZES = false> __device__ void produce(const score_params &p, const ring &r) {
+    int lane = threadIdx.x % 32, n_units = 0, ticket = -2; // lane 0: the last one
+    producer to = {.next = r, .normal = l2_policy(false), .leaves_first = l2_policy(true)};
+#if __CUDA_ARCH__ < 900
+    wait_previous<DIM, SIZES>(p, &to);
 #endif
+    window_load(&to.w, p.rows, p.n_seqs, p.n_kv_heads, unit_rows(), 0, 0);
+    for (score_unit next, u = locate(p, &to, blockIdx.x); u.slot >= 0; u = next, n_units++) {
+        if (n_units > 0) {
+            wait_previous<DIM, SIZES>(p, &to);
+            if (lane == 0) ticket = atomicAdd(p.next, 1);
+        }
+        int end = min(u.n_kv - u.from, (int)SL_PAGE), late = min(end, SL_PAGE - TILE);
+        for (int row = 0; row < late; row += TILE) produce_tile_of<DIM, SIZES>(p, &to, u, row);
+        next = locate(p, &to, gridDim.x + (n_units ? gridDim.x + __shfl_sync(~0u, ticket, 0) : blockIdx.x));
+        if (late < end) produce_tile_of<DIM, SIZES>(p, &to, u, late);
+    }
+    wait_previous<DIM, SIZES>(p, &to);
+    int all = __shfl_sync(~0u, to.w.end, 31); // units; a block takes a ticket for each of its own but the first
+    if (lane == 0 && ticket == all - min(all, (int)gridDim.x) - 1) *p.next = 0;
+    for (int i = 0; i < HALVES; i++) produce_end(&to);
 }
 
 // ---- consumers ----
@@ -360,8 +391,9 @@ __device__ int row_of_part(int t) {
     return 8 * (g / 2) + 2 * t + g % 2;
 }
 
-// Scores in log2 units to stored weights; s: of rows [row, row + 32) of a sequence, -inf past its end.
-__device__ void store_block(const score_params &p, int slot, int row, float s[8], bf16 *weights, uint64_t *masses) {
+// Scores in log2 units to stored weights; s: of rows [row, row + 32) of a sequence, -inf past its end. Returns the reference of
+// head lane / 4.
+__device__ int store_block(const score_params &p, int slot, int row, float s[8], bf16 *weights, uint64_t *masses) {
     int lane = threadIdx.x % 32, g = lane / 4, lane_q = lane % 4, ref[2];
     uint32_t x[4];
 #pragma unroll
@@ -384,13 +416,15 @@ __device__ void store_block(const score_params &p, int slot, int row, float s[8]
     mass += __shfl_xor_sync(~0u, mass, 1);
     mass += __shfl_xor_sync(~0u, mass, 2);
     int even = __shfl_sync(~0u, ref[0], g / 2), odd = __shfl_sync(~0u, ref[1], g / 2);
-    if (g >= p.group) return;
+    if (g >= p.group) return REF_EMPTY;
+    int own = g % 2 ? odd : even;
     size_t block = row / BLOCK;
     bf16 *w = weights + (((size_t)slot * p.max_blocks + block) * p.group + g) * BLOCK + 8 * lane_q;
     __stcg((uint4 *)w, make_uint4(x[0], x[1], x[2], x[3]));
     if (lane_q == 0)
         __stcg((unsigned long long *)masses + ((size_t)slot * p.group + g) * p.max_blocks + block,
-               (unsigned long long)(uint16_t)(g % 2 ? odd : even) << 48 | mass);
+               (unsigned long long)(uint16_t)own << 48 | mass);
+    return own;
 }
 
 __device__ int load_acquired(const int *from) {
@@ -403,24 +437,47 @@ __device__ void add_released(int *to, int x) {
     asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(to), "r"(x) : "memory");
 }
 
+// Units that a warp has stored and not yet announced: lane i has number i. An announcement waits until all stores of the warp
+// are seen by everyone, a microsecond or two while memory is busy, so there is one for several units.
+struct announcements {
+    int slot, amount; // of the lane
+    int n;
+};
+enum { ANNOUNCED_AT_ONCE = 8 };
+
+__device__ void announce(const score_params &p, announcements *a) {
+    __syncwarp();
+    if (threadIdx.x % 32 < a->n) add_released(p.done + a->slot, a->amount);
+    a->n = 0;
+}
+
 template <int DIM, bool SIZES = false> __device__ void consume(const score_params &p, ring r) {
     typedef layout<DIM, SIZES> at_stage;
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, half = warp / (CONSUMERS / HALVES), top = REF_EMPTY;
+    int from = warp % (CONSUMERS / HALVES) * BLOCK; // row of the tile
+    uint32_t parities = 0;                          // a bit for each stage: of its next phase of this half
+    announcements stored = {};
     scorer<DIM> a;
     sl_wait_previous(); // the drawers of the layer before may still read the stored weights
-    for (;; r.advance()) {
-        barrier_wait(&r.head->full[r.stage], r.parity);
+    for (r.stage = half;; r.stage += r.stage + HALVES < r.n_stages ? HALVES : HALVES - r.n_stages) {
+        barrier_wait(&r.head->full[half][r.stage], parities >> r.stage & 1);
+        parities ^= 1u << r.stage;
+        __syncwarp(); // for mma: lanes may have left the wait one by one
         tile_info info = r.head->info[r.stage];
-        if (info.slot < 0) return;
+        if (info.slot < 0) break;
         const char *k = r.data();
         float s[8], norm = 0;
-        int row = info.row + warp * BLOCK, n_rows = info.n_kv - row;
-        if (info.first) a.begin(k + at_stage::Q_AT, p.group);
-        a.scores(k + warp * BLOCK * at_stage::ROW, s);
-        if (SIZES && !in_newest_page(info)) norm = ((const float *)(k + at_stage::NORMS_AT))[warp * BLOCK + lane];
+        int row = info.row + from, n_rows = info.n_kv - row;
+        if (info.first) {
+            a.begin(k + at_stage::Q_AT, p.group);
+            top = REF_EMPTY;
+        }
+        a.scores(k + from * at_stage::ROW, s);
+        if (SIZES && !in_newest_page(info)) norm = ((const float *)(k + at_stage::NORMS_AT))[from + lane];
         barrier_arrive(&r.head->empty[r.stage]);
         if (SIZES && in_newest_page(info)) {
             while (load_acquired(p.newest_done + info.slot) == 0) continue;
+            __syncwarp();
             if (lane < n_rows) norm = __ldcg(p.newest + (size_t)info.slot * SL_PAGE + row % SL_PAGE + lane);
         }
         if (n_rows > 0) {
@@ -430,13 +487,16 @@ template <int DIM, bool SIZES = false> __device__ void consume(const score_param
                 s[i] = row_of_part(i / 2) < n_rows ? s[i] * p.scale : -INFINITY;
                 if (SIZES) size[i] = s[i] + __shfl_sync(~0u, norm, row_of_part(i / 2));
             }
-            store_block(p, info.slot, row, s, p.w, p.mass);
+            top = max(top, store_block(p, info.slot, row, s, p.w, p.mass));
             if (SIZES) store_block(p, info.slot, row, size, p.size_w, p.size_mass);
         }
         if (!info.last) continue;
-        __syncwarp();
-        if (lane == 0) add_released(p.done + info.slot, 1);
+        if (p.top && lane % 4 == 0 && lane / 4 < p.group) atomicMax(p.top + info.slot * p.group + lane / 4, top - REF_EMPTY);
+        if (!p.done) continue;
+        if (lane == stored.n) stored.slot = info.slot, stored.amount = info.last;
+        if (++stored.n == ANNOUNCED_AT_ONCE) announce(p, &stored);
     }
+    announce(p, &stored);
 }
 
 } // namespace

@@ -591,6 +591,7 @@ template <int DIM, int BITS> __device__ void consume_pages(const quantised_param
     for (;; stage = (stage + PAIRS) % r.n_stages) {
         barrier_wait(&r.head->full[pair][stage], parities >> stage & 1);
         parities ^= 1u << stage;
+        __syncwarp(); // for mma: lanes may have left the wait one by one
         tile_info info = r.head->info[stage];
         const char *data = r.data(stage);
         uint64_t *empty = &r.head->empty[stage];
@@ -629,7 +630,7 @@ template <int DIM, int BITS> __device__ int pages_done(int n_kv) {
 
 template <int DIM, int BITS> quantised_params quantised_params_of(const sl_attn_cuda_decode_args *a) {
     quantised_params p = {};
-    p.score = score_params_of<DIM>(a), p.codes = (const char *)a->extra[0], p.size = (int)a->extra_size[0];
+    p.score = score_params_of<DIM>(a), p.score.top = NULL, p.codes = (const char *)a->extra[0], p.size = (int)a->extra_size[0];
     p.score.n_stages = tile<DIM, BITS>::stages(p.score.group);
     size_t pages = (size_t)a->n_seqs * a->max_kv / SL_PAGE * p.score.n_kv_heads; // weights do not depend on how they are dealt
     p.unit_pages = pages >= 8 * PAIRS * (size_t)sl_multiprocessors() ? (int)UNIT_PAGES : 1;

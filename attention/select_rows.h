@@ -275,9 +275,8 @@ struct select_params {
     score_params score; // of entries
     row_lists lists;
     selection kind;
-    int k;     // entries
-    double p;  // REACHING
-    int *done; // score_keys.h's counters, which are set to 0 again; NULL: there are none
+    int k;    // entries
+    double p; // REACHING
     sl_attn_cuda_stats *stats;
 };
 
@@ -318,7 +317,6 @@ static __global__ void __launch_bounds__(SELECTORS, 2) select_rows_kernel(const 
     if (threadIdx.x > 0) return;
     head_plan plan = {{0, n, n, n}, h.top, 1, 0};
     p.lists.plan[head] = plan;
-    if (p.done && head % p.score.group == 0) p.done[slot] = 0;
     if (!p.stats) return;
     int rows = rows_of(n, unit, n_kv);
     atomicAdd(&p.stats->v_rows, (unsigned long long)rows);
@@ -332,23 +330,27 @@ static inline void launch_select(const select_params &p, int n_heads, cudaStream
 
 // ---- exact scores of all keys ----
 
+enum { SCORE_HEAD_BYTES = (sizeof(score_head) + 127) / 128 * 128 };
+
 // w_j = bf16(2^(s_j - ref)) for every key and query head (stages.h). grid: a block for each multiprocessor. bytes: K once, and
 // 2.25 bytes of stored weights for a row and query head.
 template <int DIM> __global__ void __launch_bounds__(32 * (1 + CONSUMERS), 1) score_keys_kernel(const score_params p) {
     extern __shared__ __align__(128) char stages[];
     score_head *head = (score_head *)stages;
-    score_begin(p, head);
+    score_begin(head, p.n_stages, 32 * CONSUMERS / HALVES);
     __syncthreads();
     sl_start_next();
-    ring r = {head, stages + ceil_div(sizeof(score_head), 128) * 128, p.n_stages, layout<DIM>::stage(p.group), 0, 0};
+    ring r = {head, stages + SCORE_HEAD_BYTES, p.n_stages, layout<DIM>::stage(p.group), 0, 0};
     if (threadIdx.x / 32 < CONSUMERS)
         consume<DIM>(p, r);
     else
         produce<DIM>(p, r);
 }
 
-template <int DIM> static void launch_score(const score_params &p, cudaStream_t stream) {
-    size_t bytes = ceil_div(sizeof(score_head), 128) * 128 + (size_t)p.n_stages * layout<DIM>::stage(p.group);
+template <int DIM> static void launch_score(score_params p, cudaStream_t stream) {
+    p.n_stages = layout<DIM>::stages(p.group, SCORE_HEAD_BYTES);
+    p.done = p.top = NULL; // the kernel's end is enough
+    size_t bytes = SCORE_HEAD_BYTES + (size_t)p.n_stages * layout<DIM>::stage(p.group);
     sl_launch(score_keys_kernel<DIM>, dim3(sl_multiprocessors()), dim3(32 * (1 + CONSUMERS)), bytes, stream, p);
 }
 

@@ -44,7 +44,6 @@ template <int DIM> void launch_oracle(const sl_attn_cuda_decode_args *a) {
                             .kind = by_mass ? REACHING : LARGEST,
                             .k = by_mass ? 0 : (int)sl_attn_get(a->spec, "k"),
                             .p = by_mass ? sl_attn_get(a->spec, "p") : 0,
-                            .done = score.done,
                             .stats = a->stats};
     launch_score<DIM>(score, a->stream);
     launch_select(select, a->n_seqs * a->geom->n_heads, a->stream);

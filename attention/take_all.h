@@ -209,10 +209,10 @@ template <int SHIFT> __device__ int find_blocks(draw_space *d, take_space *s, in
         for (int j = 0; j < N; j++) top = max(top, ref_of(x[j]));
     }
     top = __reduce_max_sync(~0u, top);
-    if (lane == 0) d->ints[0][thread / 32] = top;
+    if (lane == 0) d->ints[thread / 32] = top;
     s->octave[thread / 32][lane] = 0;
     drawers_sync();
-    top = max(max(d->ints[0][0], d->ints[0][1]), max(d->ints[0][2], d->ints[0][3]));
+    top = max(max(d->ints[0], d->ints[1]), max(d->ints[2], d->ints[3]));
     if (s->sizes.other_top > top && s->sizes.other_top - top <= 8) top = s->sizes.other_top;
 #pragma unroll 1
     for (int i = 0; i < BLOCKS; i += N) {

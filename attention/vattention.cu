@@ -33,7 +33,6 @@ struct verified_params {
     double epsilon, delta, z[SPLITS + 1]; // z[i] = Phi^-1(1 - delta i / 50 / 2)
     const char *norms;                    // [n_pages][n_kv_heads][256] log2 |v|; where hoeffding needs them
     size_t norms_size;
-    int *done; // score_keys.h's, set to 0 again; NULL: none
     sl_attn_cuda_stats *stats;
 };
 
@@ -176,7 +175,6 @@ __global__ void __launch_bounds__(SELECTORS, 2) pick_rows_kernel(const verified_
     plan.at[2] = plan.at[3] = plan.at[1] + m;
     plan.factor = 1;
     p.lists.plan[head] = plan;
-    if (p.done && head % p.score.group == 0) p.done[slot] = 0;
 }
 
 // ---- how many rows ----
@@ -396,7 +394,6 @@ template <int DIM> void launch(const sl_attn_cuda_decode_args *a) {
     }
     p.score = score_params_of<DIM>(a);
     p.attend.mass = p.score.mass, p.attend.w = p.score.w, p.attend.max_blocks = p.score.max_blocks;
-    p.done = p.score.done;
     launch_score<DIM>(p.score, a->stream);
     launch_kernels<DIM, false>(p, n_slots, a->stream);
 }

@@ -33,12 +33,16 @@ static inline bool sl_overlaps(const void *kernel) {
     return cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess && attributes.ptxVersion >= 90;
 }
 
-// Of the current device.
-static inline int sl_multiprocessors() {
-    int device = 0, n = 0;
+// An attribute of the current device.
+static inline int sl_device_get(enum cudaDeviceAttr what) {
+    int device = 0, x = 0;
     cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device);
-    return n;
+    cudaDeviceGetAttribute(&x, what, device);
+    return x;
+}
+
+static inline int sl_multiprocessors() {
+    return sl_device_get(cudaDevAttrMultiProcessorCount);
 }
 
 // Launches kernel<<<grid, block, shared, stream>>>. The kernel may start before the one in front of it in the stream has
