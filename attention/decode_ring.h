@@ -2,7 +2,7 @@
 // stages in shared memory that copies fill ahead of its consumers.
 //
 // Units of work are chunks of one KV head of one sequence, numbered sequence by sequence, chunk by chunk, head by head. A
-// block's first unit is its own number, the others are handed out in order as blocks get to them.
+// block's first one or two units follow from its own number, the others are handed out in order as blocks get to them.
 #ifndef SLEIGH_DECODE_RING_H
 #define SLEIGH_DECODE_RING_H
 

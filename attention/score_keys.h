@@ -40,13 +40,13 @@ struct score_params {
     const bf16 *q;      // [n_seqs][n_kv_heads][group][head_dim]
     const bf16 *k;      // [n_pages][n_kv_heads][256][head_dim]
     int n_seqs, n_kv_heads, group;
-    int n_stages;   // the launch's to say
-    int n_normal;   // tiles of a block that the L2 cache treats as any data (produce_tile)
-    float scale;    // log2(e) / sqrt(head_dim)
-    int max_blocks; // of a sequence, even: the stride below
-    int *next;      // units handed out beyond each block's first two; 0 between launches
+    int n_stages = 0; // the launch's to say
+    int n_normal;     // tiles of a block that the L2 cache treats as any data (produce_tile)
+    float scale;      // log2(e) / sqrt(head_dim)
+    int max_blocks;   // of a sequence, even: the stride below
+    int *next;        // units handed out beyond each block's first two; 0 between launches
     // NULL: nobody asks. Whoever draws sets both to 0 again.
-    int *done;      // [n_seqs * n_kv_heads] grows by 1 for each warp and unit stored
+    int *done;      // [n_seqs * n_kv_heads] grows by CONSUMERS for each page stored
     int *top;       // [n_seqs * n_kv_heads][group] the largest reference, less REF_EMPTY
     uint64_t *mass; // [n_seqs * n_kv_heads][group][max_blocks] ref << 48 | in-block mass
     bf16 *w;        // [n_seqs * n_kv_heads][max_blocks][group][32]
@@ -144,6 +144,7 @@ template <int DIM, bool SIZES = false> struct layout {
     static __host__ __device__ int stage(int group) { return ceil_div(Q_AT + group * ROW, 128) * 128; }
     static int stages(int group, int others) { // beside `others` bytes of shared memory
         int n = (SHARED_MOST - others) / stage(group);
+        SL_CHECK(n >= SL_PAGE / TILE); // wait_previous
         return n < STAGES_MAX ? n : (int)STAGES_MAX;
     }
 };

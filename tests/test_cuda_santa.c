@@ -181,7 +181,9 @@ static void check(int n_heads, int n_kv_heads, int dim, int n_seqs, const int *l
 }
 
 static void lengths(void) {
-    static const int all[] = {1, 31, 32, 33, 255, 256, 257, 1000, 4097, 8192, 32768, 32769};
+    // Tiles of 64 rows, pages of 256, and as many pages as a GPU has multiprocessors, twice as many, and more
+    static const int all[] = {1,   31,  32,  33,  63,  64,   65,   127,  128,   129,   191,   192,
+                              193, 255, 256, 257, 320, 1000, 4097, 8192, 32768, 32769, 40000, 65536};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         check(8, 2, 128, 1, &all[i], i % 3 == 0 ? 0 : i % 3 == 1 ? 1 : 4, 128);
 }
@@ -200,6 +202,26 @@ static void shapes(void) {
 static void ragged_batch(void) {
     static const int lengths[16] = {1, 5000, 256, 257, 31, 9000, 1024, 77, 4096, 300, 2, 20000, 512, 513, 100, 3333};
     check(8, 2, 128, 16, lengths, 3, 128);
+}
+
+// A race between copies and those that read them shows in few of many runs: stored weights and output, to the bit.
+static void stored_again(void) {
+    static const int lengths[16] = {1, 5000, 256, 257, 31, 9000, 1024, 77, 4096, 300, 2, 20000, 512, 513, 100, 3333};
+    run r = run_new(ref_cache_new(8, 2, 128, 16, lengths, 3, test_seed), "santa-sys", 128, 5);
+    size_t n_mass = (size_t)r.n_slots * r.group * r.max_blocks, out_bytes = (size_t)16 * 8 * 128 * sizeof(bf16);
+    launch(&r);
+    uint64_t *mass = malloc(n_mass * sizeof *mass);
+    bf16 *w = malloc(n_mass * SL_BLOCK * sizeof *w), *out = malloc(out_bytes);
+    memcpy(mass, r.mass, n_mass * sizeof *mass), memcpy(w, r.w, n_mass * SL_BLOCK * sizeof *w);
+    memcpy(out, r.out, out_bytes);
+    for (int i = 0; i < 200; i++) {
+        launch(&r);
+        CHECK(!memcmp(mass, r.mass, n_mass * sizeof *mass));
+        CHECK(!memcmp(w, r.w, n_mass * SL_BLOCK * sizeof *w));
+        CHECK(!memcmp(out, r.out, out_bytes));
+    }
+    free(mass), free(w), free(out);
+    run_free(&r);
 }
 
 // Two runs, and the same after other shapes have used the kernel: equal bits.
@@ -222,7 +244,12 @@ static void equal_bits(void) {
 #endif
 
 static const test_case cases[] = {
-    GPU_CASE("lengths", lengths),           GPU_CASE("samples", samples),       GPU_CASE("shapes", shapes),
-    GPU_CASE("ragged-batch", ragged_batch), GPU_CASE("equal-bits", equal_bits), {0},
+    GPU_CASE("lengths", lengths),
+    GPU_CASE("samples", samples),
+    GPU_CASE("shapes", shapes),
+    GPU_CASE("ragged-batch", ragged_batch),
+    GPU_CASE("stored-again", stored_again),
+    GPU_CASE("equal-bits", equal_bits),
+    {0},
 };
 const test_suite suite_cuda_santa = {"cuda_santa", cases};
