@@ -10,7 +10,6 @@ extern "C" {
 namespace {
 
 enum {
-    SCORE_THREADS = 32 * (1 + CONSUMERS),
     WARPS = 8,
     THREADS = 32 * WARPS,
     CHUNKS = 32, // of a KV head at most
@@ -25,21 +24,6 @@ struct values_params {
 
 __device__ int value_rows_of(int n_kv) { // of a chunk
     return max(ceil_div(n_kv, CHUNKS * BLOCK) * BLOCK, (int)SL_PAGE);
-}
-
-// Stored weights of all rows. As santa_is.cu's kernel without its drawers.
-template <int DIM, int BITS> __global__ void __maxnreg__(144) quantised_scores_kernel(const quantised_params p) {
-    extern __shared__ __align__(128) char memory[];
-    quantised_head *head = (quantised_head *)memory;
-    quantised_begin(p, head);
-    __syncthreads();
-    sl_start_next();
-    page_ring r = {head, memory + ceil_div((int)sizeof *head, 128) * 128, p.score.n_stages,
-                   tile<DIM, BITS>::stage(p.score.group)};
-    if (threadIdx.x < 32 * CONSUMERS)
-        consume_pages<DIM, BITS>(p, r);
-    else
-        produce_pages<DIM, BITS>(p, r);
 }
 
 // ---- values ----
@@ -185,12 +169,7 @@ template <int DIM, int HEADS> void launch_values(const sl_attn_cuda_decode_args 
 }
 
 template <int DIM, int BITS> void launch(const sl_attn_cuda_decode_args *a) {
-    quantised_params p = quantised_params_of<DIM, BITS>(a);
-    score_params score = p.score;
-    p.score.done = NULL;
-    size_t bytes =
-        (sizeof(quantised_head) + 127) / 128 * 128 + (size_t)p.score.n_stages * tile<DIM, BITS>::stage(p.score.group);
-    sl_launch(quantised_scores_kernel<DIM, BITS>, dim3(sl_multiprocessors()), dim3(SCORE_THREADS), bytes, a->stream, p);
+    score_params score = launch_quantised_scores<DIM, BITS>(a, false);
     if (score.group <= 4)
         launch_values<DIM, 4>(a, score);
     else

@@ -304,9 +304,10 @@ struct row_sum { // of a lane: columns 8 (lane % (DIM / 8)) .. + 7, of every 32 
 
 // Adds the rows of one warp's lanes (of the pool; -1: none, those at the end), times coef, to its sum: neighbours that are
 // equal are read once. All are asked for at once. coef: a number, or a function that finds it while rows are on their way, at
-// the price of registers. Returns how many rows were read.
-template <int DIM, typename Coef>
-__device__ int gather(const bf16 *v, draw_space *s, int thread, int row, Coef coef, row_sum *sum) {
+// the price of registers: coef(place, n) where the lane's is row s->row[place] of the warp's n. s->row, s->coef: a place for
+// each thread. Returns how many rows were read.
+template <int DIM, typename Space, typename Coef>
+__device__ int gather(const bf16 *v, Space *s, int thread, int row, Coef coef, row_sum *sum) {
     enum { LANES = DIM / 8, ROWS = 32 / LANES, PASSES = (32 + ROWS - 1) / ROWS };
     int lane = thread % 32, warp = thread / 32 * 32, before = __shfl_up_sync(~0u, row, 1);
     bool first = row >= 0 && (lane == 0 || row != before);
@@ -324,7 +325,7 @@ __device__ int gather(const bf16 *v, draw_space *s, int thread, int row, Coef co
     for (int j = 0; j < PASSES; j++) // without a condition, or each load would wait for its use
         x[j] = __ldg((const uint4 *)(v + (size_t)s->row[warp + min(j * ROWS + own, n - 1)] * DIM) + lane % LANES);
     if constexpr (!std::is_same<Coef, float>::value) {
-        float c = coef();
+        float c = coef(row < 0 ? n - 1 : at - !first, n);
         if (first) s->coef[warp + at] = c * run;
         __syncwarp();
     }
@@ -340,10 +341,9 @@ __device__ int gather(const bf16 *v, draw_space *s, int thread, int row, Coef co
     return n;
 }
 
-// The sum over a warp's lanes that hold the same columns, then over the warps, in their order: thread's column of it.
-template <int DIM> __device__ float sum_rows(draw_space *s, const row_sum &sum, int thread) {
+// The sum over a warp's lanes that hold the same columns to columns[DIM].
+template <int DIM> __device__ void put_columns(float *columns, const row_sum &sum, int lane) {
     enum { LANES = DIM / 8, ROWS = 32 / LANES };
-    int lane = thread % 32;
     row_sum all = sum;
 #pragma unroll
     for (int i = 1; i < ROWS; i++)
@@ -351,7 +351,12 @@ template <int DIM> __device__ float sum_rows(draw_space *s, const row_sum &sum, 
         for (int k = 0; k < 8; k++) all.x[k] += __shfl_sync(~0u, sum.x[k], lane + i * LANES);
     if (lane < LANES)
 #pragma unroll
-        for (int k = 0; k < 8; k++) s->sums[thread / 32][lane * 8 + k] = all.x[k];
+        for (int k = 0; k < 8; k++) columns[lane * 8 + k] = all.x[k];
+}
+
+// The sum of the drawers' warps, in their order: thread's column of it.
+template <int DIM> __device__ float sum_rows(draw_space *s, const row_sum &sum, int thread) {
+    put_columns<DIM>(s->sums[thread / 32], sum, thread % 32);
     drawers_sync();
     float x = 0;
     if (thread < DIM)

@@ -1,10 +1,10 @@
 // attention/pps.cu - santa-pps on CUDA: exact scores of all keys, the rows with a large share p |v| exactly, the others drawn
-// in proportion to it; S draws, or as many as a stated error needs. In one kernel, as santa.cu.
+// in proportion to it; S draws, or as many as a stated error needs. Two kernels.
 //
-// Consumer warps store sizes p |v| beside the weights p, both as bf16 and integer masses (score_keys.h). Drawers take query
-// heads in order: heavy rows and light draws from the stored sizes (take_all.h), what a row weighs from the stored weights.
-// With a stated error they go on until the head is certified (draw_certified.c: the same bounds, tries and uniform numbers),
-// or sum over every row.
+// The first stores sizes p |v| beside the weights p, both as bf16 and integer masses (score_keys.h). Of the second a block
+// takes a query head: heavy rows and light draws from the stored sizes (take_all.h), what a row weighs from the stored weights.
+// With a stated error it goes on until the head is certified (draw_certified.c: the same bounds, tries and uniform numbers), or
+// sums over every row.
 #include "attention/head_dim.h"
 #include "attention/take_all.h"
 
@@ -15,7 +15,8 @@ extern "C" {
 namespace {
 
 enum {
-    THREADS = 32 * (1 + CONSUMERS) + DRAW_THREADS,
+    NORM_THREADS = 128,
+    SCORE_THREADS = 32 * (1 + CONSUMERS) + NORM_THREADS,
     PILOT = 128,     // draws that plan the first try of a session
     MOST_TRIES = 3,  // then the head goes dense
     FEW = 30,        // draws below which the central limit theorem is not leaned on
@@ -23,7 +24,7 @@ enum {
 };
 
 // What a head keeps from step to step.
-struct memory {
+struct kept {
     uint32_t next; // position at which it is the step before; 0: empty
     float norm;    // of its output
 };
@@ -38,23 +39,29 @@ struct pps_params {
     double z[MOST_TRIES] = {}, log_term[MOST_TRIES] = {}; // of try i + 1: z(1 - delta / 2), ln(2 / delta)
 };
 
-// The query head that a block's drawers are at.
+// The query head that a block is at.
 struct head {
     sl_row row;
-    head_view weights;      // but for its entries
-    int top[DRAWERS];       // largest reference of the weights that each warp has seen
-    uint64_t mass[DRAWERS]; // theirs, beside it
+    head_view weights;         // but for its entries
+    int top[TAKE_WARPS];       // largest reference of the weights that each warp has seen
+    uint64_t mass[TAKE_WARPS]; // theirs, beside it
     sl_rng_id id;
     int n;
 };
 
 struct shared_head {
-    score_head score;
-    draw_space draw;
     take_space take;
     head at;
+    float columns[TAKE_WARPS][DIM_MAX];
+    float square[TAKE_WARPS];
+    int32_t page[TILES_MAX];
+    int row[TAKERS]; // of the pool; a warp's 32 places are its own
+    float coef[TAKERS];
 };
-enum { HEAD_BYTES = (sizeof(shared_head) + 127) / 128 * 128 };
+enum {
+    SCORE_HEAD_BYTES = (sizeof(score_head) + 127) / 128 * 128,
+    HEAD_BYTES = (sizeof(shared_head) + 15) / 16 * 16, // masses lie behind it
+};
 
 // ---- norms of the newest page ----
 
@@ -80,32 +87,20 @@ template <int DIM> __device__ void store_newest_norms(const score_params &p, con
     for (int slot = blockIdx.x; slot < p.n_seqs * p.n_kv_heads; slot += gridDim.x) {
         const sl_row row = p.rows[slot / p.n_kv_heads];
         size_t page = (size_t)row.pages[row.position / SL_PAGE] * p.n_kv_heads + slot % p.n_kv_heads;
-        for (int j = thread; j <= row.position % SL_PAGE; j += DRAW_THREADS)
+        for (int j = thread; j <= row.position % SL_PAGE; j += NORM_THREADS)
             __stcg(p.newest + (size_t)slot * SL_PAGE + j, log_norm<DIM>(v + (page * SL_PAGE + j) * DIM));
-        drawers_sync();
+        asm volatile("bar.sync 1, %0;" ::"n"((int)NORM_THREADS) : "memory");
         if (thread == 0) add_released(p.newest_done + slot, 1);
     }
 }
 
 // ---- one query head ----
 
-__device__ void open_head(const pps_params &p, shared_head *s, int slot, int h) {
-    const score_params &scores = p.score;
-    size_t first = (size_t)slot * scores.max_blocks * scores.group;
-    head *x = &s->at;
-    x->row = scores.rows[slot / scores.n_kv_heads];
-    x->n = x->row.position + 1;
-    x->id = rng_of(p.draw, x->row, slot % scores.n_kv_heads * scores.group + h);
-    x->weights = view_of(scores, x->row, slot, h);
-    take_all_of(&s->take, scores.size_mass + first + (size_t)h * scores.max_blocks, scores.size_w + (first + h) * BLOCK,
-                x->weights.stride, x->n);
-}
-
 // All weights: a part to each warp.
 __device__ void sum_weights(head *x, int thread) {
     uint64_t packed[8], sum = 0;
     int top = REF_EMPTY;
-    for (int first = thread * 8; first - thread * 8 < x->weights.n_blocks; first += 8 * DRAW_THREADS) {
+    for (int first = thread * 8; first - thread * 8 < x->weights.n_blocks; first += 8 * TAKERS) {
         int before = top;
         load_masses<8>(x->weights, first, packed);
 #pragma unroll
@@ -129,9 +124,10 @@ struct normaliser {
 };
 
 __device__ normaliser normaliser_of(const head &x) {
-    int top = max(max(x.top[0], x.top[1]), max(x.top[2], x.top[3]));
+    int top = REF_EMPTY;
     double sum = 0;
-    for (int i = 0; i < DRAWERS; i++) sum += (double)x.mass[i] * power_of_two(x.top[i] - top - 38);
+    for (int i = 0; i < TAKE_WARPS; i++) top = max(top, x.top[i]);
+    for (int i = 0; i < TAKE_WARPS; i++) sum += (double)x.mass[i] * power_of_two(x.top[i] - top - 38);
     return {top, 1 / sum};
 }
 
@@ -146,10 +142,9 @@ __device__ double share_of(const head &x, const normaliser &z, int j) {
 template <int DIM>
 __device__ int add_row(const pps_params &p, shared_head *s, const normaliser &z, int row, float inv_pi, row_sum *sum,
                        int thread) {
-    int page = row < 0 ? 0 : __ldg(s->at.row.pages + row / SL_PAGE);
-    int pool = row < 0 ? -1 : (page * p.score.n_kv_heads + s->at.weights.kv_head) * SL_PAGE + row % SL_PAGE;
-    auto coef = [&] { return row < 0 ? 0 : (float)(share_of(s->at, z, row) * inv_pi); };
-    return gather<DIM>(p.draw.v, &s->draw, thread, pool, coef, sum);
+    int pool = row < 0 ? -1 : (s->page[row / SL_PAGE] * p.score.n_kv_heads + s->at.weights.kv_head) * SL_PAGE + row % SL_PAGE;
+    auto coef = [&](int, int) { return row < 0 ? 0 : (float)(share_of(s->at, z, row) * inv_pi); };
+    return gather<DIM>(p.draw.v, s, thread, pool, coef, sum);
 }
 
 // The thread's column of the sum over the rows of s->take.drawn.
@@ -157,9 +152,12 @@ template <int DIM> __device__ float sum_draws(const pps_params &p, shared_head *
     normaliser z = normaliser_of(s->at);
     row_sum sum = {};
     *n_read = 0;
-    take_all_draw(&s->draw, &s->take, p.shared, s->at.id, index, thread,
-                  [&](int row, float inv_pi, bool) { *n_read += add_row<DIM>(p, s, z, row, inv_pi, &sum, thread); });
-    return sum_rows<DIM>(&s->draw, sum, thread);
+    for (int turn = 0; turn < turns_of(&s->take); turn++) {
+        float inv_pi;
+        int row = row_of_turn(&s->take, p.shared, s->at.id, index, turn, thread, &inv_pi);
+        *n_read += add_row<DIM>(p, s, z, row, inv_pi, &sum, thread);
+    }
+    return join_columns<DIM>(s->columns, sum, thread);
 }
 
 // The same over all rows.
@@ -167,9 +165,9 @@ template <int DIM> __device__ float sum_all(const pps_params &p, shared_head *s,
     normaliser z = normaliser_of(s->at);
     row_sum sum = {};
     *n_read = 0;
-    for (int j = thread; j - thread < s->at.n; j += DRAW_THREADS)
+    for (int j = thread; j - thread < s->at.n; j += TAKERS)
         *n_read += add_row<DIM>(p, s, z, j < s->at.n ? j : -1, 1, &sum, thread);
-    return sum_rows<DIM>(&s->draw, sum, thread);
+    return join_columns<DIM>(s->columns, sum, thread);
 }
 
 // ---- a stated error ----
@@ -200,7 +198,7 @@ __device__ int plan(const pps_params &p, shared_head *s, int i, double target, i
     int n_heavy = 0;
     for (int round = 0; round < MOST_ROUNDS && light > 0; round++) {
         kappa = widest_kappa(p, i, (double)light, target);
-        split(&s->draw, z, (uint64_t)kappa, &n_heavy, &heavy, thread);
+        split(&s->take, (uint64_t)kappa, &n_heavy, &heavy, thread);
         if (z.total - heavy == light) break;
         light = z.total - heavy;
     }
@@ -208,15 +206,15 @@ __device__ int plan(const pps_params &p, shared_head *s, int i, double target, i
     return S <= z.n / 2 ? max((int)S, 1) : 0;
 }
 
-__device__ float norm_of(draw_space *s, float x, int thread) { // of a vector, an element a thread
+__device__ float norm_of(shared_head *s, float x, int thread) { // of a vector, an element a thread
     x *= x;
     for (int step = 1; step < 32; step *= 2) x += __shfl_xor_sync(~0u, x, step);
-    drawers_sync();
-    if (thread % 32 == 0) s->coef[thread] = x;
-    drawers_sync();
-    x = sqrtf(s->coef[0] + s->coef[32] + s->coef[64] + s->coef[96]);
-    drawers_sync();
-    return x;
+    __syncthreads();
+    if (thread % 32 == 0) s->square[thread / 32] = x;
+    __syncthreads();
+    x = 0;
+    for (int i = 0; i < TAKE_WARPS; i++) x += s->square[i];
+    return sqrtf(x);
 }
 
 struct outcome {
@@ -226,17 +224,17 @@ struct outcome {
 };
 
 // The thread's column of the head's output. Try 0 is the pilot.
-template <int DIM> __device__ float certify(const pps_params &p, shared_head *s, memory *before, outcome *o, int thread) {
+template <int DIM> __device__ float certify(const pps_params &p, shared_head *s, kept *before, outcome *o, int thread) {
     const take_all &r = s->take.drawn;
     bool planned = before->next && before->next == (uint32_t)s->at.row.position;
     float norm = planned ? before->norm : 0, out = 0;
     for (int i = 0, S = PILOT; i <= MOST_TRIES && S > 0; i++) {
-        take_all_solve(&s->draw, &s->take, S, thread); // the pilot's also finds the sizes' total
+        take_all_solve(&s->take, S, NULL, thread); // the pilot's also finds the sizes' total
         normaliser z = normaliser_of(s->at);
         double unit = exp2((double)(s->take.sizes.top - z.top - 38)) * z.inverse; // of size, as a part of the output
         if (i > 0 || !planned) {
             out = sum_draws<DIM>(p, s, (uint32_t)i << TRY_STRIDE, &o->n_read, thread);
-            norm = norm_of(&s->draw, out, thread);
+            norm = norm_of(s, out, thread);
             o->n_samples = r.n_heavy + r.k, o->tries = i;
         }
         if (i > 0 && unit * error_bound(p, i, (double)r.light, r.k) <= p.share * norm) break;
@@ -247,12 +245,12 @@ template <int DIM> __device__ float certify(const pps_params &p, shared_head *s,
         o->n_samples = s->at.n;
         break;
     }
-    norm = norm_of(&s->draw, out, thread);
+    norm = norm_of(s, out, thread);
     if (thread == 0) *before = {(uint32_t)s->at.row.position + 1, norm};
     return out;
 }
 
-// ---- the kernel ----
+// ---- the kernels ----
 
 __device__ void count(sl_attn_cuda_stats *stats, const outcome &o, int row_bytes, int thread) {
     if (!stats || thread % 32 > 0) return;
@@ -264,50 +262,67 @@ __device__ void count(sl_attn_cuda_stats *stats, const outcome &o, int row_bytes
     if (o.dense) atomicAdd(&stats->fallbacks, 1ull);
 }
 
-template <int DIM, bool CERTIFIED> __device__ void draw_head(const pps_params &p, shared_head *s, int slot, int h, int thread) {
-    outcome o = {};
-    float out;
-    if (thread == 0) open_head(p, s, slot, h);
-    wait_scored(p.score, slot, p.score.rows[slot / p.score.n_kv_heads].position + 1, thread);
-    sum_weights(&s->at, thread);
-    if (CERTIFIED) {
-        out = certify<DIM>(p, s, (memory *)(s->at.row.state + p.state_at) + s->at.id.head, &o, thread);
-    } else {
-        take_all_solve(&s->draw, &s->take, p.draw.S, thread);
-        out = sum_draws<DIM>(p, s, 0, &o.n_read, thread);
-        o.n_samples = s->take.drawn.n_heavy + s->take.drawn.k;
-    }
-    if (thread < DIM)
-        p.draw.out[((size_t)slot * p.score.group + h) * DIM + thread] = __bfloat16_as_ushort(__float2bfloat16_rn(out));
-    count(p.draw.stats, o, DIM * sizeof(bf16), thread);
-    if (thread == 0) p.score.newest_done[slot] = 0; // its units are all stored
-    close_head(p.score, p.draw, slot, thread);
+// Stored weights and sizes of all rows of all heads.
+//
+// grid: a block for each multiprocessor, whatever the lengths. preconditions: as santa_ring_kernel's (santa.cu). Page extras
+// are read after the kernel in front has ended. bytes: K and 4 a row and KV head of norms once, the newest page's V, 4 + 1/2 a
+// row and query head of stored weights and sizes.
+template <int DIM> __global__ void __maxnreg__(144) pps_score_kernel(const score_params p, const bf16 *v) {
+    extern __shared__ __align__(128) char memory[];
+    score_head *head = (score_head *)memory;
+    score_begin(head, p.n_stages, 32 * CONSUMERS / HALVES);
+    __syncthreads();
+    sl_start_next();
+    ring r = {head, memory + SCORE_HEAD_BYTES, p.n_stages, layout<DIM, true>::stage(p.group), 0, 0};
+    int warp = threadIdx.x / 32;
+    if (warp < CONSUMERS)
+        consume<DIM, true>(p, r);
+    else if (warp < CONSUMERS + NORM_THREADS / 32)
+        store_newest_norms<DIM>(p, v, threadIdx.x - 32 * CONSUMERS);
+    else
+        produce<DIM, true>(p, r);
 }
 
 // out = sum_j c_j (p_j / pi_j) v_j, c_j from S draws of take-all + PPS with size p_j |v_j|; CERTIFIED: from as many draws as a
 // stated error needs.
 //
-// grid and preconditions: as santa_ring_kernel's (santa.cu). Page extras are read after the kernel in front has ended. bytes: K
-// and 4 a row and KV head of norms once, the newest page's V, 4 + 1/2 a row and query head of stored weights and sizes
-// (written, and partly read from the L2 cache), drawn rows of V; CERTIFIED: sizes several times, from the L2 cache. order of
-// reduction: masses are integers; a head's rows, heavy ones before light ones, a warp's 32 of each 128 in order, then the warps
-// in order.
-template <int DIM, bool CERTIFIED> __global__ void __maxnreg__(144) pps_ring_kernel(const pps_params p) {
+// grid: a block for each query head of all sequences. precondition: `drawn` is 0, and `done`, `drawn` and
+// newest_done are 0 at the end. Lengths and
+// page tables are read while the kernel in front may still run. bytes: masses of blocks, sizes of those that may hold heavy
+// rows or hold a draw (from the L2 cache), drawn rows of V; CERTIFIED: sizes several times. order of reduction: masses are
+// integers; a head's rows, heavy ones before light ones, a warp's 32 of each TAKERS in order, then the warps in order.
+template <int DIM, bool CERTIFIED> __global__ void __launch_bounds__(TAKERS, 2) pps_draw_kernel(const pps_params p) {
     extern __shared__ __align__(128) char memory[];
-    shared_head *head = (shared_head *)memory;
-    score_begin(&head->score, p.score.n_stages, 32 * CONSUMERS / HALVES);
-    __syncthreads();
+    shared_head *s = (shared_head *)memory;
+    const score_params &scores = p.score;
+    int thread = threadIdx.x, index = blockIdx.x, slot = index / scores.group, h = index % scores.group;
+    outcome o = {};
+    float out;
     sl_start_next();
-    ring r = {&head->score, memory + HEAD_BYTES, p.score.n_stages, layout<DIM, true>::stage(p.score.group), 0, 0};
-    int warp = threadIdx.x / 32, thread = threadIdx.x - 32 * CONSUMERS;
-    if (warp < CONSUMERS)
-        consume<DIM, true>(p.score, r);
-    else if (warp < CONSUMERS + DRAWERS) {
-        store_newest_norms<DIM>(p.score, p.draw.v, thread);
-        draw_all(p.score, p.draw, &head->draw, thread,
-                 [&](int slot, int h, int) { draw_head<DIM, CERTIFIED>(p, head, slot, h, thread); });
-    } else
-        produce<DIM, true>(p.score, r);
+    const sl_row row = scores.rows[slot / scores.n_kv_heads];
+    head_view weights = view_of(scores, row, slot, h);
+    for (int i = thread; i <= row.position / SL_PAGE; i += TAKERS) s->page[i] = __ldg(row.pages + i);
+    if (thread == 0) {
+        s->at.row = row, s->at.n = row.position + 1, s->at.weights = weights;
+        s->at.id = rng_of(p.draw, row, slot % scores.n_kv_heads * scores.group + h);
+    }
+    take_all_uniforms(&s->take, rng_of(p.draw, row, slot % scores.n_kv_heads * scores.group + h), thread);
+    wait_done(scores.done + slot, score_done(row.position + 1), thread);
+    size_t first = (size_t)slot * scores.max_blocks * scores.group;
+    take_all_begin(&s->take, memory + HEAD_BYTES, scores.size_mass + first + (size_t)h * scores.max_blocks,
+                   scores.size_w + (first + h) * BLOCK, weights.stride, row.position + 1, 0, thread);
+    sum_weights(&s->at, thread);
+    if (CERTIFIED) {
+        out = certify<DIM>(p, s, (kept *)(row.state + p.state_at) + s->at.id.head, &o, thread);
+    } else {
+        take_all_solve(&s->take, p.draw.S, NULL, thread);
+        out = sum_draws<DIM>(p, s, 0, &o.n_read, thread);
+        o.n_samples = s->take.drawn.n_heavy + s->take.drawn.k;
+    }
+    if (thread < DIM) p.draw.out[(size_t)index * DIM + thread] = __bfloat16_as_ushort(__float2bfloat16_rn(out));
+    count(p.draw.stats, o, DIM * sizeof(bf16), thread);
+    if (leave_slot(p.draw.drawn + slot, scores.group, slot == scores.n_seqs * scores.n_kv_heads - 1, thread))
+        scores.done[slot] = scores.newest_done[slot] = 0;
 }
 
 // ---- launch ----
@@ -333,7 +348,7 @@ template <int DIM> pps_params params_of(const sl_attn_cuda_decode_args *a) {
                     .state_at = a->state_at,
                     .share = epsilon / (1 + epsilon),
                     .bernstein = sl_attn_get(a->spec, "bound") == 1};
-    SL_CHECK(p.score.max_blocks <= ENTRIES * 8 && a->extra[0] && a->extra_size[0] == SL_PAGE * sizeof(float));
+    SL_CHECK(a->max_kv <= DRAW_ROWS_MAX && a->extra[0] && a->extra_size[0] == SL_PAGE * sizeof(float));
     p.draw.parts = 1;
     p.score.top = NULL;
     p.score.norms = (const float *)a->extra[0];
@@ -350,10 +365,11 @@ template <int DIM> pps_params params_of(const sl_attn_cuda_decode_args *a) {
 
 template <int DIM> void launch(const sl_attn_cuda_decode_args *a) {
     pps_params p = params_of<DIM>(a);
-    p.score.n_stages = layout<DIM, true>::stages(p.score.group, HEAD_BYTES);
-    size_t bytes = HEAD_BYTES + (size_t)p.score.n_stages * layout<DIM, true>::stage(p.score.group);
-    sl_launch(certifies(a->spec) ? pps_ring_kernel<DIM, true> : pps_ring_kernel<DIM, false>, dim3(sl_multiprocessors()),
-              dim3(THREADS), bytes, a->stream, p);
+    p.score.n_stages = layout<DIM, true>::stages(p.score.group, SCORE_HEAD_BYTES);
+    size_t bytes = SCORE_HEAD_BYTES + (size_t)p.score.n_stages * layout<DIM, true>::stage(p.score.group);
+    sl_launch(pps_score_kernel<DIM>, dim3(sl_multiprocessors()), dim3(SCORE_THREADS), bytes, a->stream, p.score, a->v);
+    sl_launch(certifies(a->spec) ? pps_draw_kernel<DIM, true> : pps_draw_kernel<DIM, false>, dim3(a->n_seqs * a->geom->n_heads),
+              dim3(TAKERS), HEAD_BYTES + take_all_memory(ceil_div(a->max_kv, BLOCK)), a->stream, p);
 }
 
 void decode(const sl_attn_cuda_decode_args *args) {
@@ -366,7 +382,7 @@ int needs(const sl_attn_spec *, sl_kv_need *out) {
 }
 
 size_t state(const sl_attn_geom *geom, const sl_attn_spec *spec) {
-    return certifies(spec) ? geom->n_heads * sizeof(memory) : 0;
+    return certifies(spec) ? geom->n_heads * sizeof(kept) : 0;
 }
 
 // All keys and norms; what is drawn of V the kernel counts.

@@ -1,9 +1,6 @@
-// attention/santa_is.cu - santa-is on CUDA: quantised keys propose, S rows are drawn and corrected with their exact keys, in
-// one kernel.
-//
-// A block has a producer warp and consumer warps that turn quantised pages into stored weights (score_quantised.h), and drawer
-// warps. These take query heads in order, wait until the head's KV head is scored, draw by take-all + PPS (take_all.h: the
-// CPU's rows, given the same stored weights), read the drawn rows of K and V, and sum.
+// attention/santa_is.cu - santa-is on CUDA: quantised keys propose, S rows are drawn and corrected with their exact keys. Two
+// kernels: stored weights of all rows (score_quantised.h), then a block for each query head that draws by take-all + PPS
+// (take_all.h: the CPU's rows, given the same stored weights), reads the drawn rows of K and V, and sums.
 //
 // Owns: the sums. They differ from combine.c's in this: rows of the newest page keep the weights that were stored, exact scores
 // rounded to bf16 as dense attention's are.
@@ -17,29 +14,35 @@ extern "C" {
 
 namespace {
 
-enum {
-    THREADS = 32 * (1 + CONSUMERS) + DRAW_THREADS,
-    LISTS_MAX = 8, // of a head's draws
-    NEWEST = 2,    // lists of the newest page: 256 rows
-    DEPTH = 4,     // turns of 128 rows that are found, and asked for, before the first of them is summed
-};
+enum { LISTS_MAX = 8 }; // of a head's draws
 
 struct is_params {
-    quantised_params keys;
+    score_params score;
     draw_params draw; // parts: blocks that share a head
-    int n_lists;      // of drawn rows: list i has every n_lists-th 128 of them
+    int page_tiles;   // tiles of a quantised page
+    int n_lists;      // of drawn rows: list i has every n_lists-th TAKERS of them. The newest page is one more
+};
+
+// The query head that a block is at.
+struct query_head {
+    sl_row row;
+    int slot, head, index; // sequence * n_kv_heads + KV head; of the group; of all
+    int n_kv, n_built;     // rows, and those of built pages
+    sl_rng_id id;
 };
 
 struct shared_head {
-    quantised_head keys;
-    draw_space draw;
     take_space take;
-    float2 sums[DRAWERS];           // largest score and sum of a warp's weights
-    uint4 q[DIM_MAX / 8];           // of the head
-    int place[DEPTH][DRAW_THREADS]; // rows of the pool that were drawn, -1: none; each thread reads its own
-    float inv_pi[DEPTH][DRAW_THREADS];
+    query_head at;
+    float2 sums[TAKE_WARPS]; // largest score and sum of a warp's weights
+    float columns[TAKE_WARPS][DIM_MAX];
+    uint4 q[DIM_MAX / 8]; // of the head
+    int32_t page[TILES_MAX];
+    int row[TAKERS]; // of the pool; a warp's 32 places are its own
+    float coef[TAKERS];
+    int other_top, is_last;
 };
-enum { HEAD_BYTES = (sizeof(shared_head) + 127) / 128 * 128 };
+enum { HEAD_BYTES = (sizeof(shared_head) + 15) / 16 * 16 }; // masses lie behind it
 
 // ---- sums of weight * v beside a power of two ----
 
@@ -65,47 +68,33 @@ struct warp_sum {
 // The list of all warps, thread's column of it.
 template <int DIM> __device__ weighted join_warps(shared_head *s, warp_sum *own, int thread) {
     if (thread % 32 == 0) s->sums[thread / 32] = make_float2(own->top, own->total);
-    drawers_sync();
+    __syncthreads();
     weighted list = {.top = -INFINITY, .total = 0, .x = 0};
-    for (int i = 0; i < DRAWERS; i++) list.top = fmaxf(list.top, s->sums[i].x);
+    for (int i = 0; i < TAKE_WARPS; i++) list.top = fmaxf(list.top, s->sums[i].x);
     float factor = own->top == -INFINITY ? 0 : exp2f(own->top - list.top);
 #pragma unroll
     for (int k = 0; k < 8; k++) own->sum.x[k] *= factor;
-    for (int i = 0; i < DRAWERS; i++)
+    for (int i = 0; i < TAKE_WARPS; i++)
         if (s->sums[i].x != -INFINITY) list.total += s->sums[i].y * exp2f(s->sums[i].x - list.top);
-    list.x = sum_rows<DIM>(&s->draw, own->sum, thread);
+    list.x = join_columns<DIM>(s->columns, own->sum, thread);
     return list;
 }
 
-// ---- rows of a warp: places [32 warp, 32 warp + 32) of s->row and s->coef ----
+// ---- rows of a warp ----
 
 __device__ void prefetch(const bf16 *row, int bytes) {
     for (int at = 0; at < bytes; at += 128) asm volatile("prefetch.global.L2 [%0];" ::"l"((const char *)row + at));
 }
 
-// Neighbours that are equal become one row. Returns how many are left.
-__device__ int merge_equal(draw_space *s, int row, float coef, int thread) {
-    int lane = thread % 32, warp = thread / 32 * 32, before = __shfl_up_sync(~0u, row, 1);
-    bool first = row >= 0 && (lane == 0 || row != before);
-    uint32_t heads = __ballot_sync(~0u, first), there = __ballot_sync(~0u, row >= 0);
-    uint32_t later = heads & ~(~0u >> (31 - lane)); // heads behind this lane
-    int run = (later ? __ffs(later) - 1 : __popc(there)) - lane, at = __popc(heads & ((1u << lane) - 1));
-    __syncwarp(); // the places were read
-    if (first) s->row[warp + at] = row, s->coef[warp + at] = coef * run;
-    __syncwarp();
-    return __popc(heads);
-}
-
-// Exact scores of the warp's n rows, lane i's that of row i, times p.score.scale; The query is the
-// products' column 0.
-template <int DIM> __device__ float score_rows(const is_params &p, const draw_space *s, const uint4 *q, int n, int thread) {
+// Exact scores of the warp's n rows s->row, lane i's that of row i. The query is the products' column 0.
+template <int DIM> __device__ float score_rows(const score_params &p, const shared_head *s, int n, int thread) {
     enum { LOADS = scorer<DIM>::K_LOADS, ODD = scorer<DIM>::K_STEPS % 2 };
     int lane = thread % 32, warp = thread / 32 * 32, lane_q = lane % 4;
     float c[2][4] = {}, score = 0;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         int place = half * 16 + lane / 4;
-        const char *k = (const char *)p.keys.score.k + lane_q * 16;
+        const char *k = (const char *)p.k + lane_q * 16;
         const char *upper = k + (size_t)s->row[warp + min(place, n - 1)] * layout<DIM>::ROW;
         const char *lower = k + (size_t)s->row[warp + min(place + 8, n - 1)] * layout<DIM>::ROW;
         uint4 a[LOADS], b[LOADS];
@@ -118,12 +107,12 @@ template <int DIM> __device__ float score_rows(const is_params &p, const draw_sp
             b_rest = __ldg((const uint2 *)(lower + LOADS * 64 - lane_q * 8));
 #pragma unroll
         for (int j = 0; j < LOADS; j++) {
-            uint4 y = lane < 4 ? q[j * 4 + lane] : make_uint4(0, 0, 0, 0);
+            uint4 y = lane < 4 ? s->q[j * 4 + lane] : make_uint4(0, 0, 0, 0);
             mma(c[half], a[j].x, b[j].x, a[j].y, b[j].y, y.x, y.y);
             mma(c[half], a[j].z, b[j].z, a[j].w, b[j].w, y.z, y.w);
         }
         if (ODD) {
-            uint2 y = lane < 4 ? ((const uint2 *)q)[LOADS * 8 + lane] : make_uint2(0, 0);
+            uint2 y = lane < 4 ? ((const uint2 *)s->q)[LOADS * 8 + lane] : make_uint2(0, 0);
             mma(c[half], a_rest.x, b_rest.x, a_rest.y, b_rest.y, y.x, y.y);
         }
     }
@@ -132,29 +121,7 @@ template <int DIM> __device__ float score_rows(const is_params &p, const draw_sp
         float x = __shfl_sync(~0u, c[i / 2][i % 2 * 2], lane % 8 * 4);
         if (lane / 8 == i) score = x;
     }
-    return score * p.keys.score.scale;
-}
-
-// Adds n rows of V times their s->coef, in order.
-template <int DIM> __device__ void add_rows(const bf16 *v, const draw_space *s, int n, int thread, row_sum *sum) {
-    enum { LANES = DIM / 8, ROWS = 32 / LANES, PASSES = (32 + ROWS - 1) / ROWS };
-    int lane = thread % 32, warp = thread / 32 * 32, own = lane / LANES; // < ROWS, but for lanes past the last whole row
-    uint4 x[PASSES];
-#pragma unroll
-    for (int j = 0; j < PASSES; j++) {
-        int i = j * ROWS + own;
-        if (own < ROWS && i < n) x[j] = __ldg((const uint4 *)(v + (size_t)s->row[warp + i] * DIM) + lane % LANES);
-    }
-#pragma unroll
-    for (int j = 0; j < PASSES; j++) {
-        int i = j * ROWS + own;
-        if (own >= ROWS || i >= n) continue;
-        float c = s->coef[warp + i];
-        const uint32_t *pairs = (const uint32_t *)&x[j];
-#pragma unroll
-        for (int k = 0; k < 8; k++) sum->x[k] += c * __uint_as_float(k % 2 ? pairs[k / 2] & 0xffff0000u : pairs[k / 2] << 16);
-    }
-    __syncwarp();
+    return score * p.scale;
 }
 
 __device__ float sum_floats(float x) {
@@ -162,99 +129,32 @@ __device__ float sum_floats(float x) {
     return x;
 }
 
-// Adds a warp's drawn rows: lane's row of the pool (-1: none; those at the end) with 1 / pi. Returns how many were read.
+// Adds a warp's rows of the pool, lane's `row` (-1: none; those at the end), times factor e^{s_j}: s_j is `ref` where that is
+// given, else the exact score. Returns how many were read.
 template <int DIM>
-__device__ int add_drawn(const is_params &p, draw_space *s, const uint4 *q, int row, float inv_pi, int thread, warp_sum *to) {
-    int lane = thread % 32, n = merge_equal(s, row, inv_pi, thread);
+__device__ int add_rows(const is_params &p, shared_head *s, int row, float factor, int ref, int thread, warp_sum *to) {
+    int n = __popc(__ballot_sync(~0u, row >= 0));
     if (n == 0) return 0;
-    float score = score_rows<DIM>(p, s, q, n, thread), top = lane < n ? score : -INFINITY;
+    if (row >= 0) prefetch(p.draw.v + (size_t)row * DIM, layout<DIM>::ROW);
+    s->row[thread] = row;
+    __syncwarp();
+    float score = ref == REF_EMPTY ? score_rows<DIM>(p.score, s, n, thread) : (float)ref;
+    float top = row < 0 ? -INFINITY : score;
     for (int step = 16; step > 0; step /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, step));
     top = fmaxf(top, to->top);
-    float factor = exp2f(to->top - top), weight = lane < n ? s->coef[thread] * exp2f(score - top) : 0;
+    float fall = exp2f(to->top - top), weight = row < 0 ? 0 : factor * exp2f(score - top);
     to->top = top;
-    to->total = fmaf(to->total, factor, sum_floats(weight));
+    to->total = fmaf(to->total, fall, sum_floats(weight));
 #pragma unroll
-    for (int k = 0; k < 8; k++) to->sum.x[k] *= factor;
-    s->coef[thread] = weight;
-    __syncwarp();
-    add_rows<DIM>(p.draw.v, s, n, thread, &to->sum);
-    return n;
-}
-
-// Adds a block of the newest page's rows with their stored weights. h: of the whole sequence
-template <int DIM>
-__device__ void add_newest(const is_params &p, draw_space *s, const head_view &h, int b, int n_kv, int thread, warp_sum *to) {
-    int lane = thread % 32, row = b * BLOCK + lane, ref;
-    if (b >= h.n_blocks || (ref = ref_of(__ldcg(h.mass + b))) == REF_EMPTY) return;
-    float weight = __uint_as_float((uint32_t)__ldcg((const unsigned short *)h.w + (size_t)b * h.stride + lane) << 16);
-    s->row[thread] = (__ldg(h.pages + b * BLOCK / SL_PAGE) * h.n_kv_heads + h.kv_head) * SL_PAGE + row % SL_PAGE;
-    s->coef[thread] = weight;
-    __syncwarp();
-    to->top = (float)ref;
-    to->total = sum_floats(weight); // 0 past the last row
-    add_rows<DIM>(p.draw.v, s, min(n_kv - b * BLOCK, (int)BLOCK), thread, &to->sum);
+    for (int k = 0; k < 8; k++) to->sum.x[k] *= fall;
+    return gather<DIM>(p.draw.v, s, thread, row, weight, &to->sum);
 }
 
 // ---- a query head ----
 
-// Which rows are heavy.
-__device__ void solve(const is_params &p, shared_head *s, int slot, int head, int thread) {
-    if (thread / 32 == 0) { // the newest page's largest reference goes into the unit of sizes
-        const sl_row row = p.keys.score.rows[slot / p.keys.score.n_kv_heads];
-        head_view h = view_of(p.keys.score, row, slot, head);
-        int n_built = row.position / SL_PAGE * SL_PAGE, b = n_built / BLOCK + thread, top = REF_EMPTY;
-        if (b < h.n_blocks) top = ref_of(__ldcg(h.mass + b));
-        top = __reduce_max_sync(~0u, top);
-        // 0.01: every row keeps a chance, however wrong its proposal
-        if (thread == 0) take_all_of(&s->take, h.mass, h.w, h.stride, n_built, 0.01, top);
-    }
-    drawers_sync();
-    take_all_solve(&s->draw, &s->take, p.draw.S, thread);
-}
-
-// Turns of 128 rows: heavy rows that were not listed, four blocks a turn, then listed ones and draws.
-__device__ int heavy_turns(const take_space &s) {
-    return s.drawn.listed ? 0 : ceil_div(s.sizes.n_blocks, DRAWERS);
-}
-__device__ int turns_of(const take_space &s) {
-    return heavy_turns(s) + ceil_div((s.drawn.listed ? s.drawn.n_heavy : 0) + s.drawn.k, DRAW_THREADS);
-}
-
-// Thread's row of a turn, -1: it has none, and to *inv_pi its 1 / pi. A warp's rows come first and ascend, heavy ones before
-// light ones; neighbours may be equal.
-__device__ int row_of_turn(const shared_head *s, const sl_rng_id &id, int turn, int thread, float *inv_pi) {
-    const take_all &r = s->take.drawn;
-    int n_listed = r.listed ? r.n_heavy : 0, n_heavy = heavy_turns(s->take), m = (turn - n_heavy) * DRAW_THREADS + thread;
-    *inv_pi = 1;
-    if (turn < n_heavy) return heavy_row(s->take.sizes, r.cut, turn * DRAWERS + thread / 32);
-    if (m < n_listed) return (int)(s->take.heavy.row[m] >> SIZE_BITS);
-    if (m >= n_listed + r.k) return -1;
-    uint64_t t = threshold(r.light, r.k, m - n_listed, sl_rng_u64(&id, m - n_listed, SL_STREAM_ATTENTION));
-    light_row x = r.listed ? find_listed(&s->draw, &s->take, t) : find_unlisted(&s->draw, s->take.sizes, r.cut, t);
-    *inv_pi = (float)(r.kappa / (double)x.size);
-    return x.row;
-}
-
-// The last block to come of those that share a head adds their lists in order.
-template <int DIM>
-__device__ bool gather_lists(const is_params &p, shared_head *s, int index, int n_lists, int thread, weighted *all) {
-    drawers_sync(); // all have stored theirs
-    if (thread == 0) {
-        s->draw.is_last = add_ordered(p.draw.merged + index, 1) == p.draw.parts - 1;
-        if (s->draw.is_last) p.draw.merged[index] = 0;
-    }
-    drawers_sync();
-    if (!s->draw.is_last) return false;
-    const float *lists = p.draw.partial + (size_t)index * n_lists * (DIM + 2);
-    for (int i = 0; i < n_lists; i++, lists += DIM + 2)
-        add_list(all, {__ldcg(lists + DIM), __ldcg(lists + DIM + 1), thread < DIM ? __ldcg(lists + thread) : 0});
-    return true;
-}
-
-// Row j of a KV head, of the pool.
-__device__ int pool_row(const is_params &p, int slot, int j) {
-    const int32_t *pages = p.keys.score.rows[slot / p.keys.score.n_kv_heads].pages;
-    return (__ldg(pages + j / SL_PAGE) * p.keys.score.n_kv_heads + slot % p.keys.score.n_kv_heads) * SL_PAGE + j % SL_PAGE;
+// Row j of the head, of the pool.
+__device__ int pool_row(const is_params &p, const shared_head *s, int j) {
+    return (s->page[j / SL_PAGE] * p.score.n_kv_heads + s->at.slot % p.score.n_kv_heads) * SL_PAGE + j % SL_PAGE;
 }
 
 // A list's sum: to the head's, or where others sum too to memory.
@@ -264,149 +164,150 @@ __device__ void finish_list(const is_params &p, int index, int list, const weigh
         add_list(all, sum);
         return;
     }
-    float *to = p.draw.partial + ((size_t)index * (p.n_lists + NEWEST) + list) * (DIM + 2);
+    float *to = p.draw.partial + ((size_t)index * (p.n_lists + 1) + list) * (DIM + 2);
     if (thread < DIM) __stcg(to + thread, sum.x);
     if (thread == 0) __stcg(to + DIM, sum.top), __stcg(to + DIM + 1, sum.total);
 }
 
-// Where a block is in its lists: turns list, list + n_lists, ... of list after list.
-struct cursor {
-    int list, turn;
-    __device__ bool ended(int n_lists, int n_turns) const { return list >= n_lists || turn >= n_turns; }
-    __device__ void advance(int n_lists, int parts, int n_turns) {
-        turn += n_lists;
-        if (turn >= n_turns) list += parts, turn = list;
-    }
+struct counts {
+    int n_read, n_drawn; // of the warp
 };
 
-// Every parts-th list of one query head's drawn rows from `part` on. Returns rows read, and in *n_drawn draws, of this warp.
-template <int DIM>
-__device__ int sum_drawn(const is_params &p, shared_head *s, int slot, int head, int part, int thread, weighted *all,
-                         int *n_drawn) {
-    const sl_row row = p.keys.score.rows[slot / p.keys.score.n_kv_heads];
-    int n_heads = p.keys.score.n_kv_heads, index = slot * p.keys.score.group + head,
-        n_turns = row.position >= SL_PAGE ? turns_of(s->take) : 0, n_read = 0;
-    sl_rng_id id = rng_of(p.draw, row, slot % n_heads * p.keys.score.group + head);
-    const weighted none = {.top = -INFINITY, .total = 0, .x = 0};
-    for (int list = part; list < p.n_lists; list += p.draw.parts)
-        if (list >= n_turns) finish_list<DIM>(p, index, list, none, thread, all);
-    warp_sum own = {.top = -INFINITY, .total = 0, .sum = {}};
-    cursor find = {part, part}, sum = find;
-    while (!sum.ended(p.n_lists, n_turns)) {
-        int n = 0;
-        for (; n < DEPTH && !find.ended(p.n_lists, n_turns); n++, find.advance(p.n_lists, p.draw.parts, n_turns)) {
-            int j = row_of_turn(s, id, find.turn, thread, &s->inv_pi[n][thread]), pool = -1;
-            if (j >= 0) {
-                pool = (__ldg(row.pages + j / SL_PAGE) * n_heads + slot % n_heads) * SL_PAGE + j % SL_PAGE;
-                prefetch(p.keys.score.k + (size_t)pool * DIM, layout<DIM>::ROW);
-                prefetch(p.draw.v + (size_t)pool * DIM, layout<DIM>::ROW);
+// Every parts-th list from `part` on; list n_lists is the newest page with its stored weights, a block of 32 rows a warp.
+//
+template <int DIM> __device__ counts sum_lists(const is_params &p, shared_head *s, int part, int thread, weighted *all) {
+    const query_head &h = s->at;
+    head_view x = view_of(p.score, h.row, h.slot, h.head);
+    counts n = {};
+    for (int list = part; list <= p.n_lists; list += p.draw.parts) {
+        bool is_newest = list == p.n_lists;
+        int n_turns = is_newest ? p.n_lists + 1 : h.n_built > 0 ? turns_of(&s->take) : 0;
+        warp_sum own = {.top = -INFINITY, .total = 0, .sum = {}};
+        for (int turn = list; turn < n_turns; turn += p.n_lists) {
+            float factor = 0;
+            int j, ref = REF_EMPTY;
+            if (is_newest) {
+                j = h.n_built + thread;
+                if (j / BLOCK < x.n_blocks) {
+                    ref = ref_of(__ldcg(x.mass + j / BLOCK));
+                    factor = __uint_as_float(
+                        (uint32_t)__ldcg((const unsigned short *)x.w + (size_t)(j / BLOCK) * x.stride + thread % 32) << 16);
+                }
+                if (j >= h.n_kv || ref == REF_EMPTY) j = -1;
+            } else {
+                j = row_of_turn(&s->take, false, h.id, 0, turn, thread, &factor);
+                n.n_drawn += __popc(__ballot_sync(~0u, j >= 0));
             }
-            s->place[n][thread] = pool;
-            *n_drawn += __popc(__ballot_sync(~0u, j >= 0));
+            int n_read = add_rows<DIM>(p, s, j < 0 ? -1 : pool_row(p, s, j), factor, ref, thread, &own);
+            if (!is_newest) n.n_read += n_read;
         }
-        for (int i = 0; i < n; i++) {
-            n_read += add_drawn<DIM>(p, &s->draw, s->q, s->place[i][thread], s->inv_pi[i][thread], thread, &own);
-            int list = sum.list;
-            sum.advance(p.n_lists, p.draw.parts, n_turns);
-            if (sum.list == list) continue;
-            finish_list<DIM>(p, index, list, join_warps<DIM>(s, &own, thread), thread, all);
-            own = {.top = -INFINITY, .total = 0, .sum = {}};
-        }
+        weighted sum = join_warps<DIM>(s, &own, thread);
+        finish_list<DIM>(p, h.index, list, sum, thread, all);
     }
-    return n_read;
+    return n;
 }
 
-// Every parts-th list of one query head from `part` on.
-template <int DIM, int BITS>
-__device__ void draw_head(const is_params &p, shared_head *s, int slot, int head, int part, int thread) {
-    const score_params &score = p.keys.score;
-    int n_kv = score.rows[slot / score.n_kv_heads].position + 1, index = slot * score.group + head;
-    if (thread < DIM / 8) s->q[thread] = __ldg((const uint4 *)(score.q + (size_t)index * DIM) + thread);
-    for (int i = part; i < p.n_lists + NEWEST; i += p.draw.parts) {
-        int j = built_pages(n_kv) * SL_PAGE + (i - p.n_lists) * DRAW_THREADS + thread;
-        if (i >= p.n_lists && j < n_kv) prefetch(p.draw.v + (size_t)pool_row(p, slot, j) * DIM, layout<DIM>::ROW);
+// The last block to come of those that share a head adds their lists in order.
+template <int DIM> __device__ bool gather_lists(const is_params &p, shared_head *s, int index, int thread, weighted *all) {
+    __syncthreads(); // all have stored theirs
+    if (thread == 0) {
+        s->is_last = add_ordered(p.draw.merged + index, 1) == p.draw.parts - 1;
+        if (s->is_last) p.draw.merged[index] = 0;
     }
-    if (thread == 0)
-        while (load_acquired(score.done + slot) != pages_done<DIM, BITS>(n_kv)) __nanosleep(20);
-    drawers_sync();
-    weighted all = {.top = -INFINITY, .total = 0, .x = 0};
-    int n_read = 0, n_drawn = 0;
-    if (part < p.n_lists) {
-        if (n_kv > SL_PAGE) solve(p, s, slot, head, thread);
-        n_read = sum_drawn<DIM>(p, s, slot, head, part, thread, &all, &n_drawn);
+    __syncthreads();
+    if (!s->is_last) return false;
+    const float *lists = p.draw.partial + (size_t)index * (p.n_lists + 1) * (DIM + 2);
+    for (int i = 0; i <= p.n_lists; i++, lists += DIM + 2)
+        add_list(all, {__ldcg(lists + DIM), __ldcg(lists + DIM + 1), thread < DIM ? __ldcg(lists + thread) : 0});
+    return true;
+}
+
+// Which of the head's rows are heavy.
+__device__ void solve(const is_params &p, shared_head *s, int thread) {
+    const query_head &h = s->at;
+    head_view x = view_of(p.score, h.row, h.slot, h.head);
+    // 0.01: every row keeps a chance, however wrong its proposal
+    take_all_begin(&s->take, (char *)s + HEAD_BYTES, x.mass, x.w, x.stride, h.n_built, 0.01, thread);
+    if (thread / 32 == TAKE_WARPS - 1) { // the newest page's largest reference goes into the unit of sizes
+        int b = h.n_built / BLOCK + thread % 32, top = b < x.n_blocks ? ref_of(__ldcg(x.mass + b)) : REF_EMPTY;
+        top = __reduce_max_sync(~0u, top);
+        if (thread % 32 == 0) s->other_top = top;
     }
-    const sl_row row = score.rows[slot / score.n_kv_heads];
-    head_view h = view_of(score, row, slot, head);
-    for (int i = part; i < p.n_lists + NEWEST; i += p.draw.parts) {
-        if (i < p.n_lists) continue;
-        warp_sum own = {.top = -INFINITY, .total = 0, .sum = {}};
-        int b = built_pages(n_kv) * (SL_PAGE / BLOCK) + (i - p.n_lists) * DRAWERS + thread / 32;
-        add_newest<DIM>(p, &s->draw, h, b, n_kv, thread, &own);
-        finish_list<DIM>(p, index, i, join_warps<DIM>(s, &own, thread), thread, &all);
-    }
-    if ((p.draw.parts == 1 || gather_lists<DIM>(p, s, index, p.n_lists + NEWEST, thread, &all)) && thread < DIM)
-        p.draw.out[(size_t)index * DIM + thread] = __bfloat16_as_ushort(__float2bfloat16_rn(all.x / all.total));
-    close_head(score, p.draw, slot, thread);
-    if (p.draw.stats && thread % 32 == 0) {
-        atomicAdd(&p.draw.stats->k_rows, (unsigned long long)n_read);
-        atomicAdd(&p.draw.stats->v_rows, (unsigned long long)n_read);
-        atomicAdd(&p.draw.stats->bytes, (unsigned long long)n_read * 2 * DIM * sizeof(bf16));
-        atomicAdd(&p.draw.stats->samples, (unsigned long long)n_drawn);
-    }
+    take_all_solve(&s->take, p.draw.S, &s->other_top, thread);
 }
 
 // out = sum_j c_j e^{s_j} / pi_j v_j / sum_j c_j e^{s_j} / pi_j over S rows drawn in proportion to a mixture of 0.99 e^{s~_j}
 // and 0.01 / n, s~ the scores of quantised keys, and all rows of the newest page.
 //
-// grid: a block for each multiprocessor, whatever the lengths; all of them are there at once, which the drawers' wait needs.
-// precondition: counters are 0, and are 0 again at the end. Built pages, K below each sequence's newest row, lengths and page
-// tables are read while the kernel in front may still run, everything else after it. bytes: the quantised pages, K and V of the
-// newest page, 2 + 1/4 a row and query head of stored weights (written, and partly read from the L2 cache), drawn rows of K
-// and V. order of reduction: masses are integers; a warp's 32 rows of a list of 128 in order, then the warps, then the lists.
-// measured: H100, 2026-11-21, int4, S = 256, peaked: 165 us at 8 x 32k, 36% of the memory rate. The drawers set it: about 50 us
-// a head, one head a block at a time. A block's first tile takes consumers 3 to 4 times as long as later ones (instructions are
-// fetched for the first time), which short sequences feel.
-template <int DIM, int BITS> __global__ void __maxnreg__(144) santa_is_kernel(const is_params p) {
+// grid: (parts, query heads of all sequences). Lists of TAKERS drawn rows, and one of the newest page, are dealt to the parts.
+// precondition: `merged` is 0, and is 0 again at the end. Lengths and page tables are read while the kernel in front may still
+// run. bytes: masses of blocks, weights of those that may hold heavy rows or hold a draw (from the L2 cache), K and V of drawn
+// rows, V of the newest page. order of reduction: masses are integers; a warp's rows of a list in order, then the warps, then
+// the lists.
+template <int DIM> __global__ void __launch_bounds__(TAKERS, 2) is_draw_kernel(const is_params p) {
     extern __shared__ __align__(128) char memory[];
-    shared_head *head = (shared_head *)memory;
-    quantised_begin(p.keys, &head->keys);
-    __syncthreads();
+    shared_head *s = (shared_head *)memory;
+    int thread = threadIdx.x, part = blockIdx.x, index = blockIdx.y, slot = index / p.score.group;
     sl_start_next();
-    page_ring r = {&head->keys, memory + HEAD_BYTES, p.keys.score.n_stages, tile<DIM, BITS>::stage(p.keys.score.group)};
-    int warp = threadIdx.x / 32, thread = threadIdx.x - 32 * CONSUMERS;
-    if (warp < CONSUMERS)
-        consume_pages<DIM, BITS>(p.keys, r);
-    else if (warp < CONSUMERS + DRAWERS)
-        draw_all(p.keys.score, p.draw, &head->draw, thread,
-                 [&](int slot, int h, int part) { draw_head<DIM, BITS>(p, head, slot, h, part, thread); });
-    else
-        produce_pages<DIM, BITS>(p.keys, r);
+    const sl_row row = p.score.rows[slot / p.score.n_kv_heads];
+    if (thread == 0)
+        s->at = {.row = row,
+                 .slot = slot,
+                 .head = index % p.score.group,
+                 .index = index,
+                 .n_kv = row.position + 1,
+                 .n_built = row.position / SL_PAGE * SL_PAGE,
+                 .id = rng_of(p.draw, row, slot % p.score.n_kv_heads * p.score.group + index % p.score.group)};
+    for (int i = thread; i <= row.position / SL_PAGE; i += TAKERS) s->page[i] = __ldg(row.pages + i);
+    __syncthreads();
+    weighted all = {.top = -INFINITY, .total = 0, .x = 0};
+    take_all_uniforms(&s->take, s->at.id, thread);
+    if (part == p.n_lists % p.draw.parts && s->at.n_built + thread < row.position)
+        prefetch(p.draw.v + (size_t)pool_row(p, s, s->at.n_built + thread) * DIM, layout<DIM>::ROW);
+    wait_done(p.score.done + slot, quantised_done(p.page_tiles, row.position + 1), thread);
+    if (thread < DIM / 8) s->q[thread] = __ldcg((const uint4 *)(p.score.q + (size_t)index * DIM) + thread);
+    if (part < p.n_lists && s->at.n_built > 0) solve(p, s, thread);
+    counts n = sum_lists<DIM>(p, s, part, thread, &all);
+    if ((p.draw.parts == 1 || gather_lists<DIM>(p, s, index, thread, &all)) && thread < DIM)
+        p.draw.out[(size_t)index * DIM + thread] = __bfloat16_as_ushort(__float2bfloat16_rn(all.x / all.total));
+    if (leave_slot(p.draw.drawn + slot, p.draw.parts * p.score.group, slot == p.score.n_seqs * p.score.n_kv_heads - 1, thread))
+        p.score.done[slot] = 0;
+    if (p.draw.stats && thread % 32 == 0) {
+        atomicAdd(&p.draw.stats->k_rows, (unsigned long long)n.n_read);
+        atomicAdd(&p.draw.stats->v_rows, (unsigned long long)n.n_read);
+        atomicAdd(&p.draw.stats->bytes, (unsigned long long)n.n_read * 2 * DIM * sizeof(bf16));
+        atomicAdd(&p.draw.stats->samples, (unsigned long long)n.n_drawn);
+    }
 }
 
 // ---- launch ----
 
 int lists_of(const sl_attn_spec *spec) {
-    int n = ceil_div((int)sl_attn_get(spec, "S"), (int)DRAW_THREADS);
+    int n = ceil_div((int)sl_attn_get(spec, "S"), (int)TAKERS);
     return n < LISTS_MAX ? n : (int)LISTS_MAX;
 }
 
 size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int, int n_kv) {
-    size_t lists = (size_t)n_seqs * geom->n_heads * (lists_of(spec) + NEWEST);
+    size_t lists = (size_t)n_seqs * geom->n_heads * (lists_of(spec) + 1);
     return score_workspace(geom, n_seqs, n_kv) + lists * (geom->head_dim + 2) * sizeof(float);
 }
 
 // Where heads are few, several blocks share one.
 int parts_of(int n_heads, int n_lists) {
-    int parts = sl_multiprocessors() / n_heads;
+    int parts = 2 * sl_multiprocessors() / n_heads;
     return parts < 1 ? 1 : parts < n_lists ? parts : n_lists;
 }
 
 template <int DIM, int BITS> void launch(const sl_attn_cuda_decode_args *a) {
-    is_params p = {.keys = quantised_params_of<DIM, BITS>(a), .draw = draw_params_of(a), .n_lists = lists_of(a->spec)};
-    p.draw.parts = parts_of(a->n_seqs * a->geom->n_heads, p.n_lists + NEWEST);
-    SL_CHECK(a->max_kv <= ENTRIES * BLOCK * 8);
-    size_t bytes = HEAD_BYTES + (size_t)p.keys.score.n_stages * tile<DIM, BITS>::stage(p.keys.score.group);
-    sl_launch(santa_is_kernel<DIM, BITS>, dim3(sl_multiprocessors()), dim3(THREADS), bytes, a->stream, p);
+    int n_heads = a->n_seqs * a->geom->n_heads;
+    is_params p = {.score = launch_quantised_scores<DIM, BITS>(a, true),
+                   .draw = draw_params_of(a),
+                   .page_tiles = tile<DIM, BITS>::TILES,
+                   .n_lists = lists_of(a->spec)};
+    p.draw.parts = parts_of(n_heads, p.n_lists + 1);
+    SL_CHECK(a->max_kv <= DRAW_ROWS_MAX);
+    sl_launch(is_draw_kernel<DIM>, dim3(p.draw.parts, n_heads), dim3(TAKERS),
+              HEAD_BYTES + take_all_memory(ceil_div(a->max_kv, BLOCK)), a->stream, p);
 }
 
 void decode(const sl_attn_cuda_decode_args *args) {

@@ -1,10 +1,12 @@
 // attention/score_quantised.h - scores of quantised keys (propose_quantised.c) as stored weights, on CUDA: the first half of
 // santa_is.cu and dense_q.cu. The newest page has no copy yet: its scores are exact.
 //
-// A producer warp streams tiles through a ring: quantised pages, and 64 rows of K at a time of the newest page. Two pairs of
+// A producer warp streams tiles through a ring: quantised pages, and 64 rows of K at a time of the newest page. Pairs of
 // consumer warps take tiles by turns. A pair quantises the group's queries for its tile's steps and zeros, a warp a head, and
 // then scores half the tile each with integer products: the CPU's integers, so that a score differs from the CPU's by the order
-// in which its bias is summed alone. When a pair has stored a unit, the producer tells the drawers (score_keys.h's `done`).
+// in which its bias is summed alone. Whoever draws waits for the kernel's end: a head's draws are a long chain of short steps,
+// which a kernel of its own takes for all heads at once; drawers inside this one, a head at a time, took twice as long as the
+// scores.
 #ifndef SLEIGH_SCORE_QUANTISED_H
 #define SLEIGH_SCORE_QUANTISED_H
 
@@ -15,21 +17,19 @@
 namespace {
 
 enum {
-    PAIRS = 2, // of consumer warps
-    PAIR_THREADS = 32 * CONSUMERS / PAIRS,
-    PASS = 4,        // heads scored together: two halves of 16 rows lie side by side in an mma's 8 columns
-    EXACT_ROWS = 64, // of K in a tile of the newest page
-    UNIT_PAGES = 2,  // of a unit, where there are many: a pair tells the drawers of a unit at a time
-    UNTOLD = 16,     // units of a pair whose weights are on their way, at most
-    WORDS = 32,      // of 4 channels: a query, padded with zeros
-    RING_BYTES = 88 << 10,
+    PAIRS = 4, // of consumer warps: two warps for each of a multiprocessor's schedulers, with one the wait for products shows
+    PAIR_THREADS = 64,
+    QUANTISED_THREADS = PAIRS * PAIR_THREADS + 32,
+    PASS = 4,         // heads scored together: two halves of 16 rows lie side by side in an mma's 8 columns
+    EXACT_ROWS = 64,  // of K in a tile of the newest page
+    WORDS = 32,       // of 4 channels: a query, padded with zeros
+    TOLD_AT_ONCE = 4, // tiles
 };
 
 struct quantised_params {
-    score_params score; // done: NULL where the kernel's end is enough
-    const char *codes;  // [n_pages][n_kv_heads][size]: a page's extra
+    score_params score;
+    const char *codes; // [n_pages][n_kv_heads][size]: a page's extra
     int size;
-    int unit_pages; // of a unit of work; weights do not depend on it
 };
 
 // ---- how a sequence is cut ----
@@ -66,8 +66,8 @@ template <int DIM, int BITS> struct tile {
         STEPS = (UNITS + 3) / 4, // loads of a block, a unit for each quarter of the lanes
     };
     static __host__ __device__ int stage(int group) { return ceil_div(Q_AT + group * layout<DIM>::ROW, 128) * 128; }
-    static __host__ int stages(int group) {
-        int n = RING_BYTES / stage(group);
+    static __host__ int stages(int group, int others) { // beside `others` bytes of shared memory
+        int n = (SHARED_MOST - others) / stage(group);
         return n < STAGES_MAX ? n : (int)STAGES_MAX;
     }
 };
@@ -81,14 +81,13 @@ struct pair_space {
     quantised_queries tile[2];
 };
 
-// A stage is taken by either pair, so each has full barriers of its own: none is asked for a phase that the other waits for.
+// A stage is taken by any pair, so each has full barriers of its own: none is asked for a phase that another waits for.
 struct quantised_head {
     uint64_t full[PAIRS][STAGES_MAX], empty[STAGES_MAX];
     tile_info info[STAGES_MAX];
-    int stored[PAIRS];          // warps that have stored a unit
-    int2 untold[PAIRS][UNTOLD]; // slot and tiles of units that the drawers have not been told of
     pair_space pair[PAIRS];
 };
+enum { QUANTISED_HEAD_BYTES = (sizeof(quantised_head) + 127) / 128 * 128 };
 
 struct page_ring {
     quantised_head *head;
@@ -102,7 +101,6 @@ __device__ void quantised_begin(const quantised_params &p, quantised_head *head)
     for (int i = 0; i < p.score.n_stages; i++) {
         for (int pair = 0; pair < PAIRS; pair++) barrier_init(&head->full[pair][i], FULL_ARRIVALS);
         barrier_init(&head->empty[i], PAIR_THREADS);
-        if (i < PAIRS) head->stored[i] = 0;
     }
 #if __CUDA_ARCH__ >= 900
     asm volatile("fence.proxy.async;" ::: "memory");
@@ -111,13 +109,11 @@ __device__ void quantised_begin(const quantised_params &p, quantised_head *head)
 
 // ---- producer ----
 
-// A unit of work of one pair: `pages` quantised pages of a KV head, or one tile of its newest page. Pairs take units by turns,
-// of all blocks: a lane holds one of the next 32 of its block.
+// A unit of work: a quantised page of a KV head, or one tile of its newest page. A lane holds one of its block's next 32.
 struct page_unit {
-    int n_pages; // 0: there is none
-    int slot, row, n_kv;
+    int slot, row, n_kv; // slot -1: there is none
     bool exact;
-    int32_t page[UNIT_PAGES]; // two ids
+    int32_t page;
 };
 
 struct page_producer {
@@ -125,7 +121,7 @@ struct page_producer {
     int stage, parity; // of the next tile
     int n_asked;       // tiles: the pairs take them by turns
     int has_waited;
-    int n_sent[PAIRS], n_told[PAIRS]; // units
+    uint64_t normal, leaves_first; // L2 policies: normal_tiles
     __device__ uint64_t *full() const { return &r.head->full[n_asked % PAIRS][stage]; }
     __device__ void advance() {
         n_asked++;
@@ -155,45 +151,13 @@ template <int DIM, int BITS> __device__ void wait_previous(const quantised_param
         if (r.head->info[i].slot >= 0) copy_query<DIM, BITS>(p, r, i, &r.head->full[i % PAIRS][i], r.head->info[i].slot);
 }
 
-// Tells the drawers of units whose weights are stored. That takes as long as writing them does, which would stop a consumer.
-__device__ void tell(const score_params &p, page_producer *to) {
-    int n[PAIRS];
-    bool more = false;
-#pragma unroll
-    for (int pair = 0; pair < PAIRS; pair++) {
-        asm volatile("ld.acquire.cta.shared.s32 %0, [%1];"
-                     : "=r"(n[pair])
-                     : "r"(shared_address(&to->r.head->stored[pair]))
-                     : "memory");
-        more |= n[pair] / 2 > to->n_told[pair];
-    }
-    if (!more) return;
-    if (p.done) __threadfence();
-#pragma unroll
-    for (int pair = 0; pair < PAIRS; pair++)
-        for (; to->n_told[pair] < n[pair] / 2; to->n_told[pair]++) {
-            int2 unit = to->r.head->untold[pair][to->n_told[pair] % UNTOLD];
-            if (p.done) atomicAdd(p.done + unit.x, unit.y);
-        }
-}
-
-// Until the next stage is free.
-__device__ void wait_empty(const score_params &p, page_producer *to) {
-    if (threadIdx.x % 32 == 0) {
-        do {
-            tell(p, to);
-        } while (!barrier_ended(&to->r.head->empty[to->stage], to->parity ^ 1));
-    }
-    __syncwarp();
-}
-
 // Asks for a tile: part `part` of the page at `page`, or the rows of K from `rows` on.
 template <int DIM, int BITS>
 __device__ void ask(const quantised_params &p, page_producer *to, const tile_info &info, const char *page, int part,
                     const bf16 *rows) {
     typedef tile<DIM, BITS> at;
     if (to->n_asked >= p.score.n_stages) wait_previous<DIM, BITS>(p, to);
-    wait_empty(p.score, to);
+    barrier_wait(&to->r.head->empty[to->stage], to->parity ^ 1);
     uint64_t *full = to->full();
     uint32_t data = shared_address(to->r.data(to->stage));
     int whole = at::TILES == 1;
@@ -204,10 +168,11 @@ __device__ void ask(const quantised_params &p, page_producer *to, const tile_inf
     if (rows) from[0] = rows, bytes[0] = at::EXACT_BYTES, bytes[1] = bytes[2] = 0;
     if (threadIdx.x % 32 == 0) to->r.head->info[to->stage] = info;
 #if __CUDA_ARCH__ >= 900
+    uint64_t policy = to->n_asked < p.score.n_normal ? to->normal : to->leaves_first;
     if (threadIdx.x % 32 == 0) {
         barrier_expect(full, bytes[0] + bytes[1] + bytes[2] + p.score.group * layout<DIM>::ROW);
         for (int i = 0; i < 3; i++)
-            if (bytes[i]) copy_bulk(data + offset[i], from[i], bytes[i], full);
+            if (bytes[i]) copy_bulk(data + offset[i], from[i], bytes[i], full, policy);
     }
     __syncwarp();
     if (to->has_waited) copy_query<DIM, BITS>(p, to->r, to->stage, full, info.slot);
@@ -220,13 +185,11 @@ __device__ void ask(const quantised_params &p, page_producer *to, const tile_inf
     to->advance();
 }
 
-enum { NO_MORE = -1, NOTHING = -2 }; // instead of a tile's slot
-
-template <int DIM, int BITS> __device__ void send(const quantised_params &p, page_producer *to, int slot) {
-    if (to->n_asked >= p.score.n_stages) wait_previous<DIM, BITS>(p, to);
+// Tells a pair that there are no more tiles.
+__device__ void end_pair(page_producer *to) {
     uint64_t *full = to->full();
-    wait_empty(p.score, to);
-    if (threadIdx.x % 32 == 0) to->r.head->info[to->stage].slot = slot;
+    barrier_wait(&to->r.head->empty[to->stage], to->parity ^ 1);
+    if (threadIdx.x % 32 == 0) to->r.head->info[to->stage].slot = -1;
 #if __CUDA_ARCH__ < 900
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
 #endif
@@ -238,7 +201,7 @@ template <int DIM, int BITS> __device__ void send(const quantised_params &p, pag
 // Lane's unit, number `number` of all. Sequences are looked through 32 at a time, a lane each.
 __device__ page_unit plan_unit(const quantised_params &p, int number) {
     int lane = threadIdx.x % 32, n_heads = p.score.n_kv_heads, n_seqs = p.score.n_seqs, begin = 0;
-    page_unit unit = {};
+    page_unit unit = {.slot = -1};
     for (int first = 0; first < n_seqs; first += 32) {
         int own_kv = 0, end = 0;
         const int32_t *own_pages = NULL;
@@ -246,7 +209,7 @@ __device__ page_unit plan_unit(const quantised_params &p, int number) {
             int4 row = *(const int4 *)(p.score.rows + first + lane); // position, sequence, pages
             own_kv = row.x + 1;
             own_pages = (const int32_t *)((uint64_t)(uint32_t)row.w << 32 | (uint32_t)row.z);
-            end = (ceil_div(built_pages(own_kv), p.unit_pages) + newest_tiles(own_kv)) * n_heads;
+            end = (built_pages(own_kv) + newest_tiles(own_kv)) * n_heads;
         }
         for (int step = 1; step < 32; step *= 2) {
             int before = __shfl_up_sync(~0u, end, step);
@@ -261,81 +224,50 @@ __device__ page_unit plan_unit(const quantised_params &p, int number) {
         int n_kv = __shfl_sync(~0u, own_kv, seq % 32);
         const int32_t *pages = (const int32_t *)__shfl_sync(~0u, (unsigned long long)own_pages, seq % 32);
         if (number >= begin && seq < min(n_seqs - first, 32)) {
-            int index = (number - from) / n_heads, n_built = built_pages(n_kv), of_pages = ceil_div(n_built, p.unit_pages);
-            int page = min(index * p.unit_pages, n_built);
-            unit.exact = index >= of_pages;
-            unit.n_pages = unit.exact ? 1 : min(p.unit_pages, n_built - page);
+            int index = (number - from) / n_heads, n_built = built_pages(n_kv), page = min(index, n_built);
+            unit.exact = index >= n_built;
             unit.slot = (first + seq) * n_heads + (number - from) % n_heads;
-            unit.row = page * SL_PAGE + (unit.exact ? (index - of_pages) * EXACT_ROWS : 0);
+            unit.row = page * SL_PAGE + (unit.exact ? (index - n_built) * EXACT_ROWS : 0);
             unit.n_kv = n_kv;
-#pragma unroll
-            for (int i = 0; i < UNIT_PAGES; i++)
-                if (i < unit.n_pages) unit.page[i] = __ldg(pages + page + i);
+            unit.page = __ldg(pages + page);
         }
         begin = __shfl_sync(~0u, end, 31);
     }
     return unit;
 }
 
-template <int DIM, int BITS> __device__ int n_tiles(const page_unit &unit) {
-    return unit.exact ? 1 : unit.n_pages * tile<DIM, BITS>::TILES;
-}
-
-// Tile number `index` of a unit, the same in all lanes; nothing where it has fewer.
-template <int DIM, int BITS>
-__device__ void produce_tile(const quantised_params &p, page_producer *to, const page_unit &unit, int index) {
+// The tiles of a unit, the same in all lanes.
+template <int DIM, int BITS> __device__ void produce_unit(const quantised_params &p, page_producer *to, const page_unit &unit) {
     typedef tile<DIM, BITS> at;
-    int n = n_tiles<DIM, BITS>(unit);
-    if (index >= n) {
-        send<DIM, BITS>(p, to, NOTHING);
-        return;
-    }
     if (unit.exact) wait_previous<DIM, BITS>(p, to); // the newest row
-    size_t page =
-        (size_t)(index < at::TILES ? unit.page[0] : unit.page[1]) * p.score.n_kv_heads + unit.slot % p.score.n_kv_heads;
-    tile_info info = {};
-    info.slot = unit.slot, info.row = unit.row + index * at::ROWS, info.n_kv = unit.n_kv, info.last = index == n - 1 ? n : 0;
-    if (info.last && threadIdx.x % 32 == 0) {
-        if (to->n_asked % PAIRS)
-            to->r.head->untold[1][to->n_sent[1]++ % UNTOLD] = make_int2(unit.slot, n);
-        else
-            to->r.head->untold[0][to->n_sent[0]++ % UNTOLD] = make_int2(unit.slot, n);
-    }
+    size_t page = (size_t)unit.page * p.score.n_kv_heads + unit.slot % p.score.n_kv_heads;
     const bf16 *rows = unit.exact ? p.score.k + (page * SL_PAGE + unit.row % SL_PAGE) * DIM : NULL;
-    ask<DIM, BITS>(p, to, info, p.codes + page * p.size, index % at::TILES, rows);
-}
-
-__device__ page_unit unit_of_lane(const page_unit &own, int lane) {
-    page_unit unit;
-    unit.n_pages = __shfl_sync(~0u, own.n_pages, lane), unit.slot = __shfl_sync(~0u, own.slot, lane);
-    unit.row = __shfl_sync(~0u, own.row, lane), unit.n_kv = __shfl_sync(~0u, own.n_kv, lane);
-    unit.exact = __shfl_sync(~0u, (int)own.exact, lane);
-#pragma unroll
-    for (int i = 0; i < UNIT_PAGES; i++) unit.page[i] = __shfl_sync(~0u, own.page[i], lane);
-    return unit;
+    for (int i = 0; i < (unit.exact ? 1 : at::TILES); i++) {
+        tile_info info = {};
+        info.slot = unit.slot, info.row = unit.row + i * at::ROWS, info.n_kv = unit.n_kv;
+        ask<DIM, BITS>(p, to, info, p.codes + page * p.size, i, rows);
+    }
 }
 
 template <int DIM, int BITS> __device__ void produce_pages(const quantised_params &p, const page_ring &r) {
-    page_producer to = {};
-    to.r = r;
+    page_producer to = {.r = r, .normal = l2_policy(false), .leaves_first = l2_policy(true)};
 #if __CUDA_ARCH__ < 900
     wait_previous<DIM, BITS>(p, &to);
 #endif
     for (int first = 0;; first += 32) {
         page_unit own = plan_unit(p, (first + (int)threadIdx.x % 32) * (int)gridDim.x + (int)blockIdx.x);
-        int n = __popc(__ballot_sync(~0u, own.n_pages > 0));
-        for (int i = 0; i < n; i += PAIRS) {
-            page_unit a = unit_of_lane(own, i), b = unit_of_lane(own, i + 1);
-            for (int j = 0; j < max(n_tiles<DIM, BITS>(a), n_tiles<DIM, BITS>(b)); j++) {
-                produce_tile<DIM, BITS>(p, &to, a, j);
-                produce_tile<DIM, BITS>(p, &to, b, j);
-            }
-        }
+        int n = __popc(__ballot_sync(~0u, own.slot >= 0));
+        for (int i = 0; i < n; i++)
+            produce_unit<DIM, BITS>(p, &to,
+                                    {.slot = __shfl_sync(~0u, own.slot, i),
+                                     .row = __shfl_sync(~0u, own.row, i),
+                                     .n_kv = __shfl_sync(~0u, own.n_kv, i),
+                                     .exact = (bool)__shfl_sync(~0u, (int)own.exact, i),
+                                     .page = __shfl_sync(~0u, own.page, i)});
         if (n < 32) break;
     }
     wait_previous<DIM, BITS>(p, &to);
-    for (int i = 0; i < PAIRS; i++) send<DIM, BITS>(p, &to, NO_MORE);
-    while (threadIdx.x % 32 == 0 && (to.n_told[0] < to.n_sent[0] || to.n_told[1] < to.n_sent[1])) tell(p.score, &to);
+    for (int i = 0; i < PAIRS; i++) end_pair(&to);
 }
 
 // ---- a query in a page's units ----
@@ -585,9 +517,10 @@ __device__ void consume_codes(const score_params &p, const tile_info &info, cons
 
 template <int DIM, int BITS> __device__ void consume_pages(const quantised_params &params, const page_ring &r) {
     const score_params &p = params.score;
-    int warp = threadIdx.x / 32, pair = warp / 2, half = warp % 2, stage = pair % r.n_stages, turn = 0;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, pair = warp / 2, half = warp % 2, stage = pair % r.n_stages, turn = 0;
+    announcements stored = {};
     uint32_t parities = 0; // a bit for each stage: of its next phase of this pair
-    sl_wait_previous();    // the drawers of the layer before may still read the stored weights
+    sl_wait_previous();    // who drew in the layer before may still read the stored weights
     for (;; stage = (stage + PAIRS) % r.n_stages) {
         barrier_wait(&r.head->full[pair][stage], parities >> stage & 1);
         parities ^= 1u << stage;
@@ -595,11 +528,7 @@ template <int DIM, int BITS> __device__ void consume_pages(const quantised_param
         tile_info info = r.head->info[stage];
         const char *data = r.data(stage);
         uint64_t *empty = &r.head->empty[stage];
-        if (info.slot == NO_MORE) return;
-        if (info.slot == NOTHING) {
-            barrier_arrive(empty);
-            continue;
-        }
+        if (info.slot < 0) break;
         if (info.row >= (info.n_kv - 1) / SL_PAGE * SL_PAGE) {
             scorer<DIM> a;
             float s[8];
@@ -616,25 +545,48 @@ template <int DIM, int BITS> __device__ void consume_pages(const quantised_param
             consume_codes<DIM, BITS>(p, info, data, empty, &r.head->pair[pair].tile[turn], pair, half);
             turn ^= 1;
         }
-        if (!info.last) continue;
-        __syncwarp();
-        if (threadIdx.x % 32 == 0)
-            asm volatile("red.release.cta.shared.add.s32 [%0], 1;" ::"r"(shared_address(&r.head->stored[pair])) : "memory");
+        if (!p.done) continue;
+        if (lane == stored.n) stored.slot = info.slot, stored.amount = 1;
+        if (++stored.n == TOLD_AT_ONCE) announce(p, &stored);
     }
+    announce(p, &stored);
 }
 
-// What `done` of a sequence's KV heads comes to.
-template <int DIM, int BITS> __device__ int pages_done(int n_kv) {
-    return built_pages(n_kv) * tile<DIM, BITS>::TILES + newest_tiles(n_kv);
+// What `done` of a sequence's KV heads comes to: two warps for each tile.
+__device__ int quantised_done(int page_tiles, int n_kv) {
+    return 2 * (built_pages(n_kv) * page_tiles + newest_tiles(n_kv));
 }
 
-template <int DIM, int BITS> quantised_params quantised_params_of(const sl_attn_cuda_decode_args *a) {
-    quantised_params p = {};
-    p.score = score_params_of<DIM>(a), p.score.top = NULL, p.codes = (const char *)a->extra[0], p.size = (int)a->extra_size[0];
-    p.score.n_stages = tile<DIM, BITS>::stages(p.score.group);
-    size_t pages = (size_t)a->n_seqs * a->max_kv / SL_PAGE * p.score.n_kv_heads; // weights do not depend on how they are dealt
-    p.unit_pages = pages >= 8 * PAIRS * (size_t)sl_multiprocessors() ? (int)UNIT_PAGES : 1;
-    return p;
+// Stored weights of all rows of all heads.
+//
+// grid: a block for each multiprocessor, whatever the lengths. Built pages, K below each sequence's newest row, lengths and
+// page tables are read while the kernel in front may still run, everything else after it. bytes: the quantised pages, K of the
+// newest page, 2 + 1/4 a row and query head of stored weights.
+template <int DIM, int BITS>
+__global__ void __launch_bounds__(QUANTISED_THREADS, 1) quantised_scores_kernel(const quantised_params p) {
+    extern __shared__ __align__(128) char memory[];
+    quantised_head *head = (quantised_head *)memory;
+    quantised_begin(p, head);
+    __syncthreads();
+    sl_start_next();
+    page_ring r = {head, memory + QUANTISED_HEAD_BYTES, p.score.n_stages, tile<DIM, BITS>::stage(p.score.group)};
+    if (threadIdx.x < PAIRS * PAIR_THREADS)
+        consume_pages<DIM, BITS>(p, r);
+    else
+        produce_pages<DIM, BITS>(p, r);
+}
+
+// tells: `done` counts what is stored; else the kernel's end is enough.
+template <int DIM, int BITS> score_params launch_quantised_scores(const sl_attn_cuda_decode_args *a, bool tells) {
+    typedef tile<DIM, BITS> at;
+    quantised_params p = {.score = score_params_of<DIM>(a), .codes = (const char *)a->extra[0], .size = (int)a->extra_size[0]};
+    score_params score = p.score;
+    if (!tells) p.score.done = NULL;
+    p.score.n_normal = normal_tiles((size_t)a->n_seqs * a->max_kv / SL_PAGE * a->geom->n_kv_heads * p.size, at::BYTES);
+    p.score.n_stages = at::stages(p.score.group, QUANTISED_HEAD_BYTES);
+    size_t bytes = QUANTISED_HEAD_BYTES + (size_t)p.score.n_stages * at::stage(p.score.group);
+    sl_launch(quantised_scores_kernel<DIM, BITS>, dim3(sl_multiprocessors()), dim3(QUANTISED_THREADS), bytes, a->stream, p);
+    return score;
 }
 
 // Calls f(bits) with the bits of a code as a constant: `choice` of "8,4,3".

@@ -5,24 +5,24 @@
 namespace {
 
 __global__ void take_all_kernel(const take_all_problem *problems) {
-    __shared__ draw_space d;
-    __shared__ take_space s;
+    extern __shared__ __align__(128) char memory[];
+    take_space *s = (take_space *)memory;
     const take_all_problem p = problems[blockIdx.x];
     int thread = threadIdx.x, n = 0;
-    if (thread == 0) take_all_of(&s, p.mass, p.w, BLOCK, p.n, p.alpha);
-    drawers_sync();
-    take_all_solve(&d, &s, p.S, thread);
-    take_all_draw(&d, &s, p.shared, p.id, 0, thread, [&](int row, float inv_pi, bool is_heavy) {
-        p.row[n + thread] = row, p.inv_pi[n + thread] = is_heavy ? 1 : inv_pi;
-        n += DRAW_THREADS;
-    });
+    take_all_begin(s, memory + (sizeof *s + 15) / 16 * 16, p.mass, p.w, BLOCK, p.n, p.alpha, thread);
+    take_all_uniforms(s, p.id, thread);
+    take_all_solve(s, p.S, NULL, thread);
+    for (int turn = 0; turn < turns_of(s); turn++, n += TAKERS)
+        p.row[n + thread] = row_of_turn(s, p.shared, p.id, 0, turn, thread, &p.inv_pi[n + thread]);
     if (thread > 0) return;
-    p.result[0] = n, p.result[1] = s.drawn.n_heavy, p.result[2] = s.drawn.k, p.result[3] = s.drawn.listed;
-    *p.light = s.drawn.light;
+    p.result[0] = n, p.result[1] = s->drawn.n_heavy, p.result[2] = s->drawn.k, p.result[3] = s->drawn.listed;
+    *p.light = s->drawn.light;
 }
 
 } // namespace
 
 void take_all_on_gpu(const take_all_problem *problems, int n) {
-    take_all_kernel<<<n, DRAW_THREADS>>>(problems);
+    int bytes = (sizeof(take_space) + 15) / 16 * 16 + take_all_memory(DRAW_ROWS_MAX / BLOCK);
+    cudaFuncSetAttribute(take_all_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    take_all_kernel<<<n, TAKERS, bytes>>>(problems);
 }

@@ -15,7 +15,7 @@ typedef struct take_all_problem { // pointers are the device's
     int n, S, shared;
     double alpha;
     sl_rng_id id;
-    int32_t *row;  // [n + S + 512] -1 where there is none
+    int32_t *row;  // [n + S + 1024] -1 where there is none
     float *inv_pi; // likewise
     int *result;   // entries of row; heavy rows; light draws; 1: its candidates fitted
     uint64_t *light;

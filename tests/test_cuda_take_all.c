@@ -59,7 +59,7 @@ static int run(problem *problems, int n_problems) {
     int n_listed = 0;
     for (int i = 0; i < n_problems; i++) {
         problem *p = &problems[i];
-        size_t most = p->size.n + p->S + 512, n_blocks = p->size.n_blocks;
+        size_t most = p->size.n + p->S + 1024, n_blocks = p->size.n_blocks;
         uint64_t *mass = malloc((n_blocks + 1) * sizeof *mass);
         for (size_t b = 0; b < n_blocks; b++) {
             uint64_t in_block = 0;

@@ -63,14 +63,4 @@ static __device__ __forceinline__ void barrier_wait(uint64_t *bar, uint32_t pari
 #endif
 }
 
-// Has the phase of this parity ended?
-static __device__ __forceinline__ bool barrier_ended(uint64_t *bar, uint32_t parity) {
-    uint32_t done;
-    asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                 : "=r"(done)
-                 : "r"(shared_address(bar)), "r"(parity)
-                 : "memory");
-    return done;
-}
-
 #endif
