@@ -8,20 +8,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { COUNTERS = 65536, MAX_SEQS = 16 };
+enum { COUNTERS = 65536 };
+static const double LOG2_E = 1.4426950408889634;
 static sl_error err;
+
+const int rig_ragged[RIG_SEQS] = {1, 5000, 256, 257, 31, 9000, 1024, 77, 4096, 300, 2, 20000, 512, 513, 100, 3333};
 
 static void build_extras(rig *r) {
     sl_kv_need need[SL_MAX_NEEDS];
     const sl_attn_cuda_ops *ops = r->spec.method->cuda;
-    const sl_attn_geom *g = &r->c.geom;
+    const sl_attn_geom *g = &r->c->geom;
     int n = ops->needs ? ops->needs(&r->spec, need) : 0, n_pages = 0;
-    int32_t *pages = malloc(r->c.pool.n_pages * sizeof *pages);
-    for (int s = 0; s < r->c.n_seqs; s++)
-        for (int i = 0; i < (r->c.seqs[s].n_tokens - 1) / SL_PAGE; i++) pages[n_pages++] = r->c.seqs[s].pages[i];
+    int32_t *pages = malloc(r->c->pool.n_pages * sizeof *pages);
+    for (int s = 0; s < r->c->n_seqs; s++)
+        for (int i = 0; i < (r->c->seqs[s].n_tokens - 1) / SL_PAGE; i++) pages[n_pages++] = r->c->seqs[s].pages[i];
     for (int i = 0; i < n; i++) {
         size_t size = need[i].kind->size(need[i].arg, g->head_dim);
-        void *data = gpu_new(size * r->c.pool.n_pages * g->n_kv_heads);
+        void *data = gpu_new(size * r->c->pool.n_pages * g->n_kv_heads);
         r->args.extra[i] = data, r->args.extra_size[i] = size;
         if (n_pages > 0)
             need[i].kind->build_device(&(sl_kv_device_build){.arg = need[i].arg,
@@ -33,57 +36,108 @@ static void build_extras(rig *r) {
                                                              .k = r->args.k,
                                                              .v = r->args.v,
                                                              .data = data});
-        CHECK_OK(sl_kv_keep(&r->c.pool, need[i], &err), err);
-        for (int s = 0; s < r->c.n_seqs; s++) {
-            sl_kv_seq before = r->c.seqs[s];
+        CHECK_OK(sl_kv_keep(&r->c->pool, need[i], &err), err);
+        for (int s = 0; s < r->c->n_seqs; s++) {
+            sl_kv_seq before = r->c->seqs[s];
             before.n_tokens--;
-            sl_kv_build(&r->c.pool, &before, 0, need[i]);
+            sl_kv_build(&r->c->pool, &before, 0, need[i]);
         }
     }
     free(pages);
 }
 
-rig rig_new(ref_cache c, const char *attn, uint32_t seed) {
-    const sl_attn_geom *g = &c.geom;
-    rig r = {.c = c, .seed = seed, .group = g->n_heads / g->n_kv_heads, .n_slots = c.n_seqs * g->n_kv_heads};
+// What decode leaves in its workspace: nothing, weights, or weights and sizes.
+static int count_stored(const sl_attn_spec *spec) {
+    sl_composition c = sl_composition_of(spec);
+    if (!c.propose->score || (!c.draw && c.propose != &sl_propose_quantised)) return 0;
+    return c.draw && c.draw->size_power && c.draw->size_power(spec) ? 2 : 1;
+}
+
+static size_t n_masses(const rig *r) {
+    return (size_t)r->n_slots * r->group * r->max_blocks;
+}
+
+static size_t out_size(const rig *r, int n_seqs) {
+    return (size_t)n_seqs * r->c->geom.n_heads * r->c->geom.head_dim;
+}
+
+rig rig_new(ref_cache *c, const char *attn, uint32_t seed) {
+    const sl_attn_geom *g = &c->geom;
+    rig r = {.c = c, .group = g->n_heads / g->n_kv_heads, .n_slots = c->n_seqs * g->n_kv_heads};
     CHECK_OK(sl_attn_parse(attn, &r.spec, &err), err);
-    r.unit = sl_composition_of(&r.spec).propose->score ? sl_composition_of(&r.spec).propose->unit : 0;
-    for (int s = 0; s < c.n_seqs; s++) r.max_kv = c.seqs[s].n_tokens > r.max_kv ? c.seqs[s].n_tokens : r.max_kv;
-    if (r.unit) r.max_blocks = (((r.max_kv + r.unit - 1) / r.unit + 63) / 64) * 2;
-    size_t row = (size_t)g->n_heads * g->head_dim, bytes = (size_t)c.pool.n_pages * g->n_kv_heads * SL_PAGE * g->head_dim * 2;
-    sl_row rows[MAX_SEQS];
-    bf16 *q = malloc(c.n_seqs * row * sizeof *q);
-    memset(rows, 0, sizeof rows);
-    for (int s = 0; s < c.n_seqs; s++) {
-        rows[s].position = c.seqs[s].n_tokens - 1, rows[s].sequence = c.queries[s].sequence, rows[s].seed = seed;
-        rows[s].pages = gpu_copy(c.seqs[s].pages, c.seqs[s].n_pages * sizeof(int32_t));
+    CHECK(sl_attn_on_gpu(&r.spec) && c->n_seqs <= RIG_SEQS);
+    const sl_attn_cuda_ops *ops = r.spec.method->cuda;
+    r.n_stored = count_stored(&r.spec), r.unit = sl_composition_of(&r.spec).propose->unit;
+    for (int s = 0; s < c->n_seqs; s++) r.max_kv = c->seqs[s].n_tokens > r.max_kv ? c->seqs[s].n_tokens : r.max_kv;
+    if (r.n_stored) r.max_blocks = (((r.max_kv + r.unit - 1) / r.unit + 63) / 64) * 2;
+    size_t bytes = (size_t)c->pool.n_pages * g->n_kv_heads * SL_PAGE * g->head_dim * sizeof(bf16),
+           n_q = out_size(&r, c->n_seqs);
+    r.state_size = ops->state ? ops->state(g, &r.spec) : 0;
+    char *state = gpu_zero(c->n_seqs * r.state_size + 1);
+    bf16 *q = malloc(n_q * sizeof *q);
+    for (size_t i = 0; i < n_q; i++) {
+        q[i] = sl_f32_to_bf16(c->q[i]);
+        c->q[i] = sl_bf16_to_f32(q[i]);
     }
-    for (size_t i = 0; i < c.n_seqs * row; i++) {
-        q[i] = sl_f32_to_bf16(c.q[i]);
-        c.q[i] = sl_bf16_to_f32(q[i]);
-    }
-    r.args = (sl_attn_cuda_decode_args){.layer = RIG_LAYER,
-                                        .n_seqs = c.n_seqs,
+    for (int s = 0; s < c->n_seqs; s++)
+        r.rows[s] = (sl_row){.position = c->seqs[s].n_tokens - 1,
+                             .sequence = c->queries[s].sequence,
+                             .seed = seed,
+                             .state = state + s * r.state_size,
+                             .pages = gpu_copy(c->seqs[s].pages, c->seqs[s].n_pages * sizeof(int32_t))};
+    r.args = (sl_attn_cuda_decode_args){.geom = g,
+                                        .layer = RIG_LAYER,
+                                        .n_seqs = c->n_seqs,
                                         .max_kv = r.max_kv,
-                                        .rows = gpu_copy(rows, sizeof rows),
-                                        .q = gpu_copy(q, c.n_seqs * row * sizeof *q),
-                                        .out = gpu_new(c.n_seqs * row * sizeof(bf16)),
-                                        .k = gpu_copy(c.pool.k, bytes),
-                                        .v = gpu_copy(c.pool.v, bytes),
+                                        .rows = gpu_copy(r.rows, sizeof r.rows),
+                                        .q = gpu_copy(q, n_q * sizeof *q),
+                                        .out = gpu_new(n_q * sizeof(bf16)),
+                                        .k = gpu_copy(c->pool.k, bytes),
+                                        .v = gpu_copy(c->pool.v, bytes),
                                         .stats = gpu_zero(sizeof(sl_attn_cuda_stats)),
-                                        .ws = gpu_zero(r.spec.method->cuda->workspace(g, &r.spec, c.n_seqs, 1, r.max_kv))};
+                                        .ws = gpu_zero(ops->workspace(g, &r.spec, c->n_seqs, 1, r.max_kv))};
     build_extras(&r);
-    r.out = malloc(c.n_seqs * row * sizeof *r.out);
-    r.mass = malloc((size_t)r.n_slots * r.group * r.max_blocks * sizeof *r.mass);
-    r.w = malloc((size_t)r.n_slots * r.group * r.max_blocks * SL_BLOCK * sizeof *r.w);
+    gpu_sync("page extras"); // a step may read them before the kernel in front has ended
+    r.out = malloc(n_q * sizeof *r.out);
+    for (int i = 0; i < r.n_stored; i++) {
+        r.mass[i] = malloc(n_masses(&r) * sizeof *r.mass[i]);
+        r.w[i] = malloc(n_masses(&r) * SL_BLOCK * sizeof *r.w[i]);
+    }
     free(q);
     return r;
 }
 
 void rig_free(rig *r) {
-    ref_cache_free(&r->c);
-    free(r->out), free(r->mass), free(r->w);
+    free(r->out);
+    for (int i = 0; i < 2; i++) free(r->mass[i]), free(r->w[i]);
     gpu_free_all();
+}
+
+void rig_upload_rows(rig *r) {
+    CHECK(cudaMemcpy((void *)r->args.rows, r->rows, sizeof r->rows, cudaMemcpyHostToDevice) == cudaSuccess);
+}
+
+void rig_seed(rig *r, uint32_t seed) {
+    for (int s = 0; s < r->c->n_seqs; s++) r->rows[s].seed = seed;
+    if (r->state_size) CHECK(cudaMemset(r->rows[0].state, 0, r->c->n_seqs * r->state_size) == cudaSuccess);
+    rig_upload_rows(r);
+}
+
+static void decode(rig *r, const sl_attn_cuda_decode_args *args) {
+    r->spec.method->cuda->decode(args);
+    gpu_read(r->out, args->out, out_size(r, args->n_seqs) * sizeof *r->out);
+}
+
+void rig_decode(rig *r) {
+    r->args.spec = &r->spec; // r may have moved
+    decode(r, &r->args);
+}
+
+void rig_decode_alone(rig *r, int s) {
+    sl_attn_cuda_decode_args args = r->args;
+    args.spec = &r->spec, args.n_seqs = 1, args.max_kv = r->c->seqs[s].n_tokens;
+    args.rows += s, args.q += s * out_size(r, 1);
+    decode(r, &args);
 }
 
 static sl_attn_cuda_stats read_stats(const rig *r) {
@@ -93,16 +147,14 @@ static sl_attn_cuda_stats read_stats(const rig *r) {
 }
 
 void rig_launch(rig *r) {
-    size_t n_mass = (size_t)r->n_slots * r->group * r->max_blocks;
-    const sl_attn_cuda_ops *ops = r->spec.method->cuda;
     sl_attn_cuda_stats before = read_stats(r);
-    r->args.geom = &r->c.geom, r->args.spec = &r->spec; // r may have moved
-    for (int s = 0; s < r->c.n_seqs; s++) r->c.queries[s].kv.pool = &r->c.pool;
-    ops->decode(&r->args);
-    gpu_read(r->out, r->args.out, (size_t)r->c.n_seqs * r->c.geom.n_heads * r->c.geom.head_dim * sizeof *r->out);
-    if (n_mass) {
-        gpu_read(r->mass, (int *)r->args.ws + COUNTERS, n_mass * sizeof *r->mass);
-        gpu_read(r->w, (char *)((int *)r->args.ws + COUNTERS) + n_mass * sizeof *r->mass, n_mass * SL_BLOCK * sizeof *r->w);
+    rig_decode(r);
+    const char *at = (char *)((int *)r->args.ws + COUNTERS);
+    for (int i = 0; i < r->n_stored; i++) {
+        size_t n = n_masses(r);
+        gpu_read(r->mass[i], at, n * sizeof *r->mass[i]);
+        gpu_read(r->w[i], at + n * sizeof *r->mass[i], n * SL_BLOCK * sizeof *r->w[i]);
+        at += n * (sizeof *r->mass[i] + SL_BLOCK * sizeof *r->w[i]);
     }
     int *counters = malloc(COUNTERS * sizeof *counters);
     gpu_read(counters, r->args.ws, COUNTERS * sizeof *counters);
@@ -115,27 +167,82 @@ void rig_launch(rig *r) {
                                .samples = now.samples - before.samples,
                                .bytes = now.bytes - before.bytes,
                                .tries = now.tries - before.tries,
+                               .fallbacks = now.fallbacks - before.fallbacks,
                                .features = (double)(now.features - before.features) / 1024};
-    for (int s = 0; s < r->c.n_seqs; s++) ops->account(&r->c.geom, &r->spec, r->c.seqs[s].n_tokens, &r->stats);
+    for (int s = 0; s < r->c->n_seqs; s++)
+        r->spec.method->cuda->account(&r->c->geom, &r->spec, r->rows[s].position + 1, &r->stats);
 }
 
-// ---- weights ----
+double rig_error(const rig *r, int s, int head, double *mu) {
+    int dim = r->c->geom.head_dim, n = r->c->seqs[s].n_tokens;
+    size_t at = s * out_size(r, 1) + (size_t)head * dim;
+    double *p = malloc(n * sizeof *p), own[128];
+    float out[128];
+    ref_attention(r->c, s, head, r->c->q + at, n, p, mu ? mu : own);
+    for (int d = 0; d < dim; d++) out[d] = sl_bf16_to_f32(r->out[at + d]);
+    free(p);
+    return ref_relative(out, mu ? mu : own, dim);
+}
 
-sl_weights rig_weights(const rig *r, int s, int head) {
-    int slot = s * r->c.geom.n_kv_heads + head / r->group, h = head % r->group, n_kv = r->c.seqs[s].n_tokens;
-    int unit = sl_composition_of(&r->spec).propose->unit, n = unit ? (n_kv + unit - 1) / unit : 0;
+// ---- scores and weights ----
+
+static double exact_score(const rig *r, int s, int head, int j) { // log2
+    int dim = r->c->geom.head_dim;
+    const float *q = r->c->q + s * out_size(r, 1) + (size_t)head * dim;
+    const bf16 *k = ref_k_row(r->c, s, head / r->group, j);
+    double dot = 0;
+    for (int d = 0; d < dim; d++) dot += (double)q[d] * sl_bf16_to_f32(k[d]);
+    return dot * LOG2_E / sqrt(dim);
+}
+
+static sl_attn_decode_args cpu_args(rig *r) {
+    for (int s = 0; s < r->c->n_seqs; s++) r->c->queries[s].kv.pool = &r->c->pool; // the cache may have moved
+    return (sl_attn_decode_args){.geom = &r->c->geom,
+                                 .spec = &r->spec,
+                                 .layer = RIG_LAYER,
+                                 .seed = r->rows[0].seed,
+                                 .n_seqs = r->c->n_seqs,
+                                 .seqs = r->c->queries};
+}
+
+double *rig_scores(rig *r, int s, int kv_head) {
+    const sl_proposal *propose = sl_composition_of(&r->spec).propose;
+    int n_kv = r->c->seqs[s].n_tokens, n = (n_kv + r->unit - 1) / r->unit, each = SL_PAGE / r->unit;
+    double *out = malloc((size_t)r->group * n * sizeof *out);
+    if (propose->exact) {
+        for (int i = 0; i < r->group * n; i++) out[i] = exact_score(r, s, kv_head * r->group + i / n, i % n);
+        return out;
+    }
+    sl_attn_decode_args args = cpu_args(r);
+    sl_group g = sl_group_of(&args, s, kv_head);
+    float *score = malloc(SL_MAX_GROUP * SL_CHUNK * sizeof *score);
+    if (propose->state) g.state = malloc(propose->state(&r->c->geom, &r->spec, n_kv));
+    if (propose->begin) propose->begin(&g);
+    for (int page = 0; page * SL_PAGE < n_kv; page++) {
+        propose->score(&g, page, score);
+        for (int h = 0; h < r->group; h++)
+            for (int i = 0; i < each && page * each + i < n; i++)
+                out[(size_t)h * n + page * each + i] = score[h * SL_CHUNK + i];
+    }
+    free(g.state), free(score);
+    return out;
+}
+
+sl_weights rig_weights(const rig *r, int which, int s, int head) {
+    int slot = s * r->c->geom.n_kv_heads + head / r->group, h = head % r->group, n_kv = r->c->seqs[s].n_tokens;
+    int n = r->unit ? (n_kv + r->unit - 1) / r->unit : 0;
     sl_weights wt = {.n = n, .n_blocks = (n + SL_BLOCK - 1) / SL_BLOCK};
     wt.w = calloc((size_t)wt.n_blocks * SL_BLOCK + 1, sizeof *wt.w);
     wt.ref = malloc((wt.n_blocks + 1) * sizeof *wt.ref);
     wt.cum = calloc(wt.n_blocks + 1, sizeof *wt.cum);
-    if (!r->unit) { // decode.c's uniform weights
+    if (which >= r->n_stored) { // decode.c's uniform weights
         for (int b = 0; b < wt.n_blocks; b++) wt.ref[b] = SL_REF_EMPTY;
         wt.top = SL_REF_EMPTY, wt.each = 1u << 30;
         return wt;
     }
     for (int b = 0; b < wt.n_blocks; b++) {
-        uint64_t packed = r->mass[((size_t)slot * r->group + h) * r->max_blocks + b], mass = 0;
-        const bf16 *w = r->w + (((size_t)slot * r->max_blocks + b) * r->group + h) * SL_BLOCK;
+        uint64_t packed = r->mass[which][((size_t)slot * r->group + h) * r->max_blocks + b], mass = 0;
+        const bf16 *w = r->w[which] + (((size_t)slot * r->max_blocks + b) * r->group + h) * SL_BLOCK;
         for (int i = 0; i < SL_BLOCK; i++) {
             wt.w[b * SL_BLOCK + i] = w[i];
             mass += (uint32_t)(sl_bf16_to_f32(w[i]) * 0x1p30f);
@@ -152,31 +259,74 @@ void rig_weights_free(sl_weights *wt) {
     free(wt->w), free(wt->ref), free(wt->cum);
 }
 
+// A weight is a rounded 2^(score - ref), of a score that is off by fp32's last bits: 2^-8 and as much again. A block's
+// reference is its largest score, rounded up.
+static void check_weights(rig *r, int which, int s, int head, const double *score) {
+    sl_weights wt = rig_weights(r, which, s, head);
+    for (int b = 0; b < wt.n_blocks; b++) {
+        double top = -INFINITY;
+        for (int j = b * SL_BLOCK; j < wt.n && j < (b + 1) * SL_BLOCK; j++) {
+            double want = exp2(score[j] - wt.ref[b]), got = sl_bf16_to_f32(wt.w[j]);
+            if (!(fabs(got - want) <= want * 0x1p-7 + 1e-30))
+                FAIL("%s, sequence %d of %d rows, head %d, row %d: %s %g, expected %g", r->spec.method->name, s,
+                     r->c->seqs[s].n_tokens, head, j, which ? "size" : "weight", got, want);
+            top = fmax(top, score[j]);
+            r->n_weights++, r->n_off_by_1 += wt.w[j] != sl_f32_to_bf16((float)want);
+        }
+        if (wt.ref[b] != ceil(top) && fabs(top - rint(top)) > 1e-3)
+            FAIL("%s, sequence %d, head %d, block %d: reference %d, expected %g", r->spec.method->name, s, head, b, wt.ref[b],
+                 ceil(top));
+    }
+    rig_weights_free(&wt);
+}
+
+void rig_check_weights(rig *r) {
+    const sl_attn_geom *g = &r->c->geom;
+    for (int slot = 0; r->n_stored && slot < r->n_slots; slot++) {
+        int s = slot / g->n_kv_heads, kv_head = slot % g->n_kv_heads, n = (r->c->seqs[s].n_tokens + r->unit - 1) / r->unit;
+        double *score = rig_scores(r, s, kv_head);
+        for (int h = 0; h < r->group; h++) check_weights(r, 0, s, kv_head * r->group + h, score + (size_t)h * n);
+        for (int j = 0; r->n_stored > 1 && j < n; j++) {
+            double square = 0;
+            for (int d = 0; d < g->head_dim; d++) square += pow(sl_bf16_to_f32(ref_v_row(r->c, s, kv_head, j)[d]), 2);
+            for (int h = 0; h < r->group; h++) score[(size_t)h * n + j] += 0.5 * log2(square);
+        }
+        for (int h = 0; r->n_stored > 1 && h < r->group; h++)
+            check_weights(r, 1, s, kv_head * r->group + h, score + (size_t)h * n);
+        free(score);
+    }
+}
+
 // ---- draws ----
 
-static double exact_score(const rig *r, int s, int head, int j) { // log2
-    int dim = r->c.geom.head_dim;
-    const float *q = r->c.q + ((size_t)s * r->c.geom.n_heads + head) * dim;
-    const bf16 *k = ref_k_row(&r->c, s, head / r->group, j);
-    double dot = 0;
-    for (int d = 0; d < dim; d++) dot += (double)q[d] * sl_bf16_to_f32(k[d]);
-    return dot * 1.4426950408889634 / sqrt(dim);
+// What the CPU's draw picks for one head from the GPU's stored weights, and what its rows give.
+typedef struct drawn_head {
+    sl_weights wt, sizes;
+    sl_draws draws;
+    double mean[128], size[128]; // sum_j f_j v_j and sum_j f_j |v_j|, f_j the rows' shares
+} drawn_head;
+
+// log2 of a row's weight: the stored one of an exact score, of dense-q's, and of santa-is' newest page.
+static double log_weight(const rig *r, const sl_weights *wt, int s, int head, int j) {
+    sl_composition stages = sl_composition_of(&r->spec);
+    int is_newest = j >= (r->c->seqs[s].n_tokens - 1) / SL_PAGE * SL_PAGE;
+    if (stages.propose->exact || !stages.draw || stages.normaliser == SL_BY_TOTAL ||
+        (stages.draw == &sl_draw_importance && is_newest))
+        return log2(sl_bf16_to_f32(wt->w[j])) + wt->ref[j / SL_BLOCK];
+    return exact_score(r, s, head, j);
 }
 
 // f_j to share[i], and the means.
-static void combine(const rig *r, rig_head *h, int s, int head) {
-    sl_composition stages = sl_composition_of(&r->spec);
-    double total = (double)sl_weights_total(&h->wt), top = -INFINITY, sum = 0,
-           *share = malloc((h->draws.n + 1) * sizeof *share);
-    for (int i = 0; i < h->draws.n; i++) {
-        share[i] = stages.propose->exact ? log2((double)sl_weights_mass(&h->wt, h->draws.row[i]) / total)
-                                         : exact_score(r, s, head, h->draws.row[i]);
-        top = fmax(top, share[i]);
-    }
+static void combine(const rig *r, drawn_head *h, int s, int head) {
+    int by_total = sl_composition_of(&r->spec).normaliser == SL_BY_TOTAL;
+    double top = -INFINITY, sum = 0, *share = malloc((h->draws.n + 1) * sizeof *share);
+    for (int i = 0; i < h->draws.n; i++) top = fmax(top, share[i] = log_weight(r, &h->wt, s, head, h->draws.row[i]));
+    if (by_total) top = log2((double)sl_weights_total(&h->wt)) + h->wt.top - 38;
     for (int i = 0; i < h->draws.n; i++) sum += share[i] = h->draws.count[i] * exp2(share[i] - top) * h->draws.inv_pi[i];
+    if (by_total) sum = 1;
     for (int i = 0; i < h->draws.n; i++) {
-        const bf16 *v = ref_v_row(&r->c, s, head / r->group, h->draws.row[i]);
-        for (int d = 0; d < r->c.geom.head_dim; d++) {
+        const bf16 *v = ref_v_row(r->c, s, head / r->group, h->draws.row[i]);
+        for (int d = 0; d < r->c->geom.head_dim; d++) {
             h->mean[d] += share[i] / sum * sl_bf16_to_f32(v[d]);
             h->size[d] += share[i] / sum * fabs(sl_bf16_to_f32(v[d]));
         }
@@ -184,25 +334,32 @@ static void combine(const rig *r, rig_head *h, int s, int head) {
     free(share);
 }
 
-rig_head rig_draw(rig *r, int s, int head) {
+static void draw_all_rows(sl_draws *out, int n) {
+    sl_draws_clear(out);
+    for (int j = 0; j < n; j++) sl_draws_add(out, j, 1);
+}
+
+static drawn_head draw_head(rig *r, int s, int head) {
     sl_composition stages = sl_composition_of(&r->spec);
-    int n = r->c.seqs[s].n_tokens, dim = r->c.geom.head_dim;
-    size_t most = stages.draw->capacity(&r->spec, n) + 1,
-           scratch = stages.draw->scratch ? stages.draw->scratch(&r->spec, n) : 0;
-    rig_head h = {.wt = rig_weights(r, s, head)};
+    const sl_draw *draw = stages.draw;
+    int n = r->c->seqs[s].n_tokens, dim = r->c->geom.head_dim;
+    size_t most = (draw ? draw->capacity(&r->spec, n) : (size_t)n) + 1,
+           scratch = draw && draw->scratch ? draw->scratch(&r->spec, n) : 0;
+    drawn_head h = {.wt = rig_weights(r, 0, s, head)};
+    if (r->n_stored > 1) h.sizes = rig_weights(r, 1, s, head);
     h.draws = (sl_draws){.row = malloc(most * sizeof(int32_t)),
                          .count = malloc(most * sizeof(int32_t)),
                          .inv_pi = malloc(most * sizeof(float)),
                          .scratch = malloc((scratch + 1) * sizeof(uint64_t))};
-    sl_attn_decode_args args = {.geom = &r->c.geom, .spec = &r->spec, .n_seqs = r->c.n_seqs, .seqs = r->c.queries};
+    sl_attn_decode_args args = cpu_args(r);
     sl_group group = sl_group_of(&args, s, head / r->group);
-    sl_attn_report report;
+    sl_attn_report report = {0};
     sl_head x = {.group = &group,
-                 .draw = stages.draw,
+                 .draw = draw,
                  .q = group.q + (size_t)(head % r->group) * dim,
                  .weights = h.wt,
-                 .S = stages.draw->budget ? stages.draw->budget(&r->spec, n) : (int)sl_attn_get(&r->spec, "S"),
-                 .id = {r->seed, r->c.queries[s].sequence, (uint32_t)n - 1, RIG_LAYER, (uint32_t)head},
+                 .sizes = h.sizes,
+                 .id = {r->rows[s].seed, r->rows[s].sequence, (uint32_t)n - 1, RIG_LAYER, (uint32_t)head},
                  .draws = h.draws,
                  .rows = malloc(most * sizeof *x.rows),
                  .coef = malloc(most * sizeof *x.coef),
@@ -210,40 +367,51 @@ rig_head rig_draw(rig *r, int s, int head) {
                  .out = malloc(dim * sizeof *x.out),
                  .report = &report};
     x.u = sl_uniform_philox(&x.id);
-    stages.draw->run(&x);
+    if (draw) x.S = draw->budget ? draw->budget(&r->spec, n) : (int)sl_attn_get(&r->spec, "S");
+    if (draw)
+        draw->run(&x);
+    else
+        draw_all_rows(&x.draws, n);
     h.draws = x.draws;
     free(x.rows), free(x.coef), free(x.score), free(x.out);
     combine(r, &h, s, head);
     return h;
 }
 
-void rig_head_free(rig_head *h) {
-    rig_weights_free(&h->wt);
+static void drawn_head_free(drawn_head *h) {
+    rig_weights_free(&h->wt), rig_weights_free(&h->sizes);
     free(h->draws.row), free(h->draws.count), free(h->draws.inv_pi), free(h->draws.scratch);
 }
 
 // ---- the check ----
 
-// The output of fp32 sums and exponentials over the head's rows, rounded to bf16: half an ulp is 2^-9 of it, a weight's
-// relative error stays below 2e-5 (scores of a few hundred octaves at most, from fp32 sums). streaming is dense attention's
-// kernel, which rounds weights to bf16 (test_cuda_decode.c).
-static void check_output(const rig *r, const rig_head *h, int s, int head) {
-    double weight = sl_composition_of(&r->spec).propose == &sl_propose_nothing ? 0x1p-7 : 4e-5;
-    int dim = r->c.geom.head_dim;
-    const bf16 *out = r->out + ((size_t)s * r->c.geom.n_heads + head) * dim;
+// How far the sum of a head's rows may be off, as a share of the sum of their sizes, beside the output's rounding to bf16. fp32
+// sums of stored weights: 2^-24 a row. Weights from scores of a few hundred octaves at most, as fp32 sums: 2e-5, twice over.
+// santa-is' scores are sums of products up to 2^5 times as large: 2^-12, twice over; dense-q has as many rows as there are.
+// streaming is dense attention's kernel, which rounds weights to bf16 (test_cuda_decode.c).
+static double tolerance(const rig *r, const drawn_head *h) {
+    sl_composition stages = sl_composition_of(&r->spec);
+    if (stages.propose == &sl_propose_nothing) return 0x1p-7;
+    if (!stages.draw || stages.draw == &sl_draw_importance) return 0x1p-11;
+    return stages.normaliser == SL_BY_TOTAL ? (h->draws.n_samples + 8) * 0x1p-24 : 4e-5;
+}
+
+static void check_output(const rig *r, const drawn_head *h, int s, int head) {
+    int dim = r->c->geom.head_dim;
+    const bf16 *out = r->out + s * out_size(r, 1) + (size_t)head * dim;
     for (int d = 0; d < dim; d++) {
         double got = sl_bf16_to_f32(out[d]);
-        if (!(fabs(got - h->mean[d]) <= fabs(h->mean[d]) * 0x1p-8 + h->size[d] * weight + 1e-7)) {
+        if (!(fabs(got - h->mean[d]) <= fabs(h->mean[d]) * 0x1p-8 + h->size[d] * tolerance(r, h) + 1e-7)) {
             char attn[128];
             sl_attn_format(&r->spec, attn, sizeof attn);
-            FAIL("%s, %d rows, sequence %d, head %d: output %d is %g, the %d rows give %g", attn, r->c.seqs[s].n_tokens, s,
+            FAIL("%s, %d rows, sequence %d, head %d: output %d is %g, the %d rows give %g", attn, r->c->seqs[s].n_tokens, s,
                  head, d, got, h->draws.n, h->mean[d]);
         }
     }
 }
 
 // Rows of a KV head that at least one head drew; *fresh: those of the newest page.
-static int distinct_rows(const rig_head *heads, int group, int n_kv, int *fresh) {
+static int distinct_rows(const drawn_head *heads, int group, int n_kv, int *fresh) {
     char *seen = calloc(n_kv, 1);
     int n = 0;
     *fresh = 0;
@@ -257,33 +425,81 @@ static int distinct_rows(const rig_head *heads, int group, int n_kv, int *fresh)
     return n;
 }
 
-void rig_check(rig *r) {
-    const sl_proposal *propose = sl_composition_of(&r->spec).propose;
-    const sl_attn_geom *g = &r->c.geom;
-    sl_attn_stats want = {0};
-    sl_attn_decode_args args = {.geom = g, .spec = &r->spec, .n_seqs = r->c.n_seqs, .seqs = r->c.queries};
-    rig_head heads[SL_MAX_GROUP];
-    for (int slot = 0; slot < r->n_slots; slot++) {
-        int s = slot / g->n_kv_heads, kv_head = slot % g->n_kv_heads, n_kv = r->c.seqs[s].n_tokens, fresh;
-        for (int h = 0; h < r->group; h++) {
-            heads[h] = rig_draw(r, s, kv_head * r->group + h);
-            check_output(r, &heads[h], s, kv_head * r->group + h);
-            want.v_rows += heads[h].draws.n, want.samples += heads[h].draws.n_samples;
+// Adds what the drawn heads of a KV head read.
+static void count(const rig *r, const sl_group *group, const drawn_head *heads, sl_attn_stats *want) {
+    sl_composition stages = sl_composition_of(&r->spec);
+    const sl_proposal *propose = stages.propose;
+    int n_kv = group->kv->n_kv, newest = n_kv - (n_kv - 1) / SL_PAGE * SL_PAGE, fresh;
+    int distinct = distinct_rows(heads, r->group, n_kv, &fresh);
+    int refined = propose->exact || !stages.draw ? 0 : distinct - (propose->needs ? fresh : 0);
+    for (int h = 0; h < r->group; h++) want->v_rows += heads[h].draws.n, want->samples += heads[h].draws.n_samples;
+    if (!r->stats.v_distinct) return; // samplers gather a row as often as they draw it, and count that
+    want->v_distinct += distinct;
+    want->k_rows += propose->exact ? n_kv : refined + (propose->needs ? newest : 0);
+    want->bytes += propose->bytes(group) + (size_t)(refined + distinct) * r->c->geom.head_dim * sizeof(bf16);
+}
+
+// Every row, of scores that are stored nowhere: the CPU's output, but for weights and output rounded to bf16, 2^-9 each.
+static void check_unstored(rig *r) {
+    const sl_attn_geom *g = &r->c->geom;
+    char attn[128];
+    sl_attn_format(&r->spec, attn, sizeof attn);
+    ref_decode(r->c, attn, 0, r->c->n_seqs, r->rows[0].seed, RIG_LAYER);
+    for (int i = 0; i < r->c->n_seqs * g->n_heads; i++) {
+        float got[128];
+        double want[128];
+        for (int d = 0; d < g->head_dim; d++) {
+            got[d] = sl_bf16_to_f32(r->out[(size_t)i * g->head_dim + d]);
+            want[d] = r->c->out[(size_t)i * g->head_dim + d];
         }
-        int distinct = distinct_rows(heads, r->group, n_kv, &fresh), refined = propose->exact ? 0 : distinct;
-        sl_group group = sl_group_of(&args, s, kv_head);
-        if (propose->needs) refined -= fresh;
-        want.v_distinct += distinct;
-        want.k_rows += propose->exact ? n_kv : refined + (propose->needs ? n_kv - (n_kv - 1) / SL_PAGE * SL_PAGE : 0);
-        want.bytes += propose->bytes(&group) + (size_t)(refined + distinct) * g->head_dim * sizeof(bf16);
-        for (int h = 0; h < r->group; h++) rig_head_free(&heads[h]);
+        double error = ref_relative(got, want, g->head_dim);
+        if (!(error < 0x1p-7))
+            FAIL("%s, sequence %d of %d rows, head %d: relative error %.3g", attn, i / g->n_heads,
+                 r->c->seqs[i / g->n_heads].n_tokens, i % g->n_heads, error);
     }
-    CHECK_INT(r->stats.v_rows, want.v_rows);
+}
+
+void rig_check(rig *r) {
+    const sl_attn_geom *g = &r->c->geom;
+    sl_composition stages = sl_composition_of(&r->spec);
+    sl_attn_stats want = {0};
+    drawn_head heads[SL_MAX_GROUP];
+    if (!stages.draw && !r->n_stored) {
+        check_unstored(r);
+        return;
+    }
+    for (int slot = 0; slot < r->n_slots; slot++) {
+        int s = slot / g->n_kv_heads, kv_head = slot % g->n_kv_heads;
+        for (int h = 0; h < r->group; h++) {
+            heads[h] = draw_head(r, s, kv_head * r->group + h);
+            check_output(r, &heads[h], s, kv_head * r->group + h);
+        }
+        sl_attn_decode_args args = cpu_args(r);
+        sl_group group = sl_group_of(&args, s, kv_head);
+        count(r, &group, heads, &want);
+        for (int h = 0; h < r->group; h++) drawn_head_free(&heads[h]);
+    }
     CHECK_INT(r->stats.samples, want.samples);
+    if (!r->stats.v_distinct) return;
+    CHECK_INT(r->stats.v_rows, want.v_rows);
     CHECK_INT(r->stats.v_distinct, want.v_distinct);
     CHECK_INT(r->stats.k_rows, want.k_rows);
     CHECK_INT(r->stats.bytes, want.bytes);
-    CHECK(r->stats.features == g->n_heads * r->c.n_seqs);
+    CHECK(r->stats.features == g->n_heads * r->c->n_seqs);
+}
+
+void rig_try_on(ref_cache *c, const char *attn) {
+    rig r = rig_new(c, attn, 17);
+    rig_launch(&r);
+    rig_check_weights(&r);
+    rig_check(&r);
+    rig_free(&r);
+}
+
+void rig_try(const char *attn, int n_heads, int n_kv_heads, int head_dim, int n_seqs, const int *lengths, double query_scale) {
+    ref_cache c = ref_cache_new(n_heads, n_kv_heads, head_dim, n_seqs, lengths, query_scale, test_seed);
+    rig_try_on(&c, attn);
+    ref_cache_free(&c);
 }
 #else
 typedef int decode_rig_needs_cuda; // a source file is not empty
