@@ -4,6 +4,7 @@
 #include "engine/cli/calibrate.h"
 #include "engine/sleigh.h"
 #include "tests/cli.h"
+#include "tests/gpu.h"
 
 #include <dirent.h>
 #include <jansson.h>
@@ -297,6 +298,48 @@ static void calibrate(void) {
     CHECK_HAS(then.err, "attn auto: dense: no method that states epsilon 0.01, delta 0.05 or less was measured (1 sequence");
 }
 
+#ifdef SLEIGH_CUDA
+// On a GPU, both sides of a crossover: what auto comes to gives the logits of the method that was measured to be fastest.
+static void calibrate_gpu(void) {
+    const char *path = in_tmp("gpu.json");
+    char attn[128], list[192], device[256];
+    json_error_t e;
+    sl_auto_choice below, above;
+    sl_attn_spec request;
+    CHECK_OK(sl_attn_parse("auto", &request, &err), err);
+    CHECK_OK(sl_device_name("cuda", device, sizeof device, &err), err);
+    result made = RUN("bench", "attn", "--calibrate", "-m", tiny(), "--device", "cuda", "-b", "1", "-d", "256,112k", "-r", "5",
+                      "--attn", "santa-sys:S=128", "--calibration", path);
+    CHECK_GOOD(made);
+    sl_auto_table t = read_table(path);
+    CHECK(t.n_points == 2 && t.n_specs == 2);
+    CHECK_OK(sl_auto_check(&t, path, device, &shape, &err), err);
+    sl_auto_pick(&t, &request, 1, 20, &below);
+    sl_auto_pick(&t, &request, 1, 120000, &above);
+    sl_auto_free(&t);
+    CHECK_STR(below.spec.method->name, "dense");
+    if (!strcmp(above.spec.method->name, "dense")) FAIL("at 112k rows nothing is faster than dense: %s", made.out);
+    CHECK(above.us < above.dense_us);
+    sl_attn_format(&above.spec, attn, sizeof attn);
+    snprintf(list, sizeof list, "auto,dense,%s", attn);
+    result r = RUN("bench", "-m", tiny(), "--device", "cuda", "-p", "0", "-n", "2", "-d", "16,120k", "-r", "1", "--attn", list,
+                   "--calibration", path, "-o", "json");
+    CHECK_GOOD(r);
+    CHECK_HAS(r.err, attn);
+    json_t *rows = json_loads(r.out, 0, &e);
+    if (!rows) FAIL("no JSON: %s", r.out);
+    for (int depth = 0; depth < 2; depth++) {
+        json_t *run = json_array_get(rows, 3 * depth), *as = json_array_get(rows, 3 * depth + 1 + depth),
+               *other = json_array_get(rows, 3 * depth + 2 - depth);
+        CHECK_STR(json_string_value(json_object_get(run, "attn")), "auto");
+        CHECK(json_equal(json_object_get(run, "logits"), json_object_get(as, "logits")));
+        CHECK(json_equal(json_object_get(run, "kv_bytes"), json_object_get(as, "kv_bytes")));
+        CHECK(depth == 0 || !json_equal(json_object_get(run, "logits"), json_object_get(other, "logits")));
+    }
+    json_decref(rows);
+}
+#endif
+
 static void calibrate_errors(void) {
     static const struct {
         const char *args[5], *part;
@@ -458,13 +501,21 @@ static void others(void) {
 }
 
 static const test_case cases[] = {
-    {"choices", 0, choices},     {"lines", 0, lines},
-    {"plans", 0, plans},         {"files", 0, files},
-    {"broken", 0, broken},       {"grids", 0, grids},
-    {"calibrate", 0, calibrate}, {"calibrate_errors", 0, calibrate_errors},
-    {"sides", 0, sides},         {"epsilons", 0, epsilons},
-    {"refusals", 0, refusals},   {"many", 0, many},
-    {"others", 0, others},       {0},
+    {"choices", 0, choices},
+    {"lines", 0, lines},
+    {"plans", 0, plans},
+    {"files", 0, files},
+    {"broken", 0, broken},
+    {"grids", 0, grids},
+    {"calibrate", 0, calibrate},
+    {"calibrate_errors", 0, calibrate_errors},
+    GPU_CASE("calibrate-gpu", calibrate_gpu),
+    {"sides", 0, sides},
+    {"epsilons", 0, epsilons},
+    {"refusals", 0, refusals},
+    {"many", 0, many},
+    {"others", 0, others},
+    {0},
 };
 extern const test_suite suite_auto;
 const test_suite suite_auto = {"auto", cases};
