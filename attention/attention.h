@@ -53,9 +53,9 @@ typedef struct sl_attn_spec {
 // What one query head's step did. Figures of the KV head are the same for all heads of its group.
 typedef struct sl_attn_report {
     // of the KV head
-    uint32_t k_rows;             // rows of K read whole: all of them by an exact proposal, else those refined
-    uint32_t v_distinct;         // distinct rows of V: a row that two heads of the group drew counts once
-    float features;              // share of key features that the proposal read
+    uint32_t k_rows;     // rows of K read whole: all of them by an exact proposal, else those refined
+    uint32_t v_distinct; // distinct rows of V: a row that two heads of the group drew counts once; sl_attn_knows_distinct
+    float features;      // share of key features that the proposal read
     uint64_t bytes, dense_bytes; // read, page extras included; what dense attention reads
     // of the query head
     uint32_t v_rows, samples, budget; // rows gathered; sum of counts; S asked of the draw
@@ -83,6 +83,12 @@ typedef struct sl_attn_stats {
 } sl_attn_stats;
 
 void sl_attn_stats_add(sl_attn_stats *to, const sl_attn_stats *from);
+
+// Samplers on a GPU do not tell which heads drew one row: their v_distinct is 0 where rows were read, which no other method's
+// is.
+static inline int sl_attn_knows_distinct(uint64_t v_rows, uint64_t v_distinct) {
+    return v_distinct > 0 || v_rows == 0;
+}
 
 // One sequence's new token in one layer.
 typedef struct sl_attn_query {

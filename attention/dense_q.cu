@@ -193,7 +193,6 @@ void account(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_at
     stats->k_rows += newest * geom->n_kv_heads;
     stats->v_rows += (uint64_t)n_kv * geom->n_heads;
     stats->v_distinct += (uint64_t)n_kv * geom->n_kv_heads;
-    stats->samples += (uint64_t)n_kv * geom->n_heads;
     stats->bytes += (pages + (newest + n_kv) * row) * geom->n_kv_heads;
     stats->features += geom->n_heads;
 }

@@ -80,7 +80,12 @@ static void decode(sl_engine *e, sl_session *const *batch, int n, int layer, sl_
         .reports = e->observation.running,
     };
     spec->method->cpu->decode(&args);
-    if (e->observation.observer.fn) sl_observe(e, &args, batch);
+    if (e->observation.observer.fn) sl_host_observe(e, &args, batch);
 }
 
-const sl_attend sl_host_attend = {.plan = plan_host, .needs = needs, .state = state, .prefill = prefill, .decode = decode};
+const sl_attend sl_host_attend = {.plan = plan_host,
+                                  .needs = needs,
+                                  .state = state,
+                                  .prefill = prefill,
+                                  .decode = decode,
+                                  .check_shadow = sl_host_check_shadow};

@@ -217,7 +217,7 @@ void sl_engine_free(sl_engine *e) {
     sl_attn_plan_free(&e->plan);
     sl_llama_scratch_free(&e->scratch);
     sl_workspace_free(&e->workspace);
-    sl_observation_free(&e->observation);
+    sl_observation_free(e, &e->observation);
     free_step(e);
     sl_llama_free(&e->weights);
     if (e->backend && e->backend->free) e->backend->free(e->backend);

@@ -22,19 +22,28 @@ typedef struct sl_observation {
     sl_observer observer;
     sl_attn_spec *shadows;   // [n_shadows]
     float *dense;            // [2][n_sequences][n_heads][head_dim]: dense attention's outputs, a shadow's
-    sl_attn_query *queries;  // [n_sequences]
+    sl_attn_query *queries;  // [n_sequences], on the host
     sl_attn_report *running; // [n_sequences][n_heads] of the method that decodes
     sl_attn_report *reports; // the same of a shadow
-    double *masses;          // [n_sequences][n_heads][max_pages] of a tile's rows in dense attention
+    double *masses;          // [n_sequences][n_heads][max_pages] of a tile's rows in dense attention, as powers of two
     uint32_t *tiles;         // [n_sequences][n_heads] that hold 90% of it
     int max_pages;
-    size_t state_size; // of one shadow in one layer
+    size_t state_size;                    // of one shadow in one layer
+    struct sl_device_observation *device; // engine/cuda/observe.c; NULL on the host
 } sl_observation;
 
-void sl_observation_free(sl_observation *o);
+void sl_observation_free(sl_engine *e, sl_observation *o);
 size_t sl_shadow_state_size(const sl_engine *e);
-// After a step of one layer; a->reports are the running method's.
-void sl_observe(sl_engine *e, const sl_attn_decode_args *a, sl_session *const *batch);
+static inline int sl_observes_error(const sl_observation *o) {
+    return o->observer.with_error || o->observer.n_shadows > 0;
+}
+// Where in a session's shadow state shadow `which` (shadow * n_seeds + seed) has its part for a layer.
+size_t sl_shadow_state_at(const sl_engine *e, int layer, int which);
+// Sets o->tiles of n heads, from head `first` on, each with n_pages masses. Leaves o->masses undefined.
+void sl_observation_count_tiles(const sl_observation *o, int first, int n, int n_pages);
+// Hands over the records of sequence i of a batch, which ran as *what says: reports [n_heads], out [n_heads][head_dim]. Where
+// errors are wanted o->dense and o->tiles hold dense attention's.
+void sl_observation_hand_over(const sl_engine *e, const sl_attn_record *what, int i, sl_attn_report *reports, const float *out);
 
 // How the engine runs attention methods: on the host (engine/attend.c), on a GPU (engine/cuda/attend.c).
 typedef struct sl_attend {
@@ -50,9 +59,17 @@ typedef struct sl_attend {
     // Once a step: what the methods read, where decode does not count it itself. NULL: it does.
     void (*account)(sl_engine *e, sl_session *const *batch, int n);
     void (*collect)(sl_engine *e); // what was counted elsewhere, into e->stats; NULL: nothing is
+    // Of an observation: checks a shadow (or dense attention, the judge) and makes the pool keep its page extras.
+    int (*check_shadow)(sl_engine *e, const sl_attn_spec *spec, sl_error *err);
+    // Takes the memory that observing needs beside the arrays of *o, whose shadows have been checked. NULL: none
+    int (*observe)(sl_engine *e, sl_observation *o, sl_error *err);
+    void (*unobserve)(sl_engine *e, sl_observation *o); // frees it; NULL with observe
 } sl_attend;
 
 extern const sl_attend sl_host_attend;
+int sl_host_check_shadow(sl_engine *e, const sl_attn_spec *spec, sl_error *err);
+// After a step of one layer; a->reports are the running method's.
+void sl_host_observe(sl_engine *e, const sl_attn_decode_args *a, sl_session *const *batch);
 
 struct sl_engine {
     const sl_model *model;

@@ -14,7 +14,8 @@ static sl_attn_spec dense_spec(void) {
     return (sl_attn_spec){.method = sl_attn_methods[0]};
 }
 
-void sl_observation_free(sl_observation *o) {
+void sl_observation_free(sl_engine *e, sl_observation *o) {
+    if (e->attend->unobserve) e->attend->unobserve(e, o);
     free(o->shadows);
     free(o->dense);
     free(o->queries);
@@ -25,66 +26,63 @@ void sl_observation_free(sl_observation *o) {
     *o = (sl_observation){0};
 }
 
-static int check_shadow(sl_engine *e, sl_observation *o, const sl_attn_spec *spec, sl_error *err) {
-    const sl_attn_method *m = spec->method;
-    if (!m->cpu || !m->cpu->decode)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "observer: method %s is not offered for decoding on this device", m->name);
-    if (m->supports) {
-        int rc = m->supports(&e->geom, spec, err);
-        if (rc) return rc;
-    }
-    size_t state = m->cpu->state ? m->cpu->state(&e->geom, spec) : 0;
-    if (state > o->state_size) o->state_size = (state + 63) / 64 * 64;
-    sl_kv_need need[SL_MAX_NEEDS];
-    int rc = 0, n = m->cpu->needs ? m->cpu->needs(spec, need) : 0;
-    for (int i = 0; !rc && i < n; i++) rc = sl_kv_keep(&e->pool, need[i], err);
-    if (!rc) rc = sl_workspace_reserve(&e->workspace, m->cpu->workspace(&e->geom, spec, e->n_sequences, 1, e->n_ctx), err);
+static int add_shadow(sl_engine *e, sl_observation *o, const sl_attn_spec *spec, sl_error *err) {
+    int rc = e->attend->check_shadow(e, spec, err);
+    size_t state = rc ? 0 : (e->attend->state(e, spec) + 255) / 256 * 256;
+    if (state > o->state_size) o->state_size = state;
     return rc;
+}
+
+static int new_arrays(const sl_engine *e, sl_observation *o, sl_error *err) {
+    size_t n_seqs = e->n_sequences, heads = n_seqs * e->geom.n_heads;
+    o->max_pages = (e->n_ctx + SL_PAGE - 1) / SL_PAGE;
+    o->shadows = calloc(o->observer.n_shadows + 1, sizeof *o->shadows);
+    o->dense = malloc(2 * heads * e->geom.head_dim * sizeof *o->dense);
+    o->queries = malloc(n_seqs * sizeof *o->queries);
+    o->running = malloc(heads * sizeof *o->running);
+    o->reports = malloc(heads * sizeof *o->reports);
+    o->masses = malloc(heads * o->max_pages * sizeof *o->masses);
+    o->tiles = malloc(heads * sizeof *o->tiles);
+    if (o->shadows && o->dense && o->queries && o->running && o->reports && o->masses && o->tiles) return 0;
+    return sl_fail(err, SL_ERR_MEMORY, "observer of %d methods: out of memory", o->observer.n_shadows);
 }
 
 int sl_engine_observe(sl_engine *e, const sl_observer *observer, sl_error *err) {
     sl_observation o = {0};
     sl_attn_spec dense = dense_spec();
     int rc = 0;
-    if (observer && e->backend->is_device)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "observing decode steps (--stats) is not offered on a GPU; use --device cpu");
     if (observer) {
         SL_CHECK(observer->fn && observer->n_shadows >= 0);
-        size_t row = (size_t)e->geom.n_heads * e->geom.head_dim;
         o.observer = *observer;
         if (o.observer.n_seeds < 1) o.observer.n_seeds = 1;
-        o.shadows = calloc(observer->n_shadows + 1, sizeof *o.shadows);
-        o.dense = malloc(2 * e->n_sequences * row * sizeof *o.dense);
-        o.queries = malloc(e->n_sequences * sizeof *o.queries);
-        o.running = malloc((size_t)e->n_sequences * e->geom.n_heads * sizeof *o.running);
-        o.reports = malloc((size_t)e->n_sequences * e->geom.n_heads * sizeof *o.reports);
-        o.max_pages = (e->n_ctx + SL_PAGE - 1) / SL_PAGE;
-        o.masses = malloc((size_t)e->n_sequences * e->geom.n_heads * o.max_pages * sizeof *o.masses);
-        o.tiles = malloc((size_t)e->n_sequences * e->geom.n_heads * sizeof *o.tiles);
-        if (!o.shadows || !o.dense || !o.queries || !o.running || !o.reports || !o.masses || !o.tiles)
-            rc = sl_fail(err, SL_ERR_MEMORY, "observer of %d methods: out of memory", observer->n_shadows);
-        if (!rc) rc = check_shadow(e, &o, &dense, err);
+        rc = new_arrays(e, &o, err);
+        if (!rc) rc = add_shadow(e, &o, &dense, err);
         for (int i = 0; !rc && i < observer->n_shadows; i++) {
             o.shadows[i] = observer->shadows[i];
-            rc = check_shadow(e, &o, &o.shadows[i], err);
+            rc = add_shadow(e, &o, &o.shadows[i], err);
         }
+        if (!rc && e->attend->observe) rc = e->attend->observe(e, &o, err);
     }
     if (rc) {
-        sl_observation_free(&o);
+        sl_observation_free(e, &o);
         return rc;
     }
-    sl_observation_free(&e->observation);
+    sl_observation_free(e, &e->observation);
     e->observation = o;
     e->observe_version++;
     return 0;
 }
 
-// ---- one step of one layer ----
-
 size_t sl_shadow_state_size(const sl_engine *e) { // bytes of a session
-    const sl_observation *o = &e->observation;
-    return o->state_size * (size_t)o->observer.n_shadows * (size_t)o->observer.n_seeds * (size_t)e->geom.n_layers;
+    return sl_shadow_state_at(e, e->geom.n_layers, 0);
 }
+
+size_t sl_shadow_state_at(const sl_engine *e, int layer, int which) {
+    const sl_observation *o = &e->observation;
+    return ((size_t)layer * o->observer.n_shadows * o->observer.n_seeds + which) * o->state_size;
+}
+
+// ---- what a record says beside what the method tells of itself ----
 
 // Error, cosine and bias of one head's output against dense attention's.
 static void compare(const float *out, const float *mu, int dim, sl_attn_report *r) {
@@ -112,6 +110,44 @@ static uint32_t fewest_reaching(double *mass, int n, double share) { // leaves m
     return count;
 }
 
+void sl_observation_count_tiles(const sl_observation *o, int first, int n, int n_pages) {
+    for (int i = first; i < first + n; i++) {
+        double *mass = o->masses + (size_t)i * o->max_pages, most = -INFINITY;
+        for (int page = 0; page < n_pages; page++) most = mass[page] > most ? mass[page] : most;
+        for (int page = 0; page < n_pages; page++) mass[page] = exp2(mass[page] - most);
+        o->tiles[i] = fewest_reaching(mass, n_pages, 0.9);
+    }
+}
+
+void sl_observation_hand_over(const sl_engine *e, const sl_attn_record *what, int i, sl_attn_report *reports,
+                              const float *out) {
+    const sl_observation *o = &e->observation;
+    int heads = e->geom.n_heads, dim = e->geom.head_dim;
+    for (int h = 0; h < heads; h++) {
+        if (sl_observes_error(o)) {
+            compare(out + (size_t)h * dim, o->dense + ((size_t)i * heads + h) * dim, dim, &reports[h]);
+            reports[h].tiles = o->tiles[i * heads + h];
+        }
+        sl_attn_record record = *what;
+        record.head = h;
+        record.report = &reports[h];
+        o->observer.fn(o->observer.ctx, &record);
+    }
+}
+
+// ---- one step of one layer, on the host ----
+
+int sl_host_check_shadow(sl_engine *e, const sl_attn_spec *spec, sl_error *err) {
+    const sl_attn_method *m = spec->method;
+    if (!m->cpu || !m->cpu->decode)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "observer: method %s is not offered for decoding on this device", m->name);
+    sl_kv_need need[SL_MAX_NEEDS];
+    int rc = m->supports ? m->supports(&e->geom, spec, err) : 0, n = rc ? 0 : e->attend->needs(spec, need);
+    for (int i = 0; !rc && i < n; i++) rc = sl_kv_keep(&e->pool, need[i], err);
+    if (rc) return rc;
+    return sl_workspace_reserve(&e->workspace, m->cpu->workspace(&e->geom, spec, e->n_sequences, 1, e->n_ctx), err);
+}
+
 // log2 of the mass of one page's rows, sum_j 2^{s_j}.
 static double page_mass(const float *score, int n_rows) {
     double most = -INFINITY, sum = 0;
@@ -134,49 +170,35 @@ static void count_tiles(const sl_observation *o, const sl_attn_decode_args *a) {
             for (int i = 0; i < group; i++)
                 masses[i * o->max_pages + page] = page_mass(score + i * SL_CHUNK, sl_page_rows(g.kv, page));
         }
-        for (int i = 0; i < group; i++) {
-            double *mass = masses + i * o->max_pages, most = -INFINITY;
-            for (int page = 0; page < n_pages; page++) most = mass[page] > most ? mass[page] : most;
-            for (int page = 0; page < n_pages; page++) mass[page] = exp2(mass[page] - most);
-            o->tiles[pair * group + i] = fewest_reaching(mass, n_pages, 0.9);
-        }
+        sl_observation_count_tiles(o, pair * group, group, n_pages);
     }
 }
 
-static void hand_over(const sl_engine *e, const sl_attn_decode_args *a, const float *dense) {
-    const sl_observation *o = &e->observation;
-    int heads = e->geom.n_heads, dim = e->geom.head_dim;
-    for (int i = 0; i < a->n_seqs; i++)
-        for (int h = 0; h < heads; h++) {
-            sl_attn_report *r = &a->reports[i * heads + h];
-            if (dense) {
-                compare(a->seqs[i].out + (size_t)h * dim, dense + ((size_t)i * heads + h) * dim, dim, r);
-                r->tiles = o->tiles[i * heads + h];
-            }
-            sl_attn_record record = {.sequence = a->seqs[i].sequence,
-                                     .position = a->seqs[i].position,
-                                     .layer = a->layer,
-                                     .head = h,
-                                     .n_kv = a->seqs[i].kv.n_kv,
-                                     .spec = a->spec,
-                                     .seed = a->seed,
-                                     .report = r};
-            o->observer.fn(o->observer.ctx, &record);
-        }
+static void hand_over(const sl_engine *e, const sl_attn_decode_args *a) {
+    for (int i = 0; i < a->n_seqs; i++) {
+        const sl_attn_query *q = &a->seqs[i];
+        const sl_attn_record record = {.sequence = q->sequence,
+                                       .position = q->position,
+                                       .layer = a->layer,
+                                       .n_kv = q->kv.n_kv,
+                                       .spec = a->spec,
+                                       .seed = a->seed};
+        sl_observation_hand_over(e, &record, i, &a->reports[i * e->geom.n_heads], q->out);
+    }
 }
 
-// Runs spec on the queries of `a`, its outputs to `out` and its state from the sessions' shadow state, number `which`.
+// Runs spec on the queries of `a`, its outputs to `out` and its state from the sessions' shadow state, number `which`; -1:
+// dense attention, the judge.
 static void run_shadow(sl_engine *e, const sl_attn_decode_args *a, sl_session *const *batch, const sl_attn_spec *spec,
                        uint32_t seed, int which, float *out) {
     sl_observation *o = &e->observation;
     size_t row = (size_t)e->geom.n_heads * e->geom.head_dim;
-    size_t slot = ((size_t)a->layer * o->observer.n_shadows * o->observer.n_seeds + which) * o->state_size;
-    int keeps = which >= 0 && spec->method->cpu->state && spec->method->cpu->state(&e->geom, spec) > 0;
+    int keeps = which >= 0 && e->attend->state(e, spec) > 0;
     sl_attn_stats unused = {0};
     for (int i = 0; i < a->n_seqs; i++) {
         o->queries[i] = a->seqs[i];
         o->queries[i].out = out + i * row;
-        o->queries[i].state = keeps ? batch[i]->shadow_state + slot : NULL;
+        o->queries[i].state = keeps ? batch[i]->shadow_state + sl_shadow_state_at(e, a->layer, which) : NULL;
     }
     sl_attn_decode_args args = *a;
     args.spec = spec;
@@ -185,19 +207,18 @@ static void run_shadow(sl_engine *e, const sl_attn_decode_args *a, sl_session *c
     args.stats = &unused;
     args.reports = o->reports;
     spec->method->cpu->decode(&args);
-    if (which >= 0) hand_over(e, &args, o->dense);
+    if (which >= 0) hand_over(e, &args);
 }
 
-void sl_observe(sl_engine *e, const sl_attn_decode_args *a, sl_session *const *batch) {
+void sl_host_observe(sl_engine *e, const sl_attn_decode_args *a, sl_session *const *batch) {
     sl_observation *o = &e->observation;
     const sl_observer *observer = &o->observer;
-    int with_error = observer->with_error || observer->n_shadows > 0;
-    if (with_error) {
+    if (sl_observes_error(o)) {
         sl_attn_spec dense = dense_spec();
         run_shadow(e, a, batch, &dense, a->seed, -1, o->dense);
         count_tiles(o, a);
     }
-    hand_over(e, a, with_error ? o->dense : NULL);
+    hand_over(e, a);
     float *out = o->dense + (size_t)e->n_sequences * e->geom.n_heads * e->geom.head_dim;
     for (int i = 0; i < observer->n_shadows; i++)
         for (int j = 0; j < observer->n_seeds; j++)

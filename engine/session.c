@@ -67,12 +67,13 @@ static int sync_host_state(sl_session *s, sl_error *err) {
 // After a change of observer: the new shadows' state, empty. The running methods' stays: observing changes nothing.
 static int sync_shadows(sl_session *s, sl_error *err) {
     sl_engine *e = s->engine;
+    const sl_backend *be = e->backend;
     if (s->observe_version == e->observe_version) return 0;
-    free(s->shadow_state);
+    be->release(be, s->shadow_state, s->shadow_size);
     s->shadow_state = NULL;
     s->shadow_size = 0;
     size_t size = sl_shadow_state_size(e);
-    if (size && !(s->shadow_state = calloc(1, size)))
+    if (size && !(s->shadow_state = be->alloc(be, size)))
         return sl_fail(err, SL_ERR_MEMORY, "state of the observed methods: %zu bytes: out of memory", size);
     s->shadow_size = size;
     s->observe_version = e->observe_version;
@@ -136,7 +137,7 @@ int sl_session_new(sl_engine *engine, uint32_t sequence, sl_session **out, sl_er
 void sl_session_free(sl_session *s) {
     if (!s) return;
     if (s->state) free_state(s);
-    free(s->shadow_state);
+    s->engine->backend->release(s->engine->backend, s->shadow_state, s->shadow_size);
     sl_kv_seq_free(&s->engine->pool, &s->kv);
     if (s->logits_row >= 0) s->engine->logits_of[s->logits_row] = NULL;
     s->engine->backend->release(s->engine->backend, s->pages, max_pages(s->engine) * sizeof *s->pages);
@@ -177,7 +178,7 @@ int sl_session_truncate(sl_session *s, int n_tokens, sl_error *err) {
     sl_kv_truncate(&s->engine->pool, &s->kv, n_tokens);
     for (int i = 0; i < s->engine->geom.n_layers; i++)
         if (s->state[i].data) s->engine->backend->clear(s->engine->backend, s->state[i].data, s->state[i].size);
-    if (s->shadow_state) memset(s->shadow_state, 0, s->shadow_size);
+    if (s->shadow_state) s->engine->backend->clear(s->engine->backend, s->shadow_state, s->shadow_size);
     return 0;
 }
 
@@ -454,6 +455,15 @@ static void decode_rows(void *context) {
     be->linear(be, &e->weights.head, e->scratch.h, ctx->n, SL_LINEAR_DECODE, 0, 0, e->step_logits);
 }
 
+// A step that is observed is not recorded: the host looks at every layer.
+static void queue_step(step_ctx *ctx) {
+    const sl_engine *e = ctx->engine;
+    if (e->observation.observer.fn)
+        decode_rows(ctx);
+    else
+        e->backend->replay(e->backend, ctx->n, decode_rows, ctx);
+}
+
 // Each session's next row. ids: NULL when they lie there already
 static void send_batch(sl_engine *e, sl_session *const *batch, int n, const int32_t *ids) {
     for (int i = 0; i < n; i++)
@@ -473,7 +483,7 @@ int sl_decode(sl_session *const *batch, int n, const int32_t *ids, sl_error *err
     keep_logits(e, batch, n, n);
     send_batch(e, batch, n, ids);
     step_ctx ctx = {.engine = e, .batch = batch, .n = n};
-    e->backend->replay(e->backend, n, decode_rows, &ctx);
+    queue_step(&ctx);
     rc = e->backend->finish(e->backend, err);
     if (rc) return rc;
     if (e->attend->account) e->attend->account(e, batch, n);
@@ -550,7 +560,8 @@ int sl_step(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_
     const sl_engine *e = batch[0]->engine;
     int n_live = 0, rc = check_batch(e, n, err);
     for (int i = 0; !rc && i < n; i++) rc = check_room(batch[i], err);
-    if (!rc && draws_there(e, samplers, n)) return step_there(batch, n, samplers, ids, err);
+    // An observer is told of no token that ends its sequence, which step_there appends before it knows.
+    if (!rc && !e->observation.observer.fn && draws_there(e, samplers, n)) return step_there(batch, n, samplers, ids, err);
     if (!rc) rc = sl_sample(batch, n, samplers, ids, err);
     if (rc) return rc;
     sl_session *live[n];

@@ -2,6 +2,7 @@
 // engine of its own and all logits kept, and against generate's texts and --stats; dense against dense; formats; refusals.
 #include "engine/sleigh.h"
 #include "tests/cli.h"
+#include "tests/gpu.h"
 #include "tests/models.h"
 
 #include <jansson.h>
@@ -365,6 +366,43 @@ static void heads(void) {
     json_decref(out);
 }
 
+#ifdef SLEIGH_CUDA
+// The tables of a GPU beside the CPU's; tests/test_cuda_observe.c says how near they are and why.
+static void heads_on_gpu(void) {
+    static const char *const devices[] = {"cpu", "cuda"};
+    static const char *const known[] = {"l2", "cosine", "v_rows", "k_rows", "samples"};
+    const char *records = spill_records(2);
+    json_t *out[2];
+    for (int i = 0; i < 2; i++) {
+        result r = RUN("compare", "-m", tiny(), "--jsonl", records, "-n", "20", "--ignore-eos", "--device", devices[i],
+                       "--attn", "santa-flash:S=64,topk:k=32", "-o", "json");
+        out[i] = document(&r);
+    }
+    for (size_t m = 0; m < 2; m++) {
+        const json_t *want = item(out[0], "methods", m), *got = item(out[1], "methods", m);
+        for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+            CHECK_NEAR(number(got, known[i]), number(want, known[i]), 0.003 + 0.1 * number(want, known[i]));
+        CHECK_INT(number(got, "head_outputs"), number(want, "head_outputs"));
+        CHECK_INT(json_array_size(json_object_get(got, "heads")), json_array_size(json_object_get(want, "heads")));
+        CHECK(json_is_null(json_object_get(got, "ess")) && json_is_null(json_object_get(got, "weight_spread")));
+        CHECK(json_is_null(json_object_get(got, "v_distinct")) == (m == 0)); // samplers do not count them there
+        CHECK(number(item(got, "tiles", 0), "head_outputs") > 0);
+    }
+    json_decref(out[0]), json_decref(out[1]);
+    for (int i = 0; i < 2; i++) { // generate says the same of its steps
+        char line[256];
+        result r = RUN("generate", "-m", tiny(), "-p", question, "-n", "4", "--ignore-eos", "--device", "cuda", "--attn",
+                       i ? "topk:k=4" : "santa-sys:S=4");
+        CHECK_GOOD(r);
+        CHECK(!strcmp(stat_line(&r, "v_distinct", line), "-") == (i == 0));
+        r = RUN("generate", "-m", tiny(), "--jsonl", records, "-n", "4", "--device", "cuda", "--attn",
+                i ? "topk:k=4" : "santa-sys:S=4");
+        CHECK_GOOD(r);
+        CHECK((strstr(r.out, "\"v_distinct_share\":null") != NULL) == (i == 0));
+    }
+}
+#endif
+
 // With eight prompts and more the error is that between prompts, whatever happens within one.
 static void between_prompts(void) {
     enum { N = 9 };
@@ -531,6 +569,7 @@ static const test_case cases[] = {
     {"dense-with-dense", 0, dense_with_dense},
     {"texts", 0, texts},
     {"heads", 0, heads},
+    GPU_CASE("heads-on-gpu", heads_on_gpu),
     {"between-prompts", 0, between_prompts},
     {"set-ups", 0, set_ups},
     {"tables", 0, tables},

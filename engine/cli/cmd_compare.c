@@ -135,7 +135,6 @@ static int new_methods(compare *c, sl_error *err) {
 
 static void describe(const compare *c) {
     cli_run_describe(&c->run, stderr);
-    if (c->o->heads && !c->heads) fprintf(stderr, "heads: not observed on a GPU; --device cpu has them\n");
     for (int i = 0; i < c->n_prompts; i++)
         if (c->prompts[i].n_dense < (int)c->prompts[i].ids.n) {
             fprintf(stderr, "setup: B, contexts are prefilled densely; questions and answers are decoded by the methods\n");
@@ -221,7 +220,6 @@ int cmd_compare(const cli_options *flags, sl_error *err) {
     if (!rc && o.reference) rc = cli_read_file(o.reference, &reference, err);
     if (!rc) {
         o.device = cli_pick_device(&o, c.attn.specs, c.attn.n);
-        c.heads = o.heads && !sl_device_is_gpu(o.device);
         rc = compare_plot_check(&c, err);
     }
     if (!rc) {

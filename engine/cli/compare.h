@@ -61,7 +61,6 @@ typedef struct compare {
     compare_answer dense;
     cli_values dense_nll[N_PARTS];
     compare_method *methods;    // [attn.n]
-    int heads;                  // observe them
     int n_observed, observe_rc; // records of the dense run so far; an error of the observer
     // what switching the engine's method costs: of setting the plan; of steps right after that, and of others
     int n_switches, n_first, n_other;

@@ -7,9 +7,7 @@
 
 int compare_plot_check(const compare *c, sl_error *err) {
     if (!c->o->plot) return 0;
-    if (!c->heads)
-        return sl_fail(err, SL_ERR_ARG, "--plot: draws the errors of heads, which %s",
-                       c->o->heads ? "are measured on the CPU only: add --device cpu" : "--no-heads leaves out");
+    if (!c->o->heads) return sl_fail(err, SL_ERR_ARG, "--plot: draws the errors of heads, which --no-heads leaves out");
     return cli_plot_check(c->o->plot, "--plot", err);
 }
 

@@ -92,7 +92,7 @@ static void put_interval(json_t *row, const char *name, cli_interval i) {
 static void put_reads(json_t *row, const compare_head *h) { // means
     put(row, "bias", h->bias / h->n);
     put(row, "v_rows", h->v_rows / h->n);
-    put(row, "v_distinct", h->v_distinct / h->n);
+    put(row, "v_distinct", h->v_distinct > 0 || h->v_rows == 0 ? h->v_distinct / h->n : NAN);
     put(row, "samples", h->samples / h->n);
     put(row, "ess", h->ess / h->n);
     put(row, "weight_spread", h->spread / h->n);
@@ -134,7 +134,7 @@ static json_t *row_of(const compare *c, const compare_method *m, const figures *
 static json_t *heads_json(const compare *c, const compare_method *m) {
     const sl_config *config = sl_model_config(c->run.model);
     json_t *list = json_array();
-    for (int i = 0; c->heads && i < config->n_layers * config->n_heads; i++) {
+    for (int i = 0; c->o->heads && i < config->n_layers * config->n_heads; i++) {
         const compare_head *h = &m->heads[i];
         json_t *row = json_pack("{s:i, s:i}", "layer", i / config->n_heads, "head", i % config->n_heads);
         put(row, "l2", h->error / h->n);
@@ -148,7 +148,7 @@ static json_t *heads_json(const compare *c, const compare_method *m) {
 static json_t *tiles_json(const compare *c, const compare_method *m) {
     static const char *const names[N_TILES] = {"1", "2", "3-4", "5-8", "9+"};
     json_t *list = json_array();
-    for (int i = 0; c->heads && i < N_TILES; i++) {
+    for (int i = 0; c->o->heads && i < N_TILES; i++) {
         const compare_tiles *t = &m->tiles[i];
         json_t *row = json_pack("{s:s, s:I}", "tiles", names[i], "head_outputs", (json_int_t)t->n);
         put(row, "l2", t->error / t->n);
@@ -346,7 +346,7 @@ static int print_md(const compare *c, json_t *rows, sl_error *err) {
                         c->n_references ? "dense attention or the reference" : "dense attention", n);
     if (!rc) rc = cli_rows_add(&forced, dense_row(c), err);
     if (!rc) rc = print_rows(&forced, rows, err);
-    if (rc || !c->heads) return rc;
+    if (rc || !c->o->heads) return rc;
     rc = cli_printf(err,
                     "\nheads on the states of the dense run: %d outputs; a row's figures are means over layers, heads and "
                     "steps\n\n",

@@ -133,9 +133,9 @@ static int observe_methods(compare *c, sl_error *err) {
 static int dense_run(compare *c, const compare_prompt *p, sl_error *err) {
     int rc = cli_run_set_attention(&c->run, "dense", err);
     c->n_observed = 0;
-    if (!rc && c->heads) rc = observe_methods(c, err);
+    if (!rc && c->o->heads) rc = observe_methods(c, err);
     if (!rc) rc = generate(c, p, &c->dense, err);
-    if (!c->heads) return rc;
+    if (!c->o->heads) return rc;
     int back = sl_engine_observe(c->run.engine, NULL, rc ? NULL : err);
     if (!rc) rc = back;
     if (!rc && !c->observe_rc) c->observe_rc = end_groups(c);

@@ -80,7 +80,8 @@ static int print_answer(const job *j, json_t *id, int index, sl_error *err) {
     json_object_set_new(out, "decode_ms", json_real(ms));
     json_object_set_new(out, "decode_tok_s", json_real(ms > 0 ? (t->n_feed + t->n_decode) * 1e3 / ms : 0));
     json_object_set_new(out, "v_rows_share", share(a->v_rows, a->dense_v_rows));
-    json_object_set_new(out, "v_distinct_share", share(a->v_distinct, a->dense_k_rows));
+    json_object_set_new(out, "v_distinct_share",
+                        sl_attn_knows_distinct(a->v_rows, a->v_distinct) ? share(a->v_distinct, a->dense_k_rows) : json_null());
     json_object_set_new(out, "kv_bytes_share", share(a->bytes, a->dense_bytes));
     json_object_set_new(out, "stopped", json_string(t->stopped));
     int rc = cli_print_json(out, JSON_COMPACT, err);

@@ -16,7 +16,7 @@ static const char generate_notes[] =
     "  decode      ms, decode steps, tok/s of generation alone; the step after a stop string counts, its token is taken back\n"
     "  bandwidth   GB/s: weights and K and V rows that all decode steps read, over their time\n"
     "  k_rows, v_rows, v_distinct, kv_bytes   what attention's decode steps read, what dense would have, the share;\n"
-    "              v_rows counts per query head, v_distinct a row that heads share once\n"
+    "              v_rows counts per query head, v_distinct a row that heads share once (-: not counted, samplers on a GPU)\n"
     "  samples     draws made by the sampling methods\n"
     "  features    share of the key features that proposals read (only when below 100%)\n"
     "  certified   methods with a stated error: draws a head until certified, heads that went dense instead\n"

@@ -105,7 +105,7 @@ static const option table[] = {
     {"Attention", "--stats-seeds", "N", OPT_INT, F(stats_seeds), 1, 1000, "1", RUNS, "with --stats-attn: seeds per method and step"},
     {"Attention", "--seq-id", "N", OPT_UINT32, F(seq_id), 0, 4294967295.0, "0", DRAWS | CLI_EVAL | CLI_PERPLEXITY, "sequence that keys the random numbers; with --jsonl the first line's"},
     {"Attention", "--attn", "SPEC,...", OPT_LIST, F(attns), 0, 0, NULL, CLI_COMPARE, "methods of `sleigh methods` to compare with dense attention (may be repeated)"},
-    {"Attention", "--heads", NULL, OPT_SWITCH, F(heads), 0, 0, "1", CLI_COMPARE, "run every method on the states of the dense run too, for the error of each head (on the CPU)"},
+    {"Attention", "--heads", NULL, OPT_SWITCH, F(heads), 0, 0, "1", CLI_COMPARE, "run every method on the states of the dense run too, for the error of each head"},
 
     {"Bench", "-p --n-prompt", "N,...", OPT_INTS, F(n_prompts), 0, BIG, NULL, CLI_BENCH, "prompts to prefill, in tokens, as 512,1k or 512-4096*2; 0: none (default 512)"},
     {"Bench", "-n --steps --n-gen", "N,...", OPT_INTS, F(n_gens), 0, 1000000, NULL, CLI_BENCH, "tokens to generate, a decode step each; 0: none (default 128, bench decode 32)"},

@@ -345,7 +345,7 @@ static int runs_on_gpu(const sl_attn_spec *spec) {
 }
 
 const char *cli_pick_device(const cli_options *o, const sl_attn_spec *specs, int n) {
-    const char *missing = o->stats ? "--stats" : NULL;
+    const char *missing = o->stats ? "what single heads count (--stats)" : NULL;
     if (strcmp(o->device, "auto")) return o->device;
     if (!sl_device_is_gpu("auto")) return "cpu";
     for (int i = 0; !missing && i < n; i++)

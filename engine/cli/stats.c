@@ -55,10 +55,9 @@ static void write_record(void *ctx, const sl_attn_record *r) {
     sl_attn_format(r->spec, attn, sizeof attn);
     fprintf(f, "{\"sequence\":%u,\"position\":%u,\"layer\":%d,\"head\":%d,\"n_kv\":%d,\"attn\":\"%s\",\"seed\":%u", r->sequence,
             r->position, r->layer, r->head, r->n_kv, attn, r->seed);
-    fprintf(f,
-            ",\"k_rows\":%u,\"v_rows\":%u,\"v_distinct\":%u,\"samples\":%u,\"budget\":%u,\"bytes\":%llu,\"dense_bytes\":%llu",
-            p->k_rows, p->v_rows, p->v_distinct, p->samples, p->budget, (unsigned long long)p->bytes,
-            (unsigned long long)p->dense_bytes);
+    fprintf(f, ",\"k_rows\":%u,\"v_rows\":%u,\"samples\":%u,\"budget\":%u,\"bytes\":%llu,\"dense_bytes\":%llu", p->k_rows,
+            p->v_rows, p->samples, p->budget, (unsigned long long)p->bytes, (unsigned long long)p->dense_bytes);
+    number(f, "v_distinct", sl_attn_knows_distinct(p->v_rows, p->v_distinct) ? p->v_distinct : NAN);
     number(f, "features", p->features);
     number(f, "ess", p->ess);
     number(f, "score_bound", p->score_bound);

@@ -288,7 +288,10 @@ void cli_timeline_stats(const cli_timeline *t, FILE *out) {
             steps ? bytes / steps : 0);
     share(out, "k_rows", a->k_rows, a->dense_k_rows);
     share(out, "v_rows", a->v_rows, a->dense_v_rows);
-    share(out, "v_distinct", a->v_distinct, a->dense_k_rows);
+    if (sl_attn_knows_distinct(a->v_rows, a->v_distinct))
+        share(out, "v_distinct", a->v_distinct, a->dense_k_rows);
+    else
+        fprintf(out, "v_distinct: -\n");
     share(out, "kv_bytes", a->bytes, a->dense_bytes);
     fprintf(out, "samples: %llu\n", (unsigned long long)a->samples);
     if (a->features < (double)a->steps)

@@ -3,8 +3,10 @@
 #include "attention/stages.h"
 #include "engine/cuda/backend.h"
 #include "engine/cuda/cuda.h"
+#include "engine/cuda/observe.h"
 #include "engine/internal.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,20 +22,21 @@ static size_t state(const sl_engine *e, const sl_attn_spec *spec) {
     return ops_of(spec)->state ? ops_of(spec)->state(&e->geom, spec) : 0;
 }
 
-static int check_layer(sl_engine *e, int layer, const sl_attn_spec *spec, sl_error *err) {
+int sl_cuda_check_method(sl_engine *e, const sl_attn_spec *spec, const char *where, sl_error *err) {
     sl_kv_need need[SL_MAX_NEEDS];
     if (sl_budget_wanted(spec))
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "--budget variance: not offered on a GPU, where no head waits for the others (layer %d, --attn %s); use "
-                       "--budget even, or --device cpu",
-                       layer, spec->method->name);
+        return sl_fail(
+            err, SL_ERR_UNSUPPORTED,
+            "--budget variance: not offered on a GPU, where no head waits for the others (%s, --attn %s); use --budget "
+            "even, or --device cpu",
+            where, spec->method->name);
     if (!sl_attn_on_gpu(spec))
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %s%s%s: not offered on a GPU (layer %d); use --device cpu",
-                       spec->method->name, spec->plus ? "+" : "", spec->plus ? spec->plus->name : "", layer);
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %s%s%s: not offered on a GPU (%s); use --device cpu",
+                       spec->method->name, spec->plus ? "+" : "", spec->plus ? spec->plus->name : "", where);
     int most = spec->plus ? spec->plus->cuda->max_rows : ops_of(spec)->max_rows;
     if (most && e->n_ctx > most)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %s: a context of %d tokens, at most %d on a GPU (layer %d)",
-                       spec->method->name, e->n_ctx, most, layer);
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %s: a context of %d tokens, at most %d on a GPU (%s)",
+                       spec->method->name, e->n_ctx, most, where);
     int rc = spec->method->supports ? spec->method->supports(&e->geom, spec, err) : 0, n = rc ? 0 : needs(spec, need);
     for (int i = 0; !rc && i < n; i++) rc = sl_kv_keep(&e->pool, need[i], err);
     return rc;
@@ -55,7 +58,11 @@ static size_t lay_out(const sl_engine *e, const sl_attn_plan *plan, size_t *at) 
 static int plan_cuda(sl_engine *e, const sl_attn_plan *plan, sl_error *err) {
     const sl_backend *be = e->backend;
     int rc = 0;
-    for (int i = 0; !rc && i < plan->n_layers; i++) rc = check_layer(e, i, &plan->layer[i], err);
+    for (int i = 0; !rc && i < plan->n_layers; i++) {
+        char where[32];
+        snprintf(where, sizeof where, "layer %d", i);
+        rc = sl_cuda_check_method(e, &plan->layer[i], where, err);
+    }
     if (rc) return rc;
     if (!e->step_ws_at) e->step_ws_at = malloc(e->geom.n_layers * sizeof *e->step_ws_at);
     if (!e->step_stats) e->step_stats = be->alloc(be, sizeof(sl_attn_cuda_stats));
@@ -94,32 +101,38 @@ static void prefill(sl_engine *e, sl_session *s, int layer, int position, int n,
     ops_of(&dense)->prefill(&args);
 }
 
-static void decode(sl_engine *e, sl_session *const *batch, int n, int layer, sl_queries q, void *out) {
-    (void)batch; // its rows are in device memory
-    if (sl_cuda_of(e->backend)->left_out & SL_PART_ATTENTION) return;
-    const sl_attn_spec *spec = &e->plan.layer[layer];
+sl_attn_cuda_decode_args sl_cuda_decode_args_of(sl_engine *e, const sl_attn_spec *spec, int layer, const bf16 *q) {
     sl_kv_rows kv = sl_kv_layer(&e->pool, layer);
-    SL_CHECK(q.stride == (size_t)e->geom.n_heads * e->geom.head_dim);
     sl_kv_need need[SL_MAX_NEEDS];
     sl_attn_cuda_decode_args args = {
         .geom = &e->geom,
         .spec = spec,
         .layer = layer,
-        .n_seqs = n,
         .max_kv = e->n_ctx,
-        .rows = e->step_rows,
-        .q = q.data,
-        .out = out,
+        .q = q,
         .k = kv.k,
         .v = kv.v,
-        .stats = e->step_stats,
-        .ws = (char *)e->step_ws + e->step_ws_at[layer],
         .stream = sl_cuda_of(e->backend)->stream,
     };
-    for (int i = 0; i < layer; i++) args.state_at += (state(e, &e->plan.layer[i]) + 255) / 256 * 256;
     for (int i = 0, n_needs = needs(spec, need); i < n_needs; i++)
         args.extra[i] = sl_kv_extra_layer(&e->pool, need[i], layer, &args.extra_size[i]);
-    ops_of(spec)->decode(&args);
+    return args;
+}
+
+static void decode(sl_engine *e, sl_session *const *batch, int n, int layer, sl_queries q, void *out) {
+    if (sl_cuda_of(e->backend)->left_out & SL_PART_ATTENTION) return;
+    SL_CHECK(q.stride == (size_t)e->geom.n_heads * e->geom.head_dim);
+    sl_attn_cuda_decode_args args = sl_cuda_decode_args_of(e, &e->plan.layer[layer], layer, q.data);
+    args.n_seqs = n;
+    args.rows = e->step_rows;
+    args.out = out;
+    args.stats = e->step_stats;
+    args.ws = (char *)e->step_ws + e->step_ws_at[layer];
+    for (int i = 0; i < layer; i++) args.state_at += (state(e, &e->plan.layer[i]) + 255) / 256 * 256;
+    if (e->observation.observer.fn)
+        sl_cuda_observe(e, &args, batch);
+    else
+        ops_of(args.spec)->decode(&args);
 }
 
 // What dense attention would read, and what methods whose reading follows from the length do.
@@ -139,20 +152,24 @@ static void account(sl_engine *e, sl_session *const *batch, int n) {
         }
 }
 
+sl_attn_stats sl_cuda_counted(const sl_attn_cuda_stats *c) {
+    return (sl_attn_stats){.k_rows = c->k_rows,
+                           .v_rows = c->v_rows,
+                           .v_distinct = c->v_distinct,
+                           .samples = c->samples,
+                           .bytes = c->bytes,
+                           .tries = c->tries,
+                           .fallbacks = c->fallbacks,
+                           .features = (double)c->features / 1024};
+}
+
 // Adds what the methods' kernels have counted since the last time to the engine's statistics.
 static void collect(sl_engine *e) {
     const sl_backend *be = e->backend;
-    sl_attn_cuda_stats c;
-    be->download(be, &c, e->step_stats, sizeof c);
-    be->clear(be, e->step_stats, sizeof c);
-    const sl_attn_stats more = {.k_rows = c.k_rows,
-                                .v_rows = c.v_rows,
-                                .v_distinct = c.v_distinct,
-                                .samples = c.samples,
-                                .bytes = c.bytes,
-                                .tries = c.tries,
-                                .fallbacks = c.fallbacks,
-                                .features = (double)c.features / 1024};
+    sl_attn_cuda_stats counted;
+    be->download(be, &counted, e->step_stats, sizeof counted);
+    be->clear(be, e->step_stats, sizeof counted);
+    const sl_attn_stats more = sl_cuda_counted(&counted);
     sl_attn_stats_add(&e->stats, &more);
 }
 
@@ -162,4 +179,7 @@ const sl_attend sl_cuda_attend = {.plan = plan_cuda,
                                   .prefill = prefill,
                                   .decode = decode,
                                   .account = account,
-                                  .collect = collect};
+                                  .collect = collect,
+                                  .check_shadow = sl_cuda_check_shadow,
+                                  .observe = sl_cuda_new_observation,
+                                  .unobserve = sl_cuda_free_observation};
