@@ -83,7 +83,7 @@ pid_t start(const char *input, size_t n_input, const char *out, const char *cons
     redirect(out_path, O_WRONLY | O_CREAT | O_TRUNC, 1);
     redirect(err_path, O_WRONLY | O_CREAT | O_TRUNC, 2);
     setenv("SLEIGH_DEVICE", "cpu", 0); // what these tests are about; GPU cases say --device cuda
-    setenv("SLEIGH_THREADS", "2", 0); // enough, and kind to a machine that is busy
+    setenv("SLEIGH_THREADS", "2", 0);  // enough, and kind to a machine that is busy
     execv(path, argv);
     _exit(127);
 }
@@ -133,6 +133,19 @@ int stat_count(const result *r, const char *key) { // "12.3 ms, COUNT tokens"
     int n = -1;
     if (sscanf(stat_line(r, key, buf), "%*f ms, %d", &n) != 1) FAIL("%s: %s", key, buf);
     return n;
+}
+
+json_t *document(const result *r) {
+    json_error_t e;
+    CHECK_GOOD(*r);
+    json_t *out = json_loads(r->out, JSON_REJECT_DUPLICATES, &e);
+    if (!out) FAIL("no JSON: line %d: %s: %.300s", e.line, e.text, r->out);
+    return out;
+}
+
+double number(const json_t *row, const char *key) {
+    if (!json_is_number(json_object_get(row, key))) FAIL("no number \"%s\"", key);
+    return json_number_value(json_object_get(row, key));
 }
 
 void check_same(const result *a, const result *b) { // output and logits

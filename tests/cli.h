@@ -4,6 +4,7 @@
 
 #include "tests/test.h"
 
+#include <jansson.h>
 #include <string.h>
 #include <sys/types.h>
 
@@ -45,6 +46,9 @@ void check_same(const result *a, const result *b); // output and logits
 // The text after `key: ` on the line of stderr that begins so.
 const char *stat_line(const result *r, const char *key, char buf[256]);
 int stat_count(const result *r, const char *key); // "12.3 ms, COUNT tokens"
+
+json_t *document(const result *r);                 // the JSON on stdout of a run that ended well
+double number(const json_t *row, const char *key); // a field, which must be there
 
 static const char __attribute__((unused)) question[] =
     "The hidden number of the harbor is 48213. What is the hidden number of the harbor? Answer:";

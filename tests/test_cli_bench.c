@@ -5,22 +5,14 @@
 #include "tests/cli.h"
 #include "tests/gpu.h"
 
-#include <jansson.h>
 #include <math.h>
 
 enum { KV_TOKEN = 4096 }; // bytes of K and V per token of the embedded model
 
 static json_t *rows_of(const result *r, size_t n) {
-    json_error_t e;
-    json_t *rows = json_loads(r->out, JSON_REJECT_DUPLICATES, &e);
-    if (!rows) FAIL("no JSON: line %d: %s: %s", e.line, e.text, r->out);
+    json_t *rows = document(r);
     CHECK_INT(json_array_size(rows), n);
     return rows;
-}
-
-static double number(const json_t *row, const char *key) {
-    if (!json_is_number(json_object_get(row, key))) FAIL("no number \"%s\"", key);
-    return json_number_value(json_object_get(row, key));
 }
 
 static void check_text(const json_t *row, const char *key, const char *want) {
@@ -399,6 +391,8 @@ static void attn_errors(void) {
         {{"--phase", "load"}, "--phase load: expected one of decode,prefill,all", 2},
         {{"--steps", "4"}, "--steps is not one of bench attn's flags", 2},
         {{"-d", "0"}, "--depth 0: a kernel that attends to nothing", 2},
+        {{"--plot", "x.jpg"}, "--plot x.jpg: expected a file name", 2},
+        {{"--plot", "x.svg", "--phase", "prefill"}, "--plot: draws decode, which --phase leaves out", 2},
         {{"again"}, "unexpected argument \"again\"", 2},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -416,6 +410,19 @@ static void attn_errors(void) {
 #endif
 }
 
+#ifdef SLEIGH_CUDA
+static void attn_plot(void) {
+    size_t n;
+    result r = RUN("bench", "attn", "-b", "1,2", "-d", "512,1k", "-r", "2", "--attn", "dense,santa-sys:S=16", "-o", "jsonl",
+                   "--plot", in_tmp("k.svg"));
+    CHECK_GOOD(r);
+    const char *data = slurp(in_tmp("k.dat"), &n);
+    CHECK_HAS(data, "# panel: attention of a decode step\n# x: tokens of context; y: us\n# curve: dense, batch 1\n512 ");
+    CHECK_HAS(data, "# curve: santa-sys:S=16, batch 2\n512 ");
+    CHECK_LACKS(data, "prefill");
+}
+#endif
+
 static const test_case cases[] = {
     {"json", 0, json},
     {"ragged", 0, ragged},
@@ -429,6 +436,7 @@ static const test_case cases[] = {
     {"braces", 0, braces},
     {"plot", 0, plot},
     {"attn_errors", 0, attn_errors},
+    GPU_CASE("attn-plot", attn_plot),
     {0},
 };
 extern const test_suite suite_cli_bench;

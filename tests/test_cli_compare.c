@@ -5,7 +5,6 @@
 #include "tests/gpu.h"
 #include "tests/models.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -38,22 +37,9 @@ static const char *spill_records(int n) { // n contexts of different lengths, a 
     return path;
 }
 
-static json_t *document(const result *r) {
-    json_error_t e;
-    CHECK_GOOD(*r);
-    json_t *out = json_loads(r->out, JSON_REJECT_DUPLICATES, &e);
-    if (!out) FAIL("no JSON: line %d: %s", e.line, e.text);
-    return out;
-}
-
 static json_t *compare_json(const char *records, const char *attn, const char *more) {
     result r = RUN("compare", "-m", tiny(), "--jsonl", records, "--attn", attn, "-n", "20", "--ignore-eos", "-o", "json", more);
     return document(&r);
-}
-
-static double number(const json_t *row, const char *key) {
-    if (!json_is_number(json_object_get(row, key))) FAIL("no number \"%s\"", key);
-    return json_number_value(json_object_get(row, key));
 }
 
 static const json_t *item(const json_t *o, const char *list, size_t i) {
@@ -450,6 +436,37 @@ static void set_ups(void) {
     CHECK_HAS(r.out, "or the reference: ");
 }
 
+// --chat: prompts in the model's template, as generate has them; of a record the context is dense, template in front included.
+static void chats(void) {
+    static const char context[] = "The hidden number of the harbor is 48213. The grass is green. ", asked[] = "What is it?";
+    char text[256], lines[512] = "";
+    snprintf(text, sizeof text, "%s%s", context, asked);
+    add_line(lines, sizeof lines, json_pack("{s:s, s:s}", "context", context, "question", asked));
+    add_line(lines, sizeof lines, json_pack("{s:s, s:s}", "prompt", text, "reference", " 48213."));
+    spill(in_tmp("chat.jsonl"), lines, strlen(lines));
+    for (int chat = 0; chat < 2; chat++) {
+        result said = RUN("generate", "-m", tiny(), "-p", text, "-n", "8", "--ignore-eos", "--temp", "0",
+                          chat ? "--chat" : NULL, "--chat-template", "llama3", "-sys", "Be brief."),
+               r = RUN("compare", "-m", tiny(), "--jsonl", in_tmp("chat.jsonl"), "-n", "8", "--ignore-eos", "--attn",
+                       "topk:k=4", "-o", "json", chat ? "--chat" : NULL, "--chat-template", "llama3", "-sys", "Be brief."),
+               one = RUN("compare", "-m", tiny(), "-p", text, "-n", "8", "--ignore-eos", "--attn", "topk:k=4", "-o", "json",
+                         chat ? "--chat" : NULL, "--chat-template", "llama3", "-sys", "Be brief.");
+        char line[256];
+        int n_prompt;
+        CHECK_GOOD(said);
+        CHECK(sscanf(strchr(stat_line(&said, "stopped", line), ','), ", %d prompt", &n_prompt) == 1);
+        json_t *many = document(&r), *single = document(&one);
+        for (size_t i = 0; i < 3; i++) {
+            const json_t *prompt = item(i < 2 ? many : single, "prompts", i % 2), *dense = json_object_get(prompt, "dense");
+            CHECK_INT(number(prompt, "n_prompt"), n_prompt);
+            CHECK_STR(json_string_value(json_object_get(dense, "text")), said.out);
+            if (i == 0) CHECK(number(prompt, "n_dense") > (chat ? 30 : 10) && number(prompt, "n_dense") < n_prompt - 3);
+            if (i > 0) CHECK_INT(number(prompt, "n_dense"), n_prompt);
+        }
+        json_decref(many), json_decref(single);
+    }
+}
+
 static int count(const char *text, size_t n, char c) {
     int found = 0;
     for (size_t i = 0; i < n; i++) found += text[i] == c;
@@ -537,6 +554,9 @@ static void errors(void) {
         {2, {"-p", "x", "--attn", "dense", "--question-dense"}, "flag --question-dense needs --jsonl"},
         {2, {"--jsonl", "-", "--attn", "dense", "--dense-prefix=9"}, "flag --dense-prefix does not go with --jsonl"},
         {2, {"--jsonl", "-", "--attn", "dense", "--reference=x"}, "flag --reference does not go with --jsonl"},
+        {2, {"-p", "x", "--attn", "dense", "-sys", "x"}, "flag --system-prompt needs --chat"},
+        {2, {"-p", "x", "--attn", "dense", "--chat-template", "llama3"}, "flag --chat-template needs --chat"},
+        {2, {"-p", "x", "--attn", "dense", "--chat", "--chat-template=x"}, "--chat-template x: expected one of"},
         {1, {"-p", "x", "--attn", "dense", "--reference", "/dev/null"}, "the reference adds no token"},
         {1, {"--jsonl", "-", "--attn", "dense"}, "holds no prompts"},
         {2, {"-p", "x", "--attn", "dense", "--plot", "x.jpg"}, "--plot x.jpg: expected a file name"},
@@ -572,6 +592,7 @@ static const test_case cases[] = {
     GPU_CASE("heads-on-gpu", heads_on_gpu),
     {"between-prompts", 0, between_prompts},
     {"set-ups", 0, set_ups},
+    {"chats", 0, chats},
     {"tables", 0, tables},
     {"plot", 0, plot},
     {"errors", 0, errors},

@@ -396,30 +396,49 @@ static void threads(void) {
     CHECK(!strcmp(select_lines(one, "\"attn\":\"dense\"", 99), select_lines(in_tmp("five"), "\"attn\":\"dense\"", 99)));
 }
 
+// An uninterrupted run whose file is at `whole`, and the name of another.
+typedef struct two_files {
+    char whole[256], cut[256];
+    result run;
+    const char *text; // [n] of the file
+    size_t n;
+} two_files;
+
+static two_files run_whole(void) {
+    two_files f;
+    snprintf(f.whole, sizeof f.whole, "%s", in_tmp("whole"));
+    snprintf(f.cut, sizeof f.cut, "%s", in_tmp("cut"));
+    f.run = RUN(SMALL, "dense,santa:S=4", "--out", f.whole, "--rounds", "200");
+    CHECK_GOOD(f.run);
+    f.text = slurp(f.whole, &f.n);
+    return f;
+}
+
+// The same command on the other file makes it the same, byte for byte.
+static void check_goes_on(const two_files *f) {
+    size_t n;
+    result r = RUN(SMALL, "dense,santa:S=4", "--out", f->cut, "--rounds", "200");
+    CHECK_GOOD(r);
+    CHECK_STR(r.out, f->run.out);
+    CHECK_STR(slurp(f->cut, &n), f->text);
+}
+
 // Cut at any byte, the file is completed to what an uninterrupted run writes; then more samples and methods are added to it.
 static void resume(void) {
-    char whole_path[256], cut_path[256];
-    size_t n, m;
-    snprintf(whole_path, sizeof whole_path, "%s", in_tmp("whole")), snprintf(cut_path, sizeof cut_path, "%s", in_tmp("cut"));
-    result whole = RUN(SMALL, "dense,santa:S=4", "--out", whole_path, "--rounds", "200");
-    CHECK_GOOD(whole);
-    const char *text = slurp(whole_path, &n);
-    CHECK_INT(read_lines(whole_path), 1 + 16);
-    size_t head = strcspn(text, "\n") + 1;
-    const size_t cuts[] = {head / 2, head, n / 2, n - 200, n - 1};
+    const two_files f = run_whole();
+    size_t head = strcspn(f.text, "\n") + 1, n;
+    const size_t cuts[] = {head / 2, head, f.n / 2, f.n - 200, f.n - 1};
+    CHECK_INT(read_lines(f.whole), 1 + 16);
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
-        spill(cut_path, text, cuts[i]);
-        result r = RUN(SMALL, "dense,santa:S=4", "--out", cut_path, "--rounds", "200");
-        CHECK_GOOD(r);
-        CHECK_STR(r.out, whole.out);
-        CHECK_STR(slurp(cut_path, &m), text);
+        spill(f.cut, f.text, cuts[i]);
+        check_goes_on(&f);
     }
     result more = RUN("eval", "-m", tiny(), "--task", "niah-single,qa-2hop", "--length", "600", "--samples", "6", "--questions",
-                      "2", "--attn", "dense,santa:S=4,topk:k=8", "--out", cut_path, "-o", "csv", "--rounds", "200");
+                      "2", "--attn", "dense,santa:S=4,topk:k=8", "--out", f.cut, "-o", "csv", "--rounds", "200");
     CHECK_GOOD(more);
     CHECK_HAS(more.err, "samples: 12 with 3 methods each, 20 of 36 answers to go");
-    CHECK_INT(read_lines(cut_path), 1 + 36);
-    CHECK(!strncmp(slurp(cut_path, &m), text, n)); // what was there stays
+    CHECK_INT(read_lines(f.cut), 1 + 36);
+    CHECK(!strncmp(slurp(f.cut, &n), f.text, f.n)); // what was there stays
     for (int i = 1; i < n_parsed; i++)
         for (int j = 1; j < i; j++)
             CHECK(strcmp(text_of(parsed[i], "attn"), text_of(parsed[j], "attn")) ||
@@ -430,31 +449,24 @@ static void resume(void) {
 // Cut short while it writes, by a signal that it answers and by one that it cannot: the file ends up the same, byte for byte.
 static void interrupted(void) {
     static const int signals[] = {SIGINT, SIGKILL};
-    char whole_path[256], cut_path[256];
-    size_t n, m;
-    snprintf(whole_path, sizeof whole_path, "%s", in_tmp("whole")), snprintf(cut_path, sizeof cut_path, "%s", in_tmp("cut"));
-    result whole = RUN(SMALL, "dense,santa:S=4", "--out", whole_path, "--rounds", "200");
-    CHECK_GOOD(whole);
-    const char *text = slurp(whole_path, &n);
+    const two_files f = run_whole();
     for (int i = 0; i < 2; i++) {
-        const char *const args[] = {SMALL, "dense,santa:S=4", "--out", cut_path, "--rounds", "200", NULL};
+        const char *const args[] = {SMALL, "dense,santa:S=4", "--out", f.cut, "--rounds", "200", NULL};
         struct stat st = {0};
-        CHECK(remove(cut_path) == 0 || errno == ENOENT);
+        size_t n;
+        CHECK(remove(f.cut) == 0 || errno == ENOENT);
         pid_t pid = start(NULL, 0, NULL, args);
         for (int j = 0; j < 2000 && st.st_size < 1000; j++) {
             nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
-            if (stat(cut_path, &st)) st.st_size = 0;
+            if (stat(f.cut, &st)) st.st_size = 0;
         }
         kill(pid, signals[i]);
         result r = finish(pid, NULL);
         if (r.code == 0) FAIL("the run was over before signal %d", signals[i]);
         if (signals[i] == SIGINT) check_error(&r, 1, "interrupted; the same command goes on from there");
-        slurp(cut_path, &m);
-        CHECK(m >= 1000 && m < n);
-        r = RUN(SMALL, "dense,santa:S=4", "--out", cut_path, "--rounds", "200");
-        CHECK_GOOD(r);
-        CHECK_STR(r.out, whole.out);
-        CHECK_STR(slurp(cut_path, &m), text);
+        slurp(f.cut, &n);
+        CHECK(n >= 1000 && n < f.n);
+        check_goes_on(&f);
     }
 }
 

@@ -4,7 +4,6 @@
 #include "tests/cli.h"
 #include "tests/models.h"
 
-#include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -14,19 +13,6 @@ static const char *spill_text(void) {
     const char *path = in_tmp("text.txt"), *text = long_text(40);
     spill(path, text, strlen(text));
     return path;
-}
-
-static json_t *document(const result *r) {
-    json_error_t e;
-    CHECK_GOOD(*r);
-    json_t *out = json_loads(r->out, JSON_REJECT_DUPLICATES, &e);
-    if (!out) FAIL("no JSON: line %d: %s", e.line, e.text);
-    return out;
-}
-
-static double number(const json_t *row, const char *key) {
-    if (!json_is_number(json_object_get(row, key))) FAIL("no number \"%s\"", key);
-    return json_number_value(json_object_get(row, key));
 }
 
 static void check_close(const char *what, double got, double want) { // nine digits are printed

@@ -9,10 +9,12 @@
 #include "attention/attention.h"
 #include "attention/cuda.h"
 #include "engine/cli/attn_list.h"
+#include "engine/cli/plot.h"
 #include "engine/cli/print_json.h"
 #include "engine/cli/progress.h"
 #include "engine/cuda/bench_attn.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 static const sl_attn_geom geom = {.n_layers = 1, .n_heads = 32, .n_kv_heads = 8, .head_dim = 128}; // Llama-3.1-8B
@@ -105,13 +107,14 @@ static int check_flags(const cli_options *o, sl_error *err) {
     } others[] = {{"--model", offsetof(cli_options, model)},        {"--steps", offsetof(cli_options, n_gens)},
                   {"--n-prompt", offsetof(cli_options, n_prompts)}, {"--prompt-gen", offsetof(cli_options, pairs)},
                   {"--ragged", offsetof(cli_options, ragged)},      {"--fork", offsetof(cli_options, fork)},
-                  {"--device", offsetof(cli_options, device)},      {"--memory-rate", offsetof(cli_options, memory_rate)},
-                  {"--plot", offsetof(cli_options, plot)}};
+                  {"--device", offsetof(cli_options, device)},      {"--memory-rate", offsetof(cli_options, memory_rate)}};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (cli_option_given(o, others[i].field) == CLI_BY_FLAG)
             return sl_fail(err, SL_ERR_ARG, "%s is not one of bench attn's flags; it is about steps of a model",
                            others[i].flag);
-    return 0;
+    if (o->plot && !strcmp(o->phase, "prefill"))
+        return sl_fail(err, SL_ERR_ARG, "--plot: draws decode, which --phase leaves out");
+    return o->plot ? cli_plot_check(o->plot, "--plot", err) : 0;
 }
 
 static int make_plan(plan *p, const cli_options *o, sl_error *err) {
@@ -266,6 +269,27 @@ static int print(const char *format, const row *rows, int n, const sl_bench_attn
     return !strcmp(format, "csv") ? print_csv(rows, n, device, err) : print_md(rows, n, device, err);
 }
 
+// Latency against context: a curve for each method and number of sequences. Ragged batches have no one length.
+static int draw(const char *file, const row *rows, int n, const sl_bench_attn_device *device, sl_error *err) {
+    cli_curves curves = {0};
+    char attn[128], name[192], title[320];
+    int rc = 0;
+    for (int i = 0; !rc && i < n; i++) {
+        const row *r = &rows[i];
+        if (r->size->n_tokens || r->size->ragged) continue;
+        snprintf(name, sizeof name, "%s, batch %d", attn_name(r, attn), r->size->n_seqs);
+        rc = cli_curves_add(&curves, name, (cli_point){r->size->n_kv, r->us, NAN, NAN}, err);
+    }
+    cli_panel panel = cli_panel_latency(&curves);
+    panel.title = "attention of a decode step";
+    panel.y_label = "us";
+    panel.log_y = 1;
+    snprintf(title, sizeof title, "%s, %d query heads, %d KV heads", device->name, geom.n_heads, geom.n_kv_heads);
+    if (!rc) rc = cli_plot(file, title, &panel, 1, err);
+    cli_curves_free(&curves);
+    return rc;
+}
+
 int cmd_bench_attn(const cli_options *o, sl_error *err) {
     plan p = {0};
     row rows[MAX_SIZES * MAX_METHODS];
@@ -279,6 +303,7 @@ int cmd_bench_attn(const cli_options *o, sl_error *err) {
     if (!rc) rc = time_all(bench, &p, repetitions, rows, &n_rows, err);
     sl_bench_attn_close(bench);
     if (!rc) rc = print(o->format, rows, n_rows, &device, err);
+    if (!rc && o->plot) rc = draw(o->plot, rows, n_rows, &device, err);
     cli_attn_list_free(&p.methods);
     return rc;
 }

@@ -13,6 +13,10 @@
 static int check_flags(const cli_options *o, sl_error *err) {
     if (o->jsonl && o->reference)
         return sl_fail(err, SL_ERR_ARG, "flag --reference does not go with --jsonl: a line has its own \"reference\"");
+    if (!o->chat && CLI_GIVEN(o, system_prompt) == CLI_BY_FLAG)
+        return sl_fail(err, SL_ERR_ARG, "flag --system-prompt needs --chat");
+    if (!o->chat && CLI_GIVEN(o, chat_template) == CLI_BY_FLAG)
+        return sl_fail(err, SL_ERR_ARG, "flag --chat-template needs --chat");
     if (o->question_dense && !o->jsonl) return sl_fail(err, SL_ERR_ARG, "flag --question-dense needs --jsonl");
     return o->jsonl ? cli_records_check_flags(o, "--jsonl", err) : 0;
 }
@@ -38,18 +42,20 @@ static int check_length(const compare *c, const compare_prompt *p, sl_error *err
                    p->reference.n ? "the prompt with its reference" : "the prompt", n, limit);
 }
 
-// Tokenises prompt and reference as one text.
-static int set_reference(compare *c, compare_prompt *p, const sl_text *prompt, const char *text, size_t n, sl_error *err) {
-    sl_text whole = {0};
-    int rc = sl_text_append(&whole, prompt->data ? prompt->data : "", prompt->n, err);
-    if (!rc) rc = sl_text_append(&whole, text, n, err);
-    if (!rc) rc = sl_tokenize(sl_model_tokenizer(c->run.model), whole.data, whole.n, SL_TOK_BOS, &p->reference, err);
+// The ids of context and question as one text, in the model's chat template where that is asked for.
+static int set_prompt(compare *c, compare_prompt *p, const sl_text *context, const sl_text *asked, sl_error *err) {
+    const eval_item item = {.question = *asked};
+    return eval_prompt_ids(&c->prompter, context, &item, &p->ids, &p->n_dense, err);
+}
+
+// Tokenises the prompt that was set last and its reference as one text.
+static int set_reference(compare *c, compare_prompt *p, const char *text, size_t n, sl_error *err) {
+    int rc = eval_prompt_continued(&c->prompter, text, n, &p->reference, err);
     size_t most = p->reference.n < p->ids.n ? p->reference.n : p->ids.n;
     while ((size_t)p->n_before < most && p->reference.data[p->n_before] == p->ids.data[p->n_before]) p->n_before++;
     if (!rc && p->reference.n == (size_t)p->n_before)
         rc = sl_fail(err, SL_ERR_FORMAT, "the reference adds no token to the prompt");
     c->n_references++;
-    sl_text_free(&whole);
     return rc;
 }
 
@@ -58,25 +64,32 @@ static int read_text(compare *c, const sl_text *text, const sl_text *reference, 
     compare_prompt *p = new_prompt(c, err);
     if (!p) return SL_ERR_MEMORY;
     p->sequence = o->seq_id;
-    int rc = sl_tokenize(sl_model_tokenizer(c->run.model), text->data, text->n, SL_TOK_BOS, &p->ids, err);
-    p->n_dense = o->dense_prefix < 0 ? (int)p->ids.n : o->dense_prefix;
+    int rc = set_prompt(c, p, &(sl_text){0}, text, err);
+    if (o->dense_prefix >= 0) p->n_dense = o->dense_prefix;
     if (!rc && p->n_dense > (int)p->ids.n)
         rc = sl_fail(err, SL_ERR_ARG, "--dense-prefix %d: the prompt has only %zu tokens", o->dense_prefix, p->ids.n);
-    if (!rc && o->reference) rc = set_reference(c, p, text, reference->data ? reference->data : "", reference->n, err);
+    if (!rc && o->reference) rc = set_reference(c, p, reference->data ? reference->data : "", reference->n, err);
     return rc ? rc : check_length(c, p, err);
 }
 
-static int read_record(compare *c, cli_records *r, const json_t *record, sl_error *err) {
+static sl_text lent_text(const json_t *record, const char *key) {
+    const json_t *text = json_object_get(record, key);
+    return (sl_text){.data = (char *)json_string_value(text), .n = json_string_length(text)};
+}
+
+static int read_record(compare *c, const json_t *record, sl_error *err) {
     const json_t *reference = json_object_get(record, "reference");
+    const sl_text context = lent_text(record, "context"),
+                  asked = lent_text(record, json_object_get(record, "prompt") ? "prompt" : "question");
     compare_prompt *p = new_prompt(c, err);
     if (!p) return SL_ERR_MEMORY;
     p->sequence = cli_record_sequence(record, c->o->seq_id, c->n_prompts - 1);
     p->id = json_incref(json_object_get(record, "id"));
     if (cli_record_attn(record)) return sl_fail(err, SL_ERR_FORMAT, "\"attn\": compare takes its methods from --attn");
     if (reference && !json_is_string(reference)) return sl_fail(err, SL_ERR_FORMAT, "\"reference\": expected a string");
-    int rc = cli_records_tokenize(r, sl_model_tokenizer(c->run.model), record, &p->ids, &p->n_dense, err);
+    int rc = set_prompt(c, p, &context, &asked, err);
     if (c->o->question_dense) p->n_dense = (int)p->ids.n;
-    if (!rc && reference) rc = set_reference(c, p, &r->whole, json_string_value(reference), json_string_length(reference), err);
+    if (!rc && reference) rc = set_reference(c, p, json_string_value(reference), json_string_length(reference), err);
     return rc ? rc : check_length(c, p, err);
 }
 
@@ -84,7 +97,7 @@ static int read_records(compare *c, cli_records *r, sl_error *err) {
     json_t *record;
     int rc;
     while (!(rc = cli_records_next(r, &record, err)) && record) {
-        rc = cli_records_at_line(r, r->n_lines, read_record(c, r, record, err), err);
+        rc = cli_records_at_line(r, r->n_lines, read_record(c, record, err), err);
         json_decref(record);
         if (rc) return rc;
     }
@@ -189,6 +202,7 @@ static void close_compare(compare *c) {
     for (int j = 0; j < N_PARTS; j++) cli_values_free(&c->dense_nll[j]);
     free_answer(&c->dense);
     json_decref(c->rows);
+    eval_prompter_free(&c->prompter);
     free(c->methods);
     free(c->prompts);
 }
@@ -206,7 +220,7 @@ static int run_compare(compare *c, sl_error *err) {
 
 int cmd_compare(const cli_options *flags, sl_error *err) {
     cli_options o = *flags; // with the device that --device auto comes to
-    compare c = {.o = &o};
+    compare c = {.o = &o, .prompter = {.o = &o}};
     cli_records records = {0};
     sl_text text = {0}, reference = {0};
     int n_records, is_open = 0, rc = cli_need_model(&o, err);
@@ -214,6 +228,7 @@ int cmd_compare(const cli_options *flags, sl_error *err) {
     if (!rc && !o.attns.n) rc = sl_fail(err, SL_ERR_ARG, "flag --attn is required: the methods, separated by commas");
     if (!rc) rc = cli_attn_list_parse(&o.attns, &c.attn, err);
     if (!rc) rc = cli_check_device(&o, err);
+    if (!rc && o.chat) rc = cli_chat_template(&o, &c.prompter.chat, err);
     if (!rc && o.jsonl) rc = cli_records_open(&records, o.jsonl, 0, err);
     if (!rc && o.jsonl) rc = cli_records_check(&records, &n_records, err);
     if (!rc && !o.jsonl) rc = cli_read_input(&o, &text, err);
@@ -227,6 +242,7 @@ int cmd_compare(const cli_options *flags, sl_error *err) {
         is_open = !rc;
     }
     if (!rc && !CLI_GIVEN(&o, temp)) c.run.sampling.temp = 0; // whatever the model's own default
+    if (!rc) c.prompter.tok = sl_model_tokenizer(c.run.model);
     if (!rc) rc = o.jsonl ? read_records(&c, &records, err) : read_text(&c, &text, &reference, err);
     if (!rc) {
         rc = open_engine(&c, err);

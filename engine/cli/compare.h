@@ -4,6 +4,7 @@
 #define SLEIGH_COMPARE_H
 
 #include "engine/cli/attn_list.h"
+#include "engine/cli/eval_prompt.h"
 #include "engine/cli/run.h"
 #include "engine/cli/summary.h"
 
@@ -55,6 +56,7 @@ typedef struct compare {
     cli_run run;
     cli_timeline t;
     cli_attn_list attn;
+    eval_prompter prompter;
     compare_prompt *prompts;     // [n_prompts]
     int n_prompts, n_references; // prompts with a reference
     int n_held;                  // tokens at the session's beginning that were prefilled densely

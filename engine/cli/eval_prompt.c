@@ -57,6 +57,11 @@ int eval_prompt_ids(eval_prompter *p, const sl_text *context, const eval_item *i
     return 0;
 }
 
+int eval_prompt_continued(eval_prompter *p, const char *text, size_t n, sl_ids *ids, sl_error *err) {
+    int rc = sl_text_append(&p->whole, text, n, err);
+    return rc ? rc : tokenize(p, &p->whole, ids, err);
+}
+
 int eval_prompt_count(void *prompter, const sl_text *context, const eval_item *item, int *n_tokens, sl_error *err) {
     eval_prompter *p = prompter;
     int rc = eval_prompt_ids(p, context, item, &p->ids, NULL, err);

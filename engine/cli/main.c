@@ -98,7 +98,7 @@ static const char bench_notes[] =
     "dimension 128, bf16): decode over -b and -d (neither given: 1 x 8k to 32 x 8k, ragged) and prefill; -r is 25. A time is\n"
     "the median over replays of a CUDA graph, pages shuffled, with 512 MB written before each, so that K and V come from\n"
     "memory. The floor is the bytes that the method reads at the rate of a kernel that only reads. Takes --attn,\n"
-    "-b, -d, -r, --phase, --query-deviation, --query-spread and -o.\n"
+    "-b, -d, -r, --phase, --query-deviation, --query-spread, -o and --plot (decode, us against rows).\n"
     "\n"
     "bench attn --calibrate times dense attention and the candidates of --attn=auto (or of --attn) over numbers of sequences\n"
     "and rows, for the heads of --model (default Llama-3.1-8B's), on a GPU or the CPU, and writes the table that auto chooses\n"
@@ -119,7 +119,7 @@ static const char compare_notes[] =
     "Standard errors are between prompts where there are 8 or more, else between positions as if they were independent.\n"
     "\n"
     "Set-ups: A: a prompt is prefilled densely, methods decode the answer. B: --dense-prefix N, or --jsonl with context and\n"
-    "question: methods decode the question too; --question-dense makes it A.\n";
+    "question: methods decode the question too; --question-dense makes it A. --chat puts prompts into the model's template.\n";
 
 static const char perplexity_notes[] =
     "Windows of --ctx-size tokens begin --stride apart, each with the tokenizer's BOS in the place of its first token. The "

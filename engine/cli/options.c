@@ -56,9 +56,9 @@ static const option table[] = {
 
     {"Input", "-p --prompt", "TEXT", OPT_STRING, F(prompt), 0, 0, NULL, INPUTS, "the text"},
     {"Input", "-f --file", "FILE", OPT_STRING, F(file), 0, 0, NULL, INPUTS | CLI_PERPLEXITY, "read the text from FILE, byte for byte (-: standard input, which is also the default)"},
-    {"Input", "--chat", NULL, OPT_FLAG, F(chat), 0, 0, "0", CLI_GENERATE | CLI_EVAL, "wrap the prompt in the model's chat template"},
-    {"Input", "--chat-template", "NAME", OPT_STRING, F(chat_template), 0, 0, NULL, RUNS | CLI_EVAL, "chat template to use instead of the model's own"},
-    {"Input", "-sys --system-prompt", "TEXT", OPT_STRING, F(system_prompt), 0, 0, NULL, RUNS | CLI_EVAL, "system message of the chat"},
+    {"Input", "--chat", NULL, OPT_FLAG, F(chat), 0, 0, "0", CLI_GENERATE | CLI_COMPARE | CLI_EVAL, "wrap the prompt in the model's chat template"},
+    {"Input", "--chat-template", "NAME", OPT_STRING, F(chat_template), 0, 0, NULL, RUNS | CLI_COMPARE | CLI_EVAL, "chat template to use instead of the model's own"},
+    {"Input", "-sys --system-prompt", "TEXT", OPT_STRING, F(system_prompt), 0, 0, NULL, RUNS | CLI_COMPARE | CLI_EVAL, "system message of the chat"},
     {"Input", "--jsonl", "FILE", OPT_STRING, F(jsonl), 0, 0, NULL, CLI_GENERATE, "answer each line's {\"context\", \"question\", \"id\"} or {\"prompt\"}; one JSON object per line on stdout"},
     {"Input", "--jsonl", "FILE", OPT_STRING, F(jsonl), 0, 0, NULL, CLI_COMPARE, "compare on each line's {\"context\", \"question\", \"id\"} or {\"prompt\"}; \"reference\": the text to score"},
     {"Input", "--reference", "FILE", OPT_STRING, F(reference), 0, 0, NULL, CLI_COMPARE, "score this text after the prompt, not what dense attention answers"},
