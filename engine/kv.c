@@ -127,22 +127,30 @@ void sl_kv_truncate(sl_kv_pool *pool, sl_kv_seq *seq, int n_tokens) {
     seq->n_tokens = n_tokens;
 }
 
-int sl_kv_fork(sl_kv_pool *pool, const sl_kv_seq *src, sl_kv_seq *dst, int n_tokens, sl_error *err) {
+// Gives dst the pages of src's first n_tokens: the first n_shared by reference, copies of the others.
+static int branch(sl_kv_pool *pool, const sl_kv_seq *src, sl_kv_seq *dst, int n_tokens, int n_shared, sl_error *err) {
     SL_CHECK(dst->n_pages == 0 && n_tokens <= src->n_tokens);
-    int n_full = n_tokens / SL_PAGE, rest = n_tokens % SL_PAGE > 0;
-    int rc = check_free(pool, rest, err);
-    if (!rc) rc = grow_table(dst, n_full + rest, err);
+    int n_pages = (n_tokens + SL_PAGE - 1) / SL_PAGE, rc = check_free(pool, n_pages - n_shared, err);
+    if (!rc) rc = grow_table(dst, n_pages, err);
     if (rc) return rc;
-    for (int i = 0; i < n_full; i++) {
-        pool->refs[src->pages[i]]++;
-        dst->pages[dst->n_pages++] = src->pages[i];
+    for (int i = 0; i < n_pages; i++) {
+        dst->pages[i] = i < n_shared ? src->pages[i] : take_page(pool);
+        if (i < n_shared)
+            pool->refs[dst->pages[i]]++;
+        else
+            copy_page(pool, dst->pages[i], src->pages[i]);
     }
-    if (rest) {
-        dst->pages[dst->n_pages++] = take_page(pool);
-        copy_page(pool, dst->pages[n_full], src->pages[n_full]);
-    }
+    dst->n_pages = n_pages;
     dst->n_tokens = n_tokens;
     return 0;
+}
+
+int sl_kv_fork(sl_kv_pool *pool, const sl_kv_seq *src, sl_kv_seq *dst, int n_tokens, sl_error *err) {
+    return branch(pool, src, dst, n_tokens, n_tokens / SL_PAGE, err);
+}
+
+int sl_kv_copy(sl_kv_pool *pool, const sl_kv_seq *src, sl_kv_seq *dst, int n_tokens, sl_error *err) {
+    return branch(pool, src, dst, n_tokens, 0, err);
 }
 
 void sl_kv_seq_free(sl_kv_pool *pool, sl_kv_seq *seq) {

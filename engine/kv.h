@@ -100,6 +100,8 @@ void sl_kv_truncate(sl_kv_pool *pool, sl_kv_seq *seq, int n_tokens);
 // dst (empty) gets the full pages of src's first n_tokens, shared by reference count, and its own copy of the last,
 // partly filled one: the prefix is then read by both, written by neither.
 int sl_kv_fork(sl_kv_pool *pool, const sl_kv_seq *src, sl_kv_seq *dst, int n_tokens, sl_error *err);
+// The same with copies of all of them: as much memory as a sequence of its own.
+int sl_kv_copy(sl_kv_pool *pool, const sl_kv_seq *src, sl_kv_seq *dst, int n_tokens, sl_error *err);
 void sl_kv_seq_free(sl_kv_pool *pool, sl_kv_seq *seq);
 
 // Makes the pool keep an extra; asking again is free. SL_ERR_MEMORY when it cannot.

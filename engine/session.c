@@ -182,14 +182,24 @@ int sl_session_truncate(sl_session *s, int n_tokens, sl_error *err) {
     return 0;
 }
 
-int sl_session_fork(const sl_session *s, int n_tokens, uint32_t sequence, sl_session **out, sl_error *err) {
+typedef int (*branch_fn)(sl_kv_pool *pool, const sl_kv_seq *src, sl_kv_seq *dst, int n_tokens, sl_error *err);
+
+static int branch(const sl_session *s, int n_tokens, uint32_t sequence, branch_fn fn, sl_session **out, sl_error *err) {
     if (n_tokens < 0 || n_tokens > s->kv.n_tokens)
         return sl_fail(err, SL_ERR_ARG, "fork at %d tokens: the session has %d", n_tokens, s->kv.n_tokens);
     int rc = sl_session_new(s->engine, sequence, out, err);
     if (rc) return rc;
-    rc = sl_kv_fork(&s->engine->pool, &s->kv, &(*out)->kv, n_tokens, err);
+    rc = fn(&s->engine->pool, &s->kv, &(*out)->kv, n_tokens, err);
     if (rc) sl_session_free(*out);
     return rc; // its methods' state follows at its first step
+}
+
+int sl_session_fork(const sl_session *s, int n_tokens, uint32_t sequence, sl_session **out, sl_error *err) {
+    return branch(s, n_tokens, sequence, sl_kv_fork, out, err);
+}
+
+int sl_session_copy(const sl_session *s, int n_tokens, uint32_t sequence, sl_session **out, sl_error *err) {
+    return branch(s, n_tokens, sequence, sl_kv_copy, out, err);
 }
 
 // ---- what a step lends to the model ----

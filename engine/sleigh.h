@@ -121,6 +121,8 @@ void sl_session_set_sequence(sl_session *s, uint32_t sequence);
 int sl_session_truncate(sl_session *s, int n_tokens, sl_error *err);
 // A new session that shares the first n_tokens of s.
 int sl_session_fork(const sl_session *s, int n_tokens, uint32_t sequence, sl_session **out, sl_error *err);
+// The same with rows of its own, for benches of memory traffic.
+int sl_session_copy(const sl_session *s, int n_tokens, uint32_t sequence, sl_session **out, sl_error *err);
 const float *sl_session_logits(const sl_session *s); // [n_vocab] after the last token
 
 // Appends n tokens with dense attention, chunk by chunk. More tokens than the context holds: SL_ERR_CONTEXT, with both

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """The tables of the SANTA paper, its numbers beside ours, from what scripts/reproduce.sh left in a folder.
 
-    python3 scripts/reproduce.py --name tiny --model models/tiny --sizes 8k:32 build/reproduce-tiny > docs/results/reproduce-tiny.md
+    SIZES=8k:32 STATES=8k:8 python3 scripts/reproduce.py --name tiny --model models/tiny --results docs/results build/reproduce-tiny
 
---records FILE turns prompts of `sleigh eval --dump` into records for `sleigh compare`: context, question with what the answer begins
-with, and an id."""
+Parts that are not in the folder are left out. --records FILE turns prompts of `sleigh eval --dump` into records for `sleigh
+compare`: context, question with what the answer begins with, and an id."""
 import argparse
 import json
 import os
@@ -55,8 +55,8 @@ TABLE_3 = {"dense": (56.69, 101.22, 8.237, 1.000), "santa-flash:S=2048": (56.61,
 
 
 class Results:
-    def __init__(self, folder):
-        self.folder = folder
+    def __init__(self, folder, pictures):
+        self.folder, self.pictures = folder, pictures
 
     def has(self, part):
         return os.path.exists(os.path.join(self.folder, part))
@@ -71,10 +71,9 @@ class Results:
     def command(self, part):
         print(f"    {self.text(part + '.cmd').strip()}\n")
 
-
-def picture(name, what):
-    if os.path.exists(os.path.join("docs", "results", name)):
-        print(f"![{what}]({name})\n")
+    def picture(self, name, what):
+        if os.path.exists(os.path.join(self.pictures, name)):
+            print(f"![{what}]({name})\n")
 
 
 def table(head, rows):
@@ -94,6 +93,8 @@ def pair(paper):
 
 def accuracy(args, results, length, paper, number):
     part = f"accuracy-{length}.json"
+    if not results.has(part):
+        return
     rows = results.load(part)["rows"]
     methods = list(dict.fromkeys(r["attn"] for r in rows))
     of = {(r["attn"], r["task"]): r for r in rows}
@@ -107,22 +108,23 @@ def accuracy(args, results, length, paper, number):
             cells += [points(of[m, task]), pair(paper.get(m, (None,) * 4)[i])]
         body.append(cells + [points(of[m, "all"]), f"{100 * of[m, 'all']['kv_bytes_share']:.1f}"])
     table(head, body)
-    picture(f"reproduce-{args.name}-accuracy-{length}.svg", f"accuracy against bytes read, {length}")
+    results.picture(f"reproduce-{args.name}-accuracy-{length}.svg", f"accuracy against bytes read, {length}")
 
 
-def long_bench(results, lengths):
+def long_bench(results, length):
+    given, tasks = results.has("long-bench.json"), f"accuracy-{length}.json"
+    if not given and not results.has(tasks):
+        return
+    rows = [r for r in results.load("long-bench.json" if given else tasks)["rows"] if r["task"] == "all"]
     print("## Table 18: budgets on LongBench v2\n")
-    if results.has("longbench.json"):
-        results.command("longbench.json")
-        rows = [r for r in results.load("longbench.json")["rows"] if r["task"] == "all"]
-        what = "ours"
+    if given:
+        results.command("long-bench.json")
     else:
-        rows = [r for r in results.load(f"accuracy-{lengths[0]}.json")["rows"] if r["task"] == "all"]
-        what = f"ours: mean of the tasks above, {lengths[0]}"
         print("LongBench v2 was not given (LONGBENCH=FILE). Beside the paper's scores are the same budgets on the tasks made here: how\n"
               "scores fall with the budget compares, levels do not.\n")
     of = {r["attn"]: r for r in rows}
-    table(["method", what, "paper"], [[m, points(of[m]), pair(paper)] for m, paper in TABLE_18.items() if m in of])
+    table(["method", "ours" if given else f"ours: mean of the tasks above, {length}", "paper"],
+          [[m, points(of[m]), pair(paper)] for m, paper in TABLE_18.items() if m in of])
 
 
 def one_hot(results):
@@ -130,6 +132,8 @@ def one_hot(results):
     while results.has(f"one-hot-{n}.json"):
         layers.append(n)
         n += 1
+    if not layers or not results.has("one-hot-none.json"):
+        return
     print("## Figure 8: one layer with S = 1, the others with S = 256\n")
     results.command("one-hot-0.json")
     rows = []
@@ -140,101 +144,142 @@ def one_hot(results):
     print("The paper: Llama 8B collapses with its first layer and hardly any other.\n")
 
 
-def same_state(args, results):
-    print("## Table 28: heads of the last layer on the states of dense attention\n")
-    results.command("same-state-fwe.json")
-    rows = []
-    for task, paper in TABLE_28.items():
-        found = results.load(f"same-state-{task}.json")
-        for m in found["methods"]:
+def l2_and_cosine(x):
+    return [f"{x[key]:.3f}" if x[key] is not None else "-" for key in ("l2", "cosine")]
+
+
+def beside(ours, paper):
+    """[a, b] and (x, y) as the cells a, x, b, y."""
+    return [cell for pair in zip(ours, map(str, paper)) for cell in pair]
+
+
+def same_state(args, results, length):
+    parts = {task: f"same-state-{task}-{length}.json" for task in TABLE_28}
+    if not all(map(results.has, parts.values())):
+        return
+    found = {task: results.load(part)["methods"] for task, part in parts.items()}
+    print(f"## Table 28 at {length}: heads of the last layer on the states of dense attention\n")
+    results.command(parts["fwe"])
+    rows, by_tiles = [], []
+    for task, methods in found.items():
+        for m in methods:
             last = max(h["layer"] for h in m["heads"])
-            l2, cosine = (statistics.fmean(h[key] for h in m["heads"] if h["layer"] == last) for key in ("l2", "cosine"))
-            p = paper[m["attn"]]
-            rows.append([TASKS[task], m["attn"], f"{l2:.3f}", f"{p[0]}", f"{cosine:.3f}", f"{p[1]}",
-                         f"{100 * m['top1']:.1f} ({100 * m['top1_low']:.1f} to {100 * m['top1_high']:.1f})", f"{p[2]}"])
+            mean = {key: statistics.fmean(h[key] for h in m["heads"] if h["layer"] == last) for key in ("l2", "cosine")}
+            p = TABLE_28[task].get(m["attn"], ("",) * 3)
+            top1 = f"{100 * m['top1']:.1f} ({100 * m['top1_low']:.1f} to {100 * m['top1_high']:.1f})"
+            rows.append([TASKS[task], m["attn"], *beside([*l2_and_cosine(mean), top1], p)])
+        flash = next(m for m in methods if m["attn"] == "santa-flash:S=2048")
+        by_tiles += [[TASKS[task], t["tiles"], str(t["head_outputs"]), *beside(l2_and_cosine(t), p)]
+                     for t, p in zip(flash["tiles"], TABLE_29[task])]
     table(["task", "method", "L2", "paper", "cosine", "paper", "top-1 agreement %", "paper"], rows)
     for task in TABLE_28:
-        picture(f"reproduce-{args.name}-error-{task}.svg", f"errors of heads, {TASKS[task]}")
+        results.picture(f"reproduce-{args.name}-error-{task}-{length}.svg", f"errors of heads, {TASKS[task]}, {length}")
     print("Our top-1 agreement lets a method's own KV rows and all its layers' errors be behind every step; the paper's one step after a\n"
           "dense history.\n")
-    print("## Table 29: santa-flash:S=2048 against the tiles that hold 90% of the mass\n")
-    by_tiles = []
-    for task, paper in TABLE_29.items():
-        flash = next(m for m in results.load(f"same-state-{task}.json")["methods"] if m["attn"] == "santa-flash:S=2048")
-        for t, p in zip(flash["tiles"], paper):
-            l2, cosine = (f"{x:.3f}" if x is not None else "-" for x in (t["l2"], t["cosine"]))
-            by_tiles.append([TASKS[task], t["tiles"], str(t["head_outputs"]), l2, f"{p[0]}", cosine, f"{p[1]}"])
+    print(f"## Table 29 at {length}: santa-flash:S=2048 against the tiles that hold 90% of the mass\n")
     table(["task", "tiles", "head outputs", "L2", "paper", "cosine", "paper"], by_tiles)
-    print("## Table 30: tile size\n\nA tile is a page of the KV cache here, 256 rows: the row of 256 alone.\n")
+    print(f"## Table 30 at {length}: tile size\n\nA tile is a page of the KV cache here, 256 rows: the row of 256 alone.\n")
     table(["task", "tile", "L2", "paper", "cosine", "paper"],
           [[r[0], "256", *r[2:6]] for r in rows if r[1] == "santa-flash:S=2048"])
 
 
+def figures(results):
+    if not results.has("figures.md"):
+        return
+    print(results.text("figures.md"))
+    results.command("figures.md")
+    print("Figure 6 is of random queries and keys, as in the paper; at B = 4 the closed forms give 0.555 and 0.286. Independent draws have the\n"
+          "slope of theory, -1; stratified and systematic ones fall faster.\n")
+
+
 def decode_speed(results):
+    if not results.has("decode.json"):
+        return
     rows = results.load("decode.json")
-    print(f"## Table 3: a batch of {rows[0]['batch']} at 30k tokens\n")
+    first = rows[0]
+    print(f"## Table 3: a batch of {first['batch']} at 30k tokens\n")
     results.command("decode.json")
-    what = "dummy weights" if rows[0]["dummy"] else "its weights"
-    print(f"Ours: {rows[0]['model']} with {what} on {rows[0]['device']}; the paper: Llama-3.1-8B on an RTX 6000 Ada, 2,048 tokens.\n")
+    what = "dummy weights" if first["dummy"] else "its weights"
+    print(f"Ours: **{first['model']} with {what}** on {first['device']}, {first['n_gen']} tokens a sequence (commit {first['commit']}); the\n"
+          "paper: Llama-3.1-8B on an RTX 6000 Ada, 2,048 tokens a sequence.\n")
     head = ["method", "prefill s/batch", "paper", "decode s/batch", "paper", "ms / output token", "paper", "speedup", "paper"]
     body = []
     for r in rows:
-        p = TABLE_3[r["attn"]]
         ours = (f"{r['prefill_s']:.2f}", f"{r['decode_s']:.3f}", f"{r['token_ms']:.3f}", f"{r['speedup']:.3f}")
-        body.append([r["attn"]] + [x for o, q in zip(ours, p) for x in (o, f"{q:g}")])
+        body.append([r["attn"], *beside(ours, [f"{x:g}" for x in TABLE_3[r["attn"]]] if r["attn"] in TABLE_3 else [""] * 4)])
     table(head, body)
 
 
+def kernels(args, results):
+    print("## Figure 4: attention alone\n")
+    if not results.has("kernels.json"):
+        print("Kernels are timed on a GPU: no such part is here.")
+        return
+    found = results.load("kernels.json")
+    results.command("kernels.json")
+    us = {}
+    for r in found["rows"]:
+        us.setdefault(r["size"].removeprefix("1 x "), {})[r["attn"]] = r["us"]
+    methods = list(next(iter(us.values())))
+    print(f"**The shape of Llama-3.1-8B** (32 query heads, 8 KV heads of dimension 128, bf16, random keys and values, peaked queries) on\n"
+          f"{found['device']}: microseconds for one new token of one sequence, and how many times dense attention takes as long.\n")
+    table(["rows", *methods], [[size, *(f"{at[m]:.1f}" + ("" if m == "dense" else f" ({at['dense'] / at[m]:.2f}x)") for m in methods)]
+                               for size, at in us.items()])
+    results.picture(f"reproduce-{args.name}-kernels.svg", "attention of a decode step against rows")
+    print("The paper, RTX 6000 Ada, 32k: santa-prop:S=128 is 1.50 times as fast as FlashInfer, santa-flash:S=2048 1.51 times.")
+
+
+def made_with(results):
+    """Of the first part that says so."""
+    for part in sorted(os.listdir(results.folder)):
+        if part.endswith(".json") and part.startswith(("same-state-", "accuracy-", "one-hot-", "long-bench")):
+            source = results.load(part)
+            return f" sleigh {source['version']}, commit {source['commit']}, {source.get('device') or source['settings']['device']}."
+    return ""
+
+
 def report(args):
-    results = Results(args.folder)
-    lengths = [size.split(":")[0] for size in args.sizes.split()]
-    source = results.load("same-state-fwe.json")
-    embedded = args.name == "tiny"
+    results = Results(args.folder, args.results)
+    sizes, states = os.environ["SIZES"], os.environ["STATES"]
+    lengths, embedded = [size.split(":")[0] for size in sizes.split()], args.name == "tiny"
     print(f"# What the SANTA paper reports, on {args.model}\n")
-    print(f"sleigh {source['version']}, commit {source['commit']}, {source['device']}. Made by `SIZES=\"{args.sizes}\" scripts/reproduce.sh"
-          f"{'' if embedded else ' ' + args.model}`; below each heading is the command that measured it.\n")
+    print(f"Made by `SIZES=\"{sizes}\" STATES=\"{states}\" scripts/reproduce.sh{'' if embedded else ' ' + args.model}`; below each heading is\n"
+          f"the command that measured it.{made_with(results)}\n")
     if embedded:
         print("**Every figure of ours is of the embedded model** (4 layers, 1,024 tokens of vocabulary, trained on the tasks' own wording) where\n"
               "nothing else is said; the paper's are of Llama-3.1-8B-Instruct. Orders, slopes and collapses compare, levels do not. Tasks are\n"
               "`sleigh eval`'s, in set-up B: the question goes through the method, too.\n")
     for length in lengths:
         accuracy(args, results, length, TABLE_1 if length == "32k" else TABLE_26, 1 if length == "32k" else 26)
-    long_bench(results, lengths)
+    long_bench(results, lengths[0])
     one_hot(results)
-    same_state(args, results)
-    print(results.text("figures.md"))
-    results.command("figures.md")
-    print("Figure 6 is of random queries and keys, as in the paper; at B = 4 the closed forms give 0.555 and 0.286. Independent draws have the\n"
-          "slope of theory, -1; stratified and systematic ones fall faster.\n")
+    for size in states.split():
+        same_state(args, results, size.split(":")[0])
+    figures(results)
     decode_speed(results)
-    print("## Figure 4: attention alone\n")
-    if results.has("kernels.md"):
-        results.command("kernels.md")
-        print(results.text("kernels.md"))
-        print("The paper, RTX 6000 Ada, 32k: santa-prop:S=128 is 1.50 times as fast as FlashInfer, santa-flash:S=2048 1.51 times.")
-    else:
-        print("Kernels are timed on a GPU (`sleigh bench attn`); this machine has none.")
+    kernels(args, results)
 
 
-def records(path):
+def records(path, chat):
     with open(path) as f:
         for line in f:
             r = json.loads(line)
             question = r["question"]
-            print(json.dumps({"context": r["input"][: len(r["input"]) - len(question)], "question": question + r["answer_prefix"],
-                              "id": r["index"]}))
+            print(json.dumps({"context": r["input"][: len(r["input"]) - len(question)],
+                              "question": question + ("" if chat else r["answer_prefix"]), "id": r["index"]}))
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--records", metavar="FILE.jsonl")
+    p.add_argument("--chat", action="store_true", help="with --records: what the answer begins with is left out")
     p.add_argument("--name")
     p.add_argument("--model")
-    p.add_argument("--sizes", help="LENGTH:QUESTIONS, separated by blanks")
+    p.add_argument("--results", help="the folder with the pictures")
     p.add_argument("folder", nargs="?")
     a = p.parse_args()
     if a.records:
-        records(a.records)
+        records(a.records, a.chat)
     else:
         report(a)
 

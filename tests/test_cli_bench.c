@@ -58,20 +58,20 @@ static void json(void) {
     json_decref(rows);
 }
 
-// Depths of 4 sequences: d / 4, d / 2, 3 d / 4, d, made odd; forks read what own pages would.
+// Depths of 4 sequences: d / 4, d / 2, 3 d / 4, d, made odd; copies read what own rows would.
 static void ragged(void) {
     static const int depths[] = {255, 511, 767, 1023};
     double want = 0;
     for (int i = 0; i < 4; i++) want += rows_read(depths[i], 3) * KV_TOKEN;
-    for (int fork = 0; fork < 2; fork++) {
+    for (int copy = 0; copy < 2; copy++) {
         const char *args[24] = {"bench", "decode", "-m", tiny(), "-b",       "2,4",           "-d", "1k",
-                                "-n",    "3",      "-o", "json", "--ragged", "--memory-rate", "20", fork ? "--fork" : NULL};
+                                "-n",    "3",      "-o", "json", "--ragged", "--memory-rate", "20", copy ? "--copy" : NULL};
         result r = run_args(NULL, args);
         CHECK_GOOD(r);
         json_t *rows = rows_of(&r, 2);
         const json_t *row = json_array_get(rows, 1);
         CHECK(number(row, "kv_bytes") == want);
-        CHECK(json_is_true(json_object_get(row, "ragged")) && json_is_true(json_object_get(row, "fork")) == fork);
+        CHECK(json_is_true(json_object_get(row, "ragged")) && json_is_true(json_object_get(row, "copy")) == copy);
         CHECK_NEAR(number(row, "floor_ms"), number(row, "weights_bytes") / 20e6, 1e-6);
         CHECK(number(json_array_get(rows, 0), "kv_bytes") == (rows_read(511, 3) + rows_read(1023, 3)) * KV_TOKEN);
         json_decref(rows);

@@ -99,6 +99,23 @@ static void forks(void) {
     sl_kv_pool_free(&pool);
 }
 
+static void copies(void) {
+    sl_kv_pool pool = pool_of(6);
+    sl_kv_seq a = {0}, b = {0}, c = {0};
+    append(&pool, &a, 600, 1);
+    CHECK_OK(sl_kv_copy(&pool, &a, &b, 512, &err), err);
+    CHECK_INT(pool.n_free, 1); // two pages of its own
+    check_rows(&pool, &b, 0, 512, 1);
+    append(&pool, &b, 600, 5);
+    check_rows(&pool, &a, 0, 600, 1);
+    check_rows(&pool, &b, 512, 600, 5);
+    CHECK_ERR(sl_kv_copy(&pool, &a, &c, 1, &err), err, SL_ERR_MEMORY, "0 free");
+    CHECK_INT(c.n_pages, 0);
+    sl_kv_seq_free(&pool, &a), sl_kv_seq_free(&pool, &b), sl_kv_seq_free(&pool, &c);
+    CHECK_INT(pool.n_free, 6);
+    sl_kv_pool_free(&pool);
+}
+
 static void copy_on_write(void) { // cut back into a shared page, then append: the other sequence keeps its rows
     sl_kv_pool pool = pool_of(3);
     sl_kv_seq a = {0}, b = {0};
@@ -239,6 +256,7 @@ static void extras_of_a_fork(void) { // a page of which a fork takes a part: the
 static const test_case cases[] = {
     {"lengths", 0, lengths},
     {"exhaustion", 0, exhaustion},
+    {"copies", 0, copies},
     {"forks", 0, forks},
     {"copy-on-write", 0, copy_on_write},
     {"extras-built-once", 0, extras_built_once},

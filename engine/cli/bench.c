@@ -219,15 +219,15 @@ static int prefill_to(cli_bench *b, int j, int want, sl_error *err) {
 // Session j holds the first `want` tokens of its prompt and nothing else, from wherever it was. Only --ragged goes back to
 // less than a session held.
 static int hold(cli_bench *b, int j, int want, sl_error *err) {
-    int forked = b->o->fork && j > 0, rc = 0;
-    if (b->sessions[j] && (want < b->held[j] || (forked && want > b->held[j]))) {
+    int copied = b->o->copy && j > 0, rc = 0;
+    if (b->sessions[j] && (want < b->held[j] || (copied && want > b->held[j]))) {
         sl_session_free(b->sessions[j]);
         b->sessions[j] = NULL;
     }
     if (!b->sessions[j]) {
         b->fill_ms[j] = 0;
-        b->held[j] = forked ? want : 0;
-        rc = forked ? sl_session_fork(b->sessions[0], want, (uint32_t)j, &b->sessions[j], err)
+        b->held[j] = copied ? want : 0;
+        rc = copied ? sl_session_copy(b->sessions[0], want, (uint32_t)j, &b->sessions[j], err)
                     : sl_session_new(b->engine, (uint32_t)j, &b->sessions[j], err);
     }
     if (!rc) rc = sl_session_truncate(b->sessions[j], b->held[j], err);
@@ -251,7 +251,7 @@ static int make_logits(cli_bench *b, int n, sl_error *err) {
     for (int j = 0; !rc && j < n; j++) {
         int at = b->held[j] > 0 ? b->held[j] - 1 : 0;
         rc = sl_session_truncate(b->sessions[j], at, err);
-        if (!rc) rc = sl_prefill(b->sessions[j], &b->prompts[b->o->fork ? 0 : j].data[at], 1, NULL, err);
+        if (!rc) rc = sl_prefill(b->sessions[j], &b->prompts[b->o->copy ? 0 : j].data[at], 1, NULL, err);
     }
     return rc;
 }
@@ -480,8 +480,8 @@ static json_t *test_json(const cli_bench *b, const cli_bench_row *r) {
     char name[64] = "";
     cli_bench_name(r, name);
     return json_pack("{s:s, s:i, s:i, s:i, s:i, s:s, s:b, s:b, s:i, s:I}", "test", name, "n_prompt", r->test.n_prompt, "n_gen",
-                     r->test.n_gen, "depth", r->depth, "batch", r->batch, "attn", r->attn, "ragged", b->o->ragged, "fork",
-                     b->o->fork, "repetitions", b->plan->repetitions, "seed", (json_int_t)b->o->seed);
+                     r->test.n_gen, "depth", r->depth, "batch", r->batch, "attn", r->attn, "ragged", b->o->ragged, "copy",
+                     b->o->copy, "repetitions", b->plan->repetitions, "seed", (json_int_t)b->o->seed);
 }
 
 static json_t *figures_json(const cli_bench *b, const cli_bench_row *r) {

@@ -83,7 +83,7 @@ static int check_flags(const cli_options *o, sl_error *err) {
         size_t field;
     } others[] = {{"--steps", offsetof(cli_options, n_gens)},     {"--n-prompt", offsetof(cli_options, n_prompts)},
                   {"--prompt-gen", offsetof(cli_options, pairs)}, {"--ragged", offsetof(cli_options, ragged)},
-                  {"--fork", offsetof(cli_options, fork)},        {"--memory-rate", offsetof(cli_options, memory_rate)},
+                  {"--copy", offsetof(cli_options, copy)},        {"--memory-rate", offsetof(cli_options, memory_rate)},
                   {"--plot", offsetof(cli_options, plot)},        {"--query-spread", offsetof(cli_options, query_spread)},
                   {"--phase", offsetof(cli_options, phase)},      {"--output", offsetof(cli_options, format)},
                   {"--seed", offsetof(cli_options, seed)}};

@@ -106,7 +106,7 @@ static int check_flags(const cli_options *o, sl_error *err) {
         size_t field;
     } others[] = {{"--model", offsetof(cli_options, model)},        {"--steps", offsetof(cli_options, n_gens)},
                   {"--n-prompt", offsetof(cli_options, n_prompts)}, {"--prompt-gen", offsetof(cli_options, pairs)},
-                  {"--ragged", offsetof(cli_options, ragged)},      {"--fork", offsetof(cli_options, fork)},
+                  {"--ragged", offsetof(cli_options, ragged)},      {"--copy", offsetof(cli_options, copy)},
                   {"--device", offsetof(cli_options, device)},      {"--memory-rate", offsetof(cli_options, memory_rate)}};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (cli_option_given(o, others[i].field) == CLI_BY_FLAG)

@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""Decode steps of a model of Llama-3.1-8B's shape on a GPU, from 4k to 128k tokens and in batches as far as memory holds them:
+dense attention, santa-prop and santa-is, with random weights.
+
+    python3 scripts/bench_steps.py --sleigh build/sleigh -o docs/results/h100-steps.md
+
+A batch's rows are those of `sleigh bench --copy`: one sequence is prefilled, the others hold copies of its rows, so that every
+sequence's keys and values are read from memory. What the commands print lies in --work; a batch that is there is not run again.
+The figures are drawn beside the report where gnuplot is installed; their data is kept."""
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+METHODS = ("dense", "santa-prop:S=128", "santa-is:S=256")
+# Batch and longest context: what 80 GB hold beside 15 GiB of weights and the 4-bit keys. 127k is the model's limit less the steps.
+SIZES = "1:127k 2:127k 4:96k 8:48k 16:24k"
+
+
+def tokens(word):
+    return int(word[:-1]) * 1024 if word.endswith("k") else int(word)
+
+
+def depths(longest):
+    """4k, 8k, ... below the longest, and it."""
+    return ",".join([f"{4 << i}k" for i in range(10) if (4096 << i) < tokens(longest)] + [longest])
+
+
+def measure(args, batch, longest):
+    """(command as a reader would type it, rows)"""
+    cmd = ["bench", "-m", args.model, "--load-format", "dummy", "--device", args.device, "--copy", "-p", "0", "-n", str(args.steps), "-r", "1",
+           "-b", batch, "-d", depths(longest), "--attn", ",".join(METHODS), "-o", "json"]
+    path = os.path.join(args.work, f"batch-{batch}.json")
+    if not os.path.exists(path):
+        print(f"batch {batch}: up to {longest} tokens", file=sys.stderr)
+        run = subprocess.run([args.sleigh, *cmd], stdout=subprocess.PIPE, text=True)
+        if run.returncode:
+            sys.exit(f"sleigh {' '.join(cmd)}: exit {run.returncode}")
+        with open(path, "w") as f:
+            f.write(run.stdout)
+    with open(path) as f:
+        return "build/sleigh " + " ".join(cmd), json.load(f)
+
+
+def number(x, digits):
+    return "-" if x is None else f"{x:.{digits}f}"
+
+
+def count(n):
+    return f"{n // 1024}k" if n % 1024 == 0 else str(n)
+
+
+def batch_table(rows):
+    """One line a depth: every method's step, then the rates and energies."""
+    of = {(r["depth"], r["attn"]): r for r in rows}
+    names = [m.split(":")[0] for m in METHODS]
+    head = [f"{n}, ms" for n in names] + [f"{n}, speedup" for n in names[1:]] + [f"{n}, % of peak" for n in names]
+    head += [f"{n}, J / token" for n in names]
+    print(f"| tokens | {' | '.join(head)} |\n|{'---|' * (1 + len(head))}")
+    for depth in sorted({r["depth"] for r in rows}):
+        at = [of[depth, m] for m in METHODS]
+        cells = [f"{r['step_ms']:.3f}" for r in at] + [f"{at[0]['step_ms'] / r['step_ms']:.2f}" for r in at[1:]]
+        cells += [number(100 * r["peak_share"], 1) for r in at] + [number(r["joules_token"], 3) for r in at]
+        print(f"| {count(depth)} | " + " | ".join(cells) + " |")
+    print()
+
+
+def draw(stem, found, device):
+    """Step ms against tokens: a curve for each method and batch; a colour is a method."""
+    curves = [(m, b, sorted((r["depth"], r["step_ms"]) for r in rows if r["attn"] == m)) for m in METHODS for b, (_, rows) in found.items()]
+    with open(stem + ".dat", "w") as f:
+        for method, batch, points in curves:
+            f.write(f"# curve: {method}, batch {batch}\n" + "".join(f"{x} {y:.4f}\n" for x, y in points) + "\n\n")
+    if not shutil.which("gnuplot"):
+        print(f"gnuplot is not installed: the figures are in {stem}.dat", file=sys.stderr)
+        return
+    plots = [f"'{stem}.dat' index {i} with linespoints lc {METHODS.index(m) + 1} pt {list(found).index(b) + 1} title '{m}, batch {b}'"
+             for i, (m, b, _) in enumerate(curves)]
+    ticks = ", ".join(f"'{4 << i}k' {4096 << i}" for i in range(6))
+    script = f"""set terminal svg size 1100,640 background 'white'
+set output '{stem}.svg'
+set title '{device}: a decode step of Llama-3.1-8B' noenhanced
+set logscale xy 2
+set xtics ({ticks})
+set grid
+set xlabel 'tokens of each sequence'
+set ylabel 'ms'
+set key outside right noenhanced
+plot {", ".join(plots)}
+"""
+    subprocess.run(["gnuplot"], input=script, text=True, check=True)
+
+
+def report(args, found):
+    row = next(iter(found.values()))[1][0]
+    print(f"""# Decode steps from 4k to 128k tokens
+
+**A model of Llama-3.1-8B's shape with random weights** ({args.model}, bf16) on {row['device']} (driver {row['driver']}), commit
+{row['commit']}: {', '.join(METHODS)}. Attention over random keys is flat: methods draw as many different rows as they ever will. Made by
+`python3 scripts/bench_steps.py -o {args.output}`. A step makes one token for each sequence of the batch: ms are
+medians of {args.steps} steps; % of peak is the rate at which weights and KV rows were read, of the {row['peak_gb_s']:.0f} GB/s that a kernel which
+only reads reaches; joules are of the whole GPU (NVML), per token of the whole batch. The weights alone take {row['floor_ms']:.2f} ms at the peak.
+
+![step time against tokens]({os.path.basename(args.stem)}.svg)
+""")
+    for batch, (command, rows) in found.items():
+        print(f"## {batch} sequence{'s' if batch != '1' else ''}\n\n    {command}\n")
+        batch_table(rows)
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--sleigh", default="build/sleigh")
+    p.add_argument("-m", "--model", default="models/llama-3.1-8b")
+    p.add_argument("--device", default="cuda")
+    p.add_argument("--sizes", default=SIZES, help=f"BATCH:LONGEST, separated by blanks (default {SIZES})")
+    p.add_argument("--steps", type=int, default=48, help="of each row; fewer than 250 ms of them have no energy")
+    p.add_argument("--work", default="build/bench-steps")
+    p.add_argument("-o", "--output", default="docs/results/h100-steps.md")
+    a = p.parse_args()
+    a.stem = os.path.splitext(a.output)[0]
+    os.makedirs(a.work, exist_ok=True)
+    found = {batch: measure(a, batch, longest) for batch, longest in (size.split(":") for size in a.sizes.split())}
+    device = next(iter(found.values()))[1][0]["device"]
+    draw(a.stem, found, device)
+    with open(a.output, "w") as out:
+        sys.stdout = out
+        report(a, found)
+
+
+if __name__ == "__main__":
+    main()
