@@ -1,6 +1,6 @@
 #!/bin/sh
 # On a machine with a GPU: the GPU tests, then every table of docs/results/h100.md and h100-sampled.md, peers beside ours where
-# PyTorch is there.
+# PyTorch is there. Steps from 4k to 128k are bench_steps.py's, accuracy and errors reproduce.sh's.
 # usage: scripts/bench_gpu.sh [FOLDER of sleigh and sleigh-test: build]
 set -eu
 bin=${1:-build}
@@ -17,5 +17,4 @@ SLEIGH_BIN="$bin/sleigh" "$bin/sleigh-test" --gpu | grep -vE '^ok|^seed'
 "$bin/sleigh" bench attn --phase decode --query-deviation 1 --attn "$sampled"
 "$bin/sleigh" bench attn --phase decode -b 1,8 -d 8k,32k --query-spread 0.75 --attn bernoulli-group+santa-sys:S=128,bernoulli-group
 "$bin/sleigh" bench decode $model -b 6 -d 30k --attn dense,santa-prop,santa-pps,santa-is:S=256
-"$bin/sleigh" bench decode $model -b 1,4,16 -d 4k,32k --attn dense,santa-prop,santa-is:S=256
 if python3 -c 'import torch' 2>/dev/null; then python3 scripts/bench_peers.py; fi

@@ -5,7 +5,6 @@ the variance against S), ours beside the paper's.
 Figure 6 is of random queries and keys, as in the paper. Table 20 and Figure 7 are of the embedded model's states on one-hop
 questions at 8k tokens; the paper's are of Llama-3.1-8B on single-hop QA prompts: orders and slopes compare, not levels."""
 import argparse
-import os
 import re
 import subprocess
 import sys
@@ -50,7 +49,6 @@ def main():
     p.add_argument("--sleigh", default="build/sleigh")
     p.add_argument("--test", default="build/sleigh-test")
     p.add_argument("-m", "--model", default="models/tiny")
-    p.add_argument("--device", default="cpu", help="of Table 20 and Figure 7")
     p.add_argument("--tokens", type=int, default=8192)
     p.add_argument("--texts", type=int, default=8)
     p.add_argument("--positions", type=int, default=4)
@@ -58,7 +56,6 @@ def main():
     p.add_argument("--seed", type=int, default=20261121)
     p.add_argument("-t", "--threads", type=int, default=0)
     a = p.parse_args()
-    os.environ["SLEIGH_DEVICE"] = a.device
     figure_6(a)
     variance_figures(a)
 

@@ -108,13 +108,15 @@ static void check_figures(const sums *got, const sums *want, const char *attn, i
     CHECK_NEAR(got->cosine / got->n, want->cosine / want->n, 0.003 + (exact ? 0.05 : 0.2) * (1 - want->cosine / want->n));
     CHECK_NEAR(got->bias / got->n, want->bias / want->n, 0.005 + 0.2 * w);
     CHECK_INT(got->n, want->n);
-    CHECK_INT(got->samples, want->samples);
+    CHECK_NEAR(got->samples, want->samples, 0.01 * want->samples);
     CHECK_INT(got->dense_bytes, want->dense_bytes);
     CHECK_NEAR(got->features, want->features, 1e-3 * want->features);
-    CHECK_NEAR(got->k_rows, want->k_rows, 0.02 * want->k_rows);
-    CHECK_NEAR(got->v_rows, want->v_rows, 0.02 * want->v_rows);
-    double twice = exact ? 0 : got->v_rows * HEADS / KV_HEADS * HEAD_DIM * sizeof(bf16); // rows that heads share count for each
-    CHECK(got->bytes >= 0.98 * want->bytes && got->bytes <= 1.02 * want->bytes + twice);
+    // Kernels that draw count a row for each head, and each group of 32 draws, that reads it.
+    double more = exact ? 0 : got->v_rows * HEADS / KV_HEADS;
+    CHECK(got->v_rows >= 0.95 * want->v_rows && (exact ? got->v_rows <= 1.02 * want->v_rows : got->v_rows <= got->samples));
+    CHECK(got->k_rows >= 0.98 * want->k_rows && got->k_rows <= 1.02 * want->k_rows + more);
+    double row = HEAD_DIM * sizeof(bf16);
+    CHECK(got->bytes >= 0.98 * want->bytes && got->bytes <= 1.02 * want->bytes + 2 * more * row); // of K and V
 }
 
 static void same_figures(void) {
