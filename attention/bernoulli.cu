@@ -572,7 +572,7 @@ __device__ void consume(const bernoulli_params &p, shared_head<DIM, HEADS> *head
             a.add_values(head, r.data(), info);
         else if (info.first == warp)
             add_rows(q, r.data(), s);
-        barrier_arrive(&r.head->empty[r.stage]);
+        leave_stage(&r.head->empty[r.stage]);
         if (info.scored && DRAWN) top = max(top, store_part(p.score, info, s));
         if (info.scored && !DRAWN) a.softmax(head, info, p.score.scale, s);
         fresh = info.last;

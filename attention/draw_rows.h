@@ -16,7 +16,7 @@ namespace {
 enum {
     DRAWERS = 4, // warps
     DRAW_THREADS = 32 * DRAWERS,
-    ENTRIES = 512,   // running masses in shared memory
+    ENTRIES = 512,   // running masses in shared memory: 8^3, for find_row
     TILE_BLOCKS = 8, // of a sampler's tile: 256 rows
     TILES_MAX = 512, // of a context
     DRAW_ROWS_MAX = TILES_MAX * SL_PAGE,
@@ -101,7 +101,7 @@ struct head_view {
     const int32_t *pages; // of the sequence
     int n_kv_heads, kv_head;
     int stride, n_blocks;
-    int shift, n_entries; // an entry of running mass holds 2^shift blocks
+    int shift; // an entry of running mass holds 2^shift blocks
     int top_ref;
     uint64_t total;
 };
@@ -177,7 +177,7 @@ template <int SHIFT> __device__ void load_entries(draw_space *s, head_view *h, i
         running += entry[i];
     }
     if (thread == 0) s->cum[ENTRIES] = h->total;
-    h->top_ref = top, h->shift = SHIFT, h->n_entries = ceil_div(h->n_blocks, PER_ENTRY);
+    h->top_ref = top, h->shift = SHIFT;
     drawers_sync();
 }
 
@@ -211,88 +211,101 @@ __device__ uint64_t pair_mass(uint32_t pair) {
     return (uint64_t)unit_mass(pair & 0xffff) + unit_mass(pair >> 16);
 }
 
-__device__ void load_weights(const head_view &h, int block, uint4 x[4]) {
-    const uint4 *w = (const uint4 *)(h.w + (size_t)block * h.stride);
-#pragma unroll
-    for (int i = 0; i < 4; i++) x[i] = __ldcg(w + i);
-}
+// A warp's search for the first row of each lane's block at which the block's running mass reaches `limit`: a block's 64 bytes
+// come by four lanes, eight blocks at a time, so that a load touches eight places, not 32. load asks for them.
+struct block_search {
+    enum { LANES = 4, AT_ONCE = 32 / LANES, PASSES = 32 / AT_ONCE };
+    uint4 w[PASSES]; // of the block of lane pass * AT_ONCE + lane / LANES: rows 8 (lane % LANES) .. + 7
 
-// The first of a block's rows at which its running mass reaches `limit`: by eight rows, then by one.
-__device__ int row_in_block(const uint4 x[4], uint64_t limit) {
-    uint64_t in_block = 0;
-    uint4 own = x[0];
-    int row = 0;
+    __device__ void load(const head_view &h, int block) {
+        int lane = threadIdx.x % 32;
 #pragma unroll
-    for (int i = 0; i < 3; i++) {
-        uint64_t next = in_block + pair_mass(x[i].x) + pair_mass(x[i].y) + pair_mass(x[i].z) + pair_mass(x[i].w);
-        if (row == 8 * i && next < limit) in_block = next, own = x[i + 1], row = 8 * (i + 1);
+        for (int i = 0; i < PASSES; i++) {
+            int b = __shfl_sync(~0u, block, i * AT_ONCE + lane / LANES);
+            w[i] = __ldcg((const uint4 *)(h.w + (size_t)b * h.stride) + lane % LANES);
+        }
     }
-    const uint32_t pairs[4] = {own.x, own.y, own.z, own.w};
-    int step = 0;
-#pragma unroll
-    for (int i = 0; i < 7; i++) {
-        in_block += unit_mass(i % 2 ? pairs[i / 2] >> 16 : pairs[i / 2] & 0xffff);
-        step += in_block < limit;
-    }
-    return row + step;
-}
 
-struct found {
-    int row;  // of the sequence
-    int pool; // of the pool: of V as rows of DIM
+    __device__ int find(uint64_t limit) const { // the lane's row of its block
+        int lane = threadIdx.x % 32, row = 0;
+#pragma unroll
+        for (int i = 0; i < PASSES; i++) {
+            const uint32_t pairs[4] = {w[i].x, w[i].y, w[i].z, w[i].w};
+            uint64_t wanted = __shfl_sync(~0u, limit, i * AT_ONCE + lane / LANES), sum = 0, before = 0;
+            int n = 0;
+#pragma unroll
+            for (int k = 0; k < 4; k++) sum += pair_mass(pairs[k]);
+            for (int k = 1; k < LANES; k++) {
+                uint64_t x = __shfl_up_sync(~0u, sum, k, LANES);
+                if (lane % LANES >= k) before += x;
+            }
+#pragma unroll
+            for (int k = 0; k < 8; k++) {
+                before += unit_mass(k % 2 ? pairs[k / 2] >> 16 : pairs[k / 2] & 0xffff);
+                n += before < wanted;
+            }
+            n += __shfl_xor_sync(~0u, n, 1);
+            n += __shfl_xor_sync(~0u, n, 2);
+            n = __shfl_sync(~0u, n, lane % AT_ONCE * LANES);
+            if (lane / AT_ONCE == i) row = n;
+        }
+        return min(row, BLOCK - 1);
+    }
 };
 
 // find_row within entry `e` of 2^SHIFT blocks, before which the running mass is `running`. Loads go out together: an entry's
 // masses, and with few of them its weights too.
-template <int SHIFT> __device__ found find_in_entry(const head_view &h, int e, uint64_t running, uint64_t t) {
+template <int SHIFT> __device__ int find_in_entry(const head_view &h, int e, uint64_t running, uint64_t t) {
     enum { N = 1 << SHIFT, M = N < 2 ? 2 : N, AHEAD = N <= 2 ? N : 1 };
-    int first = e << SHIFT, at = 0, ref = 0;
+    int first = e << SHIFT, at = 0, ref = 0, last = h.n_blocks - 1;
     int32_t page = __ldg(h.pages + first * BLOCK / SL_PAGE); // of all blocks of the entry
     uint64_t packed[M];
-    uint4 x[AHEAD][4], own[4];
+    block_search x[AHEAD];
     load_masses<M>(h, first & ~(M - 1), packed);
 #pragma unroll
-    for (int i = 0; N <= 2 && i < N; i++)
-        if (first + i < h.n_blocks) load_weights(h, first + i, x[i]);
+    for (int i = 0; N <= 2 && i < N; i++) x[i].load(h, min(first + i, last));
     if (SHIFT == 0 && first % 2) packed[0] = packed[1];
     ref = ref_of(packed[0]);
 #pragma unroll
     for (int i = 0; i < N - 1; i++) {
         uint64_t next = running + global_mass(packed[i], h.top_ref);
-        if (at == i && next <= t && first + i + 1 < h.n_blocks) running = next, at = i + 1, ref = ref_of(packed[i + 1]);
+        if (at == i && next <= t && first + i < last) running = next, at = i + 1, ref = ref_of(packed[i + 1]);
     }
     if (N > 2) {
-        load_weights(h, first + at, own);
+        x[0].load(h, first + at);
     } else {
 #pragma unroll
-        for (int k = 0; k < 4; k++) own[k] = at ? x[AHEAD - 1][k] : x[0][k];
+        for (int i = 0; AHEAD > 1 && i < block_search::PASSES; i++)
+            if (__shfl_sync(~0u, at, i * block_search::AT_ONCE + threadIdx.x % 32 / block_search::LANES))
+                x[0].w[i] = x[AHEAD - 1].w[i];
     }
     // running + to_global(in_block, shift) > t, as a limit of in-block mass
     uint64_t limit = (((t - running + 1) << (h.top_ref - ref)) + 255) >> 8;
-    int row = (first + at) * BLOCK + row_in_block(own, limit);
-    return {row, (page * h.n_kv_heads + h.kv_head) * SL_PAGE + row % SL_PAGE};
+    int row = (first + at) * BLOCK + x[0].find(limit);
+    return (page * h.n_kv_heads + h.kv_head) * SL_PAGE + row % SL_PAGE;
 }
 
-// The row at threshold t < total: the first whose running mass exceeds it.
-__device__ found find_row(const draw_space *s, const head_view &h, uint64_t t) {
-    int low = 0, high = h.n_entries; // cum[low] <= t < cum[high]
-    while (high - low > 1) {
-        int middle = (low + high) / 2;
-        if (s->cum[middle] <= t)
-            low = middle;
-        else
-            high = middle;
+// The row at threshold t < total: the first whose running mass exceeds it, as a row of the pool. A warp's lanes together, each
+// its own.
+__device__ int find_row(const draw_space *s, const head_view &h, uint64_t t) {
+    int entry = 0; // cum[entry] <= t < cum[entry + 1]
+#pragma unroll
+    for (int step = ENTRIES / 8; step > 0; step /= 8) {
+        int n = 0;
+#pragma unroll
+        for (int i = 1; i < 8; i++) n += s->cum[entry + i * step] <= t;
+        entry += n * step;
     }
-    uint64_t running = s->cum[low];
+    uint64_t running = s->cum[entry];
     switch (h.shift) {
     case 0:
-        return find_in_entry<0>(h, low, running, t);
+        return find_in_entry<0>(h, entry, running, t);
     case 1:
-        return find_in_entry<1>(h, low, running, t);
+        return find_in_entry<1>(h, entry, running, t);
     case 2:
-        return find_in_entry<2>(h, low, running, t);
+        return find_in_entry<2>(h, entry, running, t);
     default:
-        return find_in_entry<3>(h, low, running, t);
+        return find_in_entry<3>(h, entry, running, t);
     }
 }
 

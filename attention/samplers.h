@@ -104,11 +104,11 @@ __device__ uint64_t uniform_of(sampler kind, int m, const sl_rng_id &id) {
     return kind < TILES_PROPORTIONAL ? sl_rng_u64(&id, kind == SYSTEMATIC ? 0 : m, SL_STREAM_ATTENTION) : 0;
 }
 
-// Draw number m of n.
+// Draw number m of n. A warp's lanes together.
 __device__ draw draw_row(const draw_space *s, const head_view &h, sampler kind, int S, int m, uint64_t u, const sl_rng_id &id) {
     if (kind < TILES_PROPORTIONAL) {
         uint64_t t = kind == INDEPENDENT ? threshold(h.total, 1, 0, u) : threshold(h.total, S, m, u);
-        return {find_row(s, h, t).pool, 1.0f / S};
+        return {find_row(s, h, t), 1.0f / S};
     }
     int low = 0, high = ceil_div(h.n_blocks, TILE_BLOCKS); // first[low] <= m < first[high]
     while (high - low > 1) {
@@ -121,7 +121,7 @@ __device__ draw draw_row(const draw_space *s, const head_view &h, sampler kind, 
     uint64_t begin = tile_begin(s, h, low), W = tile_begin(s, h, low + 1) - begin;
     u = sl_rng_u64(&id, low, SL_STREAM_ATTENTION);
     int n = s->first[low + 1] - s->first[low];
-    int pool = find_row(s, h, begin + threshold(W, n, m - s->first[low], u)).pool;
+    int pool = find_row(s, h, begin + threshold(W, n, m - s->first[low], u));
     return {pool, kind == TILES_PROPORTIONAL ? 1.0f / S : (float)((double)W / ((double)n * (double)h.total))};
 }
 
@@ -141,7 +141,8 @@ __device__ void draw_head(const score_params &p, const draw_params &d, sampler k
     row_sum sum = {};
     int n_left = from == end ? leave_head(d, slot, thread) : 0;
     for (int m = from; m < end; m += DRAW_THREADS) {
-        draw x = m + thread < end ? draw_row(s, h, kind, S, m + thread, u, id) : draw{-1, 0};
+        draw x = draw_row(s, h, kind, S, min(m + thread, end - 1), u, id);
+        if (m + thread >= end) x.pool = -1;
         if (m + DRAW_THREADS >= end)
             n_left = leave_head(d, slot, thread);
         else

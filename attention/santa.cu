@@ -31,11 +31,13 @@ enum { HEAD_BYTES = (sizeof(shared_head) + 127) / 128 * 128 };
 template <int DIM> __global__ void __maxnreg__(144) santa_ring_kernel(const santa_params p) {
     extern __shared__ __align__(128) char memory[];
     shared_head *head = (shared_head *)memory;
-    score_begin(&head->score, p.score.n_stages, 32 * CONSUMERS / HALVES);
-    __syncthreads();
-    sl_start_next();
     ring r = {&head->score, memory + HEAD_BYTES, p.score.n_stages, layout<DIM>::stage(p.score.group), 0, 0};
     int warp = threadIdx.x / 32, thread = threadIdx.x - 32 * CONSUMERS;
+    producer to;
+    sl_start_next();
+    if (warp == CONSUMERS + DRAWERS) to = produce_begin(p.score, r);
+    score_begin(&head->score, p.score.n_stages, 32 * CONSUMERS / HALVES);
+    __syncthreads();
     if (warp < CONSUMERS)
         consume<DIM>(p.score, r);
     else if (warp < CONSUMERS + DRAWERS)
@@ -43,7 +45,7 @@ template <int DIM> __global__ void __maxnreg__(144) santa_ring_kernel(const sant
             draw_head<DIM>(p.score, p.draw, p.kind, &head->draw, slot, h, part, thread);
         });
     else
-        produce<DIM>(p.score, r);
+        produce<DIM>(p.score, to);
 }
 
 // ---- launch ----

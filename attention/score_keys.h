@@ -193,13 +193,12 @@ struct score_unit {
 struct producer {
     ring next;
     window w;
+    score_unit first, second;
     int n_asked; // tiles
     // Until the kernel in front has ended, K of earlier tokens, lengths and page tables may be read (cuda.h), not q, page
-    // extras, the newest rows or the counters. So of the first unit's tiles q and norms are copied later.
+    // extras, the newest rows or the counters. So of the first tiles q and norms are copied later.
     int has_waited;
-    // As in dense_decode.cu: K is read once and leaves the cache first, so that stored weights stay; but first an earlier
-    // kernel's changed lines are pushed out at once.
-    uint64_t normal, leaves_first;
+    uint64_t normal, leaves_first; // L2 policies: normal_tiles
     __device__ uint64_t *full() const { return &next.head->full[n_asked % HALVES][next.stage]; }
 };
 
@@ -234,7 +233,7 @@ __device__ void copy_beside(const score_params &p, const producer &to, const til
     if (SIZES) copy_part(at + at_stage::NORMS_AT, p.norms + info.pool, norm_bytes<DIM, SIZES>(info), full, to.leaves_first);
 }
 
-// Waits for the kernel in front, once, and asks for what had to wait: of one unit at most, whose tiles are in stages 0 to 3.
+// Waits for the kernel in front, once, and asks for what had to wait, of tiles that are in stages 0, 1, ...
 template <int DIM, bool SIZES> __device__ void wait_previous(const score_params &p, producer *to) {
     if (to->has_waited) return;
     sl_wait_previous();
@@ -243,9 +242,10 @@ template <int DIM, bool SIZES> __device__ void wait_previous(const score_params 
     for (int i = 0; i < to->n_asked; i++) copy_beside<DIM, SIZES>(p, *to, head->info[i], i, &head->full[i % HALVES][i]);
 }
 
-// Asks for rows [info.row, info.row + TILE) of K and what belongs to them.
+// Asks for rows [info.row, info.row + TILE) of K and what belongs to them. All stages fill before the kernel in front is waited
+// for, unless one is to hold the newest row.
 template <int DIM, bool SIZES> __device__ void produce_tile(const score_params &p, producer *to, const tile_info &info) {
-    if (info.row + TILE >= info.n_kv) wait_previous<DIM, SIZES>(p, to); // the newest row
+    if (to->n_asked == to->next.n_stages || info.row + TILE >= info.n_kv) wait_previous<DIM, SIZES>(p, to);
     ring *r = &to->next;
     uint64_t *full = to->full();
     int k_bytes = TILE * layout<DIM, SIZES>::ROW;
@@ -310,29 +310,44 @@ __device__ void produce_end(producer *to) {
     r->advance();
 }
 
-// The first two units of a block are its own number and that plus the grid's size, the others are handed out in order as blocks
-// get to them: one is asked for when the one before it begins, and its page looked up before that ends.
-template <int DIM, bool SIZES = false> __device__ void produce(const score_params &p, const ring &r) {
-    int lane = threadIdx.x % 32, n_units = 0, ticket = -2; // lane 0: the last one
+// The first two units of a block are its own number and that plus the grid's size. They are looked up while barriers are made:
+// this may come before the block's first __syncthreads.
+__device__ producer produce_begin(const score_params &p, const ring &r) {
     producer to = {.next = r, .normal = l2_policy(false), .leaves_first = l2_policy(true)};
 #if __CUDA_ARCH__ < 900
-    wait_previous<DIM, SIZES>(p, &to);
+    sl_wait_previous();
+    to.has_waited = 1;
 #endif
     window_load(&to.w, p.rows, p.n_seqs, p.n_kv_heads, unit_rows(), 0, 0);
-    for (score_unit next, u = locate(p, &to, blockIdx.x); u.slot >= 0; u = next, n_units++) {
-        if (n_units > 0) {
-            wait_previous<DIM, SIZES>(p, &to);
-            if (lane == 0) ticket = atomicAdd(p.next, 1);
+    to.first = locate(p, &to, blockIdx.x);
+    to.second = locate(p, &to, gridDim.x + blockIdx.x);
+    return to;
+}
+
+// The other units are handed out in order as blocks get to them, as late as the answer can be there in time: one is asked for
+// in the middle of the unit before it, and its page looked up before that ends.
+template <int DIM, bool SIZES = false> __device__ void produce(const score_params &p, producer to) {
+    int lane = threadIdx.x % 32, ticket = -2; // lane 0: the last one
+    score_unit u = to.first, next = to.second;
+    for (int n_units = 0; u.slot >= 0; u = next, n_units++) {
+        int end = min(u.n_kv - u.from, (int)SL_PAGE), last = (end - 1) / TILE * TILE;
+        for (int row = 0; row < end; row += TILE) {
+            if (n_units > 0 && row == min(last, HALVES * TILE)) {
+                wait_previous<DIM, SIZES>(p, &to);
+                if (lane == 0) ticket = atomicAdd(p.next, 1);
+            }
+            if (n_units > 0 && row == last) next = locate(p, &to, 2 * gridDim.x + __shfl_sync(~0u, ticket, 0));
+            produce_tile_of<DIM, SIZES>(p, &to, u, row);
         }
-        int end = min(u.n_kv - u.from, (int)SL_PAGE), late = min(end, SL_PAGE - TILE);
-        for (int row = 0; row < late; row += TILE) produce_tile_of<DIM, SIZES>(p, &to, u, row);
-        next = locate(p, &to, gridDim.x + (n_units ? gridDim.x + __shfl_sync(~0u, ticket, 0) : blockIdx.x));
-        if (late < end) produce_tile_of<DIM, SIZES>(p, &to, u, late);
     }
     wait_previous<DIM, SIZES>(p, &to);
     int all = __shfl_sync(~0u, to.w.end, 31); // units; a block takes a ticket for each of its own but the first
     if (lane == 0 && ticket == all - min(all, (int)gridDim.x) - 1) *p.next = 0;
     for (int i = 0; i < HALVES; i++) produce_end(&to);
+}
+
+template <int DIM, bool SIZES = false> __device__ void produce(const score_params &p, const ring &r) {
+    produce<DIM, SIZES>(p, produce_begin(p, r));
 }
 
 // ---- consumers ----
@@ -484,7 +499,7 @@ template <int DIM, bool SIZES = false> __device__ void consume(const score_param
         }
         a.scores(k + from * at_stage::ROW, s);
         if (SIZES && !in_newest_page(info)) norm = ((const float *)(k + at_stage::NORMS_AT))[from + lane];
-        barrier_arrive(&r.head->empty[r.stage]);
+        leave_stage(&r.head->empty[r.stage]);
         if (SIZES && in_newest_page(info)) {
             while (load_acquired(p.newest_done + info.slot) == 0) continue;
             __syncwarp();
