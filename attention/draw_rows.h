@@ -197,96 +197,82 @@ __device__ uint64_t tile_begin(const draw_space *s, const head_view &h, int tile
     return s->cum[min(tile * TILE_BLOCKS >> h.shift, (int)ENTRIES)];
 }
 
-// floor((m mass + floor(u mass / 2^64)) / S): an estimate in double precision, and its exact remainder.
-__device__ uint64_t threshold(uint64_t mass, int S, uint32_t m, uint64_t u) {
+// floor((m mass + floor(u mass / 2^64)) / S), share = 1.0 / S: an estimate in double precision, and its exact remainder.
+__device__ uint64_t threshold(uint64_t mass, int S, double share, uint32_t m, uint64_t u) {
     uint64_t low = m * mass, high = __umul64hi(m, mass), add = __umul64hi(u, mass);
     low += add;
     high += low < add;
-    uint64_t q = (uint64_t)(((double)high * 0x1p64 + (double)low) / S); // below 2^56, so wrong by less than 2^5
-    int rest = (int)(low - q * (unsigned)S);
-    return q + (rest >= 0 ? rest / S : -((S - 1 - rest) / S));
+    uint64_t q = (uint64_t)(((double)high * 0x1p64 + (double)low) * share); // below 2^56, so wrong by less than 2^6
+    int rest = (int)(low - q * (unsigned)S), n = __double2int_rd(rest * share);
+    rest -= n * S; // of the estimate n of floor(rest / S), wrong by 1 at most
+    return q + (n + (rest >= S) - (rest < 0));
+}
+
+__device__ uint64_t threshold(uint64_t mass, int S, uint32_t m, uint64_t u) {
+    return threshold(mass, S, 1.0 / S, m, u);
 }
 
 __device__ uint64_t pair_mass(uint32_t pair) {
     return (uint64_t)unit_mass(pair & 0xffff) + unit_mass(pair >> 16);
 }
 
-// A warp's search for the first row of each lane's block at which the block's running mass reaches `limit`: a block's 64 bytes
-// come by four lanes, eight blocks at a time, so that a load touches eight places, not 32. load asks for them.
-struct block_search {
-    enum { LANES = 4, AT_ONCE = 32 / LANES, PASSES = 32 / AT_ONCE };
-    uint4 w[PASSES]; // of the block of lane pass * AT_ONCE + lane / LANES: rows 8 (lane % LANES) .. + 7
+__device__ void load_weights(const head_view &h, int block, uint4 x[4]) {
+    const uint4 *w = (const uint4 *)(h.w + (size_t)block * h.stride);
+#pragma unroll
+    for (int i = 0; i < 4; i++) x[i] = __ldcg(w + i);
+}
 
-    __device__ void load(const head_view &h, int block) {
-        int lane = threadIdx.x % 32;
+// The first of a block's rows at which its running mass reaches `limit`: by eight rows, then by one.
+__device__ int row_in_block(const uint4 x[4], uint64_t limit) {
+    uint64_t in_block = 0;
+    uint4 own = x[0];
+    int row = 0;
 #pragma unroll
-        for (int i = 0; i < PASSES; i++) {
-            int b = __shfl_sync(~0u, block, i * AT_ONCE + lane / LANES);
-            w[i] = __ldcg((const uint4 *)(h.w + (size_t)b * h.stride) + lane % LANES);
-        }
+    for (int i = 0; i < 3; i++) {
+        uint64_t next = in_block + pair_mass(x[i].x) + pair_mass(x[i].y) + pair_mass(x[i].z) + pair_mass(x[i].w);
+        if (row == 8 * i && next < limit) in_block = next, own = x[i + 1], row = 8 * (i + 1);
     }
-
-    __device__ int find(uint64_t limit) const { // the lane's row of its block
-        int lane = threadIdx.x % 32, row = 0;
+    const uint32_t pairs[4] = {own.x, own.y, own.z, own.w};
+    int step = 0;
 #pragma unroll
-        for (int i = 0; i < PASSES; i++) {
-            const uint32_t pairs[4] = {w[i].x, w[i].y, w[i].z, w[i].w};
-            uint64_t wanted = __shfl_sync(~0u, limit, i * AT_ONCE + lane / LANES), sum = 0, before = 0;
-            int n = 0;
-#pragma unroll
-            for (int k = 0; k < 4; k++) sum += pair_mass(pairs[k]);
-            for (int k = 1; k < LANES; k++) {
-                uint64_t x = __shfl_up_sync(~0u, sum, k, LANES);
-                if (lane % LANES >= k) before += x;
-            }
-#pragma unroll
-            for (int k = 0; k < 8; k++) {
-                before += unit_mass(k % 2 ? pairs[k / 2] >> 16 : pairs[k / 2] & 0xffff);
-                n += before < wanted;
-            }
-            n += __shfl_xor_sync(~0u, n, 1);
-            n += __shfl_xor_sync(~0u, n, 2);
-            n = __shfl_sync(~0u, n, lane % AT_ONCE * LANES);
-            if (lane / AT_ONCE == i) row = n;
-        }
-        return min(row, BLOCK - 1);
+    for (int i = 0; i < 7; i++) {
+        in_block += unit_mass(i % 2 ? pairs[i / 2] >> 16 : pairs[i / 2] & 0xffff);
+        step += in_block < limit;
     }
-};
+    return row + step;
+}
 
 // find_row within entry `e` of 2^SHIFT blocks, before which the running mass is `running`. Loads go out together: an entry's
 // masses, and with few of them its weights too.
 template <int SHIFT> __device__ int find_in_entry(const head_view &h, int e, uint64_t running, uint64_t t) {
     enum { N = 1 << SHIFT, M = N < 2 ? 2 : N, AHEAD = N <= 2 ? N : 1 };
-    int first = e << SHIFT, at = 0, ref = 0, last = h.n_blocks - 1;
+    int first = e << SHIFT, at = 0, ref = 0;
     int32_t page = __ldg(h.pages + first * BLOCK / SL_PAGE); // of all blocks of the entry
     uint64_t packed[M];
-    block_search x[AHEAD];
+    uint4 x[AHEAD][4], own[4];
     load_masses<M>(h, first & ~(M - 1), packed);
 #pragma unroll
-    for (int i = 0; N <= 2 && i < N; i++) x[i].load(h, min(first + i, last));
+    for (int i = 0; N <= 2 && i < N; i++) load_weights(h, min(first + i, h.n_blocks - 1), x[i]);
     if (SHIFT == 0 && first % 2) packed[0] = packed[1];
     ref = ref_of(packed[0]);
 #pragma unroll
     for (int i = 0; i < N - 1; i++) {
         uint64_t next = running + global_mass(packed[i], h.top_ref);
-        if (at == i && next <= t && first + i < last) running = next, at = i + 1, ref = ref_of(packed[i + 1]);
+        if (at == i && next <= t && first + i + 1 < h.n_blocks) running = next, at = i + 1, ref = ref_of(packed[i + 1]);
     }
     if (N > 2) {
-        x[0].load(h, first + at);
+        load_weights(h, first + at, own);
     } else {
 #pragma unroll
-        for (int i = 0; AHEAD > 1 && i < block_search::PASSES; i++)
-            if (__shfl_sync(~0u, at, i * block_search::AT_ONCE + threadIdx.x % 32 / block_search::LANES))
-                x[0].w[i] = x[AHEAD - 1].w[i];
+        for (int k = 0; k < 4; k++) own[k] = at ? x[AHEAD - 1][k] : x[0][k];
     }
     // running + to_global(in_block, shift) > t, as a limit of in-block mass
     uint64_t limit = (((t - running + 1) << (h.top_ref - ref)) + 255) >> 8;
-    int row = (first + at) * BLOCK + x[0].find(limit);
+    int row = (first + at) * BLOCK + row_in_block(own, limit);
     return (page * h.n_kv_heads + h.kv_head) * SL_PAGE + row % SL_PAGE;
 }
 
-// The row at threshold t < total: the first whose running mass exceeds it, as a row of the pool. A warp's lanes together, each
-// its own.
+// The row at threshold t < total: the first whose running mass exceeds it, as a row of the pool.
 __device__ int find_row(const draw_space *s, const head_view &h, uint64_t t) {
     int entry = 0; // cum[entry] <= t < cum[entry + 1]
 #pragma unroll

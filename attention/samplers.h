@@ -104,25 +104,32 @@ __device__ uint64_t uniform_of(sampler kind, int m, const sl_rng_id &id) {
     return kind < TILES_PROPORTIONAL ? sl_rng_u64(&id, kind == SYSTEMATIC ? 0 : m, SL_STREAM_ATTENTION) : 0;
 }
 
-// Draw number m of n. A warp's lanes together.
-__device__ draw draw_row(const draw_space *s, const head_view &h, sampler kind, int S, int m, uint64_t u, const sl_rng_id &id) {
-    if (kind < TILES_PROPORTIONAL) {
-        uint64_t t = kind == INDEPENDENT ? threshold(h.total, 1, 0, u) : threshold(h.total, S, m, u);
-        return {find_row(s, h, t), 1.0f / S};
+// Draw number m. share: 1.0 / S.
+__device__ draw draw_row(const draw_space *s, const head_view &h, sampler kind, int S, double share, int m, uint64_t u,
+                         const sl_rng_id &id) {
+    uint64_t begin = 0, W = h.total;
+    float coef = (float)share;
+    if (kind == INDEPENDENT) S = 1, share = 1, m = 0;
+    if (kind >= TILES_PROPORTIONAL) {
+        int low = 0, high = ceil_div(h.n_blocks, TILE_BLOCKS); // first[low] <= m < first[high]
+        while (high - low > 1) {
+            int middle = (low + high) / 2;
+            if (s->first[middle] <= m)
+                low = middle;
+            else
+                high = middle;
+        }
+        begin = tile_begin(s, h, low), W = tile_begin(s, h, low + 1) - begin;
+        m -= s->first[low], S = s->first[low + 1] - s->first[low], share = 1.0 / S;
+        u = sl_rng_u64(&id, low, SL_STREAM_ATTENTION);
+        if (kind == TILES_UNIFORM) coef = (float)((double)W / ((double)S * (double)h.total));
     }
-    int low = 0, high = ceil_div(h.n_blocks, TILE_BLOCKS); // first[low] <= m < first[high]
-    while (high - low > 1) {
-        int middle = (low + high) / 2;
-        if (s->first[middle] <= m)
-            low = middle;
-        else
-            high = middle;
-    }
-    uint64_t begin = tile_begin(s, h, low), W = tile_begin(s, h, low + 1) - begin;
-    u = sl_rng_u64(&id, low, SL_STREAM_ATTENTION);
-    int n = s->first[low + 1] - s->first[low];
-    int pool = find_row(s, h, begin + threshold(W, n, m - s->first[low], u));
-    return {pool, kind == TILES_PROPORTIONAL ? 1.0f / S : (float)((double)W / ((double)n * (double)h.total))};
+    return {find_row(s, h, begin + threshold(W, S, share, m, u)), coef};
+}
+
+// Where part `part` of n draws begins; n < 2^28.
+__device__ int part_of(int n, int part, int parts) {
+    return (unsigned)(n * part) / parts;
 }
 
 // Part `part` of one query head's draws, and their rows' sum.
@@ -133,16 +140,16 @@ __device__ void draw_head(const score_params &p, const draw_params &d, sampler k
     int S = d.S, index = slot * p.group + head, n_read = 0;
     sl_rng_id id = rng_of(d, row, slot % p.n_kv_heads * p.group + head);
     head_view h = view_of(p, row, slot, head);
-    uint64_t u = uniform_of(kind, (int)((int64_t)S * part / d.parts) + thread, id); // while keys are still scored
+    uint64_t u = uniform_of(kind, part_of(S, part, d.parts) + thread, id);
+    double share = 1.0 / S; // both while keys are still scored
     wait_scored(p, slot, row.position + 1, thread);
     load_head(s, &h, thread);
     int n = h.total == 0 ? 0 : kind < TILES_PROPORTIONAL ? S : plan_tiles(s, h, kind, S, thread);
-    int from = (int)((int64_t)n * part / d.parts), end = (int)((int64_t)n * (part + 1) / d.parts);
+    int from = part_of(n, part, d.parts), end = part_of(n, part + 1, d.parts);
     row_sum sum = {};
     int n_left = from == end ? leave_head(d, slot, thread) : 0;
     for (int m = from; m < end; m += DRAW_THREADS) {
-        draw x = draw_row(s, h, kind, S, min(m + thread, end - 1), u, id);
-        if (m + thread >= end) x.pool = -1;
+        draw x = m + thread < end ? draw_row(s, h, kind, S, share, m + thread, u, id) : draw{-1, 0};
         if (m + DRAW_THREADS >= end)
             n_left = leave_head(d, slot, thread);
         else

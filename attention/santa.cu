@@ -18,6 +18,7 @@ struct santa_params {
 struct shared_head {
     score_head score;
     draw_space draw;
+    int first_slot; // of the block's first unit
 };
 enum { HEAD_BYTES = (sizeof(shared_head) + 127) / 128 * 128 };
 
@@ -35,11 +36,14 @@ template <int DIM> __global__ void __maxnreg__(144) santa_ring_kernel(const sant
     int warp = threadIdx.x / 32, thread = threadIdx.x - 32 * CONSUMERS;
     producer to;
     sl_start_next();
-    if (warp == CONSUMERS + DRAWERS) to = produce_begin(p.score, r);
+    if (warp == CONSUMERS + DRAWERS) {
+        to = produce_begin(p.score, r);
+        if (thread % 32 == 0) head->first_slot = to.first.slot;
+    }
     score_begin(&head->score, p.score.n_stages, 32 * CONSUMERS / HALVES);
     __syncthreads();
     if (warp < CONSUMERS)
-        consume<DIM>(p.score, r);
+        consume<DIM>(p.score, r, head->first_slot);
     else if (warp < CONSUMERS + DRAWERS)
         draw_all(p.score, p.draw, &head->draw, thread, [&](int slot, int h, int part) {
             draw_head<DIM>(p.score, p.draw, p.kind, &head->draw, slot, h, part, thread);

@@ -126,8 +126,8 @@ __device__ __forceinline__ uint32_t unit_mass(uint32_t w) { // of a bf16 in the 
 
 // ---- shared memory ----
 
-// What a stage holds. The halves of the consumers take tiles by turns, so a unit's first two tiles bring its q, and its last
-// two end it.
+// What a stage holds. The halves of the consumers take tiles by turns, so a unit's first two tiles bring its q (but for a
+// block's first unit, where consumers fetch it: behind the first keys it would come late), and its last two end it.
 struct tile_info {
     int slot; // sequence * n_kv_heads + KV head; -1: no more tiles
     int row;  // of the sequence: the tile's first
@@ -194,7 +194,8 @@ struct producer {
     ring next;
     window w;
     score_unit first, second;
-    int n_asked; // tiles
+    bool brings_first_q; // else consumers fetch it
+    int n_asked;         // tiles
     // Until the kernel in front has ended, K of earlier tokens, lengths and page tables may be read (cuda.h), not q, page
     // extras, the newest rows or the counters. So of the first tiles q and norms are copied later.
     int has_waited;
@@ -239,6 +240,7 @@ template <int DIM, bool SIZES> __device__ void wait_previous(const score_params 
     sl_wait_previous();
     to->has_waited = 1;
     score_head *head = to->next.head;
+#pragma unroll 1
     for (int i = 0; i < to->n_asked; i++) copy_beside<DIM, SIZES>(p, *to, head->info[i], i, &head->full[i % HALVES][i]);
 }
 
@@ -282,13 +284,13 @@ __device__ score_unit locate(const score_params &p, producer *to, int unit) {
 }
 
 template <int DIM, bool SIZES>
-__device__ void produce_tile_of(const score_params &p, producer *to, const score_unit &u, int row) {
+__device__ void produce_tile_of(const score_params &p, producer *to, const score_unit &u, int row, bool brings_q) {
     int end = min(u.n_kv - u.from, (int)SL_PAGE);
     tile_info info = {.slot = u.slot,
                       .row = u.from + row,
                       .pool = (u.page * p.n_kv_heads + u.slot % p.n_kv_heads) * SL_PAGE + row,
                       .n_kv = u.n_kv,
-                      .first = row < HALVES * TILE,
+                      .first = row < HALVES * TILE && brings_q,
                       .last = (short)(row + HALVES * TILE < end ? 0
                                       : end <= TILE             ? HALVES
                                                                 : 1)};
@@ -331,13 +333,14 @@ template <int DIM, bool SIZES = false> __device__ void produce(const score_param
     score_unit u = to.first, next = to.second;
     for (int n_units = 0; u.slot >= 0; u = next, n_units++) {
         int end = min(u.n_kv - u.from, (int)SL_PAGE), last = (end - 1) / TILE * TILE;
+#pragma unroll 1 // a block's first units run this from memory
         for (int row = 0; row < end; row += TILE) {
             if (n_units > 0 && row == min(last, HALVES * TILE)) {
                 wait_previous<DIM, SIZES>(p, &to);
                 if (lane == 0) ticket = atomicAdd(p.next, 1);
             }
             if (n_units > 0 && row == last) next = locate(p, &to, 2 * gridDim.x + __shfl_sync(~0u, ticket, 0));
-            produce_tile_of<DIM, SIZES>(p, &to, u, row);
+            produce_tile_of<DIM, SIZES>(p, &to, u, row, n_units > 0 || to.brings_first_q);
         }
     }
     wait_previous<DIM, SIZES>(p, &to);
@@ -347,7 +350,9 @@ template <int DIM, bool SIZES = false> __device__ void produce(const score_param
 }
 
 template <int DIM, bool SIZES = false> __device__ void produce(const score_params &p, const ring &r) {
-    produce<DIM, SIZES>(p, produce_begin(p, r));
+    producer to = produce_begin(p, r);
+    to.brings_first_q = true;
+    produce<DIM, SIZES>(p, to);
 }
 
 // ---- consumers ----
@@ -476,7 +481,8 @@ __device__ void announce(const score_params &p, announcements *a) {
     a->n = 0;
 }
 
-template <int DIM, bool SIZES = false> __device__ void consume(const score_params &p, ring r) {
+// first_slot: of the block's first unit, where its q is to be fetched.
+template <int DIM, bool SIZES = false> __device__ void consume(const score_params &p, ring r, int first_slot = -1) {
     typedef layout<DIM, SIZES> at_stage;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, half = warp / (CONSUMERS / HALVES), top = REF_EMPTY;
     int from = warp % (CONSUMERS / HALVES) * BLOCK; // row of the tile
@@ -484,6 +490,7 @@ template <int DIM, bool SIZES = false> __device__ void consume(const score_param
     announcements stored = {};
     scorer<DIM> a;
     sl_wait_previous(); // the drawers of the layer before may still read the stored weights
+    if (first_slot >= 0) a.begin((const char *)(p.q + (size_t)first_slot * p.group * DIM), p.group);
     for (r.stage = half;; r.stage += r.stage + HALVES < r.n_stages ? HALVES : HALVES - r.n_stages) {
         barrier_wait(&r.head->full[half][r.stage], parities >> r.stage & 1);
         parities ^= 1u << r.stage;
