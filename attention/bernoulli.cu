@@ -195,6 +195,7 @@ template <int DIM, int HEADS> struct feed {
     shared_head<DIM, HEADS> *head;
     ring next, landed;
     int n_asked;
+    uint64_t policy; // score_keys.h's normal_tiles: all keys as any data, or all leave the cache first
 };
 
 // Waits for an empty stage, with no more than ASKED on their way, and announces what comes.
@@ -226,16 +227,16 @@ template <int DIM, int HEADS> __device__ void close_stage(feed<DIM, HEADS> *to) 
 }
 
 // Every lane copies its bytes (0: none) to its place, 16-byte aligned.
-__device__ void copy_lanes(ring *r, uint32_t to, const void *from, int bytes) {
+__device__ void copy_lanes(ring *r, uint32_t to, const void *from, int bytes, uint64_t policy) {
 #if __CUDA_ARCH__ >= 900
-    if (bytes) copy_bulk(to, from, bytes, &r->head->full[0][r->stage]);
+    if (bytes) copy_bulk(to, from, bytes, &r->head->full[0][r->stage], policy);
 #else
     for (uint32_t lanes = __ballot_sync(~0u, bytes > 0); lanes; lanes &= lanes - 1) {
         int i = __ffs(lanes) - 1;
         const void *x = (const void *)__shfl_sync(~0u, (unsigned long long)from, i);
         copy_warp(__shfl_sync(~0u, to, i), x, __shfl_sync(~0u, bytes, i));
     }
-    (void)r;
+    (void)r, (void)policy;
 #endif
 }
 
@@ -254,7 +255,7 @@ __device__ void produce_columns(feed<DIM, HEADS> *to, const sampled<DIM, HEADS> 
         uint32_t later = __ballot_sync(~0u, leads) & ~(~0u >> (31 - lane)); // of the run behind this one's
         int run = (later ? __ffs(later) - 1 : n) - lane;
         copy_lanes(&to->next, shared_address(to->next.data()) + lane * COLUMN, page + feature * SL_PAGE,
-                   leads ? run * COLUMN : 0);
+                   leads ? run * COLUMN : 0, to->policy);
         close_stage(to);
     }
 }
@@ -271,7 +272,7 @@ __device__ void produce_rows(feed<DIM, HEADS> *to, const bf16 *page, int n_rows,
         info.last = i == n_stages - 1 ? last : 0;
         open_stage(to, info, n * bytes);
         copy_lanes(&to->next, shared_address(to->next.data()) + lane * part<DIM>::OCTET, page + (i * PART + lane * 8) * DIM,
-                   lane < n ? bytes : 0);
+                   lane < n ? bytes : 0, to->policy);
         close_stage(to);
     }
 }
@@ -315,7 +316,7 @@ __device__ void produce_unit(const bernoulli_params &p, feed<DIM, HEADS> *to, co
 template <int DIM, int HEADS, bool DRAWN>
 __device__ void produce(const bernoulli_params &p, shared_head<DIM, HEADS> *head, const ring &r) {
     int lane = threadIdx.x % 32, unit = blockIdx.x, ticket = -1, n_kv_heads = p.score.n_kv_heads;
-    feed<DIM, HEADS> to = {.head = head, .next = r, .landed = r};
+    feed<DIM, HEADS> to = {.head = head, .next = r, .landed = r, .policy = l2_policy(p.score.n_normal == 0)};
     chunk_rule rule = {n_kv_heads};
     window w;
     window_load(&w, p.score.rows, p.score.n_seqs, n_kv_heads, rule, 0, 0);

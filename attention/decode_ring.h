@@ -48,16 +48,6 @@ static __device__ __forceinline__ void copy_warp(uint32_t to, const void *from, 
 }
 #endif
 
-// A thread has read what it needs of a stage. Without the fence its arrival may overtake its reads while they queue behind
-// other warps' loads, and the next copy then lands on what they have yet to read: at 16 x 32k one run in three had a row's
-// score wrong.
-static __device__ __forceinline__ void leave_stage(uint64_t *empty) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
-    barrier_arrive(empty);
-}
-
 // ---- units ----
 
 static __host__ __device__ __forceinline__ int ceil_div(int a, int b) {

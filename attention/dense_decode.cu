@@ -528,7 +528,7 @@ template <int DIM> __device__ void consume(const decode_params &p, ring r, float
         a.load_values(v, info.n_rows, values); // here, so that the softmax's latency covers it
         a.softmax(s, p.scale, info, weights);
         a.add_values(values, weights);
-        barrier_arrive(&r.head->empty[r.stage]);
+        leave_stage(&r.head->empty[r.stage]);
         if (info.last) hand_on(a, r.head, merge, info, p.group, &parity);
     }
 }

@@ -501,7 +501,7 @@ __device__ void consume_codes(const score_params &p, const tile_info &info, cons
         int c[scorer::PARTS][N][4];
         float s[N][4];
         scorer::products(data, queries, pass, half, c);
-        if (pass == n_passes - 1) barrier_arrive(empty);
+        if (pass == n_passes - 1) leave_stage(empty);
         const float4 even = queries->score[pass * PASS + q % 2 * 2], odd = queries->score[pass * PASS + q % 2 * 2 + 1];
 #pragma unroll
         for (int b = 0; b < N; b++)
@@ -535,7 +535,7 @@ template <int DIM, int BITS> __device__ void consume_pages(const quantised_param
             int row = info.row + half * BLOCK;
             a.begin(data + tile<DIM, BITS>::Q_AT, p.group);
             a.scores(data + half * BLOCK * layout<DIM>::ROW, s);
-            barrier_arrive(empty);
+            leave_stage(empty);
             if (row < info.n_kv) {
 #pragma unroll
                 for (int i = 0; i < 8; i++) s[i] = row + row_of_part(i / 2) < info.n_kv ? s[i] * p.scale : -INFINITY;

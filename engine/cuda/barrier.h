@@ -63,4 +63,14 @@ static __device__ __forceinline__ void barrier_wait(uint64_t *bar, uint32_t pari
 #endif
 }
 
+// A thread has read what it needs of a stage that a bulk copy will fill again. Without the fence its arrival may overtake its
+// reads while they queue behind other warps' loads, and the copy then lands on what they have yet to read (16 x 32k, santa: one
+// run in three had a row's score wrong).
+static __device__ __forceinline__ void leave_stage(uint64_t *empty) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+    barrier_arrive(empty);
+}
+
 #endif

@@ -185,13 +185,18 @@ static int replay(sl_bench_attn *b, cudaGraphExec_t graph, cudaEvent_t begin, cu
     return rc;
 }
 
-static int median(sl_bench_attn *b, cudaGraphExec_t graph, int repetitions, double *us, sl_error *err) {
+// after: called after each replay, 0 or an error.
+template <typename After>
+static int median(sl_bench_attn *b, cudaGraphExec_t graph, int repetitions, double *us, sl_error *err, After after) {
     std::vector<double> times(WARM_UP + repetitions);
     cudaEvent_t begin, end;
     int rc = sl_cuda_check(cudaEventCreate(&begin), "event", err);
     if (rc) return rc;
     rc = sl_cuda_check(cudaEventCreate(&end), "event", err);
-    for (size_t i = 0; !rc && i < times.size(); i++) rc = replay(b, graph, begin, end, &times[i], err);
+    for (size_t i = 0; !rc && i < times.size(); i++) {
+        rc = replay(b, graph, begin, end, &times[i], err);
+        if (!rc) rc = after();
+    }
     std::sort(times.begin() + WARM_UP, times.end());
     *us = times[WARM_UP + repetitions / 2];
     cudaEventDestroy(begin), cudaEventDestroy(end);
@@ -199,7 +204,8 @@ static int median(sl_bench_attn *b, cudaGraphExec_t graph, int repetitions, doub
 }
 
 // The time of what `launch` puts on the stream.
-template <typename Launch> static int time_graph(sl_bench_attn *b, int repetitions, double *us, sl_error *err, Launch launch) {
+template <typename Launch, typename After>
+static int time_graph(sl_bench_attn *b, int repetitions, double *us, sl_error *err, Launch launch, After after) {
     cudaGraph_t graph;
     cudaGraphExec_t exec;
     int rc = sl_cuda_check(cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal), "capture", err);
@@ -211,9 +217,13 @@ template <typename Launch> static int time_graph(sl_bench_attn *b, int repetitio
     rc = sl_cuda_check(cudaGraphInstantiate(&exec, graph, 0), "graph", err);
     cudaGraphDestroy(graph);
     if (rc) return rc;
-    rc = median(b, exec, repetitions, us, err);
+    rc = median(b, exec, repetitions, us, err, after);
     cudaGraphExecDestroy(exec);
     return rc;
+}
+
+template <typename Launch> static int time_graph(sl_bench_attn *b, int repetitions, double *us, sl_error *err, Launch launch) {
+    return time_graph(b, repetitions, us, err, launch, [] { return 0; });
 }
 
 int sl_bench_attn_device_of(sl_bench_attn *b, sl_bench_attn_device *out, sl_error *err) {
@@ -332,7 +342,18 @@ int sl_bench_attn_decode(sl_bench_attn *b, const sl_attn_spec *spec, int n_seqs,
     args.rows = b->rows, args.q = b->q, args.out = b->out, args.k = b->k, args.v = b->v;
     for (int i = 0; i < n_needs; i++) args.extra[i] = b->extras[i].data, args.extra_size[i] = b->extras[i].size;
     args.stats = b->stats, args.ws = memory.ws, args.stream = b->stream;
-    if (!rc) rc = time_graph(b, repetitions, &out->us, err, [&] { ops->decode(&args); });
+    std::vector<bf16> first, last((size_t)n_seqs * b->geom.n_heads * b->geom.head_dim);
+    auto same = [&] { // equal steps give equal bits, at these sizes too
+        int failed =
+            sl_cuda_check(cudaMemcpy(last.data(), b->out, last.size() * sizeof(bf16), cudaMemcpyDeviceToHost), "out", err);
+        if (first.empty()) first = last;
+        if (failed || !memcmp(first.data(), last.data(), last.size() * sizeof(bf16))) return failed;
+        return sl_fail(err, SL_ERR_DEVICE, "attention %s, %d sequences: two replays of a step differ", spec->method->name,
+                       n_seqs);
+    };
+    if (!rc)
+        rc = time_graph(
+            b, repetitions, &out->us, err, [&] { ops->decode(&args); }, same);
     if (!rc) rc = count_reads(b, &args, n_kv, out, err);
     cudaFree(memory.data);
     return rc;
