@@ -286,10 +286,9 @@ template <int DIM> __global__ void __maxnreg__(144) pps_score_kernel(const score
 // out = sum_j c_j (p_j / pi_j) v_j, c_j from S draws of take-all + PPS with size p_j |v_j|; CERTIFIED: from as many draws as a
 // stated error needs.
 //
-// grid: a block for each query head of all sequences. precondition: `drawn` is 0, and `done`, `drawn` and
-// newest_done are 0 at the end. Lengths and
-// page tables are read while the kernel in front may still run. bytes: masses of blocks, sizes of those that may hold heavy
-// rows or hold a draw (from the L2 cache), drawn rows of V; CERTIFIED: sizes several times. order of reduction: masses are
+// grid: a block for each query head of all sequences. precondition: `drawn` is 0; that, `done` and newest_done are 0 at the end.
+// Lengths and page tables are read while the kernel in front may still run. bytes: masses of blocks, sizes of those that may hold
+// heavy rows or hold a draw (from the L2 cache), drawn rows of V; CERTIFIED: sizes several times. order of reduction: masses are
 // integers; a head's rows, heavy ones before light ones, a warp's 32 of each TAKERS in order, then the warps in order.
 template <int DIM, bool CERTIFIED> __global__ void __launch_bounds__(TAKERS, 2) pps_draw_kernel(const pps_params p) {
     extern __shared__ __align__(128) char memory[];

@@ -174,7 +174,6 @@ struct counts {
 };
 
 // Every parts-th list from `part` on; list n_lists is the newest page with its stored weights, a block of 32 rows a warp.
-//
 template <int DIM> __device__ counts sum_lists(const is_params &p, shared_head *s, int part, int thread, weighted *all) {
     const query_head &h = s->at;
     head_view x = view_of(p.score, h.row, h.slot, h.head);
@@ -240,7 +239,7 @@ __device__ void solve(const is_params &p, shared_head *s, int thread) {
 // and 0.01 / n, s~ the scores of quantised keys, and all rows of the newest page.
 //
 // grid: (parts, query heads of all sequences). Lists of TAKERS drawn rows, and one of the newest page, are dealt to the parts.
-// precondition: `merged` is 0, and is 0 again at the end. Lengths and page tables are read while the kernel in front may still
+// precondition: `merged` and `drawn` are 0; they and `done` are 0 at the end. Lengths and page tables are read while the kernel in front may still
 // run. bytes: masses of blocks, weights of those that may hold heavy rows or hold a draw (from the L2 cache), K and V of drawn
 // rows, V of the newest page. order of reduction: masses are integers; a warp's rows of a list in order, then the warps, then
 // the lists.
