@@ -1,4 +1,5 @@
-// tests/main.c - the runner of test.h. Each case runs in this process; a failed check jumps back here.
+// tests/main.c - the runner of test.h. A case runs in this process, or with -j in one of several; a failed check jumps back
+// here.
 #define _GNU_SOURCE
 #include "tests/gpu.h"
 #include "tests/test.h"
@@ -6,8 +7,11 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -110,8 +114,103 @@ static int selected(const char *name, char **prefixes, int n) {
     return n == 0;
 }
 
+// ---- the chosen cases ----
+
+typedef struct chosen {
+    char name[128];
+    const test_case *c;
+} chosen;
+
+static chosen *cases;
+static int n_cases;
+
+static void choose(char **prefixes, int n_prefixes, int gpu_only) {
+    for (size_t s = 0; s < sizeof suites / sizeof *suites; s++)
+        for (const test_case *c = suites[s]->cases; c->name; c++) {
+            chosen x = {.c = c};
+            snprintf(x.name, sizeof x.name, "%s/%s", suites[s]->name, c->name);
+            if (!selected(x.name, prefixes, n_prefixes) || (gpu_only && !(c->needs & NEEDS_GPU))) continue;
+            cases = realloc(cases, (n_cases + 1) * sizeof *cases);
+            cases[n_cases++] = x;
+        }
+}
+
+static int run_chosen(const chosen *x) {
+    struct timespec t0, t1;
+    clock_gettime(CLOCK_MONOTONIC, &t0);
+    int result = run_case(x->c);
+    clock_gettime(CLOCK_MONOTONIC, &t1);
+    double seconds = t1.tv_sec - t0.tv_sec + 1e-9 * (t1.tv_nsec - t0.tv_nsec);
+    if (result == PASSED)
+        printf("ok    %-52s %6.2f s\n", x->name, seconds);
+    else
+        printf("%s  %-52s %s\n", result == FAILED ? "FAIL" : "skip", x->name, reason);
+    fflush(stdout);
+    return result;
+}
+
+// ---- several processes ----
+
+enum { MOST_JOBS = 256 };
+
+// What the processes share.
+typedef struct board {
+    atomic_int next[2];     // case: of those that need no GPU, of those that do
+    atomic_int count[4];    // of each result
+    int running[MOST_JOBS]; // the case that a process is at; -1: none
+} board;
+
+static void run_on(board *b, int job, int i) {
+    b->running[job] = i;
+    atomic_fetch_add(&b->count[run_chosen(&cases[i])], 1);
+    b->running[job] = -1;
+}
+
+// Takes cases until there are no more. Those on a GPU are one process's: some look at its free memory or at its clock.
+static void work(board *b, int job) {
+    for (int gpu = job == 0; gpu >= 0; gpu--)
+        for (int i; (i = atomic_fetch_add(&b->next[gpu], 1)) < n_cases;)
+            if (gpu == !!(cases[i].c->needs & NEEDS_GPU)) run_on(b, job, i);
+}
+
+static pid_t start_job(board *b, int job) {
+    pid_t pid = fork();
+    if (pid) return pid;
+    static char lines[1 << 16]; // a case's lines stay together
+    setvbuf(stdout, lines, _IOFBF, sizeof lines);
+    work(b, job);
+    exit(0);
+}
+
+// A case that ends its process has failed; another process goes on.
+static void run_jobs(board *b, int n_jobs) {
+    pid_t pids[MOST_JOBS];
+    int n_live = n_jobs, status;
+    fflush(stdout);
+    for (int job = 0; job < n_jobs; job++) pids[job] = start_job(b, job);
+    while (n_live > 0) {
+        pid_t pid = wait(&status);
+        int job = 0;
+        while (job < n_jobs && pids[job] != pid) job++;
+        if (pid < 0 || job == n_jobs) exit((perror("sleigh-test: processes"), 1));
+        if (b->running[job] < 0) {
+            n_live--;
+            continue;
+        }
+        printf("FAIL  %-52s ended its process (status 0x%x)\n", cases[b->running[job]].name, status);
+        fflush(stdout);
+        atomic_fetch_add(&b->count[FAILED], 1);
+        b->running[job] = -1;
+        pids[job] = start_job(b, job);
+    }
+}
+
+static int usage(void) {
+    return fprintf(stderr, "usage: sleigh-test [--list] [--seed N] [--gpu] [-j N] [PREFIX...]\n"), 2;
+}
+
 int main(int argc, char **argv) {
-    int list = 0, gpu_only = 0, n_prefixes = 0, count[4] = {0};
+    int list = 0, gpu_only = 0, n_jobs = 1, n_prefixes = 0;
     char **prefixes = argv + 1;
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--list"))
@@ -120,34 +219,26 @@ int main(int argc, char **argv) {
             gpu_only = 1;
         else if (!strcmp(argv[i], "--seed") && i + 1 < argc)
             test_seed = strtoull(argv[++i], NULL, 0);
+        else if (!strcmp(argv[i], "-j") && i + 1 < argc)
+            n_jobs = atoi(argv[++i]);
         else if (argv[i][0] == '-')
-            return fprintf(stderr, "usage: sleigh-test [--list] [--seed N] [--gpu] [PREFIX...]\n"), 2;
+            return usage();
         else
             prefixes[n_prefixes++] = argv[i];
     }
-    if (!list) printf("seed %llu\n", (unsigned long long)test_seed);
-    for (size_t s = 0; s < sizeof suites / sizeof *suites; s++) {
-        for (const test_case *c = suites[s]->cases; c->name; c++) {
-            char name[256];
-            snprintf(name, sizeof name, "%s/%s", suites[s]->name, c->name);
-            if (!selected(name, prefixes, n_prefixes) || (gpu_only && !(c->needs & NEEDS_GPU))) continue;
-            if (list) {
-                puts(name);
-                continue;
-            }
-            struct timespec t0, t1;
-            clock_gettime(CLOCK_MONOTONIC, &t0);
-            int result = run_case(c);
-            clock_gettime(CLOCK_MONOTONIC, &t1);
-            count[result]++;
-            double seconds = t1.tv_sec - t0.tv_sec + 1e-9 * (t1.tv_nsec - t0.tv_nsec);
-            if (result == PASSED)
-                printf("ok    %-52s %6.2f s\n", name, seconds);
-            else
-                printf("%s  %-52s %s\n", result == FAILED ? "FAIL" : "skip", name, reason);
-            fflush(stdout);
-        }
+    if (n_jobs < 1 || n_jobs > MOST_JOBS) return usage();
+    choose(prefixes, n_prefixes, gpu_only);
+    for (int i = 0; list && i < n_cases; i++) puts(cases[i].name);
+    if (list) return 0;
+    board *b = mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (b == MAP_FAILED) return perror("mmap"), 1;
+    for (int i = 0; i < MOST_JOBS; i++) b->running[i] = -1;
+    printf("seed %llu\n", (unsigned long long)test_seed);
+    if (n_jobs == 1) {
+        for (int i = 0; i < n_cases; i++) run_on(b, 0, i);
+    } else {
+        run_jobs(b, n_jobs);
     }
-    if (!list) printf("%d passed, %d failed, %d skipped\n", count[PASSED], count[FAILED], count[SKIPPED]);
-    return count[FAILED] > 0;
+    printf("%d passed, %d failed, %d skipped\n", b->count[PASSED], b->count[FAILED], b->count[SKIPPED]);
+    return b->count[FAILED] > 0;
 }
