@@ -385,12 +385,6 @@ __device__ void count_distinct(const attend_params &p, int slot, int head_dim) {
 
 // ---- the kernel ----
 
-__device__ int add_acquired(int *to, int x) { // and what whoever added before has written is seen
-    int before;
-    asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], %2;" : "=r"(before) : "l"(to), "r"(x) : "memory");
-    return before;
-}
-
 // out = sum_j f_j e_j v_j / sum_j f_j e_j over the rows j of a query head's lists: e_j its stored weight, or 2^(q.k_j scale);
 // f_j the list's factor.
 //
@@ -434,7 +428,7 @@ __global__ void __launch_bounds__(ATTEND_THREADS, SCORES ? 2 : 3) attend_rows_ke
     }
     if (is_all || !p.out || n_done == 0) return;
     if (threadIdx.x == 0) { // of this launch's one list: the others' chunks belong to earlier launches
-        s.is_last = add_acquired(p.done + head, n_done) + n_done == n_chunks;
+        s.is_last = sl_add_ordered(p.done + head, n_done) + n_done == n_chunks;
         if (s.is_last) p.done[head] = 0;
     }
     __syncthreads();

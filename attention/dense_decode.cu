@@ -120,16 +120,6 @@ struct copy {
 #if __CUDA_ARCH__ >= 900
 enum { FULL_ARRIVALS = 1 }; // and the bytes announced
 
-// What the L2 cache is to do with K and V, which are read once.
-__device__ uint64_t l2_policy(bool leaves_first) {
-    uint64_t policy;
-    if (leaves_first)
-        asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    else
-        asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
-}
-
 __device__ void start_copy(const copy &c, uint64_t *full, uint64_t policy) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
                  :
@@ -147,10 +137,6 @@ __device__ void start_copies(const copy *mine, int later, uint64_t *full, uint64
 }
 #else
 enum { FULL_ARRIVALS = 33 }; // a lane when its copies have ended, and the one that wrote the tile_info
-
-__device__ uint64_t l2_policy(bool) {
-    return 0;
-}
 
 __device__ void start_copy(const copy &, uint64_t *, uint64_t) {}
 
@@ -304,7 +290,7 @@ __device__ void produce_unit(const decode_params &p, producer *to, const int32_t
 // The first unit of a block is its own number, the others are handed out in order as blocks get to them.
 template <int DIM> __device__ void produce(const decode_params &p, const ring &r) {
     int lane = threadIdx.x % 32, unit = blockIdx.x;
-    producer to = {.next = r, .landed = r, .ticket = -1, .normal = l2_policy(false), .leaves_first = l2_policy(true)};
+    producer to = {.next = r, .landed = r, .ticket = -1, .normal = sl_l2_policy(false), .leaves_first = sl_l2_policy(true)};
     window w;
     window_load(&w, p, 0, 0);
     for (int i; (i = window_find(&w, p, unit)) >= 0;) {
@@ -338,13 +324,6 @@ template <int DIM> __device__ void produce(const decode_params &p, const ring &r
 // Which rows and dims an operand's index means is ours to choose. Rows: index 2 q + e and 8 + 2 q + e is row e and 2 + e of
 // the warp's four in block q, so a lane's V rows are neighbours and the four lanes' blocks lie in different banks. Dims of
 // K and Q: a lane's 16 bytes are two k-steps' operand. Dims of V: a lane's 16 bytes are four mmas' dims g and g + 8.
-
-__device__ void mma(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
 
 // [row g][heads 2q, 2q + 1] to [head g][rows 2q, 2q + 1]
 __device__ uint32_t transpose(uint32_t x) {
@@ -412,13 +391,13 @@ template <int DIM> struct attention {
 #pragma unroll
         for (int i = 0; i < K_LOADS; i++) {
             uint4 a = *(const uint4 *)(a_row + i * 64 + lane_q * 16), b = *(const uint4 *)(b_row + i * 64 + lane_q * 16);
-            mma(s, a.x, b.x, a.y, b.y, q[2 * i][0], q[2 * i][1]);
-            mma(odd, a.z, b.z, a.w, b.w, q[2 * i + 1][0], q[2 * i + 1][1]);
+            sl_mma_bf16(s, a.x, b.x, a.y, b.y, q[2 * i][0], q[2 * i][1]);
+            sl_mma_bf16(odd, a.z, b.z, a.w, b.w, q[2 * i + 1][0], q[2 * i + 1][1]);
         }
         if (K_STEPS % 2) {
             uint2 a = *(const uint2 *)(a_row + K_LOADS * 64 + lane_q * 8),
                   b = *(const uint2 *)(b_row + K_LOADS * 64 + lane_q * 8);
-            mma(s, a.x, b.x, a.y, b.y, q[K_STEPS - 1][0], q[K_STEPS - 1][1]);
+            sl_mma_bf16(s, a.x, b.x, a.y, b.y, q[K_STEPS - 1][0], q[K_STEPS - 1][1]);
         }
 #pragma unroll
         for (int i = 0; i < 4; i++) s[i] += odd[i];
@@ -480,8 +459,8 @@ template <int DIM> struct attention {
     __device__ void add_values(const uint32_t x[DIM / 16][4], const uint32_t weights[2]) {
 #pragma unroll
         for (int i = 0; i < DIM / 16; i++)
-            mma(o[i], low_halves(x[i][0], x[i][1]), high_halves(x[i][0], x[i][1]), low_halves(x[i][2], x[i][3]),
-                high_halves(x[i][2], x[i][3]), weights[0], weights[1]);
+            sl_mma_bf16(o[i], low_halves(x[i][0], x[i][1]), high_halves(x[i][0], x[i][1]), low_halves(x[i][2], x[i][3]),
+                        high_halves(x[i][2], x[i][3]), weights[0], weights[1]);
     }
 
     // Leaves o [group][DIM], m and l of this warp in shared memory.
@@ -593,13 +572,6 @@ template <int DIM> __device__ void merge_units(const decode_params &p, const til
     }
 }
 
-// Adds; what this block has written before is seen by whoever reads the sum, and what they have written by this block.
-__device__ int add_released(int *to, int x) {
-    int before;
-    asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], %2;" : "=r"(before) : "l"(to), "r"(x) : "memory");
-    return before;
-}
-
 __device__ void finishers_sync() {
     asm volatile("bar.sync 1, %0;" ::"n"(32 * FINISHERS) : "memory");
 }
@@ -616,7 +588,7 @@ template <int DIM> __device__ void finish(const decode_params &p, shared_head *h
         barrier_arrive(&head->unit_empty);
         finishers_sync();
         if (thread == 0) {
-            head->is_last = add_released(p.done + info.slot, 1) == info.n_chunks - 1;
+            head->is_last = sl_add_ordered(p.done + info.slot, 1) == info.n_chunks - 1;
             if (head->is_last) p.done[info.slot] = 0;
         }
         finishers_sync();
@@ -678,11 +650,8 @@ int max_chunks_of(int n_kv) { // of any sequence of up to n_kv rows
 template <int DIM> void launch(const sl_attn_cuda_decode_args *a, kept_rows kept) {
     int group = a->geom->n_heads / a->geom->n_kv_heads, n_slots = a->n_seqs * a->geom->n_kv_heads;
     SL_CHECK(group <= GROUP_MAX && n_slots < COUNTERS);
-    int device, n_sms, shared, l2;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&n_sms, cudaDevAttrMultiProcessorCount, device);
-    cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
-    cudaDeviceGetAttribute(&l2, cudaDevAttrL2CacheSize, device);
+    int n_sms = sl_multiprocessors(), shared = sl_device_get(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+    int l2 = sl_device_get(cudaDevAttrL2CacheSize);
     int fixed = HEAD_BYTES + layout<DIM>::merge(group), stage = layout<DIM>::stage(group);
     int tile = 2 * TILE * layout<DIM>::ROW; // K and V
     int n_flight = max(FLIGHT_BYTES / tile, 1), max_chunks = max_chunks_of(a->max_kv);

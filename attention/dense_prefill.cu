@@ -64,13 +64,8 @@ static __device__ __forceinline__ void load_matrices_transposed(uint32_t r[4], c
                  : "memory");
 }
 
-// c [16][8] += a [16][16] b [16][8]
 static __device__ __forceinline__ void mma(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, "
-                 "%2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    sl_mma_bf16(c, a[0], a[1], a[2], a[3], b0, b1);
 }
 
 // A warp's share of the tile: two blocks of 16 rows. In a block, element 0 and

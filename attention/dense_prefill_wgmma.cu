@@ -521,10 +521,8 @@ static int section_heads(const sl_attn_cuda_prefill_args *args, int n_tiles, int
 template <int D> static void launch(const sl_attn_cuda_prefill_args *args) {
     using T = tiles<D>;
     const sl_attn_geom *geom = args->geom;
-    int device = 0, n_sms = 1, l2_bytes = 1, n_tiles = (args->n_tokens + T::rows - 1) / T::rows;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&n_sms, cudaDevAttrMultiProcessorCount, device);
-    cudaDeviceGetAttribute(&l2_bytes, cudaDevAttrL2CacheSize, device);
+    int n_tiles = (args->n_tokens + T::rows - 1) / T::rows;
+    int n_sms = sl_multiprocessors(), l2_bytes = sl_device_get(cudaDevAttrL2CacheSize);
     int n_blocks = n_tiles * geom->n_heads < n_sms ? n_tiles * geom->n_heads : n_sms;
     prefill_params p = {
         .pages = args->pages,

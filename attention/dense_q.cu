@@ -104,12 +104,6 @@ __device__ void sum_values(const values_params &p, values_space<DIM, HEADS> *s, 
     __syncthreads();
 }
 
-__device__ int add_ordered(int *to, int x) { // what was written before is seen by whoever comes later
-    int before;
-    asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], %2;" : "=r"(before) : "l"(to), "r"(x) : "memory");
-    return before;
-}
-
 // out = sum_j w_j v_j / sum_j w_j from stored weights.
 //
 // grid: (CHUNKS, KV heads, sequences), blocks past a sequence's last chunk end at once. precondition: done is 0, and is 0 again
@@ -135,7 +129,7 @@ template <int DIM, int HEADS> __global__ void __launch_bounds__(THREADS) weighte
     }
     __syncthreads();
     if (threadIdx.x == 0) {
-        s->is_last = add_ordered(p.score.done + slot, 1) == n_chunks - 1;
+        s->is_last = sl_add_ordered(p.score.done + slot, 1) == n_chunks - 1;
         if (s->is_last) p.score.done[slot] = 0;
     }
     __syncthreads();

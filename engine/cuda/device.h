@@ -84,5 +84,33 @@ static __device__ __forceinline__ void sl_start_next() {
 #endif
 }
 
+// Adds; what this block has written before is seen by whoever reads the sum, and what they had written by this block.
+static __device__ __forceinline__ int sl_add_ordered(int *to, int x) {
+    int before;
+    asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], %2;" : "=r"(before) : "l"(to), "r"(x) : "memory");
+    return before;
+}
+
+// c [16][8] += a [16][16] b [16][8] in bf16, all lanes of a warp; lane (g, t) = (lane / 4, lane % 4) has c's elements (g, 2 t),
+// (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1), a's pairs from (g, 2 t), (g + 8, 2 t), (g, 2 t + 8), (g + 8, 2 t + 8) on, b's
+// from (2 t, g), (2 t + 8, g) on.
+static __device__ __forceinline__ void sl_mma_bf16(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                                                   uint32_t b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// How the L2 cache is to treat data that is read once: it leaves first, or as any other does.
+static __device__ __forceinline__ uint64_t sl_l2_policy(bool leaves_first) {
+    uint64_t policy;
+    if (leaves_first)
+        asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    else
+        asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
 #endif // __CUDACC__
 #endif

@@ -147,9 +147,7 @@ template <sl_linear_end END> struct ring {
     __device__ ring(const sl_cuda_linear &p, const void *slots, int warp, int lane, int n_chunks, int begin, int end)
         : p(p), lane(lane), first_chunk(warp), n_chunks(n_chunks), end(warp < n_chunks ? end : begin),
           slots((uint32_t)__cvta_generic_to_shared(slots)), tile(begin), n(min(GROUP, end - begin)), chunk(warp), i(0), fill(0),
-          take(0) {
-        asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    }
+          take(0), policy(sl_l2_policy(true)) {}
 
     // Fetches the next unit, if there is one, and closes a copy group in any case, so that next() can count them.
     //
@@ -219,14 +217,6 @@ template <int NT> __device__ __forceinline__ void load_x(const sl_cuda_linear &p
         }
 }
 
-// c [16][8] += a [16][16] b [16][8]; lane (g, t) has c's elements (g, 2 t), (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1)
-__device__ __forceinline__ void mma(float4 &c, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};"
-                 : "+f"(c.x), "+f"(c.y), "+f"(c.z), "+f"(c.w)
-                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
 // sum += a unit of W times a chunk of x. A lane's 8 consecutive elements serve as k = 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of two
 // instructions: which k an element is called does not matter, as long as W and x agree. Two sums,
 // so that an instruction need not wait for the one in front.
@@ -237,8 +227,8 @@ __device__ __forceinline__ void multiply(const uint4 (&w)[2][STEPS], const x_chu
     for (int s = 0; s < STEPS; s++)
 #pragma unroll
         for (int nt = 0; nt < NT; nt++) {
-            mma(sum[nt], w[0][s].x, w[1][s].x, w[0][s].y, w[1][s].y, x[nt][s].x, x[nt][s].y);
-            mma(odd[nt], w[0][s].z, w[1][s].z, w[0][s].w, w[1][s].w, x[nt][s].z, x[nt][s].w);
+            sl_mma_bf16(&sum[nt].x, w[0][s].x, w[1][s].x, w[0][s].y, w[1][s].y, x[nt][s].x, x[nt][s].y);
+            sl_mma_bf16(&odd[nt].x, w[0][s].z, w[1][s].z, w[0][s].w, w[1][s].w, x[nt][s].z, x[nt][s].w);
         }
 #pragma unroll
     for (int nt = 0; nt < NT; nt++)
@@ -335,20 +325,15 @@ __global__ void __launch_bounds__(THREADS, 2) linear_ring_kernel(const __grid_co
 }
 
 // The least shared memory of which a multiprocessor has no room for two blocks.
-int over_half(int device) {
-    int all = 0, reserved = 0;
-    cudaDeviceGetAttribute(&all, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
-    cudaDeviceGetAttribute(&reserved, cudaDevAttrReservedSharedMemoryPerBlock, device);
-    return all / 2 - reserved + 128;
+int over_half() {
+    return sl_device_get(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2 -
+           sl_device_get(cudaDevAttrReservedSharedMemoryPerBlock) + 128;
 }
 
 template <sl_linear_end END, int NT> void launch(const sl_cuda_linear &p, int n_tiles, cudaStream_t stream) {
-    int device = 0, n_multiprocessors = 0, shared = WARPS * SLOTS * UNIT + (int)sizeof(float4) * GROUP * (WARPS - 1) * NT * 32;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&n_multiprocessors, cudaDevAttrMultiProcessorCount, device);
-    if (END == SL_LINEAR_ADD) shared = max(shared, over_half(device));
-    sl_launch(linear_ring_kernel<END, NT>, dim3(n_tiles < n_multiprocessors ? n_tiles : n_multiprocessors), dim3(THREADS),
-              shared, stream, p, n_tiles);
+    int shared = WARPS * SLOTS * UNIT + (int)sizeof(float4) * GROUP * (WARPS - 1) * NT * 32;
+    if (END == SL_LINEAR_ADD) shared = max(shared, over_half());
+    sl_launch(linear_ring_kernel<END, NT>, dim3(min(n_tiles, sl_multiprocessors())), dim3(THREADS), shared, stream, p, n_tiles);
 }
 
 template <sl_linear_end END> void launch(const sl_cuda_linear &p, int n_tiles, cudaStream_t stream) {
