@@ -55,6 +55,16 @@ typedef struct sl_attn_cuda_prefill_args {
     cudaStream_t stream;
 } sl_attn_cuda_prefill_args;
 
+// The first ints of decode's workspace are counters, for each sequence, KV head and query head.
+enum { SL_CUDA_COUNTERS = 65536 };
+
+// Sequences whose counters they hold. Dense attention: one counter for a KV head, and one for all. Others: up to two for a KV
+// head and two for a query head (draw_rows.h), or three for a query head (attend_rows.h), and two for all.
+static inline int sl_cuda_most_seqs(const sl_attn_geom *g, int is_dense) {
+    int draws = 2 * (g->n_kv_heads + g->n_heads), rows = 3 * g->n_heads;
+    return (SL_CUDA_COUNTERS - 2) / (is_dense ? g->n_kv_heads : draws > rows ? draws : rows);
+}
+
 typedef struct sl_attn_cuda_ops {
     // Bytes of scratch for decoding n_seqs sequences (n_tokens == 1) or for prefill of n_tokens, of up to n_kv rows.
     size_t (*workspace)(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv);

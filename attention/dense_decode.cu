@@ -33,8 +33,8 @@ enum {
     CHUNK_ROWS_MIN = 512,   // 256 costs 5% at 16 x 4k
     CHUNK_ROWS_SHORT = 256, // the least of a context of fewer than SHORT rows: 512 costs 10% at 1 x 1k
     SHORT = 4096,
-    MERGE = 16,       // chunks that are read at a time
-    COUNTERS = 65536, // of the workspace: the next unit, then units done of each (sequence, KV head)
+    MERGE = 16,                  // chunks that are read at a time
+    COUNTERS = SL_CUDA_COUNTERS, // of the workspace: the next unit, then units done of each (sequence, KV head)
 };
 
 __host__ __device__ int ceil_div(int a, int b) {

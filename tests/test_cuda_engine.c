@@ -418,6 +418,12 @@ static void errors(void) {
     o = (sl_engine_options){.device = "cuda", .n_ctx = 512, .attn = &plan};
     CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_UNSUPPORTED, "--attn magicpig: not offered on a GPU");
     sl_attn_plan_free(&plan);
+    CHECK_OK(sl_attn_parse("santa-sys", &spec, &err), err);
+    CHECK_OK(sl_attn_plan_init(&plan, sl_model_config(model)->n_layers, &spec, &err), err);
+    o = (sl_engine_options){.device = "cuda", .n_ctx = 256, .n_sequences = 2731, .attn = &plan};
+    CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_UNSUPPORTED,
+              "--attn santa-sys: 2731 sequences, at most 2730");
+    sl_attn_plan_free(&plan);
     sl_model_free(model);
 }
 #endif
