@@ -84,6 +84,7 @@ template <int DIM> __device__ float log_norm(const bf16 *row) {
 // Of all sequences and KV heads, the grid's blocks by turns.
 template <int DIM> __device__ void store_newest_norms(const score_params &p, const bf16 *v, int thread) {
     sl_wait_previous(); // the newest row
+    sl_start_next();    // who draws asks `done`, which must be this launch's
     for (int slot = blockIdx.x; slot < p.n_seqs * p.n_kv_heads; slot += gridDim.x) {
         const sl_row row = p.rows[slot / p.n_kv_heads];
         size_t page = (size_t)row.pages[row.position / SL_PAGE] * p.n_kv_heads + slot % p.n_kv_heads;
@@ -272,7 +273,6 @@ template <int DIM> __global__ void __maxnreg__(144) pps_score_kernel(const score
     score_head *head = (score_head *)memory;
     score_begin(head, p.n_stages, 32 * CONSUMERS / HALVES);
     __syncthreads();
-    sl_start_next();
     ring r = {head, memory + SCORE_HEAD_BYTES, p.n_stages, layout<DIM, true>::stage(p.group), 0, 0};
     int warp = threadIdx.x / 32;
     if (warp < CONSUMERS)
@@ -286,10 +286,11 @@ template <int DIM> __global__ void __maxnreg__(144) pps_score_kernel(const score
 // out = sum_j c_j (p_j / pi_j) v_j, c_j from S draws of take-all + PPS with size p_j |v_j|; CERTIFIED: from as many draws as a
 // stated error needs.
 //
-// grid: a block for each query head of all sequences. precondition: `drawn` is 0; that, `done` and newest_done are 0 at the end.
-// Lengths and page tables are read while the kernel in front may still run. bytes: masses of blocks, sizes of those that may hold
-// heavy rows or hold a draw (from the L2 cache), drawn rows of V; CERTIFIED: sizes several times. order of reduction: masses are
-// integers; a head's rows, heavy ones before light ones, a warp's 32 of each TAKERS in order, then the warps in order.
+// grid: a block for each query head of all sequences. precondition: `drawn` is 0; that, `done` and newest_done are 0 at the
+// end. Lengths and page tables are read while the kernel in front may still run. bytes: masses of blocks, sizes of those that
+// may hold heavy rows or hold a draw (from the L2 cache), drawn rows of V; CERTIFIED: sizes several times. order of reduction:
+// masses are integers; a head's rows, heavy ones before light ones, a warp's 32 of each TAKERS in order, then the warps in
+// order.
 template <int DIM, bool CERTIFIED> __global__ void __launch_bounds__(TAKERS, 2) pps_draw_kernel(const pps_params p) {
     extern __shared__ __align__(128) char memory[];
     shared_head *s = (shared_head *)memory;

@@ -521,6 +521,7 @@ template <int DIM, int BITS> __device__ void consume_pages(const quantised_param
     announcements stored = {};
     uint32_t parities = 0; // a bit for each stage: of its next phase of this pair
     sl_wait_previous();    // who drew in the layer before may still read the stored weights
+    sl_start_next();       // who draws from them asks `done`, which must be this launch's
     for (;; stage = (stage + PAIRS) % r.n_stages) {
         barrier_wait(&r.head->full[pair][stage], parities >> stage & 1);
         parities ^= 1u << stage;
@@ -568,7 +569,6 @@ __global__ void __launch_bounds__(QUANTISED_THREADS, 1) quantised_scores_kernel(
     quantised_head *head = (quantised_head *)memory;
     quantised_begin(p, head);
     __syncthreads();
-    sl_start_next();
     page_ring r = {head, memory + QUANTISED_HEAD_BYTES, p.score.n_stages, tile<DIM, BITS>::stage(p.score.group)};
     if (threadIdx.x < PAIRS * PAIR_THREADS)
         consume_pages<DIM, BITS>(p, r);

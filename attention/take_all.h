@@ -9,10 +9,10 @@
 // before one, a list in order, turn it into a threshold on all sizes.
 //
 // All TAKERS threads of a block call these functions together; masses of blocks lie in shared memory. What matters is the way
-// from the last score to the rows of V: it is a chain of some twenty short steps, so loads go out together and barriers are few.
-// measured: H100, 2026-11-21, S = 256, a head alone at 32k: 18 us, of which finding blocks 4, candidates 2, kappa 2, draws 4,
-// keys and values 3, sums 3. Lost: 512 threads (+ 3 us at 1 x 32k), and walking through a made-up head while waiting, to have the
-// instructions there (+ 6 us).
+// from the last score to the rows of V: it is a chain of some twenty short steps, so loads go out together and barriers are
+// few. measured: H100, 2026-11-21, S = 256, a head alone at 32k: 18 us, of which finding blocks 4, candidates 2, kappa 2, draws
+// 4, keys and values 3, sums 3. Lost: 512 threads (+ 3 us at 1 x 32k), and walking through a made-up head while waiting, to
+// have the instructions there (+ 6 us).
 //
 // Owns: rows and their expected counts. What they weigh, and whose rows they are, is the caller's.
 #ifndef SLEIGH_TAKE_ALL_H
@@ -622,8 +622,9 @@ __device__ int row_of_turn(const take_space *s, bool shared, const sl_rng_id &id
 // ---- when a head can be drawn, and when all have been ----
 
 // A block takes a query head as soon as the kernel in front has stored all of its KV head, so the draws of a batch's first
-// sequences lie beside the scores of its last. Blocks run in order; all blocks in front have started before the first of these
-// does, so nobody waits for a block that has no place.
+// sequences lie beside the scores of its last. Blocks run in order. The kernel in front lets these blocks start (sl_start_next)
+// when all its blocks have a place and what came before it has ended: so nobody waits for a block that has no place, and the
+// counter is not one that an earlier launch has yet to set to 0.
 
 // Until the counter has come to `wanted`.
 __device__ void wait_done(const int *done, int wanted, int thread) {

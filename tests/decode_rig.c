@@ -432,7 +432,10 @@ static void count(const rig *r, const sl_group *group, const drawn_head *heads, 
     int n_kv = group->kv->n_kv, newest = n_kv - (n_kv - 1) / SL_PAGE * SL_PAGE, fresh;
     int distinct = distinct_rows(heads, r->group, n_kv, &fresh);
     int refined = propose->exact || !stages.draw ? 0 : distinct - (propose->needs ? fresh : 0);
-    for (int h = 0; h < r->group; h++) want->v_rows += heads[h].draws.n, want->samples += heads[h].draws.n_samples;
+    for (int h = 0; h < r->group; h++) {
+        want->v_rows += heads[h].draws.n;
+        if (stages.draw) want->samples += heads[h].draws.n_samples; // else they are all rows, none of them drawn
+    }
     if (!r->stats.v_distinct) return; // samplers gather a row as often as they draw it, and count that
     want->v_distinct += distinct;
     want->k_rows += propose->exact ? n_kv : refined + (propose->needs ? newest : 0);

@@ -301,11 +301,11 @@ static void calibrate(void) {
 #ifdef SLEIGH_CUDA
 // On a GPU, both sides of a crossover: what auto comes to gives the logits of the method that was measured to be fastest.
 static void calibrate_gpu(void) {
-    const char *path = in_tmp("gpu.json");
-    char attn[128], list[192], device[256];
+    char path[256], attn[128], list[192], device[256];
     json_error_t e;
     sl_auto_choice below, above;
     sl_attn_spec request;
+    snprintf(path, sizeof path, "%s", in_tmp("gpu.json"));
     CHECK_OK(sl_attn_parse("auto", &request, &err), err);
     CHECK_OK(sl_device_name("cuda", device, sizeof device, &err), err);
     result made = RUN("bench", "attn", "--calibrate", "-m", tiny(), "--device", "cuda", "-b", "1", "-d", "256,112k", "-r", "5",
