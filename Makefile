@@ -17,7 +17,7 @@ OPT     := -O3 -g1
 ifdef SAN # of the host code: a machine with a GPU has compute-sanitizer
 CUDA    := 0
 BUILD   := build/san
-OPT     := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+OPT     := -O2 -g1 -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 endif
 ifdef PORTABLE
 BUILD   := build/portable
