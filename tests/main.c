@@ -193,13 +193,16 @@ static void run_jobs(board *b, int n_jobs) {
         int job = 0;
         while (job < n_jobs && pids[job] != pid) job++;
         if (pid < 0 || job == n_jobs) exit((perror("sleigh-test: processes"), 1));
-        if (b->running[job] < 0) {
+        int i = b->running[job];
+        if (i >= 0 || status) { // in a case, or at the end: a leak
+            printf("FAIL  %-52s ended its process (status 0x%x)\n", i >= 0 ? cases[i].name : "sleigh-test", status);
+            fflush(stdout);
+            atomic_fetch_add(&b->count[FAILED], 1);
+        }
+        if (i < 0) {
             n_live--;
             continue;
         }
-        printf("FAIL  %-52s ended its process (status 0x%x)\n", cases[b->running[job]].name, status);
-        fflush(stdout);
-        atomic_fetch_add(&b->count[FAILED], 1);
         b->running[job] = -1;
         pids[job] = start_job(b, job);
     }
