@@ -95,13 +95,15 @@ plot {", ".join(plots)}
 
 def report(args, found):
     row = next(iter(found.values()))[1][0]
+    sizes = "" if args.sizes == SIZES else f" --sizes '{args.sizes}'"
     print(f"""# Decode steps from 4k to 128k tokens
 
 **A model of Llama-3.1-8B's shape with random weights** ({args.model}, bf16) on {row['device']} (driver {row['driver']}), commit
 {row['commit']}: {', '.join(METHODS)}. Attention over random keys is flat: methods draw as many different rows as they ever will. Made by
-`python3 scripts/bench_steps.py -o {args.output}`. A step makes one token for each sequence of the batch: ms are
+`python3 scripts/bench_steps.py{sizes} -o {args.output}`. A step makes one token for each sequence of the batch: ms are
 medians of {args.steps} steps; % of peak is the rate at which weights and KV rows were read, of the {row['peak_gb_s']:.0f} GB/s that a kernel which
-only reads reaches; joules are of the whole GPU (NVML), per token of the whole batch. The weights alone take {row['floor_ms']:.2f} ms at the peak.
+only reads reaches; joules are of the whole GPU (NVML, whose counter moves ten times a second: short
+runs are a third off), per token of the whole batch. The weights alone take {row['floor_ms']:.2f} ms at the peak.
 
 ![step time against tokens]({os.path.basename(args.stem)}.svg)
 """)
