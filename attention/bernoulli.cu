@@ -316,7 +316,7 @@ __device__ void produce_unit(const bernoulli_params &p, feed<DIM, HEADS> *to, co
 template <int DIM, int HEADS, bool DRAWN>
 __device__ void produce(const bernoulli_params &p, shared_head<DIM, HEADS> *head, const ring &r) {
     int lane = threadIdx.x % 32, unit = blockIdx.x, ticket = -1, n_kv_heads = p.score.n_kv_heads;
-    feed<DIM, HEADS> to = {.head = head, .next = r, .landed = r, .policy = l2_policy(p.score.n_normal == 0)};
+    feed<DIM, HEADS> to = {.head = head, .next = r, .landed = r, .policy = sl_l2_policy(p.score.n_normal == 0)};
     chunk_rule rule = {n_kv_heads};
     window w;
     window_load(&w, p.score.rows, p.score.n_seqs, n_kv_heads, rule, 0, 0);
@@ -525,7 +525,7 @@ template <int DIM, int HEADS> struct attention {
                          : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
                          : "r"(at + i * 32)
                          : "memory");
-            mma(o[i], a[0] & keep[0], a[1] & keep[0], a[2] & keep[1], a[3] & keep[1], low, high);
+            sl_mma_bf16(o[i], a[0] & keep[0], a[1] & keep[0], a[2] & keep[1], a[3] & keep[1], low, high);
         }
     }
 

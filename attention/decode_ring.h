@@ -20,28 +20,15 @@ static __device__ __forceinline__ void copy_bulk(uint32_t to, const void *from, 
                  : "memory");
 }
 
-// policy: l2_policy's.
+// policy: sl_l2_policy's.
 static __device__ __forceinline__ void copy_bulk(uint32_t to, const void *from, int bytes, uint64_t *full, uint64_t policy) {
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to),
         "l"(from), "r"(bytes), "r"(shared_address(full)), "l"(policy)
         : "memory");
 }
-
-// What the L2 cache is to do with data that is read once.
-static __device__ __forceinline__ uint64_t l2_policy(bool leaves_first) {
-    uint64_t policy;
-    if (leaves_first)
-        asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-    else
-        asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
-    return policy;
-}
 #else
 enum { FULL_ARRIVALS = 33 };
-static __device__ __forceinline__ uint64_t l2_policy(bool) {
-    return 0;
-}
 static __device__ __forceinline__ void copy_warp(uint32_t to, const void *from, int bytes) {
     for (int at = threadIdx.x % 32 * 16; at < bytes; at += 32 * 16)
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + at), "l"((const char *)from + at) : "memory");

@@ -325,13 +325,6 @@ template <int DIM> __device__ void produce(const decode_params &p, const ring &r
 // the warp's four in block q, so a lane's V rows are neighbours and the four lanes' blocks lie in different banks. Dims of
 // K and Q: a lane's 16 bytes are two k-steps' operand. Dims of V: a lane's 16 bytes are four mmas' dims g and g + 8.
 
-// [row g][heads 2q, 2q + 1] to [head g][rows 2q, 2q + 1]
-__device__ uint32_t transpose(uint32_t x) {
-    uint32_t y;
-    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
-    return y;
-}
-
 __device__ uint32_t low_halves(uint32_t a, uint32_t b) {
     return __byte_perm(a, b, 0x5410);
 }
@@ -424,7 +417,7 @@ template <int DIM> struct attention {
         __nv_bfloat162 a = __floats2bfloat162_rn(s[0], s[1]), b = __floats2bfloat162_rn(s[2], s[3]);
         l[0] = l[0] * factor[0] + (__low2float(a) + __low2float(b));
         l[1] = l[1] * factor[1] + (__high2float(a) + __high2float(b));
-        weights[0] = transpose(*(uint32_t *)&a), weights[1] = transpose(*(uint32_t *)&b);
+        weights[0] = sl_transpose_b16(*(uint32_t *)&a), weights[1] = sl_transpose_b16(*(uint32_t *)&b);
         if (!__any_sync(~0u, factor[0] != 1 || factor[1] != 1)) return;
 #pragma unroll
         for (int i = 0; i < DIM / 16; i++)

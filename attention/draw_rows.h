@@ -363,12 +363,6 @@ template <int DIM> __device__ float sum_rows(draw_space *s, const row_sum &sum, 
     return x;
 }
 
-__device__ int add_ordered(int *to, int x) { // what was written before is seen by whoever comes later
-    int before;
-    asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], %2;" : "=r"(before) : "l"(to), "r"(x) : "memory");
-    return before;
-}
-
 // Writes head `head` (of all sequences' heads), or its part; the last part to come adds all of them in order.
 template <int DIM>
 __device__ void write_head(const draw_params &p, draw_space *s, const row_sum &sum, int head, int part, int thread) {
@@ -378,7 +372,7 @@ __device__ void write_head(const draw_params &p, draw_space *s, const row_sum &s
         if (thread < DIM) __stcg(partial + part * DIM + thread, x);
         drawers_sync();
         if (thread == 0) {
-            s->is_last = add_ordered(p.merged + head, 1) == p.parts - 1;
+            s->is_last = sl_add_ordered(p.merged + head, 1) == p.parts - 1;
             if (s->is_last) p.merged[head] = 0;
         }
         drawers_sync();

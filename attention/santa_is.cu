@@ -108,12 +108,12 @@ template <int DIM> __device__ float score_rows(const score_params &p, const shar
 #pragma unroll
         for (int j = 0; j < LOADS; j++) {
             uint4 y = lane < 4 ? s->q[j * 4 + lane] : make_uint4(0, 0, 0, 0);
-            mma(c[half], a[j].x, b[j].x, a[j].y, b[j].y, y.x, y.y);
-            mma(c[half], a[j].z, b[j].z, a[j].w, b[j].w, y.z, y.w);
+            sl_mma_bf16(c[half], a[j].x, b[j].x, a[j].y, b[j].y, y.x, y.y);
+            sl_mma_bf16(c[half], a[j].z, b[j].z, a[j].w, b[j].w, y.z, y.w);
         }
         if (ODD) {
             uint2 y = lane < 4 ? ((const uint2 *)s->q)[LOADS * 8 + lane] : make_uint2(0, 0);
-            mma(c[half], a_rest.x, b_rest.x, a_rest.y, b_rest.y, y.x, y.y);
+            sl_mma_bf16(c[half], a_rest.x, b_rest.x, a_rest.y, b_rest.y, y.x, y.y);
         }
     }
 #pragma unroll
@@ -210,7 +210,7 @@ template <int DIM> __device__ counts sum_lists(const is_params &p, shared_head *
 template <int DIM> __device__ bool gather_lists(const is_params &p, shared_head *s, int index, int thread, weighted *all) {
     __syncthreads(); // all have stored theirs
     if (thread == 0) {
-        s->is_last = add_ordered(p.draw.merged + index, 1) == p.draw.parts - 1;
+        s->is_last = sl_add_ordered(p.draw.merged + index, 1) == p.draw.parts - 1;
         if (s->is_last) p.draw.merged[index] = 0;
     }
     __syncthreads();
@@ -239,10 +239,10 @@ __device__ void solve(const is_params &p, shared_head *s, int thread) {
 // and 0.01 / n, s~ the scores of quantised keys, and all rows of the newest page.
 //
 // grid: (parts, query heads of all sequences). Lists of TAKERS drawn rows, and one of the newest page, are dealt to the parts.
-// precondition: `merged` and `drawn` are 0; they and `done` are 0 at the end. Lengths and page tables are read while the kernel in front may still
-// run. bytes: masses of blocks, weights of those that may hold heavy rows or hold a draw (from the L2 cache), K and V of drawn
-// rows, V of the newest page. order of reduction: masses are integers; a warp's rows of a list in order, then the warps, then
-// the lists.
+// precondition: `merged` and `drawn` are 0; they and `done` are 0 at the end. Lengths and page tables are read while the kernel
+// in front may still run. bytes: masses of blocks, weights of those that may hold heavy rows or hold a draw (from the L2
+// cache), K and V of drawn rows, V of the newest page. order of reduction: masses are integers; a warp's rows of a list in
+// order, then the warps, then the lists.
 template <int DIM> __global__ void __launch_bounds__(TAKERS, 2) is_draw_kernel(const is_params p) {
     extern __shared__ __align__(128) char memory[];
     shared_head *s = (shared_head *)memory;

@@ -315,7 +315,7 @@ __device__ void produce_end(producer *to) {
 // The first two units of a block are its own number and that plus the grid's size. They are looked up while barriers are made:
 // this may come before the block's first __syncthreads.
 __device__ producer produce_begin(const score_params &p, const ring &r) {
-    producer to = {.next = r, .normal = l2_policy(false), .leaves_first = l2_policy(true)};
+    producer to = {.next = r, .normal = sl_l2_policy(false), .leaves_first = sl_l2_policy(true)};
 #if __CUDA_ARCH__ < 900
     sl_wait_previous();
     to.has_waited = 1;
@@ -357,19 +357,6 @@ template <int DIM, bool SIZES = false> __device__ void produce(const score_param
 
 // ---- consumers ----
 
-__device__ void mma(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-                 "{%0, %1, %2, %3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
-__device__ uint32_t transpose(uint32_t x) { // [row g][heads 2q, 2q + 1] to [head g][rows 2q, 2q + 1]
-    uint32_t y;
-    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
-    return y;
-}
-
 // A warp's block of 32 rows against the group's queries, lane (g, q) = (lane / 4, lane % 4). Part t = 0..3 of the operands'
 // rows holds row 8 (g / 2) + 2 t + g % 2 as its row g, so that after a transposition lane (head, q) has rows 8 q .. 8 q + 7.
 template <int DIM> struct scorer {
@@ -403,13 +390,13 @@ template <int DIM> struct scorer {
 #pragma unroll
             for (int i = 0; i < K_LOADS; i++) {
                 uint4 a = *(const uint4 *)(a_row + i * 64 + lane_q * 16), b = *(const uint4 *)(b_row + i * 64 + lane_q * 16);
-                mma(c, a.x, b.x, a.y, b.y, q[2 * i][0], q[2 * i][1]);
-                mma(c, a.z, b.z, a.w, b.w, q[2 * i + 1][0], q[2 * i + 1][1]);
+                sl_mma_bf16(c, a.x, b.x, a.y, b.y, q[2 * i][0], q[2 * i][1]);
+                sl_mma_bf16(c, a.z, b.z, a.w, b.w, q[2 * i + 1][0], q[2 * i + 1][1]);
             }
             if (K_STEPS % 2) {
                 uint2 a = *(const uint2 *)(a_row + K_LOADS * 64 + lane_q * 8),
                       b = *(const uint2 *)(b_row + K_LOADS * 64 + lane_q * 8);
-                mma(c, a.x, b.x, a.y, b.y, q[K_STEPS - 1][0], q[K_STEPS - 1][1]);
+                sl_mma_bf16(c, a.x, b.x, a.y, b.y, q[K_STEPS - 1][0], q[K_STEPS - 1][1]);
             }
         }
     }
@@ -438,7 +425,7 @@ __device__ int store_block(const score_params &p, int slot, int row, float s[8],
 #pragma unroll
     for (int t = 0; t < 4; t++) {
         __nv_bfloat162 pair = __floats2bfloat162_rn(s[2 * t], s[2 * t + 1]);
-        x[t] = transpose(*(uint32_t *)&pair);
+        x[t] = sl_transpose_b16(*(uint32_t *)&pair);
     }
     uint64_t mass = 0;
 #pragma unroll

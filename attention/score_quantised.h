@@ -250,7 +250,7 @@ template <int DIM, int BITS> __device__ void produce_unit(const quantised_params
 }
 
 template <int DIM, int BITS> __device__ void produce_pages(const quantised_params &p, const page_ring &r) {
-    page_producer to = {.r = r, .normal = l2_policy(false), .leaves_first = l2_policy(true)};
+    page_producer to = {.r = r, .normal = sl_l2_policy(false), .leaves_first = sl_l2_policy(true)};
 #if __CUDA_ARCH__ < 900
     wait_previous<DIM, BITS>(p, &to);
 #endif
@@ -462,7 +462,7 @@ template <int N> __device__ void store_blocks(const score_params &p, int slot, i
         __nv_bfloat162 upper_row = __hmin2(__floats2bfloat162_rn(exp2_fast(s[b][0] - even), exp2_fast(s[b][1] - odd)), one);
         __nv_bfloat162 lower_row = __hmin2(__floats2bfloat162_rn(exp2_fast(s[b][2] - even), exp2_fast(s[b][3] - odd)), one);
         // Now lane (g, q) has of head g % 4 the rows 8 q + 2 (g / 4), + 1, + 4, + 5.
-        uint32_t x = transpose(*(uint32_t *)&upper_row), y = transpose(*(uint32_t *)&lower_row);
+        uint32_t x = sl_transpose_b16(*(uint32_t *)&upper_row), y = sl_transpose_b16(*(uint32_t *)&lower_row);
         uint32_t w0 = __byte_perm(x, y, 0x5410), w1 = __byte_perm(x, y, 0x7632);
         mass[b] = (uint64_t)(unit_mass(w0 & 0xffff) + unit_mass(w0 >> 16)) + (unit_mass(w1 & 0xffff) + unit_mass(w1 >> 16));
         uint32_t other = __shfl_xor_sync(~0u, lower ? w0 : w1, 16);

@@ -102,6 +102,14 @@ static __device__ __forceinline__ void sl_mma_bf16(float c[4], uint32_t a0, uint
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+// An 8 x 8 matrix of 16-bit elements, all lanes of a warp: lane (g, t) = (lane / 4, lane % 4) gives (g, 2 t), (g, 2 t + 1) and
+// gets (2 t, g), (2 t + 1, g).
+static __device__ __forceinline__ uint32_t sl_transpose_b16(uint32_t x) {
+    uint32_t y;
+    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+    return y;
+}
+
 // How the L2 cache is to treat data that is read once: it leaves first, or as any other does.
 static __device__ __forceinline__ uint64_t sl_l2_policy(bool leaves_first) {
     uint64_t policy;
