@@ -7,7 +7,7 @@ bin=${1:-build}
 sampled="dense,santa-sys,santa-prop,santa-pps,santa-flash,santa-is:S=256,dense-q:bits={4,8}"
 model="-m models/llama-3.1-8b --load-format dummy --device cuda"
 
-SLEIGH_BIN="$bin/sleigh" "$bin/sleigh-test" --gpu | grep -vE '^ok|^seed'
+SLEIGH_BIN="$bin/sleigh" "$bin/sleigh-test" --gpu -j "$(nproc)" | grep -vE '^ok|^seed'
 "$bin/sleigh" bench attn
 "$bin/sleigh" bench decode $model -b 1,2,4,8,16 -d 4k
 "$bin/sleigh" bench decode $model -b 1,6 -d 30k

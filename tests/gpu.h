@@ -9,6 +9,8 @@
 #include <cuda_runtime_api.h>
 #define GPU_CASE(NAME, FN)                                                                                                     \
     { NAME, NEEDS_GPU, FN }
+#define WHOLE_GPU_CASE(NAME, FN)                                                                                               \
+    { NAME, NEEDS_GPU | NEEDS_WHOLE_GPU, FN }
 
 // All end the case with a failure when CUDA refuses. Memory is freed by gpu_free_all, which the runner calls after each case.
 void *gpu_new(size_t size);                             // filled with 0xFF: NaN as bf16 and fp32
@@ -19,6 +21,8 @@ void gpu_sync(const char *what);                        // waits; fails the case
 #else
 #define GPU_CASE(NAME, FN)                                                                                                     \
     { NAME, NEEDS_GPU, NULL }
+#define WHOLE_GPU_CASE(NAME, FN)                                                                                               \
+    { NAME, NEEDS_GPU | NEEDS_WHOLE_GPU, NULL }
 #endif
 void gpu_free_all(void);
 int gpu_present(void); // a CUDA build and a device

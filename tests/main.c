@@ -151,11 +151,14 @@ static int run_chosen(const chosen *x) {
 
 // ---- several processes ----
 
-enum { MOST_JOBS = 256 };
+enum {
+    MOST_JOBS = 256,
+    GPU_JOBS = 8, // that share a GPU: each has half a gigabyte of it
+};
 
 // What the processes share.
 typedef struct board {
-    atomic_int next[2];     // case: of those that need no GPU, of those that do
+    atomic_int next[3];     // case: of those that need no GPU, of those that do, of those that need it whole
     atomic_int count[4];    // of each result
     int running[MOST_JOBS]; // the case that a process is at; -1: none
 } board;
@@ -166,28 +169,33 @@ static void run_on(board *b, int job, int i) {
     b->running[job] = -1;
 }
 
-// Takes cases until there are no more. Those on a GPU are one process's: some look at its free memory or at its clock.
-static void work(board *b, int job) {
-    for (int gpu = job == 0; gpu >= 0; gpu--)
-        for (int i; (i = atomic_fetch_add(&b->next[gpu], 1)) < n_cases;)
-            if (gpu == !!(cases[i].c->needs & NEEDS_GPU)) run_on(b, job, i);
+static int kind_of(const test_case *c) { // of board.next
+    return c->needs & NEEDS_WHOLE_GPU ? 2 : !!(c->needs & NEEDS_GPU);
 }
 
-static pid_t start_job(board *b, int job) {
+// Takes cases of a kind until there are no more.
+static void work(board *b, int job, int kind) {
+    for (int i; (i = atomic_fetch_add(&b->next[kind], 1)) < n_cases;)
+        if (kind_of(cases[i].c) == kind) run_on(b, job, i);
+}
+
+static pid_t start_job(board *b, int job, int whole_gpu) {
     pid_t pid = fork();
     if (pid) return pid;
     static char lines[1 << 16]; // a case's lines stay together
     setvbuf(stdout, lines, _IOFBF, sizeof lines);
-    work(b, job);
+    for (int kind = 1; !whole_gpu && kind >= 0; kind--)
+        if (kind == 0 || job < GPU_JOBS) work(b, job, kind);
+    if (whole_gpu) work(b, job, 2);
     exit(0);
 }
 
 // A case that ends its process has failed; another process goes on.
-static void run_jobs(board *b, int n_jobs) {
+static void run_jobs(board *b, int n_jobs, int whole_gpu) {
     pid_t pids[MOST_JOBS];
     int n_live = n_jobs, status;
     fflush(stdout);
-    for (int job = 0; job < n_jobs; job++) pids[job] = start_job(b, job);
+    for (int job = 0; job < n_jobs; job++) pids[job] = start_job(b, job, whole_gpu);
     while (n_live > 0) {
         pid_t pid = wait(&status);
         int job = 0;
@@ -204,7 +212,7 @@ static void run_jobs(board *b, int n_jobs) {
             continue;
         }
         b->running[job] = -1;
-        pids[job] = start_job(b, job);
+        pids[job] = start_job(b, job, whole_gpu);
     }
 }
 
@@ -240,7 +248,8 @@ int main(int argc, char **argv) {
     if (n_jobs == 1) {
         for (int i = 0; i < n_cases; i++) run_on(b, 0, i);
     } else {
-        run_jobs(b, n_jobs);
+        run_jobs(b, n_jobs, 0);
+        run_jobs(b, 1, 1);
     }
     printf("%d passed, %d failed, %d skipped\n", b->count[PASSED], b->count[FAILED], b->count[SKIPPED]);
     return b->count[FAILED] > 0;

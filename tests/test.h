@@ -11,7 +11,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
-enum { NEEDS_NOTHING = 0, NEEDS_GPU = 1, NEEDS_SHARED = 2 }; // NEEDS_SHARED: ../shared (or $SLEIGH_SHARED) must exist
+// NEEDS_SHARED: ../shared (or $SLEIGH_SHARED) must exist. NEEDS_WHOLE_GPU: nobody else may take its memory or its time.
+enum { NEEDS_NOTHING = 0, NEEDS_GPU = 1, NEEDS_SHARED = 2, NEEDS_WHOLE_GPU = 4 };
 
 typedef struct test_case {
     const char *name;

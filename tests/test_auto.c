@@ -509,7 +509,7 @@ static const test_case cases[] = {
     {"grids", 0, grids},
     {"calibrate", 0, calibrate},
     {"calibrate_errors", 0, calibrate_errors},
-    GPU_CASE("calibrate-gpu", calibrate_gpu),
+    WHOLE_GPU_CASE("calibrate-gpu", calibrate_gpu),
     {"sides", 0, sides},
     {"epsilons", 0, epsilons},
     {"refusals", 0, refusals},

@@ -125,7 +125,7 @@ static void gpu(void) {
 #endif
 
 static const test_case cases[] = {
-    {"rapl", 0, rapl}, {"absent", 0, absent}, {"nvml", 0, nvml}, {"rate", 0, rate}, GPU_CASE("gpu", gpu), {0},
+    {"rapl", 0, rapl}, {"absent", 0, absent}, {"nvml", 0, nvml}, {"rate", 0, rate}, WHOLE_GPU_CASE("gpu", gpu), {0},
 };
 extern const test_suite suite_cli_meter;
 const test_suite suite_cli_meter = {"cli_meter", cases};

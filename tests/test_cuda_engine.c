@@ -436,11 +436,11 @@ static const test_case cases[] = {
     GPU_CASE("chunks-bits", chunks_bits),
     GPU_CASE("batch-bits", batch_bits),
     GPU_CASE("replay-bits", replay_bits),
-    GPU_CASE("no-allocation", no_allocation),
+    WHOLE_GPU_CASE("no-allocation", no_allocation),
     GPU_CASE("batch-grows", batch_grows),
     GPU_CASE("prefix-bits", prefix_bits),
     GPU_CASE("steps", steps),
-    GPU_CASE("errors", errors),
+    WHOLE_GPU_CASE("errors", errors),
     {0},
 };
 const test_suite suite_cuda_engine = {"cuda_engine", cases};
