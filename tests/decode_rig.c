@@ -129,7 +129,12 @@ static void decode(rig *r, const sl_attn_cuda_decode_args *args) {
 }
 
 void rig_decode(rig *r) {
+    rig_decode_queued(r, 1);
+}
+
+void rig_decode_queued(rig *r, int n) {
     r->args.spec = &r->spec; // r may have moved
+    for (int i = 1; i < n; i++) r->spec.method->cuda->decode(&r->args);
     decode(r, &r->args);
 }
 

@@ -30,14 +30,15 @@ typedef struct rig {
 
 // Page extras are built on both, of all pages but each sequence's newest. Memory on the GPU is NaN where nothing was written.
 rig rig_new(ref_cache *c, const char *attn, uint32_t seed);
-void rig_free(rig *r);                // and all device memory of the case
-void rig_upload_rows(rig *r);         // r->rows have changed
-void rig_seed(rig *r, uint32_t seed); // another seed, and no step before
-void rig_decode(rig *r);              // one step
-void rig_launch(rig *r);              // the same, what it stored and counted, and that the counters are 0 again
-void rig_decode_alone(rig *r, int s); // of one sequence: its output is out[0]
-void rig_check(rig *r);               // the last rig_launch: every head's output, and what was counted
-void rig_check_weights(rig *r);       // the last rig_launch: what was stored, against the scores
+void rig_free(rig *r);                 // and all device memory of the case
+void rig_upload_rows(rig *r);          // r->rows have changed
+void rig_seed(rig *r, uint32_t seed);  // another seed, and no step before
+void rig_decode(rig *r);               // one step
+void rig_decode_queued(rig *r, int n); // n times the same, none waited for but the last
+void rig_launch(rig *r);               // the same, what it stored and counted, and that the counters are 0 again
+void rig_decode_alone(rig *r, int s);  // of one sequence: its output is out[0]
+void rig_check(rig *r);                // the last rig_launch: every head's output, and what was counted
+void rig_check_weights(rig *r);        // the last rig_launch: what was stored, against the scores
 double rig_error(const rig *r, int s, int head, double *mu); // |out - mu| / |mu|; mu: [head_dim] dense attention, or NULL
 
 // One head's stored weights (which 0) or sizes (1) as the CPU keeps them; checks that masses are those of the weights.

@@ -1,5 +1,5 @@
-// tests/test_cuda_bits.c - every decode method on a GPU: equal bits in 100 runs of a ragged batch, and each of its 16 sequences
-// alone the bits that it has in the batch.
+// tests/test_cuda_bits.c - every decode method on a GPU: equal bits in 100 runs of a ragged batch, behind other steps, and of
+// each of a batch's 16 sequences alone.
 #include "tests/gpu.h"
 
 #ifdef SLEIGH_CUDA
@@ -83,6 +83,24 @@ static void runs(void) {
     ref_cache_free(&c);
 }
 
+// Steps so small that several lie on the GPU together, each with what the one before it left in the workspace.
+static void queued(void) {
+    static const int lengths[] = {1, 300, 700};
+    enum { N = 3, QUEUED = 64 };
+    ref_cache c = ref_cache_new(HEADS, KV_HEADS, DIM, N, lengths, 2, test_seed);
+    bf16 once[N * ROW];
+    for (int k = 0; k < N_SPECS; k++) {
+        rig r = rig_new(&c, specs[k], 5);
+        rig_decode(&r);
+        memcpy(once, r.out, sizeof once);
+        rig_seed(&r, 5);
+        rig_decode_queued(&r, QUEUED);
+        if (memcmp(once, r.out, sizeof once)) FAIL("%s: behind others a step has other bits", specs[k]);
+        rig_free(&r);
+    }
+    ref_cache_free(&c);
+}
+
 static void alone(void) {
     ref_cache c = ragged_cache();
     bf16 *batch = malloc(RIG_SEQS * ROW * sizeof *batch);
@@ -105,9 +123,6 @@ static void alone(void) {
 #endif
 
 static const test_case cases[] = {
-    GPU_CASE("all-methods", all_methods),
-    GPU_CASE("runs", runs),
-    GPU_CASE("alone", alone),
-    {0},
+    GPU_CASE("all-methods", all_methods), GPU_CASE("runs", runs), GPU_CASE("queued", queued), GPU_CASE("alone", alone), {0},
 };
 const test_suite suite_cuda_bits = {"cuda_bits", cases};
