@@ -68,6 +68,7 @@ template <int DIM, int BITS> struct tile {
     static __host__ __device__ int stage(int group) { return ceil_div(Q_AT + group * layout<DIM>::ROW, 128) * 128; }
     static __host__ int stages(int group, int others) { // beside `others` bytes of shared memory
         int n = (SHARED_MOST - others) / stage(group);
+        SL_CHECK(n >= PAIRS); // end_pair: a stage that holds an end is never free again
         return n < STAGES_MAX ? n : (int)STAGES_MAX;
     }
 };
