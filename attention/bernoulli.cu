@@ -92,11 +92,6 @@ __device__ float widen(bf16 x) {
     return __uint_as_float((uint32_t)x << 16);
 }
 
-__device__ float max_lanes(float x) {
-    for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, step));
-    return x;
-}
-
 // ---- counts ----
 
 // sl_bernoulli_count (propose_bernoulli.c), to the bit: B a is rounded before its floor is taken off.
@@ -123,7 +118,7 @@ __device__ void sample_each(const bernoulli_params &p, sl_rng_id id, const bf16 
     for (int h = 0; h < p.score.group; h++, id.head++, q += DIM) {
         float norm = 0;
         for (int i = lane; i < DIM; i += 32) norm = fmaxf(norm, fabsf(widen(q[i])));
-        norm = max_lanes(norm);
+        norm = sl_max_lanes(norm);
 #pragma unroll 1
         for (int i = lane; i < DIM; i += 32) {
             float x = widen(q[i]);
@@ -145,7 +140,7 @@ __device__ void sample_shared(const bernoulli_params &p, const sl_rng_id &id, co
         coef[i][0] = sum / (float)group;
         norm = fmaxf(norm, coef[i][0]);
     }
-    norm = max_lanes(norm);
+    norm = sl_max_lanes(norm);
 #pragma unroll 1
     for (int i = lane; i < DIM; i += 32) {
         float mean = coef[i][0];
@@ -535,8 +530,7 @@ template <int DIM, int HEADS> struct attention {
         size_t first = (((size_t)info.slot * p.max_chunks + info.chunk) * CONSUMERS + warp) * group;
 #pragma unroll
         for (int h = 0; h < HEADS; h++) {
-            float sum = l[h];
-            for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+            float sum = sl_sum_lanes(l[h]);
             if (lane == 0 && h < group) __stcg(p.ml + first + h, make_float2(m[h], sum));
         }
 #pragma unroll
@@ -599,12 +593,12 @@ template <int DIM> __device__ void merge_head(const bernoulli_params &p, draw_sp
     wait_scored(p.score, slot, n_kv, thread);
     float most = -INFINITY, total = 0;
     for (int i = lane; i < n; i += 32) most = fmaxf(most, __ldcg(p.ml + first + (size_t)i * group).x);
-    most = max_lanes(most);
+    most = sl_max_lanes(most);
     for (int i = lane; i < n; i += 32) {
         float2 ml = __ldcg(p.ml + first + (size_t)i * group);
         total += exp2f(ml.x - most) * ml.y;
     }
-    for (int step = 16; step > 0; step /= 2) total += __shfl_xor_sync(~0u, total, step);
+    total = sl_sum_lanes(total);
     row_sum sum = {};
     int end = n * (warp + 1) / DRAWERS;
 #pragma unroll 4

@@ -62,11 +62,7 @@ static __device__ void window_load(window *w, const sl_row *rows, int n_seqs, in
     }
     w->chunk_rows = chunk_rows(w->n_kv);
     int sum = ceil_div(w->n_kv, w->chunk_rows) * n_kv_heads;
-    for (int step = 1; step < 32; step *= 2) {
-        int before = __shfl_up_sync(~0u, sum, step);
-        if (lane >= step) sum += before;
-    }
-    w->end = first_unit + sum;
+    w->end = first_unit + sl_scan_lanes(sum, lane);
 }
 
 // The lane whose sequence holds the unit, moving the window on to it; -1: there is no such unit.

@@ -177,11 +177,7 @@ __device__ void window_load(window *w, const decode_params &p, int first_seq, in
     }
     w->chunk_rows = chunk_rows_of(w->n_kv, p.n_kv_heads);
     int sum = ceil_div(w->n_kv, w->chunk_rows) * p.n_kv_heads;
-    for (int step = 1; step < 32; step *= 2) {
-        int before = __shfl_up_sync(~0u, sum, step);
-        if (lane >= step) sum += before;
-    }
-    w->end = first_unit + sum;
+    w->end = first_unit + sl_scan_lanes(sum, lane);
 }
 
 // The lane whose sequence holds the unit, moving the window on to it; -1: there is no such unit.

@@ -1,11 +1,6 @@
 // attention/dense_q.cu - dense-q on CUDA: every row, with scores from quantised keys as if they were exact. The rival that
 // santa-is must beat: two kernels, one that stores weights (score_quantised.h) and one that reads all of V.
-#include "attention/head_dim.h"
 #include "attention/score_quantised.h"
-
-extern "C" {
-#include "attention/stages.h"
-}
 
 namespace {
 
@@ -91,7 +86,7 @@ __device__ void sum_values(const values_params &p, values_space<DIM, HEADS> *s, 
     }
 #pragma unroll
     for (int h = 0; h < HEADS; h++) {
-        for (int step = 16; step > 0; step /= 2) total[h] += __shfl_xor_sync(~0u, total[h], step);
+        total[h] = sl_sum_lanes(total[h]);
         if (lane == 0) s->total[warp][h] = total[h];
 #pragma unroll
         for (int k = 0; k < 8; k++) {
@@ -171,31 +166,21 @@ template <int DIM, int BITS> void launch(const sl_attn_cuda_decode_args *a) {
 }
 
 void decode(const sl_attn_cuda_decode_args *args) {
-    with_bits((int)sl_attn_get(args->spec, "bits"),
-              [&](auto bits) { sl_with_head_dim(args->geom->head_dim, [&](auto dim) { launch<dim, bits>(args); }); });
-}
-
-int needs(const sl_attn_spec *spec, sl_kv_need *out) {
-    return sl_propose_quantised.needs(spec, out);
+    with_tile(args, "bits", [&](auto dim, auto bits) { launch<dim, bits>(args); });
 }
 
 void account(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats) {
-    sl_kv_need need;
-    needs(spec, &need);
-    uint64_t n_built = (n_kv - 1) / SL_PAGE, newest = n_kv - n_built * SL_PAGE, row = geom->head_dim * sizeof(bf16);
-    uint64_t pages = n_built * need.kind->size(need.arg, geom->head_dim);
-    stats->k_rows += newest * geom->n_kv_heads;
+    account_quantised(geom, spec, n_kv, stats);
     stats->v_rows += (uint64_t)n_kv * geom->n_heads;
     stats->v_distinct += (uint64_t)n_kv * geom->n_kv_heads;
-    stats->bytes += (pages + (newest + n_kv) * row) * geom->n_kv_heads;
-    stats->features += geom->n_heads;
+    stats->bytes += (uint64_t)n_kv * geom->head_dim * sizeof(bf16) * geom->n_kv_heads;
 }
 
 } // namespace
 
 const sl_attn_cuda_ops sl_dense_q_cuda_ops = {.workspace = workspace,
                                               .decode = decode,
-                                              .needs = needs,
+                                              .needs = needs_quantised,
                                               .state = NULL,
                                               .max_rows = 0,
                                               .account = account,

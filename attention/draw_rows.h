@@ -130,10 +130,7 @@ __device__ int sum_threads(draw_space *s, int thread, int x) {
 // Inclusive scan of x over the drawers' threads, and the sum of all.
 __device__ uint64_t scan_threads(draw_space *s, int thread, uint64_t x, uint64_t *all) {
     int lane = thread % 32, warp = thread / 32;
-    for (int step = 1; step < 32; step *= 2) {
-        uint64_t before = __shfl_up_sync(~0u, x, step);
-        if (lane >= step) x += before;
-    }
+    x = sl_scan_lanes(x, lane);
     drawers_sync();
     if (lane == 31) s->scan[warp] = x;
     drawers_sync();

@@ -4,13 +4,8 @@
 //
 // Owns: the sums. They differ from combine.c's in this: rows of the newest page keep the weights that were stored, exact scores
 // rounded to bf16 as dense attention's are.
-#include "attention/head_dim.h"
 #include "attention/score_quantised.h"
 #include "attention/take_all.h"
-
-extern "C" {
-#include "attention/stages.h"
-}
 
 namespace {
 
@@ -124,11 +119,6 @@ template <int DIM> __device__ float score_rows(const score_params &p, const shar
     return score * p.scale;
 }
 
-__device__ float sum_floats(float x) {
-    for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(~0u, x, step);
-    return x;
-}
-
 // Adds a warp's rows of the pool, lane's `row` (-1: none; those at the end), times factor e^{s_j}: s_j is `ref` where that is
 // given, else the exact score. Returns how many were read.
 template <int DIM>
@@ -139,12 +129,10 @@ __device__ int add_rows(const is_params &p, shared_head *s, int row, float facto
     s->row[thread] = row;
     __syncwarp();
     float score = ref == REF_EMPTY ? score_rows<DIM>(p.score, s, n, thread) : (float)ref;
-    float top = row < 0 ? -INFINITY : score;
-    for (int step = 16; step > 0; step /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, step));
-    top = fmaxf(top, to->top);
+    float top = fmaxf(sl_max_lanes(row < 0 ? -INFINITY : score), to->top);
     float fall = exp2f(to->top - top), weight = row < 0 ? 0 : factor * exp2f(score - top);
     to->top = top;
-    to->total = fmaf(to->total, fall, sum_floats(weight));
+    to->total = fmaf(to->total, fall, sl_sum_lanes(weight));
 #pragma unroll
     for (int k = 0; k < 8; k++) to->sum.x[k] *= fall;
     return gather<DIM>(p.draw.v, s, thread, row, weight, &to->sum);
@@ -310,32 +298,22 @@ template <int DIM, int BITS> void launch(const sl_attn_cuda_decode_args *a) {
 }
 
 void decode(const sl_attn_cuda_decode_args *args) {
-    with_bits((int)sl_attn_get(args->spec, "proposal"),
-              [&](auto bits) { sl_with_head_dim(args->geom->head_dim, [&](auto dim) { launch<dim, bits>(args); }); });
+    with_tile(args, "proposal", [&](auto dim, auto bits) { launch<dim, bits>(args); });
 }
 
-int needs(const sl_attn_spec *spec, sl_kv_need *out) {
-    return sl_propose_quantised.needs(spec, out);
-}
-
-// Quantised pages and the newest page; the kernel counts what is drawn.
+// V of the newest page too; the kernel counts what is drawn.
 void account(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats) {
-    sl_kv_need need;
-    needs(spec, &need);
-    uint64_t n_built = (n_kv - 1) / SL_PAGE, newest = n_kv - n_built * SL_PAGE;
-    uint64_t pages = n_built * need.kind->size(need.arg, geom->head_dim);
-    stats->k_rows += newest * geom->n_kv_heads;
+    uint64_t newest = account_quantised(geom, spec, n_kv, stats);
     stats->v_rows += newest * geom->n_heads;
     stats->samples += newest * geom->n_heads;
-    stats->bytes += (pages + 2 * newest * geom->head_dim * sizeof(bf16)) * geom->n_kv_heads;
-    stats->features += geom->n_heads;
+    stats->bytes += newest * geom->head_dim * sizeof(bf16) * geom->n_kv_heads;
 }
 
 } // namespace
 
 const sl_attn_cuda_ops sl_santa_is_cuda_ops = {.workspace = workspace,
                                                .decode = decode,
-                                               .needs = needs,
+                                               .needs = needs_quantised,
                                                .state = NULL,
                                                .max_rows = DRAW_ROWS_MAX,
                                                .account = account,

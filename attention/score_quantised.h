@@ -4,15 +4,18 @@
 // A producer warp streams tiles through a ring: quantised pages, and 64 rows of K at a time of the newest page. Pairs of
 // consumer warps take tiles by turns. A pair quantises the group's queries for its tile's steps and zeros, a warp a head, and
 // then scores half the tile each with integer products: the CPU's integers, so that a score differs from the CPU's by the order
-// in which its bias is summed alone. Whoever draws waits for the kernel's end: a head's draws are a long chain of short steps,
-// which a kernel of its own takes for all heads at once; drawers inside this one, a head at a time, took twice as long as the
-// scores.
+// in which its bias is summed alone. `done` tells whoever draws, in a kernel of its own (take_all.h), how far a KV head is.
 #ifndef SLEIGH_SCORE_QUANTISED_H
 #define SLEIGH_SCORE_QUANTISED_H
 
+#include "attention/head_dim.h"
 #include "attention/score_keys.h"
 
 #include <cuda_fp16.h>
+
+extern "C" {
+#include "attention/stages.h"
+}
 
 namespace {
 
@@ -212,11 +215,7 @@ __device__ page_unit plan_unit(const quantised_params &p, int number) {
             own_pages = (const int32_t *)((uint64_t)(uint32_t)row.w << 32 | (uint32_t)row.z);
             end = (built_pages(own_kv) + newest_tiles(own_kv)) * n_heads;
         }
-        for (int step = 1; step < 32; step *= 2) {
-            int before = __shfl_up_sync(~0u, end, step);
-            if (lane >= step) end += before;
-        }
-        end += begin;
+        end = begin + sl_scan_lanes(end, lane);
         int seq = 0, from = begin;
         for (int i = 0; i < min(n_seqs - first, 32); i++) {
             int x = __shfl_sync(~0u, end, i);
@@ -590,14 +589,35 @@ template <int DIM, int BITS> score_params launch_quantised_scores(const sl_attn_
     return score;
 }
 
-// Calls f(bits) with the bits of a code as a constant: `choice` of "8,4,3".
-template <typename F> void with_bits(int choice, F f) {
-    if (choice == 0)
-        f(std::integral_constant<int, 8>());
-    else if (choice == 1)
-        f(std::integral_constant<int, 4>());
-    else
-        f(std::integral_constant<int, 3>());
+// ---- what methods of quantised keys share beside the kernel ----
+
+// Calls f(head_dim, bits of a code) with both as constants. parameter: the method's, whose choices are "8,4,3"
+template <typename F> void with_tile(const sl_attn_cuda_decode_args *a, const char *parameter, F f) {
+    int choice = (int)sl_attn_get(a->spec, parameter);
+    sl_with_head_dim(a->geom->head_dim, [&](auto dim) {
+        if (choice == 0)
+            f(dim, std::integral_constant<int, 8>());
+        else if (choice == 1)
+            f(dim, std::integral_constant<int, 4>());
+        else
+            f(dim, std::integral_constant<int, 3>());
+    });
+}
+
+int needs_quantised(const sl_attn_spec *spec, sl_kv_need *out) {
+    return sl_propose_quantised.needs(spec, out);
+}
+
+// What the scores of n_kv rows read: quantised pages, and K of the newest page, whose rows it returns.
+int account_quantised(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats) {
+    sl_kv_need need;
+    needs_quantised(spec, &need);
+    int n_built = (n_kv - 1) / SL_PAGE, newest = n_kv - n_built * SL_PAGE;
+    uint64_t pages = n_built * (uint64_t)need.kind->size(need.arg, geom->head_dim);
+    stats->k_rows += (uint64_t)newest * geom->n_kv_heads;
+    stats->bytes += (pages + newest * geom->head_dim * sizeof(bf16)) * geom->n_kv_heads;
+    stats->features += geom->n_heads;
+    return newest;
 }
 
 } // namespace

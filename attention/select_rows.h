@@ -56,10 +56,7 @@ __device__ int max_block(select_space *s, int x) {
 __device__ uint64_t scan_block(select_space *s, uint64_t x, uint64_t *all) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     uint64_t own = x, sum = 0;
-    for (int step = 1; step < 32; step *= 2) {
-        uint64_t before = __shfl_up_sync(~0u, x, step);
-        if (lane >= step) x += before;
-    }
+    x = sl_scan_lanes(x, lane);
     __syncthreads();
     if (lane == 31) s->scan[warp] = x;
     __syncthreads();
@@ -176,11 +173,7 @@ __device__ cut_rule find_cut(select_space *s, const int *count, int last, bool b
             n[i] = rank <= last ? count[rank] : 0;
             sum += n[i] * (by_mass ? 256 - 4 * lane - i : 1);
         }
-        int before = sum;
-        for (int step = 1; step < 32; step *= 2) {
-            int x = __shfl_up_sync(~0u, before, step);
-            if (lane >= step) before += x;
-        }
+        int before = sl_scan_lanes(sum, lane);
         uint32_t reached = __ballot_sync(~0u, before >= need);
         before -= sum;
         if (reached ? lane == __ffs(reached) - 1 : lane == 31) {

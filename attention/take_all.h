@@ -128,10 +128,7 @@ __device__ void take_all_uniforms(take_space *s, const sl_rng_id &id, int thread
 // Inclusive scan of x over the threads, and the sum of all. One barrier: calls alternate between turns 0 and 1.
 __device__ uint64_t scan_takers(take_space *s, int turn, int thread, uint64_t x, uint64_t *all) {
     int lane = thread % 32, warp = thread / 32;
-    for (int step = 1; step < 32; step *= 2) {
-        uint64_t before = __shfl_up_sync(~0u, x, step);
-        if (lane >= step) x += before;
-    }
+    x = sl_scan_lanes(x, lane);
     if (lane == 31) s->scan[turn][warp] = x;
     __syncthreads();
     uint64_t sum = 0;
@@ -169,11 +166,7 @@ __device__ uint64_t size_of_lane(const take_space *s, int b) {
     const size_view &z = s->sizes;
     int lane = threadIdx.x % 32;
     uint32_t mass = unit_mass(__ldcg((const unsigned short *)z.w + (size_t)b * z.stride + lane));
-    uint64_t running = mass;
-    for (int step = 1; step < 32; step *= 2) {
-        uint64_t before = __shfl_up_sync(~0u, running, step);
-        if (lane >= step) running += before;
-    }
+    uint64_t running = sl_scan_lanes((uint64_t)mass, lane);
     return size_between(z, z.top - ref_of(mass_of(s, b)), running - mass, mass, b * BLOCK + lane < z.n);
 }
 
@@ -251,10 +244,7 @@ __device__ void collect_rows(take_space *s, int n_blocks, uint64_t least, int th
         }
         if (first + lane / 4 >= end) mask = 0;
         int own = __popc(mask), at = n - own;
-        for (int step = 1; step < 32; step *= 2) {
-            int x = __shfl_up_sync(~0u, own, step);
-            if (lane >= step) own += x;
-        }
+        own = sl_scan_lanes(own, lane);
         n += __shfl_sync(~0u, own, 31);
         for (at += own; mask && at < OF_WARP; mask &= mask - 1) s->found.row[warp][at++] = row + __ffs(mask) - 1;
     }

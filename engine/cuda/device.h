@@ -91,6 +91,23 @@ static __device__ __forceinline__ int sl_add_ordered(int *to, int x) {
     return before;
 }
 
+// Over the lanes of a warp: the sum of the lanes up to this one; of all; the largest.
+template <typename T> static __device__ __forceinline__ T sl_scan_lanes(T x, int lane) {
+    for (int step = 1; step < 32; step *= 2) {
+        T before = __shfl_up_sync(~0u, x, step);
+        if (lane >= step) x += before;
+    }
+    return x;
+}
+static __device__ __forceinline__ float sl_sum_lanes(float x) {
+    for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(~0u, x, step);
+    return x;
+}
+static __device__ __forceinline__ float sl_max_lanes(float x) {
+    for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, step));
+    return x;
+}
+
 // c [16][8] += a [16][16] b [16][8] in bf16, all lanes of a warp; lane (g, t) = (lane / 4, lane % 4) has c's elements (g, 2 t),
 // (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1), a's pairs from (g, 2 t), (g + 8, 2 t), (g, 2 t + 8), (g + 8, 2 t + 8) on, b's
 // from (2 t, g), (2 t + 8, g) on.

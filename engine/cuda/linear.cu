@@ -371,7 +371,7 @@ __global__ void __launch_bounds__(NORM_THREADS) rmsnorm_row_kernel(const float *
     }
 #pragma unroll
     for (int s = 0; s < KEEP; s++) sum += v[s].x * v[s].x + v[s].y * v[s].y + v[s].z * v[s].z + v[s].w * v[s].w;
-    for (int d = 16; d > 0; d /= 2) sum += __shfl_xor_sync(~0u, sum, d);
+    sum = sl_sum_lanes(sum);
     if (threadIdx.x % 32 == 0) warp_sums[threadIdx.x / 32] = sum;
     __syncthreads();
     sum = warp_sums[threadIdx.x % (NORM_THREADS / 32)];

@@ -10,7 +10,7 @@ enum { WARPS = SL_PAGE / 32 };
 
 // The largest of, then the sum over, the block's threads, in a fixed order. both: [WARPS] in shared memory.
 __device__ float block_max(float x, float *both) {
-    for (int i = 16; i; i /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, i));
+    x = sl_max_lanes(x);
     if (threadIdx.x % 32 == 0) both[threadIdx.x / 32] = x;
     __syncthreads();
     for (int i = 0; i < WARPS; i++) x = fmaxf(x, both[i]);
@@ -19,7 +19,7 @@ __device__ float block_max(float x, float *both) {
 }
 
 __device__ float block_sum(float x, float *both) {
-    for (int i = 16; i; i /= 2) x += __shfl_xor_sync(~0u, x, i);
+    x = sl_sum_lanes(x);
     if (threadIdx.x % 32 == 0) both[threadIdx.x / 32] = x;
     __syncthreads();
     x = 0;
