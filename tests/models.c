@@ -4,6 +4,24 @@
 
 #include <stdlib.h>
 
+rig rig_load(const char *dir, const char *attn, sl_engine_options o) {
+    rig r;
+    sl_error err;
+    sl_attn_spec spec;
+    sl_attn_plan plan = {0};
+    CHECK_OK(sl_model_load(dir, SL_MODEL_NO_TOKENIZER, &r.model, &err), err);
+    const sl_config *c = sl_model_config(r.model);
+    if (attn) {
+        CHECK_OK(sl_attn_parse(attn, &spec, &err), err);
+        CHECK_OK(sl_attn_plan_init(&plan, c->n_layers, &spec, &err), err);
+        o.attn = &plan;
+    }
+    CHECK_OK(sl_engine_new(r.model, &o, &r.engine, &err), err);
+    sl_attn_plan_free(&plan);
+    r.n_vocab = c->n_vocab;
+    return r;
+}
+
 void rig_close(rig *r) {
     sl_engine_free(r->engine);
     sl_model_free(r->model);

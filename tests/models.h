@@ -12,6 +12,8 @@ typedef struct rig { // a model with an engine on it
     int n_vocab;
 } rig;
 
+// The model of folder dir, without its tokenizer. attn: the method of all layers, NULL: o->attn's plan
+rig rig_load(const char *dir, const char *attn, sl_engine_options o);
 void rig_close(rig *r); // after its sessions
 sl_session *rig_session(rig *r, uint32_t sequence);
 

@@ -13,12 +13,9 @@
 static sl_error err;
 
 static rig rig_on(const char *device, const char *dir, int n_ctx, int n_sequences, int chunk) {
-    rig r;
-    CHECK_OK(sl_model_load(dir, SL_MODEL_NO_TOKENIZER, &r.model, &err), err);
-    sl_engine_options o = {.n_ctx = n_ctx, .n_sequences = n_sequences, .prefill_chunk = chunk, .device = device, .seed = 1};
-    CHECK_OK(sl_engine_new(r.model, &o, &r.engine, &err), err);
-    r.n_vocab = sl_model_config(r.model)->n_vocab;
-    return r;
+    return rig_load(
+        dir, NULL,
+        (sl_engine_options){.n_ctx = n_ctx, .n_sequences = n_sequences, .prefill_chunk = chunk, .device = device, .seed = 1});
 }
 
 static double relative(const float *got, const float *want, size_t n) {

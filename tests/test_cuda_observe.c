@@ -13,18 +13,9 @@ static sl_error err;
 enum { SEED = 7 };
 
 static rig rig_on(const char *device, const char *attn, int n_ctx, int n_sequences) {
-    rig r;
-    sl_attn_spec spec;
-    sl_attn_plan plan;
-    CHECK_OK(sl_model_load("models/tiny", SL_MODEL_NO_TOKENIZER, &r.model, &err), err);
-    CHECK_OK(sl_attn_parse(attn, &spec, &err), err);
-    CHECK_OK(sl_attn_plan_init(&plan, sl_model_config(r.model)->n_layers, &spec, &err), err);
-    const sl_engine_options o = {
-        .n_ctx = n_ctx, .n_sequences = n_sequences, .device = device, .n_threads = 4, .seed = SEED, .attn = &plan};
-    CHECK_OK(sl_engine_new(r.model, &o, &r.engine, &err), err);
-    sl_attn_plan_free(&plan);
-    r.n_vocab = sl_model_config(r.model)->n_vocab;
-    return r;
+    return rig_load(
+        "models/tiny", attn,
+        (sl_engine_options){.n_ctx = n_ctx, .n_sequences = n_sequences, .device = device, .n_threads = 4, .seed = SEED});
 }
 
 static void parse_all(const char *const *names, int n, sl_attn_spec *specs) {

@@ -13,23 +13,10 @@
 static sl_error err;
 
 static rig rig_open(const char *dir, const char *attn, int n_ctx, int n_sequences, int chunk, int n_threads, uint32_t seed) {
-    rig r;
-    CHECK_OK(sl_model_load(dir, SL_MODEL_NO_TOKENIZER, &r.model, &err), err);
-    const sl_config *c = sl_model_config(r.model);
-    sl_attn_spec spec;
-    sl_attn_plan plan;
-    CHECK_OK(sl_attn_parse(attn, &spec, &err), err);
-    CHECK_OK(sl_attn_plan_init(&plan, c->n_layers, &spec, &err), err);
-    sl_engine_options o = {.n_ctx = n_ctx,
-                           .n_sequences = n_sequences,
-                           .prefill_chunk = chunk,
-                           .n_threads = n_threads,
-                           .seed = seed,
-                           .attn = &plan};
-    CHECK_OK(sl_engine_new(r.model, &o, &r.engine, &err), err);
-    sl_attn_plan_free(&plan);
-    r.n_vocab = c->n_vocab;
-    return r;
+    return rig_load(
+        dir, attn,
+        (sl_engine_options){
+            .n_ctx = n_ctx, .n_sequences = n_sequences, .prefill_chunk = chunk, .n_threads = n_threads, .seed = seed});
 }
 
 // Prefills ids and decodes n_steps greedily; the last logits into out[n_vocab].

@@ -1,5 +1,6 @@
 // tests/test_step.c - sl_sample and sl_step: the same tokens, logits and states as drawing and decoding one after the other.
 #include "engine/sleigh.h"
+#include "tests/models.h"
 #include "tests/test.h"
 
 #include <stdlib.h>
@@ -10,58 +11,46 @@ static sl_error err;
 enum { B = 4, N_CTX = 1024 };
 static const int lengths[B] = {1, 255, 256, 600};
 
-typedef struct rig {
-    sl_model *model;
-    sl_engine *engine;
+typedef struct step_rig {
+    rig on;
     sl_session *batch[B];
     sl_sampler *samplers[B];
-    int n_vocab;
-} rig;
+} step_rig;
 
 // Sequence i has lengths[i] tokens and draws with params[i].
-static rig rig_open(const char *attn, int n_ctx, const sl_sampling *params) {
-    rig r;
-    sl_attn_spec spec;
-    sl_attn_plan plan;
-    CHECK_OK(sl_model_load("models/tiny", SL_MODEL_NO_TOKENIZER, &r.model, &err), err);
-    CHECK_OK(sl_attn_parse(attn, &spec, &err), err);
-    CHECK_OK(sl_attn_plan_init(&plan, sl_model_config(r.model)->n_layers, &spec, &err), err);
-    sl_engine_options o = {.n_ctx = n_ctx, .n_sequences = B, .seed = 7, .attn = &plan};
-    CHECK_OK(sl_engine_new(r.model, &o, &r.engine, &err), err);
-    sl_attn_plan_free(&plan);
-    r.n_vocab = sl_model_config(r.model)->n_vocab;
+static step_rig step_open(const char *attn, int n_ctx, const sl_sampling *params) {
+    step_rig r = {.on = rig_load("models/tiny", attn, (sl_engine_options){.n_ctx = n_ctx, .n_sequences = B, .seed = 7})};
     for (int i = 0; i < B; i++) {
         uint64_t state = test_seed + i;
         int32_t ids[N_CTX];
-        for (int j = 0; j < lengths[i]; j++) ids[j] = (int32_t)(test_uniform(&state) * (r.n_vocab - 16));
-        CHECK_OK(sl_session_new(r.engine, 100 + i, &r.batch[i], &err), err);
+        for (int j = 0; j < lengths[i]; j++) ids[j] = (int32_t)(test_uniform(&state) * (r.on.n_vocab - 16));
+        CHECK_OK(sl_session_new(r.on.engine, 100 + i, &r.batch[i], &err), err);
         CHECK_OK(sl_prefill(r.batch[i], ids, lengths[i], NULL, &err), err);
-        CHECK_OK(sl_sampler_new(&params[i], r.n_vocab, &r.samplers[i], &err), err);
+        CHECK_OK(sl_sampler_new(&params[i], r.on.n_vocab, &r.samplers[i], &err), err);
     }
     return r;
 }
 
-static void rig_close(rig *r) {
+static void step_close(step_rig *r) {
     for (int i = 0; i < B; i++) sl_session_free(r->batch[i]), sl_sampler_free(r->samplers[i]);
-    sl_engine_free(r->engine);
-    sl_model_free(r->model);
+    rig_close(&r->on);
 }
 
 // What sl_step promises, from sl_sample and sl_decode. rc: the decode step's.
-static int draw_and_decode(rig *r, int32_t *ids) {
+static int draw_and_decode(step_rig *r, int32_t *ids) {
     sl_session *live[B];
     int32_t live_ids[B];
     int n = 0;
     CHECK_OK(sl_sample(r->batch, B, r->samplers, ids, &err), err);
     for (int i = 0; i < B; i++)
-        if (!sl_model_is_eos(r->model, ids[i])) live[n] = r->batch[i], live_ids[n++] = ids[i];
+        if (!sl_model_is_eos(r->on.model, ids[i])) live[n] = r->batch[i], live_ids[n++] = ids[i];
     return n ? sl_decode(live, n, live_ids, &err) : 0;
 }
 
-static void check_equal(const rig *a, const rig *b, const char *what) {
+static void check_equal(const step_rig *a, const step_rig *b, const char *what) {
     for (int i = 0; i < B; i++) {
         CHECK_INT(sl_session_n_tokens(a->batch[i]), sl_session_n_tokens(b->batch[i]));
-        if (memcmp(sl_session_logits(a->batch[i]), sl_session_logits(b->batch[i]), a->n_vocab * sizeof(float)))
+        if (memcmp(sl_session_logits(a->batch[i]), sl_session_logits(b->batch[i]), a->on.n_vocab * sizeof(float)))
             FAIL("%s: sequence %d: other logits", what, i);
     }
 }
@@ -76,7 +65,7 @@ static void step_is_draw_and_decode(void) {
         params[0].temp = 0;
         params[1].temp = params[2].temp = 2;
         params[2].bias = &end, params[2].n_bias = 1;
-        rig a = rig_open(methods[m], N_CTX, params), b = rig_open(methods[m], N_CTX, params);
+        step_rig a = step_open(methods[m], N_CTX, params), b = step_open(methods[m], N_CTX, params);
         for (int step = 0; step < STEPS; step++) {
             int32_t drawn[B], ids[B], want[B];
             CHECK_OK(sl_sample(a.batch, B, a.samplers, drawn, &err), err);
@@ -88,8 +77,8 @@ static void step_is_draw_and_decode(void) {
             }
             check_equal(&a, &b, methods[m]);
         }
-        CHECK(!memcmp(sl_engine_attn_stats(a.engine), sl_engine_attn_stats(b.engine), sizeof(sl_attn_stats)));
-        rig_close(&a), rig_close(&b);
+        CHECK(!memcmp(sl_engine_attn_stats(a.on.engine), sl_engine_attn_stats(b.on.engine), sizeof(sl_attn_stats)));
+        step_close(&a), step_close(&b);
     }
 }
 
@@ -98,31 +87,31 @@ static void end_tokens(void) { // are drawn and not appended: by some, by all
     sl_sampling params[B];
     for (int i = 0; i < B; i++) params[i] = sl_sampling_default(), params[i].temp = 0;
     params[1].bias = params[3].bias = &end, params[1].n_bias = params[3].n_bias = 1;
-    rig r = rig_open("dense", N_CTX, params);
+    step_rig r = step_open("dense", N_CTX, params);
     int32_t ids[B];
-    float *before = malloc(r.n_vocab * sizeof *before);
-    memcpy(before, sl_session_logits(r.batch[3]), r.n_vocab * sizeof *before);
+    float *before = malloc(r.on.n_vocab * sizeof *before);
+    memcpy(before, sl_session_logits(r.batch[3]), r.on.n_vocab * sizeof *before);
     CHECK_OK(sl_step(r.batch, B, r.samplers, ids, &err), err);
     for (int i = 0; i < B; i++) {
         CHECK_INT(ids[i] == 1012, i % 2);
         CHECK_INT(sl_session_n_tokens(r.batch[i]), lengths[i] + !(i % 2));
     }
-    CHECK(!memcmp(before, sl_session_logits(r.batch[3]), r.n_vocab * sizeof *before));
+    CHECK(!memcmp(before, sl_session_logits(r.batch[3]), r.on.n_vocab * sizeof *before));
     sl_session *ended[2] = {r.batch[3], r.batch[1]};
     sl_sampler *samplers[2] = {r.samplers[3], r.samplers[1]};
-    sl_engine_reset_stats(r.engine);
+    sl_engine_reset_stats(r.on.engine);
     CHECK_OK(sl_step(ended, 2, samplers, ids, &err), err);
     CHECK(ids[0] == 1012 && ids[1] == 1012);
-    CHECK_INT(sl_engine_attn_stats(r.engine)->steps, 0);
+    CHECK_INT(sl_engine_attn_stats(r.on.engine)->steps, 0);
     CHECK_INT(sl_session_n_tokens(r.batch[1]), lengths[1]);
     free(before);
-    rig_close(&r);
+    step_close(&r);
 }
 
 static void all_or_none(void) {
     sl_sampling params[B];
     for (int i = 0; i < B; i++) params[i] = sl_sampling_default();
-    rig r = rig_open("dense", 600, params); // the longest is full
+    step_rig r = step_open("dense", 600, params); // the longest is full
     int32_t ids[B], want[B], drawn[B];
     CHECK_OK(sl_sample(r.batch, B, r.samplers, want, &err), err);
     CHECK_ERR(sl_step(r.batch, B, r.samplers, ids, &err), err, SL_ERR_CONTEXT, "sequence 103: the context is full: 600");
@@ -133,7 +122,7 @@ static void all_or_none(void) {
     CHECK(!memcmp(want, drawn, sizeof want));
     CHECK_OK(sl_step(r.batch, B - 1, r.samplers, ids, &err), err);
     for (int i = 0; i < B - 1; i++) CHECK_INT(ids[i], want[i]);
-    rig_close(&r);
+    step_close(&r);
 }
 
 static const test_case cases[] = {
