@@ -9,10 +9,10 @@
 // before one, a list in order, turn it into a threshold on all sizes.
 //
 // All TAKERS threads of a block call these functions together; masses of blocks lie in shared memory. What matters is the way
-// from the last score to the rows of V: it is a chain of some twenty short steps, so loads go out together and barriers are
-// few. measured: H100, 2026-11-21, S = 256, a head alone at 32k: 18 us, of which finding blocks 4, candidates 2, kappa 2, draws
-// 4, keys and values 3, sums 3. Lost: 512 threads (+ 3 us at 1 x 32k), and walking through a made-up head while waiting, to
-// have the instructions there (+ 6 us).
+// from the last score to the rows of V: it is a chain of some twenty short steps, so loads go out together, barriers are few.
+//
+// Lost, by `bench attn` at 1 x 32k: 512 threads (3 us more), and walking through a made-up head while waiting, to have the
+// instructions there (6 us more).
 //
 // Owns: rows and their expected counts. What they weigh, and whose rows they are, is the caller's.
 #ifndef SLEIGH_TAKE_ALL_H
