@@ -135,6 +135,12 @@ int stat_count(const result *r, const char *key) { // "12.3 ms, COUNT tokens"
     return n;
 }
 
+int count_of(const char *text, size_t n, char c) {
+    int found = 0;
+    for (size_t i = 0; i < n; i++) found += text[i] == c;
+    return found;
+}
+
 json_t *document(const result *r) {
     json_error_t e;
     CHECK_GOOD(*r);

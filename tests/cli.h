@@ -47,6 +47,7 @@ void check_same(const result *a, const result *b); // output and logits
 const char *stat_line(const result *r, const char *key, char buf[256]);
 int stat_count(const result *r, const char *key); // "12.3 ms, COUNT tokens"
 
+int count_of(const char *text, size_t n, char c);
 json_t *document(const result *r);                 // the JSON on stdout of a run that ended well
 double number(const json_t *row, const char *key); // a field, which must be there
 

@@ -85,12 +85,6 @@ static void ragged(void) {
     json_decref(rows);
 }
 
-static int count(const char *text, size_t n, char c) {
-    int found = 0;
-    for (size_t i = 0; i < n; i++) found += text[i] == c;
-    return found;
-}
-
 static void tables(void) {
     result md = RUN("bench", "decode", "-m", tiny(), "-b", "1,2", "-d", "64", "-n", "2");
     CHECK_GOOD(md);
@@ -99,14 +93,14 @@ static void tables(void) {
               "| tok/s | GB/s | % of peak | floor ms | linear ms | attention ms | rest ms |\n|---|");
     CHECK_HAS(md.out, "\n| 2 | 64 | dense | ");
     CHECK_HAS(md.err, "model: ");
-    CHECK_INT(count(md.out, md.n_out, '\n'), 4);
-    CHECK_INT(count(md.out, md.n_out, '|'), 4 * 17);
+    CHECK_INT(count_of(md.out, md.n_out, '\n'), 4);
+    CHECK_INT(count_of(md.out, md.n_out, '|'), 4 * 17);
     result csv = RUN("bench", "decode", "-m", tiny(), "-b", "1,2", "-d", "64", "-n", "2", "-o", "csv");
     CHECK_GOOD(csv);
     size_t line = strcspn(csv.out, "\n");
-    int columns = count(csv.out, line, ',');
+    int columns = count_of(csv.out, line, ',');
     CHECK(!strncmp(csv.out, "version,commit,device,driver,", 29));
-    CHECK_INT(count(csv.out, csv.n_out, '\n'), 3);
+    CHECK_INT(count_of(csv.out, csv.n_out, '\n'), 3);
     int in_text = 0, commas = 0;
     for (const char *p = csv.out + line + 1; *p != '\n'; p++) {
         in_text ^= *p == '"';
@@ -255,14 +249,14 @@ static void formats(void) {
     CHECK(!strncmp(many.out, "| batch | attention | test | tok/s |", 36));
     CHECK_HAS(many.out, "\n| 2 | topk:k=8 | tg2 | ");
     CHECK_HAS(many.out, " ± ");
-    CHECK_INT(count(many.out, many.n_out, '\n'), 6);
-    CHECK_INT(count(lines.out, lines.n_out, '\n'), 2);
+    CHECK_INT(count_of(many.out, many.n_out, '\n'), 6);
+    CHECK_INT(count_of(lines.out, lines.n_out, '\n'), 2);
     const char *second = strchr(lines.out, '\n') + 1;
     json_t *row = json_loadb(second, strlen(second) - 1, 0, NULL);
     check_text(row, "test", "tg2");
     json_decref(row);
     CHECK(!strncmp(csv.out, "version,commit,device,driver,sm_mhz,memory_mhz,model,", 53));
-    CHECK_INT(count(csv.out, csv.n_out, '\n'), 3);
+    CHECK_INT(count_of(csv.out, csv.n_out, '\n'), 3);
     CHECK_HAS(csv.out, ",\"pp8\",8,0,0,1,\"dense\",false,false,1,0,");
 }
 

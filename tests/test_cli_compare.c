@@ -467,12 +467,6 @@ static void chats(void) {
     }
 }
 
-static int count(const char *text, size_t n, char c) {
-    int found = 0;
-    for (size_t i = 0; i < n; i++) found += text[i] == c;
-    return found;
-}
-
 // Rows of a table have the columns of its head; a | in a text is none.
 static void tables(void) {
     const char *records = spill_records(2);
@@ -500,8 +494,8 @@ static void tables(void) {
     CHECK_GOOD(again[0]);
     CHECK_STR(again[0].out, again[1].out);
     size_t names = strcspn(again[0].out, "\n");
-    CHECK_INT(count(again[0].out, again[0].n_out, '\n'), 3);
-    CHECK_INT(count(again[0].out, again[0].n_out, ','), 3 * count(again[0].out, names, ','));
+    CHECK_INT(count_of(again[0].out, again[0].n_out, '\n'), 3);
+    CHECK_INT(count_of(again[0].out, again[0].n_out, ','), 3 * count_of(again[0].out, names, ','));
     CHECK(!strncmp(again[0].out, "attn,prompts,identical,", 23));
     CHECK_HAS(again[0].out, "\n\"topk:k=4\",2,");
 }

@@ -156,12 +156,6 @@ static void decoded(void) {
     close_text(&t);
 }
 
-static int count(const char *text, size_t n, char c) {
-    int found = 0;
-    for (size_t i = 0; i < n; i++) found += text[i] == c;
-    return found;
-}
-
 static void tables(void) {
     result md = PERPLEXITY("-c", "300"), csv = PERPLEXITY("-c", "300", "-o", "csv"),
            json = PERPLEXITY("-c", "300", "-o", "json");
@@ -170,9 +164,9 @@ static void tables(void) {
     json_t *out = document(&json);
     int windows = (int)json_array_size(json_object_get(out, "windows"));
     CHECK(windows >= 2 && windows < 8);
-    CHECK_INT(count(md.out, md.n_out, '|'), (windows + 2) * 6);
-    CHECK_INT(count(csv.out, csv.n_out, '\n'), windows + 1);
-    CHECK_INT(count(csv.out, csv.n_out, ','), (windows + 1) * 10);
+    CHECK_INT(count_of(md.out, md.n_out, '|'), (windows + 2) * 6);
+    CHECK_INT(count_of(csv.out, csv.n_out, '\n'), windows + 1);
+    CHECK_INT(count_of(csv.out, csv.n_out, ','), (windows + 1) * 10);
     char line[128];
     snprintf(line, sizeof line, "perplexity: %.4f ± %.4f, %.0f of %.0f tokens scored in %d windows of 300, attention dense\n",
              number(out, "ppl"), number(out, "ppl_se"), number(out, "scored"), number(out, "tokens"), windows);

@@ -3,6 +3,7 @@
 #include "engine/backend.h"
 #include "engine/cli/progress.h"
 #include "engine/cli/rows.h"
+#include "engine/cli/summary.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -317,13 +318,8 @@ static int run_once(cli_bench *b, const cli_bench_row *r, timing *t, sl_error *e
 
 // ---- one row ----
 
-static int by_value(const void *x, const void *y) {
-    double a = *(const double *)x, b = *(const double *)y;
-    return (a > b) - (a < b);
-}
-
 static double median(double *x, int n) { // sorts
-    qsort(x, n, sizeof *x, by_value);
+    cli_sort(x, n);
     return (x[(n - 1) / 2] + x[n / 2]) / 2;
 }
 
@@ -407,11 +403,6 @@ static void sum_up(const cli_bench *b, cli_bench_row *r, const sums *s) {
 
 // ---- all rows ----
 
-static int by_size(const void *x, const void *y) {
-    int a = *(const int *)x, b = *(const int *)y;
-    return (a > b) - (a < b);
-}
-
 // The rows of one test, a method each, which take turns; their figures but the parts of a step.
 static int measure(cli_bench *b, int n, cli_bench_row *rows, sl_error *err) {
     int runs = b->plan->repetitions, rc = 0;
@@ -445,7 +436,7 @@ int cli_bench_run(cli_bench *b, cli_bench_fn fn, void *ctx, sl_error *err) {
     const cli_bench_plan *plan = b->plan;
     cli_ints depths = plan->depths;
     int rc = 0;
-    qsort(depths.at, depths.n, sizeof *depths.at, by_size);
+    cli_sort_ints(&depths);
     for (int d = 0; !rc && d < depths.n; d++)
         for (int i = 0; !rc && i < plan->batches.n; i++)
             for (int t = 0; !rc && t < plan->n_tests; t++) {

@@ -33,10 +33,6 @@ enum { GPU_REPETITIONS = 15, CPU_REPETITIONS = 5 };
 
 // ---- the grid ----
 
-static int by_int(const void *x, const void *y) {
-    return (*(const int *)x > *(const int *)y) - (*(const int *)x < *(const int *)y);
-}
-
 static int fits(const cli_grid *g, int n_seqs, int n_kv) {
     return (long long)n_seqs * n_kv <= g->most_rows;
 }
@@ -44,8 +40,8 @@ static int fits(const cli_grid *g, int n_seqs, int n_kv) {
 // Sizes of the grid that are left in, upwards, none twice.
 static int list_points(const cli_grid *grid, sl_auto_table *t, sl_error *err) {
     cli_grid g = *grid;
-    qsort(g.n_seqs.at, g.n_seqs.n, sizeof *g.n_seqs.at, by_int);
-    qsort(g.n_kv.at, g.n_kv.n, sizeof *g.n_kv.at, by_int);
+    cli_sort_ints(&g.n_seqs);
+    cli_sort_ints(&g.n_kv);
     t->n_points = 0;
     free(t->points);
     t->points = calloc(SL_AUTO_POINTS, sizeof *t->points);

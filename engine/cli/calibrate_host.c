@@ -2,6 +2,7 @@
 #include "engine/backend.h"
 #include "engine/cli/calibrate.h"
 #include "engine/cli/cli.h"
+#include "engine/cli/summary.h"
 #include "engine/dummy.h"
 
 #include <stdlib.h>
@@ -105,11 +106,6 @@ static void close_batch(cli_host_clock *c, batch *b) {
     free(b->seqs), free(b->queries), free(b->q), free(b->out), free(b->state);
 }
 
-static int by_value(const void *x, const void *y) {
-    double a = *(const double *)x, b = *(const double *)y;
-    return (a > b) - (a < b);
-}
-
 int cli_host_clock_time(void *ctx, const sl_attn_spec *spec, int n_seqs, int n_kv, double *us, sl_error *err) {
     cli_host_clock *c = ctx;
     batch b;
@@ -128,7 +124,7 @@ int cli_host_clock_time(void *ctx, const sl_attn_spec *spec, int n_seqs, int n_k
         spec->method->cpu->decode(&args);
         if (i >= 0) times[i] = 1e3 * (cli_now() - start);
     }
-    if (!rc) qsort(times, c->repetitions, sizeof *times, by_value);
+    if (!rc) cli_sort(times, c->repetitions);
     if (!rc) *us = times[c->repetitions / 2];
     close_batch(c, &b);
     return rc;

@@ -1,5 +1,6 @@
 // engine/cli/eval_prose.c - see eval_prose.h. The grammar is scripts/tiny_text.py's.
 #include "engine/cli/eval_prose.h"
+#include "engine/cli/summary.h"
 
 #include <ctype.h>
 #include <stdlib.h>
@@ -26,17 +27,12 @@ double prose_unit(prose *p) {
     return (double)(sl_rng_u64(&p->id, p->index++, SL_STREAM_TASK) >> 11) * 0x1p-53;
 }
 
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 double *prose_sorted(prose *p, int n) {
     double *out = p->rc ? NULL : malloc((size_t)n * sizeof *out);
     if (!out && !p->rc) p->rc = sl_fail(p->err, SL_ERR_MEMORY, "task: out of memory");
     if (!out) return NULL;
     for (int i = 0; i < n; i++) out[i] = prose_unit(p);
-    qsort(out, (size_t)n, sizeof *out, by_value);
+    cli_sort(out, n);
     return out;
 }
 

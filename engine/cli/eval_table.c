@@ -3,6 +3,7 @@
 #include "engine/cli/eval_scores.h"
 #include "engine/cli/print_json.h"
 #include "engine/cli/rows.h"
+#include "engine/cli/summary.h"
 #include "engine/philox.h"
 #include "engine/sleigh.h"
 
@@ -59,16 +60,11 @@ static void draw_round(const bootstrap *b, int group, int n_clusters, int round)
     }
 }
 
-static int by_value(const void *x, const void *y) {
-    double a = *(const double *)x, b = *(const double *)y;
-    return (a > b) - (a < b);
-}
-
 // The 2.5% and 97.5% percentiles of x - y (y NULL: of x).
 static void interval(const bootstrap *b, const double *x, const double *y, eval_interval *out) {
     int n = b->rounds, low = (int)(0.025 * n);
     for (int r = 0; r < n; r++) b->sorted[r] = x[r] - (y ? y[r] : 0);
-    qsort(b->sorted, (size_t)n, sizeof *b->sorted, by_value);
+    cli_sort(b->sorted, n);
     out->low = b->sorted[low];
     out->high = b->sorted[n - 1 - low];
 }

@@ -296,6 +296,15 @@ static int set_number(cli_options *o, const option *opt, const char *flag, const
     return 0;
 }
 
+static int by_size(const void *x, const void *y) {
+    int a = *(const int *)x, b = *(const int *)y;
+    return (a > b) - (a < b);
+}
+
+void cli_sort_ints(cli_ints *list) {
+    qsort(list->at, list->n, sizeof *list->at, by_size);
+}
+
 static int add_int(cli_ints *list, const char *flag, double number, sl_error *err) {
     if (list->n == CLI_MAX_INTS) return sl_fail(err, SL_ERR_ARG, "%s: at most %d numbers", flag, CLI_MAX_INTS);
     list->at[list->n++] = (int)number;

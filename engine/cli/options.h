@@ -38,6 +38,7 @@ enum { CLI_MAX_INTS = 128 };
 typedef struct cli_ints { // 1,6,4k or 512-4096*2
     int at[CLI_MAX_INTS], n;
 } cli_ints;
+void cli_sort_ints(cli_ints *list); // upwards
 
 typedef struct cli_param { // --S=128: a method's parameter
     char name[32];

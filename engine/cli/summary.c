@@ -9,6 +9,15 @@ enum { MIN_GROUPS = 8 };
 
 static const double Z95 = 1.959963984540054; // of the normal distribution, two-sided 95%
 
+static int by_value(const void *x, const void *y) {
+    double a = *(const double *)x, b = *(const double *)y;
+    return (a > b) - (a < b);
+}
+
+void cli_sort(double *x, int n) {
+    qsort(x, n, sizeof *x, by_value);
+}
+
 static int no_memory(sl_error *err) {
     return sl_fail(err, SL_ERR_MEMORY, "values of a summary: out of memory");
 }
@@ -61,11 +70,6 @@ cli_estimate cli_values_mean(const cli_values *v) {
     return (cli_estimate){mean, sqrt(squares * v->n_groups / (v->n_groups - 1)) / v->n};
 }
 
-static int by_value(const void *x, const void *y) {
-    double a = *(const double *)x, b = *(const double *)y;
-    return (a > b) - (a < b);
-}
-
 // The number of values below a quantile is binomial; its interval in ranks is taken from the normal approximation.
 static cli_interval quantile(const double *sorted, int n, double share) {
     if (!n) return (cli_interval){NAN, NAN, NAN};
@@ -81,7 +85,7 @@ int cli_values_quantiles(const cli_values *v, const double *share, int n, cli_in
     double *sorted = malloc((size_t)(v->n + 1) * sizeof *sorted);
     if (!sorted) return no_memory(err);
     if (v->n) memcpy(sorted, v->x, v->n * sizeof *sorted);
-    qsort(sorted, v->n, sizeof *sorted, by_value);
+    cli_sort(sorted, v->n);
     for (int i = 0; i < n; i++) out[i] = quantile(sorted, v->n, share[i]);
     free(sorted);
     return 0;

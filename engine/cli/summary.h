@@ -7,6 +7,8 @@
 
 #include <stdint.h>
 
+void cli_sort(double *x, int n); // upwards
+
 // Values in groups that are independent of each other where the values of one are not: the positions of a text, the heads of a
 // step.
 typedef struct cli_values {
