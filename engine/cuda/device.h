@@ -50,6 +50,10 @@ static inline int sl_multiprocessors() {
 // kernel of the step writes may be read before that. Every kernel of a step is launched this way and calls both functions
 // below, so that "the previous one has ended" carries over from kernel to kernel. All ask for the same split of L1 and shared
 // memory: a multiprocessor must run empty before it changes the split (RMSNorm with the default split: 2 to 15 us more each).
+//
+// One exception: a kernel may learn from a counter, instead of from sl_wait_previous(), that the kernel in front has written what
+// it needs (take_all.h). That kernel must then call sl_start_next() after its own sl_wait_previous(), or the counter read may be
+// an earlier step's; and the waiting one must still call sl_wait_previous() before it ends.
 template <typename... Params, typename... Args>
 static void sl_launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream, Args... args) {
     static const bool overlaps = sl_overlaps((const void *)kernel); // of all kernels with these parameters alike
