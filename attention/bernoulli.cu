@@ -29,10 +29,11 @@ static_assert((int)PART * (int)CONSUMERS == (int)SL_PAGE, "a part for each consu
 // Units are several pages, for which counts are drawn once.
 struct chunk_rule {
     int n_kv_heads;
-    __device__ int operator()(int n_kv) const {
+    __device__ int rows(int n_kv) const { // of a unit
         int wanted = max(UNITS / n_kv_heads, 1), rows = ceil_div(max(n_kv, 1), wanted);
         return ceil_div(min(rows, (int)CHUNK_ROWS_MAX), SL_PAGE) * SL_PAGE;
     }
+    __device__ int operator()(int n_kv) const { return ceil_div(n_kv, rows(n_kv)); }
 };
 
 struct bernoulli_params {
@@ -320,7 +321,7 @@ __device__ void produce(const bernoulli_params &p, shared_head<DIM, HEADS> *head
     for (int i; (i = window_find(&w, p.score.rows, p.score.n_seqs, n_kv_heads, rule, unit)) >= 0; n_units++) {
         if (lane == 0) ticket = atomicAdd(p.score.next, 1);
         int before = __shfl_sync(~0u, w.end, max(i - 1, 0)), local = unit - (i ? before : w.first_unit);
-        int n_kv = __shfl_sync(~0u, w.n_kv, i), rows = __shfl_sync(~0u, w.chunk_rows, i);
+        int n_kv = __shfl_sync(~0u, w.n_kv, i), rows = rule.rows(n_kv);
         int from = local / n_kv_heads * rows, which = n_units % 2;
         stage_info info = {.slot = (w.first_seq + i) * n_kv_heads + local % n_kv_heads,
                            .n_kv = n_kv,
@@ -588,7 +589,7 @@ __device__ void consume(const bernoulli_params &p, shared_head<DIM, HEADS> *head
 template <int DIM> __device__ void merge_head(const bernoulli_params &p, draw_space *s, int slot, int head, int thread) {
     enum { LANES = DIM / 8, ROWS = 32 / LANES };
     int n_kv = p.score.rows[slot / p.score.n_kv_heads].position + 1, group = p.score.group;
-    int lane = thread % 32, warp = thread / 32, n = CONSUMERS * ceil_div(n_kv, chunk_rule{p.score.n_kv_heads}(n_kv));
+    int lane = thread % 32, warp = thread / 32, n = CONSUMERS * chunk_rule{p.score.n_kv_heads}(n_kv);
     size_t first = (size_t)slot * p.max_chunks * CONSUMERS * group + head;
     wait_scored(p.score, slot, n_kv, thread);
     float most = -INFINITY, total = 0;

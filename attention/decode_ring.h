@@ -43,16 +43,16 @@ static __host__ __device__ __forceinline__ int ceil_div(int a, int b) {
 
 // 32 sequences at a time, a lane each.
 struct window {
-    int first_seq;             // of lane 0
-    int first_unit;            // of first_seq
-    int n_kv, chunk_rows, end; // of the lane's sequence; end: the unit after its last
+    int first_seq;  // of lane 0
+    int first_unit; // of first_seq
+    int n_kv, end;  // of the lane's sequence; end: the unit after its last
     const int32_t *pages;
 };
 
-// chunk_rows: how long the chunks of a sequence of n_kv rows are.
-template <typename ChunkRows>
-static __device__ void window_load(window *w, const sl_row *rows, int n_seqs, int n_kv_heads, ChunkRows chunk_rows,
-                                   int first_seq, int first_unit) {
+// units_of(n_kv): units of a KV head of n_kv rows.
+template <typename Units>
+static __device__ void window_load(window *w, const sl_row *rows, int n_seqs, int n_kv_heads, Units units_of, int first_seq,
+                                   int first_unit) {
     int lane = threadIdx.x % 32, seq = first_seq + lane;
     *w = {.first_seq = first_seq, .first_unit = first_unit};
     if (seq < n_seqs) {
@@ -60,19 +60,42 @@ static __device__ void window_load(window *w, const sl_row *rows, int n_seqs, in
         w->n_kv = row.x + 1;
         w->pages = (const int32_t *)((uint64_t)(uint32_t)row.w << 32 | (uint32_t)row.z);
     }
-    w->chunk_rows = chunk_rows(w->n_kv);
-    int sum = ceil_div(w->n_kv, w->chunk_rows) * n_kv_heads;
-    w->end = first_unit + sl_scan_lanes(sum, lane);
+    w->end = first_unit + sl_scan_lanes(units_of(w->n_kv) * n_kv_heads, lane);
 }
 
 // The lane whose sequence holds the unit, moving the window on to it; -1: there is no such unit.
-template <typename ChunkRows>
-static __device__ int window_find(window *w, const sl_row *rows, int n_seqs, int n_kv_heads, ChunkRows chunk_rows, int unit) {
+template <typename Units>
+static __device__ int window_find(window *w, const sl_row *rows, int n_seqs, int n_kv_heads, Units units_of, int unit) {
     for (;;) {
         int end = __shfl_sync(~0u, w->end, 31);
         if (unit < end) return __popc(__ballot_sync(~0u, w->end <= unit));
         if (w->first_seq + 32 >= n_seqs) return -1;
-        window_load(w, rows, n_seqs, n_kv_heads, chunk_rows, w->first_seq + 32, end);
+        window_load(w, rows, n_seqs, n_kv_heads, units_of, w->first_seq + 32, end);
+    }
+}
+
+// Where a lane's unit is.
+struct unit_place {
+    int seq, local; // -1: there is no such unit; the unit's number in its sequence
+    int n_kv;
+    const int32_t *pages;
+};
+
+// Each lane's own unit; no lane's comes before a unit that was looked up earlier.
+template <typename Units>
+static __device__ unit_place window_find_each(window *w, const sl_row *rows, int n_seqs, int n_kv_heads, Units units_of,
+                                              int unit) {
+    unit_place place = {.seq = -1};
+    for (;;) {
+        int all = __shfl_sync(~0u, w->end, 31), i = 0;
+        for (int step = 16; step > 0; step /= 2) // ends up to `unit`
+            if (__shfl_sync(~0u, w->end, i + step - 1) <= unit) i += step;
+        int before = __shfl_sync(~0u, w->end, max(i - 1, 0)), n_kv = __shfl_sync(~0u, w->n_kv, i);
+        const int32_t *pages = (const int32_t *)__shfl_sync(~0u, (unsigned long long)w->pages, i);
+        if (unit >= w->first_unit && unit < all)
+            place = {.seq = w->first_seq + i, .local = unit - (i ? before : w->first_unit), .n_kv = n_kv, .pages = pages};
+        if (w->first_seq + 32 >= n_seqs || !__any_sync(~0u, unit >= all)) return place;
+        window_load(w, rows, n_seqs, n_kv_heads, units_of, w->first_seq + 32, all);
     }
 }
 

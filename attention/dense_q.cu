@@ -102,8 +102,8 @@ __device__ void sum_values(const values_params &p, values_space<DIM, HEADS> *s, 
 // out = sum_j w_j v_j / sum_j w_j from stored weights.
 //
 // grid: (CHUNKS, KV heads, sequences), blocks past a sequence's last chunk end at once. precondition: done is 0, and is 0 again
-// at the end. bytes: V once, the stored weights. order of reduction: a warp's blocks of 32 rows in order, then the warps, then
-// the chunks: the last block of a KV head adds them.
+// at the end; so is next. bytes: V once, the stored weights. order of reduction: a warp's blocks of 32 rows in order, then the
+// warps, then the chunks: the last block of a KV head adds them.
 template <int DIM, int HEADS> __global__ void __launch_bounds__(THREADS) weighted_values_kernel(const values_params p) {
     extern __shared__ __align__(128) char memory[];
     values_space<DIM, HEADS> *s = (values_space<DIM, HEADS> *)memory;
@@ -112,6 +112,7 @@ template <int DIM, int HEADS> __global__ void __launch_bounds__(THREADS) weighte
     int slot = blockIdx.z * gridDim.y + blockIdx.y, n_kv = row.position + 1, group = p.score.group;
     int rows = value_rows_of(n_kv), n_chunks = ceil_div(n_kv, rows), first = blockIdx.x * rows / BLOCK;
     sl_wait_previous();
+    if (blockIdx.x + blockIdx.y + blockIdx.z + threadIdx.x == 0) *p.score.next = 0;
     if ((int)blockIdx.x >= n_chunks) return;
     sum_values(p, s, row, slot, first, min(first + rows / BLOCK, ceil_div(n_kv, BLOCK)));
     float *partial = p.partial + (size_t)slot * CHUNKS * group * (DIM + 2), *to = partial + blockIdx.x * group * (DIM + 2);
@@ -158,7 +159,7 @@ template <int DIM, int HEADS> void launch_values(const sl_attn_cuda_decode_args 
 }
 
 template <int DIM, int BITS> void launch(const sl_attn_cuda_decode_args *a) {
-    score_params score = launch_quantised_scores<DIM, BITS>(a, false);
+    score_params score = launch_quantised_scores<DIM, BITS>(a, NULL);
     if (score.group <= 4)
         launch_values<DIM, 4>(a, score);
     else

@@ -302,7 +302,8 @@ struct row_sum { // of a lane: columns 8 (lane % (DIM / 8)) .. + 7, of every 32 
 // equal are read once. All are asked for at once. coef: a number, or a function that finds it while rows are on their way, at
 // the price of registers: coef(place, n) where the lane's is row s->row[place] of the warp's n. s->row, s->coef: a place for
 // each thread. Returns how many rows were read.
-template <int DIM, typename Space, typename Coef>
+// AHEAD: loads of a lane on their way at a time.
+template <int DIM, int AHEAD = 16, typename Space, typename Coef>
 __device__ int gather(const bf16 *v, Space *s, int thread, int row, Coef coef, row_sum *sum) {
     enum { LANES = DIM / 8, ROWS = 32 / LANES, PASSES = (32 + ROWS - 1) / ROWS };
     int lane = thread % 32, warp = thread / 32 * 32, before = __shfl_up_sync(~0u, row, 1);
@@ -315,23 +316,33 @@ __device__ int gather(const bf16 *v, Space *s, int thread, int row, Coef coef, r
     if constexpr (std::is_same<Coef, float>::value)
         if (first) s->coef[warp + at] = coef * run;
     __syncwarp();
-    uint4 x[PASSES];
+    enum { N = AHEAD < PASSES ? AHEAD : PASSES };
+    uint4 x[N];
     int own = lane / LANES; // < ROWS, but for lanes past the last whole row
+    auto load = [&](int from) {
 #pragma unroll
-    for (int j = 0; j < PASSES; j++) // without a condition, or each load would wait for its use
-        x[j] = __ldg((const uint4 *)(v + (size_t)s->row[warp + min(j * ROWS + own, n - 1)] * DIM) + lane % LANES);
+        for (int j = 0; j < N; j++) // without a condition, or each load would wait for its use
+            x[j] = __ldg((const uint4 *)(v + (size_t)s->row[warp + min((from + j) * ROWS + own, n - 1)] * DIM) + lane % LANES);
+    };
+    load(0);
     if constexpr (!std::is_same<Coef, float>::value) {
         float c = coef(row < 0 ? n - 1 : at - !first, n);
         if (first) s->coef[warp + at] = c * run;
         __syncwarp();
     }
+    for (int from = 0;;) {
 #pragma unroll
-    for (int j = 0; j < PASSES; j++) {
-        int i = j * ROWS + own;
-        float c = own < ROWS && i < n ? s->coef[warp + i] : 0;
-        const uint32_t pairs[4] = {x[j].x, x[j].y, x[j].z, x[j].w};
+        for (int j = 0; j < N; j++) {
+            int i = (from + j) * ROWS + own;
+            float c = own < ROWS && i < n ? s->coef[warp + i] : 0;
+            const uint32_t pairs[4] = {x[j].x, x[j].y, x[j].z, x[j].w};
 #pragma unroll
-        for (int k = 0; k < 8; k++) sum->x[k] += c * __uint_as_float(k % 2 ? pairs[k / 2] & 0xffff0000u : pairs[k / 2] << 16);
+            for (int k = 0; k < 8; k++)
+                sum->x[k] += c * __uint_as_float(k % 2 ? pairs[k / 2] & 0xffff0000u : pairs[k / 2] << 16);
+        }
+        from += N;
+        if (from * ROWS >= n) break;
+        load(from);
     }
     __syncwarp();
     return n;

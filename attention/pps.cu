@@ -145,7 +145,7 @@ __device__ int add_row(const pps_params &p, shared_head *s, const normaliser &z,
                        int thread) {
     int pool = row < 0 ? -1 : (s->page[row / SL_PAGE] * p.score.n_kv_heads + s->at.weights.kv_head) * SL_PAGE + row % SL_PAGE;
     auto coef = [&](int, int) { return row < 0 ? 0 : (float)(share_of(s->at, z, row) * inv_pi); };
-    return gather<DIM>(p.draw.v, s, thread, pool, coef, sum);
+    return gather<DIM, 8>(p.draw.v, s, thread, pool, coef, sum);
 }
 
 // The thread's column of the sum over the rows of s->take.drawn.
@@ -291,7 +291,7 @@ template <int DIM> __global__ void __maxnreg__(144) pps_score_kernel(const score
 // may hold heavy rows or hold a draw (from the L2 cache), drawn rows of V; CERTIFIED: sizes several times. order of reduction:
 // masses are integers; a head's rows, heavy ones before light ones, a warp's 32 of each TAKERS in order, then the warps in
 // order.
-template <int DIM, bool CERTIFIED> __global__ void __launch_bounds__(TAKERS, 2) pps_draw_kernel(const pps_params p) {
+template <int DIM, bool CERTIFIED> __global__ void __launch_bounds__(TAKERS, 3) pps_draw_kernel(const pps_params p) {
     extern __shared__ __align__(128) char memory[];
     shared_head *s = (shared_head *)memory;
     const score_params &scores = p.score;

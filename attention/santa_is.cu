@@ -15,7 +15,8 @@ struct is_params {
     score_params score;
     draw_params draw; // parts: blocks that share a head
     int page_tiles;   // tiles of a quantised page
-    int n_lists;      // of drawn rows: list i has every n_lists-th TAKERS of them. The newest page is one more
+    int n_lists;      // of drawn rows: list i has every n_lists-th TAKERS of them
+    float *newest;    // quantised_params.newest
 };
 
 // The query head that a block is at.
@@ -119,16 +120,15 @@ template <int DIM> __device__ float score_rows(const score_params &p, const shar
     return score * p.scale;
 }
 
-// Adds a warp's rows of the pool, lane's `row` (-1: none; those at the end), times factor e^{s_j}: s_j is `ref` where that is
-// given, else the exact score. Returns how many were read.
+// Adds a warp's rows of the pool, lane's `row` (-1: none; those at the end), times factor e^{s_j}. Returns how many were read.
 template <int DIM>
-__device__ int add_rows(const is_params &p, shared_head *s, int row, float factor, int ref, int thread, warp_sum *to) {
+__device__ int add_rows(const is_params &p, shared_head *s, int row, float factor, int thread, warp_sum *to) {
     int n = __popc(__ballot_sync(~0u, row >= 0));
     if (n == 0) return 0;
     if (row >= 0) prefetch(p.draw.v + (size_t)row * DIM, layout<DIM>::ROW);
     s->row[thread] = row;
     __syncwarp();
-    float score = ref == REF_EMPTY ? score_rows<DIM>(p.score, s, n, thread) : (float)ref;
+    float score = score_rows<DIM>(p.score, s, n, thread);
     float top = fmaxf(sl_max_lanes(row < 0 ? -INFINITY : score), to->top);
     float fall = exp2f(to->top - top), weight = row < 0 ? 0 : factor * exp2f(score - top);
     to->top = top;
@@ -152,7 +152,7 @@ __device__ void finish_list(const is_params &p, int index, int list, const weigh
         add_list(all, sum);
         return;
     }
-    float *to = p.draw.partial + ((size_t)index * (p.n_lists + 1) + list) * (DIM + 2);
+    float *to = p.draw.partial + ((size_t)index * p.n_lists + list) * (DIM + 2);
     if (thread < DIM) __stcg(to + thread, sum.x);
     if (thread == 0) __stcg(to + DIM, sum.top), __stcg(to + DIM + 1, sum.total);
 }
@@ -161,37 +161,38 @@ struct counts {
     int n_read, n_drawn; // of the warp
 };
 
-// Every parts-th list from `part` on; list n_lists is the newest page with its stored weights, a block of 32 rows a warp.
+// Every parts-th list from `part` on.
 template <int DIM> __device__ counts sum_lists(const is_params &p, shared_head *s, int part, int thread, weighted *all) {
-    const query_head &h = s->at;
-    head_view x = view_of(p.score, h.row, h.slot, h.head);
     counts n = {};
-    for (int list = part; list <= p.n_lists; list += p.draw.parts) {
-        bool is_newest = list == p.n_lists;
-        int n_turns = is_newest ? p.n_lists + 1 : h.n_built > 0 ? turns_of(&s->take) : 0;
+    for (int list = part; list < p.n_lists; list += p.draw.parts) {
         warp_sum own = {.top = -INFINITY, .total = 0, .sum = {}};
-        for (int turn = list; turn < n_turns; turn += p.n_lists) {
-            float factor = 0;
-            int j, ref = REF_EMPTY;
-            if (is_newest) {
-                j = h.n_built + thread;
-                if (j / BLOCK < x.n_blocks) {
-                    ref = ref_of(__ldcg(x.mass + j / BLOCK));
-                    factor = __uint_as_float(
-                        (uint32_t)__ldcg((const unsigned short *)x.w + (size_t)(j / BLOCK) * x.stride + thread % 32) << 16);
-                }
-                if (j >= h.n_kv || ref == REF_EMPTY) j = -1;
-            } else {
-                j = row_of_turn(&s->take, false, h.id, 0, turn, thread, &factor);
-                n.n_drawn += __popc(__ballot_sync(~0u, j >= 0));
-            }
-            int n_read = add_rows<DIM>(p, s, j < 0 ? -1 : pool_row(p, s, j), factor, ref, thread, &own);
-            if (!is_newest) n.n_read += n_read;
+        for (int turn = list; turn < turns_of(&s->take); turn += p.n_lists) {
+            float factor;
+            int j = row_of_turn(&s->take, false, s->at.id, 0, turn, thread, &factor);
+            n.n_drawn += __popc(__ballot_sync(~0u, j >= 0));
+            n.n_read += add_rows<DIM>(p, s, j < 0 ? -1 : pool_row(p, s, j), factor, thread, &own);
         }
         weighted sum = join_warps<DIM>(s, &own, thread);
-        finish_list<DIM>(p, h.index, list, sum, thread, all);
+        finish_list<DIM>(p, s->at.index, list, sum, thread, all);
     }
     return n;
+}
+
+// A list in memory: sums, the weights' unit, their total.
+template <int DIM> __device__ weighted load_list(const float *from, int thread) {
+    return {__ldcg(from + DIM), __ldcg(from + DIM + 1), thread < DIM ? __ldcg(from + thread) : 0};
+}
+
+// The newest page's tiles, in order.
+template <int DIM> __device__ void add_newest(const is_params &p, const query_head &h, int thread, weighted *all) {
+    const float *from = p.newest + (size_t)h.index * NEWEST_TILES * (DIM + 2);
+    int n = newest_tiles(h.n_kv);
+    weighted list[NEWEST_TILES];
+#pragma unroll
+    for (int i = 0; i < NEWEST_TILES; i++) list[i] = load_list<DIM>(from + min(i, n - 1) * (DIM + 2), thread);
+#pragma unroll
+    for (int i = 0; i < NEWEST_TILES; i++)
+        if (i < n) add_list(all, list[i]);
 }
 
 // The last block to come of those that share a head adds their lists in order.
@@ -203,9 +204,8 @@ template <int DIM> __device__ bool gather_lists(const is_params &p, shared_head 
     }
     __syncthreads();
     if (!s->is_last) return false;
-    const float *lists = p.draw.partial + (size_t)index * (p.n_lists + 1) * (DIM + 2);
-    for (int i = 0; i <= p.n_lists; i++, lists += DIM + 2)
-        add_list(all, {__ldcg(lists + DIM), __ldcg(lists + DIM + 1), thread < DIM ? __ldcg(lists + thread) : 0});
+    const float *lists = p.draw.partial + (size_t)index * p.n_lists * (DIM + 2);
+    for (int i = 0; i < p.n_lists; i++) add_list(all, load_list<DIM>(lists + i * (DIM + 2), thread));
     return true;
 }
 
@@ -226,11 +226,11 @@ __device__ void solve(const is_params &p, shared_head *s, int thread) {
 // out = sum_j c_j e^{s_j} / pi_j v_j / sum_j c_j e^{s_j} / pi_j over S rows drawn in proportion to a mixture of 0.99 e^{s~_j}
 // and 0.01 / n, s~ the scores of quantised keys, and all rows of the newest page.
 //
-// grid: (parts, query heads of all sequences). Lists of TAKERS drawn rows, and one of the newest page, are dealt to the parts.
-// precondition: `merged` and `drawn` are 0; they and `done` are 0 at the end. Lengths and page tables are read while the kernel
-// in front may still run. bytes: masses of blocks, weights of those that may hold heavy rows or hold a draw (from the L2
-// cache), K and V of drawn rows, V of the newest page. order of reduction: masses are integers; a warp's rows of a list in
-// order, then the warps, then the lists.
+// grid: (parts, query heads of all sequences). Lists of TAKERS drawn rows are dealt to the parts. precondition: `merged` and
+// `drawn` are 0; they, `done` and `next` are 0 at the end. Lengths and page tables are read while the kernel in front may still
+// run. bytes: masses of blocks, weights of those that may hold heavy rows or hold a draw (from the L2 cache), K and V of drawn
+// rows. order of reduction: masses are integers; a warp's rows of a list in order, then the warps, then the lists, then the
+// newest page's tiles.
 template <int DIM> __global__ void __launch_bounds__(TAKERS, 2) is_draw_kernel(const is_params p) {
     extern __shared__ __align__(128) char memory[];
     shared_head *s = (shared_head *)memory;
@@ -249,16 +249,23 @@ template <int DIM> __global__ void __launch_bounds__(TAKERS, 2) is_draw_kernel(c
     __syncthreads();
     weighted all = {.top = -INFINITY, .total = 0, .x = 0};
     take_all_uniforms(&s->take, s->at.id, thread);
-    if (part == p.n_lists % p.draw.parts && s->at.n_built + thread < row.position)
-        prefetch(p.draw.v + (size_t)pool_row(p, s, s->at.n_built + thread) * DIM, layout<DIM>::ROW);
     wait_done(p.score.done + slot, quantised_done(p.page_tiles, row.position + 1), thread);
     if (thread < DIM / 8) s->q[thread] = __ldcg((const uint4 *)(p.score.q + (size_t)index * DIM) + thread);
-    if (part < p.n_lists && s->at.n_built > 0) solve(p, s, thread);
-    counts n = sum_lists<DIM>(p, s, part, thread, &all);
-    if ((p.draw.parts == 1 || gather_lists<DIM>(p, s, index, thread, &all)) && thread < DIM)
-        p.draw.out[(size_t)index * DIM + thread] = __bfloat16_as_ushort(__float2bfloat16_rn(all.x / all.total));
-    if (leave_slot(p.draw.drawn + slot, p.draw.parts * p.score.group, slot == p.score.n_seqs * p.score.n_kv_heads - 1, thread))
+    counts n = {};
+    if (s->at.n_built > 0) {
+        solve(p, s, thread);
+        n = sum_lists<DIM>(p, s, part, thread, &all);
+    }
+    if (p.draw.parts == 1 || gather_lists<DIM>(p, s, index, thread, &all)) {
+        add_newest<DIM>(p, s->at, thread, &all);
+        if (thread < DIM)
+            p.draw.out[(size_t)index * DIM + thread] = __bfloat16_as_ushort(__float2bfloat16_rn(all.x / all.total));
+    }
+    bool is_last_slot = slot == p.score.n_seqs * p.score.n_kv_heads - 1;
+    if (leave_slot(p.draw.drawn + slot, p.draw.parts * p.score.group, is_last_slot, thread)) {
         p.score.done[slot] = 0;
+        if (is_last_slot) *p.score.next = 0;
+    }
     if (p.draw.stats && thread % 32 == 0) {
         atomicAdd(&p.draw.stats->k_rows, (unsigned long long)n.n_read);
         atomicAdd(&p.draw.stats->v_rows, (unsigned long long)n.n_read);
@@ -274,9 +281,12 @@ int lists_of(const sl_attn_spec *spec) {
     return n < LISTS_MAX ? n : (int)LISTS_MAX;
 }
 
+size_t lists_bytes(const sl_attn_geom *geom, int n_lists, int n_seqs) {
+    return (size_t)n_seqs * geom->n_heads * n_lists * (geom->head_dim + 2) * sizeof(float);
+}
+
 size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int, int n_kv) {
-    size_t lists = (size_t)n_seqs * geom->n_heads * (lists_of(spec) + 1);
-    return score_workspace(geom, n_seqs, n_kv) + lists * (geom->head_dim + 2) * sizeof(float);
+    return score_workspace(geom, n_seqs, n_kv) + lists_bytes(geom, lists_of(spec) + NEWEST_TILES, n_seqs);
 }
 
 // Where heads are few, several blocks share one.
@@ -287,11 +297,10 @@ int parts_of(int n_heads, int n_lists) {
 
 template <int DIM, int BITS> void launch(const sl_attn_cuda_decode_args *a) {
     int n_heads = a->n_seqs * a->geom->n_heads;
-    is_params p = {.score = launch_quantised_scores<DIM, BITS>(a, true),
-                   .draw = draw_params_of(a),
-                   .page_tiles = tile<DIM, BITS>::TILES,
-                   .n_lists = lists_of(a->spec)};
-    p.draw.parts = parts_of(n_heads, p.n_lists + 1);
+    is_params p = {.draw = draw_params_of(a), .page_tiles = tile<DIM, BITS>::TILES, .n_lists = lists_of(a->spec)};
+    p.newest = (float *)((char *)p.draw.partial + lists_bytes(a->geom, p.n_lists, a->n_seqs));
+    p.score = launch_quantised_scores<DIM, BITS>(a, p.newest);
+    p.draw.parts = parts_of(n_heads, p.n_lists);
     SL_CHECK(a->max_kv <= DRAW_ROWS_MAX);
     sl_launch(is_draw_kernel<DIM>, dim3(p.draw.parts, n_heads), dim3(TAKERS),
               HEAD_BYTES + take_all_memory(ceil_div(a->max_kv, BLOCK)), a->stream, p);

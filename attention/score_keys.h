@@ -31,8 +31,8 @@ enum {
 static_assert((int)TILE == CONSUMERS / HALVES * (int)BLOCK, "a block for each warp");
 
 // Nothing is merged, so small units cost little, and blocks end together.
-struct unit_rows {
-    __device__ int operator()(int) const { return SL_PAGE; }
+struct page_units {
+    __device__ int operator()(int n_kv) const { return ceil_div(n_kv, SL_PAGE); }
 };
 
 struct score_params {
@@ -272,7 +272,7 @@ template <int DIM, bool SIZES> __device__ void produce_tile(const score_params &
 
 __device__ score_unit locate(const score_params &p, producer *to, int unit) {
     window *w = &to->w;
-    int i = window_find(w, p.rows, p.n_seqs, p.n_kv_heads, unit_rows(), unit);
+    int i = window_find(w, p.rows, p.n_seqs, p.n_kv_heads, page_units(), unit);
     if (i < 0) return {.slot = -1};
     int before = __shfl_sync(~0u, w->end, max(i - 1, 0)), local = unit - (i ? before : w->first_unit);
     int head = local % p.n_kv_heads, page = local / p.n_kv_heads;
@@ -320,7 +320,7 @@ __device__ producer produce_begin(const score_params &p, const ring &r) {
     sl_wait_previous();
     to.has_waited = 1;
 #endif
-    window_load(&to.w, p.rows, p.n_seqs, p.n_kv_heads, unit_rows(), 0, 0);
+    window_load(&to.w, p.rows, p.n_seqs, p.n_kv_heads, page_units(), 0, 0);
     to.first = locate(p, &to, blockIdx.x);
     to.second = locate(p, &to, gridDim.x + blockIdx.x);
     return to;
@@ -408,10 +408,16 @@ __device__ int row_of_part(int t) {
     return 8 * (g / 2) + 2 * t + g % 2;
 }
 
-// Scores in log2 units to stored weights; s: of rows [row, row + 32) of a sequence, -inf past its end. Returns the reference of
-// head lane / 4.
-__device__ int store_block(const score_params &p, int slot, int row, float s[8], bf16 *weights, uint64_t *masses) {
-    int lane = threadIdx.x % 32, g = lane / 4, lane_q = lane % 4, ref[2];
+// Stored weights of a block: of head lane / 4 its rows 8 (lane % 4) .. + 7.
+struct weighed {
+    uint4 w;
+    uint64_t mass; // of the block
+    int ref;
+};
+
+// Scores in log2 units, -inf past the sequence's end, to stored weights.
+__device__ weighed weigh_block(float s[8]) {
+    int g = threadIdx.x % 32 / 4, ref[2];
     uint32_t x[4];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -433,15 +439,19 @@ __device__ int store_block(const score_params &p, int slot, int row, float s[8],
     mass += __shfl_xor_sync(~0u, mass, 1);
     mass += __shfl_xor_sync(~0u, mass, 2);
     int even = __shfl_sync(~0u, ref[0], g / 2), odd = __shfl_sync(~0u, ref[1], g / 2);
+    return {make_uint4(x[0], x[1], x[2], x[3]), mass, g % 2 ? odd : even};
+}
+
+// Of rows [row, row + 32) of a sequence. Returns the reference of head lane / 4.
+__device__ int store_block(const score_params &p, int slot, int row, const weighed &x, bf16 *weights, uint64_t *masses) {
+    int g = threadIdx.x % 32 / 4, lane_q = threadIdx.x % 4;
     if (g >= p.group) return REF_EMPTY;
-    int own = g % 2 ? odd : even;
     size_t block = row / BLOCK;
-    bf16 *w = weights + (((size_t)slot * p.max_blocks + block) * p.group + g) * BLOCK + 8 * lane_q;
-    __stcg((uint4 *)w, make_uint4(x[0], x[1], x[2], x[3]));
+    __stcg((uint4 *)(weights + (((size_t)slot * p.max_blocks + block) * p.group + g) * BLOCK + 8 * lane_q), x.w);
     if (lane_q == 0)
         __stcg((unsigned long long *)masses + ((size_t)slot * p.group + g) * p.max_blocks + block,
-               (unsigned long long)(uint16_t)own << 48 | mass);
-    return own;
+               (unsigned long long)(uint16_t)x.ref << 48 | x.mass);
+    return x.ref;
 }
 
 __device__ int load_acquired(const int *from) {
@@ -506,8 +516,8 @@ template <int DIM, bool SIZES = false> __device__ void consume(const score_param
                 s[i] = row_of_part(i / 2) < n_rows ? s[i] * p.scale : -INFINITY;
                 if (SIZES) size[i] = s[i] + __shfl_sync(~0u, norm, row_of_part(i / 2));
             }
-            top = max(top, store_block(p, info.slot, row, s, p.w, p.mass));
-            if (SIZES) store_block(p, info.slot, row, size, p.size_w, p.size_mass);
+            top = max(top, store_block(p, info.slot, row, weigh_block(s), p.w, p.mass));
+            if (SIZES) store_block(p, info.slot, row, weigh_block(size), p.size_w, p.size_mass);
         }
         if (!info.last) continue;
         if (p.top && lane % 4 == 0 && lane / 4 < p.group) atomicMax(p.top + info.slot * p.group + lane / 4, top - REF_EMPTY);

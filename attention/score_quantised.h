@@ -1,10 +1,11 @@
 // attention/score_quantised.h - scores of quantised keys (propose_quantised.c) as stored weights, on CUDA: the first half of
 // santa_is.cu and dense_q.cu. The newest page has no copy yet: its scores are exact.
 //
-// A producer warp streams tiles through a ring: quantised pages, and 64 rows of K at a time of the newest page. Pairs of
+// A producer warp streams tiles through a ring: quantised pages, and 32 rows of K and V at a time of the newest page. Pairs of
 // consumer warps take tiles by turns. A pair quantises the group's queries for its tile's steps and zeros, a warp a head, and
 // then scores half the tile each with integer products: the CPU's integers, so that a score differs from the CPU's by the order
-// in which its bias is summed alone. `done` tells whoever draws, in a kernel of its own (take_all.h), how far a KV head is.
+// in which its bias is summed alone. Of the newest page it also sums stored weight times V, where that is asked for. `done`
+// tells whoever draws, in a kernel of its own (take_all.h), how far a KV head is.
 #ifndef SLEIGH_SCORE_QUANTISED_H
 #define SLEIGH_SCORE_QUANTISED_H
 
@@ -23,16 +24,23 @@ enum {
     PAIRS = 4, // of consumer warps: two warps for each of a multiprocessor's schedulers, with one the wait for products shows
     PAIR_THREADS = 64,
     QUANTISED_THREADS = PAIRS * PAIR_THREADS + 32,
-    PASS = 4,         // heads scored together: two halves of 16 rows lie side by side in an mma's 8 columns
-    EXACT_ROWS = 64,  // of K in a tile of the newest page
-    WORDS = 32,       // of 4 channels: a query, padded with zeros
-    TOLD_AT_ONCE = 4, // tiles
+    PASS = 4,           // heads scored together: two halves of 16 rows lie side by side in an mma's 8 columns
+    EXACT_ROWS = BLOCK, // of K and V in a tile of the newest page
+    NEWEST_TILES = SL_PAGE / EXACT_ROWS,
+    WORDS = 32,        // of 4 channels: a query, padded with zeros
+    TOLD_AT_ONCE = 4,  // tiles
+    FIRST_UNITS = 8,   // of a block, by its number
+    LAST_OF_FIRST = 4, // of them: those behind the first ticket
+    TICKET_UNITS = 4,  // handed out together
 };
 
 struct quantised_params {
     score_params score;
     const char *codes; // [n_pages][n_kv_heads][size]: a page's extra
     int size;
+    // NULL: nobody asks for sums of the newest page
+    const bf16 *v; // [n_pages][n_kv_heads][256][head_dim]
+    float *newest; // [n_seqs * n_heads][NEWEST_TILES][head_dim + 2]: sum of weight * v, log2 of the weights' unit, their sum
 };
 
 // ---- how a sequence is cut ----
@@ -64,7 +72,8 @@ template <int DIM, int BITS> struct tile {
         PLANE2_AT = PLANE_AT + PLANE,
         PLANE2 = UNITS2 * 64 * ROWS / 16,
         BYTES = PLANE2_AT + PLANE2,
-        EXACT_BYTES = EXACT_ROWS * layout<DIM>::ROW,
+        V_AT = EXACT_ROWS * layout<DIM>::ROW, // behind as many bytes of K
+        EXACT_BYTES = 2 * V_AT,
         Q_AT = (int)BYTES > (int)EXACT_BYTES ? (int)BYTES : (int)EXACT_BYTES,
         STEPS = (UNITS + 3) / 4, // loads of a block, a unit for each quarter of the lanes
     };
@@ -81,8 +90,12 @@ struct quantised_queries {
     uint32_t word[2][GROUP_MAX][WORDS]; // four channels' bytes; of 8-bit codes the high parts, then the low ones
     float4 score[GROUP_MAX];            // s = (dot - x) y + z
 };
+union tile_space {
+    quantised_queries queries;
+    bf16 weights[GROUP_MAX][EXACT_ROWS]; // of the newest page
+};
 struct pair_space {
-    quantised_queries tile[2];
+    tile_space tile[2];
 };
 
 // A stage is taken by any pair, so each has full barriers of its own: none is asked for a phase that another waits for.
@@ -113,11 +126,17 @@ __device__ void quantised_begin(const quantised_params &p, quantised_head *head)
 
 // ---- producer ----
 
-// A unit of work: a quantised page of a KV head, or one tile of its newest page. A lane holds one of its block's next 32.
+// A unit of work: a quantised page of a KV head, or one tile of its newest page.
+struct quantised_units {
+    __device__ int operator()(int n_kv) const { return n_kv > 0 ? built_pages(n_kv) + newest_tiles(n_kv) : 0; }
+};
+
+// A lane's.
 struct page_unit {
     int slot, row, n_kv; // slot -1: there is none
     bool exact;
     int32_t page;
+    int kv_head;
 };
 
 struct page_producer {
@@ -133,15 +152,12 @@ struct page_producer {
     }
 };
 
+// One thread.
 template <int DIM, int BITS>
 __device__ void copy_query(const quantised_params &p, const page_ring &r, int stage, uint64_t *full, int slot) {
-    int bytes = p.score.group * layout<DIM>::ROW;
-    const bf16 *q = p.score.q + (size_t)slot * p.score.group * DIM;
-    uint32_t to = shared_address(r.data(stage)) + tile<DIM, BITS>::Q_AT;
 #if __CUDA_ARCH__ >= 900
-    if (threadIdx.x % 32 == 0) copy_bulk(to, q, bytes, full);
-#else
-    copy_warp(to, q, bytes);
+    copy_bulk(shared_address(r.data(stage)) + tile<DIM, BITS>::Q_AT, p.score.q + (size_t)slot * p.score.group * DIM,
+              p.score.group * layout<DIM>::ROW, full);
 #endif
 }
 
@@ -151,38 +167,49 @@ template <int DIM, int BITS> __device__ void wait_previous(const quantised_param
     sl_wait_previous();
     to->has_waited = 1;
     const page_ring &r = to->r;
-    for (int i = 0; i < to->n_asked; i++)
-        if (r.head->info[i].slot >= 0) copy_query<DIM, BITS>(p, r, i, &r.head->full[i % PAIRS][i], r.head->info[i].slot);
+    for (int i = 0; threadIdx.x % 32 == 0 && i < to->n_asked; i++)
+        copy_query<DIM, BITS>(p, r, i, &r.head->full[i % PAIRS][i], r.head->info[i].slot);
+    __syncwarp();
 }
 
-// Asks for a tile: part `part` of the page at `page`, or the rows of K from `rows` on.
+// Asks for a tile of lane `owner`'s unit: part `part` of its page, or its rows of K and V. The owner does it all, so that
+// nothing of its unit has to be told to the others.
 template <int DIM, int BITS>
-__device__ void ask(const quantised_params &p, page_producer *to, const tile_info &info, const char *page, int part,
-                    const bf16 *rows) {
+__device__ void ask(const quantised_params &p, page_producer *to, const page_unit &own, int owner, int part) {
     typedef tile<DIM, BITS> at;
     if (to->n_asked >= p.score.n_stages) wait_previous<DIM, BITS>(p, to);
     barrier_wait(&to->r.head->empty[to->stage], to->parity ^ 1);
     uint64_t *full = to->full();
     uint32_t data = shared_address(to->r.data(to->stage));
-    int whole = at::TILES == 1;
+    size_t pool = (size_t)own.page * p.score.n_kv_heads + own.kv_head, row = (pool * SL_PAGE + own.row % SL_PAGE) * DIM;
+    const char *page = p.codes + pool * p.size;
+    int whole = at::TILES == 1, q_bytes = p.score.group * layout<DIM>::ROW;
     const void *from[3] = {page, page + at::PLANE_AT + part * at::PLANE,
                            page + at::PLANE_AT + at::TILES * at::PLANE + part * at::PLANE2};
     int bytes[3] = {whole ? (int)at::BYTES : (int)at::PLANE_AT, whole ? 0 : (int)at::PLANE, whole ? 0 : (int)at::PLANE2};
-    const uint32_t offset[3] = {0, at::PLANE_AT, at::PLANE2_AT};
-    if (rows) from[0] = rows, bytes[0] = at::EXACT_BYTES, bytes[1] = bytes[2] = 0;
-    if (threadIdx.x % 32 == 0) to->r.head->info[to->stage] = info;
+    uint32_t offset[3] = {0, at::PLANE_AT, at::PLANE2_AT};
+    if (own.exact) {
+        from[0] = p.score.k + row, from[1] = p.v + row, offset[1] = at::V_AT;
+        bytes[0] = at::V_AT, bytes[1] = p.newest ? (int)at::V_AT : 0, bytes[2] = 0;
+    }
+    if (threadIdx.x % 32 == owner) {
+        tile_info info = {};
+        info.slot = own.slot, info.row = own.row + part * at::ROWS, info.n_kv = own.n_kv;
+        to->r.head->info[to->stage] = info;
 #if __CUDA_ARCH__ >= 900
-    uint64_t policy = to->n_asked < p.score.n_normal ? to->normal : to->leaves_first;
-    if (threadIdx.x % 32 == 0) {
-        barrier_expect(full, bytes[0] + bytes[1] + bytes[2] + p.score.group * layout<DIM>::ROW);
+        uint64_t policy = to->n_asked < p.score.n_normal ? to->normal : to->leaves_first;
+        barrier_expect(full, bytes[0] + bytes[1] + bytes[2] + q_bytes);
         for (int i = 0; i < 3; i++)
             if (bytes[i]) copy_bulk(data + offset[i], from[i], bytes[i], full, policy);
+        if (to->has_waited) copy_query<DIM, BITS>(p, to->r, to->stage, full, own.slot);
+#endif
     }
     __syncwarp();
-    if (to->has_waited) copy_query<DIM, BITS>(p, to->r, to->stage, full, info.slot);
-#else
-    for (int i = 0; i < 3; i++) copy_warp(data + offset[i], from[i], bytes[i]);
-    copy_query<DIM, BITS>(p, to->r, to->stage, full, info.slot);
+#if __CUDA_ARCH__ < 900
+    for (int i = 0; i < 3; i++)
+        copy_warp(data + __shfl_sync(~0u, offset[i], owner), (const void *)__shfl_sync(~0u, (unsigned long long)from[i], owner),
+                  __shfl_sync(~0u, bytes[i], owner));
+    copy_warp(data + at::Q_AT, p.score.q + (size_t)__shfl_sync(~0u, own.slot, owner) * p.score.group * DIM, q_bytes);
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
     if (threadIdx.x % 32 == 0) barrier_arrive(full);
 #endif
@@ -202,71 +229,54 @@ __device__ void end_pair(page_producer *to) {
     to->advance();
 }
 
-// Lane's unit, number `number` of all. Sequences are looked through 32 at a time, a lane each.
-__device__ page_unit plan_unit(const quantised_params &p, int number) {
-    int lane = threadIdx.x % 32, n_heads = p.score.n_kv_heads, n_seqs = p.score.n_seqs, begin = 0;
-    page_unit unit = {.slot = -1};
-    for (int first = 0; first < n_seqs; first += 32) {
-        int own_kv = 0, end = 0;
-        const int32_t *own_pages = NULL;
-        if (first + lane < n_seqs) {
-            int4 row = *(const int4 *)(p.score.rows + first + lane); // position, sequence, pages
-            own_kv = row.x + 1;
-            own_pages = (const int32_t *)((uint64_t)(uint32_t)row.w << 32 | (uint32_t)row.z);
-            end = (built_pages(own_kv) + newest_tiles(own_kv)) * n_heads;
-        }
-        end = begin + sl_scan_lanes(end, lane);
-        int seq = 0, from = begin;
-        for (int i = 0; i < min(n_seqs - first, 32); i++) {
-            int x = __shfl_sync(~0u, end, i);
-            if (x <= number) seq = i + 1, from = x;
-        }
-        int n_kv = __shfl_sync(~0u, own_kv, seq % 32);
-        const int32_t *pages = (const int32_t *)__shfl_sync(~0u, (unsigned long long)own_pages, seq % 32);
-        if (number >= begin && seq < min(n_seqs - first, 32)) {
-            int index = (number - from) / n_heads, n_built = built_pages(n_kv), page = min(index, n_built);
-            unit.exact = index >= n_built;
-            unit.slot = (first + seq) * n_heads + (number - from) % n_heads;
-            unit.row = page * SL_PAGE + (unit.exact ? (index - n_built) * EXACT_ROWS : 0);
-            unit.n_kv = n_kv;
-            unit.page = __ldg(pages + page);
-        }
-        begin = __shfl_sync(~0u, end, 31);
-    }
-    return unit;
+// Lane's unit, number `number` of all.
+__device__ page_unit plan_unit(const quantised_params &p, window *w, int number) {
+    int n_heads = p.score.n_kv_heads;
+    unit_place at = window_find_each(w, p.score.rows, p.score.n_seqs, n_heads, quantised_units(), number);
+    if (at.seq < 0) return {.slot = -1};
+    int index = at.local / n_heads, kv_head = at.local % n_heads, n_built = built_pages(at.n_kv), page = min(index, n_built);
+    return {.slot = at.seq * n_heads + kv_head,
+            .row = page * SL_PAGE + (index - page) * EXACT_ROWS,
+            .n_kv = at.n_kv,
+            .exact = index >= n_built,
+            .page = __ldg(at.pages + page),
+            .kv_head = kv_head};
 }
 
-// The tiles of a unit, the same in all lanes.
-template <int DIM, int BITS> __device__ void produce_unit(const quantised_params &p, page_producer *to, const page_unit &unit) {
-    typedef tile<DIM, BITS> at;
-    if (unit.exact) wait_previous<DIM, BITS>(p, to); // the newest row
-    size_t page = (size_t)unit.page * p.score.n_kv_heads + unit.slot % p.score.n_kv_heads;
-    const bf16 *rows = unit.exact ? p.score.k + (page * SL_PAGE + unit.row % SL_PAGE) * DIM : NULL;
-    for (int i = 0; i < (unit.exact ? 1 : at::TILES); i++) {
-        tile_info info = {};
-        info.slot = unit.slot, info.row = unit.row + i * at::ROWS, info.n_kv = unit.n_kv;
-        ask<DIM, BITS>(p, to, info, p.codes + page * p.size, i, rows);
+// Lanes' units from lane `from` up to the first that has none or lane `end`. Returns whether there were so many.
+template <int DIM, int BITS>
+__device__ bool produce_units(const quantised_params &p, page_producer *to, const page_unit &own, int from, int end) {
+    uint32_t exact = __ballot_sync(~0u, own.exact), there = __ballot_sync(~0u, own.slot >= 0);
+    for (int i = from; i < end; i++) {
+        if (!(there >> i & 1)) return false;
+        bool is_exact = exact >> i & 1;
+        if (is_exact) wait_previous<DIM, BITS>(p, to); // the newest row
+        for (int part = 0; part < (is_exact ? 1 : tile<DIM, BITS>::TILES); part++) ask<DIM, BITS>(p, to, own, i, part);
     }
+    return true;
 }
 
+// A block's first units follow from its own number, the others are handed out in order, several at a time, as blocks get to
+// them: blocks beside which heads are drawn are slower. A ticket is taken, and its units looked up, while others are copied.
 template <int DIM, int BITS> __device__ void produce_pages(const quantised_params &p, const page_ring &r) {
+    int lane = threadIdx.x % 32, ticket = 0; // lane 0: the next one
     page_producer to = {.r = r, .normal = sl_l2_policy(false), .leaves_first = sl_l2_policy(true)};
 #if __CUDA_ARCH__ < 900
     wait_previous<DIM, BITS>(p, &to);
 #endif
-    for (int first = 0;; first += 32) {
-        page_unit own = plan_unit(p, (first + (int)threadIdx.x % 32) * (int)gridDim.x + (int)blockIdx.x);
-        int n = __popc(__ballot_sync(~0u, own.slot >= 0));
-        for (int i = 0; i < n; i++)
-            produce_unit<DIM, BITS>(p, &to,
-                                    {.slot = __shfl_sync(~0u, own.slot, i),
-                                     .row = __shfl_sync(~0u, own.row, i),
-                                     .n_kv = __shfl_sync(~0u, own.n_kv, i),
-                                     .exact = (bool)__shfl_sync(~0u, (int)own.exact, i),
-                                     .page = __shfl_sync(~0u, own.page, i)});
-        if (n < 32) break;
-    }
+    window w;
+    window_load(&w, p.score.rows, p.score.n_seqs, p.score.n_kv_heads, quantised_units(), 0, 0);
+    page_unit own = plan_unit(p, &w, min(lane, FIRST_UNITS - 1) * (int)gridDim.x + (int)blockIdx.x);
+    bool more = produce_units<DIM, BITS>(p, &to, own, 0, FIRST_UNITS - LAST_OF_FIRST);
     wait_previous<DIM, BITS>(p, &to);
+    if (lane == 0) ticket = atomicAdd(p.score.next, 1);
+    for (int from = FIRST_UNITS - LAST_OF_FIRST, end = FIRST_UNITS; more; from = 0, end = TICKET_UNITS) {
+        int first = FIRST_UNITS * (int)gridDim.x + __shfl_sync(~0u, ticket, 0) * TICKET_UNITS;
+        page_unit next = plan_unit(p, &w, first + min(lane, TICKET_UNITS - 1));
+        if (lane == 0) ticket = atomicAdd(p.score.next, 1);
+        more = produce_units<DIM, BITS>(p, &to, own, from, end);
+        own = next;
+    }
     for (int i = 0; i < PAIRS; i++) end_pair(&to);
 }
 
@@ -488,6 +498,60 @@ __device__ void pair_sync(int pair) {
     asm volatile("bar.sync %0, %1;" ::"r"(2 + pair), "n"((int)PAIR_THREADS) : "memory");
 }
 
+// A tile of the newest page: stored weights, and the sum of weight * v, half of the dimensions a warp.
+template <int DIM, int BITS>
+__device__ void consume_rows(const quantised_params &params, const tile_info &info, const char *data, uint64_t *empty,
+                             bf16 (*weights)[EXACT_ROWS], int pair, int half) {
+    const score_params &p = params.score;
+    int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4, n_rows = info.n_kv - info.row;
+    float *sums = params.newest + ((size_t)info.slot * p.group * NEWEST_TILES + info.row % SL_PAGE / EXACT_ROWS) * (DIM + 2);
+    const size_t stride = NEWEST_TILES * (DIM + 2); // of heads
+    if (half == 0) {
+        scorer<DIM> a;
+        float s[8], total = 0;
+        a.begin(data + tile<DIM, BITS>::Q_AT, p.group);
+        a.scores(data, s);
+#pragma unroll
+        for (int i = 0; i < 8; i++) s[i] = row_of_part(i / 2) < n_rows ? s[i] * p.scale : -INFINITY;
+        weighed x = weigh_block(s);
+        store_block(p, info.slot, info.row, x, p.w, p.mass);
+        *(uint4 *)&weights[g][8 * q] = x.w;
+        const uint32_t pairs[4] = {x.w.x, x.w.y, x.w.z, x.w.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++) total += __uint_as_float(pairs[i] << 16) + __uint_as_float(pairs[i] & 0xffff0000u);
+        total += __shfl_xor_sync(~0u, total, 1);
+        total += __shfl_xor_sync(~0u, total, 2);
+        if (params.newest && q == 0 && g < p.group)
+            __stcg(sums + g * stride + DIM, (float)x.ref), __stcg(sums + g * stride + DIM + 1, total);
+    }
+    pair_sync(pair);
+#pragma unroll 1 // registers: a head is drawn beside this kernel
+    for (int d = 16 * half; params.newest && d < DIM; d += 32) {
+        float c[4] = {};
+#pragma unroll
+        for (int k = 0; k < EXACT_ROWS; k += 16) {
+            uint32_t a[4], from = shared_address(data) + tile<DIM, BITS>::V_AT +
+                                  (k + lane / 16 * 8 + lane % 8) * layout<DIM>::ROW +
+                                  (d + lane / 8 % 2 * 8) * (int)sizeof(bf16);
+            asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                         : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
+                         : "r"(from)
+                         : "memory");
+#pragma unroll
+            for (int i = 0; i < 4; i++) { // beyond the last row lies anything, NaN too
+                int row = k + i / 2 * 8 + 2 * q;
+                a[i] &= (row < n_rows ? 0xffffu : 0) | (row + 1 < n_rows ? 0xffff0000u : 0);
+            }
+            const uint32_t *w = (const uint32_t *)&weights[g][k];
+            sl_mma_bf16(c, a[0], a[1], a[2], a[3], w[q], w[4 + q]);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (2 * q + i % 2 < p.group) __stcg(sums + (2 * q + i % 2) * stride + d + g + i / 2 * 8, c[i]);
+    }
+    leave_stage(empty);
+}
+
 // A tile of quantised keys. The stage is free once its products are there.
 template <int DIM, int BITS>
 __device__ void consume_codes(const score_params &p, const tile_info &info, const char *data, uint64_t *empty,
@@ -530,22 +594,12 @@ template <int DIM, int BITS> __device__ void consume_pages(const quantised_param
         const char *data = r.data(stage);
         uint64_t *empty = &r.head->empty[stage];
         if (info.slot < 0) break;
-        if (info.row >= (info.n_kv - 1) / SL_PAGE * SL_PAGE) {
-            scorer<DIM> a;
-            float s[8];
-            int row = info.row + half * BLOCK;
-            a.begin(data + tile<DIM, BITS>::Q_AT, p.group);
-            a.scores(data + half * BLOCK * layout<DIM>::ROW, s);
-            leave_stage(empty);
-            if (row < info.n_kv) {
-#pragma unroll
-                for (int i = 0; i < 8; i++) s[i] = row + row_of_part(i / 2) < info.n_kv ? s[i] * p.scale : -INFINITY;
-                store_block(p, info.slot, row, s, p.w, p.mass);
-            }
-        } else {
-            consume_codes<DIM, BITS>(p, info, data, empty, &r.head->pair[pair].tile[turn], pair, half);
-            turn ^= 1;
-        }
+        tile_space *space = &r.head->pair[pair].tile[turn];
+        turn ^= 1;
+        if (info.row >= (info.n_kv - 1) / SL_PAGE * SL_PAGE)
+            consume_rows<DIM, BITS>(params, info, data, empty, space->weights, pair, half);
+        else
+            consume_codes<DIM, BITS>(p, info, data, empty, &space->queries, pair, half);
         if (!p.done) continue;
         if (lane == stored.n) stored.slot = info.slot, stored.amount = 1;
         if (++stored.n == TOLD_AT_ONCE) announce(p, &stored);
@@ -558,13 +612,13 @@ __device__ int quantised_done(int page_tiles, int n_kv) {
     return 2 * (built_pages(n_kv) * page_tiles + newest_tiles(n_kv));
 }
 
-// Stored weights of all rows of all heads.
+// Stored weights of all rows of all heads; the newest page's sums, where p.newest is given.
 //
-// grid: a block for each multiprocessor, whatever the lengths. Built pages, K below each sequence's newest row, lengths and
-// page tables are read while the kernel in front may still run, everything else after it. bytes: the quantised pages, K of the
-// newest page, 2 + 1/4 a row and query head of stored weights.
+// grid: a block for each multiprocessor, whatever the lengths. precondition: score.next is 0; whoever comes next sets it to 0
+// again. Built pages, lengths and page tables are read while the kernel in front may still run, everything else after it.
+// bytes: the quantised pages, K (and V) of the newest page, 2 + 1/4 a row and query head of stored weights.
 template <int DIM, int BITS>
-__global__ void __launch_bounds__(QUANTISED_THREADS, 1) quantised_scores_kernel(const quantised_params p) {
+__global__ void __maxnreg__(80) quantised_scores_kernel(const quantised_params p) {
     extern __shared__ __align__(128) char memory[];
     quantised_head *head = (quantised_head *)memory;
     quantised_begin(p, head);
@@ -576,12 +630,16 @@ __global__ void __launch_bounds__(QUANTISED_THREADS, 1) quantised_scores_kernel(
         produce_pages<DIM, BITS>(p, r);
 }
 
-// tells: `done` counts what is stored; else the kernel's end is enough.
-template <int DIM, int BITS> score_params launch_quantised_scores(const sl_attn_cuda_decode_args *a, bool tells) {
+// newest: where the newest page's sums go, and then `done` counts what is stored; NULL: the kernel's end is enough.
+template <int DIM, int BITS> score_params launch_quantised_scores(const sl_attn_cuda_decode_args *a, float *newest) {
     typedef tile<DIM, BITS> at;
-    quantised_params p = {.score = score_params_of<DIM>(a), .codes = (const char *)a->extra[0], .size = (int)a->extra_size[0]};
+    quantised_params p = {.score = score_params_of<DIM>(a),
+                          .codes = (const char *)a->extra[0],
+                          .size = (int)a->extra_size[0],
+                          .v = a->v,
+                          .newest = newest};
     score_params score = p.score;
-    if (!tells) p.score.done = NULL;
+    if (!newest) p.score.done = NULL;
     p.score.n_normal = normal_tiles((size_t)a->n_seqs * a->max_kv / SL_PAGE * a->geom->n_kv_heads * p.size, at::BYTES);
     p.score.n_stages = at::stages(p.score.group, QUANTISED_HEAD_BYTES);
     size_t bytes = QUANTISED_HEAD_BYTES + (size_t)p.score.n_stages * at::stage(p.score.group);
