@@ -15,8 +15,9 @@ extern "C" {
 namespace {
 
 enum {
-    NORM_THREADS = 128,
-    SCORE_THREADS = 32 * (1 + CONSUMERS) + NORM_THREADS,
+    SCORERS = teams<true>::WARPS,
+    NORM_THREADS = 96,
+    SCORE_THREADS = 32 * (1 + SCORERS) + NORM_THREADS,
     PILOT = 128,     // draws that plan the first try of a session
     MOST_TRIES = 3,  // then the head goes dense
     FEW = 30,        // draws below which the central limit theorem is not leaned on
@@ -271,14 +272,14 @@ __device__ void count(sl_attn_cuda_stats *stats, const outcome &o, int row_bytes
 template <int DIM> __global__ void __maxnreg__(144) pps_score_kernel(const score_params p, const bf16 *v) {
     extern __shared__ __align__(128) char memory[];
     score_head *head = (score_head *)memory;
-    score_begin(head, p.n_stages, 32 * CONSUMERS / HALVES);
+    score_begin<true>(head, p.n_stages, 32 * teams<true>::SIZE);
     __syncthreads();
     ring r = {head, memory + SCORE_HEAD_BYTES, p.n_stages, layout<DIM, true>::stage(p.group), 0, 0};
     int warp = threadIdx.x / 32;
-    if (warp < CONSUMERS)
+    if (warp < SCORERS)
         consume<DIM, true>(p, r);
-    else if (warp < CONSUMERS + NORM_THREADS / 32)
-        store_newest_norms<DIM>(p, v, threadIdx.x - 32 * CONSUMERS);
+    else if (warp < SCORERS + NORM_THREADS / 32)
+        store_newest_norms<DIM>(p, v, threadIdx.x - 32 * SCORERS);
     else
         produce<DIM, true>(p, r);
 }
@@ -307,7 +308,7 @@ template <int DIM, bool CERTIFIED> __global__ void __launch_bounds__(TAKERS, 3) 
         s->at.id = rng_of(p.draw, row, slot % scores.n_kv_heads * scores.group + h);
     }
     take_all_uniforms(&s->take, rng_of(p.draw, row, slot % scores.n_kv_heads * scores.group + h), thread);
-    wait_done(scores.done + slot, score_done(row.position + 1), thread);
+    wait_done(scores.done + slot, score_done<true>(row.position + 1), thread);
     size_t first = (size_t)slot * scores.max_blocks * scores.group;
     take_all_begin(&s->take, memory + HEAD_BYTES, scores.size_mass + first + (size_t)h * scores.max_blocks,
                    scores.size_w + (first + h) * BLOCK, weights.stride, row.position + 1, 0, thread);
@@ -319,10 +320,11 @@ template <int DIM, bool CERTIFIED> __global__ void __launch_bounds__(TAKERS, 3) 
         out = sum_draws<DIM>(p, s, 0, &o.n_read, thread);
         o.n_samples = s->take.drawn.n_heavy + s->take.drawn.k;
     }
+    int before = leave_slot(p.draw.drawn + slot, slot == scores.n_seqs * scores.n_kv_heads - 1, thread);
     if (thread < DIM) p.draw.out[(size_t)index * DIM + thread] = __bfloat16_as_ushort(__float2bfloat16_rn(out));
     count(p.draw.stats, o, DIM * sizeof(bf16), thread);
-    if (leave_slot(p.draw.drawn + slot, scores.group, slot == scores.n_seqs * scores.n_kv_heads - 1, thread))
-        scores.done[slot] = scores.newest_done[slot] = 0;
+    if (thread == 0 && before == scores.group - 1) // the slot's last
+        p.draw.drawn[slot] = scores.done[slot] = scores.newest_done[slot] = 0;
 }
 
 // ---- launch ----

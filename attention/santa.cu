@@ -40,7 +40,7 @@ template <int DIM> __global__ void __maxnreg__(144) santa_ring_kernel(const sant
         to = produce_begin(p.score, r);
         if (thread % 32 == 0) head->first_slot = to.first.slot;
     }
-    score_begin(&head->score, p.score.n_stages, 32 * CONSUMERS / HALVES);
+    score_begin(&head->score, p.score.n_stages, 32 * teams<false>::SIZE);
     __syncthreads();
     if (warp < CONSUMERS)
         consume<DIM>(p.score, r, head->first_slot);

@@ -209,8 +209,8 @@ template <int DIM> __device__ bool gather_lists(const is_params &p, shared_head 
     return true;
 }
 
-// Which of the head's rows are heavy.
-__device__ void solve(const is_params &p, shared_head *s, int thread) {
+// Asks for the masses of the head's blocks.
+__device__ void begin(const is_params &p, shared_head *s, int thread) {
     const query_head &h = s->at;
     head_view x = view_of(p.score, h.row, h.slot, h.head);
     // 0.01: every row keeps a chance, however wrong its proposal
@@ -220,7 +220,6 @@ __device__ void solve(const is_params &p, shared_head *s, int thread) {
         top = __reduce_max_sync(~0u, top);
         if (thread % 32 == 0) s->other_top = top;
     }
-    take_all_solve(&s->take, p.draw.S, &s->other_top, thread);
 }
 
 // out = sum_j c_j e^{s_j} / pi_j v_j / sum_j c_j e^{s_j} / pi_j over S rows drawn in proportion to a mixture of 0.99 e^{s~_j}
@@ -229,8 +228,8 @@ __device__ void solve(const is_params &p, shared_head *s, int thread) {
 // grid: (parts, query heads of all sequences). Lists of TAKERS drawn rows are dealt to the parts. precondition: `merged` and
 // `drawn` are 0; they, `done` and `next` are 0 at the end. Lengths and page tables are read while the kernel in front may still
 // run. bytes: masses of blocks, weights of those that may hold heavy rows or hold a draw (from the L2 cache), K and V of drawn
-// rows. order of reduction: masses are integers; a warp's rows of a list in order, then the warps, then the lists, then the
-// newest page's tiles.
+// rows. order of reduction: masses are integers; the newest page's tiles, then the lists, of each a warp's rows in order, then
+// the warps.
 template <int DIM> __global__ void __launch_bounds__(TAKERS, 2) is_draw_kernel(const is_params p) {
     extern __shared__ __align__(128) char memory[];
     shared_head *s = (shared_head *)memory;
@@ -252,18 +251,18 @@ template <int DIM> __global__ void __launch_bounds__(TAKERS, 2) is_draw_kernel(c
     wait_done(p.score.done + slot, quantised_done(p.page_tiles, row.position + 1), thread);
     if (thread < DIM / 8) s->q[thread] = __ldcg((const uint4 *)(p.score.q + (size_t)index * DIM) + thread);
     counts n = {};
+    begin(p, s, thread);
+    add_newest<DIM>(p, s->at, thread, &all); // while masses are on their way
     if (s->at.n_built > 0) {
-        solve(p, s, thread);
+        take_all_solve(&s->take, p.draw.S, &s->other_top, thread);
         n = sum_lists<DIM>(p, s, part, thread, &all);
     }
-    if (p.draw.parts == 1 || gather_lists<DIM>(p, s, index, thread, &all)) {
-        add_newest<DIM>(p, s->at, thread, &all);
-        if (thread < DIM)
-            p.draw.out[(size_t)index * DIM + thread] = __bfloat16_as_ushort(__float2bfloat16_rn(all.x / all.total));
-    }
     bool is_last_slot = slot == p.score.n_seqs * p.score.n_kv_heads - 1;
-    if (leave_slot(p.draw.drawn + slot, p.draw.parts * p.score.group, is_last_slot, thread)) {
-        p.score.done[slot] = 0;
+    int before = leave_slot(p.draw.drawn + slot, is_last_slot, thread);
+    if ((p.draw.parts == 1 || gather_lists<DIM>(p, s, index, thread, &all)) && thread < DIM)
+        p.draw.out[(size_t)index * DIM + thread] = __bfloat16_as_ushort(__float2bfloat16_rn(all.x / all.total));
+    if (thread == 0 && before == p.draw.parts * p.score.group - 1) { // the slot's last
+        p.draw.drawn[slot] = p.score.done[slot] = 0;
         if (is_last_slot) *p.score.next = 0;
     }
     if (p.draw.stats && thread % 32 == 0) {

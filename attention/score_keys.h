@@ -19,8 +19,6 @@ namespace {
 
 enum {
     BLOCK = 32,           // rows that share a reference
-    CONSUMERS = 4,        // warps
-    HALVES = 2,           // of them, which take tiles by turns; a warp has a block of its half's tile
     TILE = 64,            // rows of K in a stage: with twice as many, all blocks' copies come and go in bursts
     GROUP_MAX = 8,        // query heads of a KV head: the columns of an mma
     STAGES_MAX = 6,       // fewer where shared memory ends:
@@ -28,7 +26,13 @@ enum {
     REF_EMPTY = -32768,
     COUNTERS = 65536, // of the workspace, before the masses: `next`, draw_rows.h's ticket, `done`, its `drawn`, `top`, `merged`
 };
-static_assert((int)TILE == CONSUMERS / HALVES * (int)BLOCK, "a block for each warp");
+
+// Teams of consumer warps take tiles by turns; a warp has a block of its team's tile. With SIZES there is twice as much to
+// store.
+template <bool SIZES> struct teams {
+    enum { N = SIZES ? 4 : 2, SIZE = TILE / BLOCK, WARPS = N * SIZE };
+};
+enum { CONSUMERS = teams<false>::WARPS, TEAMS_MAX = teams<true>::N };
 
 // Nothing is merged, so small units cost little, and blocks end together.
 struct page_units {
@@ -46,7 +50,7 @@ struct score_params {
     int max_blocks;   // of a sequence, even: the stride below
     int *next;        // units handed out beyond each block's first two; 0 between launches
     // NULL: nobody asks. Whoever draws sets both to 0 again.
-    int *done;      // [n_seqs * n_kv_heads] grows by CONSUMERS for each page stored
+    int *done;      // [n_seqs * n_kv_heads] grows by teams::WARPS for each page stored
     int *top;       // [n_seqs * n_kv_heads][group] the largest reference, less REF_EMPTY
     uint64_t *mass; // [n_seqs * n_kv_heads][group][max_blocks] ref << 48 | in-block mass
     bf16 *w;        // [n_seqs * n_kv_heads][max_blocks][group][32]
@@ -99,8 +103,8 @@ template <int DIM> static score_params score_params_of(const sl_attn_cuda_decode
 }
 
 // What `done` of a sequence's KV heads comes to.
-__device__ int score_done(int n_kv) {
-    return CONSUMERS * ceil_div(n_kv, SL_PAGE);
+template <bool SIZES = false> __device__ int score_done(int n_kv) {
+    return teams<SIZES>::WARPS * ceil_div(n_kv, SL_PAGE);
 }
 
 // ---- stored masses ----
@@ -126,20 +130,20 @@ __device__ __forceinline__ uint32_t unit_mass(uint32_t w) { // of a bf16 in the 
 
 // ---- shared memory ----
 
-// What a stage holds. The halves of the consumers take tiles by turns, so a unit's first two tiles bring its q (but for a
-// block's first unit, where consumers fetch it: behind the first keys it would come late), and its last two end it.
+// What a stage holds. Teams of consumers take tiles by turns, so a unit's first tiles, one for each team, bring its q (but for
+// a block's first unit, where consumers fetch it: behind the first keys it would come late), and its last ones end it.
 struct tile_info {
     int slot; // sequence * n_kv_heads + KV head; -1: no more tiles
     int row;  // of the sequence: the tile's first
     int pool; // the same row of the pool: of K and V as rows of DIM
     int n_kv; // of the sequence
     short first;
-    short last; // 0, or what `done` grows by for each warp: 2 where the other half has no tile of the unit
+    short last; // 0, or what `done` grows by for each warp: more than 1 for teams that have no tile of the unit
 };
 
-// A stage is taken by either half, so each has full barriers of its own: none is asked for a phase that the other waits for.
+// A stage is taken by any team, so each has full barriers of its own: none is asked for a phase that another waits for.
 struct score_head {
-    uint64_t full[HALVES][STAGES_MAX], empty[STAGES_MAX];
+    uint64_t full[TEAMS_MAX][STAGES_MAX], empty[STAGES_MAX];
     tile_info info[STAGES_MAX];
 };
 
@@ -170,10 +174,10 @@ struct ring {
 };
 
 // Before the block's first __syncthreads. n_readers: threads that take a stage.
-__device__ void score_begin(score_head *head, int n_stages, int n_readers) {
+template <bool SIZES = false> __device__ void score_begin(score_head *head, int n_stages, int n_readers) {
     if (threadIdx.x > 0) return;
     for (int i = 0; i < n_stages; i++) {
-        for (int half = 0; half < HALVES; half++) barrier_init(&head->full[half][i], FULL_ARRIVALS);
+        for (int team = 0; team < teams<SIZES>::N; team++) barrier_init(&head->full[team][i], FULL_ARRIVALS);
         barrier_init(&head->empty[i], n_readers);
     }
 #if __CUDA_ARCH__ >= 900
@@ -200,7 +204,7 @@ struct producer {
     // extras, the newest rows or the counters. So of the first tiles q and norms are copied later.
     int has_waited;
     uint64_t normal, leaves_first; // L2 policies: normal_tiles
-    __device__ uint64_t *full() const { return &next.head->full[n_asked % HALVES][next.stage]; }
+    template <bool SIZES> __device__ uint64_t *full() const { return &next.head->full[n_asked % teams<SIZES>::N][next.stage]; }
 };
 
 // All lanes together.
@@ -241,7 +245,8 @@ template <int DIM, bool SIZES> __device__ void wait_previous(const score_params 
     to->has_waited = 1;
     score_head *head = to->next.head;
 #pragma unroll 1
-    for (int i = 0; i < to->n_asked; i++) copy_beside<DIM, SIZES>(p, *to, head->info[i], i, &head->full[i % HALVES][i]);
+    for (int i = 0; i < to->n_asked; i++)
+        copy_beside<DIM, SIZES>(p, *to, head->info[i], i, &head->full[i % teams<SIZES>::N][i]);
 }
 
 // Asks for rows [info.row, info.row + TILE) of K and what belongs to them. All stages fill before the kernel in front is waited
@@ -249,7 +254,7 @@ template <int DIM, bool SIZES> __device__ void wait_previous(const score_params 
 template <int DIM, bool SIZES> __device__ void produce_tile(const score_params &p, producer *to, const tile_info &info) {
     if (to->n_asked == to->next.n_stages || info.row + TILE >= info.n_kv) wait_previous<DIM, SIZES>(p, to);
     ring *r = &to->next;
-    uint64_t *full = to->full();
+    uint64_t *full = to->full<SIZES>();
     int k_bytes = TILE * layout<DIM, SIZES>::ROW;
     barrier_wait(&r->head->empty[r->stage], r->parity ^ 1);
     if (threadIdx.x % 32 == 0) {
@@ -285,22 +290,23 @@ __device__ score_unit locate(const score_params &p, producer *to, int unit) {
 
 template <int DIM, bool SIZES>
 __device__ void produce_tile_of(const score_params &p, producer *to, const score_unit &u, int row, bool brings_q) {
-    int end = min(u.n_kv - u.from, (int)SL_PAGE);
+    enum { TEAMS = teams<SIZES>::N };
+    int end = min(u.n_kv - u.from, (int)SL_PAGE), idle = max(TEAMS - ceil_div(end, TILE), 0); // teams without a tile
     tile_info info = {.slot = u.slot,
                       .row = u.from + row,
                       .pool = (u.page * p.n_kv_heads + u.slot % p.n_kv_heads) * SL_PAGE + row,
                       .n_kv = u.n_kv,
-                      .first = row < HALVES * TILE && brings_q,
-                      .last = (short)(row + HALVES * TILE < end ? 0
-                                      : end <= TILE             ? HALVES
-                                                                : 1)};
+                      .first = row < TEAMS * TILE && brings_q,
+                      .last = (short)(row + TEAMS * TILE < end ? 0
+                                      : row + TILE < end       ? 1
+                                                               : 1 + idle)};
     produce_tile<DIM, SIZES>(p, to, info);
 }
 
-// Tells a half of the consumers that there are no more tiles.
-__device__ void produce_end(producer *to) {
+// Tells a team that there are no more tiles.
+template <bool SIZES> __device__ void produce_end(producer *to) {
     ring *r = &to->next;
-    uint64_t *full = to->full();
+    uint64_t *full = to->full<SIZES>();
     barrier_wait(&r->head->empty[r->stage], r->parity ^ 1);
     if (threadIdx.x % 32 == 0) r->head->info[r->stage].slot = -1;
 #if __CUDA_ARCH__ < 900
@@ -335,7 +341,7 @@ template <int DIM, bool SIZES = false> __device__ void produce(const score_param
         int end = min(u.n_kv - u.from, (int)SL_PAGE), last = (end - 1) / TILE * TILE;
 #pragma unroll 1 // a block's first units run this from memory
         for (int row = 0; row < end; row += TILE) {
-            if (n_units > 0 && row == min(last, HALVES * TILE)) {
+            if (n_units > 0 && row == min(last, SL_PAGE / 2)) {
                 wait_previous<DIM, SIZES>(p, &to);
                 if (lane == 0) ticket = atomicAdd(p.next, 1);
             }
@@ -346,7 +352,7 @@ template <int DIM, bool SIZES = false> __device__ void produce(const score_param
     wait_previous<DIM, SIZES>(p, &to);
     int all = __shfl_sync(~0u, to.w.end, 31); // units; a block takes a ticket for each of its own but the first
     if (lane == 0 && ticket == all - min(all, (int)gridDim.x) - 1) *p.next = 0;
-    for (int i = 0; i < HALVES; i++) produce_end(&to);
+    for (int i = 0; i < teams<SIZES>::N; i++) produce_end<SIZES>(&to);
 }
 
 template <int DIM, bool SIZES = false> __device__ void produce(const score_params &p, const ring &r) {
@@ -481,15 +487,16 @@ __device__ void announce(const score_params &p, announcements *a) {
 // first_slot: of the block's first unit, where its q is to be fetched.
 template <int DIM, bool SIZES = false> __device__ void consume(const score_params &p, ring r, int first_slot = -1) {
     typedef layout<DIM, SIZES> at_stage;
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, half = warp / (CONSUMERS / HALVES), top = REF_EMPTY;
-    int from = warp % (CONSUMERS / HALVES) * BLOCK; // row of the tile
-    uint32_t parities = 0;                          // a bit for each stage: of its next phase of this half
+    enum { TEAMS = teams<SIZES>::N, SIZE = teams<SIZES>::SIZE };
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, team = warp / SIZE, top = REF_EMPTY;
+    int from = warp % SIZE * BLOCK; // row of the tile
+    uint32_t parities = 0;          // a bit for each stage: of its next phase of this team
     announcements stored = {};
     scorer<DIM> a;
     sl_wait_previous(); // the drawers of the layer before may still read the stored weights
     if (first_slot >= 0) a.begin((const char *)(p.q + (size_t)first_slot * p.group * DIM), p.group);
-    for (r.stage = half;; r.stage += r.stage + HALVES < r.n_stages ? HALVES : HALVES - r.n_stages) {
-        barrier_wait(&r.head->full[half][r.stage], parities >> r.stage & 1);
+    for (r.stage = team;; r.stage += r.stage + TEAMS < r.n_stages ? TEAMS : TEAMS - r.n_stages) {
+        barrier_wait(&r.head->full[team][r.stage], parities >> r.stage & 1);
         parities ^= 1u << r.stage;
         __syncwarp(); // for mma: lanes may have left the wait one by one
         tile_info info = r.head->info[r.stage];

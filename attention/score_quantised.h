@@ -600,16 +600,17 @@ template <int DIM, int BITS> __device__ void consume_pages(const quantised_param
             consume_rows<DIM, BITS>(params, info, data, empty, space->weights, pair, half);
         else
             consume_codes<DIM, BITS>(p, info, data, empty, &space->queries, pair, half);
-        if (!p.done) continue;
-        if (lane == stored.n) stored.slot = info.slot, stored.amount = 1;
-        if (++stored.n == TOLD_AT_ONCE) announce(p, &stored);
+        if (!p.done || half == 1) continue;
+        if (stored.n == TOLD_AT_ONCE) announce(p, &stored); // tiles before this one: since its pair_sync both warps are done
+        if (lane == stored.n++) stored.slot = info.slot, stored.amount = 1;
     }
-    announce(p, &stored);
+    pair_sync(pair);
+    if (half == 0) announce(p, &stored);
 }
 
-// What `done` of a sequence's KV heads comes to: two warps for each tile.
+// What `done` of a sequence's KV heads comes to: its tiles.
 __device__ int quantised_done(int page_tiles, int n_kv) {
-    return 2 * (built_pages(n_kv) * page_tiles + newest_tiles(n_kv));
+    return built_pages(n_kv) * page_tiles + newest_tiles(n_kv);
 }
 
 // Stored weights of all rows of all heads; the newest page's sums, where p.newest is given.
@@ -617,8 +618,7 @@ __device__ int quantised_done(int page_tiles, int n_kv) {
 // grid: a block for each multiprocessor, whatever the lengths. precondition: score.next is 0; whoever comes next sets it to 0
 // again. Built pages, lengths and page tables are read while the kernel in front may still run, everything else after it.
 // bytes: the quantised pages, K (and V) of the newest page, 2 + 1/4 a row and query head of stored weights.
-template <int DIM, int BITS>
-__global__ void __maxnreg__(80) quantised_scores_kernel(const quantised_params p) {
+template <int DIM, int BITS> __global__ void __maxnreg__(80) quantised_scores_kernel(const quantised_params p) {
     extern __shared__ __align__(128) char memory[];
     quantised_head *head = (quantised_head *)memory;
     quantised_begin(p, head);

@@ -330,7 +330,7 @@ enum { SCORE_HEAD_BYTES = (sizeof(score_head) + 127) / 128 * 128 };
 template <int DIM> __global__ void __launch_bounds__(32 * (1 + CONSUMERS), 1) score_keys_kernel(const score_params p) {
     extern __shared__ __align__(128) char stages[];
     score_head *head = (score_head *)stages;
-    score_begin(head, p.n_stages, 32 * CONSUMERS / HALVES);
+    score_begin(head, p.n_stages, 32 * teams<false>::SIZE);
     __syncthreads();
     sl_start_next();
     ring r = {head, stages + SCORE_HEAD_BYTES, p.n_stages, layout<DIM>::stage(p.group), 0, 0};

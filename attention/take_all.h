@@ -364,7 +364,7 @@ __device__ bool solve_found(take_space *s, int S, uint64_t least, int thread) {
         int count = 0;
 #pragma unroll
         for (int i = 0; i < EACH; i++)
-            if (size[i] * k > limit) sum += x[i] & SIZE_MASK, count++;
+            if (i * 32 < own && size[i] * k > limit) sum += x[i] & SIZE_MASK, count++;
         count = __reduce_add_sync(~0u, count), sum = sum_lanes(sum);
         if (lane == 0) s->heavy_count[turn][warp] = count, s->heavy_sum[turn][warp] = sum;
         __syncthreads();
@@ -623,13 +623,11 @@ __device__ void wait_done(const int *done, int wanted, int thread) {
     __syncthreads();
 }
 
-// A block has seen all that it needs of a KV head's stored weights; n: blocks that do. True in thread 0 of the last, which may
-// set the KV head's counters to 0. The kernel must not end before the one in front: the last blocks wait for that.
-__device__ bool leave_slot(int *drawn, int n, bool is_last_slot, int thread) {
+// A block no longer asks for a KV head's counters. How many blocks did so before it, in thread 0; the last may set them to 0.
+// The kernel must not end before the one in front: the last blocks wait for that.
+__device__ int leave_slot(int *drawn, bool is_last_slot, int thread) {
     if (is_last_slot) sl_wait_previous();
-    if (thread > 0 || atomicAdd(drawn, 1) < n - 1) return false;
-    *drawn = 0;
-    return true;
+    return thread == 0 ? atomicAdd(drawn, 1) : 0;
 }
 
 // ---- sums over the warps of a block ----
