@@ -189,7 +189,7 @@ template <bool SIZES = false> __device__ void score_begin(score_head *head, int 
 
 // A page of one KV head of one sequence. Whole warp alike.
 struct score_unit {
-    int slot; // sequence * n_kv_heads + KV head; -1: there are no more
+    int slot, head; // sequence * n_kv_heads + KV head, -1: there are no more; KV head
     int from, n_kv;
     int32_t page;
 };
@@ -207,10 +207,10 @@ struct producer {
     template <bool SIZES> __device__ uint64_t *full() const { return &next.head->full[n_asked % teams<SIZES>::N][next.stage]; }
 };
 
-// All lanes together.
+// By one thread; before sm_90 by all lanes together.
 __device__ void copy_part(uint32_t to, const void *from, int bytes, uint64_t *full, uint64_t policy) {
 #if __CUDA_ARCH__ >= 900
-    if (threadIdx.x % 32 == 0 && bytes) copy_bulk(to, from, bytes, full, policy);
+    if (bytes) copy_bulk(to, from, bytes, full, policy);
 #else
     copy_warp(to, from, bytes);
 #endif
@@ -245,8 +245,9 @@ template <int DIM, bool SIZES> __device__ void wait_previous(const score_params 
     to->has_waited = 1;
     score_head *head = to->next.head;
 #pragma unroll 1
-    for (int i = 0; i < to->n_asked; i++)
+    for (int i = 0; threadIdx.x % 32 == 0 && i < to->n_asked; i++)
         copy_beside<DIM, SIZES>(p, *to, head->info[i], i, &head->full[i % teams<SIZES>::N][i]);
+    __syncwarp();
 }
 
 // Asks for rows [info.row, info.row + TILE) of K and what belongs to them. All stages fill before the kernel in front is waited
@@ -255,20 +256,20 @@ template <int DIM, bool SIZES> __device__ void produce_tile(const score_params &
     if (to->n_asked == to->next.n_stages || info.row + TILE >= info.n_kv) wait_previous<DIM, SIZES>(p, to);
     ring *r = &to->next;
     uint64_t *full = to->full<SIZES>();
-    int k_bytes = TILE * layout<DIM, SIZES>::ROW;
+    int k_bytes = TILE * layout<DIM, SIZES>::ROW, leads = threadIdx.x % 32 == 0;
     barrier_wait(&r->head->empty[r->stage], r->parity ^ 1);
-    if (threadIdx.x % 32 == 0) {
-        r->head->info[r->stage] = info;
+    if (leads) r->head->info[r->stage] = info;
+    if (leads || FULL_ARRIVALS > 1) {
 #if __CUDA_ARCH__ >= 900
         barrier_expect(full, k_bytes + q_bytes<DIM, SIZES>(p, info) + norm_bytes<DIM, SIZES>(info));
 #endif
+        copy_part(shared_address(r->data()), p.k + (size_t)info.pool * DIM, k_bytes, full,
+                  to->n_asked < p.n_normal ? to->normal : to->leaves_first);
+        if (to->has_waited) copy_beside<DIM, SIZES>(p, *to, info, r->stage, full);
     }
-    copy_part(shared_address(r->data()), p.k + (size_t)info.pool * DIM, k_bytes, full,
-              to->n_asked < p.n_normal ? to->normal : to->leaves_first);
-    if (to->has_waited) copy_beside<DIM, SIZES>(p, *to, info, r->stage, full);
 #if __CUDA_ARCH__ < 900
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
-    if (threadIdx.x % 32 == 0) barrier_arrive(full);
+    if (leads) barrier_arrive(full);
 #endif
     __syncwarp();
     to->n_asked++;
@@ -283,6 +284,7 @@ __device__ score_unit locate(const score_params &p, producer *to, int unit) {
     int head = local % p.n_kv_heads, page = local / p.n_kv_heads;
     const int32_t *pages = (const int32_t *)__shfl_sync(~0u, (unsigned long long)w->pages, i);
     return {.slot = (w->first_seq + i) * p.n_kv_heads + head,
+            .head = head,
             .from = page * SL_PAGE,
             .n_kv = __shfl_sync(~0u, w->n_kv, i),
             .page = __ldg(pages + page)};
@@ -294,7 +296,7 @@ __device__ void produce_tile_of(const score_params &p, producer *to, const score
     int end = min(u.n_kv - u.from, (int)SL_PAGE), idle = max(TEAMS - ceil_div(end, TILE), 0); // teams without a tile
     tile_info info = {.slot = u.slot,
                       .row = u.from + row,
-                      .pool = (u.page * p.n_kv_heads + u.slot % p.n_kv_heads) * SL_PAGE + row,
+                      .pool = (u.page * p.n_kv_heads + u.head) * SL_PAGE + row,
                       .n_kv = u.n_kv,
                       .first = row < TEAMS * TILE && brings_q,
                       .last = (short)(row + TEAMS * TILE < end ? 0

@@ -24,6 +24,10 @@ enum {
     PAIRS = 4, // of consumer warps: two warps for each of a multiprocessor's schedulers, with one the wait for products shows
     PAIR_THREADS = 64,
     QUANTISED_THREADS = PAIRS * PAIR_THREADS + 32,
+    QUANTISED_STAGES = 8,
+    // A block's shared memory: what a block of the product in front of attention (linear.cu) leaves. Each pair holds a stage
+    // while it scores, so that only the others are on their way.
+    QUANTISED_SHARED = 139600,
     PASS = 4,           // heads scored together: two halves of 16 rows lie side by side in an mma's 8 columns
     EXACT_ROWS = BLOCK, // of K and V in a tile of the newest page
     NEWEST_TILES = SL_PAGE / EXACT_ROWS,
@@ -79,41 +83,41 @@ template <int DIM, int BITS> struct tile {
     };
     static __host__ __device__ int stage(int group) { return ceil_div(Q_AT + group * layout<DIM>::ROW, 128) * 128; }
     static __host__ int stages(int group, int others) { // beside `others` bytes of shared memory
-        int n = (SHARED_MOST - others) / stage(group);
+        int n = (QUANTISED_SHARED - others) / stage(group);
         SL_CHECK(n >= PAIRS); // end_pair: a stage that holds an end is never free again
-        return n < STAGES_MAX ? n : (int)STAGES_MAX;
+        return n < QUANTISED_STAGES ? n : (int)QUANTISED_STAGES;
     }
 };
 
 // What a pair's warps tell each other of one tile; twice, so that one barrier a tile is enough.
-struct quantised_queries {
-    uint32_t word[2][GROUP_MAX][WORDS]; // four channels' bytes; of 8-bit codes the high parts, then the low ones
-    float4 score[GROUP_MAX];            // s = (dot - x) y + z
+template <int BITS> struct quantised_queries {
+    uint32_t word[BITS == 8 ? 2 : 1][GROUP_MAX]
+                 [WORDS];    // four channels' bytes; of 8-bit codes the high parts, then the low ones
+    float4 score[GROUP_MAX]; // s = (dot - x) y + z
 };
-union tile_space {
-    quantised_queries queries;
+template <int BITS> union tile_space {
+    quantised_queries<BITS> queries;
     bf16 weights[GROUP_MAX][EXACT_ROWS]; // of the newest page
-};
-struct pair_space {
-    tile_space tile[2];
 };
 
 // A stage is taken by any pair, so each has full barriers of its own: none is asked for a phase that another waits for.
-struct quantised_head {
-    uint64_t full[PAIRS][STAGES_MAX], empty[STAGES_MAX];
-    tile_info info[STAGES_MAX];
-    pair_space pair[PAIRS];
+struct stage_head {
+    uint64_t full[PAIRS][QUANTISED_STAGES], empty[QUANTISED_STAGES];
+    tile_info info[QUANTISED_STAGES];
 };
-enum { QUANTISED_HEAD_BYTES = (sizeof(quantised_head) + 127) / 128 * 128 };
+template <int BITS> struct __align__(128) quantised_head {
+    stage_head ring;
+    __align__(16) tile_space<BITS> pair[PAIRS][2];
+};
 
 struct page_ring {
-    quantised_head *head;
+    stage_head *head;
     char *stages;
     int n_stages, stage_bytes;
     __device__ char *data(int stage) const { return stages + stage * stage_bytes; }
 };
 
-__device__ void quantised_begin(const quantised_params &p, quantised_head *head) {
+__device__ void quantised_begin(const quantised_params &p, stage_head *head) {
     if (threadIdx.x > 0) return;
     for (int i = 0; i < p.score.n_stages; i++) {
         for (int pair = 0; pair < PAIRS; pair++) barrier_init(&head->full[pair][i], FULL_ARRIVALS);
@@ -234,11 +238,13 @@ __device__ page_unit plan_unit(const quantised_params &p, window *w, int number)
     int n_heads = p.score.n_kv_heads;
     unit_place at = window_find_each(w, p.score.rows, p.score.n_seqs, n_heads, quantised_units(), number);
     if (at.seq < 0) return {.slot = -1};
-    int index = at.local / n_heads, kv_head = at.local % n_heads, n_built = built_pages(at.n_kv), page = min(index, n_built);
+    int index = at.local / n_heads, kv_head = at.local % n_heads, n_built = built_pages(at.n_kv),
+        n_tiles = newest_tiles(at.n_kv);
+    int tile = index - n_built / 2, page = tile < 0 ? index : tile < n_tiles ? n_built : index - n_tiles;
     return {.slot = at.seq * n_heads + kv_head,
-            .row = page * SL_PAGE + (index - page) * EXACT_ROWS,
+            .row = page * SL_PAGE + (page == n_built ? tile * EXACT_ROWS : 0),
             .n_kv = at.n_kv,
-            .exact = index >= n_built,
+            .exact = page == n_built,
             .page = __ldg(at.pages + page),
             .kv_head = kv_head};
 }
@@ -299,7 +305,8 @@ __device__ float divide(float x, float y) {
 // N heads' queries, `stride` apart, for the steps and zeros at the tile's begin: cpu_kernels.inc.h's quantise_query, a lane
 // four channels. Heads past the group's last are made from the last.
 template <int DIM, int BITS, int N>
-__device__ void quantise_queries(const char *data, int first, int stride, int group, float scale, quantised_queries *out) {
+__device__ void quantise_queries(const char *data, int first, int stride, int group, float scale,
+                                 quantised_queries<BITS> *out) {
     int lane = threadIdx.x % 32;
     const float middle = (float)((1 << BITS) - 1) / 2, levels = BITS == 8 ? 127 * 128 : 127, magic = 12582912.0f;
     float x[N][4] = {}, bias[N] = {}, most[N] = {};
@@ -362,7 +369,7 @@ template <int DIM, int BITS> struct code_scorer {
     enum { PARTS = BITS == 8 ? 2 : 1, PER_STEP = BITS == 3 ? 2 : 1 };
 
     // c[part][block][4]: dot products of the blocks of `half` with heads pass * PASS on.
-    static __device__ void products(const char *data, const quantised_queries *queries, int pass, int half,
+    static __device__ void products(const char *data, const quantised_queries<BITS> *queries, int pass, int half,
                                     int c[PARTS][at::BLOCKS][4]) {
         int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
         const char *rows = data + g % 4 * 16;
@@ -555,7 +562,7 @@ __device__ void consume_rows(const quantised_params &params, const tile_info &in
 // A tile of quantised keys. The stage is free once its products are there.
 template <int DIM, int BITS>
 __device__ void consume_codes(const score_params &p, const tile_info &info, const char *data, uint64_t *empty,
-                              quantised_queries *queries, int pair, int half) {
+                              quantised_queries<BITS> *queries, int pair, int half) {
     typedef code_scorer<DIM, BITS> scorer;
     enum { N = tile<DIM, BITS>::BLOCKS };
     int q = threadIdx.x % 4, n_passes = ceil_div(p.group, PASS);
@@ -579,7 +586,8 @@ __device__ void consume_codes(const score_params &p, const tile_info &info, cons
     }
 }
 
-template <int DIM, int BITS> __device__ void consume_pages(const quantised_params &params, const page_ring &r) {
+template <int DIM, int BITS>
+__device__ void consume_pages(const quantised_params &params, const page_ring &r, tile_space<BITS> (*spaces)[2]) {
     const score_params &p = params.score;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, pair = warp / 2, half = warp % 2, stage = pair % r.n_stages, turn = 0;
     announcements stored = {};
@@ -594,7 +602,7 @@ template <int DIM, int BITS> __device__ void consume_pages(const quantised_param
         const char *data = r.data(stage);
         uint64_t *empty = &r.head->empty[stage];
         if (info.slot < 0) break;
-        tile_space *space = &r.head->pair[pair].tile[turn];
+        tile_space<BITS> *space = &spaces[pair][turn];
         turn ^= 1;
         if (info.row >= (info.n_kv - 1) / SL_PAGE * SL_PAGE)
             consume_rows<DIM, BITS>(params, info, data, empty, space->weights, pair, half);
@@ -620,12 +628,13 @@ __device__ int quantised_done(int page_tiles, int n_kv) {
 // bytes: the quantised pages, K (and V) of the newest page, 2 + 1/4 a row and query head of stored weights.
 template <int DIM, int BITS> __global__ void __maxnreg__(80) quantised_scores_kernel(const quantised_params p) {
     extern __shared__ __align__(128) char memory[];
-    quantised_head *head = (quantised_head *)memory;
-    quantised_begin(p, head);
+    typedef quantised_head<BITS> head_type;
+    head_type *head = (head_type *)memory;
+    quantised_begin(p, &head->ring);
     __syncthreads();
-    page_ring r = {head, memory + QUANTISED_HEAD_BYTES, p.score.n_stages, tile<DIM, BITS>::stage(p.score.group)};
+    page_ring r = {&head->ring, memory + sizeof(head_type), p.score.n_stages, tile<DIM, BITS>::stage(p.score.group)};
     if (threadIdx.x < PAIRS * PAIR_THREADS)
-        consume_pages<DIM, BITS>(p, r);
+        consume_pages<DIM, BITS>(p, r, head->pair);
     else
         produce_pages<DIM, BITS>(p, r);
 }
@@ -641,8 +650,8 @@ template <int DIM, int BITS> score_params launch_quantised_scores(const sl_attn_
     score_params score = p.score;
     if (!newest) p.score.done = NULL;
     p.score.n_normal = normal_tiles((size_t)a->n_seqs * a->max_kv / SL_PAGE * a->geom->n_kv_heads * p.size, at::BYTES);
-    p.score.n_stages = at::stages(p.score.group, QUANTISED_HEAD_BYTES);
-    size_t bytes = QUANTISED_HEAD_BYTES + (size_t)p.score.n_stages * at::stage(p.score.group);
+    p.score.n_stages = at::stages(p.score.group, sizeof(quantised_head<BITS>));
+    size_t bytes = sizeof(quantised_head<BITS>) + (size_t)p.score.n_stages * at::stage(p.score.group);
     sl_launch(quantised_scores_kernel<DIM, BITS>, dim3(sl_multiprocessors()), dim3(QUANTISED_THREADS), bytes, a->stream, p);
     return score;
 }
