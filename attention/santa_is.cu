@@ -250,13 +250,13 @@ template <int DIM> __global__ void __launch_bounds__(TAKERS, 2) is_draw_kernel(c
     take_all_uniforms(&s->take, s->at.id, thread);
     wait_done(p.score.done + slot, quantised_done(p.page_tiles, row.position + 1), thread);
     if (thread < DIM / 8) s->q[thread] = __ldcg((const uint4 *)(p.score.q + (size_t)index * DIM) + thread);
-    counts n = {};
     begin(p, s, thread);
     add_newest<DIM>(p, s->at, thread, &all); // while masses are on their way
-    if (s->at.n_built > 0) {
+    if (s->at.n_built > 0)
         take_all_solve(&s->take, p.draw.S, &s->other_top, thread);
-        n = sum_lists<DIM>(p, s, part, thread, &all);
-    }
+    else
+        take_all_nothing(&s->take, thread);
+    counts n = sum_lists<DIM>(p, s, part, thread, &all);
     bool is_last_slot = slot == p.score.n_seqs * p.score.n_kv_heads - 1;
     int before = leave_slot(p.draw.drawn + slot, is_last_slot, thread);
     if ((p.draw.parts == 1 || gather_lists<DIM>(p, s, index, thread, &all)) && thread < DIM)

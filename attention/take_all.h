@@ -460,6 +460,12 @@ __device__ __noinline__ void solve_blocks(take_space *s, int S, int thread) {
     __syncthreads();
 }
 
+// There is nothing to draw.
+__device__ void take_all_nothing(take_space *s, int thread) {
+    if (thread == 0) s->drawn = {.n_heavy = 0, .k = 0, .light = 0, .cut = 0, .kappa = 0, .listed = true};
+    __syncthreads();
+}
+
 // Which rows of s->sizes are heavy with S draws, to s->drawn. s->cum then holds the sizes before each entry; where heavy rows
 // are not listed, the light sizes. other_top: the largest reference of rows beyond these, in shared memory since before, which
 // stays the unit where it is at most 8 above (sl_weights_keep); NULL: there are none.
@@ -468,9 +474,8 @@ __device__ void take_all_solve(take_space *s, int S, const int *other_top, int t
     asm volatile("cp.async.wait_all;" ::: "memory");
     __syncthreads();
     int n = find_blocks(s, S, other_top, &least, thread);
-    if (s->sizes.total == 0) { // nothing to draw
-        if (thread == 0) s->drawn = {.n_heavy = 0, .k = 0, .light = 0, .cut = 0, .kappa = 0, .listed = true};
-        __syncthreads();
+    if (s->sizes.total == 0) {
+        take_all_nothing(s, thread);
         return;
     }
     if (n >= 0) collect_rows(s, n, least, thread);

@@ -24,6 +24,7 @@ static const char *const specs[] = {
     "santa-pps:epsilon=0.3",
     "santa-pps:epsilon=0.3:bound=bernstein",
     "santa-is:S=256",
+    "santa-is:S=600",
     "santa-is:S=128:proposal=int8",
     "santa-is:S=128:proposal=int3",
     "dense-q:bits=8",
