@@ -175,11 +175,10 @@ struct ring {
 
 // Before the block's first __syncthreads. n_readers: threads that take a stage.
 template <bool SIZES = false> __device__ void score_begin(score_head *head, int n_stages, int n_readers) {
-    if (threadIdx.x > 0) return;
-    for (int i = 0; i < n_stages; i++) {
-        for (int team = 0; team < teams<SIZES>::N; team++) barrier_init(&head->full[team][i], FULL_ARRIVALS);
-        barrier_init(&head->empty[i], n_readers);
-    }
+    int i = threadIdx.x;
+    if (i >= n_stages) return;
+    for (int team = 0; team < teams<SIZES>::N; team++) barrier_init(&head->full[team][i], FULL_ARRIVALS);
+    barrier_init(&head->empty[i], n_readers);
 #if __CUDA_ARCH__ >= 900
     asm volatile("fence.proxy.async;" ::: "memory");
 #endif

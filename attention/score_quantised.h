@@ -4,8 +4,9 @@
 // A producer warp streams tiles through a ring: quantised pages, and 32 rows of K and V at a time of the newest page. Pairs of
 // consumer warps take tiles by turns. A pair quantises the group's queries for its tile's steps and zeros, a warp a head, and
 // then scores half the tile each with integer products: the CPU's integers, so that a score differs from the CPU's by the order
-// in which its bias is summed alone. Of the newest page it also sums stored weight times V, where that is asked for. `done`
-// tells whoever draws, in a kernel of its own (take_all.h), how far a KV head is.
+// in which its bias is summed alone. Of the newest page it also sums stored weight times V, where that is asked for. A warp
+// more tells whoever draws, in a kernel of its own (take_all.h), how far a KV head is, by `done`: what has been stored must be
+// seen by all before, which takes a microsecond that consumers would lose.
 #ifndef SLEIGH_SCORE_QUANTISED_H
 #define SLEIGH_SCORE_QUANTISED_H
 
@@ -23,7 +24,7 @@ namespace {
 enum {
     PAIRS = 4, // of consumer warps: two warps for each of a multiprocessor's schedulers, with one the wait for products shows
     PAIR_THREADS = 64,
-    QUANTISED_THREADS = PAIRS * PAIR_THREADS + 32,
+    QUANTISED_THREADS = PAIRS * PAIR_THREADS + 64,
     QUANTISED_STAGES = 8,
     // A block's shared memory: what a block of the product in front of attention (linear.cu) leaves. Each pair holds a stage
     // while it scores, so that only the others are on their way.
@@ -32,7 +33,7 @@ enum {
     EXACT_ROWS = BLOCK, // of K and V in a tile of the newest page
     NEWEST_TILES = SL_PAGE / EXACT_ROWS,
     WORDS = 32,        // of 4 channels: a query, padded with zeros
-    TOLD_AT_ONCE = 4,  // tiles
+    UNTOLD = 8,        // tiles of a pair that are stored and not yet told, at most
     FIRST_UNITS = 8,   // of a block, by its number
     LAST_OF_FIRST = 4, // of them: those behind the first ticket
     TICKET_UNITS = 4,  // handed out together
@@ -105,8 +106,14 @@ struct stage_head {
     uint64_t full[PAIRS][QUANTISED_STAGES], empty[QUANTISED_STAGES];
     tile_info info[QUANTISED_STAGES];
 };
+// Tiles of each pair that are stored and not yet told; number i has place i % UNTOLD.
+struct stored_tiles {
+    uint64_t full[PAIRS][UNTOLD], empty[PAIRS][UNTOLD];
+    int slot[PAIRS][UNTOLD]; // -1: there are no more
+};
 template <int BITS> struct __align__(128) quantised_head {
     stage_head ring;
+    stored_tiles stored;
     __align__(16) tile_space<BITS> pair[PAIRS][2];
 };
 
@@ -117,9 +124,12 @@ struct page_ring {
     __device__ char *data(int stage) const { return stages + stage * stage_bytes; }
 };
 
-__device__ void quantised_begin(const quantised_params &p, stage_head *head) {
-    if (threadIdx.x > 0) return;
-    for (int i = 0; i < p.score.n_stages; i++) {
+__device__ void quantised_begin(const quantised_params &p, stage_head *head, stored_tiles *stored) {
+    int i = threadIdx.x;
+    if (i >= PAIRS * UNTOLD) return;
+    barrier_init(&stored->full[0][i], 2);
+    barrier_init(&stored->empty[0][i], 1);
+    if (i < p.score.n_stages) {
         for (int pair = 0; pair < PAIRS; pair++) barrier_init(&head->full[pair][i], FULL_ARRIVALS);
         barrier_init(&head->empty[i], PAIR_THREADS);
     }
@@ -586,34 +596,65 @@ __device__ void consume_codes(const score_params &p, const tile_info &info, cons
     }
 }
 
+// ---- telling ----
+
+// A warp has stored its part of its pair's tile number i.
+__device__ void add_tile(stored_tiles *stored, int pair, int half, int i, int slot) {
+    int at = i % UNTOLD, leads = threadIdx.x % 32 == 0;
+    if (half == 0) {
+        barrier_wait(&stored->empty[pair][at], i / UNTOLD % 2 ^ 1);
+        if (leads) stored->slot[pair][at] = slot;
+    }
+    __syncwarp();
+    if (leads) barrier_arrive(&stored->full[pair][at]);
+}
+
+// One warp, a lane for each place.
+__device__ void tell(const score_params &p, stored_tiles *stored) {
+    static_assert((int)PAIRS * (int)UNTOLD == 32, "a lane for each place");
+    int place = threadIdx.x % 32, parity = 0, n_ended = 0; // pairs
+    for (;;) {
+        bool here = barrier_ended(&stored->full[0][place], parity);
+        if (!__any_sync(~0u, here)) {
+            if (n_ended == PAIRS) return;
+            __nanosleep(20);
+            continue;
+        }
+        int slot = here ? stored->slot[0][place] : 0;
+        asm volatile("fence.acq_rel.gpu;" ::: "memory"); // for what the consumers have stored
+        if (here) {
+            if (slot >= 0) atomicAdd(p.done + slot, 1);
+            barrier_arrive(&stored->empty[0][place]);
+            parity ^= 1;
+        }
+        n_ended += __popc(__ballot_sync(~0u, slot < 0));
+    }
+}
+
 template <int DIM, int BITS>
-__device__ void consume_pages(const quantised_params &params, const page_ring &r, tile_space<BITS> (*spaces)[2]) {
+__device__ void consume_pages(const quantised_params &params, const page_ring &r, tile_space<BITS> (*spaces)[2],
+                              stored_tiles *stored) {
     const score_params &p = params.score;
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, pair = warp / 2, half = warp % 2, stage = pair % r.n_stages, turn = 0;
-    announcements stored = {};
+    int warp = threadIdx.x / 32, pair = warp / 2, half = warp % 2, stage = pair % r.n_stages;
     uint32_t parities = 0; // a bit for each stage: of its next phase of this pair
     sl_wait_previous();    // who drew in the layer before may still read the stored weights
     sl_start_next();       // who draws from them asks `done`, which must be this launch's
-    for (;; stage = (stage + PAIRS) % r.n_stages) {
+    for (int i = 0;; i++, stage = (stage + PAIRS) % r.n_stages) {
         barrier_wait(&r.head->full[pair][stage], parities >> stage & 1);
         parities ^= 1u << stage;
         __syncwarp(); // for mma: lanes may have left the wait one by one
         tile_info info = r.head->info[stage];
         const char *data = r.data(stage);
         uint64_t *empty = &r.head->empty[stage];
-        if (info.slot < 0) break;
-        tile_space<BITS> *space = &spaces[pair][turn];
-        turn ^= 1;
+        if (p.done && info.slot < 0) add_tile(stored, pair, half, i, -1);
+        if (info.slot < 0) return;
+        tile_space<BITS> *space = &spaces[pair][i % 2];
         if (info.row >= (info.n_kv - 1) / SL_PAGE * SL_PAGE)
             consume_rows<DIM, BITS>(params, info, data, empty, space->weights, pair, half);
         else
             consume_codes<DIM, BITS>(p, info, data, empty, &space->queries, pair, half);
-        if (!p.done || half == 1) continue;
-        if (stored.n == TOLD_AT_ONCE) announce(p, &stored); // tiles before this one: since its pair_sync both warps are done
-        if (lane == stored.n++) stored.slot = info.slot, stored.amount = 1;
+        if (p.done) add_tile(stored, pair, half, i, info.slot);
     }
-    pair_sync(pair);
-    if (half == 0) announce(p, &stored);
 }
 
 // What `done` of a sequence's KV heads comes to: its tiles.
@@ -630,13 +671,16 @@ template <int DIM, int BITS> __global__ void __maxnreg__(80) quantised_scores_ke
     extern __shared__ __align__(128) char memory[];
     typedef quantised_head<BITS> head_type;
     head_type *head = (head_type *)memory;
-    quantised_begin(p, &head->ring);
+    quantised_begin(p, &head->ring, &head->stored);
     __syncthreads();
     page_ring r = {&head->ring, memory + sizeof(head_type), p.score.n_stages, tile<DIM, BITS>::stage(p.score.group)};
-    if (threadIdx.x < PAIRS * PAIR_THREADS)
-        consume_pages<DIM, BITS>(p, r, head->pair);
-    else
+    int warp = threadIdx.x / 32;
+    if (warp < 2 * PAIRS)
+        consume_pages<DIM, BITS>(p, r, head->pair, &head->stored);
+    else if (warp == 2 * PAIRS)
         produce_pages<DIM, BITS>(p, r);
+    else if (p.score.done)
+        tell(p.score, &head->stored);
 }
 
 // newest: where the newest page's sums go, and then `done` counts what is stored; NULL: the kernel's end is enough.

@@ -47,19 +47,22 @@ static __device__ __forceinline__ void barrier_poll(uint64_t *bar, uint32_t pari
 }
 #endif
 
+// Whether the phase of this parity has ended.
+static __device__ __forceinline__ bool barrier_ended(uint64_t *bar, uint32_t parity) {
+    uint32_t ended;
+    asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                 : "=r"(ended)
+                 : "r"(shared_address(bar)), "r"(parity)
+                 : "memory");
+    return ended;
+}
+
 // Until the phase of this parity has ended.
 static __device__ __forceinline__ void barrier_wait(uint64_t *bar, uint32_t parity) {
 #if __CUDA_ARCH__ >= 900
     BARRIER_ASK("try_wait", bar, parity);
 #else
-    for (uint32_t done = 0;;) {
-        asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-                     : "=r"(done)
-                     : "r"(shared_address(bar)), "r"(parity)
-                     : "memory");
-        if (done) return;
-        __nanosleep(20);
-    }
+    while (!barrier_ended(bar, parity)) __nanosleep(20);
 #endif
 }
 
