@@ -117,6 +117,7 @@ template <int DIM> __device__ float score_rows(const score_params &p, const shar
         float x = __shfl_sync(~0u, c[i / 2][i % 2 * 2], lane % 8 * 4);
         if (lane / 8 == i) score = x;
     }
+    __syncwarp(); // s->row may be written again
     return score * p.scale;
 }
 
