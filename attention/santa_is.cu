@@ -297,10 +297,15 @@ int parts_of(int n_heads, int n_lists) {
 
 template <int DIM, int BITS> void launch(const sl_attn_cuda_decode_args *a) {
     int n_heads = a->n_seqs * a->geom->n_heads;
-    is_params p = {.draw = draw_params_of(a), .page_tiles = tile<DIM, BITS>::TILES, .n_lists = lists_of(a->spec)};
-    p.newest = (float *)((char *)p.draw.partial + lists_bytes(a->geom, p.n_lists, a->n_seqs));
-    p.score = launch_quantised_scores<DIM, BITS>(a, p.newest);
-    p.draw.parts = parts_of(n_heads, p.n_lists);
+    int n_lists = lists_of(a->spec);
+    draw_params draw = draw_params_of(a);
+    draw.parts = parts_of(n_heads, n_lists);
+    float *newest = (float *)((char *)draw.partial + lists_bytes(a->geom, n_lists, a->n_seqs));
+    is_params p = {.score = launch_quantised_scores<DIM, BITS>(a, newest),
+                   .draw = draw,
+                   .page_tiles = tile<DIM, BITS>::TILES,
+                   .n_lists = n_lists,
+                   .newest = newest};
     SL_CHECK(a->max_kv <= DRAW_ROWS_MAX);
     sl_launch(is_draw_kernel<DIM>, dim3(p.draw.parts, n_heads), dim3(TAKERS),
               HEAD_BYTES + take_all_memory(ceil_div(a->max_kv, BLOCK)), a->stream, p);

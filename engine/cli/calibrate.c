@@ -165,7 +165,7 @@ static int gpu_time(void *ctx, const sl_attn_spec *spec, int n_seqs, int n_kv, d
     if (most && n_kv > most) return 0;
     for (int i = 0; i < n_seqs; i++) lengths[i] = n_kv;
     int rc = sl_bench_attn_decode(c->bench, spec, n_seqs, lengths, c->repetitions, &result, err);
-    *us = result.us;
+    *us = result.time.us;
     return rc;
 }
 

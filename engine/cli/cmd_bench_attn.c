@@ -18,7 +18,7 @@
 #include <stdlib.h>
 
 static const sl_attn_geom geom = {.n_layers = 1, .n_heads = 32, .n_kv_heads = 8, .head_dim = 128}; // Llama-3.1-8B
-enum { MAX_SIZES = 64, MAX_SEQS = 1024, MAX_METHODS = 16, REPETITIONS = 25 };
+enum { MAX_SIZES = 64, MAX_SEQS = 1024, MAX_METHODS = 16, REPETITIONS = 40 };
 
 // ---- what is timed ----
 
@@ -39,7 +39,8 @@ typedef struct plan {
 typedef struct row { // one line of the result
     const size *size;
     const sl_attn_spec *spec;
-    double us, bytes, features, flops; // bytes that decode reads; flops of prefill
+    sl_bench_attn_time time;
+    double bytes, features, flops; // bytes that decode reads; flops of prefill
 } row;
 
 static const int ragged[] = {1000, 60001, 8192, 300, 40007, 15000, 131072, 22222};
@@ -154,12 +155,12 @@ static int time_row(sl_bench_attn *bench, row *r, int repetitions, sl_error *err
     if (s->n_tokens) {
         double pairs = (double)s->n_tokens * s->first + 0.5 * s->n_tokens * (s->n_tokens + 1.0);
         r->flops = 4 * pairs * geom.n_heads * geom.head_dim; // two products, each a multiplication and an addition
-        return sl_bench_attn_prefill(bench, r->spec, s->n_tokens, s->first, repetitions, &r->us, err);
+        return sl_bench_attn_prefill(bench, r->spec, s->n_tokens, s->first, repetitions, &r->time, err);
     }
     for (int i = 0; i < s->n_seqs; i++) n_kv[i] = rows_of(s, i);
     sl_bench_attn_result result = {0};
     int rc = sl_bench_attn_decode(bench, r->spec, s->n_seqs, n_kv, repetitions, &result, err);
-    r->us = result.us, r->bytes = result.bytes, r->features = result.features;
+    r->time = result.time, r->bytes = result.bytes, r->features = result.features;
     return rc;
 }
 
@@ -200,32 +201,33 @@ static int print_md(const row *rows, int n, const sl_bench_attn_device *device, 
         int prefill = r->size->n_tokens > 0;
         if (prefill != phase)
             rc = cli_printf(
-                err, prefill ? "\n| prefill, tokens | attn | ms | TFLOP/s |\n|---|---|---|---|\n"
-                             : "\n| decode, B x rows | attn | us | GB/s | floor, us | share of floor | of K's features |\n"
-                               "|---|---|---|---|---|---|---|\n");
+                err,
+                prefill ? "\n| prefill, tokens | attn | ms | mean ms | TFLOP/s |\n|---|---|---|---|---|\n"
+                        : "\n| decode, B x rows | attn | us | mean us | GB/s | floor, us | share of floor | of K's features |\n"
+                          "|---|---|---|---|---|---|---|---|\n");
         phase = prefill;
         if (!rc && prefill)
-            rc = cli_printf(err, "| %s | %s | %.3f | %.0f |\n", r->size->name, attn_name(r, attn), r->us * 1e-3,
-                            r->flops / r->us * 1e-6);
+            rc = cli_printf(err, "| %s | %s | %.3f | %.3f | %.0f |\n", r->size->name, attn_name(r, attn), r->time.us * 1e-3,
+                            r->time.mean_us * 1e-3, r->flops / r->time.us * 1e-6);
         else if (!rc)
-            rc = cli_printf(err, "| %s | %s | %.1f | %.0f | %.1f | %.1f%% | %.1f%% |\n", r->size->name, attn_name(r, attn),
-                            r->us, r->bytes / r->us * 1e-3, floor_us(r, device), 100 * floor_us(r, device) / r->us,
-                            100 * r->features);
+            rc = cli_printf(err, "| %s | %s | %.1f | %.1f | %.0f | %.1f | %.1f%% | %.1f%% |\n", r->size->name,
+                            attn_name(r, attn), r->time.us, r->time.mean_us, r->bytes / r->time.us * 1e-3, floor_us(r, device),
+                            100 * floor_us(r, device) / r->time.us, 100 * r->features);
     }
     return rc;
 }
 
 static int print_csv(const row *rows, int n, const sl_bench_attn_device *device, sl_error *err) {
     char attn[128];
-    int rc = cli_printf(err, "phase,size,attn,us,gb_s,floor_us,features,tflop_s\n");
+    int rc = cli_printf(err, "phase,size,attn,us,mean_us,gb_s,floor_us,features,tflop_s\n");
     for (int i = 0; !rc && i < n; i++) {
         const row *r = &rows[i];
         if (r->size->n_tokens)
-            rc = cli_printf(err, "prefill,%s,%s,%.2f,,,,%.1f\n", r->size->name, attn_name(r, attn), r->us,
-                            r->flops / r->us * 1e-6);
+            rc = cli_printf(err, "prefill,%s,%s,%.2f,%.2f,,,,%.1f\n", r->size->name, attn_name(r, attn), r->time.us,
+                            r->time.mean_us, r->flops / r->time.us * 1e-6);
         else
-            rc = cli_printf(err, "decode,%s,%s,%.2f,%.1f,%.2f,%.4f,\n", r->size->name, attn_name(r, attn), r->us,
-                            r->bytes / r->us * 1e-3, floor_us(r, device), r->features);
+            rc = cli_printf(err, "decode,%s,%s,%.2f,%.2f,%.1f,%.2f,%.4f,\n", r->size->name, attn_name(r, attn), r->time.us,
+                            r->time.mean_us, r->bytes / r->time.us * 1e-3, floor_us(r, device), r->features);
     }
     return rc;
 }
@@ -233,12 +235,12 @@ static int print_csv(const row *rows, int n, const sl_bench_attn_device *device,
 static json_t *row_json(const row *r, const sl_bench_attn_device *device) {
     char attn[128];
     int prefill = r->size->n_tokens > 0;
-    json_t *item = json_pack("{s:s, s:s, s:s, s:f}", "phase", prefill ? "prefill" : "decode", "size", r->size->name, "attn",
-                             attn_name(r, attn), "us", r->us);
+    json_t *item = json_pack("{s:s, s:s, s:s, s:f, s:f}", "phase", prefill ? "prefill" : "decode", "size", r->size->name,
+                             "attn", attn_name(r, attn), "us", r->time.us, "mean_us", r->time.mean_us);
     if (prefill) {
-        json_object_set_new(item, "tflop_s", json_real(r->flops / r->us * 1e-6));
+        json_object_set_new(item, "tflop_s", json_real(r->flops / r->time.us * 1e-6));
     } else {
-        json_object_set_new(item, "gb_s", json_real(r->bytes / r->us * 1e-3));
+        json_object_set_new(item, "gb_s", json_real(r->bytes / r->time.us * 1e-3));
         json_object_set_new(item, "floor_us", json_real(floor_us(r, device)));
         json_object_set_new(item, "features", json_real(r->features));
     }
@@ -278,7 +280,7 @@ static int draw(const char *file, const row *rows, int n, const sl_bench_attn_de
         const row *r = &rows[i];
         if (r->size->n_tokens || r->size->ragged) continue;
         snprintf(name, sizeof name, "%s, batch %d", attn_name(r, attn), r->size->n_seqs);
-        rc = cli_curves_add(&curves, name, (cli_point){r->size->n_kv, r->us, NAN, NAN}, err);
+        rc = cli_curves_add(&curves, name, (cli_point){r->size->n_kv, r->time.us, NAN, NAN}, err);
     }
     cli_panel panel = cli_panel_latency(&curves);
     panel.title = "attention of a decode step";

@@ -117,7 +117,7 @@ static const option table[] = {
     {"Bench", "--calibrate", NULL, OPT_FLAG, F(calibrate), 0, 0, "0", CLI_BENCH, "bench attn: measure what --attn=auto chooses by, for the shape of --model, and write it to --calibration"},
     {"Bench", "--query-deviation", "X", OPT_FLOAT, F(query_deviation), 0, 100, "4", CLI_BENCH, "bench attn: standard deviation of the queries' elements; keys' is 1. 4: peaked attention, 1: flat"},
     {"Bench", "--query-spread", "X", OPT_FLOAT, F(query_spread), 0, 4, "0", CLI_BENCH, "bench attn: deviation of the logarithm of the queries' channels' sizes. 0.78: bernoulli-group:B=8 reads 73% of the key features"},
-    {"Bench", "-r --repetitions", "N", OPT_INT, F(repetitions), 1, 1000, NULL, CLI_BENCH, "times that each test is made, from the same depth (default 5; bench decode 1, bench attn 25)"},
+    {"Bench", "-r --repetitions", "N", OPT_INT, F(repetitions), 1, 1000, NULL, CLI_BENCH, "times that each test is made, from the same depth (default 5; bench decode 1, bench attn 40)"},
     {"Bench", "--ragged", NULL, OPT_FLAG, F(ragged), 0, 0, "0", CLI_BENCH, "sequence i of b has depth (i + 1) / b of --depth, made odd"},
     {"Bench", "--copy", NULL, OPT_FLAG, F(copy), 0, 0, "0", CLI_BENCH, "prefill one sequence, the others get copies of its rows: quicker, the same memory traffic"},
     {"Bench", "--memory-rate", "X", OPT_FLOAT, F(memory_rate), 0, 1e6, "0", CLI_BENCH, "GB/s of this device's memory, which rates are held against; 0: measure it"},

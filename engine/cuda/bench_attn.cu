@@ -6,11 +6,12 @@
 #include <algorithm>
 #include <cuda_bf16.h>
 #include <math.h>
+#include <numeric>
 #include <stdlib.h>
 #include <string.h>
 #include <vector>
 
-enum { WARM_UP = 3, MAX_BLOCKS = 16 };
+enum { WARM_UP = 10, MAX_BLOCKS = 16 };
 static const size_t FLUSH_BYTES = (size_t)512 << 20, READ_BYTES = (size_t)4 << 30;
 
 struct sl_bench_attn {
@@ -187,7 +188,8 @@ static int replay(sl_bench_attn *b, cudaGraphExec_t graph, cudaEvent_t begin, cu
 
 // after: called after each replay, 0 or an error.
 template <typename After>
-static int median(sl_bench_attn *b, cudaGraphExec_t graph, int repetitions, double *us, sl_error *err, After after) {
+static int measure(sl_bench_attn *b, cudaGraphExec_t graph, int repetitions, sl_bench_attn_time *out, sl_error *err,
+                   After after) {
     std::vector<double> times(WARM_UP + repetitions);
     cudaEvent_t begin, end;
     int rc = sl_cuda_check(cudaEventCreate(&begin), "event", err);
@@ -198,14 +200,15 @@ static int median(sl_bench_attn *b, cudaGraphExec_t graph, int repetitions, doub
         if (!rc) rc = after();
     }
     std::sort(times.begin() + WARM_UP, times.end());
-    *us = times[WARM_UP + repetitions / 2];
+    *out = {.us = times[WARM_UP + repetitions / 2],
+            .mean_us = std::accumulate(times.begin() + WARM_UP, times.end(), 0.0) / repetitions};
     cudaEventDestroy(begin), cudaEventDestroy(end);
     return rc;
 }
 
 // The time of what `launch` puts on the stream.
 template <typename Launch, typename After>
-static int time_graph(sl_bench_attn *b, int repetitions, double *us, sl_error *err, Launch launch, After after) {
+static int time_graph(sl_bench_attn *b, int repetitions, sl_bench_attn_time *out, sl_error *err, Launch launch, After after) {
     cudaGraph_t graph;
     cudaGraphExec_t exec;
     int rc = sl_cuda_check(cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal), "capture", err);
@@ -217,13 +220,14 @@ static int time_graph(sl_bench_attn *b, int repetitions, double *us, sl_error *e
     rc = sl_cuda_check(cudaGraphInstantiate(&exec, graph, 0), "graph", err);
     cudaGraphDestroy(graph);
     if (rc) return rc;
-    rc = median(b, exec, repetitions, us, err, after);
+    rc = measure(b, exec, repetitions, out, err, after);
     cudaGraphExecDestroy(exec);
     return rc;
 }
 
-template <typename Launch> static int time_graph(sl_bench_attn *b, int repetitions, double *us, sl_error *err, Launch launch) {
-    return time_graph(b, repetitions, us, err, launch, [] { return 0; });
+template <typename Launch>
+static int time_graph(sl_bench_attn *b, int repetitions, sl_bench_attn_time *out, sl_error *err, Launch launch) {
+    return time_graph(b, repetitions, out, err, launch, [] { return 0; });
 }
 
 int sl_bench_attn_device_of(sl_bench_attn *b, sl_bench_attn_device *out, sl_error *err) {
@@ -235,13 +239,14 @@ int sl_bench_attn_device_of(sl_bench_attn *b, sl_bench_attn_device *out, sl_erro
     int rc = sl_cuda_check(cudaGetDeviceProperties(&properties, device), "device", err);
     if (rc) return rc;
     snprintf(out->name, sizeof out->name, "%s", properties.name);
-    rc = time_graph(b, 15, &out->empty_us, err, [&] { empty_kernel<<<1, 32, 0, b->stream>>>(); });
+    sl_bench_attn_time time = {};
+    rc = time_graph(b, 15, &time, err, [&] { empty_kernel<<<1, 32, 0, b->stream>>>(); });
+    out->empty_us = time.us;
     if (!rc) rc = sl_cuda_check(cudaMalloc(&from, READ_BYTES), "memory for the benchmark", err);
     for (int blocks = 1; !rc && blocks <= 8; blocks *= 2) { // of a multiprocessor: which is best differs
         size_t pass = (size_t)8 * blocks * b->n_sms * 256, n = READ_BYTES / sizeof(uint4) / pass * pass;
-        double us = 0;
-        rc = time_graph(b, 9, &us, err, [&] { read_kernel<<<blocks * b->n_sms, 256, 0, b->stream>>>(from, n, b->never); });
-        out->read_gb_s = std::max(out->read_gb_s, n * sizeof(uint4) / (us - out->empty_us) * 1e-3);
+        rc = time_graph(b, 9, &time, err, [&] { read_kernel<<<blocks * b->n_sms, 256, 0, b->stream>>>(from, n, b->never); });
+        out->read_gb_s = std::max(out->read_gb_s, n * sizeof(uint4) / (time.us - out->empty_us) * 1e-3);
     }
     cudaFree(from);
     return rc;
@@ -357,14 +362,14 @@ int sl_bench_attn_decode(sl_bench_attn *b, const sl_attn_spec *spec, int n_seqs,
     };
     if (!rc)
         rc = time_graph(
-            b, repetitions, &out->us, err, [&] { ops->decode(&args); }, same);
+            b, repetitions, &out->time, err, [&] { ops->decode(&args); }, same);
     if (!rc) rc = count_reads(b, &args, n_kv, out, err);
     cudaFree(memory.data);
     return rc;
 }
 
-int sl_bench_attn_prefill(sl_bench_attn *b, const sl_attn_spec *spec, int n_tokens, int first, int repetitions, double *us,
-                          sl_error *err) {
+int sl_bench_attn_prefill(sl_bench_attn *b, const sl_attn_spec *spec, int n_tokens, int first, int repetitions,
+                          sl_bench_attn_time *out, sl_error *err) {
     const sl_attn_cuda_ops *ops = spec->method->cuda;
     SL_CHECK(n_tokens <= b->limits.n_tokens && (first + n_tokens + SL_PAGE - 1) / SL_PAGE <= b->limits.n_pages);
     size_t size = std::max<size_t>(ops->workspace(&b->geom, spec, 1, n_tokens, first + n_tokens), 1);
@@ -377,7 +382,7 @@ int sl_bench_attn_prefill(sl_bench_attn *b, const sl_attn_spec *spec, int n_toke
     args.q = b->q, args.q_stride = (size_t)b->geom.n_heads * b->geom.head_dim, args.out = b->out;
     args.k = b->k, args.v = b->v, args.pages = b->pages;
     args.ws = ws, args.stream = b->stream;
-    if (!rc) rc = time_graph(b, repetitions, us, err, [&] { ops->prefill(&args); });
+    if (!rc) rc = time_graph(b, repetitions, out, err, [&] { ops->prefill(&args); });
     cudaFree(ws);
     return rc;
 }

@@ -37,8 +37,13 @@ int sl_bench_attn_device_of(sl_bench_attn *bench, sl_bench_attn_device *out, sl_
 int sl_bench_read_rate(int index, double *gb_s, sl_error *err);
 int sl_bench_pci_id(int index, char *buf, int size, sl_error *err);
 
+typedef struct sl_bench_attn_time { // over the repetitions, after ten that are not timed
+    double us;                      // the median
+    double mean_us;
+} sl_bench_attn_time;
+
 typedef struct sl_bench_attn_result {
-    double us;
+    sl_bench_attn_time time;
     double bytes;    // that the step read, by the method's own account
     double features; // share of key features that it read, likewise
 } sl_bench_attn_result;
@@ -47,8 +52,8 @@ typedef struct sl_bench_attn_result {
 int sl_bench_attn_decode(sl_bench_attn *bench, const sl_attn_spec *spec, int n_seqs, const int *n_kv, int repetitions,
                          sl_bench_attn_result *out, sl_error *err);
 // n_tokens of one sequence at position `first` on. spec's method must offer prefill on CUDA.
-int sl_bench_attn_prefill(sl_bench_attn *bench, const sl_attn_spec *spec, int n_tokens, int first, int repetitions, double *us,
-                          sl_error *err);
+int sl_bench_attn_prefill(sl_bench_attn *bench, const sl_attn_spec *spec, int n_tokens, int first, int repetitions,
+                          sl_bench_attn_time *out, sl_error *err);
 
 #ifdef __cplusplus
 }
