@@ -26,8 +26,9 @@ enum {
     PAIR_THREADS = 64,
     QUANTISED_THREADS = PAIRS * PAIR_THREADS + 64,
     QUANTISED_STAGES = 8,
-    // A block's shared memory: what a block of the product in front of attention (linear.cu) leaves. Each pair holds a stage
-    // while it scores, so that only the others are on their way.
+    // A block's shared memory. It is more than half of a multiprocessor's, against linear.cu's rule, for each pair holds a
+    // stage while it scores, and only the others are on their way. A block of the product in front of attention, of up to 8
+    // rows, fits beside it all the same; the one behind waits for the draws in any case.
     QUANTISED_SHARED = 139600,
     PASS = 4,           // heads scored together: two halves of 16 rows lie side by side in an mma's 8 columns
     EXACT_ROWS = BLOCK, // of K and V in a tile of the newest page
