@@ -341,13 +341,12 @@ static void first_complaint(FILE *complaints, char *buf, int size) {
     buf[strcspn(buf, "\n")] = 0;
 }
 
-static int draw(const char *file, const char *data, FILE *script, FILE *complaints, sl_error *err) {
+// *missing: there is no gnuplot.
+static int draw(const char *file, const char *data, FILE *script, FILE *complaints, int *missing, sl_error *err) {
     char why[256];
     int status = 0, rc = run_gnuplot(script, complaints, &status);
-    if (rc == ENOENT) {
-        fprintf(stderr, "plot: gnuplot is not installed: %s was not drawn, its figures are in %s\n", file, data);
-        return 0;
-    }
+    *missing = rc == ENOENT;
+    if (*missing) return 0;
     if (rc) return sl_fail(err, SL_ERR_IO, "cannot run gnuplot: %s", strerror(rc));
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return 0;
     first_complaint(complaints, why, sizeof why);
@@ -366,21 +365,41 @@ int cli_plot_check(const char *file, const char *flag, sl_error *err) {
     return sl_fail(err, SL_ERR_IO, "%s %.200s: its folder cannot be written: %s", flag, file, strerror(errno));
 }
 
+static const char *name_of(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+// For a machine with gnuplot: it names the picture and the figures as they lie beside it.
+static int keep_script(const char *path, const char *file, const char *data, const char *title, const cli_panel *panels, int n,
+                       sl_error *err) {
+    FILE *f = fopen(path, "w");
+    if (!f) return sl_fail(err, SL_ERR_IO, "cannot write %s: %s", path, strerror(errno));
+    put_script(f, name_of(file), name_of(data), title, panels, n);
+    int failed = ferror(f);
+    if (fclose(f) || failed) return sl_fail(err, SL_ERR_IO, "cannot write %s: %s", path, strerror(errno));
+    fprintf(stderr, "plot: gnuplot is not installed: %s was not drawn; `gnuplot %s` in its folder draws it from %s\n", file,
+            name_of(path), name_of(data));
+    return 0;
+}
+
 int cli_plot(const char *file, const char *title, const cli_panel *panels, int n, sl_error *err) {
-    char data[MAX_PATH];
-    int rc = cli_plot_check(file, "plot", err);
+    char data[MAX_PATH], path[MAX_PATH];
+    int rc = cli_plot_check(file, "plot", err), stem, missing = 0;
     if (rc) return rc;
-    snprintf(data, sizeof data, "%.*s.dat", (int)(strrchr(file, '.') - file), file);
+    stem = (int)(strrchr(file, '.') - file);
+    snprintf(data, sizeof data, "%.*s.dat", stem, file);
+    snprintf(path, sizeof path, "%.*s.gp", stem, file);
     rc = write_data(data, title, panels, n, err);
     if (rc) return rc;
     FILE *script = tmpfile(), *complaints = tmpfile();
     if (script && complaints) {
         put_script(script, file, data, title, panels, n);
-        rc = draw(file, data, script, complaints, err);
+        rc = draw(file, data, script, complaints, &missing, err);
     } else {
         rc = sl_fail(err, SL_ERR_IO, "gnuplot's script: cannot make a temporary file: %s", strerror(errno));
     }
     if (script) fclose(script);
     if (complaints) fclose(complaints);
-    return rc;
+    return missing ? keep_script(path, file, data, title, panels, n, err) : rc;
 }

@@ -1,9 +1,9 @@
 // engine/cli/plot.h - pictures of results: curves and heat maps as SVG or PNG, drawn by gnuplot where it is installed.
 //
 // A picture FILE.svg has its figures beside it in FILE.dat, written first and kept: per curve a comment with its name, then
-// lines of `x y` or `x y low high`, two blank lines between curves (gnuplot's `index`). Without gnuplot that file is all there
-// is, which a line on stderr says; it is no error. A point that is not finite, or not positive on a logarithmic axis, is in the
-// file and not in the picture.
+// lines of `x y` or `x y low high`, two blank lines between curves (gnuplot's `index`). Without gnuplot its script lies there,
+// too, as FILE.gp: `gnuplot FILE.gp` in that folder draws the picture elsewhere. A line on stderr says so; it is no error. A
+// point that is not finite, or not positive on a logarithmic axis, is in the file and not in the picture.
 //
 //     rc = cli_curves_add(&curves, "santa", (cli_point){64, 0.02, NAN, NAN}, err);
 //     cli_panel panel = cli_panel_error(&curves);
