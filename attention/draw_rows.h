@@ -190,6 +190,19 @@ __device__ void load_head(draw_space *s, head_view *h, int thread) {
         load_entries<3>(s, h, thread);
 }
 
+// The i with x[i] <= t < x[i + 1], 0 <= i < n; x ascends.
+template <typename T> __device__ int find_between(const T *x, int n, T t) {
+    int low = 0, high = n;
+    while (high - low > 1) {
+        int middle = (low + high) / 2;
+        if (x[middle] <= t)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
 __device__ uint64_t tile_begin(const draw_space *s, const head_view &h, int tile) {
     return s->cum[min(tile * TILE_BLOCKS >> h.shift, (int)ENTRIES)];
 }

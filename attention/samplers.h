@@ -111,17 +111,10 @@ __device__ draw draw_row(const draw_space *s, const head_view &h, sampler kind, 
     float coef = (float)share;
     if (kind == INDEPENDENT) S = 1, share = 1, m = 0;
     if (kind >= TILES_PROPORTIONAL) {
-        int low = 0, high = ceil_div(h.n_blocks, TILE_BLOCKS); // first[low] <= m < first[high]
-        while (high - low > 1) {
-            int middle = (low + high) / 2;
-            if (s->first[middle] <= m)
-                low = middle;
-            else
-                high = middle;
-        }
-        begin = tile_begin(s, h, low), W = tile_begin(s, h, low + 1) - begin;
-        m -= s->first[low], S = s->first[low + 1] - s->first[low], share = 1.0 / S;
-        u = sl_rng_u64(&id, low, SL_STREAM_ATTENTION);
+        int tile = find_between(s->first, ceil_div(h.n_blocks, TILE_BLOCKS), m);
+        begin = tile_begin(s, h, tile), W = tile_begin(s, h, tile + 1) - begin;
+        m -= s->first[tile], S = s->first[tile + 1] - s->first[tile], share = 1.0 / S;
+        u = sl_rng_u64(&id, tile, SL_STREAM_ATTENTION);
         if (kind == TILES_UNIFORM) coef = (float)((double)W / ((double)S * (double)h.total));
     }
     return {find_row(s, h, begin + threshold(W, S, share, m, u)), coef};

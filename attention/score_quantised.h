@@ -64,7 +64,7 @@ __device__ int newest_tiles(int n_kv) {
 // Bits of codes in planes of words: [16-row group][unit][16 rows][4 bytes].
 template <int DIM, int BITS> struct tile {
     enum {
-        ROWS = BITS == 8 ? 128 : 256, // rows of a tile: half a page, so that the ring holds several
+        ROWS = BITS == 8 ? 128 : 256, // rows of a tile: of 8-bit codes half a page
         TILES = SL_PAGE / ROWS,       // of a page
         BLOCKS = ROWS / BLOCK / 2,    // of 32 rows, a warp's
         WIDTH = BITS == 3 ? 2 : 4,    // bits of the first plane
@@ -93,9 +93,9 @@ template <int DIM, int BITS> struct tile {
 
 // What a pair's warps tell each other of one tile; twice, so that one barrier a tile is enough.
 template <int BITS> struct quantised_queries {
-    uint32_t word[BITS == 8 ? 2 : 1][GROUP_MAX]
-                 [WORDS];    // four channels' bytes; of 8-bit codes the high parts, then the low ones
-    float4 score[GROUP_MAX]; // s = (dot - x) y + z
+    enum { PARTS = BITS == 8 ? 2 : 1 };     // of 8-bit codes the high ones, then the low ones
+    uint32_t word[PARTS][GROUP_MAX][WORDS]; // four channels' bytes
+    float4 score[GROUP_MAX];                // s = (dot - x) y + z
 };
 template <int BITS> union tile_space {
     quantised_queries<BITS> queries;
@@ -377,7 +377,7 @@ __device__ void mma_codes(int c[4], const uint32_t a[4], uint32_t b0, uint32_t b
 // columns (2 q, 2 q + 1) hold heads 2 (q % 2), + 1 of rows 4 g + 2 (q / 2) and the next one.
 template <int DIM, int BITS> struct code_scorer {
     typedef tile<DIM, BITS> at;
-    enum { PARTS = BITS == 8 ? 2 : 1, PER_STEP = BITS == 3 ? 2 : 1 };
+    enum { PARTS = quantised_queries<BITS>::PARTS, PER_STEP = BITS == 3 ? 2 : 1 };
 
     // c[part][block][4]: dot products of the blocks of `half` with heads pass * PASS on.
     static __device__ void products(const char *data, const quantised_queries<BITS> *queries, int pass, int half,

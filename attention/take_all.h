@@ -492,15 +492,7 @@ struct light_row {
 
 // The entry of running sizes that holds t.
 __device__ int find_entry(const take_space *s, uint64_t t) {
-    int low = 0, high = ceil_div(s->sizes.n_blocks, 1 << s->sizes.shift); // cum[low] <= t < cum[high]
-    while (high - low > 1) {
-        int middle = (low + high) / 2;
-        if (s->cum[middle] <= t)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
+    return find_between(s->cum, ceil_div(s->sizes.n_blocks, 1 << s->sizes.shift), t);
 }
 
 // The first row whose running size exceeds t.

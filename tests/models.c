@@ -3,6 +3,7 @@
 #include "tests/test.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 rig rig_load(const char *dir, const char *attn, sl_engine_options o) {
     rig r;
@@ -32,6 +33,25 @@ sl_session *rig_session(rig *r, uint32_t sequence) {
     sl_error err;
     CHECK_OK(sl_session_new(r->engine, sequence, &s, &err), err);
     return s;
+}
+
+const int rig_batch_lengths[RIG_BATCH] = {40, 255, 600};
+
+void rig_run_batch(rig *r, float *out) {
+    sl_session *batch[RIG_BATCH];
+    sl_error err;
+    for (int i = 0; i < RIG_BATCH; i++) {
+        int32_t *ids = test_ids(rig_batch_lengths[i], r->n_vocab, test_seed + i);
+        batch[i] = rig_session(r, 50 + i);
+        CHECK_OK(sl_prefill(batch[i], ids, rig_batch_lengths[i], NULL, &err), err);
+        free(ids);
+    }
+    for (int step = 0; step < RIG_BATCH_STEPS; step++)
+        CHECK_OK(sl_decode(batch, RIG_BATCH, (int32_t[]){70 + step, 71 + step, 72 + step}, &err), err);
+    for (int i = 0; i < RIG_BATCH; i++) {
+        memcpy(out + (size_t)i * r->n_vocab, sl_session_logits(batch[i]), r->n_vocab * sizeof *out);
+        sl_session_free(batch[i]);
+    }
 }
 
 int test_argmax(const float *x, int n) {

@@ -136,8 +136,7 @@ typedef struct seen {
     sl_attn_report report;
 } seen;
 
-enum { BATCH = 3, SHADOWS = 3, TWINS = 2, RUNS = 1 + SHADOWS * TWINS, MAX_SEEN = 3 * LAYERS * RUNS * BATCH * HEADS };
-static const int lengths[BATCH] = {40, 255, 600}; // the second crosses into a new page
+enum { SHADOWS = 3, TWINS = 2, RUNS = 1 + SHADOWS * TWINS, MAX_SEEN = RIG_BATCH_STEPS * LAYERS * RUNS * RIG_BATCH * HEADS };
 
 typedef struct witness {
     seen at[MAX_SEEN];
@@ -150,23 +149,6 @@ static void note(void *ctx, const sl_attn_record *r) {
     w->at[w->n++] = (seen){*r, *r->report};
 }
 
-// Prefills a ragged batch, decodes three steps of it; the logits of all to out [BATCH][n_vocab].
-static void run_batch(rig *r, float *out) {
-    sl_session *batch[BATCH];
-    for (int i = 0; i < BATCH; i++) {
-        int32_t *ids = test_ids(lengths[i], r->n_vocab, test_seed + i);
-        batch[i] = rig_session(r, 50 + i);
-        CHECK_OK(sl_prefill(batch[i], ids, lengths[i], NULL, &err), err);
-        free(ids);
-    }
-    for (int step = 0; step < 3; step++)
-        CHECK_OK(sl_decode(batch, BATCH, (int32_t[]){70 + step, 71 + step, 72 + step}, &err), err);
-    for (int i = 0; i < BATCH; i++) {
-        memcpy(out + (size_t)i * r->n_vocab, sl_session_logits(batch[i]), r->n_vocab * sizeof *out);
-        sl_session_free(batch[i]);
-    }
-}
-
 static int same_outcome(const sl_attn_report *a, const sl_attn_report *b) {
     return a->k_rows == b->k_rows && a->v_rows == b->v_rows && a->samples == b->samples && a->bytes == b->bytes &&
            a->tries == b->tries && a->fallback == b->fallback && a->error == b->error && a->bias == b->bias &&
@@ -174,14 +156,14 @@ static int same_outcome(const sl_attn_report *a, const sl_attn_report *b) {
 }
 
 static void check_records(const witness *w, const sl_attn_spec *shadows) {
-    int group = BATCH * HEADS, other = 0, fallbacks = 0;
+    int group = RIG_BATCH * HEADS, other = 0, fallbacks = 0;
     CHECK_INT(w->n, MAX_SEEN);
     for (int i = 0; i < w->n; i++) {
         int at = i % group, run = i / group % RUNS, layer = i / group / RUNS % LAYERS, which = (run - 1) / TWINS;
         const sl_attn_record *x = &w->at[i].record;
         const sl_attn_report *y = &w->at[i].report, *first = &w->at[i - run * group].report;
         CHECK(x->layer == layer && x->head == at % HEADS && (int)x->sequence == 50 + at / HEADS);
-        CHECK_INT(x->position, lengths[at / HEADS] + i / group / RUNS / LAYERS);
+        CHECK_INT(x->position, rig_batch_lengths[at / HEADS] + i / group / RUNS / LAYERS);
         CHECK_INT(x->n_kv, x->position + 1);
         CHECK_INT(x->seed, SEED + (run ? (run - 1) % TWINS : 0));
         CHECK(x->spec->method == shadows[run ? which : 0].method);
@@ -200,17 +182,17 @@ static void changes_nothing(void) {
     static const char *const names[SHADOWS] = {running, "dense", "quest:tokens=64"};
     static witness w;
     sl_attn_spec shadows[SHADOWS];
-    rig r = rig_on("cuda", running, 1024, BATCH);
-    size_t size = (size_t)BATCH * r.n_vocab * sizeof(float);
+    rig r = rig_on("cuda", running, 1024, RIG_BATCH);
+    size_t size = (size_t)RIG_BATCH * r.n_vocab * sizeof(float);
     float *want = malloc(size), *got = malloc(size);
     parse_all(names, SHADOWS, shadows);
-    run_batch(&r, want);
+    rig_run_batch(&r, want);
     sl_attn_stats stats = *sl_engine_attn_stats(r.engine), now;
     sl_engine_reset_stats(r.engine);
     w.n = 0;
     const sl_observer o = {.fn = note, .ctx = &w, .shadows = shadows, .n_shadows = SHADOWS, .n_seeds = TWINS};
     CHECK_OK(sl_engine_observe(r.engine, &o, &err), err);
-    run_batch(&r, got);
+    rig_run_batch(&r, got);
     now = *sl_engine_attn_stats(r.engine);
     CHECK(!memcmp(got, want, size));
     CHECK(!memcmp(&now, &stats, sizeof now)); // shadows do not count
@@ -219,7 +201,7 @@ static void changes_nothing(void) {
     sl_observer plain = {.fn = note, .ctx = &w}; // errors not asked for: not there
     w.n = 0;
     CHECK_OK(sl_engine_observe(r.engine, &plain, &err), err);
-    run_batch(&r, got);
+    rig_run_batch(&r, got);
     CHECK(!memcmp(got, want, size));
     CHECK_INT(w.n, MAX_SEEN / RUNS);
     for (int i = 0; i < w.n; i++) CHECK(isnan(w.at[i].report.error) && w.at[i].report.tiles == 0);
@@ -229,7 +211,7 @@ static void changes_nothing(void) {
     plain.shadows = &bad, plain.n_shadows = 1;
     CHECK_ERR(sl_engine_observe(r.engine, &plain, &err), err, SL_ERR_UNSUPPORTED, "magicpig: not offered on a GPU (observed)");
     CHECK_OK(sl_engine_observe(r.engine, NULL, &err), err);
-    run_batch(&r, got); // recorded steps again
+    rig_run_batch(&r, got); // recorded steps again
     CHECK(!memcmp(got, want, size));
     CHECK_INT(w.n, MAX_SEEN / RUNS);
     rig_close(&r);

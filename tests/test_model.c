@@ -432,28 +432,6 @@ static int same_report(const sl_attn_report *a, const sl_attn_report *b) {
            same_float(a->cosine, b->cosine) && same_float(a->bias, b->bias) && a->tiles == b->tiles;
 }
 
-enum { RAGGED = 3, RAGGED_STEPS = 3 };
-static const int ragged[RAGGED] = {40, 255, 600}; // tokens; the second crosses into a new page
-
-// Prefills three sequences, decodes RAGGED_STEPS of the batch; the logits of all to out[RAGGED][n_vocab].
-static void run_ragged(rig *r, float *out) {
-    sl_session *batch[RAGGED];
-    for (int i = 0; i < RAGGED; i++) {
-        int32_t *ids = test_ids(ragged[i], r->n_vocab, test_seed + i);
-        batch[i] = rig_session(r, 50 + i);
-        CHECK_OK(sl_prefill(batch[i], ids, ragged[i], NULL, &err), err);
-        free(ids);
-    }
-    for (int step = 0; step < RAGGED_STEPS; step++) {
-        int32_t next[RAGGED] = {70 + step, 71 + step, 72 + step};
-        CHECK_OK(sl_decode(batch, RAGGED, next, &err), err);
-    }
-    for (int i = 0; i < RAGGED; i++) {
-        memcpy(out + (size_t)i * r->n_vocab, sl_session_logits(batch[i]), r->n_vocab * sizeof *out);
-        sl_session_free(batch[i]);
-    }
-}
-
 // Shadows of a ragged batch whose method keeps state: counts, order and figures of the records, and nothing else changes.
 static void observer(void) {
     static const char *const running = "santa-pps:S=24:budget=variance", *const names[] = {running, "dense", "santa-sys:S=16",
@@ -461,22 +439,22 @@ static void observer(void) {
     enum { SHADOWS = 4, SEEDS = 2, SEED = 7 };
     sl_attn_spec shadows[SHADOWS];
     witness w = {0};
-    rig r = rig_open("models/tiny", running, 1024, RAGGED, 0, 0, SEED);
+    rig r = rig_open("models/tiny", running, 1024, RIG_BATCH, 0, 0, SEED);
     const sl_config *c = sl_model_config(r.model);
-    size_t n = (size_t)RAGGED * r.n_vocab;
+    size_t n = (size_t)RIG_BATCH * r.n_vocab;
     float *want = malloc(n * sizeof *want), *got = malloc(n * sizeof *got);
     for (int i = 0; i < SHADOWS; i++) CHECK_OK(sl_attn_parse(names[i], &shadows[i], &err), err);
-    run_ragged(&r, want);
+    rig_run_batch(&r, want);
     sl_attn_stats stats = *sl_engine_attn_stats(r.engine), now;
     sl_engine_reset_stats(r.engine);
     observe(&r, &w, 0, shadows, SHADOWS, SEEDS);
-    run_ragged(&r, got);
+    rig_run_batch(&r, got);
     now = *sl_engine_attn_stats(r.engine);
     CHECK(equal_bits(got, want, (int)n));
     CHECK(!memcmp(&now, &stats, sizeof now)); // shadows do not count
 
-    int group = RAGGED * c->n_heads, runs = 1 + SHADOWS * SEEDS, noisy = 0, other = 0;
-    CHECK_INT(w.n, RAGGED_STEPS * c->n_layers * runs * group);
+    int group = RIG_BATCH * c->n_heads, runs = 1 + SHADOWS * SEEDS, noisy = 0, other = 0;
+    CHECK_INT(w.n, RIG_BATCH_STEPS * c->n_layers * runs * group);
     for (int i = 0; i < w.n; i++) {
         int at = i % group, run = i / group % runs, layer = i / group / runs % c->n_layers, which = (run - 1) / SEEDS;
         const sl_attn_record *x = &w.at[i].record;
@@ -485,7 +463,7 @@ static void observer(void) {
         CHECK_INT(x->head, at % c->n_heads);
         CHECK_INT(x->sequence, 50 + at / c->n_heads);
         CHECK_INT(x->n_kv, x->position + 1);
-        CHECK_INT(x->position, ragged[at / c->n_heads] + i / group / runs / c->n_layers);
+        CHECK_INT(x->position, rig_batch_lengths[at / c->n_heads] + i / group / runs / c->n_layers);
         CHECK_INT(x->seed, SEED + (run ? (run - 1) % SEEDS : 0));
         CHECK(x->spec->method == (run ? shadows[which] : shadows[0]).method);
         CHECK(y->error >= 0 && fabs(y->cosine) <= 1 + 1e-6 && fabs(y->bias) <= y->error + 1e-6);
@@ -500,7 +478,7 @@ static void observer(void) {
     CHECK(other > w.n / runs / 2 && noisy > w.n / runs); // another seed, other errors; sampling has errors
     CHECK_OK(sl_engine_observe(r.engine, NULL, &err), err);
     int before = w.n;
-    run_ragged(&r, got);
+    rig_run_batch(&r, got);
     CHECK(equal_bits(got, want, (int)n));
     CHECK_INT(w.n, before);
     rig_close(&r);

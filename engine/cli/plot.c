@@ -170,6 +170,12 @@ static void put_cells(FILE *f, const cli_panel *p) {
     fprintf(f, "\n\n");
 }
 
+static int close_written(FILE *f, const char *path, sl_error *err) {
+    int failed = ferror(f);
+    if (fclose(f) || failed) return sl_fail(err, SL_ERR_IO, "cannot write %s: %s", path, strerror(errno));
+    return 0;
+}
+
 static int write_data(const char *path, const char *title, const cli_panel *panels, int n, sl_error *err) {
     FILE *f = fopen(path, "w");
     if (!f) return sl_fail(err, SL_ERR_IO, "cannot write %s: %s", path, strerror(errno));
@@ -181,9 +187,7 @@ static int write_data(const char *path, const char *title, const cli_panel *pane
         for (int j = 0; j < p->n_curves; j++) put_points(f, p, &p->curves[j]);
         if (p->cells) put_cells(f, p);
     }
-    int failed = ferror(f);
-    if (fclose(f) || failed) return sl_fail(err, SL_ERR_IO, "cannot write %s: %s", path, strerror(errno));
-    return 0;
+    return close_written(f, path, err);
 }
 
 // ---- gnuplot's script ----
@@ -376,8 +380,8 @@ static int keep_script(const char *path, const char *file, const char *data, con
     FILE *f = fopen(path, "w");
     if (!f) return sl_fail(err, SL_ERR_IO, "cannot write %s: %s", path, strerror(errno));
     put_script(f, name_of(file), name_of(data), title, panels, n);
-    int failed = ferror(f);
-    if (fclose(f) || failed) return sl_fail(err, SL_ERR_IO, "cannot write %s: %s", path, strerror(errno));
+    int rc = close_written(f, path, err);
+    if (rc) return rc;
     fprintf(stderr, "plot: gnuplot is not installed: %s was not drawn; `gnuplot %s` in its folder draws it from %s\n", file,
             name_of(path), name_of(data));
     return 0;
