@@ -284,11 +284,10 @@ __device__ void produce_unit(const decode_params &p, producer *to, const int32_t
 }
 
 // The first unit of a block is its own number, the others are handed out in order as blocks get to them.
-template <int DIM> __device__ void produce(const decode_params &p, const ring &r) {
+// w: of the first sequences.
+template <int DIM> __device__ void produce(const decode_params &p, const ring &r, window w) {
     int lane = threadIdx.x % 32, unit = blockIdx.x;
     producer to = {.next = r, .landed = r, .ticket = -1, .normal = sl_l2_policy(false), .leaves_first = sl_l2_policy(true)};
-    window w;
-    window_load(&w, p, 0, 0);
     for (int i; (i = window_find(&w, p, unit)) >= 0;) {
         if (to.has_waited) take_ticket(p, &to);
         int before = __shfl_sync(~0u, w.end, max(i - 1, 0)), local = unit - (i ? before : w.first_unit);
@@ -607,27 +606,28 @@ template <int DIM> __global__ void __launch_bounds__(THREADS, 1) dense_decode_ri
     extern __shared__ __align__(128) char memory[];
     shared_head *head = (shared_head *)memory;
     float *merge = (float *)(memory + HEAD_BYTES);
-    if (threadIdx.x == 0) {
-        barrier_init(&head->unit_full, 32 * CONSUMERS);
-        barrier_init(&head->unit_empty, 32 * FINISHERS);
-        for (int i = 0; i < p.n_stages; i++) {
-            barrier_init(&head->full[i], FULL_ARRIVALS);
-            barrier_init(&head->empty[i], 32 * CONSUMERS);
-        }
-#if __CUDA_ARCH__ >= 900
-        asm volatile("fence.proxy.async;" ::: "memory"); // the copy engine sees them too
-#endif
-    }
+    int warp = threadIdx.x / 32;
+    window w;
+    if (warp == CONSUMERS + FINISHERS) window_load(&w, p, 0, 0); // while barriers are made
+    barriers_make(2 + 2 * p.n_stages, CONSUMERS, [&](int i) {
+        if (i == 0)
+            barrier_init(&head->unit_full, 32 * CONSUMERS);
+        else if (i == 1)
+            barrier_init(&head->unit_empty, 32 * FINISHERS);
+        else if (i % 2 == 0)
+            barrier_init(&head->full[i / 2 - 1], FULL_ARRIVALS);
+        else
+            barrier_init(&head->empty[i / 2 - 1], 32 * CONSUMERS);
+    });
     __syncthreads();
     sl_start_next(); // each role waits for the kernel in front by itself: consumers touch shared memory alone
     ring r = {head, memory + HEAD_BYTES + layout<DIM>::merge(p.group), p.n_stages, layout<DIM>::stage(p.group), 0, 0};
-    int warp = threadIdx.x / 32;
     if (warp < CONSUMERS)
         consume<DIM>(p, r, merge);
     else if (warp < CONSUMERS + FINISHERS)
         finish<DIM>(p, head, merge, threadIdx.x - 32 * CONSUMERS);
     else
-        produce<DIM>(p, r);
+        produce<DIM>(p, r, w);
 }
 
 // ---- launch ----

@@ -455,7 +455,7 @@ __global__ void __launch_bounds__(tiles<D>::threads, 1)
             barrier_init(&bars.q.empty[i], T::n_wgs);
         }
         barrier_init(&bars.tail, 1);
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        barriers_made();
     }
     __syncthreads();
     sl_start_next();

@@ -343,6 +343,7 @@ __device__ int gather(const bf16 *v, Space *s, int thread, int row, Coef coef, r
         if (first) s->coef[warp + at] = c * run;
         __syncwarp();
     }
+#pragma unroll 1
     for (int from = 0;;) {
 #pragma unroll
         for (int j = 0; j < N; j++) {

@@ -140,12 +140,12 @@ __device__ double share_of(const head &x, const normaliser &z, int j) {
     return (double)__uint_as_float((uint32_t)w << 16) * power_of_two(ref - z.top) * z.inverse;
 }
 
-// Adds this thread's row of the sequence (-1: none), times p_j / pi_j, to the sum. Returns how many rows its warp read.
+// Adds this thread's row of the sequence, times p_j / pi_j, to the sum. Returns how many rows its warp read.
 template <int DIM>
-__device__ int add_row(const pps_params &p, shared_head *s, const normaliser &z, int row, float inv_pi, row_sum *sum,
-                       int thread) {
-    int pool = row < 0 ? -1 : (s->page[row / SL_PAGE] * p.score.n_kv_heads + s->at.weights.kv_head) * SL_PAGE + row % SL_PAGE;
-    auto coef = [&](int, int) { return row < 0 ? 0 : (float)(share_of(s->at, z, row) * inv_pi); };
+__device__ int add_row(const pps_params &p, shared_head *s, const normaliser &z, const drawn_row &x, row_sum *sum, int thread) {
+    int row = x.row,
+        pool = row < 0 ? -1 : (s->page[row / SL_PAGE] * p.score.n_kv_heads + s->at.weights.kv_head) * SL_PAGE + row % SL_PAGE;
+    auto coef = [&](int, int) { return row < 0 ? 0 : (float)(share_of(s->at, z, row) * inverse_pi(&s->take, x)); };
     return gather<DIM, 8>(p.draw.v, s, thread, pool, coef, sum);
 }
 
@@ -155,9 +155,8 @@ template <int DIM> __device__ float sum_draws(const pps_params &p, shared_head *
     row_sum sum = {};
     *n_read = 0;
     for (int turn = 0; turn < turns_of(&s->take); turn++) {
-        float inv_pi;
-        int row = row_of_turn(&s->take, p.shared, s->at.id, index, turn, thread, &inv_pi);
-        *n_read += add_row<DIM>(p, s, z, row, inv_pi, &sum, thread);
+        drawn_row x = row_of_turn(&s->take, p.shared, s->at.id, index, turn, thread);
+        *n_read += add_row<DIM>(p, s, z, x, &sum, thread);
     }
     return join_columns<DIM>(s->columns, sum, thread);
 }
@@ -168,7 +167,7 @@ template <int DIM> __device__ float sum_all(const pps_params &p, shared_head *s,
     row_sum sum = {};
     *n_read = 0;
     for (int j = thread; j - thread < s->at.n; j += TAKERS)
-        *n_read += add_row<DIM>(p, s, z, j < s->at.n ? j : -1, 1, &sum, thread);
+        *n_read += add_row<DIM>(p, s, z, {j < s->at.n ? j : -1, 0}, &sum, thread);
     return join_columns<DIM>(s->columns, sum, thread);
 }
 
@@ -272,16 +271,18 @@ __device__ void count(sl_attn_cuda_stats *stats, const outcome &o, int row_bytes
 template <int DIM> __global__ void __maxnreg__(144) pps_score_kernel(const score_params p, const bf16 *v) {
     extern __shared__ __align__(128) char memory[];
     score_head *head = (score_head *)memory;
-    score_begin<true>(head, p.n_stages, 32 * teams<true>::SIZE);
-    __syncthreads();
     ring r = {head, memory + SCORE_HEAD_BYTES, p.n_stages, layout<DIM, true>::stage(p.group), 0, 0};
     int warp = threadIdx.x / 32;
+    producer to;
+    if (warp == SCORERS + NORM_THREADS / 32) to = produce_begin(p, r, true);
+    score_begin<true>(head, p.n_stages, 32 * teams<true>::SIZE);
+    __syncthreads();
     if (warp < SCORERS)
         consume<DIM, true>(p, r);
     else if (warp < SCORERS + NORM_THREADS / 32)
         store_newest_norms<DIM>(p, v, threadIdx.x - 32 * SCORERS);
     else
-        produce<DIM, true>(p, r);
+        produce<DIM, true>(p, to);
 }
 
 // out = sum_j c_j (p_j / pi_j) v_j, c_j from S draws of take-all + PPS with size p_j |v_j|; CERTIFIED: from as many draws as a
@@ -302,16 +303,14 @@ template <int DIM, bool CERTIFIED> __global__ void __launch_bounds__(TAKERS, 3) 
     sl_start_next();
     const sl_row row = scores.rows[slot / scores.n_kv_heads];
     head_view weights = view_of(scores, row, slot, h);
-    for (int i = thread; i <= row.position / SL_PAGE; i += TAKERS) s->page[i] = __ldg(row.pages + i);
-    if (thread == 0) {
-        s->at.row = row, s->at.n = row.position + 1, s->at.weights = weights;
-        s->at.id = rng_of(p.draw, row, slot % scores.n_kv_heads * scores.group + h);
-    }
-    take_all_uniforms(&s->take, rng_of(p.draw, row, slot % scores.n_kv_heads * scores.group + h), thread);
-    wait_done(scores.done + slot, score_done<true>(row.position + 1), thread);
+    sl_rng_id id = rng_of(p.draw, row, slot % scores.n_kv_heads * scores.group + h);
     size_t first = (size_t)slot * scores.max_blocks * scores.group;
-    take_all_begin(&s->take, memory + HEAD_BYTES, scores.size_mass + first + (size_t)h * scores.max_blocks,
-                   scores.size_w + (first + h) * BLOCK, weights.stride, row.position + 1, 0, thread);
+    copy_pages(s->page, row, thread);
+    if (thread == 0) s->at.row = row, s->at.n = row.position + 1, s->at.weights = weights, s->at.id = id;
+    take_all_prepare(&s->take, memory + HEAD_BYTES, scores.size_mass + first + (size_t)h * scores.max_blocks,
+                     scores.size_w + (first + h) * BLOCK, weights.stride, row.position + 1, 0, id, thread);
+    wait_done(scores.done + slot, score_done<true>(row.position + 1), thread);
+    take_all_begin(&s->take, thread);
     sum_weights(&s->at, thread);
     if (CERTIFIED) {
         out = certify<DIM>(p, s, (kept *)(row.state + p.state_at) + s->at.id.head, &o, thread);

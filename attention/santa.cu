@@ -37,7 +37,7 @@ template <int DIM> __global__ void __maxnreg__(144) santa_ring_kernel(const sant
     producer to;
     sl_start_next();
     if (warp == CONSUMERS + DRAWERS) {
-        to = produce_begin(p.score, r);
+        to = produce_begin(p.score, r, false);
         if (thread % 32 == 0) head->first_slot = to.first.slot;
     }
     score_begin(&head->score, p.score.n_stages, 32 * teams<false>::SIZE);

@@ -22,8 +22,8 @@ struct is_params {
 // The query head that a block is at.
 struct query_head {
     sl_row row;
-    int slot, head, index; // sequence * n_kv_heads + KV head; of the group; of all
-    int n_kv, n_built;     // rows, and those of built pages
+    int slot, index;   // sequence * n_kv_heads + KV head; of all query heads
+    int n_kv, n_built; // rows, and those of built pages
     sl_rng_id id;
 };
 
@@ -61,18 +61,20 @@ struct warp_sum {
     row_sum sum;
 };
 
-// The list of all warps, thread's column of it.
-template <int DIM> __device__ weighted join_warps(shared_head *s, warp_sum *own, int thread) {
-    if (thread % 32 == 0) s->sums[thread / 32] = make_float2(own->top, own->total);
+// The list of all warps, thread's column of it. s->sums and s->columns are free again after a __syncthreads.
+template <int DIM> __device__ weighted join_warps(shared_head *s, const warp_sum &own, int thread) {
+    put_columns<DIM>(s->columns[thread / 32], own.sum, thread % 32);
+    if (thread % 32 == 0) s->sums[thread / 32] = make_float2(own.top, own.total);
     __syncthreads();
     weighted list = {.top = -INFINITY, .total = 0, .x = 0};
-    for (int i = 0; i < TAKE_WARPS; i++) list.top = fmaxf(list.top, s->sums[i].x);
-    float factor = own->top == -INFINITY ? 0 : exp2f(own->top - list.top);
 #pragma unroll
-    for (int k = 0; k < 8; k++) own->sum.x[k] *= factor;
-    for (int i = 0; i < TAKE_WARPS; i++)
-        if (s->sums[i].x != -INFINITY) list.total += s->sums[i].y * exp2f(s->sums[i].x - list.top);
-    list.x = join_columns<DIM>(s->columns, own->sum, thread);
+    for (int i = 0; i < TAKE_WARPS; i++) list.top = fmaxf(list.top, s->sums[i].x);
+#pragma unroll
+    for (int i = 0; i < TAKE_WARPS; i++) {
+        float factor = s->sums[i].x == -INFINITY ? 0 : exp2f(s->sums[i].x - list.top);
+        list.total = fmaf(s->sums[i].y, factor, list.total);
+        list.x = fmaf(s->columns[i][thread % DIM], factor, list.x);
+    }
     return list;
 }
 
@@ -82,8 +84,10 @@ __device__ void prefetch(const bf16 *row, int bytes) {
     for (int at = 0; at < bytes; at += 128) asm volatile("prefetch.global.L2 [%0];" ::"l"((const char *)row + at));
 }
 
-// Exact scores of the warp's n rows s->row, lane i's that of row i. The query is the products' column 0.
-template <int DIM> __device__ float score_rows(const score_params &p, const shared_head *s, int n, int thread) {
+// Exact scores of the warp's n rows s->row, lane i's that of row i. The query is the products' column 0. beside(): what can be
+// done while the first rows are on their way.
+template <int DIM, typename Beside>
+__device__ float score_rows(const score_params &p, const shared_head *s, int n, int thread, Beside beside) {
     enum { LOADS = scorer<DIM>::K_LOADS, ODD = scorer<DIM>::K_STEPS % 2 };
     int lane = thread % 32, warp = thread / 32 * 32, lane_q = lane % 4;
     float c[2][4] = {}, score = 0;
@@ -101,6 +105,7 @@ template <int DIM> __device__ float score_rows(const score_params &p, const shar
         if (ODD)
             a_rest = __ldg((const uint2 *)(upper + LOADS * 64 - lane_q * 8)),
             b_rest = __ldg((const uint2 *)(lower + LOADS * 64 - lane_q * 8));
+        if (half == 0) beside();
 #pragma unroll
         for (int j = 0; j < LOADS; j++) {
             uint4 y = lane < 4 ? s->q[j * 4 + lane] : make_uint4(0, 0, 0, 0);
@@ -121,30 +126,30 @@ template <int DIM> __device__ float score_rows(const score_params &p, const shar
     return score * p.scale;
 }
 
-// Adds a warp's rows of the pool, lane's `row` (-1: none; those at the end), times factor e^{s_j}. Returns how many were read.
-template <int DIM>
-__device__ int add_rows(const is_params &p, shared_head *s, int row, float factor, int thread, warp_sum *to) {
-    int n = __popc(__ballot_sync(~0u, row >= 0));
+// Row j of the head, of the pool.
+__device__ int pool_row(const is_params &p, const shared_head *s, int j) {
+    return (s->page[j / SL_PAGE] * p.score.n_kv_heads + s->at.slot % p.score.n_kv_heads) * SL_PAGE + j % SL_PAGE;
+}
+
+// Adds a warp's rows, those at its end being none, times e^{s_j} / pi_j. Returns how many were read.
+template <int DIM> __device__ int add_rows(const is_params &p, shared_head *s, const drawn_row &x, int thread, warp_sum *to) {
+    int n = __popc(__ballot_sync(~0u, x.row >= 0)), row = x.row < 0 ? -1 : pool_row(p, s, x.row);
     if (n == 0) return 0;
+    float factor;
     if (row >= 0) prefetch(p.draw.v + (size_t)row * DIM, layout<DIM>::ROW);
     s->row[thread] = row;
     __syncwarp();
-    float score = score_rows<DIM>(p.score, s, n, thread);
+    float score = score_rows<DIM>(p.score, s, n, thread, [&] { factor = inverse_pi(&s->take, x); });
     float top = fmaxf(sl_max_lanes(row < 0 ? -INFINITY : score), to->top);
     float fall = exp2f(to->top - top), weight = row < 0 ? 0 : factor * exp2f(score - top);
     to->top = top;
     to->total = fmaf(to->total, fall, sl_sum_lanes(weight));
 #pragma unroll
     for (int k = 0; k < 8; k++) to->sum.x[k] *= fall;
-    return gather<DIM>(p.draw.v, s, thread, row, weight, &to->sum);
+    return gather<DIM, 8>(p.draw.v, s, thread, row, weight, &to->sum);
 }
 
 // ---- a query head ----
-
-// Row j of the head, of the pool.
-__device__ int pool_row(const is_params &p, const shared_head *s, int j) {
-    return (s->page[j / SL_PAGE] * p.score.n_kv_heads + s->at.slot % p.score.n_kv_heads) * SL_PAGE + j % SL_PAGE;
-}
 
 // A list's sum: to the head's, or where others sum too to memory.
 template <int DIM>
@@ -158,6 +163,27 @@ __device__ void finish_list(const is_params &p, int index, int list, const weigh
     if (thread == 0) __stcg(to + DIM, sum.top), __stcg(to + DIM + 1, sum.total);
 }
 
+// A list in memory: sums, the weights' unit, their total.
+template <int DIM> __device__ weighted load_list(const float *from, int thread) {
+    return {__ldcg(from + DIM), __ldcg(from + DIM + 1), thread < DIM ? __ldcg(from + thread) : 0};
+}
+
+// The newest page's tiles. A lane has one tile's factor.
+template <int DIM> __device__ weighted sum_newest(const is_params &p, const query_head &h, int thread) {
+    const float *from = p.newest + (size_t)h.index * NEWEST_TILES * (DIM + 2);
+    int n = newest_tiles(h.n_kv), lane = thread % 32;
+    float x[NEWEST_TILES];
+    float2 own = lane < n ? __ldcg((const float2 *)(from + lane * (DIM + 2) + DIM)) : make_float2(-INFINITY, 0);
+#pragma unroll
+    for (int i = 0; i < NEWEST_TILES; i++) x[i] = thread < DIM && i < n ? __ldcg(from + i * (DIM + 2) + thread) : 0;
+    weighted list = {.top = sl_max_lanes(own.x), .total = 0, .x = 0};
+    float factor = list.top == -INFINITY ? 0 : exp2f(own.x - list.top);
+    list.total = sl_sum_lanes(own.y * factor);
+#pragma unroll
+    for (int i = 0; i < NEWEST_TILES; i++) list.x = fmaf(x[i], __shfl_sync(~0u, factor, i), list.x);
+    return list;
+}
+
 struct counts {
     int n_read, n_drawn; // of the warp
 };
@@ -167,33 +193,15 @@ template <int DIM> __device__ counts sum_lists(const is_params &p, shared_head *
     counts n = {};
     for (int list = part; list < p.n_lists; list += p.draw.parts) {
         warp_sum own = {.top = -INFINITY, .total = 0, .sum = {}};
+        if (list > part) __syncthreads();
         for (int turn = list; turn < turns_of(&s->take); turn += p.n_lists) {
-            float factor;
-            int j = row_of_turn(&s->take, false, s->at.id, 0, turn, thread, &factor);
-            n.n_drawn += __popc(__ballot_sync(~0u, j >= 0));
-            n.n_read += add_rows<DIM>(p, s, j < 0 ? -1 : pool_row(p, s, j), factor, thread, &own);
+            drawn_row x = row_of_turn(&s->take, false, s->at.id, 0, turn, thread);
+            n.n_drawn += __popc(__ballot_sync(~0u, x.row >= 0));
+            n.n_read += add_rows<DIM>(p, s, x, thread, &own);
         }
-        weighted sum = join_warps<DIM>(s, &own, thread);
-        finish_list<DIM>(p, s->at.index, list, sum, thread, all);
+        finish_list<DIM>(p, s->at.index, list, join_warps<DIM>(s, own, thread), thread, all);
     }
     return n;
-}
-
-// A list in memory: sums, the weights' unit, their total.
-template <int DIM> __device__ weighted load_list(const float *from, int thread) {
-    return {__ldcg(from + DIM), __ldcg(from + DIM + 1), thread < DIM ? __ldcg(from + thread) : 0};
-}
-
-// The newest page's tiles, in order.
-template <int DIM> __device__ void add_newest(const is_params &p, const query_head &h, int thread, weighted *all) {
-    const float *from = p.newest + (size_t)h.index * NEWEST_TILES * (DIM + 2);
-    int n = newest_tiles(h.n_kv);
-    weighted list[NEWEST_TILES];
-#pragma unroll
-    for (int i = 0; i < NEWEST_TILES; i++) list[i] = load_list<DIM>(from + min(i, n - 1) * (DIM + 2), thread);
-#pragma unroll
-    for (int i = 0; i < NEWEST_TILES; i++)
-        if (i < n) add_list(all, list[i]);
 }
 
 // The last block to come of those that share a head adds their lists in order.
@@ -210,14 +218,17 @@ template <int DIM> __device__ bool gather_lists(const is_params &p, shared_head 
     return true;
 }
 
-// Asks for the masses of the head's blocks.
-__device__ void begin(const is_params &p, shared_head *s, int thread) {
+// Asks for the masses of the head's blocks, and for its query.
+template <int DIM> __device__ void begin(const is_params &p, shared_head *s, int thread) {
     const query_head &h = s->at;
-    head_view x = view_of(p.score, h.row, h.slot, h.head);
-    // 0.01: every row keeps a chance, however wrong its proposal
-    take_all_begin(&s->take, (char *)s + HEAD_BYTES, x.mass, x.w, x.stride, h.n_built, 0.01, thread);
+    take_all_begin(&s->take, thread);
+    if (thread < DIM / 8)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(s->q + thread)),
+                     "l"(p.score.q + (size_t)h.index * DIM + 8 * thread)
+                     : "memory");
     if (thread / 32 == TAKE_WARPS - 1) { // the newest page's largest reference goes into the unit of sizes
-        int b = h.n_built / BLOCK + thread % 32, top = b < x.n_blocks ? ref_of(__ldcg(x.mass + b)) : REF_EMPTY;
+        int b = h.n_built / BLOCK + thread % 32;
+        int top = b <= h.row.position / BLOCK ? ref_of(__ldcg(s->take.sizes.mass + b)) : REF_EMPTY;
         top = __reduce_max_sync(~0u, top);
         if (thread % 32 == 0) s->other_top = top;
     }
@@ -237,22 +248,20 @@ template <int DIM> __global__ void __launch_bounds__(TAKERS, 2) is_draw_kernel(c
     int thread = threadIdx.x, part = blockIdx.x, index = blockIdx.y, slot = index / p.score.group;
     sl_start_next();
     const sl_row row = p.score.rows[slot / p.score.n_kv_heads];
-    if (thread == 0)
-        s->at = {.row = row,
-                 .slot = slot,
-                 .head = index % p.score.group,
-                 .index = index,
-                 .n_kv = row.position + 1,
-                 .n_built = row.position / SL_PAGE * SL_PAGE,
-                 .id = rng_of(p.draw, row, slot % p.score.n_kv_heads * p.score.group + index % p.score.group)};
-    for (int i = thread; i <= row.position / SL_PAGE; i += TAKERS) s->page[i] = __ldg(row.pages + i);
-    __syncthreads();
-    weighted all = {.top = -INFINITY, .total = 0, .x = 0};
-    take_all_uniforms(&s->take, s->at.id, thread);
+    query_head at = {.row = row,
+                     .slot = slot,
+                     .index = index,
+                     .n_kv = row.position + 1,
+                     .n_built = row.position / SL_PAGE * SL_PAGE,
+                     .id = rng_of(p.draw, row, slot % p.score.n_kv_heads * p.score.group + index % p.score.group)};
+    head_view x = view_of(p.score, row, slot, index % p.score.group);
+    copy_pages(s->page, row, thread);
+    if (thread == 0) s->at = at;
+    // 0.01: every row keeps a chance, however wrong its proposal
+    take_all_prepare(&s->take, memory + HEAD_BYTES, x.mass, x.w, x.stride, at.n_built, 0.01, at.id, thread);
     wait_done(p.score.done + slot, quantised_done(p.page_tiles, row.position + 1), thread);
-    if (thread < DIM / 8) s->q[thread] = __ldcg((const uint4 *)(p.score.q + (size_t)index * DIM) + thread);
-    begin(p, s, thread);
-    add_newest<DIM>(p, s->at, thread, &all); // while masses are on their way
+    begin<DIM>(p, s, thread);
+    weighted all = sum_newest<DIM>(p, s->at, thread); // while masses are on their way
     if (s->at.n_built > 0)
         take_all_solve(&s->take, p.draw.S, &s->other_top, thread);
     else

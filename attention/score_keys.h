@@ -175,13 +175,12 @@ struct ring {
 
 // Before the block's first __syncthreads. n_readers: threads that take a stage.
 template <bool SIZES = false> __device__ void score_begin(score_head *head, int n_stages, int n_readers) {
-    int i = threadIdx.x;
-    if (i >= n_stages) return;
-    for (int team = 0; team < teams<SIZES>::N; team++) barrier_init(&head->full[team][i], FULL_ARRIVALS);
-    barrier_init(&head->empty[i], n_readers);
-#if __CUDA_ARCH__ >= 900
-    asm volatile("fence.proxy.async;" ::: "memory");
-#endif
+    enum { EACH = teams<SIZES>::N + 1 }; // of a stage
+    barriers_make(n_stages * EACH, teams<SIZES>::WARPS, [&](int i) {
+        int stage = i / EACH, team = i % EACH;
+        bool is_full = team < teams<SIZES>::N;
+        barrier_init(is_full ? &head->full[team][stage] : &head->empty[stage], is_full ? (int)FULL_ARRIVALS : n_readers);
+    });
 }
 
 // ---- producer ----
@@ -321,8 +320,9 @@ template <bool SIZES> __device__ void produce_end(producer *to) {
 
 // The first two units of a block are its own number and that plus the grid's size. They are looked up while barriers are made:
 // this may come before the block's first __syncthreads.
-__device__ producer produce_begin(const score_params &p, const ring &r) {
-    producer to = {.next = r, .normal = sl_l2_policy(false), .leaves_first = sl_l2_policy(true)};
+__device__ producer produce_begin(const score_params &p, const ring &r, bool brings_first_q) {
+    producer to = {
+        .next = r, .brings_first_q = brings_first_q, .normal = sl_l2_policy(false), .leaves_first = sl_l2_policy(true)};
 #if __CUDA_ARCH__ < 900
     sl_wait_previous();
     to.has_waited = 1;
@@ -354,12 +354,6 @@ template <int DIM, bool SIZES = false> __device__ void produce(const score_param
     int all = __shfl_sync(~0u, to.w.end, 31); // units; a block takes a ticket for each of its own but the first
     if (lane == 0 && ticket == all - min(all, (int)gridDim.x) - 1) *p.next = 0;
     for (int i = 0; i < teams<SIZES>::N; i++) produce_end<SIZES>(&to);
-}
-
-template <int DIM, bool SIZES = false> __device__ void produce(const score_params &p, const ring &r) {
-    producer to = produce_begin(p, r);
-    to.brings_first_q = true;
-    produce<DIM, SIZES>(p, to);
 }
 
 // ---- consumers ----

@@ -126,17 +126,18 @@ struct page_ring {
 };
 
 __device__ void quantised_begin(const quantised_params &p, stage_head *head, stored_tiles *stored) {
-    int i = threadIdx.x;
-    if (i >= PAIRS * UNTOLD) return;
-    barrier_init(&stored->full[0][i], 2);
-    barrier_init(&stored->empty[0][i], 1);
-    if (i < p.score.n_stages) {
-        for (int pair = 0; pair < PAIRS; pair++) barrier_init(&head->full[pair][i], FULL_ARRIVALS);
-        barrier_init(&head->empty[i], PAIR_THREADS);
-    }
-#if __CUDA_ARCH__ >= 900
-    asm volatile("fence.proxy.async;" ::: "memory");
-#endif
+    enum { EACH = PAIRS + 1, TELLING = PAIRS * UNTOLD }; // of a stage; places
+    barriers_make(2 * TELLING + p.score.n_stages * EACH, 2 * PAIRS, [&](int i) {
+        int of_stage = i - 2 * TELLING;
+        if (i < TELLING)
+            barrier_init(&stored->full[0][i], 2);
+        else if (i < 2 * TELLING)
+            barrier_init(&stored->empty[0][i - TELLING], 1);
+        else if (of_stage % EACH < PAIRS)
+            barrier_init(&head->full[of_stage % EACH][of_stage / EACH], FULL_ARRIVALS);
+        else
+            barrier_init(&head->empty[of_stage / EACH], PAIR_THREADS);
+    });
 }
 
 // ---- producer ----
@@ -273,17 +274,33 @@ __device__ bool produce_units(const quantised_params &p, page_producer *to, cons
     return true;
 }
 
-// A block's first units follow from its own number, the others are handed out in order, several at a time, as blocks get to
-// them: blocks beside which heads are drawn are slower. A ticket is taken, and its units looked up, while others are copied.
-template <int DIM, int BITS> __device__ void produce_pages(const quantised_params &p, const page_ring &r) {
+// A block's first units follow from its own number. They are looked up before the block's first __syncthreads.
+struct first_units {
+    window w;
+    page_unit own;
+};
+
+__device__ first_units plan_first(const quantised_params &p) {
+#if __CUDA_ARCH__ < 900
+    sl_wait_previous();
+#endif
+    first_units f;
+    window_load(&f.w, p.score.rows, p.score.n_seqs, p.score.n_kv_heads, quantised_units(), 0, 0);
+    f.own = plan_unit(p, &f.w, min((int)threadIdx.x % 32, FIRST_UNITS - 1) * (int)gridDim.x + (int)blockIdx.x);
+    return f;
+}
+
+// The other units are handed out in order, several at a time, as blocks get to them: blocks beside which heads are drawn are
+// slower. A ticket is taken, and its units looked up, while others are copied.
+template <int DIM, int BITS>
+__device__ void produce_pages(const quantised_params &p, const page_ring &r, const first_units &f) {
     int lane = threadIdx.x % 32, ticket = 0; // lane 0: the next one
     page_producer to = {.r = r, .normal = sl_l2_policy(false), .leaves_first = sl_l2_policy(true)};
 #if __CUDA_ARCH__ < 900
     wait_previous<DIM, BITS>(p, &to);
 #endif
-    window w;
-    window_load(&w, p.score.rows, p.score.n_seqs, p.score.n_kv_heads, quantised_units(), 0, 0);
-    page_unit own = plan_unit(p, &w, min(lane, FIRST_UNITS - 1) * (int)gridDim.x + (int)blockIdx.x);
+    window w = f.w;
+    page_unit own = f.own;
     bool more = produce_units<DIM, BITS>(p, &to, own, 0, FIRST_UNITS - LAST_OF_FIRST);
     wait_previous<DIM, BITS>(p, &to);
     if (lane == 0) ticket = atomicAdd(p.score.next, 1);
@@ -622,9 +639,8 @@ __device__ void tell(const score_params &p, stored_tiles *stored) {
             continue;
         }
         int slot = here ? stored->slot[0][place] : 0;
-        asm volatile("fence.acq_rel.gpu;" ::: "memory"); // for what the consumers have stored
         if (here) {
-            if (slot >= 0) atomicAdd(p.done + slot, 1);
+            if (slot >= 0) add_released(p.done + slot, 1); // and what the consumers have stored
             barrier_arrive(&stored->empty[0][place]);
             parity ^= 1;
         }
@@ -672,14 +688,16 @@ template <int DIM, int BITS> __global__ void __maxnreg__(80) quantised_scores_ke
     extern __shared__ __align__(128) char memory[];
     typedef quantised_head<BITS> head_type;
     head_type *head = (head_type *)memory;
-    quantised_begin(p, &head->ring, &head->stored);
-    __syncthreads();
     page_ring r = {&head->ring, memory + sizeof(head_type), p.score.n_stages, tile<DIM, BITS>::stage(p.score.group)};
     int warp = threadIdx.x / 32;
+    first_units first;
+    if (warp == 2 * PAIRS) first = plan_first(p);
+    quantised_begin(p, &head->ring, &head->stored);
+    __syncthreads();
     if (warp < 2 * PAIRS)
         consume_pages<DIM, BITS>(p, r, head->pair, &head->stored);
     else if (warp == 2 * PAIRS)
-        produce_pages<DIM, BITS>(p, r);
+        produce_pages<DIM, BITS>(p, r, first);
     else if (p.score.done)
         tell(p.score, &head->stored);
 }

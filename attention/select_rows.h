@@ -330,14 +330,16 @@ enum { SCORE_HEAD_BYTES = (sizeof(score_head) + 127) / 128 * 128 };
 template <int DIM> __global__ void __launch_bounds__(32 * (1 + CONSUMERS), 1) score_keys_kernel(const score_params p) {
     extern __shared__ __align__(128) char stages[];
     score_head *head = (score_head *)stages;
+    ring r = {head, stages + SCORE_HEAD_BYTES, p.n_stages, layout<DIM>::stage(p.group), 0, 0};
+    producer to;
+    if (threadIdx.x / 32 == CONSUMERS) to = produce_begin(p, r, true);
     score_begin(head, p.n_stages, 32 * teams<false>::SIZE);
     __syncthreads();
     sl_start_next();
-    ring r = {head, stages + SCORE_HEAD_BYTES, p.n_stages, layout<DIM>::stage(p.group), 0, 0};
     if (threadIdx.x / 32 < CONSUMERS)
         consume<DIM>(p, r);
     else
-        produce<DIM>(p, r);
+        produce<DIM>(p, to);
 }
 
 template <int DIM> static void launch_score(score_params p, cudaStream_t stream) {

@@ -4,12 +4,14 @@
 // A row is heavy when its size exceeds kappa = light / (S - heavy). kappa only falls as rows become heavy, so that the
 // sets {size > kappa}, taken again and again, grow to the very set that the CPU finds in order of size; equal sizes are all
 // heavy or all light. Nothing is sorted. A bound on kappa from below follows from masses and references of blocks alone
-// (least_heavy); only rows above it, the candidates, are then asked again and again, in registers. Where they are too many,
+// (find_bounds); only rows above it, the candidates, are then asked again and again, in registers. Where they are too many,
 // blocks are read anew each time: as right, and slower. Light draws are thresholds on light sizes; the heavy rows that lie
 // before one, a list in order, turn it into a threshold on all sizes.
 //
 // All TAKERS threads of a block call these functions together; masses of blocks lie in shared memory. What matters is the way
-// from the last score to the rows of V: it is a chain of some twenty short steps, so loads go out together, barriers are few.
+// from the last score to the rows of V: it is a chain of some twenty short steps, so loads go out together, barriers are few,
+// divisions wait until memory has to be waited for. And a first head's instructions come from memory, 8 in a line: code that
+// runs once is better short than unrolled.
 //
 // Lost, by `bench attn` at 1 x 32k: 512 threads (3 us more), and walking through a made-up head while waiting, to have the
 // instructions there (6 us more).
@@ -26,24 +28,25 @@ enum {
     TAKERS = 256, // threads
     TAKE_WARPS = TAKERS / 32,
     TAKE_ENTRIES = 4 * TAKERS,         // of running sizes
-    OF_WARP = 96,                      // candidates that one warp may find
+    OF_WARP = 64,                      // candidates that one warp may find
     CANDIDATES = TAKE_WARPS * OF_WARP, // rows that may be heavy
     CANDIDATE_BLOCKS = 512,            // that hold them
-    S_MOST_LISTED = 4096,              // then S sizes are below 2^53, and double precision compares them exactly
+    S_MOST_LISTED = 4096,              // then S sizes are below 2^53, and products of S with one below 2^64
+    OCTAVES = 32,                      // below the largest size; what is smaller does not count
+    OCTAVE_PLACES = 128,               // an octave's is that of its reference, modulo these
     OCTAVE_COLUMNS = 8,
-    OCTAVES = 32,   // below the largest size; what is smaller counts as the last
     SIZE_BITS = 40, // of a candidate: a size is at most 2^38, and a uniform part of it
 };
-static_assert((int)OCTAVE_COLUMNS * (int)OCTAVES == (int)TAKERS, "find_blocks");
+static_assert(OCTAVE_PLACES * OCTAVE_COLUMNS * sizeof(uint32_t) == TAKERS * sizeof(uint4), "clear_octaves");
 const uint64_t SIZE_MASK = (1ull << SIZE_BITS) - 1;
 
 // Stored sizes of one head (stages.h).
 struct size_view {
-    const bf16 *w; // block b's 32 sizes begin at b * stride; 16-byte aligned
-    int stride, n; // rows, at most 131072
-    double ratio;  // alpha / (1 - alpha), where p <- (1 - alpha) p + alpha / n: sl_weights_mix
+    const uint64_t *mass; // [n_blocks] ref << 48 | in-block mass
+    const bf16 *w;        // block b's 32 sizes begin at b * stride; 16-byte aligned
+    int stride, n;        // rows, at most 131072
     int n_blocks;
-    int log_each; // a thread has 2^log_each blocks, in order
+    double share; // a row's uniform part, of the total: sl_weights_mix
     // found by take_all_solve
     int shift, top; // an entry is 2^shift blocks; the unit
     uint64_t each, total;
@@ -53,32 +56,31 @@ struct take_all {
     int n_heavy, k; // n_heavy + k draws in all
     uint64_t light; // total size of the light rows
     uint64_t cut;   // a row is heavy if its size exceeds it
-    double kappa;   // light / k
     bool listed;    // the heavy rows are in take_space.heavy
 };
 
 struct take_space { // views lie here, not in registers, which rows of V on their way fill
-    uint64_t *mass; // [take_all_memory] ref << 48 | in-block mass of block b at place_of(b)
+    uint64_t *mass; // [take_all_memory] block b's at place_of(b)
     size_view sizes;
     take_all drawn;
-    uint64_t uniform[TAKERS];                 // the first numbers of the head's draws: take_all_uniforms
-    uint64_t cum[TAKE_ENTRIES + 1];           // size before each entry
-    uint64_t scan[2][TAKE_WARPS];             // by turns
-    int ints[TAKE_WARPS];                     // of the warps
-    uint32_t octave[OCTAVE_COLUMNS][OCTAVES]; // sums of in-block mass by reference, in units of 2^24, each of some lanes
-    int block[CANDIDATE_BLOCKS];              // ascending
-    int n_found[TAKE_WARPS];                  // candidates of each warp
-    int heavy_count[2][TAKE_WARPS];           // of those, by turns
+    uint64_t uniform[TAKERS];                                     // the first numbers of the head's draws: take_all_uniforms
+    uint64_t cum[TAKE_ENTRIES + 1];                               // size before each entry
+    uint64_t scan[2][TAKE_WARPS];                                 // by turns
+    __align__(16) int ints[TAKE_WARPS], n_listed[TAKE_WARPS];     // of the warps
+    __align__(16) uint32_t octave[OCTAVE_PLACES][OCTAVE_COLUMNS]; // sums of in-block mass, in units of 2^24, each of some lanes
+    int block[CANDIDATE_BLOCKS];                                  // ascending
+    __align__(16) int n_found[TAKE_WARPS];                        // candidates of each warp
+    int heavy_count[2][TAKE_WARPS];                               // of those, by turns
     uint64_t heavy_sum[2][TAKE_WARPS];
+    struct {
+        uint64_t row[TAKE_WARPS][OF_WARP];    // row << 40 | size, ascending
+        uint64_t before[TAKE_WARPS][OF_WARP]; // size of all rows before it
+    } found;
     union {
         struct {
-            uint64_t row[TAKE_WARPS][OF_WARP];    // row << 40 | size, ascending
-            uint64_t before[TAKE_WARPS][OF_WARP]; // size of all rows before it
-        } found;
-        struct {
-            uint64_t row[CANDIDATES];   // row << 40 | size, ascending
             uint64_t light[CANDIDATES]; // of the light rows before it
             uint64_t heavy[CANDIDATES]; // of the heavy rows up to and including it
+            int row[CANDIDATES];        // ascending
         } heavy;
         uint64_t heavy_of[TAKE_ENTRIES]; // heavy sizes of an entry, where they are not listed
     };
@@ -86,43 +88,57 @@ struct take_space { // views lie here, not in registers, which rows of V on thei
 
 // ---- masses of blocks ----
 
-__host__ __device__ int log_each_of(int n_blocks) {
-    int log_each = 1;
-    while (TAKERS << log_each < n_blocks) log_each++;
-    return log_each;
+// Blocks of a thread, in order.
+__host__ __device__ int blocks_each(int n_blocks) {
+    return n_blocks <= TAKERS ? 1 : n_blocks <= 4 * TAKERS ? 4 : 16;
 }
 
-// Threads walk through their own blocks side by side: two places more for each of them keep their banks apart.
-__host__ __device__ int place_of(int b, int log_each) {
-    return b + (b >> log_each) * 2;
+// Two places more for each 16 keep the banks of threads that have as many apart.
+__host__ __device__ int place_of(int b) {
+    return b + b / 16 * 2;
 }
 
 // Bytes of take_space.mass for contexts of up to n_blocks.
 __host__ __device__ int take_all_memory(int n_blocks) {
-    return (ceil_div(n_blocks, 2) * 2 + 2 * TAKERS) * (int)sizeof(uint64_t);
+    return ceil_div(place_of(n_blocks) + 2, 2) * 2 * (int)sizeof(uint64_t);
 }
 
 __device__ uint64_t mass_of(const take_space *s, int b) {
-    return s->mass[place_of(b, s->sizes.log_each)];
+    return s->mass[place_of(b)];
 }
 
-// Whose sizes to draw from: n rows; mass: [n_blocks] 16-byte aligned. Asks for the masses, which take_all_solve waits for;
-// memory: take_all_memory bytes. alpha: size_view.ratio's.
-__device__ void take_all_begin(take_space *s, void *memory, const uint64_t *mass, const bf16 *w, int stride, int n,
-                               double alpha, int thread) {
-    int n_blocks = ceil_div(n, BLOCK), log_each = log_each_of(n_blocks);
-    uint32_t to = shared_address(memory);
-    for (int b = 2 * thread; b < n_blocks; b += 2 * TAKERS)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + place_of(b, log_each) * 8), "l"(mass + b)
-                     : "memory");
-    if (thread > 0) return;
-    s->mass = (uint64_t *)memory;
-    s->sizes = {.w = w, .stride = stride, .n = n, .ratio = alpha / (1 - alpha), .n_blocks = n_blocks, .log_each = log_each};
+__device__ void clear_octaves(take_space *s, int thread) {
+    ((uint4 *)s->octave)[thread] = make_uint4(0, 0, 0, 0);
 }
 
-// Makes the first uniform numbers of the head's draws, of index 0 on, while scores are waited for.
-__device__ void take_all_uniforms(take_space *s, const sl_rng_id &id, int thread) {
+// What can be done before the sizes are there: whose they will be, and the first uniform numbers of the head's draws, of index
+// 0 on. n rows; mass: [n_blocks] 16-byte aligned; memory: take_all_memory bytes; alpha: of the uniform part, sl_weights_mix's.
+// A
+// __syncthreads is the caller's, before take_all_begin.
+__device__ void take_all_prepare(take_space *s, void *memory, const uint64_t *mass, const bf16 *w, int stride, int n,
+                                 double alpha, const sl_rng_id &id, int thread) {
+    if (thread == 0) {
+        s->mass = (uint64_t *)memory;
+        s->sizes = {
+            .mass = mass, .w = w, .stride = stride, .n = n, .n_blocks = ceil_div(n, BLOCK), .share = alpha / (1 - alpha) / n};
+    }
+    clear_octaves(s, thread);
     s->uniform[thread] = sl_rng_u64(&id, thread, SL_STREAM_ATTENTION);
+}
+
+// Asks for the masses, each thread for its own; take_all_solve waits for them.
+__device__ void take_all_begin(take_space *s, int thread) {
+    int n_blocks = s->sizes.n_blocks, each = blocks_each(n_blocks);
+    const uint64_t *mass = s->sizes.mass;
+    uint32_t to = shared_address(s->mass);
+    if (each == 1) {
+        if (thread < n_blocks)
+            asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to + place_of(thread) * 8), "l"(mass + thread)
+                         : "memory");
+        return;
+    }
+    for (int b = thread * each; b < min((thread + 1) * each, n_blocks); b += 2)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + place_of(b) * 8), "l"(mass + b) : "memory");
 }
 
 // Inclusive scan of x over the threads, and the sum of all. One barrier: calls alternate between turns 0 and 1.
@@ -152,7 +168,7 @@ __device__ uint64_t largest_of(const size_view &z, uint64_t packed) {
 }
 
 __device__ uint64_t each_of_block(uint64_t each, int b, int n) {
-    return each * (uint64_t)max(min(n - b * BLOCK, (int)BLOCK), 0);
+    return each > 0 ? each * (uint64_t)max(min(n - b * BLOCK, (int)BLOCK), 0) : 0;
 }
 
 // Size of the lane's row of block b, in-block mass being `before` and `mass` more with the row. Sizes are differences of global
@@ -177,30 +193,42 @@ __device__ uint64_t sum_lanes(uint64_t x) { // of numbers below 2^52
 
 // ---- candidates ----
 
-// kappa is not below this: by concavity a block of mass M whose rows are at most U has an expected count of at least that of
+// What masses in octaves tell, in rows of the largest size.
+struct bounds {
+    uint64_t least;     // kappa is not below it
+    uint64_t each_most; // nor a row's uniform part above this
+};
+
+// kappa is not below `least`: by concavity a block of mass M whose rows are at most U has an expected count of at least that of
 // M / U rows of size U, min(M / U, M / kappa), and the largest kappa whose expected counts come to S is sought. Octave o holds
 // blocks of U = 2^(38 - o). With a uniform part e, min(1, (z + e) / kappa) >= e / kappa + (1 - e / kappa) min(1, z / kappa).
-__device__ uint64_t least_heavy(const take_space *s, int n, uint64_t each, int S) {
-    int lane = threadIdx.x % 32;
-    uint32_t sum = 0;
-#pragma unroll
-    for (int i = 0; i < OCTAVE_COLUMNS; i++) sum += s->octave[i][lane];
-    float t = exp2f((float)lane), above = (float)sum / 64,
-          below = above / t; // t: 2^38 / kappa; above: counts of octaves <= lane
+// Masses were rounded down to units, by a 32th at most, for a block's mass is more than half of its largest row.
+__device__ bounds find_bounds(const take_space *s, int top, int S) {
+    int lane = threadIdx.x % 32, n = s->sizes.n;
+    const uint4 *own_octave = (const uint4 *)s->octave[(top - lane) & (OCTAVE_PLACES - 1)];
+    uint4 x = own_octave[0], y = own_octave[1];
+    uint32_t sum = (x.x + x.y) + (x.z + x.w) + ((y.x + y.y) + (y.z + y.w));
+    float fall = __uint_as_float((uint32_t)(127 - lane) << 23), t = __uint_as_float((uint32_t)(127 + lane) << 23);
+    float above = (float)sum / 64, below = above * fall; // t: 2^38 / kappa; above: counts of octaves <= lane
     float own = below;
+#pragma unroll
     for (int step = 1; step < 32; step *= 2) {
         float a = __shfl_up_sync(~0u, above, step), b = __shfl_down_sync(~0u, below, step);
         if (lane >= step) above += a;
         if (lane + step < 32) below += b;
     }
-    float uniform = fminf((float)each * 0x1p-38f * t, 1);
+    float share = (float)s->sizes.share, total = __shfl_sync(~0u, below, 0); // of all, rounded down
+    float uniform = fminf(share * total * 0.9999f * t, 1);
     float count = n * uniform + (1 - uniform) * (above + t * (below - own));
+    bounds b = {0, share > 0 ? (uint64_t)(share * 0x1p38f * (1.04f * total + 0.001f)) + 1 : 0};
     uint32_t enough = __ballot_sync(~0u, count >= S);
-    if (!enough) return 0;
+    if (!enough) return b;
     int o = __ffs(enough) - 1;
-    float count1 = __shfl_sync(~0u, count, o), count0 = o ? __shfl_sync(~0u, count, o - 1) : 0;
-    float t1 = exp2f((float)o), t0 = o ? t1 / 2 : 0; // concave in between: the chord lies below
-    return (uint64_t)(0x1p38f * 0.999f / (t0 + (S - count0) / (count1 - count0) * (t1 - t0)));
+    float count1 = __shfl_sync(~0u, count, o), count0 = __shfl_sync(~0u, count, max(o - 1, 0));
+    float t1 = __shfl_sync(~0u, t, o), t0 = o ? t1 / 2 : 0; // concave in between: the chord lies below
+    if (o == 0) count0 = 0;
+    b.least = (uint64_t)__fdividef(0x1p38f * 0.999f, t0 + __fdividef(S - count0, count1 - count0) * (t1 - t0));
+    return b;
 }
 
 // Size of all rows before block b.
@@ -212,8 +240,83 @@ __device__ uint64_t size_before(const take_space *s, int b) {
     return sum;
 }
 
-// Rows larger than `least`, and few others, of the listed blocks, to s->found, and how many each warp found: numbers of rows,
-// then their sizes. Eight blocks of a warp at a time, four lanes a block.
+// The thread's EACH blocks; those past the last are empty.
+template <int EACH> __device__ void own_masses(const take_space *s, int thread, uint64_t x[EACH]) {
+    int first = thread * EACH, n_own = s->sizes.n_blocks - first;
+    const uint64_t *mass = s->mass + place_of(first);
+    if (EACH == 1) {
+        x[0] = n_own > 0 ? mass[0] : MASS_EMPTY;
+    } else {
+#pragma unroll
+        for (int j = 0; j < EACH; j += 2) {
+            ulonglong2 both = make_ulonglong2(MASS_EMPTY, MASS_EMPTY);
+            if (j < n_own) both = *(const ulonglong2 *)(mass + j);
+            x[j] = both.x, x[j + 1] = j + 1 < n_own ? both.y : MASS_EMPTY;
+        }
+    }
+}
+
+// The unit, the total, sizes before each entry to s->cum, *least, a bound on kappa, and the blocks that may hold larger rows to
+// s->block. Returns their number, or -1: too many. precondition: octaves are 0; they are again at the end.
+template <int EACH> __device__ int find_blocks(take_space *s, int S, const int *other_top, uint64_t *least, int thread) {
+    enum { SHIFT = EACH > 4 ? 2 : 0, N = 1 << SHIFT };
+    int lane = thread % 32, warp = thread / 32, first = thread * EACH, top = REF_EMPTY;
+    uint64_t x[EACH], own = 0, before = 0, total = 0;
+    own_masses<EACH>(s, thread, x);
+#pragma unroll
+    for (int j = 0; j < EACH; j++) top = max(top, ref_of(x[j]));
+    top = __reduce_max_sync(~0u, top);
+#pragma unroll
+    for (int j = 0; j < EACH; j++) { // a block far below its warp's largest counts for nothing
+        uint32_t units = (uint32_t)((x[j] & 0xffffffffffffull) >> 24);
+        int ref = ref_of(x[j]);
+        if (units && top - ref < OCTAVES) atomicAdd(&s->octave[ref & (OCTAVE_PLACES - 1)][lane % OCTAVE_COLUMNS], units);
+    }
+    if (lane == 0) s->ints[warp] = top;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < TAKE_WARPS; i++) top = max(top, s->ints[i]);
+    if (other_top && *other_top > top && *other_top - top <= 8) top = *other_top;
+#pragma unroll
+    for (int j = 0; j < EACH; j++) own += global_mass(x[j], top);
+    bounds bound = find_bounds(s, top, S);
+    uint32_t mask = 0;
+#pragma unroll
+    for (int j = 0; j < EACH; j++)
+        mask |= (uint32_t)(first + j < s->sizes.n_blocks && largest_of(x[j], top, bound.each_most) > bound.least) << j;
+    uint64_t running = sl_scan_lanes(own, lane);
+    int at = sl_scan_lanes(__popc(mask), lane), n_listed = 0, n_before = 0;
+    if (lane == 31) s->scan[0][warp] = running, s->n_listed[warp] = at;
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < TAKE_WARPS; i++) {
+        if (i == warp) before = total, n_before = n_listed;
+        total += s->scan[0][i], n_listed += s->n_listed[i];
+    }
+    int n = s->sizes.n;
+    uint64_t each = (uint64_t)(s->sizes.share * (double)total);
+    total += each * (uint64_t)n;
+    running += before - own + each * (uint64_t)min(first * BLOCK, n);
+    at += n_before - __popc(mask);
+#pragma unroll
+    for (int j = 0; j < EACH; j++) { // entries past the last hold the total
+        if (j % N == 0) s->cum[(first + j) / N] = running;
+        running += global_mass(x[j], top) + each_of_block(each, first + j, n);
+    }
+    if (thread == 0) {
+        s->sizes.shift = SHIFT, s->sizes.top = top, s->sizes.each = each, s->sizes.total = total;
+        s->cum[TAKERS * EACH / N] = total;
+    }
+    bool fit = n_listed <= CANDIDATE_BLOCKS;
+    for (; fit && mask; mask &= mask - 1) s->block[at++] = first + __ffs(mask) - 1;
+    clear_octaves(s, thread);
+    __syncthreads();
+    *least = bound.least;
+    return fit ? n_listed : -1;
+}
+
+// Rows larger than `least`, and few others, of the listed blocks, to s->found, and how many each warp found: a warp has eight
+// blocks at a time, four lanes a block.
 __device__ void collect_rows(take_space *s, int n_blocks, uint64_t least, int thread) {
     enum { AHEAD = 4 }; // times eight blocks, asked for together
     const size_view &z = s->sizes;
@@ -227,114 +330,45 @@ __device__ void collect_rows(take_space *s, int n_blocks, uint64_t least, int th
 #pragma unroll
             for (int k = 0; k < AHEAD; k++) {
                 int b = s->block[min(first + 8 * k + lane / 4, end - 1)];
-                w[k] = *((const uint4 *)(z.w + (size_t)b * z.stride) + quarter);
+                if (first + 8 * k < end) w[k] = __ldcg((const uint4 *)(z.w + (size_t)b * z.stride) + quarter);
             }
         }
-        int b = s->block[min(first + lane / 4, end - 1)], row = b * BLOCK + 8 * quarter;
+        int b = s->block[min(first + lane / 4, end - 1)], row = b * BLOCK + 8 * quarter, shift = z.top - ref_of(mass_of(s, b));
         const uint32_t pairs[4] = {w[0].x, w[0].y, w[0].z, w[0].w};
 #pragma unroll
         for (int k = 1; k < AHEAD; k++) w[k - 1] = w[k];
-        int shift = z.top - ref_of(mass_of(s, b));
         float in_block = limit * __uint_as_float((uint32_t)(127 - 38 + min(shift, 128)) << 23); // limit of a stored size
-        uint32_t mask = 0;
+        uint32_t mask = 0, mass[8];
+        uint64_t running = 0; // in-block mass up to the lane's last row, then before its first
 #pragma unroll
         for (int j = 0; j < 8; j++) {
             uint32_t x = j % 2 ? pairs[j / 2] & 0xffff0000u : pairs[j / 2] << 16;
             mask |= (uint32_t)(__uint_as_float(x) > in_block && row + j < z.n) << j;
+            running += mass[j] = unit_mass(x >> 16);
         }
         if (first + lane / 4 >= end) mask = 0;
-        int own = __popc(mask), at = n - own;
-        own = sl_scan_lanes(own, lane);
-        n += __shfl_sync(~0u, own, 31);
-        for (at += own; mask && at < OF_WARP; mask &= mask - 1) s->found.row[warp][at++] = row + __ffs(mask) - 1;
-    }
-    if (lane == 0) s->n_found[warp] = n;
-    __syncwarp();
-#pragma unroll 1
-    for (int i = lane; i < min(n, (int)OF_WARP); i += 32) { // a row's weight is that of its block's rows up to it
-        int row = (int)s->found.row[warp][i], b = row / BLOCK, at = row % BLOCK, shift = z.top - ref_of(mass_of(s, b));
-        const uint4 *from = (const uint4 *)(z.w + (size_t)b * z.stride);
-        uint64_t before = 0, mass = 0;
+        uint64_t own = running;
 #pragma unroll
-        for (int k = 0; k < 4; k++) {
-            uint4 x = from[k];
-            const uint32_t pairs[4] = {x.x, x.y, x.z, x.w};
+        for (int step = 1; step < 4; step *= 2) {
+            uint64_t before = __shfl_up_sync(~0u, running, step);
+            if (quarter >= step) running += before;
+        }
+        running -= own;
+        int at = sl_scan_lanes(__popc(mask), lane), n_all = __shfl_sync(~0u, at, 31);
+        for (at += n - __popc(mask); mask && at < OF_WARP; mask &= mask - 1, at++) {
+            int place = __ffs(mask) - 1;
+            uint64_t before = running, size = 0;
 #pragma unroll
             for (int j = 0; j < 8; j++) {
-                uint32_t own = unit_mass(j % 2 ? pairs[j / 2] >> 16 : pairs[j / 2] & 0xffff);
-                if (8 * k + j < at) before += own;
-                if (8 * k + j == at) mass = own;
+                if (j < place) before += mass[j];
+                if (j == place) size = mass[j];
             }
+            s->found.row[warp][at] = (uint64_t)(row + place) << SIZE_BITS | size_between(z, shift, before, size, true);
+            s->found.before[warp][at] = size_before(s, b) + to_global(before, shift) + z.each * (uint64_t)(row % BLOCK + place);
         }
-        s->found.row[warp][i] = (uint64_t)row << SIZE_BITS | size_between(z, shift, before, mass, true);
-        s->found.before[warp][i] = size_before(s, b) + to_global(before, shift) + z.each * (uint64_t)at;
+        n += n_all;
     }
-}
-
-// The unit, the total, sizes before each entry to s->cum, *least, a bound on kappa, and the blocks that may hold larger rows to
-// s->block. Returns their number, or -1: too many.
-__device__ int find_blocks(take_space *s, int S, const int *other_top, uint64_t *least, int thread) {
-    enum { N = 4 }; // blocks of a thread that are looked at together: each is a chain of its own
-    int log_each = s->sizes.log_each, shift = max(log_each - 2, 0), lane = thread % 32, n = s->sizes.n;
-    int first = thread << log_each, n_places = 1 << log_each, n_own = min(s->sizes.n_blocks - first, n_places), top = REF_EMPTY;
-    const uint64_t *mass = s->mass + place_of(first, log_each);
-    uint64_t x[N], own = 0, total, each = 0, all;
-    uint32_t mask = 0;
-    auto load = [&](int i) {
-#pragma unroll
-        for (int j = 0; j < N; j++) x[j] = i + j < n_own ? mass[i + j] : MASS_EMPTY;
-    };
-#pragma unroll 1
-    for (int i = 0; i < n_own; i += N) {
-        load(i);
-#pragma unroll
-        for (int j = 0; j < N; j++) top = max(top, ref_of(x[j]));
-    }
-    top = __reduce_max_sync(~0u, top);
-    if (lane == 0) s->ints[thread / 32] = top;
-    s->octave[thread / OCTAVES][thread % OCTAVES] = 0;
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < TAKE_WARPS; i++) top = max(top, s->ints[i]);
-    if (other_top && *other_top > top && *other_top - top <= 8) top = *other_top;
-#pragma unroll 1
-    for (int i = 0; i < n_own; i += N) {
-        load(i);
-#pragma unroll
-        for (int j = 0; j < N; j++) {
-            int octave = top - ref_of(x[j]);
-            uint32_t units = (uint32_t)((x[j] & 0xffffffffffffull) >> 24);
-            own += global_mass(x[j], top);
-            if (octave >= OCTAVES)
-                units = octave < 2 * OCTAVES - 1 ? units >> (octave - (OCTAVES - 1)) : 0, octave = OCTAVES - 1;
-            if (units) atomicAdd(&s->octave[lane % OCTAVE_COLUMNS][octave], units);
-        }
-    }
-    uint64_t running = scan_takers(s, 0, thread, own, &total) - own;
-    if (s->sizes.ratio > 0) each = (uint64_t)(s->sizes.ratio * (double)total / n);
-    total += each * (uint64_t)n;
-    running += each * (uint64_t)min(first * BLOCK, n);
-    *least = least_heavy(s, n, each, S);
-#pragma unroll 1
-    for (int i = 0; i < n_places; i += N) { // entries past the last hold the total
-        load(i);
-#pragma unroll
-        for (int j = 0; j < N; j++) {
-            bool is_place = i + j < n_places;
-            if (is_place && ((i + j) & ((1 << shift) - 1)) == 0) s->cum[(first + i + j) >> shift] = running;
-            mask |= (uint32_t)(i + j < n_own && largest_of(x[j], top, each) > *least) << (i + j);
-            running += global_mass(x[j], top) + each_of_block(each, first + i + j, is_place ? n : 0);
-        }
-    }
-    int at = (int)scan_takers(s, 1, thread, __popc(mask), &all) - __popc(mask);
-    if (thread == 0) {
-        s->sizes.shift = shift, s->sizes.top = top, s->sizes.each = each, s->sizes.total = total;
-        s->cum[TAKERS << log_each >> shift] = total;
-    }
-    bool fit = all <= CANDIDATE_BLOCKS;
-    for (; fit && mask; mask &= mask - 1) s->block[at++] = first + __ffs(mask) - 1;
-    __syncthreads();
-    return fit ? (int)all : -1;
+    if (lane == 0) s->n_found[warp] = n;
 }
 
 // ---- which rows are heavy ----
@@ -344,65 +378,50 @@ __device__ int find_blocks(take_space *s, int S, const int *other_top, uint64_t 
 __device__ bool solve_found(take_space *s, int S, uint64_t least, int thread) {
     enum { EACH = OF_WARP / 32 };
     int lane = thread % 32, warp = thread / 32, n = 0, own = s->n_found[warp];
-    uint64_t x[EACH], before[EACH], total = s->sizes.total, all;
-    double size[EACH];
+    uint64_t x[EACH], total = s->sizes.total;
     bool fits = S <= S_MOST_LISTED;
-    for (int i = 0; i < TAKE_WARPS; i++) fits &= s->n_found[i] <= OF_WARP, n += s->n_found[i];
-    if (!fits || n > CANDIDATES) return false;
 #pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        bool there = i * 32 + lane < own;
-        x[i] = there ? s->found.row[warp][i * 32 + lane] : 0, before[i] = there ? s->found.before[warp][i * 32 + lane] : 0;
-        size[i] = (double)(x[i] & SIZE_MASK);
-    }
+    for (int i = 0; i < TAKE_WARPS; i++) fits &= s->n_found[i] <= OF_WARP, n += s->n_found[i];
+    if (!fits) return false;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) x[i] = i * 32 + lane < own ? s->found.row[warp][i * 32 + lane] : 0;
     // Expected counts are concave in 1 / kappa: from the line where all that were found are heavy, kappa falls to its place.
-    uint64_t light = n < S ? 0 : total; // at first 0: all are heavy
-    int k = S, n_heavy = -1, place = 0;
+    uint64_t light = n < S ? 0 : total, before; // at first 0: all are heavy
+    int k = S, n_heavy = -1, at;
+#pragma unroll 1
     for (int turn = 0;; turn ^= 1) {
-        double limit = (double)light;
         uint64_t sum = 0;
         int count = 0;
 #pragma unroll
         for (int i = 0; i < EACH; i++)
-            if (i * 32 < own && size[i] * k > limit) sum += x[i] & SIZE_MASK, count++;
+            if ((x[i] & SIZE_MASK) * (unsigned)k > light) sum += x[i] & SIZE_MASK, count++;
         count = __reduce_add_sync(~0u, count), sum = sum_lanes(sum);
         if (lane == 0) s->heavy_count[turn][warp] = count, s->heavy_sum[turn][warp] = sum;
         __syncthreads();
-        count = place = 0, sum = 0;
+        count = at = 0, sum = before = 0;
+#pragma unroll
         for (int i = 0; i < TAKE_WARPS; i++) {
-            if (i == warp) place = count;
+            if (i == warp) at = count, before = sum;
             count += s->heavy_count[turn][i], sum += s->heavy_sum[turn][i];
         }
-        light = total - sum, k = S - count;
         if (count == n_heavy) break;
-        n_heavy = count;
+        light = total - sum, k = S - count, n_heavy = count;
     }
     if (light < least * (unsigned)k) return false;
-    double limit = (double)light;
-#pragma unroll
-    for (int i = 0; i < EACH; i++) { // all have long read what was found
-        bool is_heavy = size[i] * k > limit;
+#pragma unroll 1
+    for (int i = 0; i * 32 < own; i++) {
+        uint64_t y = i * 32 + lane < own ? s->found.row[warp][i * 32 + lane] : 0, size = y & SIZE_MASK;
+        bool is_heavy = size * (unsigned)k > light;
         uint32_t heavy = __ballot_sync(~0u, is_heavy);
-        int at = place + __popc(heavy & ((1u << lane) - 1));
-        if (is_heavy) s->heavy.row[at] = x[i], s->heavy.light[at] = before[i];
-        place += __popc(heavy);
+        uint64_t up_to = before + sl_scan_lanes(is_heavy ? size : 0, lane);
+        int place = at + __popc(heavy & ((1u << lane) - 1));
+        if (is_heavy) {
+            s->heavy.row[place] = (int)(y >> SIZE_BITS), s->heavy.heavy[place] = up_to;
+            s->heavy.light[place] = s->found.before[warp][i * 32 + lane] - (up_to - size);
+        }
+        at += __popc(heavy), before = __shfl_sync(~0u, up_to, 31);
     }
-    __syncthreads();
-    enum { OF_THREAD = CANDIDATES / TAKERS };
-    int first = OF_THREAD * thread;
-    uint64_t y[OF_THREAD], sum = 0;
-#pragma unroll
-    for (int i = 0; i < OF_THREAD; i++) sum += y[i] = first + i < n_heavy ? s->heavy.row[first + i] & SIZE_MASK : 0;
-    uint64_t running = scan_takers(s, 0, thread, sum, &all) - sum;
-#pragma unroll
-    for (int i = 0; i < OF_THREAD; i++) {
-        if (first + i >= n_heavy) break;
-        s->heavy.light[first + i] -= running;
-        s->heavy.heavy[first + i] = running += y[i];
-    }
-    if (thread == 0)
-        s->drawn = {
-            .n_heavy = n_heavy, .k = light ? k : 0, .light = light, .cut = 0, .kappa = (double)light / k, .listed = true};
+    if (thread == 0) s->drawn = {.n_heavy = n_heavy, .k = light ? k : 0, .light = light, .cut = 0, .listed = true};
     __syncthreads();
     return true;
 }
@@ -426,7 +445,7 @@ __device__ void split(take_space *s, uint64_t cut, int *n_heavy, uint64_t *heavy
 __device__ __noinline__ void solve_blocks(take_space *s, int S, int thread) {
     enum { EACH = TAKE_ENTRIES / TAKERS };
     const size_view &z = s->sizes;
-    take_all r = {.n_heavy = 0, .k = S, .light = z.total, .cut = z.total / S, .kappa = 0, .listed = false};
+    take_all r = {.n_heavy = 0, .k = S, .light = z.total, .cut = z.total / S, .listed = false};
     for (;;) {
         int n_heavy;
         uint64_t heavy;
@@ -434,7 +453,6 @@ __device__ __noinline__ void solve_blocks(take_space *s, int S, int thread) {
         if (n_heavy == r.n_heavy) break;
         r.n_heavy = n_heavy, r.k = S - n_heavy, r.light = z.total - heavy, r.cut = r.light / r.k;
     }
-    r.kappa = (double)r.light / r.k;
     if (r.light == 0) r.k = 0;
     if (thread == 0) s->drawn = r;
     for (int e = thread; e < TAKE_ENTRIES; e += TAKERS) s->heavy_of[e] = 0;
@@ -462,7 +480,8 @@ __device__ __noinline__ void solve_blocks(take_space *s, int S, int thread) {
 
 // There is nothing to draw.
 __device__ void take_all_nothing(take_space *s, int thread) {
-    if (thread == 0) s->drawn = {.n_heavy = 0, .k = 0, .light = 0, .cut = 0, .kappa = 0, .listed = true};
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    if (thread == 0) s->drawn = {.n_heavy = 0, .k = 0, .light = 0, .cut = 0, .listed = true};
     __syncthreads();
 }
 
@@ -471,86 +490,131 @@ __device__ void take_all_nothing(take_space *s, int thread) {
 // stays the unit where it is at most 8 above (sl_weights_keep); NULL: there are none.
 __device__ void take_all_solve(take_space *s, int S, const int *other_top, int thread) {
     uint64_t least;
-    asm volatile("cp.async.wait_all;" ::: "memory");
-    __syncthreads();
-    int n = find_blocks(s, S, other_top, &least, thread);
+    int n;
+    asm volatile("cp.async.wait_all;" ::: "memory"); // a thread reads its own masses alone before all have waited
+    switch (blocks_each(s->sizes.n_blocks)) {
+    case 1:
+        n = find_blocks<1>(s, S, other_top, &least, thread);
+        break;
+    case 4:
+        n = find_blocks<4>(s, S, other_top, &least, thread);
+        break;
+    default:
+        n = find_blocks<16>(s, S, other_top, &least, thread);
+    }
     if (s->sizes.total == 0) {
         take_all_nothing(s, thread);
         return;
     }
-    if (n >= 0) collect_rows(s, n, least, thread);
-    __syncthreads();
-    if (n < 0 || !solve_found(s, S, least, thread)) solve_blocks(s, S, thread);
+    if (n >= 0) {
+        collect_rows(s, n, least, thread);
+        __syncthreads();
+        if (solve_found(s, S, least, thread)) return;
+    }
+    solve_blocks(s, S, thread);
 }
 
 // ---- draws ----
 
-struct light_row {
-    int row;
-    uint64_t size;
-};
-
-// The entry of running sizes that holds t.
-__device__ int find_entry(const take_space *s, uint64_t t) {
-    return find_between(s->cum, ceil_div(s->sizes.n_blocks, 1 << s->sizes.shift), t);
+// 1 / x, good to the last bits.
+__device__ double inverse_of(double x) {
+    double y;
+    asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
+    y = fma(fma(-x, y, 1.0), y, y);
+    return fma(fma(-x, y, 1.0), y, y);
 }
 
-// The first row whose running size exceeds t.
-__device__ light_row find_size(const take_space *s, uint64_t t) {
-    const size_view &z = s->sizes;
-    int entry = find_entry(s, t), b = entry << z.shift;
-    uint64_t packed = mass_of(s, b), each = z.each;
-    t -= s->cum[entry];
-    for (;;) {
-        uint64_t size = global_mass(packed, z.top) + each_of_block(each, b, z.n);
-        if (size > t || b + 1 == z.n_blocks) break;
-        t -= size;
-        packed = mass_of(s, ++b);
+struct drawn_row {
+    int row;       // -1: there is none
+    uint64_t size; // of a light row; 0: it is taken whole
+};
+
+// How many of x[0..n) are at most t; x ascends. Three are asked at a time.
+__device__ int count_upto(const uint64_t *x, int n, uint64_t t) {
+    int at = 0;
+#pragma unroll 1
+    for (int step = 1 << ((31 - __clz(max(n, 1))) & ~1); step > 0; step /= 4) {
+        int count = 0;
+#pragma unroll
+        for (int i = 1; i < 4; i++) {
+            int place = at + i * step - 1;
+            count += place < n && x[place] <= t;
+        }
+        at += count * step;
     }
+    return at;
+}
+
+__device__ uint64_t add_mass(uint64_t sum, uint32_t w) { // of a bf16 in the low half; sums of in-block mass, times 2^8
+    return sum + (uint64_t)unit_mass(w) * 256;
+}
+
+// Row of block b at which its running size exceeds t.
+__device__ drawn_row find_in_block(const take_space *s, int b, uint64_t packed, uint64_t t) {
+    const size_view &z = s->sizes;
     uint4 x[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) x[i] = __ldcg((const uint4 *)(z.w + (size_t)b * z.stride) + i);
     uint4 own = x[0];
-    uint64_t sum = 0, before, after = ~0ull;
-    int shift = z.top - ref_of(packed), row = 0; // eight rows, then one
+    uint64_t sum = 0, each = z.each, uniform = 0;         // of rows before the sought one
+    int shift = min(z.top - ref_of(packed), 63), row = 0; // eight rows, then one
 #pragma unroll
     for (int i = 0; i < 3; i++) {
-        uint64_t next = sum + pair_mass(x[i].x) + pair_mass(x[i].y) + pair_mass(x[i].z) + pair_mass(x[i].w);
-        if (row == 8 * i && to_global(next, shift) + each * (8 * (i + 1)) <= t) sum = next, own = x[i + 1], row = 8 * (i + 1);
+        const uint32_t pairs[4] = {x[i].x, x[i].y, x[i].z, x[i].w};
+        uint64_t next = sum;
+#pragma unroll
+        for (int j = 0; j < 8; j++) next = add_mass(next, j % 2 ? pairs[j / 2] >> 16 : pairs[j / 2] & 0xffff);
+        if (row == 8 * i && (next >> shift) + uniform + 8 * each <= t)
+            sum = next, uniform += 8 * each, own = x[i + 1], row = 8 * (i + 1);
     }
     const uint32_t pairs[4] = {own.x, own.y, own.z, own.w};
-    before = sum;
-    int first = row;
+    uint64_t next = sum;
+    int step = 0;
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
-        sum += unit_mass(i % 2 ? pairs[i / 2] >> 16 : pairs[i / 2] & 0xffff);
-        if (to_global(sum, shift) + each * (uint64_t)(first + i + 1) <= t)
-            before = sum, row++;
-        else
-            after = min(after, sum);
+    for (int j = 0; j < 7; j++) {
+        next = add_mass(next, j % 2 ? pairs[j / 2] >> 16 : pairs[j / 2] & 0xffff), uniform += each;
+        if ((next >> shift) + uniform <= t) sum = next, step++;
     }
-    return {b * BLOCK + row, to_global(after, shift) - to_global(before, shift) + each};
+    uint32_t pair = step < 4 ? (step < 2 ? own.x : own.y) : (step < 6 ? own.z : own.w);
+    next = add_mass(sum, step % 2 ? pair >> 16 : pair & 0xffff);
+    return {b * BLOCK + row + step, (next >> shift) - (sum >> shift) + each};
+}
+
+// The first row whose running size exceeds t, in an entry from `low` to `high`.
+__device__ drawn_row find_size(const take_space *s, uint64_t t, int low, int high) {
+    const size_view &z = s->sizes;
+    int entry = low + count_upto(s->cum + low + 1, high - low, t), b = entry << z.shift;
+    uint64_t packed = mass_of(s, b);
+    t -= s->cum[entry];
+    for (; z.shift > 0;) {
+        uint64_t size = global_mass(packed, z.top) + each_of_block(z.each, b, z.n);
+        if (size > t || b + 1 == z.n_blocks) break;
+        t -= size;
+        packed = mass_of(s, ++b);
+    }
+    return find_in_block(s, b, packed, t);
+}
+
+__device__ int entry_of_row(const size_view &z, int row) {
+    return row / BLOCK >> z.shift;
 }
 
 // The first light row whose running light size exceeds t < light.
-__device__ light_row find_listed(const take_space *s, uint64_t t) {
-    int low = 0, high = s->drawn.n_heavy; // heavy rows before it: those with no more than t before them
-    while (low < high) {
-        int middle = (low + high) / 2;
-        if (s->heavy.light[middle] <= t)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return find_size(s, low ? t + s->heavy.heavy[low - 1] : t);
+__device__ drawn_row find_listed(const take_space *s, uint64_t t) {
+    const size_view &z = s->sizes;
+    int n_heavy = s->drawn.n_heavy;
+    int n = count_upto(s->heavy.light, n_heavy, t); // heavy rows before it: those with no more than t before them
+    int low = n > 0 ? entry_of_row(z, s->heavy.row[n - 1]) : 0;
+    int high = entry_of_row(z, n < n_heavy ? s->heavy.row[n] : z.n - 1);
+    return find_size(s, n > 0 ? t + s->heavy.heavy[n - 1] : t, low, high);
 }
 
 // The same where s->cum holds light sizes alone.
-__device__ __noinline__ light_row find_unlisted(const take_space *s, uint64_t t) {
+__device__ __noinline__ drawn_row find_unlisted(const take_space *s, uint64_t t) {
     const size_view &z = s->sizes;
-    int low = find_entry(s, t);
+    int low = count_upto(s->cum + 1, entry_of_row(z, z.n - 1), t);
     uint64_t running = s->cum[low], cut = s->drawn.cut, in_block = 0;
-    light_row found = {-1, 0};
+    drawn_row found = {-1, 0};
     for (int row = low << z.shift << 5; row < z.n && found.row < 0; row += 8) { // eight rows at a time
         if (row % BLOCK == 0) in_block = 0;
         int shift = z.top - ref_of(mass_of(s, row / BLOCK));
@@ -587,23 +651,24 @@ __device__ int turns_of(const take_space *s) {
     return heavy_turns(s) + ceil_div((s->drawn.listed ? s->drawn.n_heavy : 0) + s->drawn.k, TAKERS);
 }
 
-// Thread's row of a turn of those that s->drawn stands for, -1: it has none, and to *inv_pi its 1 / pi. A warp's rows come
-// first and ascend, heavy ones before light ones; neighbours may be equal: a light row drawn twice. Draw m of the light rows
-// has uniform number `index` | m, or all have number `index` (shared).
-__device__ int row_of_turn(const take_space *s, bool shared, const sl_rng_id &id, uint32_t index, int turn, int thread,
-                           float *inv_pi) {
+// Thread's row of a turn of those that s->drawn stands for. A warp's rows come first and ascend, heavy ones before light ones;
+// neighbours may be equal: a light row drawn twice. Draw m of the light rows has uniform number `index` | m, or all have number
+// `index` (shared).
+__device__ drawn_row row_of_turn(const take_space *s, bool shared, const sl_rng_id &id, uint32_t index, int turn, int thread) {
     const take_all &r = s->drawn;
     int n_listed = r.listed ? r.n_heavy : 0, n_heavy = heavy_turns(s), m = (turn - n_heavy) * TAKERS + thread;
-    *inv_pi = 1;
-    if (turn < n_heavy) return heavy_row(s, turn * TAKE_WARPS + thread / 32);
-    if (m < n_listed) return (int)(s->heavy.row[m] >> SIZE_BITS);
-    if (m >= n_listed + r.k) return -1;
+    if (turn < n_heavy) return {heavy_row(s, turn * TAKE_WARPS + thread / 32), 0};
+    if (m < n_listed) return {s->heavy.row[m], 0};
+    if (m >= n_listed + r.k) return {-1, 0};
     uint32_t number = m - n_listed, i = index | (shared ? 0 : number);
     uint64_t u = i < TAKERS ? s->uniform[i] : sl_rng_u64(&id, i, SL_STREAM_ATTENTION);
-    uint64_t t = threshold(r.light, r.k, number, u);
-    light_row x = r.listed ? find_listed(s, t) : find_unlisted(s, t);
-    *inv_pi = (float)(r.kappa / (double)x.size);
-    return x.row;
+    uint64_t t = threshold(r.light, r.k, inverse_of(r.k), number, u);
+    return r.listed ? find_listed(s, t) : find_unlisted(s, t);
+}
+
+// 1 / pi of a row. Two divisions: best asked for while memory is waited for.
+__device__ float inverse_pi(const take_space *s, const drawn_row &x) {
+    return x.size ? (float)((double)s->drawn.light / s->drawn.k / (double)x.size) : 1;
 }
 
 // ---- when a head can be drawn, and when all have been ----
@@ -612,6 +677,12 @@ __device__ int row_of_turn(const take_space *s, bool shared, const sl_rng_id &id
 // sequences lie beside the scores of its last. Blocks run in order. The kernel in front lets these blocks start (sl_start_next)
 // when all its blocks have a place and what came before it has ended: so nobody waits for a block that has no place, and the
 // counter is not one that an earlier launch has yet to set to 0.
+
+// Copies the sequence's page table to shared memory; take_all_solve waits for it.
+__device__ void copy_pages(int32_t *to, const sl_row &row, int thread) {
+    for (int i = thread; i <= row.position / SL_PAGE; i += TAKERS)
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to + i)), "l"(row.pages + i) : "memory");
+}
 
 // Until the counter has come to `wanted`.
 __device__ void wait_done(const int *done, int wanted, int thread) {

@@ -73,7 +73,7 @@ double sl_weights_value(const sl_weights *wt, uint64_t mass) {
 }
 
 void sl_weights_mix(sl_weights *wt, double alpha) {
-    wt->each = (uint64_t)(alpha / (1 - alpha) * (double)wt->cum[wt->n_blocks] / wt->n);
+    wt->each = (uint64_t)(alpha / (1 - alpha) / wt->n * (double)wt->cum[wt->n_blocks]);
 }
 
 // ---- ranks ----

@@ -9,11 +9,14 @@ __global__ void take_all_kernel(const take_all_problem *problems) {
     take_space *s = (take_space *)memory;
     const take_all_problem p = problems[blockIdx.x];
     int thread = threadIdx.x, n = 0;
-    take_all_begin(s, memory + (sizeof *s + 15) / 16 * 16, p.mass, p.w, BLOCK, p.n, p.alpha, thread);
-    take_all_uniforms(s, p.id, thread);
+    take_all_prepare(s, memory + (sizeof *s + 15) / 16 * 16, p.mass, p.w, BLOCK, p.n, p.alpha, p.id, thread);
+    __syncthreads();
+    take_all_begin(s, thread);
     take_all_solve(s, p.S, NULL, thread);
-    for (int turn = 0; turn < turns_of(s); turn++, n += TAKERS)
-        p.row[n + thread] = row_of_turn(s, p.shared, p.id, 0, turn, thread, &p.inv_pi[n + thread]);
+    for (int turn = 0; turn < turns_of(s); turn++, n += TAKERS) {
+        drawn_row x = row_of_turn(s, p.shared, p.id, 0, turn, thread);
+        p.row[n + thread] = x.row, p.inv_pi[n + thread] = inverse_pi(s, x);
+    }
     if (thread > 0) return;
     p.result[0] = n, p.result[1] = s->drawn.n_heavy, p.result[2] = s->drawn.k, p.result[3] = s->drawn.listed;
     *p.light = s->drawn.light;

@@ -15,6 +15,24 @@ static __device__ __forceinline__ void barrier_init(uint64_t *bar, int n_arrival
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(bar)), "r"(n_arrivals) : "memory");
 }
 
+// Copies and other threads, behind a __syncthreads, see the barriers that this thread has made. A fence.proxy.async would wait
+// for memory too, a microsecond.
+static __device__ __forceinline__ void barriers_made() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+
+// make(i) makes barrier i = 0 .. n - 1, before a __syncthreads, by the block's first n_warps warps: others have better to do.
+// The instruction takes one address for a warp: where lanes make one each it runs again and again, so the warps share them.
+template <typename Make> static __device__ __forceinline__ void barriers_make(int n, int n_warps, Make make) {
+    int warp = threadIdx.x / 32;
+    if (warp >= n_warps || threadIdx.x % 32 > 0) return;
+#pragma unroll 1
+    for (int i = warp; i < n; i += n_warps) make(i);
+    barriers_made();
+}
+
 static __device__ __forceinline__ void barrier_arrive(uint64_t *bar) {
     asm volatile("{ .reg .b64 t; mbarrier.arrive.shared.b64 t, [%0]; }" ::"r"(shared_address(bar)) : "memory");
 }
