@@ -117,7 +117,9 @@ __device__ __forceinline__ int ref_of(uint64_t packed) {
 
 // In-block mass as global mass beside the largest reference.
 __device__ __forceinline__ uint64_t to_global(uint64_t in_block, int shift) {
-    return (unsigned)shift < 64 ? in_block << 8 >> shift : 0;
+    uint64_t x;
+    asm("shr.u64 %0, %1, %2;" : "=l"(x) : "l"(in_block << 8), "r"(shift)); // 0 from 64 on
+    return x;
 }
 
 __device__ __forceinline__ uint64_t global_mass(uint64_t packed, int top) {
