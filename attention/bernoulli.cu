@@ -2,9 +2,10 @@
 // densely) or with a sampler of the SANTA family (`bernoulli-group+santa-sys`), in one kernel.
 //
 // Full pages of keys lie feature by feature (extras.cu), 512 contiguous bytes each: features whose counts are 0 are not read.
-// The producer warp of a block draws the counts of a unit (propose_bernoulli.c's) and streams the columns of these features
-// through a ring; consumer warps score, in the order of the CPU's sums. With a sampler they store weights and drawers draw from
-// them (samplers.h); alone they sum V too, and the drawers merge the units' sums.
+// A warp of a block draws the counts of its next unit (propose_bernoulli.c's) while others stream the columns of the last one's
+// features through a ring: short copies, whose asking takes its time. Consumer warps score, in the order of the CPU's sums.
+// With a sampler they store weights and drawers draw from them (samplers.h); alone they sum V too, and the drawers merge the
+// units' sums.
 #include "attention/head_dim.h"
 #include "attention/samplers.h"
 #include "attention/stages.h"
@@ -12,14 +13,14 @@
 namespace {
 
 enum {
-    THREADS = 32 * (1 + CONSUMERS) + DRAW_THREADS,
+    ISSUERS = 2, // warps that ask for copies, a stage each by turns
+    THREADS = 32 * (1 + ISSUERS + CONSUMERS) + DRAW_THREADS,
     COLUMN = SL_PAGE * (int)sizeof(bf16), // of one feature in a page
     COLUMNS_MAX = 32,                     // in a stage
     PART = 64,                            // rows of a page that a consumer warp scores; rows of V or newest keys in a stage
     OCTETS = PART / 8,                    // these come eight rows to a copy, the copies OCTET_PAD bytes apart,
     OCTET_PAD = 16,                       //   so that row i of all octets lies in different banks
-    ASKED = 4,                            // stages on their way
-    SPARE = 1,                            // and others
+    RING = 5,                             // stages
     P_STRIDE = PART + 8,                  // weights of a part and head: heads in different banks
     UNITS = 128,                          // of a long sequence, over all its KV heads
     CHUNK_ROWS_MAX = 4096,
@@ -70,10 +71,18 @@ struct __align__(16) stage_info {
     short which;    // sampled queries
 };
 
+// Rows [from, end) of one KV head of a sequence.
+struct score_span {
+    int seq, slot; // sequence * n_kv_heads + KV head; -1: there are no more
+    int from, end, n_kv;
+    int chunk; // of the sequence
+};
+
 template <int DIM, int HEADS> struct shared_head {
     score_head score; // its barriers
     stage_info info[STAGES_MAX];
-    uint64_t free[2]; // of `queries`: consumers that are done with it
+    uint64_t ready[2], free[2]; // of `spans` and `queries`: they are there; consumers that are done with them
+    score_span spans[2];
     draw_space draw;
     sampled<DIM, HEADS> queries[2];
     __align__(16) bf16 q[HEADS * DIM];
@@ -189,18 +198,16 @@ __device__ void sample_queries(const bernoulli_params &p, const sl_rng_id &id, c
 
 template <int DIM, int HEADS> struct feed {
     shared_head<DIM, HEADS> *head;
-    ring next, landed;
-    int n_asked;
+    ring next;
+    int own;         // number of this issuer
+    int n_asked;     // by all of them
     uint64_t policy; // score_keys.h's normal_tiles: all keys as any data, or all leave the cache first
 };
 
-// Waits for an empty stage, with no more than ASKED on their way, and announces what comes.
-template <int DIM, int HEADS> __device__ void open_stage(feed<DIM, HEADS> *to, const stage_info &info, int bytes) {
-    if (to->n_asked++ >= ASKED) {
-        barrier_wait(&to->landed.head->full[0][to->landed.stage], to->landed.parity);
-        to->landed.advance();
-    }
+// Waits for an empty stage and announces what comes. False: it is another issuer's.
+template <int DIM, int HEADS> __device__ bool open_stage(feed<DIM, HEADS> *to, const stage_info &info, int bytes) {
     ring *r = &to->next;
+    if (to->n_asked++ % ISSUERS != to->own) return false;
     barrier_wait(&r->head->empty[r->stage], r->parity ^ 1);
     if (threadIdx.x % 32 == 0) {
         to->head->info[r->stage] = info;
@@ -209,15 +216,16 @@ template <int DIM, int HEADS> __device__ void open_stage(feed<DIM, HEADS> *to, c
 #endif
     }
     __syncwarp();
+    return true;
 }
 
 // All copies of the stage have been asked for.
-template <int DIM, int HEADS> __device__ void close_stage(feed<DIM, HEADS> *to) {
+template <int DIM, int HEADS> __device__ void close_stage(feed<DIM, HEADS> *to, bool mine) {
     ring *r = &to->next;
 #if __CUDA_ARCH__ < 900
     uint64_t *full = &r->head->full[0][r->stage];
-    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
-    if (threadIdx.x % 32 == 0) barrier_arrive(full);
+    if (mine) asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
+    if (mine && threadIdx.x % 32 == 0) barrier_arrive(full);
 #endif
     r->advance();
 }
@@ -245,14 +253,14 @@ __device__ void produce_columns(feed<DIM, HEADS> *to, const sampled<DIM, HEADS> 
         int first = i * COLUMNS_MAX, n = min((int)COLUMNS_MAX, q.n - first);
         info.kind = COLUMNS, info.first = (short)first, info.n = (short)n;
         info.begins = i == 0, info.scored = i == n_stages - 1, info.last = info.scored ? last : 0;
-        open_stage(to, info, n * COLUMN);
+        bool mine = open_stage(to, info, n * COLUMN);
         int feature = lane < n ? q.feature[first + lane] : -1, before = __shfl_up_sync(~0u, feature, 1);
         bool leads = lane < n && (lane == 0 || feature != before + 1);
         uint32_t later = __ballot_sync(~0u, leads) & ~(~0u >> (31 - lane)); // of the run behind this one's
         int run = (later ? __ffs(later) - 1 : n) - lane;
         copy_lanes(&to->next, shared_address(to->next.data()) + lane * COLUMN, page + feature * SL_PAGE,
-                   leads ? run * COLUMN : 0, to->policy);
-        close_stage(to);
+                   mine && leads ? run * COLUMN : 0, to->policy);
+        close_stage(to, mine);
     }
 }
 
@@ -266,10 +274,10 @@ __device__ void produce_rows(feed<DIM, HEADS> *to, const bf16 *page, int n_rows,
         info.kind = (short)kind, info.first = (short)i;
         info.begins = kind == KEY_ROWS && i == 0, info.scored = kind == KEY_ROWS && i == n_stages - 1;
         info.last = i == n_stages - 1 ? last : 0;
-        open_stage(to, info, n * bytes);
+        bool mine = open_stage(to, info, n * bytes);
         copy_lanes(&to->next, shared_address(to->next.data()) + lane * part<DIM>::OCTET, page + (i * PART + lane * 8) * DIM,
-                   lane < n ? bytes : 0, to->policy);
-        close_stage(to);
+                   mine && lane < n ? bytes : 0, to->policy);
+        close_stage(to, mine);
     }
 }
 
@@ -282,26 +290,57 @@ template <int DIM> __device__ void count_keys(const bernoulli_params &p, int n_k
     atomicAdd(&p.draw.stats->features, (unsigned long long)(n_features * 1024 * p.score.group + DIM / 2) / DIM);
 }
 
-// Rows [from, end) of one KV head of a sequence: a unit. info: slot, n_kv, which, chunk.
+// Draws the counts of a block's units. The first unit is the block's number, the others are handed out in order as blocks get
+// to them.
+template <int DIM, int HEADS> __device__ void sample_units(const bernoulli_params &p, shared_head<DIM, HEADS> *head) {
+    int lane = threadIdx.x % 32, unit = blockIdx.x, ticket = -1, n_kv_heads = p.score.n_kv_heads, group = p.score.group;
+    chunk_rule rule = {n_kv_heads};
+    window w;
+    window_load(&w, p.score.rows, p.score.n_seqs, n_kv_heads, rule, 0, 0);
+    sl_wait_previous(); // which keys are read depends on q
+    for (int n = 0;; n++) {
+        int which = n % 2, i = window_find(&w, p.score.rows, p.score.n_seqs, n_kv_heads, rule, unit);
+        score_span span = {.slot = -1};
+        barrier_wait(&head->free[which], n / 2 % 2 ^ 1);
+        if (i >= 0) {
+            if (lane == 0) ticket = atomicAdd(p.score.next, 1);
+            int before = __shfl_sync(~0u, w.end, max(i - 1, 0)), local = unit - (i ? before : w.first_unit);
+            int n_kv = __shfl_sync(~0u, w.n_kv, i), rows = rule.rows(n_kv), kv_head = local % n_kv_heads;
+            span.seq = w.first_seq + i, span.slot = span.seq * n_kv_heads + kv_head, span.n_kv = n_kv;
+            span.chunk = local / n_kv_heads, span.from = span.chunk * rows, span.end = min(span.from + rows, n_kv);
+            const uint4 *q = (const uint4 *)(p.score.q + (size_t)span.slot * group * DIM);
+            for (int k = lane; k < group * DIM / 8; k += 32) ((uint4 *)head->q)[k] = __ldcg(q + k);
+            __syncwarp();
+            sampled<DIM, HEADS> *queries = &head->queries[which];
+            sample_queries<DIM, HEADS>(p, rng_of(p.draw, p.score.rows[span.seq], kv_head * group), head->q, queries);
+            if (span.from == 0) count_keys<DIM>(p, n_kv, queries->n);
+            unit = gridDim.x + __shfl_sync(~0u, ticket, 0);
+        }
+        __syncwarp();
+        if (lane == 0) {
+            head->spans[which] = span;
+            barrier_arrive(&head->ready[which]);
+        }
+        if (i < 0) break;
+    }
+    int all_units = __shfl_sync(~0u, w.end, 31);
+    if (lane == 0 && ticket == all_units - 1) *p.score.next = 0; // a ticket is taken per unit, so this was the last of all
+}
+
+// Asks for the keys (and values) of a unit, `which` of the sampled queries.
 template <int DIM, int HEADS, bool DRAWN>
-__device__ void produce_unit(const bernoulli_params &p, feed<DIM, HEADS> *to, const sl_row &seq, int from, int end,
-                             stage_info info) {
-    int lane = threadIdx.x % 32, kv_head = info.slot % p.score.n_kv_heads, group = p.score.group;
-    int32_t id = from + lane * SL_PAGE < end ? seq.pages[from / SL_PAGE + lane] : 0; // at most CHUNK_ROWS_MAX rows
-    shared_head<DIM, HEADS> *head = to->head;
-    const uint4 *q = (const uint4 *)(p.score.q + (size_t)info.slot * group * DIM);
-    for (int i = lane; i < group * DIM / 8; i += 32) ((uint4 *)head->q)[i] = __ldcg(q + i);
-    __syncwarp();
-    sampled<DIM, HEADS> *queries = &head->queries[info.which];
-    sample_queries<DIM, HEADS>(p, rng_of(p.draw, seq, kv_head * group), head->q, queries);
-    if (from == 0) count_keys<DIM>(p, info.n_kv, queries->n);
-    for (int row = from; row < end; row += SL_PAGE) {
-        size_t block = (size_t)__shfl_sync(~0u, id, (row - from) / SL_PAGE) * p.score.n_kv_heads + kv_head;
-        int n_rows = min(info.n_kv - row, (int)SL_PAGE);
-        short last = row + SL_PAGE >= end ? (short)ceil_div(end - from, SL_PAGE) : 0;
+__device__ void produce_unit(const bernoulli_params &p, feed<DIM, HEADS> *to, const score_span &u, int which) {
+    int lane = threadIdx.x % 32, kv_head = u.slot % p.score.n_kv_heads;
+    const int32_t *pages = p.score.rows[u.seq].pages;
+    int32_t id = u.from + lane * SL_PAGE < u.end ? pages[u.from / SL_PAGE + lane] : 0; // at most CHUNK_ROWS_MAX rows
+    stage_info info = {.slot = u.slot, .n_kv = u.n_kv, .chunk = (short)u.chunk, .which = (short)which};
+    for (int row = u.from; row < u.end; row += SL_PAGE) {
+        size_t block = (size_t)__shfl_sync(~0u, id, (row - u.from) / SL_PAGE) * p.score.n_kv_heads + kv_head;
+        int n_rows = min(u.n_kv - row, (int)SL_PAGE);
+        short last = row + SL_PAGE >= u.end ? (short)ceil_div(u.end - u.from, SL_PAGE) : 0;
         info.row = row, info.last = DRAWN ? last : 0;
-        if (row + SL_PAGE < info.n_kv)
-            produce_columns(to, *queries, p.columns + block * SL_PAGE * DIM, info);
+        if (row + SL_PAGE < u.n_kv)
+            produce_columns(to, to->head->queries[which], p.columns + block * SL_PAGE * DIM, info);
         else
             produce_rows(to, p.score.k + block * SL_PAGE * DIM, n_rows, KEY_ROWS, info);
         info.last = last;
@@ -310,31 +349,17 @@ __device__ void produce_unit(const bernoulli_params &p, feed<DIM, HEADS> *to, co
 }
 
 template <int DIM, int HEADS, bool DRAWN>
-__device__ void produce(const bernoulli_params &p, shared_head<DIM, HEADS> *head, const ring &r) {
-    int lane = threadIdx.x % 32, unit = blockIdx.x, ticket = -1, n_kv_heads = p.score.n_kv_heads;
-    feed<DIM, HEADS> to = {.head = head, .next = r, .landed = r, .policy = sl_l2_policy(p.score.n_normal == 0)};
-    chunk_rule rule = {n_kv_heads};
-    window w;
-    window_load(&w, p.score.rows, p.score.n_seqs, n_kv_heads, rule, 0, 0);
-    sl_wait_previous(); // which keys are read depends on q
-    int n_units = 0;
-    for (int i; (i = window_find(&w, p.score.rows, p.score.n_seqs, n_kv_heads, rule, unit)) >= 0; n_units++) {
-        if (lane == 0) ticket = atomicAdd(p.score.next, 1);
-        int before = __shfl_sync(~0u, w.end, max(i - 1, 0)), local = unit - (i ? before : w.first_unit);
-        int n_kv = __shfl_sync(~0u, w.n_kv, i), rows = rule.rows(n_kv);
-        int from = local / n_kv_heads * rows, which = n_units % 2;
-        stage_info info = {.slot = (w.first_seq + i) * n_kv_heads + local % n_kv_heads,
-                           .n_kv = n_kv,
-                           .chunk = (short)(local / n_kv_heads),
-                           .which = (short)which};
-        barrier_wait(&head->free[which], n_units / 2 % 2 ^ 1);
-        produce_unit<DIM, HEADS, DRAWN>(p, &to, p.score.rows[w.first_seq + i], from, min(from + rows, n_kv), info);
-        unit = gridDim.x + __shfl_sync(~0u, ticket, 0);
+__device__ void produce(const bernoulli_params &p, shared_head<DIM, HEADS> *head, const ring &r, int own) {
+    feed<DIM, HEADS> to = {.head = head, .next = r, .own = own, .policy = sl_l2_policy(p.score.n_normal == 0)};
+    sl_wait_previous(); // the newest row
+    for (int n = 0;; n++) {
+        barrier_wait(&head->ready[n % 2], n / 2 % 2);
+        __syncwarp();
+        score_span u = head->spans[n % 2];
+        if (u.slot < 0) break;
+        produce_unit<DIM, HEADS, DRAWN>(p, &to, u, n % 2);
     }
-    int all_units = __shfl_sync(~0u, w.end, 31);
-    if (lane == 0 && ticket == all_units - 1) *p.score.next = 0; // a ticket is taken per unit, so this was the last of all
-    open_stage(&to, stage_info{.slot = -1}, 0);
-    close_stage(&to);
+    close_stage(&to, open_stage(&to, stage_info{.slot = -1}, 0));
 }
 
 // ---- consumers ----
@@ -631,8 +656,8 @@ template <int DIM, int HEADS, bool DRAWN> __global__ void __maxnreg__(144) berno
     extern __shared__ __align__(128) char memory[];
     typedef shared_head<DIM, HEADS> head_type;
     head_type *head = (head_type *)memory;
-    if (threadIdx.x == 0)
-        for (int i = 0; i < 2; i++) barrier_init(&head->free[i], 32 * CONSUMERS);
+    barriers_make(4, CONSUMERS,
+                  [&](int i) { barrier_init(i < 2 ? &head->free[i] : &head->ready[i - 2], i < 2 ? 32 * CONSUMERS : 1); });
     score_begin(&head->score, p.score.n_stages, 32 * CONSUMERS);
     __syncthreads();
     sl_start_next();
@@ -647,8 +672,10 @@ template <int DIM, int HEADS, bool DRAWN> __global__ void __maxnreg__(144) berno
             else
                 merge_head<DIM>(p, &head->draw, slot, h, thread);
         });
+    else if (warp == CONSUMERS + DRAWERS)
+        sample_units<DIM, HEADS>(p, head);
     else
-        produce<DIM, HEADS, DRAWN>(p, head, r);
+        produce<DIM, HEADS, DRAWN>(p, head, r, warp - CONSUMERS - DRAWERS - 1);
 }
 
 // ---- launch ----
@@ -696,7 +723,7 @@ template <int DIM, int HEADS, bool DRAWN> void launch(const sl_attn_cuda_decode_
                           .max_chunks = max_chunks,
                           .ml = (float2 *)(o + n_sums * DIM),
                           .o = o};
-    p.score.n_stages = ASKED + SPARE;
+    p.score.n_stages = RING;
     SL_CHECK(!DRAWN || (sampler_of(a->spec->plus, &p.kind) && ceil_div(p.score.max_blocks, TILE_BLOCKS) <= TILES_MAX));
     size_t head = (sizeof(shared_head<DIM, HEADS>) + 127) / 128 * 128;
     sl_launch(bernoulli_ring_kernel<DIM, HEADS, DRAWN>, dim3(sl_multiprocessors()), dim3(THREADS),
