@@ -13,19 +13,33 @@
 namespace {
 
 enum {
-    ISSUERS = 2, // warps that ask for copies, a stage each by turns
-    THREADS = 32 * (1 + ISSUERS + CONSUMERS) + DRAW_THREADS,
+    ISSUERS = 2,                          // warps that ask for copies, a stage each by turns
     COLUMN = SL_PAGE * (int)sizeof(bf16), // of one feature in a page
     COLUMNS_MAX = 32,                     // in a stage
     PART = 64,                            // rows of a page that a consumer warp scores; rows of V or newest keys in a stage
     OCTETS = PART / 8,                    // these come eight rows to a copy, the copies OCTET_PAD bytes apart,
     OCTET_PAD = 16,                       //   so that row i of all octets lies in different banks
-    RING = 5,                             // stages
+    RING = 6,                             // stages
     P_STRIDE = PART + 8,                  // weights of a part and head: heads in different banks
     UNITS = 128,                          // of a long sequence, over all its KV heads
     CHUNK_ROWS_MAX = 4096,
 };
-static_assert((int)PART * (int)CONSUMERS == (int)SL_PAGE, "a part for each consumer");
+static_assert((int)PART * (int)CONSUMERS == (int)SL_PAGE, "a part for each consumer of a team");
+
+// Where weights are stored, and nothing is kept from page to page, two teams of consumers take pages by turns.
+template <bool DRAWN> struct crew {
+    enum {
+        TEAMS = DRAWN ? 2 : 1,
+        SCORERS = TEAMS * CONSUMERS,
+        SAMPLER = SCORERS + DRAWERS, // warp that draws counts; issuers follow
+        THREADS = 32 * (SAMPLER + 1 + ISSUERS),
+    };
+};
+
+// Of a page, the warp's.
+__device__ int own_part() {
+    return threadIdx.x / 32 % CONSUMERS;
+}
 
 // Units are several pages, for which counts are drawn once.
 struct chunk_rule {
@@ -66,7 +80,9 @@ struct __align__(16) stage_info {
     short first, n; //
     short begins;   // its page's first stage
     short scored;   // the last of its page's scores
-    short last;     // of its unit: its pages; else 0
+    short team;     // that takes its page
+    short last;     // of its unit and team: their pages; else 0
+    short alone;    // the only page of its unit
     short chunk;    // of the sequence
     short which;    // sampled queries
 };
@@ -199,8 +215,9 @@ __device__ void sample_queries(const bernoulli_params &p, const sl_rng_id &id, c
 template <int DIM, int HEADS> struct feed {
     shared_head<DIM, HEADS> *head;
     ring next;
-    int own;         // number of this issuer
-    int n_asked;     // by all of them
+    int own;     // number of this issuer
+    int n_asked; // by all of them
+    int n_pages;
     uint64_t policy; // score_keys.h's normal_tiles: all keys as any data, or all leave the cache first
 };
 
@@ -334,11 +351,15 @@ __device__ void produce_unit(const bernoulli_params &p, feed<DIM, HEADS> *to, co
     const int32_t *pages = p.score.rows[u.seq].pages;
     int32_t id = u.from + lane * SL_PAGE < u.end ? pages[u.from / SL_PAGE + lane] : 0; // at most CHUNK_ROWS_MAX rows
     stage_info info = {.slot = u.slot, .n_kv = u.n_kv, .chunk = (short)u.chunk, .which = (short)which};
-    for (int row = u.from; row < u.end; row += SL_PAGE) {
-        size_t block = (size_t)__shfl_sync(~0u, id, (row - u.from) / SL_PAGE) * p.score.n_kv_heads + kv_head;
-        int n_rows = min(u.n_kv - row, (int)SL_PAGE);
-        short last = row + SL_PAGE >= u.end ? (short)ceil_div(u.end - u.from, SL_PAGE) : 0;
+    enum { TEAMS = crew<DRAWN>::TEAMS };
+    int n_pages = ceil_div(u.end - u.from, SL_PAGE);
+    info.alone = n_pages < TEAMS;
+    for (int i = 0; i < n_pages; i++) {
+        size_t block = (size_t)__shfl_sync(~0u, id, i) * p.score.n_kv_heads + kv_head;
+        int row = u.from + i * SL_PAGE, n_rows = min(u.n_kv - row, (int)SL_PAGE);
+        short last = i >= n_pages - TEAMS ? i / TEAMS + 1 : 0;
         info.row = row, info.last = DRAWN ? last : 0;
+        info.team = (short)(to->n_pages++ % TEAMS);
         if (row + SL_PAGE < u.n_kv)
             produce_columns(to, to->head->queries[which], p.columns + block * SL_PAGE * DIM, info);
         else
@@ -393,7 +414,7 @@ template <int N, int HEADS> __device__ void add_some(const char *x, const float 
 template <int DIM, int HEADS>
 __device__ void add_columns(const sampled<DIM, HEADS> &q, const char *data, const stage_info &info, float s[2][HEADS]) {
     enum { N = 64 / HEADS }; // at a time: what registers hold, for one warp must cover the latency of its own loads
-    const char *x = data + threadIdx.x / 32 * PART * sizeof(bf16) + threadIdx.x % 32 * 4;
+    const char *x = data + own_part() * PART * sizeof(bf16) + threadIdx.x % 32 * 4;
     const float(*coef)[HEADS] = q.coef + info.first;
     int n = info.n;
     for (; n >= N; n -= N, x += N * COLUMN, coef += N) add_some<N>(x, coef, s);
@@ -433,7 +454,7 @@ template <int HEADS> __device__ int head_of_lane() {
 
 // Scores to stored weights (stages.h). A block of 32 rows is half a warp's. Returns the reference of the lane's head.
 template <int HEADS> __device__ int store_part(const score_params &p, const stage_info &info, float s[2][HEADS]) {
-    int lane = threadIdx.x % 32, row = info.row + threadIdx.x / 32 * PART + 2 * lane, block = row / BLOCK;
+    int lane = threadIdx.x % 32, row = info.row + own_part() * PART + 2 * lane, block = row / BLOCK;
     bool there = block * BLOCK < info.n_kv;
     float most[HEADS];
     int ref[HEADS];
@@ -571,8 +592,9 @@ template <int DIM, int HEADS> struct attention {
 
 template <int DIM, int HEADS, bool DRAWN>
 __device__ void consume(const bernoulli_params &p, shared_head<DIM, HEADS> *head, ring r) {
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, fresh = 1; // fresh: the next stage is a unit's first
-    int top = REF_EMPTY;                                             // largest reference of the unit and the lane's head
+    int lane = threadIdx.x % 32, team = threadIdx.x / 32 / CONSUMERS;
+    int fresh = 1,
+        top = REF_EMPTY; // the team's next stage is a unit's first; largest reference of the unit and the lane's head
     float s[2][HEADS];
     attention<DIM, HEADS> a;
     sl_wait_previous(); // the drawers of the layer before may still read what is stored here
@@ -581,6 +603,11 @@ __device__ void consume(const bernoulli_params &p, shared_head<DIM, HEADS> *head
         __syncwarp(); // for mma: lanes may have left the wait one by one
         stage_info info = head->info[r.stage];
         if (info.slot < 0) return;
+        if (DRAWN && info.team != team) { // read by the others; a unit that is theirs alone has nothing for this team
+            barrier_arrive(&r.head->empty[r.stage]);
+            if (info.last && info.alone) barrier_arrive(&head->free[info.which]);
+            continue;
+        }
         const sampled<DIM, HEADS> &q = head->queries[info.which];
         if (!DRAWN && fresh) a.begin();
         if (fresh) top = REF_EMPTY;
@@ -591,7 +618,7 @@ __device__ void consume(const bernoulli_params &p, shared_head<DIM, HEADS> *head
             add_columns(q, r.data(), info, s);
         else if (info.kind == VALUE_ROWS)
             a.add_values(head, r.data(), info);
-        else if (info.first == warp)
+        else if (info.first == own_part())
             add_rows(q, r.data(), s);
         leave_stage(&r.head->empty[r.stage]);
         if (info.scored && DRAWN) top = max(top, store_part(p.score, info, s));
@@ -652,30 +679,32 @@ template <int DIM> __device__ void merge_head(const bernoulli_params &p, draw_sp
 // 0.75), us, group with santa-sys S=128 / alone: 1 x 8k 26.8 / 32.7, 1 x 32k 47.0 / 68.3, 8 x 8k 99.7 / 150.3, 8 x 32k 218.8 /
 // 391.8, 60 and 78% of the rate of a kernel that only reads: short runs of columns are many small copies, and the counts of a
 // block's first unit take 4 us, in which nothing is read.
-template <int DIM, int HEADS, bool DRAWN> __global__ void __maxnreg__(144) bernoulli_ring_kernel(const bernoulli_params p) {
+template <int DIM, int HEADS, bool DRAWN> __global__ void __maxnreg__(128) bernoulli_ring_kernel(const bernoulli_params p) {
     extern __shared__ __align__(128) char memory[];
     typedef shared_head<DIM, HEADS> head_type;
     head_type *head = (head_type *)memory;
-    barriers_make(4, CONSUMERS,
-                  [&](int i) { barrier_init(i < 2 ? &head->free[i] : &head->ready[i - 2], i < 2 ? 32 * CONSUMERS : 1); });
-    score_begin(&head->score, p.score.n_stages, 32 * CONSUMERS);
+    typedef crew<DRAWN> at;
+    barriers_make(4, CONSUMERS, [&](int i) {
+        barrier_init(i < 2 ? &head->free[i] : &head->ready[i - 2], i < 2 ? 32 * (int)at::SCORERS : 1);
+    });
+    score_begin(&head->score, p.score.n_stages, 32 * at::SCORERS);
     __syncthreads();
     sl_start_next();
     ring r = {&head->score, memory + (sizeof(head_type) + 127) / 128 * 128, p.score.n_stages, part<DIM>::STAGE, 0, 0};
-    int warp = threadIdx.x / 32, thread = threadIdx.x - 32 * CONSUMERS;
-    if (warp < CONSUMERS)
+    int warp = threadIdx.x / 32, thread = threadIdx.x - 32 * at::SCORERS;
+    if (warp < at::SCORERS)
         consume<DIM, HEADS, DRAWN>(p, head, r);
-    else if (warp < CONSUMERS + DRAWERS)
+    else if (warp < at::SAMPLER)
         draw_all(p.score, p.draw, &head->draw, thread, [&](int slot, int h, int i) {
             if (DRAWN)
                 draw_head<DIM>(p.score, p.draw, p.kind, &head->draw, slot, h, i, thread);
             else
                 merge_head<DIM>(p, &head->draw, slot, h, thread);
         });
-    else if (warp == CONSUMERS + DRAWERS)
+    else if (warp == at::SAMPLER)
         sample_units<DIM, HEADS>(p, head);
     else
-        produce<DIM, HEADS, DRAWN>(p, head, r, warp - CONSUMERS - DRAWERS - 1);
+        produce<DIM, HEADS, DRAWN>(p, head, r, warp - at::SAMPLER - 1);
 }
 
 // ---- launch ----
@@ -726,7 +755,7 @@ template <int DIM, int HEADS, bool DRAWN> void launch(const sl_attn_cuda_decode_
     p.score.n_stages = RING;
     SL_CHECK(!DRAWN || (sampler_of(a->spec->plus, &p.kind) && ceil_div(p.score.max_blocks, TILE_BLOCKS) <= TILES_MAX));
     size_t head = (sizeof(shared_head<DIM, HEADS>) + 127) / 128 * 128;
-    sl_launch(bernoulli_ring_kernel<DIM, HEADS, DRAWN>, dim3(sl_multiprocessors()), dim3(THREADS),
+    sl_launch(bernoulli_ring_kernel<DIM, HEADS, DRAWN>, dim3(sl_multiprocessors()), dim3(crew<DRAWN>::THREADS),
               head + (size_t)p.score.n_stages * part<DIM>::STAGE, a->stream, p);
 }
 

@@ -4,8 +4,8 @@
 // A producer warp streams tiles through a ring: quantised pages, and 32 rows of K and V at a time of the newest page. Pairs of
 // consumer warps take tiles by turns. A pair quantises the group's queries for its tile's steps and zeros, a warp a head, and
 // then scores half the tile each with integer products: the CPU's integers, so that a score differs from the CPU's by the order
-// in which its bias is summed alone. Of the newest page it also sums stored weight times V, where that is asked for. A warp
-// more tells whoever draws, in a kernel of its own (take_all.h), how far a KV head is, by `done`: what has been stored must be
+// in which its bias is summed alone. Of the newest page it also sums stored weight times V, where that is asked for. Warps
+// more tell whoever draws, in a kernel of its own (take_all.h), how far a KV head is, by `done`: what has been stored must be
 // seen by all before, which takes a microsecond that consumers would lose.
 #ifndef SLEIGH_SCORE_QUANTISED_H
 #define SLEIGH_SCORE_QUANTISED_H
@@ -24,7 +24,8 @@ namespace {
 enum {
     PAIRS = 4, // of consumer warps: two warps for each of a multiprocessor's schedulers, with one the wait for products shows
     PAIR_THREADS = 64,
-    QUANTISED_THREADS = PAIRS * PAIR_THREADS + 64,
+    TELLERS = 2, // warps: what one has to tell while it waits for memory, the other tells
+    QUANTISED_THREADS = PAIRS * PAIR_THREADS + 32 + 32 * TELLERS,
     QUANTISED_STAGES = 8,
     // A block's shared memory. It is more than half of a multiprocessor's, against linear.cu's rule, for each pair holds a
     // stage while it scores, and only the others are on their way. A block of the product in front of attention, of up to 8
@@ -627,14 +628,14 @@ __device__ void add_tile(stored_tiles *stored, int pair, int half, int i, int sl
     if (leads) barrier_arrive(&stored->full[pair][at]);
 }
 
-// One warp, a lane for each place.
-__device__ void tell(const score_params &p, stored_tiles *stored) {
-    static_assert((int)PAIRS * (int)UNTOLD == 32, "a lane for each place");
-    int place = threadIdx.x % 32, parity = 0, n_ended = 0; // pairs
+// Warp `own` of the tellers, a lane for each place of its pairs.
+__device__ void tell(const score_params &p, stored_tiles *stored, int own) {
+    enum { PLACES = PAIRS * UNTOLD / TELLERS };
+    int lane = threadIdx.x % 32, place = own * PLACES + lane, parity = 0, n_ended = 0; // pairs
     for (;;) {
-        bool here = barrier_ended(&stored->full[0][place], parity);
+        bool here = lane < PLACES && barrier_ended(&stored->full[0][place], parity);
         if (!__any_sync(~0u, here)) {
-            if (n_ended == PAIRS) return;
+            if (n_ended == PAIRS / TELLERS) return;
             __nanosleep(20);
             continue;
         }
@@ -699,7 +700,7 @@ template <int DIM, int BITS> __global__ void __maxnreg__(80) quantised_scores_ke
     else if (warp == 2 * PAIRS)
         produce_pages<DIM, BITS>(p, r, first);
     else if (p.score.done)
-        tell(p.score, &head->stored);
+        tell(p.score, &head->stored, warp - 2 * PAIRS - 1);
 }
 
 // newest: where the newest page's sums go, and then `done` counts what is stored; NULL: the kernel's end is enough.
