@@ -218,7 +218,9 @@ template <int DIM, int HEADS> struct feed {
     int own;     // number of this issuer
     int n_asked; // by all of them
     int n_pages;
-    uint64_t policy; // score_keys.h's normal_tiles: all keys as any data, or all leave the cache first
+    int n_normal; // stages that the L2 cache treats as any data: score_keys.h's normal_tiles
+    uint64_t normal, leaves_first;
+    __device__ uint64_t policy() const { return n_asked <= n_normal ? normal : leaves_first; } // of the stage that is open
 };
 
 // Waits for an empty stage and announces what comes. False: it is another issuer's.
@@ -276,7 +278,7 @@ __device__ void produce_columns(feed<DIM, HEADS> *to, const sampled<DIM, HEADS> 
         uint32_t later = __ballot_sync(~0u, leads) & ~(~0u >> (31 - lane)); // of the run behind this one's
         int run = (later ? __ffs(later) - 1 : n) - lane;
         copy_lanes(&to->next, shared_address(to->next.data()) + lane * COLUMN, page + feature * SL_PAGE,
-                   mine && leads ? run * COLUMN : 0, to->policy);
+                   mine && leads ? run * COLUMN : 0, to->policy());
         close_stage(to, mine);
     }
 }
@@ -293,7 +295,7 @@ __device__ void produce_rows(feed<DIM, HEADS> *to, const bf16 *page, int n_rows,
         info.last = i == n_stages - 1 ? last : 0;
         bool mine = open_stage(to, info, n * bytes);
         copy_lanes(&to->next, shared_address(to->next.data()) + lane * part<DIM>::OCTET, page + (i * PART + lane * 8) * DIM,
-                   mine && lane < n ? bytes : 0, to->policy);
+                   mine && lane < n ? bytes : 0, to->policy());
         close_stage(to, mine);
     }
 }
@@ -371,7 +373,12 @@ __device__ void produce_unit(const bernoulli_params &p, feed<DIM, HEADS> *to, co
 
 template <int DIM, int HEADS, bool DRAWN>
 __device__ void produce(const bernoulli_params &p, shared_head<DIM, HEADS> *head, const ring &r, int own) {
-    feed<DIM, HEADS> to = {.head = head, .next = r, .own = own, .policy = sl_l2_policy(p.score.n_normal == 0)};
+    feed<DIM, HEADS> to = {.head = head,
+                           .next = r,
+                           .own = own,
+                           .n_normal = p.score.n_normal,
+                           .normal = sl_l2_policy(false),
+                           .leaves_first = sl_l2_policy(true)};
     sl_wait_previous(); // the newest row
     for (int n = 0;; n++) {
         barrier_wait(&head->ready[n % 2], n / 2 % 2);
