@@ -133,41 +133,39 @@ __device__ normaliser normaliser_of(const head &x) {
     return {top, 1 / sum};
 }
 
-// p_j of the stored weight of row j.
-__device__ double share_of(const head &x, const normaliser &z, int j) {
+// p_j of the stored weight of row j. The normaliser, though each row's the same, is found while the weight is on its way.
+__device__ double share_of(const head &x, int j) {
     int ref = ref_of(__ldcg(x.weights.mass + j / BLOCK));
     bf16 w = __ldcg(x.weights.w + (size_t)(j / BLOCK) * x.weights.stride + j % BLOCK);
+    normaliser z = normaliser_of(x);
     return (double)__uint_as_float((uint32_t)w << 16) * power_of_two(ref - z.top) * z.inverse;
 }
 
 // Adds this thread's row of the sequence, times p_j / pi_j, to the sum. Returns how many rows its warp read.
-template <int DIM>
-__device__ int add_row(const pps_params &p, shared_head *s, const normaliser &z, const drawn_row &x, row_sum *sum, int thread) {
+template <int DIM> __device__ int add_row(const pps_params &p, shared_head *s, const drawn_row &x, row_sum *sum, int thread) {
     int row = x.row,
         pool = row < 0 ? -1 : (s->page[row / SL_PAGE] * p.score.n_kv_heads + s->at.weights.kv_head) * SL_PAGE + row % SL_PAGE;
-    auto coef = [&](int, int) { return row < 0 ? 0 : (float)(share_of(s->at, z, row) * inverse_pi(&s->take, x)); };
+    auto coef = [&](int, int) { return row < 0 ? 0 : (float)(share_of(s->at, row) * inverse_pi(&s->take, x)); };
     return gather<DIM, 8>(p.draw.v, s, thread, pool, coef, sum);
 }
 
 // The thread's column of the sum over the rows of s->take.drawn.
 template <int DIM> __device__ float sum_draws(const pps_params &p, shared_head *s, uint32_t index, int *n_read, int thread) {
-    normaliser z = normaliser_of(s->at);
     row_sum sum = {};
     *n_read = 0;
     for (int turn = 0; turn < turns_of(&s->take); turn++) {
         drawn_row x = row_of_turn(&s->take, p.shared, s->at.id, index, turn, thread);
-        *n_read += add_row<DIM>(p, s, z, x, &sum, thread);
+        *n_read += add_row<DIM>(p, s, x, &sum, thread);
     }
     return join_columns<DIM>(s->columns, sum, thread);
 }
 
 // The same over all rows.
 template <int DIM> __device__ float sum_all(const pps_params &p, shared_head *s, int *n_read, int thread) {
-    normaliser z = normaliser_of(s->at);
     row_sum sum = {};
     *n_read = 0;
     for (int j = thread; j - thread < s->at.n; j += TAKERS)
-        *n_read += add_row<DIM>(p, s, z, {j < s->at.n ? j : -1, 0}, &sum, thread);
+        *n_read += add_row<DIM>(p, s, {j < s->at.n ? j : -1, 0}, &sum, thread);
     return join_columns<DIM>(s->columns, sum, thread);
 }
 

@@ -13,8 +13,8 @@
 // divisions wait until memory has to be waited for. And a first head's instructions come from memory, 8 in a line: code that
 // runs once is better short than unrolled.
 //
-// Lost, by `bench attn` at 1 x 32k: 512 threads (3 us more), and walking through a made-up head while waiting, to have the
-// instructions there (6 us more).
+// Lost, by `bench attn` at 1 x 32k: 512 threads (3 us more), each warp asking all candidates in place of a barrier a turn (3 us
+// more: its code is longer), and walking through a made-up head while waiting, to have the instructions there (6 us more).
 //
 // Owns: rows and their expected counts. What they weigh, and whose rows they are, is the caller's.
 #ifndef SLEIGH_TAKE_ALL_H
@@ -63,7 +63,7 @@ struct take_space { // views lie here, not in registers, which rows of V on thei
     uint64_t *mass; // [take_all_memory] block b's at place_of(b)
     size_view sizes;
     take_all drawn;
-    uint64_t uniform[TAKERS];                                     // the first numbers of the head's draws: take_all_uniforms
+    uint64_t uniform[TAKERS];                                     // the first numbers of the head's draws
     uint64_t cum[TAKE_ENTRIES + 1];                               // size before each entry
     uint64_t scan[2][TAKE_WARPS];                                 // by turns
     __align__(16) int ints[TAKE_WARPS], n_listed[TAKE_WARPS];     // of the warps
@@ -88,9 +88,9 @@ struct take_space { // views lie here, not in registers, which rows of V on thei
 
 // ---- masses of blocks ----
 
-// Blocks of a thread, in order.
+// Blocks of a thread, in order: copies of two masses go past the L1 cache, which may hold the line from before.
 __host__ __device__ int blocks_each(int n_blocks) {
-    return n_blocks <= TAKERS ? 1 : n_blocks <= 4 * TAKERS ? 4 : 16;
+    return n_blocks <= 2 * TAKERS ? 2 : n_blocks <= 4 * TAKERS ? 4 : 16;
 }
 
 // Two places more for each 16 keep the banks of threads that have as many apart.
@@ -113,8 +113,7 @@ __device__ void clear_octaves(take_space *s, int thread) {
 
 // What can be done before the sizes are there: whose they will be, and the first uniform numbers of the head's draws, of index
 // 0 on. n rows; mass: [n_blocks] 16-byte aligned; memory: take_all_memory bytes; alpha: of the uniform part, sl_weights_mix's.
-// A
-// __syncthreads is the caller's, before take_all_begin.
+// The caller's __syncthreads comes between this and take_all_begin.
 __device__ void take_all_prepare(take_space *s, void *memory, const uint64_t *mass, const bf16 *w, int stride, int n,
                                  double alpha, const sl_rng_id &id, int thread) {
     if (thread == 0) {
@@ -131,12 +130,6 @@ __device__ void take_all_begin(take_space *s, int thread) {
     int n_blocks = s->sizes.n_blocks, each = blocks_each(n_blocks);
     const uint64_t *mass = s->sizes.mass;
     uint32_t to = shared_address(s->mass);
-    if (each == 1) {
-        if (thread < n_blocks)
-            asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to + place_of(thread) * 8), "l"(mass + thread)
-                         : "memory");
-        return;
-    }
     for (int b = thread * each; b < min((thread + 1) * each, n_blocks); b += 2)
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + place_of(b) * 8), "l"(mass + b) : "memory");
 }
@@ -202,7 +195,8 @@ struct bounds {
 // kappa is not below `least`: by concavity a block of mass M whose rows are at most U has an expected count of at least that of
 // M / U rows of size U, min(M / U, M / kappa), and the largest kappa whose expected counts come to S is sought. Octave o holds
 // blocks of U = 2^(38 - o). With a uniform part e, min(1, (z + e) / kappa) >= e / kappa + (1 - e / kappa) min(1, z / kappa).
-// Masses were rounded down to units, by a 32th at most, for a block's mass is more than half of its largest row.
+// Masses were rounded down to units, by a 32th at most, for a block's mass is more than half of its largest row. A block of
+// another warp, OCTAVE_PLACES octaves below, may be taken for a large one: the bound is then too high, which solve_found sees.
 __device__ bounds find_bounds(const take_space *s, int top, int S) {
     int lane = threadIdx.x % 32, n = s->sizes.n;
     const uint4 *own_octave = (const uint4 *)s->octave[(top - lane) & (OCTAVE_PLACES - 1)];
@@ -244,15 +238,11 @@ __device__ uint64_t size_before(const take_space *s, int b) {
 template <int EACH> __device__ void own_masses(const take_space *s, int thread, uint64_t x[EACH]) {
     int first = thread * EACH, n_own = s->sizes.n_blocks - first;
     const uint64_t *mass = s->mass + place_of(first);
-    if (EACH == 1) {
-        x[0] = n_own > 0 ? mass[0] : MASS_EMPTY;
-    } else {
 #pragma unroll
-        for (int j = 0; j < EACH; j += 2) {
-            ulonglong2 both = make_ulonglong2(MASS_EMPTY, MASS_EMPTY);
-            if (j < n_own) both = *(const ulonglong2 *)(mass + j);
-            x[j] = both.x, x[j + 1] = j + 1 < n_own ? both.y : MASS_EMPTY;
-        }
+    for (int j = 0; j < EACH; j += 2) {
+        ulonglong2 both = make_ulonglong2(MASS_EMPTY, MASS_EMPTY);
+        if (j < n_own) both = *(const ulonglong2 *)(mass + j);
+        x[j] = both.x, x[j + 1] = j + 1 < n_own ? both.y : MASS_EMPTY;
     }
 }
 
@@ -493,8 +483,8 @@ __device__ void take_all_solve(take_space *s, int S, const int *other_top, int t
     int n;
     asm volatile("cp.async.wait_all;" ::: "memory"); // a thread reads its own masses alone before all have waited
     switch (blocks_each(s->sizes.n_blocks)) {
-    case 1:
-        n = find_blocks<1>(s, S, other_top, &least, thread);
+    case 2:
+        n = find_blocks<2>(s, S, other_top, &least, thread);
         break;
     case 4:
         n = find_blocks<4>(s, S, other_top, &least, thread);
