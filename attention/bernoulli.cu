@@ -683,9 +683,9 @@ template <int DIM> __device__ void merge_head(const bernoulli_params &p, draw_sp
 // 16 (DIM + 2) bytes a unit and query head of partial sums. order of reduction: a score's features in ascending order, as on
 // the CPU; weights: a page's rows by the mma, pages in order, the four warps' sums of each unit; draws as in santa.cu.
 // measured (H100 80GB, 21 November 2026, 32 heads, 8 KV heads, 128, pages shuffled, cold L2, graph replays, queries of spread
-// 0.75), us, group with santa-sys S=128 / alone: 1 x 8k 26.8 / 32.7, 1 x 32k 47.0 / 68.3, 8 x 8k 99.7 / 150.3, 8 x 32k 218.8 /
-// 391.8, 60 and 78% of the rate of a kernel that only reads: short runs of columns are many small copies, and the counts of a
-// block's first unit take 4 us, in which nothing is read.
+// 0.75), us, group with santa-sys S=128 / alone: 1 x 8k 25.2 / 32.0, 1 x 32k 41.7 / 65.5, 8 x 8k 75.2 / 115.1, 8 x 32k 175.6 /
+// 350.2, 74 and 88% of the rate of a kernel that only reads: short runs of columns are many small copies, and before the
+// counts of a block's first unit nothing is read.
 template <int DIM, int HEADS, bool DRAWN> __global__ void __maxnreg__(128) bernoulli_ring_kernel(const bernoulli_params p) {
     extern __shared__ __align__(128) char memory[];
     typedef shared_head<DIM, HEADS> head_type;
