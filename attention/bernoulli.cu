@@ -219,8 +219,7 @@ template <int DIM, int HEADS> struct feed {
     int n_asked; // by all of them
     int n_pages;
     int n_normal; // stages that the L2 cache treats as any data: score_keys.h's normal_tiles
-    uint64_t normal, leaves_first;
-    __device__ uint64_t policy() const { return n_asked <= n_normal ? normal : leaves_first; } // of the stage that is open
+    __device__ uint64_t policy() const { return sl_l2_policy(n_asked > n_normal); } // of the stage that is open
 };
 
 // Waits for an empty stage and announces what comes. False: it is another issuer's.
@@ -373,12 +372,7 @@ __device__ void produce_unit(const bernoulli_params &p, feed<DIM, HEADS> *to, co
 
 template <int DIM, int HEADS, bool DRAWN>
 __device__ void produce(const bernoulli_params &p, shared_head<DIM, HEADS> *head, const ring &r, int own) {
-    feed<DIM, HEADS> to = {.head = head,
-                           .next = r,
-                           .own = own,
-                           .n_normal = p.score.n_normal,
-                           .normal = sl_l2_policy(false),
-                           .leaves_first = sl_l2_policy(true)};
+    feed<DIM, HEADS> to = {.head = head, .next = r, .own = own, .n_normal = p.score.n_normal};
     sl_wait_previous(); // the newest row
     for (int n = 0;; n++) {
         barrier_wait(&head->ready[n % 2], n / 2 % 2);
@@ -682,10 +676,9 @@ template <int DIM> __device__ void merge_head(const bernoulli_params &p, draw_sp
 // uses, the newest page whole; with DRAWN 2 + 1/4 a row and query head of stored weights and the drawn rows of V, else V and
 // 16 (DIM + 2) bytes a unit and query head of partial sums. order of reduction: a score's features in ascending order, as on
 // the CPU; weights: a page's rows by the mma, pages in order, the four warps' sums of each unit; draws as in santa.cu.
-// measured (H100 80GB, 21 November 2026, 32 heads, 8 KV heads, 128, pages shuffled, cold L2, graph replays, queries of spread
-// 0.75), us, group with santa-sys S=128 / alone: 1 x 8k 25.2 / 32.0, 1 x 32k 41.7 / 65.5, 8 x 8k 75.2 / 115.1, 8 x 32k 175.6 /
-// 350.2, 74 and 88% of the rate of a kernel that only reads: short runs of columns are many small copies, and before the
-// counts of a block's first unit nothing is read.
+// measured (H100 80GB, 21 November 2026: docs/results/h100-sampled.md): 74% of the rate of a kernel that only reads with
+// santa-sys at 8 x 32k, 88% alone: runs of columns are many small copies, and before a block's first counts are drawn nothing
+// is read.
 template <int DIM, int HEADS, bool DRAWN> __global__ void __maxnreg__(128) bernoulli_ring_kernel(const bernoulli_params p) {
     extern __shared__ __align__(128) char memory[];
     typedef shared_head<DIM, HEADS> head_type;
