@@ -59,8 +59,12 @@ struct shared_head {
     int row[TAKERS]; // of the pool; a warp's 32 places are its own
     float coef[TAKERS];
 };
+struct scorers_head {
+    score_head score;
+    int first_slot; // of the block's first unit
+};
 enum {
-    SCORE_HEAD_BYTES = (sizeof(score_head) + 127) / 128 * 128,
+    SCORE_HEAD_BYTES = (sizeof(scorers_head) + 127) / 128 * 128,
     HEAD_BYTES = (sizeof(shared_head) + 15) / 16 * 16, // masses lie behind it
 };
 
@@ -82,17 +86,21 @@ template <int DIM> __device__ float log_norm(const bf16 *row) {
     return 0.5f * log2f(square);
 }
 
-// Of all sequences and KV heads, the grid's blocks by turns.
+// Of all sequences and KV heads, 32 rows at a time: with as many warps as there are, for who scores the newest page waits.
 template <int DIM> __device__ void store_newest_norms(const score_params &p, const bf16 *v, int thread) {
     sl_wait_previous(); // the newest row
     sl_start_next();    // who draws asks `done`, which must be this launch's
-    for (int slot = blockIdx.x; slot < p.n_seqs * p.n_kv_heads; slot += gridDim.x) {
+    enum { PIECES = SL_PAGE / BLOCK };
+    int lane = thread % 32, n = p.n_seqs * p.n_kv_heads * PIECES;
+    for (int i = thread / 32 * gridDim.x + blockIdx.x; i < n; i += NORM_THREADS / 32 * gridDim.x) {
+        int slot = i / PIECES, first = i % PIECES * BLOCK, j = first + lane;
         const sl_row row = p.rows[slot / p.n_kv_heads];
+        if (first > row.position % SL_PAGE) continue;
         size_t page = (size_t)row.pages[row.position / SL_PAGE] * p.n_kv_heads + slot % p.n_kv_heads;
-        for (int j = thread; j <= row.position % SL_PAGE; j += NORM_THREADS)
+        if (j <= row.position % SL_PAGE)
             __stcg(p.newest + (size_t)slot * SL_PAGE + j, log_norm<DIM>(v + (page * SL_PAGE + j) * DIM));
-        asm volatile("bar.sync 1, %0;" ::"n"((int)NORM_THREADS) : "memory");
-        if (thread == 0) add_released(p.newest_done + slot, 1);
+        __syncwarp();
+        if (lane == 0) add_released(p.newest_done + slot, 1);
     }
 }
 
@@ -264,19 +272,22 @@ __device__ void count(sl_attn_cuda_stats *stats, const outcome &o, int row_bytes
 // Stored weights and sizes of all rows of all heads.
 //
 // grid: a block for each multiprocessor, whatever the lengths. preconditions: as santa_ring_kernel's (santa.cu). Page extras
-// are read after the kernel in front has ended. bytes: K and 4 a row and KV head of norms once, the newest page's V, 4 + 1/2 a
-// row and query head of stored weights and sizes.
+// are read while the kernel in front may still run. bytes: K and 4 a row and KV head of norms once, the newest page's V, 4 +
+// 1/2 a row and query head of stored weights and sizes.
 template <int DIM> __global__ void __maxnreg__(144) pps_score_kernel(const score_params p, const bf16 *v) {
     extern __shared__ __align__(128) char memory[];
-    score_head *head = (score_head *)memory;
-    ring r = {head, memory + SCORE_HEAD_BYTES, p.n_stages, layout<DIM, true>::stage(p.group), 0, 0};
+    scorers_head *head = (scorers_head *)memory;
+    ring r = {&head->score, memory + SCORE_HEAD_BYTES, p.n_stages, layout<DIM, true>::stage(p.group), 0, 0};
     int warp = threadIdx.x / 32;
     producer to;
-    if (warp == SCORERS + NORM_THREADS / 32) to = produce_begin(p, r, true);
-    score_begin<true>(head, p.n_stages, 32 * teams<true>::SIZE);
+    if (warp == SCORERS + NORM_THREADS / 32) {
+        to = produce_begin(p, r, false);
+        if (threadIdx.x % 32 == 0) head->first_slot = to.first.slot;
+    }
+    score_begin<true>(&head->score, p.n_stages, 32 * teams<true>::SIZE);
     __syncthreads();
     if (warp < SCORERS)
-        consume<DIM, true>(p, r);
+        consume<DIM, true>(p, r, head->first_slot);
     else if (warp < SCORERS + NORM_THREADS / 32)
         store_newest_norms<DIM>(p, v, threadIdx.x - 32 * SCORERS);
     else

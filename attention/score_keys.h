@@ -57,7 +57,7 @@ struct score_params {
     // With SIZES:
     const float *norms = NULL;  // [n_pages][n_kv_heads][256] log2 |v| of all pages but each sequence's newest
     float *newest = NULL;       // [n_seqs * n_kv_heads][256] the same of the newest page
-    int *newest_done = NULL;    // [n_seqs * n_kv_heads] 1: it is stored; whoever draws sets it to 0 again
+    int *newest_done = NULL;    // [n_seqs * n_kv_heads] newest_pieces of it are stored; whoever draws sets it to 0 again
     uint64_t *size_mass = NULL; // as mass
     bf16 *size_w = NULL;        // as w
 };
@@ -100,6 +100,11 @@ template <int DIM> static score_params score_params_of(const sl_attn_cuda_decode
             .top = counters + 2 + 2 * n_slots,
             .mass = mass,
             .w = (bf16 *)(mass + (size_t)a->n_seqs * a->geom->n_heads * max_blocks)};
+}
+
+// Of BLOCK rows, of the newest page.
+__device__ int newest_pieces(int n_kv) {
+    return (n_kv - 1) % SL_PAGE / BLOCK + 1;
 }
 
 // What `done` of a sequence's KV heads comes to.
@@ -200,8 +205,8 @@ struct producer {
     score_unit first, second;
     bool brings_first_q; // else consumers fetch it
     int n_asked;         // tiles
-    // Until the kernel in front has ended, K of earlier tokens, lengths and page tables may be read (cuda.h), not q, page
-    // extras, the newest rows or the counters. So of the first tiles q and norms are copied later.
+    // Until the kernel in front has ended, K of earlier tokens, norms of built pages, lengths and page tables may be read, for
+    // no kernel of the step writes them; not q, the newest rows or the counters. So of the first tiles q is copied later.
     int has_waited;
     uint64_t normal, leaves_first; // L2 policies: normal_tiles
     template <bool SIZES> __device__ uint64_t *full() const { return &next.head->full[n_asked % teams<SIZES>::N][next.stage]; }
@@ -228,14 +233,11 @@ template <int DIM, bool SIZES> __device__ int norm_bytes(const tile_info &info) 
     return SIZES && !in_newest_page(info) ? layout<DIM, SIZES>::NORMS : 0;
 }
 
-// Asks for these, for a stage whose barrier expects them.
+// Asks for q, for a stage whose barrier expects it.
 template <int DIM, bool SIZES>
-__device__ void copy_beside(const score_params &p, const producer &to, const tile_info &info, int stage, uint64_t *full) {
-    typedef layout<DIM, SIZES> at_stage;
-    uint32_t at = shared_address(to.next.stages + stage * to.next.stage_bytes);
-    const bf16 *q = p.q + (size_t)info.slot * p.group * DIM;
-    copy_part(at + at_stage::Q_AT, q, q_bytes<DIM, SIZES>(p, info), full, to.normal);
-    if (SIZES) copy_part(at + at_stage::NORMS_AT, p.norms + info.pool, norm_bytes<DIM, SIZES>(info), full, to.leaves_first);
+__device__ void copy_q(const score_params &p, const producer &to, const tile_info &info, int stage, uint64_t *full) {
+    uint32_t at = shared_address(to.next.stages + stage * to.next.stage_bytes) + layout<DIM, SIZES>::Q_AT;
+    copy_part(at, p.q + (size_t)info.slot * p.group * DIM, q_bytes<DIM, SIZES>(p, info), full, to.normal);
 }
 
 // Waits for the kernel in front, once, and asks for what had to wait, of tiles that are in stages 0, 1, ...
@@ -246,7 +248,7 @@ template <int DIM, bool SIZES> __device__ void wait_previous(const score_params 
     score_head *head = to->next.head;
 #pragma unroll 1
     for (int i = 0; threadIdx.x % 32 == 0 && i < to->n_asked; i++)
-        copy_beside<DIM, SIZES>(p, *to, head->info[i], i, &head->full[i % teams<SIZES>::N][i]);
+        copy_q<DIM, SIZES>(p, *to, head->info[i], i, &head->full[i % teams<SIZES>::N][i]);
     __syncwarp();
 }
 
@@ -263,9 +265,12 @@ template <int DIM, bool SIZES> __device__ void produce_tile(const score_params &
 #if __CUDA_ARCH__ >= 900
         barrier_expect(full, k_bytes + q_bytes<DIM, SIZES>(p, info) + norm_bytes<DIM, SIZES>(info));
 #endif
-        copy_part(shared_address(r->data()), p.k + (size_t)info.pool * DIM, k_bytes, full,
-                  to->n_asked < p.n_normal ? to->normal : to->leaves_first);
-        if (to->has_waited) copy_beside<DIM, SIZES>(p, *to, info, r->stage, full);
+        uint32_t data = shared_address(r->data());
+        copy_part(data, p.k + (size_t)info.pool * DIM, k_bytes, full, to->n_asked < p.n_normal ? to->normal : to->leaves_first);
+        if (SIZES)
+            copy_part(data + layout<DIM, SIZES>::NORMS_AT, p.norms + info.pool, norm_bytes<DIM, SIZES>(info), full,
+                      to->leaves_first);
+        if (to->has_waited) copy_q<DIM, SIZES>(p, *to, info, r->stage, full);
     }
 #if __CUDA_ARCH__ < 900
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
@@ -509,7 +514,7 @@ template <int DIM, bool SIZES = false> __device__ void consume(const score_param
         if (SIZES && !in_newest_page(info)) norm = ((const float *)(k + at_stage::NORMS_AT))[from + lane];
         leave_stage(&r.head->empty[r.stage]);
         if (SIZES && in_newest_page(info)) {
-            while (load_acquired(p.newest_done + info.slot) == 0) continue;
+            while (load_acquired(p.newest_done + info.slot) != newest_pieces(info.n_kv)) continue;
             __syncwarp();
             if (lane < n_rows) norm = __ldcg(p.newest + (size_t)info.slot * SL_PAGE + row % SL_PAGE + lane);
         }
