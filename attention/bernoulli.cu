@@ -215,9 +215,9 @@ __device__ void sample_queries(const bernoulli_params &p, const sl_rng_id &id, c
 template <int DIM, int HEADS> struct feed {
     shared_head<DIM, HEADS> *head;
     ring next;
-    int own;     // number of this issuer
-    int n_asked; // by all of them
-    int n_pages;
+    int own;      // number of this issuer
+    int n_asked;  // by all of them
+    int n_pages;  // likewise
     int n_normal; // stages that the L2 cache treats as any data: score_keys.h's normal_tiles
     __device__ uint64_t policy() const { return sl_l2_policy(n_asked > n_normal); } // of the stage that is open
 };
@@ -317,21 +317,21 @@ template <int DIM, int HEADS> __device__ void sample_units(const bernoulli_param
     window_load(&w, p.score.rows, p.score.n_seqs, n_kv_heads, rule, 0, 0);
     sl_wait_previous(); // which keys are read depends on q
     for (int n = 0;; n++) {
-        int which = n % 2, i = window_find(&w, p.score.rows, p.score.n_seqs, n_kv_heads, rule, unit);
+        unit_place at = window_find(&w, p.score.rows, p.score.n_seqs, n_kv_heads, rule, unit);
+        int which = n % 2;
         score_span span = {.slot = -1};
         barrier_wait(&head->free[which], n / 2 % 2 ^ 1);
-        if (i >= 0) {
+        if (at.seq >= 0) {
             if (lane == 0) ticket = atomicAdd(p.score.next, 1);
-            int before = __shfl_sync(~0u, w.end, max(i - 1, 0)), local = unit - (i ? before : w.first_unit);
-            int n_kv = __shfl_sync(~0u, w.n_kv, i), rows = rule.rows(n_kv), kv_head = local % n_kv_heads;
-            span.seq = w.first_seq + i, span.slot = span.seq * n_kv_heads + kv_head, span.n_kv = n_kv;
-            span.chunk = local / n_kv_heads, span.from = span.chunk * rows, span.end = min(span.from + rows, n_kv);
+            int rows = rule.rows(at.n_kv), kv_head = at.local % n_kv_heads;
+            span.seq = at.seq, span.slot = at.seq * n_kv_heads + kv_head, span.n_kv = at.n_kv;
+            span.chunk = at.local / n_kv_heads, span.from = span.chunk * rows, span.end = min(span.from + rows, at.n_kv);
             const uint4 *q = (const uint4 *)(p.score.q + (size_t)span.slot * group * DIM);
             for (int k = lane; k < group * DIM / 8; k += 32) ((uint4 *)head->q)[k] = __ldcg(q + k);
             __syncwarp();
             sampled<DIM, HEADS> *queries = &head->queries[which];
             sample_queries<DIM, HEADS>(p, rng_of(p.draw, p.score.rows[span.seq], kv_head * group), head->q, queries);
-            if (span.from == 0) count_keys<DIM>(p, n_kv, queries->n);
+            if (span.from == 0) count_keys<DIM>(p, at.n_kv, queries->n);
             unit = gridDim.x + __shfl_sync(~0u, ticket, 0);
         }
         __syncwarp();
@@ -339,7 +339,7 @@ template <int DIM, int HEADS> __device__ void sample_units(const bernoulli_param
             head->spans[which] = span;
             barrier_arrive(&head->ready[which]);
         }
-        if (i < 0) break;
+        if (at.seq < 0) break;
     }
     int all_units = __shfl_sync(~0u, w.end, 31);
     if (lane == 0 && ticket == all_units - 1) *p.score.next = 0; // a ticket is taken per unit, so this was the last of all

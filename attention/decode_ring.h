@@ -63,23 +63,32 @@ static __device__ void window_load(window *w, const sl_row *rows, int n_seqs, in
     w->end = first_unit + sl_scan_lanes(units_of(w->n_kv) * n_kv_heads, lane);
 }
 
-// The lane whose sequence holds the unit, moving the window on to it; -1: there is no such unit.
-template <typename Units>
-static __device__ int window_find(window *w, const sl_row *rows, int n_seqs, int n_kv_heads, Units units_of, int unit) {
-    for (;;) {
-        int end = __shfl_sync(~0u, w->end, 31);
-        if (unit < end) return __popc(__ballot_sync(~0u, w->end <= unit));
-        if (w->first_seq + 32 >= n_seqs) return -1;
-        window_load(w, rows, n_seqs, n_kv_heads, units_of, w->first_seq + 32, end);
-    }
-}
-
-// Where a lane's unit is.
+// Where a unit is.
 struct unit_place {
     int seq, local; // -1: there is no such unit; the unit's number in its sequence
     int n_kv;
     const int32_t *pages;
 };
+
+// Of lane i's sequence.
+static __device__ unit_place window_place(const window *w, int i, int unit) {
+    int before = __shfl_sync(~0u, w->end, max(i - 1, 0));
+    return {.seq = w->first_seq + i,
+            .local = unit - (i ? before : w->first_unit),
+            .n_kv = __shfl_sync(~0u, w->n_kv, i),
+            .pages = (const int32_t *)__shfl_sync(~0u, (unsigned long long)w->pages, i)};
+}
+
+// The warp's unit, moving the window on to it.
+template <typename Units>
+static __device__ unit_place window_find(window *w, const sl_row *rows, int n_seqs, int n_kv_heads, Units units_of, int unit) {
+    for (;;) {
+        int end = __shfl_sync(~0u, w->end, 31);
+        if (unit < end) return window_place(w, __popc(__ballot_sync(~0u, w->end <= unit)), unit);
+        if (w->first_seq + 32 >= n_seqs) return {.seq = -1};
+        window_load(w, rows, n_seqs, n_kv_heads, units_of, w->first_seq + 32, end);
+    }
+}
 
 // Each lane's own unit; no lane's comes before a unit that was looked up earlier.
 template <typename Units>
@@ -90,10 +99,8 @@ static __device__ unit_place window_find_each(window *w, const sl_row *rows, int
         int all = __shfl_sync(~0u, w->end, 31), i = 0;
         for (int step = 16; step > 0; step /= 2) // ends up to `unit`
             if (__shfl_sync(~0u, w->end, i + step - 1) <= unit) i += step;
-        int before = __shfl_sync(~0u, w->end, max(i - 1, 0)), n_kv = __shfl_sync(~0u, w->n_kv, i);
-        const int32_t *pages = (const int32_t *)__shfl_sync(~0u, (unsigned long long)w->pages, i);
-        if (unit >= w->first_unit && unit < all)
-            place = {.seq = w->first_seq + i, .local = unit - (i ? before : w->first_unit), .n_kv = n_kv, .pages = pages};
+        unit_place own = window_place(w, i, unit);
+        if (unit >= w->first_unit && unit < all) place = own;
         if (w->first_seq + 32 >= n_seqs || !__any_sync(~0u, unit >= all)) return place;
         window_load(w, rows, n_seqs, n_kv_heads, units_of, w->first_seq + 32, all);
     }

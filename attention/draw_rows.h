@@ -190,17 +190,20 @@ __device__ void load_head(draw_space *s, head_view *h, int thread) {
         load_entries<3>(s, h, thread);
 }
 
-// The i with x[i] <= t < x[i + 1], 0 <= i < n; x ascends.
-template <typename T> __device__ int find_between(const T *x, int n, T t) {
-    int low = 0, high = n;
-    while (high - low > 1) {
-        int middle = (low + high) / 2;
-        if (x[middle] <= t)
-            low = middle;
-        else
-            high = middle;
+// How many of x[0..n) are at most t; x ascends. Three are asked at a time.
+template <typename T> __device__ int count_upto(const T *x, int n, T t) {
+    int at = 0;
+#pragma unroll 1
+    for (int step = 1 << ((31 - __clz(max(n, 1))) & ~1); step > 0; step /= 4) {
+        int count = 0;
+#pragma unroll
+        for (int i = 1; i < 4; i++) {
+            int place = at + i * step - 1;
+            count += place < n && x[place] <= t;
+        }
+        at += count * step;
     }
-    return low;
+    return at;
 }
 
 __device__ uint64_t tile_begin(const draw_space *s, const head_view &h, int tile) {

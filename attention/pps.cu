@@ -59,12 +59,8 @@ struct shared_head {
     int row[TAKERS]; // of the pool; a warp's 32 places are its own
     float coef[TAKERS];
 };
-struct scorers_head {
-    score_head score;
-    int first_slot; // of the block's first unit
-};
 enum {
-    SCORE_HEAD_BYTES = (sizeof(scorers_head) + 127) / 128 * 128,
+    SCORE_HEAD_BYTES = (sizeof(score_head) + 127) / 128 * 128,
     HEAD_BYTES = (sizeof(shared_head) + 15) / 16 * 16, // masses lie behind it
 };
 
@@ -276,18 +272,15 @@ __device__ void count(sl_attn_cuda_stats *stats, const outcome &o, int row_bytes
 // 1/2 a row and query head of stored weights and sizes.
 template <int DIM> __global__ void __maxnreg__(144) pps_score_kernel(const score_params p, const bf16 *v) {
     extern __shared__ __align__(128) char memory[];
-    scorers_head *head = (scorers_head *)memory;
-    ring r = {&head->score, memory + SCORE_HEAD_BYTES, p.n_stages, layout<DIM, true>::stage(p.group), 0, 0};
+    score_head *head = (score_head *)memory;
+    ring r = {head, memory + SCORE_HEAD_BYTES, p.n_stages, layout<DIM, true>::stage(p.group), 0, 0};
     int warp = threadIdx.x / 32;
     producer to;
-    if (warp == SCORERS + NORM_THREADS / 32) {
-        to = produce_begin(p, r, false);
-        if (threadIdx.x % 32 == 0) head->first_slot = to.first.slot;
-    }
-    score_begin<true>(&head->score, p.n_stages, 32 * teams<true>::SIZE);
+    if (warp == SCORERS + NORM_THREADS / 32) to = produce_begin(p, r);
+    score_begin<true>(head, p.n_stages, 32 * teams<true>::SIZE);
     __syncthreads();
     if (warp < SCORERS)
-        consume<DIM, true>(p, r, head->first_slot);
+        consume<DIM, true>(p, r);
     else if (warp < SCORERS + NORM_THREADS / 32)
         store_newest_norms<DIM>(p, v, threadIdx.x - 32 * SCORERS);
     else

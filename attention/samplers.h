@@ -111,7 +111,7 @@ __device__ draw draw_row(const draw_space *s, const head_view &h, sampler kind, 
     float coef = (float)share;
     if (kind == INDEPENDENT) S = 1, share = 1, m = 0;
     if (kind >= TILES_PROPORTIONAL) {
-        int tile = find_between(s->first, ceil_div(h.n_blocks, TILE_BLOCKS), m);
+        int tile = count_upto(s->first + 1, ceil_div(h.n_blocks, TILE_BLOCKS) - 1, m);
         begin = tile_begin(s, h, tile), W = tile_begin(s, h, tile + 1) - begin;
         m -= s->first[tile], S = s->first[tile + 1] - s->first[tile], share = 1.0 / S;
         u = sl_rng_u64(&id, tile, SL_STREAM_ATTENTION);

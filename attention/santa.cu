@@ -18,7 +18,6 @@ struct santa_params {
 struct shared_head {
     score_head score;
     draw_space draw;
-    int first_slot; // of the block's first unit
 };
 enum { HEAD_BYTES = (sizeof(shared_head) + 127) / 128 * 128 };
 
@@ -36,14 +35,11 @@ template <int DIM> __global__ void __maxnreg__(144) santa_ring_kernel(const sant
     int warp = threadIdx.x / 32, thread = threadIdx.x - 32 * CONSUMERS;
     producer to;
     sl_start_next();
-    if (warp == CONSUMERS + DRAWERS) {
-        to = produce_begin(p.score, r, false);
-        if (thread % 32 == 0) head->first_slot = to.first.slot;
-    }
+    if (warp == CONSUMERS + DRAWERS) to = produce_begin(p.score, r);
     score_begin(&head->score, p.score.n_stages, 32 * teams<false>::SIZE);
     __syncthreads();
     if (warp < CONSUMERS)
-        consume<DIM>(p.score, r, head->first_slot);
+        consume<DIM>(p.score, r);
     else if (warp < CONSUMERS + DRAWERS)
         draw_all(p.score, p.draw, &head->draw, thread, [&](int slot, int h, int part) {
             draw_head<DIM>(p.score, p.draw, p.kind, &head->draw, slot, h, part, thread);

@@ -152,6 +152,7 @@ struct tile_info {
 struct score_head {
     uint64_t full[TEAMS_MAX][STAGES_MAX], empty[STAGES_MAX];
     tile_info info[STAGES_MAX];
+    int first_slot; // of the block's first unit; -1: it has none
 };
 
 template <int DIM, bool SIZES = false> struct layout {
@@ -203,8 +204,7 @@ struct producer {
     ring next;
     window w;
     score_unit first, second;
-    bool brings_first_q; // else consumers fetch it
-    int n_asked;         // tiles
+    int n_asked; // tiles
     // Until the kernel in front has ended, K of earlier tokens, norms of built pages, lengths and page tables may be read, for
     // no kernel of the step writes them; not q, the newest rows or the counters. So of the first tiles q is copied later.
     int has_waited;
@@ -282,17 +282,14 @@ template <int DIM, bool SIZES> __device__ void produce_tile(const score_params &
 }
 
 __device__ score_unit locate(const score_params &p, producer *to, int unit) {
-    window *w = &to->w;
-    int i = window_find(w, p.rows, p.n_seqs, p.n_kv_heads, page_units(), unit);
-    if (i < 0) return {.slot = -1};
-    int before = __shfl_sync(~0u, w->end, max(i - 1, 0)), local = unit - (i ? before : w->first_unit);
-    int head = local % p.n_kv_heads, page = local / p.n_kv_heads;
-    const int32_t *pages = (const int32_t *)__shfl_sync(~0u, (unsigned long long)w->pages, i);
-    return {.slot = (w->first_seq + i) * p.n_kv_heads + head,
+    unit_place at = window_find(&to->w, p.rows, p.n_seqs, p.n_kv_heads, page_units(), unit);
+    if (at.seq < 0) return {.slot = -1};
+    int head = at.local % p.n_kv_heads, page = at.local / p.n_kv_heads;
+    return {.slot = at.seq * p.n_kv_heads + head,
             .head = head,
             .from = page * SL_PAGE,
-            .n_kv = __shfl_sync(~0u, w->n_kv, i),
-            .page = __ldg(pages + page)};
+            .n_kv = at.n_kv,
+            .page = __ldg(at.pages + page)};
 }
 
 template <int DIM, bool SIZES>
@@ -326,10 +323,9 @@ template <bool SIZES> __device__ void produce_end(producer *to) {
 }
 
 // The first two units of a block are its own number and that plus the grid's size. They are looked up while barriers are made:
-// this may come before the block's first __syncthreads.
-__device__ producer produce_begin(const score_params &p, const ring &r, bool brings_first_q) {
-    producer to = {
-        .next = r, .brings_first_q = brings_first_q, .normal = sl_l2_policy(false), .leaves_first = sl_l2_policy(true)};
+// this comes before the block's first __syncthreads.
+__device__ producer produce_begin(const score_params &p, const ring &r) {
+    producer to = {.next = r, .normal = sl_l2_policy(false), .leaves_first = sl_l2_policy(true)};
 #if __CUDA_ARCH__ < 900
     sl_wait_previous();
     to.has_waited = 1;
@@ -337,6 +333,7 @@ __device__ producer produce_begin(const score_params &p, const ring &r, bool bri
     window_load(&to.w, p.rows, p.n_seqs, p.n_kv_heads, page_units(), 0, 0);
     to.first = locate(p, &to, blockIdx.x);
     to.second = locate(p, &to, gridDim.x + blockIdx.x);
+    if (threadIdx.x % 32 == 0) r.head->first_slot = to.first.slot;
     return to;
 }
 
@@ -354,7 +351,7 @@ template <int DIM, bool SIZES = false> __device__ void produce(const score_param
                 if (lane == 0) ticket = atomicAdd(p.next, 1);
             }
             if (n_units > 0 && row == last) next = locate(p, &to, 2 * gridDim.x + __shfl_sync(~0u, ticket, 0));
-            produce_tile_of<DIM, SIZES>(p, &to, u, row, n_units > 0 || to.brings_first_q);
+            produce_tile_of<DIM, SIZES>(p, &to, u, row, n_units > 0);
         }
     }
     wait_previous<DIM, SIZES>(p, &to);
@@ -486,8 +483,7 @@ __device__ void announce(const score_params &p, announcements *a) {
     a->n = 0;
 }
 
-// first_slot: of the block's first unit, where its q is to be fetched.
-template <int DIM, bool SIZES = false> __device__ void consume(const score_params &p, ring r, int first_slot = -1) {
+template <int DIM, bool SIZES = false> __device__ void consume(const score_params &p, ring r) {
     typedef layout<DIM, SIZES> at_stage;
     enum { TEAMS = teams<SIZES>::N, SIZE = teams<SIZES>::SIZE };
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, team = warp / SIZE, top = REF_EMPTY;
@@ -496,6 +492,7 @@ template <int DIM, bool SIZES = false> __device__ void consume(const score_param
     announcements stored = {};
     scorer<DIM> a;
     sl_wait_previous(); // the drawers of the layer before may still read the stored weights
+    int first_slot = r.head->first_slot;
     if (first_slot >= 0) a.begin((const char *)(p.q + (size_t)first_slot * p.group * DIM), p.group);
     for (r.stage = team;; r.stage += r.stage + TEAMS < r.n_stages ? TEAMS : TEAMS - r.n_stages) {
         barrier_wait(&r.head->full[team][r.stage], parities >> r.stage & 1);

@@ -332,7 +332,7 @@ template <int DIM> __global__ void __launch_bounds__(32 * (1 + CONSUMERS), 1) sc
     score_head *head = (score_head *)stages;
     ring r = {head, stages + SCORE_HEAD_BYTES, p.n_stages, layout<DIM>::stage(p.group), 0, 0};
     producer to;
-    if (threadIdx.x / 32 == CONSUMERS) to = produce_begin(p, r, true);
+    if (threadIdx.x / 32 == CONSUMERS) to = produce_begin(p, r);
     score_begin(head, p.n_stages, 32 * teams<false>::SIZE);
     __syncthreads();
     sl_start_next();

@@ -519,22 +519,6 @@ struct drawn_row {
     uint64_t size; // of a light row; 0: it is taken whole
 };
 
-// How many of x[0..n) are at most t; x ascends. Three are asked at a time.
-__device__ int count_upto(const uint64_t *x, int n, uint64_t t) {
-    int at = 0;
-#pragma unroll 1
-    for (int step = 1 << ((31 - __clz(max(n, 1))) & ~1); step > 0; step /= 4) {
-        int count = 0;
-#pragma unroll
-        for (int i = 1; i < 4; i++) {
-            int place = at + i * step - 1;
-            count += place < n && x[place] <= t;
-        }
-        at += count * step;
-    }
-    return at;
-}
-
 __device__ uint64_t add_mass(uint64_t sum, uint32_t w) { // of a bf16 in the low half; sums of in-block mass, times 2^8
     return sum + (uint64_t)unit_mass(w) * 256;
 }
