@@ -163,16 +163,12 @@ static void open_call(call *c) {
 
 // ---- the passes ----
 
-// log2 |v_j| of a page's visible rows.
-static void log_norms(const sl_group *g, int page, float *out) {
+// |v_j| of a page's visible rows.
+static void norms_of(const sl_group *g, int page, bf16 *out) {
     if (page < sl_kv_n_built(g->kv))
         memcpy(out, sl_kv_extra(g->kv, (sl_kv_need){&sl_page_norms, 0}, page, g->h), SL_PAGE * sizeof *out);
     else
-        sl_log_norms(sl_v_page(g, page), sl_page_rows(g->kv, page), g->head_dim, out);
-}
-
-static void weigh(const sl_group *g, const sl_weights *wt, const float *score, int from, int n) {
-    g->kernels->weigh(score, n, wt->w + from, wt->ref + from / SL_BLOCK, wt->cum + from / SL_BLOCK + 1);
+        sl_norms(sl_v_page(g, page), sl_page_rows(g->kv, page), g->head_dim, out);
 }
 
 // One chunk of KV head h for its group, as stored weights and in-block masses.
@@ -180,20 +176,21 @@ static void propose_chunk(const call *c, const sl_group *g, sl_head *heads, int 
     const sl_proposal *propose = c->stages.propose;
     int unit = propose->unit, first = chunk * (SL_CHUNK / SL_PAGE), last = first + SL_CHUNK / SL_PAGE;
     int pages = (g->kv->n_kv + SL_PAGE - 1) / SL_PAGE, power = size_power(c->args->spec, c->stages.draw);
-    float score[SL_MAX_GROUP * SL_CHUNK], norms[SL_CHUNK];
+    float score[SL_MAX_GROUP * SL_CHUNK];
+    bf16 norms[SL_CHUNK];
     if (last > pages) last = pages;
     int from = chunk * SL_CHUNK / unit, n = (g->kv->n_kv + unit - 1) / unit - from;
     if (n > SL_CHUNK / unit) n = SL_CHUNK / unit;
     for (int page = first; page < last; page++) {
         propose->score(g, page, score + (page - first) * (SL_PAGE / unit));
-        if (power) log_norms(g, page, norms + (page - first) * SL_PAGE);
+        if (power) norms_of(g, page, norms + (page - first) * SL_PAGE);
     }
     for (int i = 0; i < g->n; i++) {
-        float *s = score + (size_t)i * SL_CHUNK;
-        weigh(g, &heads[i].weights, s, from, n);
-        if (!power) continue;
-        for (int j = 0; j < n; j++) s[j] += (float)power * norms[j];
-        weigh(g, &heads[i].sizes, s, from, n);
+        const sl_weights *wt = &heads[i].weights, *sizes = &heads[i].sizes;
+        int b = from / SL_BLOCK;
+        g->kernels->weigh(score + (size_t)i * SL_CHUNK, n, wt->w + from, wt->ref + b, wt->cum + b + 1);
+        if (power)
+            sl_weights_sizes(wt->w + from, wt->ref + b, norms, n, power, sizes->w + from, sizes->ref + b, sizes->cum + b + 1);
     }
 }
 
@@ -248,7 +245,7 @@ static void report_group(const call *c, const sl_group *g, const sl_head *heads)
                  : propose->needs ? 0
                                   : g->kv->n_kv;
     uint64_t bytes = propose->bytes(g) + (refined_rows + (uint64_t)distinct) * row;
-    if (size_power(c->args->spec, c->stages.draw)) bytes += (uint64_t)g->kv->n_kv * sizeof(float);
+    if (size_power(c->args->spec, c->stages.draw)) bytes += (uint64_t)g->kv->n_kv * sizeof(bf16);
     for (int i = 0; i < g->n; i++) {
         sl_attn_report *r = heads[i].report;
         r->k_rows = (uint32_t)k_rows;

@@ -139,16 +139,16 @@ static double square(double x) {
 // Largest |v| of all rows.
 static double largest_norm(const verified *f) {
     const sl_group *g = f->x->group;
-    float norms[SL_PAGE], most = -INFINITY;
+    bf16 norms[SL_PAGE], most = 0;
     for (int page = 0; page * SL_PAGE < f->n; page++) {
-        const float *from = norms;
+        const bf16 *from = norms;
         if (page < sl_kv_n_built(g->kv))
             from = sl_kv_extra(g->kv, (sl_kv_need){&sl_page_norms, 0}, page, g->h);
         else
-            sl_log_norms(sl_v_page(g, page), sl_page_rows(g->kv, page), g->head_dim, norms);
-        for (int j = 0; j < sl_page_rows(g->kv, page); j++) most = fmaxf(most, from[j]);
+            sl_norms(sl_v_page(g, page), sl_page_rows(g->kv, page), g->head_dim, norms);
+        for (int j = 0; j < sl_page_rows(g->kv, page); j++) most = from[j] > most ? from[j] : most;
     }
-    return exp2(most);
+    return sl_bf16_to_f32(most);
 }
 
 enum { DENOMINATOR, NUMERATOR, OUTPUT };

@@ -1,7 +1,6 @@
 // attention/extras.cu - page extras built on CUDA: norms of V, quantised keys, keys by feature. What they hold and how is said
-// where the CPU builds them (propose_exact.c, propose_quantised.c, propose_bernoulli.c); all are the same to the bit, but norms
-// up to the last bit of log2f.
-#include "attention/cuda.h"
+// where the CPU builds them (propose_exact.c, propose_quantised.c, propose_bernoulli.c); all are the same to the bit.
+#include "attention/norms.h"
 #include "engine/cuda/device.h"
 
 #include <cuda_bf16.h>
@@ -15,37 +14,19 @@ static __device__ __forceinline__ float widen(bf16 x) {
     return __uint_as_float((uint32_t)x << 16);
 }
 
-// The eight elements from p on, 16-byte aligned.
-static __device__ __forceinline__ void load8(const bf16 *p, float x[8]) {
-    uint4 y = *(const uint4 *)p;
-    uint32_t words[4] = {y.x, y.y, y.z, y.w};
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        x[2 * i] = __uint_as_float(words[i] << 16);
-        x[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
-    }
-}
-
 // ---- norms of V ----
 
-// out[j] = log2 |v_j|. Grid (pages, KV heads), a thread a row; the squares are added in order, as on the CPU.
-static __global__ void __launch_bounds__(THREADS) norms_kernel(const int32_t *pages, const bf16 *v, int head_dim, float *out) {
+// out[j] = |v_j|. Grid (pages, KV heads), a thread a row.
+static __global__ void __launch_bounds__(THREADS) norms_kernel(const int32_t *pages, const bf16 *v, int head_dim, bf16 *out) {
     sl_start_next();
     sl_wait_previous();
     size_t block = (size_t)pages[blockIdx.x] * gridDim.y + blockIdx.y;
-    const bf16 *row = v + (block * SL_PAGE + threadIdx.x) * head_dim;
-    float square = 0, x[8];
-    for (int d = 0; d < head_dim; d += 8) {
-        load8(row + d, x);
-#pragma unroll
-        for (int i = 0; i < 8; i++) square = __fadd_rn(square, __fmul_rn(x[i], x[i]));
-    }
-    out[block * SL_PAGE + threadIdx.x] = 0.5f * log2f(square);
+    out[block * SL_PAGE + threadIdx.x] = sl_norm_of_row(v + (block * SL_PAGE + threadIdx.x) * head_dim, head_dim);
 }
 
 void sl_cuda_build_norms(const sl_kv_device_build *b) {
     sl_launch(norms_kernel, dim3(b->n, b->n_kv_heads), dim3(THREADS), 0, (cudaStream_t)b->stream, b->pages, b->v, b->head_dim,
-              (float *)b->data);
+              (bf16 *)b->data);
 }
 
 // ---- quantised keys ----

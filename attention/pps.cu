@@ -1,11 +1,13 @@
 // attention/pps.cu - santa-pps on CUDA: exact scores of all keys, the rows with a large share p |v| exactly, the others drawn
 // in proportion to it; S draws, or as many as a stated error needs. Two kernels.
 //
-// The first stores sizes p |v| beside the weights p, both as bf16 and integer masses (score_keys.h). Of the second a block
-// takes a query head: heavy rows and light draws from the stored sizes (take_all.h), what a row weighs from the stored weights.
+// The first stores weights p, and masses of these and of sizes p |v| (score_keys.h). Of the second a block takes a query head:
+// heavy rows and light draws from the sizes (take_all.h), which it makes from stored weights and norms as it needs them, and
+// what a row weighs from the stored weights.
 // With a stated error it goes on until the head is certified (draw_certified.c: the same bounds, tries and uniform numbers), or
 // sums over every row.
 #include "attention/head_dim.h"
+#include "attention/norms.h"
 #include "attention/take_all.h"
 
 extern "C" {
@@ -50,8 +52,14 @@ struct head {
     int n;
 };
 
+struct sized_space : take_space {
+    const bf16 *norms, *newest; // of the KV head: page i's of the pool at i * stride; the newest page's
+    const int32_t *page;        // of the sequence, in shared memory
+    int stride, n_built;        // rows of built pages
+};
+
 struct shared_head {
-    take_space take;
+    sized_space take;
     head at;
     float columns[TAKE_WARPS][DIM_MAX];
     float square[TAKE_WARPS];
@@ -66,22 +74,6 @@ enum {
 
 // ---- norms of the newest page ----
 
-// log2 |v| of a row of V, its squares added in order: as page extras are built.
-template <int DIM> __device__ float log_norm(const bf16 *row) {
-    float square = 0;
-#pragma unroll
-    for (int d = 0; d < DIM; d += 8) {
-        uint4 x = *(const uint4 *)(row + d);
-        const uint32_t *pairs = (const uint32_t *)&x;
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            float y = __uint_as_float(i % 2 ? pairs[i / 2] & 0xffff0000u : pairs[i / 2] << 16);
-            square = __fadd_rn(square, __fmul_rn(y, y));
-        }
-    }
-    return 0.5f * log2f(square);
-}
-
 // Of all sequences and KV heads, 32 rows at a time: with as many warps as there are, for who scores the newest page waits.
 template <int DIM> __device__ void store_newest_norms(const score_params &p, const bf16 *v, int thread) {
     sl_wait_previous(); // the newest row
@@ -93,11 +85,37 @@ template <int DIM> __device__ void store_newest_norms(const score_params &p, con
         const sl_row row = p.rows[slot / p.n_kv_heads];
         if (first > row.position % SL_PAGE) continue;
         size_t page = (size_t)row.pages[row.position / SL_PAGE] * p.n_kv_heads + slot % p.n_kv_heads;
-        if (j <= row.position % SL_PAGE)
-            __stcg(p.newest + (size_t)slot * SL_PAGE + j, log_norm<DIM>(v + (page * SL_PAGE + j) * DIM));
+        __stcg(p.newest + (size_t)slot * SL_PAGE + j,
+               j <= row.position % SL_PAGE ? sl_norm_of_row(v + (page * SL_PAGE + j) * DIM, DIM) : (bf16)0);
         __syncwarp();
         if (lane == 0) add_released(p.newest_done + slot, 1);
     }
+}
+
+// ---- sizes, made from what is stored ----
+
+struct sized_piece {
+    uint4 w, norms;
+};
+
+__device__ const bf16 *norms_of(const sized_space *s, int row) {
+    return row < s->n_built ? s->norms + (size_t)s->page[row / SL_PAGE] * s->stride + row % SL_PAGE
+                            : s->newest + row - s->n_built;
+}
+
+__device__ sized_piece stored_piece(const sized_space *s, int b, int i) {
+    return {stored_piece((const take_space *)s, b, i), __ldcg((const uint4 *)norms_of(s, b * BLOCK) + i)};
+}
+
+__device__ uint4 sizes_of(const sized_piece &x, uint64_t packed) {
+    int unit = size_unit_of(packed);
+    return {size_of_product(product_of(x.w.x, x.norms.x), unit), size_of_product(product_of(x.w.y, x.norms.y), unit),
+            size_of_product(product_of(x.w.z, x.norms.z), unit), size_of_product(product_of(x.w.w, x.norms.w), unit)};
+}
+
+__device__ uint32_t size_of_row(const sized_space *s, int b, int row) {
+    uint32_t norm = __ldcg(norms_of(s, b * BLOCK) + row);
+    return size_of_product(product_of(size_of_row((const take_space *)s, b, row), norm), size_unit_of(mass_of(s, b))) & 0xffff;
 }
 
 // ---- one query head ----
@@ -268,8 +286,8 @@ __device__ void count(sl_attn_cuda_stats *stats, const outcome &o, int row_bytes
 // Stored weights and sizes of all rows of all heads.
 //
 // grid: a block for each multiprocessor, whatever the lengths. preconditions: as santa_ring_kernel's (santa.cu). Page extras
-// are read while the kernel in front may still run. bytes: K and 4 a row and KV head of norms once, the newest page's V, 4 +
-// 1/2 a row and query head of stored weights and sizes.
+// are read while the kernel in front may still run. bytes: K and 2 a row and KV head of norms once, the newest page's V, 2 +
+// 1/2 a row and query head of stored weights, theirs and the sizes' masses.
 template <int DIM> __global__ void __maxnreg__(144) pps_score_kernel(const score_params p, const bf16 *v) {
     extern __shared__ __align__(128) char memory[];
     score_head *head = (score_head *)memory;
@@ -291,8 +309,9 @@ template <int DIM> __global__ void __maxnreg__(144) pps_score_kernel(const score
 // stated error needs.
 //
 // grid: a block for each query head of all sequences. precondition: `drawn` is 0; that, `done` and newest_done are 0 at the
-// end. Lengths and page tables are read while the kernel in front may still run. bytes: masses of blocks, sizes of those that
-// may hold heavy rows or hold a draw (from the L2 cache), drawn rows of V; CERTIFIED: sizes several times. order of reduction:
+// end. Lengths and page tables are read while the kernel in front may still run. bytes: masses of blocks, weights and norms of
+// those that may hold heavy rows or hold a draw (weights from the L2 cache), drawn rows of V; CERTIFIED: these several times,
+// but for V. order of reduction:
 // masses are integers; a head's rows, heavy ones before light ones, a warp's 32 of each TAKERS in order, then the warps in
 // order.
 template <int DIM, bool CERTIFIED> __global__ void __launch_bounds__(TAKERS, 3) pps_draw_kernel(const pps_params p) {
@@ -306,11 +325,15 @@ template <int DIM, bool CERTIFIED> __global__ void __launch_bounds__(TAKERS, 3) 
     const sl_row row = scores.rows[slot / scores.n_kv_heads];
     head_view weights = view_of(scores, row, slot, h);
     sl_rng_id id = rng_of(p.draw, row, slot % scores.n_kv_heads * scores.group + h);
-    size_t first = (size_t)slot * scores.max_blocks * scores.group;
     copy_pages(s->page, row, thread);
-    if (thread == 0) s->at.row = row, s->at.n = row.position + 1, s->at.weights = weights, s->at.id = id;
-    take_all_prepare(&s->take, memory + HEAD_BYTES, scores.size_mass + first + (size_t)h * scores.max_blocks,
-                     scores.size_w + (first + h) * BLOCK, weights.stride, row.position + 1, 0, id, thread);
+    if (thread == 0) {
+        s->at.row = row, s->at.n = row.position + 1, s->at.weights = weights, s->at.id = id;
+        s->take.norms = scores.norms + weights.kv_head * SL_PAGE, s->take.stride = scores.n_kv_heads * SL_PAGE;
+        s->take.newest = scores.newest + (size_t)slot * SL_PAGE, s->take.n_built = row.position / SL_PAGE * SL_PAGE;
+        s->take.page = s->page;
+    }
+    take_all_prepare(&s->take, memory + HEAD_BYTES, scores.size_mass + (weights.mass - scores.mass), weights.w, weights.stride,
+                     row.position + 1, 0, id, thread);
     wait_done(scores.done + slot, score_done<true>(row.position + 1), thread);
     take_all_begin(&s->take, thread);
     sum_weights(&s->at, thread);
@@ -339,8 +362,8 @@ size_t blocks_of(const sl_attn_geom *geom, int n_seqs, int n_kv) {
 }
 
 size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *, int n_seqs, int, int n_kv) {
-    return score_workspace(geom, n_seqs, n_kv) + blocks_of(geom, n_seqs, n_kv) * (sizeof(uint64_t) + BLOCK * sizeof(bf16)) +
-           (size_t)n_seqs * geom->n_kv_heads * SL_PAGE * sizeof(float);
+    return score_workspace(geom, n_seqs, n_kv) + blocks_of(geom, n_seqs, n_kv) * sizeof(uint64_t) +
+           (size_t)n_seqs * geom->n_kv_heads * SL_PAGE * sizeof(bf16);
 }
 
 template <int DIM> pps_params params_of(const sl_attn_cuda_decode_args *a) {
@@ -351,14 +374,13 @@ template <int DIM> pps_params params_of(const sl_attn_cuda_decode_args *a) {
                     .state_at = a->state_at,
                     .share = epsilon / (1 + epsilon),
                     .bernstein = sl_attn_get(a->spec, "bound") == 1};
-    SL_CHECK(a->max_kv <= DRAW_ROWS_MAX && a->extra[0] && a->extra_size[0] == SL_PAGE * sizeof(float));
+    SL_CHECK(a->max_kv <= DRAW_ROWS_MAX && a->extra[0] && a->extra_size[0] == SL_PAGE * sizeof(bf16));
     p.draw.parts = 1;
     p.score.top = NULL;
-    p.score.norms = (const float *)a->extra[0];
+    p.score.norms = (const bf16 *)a->extra[0];
     p.score.newest_done = p.draw.merged; // no head is drawn in parts
     p.score.size_mass = (uint64_t *)((char *)a->ws + score_workspace(a->geom, a->n_seqs, a->max_kv));
-    p.score.size_w = (bf16 *)(p.score.size_mass + blocks_of(a->geom, a->n_seqs, a->max_kv));
-    p.score.newest = (float *)(p.score.size_w + blocks_of(a->geom, a->n_seqs, a->max_kv) * BLOCK);
+    p.score.newest = (bf16 *)(p.score.size_mass + blocks_of(a->geom, a->n_seqs, a->max_kv));
     for (int i = 0; i < MOST_TRIES; i++) {
         double of_try = delta / exp2(i + 1);
         p.z[i] = sl_normal_quantile(1 - of_try / 2), p.log_term[i] = log(2 / of_try);
@@ -391,7 +413,7 @@ size_t state(const sl_attn_geom *geom, const sl_attn_spec *spec) {
 // All keys and norms; what is drawn of V the kernel counts.
 void account(const sl_attn_geom *geom, const sl_attn_spec *, int n_kv, sl_attn_stats *stats) {
     stats->k_rows += (uint64_t)n_kv * geom->n_kv_heads;
-    stats->bytes += (uint64_t)n_kv * geom->n_kv_heads * (geom->head_dim * sizeof(bf16) + sizeof(float));
+    stats->bytes += (uint64_t)n_kv * geom->n_kv_heads * (geom->head_dim + 1) * sizeof(bf16);
     stats->features += geom->n_heads;
 }
 

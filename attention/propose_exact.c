@@ -39,25 +39,28 @@ const sl_proposal sl_propose_uniform = {.unit = 1, .bytes = no_bytes}; // no sco
 
 // ---- norms of V, for draws in proportion to p |v| ----
 
-void sl_log_norms(const bf16 *v, int n_rows, int head_dim, float *out) {
+void sl_norms(const bf16 *v, int n_rows, int head_dim, bf16 *out) {
     for (int j = 0; j < n_rows; j++) {
-        float square = 0;
+        float square = 0, norm;
+        uint32_t bits;
         for (int d = 0; d < head_dim; d++) {
             float x = sl_bf16_to_f32(v[(size_t)j * head_dim + d]);
             square += x * x;
         }
-        out[j] = 0.5f * log2f(square); // -inf for a row of zeros: it is never drawn, and adds nothing
+        norm = sqrtf(square);
+        memcpy(&bits, &norm, sizeof bits);
+        out[j] = (bf16)((bits + 0xffff) >> 16);
     }
 }
 
 static size_t norms_size(int arg, int head_dim) {
     (void)arg, (void)head_dim;
-    return SL_PAGE * sizeof(float);
+    return SL_PAGE * sizeof(bf16);
 }
 static void norms_build(int arg, int head_dim, const bf16 *k, const bf16 *v, const void *before, const void *shared,
                         void *out) {
     (void)arg, (void)k, (void)before, (void)shared;
-    sl_log_norms(v, SL_PAGE, head_dim, out);
+    sl_norms(v, SL_PAGE, head_dim, out);
 }
 
 const sl_kv_extra_kind sl_page_norms = {.name = "norms of V",

@@ -124,7 +124,7 @@ template <int DIM> __global__ void __launch_bounds__(BOUND_THREADS) score_bounds
     a.scores((const char *)(stages + warp), s); // units that there are not are left out next
 #pragma unroll
     for (int i = 0; i < 8; i++) s[i] = block * BLOCK + row_of_part(i / 2) < n_units ? s[i] * p.score.scale : -INFINITY;
-    store_block(p.score, slot, block * BLOCK, weigh_block(s), p.score.w, p.score.mass);
+    store_block(p.score, slot, block * BLOCK, weigh_block(s));
 }
 
 template <int DIM> static void launch_bounds(const bounds_params &p, cudaStream_t stream) {

@@ -5,8 +5,9 @@
 // two for each block of 32 rows, and integer masses). Units of work are pages of one KV head. When a warp has stored its part
 // of a unit, its KV head's count grows; drawers wait for all of it (score_done).
 //
-// With SIZES, sizes p |v| are stored beside the weights, in the same form. log2 |v| comes from the page extra, but for the
-// newest page of a sequence, which has none yet: there from the drawers, who are idle at first (store_newest_norms).
+// With SIZES, masses of sizes p |v| are stored too; the sizes themselves follow from weights and norms (sl_weights_sizes), and
+// whoever needs one makes it again. |v| comes from the page extra, but for the newest page of a sequence, which has none yet:
+// there from the drawers, who are idle at first (store_newest_norms).
 #ifndef SLEIGH_SCORE_KEYS_H
 #define SLEIGH_SCORE_KEYS_H
 
@@ -27,8 +28,7 @@ enum {
     COUNTERS = 65536, // of the workspace, before the masses: `next`, draw_rows.h's ticket, `done`, its `drawn`, `top`, `merged`
 };
 
-// Teams of consumer warps take tiles by turns; a warp has a block of its team's tile. With SIZES there is twice as much to
-// store.
+// Teams of consumer warps take tiles by turns; a warp has a block of its team's tile. With SIZES there is more to do.
 template <bool SIZES> struct teams {
     enum { N = SIZES ? 4 : 2, SIZE = TILE / BLOCK, WARPS = N * SIZE };
 };
@@ -55,11 +55,10 @@ struct score_params {
     uint64_t *mass; // [n_seqs * n_kv_heads][group][max_blocks] ref << 48 | in-block mass
     bf16 *w;        // [n_seqs * n_kv_heads][max_blocks][group][32]
     // With SIZES:
-    const float *norms = NULL;  // [n_pages][n_kv_heads][256] log2 |v| of all pages but each sequence's newest
-    float *newest = NULL;       // [n_seqs * n_kv_heads][256] the same of the newest page
+    const bf16 *norms = NULL;   // [n_pages][n_kv_heads][256] |v| of all pages but each sequence's newest
+    bf16 *newest = NULL;        // [n_seqs * n_kv_heads][256] the same of the newest page, 0 in the last block behind its end
     int *newest_done = NULL;    // [n_seqs * n_kv_heads] newest_pieces of it are stored; whoever draws sets it to 0 again
-    uint64_t *size_mass = NULL; // as mass
-    bf16 *size_w = NULL;        // as w
+    uint64_t *size_mass = NULL; // as mass, with SIZE_UNIT_AT
 };
 
 // Even, so that masses can be read two at a time.
@@ -114,10 +113,18 @@ template <bool SIZES = false> __device__ int score_done(int n_kv) {
 
 // ---- stored masses ----
 
-const uint64_t MASS_EMPTY = (uint64_t)REF_EMPTY << 48;
+const uint64_t MASS_EMPTY = (uint64_t)REF_EMPTY << 48, MASS_MASK = (1ull << 36) - 1; // 32 masses of 2^30
+enum {
+    SIZE_UNIT_AT = 36, // bit of a size mass: its reference, less that of the weights, plus
+    SIZE_UNIT_MOST = 126,
+};
 
 __device__ __forceinline__ int ref_of(uint64_t packed) {
     return (int)((int64_t)packed >> 48);
+}
+
+__device__ __forceinline__ int size_unit_of(uint64_t packed) {
+    return (int)(packed >> SIZE_UNIT_AT & 0xff) - SIZE_UNIT_MOST;
 }
 
 // In-block mass as global mass beside the largest reference.
@@ -128,7 +135,7 @@ __device__ __forceinline__ uint64_t to_global(uint64_t in_block, int shift) {
 }
 
 __device__ __forceinline__ uint64_t global_mass(uint64_t packed, int top) {
-    return to_global(packed & 0xffffffffffffull, top - ref_of(packed));
+    return to_global(packed & MASS_MASK, top - ref_of(packed));
 }
 
 __device__ __forceinline__ uint32_t unit_mass(uint32_t w) { // of a bf16 in the low half: floor(w 2^30)
@@ -159,7 +166,7 @@ template <int DIM, bool SIZES = false> struct layout {
     enum {
         ROW = DIM * (int)sizeof(bf16),
         NORMS_AT = TILE * ROW,
-        NORMS = SIZES ? TILE * (int)sizeof(float) : 0,
+        NORMS = SIZES ? TILE * (int)sizeof(bf16) : 0,
         Q_AT = NORMS_AT + NORMS
     };
     static __host__ __device__ int stage(int group) { return ceil_div(Q_AT + group * ROW, 128) * 128; }
@@ -420,6 +427,17 @@ struct weighed {
     int ref;
 };
 
+// The sum of the masses of eight bf16 a lane over a head's four lanes.
+__device__ uint64_t mass_of_block(const uint4 &x) {
+    const uint32_t pairs[4] = {x.x, x.y, x.z, x.w};
+    uint64_t mass = 0;
+#pragma unroll
+    for (int t = 0; t < 4; t++) mass += (uint64_t)unit_mass(pairs[t] & 0xffff) + unit_mass(pairs[t] >> 16);
+    mass += __shfl_xor_sync(~0u, mass, 1);
+    mass += __shfl_xor_sync(~0u, mass, 2);
+    return mass;
+}
+
 // Scores in log2 units, -inf past the sequence's end, to stored weights.
 __device__ weighed weigh_block(float s[8]) {
     int g = threadIdx.x % 32 / 4, ref[2];
@@ -438,25 +456,57 @@ __device__ weighed weigh_block(float s[8]) {
         __nv_bfloat162 pair = __floats2bfloat162_rn(s[2 * t], s[2 * t + 1]);
         x[t] = sl_transpose_b16(*(uint32_t *)&pair);
     }
-    uint64_t mass = 0;
-#pragma unroll
-    for (int t = 0; t < 4; t++) mass += (uint64_t)unit_mass(x[t] & 0xffff) + unit_mass(x[t] >> 16);
-    mass += __shfl_xor_sync(~0u, mass, 1);
-    mass += __shfl_xor_sync(~0u, mass, 2);
+    uint4 w = make_uint4(x[0], x[1], x[2], x[3]);
     int even = __shfl_sync(~0u, ref[0], g / 2), odd = __shfl_sync(~0u, ref[1], g / 2);
-    return {make_uint4(x[0], x[1], x[2], x[3]), mass, g % 2 ? odd : even};
+    return {w, mass_of_block(w), g % 2 ? odd : even};
+}
+
+// Of block row / 32 of head lane / 4; lane % 4 == 0.
+__device__ void store_mass(const score_params &p, uint64_t *masses, int slot, int row, uint64_t packed) {
+    __stcg((unsigned long long *)masses + ((size_t)slot * p.group + threadIdx.x % 32 / 4) * p.max_blocks + row / BLOCK,
+           (unsigned long long)packed);
 }
 
 // Of rows [row, row + 32) of a sequence. Returns the reference of head lane / 4.
-__device__ int store_block(const score_params &p, int slot, int row, const weighed &x, bf16 *weights, uint64_t *masses) {
+__device__ int store_block(const score_params &p, int slot, int row, const weighed &x) {
     int g = threadIdx.x % 32 / 4, lane_q = threadIdx.x % 4;
     if (g >= p.group) return REF_EMPTY;
     size_t block = row / BLOCK;
-    __stcg((uint4 *)(weights + (((size_t)slot * p.max_blocks + block) * p.group + g) * BLOCK + 8 * lane_q), x.w);
-    if (lane_q == 0)
-        __stcg((unsigned long long *)masses + ((size_t)slot * p.group + g) * p.max_blocks + block,
-               (unsigned long long)(uint16_t)x.ref << 48 | x.mass);
+    __stcg((uint4 *)(p.w + (((size_t)slot * p.max_blocks + block) * p.group + g) * BLOCK + 8 * lane_q), x.w);
+    if (lane_q == 0) store_mass(p, p.mass, slot, row, (uint64_t)(uint16_t)x.ref << 48 | x.mass);
     return x.ref;
+}
+
+// ---- sizes ----
+
+__device__ __nv_bfloat162 as_bf16x2(uint32_t x) {
+    return *(const __nv_bfloat162 *)&x;
+}
+
+// w |v| of two rows, rounded.
+__device__ uint32_t product_of(uint32_t w, uint32_t norm) {
+    __nv_bfloat162 x = __hmul2_rn(as_bf16x2(w), as_bf16x2(norm));
+    return *(const uint32_t *)&x;
+}
+
+// Two products as sizes; unit: size_unit_of the block.
+__device__ uint32_t size_of_product(uint32_t product, int unit) {
+    uint32_t factor = (uint32_t)(127 - unit) << 7;
+    __nv_bfloat162 x = __hmin2(__hmul2_rn(as_bf16x2(product), as_bf16x2(factor | factor << 16)), __float2bfloat162_rn(1.0f));
+    return *(const uint32_t *)&x;
+}
+
+// The masses of a block's sizes (sl_weights_sizes). norms: of rows 8 (lane % 4) .. + 7.
+__device__ void store_sizes(const score_params &p, int slot, int row, const weighed &x, const uint4 &norms) {
+    uint4 y = {product_of(x.w.x, norms.x), product_of(x.w.y, norms.y), product_of(x.w.z, norms.z), product_of(x.w.w, norms.w)};
+    uint32_t most = __vmaxu2(__vmaxu2(y.x, y.y), __vmaxu2(y.z, y.w)); // not below 0: ordered as integers are
+    for (int step = 1; step < 4; step *= 2) most = __vmaxu2(most, __shfl_xor_sync(~0u, most, step));
+    most = max(most & 0xffff, most >> 16);
+    int unit = min(max((int)((most + 0x7f) >> 7) - 127, -SIZE_UNIT_MOST), (int)SIZE_UNIT_MOST);
+    int ref = most ? max(min(x.ref + unit, 32767), REF_EMPTY + 1) : (int)REF_EMPTY;
+    y = {size_of_product(y.x, unit), size_of_product(y.y, unit), size_of_product(y.z, unit), size_of_product(y.w, unit)};
+    uint64_t mass = mass_of_block(y) | (uint64_t)(unit + SIZE_UNIT_MOST) << SIZE_UNIT_AT | (uint64_t)(uint16_t)ref << 48;
+    if (threadIdx.x % 4 == 0 && threadIdx.x % 32 / 4 < p.group) store_mass(p, p.size_mass, slot, row, mass);
 }
 
 __device__ int load_acquired(const int *from) {
@@ -501,29 +551,27 @@ template <int DIM, bool SIZES = false> __device__ void consume(const score_param
         tile_info info = r.head->info[r.stage];
         if (info.slot < 0) break;
         const char *k = r.data();
-        float s[8], norm = 0;
+        float s[8];
+        uint4 norms = {};
         int row = info.row + from, n_rows = info.n_kv - row;
         if (info.first) {
             a.begin(k + at_stage::Q_AT, p.group);
             top = REF_EMPTY;
         }
         a.scores(k + from * at_stage::ROW, s);
-        if (SIZES && !in_newest_page(info)) norm = ((const float *)(k + at_stage::NORMS_AT))[from + lane];
+        if (SIZES && !in_newest_page(info)) norms = ((const uint4 *)(k + at_stage::NORMS_AT))[from / 8 + lane % 4];
         leave_stage(&r.head->empty[r.stage]);
         if (SIZES && in_newest_page(info)) {
             while (load_acquired(p.newest_done + info.slot) != newest_pieces(info.n_kv)) continue;
             __syncwarp();
-            if (lane < n_rows) norm = __ldcg(p.newest + (size_t)info.slot * SL_PAGE + row % SL_PAGE + lane);
+            if (n_rows > 0) norms = __ldcg((const uint4 *)(p.newest + (size_t)info.slot * SL_PAGE + row % SL_PAGE) + lane % 4);
         }
         if (n_rows > 0) {
-            float size[8];
 #pragma unroll
-            for (int i = 0; i < 8; i++) {
-                s[i] = row_of_part(i / 2) < n_rows ? s[i] * p.scale : -INFINITY;
-                if (SIZES) size[i] = s[i] + __shfl_sync(~0u, norm, row_of_part(i / 2));
-            }
-            top = max(top, store_block(p, info.slot, row, weigh_block(s), p.w, p.mass));
-            if (SIZES) store_block(p, info.slot, row, weigh_block(size), p.size_w, p.size_mass);
+            for (int i = 0; i < 8; i++) s[i] = row_of_part(i / 2) < n_rows ? s[i] * p.scale : -INFINITY;
+            weighed x = weigh_block(s);
+            top = max(top, store_block(p, info.slot, row, x));
+            if (SIZES) store_sizes(p, info.slot, row, x, norms);
         }
         if (!info.last) continue;
         if (p.top && lane % 4 == 0 && lane / 4 < p.group) atomicMax(p.top + info.slot * p.group + lane / 4, top - REF_EMPTY);

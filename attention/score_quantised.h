@@ -550,7 +550,7 @@ __device__ void consume_rows(const quantised_params &params, const tile_info &in
 #pragma unroll
         for (int i = 0; i < 8; i++) s[i] = row_of_part(i / 2) < n_rows ? s[i] * p.scale : -INFINITY;
         weighed x = weigh_block(s);
-        store_block(p, info.slot, info.row, x, p.w, p.mass);
+        store_block(p, info.slot, info.row, x);
         *(uint4 *)&weights[g][8 * q] = x.w;
         const uint32_t pairs[4] = {x.w.x, x.w.y, x.w.z, x.w.w};
 #pragma unroll

@@ -11,6 +11,9 @@
 // the largest score of its block of 32 rows. In-block mass is the integer floor(w_j * 2^30); global mass is block mass
 // << 8 >> (top - ref), top the largest ref: so masses add in 64-bit integers and the same rows are drawn whatever the tile,
 // split, thread or device. p_j below is mass_j / total.
+//
+// Sizes p_j |v_j| are kept in the same form, and follow from stored weights and stored norms alone (sl_weights_sizes), so that
+// whoever has those need not store sizes too.
 #ifndef SLEIGH_STAGES_H
 #define SLEIGH_STAGES_H
 
@@ -44,6 +47,11 @@ void sl_weights_masses(const sl_weights *wt, int b, uint64_t mass[SL_BLOCK]); //
 uint64_t sl_weights_total(const sl_weights *wt);                              // C_{n-1}
 double sl_weights_value(const sl_weights *wt, uint64_t mass);                 // mass as a real number: sum of 2^{s_j}
 void sl_weights_mix(sl_weights *wt, double alpha);                            // p <- (1 - alpha) p + alpha / n
+// The sizes w_j |v_j|^power of n stored weights, power 1 or 2; ref: theirs. norm: [n]. Of a block they are bf16 products,
+// rounded at each step, in units of the smallest power of two 2^e not below the largest of them, |e| <= 126, and at most 1; a
+// size's reference is the weight's, plus e. size_w, size_ref and mass as kernels.h's weigh.
+void sl_weights_sizes(const bf16 *w, const int16_t *ref, const bf16 *norm, int n, int power, bf16 *size_w, int16_t *size_ref,
+                      uint64_t *mass);
 // The k rows of largest weight (fewer if fewer are positive), ascending in row; the lower row on ties. Returns how many.
 int sl_weights_largest(const sl_weights *wt, int k, int32_t *rows);
 // The fewest largest rows whose mass reaches p of the total; ascending in row. rows: [n].
@@ -167,7 +175,7 @@ typedef struct sl_proposal {
 
 typedef struct sl_draw {
     int (*needs)(const sl_attn_spec *spec, sl_kv_need *out); // page extras of its own; NULL: none
-    int (*size_power)(const sl_attn_spec *spec);             // x->sizes: weights of s_j + power log2 |v_j|; NULL or 0: none
+    int (*size_power)(const sl_attn_spec *spec);             // x->sizes: w_j |v_j|^power; NULL or 0: none
     int (*budget)(const sl_attn_spec *spec, int n_kv);       // S of a head; NULL: parameter S
     size_t (*capacity)(const sl_attn_spec *spec, int n_kv);  // most rows of a head
     size_t (*scratch)(const sl_attn_spec *spec, int n_kv);   // uint64_t of scratch of a head; NULL: none
@@ -201,11 +209,11 @@ extern const sl_draw sl_draw_pps, sl_draw_importance, sl_draw_top_k, sl_draw_top
     sl_draw_members, sl_draw_verified;
 
 // Page extras that several units use.
-extern const sl_kv_extra_kind sl_page_norms;      // fp32 [256]: log2 |v_j|
+extern const sl_kv_extra_kind sl_page_norms;      // bf16 [256]: |v_j|, rounded up
 extern const sl_kv_extra_kind sl_quantised_keys;  // arg: bits
 extern const sl_kv_extra_kind sl_key_bounds;      // bf16 [16][2][head_dim]: least and largest key of 16 rows by channel
 extern const sl_kv_extra_kind sl_keys_by_feature; // bf16 [head_dim][256]
-void sl_log_norms(const bf16 *v, int n_rows, int head_dim, float *out);
+void sl_norms(const bf16 *v, int n_rows, int head_dim, bf16 *out);
 
 void sl_refine(sl_head *x); // x->score[i]: the exact score of draws.row[i], in log2 units
 // Fills x->out from x->draws; refined: with x->score, else with x->weights.

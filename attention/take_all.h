@@ -40,7 +40,8 @@ enum {
 static_assert(OCTAVE_PLACES * OCTAVE_COLUMNS * sizeof(uint32_t) == TAKERS * sizeof(uint4), "clear_octaves");
 const uint64_t SIZE_MASK = (1ull << SIZE_BITS) - 1;
 
-// Stored sizes of one head (stages.h).
+// Stored sizes of one head (stages.h), or what they follow from: `typename Space` is a take_space or derives from it, and with
+// stored_piece, sizes_of and size_of_row of its own sizes are made from what is stored (pps.cu).
 struct size_view {
     const uint64_t *mass; // [n_blocks] ref << 48 | in-block mass
     const bf16 *w;        // block b's 32 sizes begin at b * stride; 16-byte aligned
@@ -170,11 +171,24 @@ __device__ uint64_t size_between(const size_view &z, int shift, uint64_t before,
     return to_global(before + mass, shift) - to_global(before, shift) + (there ? z.each : 0);
 }
 
+// Stored sizes 8 i .. 8 i + 7 of block b, as they are stored; and as bf16, packed: the block's mass.
+__device__ uint4 stored_piece(const take_space *s, int b, int i) {
+    return __ldcg((const uint4 *)(s->sizes.w + (size_t)b * s->sizes.stride) + i);
+}
+__device__ uint4 sizes_of(const uint4 &stored, uint64_t packed) {
+    return stored;
+}
+
+// Row `row` of block b, as bf16.
+__device__ uint32_t size_of_row(const take_space *s, int b, int row) {
+    return __ldcg((const unsigned short *)s->sizes.w + (size_t)b * s->sizes.stride + row);
+}
+
 // Size of the lane's row of block b, the warp's; 0 past the last.
-__device__ uint64_t size_of_lane(const take_space *s, int b) {
+template <typename Space> __device__ uint64_t size_of_lane(const Space *s, int b) {
     const size_view &z = s->sizes;
     int lane = threadIdx.x % 32;
-    uint32_t mass = unit_mass(__ldcg((const unsigned short *)z.w + (size_t)b * z.stride + lane));
+    uint32_t mass = unit_mass(size_of_row(s, b, lane));
     uint64_t running = sl_scan_lanes((uint64_t)mass, lane);
     return size_between(z, z.top - ref_of(mass_of(s, b)), running - mass, mass, b * BLOCK + lane < z.n);
 }
@@ -258,7 +272,7 @@ template <int EACH> __device__ int find_blocks(take_space *s, int S, const int *
     top = __reduce_max_sync(~0u, top);
 #pragma unroll
     for (int j = 0; j < EACH; j++) { // a block far below its warp's largest counts for nothing
-        uint32_t units = (uint32_t)((x[j] & 0xffffffffffffull) >> 24);
+        uint32_t units = (uint32_t)((x[j] & MASS_MASK) >> 24);
         int ref = ref_of(x[j]);
         if (units && top - ref < OCTAVES) atomicAdd(&s->octave[ref & (OCTAVE_PLACES - 1)][lane % OCTAVE_COLUMNS], units);
     }
@@ -307,26 +321,27 @@ template <int EACH> __device__ int find_blocks(take_space *s, int S, const int *
 
 // Rows larger than `least`, and few others, of the listed blocks, to s->found, and how many each warp found: a warp has eight
 // blocks at a time, four lanes a block.
-__device__ void collect_rows(take_space *s, int n_blocks, uint64_t least, int thread) {
+template <typename Space> __device__ void collect_rows(Space *s, int n_blocks, uint64_t least, int thread) {
     enum { AHEAD = 4 }; // times eight blocks, asked for together
     const size_view &z = s->sizes;
     int lane = thread % 32, warp = thread / 32, quarter = lane % 4, n = 0;
     int from = n_blocks * warp / TAKE_WARPS, end = n_blocks * (warp + 1) / TAKE_WARPS;
     float limit = least > z.each + 2 ? (float)(least - z.each - 2) * 0.99999f : z.each ? -1 : 0; // of what is stored
-    uint4 w[AHEAD];
+    decltype(stored_piece(s, 0, 0)) ahead[AHEAD];
 #pragma unroll 1
     for (int first = from; first < end; first += 8) {
         if ((first - from) % (8 * AHEAD) == 0) {
 #pragma unroll
             for (int k = 0; k < AHEAD; k++) {
                 int b = s->block[min(first + 8 * k + lane / 4, end - 1)];
-                if (first + 8 * k < end) w[k] = __ldcg((const uint4 *)(z.w + (size_t)b * z.stride) + quarter);
+                if (first + 8 * k < end) ahead[k] = stored_piece(s, b, quarter);
             }
         }
         int b = s->block[min(first + lane / 4, end - 1)], row = b * BLOCK + 8 * quarter, shift = z.top - ref_of(mass_of(s, b));
-        const uint32_t pairs[4] = {w[0].x, w[0].y, w[0].z, w[0].w};
+        uint4 w = sizes_of(ahead[0], mass_of(s, b));
+        const uint32_t pairs[4] = {w.x, w.y, w.z, w.w};
 #pragma unroll
-        for (int k = 1; k < AHEAD; k++) w[k - 1] = w[k];
+        for (int k = 1; k < AHEAD; k++) ahead[k - 1] = ahead[k];
         float in_block = limit * __uint_as_float((uint32_t)(127 - 38 + min(shift, 128)) << 23); // limit of a stored size
         uint32_t mask = 0, mass[8];
         uint64_t running = 0; // in-block mass up to the lane's last row, then before its first
@@ -417,7 +432,7 @@ __device__ bool solve_found(take_space *s, int S, uint64_t least, int thread) {
 }
 
 // Number and size of the rows larger than cut.
-__device__ void split(take_space *s, uint64_t cut, int *n_heavy, uint64_t *heavy, int thread) {
+template <typename Space> __device__ void split(Space *s, uint64_t cut, int *n_heavy, uint64_t *heavy, int thread) {
     uint64_t sum = 0, all;
     int count = 0;
     for (int b = thread / 32; b < s->sizes.n_blocks; b += TAKE_WARPS) {
@@ -432,7 +447,7 @@ __device__ void split(take_space *s, uint64_t cut, int *n_heavy, uint64_t *heavy
 
 // The same from all blocks, each time anew; light sizes before each entry to s->cum. Apart from the rest, so that its
 // instructions do not lie between theirs.
-__device__ __noinline__ void solve_blocks(take_space *s, int S, int thread) {
+template <typename Space> __device__ __noinline__ void solve_blocks(Space *s, int S, int thread) {
     enum { EACH = TAKE_ENTRIES / TAKERS };
     const size_view &z = s->sizes;
     take_all r = {.n_heavy = 0, .k = S, .light = z.total, .cut = z.total / S, .listed = false};
@@ -478,7 +493,7 @@ __device__ void take_all_nothing(take_space *s, int thread) {
 // Which rows of s->sizes are heavy with S draws, to s->drawn. s->cum then holds the sizes before each entry; where heavy rows
 // are not listed, the light sizes. other_top: the largest reference of rows beyond these, in shared memory since before, which
 // stays the unit where it is at most 8 above (sl_weights_keep); NULL: there are none.
-__device__ void take_all_solve(take_space *s, int S, const int *other_top, int thread) {
+template <typename Space> __device__ void take_all_solve(Space *s, int S, const int *other_top, int thread) {
     uint64_t least;
     int n;
     asm volatile("cp.async.wait_all;" ::: "memory"); // a thread reads its own masses alone before all have waited
@@ -524,11 +539,14 @@ __device__ uint64_t add_mass(uint64_t sum, uint32_t w) { // of a bf16 in the low
 }
 
 // Row of block b at which its running size exceeds t.
-__device__ drawn_row find_in_block(const take_space *s, int b, uint64_t packed, uint64_t t) {
+template <typename Space> __device__ drawn_row find_in_block(const Space *s, int b, uint64_t packed, uint64_t t) {
     const size_view &z = s->sizes;
+    decltype(stored_piece(s, 0, 0)) stored[4];
     uint4 x[4];
 #pragma unroll
-    for (int i = 0; i < 4; i++) x[i] = __ldcg((const uint4 *)(z.w + (size_t)b * z.stride) + i);
+    for (int i = 0; i < 4; i++) stored[i] = stored_piece(s, b, i);
+#pragma unroll
+    for (int i = 0; i < 4; i++) x[i] = sizes_of(stored[i], packed);
     uint4 own = x[0];
     uint64_t sum = 0, each = z.each, uniform = 0;         // of rows before the sought one
     int shift = min(z.top - ref_of(packed), 63), row = 0; // eight rows, then one
@@ -555,7 +573,7 @@ __device__ drawn_row find_in_block(const take_space *s, int b, uint64_t packed, 
 }
 
 // The first row whose running size exceeds t, in an entry from `low` to `high`.
-__device__ drawn_row find_size(const take_space *s, uint64_t t, int low, int high) {
+template <typename Space> __device__ drawn_row find_size(const Space *s, uint64_t t, int low, int high) {
     const size_view &z = s->sizes;
     int entry = low + count_upto(s->cum + low + 1, high - low, t), b = entry << z.shift;
     uint64_t packed = mass_of(s, b);
@@ -574,7 +592,7 @@ __device__ int entry_of_row(const size_view &z, int row) {
 }
 
 // The first light row whose running light size exceeds t < light.
-__device__ drawn_row find_listed(const take_space *s, uint64_t t) {
+template <typename Space> __device__ drawn_row find_listed(const Space *s, uint64_t t) {
     const size_view &z = s->sizes;
     int n_heavy = s->drawn.n_heavy;
     int n = count_upto(s->heavy.light, n_heavy, t); // heavy rows before it: those with no more than t before them
@@ -584,15 +602,16 @@ __device__ drawn_row find_listed(const take_space *s, uint64_t t) {
 }
 
 // The same where s->cum holds light sizes alone.
-__device__ __noinline__ drawn_row find_unlisted(const take_space *s, uint64_t t) {
+template <typename Space> __device__ __noinline__ drawn_row find_unlisted(const Space *s, uint64_t t) {
     const size_view &z = s->sizes;
     int low = count_upto(s->cum + 1, entry_of_row(z, z.n - 1), t);
     uint64_t running = s->cum[low], cut = s->drawn.cut, in_block = 0;
     drawn_row found = {-1, 0};
     for (int row = low << z.shift << 5; row < z.n && found.row < 0; row += 8) { // eight rows at a time
         if (row % BLOCK == 0) in_block = 0;
-        int shift = z.top - ref_of(mass_of(s, row / BLOCK));
-        uint4 w = __ldcg((const uint4 *)(z.w + (size_t)(row / BLOCK) * z.stride) + row % BLOCK / 8);
+        uint64_t packed = mass_of(s, row / BLOCK);
+        int shift = z.top - ref_of(packed);
+        uint4 w = sizes_of(stored_piece(s, row / BLOCK, row % BLOCK / 8), packed);
         const uint32_t pairs[4] = {w.x, w.y, w.z, w.w};
 #pragma unroll
         for (int i = 0; i < 8; i++) {
@@ -608,7 +627,7 @@ __device__ __noinline__ drawn_row find_unlisted(const take_space *s, uint64_t t)
 }
 
 // The lane's heavy row of block b, a warp's block; they come first and ascend. -1: no more.
-__device__ __noinline__ int heavy_row(const take_space *s, int b) {
+template <typename Space> __device__ __noinline__ int heavy_row(const Space *s, int b) {
     if (b >= s->sizes.n_blocks || largest_of(s->sizes, mass_of(s, b)) <= s->drawn.cut) return -1;
     int lane = threadIdx.x % 32;
     uint32_t heavy = __ballot_sync(~0u, size_of_lane(s, b) > s->drawn.cut);
@@ -628,7 +647,8 @@ __device__ int turns_of(const take_space *s) {
 // Thread's row of a turn of those that s->drawn stands for. A warp's rows come first and ascend, heavy ones before light ones;
 // neighbours may be equal: a light row drawn twice. Draw m of the light rows has uniform number `index` | m, or all have number
 // `index` (shared).
-__device__ drawn_row row_of_turn(const take_space *s, bool shared, const sl_rng_id &id, uint32_t index, int turn, int thread) {
+template <typename Space>
+__device__ drawn_row row_of_turn(const Space *s, bool shared, const sl_rng_id &id, uint32_t index, int turn, int thread) {
     const take_all &r = s->drawn;
     int n_listed = r.listed ? r.n_heavy : 0, n_heavy = heavy_turns(s), m = (turn - n_heavy) * TAKERS + thread;
     if (turn < n_heavy) return {heavy_row(s, turn * TAKE_WARPS + thread / 32), 0};

@@ -10,6 +10,7 @@
 // latter alone: scores 201, picking 55, rows 122, planning 13, the output 14. With a base sample of 5%, 5% of top rows and four
 // heads that share few of them it reads two thirds of dense attention's bytes.
 #include "attention/head_dim.h"
+#include "attention/norms.h"
 #include "attention/score_bounds.h"
 #include "attention/select_rows.h"
 #include "engine/philox.h"
@@ -31,7 +32,7 @@ struct verified_params {
     int sink, window;
     int verify, hoeffding;
     double epsilon, delta, z[SPLITS + 1]; // z[i] = Phi^-1(1 - delta i / 50 / 2)
-    const char *norms;                    // [n_pages][n_kv_heads][256] log2 |v|; where hoeffding needs them
+    const char *norms;                    // [n_pages][n_kv_heads][256] |v|; where hoeffding needs them
     size_t norms_size;
     sl_attn_cuda_stats *stats;
 };
@@ -215,27 +216,17 @@ __device__ int rows_needed(const verified_params &p, const estimates &f, int bas
     return b < f.n ? max((int)ceil(b), base) : n_residual;
 }
 
-// log2 of the largest |v| of a sequence's KV head.
+// The largest |v| of a sequence's KV head.
 __device__ float largest_norm(const verified_params &p, select_space *s, int slot, int n_kv, int dim) {
     const int32_t *pages = p.score.rows[slot / p.score.n_kv_heads].pages;
     int newest = (n_kv - 1) / SL_PAGE * SL_PAGE;
-    float most = -INFINITY;
+    int most = 0; // norms order as integers do
     for (int j = threadIdx.x; j < n_kv; j += SELECTORS) {
         size_t block = (size_t)pages[j / SL_PAGE] * p.score.n_kv_heads + slot % p.score.n_kv_heads;
-        float norm = 0;
-        if (j < newest) {
-            norm = ((const float *)(p.norms + block * p.norms_size))[j % SL_PAGE];
-        } else {
-            const bf16 *v = p.attend.v + (block * SL_PAGE + j % SL_PAGE) * dim;
-            for (int d = 0; d < dim; d++) norm += square(__uint_as_float((uint32_t)v[d] << 16));
-            norm = 0.5f * log2f(norm);
-        }
-        most = fmaxf(most, norm);
+        most = max(most, (int)(j < newest ? ((const bf16 *)(p.norms + block * p.norms_size))[j % SL_PAGE]
+                                          : sl_norm_of_row(p.attend.v + (block * SL_PAGE + j % SL_PAGE) * dim, dim)));
     }
-    // floats order as integers do, negative ones the other way round
-    int x = __float_as_int(most);
-    x = max_block(s, x < 0 ? x ^ 0x7fffffff : x);
-    return __int_as_float(x < 0 ? x ^ 0x7fffffff : x);
+    return __uint_as_float((uint32_t)max_block(s, most) << 16);
 }
 
 template <int DIM> struct plan_space {
@@ -299,7 +290,7 @@ template <int DIM> __global__ void __launch_bounds__(SELECTORS, 2) plan_rows_ker
     int n_residual = n_kv - plan.at[1], n_base = plan.at[2] - plan.at[1], b = n_base;
     if (n_base < n_residual) {
         estimates f = estimate<DIM>(p, head, plan, n_kv, &space);
-        if (p.norms) f.largest_norm = exp2((double)largest_norm(p, &s, head / p.score.group, n_kv, DIM));
+        if (p.norms) f.largest_norm = largest_norm(p, &s, head / p.score.group, n_kv, DIM);
         if (threadIdx.x < 32) space.n_wanted = rows_needed(p, f, n_base, n_residual);
         __syncthreads();
         b = space.n_wanted;

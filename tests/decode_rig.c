@@ -99,17 +99,15 @@ rig rig_new(ref_cache *c, const char *attn, uint32_t seed) {
     build_extras(&r);
     gpu_sync("page extras"); // a step may read them before the kernel in front has ended
     r.out = malloc(n_q * sizeof *r.out);
-    for (int i = 0; i < r.n_stored; i++) {
-        r.mass[i] = malloc(n_masses(&r) * sizeof *r.mass[i]);
-        r.w[i] = malloc(n_masses(&r) * SL_BLOCK * sizeof *r.w[i]);
-    }
+    for (int i = 0; i < r.n_stored; i++) r.mass[i] = malloc(n_masses(&r) * sizeof *r.mass[i]);
+    if (r.n_stored) r.w = malloc(n_masses(&r) * SL_BLOCK * sizeof *r.w);
     free(q);
     return r;
 }
 
 void rig_free(rig *r) {
     free(r->out);
-    for (int i = 0; i < 2; i++) free(r->mass[i]), free(r->w[i]);
+    free(r->mass[0]), free(r->mass[1]), free(r->w);
     gpu_free_all();
 }
 
@@ -155,12 +153,9 @@ void rig_launch(rig *r) {
     sl_attn_cuda_stats before = read_stats(r);
     rig_decode(r);
     const char *at = (char *)((int *)r->args.ws + COUNTERS);
-    for (int i = 0; i < r->n_stored; i++) {
-        size_t n = n_masses(r);
-        gpu_read(r->mass[i], at, n * sizeof *r->mass[i]);
-        gpu_read(r->w[i], at + n * sizeof *r->mass[i], n * SL_BLOCK * sizeof *r->w[i]);
-        at += n * (sizeof *r->mass[i] + SL_BLOCK * sizeof *r->w[i]);
-    }
+    size_t n = n_masses(r) * sizeof *r->mass[0], n_w = n_masses(r) * SL_BLOCK * sizeof *r->w;
+    if (r->n_stored) gpu_read(r->mass[0], at, n), gpu_read(r->w, at + n, n_w);
+    if (r->n_stored > 1) gpu_read(r->mass[1], at + n + n_w, n);
     int *counters = malloc(COUNTERS * sizeof *counters);
     gpu_read(counters, r->args.ws, COUNTERS * sizeof *counters);
     for (int i = 0; i < COUNTERS; i++) CHECK_INT(counters[i], 0);
@@ -233,9 +228,27 @@ double *rig_scores(rig *r, int s, int kv_head) {
     return out;
 }
 
+// From weights to sizes, which must have the masses that are stored.
+static void make_sizes(const rig *r, int s, int head, const uint64_t *packed, sl_weights *wt) {
+    size_t n_blocks = wt->n_blocks;
+    bf16 *norm = malloc(wt->n * sizeof *norm), *w = malloc(n_blocks * SL_BLOCK * sizeof *w);
+    int16_t *ref = malloc(n_blocks * sizeof *ref);
+    memcpy(w, wt->w, n_blocks * SL_BLOCK * sizeof *w);
+    memcpy(ref, wt->ref, n_blocks * sizeof *ref);
+    for (int j = 0; j < wt->n; j++) sl_norms(ref_v_row(r->c, s, head / r->group, j), 1, r->c->geom.head_dim, norm + j);
+    sl_weights_sizes(w, ref, norm, wt->n, 1, wt->w, wt->ref, wt->cum + 1);
+    for (size_t b = 0; b < n_blocks; b++) {
+        CHECK_INT(packed[b] & 0xfffffffff, wt->cum[b + 1]);
+        CHECK_INT((int16_t)(packed[b] >> 48), wt->ref[b]);
+        if (wt->ref[b] != SL_REF_EMPTY) CHECK_INT((int)(packed[b] >> 36 & 0xff) - 126, wt->ref[b] - ref[b]);
+    }
+    free(norm), free(w), free(ref);
+}
+
 sl_weights rig_weights(const rig *r, int which, int s, int head) {
     int slot = s * r->c->geom.n_kv_heads + head / r->group, h = head % r->group, n_kv = r->c->seqs[s].n_tokens;
     int n = r->unit ? (n_kv + r->unit - 1) / r->unit : 0;
+    size_t first = ((size_t)slot * r->group + h) * r->max_blocks; // block
     sl_weights wt = {.n = n, .n_blocks = (n + SL_BLOCK - 1) / SL_BLOCK};
     wt.w = calloc((size_t)wt.n_blocks * SL_BLOCK + 1, sizeof *wt.w);
     wt.ref = malloc((wt.n_blocks + 1) * sizeof *wt.ref);
@@ -246,8 +259,8 @@ sl_weights rig_weights(const rig *r, int which, int s, int head) {
         return wt;
     }
     for (int b = 0; b < wt.n_blocks; b++) {
-        uint64_t packed = r->mass[which][((size_t)slot * r->group + h) * r->max_blocks + b], mass = 0;
-        const bf16 *w = r->w[which] + (((size_t)slot * r->max_blocks + b) * r->group + h) * SL_BLOCK;
+        uint64_t packed = r->mass[0][first + b], mass = 0;
+        const bf16 *w = r->w + (((size_t)slot * r->max_blocks + b) * r->group + h) * SL_BLOCK;
         for (int i = 0; i < SL_BLOCK; i++) {
             wt.w[b * SL_BLOCK + i] = w[i];
             mass += (uint32_t)(sl_bf16_to_f32(w[i]) * 0x1p30f);
@@ -256,6 +269,7 @@ sl_weights rig_weights(const rig *r, int which, int s, int head) {
         CHECK_INT(packed & 0xffffffffffff, mass);
         wt.ref[b] = (int16_t)(packed >> 48), wt.cum[b + 1] = mass;
     }
+    if (which == 1) make_sizes(r, s, head, r->mass[1] + first, &wt);
     sl_weights_finish(&wt);
     return wt;
 }
@@ -272,13 +286,13 @@ static void check_weights(rig *r, int which, int s, int head, const double *scor
         double top = -INFINITY;
         for (int j = b * SL_BLOCK; j < wt.n && j < (b + 1) * SL_BLOCK; j++) {
             double want = exp2(score[j] - wt.ref[b]), got = sl_bf16_to_f32(wt.w[j]);
-            if (!(fabs(got - want) <= want * 0x1p-7 + 1e-30))
+            if (!(fabs(got - want) <= want * (which ? 0x1p-6 : 0x1p-7) + 1e-30)) // norms are rounded up to bf16
                 FAIL("%s, sequence %d of %d rows, head %d, row %d: %s %g, expected %g", r->spec.method->name, s,
                      r->c->seqs[s].n_tokens, head, j, which ? "size" : "weight", got, want);
             top = fmax(top, score[j]);
             r->n_weights++, r->n_off_by_1 += wt.w[j] != sl_f32_to_bf16((float)want);
         }
-        if (wt.ref[b] != ceil(top) && fabs(top - rint(top)) > 1e-3)
+        if (wt.ref[b] != ceil(top) && fabs(top - rint(top)) > (which ? 0.03 : 1e-3))
             FAIL("%s, sequence %d, head %d, block %d: reference %d, expected %g", r->spec.method->name, s, head, b, wt.ref[b],
                  ceil(top));
     }

@@ -52,12 +52,12 @@ static void stored_again(void) {
     rig_launch(&r);
     uint64_t *mass = malloc(n_mass * sizeof *mass);
     bf16 *w = malloc(n_mass * SL_BLOCK * sizeof *w), *out = malloc(out_bytes);
-    memcpy(mass, r.mass[0], n_mass * sizeof *mass), memcpy(w, r.w[0], n_mass * SL_BLOCK * sizeof *w);
+    memcpy(mass, r.mass[0], n_mass * sizeof *mass), memcpy(w, r.w, n_mass * SL_BLOCK * sizeof *w);
     memcpy(out, r.out, out_bytes);
     for (int i = 0; i < 200; i++) {
         rig_launch(&r);
         CHECK(!memcmp(mass, r.mass[0], n_mass * sizeof *mass));
-        CHECK(!memcmp(w, r.w[0], n_mass * SL_BLOCK * sizeof *w));
+        CHECK(!memcmp(w, r.w, n_mass * SL_BLOCK * sizeof *w));
         CHECK(!memcmp(out, r.out, out_bytes));
     }
     free(mass), free(w), free(out);
