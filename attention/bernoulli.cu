@@ -3,33 +3,38 @@
 //
 // Full pages of keys lie feature by feature (extras.cu), 512 contiguous bytes each: features whose counts are 0 are not read.
 // A warp of a block draws the counts of its next unit (propose_bernoulli.c's) while others stream the columns of the last one's
-// features through a ring: short copies, whose asking takes its time. Consumer warps score, in the order of the CPU's sums.
+// features through rings: short copies, whose asking takes its time. Consumer warps score, in the order of the CPU's sums.
 // With a sampler they store weights and drawers draw from them (samplers.h); alone they sum V too, and the drawers merge the
-// units' sums.
+// units' sums. The warp that draws counts also tells the drawers what is done: what has been stored must be seen by all before,
+// which takes a microsecond that consumers would lose.
 #include "attention/head_dim.h"
+#include "attention/sample_queries.h"
 #include "attention/samplers.h"
-#include "attention/stages.h"
 
 namespace {
 
 enum {
-    ISSUERS = 2,                          // warps that ask for copies, a stage each by turns
+    ISSUERS = 2,                          // warps that ask for copies
     COLUMN = SL_PAGE * (int)sizeof(bf16), // of one feature in a page
     COLUMNS_MAX = 32,                     // in a stage
     PART = 64,                            // rows of a page that a consumer warp scores; rows of V or newest keys in a stage
     OCTETS = PART / 8,                    // these come eight rows to a copy, the copies OCTET_PAD bytes apart,
     OCTET_PAD = 16,                       //   so that row i of all octets lies in different banks
-    RING = 6,                             // stages
+    STAGES = 6,                           // of all rings
+    AHEAD = 3,                            // units whose counts are drawn and that are not yet done, at most
     P_STRIDE = PART + 8,                  // weights of a part and head: heads in different banks
     UNITS = 128,                          // of a long sequence, over all its KV heads
     CHUNK_ROWS_MAX = 4096,
 };
 static_assert((int)PART * (int)CONSUMERS == (int)SL_PAGE, "a part for each consumer of a team");
 
-// Where weights are stored, and nothing is kept from page to page, two teams of consumers take pages by turns.
+// Where weights are stored, and nothing is kept from page to page, two teams of consumers take pages by turns. A team has a
+// ring of its own; where there is one team, both issuers fill its ring, a stage each by turns.
 template <bool DRAWN> struct crew {
     enum {
         TEAMS = DRAWN ? 2 : 1,
+        RING = STAGES / TEAMS, // stages
+        ISSUERS_EACH = ISSUERS / TEAMS,
         SCORERS = TEAMS * CONSUMERS,
         SAMPLER = SCORERS + DRAWERS, // warp that draws counts; issuers follow
         THREADS = 32 * (SAMPLER + 1 + ISSUERS),
@@ -55,18 +60,11 @@ struct bernoulli_params {
     score_params score; // score.k: for the newest page
     draw_params draw;
     const bf16 *columns; // [n_pages][n_kv_heads][head_dim][256]
-    int B, iid, shared;  // samples a feature; independent ones; one set of features for the group
-    sampler kind;        // of the values; alone:
-    int max_chunks;      //   of a sequence, the stride of
-    float2 *ml;          //   [n_seqs * n_kv_heads][max_chunks][4][group] maximum (log2) and sum of weights, a warp's of a unit
-    float *o;            //   [n_seqs * n_kv_heads][max_chunks][4][group][head_dim] sum of weight * v
-};
-
-// The sampled queries of a unit: the features to read, and each one's coefficient for every head of the group.
-template <int DIM, int HEADS> struct __align__(16) sampled {
-    float coef[DIM][HEADS];
-    int n;
-    uint8_t feature[DIM]; // ascending
+    query_sampling sampling;
+    sampler kind;   // of the values; alone:
+    int max_chunks; //   of a sequence, the stride of
+    float2 *ml;     //   [n_seqs * n_kv_heads][max_chunks][4][group] maximum (log2) and sum of weights, a warp's of a unit
+    float *o;       //   [n_seqs * n_kv_heads][max_chunks][4][group][head_dim] sum of weight * v
 };
 
 enum stage_kind { COLUMNS, KEY_ROWS, VALUE_ROWS };
@@ -80,9 +78,7 @@ struct __align__(16) stage_info {
     short first, n; //
     short begins;   // its page's first stage
     short scored;   // the last of its page's scores
-    short team;     // that takes its page
-    short last;     // of its unit and team: their pages; else 0
-    short alone;    // the only page of its unit
+    short last;     // of its unit, for its team
     short chunk;    // of the sequence
     short which;    // sampled queries
 };
@@ -95,12 +91,12 @@ struct score_span {
 };
 
 template <int DIM, int HEADS> struct shared_head {
-    score_head score; // its barriers
-    stage_info info[STAGES_MAX];
-    uint64_t ready[2], free[2]; // of `spans` and `queries`: they are there; consumers that are done with them
-    score_span spans[2];
+    uint64_t full[STAGES], empty[STAGES];
+    stage_info info[STAGES];
+    uint64_t ready[AHEAD], free[AHEAD]; // of `spans` and `queries`: they are there; consumers that are done with the unit
+    score_span spans[AHEAD];
     draw_space draw;
-    sampled<DIM, HEADS> queries[2];
+    sampled<DIM, HEADS> queries[AHEAD];
     __align__(16) bf16 q[HEADS * DIM];
     float most[CONSUMERS][GROUP_MAX];                           // alone: largest scores of a page's parts
     __align__(16) bf16 weights[CONSUMERS][GROUP_MAX][P_STRIDE]; // alone: row 8 b + r of a part at 8 r + b
@@ -114,123 +110,49 @@ template <int DIM> struct part {
     };
 };
 
-__device__ float widen(bf16 x) {
-    return __uint_as_float((uint32_t)x << 16);
-}
-
-// ---- counts ----
-
-// sl_bernoulli_count (propose_bernoulli.c), to the bit: B a is rounded before its floor is taken off.
-__device__ int count_of(const sl_rng_id &id, int feature, int dim, int B, double a, int iid) {
-    if (a >= 1) return B;
-    if (!iid) {
-        double all = __dmul_rn(B, a), whole = floor(all);
-        uint64_t rest = (uint64_t)(__dsub_rn(all, whole) * 0x1p64);
-        return (int)whole + (sl_rng_u64(&id, feature, SL_STREAM_FEATURES) + rest < rest);
+// A team's stages.
+template <int DIM> struct team_ring {
+    uint64_t *full, *empty;
+    stage_info *info;
+    char *stages;
+    int n_stages, stage, parity;
+    __device__ char *data() const { return stages + stage * part<DIM>::STAGE; }
+    __device__ void advance() {
+        if (++stage == n_stages) stage = 0, parity ^= 1;
     }
-    uint64_t chance = (uint64_t)(a * 0x1p64);
-    int count = 0;
-    for (int t = 0; t < B; t++) count += sl_rng_u64(&id, t * dim + feature, SL_STREAM_FEATURES) < chance;
-    return count;
-}
+};
 
-// A warp's lanes take features 32 at a time. Loops are not unrolled: at the first unit this code comes from memory.
-//
-// Equation 9: coef[i][h] = sign(q_h) norm_h c_h / B of feature i, every head its own counts.
-template <int DIM, int HEADS>
-__device__ void sample_each(const bernoulli_params &p, sl_rng_id id, const bf16 *q, float coef[DIM][HEADS]) {
-    int lane = threadIdx.x % 32;
-#pragma unroll 1
-    for (int h = 0; h < p.score.group; h++, id.head++, q += DIM) {
-        float norm = 0;
-        for (int i = lane; i < DIM; i += 32) norm = fmaxf(norm, fabsf(widen(q[i])));
-        norm = sl_max_lanes(norm);
-#pragma unroll 1
-        for (int i = lane; i < DIM; i += 32) {
-            float x = widen(q[i]);
-            int count = norm > 0 ? count_of(id, i, DIM, p.B, (double)fabsf(x) / norm, p.iid) : 0;
-            coef[i][h] = copysignf(norm * (float)count / (float)p.B, x);
-        }
-    }
-}
-
-// Equations 10 to 13: one count for the group, from the mean magnitude.
-template <int DIM, int HEADS>
-__device__ void sample_shared(const bernoulli_params &p, const sl_rng_id &id, const bf16 *q, float coef[DIM][HEADS]) {
-    int lane = threadIdx.x % 32, group = p.score.group;
-    float norm = 0;
-#pragma unroll 1
-    for (int i = lane; i < DIM; i += 32) {
-        float sum = 0;
-        for (int h = 0; h < group; h++) sum += fabsf(widen(q[h * DIM + i]));
-        coef[i][0] = sum / (float)group;
-        norm = fmaxf(norm, coef[i][0]);
-    }
-    norm = sl_max_lanes(norm);
-#pragma unroll 1
-    for (int i = lane; i < DIM; i += 32) {
-        float mean = coef[i][0];
-        int count = norm > 0 ? count_of(id, i, DIM, p.B, (double)mean / norm, p.iid) : 0;
-        float drawn = norm * (float)count / (float)p.B;
-        for (int h = 0; h < group; h++) coef[i][h] = mean > 0 ? drawn * (widen(q[h * DIM + i]) / mean) : 0;
-    }
-}
-
-// One warp: the sampled queries of a KV head, q [group][DIM] in shared memory.
-template <int DIM, int HEADS>
-__device__ void sample_queries(const bernoulli_params &p, const sl_rng_id &id, const bf16 *q, sampled<DIM, HEADS> *to) {
-    int lane = threadIdx.x % 32, group = p.score.group, n = 0;
-    for (int i = lane; i < DIM; i += 32)
-        for (int h = group; h < HEADS; h++) to->coef[i][h] = 0;
-    if (p.shared)
-        sample_shared<DIM, HEADS>(p, id, q, to->coef);
-    else
-        sample_each<DIM, HEADS>(p, id, q, to->coef);
-#pragma unroll 1
-    for (int first = 0; first < DIM; first += 32) { // those that are used move up
-        float x[HEADS];
-        bool used = false;
-#pragma unroll
-        for (int h = 0; h < HEADS; h++) {
-            x[h] = first + lane < DIM ? to->coef[first + lane][h] : 0;
-            used |= x[h] != 0;
-        }
-        uint32_t all = __ballot_sync(~0u, used);
-        int at = n + __popc(all & ((1u << lane) - 1));
-        __syncwarp(); // all have read what others overwrite
-        if (used) {
-            to->feature[at] = (uint8_t)(first + lane);
-#pragma unroll
-            for (int h = 0; h < HEADS; h += 4) *(float4 *)&to->coef[at][h] = make_float4(x[h], x[h + 1], x[h + 2], x[h + 3]);
-        }
-        n += __popc(all);
-        __syncwarp();
-    }
-    if (lane == 0) to->n = n;
-    __syncwarp();
+template <int DIM, bool DRAWN, int HEADS> __device__ team_ring<DIM> ring_of(shared_head<DIM, HEADS> *head, int team) {
+    int first = team * crew<DRAWN>::RING;
+    char *stages = (char *)head + (sizeof(*head) + 127) / 128 * 128;
+    return {head->full + first,
+            head->empty + first,
+            head->info + first,
+            stages + first * part<DIM>::STAGE,
+            crew<DRAWN>::RING,
+            0,
+            0};
 }
 
 // ---- producer ----
 
-template <int DIM, int HEADS> struct feed {
-    shared_head<DIM, HEADS> *head;
-    ring next;
-    int own;      // number of this issuer
-    int n_asked;  // by all of them
-    int n_pages;  // likewise
-    int n_normal; // stages that the L2 cache treats as any data: score_keys.h's normal_tiles
+template <int DIM, bool DRAWN> struct feed {
+    team_ring<DIM> next;
+    int turn;     // of the issuers of this ring
+    int n_asked;  // stages of the ring
+    int n_normal; // of them, that the L2 cache treats as any data: score_keys.h's normal_tiles
     __device__ uint64_t policy() const { return sl_l2_policy(n_asked > n_normal); } // of the stage that is open
 };
 
 // Waits for an empty stage and announces what comes. False: it is another issuer's.
-template <int DIM, int HEADS> __device__ bool open_stage(feed<DIM, HEADS> *to, const stage_info &info, int bytes) {
-    ring *r = &to->next;
-    if (to->n_asked++ % ISSUERS != to->own) return false;
-    barrier_wait(&r->head->empty[r->stage], r->parity ^ 1);
+template <int DIM, bool DRAWN> __device__ bool open_stage(feed<DIM, DRAWN> *to, const stage_info &info, int bytes) {
+    team_ring<DIM> *r = &to->next;
+    if (to->n_asked++ % crew<DRAWN>::ISSUERS_EACH != to->turn) return false;
+    barrier_wait(&r->empty[r->stage], r->parity ^ 1);
     if (threadIdx.x % 32 == 0) {
-        to->head->info[r->stage] = info;
+        r->info[r->stage] = info;
 #if __CUDA_ARCH__ >= 900
-        barrier_expect(&r->head->full[0][r->stage], bytes);
+        barrier_expect(&r->full[r->stage], bytes);
 #endif
     }
     __syncwarp();
@@ -238,10 +160,10 @@ template <int DIM, int HEADS> __device__ bool open_stage(feed<DIM, HEADS> *to, c
 }
 
 // All copies of the stage have been asked for.
-template <int DIM, int HEADS> __device__ void close_stage(feed<DIM, HEADS> *to, bool mine) {
-    ring *r = &to->next;
+template <int DIM, bool DRAWN> __device__ void close_stage(feed<DIM, DRAWN> *to, bool mine) {
+    team_ring<DIM> *r = &to->next;
 #if __CUDA_ARCH__ < 900
-    uint64_t *full = &r->head->full[0][r->stage];
+    uint64_t *full = &r->full[r->stage];
     if (mine) asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
     if (mine && threadIdx.x % 32 == 0) barrier_arrive(full);
 #endif
@@ -249,22 +171,22 @@ template <int DIM, int HEADS> __device__ void close_stage(feed<DIM, HEADS> *to, 
 }
 
 // Every lane copies its bytes (0: none) to its place, 16-byte aligned.
-__device__ void copy_lanes(ring *r, uint32_t to, const void *from, int bytes, uint64_t policy) {
+__device__ void copy_lanes(uint64_t *full, uint32_t to, const void *from, int bytes, uint64_t policy) {
 #if __CUDA_ARCH__ >= 900
-    if (bytes) copy_bulk(to, from, bytes, &r->head->full[0][r->stage], policy);
+    if (bytes) copy_bulk(to, from, bytes, full, policy);
 #else
     for (uint32_t lanes = __ballot_sync(~0u, bytes > 0); lanes; lanes &= lanes - 1) {
         int i = __ffs(lanes) - 1;
         const void *x = (const void *)__shfl_sync(~0u, (unsigned long long)from, i);
         copy_warp(__shfl_sync(~0u, to, i), x, __shfl_sync(~0u, bytes, i));
     }
-    (void)r, (void)policy;
+    (void)full, (void)policy;
 #endif
 }
 
 // The features' columns of one page of one KV head, [DIM][256]. Neighbours come in one copy.
-template <int DIM, int HEADS>
-__device__ void produce_columns(feed<DIM, HEADS> *to, const sampled<DIM, HEADS> &q, const bf16 *page, stage_info info) {
+template <int DIM, int HEADS, bool DRAWN>
+__device__ void produce_columns(feed<DIM, DRAWN> *to, const sampled<DIM, HEADS> &q, const bf16 *page, stage_info info) {
     int lane = threadIdx.x % 32, n_stages = max(ceil_div(q.n, COLUMNS_MAX), 1);
     short last = info.last;
     for (int i = 0; i < n_stages; i++) {
@@ -276,15 +198,15 @@ __device__ void produce_columns(feed<DIM, HEADS> *to, const sampled<DIM, HEADS> 
         bool leads = lane < n && (lane == 0 || feature != before + 1);
         uint32_t later = __ballot_sync(~0u, leads) & ~(~0u >> (31 - lane)); // of the run behind this one's
         int run = (later ? __ffs(later) - 1 : n) - lane;
-        copy_lanes(&to->next, shared_address(to->next.data()) + lane * COLUMN, page + feature * SL_PAGE,
+        copy_lanes(&to->next.full[to->next.stage], shared_address(to->next.data()) + lane * COLUMN, page + feature * SL_PAGE,
                    mine && leads ? run * COLUMN : 0, to->policy());
         close_stage(to, mine);
     }
 }
 
 // The first n_rows rows of one page of one KV head, [256][DIM], whole octets.
-template <int DIM, int HEADS>
-__device__ void produce_rows(feed<DIM, HEADS> *to, const bf16 *page, int n_rows, stage_kind kind, stage_info info) {
+template <int DIM, bool DRAWN>
+__device__ void produce_rows(feed<DIM, DRAWN> *to, const bf16 *page, int n_rows, stage_kind kind, stage_info info) {
     int lane = threadIdx.x % 32, n_stages = ceil_div(n_rows, PART);
     short last = info.last;
     for (int i = 0; i < n_stages; i++) {
@@ -293,8 +215,8 @@ __device__ void produce_rows(feed<DIM, HEADS> *to, const bf16 *page, int n_rows,
         info.begins = kind == KEY_ROWS && i == 0, info.scored = kind == KEY_ROWS && i == n_stages - 1;
         info.last = i == n_stages - 1 ? last : 0;
         bool mine = open_stage(to, info, n * bytes);
-        copy_lanes(&to->next, shared_address(to->next.data()) + lane * part<DIM>::OCTET, page + (i * PART + lane * 8) * DIM,
-                   mine && lane < n ? bytes : 0, to->policy());
+        copy_lanes(&to->next.full[to->next.stage], shared_address(to->next.data()) + lane * part<DIM>::OCTET,
+                   page + (i * PART + lane * 8) * DIM, mine && lane < n ? bytes : 0, to->policy());
         close_stage(to, mine);
     }
 }
@@ -308,19 +230,21 @@ template <int DIM> __device__ void count_keys(const bernoulli_params &p, int n_k
     atomicAdd(&p.draw.stats->features, (unsigned long long)(n_features * 1024 * p.score.group + DIM / 2) / DIM);
 }
 
-// Draws the counts of a block's units. The first unit is the block's number, the others are handed out in order as blocks get
-// to them.
+// Draws the counts of a block's units, and tells which are done: before one is drawn, that whose place it takes. The first unit
+// is the block's number, the others are handed out in order as blocks get to them.
 template <int DIM, int HEADS> __device__ void sample_units(const bernoulli_params &p, shared_head<DIM, HEADS> *head) {
     int lane = threadIdx.x % 32, unit = blockIdx.x, ticket = -1, n_kv_heads = p.score.n_kv_heads, group = p.score.group;
     chunk_rule rule = {n_kv_heads};
     window w;
     window_load(&w, p.score.rows, p.score.n_seqs, n_kv_heads, rule, 0, 0);
     sl_wait_previous(); // which keys are read depends on q
-    for (int n = 0;; n++) {
+    for (int n = 0, n_ended = 0; n_ended < AHEAD; n++) {
         unit_place at = window_find(&w, p.score.rows, p.score.n_seqs, n_kv_heads, rule, unit);
-        int which = n % 2;
-        score_span span = {.slot = -1};
-        barrier_wait(&head->free[which], n / 2 % 2 ^ 1);
+        int which = n % AHEAD;
+        score_span span = {.slot = -1}, before = head->spans[which];
+        barrier_wait(&head->free[which], n / AHEAD % 2 ^ 1);
+        if (lane == 0 && n >= AHEAD)
+            add_released(p.score.done + before.slot, CONSUMERS * ceil_div(before.end - before.from, SL_PAGE));
         if (at.seq >= 0) {
             if (lane == 0) ticket = atomicAdd(p.score.next, 1);
             int rows = rule.rows(at.n_kv), kv_head = at.local % n_kv_heads;
@@ -330,39 +254,42 @@ template <int DIM, int HEADS> __device__ void sample_units(const bernoulli_param
             for (int k = lane; k < group * DIM / 8; k += 32) ((uint4 *)head->q)[k] = __ldcg(q + k);
             __syncwarp();
             sampled<DIM, HEADS> *queries = &head->queries[which];
-            sample_queries<DIM, HEADS>(p, rng_of(p.draw, p.score.rows[span.seq], kv_head * group), head->q, queries);
+            sample_queries<DIM, HEADS>(p.sampling, group, rng_of(p.draw, p.score.rows[span.seq], kv_head * group), head->q,
+                                       queries);
             if (span.from == 0) count_keys<DIM>(p, at.n_kv, queries->n);
             unit = gridDim.x + __shfl_sync(~0u, ticket, 0);
         }
         __syncwarp();
-        if (lane == 0) {
+        if (lane == 0 && n_ended == 0) {
             head->spans[which] = span;
             barrier_arrive(&head->ready[which]);
         }
-        if (at.seq < 0) break;
+        n_ended += at.seq < 0;
     }
     int all_units = __shfl_sync(~0u, w.end, 31);
     if (lane == 0 && ticket == all_units - 1) *p.score.next = 0; // a ticket is taken per unit, so this was the last of all
 }
 
-// Asks for the keys (and values) of a unit, `which` of the sampled queries.
+// Asks for what a team takes of the keys (and values) of a unit, `which` of the sampled queries; before: pages of earlier
+// units.
 template <int DIM, int HEADS, bool DRAWN>
-__device__ void produce_unit(const bernoulli_params &p, feed<DIM, HEADS> *to, const score_span &u, int which) {
+__device__ void produce_unit(const bernoulli_params &p, shared_head<DIM, HEADS> *head, feed<DIM, DRAWN> *to,
+                             const score_span &u, int which, int team, int before) {
     int lane = threadIdx.x % 32, kv_head = u.slot % p.score.n_kv_heads;
     const int32_t *pages = p.score.rows[u.seq].pages;
     int32_t id = u.from + lane * SL_PAGE < u.end ? pages[u.from / SL_PAGE + lane] : 0; // at most CHUNK_ROWS_MAX rows
     stage_info info = {.slot = u.slot, .n_kv = u.n_kv, .chunk = (short)u.chunk, .which = (short)which};
     enum { TEAMS = crew<DRAWN>::TEAMS };
-    int n_pages = ceil_div(u.end - u.from, SL_PAGE);
-    info.alone = n_pages < TEAMS;
-    for (int i = 0; i < n_pages; i++) {
+    int n_pages = ceil_div(u.end - u.from, SL_PAGE), first = (team + before) % TEAMS;
+    if (first >= n_pages) // the team has nothing of it
+        for (int i = 0; i < CONSUMERS; i++) barrier_arrive(&head->free[which]);
+    for (int i = first; i < n_pages; i += TEAMS) {
         size_t block = (size_t)__shfl_sync(~0u, id, i) * p.score.n_kv_heads + kv_head;
         int row = u.from + i * SL_PAGE, n_rows = min(u.n_kv - row, (int)SL_PAGE);
-        short last = i >= n_pages - TEAMS ? i / TEAMS + 1 : 0;
-        info.row = row, info.last = DRAWN ? last : 0;
-        info.team = (short)(to->n_pages++ % TEAMS);
+        bool last = i + TEAMS >= n_pages;
+        info.row = row, info.last = DRAWN && last;
         if (row + SL_PAGE < u.n_kv)
-            produce_columns(to, to->head->queries[which], p.columns + block * SL_PAGE * DIM, info);
+            produce_columns(to, head->queries[which], p.columns + block * SL_PAGE * DIM, info);
         else
             produce_rows(to, p.score.k + block * SL_PAGE * DIM, n_rows, KEY_ROWS, info);
         info.last = last;
@@ -371,15 +298,19 @@ __device__ void produce_unit(const bernoulli_params &p, feed<DIM, HEADS> *to, co
 }
 
 template <int DIM, int HEADS, bool DRAWN>
-__device__ void produce(const bernoulli_params &p, shared_head<DIM, HEADS> *head, const ring &r, int own) {
-    feed<DIM, HEADS> to = {.head = head, .next = r, .own = own, .n_normal = p.score.n_normal};
+__device__ void produce(const bernoulli_params &p, shared_head<DIM, HEADS> *head, int own) {
+    enum { TEAMS = crew<DRAWN>::TEAMS };
+    int team = own % TEAMS, n_pages = 0;
+    feed<DIM, DRAWN> to = {
+        .next = ring_of<DIM, DRAWN>(head, team), .turn = own / TEAMS, .n_asked = 0, .n_normal = p.score.n_normal / TEAMS};
     sl_wait_previous(); // the newest row
     for (int n = 0;; n++) {
-        barrier_wait(&head->ready[n % 2], n / 2 % 2);
+        barrier_wait(&head->ready[n % AHEAD], n / AHEAD % 2);
         __syncwarp();
-        score_span u = head->spans[n % 2];
+        score_span u = head->spans[n % AHEAD];
         if (u.slot < 0) break;
-        produce_unit<DIM, HEADS, DRAWN>(p, &to, u, n % 2);
+        produce_unit<DIM, HEADS, DRAWN>(p, head, &to, u, n % AHEAD, team, n_pages);
+        n_pages += ceil_div(u.end - u.from, SL_PAGE);
     }
     close_stage(&to, open_stage(&to, stage_info{.slot = -1}, 0));
 }
@@ -591,24 +522,18 @@ template <int DIM, int HEADS> struct attention {
     }
 };
 
-template <int DIM, int HEADS, bool DRAWN>
-__device__ void consume(const bernoulli_params &p, shared_head<DIM, HEADS> *head, ring r) {
-    int lane = threadIdx.x % 32, team = threadIdx.x / 32 / CONSUMERS;
+template <int DIM, int HEADS, bool DRAWN> __device__ void consume(const bernoulli_params &p, shared_head<DIM, HEADS> *head) {
+    team_ring<DIM> r = ring_of<DIM, DRAWN>(head, threadIdx.x / 32 / CONSUMERS);
     int fresh = 1,
         top = REF_EMPTY; // the team's next stage is a unit's first; largest reference of the unit and the lane's head
     float s[2][HEADS];
     attention<DIM, HEADS> a;
     sl_wait_previous(); // the drawers of the layer before may still read what is stored here
     for (;; r.advance()) {
-        barrier_wait(&r.head->full[0][r.stage], r.parity);
+        barrier_wait(&r.full[r.stage], r.parity);
         __syncwarp(); // for mma: lanes may have left the wait one by one
-        stage_info info = head->info[r.stage];
+        stage_info info = r.info[r.stage];
         if (info.slot < 0) return;
-        if (DRAWN && info.team != team) { // read by the others; a unit that is theirs alone has nothing for this team
-            barrier_arrive(&r.head->empty[r.stage]);
-            if (info.last && info.alone) barrier_arrive(&head->free[info.which]);
-            continue;
-        }
         const sampled<DIM, HEADS> &q = head->queries[info.which];
         if (!DRAWN && fresh) a.begin();
         if (fresh) top = REF_EMPTY;
@@ -621,18 +546,16 @@ __device__ void consume(const bernoulli_params &p, shared_head<DIM, HEADS> *head
             a.add_values(head, r.data(), info);
         else if (info.first == own_part())
             add_rows(q, r.data(), s);
-        leave_stage(&r.head->empty[r.stage]);
+        leave_stage(&r.empty[r.stage]);
         if (info.scored && DRAWN) top = max(top, store_part(p.score, info, s));
         if (info.scored && !DRAWN) a.softmax(head, info, p.score.scale, s);
         fresh = info.last;
         if (!info.last) continue;
-        barrier_arrive(&head->free[info.which]);
         if (!DRAWN) a.store(p, info);
         int head_of_group = head_of_lane<HEADS>();
-        if (DRAWN && lane % (16 / HEADS) == 0 && head_of_group < p.score.group)
+        if (DRAWN && threadIdx.x % (16 / HEADS) == 0 && head_of_group < p.score.group)
             atomicMax(p.score.top + info.slot * p.score.group + head_of_group, top - REF_EMPTY);
-        __syncwarp();
-        if (lane == 0) add_released(p.score.done + info.slot, info.last);
+        barrier_arrive(&head->free[info.which]); // and what this thread has stored
     }
 }
 
@@ -684,16 +607,21 @@ template <int DIM, int HEADS, bool DRAWN> __global__ void __maxnreg__(128) berno
     typedef shared_head<DIM, HEADS> head_type;
     head_type *head = (head_type *)memory;
     typedef crew<DRAWN> at;
-    barriers_make(4, CONSUMERS, [&](int i) {
-        barrier_init(i < 2 ? &head->free[i] : &head->ready[i - 2], i < 2 ? 32 * (int)at::SCORERS : 1);
+    barriers_make(2 * STAGES + 2 * AHEAD, CONSUMERS, [&](int i) {
+        int other = i - 2 * STAGES;
+        if (i < STAGES)
+            barrier_init(&head->full[i], FULL_ARRIVALS);
+        else if (i < 2 * STAGES)
+            barrier_init(&head->empty[i - STAGES], 32 * CONSUMERS);
+        else
+            barrier_init(other < AHEAD ? &head->free[other] : &head->ready[other - AHEAD],
+                         other < AHEAD ? 32 * (int)at::SCORERS : 1);
     });
-    score_begin(&head->score, p.score.n_stages, 32 * at::SCORERS);
     __syncthreads();
     sl_start_next();
-    ring r = {&head->score, memory + (sizeof(head_type) + 127) / 128 * 128, p.score.n_stages, part<DIM>::STAGE, 0, 0};
     int warp = threadIdx.x / 32, thread = threadIdx.x - 32 * at::SCORERS;
     if (warp < at::SCORERS)
-        consume<DIM, HEADS, DRAWN>(p, head, r);
+        consume<DIM, HEADS, DRAWN>(p, head);
     else if (warp < at::SAMPLER)
         draw_all(p.score, p.draw, &head->draw, thread, [&](int slot, int h, int i) {
             if (DRAWN)
@@ -704,7 +632,7 @@ template <int DIM, int HEADS, bool DRAWN> __global__ void __maxnreg__(128) berno
     else if (warp == at::SAMPLER)
         sample_units<DIM, HEADS>(p, head);
     else
-        produce<DIM, HEADS, DRAWN>(p, head, r, warp - at::SAMPLER - 1);
+        produce<DIM, HEADS, DRAWN>(p, head, warp - at::SAMPLER - 1);
 }
 
 // ---- launch ----
@@ -745,18 +673,17 @@ template <int DIM, int HEADS, bool DRAWN> void launch(const sl_attn_cuda_decode_
     bernoulli_params p = {.score = score_params_of<DIM>(a),
                           .draw = DRAWN ? draw_params_of(a) : merge_params_of(a),
                           .columns = (const bf16 *)a->extra[0],
-                          .B = (int)sl_attn_get(a->spec, "B"),
-                          .iid = sl_attn_get(a->spec, "bernoulli-sampling") == 1,
-                          .shared = shared,
+                          .sampling = {.B = (int)sl_attn_get(a->spec, "B"),
+                                       .iid = sl_attn_get(a->spec, "bernoulli-sampling") == 1,
+                                       .shared = shared},
                           .kind = INDEPENDENT,
                           .max_chunks = max_chunks,
                           .ml = (float2 *)(o + n_sums * DIM),
                           .o = o};
-    p.score.n_stages = RING;
     SL_CHECK(!DRAWN || (sampler_of(a->spec->plus, &p.kind) && ceil_div(p.score.max_blocks, TILE_BLOCKS) <= TILES_MAX));
     size_t head = (sizeof(shared_head<DIM, HEADS>) + 127) / 128 * 128;
     sl_launch(bernoulli_ring_kernel<DIM, HEADS, DRAWN>, dim3(sl_multiprocessors()), dim3(crew<DRAWN>::THREADS),
-              head + (size_t)p.score.n_stages * part<DIM>::STAGE, a->stream, p);
+              head + (size_t)STAGES * part<DIM>::STAGE, a->stream, p);
 }
 
 template <bool SHARED> void decode(const sl_attn_cuda_decode_args *a) {
