@@ -10,6 +10,7 @@
 #include "attention/head_dim.h"
 #include "attention/sample_queries.h"
 #include "attention/samplers.h"
+#include "attention/stages.h"
 
 namespace {
 
