@@ -314,7 +314,7 @@ template <int DIM> __global__ void __maxnreg__(144) pps_score_kernel(const score
 // but for V. order of reduction:
 // masses are integers; a head's rows, heavy ones before light ones, a warp's 32 of each TAKERS in order, then the warps in
 // order.
-template <int DIM, bool CERTIFIED> __global__ void __launch_bounds__(TAKERS, 3) pps_draw_kernel(const pps_params p) {
+template <int DIM, bool CERTIFIED> __global__ void __maxnreg__(96) pps_draw_kernel(const pps_params p) {
     extern __shared__ __align__(128) char memory[];
     shared_head *s = (shared_head *)memory;
     const score_params &scores = p.score;
