@@ -93,6 +93,7 @@ __device__ float score_rows(const score_params &p, const shared_head *s, int n, 
     float c[2][4] = {}, score = 0;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
+        if (half * 16 >= n) break;
         int place = half * 16 + lane / 4;
         const char *k = (const char *)p.k + lane_q * 16;
         const char *upper = k + (size_t)s->row[warp + min(place, n - 1)] * layout<DIM>::ROW;
@@ -136,6 +137,7 @@ template <int DIM> __device__ int add_rows(const is_params &p, shared_head *s, c
     int n = __popc(__ballot_sync(~0u, x.row >= 0)), row = x.row < 0 ? -1 : pool_row(p, s, x.row);
     if (n == 0) return 0;
     float factor;
+    if (row >= 0 && thread % 32 >= 16) prefetch(p.score.k + (size_t)row * DIM, layout<DIM>::ROW);
     if (row >= 0) prefetch(p.draw.v + (size_t)row * DIM, layout<DIM>::ROW);
     s->row[thread] = row;
     __syncwarp();

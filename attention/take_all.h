@@ -645,13 +645,14 @@ __device__ int turns_of(const take_space *s) {
 }
 
 // Thread's row of a turn of those that s->drawn stands for. A warp's rows come first and ascend, heavy ones before light ones;
-// neighbours may be equal: a light row drawn twice. Draw m of the light rows has uniform number `index` | m, or all have number
-// `index` (shared).
+// neighbours may be equal: a light row drawn twice. Few rows are shared out among all warps, which ask for theirs at once. Draw
+// m of the light rows has uniform number `index` | m, or all have number `index` (shared).
 template <typename Space>
 __device__ drawn_row row_of_turn(const Space *s, bool shared, const sl_rng_id &id, uint32_t index, int turn, int thread) {
     const take_all &r = s->drawn;
     int n_listed = r.listed ? r.n_heavy : 0, n_heavy = heavy_turns(s), m = (turn - n_heavy) * TAKERS + thread;
     if (turn < n_heavy) return {heavy_row(s, turn * TAKE_WARPS + thread / 32), 0};
+    if (n_listed + r.k <= TAKERS / 2) m = thread % 32 < 16 ? thread / 32 * 16 + thread % 32 : (int)TAKERS;
     if (m < n_listed) return {s->heavy.row[m], 0};
     if (m >= n_listed + r.k) return {-1, 0};
     uint32_t number = m - n_listed, i = index | (shared ? 0 : number);
