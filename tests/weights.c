@@ -38,11 +38,13 @@ sample sample_new(int n, shape kind, uint64_t seed) {
             ->weigh(score + j, m, s.wt.w + j, s.wt.ref + j / SL_BLOCK, s.wt.cum + j / SL_BLOCK + 1);
     }
     sl_weights_finish(&s.wt);
-    for (int j = 0; j < n; j++) score[j] += (float)log2(fabs(s.v[j]));
-    for (int j = 0; j < n; j += 256) {
-        int m = n - j < 256 ? n - j : 256, b = j / SL_BLOCK;
-        sl_attn_kernels_named("portable")->weigh(score + j, m, s.sizes.w + j, s.sizes.ref + b, s.sizes.cum + b + 1);
+    bf16 *norm = malloc(n * sizeof *norm);
+    for (int j = 0; j < n; j++) {
+        bf16 v = sl_f32_to_bf16((float)s.v[j]);
+        sl_norms(&v, 1, 1, norm + j);
     }
+    sl_weights_sizes(s.wt.w, s.wt.ref, norm, n, 1, s.sizes.w, s.sizes.ref, s.sizes.cum + 1);
+    free(norm);
     sl_weights_finish(&s.sizes);
     double total = (double)s.wt.cum[blocks];
     for (int j = 0; j < n; j++) {
