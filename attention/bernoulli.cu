@@ -126,13 +126,11 @@ template <int DIM> struct team_ring {
 template <int DIM, bool DRAWN, int HEADS> __device__ team_ring<DIM> ring_of(shared_head<DIM, HEADS> *head, int team) {
     int first = team * crew<DRAWN>::RING;
     char *stages = (char *)head + (sizeof(*head) + 127) / 128 * 128;
-    return {head->full + first,
-            head->empty + first,
-            head->info + first,
-            stages + first * part<DIM>::STAGE,
-            crew<DRAWN>::RING,
-            0,
-            0};
+    return {.full = head->full + first,
+            .empty = head->empty + first,
+            .info = head->info + first,
+            .stages = stages + first * part<DIM>::STAGE,
+            .n_stages = crew<DRAWN>::RING};
 }
 
 // ---- producer ----

@@ -3,9 +3,8 @@
 //
 // The first stores weights p, and masses of these and of sizes p |v| (score_keys.h). Of the second a block takes a query head:
 // heavy rows and light draws from the sizes (take_all.h), which it makes from stored weights and norms as it needs them, and
-// what a row weighs from the stored weights.
-// With a stated error it goes on until the head is certified (draw_certified.c: the same bounds, tries and uniform numbers), or
-// sums over every row.
+// what a row weighs from the stored weights. With a stated error it goes on until the head is certified (draw_certified.c: the
+// same bounds, tries and uniform numbers), or sums over every row.
 #include "attention/head_dim.h"
 #include "attention/norms.h"
 #include "attention/take_all.h"
@@ -52,6 +51,7 @@ struct head {
     int n;
 };
 
+// Sizes that are made of weights and norms.
 struct sized_space : take_space {
     const bf16 *norms, *newest; // of the KV head: page i's of the pool at i * stride; the newest page's
     const int32_t *page;        // of the sequence, in shared memory
@@ -310,10 +310,9 @@ template <int DIM> __global__ void __maxnreg__(144) pps_score_kernel(const score
 //
 // grid: a block for each query head of all sequences. precondition: `drawn` is 0; that, `done` and newest_done are 0 at the
 // end. Lengths and page tables are read while the kernel in front may still run. bytes: masses of blocks, weights and norms of
-// those that may hold heavy rows or hold a draw (weights from the L2 cache), drawn rows of V; CERTIFIED: these several times,
-// but for V. order of reduction:
-// masses are integers; a head's rows, heavy ones before light ones, a warp's 32 of each TAKERS in order, then the warps in
-// order.
+// those that may hold heavy rows or hold a draw (weights from the L2 cache), drawn rows of V; CERTIFIED: these several times.
+// order of reduction: masses are integers; a head's rows, heavy ones before light ones, a warp's share of each TAKERS in order,
+// then the warps in order.
 template <int DIM, bool CERTIFIED> __global__ void __maxnreg__(96) pps_draw_kernel(const pps_params p) {
     extern __shared__ __align__(128) char memory[];
     shared_head *s = (shared_head *)memory;
