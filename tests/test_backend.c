@@ -140,7 +140,8 @@ static void small_ops(void) {
                              *g = normals(3 * n, test_seed + 9);
                 sl_weight table = make_weight(dtypes[d], 5, n, test_seed, &wide);
                 for (int j = 0; j < 3 * n + GUARD; j++) out[j] = SENTINEL;
-                be->rmsnorm(be, x, &(sl_weight){.data = table.data, .dtype = dtypes[d], .n_rows = 1, .n_cols = n}, 3, 1e-5f, out);
+                be->rmsnorm(be, x, &(sl_weight){.data = table.data, .dtype = dtypes[d], .n_rows = 1, .n_cols = n}, 3, 1e-5f,
+                            out);
                 for (int r = 0; r < 3; r++) {
                     double sum = 0;
                     for (int j = 0; j < n; j++) sum += (double)x[r * n + j] * x[r * n + j];

@@ -207,36 +207,39 @@ static void self_normalised(void) {
 
 // ---- how large errors are ----
 
-// Mean relative error over heads and 50 seeds.
+// Mean relative error over heads and many seeds.
 static double mean_error(ref_cache *c, const char *attn) {
+    enum { MANY = 2000 }; // flat attention's errors differ by a thousandth
     double sum = 0, mu[HEADS][DIM];
     rig r = rig_new(c, attn, 0);
-    for (uint32_t seed = 0; seed < 50; seed++) {
+    for (uint32_t seed = 0; seed < MANY; seed++) {
         rig_seed(&r, seed);
         rig_decode(&r);
         for (int h = 0; h < c->geom.n_heads; h++) {
             float out[DIM];
             if (seed == 0) rig_error(&r, 0, h, mu[h]);
             for (int d = 0; d < DIM; d++) out[d] = sl_bf16_to_f32(r.out[h * DIM + d]);
-            sum += ref_relative(out, mu[h], DIM) / c->geom.n_heads / 50;
+            sum += ref_relative(out, mu[h], DIM) / c->geom.n_heads / MANY;
         }
     }
     rig_free(&r);
     return sum;
 }
 
-// Against the published method's default, from flat to peaked (flat attention has nothing to take whole).
+// Against the published method's default, from flat to peaked. Flat attention has nothing to take whole, and norms of Gaussian
+// values differ by 6%: draws in proportion to p |v| are then better than draws from p by 0.2%, a few standard errors.
 static void errors(void) {
     static const double scales[] = {0.5, 1, 2, 4};
     static const int n[] = {8192, 32768};
     for (int i = 0; i < 8; i++) {
         double scale = scales[i % 4];
-        ref_cache c = ref_cache_new(8, 2, DIM, 1, &n[i / 4], scale, test_seed);
+        ref_cache c = ref_cache_new(HEADS, KV_HEADS, DIM, 1, &n[i / 4], scale, test_seed);
         double prop = mean_error(&c, "santa-prop:S=128"), pps = mean_error(&c, "santa-pps:S=128"),
                is = mean_error(&c, "santa-is:S=256");
-        printf("      %d rows, query deviation %g: santa-prop %.4f, santa-pps %.4f, santa-is int4 S=256 %.4f (%.2f of prop)\n",
-               n[i / 4], scale, prop, pps, is, is / prop);
-        CHECK(pps < prop * (scale < 2 ? 1.01 : 1));
+        printf("      %d rows, query deviation %g: santa-prop %.4f, santa-pps %.4f (%.4f of prop), santa-is int4 S=256 %.4f "
+               "(%.2f)\n",
+               n[i / 4], scale, prop, pps, pps / prop, is, is / prop);
+        CHECK(pps < prop * (scale < 2 ? 1.001 : 1));
         if (scale == 4) CHECK(is <= 0.55 * prop);
         ref_cache_free(&c);
     }
