@@ -16,7 +16,7 @@ extern "C" {
 namespace {
 
 enum {
-    SCORERS = teams<true>::WARPS,
+    SCORERS = form<true, false>::WARPS,
     NORM_THREADS = 96,
     SCORE_THREADS = 32 * (1 + SCORERS) + NORM_THREADS,
     PILOT = 128,     // draws that plan the first try of a session
@@ -288,21 +288,21 @@ __device__ void count(sl_attn_cuda_stats *stats, const outcome &o, int row_bytes
 // grid: a block for each multiprocessor, whatever the lengths. preconditions: as santa_ring_kernel's (santa.cu). Page extras
 // are read while the kernel in front may still run. bytes: K and 2 a row and KV head of norms once, the newest page's V, 2 +
 // 1/2 a row and query head of stored weights, theirs and the sizes' masses.
-template <int DIM> __global__ void __maxnreg__(144) pps_score_kernel(const score_params p, const bf16 *v) {
+template <int DIM, typename Form> __global__ void __maxnreg__(144) pps_score_kernel(const score_params p, const bf16 *v) {
     extern __shared__ __align__(128) char memory[];
     score_head *head = (score_head *)memory;
-    ring r = {head, memory + SCORE_HEAD_BYTES, p.n_stages, layout<DIM, true>::stage(p.group), 0, 0};
+    ring r = {head, memory + SCORE_HEAD_BYTES, p.n_stages, layout<DIM, Form>::stage(p.group), 0, 0};
     int warp = threadIdx.x / 32;
     producer to;
     if (warp == SCORERS + NORM_THREADS / 32) to = produce_begin(p, r);
-    score_begin<true>(head, p.n_stages, 32 * teams<true>::SIZE);
+    score_begin<Form>(head, p.n_stages, 32 * Form::SIZE);
     __syncthreads();
     if (warp < SCORERS)
-        consume<DIM, true>(p, r);
+        consume<DIM, Form>(p, r);
     else if (warp < SCORERS + NORM_THREADS / 32)
         store_newest_norms<DIM>(p, v, threadIdx.x - 32 * SCORERS);
     else
-        produce<DIM, true>(p, to);
+        produce<DIM, Form>(p, to);
 }
 
 // out = sum_j c_j (p_j / pi_j) v_j, c_j from S draws of take-all + PPS with size p_j |v_j|; CERTIFIED: from as many draws as a
@@ -333,7 +333,7 @@ template <int DIM, bool CERTIFIED> __global__ void __maxnreg__(96) pps_draw_kern
     }
     take_all_prepare(&s->take, memory + HEAD_BYTES, scores.size_mass + (weights.mass - scores.mass), weights.w, weights.stride,
                      row.position + 1, 0, id, thread);
-    wait_done(scores.done + slot, score_done<true>(row.position + 1), thread);
+    wait_done(scores.done + slot, score_done<form<true, false>>(row.position + 1), thread);
     take_all_begin(&s->take, thread);
     sum_weights(&s->at, thread);
     if (CERTIFIED) {
@@ -389,9 +389,13 @@ template <int DIM> pps_params params_of(const sl_attn_cuda_decode_args *a) {
 
 template <int DIM> void launch(const sl_attn_cuda_decode_args *a) {
     pps_params p = params_of<DIM>(a);
-    p.score.n_stages = layout<DIM, true>::stages(p.score.group, SCORE_HEAD_BYTES);
-    size_t bytes = SCORE_HEAD_BYTES + (size_t)p.score.n_stages * layout<DIM, true>::stage(p.score.group);
-    sl_launch(pps_score_kernel<DIM>, dim3(sl_multiprocessors()), dim3(SCORE_THREADS), bytes, a->stream, p.score, a->v);
+    with_form<true>(&p.score, [&](auto form) {
+        typedef layout<DIM, decltype(form)> at;
+        p.score.n_stages = at::stages(p.score.group, SCORE_HEAD_BYTES);
+        size_t bytes = SCORE_HEAD_BYTES + (size_t)p.score.n_stages * at::stage(p.score.group);
+        sl_launch(pps_score_kernel<DIM, decltype(form)>, dim3(sl_multiprocessors()), dim3(SCORE_THREADS), bytes, a->stream,
+                  p.score, a->v);
+    });
     sl_launch(certifies(a->spec) ? pps_draw_kernel<DIM, true> : pps_draw_kernel<DIM, false>, dim3(a->n_seqs * a->geom->n_heads),
               dim3(TAKERS), HEAD_BYTES + take_all_memory(ceil_div(a->max_kv, BLOCK)), a->stream, p);
 }

@@ -28,24 +28,24 @@ enum { HEAD_BYTES = (sizeof(shared_head) + 127) / 128 * 128 };
 // read while the kernel in front may still run, everything else after it. bytes: K once, 2 + 1/4 a row and query head of stored
 // weights (written, and partly read from the L2 cache), drawn rows of V. order of reduction: masses are integers; a head's
 // draws, a warp's 32 of each 128 in order, then the warps in order.
-template <int DIM> __global__ void __maxnreg__(144) santa_ring_kernel(const santa_params p) {
+template <int DIM, typename Form> __global__ void __maxnreg__(144) santa_ring_kernel(const santa_params p) {
     extern __shared__ __align__(128) char memory[];
     shared_head *head = (shared_head *)memory;
-    ring r = {&head->score, memory + HEAD_BYTES, p.score.n_stages, layout<DIM>::stage(p.score.group), 0, 0};
+    ring r = {&head->score, memory + HEAD_BYTES, p.score.n_stages, layout<DIM, Form>::stage(p.score.group), 0, 0};
     int warp = threadIdx.x / 32, thread = threadIdx.x - 32 * CONSUMERS;
     producer to;
     sl_start_next();
     if (warp == CONSUMERS + DRAWERS) to = produce_begin(p.score, r);
-    score_begin(&head->score, p.score.n_stages, 32 * teams<false>::SIZE);
+    score_begin<Form>(&head->score, p.score.n_stages, 32 * Form::SIZE);
     __syncthreads();
     if (warp < CONSUMERS)
-        consume<DIM>(p.score, r);
+        consume<DIM, Form>(p.score, r);
     else if (warp < CONSUMERS + DRAWERS)
         draw_all(p.score, p.draw, &head->draw, thread, [&](int slot, int h, int part) {
             draw_head<DIM>(p.score, p.draw, p.kind, &head->draw, slot, h, part, thread);
         });
     else
-        produce<DIM>(p.score, to);
+        produce<DIM, Form>(p.score, to);
 }
 
 // ---- launch ----
@@ -53,9 +53,12 @@ template <int DIM> __global__ void __maxnreg__(144) santa_ring_kernel(const sant
 template <int DIM> void launch(const sl_attn_cuda_decode_args *a, sampler kind) {
     santa_params p = {.score = score_params_of<DIM>(a), .draw = draw_params_of(a), .kind = kind};
     SL_CHECK(ceil_div(p.score.max_blocks, TILE_BLOCKS) <= TILES_MAX);
-    p.score.n_stages = layout<DIM>::stages(p.score.group, HEAD_BYTES);
-    size_t bytes = HEAD_BYTES + (size_t)p.score.n_stages * layout<DIM>::stage(p.score.group);
-    sl_launch(santa_ring_kernel<DIM>, dim3(sl_multiprocessors()), dim3(THREADS), bytes, a->stream, p);
+    with_form<false>(&p.score, [&](auto form) {
+        typedef layout<DIM, decltype(form)> at;
+        p.score.n_stages = at::stages(p.score.group, HEAD_BYTES);
+        size_t bytes = HEAD_BYTES + (size_t)p.score.n_stages * at::stage(p.score.group);
+        sl_launch(santa_ring_kernel<DIM, decltype(form)>, dim3(sl_multiprocessors()), dim3(THREADS), bytes, a->stream, p);
+    });
 }
 
 size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int, int n_kv) {

@@ -20,7 +20,6 @@ namespace {
 
 enum {
     BLOCK = 32,           // rows that share a reference
-    TILE = 64,            // rows of K in a stage: with twice as many, all blocks' copies come and go in bursts
     GROUP_MAX = 8,        // query heads of a KV head: the columns of an mma
     STAGES_MAX = 6,       // fewer where shared memory ends:
     SHARED_MOST = 115584, // bytes of a block, so that one of a linear layer fits beside it
@@ -28,11 +27,20 @@ enum {
     COUNTERS = 65536, // of the workspace, before the masses: `next`, draw_rows.h's ticket, `done`, its `drawn`, `top`, `merged`
 };
 
-// Teams of consumer warps take tiles by turns; a warp has a block of its team's tile. With SIZES there is more to do.
-template <bool SIZES> struct teams {
-    enum { N = SIZES ? 4 : 2, SIZE = TILE / BLOCK, WARPS = N * SIZE };
+// How keys are scored. Teams of consumer warps take tiles by turns; a warp has a block of its team's tile. With SIZES there is
+// more to do. LONG tiles are fewer and longer copies, 0.5% less where K is many times what the L2 cache holds; where it is
+// less, the first comes later and blocks end further apart, and that costs 1%.
+template <bool WITH_SIZES, bool LONG> struct form {
+    enum {
+        SIZES = WITH_SIZES,
+        TILE = LONG ? 128 : 64, // rows of K in a stage
+        SIZE = TILE / BLOCK,
+        TEAMS = (SIZES ? 8 : 4) / SIZE,
+        WARPS = TEAMS * SIZE,
+    };
 };
-enum { CONSUMERS = teams<false>::WARPS, TEAMS_MAX = teams<true>::N };
+typedef form<false, false> plain_form;
+enum { CONSUMERS = plain_form::WARPS, TEAMS_MAX = form<true, false>::TEAMS, SHORT_TILE = plain_form::TILE };
 
 // Nothing is merged, so small units cost little, and blocks end together.
 struct page_units {
@@ -50,7 +58,7 @@ struct score_params {
     int max_blocks;   // of a sequence, even: the stride below
     int *next;        // units handed out beyond each block's first two; 0 between launches
     // NULL: nobody asks. Whoever draws sets both to 0 again.
-    int *done;      // [n_seqs * n_kv_heads] grows by teams::WARPS for each page stored
+    int *done;      // [n_seqs * n_kv_heads] grows by form::WARPS for each page stored
     int *top;       // [n_seqs * n_kv_heads][group] the largest reference, less REF_EMPTY
     uint64_t *mass; // [n_seqs * n_kv_heads][group][max_blocks] ref << 48 | in-block mass
     bf16 *w;        // [n_seqs * n_kv_heads][max_blocks][group][32]
@@ -91,7 +99,7 @@ template <int DIM> static score_params score_params_of(const sl_attn_cuda_decode
             .n_seqs = a->n_seqs,
             .n_kv_heads = a->geom->n_kv_heads,
             .group = a->geom->n_heads / a->geom->n_kv_heads,
-            .n_normal = normal_tiles((size_t)n_slots * a->max_kv * DIM * sizeof(bf16), TILE * DIM * sizeof(bf16)),
+            .n_normal = normal_tiles((size_t)n_slots * a->max_kv * DIM * sizeof(bf16), SHORT_TILE * DIM * sizeof(bf16)),
             .scale = (float)(1.4426950408889634 / sqrt((double)DIM)),
             .max_blocks = max_blocks,
             .next = counters,
@@ -101,14 +109,24 @@ template <int DIM> static score_params score_params_of(const sl_attn_cuda_decode
             .w = (bf16 *)(mass + (size_t)a->n_seqs * a->geom->n_heads * max_blocks)};
 }
 
+// Calls f(form) with the form that suits the size of K.
+template <bool SIZES, typename F> static void with_form(score_params *p, F f) {
+    if (p->n_normal > 0) {
+        p->n_normal = p->n_normal * SHORT_TILE / form<SIZES, true>::TILE;
+        f(form<SIZES, true>());
+    } else {
+        f(form<SIZES, false>());
+    }
+}
+
 // Of BLOCK rows, of the newest page.
 __device__ int newest_pieces(int n_kv) {
     return (n_kv - 1) % SL_PAGE / BLOCK + 1;
 }
 
 // What `done` of a sequence's KV heads comes to.
-template <bool SIZES = false> __device__ int score_done(int n_kv) {
-    return teams<SIZES>::WARPS * ceil_div(n_kv, SL_PAGE);
+template <typename Form = plain_form> __device__ int score_done(int n_kv) {
+    return Form::WARPS * ceil_div(n_kv, SL_PAGE);
 }
 
 // ---- stored masses ----
@@ -162,17 +180,17 @@ struct score_head {
     int first_slot; // of the block's first unit; -1: it has none
 };
 
-template <int DIM, bool SIZES = false> struct layout {
+template <int DIM, typename Form = plain_form> struct layout {
     enum {
         ROW = DIM * (int)sizeof(bf16),
-        NORMS_AT = TILE * ROW,
-        NORMS = SIZES ? TILE * (int)sizeof(bf16) : 0,
+        NORMS_AT = Form::TILE * ROW,
+        NORMS = Form::SIZES ? Form::TILE * (int)sizeof(bf16) : 0,
         Q_AT = NORMS_AT + NORMS
     };
     static __host__ __device__ int stage(int group) { return ceil_div(Q_AT + group * ROW, 128) * 128; }
     static int stages(int group, int others) { // beside `others` bytes of shared memory
         int n = (SHARED_MOST - others) / stage(group);
-        SL_CHECK(n >= SL_PAGE / TILE); // wait_previous
+        SL_CHECK(n >= SL_PAGE / Form::TILE); // wait_previous
         return n < STAGES_MAX ? n : (int)STAGES_MAX;
     }
 };
@@ -189,11 +207,11 @@ struct ring {
 };
 
 // Before the block's first __syncthreads. n_readers: threads that take a stage.
-template <bool SIZES = false> __device__ void score_begin(score_head *head, int n_stages, int n_readers) {
-    enum { EACH = teams<SIZES>::N + 1 }; // of a stage
-    barriers_make(n_stages * EACH, teams<SIZES>::WARPS, [&](int i) {
+template <typename Form = plain_form> __device__ void score_begin(score_head *head, int n_stages, int n_readers) {
+    enum { EACH = Form::TEAMS + 1 }; // of a stage
+    barriers_make(n_stages * EACH, Form::WARPS, [&](int i) {
         int stage = i / EACH, team = i % EACH;
-        bool is_full = team < teams<SIZES>::N;
+        bool is_full = team < Form::TEAMS;
         barrier_init(is_full ? &head->full[team][stage] : &head->empty[stage], is_full ? (int)FULL_ARRIVALS : n_readers);
     });
 }
@@ -216,7 +234,7 @@ struct producer {
     // no kernel of the step writes them; not q, the newest rows or the counters. So of the first tiles q is copied later.
     int has_waited;
     uint64_t normal, leaves_first; // L2 policies: normal_tiles
-    template <bool SIZES> __device__ uint64_t *full() const { return &next.head->full[n_asked % teams<SIZES>::N][next.stage]; }
+    template <typename Form> __device__ uint64_t *full() const { return &next.head->full[n_asked % Form::TEAMS][next.stage]; }
 };
 
 // By one thread; before sm_90 by all lanes together.
@@ -233,51 +251,51 @@ __device__ bool in_newest_page(const tile_info &info) {
 }
 
 // Beside a tile's keys: q, and with SIZES norms.
-template <int DIM, bool SIZES> __device__ int q_bytes(const score_params &p, const tile_info &info) {
-    return info.first ? p.group * layout<DIM, SIZES>::ROW : 0;
+template <int DIM, typename Form> __device__ int q_bytes(const score_params &p, const tile_info &info) {
+    return info.first ? p.group * layout<DIM, Form>::ROW : 0;
 }
-template <int DIM, bool SIZES> __device__ int norm_bytes(const tile_info &info) {
-    return SIZES && !in_newest_page(info) ? layout<DIM, SIZES>::NORMS : 0;
+template <int DIM, typename Form> __device__ int norm_bytes(const tile_info &info) {
+    return Form::SIZES && !in_newest_page(info) ? layout<DIM, Form>::NORMS : 0;
 }
 
 // Asks for q, for a stage whose barrier expects it.
-template <int DIM, bool SIZES>
+template <int DIM, typename Form>
 __device__ void copy_q(const score_params &p, const producer &to, const tile_info &info, int stage, uint64_t *full) {
-    uint32_t at = shared_address(to.next.stages + stage * to.next.stage_bytes) + layout<DIM, SIZES>::Q_AT;
-    copy_part(at, p.q + (size_t)info.slot * p.group * DIM, q_bytes<DIM, SIZES>(p, info), full, to.normal);
+    uint32_t at = shared_address(to.next.stages + stage * to.next.stage_bytes) + layout<DIM, Form>::Q_AT;
+    copy_part(at, p.q + (size_t)info.slot * p.group * DIM, q_bytes<DIM, Form>(p, info), full, to.normal);
 }
 
 // Waits for the kernel in front, once, and asks for what had to wait, of tiles that are in stages 0, 1, ...
-template <int DIM, bool SIZES> __device__ void wait_previous(const score_params &p, producer *to) {
+template <int DIM, typename Form> __device__ void wait_previous(const score_params &p, producer *to) {
     if (to->has_waited) return;
     sl_wait_previous();
     to->has_waited = 1;
     score_head *head = to->next.head;
 #pragma unroll 1
     for (int i = 0; threadIdx.x % 32 == 0 && i < to->n_asked; i++)
-        copy_q<DIM, SIZES>(p, *to, head->info[i], i, &head->full[i % teams<SIZES>::N][i]);
+        copy_q<DIM, Form>(p, *to, head->info[i], i, &head->full[i % Form::TEAMS][i]);
     __syncwarp();
 }
 
 // Asks for rows [info.row, info.row + TILE) of K and what belongs to them. All stages fill before the kernel in front is waited
 // for, unless one is to hold the newest row.
-template <int DIM, bool SIZES> __device__ void produce_tile(const score_params &p, producer *to, const tile_info &info) {
-    if (to->n_asked == to->next.n_stages || info.row + TILE >= info.n_kv) wait_previous<DIM, SIZES>(p, to);
+template <int DIM, typename Form> __device__ void produce_tile(const score_params &p, producer *to, const tile_info &info) {
+    if (to->n_asked == to->next.n_stages || info.row + Form::TILE >= info.n_kv) wait_previous<DIM, Form>(p, to);
     ring *r = &to->next;
-    uint64_t *full = to->full<SIZES>();
-    int k_bytes = TILE * layout<DIM, SIZES>::ROW, leads = threadIdx.x % 32 == 0;
+    uint64_t *full = to->full<Form>();
+    int k_bytes = Form::TILE * layout<DIM, Form>::ROW, leads = threadIdx.x % 32 == 0;
     barrier_wait(&r->head->empty[r->stage], r->parity ^ 1);
     if (leads) r->head->info[r->stage] = info;
     if (leads || FULL_ARRIVALS > 1) {
 #if __CUDA_ARCH__ >= 900
-        barrier_expect(full, k_bytes + q_bytes<DIM, SIZES>(p, info) + norm_bytes<DIM, SIZES>(info));
+        barrier_expect(full, k_bytes + q_bytes<DIM, Form>(p, info) + norm_bytes<DIM, Form>(info));
 #endif
         uint32_t data = shared_address(r->data());
         copy_part(data, p.k + (size_t)info.pool * DIM, k_bytes, full, to->n_asked < p.n_normal ? to->normal : to->leaves_first);
-        if (SIZES)
-            copy_part(data + layout<DIM, SIZES>::NORMS_AT, p.norms + info.pool, norm_bytes<DIM, SIZES>(info), full,
+        if (Form::SIZES)
+            copy_part(data + layout<DIM, Form>::NORMS_AT, p.norms + info.pool, norm_bytes<DIM, Form>(info), full,
                       to->leaves_first);
-        if (to->has_waited) copy_q<DIM, SIZES>(p, *to, info, r->stage, full);
+        if (to->has_waited) copy_q<DIM, Form>(p, *to, info, r->stage, full);
     }
 #if __CUDA_ARCH__ < 900
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
@@ -299,25 +317,25 @@ __device__ score_unit locate(const score_params &p, producer *to, int unit) {
             .page = __ldg(at.pages + page)};
 }
 
-template <int DIM, bool SIZES>
+template <int DIM, typename Form>
 __device__ void produce_tile_of(const score_params &p, producer *to, const score_unit &u, int row, bool brings_q) {
-    enum { TEAMS = teams<SIZES>::N };
-    int end = min(u.n_kv - u.from, (int)SL_PAGE), idle = max(TEAMS - ceil_div(end, TILE), 0); // teams without a tile
+    int end = min(u.n_kv - u.from, (int)SL_PAGE),
+        idle = max((int)Form::TEAMS - ceil_div(end, Form::TILE), 0); // teams without a tile
     tile_info info = {.slot = u.slot,
                       .row = u.from + row,
                       .pool = (u.page * p.n_kv_heads + u.head) * SL_PAGE + row,
                       .n_kv = u.n_kv,
-                      .first = row < TEAMS * TILE && brings_q,
-                      .last = (short)(row + TEAMS * TILE < end ? 0
-                                      : row + TILE < end       ? 1
-                                                               : 1 + idle)};
-    produce_tile<DIM, SIZES>(p, to, info);
+                      .first = row < Form::TEAMS * Form::TILE && brings_q,
+                      .last = (short)(row + Form::TEAMS * Form::TILE < end ? 0
+                                      : row + Form::TILE < end             ? 1
+                                                                           : 1 + idle)};
+    produce_tile<DIM, Form>(p, to, info);
 }
 
 // Tells a team that there are no more tiles.
-template <bool SIZES> __device__ void produce_end(producer *to) {
+template <typename Form> __device__ void produce_end(producer *to) {
     ring *r = &to->next;
-    uint64_t *full = to->full<SIZES>();
+    uint64_t *full = to->full<Form>();
     barrier_wait(&r->head->empty[r->stage], r->parity ^ 1);
     if (threadIdx.x % 32 == 0) r->head->info[r->stage].slot = -1;
 #if __CUDA_ARCH__ < 900
@@ -346,25 +364,25 @@ __device__ producer produce_begin(const score_params &p, const ring &r) {
 
 // The other units are handed out in order as blocks get to them, as late as the answer can be there in time: one is asked for
 // in the middle of the unit before it, and its page looked up before that ends.
-template <int DIM, bool SIZES = false> __device__ void produce(const score_params &p, producer to) {
+template <int DIM, typename Form = plain_form> __device__ void produce(const score_params &p, producer to) {
     int lane = threadIdx.x % 32, ticket = -2; // lane 0: the last one
     score_unit u = to.first, next = to.second;
     for (int n_units = 0; u.slot >= 0; u = next, n_units++) {
-        int end = min(u.n_kv - u.from, (int)SL_PAGE), last = (end - 1) / TILE * TILE;
+        int end = min(u.n_kv - u.from, (int)SL_PAGE), last = (end - 1) / Form::TILE * Form::TILE;
 #pragma unroll 1 // a block's first units run this from memory
-        for (int row = 0; row < end; row += TILE) {
+        for (int row = 0; row < end; row += Form::TILE) {
             if (n_units > 0 && row == min(last, SL_PAGE / 2)) {
-                wait_previous<DIM, SIZES>(p, &to);
+                wait_previous<DIM, Form>(p, &to);
                 if (lane == 0) ticket = atomicAdd(p.next, 1);
             }
             if (n_units > 0 && row == last) next = locate(p, &to, 2 * gridDim.x + __shfl_sync(~0u, ticket, 0));
-            produce_tile_of<DIM, SIZES>(p, &to, u, row, n_units > 0);
+            produce_tile_of<DIM, Form>(p, &to, u, row, n_units > 0);
         }
     }
-    wait_previous<DIM, SIZES>(p, &to);
+    wait_previous<DIM, Form>(p, &to);
     int all = __shfl_sync(~0u, to.w.end, 31); // units; a block takes a ticket for each of its own but the first
     if (lane == 0 && ticket == all - min(all, (int)gridDim.x) - 1) *p.next = 0;
-    for (int i = 0; i < teams<SIZES>::N; i++) produce_end<SIZES>(&to);
+    for (int i = 0; i < Form::TEAMS; i++) produce_end<Form>(&to);
 }
 
 // ---- consumers ----
@@ -533,9 +551,9 @@ __device__ void announce(const score_params &p, announcements *a) {
     a->n = 0;
 }
 
-template <int DIM, bool SIZES = false> __device__ void consume(const score_params &p, ring r) {
-    typedef layout<DIM, SIZES> at_stage;
-    enum { TEAMS = teams<SIZES>::N, SIZE = teams<SIZES>::SIZE };
+template <int DIM, typename Form = plain_form> __device__ void consume(const score_params &p, ring r) {
+    typedef layout<DIM, Form> at_stage;
+    enum { TEAMS = Form::TEAMS, SIZE = Form::SIZE };
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, team = warp / SIZE, top = REF_EMPTY;
     int from = warp % SIZE * BLOCK; // row of the tile
     uint32_t parities = 0;          // a bit for each stage: of its next phase of this team
@@ -559,9 +577,9 @@ template <int DIM, bool SIZES = false> __device__ void consume(const score_param
             top = REF_EMPTY;
         }
         a.scores(k + from * at_stage::ROW, s);
-        if (SIZES && !in_newest_page(info)) norms = ((const uint4 *)(k + at_stage::NORMS_AT))[from / 8 + lane % 4];
+        if (Form::SIZES && !in_newest_page(info)) norms = ((const uint4 *)(k + at_stage::NORMS_AT))[from / 8 + lane % 4];
         leave_stage(&r.head->empty[r.stage]);
-        if (SIZES && in_newest_page(info)) {
+        if (Form::SIZES && in_newest_page(info)) {
             while (load_acquired(p.newest_done + info.slot) != newest_pieces(info.n_kv)) continue;
             __syncwarp();
             if (n_rows > 0) norms = __ldcg((const uint4 *)(p.newest + (size_t)info.slot * SL_PAGE + row % SL_PAGE) + lane % 4);
@@ -571,7 +589,7 @@ template <int DIM, bool SIZES = false> __device__ void consume(const score_param
             for (int i = 0; i < 8; i++) s[i] = row_of_part(i / 2) < n_rows ? s[i] * p.scale : -INFINITY;
             weighed x = weigh_block(s);
             top = max(top, store_block(p, info.slot, row, x));
-            if (SIZES) store_sizes(p, info.slot, row, x, norms);
+            if (Form::SIZES) store_sizes(p, info.slot, row, x, norms);
         }
         if (!info.last) continue;
         if (p.top && lane % 4 == 0 && lane / 4 < p.group) atomicMax(p.top + info.slot * p.group + lane / 4, top - REF_EMPTY);

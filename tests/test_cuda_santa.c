@@ -40,13 +40,16 @@ static void shapes(void) {
         for (int g = 0; g < 5; g++) check(2 * groups[g], 2, dims[d], 3, lengths, 2, 64);
 }
 
+// The second and third take more room than several L2 caches: their tiles are long.
 static void ragged_batch(void) {
     check(8, 2, 128, RIG_SEQS, rig_ragged, 3, 128);
+    check(8, 4, 128, RIG_SEQS, rig_ragged, 3, 128);
+    check(8, 8, 80, RIG_SEQS, rig_ragged, 2, 100);
 }
 
 // A race between copies and those that read them shows in few of many runs: stored weights and output, to the bit.
-static void stored_again(void) {
-    ref_cache c = ref_cache_new(8, 2, 128, RIG_SEQS, rig_ragged, 3, test_seed);
+static void stored_again_by(int n_kv_heads) {
+    ref_cache c = ref_cache_new(8, n_kv_heads, 128, RIG_SEQS, rig_ragged, 3, test_seed);
     rig r = rig_new(&c, "santa-sys:S=128", 5);
     size_t n_mass = (size_t)r.n_slots * r.group * r.max_blocks, out_bytes = (size_t)RIG_SEQS * 8 * 128 * sizeof(bf16);
     rig_launch(&r);
@@ -63,6 +66,10 @@ static void stored_again(void) {
     free(mass), free(w), free(out);
     rig_free(&r);
     ref_cache_free(&c);
+}
+static void stored_again(void) {
+    stored_again_by(2);
+    stored_again_by(4); // long tiles
 }
 #endif
 
