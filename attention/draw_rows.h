@@ -210,6 +210,14 @@ __device__ uint64_t tile_begin(const draw_space *s, const head_view &h, int tile
     return s->cum[min(tile * TILE_BLOCKS >> h.shift, (int)ENTRIES)];
 }
 
+// 1 / x, good to the last bits.
+__device__ double inverse_of(double x) {
+    double y;
+    asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
+    y = fma(fma(-x, y, 1.0), y, y);
+    return fma(fma(-x, y, 1.0), y, y);
+}
+
 // floor((m mass + floor(u mass / 2^64)) / S), share = 1.0 / S: an estimate in double precision, and its exact remainder.
 __device__ uint64_t threshold(uint64_t mass, int S, double share, uint32_t m, uint64_t u) {
     uint64_t low = m * mass, high = __umul64hi(m, mass), add = __umul64hi(u, mass);
@@ -219,10 +227,6 @@ __device__ uint64_t threshold(uint64_t mass, int S, double share, uint32_t m, ui
     int rest = (int)(low - q * (unsigned)S), n = __double2int_rd(rest * share);
     rest -= n * S; // of the estimate n of floor(rest / S), wrong by 1 at most
     return q + (n + (rest >= S) - (rest < 0));
-}
-
-__device__ uint64_t threshold(uint64_t mass, int S, uint32_t m, uint64_t u) {
-    return threshold(mass, S, 1.0 / S, m, u);
 }
 
 __device__ uint64_t pair_mass(uint32_t pair) {

@@ -14,7 +14,7 @@ enum sampler { INDEPENDENT, STRATIFIED, SYSTEMATIC, TILES_PROPORTIONAL, TILES_UN
 
 // W S = q mass + r: q < 2^32, r < mass.
 __device__ uint32_t divide(uint64_t W, int S, uint64_t mass, uint64_t *r) {
-    uint32_t q = (uint32_t)((double)W / (double)mass * S);
+    uint32_t q = (uint32_t)((double)W * inverse_of((double)mass) * S);
     uint64_t low = W * (uint64_t)S, high = __umul64hi(W, (uint64_t)S);
     uint64_t part = q * mass, part_high = __umul64hi(q, mass);
     int64_t rest_high = (int64_t)(high - part_high - (low < part));
@@ -113,7 +113,7 @@ __device__ draw draw_row(const draw_space *s, const head_view &h, sampler kind, 
     if (kind >= TILES_PROPORTIONAL) {
         int tile = count_upto(s->first + 1, ceil_div(h.n_blocks, TILE_BLOCKS) - 1, m);
         begin = tile_begin(s, h, tile), W = tile_begin(s, h, tile + 1) - begin;
-        m -= s->first[tile], S = s->first[tile + 1] - s->first[tile], share = 1.0 / S;
+        m -= s->first[tile], S = s->first[tile + 1] - s->first[tile], share = inverse_of(S);
         u = sl_rng_u64(&id, tile, SL_STREAM_ATTENTION);
         if (kind == TILES_UNIFORM) coef = (float)((double)W / ((double)S * (double)h.total));
     }

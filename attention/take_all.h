@@ -521,14 +521,6 @@ template <typename Space> __device__ void take_all_solve(Space *s, int S, const 
 
 // ---- draws ----
 
-// 1 / x, good to the last bits.
-__device__ double inverse_of(double x) {
-    double y;
-    asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
-    y = fma(fma(-x, y, 1.0), y, y);
-    return fma(fma(-x, y, 1.0), y, y);
-}
-
 struct drawn_row {
     int row;       // -1: there is none
     uint64_t size; // of a light row; 0: it is taken whole
