@@ -389,7 +389,7 @@ template <int DIM> pps_params params_of(const sl_attn_cuda_decode_args *a) {
 
 template <int DIM> void launch(const sl_attn_cuda_decode_args *a) {
     pps_params p = params_of<DIM>(a);
-    with_form<true>(&p.score, [&](auto form) {
+    with_form<true>(&p.score, true, [&](auto form) {
         typedef layout<DIM, decltype(form)> at;
         p.score.n_stages = at::stages(p.score.group, SCORE_HEAD_BYTES);
         size_t bytes = SCORE_HEAD_BYTES + (size_t)p.score.n_stages * at::stage(p.score.group);

@@ -53,7 +53,7 @@ template <int DIM, typename Form> __global__ void __maxnreg__(144) santa_ring_ke
 template <int DIM> void launch(const sl_attn_cuda_decode_args *a, sampler kind) {
     santa_params p = {.score = score_params_of<DIM>(a), .draw = draw_params_of(a), .kind = kind};
     SL_CHECK(ceil_div(p.score.max_blocks, TILE_BLOCKS) <= TILES_MAX);
-    with_form<false>(&p.score, [&](auto form) {
+    with_form<false>(&p.score, p.draw.parts == 1, [&](auto form) {
         typedef layout<DIM, decltype(form)> at;
         p.score.n_stages = at::stages(p.score.group, HEAD_BYTES);
         size_t bytes = HEAD_BYTES + (size_t)p.score.n_stages * at::stage(p.score.group);

@@ -109,9 +109,10 @@ template <int DIM> static score_params score_params_of(const sl_attn_cuda_decode
             .w = (bf16 *)(mass + (size_t)a->n_seqs * a->geom->n_heads * max_blocks)};
 }
 
-// Calls f(form) with the form that suits the size of K.
-template <bool SIZES, typename F> static void with_form(score_params *p, F f) {
-    if (p->n_normal > 0) {
+// Calls f(form) with the form that suits the size of K. few_draws: of a head; with many, long tiles cost 3% (8 x 32k,
+// santa-flash).
+template <bool SIZES, typename F> static void with_form(score_params *p, bool few_draws, F f) {
+    if (p->n_normal > 0 && few_draws) {
         p->n_normal = p->n_normal * SHORT_TILE / form<SIZES, true>::TILE;
         f(form<SIZES, true>());
     } else {
