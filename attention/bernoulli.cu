@@ -598,8 +598,8 @@ template <int DIM> __device__ void merge_head(const bernoulli_params &p, draw_sp
 // uses, the newest page whole; with DRAWN 2 + 1/4 a row and query head of stored weights and the drawn rows of V, else V and
 // 16 (DIM + 2) bytes a unit and query head of partial sums. order of reduction: a score's features in ascending order, as on
 // the CPU; weights: a page's rows by the mma, pages in order, the four warps' sums of each unit; draws as in santa.cu.
-// measured (H100 80GB, 21 November 2026: docs/results/h100-sampled.md): 74% of the rate of a kernel that only reads with
-// santa-sys at 8 x 32k, 88% alone: runs of columns are many small copies, and before a block's first counts are drawn nothing
+// measured (H100 80GB, 22 November 2026: docs/results/h100-sampled.md): 75% of the rate of a kernel that only reads with
+// santa-sys at 8 x 32k, 87% alone: runs of columns are many small copies, and before a block's first counts are drawn nothing
 // is read.
 template <int DIM, int HEADS, bool DRAWN> __global__ void __maxnreg__(128) bernoulli_ring_kernel(const bernoulli_params p) {
     extern __shared__ __align__(128) char memory[];
