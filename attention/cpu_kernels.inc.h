@@ -315,7 +315,25 @@ static uint32_t at_least(const bf16 *w, bf16 least) {
 #endif
 }
 
+// To the nearest bf16, ties to even; x is not below 0.
+SIMD_INLINE vi nearest_bf16(vf x) {
+    vi u = (vi)x;
+    return (u + 0x7fff + ((u >> 16) & 1)) >> 16;
+}
+
+// Stores a block's bf16 in [0, 1]; returns its mass: 32 of up to 2^30, summed in two halves.
+SIMD_INLINE uint64_t store_block(const vi u[SL_BLOCK / VW], bf16 *w) {
+    vi high = {0}, low = {0};
+    for (int i = 0; i < SL_BLOCK / VW; i++) {
+        *(vh *)(w + i * VW) = __builtin_convertvector(u[i], vh);
+        vi m = __builtin_convertvector((vf)(u[i] << 16) * 0x1p30f, vi);
+        high += m >> 15, low += m & 0x7fff;
+    }
+    return ((uint64_t)v_sum_int(high) << 15) + (uint64_t)v_sum_int(low);
+}
+
 SIMD_INLINE void weigh_block(const float *s, bf16 *w, int16_t *ref, uint64_t *mass) {
+    vi u[SL_BLOCK / VW];
     vf top = v_load(s);
     for (int i = VW; i < SL_BLOCK; i += VW) top = v_max(top, v_load(s + i));
     float largest = ceilf(v_max_lane(top));
@@ -327,15 +345,9 @@ SIMD_INLINE void weigh_block(const float *s, bf16 *w, int16_t *ref, uint64_t *ma
     }
     if (largest > INT16_MAX) largest = INT16_MAX;
     *ref = (int16_t)largest;
-    vi high = {0}, low = {0}; // 32 masses of up to 2^30: summed in two halves
-    for (int i = 0; i < SL_BLOCK; i += VW) {
-        vi u = (vi)v_exp2(-v_max(largest - v_load(s + i), v_set(0))); // at most 1 even where ref could not follow
-        u = (u + 0x7fff + ((u >> 16) & 1)) >> 16;                     // to nearest, ties to even; weights are in [0, 1]
-        *(vh *)(w + i) = __builtin_convertvector(u, vh);
-        vi m = __builtin_convertvector((vf)(u << 16) * 0x1p30f, vi);
-        high += m >> 15, low += m & 0x7fff;
-    }
-    *mass = ((uint64_t)v_sum_int(high) << 15) + (uint64_t)v_sum_int(low);
+    for (int i = 0; i < SL_BLOCK / VW; i++) // at most 1 even where ref could not follow
+        u[i] = nearest_bf16(v_exp2(-v_max(largest - v_load(s + i * VW), v_set(0))));
+    *mass = store_block(u, w);
 }
 
 static void weigh(const float *s, int n_rows, bf16 *w, int16_t *ref, uint64_t *mass) {
@@ -345,6 +357,35 @@ static void weigh(const float *s, int n_rows, bf16 *w, int16_t *ref, uint64_t *m
     float last[SL_BLOCK];
     for (int i = 0; i < SL_BLOCK; i++) last[i] = n_whole + i < n_rows ? s[n_whole + i] : -INFINITY;
     weigh_block(last, w + n_whole, ref, mass);
+}
+
+SIMD_INLINE void size_block(const bf16 *w, int ref, const bf16 *norm, int power, bf16 *size_w, int16_t *size_ref,
+                            uint64_t *mass) {
+    vi u[SL_BLOCK / VW];
+    vf top = v_set(0);
+    for (int i = 0; i < SL_BLOCK / VW; i++) {
+        vf norms = v_load_bf16(norm + i * VW);
+        u[i] = nearest_bf16(v_load_bf16(w + i * VW) * norms);
+        if (power == 2) u[i] = nearest_bf16((vf)(u[i] << 16) * norms);
+        top = v_max(top, (vf)(u[i] << 16));
+    }
+    int most = sl_f32_to_bf16(v_max_lane(top)), e = ((most + 0x7f) >> 7) - 127; // the smallest integer not below log2 most
+    e = e < -126 ? -126 : e > 126 ? 126 : e;
+    float unit = -sl_bf16_to_f32((bf16)((127 - e) << 7)); // -2^-e
+    for (int i = 0; i < SL_BLOCK / VW; i++) u[i] = nearest_bf16(-v_max((vf)(u[i] << 16) * unit, v_set(-1)));
+    *mass = store_block(u, size_w);
+    int both = ref + e < INT16_MAX ? ref + e : INT16_MAX;
+    *size_ref = (int16_t)(most == 0 ? SL_REF_EMPTY : both > SL_REF_EMPTY ? both : SL_REF_EMPTY + 1);
+}
+
+static void size(const bf16 *w, const int16_t *ref, const bf16 *norm, int n_rows, int power, bf16 *size_w, int16_t *size_ref,
+                 uint64_t *mass) {
+    int n_whole = n_rows / SL_BLOCK * SL_BLOCK;
+    for (int i = 0; i < n_whole; i += SL_BLOCK) size_block(w + i, *ref++, norm + i, power, size_w + i, size_ref++, mass++);
+    if (n_whole == n_rows) return;
+    bf16 last[SL_BLOCK] = {0};
+    memcpy(last, norm + n_whole, (n_rows - n_whole) * sizeof *last);
+    size_block(w + n_whole, *ref, last, power, size_w + n_whole, size_ref, mass);
 }
 
 // e[j] = 2^(s[j] - m), m the new maximum; returns the factor for what was summed before. n <= 256; e is zero up to a multiple
@@ -493,6 +534,7 @@ const sl_attn_kernels PASTE(sl_attn_kernels_, SL_ISA) = {
     .quantise_query = quantise_query,
     .score_quantised = score_quantised,
     .weigh = weigh,
+    .size = size,
     .at_least = at_least,
     .attend = attend,
     .gather = gather,

@@ -190,7 +190,7 @@ static void propose_chunk(const call *c, const sl_group *g, sl_head *heads, int 
         int b = from / SL_BLOCK;
         g->kernels->weigh(score + (size_t)i * SL_CHUNK, n, wt->w + from, wt->ref + b, wt->cum + b + 1);
         if (power)
-            sl_weights_sizes(wt->w + from, wt->ref + b, norms, n, power, sizes->w + from, sizes->ref + b, sizes->cum + b + 1);
+            g->kernels->size(wt->w + from, wt->ref + b, norms, n, power, sizes->w + from, sizes->ref + b, sizes->cum + b + 1);
     }
 }
 

@@ -54,6 +54,11 @@ typedef struct sl_attn_kernels {
     // Stored weights (stages.h) of one head's n_rows scores: w, ref and the blocks' in-block mass are filled up to
     // round_up(n_rows, 32), zero past n_rows.
     void (*weigh)(const float *score, int n_rows, bf16 *w, int16_t *ref, uint64_t *mass);
+    // The sizes w_j |v_j|^power of stored weights, power 1 or 2, in the same form; ref: the weights'. norm: [n_rows]. Of a
+    // block they are bf16 products, rounded at each step, in units of the smallest power of two 2^e not below the largest of
+    // them, |e| <= 126, and at most 1; a size's reference is the weight's, plus e.
+    void (*size)(const bf16 *w, const int16_t *ref, const bf16 *norm, int n_rows, int power, bf16 *size_w, int16_t *size_ref,
+                 uint64_t *mass);
     // Bit i: w[i] >= least, of a block's 32 stored weights (as integers they order as numbers do).
     uint32_t (*at_least)(const bf16 *w, bf16 least);
     // One step of online softmax over n_rows <= 256 rows for `group` heads: o = sum 2^(s-m) v, l = sum 2^(s-m), m the largest

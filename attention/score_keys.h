@@ -5,7 +5,7 @@
 // two for each block of 32 rows, and integer masses). Units of work are pages of one KV head. When a warp has stored its part
 // of a unit, its KV head's count grows; drawers wait for all of it (score_done).
 //
-// With SIZES, masses of sizes p |v| are stored too; the sizes themselves follow from weights and norms (sl_weights_sizes), and
+// With SIZES, masses of sizes p |v| are stored too; the sizes themselves follow from weights and norms (kernels.h), and
 // whoever needs one makes it again. |v| comes from the page extra, but for the newest page of a sequence, which has none yet:
 // there from the drawers, who are idle at first (store_newest_norms).
 #ifndef SLEIGH_SCORE_KEYS_H
@@ -515,7 +515,7 @@ __device__ uint32_t size_of_product(uint32_t product, int unit) {
     return *(const uint32_t *)&x;
 }
 
-// The masses of a block's sizes (sl_weights_sizes). norms: of rows 8 (lane % 4) .. + 7.
+// The masses of a block's sizes (kernels.h's size). norms: of rows 8 (lane % 4) .. + 7.
 __device__ void store_sizes(const score_params &p, int slot, int row, const weighed &x, const uint4 &norms) {
     uint4 y = {product_of(x.w.x, norms.x), product_of(x.w.y, norms.y), product_of(x.w.z, norms.z), product_of(x.w.w, norms.w)};
     uint32_t most = __vmaxu2(__vmaxu2(y.x, y.y), __vmaxu2(y.z, y.w)); // not below 0: ordered as integers are

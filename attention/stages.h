@@ -12,7 +12,7 @@
 // << 8 >> (top - ref), top the largest ref: so masses add in 64-bit integers and the same rows are drawn whatever the tile,
 // split, thread or device. p_j below is mass_j / total.
 //
-// Sizes p_j |v_j| are kept in the same form, and follow from stored weights and stored norms alone (sl_weights_sizes), so that
+// Sizes p_j |v_j| are kept in the same form, and follow from stored weights and stored norms alone (kernels.h's size), so that
 // whoever has those need not store sizes too.
 #ifndef SLEIGH_STAGES_H
 #define SLEIGH_STAGES_H
@@ -47,11 +47,6 @@ void sl_weights_masses(const sl_weights *wt, int b, uint64_t mass[SL_BLOCK]); //
 uint64_t sl_weights_total(const sl_weights *wt);                              // C_{n-1}
 double sl_weights_value(const sl_weights *wt, uint64_t mass);                 // mass as a real number: sum of 2^{s_j}
 void sl_weights_mix(sl_weights *wt, double alpha);                            // p <- (1 - alpha) p + alpha / n
-// The sizes w_j |v_j|^power of n stored weights, power 1 or 2; ref: theirs. norm: [n]. Of a block they are bf16 products,
-// rounded at each step, in units of the smallest power of two 2^e not below the largest of them, |e| <= 126, and at most 1; a
-// size's reference is the weight's, plus e. size_w, size_ref and mass as kernels.h's weigh.
-void sl_weights_sizes(const bf16 *w, const int16_t *ref, const bf16 *norm, int n, int power, bf16 *size_w, int16_t *size_ref,
-                      uint64_t *mass);
 // The k rows of largest weight (fewer if fewer are positive), ascending in row; the lower row on ties. Returns how many.
 int sl_weights_largest(const sl_weights *wt, int k, int32_t *rows);
 // The fewest largest rows whose mass reaches p of the total; ascending in row. rows: [n].

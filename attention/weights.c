@@ -76,41 +76,6 @@ void sl_weights_mix(sl_weights *wt, double alpha) {
     wt->each = (uint64_t)(alpha / (1 - alpha) / wt->n * (double)wt->cum[wt->n_blocks]);
 }
 
-// ---- sizes ----
-
-// The smallest integer not below log2 x, x > 0.
-static int ceil_log2(bf16 x) {
-    int e = ((x + 0x7f) >> 7) - 127;
-    return e < -126 ? -126 : e > 126 ? 126 : e;
-}
-
-// As sl_weights_sizes, of one block.
-static uint64_t size_block(const bf16 *w, int ref, const bf16 *norm, int n, int power, bf16 *size_w, int16_t *size_ref) {
-    bf16 most = 0;
-    uint64_t mass = 0;
-    for (int i = 0; i < n; i++) {
-        size_w[i] = sl_f32_to_bf16(sl_bf16_to_f32(w[i]) * sl_bf16_to_f32(norm[i]));
-        if (power == 2) size_w[i] = sl_f32_to_bf16(sl_bf16_to_f32(size_w[i]) * sl_bf16_to_f32(norm[i]));
-        if (size_w[i] > most) most = size_w[i]; // not below 0: ordered as integers are
-    }
-    int e = ceil_log2(most);
-    float unit = ldexpf(1, -e);
-    for (int i = 0; i < SL_BLOCK; i++) {
-        size_w[i] = i < n ? sl_f32_to_bf16(fminf(sl_bf16_to_f32(size_w[i]) * unit, 1)) : 0;
-        mass += unit_mass(size_w[i]);
-    }
-    int both = ref + e < INT16_MAX ? ref + e : INT16_MAX;
-    *size_ref = (int16_t)(most == 0 ? SL_REF_EMPTY : both > SL_REF_EMPTY ? both : SL_REF_EMPTY + 1);
-    return mass;
-}
-
-void sl_weights_sizes(const bf16 *w, const int16_t *ref, const bf16 *norm, int n, int power, bf16 *size_w, int16_t *size_ref,
-                      uint64_t *mass) {
-    for (int from = 0; from < n; from += SL_BLOCK, size_ref++)
-        *mass++ = size_block(w + from, *ref++, norm + from, n - from < SL_BLOCK ? n - from : SL_BLOCK, power, size_w + from,
-                             size_ref);
-}
-
 // ---- ranks ----
 // A weight's rank is its distance below 2^top in steps of the bf16 number line, 128 to the octave: equal ranks are equal
 // weights. Ranks past 64 octaves share the last bin.

@@ -236,7 +236,7 @@ static void make_sizes(const rig *r, int s, int head, const uint64_t *packed, sl
     memcpy(w, wt->w, n_blocks * SL_BLOCK * sizeof *w);
     memcpy(ref, wt->ref, n_blocks * sizeof *ref);
     for (int j = 0; j < wt->n; j++) sl_norms(ref_v_row(r->c, s, head / r->group, j), 1, r->c->geom.head_dim, norm + j);
-    sl_weights_sizes(w, ref, norm, wt->n, 1, wt->w, wt->ref, wt->cum + 1);
+    sl_attn_kernels_best()->size(w, ref, norm, wt->n, 1, wt->w, wt->ref, wt->cum + 1);
     for (size_t b = 0; b < n_blocks; b++) {
         CHECK_INT(packed[b] & 0xfffffffff, wt->cum[b + 1]);
         CHECK_INT((int16_t)(packed[b] >> 48), wt->ref[b]);

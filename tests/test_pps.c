@@ -74,7 +74,7 @@ static void reaching_rows(void) { // the fewest rows with the mass: one row fewe
 
 // Each block's are w |v|^power of its stored weights in units of the least power of two that holds them, within two roundings a
 // step; masses are theirs.
-static void sizes_of_weights(void) {
+static void sizes_by(const sl_attn_kernels *kernels) {
     static const int ns[] = {1, 31, 32, 33, 1000};
     static const double scales[] = {1, 1e-12, 1e12, 0};
     uint64_t seed = test_seed;
@@ -86,7 +86,7 @@ static void sizes_of_weights(void) {
         uint64_t *mass = malloc(n_blocks * sizeof *mass);
         for (int j = 0; j < n; j++)
             norm[j] = sl_f32_to_bf16((float)(scales[i / 5 % 4] * exp(test_normal(&seed)) * (test_uniform(&seed) < 0.9)));
-        sl_weights_sizes(s.wt.w, s.wt.ref, norm, n, power, size, ref, mass);
+        kernels->size(s.wt.w, s.wt.ref, norm, n, power, size, ref, mass);
         for (int b = 0; b < n_blocks; b++) {
             double most = 0;
             uint64_t sum = 0;
@@ -103,6 +103,12 @@ static void sizes_of_weights(void) {
         free(norm), free(size), free(ref), free(mass);
         sample_free(&s);
     }
+}
+
+static void sizes_of_weights(void) {
+    static const char *const isas[] = {"portable", "avx2", "avx512"};
+    for (int i = 0; i < 3; i++)
+        if (sl_attn_kernels_named(isas[i])) sizes_by(sl_attn_kernels_named(isas[i]));
 }
 
 static void norms_are_bounds(void) { // rounded up

@@ -43,7 +43,7 @@ sample sample_new(int n, shape kind, uint64_t seed) {
         bf16 v = sl_f32_to_bf16((float)s.v[j]);
         sl_norms(&v, 1, 1, norm + j);
     }
-    sl_weights_sizes(s.wt.w, s.wt.ref, norm, n, 1, s.sizes.w, s.sizes.ref, s.sizes.cum + 1);
+    sl_attn_kernels_named("portable")->size(s.wt.w, s.wt.ref, norm, n, 1, s.sizes.w, s.sizes.ref, s.sizes.cum + 1);
     free(norm);
     sl_weights_finish(&s.sizes);
     double total = (double)s.wt.cum[blocks];
