@@ -111,32 +111,26 @@ template <int DIM> struct part {
     };
 };
 
-// A team's stages.
-template <int DIM> struct team_ring {
+// Of a team's stages.
+struct team_head {
     uint64_t *full, *empty;
     stage_info *info;
-    char *stages;
-    int n_stages, stage, parity;
-    __device__ char *data() const { return stages + stage * part<DIM>::STAGE; }
-    __device__ void advance() {
-        if (++stage == n_stages) stage = 0, parity ^= 1;
-    }
 };
+typedef stage_ring<team_head> team_ring;
 
-template <int DIM, bool DRAWN, int HEADS> __device__ team_ring<DIM> ring_of(shared_head<DIM, HEADS> *head, int team) {
+template <int DIM, bool DRAWN, int HEADS> __device__ team_ring ring_of(shared_head<DIM, HEADS> *head, int team) {
     int first = team * crew<DRAWN>::RING;
     char *stages = (char *)head + (sizeof(*head) + 127) / 128 * 128;
-    return {.full = head->full + first,
-            .empty = head->empty + first,
-            .info = head->info + first,
+    return {.head = {head->full + first, head->empty + first, head->info + first},
             .stages = stages + first * part<DIM>::STAGE,
-            .n_stages = crew<DRAWN>::RING};
+            .n_stages = crew<DRAWN>::RING,
+            .stage_bytes = part<DIM>::STAGE};
 }
 
 // ---- producer ----
 
-template <int DIM, bool DRAWN> struct feed {
-    team_ring<DIM> next;
+template <bool DRAWN> struct feed {
+    team_ring next;
     int turn;     // of the issuers of this ring
     int n_asked;  // stages of the ring
     int n_normal; // of them, that the L2 cache treats as any data: score_keys.h's normal_tiles
@@ -144,14 +138,14 @@ template <int DIM, bool DRAWN> struct feed {
 };
 
 // Waits for an empty stage and announces what comes. False: it is another issuer's.
-template <int DIM, bool DRAWN> __device__ bool open_stage(feed<DIM, DRAWN> *to, const stage_info &info, int bytes) {
-    team_ring<DIM> *r = &to->next;
+template <bool DRAWN> __device__ bool open_stage(feed<DRAWN> *to, const stage_info &info, int bytes) {
+    team_ring *r = &to->next;
     if (to->n_asked++ % crew<DRAWN>::ISSUERS_EACH != to->turn) return false;
-    barrier_wait(&r->empty[r->stage], r->parity ^ 1);
+    barrier_wait(&r->head.empty[r->stage], r->parity ^ 1);
     if (threadIdx.x % 32 == 0) {
-        r->info[r->stage] = info;
+        r->head.info[r->stage] = info;
 #if __CUDA_ARCH__ >= 900
-        barrier_expect(&r->full[r->stage], bytes);
+        barrier_expect(&r->head.full[r->stage], bytes);
 #endif
     }
     __syncwarp();
@@ -159,10 +153,10 @@ template <int DIM, bool DRAWN> __device__ bool open_stage(feed<DIM, DRAWN> *to, 
 }
 
 // All copies of the stage have been asked for.
-template <int DIM, bool DRAWN> __device__ void close_stage(feed<DIM, DRAWN> *to, bool mine) {
-    team_ring<DIM> *r = &to->next;
+template <bool DRAWN> __device__ void close_stage(feed<DRAWN> *to, bool mine) {
+    team_ring *r = &to->next;
 #if __CUDA_ARCH__ < 900
-    uint64_t *full = &r->full[r->stage];
+    uint64_t *full = &r->head.full[r->stage];
     if (mine) asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
     if (mine && threadIdx.x % 32 == 0) barrier_arrive(full);
 #endif
@@ -185,7 +179,7 @@ __device__ void copy_lanes(uint64_t *full, uint32_t to, const void *from, int by
 
 // The features' columns of one page of one KV head, [DIM][256]. Neighbours come in one copy.
 template <int DIM, int HEADS, bool DRAWN>
-__device__ void produce_columns(feed<DIM, DRAWN> *to, const sampled<DIM, HEADS> &q, const bf16 *page, stage_info info) {
+__device__ void produce_columns(feed<DRAWN> *to, const sampled<DIM, HEADS> &q, const bf16 *page, stage_info info) {
     int lane = threadIdx.x % 32, n_stages = max(ceil_div(q.n, COLUMNS_MAX), 1);
     short last = info.last;
     for (int i = 0; i < n_stages; i++) {
@@ -197,15 +191,15 @@ __device__ void produce_columns(feed<DIM, DRAWN> *to, const sampled<DIM, HEADS> 
         bool leads = lane < n && (lane == 0 || feature != before + 1);
         uint32_t later = __ballot_sync(~0u, leads) & ~(~0u >> (31 - lane)); // of the run behind this one's
         int run = (later ? __ffs(later) - 1 : n) - lane;
-        copy_lanes(&to->next.full[to->next.stage], shared_address(to->next.data()) + lane * COLUMN, page + feature * SL_PAGE,
-                   mine && leads ? run * COLUMN : 0, to->policy());
+        copy_lanes(&to->next.head.full[to->next.stage], shared_address(to->next.data()) + lane * COLUMN,
+                   page + feature * SL_PAGE, mine && leads ? run * COLUMN : 0, to->policy());
         close_stage(to, mine);
     }
 }
 
 // The first n_rows rows of one page of one KV head, [256][DIM], whole octets.
 template <int DIM, bool DRAWN>
-__device__ void produce_rows(feed<DIM, DRAWN> *to, const bf16 *page, int n_rows, stage_kind kind, stage_info info) {
+__device__ void produce_rows(feed<DRAWN> *to, const bf16 *page, int n_rows, stage_kind kind, stage_info info) {
     int lane = threadIdx.x % 32, n_stages = ceil_div(n_rows, PART);
     short last = info.last;
     for (int i = 0; i < n_stages; i++) {
@@ -214,7 +208,7 @@ __device__ void produce_rows(feed<DIM, DRAWN> *to, const bf16 *page, int n_rows,
         info.begins = kind == KEY_ROWS && i == 0, info.scored = kind == KEY_ROWS && i == n_stages - 1;
         info.last = i == n_stages - 1 ? last : 0;
         bool mine = open_stage(to, info, n * bytes);
-        copy_lanes(&to->next.full[to->next.stage], shared_address(to->next.data()) + lane * part<DIM>::OCTET,
+        copy_lanes(&to->next.head.full[to->next.stage], shared_address(to->next.data()) + lane * part<DIM>::OCTET,
                    page + (i * PART + lane * 8) * DIM, mine && lane < n ? bytes : 0, to->policy());
         close_stage(to, mine);
     }
@@ -272,8 +266,8 @@ template <int DIM, int HEADS> __device__ void sample_units(const bernoulli_param
 // Asks for what a team takes of the keys (and values) of a unit, `which` of the sampled queries; before: pages of earlier
 // units.
 template <int DIM, int HEADS, bool DRAWN>
-__device__ void produce_unit(const bernoulli_params &p, shared_head<DIM, HEADS> *head, feed<DIM, DRAWN> *to,
-                             const score_span &u, int which, int team, int before) {
+__device__ void produce_unit(const bernoulli_params &p, shared_head<DIM, HEADS> *head, feed<DRAWN> *to, const score_span &u,
+                             int which, int team, int before) {
     int lane = threadIdx.x % 32, kv_head = u.slot % p.score.n_kv_heads;
     const int32_t *pages = p.score.rows[u.seq].pages;
     int32_t id = u.from + lane * SL_PAGE < u.end ? pages[u.from / SL_PAGE + lane] : 0; // at most CHUNK_ROWS_MAX rows
@@ -290,9 +284,9 @@ __device__ void produce_unit(const bernoulli_params &p, shared_head<DIM, HEADS> 
         if (row + SL_PAGE < u.n_kv)
             produce_columns(to, head->queries[which], p.columns + block * SL_PAGE * DIM, info);
         else
-            produce_rows(to, p.score.k + block * SL_PAGE * DIM, n_rows, KEY_ROWS, info);
+            produce_rows<DIM>(to, p.score.k + block * SL_PAGE * DIM, n_rows, KEY_ROWS, info);
         info.last = last;
-        if (!DRAWN) produce_rows(to, p.draw.v + block * SL_PAGE * DIM, n_rows, VALUE_ROWS, info);
+        if (!DRAWN) produce_rows<DIM>(to, p.draw.v + block * SL_PAGE * DIM, n_rows, VALUE_ROWS, info);
     }
 }
 
@@ -300,7 +294,7 @@ template <int DIM, int HEADS, bool DRAWN>
 __device__ void produce(const bernoulli_params &p, shared_head<DIM, HEADS> *head, int own) {
     enum { TEAMS = crew<DRAWN>::TEAMS };
     int team = own % TEAMS, n_pages = 0;
-    feed<DIM, DRAWN> to = {
+    feed<DRAWN> to = {
         .next = ring_of<DIM, DRAWN>(head, team), .turn = own / TEAMS, .n_asked = 0, .n_normal = p.score.n_normal / TEAMS};
     sl_wait_previous(); // the newest row
     for (int n = 0;; n++) {
@@ -362,7 +356,7 @@ template <int DIM, int HEADS> __device__ void add_rows(const sampled<DIM, HEADS>
 #pragma unroll 4
     for (int i = 0; i < q.n; i++) {
         int feature = q.feature[i];
-        float even = widen(x[feature]), odd = widen(x[DIM + feature]);
+        float even = sl_widen(x[feature]), odd = sl_widen(x[DIM + feature]);
 #pragma unroll
         for (int h = 0; h < HEADS; h++) {
             float c = q.coef[i][h];
@@ -463,7 +457,7 @@ template <int DIM, int HEADS> struct attention {
                   odd = row + 1 < n_rows ? exp2f(s[1][h] * scale - m[h]) : 0;
             bf16 a = __bfloat16_as_ushort(__float2bfloat16_rn(even)), b = __bfloat16_as_ushort(__float2bfloat16_rn(odd));
             to[h * P_STRIDE] = a, to[h * P_STRIDE + 8] = b;
-            l[h] = l[h] * exp2f(before - m[h]) + (widen(a) + widen(b));
+            l[h] = l[h] * exp2f(before - m[h]) + (sl_widen(a) + sl_widen(b));
         }
         float factor[2] = {1, 1};
         if (lane % 4 * 2 < HEADS)
@@ -522,16 +516,16 @@ template <int DIM, int HEADS> struct attention {
 };
 
 template <int DIM, int HEADS, bool DRAWN> __device__ void consume(const bernoulli_params &p, shared_head<DIM, HEADS> *head) {
-    team_ring<DIM> r = ring_of<DIM, DRAWN>(head, threadIdx.x / 32 / CONSUMERS);
+    team_ring r = ring_of<DIM, DRAWN>(head, threadIdx.x / 32 / CONSUMERS);
     int fresh = 1,
         top = REF_EMPTY; // the team's next stage is a unit's first; largest reference of the unit and the lane's head
     float s[2][HEADS];
     attention<DIM, HEADS> a;
     sl_wait_previous(); // the drawers of the layer before may still read what is stored here
     for (;; r.advance()) {
-        barrier_wait(&r.full[r.stage], r.parity);
+        barrier_wait(&r.head.full[r.stage], r.parity);
         __syncwarp(); // for mma: lanes may have left the wait one by one
-        stage_info info = r.info[r.stage];
+        stage_info info = r.head.info[r.stage];
         if (info.slot < 0) return;
         const sampled<DIM, HEADS> &q = head->queries[info.which];
         if (!DRAWN && fresh) a.begin();
@@ -545,7 +539,7 @@ template <int DIM, int HEADS, bool DRAWN> __device__ void consume(const bernoull
             a.add_values(head, r.data(), info);
         else if (info.first == own_part())
             add_rows(q, r.data(), s);
-        leave_stage(&r.empty[r.stage]);
+        leave_stage(&r.head.empty[r.stage]);
         if (info.scored && DRAWN) top = max(top, store_part(p.score, info, s));
         if (info.scored && !DRAWN) a.softmax(head, info, p.score.scale, s);
         fresh = info.last;

@@ -163,14 +163,6 @@ static void open_call(call *c) {
 
 // ---- the passes ----
 
-// |v_j| of a page's visible rows.
-static void norms_of(const sl_group *g, int page, bf16 *out) {
-    if (page < sl_kv_n_built(g->kv))
-        memcpy(out, sl_kv_extra(g->kv, (sl_kv_need){&sl_page_norms, 0}, page, g->h), SL_PAGE * sizeof *out);
-    else
-        sl_norms(sl_v_page(g, page), sl_page_rows(g->kv, page), g->head_dim, out);
-}
-
 // One chunk of KV head h for its group, as stored weights and in-block masses.
 static void propose_chunk(const call *c, const sl_group *g, sl_head *heads, int chunk) {
     const sl_proposal *propose = c->stages.propose;
@@ -183,7 +175,7 @@ static void propose_chunk(const call *c, const sl_group *g, sl_head *heads, int 
     if (n > SL_CHUNK / unit) n = SL_CHUNK / unit;
     for (int page = first; page < last; page++) {
         propose->score(g, page, score + (page - first) * (SL_PAGE / unit));
-        if (power) norms_of(g, page, norms + (page - first) * SL_PAGE);
+        if (power) sl_norms_of_page(g, page, norms + (page - first) * SL_PAGE);
     }
     for (int i = 0; i < g->n; i++) {
         const sl_weights *wt = &heads[i].weights, *sizes = &heads[i].sizes;

@@ -190,16 +190,7 @@ __device__ int window_find(window *w, const decode_params &p, int unit) {
     }
 }
 
-struct ring {
-    shared_head *head;
-    char *stages;
-    int n_stages, stage_bytes;
-    int stage, parity; // the next one, and which of its barriers' phases
-    __device__ char *data() const { return stages + stage * stage_bytes; }
-    __device__ void advance() {
-        if (++stage == n_stages) stage = 0, parity ^= 1;
-    }
-};
+typedef stage_ring<shared_head *> ring;
 
 // Copy i of a tile: 0 K, 1 to 4 V, 5 Q with the unit's first tile.
 template <int DIM>

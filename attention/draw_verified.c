@@ -141,12 +141,8 @@ static double largest_norm(const verified *f) {
     const sl_group *g = f->x->group;
     bf16 norms[SL_PAGE], most = 0;
     for (int page = 0; page * SL_PAGE < f->n; page++) {
-        const bf16 *from = norms;
-        if (page < sl_kv_n_built(g->kv))
-            from = sl_kv_extra(g->kv, (sl_kv_need){&sl_page_norms, 0}, page, g->h);
-        else
-            sl_norms(sl_v_page(g, page), sl_page_rows(g->kv, page), g->head_dim, norms);
-        for (int j = 0; j < sl_page_rows(g->kv, page); j++) most = from[j] > most ? from[j] : most;
+        sl_norms_of_page(g, page, norms);
+        for (int j = 0; j < sl_page_rows(g->kv, page); j++) most = norms[j] > most ? norms[j] : most;
     }
     return sl_bf16_to_f32(most);
 }

@@ -10,10 +10,6 @@
 enum { THREADS = 256 };
 static_assert((int)THREADS == (int)SL_PAGE, "a thread a row");
 
-static __device__ __forceinline__ float widen(bf16 x) {
-    return __uint_as_float((uint32_t)x << 16);
-}
-
 // ---- norms of V ----
 
 // out[j] = |v_j|. Grid (pages, KV heads), a thread a row.
@@ -77,7 +73,7 @@ static __global__ void __launch_bounds__(THREADS)
     if (c < head_dim) {
         float low = INFINITY, high = -INFINITY;
         for (int j = 0; j < SL_PAGE; j++) {
-            float x = widen(rows[(size_t)j * head_dim + c]);
+            float x = sl_widen(rows[(size_t)j * head_dim + c]);
             low = fminf(low, x), high = fmaxf(high, x);
         }
         __half from = half_below(low);
@@ -96,7 +92,7 @@ static __global__ void __launch_bounds__(THREADS)
         uint8_t codes[32];
         for (int i = 0; i < 32; i++) {
             int channel = first + i;
-            float x = channel < head_dim ? widen(rows[(size_t)j * head_dim + channel]) : 0;
+            float x = channel < head_dim ? sl_widen(rows[(size_t)j * head_dim + channel]) : 0;
             int code = channel < head_dim ? __float2int_rn(__fmul_rn(x - zero[channel], inverse[channel])) : 0;
             codes[i] = (uint8_t)min(max(code, 0), levels);
         }

@@ -313,6 +313,7 @@ template <int DIM, typename Form> __global__ void __maxnreg__(144) pps_score_ker
 // those that may hold heavy rows or hold a draw (weights from the L2 cache), drawn rows of V; CERTIFIED: these several times.
 // order of reduction: masses are integers; a head's rows, heavy ones before light ones, a warp's share of each TAKERS in order,
 // then the warps in order.
+// 96 registers: one block has room beside the scores, and nothing of S draws is spilled.
 template <int DIM, bool CERTIFIED> __global__ void __maxnreg__(96) pps_draw_kernel(const pps_params p) {
     extern __shared__ __align__(128) char memory[];
     shared_head *s = (shared_head *)memory;
@@ -333,7 +334,7 @@ template <int DIM, bool CERTIFIED> __global__ void __maxnreg__(96) pps_draw_kern
     }
     take_all_prepare(&s->take, memory + HEAD_BYTES, scores.size_mass + (weights.mass - scores.mass), weights.w, weights.stride,
                      row.position + 1, 0, id, thread);
-    wait_done(scores.done + slot, score_done<form<true, false>>(row.position + 1), thread);
+    wait_done(scores.done + slot, score_done<true>(row.position + 1), thread);
     take_all_begin(&s->take, thread);
     sum_weights(&s->at, thread);
     if (CERTIFIED) {

@@ -53,6 +53,13 @@ void sl_norms(const bf16 *v, int n_rows, int head_dim, bf16 *out) {
     }
 }
 
+void sl_norms_of_page(const sl_group *g, int page, bf16 out[SL_PAGE]) {
+    if (page < sl_kv_n_built(g->kv))
+        memcpy(out, sl_kv_extra(g->kv, (sl_kv_need){&sl_page_norms, 0}, page, g->h), SL_PAGE * sizeof *out);
+    else
+        sl_norms(sl_v_page(g, page), sl_page_rows(g->kv, page), g->head_dim, out);
+}
+
 static size_t norms_size(int arg, int head_dim) {
     (void)arg, (void)head_dim;
     return SL_PAGE * sizeof(bf16);

@@ -19,10 +19,6 @@ template <int DIM, int HEADS> struct __align__(16) sampled {
     uint8_t feature[DIM]; // ascending
 };
 
-__device__ float widen(bf16 x) {
-    return __uint_as_float((uint32_t)x << 16);
-}
-
 // sl_bernoulli_count (propose_bernoulli.c), to the bit: B a is rounded before its floor is taken off.
 __device__ int count_of(const sl_rng_id &id, int feature, int dim, int B, double a, int iid) {
     if (a >= 1) return B;
@@ -46,11 +42,11 @@ __device__ void sample_each(const query_sampling &p, int group, sl_rng_id id, co
 #pragma unroll 1
     for (int h = 0; h < group; h++, id.head++, q += DIM) {
         float norm = 0;
-        for (int i = lane; i < DIM; i += 32) norm = fmaxf(norm, fabsf(widen(q[i])));
+        for (int i = lane; i < DIM; i += 32) norm = fmaxf(norm, fabsf(sl_widen(q[i])));
         norm = sl_max_lanes(norm);
 #pragma unroll 1
         for (int i = lane; i < DIM; i += 32) {
-            float x = widen(q[i]);
+            float x = sl_widen(q[i]);
             int count = norm > 0 ? count_of(id, i, DIM, p.B, (double)fabsf(x) / norm, p.iid) : 0;
             coef[i][h] = copysignf(norm * (float)count / (float)p.B, x);
         }
@@ -65,7 +61,7 @@ __device__ void sample_shared(const query_sampling &p, int group, const sl_rng_i
 #pragma unroll 1
     for (int i = lane; i < DIM; i += 32) {
         float sum = 0;
-        for (int h = 0; h < group; h++) sum += fabsf(widen(q[h * DIM + i]));
+        for (int h = 0; h < group; h++) sum += fabsf(sl_widen(q[h * DIM + i]));
         coef[i][0] = sum / (float)group;
         norm = fmaxf(norm, coef[i][0]);
     }
@@ -75,7 +71,7 @@ __device__ void sample_shared(const query_sampling &p, int group, const sl_rng_i
         float mean = coef[i][0];
         int count = norm > 0 ? count_of(id, i, DIM, p.B, (double)mean / norm, p.iid) : 0;
         float drawn = norm * (float)count / (float)p.B;
-        for (int h = 0; h < group; h++) coef[i][h] = mean > 0 ? drawn * (widen(q[h * DIM + i]) / mean) : 0;
+        for (int h = 0; h < group; h++) coef[i][h] = mean > 0 ? drawn * (sl_widen(q[h * DIM + i]) / mean) : 0;
     }
 }
 

@@ -137,7 +137,8 @@ template <int DIM> __device__ int add_rows(const is_params &p, shared_head *s, c
     int n = __popc(__ballot_sync(~0u, x.row >= 0)), row = x.row < 0 ? -1 : pool_row(p, s, x.row);
     if (n == 0) return 0;
     float factor;
-    if (row >= 0 && thread % 32 >= 16) prefetch(p.score.k + (size_t)row * DIM, layout<DIM>::ROW);
+    if (row >= 0 && thread % 32 >= 16) // score_rows' second half, which waits for the first's products
+        prefetch(p.score.k + (size_t)row * DIM, layout<DIM>::ROW);
     if (row >= 0) prefetch(p.draw.v + (size_t)row * DIM, layout<DIM>::ROW);
     s->row[thread] = row;
     __syncwarp();

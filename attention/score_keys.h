@@ -7,7 +7,7 @@
 //
 // With SIZES, masses of sizes p |v| are stored too; the sizes themselves follow from weights and norms (kernels.h), and
 // whoever needs one makes it again. |v| comes from the page extra, but for the newest page of a sequence, which has none yet:
-// there from the drawers, who are idle at first (store_newest_norms).
+// there from warps of their own (pps.cu's store_newest_norms).
 #ifndef SLEIGH_SCORE_KEYS_H
 #define SLEIGH_SCORE_KEYS_H
 
@@ -29,7 +29,7 @@ enum {
 
 // How keys are scored. Teams of consumer warps take tiles by turns; a warp has a block of its team's tile. With SIZES there is
 // more to do. LONG tiles are fewer and longer copies, 0.5% less where K is many times what the L2 cache holds; where it is
-// less, the first comes later and blocks end further apart, and that costs 1%.
+// less, the first comes later and blocks end further apart, which costs more.
 template <bool WITH_SIZES, bool LONG> struct form {
     enum {
         SIZES = WITH_SIZES,
@@ -126,8 +126,8 @@ __device__ int newest_pieces(int n_kv) {
 }
 
 // What `done` of a sequence's KV heads comes to.
-template <typename Form = plain_form> __device__ int score_done(int n_kv) {
-    return Form::WARPS * ceil_div(n_kv, SL_PAGE);
+template <bool SIZES = false> __device__ int score_done(int n_kv) {
+    return form<SIZES, false>::WARPS * ceil_div(n_kv, SL_PAGE);
 }
 
 // ---- stored masses ----
@@ -196,16 +196,7 @@ template <int DIM, typename Form = plain_form> struct layout {
     }
 };
 
-struct ring {
-    score_head *head;
-    char *stages;
-    int n_stages, stage_bytes;
-    int stage, parity;
-    __device__ char *data() const { return stages + stage * stage_bytes; }
-    __device__ void advance() {
-        if (++stage == n_stages) stage = 0, parity ^= 1;
-    }
-};
+typedef stage_ring<score_head *> ring;
 
 // Before the block's first __syncthreads. n_readers: threads that take a stage.
 template <typename Form = plain_form> __device__ void score_begin(score_head *head, int n_stages, int n_readers) {

@@ -209,6 +209,7 @@ extern const sl_kv_extra_kind sl_quantised_keys;  // arg: bits
 extern const sl_kv_extra_kind sl_key_bounds;      // bf16 [16][2][head_dim]: least and largest key of 16 rows by channel
 extern const sl_kv_extra_kind sl_keys_by_feature; // bf16 [head_dim][256]
 void sl_norms(const bf16 *v, int n_rows, int head_dim, bf16 *out);
+void sl_norms_of_page(const sl_group *g, int page, bf16 out[SL_PAGE]); // of its visible rows, from its extra once it is built
 
 void sl_refine(sl_head *x); // x->score[i]: the exact score of draws.row[i], in log2 units
 // Fills x->out from x->draws; refined: with x->score, else with x->weights.

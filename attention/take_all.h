@@ -337,8 +337,10 @@ template <typename Space> __device__ void collect_rows(Space *s, int n_blocks, u
                 if (first + 8 * k < end) ahead[k] = stored_piece(s, b, quarter);
             }
         }
-        int b = s->block[min(first + lane / 4, end - 1)], row = b * BLOCK + 8 * quarter, shift = z.top - ref_of(mass_of(s, b));
-        uint4 w = sizes_of(ahead[0], mass_of(s, b));
+        int b = s->block[min(first + lane / 4, end - 1)], row = b * BLOCK + 8 * quarter;
+        uint64_t packed = mass_of(s, b);
+        int shift = z.top - ref_of(packed);
+        uint4 w = sizes_of(ahead[0], packed);
         const uint32_t pairs[4] = {w.x, w.y, w.z, w.w};
 #pragma unroll
         for (int k = 1; k < AHEAD; k++) ahead[k - 1] = ahead[k];

@@ -22,7 +22,7 @@ typedef struct rig {
     sl_row rows[RIG_SEQS];
     sl_attn_cuda_decode_args args;
     bf16 *out;                 // [n_seqs][n_heads][head_dim] of the last step
-    uint64_t *mass[2];         // of weights and sizes: [n_slots][group][max_blocks] ref << 48 | in-block mass
+    uint64_t *mass[2];         // of weights and sizes: [n_slots][group][max_blocks] score_keys.h's
     bf16 *w;                   // [n_slots][max_blocks][group][32]
     sl_attn_stats stats;       // of the last rig_launch
     int n_weights, n_off_by_1; // that rig_check_weights has compared, and those that are not the nearest bf16

@@ -24,7 +24,7 @@ static bf16 *some_rows(int dim, uint64_t seed) {
     return x;
 }
 
-// Builds pages 3, 0, 4 on both and compares them; to the bit; the others must stay as they were.
+// Builds pages 3, 0, 4 on both and compares them to the bit; the others must stay as they were.
 static void compare(const sl_kv_extra_kind *kind, int arg, int dim) {
     static const int32_t pages[] = {3, 0, 4};
     size_t size = kind->size(arg, dim), rows = (size_t)SL_PAGE * dim, all = (size_t)PAGES * HEADS * size;

@@ -94,4 +94,16 @@ static __device__ __forceinline__ void leave_stage(uint64_t *empty) {
     barrier_arrive(empty);
 }
 
+// Stages in shared memory, taken in order again and again. Head: how a stage's barriers, and what it holds, are found.
+template <typename Head> struct stage_ring {
+    Head head;
+    char *stages;
+    int n_stages, stage_bytes;
+    int stage, parity; // the next one, and which of its barriers' phases
+    __device__ char *data() const { return stages + stage * stage_bytes; }
+    __device__ void advance() {
+        if (++stage == n_stages) stage = 0, parity ^= 1;
+    }
+};
+
 #endif

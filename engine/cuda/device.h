@@ -112,6 +112,10 @@ static __device__ __forceinline__ float sl_max_lanes(float x) {
     return x;
 }
 
+static __device__ __forceinline__ float sl_widen(bf16 x) {
+    return __uint_as_float((uint32_t)x << 16);
+}
+
 // c [16][8] += a [16][16] b [16][8] in bf16, all lanes of a warp; lane (g, t) = (lane / 4, lane % 4) has c's elements (g, 2 t),
 // (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1), a's pairs from (g, 2 t), (g + 8, 2 t), (g, 2 t + 8), (g + 8, 2 t + 8) on, b's
 // from (2 t, g), (2 t + 8, g) on.
