@@ -600,16 +600,11 @@ template <int DIM, int HEADS, bool DRAWN> __global__ void __maxnreg__(128) berno
     typedef shared_head<DIM, HEADS> head_type;
     head_type *head = (head_type *)memory;
     typedef crew<DRAWN> at;
-    barriers_make(2 * STAGES + 2 * AHEAD, CONSUMERS, [&](int i) {
-        int other = i - 2 * STAGES;
-        if (i < STAGES)
-            barrier_init(&head->full[i], FULL_ARRIVALS);
-        else if (i < 2 * STAGES)
-            barrier_init(&head->empty[i - STAGES], 32 * CONSUMERS);
-        else
-            barrier_init(other < AHEAD ? &head->free[other] : &head->ready[other - AHEAD],
-                         other < AHEAD ? 32 * (int)at::SCORERS : 1);
-    });
+    barriers_make<CONSUMERS, STAGES>(head->full, FULL_ARRIVALS);
+    barriers_make<CONSUMERS, STAGES>(head->empty, 32 * CONSUMERS);
+    barriers_make<CONSUMERS, AHEAD>(head->free, 32 * at::SCORERS);
+    barriers_make<CONSUMERS, AHEAD>(head->ready, 1);
+    barriers_made();
     __syncthreads();
     sl_start_next();
     int warp = threadIdx.x / 32, thread = threadIdx.x - 32 * at::SCORERS;

@@ -600,16 +600,11 @@ template <int DIM> __global__ void __launch_bounds__(THREADS, 1) dense_decode_ri
     int warp = threadIdx.x / 32;
     window w;
     if (warp == CONSUMERS + FINISHERS) window_load(&w, p, 0, 0); // while barriers are made
-    barriers_make(2 + 2 * p.n_stages, CONSUMERS, [&](int i) {
-        if (i == 0)
-            barrier_init(&head->unit_full, 32 * CONSUMERS);
-        else if (i == 1)
-            barrier_init(&head->unit_empty, 32 * FINISHERS);
-        else if (i % 2 == 0)
-            barrier_init(&head->full[i / 2 - 1], FULL_ARRIVALS);
-        else
-            barrier_init(&head->empty[i / 2 - 1], 32 * CONSUMERS);
-    });
+    barriers_make<CONSUMERS, 1>(&head->unit_full, 32 * CONSUMERS);
+    barriers_make<CONSUMERS, 1>(&head->unit_empty, 32 * FINISHERS);
+    barriers_make<CONSUMERS, STAGES_MAX>(head->full, FULL_ARRIVALS);
+    barriers_make<CONSUMERS, STAGES_MAX>(head->empty, 32 * CONSUMERS);
+    barriers_made();
     __syncthreads();
     sl_start_next(); // each role waits for the kernel in front by itself: consumers touch shared memory alone
     ring r = {head, memory + HEAD_BYTES + layout<DIM>::merge(p.group), p.n_stages, layout<DIM>::stage(p.group), 0, 0};

@@ -295,7 +295,7 @@ template <int DIM, typename Form> __global__ void __maxnreg__(144) pps_score_ker
     int warp = threadIdx.x / 32;
     producer to;
     if (warp == SCORERS + NORM_THREADS / 32) to = produce_begin(p, r);
-    score_begin<Form>(head, p.n_stages, 32 * Form::SIZE);
+    score_begin<Form>(head, 32 * Form::SIZE);
     __syncthreads();
     if (warp < SCORERS)
         consume<DIM, Form>(p, r);

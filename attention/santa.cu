@@ -36,7 +36,7 @@ template <int DIM, typename Form> __global__ void __maxnreg__(144) santa_ring_ke
     producer to;
     sl_start_next();
     if (warp == CONSUMERS + DRAWERS) to = produce_begin(p.score, r);
-    score_begin<Form>(&head->score, p.score.n_stages, 32 * Form::SIZE);
+    score_begin<Form>(&head->score, 32 * Form::SIZE);
     __syncthreads();
     if (warp < CONSUMERS)
         consume<DIM, Form>(p.score, r);

@@ -92,7 +92,8 @@ template <int DIM> __global__ void __launch_bounds__(BOUND_THREADS) score_bounds
     __shared__ __align__(16) bf16 q[GROUP_MAX][2 * DIM];
     __shared__ uint64_t full[BOUND_THREADS / 32];
     int slot = blockIdx.y, kv_head = slot % p.score.n_kv_heads, warp = threadIdx.x / 32;
-    barriers_make(BOUND_THREADS / 32, BOUND_THREADS / 32, [&](int i) { barrier_init(full + i, 1); });
+    barriers_make<BOUND_THREADS / 32, BOUND_THREADS / 32>(full, 1);
+    barriers_made();
     __syncthreads();
     sl_start_next();
     bounds_stage<DIM> *stages = (bounds_stage<DIM> *)bounds_memory;

@@ -199,13 +199,10 @@ template <int DIM, typename Form = plain_form> struct layout {
 typedef stage_ring<score_head *> ring;
 
 // Before the block's first __syncthreads. n_readers: threads that take a stage.
-template <typename Form = plain_form> __device__ void score_begin(score_head *head, int n_stages, int n_readers) {
-    enum { EACH = Form::TEAMS + 1 }; // of a stage
-    barriers_make(n_stages * EACH, Form::WARPS, [&](int i) {
-        int stage = i / EACH, team = i % EACH;
-        bool is_full = team < Form::TEAMS;
-        barrier_init(is_full ? &head->full[team][stage] : &head->empty[stage], is_full ? (int)FULL_ARRIVALS : n_readers);
-    });
+template <typename Form = plain_form> __device__ void score_begin(score_head *head, int n_readers) {
+    barriers_make<Form::WARPS, Form::TEAMS * STAGES_MAX>(head->full[0], FULL_ARRIVALS);
+    barriers_make<Form::WARPS, STAGES_MAX>(head->empty, n_readers);
+    barriers_made();
 }
 
 // ---- producer ----

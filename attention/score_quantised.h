@@ -126,19 +126,13 @@ struct page_ring {
     __device__ char *data(int stage) const { return stages + stage * stage_bytes; }
 };
 
-__device__ void quantised_begin(const quantised_params &p, stage_head *head, stored_tiles *stored) {
-    enum { EACH = PAIRS + 1, TELLING = PAIRS * UNTOLD }; // of a stage; places
-    barriers_make(2 * TELLING + p.score.n_stages * EACH, 2 * PAIRS, [&](int i) {
-        int of_stage = i - 2 * TELLING;
-        if (i < TELLING)
-            barrier_init(&stored->full[0][i], 2);
-        else if (i < 2 * TELLING)
-            barrier_init(&stored->empty[0][i - TELLING], 1);
-        else if (of_stage % EACH < PAIRS)
-            barrier_init(&head->full[of_stage % EACH][of_stage / EACH], FULL_ARRIVALS);
-        else
-            barrier_init(&head->empty[of_stage / EACH], PAIR_THREADS);
-    });
+__device__ void quantised_begin(stage_head *head, stored_tiles *stored) {
+    enum { WARPS = 2 * PAIRS };
+    barriers_make<WARPS, PAIRS * UNTOLD>(stored->full[0], 2);
+    barriers_make<WARPS, PAIRS * UNTOLD>(stored->empty[0], 1);
+    barriers_make<WARPS, PAIRS * QUANTISED_STAGES>(head->full[0], FULL_ARRIVALS);
+    barriers_make<WARPS, QUANTISED_STAGES>(head->empty, PAIR_THREADS);
+    barriers_made();
 }
 
 // ---- producer ----
@@ -693,7 +687,7 @@ template <int DIM, int BITS> __global__ void __maxnreg__(80) quantised_scores_ke
     int warp = threadIdx.x / 32;
     first_units first;
     if (warp == 2 * PAIRS) first = plan_first(p);
-    quantised_begin(p, &head->ring, &head->stored);
+    quantised_begin(&head->ring, &head->stored);
     __syncthreads();
     if (warp < 2 * PAIRS)
         consume_pages<DIM, BITS>(p, r, head->pair, &head->stored);

@@ -333,7 +333,7 @@ template <int DIM> __global__ void __launch_bounds__(32 * (1 + CONSUMERS), 1) sc
     ring r = {head, stages + SCORE_HEAD_BYTES, p.n_stages, layout<DIM>::stage(p.group), 0, 0};
     producer to;
     if (threadIdx.x / 32 == CONSUMERS) to = produce_begin(p, r);
-    score_begin(head, p.n_stages, 32 * plain_form::SIZE);
+    score_begin(head, 32 * plain_form::SIZE);
     __syncthreads();
     sl_start_next();
     if (threadIdx.x / 32 < CONSUMERS)

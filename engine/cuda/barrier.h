@@ -23,14 +23,15 @@ static __device__ __forceinline__ void barriers_made() {
 #endif
 }
 
-// make(i) makes barrier i = 0 .. n - 1, before a __syncthreads, by the block's first n_warps warps: others have better to do.
-// The instruction takes one address for a warp: where lanes make one each it runs again and again, so the warps share them.
-template <typename Make> static __device__ __forceinline__ void barriers_make(int n, int n_warps, Make make) {
+// N barriers of n_arrivals each, by the block's first WARPS warps: others have better to do. barriers_made and a __syncthreads
+// come next. The instruction takes one address for a warp: where lanes make one each it runs again and again, so the warps
+// share them.
+template <int WARPS, int N> static __device__ __forceinline__ void barriers_make(uint64_t *bars, int n_arrivals) {
     int warp = threadIdx.x / 32;
-    if (warp >= n_warps || threadIdx.x % 32 > 0) return;
-#pragma unroll 1
-    for (int i = warp; i < n; i += n_warps) make(i);
-    barriers_made();
+    if (warp >= WARPS || threadIdx.x % 32 > 0) return;
+#pragma unroll
+    for (int i = 0; i < N; i += WARPS)
+        if (i + warp < N) barrier_init(bars + i + warp, n_arrivals);
 }
 
 static __device__ __forceinline__ void barrier_arrive(uint64_t *bar) {
