@@ -54,6 +54,7 @@ struct score_params {
     int n_seqs, n_kv_heads, group;
     int n_stages = 0; // the launch's to say
     int n_normal;     // tiles of a block that the L2 cache treats as any data (produce_tile)
+    bool keeps;       // what is stored leaves the L2 cache last
     float scale;      // log2(e) / sqrt(head_dim)
     int max_blocks;   // of a sequence, even: the stride below
     int *next;        // units handed out beyond each block's first two; 0 between launches
@@ -82,7 +83,8 @@ static size_t score_workspace(const sl_attn_geom *geom, int n_seqs, int n_kv) {
 // K is read once. Where it is many times what the L2 cache holds, a block's first tiles are treated as any data and push an
 // earlier kernel's changed lines out at once, and the others leave the cache first, so that stored weights stay (8 x 32k: 203
 // us, without the first part 210). Where K is less, writing these lines would take longer than they are in the way (1 x 32k: 44
-// us, without 39).
+// us, without 39); there what is stored leaves last, and a layer's weights and masses overwrite those of the layer before in the
+// cache (1 us less; 8 x 32k: 6 us more).
 static int normal_tiles(size_t k_bytes, size_t tile) {
     size_t cache = (size_t)sl_device_get(cudaDevAttrL2CacheSize);
     return k_bytes < 4 * cache ? 0 : (int)(2 * cache / sl_multiprocessors() / tile);
@@ -93,13 +95,15 @@ template <int DIM> static score_params score_params_of(const sl_attn_cuda_decode
     uint64_t *mass = (uint64_t *)(counters + COUNTERS);
     SL_CHECK(a->geom->n_heads <= GROUP_MAX * a->geom->n_kv_heads);
     SL_CHECK(2 + 2 * n_slots + a->n_seqs * a->geom->n_heads <= COUNTERS);
+    int n_normal = normal_tiles((size_t)n_slots * a->max_kv * DIM * sizeof(bf16), SHORT_TILE * DIM * sizeof(bf16));
     return {.rows = a->rows,
             .q = a->q,
             .k = a->k,
             .n_seqs = a->n_seqs,
             .n_kv_heads = a->geom->n_kv_heads,
             .group = a->geom->n_heads / a->geom->n_kv_heads,
-            .n_normal = normal_tiles((size_t)n_slots * a->max_kv * DIM * sizeof(bf16), SHORT_TILE * DIM * sizeof(bf16)),
+            .n_normal = n_normal,
+            .keeps = n_normal == 0,
             .scale = (float)(1.4426950408889634 / sqrt((double)DIM)),
             .max_blocks = max_blocks,
             .next = counters,
@@ -339,7 +343,7 @@ template <typename Form> __device__ void produce_end(producer *to) {
 // The first two units of a block are its own number and that plus the grid's size. They are looked up while barriers are made:
 // this comes before the block's first __syncthreads.
 __device__ producer produce_begin(const score_params &p, const ring &r) {
-    producer to = {.next = r, .normal = sl_l2_policy(false), .leaves_first = sl_l2_policy(true)};
+    producer to = {.next = r, .normal = sl_l2_policy(SL_L2_ANY), .leaves_first = sl_l2_policy(SL_L2_FIRST_OUT)};
 #if __CUDA_ARCH__ < 900
     sl_wait_previous();
     to.has_waited = 1;
@@ -468,10 +472,13 @@ __device__ weighed weigh_block(float s[8]) {
     return {w, mass_of_block(w), g % 2 ? odd : even};
 }
 
+template <typename T> __device__ void store_result(const score_params &p, T *to, const T &x) {
+    sl_store_l2(to, x, p.keeps ? sl_l2_policy(SL_L2_LAST_OUT) : sl_l2_policy(SL_L2_ANY));
+}
+
 // Of block row / 32 of head lane / 4; lane % 4 == 0.
 __device__ void store_mass(const score_params &p, uint64_t *masses, int slot, int row, uint64_t packed) {
-    __stcg((unsigned long long *)masses + ((size_t)slot * p.group + threadIdx.x % 32 / 4) * p.max_blocks + row / BLOCK,
-           (unsigned long long)packed);
+    store_result(p, masses + ((size_t)slot * p.group + threadIdx.x % 32 / 4) * p.max_blocks + row / BLOCK, packed);
 }
 
 // Of rows [row, row + 32) of a sequence. Returns the reference of head lane / 4.
@@ -479,7 +486,7 @@ __device__ int store_block(const score_params &p, int slot, int row, const weigh
     int g = threadIdx.x % 32 / 4, lane_q = threadIdx.x % 4;
     if (g >= p.group) return REF_EMPTY;
     size_t block = row / BLOCK;
-    __stcg((uint4 *)(p.w + (((size_t)slot * p.max_blocks + block) * p.group + g) * BLOCK + 8 * lane_q), x.w);
+    store_result(p, (uint4 *)(p.w + (((size_t)slot * p.max_blocks + block) * p.group + g) * BLOCK + 8 * lane_q), x.w);
     if (lane_q == 0) store_mass(p, p.mass, slot, row, (uint64_t)(uint16_t)x.ref << 48 | x.mass);
     return x.ref;
 }

@@ -290,7 +290,7 @@ __device__ first_units plan_first(const quantised_params &p) {
 template <int DIM, int BITS>
 __device__ void produce_pages(const quantised_params &p, const page_ring &r, const first_units &f) {
     int lane = threadIdx.x % 32, ticket = 0; // lane 0: the next one
-    page_producer to = {.r = r, .normal = sl_l2_policy(false), .leaves_first = sl_l2_policy(true)};
+    page_producer to = {.r = r, .normal = sl_l2_policy(SL_L2_ANY), .leaves_first = sl_l2_policy(SL_L2_FIRST_OUT)};
 #if __CUDA_ARCH__ < 900
     wait_previous<DIM, BITS>(p, &to);
 #endif
@@ -517,9 +517,9 @@ template <int N> __device__ void store_blocks(const score_params &p, int slot, i
     if (head >= p.group) return;
     bf16 *to = p.w + (((size_t)slot * p.max_blocks + first) * p.group + head) * BLOCK + 8 * q + 4 * lower;
 #pragma unroll
-    for (int b = 0; b < N; b++) __stcg((uint2 *)(to + b * p.group * BLOCK), w[b]);
+    for (int b = 0; b < N; b++) store_result(p, (uint2 *)(to + b * p.group * BLOCK), w[b]);
     if (lower == 0 && q < N)
-        __stcg((unsigned long long *)p.mass + ((size_t)slot * p.group + head) * p.max_blocks + first + q, ref << 48 | sum);
+        store_result(p, p.mass + ((size_t)slot * p.group + head) * p.max_blocks + first + q, ref << 48 | sum);
 }
 
 // ---- consumers ----
@@ -707,6 +707,7 @@ template <int DIM, int BITS> score_params launch_quantised_scores(const sl_attn_
                           .newest = newest};
     score_params score = p.score;
     if (!newest) p.score.done = NULL;
+    p.score.keeps = true; // 2 to 5 us less, at 16 x 32k nothing; codes are a quarter of K, so what is stored weighs more
     p.score.n_normal = normal_tiles((size_t)a->n_seqs * a->max_kv / SL_PAGE * a->geom->n_kv_heads * p.size, at::BYTES);
     p.score.n_stages = at::stages(p.score.group, sizeof(quantised_head<BITS>));
     size_t bytes = sizeof(quantised_head<BITS>) + (size_t)p.score.n_stages * at::stage(p.score.group);

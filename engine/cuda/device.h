@@ -135,14 +135,31 @@ static __device__ __forceinline__ uint32_t sl_transpose_b16(uint32_t x) {
     return y;
 }
 
-// How the L2 cache is to treat data that is read once: it leaves first, or as any other does.
-static __device__ __forceinline__ uint64_t sl_l2_policy(bool leaves_first) {
+// How the L2 cache is to treat data: as any other; it leaves first, being read once; or last, being asked for soon.
+enum sl_l2_rank { SL_L2_ANY, SL_L2_FIRST_OUT, SL_L2_LAST_OUT };
+
+static __device__ __forceinline__ uint64_t sl_l2_policy(enum sl_l2_rank rank) {
     uint64_t policy;
-    if (leaves_first)
+    if (rank == SL_L2_FIRST_OUT)
         asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    else if (rank == SL_L2_LAST_OUT)
+        asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
     else
         asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
     return policy;
+}
+
+// Stores x; policy: sl_l2_policy's.
+static __device__ __forceinline__ void sl_store_l2(uint4 *to, const uint4 &x, uint64_t policy) {
+    asm volatile("st.global.L2::cache_hint.v4.u32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(to), "r"(x.x), "r"(x.y), "r"(x.z),
+                 "r"(x.w), "l"(policy)
+                 : "memory");
+}
+static __device__ __forceinline__ void sl_store_l2(uint2 *to, const uint2 &x, uint64_t policy) {
+    asm volatile("st.global.L2::cache_hint.v2.u32 [%0], {%1, %2}, %3;" ::"l"(to), "r"(x.x), "r"(x.y), "l"(policy) : "memory");
+}
+static __device__ __forceinline__ void sl_store_l2(uint64_t *to, uint64_t x, uint64_t policy) {
+    asm volatile("st.global.L2::cache_hint.u64 [%0], %1, %2;" ::"l"(to), "l"(x), "l"(policy) : "memory");
 }
 
 #endif // __CUDACC__

@@ -147,7 +147,7 @@ template <sl_linear_end END> struct ring {
     __device__ ring(const sl_cuda_linear &p, const void *slots, int warp, int lane, int n_chunks, int begin, int end)
         : p(p), lane(lane), first_chunk(warp), n_chunks(n_chunks), end(warp < n_chunks ? end : begin),
           slots((uint32_t)__cvta_generic_to_shared(slots)), tile(begin), n(min(GROUP, end - begin)), chunk(warp), i(0), fill(0),
-          take(0), policy(sl_l2_policy(true)) {}
+          take(0), policy(sl_l2_policy(SL_L2_FIRST_OUT)) {}
 
     // Fetches the next unit, if there is one, and closes a copy group in any case, so that next() can count them.
     //
