@@ -134,7 +134,9 @@ template <bool DRAWN> struct feed {
     int turn;     // of the issuers of this ring
     int n_asked;  // stages of the ring
     int n_normal; // of them, that the L2 cache treats as any data: score_keys.h's normal_tiles
-    __device__ uint64_t policy() const { return sl_l2_policy(n_asked > n_normal ? SL_L2_FIRST_OUT : SL_L2_ANY); } // of the stage that is open
+    __device__ uint64_t policy() const {
+        return sl_l2_policy(n_asked > n_normal ? SL_L2_FIRST_OUT : SL_L2_ANY);
+    } // of the stage that is open
 };
 
 // Waits for an empty stage and announces what comes. False: it is another issuer's.
@@ -612,10 +614,9 @@ template <int DIM, int HEADS, bool DRAWN> __global__ void __maxnreg__(128) berno
         consume<DIM, HEADS, DRAWN>(p, head);
     else if (warp < at::SAMPLER)
         draw_all(p.score, p.draw, &head->draw, thread, [&](int slot, int h, int i) {
-            if (DRAWN)
-                draw_head<DIM>(p.score, p.draw, p.kind, &head->draw, slot, h, i, thread);
-            else
-                merge_head<DIM>(p, &head->draw, slot, h, thread);
+            if (DRAWN) return draw_head<DIM>(p.score, p.draw, p.kind, &head->draw, slot, h, i, thread);
+            merge_head<DIM>(p, &head->draw, slot, h, thread);
+            return false;
         });
     else if (warp == at::SAMPLER)
         sample_units<DIM, HEADS>(p, head);

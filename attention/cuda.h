@@ -37,6 +37,7 @@ typedef struct sl_attn_cuda_decode_args {
     sl_attn_cuda_stats *stats; // added to, by integer atomics
     void *ws;                  // ops->workspace() bytes, zero before the first call ever, 256-byte aligned
     cudaStream_t stream;
+    int keeps_stored; // for tests: stored weights are in ws afterwards
 } sl_attn_cuda_decode_args;
 
 // A run of consecutive tokens of one sequence: token i is at position `first` + i and sees rows [0, first + i].

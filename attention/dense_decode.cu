@@ -278,7 +278,8 @@ __device__ void produce_unit(const decode_params &p, producer *to, const int32_t
 // w: of the first sequences.
 template <int DIM> __device__ void produce(const decode_params &p, const ring &r, window w) {
     int lane = threadIdx.x % 32, unit = blockIdx.x;
-    producer to = {.next = r, .landed = r, .ticket = -1, .normal = sl_l2_policy(SL_L2_ANY), .leaves_first = sl_l2_policy(SL_L2_FIRST_OUT)};
+    producer to = {
+        .next = r, .landed = r, .ticket = -1, .normal = sl_l2_policy(SL_L2_ANY), .leaves_first = sl_l2_policy(SL_L2_FIRST_OUT)};
     for (int i; (i = window_find(&w, p, unit)) >= 0;) {
         if (to.has_waited) take_ticket(p, &to);
         int before = __shfl_sync(~0u, w.end, max(i - 1, 0)), local = unit - (i ? before : w.first_unit);

@@ -73,8 +73,8 @@ struct draw_space {
     int first[TILES_MAX + 1];  // draws before each tile
     uint64_t scan[DRAWERS];
     int ints[DRAWERS];
-    int ticket, is_last;
-    int row[DRAW_THREADS]; // of the pool: row of V over DIM
+    int ticket, is_last, is_dead; // is_dead: all of the KV head has been drawn
+    int row[DRAW_THREADS];        // of the pool: row of V over DIM
     float coef[DRAW_THREADS];
     float sums[DRAWERS][DIM_MAX]; // of the drawers' warps
 };
@@ -430,11 +430,12 @@ __device__ int leave_head(const draw_params &d, int slot, int thread) {
     return thread == 0 ? atomicAdd(d.drawn + slot, 1) : 0;
 }
 
-// n_left: leave_head's answer. The last part of a KV head sets its counters to 0.
-__device__ void clear_counters(const score_params &p, const draw_params &d, int slot, int n_left, int thread) {
-    if (thread > 0 || n_left < p.group * d.parts - 1) return;
+// n_left: leave_head's answer. The last part of a KV head sets its counters to 0. Returns whether it was, to thread 0.
+__device__ bool clear_counters(const score_params &p, const draw_params &d, int slot, int n_left, int thread) {
+    if (thread > 0 || n_left < p.group * d.parts - 1) return false;
     p.done[slot] = d.drawn[slot] = 0;
     for (int i = 0; p.top && i < p.group; i++) p.top[slot * p.group + i] = 0;
+    return true;
 }
 
 // For whoever needs the stored weights until the end.
@@ -452,12 +453,14 @@ __device__ void draw_all(const score_params &p, const draw_params &d, draw_space
     if (thread == 0) taken = atomicAdd(d.ticket, 1);
     while (ticket < n) {
         int slot = ticket / n_each, rest = ticket % n_each;
-        draw_head(slot, rest / d.parts, rest % d.parts);
+        bool is_last = draw_head(slot, rest / d.parts, rest % d.parts);
         if (thread == 0) {
+            s->is_dead = is_last;
             s->ticket = gridDim.x + taken;
             if (s->ticket < n) taken = atomicAdd(d.ticket, 1);
         }
         drawers_sync(); // and s is free again
+        if (s->is_dead) discard_weights(p, slot, p.rows[slot / p.n_kv_heads].position + 1, thread, DRAW_THREADS);
         ticket = s->ticket;
     }
     // A block takes one, and one more for each part that it got by one.

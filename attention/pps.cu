@@ -347,8 +347,11 @@ template <int DIM, bool CERTIFIED> __global__ void __maxnreg__(96) pps_draw_kern
     int before = leave_slot(p.draw.drawn + slot, slot == scores.n_seqs * scores.n_kv_heads - 1, thread);
     if (thread < DIM) p.draw.out[(size_t)index * DIM + thread] = __bfloat16_as_ushort(__float2bfloat16_rn(out));
     count(p.draw.stats, o, DIM * sizeof(bf16), thread);
-    if (thread == 0 && before == scores.group - 1) // the slot's last
-        p.draw.drawn[slot] = scores.done[slot] = scores.newest_done[slot] = 0;
+    before = thread < 32 ? __shfl_sync(~0u, before, 0) : 0;
+    if (thread < 32 && before == scores.group - 1) { // the slot's last
+        if (thread == 0) p.draw.drawn[slot] = scores.done[slot] = scores.newest_done[slot] = 0;
+        discard_weights(scores, slot, row.position + 1, thread, 32);
+    }
 }
 
 // ---- launch ----

@@ -125,9 +125,9 @@ __device__ int part_of(int n, int part, int parts) {
     return (unsigned)(n * part) / parts;
 }
 
-// Part `part` of one query head's draws, and their rows' sum.
+// Part `part` of one query head's draws, and their rows' sum. Returns whether it was the last of its KV head, to thread 0.
 template <int DIM>
-__device__ void draw_head(const score_params &p, const draw_params &d, sampler kind, draw_space *s, int slot, int head,
+__device__ bool draw_head(const score_params &p, const draw_params &d, sampler kind, draw_space *s, int slot, int head,
                           int part, int thread) {
     const sl_row row = p.rows[slot / p.n_kv_heads];
     int S = d.S, index = slot * p.group + head, n_read = 0;
@@ -150,12 +150,13 @@ __device__ void draw_head(const score_params &p, const draw_params &d, sampler k
         n_read += gather<DIM>(d.v, s, thread, x.pool, x.coef, &sum);
     }
     write_head<DIM>(d, s, sum, index, part, thread);
-    clear_counters(p, d, slot, n_left, thread);
+    bool is_last = clear_counters(p, d, slot, n_left, thread);
     if (d.stats && thread % 32 == 0) {
         atomicAdd(&d.stats->v_rows, (unsigned long long)n_read);
         atomicAdd(&d.stats->bytes, (unsigned long long)n_read * DIM * sizeof(bf16));
         if (thread == 0) atomicAdd(&d.stats->samples, (unsigned long long)(end - from));
     }
+    return is_last;
 }
 
 } // namespace

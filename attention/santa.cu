@@ -42,7 +42,7 @@ template <int DIM, typename Form> __global__ void __maxnreg__(144) santa_ring_ke
         consume<DIM, Form>(p.score, r);
     else if (warp < CONSUMERS + DRAWERS)
         draw_all(p.score, p.draw, &head->draw, thread, [&](int slot, int h, int part) {
-            draw_head<DIM>(p.score, p.draw, p.kind, &head->draw, slot, h, part, thread);
+            return draw_head<DIM>(p.score, p.draw, p.kind, &head->draw, slot, h, part, thread);
         });
     else
         produce<DIM, Form>(p.score, to);

@@ -55,6 +55,7 @@ struct score_params {
     int n_stages = 0; // the launch's to say
     int n_normal;     // tiles of a block that the L2 cache treats as any data (produce_tile)
     bool keeps;       // what is stored leaves the L2 cache last
+    int n_discarded;  // KV heads, the first: their stored weights are discarded once they have been drawn from
     float scale;      // log2(e) / sqrt(head_dim)
     int max_blocks;   // of a sequence, even: the stride below
     int *next;        // units handed out beyond each block's first two; 0 between launches
@@ -83,11 +84,20 @@ static size_t score_workspace(const sl_attn_geom *geom, int n_seqs, int n_kv) {
 // K is read once. Where it is many times what the L2 cache holds, a block's first tiles are treated as any data and push an
 // earlier kernel's changed lines out at once, and the others leave the cache first, so that stored weights stay (8 x 32k: 203
 // us, without the first part 210). Where K is less, writing these lines would take longer than they are in the way (1 x 32k: 44
-// us, without 39); there what is stored leaves last, and a layer's weights and masses overwrite those of the layer before in the
-// cache (1 us less; 8 x 32k: 6 us more).
+// us, without 39); there what is stored leaves last, and a layer's weights and masses overwrite those of the layer before in
+// the cache (1 us less; 8 x 32k: 6 us more).
 static int normal_tiles(size_t k_bytes, size_t tile) {
     size_t cache = (size_t)sl_device_get(cudaDevAttrL2CacheSize);
     return k_bytes < 4 * cache ? 0 : (int)(2 * cache / sl_multiprocessors() / tile);
+}
+
+// Stored weights of a head are of no use once it is drawn. Where they are a good part of the L2 cache, they would be written to
+// memory when K pushes them out (16 x 32k: 388 us, discarded 371). At the end that would take longer than it spares: the last
+// sequence's stay, and the next layer's overwrite them.
+static int discarded_slots(const sl_attn_cuda_decode_args *a) {
+    size_t stored = (size_t)a->n_seqs * a->geom->n_heads * a->max_kv * sizeof(bf16);
+    if (a->keeps_stored || stored < (size_t)sl_device_get(cudaDevAttrL2CacheSize) / 4) return 0;
+    return (a->n_seqs - 1) * a->geom->n_kv_heads;
 }
 
 template <int DIM> static score_params score_params_of(const sl_attn_cuda_decode_args *a) {
@@ -104,6 +114,7 @@ template <int DIM> static score_params score_params_of(const sl_attn_cuda_decode
             .group = a->geom->n_heads / a->geom->n_kv_heads,
             .n_normal = n_normal,
             .keeps = n_normal == 0,
+            .n_discarded = discarded_slots(a),
             .scale = (float)(1.4426950408889634 / sqrt((double)DIM)),
             .max_blocks = max_blocks,
             .next = counters,
@@ -521,6 +532,13 @@ __device__ void store_sizes(const score_params &p, int slot, int row, const weig
     y = {size_of_product(y.x, unit), size_of_product(y.y, unit), size_of_product(y.z, unit), size_of_product(y.w, unit)};
     uint64_t mass = mass_of_block(y) | (uint64_t)(unit + SIZE_UNIT_MOST) << SIZE_UNIT_AT | (uint64_t)(uint16_t)ref << 48;
     if (threadIdx.x % 4 == 0 && threadIdx.x % 32 / 4 < p.group) store_mass(p, p.size_mass, slot, row, mass);
+}
+
+// All heads of a KV head of n_kv rows have been drawn. thread: of n_threads that come here together.
+__device__ void discard_weights(const score_params &p, int slot, int n_kv, int thread, int n_threads) {
+    if (slot >= p.n_discarded) return;
+    size_t block = (size_t)p.group * BLOCK;
+    sl_discard(p.w + slot * p.max_blocks * block, ceil_div(n_kv, BLOCK) * block * sizeof(bf16), thread, n_threads);
 }
 
 __device__ int load_acquired(const int *from) {

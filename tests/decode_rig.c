@@ -95,7 +95,8 @@ rig rig_new(ref_cache *c, const char *attn, uint32_t seed) {
                                         .k = gpu_copy(c->pool.k, bytes),
                                         .v = gpu_copy(c->pool.v, bytes),
                                         .stats = gpu_zero(sizeof(sl_attn_cuda_stats)),
-                                        .ws = gpu_zero(ops->workspace(g, &r.spec, c->n_seqs, 1, r.max_kv))};
+                                        .ws = gpu_zero(ops->workspace(g, &r.spec, c->n_seqs, 1, r.max_kv)),
+                                        .keeps_stored = 1};
     build_extras(&r);
     gpu_sync("page extras"); // a step may read them before the kernel in front has ended
     r.out = malloc(n_q * sizeof *r.out);

@@ -121,9 +121,36 @@ static void alone(void) {
     free(batch);
     ref_cache_free(&c);
 }
+
+// A batch whose stored weights are a good part of the L2 cache: those that have been drawn from are discarded.
+static void discarded(void) {
+    enum { MANY = 32 };
+    static const char *const some[] = {"santa-sys:S=128", "santa-prop:S=1000", "santa-pps:S=128", "santa-pps:epsilon=0.3",
+                                       "bernoulli-group:B=8+santa-sys:S=128"};
+    ref_cache c = ref_cache_new(MANY, MANY / 4, DIM, RIG_SEQS, rig_ragged, 2, test_seed);
+    ref_add_to_values(&c, 1);
+    size_t bytes = (size_t)RIG_SEQS * MANY * DIM * sizeof(bf16);
+    bf16 *kept = malloc(bytes);
+    for (size_t k = 0; k < sizeof some / sizeof *some; k++) {
+        rig r = rig_new(&c, some[k], 5);
+        rig_decode(&r);
+        memcpy(kept, r.out, bytes);
+        r.args.keeps_stored = 0;
+        for (int i = 0; i < 20; i++) {
+            rig_seed(&r, 5);
+            rig_decode_queued(&r, 1 + (i % 2 && !strstr(some[k], "epsilon")));
+            if (memcmp(kept, r.out, bytes)) FAIL("%s: run %d has other bits than with weights kept", some[k], i);
+        }
+        rig_free(&r);
+    }
+    free(kept);
+    ref_cache_free(&c);
+}
 #endif
 
 static const test_case cases[] = {
-    GPU_CASE("all-methods", all_methods), GPU_CASE("runs", runs), GPU_CASE("queued", queued), GPU_CASE("alone", alone), {0},
+    GPU_CASE("all-methods", all_methods), GPU_CASE("runs", runs),
+    GPU_CASE("queued", queued),           GPU_CASE("alone", alone),
+    GPU_CASE("discarded", discarded),     {0},
 };
 const test_suite suite_cuda_bits = {"cuda_bits", cases};

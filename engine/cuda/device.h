@@ -162,5 +162,14 @@ static __device__ __forceinline__ void sl_store_l2(uint64_t *to, uint64_t x, uin
     asm volatile("st.global.L2::cache_hint.u64 [%0], %1, %2;" ::"l"(to), "l"(x), "l"(policy) : "memory");
 }
 
+// Nobody needs these bytes any more: whole lines of them that the L2 cache holds and has not written to memory never are. What
+// lies there then is anything, until it is written anew. Threads 0 .. n_threads - 1 share the lines.
+static __device__ __forceinline__ void sl_discard(const void *from, size_t n_bytes, int thread, int n_threads) {
+    enum { LINE = 128 };
+    uint64_t begin = ((uint64_t)from + LINE - 1) / LINE * LINE, end = ((uint64_t)from + n_bytes) / LINE * LINE;
+    for (uint64_t at = begin + thread * LINE; at < end; at += n_threads * LINE)
+        asm volatile("discard.global.L2 [%0], 128;" ::"l"(at) : "memory");
+}
+
 #endif // __CUDACC__
 #endif
