@@ -12,24 +12,18 @@ enum sampler { INDEPENDENT, STRATIFIED, SYSTEMATIC, TILES_PROPORTIONAL, TILES_UN
 
 // ---- budgets of tiles ----
 
-// W S = q mass + r: q < 2^32, r < mass.
+// W S = q mass + r, r < mass < 2^56, q < 2^32.
 __device__ uint32_t divide(uint64_t W, int S, uint64_t mass, uint64_t *r) {
-    uint32_t q = (uint32_t)((double)W * inverse_of((double)mass) * S);
-    uint64_t low = W * (uint64_t)S, high = __umul64hi(W, (uint64_t)S);
-    uint64_t part = q * mass, part_high = __umul64hi(q, mass);
-    int64_t rest_high = (int64_t)(high - part_high - (low < part));
-    uint64_t rest = low - part;
-    while (rest_high < 0) { // the estimate was one too large
+    uint32_t q = (uint32_t)((double)W * inverse_of((double)mass) * S); // wrong by 1 at most
+    int64_t rest = (int64_t)(W * (uint64_t)S - q * mass);              // from -mass to 2 mass, whatever wraps
+    if (rest < 0) {
         q--;
-        rest += mass;
-        rest_high += rest < mass;
-    }
-    while (rest_high > 0 || rest >= mass) {
+        rest += (int64_t)mass;
+    } else if (rest >= (int64_t)mass) {
         q++;
-        rest_high -= rest < mass;
-        rest -= mass;
+        rest -= (int64_t)mass;
     }
-    *r = rest;
+    *r = (uint64_t)rest;
     return q;
 }
 
