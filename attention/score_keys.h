@@ -81,18 +81,24 @@ static size_t score_workspace(const sl_attn_geom *geom, int n_seqs, int n_kv) {
     return COUNTERS * sizeof(int) + blocks * (sizeof(uint64_t) + BLOCK * sizeof(bf16));
 }
 
-// K is read once. Where it is many times what the L2 cache holds, a block's first tiles are treated as any data and push an
-// earlier kernel's changed lines out at once, and the others leave the cache first, so that stored weights stay (8 x 32k: 203
-// us, without the first part 210). Where K is less, writing these lines would take longer than they are in the way (1 x 32k: 44
-// us, without 39); there what is stored leaves last, and a layer's weights and masses overwrite those of the layer before in
-// the cache (1 us less; 8 x 32k: 6 us more).
+// ---- what the L2 cache keeps ----
+
+// K is read once, and leaves the cache first, so that stored weights stay. But where it is many times what the cache holds, a
+// block's first tiles are treated as any data, which pushes an earlier kernel's changed lines out at once (8 x 32k: 198 us, 204
+// without). Where K is less, writing these lines would take longer than they are in the way (1 x 32k: 5 us).
 static int normal_tiles(size_t k_bytes, size_t tile) {
     size_t cache = (size_t)sl_device_get(cudaDevAttrL2CacheSize);
-    return k_bytes < 4 * cache ? 0 : (int)(2 * cache / sl_multiprocessors() / tile);
+    return k_bytes < 6 * cache ? 0 : (int)(cache * 3 / 2 / sl_multiprocessors() / tile);
 }
 
-// Stored weights of a head are of no use once it is drawn. Where they are a good part of the L2 cache, they would be written to
-// memory when K pushes them out (16 x 32k: 388 us, discarded 371). At the end that would take longer than it spares: the last
+// Where K is not much more than the cache, what is stored leaves it last: a layer's weights and masses overwrite those of the
+// layer before, and nothing is written to memory (1 x 32k: 0.5 us less; 8 x 32k: 6 us more).
+static bool stays_in_cache(size_t k_bytes) {
+    return k_bytes < 4 * (size_t)sl_device_get(cudaDevAttrL2CacheSize);
+}
+
+// Stored weights of a head are of no use once it is drawn. Where they are a good part of the cache, they would be written to
+// memory when K pushes them out (16 x 32k: 388 us, discarded 370). At the end that would take longer than it spares: the last
 // sequence's stay, and the next layer's overwrite them.
 static int discarded_slots(const sl_attn_cuda_decode_args *a) {
     size_t stored = (size_t)a->n_seqs * a->geom->n_heads * a->max_kv * sizeof(bf16);
@@ -105,15 +111,15 @@ template <int DIM> static score_params score_params_of(const sl_attn_cuda_decode
     uint64_t *mass = (uint64_t *)(counters + COUNTERS);
     SL_CHECK(a->geom->n_heads <= GROUP_MAX * a->geom->n_kv_heads);
     SL_CHECK(2 + 2 * n_slots + a->n_seqs * a->geom->n_heads <= COUNTERS);
-    int n_normal = normal_tiles((size_t)n_slots * a->max_kv * DIM * sizeof(bf16), SHORT_TILE * DIM * sizeof(bf16));
+    size_t k_bytes = (size_t)n_slots * a->max_kv * DIM * sizeof(bf16);
     return {.rows = a->rows,
             .q = a->q,
             .k = a->k,
             .n_seqs = a->n_seqs,
             .n_kv_heads = a->geom->n_kv_heads,
             .group = a->geom->n_heads / a->geom->n_kv_heads,
-            .n_normal = n_normal,
-            .keeps = n_normal == 0,
+            .n_normal = normal_tiles(k_bytes, SHORT_TILE * DIM * sizeof(bf16)),
+            .keeps = stays_in_cache(k_bytes),
             .n_discarded = discarded_slots(a),
             .scale = (float)(1.4426950408889634 / sqrt((double)DIM)),
             .max_blocks = max_blocks,
@@ -127,7 +133,7 @@ template <int DIM> static score_params score_params_of(const sl_attn_cuda_decode
 // Calls f(form) with the form that suits the size of K. few_draws: of a head; with many, long tiles cost 3% (8 x 32k,
 // santa-flash).
 template <bool SIZES, typename F> static void with_form(score_params *p, bool few_draws, F f) {
-    if (p->n_normal > 0 && few_draws) {
+    if (!p->keeps && few_draws) {
         p->n_normal = p->n_normal * SHORT_TILE / form<SIZES, true>::TILE;
         f(form<SIZES, true>());
     } else {
