@@ -131,12 +131,12 @@ template <int DIM, bool DRAWN, int HEADS> __device__ team_ring ring_of(shared_he
 
 template <bool DRAWN> struct feed {
     team_ring next;
-    int turn;     // of the issuers of this ring
-    int n_asked;  // stages of the ring
-    int n_normal; // of them, that the L2 cache treats as any data: score_keys.h's normal_tiles
-    __device__ uint64_t policy() const {
+    int turn;                            // of the issuers of this ring
+    int n_asked;                         // stages of the ring
+    int n_normal;                        // of them, that the L2 cache treats as any data: score_keys.h's normal_tiles
+    __device__ uint64_t policy() const { // of the stage that is open
         return sl_l2_policy(n_asked > n_normal ? SL_L2_FIRST_OUT : SL_L2_ANY);
-    } // of the stage that is open
+    }
 };
 
 // Waits for an empty stage and announces what comes. False: it is another issuer's.

@@ -424,9 +424,10 @@ __device__ void wait_scored(const score_params &p, int slot, int n_kv, int threa
 }
 
 // A part has seen all that it needs of the head's stored weights: thread 0 counts it. The answer takes its time, and is asked
-// for before rows of V are.
-__device__ int leave_head(const draw_params &d, int slot, int thread) {
-    drawers_sync();
+// for before rows of V are. row: what the thread has found, any number where it is not of stored weights. The barrier asks for
+// it, so that no load of them is still on its way when they are discarded.
+__device__ int leave_head(const draw_params &d, int slot, int thread, int row) {
+    count_threads(row >= 0);
     return thread == 0 ? atomicAdd(d.drawn + slot, 1) : 0;
 }
 
@@ -440,7 +441,7 @@ __device__ bool clear_counters(const score_params &p, const draw_params &d, int 
 
 // For whoever needs the stored weights until the end.
 __device__ void close_head(const score_params &p, const draw_params &d, int slot, int thread) {
-    clear_counters(p, d, slot, leave_head(d, slot, thread), thread);
+    clear_counters(p, d, slot, leave_head(d, slot, thread, -1), thread);
 }
 
 // Part by part of head by head: draw_head(slot, head of the group, part), which waits for the head's stored weights, leaves it

@@ -134,11 +134,11 @@ __device__ bool draw_head(const score_params &p, const draw_params &d, sampler k
     int n = h.total == 0 ? 0 : kind < TILES_PROPORTIONAL ? S : plan_tiles(s, h, kind, S, thread);
     int from = part_of(n, part, d.parts), end = part_of(n, part + 1, d.parts);
     row_sum sum = {};
-    int n_left = from == end ? leave_head(d, slot, thread) : 0;
+    int n_left = from == end ? leave_head(d, slot, thread, -1) : 0;
     for (int m = from; m < end; m += DRAW_THREADS) {
         draw x = m + thread < end ? draw_row(s, h, kind, S, share, m + thread, u, id) : draw{-1, 0};
         if (m + DRAW_THREADS >= end)
-            n_left = leave_head(d, slot, thread);
+            n_left = leave_head(d, slot, thread, x.pool);
         else
             u = uniform_of(kind, m + DRAW_THREADS + thread, id);
         n_read += gather<DIM>(d.v, s, thread, x.pool, x.coef, &sum);

@@ -489,6 +489,7 @@ __device__ weighed weigh_block(float s[8]) {
     return {w, mass_of_block(w), g % 2 ? odd : even};
 }
 
+// What drawers will ask for.
 template <typename T> __device__ void store_result(const score_params &p, T *to, const T &x) {
     sl_store_l2(to, x, p.keeps ? sl_l2_policy(SL_L2_LAST_OUT) : sl_l2_policy(SL_L2_ANY));
 }
