@@ -627,7 +627,7 @@ template <int DIM> void launch(const sl_attn_cuda_decode_args *a, kept_rows kept
     int group = a->geom->n_heads / a->geom->n_kv_heads, n_slots = a->n_seqs * a->geom->n_kv_heads;
     SL_CHECK(group <= GROUP_MAX && n_slots < COUNTERS);
     int n_sms = sl_multiprocessors(), shared = sl_device_get(cudaDevAttrMaxSharedMemoryPerBlockOptin);
-    int l2 = sl_device_get(cudaDevAttrL2CacheSize);
+    int l2 = (int)sl_l2_bytes();
     int fixed = HEAD_BYTES + layout<DIM>::merge(group), stage = layout<DIM>::stage(group);
     int tile = 2 * TILE * layout<DIM>::ROW; // K and V
     int n_flight = max(FLIGHT_BYTES / tile, 1), max_chunks = max_chunks_of(a->max_kv);

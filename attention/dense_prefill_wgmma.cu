@@ -522,7 +522,7 @@ template <int D> static void launch(const sl_attn_cuda_prefill_args *args) {
     using T = tiles<D>;
     const sl_attn_geom *geom = args->geom;
     int n_tiles = (args->n_tokens + T::rows - 1) / T::rows;
-    int n_sms = sl_multiprocessors(), l2_bytes = sl_device_get(cudaDevAttrL2CacheSize);
+    int n_sms = sl_multiprocessors(), l2_bytes = (int)sl_l2_bytes();
     int n_blocks = n_tiles * geom->n_heads < n_sms ? n_tiles * geom->n_heads : n_sms;
     prefill_params p = {
         .pages = args->pages,

@@ -444,9 +444,9 @@ __device__ void close_head(const score_params &p, const draw_params &d, int slot
     clear_counters(p, d, slot, leave_head(d, slot, thread, -1), thread);
 }
 
-// Part by part of head by head: draw_head(slot, head of the group, part), which waits for the head's stored weights, leaves it
-// and clears its counters. The first of a block is its own number, the others are handed out in order, each while the one
-// before it is drawn.
+// Part by part of head by head: draw_head(slot, head of the group, part), which waits for the head's stored weights, leaves it,
+// clears its counters and returns, to thread 0, whether nobody needs the KV head's stored weights any more: they are discarded.
+// The first of a block is its own number, the others are handed out in order, each while the one before it is drawn.
 template <typename DrawHead>
 __device__ void draw_all(const score_params &p, const draw_params &d, draw_space *s, int thread, DrawHead draw_head) {
     int n_each = p.group * d.parts, n = p.n_seqs * p.n_kv_heads * n_each, ticket = blockIdx.x, taken = 0;

@@ -87,14 +87,14 @@ static size_t score_workspace(const sl_attn_geom *geom, int n_seqs, int n_kv) {
 // block's first tiles are treated as any data, which pushes an earlier kernel's changed lines out at once (8 x 32k: 198 us, 204
 // without). Where K is less, writing these lines would take longer than they are in the way (1 x 32k: 5 us).
 static int normal_tiles(size_t k_bytes, size_t tile) {
-    size_t cache = (size_t)sl_device_get(cudaDevAttrL2CacheSize);
+    size_t cache = sl_l2_bytes();
     return k_bytes < 6 * cache ? 0 : (int)(cache * 3 / 2 / sl_multiprocessors() / tile);
 }
 
 // Where K is not much more than the cache, what is stored leaves it last: a layer's weights and masses overwrite those of the
 // layer before, and nothing is written to memory (1 x 32k: 0.5 us less; 8 x 32k: 6 us more).
 static bool stays_in_cache(size_t k_bytes) {
-    return k_bytes < 4 * (size_t)sl_device_get(cudaDevAttrL2CacheSize);
+    return k_bytes < 4 * sl_l2_bytes();
 }
 
 // Stored weights of a head are of no use once it is drawn. Where they are a good part of the cache, they would be written to
@@ -102,7 +102,7 @@ static bool stays_in_cache(size_t k_bytes) {
 // sequence's stay, and the next layer's overwrite them.
 static int discarded_slots(const sl_attn_cuda_decode_args *a) {
     size_t stored = (size_t)a->n_seqs * a->geom->n_heads * a->max_kv * sizeof(bf16);
-    if (a->keeps_stored || stored < (size_t)sl_device_get(cudaDevAttrL2CacheSize) / 4) return 0;
+    if (a->keeps_stored || stored < sl_l2_bytes() / 4) return 0;
     return (a->n_seqs - 1) * a->geom->n_kv_heads;
 }
 
@@ -130,8 +130,8 @@ template <int DIM> static score_params score_params_of(const sl_attn_cuda_decode
             .w = (bf16 *)(mass + (size_t)a->n_seqs * a->geom->n_heads * max_blocks)};
 }
 
-// Calls f(form) with the form that suits the size of K. few_draws: of a head; with many, long tiles cost 3% (8 x 32k,
-// santa-flash).
+// Calls f(form) with the form that suits the size of K: p->keeps says that it is not much more than the cache. few_draws: of a
+// head; with many, long tiles cost 3% (8 x 32k, santa-flash).
 template <bool SIZES, typename F> static void with_form(score_params *p, bool few_draws, F f) {
     if (!p->keeps && few_draws) {
         p->n_normal = p->n_normal * SHORT_TILE / form<SIZES, true>::TILE;

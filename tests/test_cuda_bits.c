@@ -122,7 +122,8 @@ static void alone(void) {
     ref_cache_free(&c);
 }
 
-// A batch whose stored weights are a good part of the L2 cache: those that have been drawn from are discarded.
+// A batch whose stored weights, 20 MB, are a quarter or more of an L2 cache of up to 80 MB (A100, H100, H200): those that have
+// been drawn from are discarded.
 static void discarded(void) {
     enum { MANY = 32 };
     static const char *const some[] = {"santa-sys:S=128", "santa-prop:S=1000", "santa-pps:S=128", "santa-pps:epsilon=0.3",

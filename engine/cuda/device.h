@@ -45,6 +45,10 @@ static inline int sl_multiprocessors() {
     return sl_device_get(cudaDevAttrMultiProcessorCount);
 }
 
+static inline size_t sl_l2_bytes() {
+    return (size_t)sl_device_get(cudaDevAttrL2CacheSize);
+}
+
 // Launches kernel<<<grid, block, shared, stream>>>. The kernel may start before the one in front of it in the stream has
 // ended, so it must call sl_wait_previous() before it touches anything that an earlier kernel writes or reads; only what no
 // kernel of the step writes may be read before that. Every kernel of a step is launched this way and calls both functions
