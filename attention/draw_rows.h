@@ -153,20 +153,29 @@ template <int N> __device__ void load_masses(const head_view &h, int first, uint
     }
 }
 
-// load_head of entries of 2^SHIFT blocks. A thread asks for as many masses at once as it can hold: the wait for them is paid in
-// full behind the last key.
+// load_head of entries of 2^SHIFT blocks. A warp asks for all masses of its entries at once, whole lines at a time: the wait for
+// them is paid in full behind the last key. Sums go through shared memory to the thread that has their entries.
 template <int SHIFT> __device__ void load_entries(draw_space *s, head_view *h, int thread) {
-    enum { EACH = ENTRIES / DRAW_THREADS, BLOCKS = EACH << SHIFT, N = BLOCKS < 16 ? BLOCKS : 16, PER_ENTRY = 1 << SHIFT };
-    uint64_t x[N], entry[EACH] = {}, own = 0;
-    int top = __ldcg(h->top) + REF_EMPTY;
+    enum { EACH = ENTRIES / DRAW_THREADS, LOADS = EACH << SHIFT >> 1, LANES = SHIFT ? 1 << SHIFT >> 1 : 1 };
+    int lane = thread % 32, first = ENTRIES / DRAWERS * (thread / 32), top = __ldcg(h->top) + REF_EMPTY; // entry
+    uint64_t x[LOADS][2], entry[EACH], own = 0;
 #pragma unroll
-    for (int i = 0; i < BLOCKS; i += N) {
-        load_masses<N>(*h, thread * BLOCKS + i, x);
+    for (int i = 0; i < LOADS; i++) load_masses<2>(*h, (first << SHIFT) + 64 * i + 2 * lane, x[i]);
 #pragma unroll
-        for (int j = 0; j < N; j++) entry[(i + j) / PER_ENTRY] += global_mass(x[j], top);
+    for (int i = 0; i < LOADS; i++) {
+        uint64_t a = global_mass(x[i][0], top), b = global_mass(x[i][1], top), *to = s->cum + first + ((64 * i + 2 * lane) >> SHIFT);
+        if (SHIFT == 0) {
+            to[0] = a, to[1] = b;
+            continue;
+        }
+        a += b;
+#pragma unroll
+        for (int step = 1; step < LANES; step *= 2) a += __shfl_xor_sync(~0u, a, step);
+        if (lane % LANES == 0) *to = a;
     }
+    __syncwarp();
 #pragma unroll
-    for (int i = 0; i < EACH; i++) own += entry[i];
+    for (int i = 0; i < EACH; i++) own += entry[i] = s->cum[thread * EACH + i];
     uint64_t running = scan_threads(s, thread, own, &h->total) - own;
 #pragma unroll
     for (int i = 0; i < EACH; i++) {

@@ -89,33 +89,37 @@ __device__ void prefetch(const bf16 *row, int bytes) {
 template <int DIM, typename Beside>
 __device__ float score_rows(const score_params &p, const shared_head *s, int n, int thread, Beside beside) {
     enum { LOADS = scorer<DIM>::K_LOADS, ODD = scorer<DIM>::K_STEPS % 2 };
-    int lane = thread % 32, warp = thread / 32 * 32, lane_q = lane % 4;
+    int lane = thread % 32, warp = thread / 32 * 32, lane_q = lane % 4, n_halves = n > 16 ? 2 : 1;
     float c[2][4] = {}, score = 0;
+    uint4 a[2][LOADS], b[2][LOADS];
+    uint2 a_rest[2], b_rest[2];
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        if (half * 16 >= n) break;
+        if (half == n_halves) break;
         int place = half * 16 + lane / 4;
         const char *k = (const char *)p.k + lane_q * 16;
         const char *upper = k + (size_t)s->row[warp + min(place, n - 1)] * layout<DIM>::ROW;
         const char *lower = k + (size_t)s->row[warp + min(place + 8, n - 1)] * layout<DIM>::ROW;
-        uint4 a[LOADS], b[LOADS];
-        uint2 a_rest, b_rest;
 #pragma unroll
         for (int j = 0; j < LOADS; j++)
-            a[j] = __ldg((const uint4 *)(upper + j * 64)), b[j] = __ldg((const uint4 *)(lower + j * 64));
+            a[half][j] = __ldg((const uint4 *)(upper + j * 64)), b[half][j] = __ldg((const uint4 *)(lower + j * 64));
         if (ODD)
-            a_rest = __ldg((const uint2 *)(upper + LOADS * 64 - lane_q * 8)),
-            b_rest = __ldg((const uint2 *)(lower + LOADS * 64 - lane_q * 8));
-        if (half == 0) beside();
+            a_rest[half] = __ldg((const uint2 *)(upper + LOADS * 64 - lane_q * 8)),
+            b_rest[half] = __ldg((const uint2 *)(lower + LOADS * 64 - lane_q * 8));
+    }
+    beside();
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        if (half == n_halves) break;
 #pragma unroll
         for (int j = 0; j < LOADS; j++) {
-            uint4 y = lane < 4 ? s->q[j * 4 + lane] : make_uint4(0, 0, 0, 0);
-            sl_mma_bf16(c[half], a[j].x, b[j].x, a[j].y, b[j].y, y.x, y.y);
-            sl_mma_bf16(c[half], a[j].z, b[j].z, a[j].w, b[j].w, y.z, y.w);
+            uint4 y = lane < 4 ? s->q[j * 4 + lane] : make_uint4(0, 0, 0, 0), upper = a[half][j], lower = b[half][j];
+            sl_mma_bf16(c[half], upper.x, lower.x, upper.y, lower.y, y.x, y.y);
+            sl_mma_bf16(c[half], upper.z, lower.z, upper.w, lower.w, y.z, y.w);
         }
         if (ODD) {
             uint2 y = lane < 4 ? ((const uint2 *)s->q)[LOADS * 8 + lane] : make_uint2(0, 0);
-            sl_mma_bf16(c[half], a_rest.x, b_rest.x, a_rest.y, b_rest.y, y.x, y.y);
+            sl_mma_bf16(c[half], a_rest[half].x, b_rest[half].x, a_rest[half].y, b_rest[half].y, y.x, y.y);
         }
     }
 #pragma unroll
@@ -137,8 +141,6 @@ template <int DIM> __device__ int add_rows(const is_params &p, shared_head *s, c
     int n = __popc(__ballot_sync(~0u, x.row >= 0)), row = x.row < 0 ? -1 : pool_row(p, s, x.row);
     if (n == 0) return 0;
     float factor;
-    if (row >= 0 && thread % 32 >= 16) // score_rows' second half, which waits for the first's products
-        prefetch(p.score.k + (size_t)row * DIM, layout<DIM>::ROW);
     if (row >= 0) prefetch(p.draw.v + (size_t)row * DIM, layout<DIM>::ROW);
     s->row[thread] = row;
     __syncwarp();
@@ -149,7 +151,7 @@ template <int DIM> __device__ int add_rows(const is_params &p, shared_head *s, c
     to->total = fmaf(to->total, fall, sl_sum_lanes(weight));
 #pragma unroll
     for (int k = 0; k < 8; k++) to->sum.x[k] *= fall;
-    return gather<DIM, 8>(p.draw.v, s, thread, row, weight, &to->sum);
+    return gather<DIM>(p.draw.v, s, thread, row, weight, &to->sum);
 }
 
 // ---- a query head ----
@@ -171,19 +173,27 @@ template <int DIM> __device__ weighted load_list(const float *from, int thread) 
     return {__ldcg(from + DIM), __ldcg(from + DIM + 1), thread < DIM ? __ldcg(from + thread) : 0};
 }
 
-// The newest page's tiles. A lane has one tile's factor.
-template <int DIM> __device__ weighted sum_newest(const is_params &p, const query_head &h, int thread) {
+// The newest page's tiles, as they come from memory: a lane has one tile's unit and total, a thread a column of each.
+struct newest_sums {
+    float2 own;
+    float x[NEWEST_TILES];
+};
+
+template <int DIM> __device__ newest_sums load_newest(const is_params &p, const query_head &h, int thread) {
     const float *from = p.newest + (size_t)h.index * NEWEST_TILES * (DIM + 2);
     int n = newest_tiles(h.n_kv), lane = thread % 32;
-    float x[NEWEST_TILES];
-    float2 own = lane < n ? __ldcg((const float2 *)(from + lane * (DIM + 2) + DIM)) : make_float2(-INFINITY, 0);
+    newest_sums s = {.own = lane < n ? __ldcg((const float2 *)(from + lane * (DIM + 2) + DIM)) : make_float2(-INFINITY, 0)};
 #pragma unroll
-    for (int i = 0; i < NEWEST_TILES; i++) x[i] = thread < DIM && i < n ? __ldcg(from + i * (DIM + 2) + thread) : 0;
-    weighted list = {.top = sl_max_lanes(own.x), .total = 0, .x = 0};
-    float factor = list.top == -INFINITY ? 0 : exp2f(own.x - list.top);
-    list.total = sl_sum_lanes(own.y * factor);
+    for (int i = 0; i < NEWEST_TILES; i++) s.x[i] = thread < DIM && i < n ? __ldcg(from + i * (DIM + 2) + thread) : 0;
+    return s;
+}
+
+__device__ weighted sum_newest(const newest_sums &s) {
+    weighted list = {.top = sl_max_lanes(s.own.x), .total = 0, .x = 0};
+    float factor = list.top == -INFINITY ? 0 : exp2f(s.own.x - list.top);
+    list.total = sl_sum_lanes(s.own.y * factor);
 #pragma unroll
-    for (int i = 0; i < NEWEST_TILES; i++) list.x = fmaf(x[i], __shfl_sync(~0u, factor, i), list.x);
+    for (int i = 0; i < NEWEST_TILES; i++) list.x = fmaf(s.x[i], __shfl_sync(~0u, factor, i), list.x);
     return list;
 }
 
@@ -264,11 +274,12 @@ template <int DIM> __global__ void __launch_bounds__(TAKERS, 2) is_draw_kernel(c
     take_all_prepare(&s->take, memory + HEAD_BYTES, x.mass, x.w, x.stride, at.n_built, 0.01, at.id, thread);
     wait_done(p.score.done + slot, quantised_done(p.page_tiles, row.position + 1), thread);
     begin<DIM>(p, s, thread);
-    weighted all = sum_newest<DIM>(p, s->at, thread); // while masses are on their way
+    newest_sums newest = load_newest<DIM>(p, s->at, thread);
     if (s->at.n_built > 0)
         take_all_solve(&s->take, p.draw.S, &s->other_top, thread);
     else
         take_all_nothing(&s->take, thread);
+    weighted all = sum_newest(newest);
     counts n = sum_lists<DIM>(p, s, part, thread, &all);
     bool is_last_slot = slot == p.score.n_seqs * p.score.n_kv_heads - 1;
     int before = leave_slot(p.draw.drawn + slot, is_last_slot, thread);

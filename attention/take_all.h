@@ -126,12 +126,11 @@ __device__ void take_all_prepare(take_space *s, void *memory, const uint64_t *ma
     s->uniform[thread] = sl_rng_u64(&id, thread, SL_STREAM_ATTENTION);
 }
 
-// Asks for the masses, each thread for its own; take_all_solve waits for them.
+// Asks for the masses, whole lines at a time; take_all_solve waits for them.
 __device__ void take_all_begin(take_space *s, int thread) {
-    int n_blocks = s->sizes.n_blocks, each = blocks_each(n_blocks);
     const uint64_t *mass = s->sizes.mass;
     uint32_t to = shared_address(s->mass);
-    for (int b = thread * each; b < min((thread + 1) * each, n_blocks); b += 2)
+    for (int b = 2 * thread; b < s->sizes.n_blocks; b += 2 * TAKERS)
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + place_of(b) * 8), "l"(mass + b) : "memory");
 }
 
@@ -498,7 +497,8 @@ __device__ void take_all_nothing(take_space *s, int thread) {
 template <typename Space> __device__ void take_all_solve(Space *s, int S, const int *other_top, int thread) {
     uint64_t least;
     int n;
-    asm volatile("cp.async.wait_all;" ::: "memory"); // a thread reads its own masses alone before all have waited
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    __syncthreads();
     switch (blocks_each(s->sizes.n_blocks)) {
     case 2:
         n = find_blocks<2>(s, S, other_top, &least, thread);
