@@ -35,7 +35,7 @@ struct pps_params {
     score_params score;
     draw_params draw;
     bool shared; // one uniform number for all light draws
-    size_t state_at;
+    size_t kept_at; // of this layer in a sequence's state, behind newest_norms: kept [n_heads], with a stated error
     double share; // epsilon / (1 + epsilon); 0: S draws
     int bernstein;
     double z[MOST_TRIES] = {}, log_term[MOST_TRIES] = {}; // of try i + 1: z(1 - delta / 2), ln(2 / delta)
@@ -74,21 +74,24 @@ enum {
 
 // ---- norms of the newest page ----
 
-// Of all sequences and KV heads, 32 rows at a time: with as many warps as there are, for who scores the newest page waits.
+// Of all sequences and KV heads, a warp each: those of rows that came since they were last asked for, mostly the newest alone.
+// A page that is new gets zeros behind its last row.
 template <int DIM> __device__ void store_newest_norms(const score_params &p, const bf16 *v, int thread) {
     sl_wait_previous(); // the newest row
     sl_start_next();    // who draws asks `done`, which must be this launch's
-    enum { PIECES = SL_PAGE / BLOCK };
-    int lane = thread % 32, n = p.n_seqs * p.n_kv_heads * PIECES;
-    for (int i = thread / 32 * gridDim.x + blockIdx.x; i < n; i += NORM_THREADS / 32 * gridDim.x) {
-        int slot = i / PIECES, first = i % PIECES * BLOCK, j = first + lane;
+    int lane = thread % 32, n_slots = p.n_seqs * p.n_kv_heads;
+    for (int slot = thread / 32 * gridDim.x + blockIdx.x; slot < n_slots; slot += NORM_THREADS / 32 * gridDim.x) {
         const sl_row row = p.rows[slot / p.n_kv_heads];
-        if (first > row.position % SL_PAGE) continue;
-        size_t page = (size_t)row.pages[row.position / SL_PAGE] * p.n_kv_heads + slot % p.n_kv_heads;
-        __stcg(p.newest + (size_t)slot * SL_PAGE + j,
-               j <= row.position % SL_PAGE ? sl_norm_of_row(v + (page * SL_PAGE + j) * DIM, DIM) : (bf16)0);
+        newest_norms *kept = newest_norms_of(p, slot);
+        int page = row.position / SL_PAGE, first = page * SL_PAGE, from = min(max(kept->n, first), row.position);
+        int end = from == first ? first + SL_PAGE : row.position + 1;
+        const bf16 *values = v + ((size_t)row.pages[page] * p.n_kv_heads + slot % p.n_kv_heads) * SL_PAGE * DIM;
+        for (int j = from + lane; j < end; j += 32)
+            __stcg(kept->norm + j - first, j <= row.position ? sl_norm_of_row(values + (j - first) * DIM, DIM) : (bf16)0);
         __syncwarp();
-        if (lane == 0) add_released(p.newest_done + slot, 1);
+        if (lane > 0) continue;
+        kept->n = row.position + 1;
+        add_released(p.newest_done + slot, 1);
     }
 }
 
@@ -286,7 +289,7 @@ __device__ void count(sl_attn_cuda_stats *stats, const outcome &o, int row_bytes
 // Stored weights and sizes of all rows of all heads.
 //
 // grid: a block for each multiprocessor, whatever the lengths. preconditions: as santa_ring_kernel's (santa.cu). Page extras
-// are read while the kernel in front may still run. bytes: K and 2 a row and KV head of norms once, the newest page's V, 2 +
+// are read while the kernel in front may still run. bytes: K and 2 a row and KV head of norms once, the newest row's V, 2 +
 // 1/2 a row and query head of stored weights, theirs and the sizes' masses.
 template <int DIM, typename Form> __global__ void __maxnreg__(144) pps_score_kernel(const score_params p, const bf16 *v) {
     extern __shared__ __align__(128) char memory[];
@@ -329,7 +332,7 @@ template <int DIM, bool CERTIFIED> __global__ void __maxnreg__(96) pps_draw_kern
     if (thread == 0) {
         s->at.row = row, s->at.n = row.position + 1, s->at.weights = weights, s->at.id = id;
         s->take.norms = scores.norms + weights.kv_head * SL_PAGE, s->take.stride = scores.n_kv_heads * SL_PAGE;
-        s->take.newest = scores.newest + (size_t)slot * SL_PAGE, s->take.n_built = row.position / SL_PAGE * SL_PAGE;
+        s->take.newest = newest_norms_of(scores, slot)->norm, s->take.n_built = row.position / SL_PAGE * SL_PAGE;
         s->take.page = s->page;
     }
     take_all_prepare(&s->take, memory + HEAD_BYTES, scores.size_mass + (weights.mass - scores.mass), weights.w, weights.stride,
@@ -338,7 +341,7 @@ template <int DIM, bool CERTIFIED> __global__ void __maxnreg__(96) pps_draw_kern
     take_all_begin(&s->take, thread);
     sum_weights(&s->at, thread);
     if (CERTIFIED) {
-        out = certify<DIM>(p, s, (kept *)(row.state + p.state_at) + s->at.id.head, &o, thread);
+        out = certify<DIM>(p, s, (kept *)(row.state + p.kept_at) + s->at.id.head, &o, thread);
     } else {
         take_all_solve(&s->take, p.draw.S, NULL, thread);
         out = sum_draws<DIM>(p, s, 0, &o.n_read, thread);
@@ -365,8 +368,7 @@ size_t blocks_of(const sl_attn_geom *geom, int n_seqs, int n_kv) {
 }
 
 size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *, int n_seqs, int, int n_kv) {
-    return score_workspace(geom, n_seqs, n_kv) + blocks_of(geom, n_seqs, n_kv) * sizeof(uint64_t) +
-           (size_t)n_seqs * geom->n_kv_heads * SL_PAGE * sizeof(bf16);
+    return score_workspace(geom, n_seqs, n_kv) + blocks_of(geom, n_seqs, n_kv) * sizeof(uint64_t);
 }
 
 template <int DIM> pps_params params_of(const sl_attn_cuda_decode_args *a) {
@@ -374,16 +376,16 @@ template <int DIM> pps_params params_of(const sl_attn_cuda_decode_args *a) {
     pps_params p = {.score = score_params_of<DIM>(a),
                     .draw = draw_params_of(a),
                     .shared = !certifies(a->spec) && sl_attn_get(a->spec, "pps") == 1,
-                    .state_at = a->state_at,
+                    .kept_at = a->state_at + a->geom->n_kv_heads * sizeof(newest_norms),
                     .share = epsilon / (1 + epsilon),
                     .bernstein = sl_attn_get(a->spec, "bound") == 1};
     SL_CHECK(a->max_kv <= DRAW_ROWS_MAX && a->extra[0] && a->extra_size[0] == SL_PAGE * sizeof(bf16));
     p.draw.parts = 1;
     p.score.top = NULL;
     p.score.norms = (const bf16 *)a->extra[0];
+    p.score.state_at = a->state_at;
     p.score.newest_done = p.draw.merged; // no head is drawn in parts
     p.score.size_mass = (uint64_t *)((char *)a->ws + score_workspace(a->geom, a->n_seqs, a->max_kv));
-    p.score.newest = (bf16 *)(p.score.size_mass + blocks_of(a->geom, a->n_seqs, a->max_kv));
     for (int i = 0; i < MOST_TRIES; i++) {
         double of_try = delta / exp2(i + 1);
         p.z[i] = sl_normal_quantile(1 - of_try / 2), p.log_term[i] = log(2 / of_try);
@@ -414,7 +416,8 @@ int needs(const sl_attn_spec *, sl_kv_need *out) {
 }
 
 size_t state(const sl_attn_geom *geom, const sl_attn_spec *spec) {
-    return certifies(spec) ? geom->n_heads * sizeof(kept) : 0;
+    size_t bytes = geom->n_kv_heads * sizeof(newest_norms) + (certifies(spec) ? geom->n_heads * sizeof(kept) : 0);
+    return (bytes + 15) / 16 * 16;
 }
 
 // All keys and norms; what is drawn of V the kernel counts.

@@ -7,7 +7,7 @@
 //
 // With SIZES, masses of sizes p |v| are stored too; the sizes themselves follow from weights and norms (kernels.h), and
 // whoever needs one makes it again. |v| comes from the page extra, but for the newest page of a sequence, which has none yet:
-// there from warps of their own (pps.cu's store_newest_norms).
+// its norms are kept from step to step, and warps of their own add the newest row's (pps.cu's store_newest_norms).
 #ifndef SLEIGH_SCORE_KEYS_H
 #define SLEIGH_SCORE_KEYS_H
 
@@ -66,14 +66,25 @@ struct score_params {
     bf16 *w;        // [n_seqs * n_kv_heads][max_blocks][group][32]
     // With SIZES:
     const bf16 *norms = NULL;   // [n_pages][n_kv_heads][256] |v| of all pages but each sequence's newest
-    bf16 *newest = NULL;        // [n_seqs * n_kv_heads][256] the same of the newest page, 0 in the last block behind its end
-    int *newest_done = NULL;    // [n_seqs * n_kv_heads] newest_pieces of it are stored; whoever draws sets it to 0 again
+    size_t state_at = 0;        // of this layer in a sequence's state: newest_norms [n_kv_heads]
+    int *newest_done = NULL;    // [n_seqs * n_kv_heads] 1: they are up to date; whoever draws sets it to 0 again
     uint64_t *size_mass = NULL; // as mass, with SIZE_UNIT_AT
 };
 
 // Even, so that masses can be read two at a time.
 static int block_stride(int max_kv) {
     return ceil_div(max_kv, 2 * BLOCK) * 2;
+}
+
+// |v| of the newest page of a sequence and KV head: n rows of the sequence had theirs when a step last asked.
+struct newest_norms {
+    int n;
+    int reserved[3];
+    bf16 norm[SL_PAGE]; // 0 behind the page's last row
+};
+
+__device__ newest_norms *newest_norms_of(const score_params &p, int slot) {
+    return (newest_norms *)(p.rows[slot / p.n_kv_heads].state + p.state_at) + slot % p.n_kv_heads;
 }
 
 static size_t score_workspace(const sl_attn_geom *geom, int n_seqs, int n_kv) {
@@ -139,11 +150,6 @@ template <bool SIZES, typename F> static void with_form(score_params *p, bool fe
     } else {
         f(form<SIZES, false>());
     }
-}
-
-// Of BLOCK rows, of the newest page.
-__device__ int newest_pieces(int n_kv) {
-    return (n_kv - 1) % SL_PAGE / BLOCK + 1;
 }
 
 // What `done` of a sequence's KV heads comes to.
@@ -601,9 +607,10 @@ template <int DIM, typename Form = plain_form> __device__ void consume(const sco
         if (Form::SIZES && !in_newest_page(info)) norms = ((const uint4 *)(k + at_stage::NORMS_AT))[from / 8 + lane % 4];
         leave_stage(&r.head->empty[r.stage]);
         if (Form::SIZES && in_newest_page(info)) {
-            while (load_acquired(p.newest_done + info.slot) != newest_pieces(info.n_kv)) continue;
+            const newest_norms *newest = newest_norms_of(p, info.slot);
+            while (!load_acquired(p.newest_done + info.slot)) continue;
             __syncwarp();
-            if (n_rows > 0) norms = __ldcg((const uint4 *)(p.newest + (size_t)info.slot * SL_PAGE + row % SL_PAGE) + lane % 4);
+            if (n_rows > 0) norms = __ldcg((const uint4 *)(newest->norm + row % SL_PAGE) + lane % 4);
         }
         if (n_rows > 0) {
 #pragma unroll

@@ -46,6 +46,26 @@ static void ragged_batch(void) {
     check(8, 8, 80, RIG_SEQS, rig_ragged, 2, 100);
 }
 
+// Norms of the newest page are kept from step to step: after steps at earlier rows, of this page and of the one before, they are
+// those of a first step.
+static void kept_norms(void) {
+    static const int n[] = {700, 513, 2049, 300, 1}, before[] = {290, 40, 39, 1};
+    ref_cache c = ref_cache_new(8, 2, 128, 5, n, 2, test_seed);
+    rig r = rig_new(&c, "santa-pps:S=64", 5);
+    for (int i = 0; i < 4; i++) {
+        for (int s = 0; s < 5; s++) r.rows[s].position = n[s] > before[i] ? n[s] - 1 - before[i] : 0;
+        rig_upload_rows(&r);
+        rig_decode(&r);
+    }
+    for (int s = 0; s < 5; s++) r.rows[s].position = n[s] - 1;
+    rig_upload_rows(&r);
+    rig_launch(&r);
+    rig_check_weights(&r);
+    rig_check(&r);
+    rig_free(&r);
+    ref_cache_free(&c);
+}
+
 // ---- against dense attention ----
 
 static void enough_rows_is_dense(void) { // stored weights are bf16: each is off by 2^-9 at most, on its own
@@ -177,6 +197,7 @@ static const test_case cases[] = {
     GPU_CASE("samples", samples),
     GPU_CASE("shapes", shapes_of_model),
     GPU_CASE("ragged-batch", ragged_batch),
+    GPU_CASE("kept-norms", kept_norms),
     GPU_CASE("enough-rows-is-dense", enough_rows_is_dense),
     GPU_CASE("one-hot-is-exact", one_hot_is_exact),
     GPU_CASE("stated-clt", stated_clt),
