@@ -229,11 +229,9 @@ __device__ double inverse_of(double x) {
 
 // floor((m mass + floor(u mass / 2^64)) / S), share = 1.0 / S: an estimate in double precision, and its exact remainder.
 __device__ uint64_t threshold(uint64_t mass, int S, double share, uint32_t m, uint64_t u) {
-    uint64_t low = m * mass, high = __umul64hi(m, mass), add = __umul64hi(u, mass);
-    low += add;
-    high += low < add;
-    uint64_t q = (uint64_t)(((double)high * 0x1p64 + (double)low) * share); // below 2^56, so wrong by less than 2^6
-    int rest = (int)(low - q * (unsigned)S), n = __double2int_rd(rest * share);
+    uint64_t low = m * mass + __umul64hi(u, mass);
+    uint64_t q = (uint64_t)((m + (double)u * 0x1p-64) * ((double)mass * share)); // below 2^56, so wrong by less than 2^6
+    int rest = (int)(low - q * (unsigned)S), n = __float2int_rd((float)rest * (float)share);
     rest -= n * S; // of the estimate n of floor(rest / S), wrong by 1 at most
     return q + (n + (rest >= S) - (rest < 0));
 }
