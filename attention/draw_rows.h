@@ -468,7 +468,7 @@ __device__ void draw_all(const score_params &p, const draw_params &d, draw_space
             if (s->ticket < n) taken = atomicAdd(d.ticket, 1);
         }
         drawers_sync(); // and s is free again
-        if (s->is_dead) discard_weights(p, slot, p.rows[slot / p.n_kv_heads].position + 1, thread, DRAW_THREADS);
+        if (s->is_dead) discard_stored(p, slot, p.rows[slot / p.n_kv_heads].position + 1, thread, DRAW_THREADS);
         ticket = s->ticket;
     }
     // A block takes one, and one more for each part that it got by one.

@@ -357,7 +357,7 @@ template <int DIM, bool CERTIFIED> __global__ void __maxnreg__(96) pps_draw_kern
     before = thread < 32 ? __shfl_sync(~0u, before, 0) : 0;
     if (thread < 32 && before == scores.group - 1) { // the slot's last
         if (thread == 0) p.draw.drawn[slot] = scores.done[slot] = scores.newest_done[slot] = 0;
-        discard_weights(scores, slot, row.position + 1, thread, 32);
+        discard_stored(scores, slot, row.position + 1, thread, 32);
     }
 }
 

@@ -310,7 +310,7 @@ template <int DIM, typename Form> __device__ void produce_tile(const score_param
         copy_part(data, p.k + (size_t)info.pool * DIM, k_bytes, full, to->n_asked < p.n_normal ? to->normal : to->leaves_first);
         if (Form::SIZES)
             copy_part(data + layout<DIM, Form>::NORMS_AT, p.norms + info.pool, norm_bytes<DIM, Form>(info), full,
-                      to->leaves_first);
+                      to->normal); // who draws reads some of them again
         if (to->has_waited) copy_q<DIM, Form>(p, *to, info, r->stage, full);
     }
 #if __CUDA_ARCH__ < 900
@@ -548,10 +548,14 @@ __device__ void store_sizes(const score_params &p, int slot, int row, const weig
 }
 
 // All heads of a KV head of n_kv rows have been drawn. thread: of n_threads that come here together.
-__device__ void discard_weights(const score_params &p, int slot, int n_kv, int thread, int n_threads) {
+__device__ void discard_stored(const score_params &p, int slot, int n_kv, int thread, int n_threads) {
     if (slot >= p.n_discarded) return;
-    size_t block = (size_t)p.group * BLOCK;
-    sl_discard(p.w + slot * p.max_blocks * block, ceil_div(n_kv, BLOCK) * block * sizeof(bf16), thread, n_threads);
+    size_t block = (size_t)p.group * BLOCK, n_blocks = ceil_div(n_kv, BLOCK), mass = slot * p.group * (size_t)p.max_blocks;
+    sl_discard(p.w + slot * p.max_blocks * block, n_blocks * block * sizeof(bf16), thread, n_threads);
+    for (int h = 0; h < p.group; h++, mass += p.max_blocks) {
+        sl_discard(p.mass + mass, n_blocks * sizeof(uint64_t), thread, n_threads);
+        if (p.size_mass) sl_discard(p.size_mass + mass, n_blocks * sizeof(uint64_t), thread, n_threads);
+    }
 }
 
 __device__ int load_acquired(const int *from) {
