@@ -153,17 +153,18 @@ template <int N> __device__ void load_masses(const head_view &h, int first, uint
     }
 }
 
-// load_head of entries of 2^SHIFT blocks. A warp asks for all masses of its entries at once, whole lines at a time: the wait for
-// them is paid in full behind the last key. Sums go through shared memory to the thread that has their entries.
+// load_head of entries of 2^SHIFT blocks. A warp asks for all masses of its entries at once, whole lines at a time: the wait
+// for them is paid in full behind the last key. Sums go through shared memory to the thread that has their entries.
 template <int SHIFT> __device__ void load_entries(draw_space *s, head_view *h, int thread) {
     enum { EACH = ENTRIES / DRAW_THREADS, LOADS = EACH << SHIFT >> 1, LANES = SHIFT ? 1 << SHIFT >> 1 : 1 };
-    int lane = thread % 32, first = ENTRIES / DRAWERS * (thread / 32), top = __ldcg(h->top) + REF_EMPTY; // entry
+    int lane = thread % 32, first = (ENTRIES / DRAWERS << SHIFT) * (thread / 32) + 2 * lane; // block
+    int top = __ldcg(h->top) + REF_EMPTY;
     uint64_t x[LOADS][2], entry[EACH], own = 0;
 #pragma unroll
-    for (int i = 0; i < LOADS; i++) load_masses<2>(*h, (first << SHIFT) + 64 * i + 2 * lane, x[i]);
+    for (int i = 0; i < LOADS; i++) load_masses<2>(*h, first + 64 * i, x[i]);
 #pragma unroll
     for (int i = 0; i < LOADS; i++) {
-        uint64_t a = global_mass(x[i][0], top), b = global_mass(x[i][1], top), *to = s->cum + first + ((64 * i + 2 * lane) >> SHIFT);
+        uint64_t a = global_mass(x[i][0], top), b = global_mass(x[i][1], top), *to = s->cum + ((first + 64 * i) >> SHIFT);
         if (SHIFT == 0) {
             to[0] = a, to[1] = b;
             continue;

@@ -39,7 +39,7 @@ struct pps_params {
     // be drawn: those before them that have a place beside the scores (6 x 30k: 1.1 us less).
     int late, late_end;
     size_t kept_at; // of this layer in a sequence's state, behind newest_norms: kept [n_heads], with a stated error
-    double share; // epsilon / (1 + epsilon); 0: S draws
+    double share;   // epsilon / (1 + epsilon); 0: S draws
     int bernstein;
     double z[MOST_TRIES] = {}, log_term[MOST_TRIES] = {}; // of try i + 1: z(1 - delta / 2), ln(2 / delta)
 };

@@ -276,7 +276,7 @@ template <int DIM, int REGISTERS> __global__ void __maxnreg__(REGISTERS) is_draw
     take_all_prepare(&s->take, memory + HEAD_BYTES, x.mass, x.w, x.stride, at.n_built, 0.01, at.id, thread);
     wait_done(p.score.done + slot, quantised_done(p.page_tiles, row.position + 1), thread);
     begin<DIM>(p, s, thread);
-    newest_sums newest = load_newest<DIM>(p, s->at, thread);
+    newest_sums newest = load_newest<DIM>(p, s->at, thread); // beside the masses
     if (s->at.n_built > 0)
         take_all_solve(&s->take, p.draw.S, &s->other_top, thread);
     else

@@ -122,7 +122,7 @@ static void alone(void) {
     ref_cache_free(&c);
 }
 
-// A batch whose stored weights, 20 MB, are a quarter or more of an L2 cache of up to 80 MB (A100, H100, H200): those that have
+// A batch whose stored weights, 20 MB, are a sixth or more of an L2 cache of up to 120 MB (A100, H100, H200): those that have
 // been drawn from are discarded.
 static void discarded(void) {
     enum { MANY = 32 };

@@ -46,8 +46,8 @@ static void ragged_batch(void) {
     check(8, 8, 80, RIG_SEQS, rig_ragged, 2, 100);
 }
 
-// Norms of the newest page are kept from step to step: after steps at earlier rows, of this page and of the one before, they are
-// those of a first step.
+// Norms of the newest page are kept from step to step: after steps at earlier rows, of this page and of the one before, they
+// are those of a first step.
 static void kept_norms(void) {
     static const int n[] = {700, 513, 2049, 300, 1}, before[] = {290, 40, 39, 1};
     ref_cache c = ref_cache_new(8, 2, 128, 5, n, 2, test_seed);
