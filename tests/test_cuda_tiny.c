@@ -49,6 +49,11 @@ static int spy_needs(const sl_attn_spec *spec, sl_kv_need *out) {
     return n; // of no two methods the same
 }
 
+static size_t spy_state(const sl_attn_geom *geom, const sl_attn_spec *spec) {
+    (void)spec;
+    return spy.specs[PPS].method->cuda->state(geom, &spy.specs[PPS]); // the others keep nothing
+}
+
 static void spy_decode(const sl_attn_cuda_decode_args *args) {
     int at = 0, layer = args->layer;
     for (int i = 0; i < N_METHODS; i++) {
@@ -74,7 +79,7 @@ static void spy_account(const sl_attn_geom *geom, const sl_attn_spec *spec, int 
 }
 
 static const sl_attn_cuda_ops spy_ops = {
-    .workspace = sl_cuda_dense_workspace, .decode = spy_decode, .needs = spy_needs, .account = spy_account};
+    .workspace = sl_cuda_dense_workspace, .decode = spy_decode, .needs = spy_needs, .state = spy_state, .account = spy_account};
 static const sl_attn_method spy_method = {.name = "spy", .cuda = &spy_ops};
 
 // ---- a prompt's states ----
