@@ -180,12 +180,13 @@ template <int DIM, bool SCORES, bool MOMENTS> struct attender {
     __device__ void add(const attend_params &p, int row, float weight) {
         int lane = threadIdx.x % 32;
         uint2 x[BATCH], y[BATCH];
+        uint64_t policy = sl_l2_policy(SL_L2_FIRST_OUT); // draw_rows.h's gather says why
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
             int at = __shfl_sync(~0u, row, i * SHARE);
             bool real = at >= 0 && lane < LANES;
-            if (SCORES) x[i] = real ? __ldg((const uint2 *)(p.k + (size_t)at * DIM) + lane) : make_uint2(0, 0);
-            y[i] = real ? __ldg((const uint2 *)(p.v + (size_t)at * DIM) + lane) : make_uint2(0, 0);
+            if (SCORES) x[i] = real ? sl_load_l2((const uint2 *)(p.k + (size_t)at * DIM) + lane, policy) : make_uint2(0, 0);
+            y[i] = real ? sl_load_l2((const uint2 *)(p.v + (size_t)at * DIM) + lane, policy) : make_uint2(0, 0);
         }
         if (SCORES) {
             float s[BATCH];
