@@ -166,20 +166,21 @@ static __device__ __forceinline__ void sl_store_l2(uint64_t *to, uint64_t x, uin
     asm volatile("st.global.L2::cache_hint.u64 [%0], %1, %2;" ::"l"(to), "l"(x), "l"(policy) : "memory");
 }
 
-// Loads what is read once and no kernel writes meanwhile. policy: sl_l2_policy's.
+// Loads what is read once and no kernel writes meanwhile; volatile, so that it stays behind sl_wait_previous. policy:
+// sl_l2_policy's.
 static __device__ __forceinline__ uint4 sl_load_l2(const uint4 *from, uint64_t policy) {
     uint4 x;
-    asm("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-        : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-        : "l"(from), "l"(policy));
+    asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "l"(from), "l"(policy));
     return x;
 }
 
 static __device__ __forceinline__ uint2 sl_load_l2(const uint2 *from, uint64_t policy) {
     uint2 x;
-    asm("ld.global.nc.L1::no_allocate.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;"
-        : "=r"(x.x), "=r"(x.y)
-        : "l"(from), "l"(policy));
+    asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v2.u32 {%0, %1}, [%2], %3;"
+                 : "=r"(x.x), "=r"(x.y)
+                 : "l"(from), "l"(policy));
     return x;
 }
 
