@@ -330,9 +330,9 @@ struct row_sum { // of a lane: columns 8 (lane % (DIM / 8)) .. + 7, of every 32 
 // equal are read once. All are asked for at once. coef: a number, or a function that finds it while rows are on their way, at
 // the price of registers: coef(place, n) where the lane's is row s->row[place] of the warp's n. s->row, s->coef: a place for
 // each thread. Returns how many rows were read.
-// AHEAD: loads of a lane on their way at a time. RANK: rows that are treated as any data push lines out of the L2 cache that
-// are to be written to memory then (16 x 32k, S=2048: 525 us, 486 where they leave first).
-template <int DIM, int AHEAD = 16, sl_l2_rank RANK = SL_L2_FIRST_OUT, typename Space, typename Coef>
+// They leave the L2 cache first: as any data they would push out lines that are to be written to memory then (16 x 32k, S=2048:
+// 525 us, so 486). AHEAD: loads of a lane on their way at a time.
+template <int DIM, int AHEAD = 16, typename Space, typename Coef>
 __device__ int gather(const bf16 *v, Space *s, int thread, int row, Coef coef, row_sum *sum) {
     enum { LANES = DIM / 8, ROWS = 32 / LANES, PASSES = (32 + ROWS - 1) / ROWS };
     int lane = thread % 32, warp = thread / 32 * 32, before = __shfl_up_sync(~0u, row, 1);
@@ -347,7 +347,7 @@ __device__ int gather(const bf16 *v, Space *s, int thread, int row, Coef coef, r
     __syncwarp();
     enum { N = AHEAD < PASSES ? AHEAD : PASSES };
     uint4 x[N];
-    uint64_t policy = sl_l2_policy(RANK);
+    uint64_t policy = sl_l2_policy(SL_L2_FIRST_OUT);
     int own = lane / LANES; // < ROWS, but for lanes past the last whole row
     auto load = [&](int from) {
 #pragma unroll

@@ -151,8 +151,7 @@ template <int DIM> __device__ int add_rows(const is_params &p, shared_head *s, c
     to->total = fmaf(to->total, fall, sl_sum_lanes(weight));
 #pragma unroll
     for (int k = 0; k < 8; k++) to->sum.x[k] *= fall;
-    // any data: the row was prefetched as such; K and V that leave first take 1 to 2% more
-    return gather<DIM, 16, SL_L2_ANY>(p.draw.v, s, thread, row, weight, &to->sum);
+    return gather<DIM>(p.draw.v, s, thread, row, weight, &to->sum);
 }
 
 // ---- a query head ----
