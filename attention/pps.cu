@@ -3,8 +3,8 @@
 //
 // The first stores weights p, and masses of these and of sizes p |v| (score_keys.h). Of the second a block takes a query head:
 // heavy rows and light draws from the sizes (take_all.h), which it makes from stored weights and norms as it needs them, and
-// what a row weighs from the stored weights. With a stated error it goes on until the head is certified (draw_certified.c: the
-// same bounds, tries and uniform numbers), or sums over every row.
+// what a row weighs from the stored weights. Norms of the newest page are kept in the sequence's state. With a stated error it
+// goes on until the head is certified (draw_certified.c: the same bounds, tries and uniform numbers), or sums over every row.
 #include "attention/head_dim.h"
 #include "attention/norms.h"
 #include "attention/take_all.h"

@@ -89,7 +89,7 @@ struct take_space { // views lie here, not in registers, which rows of V on thei
 
 // ---- masses of blocks ----
 
-// Blocks of a thread, in order: copies of two masses go past the L1 cache, which may hold the line from before.
+// Blocks of a thread, in order.
 __host__ __device__ int blocks_each(int n_blocks) {
     return n_blocks <= 2 * TAKERS ? 2 : n_blocks <= 4 * TAKERS ? 4 : 16;
 }
@@ -126,7 +126,8 @@ __device__ void take_all_prepare(take_space *s, void *memory, const uint64_t *ma
     s->uniform[thread] = sl_rng_u64(&id, thread, SL_STREAM_ATTENTION);
 }
 
-// Asks for the masses, whole lines at a time; take_all_solve waits for them.
+// Asks for the masses, whole lines at a time, past the L1 cache, which may hold the line from before; take_all_solve waits for
+// them.
 __device__ void take_all_begin(take_space *s, int thread) {
     const uint64_t *mass = s->sizes.mass;
     uint32_t to = shared_address(s->mass);
