@@ -9,7 +9,7 @@ need() { # need PACKAGE TEST...
     shift
     "$@" >/dev/null 2>&1 || missing="$missing $package"
 }
-links() { echo 'int main(void) { return 0; }' | "${CC:-cc}" -x c - -o /dev/null "-l$1"; } # a header may be another library's
+library() { [ "$("${CC:-cc}" -print-file-name="lib$1.so")" != "lib$1.so" ]; } # its header may be another library's
 header() { [ -e "/usr/include/$1" ] || [ -e "/usr/include/$(uname -m)-linux-gnu/$1" ] || [ -e "/usr/local/include/$1" ]; }
 
 need gcc command -v "${CC:-cc}"
@@ -20,7 +20,7 @@ need libc6-dev header stdio.h
 need libjansson-dev header jansson.h
 need libpcre2-dev header pcre2.h
 need libsentencepiece-dev header sentencepiece_processor.h
-need libopenblas-dev links openblas
+need libopenblas-dev library openblas
 
 [ -n "$missing" ] || exit 0
 line="apt-get install -y --no-install-recommends$missing"
