@@ -241,7 +241,7 @@ template <int DIM, int HEADS> __device__ void sample_units(const bernoulli_param
         if (lane == 0 && n >= AHEAD)
             add_released(p.score.done + before.slot, CONSUMERS * ceil_div(before.end - before.from, SL_PAGE));
         if (at.seq >= 0) {
-            if (lane == 0) ticket = atomicAdd(p.score.next, 1);
+            if (lane == 0) ticket = sl_take_number(p.score.next);
             int rows = rule.rows(at.n_kv), kv_head = at.local % n_kv_heads;
             span.seq = at.seq, span.slot = at.seq * n_kv_heads + kv_head, span.n_kv = at.n_kv;
             span.chunk = at.local / n_kv_heads, span.from = span.chunk * rows, span.end = min(span.from + rows, at.n_kv);
@@ -402,7 +402,7 @@ template <int HEADS> __device__ int store_part(const score_params &p, const stag
         __nv_bfloat162 pair = __floats2bfloat162_rn(filled ? exp2f(fminf(s[0][h] - ref[h], 0.0f)) : 0.0f,
                                                     filled ? exp2f(fminf(s[1][h] - ref[h], 0.0f)) : 0.0f);
         mass[h] = pair_mass(*(uint32_t *)&pair);
-        if (there && h < p.group) __stcg(w + h * (BLOCK / 2), *(uint32_t *)&pair);
+        if (there && h < p.group) store_result(p, w + h * (BLOCK / 2), *(uint32_t *)&pair);
     }
     // Sums over half a warp, in every step of half the heads, until a lane has one head's
     int head = head_of_lane<HEADS>();
@@ -418,8 +418,8 @@ template <int HEADS> __device__ int store_part(const score_params &p, const stag
         if (n == 0) mass[0] += __shfl_xor_sync(~0u, mass[0], step);
     }
     if (there && lane % (16 / HEADS) == 0 && head < p.group)
-        __stcg((unsigned long long *)p.mass + ((size_t)info.slot * p.group + head) * p.max_blocks + block,
-               (unsigned long long)(uint16_t)ref[0] << 48 | mass[0]);
+        store_result(p, p.mass + ((size_t)info.slot * p.group + head) * p.max_blocks + block,
+                     (uint64_t)(uint16_t)ref[0] << 48 | mass[0]);
     return ref[0];
 }
 

@@ -222,7 +222,7 @@ struct producer {
 };
 
 __device__ void take_ticket(const decode_params &p, producer *to) {
-    if (threadIdx.x % 32 == 0) to->ticket = atomicAdd(p.next, 1); // used after a unit's copies, so nobody waits for the answer
+    if (threadIdx.x % 32 == 0) to->ticket = sl_take_number(p.next); // used after a unit's copies, so nobody waits for the answer
 }
 
 // Waits for the kernel in front, once, and asks for what had to wait.

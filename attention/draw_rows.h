@@ -439,7 +439,7 @@ __device__ void wait_scored(const score_params &p, int slot, int n_kv, int threa
 // it, so that no load of them is still on its way when they are discarded.
 __device__ int leave_head(const draw_params &d, int slot, int thread, int row) {
     count_threads(row >= 0);
-    return thread == 0 ? atomicAdd(d.drawn + slot, 1) : 0;
+    return thread == 0 ? sl_take_number(d.drawn + slot) : 0;
 }
 
 // n_left: leave_head's answer. The last part of a KV head sets its counters to 0. Returns whether it was, to thread 0.
@@ -462,14 +462,14 @@ template <typename DrawHead>
 __device__ void draw_all(const score_params &p, const draw_params &d, draw_space *s, int thread, DrawHead draw_head) {
     int n_each = p.group * d.parts, n = p.n_seqs * p.n_kv_heads * n_each, ticket = blockIdx.x, taken = 0;
     sl_wait_previous();
-    if (thread == 0) taken = atomicAdd(d.ticket, 1);
+    if (thread == 0) taken = sl_take_number(d.ticket);
     while (ticket < n) {
         int slot = ticket / n_each, rest = ticket % n_each;
         bool is_last = draw_head(slot, rest / d.parts, rest % d.parts);
         if (thread == 0) {
             s->is_dead = is_last;
             s->ticket = gridDim.x + taken;
-            if (s->ticket < n) taken = atomicAdd(d.ticket, 1);
+            if (s->ticket < n) taken = sl_take_number(d.ticket);
         }
         drawers_sync(); // and s is free again
         if (s->is_dead) discard_stored(p, slot, p.rows[slot / p.n_kv_heads].position + 1, thread, DRAW_THREADS);

@@ -55,6 +55,7 @@ struct score_params {
     int n_stages = 0; // the launch's to say
     int n_normal;     // tiles of a block that the L2 cache treats as any data (produce_tile)
     bool keeps;       // what is stored leaves the L2 cache last
+    bool long_tiles;  // with_form
     int n_discarded;  // KV heads, the first: their stored weights are discarded once they have been drawn from
     float scale;      // log2(e) / sqrt(head_dim)
     int max_blocks;   // of a sequence, even: the stride below
@@ -94,18 +95,18 @@ static size_t score_workspace(const sl_attn_geom *geom, int n_seqs, int n_kv) {
 
 // ---- what the L2 cache keeps ----
 
-// K is read once, and leaves the cache first, so that stored weights stay. But where it is many times what the cache holds, a
-// block's first tiles are treated as any data, which pushes an earlier kernel's changed lines out at once (8 x 32k: 198 us, 204
-// without). Where K is less, writing these lines would take longer than they are in the way (1 x 32k: 5 us).
-static int normal_tiles(size_t k_bytes, size_t tile) {
-    size_t cache = sl_l2_bytes();
-    return k_bytes < 6 * cache ? 0 : (int)(cache * 3 / 2 / sl_multiprocessors() / tile);
+// K is many times what the cache holds: what is below goes by this.
+static bool floods_cache(size_t k_bytes) {
+    return k_bytes >= 6 * sl_l2_bytes();
 }
 
-// Where K is not much more than the cache, what is stored leaves it last: a layer's weights and masses overwrite those of the
-// layer before, and nothing is written to memory (1 x 32k: 0.5 us less; 8 x 32k: 6 us more).
-static bool stays_in_cache(size_t k_bytes) {
-    return k_bytes < 4 * sl_l2_bytes();
+// K is read once, and leaves the cache first, so that stored weights stay. But where it floods the cache, a block's first tiles
+// are treated as any data, which pushes an earlier kernel's changed lines out at once (8 x 32k: 198 us, 204 without). Where K
+// is less, writing these lines would take longer than they are in the way (1 x 32k: 5 us), and what is stored leaves the cache
+// last: a layer's weights and masses overwrite those of the layer before, and nothing is written to memory (1 x 128k: 2 us
+// less; 8 x 32k: 6 us more).
+static int normal_tiles(size_t k_bytes, size_t tile) {
+    return floods_cache(k_bytes) ? (int)(sl_l2_bytes() * 3 / 2 / sl_multiprocessors() / tile) : 0;
 }
 
 // Stored weights and masses of a head are of no use once it is drawn. Where they are a good part of the cache, they would be
@@ -130,7 +131,8 @@ template <int DIM> static score_params score_params_of(const sl_attn_cuda_decode
             .n_kv_heads = a->geom->n_kv_heads,
             .group = a->geom->n_heads / a->geom->n_kv_heads,
             .n_normal = normal_tiles(k_bytes, SHORT_TILE * DIM * sizeof(bf16)),
-            .keeps = stays_in_cache(k_bytes),
+            .keeps = !floods_cache(k_bytes),
+            .long_tiles = k_bytes >= 4 * sl_l2_bytes(),
             .n_discarded = discarded_slots(a),
             .scale = (float)(1.4426950408889634 / sqrt((double)DIM)),
             .max_blocks = max_blocks,
@@ -141,10 +143,10 @@ template <int DIM> static score_params score_params_of(const sl_attn_cuda_decode
             .w = (bf16 *)(mass + (size_t)a->n_seqs * a->geom->n_heads * max_blocks)};
 }
 
-// Calls f(form) with the form that suits the size of K: p->keeps says that it is not much more than the cache. few_draws: of a
-// head; with many, long tiles cost 3% (8 x 32k, santa-flash).
+// Calls f(form) with the form that suits the size of K. few_draws: of a head; with many, long tiles cost 3% (8 x 32k,
+// santa-flash).
 template <bool SIZES, typename F> static void with_form(score_params *p, bool few_draws, F f) {
-    if (!p->keeps && few_draws) {
+    if (p->long_tiles && few_draws) {
         p->n_normal = p->n_normal * SHORT_TILE / form<SIZES, true>::TILE;
         f(form<SIZES, true>());
     } else {
@@ -389,7 +391,7 @@ template <int DIM, typename Form = plain_form> __device__ void produce(const sco
         for (int row = 0; row < end; row += Form::TILE) {
             if (n_units > 0 && row == min(last, SL_PAGE / 2)) {
                 wait_previous<DIM, Form>(p, &to);
-                if (lane == 0) ticket = atomicAdd(p.next, 1);
+                if (lane == 0) ticket = sl_take_number(p.next);
             }
             if (n_units > 0 && row == last) next = locate(p, &to, 2 * gridDim.x + __shfl_sync(~0u, ticket, 0));
             produce_tile_of<DIM, Form>(p, &to, u, row, n_units > 0);

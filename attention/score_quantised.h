@@ -38,7 +38,7 @@ enum {
     UNTOLD = 8,        // tiles of a pair that are stored and not yet told, at most
     FIRST_UNITS = 8,   // of a block, by its number
     LAST_OF_FIRST = 4, // of them: those behind the first ticket
-    TICKET_UNITS = 4,  // handed out together
+    TICKET_UNITS = 2,  // handed out together
 };
 
 struct quantised_params {
@@ -298,11 +298,11 @@ __device__ void produce_pages(const quantised_params &p, const page_ring &r, con
     page_unit own = f.own;
     bool more = produce_units<DIM, BITS>(p, &to, own, 0, FIRST_UNITS - LAST_OF_FIRST);
     wait_previous<DIM, BITS>(p, &to);
-    if (lane == 0) ticket = atomicAdd(p.score.next, 1);
+    if (lane == 0) ticket = sl_take_number(p.score.next);
     for (int from = FIRST_UNITS - LAST_OF_FIRST, end = FIRST_UNITS; more; from = 0, end = TICKET_UNITS) {
         int first = FIRST_UNITS * (int)gridDim.x + __shfl_sync(~0u, ticket, 0) * TICKET_UNITS;
         page_unit next = plan_unit(p, &w, first + min(lane, TICKET_UNITS - 1));
-        if (lane == 0) ticket = atomicAdd(p.score.next, 1);
+        if (lane == 0) ticket = sl_take_number(p.score.next);
         more = produce_units<DIM, BITS>(p, &to, own, from, end);
         own = next;
     }

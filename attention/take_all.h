@@ -685,7 +685,7 @@ __device__ void wait_done(const int *done, int wanted, int thread) {
 // The kernel must not end before the one in front: the last blocks wait for that.
 __device__ int leave_slot(int *drawn, bool is_last_slot, int thread) {
     if (is_last_slot) sl_wait_previous();
-    return thread == 0 ? atomicAdd(drawn, 1) : 0;
+    return thread == 0 ? sl_take_number(drawn) : 0;
 }
 
 // ---- sums over the warps of a block ----

@@ -99,6 +99,14 @@ static __device__ __forceinline__ int sl_add_ordered(int *to, int x) {
     return before;
 }
 
+// Adds 1, for one thread of a warp. The answer is waited for where it is used: of atomicAdd, or atom.add, the compiler makes one
+// for all lanes that may come there, and waits at once to hand out their shares.
+static __device__ __forceinline__ int sl_take_number(int *from) {
+    int before;
+    asm volatile("atom.relaxed.gpu.global.inc.u32 %0, [%1], 0x7fffffff;" : "=r"(before) : "l"(from) : "memory");
+    return before;
+}
+
 // Over the lanes of a warp: the sum of the lanes up to this one; of all; the largest.
 template <typename T> static __device__ __forceinline__ T sl_scan_lanes(T x, int lane) {
     for (int step = 1; step < 32; step *= 2) {
@@ -161,6 +169,9 @@ static __device__ __forceinline__ void sl_store_l2(uint4 *to, const uint4 &x, ui
 }
 static __device__ __forceinline__ void sl_store_l2(uint2 *to, const uint2 &x, uint64_t policy) {
     asm volatile("st.global.L2::cache_hint.v2.u32 [%0], {%1, %2}, %3;" ::"l"(to), "r"(x.x), "r"(x.y), "l"(policy) : "memory");
+}
+static __device__ __forceinline__ void sl_store_l2(uint32_t *to, uint32_t x, uint64_t policy) {
+    asm volatile("st.global.L2::cache_hint.u32 [%0], %1, %2;" ::"l"(to), "r"(x), "l"(policy) : "memory");
 }
 static __device__ __forceinline__ void sl_store_l2(uint64_t *to, uint64_t x, uint64_t policy) {
     asm volatile("st.global.L2::cache_hint.u64 [%0], %1, %2;" ::"l"(to), "l"(x), "l"(policy) : "memory");
