@@ -21,6 +21,7 @@ enum {
     TILES_MAX = 512, // of a context
     DRAW_ROWS_MAX = TILES_MAX * SL_PAGE,
     DIM_MAX = 128,
+    UNIFORMS = DRAWERS * DIM_MAX / 2,
 };
 
 struct draw_params {
@@ -72,11 +73,14 @@ struct draw_space {
     uint64_t cum[ENTRIES + 1]; // mass before each entry
     int first[TILES_MAX + 1];  // draws before each tile
     uint64_t scan[DRAWERS];
-    int ints[DRAWERS];
+    int ints[2][DRAWERS];         // by turns
     int ticket, is_last, is_dead; // is_dead: all of the KV head has been drawn
     int row[DRAW_THREADS];        // of the pool: row of V over DIM
     float coef[DRAW_THREADS];
-    float sums[DRAWERS][DIM_MAX]; // of the drawers' warps
+    union {
+        float sums[DRAWERS][DIM_MAX]; // of the drawers' warps
+        uint64_t uniform[UNIFORMS];   // until all rows are drawn: the uniform numbers of the first tiles
+    };
 };
 
 __device__ void drawers_sync() {
@@ -118,13 +122,12 @@ __device__ head_view view_of(const score_params &p, const sl_row &row, int slot,
             .n_blocks = row.position / BLOCK + 1};
 }
 
-__device__ int sum_threads(draw_space *s, int thread, int x) {
+// The sum of x over the drawers' threads. One barrier: calls alternate between turns 0 and 1.
+__device__ int sum_threads(draw_space *s, int turn, int thread, int x) {
     x = __reduce_add_sync(~0u, x);
-    if (thread % 32 == 0) s->ints[thread / 32] = x;
+    if (thread % 32 == 0) s->ints[turn][thread / 32] = x;
     drawers_sync();
-    x = s->ints[0] + s->ints[1] + s->ints[2] + s->ints[3];
-    drawers_sync();
-    return x;
+    return s->ints[turn][0] + s->ints[turn][1] + s->ints[turn][2] + s->ints[turn][3];
 }
 
 // Inclusive scan of x over the drawers' threads, and the sum of all.

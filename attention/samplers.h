@@ -12,6 +12,10 @@ enum sampler { INDEPENDENT, STRATIFIED, SYSTEMATIC, TILES_PROPORTIONAL, TILES_UN
 
 // ---- budgets of tiles ----
 
+__device__ int tiles_of(const head_view &h) {
+    return ceil_div(h.n_blocks, TILE_BLOCKS);
+}
+
 // W S = q mass + r, r < mass < 2^56, q < 2^32.
 __device__ uint32_t divide(uint64_t W, int S, uint64_t mass, uint64_t *r) {
     uint32_t q = (uint32_t)((double)W * inverse_of((double)mass) * S); // wrong by 1 at most
@@ -28,16 +32,16 @@ __device__ uint32_t divide(uint64_t W, int S, uint64_t mass, uint64_t *r) {
 }
 
 // Bit i: the tile of value x[i] is one of the `wanted` largest of all threads' values, the lower tile on ties; wanted of them
-// are not 0. Tile i * DRAW_THREADS + thread has x[i]; values are below 2^n_bits. Finds the least of them bit by bit.
+// are not 0. Tile thread * EACH + i has x[i]; values are below 2^n_bits. Finds the least of them bit by bit. sum_threads was
+// last called with turn 0.
 template <int EACH> __device__ int select_largest(draw_space *s, const uint64_t x[EACH], int n_bits, int wanted, int thread) {
     int open = (1 << EACH) - 1, chosen = 0, n_open = EACH * DRAW_THREADS;
-    for (int bit = n_bits - 1; bit >= 0 && wanted < n_open; bit--) {
-        int ones = 0, n = 0;
+    for (int bit = n_bits - 1, turn = 1; bit >= 0 && wanted < n_open; bit--, turn ^= 1) {
+        int ones = 0;
 #pragma unroll
         for (int i = 0; i < EACH; i++) ones |= (int)(x[i] >> bit & 1) << i;
         ones &= open;
-#pragma unroll
-        for (int i = 0; i < EACH; i++) n += count_threads(ones >> i & 1);
+        int n = EACH == 1 ? count_threads(ones) : sum_threads(s, turn, thread, __popc(ones));
         if (n >= wanted) {
             open = ones, n_open = n;
         } else {
@@ -46,41 +50,40 @@ template <int EACH> __device__ int select_largest(draw_space *s, const uint64_t 
         }
     }
     if (wanted == n_open) return chosen | open;
-#pragma unroll
-    for (int i = 0; i < EACH; i++) { // equal ones
-        uint64_t all, is_open = open >> i & 1, before = scan_threads(s, thread, is_open, &all) - is_open;
-        if (is_open && (int)before < wanted) chosen |= 1 << i;
-        wanted = max(wanted - (int)all, 0);
-    }
+    uint64_t all;
+    int before = (int)scan_threads(s, thread, __popc(open), &all) - __popc(open);
+    for (; open && before < wanted; open &= open - 1, before++) chosen |= open & -open; // equal ones
     return chosen;
 }
 
-// Draws before each tile to s->first; returns how many there are in all. T tiles, at most TILES_MAX.
+// Draws before each tile to s->first; returns how many there are in all. T tiles, at most TILES_MAX; a thread has EACH in
+// order.
 template <int EACH> __device__ int plan_some(draw_space *s, const head_view &h, sampler kind, int S, int thread) {
-    int T = ceil_div(h.n_blocks, TILE_BLOCKS), each = max(1, (2 * S + T) / (2 * T)), n[EACH], own = 0;
+    int T = tiles_of(h), each = max(1, (2 * S + T) / (2 * T)), n[EACH], own = 0;
     uint64_t remainder[EACH] = {}, all;
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
-        int t = i * DRAW_THREADS + thread;
+        int t = thread * EACH + i;
         uint64_t W = tile_begin(s, h, t + 1) - tile_begin(s, h, t);
         n[i] = kind == TILES_PROPORTIONAL && W > 0 ? (int)divide(W, S, h.total, &remainder[i]) : W > 0 ? each : 0;
         own += n[i];
     }
     if (kind == TILES_PROPORTIONAL) {
-        int left = S - sum_threads(s, thread, own);
+        int left = S - sum_threads(s, 0, thread, own);
         int more = left ? select_largest<EACH>(s, remainder, 64 - __clzll(h.total), left, thread) : 0;
+        own += __popc(more);
 #pragma unroll
         for (int i = 0; i < EACH; i++) n[i] += more >> i & 1;
     }
-    int before = 0;
+    int before = (int)scan_threads(s, thread, own, &all) - own;
 #pragma unroll
     for (int i = 0; i < EACH; i++) {
-        s->first[i * DRAW_THREADS + thread] = before + (int)scan_threads(s, thread, n[i], &all) - n[i];
-        before += (int)all;
+        s->first[thread * EACH + i] = before;
+        before += n[i];
     }
-    if (thread == 0) s->first[EACH * DRAW_THREADS] = before;
+    if (thread == 0) s->first[EACH * DRAW_THREADS] = (int)all;
     drawers_sync();
-    return before;
+    return (int)all;
 }
 
 __device__ int plan_tiles(draw_space *s, const head_view &h, sampler kind, int S, int thread) {
@@ -93,7 +96,17 @@ struct draw {
     float coef; // of its row of V, the normaliser included
 };
 
-// Its uniform number, where that does not depend on the weights.
+// Is a tile's uniform number in s->uniform? Of santa-flash's many parts each would look for them (32 x 8k: 1% more).
+__device__ bool has_uniform(sampler kind, int tile) {
+    return kind == TILES_PROPORTIONAL && tile < UNIFORMS;
+}
+
+__device__ void store_uniform(draw_space *s, const head_view &h, sampler kind, const sl_rng_id &id, int thread) {
+    for (int t = thread; t < tiles_of(h) && has_uniform(kind, t); t += DRAW_THREADS)
+        s->uniform[t] = sl_rng_u64(&id, t, SL_STREAM_ATTENTION);
+}
+
+// Draw m's uniform number, where that does not depend on the weights.
 __device__ uint64_t uniform_of(sampler kind, int m, const sl_rng_id &id) {
     return kind < TILES_PROPORTIONAL ? sl_rng_u64(&id, kind == SYSTEMATIC ? 0 : m, SL_STREAM_ATTENTION) : 0;
 }
@@ -105,10 +118,10 @@ __device__ draw draw_row(const draw_space *s, const head_view &h, sampler kind, 
     float coef = (float)share;
     if (kind == INDEPENDENT) S = 1, share = 1, m = 0;
     if (kind >= TILES_PROPORTIONAL) {
-        int tile = count_upto(s->first + 1, ceil_div(h.n_blocks, TILE_BLOCKS) - 1, m);
+        int tile = count_upto(s->first + 1, tiles_of(h) - 1, m);
         begin = tile_begin(s, h, tile), W = tile_begin(s, h, tile + 1) - begin;
         m -= s->first[tile], S = s->first[tile + 1] - s->first[tile], share = inverse_of(S);
-        u = sl_rng_u64(&id, tile, SL_STREAM_ATTENTION);
+        u = has_uniform(kind, tile) ? s->uniform[tile] : sl_rng_u64(&id, tile, SL_STREAM_ATTENTION);
         if (kind == TILES_UNIFORM) coef = (float)((double)W / ((double)S * (double)h.total));
     }
     return {find_row(s, h, begin + threshold(W, S, share, m, u)), coef};
@@ -128,7 +141,8 @@ __device__ bool draw_head(const score_params &p, const draw_params &d, sampler k
     sl_rng_id id = rng_of(d, row, slot % p.n_kv_heads * p.group + head);
     head_view h = view_of(p, row, slot, head);
     uint64_t u = uniform_of(kind, part_of(S, part, d.parts) + thread, id);
-    double share = 1.0 / S; // both while keys are still scored
+    double share = 1.0 / S;
+    store_uniform(s, h, kind, id, thread); // all while keys are still scored
     wait_scored(p, slot, row.position + 1, thread);
     load_head(s, &h, thread);
     int n = h.total == 0 ? 0 : kind < TILES_PROPORTIONAL ? S : plan_tiles(s, h, kind, S, thread);
