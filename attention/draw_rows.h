@@ -21,7 +21,6 @@ enum {
     TILES_MAX = 512, // of a context
     DRAW_ROWS_MAX = TILES_MAX * SL_PAGE,
     DIM_MAX = 128,
-    UNIFORMS = DRAWERS * DIM_MAX / 2,
 };
 
 struct draw_params {
@@ -77,10 +76,7 @@ struct draw_space {
     int ticket, is_last, is_dead; // is_dead: all of the KV head has been drawn
     int row[DRAW_THREADS];        // of the pool: row of V over DIM
     float coef[DRAW_THREADS];
-    union {
-        float sums[DRAWERS][DIM_MAX]; // of the drawers' warps
-        uint64_t uniform[UNIFORMS];   // until all rows are drawn: the uniform numbers of the first tiles
-    };
+    float sums[DRAWERS][DIM_MAX]; // of the drawers' warps
 };
 
 __device__ void drawers_sync() {

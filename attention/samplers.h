@@ -96,17 +96,7 @@ struct draw {
     float coef; // of its row of V, the normaliser included
 };
 
-// Is a tile's uniform number in s->uniform? Of santa-flash's many parts each would look for them (32 x 8k: 1% more).
-__device__ bool has_uniform(sampler kind, int tile) {
-    return kind == TILES_PROPORTIONAL && tile < UNIFORMS;
-}
-
-__device__ void store_uniform(draw_space *s, const head_view &h, sampler kind, const sl_rng_id &id, int thread) {
-    for (int t = thread; t < tiles_of(h) && has_uniform(kind, t); t += DRAW_THREADS)
-        s->uniform[t] = sl_rng_u64(&id, t, SL_STREAM_ATTENTION);
-}
-
-// Draw m's uniform number, where that does not depend on the weights.
+// Its uniform number, where that does not depend on the weights.
 __device__ uint64_t uniform_of(sampler kind, int m, const sl_rng_id &id) {
     return kind < TILES_PROPORTIONAL ? sl_rng_u64(&id, kind == SYSTEMATIC ? 0 : m, SL_STREAM_ATTENTION) : 0;
 }
@@ -121,7 +111,7 @@ __device__ draw draw_row(const draw_space *s, const head_view &h, sampler kind, 
         int tile = count_upto(s->first + 1, tiles_of(h) - 1, m);
         begin = tile_begin(s, h, tile), W = tile_begin(s, h, tile + 1) - begin;
         m -= s->first[tile], S = s->first[tile + 1] - s->first[tile], share = inverse_of(S);
-        u = has_uniform(kind, tile) ? s->uniform[tile] : sl_rng_u64(&id, tile, SL_STREAM_ATTENTION);
+        u = sl_rng_u64(&id, tile, SL_STREAM_ATTENTION);
         if (kind == TILES_UNIFORM) coef = (float)((double)W / ((double)S * (double)h.total));
     }
     return {find_row(s, h, begin + threshold(W, S, share, m, u)), coef};
@@ -141,8 +131,7 @@ __device__ bool draw_head(const score_params &p, const draw_params &d, sampler k
     sl_rng_id id = rng_of(d, row, slot % p.n_kv_heads * p.group + head);
     head_view h = view_of(p, row, slot, head);
     uint64_t u = uniform_of(kind, part_of(S, part, d.parts) + thread, id);
-    double share = 1.0 / S;
-    store_uniform(s, h, kind, id, thread); // all while keys are still scored
+    double share = 1.0 / S; // both while keys are still scored
     wait_scored(p, slot, row.position + 1, thread);
     load_head(s, &h, thread);
     int n = h.total == 0 ? 0 : kind < TILES_PROPORTIONAL ? S : plan_tiles(s, h, kind, S, thread);
