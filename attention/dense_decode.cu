@@ -221,8 +221,9 @@ struct producer {
     uint64_t normal, leaves_first;
 };
 
+// The answer is used after a unit's copies, so nobody waits for it.
 __device__ void take_ticket(const decode_params &p, producer *to) {
-    if (threadIdx.x % 32 == 0) to->ticket = sl_take_number(p.next); // used after a unit's copies, so nobody waits for the answer
+    if (threadIdx.x % 32 == 0) to->ticket = sl_take_number(p.next);
 }
 
 // Waits for the kernel in front, once, and asks for what had to wait.
