@@ -254,10 +254,10 @@ template <int DIM, int HEADS> __device__ void sample_units(const bernoulli_param
             if (span.from == 0) count_keys<DIM>(p, at.n_kv, queries->n);
             unit = gridDim.x + __shfl_sync(~0u, ticket, 0);
         }
-        __syncwarp();
-        if (lane == 0 && n_ended == 0) {
-            head->spans[which] = span;
-            barrier_arrive(&head->ready[which]);
+        __syncwarp(); // head->q is read
+        if (n_ended == 0) {
+            if (lane == 0) head->spans[which] = span;
+            barrier_arrive(&head->ready[which]); // each lane, of what it has written
         }
         n_ended += at.seq < 0;
     }
@@ -605,7 +605,7 @@ template <int DIM, int HEADS, bool DRAWN> __global__ void __maxnreg__(128) berno
     barriers_make<CONSUMERS, STAGES>(head->full, FULL_ARRIVALS);
     barriers_make<CONSUMERS, STAGES>(head->empty, 32 * CONSUMERS);
     barriers_make<CONSUMERS, AHEAD>(head->free, 32 * at::SCORERS);
-    barriers_make<CONSUMERS, AHEAD>(head->ready, 1);
+    barriers_make<CONSUMERS, AHEAD>(head->ready, 32);
     barriers_made();
     __syncthreads();
     sl_start_next();
