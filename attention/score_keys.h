@@ -95,7 +95,7 @@ static size_t score_workspace(const sl_attn_geom *geom, int n_seqs, int n_kv) {
 
 // ---- what the L2 cache keeps ----
 
-// K is many times what the cache holds: what is below goes by this.
+// K is many times what the cache holds: how it is read, and how long what is stored stays, go by this.
 static bool floods_cache(size_t k_bytes) {
     return k_bytes >= 6 * sl_l2_bytes();
 }
