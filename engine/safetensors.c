@@ -95,7 +95,7 @@ static int by_begin(const void *a, const void *b) {
 // The data area must be covered exactly: neither overlaps nor holes.
 static int check_cover(const char *path, sl_header *h, size_t data_size, sl_error *err) {
     int64_t at = 0;
-    qsort(h->entries, h->n, sizeof *h->entries, by_begin);
+    if (h->n > 0) qsort(h->entries, h->n, sizeof *h->entries, by_begin);
     for (int i = 0; i < h->n; i++) {
         const sl_header_entry *t = &h->entries[i];
         if (t->begin < at)
@@ -113,7 +113,7 @@ static int check_cover(const char *path, sl_header *h, size_t data_size, sl_erro
 
 // Hands the entries over to t->tensors, names included.
 static int take_entries(sl_tensors *t, const shard *s, sl_header *h, size_t data_offset, sl_error *err) {
-    sl_tensor *grown = realloc(t->tensors, (t->n_tensors + h->n + 1) * sizeof *grown);
+    sl_tensor *grown = realloc(t->tensors, ((size_t)t->n_tensors + (size_t)h->n + 1) * sizeof *grown);
     if (!grown) return sl_fail(err, SL_ERR_MEMORY, "%s: %d tensors: out of memory", s->path, h->n);
     t->tensors = grown;
     for (int i = 0; i < h->n; i++) {
@@ -224,7 +224,7 @@ static int open_folder(sl_tensors *t, const char *dir, sl_error *err) {
     json_t *root;
     int rc = sl_json_load(dir, "model.safetensors.index.json", 0, &root, err);
     if (rc) return rc;
-    const json_t *map = json_object_get(root, "weight_map");
+    const json_t *map = sl_json_get(root, "weight_map");
     rc = json_is_object(map) ? open_index(t, dir, map, err)
                              : sl_fail(err, SL_ERR_FORMAT,
                                        "%s/model.safetensors.index.json: field weight_map is missing or not an object", dir);

@@ -44,10 +44,25 @@ static int hex4(const char *s) {
 static int put_utf8(char *to, unsigned c) {
     if (c < 0x80) return to[0] = (char)c, 1;
     if (c < 0x800) return to[0] = (char)(0xc0 | c >> 6), to[1] = (char)(0x80 | (c & 63)), 2;
-    return to[0] = (char)(0xe0 | c >> 12), to[1] = (char)(0x80 | (c >> 6 & 63)), to[2] = (char)(0x80 | (c & 63)), 3;
+    if (c < 0x10000)
+        return to[0] = (char)(0xe0 | c >> 12), to[1] = (char)(0x80 | (c >> 6 & 63)), to[2] = (char)(0x80 | (c & 63)), 3;
+    to[0] = (char)(0xf0 | c >> 18), to[1] = (char)(0x80 | (c >> 12 & 63)), to[2] = (char)(0x80 | (c >> 6 & 63));
+    return to[3] = (char)(0x80 | (c & 63)), 4;
 }
 
-// A string into out[0..cap), NUL-terminated. Escapes of the basic plane are decoded; NUL and surrogates are refused.
+// The character of \uXXXX, or of the two of a surrogate pair, whose first digit is next; -1: a NUL, half a pair, no hex digits.
+static int take_unicode(parser *p) {
+    int x = p->n - p->at >= 4 ? hex4(p->text + p->at) : -1;
+    if (x <= 0 || (x >= 0xdc00 && x < 0xe000)) return -1;
+    p->at += 4;
+    if (x < 0xd800 || x >= 0xdc00) return x;
+    int low = p->n - p->at >= 6 && p->text[p->at] == '\\' && p->text[p->at + 1] == 'u' ? hex4(p->text + p->at + 2) : -1;
+    if (low < 0xdc00 || low >= 0xe000) return -1;
+    p->at += 6;
+    return 0x10000 + ((x - 0xd800) << 10) + (low - 0xdc00);
+}
+
+// A string into out[0..cap), NUL-terminated. Escapes are decoded; NUL and half a surrogate pair are refused.
 static int parse_string(parser *p, char *out, size_t cap) {
     size_t n = 0;
     if (!next_is(p, '"')) return fail(p, "a string");
@@ -65,9 +80,8 @@ static int parse_string(parser *p, char *out, size_t cap) {
             if (hit) {
                 bytes[0] = to[hit - from];
             } else {
-                int x = e == 'u' && p->n - p->at >= 4 ? hex4(p->text + p->at) : -1;
-                if (x <= 0 || (x >= 0xd800 && x < 0xe000)) return fail(p, "a known escape");
-                p->at += 4;
+                int x = e == 'u' ? take_unicode(p) : -1;
+                if (x < 0) return fail(p, "a known escape");
                 len = put_utf8(bytes, (unsigned)x);
             }
         }
@@ -106,8 +120,16 @@ static int parse_list(parser *p, int64_t *out, int cap, int *n) {
     return next_is(p, ']') ? 0 : fail(p, "',' or ']'");
 }
 
-static int parse_metadata(parser *p) {
+static int take_null(parser *p) {
+    skip_blanks(p);
+    if (p->n - p->at < 4 || memcmp(p->text + p->at, "null", 4)) return 0;
+    p->at += 4;
+    return 1;
+}
+
+static int parse_metadata(parser *p) { // null: not given
     static const size_t CAP = 1 << 20;
+    if (take_null(p)) return 0;
     char *text = malloc(CAP);
     int rc = text ? 0 : sl_fail(p->err, SL_ERR_MEMORY, "%s: header: out of memory", p->file);
     if (!rc && !next_is(p, '{')) rc = fail(p, "'{' after __metadata__");

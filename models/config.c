@@ -36,7 +36,7 @@ static const struct {
 };
 
 static int is_neutral(const json_t *v, const char *neutral) {
-    if (!v || json_is_null(v)) return 1;
+    if (!v) return 1;
     if (!strcmp(neutral, "false")) return json_is_false(v);
     if (!strcmp(neutral, "1")) return json_is_number(v) && json_number_value(v) == 1;
     if (!strcmp(neutral, "full_attention") && json_is_array(v)) {
@@ -51,7 +51,7 @@ static int is_neutral(const json_t *v, const char *neutral) {
 
 static int check_refused(const sl_json_file *f, sl_error *err) {
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
-        const json_t *v = json_object_get(f->root, refused[i].field);
+        const json_t *v = sl_json_get(f->root, refused[i].field);
         if (is_neutral(v, refused[i].neutral)) continue;
         char text[64];
         size_t n = json_dumpb(v, text, sizeof text - 1, JSON_ENCODE_ANY | JSON_COMPACT);
@@ -63,26 +63,30 @@ static int check_refused(const sl_json_file *f, sl_error *err) {
 }
 
 static int check_string(const sl_json_file *f, const char *field, const char *want, sl_error *err) {
-    const json_t *v = json_object_get(f->root, field);
-    if (!v || json_is_null(v)) return 0;
-    const char *s = json_string_value(v);
-    if (s && !strcmp(s, want)) return 0;
-    return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: field %s is \"%s\", only \"%s\" is supported", f->path, field,
-                   s ? s : "(not a string)", want);
+    const char *s;
+    int rc = sl_json_string(f, field, &s, err);
+    if (rc || !s || !strcmp(s, want)) return rc;
+    return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: field %s is \"%s\", only \"%s\" is supported", f->path, field, s, want);
+}
+
+static int check_architecture(const sl_json_file *f, const char *want, sl_error *err) {
+    const json_t *list = sl_json_get(f->root, "architectures");
+    const char *name = json_string_value(json_array_get(list, 0));
+    if (!list || (name && !strcmp(name, want))) return 0;
+    return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: field architectures begins with \"%s\", expected a list of \"%s\"", f->path,
+                   name ? name : "(no string)", want);
 }
 
 static int read_type(const sl_json_file *f, sl_config *c, sl_error *err) {
-    const char *type = json_string_value(json_object_get(f->root, "model_type"));
+    const char *type;
+    int rc = sl_json_string(f, "model_type", &type, err);
+    if (rc) return rc;
     if (!type || (strcmp(type, "llama") && strcmp(type, "mistral")))
         return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: field model_type is \"%s\", supported are \"llama\" and \"mistral\"",
                        f->path, type ? type : "(missing)");
     strcpy(c->model_type, type);
-    const json_t *arch = json_object_get(f->root, "architectures");
-    const char *name = json_is_array(arch) ? json_string_value(json_array_get(arch, 0)) : NULL;
-    const char *want = !strcmp(type, "llama") ? "LlamaForCausalLM" : "MistralForCausalLM";
-    if (name && strcmp(name, want))
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: field architectures is \"%s\", expected \"%s\"", f->path, name, want);
-    int rc = check_string(f, "hidden_act", "silu", err);
+    rc = check_architecture(f, !strcmp(type, "llama") ? "LlamaForCausalLM" : "MistralForCausalLM", err);
+    if (!rc) rc = check_string(f, "hidden_act", "silu", err);
     return rc ? rc : check_refused(f, err);
 }
 
@@ -95,6 +99,10 @@ static int read_shapes(const sl_json_file *f, sl_config *c, sl_error *err) {
     if (!rc) rc = sl_json_int(f, "num_attention_heads", 1, 1024, NULL, &c->n_heads, err);
     if (rc) return rc;
     const long long all_heads = c->n_heads, head_dim = c->hidden / c->n_heads, ctx = 2048;
+    if (!sl_json_get(f->root, "head_dim") && c->hidden % c->n_heads)
+        return sl_fail(err, SL_ERR_FORMAT,
+                       "%s: hidden_size %d is no multiple of num_attention_heads %d and head_dim is not given", f->path,
+                       c->hidden, c->n_heads);
     rc = sl_json_int(f, "num_key_value_heads", 1, c->n_heads, &all_heads, &c->n_kv_heads, err);
     if (!rc) rc = sl_json_int(f, "head_dim", 1, 1024, &head_dim, &c->head_dim, err);
     if (!rc) rc = sl_json_int(f, "max_position_embeddings", 1, 1 << 28, &ctx, &c->n_ctx, err);
@@ -106,38 +114,27 @@ static int read_shapes(const sl_json_file *f, sl_config *c, sl_error *err) {
     if (c->n_heads / c->n_kv_heads > MAX_GROUP)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: %d query heads share a KV head, supported are at most %d", f->path,
                        c->n_heads / c->n_kv_heads, MAX_GROUP);
-    if (!json_object_get(f->root, "head_dim") && c->hidden % c->n_heads)
-        return sl_fail(err, SL_ERR_FORMAT,
-                       "%s: hidden_size %d is no multiple of num_attention_heads %d and head_dim is not given", f->path,
-                       c->hidden, c->n_heads);
     if (c->head_dim % 16 || c->head_dim > 256)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: head_dim is %d, supported are multiples of 16 up to 256", f->path,
                        c->head_dim);
-    const json_t *tied = json_object_get(f->root, "tie_word_embeddings");
-    if (tied && !json_is_boolean(tied) && !json_is_null(tied))
-        return sl_fail(err, SL_ERR_FORMAT, "%s: field tie_word_embeddings is not true or false", f->path);
-    c->tied = json_is_true(tied);
-    return 0;
+    return sl_json_bool(f, "tie_word_embeddings", 0, &c->tied, err);
 }
 
 // rope_theta and rope_scaling, or the newer rope_parameters that holds both.
 static int read_rope(const sl_json_file *f, sl_config *c, sl_error *err) {
     const double theta = 10000;
-    const json_t *own = json_object_get(f->root, "rope_parameters");
-    sl_json_file r = {f->path, json_object_get(f->root, own && !json_is_null(own) ? "rope_parameters" : "rope_scaling")};
-    int has = r.root && !json_is_null(r.root);
-    if (has && !json_is_object(r.root)) return sl_fail(err, SL_ERR_FORMAT, "%s: field rope_scaling is not an object", f->path);
-    int inside = has && json_object_get(r.root, "rope_theta");
-    int rc = sl_json_float(inside ? &r : f, "rope_theta", 1, 1e12, &theta, &c->rope_theta, err);
-    if (rc || !has) return rc;
-    const char *type = json_string_value(json_object_get(r.root, "rope_type"));
-    if (!type) type = json_string_value(json_object_get(r.root, "type"));
-    if (!type || !strcmp(type, "default")) return 0;
+    const char *name = sl_json_get(f->root, "rope_parameters") ? "rope_parameters" : "rope_scaling", *type;
+    sl_json_file r = {f->path, sl_json_get(f->root, name)};
+    if (r.root && !json_is_object(r.root))
+        return sl_fail(err, SL_ERR_FORMAT, "%s: field %s is %s, expected an object", f->path, name, sl_json_type(r.root));
+    int rc = sl_json_float(sl_json_get(r.root, "rope_theta") ? &r : f, "rope_theta", 1, 1e12, &theta, &c->rope_theta, err);
+    if (!rc) rc = sl_json_string(&r, "rope_type", &type, err);
+    if (!rc && !type) rc = sl_json_string(&r, "type", &type, err); // its older name
+    if (rc || !type || !strcmp(type, "default")) return rc;
     if (strcmp(type, "linear") && strcmp(type, "llama3"))
         return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "%s: field rope_scaling has rope_type \"%s\", supported are \"default\", \"linear\" and "
-                       "\"llama3\"",
-                       f->path, type);
+                       "%s: field %s has rope_type \"%s\", supported are \"default\", \"linear\" and \"llama3\"", f->path, name,
+                       type);
     rc = sl_json_float(&r, "factor", 1, 1e6, NULL, &c->rope_factor, err);
     c->rope_type = SL_ROPE_LINEAR;
     if (rc || !strcmp(type, "linear")) return rc;
@@ -164,8 +161,8 @@ static int add_eos(const sl_json_file *f, sl_config *c, const json_t *v, sl_erro
 }
 
 static int read_eos(const sl_json_file *f, sl_config *c, sl_error *err) {
-    const json_t *v = json_object_get(f->root, "eos_token_id");
-    if (!v || json_is_null(v)) return 0;
+    const json_t *v = sl_json_get(f->root, "eos_token_id");
+    if (!v) return 0;
     if (!json_is_array(v)) return add_eos(f, c, v, err);
     int rc = 0;
     for (size_t i = 0; !rc && i < json_array_size(v); i++) rc = add_eos(f, c, json_array_get(v, i), err);
@@ -181,9 +178,7 @@ static int read_generation(const sl_json_file *f, sl_config *c, sl_error *err) {
     if (!rc) rc = sl_json_float(f, "min_p", 0, 1, &none, &c->gen_min_p, err);
     if (!rc) rc = sl_json_float(f, "repetition_penalty", 1e-6, 1e6, &none, &c->gen_repeat_penalty, err);
     if (!rc) rc = sl_json_int(f, "top_k", 0, 1 << 24, &unset, &c->gen_top_k, err);
-    const json_t *sample = json_object_get(f->root, "do_sample");
-    c->gen_do_sample = json_is_boolean(sample) ? json_is_true(sample) : -1;
-    return rc;
+    return rc ? rc : sl_json_bool(f, "do_sample", -1, &c->gen_do_sample, err);
 }
 
 static int read_config(const sl_json_file *f, sl_config *c, sl_error *err) {

@@ -20,6 +20,7 @@ LEAST_MARGIN = 1e-2  # between the two largest logits at every greedy step: no n
 BASE = dict(vocab_size=320, hidden_size=64, intermediate_size=112, num_hidden_layers=2, num_attention_heads=4,
             num_key_value_heads=2, max_position_embeddings=512, rms_norm_eps=1e-5, bos_token_id=1, eos_token_id=2)
 LLAMA3 = dict(rope_type="llama3", rope_theta=10000.0, factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)
+SMALL = dict(vocab_size=128, hidden_size=32, intermediate_size=48, num_attention_heads=2, num_key_value_heads=1, head_dim=16)
 MODELS = {  # name: (config class, changes, dtype, tokens of the prompt, shards)
     "mha": (LlamaConfig, dict(num_key_value_heads=4), torch.bfloat16, 70, 1),
     "gqa": (LlamaConfig, dict(num_attention_heads=8, num_key_value_heads=2, head_dim=16, rope_parameters=LLAMA3), torch.bfloat16, 300, 1),
@@ -29,7 +30,13 @@ MODELS = {  # name: (config class, changes, dtype, tokens of the prompt, shards)
     "headdim80": (LlamaConfig, dict(head_dim=80, hidden_size=96), torch.bfloat16, 270, 1),
     "sharded": (LlamaConfig, dict(rope_parameters=dict(rope_type="linear", rope_theta=10000.0, factor=2.0)), torch.bfloat16, 120, 3),
     "mistral": (MistralConfig, dict(sliding_window=None, head_dim=32), torch.bfloat16, 110, 1),
+    "eps": (LlamaConfig, dict(SMALL, rms_norm_eps=1e-5), torch.bfloat16, 40, 1),
+    "eps-default": (LlamaConfig, dict(SMALL, rms_norm_eps=1e-6), torch.bfloat16, 40, 1),
 }
+# The mean square of what every norm reads is of the order of eps, so that each eps changes the logits; the config of the last
+# does not say it.
+TINY_ACTIVATIONS = {"eps": (0.015, 0.002), "eps-default": (0.005, 0.0006)}  # the scales of the embedding and of o_proj, down_proj
+NO_EPS = ("eps-default",)
 
 
 class RoundedCache(DynamicCache):
@@ -53,12 +60,24 @@ def old_style_rope(path):
         json.dump(config, f, indent=1)
 
 
-def random_model(cls, config, seed):
+def without_eps(path):
+    with open(path) as f:
+        config = json.load(f)
+    del config["rms_norm_eps"]
+    with open(path, "w") as f:
+        json.dump(config, f, indent=1)
+
+
+def random_model(cls, config, seed, scales=(1.0, 1.0)):
     torch.manual_seed(seed)
     model = (LlamaForCausalLM if cls is LlamaConfig else MistralForCausalLM)(config)
     with torch.no_grad():
         for name, p in model.named_parameters():
             p.copy_(1 + 0.1 * torch.randn_like(p) if p.dim() == 1 else torch.randn_like(p) * 1.5 / p.shape[1] ** 0.5)
+            if "embed_tokens" in name:
+                p.mul_(scales[0])
+            if "o_proj" in name or "down_proj" in name:
+                p.mul_(scales[1])
     return model
 
 
@@ -85,12 +104,14 @@ def make(name, out):
     cls, changes, dtype, n, shards = MODELS[name]
     for seed in range(100):
         config = cls(**{**BASE, **changes}, attn_implementation="eager")
-        model = random_model(cls, config, seed).to(dtype)
+        model = random_model(cls, config, seed, TINY_ACTIVATIONS.get(name, (1.0, 1.0))).to(dtype)
         folder = os.path.join(out, name)
         shutil.rmtree(folder, ignore_errors=True)
         model.save_pretrained(folder, **({"max_shard_size": "80KB"} if shards > 1 else {}))
         if name not in ("mistral", "sharded"):
             old_style_rope(os.path.join(folder, "config.json"))
+        if name in NO_EPS:
+            without_eps(os.path.join(folder, "config.json"))
         again = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
         ids = np.random.default_rng(seed).integers(3, config.vocab_size, n).tolist()
         logits, greedy, margin = run(again, ids)
@@ -126,11 +147,14 @@ def make_tiny(out, n=600):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("-o", "--out", default=os.path.join(os.path.dirname(__file__), "..", "tests", "goldens"))
+    p.add_argument("--only", nargs="*", choices=[*MODELS, "tiny"], help="make these alone")
     a = p.parse_args()
     torch.set_num_threads(1)
-    for name in MODELS:
-        make(name, a.out)
-    make_tiny(a.out)
+    for name in a.only or [*MODELS, "tiny"]:
+        if name == "tiny":
+            make_tiny(a.out)
+        else:
+            make(name, a.out)
     with open(os.path.join(a.out, "README.md"), "w") as f:
         f.write("# Golden fixtures\n\nMade by `scripts/make_goldens.py` with "
                 f"torch {torch.__version__} and transformers {transformers.__version__}: float32\n"

@@ -5,6 +5,7 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static sl_error err;
 
@@ -83,6 +84,12 @@ static void write_file(const char *name, const char *text) {
     fclose(f);
 }
 
+static void remove_file(const char *name) {
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", test_tmp(), name);
+    CHECK(!unlink(path));
+}
+
 static void loading(void) {
     static const char jinja[] =
         "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + "
@@ -103,6 +110,23 @@ static void loading(void) {
     CHECK_ERR(sl_chat_load(test_tmp(), &t, &err), err, SL_ERR_UNSUPPORTED, "none that is known");
     write_file("chat_template.jinja", jinja);
     CHECK_OK(sl_chat_load(test_tmp(), &t, &err), err);
+    remove_file("chat_template.jinja");
+    CHECK(!json_object_set_new(list, "chat_template", json_sprintf("%s", jinja)));
+    free(text);
+    text = json_dumps(list, 0);
+    write_file("tokenizer_config.json", text);
+    write_file("chat_template.json", "{\"chat_template\":null}"); // not given: the next file counts
+    CHECK_OK(sl_chat_load(test_tmp(), &t, &err), err);
+    CHECK_STR(sl_chat_name(t), "chatml");
+    write_file("chat_template.json", "{\"chat_template\":[{\"name\":\"default\",\"template\":null}]}");
+    CHECK_OK(sl_chat_load(test_tmp(), &t, &err), err);
+    write_file("chat_template.json", "{\"chat_template\":7}");
+    CHECK_ERR(sl_chat_load(test_tmp(), &t, &err), err, SL_ERR_FORMAT, "chat_template.json: the chat template is no text");
+    CHECK(!json_object_set_new(list, "chat_template", json_stringn("{{ bos_token }}\0x", 17)));
+    char *nul = json_dumps(list, 0); // what stands before the NUL is no template of its own
+    write_file("chat_template.json", nul);
+    CHECK_ERR(sl_chat_load(test_tmp(), &t, &err), err, SL_ERR_FORMAT, "without a NUL");
+    free(nul);
     free(text);
     json_decref(list);
 }
@@ -187,6 +211,103 @@ static void relatives(void) {
     char deep[2001] = "";
     for (int i = 0; i < 200; i++) memcpy(deep + 10 * i, "{% if x %}", 11);
     CHECK_ERR(sl_chat_detect(deep, &t, &err), err, SL_ERR_UNSUPPORTED, "--chat-template");
+}
+
+// ---- tests/chat: our own spellings of the templates, and what Jinja makes of them (scripts/make_chats.py) ----
+
+#define CHATS "tests/chat/"
+static const char *const known[] = {"llama2",     "llama3",     "llama3.1",   "llama3.2",
+                                    "mistral-v0", "mistral-v1", "mistral-v3", "mistral-v3-tekken",
+                                    "mistral-v7", "chatml",     "qwen2.5"};
+enum { N_KNOWN = sizeof known / sizeof *known };
+
+static void read_template(const char *name, char *text, size_t size) {
+    char path[128];
+    snprintf(path, sizeof path, CHATS "%s.jinja", name);
+    FILE *f = fopen(path, "rb");
+    if (!f) FAIL("%s: cannot be opened", path);
+    size_t n = fread(text, 1, size - 1, f);
+    CHECK(n > 0 && n < size - 1);
+    text[n] = 0;
+    fclose(f);
+}
+
+static void own_templates(void) {
+    static char text[8192];
+    for (int i = 0; i < N_KNOWN; i++) {
+        const sl_chat_template *t;
+        read_template(known[i], text, sizeof text);
+        CHECK_OK(sl_chat_detect(text, &t, &err), err);
+        CHECK_STR(sl_chat_name(t), known[i]);
+    }
+}
+
+static void own_changes(void) { // what changes a prompt is no template that is known
+    static char text[8192], changed[8192];
+    FILE *f = fopen(CHATS "changes.jsonl", "r");
+    int n = 0, n_same = 0;
+    CHECK(f != NULL);
+    for (json_t *row; (row = json_loadf(f, JSON_DISABLE_EOF_CHECK, NULL)); json_decref(row), n++) {
+        const char *name = json_string_value(json_object_get(row, "template")),
+                   *from = json_string_value(json_object_get(row, "from")), *to = json_string_value(json_object_get(row, "to"));
+        int same = json_is_true(json_object_get(row, "same"));
+        const sl_chat_template *t;
+        read_template(name, text, sizeof text);
+        const char *at = strstr(text, from);
+        if (!at) FAIL("%s: no %s", name, from);
+        snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
+        int rc = sl_chat_detect(changed, &t, &err);
+        if (same ? rc || strcmp(sl_chat_name(t), name) : rc != SL_ERR_UNSUPPORTED)
+            FAIL("%s with %s: %s", name, to, rc ? err.message : sl_chat_name(t));
+        n_same += same;
+    }
+    fclose(f);
+    CHECK(n >= 30 && n_same >= 8);
+}
+
+static int read_messages(const json_t *list, sl_message m[16]) {
+    int n = (int)json_array_size(list);
+    CHECK(n <= 16);
+    for (int i = 0; i < n; i++) {
+        const json_t *c = json_object_get(json_array_get(list, i), "content");
+        m[i] = (sl_message){json_string_value(json_object_get(json_array_get(list, i), "role")), json_string_value(c),
+                            json_string_length(c)};
+    }
+    return n;
+}
+
+static void expect_refused(const char *name, const sl_message *m, int n) {
+    sl_text out = {0};
+    if (sl_chat_render(sl_chat_find(name), m, n, NULL, &out, &err) != SL_ERR_ARG)
+        FAIL("%s writes \"%s\", expected a refusal", name, out.data);
+    sl_text_free(&out);
+}
+
+static void own_rows(void) {
+    FILE *f = fopen(CHATS "rows.jsonl", "r");
+    int n = 0, n_refused = 0, seen[N_KNOWN] = {0};
+    CHECK(f != NULL);
+    for (json_t *row; (row = json_loadf(f, JSON_DISABLE_EOF_CHECK, NULL)); json_decref(row)) {
+        const json_t *prompts = json_object_get(row, "prompts"), *refused = json_object_get(row, "refused");
+        sl_message m[16];
+        int n_messages = read_messages(json_object_get(row, "messages"), m);
+        for (size_t i = 0; i < json_array_size(prompts); i++) {
+            const json_t *p = json_array_get(prompts, i);
+            const char *names = json_string_value(json_object_get(p, "template")),
+                       *date = json_string_value(json_object_get(p, "date"));
+            for (int k = 0; k < N_KNOWN; k++) {
+                const char *at = strstr(names, known[k]), *end = at ? at + strlen(known[k]) : NULL;
+                if (!at || (at > names && at[-1] != ' ') || (*end && *end != ' ')) continue;
+                expect(known[k], m, n_messages, date, json_string_value(json_object_get(p, "expected")));
+                seen[k]++, n++;
+            }
+        }
+        for (size_t i = 0; i < json_array_size(refused); i++, n_refused++)
+            expect_refused(json_string_value(json_array_get(refused, i)), m, n_messages);
+    }
+    fclose(f);
+    for (int k = 0; k < N_KNOWN; k++) CHECK(seen[k] >= 4);
+    CHECK(n > 150 && n_refused > 30);
 }
 
 // ---- ../shared: published templates, and what Jinja makes of them ----
@@ -279,12 +400,7 @@ static void rendered_rows(void) {
         const json_t *list = json_object_get(row, "messages"),
                      *date = json_object_get(json_object_get(row, "vars"), "date_string");
         sl_message m[16];
-        int n_messages = (int)json_array_size(list);
-        for (int i = 0; i < n_messages; i++) {
-            const json_t *c = json_object_get(json_array_get(list, i), "content");
-            m[i] = (sl_message){json_string_value(json_object_get(json_array_get(list, i), "role")), json_string_value(c),
-                                json_string_length(c)};
-        }
+        int n_messages = read_messages(list, m);
         expect(name, m, n_messages, date ? json_string_value(date) : "26 Jul 2024",
                json_string_value(json_object_get(row, "expected")));
         n++;
@@ -298,6 +414,9 @@ static const test_case cases[] = {
     {"refused-orders", 0, refused_orders},
     {"loading", 0, loading},
     {"relatives", 0, relatives},
+    {"own-templates", 0, own_templates},
+    {"own-changes", 0, own_changes},
+    {"own-rows", 0, own_rows},
     {"published-templates", NEEDS_SHARED, published_templates},
     {"changed-templates", NEEDS_SHARED, changed_templates},
     {"rendered-rows", NEEDS_SHARED, rendered_rows},

@@ -1,7 +1,9 @@
 // tests/test_loader.c - model folders, good and broken: safetensors files, indices, config.json. Each refusal names what is
 // wrong.
+#include "engine/json.h"
 #include "engine/safetensors.h"
 #include "models/config.h"
+#include "tests/nulls.h"
 #include "tests/test.h"
 
 #include <math.h>
@@ -35,6 +37,21 @@ static void write_tensors(const char *name, const char *header, size_t n_data) {
     for (size_t i = 0; i < n_data; i++) file[8 + n + i] = (unsigned char)i;
     write_file(name, file, 8 + n + n_data);
     free(file);
+}
+
+#define LLAMA(rest)                                                                                                            \
+    "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\",\"hidden_act\":\"silu\",\"rms_norm_eps\":1e-05," rest  \
+    "}"
+#define SHAPE                                                                                                                  \
+    "\"vocab_size\":128256,\"hidden_size\":4096,\"intermediate_size\":14336,\"num_hidden_layers\":32,\"num_attention_heads\":" \
+    "32,\"max_position_embeddings\":131072"
+#define LLAMA31                                                                                                                \
+    "\"rope_theta\":500000.0,\"rope_scaling\":{\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,\"original_"    \
+    "max_position_embeddings\":8192,\"rope_type\":\"llama3\"}"
+
+static int load_config(const char *text, sl_config *c) {
+    write_file("config.json", text, strlen(text));
+    return sl_config_load(test_tmp(), c, &err);
 }
 
 #define GOOD                                                                                                                   \
@@ -156,6 +173,106 @@ static void shards(void) {
     CHECK_ERR(sl_tensors_open(test_tmp(), &t, &err), err, SL_ERR_FORMAT, "tensor x is not in model.safetensors.index.json");
 }
 
+// A file of `size` bytes that says its header has n: `{}` and blanks fill it, all else is zero.
+static void write_header_length(uint64_t n, size_t size) {
+    static const char text[] = "{}";
+    char path[512];
+    unsigned char start[16] = {0};
+    for (int i = 0; i < 8; i++) start[i] = (unsigned char)(n >> (8 * i));
+    memcpy(start + 8, text, 2);
+    write_file("model.safetensors", start, sizeof start);
+    snprintf(path, sizeof path, "%s/model.safetensors", test_tmp());
+    CHECK(!truncate(path, (off_t)size)); // zeros without disk blocks
+    if (size > 1 << 16) return;
+    FILE *f = fopen(path, "r+b");
+    CHECK(f && !fseek(f, 10, SEEK_SET));
+    for (size_t i = 10; i < size; i++) CHECK(fputc(' ', f) == ' ');
+    CHECK(!fclose(f));
+}
+
+static void header_lengths(void) { // the file ends with a page: a byte behind it cannot be read
+    enum { SIZE = 4096, MIB = 1 << 20, LARGE = 102 * MIB };
+    static const uint64_t beyond[] = {SIZE - 7,       SIZE - 6,          SIZE - 5,       SIZE - 4,   SIZE - 3,
+                                      SIZE - 2,       SIZE - 1,          SIZE,           SIZE + 1,   INT32_MAX,
+                                      UINT32_MAX,     UINT32_MAX + 1ull, INT64_MAX,      1ull << 63, UINT64_MAX - SIZE,
+                                      UINT64_MAX - 8, UINT64_MAX - 7,    UINT64_MAX - 1, UINT64_MAX};
+    sl_tensors *t;
+    char says[128];
+    write_header_length(SIZE - 8, SIZE);
+    CHECK_OK(sl_tensors_open(test_tmp(), &t, &err), err);
+    CHECK_INT(sl_tensors_count(t), 0);
+    sl_tensors_close(t);
+    write_header_length(SIZE - 9, SIZE);
+    CHECK_ERR(sl_tensors_open(test_tmp(), &t, &err), err, SL_ERR_FORMAT, "1 bytes after the last tensor");
+    for (size_t i = 0; i < sizeof beyond / sizeof *beyond; i++) {
+        write_header_length(beyond[i], SIZE);
+        snprintf(says, sizeof says, "model.safetensors: the header says it has %llu bytes, expected at most %d",
+                 (unsigned long long)beyond[i], SIZE - 8);
+        CHECK_ERR(sl_tensors_open(test_tmp(), &t, &err), err, SL_ERR_FORMAT, says);
+    }
+    write_header_length(1, 9); // the smallest: a header of one byte, which is no object
+    CHECK_ERR(sl_tensors_open(test_tmp(), &t, &err), err, SL_ERR_FORMAT, "header, byte 1: expected a string");
+    write_header_length(0, 8);
+    CHECK_ERR(sl_tensors_open(test_tmp(), &t, &err), err, SL_ERR_FORMAT, "header, byte 0: expected '{'");
+    write_header_length(100 * MIB, LARGE); // the format's own limit
+    CHECK_ERR(sl_tensors_open(test_tmp(), &t, &err), err, SL_ERR_FORMAT, "nothing after the last '}'");
+    write_header_length(100 * MIB + 1, LARGE);
+    CHECK_ERR(sl_tensors_open(test_tmp(), &t, &err), err, SL_ERR_FORMAT, "104857601 bytes, expected at most 104857600");
+}
+
+// Escaped characters in JSON strings: half a surrogate pair is no character.
+static void surrogates(void) {
+    static const struct {
+        const char *escaped, *name; // NULL: refused
+    } names[] = {
+        {"\\ud7ff", "\xed\x9f\xbf"},
+        {"\\ue000", "\xee\x80\x80"},
+        {"\\uFfFf", "\xef\xbf\xbf"},
+        {"\\u007f\\u0080\\u07ff\\u0800", "\x7f\xc2\x80\xdf\xbf\xe0\xa0\x80"},
+        {"\\ud800\\udc00", "\xf0\x90\x80\x80"},
+        {"\\uD83D\\ude00x", "\xf0\x9f\x98\x80x"},
+        {"\\udbff\\udfff", "\xf4\x8f\xbf\xbf"},
+        {"\\udc00", NULL},
+        {"\\udfff", NULL},
+        {"x\\udead", NULL},
+        {"\\ud800", NULL},
+        {"\\udbff", NULL},
+        {"\\ud800x", NULL},
+        {"\\ud800\\n", NULL},
+        {"\\ud800u0000", NULL},
+        {"\\ud800\\u0041", NULL},
+        {"\\ud800\\udbff", NULL},
+        {"\\ud800\\ue000", NULL},
+        {"\\udc00\\ud800", NULL}, // the pair in the wrong order
+        {"\\udc00\\udc00", NULL},
+        {"\\ud800\\udc0", NULL},
+        {"\\ud800\\udcg0", NULL},
+        {"\\u0000", NULL},
+        {"\\u12", NULL},
+        {"\\u", NULL},
+    };
+    sl_tensors *t;
+    sl_config c;
+    char text[512];
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(text, sizeof text, "{\"__metadata__\":{\"a\":\"%s\"},\"%s\":" T("F32", "[1]", "[0,4]") "}", names[i].escaped,
+                 names[i].escaped);
+        write_tensors("model.safetensors", text, 4);
+        int rc = sl_tensors_open(test_tmp(), &t, &err);
+        if (rc != (names[i].name ? 0 : SL_ERR_FORMAT) || (rc && !strstr(err.message, "a known escape")))
+            FAIL("%s: returned %d, \"%s\"", names[i].escaped, rc, rc ? err.message : "");
+        if (!rc) {
+            CHECK_STR(sl_tensors_at(t, 0)->name, names[i].name);
+            sl_tensors_close(t);
+        }
+        snprintf(text, sizeof text, LLAMA(SHAPE ",\"_name_or_path\":\"%s\""), names[i].escaped); // by the other parser
+        int zero = !strcmp(names[i].escaped, "\\u0000");
+        rc = load_config(text, &c);
+        if (rc != (names[i].name || zero ? 0 : SL_ERR_FORMAT) || (rc && !strstr(err.message, "config.json: line 1")))
+            FAIL("config.json with %s: returned %d, \"%s\"", names[i].escaped, rc, rc ? err.message : "");
+    }
+}
+
 // Mutated files either open, with every byte readable, or are refused; the sanitizers watch.
 static void fuzz(void) {
     enum { ROUNDS = 4000 };
@@ -191,21 +308,6 @@ static void fuzz(void) {
 }
 
 // ---- config.json ----
-
-#define LLAMA(rest)                                                                                                            \
-    "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\",\"hidden_act\":\"silu\",\"rms_norm_eps\":1e-05," rest  \
-    "}"
-#define SHAPE                                                                                                                  \
-    "\"vocab_size\":128256,\"hidden_size\":4096,\"intermediate_size\":14336,\"num_hidden_layers\":32,\"num_attention_heads\":" \
-    "32,\"max_position_embeddings\":131072"
-#define LLAMA31                                                                                                                \
-    "\"rope_theta\":500000.0,\"rope_scaling\":{\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,\"original_"    \
-    "max_position_embeddings\":8192,\"rope_type\":\"llama3\"}"
-
-static int load_config(const char *text, sl_config *c) {
-    write_file("config.json", text, strlen(text));
-    return sl_config_load(test_tmp(), c, &err);
-}
 
 static void configs(void) {
     sl_config c;
@@ -270,6 +372,12 @@ static void config_refusals(void) {
         {LLAMA(SHAPE ",\"layer_types\":[\"sliding_attention\"]"), "layer_types"},
         {"{\"model_type\":\"llama\",", "config.json: line 1"},
         {LLAMA(SHAPE ",\"vocab_size\":7"), "duplicate"},
+        {LLAMA(SHAPE ",\"tie_word_embeddings\":1"), "tie_word_embeddings is an integer, expected true or false"},
+        {LLAMA(SHAPE ",\"head_dim\":0"), "head_dim is 0, expected 1 to 1024"},
+        {LLAMA(SHAPE ",\"rope_scaling\":{\"rope_type\":7}"), "rope_type is an integer, expected a string"},
+        {LLAMA(SHAPE ",\"rope_parameters\":[]"), "rope_parameters is a list, expected an object"},
+        {"{\"model_type\":\"llama\",\"architectures\":\"LlamaForCausalLM\"," SHAPE "}", "architectures begins with"},
+        {"{\"model_type\":\"llama\\u0000x\"," SHAPE "}", "model_type holds a NUL"},
         {"[]", "expected a JSON object"},
         {LLAMA("\"vocab_size\":10,\"hidden_size\":1040,\"intermediate_size\":64,\"num_hidden_layers\":1,\"num_attention_"
                "heads\":65,\"num_key_value_heads\":1"),
@@ -283,6 +391,92 @@ static void config_refusals(void) {
     }
     remove_file("config.json");
     CHECK_ERR(sl_config_load(test_tmp(), &c, &err), err, SL_ERR_IO, "config.json");
+}
+
+// ---- null ----
+
+static void describe_config(char *out, size_t size) {
+    sl_config c;
+    if (sl_config_load(test_tmp(), &c, &err)) {
+        snprintf(out, size, "%s", err.message);
+        return;
+    }
+    int n = snprintf(out, size, "%s %d %d %d %d %d %d %d %d %a %d %a %d %a %a %a %d %d %a %a %a %a %d %d eos", c.model_type,
+                     c.n_vocab, c.hidden, c.n_ffn, c.n_layers, c.n_heads, c.n_kv_heads, c.head_dim, c.n_ctx, c.norm_eps, c.tied,
+                     c.rope_theta, (int)c.rope_type, c.rope_factor, c.rope_low_freq, c.rope_high_freq, c.rope_original_ctx,
+                     c.bos, c.gen_temp, c.gen_top_p, c.gen_min_p, c.gen_repeat_penalty, c.gen_top_k, c.gen_do_sample);
+    for (int i = 0; i < c.n_eos; i++) n += snprintf(out + n, size - n, " %d", c.eos[i]);
+}
+
+static void describe_tensors(char *out, size_t size) {
+    sl_tensors *t;
+    if (sl_tensors_open(test_tmp(), &t, &err)) {
+        snprintf(out, size, "%s", err.message);
+        return;
+    }
+    int n = 0;
+    for (int i = 0; i < sl_tensors_count(t); i++) n += snprintf(out + n, size - n, "%s ", sl_tensors_at(t, i)->name);
+    sl_tensors_close(t);
+}
+
+static void nulls(void) {
+    static const char *const none[] = {NULL}, *const index_maps[] = {"weight_map", NULL};
+    static const struct {
+        const char *text, *file;
+        int n;
+    } configs[] = {
+        {LLAMA(SHAPE ",\"num_key_value_heads\":8,\"head_dim\":64,\"tie_word_embeddings\":true,\"attention_bias\":false,"
+                     "\"mlp_bias\":false,\"bos_token_id\":1,\"eos_token_id\":[2,3],\"partial_rotary_factor\":1,"
+                     "\"layer_types\":[\"full_attention\"]," LLAMA31),
+         "config.json", 26},
+        {LLAMA(SHAPE ",\"rope_parameters\":{\"type\":\"linear\",\"rope_theta\":20000.0,\"factor\":4.0},\"rope_theta\":3e4,"
+                     "\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":2.0}"),
+         "config.json", 18},
+        {"{\"eos_token_id\":[7,9],\"temperature\":0.6,\"top_p\":0.9,\"min_p\":0.1,\"top_k\":5,\"repetition_penalty\":1.5,"
+         "\"do_sample\":true}",
+         "generation_config.json", 7},
+    };
+    for (size_t i = 0; i < sizeof configs / sizeof *configs; i++) {
+        json_t *root = json_loads(configs[i].text, 0, NULL);
+        CHECK(root != NULL);
+        CHECK_INT(test_nulls(root, configs[i].file, none, describe_config), configs[i].n);
+        json_decref(root);
+        CHECK_OK(load_config(configs[0].text, &(sl_config){0}), err); // for the next file
+    }
+    write_tensors("1.safetensors", "{\"__metadata__\":null,\"a\":" T("F32", "[2]", "[0,8]") "}", 8);
+    static const char text[] = INDEX("{\"a\":\"1.safetensors\"}");
+    char made[256];
+    write_file("model.safetensors.index.json", text, sizeof text - 1);
+    describe_tensors(made, sizeof made);
+    CHECK_STR(made, "a "); // null as the header's metadata is read
+    json_t *index = json_loads(text, 0, NULL);
+    CHECK_INT(test_nulls(index, "model.safetensors.index.json", index_maps, describe_tensors), 2);
+    json_decref(index);
+}
+
+// What a config derives must be good, whether its fields are left out or null.
+static void derived(void) {
+    static const char *const head_dims[] = {"", ",\"head_dim\":null"};
+    sl_config c;
+    for (int i = 0; i < 2; i++) {
+        char text[1024];
+        static const char dims[] =
+            LLAMA("\"vocab_size\":10,\"hidden_size\":%d,\"intermediate_size\":64,\"num_hidden_layers\":1,"
+                  "\"num_attention_heads\":%d%s");
+        snprintf(text, sizeof text, dims, 8, 16, head_dims[i]);
+        CHECK_ERR(load_config(text, &c), err, SL_ERR_FORMAT, "hidden_size 8 is no multiple of num_attention_heads 16");
+        snprintf(text, sizeof text, dims, 8, 1, head_dims[i]);
+        CHECK_ERR(load_config(text, &c), err, SL_ERR_UNSUPPORTED, "head_dim is 8, supported are multiples of 16 up to 256");
+        snprintf(text, sizeof text, dims, 512, 1, head_dims[i]);
+        CHECK_ERR(load_config(text, &c), err, SL_ERR_UNSUPPORTED, "head_dim is 512");
+        snprintf(text, sizeof text, dims, 96, 6, head_dims[i]);
+        CHECK_OK(load_config(text, &c), err);
+        CHECK(c.head_dim == 16 && c.n_kv_heads == 6 && c.n_ctx == 2048 && !c.tied);
+    }
+    CHECK_OK(load_config("{\"model_type\":\"llama\"," SHAPE "}", &c), err);
+    CHECK(c.norm_eps == 1e-6f);
+    CHECK_OK(load_config("{\"model_type\":\"llama\",\"rms_norm_eps\":null," SHAPE "}", &c), err);
+    CHECK(c.norm_eps == 1e-6f);
 }
 
 static void rope_frequencies(void) { // against double arithmetic: powf and its like are good to a few 2^-24, exponents add 1e-6
@@ -315,10 +509,14 @@ static void rope_frequencies(void) { // against double arithmetic: powf and its 
 static const test_case cases[] = {
     {"good-file", 0, good_file},
     {"broken-files", 0, broken_files},
+    {"header-lengths", 0, header_lengths},
+    {"surrogates", 0, surrogates},
     {"shards", 0, shards},
     {"fuzz", 0, fuzz},
     {"configs", 0, configs},
     {"config-refusals", 0, config_refusals},
+    {"nulls", 0, nulls},
+    {"derived", 0, derived},
     {"rope-frequencies", 0, rope_frequencies},
     {0},
 };

@@ -7,6 +7,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 // Growing array of ids; zero-initialise, free with sl_ids_free.
 typedef struct sl_ids {
     int32_t *data;
@@ -22,5 +26,9 @@ typedef struct sl_text {
 } sl_text;
 int sl_text_append(sl_text *text, const char *data, size_t n, sl_error *err);
 void sl_text_free(sl_text *text);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -3,9 +3,12 @@
 // Merges of a piece go in order of rank, leftmost first. Short pieces scan for the lowest rank; long ones keep a heap, so that
 // no input takes quadratic time.
 #include "tokenizer/internal.h"
+#include "tokenizer/siphash.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 typedef struct token {
     uint32_t at, n;
@@ -17,8 +20,10 @@ typedef struct merge {
 
 struct sl_bpe {
     int n_vocab, ignore_merges;
-    token *tokens; // [n_vocab]
-    char *pool;    // bytes of all tokens
+    size_t n_tokens, most_tokens;
+    sl_hash_key key; // random: what the tables hold is the file's choice
+    token *tokens;   // [n_vocab]
+    char *pool;      // bytes of all tokens
     size_t n_pool, cap_pool;
     int32_t *by_bytes; // hash table of ids, -1: free
     size_t n_slots;
@@ -27,42 +32,37 @@ struct sl_bpe {
     int32_t byte_id[256];
 };
 
-static uint64_t mix(uint64_t x) {
-    x ^= x >> 32;
-    x *= 0x9E3779B97F4A7C15u;
-    return x ^ x >> 29;
+static uint64_t hash_bytes(const sl_bpe *b, const char *s, size_t n) {
+    return sl_siphash(&b->key, s, n);
 }
 
-static uint64_t hash_bytes(const char *s, size_t n) {
-    uint64_t h = n;
-    for (; n >= 8; s += 8, n -= 8) {
-        uint64_t x;
-        memcpy(&x, s, 8);
-        h = mix(h ^ x);
-    }
-    uint64_t x = 0;
-    memcpy(&x, s, n);
-    return mix(h ^ x);
-}
-
-static uint64_t hash_pair(int32_t left, int32_t right) {
-    return mix((uint64_t)(uint32_t)left << 32 | (uint32_t)right);
+static uint64_t hash_pair(const sl_bpe *b, int32_t left, int32_t right) {
+    const int32_t pair[2] = {left, right};
+    return sl_siphash(&b->key, pair, sizeof pair);
 }
 
 static int no_memory(sl_error *err) {
     return sl_fail(err, SL_ERR_MEMORY, "tokenizer: out of memory");
 }
 
-int sl_bpe_new(int n_vocab, int ignore_merges, sl_bpe **out, sl_error *err) {
+static int random_key(sl_hash_key *key, sl_error *err) {
+    ssize_t n;
+    do n = getrandom(key, sizeof *key, 0);
+    while (n < 0 && errno == EINTR);
+    return n == (ssize_t)sizeof *key ? 0 : sl_fail(err, SL_ERR_IO, "getrandom: %s", n < 0 ? strerror(errno) : "too few bytes");
+}
+
+int sl_bpe_new(int n_vocab, size_t n_tokens, int ignore_merges, sl_bpe **out, sl_error *err) {
     sl_bpe *b = calloc(1, sizeof *b);
     if (!b) return no_memory(err);
-    *b = (sl_bpe){.n_vocab = n_vocab, .ignore_merges = ignore_merges, .n_slots = 64};
-    while (b->n_slots < 3 * (size_t)n_vocab) b->n_slots *= 2;
-    b->tokens = calloc(n_vocab, sizeof *b->tokens);
+    *b = (sl_bpe){.n_vocab = n_vocab, .most_tokens = n_tokens, .ignore_merges = ignore_merges, .n_slots = 64};
+    while (b->n_slots < 3 * n_tokens) b->n_slots *= 2;
+    b->tokens = calloc((size_t)n_vocab + 1, sizeof *b->tokens);
     b->by_bytes = malloc(b->n_slots * sizeof *b->by_bytes);
-    if (!b->tokens || !b->by_bytes) {
+    int rc = b->tokens && b->by_bytes ? random_key(&b->key, err) : no_memory(err);
+    if (rc) {
         sl_bpe_free(b);
-        return no_memory(err);
+        return rc;
     }
     memset(b->by_bytes, 0xff, b->n_slots * sizeof *b->by_bytes);
     *out = b;
@@ -76,7 +76,7 @@ void sl_bpe_free(sl_bpe *b) {
 }
 
 static int32_t *slot_of(const sl_bpe *b, const char *s, size_t n) { // where it is, or the free slot where it would go
-    size_t i = hash_bytes(s, n) & (b->n_slots - 1);
+    size_t i = hash_bytes(b, s, n) & (b->n_slots - 1);
     for (;; i = (i + 1) & (b->n_slots - 1)) {
         int32_t id = b->by_bytes[i];
         if (id < 0 || (b->tokens[id].n == n && !memcmp(b->pool + b->tokens[id].at, s, n))) return &b->by_bytes[i];
@@ -93,6 +93,9 @@ int sl_bpe_add(sl_bpe *b, const char *file, int32_t id, const char *bytes, size_
     if (n == 0) return sl_fail(err, SL_ERR_FORMAT, "%s: token %d is empty", file, id);
     int32_t *slot = slot_of(b, bytes, n);
     if (*slot >= 0) return sl_fail(err, SL_ERR_FORMAT, "%s: tokens %d and %d have the same bytes", file, *slot, id);
+    SL_CHECK(b->n_tokens < b->most_tokens);
+    if (n > UINT32_MAX - b->n_pool)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: the tokens have more than %u bytes", file, UINT32_MAX);
     if (b->n_pool + n > b->cap_pool) {
         size_t cap = 2 * (b->n_pool + n) + 4096;
         char *grown = realloc(b->pool, cap);
@@ -103,6 +106,7 @@ int sl_bpe_add(sl_bpe *b, const char *file, int32_t id, const char *bytes, size_
     memcpy(b->pool + b->n_pool, bytes, n);
     b->tokens[id] = (token){.at = (uint32_t)b->n_pool, .n = (uint32_t)n, .known = 1};
     b->n_pool += n;
+    b->n_tokens++;
     *slot = id;
     return 0;
 }
@@ -120,7 +124,7 @@ static int grow_merges(sl_bpe *b, sl_error *err) {
     memset(fresh, 0xff, n_slots * sizeof *fresh);
     for (size_t i = 0; i < b->n_merge_slots; i++) {
         if (old[i].left < 0) continue;
-        size_t j = hash_pair(old[i].left, old[i].right) & (n_slots - 1);
+        size_t j = hash_pair(b, old[i].left, old[i].right) & (n_slots - 1);
         while (fresh[j].left >= 0) j = (j + 1) & (n_slots - 1);
         fresh[j] = old[i];
     }
@@ -132,7 +136,7 @@ static int grow_merges(sl_bpe *b, sl_error *err) {
 
 static const merge *find_merge(const sl_bpe *b, int32_t left, int32_t right) {
     if (b->n_merge_slots == 0) return NULL;
-    for (size_t i = hash_pair(left, right) & (b->n_merge_slots - 1);; i = (i + 1) & (b->n_merge_slots - 1)) {
+    for (size_t i = hash_pair(b, left, right) & (b->n_merge_slots - 1);; i = (i + 1) & (b->n_merge_slots - 1)) {
         if (b->merges[i].left < 0) return NULL;
         if (b->merges[i].left == left && b->merges[i].right == right) return &b->merges[i];
     }
@@ -154,7 +158,7 @@ int sl_bpe_merge(sl_bpe *b, const char *file, int32_t rank, int32_t left, int32_
         int rc = grow_merges(b, err);
         if (rc) return rc;
     }
-    size_t i = hash_pair(left, right) & (b->n_merge_slots - 1);
+    size_t i = hash_pair(b, left, right) & (b->n_merge_slots - 1);
     while (b->merges[i].left >= 0) i = (i + 1) & (b->n_merge_slots - 1);
     b->merges[i] = (merge){left, right, rank, result};
     b->n_merges++;
@@ -168,6 +172,19 @@ int sl_bpe_finish(sl_bpe *b, const char *file, sl_error *err) {
         if (b->byte_id[i] < 0) return sl_fail(err, SL_ERR_FORMAT, "%s: no token for byte 0x%02x", file, i);
     }
     return 0;
+}
+
+uint64_t sl_bpe_displaced(const sl_bpe *b, size_t *n) {
+    uint64_t sum = 0;
+    for (size_t i = 0; i < b->n_slots; i++)
+        if (b->by_bytes[i] >= 0) {
+            const token *t = &b->tokens[b->by_bytes[i]];
+            sum += (i - hash_bytes(b, b->pool + t->at, t->n)) & (b->n_slots - 1);
+        }
+    for (size_t i = 0; i < b->n_merge_slots; i++)
+        if (b->merges[i].left >= 0) sum += (i - hash_pair(b, b->merges[i].left, b->merges[i].right)) & (b->n_merge_slots - 1);
+    *n = b->n_tokens + b->n_merges;
+    return sum;
 }
 
 // ---- encoding ----

@@ -33,8 +33,6 @@ static int decode(const int16_t byte_of[512], const char *s, char *out, size_t c
     return (int)n;
 }
 
-enum { MAX_ID = 1 << 24 };
-
 typedef struct reader {
     const char *path;
     const json_t *root, *model;
@@ -48,46 +46,69 @@ static int refuse(reader *r, const char *field, const char *why) {
 }
 
 static const char *type_of(const json_t *v) {
-    const char *s = json_string_value(json_object_get(v, "type"));
+    const char *s = json_string_value(sl_json_get(v, "type"));
     return s ? s : "(none)";
 }
 
-static int read_added(reader *r) {
+static int is_type(const json_t *v, const char *type) {
+    return !strcmp(type_of(v), type);
+}
+
+// *out: a flag of an object of the file.
+static int read_flag(reader *r, const json_t *object, const char *field, int def, int *out) {
+    return sl_json_bool(&(sl_json_file){r->path, (json_t *)object}, field, def, out, r->err);
+}
+
+// *out: a list of an object of the file; NULL where it is not given.
+static int read_list(reader *r, const json_t *object, const char *field, const json_t **out) {
+    *out = sl_json_get(object, field);
+    if (!*out || json_is_array(*out)) return 0;
+    return sl_fail(r->err, SL_ERR_FORMAT, "%s: field %s is %s, expected a list", r->path, field, sl_json_type(*out));
+}
+
+static int read_added_token(reader *r, size_t i, const json_t *t) {
     static const char *const flags[] = {"single_word", "lstrip", "rstrip"};
-    const json_t *list = json_object_get(r->root, "added_tokens");
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const json_t *t = json_array_get(list, i);
-        const json_t *content = json_object_get(t, "content"), *id = json_object_get(t, "id");
-        if (!json_is_string(content) || !json_is_integer(id))
-            return refuse(r, "added_tokens", "expected entries with id and content");
-        for (size_t f = 0; f < sizeof flags / sizeof *flags; f++)
-            if (json_is_true(json_object_get(t, flags[f])))
-                return refuse(r, flags[f], "added tokens with this flag are not supported");
-        if (json_integer_value(id) < 0 || json_integer_value(id) >= MAX_ID || json_string_length(content) == 0)
-            return sl_fail(r->err, SL_ERR_FORMAT, "%s: field added_tokens: entry %zu has no text, or no id from 0 to %d",
-                           r->path, i, MAX_ID - 1);
-        int rc = sl_tokenizer_add(r->tok, (int32_t)json_integer_value(id), json_string_value(content),
-                                  json_string_length(content), json_is_true(json_object_get(t, "special")), r->err);
+    const json_t *content = sl_json_get(t, "content"), *id = sl_json_get(t, "id");
+    int set, special;
+    if (!json_is_string(content) || !json_is_integer(id))
+        return refuse(r, "added_tokens", "expected entries with id and content");
+    for (size_t f = 0; f < sizeof flags / sizeof *flags; f++) {
+        int rc = read_flag(r, t, flags[f], 0, &set);
         if (rc) return rc;
+        if (set) return refuse(r, flags[f], "added tokens with this flag are not supported");
     }
-    return sl_tokenizer_index(r->tok, r->path, r->err);
+    if (json_integer_value(id) < 0 || json_integer_value(id) > SL_MOST_TOKEN_ID || json_string_length(content) == 0)
+        return sl_fail(r->err, SL_ERR_FORMAT, "%s: field added_tokens: entry %zu has no text, or no id from 0 to %d", r->path,
+                       i, SL_MOST_TOKEN_ID);
+    int rc = read_flag(r, t, "special", 0, &special);
+    return rc ? rc
+              : sl_tokenizer_add(r->tok, r->path, (int32_t)json_integer_value(id), json_string_value(content),
+                                 json_string_length(content), special, r->err);
+}
+
+static int read_added(reader *r) {
+    const json_t *list;
+    int rc = read_list(r, r->root, "added_tokens", &list);
+    for (size_t i = 0; !rc && i < json_array_size(list); i++) rc = read_added_token(r, i, json_array_get(list, i));
+    return rc ? rc : sl_tokenizer_index(r->tok, r->path, r->err);
 }
 
 static int read_vocab(reader *r) {
-    const json_t *vocab = json_object_get(r->model, "vocab");
+    const json_t *vocab = sl_json_get(r->model, "vocab");
     const char *key;
     json_t *value;
-    int most = r->tok->n_vocab;
+    int most = r->tok->n_vocab, ignore_merges;
     if (!json_is_object(vocab)) return refuse(r, "model.vocab", "missing or not an object");
     json_object_foreach((json_t *)vocab, key, value) {
         json_int_t id = json_is_integer(value) ? json_integer_value(value) : -1;
-        if (id < 0 || id >= MAX_ID)
+        if (id < 0 || id > SL_MOST_TOKEN_ID)
             return sl_fail(r->err, SL_ERR_FORMAT, "%s: field model.vocab: \"%.60s\" has no id from 0 to %d", r->path, key,
-                           MAX_ID - 1);
+                           SL_MOST_TOKEN_ID);
         if (id >= most) most = (int)id + 1;
     }
     r->tok->n_vocab = most;
-    int rc = sl_bpe_new(most, json_is_true(json_object_get(r->model, "ignore_merges")), &r->tok->bpe, r->err);
+    int rc = read_flag(r, r->model, "ignore_merges", 0, &ignore_merges);
+    if (!rc) rc = sl_bpe_new(most, json_object_size(vocab), ignore_merges, &r->tok->bpe, r->err);
     if (rc) return rc;
     json_object_foreach((json_t *)vocab, key, value) {
         char bytes[2048];
@@ -103,13 +124,18 @@ static int read_vocab(reader *r) {
     return sl_bpe_finish(r->tok->bpe, r->path, r->err);
 }
 
+static const char *whole_string(const json_t *v) { // NULL: no string, or one that holds a NUL
+    const char *s = json_string_value(v);
+    return s && strlen(s) == json_string_length(v) ? s : NULL;
+}
+
 // A merge is "left right" or ["left", "right"].
 static int read_merge(reader *r, const json_t *m, int32_t rank) {
     char text[4096], bytes[2][2048];
     int32_t id[2];
-    const char *part[2] = {json_string_value(json_array_get(m, 0)), json_string_value(json_array_get(m, 1))};
-    if (json_is_string(m) && json_string_length(m) < sizeof text) {
-        strcpy(text, json_string_value(m));
+    const char *part[2] = {whole_string(json_array_get(m, 0)), whole_string(json_array_get(m, 1))};
+    if (whole_string(m) && json_string_length(m) < sizeof text) {
+        strcpy(text, whole_string(m));
         char *blank = strchr(text, ' ');
         if (blank) *blank = 0, part[0] = text, part[1] = blank + 1;
     }
@@ -126,57 +152,67 @@ static int read_merge(reader *r, const json_t *m, int32_t rank) {
 static int read_model(reader *r) {
     static const char *const null_fields[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix"};
     for (size_t i = 0; i < sizeof null_fields / sizeof *null_fields; i++) {
-        const json_t *v = json_object_get(r->model, null_fields[i]);
-        if (v && !json_is_null(v) && !(json_is_string(v) && json_string_length(v) == 0))
-            return refuse(r, null_fields[i], "only null is supported");
+        const json_t *v = sl_json_get(r->model, null_fields[i]);
+        if (v && !(json_is_string(v) && json_string_length(v) == 0)) return refuse(r, null_fields[i], "only null is supported");
     }
     int rc = read_vocab(r);
-    const json_t *merges = json_object_get(r->model, "merges");
+    const json_t *merges = sl_json_get(r->model, "merges");
     if (!rc && !json_is_array(merges)) rc = refuse(r, "model.merges", "missing or not a list");
     for (size_t i = 0; !rc && i < json_array_size(merges); i++) rc = read_merge(r, json_array_get(merges, i), (int32_t)i);
     return rc;
 }
 
+static int read_split(reader *r, const json_t *p, const char **regex) {
+    const char *behavior = whole_string(sl_json_get(p, "behavior")),
+               *found = whole_string(sl_json_get(sl_json_get(p, "pattern"), "Regex"));
+    int invert, rc = read_flag(r, p, "invert", 0, &invert);
+    if (rc) return rc;
+    if (!found || *regex || !behavior || strcmp(behavior, "Isolated") || invert)
+        return refuse(r, "pre_tokenizer", "of Split, only one with a Regex, behavior Isolated, not inverted, is supported");
+    *regex = found;
+    return 0;
+}
+
+static int read_byte_level(reader *r, const json_t *p, const char **regex) {
+    int prefix, own, rc = read_flag(r, p, "add_prefix_space", 0, &prefix);
+    if (!rc) rc = read_flag(r, p, "use_regex", 1, &own);
+    if (rc) return rc;
+    if (prefix) return refuse(r, "pre_tokenizer.add_prefix_space", "only false is supported");
+    if (!*regex && own) *regex = sl_pattern_gpt2;
+    return 0;
+}
+
 // The pattern is a Split's Regex, or GPT-2's where ByteLevel brings its own.
 static int read_pre_tokenizer(reader *r) {
-    const json_t *pre = json_object_get(r->root, "pre_tokenizer"), *list = json_object_get(pre, "pretokenizers");
+    const json_t *pre = sl_json_get(r->root, "pre_tokenizer"), *list = NULL;
     const char *regex = NULL;
-    size_t n = !strcmp(type_of(pre), "Sequence") ? json_array_size(list) : 1;
-    for (size_t i = 0; i < n; i++) {
-        const json_t *p = !strcmp(type_of(pre), "Sequence") ? json_array_get(list, i) : pre;
-        if (!strcmp(type_of(p), "Split")) {
-            const char *behavior = json_string_value(json_object_get(p, "behavior"));
-            const json_t *pattern = json_object_get(json_object_get(p, "pattern"), "Regex");
-            const char *found = json_string_value(pattern);
-            if (!found || strlen(found) != json_string_length(pattern) || regex || !behavior || strcmp(behavior, "Isolated") ||
-                json_is_true(json_object_get(p, "invert")))
-                return refuse(r, "pre_tokenizer",
-                              "of Split, only one with a Regex, behavior Isolated, not inverted, is supported");
-            regex = found;
-        } else if (!strcmp(type_of(p), "ByteLevel")) {
-            if (json_is_true(json_object_get(p, "add_prefix_space")))
-                return refuse(r, "pre_tokenizer.add_prefix_space", "only false is supported");
-            const json_t *own = json_object_get(p, "use_regex");
-            if (!regex && (!own || json_is_true(own))) regex = sl_pattern_gpt2;
-        } else {
-            return sl_fail(r->err, SL_ERR_UNSUPPORTED, "%s: field pre_tokenizer: type %s, supported are Split and ByteLevel",
-                           r->path, type_of(p));
-        }
+    int is_list = is_type(pre, "Sequence"), rc = is_list ? read_list(r, pre, "pretokenizers", &list) : 0;
+    size_t n = is_list ? json_array_size(list) : 1;
+    for (size_t i = 0; !rc && i < n; i++) {
+        const json_t *p = is_list ? json_array_get(list, i) : pre;
+        if (is_type(p, "Split"))
+            rc = read_split(r, p, &regex);
+        else if (is_type(p, "ByteLevel"))
+            rc = read_byte_level(r, p, &regex);
+        else
+            rc = sl_fail(r->err, SL_ERR_UNSUPPORTED, "%s: field pre_tokenizer: type %s, supported are Split and ByteLevel",
+                         r->path, type_of(p));
     }
+    if (rc) return rc;
     return regex ? sl_pattern_new(r->path, regex, &r->tok->pattern, r->err) : refuse(r, "pre_tokenizer", "no pattern");
 }
 
 // Of TemplateProcessing, what puts at most a BOS before the text: its `single` is [SpecialToken BOS], Sequence A.
 static int read_template(reader *r, const json_t *post) {
-    const json_t *single = json_object_get(post, "single");
+    const json_t *single = sl_json_get(post, "single");
     size_t n = json_array_size(single);
-    const json_t *bos = n == 2 ? json_object_get(json_array_get(single, 0), "SpecialToken") : NULL;
-    const json_t *text = n > 0 ? json_object_get(json_array_get(single, n - 1), "Sequence") : NULL;
-    const char *which = json_string_value(json_object_get(text, "id")), *name = json_string_value(json_object_get(bos, "id"));
+    const json_t *bos = n == 2 ? sl_json_get(json_array_get(single, 0), "SpecialToken") : NULL;
+    const json_t *text = n > 0 ? sl_json_get(json_array_get(single, n - 1), "Sequence") : NULL;
+    const char *which = json_string_value(sl_json_get(text, "id")), *name = json_string_value(sl_json_get(bos, "id"));
     if (!which || strcmp(which, "A") || (name ? n != 2 : n != 1))
         return refuse(r, "post_processor.single", "expected the sequence A, with at most one special token before it");
     if (!name) return 0;
-    const json_t *ids = json_object_get(json_object_get(json_object_get(post, "special_tokens"), name), "ids");
+    const json_t *ids = sl_json_get(sl_json_get(sl_json_get(post, "special_tokens"), name), "ids");
     int32_t id = sl_tokenizer_find(r->tok, name);
     if (id < 0 || json_array_size(ids) != 1 || !json_is_integer(json_array_get(ids, 0)) ||
         json_integer_value(json_array_get(ids, 0)) != id)
@@ -189,28 +225,28 @@ static int read_template(reader *r, const json_t *post) {
 }
 
 static int read_post_processor(reader *r, const json_t *post) {
-    if (!post || json_is_null(post) || !strcmp(type_of(post), "ByteLevel")) return 0; // ByteLevel changes offsets alone
-    if (!strcmp(type_of(post), "TemplateProcessing")) return read_template(r, post);
-    if (strcmp(type_of(post), "Sequence"))
+    if (!post || is_type(post, "ByteLevel")) return 0; // ByteLevel changes offsets alone
+    if (is_type(post, "TemplateProcessing")) return read_template(r, post);
+    if (!is_type(post, "Sequence"))
         return sl_fail(r->err, SL_ERR_UNSUPPORTED,
                        "%s: field post_processor: type %s, supported are TemplateProcessing and ByteLevel", r->path,
                        type_of(post));
-    const json_t *list = json_object_get(post, "processors");
-    int rc = 0;
+    const json_t *list;
+    int rc = read_list(r, post, "processors", &list);
     for (size_t i = 0; !rc && i < json_array_size(list); i++) rc = read_post_processor(r, json_array_get(list, i));
     return rc;
 }
 
 static int read_all(reader *r) {
-    const json_t *normalizer = json_object_get(r->root, "normalizer");
-    if (normalizer && !json_is_null(normalizer))
+    const json_t *normalizer = sl_json_get(r->root, "normalizer");
+    if (normalizer)
         return sl_fail(r->err, SL_ERR_UNSUPPORTED, "%s: field normalizer: type %s, only null is supported", r->path,
                        type_of(normalizer));
     make_alphabet(r->byte_of);
     int rc = read_added(r);
     if (!rc) rc = read_model(r);
     if (!rc) rc = read_pre_tokenizer(r);
-    return rc ? rc : read_post_processor(r, json_object_get(r->root, "post_processor"));
+    return rc ? rc : read_post_processor(r, sl_json_get(r->root, "post_processor"));
 }
 
 int sl_bpe_json_load(const char *dir, int *is_bpe, sl_tokenizer *tok, sl_error *err) {
@@ -220,13 +256,13 @@ int sl_bpe_json_load(const char *dir, int *is_bpe, sl_tokenizer *tok, sl_error *
     int rc = sl_json_load(dir, "tokenizer.json", 1, &root, err);
     if (rc || !root) return rc;
     snprintf(path, sizeof path, "%s/tokenizer.json", dir);
-    reader r = {.path = path, .root = root, .model = json_object_get(root, "model"), .tok = tok, .err = err};
-    if (strcmp(type_of(r.model), "BPE") || json_is_true(json_object_get(r.model, "byte_fallback")) ||
-        strcmp(type_of(json_object_get(root, "decoder")), "ByteLevel")) {
+    reader r = {.path = path, .root = root, .model = sl_json_get(root, "model"), .tok = tok, .err = err};
+    int by_bytes = json_is_true(sl_json_get(r.model, "byte_fallback"));
+    if (!is_type(r.model, "BPE") || by_bytes || !is_type(sl_json_get(root, "decoder"), "ByteLevel")) {
         sl_fail(
             err, SL_ERR_UNSUPPORTED,
             "%s: field model: type %s%s; only byte-level BPE is read from tokenizer.json, and no tokenizer.model is beside it",
-            path, type_of(r.model), json_is_true(json_object_get(r.model, "byte_fallback")) ? " with byte_fallback" : "");
+            path, type_of(r.model), by_bytes ? " with byte_fallback" : "");
     } else {
         *is_bpe = 1;
         tok->kind = "bpe";

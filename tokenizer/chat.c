@@ -5,6 +5,7 @@
 #include "engine/json.h"
 #include "tokenizer/jinja.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -229,42 +230,53 @@ int sl_chat_detect(const char *jinja, const sl_chat_template **out, sl_error *er
                    sl_chat_names());
 }
 
-// chat_template: a string, or a list of {name, template} of which "default" counts.
-static const char *template_text(const json_t *v) {
-    if (json_is_string(v)) return json_string_value(v);
+// chat_template: a string, or a list of {name, template} of which "default" counts. NULL: not given.
+static const json_t *template_of(const json_t *root) {
+    const json_t *v = sl_json_get(root, "chat_template");
+    if (!json_is_array(v)) return v;
     for (size_t i = 0; i < json_array_size(v); i++) {
         const json_t *entry = json_array_get(v, i);
-        const char *name = json_string_value(json_object_get(entry, "name"));
-        if (name && !strcmp(name, "default")) return json_string_value(json_object_get(entry, "template"));
+        const char *name = json_string_value(sl_json_get(entry, "name"));
+        if (name && !strcmp(name, "default")) return sl_json_get(entry, "template");
     }
     return NULL;
 }
 
-// 1: there and read, 0: not there. A longer file than any template is refused.
-static int load_jinja_file(const char *dir, char *text, size_t size, sl_error *err) {
-    char path[4200];
-    snprintf(path, sizeof path, "%.4000s/chat_template.jinja", dir);
+static int detect(const char *dir, const char *file, const char *text, size_t n, const sl_chat_template **out, sl_error *err) {
+    if (text && strlen(text) == n) return sl_chat_detect(text, out, err);
+    return sl_fail(err, SL_ERR_FORMAT,
+                   "%s/%s: the chat template is no text without a NUL; pass --chat-template with one of: %s", dir, file,
+                   sl_chat_names());
+}
+
+// *found: the file is there. A longer file than any template is refused.
+static int load_jinja_file(const char *dir, int *found, const sl_chat_template **out, sl_error *err) {
+    static const char file[] = "chat_template.jinja";
+    char path[4200], text[65536];
+    snprintf(path, sizeof path, "%.4000s/%s", dir, file);
     FILE *f = fopen(path, "rb");
-    if (!f) return 0;
-    size_t n = fread(text, 1, size, f);
+    *found = f != NULL;
+    if (!f) return errno == ENOENT ? 0 : sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
+    size_t n = fread(text, 1, sizeof text, f);
+    int failed = ferror(f);
     fclose(f);
-    if (n == size) return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: more than %zu bytes; pass --chat-template", path, size - 1);
+    if (failed) return sl_fail(err, SL_ERR_IO, "%s: it cannot be read", path);
+    if (n == sizeof text)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: more than %zu bytes; pass --chat-template", path, sizeof text - 1);
     text[n] = 0;
-    return 1;
+    return detect(dir, file, text, n, out, err);
 }
 
 int sl_chat_load(const char *dir, const sl_chat_template **out, sl_error *err) {
     static const char *const files[] = {"chat_template.json", "tokenizer_config.json"};
-    char text[65536];
-    int rc = load_jinja_file(dir, text, sizeof text, err);
-    if (rc < 0) return rc;
-    if (rc > 0) return sl_chat_detect(text, out, err);
+    int found, rc = load_jinja_file(dir, &found, out, err);
+    if (rc || found) return rc;
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         json_t *root;
         rc = sl_json_load(dir, files[i], 1, &root, err);
         if (rc) return rc;
-        const char *jinja = template_text(json_object_get(root, "chat_template"));
-        rc = jinja ? sl_chat_detect(jinja, out, err) : 0;
+        const json_t *jinja = template_of(root);
+        rc = jinja ? detect(dir, files[i], json_string_value(jinja), json_string_length(jinja), out, err) : 0;
         json_decref(root);
         if (jinja) return rc;
     }
@@ -407,6 +419,8 @@ static int render_chatml(const sl_chat_template *t, const sl_message *m, int n, 
 
 int sl_chat_render(const sl_chat_template *t, const sl_message *messages, int n, const char *date, sl_text *out,
                    sl_error *err) {
+    int rc = put(out, "", err); // a text, where nothing is written too
+    if (rc) return rc;
     switch (t->family) {
     case FAMILY_LLAMA3:
         return render_llama3(t, messages, n, date, out, err);

@@ -26,8 +26,8 @@ static const char *const always[] = {
     "strftime_now is defined",
     "not tools is defined",
     "not(message.role=='ipython' or message.role=='tool' or'tool_calls' in message)",
-    "not(message.role=='tool' or message.role=='tool_results' or(message.tool_calls is defined and message.tool_calls is not "
-    "none))",
+    ("not(message.role=='tool' or message.role=='tool_results' or(message.tool_calls is defined and message.tool_calls is not "
+     "none))"),
 };
 static const char *const never[] = {
     "tools",

@@ -59,7 +59,7 @@ static int add_merges(const char *path, int n_ranks, sl_bpe *bpe, sl_error *err)
     return 0;
 }
 
-static int add_specials(int32_t first, sl_tokenizer *tok, sl_error *err) {
+static int add_specials(const char *path, int32_t first, sl_tokenizer *tok, sl_error *err) {
     static const char *const names[] = {
         "<|begin_of_text|>",
         "<|end_of_text|>",
@@ -80,7 +80,7 @@ static int add_specials(int32_t first, sl_tokenizer *tok, sl_error *err) {
             snprintf(name, sizeof name, "%s", names[i]);
         else
             snprintf(name, sizeof name, "<|reserved_special_token_%d|>", i - NAMED + 3);
-        int rc = sl_tokenizer_add(tok, first + i, name, strlen(name), 1, err);
+        int rc = sl_tokenizer_add(tok, path, first + i, name, strlen(name), 1, err);
         if (rc) return rc;
     }
     tok->bos = first;
@@ -94,7 +94,7 @@ int sl_tiktoken_load(const char *path, const char *data, size_t n, sl_tokenizer 
     for (size_t i = 0; i < n && n_ranks < MAX_RANKS; i++) n_ranks += data[i] == '\n';
     if (n_ranks == MAX_RANKS) return sl_fail(err, SL_ERR_FORMAT, "%s: %d lines or more", path, MAX_RANKS);
     n_ranks += n > 0 && data[n - 1] != '\n';
-    int rc = sl_bpe_new(n_ranks, 1, &tok->bpe, err);
+    int rc = sl_bpe_new(n_ranks, (size_t)n_ranks, 1, &tok->bpe, err);
     for (const char *s = data, *end = data + n; !rc && s < end;) {
         const char *stop = memchr(s, '\n', (size_t)(end - s));
         if (!stop) stop = end;
@@ -106,7 +106,7 @@ int sl_tiktoken_load(const char *path, const char *data, size_t n, sl_tokenizer 
     tok->kind = "tiktoken";
     if (!rc) rc = sl_bpe_finish(tok->bpe, path, err);
     if (!rc) rc = add_merges(path, n_ranks, tok->bpe, err);
-    if (!rc) rc = add_specials(n_ranks, tok, err);
+    if (!rc) rc = add_specials(path, n_ranks, tok, err);
     if (!rc) rc = sl_tokenizer_index(tok, path, err);
     return rc ? rc : sl_pattern_new(path, sl_pattern_llama3, &tok->pattern, err);
 }

@@ -12,15 +12,19 @@
 
 // ---- added tokens ----
 
-int sl_tokenizer_add(sl_tokenizer *tok, int32_t id, const char *text, size_t n, int special, sl_error *err) {
-    if (n == 0 || id < 0 || id >= 1 << 24) return sl_fail(err, SL_ERR_FORMAT, "added token %d is empty or out of range", id);
-    sl_added *grown = realloc(tok->added, (tok->n_added + 1) * sizeof *grown);
-    if (grown) tok->added = grown;
-    char *copy = malloc(n + 1);
-    if (!grown || !copy) {
-        free(copy);
-        return sl_fail(err, SL_ERR_MEMORY, "added tokens: out of memory");
+int sl_tokenizer_add(sl_tokenizer *tok, const char *file, int32_t id, const char *text, size_t n, int special, sl_error *err) {
+    if (n == 0) return sl_fail(err, SL_ERR_FORMAT, "%s: added token %d is empty, expected a text", file, id);
+    if (id < 0 || id > SL_MOST_TOKEN_ID)
+        return sl_fail(err, SL_ERR_FORMAT, "%s: added token %d: expected an id from 0 to %d", file, id, SL_MOST_TOKEN_ID);
+    if (tok->n_added == tok->cap_added) {
+        int cap = tok->cap_added ? 2 * tok->cap_added : 64;
+        sl_added *grown = realloc(tok->added, (size_t)cap * sizeof *grown);
+        if (!grown) return sl_fail(err, SL_ERR_MEMORY, "%s: added tokens: out of memory", file);
+        tok->added = grown;
+        tok->cap_added = cap;
     }
+    char *copy = malloc(n + 1);
+    if (!copy) return sl_fail(err, SL_ERR_MEMORY, "%s: added tokens: out of memory", file);
     memcpy(copy, text, n);
     copy[n] = 0;
     tok->added[tok->n_added++] = (sl_added){copy, n, id, special};
@@ -78,29 +82,35 @@ static int read_file(const char *path, sl_text *out, sl_error *err) {
     int rc = 0;
     FILE *f = fopen(path, "rb");
     if (!f) return sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
-    while (!rc && (n = fread(buf, 1, sizeof buf, f)) > 0) rc = sl_text_append(out, buf, n, err);
+    while (!rc && (n = fread(buf, 1, sizeof buf, f)) > 0) {
+        rc = sl_text_append(out, buf, n, err);
+        if (!rc && out->n > SL_MOST_MODEL_FILE)
+            rc = sl_fail(err, SL_ERR_UNSUPPORTED, "%s: the file is too long, expected at most %d bytes", path,
+                         SL_MOST_MODEL_FILE);
+    }
     if (!rc && ferror(f)) rc = sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
     fclose(f);
     return rc;
 }
 
-static int load_sentencepiece(const char *path, sl_tokenizer *tok, sl_error *err) {
-    char why[256] = "out of memory";
+static int load_sentencepiece(const char *path, const sl_text *data, sl_tokenizer *tok, sl_error *err) {
+    sl_spm_model model;
     tok->kind = "sentencepiece";
-    tok->spm = sl_spm_load(path, why, sizeof why);
-    if (!tok->spm) return sl_fail(err, SL_ERR_FORMAT, "%s: neither tiktoken ranks nor a SentencePiece model: %s", path, why);
+    int rc = sl_spm_check(path, data->data, data->n, &model, err);
+    if (!rc) rc = sl_spm_load(path, &model, &tok->spm, err);
+    sl_text_free(&model.proto);
+    if (rc) return rc;
+    tok->strip = model.strip;
     tok->n_vocab = sl_spm_n(tok->spm);
     tok->bos = sl_spm_bos(tok->spm);
     tok->eos = sl_spm_eos(tok->spm);
     tok->add_bos = tok->bos >= 0;
-    for (int i = 0; i < tok->n_vocab; i++) {
+    for (int i = 0; !rc && i < tok->n_vocab; i++) {
         sl_spm_kind kind;
         const char *piece = sl_spm_piece(tok->spm, i, &kind);
-        if (kind != SL_SPM_CONTROL && kind != SL_SPM_UNKNOWN) continue;
-        int rc = sl_tokenizer_add(tok, i, piece, strlen(piece), 1, err);
-        if (rc) return rc;
+        if (kind == SL_SPM_CONTROL || kind == SL_SPM_UNKNOWN) rc = sl_tokenizer_add(tok, path, i, piece, strlen(piece), 1, err);
     }
-    return sl_tokenizer_index(tok, path, err);
+    return rc ? rc : sl_tokenizer_index(tok, path, err);
 }
 
 // tokenizer.model is two things: lines of base64 and rank, or a protobuf, which holds bytes below a blank: mostly it starts
@@ -112,27 +122,31 @@ static int load_model_file(const char *dir, sl_tokenizer *tok, sl_error *err) {
     int rc = read_file(path, &data, err), lines = !rc && data.n > 0 && data.data[0] != '\n';
     for (size_t i = 0; lines && i < data.n && i < 64 && data.data[i] != '\n'; i++)
         lines = (data.data[i] >= ' ' && data.data[i] <= '~') || (data.data[i] == '\r' && data.data[i + 1] == '\n');
-    if (!rc) rc = lines ? sl_tiktoken_load(path, data.data, data.n, tok, err) : load_sentencepiece(path, tok, err);
+    if (!rc) rc = lines ? sl_tiktoken_load(path, data.data, data.n, tok, err) : load_sentencepiece(path, &data, tok, err);
     sl_text_free(&data);
     return rc;
 }
 
-// tokenizer_config.json: "bos_token" and "eos_token" as strings or objects, and add_bos_token.
+// tokenizer_config.json: "bos_token" and "eos_token" as strings or objects, and add_bos_token. What the tokenizer's own file
+// says of BOS and EOS wins.
 static int read_config(const char *dir, sl_tokenizer *tok, sl_error *err) {
-    json_t *root;
-    int rc = sl_json_load(dir, "tokenizer_config.json", 1, &root, err);
-    if (rc || !root) return rc;
     static const char *const fields[2] = {"bos_token", "eos_token"};
     int32_t *to[2] = {&tok->bos, &tok->eos};
+    char path[4200];
+    json_t *root;
+    int add_bos, rc = sl_json_load(dir, "tokenizer_config.json", 1, &root, err);
+    if (rc || !root) return rc;
+    snprintf(path, sizeof path, "%s/tokenizer_config.json", dir);
     for (int i = 0; i < 2; i++) {
-        const json_t *v = json_object_get(root, fields[i]);
-        const char *text = json_string_value(json_is_object(v) ? json_object_get(v, "content") : v);
+        const json_t *v = sl_json_get(root, fields[i]);
+        const char *text = json_string_value(json_is_object(v) ? sl_json_get(v, "content") : v);
         int32_t id = text ? sl_tokenizer_find(tok, text) : -1;
         if (id >= 0 && *to[i] < 0) *to[i] = id;
     }
-    if (json_is_false(json_object_get(root, "add_bos_token"))) tok->add_bos = 0;
+    rc = sl_json_bool(&(sl_json_file){path, root}, "add_bos_token", tok->add_bos, &add_bos, err);
+    if (!rc && !add_bos) tok->add_bos = 0;
     json_decref(root);
-    return 0;
+    return rc;
 }
 
 static int load(const char *dir, sl_tokenizer *tok, sl_error *err) {
@@ -172,7 +186,7 @@ void sl_tokenizer_free(sl_tokenizer *tok) {
     free(tok->added), free(tok->added_of);
     sl_pattern_free(tok->pattern);
     sl_bpe_free(tok->bpe);
-    if (tok->spm) sl_spm_free(tok->spm);
+    sl_spm_free(tok->spm);
     free(tok);
 }
 
@@ -231,19 +245,11 @@ static int encode_piece(void *ctx, const char *piece, size_t n, sl_error *err) {
     return sl_bpe_encode(c->bpe, piece, n, c->ids, err);
 }
 
-static int encode_spm(const sl_tokenizer *tok, const char *text, size_t n, sl_ids *ids, sl_error *err) {
-    size_t n_ids;
-    int *got = sl_spm_encode(tok->spm, text, n, &n_ids), rc = 0;
-    if (!got) return sl_fail(err, SL_ERR_MEMORY, "SentencePiece could not encode %zu bytes", n);
-    for (size_t i = 0; !rc && i < n_ids; i++) rc = sl_ids_push(ids, got[i], err);
-    free(got);
-    return rc;
-}
-
 static int encode_text(const sl_tokenizer *tok, const char *text, size_t n, sl_ids *ids, sl_error *err) {
     if (n == 0) return 0;
     encode_ctx ctx = {tok->bpe, ids};
-    return tok->spm ? encode_spm(tok, text, n, ids, err) : sl_pattern_split(tok->pattern, text, n, encode_piece, &ctx, err);
+    return tok->spm ? sl_spm_encode(tok->spm, text, n, ids, err)
+                    : sl_pattern_split(tok->pattern, text, n, encode_piece, &ctx, err);
 }
 
 int sl_tokenize(const sl_tokenizer *tok, const char *text, size_t n, unsigned flags, sl_ids *ids, sl_error *err) {
@@ -264,34 +270,47 @@ int sl_tokenize(const sl_tokenizer *tok, const char *text, size_t n, unsigned fl
 
 // ---- ids to text ----
 
-// SentencePiece writes a blank as U+2581, a byte without a piece as <0xNN>, and puts a blank before the text.
-static int append_spm(const sl_tokenizer *tok, int32_t id, int drop_blank, sl_text *text, sl_error *err) {
+static const char U2581[] = "\xe2\x96\x81";
+
+static int append_special(const sl_added *a, int specials, sl_text *text, sl_error *err) {
+    return a->special && !specials ? 0 : sl_text_append(text, a->text, a->n, err);
+}
+
+static int append_piece(const char *piece, sl_text *text, sl_error *err) { // U+2581 stands for a blank
+    int rc = 0;
+    for (const char *p = piece; !rc && *p;) {
+        int is_blank = !strncmp(p, U2581, 3);
+        rc = is_blank ? sl_text_append(text, " ", 1, err) : sl_text_append(text, p, 1, err);
+        p += is_blank ? 3 : 1;
+    }
+    return rc;
+}
+
+// As SentencePiece decodes: blanks at the start of the text may be of its own making, a byte without a piece is <0xNN>, and a
+// control piece is no text.
+static int append_spm(const sl_tokenizer *tok, int32_t id, int specials, int *at_start, sl_text *text, sl_error *err) {
     sl_spm_kind kind;
     const char *piece = sl_spm_piece(tok->spm, id, &kind);
+    if (kind == SL_SPM_CONTROL) return append_special(sl_tokenizer_added(tok, id), specials, text, err);
+    int start = *at_start;
+    size_t before = text->n;
+    *at_start = 0;
+    if (kind == SL_SPM_UNKNOWN) return append_special(sl_tokenizer_added(tok, id), specials, text, err);
     if (kind == SL_SPM_BYTE) {
         char byte = (char)strtol(piece + 3, NULL, 16);
         return sl_text_append(text, &byte, 1, err);
     }
-    int rc = 0, first = 1;
-    for (const char *p = piece; !rc && *p; first = 0) {
-        int blank = !strncmp(p, "\xe2\x96\x81", 3);
-        if (blank && first && drop_blank)
-            p += 3;
-        else if (blank)
-            rc = sl_text_append(text, " ", 1, err), p += 3;
-        else
-            rc = sl_text_append(text, p++, 1, err);
-    }
+    int drop = start && tok->strip != SL_SPM_STRIP_NONE && !strncmp(piece, U2581, 3);
+    int rc = append_piece(drop ? piece + 3 : piece, text, err);
+    *at_start = start && tok->strip == SL_SPM_STRIP_ALL && text->n == before; // then another blank may follow
     return rc;
 }
 
 static int append_token(const sl_tokenizer *tok, int32_t id, int specials, int *at_start, sl_text *text, sl_error *err) {
     if (id < 0 || id >= tok->n_vocab) return sl_fail(err, SL_ERR_ARG, "token id %d: expected 0 to %d", id, tok->n_vocab - 1);
+    if (tok->spm) return append_spm(tok, id, specials, at_start, text, err);
     const sl_added *a = sl_tokenizer_added(tok, id);
-    if (a) return a->special && !specials ? 0 : sl_text_append(text, a->text, a->n, err);
-    int start = *at_start;
-    *at_start = 0;
-    if (tok->spm) return append_spm(tok, id, start, text, err);
+    if (a) return append_special(a, specials, text, err);
     size_t n = 0;
     const char *bytes = sl_bpe_bytes(tok->bpe, id, &n);
     return bytes ? sl_text_append(text, bytes, n, err) : 0; // an id that the vocabulary skips has no text

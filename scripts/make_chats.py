@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""Makes tests/chat/rows.jsonl and changes.jsonl: what Jinja makes of the chat templates of tests/chat.
+
+    python3 scripts/make_chats.py     needs jinja2; tests do not
+
+The templates are our own spellings of the ones that Sleigh knows, branches for tools included. Each of rows.jsonl is a
+conversation, {messages, prompts}: a prompt is {template, date, expected}, or {refused}, the templates that refuse the messages.
+changes.jsonl: {template, from, to, same}, one change to a template's text; same: the prompts of all conversations stay as they
+were, and Sleigh shall still know the template."""
+import datetime
+import json
+import os
+from importlib.metadata import version
+
+from jinja2.exceptions import TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+FOLDER = os.path.join(os.path.dirname(__file__), "..", "tests", "chat")
+EOS = {"llama3": "<|eot_id|>", "llama3.1": "<|eot_id|>", "llama3.2": "<|eot_id|>", "chatml": "<|im_end|>", "qwen2.5": "<|im_end|>"}
+DATE = "20 Feb 2025"
+WHITE = "".join(chr(c) for c in range(0x110000) if chr(c).isspace())
+TURNS = {"s": ("system", "You are a helpful assistant"), "u": ("user", "Hello"), "a": ("assistant", "Hi there"),
+         "S": ("system", "  Be brief.\n"), "U": ("user", " \tHi,\t日本 🚀 naïve\n\nline two \u3000\n"), "A": ("assistant", "\n\u2003ok \xa0 "),
+         "e": ("user", ""), "E": ("assistant", ""), "q": ("user", "it's \"quoted\" {{ bos_token }} \\n <s></s> [INST]"), "t": ("tool", "x"),
+         "w": ("user", WHITE + "x" + WHITE), "W": ("assistant", WHITE), "n": ("user", "\u200b\u180ex\ufeff")}
+ORDERS = ["u", "su", "uau", "suau", "suauau", "SUAU", "U", "SUA", "ua", "seEe", "w", "nWw", "sq", "qEq", "uu", "au", "suu", "saua", "uaa", "ss", "s", "uasu", "ut"]
+CHANGES = [  # template, from, to
+    ("llama2", "content.strip() + \" \" + eos_token", "content.strip() + eos_token"),
+    ("llama2", "\\n<</SYS>>\\n\\n", "\\n<</SYS>>\\n"),
+    ("llama2", "{#- Llama 2", "{#- The second Llama"),
+    ("llama3", "message.content | trim", "message.content"),
+    ("llama3", "{{ bos_token -}}", ""),
+    ("llama3", "    {{- \"<|start_header_id|>\" + message.role", "\n  {{-  '<|start_header_id|>'+message['role']"),
+    ("llama3.1", "Our environment of tools", "The environment"),
+    ("llama3.1", "tojson(indent=4)", "tojson(indent=2)"),
+    ("llama3.1", "'Our tools are not called'", "'No tools'"),
+    ("llama3.1", "'26 Jul 2024'", "'27 Jul 2024'"),
+    ("llama3.1", "'Today Date: '", "'Date: '"),
+    ("llama3.1", "{%- set system_message = '' -%}", "{%- set system_message = 'Be brief.' -%}"),
+    ("llama3.1", "[\"content\"] | trim", "[\"content\"]"),
+    ("llama3.1", "{{- system_message -}}", "{{- system_message + '\\n' -}}"),
+    ("llama3.1", "messages[1:]", "messages[0:]"),
+    ("llama3.2", "'%d %b %Y'", "'%d %B %Y'"),
+    ("llama3.2", "December 2023", "December 2024"),
+    ("mistral-v0", "message.content + eos_token", "' ' + message.content + eos_token"),
+    ("mistral-v0", "!= (loop.index0 % 2 == 0)", "!= (loop.index % 2 == 0)"),
+    ("mistral-v1", "loop.first", "loop.last"),
+    ("mistral-v1", "+ eos_token", "+ eos_token + ' '"),
+    ("mistral-v3", "loop.last", "loop.first"),
+    ("mistral-v3", "'Our tools: '", "'Tools: '"),
+    ("mistral-v3", "message.content | trim", "message.content"),
+    ("mistral-v3-tekken", "message.content + eos_token", "message.content | trim + eos_token"),
+    ("mistral-v7", "[/SYSTEM_PROMPT]\"", "[/SYSTEM_PROMPT] \""),
+    ("mistral-v7", "\" \" + message[\"content\"]", "message[\"content\"]"),
+    ("chatml", "<|im_end|>\\n", "<|im_end|>\\n\\n"),
+    ("chatml", "assistant\n", "assistant\n\n"),
+    ("chatml", "<|im_start|>assistant\n", "{{ '<|im_start|>assistant\\n' -}}\n"),
+    ("qwen2.5", "Our tools: ", "Tools: "),
+    ("qwen2.5", "You are a helpful assistant.", "You help."),
+    ("qwen2.5", "not loop.first", "not loop.last"),
+]
+
+
+def conversation(order):
+    return [{"role": TURNS[c][0], "content": TURNS[c][1]} for c in order]
+
+
+def refuse(message):
+    raise TemplateError(message)
+
+
+def render(name, jinja, messages, date):
+    """As transformers does; None: refused."""
+    env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    env.globals.update(raise_exception=refuse, strftime_now=lambda form: datetime.date(2031, 3, 9).strftime(form))
+    names = {"bos_token": "<|begin_of_text|>" if name.startswith("llama3") else "<s>", "eos_token": EOS.get(name, "</s>")}
+    if date:
+        names["date_string"] = date
+    try:
+        return env.from_string(jinja).render(messages=messages, add_generation_prompt=True, **names)
+    except TemplateError:
+        return None
+
+
+def asked(name, order):
+    """The templates that refuse the role of a tool are asked with it; Sleigh knows three roles."""
+    return "t" not in order or name in ("mistral-v0", "mistral-v1", "mistral-v7")
+
+
+def write_rows(name, rows):
+    with open(os.path.join(FOLDER, name), "w") as f:
+        for row in rows:
+            f.write(json.dumps({k: v for k, v in row.items() if v is not None}, ensure_ascii=False, separators=(",", ":")) + "\n")
+
+
+def main():
+    templates = {f[:-len(".jinja")]: open(os.path.join(FOLDER, f)).read() for f in sorted(os.listdir(FOLDER)) if f.endswith(".jinja")}
+    rows, changes, n = [], [], 0
+    for order in ORDERS:
+        prompts, refused = [], []
+        for name in filter(lambda name: asked(name, order), templates):
+            for date in [DATE] if name == "llama3.2" else [None, DATE] if name == "llama3.1" and order == "suau" else [None]:
+                text = render(name, templates[name], conversation(order), date)
+                same = next((p for p in prompts if p["expected"] == text), None)
+                if text is None:
+                    refused.append(name)
+                elif same and date is None:
+                    same["template"] += " " + name
+                else:
+                    prompts.append({"template": name, **({"date": date} if date else {}), "expected": text})
+        n += len(prompts) + len(refused)
+        rows.append({"messages": conversation(order), "prompts": prompts, "refused": refused})
+    for name, old, new in CHANGES:
+        jinja = templates[name]
+        assert old in jinja, (name, old)
+        changed = jinja.replace(old, new, 1)
+        same = all(render(name, jinja, conversation(o), None) == render(name, changed, conversation(o), None)
+                   for o in ORDERS if asked(name, o))
+        changes.append({"template": name, "from": old, "to": new, "same": same})
+    write_rows("rows.jsonl", rows)
+    write_rows("changes.jsonl", changes)
+    with open(os.path.join(FOLDER, "README.md"), "w") as f:
+        f.write("# Chat templates in our own spelling\n\nAnd what Jinja makes of them: `scripts/make_chats.py` with jinja2 "
+                f"{version('jinja2')}; it says what is what.\n")
+    print(f"{len(templates)} templates, {len(rows)} conversations, {n} prompts or refusals, {len(changes)} changes, of which "
+          f"{sum(c['same'] for c in changes)} change no prompt")
+
+
+if __name__ == "__main__":
+    main()
