@@ -62,6 +62,27 @@ static void merge_chunks(const sl_group *g, int i, const float *partials, size_t
     for (int d = 0; d < g->head_dim; d++) out[d] /= l;
 }
 
+// Two passes over the chunks, so that no memory is needed for their partial results: the largest score first, then the sums.
+void sl_attend_head(sl_head *x) {
+    const int dim = x->group->head_dim, n = chunks(x->group->kv->n_kv);
+    float o[SL_QUANT_DIM + 2], *out = x->out, m = -INFINITY, l = 0;
+    const float *own_m = o + dim, *own_l = own_m + 1;
+    sl_group g = *x->group;
+    g.q = x->q, g.n = 1;
+    for (int c = 0; c < n; c++) {
+        attend_chunk(&g, &sl_propose_exact, c, o);
+        m = fmaxf(m, *own_m);
+    }
+    memset(out, 0, dim * sizeof *out);
+    for (int c = 0; c < n; c++) {
+        attend_chunk(&g, &sl_propose_exact, c, o);
+        float factor = exp2f(*own_m - m);
+        l += factor * *own_l;
+        for (int d = 0; d < dim; d++) out[d] += factor * o[d];
+    }
+    for (int d = 0; d < dim; d++) out[d] /= l;
+}
+
 static void report_head(const sl_group *g, const sl_proposal *propose, int i, sl_attn_report *r) {
     uint64_t v_bytes = (uint64_t)g->kv->n_kv * g->head_dim * sizeof(bf16);
     sl_head x = {.group = g, .index = i, .report = r};
@@ -76,6 +97,7 @@ static void report_head(const sl_group *g, const sl_proposal *propose, int i, sl
         .bytes = propose->bytes(g) + v_bytes,
         .dense_bytes = 2 * v_bytes,
         .error_bound = NAN,
+        .kurtosis = NAN,
         .error = NAN,
         .cosine = NAN,
         .bias = NAN,

@@ -18,7 +18,9 @@ enum {
     LISTS = 3,
     BATCH = 16, // rows that a warp asks for at once
     CHUNK_ROWS = BATCH * ATTENDERS,
-    CHUNKS = 32,       // of a list at most
+    CHUNKS = 32, // of a list at most
+    // Sums of weight, weight^2, |weight * v|^2, weight^3, weight^4
+    MOMENT_SUMS = 5,
     BLOCKS_PER_SM = 8, // of a grid at most. Without a limit most of a large batch's blocks have no rows: 14 us at 8 x 32k
 };
 
@@ -28,7 +30,7 @@ enum {
 // the last of its list.
 struct head_plan {
     int at[LISTS + 1]; // list i: entries [at[i], at[i + 1])
-    int top;           // the largest reference of its stored weights
+    int top;           // the largest reference of its stored weights; is_beyond: nothing was picked, the head attends exactly
     float factor;      // 1 / pi of the rows of lists 1 and 2; list 0 has pi = 1
     float hi;          // vattention: log2 of what no row that was left to chance exceeds, beside 2^top
 };
@@ -89,7 +91,7 @@ struct attend_params {
     int n_workers;    // blocks that share a list's chunks; one more counts, where anything is counted
     float2 *ml;       // [n_seqs * n_heads][LISTS][max_chunks] maximum (log2) and sum of a chunk's weights
     float *o;         // [n_seqs * n_heads][LISTS][max_chunks][head_dim] sum of weight * v
-    double *moments;  // [n_seqs * n_heads][LISTS][max_chunks][3] sums of weight, weight^2, |weight * v|^2
+    double *moments;  // [n_seqs * n_heads][LISTS][max_chunks][MOMENT_SUMS]
     int *done;        // [n_seqs * n_heads] chunks finished; 0 between launches
     int reads_k;      // of what is counted: rows of K are refined,
     int reads_newest; // the newest page's, which an index lacks, have been read before
@@ -101,7 +103,7 @@ static void take_partials(arena *from, attend_params *p, int n_heads, int head_d
     size_t n = (size_t)n_heads * LISTS * p->max_chunks;
     p->ml = from->take<float2>(n);
     p->o = from->take<float>(n * head_dim);
-    p->moments = with_moments ? from->take<double>(3 * n) : NULL;
+    p->moments = with_moments ? from->take<double>(MOMENT_SUMS * n) : NULL;
 }
 
 // All but the lists and the partial results' memory.
@@ -130,20 +132,26 @@ __device__ __forceinline__ void widen4(uint2 x, float to[4]) {
     to[2] = __uint_as_float(x.y << 16), to[3] = __uint_as_float(x.y & 0xffff0000u);
 }
 
+// Of weights that are multiplied by factor.
+__device__ __forceinline__ void scale_moments(double sums[MOMENT_SUMS], double factor) {
+    double square = factor * factor;
+    sums[0] *= factor, sums[1] *= square, sums[2] *= square, sums[3] *= square * factor, sums[4] *= square * square;
+}
+
 // Rows in batches, a row's dims over the lanes, four each. Row i of a batch belongs to lanes 2 i and 2 i + 1: these know its
 // place and its weight.
 template <int DIM, bool SCORES, bool MOMENTS> struct attender {
     enum { SHARE = 32 / BATCH, LANES = DIM / 4 };
     float q[4], o[4];
     float m, l; // l: of the lane's rows
-    double e, squares, ev_squares;
+    double sums[MOMENT_SUMS];
 
     __device__ void begin(const bf16 *q_row) {
         int lane = threadIdx.x % 32;
         widen4(SCORES && lane < LANES ? *((const uint2 *)q_row + lane) : make_uint2(0, 0), q);
         o[0] = o[1] = o[2] = o[3] = 0;
         m = -INFINITY, l = 0;
-        e = squares = ev_squares = 0;
+        for (int i = 0; i < MOMENT_SUMS; i++) sums[i] = 0;
     }
 
     // The sums of s[i] over the lanes, to the lanes that own row i, by halves: in each step a lane gives away the rows of the
@@ -173,7 +181,7 @@ template <int DIM, bool SCORES, bool MOMENTS> struct attender {
         float factor = exp2f(m - next);
         m = next, l *= factor;
         o[0] *= factor, o[1] *= factor, o[2] *= factor, o[3] *= factor;
-        if (MOMENTS) e *= factor, squares *= (double)factor * factor, ev_squares *= (double)factor * factor;
+        if (MOMENTS) scale_moments(sums, factor);
     }
 
     // row: the lane's row of the pool, -1: none; weight: its weight, where rows are not scored.
@@ -204,13 +212,16 @@ template <int DIM, bool SCORES, bool MOMENTS> struct attender {
             m = 0;
         }
         l += weight;
-        if (MOMENTS) e += weight, squares += (double)weight * weight;
+        if (MOMENTS) {
+            double square = (double)weight * weight;
+            sums[0] += weight, sums[1] += square, sums[3] += square * weight, sums[4] += square * square;
+        }
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
             float v[4], own = __shfl_sync(~0u, weight, i * SHARE);
             widen4(y[i], v);
             o[0] += own * v[0], o[1] += own * v[1], o[2] += own * v[2], o[3] += own * v[3];
-            if (MOMENTS) ev_squares += own * own * (v[0] * v[0] + v[1] * v[1] + v[2] * v[2] + v[3] * v[3]);
+            if (MOMENTS) sums[2] += own * own * (v[0] * v[0] + v[1] * v[1] + v[2] * v[2] + v[3] * v[3]);
         }
     }
 };
@@ -257,7 +268,7 @@ __device__ row_source source_of(const attend_params &p, const sl_row &row, int s
 template <int DIM> struct attend_space {
     float o[ATTENDERS][DIM];
     float2 ml[ATTENDERS]; // of the warps
-    double moments[ATTENDERS][3];
+    double moments[ATTENDERS][MOMENT_SUMS];
     float2 parts[LISTS * CHUNKS]; // of all chunks
     float factor[LISTS];
     int first[LISTS + 1]; // part of each list
@@ -279,8 +290,11 @@ __device__ void leave(const attender<DIM, SCORES, MOMENTS> &a, attend_space<DIM>
     if (lane == 0) s->ml[warp] = make_float2(a.m, l);
     if (lane < type::LANES) *(float4 *)&s->o[warp][4 * lane] = make_float4(a.o[0], a.o[1], a.o[2], a.o[3]);
     if (!MOMENTS) return;
-    double e = sum_lanes(a.e) / type::SHARE, squares = sum_lanes(a.squares) / type::SHARE, ev = sum_lanes(a.ev_squares);
-    if (lane == 0) s->moments[warp][0] = e, s->moments[warp][1] = squares, s->moments[warp][2] = ev;
+#pragma unroll
+    for (int i = 0; i < MOMENT_SUMS; i++) {
+        double sum = sum_lanes(a.sums[i]) / (i == 2 ? 1 : (int)type::SHARE); // SHARE lanes know a row's weight
+        if (lane == 0) s->moments[warp][i] = sum;
+    }
 }
 
 // What a part's weights, measured from m, are beside those measured from the largest.
@@ -304,17 +318,18 @@ __device__ void merge_warps(const attend_params &p, const attend_space<DIM> *s, 
         float factor = relative(s->ml[w].x, most);
         l += factor * s->ml[w].y, o += factor * s->o[w][d];
     }
-    if (is_all) return store_bf16(p.out + head * DIM + d, l > 0 ? o / l : 0); // 0 / 0: nothing was picked
+    if (is_all) return store_bf16(p.out + head * DIM + d, l == 0 ? 0 : o / l); // 0 / 0: nothing was picked
     __stcg(p.o + at * DIM + d, o);
     if (d == 0) __stcg(p.ml + at, make_float2(most, l));
     if (!MOMENTS || d > 0) return;
-    double sums[3] = {0, 0, 0};
+    double sums[MOMENT_SUMS] = {};
     for (int w = 0; w < ATTENDERS; w++) {
-        double factor = relative(s->ml[w].x, most);
-        sums[0] += factor * s->moments[w][0];
-        sums[1] += factor * factor * s->moments[w][1], sums[2] += factor * factor * s->moments[w][2];
+        double own[MOMENT_SUMS];
+        for (int j = 0; j < MOMENT_SUMS; j++) own[j] = s->moments[w][j];
+        scale_moments(own, relative(s->ml[w].x, most));
+        for (int j = 0; j < MOMENT_SUMS; j++) sums[j] += own[j];
     }
-    for (int j = 0; j < 3; j++) __stcg(p.moments + at * 3 + j, sums[j]);
+    for (int j = 0; j < MOMENT_SUMS; j++) __stcg(p.moments + at * MOMENT_SUMS + j, sums[j]);
 }
 
 // out = sum_c f_c 2^(m_c - m) o_c / sum_c f_c 2^(m_c - m) l_c over the chunks c of the head's lists: a warp every eighth of
@@ -353,7 +368,7 @@ template <int DIM> __device__ void merge_chunks(const attend_params &p, attend_s
     if (i >= DIM) return;
     l = 0;
     for (int w = 0; w < ATTENDERS; w++) sum += s->o[w][i], l += s->ml[w].y;
-    store_bf16(p.out + head * DIM + i, l > 0 ? sum / l : 0);
+    store_bf16(p.out + head * DIM + i, l == 0 ? 0 : sum / l);
 }
 
 // ---- what is counted ----
@@ -384,6 +399,27 @@ __device__ void count_distinct(const attend_params &p, int slot, int head_dim) {
     atomicAdd(&p.stats->bytes, (unsigned long long)(refined + sums[0]) * head_dim * sizeof(bf16));
 }
 
+// ---- heads whose stored weights say nothing ----
+
+// By a warp. Keys are counted here: count_distinct knows of those that are refined alone.
+template <int DIM>
+__device__ void attend_beyond(const attend_params &p, attend_space<DIM> *s, const sl_row &row, int slot, int head) {
+    const exact_head h = {.q = p.q + (size_t)head * DIM,
+                          .k = p.k,
+                          .v = p.v,
+                          .pages = row.pages,
+                          .n_kv_heads = p.n_kv_heads,
+                          .kv_head = slot % p.n_kv_heads,
+                          .n_kv = row.position + 1,
+                          .scale = p.scale,
+                          .stats = NULL};
+    attend_exactly<DIM>(h, s->o[0]);
+    for (int d = threadIdx.x; d < DIM; d += 32) store_bf16(p.out + (size_t)head * DIM + d, s->o[0][d]);
+    if (!p.stats || threadIdx.x > 0) return;
+    atomicAdd(&p.stats->fallbacks, 1ull);
+    if (!p.reads_k) atomicAdd(&p.stats->bytes, (unsigned long long)h.n_kv * DIM * sizeof(bf16));
+}
+
 // ---- the kernel ----
 
 // out = sum_j f_j e_j v_j / sum_j f_j e_j over the rows j of a query head's lists: e_j its stored weight, or 2^(q.k_j scale);
@@ -404,6 +440,10 @@ __global__ void __launch_bounds__(ATTEND_THREADS, SCORES ? 2 : 3) attend_rows_ke
     const sl_row row = p.rows[slot / p.n_kv_heads];
     if ((int)blockIdx.x == p.n_workers) {
         if (head % p.group == 0) count_distinct(p, slot, DIM);
+        return;
+    }
+    if (is_beyond(p.lists.plan[head].top)) {
+        if (p.out && blockIdx.x == 0 && threadIdx.x < 32) attend_beyond<DIM>(p, &s, row, slot, head);
         return;
     }
     row_source from = source_of(p, row, slot, head, list);

@@ -63,6 +63,8 @@ typedef struct sl_attn_report {
     float score_bound;                // no proposed score is further than this from the exact one, in nats; 0: no bound
     float error_bound;                // b / |mu^| of methods with a stated error; NaN: none is stated
     uint32_t tries, fallback;         // draws until certified; 1: went dense
+    float kurtosis;      // of e^s over vattention's base sample (3 for normal numbers); NaN: there is none
+    uint32_t heavy_tail; // 1: it is so large that the base sample's variance, and with it bound=clt, is not to be believed
     // against dense attention on the same state, where that was asked for, else NaN: |out - mu| / |mu|; the cosine; the
     // error's part along mu, (out - mu).mu / |mu|^2, whose mean over seeds is a bias
     float error, cosine, bias;
@@ -77,7 +79,10 @@ typedef struct sl_attn_stats {
     uint64_t v_distinct;                              // distinct rows of V, once per KV head
     uint64_t samples;                                 // draws made, after a method's own rounding
     uint64_t bytes;                                   // of K, V and page extras actually read, once per KV head
-    uint64_t tries, fallbacks;                        // of methods with a stated error
+    uint64_t tries;                                   // of methods with a stated error
+    uint64_t fallbacks;                               // heads that attended to every row exactly
+    uint64_t heavy_tails;                             // of the reports' heavy_tail
+    double kurtosis;                                  // the largest of the reports'; 0: none
     double features;                                  // sum over query heads of the share of key features read
     uint64_t dense_k_rows, dense_v_rows, dense_bytes; // of dense attention: per KV head, per query head, per KV head
 } sl_attn_stats;
@@ -153,18 +158,24 @@ typedef struct sl_attn_ops {
     size_t (*state)(const sl_attn_geom *geom, const sl_attn_spec *spec);
 } sl_attn_ops;
 
+// What the mean of the output over seeds is, beside rounding. tests/test_means.c checks every method against its statement.
 typedef enum {
-    SL_MEAN_UNBIASED, // over seeds, the output's mean is dense attention's
-    SL_MEAN_BIASED,   // it is not
+    SL_MEAN_UNSTATED, // a method that does not say: sl_attn_parse refuses it
+    SL_MEAN_UNBIASED, // dense attention's output
+    SL_MEAN_BIASED,   // another
     SL_MEAN_EXACT,    // nothing is random, nothing is left out
 } sl_attn_mean;
 
 struct sl_attn_method {
-    const char *name;    // as in --attn=NAME
-    const char *summary; // one line for `sleigh methods`
-    const char *source;  // where it comes from: paper and section, or "ours"
-    sl_attn_mean mean;
+    const char *name;                                  // as in --attn=NAME
+    const char *summary;                               // one line for `sleigh methods`
+    const char *source;                                // where it comes from: paper and section, or "ours"
+    sl_attn_mean mean;                                 // with default parameters
+    sl_attn_mean (*mean_of)(const sl_attn_spec *spec); // with these parameters; NULL: always `mean`
+    const char *caution;         // what a user must know before a figure is believed, with figures; NULL: nothing
     const sl_attn_param *params; // ended by {0}; NULL: none
+    // 0, or SL_ERR_ARG with the reason: parameters that exclude each other; NULL: none do
+    int (*check)(const sl_attn_spec *spec, sl_error *err);
     // 0, or SL_ERR_UNSUPPORTED with the reason; NULL: every shape that the engine loads
     int (*supports)(const sl_attn_geom *geom, const sl_attn_spec *spec, sl_error *err);
     const struct sl_composition *stages; // what sl_stages_ops runs (stages.h); NULL: ops do all themselves
@@ -177,14 +188,19 @@ struct sl_attn_method {
 extern const sl_attn_method *const sl_attn_methods[]; // ended by NULL, dense first
 
 const sl_attn_method *sl_attn_find(const char *name); // NULL: unknown; "auto" is found too (auto.h)
-// Parses `name[:k=v]*[+name[:k=v]*]` (k and K suffixes mean 1024). An unknown name or parameter is an error that suggests the
-// nearest.
+// Parses `name[:k=v]*[+name[:k=v]*]` (k and K suffixes mean 1024) and checks the whole (sl_attn_check). An unknown name or
+// parameter is an error that suggests the nearest.
 int sl_attn_parse(const char *text, sl_attn_spec *spec, sl_error *err);
-// Sets one parameter from text, as --S=128 does.
+// SL_ERR_ARG when parameters exclude each other or a method does not state its mean. sl_engine_set_attention asks it too.
+int sl_attn_check(const sl_attn_spec *spec, sl_error *err);
+sl_attn_mean sl_attn_mean_of(const sl_attn_spec *spec);
+const char *sl_attn_mean_name(sl_attn_mean mean); // "unbiased", "biased", "exact"
+// Sets one parameter from text, as --S=128 does. The whole is not checked.
 int sl_attn_set(sl_attn_spec *spec, const char *name, const char *value, sl_error *err);
 double sl_attn_get(const sl_attn_spec *spec, const char *name); // one of its methods must have it
 int sl_attn_has(const sl_attn_spec *spec, const char *name);
-int sl_attn_on_gpu(const sl_attn_spec *spec); // does decode with it run on a GPU, in this build?
+int sl_attn_states_error(const sl_attn_spec *spec); // 1: --epsilon sets the draws, and every head reports its error bound
+int sl_attn_on_gpu(const sl_attn_spec *spec);       // does decode with it run on a GPU, in this build?
 // `santa-prop:S=128`, with the first parameter and those that are not at their default, into buf.
 void sl_attn_format(const sl_attn_spec *spec, char *buf, size_t size);
 // A parameter's value as the command line takes it.

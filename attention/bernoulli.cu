@@ -367,11 +367,11 @@ template <int DIM, int HEADS> __device__ void add_rows(const sampled<DIM, HEADS>
     }
 }
 
-// x[h]: the largest of a group of 2 STEP lanes.
+// x[h]: the largest of a group of 2 STEP lanes; NaN where one of them has NaN.
 template <int HEADS> __device__ void max_heads(float x[HEADS], int step) {
     for (; step > 0; step /= 2)
 #pragma unroll
-        for (int h = 0; h < HEADS; h++) x[h] = fmaxf(x[h], __shfl_xor_sync(~0u, x[h], step));
+        for (int h = 0; h < HEADS; h++) x[h] = sl_max_nan(x[h], __shfl_xor_sync(~0u, x[h], step));
 }
 
 // Head of the group whose mass a lane adds up in store_part, of its half warp's block.
@@ -390,15 +390,14 @@ template <int HEADS> __device__ int store_part(const score_params &p, const stag
     for (int h = 0; h < HEADS; h++) {
         s[0][h] = row < info.n_kv ? s[0][h] * p.scale : -INFINITY,
         s[1][h] = row + 1 < info.n_kv ? s[1][h] * p.scale : -INFINITY;
-        most[h] = fmaxf(s[0][h], s[1][h]);
+        most[h] = sl_max_nan(s[0][h], s[1][h]);
     }
     max_heads<HEADS>(most, 8);
     uint32_t *w = (uint32_t *)(p.w + ((size_t)info.slot * p.max_blocks + block) * p.group * BLOCK) + lane % 16;
 #pragma unroll
     for (int h = 0; h < HEADS; h++) {
-        most[h] = ceilf(most[h]);
-        bool filled = most[h] > REF_EMPTY;
-        ref[h] = filled ? (int)fminf(most[h], 32767.0f) : (int)REF_EMPTY;
+        ref[h] = ref_of_largest(ceilf(most[h]));
+        bool filled = ref[h] > REF_EMPTY;
         __nv_bfloat162 pair = __floats2bfloat162_rn(filled ? exp2f(fminf(s[0][h] - ref[h], 0.0f)) : 0.0f,
                                                     filled ? exp2f(fminf(s[1][h] - ref[h], 0.0f)) : 0.0f);
         mass[h] = pair_mass(*(uint32_t *)&pair);
@@ -582,7 +581,7 @@ template <int DIM> __device__ void merge_head(const bernoulli_params &p, draw_sp
 #pragma unroll
         for (int k = 0; k < 8; k++) sum.x[k] += c * x[k];
     }
-    write_head<DIM>(p.draw, s, sum, slot * group + head, 0, thread);
+    write_head<DIM>(p.draw, s, sum_rows<DIM>(s, sum, thread), slot * group + head, 0, thread);
     close_head(p.score, p.draw, slot, thread);
 }
 

@@ -13,7 +13,7 @@
 enum { MAX_HEADS = 1024 };
 
 int sl_budget_wanted(const sl_attn_spec *spec) {
-    if (sl_attn_has(spec, "epsilon") && sl_attn_get(spec, "epsilon") > 0) return 0; // a stated error sets each head's draws
+    if (sl_attn_states_error(spec)) return 0; // a stated error sets each head's draws
     return sl_attn_has(spec, "budget") && sl_attn_get(spec, "budget") == 1;
 }
 
@@ -33,17 +33,16 @@ static int by_size(const void *a, const void *b) {
 }
 
 void sl_budget_profile(sl_head *x) {
-    if (!x->before) return;
+    if (!x->before || x->is_beyond) return;
     double *profile = profile_of(x), norm = fmax(sl_norm(x->before, x->group->head_dim), 1e-30);
-    double z = sl_weights_value(&x->weights, sl_weights_total(&x->weights));
-    double all = sl_weights_value(&x->sizes, sl_weights_total(&x->sizes)) / z;
+    double all = sl_weights_share(&x->sizes, sl_weights_total(&x->sizes), &x->weights);
     if (!is_pps(x)) {
         profile[0] = sqrt(fmax(all - norm * norm, 0)) / norm;
         return;
     }
     int n = x->n_profile = sl_weights_largest(&x->sizes, SL_BUDGET_MOST * x->S, x->draws.row);
     for (int i = 0; i < n; i++)
-        profile[i] = sl_weights_value(&x->sizes, sl_weights_mass(&x->sizes, x->draws.row[i])) / z / norm;
+        profile[i] = sl_weights_share(&x->sizes, sl_weights_mass(&x->sizes, x->draws.row[i]), &x->weights) / norm;
     qsort(profile, n, sizeof *profile, by_size);
     double rest = all / norm;
     for (int i = 0; i < n; i++) profile[n + i] = rest -= profile[i];
@@ -51,6 +50,7 @@ void sl_budget_profile(sl_head *x) {
 
 // Draws that a head wants at t, within its limits.
 static double demand(const sl_head *x, double t) {
+    if (x->is_beyond) return x->S; // it draws nothing
     const double *profile = profile_of(x);
     double want, least = fmax(1, x->S / (double)SL_BUDGET_MOST), most = (double)SL_BUDGET_MOST * x->S;
     if (!is_pps(x)) {

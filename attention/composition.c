@@ -15,6 +15,32 @@ sl_composition sl_composition_of(const sl_attn_spec *spec) {
     return c;
 }
 
+static int check_method(const sl_attn_spec *spec, const sl_attn_method *m, sl_error *err) {
+    if (m->mean == SL_MEAN_UNSTATED)
+        return sl_fail(err, SL_ERR_ARG, "--attn %s: the method does not state the mean of its output (sl_attn_method.mean)",
+                       m->name);
+    return m->check ? m->check(spec, err) : 0;
+}
+
+int sl_attn_check(const sl_attn_spec *spec, sl_error *err) {
+    int rc = check_method(spec, spec->method, err);
+    return rc || !spec->plus ? rc : check_method(spec, spec->plus, err);
+}
+
+sl_attn_mean sl_attn_mean_of(const sl_attn_spec *spec) {
+    const sl_attn_method *m = spec->method;
+    return m->mean_of ? m->mean_of(spec) : m->mean; // `score+value` has the bias of its scores
+}
+
+const char *sl_attn_mean_name(sl_attn_mean mean) {
+    static const char *const names[] = {"unstated", "unbiased", "biased", "exact"};
+    return names[mean];
+}
+
+int sl_attn_states_error(const sl_attn_spec *spec) {
+    return sl_attn_has(spec, "epsilon") && sl_attn_get(spec, "epsilon") > 0;
+}
+
 int sl_attn_on_gpu(const sl_attn_spec *spec) {
 #ifdef SLEIGH_CUDA
     const sl_attn_cuda_ops *ops = spec->method->cuda;
@@ -66,6 +92,8 @@ void sl_reports_close(const sl_attn_decode_args *a, const sl_attn_report *report
         st.samples += r->samples;
         st.tries += r->tries;
         st.fallbacks += r->fallback;
+        st.heavy_tails += r->heavy_tail;
+        if (r->kurtosis > st.kurtosis) st.kurtosis = r->kurtosis;
         st.features += r->features;
         if (slot % group) continue;
         st.k_rows += r->k_rows;

@@ -333,20 +333,23 @@ SIMD_INLINE uint64_t store_block(const vi u[SL_BLOCK / VW], bf16 *w) {
 }
 
 SIMD_INLINE void weigh_block(const float *s, bf16 *w, int16_t *ref, uint64_t *mass) {
-    vi u[SL_BLOCK / VW];
-    vf top = v_load(s);
-    for (int i = VW; i < SL_BLOCK; i += VW) top = v_max(top, v_load(s + i));
+    vi u[SL_BLOCK / VW], unordered = {0};
+    vf top = v_set(-INFINITY);
+    for (int i = 0; i < SL_BLOCK; i += VW) {
+        vf x = v_load(s + i);
+        unordered |= x != x;
+        top = v_max(top, x);
+    }
     float largest = ceilf(v_max_lane(top));
-    if (!(largest > SL_REF_EMPTY)) { // -inf: every row is masked
+    int is_beyond = v_any(unordered) || largest > SL_REF_MOST;
+    if (is_beyond || !(largest > SL_REF_EMPTY)) { // -inf: every row is masked
         memset(w, 0, SL_BLOCK * sizeof *w);
-        *ref = SL_REF_EMPTY;
+        *ref = is_beyond ? SL_REF_BEYOND : SL_REF_EMPTY;
         *mass = 0;
         return;
     }
-    if (largest > INT16_MAX) largest = INT16_MAX;
     *ref = (int16_t)largest;
-    for (int i = 0; i < SL_BLOCK / VW; i++) // at most 1 even where ref could not follow
-        u[i] = nearest_bf16(v_exp2(-v_max(largest - v_load(s + i * VW), v_set(0))));
+    for (int i = 0; i < SL_BLOCK / VW; i++) u[i] = nearest_bf16(v_exp2(v_load(s + i * VW) - largest));
     *mass = store_block(u, w);
 }
 
@@ -374,8 +377,8 @@ SIMD_INLINE void size_block(const bf16 *w, int ref, const bf16 *norm, int power,
     float unit = -sl_bf16_to_f32((bf16)((127 - e) << 7)); // -2^-e
     for (int i = 0; i < SL_BLOCK / VW; i++) u[i] = nearest_bf16(-v_max((vf)(u[i] << 16) * unit, v_set(-1)));
     *mass = store_block(u, size_w);
-    int both = ref + e < INT16_MAX ? ref + e : INT16_MAX;
-    *size_ref = (int16_t)(most == 0 ? SL_REF_EMPTY : both > SL_REF_EMPTY ? both : SL_REF_EMPTY + 1);
+    int both = ref + e > SL_REF_EMPTY ? ref + e : SL_REF_EMPTY + 1; // of a head that is drawn: nearer to 0
+    *size_ref = (int16_t)(most == 0 ? SL_REF_EMPTY : both);
 }
 
 static void size(const bf16 *w, const int16_t *ref, const bf16 *norm, int n_rows, int power, bf16 *size_w, int16_t *size_ref,
@@ -398,8 +401,10 @@ SIMD_INLINE float softmax_step(const float *s, int n, float *m, float *l, float 
     for (int i = 0; i < VW; i++) last[i] = n_vec + i < n ? s[n_vec + i] : -INFINITY;
     float largest = v_max_lane(v_max(top, v_load(last)));
     if (!(largest > *m)) largest = *m;
-    if (largest == -INFINITY) { // nothing is visible yet
+    if (largest == -INFINITY) { // no row is visible yet, or a NaN has hidden the largest score
         memset(e, 0, (size_t)(n_vec + VW) * sizeof *e);
+        for (int i = 0; i < n; i++)
+            if (isnan(s[i])) *l = NAN;
         return 1;
     }
     for (int i = 0; i < n_vec; i += VW) {

@@ -18,7 +18,8 @@ extern "C" {
 // What decode counts where the host cannot know it: the fields of sl_attn_stats, in device memory.
 typedef struct sl_attn_cuda_stats {
     unsigned long long k_rows, v_rows, v_distinct, samples, bytes, tries, fallbacks;
-    unsigned long long features; // in 1/1024 of a query head's key features
+    unsigned long long heavy_tails, kurtosis; // kurtosis: the largest, as the bits of a float
+    unsigned long long features;              // in 1/1024 of a query head's key features
 } sl_attn_cuda_stats;
 
 typedef struct sl_attn_cuda_decode_args {

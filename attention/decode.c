@@ -36,9 +36,7 @@ typedef struct memory {
 } memory;
 
 static size_t state(const sl_attn_geom *g, const sl_attn_spec *spec) {
-    int certifies =
-        sl_attn_has(spec, "epsilon") && sl_attn_get(spec, "epsilon") > 0 && sl_composition_of(spec).draw->size_power;
-    int plans = sl_budget_wanted(spec) || certifies;
+    int plans = sl_budget_wanted(spec) || (sl_attn_states_error(spec) && sl_composition_of(spec).draw->size_power);
     return plans ? sizeof(memory) + (size_t)g->n_heads * g->head_dim * sizeof(float) : 0;
 }
 
@@ -145,7 +143,7 @@ static void open_head(call *c, size_t slot, const sl_group *g, int index) {
         .out = g->query->out + (size_t)head * g->head_dim,
         .report = (sl_attn_report *)(c->ws + c->l.reports) + slot,
     };
-    *x->report = (sl_attn_report){.error_bound = NAN, .error = NAN, .cosine = NAN, .bias = NAN, .features = 1};
+    *x->report = (sl_attn_report){.error_bound = NAN, .kurtosis = NAN, .error = NAN, .cosine = NAN, .bias = NAN, .features = 1};
     x->u = sl_uniform_philox(&x->id);
     if (c->l.w[1]) x->sizes = weights_of(c, 1, slot, n);
 }
@@ -190,6 +188,7 @@ static void finish_weights(const call *c, sl_head *x) {
     sl_weights *wt = &x->weights;
     if (c->stages.propose->score) {
         sl_weights_finish(wt);
+        x->is_beyond = sl_weights_beyond(wt);
     } else { // uniform
         memset(wt->w, 0, (size_t)wt->n_blocks * SL_BLOCK * sizeof *wt->w);
         memset(wt->cum, 0, ((size_t)wt->n_blocks + 1) * sizeof *wt->cum);
@@ -201,9 +200,23 @@ static void finish_weights(const call *c, sl_head *x) {
     if (sl_budget_wanted(c->args->spec)) sl_budget_profile(x);
 }
 
+// Every row, exactly: the stored weights cannot say which rows have mass.
+static void fall_back(const call *c, sl_head *x) {
+    sl_attn_report *r = x->report;
+    sl_attend_head(x);
+    r->fallback = 1;
+    r->v_rows = r->samples = (uint32_t)x->group->kv->n_kv;
+    if (sl_attn_states_error(c->args->spec)) r->error_bound = 0;
+}
+
 static void draw_and_combine(const call *c, sl_head *x) {
     int refined = c->stages.normaliser == SL_BY_SAMPLE && !c->stages.propose->exact;
     x->report->budget = (uint32_t)x->S;
+    if (x->is_beyond) {
+        fall_back(c, x);
+        if (c->stages.propose->report) c->stages.propose->report(x);
+        return;
+    }
     c->stages.draw->run(x);
     if (refined) sl_refine(x);
     if (c->stages.draw->expect) c->stages.draw->expect(x);
@@ -231,19 +244,23 @@ static void report_group(const call *c, const sl_group *g, const sl_head *heads)
     const sl_proposal *propose = c->stages.propose;
     size_t row = (size_t)g->head_dim * sizeof(bf16);
     int refined = c->stages.normaliser == SL_BY_SAMPLE && !propose->exact, fresh, distinct = count_distinct(g, heads, &fresh);
+    int is_beyond = 0, n_kv = g->kv->n_kv;
+    for (int i = 0; i < g->n; i++) is_beyond |= heads[i].is_beyond;
+    if (is_beyond) distinct = n_kv, fresh = sl_page_rows(g->kv, sl_kv_n_built(g->kv));
     // A proposal from page extras has read the newest page's keys already.
     int refined_rows = refined ? distinct - (propose->needs ? fresh : 0) : 0;
     int k_rows = refined          ? refined_rows + (propose->needs ? sl_page_rows(g->kv, sl_kv_n_built(g->kv)) : 0)
                  : propose->needs ? 0
-                                  : g->kv->n_kv;
+                                  : n_kv;
     uint64_t bytes = propose->bytes(g) + (refined_rows + (uint64_t)distinct) * row;
-    if (size_power(c->args->spec, c->stages.draw)) bytes += (uint64_t)g->kv->n_kv * sizeof(bf16);
+    if (is_beyond && !refined) k_rows = n_kv, bytes += n_kv * row; // keys that were scored are read again
+    if (size_power(c->args->spec, c->stages.draw)) bytes += (uint64_t)n_kv * sizeof(bf16);
     for (int i = 0; i < g->n; i++) {
         sl_attn_report *r = heads[i].report;
         r->k_rows = (uint32_t)k_rows;
         r->v_distinct = (uint32_t)distinct;
         r->bytes = bytes;
-        r->dense_bytes = 2 * (uint64_t)g->kv->n_kv * row;
+        r->dense_bytes = 2 * (uint64_t)n_kv * row;
     }
 }
 

@@ -15,6 +15,7 @@ struct values_params {
     const bf16 *v;      // [n_pages][n_kv_heads][256][head_dim]
     bf16 *out;          // [n_seqs][n_kv_heads][group][head_dim]
     float *partial;     // [n_seqs * n_kv_heads][CHUNKS][group][head_dim + 2]
+    sl_attn_cuda_stats *stats;
 };
 
 __device__ int value_rows_of(int n_kv) { // of a chunk
@@ -29,6 +30,7 @@ template <int DIM, int HEADS> struct values_space {
     float total[WARPS][HEADS];
     int top[HEADS];
     int is_last;
+    bool is_exact[HEADS]; // the stored weights say nothing
 };
 
 // The chunk's largest references; the rows of V of a warp, every WARPS-th block of 32, times their weights to s->sum.
@@ -130,6 +132,19 @@ template <int DIM, int HEADS> __global__ void __launch_bounds__(THREADS) weighte
     }
     __syncthreads();
     if (!s->is_last) return;
+    for (int h = threadIdx.x / 32; h < group; h += WARPS) {
+        float top = -INFINITY;
+        for (int c = 0; c < n_chunks; c++) top = fmaxf(top, __ldcg(partial + ((size_t)c * group + h) * (DIM + 2) + DIM + 1));
+        bool exact = is_beyond((int)top);
+        if (exact) attend_exactly<DIM>(exact_head_of(p.score, p.v, NULL, row, slot, h, DIM), s->sum[0][h]);
+        if (threadIdx.x % 32 > 0) continue;
+        s->is_exact[h] = exact;
+        if (exact && p.stats) { // account has counted every row of V once
+            atomicAdd(&p.stats->fallbacks, 1ull);
+            atomicAdd(&p.stats->bytes, (unsigned long long)n_kv * 2 * DIM * sizeof(bf16));
+        }
+    }
+    __syncthreads();
     for (int i = threadIdx.x; i < group * DIM; i += THREADS) {
         const float *from = partial + i / DIM * (DIM + 2);
         float top = -INFINITY, x = 0, total = 0;
@@ -138,7 +153,8 @@ template <int DIM, int HEADS> __global__ void __launch_bounds__(THREADS) weighte
             float factor = exp2f(__ldcg(from + DIM + 1) - top);
             x += factor * __ldcg(from + i % DIM), total += factor * __ldcg(from + DIM);
         }
-        p.out[(size_t)slot * group * DIM + i] = __bfloat16_as_ushort(__float2bfloat16_rn(x / total));
+        x = s->is_exact[i / DIM] ? s->sum[0][i / DIM][i % DIM] : x / total;
+        p.out[(size_t)slot * group * DIM + i] = __bfloat16_as_ushort(__float2bfloat16_rn(x));
     }
 }
 
@@ -152,7 +168,8 @@ template <int DIM, int HEADS> void launch_values(const sl_attn_cuda_decode_args 
     values_params p = {.score = score,
                        .v = a->v,
                        .out = a->out,
-                       .partial = (float *)((char *)a->ws + score_workspace(a->geom, a->n_seqs, a->max_kv))};
+                       .partial = (float *)((char *)a->ws + score_workspace(a->geom, a->n_seqs, a->max_kv)),
+                       .stats = a->stats};
     int chunks = ceil_div(a->max_kv, SL_PAGE);
     sl_launch(weighted_values_kernel<DIM, HEADS>, dim3(chunks < CHUNKS ? chunks : (int)CHUNKS, a->geom->n_kv_heads, a->n_seqs),
               dim3(THREADS), sizeof(values_space<DIM, HEADS>), a->stream, p);

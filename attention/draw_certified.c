@@ -60,8 +60,7 @@ static void run_certified(sl_head *x, double epsilon) {
     const sl_attn_spec *spec = x->group->args->spec;
     double delta = sl_attn_get(spec, "delta"), norm, most = x->weights.n / 2;
     int bernstein = sl_attn_get(spec, "bound") == 1, dim = x->group->head_dim;
-    double z = sl_weights_value(&x->weights, sl_weights_total(&x->weights));
-    double unit = sl_weights_value(&x->sizes, 1) / z; // one unit of size as a part of the output
+    double unit = sl_weights_share(&x->sizes, 1, &x->weights); // one unit of size as a part of the output
     if (x->before) {
         norm = sl_norm(x->before, dim);
     } else {

@@ -402,10 +402,17 @@ template <int DIM> __device__ float sum_rows(draw_space *s, const row_sum &sum, 
     return x;
 }
 
-// Writes head `head` (of all sequences' heads), or its part; the last part to come adds all of them in order.
-template <int DIM>
-__device__ void write_head(const draw_params &p, draw_space *s, const row_sum &sum, int head, int part, int thread) {
-    float x = sum_rows<DIM>(s, sum, thread);
+// The thread's column of exact attention, in the first of a head's parts; the other parts have 0.
+template <int DIM> __device__ float exact_column(const exact_head &h, draw_space *s, int part, int thread) {
+    if (part > 0) return 0;
+    if (thread < 32) attend_exactly<DIM>(h, s->sums[0]);
+    drawers_sync();
+    return thread < DIM ? s->sums[0][thread] : 0;
+}
+
+// Writes x, the thread's column of head `head` (of all sequences' heads), or of its part; the last part to come adds all of
+// them in order.
+template <int DIM> __device__ void write_head(const draw_params &p, draw_space *s, float x, int head, int part, int thread) {
     if (p.parts > 1) {
         float *partial = p.partial + (size_t)head * p.parts * DIM;
         if (thread < DIM) __stcg(partial + part * DIM + thread, x);

@@ -4,6 +4,12 @@
 //
 // A base sample estimates the residual's spread; the sample that follows is a longer prefix of the same random permutation.
 // e^s is measured in units of the total (oracle) or of the largest fixed or sampled row (quest): budgets do not depend on it.
+//
+// Three bounds. clt is the paper's: it takes the base sample's moments for the residual's, and misses delta where a few rows
+// that the base sample has not met carry the spread (heavy tails; the kurtosis that is reported warns of them). hoeffding and
+// bernstein lean on certified ranges and hold for every tail; hoeffding takes D and |N| from the base sample, bernstein bounds
+// them too.
+#include "attention/bernstein.h"
 #include "attention/stages.h"
 
 #include <math.h>
@@ -15,15 +21,18 @@ typedef struct verified {
     sl_head *x;
     const sl_attn_spec *spec;
     int n, n_fixed, n_residual;
-    int exact, verify, hoeffding; // of the specification
-    int32_t *residual;            // [n_residual], permuted
-    uint8_t *mark;                // [n]
-    double shift;                 // refined scores are measured from here
-    double hi;                    // hoeffding: log2 of what no residual row's e^s exceeds
-    double D, N;                  // estimates, the fixed part included; N: |N|
-    double sigma;                 // standard deviation of e^s over the residual
-    double trace;                 // trace of the covariance of e^s v over it
+    int exact, verify, bound; // of the specification
+    int32_t *residual;        // [n_residual], permuted
+    uint8_t *mark;            // [n]
+    double shift;             // refined scores are measured from here
+    double hi;                // but for clt: log2 of what no residual row's e^s exceeds
+    double D, N;              // estimates, the fixed part included; N: |N|
+    double sigma;             // standard deviation of e^s over the residual
+    double trace;             // trace of the covariance of e^s v over it
+    sl_bernstein base;        // what the base sample says
 } verified;
+
+enum { CLT, HOEFFDING, BERNSTEIN };
 
 // ---- rows that are always taken ----
 
@@ -51,7 +60,7 @@ static void fix_rows(verified *f) {
     int unit = sl_composition_of(f->spec).propose->unit, sink = (int)sl_attn_get(f->spec, "sink");
     int window = (int)sl_attn_get(f->spec, "window"), k = (int)ceil(sl_attn_get(f->spec, "top") * x->weights.n);
     int n = k ? sl_weights_largest(&x->weights, k, x->draws.row) : 0;
-    if (f->hoeffding) f->hi = largest_left(&x->weights, x->draws.row, n);
+    if (f->bound != CLT) f->hi = largest_left(&x->weights, x->draws.row, n);
     memset(f->mark, FREE, f->n);
     for (int i = 0; i < n; i++)
         for (int j = x->draws.row[i] * unit; j < (x->draws.row[i] + 1) * unit && j < f->n; j++) fix_row(f, j);
@@ -92,7 +101,8 @@ static void take(verified *f, int m) {
 }
 
 typedef struct totals {
-    double e, squares, ev_squares; // sum e^s, (e^s)^2, |e^s v|^2; sum e^s v is in x->out
+    double e, squares, cubes, fourths; // sum e^s and its powers
+    double ev_squares;                 // sum |e^s v|^2; sum e^s v is in x->out
 } totals;
 
 static totals sums(const verified *f, int from, int n) { // of draws.row[from..from + n)
@@ -104,36 +114,12 @@ static totals sums(const verified *f, int from, int n) { // of draws.row[from..f
         const bf16 *v = x->rows[i] = sl_v_page(g, j / SL_PAGE) + (size_t)(j % SL_PAGE) * g->head_dim;
         double norm = 0, own = x->coef[i];
         for (int c = 0; c < g->head_dim; c++) norm += (double)sl_bf16_to_f32(v[c]) * sl_bf16_to_f32(v[c]);
-        t.e += own, t.squares += own * own, t.ev_squares += own * own * norm;
+        double square = own * own;
+        t.e += own, t.squares += square, t.cubes += square * own, t.fourths += square * square;
+        t.ev_squares += square * norm;
     }
     g->kernels->gather(x->rows + from, x->coef + from, n, g->head_dim, x->out);
     return t;
-}
-
-static void estimate(verified *f, int m) {
-    sl_head *x = f->x;
-    int dim = x->group->head_dim;
-    double N[512], own = 0, all = 0;
-    take(f, m);
-    totals fixed = sums(f, 0, f->n_fixed);
-    for (int c = 0; c < dim; c++) N[c] = x->out[c];
-    totals t = sums(f, f->n_fixed, m);
-    for (int c = 0; c < dim; c++) {
-        double sum = x->out[c];
-        own += sum * sum / m;
-        N[c] += sum * f->n_residual / m;
-        all += N[c] * N[c];
-    }
-    f->D = fixed.e + t.e * f->n_residual / m;
-    f->N = sqrt(all);
-    f->sigma = sqrt(fmax(0, (t.squares - t.e * t.e / m) / (m - 1)));
-    f->trace = fmax(0, (t.ev_squares - own) / (m - 1));
-}
-
-// ---- how many rows ----
-
-static double square(double x) {
-    return x * x;
 }
 
 // Largest |v| of all rows.
@@ -147,14 +133,62 @@ static double largest_norm(const verified *f) {
     return sl_bf16_to_f32(most);
 }
 
-enum { DENOMINATOR, NUMERATOR, OUTPUT };
+static double certified_most(const verified *f) { // no residual row's e^s exceeds it
+    const sl_weights *wt = &f->x->weights;
+    return f->exact ? exp2(f->hi - wt->top + 38) / (double)sl_weights_total(wt) : exp2(f->hi - f->shift);
+}
+
+static void report_tail(sl_head *x, const totals *t, int m) {
+    double kurtosis = sl_kurtosis(t->e, t->squares, t->cubes, t->fourths, m);
+    x->report->kurtosis = (float)kurtosis;
+    x->report->heavy_tail = sl_is_heavy_tail(kurtosis, m);
+}
+
+static void estimate(verified *f, int m) {
+    sl_head *x = f->x;
+    int dim = x->group->head_dim;
+    double N[512], own = 0, all = 0, sampled = 0;
+    take(f, m);
+    totals fixed = sums(f, 0, f->n_fixed);
+    for (int c = 0; c < dim; c++) N[c] = x->out[c];
+    totals t = sums(f, f->n_fixed, m);
+    for (int c = 0; c < dim; c++) {
+        double sum = x->out[c];
+        own += sum * sum / m;
+        sampled += sum * sum;
+        N[c] += sum * f->n_residual / m;
+        all += N[c] * N[c];
+    }
+    f->D = fixed.e + t.e * f->n_residual / m;
+    f->N = sqrt(all);
+    f->sigma = sqrt(fmax(0, (t.squares - t.e * t.e / m) / (m - 1)));
+    f->trace = fmax(0, (t.ev_squares - own) / (m - 1));
+    report_tail(x, &t, m);
+    if (f->bound == CLT) return;
+    f->base = (sl_bernstein){.n = f->n_residual,
+                             .m = m,
+                             .e = t.e,
+                             .squares = t.squares,
+                             .ev_squares = t.ev_squares,
+                             .ev = sqrt(sampled),
+                             .fixed = fixed.e,
+                             .numerator = f->N,
+                             .most = certified_most(f),
+                             .norm = f->verify ? largest_norm(f) : 0};
+}
+
+// ---- how many rows ----
+
+static double square(double x) {
+    return x * x;
+}
 
 // Rows for a relative error of 1: for epsilon, 1 / epsilon^2 times as many.
 // Central limit theorem: half the interval of n_s rows' mean from b draws is z sigma / sqrt(b).
 static double clt_budget(const verified *f, double delta) {
     double z = sl_normal_quantile(1 - delta / 2), n = f->n_residual, best = INFINITY;
-    if (f->verify == DENOMINATOR) return square(z * n * f->sigma / f->D);
-    if (f->verify == NUMERATOR) return square(z * n * sqrt(f->trace) / f->N);
+    if (f->verify == SL_VERIFY_DENOMINATOR) return square(z * n * f->sigma / f->D);
+    if (f->verify == SL_VERIFY_NUMERATOR) return square(z * n * sqrt(f->trace) / f->N);
     for (int i = 1; i < 50; i++) { // delta split between the two
         double part = delta * i / 50, A = sl_normal_quantile(1 - part / 2) * f->sigma / f->D;
         double C = sl_normal_quantile(1 - (delta - part) / 2) * sqrt(f->trace) / f->N;
@@ -166,24 +200,25 @@ static double clt_budget(const verified *f, double delta) {
 // Hoeffding, with e^s in [0, hi] certified by the prediction. The output takes a quarter of epsilon and half of delta for each
 // of numerator and denominator: (e1 + e2) / (1 - e2) <= 2 (e1 + e2) (their Lemma 4.2).
 static double hoeffding_budget(const verified *f, int verify, double delta) {
-    double n = f->n_residual, log_term = log(2 / delta);
-    double hi =
-        f->exact ? exp2(f->hi) / sl_weights_value(&f->x->weights, sl_weights_total(&f->x->weights)) : exp2(f->hi - f->shift);
-    if (verify == DENOMINATOR) return square(n * hi / f->D) * log_term / 2;
-    if (verify == NUMERATOR) return 2 * square(n * hi * largest_norm(f) / f->N) * log_term;
-    return 16 * fmax(hoeffding_budget(f, DENOMINATOR, delta / 2), hoeffding_budget(f, NUMERATOR, delta / 2));
+    double n = f->n_residual, log_term = log(2 / delta), hi = f->base.most;
+    if (verify == SL_VERIFY_DENOMINATOR) return square(n * hi / f->D) * log_term / 2;
+    if (verify == SL_VERIFY_NUMERATOR) return 2 * square(n * hi * f->base.norm / f->N) * log_term;
+    return 16 *
+           fmax(hoeffding_budget(f, SL_VERIFY_DENOMINATOR, delta / 2), hoeffding_budget(f, SL_VERIFY_NUMERATOR, delta / 2));
 }
 
 // How many rows, and the relative error that the formula gives for as many: at most epsilon, less where the base sample is the
 // larger. Drawn without replacement: variances shrink by 1 - b / n_s. Hoeffding goes without: no such factor is proven for N.
 static int rows_needed(const verified *f, int base, double *achieved) {
     double epsilon = sl_attn_get(f->spec, "epsilon"), delta = sl_attn_get(f->spec, "delta"), n = f->n_residual;
-    double unit = f->hoeffding ? hoeffding_budget(f, f->verify, delta) : clt_budget(f, delta), b = unit / square(epsilon);
-    if (!f->hoeffding) b /= 1 + b / n;
+    if (f->bound == BERNSTEIN) return sl_bernstein_rows(&f->base, f->verify, epsilon, delta, achieved);
+    int clt = f->bound == CLT;
+    double unit = clt ? clt_budget(f, delta) : hoeffding_budget(f, f->verify, delta), b = unit / square(epsilon);
+    if (clt) b /= 1 + b / n;
     *achieved = 0;
     if (!(b < n)) return f->n_residual; // nor where D or |N| is zero or no number
     int rows = (int)ceil(b) > base ? (int)ceil(b) : base;
-    if (rows < f->n_residual) *achieved = sqrt(unit * (1.0 / rows - (f->hoeffding ? 0 : 1 / n)));
+    if (rows < f->n_residual) *achieved = sqrt(unit * (1.0 / rows - (clt ? 1 / n : 0)));
     return rows;
 }
 
@@ -193,7 +228,7 @@ static void run(sl_head *x) {
     const sl_attn_spec *spec = x->group->args->spec;
     verified f = {.x = x, .spec = spec, .n = x->group->kv->n_kv, .exact = sl_composition_of(spec).propose->exact};
     double achieved = 0; // of all rows
-    f.verify = (int)sl_attn_get(spec, "verify"), f.hoeffding = sl_attn_get(spec, "bound") == 1;
+    f.verify = (int)sl_attn_get(spec, "verify"), f.bound = (int)sl_attn_get(spec, "bound");
     f.residual = (int32_t *)x->draws.scratch;
     f.mark = (uint8_t *)(f.residual + f.n);
     fix_rows(&f);
@@ -218,7 +253,7 @@ static void run(sl_head *x) {
 
 static int needs(const sl_attn_spec *spec, sl_kv_need *out) {
     *out = (sl_kv_need){&sl_page_norms, 0};
-    return sl_attn_get(spec, "bound") == 1 && sl_attn_get(spec, "verify") != DENOMINATOR;
+    return sl_attn_get(spec, "bound") != CLT && sl_attn_get(spec, "verify") != SL_VERIFY_DENOMINATOR;
 }
 static int no_budget(const sl_attn_spec *spec, int n_kv) {
     (void)spec, (void)n_kv;

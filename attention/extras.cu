@@ -72,15 +72,20 @@ static __global__ void __launch_bounds__(THREADS)
     int c = threadIdx.x, levels = (1 << bits) - 1;
     if (c < head_dim) {
         float low = INFINITY, high = -INFINITY;
+        bool has_nan = false;
         for (int j = 0; j < SL_PAGE; j++) {
             float x = sl_widen(rows[(size_t)j * head_dim + c]);
             low = fminf(low, x), high = fmaxf(high, x);
+            has_nan |= isnan(x);
         }
         __half from = half_below(low);
         zero[c] = __half2float(from);
         __half step = half_above(fmaxf(__fdiv_rn(high - zero[c], (float)levels), 2 * (zero[c] - low)));
         float width = __half2float(step);
         inverse[c] = width > 0 ? __fdiv_rn(1, width) : 0;
+        if (has_nan || high > __fadd_rn(zero[c], __fmul_rn(width, (float)levels + 0.5f)) ||
+            low < __fsub_rn(zero[c], __fmul_rn(width, 0.5f)))
+            step = __ushort_as_half(0x7e00), inverse[c] = 0;
         ((__half *)out)[c] = step;
         ((__half *)out)[head_dim + c] = from;
     }

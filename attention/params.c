@@ -161,7 +161,8 @@ int sl_attn_parse(const char *text, sl_attn_spec *spec, sl_error *err) {
     *spec = (sl_attn_spec){0};
     int rc = parse_method(copy, &spec->method, spec->value, err);
     if (!rc && plus) rc = parse_method(plus + 1, &spec->plus, spec->plus_value, err);
-    return !rc && plus ? check_parts(spec, err) : rc;
+    if (!rc && plus) rc = check_parts(spec, err);
+    return rc ? rc : sl_attn_check(spec, err);
 }
 
 static size_t format_method(const sl_attn_method *m, const double *value, char *buf, size_t size) {
@@ -192,16 +193,15 @@ static void list_param(const sl_attn_param *p, FILE *out) {
 }
 
 void sl_attn_list(FILE *out) {
-    static const char *const means[] = {"unbiased", "biased", "exact"};
-    fprintf(out, "| method | mean | what it does | parameters | source |\n|---|---|---|---|---|\n");
+    fprintf(out, "| method | mean | what it does | parameters | source | caution |\n|---|---|---|---|---|---|\n");
     for (int i = 0; sl_attn_methods[i]; i++) {
         const sl_attn_method *m = sl_attn_methods[i];
-        fprintf(out, "| %s | %s | %s | ", m->name, means[m->mean], m->summary);
+        fprintf(out, "| %s | %s%s | %s | ", m->name, sl_attn_mean_name(m->mean), m->mean_of ? " (see caution)" : "", m->summary);
         for (const sl_attn_param *p = m->params; p && p->name; p++) {
             if (p > m->params) fprintf(out, "; ");
             list_param(p, out);
         }
-        fprintf(out, " | %s |\n", m->source);
+        fprintf(out, " | %s | %s |\n", m->source, m->caution ? m->caution : "");
     }
 }
 
@@ -277,6 +277,8 @@ void sl_attn_stats_add(sl_attn_stats *to, const sl_attn_stats *from) {
     to->bytes += from->bytes;
     to->tries += from->tries;
     to->fallbacks += from->fallbacks;
+    to->heavy_tails += from->heavy_tails;
+    to->kurtosis = fmax(to->kurtosis, from->kurtosis);
     to->features += from->features;
     to->dense_k_rows += from->dense_k_rows;
     to->dense_v_rows += from->dense_v_rows;

@@ -153,10 +153,15 @@ struct normaliser {
     double inverse;
 };
 
-__device__ normaliser normaliser_of(const head &x) {
+__device__ int largest_reference(const head &x) {
     int top = REF_EMPTY;
-    double sum = 0;
     for (int i = 0; i < TAKE_WARPS; i++) top = max(top, x.top[i]);
+    return top;
+}
+
+__device__ normaliser normaliser_of(const head &x) {
+    int top = largest_reference(x);
+    double sum = 0;
     for (int i = 0; i < TAKE_WARPS; i++) sum += (double)x.mass[i] * power_of_two(x.top[i] - top - 38);
     return {top, 1 / sum};
 }
@@ -195,6 +200,14 @@ template <int DIM> __device__ float sum_all(const pps_params &p, shared_head *s,
     for (int j = thread; j - thread < s->at.n; j += TAKERS)
         *n_read += add_row<DIM>(p, s, {j < s->at.n ? j : -1, 0}, &sum, thread);
     return join_columns<DIM>(s->columns, sum, thread);
+}
+
+// The thread's column of exact attention.
+template <int DIM> __device__ float exact_column(const pps_params &p, shared_head *s, int slot, int h, int thread) {
+    if (thread < 32)
+        attend_exactly<DIM>(exact_head_of(p.score, p.draw.v, p.draw.stats, s->at.row, slot, h, DIM), s->columns[0]);
+    __syncthreads();
+    return thread < DIM ? s->columns[0][thread] : 0;
 }
 
 // ---- a stated error ----
@@ -343,10 +356,13 @@ template <int DIM, bool CERTIFIED> __global__ void __maxnreg__(96) pps_draw_kern
     wait_done(scores.done + slot, score_done<true>(row.position + 1), thread);
     take_all_begin(&s->take, thread);
     sum_weights(&s->at, thread);
-    if (CERTIFIED) {
+    if (!CERTIFIED) take_all_solve(&s->take, p.draw.S, NULL, thread);
+    if (CERTIFIED) __syncthreads(); // the largest references are there
+    if (is_beyond(largest_reference(s->at))) {
+        out = exact_column<DIM>(p, s, slot, h, thread);
+    } else if (CERTIFIED) {
         out = certify<DIM>(p, s, (kept *)(row.state + p.kept_at) + s->at.id.head, &o, thread);
     } else {
-        take_all_solve(&s->take, p.draw.S, NULL, thread);
         if (index >= p.late && index < p.late_end) sl_wait_previous();
         out = sum_draws<DIM>(p, s, 0, &o.n_read, thread);
         o.n_samples = s->take.drawn.n_heavy + s->take.drawn.k;

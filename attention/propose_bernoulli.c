@@ -1,6 +1,6 @@
 // attention/propose_bernoulli.c - Bernoulli qK^T (SANTA paper, section 5 and appendix C): unbiased scores from a query whose
 // features are random whole multiples of norm / B, most of them 0. Features that are 0 in the whole group are not read: full
-// pages lie feature by feature, [head_dim][256].
+// pages lie feature by feature, [head_dim][256]. A query with a magnitude that is not finite is used as it is, not sampled.
 #include "attention/stages.h"
 #ifdef SLEIGH_CUDA
 #include "attention/cuda.h"
@@ -63,6 +63,12 @@ static void sample_magnitudes(const sl_group *g, int head, const float *m, float
     }
 }
 
+static int all_finite(const float *x, int n) {
+    float sum = 0;
+    for (int i = 0; i < n; i++) sum += 0 * x[i];
+    return sum == 0;
+}
+
 static void list_features(sl_group *g) {
     sampled s = state_of(g);
     int n = 0;
@@ -80,8 +86,8 @@ static void begin_each(sl_group *g) { // every head its own features
     for (int j = 0; j < g->n; j++) {
         const float *q = g->q + (size_t)j * g->head_dim;
         float *to = s.q + (size_t)j * g->head_dim;
-        for (int i = 0; i < g->head_dim; i++) m[i] = fabsf(q[i]);
-        sample_magnitudes(g, g->h * g->n + j, m, to);
+        for (int i = 0; i < g->head_dim; i++) m[i] = to[i] = fabsf(q[i]);
+        if (all_finite(m, g->head_dim)) sample_magnitudes(g, g->h * g->n + j, m, to);
         for (int i = 0; i < g->head_dim; i++) to[i] = copysignf(to[i], q[i]);
     }
     list_features(g);
@@ -95,11 +101,12 @@ static void begin_group(sl_group *g) { // equations 10-13: one set for the group
         for (int j = 0; j < g->n; j++) m[i] += fabsf(g->q[(size_t)j * g->head_dim + i]);
         m[i] /= (float)g->n;
     }
-    sample_magnitudes(g, g->h * g->n, m, drawn);
+    int samples = all_finite(m, g->head_dim);
+    if (samples) sample_magnitudes(g, g->h * g->n, m, drawn);
     for (int j = 0; j < g->n; j++)
         for (int i = 0; i < g->head_dim; i++) {
             size_t at = (size_t)j * g->head_dim + i;
-            s.q[at] = m[i] > 0 ? drawn[i] * (g->q[at] / m[i]) : 0;
+            s.q[at] = !samples ? g->q[at] : m[i] > 0 ? drawn[i] * (g->q[at] / m[i]) : 0;
         }
     list_features(g);
 }

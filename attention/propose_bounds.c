@@ -1,5 +1,5 @@
 // attention/propose_bounds.c - page bounds (Quest): the largest score that any of 16 consecutive rows can have, from the least
-// and the largest key of every channel. No row's score exceeds its unit's.
+// and the largest key of every channel. No row's score exceeds its unit's. A key that is NaN makes both bounds NaN.
 #include "attention/stages.h"
 #ifdef SLEIGH_CUDA
 #include "attention/cuda.h"
@@ -18,6 +18,7 @@ static void find_bounds(const bf16 *k, int n_rows, int head_dim, bf16 *bounds) {
             for (int j = from; j < end; j++) {
                 float x = sl_bf16_to_f32(k[(size_t)j * head_dim + c]);
                 low = fminf(low, x), high = fmaxf(high, x);
+                if (isnan(x)) low = high = x, j = end; // fminf and fmaxf pass over NaN
             }
             bounds[c] = sl_f32_to_bf16(low), bounds[head_dim + c] = sl_f32_to_bf16(high); // exact: they are keys
         }

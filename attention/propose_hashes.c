@@ -6,12 +6,16 @@
 // sequence up to and including the page: a function of the prefix alone, so that pages may be shared. The first `sink` rows,
 // the last `window` and the newest page are always taken.
 //
+// The hash functions depend on the engine's seed, the layer and the KV head. They do not depend on the sequence or the
+// position: signatures lie with pages that sequences share. So candidates of two sequences, and of two steps, are not
+// independent.
+//
 // A page of one KV head: the number of keys so far [16, the first counts], their sum and centre [head_dim] each,
-// |k_j - centre| [256], all fp32, then a 16-bit signature per table and row, [L][256].
+// |k_j - centre| [256], all fp32, then a 16-bit signature per table and row, [L][256]. A key that is not finite makes the sums
+// of its page and of all later pages NaN: their scores are NaN then.
 #include "attention/stages.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { TABLES = 16, MOST_TABLES = 512, MAX_DIM = 256 }; // tables hashed at a time
@@ -28,19 +32,25 @@ static int columns(int arg) { // of one GEMM: TABLES tables of K bits
 
 // ---- random projections ----
 
-static double uniform01(uint32_t i, uint32_t which) { // in (0, 1)
-    sl_philox4 r = sl_philox(0, 0, i, which, 0, SL_STREAM_HASH);
-    return ((double)r.v[0] + 0.5) * 0x1p-32;
+static size_t n_projections(int arg, int head_dim) { // of one KV head
+    return (size_t)((n_tables(arg) + TABLES - 1) / TABLES) * head_dim * columns(arg);
 }
 
-// [ceil(L / 16)][head_dim][16 K] standard normal numbers, the same for every page and process.
-static void *share(int arg, int head_dim) {
-    int n_sets = (n_tables(arg) + TABLES - 1) / TABLES;
-    size_t n = (size_t)n_sets * head_dim * columns(arg);
-    float *p = malloc(n * sizeof *p);
-    for (size_t i = 0; p && i < n; i++)
-        p[i] = (float)(sqrt(-2 * log(uniform01((uint32_t)i, 0))) * cos(6.283185307179586 * uniform01((uint32_t)i, 1)));
-    return p;
+static size_t shared_size(int arg, int head_dim) {
+    return n_projections(arg, head_dim) * sizeof(float);
+}
+
+static double uniform01(uint32_t x) { // in (0, 1)
+    return ((double)x + 0.5) * 0x1p-32;
+}
+
+// out: [ceil(L / 16)][head_dim][16 K] standard normal numbers (Box and Muller).
+static void share(int arg, int head_dim, uint32_t seed, int layer, int head, void *out) {
+    float *p = out;
+    for (size_t i = 0; i < n_projections(arg, head_dim); i++) {
+        sl_philox4 r = sl_philox(seed, 0, (uint32_t)i, (uint32_t)layer << 16 | (uint32_t)head, 0, SL_STREAM_HASH);
+        p[i] = (float)(sqrt(-2 * log(uniform01(r.v[0]))) * cos(6.283185307179586 * uniform01(r.v[1])));
+    }
 }
 
 // Signatures of `rows` rows (a multiple of 8, at most 256) of x [rows][head_dim]: sig[t * 256 + row].
@@ -102,7 +112,8 @@ static void build(int arg, int head_dim, const bf16 *k, const bf16 *v, const voi
     hash_rows(sl_attn_kernels_best(), shared, arg, head_dim, x, SL_PAGE, page.sig);
 }
 
-static const sl_kv_extra_kind hashed_keys = {.name = "hashed keys", .chained = 1, .size = size, .share = share, .build = build};
+static const sl_kv_extra_kind hashed_keys = {
+    .name = "hashed keys", .chained = 1, .size = size, .shared_size = shared_size, .share = share, .build = build};
 
 // ---- the proposal: weight 1 for candidates and rows that are always taken, else 0 ----
 
@@ -130,7 +141,7 @@ static void begin(sl_group *g) {
     float x[SL_MAX_GROUP * MAX_DIM] = {0};
     sl_kv_need need = need_of(g->args->spec);
     memcpy(x, g->q, (size_t)g->n * g->head_dim * sizeof *x);
-    hash_rows(g->kernels, sl_kv_shared(g->kv, need), need.arg, g->head_dim, x, (g->n + 7) / 8 * 8, g->state);
+    hash_rows(g->kernels, sl_kv_shared(g->kv, need, g->h), need.arg, g->head_dim, x, (g->n + 7) / 8 * 8, g->state);
 }
 
 static void score(const sl_group *g, int page, float *out) {
@@ -139,13 +150,17 @@ static void score(const sl_group *g, int page, float *out) {
     int first = page * SL_PAGE, n = sl_page_rows(g->kv, page), sink = (int)sl_attn_get(spec, "sink");
     int window = g->kv->n_kv - (int)sl_attn_get(spec, "window");
     uint16_t hits[SL_PAGE];
+    hashed_page x = {0};
+    float taken = 0; // the score of a row that is taken; NaN where a key of the prefix is not finite
+    if (built) x = page_at(sl_kv_extra(g->kv, need_of(spec), page, g->h), g->head_dim);
+    for (int c = 0; built && c < g->head_dim; c++) taken += 0 * x.sum[c];
     for (int i = 0; i < g->n; i++) {
         float *to = out + (size_t)i * SL_CHUNK;
-        if (built)
-            g->kernels->count_matches(page_at(sl_kv_extra(g->kv, need_of(spec), page, g->h), g->head_dim).sig,
-                                      (const uint16_t *)g->state + i, (int)sl_attn_get(spec, "L"), hits);
-        for (int j = 0; j < n; j++)
-            to[j] = !built || hits[j] >= least || first + j < sink || first + j >= window ? 0 : -INFINITY;
+        if (built) g->kernels->count_matches(x.sig, (const uint16_t *)g->state + i, (int)sl_attn_get(spec, "L"), hits);
+        for (int j = 0; j < n; j++) {
+            int is_taken = !built || hits[j] >= least || first + j < sink || first + j >= window;
+            to[j] = is_taken || isnan(taken) ? taken : -INFINITY;
+        }
     }
 }
 

@@ -1,7 +1,9 @@
 // attention/propose_quantised.c - scores from a second copy of the keys in 8, 4 or 3 bits (METHODS: santa-is, dense-q).
 //
 // A page's keys are quantised per channel, asymmetrically: k = zero + step * code, zero and step in 16 bits, rounded outwards
-// so that every key lies within half a step of its code. The newest page has no copy yet: its scores are exact.
+// so that every key lies within half a step of its code. A channel that 16 bits cannot hold so (a key that is NaN, or a range
+// beyond 65504 levels of 65504) has a step of NaN, and with it all scores of the page. The newest page has no copy yet: its
+// scores are exact.
 //
 // A page of one KV head: step [head_dim], zero [head_dim] in f16, then planes of codes. A plane holds `width` bits of each code
 // (int4: 4; int8: low 4, high 4; int3: low 2, high 1) for groups of 16 rows in units of 64 bytes, 4 per row: bits
@@ -51,6 +53,8 @@ static f16 f16_toward_zero(float x) {
     return (f16)(sign | (magnitude - 0x38000000) >> 13);
 }
 
+enum { F16_NAN = 0x7e00 };
+
 static f16 f16_below(float x) {
     f16 h = f16_toward_zero(x);
     return sl_f16_to_f32(h) > x && h != 0xfbff ? (f16)(h + 1) : h; // only a negative x was rounded up; never to infinity
@@ -70,14 +74,17 @@ static void build(int bits, int head_dim, const bf16 *k, const bf16 *v, const vo
     n_planes = planes_of(bits, p);
     for (int c = 0; c < head_dim; c++) {
         float low = INFINITY, high = -INFINITY;
+        int n_nan = 0;
         for (int j = 0; j < SL_PAGE; j++) {
             float x = sl_bf16_to_f32(k[(size_t)j * head_dim + c]);
             low = fminf(low, x), high = fmaxf(high, x);
+            n_nan += isnan(x);
         }
         zero[c] = f16_below(low);
         float from = sl_f16_to_f32(zero[c]);
         step[c] = f16_above(fmaxf((high - from) / (float)levels, 2 * (from - low))); // low is below zero past f16's range alone
         float width = sl_f16_to_f32(step[c]), inverse = width > 0 ? 1 / width : 0;
+        if (n_nan || high > from + width * ((float)levels + 0.5f) || low < from - width * 0.5f) step[c] = F16_NAN, inverse = 0;
         for (int j = 0; j < SL_PAGE; j++) {
             int code = (int)lrintf((sl_bf16_to_f32(k[(size_t)j * head_dim + c]) - from) * inverse);
             code = code < 0 ? 0 : code > levels ? levels : code;

@@ -42,13 +42,14 @@ __device__ void sample_each(const query_sampling &p, int group, sl_rng_id id, co
 #pragma unroll 1
     for (int h = 0; h < group; h++, id.head++, q += DIM) {
         float norm = 0;
-        for (int i = lane; i < DIM; i += 32) norm = fmaxf(norm, fabsf(sl_widen(q[i])));
-        norm = sl_max_lanes(norm);
+        for (int i = lane; i < DIM; i += 32) norm = sl_max_nan(norm, fabsf(sl_widen(q[i])));
+        norm = sl_max_nan_lanes(norm);
+        bool samples = norm < INFINITY; // else the query is used as it is
 #pragma unroll 1
         for (int i = lane; i < DIM; i += 32) {
             float x = sl_widen(q[i]);
-            int count = norm > 0 ? count_of(id, i, DIM, p.B, (double)fabsf(x) / norm, p.iid) : 0;
-            coef[i][h] = copysignf(norm * (float)count / (float)p.B, x);
+            int count = norm > 0 && samples ? count_of(id, i, DIM, p.B, (double)fabsf(x) / norm, p.iid) : 0;
+            coef[i][h] = samples ? copysignf(norm * (float)count / (float)p.B, x) : x;
         }
     }
 }
@@ -63,15 +64,19 @@ __device__ void sample_shared(const query_sampling &p, int group, const sl_rng_i
         float sum = 0;
         for (int h = 0; h < group; h++) sum += fabsf(sl_widen(q[h * DIM + i]));
         coef[i][0] = sum / (float)group;
-        norm = fmaxf(norm, coef[i][0]);
+        norm = sl_max_nan(norm, coef[i][0]);
     }
-    norm = sl_max_lanes(norm);
+    norm = sl_max_nan_lanes(norm);
+    bool samples = norm < INFINITY; // else the queries are used as they are
 #pragma unroll 1
     for (int i = lane; i < DIM; i += 32) {
         float mean = coef[i][0];
-        int count = norm > 0 ? count_of(id, i, DIM, p.B, (double)mean / norm, p.iid) : 0;
+        int count = norm > 0 && samples ? count_of(id, i, DIM, p.B, (double)mean / norm, p.iid) : 0;
         float drawn = norm * (float)count / (float)p.B;
-        for (int h = 0; h < group; h++) coef[i][h] = mean > 0 ? drawn * (sl_widen(q[h * DIM + i]) / mean) : 0;
+        for (int h = 0; h < group; h++) {
+            float x = sl_widen(q[h * DIM + i]);
+            coef[i][h] = !samples ? x : mean > 0 ? drawn * (x / mean) : 0;
+        }
     }
 }
 

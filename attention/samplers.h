@@ -134,7 +134,8 @@ __device__ bool draw_head(const score_params &p, const draw_params &d, sampler k
     double share = 1.0 / S; // both while keys are still scored
     wait_scored(p, slot, row.position + 1, thread);
     load_head(s, &h, thread);
-    int n = h.total == 0 ? 0 : kind < TILES_PROPORTIONAL ? S : plan_tiles(s, h, kind, S, thread);
+    bool exact = is_beyond(h.top_ref);
+    int n = h.total == 0 || exact ? 0 : kind < TILES_PROPORTIONAL ? S : plan_tiles(s, h, kind, S, thread);
     int from = part_of(n, part, d.parts), end = part_of(n, part + 1, d.parts);
     row_sum sum = {};
     int n_left = from == end ? leave_head(d, slot, thread, -1) : 0;
@@ -146,7 +147,9 @@ __device__ bool draw_head(const score_params &p, const draw_params &d, sampler k
             u = uniform_of(kind, m + DRAW_THREADS + thread, id);
         n_read += gather<DIM>(d.v, s, thread, x.pool, x.coef, &sum);
     }
-    write_head<DIM>(d, s, sum, index, part, thread);
+    float x = exact ? exact_column<DIM>(exact_head_of(p, d.v, d.stats, row, slot, head, DIM), s, part, thread)
+                    : sum_rows<DIM>(s, sum, thread);
+    write_head<DIM>(d, s, x, index, part, thread);
     bool is_last = clear_counters(p, d, slot, n_left, thread);
     if (d.stats && thread % 32 == 0) {
         atomicAdd(&d.stats->v_rows, (unsigned long long)n_read);

@@ -231,6 +231,16 @@ template <int DIM> __device__ bool gather_lists(const is_params &p, shared_head 
     return true;
 }
 
+// The thread's column of exact attention.
+template <int DIM> __device__ weighted exact_column(const is_params &p, shared_head *s, int thread) {
+    const query_head &h = s->at;
+    if (thread < 32)
+        attend_exactly<DIM>(exact_head_of(p.score, p.draw.v, p.draw.stats, h.row, h.slot, h.index % p.score.group, DIM),
+                            s->columns[0]);
+    __syncthreads();
+    return {.top = 0, .total = 1, .x = thread < DIM ? s->columns[0][thread] : 0};
+}
+
 // Asks for the masses of the head's blocks, and for its query.
 template <int DIM> __device__ void begin(const is_params &p, shared_head *s, int thread) {
     const query_head &h = s->at;
@@ -281,11 +291,15 @@ template <int DIM, int REGISTERS> __global__ void __maxnreg__(REGISTERS) is_draw
         take_all_solve(&s->take, p.draw.S, &s->other_top, thread);
     else
         take_all_nothing(&s->take, thread);
+    int top = s->at.n_built > 0 ? max(s->take.sizes.top, s->other_top) : s->other_top;
+    bool exact = is_beyond(top);
     weighted all = sum_newest(newest);
-    counts n = sum_lists<DIM>(p, s, part, thread, &all);
+    counts n = {};
+    if (!exact) n = sum_lists<DIM>(p, s, part, thread, &all);
     bool is_last_slot = slot == p.score.n_seqs * p.score.n_kv_heads - 1;
     int before = leave_slot(p.draw.drawn + slot, is_last_slot, thread);
-    if ((p.draw.parts == 1 || gather_lists<DIM>(p, s, index, thread, &all)) && thread < DIM)
+    if (exact && part == 0) all = exact_column<DIM>(p, s, thread);
+    if ((exact ? part == 0 : p.draw.parts == 1 || gather_lists<DIM>(p, s, index, thread, &all)) && thread < DIM)
         p.draw.out[(size_t)index * DIM + thread] = __bfloat16_as_ushort(__float2bfloat16_rn(all.x / all.total));
     if (thread == 0 && before == p.draw.parts * p.score.group - 1) { // the slot's last
         p.draw.drawn[slot] = p.score.done[slot] = 0;

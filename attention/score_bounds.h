@@ -27,7 +27,7 @@ template <int DIM> static bounds_params bounds_params_of(const sl_attn_cuda_deco
     return {score_params_of<DIM>(&units), (const char *)a->extra[0], a->extra_size[0]};
 }
 
-// Channel bounds of 16 rows, of which n_rows are there; a warp. out: [2][DIM]
+// Channel bounds of 16 rows, of which n_rows are there; a warp. A key that is NaN makes its channel's NaN. out: [2][DIM]
 template <int DIM> __device__ void find_bounds(const bf16 *k, int n_rows, bf16 *out) {
     int lane = threadIdx.x % 32;
     if (lane >= DIM / 4) return;
@@ -40,7 +40,7 @@ template <int DIM> __device__ void find_bounds(const bf16 *k, int n_rows, bf16 *
     for (int j = 1; j < UNIT; j++) {
         __nv_bfloat162 y[2];
         memcpy(y, x + j, sizeof y);
-        for (int i = 0; i < 2; i++) low[i] = __hmin2(low[i], y[i]), high[i] = __hmax2(high[i], y[i]);
+        for (int i = 0; i < 2; i++) low[i] = __hmin2_nan(low[i], y[i]), high[i] = __hmax2_nan(high[i], y[i]);
     }
     memcpy(out + 4 * lane, low, sizeof low), memcpy(out + DIM + 4 * lane, high, sizeof high);
 }

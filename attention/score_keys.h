@@ -12,6 +12,7 @@
 #define SLEIGH_SCORE_KEYS_H
 
 #include "attention/decode_ring.h"
+#include "attention/exact_head.h"
 
 #include <cuda_bf16.h>
 #include <math.h>
@@ -23,7 +24,7 @@ enum {
     GROUP_MAX = 8,        // query heads of a KV head: the columns of an mma
     STAGES_MAX = 6,       // fewer where shared memory ends:
     SHARED_MOST = 115584, // bytes of a block, so that one of a linear layer fits beside it
-    REF_EMPTY = -32768,
+    REF_EMPTY = SL_REF_EMPTY,
     COUNTERS = 65536, // of the workspace, before the masses: `next`, draw_rows.h's ticket, `done`, its `drawn`, `top`, `merged`
 };
 
@@ -71,6 +72,20 @@ struct score_params {
     int *newest_done = NULL;    // [n_seqs * n_kv_heads] 1: they are up to date; whoever draws sets it to 0 again
     uint64_t *size_mass = NULL; // as mass, with SIZE_UNIT_AT
 };
+
+// Query head `head` of the group of a sequence's KV head, for attend_exactly.
+__device__ exact_head exact_head_of(const score_params &p, const bf16 *v, sl_attn_cuda_stats *stats, const sl_row &row,
+                                    int slot, int head, int dim) {
+    return {.q = p.q + ((size_t)slot * p.group + head) * dim,
+            .k = p.k,
+            .v = v,
+            .pages = row.pages,
+            .n_kv_heads = p.n_kv_heads,
+            .kv_head = slot % p.n_kv_heads,
+            .n_kv = row.position + 1,
+            .scale = p.scale,
+            .stats = stats};
+}
 
 // Even, so that masses can be read two at a time.
 static int block_stride(int max_kv) {
@@ -169,6 +184,11 @@ enum {
 
 __device__ __forceinline__ int ref_of(uint64_t packed) {
     return (int)((int64_t)packed >> 48);
+}
+
+// Of a block whose largest score, rounded up, is `most`; NaN too.
+__device__ __forceinline__ int ref_of_largest(float most) {
+    return most <= SL_REF_MOST ? max((int)most, (int)REF_EMPTY) : (int)SL_REF_BEYOND;
 }
 
 __device__ __forceinline__ int size_unit_of(uint64_t packed) {
@@ -480,12 +500,11 @@ __device__ weighed weigh_block(float s[8]) {
     uint32_t x[4];
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        float most = fmaxf(fmaxf(s[h], s[2 + h]), fmaxf(s[4 + h], s[6 + h]));
-        for (int step = 4; step < 32; step *= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, step));
-        most = ceilf(most);
-        ref[h] = most > REF_EMPTY ? (int)fminf(most, 32767.0f) : (int)REF_EMPTY;
+        float most = sl_max_nan(sl_max_nan(s[h], s[2 + h]), sl_max_nan(s[4 + h], s[6 + h]));
+        for (int step = 4; step < 32; step *= 2) most = sl_max_nan(most, __shfl_xor_sync(~0u, most, step));
+        ref[h] = ref_of_largest(ceilf(most));
 #pragma unroll
-        for (int t = 0; t < 4; t++) s[2 * t + h] = most > REF_EMPTY ? exp2f(fminf(s[2 * t + h] - ref[h], 0.0f)) : 0;
+        for (int t = 0; t < 4; t++) s[2 * t + h] = ref[h] > REF_EMPTY ? exp2f(fminf(s[2 * t + h] - ref[h], 0.0f)) : 0;
     }
 #pragma unroll
     for (int t = 0; t < 4; t++) {

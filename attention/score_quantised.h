@@ -457,11 +457,11 @@ __device__ float exp2_fast(float x) {
     return y;
 }
 
-__device__ uint32_t ceilings(float low, float high) { // as two 16-bit integers, saturated
+__device__ uint32_t ceilings(float low, float high) { // as two 16-bit integers, saturated; NaN: SL_REF_BEYOND
     uint32_t x;
     asm("{ .reg .b16 a, b; cvt.rpi.s16.f32 a, %1; cvt.rpi.s16.f32 b, %2; mov.b32 %0, {a, b}; }"
         : "=r"(x)
-        : "f"(low), "f"(high));
+        : "f"(fminf(low, SL_REF_BEYOND)), "f"(fminf(high, SL_REF_BEYOND))); // fminf passes over NaN
     return x;
 }
 
@@ -490,7 +490,7 @@ template <int N> __device__ void store_blocks(const score_params &p, int slot, i
     uint64_t mass[N];
     uint2 w[N];
 #pragma unroll
-    for (int b = 0; b < N; b++) refs[b] = ceilings(fmaxf(s[b][0], s[b][2]), fmaxf(s[b][1], s[b][3]));
+    for (int b = 0; b < N; b++) refs[b] = ceilings(sl_max_nan(s[b][0], s[b][2]), sl_max_nan(s[b][1], s[b][3]));
 #pragma unroll
     for (int step = 2; step < 32; step *= 2)
 #pragma unroll

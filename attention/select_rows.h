@@ -273,6 +273,23 @@ struct select_params {
     sl_attn_cuda_stats *stats;
 };
 
+// The bits of word b of n entries.
+__device__ uint32_t all_entries(int n, int b) {
+    return n - 32 * b >= 32 ? ~0u : (1u << n % 32) - 1;
+}
+
+// A head that attends exactly: no list, all entries in its mask. n: its entries.
+__device__ void plan_beyond(const row_lists &lists, int head, int top, int n, int n_kv, sl_attn_cuda_stats *stats) {
+    for (int b = threadIdx.x; b < ceil_div(n, 32); b += SELECTORS)
+        lists.mask[(size_t)head * lists.mask_words + b] = all_entries(n, b);
+    if (threadIdx.x > 0) return;
+    head_plan plan = {{0, 0, 0, 0}, top, 1, 0};
+    lists.plan[head] = plan;
+    if (!stats) return;
+    atomicAdd(&stats->v_rows, (unsigned long long)n_kv);
+    atomicAdd(&stats->samples, (unsigned long long)n_kv);
+}
+
 // The newest unit takes the place of the last of the others where it is not among them (draw_rank.c's top_units).
 __device__ void add_newest(const stored_weights &h, int k, cut_rule *c, uint32_t *above, uint32_t *equal) {
     int newest = h.n - 1;
@@ -297,8 +314,12 @@ static __global__ void __launch_bounds__(SELECTORS, 2) select_rows_kernel(const 
     stored_weights h = open_weights(&s, p.score, slot, head % p.score.group, ceil_div(n_kv, unit),
                                     (int16_t *)(memory + select_words(p.score.max_blocks)));
     uint32_t *above = (uint32_t *)memory, *equal = above + h.n_blocks;
+    if (is_beyond(h.top)) {
+        plan_beyond(p.lists, head, h.top, h.n, n_kv, p.stats);
+        return;
+    }
     if (p.kind == LARGEST_UNITS && p.k >= h.n) {
-        for (int b = threadIdx.x; b < h.n_blocks; b += SELECTORS) above[b] = h.n - 32 * b >= 32 ? ~0u : (1u << h.n % 32) - 1;
+        for (int b = threadIdx.x; b < h.n_blocks; b += SELECTORS) above[b] = all_entries(h.n, b);
         __syncthreads();
     } else {
         cut_rule c = select_largest(&s, h, memory, p.kind == REACHING, p.k, p.p);

@@ -38,6 +38,9 @@ const sl_attn_method sl_method_magicpig = {
     .summary = "rows whose hash matches the query's, weighted by how likely that was, self-normalised",
     .source = "MagicPIG (Chen et al. 2024)",
     .mean = SL_MEAN_BIASED,
+    .caution =
+        "its hash functions depend on the seed, the layer and the KV head, not on the sequence or the position: sequences "
+        "share pages, and signatures lie with them",
     .params = magicpig_params,
     .stages = &magicpig,
     .cpu = &sl_stages_ops,

@@ -14,6 +14,9 @@
 //
 // Sizes p_j |v_j| are kept in the same form, and follow from stored weights and stored norms alone (kernels.h's size), so that
 // whoever has those need not store sizes too.
+//
+// A reference is a 16-bit integer. A head whose largest reference lies outside +-SL_REF_MOST (22,180 nats), or that has a score
+// that is NaN, cannot be drawn from stored weights: every method attends to all of its rows exactly and counts a fall-back.
 #ifndef SLEIGH_STAGES_H
 #define SLEIGH_STAGES_H
 
@@ -45,7 +48,9 @@ uint64_t sl_weights_running(const sl_weights *wt, int j);                     //
 uint64_t sl_weights_mass(const sl_weights *wt, int j);                        // C_j - C_{j-1}
 void sl_weights_masses(const sl_weights *wt, int b, uint64_t mass[SL_BLOCK]); // of block b's rows
 uint64_t sl_weights_total(const sl_weights *wt);                              // C_{n-1}
-double sl_weights_value(const sl_weights *wt, uint64_t mass);                 // mass as a real number: sum of 2^{s_j}
+// A mass of `wt` as a share of the total of `of`.
+double sl_weights_share(const sl_weights *wt, uint64_t mass, const sl_weights *of);
+int sl_weights_beyond(const sl_weights *wt); // 1: the scores are too large, too small or NaN: nothing may be drawn
 void sl_weights_mix(sl_weights *wt, double alpha);                            // p <- (1 - alpha) p + alpha / n
 // The k rows of largest weight (fewer if fewer are positive), ascending in row; the lower row on ties. Returns how many.
 int sl_weights_largest(const sl_weights *wt, int k, int32_t *rows);
@@ -129,6 +134,7 @@ typedef struct sl_head {
     const float *q;            // [head_dim]
     sl_weights weights, sizes; // sizes: where the draw asked for them (sl_draw.size_power)
     int S;                     // budget
+    int is_beyond;             // sl_weights_beyond(&weights): the head attends to every row exactly
     sl_rng_id id;
     sl_uniform u;        // of this head's draws
     const float *before; // [head_dim] the output of the step before; NULL: there is none
@@ -234,5 +240,7 @@ void sl_reports_close(const sl_attn_decode_args *args, const sl_attn_report *rep
 // The fused path of a composition whose draw is NULL.
 size_t sl_attend_workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_kv);
 void sl_attend_all(const sl_attn_decode_args *args, const sl_proposal *propose);
+// Exact attention of one query head into x->out: the bits of method dense. Reads K and V twice.
+void sl_attend_head(sl_head *x);
 
 #endif

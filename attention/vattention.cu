@@ -9,6 +9,7 @@
 // measured (as in quest.cu, peaked queries), us, and dense decode's: epsilon 0.5 1 x 32k 107 (64), 8 x 32k 399 (363); the
 // latter alone: scores 201, picking 55, rows 122, planning 13, the output 14. With a base sample of 5%, 5% of top rows and four
 // heads that share few of them it reads two thirds of dense attention's bytes.
+#include "attention/bernstein.h"
 #include "attention/head_dim.h"
 #include "attention/norms.h"
 #include "attention/score_bounds.h"
@@ -17,8 +18,8 @@
 
 namespace {
 
-enum { DENOMINATOR, NUMERATOR, OUTPUT };
-enum { SPLITS = 50 }; // delta shared out between numerator and denominator
+enum { CLT, HOEFFDING, BERNSTEIN }; // bounds, draw_verified.c's
+enum { SPLITS = 50 };               // delta shared out between numerator and denominator
 
 struct verified_params {
     score_params score; // of rows, or of units of 16
@@ -30,9 +31,9 @@ struct verified_params {
     int unit, layer, n_heads;
     double top, base;
     int sink, window;
-    int verify, hoeffding;
+    int verify, bound;
     double epsilon, delta, z[SPLITS + 1]; // z[i] = Phi^-1(1 - delta i / 50 / 2)
-    const char *norms;                    // [n_pages][n_kv_heads][256] |v|; where hoeffding needs them
+    const char *norms;                    // [n_pages][n_kv_heads][256] |v|; where a bound needs them
     size_t norms_size;
     sl_attn_cuda_stats *stats;
 };
@@ -144,6 +145,10 @@ __global__ void __launch_bounds__(SELECTORS, 2) pick_rows_kernel(const verified_
     uint32_t *above = (uint32_t *)memory, *fixed = above + select_words(p.lists.mask_words);
     stored_weights h =
         open_weights(&s, p.score, slot, head % p.score.group, ceil_div(n_kv, p.unit), (int16_t *)(fixed + p.lists.mask_words));
+    if (is_beyond(h.top)) {
+        plan_beyond(p.lists, head, h.top, n_kv, n_kv, p.stats);
+        return;
+    }
     head_plan plan = {};
     plan.top = h.top;
     int k = (int)ceil(p.top * h.n);
@@ -153,7 +158,7 @@ __global__ void __launch_bounds__(SELECTORS, 2) pick_rows_kernel(const verified_
         take_equal(&s, c, h.n_blocks, above, above + h.n_blocks);
     }
     __syncthreads();
-    if (p.hoeffding) plan.hi = largest_left(&s, h, above);
+    if (p.bound != CLT) plan.hi = largest_left(&s, h, above);
     for (int b = threadIdx.x; b < n_words; b += SELECTORS) {
         uint32_t x = p.unit == 1 ? above[b] : above[b / 16] >> 2 * (b % 16);
         if (p.unit == UNIT) x = (x & 1 ? 0xffff : 0) | (x & 2 ? 0xffff0000 : 0);
@@ -182,7 +187,8 @@ __global__ void __launch_bounds__(SELECTORS, 2) pick_rows_kernel(const verified_
 
 struct estimates {
     double n, D, N, sigma, trace; // as draw_verified.c has them, in one unit of e^s
-    double hi, largest_norm;      // hoeffding's
+    double kurtosis;
+    sl_bernstein base; // all but its norm; for hoeffding too
 };
 
 __device__ double square(double x) {
@@ -192,8 +198,8 @@ __device__ double square(double x) {
 // Rows for a relative error of 1.
 __device__ double clt_budget(const verified_params &p, const estimates &f) {
     double z = p.z[SPLITS], best = INFINITY; // a lane two of the splits
-    if (p.verify == DENOMINATOR) return square(z * f.n * f.sigma / f.D);
-    if (p.verify == NUMERATOR) return square(z * f.n * sqrt(f.trace) / f.N);
+    if (p.verify == SL_VERIFY_DENOMINATOR) return square(z * f.n * f.sigma / f.D);
+    if (p.verify == SL_VERIFY_NUMERATOR) return square(z * f.n * sqrt(f.trace) / f.N);
     for (int i = 1 + threadIdx.x % 32; i < SPLITS; i += 32)
         best = fmin(best, square(2 * f.n * (p.z[i] * f.sigma / f.D + p.z[SPLITS - i] * sqrt(f.trace) / f.N)));
     for (int step = 16; step >= 1; step /= 2) best = fmin(best, __shfl_xor_sync(~0u, best, step));
@@ -202,17 +208,21 @@ __device__ double clt_budget(const verified_params &p, const estimates &f) {
 
 __device__ double hoeffding_budget(const estimates &f, int verify, double delta) {
     double log_term = log(2 / delta);
-    double denominator = square(f.n * f.hi / f.D) * log_term / 2;
-    double numerator = 2 * square(f.n * f.hi * f.largest_norm / f.N) * log_term;
-    return verify == DENOMINATOR ? denominator : verify == NUMERATOR ? numerator : fmax(denominator, numerator);
+    double denominator = square(f.n * f.base.most / f.D) * log_term / 2;
+    double numerator = 2 * square(f.n * f.base.most * f.base.norm / f.N) * log_term;
+    return verify == SL_VERIFY_DENOMINATOR ? denominator
+           : verify == SL_VERIFY_NUMERATOR ? numerator
+                                           : fmax(denominator, numerator);
 }
 
 __device__ int rows_needed(const verified_params &p, const estimates &f, int base, int n_residual) {
-    double unit = !p.hoeffding         ? clt_budget(p, f)
-                  : p.verify == OUTPUT ? 16 * hoeffding_budget(f, OUTPUT, p.delta / 2)
-                                       : hoeffding_budget(f, p.verify, p.delta);
+    double achieved;
+    if (p.bound == BERNSTEIN) return sl_bernstein_rows(&f.base, p.verify, p.epsilon, p.delta, &achieved);
+    double unit = p.bound == CLT                 ? clt_budget(p, f)
+                  : p.verify == SL_VERIFY_OUTPUT ? 16 * hoeffding_budget(f, SL_VERIFY_OUTPUT, p.delta / 2)
+                                                 : hoeffding_budget(f, p.verify, p.delta);
     double b = unit / square(p.epsilon);
-    if (!p.hoeffding) b /= 1 + b / f.n;
+    if (p.bound == CLT) b /= 1 + b / f.n;
     return b < f.n ? max((int)ceil(b), base) : n_residual;
 }
 
@@ -248,9 +258,9 @@ __device__ estimates estimate(const verified_params &p, int head, const head_pla
     bool has_fixed = lane < list_chunks(plan.at[1]), has_base = lane < list_chunks(n_base);
     size_t fixed = (size_t)head * LISTS * a.max_chunks + lane, base = fixed + a.max_chunks;
     float fixed_m = has_fixed ? __ldcg(a.ml + fixed).x : -INFINITY, base_m = has_base ? __ldcg(a.ml + base).x : -INFINITY;
-    double n = n_kv - plan.at[1], own = 0, all = 0, D = 0, moments[3] = {0, 0, 0};
-    if (has_fixed) D = __ldcg(a.moments + fixed * 3);
-    for (int i = 0; has_base && i < 3; i++) moments[i] = __ldcg(a.moments + base * 3 + i);
+    double n = n_kv - plan.at[1], all = 0, D = 0, moments[MOMENT_SUMS] = {}, sampled = 0;
+    if (has_fixed) D = __ldcg(a.moments + fixed * MOMENT_SUMS);
+    for (int i = 0; has_base && i < MOMENT_SUMS; i++) moments[i] = __ldcg(a.moments + base * MOMENT_SUMS + i);
     float most = max_lanes(fmaxf(fixed_m, base_m)), factor = relative(base_m, most);
     if (threadIdx.x < 32) s->factor[0][lane] = relative(fixed_m, most), s->factor[1][lane] = factor;
     __syncthreads();
@@ -264,17 +274,27 @@ __device__ estimates estimate(const verified_params &p, int head, const head_pla
     }
     __syncthreads();
     for (int d = lane; d < DIM; d += 32) {
-        own += square(s->sums[1][d]) / n_base;
+        sampled += square(s->sums[1][d]);
         all += square(s->sums[0][d] + s->sums[1][d] * n / n_base);
     }
-    own = sum_lanes(own), all = sum_lanes(all), D = sum_lanes(relative(fixed_m, most) * D);
-    double e = sum_lanes(factor * moments[0]), squares = sum_lanes((double)factor * factor * moments[1]);
-    double ev = sum_lanes((double)factor * factor * moments[2]);
+    sampled = sum_lanes(sampled), all = sum_lanes(all), D = sum_lanes(relative(fixed_m, most) * D);
+    scale_moments(moments, factor);
+    for (int i = 0; i < MOMENT_SUMS; i++) moments[i] = sum_lanes(moments[i]);
+    double e = moments[0], squares = moments[1], ev_squares = moments[2];
     estimates f = {.n = n, .D = D + e * n / n_base, .N = sqrt(all)};
     f.sigma = sqrt(fmax(0.0, (squares - e * e / n_base) / (n_base - 1)));
-    f.trace = fmax(0.0, (ev - own) / (n_base - 1));
-    f.hi = exp2(plan.hi + (p.unit == 1 ? 0 : (double)plan.top - most)); // refined scores are measured from `most`
+    f.trace = fmax(0.0, (ev_squares - sampled / n_base) / (n_base - 1));
+    f.kurtosis = sl_kurtosis(e, squares, moments[3], moments[4], n_base);
+    f.base = {.n = (int)n, .m = n_base, .e = e, .squares = squares, .ev_squares = ev_squares, .ev = sqrt(sampled)};
+    f.base.fixed = D, f.base.numerator = f.N;
+    f.base.most = exp2(plan.hi + (p.unit == 1 ? 0 : (double)plan.top - most)); // refined scores are measured from `most`
     return f;
+}
+
+// Kurtoses are counted as the bits of floats, which order as the numbers do where these are not below 0.
+__device__ void count_tail(sl_attn_cuda_stats *stats, double kurtosis, int n_base) {
+    atomicMax(&stats->kurtosis, (unsigned long long)__float_as_uint(fmaxf((float)kurtosis, 0)));
+    if (sl_is_heavy_tail(kurtosis, n_base)) atomicAdd(&stats->heavy_tails, 1ull);
 }
 
 // Grid: a block for each query head. Reads the partial results of lists 0 and 1, summed in the order of chunks and lanes;
@@ -287,13 +307,15 @@ template <int DIM> __global__ void __launch_bounds__(SELECTORS, 2) plan_rows_ker
     sl_wait_previous();
     int head = blockIdx.x, n_kv = p.score.rows[head / p.n_heads].position + 1, n_words = ceil_div(n_kv, 32);
     head_plan plan = p.lists.plan[head];
+    if (is_beyond(plan.top)) return;
     int n_residual = n_kv - plan.at[1], n_base = plan.at[2] - plan.at[1], b = n_base;
     if (n_base < n_residual) {
         estimates f = estimate<DIM>(p, head, plan, n_kv, &space);
-        if (p.norms) f.largest_norm = largest_norm(p, &s, head / p.score.group, n_kv, DIM);
+        if (p.norms) f.base.norm = largest_norm(p, &s, head / p.score.group, n_kv, DIM);
         if (threadIdx.x < 32) space.n_wanted = rows_needed(p, f, n_base, n_residual);
         __syncthreads();
         b = space.n_wanted;
+        if (p.stats && threadIdx.x == 0) count_tail(p.stats, f.kurtosis, n_base);
     }
     if (b > n_base) {
         uint32_t *fixed = (uint32_t *)memory, *drawn = fixed + n_words, *words = drawn + n_words + 2;
@@ -320,7 +342,7 @@ bool by_bounds(const sl_attn_spec *spec) {
     return sl_attn_get(spec, "predictor") == 1;
 }
 bool needs_norms(const sl_attn_spec *spec) {
-    return sl_attn_get(spec, "bound") == 1 && sl_attn_get(spec, "verify") != DENOMINATOR;
+    return sl_attn_get(spec, "bound") != CLT && sl_attn_get(spec, "verify") != SL_VERIFY_DENOMINATOR;
 }
 
 int needs(const sl_attn_spec *spec, sl_kv_need *out) {
@@ -351,7 +373,7 @@ void read_spec(const sl_attn_cuda_decode_args *a, verified_params *p) {
     p->unit = by_bounds(spec) ? UNIT : 1, p->layer = a->layer, p->n_heads = a->geom->n_heads;
     p->top = sl_attn_get(spec, "top"), p->base = sl_attn_get(spec, "base");
     p->sink = (int)sl_attn_get(spec, "sink"), p->window = (int)sl_attn_get(spec, "window");
-    p->verify = (int)sl_attn_get(spec, "verify"), p->hoeffding = sl_attn_get(spec, "bound") == 1;
+    p->verify = (int)sl_attn_get(spec, "verify"), p->bound = (int)sl_attn_get(spec, "bound");
     p->epsilon = sl_attn_get(spec, "epsilon"), p->delta = sl_attn_get(spec, "delta");
     for (int i = 1; i <= SPLITS; i++) p->z[i] = sl_normal_quantile(1 - p->delta * i / SPLITS / 2);
     if (needs_norms(spec)) p->norms = (const char *)a->extra[by_bounds(spec)], p->norms_size = a->extra_size[by_bounds(spec)];

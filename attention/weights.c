@@ -68,8 +68,12 @@ uint64_t sl_weights_total(const sl_weights *wt) {
     return wt->cum[wt->n_blocks] + wt->each * (uint64_t)wt->n;
 }
 
-double sl_weights_value(const sl_weights *wt, uint64_t mass) {
-    return ldexp((double)mass, wt->top - 38);
+double sl_weights_share(const sl_weights *wt, uint64_t mass, const sl_weights *of) {
+    return ldexp((double)mass / (double)sl_weights_total(of), wt->top - of->top);
+}
+
+int sl_weights_beyond(const sl_weights *wt) {
+    return wt->top > SL_REF_MOST || wt->top < -SL_REF_MOST;
 }
 
 void sl_weights_mix(sl_weights *wt, double alpha) {

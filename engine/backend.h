@@ -121,7 +121,7 @@ struct sl_backend {
     // Queues: ids[i] = what sl_sampler_draw would draw for rows[i].sequence and .position from logits [n_rows][n_vocab]
     void (*draw)(const sl_backend *be, const float *logits, const sl_row *rows, const struct sl_sampling *const *sampling,
                  int n_rows, int n_vocab, int32_t *ids);
-    // Waits for the draw, not for what was queued after it. ids: host memory
+    // Waits for the draw, not for what was queued after it. ids: host memory; -1 for a row with logits that are not finite
     int (*drawn)(const sl_backend *be, int32_t *ids, int n, sl_error *err);
 
     // x[i] = table[ids[i]]: x [n_rows][hidden] fp32

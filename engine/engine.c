@@ -190,6 +190,7 @@ static int init(sl_engine *e, const sl_engine_options *o, sl_error *err) {
     if (!rc) rc = sl_llama_scratch_new(c, e->backend, e->max_rows, &e->scratch, err);
     int n_pages = (e->n_ctx + SL_PAGE - 1) / SL_PAGE * e->n_sequences;
     if (!rc) rc = sl_kv_pool_init(&e->pool, e->backend, c->n_layers, c->n_kv_heads, c->head_dim, n_pages, err);
+    e->pool.seed = e->seed;
     if (!rc) rc = new_step(e, err);
     return rc ? rc : sl_engine_set_attention(e, o->attn, err);
 }
@@ -236,7 +237,8 @@ int sl_engine_set_attention(sl_engine *e, const sl_attn_plan *plan, sl_error *er
         SL_CHECK(plan->n_layers == copy.n_layers);
         memcpy(copy.layer, plan->layer, plan->n_layers * sizeof *copy.layer);
     }
-    rc = e->attend->plan(e, &copy, err);
+    for (int i = 0; !rc && i < copy.n_layers; i++) rc = sl_attn_check(&copy.layer[i], err);
+    if (!rc) rc = e->attend->plan(e, &copy, err);
     if (rc) {
         sl_attn_plan_free(&copy);
         return rc;

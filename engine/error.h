@@ -19,6 +19,7 @@ typedef enum {
     SL_ERR_MEMORY = -5,      // memory or KV pages ran out
     SL_ERR_CONTEXT = -6,     // more tokens than the context holds
     SL_ERR_DEVICE = -7,      // the GPU or its driver failed
+    SL_ERR_NOT_FINITE = -8,  // a model's numbers became NaN or infinite
 } sl_err;
 
 typedef struct sl_error {

@@ -32,6 +32,8 @@ typedef struct sl_observation {
     struct sl_device_observation *device; // engine/cuda/observe.c; NULL on the host
 } sl_observation;
 
+int sl_fail_not_finite(const sl_session *s, int n_bad, sl_error *err); // n_bad logits of s are not
+
 void sl_observation_free(sl_engine *e, sl_observation *o);
 size_t sl_shadow_state_size(const sl_engine *e);
 static inline int sl_observes_error(const sl_observation *o) {

@@ -178,6 +178,27 @@ static sl_kv_store *find_store(const sl_kv_pool *pool, sl_kv_need need) {
     return NULL;
 }
 
+static char *shared_of(const sl_kv_pool *pool, const sl_kv_store *store, int layer, int h) {
+    if (!store->shared) return NULL;
+    size_t size = store->need.kind->shared_size(store->need.arg, pool->head_dim);
+    return store->shared + ((size_t)layer * pool->n_kv_heads + h) * size;
+}
+
+// Fills what the pages of each KV head share. 0: out of memory
+static int make_shared(const sl_kv_pool *pool, sl_kv_store *store) {
+    const sl_kv_extra_kind *kind = store->need.kind;
+    int n = pool->n_layers * pool->n_kv_heads;
+    if (!kind->share) return 1;
+    store->shared = malloc(n * kind->shared_size(store->need.arg, pool->head_dim));
+    if (!store->shared) return 0;
+#pragma omp parallel for schedule(dynamic)
+    for (int i = 0; i < n; i++) {
+        int layer = i / pool->n_kv_heads, h = i % pool->n_kv_heads;
+        kind->share(store->need.arg, pool->head_dim, pool->seed, layer, h, shared_of(pool, store, layer, h));
+    }
+    return 1;
+}
+
 int sl_kv_keep(sl_kv_pool *pool, sl_kv_need need, sl_error *err) {
     if (find_store(pool, need)) return 0;
     if (pool->n_stores == SL_KV_EXTRAS)
@@ -189,8 +210,7 @@ int sl_kv_keep(sl_kv_pool *pool, sl_kv_need need, sl_error *err) {
     sl_kv_store store = {.need = need, .size = kind->size(need.arg, pool->head_dim)};
     size_t bytes = store_bytes(pool, store.size);
     store.built = calloc((size_t)pool->n_layers * pool->n_pages, 1);
-    store.shared = kind->share ? kind->share(need.arg, pool->head_dim) : NULL;
-    if (store.built && (store.shared || !kind->share)) store.data = pool->backend->alloc(pool->backend, bytes);
+    if (store.built && make_shared(pool, &store)) store.data = pool->backend->alloc(pool->backend, bytes);
     if (!store.data) {
         free(store.built);
         free(store.shared);
@@ -209,8 +229,8 @@ static void build_page(const sl_kv_pool *pool, const sl_kv_store *store, const s
     const sl_kv_extra_kind *kind = store->need.kind;
     size_t rows = sl_kv_block(view, pool->n_kv_heads, pool->head_dim, i, h);
     const void *before = kind->chained && i ? block_of(pool, store, view->layer, view->pages[i - 1], h) : NULL;
-    kind->build(store->need.arg, pool->head_dim, view->k + rows, view->v + rows, before, store->shared,
-                block_of(pool, store, view->layer, view->pages[i], h));
+    kind->build(store->need.arg, pool->head_dim, view->k + rows, view->v + rows, before,
+                shared_of(pool, store, view->layer, h), block_of(pool, store, view->layer, view->pages[i], h));
 }
 
 static void build_on_host(sl_kv_pool *pool, sl_kv_store *store, const sl_kv_seq *seq, int layer, int first, int n_full) {
@@ -278,8 +298,8 @@ const void *sl_kv_extra(const sl_kv_view *view, sl_kv_need need, int page_index,
     return block_of(view->pool, store, view->layer, view->pages[page_index], h);
 }
 
-const void *sl_kv_shared(const sl_kv_view *view, sl_kv_need need) {
+const void *sl_kv_shared(const sl_kv_view *view, sl_kv_need need, int h) {
     const sl_kv_store *store = find_store(view->pool, need);
     SL_CHECK(store != NULL);
-    return store->shared;
+    return shared_of(view->pool, store, view->layer, h);
 }

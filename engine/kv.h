@@ -33,8 +33,10 @@ typedef struct sl_kv_extra_kind {
     const char *name;
     int chained;                           // build reads `before`
     size_t (*size)(int arg, int head_dim); // bytes of one page of one KV head; a multiple of 64
-    // What all pages share (random projections), from malloc; NULL: nothing. The pool frees it.
-    void *(*share)(int arg, int head_dim);
+    // What all pages of one KV head in one layer share (random projections): its bytes, and what fills them. It depends on the
+    // pool's seed, the layer and the KV head; never on a sequence or a position, because sequences share pages. NULL: nothing
+    size_t (*shared_size)(int arg, int head_dim);
+    void (*share)(int arg, int head_dim, uint32_t seed, int layer, int head, void *out);
     // k, v: [256][head_dim]. before: of a chained kind, the block of the sequence's page before; NULL for the first.
     void (*build)(int arg, int head_dim, const bf16 *k, const bf16 *v, const void *before, const void *shared, void *out);
     // The same for many pages on a device, the same bits. NULL: not kept there
@@ -51,12 +53,13 @@ typedef struct sl_kv_store { // one kind's memory
     size_t size;    // bytes of a block
     char *data;     // [n_layers][n_pages][n_kv_heads][size], committed by first touch
     uint8_t *built; // [n_layers][n_pages]
-    void *shared;
+    char *shared;   // [n_layers][n_kv_heads][shared_size]; NULL: nothing
 } sl_kv_store;
 
 typedef struct sl_kv_pool {
     const sl_backend *backend; // whose memory k and v are
     int n_layers, n_kv_heads, head_dim, n_pages;
+    uint32_t seed; // of what pages share; set it before the first sl_kv_keep
     bf16 *k, *v;   // [n_layers][n_pages][n_kv_heads][256][head_dim]
     int32_t *refs; // [n_pages] sequences that hold the page; 0: free
     int32_t *free; // stack of free page ids
@@ -130,6 +133,6 @@ static inline int sl_kv_n_built(const sl_kv_view *view) {
 void *sl_kv_extra_layer(const sl_kv_pool *pool, sl_kv_need need, int layer, size_t *size);
 // The block of extra `need` that page number `page_index` < sl_kv_n_built holds for KV head h. The pool must keep it.
 const void *sl_kv_extra(const sl_kv_view *view, sl_kv_need need, int page_index, int h);
-const void *sl_kv_shared(const sl_kv_view *view, sl_kv_need need);
+const void *sl_kv_shared(const sl_kv_view *view, sl_kv_need need, int h); // what the pages of KV head h share
 
 #endif

@@ -526,20 +526,38 @@ static void queue_draw(sl_engine *e, sl_session *const *batch, int n, sl_sampler
     e->backend->draw(e->backend, e->step_logits, e->step_rows, params, n, e->model->config.n_vocab, e->step_ids);
 }
 
+// On a device a row whose logits are not finite draws -1.
+static int check_drawn(sl_session *const *batch, int n, const int32_t *ids, sl_error *err) {
+    for (int i = 0; i < n; i++)
+        if (ids[i] < 0) return sl_session_check_logits(batch[i], err);
+    return 0;
+}
+
 int sl_sample(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err) {
     sl_engine *e = batch[0]->engine;
     int rc = check_batch(e, n, err);
     if (!rc && draws_there(e, samplers, n)) {
         queue_draw(e, batch, n, samplers);
-        return e->backend->drawn(e->backend, ids, n, err);
+        rc = e->backend->drawn(e->backend, ids, n, err);
+        return rc ? rc : check_drawn(batch, n, ids, err);
     }
+    for (int i = 0; !rc && i < n; i++) rc = sl_session_check_logits(batch[i], err);
     for (int i = 0; !rc && i < n; i++)
         ids[i] = sl_sampler_draw(samplers[i], sl_session_logits(batch[i]), batch[i]->sequence, (uint32_t)batch[i]->kv.n_tokens);
     return rc;
 }
 
+// Gives a session the logits that it drew from: those of before the step that has just been queued. i: its row
+static void restore_logits(sl_session *s, int i) {
+    const sl_engine *e = s->engine;
+    size_t n_vocab = e->model->config.n_vocab;
+    e->backend->download(e->backend, s->logits, e->last_logits + i * n_vocab, n_vocab * sizeof(float));
+    disown_logits(s);
+}
+
 // Draw and step queued together: the device never waits for the host. A sequence that draws an end token has taken part in the
-// step, but its row is not counted and its logits are those that it drew from.
+// step, but its row is not counted and its logits are those that it drew from. So it is with all sequences when the logits of
+// one are not finite.
 static int step_there(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err) {
     sl_engine *e = batch[0]->engine;
     const sl_backend *be = e->backend;
@@ -553,11 +571,14 @@ static int step_there(sl_session *const *batch, int n, sl_sampler *const *sample
     rc = be->drawn(be, ids, n, err);
     if (rc) return rc;
     own_logits(e, batch, n);
+    int is_finite = 1;
+    for (int i = 0; i < n; i++) is_finite &= ids[i] >= 0;
+    for (int i = 0; !is_finite && i < n; i++) restore_logits(batch[i], i);
+    if (!is_finite) return check_drawn(batch, n, ids, err);
     for (int i = 0; i < n; i++) {
         sl_session *s = batch[i];
         if (sl_model_is_eos(e->model, ids[i])) {
-            be->download(be, s->logits, e->last_logits + i * n_vocab, size);
-            disown_logits(s);
+            restore_logits(s, i);
             continue;
         }
         if (e->attend->account) e->attend->account(e, &s, 1);

@@ -124,6 +124,9 @@ int sl_session_fork(const sl_session *s, int n_tokens, uint32_t sequence, sl_ses
 // The same with rows of its own, for benches of memory traffic.
 int sl_session_copy(const sl_session *s, int n_tokens, uint32_t sequence, sl_session **out, sl_error *err);
 const float *sl_session_logits(const sl_session *s); // [n_vocab] after the last token
+// SL_ERR_NOT_FINITE when one of them is NaN or infinite. The message names the first layer, KV head and position whose key is
+// not finite. sl_sample and sl_step ask it of every row that they draw from.
+int sl_session_check_logits(const sl_session *s, sl_error *err);
 
 // Appends n tokens with dense attention, chunk by chunk. More tokens than the context holds: SL_ERR_CONTEXT, with both
 // counts, and nothing is appended. The same logits to the bit whatever the chunk size.
@@ -141,13 +144,14 @@ int sl_decode(sl_session *const *batch, int n, const int32_t *ids, sl_error *err
 
 // Draws the token that follows each sequence from its logits, as sl_sampler_draw does with samplers[i]. ids: [n]. The logits
 // must not be stale. Neither this nor sl_step tells the samplers what was drawn: sl_sampler_accept is the caller's.
-// SL_ERR_ARG when n is out of the engine's range.
+// SL_ERR_ARG when n is out of the engine's range. SL_ERR_NOT_FINITE as sl_session_check_logits: no token is drawn then.
 int sl_sample(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err);
 // The same, and appends each token with one decode step of the batch, except those that are the model's end tokens (their
 // sequences stay as they are, logits included). Leaves the state of sl_sample and sl_decode of the other tokens. On a GPU the
 // tokens are handed back while the step still runs.
-// All or none: after an error no sequence has changed. SL_ERR_ARG as sl_sample; SL_ERR_CONTEXT when a sequence has no room for
-// another token, whatever it would draw (sl_sample still draws from it); SL_ERR_MEMORY when pages or method state run out.
+// All or none: after an error no sequence has changed. SL_ERR_ARG and SL_ERR_NOT_FINITE as sl_sample; SL_ERR_CONTEXT when a
+// sequence has no room for another token, whatever it would draw (sl_sample still draws from it); SL_ERR_MEMORY when pages or
+// method state run out.
 int sl_step(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err);
 
 // FNV-1a over the fp32 bytes of the logits.

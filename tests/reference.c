@@ -62,13 +62,18 @@ void ref_cache_free(ref_cache *c) {
 sl_attn_stats ref_decode(ref_cache *c, const char *attn, int first, int n, uint32_t seed, int layer) {
     sl_error err;
     sl_attn_spec spec;
+    CHECK_OK(sl_attn_parse(attn, &spec, &err), err);
+    return ref_decode_spec(c, &spec, first, n, seed, layer);
+}
+
+sl_attn_stats ref_decode_spec(ref_cache *c, const sl_attn_spec *spec, int first, int n, uint32_t seed, int layer) {
+    sl_error err;
     sl_attn_stats stats = {0};
     int longest = 0;
-    CHECK_OK(sl_attn_parse(attn, &spec, &err), err);
     for (int s = first; s < first + n; s++) longest = c->seqs[s].n_tokens > longest ? c->seqs[s].n_tokens : longest;
     for (int s = 0; s < c->n_seqs; s++) c->queries[s].kv.pool = &c->pool; // the cache may have moved since it was made
     sl_kv_need need[SL_MAX_NEEDS];
-    int n_needs = spec.method->cpu->needs ? spec.method->cpu->needs(&spec, need) : 0;
+    int n_needs = spec->method->cpu->needs ? spec->method->cpu->needs(spec, need) : 0;
     for (int i = 0; i < n_needs; i++) {
         CHECK_OK(sl_kv_keep(&c->pool, need[i], &err), err);
         for (int s = first; s < first + n; s++) {
@@ -77,9 +82,9 @@ sl_attn_stats ref_decode(ref_cache *c, const char *attn, int first, int n, uint3
             sl_kv_build(&c->pool, &before, 0, need[i]);
         }
     }
-    CHECK_OK(sl_workspace_reserve(&c->ws, spec.method->cpu->workspace(&c->geom, &spec, n, 1, longest), &err), err);
+    CHECK_OK(sl_workspace_reserve(&c->ws, spec->method->cpu->workspace(&c->geom, spec, n, 1, longest), &err), err);
     sl_attn_decode_args args = {.geom = &c->geom,
-                                .spec = &spec,
+                                .spec = spec,
                                 .layer = layer,
                                 .seed = seed,
                                 .n_seqs = n,
@@ -87,7 +92,7 @@ sl_attn_stats ref_decode(ref_cache *c, const char *attn, int first, int n, uint3
                                 .ws = &c->ws,
                                 .stats = &stats,
                                 .reports = c->reports};
-    spec.method->cpu->decode(&args);
+    spec->method->cpu->decode(&args);
     return stats;
 }
 

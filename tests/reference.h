@@ -22,6 +22,7 @@ ref_cache ref_cache_new(int n_heads, int n_kv_heads, int head_dim, int n_seqs, c
 void ref_cache_free(ref_cache *c);
 // Runs spec's decode over the sequences [first, first + n) of the cache; results in c->out.
 sl_attn_stats ref_decode(ref_cache *c, const char *attn, int first, int n, uint32_t seed, int layer);
+sl_attn_stats ref_decode_spec(ref_cache *c, const sl_attn_spec *spec, int first, int n, uint32_t seed, int layer);
 
 // Row j of KV head h of a sequence.
 const bf16 *ref_k_row(const ref_cache *c, int s, int h, int j);

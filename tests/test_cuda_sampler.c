@@ -21,7 +21,7 @@ typedef struct fixture {
     sl_sampler *samplers[MAX_ROWS];
     sl_row rows[MAX_ROWS], *gpu_rows;
     sl_cuda_sampling *gpu_sampling;
-    int32_t *gpu_ids;
+    int32_t *gpu_ids, *gpu_told;
     void *ws;
 } fixture;
 
@@ -33,6 +33,7 @@ static fixture fixture_new(int n_rows, int n_vocab, const sl_sampling *params) {
     f.gpu_logits = gpu_new(size);
     f.gpu_rows = gpu_new(sizeof f.rows);
     f.gpu_ids = gpu_new(MAX_ROWS * sizeof(int32_t));
+    f.gpu_told = gpu_new(MAX_ROWS * sizeof(int32_t));
     f.ws = gpu_new(sl_cuda_sampler_workspace(n_rows, n_vocab));
     for (int i = 0; i < n_rows; i++) {
         f.params[i] = params[i];
@@ -60,7 +61,7 @@ static void upload_logits(fixture *f) {
 }
 
 static void launch(const fixture *f, cudaStream_t stream) {
-    sl_cuda_sample(f->gpu_logits, f->gpu_rows, f->gpu_sampling, f->n_rows, f->n_vocab, f->gpu_ids, f->ws, stream);
+    sl_cuda_sample(f->gpu_logits, f->gpu_rows, f->gpu_sampling, f->n_rows, f->n_vocab, f->gpu_ids, f->gpu_told, f->ws, stream);
 }
 
 static void gpu_draw(fixture *f, int32_t *ids) {
@@ -309,9 +310,35 @@ static void offers(void) {
     p.n_bias++;
     CHECK(!sl_cuda_sampler_offers(&p, 128256));
 }
+// A row with a logit that is NaN or infinite tells -1; it and the other rows draw as ever. The settings are sent before each
+// draw.
+static void not_finite_rows_tell(void) {
+    static const float values[] = {NAN, INFINITY, -INFINITY};
+    enum { ROWS = 4, VOCAB = 5000 };
+    uint64_t state = test_seed;
+    for (int greedy = 0; greedy < 2; greedy++)
+        for (int k = 0; k < 3; k++) {
+            sl_sampling params[ROWS];
+            int32_t ids[ROWS], told[ROWS], bad = k + 1;
+            for (int i = 0; i < ROWS; i++) params[i] = settings(greedy ? 0 : 1, i % 2 ? 40 : 0, 0.95f, 0);
+            fixture f = fixture_new(ROWS, VOCAB, params);
+            fill(f.logits, ROWS * VOCAB, NORMAL, &state);
+            for (int i = 0; i < ROWS; i++) f.rows[i] = (sl_row){.position = i, .sequence = 9};
+            f.logits[bad * VOCAB + 1030 * k + 7] = values[k];
+            upload_logits(&f);
+            gpu_draw(&f, ids);
+            gpu_read(told, f.gpu_told, sizeof told);
+            for (int i = 0; i < ROWS; i++) {
+                CHECK(ids[i] >= 0 && ids[i] < VOCAB);
+                CHECK_INT(told[i], i == bad ? -1 : ids[i]);
+            }
+            fixture_free(&f);
+        }
+}
 #endif
 
 static const test_case cases[] = {
+    GPU_CASE("not-finite-rows-tell", not_finite_rows_tell),
     GPU_CASE("offers", offers),
     GPU_CASE("greedy", greedy),
     GPU_CASE("short-lists", short_lists),

@@ -118,6 +118,13 @@ static void golden_sharded(void) {
 static void golden_mistral(void) {
     check_golden("mistral");
 }
+// What every norm reads is as small as eps: another eps of one norm alone is an error of a percent.
+static void golden_eps(void) {
+    check_golden("eps");
+}
+static void golden_eps_default(void) { // its config.json does not give rms_norm_eps
+    check_golden("eps-default");
+}
 
 // The trained model attends more sharply than random weights do, so that a key on the other side of a rounding boundary weighs
 // more.
@@ -660,6 +667,8 @@ static const test_case cases[] = {
     {"golden-headdim80", 0, golden_headdim80},
     {"golden-sharded-linear-rope", 0, golden_sharded},
     {"golden-mistral", 0, golden_mistral},
+    {"golden-eps", 0, golden_eps},
+    {"golden-eps-default", 0, golden_eps_default},
     {"golden-tiny", 0, golden_tiny},
     {"chunked-prefill-bits", 0, chunked_prefill},
     {"batch-of-8-bits", 0, batch_invariance},

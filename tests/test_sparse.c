@@ -202,7 +202,7 @@ typedef struct lsh {
 // only decide on bits that are too close to call.
 static void check_output(ref_cache *c, const lsh *m, int head, const hashed *x) {
     int dim = c->geom.head_dim, n = c->seqs[0].n_tokens, n_pages = (n - 1) / 256;
-    const float *projections = sl_kv_shared(&c->queries[0].kv, x->need), *q = c->q + head * dim;
+    const float *projections = sl_kv_shared(&c->queries[0].kv, x->need, 0), *q = c->q + head * dim;
     double centre[128] = {0}, from[128], total = 0, out[128] = {0};
     uint16_t own[512];
     for (int d = 0; d < dim; d++) from[d] = q[d];

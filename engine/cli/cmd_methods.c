@@ -31,8 +31,9 @@ int cmd_methods(const cli_options *o, sl_error *err) {
     }
     json_t *list = json_array();
     for (const sl_attn_method *const *m = sl_attn_methods; *m; m++)
-        json_array_append_new(list, json_pack("{s:s, s:s?, s:s?, s:b, s:b, s:b, s:o}", "name", (*m)->name, "summary",
-                                              (*m)->summary, "source", (*m)->source, "biased", (*m)->mean == SL_MEAN_BIASED,
-                                              "cpu", (*m)->cpu != NULL, "cuda", (*m)->cuda != NULL, "params", params_json(*m)));
+        json_array_append_new(list, json_pack("{s:s, s:s?, s:s?, s:s, s:s?, s:b, s:b, s:o}", "name", (*m)->name, "summary",
+                                              (*m)->summary, "source", (*m)->source, "mean", sl_attn_mean_name((*m)->mean),
+                                              "caution", (*m)->caution, "cpu", (*m)->cpu != NULL, "cuda", (*m)->cuda != NULL,
+                                              "params", params_json(*m)));
     return cli_print_json(list, JSON_INDENT(1), err);
 }

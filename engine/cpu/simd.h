@@ -49,7 +49,7 @@ SIMD_INLINE vf v_fma(vf a, vf b, vf c) { // a * b + c
 #endif
 }
 
-SIMD_INLINE vf v_max(vf a, vf b) {
+SIMD_INLINE vf v_max(vf a, vf b) { // b where either is NaN
 #if defined(__AVX512F__)
     return _mm512_max_ps(a, b);
 #elif defined(__AVX2__)
@@ -124,12 +124,16 @@ SIMD_INLINE float v_max_lane(vf x) {
     return a[0];
 }
 
+SIMD_INLINE int v_any(vi mask) { // mask: 0 or -1 in each lane
+    return v_sum_int(mask) != 0;
+}
+
 // 2^x: x = n + f with n the nearest integer; 2^f by its Taylor polynomial of degree 7 on [-1/2, 1/2] (truncation 2^-27);
-// relative error below 2e-7. Below 2^-126 the result is 0, -inf included; x must not exceed 127.
+// relative error below 2e-7. Below 2^-126 the result is 0, -inf included; NaN stays NaN; x must not exceed 127.
 SIMD_INLINE vf v_exp2(vf x) {
     const float magic = 12582912.0f; // 1.5 * 2^23: adding it rounds to an integer
-    vi keep = x >= -126.0f;
-    x = v_max(x, v_set(-126.0f));
+    vi keep = ~(x < -126.0f);
+    x = v_max(v_set(-126.0f), x);
     vf n = (x + magic) - magic, f = x - n;
     vf y = v_set(1.52527338e-5f);
     y = v_fma(y, f, v_set(1.54035304e-4f));

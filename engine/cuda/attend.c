@@ -157,6 +157,9 @@ static void account(sl_engine *e, sl_session *const *batch, int n) {
 }
 
 sl_attn_stats sl_cuda_counted(const sl_attn_cuda_stats *c) {
+    uint32_t bits = (uint32_t)c->kurtosis;
+    float kurtosis;
+    memcpy(&kurtosis, &bits, sizeof kurtosis);
     return (sl_attn_stats){.k_rows = c->k_rows,
                            .v_rows = c->v_rows,
                            .v_distinct = c->v_distinct,
@@ -164,6 +167,8 @@ sl_attn_stats sl_cuda_counted(const sl_attn_cuda_stats *c) {
                            .bytes = c->bytes,
                            .tries = c->tries,
                            .fallbacks = c->fallbacks,
+                           .heavy_tails = c->heavy_tails,
+                           .kurtosis = kurtosis,
                            .features = (double)c->features / 1024};
 }
 

@@ -124,6 +124,18 @@ static __device__ __forceinline__ float sl_max_lanes(float x) {
     return x;
 }
 
+// The larger one; NaN where either is NaN, which fmaxf passes over.
+static __device__ __forceinline__ float sl_max_nan(float a, float b) {
+    float x;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(x) : "f"(a), "f"(b));
+    return x;
+}
+
+static __device__ __forceinline__ float sl_max_nan_lanes(float x) {
+    for (int step = 16; step > 0; step /= 2) x = sl_max_nan(x, __shfl_xor_sync(~0u, x, step));
+    return x;
+}
+
 static __device__ __forceinline__ float sl_widen(bf16 x) {
     return __uint_as_float((uint32_t)x << 16);
 }

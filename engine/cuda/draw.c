@@ -24,7 +24,8 @@ static int grow(sl_cuda *c, int n, int n_vocab) {
     c->sampling = NULL;
     c->drawn_ids = NULL;
     c->draw_rows = 0;
-    if (sl_cuda_note(c, cudaMalloc(&c->sampling, n * sizeof(sl_cuda_sampling)), "sampling")) return 1;
+    // The settings, and behind them the ids that the host is told.
+    if (sl_cuda_note(c, cudaMalloc(&c->sampling, n * (sizeof(sl_cuda_sampling) + sizeof(int32_t))), "sampling")) return 1;
     if (sl_cuda_note(c, cudaHostAlloc((void **)&c->drawn_ids, n * sizeof(int32_t), 0), "sampling")) return 1;
     c->draw_rows = n;
     return 0;
@@ -38,8 +39,9 @@ void sl_cuda_draw(const sl_backend *be, const float *logits, const sl_row *rows,
     memset(settings, 0, sizeof settings);
     for (int i = 0; i < n_rows; i++) settings[i] = sl_cuda_sampling_of(sampling[i]);
     be->upload(be, c->sampling, settings, sizeof settings);
-    sl_cuda_sample(logits, rows, c->sampling, n_rows, n_vocab, ids, c->draw_ws, c->stream);
-    sl_cuda_note(c, cudaMemcpyAsync(c->drawn_ids, ids, n_rows * sizeof *ids, cudaMemcpyDeviceToHost, c->stream), "sampling");
+    int32_t *told = (int32_t *)((sl_cuda_sampling *)c->sampling + c->draw_rows);
+    sl_cuda_sample(logits, rows, c->sampling, n_rows, n_vocab, ids, told, c->draw_ws, c->stream);
+    sl_cuda_note(c, cudaMemcpyAsync(c->drawn_ids, told, n_rows * sizeof *told, cudaMemcpyDeviceToHost, c->stream), "sampling");
     sl_cuda_note(c, cudaEventRecord(c->drawn, c->stream), "sampling");
 }
 

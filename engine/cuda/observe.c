@@ -185,6 +185,8 @@ static void fill_reports(const sl_engine *e, const sl_attn_spec *spec, int n_kv,
                                   .error_bound = NAN,
                                   .tries = share_of(s.tries, n, h),
                                   .fallback = share_of(s.fallbacks, n, h),
+                                  .kurtosis = NAN,
+                                  .heavy_tail = share_of(s.heavy_tails, n, h),
                                   .error = NAN,
                                   .cosine = NAN,
                                   .bias = NAN};

@@ -148,7 +148,7 @@ static __device__ int top_k_of(const sl_cuda_sampling *p, int n_vocab) {
 // Bound by the instructions of the sort: about 2 us a row with many rows, where the logits' bytes would take 0.2 us from
 // memory.
 static __global__ void __launch_bounds__(RUN_BLOCK)
-    sample_runs_kernel(const float *logits, const sl_cuda_sampling *sampling, int n_vocab, void *ws) {
+    sample_runs_kernel(const float *logits, sl_cuda_sampling *sampling, int n_vocab, void *ws) {
     typedef cub::BlockReduce<uint64_t, RUN_BLOCK> reduce;
     typedef cub::BlockScan<double, RUN_BLOCK, cub::BLOCK_SCAN_WARP_SCANS> scan;
     __shared__ union {
@@ -163,12 +163,16 @@ static __global__ void __launch_bounds__(RUN_BLOCK)
     const sl_cuda_sampling &p = sampling[blockIdx.y];
     const row_space space = row_space_of(ws, blockIdx.y, gridDim.x);
     uint64_t *keys = space.keys + first, x[ITEMS];
+    bool is_finite = true;
     logits += (size_t)blockIdx.y * n_vocab;
 #pragma unroll
     for (int i = 0; i < ITEMS; i++) {
         int id = first + t + i * RUN_BLOCK;
-        x[i] = id < n_vocab ? candidate_key(biased(p, logits[id], id), id) : 0;
+        float logit = id < n_vocab ? logits[id] : 0;
+        is_finite &= isfinite(logit);
+        x[i] = id < n_vocab ? candidate_key(biased(p, logit, id), id) : 0;
     }
+    if (!is_finite) sampling[blockIdx.y].not_finite = 1; // all who store it store the same
     if (p.temp == 0) {
         uint64_t most = reduce(s.reduce_space).Reduce(x, max_key());
         if (t == 0) keys[0] = most;
@@ -402,8 +406,8 @@ static __device__ int draw_from_runs(draw_space *s, run_view *v, uint64_t guess,
 // The token of each row from its runs. Grid: a block a row, thread r of it has run r; at most BLOCK runs. Reads some tens of
 // keys and sums of each run (from the L2: the kernel before has just written them), dependent loads for the most part: bound by
 // latency. Sums over runs: cub::BlockReduce and BlockScan over the threads, whose order is fixed; over a list: from the front.
-static __global__ void __launch_bounds__(BLOCK, 1)
-    sample_draw_kernel(const sl_row *rows, const sl_cuda_sampling *sampling, int n_vocab, int32_t *ids, void *ws) {
+static __global__ void __launch_bounds__(BLOCK, 1) sample_draw_kernel(const sl_row *rows, const sl_cuda_sampling *sampling,
+                                                                      int n_vocab, int32_t *ids, int32_t *told, void *ws) {
     __shared__ draw_space s;
     sl_start_next();
     sl_wait_previous();
@@ -420,7 +424,7 @@ static __global__ void __launch_bounds__(BLOCK, 1)
     }
     if (p.temp == 0) {
         head = reduce_key(s.for_reduce_key).Reduce(head, max_key());
-        if (r == 0) ids[blockIdx.x] = key_id(head);
+        if (r == 0) ids[blockIdx.x] = key_id(head), told[blockIdx.x] = p.not_finite ? -1 : key_id(head);
         return;
     }
     s.list[r] = head;
@@ -445,7 +449,7 @@ static __global__ void __launch_bounds__(BLOCK, 1)
         }
         if (id < 0) id = draw_from_list(&s, min(gather_list(&s, &v, 0, v.end), n_kept), &p, sum_1, u);
     }
-    if (r == 0) ids[blockIdx.x] = id;
+    if (r == 0) ids[blockIdx.x] = id, told[blockIdx.x] = p.not_finite ? -1 : id;
 }
 
 // ---- launch ----
@@ -468,9 +472,9 @@ size_t sl_cuda_sampler_workspace(int n_rows, int n_vocab) {
     return (size_t)n_rows * count_runs(n_vocab) * RUN * 3 * sizeof(uint64_t);
 }
 
-void sl_cuda_sample(const float *logits, const sl_row *rows, const sl_cuda_sampling *sampling, int n_rows, int n_vocab,
-                    int32_t *ids, void *ws, cudaStream_t stream) {
+void sl_cuda_sample(const float *logits, const sl_row *rows, sl_cuda_sampling *sampling, int n_rows, int n_vocab, int32_t *ids,
+                    int32_t *told, void *ws, cudaStream_t stream) {
     SL_CHECK(n_vocab > 0 && n_vocab <= SL_CUDA_SAMPLER_VOCAB);
     sl_launch(sample_runs_kernel, dim3(count_runs(n_vocab), n_rows), dim3(RUN_BLOCK), 0, stream, logits, sampling, n_vocab, ws);
-    sl_launch(sample_draw_kernel, dim3(n_rows), dim3(BLOCK), 0, stream, rows, sampling, n_vocab, ids, ws);
+    sl_launch(sample_draw_kernel, dim3(n_rows), dim3(BLOCK), 0, stream, rows, sampling, n_vocab, ids, told, ws);
 }

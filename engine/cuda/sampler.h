@@ -31,6 +31,7 @@ typedef struct sl_cuda_sampling {
     float log_min_p; // logf(min_p) of the host, whose last bit decides; -inf: off
     uint32_t seed;
     int n_bias;
+    int not_finite; // 0; the kernels set it where a logit of the row is NaN or infinite
     sl_logit_bias bias[SL_CUDA_SAMPLER_BIASES];
 } sl_cuda_sampling;
 
@@ -42,9 +43,10 @@ sl_cuda_sampling sl_cuda_sampling_of(const sl_sampling *p);
 size_t sl_cuda_sampler_workspace(int n_rows, int n_vocab);
 
 // ids[i] = the token drawn from logits[i] for position rows[i].position of sequence rows[i].sequence.
-// logits: [n_rows][n_vocab], NaN counts as -inf; rows, sampling, ids: [n_rows].
-void sl_cuda_sample(const float *logits, const sl_row *rows, const sl_cuda_sampling *sampling, int n_rows, int n_vocab,
-                    int32_t *ids, void *ws, cudaStream_t stream);
+// told[i] is the same, or -1 where a logit of the row is NaN or infinite: ids[i] is a token then too, for a step that is queued.
+// logits: [n_rows][n_vocab], NaN counts as -inf; rows, sampling, ids, told: [n_rows].
+void sl_cuda_sample(const float *logits, const sl_row *rows, sl_cuda_sampling *sampling, int n_rows, int n_vocab, int32_t *ids,
+                    int32_t *told, void *ws, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

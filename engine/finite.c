@@ -1,0 +1,66 @@
+// engine/finite.c - logits that are not finite are refused: no token is drawn from them. The error names the first key of the
+// cache that is not finite: its layer, KV head and position say where the numbers broke.
+#include "engine/internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int is_finite_bf16(bf16 x) {
+    return (x & 0x7f80) != 0x7f80;
+}
+
+static int count_not_finite(const float *x, int n) {
+    int count = 0;
+    for (int i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, x + i, sizeof bits);
+        count += (bits & 0x7f800000) == 0x7f800000;
+    }
+    return count;
+}
+
+// The first row of a page [n_kv_heads][256][head_dim], of n_rows, that is not finite: row * n_kv_heads + KV head; -1: none
+static int find_in_page(const bf16 *page, const sl_attn_geom *g, int n_rows) {
+    for (int row = 0; row < n_rows; row++)
+        for (int h = 0; h < g->n_kv_heads; h++)
+            for (int d = 0; d < g->head_dim; d++)
+                if (!is_finite_bf16(page[((size_t)h * SL_PAGE + row) * g->head_dim + d])) return row * g->n_kv_heads + h;
+    return -1;
+}
+
+// By layer, then by position. page: scratch of a page. Writes what is found as text.
+static void describe_keys(const sl_session *s, bf16 *page, char *text, size_t size) {
+    const sl_engine *e = s->engine;
+    const sl_attn_geom *g = &e->geom;
+    size_t block = (size_t)g->n_kv_heads * SL_PAGE * g->head_dim;
+    int n_rows = s->kv.n_tokens;
+    for (int layer = 0; layer < g->n_layers; layer++)
+        for (int i = 0; i * SL_PAGE < n_rows; i++) {
+            const bf16 *from = sl_kv_layer(&e->pool, layer).k + s->kv.pages[i] * block;
+            if (e->backend->is_device)
+                e->backend->download(e->backend, page, from, block * sizeof *page);
+            else
+                memcpy(page, from, block * sizeof *page);
+            int left = n_rows - i * SL_PAGE, found = find_in_page(page, g, left < SL_PAGE ? left : SL_PAGE);
+            if (found < 0) continue;
+            snprintf(text, size, "the first key that is not finite is in layer %d, KV head %d, position %d", layer,
+                     found % g->n_kv_heads, i * SL_PAGE + found / g->n_kv_heads);
+            return;
+        }
+    snprintf(text, size, "all keys of the cache are finite");
+}
+
+int sl_fail_not_finite(const sl_session *s, int n_bad, sl_error *err) {
+    const sl_attn_geom *g = &s->engine->geom;
+    char where[128] = "the keys could not be looked at: out of memory";
+    bf16 *page = malloc((size_t)g->n_kv_heads * SL_PAGE * g->head_dim * sizeof *page);
+    if (page) describe_keys(s, page, where, sizeof where);
+    free(page);
+    return sl_fail(err, SL_ERR_NOT_FINITE, "sequence %u: %d of %d logits after %d tokens are not finite; %s", s->sequence,
+                   n_bad, s->engine->model->config.n_vocab, s->kv.n_tokens, where);
+}
+
+int sl_session_check_logits(const sl_session *s, sl_error *err) {
+    int n_bad = count_not_finite(sl_session_logits(s), s->engine->model->config.n_vocab);
+    return n_bad ? sl_fail_not_finite(s, n_bad, err) : 0;
+}
