@@ -350,7 +350,8 @@ static void set_plan(rig *r, const sl_attn_spec *spec) {
 
 static void method_state(void) {
     static const sl_attn_ops ops = {.workspace = counting_workspace, .decode = counting_decode, .state = counting_state};
-    static const sl_attn_method counting = {.name = "counting", .summary = "test", .source = "test", .cpu = &ops};
+    static const sl_attn_method counting = {
+        .name = "counting", .summary = "test", .source = "test", .mean = SL_MEAN_EXACT, .cpu = &ops};
     dense_ops = sl_attn_find("dense")->cpu;
     rig r = rig_open("models/tiny", "dense", 1024, 1, 64, 0, 0);
     int32_t *ids = test_ids(300, r.n_vocab, test_seed);
@@ -587,7 +588,8 @@ static void judged_decode(const sl_attn_decode_args *args) {
 
 static void observer_error(void) {
     static const sl_attn_ops ops = {.workspace = judged_workspace, .decode = judged_decode};
-    static const sl_attn_method method = {.name = "judged", .summary = "test", .source = "test", .cpu = &ops};
+    static const sl_attn_method method = {
+        .name = "judged", .summary = "test", .source = "test", .mean = SL_MEAN_EXACT, .cpu = &ops};
     witness w = {0};
     dense_ops = sl_attn_find("dense")->cpu;
     CHECK_OK(sl_attn_parse("santa-sys:S=16", &judged_spec, &err), err);
@@ -622,7 +624,11 @@ static void observer_error(void) {
 
 static void observer_state(void) { // of shadows: emptied by truncate, apart per seed; the running method's is left alone
     static const sl_attn_ops ops = {.workspace = counting_workspace, .decode = counting_decode, .state = counting_state};
-    static const sl_attn_method counting = {.name = "counting", .summary = "test", .source = "test", .cpu = &ops},
+    static const sl_attn_method counting = {.name = "counting",
+                                            .summary = "test",
+                                            .source = "test",
+                                            .mean = SL_MEAN_EXACT,
+                                            .cpu = &ops},
                                 none = {.name = "none", .summary = "test", .source = "test"};
     sl_attn_spec twice[2] = {{.method = &counting}, {.method = &counting}};
     witness w = {0};
