@@ -1,7 +1,7 @@
 // engine/cli/main.c - build/sleigh: finds the command, parses its flags, runs it, turns its result into the exit code.
 #include "engine/cli/cli.h"
+#include "engine/cli/process.h"
 
-#include <signal.h>
 #include <string.h>
 
 static const char generate_notes[] =
@@ -216,7 +216,7 @@ static int run(int argc, char **argv, sl_error *err) {
 
 int main(int argc, char **argv) {
     sl_error err = {0};
-    signal(SIGPIPE, SIG_IGN); // a closed pipe is a write error like any other
+    cli_process_begin();
     int rc = run(argc, argv, &err);
     if (!rc)
         rc = cli_flush(&err);
