@@ -419,8 +419,8 @@ static int print_table(eval *e, sl_error *err) {
     size_t n = (size_t)e->scores.n_methods * (size_t)(e->scores.n_groups + 1);
     eval_summary *summary = calloc(n, sizeof *summary);
     if (!summary) return sl_fail(err, SL_ERR_MEMORY, "the table: out of memory");
-    int rc = eval_summarise(&e->scores, e->o.rounds, e->o.task_seed, summary, err);
-    if (!rc) rc = eval_print(&e->scores, summary, e->settings, e->o.format, err);
+    eval_summarise(&e->scores, summary);
+    int rc = eval_print(&e->scores, summary, e->settings, e->o.format, err);
     snprintf(title, sizeof title, "%.200s, %d samples", e->o.model, e->scores.n_samples);
     if (!rc && e->o.plot) rc = eval_plot(e->o.plot, title, &e->scores, &e->attn, summary, err);
     free(summary);
