@@ -167,7 +167,7 @@ static void every_number_once(void) {
                                         "santa-pps:S=200",
                                         "santa-is:S=200",
                                         "random:S=200",
-                                        "vattention:verify=denominator:epsilon=0.1",
+                                        "vattention:verify=denominator:epsilon=0.03",
                                         "vattention:bound=hoeffding:verify=denominator:epsilon=0.3",
                                         "santa-pps:epsilon=0.25:delta=0.2",
                                         "santa-pps:epsilon=0.4:delta=0.2:bound=bernstein"};
