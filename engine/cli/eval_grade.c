@@ -135,8 +135,9 @@ static size_t number_at(span s, size_t i, double *out) {
     return at - i;
 }
 
-static int first_number(span s, span *found, double *out) {
-    for (size_t i = 0; i < s.n; i++) {
+// From byte `from` on, which need not be the beginning: what stands before a minus says whether it is a sign.
+static int next_number(span s, size_t from, span *found, double *out) {
+    for (size_t i = from; i < s.n; i++) {
         if (i && isalnum((unsigned char)s.p[i - 1])) continue; // x2 and B12 are names
         size_t n = number_at(s, i, out);
         if (!n) continue;
@@ -146,16 +147,19 @@ static int first_number(span s, span *found, double *out) {
     return 0;
 }
 
+static size_t end_of(span s, span part) {
+    return (size_t)(part.p - s.p) + part.n;
+}
+
+static int first_number(span s, span *found, double *out) {
+    return next_number(s, 0, found, out);
+}
+
 static int last_number(span s, span *found, double *out) {
     double x;
-    int n = 0;
-    for (span next; first_number(s, &next, &x); n++) {
-        *found = next;
-        *out = x;
-        s.n -= (size_t)(next.p + next.n - s.p);
-        s.p = next.p + next.n;
-    }
-    return n > 0;
+    size_t from = 0;
+    for (span next; next_number(s, from, &next, &x); from = end_of(s, next)) *found = next, *out = x;
+    return from > 0;
 }
 
 static int take(span *s, const char *word) {
@@ -241,10 +245,8 @@ static double share_found(span s, const json_t *references, int whole) {
 static double share_of_integers(span s, const json_t *references) {
     enum { MAX = 64 };
     double seen[MAX], x, want;
-    size_t n = json_array_size(references), n_seen = 0, right = 0;
-    for (span found; n_seen < n && n_seen < MAX && first_number(s, &found, &x);) {
-        s.n -= (size_t)(found.p + found.n - s.p);
-        s.p = found.p + found.n;
+    size_t n = json_array_size(references), n_seen = 0, right = 0, from = 0;
+    for (span found; n_seen < n && n_seen < MAX && next_number(s, from, &found, &x); from = end_of(s, found)) {
         int is_new = x == floor(x);
         for (size_t i = 0; i < n_seen; i++) is_new &= seen[i] != x;
         if (!is_new) continue;
