@@ -12,114 +12,123 @@ static const struct {
     const char *grader, *answer, *references;
     double score;
     const char *extracted; // NULL: not looked at
-} grades[] = {{"substring", " 1234567.", "[\"1234567\"]", 1, ""},
-              {"substring", "The numbers are 11, 22 and 44.", "[\"11\",\"22\",\"33\",\"44\"]", 0.75, ""},
-              {"substring", "it lives in PARIS", "[\"Paris\"]", 1, ""},
-              {"substring", "", "[\"Paris\"]", 0, ""},
-              {"substring", "par is", "[\"Paris\"]", 0, ""},
-              {"any", "with Ann in Rome.", "[\"Oslo\",\"rome\"]", 1, ""},
-              {"any", "with Ann in Bonn.", "[\"Oslo\",\"rome\"]", 0, ""},
-              {"words", "bada, badaku, zu", "[\"bada\",\"ku\",\"ZU\"]", 2.0 / 3, ""},
-              {"words", "bada\xC3\xA9", "[\"bada\"]", 0, ""}, // a letter beyond ASCII follows
-              {"integers", "7, 7, 8, 9, 10, 11", "[\"7\",\"8\",\"9\",\"10\"]", 1, ""},
-              {"integers", "1 2 7 8 9 10", "[\"7\",\"8\",\"9\",\"10\"]", 0.5, ""}, // the first four alone
-              {"integers", "7.5 and 8", "[\"7\",\"8\"]", 0.5, ""},
-              {"integers", "none", "[\"7\",\"8\"]", 0, ""},
-              {"exact", " with Ann in Rome.\n", "[\"with Ann in Rome.\"]", 1, "with Ann in Rome."},
-              {"exact", "with Ann in rome.", "[\"with Ann in Rome.\"]", 0, NULL},
-              {"boxed", "so \\boxed{3} and at last \\boxed{\\frac{1}{2}}.", "[\"0.5\"]", 1, "\\frac{1}{2}"},
-              {"boxed", "\\boxed{a{b}c}", "[\"a{b}c\"]", 1, "a{b}c"},
-              {"boxed", "\\boxed{ x + 1 }", "[\"x + 1\"]", 1, "x + 1"},
-              {"boxed", "\\boxed{7} then \\boxed{8", "[\"7\"]", 1, "7"}, // the last one never closes
-              {"boxed", "the answer is 7", "[\"7\"]", 0, ""},
-              {"boxed", "\\boxed{3/4}", "[\"0.75\"]", 1, NULL},
-              {"boxed", "\\boxed{1/0}", "[\"0\"]", 0, NULL},
-              {"boxed", "\\boxed{-\\frac{6}{3}}", "[\"-2\"]", 1, NULL},
-              {"numeric-boxed", "\\boxed{1,234}", "[\"1234\"]", 1, "1,234"},
-              {"numeric-boxed", "\\boxed{\\$18.00}", "[\"18\"]", 1, NULL},
-              {"numeric-boxed", "\\boxed{-5}", "[\"5\"]", 0, "-5"},
-              {"numeric-boxed", "\\boxed{45\\%}", "[\"45\"]", 1, NULL},
-              {"numeric-boxed", "\\boxed{x = 12}", "[\"12\"]", 1, "12"},
-              {"numeric-boxed", "first 3, then 40 apples", "[\"40\"]", 1, "40"}, // no box: the last number
-              {"numeric-boxed", "nothing", "[\"40\"]", 0, ""},
-              {"numeric-line", "12 + 6 = 18\n\n18\n\n", "[\"18\"]", 1, "18"},
-              {"numeric-line", "reasoning 5\n-1,050 dollars", "[\"-1050\"]", 1, "-1,050"},
-              {"numeric-line",
-               "\xE2\x88\x92"
-               "7",
-               "[\"-7\"]", 1, NULL}, // U+2212
-              {"numeric-line", "pages 3-4", "[\"3\"]", 1, "3"},
-              {"numeric-line", "a list 1,2,3", "[\"1\"]", 1, "1"},
-              {"numeric-line", "about 1,23 of it", "[\"1\"]", 1, "1"}, // no thousands
-              {"numeric-line", "so there are 9 of them\nthat is all", "[\"9\"]", 1,
-               "9"}, // no number in the last line: the last words
-              {"numeric-line", "1 a a a a a a a a a a a a a a a a a a a a a a a a\na b", "[\"1\"]", 0,
-               ""}, // 26 words before the end
-              {"numeric-line", "18.5", "[\"18\"]", 0, "18.5"},
-              {"numeric-line", "B12 is a vitamin, 3 is not", "[\"3\"]", 1, "3"},
-              {"numeric-line", "", "[\"18\"]", 0, ""},
-              {"choice-boxed", "A or C? \\boxed{c}", "[\"C\"]", 1, "C"},
-              {"choice-boxed", "\\boxed{\\text{B}}", "[\"B\"]", 1, "B"},
-              {"choice-boxed", "First A, in the end D.", "[\"d\"]", 1, "D"}, // no box: backwards
-              {"choice-boxed", "It is a trick, so B", "[\"B\"]", 1, "B"},
-              {"choice-boxed", "E", "[\"A\"]", 0, ""},
-              {"choice-line", "I weighed A and B.\nC", "[\"C\"]", 1, "C"},
-              {"choice-line", "thus\nThe answer is (B).", "[\"B\"]", 1, "B"},
-              {"choice-line", "thus\nthe answer is a bird, B", "[\"B\"]", 1, "B"}, // a capital before a word in lower case
-              {"choice-line", "thus\nb", "[\"B\"]", 1, "B"},
-              {"choice-line", "It must be D\nas I'd said", "[\"D\"]", 1, "D"}, // not the d of I'd
-              {"choice-line", "D one two three four five six seven eight nine ten\nno letter here", "[\"D\"]", 0, ""},
-              {"choice-line", "ABCD", "[\"A\"]", 0, ""},
-              // where a match may end and what may stand beside it
-              {"substring", "Paris", "[\"Paris\"]", 1, ""},
-              {"substring", "Pari", "[\"Paris\"]", 0, ""},
-              {"any", "in Oslo", "[\"Oslo\"]", 1, ""},
-              {"words", "bada", "[\"bada\"]", 1, ""},
-              {"words", "bada1", "[\"bada\"]", 0, ""},
-              {"words", "1bada", "[\"bada\"]", 0, ""},
-              {"words", "badaku bada", "[\"bada\"]", 1, ""}, // the second time alone
-              // digits behind commas and points
-              {"numeric-line", "1,234,567", "[\"1234567\"]", 1, "1,234,567"},
-              {"numeric-line", "1,2345", "[\"1\"]", 1, "1"}, // a fourth digit
-              {"numeric-line", "12,34", "[\"12\"]", 1, "12"},
-              {"numeric-line", "1,234,56", "[\"1234\"]", 1, "1,234"},
-              {"numeric-line", "1,234.5", "[\"1234.5\"]", 1, "1,234.5"},
-              {"numeric-line", "1,23a", "[\"1\"]", 1, "1"},
-              {"numeric-line", "0.125", "[\"0.125\"]", 1, "0.125"},
-              {"numeric-line", "3.14159 or so", "[\"3.14159\"]", 1, "3.14159"},
-              {"numeric-line", "3.14159", "[\"3.1416\"]", 0, NULL},
-              {"numeric-line", "so 2. Then", "[\"2\"]", 1, "2"},
-              NULL},
-  // numbers are equal up to 1e-9 of the larger one, or of 1
-    {"numeric-line", "1.0000000009", "[\"1\"]", 1, NULL}, {"numeric-line", "1.0000000011", "[\"1\"]", 0, NULL},
-  {"numeric-line", "0.0000000009", "[\"0\"]", 1, NULL}, {"numeric-line", "0.0000000011", "[\"0\"]", 0, NULL},
-  {"numeric-line", "1000000000999", "[\"1000000000000\"]", 1, NULL},
-  {"numeric-line", "1000000001001", "[\"1000000000000\"]", 0, NULL},
-  {"numeric-line", "-1000000000999", "[\"-1000000000000\"]", 1, NULL},
-  {"boxed", "\\boxed{2000000000}", "[\"2000000001\"]", 1, NULL}, {"boxed", "\\boxed{2000000000}", "[\"2000000003\"]", 0, NULL},
-  // signs, hyphens, names; also behind a number that was read before
-    {"numeric-boxed", "it takes 3-4", "[\"4\"]", 1, "4"}, {"numeric-boxed", "from 3 to -4", "[\"-4\"]", 1, "-4"},
-  {"numeric-boxed", "5 and x-7", "[\"7\"]", 1, "7"}, {"numeric-boxed", "5 apples of B12", "[\"5\"]", 1, "5"},
-  {"numeric-boxed", "so 12x3", "[\"12\"]", 1, "12"}, {"integers", "7-8-9", "[\"7\",\"8\",\"9\"]", 1, ""},
-  {"integers", "-7, 8", "[\"7\",\"8\"]", 0.5, ""},
-  {"integers", "7.5, 7, 8", "[\"7\",\"8\"]", 1, ""}, // a fraction is none of the first two
+} grades[] = {
+    {"substring", " 1234567.", "[\"1234567\"]", 1, ""},
+    {"substring", "The numbers are 11, 22 and 44.", "[\"11\",\"22\",\"33\",\"44\"]", 0.75, ""},
+    {"substring", "it lives in PARIS", "[\"Paris\"]", 1, ""},
+    {"substring", "", "[\"Paris\"]", 0, ""},
+    {"substring", "par is", "[\"Paris\"]", 0, ""},
+    {"any", "with Ann in Rome.", "[\"Oslo\",\"rome\"]", 1, ""},
+    {"any", "with Ann in Bonn.", "[\"Oslo\",\"rome\"]", 0, ""},
+    {"words", "bada, badaku, zu", "[\"bada\",\"ku\",\"ZU\"]", 2.0 / 3, ""},
+    {"words", "bada\xC3\xA9", "[\"bada\"]", 0, ""}, // a letter beyond ASCII follows
+    {"integers", "7, 7, 8, 9, 10, 11", "[\"7\",\"8\",\"9\",\"10\"]", 1, ""},
+    {"integers", "1 2 7 8 9 10", "[\"7\",\"8\",\"9\",\"10\"]", 0.5, ""}, // the first four alone
+    {"integers", "7.5 and 8", "[\"7\",\"8\"]", 0.5, ""},
+    {"integers", "none", "[\"7\",\"8\"]", 0, ""},
+    {"exact", " with Ann in Rome.\n", "[\"with Ann in Rome.\"]", 1, "with Ann in Rome."},
+    {"exact", "with Ann in rome.", "[\"with Ann in Rome.\"]", 0, NULL},
+    {"boxed", "so \\boxed{3} and at last \\boxed{\\frac{1}{2}}.", "[\"0.5\"]", 1, "\\frac{1}{2}"},
+    {"boxed", "\\boxed{a{b}c}", "[\"a{b}c\"]", 1, "a{b}c"},
+    {"boxed", "\\boxed{ x + 1 }", "[\"x + 1\"]", 1, "x + 1"},
+    {"boxed", "\\boxed{7} then \\boxed{8", "[\"7\"]", 1, "7"}, // the last one never closes
+    {"boxed", "the answer is 7", "[\"7\"]", 0, ""},
+    {"boxed", "\\boxed{3/4}", "[\"0.75\"]", 1, NULL},
+    {"boxed", "\\boxed{1/0}", "[\"0\"]", 0, NULL},
+    {"boxed", "\\boxed{-\\frac{6}{3}}", "[\"-2\"]", 1, NULL},
+    {"numeric-boxed", "\\boxed{1,234}", "[\"1234\"]", 1, "1,234"},
+    {"numeric-boxed", "\\boxed{\\$18.00}", "[\"18\"]", 1, NULL},
+    {"numeric-boxed", "\\boxed{-5}", "[\"5\"]", 0, "-5"},
+    {"numeric-boxed", "\\boxed{45\\%}", "[\"45\"]", 1, NULL},
+    {"numeric-boxed", "\\boxed{x = 12}", "[\"12\"]", 1, "12"},
+    {"numeric-boxed", "first 3, then 40 apples", "[\"40\"]", 1, "40"}, // no box: the last number
+    {"numeric-boxed", "nothing", "[\"40\"]", 0, ""},
+    {"numeric-line", "12 + 6 = 18\n\n18\n\n", "[\"18\"]", 1, "18"},
+    {"numeric-line", "reasoning 5\n-1,050 dollars", "[\"-1050\"]", 1, "-1,050"},
+    {"numeric-line",
+     "\xE2\x88\x92"
+     "7",
+     "[\"-7\"]", 1, NULL}, // U+2212
+    {"numeric-line", "pages 3-4", "[\"3\"]", 1, "3"},
+    {"numeric-line", "a list 1,2,3", "[\"1\"]", 1, "1"},
+    {"numeric-line", "about 1,23 of it", "[\"1\"]", 1, "1"},                    // no thousands
+    {"numeric-line", "so there are 9 of them\nthat is all", "[\"9\"]", 1, "9"}, // no number in the last line: the last words
+    {"numeric-line", "1 a a a a a a a a a a a a a a a a a a a a a a a a\na b", "[\"1\"]", 0, ""}, // 26 words before the end
+    {"numeric-line", "18.5", "[\"18\"]", 0, "18.5"},
+    {"numeric-line", "B12 is a vitamin, 3 is not", "[\"3\"]", 1, "3"},
+    {"numeric-line", "", "[\"18\"]", 0, ""},
+    {"choice-boxed", "A or C? \\boxed{c}", "[\"C\"]", 1, "C"},
+    {"choice-boxed", "\\boxed{\\text{B}}", "[\"B\"]", 1, "B"},
+    {"choice-boxed", "First A, in the end D.", "[\"d\"]", 1, "D"}, // no box: backwards
+    {"choice-boxed", "It is a trick, so B", "[\"B\"]", 1, "B"},
+    {"choice-boxed", "E", "[\"A\"]", 0, ""},
+    {"choice-line", "I weighed A and B.\nC", "[\"C\"]", 1, "C"},
+    {"choice-line", "thus\nThe answer is (B).", "[\"B\"]", 1, "B"},
+    {"choice-line", "thus\nthe answer is a bird, B", "[\"B\"]", 1, "B"}, // a capital before a word in lower case
+    {"choice-line", "thus\nb", "[\"B\"]", 1, "B"},
+    {"choice-line", "It must be D\nas I'd said", "[\"D\"]", 1, "D"}, // not the d of I'd
+    {"choice-line", "D one two three four five six seven eight nine ten\nno letter here", "[\"D\"]", 0, ""},
+    {"choice-line", "ABCD", "[\"A\"]", 0, ""},
+    // where a match may end and what may stand beside it
+    {"substring", "Paris", "[\"Paris\"]", 1, ""},
+    {"substring", "Pari", "[\"Paris\"]", 0, ""},
+    {"any", "in Oslo", "[\"Oslo\"]", 1, ""},
+    {"words", "bada", "[\"bada\"]", 1, ""},
+    {"words", "bada1", "[\"bada\"]", 0, ""},
+    {"words", "1bada", "[\"bada\"]", 0, ""},
+    {"words", "badaku bada", "[\"bada\"]", 1, ""}, // the second time alone
+    // digits behind commas and points
+    {"numeric-line", "1,234,567", "[\"1234567\"]", 1, "1,234,567"},
+    {"numeric-line", "1,2345", "[\"1\"]", 1, "1"}, // a fourth digit
+    {"numeric-line", "12,34", "[\"12\"]", 1, "12"},
+    {"numeric-line", "1,234,56", "[\"1234\"]", 1, "1,234"},
+    {"numeric-line", "1,234.5", "[\"1234.5\"]", 1, "1,234.5"},
+    {"numeric-line", "1,23a", "[\"1\"]", 1, "1"},
+    {"numeric-line", "0.125", "[\"0.125\"]", 1, "0.125"},
+    {"numeric-line", "3.14159 or so", "[\"3.14159\"]", 1, "3.14159"},
+    {"numeric-line", "3.14159", "[\"3.1416\"]", 0, NULL},
+    {"numeric-line", "so 2. Then", "[\"2\"]", 1, "2"},
+    // numbers are equal up to 1e-9 of the larger one, or of 1
+    {"numeric-line", "1.0000000009", "[\"1\"]", 1, NULL},
+    {"numeric-line", "1.0000000011", "[\"1\"]", 0, NULL},
+    {"numeric-line", "0.0000000009", "[\"0\"]", 1, NULL},
+    {"numeric-line", "0.0000000011", "[\"0\"]", 0, NULL},
+    {"numeric-line", "1000000000999", "[\"1000000000000\"]", 1, NULL},
+    {"numeric-line", "1000000001001", "[\"1000000000000\"]", 0, NULL},
+    {"numeric-line", "-1000000000999", "[\"-1000000000000\"]", 1, NULL},
+    {"boxed", "\\boxed{2000000000}", "[\"2000000001\"]", 1, NULL},
+    {"boxed", "\\boxed{2000000000}", "[\"2000000003\"]", 0, NULL},
+    // signs, hyphens, names; also behind a number that was read before
+    {"numeric-boxed", "it takes 3-4", "[\"4\"]", 1, "4"},
+    {"numeric-boxed", "from 3 to -4", "[\"-4\"]", 1, "-4"},
+    {"numeric-boxed", "5 and x-7", "[\"7\"]", 1, "7"},
+    {"numeric-boxed", "5 apples of B12", "[\"5\"]", 1, "5"},
+    {"numeric-boxed", "so 12x3", "[\"12\"]", 1, "12"},
+    {"integers", "7-8-9", "[\"7\",\"8\",\"9\"]", 1, ""},
+    {"integers", "-7, 8", "[\"7\",\"8\"]", 0.5, ""},
+    {"integers", "7.5, 7, 8", "[\"7\",\"8\"]", 1, ""}, // a fraction is none of the first two
     // what as a whole is a number
-    {"boxed", "\\boxed{-$5}", "[\"-5\"]", 1, NULL}, {"boxed", "\\boxed{$-5}", "[\"-5\"]", 1, NULL},
-  {"boxed", "\\boxed{5.}", "[\"5\"]", 1, NULL}, {"boxed", "\\boxed{\\dfrac{1}{4}}", "[\"0.25\"]", 1, NULL},
-  {"boxed", "\\boxed{\\tfrac{ 3 }{4}}", "[\"3/4\"]", 1, NULL}, {"boxed", "\\boxed{-1/2}", "[\"-0.5\"]", 1, NULL},
-  {"boxed", "\\boxed{1/2x}", "[\"0.5\"]", 0, NULL}, {"boxed", "\\boxed{\\frac{1}2}", "[\"0.5\"]", 0, NULL},
-  {"boxed", "\\boxed{\\frac{1}}", "[\"1\"]", 0, NULL}, {"boxed", "\\boxed{1 2}", "[\"1\"]", 0, NULL},
-  // the 25th word from the end is looked at, the 26th is not; likewise the tenth and the eleventh
+    {"boxed", "\\boxed{-$5}", "[\"-5\"]", 1, NULL},
+    {"boxed", "\\boxed{$-5}", "[\"-5\"]", 1, NULL},
+    {"boxed", "\\boxed{5.}", "[\"5\"]", 1, NULL},
+    {"boxed", "\\boxed{\\dfrac{1}{4}}", "[\"0.25\"]", 1, NULL},
+    {"boxed", "\\boxed{\\tfrac{ 3 }{4}}", "[\"3/4\"]", 1, NULL},
+    {"boxed", "\\boxed{-1/2}", "[\"-0.5\"]", 1, NULL},
+    {"boxed", "\\boxed{1/2x}", "[\"0.5\"]", 0, NULL},
+    {"boxed", "\\boxed{\\frac{1}2}", "[\"0.5\"]", 0, NULL},
+    {"boxed", "\\boxed{\\frac{1}}", "[\"1\"]", 0, NULL},
+    {"boxed", "\\boxed{1 2}", "[\"1\"]", 0, NULL},
+    // the 25th word from the end is looked at, the 26th is not; likewise the tenth and the eleventh
     {"numeric-line", "1 a a a a a a a a a a a a a a a a a a a a a a\na b", "[\"1\"]", 1, "1"},
-  {"numeric-line", "1 a a a a a a a a a a a a a a a a a a a a a a a\na b", "[\"1\"]", 0, ""},
-  {"choice-line", "D 2 3 4 5 6 7 8\nno letter", "[\"D\"]", 1, "D"},
-  {"choice-line", "D 2 3 4 5 6 7 8 9\nno letter", "[\"D\"]", 0, ""},
-  {"choice-line", "A D\nno letter", "[\"D\"]", 1, "D"}, // backwards there
-    {"choice-line", "so\nA or D", "[\"A\"]", 1, "A"},   // forwards in the last line
-    {"choice-line", "so\nB' or C", "[\"C\"]", 1, "C"}, {"choice-line", "so\nC", "[\"CD\",\"B\"]", 0, "C"},
-  {"choice-boxed", "so \\boxed{B or A}", "[\"A\"]", 1, "A"},
-}
-;
+    {"numeric-line", "1 a a a a a a a a a a a a a a a a a a a a a a a\na b", "[\"1\"]", 0, ""},
+    {"choice-line", "D 2 3 4 5 6 7 8\nno letter", "[\"D\"]", 1, "D"},
+    {"choice-line", "D 2 3 4 5 6 7 8 9\nno letter", "[\"D\"]", 0, ""},
+    {"choice-line", "A D\nno letter", "[\"D\"]", 1, "D"}, // backwards there
+    {"choice-line", "so\nA or D", "[\"A\"]", 1, "A"},     // forwards in the last line
+    {"choice-line", "so\nB' or C", "[\"C\"]", 1, "C"},
+    {"choice-line", "so\nC", "[\"CD\",\"B\"]", 0, "C"},
+    {"choice-boxed", "so \\boxed{B or A}", "[\"A\"]", 1, "A"},
+};
 
 static void graders(void) {
     for (size_t i = 0; i < sizeof grades / sizeof *grades; i++) {
