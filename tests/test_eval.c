@@ -127,6 +127,10 @@ static const struct {
     {"choice-line", "so\nA or D", "[\"A\"]", 1, "A"},     // forwards in the last line
     {"choice-line", "so\nB' or C", "[\"C\"]", 1, "C"},
     {"choice-line", "so\nC", "[\"CD\",\"B\"]", 0, "C"},
+    {"choice-line", "so\n'B or C", "[\"C\"]", 1, "C"},
+    {"boxed", "\\boxed{0.5}", "[\"\\\\frac{1}{2\"]", 0, NULL},
+    {"boxed", "\\boxed{0.5}", "[\"\\\\frac{1}{2}\"]", 1, NULL},
+    {"exact", "5.0", "[\"5\"]", 0, NULL}, // a text
     {"choice-boxed", "so \\boxed{B or A}", "[\"A\"]", 1, "A"},
 };
 
@@ -172,8 +176,10 @@ static void grade_long(void) {
     for (int i = 0; i < 512; i++) memcpy(text + 2 * i, "\xC3\xA9", 2);
     eval_grade(GRADE_EXACT, text, sizeof text, references, extracted);
     CHECK_INT(strlen(extracted), EVAL_EXTRACT - 2);
-    eval_grade(GRADE_EXACT, text, EVAL_EXTRACT - 2, references, extracted); // all of it fits
-    CHECK_INT(strlen(extracted), EVAL_EXTRACT - 2);
+    eval_grade(GRADE_EXACT, text, EVAL_EXTRACT - 3, references, extracted); // all of it fits, half a character at its end too
+    CHECK_INT(strlen(extracted), EVAL_EXTRACT - 3);
+    CHECK(eval_grade(GRADE_WORDS, "so 78", 4, references, extracted) == 1); // what lies behind the answer is none of it
+    CHECK(eval_grade(GRADE_NUMERIC_LINE, "so 78", 4, references, extracted) == 1);
     json_decref(references);
 }
 
@@ -196,6 +202,7 @@ static void check_record(const eval_record *r, const char *context, const char *
 
 static void records(void) {
     eval_records r;
+    sl_error e;
     read_file(
         "{\"index\": 0, \"input\": \"Head.\\nBody.\\nWhat is it?\\n\", \"outputs\": [\"1\", \"2\"], \"length\": 9, "
         "\"answer_prefix\": \" It is\"}\n\n"
@@ -215,6 +222,27 @@ static void records(void) {
     check_record(&r.at[2], "", "How many?", "1,018", "any");
     check_record(&r.at[3], "C.", "Q\nA. x\nB. y\nC. z", "C", "choice-line");
     check_record(&r.at[4], "", "P", "2.5", "any");
+    CHECK_STR(r.hash, "fnv1a:cc1065a89b8ac96d");
+    for (int i = 0; i < 5; i++) CHECK_INT(r.at[i].text.items->n_predict, i == 3 ? 1024 : 128);
+    eval_records_free(&r);
+    CHECK_OK(eval_records_read(in_tmp("q.jsonl"), GRADE_BOXED, NULL, 0, &r, &e), e);
+    CHECK(r.at[0].text.items->n_predict == 0 && r.at[4].text.items->n_predict == 0);
+    eval_records_free(&r);
+    read_file("{\"prompt\": \"a\", \"choices\": [\"x\", \"y\", \"z\", \"w\"], \"answer\": 3}\n"
+              "{\"prompt\": \"a\", \"choices\": [\"x\", \"y\"], \"answer\": 0}\n"
+              "{\"prompt\": \"a\", \"choices\": [\"x\", \"y\"], \"answers\": [\"b\", \"B\"], \"grader\": \"exact\"}\n"
+              "{\"input\": \"Same.\", \"question\": \"Same.\", \"answer\": \"####7\"}\n"
+              "{\"input\": \"One\\n Two \\n \\n\", \"question\": \"no end\", \"answer\": \"a #### b #### 7 \"}\n"
+              "{\"input\": \"\\nTwo\", \"answer\": \"###\"}\n",
+              GRADE_NUMERIC_BOX, NULL, &r);
+    check_record(&r.at[0], "", "a\nA. x\nB. y\nC. z\nD. w", "D", "numeric-boxed");
+    check_record(&r.at[1], "", "a\nA. x\nB. y", "A", "numeric-boxed");
+    check_record(&r.at[2], "", "a\nA. x\nB. y", "b", "exact");
+    CHECK_INT(json_array_size(r.at[2].text.items->references), 1);
+    check_record(&r.at[3], "", "Same.", "7", "numeric-boxed");
+    check_record(&r.at[4], "One\n", " Two \n \n", "7", "numeric-boxed"); // what follows the last ####
+    check_record(&r.at[5], "\n", "Two", "###", "numeric-boxed");
+    CHECK(r.at[0].text.items->n_predict == 1024 && r.at[2].text.items->n_predict == 128);
     eval_records_free(&r);
     read_file("{\"question\": \"How many?\", \"answer\": \"#### -3\"}\n", GRADE_NUMERIC_BOX, "gsm8k-boxed", &r);
     check_record(&r.at[0], "", "How many?\n\nPlease reason step by step, and put your final numeric answer within \\boxed{}.",
@@ -236,7 +264,12 @@ static void records_errors(void) {
         {"{\"prompt\": \"a\", \"answer\": null}\n", "line 1: the reference is neither"},
         {"{\"prompt\": \"a\", \"answer\": \"b\", \"grader\": \"good\"}\n", "line 1: \"grader\": unknown"},
         {"{\"question\": \"a\", \"choices\": [\"x\", \"y\"], \"answer\": 4}\n", "line 1: \"answer\": expected 0 to 3"},
+        {"{\"question\": \"a\", \"choices\": [\"x\", \"y\"], \"answer\": -1}\n", "line 1: \"answer\": expected 0 to 3"},
         {"{\"question\": \"a\", \"choices\": [\"x\"], \"answer\": 0}\n", "line 1: \"choices\": "},
+        {"{\"question\": \"a\", \"choices\": [\"v\", \"w\", \"x\", \"y\", \"z\"], \"answer\": 0}\n", "line 1: \"choices\": "},
+        {"{\"question\": \"a\", \"choices\": [\"v\", 5], \"answer\": 0}\n", "line 1: \"choices\": "},
+        {"{\"question\": \"a\", \"answer\": \"b ####\"}\n", "line 1: a reference is empty"},
+        {"\n{\"prompt\": \"a\", \"answer\": 0}\n\n{\"prompt\": 5}", "line 4: "},
         {"{\"prompt\": \"a\", \"context\": \"c\", \"answer\": 0}\n", "line 1: \"context\": "},
         {"{\"prompt\": \"a\", \"task\": 3, \"answer\": 0}\n", "line 1: \"task\": "},
         {"\n\n", "holds no questions"},

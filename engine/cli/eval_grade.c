@@ -116,12 +116,11 @@ static int is_thousands(span s, size_t i) {
     return s.p[i] == ',' && is_digit(s, i + 1) && is_digit(s, i + 2) && is_digit(s, i + 3) && !is_digit(s, i + 4);
 }
 
-// The number that begins at i, sign included: digits, commas between thousands, decimals. 0: none. A sign after a letter or a
-// digit is a hyphen.
+// The number that begins at i, sign included: digits, commas between thousands, decimals. 0: none.
 static size_t number_at(span s, size_t i, double *out) {
     char digits[64];
     size_t n = 0, at = i, sign = minus(s, i);
-    if (sign && (i == 0 || !isalnum((unsigned char)s.p[i - 1]))) digits[n++] = '-', at += sign;
+    if (sign) digits[n++] = '-', at += sign;
     if (!is_digit(s, at)) return 0;
     for (; at < s.n && (is_digit(s, at) || is_thousands(s, at)); at++)
         if (s.p[at] != ',' && n < sizeof digits - 2) digits[n++] = s.p[at];
@@ -138,7 +137,7 @@ static size_t number_at(span s, size_t i, double *out) {
 // From byte `from` on, which need not be the beginning: what stands before a minus says whether it is a sign.
 static int next_number(span s, size_t from, span *found, double *out) {
     for (size_t i = from; i < s.n; i++) {
-        if (i && isalnum((unsigned char)s.p[i - 1])) continue; // x2 and B12 are names
+        if (i && isalnum((unsigned char)s.p[i - 1])) continue; // x2 and B12 are names, the minus of 3-4 a hyphen
         size_t n = number_at(s, i, out);
         if (!n) continue;
         *found = (span){s.p + i, n};
