@@ -1,7 +1,6 @@
-// tests/test_eval.c - the parts of sleigh eval that need no model: graders, question files, intervals.
+// tests/test_eval.c - the parts of sleigh eval that need no model: graders, question files.
 #include "engine/cli/eval_grade.h"
 #include "engine/cli/eval_records.h"
-#include "engine/cli/eval_scores.h"
 #include "tests/cli.h"
 
 #include <math.h>
@@ -178,99 +177,11 @@ static void records_errors(void) {
     }
 }
 
-// ---- intervals ----
-
-enum { GROUPS = 2, METHODS = 3, PER_TEXT = 4, TEXTS = 60, N = TEXTS * PER_TEXT };
-
-static double percentile(double *x, int n, double q) {
-    for (int i = 1; i < n; i++) { // insertion: nothing shared with what is tested
-        double v = x[i];
-        int j = i;
-        for (; j > 0 && x[j - 1] > v; j--) x[j] = x[j - 1];
-        x[j] = v;
-    }
-    return x[(int)(q * (n - 1))];
-}
-
-// Bootstrap of the mean of column g of a method less that of the first (or of none), texts drawn anew, with other random
-// numbers.
-static void resample(const eval_scores *s, int g, int method, int against, uint64_t *state, double *low, double *high) {
-    enum { ROUNDS = 4000 };
-    static double mean[ROUNDS];
-    for (int r = 0; r < ROUNDS; r++) {
-        double sum = 0;
-        for (int t = 0; t < TEXTS; t++) {
-            int text = (int)(test_uniform(state) * TEXTS);
-            for (int q = 0; q < PER_TEXT; q++) {
-                int i = g * N + text * PER_TEXT + q;
-                sum += s->score[method * s->n_samples + i] - (against >= 0 ? s->score[against * s->n_samples + i] : 0);
-            }
-        }
-        mean[r] = sum / N;
-    }
-    *low = percentile(mean, ROUNDS, 0.025);
-    *high = percentile(mean, ROUNDS, 0.975);
-}
-
-static void intervals(void) {
-    uint64_t state = test_seed;
-    sl_error e;
-    char *names[] = {"a", "b", "c"};
-    eval_scores s = {.n_groups = GROUPS, .n_samples = GROUPS * N, .n_methods = METHODS, .methods = names};
-    s.groups = calloc(GROUPS, sizeof *s.groups);
-    CHECK(s.groups);
-    for (int g = 0; g < GROUPS; g++) s.groups[g] = (eval_group){.task = g ? "y" : "x", .length = 64, .first = g * N, .n = N};
-    CHECK_OK(eval_scores_alloc(&s, &e), e);
-    CHECK_INT(eval_scores_missing(&s), METHODS * GROUPS * N);
-    for (int g = 0; g < GROUPS; g++)
-        for (int t = 0; t < TEXTS; t++) {
-            double hard = test_uniform(&state); // what a text's questions share
-            for (int q = 0; q < PER_TEXT; q++)
-                for (int m = 0, i = g * N + t * PER_TEXT + q; m < METHODS; m++) {
-                    s.cluster[i] = t;
-                    s.score[m * s.n_samples + i] = test_uniform(&state) < 0.5 * hard + 0.5 - 0.1 * m - 0.2 * g;
-                    s.bytes[m * s.n_samples + i] = 10 + m, s.dense[m * s.n_samples + i] = 20;
-                }
-        }
-    eval_summary out[METHODS * (GROUPS + 1)], again[METHODS * (GROUPS + 1)];
-    CHECK_OK(eval_summarise(&s, 4000, 7, out, &e), e);
-    CHECK_OK(eval_summarise(&s, 4000, 7, again, &e), e);
-    CHECK(!memcmp(out, again, sizeof out));
-    // Both are estimates from 4,000 rounds of a statistic with a spread of about 0.03: the quantiles' own errors are below
-    // 0.002.
-    const double tolerance = 0.01;
-    for (int m = 0; m < METHODS; m++) {
-        double both = 0;
-        for (int g = 0; g < GROUPS; g++) {
-            const eval_summary *row = &out[m * (GROUPS + 1) + g];
-            double low, high, sum = 0;
-            for (int i = 0; i < N; i++) sum += s.score[m * s.n_samples + g * N + i];
-            both += sum / N / GROUPS;
-            CHECK_NEAR(row->score.mean, sum / N, 1e-12);
-            CHECK_INT(row->n, N);
-            CHECK_INT(row->n_clusters, TEXTS);
-            CHECK_NEAR(row->kv_share, (10 + m) / 20.0, 1e-12);
-            resample(&s, g, m, -1, &state, &low, &high);
-            CHECK_NEAR(row->score.low, low, tolerance);
-            CHECK_NEAR(row->score.high, high, tolerance);
-            CHECK(row->score.low < row->score.mean && row->score.mean < row->score.high);
-            resample(&s, g, m, 0, &state, &low, &high);
-            CHECK_NEAR(row->difference.low, low, tolerance);
-            CHECK_NEAR(row->difference.high, high, tolerance);
-            CHECK_NEAR(row->difference.mean, row->score.mean - out[g].score.mean, 1e-12);
-        }
-        const eval_summary *all = &out[m * (GROUPS + 1) + GROUPS];
-        CHECK_NEAR(all->score.mean, both, 1e-12);
-        CHECK_INT(all->n, GROUPS * N);
-        CHECK(all->score.high - all->score.low < out[m * (GROUPS + 1)].score.high - out[m * (GROUPS + 1)].score.low);
-    }
-    CHECK(out[0].difference.low == 0 && out[0].difference.high == 0); // the first method against itself
-    eval_scores_free(&s);
-}
-
 static const test_case cases[] = {
-    {"graders", NEEDS_NOTHING, graders},     {"grade_long", NEEDS_NOTHING, grade_long},
-    {"records", NEEDS_NOTHING, records},     {"records_errors", NEEDS_NOTHING, records_errors},
-    {"intervals", NEEDS_NOTHING, intervals}, {0},
+    {"graders", NEEDS_NOTHING, graders},
+    {"grade_long", NEEDS_NOTHING, grade_long},
+    {"records", NEEDS_NOTHING, records},
+    {"records_errors", NEEDS_NOTHING, records_errors},
+    {0},
 };
 const test_suite suite_eval = {"eval", cases};

@@ -130,21 +130,21 @@ static int read_lines(const char *path, FILE *f, const json_t *settings, eval_sc
     return rc;
 }
 
-static int cannot_write(const char *path, sl_error *err) {
-    return sl_fail(err, SL_ERR_IO, "--out: cannot write %s: %s", path, strerror(errno));
+static int cannot_write(const char *flag, const char *path, sl_error *err) {
+    return sl_fail(err, SL_ERR_IO, "%s: cannot write %s: %s", flag, path, strerror(errno));
 }
 
 int eval_file_open(const char *path, const json_t *settings, eval_scores *s, FILE **out, sl_error *err) {
     FILE *f = fopen(path, "a+");
     long end = 0;
-    if (!f) return cannot_write(path, err);
+    if (!f) return cannot_write("--out", path, err);
     int rc = flock(fileno(f), LOCK_EX | LOCK_NB) ? sl_fail(err, SL_ERR_IO, "--out %s: another run writes to it", path) : 0;
     rewind(f);
     if (!rc) rc = read_lines(path, f, settings, s, &end, err);
-    if (!rc && (ftruncate(fileno(f), end) || fseek(f, 0, SEEK_END))) rc = cannot_write(path, err);
+    if (!rc && (ftruncate(fileno(f), end) || fseek(f, 0, SEEK_END))) rc = cannot_write("--out", path, err);
     if (!rc && !end) {
         json_t *head = json_pack("{s:i, s:s, s:O}", "sleigh_eval", FORMAT, "commit", cli_commit(), "settings", settings);
-        rc = eval_file_add(f, path, head, err);
+        rc = eval_file_add(f, "--out", path, head, err);
         json_decref(head);
     }
     if (rc)
@@ -154,10 +154,10 @@ int eval_file_open(const char *path, const json_t *settings, eval_scores *s, FIL
     return rc;
 }
 
-int eval_file_add(FILE *f, const char *path, const json_t *line, sl_error *err) {
+int eval_file_add(FILE *f, const char *flag, const char *path, const json_t *line, sl_error *err) {
     char *text = line ? json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
-    if (!text) return sl_fail(err, SL_ERR_MEMORY, "--out %s: out of memory, or text that is not UTF-8", path);
-    int rc = fprintf(f, "%s\n", text) < 0 || fflush(f) ? cannot_write(path, err) : 0;
+    if (!text) return sl_fail(err, SL_ERR_MEMORY, "%s %s: out of memory, or text that is not UTF-8", flag, path);
+    int rc = fprintf(f, "%s\n", text) < 0 || fflush(f) ? cannot_write(flag, path, err) : 0;
     free(text);
     return rc;
 }

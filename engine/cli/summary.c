@@ -105,6 +105,35 @@ cli_interval cli_share(double n_good, double n) {
     return (cli_interval){p, n_good > 0 ? centre - half : 0, n_good < n ? centre + half : 1};
 }
 
+// The score statistic of "the difference is x", squared and with the sign of d - x; it falls with x. better, worse: shares of n
+// pairs. The variance is that of the likeliest probabilities whose difference is x.
+static double score_of(double better, double worse, double n, double x) {
+    double off = better - worse - x, b = (2 - better + worse) * x - better - worse, c = -worse * x * (1 - x);
+    double is_worse = (sqrt(fmax(b * b - 8 * c, 0)) - b) / 4, variance = 2 * is_worse + x * (1 - x);
+    return variance > 0 ? n * off * fabs(off) / variance : off > 0 ? INFINITY : off < 0 ? -INFINITY : 0;
+}
+
+cli_interval cli_paired_shares(double n_better, double n_worse, double n) {
+    if (!(n > 0)) return (cli_interval){NAN, NAN, NAN};
+    double better = n_better / n, worse = n_worse / n, at = better - worse, ends[2] = {-1, 1};
+    for (int i = 0; i < 2; i++) { // between the end of what is possible and the difference itself
+        double out = ends[i], in = at;
+        for (int k = 0; k < 60; k++) {
+            double x = (out + in) / 2;
+            *(fabs(score_of(better, worse, n, x)) > Z95 * Z95 ? &out : &in) = x;
+        }
+        ends[i] = in;
+    }
+    return (cli_interval){at, ends[0], ends[1]};
+}
+
+double cli_mcnemar(int n_better, int n_worse) {
+    int n = n_better + n_worse, least = n_better < n_worse ? n_better : n_worse;
+    double tail = 0;
+    for (int i = 0; i <= least; i++) tail += exp(lgamma(n + 1) - lgamma(i + 1) - lgamma(n - i + 1) - n * log(2));
+    return fmin(1, 2 * tail);
+}
+
 // ---- logits ----
 
 int cli_argmax(const float *logits, int n) {

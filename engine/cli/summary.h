@@ -38,8 +38,16 @@ typedef struct cli_interval {
 // values are independent. The quantile is the smallest value with at least that share at or below it.
 int cli_values_quantiles(const cli_values *v, const double *share, int n, cli_interval *out, sl_error *err);
 double cli_values_max(const cli_values *v);
+
+// ---- counts: intervals that have a width where all are right, too; counts need not be whole (an effective number) ----
+
 // n_good of n with Wilson's 95% interval.
 cli_interval cli_share(double n_good, double n);
+// Of n pairs, the second is better in n_better and worse in n_worse: the difference of the two shares with Tango's 95% score
+// interval (Statistics in Medicine 17, 1998).
+cli_interval cli_paired_shares(double n_better, double n_worse, double n);
+// Two-sided exact test that better and worse are as likely as each other: McNemar's, binomial on the pairs that differ.
+double cli_mcnemar(int n_better, int n_worse);
 
 // ---- logits: [n], natural logarithms ----
 
