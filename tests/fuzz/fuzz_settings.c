@@ -14,6 +14,12 @@
 
 enum { LAYERS = 6 };
 
+static int same_values(const sl_attn_method *m, const double *a, const double *b) {
+    for (int i = 0; m->params && m->params[i].name; i++)
+        if (a[i] != b[i]) return 0;
+    return 1;
+}
+
 // What is written of a specification is read as the same.
 static void check_spec(const sl_attn_spec *spec) {
     char name[CLI_ATTN_NAME], again[CLI_ATTN_NAME];
@@ -24,6 +30,8 @@ static void check_spec(const sl_attn_spec *spec) {
     FUZZ_CHECK(!sl_attn_parse(name, &back, &err), err.message);
     sl_attn_format(&back, again, sizeof again);
     FUZZ_CHECK(back.method == spec->method && back.plus == spec->plus && !strcmp(name, again), name);
+    FUZZ_CHECK(same_values(spec->method, spec->value, back.value), name);
+    FUZZ_CHECK(!spec->plus || same_values(spec->plus, spec->plus_value, back.plus_value), name);
 }
 
 static void check_list(const char *text) {
