@@ -8,7 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SMALL "eval", "-m", tiny(), "--task", "niah-single", "--length", "600", "--samples", "2", "--rounds", "200"
+#define SMALL "eval", "-m", tiny(), "--task", "niah-single", "--length", "600", "--samples", "2"
 
 // The file of SMALL --out, of a run that nothing happens to.
 static const char *good_file(void) {

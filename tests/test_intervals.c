@@ -60,6 +60,25 @@ static void means(void) {
     cli_values_free(&v);
 }
 
+static void check_spread(const double *from, int n, double mean, double deviation, double median) {
+    double x[16], got[3];
+    memcpy(x, from, (size_t)n * sizeof *x);
+    cli_spread(x, n, &got[0], &got[1], &got[2]);
+    CHECK_NEAR(got[0], mean, 1e-14);
+    CHECK(n == 1 ? isnan(got[1]) : fabs(got[1] - deviation) < 1e-14);
+    CHECK_NEAR(got[2], median, 1e-14);
+    CHECK_NEAR(cli_median(x, n), median, 1e-14);
+}
+
+static void spreads(void) {
+    const double x[] = {9, 2, 4, 3, 12};
+    check_spread(x, 1, 9, NAN, 9);
+    check_spread(x, 2, 5.5, sqrt(2 * 3.5 * 3.5), 5.5);
+    check_spread(x, 3, 5, sqrt((16 + 9 + 1) / 2.0), 4);
+    check_spread(x, 4, 4.5, sqrt((20.25 + 6.25 + 0.25 + 2.25) / 3), 3.5);
+    check_spread(x, 5, 6, sqrt((9 + 16 + 4 + 9 + 36) / 4.0), 4);
+}
+
 // Values 1 to n in an order of their own, so that a quantile is its rank.
 static void check_ranks(int n, double share, int at, int low, int high) {
     cli_values v = {0};
@@ -80,6 +99,7 @@ static void quantiles(void) {
     check_ranks(100, 0.1, 10, 4, 17);    // 10 -+ 5.88
     check_ranks(100, 0.99, 99, 97, 100); // 99 -+ 1.95; the 102nd is not there
     check_ranks(25, 0.04, 1, 1, 4);      // 1 -+ 1.92: no rank below 1
+    check_ranks(40, 0.9, 36, 32, 40);    // 36 -+ 3.72: the 41st is not there
     check_ranks(1, 0.5, 1, 1, 1);
     const double shares[] = {0.25, 0.5, 1};
     cli_values v = {0};
@@ -183,7 +203,7 @@ static void mcnemar(void) {
     CHECK_NEAR(cli_mcnemar(0, 6), 2 / 64.0, 1e-14);
     CHECK_NEAR(cli_mcnemar(4, 1), 2 * (1 + 5) / 32.0, 1e-14);
     CHECK(cli_mcnemar(0, 0) == 1 && cli_mcnemar(3, 3) == 1 && cli_mcnemar(1, 0) == 1);
-    CHECK_NEAR(cli_mcnemar(3, 2) / 1, 1, 1e-14);                         // 2 x 16 / 32
+    CHECK_NEAR(cli_mcnemar(3, 2) / 1, 1, 1e-14);                // 2 x 16 / 32
     CHECK_NEAR(log(cli_mcnemar(0, 1000)), -999 * log(2), 1e-9); // far in the tail
     CHECK(cli_mcnemar(0, 5000) == 0 && cli_mcnemar(60000, 60000) == 1);
 }
@@ -301,15 +321,14 @@ static void differences(void) {
     CHECK_INT(t.rows[2].n_worse, 2);
     CHECK_NEAR(t.rows[2].p_value, 158 / 4096.0, 1e-12);
     free_table(&t);
-    // Ten texts of four. Of the first eight, six gain one sample and two lose one; the last two gain one and lose another.
+    // Ten texts of four. Six gain two samples, two lose one, two gain one and lose another.
     fill_sizes(sizes, N, 4);
     fill(x, 2 * N, 0);
-    for (int c = 0; c < 10; c++) x[4 * c] = c >= 6, x[N + 4 * c + 1] = c < 6 || c >= 8;
+    for (int c = 0; c < 10; c++) x[4 * c] = c >= 6, x[N + 4 * c + 1] = c < 6 || c >= 8, x[N + 4 * c + 2] = c < 6;
     summarise(&t, sizes, 10, x, 2);
-    double d = (8 - 4) / 40.0, squares = 6 * (1 - 4 * d) * (1 - 4 * d) + 2 * (1 + 4 * d) * (1 + 4 * d) + 2 * 16 * d * d;
-    double n = fmin(40, (12 / 40.0 - d * d) / (squares * 10 / 9 / 1600));
-    want = cli_paired_shares(8 / 40.0 * n, 4 / 40.0 * n, n);
-    CHECK(n > 10 && n <= 40);
+    double d = (14 - 4) / 40.0, squares = 6 * (2 - 1) * (2 - 1) + 2 * (-1 - 1) * (-1 - 1) + 2 * (0 - 1) * (0 - 1);
+    double n = (18 / 40.0 - d * d) / (squares * 10 / 9 / 1600); // 34.9
+    want = cli_paired_shares(14 / 40.0 * n, 4 / 40.0 * n, n);
     CHECK_NEAR(t.rows[2].difference.at, d, 1e-12);
     CHECK_NEAR(t.rows[2].difference.low, want.low, 1e-9);
     CHECK_NEAR(t.rows[2].difference.high, want.high, 1e-9);
@@ -396,6 +415,7 @@ static void coverage(void) {
 
 static const test_case cases[] = {
     {"means", NEEDS_NOTHING, means},
+    {"spreads", NEEDS_NOTHING, spreads},
     {"quantiles", NEEDS_NOTHING, quantiles},
     {"logits", NEEDS_NOTHING, logits},
     {"shares", NEEDS_NOTHING, shares},

@@ -320,27 +320,12 @@ static int run_once(cli_bench *b, const cli_bench_row *r, timing *t, sl_error *e
 
 // ---- one row ----
 
-static double median(double *x, int n) { // sorts
-    cli_sort(x, n);
-    return (x[(n - 1) / 2] + x[n / 2]) / 2;
-}
-
-// Of x[0..n), which it sorts. The deviation is that of a sample; NaN for one.
-static void summarise(double *x, int n, double *mean, double *sd, double *middle) {
-    double sum = 0, squares = 0;
-    for (int i = 0; i < n; i++) sum += x[i];
-    *mean = sum / n;
-    for (int i = 0; i < n; i++) squares += (x[i] - *mean) * (x[i] - *mean);
-    *sd = n > 1 ? sqrt(squares / (n - 1)) : NAN;
-    *middle = median(x, n);
-}
-
 // The median step without these parts.
 static int time_without(cli_bench *b, const cli_bench_row *r, unsigned parts, double *ms, sl_error *err) {
     timing t = {.step_ms = b->step_ms};
     int rc = sl_engine_leave_out(b->engine, parts, err);
     if (!rc) rc = run_once(b, r, &t, err);
-    *ms = median(b->step_ms, r->test.n_gen);
+    *ms = cli_median(b->step_ms, r->test.n_gen);
     int back = sl_engine_leave_out(b->engine, 0, err);
     return rc ? rc : back;
 }
@@ -369,6 +354,8 @@ static int repeat(cli_bench *b, int which, int run, cli_bench_row *r, sums *s, s
     int n_gen = r->test.n_gen, rc = n_gen ? set_attention(b, r, &b->attn.specs[which], err) : 0;
     timing t = {.step_ms = s->step_ms + (size_t)run * n_gen};
     if (!rc) rc = run_once(b, r, &t, err);
+    for (int j = 0; !rc && j < r->batch; j++)
+        rc = sl_session_check_logits(b->sessions[j], err); // steps look at those before them
     if (rc) return rc;
     s->run_ms[run] = t.ms;
     s->joules += t.joules;
@@ -388,15 +375,15 @@ static void sum_up(const cli_bench *b, cli_bench_row *r, const sums *s) {
     double tokens = (double)r->batch * (r->test.n_prompt + n_steps), rate[runs], steps = 0;
     for (int i = 0; i < runs; i++) rate[i] = tokens * 1e3 / s->run_ms[i];
     for (int i = 0; i < runs * n_steps; i++) steps += s->step_ms[i];
-    summarise(s->run_ms, runs, &r->ms, &r->ms_sd, &r->ms_median);
-    summarise(rate, runs, &r->tok_s, &r->tok_s_sd, &r->tok_s_median);
+    cli_spread(s->run_ms, runs, &r->ms, &r->ms_sd, &r->ms_median);
+    cli_spread(rate, runs, &r->tok_s, &r->tok_s_sd, &r->tok_s_median);
     r->joules = r->ms * runs >= COUNTER_MS ? s->joules / (tokens * runs) : NAN;
     r->prefill_ms = 0;
     for (int j = 0; j < r->batch; j++) r->prefill_ms += b->fill_ms[j];
     r->decode_ms = r->step_ms = r->token_ms = r->kv_bytes = r->gb_s = r->peak_share = r->speedup = NAN;
     if (!n_steps) return;
     r->decode_ms = steps / runs;
-    r->step_ms = median(s->step_ms, runs * n_steps);
+    r->step_ms = cli_median(s->step_ms, runs * n_steps);
     r->token_ms = r->decode_ms / n_steps / r->batch;
     r->kv_bytes = s->kv_bytes / n_steps / runs;
     r->gb_s = ((double)sl_model_decode_bytes(b->model) + r->kv_bytes) / r->step_ms * 1e-6;

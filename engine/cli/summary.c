@@ -18,6 +18,20 @@ void cli_sort(double *x, int n) {
     qsort(x, n, sizeof *x, by_value);
 }
 
+double cli_median(double *x, int n) {
+    cli_sort(x, n);
+    return (x[(n - 1) / 2] + x[n / 2]) / 2;
+}
+
+void cli_spread(double *x, int n, double *mean, double *deviation, double *median) {
+    double sum = 0, squares = 0;
+    for (int i = 0; i < n; i++) sum += x[i];
+    *mean = sum / n;
+    for (int i = 0; i < n; i++) squares += (x[i] - *mean) * (x[i] - *mean);
+    *deviation = n > 1 ? sqrt(squares / (n - 1)) : NAN;
+    *median = cli_median(x, n);
+}
+
 static int no_memory(sl_error *err) {
     return sl_fail(err, SL_ERR_MEMORY, "values of a summary: out of memory");
 }

@@ -7,7 +7,10 @@
 
 #include <stdint.h>
 
-void cli_sort(double *x, int n); // upwards
+void cli_sort(double *x, int n);     // upwards
+double cli_median(double *x, int n); // sorts; of an even number the mean of the middle two
+// Of x[0..n), which it sorts. The deviation is that of a sample; NaN for one.
+void cli_spread(double *x, int n, double *mean, double *deviation, double *median);
 
 // Values in groups that are independent of each other where the values of one are not: the positions of a text, the heads of a
 // step.
