@@ -62,13 +62,15 @@ def mirror(source, to):
 
 
 def copy_tree(to):
-    """The tracked files into the folder, those that are equal untouched, so that make builds what has changed. Returns a hash."""
+    """The tracked files into the folder, those that are equal untouched, so that make builds what has changed. Returns a hash of
+    all but documents and this program."""
     state, paths = hashlib.sha256(), mutants.tracked()
     for path in paths:
         target = os.path.join(to, path)
         with open(os.path.join(mutants.ROOT, path), "rb") as f:
             data = f.read()
-        state.update(path.encode() + b"\0" + hashlib.sha256(data).digest())
+        if not re.match(r"docs/|scripts/mut|.*\.md$", path):
+            state.update(path.encode() + b"\0" + hashlib.sha256(data).digest())
         if os.path.exists(target):
             with open(target, "rb") as f:
                 if f.read() == data:
