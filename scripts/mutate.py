@@ -5,8 +5,8 @@
     python3 scripts/mutate.py --gpu -j 4 --results build/mutate-gpu.jsonl     # the CUDA kernels, on a machine with a GPU
     python3 scripts/mutate.py --report --results build/mutate.jsonl --results build/mutate-gpu.jsonl
 
-Mutations come from scripts/mutations/*.txt (written by hand; mutants.py says how) and from fixed operators (as many more, chosen
-by --seed). Each is applied to a copy of the tree under --work and built; the suites that should catch it run. It is killed
+Mutations come from scripts/mutations/*.txt (written by hand; mutants.py says how) and from fixed operators (--made of them, chosen by
+--seed). Each is applied to a copy of the tree under --work and built; the suites that should catch it run. It is killed
 when a test fails, crashes or takes ten times its time. One that does not compile does not count. First the unmutated tree has
 to pass the same suites.
 
@@ -363,7 +363,7 @@ def arguments():
                    help="JSON lines: read, and written as results come; more of them are only read")
     p.add_argument("--retry", action="store_true", help="try survivors again")
     p.add_argument("--all-suites", action="store_true", help="run the whole suite on each, not only the suites it names")
-    p.add_argument("--made", type=int, metavar="N", help="how many to make with operators (as many as are written by hand)")
+    p.add_argument("--made", type=int, default=120, metavar="N", help="how many to make with operators (default %(default)s)")
     p.add_argument("--seed", type=int, default=20261121, help="of the made ones (default %(default)s)")
     p.add_argument("--only", default="", metavar="TEXT", help="those whose folder, path, kind or key begins with this")
     p.add_argument("--part", default="1/1", metavar="I/N", help="part I of N, to share the work among machines")
@@ -388,7 +388,7 @@ def main():
         return bool(complaints)
     try:
         mutations = mutants.hand_written()
-        mutations += mutants.made(len(mutations) if args.made is None else args.made, args.seed)
+        mutations += mutants.made(args.made, args.seed)
     except mutants.Stale as stale:
         sys.exit(f"mutate.py: {stale}")
     if not (args.list or args.report):
