@@ -112,6 +112,57 @@ static void limits(void) {
     }
 }
 
+// Whatever the memory, a run ends, by itself: with the right text or with one error. OpenBLAS waits for memory for ever, OpenMP
+// and a failed check end the process.
+static void short_memory(void) {
+#ifdef __SANITIZE_ADDRESS__
+    TEST_SKIP("AddressSanitizer needs all of the address space");
+#endif
+    const char *text = long_text(8);
+    char want[256]; // outputs do not live for so many runs
+    int n_good = 0, n_bad = 0;
+    result whole = RUN("generate", "-m", tiny(), "-p", text, "-n", "4", "-c", "4k", "--no-perf");
+    CHECK_GOOD(whole);
+    snprintf(want, sizeof want, "%s", whole.out);
+    for (int mib = 70; mib <= 640; mib += mib < 400 ? 30 : 60)
+        for (int data = 0; data < 2; data++) {
+            char shell[128];
+            snprintf(shell, sizeof shell, "ulimit -%c %d; exec timeout 30 \"$0\" \"$@\"", data ? 'd' : 'v', mib << 10);
+            result r = RUN_SHELL(shell, "generate", "-m", tiny(), "-p", text, "-n", "4", "-c", "4k", "--no-perf");
+            if (r.code) {
+                check_error(&r, 1, "");
+                if (r.n_out) FAIL("%d MiB: it failed after \"%s\"", mib, r.out);
+            } else
+                CHECK_STR(r.out, want);
+            r.code ? n_bad++ : n_good++;
+        }
+    CHECK(n_bad >= 10 && n_good >= 4);
+    result r = RUN_SHELL("ulimit -v 307200; exec timeout 30 \"$0\" \"$@\"", "generate", "-m", tiny(), "-c", "32k", "-p", "x");
+    check_error(&r, 1, "not enough memory for OpenBLAS: it needs 264 MiB of address space for 2 threads");
+    r = RUN_SHELL("ulimit -v 80000; exec timeout 30 \"$0\" \"$@\"", "version"); // OpenBLAS's own threads held the end up
+    CHECK_GOOD(r);
+}
+
+static void short_stack(void) {
+    result r = RUN_SHELL("ulimit -s 256; exec \"$0\" \"$@\"", SMALL);
+    check_error(&r, 1, "the stack is limited to 256 KiB, expected 1024 at least; raise it: ulimit -s 1024");
+    r = RUN_SHELL("OMP_STACKSIZE=100k exec \"$0\" \"$@\"", SMALL);
+    check_error(&r, 2, "threads have stacks of 100 KiB (OMP_STACKSIZE, or ulimit -s): expected 1024 at least");
+    r = RUN_SHELL("OMP_STACKSIZE=' 1 M ' exec \"$0\" \"$@\"", SMALL);
+    CHECK_GOOD(r);
+#ifndef __SANITIZE_ADDRESS__ // its frames are larger
+    static const char *const methods[] = {"dense,vattention,santa-pps:epsilon=0.1,santa-is,bernoulli-group:B=8+santa-prop",
+                                          "quest,magicpig,streaming,topk:k=8,topp,random"};
+    for (int i = 0; i < 2; i++) {
+        r = RUN_SHELL("ulimit -s 1024; exec \"$0\" \"$@\"", SMALL, "--attn", methods[i]);
+        CHECK_GOOD(r);
+        r = RUN_SHELL("ulimit -s 1024; exec \"$0\" \"$@\"", "compare", "-m", tiny(), "-p", question, "-n", "3", "--attn",
+                      methods[i]);
+        CHECK_GOOD(r);
+    }
+#endif
+}
+
 // Methods that differ in a late digit stay two, in the answers' file and in the table.
 static void digits(void) {
     size_t n;
@@ -132,6 +183,8 @@ static const test_case cases[] = {
     {"full_disk", NEEDS_NOTHING, full_disk},
     {"file_size_limit", NEEDS_NOTHING, file_size_limit},
     {"limits", NEEDS_NOTHING, limits},
+    {"short_memory", NEEDS_NOTHING, short_memory},
+    {"short_stack", NEEDS_NOTHING, short_stack},
     {"digits", NEEDS_NOTHING, digits},
     {0},
 };

@@ -216,8 +216,8 @@ static int run(int argc, char **argv, sl_error *err) {
 
 int main(int argc, char **argv) {
     sl_error err = {0};
-    cli_process_begin();
-    int rc = run(argc, argv, &err);
+    int rc = cli_process_begin(argv, &err);
+    if (!rc) rc = run(argc, argv, &err);
     if (!rc)
         rc = cli_flush(&err);
     else
