@@ -85,7 +85,8 @@ struct sl_backend {
     int is_device;    // its memory is not the host's
     // Describes what runs: "avx512bf16, 4 threads, OpenBLAS 0.3.21".
     void (*describe)(const sl_backend *be, char *buf, size_t size);
-    // 0, or SL_ERR_UNSUPPORTED with the reason, before any weight is placed; NULL: every shape that a model may have
+    // Before any weight is placed: SL_ERR_UNSUPPORTED with the reason; else takes what operations of this shape need beside their
+    // arguments, or SL_ERR_MEMORY. NULL: every shape that a model may have, and nothing to take
     int (*supports)(const sl_backend *be, const sl_shape *shape, sl_error *err);
     void (*free)(const sl_backend *be); // NULL: nothing to free
 

@@ -2,6 +2,7 @@
 // disks, numbers beyond every limit. It must end with one line that says why, and with nothing lost or half-written.
 #include "tests/cli.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -112,6 +113,136 @@ static void limits(void) {
     }
 }
 
+// Whatever the memory, a run ends, by itself: with the right text or with one error. OpenBLAS waits for memory for ever, OpenMP
+// and a failed check end the process.
+static void short_memory(void) {
+#ifdef __SANITIZE_ADDRESS__
+    TEST_SKIP("AddressSanitizer needs all of the address space");
+#endif
+    const char *text = long_text(8);
+    char want[256]; // outputs do not live for so many runs
+    int n_good = 0, n_bad = 0;
+    result whole = RUN("generate", "-m", tiny(), "-p", text, "-n", "4", "-c", "4k", "--no-perf");
+    CHECK_GOOD(whole);
+    snprintf(want, sizeof want, "%s", whole.out);
+    for (int mib = 70; mib <= 640; mib += mib < 400 ? 30 : 60)
+        for (int data = 0; data < 2; data++) {
+            char shell[128];
+            snprintf(shell, sizeof shell, "ulimit -%c %d; exec timeout 30 \"$0\" \"$@\"", data ? 'd' : 'v', mib << 10);
+            result r = RUN_SHELL(shell, "generate", "-m", tiny(), "-p", text, "-n", "4", "-c", "4k", "--no-perf");
+            if (r.code) {
+                check_error(&r, 1, "");
+                if (r.n_out) FAIL("%d MiB: it failed after \"%s\"", mib, r.out);
+            } else
+                CHECK_STR(r.out, want);
+            r.code ? n_bad++ : n_good++;
+        }
+    CHECK(n_bad >= 10 && n_good >= 4);
+    result r = RUN_SHELL("ulimit -v 307200; exec timeout 30 \"$0\" \"$@\"", "generate", "-m", tiny(), "-c", "32k", "-p", "x");
+    check_error(&r, 1, "not enough memory for OpenBLAS: it needs 264 MiB of address space for 2 threads");
+    r = RUN_SHELL("ulimit -v 80000; exec timeout 30 \"$0\" \"$@\"", "version"); // OpenBLAS's own threads held the end up
+    CHECK_GOOD(r);
+}
+
+static void short_stack(void) {
+    result r = RUN_SHELL("ulimit -s 256; exec \"$0\" \"$@\"", SMALL);
+    check_error(&r, 1, "the stack is limited to 256 KiB, expected 1024 at least; raise it: ulimit -s 1024");
+    r = RUN_SHELL("OMP_STACKSIZE=100k exec \"$0\" \"$@\"", SMALL);
+    check_error(&r, 2, "threads have stacks of 100 KiB (OMP_STACKSIZE, or ulimit -s): expected 1024 at least");
+    r = RUN_SHELL("OMP_STACKSIZE=' 1 M ' exec \"$0\" \"$@\"", SMALL);
+    CHECK_GOOD(r);
+#ifndef __SANITIZE_ADDRESS__ // its frames are larger
+    static const char *const methods[] = {"dense,vattention,santa-pps:epsilon=0.1,santa-is,bernoulli-group:B=8+santa-prop",
+                                          "quest,magicpig,streaming,topk:k=8,topp,random"};
+    for (int i = 0; i < 2; i++) {
+        r = RUN_SHELL("ulimit -s 1024; exec \"$0\" \"$@\"", SMALL, "--attn", methods[i]);
+        CHECK_GOOD(r);
+        r = RUN_SHELL("ulimit -s 1024; exec \"$0\" \"$@\"", "compare", "-m", tiny(), "-p", question, "-n", "3", "--attn",
+                      methods[i]);
+        CHECK_GOOD(r);
+    }
+#endif
+}
+
+// ---- weights that change under a run ----
+
+typedef enum { CUT, OVERWRITE, APPEND, TOUCH } harm;
+
+static void copy_model(const char *to) {
+    char cmd[1024];
+    snprintf(cmd, sizeof cmd, "mkdir -p '%s' && cp %s/* '%s' && chmod u+w '%s'/*", to, tiny(), to, to);
+    CHECK_INT(system(cmd), 0);
+}
+
+static void do_harm(const char *dir, harm how) {
+    char path[320], zeros[4096] = {0};
+    struct stat st;
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    CHECK_INT(stat(path, &st), 0);
+    if (how == CUT) CHECK_INT(truncate(path, st.st_size / 8), 0);
+    if (how == TOUCH) CHECK_INT(utimensat(AT_FDCWD, path, (struct timespec[2]){{.tv_sec = 1}, {.tv_sec = 1}}, 0), 0);
+    if (how == CUT || how == TOUCH) return;
+    FILE *f = fopen(path, "r+b");
+    CHECK(f && !fseek(f, how == APPEND ? 0 : st.st_size / 2, how == APPEND ? SEEK_END : SEEK_SET));
+    CHECK(fwrite(zeros, 1, sizeof zeros, f) == sizeof zeros && !fclose(f));
+}
+
+static void wait_for(const char *path, long size) {
+    struct stat st = {0};
+    for (int i = 0; i < 4000 && st.st_size < size; i++) {
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+        if (stat(path, &st)) st.st_size = 0;
+    }
+    CHECK(st.st_size >= size);
+}
+
+// The answers that were made of the weights before are kept, and there are no others.
+static void weights_under_eval(void) {
+    char dir[256], good[256], out[256];
+    size_t n, n_good;
+    snprintf(dir, sizeof dir, "%s", in_tmp("model"));
+    snprintf(good, sizeof good, "%s", in_tmp("good"));
+    snprintf(out, sizeof out, "%s", in_tmp("out"));
+    for (harm how = CUT; how <= TOUCH; how++) {
+        copy_model(dir);
+        if (how == CUT) {
+            result r = RUN("eval", "-m", dir, "--task", "niah-single", "--length", "600", "--samples", "3", "--out", good);
+            CHECK_GOOD(r);
+        }
+        const char *want = slurp(good, &n_good);
+        long head = (long)(strchr(want, '\n') - want);
+        const char *const args[] = {"eval", "-m",        dir,    "--task", "niah-single", "--length",
+                                    "600",  "--samples", "1000", "--out",  out,           NULL};
+        CHECK(remove(out) == 0 || how == CUT);
+        pid_t pid = start(NULL, 0, NULL, args);
+        wait_for(out, head + 300);
+        do_harm(dir, how);
+        result r = finish(pid, NULL);
+        check_error(&r, 1, "/model.safetensors changed while it was in use");
+        CHECK_INT(r.n_out, 0); // no table
+        const char *got = slurp(out, &n);
+        CHECK(n > (size_t)head && got[n - 1] == '\n');
+        if (memcmp(got, want, n < n_good ? n : n_good)) FAIL("%d: %.3000s", how, got);
+    }
+}
+
+// Every command says it, at its end at the latest (main.c).
+static void weights_under_generate(void) {
+    char dir[256];
+    const char *m = dir;
+    snprintf(dir, sizeof dir, "%s", in_tmp("model"));
+    for (harm how = CUT; how <= OVERWRITE; how++) {
+        const char *const args[] = {"generate", "-m", m, "-p", question, "--ignore-eos", "-n", "1500", NULL};
+        copy_model(dir);
+        CHECK(remove(in_tmp("stdout")) == 0 || how == CUT);
+        pid_t pid = start(NULL, 0, NULL, args);
+        wait_for(in_tmp("stdout"), 8);
+        do_harm(dir, how);
+        result r = finish(pid, NULL);
+        check_error(&r, 1, "/model.safetensors changed while it was in use");
+    }
+}
+
 // Methods that differ in a late digit stay two, in the answers' file and in the table.
 static void digits(void) {
     size_t n;
@@ -132,6 +263,10 @@ static const test_case cases[] = {
     {"full_disk", NEEDS_NOTHING, full_disk},
     {"file_size_limit", NEEDS_NOTHING, file_size_limit},
     {"limits", NEEDS_NOTHING, limits},
+    {"short_memory", NEEDS_NOTHING, short_memory},
+    {"short_stack", NEEDS_NOTHING, short_stack},
+    {"weights_under_eval", NEEDS_NOTHING, weights_under_eval},
+    {"weights_under_generate", NEEDS_NOTHING, weights_under_generate},
     {"digits", NEEDS_NOTHING, digits},
     {0},
 };

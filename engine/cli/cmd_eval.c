@@ -10,6 +10,7 @@
 #include "engine/cli/plot.h"
 #include "engine/cli/progress.h"
 #include "engine/cli/run.h"
+#include "engine/cli/watch.h"
 
 #include <errno.h>
 #include <math.h>
@@ -319,8 +320,8 @@ static int note_answer(eval *e, int group, int number, int method, const eval_it
         references = whole = json_pack("[s%]", item->answer.data, item->answer.n);
     double score = eval_grade(item->grader, e->answer.data, e->answer.n, references, extracted);
     e->scores.score[cell] = score, e->scores.bytes[cell] = (double)a->bytes, e->scores.dense[cell] = (double)a->dense_bytes;
-    int rc = 0;
-    if (e->out) {
+    int rc = cli_watch_check(err);
+    if (!rc && e->out) {
         json_t *line = json_pack("{s:s, s:i, s:i, s:i, s:s, s:f, s:s, s:s%, s:s, s:O, s:i, s:i, s:s, s:I, s:I}", "task",
                                  g->task, "length", g->length, "sample", number, "text", e->scores.cluster[g->first + number],
                                  "attn", e->scores.methods[method], "score", score, "grader", eval_grader_name(item->grader),

@@ -1,6 +1,7 @@
 // engine/cli/main.c - build/sleigh: finds the command, parses its flags, runs it, turns its result into the exit code.
 #include "engine/cli/cli.h"
 #include "engine/cli/process.h"
+#include "engine/cli/watch.h"
 
 #include <string.h>
 
@@ -215,9 +216,11 @@ static int run(int argc, char **argv, sl_error *err) {
 }
 
 int main(int argc, char **argv) {
-    sl_error err = {0};
-    cli_process_begin();
-    int rc = run(argc, argv, &err);
+    sl_error err = {0}, why;
+    int rc = cli_process_begin(argv, &err);
+    if (!rc) rc = run(argc, argv, &err);
+    int changed = cli_watch_check(&why);
+    if (changed) rc = changed, err = why; // whatever else went wrong may follow from it
     if (!rc)
         rc = cli_flush(&err);
     else

@@ -1,6 +1,7 @@
 // engine/cli/run.c - from flags to a loaded model, an attention plan, an engine and sampling parameters; see run.h.
 #include "engine/cli/progress.h"
 #include "engine/cli/run.h"
+#include "engine/cli/watch.h"
 #include "engine/number.h"
 #include "engine/philox.h"
 
@@ -86,6 +87,7 @@ int cli_load_model(const cli_options *o, const char *device, unsigned flags, sl_
     int rc = sl_model_load(o->model, flags | (is_dummy ? SL_MODEL_DUMMY : 0), out, err);
     if (rc) return rc;
     if (is_dummy && !(flags & SL_MODEL_NO_TOKENIZER)) rc = check_tokenizer(o, *out, err);
+    if (!rc) rc = cli_watch(sl_model_tensors(*out), err);
     if (!rc) rc = make_weights(o, device, *out, err);
     if (!rc) return 0;
     sl_model_free(*out);

@@ -4,6 +4,7 @@
 // which grows to what the widest weight needs and then stays, so that a prefill in steady state allocates nothing. Engines in
 // several threads take turns at it, one matrix at a time: each uses every core anyway.
 #include "engine/cpu/ops.h"
+#include "engine/cpu/reserve.h"
 #include "engine/kv.h"
 
 #include <cblas.h>
@@ -141,22 +142,40 @@ static void prefill_panel(const sl_weight *w, const float *x, int n_rows, int po
     }
 }
 
-// The calling thread holds the lock.
+// The calling thread holds the lock. NULL: there is no memory.
 static float *grow_scratch(size_t size) {
     if (size > scratch.size) {
         free(scratch.data);
         scratch.data = aligned_alloc(64, size);
-        SL_CHECK(scratch.data != NULL);
-        scratch.size = size;
+        scratch.size = scratch.data ? size : 0;
     }
     return scratch.data;
 }
 
+static size_t part_size(int n_cols) { // floats; a multiple of 64 bytes
+    return (size_t)(PANEL_OUTS + PANEL_ROWS) * n_cols + PANEL_ROWS * PANEL_OUTS;
+}
+
+// Takes what prefills of this shape need beside their arguments, so that none fails half-way.
+static int prepare(const sl_backend *be, const sl_shape *shape, sl_error *err) {
+    (void)be;
+    int q_dim = shape->n_heads * shape->head_dim, n = shape->hidden > shape->n_ffn ? shape->hidden : shape->n_ffn;
+    size_t size = part_size(n > q_dim ? n : q_dim) * (size_t)omp_get_max_threads() * sizeof(float);
+    pthread_mutex_lock(&scratch.lock);
+    int rc = sl_cpu_reserve(omp_get_max_threads(), err);
+    if (!rc && !grow_scratch(size))
+        rc = sl_fail(err, SL_ERR_MEMORY, "scratch memory of %zu MiB for prefills on %d threads cannot be allocated", size >> 20,
+                     omp_get_max_threads());
+    pthread_mutex_unlock(&scratch.lock);
+    return rc;
+}
+
 static void linear_prefill(const sl_weight *w, const float *x, int n_rows, int position, int accumulate, float *out) {
     int n_panels = (w->n_rows + PANEL_OUTS - 1) / PANEL_OUTS, most = omp_get_max_threads();
-    size_t part = (size_t)(PANEL_OUTS + PANEL_ROWS) * w->n_cols + PANEL_ROWS * PANEL_OUTS; // floats; a multiple of 64 bytes
+    size_t part = part_size(w->n_cols);
     pthread_mutex_lock(&scratch.lock);
     float *parts = grow_scratch(part * most * sizeof *parts);
+    SL_CHECK(parts != NULL); // prepare
 #pragma omp parallel for num_threads(most) schedule(dynamic)
     for (int p = 0; p < n_panels; p++)
         prefill_panel(w, x, n_rows, position, p * PANEL_OUTS, accumulate, out, parts + part * omp_get_thread_num());
@@ -312,6 +331,7 @@ static const sl_backend backend = {
     .name = "cpu",
     .act_size = sizeof(float),
     .describe = describe,
+    .supports = prepare,
     .free_memory = free_memory,
     .alloc = take,
     .release = release,
