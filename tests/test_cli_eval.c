@@ -623,7 +623,7 @@ static void as_generate(void) {
 static void longer_context(void) {
     static const char said[] = "The hidden number of the harbor is 48213. The grass is green. The sky is blue and wide.",
                       fed[] = " The hidden number of the tower is 7312. The lantern stood beside the river.",
-                      asked[] = " The hidden number of the";
+                      asked[] = " The hidden number of the tower is";
     char file[2048], answers[2][1024];
     for (int both = 0; both < 2; both++) {
         int at = 0;
@@ -633,14 +633,15 @@ static void longer_context(void) {
                  asked);
         spill(in_tmp("q.jsonl"), file, strlen(file));
         remove(in_tmp("o"));
-        result r = RUN("eval", "-m", tiny(), "--jsonl", in_tmp("q.jsonl"), "--attn", "streaming:sink=1:window=3", "-n", "48",
-                       "--out", in_tmp("o"));
+        result r = RUN("eval", "-m", tiny(), "--jsonl", in_tmp("q.jsonl"), "--attn", "dense,streaming:sink=1:window=1", "-n",
+                       "24", "--out", in_tmp("o"));
         CHECK_GOOD(r);
-        CHECK_INT(read_lines(in_tmp("o")), 2 + both);
-        snprintf(answers[both], sizeof answers[both], "%s", text_of(parsed[1 + both], "answer"));
+        CHECK_INT(read_lines(in_tmp("o")), 3 + 2 * both);
+        snprintf(answers[both], sizeof answers[both], "%s",
+                 text_of(parsed[1 + 2 * both], "answer")); // dense attention's to the last record
     }
     CHECK_STR(answers[1], answers[0]);
-    CHECK(strlen(answers[0]) > 40);
+    CHECK(strlen(answers[0]) > 20);
 }
 
 static uint64_t fnv64(const char *path) {
@@ -738,6 +739,7 @@ static void errors(void) {
         {{"--task", "vt,vt"}, 2, "--task vt at --length 4096 is named twice"},
         {{"--length", "10"}, 2, "--length 10: expected a whole number"},
         {{"--length", "128", "--task", "qa-2hop"}, 2, "--length 128: task qa-2hop needs "},
+        {{"--length", "128", "--task", "fwe"}, 2, "task fwe needs 222 tokens for its facts, its question and 32 that are"},
         {{"--attn", "dense,santas"}, 2, "unknown method"},
         {{"--grader", "best"}, 2, "--grader best: unknown"},
         {{"--procedure", "mmlu"}, 2, "--procedure needs --jsonl"},

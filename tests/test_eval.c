@@ -322,8 +322,9 @@ static void scores_file(void) {
     eval_scores s;
     add_line(file, "x", 64, 1, "dense", 0.5);
     add_line(file, "x", 65, 0, "topk:k=8", 1);
-    add_line(file, "x", 64, 2, "dense", 1);     // a sample too many: not the next group's first
-    add_line(file, "x", 64, -1, "topk:k=8", 1); // nor the one before
+    add_line(file, "x", 64, 2, "dense", 1);  // a sample too many: not the next group's first
+    add_line(file, "x", 65, -1, "dense", 1); // nor the one before
+    add_line(file, "x", 65, -1, "topk:k=8", 1);
     add_line(file, "y", 64, 0, "dense", 1);
     add_line(file, "x", 66, 0, "dense", 1);
     add_line(file, "x", 64, 0, "dense,topk", 1);
@@ -352,12 +353,12 @@ static void scores_file(void) {
     file[whole] = 0;
     add_line(file, "x", 65, 0, "topk:k=8", 0);
     spill(in_tmp("scores"), file, strlen(file));
-    CHECK_ERR(open_scores(&s, 7, &out, &e), e, SL_ERR_FORMAT, "line 9: this sample and method are there twice");
+    CHECK_ERR(open_scores(&s, 7, &out, &e), e, SL_ERR_FORMAT, "line 10: this sample and method are there twice");
     eval_scores_free(&s);
     file[whole] = 0;
     strcat(file, "{\"task\":\"x\"}\n");
     spill(in_tmp("scores"), file, strlen(file));
-    CHECK_ERR(open_scores(&s, 7, &out, &e), e, SL_ERR_FORMAT, "line 9: not a sample's line");
+    CHECK_ERR(open_scores(&s, 7, &out, &e), e, SL_ERR_FORMAT, "line 10: not a sample's line");
     eval_scores_free(&s);
     spill(in_tmp("scores"), "{\"sleigh_eval\":2,\"settings\":{\"seed\":7,\"model\":\"m\"}}\n", 55);
     CHECK_ERR(open_scores(&s, 7, &out, &e), e, SL_ERR_ARG, "line 1 is not the head");
