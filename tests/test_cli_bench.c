@@ -1,11 +1,19 @@
 // tests/test_cli_bench.c - sleigh bench and bench decode end to end: which rows they print, in which formats, and the figures
 // that can be known beforehand; the lists that they take.
 #include "engine/cli/attn_list.h"
+#include "engine/cli/bench.h"
 #include "engine/cli/options.h"
+#include "engine/internal.h"
+#include "engine/philox.h"
 #include "tests/cli.h"
 #include "tests/gpu.h"
+#include "tests/models.h"
 
+#include <fcntl.h>
 #include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
 
 enum { KV_TOKEN = 4096 }; // bytes of K and V per token of the embedded model
 
@@ -260,6 +268,132 @@ static void formats(void) {
     CHECK_HAS(csv.out, ",\"pp8\",8,0,0,1,\"dense\",false,false,1,0,");
 }
 
+// ---- what is measured, without the command around it ----
+
+enum { MAX_ROWS = 8, BATCH = 2 };
+
+typedef struct measured {
+    cli_bench bench;
+    int n_rows, depth[MAX_ROWS];
+    float *logits[MAX_ROWS][BATCH]; // of each sequence after a row's last step
+} measured;
+
+static void check_figures(const cli_bench *b, const cli_bench_row *r) {
+    int runs = b->plan->repetitions, n = r->test.n_gen, tokens = r->batch * (r->test.n_prompt + n);
+    double ms = 0, rate = 0, steps = 0, ms_squares = 0, rate_squares = 0;
+    for (int i = 0; i < runs; i++) ms += b->run_ms[i] / runs, rate += tokens / (b->run_ms[i] * 1e-3) / runs;
+    for (int i = 0; i < runs; i++)
+        ms_squares += pow(b->run_ms[i] - ms, 2), rate_squares += pow(tokens / (b->run_ms[i] * 1e-3) - rate, 2);
+    for (int i = 0; i < runs * n; i++) steps += b->step_ms[i];
+    CHECK_INT(runs, 3);
+    CHECK_NEAR(r->ms, ms, 1e-9 * ms);
+    CHECK_NEAR(r->ms_sd, sqrt(ms_squares / (runs - 1)), 1e-9 * ms);
+    CHECK_NEAR(r->ms_median, b->run_ms[1], 0); // sorted by now
+    CHECK_NEAR(r->tok_s, rate, 1e-9 * rate);
+    CHECK_NEAR(r->tok_s_sd, sqrt(rate_squares / (runs - 1)), 1e-9 * rate);
+    CHECK_NEAR(r->tok_s_median, tokens / (b->run_ms[1] * 1e-3), 1e-9 * rate);
+    if (!n) return;
+    double step = (b->step_ms[(runs * n - 1) / 2] + b->step_ms[runs * n / 2]) / 2;
+    CHECK_NEAR(r->decode_ms, steps / runs, 1e-9 * steps);
+    CHECK(r->test.n_prompt ? r->decode_ms < 0.999 * r->ms : fabs(r->decode_ms - r->ms) < 1e-6);
+    CHECK_NEAR(r->step_ms, step, 1e-12 * step);
+    CHECK_NEAR(r->token_ms, steps / runs / n / r->batch, 1e-9 * steps);
+    CHECK_NEAR(r->gb_s, (sl_model_decode_bytes(b->model) + r->kv_bytes) / (step * 1e-3) * 1e-9, 1e-9 * r->gb_s);
+    CHECK_NEAR(r->peak_share, r->gb_s / 20, 1e-12);
+}
+
+static int note_row(void *ctx, const cli_bench_row *r, sl_error *e) {
+    measured *m = ctx;
+    (void)e;
+    CHECK(m->n_rows < MAX_ROWS && r->batch == BATCH);
+    check_figures(&m->bench, r);
+    double prefill_ms = 0, most = 0;
+    for (int j = 0; j < BATCH; j++) {
+        size_t size = (size_t)sl_model_config(m->bench.model)->n_vocab * sizeof(float);
+        m->logits[m->n_rows][j] = malloc(size);
+        memcpy(m->logits[m->n_rows][j], sl_session_logits(m->bench.sessions[j]), size);
+        prefill_ms += m->bench.fill_ms[j];
+        if (m->bench.fill_ms[j] > most) most = m->bench.fill_ms[j];
+        for (int i = 0; i < j; i++) // rows of its own, of full pages too
+            CHECK(m->bench.sessions[i]->kv.pages[0] != m->bench.sessions[j]->kv.pages[0]);
+        CHECK(m->bench.batch[BATCH - 1 - j] == m->bench.sessions[j]);
+    }
+    CHECK(m->bench.o->copy ? prefill_ms == m->bench.fill_ms[0] && most > 0 : m->bench.fill_ms[BATCH - 1] > 0);
+    CHECK(r->prefill_ms == prefill_ms);
+    CHECK(r->logits == sl_logits_hash(m->logits[m->n_rows][0], sl_model_config(m->bench.model)->n_vocab));
+    m->depth[m->n_rows++] = r->depth;
+    return 0;
+}
+
+static void measure(const cli_bench_plan *plan, int copy, measured *m) {
+    char *args[] = {"-m", (char *)tiny(), "--device", "cpu", "--seed", "9", "--threads", "1", "--memory-rate", "20", "--copy"};
+    cli_options o;
+    sl_error e;
+    *m = (measured){0};
+    CHECK_OK(cli_options_parse(&o, CLI_BENCH, copy ? 11 : 10, args, &e), e);
+    int was = dup(STDERR_FILENO), none = open("/dev/null", O_WRONLY); // it says what it measures
+    dup2(none, STDERR_FILENO);
+    int rc = cli_bench_open(&m->bench, &o, plan, &e);
+    if (!rc) rc = cli_bench_run(&m->bench, note_row, m, &e);
+    dup2(was, STDERR_FILENO);
+    close(was), close(none);
+    signal(SIGINT, SIG_DFL);
+    cli_bench_close(&m->bench);
+    cli_options_free(&o);
+    CHECK_OK(rc, e);
+}
+
+// Greedy, never an end token: the logits after n_prompt random tokens of the prompt's sequence and n steps of the session's.
+static void by_hand(rig *r, int prompt, int sequence, int n_prompt, int n, float *out) {
+    const sl_config *c = sl_model_config(r->model);
+    sl_session *s = rig_session(r, (uint32_t)sequence);
+    sl_error e;
+    int32_t ids[512], next;
+    for (int i = 0; i < n_prompt; i++) {
+        const sl_rng_id id = {.seed = 9, .sequence = (uint32_t)prompt, .position = (uint32_t)i};
+        ids[i] = (int32_t)(sl_rng_u64(&id, 0, SL_STREAM_PROMPT) % (uint64_t)c->n_vocab);
+    }
+    CHECK_OK(sl_prefill(s, ids, n_prompt, NULL, &e), e);
+    for (int i = 0; i < n; i++) {
+        memcpy(out, sl_session_logits(s), (size_t)c->n_vocab * sizeof *out);
+        for (int k = 0; k < c->n_eos; k++) out[c->eos[k]] = -INFINITY;
+        next = test_argmax(out, c->n_vocab);
+        CHECK_OK(sl_decode(&s, 1, &next, &e), e);
+    }
+    memcpy(out, sl_session_logits(s), (size_t)c->n_vocab * sizeof *out);
+    sl_session_free(s);
+}
+
+// Sequences have prompts of their own, or with --copy the first one's; of each test all logits are those of sessions by hand.
+static void sequences(void) {
+    enum { STEPS = 2 };
+    const cli_bench_plan plan = {.batches = {.at = {BATCH}, .n = 1},
+                                 .depths = {.at = {260, 5}, .n = 2},
+                                 .tests = {{0, STEPS}, {7, STEPS}},
+                                 .n_tests = 2,
+                                 .repetitions = 3};
+    for (int copy = 0; copy < 2; copy++) {
+        measured m;
+        measure(&plan, copy, &m);
+        rig r = rig_load(tiny(), "dense", (sl_engine_options){.n_ctx = 512, .device = "cpu", .n_threads = 1});
+        float *want = malloc((size_t)r.n_vocab * sizeof *want);
+        CHECK_INT(m.n_rows, 4);
+        for (int i = 0; i < 4; i++)
+            for (int j = 0; j < BATCH; j++) {
+                const cli_bench_test *t = &plan.tests[i % 2];
+                CHECK_INT(m.depth[i], i < 2 ? 5 : 260); // upwards
+                // copies hold the first prompt's tokens up to the depth; what a test prefills is their own
+                if (!copy || !t->n_prompt || !j) {
+                    by_hand(&r, copy ? 0 : j, j, m.depth[i] + t->n_prompt, t->n_gen ? t->n_gen + 1 : 0, want);
+                    CHECK(!memcmp(m.logits[i][j], want, (size_t)r.n_vocab * sizeof *want));
+                }
+                free(m.logits[i][j]);
+            }
+        free(want);
+        rig_close(&r);
+    }
+}
+
 // ---- lists ----
 
 static void check_ints(const char *text, int n, const int *want) {
@@ -424,6 +558,7 @@ static const test_case cases[] = {
     {"dummy", 0, dummy},
     {"errors", 0, errors},
     {"names", 0, names},
+    {"sequences", NEEDS_NOTHING, sequences},
     {"restored", 0, restored},
     {"formats", 0, formats},
     {"ranges", 0, ranges},

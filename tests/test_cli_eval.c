@@ -569,6 +569,163 @@ static void questions(void) {
     check_error(&r, 2, "jsonl = \"fnv1a:");
 }
 
+// ---- what an answer is made of ----
+
+static uint32_t fnv32(const char *text) {
+    uint32_t hash = 2166136261u;
+    for (; *text; text++) hash = (hash ^ (unsigned char)*text) * 16777619u;
+    return hash;
+}
+
+// Of a line of a dump: its context, and what is asked about it.
+static json_t *record_of(const json_t *line, uint32_t sequence) {
+    const char *input = text_of(line, "input"), *asked = text_of(line, "question");
+    char whole[1024];
+    snprintf(whole, sizeof whole, "%s%s", asked, text_of(line, "answer_prefix"));
+    return json_pack("{s:s#, s:s, s:I}", "context", input, (int)(strlen(input) - strlen(asked)), "question", whole, "seq",
+                     (json_int_t)sequence);
+}
+
+// An answer is what generate says to the same prompt in the same set-up, with the draws that the sample's name and --seq-id
+// key.
+static void as_generate(void) {
+    char file[32768] = "", name[64];
+    result dump = RUN("eval", "-m", tiny(), "--task", "qa-2hop", "--length", "600", "--samples", "3", "--dump", in_tmp("d"));
+    CHECK_GOOD(dump);
+    CHECK_INT(read_lines(in_tmp("d")), 3);
+    for (int i = 0; i < 3; i++) {
+        snprintf(name, sizeof name, "qa-2hop/600/%d", i);
+        json_t *record = record_of(parsed[i], 5 + fnv32(name));
+        char *line = json_dumps(record, JSON_COMPACT);
+        snprintf(file + strlen(file), sizeof file - strlen(file), "%s\n", line);
+        json_decref(record), free(line);
+    }
+    spill(in_tmp("records"), file, strlen(file));
+    for (int a = 0; a < 2; a++) {
+        const char *dense = a ? "--question-dense" : NULL;
+        result said = RUN("generate", "-m", tiny(), "--jsonl", in_tmp("records"), "-n", "24", "--stop", "\n", "--temp", "0",
+                          "--attn", "santa:S=1", "--seed", "3", dense),
+               r = RUN("eval", "-m", tiny(), "--task", "qa-2hop", "--length", "600", "--samples", "3", "-n", "24", "--attn",
+                       "santa:S=1", "--seed", "3", "--seq-id", "5", "--out", in_tmp(a ? "a" : "b"), dense);
+        CHECK_GOOD(said);
+        CHECK_GOOD(r);
+        CHECK_INT(read_lines(in_tmp(a ? "a" : "b")), 4);
+        const char *line = said.out;
+        for (int i = 1; i < 4; i++, line = strchr(line, '\n') + 1) {
+            json_t *want = json_loads(line, JSON_DISABLE_EOF_CHECK, NULL);
+            CHECK_STR(text_of(parsed[i], "answer"), text_of(want, "text"));
+            json_decref(want);
+        }
+    }
+}
+
+// A context that goes on with what a method was fed before is prefilled densely all the same.
+static void longer_context(void) {
+    static const char said[] = "The hidden number of the harbor is 48213. The grass is green. The sky is blue and wide.",
+                      fed[] = " The hidden number of the tower is 7312. The lantern stood beside the river.",
+                      asked[] = " The hidden number of the tower is";
+    char file[2048], answers[2][1024];
+    for (int both = 0; both < 2; both++) {
+        int at = 0;
+        if (both)
+            at = snprintf(file, sizeof file, "{\"context\":\"%s\",\"question\":\"%s%s\",\"answer\":\"1\"}\n", said, fed, asked);
+        snprintf(file + at, sizeof file - at, "{\"context\":\"%s%s\",\"question\":\"%s\",\"answer\":\"1\"}\n", said, fed,
+                 asked);
+        spill(in_tmp("q.jsonl"), file, strlen(file));
+        remove(in_tmp("o"));
+        result r = RUN("eval", "-m", tiny(), "--jsonl", in_tmp("q.jsonl"), "--attn", "dense,streaming:sink=1:window=1", "-n",
+                       "24", "--out", in_tmp("o"));
+        CHECK_GOOD(r);
+        CHECK_INT(read_lines(in_tmp("o")), 3 + 2 * both);
+        snprintf(answers[both], sizeof answers[both], "%s",
+                 text_of(parsed[1 + 2 * both], "answer")); // dense attention's to the last record
+    }
+    CHECK_STR(answers[1], answers[0]);
+    CHECK(strlen(answers[0]) > 20);
+}
+
+static uint64_t fnv64(const char *path) {
+    uint64_t hash = 14695981039346656037u;
+    size_t n;
+    const char *p = slurp(path, &n);
+    for (size_t i = 0; i < n; i++) hash = (hash ^ (unsigned char)p[i]) * 1099511628211u;
+    return hash;
+}
+
+// The texts that a seed gives, to the byte: files of --out go on only while these stay (GENERATOR in cmd_eval.c).
+static void golden(void) {
+    static const struct {
+        const char *args[10];
+        uint64_t hash;
+    } goldens[] = {
+        {{"--task", "all", "--length", "1200,4100", "--samples", "3", "--questions", "2"}, 0x0da72f615c412144},
+        {{"--task", "all", "--length", "1500", "--samples", "2", "--task-seed", "4294967295", "--chat"}, 0x48cfd93a139d46aa},
+        {{"--task", "niah-multikey,niah-multiquery,vt", "--length", "1k", "--samples", "4", "--haystack", "noise"},
+         0xf491739ffb67064d},
+        {{"--task", "niah-multikey,vt", "--length", "1500", "--questions", "20", "--haystack", "needles"}, 0x1e5e0e601313fb34},
+    };
+    for (size_t i = 0; i < sizeof goldens / sizeof *goldens; i++) {
+        const char *args[20] = {"eval", "-m", tiny(), "--dump", in_tmp("texts")};
+        memcpy(args + 5, goldens[i].args, sizeof goldens[i].args);
+        result r = run_args(NULL, args);
+        CHECK_GOOD(r);
+        uint64_t hash = fnv64(in_tmp("texts"));
+        if (hash != goldens[i].hash)
+            FAIL("dump %zu: %016llx, expected %016llx", i, (unsigned long long)hash, (unsigned long long)goldens[i].hash);
+    }
+    CHECK_INT(read_lines(in_tmp("texts")), 64); // 32 samples where none are asked for
+}
+
+// The tables say what the rows of json say.
+static void printed(void) {
+    static const char *const methods[] = {"dense", "santa:S=4", "streaming:sink=4:window=64"}, *const titles[] = {
+                                                                                                   "niah-single 600",
+                                                                                                   "niah-single 1k", "all"};
+    char want[4096], out[256];
+    snprintf(out, sizeof out, "%s", in_tmp("o"));
+#define TABLES(FORMAT)                                                                                                         \
+    RUN("eval", "-m", tiny(), "--task", "niah-single", "--length", "600,1k", "--samples", "3", "--attn",                       \
+        "dense,santa:S=4,streaming:window=64", "--out", out, "-o", FORMAT)
+    result md = TABLES("md"), json = TABLES("json"), csv = TABLES("csv");
+    json_t *table = document(&json);
+    const json_t *rows = json_object_get(table, "rows");
+    CHECK_GOOD(md);
+    CHECK_GOOD(csv);
+    CHECK_INT(json_array_size(rows), 9);
+    int n = snprintf(want, sizeof want, "Score in percent (95%% interval), 6 samples of 6 texts\n\n");
+    for (int differences = 0; differences < 2; differences++) {
+        if (differences)
+            n +=
+                snprintf(want + n, sizeof want - n, "\nDifference to dense in points (95%% interval), on the same samples\n\n");
+        n += snprintf(want + n, sizeof want - n, "| method |");
+        for (int g = 0; g < 3; g++) n += snprintf(want + n, sizeof want - n, " %s |", titles[g]);
+        n += snprintf(want + n, sizeof want - n, " %s |\n|---|---|---|---|---|\n", differences ? "p (McNemar)" : "KV bytes %");
+        for (int m = differences; m < 3; m++) {
+            n += snprintf(want + n, sizeof want - n, "| %s |", methods[m]);
+            for (int g = 0; g < 3; g++) {
+                const json_t *row = json_array_get(rows, (size_t)(3 * m + g));
+                if (differences)
+                    n += snprintf(want + n, sizeof want - n, " %+.2f (%+.2f to %+.2f) |", 100 * number(row, "difference") + 0.0,
+                                  100 * number(row, "difference_low") + 0.0, 100 * number(row, "difference_high") + 0.0);
+                else
+                    n += snprintf(want + n, sizeof want - n, " %.1f (%.1f to %.1f) |", 100 * number(row, "score"),
+                                  100 * number(row, "score_low"), 100 * number(row, "score_high"));
+            }
+            const json_t *all = json_array_get(rows, (size_t)(3 * m + 2));
+            n += differences ? snprintf(want + n, sizeof want - n, " %.2g |\n", number(all, "p_value"))
+                             : snprintf(want + n, sizeof want - n, " %.1f |\n", 100 * number(all, "kv_bytes_share"));
+        }
+    }
+    CHECK_STR(md.out, want);
+    CHECK(number(json_array_get(rows, 8), "worse") >= 5 && number(json_array_get(rows, 8), "p_value") <= 2 / 32.0);
+    CHECK_INT(count_of(csv.out, csv.n_out, '\n'), 10);
+    CHECK(!strncmp(csv.out,
+                   "task,length,attn,samples,texts,score,score_low,score_high,difference,difference_low,difference_high,"
+                   "kv_bytes_share,better,worse,p_value\n\"niah-single\",600,\"dense\",3,3,1.0,",
+                   150));
+    json_decref(table);
+}
+
 static void errors(void) {
     const char *m = tiny();
     static const struct {
@@ -582,6 +739,7 @@ static void errors(void) {
         {{"--task", "vt,vt"}, 2, "--task vt at --length 4096 is named twice"},
         {{"--length", "10"}, 2, "--length 10: expected a whole number"},
         {{"--length", "128", "--task", "qa-2hop"}, 2, "--length 128: task qa-2hop needs "},
+        {{"--length", "128", "--task", "fwe"}, 2, "task fwe needs 222 tokens for its facts, its question and 32 that are"},
         {{"--attn", "dense,santas"}, 2, "unknown method"},
         {{"--grader", "best"}, 2, "--grader best: unknown"},
         {{"--procedure", "mmlu"}, 2, "--procedure needs --jsonl"},
@@ -616,6 +774,10 @@ static const test_case cases[] = {
     {"refusals", NEEDS_NOTHING, refusals},
     {"ruler_file", NEEDS_NOTHING, ruler_file},
     {"questions", NEEDS_NOTHING, questions},
+    {"as_generate", NEEDS_NOTHING, as_generate},
+    {"longer_context", NEEDS_NOTHING, longer_context},
+    {"golden", NEEDS_NOTHING, golden},
+    {"printed", NEEDS_NOTHING, printed},
     {"errors", NEEDS_NOTHING, errors},
     {0},
 };

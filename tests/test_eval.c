@@ -1,6 +1,7 @@
 // tests/test_eval.c - the parts of sleigh eval that need no model: graders, question files.
 #include "engine/cli/eval_grade.h"
 #include "engine/cli/eval_records.h"
+#include "engine/cli/eval_scores.h"
 #include "tests/cli.h"
 
 #include <math.h>
@@ -228,10 +229,13 @@ static void records(void) {
     CHECK_OK(eval_records_read(in_tmp("q.jsonl"), GRADE_BOXED, NULL, 0, &r, &e), e);
     CHECK(r.at[0].text.items->n_predict == 0 && r.at[4].text.items->n_predict == 0);
     eval_records_free(&r);
+    read_file("{\"prompt\": \"a\", \"answer\": \"b\"}\n", GRADE_BOXED, NULL, &r);
+    CHECK_INT(r.at[0].text.items->n_predict, 1024);
+    eval_records_free(&r);
     read_file("{\"prompt\": \"a\", \"choices\": [\"x\", \"y\", \"z\", \"w\"], \"answer\": 3}\n"
               "{\"prompt\": \"a\", \"choices\": [\"x\", \"y\"], \"answer\": 0}\n"
               "{\"prompt\": \"a\", \"choices\": [\"x\", \"y\"], \"answers\": [\"b\", \"B\"], \"grader\": \"exact\"}\n"
-              "{\"input\": \"Same.\", \"question\": \"Same.\", \"answer\": \"####7\"}\n"
+              "{\"input\": \"All\\nsame.\", \"question\": \"All\\nsame.\", \"answer\": \"####7\"}\n"
               "{\"input\": \"One\\n Two \\n \\n\", \"question\": \"no end\", \"answer\": \"a #### b #### 7 \"}\n"
               "{\"input\": \"\\nTwo\", \"answer\": \"###\"}\n",
               GRADE_NUMERIC_BOX, NULL, &r);
@@ -239,7 +243,7 @@ static void records(void) {
     check_record(&r.at[1], "", "a\nA. x\nB. y", "A", "numeric-boxed");
     check_record(&r.at[2], "", "a\nA. x\nB. y", "b", "exact");
     CHECK_INT(json_array_size(r.at[2].text.items->references), 1);
-    check_record(&r.at[3], "", "Same.", "7", "numeric-boxed");
+    check_record(&r.at[3], "", "All\nsame.", "7", "numeric-boxed");
     check_record(&r.at[4], "One\n", " Two \n \n", "7", "numeric-boxed"); // what follows the last ####
     check_record(&r.at[5], "\n", "Two", "###", "numeric-boxed");
     CHECK(r.at[0].text.items->n_predict == 1024 && r.at[2].text.items->n_predict == 128);
@@ -283,11 +287,88 @@ static void records_errors(void) {
     }
 }
 
+// ---- the file of scores ----
+
+static json_t *settings_of(int seed) {
+    return json_pack("{s:s, s:i}", "model", "m", "seed", seed);
+}
+
+static void add_line(char *file, const char *task, int length, int sample, const char *attn, double score) {
+    sprintf(
+        file + strlen(file),
+        "{\"task\":\"%s\",\"length\":%d,\"sample\":%d,\"attn\":\"%s\",\"score\":%g,\"kv_bytes\":%d,\"kv_dense_bytes\":%d}\n",
+        task, length, sample, attn, score, 10 + sample, 100 + sample);
+}
+
+// Two groups of two samples, two methods: cells of other tasks, lengths, samples and methods are left alone.
+static int open_scores(eval_scores *s, int seed, FILE **out, sl_error *e) {
+    static char *names[] = {"dense", "topk:k=8"};
+    json_t *settings = settings_of(seed);
+    *s = (eval_scores){.n_groups = 2, .n_samples = 4, .n_methods = 2, .methods = names};
+    s->groups = calloc(2, sizeof *s->groups);
+    CHECK(s->groups);
+    s->groups[0] = (eval_group){.task = "x", .length = 64, .n = 2};
+    s->groups[1] = (eval_group){.task = "x", .length = 65, .first = 2, .n = 2};
+    CHECK_OK(eval_scores_alloc(s, e), *e);
+    int rc = eval_file_open(in_tmp("scores"), settings, s, out, e);
+    json_decref(settings);
+    return rc;
+}
+
+static void scores_file(void) {
+    char file[4096] = "{\"sleigh_eval\":1,\"settings\":{\"seed\":7,\"model\":\"m\"}}\n";
+    size_t n;
+    FILE *out;
+    sl_error e;
+    eval_scores s;
+    add_line(file, "x", 64, 1, "dense", 0.5);
+    add_line(file, "x", 65, 0, "topk:k=8", 1);
+    add_line(file, "x", 64, 2, "dense", 1);  // a sample too many: not the next group's first
+    add_line(file, "x", 65, -1, "dense", 1); // nor the one before
+    add_line(file, "x", 65, -1, "topk:k=8", 1);
+    add_line(file, "y", 64, 0, "dense", 1);
+    add_line(file, "x", 66, 0, "dense", 1);
+    add_line(file, "x", 64, 0, "dense,topk", 1);
+    size_t whole = strlen(file);
+    strcat(file, "{\"task\":\"x\",\"len"); // cut short
+    spill(in_tmp("scores"), file, strlen(file));
+    CHECK_OK(open_scores(&s, 7, &out, &e), e);
+    const double want[8] = {NAN, 0.5, NAN, NAN, NAN, NAN, 1, NAN};
+    for (int i = 0; i < 8; i++) CHECK(isnan(want[i]) ? isnan(s.score[i]) : s.score[i] == want[i]);
+    CHECK(s.bytes[1] == 11 && s.dense[1] == 101 && s.bytes[6] == 10 && s.dense[6] == 100 && s.bytes[0] == 0);
+    CHECK_INT(eval_scores_missing(&s), 6);
+    json_t *line = json_pack("{s:f}", "score", 0.1);
+    CHECK_OK(eval_file_add(out, "scores", line, &e), e);
+    json_decref(line);
+    const char *now = slurp(in_tmp("scores"), &n);
+    CHECK(n > whole && !memcmp(now, file, whole));
+    CHECK_STR(now + whole, "{\"score\":0.10000000000000001}\n"); // every bit
+    FILE *other;
+    eval_scores t;
+    CHECK_ERR(open_scores(&t, 7, &other, &e), e, SL_ERR_IO, "another run writes to it");
+    eval_scores_free(&t);
+    fclose(out);
+    eval_scores_free(&s);
+    CHECK_ERR(open_scores(&s, 8, &out, &e), e, SL_ERR_ARG, "seed = 7, this command says 8");
+    eval_scores_free(&s);
+    file[whole] = 0;
+    add_line(file, "x", 65, 0, "topk:k=8", 0);
+    spill(in_tmp("scores"), file, strlen(file));
+    CHECK_ERR(open_scores(&s, 7, &out, &e), e, SL_ERR_FORMAT, "line 10: this sample and method are there twice");
+    eval_scores_free(&s);
+    file[whole] = 0;
+    strcat(file, "{\"task\":\"x\"}\n");
+    spill(in_tmp("scores"), file, strlen(file));
+    CHECK_ERR(open_scores(&s, 7, &out, &e), e, SL_ERR_FORMAT, "line 10: not a sample's line");
+    eval_scores_free(&s);
+    spill(in_tmp("scores"), "{\"sleigh_eval\":2,\"settings\":{\"seed\":7,\"model\":\"m\"}}\n", 55);
+    CHECK_ERR(open_scores(&s, 7, &out, &e), e, SL_ERR_ARG, "line 1 is not the head");
+    eval_scores_free(&s);
+}
+
 static const test_case cases[] = {
-    {"graders", NEEDS_NOTHING, graders},
-    {"grade_long", NEEDS_NOTHING, grade_long},
-    {"records", NEEDS_NOTHING, records},
-    {"records_errors", NEEDS_NOTHING, records_errors},
-    {0},
+    {"graders", NEEDS_NOTHING, graders},         {"grade_long", NEEDS_NOTHING, grade_long},
+    {"records", NEEDS_NOTHING, records},         {"records_errors", NEEDS_NOTHING, records_errors},
+    {"scores_file", NEEDS_NOTHING, scores_file}, {0},
 };
 const test_suite suite_eval = {"eval", cases};
