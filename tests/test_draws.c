@@ -283,6 +283,74 @@ static void budgets_in_closed_form(void) {
     ref_cache_free(&c);
 }
 
+// ---- what is reported ----
+
+// Effective samples (sum x)^2 / sum x^2 of combined weights whose sum is far from 1: 7 rows of weight 256 beside 256 of weight
+// 1, parts of the mass, 8 rows that stand for all.
+static void effective_samples(void) {
+    static const struct {
+        const char *attn;
+        double ess;
+    } t[] = {{"santa-strat:S=8", 8},
+             {"santa-flash:S=16", 16},
+             {"santa-pps:S=24", 24},
+             {"santa-is:S=7", 2048.0 * 2048 / (7 * 65536 + 256)},
+             {"topk:k=100", 100},
+             {"topp:p=0.25", 512},
+             {"streaming:sink=4:window=60", 64},
+             {"quest:tokens=64", 64}};
+    ref_cache c = counter_cache(8, 2, 1);
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        ref_decode(&c, t[i].attn, 0, 1, 1, 0);
+        for (int head = 0; head < 8; head++)
+            if (!(fabs(c.reports[head].ess / t[i].ess - 1) < 1e-5))
+                FAIL("%s, head %d: %g effective samples, expected %g", t[i].attn, head, c.reports[head].ess, t[i].ess);
+    }
+    ref_cache_free(&c);
+}
+
+// Bytes of one KV head: rows of K and V at 2 head_dim bytes, norms at 2 bytes a row, built or not; copies of pages.
+static void bytes_read(void) {
+    enum { N = 900, N_BUILT = 768, NEW = N - N_BUILT };
+    static const int n = N;
+    static const struct {
+        const char *attn;
+        int k, norms, extra, refines; // rows of K; are norms read? bytes of page copies; are drawn rows of K read too?
+    } t[] = {{"santa-sys:S=40", N, 0, 0, 0},
+             {"santa-pps:S=40", N, 1, 0, 0},
+             {"santa-pps:S=40:budget=variance", N, 1, 0, 0},
+             {"santa-strat:S=40", N, 0, 0, 0},
+             {"santa-strat:S=40:budget=variance", N, 1, 0, 0},
+             {"topk:k=40", N, 0, 0, 0},
+             {"random:S=40", 0, 0, 0, 1},
+             {"quest:tokens=64", NEW, 0, N_BUILT / 16 * 2 * 64 * 2, 1},
+             {"santa-is:S=40:proposal=int8", NEW, 0, N_BUILT * 64 + 3 * 2 * 2 * 64, 1},
+             {"santa-is:S=40:proposal=int4", NEW, 0, N_BUILT * 64 / 2 + 3 * 2 * 2 * 64, 1},
+             {"dense", N, 0, 0, 0}};
+    ref_cache c = ref_cache_new(6, 2, 64, 1, &n, 1, test_seed);
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        sl_attn_stats st = ref_decode(&c, t[i].attn, 0, 1, 3, 0);
+        uint64_t sum = 0;
+        for (int head = 0; head < 6; head += 3) {
+            const sl_attn_report *r = &c.reports[head];
+            // Rows of the newest page were read by the proposal already, and are drawn by santa-is, and as Quest's newest unit.
+            int fresh = !strncmp(t[i].attn, "santa-is", 8) ? NEW : 0;
+            uint64_t want = (uint64_t)(t[i].k + r->v_distinct) * 64 * 2 + (t[i].norms ? 2 * N : 0) + (uint64_t)t[i].extra;
+            if (t[i].refines) want += (r->v_distinct - (uint64_t)fresh) * 64 * 2;
+            if (!strncmp(t[i].attn, "quest", 5)) { // drawn units of the newest page: between its newest one and all of it
+                CHECK(r->bytes <= want && r->bytes >= want - NEW * 64 * 2 && r->bytes < want);
+                want = r->bytes;
+            }
+            if (r->bytes != want)
+                FAIL("%s: %llu bytes, expected %llu", t[i].attn, (unsigned long long)r->bytes, (unsigned long long)want);
+            sum += want;
+        }
+        CHECK_INT(st.bytes, sum);
+        CHECK_INT(st.dense_bytes, 2 * N * 2 * 64 * 2);
+    }
+    ref_cache_free(&c);
+}
+
 static const test_case cases[] = {
     {"tile-budgets", 0, tile_budgets},
     {"uniform-part", 0, uniform_part},
@@ -291,6 +359,8 @@ static const test_case cases[] = {
     {"equal-weights", 0, equal_weights},
     {"fewest-draws", 0, fewest_draws},
     {"budgets-in-closed-form", 0, budgets_in_closed_form},
+    {"effective-samples", 0, effective_samples},
+    {"bytes-read", 0, bytes_read},
     {0},
 };
 const test_suite suite_draws = {"draws", cases};
