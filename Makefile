@@ -95,26 +95,29 @@ bench: $(BUILD)/sleigh ## measure decode and prefill of the embedded model at 8k
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS ?=
 FUZZ_CC      ?= clang
-FUZZ_OPT     := -O1 -g1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize=vptr -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+FUZZ_OPT     := -O1 -g1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize=vptr -fno-sanitize-recover=undefined \
+    -fno-omit-frame-pointer
 FUZZ_SRC     := engine/error.c engine/json.c engine/model.c $(wildcard engine/safetensors*.c models/*.c tokenizer/*.c \
     tokenizer/*.cc) $(addprefix attention/,auto.c auto_table.c params.c) $(addprefix engine/cli/,attn_list.c \
     eval_grade.c eval_records.c eval_scores.c io.c records.c) $(wildcard tests/fuzz/*.c)
 FUZZ_OBJ     := $(patsubst %,$(BUILD)/fuzz/%.o,$(FUZZ_SRC))
 
-fuzz: $(BUILD)/fuzz/sleigh-fuzz ## fuzz the readers for FUZZ_SECONDS each (60), all or FUZZ_TARGETS="..."; needs clang
+fuzz: ## fuzz the readers for FUZZ_SECONDS each (60), all or FUZZ_TARGETS="..."; sets clang up
+	@scripts/setup.sh fuzz
+	@$(MAKE) --no-print-directory -j$$(nproc) $(BUILD)/fuzz/sleigh-fuzz
 	@scripts/fuzz.sh $(BUILD)/fuzz $(FUZZ_SECONDS) $(FUZZ_TARGETS)
 
 $(BUILD)/fuzz/sleigh-fuzz: $(FUZZ_OBJ) $(filter-out %/main.c.o,$(CLI_OBJ)) $(BUILD)/libsleigh.a
-	@ar rcs $(@D)/rest.a $(filter-out %/main.c.o,$(CLI_OBJ))
-	@echo "  LINK $@"
-	@$(FUZZ_CC) $(FUZZ_OPT) -fsanitize=fuzzer -o $@ $(FUZZ_OBJ) $(@D)/rest.a $(BUILD)/libsleigh.a \
+	@rm -f $(@D)/rest.a
+	@$(AR) rcs $(@D)/rest.a $(filter-out %/main.c.o,$(CLI_OBJ))
+	@echo "  LINK $@"; $(FUZZ_CC) $(FUZZ_OPT) -fsanitize=fuzzer -o $@ $(FUZZ_OBJ) $(@D)/rest.a $(BUILD)/libsleigh.a \
 	    $(filter-out -fopenmp,$(LDLIBS)) -lgomp
 
-$(BUILD)/fuzz/%.c.o: %.c Makefile
+$(BUILD)/fuzz/%.c.o: %.c Makefile $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  FUZZ $<"; $(FUZZ_CC) $(CPPFLAGS) $(filter-out -fopenmp,$(CFLAGS)) $(FUZZ_OPT) -c $< -o $@
 
-$(BUILD)/fuzz/%.cc.o: %.cc Makefile
+$(BUILD)/fuzz/%.cc.o: %.cc Makefile $(BUILD)/flags
 	@mkdir -p $(@D)
 	@echo "  FUZZ $<"; $(FUZZ_CC) $(CPPFLAGS) $(CXXFLAGS) $(FUZZ_OPT) -c $< -o $@
 

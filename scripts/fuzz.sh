@@ -9,6 +9,7 @@ all=$(sed -n 's/^    {"\(.*\)", fuzz_.*/\1/p' tests/fuzz/fuzz.c)
 [ $# -gt 0 ] || set -- $all
 tmp=$(mktemp -d "$([ -w /dev/shm ] && echo /dev/shm || echo /tmp)/sleigh-fuzz-XXXXXX") || exit 1
 trap 'rm -rf "$tmp"' EXIT
+touch "$tmp/start"
 
 run() { # run TARGET
     local corpus=$folder/corpus/$1 findings=$folder/findings/$1 seeds=()
@@ -34,13 +35,14 @@ failed=0
 stat() { sed -n "s/^stat::$1: *//p" "$folder/log/$2"; }
 printf '%-16s %12s %8s %8s %9s %9s\n' target executions seconds exec/s coverage findings
 for target; do
-    n=$(find "$folder/findings/$target" -type f ! -name 'slow-unit-*' | wc -l)
+    n=$(find "$folder/findings/$target" -type f -newer "$tmp/start" ! -name 'slow-unit-*' | wc -l)
     [ "$(cat "$tmp/$target/status")" = 0 ] || [ "$n" -gt 0 ] || n='failed'
     [ "$n" = 0 ] || failed=1
     coverage=$(sed -n 's/.* cov: \([0-9]*\) .*/\1/p' "$folder/log/$target" | tail -1)
     spent=$(sed -n 's/^Done [0-9]* runs in \([0-9]*\) second.*/\1/p' "$folder/log/$target")
     printf '%-16s %12s %8s %8s %9s %9s\n' "$target" "$(stat number_of_executed_units "$target")" "${spent:--}" \
         "$(stat average_exec_per_sec "$target")" "${coverage:--}" "$n"
-    [ "$n" = 0 ] || tail -25 "$folder/log/$target" | sed 's/^/    /'
+    [ "$n" = 0 ] || grep -a -m 8 -E 'does not hold|ERROR|runtime error|SUMMARY|written to' "$folder/log/$target" | cat -v |
+        sed 's/^/    /'
 done
 exit $failed
