@@ -120,8 +120,8 @@ static void tables(void) {
 static void dummy(void) { // no weights, no tokenizer
     static const char config[] =
         "{\"model_type\":\"llama\",\"hidden_size\":64,\"num_hidden_layers\":2,\"num_attention_heads\":4,"
-        "\"num_key_value_heads\":2,\"intermediate_size\":96,\"vocab_size\":100,"
-        "\"max_position_embeddings\":256,\"eos_token_id\":[0,1,2]}";
+        "\"num_key_value_heads\":2,\"intermediate_size\":96,\"vocab_size\":8,"
+        "\"max_position_embeddings\":256,\"eos_token_id\":[0,1,2,3]}";
     spill(in_tmp("config.json"), config, strlen(config));
     result r =
         RUN("bench", "decode", "-m", test_tmp(), "--load-format", "dummy", "-d", "128", "-b", "2", "-n", "64", "-o", "json");
@@ -132,6 +132,8 @@ static void dummy(void) { // no weights, no tokenizer
     json_decref(rows);
     r = RUN("bench", "decode", "-m", test_tmp(), "--load-format", "dummy", "-d", "192", "-n", "64");
     check_error(&r, 2, "--depth 192: with the 65 tokens that a test adds this model's context holds 191");
+    r = RUN("bench", "decode", "-m", test_tmp(), "--load-format", "dummy", "-d", "191", "-n", "64", "--memory-rate", "20");
+    CHECK_GOOD(r);
 }
 
 static void errors(void) {
@@ -322,6 +324,24 @@ static int note_row(void *ctx, const cli_bench_row *r, sl_error *e) {
     CHECK(r->prefill_ms == prefill_ms);
     CHECK(r->logits == sl_logits_hash(m->logits[m->n_rows][0], sl_model_config(m->bench.model)->n_vocab));
     m->depth[m->n_rows++] = r->depth;
+    json_t *row = cli_bench_json(&m->bench, r);
+    const struct {
+        const char *key;
+        double value;
+    } fields[] = {{"ms", r->ms},
+                  {"ms_sd", r->ms_sd},
+                  {"ms_median", r->ms_median},
+                  {"tok_s", r->tok_s},
+                  {"tok_s_sd", r->tok_s_sd},
+                  {"tok_s_median", r->tok_s_median},
+                  {"prefill_s", prefill_ms / 1000},
+                  {"prefill_tok_s", BATCH * r->depth / (prefill_ms / 1000)},
+                  {"decode_s", r->decode_ms / 1000},
+                  {"step_ms", r->step_ms},
+                  {"token_ms", r->token_ms}};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        CHECK_NEAR(number(row, fields[i].key), fields[i].value, 1e-9 * fields[i].value);
+    json_decref(row);
     return 0;
 }
 

@@ -110,8 +110,13 @@ static void check_windows(const text_ids *t, const json_t *out, int n_ctx, int s
         CHECK_INT(number(row, "scored"), counts[i]);
         check_close("nll of a window", number(row, "nll"), sums[i] / counts[i]);
         check_close("ppl_so_far", number(row, "ppl_so_far"), exp(total / n));
+        squares = 0;
+        for (int j = 0; j <= i; j++) squares += pow(sums[j] - counts[j] * total / n, 2);
+        if (i + 1 < 8) continue; // an error between tokens
+        double se = sqrt(squares * (i + 1) / i) / n;
+        check_close("nll_so_far_se", number(row, "nll_so_far_se"), se);
+        check_close("ppl_so_far_se", number(row, "ppl_so_far_se"), exp(total / n) * se);
     }
-    for (int i = 0; i < n_windows; i++) squares += pow(sums[i] - counts[i] * total / n, 2);
     double error = sqrt(squares * n_windows / (n_windows - 1)) / n;
     CHECK_INT(number(out, "scored"), n);
     CHECK_INT(number(out, "tokens"), (int)t->ids.n);
@@ -178,13 +183,26 @@ static void tables(void) {
     CHECK_STR(piped.out, csv.out); // dense attention draws nothing
 }
 
+// A text of just one window; windows of 512 tokens where none are asked for; a stride that is a window.
+static void sizes(void) {
+    text_ids t = open_text();
+    char whole[16];
+    snprintf(whole, sizeof whole, "%d", (int)t.ids.n);
+    result one = PERPLEXITY("-c", whole, "-o", "csv"), standard = PERPLEXITY("--stride", "512");
+    CHECK_GOOD(one);
+    CHECK_INT(count_of(one.out, one.n_out, '\n'), 2);
+    CHECK_GOOD(standard);
+    CHECK_HAS(standard.out, "in 1 windows of 512, ");
+    close_text(&t);
+}
+
 static void errors(void) {
     static const struct {
         const char *args[4], *part;
     } cases[] = {
         {{"-c", "64", "--stride", "65"}, "--stride 65: expected at most a window, 64 tokens"},
         {{"-c", "64", "--dense-prefix", "33"}, "--dense-prefix 33: expected at most half a window, 32 tokens"},
-        {{"-c", "100k"}, "a window 102400; --ctx-size sets it"},
+        {{"-c", "128k"}, "a window 131072; --ctx-size sets it"},
         {{"-c", "200k"}, "--ctx-size 204800: expected 1 to 131072"},
         {{"-c", "3"}, "-c 3: expected"},
         {{"--attn", "santta"}, "santta"},
@@ -204,6 +222,6 @@ static void errors(void) {
 }
 
 static const test_case cases[] = {
-    {"dense", 0, dense}, {"decoded", 0, decoded}, {"tables", 0, tables}, {"errors", 0, errors}, {0},
+    {"dense", 0, dense}, {"decoded", 0, decoded}, {"tables", 0, tables}, {"sizes", 0, sizes}, {"errors", 0, errors}, {0},
 };
 const test_suite suite_cli_perplexity = {"cli_perplexity", cases};
