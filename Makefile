@@ -40,7 +40,7 @@ endif
 
 LIB_SRC  := $(wildcard engine/*.c engine/cpu/*.c attention/*.c tokenizer/*.c tokenizer/*.cc models/*.c)
 CLI_SRC  := $(wildcard engine/cli/*.c)
-TEST_SRC := $(wildcard tests/*.c)
+TEST_SRC := $(wildcard tests/*.c) $(filter-out %/main.c,$(wildcard tests/fuzz/*.c))
 
 # CUDA is built in where nvcc and cuBLAS are found.
 CUDA_HOME := $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC) 2>/dev/null)))
@@ -68,7 +68,7 @@ LIB_OBJ  := $(patsubst %,$(BUILD)/%.o,$(LIB_SRC))
 CLI_OBJ  := $(patsubst %,$(BUILD)/%.o,$(CLI_SRC))
 TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(TEST_SRC))
 
-.PHONY: all demo test check bench setup format clean help FORCE
+.PHONY: all demo test check bench fuzz setup format clean help FORCE
 .DEFAULT_GOAL := all
 
 all: $(BUILD)/sleigh $(BUILD)/sleigh-test $(if $(PORTABLE),$(BUILD)/libsentencepiece.so.0) ## build the binary, the library and the tests
@@ -90,6 +90,33 @@ check: all ## run the test suite of what is built
 
 bench: $(BUILD)/sleigh ## measure decode and prefill of the embedded model at 8k and 32k, on 2 threads
 	@$(PYTHON) scripts/bench_cpu.py --sleigh $(BUILD)/sleigh
+
+# libFuzzer on everything that reads what others wrote (tests/fuzz): clang makes these files anew, the rest is what gcc built.
+FUZZ_SECONDS ?= 60
+FUZZ_TARGETS ?=
+FUZZ_CC      ?= clang
+FUZZ_OPT     := -O1 -g1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize=vptr -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+FUZZ_SRC     := engine/error.c engine/json.c engine/model.c $(wildcard engine/safetensors*.c models/*.c tokenizer/*.c \
+    tokenizer/*.cc) $(addprefix attention/,auto.c auto_table.c params.c) $(addprefix engine/cli/,attn_list.c \
+    eval_grade.c eval_records.c eval_scores.c io.c records.c) $(wildcard tests/fuzz/*.c)
+FUZZ_OBJ     := $(patsubst %,$(BUILD)/fuzz/%.o,$(FUZZ_SRC))
+
+fuzz: $(BUILD)/fuzz/sleigh-fuzz ## fuzz the readers for FUZZ_SECONDS each (60), all or FUZZ_TARGETS="..."; needs clang
+	@scripts/fuzz.sh $(BUILD)/fuzz $(FUZZ_SECONDS) $(FUZZ_TARGETS)
+
+$(BUILD)/fuzz/sleigh-fuzz: $(FUZZ_OBJ) $(filter-out %/main.c.o,$(CLI_OBJ)) $(BUILD)/libsleigh.a
+	@ar rcs $(@D)/rest.a $(filter-out %/main.c.o,$(CLI_OBJ))
+	@echo "  LINK $@"
+	@$(FUZZ_CC) $(FUZZ_OPT) -fsanitize=fuzzer -o $@ $(FUZZ_OBJ) $(@D)/rest.a $(BUILD)/libsleigh.a \
+	    $(filter-out -fopenmp,$(LDLIBS)) -lgomp
+
+$(BUILD)/fuzz/%.c.o: %.c Makefile
+	@mkdir -p $(@D)
+	@echo "  FUZZ $<"; $(FUZZ_CC) $(CPPFLAGS) $(filter-out -fopenmp,$(CFLAGS)) $(FUZZ_OPT) -c $< -o $@
+
+$(BUILD)/fuzz/%.cc.o: %.cc Makefile
+	@mkdir -p $(@D)
+	@echo "  FUZZ $<"; $(FUZZ_CC) $(CPPFLAGS) $(CXXFLAGS) $(FUZZ_OPT) -c $< -o $@
 
 setup: ## install the packages that the build needs (apt, as root)
 	@scripts/setup.sh
@@ -131,7 +158,7 @@ $(BUILD)/%.cu.o: %.cu Makefile $(BUILD)/flags
 	@echo "  NVCC $<"; $(NVCC) $(CPPFLAGS) $(NVCCFLAGS) -c $< -o $@
 
 format: ## clang-format over our own C
-	clang-format -i $(LIB_SRC) $(CLI_SRC) $(TEST_SRC) $(wildcard */*.h */*/*.h)
+	clang-format -i $(LIB_SRC) $(CLI_SRC) $(TEST_SRC) tests/fuzz/main.c $(wildcard */*.h */*/*.h)
 
 clean: ## remove build/
 	rm -rf build
@@ -139,4 +166,4 @@ clean: ## remove build/
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' Makefile
 
--include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TEST_OBJ:.o=.d)
+-include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(FUZZ_OBJ:.o=.d)

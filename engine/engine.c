@@ -165,7 +165,7 @@ static void free_step(sl_engine *e) {
         be->release(be, e->step_logits, logits);
         be->release(be, e->last_logits, logits);
         be->release(be, e->step_ws, e->step_ws_size);
-        be->release(be, e->step_stats, sizeof(sl_attn_stats));
+        be->release(be, e->step_stats, e->step_stats_size);
     }
     free(e->rows);
     free(e->queries);

@@ -21,8 +21,7 @@ enum {
     SL_STREAM_FEATURES = 3,
     SL_STREAM_WEIGHTS = 4,
     SL_STREAM_PROMPT = 5,
-    SL_STREAM_TASK = 6,
-    SL_STREAM_BOOTSTRAP = 7
+    SL_STREAM_TASK = 6
 };
 
 typedef struct {

@@ -314,7 +314,7 @@ static void wordings(void) {
 
 // The embedded model answers what it was trained to; sampled values change nothing that matters.
 static void answers(void) {
-    result r = RUN(SMALL, "dense,santa-pps:S=64,streaming:window=64", "--task-seed", "3", "-o", "json", "--rounds", "500");
+    result r = RUN(SMALL, "dense,santa-pps:S=64,streaming:window=64", "--task-seed", "3", "-o", "json");
     CHECK_GOOD(r);
     json_t *table = json_loads(r.out, 0, NULL);
     const json_t *rows = json_object_get(table, "rows");
@@ -326,7 +326,15 @@ static void answers(void) {
         CHECK_STR(text_of(row, "task"), i % 3 == 0 ? "niah-single" : i % 3 == 1 ? "qa-2hop" : "all");
         CHECK_INT(int_of(row, "samples"), i % 3 == 2 ? 8 : 4);
         CHECK_INT(int_of(row, "texts"), i % 3 == 0 ? 4 : i % 3 == 1 ? 2 : 6);
-        if (i < 6) CHECK(score == 1 && low == 1);                                                         // dense and santa-pps
+        if (i < 6) { // dense and santa-pps: all right, in four texts, in two of two samples, in both groups
+            const double z2 = 1.959963984540054 * 1.959963984540054, off[] = {z2 / (4 + z2), z2 / (2 + z2)};
+            double want = 1 - (i % 3 < 2 ? off[i % 3] : hypot(off[0], off[1]) / 2);
+            CHECK(score == 1);
+            CHECK_NEAR(low, want, 1e-9);
+            CHECK_INT(int_of(row, "better"), 0);
+            CHECK_INT(int_of(row, "worse"), 0);
+            CHECK(number(row, "p_value") == 1);
+        }
         if (i == 8) CHECK(score < 1 && json_real_value(json_object_get(row, "difference")) == score - 1); // the needle is gone
         CHECK(i < 3 ? share == 1 : share < 0.7);
     }
@@ -336,11 +344,10 @@ static void answers(void) {
 static void plot(void) {
     static const char *const methods[] = {"dense", "santa:S=4", "santa:S=64", "streaming:sink=4:window=64"};
     size_t n;
-    result r =
-        RUN(SMALL, "dense,santa:S={4,64},streaming:window=64", "-o", "csv", "--rounds", "200", "--plot", in_tmp("p.svg"));
+    result r = RUN(SMALL, "dense,santa:S={4,64},streaming:window=64", "-o", "csv", "--plot", in_tmp("p.svg"));
     CHECK_GOOD(r);
     const char *data = slurp(in_tmp("p.dat"), &n);
-    CHECK_HAS(data, "# curve: dense\n100 100 100 100\n\n\n# curve: santa\n");
+    CHECK_HAS(data, "# curve: dense\n100 100 58.9982684 100\n\n\n# curve: santa\n");
     for (int i = 0; i < 4; i++) { // the rows of "all", in percent
         char name[64];
         double row[4], point[4]; // share, score, low, high
@@ -358,9 +365,8 @@ static void plot(void) {
 
 // A rule for all layers is the method itself; a file knows the rules that it was made with.
 static void layers(void) {
-    result rule = RUN(SMALL, "dense", "--attn-layer", "0-3=streaming:window=64", "-o", "csv", "--rounds", "200", "--out",
-                      in_tmp("o")),
-           method = RUN(SMALL, "streaming:window=64", "-o", "csv", "--rounds", "200");
+    result rule = RUN(SMALL, "dense", "--attn-layer", "0-3=streaming:window=64", "-o", "csv", "--out", in_tmp("o")),
+           method = RUN(SMALL, "streaming:window=64", "-o", "csv");
     CHECK_GOOD(rule);
     CHECK_GOOD(method);
     CHECK(strstr(rule.out, "\"all\",0,\"dense\",8,6,") != NULL);
@@ -377,19 +383,18 @@ static void threads(void) {
     char one[256], two[256];
     size_t n, m;
     snprintf(one, sizeof one, "%s", in_tmp("one")), snprintf(two, sizeof two, "%s", in_tmp("two"));
-    result a = RUN(SMALL, "dense,santa:S=4", "--out", one, "-t", "1", "--rounds", "200");
-    result b = RUN(SMALL, "dense,santa:S=4", "--out", two, "-t", "2", "--rounds", "200");
+    result a = RUN(SMALL, "dense,santa:S=4", "--out", one, "-t", "1");
+    result b = RUN(SMALL, "dense,santa:S=4", "--out", two, "-t", "2");
     CHECK_GOOD(a);
     CHECK_GOOD(b);
     CHECK_STR(a.out, b.out);
     const char *x = slurp(one, &n), *y = slurp(two, &m);
     CHECK_STR(x, y);
-    result c = RUN(SMALL, "dense,santa:S=4", "--out", one, "--rounds", "200"); // all done: the model is not even loaded
+    result c = RUN(SMALL, "dense,santa:S=4", "--out", one); // all done: the model is not even loaded
     CHECK_GOOD(c);
     CHECK_STR(c.out, a.out);
     CHECK_LACKS(c.err, "backend:");
-    c = RUN(SMALL, "dense,santa:S=4", "--seed", "5", "--out", in_tmp("five"), "--rounds",
-            "200"); // other draws, the same questions
+    c = RUN(SMALL, "dense,santa:S=4", "--seed", "5", "--out", in_tmp("five")); // other draws, the same questions
     CHECK_GOOD(c);
     const char *z = slurp(in_tmp("five"), &n);
     CHECK(strcmp(strchr(x, '\n'), strchr(z, '\n')));
@@ -408,7 +413,7 @@ static two_files run_whole(void) {
     two_files f;
     snprintf(f.whole, sizeof f.whole, "%s", in_tmp("whole"));
     snprintf(f.cut, sizeof f.cut, "%s", in_tmp("cut"));
-    f.run = RUN(SMALL, "dense,santa:S=4", "--out", f.whole, "--rounds", "200");
+    f.run = RUN(SMALL, "dense,santa:S=4", "--out", f.whole);
     CHECK_GOOD(f.run);
     f.text = slurp(f.whole, &f.n);
     return f;
@@ -417,7 +422,7 @@ static two_files run_whole(void) {
 // The same command on the other file makes it the same, byte for byte.
 static void check_goes_on(const two_files *f) {
     size_t n;
-    result r = RUN(SMALL, "dense,santa:S=4", "--out", f->cut, "--rounds", "200");
+    result r = RUN(SMALL, "dense,santa:S=4", "--out", f->cut);
     CHECK_GOOD(r);
     CHECK_STR(r.out, f->run.out);
     CHECK_STR(slurp(f->cut, &n), f->text);
@@ -434,7 +439,7 @@ static void resume(void) {
         check_goes_on(&f);
     }
     result more = RUN("eval", "-m", tiny(), "--task", "niah-single,qa-2hop", "--length", "600", "--samples", "6", "--questions",
-                      "2", "--attn", "dense,santa:S=4,topk:k=8", "--out", f.cut, "-o", "csv", "--rounds", "200");
+                      "2", "--attn", "dense,santa:S=4,topk:k=8", "--out", f.cut, "-o", "csv");
     CHECK_GOOD(more);
     CHECK_HAS(more.err, "samples: 12 with 3 methods each, 20 of 36 answers to go");
     CHECK_INT(read_lines(f.cut), 1 + 36);
@@ -451,7 +456,7 @@ static void interrupted(void) {
     static const int signals[] = {SIGINT, SIGKILL};
     const two_files f = run_whole();
     for (int i = 0; i < 2; i++) {
-        const char *const args[] = {SMALL, "dense,santa:S=4", "--out", f.cut, "--rounds", "200", NULL};
+        const char *const args[] = {SMALL, "dense,santa:S=4", "--out", f.cut, NULL};
         struct stat st = {0};
         size_t n;
         CHECK(remove(f.cut) == 0 || errno == ENOENT);
@@ -557,7 +562,7 @@ static void questions(void) {
     r = RUN("eval", "-m", tiny(), "--jsonl", in_tmp("q.jsonl"), "--stop", "\n", "-n", "16", "--grader", "numeric-line", "-o",
             "csv");
     CHECK_GOOD(r);
-    CHECK_HAS(r.out, "\"needles\",0,\"dense\",1,1,1.0,1.0,1.0,0.0,0.0,0.0,1.0\n");
+    CHECK_HAS(r.out, "\"needles\",0,\"dense\",1,1,1.0,0.206549314,1.0,0.0,0.0,0.0,1.0,0,0,1.0\n");
     spill(in_tmp("q.jsonl"), file, sizeof file - 2); // another file now
     r = RUN("eval", "-m", tiny(), "--jsonl", in_tmp("q.jsonl"), "--stop", "\n", "-n", "16", "--procedure", "gsm8k", "--chat",
             "--out", in_tmp("o"));
@@ -583,7 +588,6 @@ static void errors(void) {
         {{"--jsonl", "x", "--length", "1k"}, 2, "--length does not go with --jsonl"},
         {{"--jsonl", "/no/such"}, 1, "cannot open /no/such"},
         {{"--system-prompt", "x"}, 2, "--system-prompt needs --chat"},
-        {{"--rounds", "5"}, 2, "--rounds 5: expected"},
         {{"--out", "/no/such/file"}, 1, "--out: cannot write /no/such/file"},
         {{"--dump", "/dev/full", "--samples", "1"}, 1, "cannot write /dev/full"},
     };

@@ -101,10 +101,10 @@ static void jsonl_errors(void) {
 
 // ---- --stats ----
 
-static const char *const stats_fields[] = {"sequence",    "position", "layer",      "head",     "n_kv",        "attn",
-                                           "seed",        "k_rows",   "v_distinct", "features", "bytes",       "v_rows",
-                                           "samples",     "budget",   "ess",        "error",    "score_bound", "error_bound",
-                                           "dense_bytes", "tries",    "fallback",   "cosine",   "bias",        "tiles"};
+static const char *const stats_fields[] = {
+    "sequence",    "position", "layer",    "head",    "n_kv",   "attn",  "seed",       "k_rows",      "v_distinct",
+    "features",    "bytes",    "v_rows",   "samples", "budget", "ess",   "error",      "score_bound", "error_bound",
+    "dense_bytes", "tries",    "fallback", "cosine",  "bias",   "tiles", "heavy_tail", "kurtosis"};
 enum { N_STATS_FIELDS = sizeof stats_fields / sizeof *stats_fields };
 
 // Reads a file of --stats line by line: every line has exactly the fields. Counts the lines of a method and seed.

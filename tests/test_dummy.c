@@ -213,7 +213,7 @@ static void command_errors(void) {
         {{"generate", "--random-prompt", "4", "-p", "x"}, "--prompt does not go with --random-prompt", 2},
         {{"generate", "--random-prompt", "4", "--ids", "y"}, "--random-prompt does not go with --ids", 2},
         {{"generate", "--random-prompt", "4", "--jsonl", "y"}, "--random-prompt does not go with --jsonl", 2},
-        {{"generate", "--random-prompt", "4k"}, "the prompt has 4096 tokens, the context holds 2048", 1},
+        {{"generate", "--random-prompt", "4k"}, "--random-prompt 4096: expected 1 to 2048", 2},
         {{"generate", "--ids", "/no/such/ids"}, "/no/such/ids", 1},
         {{"generate", "--random-prompt", "4", "--load-format", "gguf"}, "--load-format gguf: expected one of auto,dummy", 2},
         {{"generate", "--random-prompt", "4", "--load-format", "auto"}, "neither model.safetensors", 1},

@@ -1,5 +1,6 @@
 // tests/test_finite.c - a model whose numbers become NaN: no token is drawn, nothing changes, and the error says where.
 #include "engine/sleigh.h"
+#include "tests/cli.h"
 #include "tests/gpu.h"
 #include "tests/models.h"
 #include "tests/test.h"
@@ -7,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static sl_error err;
 
@@ -130,6 +132,52 @@ static void unread_row_cpu(void) {
     try_batch("cpu", "streaming:sink=1:window=8", 0);
 }
 
+// Commands refuse: they end with an error that says where, and write no figure, no answer and no file.
+static void commands(void) {
+    static char dir[256], out[300], npy[300], ids[300], prompt[300], attn[] = "dense,santa-prop:S=32";
+    const char *from = broken_model("model.norm.weight", -1);
+    snprintf(dir, sizeof dir, "%s", from);
+    snprintf(out, sizeof out, "%s", in_tmp("out.jsonl")), snprintf(npy, sizeof npy, "%s", in_tmp("logits.npy"));
+    snprintf(ids, sizeof ids, "%s", in_tmp("ids")), snprintf(prompt, sizeof prompt, "%s", in_tmp("prompts"));
+    spill(ids, "1,2,3", 5), spill(prompt, "One.\nTwo.\n", 10);
+    const struct {
+        const char *args[16], *part;
+    } cases[] = {
+        {{"generate", "-m", dir, "-p", "The grass is", "-n", "4"}, "all keys of the cache are finite"},
+        {{"generate", "-m", dir, "-p", "The grass is", "-n", "1"}, "1024 of 1024 logits"},
+        {{"generate", "-m", dir, "--prompts", prompt, "--parallel", "2", "-n", "4"}, "1024 of 1024 logits"},
+        {{"eval", "-m", dir, "--task", "niah-single", "--length", "300", "--samples", "1", "--attn", attn, "--out", out},
+         "all keys of the cache are finite"},
+        {{"bench", "decode", "-m", dir, "-d", "16", "-n", "2", "--memory-rate", "10", "-o", "csv"}, "1024 of 1024 logits"},
+        {{"bench", "-m", dir, "-p", "16", "-n", "0", "-b", "2", "-r", "1", "-o", "csv"}, "1024 of 1024 logits after 16"},
+        {{"compare", "-m", dir, "-p", "The grass is", "--attn", "topk:k=8", "-n", "4"}, "1024 of 1024 logits"},
+        {{"perplexity", "-m", dir, "-f", ids, "-c", "4"}, "the logits after token 2 of a window"},
+        {{"logits", "-m", dir, "--ids", ids, "-o", npy}, "the logits after token 0"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        result r = run_args(NULL, cases[i].args);
+        check_error(&r, 1, cases[i].part);
+        CHECK_HAS(r.err, "not finite");
+        CHECK_INT(r.n_out, 0);
+    }
+    size_t n;
+    const char *head = slurp(out, &n);
+    CHECK_INT(count_of(head, n, '\n'), 1); // the settings
+    CHECK(access(npy, F_OK));
+}
+
+// One token of several is broken: the error counts from the text's beginning, whatever the pieces of the pass.
+static void logits_command(void) {
+    const char *dir = broken_model("model.embed_tokens.weight", BAD);
+    spill(in_tmp("ids"), "5,6,7,8,77,6,9", 14);
+    result r = RUN("logits", "-m", dir, "--ids", in_tmp("ids"), "-o", in_tmp("logits.npy"), "-ub", "2");
+    check_error(&r, 1, "the logits after token 4 are not finite; ");
+    CHECK(access(in_tmp("logits.npy"), F_OK));
+    spill(in_tmp("ids"), "5,6,7,8,76,6,9", 14);
+    r = RUN("logits", "-m", dir, "--ids", in_tmp("ids"), "-o", in_tmp("logits.npy"));
+    CHECK_GOOD(r);
+}
+
 #ifdef SLEIGH_CUDA
 static void by_prompt_gpu(void) {
     try_batch("cuda", "dense", 1);
@@ -150,6 +198,8 @@ static const test_case cases[] = {
     {"by-token", 0, by_token_cpu},
     {"last-norm", 0, last_norm_cpu},
     {"unread-row", 0, unread_row_cpu},
+    {"commands", 0, commands},
+    {"logits-command", 0, logits_command},
     GPU_CASE("by-prompt-gpu", by_prompt_gpu),
     GPU_CASE("by-token-gpu", by_token_gpu),
     GPU_CASE("last-norm-gpu", last_norm_gpu),

@@ -23,36 +23,36 @@ static int most(const cli_ints *list) {
 }
 
 // Rows of the KV cache that a test adds, the step before the timed ones included.
-static int added(const cli_bench_test *t) {
-    return t->n_prompt + (t->n_gen ? t->n_gen + 1 : 0);
+static int64_t added(const cli_bench_test *t) {
+    return (int64_t)t->n_prompt + t->n_gen + (t->n_gen > 0);
 }
 
 // Rows that the longest test ends with. A depth of 0 with nothing to prefill holds one token all the same: decoding needs
 // logits.
-static int most_rows(const cli_bench_plan *plan) {
-    int depth = most(&plan->depths), x = 0;
+static int64_t most_rows(const cli_bench_plan *plan) {
+    int64_t depth = most(&plan->depths), x = 0;
     for (int i = 0; i < plan->n_tests; i++) {
         const cli_bench_test *t = &plan->tests[i];
-        int n = (depth || t->n_prompt ? depth : 1) + added(t);
+        int64_t n = (depth || t->n_prompt ? depth : 1) + added(t);
         if (n > x) x = n;
     }
     return x;
 }
 
-static int check_depths(const cli_bench *b, sl_error *err) {
-    int limit = sl_model_config(b->model)->n_ctx, rows = most_rows(b->plan), depth = most(&b->plan->depths);
+static int check_depths(const cli_bench_plan *plan, int limit, sl_error *err) {
+    long long rows = most_rows(plan), depth = most(&plan->depths);
     if (rows <= limit) return 0;
     if (rows - depth > limit)
-        return sl_fail(err, SL_ERR_ARG, "a test of %d tokens: this model's context holds %d", rows, limit);
-    return sl_fail(err, SL_ERR_ARG, "--depth %d: with the %d tokens that a test adds this model's context holds %d", depth,
-                   rows - depth, limit - (rows - depth));
+        return sl_fail(err, SL_ERR_ARG, "a test of %lld tokens: this model's context holds %d", rows, limit);
+    return sl_fail(err, SL_ERR_ARG, "--depth %lld: with the %lld tokens that a test adds this model's context holds %lld",
+                   depth, rows - depth, limit - (rows - depth));
 }
 
 static int new_engine(cli_bench *b, sl_error *err) {
     const cli_options *o = b->o;
     cli_progress bar;
     const sl_progress progress = {.fn = cli_progress_update, .ctx = &bar};
-    const sl_engine_options options = {.n_ctx = most_rows(b->plan),
+    const sl_engine_options options = {.n_ctx = (int)most_rows(b->plan), // check_depths
                                        .n_sequences = b->max_batch,
                                        .prefill_chunk = o->ubatch,
                                        .n_threads = o->threads,
@@ -163,12 +163,14 @@ static void describe(const cli_bench *b) {
 
 int cli_bench_open(cli_bench *b, const cli_options *o, const cli_bench_plan *plan, sl_error *err) {
     *b = (cli_bench){.o = o, .plan = plan, .max_batch = most(&plan->batches)};
+    sl_config config;
     int rc = cli_need_model(o, err);
     if (!rc) rc = cli_check_device(o, err);
     if (!rc) rc = cli_attn_list_parse(&o->attns, &b->attn, err);
+    if (!rc) rc = cli_read_config(o, &config, err);
+    if (!rc) rc = check_depths(plan, config.n_ctx, err);
     if (!rc) b->device = cli_pick_device(o, b->attn.specs, b->attn.n);
     if (!rc) rc = cli_load_model(o, b->device, SL_MODEL_NO_TOKENIZER, &b->model, err);
-    if (!rc) rc = check_depths(b, err);
     if (rc) return rc;
     find_peak(b);
     rc = new_engine(b, err);
@@ -318,27 +320,12 @@ static int run_once(cli_bench *b, const cli_bench_row *r, timing *t, sl_error *e
 
 // ---- one row ----
 
-static double median(double *x, int n) { // sorts
-    cli_sort(x, n);
-    return (x[(n - 1) / 2] + x[n / 2]) / 2;
-}
-
-// Of x[0..n), which it sorts. The deviation is that of a sample; NaN for one.
-static void summarise(double *x, int n, double *mean, double *sd, double *middle) {
-    double sum = 0, squares = 0;
-    for (int i = 0; i < n; i++) sum += x[i];
-    *mean = sum / n;
-    for (int i = 0; i < n; i++) squares += (x[i] - *mean) * (x[i] - *mean);
-    *sd = n > 1 ? sqrt(squares / (n - 1)) : NAN;
-    *middle = median(x, n);
-}
-
 // The median step without these parts.
 static int time_without(cli_bench *b, const cli_bench_row *r, unsigned parts, double *ms, sl_error *err) {
     timing t = {.step_ms = b->step_ms};
     int rc = sl_engine_leave_out(b->engine, parts, err);
     if (!rc) rc = run_once(b, r, &t, err);
-    *ms = median(b->step_ms, r->test.n_gen);
+    *ms = cli_median(b->step_ms, r->test.n_gen);
     int back = sl_engine_leave_out(b->engine, 0, err);
     return rc ? rc : back;
 }
@@ -367,6 +354,8 @@ static int repeat(cli_bench *b, int which, int run, cli_bench_row *r, sums *s, s
     int n_gen = r->test.n_gen, rc = n_gen ? set_attention(b, r, &b->attn.specs[which], err) : 0;
     timing t = {.step_ms = s->step_ms + (size_t)run * n_gen};
     if (!rc) rc = run_once(b, r, &t, err);
+    for (int j = 0; !rc && j < r->batch; j++)
+        rc = sl_session_check_logits(b->sessions[j], err); // steps look at those before them
     if (rc) return rc;
     s->run_ms[run] = t.ms;
     s->joules += t.joules;
@@ -386,15 +375,15 @@ static void sum_up(const cli_bench *b, cli_bench_row *r, const sums *s) {
     double tokens = (double)r->batch * (r->test.n_prompt + n_steps), rate[runs], steps = 0;
     for (int i = 0; i < runs; i++) rate[i] = tokens * 1e3 / s->run_ms[i];
     for (int i = 0; i < runs * n_steps; i++) steps += s->step_ms[i];
-    summarise(s->run_ms, runs, &r->ms, &r->ms_sd, &r->ms_median);
-    summarise(rate, runs, &r->tok_s, &r->tok_s_sd, &r->tok_s_median);
+    cli_spread(s->run_ms, runs, &r->ms, &r->ms_sd, &r->ms_median);
+    cli_spread(rate, runs, &r->tok_s, &r->tok_s_sd, &r->tok_s_median);
     r->joules = r->ms * runs >= COUNTER_MS ? s->joules / (tokens * runs) : NAN;
     r->prefill_ms = 0;
     for (int j = 0; j < r->batch; j++) r->prefill_ms += b->fill_ms[j];
     r->decode_ms = r->step_ms = r->token_ms = r->kv_bytes = r->gb_s = r->peak_share = r->speedup = NAN;
     if (!n_steps) return;
     r->decode_ms = steps / runs;
-    r->step_ms = median(s->step_ms, runs * n_steps);
+    r->step_ms = cli_median(s->step_ms, runs * n_steps);
     r->token_ms = r->decode_ms / n_steps / r->batch;
     r->kv_bytes = s->kv_bytes / n_steps / runs;
     r->gb_s = ((double)sl_model_decode_bytes(b->model) + r->kv_bytes) / r->step_ms * 1e-6;

@@ -11,11 +11,16 @@
 #include "engine/cli/progress.h"
 #include "engine/cli/run.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { GENERATOR = 1, DEFAULT_SAMPLES = 32 }; // GENERATOR: another number where the tasks' texts have changed
+enum {
+    GENERATOR = 1, // another number where the tasks' texts have changed
+    DEFAULT_SAMPLES = 32,
+    MOST_CELLS = 1 << 24,
+};
 
 typedef struct eval {
     cli_options o; // the flags, with what this command decides: device, context, tokens to generate, stop texts
@@ -193,6 +198,26 @@ static void free_text(const eval *e, eval_text *text) {
     if (!e->o.jsonl) eval_text_free(text);
 }
 
+// Before a text is made: making one of --length tokens takes the longer the more they are.
+static int check_limits(const eval *e, sl_error *err) {
+    const cli_options *o = &e->o;
+    long long cells = (long long)e->scores.n_samples * e->scores.n_methods;
+    sl_config config;
+    if (cells > MOST_CELLS)
+        return sl_fail(err, SL_ERR_ARG, "--samples: %d questions of %d methods are %lld answers, expected at most %d",
+                       e->scores.n_samples, e->scores.n_methods, cells, MOST_CELLS);
+    int rc = cli_read_config(o, &config, err);
+    if (rc) return rc;
+    for (int i = 0; !o->jsonl && i < o->lengths.n; i++)
+        if (o->lengths.at[i] > config.n_ctx)
+            return sl_fail(err, SL_ERR_ARG, "--length %d: expected at most %d, this model's max_position_embeddings",
+                           o->lengths.at[i], config.n_ctx);
+    if (o->n_predict > config.n_ctx)
+        return sl_fail(err, SL_ERR_ARG, "--n-predict %d: expected at most %d, this model's max_position_embeddings",
+                       o->n_predict, config.n_ctx);
+    return 0;
+}
+
 // A length that a task does not fit into is found before the weights are loaded.
 static int check_lengths(eval *e, sl_error *err) {
     int rc = 0;
@@ -224,7 +249,7 @@ static int dump_item(eval *e, FILE *f, int group, int number, const eval_text *t
                                  item->prefix.data ? item->prefix.data : "", item->prefix.n, "outputs", item->references,
                                  "length", (int)ids.n + item->n_predict, "grader", eval_grader_name(item->grader));
         if (line && item->answer.n) json_object_set_new(line, "answer", json_stringn(item->answer.data, item->answer.n));
-        rc = eval_file_add(f, e->o.dump, line, err);
+        rc = eval_file_add(f, "--dump", e->o.dump, line, err);
         json_decref(line);
     }
     sl_text_free(&input);
@@ -234,7 +259,7 @@ static int dump_item(eval *e, FILE *f, int group, int number, const eval_text *t
 
 static int dump(eval *e, sl_error *err) {
     FILE *f = fopen(e->o.dump, "w");
-    int rc = f ? 0 : sl_fail(err, SL_ERR_IO, "--dump: cannot write %s", e->o.dump);
+    int rc = f ? 0 : sl_fail(err, SL_ERR_IO, "--dump: cannot write %s: %s", e->o.dump, strerror(errno));
     for (int g = 0; !rc && g < e->scores.n_groups; g++) {
         int per_text = n_questions(e, g);
         for (int i = 0; !rc && i < e->scores.groups[g].n; i += per_text) {
@@ -245,7 +270,7 @@ static int dump(eval *e, sl_error *err) {
             if (!rc) free_text(e, &text);
         }
     }
-    if (f && fclose(f) && !rc) rc = sl_fail(err, SL_ERR_IO, "--dump: cannot write %s", e->o.dump);
+    if (f && fclose(f) && !rc) rc = sl_fail(err, SL_ERR_IO, "--dump: cannot write %s: %s", e->o.dump, strerror(errno));
     return rc;
 }
 
@@ -302,7 +327,7 @@ static int note_answer(eval *e, int group, int number, int method, const eval_it
                                  "answer", e->answer.data, e->answer.n, "extracted", extracted, "references", references,
                                  "n_prompt", n_prompt, "n_generated", e->t.n_generated, "stopped", e->t.stopped, "kv_bytes",
                                  (json_int_t)a->bytes, "kv_dense_bytes", (json_int_t)a->dense_bytes);
-        rc = eval_file_add(e->out, e->o.out, line, err);
+        rc = eval_file_add(e->out, "--out", e->o.out, line, err);
         json_decref(line);
     }
     json_decref(whole);
@@ -394,8 +419,8 @@ static int print_table(eval *e, sl_error *err) {
     size_t n = (size_t)e->scores.n_methods * (size_t)(e->scores.n_groups + 1);
     eval_summary *summary = calloc(n, sizeof *summary);
     if (!summary) return sl_fail(err, SL_ERR_MEMORY, "the table: out of memory");
-    int rc = eval_summarise(&e->scores, e->o.rounds, e->o.task_seed, summary, err);
-    if (!rc) rc = eval_print(&e->scores, summary, e->settings, e->o.format, err);
+    eval_summarise(&e->scores, summary);
+    int rc = eval_print(&e->scores, summary, e->settings, e->o.format, err);
     snprintf(title, sizeof title, "%.200s, %d samples", e->o.model, e->scores.n_samples);
     if (!rc && e->o.plot) rc = eval_plot(e->o.plot, title, &e->scores, &e->attn, summary, err);
     free(summary);
@@ -409,7 +434,10 @@ static int prepare(eval *e, sl_tokenizer **tok, sl_error *err) {
     if (!rc) rc = cli_check_device(o, err);
     if (!rc) rc = check_flags(o, err);
     if (!rc) rc = cli_attn_list_parse(&o->attns, &e->attn, err);
+    e->scores.methods = e->attn.names;
+    e->scores.n_methods = e->attn.n;
     if (!rc) rc = o->jsonl ? list_records(e, err) : list_tasks(e, err);
+    if (!rc) rc = check_limits(e, err);
     if (!rc) rc = sl_tokenizer_load(o->model, tok, err);
     if (!rc && o->chat) rc = cli_chat_template(o, &e->prompter.chat, err);
     if (rc) return rc;
@@ -429,8 +457,6 @@ static int prepare(eval *e, sl_tokenizer **tok, sl_error *err) {
                                                                           : HAYSTACK_TEXT,
                             .count = eval_prompt_count,
                             .ctx = &e->prompter};
-    e->scores.methods = e->attn.names;
-    e->scores.n_methods = e->attn.n;
     rc = eval_scores_alloc(&e->scores, err);
     if (rc) return rc;
     find_clusters(e);

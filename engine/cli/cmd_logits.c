@@ -5,6 +5,7 @@
 #include "engine/cli/run.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -61,7 +62,11 @@ static int end(npy *out, int rc, sl_error *err) {
 
 static int write_rows(void *ctx, int first, int n_rows, const float *logits, sl_error *err) {
     npy *out = ctx;
-    (void)first;
+    size_t n = out->row_bytes / sizeof *logits;
+    for (size_t i = 0; i < n * (size_t)n_rows; i++)
+        if (!isfinite(logits[i]))
+            return sl_fail(err, SL_ERR_NOT_FINITE, "the logits after token %d are not finite; %s is not written",
+                           first + (int)(i / n), out->path);
     if (cli_interrupted()) return sl_fail(err, SL_ERR_IO, "interrupted; %s is not written", out->path);
     return fwrite(logits, out->row_bytes, (size_t)n_rows, out->file) == (size_t)n_rows ? 0 : io_error(out, "write", err);
 }

@@ -116,12 +116,11 @@ static int is_thousands(span s, size_t i) {
     return s.p[i] == ',' && is_digit(s, i + 1) && is_digit(s, i + 2) && is_digit(s, i + 3) && !is_digit(s, i + 4);
 }
 
-// The number that begins at i, sign included: digits, commas between thousands, decimals. 0: none. A sign after a letter or a
-// digit is a hyphen.
+// The number that begins at i, sign included: digits, commas between thousands, decimals. 0: none.
 static size_t number_at(span s, size_t i, double *out) {
     char digits[64];
     size_t n = 0, at = i, sign = minus(s, i);
-    if (sign && (i == 0 || !isalnum((unsigned char)s.p[i - 1]))) digits[n++] = '-', at += sign;
+    if (sign) digits[n++] = '-', at += sign;
     if (!is_digit(s, at)) return 0;
     for (; at < s.n && (is_digit(s, at) || is_thousands(s, at)); at++)
         if (s.p[at] != ',' && n < sizeof digits - 2) digits[n++] = s.p[at];
@@ -135,9 +134,10 @@ static size_t number_at(span s, size_t i, double *out) {
     return at - i;
 }
 
-static int first_number(span s, span *found, double *out) {
-    for (size_t i = 0; i < s.n; i++) {
-        if (i && isalnum((unsigned char)s.p[i - 1])) continue; // x2 and B12 are names
+// From byte `from` on, which need not be the beginning: what stands before a minus says whether it is a sign.
+static int next_number(span s, size_t from, span *found, double *out) {
+    for (size_t i = from; i < s.n; i++) {
+        if (i && isalnum((unsigned char)s.p[i - 1])) continue; // x2 and B12 are names, the minus of 3-4 a hyphen
         size_t n = number_at(s, i, out);
         if (!n) continue;
         *found = (span){s.p + i, n};
@@ -146,16 +146,19 @@ static int first_number(span s, span *found, double *out) {
     return 0;
 }
 
+static size_t end_of(span s, span part) {
+    return (size_t)(part.p - s.p) + part.n;
+}
+
+static int first_number(span s, span *found, double *out) {
+    return next_number(s, 0, found, out);
+}
+
 static int last_number(span s, span *found, double *out) {
     double x;
-    int n = 0;
-    for (span next; first_number(s, &next, &x); n++) {
-        *found = next;
-        *out = x;
-        s.n -= (size_t)(next.p + next.n - s.p);
-        s.p = next.p + next.n;
-    }
-    return n > 0;
+    size_t from = 0;
+    for (span next; next_number(s, from, &next, &x); from = end_of(s, next)) *found = next, *out = x;
+    return from > 0;
 }
 
 static int take(span *s, const char *word) {
@@ -241,10 +244,8 @@ static double share_found(span s, const json_t *references, int whole) {
 static double share_of_integers(span s, const json_t *references) {
     enum { MAX = 64 };
     double seen[MAX], x, want;
-    size_t n = json_array_size(references), n_seen = 0, right = 0;
-    for (span found; n_seen < n && n_seen < MAX && first_number(s, &found, &x);) {
-        s.n -= (size_t)(found.p + found.n - s.p);
-        s.p = found.p + found.n;
+    size_t n = json_array_size(references), n_seen = 0, right = 0, from = 0;
+    for (span found; n_seen < n && n_seen < MAX && next_number(s, from, &found, &x); from = end_of(s, found)) {
         int is_new = x == floor(x);
         for (size_t i = 0; i < n_seen; i++) is_new &= seen[i] != x;
         if (!is_new) continue;

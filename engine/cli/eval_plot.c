@@ -12,7 +12,7 @@ int eval_plot(const char *file, const char *title, const eval_scores *s, const c
         char name[CLI_ATTN_NAME];
         cli_attn_curve(attn, m, name);
         rc = cli_curves_add(
-            &curves, name, (cli_point){100 * all->kv_share, 100 * all->score.mean, 100 * all->score.low, 100 * all->score.high},
+            &curves, name, (cli_point){100 * all->kv_share, 100 * all->score.at, 100 * all->score.low, 100 * all->score.high},
             err);
     }
     const cli_panel panel = cli_panel_accuracy(&curves);

@@ -1,11 +1,12 @@
 // engine/cli/eval_scores.h - the scores of an evaluation: kept in a file that an interrupted run goes on from, and summarised
-// with bootstrap intervals.
+// with intervals.
 //
 // Samples lie in groups of one task and length, in clusters that share a text. A cell is a sample and a method.
 #ifndef SLEIGH_EVAL_SCORES_H
 #define SLEIGH_EVAL_SCORES_H
 
 #include "engine/cli/attn_list.h"
+#include "engine/cli/summary.h"
 #include "engine/error.h"
 
 #include <jansson.h>
@@ -41,23 +42,23 @@ int eval_scores_missing(const eval_scores *s);
 // settings differ, with the name of one that does; its cells are taken into *s, those of other tasks, lengths, samples and
 // methods left alone. Another run that writes to it is SL_ERR_IO.
 int eval_file_open(const char *path, const json_t *settings, eval_scores *s, FILE **out, sl_error *err);
-int eval_file_add(FILE *f, const char *path, const json_t *line, sl_error *err); // written through
+// Adds a line and writes it through. flag: what named the file, for messages.
+int eval_file_add(FILE *f, const char *flag, const char *path, const json_t *line, sl_error *err);
 
 // ---- the summary (eval_table.c) ----
 
-typedef struct eval_interval {
-    double mean, low, high; // 95%
-} eval_interval;
-
 typedef struct eval_summary {
-    eval_interval score, difference; // to the first method, on the same samples
-    double kv_share;                 // bytes of the KV cache read, to dense; 0: no step was taken
+    cli_interval score, difference; // to the first method, on the same samples
+    int n_better, n_worse;          // clusters whose sum of scores is above, below that of the first method
+    double p_value;                 // exact, two-sided: that both are as likely (McNemar's where a cluster is one sample)
+    double kv_share;                // bytes of the KV cache read, to dense; 0: no step was taken
     int n, n_clusters;
 } eval_summary;
 
-// out: [n_methods][n_groups + 1], the last of a method over all groups: the mean of their means. Percentile intervals of
-// `rounds` rounds that draw the clusters of every group anew; a round is the same for all methods. Every cell must be there.
-int eval_summarise(const eval_scores *s, int rounds, uint32_t seed, eval_summary *out, sl_error *err);
+// out: [n_methods][n_groups + 1], the last of a method over all groups: the mean of their means. Every cell must be there.
+// Wilson's interval of a mean score and Tango's of a difference, at the number of independent samples that the spread between
+// clusters shows.
+void eval_summarise(const eval_scores *s, eval_summary *out);
 
 // format: "md", "csv" or "json". settings: lent.
 int eval_print(const eval_scores *s, const eval_summary *summary, const json_t *settings, const char *format, sl_error *err);

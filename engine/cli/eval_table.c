@@ -1,93 +1,92 @@
-// engine/cli/eval_table.c - bootstrap intervals and the tables of `sleigh eval`; see eval_scores.h.
+// engine/cli/eval_table.c - intervals and the tables of `sleigh eval`; see eval_scores.h.
 #include "engine/cli/cli.h"
 #include "engine/cli/eval_scores.h"
 #include "engine/cli/print_json.h"
 #include "engine/cli/rows.h"
-#include "engine/cli/summary.h"
-#include "engine/philox.h"
 #include "engine/sleigh.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-// ---- bootstrap ----
+// ---- intervals ----
 
-typedef struct cluster {
-    int first, n; // samples
-} cluster;
+enum { MIN_CLUSTERS = 8 }; // the spread of fewer says little
 
-typedef struct bootstrap {
+// Samples of a group, and of a method's scores there less those of another.
+typedef struct paired {
     const eval_scores *s;
-    int rounds;
-    uint32_t seed;
-    cluster *clusters; // of the group
-    int *drawn;        // [n_samples] times that a sample was drawn in this round
-    double *mean;      // [n_methods][n_groups + 1][rounds]
-    double *sorted;    // [rounds]
-} bootstrap;
+    const eval_group *g;
+    int method, against; // against -1: the scores themselves
+} paired;
 
-static double *means(const bootstrap *b, int method, int group) {
-    return b->mean + ((size_t)method * (size_t)(b->s->n_groups + 1) + (size_t)group) * (size_t)b->rounds;
+static double value(const paired *p, int i) {
+    return p->s->score[eval_cell(p->s, p->method, i)] - (p->against < 0 ? 0 : p->s->score[eval_cell(p->s, p->against, i)]);
 }
 
-static int find_clusters(const bootstrap *b, const eval_group *g) {
-    int n = 0;
-    for (int i = g->first; i < g->first + g->n; i++) {
-        if (i == g->first || b->s->cluster[i] != b->s->cluster[i - 1]) b->clusters[n++] = (cluster){.first = i};
-        b->clusters[n - 1].n++;
-    }
-    return n;
+static int cluster_end(const paired *p, int from) {
+    int end = from + 1;
+    while (end < p->g->first + p->g->n && p->s->cluster[end] == p->s->cluster[from]) end++;
+    return end;
 }
 
-static double group_mean(const bootstrap *b, int method, const eval_group *g, const int *weight) {
-    double sum = 0, n = 0;
-    for (int i = g->first; i < g->first + g->n; i++) {
-        int w = weight ? weight[i] : 1;
-        if (w) sum += w * b->s->score[eval_cell(b->s, method, i)];
-        n += w;
+// How many independent samples the group is worth: `coin`, the variance that one value would have if all were whole, over the
+// variance of the mean as the clusters' sums show it. At most n where values are whole; where scores are shares of several
+// references a sample is worth more. At least what it is worth when the samples of a cluster are all alike. That also holds
+// where values are all the same, for then their dependence cannot be seen.
+static double effective_n(const paired *p, double mean, double coin) {
+    double squares = 0, sizes = 0, n = p->g->n;
+    int n_clusters = 0, whole = 1, end;
+    for (int i = p->g->first; i < p->g->first + p->g->n; i = end, n_clusters++) {
+        double off = 0;
+        end = cluster_end(p, i);
+        for (int j = i; j < end; j++) off += value(p, j) - mean, whole &= value(p, j) == trunc(value(p, j));
+        squares += off * off, sizes += (double)(end - i) * (end - i);
     }
-    return sum / n;
+    double least = n * n / sizes;
+    if (n_clusters < MIN_CLUSTERS || squares < 1e-9) return least; // 1e-9: rounding
+    double worth = coin * n * n / (squares * n_clusters / (n_clusters - 1));
+    return fmax(least, whole ? fmin(worth, n) : worth);
 }
 
-static void draw_round(const bootstrap *b, int group, int n_clusters, int round) {
-    const eval_group *g = &b->s->groups[group];
-    const sl_rng_id id = {.seed = b->seed, .sequence = (uint32_t)group, .position = (uint32_t)round};
-    memset(b->drawn + g->first, 0, (size_t)g->n * sizeof *b->drawn);
-    for (int i = 0; i < n_clusters; i++) {
-        uint64_t u = sl_rng_u64(&id, (uint32_t)i, SL_STREAM_BOOTSTRAP) >> 32;
-        const cluster *c = &b->clusters[u * (uint64_t)n_clusters >> 32];
-        for (int j = 0; j < c->n; j++) b->drawn[c->first + j]++;
-    }
+static cli_interval score_interval(const paired *p) {
+    double sum = 0;
+    for (int i = p->g->first; i < p->g->first + p->g->n; i++) sum += value(p, i);
+    double mean = sum / p->g->n, n = effective_n(p, mean, mean * (1 - mean));
+    cli_interval out = cli_share(mean * n, n);
+    out.at = mean;
+    return out;
 }
 
-// The 2.5% and 97.5% percentiles of x - y (y NULL: of x).
-static void interval(const bootstrap *b, const double *x, const double *y, eval_interval *out) {
-    int n = b->rounds, low = (int)(0.025 * n);
-    for (int r = 0; r < n; r++) b->sorted[r] = x[r] - (y ? y[r] : 0);
-    cli_sort(b->sorted, n);
-    out->low = b->sorted[low];
-    out->high = b->sorted[n - 1 - low];
+static cli_interval difference_interval(const paired *p) {
+    double gain = 0, loss = 0;
+    if (p->method == p->against) return (cli_interval){0, 0, 0};
+    for (int i = p->g->first; i < p->g->first + p->g->n; i++) gain += fmax(value(p, i), 0), loss += fmax(-value(p, i), 0);
+    gain /= p->g->n, loss /= p->g->n;
+    double mean = gain - loss, n = effective_n(p, mean, gain + loss - mean * mean);
+    return cli_paired_shares(gain * n, loss * n, n);
 }
 
-static void summarise_group(const bootstrap *b, int group, eval_summary *out) {
-    const eval_scores *s = b->s;
-    const eval_group *g = &s->groups[group];
-    int n_clusters = find_clusters(b, g);
-    for (int r = 0; r < b->rounds; r++) {
-        draw_round(b, group, n_clusters, r);
-        for (int m = 0; m < s->n_methods; m++) {
-            double mean = group_mean(b, m, g, b->drawn);
-            means(b, m, group)[r] = mean;
-            means(b, m, s->n_groups)[r] += mean / s->n_groups;
-        }
+static void count_clusters(const paired *p, eval_summary *out) {
+    for (int i = p->g->first, end; i < p->g->first + p->g->n; i = end) {
+        double sum = 0;
+        end = cluster_end(p, i);
+        for (int j = i; j < end; j++) sum += value(p, j);
+        out->n_better += sum > 1e-9, out->n_worse += sum < -1e-9; // 1e-9: rounding
+        out->n_clusters++;
     }
-    for (int m = 0; m < s->n_methods; m++) {
-        eval_summary *row = &out[m * (s->n_groups + 1) + group], *all = &out[m * (s->n_groups + 1) + s->n_groups];
-        row->n = g->n, row->n_clusters = n_clusters;
-        row->score.mean = group_mean(b, m, g, NULL);
-        all->n += g->n, all->n_clusters += n_clusters;
-        all->score.mean += row->score.mean / s->n_groups;
-    }
+    out->n += p->g->n;
+}
+
+// Adds a part of a mean of n_parts independent ones: distances to the interval's ends add as standard errors do (MOVER: Zou and
+// Donner, Statistics in Medicine 27, 2008). The ends hold squares until end_mean.
+static void add_part(cli_interval *mean, const cli_interval *part, int n_parts) {
+    double low = (part->at - part->low) / n_parts, high = (part->high - part->at) / n_parts;
+    mean->at += part->at / n_parts, mean->low += low * low, mean->high += high * high;
+}
+
+static void end_mean(cli_interval *mean) {
+    mean->low = mean->at - sqrt(mean->low), mean->high = mean->at + sqrt(mean->high);
 }
 
 static double kv_share(const eval_scores *s, int method, int first, int n) {
@@ -97,40 +96,36 @@ static double kv_share(const eval_scores *s, int method, int first, int n) {
     return dense > 0 ? bytes / dense : 0;
 }
 
-int eval_summarise(const eval_scores *s, int rounds, uint32_t seed, eval_summary *out, sl_error *err) {
-    int n_columns = s->n_groups + 1, rc = 0;
-    bootstrap b = {.s = s, .rounds = rounds, .seed = seed};
+void eval_summarise(const eval_scores *s, eval_summary *out) {
     SL_CHECK(!eval_scores_missing(s));
-    b.clusters = malloc((size_t)s->n_samples * sizeof *b.clusters);
-    b.drawn = malloc((size_t)s->n_samples * sizeof *b.drawn);
-    b.mean = calloc((size_t)s->n_methods * (size_t)n_columns * (size_t)rounds, sizeof *b.mean);
-    b.sorted = malloc((size_t)rounds * sizeof *b.sorted);
-    if (!b.clusters || !b.drawn || !b.mean || !b.sorted) rc = sl_fail(err, SL_ERR_MEMORY, "--rounds %d: out of memory", rounds);
-    if (!rc) {
-        memset(out, 0, (size_t)s->n_methods * (size_t)n_columns * sizeof *out);
-        for (int g = 0; g < s->n_groups; g++) summarise_group(&b, g, out);
-        for (int m = 0; m < s->n_methods; m++)
-            for (int g = 0; g < n_columns; g++) {
-                eval_summary *row = &out[m * n_columns + g];
-                interval(&b, means(&b, m, g), NULL, &row->score);
-                interval(&b, means(&b, m, g), means(&b, 0, g), &row->difference);
-                row->difference.mean = row->score.mean - out[g].score.mean;
-                row->kv_share =
-                    g < s->n_groups ? kv_share(s, m, s->groups[g].first, s->groups[g].n) : kv_share(s, m, 0, s->n_samples);
-            }
+    for (int m = 0; m < s->n_methods; m++) {
+        eval_summary *rows = &out[m * (s->n_groups + 1)], *all = &rows[s->n_groups];
+        *all = (eval_summary){.kv_share = kv_share(s, m, 0, s->n_samples)};
+        for (int g = 0; g < s->n_groups; g++) {
+            const eval_group *group = &s->groups[g];
+            const paired alone = {s, group, m, -1}, to_first = {s, group, m, 0};
+            rows[g] = (eval_summary){.score = score_interval(&alone),
+                                     .difference = difference_interval(&to_first),
+                                     .kv_share = kv_share(s, m, group->first, group->n)};
+            count_clusters(&to_first, &rows[g]);
+            rows[g].p_value = cli_mcnemar(rows[g].n_better, rows[g].n_worse);
+            count_clusters(&to_first, all);
+            add_part(&all->score, &rows[g].score, s->n_groups), add_part(&all->difference, &rows[g].difference, s->n_groups);
+        }
+        end_mean(&all->score), end_mean(&all->difference);
+        all->p_value = cli_mcnemar(all->n_better, all->n_worse);
     }
-    free(b.clusters), free(b.drawn), free(b.mean), free(b.sorted);
-    return rc;
 }
 
 // ---- tables ----
 
 static json_t *row_json(const eval_scores *s, const eval_summary *r, int method, int group) {
     const eval_group *g = group < s->n_groups ? &s->groups[group] : NULL;
-    return json_pack("{s:s, s:i, s:s, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f}", "task", g ? g->task : "all", "length",
-                     g ? g->length : 0, "attn", s->methods[method], "samples", r->n, "texts", r->n_clusters, "score",
-                     r->score.mean, "score_low", r->score.low, "score_high", r->score.high, "difference", r->difference.mean,
-                     "difference_low", r->difference.low, "difference_high", r->difference.high, "kv_bytes_share", r->kv_share);
+    return json_pack("{s:s, s:i, s:s, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:i, s:i, s:f}", "task", g ? g->task : "all",
+                     "length", g ? g->length : 0, "attn", s->methods[method], "samples", r->n, "texts", r->n_clusters, "score",
+                     r->score.at, "score_low", r->score.low, "score_high", r->score.high, "difference", r->difference.at,
+                     "difference_low", r->difference.low, "difference_high", r->difference.high, "kv_bytes_share", r->kv_share,
+                     "better", r->n_better, "worse", r->n_worse, "p_value", r->p_value);
 }
 
 // Of the md tables, in which a method is a row: a group's column, and its keys in that row.
@@ -152,12 +147,13 @@ static void name_column(const eval_group *g, int index, group_column *out) { // 
 static json_t *method_row(const eval_scores *s, const eval_summary *r, int method, const group_column *names, int differences) {
     json_t *row = json_pack("{s:s}", "attn", s->methods[method]);
     for (int g = 0; row && g <= s->n_groups; g++) {
-        const eval_interval *i = differences ? &r[g].difference : &r[g].score;
-        json_object_set_new(row, names[g].key, json_real(i->mean));
+        const cli_interval *i = differences ? &r[g].difference : &r[g].score;
+        json_object_set_new(row, names[g].key, json_real(i->at));
         json_object_set_new(row, names[g].low, json_real(i->low));
         json_object_set_new(row, names[g].high, json_real(i->high));
     }
     if (row) json_object_set_new(row, "kv_bytes_share", json_real(r[s->n_groups].kv_share));
+    if (row) json_object_set_new(row, "p_value", json_real(r[s->n_groups].p_value));
     return row;
 }
 
@@ -180,8 +176,9 @@ static int print_methods(const eval_scores *s, const eval_summary *summary, int 
                                       .hidden = g == s->n_groups && s->n_groups == 1}; // "all" would say the same
     }
     if (!rc)
-        columns[n_columns - 1] =
-            (cli_column){.title = "KV bytes %", .key = "kv_bytes_share", .digits = 1, .scale = 100, .hidden = differences};
+        columns[n_columns - 1] = differences
+                                     ? (cli_column){.title = "p (McNemar)", .key = "p_value", .digits = -2}
+                                     : (cli_column){.title = "KV bytes %", .key = "kv_bytes_share", .digits = 1, .scale = 100};
     for (int m = differences; !rc && m < s->n_methods; m++)
         rc = cli_rows_add(&table, method_row(s, &summary[m * (s->n_groups + 1)], m, names, differences), err);
     free(columns), free(names);

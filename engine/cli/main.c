@@ -1,7 +1,7 @@
 // engine/cli/main.c - build/sleigh: finds the command, parses its flags, runs it, turns its result into the exit code.
 #include "engine/cli/cli.h"
+#include "engine/cli/process.h"
 
-#include <signal.h>
 #include <string.h>
 
 static const char generate_notes[] =
@@ -133,7 +133,7 @@ static const char eval_notes[] =
     "(frequent coded words), cwe (common words), qa-1hop, qa-2hop. Without --chat they are worded as texts to complete, as "
     "the\n"
     "embedded model was trained; with it as questions to an assistant. Sample i is the same whatever --samples, --task and\n"
-    "--threads say. --questions N asks N samples in a row about one text; intervals then draw texts, not samples.\n"
+    "--threads say. --questions N asks N samples in a row about one text; intervals then go by texts, not samples.\n"
     "\n"
     "Lines of --jsonl: {\"input\", \"outputs\", \"answer_prefix\"} (RULER: the last line of input is the question), or\n"
     "{\"question\", \"answer\"} with \"context\" or \"choices\", or {\"prompt\", \"answer\"}; \"task\" and \"grader\" at "
@@ -144,7 +144,7 @@ static const char eval_notes[] =
     "Set-up B, the default: a context is prefilled densely, question and answer go through the method. --question-dense: A.\n"
     "Every method is asked on the same prefilled context; differences are to the first one, on the same samples. Intervals "
     "are\n"
-    "95%, of a bootstrap; \"all\" is the mean of the tasks' means.\n"
+    "95%: Wilson's of scores, Tango's of differences; p is McNemar's exact test; \"all\" is the mean of the tasks' means.\n"
     "\n"
     "--out keeps every answer. The same command goes on from a file that is there, with more --samples, tasks, lengths or\n"
     "methods too; a file that other settings made is refused.\n";
@@ -216,7 +216,7 @@ static int run(int argc, char **argv, sl_error *err) {
 
 int main(int argc, char **argv) {
     sl_error err = {0};
-    signal(SIGPIPE, SIG_IGN); // a closed pipe is a write error like any other
+    cli_process_begin();
     int rc = run(argc, argv, &err);
     if (!rc)
         rc = cli_flush(&err);

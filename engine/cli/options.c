@@ -124,10 +124,10 @@ static const option table[] = {
     {"Bench", "-o --output", "md,json,csv,jsonl", OPT_CHOICE, F(format), 0, 0, "md", CLI_BENCH, "format of the rows"},
 
     {"Eval", "--task", "TASK,...", OPT_STRING, F(task), 0, 0, "niah-single,niah-multikey,qa-2hop", CLI_EVAL, "tasks that are made here, or all"},
-    {"Eval", "--length", "N,...", OPT_INTS, F(lengths), 64, BIG, "4k", CLI_EVAL, "tokens of a prompt and what is generated after it"},
-    {"Eval", "--samples", "N", OPT_INT, F(samples), 1, BIG, NULL, CLI_EVAL, "questions of each task and length (default 32; of a file all)"},
+    {"Eval", "--length", "N,...", OPT_INTS, F(lengths), 64, 1 << 24, "4k", CLI_EVAL, "tokens of a prompt and what is generated after it"},
+    {"Eval", "--samples", "N", OPT_INT, F(samples), 1, 1000000, NULL, CLI_EVAL, "questions of each task and length (default 32; of a file all)"},
     {"Eval", "--questions", "N", OPT_INT, F(questions), 1, 256, "1", CLI_EVAL, "of them about one text, where a task can ask several"},
-    {"Eval", "--task-seed", "N", OPT_UINT32, F(task_seed), 0, 4294967295.0, "42", CLI_EVAL, "seed of the texts, and of the bootstrap"},
+    {"Eval", "--task-seed", "N", OPT_UINT32, F(task_seed), 0, 4294967295.0, "42", CLI_EVAL, "seed of the texts"},
     {"Eval", "--haystack", "text,noise,needles", OPT_CHOICE, F(haystack), 0, 0, "text", CLI_EVAL, "what lies between the facts: sentences, a few repeated ones, other needles (niah)"},
     {"Eval", "--jsonl", "FILE", OPT_STRING, F(jsonl), 0, 0, NULL, CLI_EVAL, "questions of a file in place of --task: RULER's JSONL, or lines with a reference"},
     {"Eval", "--grader", "NAME", OPT_STRING, F(grader), 0, 0, NULL, CLI_EVAL, "how answers are scored (default: the task's or the line's)"},
@@ -138,7 +138,6 @@ static const option table[] = {
     {"Eval", "--temp --temperature", "X", OPT_FLOAT, F(temp), 0, 1e6, NULL, CLI_EVAL, "temperature (default 0: greedy, whatever the model's settings)"},
     {"Eval", "--out", "FILE", OPT_STRING, F(out), 0, 0, NULL, CLI_EVAL, "write a line per sample and method; a run that was cut short goes on from there"},
     {"Eval", "--dump", "FILE", OPT_STRING, F(dump), 0, 0, NULL, CLI_EVAL, "write the prompts in RULER's form, and ask nothing"},
-    {"Eval", "--rounds", "N", OPT_INT, F(rounds), 100, 1000000, "10000", CLI_EVAL, "of the bootstrap"},
     {"Eval", "-o --output", "md,csv,json", OPT_CHOICE, F(format), 0, 0, "md", CLI_EVAL, "format of the table"},
 
     {"General", "-h --help", NULL, OPT_FLAG, F(help), 0, 0, "0", ~0u, "this text"},

@@ -18,6 +18,20 @@ void cli_sort(double *x, int n) {
     qsort(x, n, sizeof *x, by_value);
 }
 
+double cli_median(double *x, int n) {
+    cli_sort(x, n);
+    return (x[(n - 1) / 2] + x[n / 2]) / 2;
+}
+
+void cli_spread(double *x, int n, double *mean, double *deviation, double *median) {
+    double sum = 0, squares = 0;
+    for (int i = 0; i < n; i++) sum += x[i];
+    *mean = sum / n;
+    for (int i = 0; i < n; i++) squares += (x[i] - *mean) * (x[i] - *mean);
+    *deviation = n > 1 ? sqrt(squares / (n - 1)) : NAN;
+    *median = cli_median(x, n);
+}
+
 static int no_memory(sl_error *err) {
     return sl_fail(err, SL_ERR_MEMORY, "values of a summary: out of memory");
 }
@@ -103,6 +117,35 @@ cli_interval cli_share(double n_good, double n) {
     double p = n_good / n, z = Z95 * Z95 / n, centre = (p + z / 2) / (1 + z);
     double half = sqrt(p * (1 - p) * z + z * z / 4) / (1 + z);
     return (cli_interval){p, n_good > 0 ? centre - half : 0, n_good < n ? centre + half : 1};
+}
+
+// The score statistic of "the difference is x", squared and with the sign of d - x; it falls with x. better, worse: shares of n
+// pairs. The variance is that of the likeliest probabilities whose difference is x.
+static double score_of(double better, double worse, double n, double x) {
+    double off = better - worse - x, b = (2 - better + worse) * x - better - worse, c = -worse * x * (1 - x);
+    double is_worse = (sqrt(fmax(b * b - 8 * c, 0)) - b) / 4, variance = 2 * is_worse + x * (1 - x);
+    return variance > 0 ? n * off * fabs(off) / variance : off > 0 ? INFINITY : off < 0 ? -INFINITY : 0;
+}
+
+cli_interval cli_paired_shares(double n_better, double n_worse, double n) {
+    if (!(n > 0)) return (cli_interval){NAN, NAN, NAN};
+    double better = n_better / n, worse = n_worse / n, at = better - worse, ends[2] = {-1, 1};
+    for (int i = 0; i < 2; i++) { // between the end of what is possible and the difference itself
+        double out = ends[i], in = at;
+        for (int k = 0; k < 60; k++) {
+            double x = (out + in) / 2;
+            *(fabs(score_of(better, worse, n, x)) > Z95 * Z95 ? &out : &in) = x;
+        }
+        ends[i] = in;
+    }
+    return (cli_interval){at, ends[0], ends[1]};
+}
+
+double cli_mcnemar(int n_better, int n_worse) {
+    int n = n_better + n_worse, least = n_better < n_worse ? n_better : n_worse;
+    double tail = 0;
+    for (int i = 0; i <= least; i++) tail += exp(lgamma(n + 1) - lgamma(i + 1) - lgamma(n - i + 1) - n * log(2));
+    return fmin(1, 2 * tail);
 }
 
 // ---- logits ----

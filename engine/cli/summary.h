@@ -7,7 +7,10 @@
 
 #include <stdint.h>
 
-void cli_sort(double *x, int n); // upwards
+void cli_sort(double *x, int n);     // upwards
+double cli_median(double *x, int n); // sorts; of an even number the mean of the middle two
+// Of x[0..n), which it sorts. The deviation is that of a sample; NaN for one.
+void cli_spread(double *x, int n, double *mean, double *deviation, double *median);
 
 // Values in groups that are independent of each other where the values of one are not: the positions of a text, the heads of a
 // step.
@@ -38,8 +41,16 @@ typedef struct cli_interval {
 // values are independent. The quantile is the smallest value with at least that share at or below it.
 int cli_values_quantiles(const cli_values *v, const double *share, int n, cli_interval *out, sl_error *err);
 double cli_values_max(const cli_values *v);
+
+// ---- counts: intervals that have a width where all are right, too; counts need not be whole (an effective number) ----
+
 // n_good of n with Wilson's 95% interval.
 cli_interval cli_share(double n_good, double n);
+// Of n pairs, the second is better in n_better and worse in n_worse: the difference of the two shares with Tango's 95% score
+// interval (Statistics in Medicine 17, 1998).
+cli_interval cli_paired_shares(double n_better, double n_worse, double n);
+// Two-sided exact test that better and worse are as likely as each other: McNemar's, binomial on the pairs that differ.
+double cli_mcnemar(int n_better, int n_worse);
 
 // ---- logits: [n], natural logarithms ----
 
