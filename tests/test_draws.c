@@ -1,6 +1,7 @@
 // tests/test_draws.c - what a draw takes, by brute force and closed forms: the tile budgets of santa-flash, the uniform part of
 // santa-is and the masses that it keeps, topp at equal weights, the fewest draws of a stated error, budgets by variance.
 #include "attention/stages.h"
+#include "engine/backend.h"
 #include "tests/counters.h"
 #include "tests/reference.h"
 #include "tests/test.h"
@@ -118,6 +119,9 @@ static int descending(const void *a, const void *b) {
 // sorting; of equal ones the first.
 static void fewest_rows(void) {
     static const int n_rows[] = {32, 96, 1000, 1024};
+    const sl_backend *backend;
+    sl_error err;
+    CHECK_OK(sl_cpu_init(0, &backend, &err), err); // picks the kernels
     for (int l = 0; l < 4; l++)
         for (int levels = 1; levels <= 4; levels++) {
             int n = n_rows[l], n_blocks = (n + SL_BLOCK - 1) / SL_BLOCK;

@@ -274,7 +274,7 @@ static int print(const char *format, const row *rows, int n, const sl_bench_attn
 // Latency against context: a curve for each method and number of sequences. Ragged batches have no one length.
 static int draw(const char *file, const row *rows, int n, const sl_bench_attn_device *device, sl_error *err) {
     cli_curves curves = {0};
-    char attn[256], name[192], title[320];
+    char attn[256], name[288], title[320];
     int rc = 0;
     for (int i = 0; !rc && i < n; i++) {
         const row *r = &rows[i];
