@@ -5,10 +5,10 @@
     python3 scripts/mutate.py --gpu -j 4 --results build/mutate-gpu.jsonl     # the CUDA kernels, on a machine with a GPU
     python3 scripts/mutate.py --report --results build/mutate.jsonl --results build/mutate-gpu.jsonl
 
-Mutations come from scripts/mutations/*.txt (written by hand; mutants.py says how) and from fixed operators (--made of them, chosen by
---seed). Each is applied to a copy of the tree under --work and built; the suites that should catch it run. It is killed
-when a test fails, crashes or takes ten times its time. One that does not compile does not count. First the unmutated tree has
-to pass the same suites.
+Mutations come from scripts/mutations/*.txt (written by hand; mutants.py says how) and from fixed operators (--made of them,
+chosen by --seed). Each is applied to a copy of the tree under --work and built; the suites that should catch it run. It is
+killed when a test fails, crashes or takes ten times its time. One that does not compile does not count. First the unmutated
+tree has to pass the same suites.
 
 The exit status is 1 when less than --goal of the built, non-equivalent mutations is killed, or a survivor lacks an explanation.
 Results go to the first --results file as they come; a run that was cut off goes on from there. What survived an earlier state
@@ -62,8 +62,8 @@ def mirror(source, to):
 
 
 def copy_tree(to):
-    """The tracked files into the folder, those that are equal untouched, so that make builds what has changed. Returns a hash of
-    all but documents and this program."""
+    """The tracked files into the folder, those that are equal untouched, so that make builds what has changed. Returns a hash
+    of all but documents and this program."""
     state, paths = hashlib.sha256(), mutants.tracked()
     for path in paths:
         target = os.path.join(to, path)
@@ -143,7 +143,8 @@ class Runner:
         if failed:
             return failed[1], seconds, passed
         if status:
-            return f"crash in {name} ({status}{': ' + last[-1][:200] if (last := out.strip().splitlines()) else ''})", seconds, passed
+            last = out.strip().splitlines()[-1:]
+            return f"crash in {name} ({': '.join([str(status), *last])[:200]})", seconds, passed
         return None, seconds, passed
 
 
@@ -301,11 +302,11 @@ def run(mutations, records, times_of, args):
     for m in mutations:
         m.suites = every_suite(args.gpu) if args.all_suites else [x if "/" in x else x + "/" for x in m.suites]
 
-    def done(m):
+    def is_done(m):
         x = records.get(m.key())
         return x and not (x["result"] == "survived" and (args.retry or x["tree"] != tree or x["suites"] != m.suites))
 
-    todo = [m for m in mutations if not done(m)]
+    todo = [m for m in mutations if not is_done(m)]
     say(f"{len(mutations)} mutations, {len(todo)} to try; tree {tree}; seed {args.seed}")
     if not todo:
         return
@@ -331,7 +332,8 @@ def run(mutations, records, times_of, args):
                 with lock:
                     records[m.key()] = x
                     append(results, x)
-                    say(f"{len(todo) - len(queue)}/{len(todo)} {x['result']}: {m.path}: {m.why} ({x['by']}) {x['seconds']} s")
+                    done = len(todo) - len(queue)
+                    say(f"{done}/{len(todo)} {x['result']}: {m.path}: {m.why} ({x['by']}) {x['seconds']} s")
 
         threads = [threading.Thread(target=job, args=(i,), daemon=True) for i in range(args.jobs)]
         for t in threads:
