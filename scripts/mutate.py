@@ -79,11 +79,12 @@ def copy_tree(to):
         with open(target, "wb") as f:
             f.write(data)
         shutil.copymode(os.path.join(mutants.ROOT, path), target)
+    known = set(paths)
     for folder, folders, files in os.walk(to):
         folders[:] = [x for x in folders if os.path.join(folder, x) != os.path.join(to, "build")]
         for name in files:
             path = os.path.join(folder, name)
-            if os.path.relpath(path, to) not in set(paths):
+            if os.path.relpath(path, to) not in known:
                 os.remove(path)
     return state.hexdigest()[:12]
 
@@ -357,7 +358,7 @@ def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("-j", "--jobs", type=int, default=1, help="mutations at a time, each in its own copy of the tree")
     p.add_argument("--make-jobs", type=int, help="compilers at a time of each job (cores / jobs)")
-    p.add_argument("--make", action="append", default=[], metavar="VAR=VALUE", help="one more variable for make; may be repeated")
+    p.add_argument("--make", action="append", default=[], metavar="VAR=VALUE", help="for make; may be repeated")
     p.add_argument("--gpu", action="store_true", help="the CUDA kernels, with nvcc and a GPU; without it all others")
     p.add_argument("--work", default=os.path.join(mutants.ROOT, "build/mutate"), help="folder of the copies")
     p.add_argument("--keep", action="store_true", help="keep the copies for the next run")
