@@ -19,8 +19,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 DATA = os.path.join(HERE, "mutations")
 FOLDERS = ("attention", "models", "tokenizer", "engine", "engine/cli", "cuda")
-# Measured constants, and benchmarks: a changed figure there breaks no promise.
-NOT_MADE = ("attention/auto_table.c", "engine/cuda/bench_attn.cu", "engine/cuda/bench_attn.h")
+# Measured constants, and benchmarks: a changed figure there breaks no promise. Every kernel is built anew for device.h.
+NOT_MADE = ("attention/auto_table.c", "engine/cuda/bench_attn.cu", "engine/cuda/bench_attn.h", "engine/cuda/device.h")
 
 
 class Stale(Exception):
@@ -69,7 +69,7 @@ def tracked():
         pass
     out = []
     for folder, folders, files in os.walk(ROOT):
-        folders[:] = [x for x in folders if x not in (".git", "build", "shared", "__pycache__")]
+        folders[:] = [x for x in folders if x == ".ci" or not (x.startswith(".") or x in ("build", "shared", "__pycache__"))]
         out += [os.path.relpath(os.path.join(folder, x), ROOT) for x in files]
     return sorted(out)
 
@@ -136,7 +136,26 @@ def hand_written():
 def masked(text):
     """The text with comments, strings and preprocessor lines blanked, so that offsets stay."""
     token = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|^[ \t]*#(?:\\\n|[^\n])*', re.S | re.M)
-    return token.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), text)
+    return token.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), without_branches(text))
+
+
+# Branches of the preprocessor that are not compiled where the mutations run: CUDA on a CPU, GPUs before sm_90.
+LEFT_OUT = ("#ifdef SLEIGH_CUDA", "#if __CUDA_ARCH__ < 900")
+KEPT_TO_ELSE = ("#if __CUDA_ARCH__ >= 900",)
+
+
+def without_branches(text):
+    out, open_ = [], []
+    for line in text.split("\n"):
+        word = line.strip()
+        if word.startswith("#if"):
+            open_.append((word in LEFT_OUT, word in KEPT_TO_ELSE))
+        elif word.startswith("#else") and open_:
+            open_[-1] = (open_[-1][1], False)
+        elif word.startswith("#endif") and open_:
+            open_.pop()
+        out.append(re.sub(r".", " ", line) if any(x[0] for x in open_) else line)
+    return "\n".join(out)
 
 
 def bodies(code):
@@ -178,21 +197,26 @@ OPERATORS = {  # name: (pattern in masked code, new text)
     "call": (r"(?<=\n)[ ]+(?!(?:return|if|for|while|switch|sizeof|%s)\b)[a-z_]\w*\((?:[^;{}\n])*\);(?=\n)" % FREEING,
              lambda m: re.sub(r"\S.*", ";", m[0])),
 }
-# Broken promises between our own functions, and messages: nothing to test in them. Waits of a kernel: it would hang or race.
-SKIPPED = re.compile(r"SL_CHECK|static_assert|_Static_assert|sl_fail|\basm\b|fprintf|printf\(|\bfail\(|usage|case \d+:$|enum \{|"
+# What no test can see: broken promises between our own functions, messages, how much memory is asked for and whether it is
+# given back (sanitizers say), progress bars. Waits of a kernel: it would hang or race.
+SKIPPED = re.compile(r"SL_CHECK|static_assert|_Static_assert|sl_fail|\basm\b|printf\(|\bfail\(|usage|case \d+:$|enum \{|"
+                     r"\bcap(_\w+)?\b|alloc\(|_free\(|cudaFree|progress|"
                      r"_sync\(|__sync|barrier_|sl_wait_|sl_start_next|load_acquired|wait_done|__nanosleep|prefetch|SL_L2_")
+# Not on a CPU.
+DEVICE = re.compile(r"is_device|on_gpu|is_gpu|->cuda|_there\(|sl_cuda_|build_device")
 
 
 def candidates(path, text):
     """Every mutation that the operators can make in one file, in order of place."""
-    code, out, seen = masked(text), [], {}
+    code, out, seen, on_device = masked(text), [], {}, folder_of(path, text) == "cuda"
     for first, end in bodies(code):
         for name, (pattern, new) in OPERATORS.items():
             for m in re.compile(pattern).finditer(code, first, end):
                 begin = text.rfind("\n", 0, m.start() + (name == "call")) + 1
                 stop = text.find("\n", m.end())
                 line = text[begin:stop]
-                if "\n" in text[m.start():m.end()].strip("\n") or SKIPPED.search(line):
+                if "\n" in text[m.start():m.end()].strip("\n") or SKIPPED.search(line) or (
+                        not on_device and DEVICE.search(line)):
                     continue
                 changed = text[begin:m.start()] + new(m) + text[m.end():stop]
                 made = Mutation(path, name, [], "made")

@@ -5,10 +5,10 @@
     python3 scripts/mutate.py --gpu -j 4 --results build/mutate-gpu.jsonl     # the CUDA kernels, on a machine with a GPU
     python3 scripts/mutate.py --report --results build/mutate.jsonl --results build/mutate-gpu.jsonl
 
-Mutations come from scripts/mutations/*.txt (written by hand; mutants.py says how) and from fixed operators (--made of them, chosen by
---seed). Each is applied to a copy of the tree under --work and built; the suites that should catch it run. It is killed
-when a test fails, crashes or takes ten times its time. One that does not compile does not count. First the unmutated tree has
-to pass the same suites.
+Mutations come from scripts/mutations/*.txt (written by hand; mutants.py says how) and from fixed operators (--made of them,
+chosen by --seed). Each is applied to a copy of the tree under --work and built; the suites that should catch it run. It is
+killed when a test fails, crashes or takes ten times its time. One that does not compile does not count. First the unmutated
+tree has to pass the same suites.
 
 The exit status is 1 when less than --goal of the built, non-equivalent mutations is killed, or a survivor lacks an explanation.
 Results go to the first --results file as they come; a run that was cut off goes on from there. What survived an earlier state
@@ -62,8 +62,8 @@ def mirror(source, to):
 
 
 def copy_tree(to):
-    """The tracked files into the folder, those that are equal untouched, so that make builds what has changed. Returns a hash of
-    all but documents and this program."""
+    """The tracked files into the folder, those that are equal untouched, so that make builds what has changed. Returns a hash
+    of all but documents and this program."""
     state, paths = hashlib.sha256(), mutants.tracked()
     for path in paths:
         target = os.path.join(to, path)
@@ -79,11 +79,12 @@ def copy_tree(to):
         with open(target, "wb") as f:
             f.write(data)
         shutil.copymode(os.path.join(mutants.ROOT, path), target)
+    known = set(paths)
     for folder, folders, files in os.walk(to):
         folders[:] = [x for x in folders if os.path.join(folder, x) != os.path.join(to, "build")]
         for name in files:
             path = os.path.join(folder, name)
-            if os.path.relpath(path, to) not in set(paths):
+            if os.path.relpath(path, to) not in known:
                 os.remove(path)
     return state.hexdigest()[:12]
 
@@ -143,7 +144,8 @@ class Runner:
         if failed:
             return failed[1], seconds, passed
         if status:
-            return f"crash in {name} ({status}{': ' + last[-1][:200] if (last := out.strip().splitlines()) else ''})", seconds, passed
+            last = out.strip().splitlines()[-1:]
+            return f"crash in {name} ({': '.join([str(status), *last])[:200]})", seconds, passed
         return None, seconds, passed
 
 
@@ -301,11 +303,11 @@ def run(mutations, records, times_of, args):
     for m in mutations:
         m.suites = every_suite(args.gpu) if args.all_suites else [x if "/" in x else x + "/" for x in m.suites]
 
-    def done(m):
+    def is_done(m):
         x = records.get(m.key())
         return x and not (x["result"] == "survived" and (args.retry or x["tree"] != tree or x["suites"] != m.suites))
 
-    todo = [m for m in mutations if not done(m)]
+    todo = [m for m in mutations if not is_done(m)]
     say(f"{len(mutations)} mutations, {len(todo)} to try; tree {tree}; seed {args.seed}")
     if not todo:
         return
@@ -331,7 +333,8 @@ def run(mutations, records, times_of, args):
                 with lock:
                     records[m.key()] = x
                     append(results, x)
-                    say(f"{len(todo) - len(queue)}/{len(todo)} {x['result']}: {m.path}: {m.why} ({x['by']}) {x['seconds']} s")
+                    done = len(todo) - len(queue)
+                    say(f"{done}/{len(todo)} {x['result']}: {m.path}: {m.why} ({x['by']}) {x['seconds']} s")
 
         threads = [threading.Thread(target=job, args=(i,), daemon=True) for i in range(args.jobs)]
         for t in threads:
@@ -355,7 +358,7 @@ def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("-j", "--jobs", type=int, default=1, help="mutations at a time, each in its own copy of the tree")
     p.add_argument("--make-jobs", type=int, help="compilers at a time of each job (cores / jobs)")
-    p.add_argument("--make", action="append", default=[], metavar="VAR=VALUE", help="one more variable for make; may be repeated")
+    p.add_argument("--make", action="append", default=[], metavar="VAR=VALUE", help="for make; may be repeated")
     p.add_argument("--gpu", action="store_true", help="the CUDA kernels, with nvcc and a GPU; without it all others")
     p.add_argument("--work", default=os.path.join(mutants.ROOT, "build/mutate"), help="folder of the copies")
     p.add_argument("--keep", action="store_true", help="keep the copies for the next run")

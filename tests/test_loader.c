@@ -344,6 +344,11 @@ static void configs(void) {
     CHECK_OK(load_config(LLAMA(SHAPE ",\"eos_token_id\":9"), &c), err);
     CHECK(c.n_eos == 2 && c.eos[0] == 9 && c.eos[1] == 7 && c.gen_temp == 0.6f && c.gen_top_p == 0.9f && c.gen_do_sample == 1 &&
           c.gen_top_k == -1 && isnan(c.gen_min_p));
+    gen = "{\"top_k\":7,\"min_p\":0.25,\"repetition_penalty\":1.5}";
+    write_file("generation_config.json", gen, strlen(gen));
+    CHECK_OK(load_config(LLAMA(SHAPE), &c), err);
+    CHECK(c.gen_top_k == 7 && c.gen_min_p == 0.25f && c.gen_repeat_penalty == 1.5f && isnan(c.gen_temp) &&
+          c.gen_do_sample == -1);
 }
 
 static void config_refusals(void) {
