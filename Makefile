@@ -27,7 +27,7 @@ BUILD   := build/debug
 OPT     := -O0 -g
 endif
 
-COMMIT   := $(shell git rev-parse --short HEAD 2>/dev/null)
+COMMIT   := $(shell git describe --always --dirty --exclude '*' 2>/dev/null)
 CPPFLAGS := -I. -MMD -MP
 # No contraction, no fast-math: equal bits from equal inputs is a promise (README).
 CFLAGS   := -std=c11 -D_GNU_SOURCE= -Wall -Wextra -Werror -fopenmp -ffp-contract=off $(OPT)
@@ -141,6 +141,12 @@ $(BUILD)/libsentencepiece.so.0:
 $(BUILD)/%_avx2.c.o: CFLAGS += $(AVX2)
 $(BUILD)/%_avx512.c.o: CFLAGS += $(AVX512)
 $(BUILD)/engine/cli/cmd_version.c.o: CPPFLAGS += -DSLEIGH_COMMIT='"$(COMMIT)"'
+
+# What a binary says of itself, and holds results against, is true of each commit.
+$(BUILD)/commit: FORCE
+	@mkdir -p $(@D)
+	@echo '$(COMMIT)' | cmp -s - $@ || echo '$(COMMIT)' > $@
+$(BUILD)/engine/cli/cmd_version.c.o: $(BUILD)/commit
 
 # Objects made with other flags (CUDA=0, another CUDA_ARCH) are made anew.
 $(BUILD)/flags: FORCE

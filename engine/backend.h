@@ -85,8 +85,8 @@ struct sl_backend {
     int is_device;    // its memory is not the host's
     // Describes what runs: "avx512bf16, 4 threads, OpenBLAS 0.3.21".
     void (*describe)(const sl_backend *be, char *buf, size_t size);
-    // Before any weight is placed: SL_ERR_UNSUPPORTED with the reason; else takes what operations of this shape need beside their
-    // arguments, or SL_ERR_MEMORY. NULL: every shape that a model may have, and nothing to take
+    // Before any weight is placed: SL_ERR_UNSUPPORTED with the reason; else takes what operations of this shape need beside
+    // their arguments, or SL_ERR_MEMORY. NULL: every shape that a model may have, and nothing to take
     int (*supports)(const sl_backend *be, const sl_shape *shape, sl_error *err);
     void (*free)(const sl_backend *be); // NULL: nothing to free
 
@@ -143,6 +143,7 @@ struct sl_backend {
 // n_threads 0: every core that this process may use. SL_ERR_ARG if out of 1..1024. The backend is the process's own.
 int sl_cpu_init(int n_threads, const sl_backend **out, sl_error *err);
 int sl_cpu_threads(void);
-const sl_backend *sl_cpu_backend(void); // for its memory alone: operations need sl_cpu_init
+void sl_cpu_arithmetic(char *buf, size_t size); // after sl_cpu_init: "avx512, OpenBLAS 0.3.21 SkylakeX"
+const sl_backend *sl_cpu_backend(void);         // for its memory alone: operations need sl_cpu_init
 
 #endif

@@ -56,6 +56,9 @@ int sl_device_check(const char *device, sl_error *err);
 int sl_device_is_gpu(const char *device); // 1: an engine on that device would run on a GPU
 // "cpu", or the GPU's name as its driver gives it: what a calibration table is of (attention/auto.h).
 int sl_device_name(const char *device, char *buf, size_t size, sl_error *err);
+// What the bits of a result depend on there beside model and flags: the GPU's name, or the CPU's instruction set and the BLAS
+// with the core type that it chose ("avx512, OpenBLAS 0.3.21 SkylakeX"; SLEIGH_ISA and OPENBLAS_CORETYPE force others).
+int sl_device_arithmetic(const char *device, char *buf, size_t size, sl_error *err);
 
 typedef struct sl_engine_options {
     int n_ctx;                   // tokens per sequence; 0: the least of the model's limit, what fits in memory and 32768

@@ -1,5 +1,7 @@
 // tests/test_cli_faults.c - what the system or a user does to build/sleigh that no good run has: closed descriptors, full
 // disks, numbers beyond every limit. It must end with one line that says why, and with nothing lost or half-written.
+#include "engine/cli/fingerprint.h"
+#include "engine/safetensors.h"
 #include "tests/cli.h"
 
 #include <fcntl.h>
@@ -243,6 +245,122 @@ static void weights_under_generate(void) {
     }
 }
 
+// ---- a results file goes on with the same weights, binary and arithmetic alone ----
+
+static void spill_text(const char *path, const char *text) {
+    spill(path, text, strlen(text));
+}
+
+static void edit(const char *path, const char *from, const char *to) { // the first of it in a text file
+    size_t n;
+    char *text = slurp(path, &n), *at = strstr(text, from), edited[32768];
+    CHECK(at && n + strlen(to) < sizeof edited);
+    snprintf(edited, sizeof edited, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
+    spill_text(path, edited);
+}
+
+// With that folder as the current one, which is the model.
+static const char in_folder[] = "b=$(realpath \"$0\"); cd \"$1\"; shift; exec \"$b\" \"$@\"";
+#define IN(dir, n)                                                                                                             \
+    RUN_SHELL(in_folder, dir, "eval", "-m", ".", "--task", "niah-single", "--length", "600", "--samples", n, "--rounds",       \
+              "200", "--out", out)
+
+static void refused(const char *dir, const char *out, const char *key) {
+    char part[64];
+    size_t n;
+    const char *before = slurp(out, &n);
+    snprintf(part, sizeof part, " was made with %s = \"", key);
+    result r = IN(dir, "2");
+    check_error(&r, 2, part);
+    CHECK_HAS(r.err, "this command says \"");
+    CHECK_STR(slurp(out, &n), before);
+}
+
+static void resume_elsewhere(void) {
+    char first[256], second[256], out[256], path[320];
+    snprintf(first, sizeof first, "%s", in_tmp("first"));
+    snprintf(second, sizeof second, "%s", in_tmp("second"));
+    snprintf(out, sizeof out, "%s", in_tmp("out"));
+    copy_model(first), copy_model(second);
+    result r = IN(first, "1");
+    CHECK_GOOD(r);
+    r = IN(second, "2"); // the same weights
+    CHECK_GOOD(r);
+    CHECK_HAS(r.err, "1 of 2 answers to go");
+    snprintf(path, sizeof path, "%s/config.json", second);
+    edit(path, "{", "{ ");
+    refused(second, out, "config");
+    edit(path, "{ ", "{");
+    snprintf(path, sizeof path, "%s/tokenizer_config.json", second);
+    edit(path, "{", "{ ");
+    refused(second, out, "tokenizer");
+    edit(path, "{ ", "{");
+    do_harm(second, TOUCH); // read anew, and the same
+    r = IN(second, "2");
+    CHECK_GOOD(r);
+    snprintf(path, sizeof path, "%s/model.safetensors", second); // other weights of the same shapes
+    FILE *f = fopen(path, "r+b");
+    CHECK(f && !fseek(f, -7, SEEK_END) && fputc(0x3a, f) != EOF && !fclose(f));
+    refused(second, out, "weights");
+    edit(out, "\"settings\":{\"version\":\"0.1.0", "\"settings\":{\"version\":\"0.0.9");
+    refused(first, out, "version");
+}
+
+// Of OpenBLAS's kernels two that sum in different orders, on any processor that this runs on.
+static void blas_core(void) {
+#ifdef __x86_64__
+    static const char *const shells[] = {"OPENBLAS_CORETYPE=Prescott exec \"$0\" \"$@\"",
+                                         "OPENBLAS_CORETYPE=Haswell exec \"$0\" \"$@\""};
+    char out[256];
+    snprintf(out, sizeof out, "%s", in_tmp("out"));
+    result a = RUN_SHELL(shells[0], "version"), b = RUN_SHELL(shells[1], "version");
+    CHECK_GOOD(a);
+    CHECK_GOOD(b);
+    if (!strstr(a.out, "OpenBLAS") || !strcmp(a.out, b.out)) TEST_SKIP("needs an OpenBLAS with kernels of several processors");
+    CHECK_HAS(a.out, " Prescott");
+    CHECK_HAS(b.out, " Haswell");
+    a = RUN_SHELL(shells[0], SMALL, "--out", out);
+    CHECK_GOOD(a);
+    b = RUN_SHELL(shells[1], SMALL, "--samples", "3", "--out", out);
+    check_error(&b, 2, " Prescott\", this command says \"");
+    CHECK_HAS(b.err, "was made with arithmetic = ");
+#else
+    TEST_SKIP("needs x86-64");
+#endif
+}
+
+// The first and the last bytes of every tensor count, how the folder is called does not.
+static void fingerprints(void) {
+    static const char model[] = "tests/goldens/mha";
+    cli_fingerprint whole, other;
+    sl_error err;
+    sl_tensors *tensors;
+    size_t n;
+    char *file = slurp("tests/goldens/mha/model.safetensors", &n), cmd[800], path[320];
+    CHECK_OK(cli_fingerprint_read(model, 0, &whole, &err), err);
+    CHECK_OK(sl_tensors_open(model, &tensors, &err), err);
+    int n_tensors = sl_tensors_count(tensors);
+    for (int i = -1; i < 2 * n_tensors; i++) {
+        const sl_tensor *t = sl_tensors_at(tensors, i < 0 ? 0 : i / 2);
+        size_t at = (size_t)((const char *)t->data - sl_tensors_file(tensors, 0)->map) + (i % 2 ? t->n_bytes - 1 : 0);
+        const char *dir = in_tmp("x");
+        snprintf(path, sizeof path, "%s%d", dir, i + 1);
+        snprintf(cmd, sizeof cmd, "mkdir '%s' && cp %s/*.json '%s'", path, model, path);
+        CHECK_INT(system(cmd), 0);
+        strcat(path, "/model.safetensors");
+        if (i >= 0) file[at] ^= 1;
+        spill(path, file, n);
+        if (i >= 0) file[at] ^= 1;
+        *strrchr(path, '/') = 0;
+        CHECK_OK(cli_fingerprint_read(path, 0, &other, &err), err);
+        CHECK_STR(other.config, whole.config);
+        CHECK_STR(other.tokenizer, whole.tokenizer);
+        if (!strcmp(other.weights, whole.weights) != (i < 0)) FAIL("tensor %s, byte %zu: %s", t->name, at, other.weights);
+    }
+    sl_tensors_close(tensors);
+    CHECK(n_tensors > 10);
+}
+
 // Methods that differ in a late digit stay two, in the answers' file and in the table.
 static void digits(void) {
     size_t n;
@@ -267,6 +385,9 @@ static const test_case cases[] = {
     {"short_stack", NEEDS_NOTHING, short_stack},
     {"weights_under_eval", NEEDS_NOTHING, weights_under_eval},
     {"weights_under_generate", NEEDS_NOTHING, weights_under_generate},
+    {"resume_elsewhere", NEEDS_NOTHING, resume_elsewhere},
+    {"blas_core", NEEDS_NOTHING, blas_core},
+    {"fingerprints", NEEDS_NOTHING, fingerprints},
     {"digits", NEEDS_NOTHING, digits},
     {0},
 };

@@ -7,6 +7,7 @@
 #include "engine/cli/eval_prompt.h"
 #include "engine/cli/eval_records.h"
 #include "engine/cli/eval_scores.h"
+#include "engine/cli/fingerprint.h"
 #include "engine/cli/plot.h"
 #include "engine/cli/progress.h"
 #include "engine/cli/run.h"
@@ -158,11 +159,17 @@ static json_t *texts_json(const cli_list *texts) {
 // What an answer depends on, under the names of the flags.
 static int make_settings(eval *e, sl_error *err) {
     const cli_options *o = &e->o;
-    json_t *s = e->settings =
-        json_pack("{s:s, s:s, s:s, s:s, s:b, s:b, s:s?, s:I, s:I, s:i, s:f}", "version", SLEIGH_VERSION, "model", o->model,
-                  "load-format", o->load_format, "device", sl_device_is_gpu(o->device) ? "cuda" : "cpu", "question-dense",
-                  o->question_dense, "chat", o->chat, "system-prompt", o->system_prompt, "seed", (json_int_t)o->seed, "seq-id",
-                  (json_int_t)o->seq_id, "n-predict", o->n_predict, "temp", CLI_GIVEN(o, temp) ? o->temp : 0.0);
+    cli_fingerprint model;
+    char arithmetic[256];
+    int rc = cli_fingerprint_read(o->model, !strcmp(o->load_format, "dummy"), &model, err);
+    if (!rc) rc = sl_device_arithmetic(o->device, arithmetic, sizeof arithmetic, err);
+    if (rc) return rc;
+    json_t *s = e->settings = json_pack(
+        "{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:b, s:b, s:s?, s:I, s:I, s:i, s:f}", "version", cli_version(), "model",
+        o->model, "load-format", o->load_format, "config", model.config, "weights", model.weights, "tokenizer", model.tokenizer,
+        "device", sl_device_is_gpu(o->device) ? "cuda" : "cpu", "arithmetic", arithmetic, "question-dense", o->question_dense,
+        "chat", o->chat, "system-prompt", o->system_prompt, "seed", (json_int_t)o->seed, "seq-id", (json_int_t)o->seq_id,
+        "n-predict", o->n_predict, "temp", CLI_GIVEN(o, temp) ? o->temp : 0.0);
     int bad = !s;
     if (s && o->chat) bad |= json_object_set_new(s, "chat-template", json_string(sl_chat_name(e->prompter.chat)));
     if (s && CLI_GIVEN(o, temp) && o->temp > 0)
@@ -461,7 +468,7 @@ static int prepare(eval *e, sl_tokenizer **tok, sl_error *err) {
     rc = eval_scores_alloc(&e->scores, err);
     if (rc) return rc;
     find_clusters(e);
-    rc = make_settings(e, err);
+    if (!o->dump) rc = make_settings(e, err);
     return rc ? rc : check_lengths(e, err);
 }
 

@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static sl_tensor_file *files; // with paths and descriptors of their own
@@ -28,7 +29,19 @@ static void on_bus_error(int sig, siginfo_t *info, void *context) {
     signal(sig, SIG_DFL); // not ours: the access is made again, and ends the process as without a handler
 }
 
+// Mapped again: it must be the same file still.
+static int add_again(sl_tensor_file *old, const sl_tensor_file *f, sl_error *err) {
+    struct stat was, is;
+    int rc = sl_tensor_file_check(old, err);
+    if (!rc && (fstat(old->fd, &was) || fstat(f->fd, &is) || was.st_dev != is.st_dev || was.st_ino != is.st_ino))
+        rc = sl_fail(err, SL_ERR_IO, "%s changed while it was in use: another file has its name", f->path);
+    old->map = f->map;
+    return rc;
+}
+
 static int add(const sl_tensor_file *f, sl_error *err) {
+    for (int i = 0; i < n_files; i++)
+        if (!strcmp(files[i].path, f->path)) return add_again(&files[i], f, err);
     sl_tensor_file *more = realloc(files, (size_t)(n_files + 1) * sizeof *files);
     if (more) files = more;
     char *path = more ? strdup(f->path) : NULL;

@@ -26,6 +26,7 @@ enum {
 // Only OpenBLAS has this; any other CBLAS links too.
 __attribute__((weak)) void openblas_set_num_threads(int n);
 __attribute__((weak)) char *openblas_get_config(void);
+__attribute__((weak)) char *openblas_get_corename(void);
 
 static const sl_cpu_ops *ops;
 static int n_threads;
@@ -78,11 +79,24 @@ static int usable_cores(void) {
     return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
 }
 
-static void describe(const sl_backend *be, char *buf, size_t size) {
-    (void)be;
+// The BLAS and its kernels: "OpenBLAS 0.3.21 SkylakeX".
+static void describe_blas(char *buf, size_t size) {
     const char *blas = openblas_get_config ? openblas_get_config() : "CBLAS";
-    snprintf(buf, size, "%s, %d threads, %.*s", ops->isa, n_threads, blas[0] == 'O' ? (int)strcspn(blas + 9, " ") + 9 : 20,
-             blas);
+    const char *core = openblas_get_corename ? openblas_get_corename() : "";
+    snprintf(buf, size, "%.*s%s%s", blas[0] == 'O' ? (int)strcspn(blas + 9, " ") + 9 : 20, blas, *core ? " " : "", core);
+}
+
+void sl_cpu_arithmetic(char *buf, size_t size) {
+    char blas[96];
+    describe_blas(blas, sizeof blas);
+    snprintf(buf, size, "%s, %s", ops->isa, blas);
+}
+
+static void describe(const sl_backend *be, char *buf, size_t size) {
+    char blas[96];
+    (void)be;
+    describe_blas(blas, sizeof blas);
+    snprintf(buf, size, "%s, %d threads, %s", ops->isa, n_threads, blas);
 }
 
 static void embed(const sl_backend *be, const sl_weight *table, const int32_t *ids, int n_rows, float *x) {
