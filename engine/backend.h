@@ -6,7 +6,8 @@
 //            equal bits;
 //   prefill  a BLAS on fixed panels of rows, a token's place in its panel being its position modulo the panel: a BLAS may sum a
 //            panel's rows in different orders (OpenBLAS's Haswell kernels do), so only a fixed place gives a token equal bits
-//            whole and in chunks. On CUDA cuBLASLt with one algorithm per matrix, chosen once, whatever the number of rows.
+//            whole and in chunks. Another core type of OpenBLAS (OPENBLAS_CORETYPE, else its choice) gives other bits. On CUDA
+//            cuBLASLt with one algorithm per matrix, chosen once, whatever the number of rows.
 //
 // Memory that an operation reads or writes is the backend's: host memory on the CPU, device memory on CUDA, where operations
 // are queued in order and return at once; finish() waits and hands over what went wrong.

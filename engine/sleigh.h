@@ -157,6 +157,10 @@ int sl_sample(sl_session *const *batch, int n, sl_sampler *const *samplers, int3
 // method state run out.
 int sl_step(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err);
 
+// SL_ERR_IO with the file's name when a file of weights has changed since it was mapped: what was computed since may be wrong.
+// A file that was cut short ends the process with SIGBUS before that, unless the program handles it, as the command line does.
+int sl_model_check(const sl_model *model, sl_error *err);
+
 // FNV-1a over the fp32 bytes of the logits.
 uint64_t sl_logits_hash(const float *logits, int n_vocab);
 

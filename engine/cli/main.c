@@ -148,7 +148,7 @@ static const char eval_notes[] =
     "95%: Wilson's of scores, Tango's of differences; p is McNemar's exact test; \"all\" is the mean of the tasks' means.\n"
     "\n"
     "--out keeps every answer. The same command goes on from a file that is there, with more --samples, tasks, lengths or\n"
-    "methods too; a file that other settings made is refused.\n";
+    "methods too; a file that other settings, weights or another build made is refused.\n";
 
 // clang-format off
 static const cli_command commands[] = {
