@@ -338,7 +338,7 @@ static void scores_file(void) {
     CHECK(s.bytes[1] == 11 && s.dense[1] == 101 && s.bytes[6] == 10 && s.dense[6] == 100 && s.bytes[0] == 0);
     CHECK_INT(eval_scores_missing(&s), 6);
     json_t *line = json_pack("{s:f}", "score", 0.1);
-    CHECK_OK(eval_file_add(out, "scores", line, &e), e);
+    CHECK_OK(eval_file_add(out, "--out", "scores", line, &e), e);
     json_decref(line);
     const char *now = slurp(in_tmp("scores"), &n);
     CHECK(n > whole && !memcmp(now, file, whole));

@@ -54,7 +54,8 @@ static const char *differing(const json_t *some, const json_t *others) {
     json_t *value;
     json_object_foreach((json_t *)some, key, value) {
         const json_t *other = sl_json_get(others, key);
-        if (json_is_null(value) ? other != NULL : !other || !json_equal(other, value)) return key;
+        if (json_is_null(value) && !other) continue; // neither has it
+        if (!other || !json_equal(other, value)) return key;
     }
     return NULL;
 }
