@@ -15,6 +15,7 @@ Results go to the first --results file as they come; a run that was cut off goes
 of the tree is tried again, what was killed is not. CI does not run this: it takes hours."""
 import argparse
 import collections
+import concurrent.futures
 import csv
 import hashlib
 import json
@@ -125,8 +126,8 @@ class Runner:
         p.wait()
         p.stdout.close()
 
-    def make(self, folder):
-        words = ["make", f"-j{self.args.make_jobs}", *MAKE, *self.args.make, "all"]
+    def make(self, folder, jobs):
+        words = ["make", f"-j{jobs}", *MAKE, *self.args.make, "all"]
         if not self.args.gpu:
             words.insert(2, "CUDA=0")
         return self.command(words, folder, 1800)
@@ -152,16 +153,35 @@ class Runner:
 def unmutated(runner, base, names):
     """Seconds of each suite on the tree as it is; ends the program where one fails."""
     say("unmutated tree: build")
-    status, out = runner.make(base)
+    status, out = runner.make(base, os.cpu_count() or 1)
     if status != 0:
         sys.exit(f"mutate.py: the unmutated tree does not build:\n{out[-4000:]}")
     times = {}
-    for i, name in enumerate(names, 1):
-        failed, times[name], passed = runner.suite(base, name, 3600)
-        say(f"unmutated tree: {i}/{len(names)} {name}: {failed or f'{len(passed)} passed'}, {times[name]:.1f} s")
-        if failed or not passed:
-            sys.exit(f"mutate.py: the unmutated tree does not pass {name}: {failed or 'no case ran'}")
+    with concurrent.futures.ThreadPoolExecutor(runner.args.jobs) as pool:
+        for i, (name, done) in enumerate(zip(names, pool.map(lambda x: runner.suite(base, x, 3600), names)), 1):
+            failed, times[name], passed = done
+            say(f"unmutated tree: {i}/{len(names)} {name}: {failed or f'{len(passed)} passed'}, {times[name]:.1f} s")
+            if failed or not passed:
+                sys.exit(f"mutate.py: the unmutated tree does not pass {name}: {failed or 'no case ran'}")
     return times
+
+
+# Kernels by the suite that is theirs.
+KERNELS = {"cuda_santa/": "santa.cu", "cuda_pps/": "pps.cu", "cuda_is/": "santa_is.cu dense_q.cu", "cuda_sparse/": "sparse.cu quest.cu",
+           "cuda_bernoulli/": "bernoulli.cu", "cuda_vattention/": "vattention.cu"}
+
+
+def keep_far_objects(folder, mutation):
+    """--near: of a device header only the kernels whose own suites are named are made anew; the others' objects get a time that
+    make takes for newer. Without such a suite all are made."""
+    near = " ".join(KERNELS.get(x, "") for x in mutation.suites).split()
+    if not mutation.path.startswith("attention/") or not mutation.path.endswith(".h") or not near:
+        return
+    objects = os.path.join(folder, BUILD, "attention")
+    later = time.time() + 60
+    for name in os.listdir(objects):
+        if name.endswith(".cu.o") and name[:-2] not in near:
+            os.utime(os.path.join(objects, name), (later, later))
 
 
 def attempt(runner, mutation, base, folder, times):
@@ -174,7 +194,9 @@ def attempt(runner, mutation, base, folder, times):
         text = f.read()
     with open(path, "w", encoding="utf-8") as f:
         f.write(mutation.apply(text))
-    status, out = runner.make(folder)
+    if runner.args.near:
+        keep_far_objects(folder, mutation)
+    status, out = runner.make(folder, runner.args.make_jobs)
     if status != 0:
         error = re.search(r"^.*\berror\b.*$", out, re.M)
         record.update(result="not built", by=error[0].strip()[:200] if error else "make failed")
@@ -360,6 +382,8 @@ def arguments():
     p.add_argument("--make-jobs", type=int, help="compilers at a time of each job (cores / jobs)")
     p.add_argument("--make", action="append", default=[], metavar="VAR=VALUE", help="for make; may be repeated")
     p.add_argument("--gpu", action="store_true", help="the CUDA kernels, with nvcc and a GPU; without it all others")
+    p.add_argument("--near", action="store_true",
+                   help="with --gpu: compile a mutated header into the kernels of the named suites alone (quicker)")
     p.add_argument("--work", default=os.path.join(mutants.ROOT, "build/mutate"), help="folder of the copies")
     p.add_argument("--keep", action="store_true", help="keep the copies for the next run")
     p.add_argument("--results", action="append", default=[], metavar="FILE",
