@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SMALL "eval", "-m", tiny(), "--task", "niah-single", "--length", "600", "--samples", "2", "--rounds", "200"
+#define SMALL "eval", "-m", tiny(), "--task", "niah-single", "--length", "600", "--samples", "2", "--rounds", "100"
 
 // The file of SMALL --out, of a run that nothing happens to.
 static const char *good_file(void) {
@@ -61,16 +61,16 @@ static void file_size_limit(void) {
     char path[256], head[320];
     size_t n;
     snprintf(path, sizeof path, "%s", in_tmp("out"));
-    result r = RUN(SMALL, "--samples", "8", "--out", path);
+    result r = RUN(SMALL, "--samples", "4", "--out", path);
     CHECK_GOOD(r);
     const char *want = slurp(path, &n);
     CHECK(!remove(path));
     snprintf(head, sizeof head, "--out: cannot write %s: File too large", path);
-    r = RUN_SHELL("ulimit -f 2; exec \"$0\" \"$@\"", SMALL, "--samples", "8", "--out", path);
+    r = RUN_SHELL("ulimit -f 2; exec \"$0\" \"$@\"", SMALL, "--samples", "4", "--out", path);
     check_error(&r, 1, head);
     slurp(path, &n);
     CHECK(n > 0 && n < strlen(want));
-    r = RUN(SMALL, "--samples", "8", "--out", path);
+    r = RUN(SMALL, "--samples", "4", "--out", path);
     CHECK_GOOD(r);
     CHECK_STR(slurp(path, &n), want);
     spill(in_tmp("ids"), "1008 84 104 101", 15);
