@@ -61,16 +61,16 @@ static void file_size_limit(void) {
     char path[256], head[320];
     size_t n;
     snprintf(path, sizeof path, "%s", in_tmp("out"));
-    result r = RUN(SMALL, "--samples", "8", "--out", path);
+    result r = RUN(SMALL, "--samples", "4", "--out", path);
     CHECK_GOOD(r);
     const char *want = slurp(path, &n);
     CHECK(!remove(path));
     snprintf(head, sizeof head, "--out: cannot write %s: File too large", path);
-    r = RUN_SHELL("ulimit -f 2; exec \"$0\" \"$@\"", SMALL, "--samples", "8", "--out", path);
+    r = RUN_SHELL("ulimit -f 2; exec \"$0\" \"$@\"", SMALL, "--samples", "4", "--out", path);
     check_error(&r, 1, head);
     slurp(path, &n);
     CHECK(n > 0 && n < strlen(want));
-    r = RUN(SMALL, "--samples", "8", "--out", path);
+    r = RUN(SMALL, "--samples", "4", "--out", path);
     CHECK_GOOD(r);
     CHECK_STR(slurp(path, &n), want);
     spill(in_tmp("ids"), "1008 84 104 101", 15);
@@ -127,7 +127,7 @@ static void short_memory(void) {
     result whole = RUN("generate", "-m", tiny(), "-p", text, "-n", "4", "-c", "4k", "--no-perf");
     CHECK_GOOD(whole);
     snprintf(want, sizeof want, "%s", whole.out);
-    for (int mib = 70; mib <= 640; mib += mib < 400 ? 30 : 60)
+    for (int mib = 70; mib <= 640; mib += mib < 400 ? 45 : 80)
         for (int data = 0; data < 2; data++) {
             char shell[128];
             snprintf(shell, sizeof shell, "ulimit -%c %d; exec timeout 30 \"$0\" \"$@\"", data ? 'd' : 'v', mib << 10);
@@ -139,7 +139,7 @@ static void short_memory(void) {
                 CHECK_STR(r.out, want);
             r.code ? n_bad++ : n_good++;
         }
-    CHECK(n_bad >= 10 && n_good >= 4);
+    CHECK(n_bad >= 8 && n_good >= 4);
     result r = RUN_SHELL("ulimit -v 307200; exec timeout 30 \"$0\" \"$@\"", "generate", "-m", tiny(), "-c", "32k", "-p", "x");
     check_error(&r, 1, "not enough memory for OpenBLAS: it needs 264 MiB of address space for 2 threads");
     r = RUN_SHELL("ulimit -v 80000; exec timeout 30 \"$0\" \"$@\"", "version"); // OpenBLAS's own threads held the end up
@@ -157,10 +157,7 @@ static void short_stack(void) {
     static const char *const methods[] = {"dense,vattention,santa-pps:epsilon=0.1,santa-is,bernoulli-group:B=8+santa-prop",
                                           "quest,magicpig,streaming,topk:k=8,topp,random"};
     for (int i = 0; i < 2; i++) {
-        r = RUN_SHELL("ulimit -s 1024; exec \"$0\" \"$@\"", SMALL, "--attn", methods[i]);
-        CHECK_GOOD(r);
-        r = RUN_SHELL("ulimit -s 1024; exec \"$0\" \"$@\"", "compare", "-m", tiny(), "-p", question, "-n", "3", "--attn",
-                      methods[i]);
+        r = RUN_SHELL("ulimit -s 1024; exec \"$0\" \"$@\"", SMALL, "--samples", "1", "--attn", methods[i]);
         CHECK_GOOD(r);
     }
 #endif
