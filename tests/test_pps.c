@@ -300,11 +300,13 @@ static sl_attn_stats decode_twice(ref_cache *c, const char *attn, int n_seqs, ui
 }
 
 // No certified head may exceed epsilon more often than delta. The reference takes exact weights, the method bf16 ones: 2^-8 of
-// slack. Heads of one cache share keys, so that errors of seeds are what is counted.
+// slack. Heads of one cache share keys, so that errors of seeds are what is counted. On values of many channels none comes near
+// epsilon, whatever the bound: what can fail here is that B, taken back from the stated bound, bounds the mean square error.
 static void stated_error(const char *bound, double epsilon, double delta) {
     static const double scales[] = {0.3, 1, 3};
     static const int n[] = {2000, 3000};
-    int certified = 0, exceeded = 0, seeds = 40 / SCALE, fallbacks = 0;
+    int certified = 0, exceeded = 0, seeds = 40 / SCALE, fallbacks = 0, bernstein = !strcmp(bound, "bernstein");
+    double share = 0; // of B that the mean square error takes up
     for (int k = 0; k < 3; k++) {
         ref_cache c = ref_cache_new(8, 2, 64, 2, n, scales[k], test_seed + k);
         ref_add_to_values(&c, 1);
@@ -318,7 +320,10 @@ static void stated_error(const char *bound, double epsilon, double delta) {
                 if (r->fallback) continue;
                 CHECK(r->tries >= 1 && r->error_bound <= epsilon / (1 + epsilon) * (1 + 1e-6));
                 certified++;
-                exceeded += ref_error(&c, slot / 8, slot % 8) > epsilon + 0x1p-8;
+                double error = ref_error(&c, slot / 8, slot % 8), of_try = delta / exp2(r->tries);
+                double z = bernstein ? sqrt(2 * log(2 / of_try)) : sl_normal_quantile(1 - of_try / 2); // of sqrt(B)
+                if (r->error_bound > 0) share += pow(error * z / r->error_bound, 2);
+                exceeded += error > epsilon + 0x1p-8;
             }
         }
         ref_cache_free(&c);
@@ -326,8 +331,10 @@ static void stated_error(const char *bound, double epsilon, double delta) {
     printf(
         "      epsilon %g, delta %g, %s: %d of %d certified heads exceed it (at most %.2f%%, 95%% confidence); %d went dense\n",
         epsilon, delta, bound, exceeded, certified, 100 * upper_share(exceeded, certified), fallbacks);
+    printf("      the mean square error is %.3f of B\n", share / certified);
     CHECK(certified >= 1000 / SCALE);
     CHECK(upper_share(exceeded, certified) <= delta);
+    CHECK(share / certified < 1);
 }
 static void stated_clt(void) {
     stated_error("clt", 0.3, 0.1);
@@ -504,9 +511,9 @@ static double mean_square(ref_cache *c, const char *attn, int S, int seeds) {
 }
 
 // Independent draws have a mean square error of a^2 / S, a = sqrt(sum p |v|^2 - |mu|^2) / |mu|. Even budgets give sum a^2 / S,
-// those by variance, in proportion to a, (sum a)^2 / (8 S): about half of it here, for two of the heads have a small output.
-// The error of R runs' mean square is about sqrt(2 / 64 / R) of it, for 64 channels; |mu| as the step before gives it, off by a
-// sixth, costs 2% more. No split between even and the right one, nor a steeper one, is within 8%.
+// those by variance, in proportion to a, (sum a)^2 / (8 S): three quarters of it here. Head 0 has three times the a of the
+// others by a small output, head 4 by a wide spread: without |mu|, or without the root, the split is worse by a quarter. R runs
+// know a mean square to sqrt(2 / 64 / R) for 64 channels; |mu| as the step before gives it costs up to 2% more.
 static void budgets_follow_variance(void) {
     enum { N = 1000, RUNS = 160 / SCALE, EACH = 192 };
     static const int n = N;
@@ -517,7 +524,7 @@ static void budgets_follow_variance(void) {
         double mu[64], second = 0, norm = 0;
         for (int i = 0; i < n * 64; i++) {
             bf16 *v = (bf16 *)ref_v_row(&c, 0, head, i / 64) + i % 64;
-            *v = sl_f32_to_bf16(sl_bf16_to_f32(*v) + (head % 4 ? 2 : 0.25f));
+            *v = sl_f32_to_bf16((head == 4 ? 3 : 1) * sl_bf16_to_f32(*v) + (head ? 2 : 0.667f));
         }
         ref_attention(&c, 0, head, c.q + head * 64, n, p, mu);
         for (int i = 0; i < n * 64; i++) second += p[i / 64] * pow(sl_bf16_to_f32(ref_v_row(&c, 0, head, i / 64)[i % 64]), 2);
@@ -527,9 +534,9 @@ static void budgets_follow_variance(void) {
     double want = sum * sum / 8 / squares, even = mean_square(&c, "santa:S=192", EACH, RUNS);
     double by_variance = mean_square(&c, "santa:S=192:budget=variance", EACH, RUNS);
     printf("      mean square error by variance over even: %.3f, closed form %.3f\n", by_variance / even, want);
-    CHECK(want < 0.6);
+    CHECK(want < 0.8);
     CHECK_NEAR(even * EACH * 8 / squares, 1, 6 * sqrt(2.0 / 64 / RUNS));
-    CHECK_NEAR(by_variance / even / want, 1.02, 0.02 + 6 * sqrt(4.0 / 64 / RUNS));
+    CHECK_NEAR(by_variance / even / want, 1.01, 0.02 + 5 * sqrt(4.0 / 64 / RUNS));
     sl_attn_stats st = ref_decode(&c, "santa-pps:S=48:budget=variance", 0, 1, 1, 0); // no step before: even
     CHECK_INT(st.samples, 8 * 48);
     for (int head = 0; head < 8; head++) CHECK_INT(c.reports[head].budget, 48);

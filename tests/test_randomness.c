@@ -206,11 +206,44 @@ static void every_number_once(void) {
     ref_cache_free(&c);
 }
 
+// ---- MagicPIG's hash functions ----
+
+// Projection i of a layer and KV head: a normal number from two words of key (seed, 0), counter (i, layer << 16 | head, 0, 2).
+// Pages are shared by sequences, so neither the sequence nor the position is in it. Each KV head of a cache has its own.
+static void hash_functions(void) {
+    static const uint32_t who[][3] = {{1, 0, 0}, {1, 0, 1},   {1, 1, 0},
+                                      {2, 0, 0}, {1, 0, 300}, {9, 300, 17}}; // seed, layer, head
+    enum { DIM = 64, N = DIM * 16 * 4, ALL = 6 };                            // one set of 16 tables of 4 bits
+    static float p[ALL][N];
+    static const int n = 600;
+    sl_error err;
+    sl_attn_spec spec;
+    sl_kv_need need;
+    CHECK_OK(sl_attn_parse("magicpig:K=4:L=16", &spec, &err), err);
+    CHECK_INT(spec.method->cpu->needs(&spec, &need), 1);
+    CHECK_INT(need.kind->shared_size(need.arg, DIM), sizeof p[0]);
+    for (int i = 0; i < ALL; i++) {
+        need.kind->share(need.arg, DIM, who[i][0], (int)who[i][1], (int)who[i][2], p[i]);
+        for (uint32_t j = 0; j < N; j++) {
+            sl_philox4 r = sl_philox(who[i][0], 0, j, (who[i][1] << 16) + who[i][2], 0, 2);
+            double u = (r.v[0] + 0.5) * 0x1p-32, v = (r.v[1] + 0.5) * 0x1p-32;
+            CHECK_NEAR(p[i][j], sqrt(-2 * log(u)) * cos(2 * 3.14159265358979323846 * v), 1e-5);
+        }
+        for (int j = 0; j < i; j++) CHECK(memcmp(p[i], p[j], sizeof p[0]));
+    }
+    ref_cache c = ref_cache_new(4, 2, DIM, 1, &n, 1, test_seed);
+    c.pool.seed = 1;
+    ref_decode(&c, "magicpig:K=4:L=16", 0, 1, 1, 0);
+    for (int h = 0; h < 2; h++) CHECK(!memcmp(sl_kv_shared(&c.queries[0].kv, need, h), p[h], sizeof p[0]));
+    ref_cache_free(&c);
+}
+
 static const test_case cases[] = {
     {"documented-counter", 0, documented_counter},
     {"goldens", 0, goldens},
     {"covariances", 0, covariances},
     {"every-number-once", 0, every_number_once},
+    {"hash-functions", 0, hash_functions},
     {0},
 };
 const test_suite suite_randomness = {"randomness", cases};
