@@ -210,6 +210,9 @@ def candidates(path, text):
     """Every mutation that the operators can make in one file, in order of place."""
     code, out, seen, on_device = masked(text), [], {}, folder_of(path, text) == "cuda"
     for first, end in bodies(code):
+        head = code[max(code.rfind("}", 0, first), code.rfind(";", 0, first)) + 1:first]
+        if not on_device and re.search(r"device|gpu|cuda|_there\(", head):
+            continue
         for name, (pattern, new) in OPERATORS.items():
             for m in re.compile(pattern).finditer(code, first, end):
                 begin = text.rfind("\n", 0, m.start() + (name == "call")) + 1

@@ -428,6 +428,7 @@ def main():
     if args.list:
         listing(mutations, args)
         return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("mutate.py: terminated"))  # what runs is ended, too
     records, times = load(args.results)
     if not args.report:
         run(mutations, records, times, args)
