@@ -114,15 +114,16 @@ static void ids(void) {
 
 // A word of n letters takes up to n / 3 + 1 changes; two neighbours swapped are one.
 static void nearest(void) {
-    static const char *const names[] = {"--samples", "--seed", "--stop", "--step"};
+    static const char *const names[] = {"--samples", "--seed", "--stop", "--step", "heads"};
     static const struct {
         const char *word, *want; // NULL: none is near
     } cases[] = {{"--seed", "--seed"}, {"--sede", "--seed"}, {"--sample", "--samples"},
                  {"--ste", "--step"},  {"--stxp", "--stop"}, {"--smaplse", "--samples"},
                  {"--x", NULL},        {"--abcdefg", NULL},  {"--sexxx", "--seed"},
-                 {"--xxxxxx", NULL},   {"xxsexd", "--seed"}, {"xxsexx", NULL}};
+                 {"--xxxxxx", NULL},   {"xxsexd", "--seed"}, {"xxsexx", NULL},
+                 {"ehasd", "heads"},   {"ehxsd", NULL}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const char *got = cli_nearest(cases[i].word, names, 4);
+        const char *got = cli_nearest(cases[i].word, names, 5);
         if (!got != !cases[i].want || (got && strcmp(got, cases[i].want)))
             FAIL("%s: %s, expected %s", cases[i].word, got ? got : "none", cases[i].want ? cases[i].want : "none");
     }
