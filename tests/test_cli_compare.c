@@ -22,12 +22,13 @@ static void add_line(char *file, size_t size, json_t *line) {
     json_decref(line);
 }
 
-static const char *spill_records(int n) { // n contexts of different lengths, a question each
+// n contexts of different lengths, a question each; long_one: sentences of the last one, 0: as the others.
+static const char *spill_lengths(int n, int long_one) {
     static char file[65536];
     char context[4096], asked[256];
     *file = 0;
     for (int i = 0; i < n; i++) {
-        snprintf(context, sizeof context, "%s", long_text(4 + i));
+        snprintf(context, sizeof context, "%s", long_text(long_one && i + 1 == n ? long_one : 4 + i));
         snprintf(asked, sizeof asked, "What is the hidden number of house %d? Answer:", i % 4);
         add_line(file, sizeof file, json_pack("{s:s, s:s, s:i}", "context", context, "question", asked, "id", 10 + i));
     }
@@ -35,6 +36,10 @@ static const char *spill_records(int n) { // n contexts of different lengths, a 
     snprintf(path, sizeof path, "%s", in_tmp("records.jsonl"));
     spill(path, file, strlen(file));
     return path;
+}
+
+static const char *spill_records(int n) {
+    return spill_lengths(n, 0);
 }
 
 static json_t *compare_json(const char *records, const char *attn, const char *more) {
@@ -98,7 +103,7 @@ static void softmax(const float *logits, int n, long double *p) {
 
 typedef struct expected {
     int n, n_top1, n_part[2];
-    double kl[MAX_STEPS], nll[2], dense_nll[2];
+    double kl[MAX_STEPS], nll[2], dense_nll[2], nll_squares[2], dense_squares[2];
 } expected;
 
 static void add_steps(expected *e, const lab *l, const float *dense, const float *method, const int32_t *next, int n,
@@ -113,9 +118,11 @@ static void add_steps(expected *e, const lab *l, const float *dense, const float
         CHECK(e->n < MAX_STEPS);
         e->kl[e->n++] = (double)kl;
         e->n_top1 += test_argmax(a, l->n_vocab) == test_argmax(b, l->n_vocab);
-        e->n_part[i >= n_question]++;
-        e->nll[i >= n_question] -= (double)logl(q[next[i]]);
-        e->dense_nll[i >= n_question] -= (double)logl(p[next[i]]);
+        int part = i >= n_question;
+        double nll = -(double)logl(q[next[i]]), dense_nll = -(double)logl(p[next[i]]);
+        e->n_part[part]++;
+        e->nll[part] += nll, e->nll_squares[part] += nll * nll;
+        e->dense_nll[part] += dense_nll, e->dense_squares[part] += dense_nll * dense_nll;
     }
     free(p), free(q);
 }
@@ -171,6 +178,15 @@ static void check_method(const json_t *row, expected *e) {
     check_close("ppl_question_dense", number(row, "ppl_question_dense"), exp(e->dense_nll[0] / e->n_part[0]));
     check_close("ppl_answer_dense", number(row, "ppl_answer_dense"), exp(e->dense_nll[1] / e->n_part[1]));
     CHECK_NEAR(number(row, "ln_ppl_ratio"), nll / e->n, 1e-8);
+    for (int part = 0; part < 2; part++)
+        for (int of_dense = 0; of_dense < 2; of_dense++) { // the error of exp(mean): exp(mean) times the mean's
+            char key[64];
+            double n_part = e->n_part[part], total = (of_dense ? e->dense_nll : e->nll)[part];
+            double all_squares = (of_dense ? e->dense_squares : e->nll_squares)[part];
+            double se = sqrt((all_squares - total * total / n_part) / (n_part - 1) / n_part);
+            snprintf(key, sizeof key, "ppl_%s%s_se", part ? "answer" : "question", of_dense ? "_dense" : "");
+            CHECK_NEAR(number(row, key), exp(total / n_part) * se, 1e-6 * exp(total / n_part) * se);
+        }
 }
 
 // The prompt's ids, those of context and question, or with a text after them, as one text.
@@ -297,18 +313,45 @@ static void texts(void) {
 }
 
 typedef struct head_sums {
-    double n, error, cosine, bias, v_rows, ess, bytes;
+    double n, error, cosine, bias, k_rows, v_rows, v_distinct, samples, ess, spread, bytes, dense_bytes;
 } head_sums;
+
+typedef struct tile_sums {
+    double n, error, cosine;
+} tile_sums;
+
+static void check_reads(const json_t *row, const head_sums *h) {
+    CHECK_NEAR(number(row, "bias"), h->bias / h->n, 1e-8);
+    check_close("k_rows", number(row, "k_rows"), h->k_rows / h->n);
+    check_close("v_rows", number(row, "v_rows"), h->v_rows / h->n);
+    check_close("v_distinct", number(row, "v_distinct"), h->v_distinct / h->n);
+    check_close("samples", number(row, "samples"), h->samples / h->n);
+    check_close("ess", number(row, "ess"), h->ess / h->n);
+    CHECK_NEAR(number(row, "weight_spread"), h->spread / h->n, 1e-4); // ess has nine digits, and is near the rows
+    check_close("bytes", number(row, "bytes"), h->bytes / h->n);
+    check_close("bytes_share", number(row, "bytes_share"), h->bytes / h->dense_bytes);
+}
+
+static void add_heads(head_sums *to, const head_sums *h) {
+    double *x = (double *)to;
+    for (size_t i = 0; i < sizeof *h / sizeof *x; i++) x[i] += ((const double *)h)[i];
+}
+
+// Heads whose mass is in 1, 2, 3 or 4, 5 to 8, more tiles.
+static int tile_row(double tiles) {
+    return tiles <= 1 ? 0 : tiles <= 2 ? 1 : tiles <= 4 ? 2 : tiles <= 8 ? 3 : 4;
+}
 
 // What generate's --stats writes of the same dense run and shadows, averaged.
 static void heads(void) {
     enum { LAYERS = 4, HEADS = 8 };
     static const char *const methods[] = {"santa-prop:S=12", "topk:k=8"};
     static head_sums sums[2][LAYERS * HEADS];
+    tile_sums tiles[2][5] = {0};
     memset(sums, 0, sizeof sums);
     char file[256];
     snprintf(file, sizeof file, "%s", in_tmp("stats.jsonl"));
-    const char *records = spill_records(2);
+    const char *records = spill_lengths(2, 70); // in the second heads have their mass in up to five tiles
     json_t *out = compare_json(records, "santa-prop:S=12,topk:k=8", NULL);
     result r = RUN("generate", "-m", tiny(), "--jsonl", records, "-n", "20", "--ignore-eos", "--temp", "0", "--stats", file,
                    "--stats-attn", methods[0], "--stats-attn", methods[1]);
@@ -324,12 +367,20 @@ static void heads(void) {
             h->n++, n++;
             h->error += number(record, "error"), h->cosine += number(record, "cosine"), h->bias += number(record, "bias");
             h->v_rows += number(record, "v_rows"), h->ess += number(record, "ess"), h->bytes += number(record, "bytes");
+            h->k_rows += number(record, "k_rows"), h->v_distinct += number(record, "v_distinct");
+            h->samples += number(record, "samples"), h->dense_bytes += number(record, "dense_bytes");
+            h->spread += sqrt(fmax(number(record, "v_rows") / number(record, "ess") - 1, 0));
+            if (number(record, "layer") == LAYERS - 1) {
+                tile_sums *t = &tiles[m][tile_row(number(record, "tiles"))];
+                t->n++, t->error += number(record, "error"), t->cosine += number(record, "cosine");
+            }
         }
         json_decref(record);
     }
     for (size_t m = 0; m < 2; m++) {
         const json_t *row = item(out, "methods", m);
         double error = 0;
+        head_sums whole = {0};
         CHECK_INT(number(row, "head_outputs"), n / 2);
         CHECK_INT(json_array_size(json_object_get(row, "heads")), LAYERS * HEADS);
         for (int i = 0; i < LAYERS * HEADS; i++) {
@@ -338,16 +389,24 @@ static void heads(void) {
             CHECK(number(head, "layer") == i / HEADS && number(head, "head") == i % HEADS);
             check_close("l2", number(head, "l2"), h->error / h->n);
             check_close("cosine", number(head, "cosine"), h->cosine / h->n);
-            CHECK_NEAR(number(head, "bias"), h->bias / h->n, 1e-8);
-            check_close("v_rows", number(head, "v_rows"), h->v_rows / h->n);
-            check_close("ess", number(head, "ess"), h->ess / h->n);
-            check_close("bytes", number(head, "bytes"), h->bytes / h->n);
+            check_reads(head, h);
+            add_heads(&whole, h);
             error += h->error;
+        }
+        check_reads(row, &whole);
+        check_close("cosine", number(row, "cosine"), whole.cosine / whole.n);
+        for (int i = 0; i < 5; i++) {
+            const json_t *tile = item(row, "tiles", (size_t)i);
+            const tile_sums *t = &tiles[m][i];
+            CHECK_INT(number(tile, "head_outputs"), t->n);
+            if (t->n > 0) check_close("l2 by tiles", number(tile, "l2"), t->error / t->n);
+            if (t->n > 0) check_close("cosine by tiles", number(tile, "cosine"), t->cosine / t->n);
+            if (i < 4 && !(t->n > 0)) FAIL("tiles %d: none", i);
         }
         check_close("l2", number(row, "l2"), error / (n / 2));
         CHECK(number(row, "l2_median") <= number(row, "l2_90") && number(row, "l2_90") > number(row, "l2"));
         CHECK(number(row, "cosine_10") <= number(row, "cosine_median") && number(row, "l2_se") > 0);
-        CHECK(number(row, "weight_spread") > 0 && number(row, "v_distinct") > number(row, "v_rows"));
+        CHECK(m || number(row, "weight_spread") > 0.1);
     }
     json_decref(out);
 }
@@ -404,6 +463,58 @@ static void between_prompts(void) {
     CHECK_INT(number(row, "positions"), n);
     double want = sqrt(squares * N / (N - 1)) / n;
     CHECK_NEAR(number(row, "kl_se"), want, 1e-5 * want);
+    json_decref(out);
+}
+
+// Answers of different lengths agree in the tokens that both have; a method's bytes are those of its own run.
+static void lengths(void) {
+    static const char *const methods[] = {"streaming:sink=2:window=8", "santa:S=2", "topk:k=2"};
+    int n_shorter = 0, n_longer = 0;
+    result r = RUN("compare", "-m", tiny(), "-p", question, "--attn", "streaming:window=8:sink=2,santa:S=2,topk:k=2", "-n",
+                   "30", "--stop", "a", "--no-heads", "-o", "json");
+    json_t *out = document(&r);
+    const json_t *dense = json_object_get(item(out, "prompts", 0), "dense");
+    for (size_t m = 0; m < 3; m++) {
+        const json_t *own = item(item(out, "prompts", 0), "methods", m), *row = item(out, "methods", m);
+        int32_t a[MAX_STEPS], b[MAX_STEPS];
+        int n_a = ids_of(dense, "ids", a), n_b = ids_of(own, "ids", b), n = n_a < n_b ? n_a : n_b, same = 0, first = -1;
+        for (int i = 0; i < n; i++) same += a[i] == b[i];
+        while (first + 1 < n && a[first + 1] == b[first + 1]) first++;
+        CHECK(n > 0);
+        n_shorter += n_b<n_a, n_longer += n_b> n_a;
+        check_close("agreement", number(own, "agreement"), (double)same / n);
+        check_close("common_prefix", number(row, "common_prefix"), first + 1);
+        result alone =
+            RUN("generate", "-m", tiny(), "-p", question, "--attn", methods[m], "-n", "30", "--stop", "a", "--temp", "0");
+        char line[256];
+        unsigned long long bytes, all;
+        CHECK_GOOD(alone);
+        CHECK(sscanf(stat_line(&alone, "kv_bytes", line), "%llu of %llu", &bytes, &all) == 2 && bytes < all);
+        check_close("kv_bytes_share", number(row, "kv_bytes_share"), (double)bytes / (double)all);
+    }
+    CHECK(n_shorter > 0 && n_longer > 0);
+    json_decref(out);
+}
+
+// A reference whose first letters end the prompt's last word: the path is their common text's, scored from where it differs.
+static void merged_reference(void) {
+    static const char begun[] = "The numb", end[] = "er is 48213.";
+    lab l;
+    int32_t a[256], b[256];
+    char whole[256];
+    CHECK_OK(sl_model_load(tiny(), 0, &l.model, &err), err);
+    snprintf(whole, sizeof whole, "%s%s", begun, end);
+    int n_a = prompt_ids(&l, begun, a), n_b = prompt_ids(&l, whole, b), same = 0;
+    while (same < n_a && a[same] == b[same]) same++;
+    CHECK(same < n_a);
+    sl_model_free(l.model);
+    spill(in_tmp("ref.txt"), end, sizeof end - 1);
+    result r =
+        RUN("compare", "-m", tiny(), "-p", begun, "--attn", "dense", "-n", "2", "--reference", in_tmp("ref.txt"), "-o", "json");
+    json_t *out = document(&r);
+    CHECK_INT(number(item(out, "methods", 0), "positions"), n_b - same - 1);
+    CHECK_INT(number(item(out, "methods", 0), "answer_tokens"), n_b - same - 1);
+    CHECK(number(item(out, "methods", 0), "kl") == 0);
     json_decref(out);
 }
 
@@ -585,6 +696,8 @@ static const test_case cases[] = {
     {"heads", 0, heads},
     GPU_CASE("heads-on-gpu", heads_on_gpu),
     {"between-prompts", 0, between_prompts},
+    {"lengths", 0, lengths},
+    {"merged-reference", 0, merged_reference},
     {"set-ups", 0, set_ups},
     {"chats", 0, chats},
     {"tables", 0, tables},

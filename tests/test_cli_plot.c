@@ -154,7 +154,38 @@ static void slopes(void) {
     CHECK_NEAR(log2(scale), sy - sxy / sxx * sx, 1e-12);
     CHECK(isnan(cli_plot_slope(points, 1, &scale)) && isnan(scale));
     CHECK(isnan(cli_plot_slope((const cli_point[]){{64, 1, 0, 0}, {64, 2, 0, 0}}, 2, NULL)));
+    for (int i = 2; i < 200; i++) { // one x alone, whatever rounding makes of its spread
+        const cli_point same[] = {{i, 1, 0, 0}, {i, 2, 0, 0}, {i, 4, 0, 0}};
+        CHECK(isnan(cli_plot_slope(same, 3, NULL)));
+    }
     CHECK_NEAR(cli_plot_slope((const cli_point[]){{64, 4, 0, 0}, {0, 7, 0, 0}, {128, 2, 0, 0}}, 3, NULL), -1, 1e-12);
+}
+
+// The script that stays where there is no gnuplot: tics at every x, the groups of a heat map's columns.
+static void scripts(void) {
+    const double x[] = {64, 1024, 1500, 131072}, y[] = {1, 2, 3, 4};
+    static double cells[16 * 8];
+    static const char *const names[] = {"a", "it's"};
+    cli_curves curves = {0};
+    char path[4096];
+    sl_error e;
+    size_t n;
+    add(&curves, "dense", x, y, 4);
+    const cli_panel panels[] = {cli_panel_latency(&curves), cli_panel_layers(cells, 16, 4, names, 2)};
+    snprintf(path, sizeof path, "%s", getenv("PATH"));
+    setenv("PATH", test_tmp(), 1);
+    int rc = cli_plot(in_tmp("s.svg"), "both", panels, 2, &e);
+    setenv("PATH", path, 1);
+    cli_curves_free(&curves);
+    CHECK_OK(rc, e);
+    const char *text = slurp(in_tmp("s.gp"), &n);
+    CHECK_HAS(text, "set terminal svg size 1520,520 ");
+    CHECK_HAS(text, "set multiplot layout 1,2 title 'both' noenhanced\n");
+    CHECK_HAS(text, "set logscale x\nset yrange [0:*]\nset xtics ('64' 64, '1k' 1024, '1500' 1500, '128k' 131072)\n");
+    CHECK_HAS(text, "'s.dat' index 0 using 1:2 with linespoints lc 1 pt 4 title 'dense'\n");
+    CHECK_HAS(text, "set yrange [15.5:-0.5]\nset xrange [-0.5:7.5]\nset xtics auto\nset ytics 0,1\n"); // 16 layers
+    CHECK_HAS(text, "right ('a' 1.5, 'it''s' 5.5)\nset arrow from 3.5,graph 0 to 3.5,graph 1 ");
+    CHECK_HAS(text, "'s.dat' index 1 matrix with image notitle\n");
 }
 
 // Without gnuplot there are the data file and the script, which draws the picture where there is one, and nothing fails.
@@ -197,8 +228,17 @@ static void errors(void) {
 }
 
 static const test_case cases[] = {
-    {"latency", 0, latency}, {"speedup", 0, speedup}, {"error", 0, error},   {"accuracy", 0, accuracy}, {"layers", 0, layers},
-    {"panels", 0, panels},   {"slopes", 0, slopes},   {"absent", 0, absent}, {"errors", 0, errors},     {0},
+    {"latency", 0, latency},
+    {"speedup", 0, speedup},
+    {"error", 0, error},
+    {"accuracy", 0, accuracy},
+    {"layers", 0, layers},
+    {"panels", 0, panels},
+    {"slopes", 0, slopes},
+    {"scripts", 0, scripts},
+    {"absent", 0, absent},
+    {"errors", 0, errors},
+    {0},
 };
 extern const test_suite suite_cli_plot;
 const test_suite suite_cli_plot = {"cli_plot", cases};
