@@ -32,6 +32,8 @@ static void lengths(void) {
 static void samples(void) {
     static const int n = 3000, S[] = {1, 3, 127, 128, 129, 1000, 4096};
     for (size_t i = 0; i < sizeof S / sizeof *S; i++) check(4, 1, 128, 1, &n, 2, S[i]);
+    static const int ties = 40000, few[] = {3, 127, 130}; // tiles of equal mass: santa-prop's remainders are equal
+    for (int i = 0; i < 3; i++) check(4, 1, 128, 1, &ties, 0, few[i]);
 }
 
 static void shapes(void) {
