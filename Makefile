@@ -27,7 +27,7 @@ BUILD   := build/debug
 OPT     := -O0 -g
 endif
 
-COMMIT   := $(shell git rev-parse --short HEAD 2>/dev/null)
+COMMIT   := $(shell git describe --always --dirty --exclude '*' 2>/dev/null)
 CPPFLAGS := -I. -MMD -MP
 # No contraction, no fast-math: equal bits from equal inputs is a promise (README).
 CFLAGS   := -std=c11 -D_GNU_SOURCE= -Wall -Wextra -Werror -fopenmp -ffp-contract=off $(OPT)
@@ -40,7 +40,7 @@ endif
 
 LIB_SRC  := $(wildcard engine/*.c engine/cpu/*.c attention/*.c tokenizer/*.c tokenizer/*.cc models/*.c)
 CLI_SRC  := $(wildcard engine/cli/*.c)
-TEST_SRC := $(wildcard tests/*.c)
+TEST_SRC := $(wildcard tests/*.c) $(filter-out %/main.c,$(wildcard tests/fuzz/*.c))
 
 # CUDA is built in where nvcc and cuBLAS are found.
 CUDA_HOME := $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC) 2>/dev/null)))
@@ -68,7 +68,7 @@ LIB_OBJ  := $(patsubst %,$(BUILD)/%.o,$(LIB_SRC))
 CLI_OBJ  := $(patsubst %,$(BUILD)/%.o,$(CLI_SRC))
 TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(TEST_SRC))
 
-.PHONY: all demo test check bench setup format clean help FORCE
+.PHONY: all demo test check bench fuzz setup format clean help FORCE
 .DEFAULT_GOAL := all
 
 all: $(BUILD)/sleigh $(BUILD)/sleigh-test $(if $(PORTABLE),$(BUILD)/libsentencepiece.so.0) ## build the binary, the library and the tests
@@ -91,6 +91,36 @@ check: all ## run the test suite of what is built
 bench: $(BUILD)/sleigh ## measure decode and prefill of the embedded model at 8k and 32k, on 2 threads
 	@$(PYTHON) scripts/bench_cpu.py --sleigh $(BUILD)/sleigh
 
+# libFuzzer on everything that reads what others wrote (tests/fuzz): clang makes these files anew, the rest is what gcc built.
+FUZZ_SECONDS ?= 60
+FUZZ_TARGETS ?=
+FUZZ_CC      ?= clang
+FUZZ_OPT     := -O1 -g1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize=vptr -fno-sanitize-recover=undefined \
+    -fno-omit-frame-pointer
+FUZZ_SRC     := engine/error.c engine/json.c engine/model.c $(wildcard engine/safetensors*.c models/*.c tokenizer/*.c \
+    tokenizer/*.cc) $(addprefix attention/,auto.c auto_table.c params.c) $(addprefix engine/cli/,attn_list.c \
+    eval_grade.c eval_records.c eval_scores.c io.c records.c) $(wildcard tests/fuzz/*.c)
+FUZZ_OBJ     := $(patsubst %,$(BUILD)/fuzz/%.o,$(FUZZ_SRC))
+
+fuzz: ## fuzz the readers for FUZZ_SECONDS each (60), all or FUZZ_TARGETS="..."; sets clang up
+	@scripts/setup.sh fuzz
+	@$(MAKE) --no-print-directory -j$$(nproc) $(BUILD)/fuzz/sleigh-fuzz
+	@scripts/fuzz.sh $(BUILD)/fuzz $(FUZZ_SECONDS) $(FUZZ_TARGETS)
+
+$(BUILD)/fuzz/sleigh-fuzz: $(FUZZ_OBJ) $(filter-out %/main.c.o,$(CLI_OBJ)) $(BUILD)/libsleigh.a
+	@rm -f $(@D)/rest.a
+	@$(AR) rcs $(@D)/rest.a $(filter-out %/main.c.o,$(CLI_OBJ))
+	@echo "  LINK $@"; $(FUZZ_CC) $(FUZZ_OPT) -fsanitize=fuzzer -o $@ $(FUZZ_OBJ) $(@D)/rest.a $(BUILD)/libsleigh.a \
+	    $(filter-out -fopenmp,$(LDLIBS)) -lgomp
+
+$(BUILD)/fuzz/%.c.o: %.c Makefile $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo "  FUZZ $<"; $(FUZZ_CC) $(CPPFLAGS) $(filter-out -fopenmp,$(CFLAGS)) $(FUZZ_OPT) -c $< -o $@
+
+$(BUILD)/fuzz/%.cc.o: %.cc Makefile $(BUILD)/flags
+	@mkdir -p $(@D)
+	@echo "  FUZZ $<"; $(FUZZ_CC) $(CPPFLAGS) $(CXXFLAGS) $(FUZZ_OPT) -c $< -o $@
+
 setup: ## install the packages that the build needs (apt, as root)
 	@scripts/setup.sh
 
@@ -112,6 +142,12 @@ $(BUILD)/%_avx2.c.o: CFLAGS += $(AVX2)
 $(BUILD)/%_avx512.c.o: CFLAGS += $(AVX512)
 $(BUILD)/engine/cli/cmd_version.c.o: CPPFLAGS += -DSLEIGH_COMMIT='"$(COMMIT)"'
 
+# What a binary says of itself, and holds results against, is true of each commit.
+$(BUILD)/commit: FORCE
+	@mkdir -p $(@D)
+	@echo '$(COMMIT)' | cmp -s - $@ || echo '$(COMMIT)' > $@
+$(BUILD)/engine/cli/cmd_version.c.o: $(BUILD)/commit
+
 # Objects made with other flags (CUDA=0, another CUDA_ARCH) are made anew.
 $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
@@ -131,7 +167,7 @@ $(BUILD)/%.cu.o: %.cu Makefile $(BUILD)/flags
 	@echo "  NVCC $<"; $(NVCC) $(CPPFLAGS) $(NVCCFLAGS) -c $< -o $@
 
 format: ## clang-format over our own C
-	clang-format -i $(LIB_SRC) $(CLI_SRC) $(TEST_SRC) $(wildcard */*.h */*/*.h)
+	clang-format -i $(LIB_SRC) $(CLI_SRC) $(TEST_SRC) tests/fuzz/main.c $(wildcard */*.h */*/*.h)
 
 clean: ## remove build/
 	rm -rf build
@@ -139,4 +175,4 @@ clean: ## remove build/
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' Makefile
 
--include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TEST_OBJ:.o=.d)
+-include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(FUZZ_OBJ:.o=.d)

@@ -442,11 +442,11 @@ __global__ void __launch_bounds__(ATTEND_THREADS, SCORES ? 2 : 3) attend_rows_ke
         if (head % p.group == 0) count_distinct(p, slot, DIM);
         return;
     }
-    if (is_beyond(p.lists.plan[head].top)) {
+    row_source from = source_of(p, row, slot, head, list);
+    if (from.n == 0 && is_beyond(p.lists.plan[head].top)) { // its lists are empty: others need not wait for `top`
         if (p.out && blockIdx.x == 0 && threadIdx.x < 32) attend_beyond<DIM>(p, &s, row, slot, head);
         return;
     }
-    row_source from = source_of(p, row, slot, head, list);
     int n_chunks = list_chunks(from.n), chunk_rows = list_chunk_rows(from.n);
     bool is_all = p.n_lists == 1 && n_chunks == 1 && p.out;
     attender<DIM, SCORES, MOMENTS> a;

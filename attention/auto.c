@@ -1,5 +1,6 @@
 // attention/auto.c - see auto.h: the request, the choice, the plan; auto_table.c has the file.
 #include "attention/auto.h"
+#include "engine/number.h"
 
 #include <math.h>
 #include <string.h>
@@ -80,14 +81,15 @@ void sl_auto_pick(const sl_auto_table *t, const sl_attn_spec *request, int n_seq
 }
 
 void sl_auto_format(const sl_auto_table *t, const sl_attn_spec *request, const sl_auto_choice *c, char *buf, size_t size) {
-    char text[256], allowed[96] = "of the table";
+    char text[256], allowed[128] = "of the table", number[2][SL_NUMBER_TEXT];
     double epsilon = sl_attn_get(request, "epsilon");
     if (!t) {
         snprintf(buf, size, "dense: nothing was measured");
         return;
     }
     if (epsilon > 0)
-        snprintf(allowed, sizeof allowed, "that states epsilon %g, delta %g or less", epsilon, sl_attn_get(request, "delta"));
+        snprintf(allowed, sizeof allowed, "that states epsilon %s, delta %s or less", sl_number_text(epsilon, number[0]),
+                 sl_number_text(sl_attn_get(request, "delta"), number[1]));
     sl_attn_format(&c->spec, text, sizeof text);
     int n = c->spec.method != sl_attn_methods[0] ? snprintf(buf, size, "%s, dense below %d rows", text, c->crossover)
             : c->crossover                       ? snprintf(buf, size, "dense below %d rows", c->crossover)

@@ -43,13 +43,15 @@ static int bad(const char *path, sl_error *err, const char *what) {
 }
 
 static int read_text(const char *path, const json_t *root, const char *field, char *out, size_t size, sl_error *err) {
-    const char *text = json_string_value(json_object_get(root, field));
+    const char *text = json_string_value(sl_json_get(root, field));
     char what[96];
-    if (text && *text && strlen(text) < size) {
+    size_t n = 0; // the text goes to the terminal
+    while (text && (unsigned char)text[n] >= 0x20 && text[n] < 0x7f) n++;
+    if (n > 0 && !text[n] && n < size) {
         strcpy(out, text);
         return 0;
     }
-    snprintf(what, sizeof what, "field %s: expected a text of 1 to %zu bytes", field, size - 1);
+    snprintf(what, sizeof what, "field %s: expected a text of 1 to %zu letters of ASCII", field, size - 1);
     return bad(path, err, what);
 }
 
@@ -74,8 +76,7 @@ static int is_whole(const json_t *x) {
 }
 
 static int read_point(const json_t *item, const sl_auto_table *t, sl_auto_point *p) { // -1: it is none
-    const json_t *n_seqs = json_object_get(item, "n_seqs"), *n_kv = json_object_get(item, "n_kv"),
-                 *us = json_object_get(item, "us");
+    const json_t *n_seqs = sl_json_get(item, "n_seqs"), *n_kv = sl_json_get(item, "n_kv"), *us = sl_json_get(item, "us");
     if (!is_whole(n_seqs) || !is_whole(n_kv) || json_array_size(us) != (size_t)t->n_specs) return -1;
     p->n_seqs = (int)json_integer_value(n_seqs), p->n_kv = (int)json_integer_value(n_kv);
     for (int s = 0; s < t->n_specs; s++) {
@@ -112,7 +113,7 @@ static int read_points(const char *path, const json_t *list, sl_auto_table *t, s
 
 static int read_table(const char *path, json_t *root, sl_auto_table *t, sl_error *err) {
     const sl_json_file f = {.path = path, .root = root};
-    const char *found = json_string_value(json_object_get(root, "format"));
+    const char *found = json_string_value(sl_json_get(root, "format"));
     float deviation = 0;
     if (!found || strcmp(found, format)) return bad(path, err, "it is no calibration table, or one of another version");
     int rc = read_text(path, root, "device", t->device, sizeof t->device, err);
@@ -122,8 +123,8 @@ static int read_table(const char *path, json_t *root, sl_auto_table *t, sl_error
     if (!rc) rc = sl_json_int(&f, "head_dim", 1, 1 << 20, NULL, &t->head_dim, err);
     if (!rc) rc = sl_json_float(&f, "query_deviation", 0, 1e6, NULL, &deviation, err);
     t->query_deviation = deviation;
-    if (!rc) rc = read_specs(path, json_object_get(root, "attn"), t, err);
-    return rc ? rc : read_points(path, json_object_get(root, "points"), t, err);
+    if (!rc) rc = read_specs(path, sl_json_get(root, "attn"), t, err);
+    return rc ? rc : read_points(path, sl_json_get(root, "points"), t, err);
 }
 
 int sl_auto_read(const char *path, int optional, sl_auto_table *out, sl_error *err) {

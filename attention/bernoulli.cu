@@ -454,8 +454,9 @@ template <int DIM, int HEADS> struct attention {
         for (int h = 0; h < HEADS; h++) {
             float before = m[h];
             for (int w = 0; w < CONSUMERS; w++) m[h] = fmaxf(m[h], head->most[w][h]); // the page has a row: finite
-            float even = row < n_rows ? exp2f(s[0][h] * scale - m[h]) : 0,
-                  odd = row + 1 < n_rows ? exp2f(s[1][h] * scale - m[h]) : 0;
+            // no fma: m is a rounded product, which a huge score's exact one may exceed by more than float's exponents hold
+            float even = row < n_rows ? exp2f(__fmul_rn(s[0][h], scale) - m[h]) : 0,
+                  odd = row + 1 < n_rows ? exp2f(__fmul_rn(s[1][h], scale) - m[h]) : 0;
             bf16 a = __bfloat16_as_ushort(__float2bfloat16_rn(even)), b = __bfloat16_as_ushort(__float2bfloat16_rn(odd));
             to[h * P_STRIDE] = a, to[h * P_STRIDE + 8] = b;
             l[h] = l[h] * exp2f(before - m[h]) + (sl_widen(a) + sl_widen(b));

@@ -134,8 +134,9 @@ template <int DIM, int HEADS> __global__ void __launch_bounds__(THREADS) weighte
     if (!s->is_last) return;
     for (int h = threadIdx.x / 32; h < group; h += WARPS) {
         float top = -INFINITY;
-        for (int c = 0; c < n_chunks; c++) top = fmaxf(top, __ldcg(partial + ((size_t)c * group + h) * (DIM + 2) + DIM + 1));
-        bool exact = is_beyond((int)top);
+        for (int c = threadIdx.x % 32; c < n_chunks; c += 32)
+            top = fmaxf(top, __ldcg(partial + ((size_t)c * group + h) * (DIM + 2) + DIM + 1));
+        bool exact = is_beyond((int)sl_max_lanes(top));
         if (exact) attend_exactly<DIM>(exact_head_of(p.score, p.v, NULL, row, slot, h, DIM), s->sum[0][h]);
         if (threadIdx.x % 32 > 0) continue;
         s->is_exact[h] = exact;

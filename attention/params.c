@@ -1,5 +1,6 @@
 // attention/params.c - from `name[:k=v]*` to a checked specification, and the plan of which layer decodes with which.
 #include "attention/stages.h"
+#include "engine/number.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -75,8 +76,9 @@ static int choice_index(const char *choices, const char *word) {
 
 void sl_attn_param_format(const sl_attn_param *p, double value, char *buf, size_t size) {
     const char *word = p->choices;
+    char number[SL_NUMBER_TEXT];
     if (!word) {
-        snprintf(buf, size, "%g", value);
+        snprintf(buf, size, "%s", sl_number_text(value, number));
         return;
     }
     for (int i = (int)value; i > 0; i--) word += strcspn(word, ",") + 1;
@@ -196,7 +198,8 @@ void sl_attn_list(FILE *out) {
     fprintf(out, "| method | mean | what it does | parameters | source | caution |\n|---|---|---|---|---|---|\n");
     for (int i = 0; sl_attn_methods[i]; i++) {
         const sl_attn_method *m = sl_attn_methods[i];
-        fprintf(out, "| %s | %s%s | %s | ", m->name, sl_attn_mean_name(m->mean), m->mean_of ? " (see caution)" : "", m->summary);
+        fprintf(out, "| %s | %s%s | %s | ", m->name, sl_attn_mean_name(m->mean), m->mean_of ? " (see caution)" : "",
+                m->summary);
         for (const sl_attn_param *p = m->params; p && p->name; p++) {
             if (p > m->params) fprintf(out, "; ");
             list_param(p, out);
@@ -239,13 +242,14 @@ int sl_attn_plan_set(sl_attn_plan *plan, const char *rule, sl_error *err) {
     return 0;
 }
 
-static int schedule_line(sl_attn_plan *plan, const char *path, int line, const char *text, char *seen, sl_error *err) {
-    char layer_text[64], value[64], rest[2];
-    int n = sscanf(text, " %63s %63s %1s", layer_text, value, rest);
-    if (n <= 0 || layer_text[0] == '#') return 0;
-    char *end;
+// text: n bytes, taken apart.
+static int schedule_line(sl_attn_plan *plan, const char *path, int line, char *text, size_t n, char *seen, sl_error *err) {
+    if (strlen(text) != n) return sl_fail(err, SL_ERR_ARG, "--S-schedule %s: line %d: found a NUL byte", path, line);
+    char *end, *rest, *layer_text = strtok_r(text, " \t\r\n", &rest), *value = strtok_r(NULL, " \t\r\n", &rest),
+                      *after = strtok_r(NULL, " \t\r\n", &rest);
+    if (!layer_text || *layer_text == '#') return 0;
     long layer = strtol(layer_text, &end, 10);
-    if (n < 2 || (n == 3 && rest[0] != '#') || *end || layer < 0 || layer >= plan->n_layers)
+    if (!value || (after && *after != '#') || *end || layer < 0 || layer >= plan->n_layers)
         return sl_fail(err, SL_ERR_ARG, "--S-schedule %s: line %d: expected \"LAYER S\" with a layer from 0 to %d", path, line,
                        plan->n_layers - 1);
     if (seen[layer]++) return sl_fail(err, SL_ERR_ARG, "--S-schedule %s: line %d: layer %ld is there twice", path, line, layer);
@@ -255,12 +259,17 @@ static int schedule_line(sl_attn_plan *plan, const char *path, int line, const c
 }
 
 int sl_attn_plan_schedule(sl_attn_plan *plan, const char *path, sl_error *err) {
-    char text[256];
+    char *text = NULL; // a whole line: a part of one would be taken for a line of its own
+    size_t size = 0;
+    ssize_t n;
     FILE *f = fopen(path, "r");
     if (!f) return sl_fail(err, SL_ERR_IO, "--S-schedule %s: %s", path, strerror(errno));
     char *seen = calloc(plan->n_layers, 1);
     int rc = seen ? 0 : sl_fail(err, SL_ERR_MEMORY, "--S-schedule %s: out of memory", path);
-    for (int line = 1; !rc && fgets(text, sizeof text, f); line++) rc = schedule_line(plan, path, line, text, seen, err);
+    for (int line = 1; !rc && (n = getline(&text, &size, f)) >= 0; line++)
+        rc = schedule_line(plan, path, line, text, (size_t)n, seen, err);
+    if (!rc && ferror(f)) rc = sl_fail(err, SL_ERR_IO, "--S-schedule %s: %s", path, strerror(errno));
+    free(text);
     free(seen);
     fclose(f);
     return rc;

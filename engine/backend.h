@@ -6,7 +6,8 @@
 //            equal bits;
 //   prefill  a BLAS on fixed panels of rows, a token's place in its panel being its position modulo the panel: a BLAS may sum a
 //            panel's rows in different orders (OpenBLAS's Haswell kernels do), so only a fixed place gives a token equal bits
-//            whole and in chunks. On CUDA cuBLASLt with one algorithm per matrix, chosen once, whatever the number of rows.
+//            whole and in chunks. Another core type of OpenBLAS (OPENBLAS_CORETYPE, else its choice) gives other bits. On CUDA
+//            cuBLASLt with one algorithm per matrix, chosen once, whatever the number of rows.
 //
 // Memory that an operation reads or writes is the backend's: host memory on the CPU, device memory on CUDA, where operations
 // are queued in order and return at once; finish() waits and hands over what went wrong.
@@ -85,7 +86,8 @@ struct sl_backend {
     int is_device;    // its memory is not the host's
     // Describes what runs: "avx512bf16, 4 threads, OpenBLAS 0.3.21".
     void (*describe)(const sl_backend *be, char *buf, size_t size);
-    // 0, or SL_ERR_UNSUPPORTED with the reason, before any weight is placed; NULL: every shape that a model may have
+    // Before any weight is placed: SL_ERR_UNSUPPORTED with the reason; else takes what operations of this shape need beside
+    // their arguments, or SL_ERR_MEMORY. NULL: every shape that a model may have, and nothing to take
     int (*supports)(const sl_backend *be, const sl_shape *shape, sl_error *err);
     void (*free)(const sl_backend *be); // NULL: nothing to free
 
@@ -142,6 +144,7 @@ struct sl_backend {
 // n_threads 0: every core that this process may use. SL_ERR_ARG if out of 1..1024. The backend is the process's own.
 int sl_cpu_init(int n_threads, const sl_backend **out, sl_error *err);
 int sl_cpu_threads(void);
-const sl_backend *sl_cpu_backend(void); // for its memory alone: operations need sl_cpu_init
+void sl_cpu_arithmetic(char *buf, size_t size); // after sl_cpu_init: "avx512, OpenBLAS 0.3.21 SkylakeX"
+const sl_backend *sl_cpu_backend(void);         // for its memory alone: operations need sl_cpu_init
 
 #endif

@@ -62,6 +62,14 @@ int sl_device_name(const char *device, char *buf, size_t size, sl_error *err) {
     return rc;
 }
 
+int sl_device_arithmetic(const char *device, char *buf, size_t size, sl_error *err) {
+    const sl_backend *cpu;
+    if (sl_device_is_gpu(device)) return sl_device_name(device, buf, size, err);
+    int rc = sl_cpu_init(0, &cpu, err);
+    if (!rc) sl_cpu_arithmetic(buf, size);
+    return rc;
+}
+
 static int open_backend(sl_engine *e, const sl_engine_options *o, sl_error *err) {
     int index, rc = parse_device(o->device ? o->device : "cpu", &index, err);
     e->attend = &sl_host_attend;
@@ -165,7 +173,7 @@ static void free_step(sl_engine *e) {
         be->release(be, e->step_logits, logits);
         be->release(be, e->last_logits, logits);
         be->release(be, e->step_ws, e->step_ws_size);
-        be->release(be, e->step_stats, sizeof(sl_attn_stats));
+        be->release(be, e->step_stats, e->step_stats_size);
     }
     free(e->rows);
     free(e->queries);

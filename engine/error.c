@@ -4,14 +4,53 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+
+// ---- messages, which quote what files and flags hold ----
+
+// Bytes of the UTF-8 character at s; 0: a control character, or no UTF-8. s ends with a NUL, so that no byte behind it is read.
+static int shown(const unsigned char *s) {
+    int n = s[0] < 0x20 || s[0] == 0x7f ? 0 : s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : 4;
+    unsigned low = s[0] == 0xc2   ? 0xa0 // below: control characters of 8 bits
+                   : s[0] == 0xe0 ? 0xa0 // below: too long a form
+                   : s[0] == 0xf0 ? 0x90
+                                  : 0x80;
+    unsigned high = s[0] == 0xed ? 0x9f : s[0] == 0xf4 ? 0x8f : 0xbf; // above: a surrogate, or past Unicode's end
+    if (s[0] > 0xf4 || (n > 1 && (s[1] < low || s[1] > high))) return 0;
+    for (int i = 2; i < n; i++)
+        if ((s[i] & 0xc0) != 0x80) return 0;
+    return n;
+}
+
+// Copies a text as one line that a terminal can show: other bytes become \x1b. What does not fit is left out.
+static void copy_shown(char *to, size_t size, const char *text) {
+    const unsigned char *s = (const unsigned char *)text;
+    char escape[8];
+    for (size_t n; *s; s += n) {
+        n = (size_t)shown(s);
+        size_t m = n ? n : (size_t)snprintf(escape, sizeof escape, "\\x%02x", *s);
+        if (m >= size) break;
+        memcpy(to, n ? (const char *)s : escape, m);
+        to += m, size -= m;
+        if (!n) n = 1;
+    }
+    *to = 0;
+}
 
 int sl_fail(sl_error *e, sl_err code, const char *fmt, ...) {
     if (e) {
+        char text[sizeof e->message]; // fmt's arguments may lie in e
         va_list ap;
         e->code = code;
         va_start(ap, fmt);
-        vsnprintf(e->message, sizeof e->message, fmt, ap);
+        int n = vsnprintf(text, sizeof text, fmt, ap);
         va_end(ap);
+        if (n >= (int)sizeof text) { // cut: not within a character
+            n = sizeof text - 1;
+            while (n > (int)sizeof text - 5 && (text[n - 1] & 0xc0) == 0x80) n--;
+            if (text[n - 1] & 0x80) text[n - 1] = 0;
+        }
+        copy_shown(e->message, sizeof e->message, text);
     }
     return code;
 }

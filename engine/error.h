@@ -24,7 +24,7 @@ typedef enum {
 
 typedef struct sl_error {
     sl_err code;
-    char message[1024]; // one line, no trailing newline
+    char message[1024]; // one line of UTF-8 that a terminal can show: sl_fail writes other bytes of its arguments as \x1b
 } sl_error;
 
 // Fills *e (which may be NULL) and returns code, so that `return sl_fail(e, SL_ERR_IO, "...")` reads well.

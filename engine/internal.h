@@ -98,8 +98,9 @@ struct sl_engine {
     float *last_logits; // a device's: step_logits before the step, for sequences that end with it
     void *step_ws;      // of a device's attention
     size_t step_ws_size;
-    size_t *step_ws_at;     // [n_layers] where in it a layer's method has its own: each relies on what it left there
-    void *step_stats;       // sl_attn_cuda_stats
+    size_t *step_ws_at; // [n_layers] where in it a layer's method has its own: each relies on what it left there
+    void *step_stats;   // a device's: sl_attn_cuda_stats
+    size_t step_stats_size;
     sl_session **logits_of; // [n_sequences] whose logits lie in that row of step_logits; NULL: nobody's
     sl_attn_stats stats;
     sl_observation observation;

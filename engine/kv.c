@@ -229,8 +229,8 @@ static void build_page(const sl_kv_pool *pool, const sl_kv_store *store, const s
     const sl_kv_extra_kind *kind = store->need.kind;
     size_t rows = sl_kv_block(view, pool->n_kv_heads, pool->head_dim, i, h);
     const void *before = kind->chained && i ? block_of(pool, store, view->layer, view->pages[i - 1], h) : NULL;
-    kind->build(store->need.arg, pool->head_dim, view->k + rows, view->v + rows, before,
-                shared_of(pool, store, view->layer, h), block_of(pool, store, view->layer, view->pages[i], h));
+    kind->build(store->need.arg, pool->head_dim, view->k + rows, view->v + rows, before, shared_of(pool, store, view->layer, h),
+                block_of(pool, store, view->layer, view->pages[i], h));
 }
 
 static void build_on_host(sl_kv_pool *pool, sl_kv_store *store, const sl_kv_seq *seq, int layer, int first, int n_full) {

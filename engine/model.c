@@ -100,6 +100,13 @@ int sl_model_materialise(sl_model *model, int n_threads, const sl_progress *prog
     return rc;
 }
 
+int sl_model_check(const sl_model *model, sl_error *err) {
+    int rc = 0;
+    for (int i = 0; !rc && i < sl_tensors_n_files(model->tensors); i++)
+        rc = sl_tensor_file_check(sl_tensors_file(model->tensors, i), err);
+    return rc;
+}
+
 // ---- access ----
 
 const sl_config *sl_model_config(const sl_model *model) {

@@ -14,14 +14,8 @@
 
 #define MAX_HEADER ((uint64_t)100 << 20)
 
-typedef struct shard {
-    char *path;
-    char *map;
-    size_t size;
-} shard;
-
 struct sl_tensors {
-    shard *shards;
+    sl_tensor_file *shards;
     int n_shards;
     sl_tensor *tensors; // sorted by name once all shards are open
     int n_tensors;
@@ -42,9 +36,9 @@ static int dtype_bytes(const char *name) {
     return 0;
 }
 
-static int map_file(const char *path, shard *s, sl_error *err) {
+static int map_file(const char *path, sl_tensor_file *s, sl_error *err) {
     struct stat st;
-    int fd = open(path, O_RDONLY);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return sl_fail(err, SL_ERR_IO, "%s: %s", path, strerror(errno));
     int rc = 0;
     if (fstat(fd, &st) || !S_ISREG(st.st_mode))
@@ -53,13 +47,17 @@ static int map_file(const char *path, shard *s, sl_error *err) {
         rc = sl_fail(err, SL_ERR_FORMAT, "%s: %lld bytes, a safetensors file has at least 8", path, (long long)st.st_size);
     if (!rc) {
         s->size = (size_t)st.st_size;
+        s->modified = st.st_mtim;
         s->map = mmap(NULL, s->size, PROT_READ, MAP_SHARED, fd, 0);
         if (s->map == MAP_FAILED) {
             s->map = NULL;
             rc = sl_fail(err, SL_ERR_IO, "%s: cannot be mapped: %s", path, strerror(errno));
         }
     }
-    close(fd);
+    if (rc)
+        close(fd);
+    else
+        s->fd = fd;
     return rc;
 }
 
@@ -112,7 +110,7 @@ static int check_cover(const char *path, sl_header *h, size_t data_size, sl_erro
 }
 
 // Hands the entries over to t->tensors, names included.
-static int take_entries(sl_tensors *t, const shard *s, sl_header *h, size_t data_offset, sl_error *err) {
+static int take_entries(sl_tensors *t, const sl_tensor_file *s, sl_header *h, size_t data_offset, sl_error *err) {
     sl_tensor *grown = realloc(t->tensors, ((size_t)t->n_tensors + (size_t)h->n + 1) * sizeof *grown);
     if (!grown) return sl_fail(err, SL_ERR_MEMORY, "%s: %d tensors: out of memory", s->path, h->n);
     t->tensors = grown;
@@ -133,8 +131,8 @@ static int take_entries(sl_tensors *t, const shard *s, sl_header *h, size_t data
 }
 
 static int open_shard(sl_tensors *t, const char *path, sl_error *err) {
-    shard *s = &t->shards[t->n_shards++];
-    *s = (shard){.path = strdup(path)};
+    sl_tensor_file *s = &t->shards[t->n_shards++];
+    *s = (sl_tensor_file){.path = strdup(path), .fd = -1};
     if (!s->path) return sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", path);
     int rc = map_file(path, s, err);
     if (rc) return rc;
@@ -264,6 +262,7 @@ int sl_tensors_declare(const sl_tensor_shape *shapes, int n, sl_tensors **out, s
     int ok = t && t->shards && t->tensors;
     if (ok) {
         t->n_shards = 1;
+        t->shards[0].fd = -1;
         ok = (t->shards[0].path = strdup("dummy weights")) != NULL;
     }
     int rc = ok ? 0 : sl_fail(err, SL_ERR_MEMORY, "%d tensors: out of memory", n);
@@ -278,7 +277,7 @@ int sl_tensors_declare(const sl_tensor_shape *shapes, int n, sl_tensors **out, s
 }
 
 int sl_tensors_allocate(sl_tensors *t, sl_error *err) {
-    shard *s = &t->shards[0];
+    sl_tensor_file *s = &t->shards[0];
     size_t size = 0, at = 0;
     SL_CHECK(t->n_shards == 1 && !s->map);
     for (int i = 0; i < t->n_tensors; i++) size += (t->tensors[i].n_bytes + 63) / 64 * 64;
@@ -301,11 +300,34 @@ void sl_tensors_close(sl_tensors *t) {
     for (int i = 0; i < t->n_tensors; i++) free((char *)t->tensors[i].name);
     for (int i = 0; i < t->n_shards; i++) {
         if (t->shards[i].map) munmap(t->shards[i].map, t->shards[i].size);
+        if (t->shards[i].fd >= 0) close(t->shards[i].fd);
         free(t->shards[i].path);
     }
     free(t->tensors);
     free(t->shards);
     free(t);
+}
+
+int sl_tensors_n_files(const sl_tensors *t) {
+    return t->n_shards;
+}
+const sl_tensor_file *sl_tensors_file(const sl_tensors *t, int i) {
+    return &t->shards[i];
+}
+
+int sl_tensor_file_check(const sl_tensor_file *f, sl_error *err) {
+    struct stat st;
+    if (f->fd < 0) return 0;
+    if (fstat(f->fd, &st)) return sl_fail(err, SL_ERR_IO, "%s: %s", f->path, strerror(errno));
+    if ((size_t)st.st_size != f->size)
+        return sl_fail(err, SL_ERR_IO, "%s changed while it was in use: %lld bytes, expected %zu; results since are void",
+                       f->path, (long long)st.st_size, f->size);
+    if (st.st_mtim.tv_sec != f->modified.tv_sec || st.st_mtim.tv_nsec != f->modified.tv_nsec)
+        return sl_fail(err, SL_ERR_IO,
+                       "%s changed while it was in use: modified at %lld.%09ld, expected %lld.%09ld; results since are void",
+                       f->path, (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec, (long long)f->modified.tv_sec,
+                       f->modified.tv_nsec);
+    return 0;
 }
 
 int sl_tensors_count(const sl_tensors *t) {

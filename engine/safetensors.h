@@ -8,6 +8,8 @@
 
 #include "engine/backend.h"
 
+#include <time.h>
+
 enum { SL_MAX_DIMS = 8 };
 
 typedef struct sl_tensor {
@@ -19,6 +21,15 @@ typedef struct sl_tensor {
     const void *data; // NULL: declared, not there yet
     size_t n_bytes;
 } sl_tensor;
+
+// A file of tensors: what is mapped, and how the file was then.
+typedef struct sl_tensor_file {
+    char *path;
+    char *map; // [size]
+    size_t size;
+    int fd; // open as long as the mapping, so that a file that replaces this one is not taken for it; -1: none
+    struct timespec modified; // of the file
+} sl_tensor_file;
 
 typedef struct sl_tensors sl_tensors;
 
@@ -34,6 +45,11 @@ int sl_tensors_declare(const sl_tensor_shape *shapes, int n, sl_tensors **out, s
 int sl_tensors_allocate(sl_tensors *t, sl_error *err);
 
 void sl_tensors_close(sl_tensors *t);
+int sl_tensors_n_files(const sl_tensors *t);
+const sl_tensor_file *sl_tensors_file(const sl_tensors *t, int i);
+// SL_ERR_IO when the file has another size or time than when it was mapped: what was computed since may be of other weights.
+// A mapped page that the file no longer has is SIGBUS at its first use, before any check.
+int sl_tensor_file_check(const sl_tensor_file *f, sl_error *err);
 int sl_tensors_count(const sl_tensors *t);
 const sl_tensor *sl_tensors_at(const sl_tensors *t, int i);
 const sl_tensor *sl_tensors_find(const sl_tensors *t, const char *name); // NULL: not there

@@ -56,6 +56,9 @@ int sl_device_check(const char *device, sl_error *err);
 int sl_device_is_gpu(const char *device); // 1: an engine on that device would run on a GPU
 // "cpu", or the GPU's name as its driver gives it: what a calibration table is of (attention/auto.h).
 int sl_device_name(const char *device, char *buf, size_t size, sl_error *err);
+// What the bits of a result depend on there beside model and flags: the GPU's name, or the CPU's instruction set and the BLAS
+// with the core type that it chose ("avx512, OpenBLAS 0.3.21 SkylakeX"; SLEIGH_ISA and OPENBLAS_CORETYPE force others).
+int sl_device_arithmetic(const char *device, char *buf, size_t size, sl_error *err);
 
 typedef struct sl_engine_options {
     int n_ctx;                   // tokens per sequence; 0: the least of the model's limit, what fits in memory and 32768
@@ -153,6 +156,10 @@ int sl_sample(sl_session *const *batch, int n, sl_sampler *const *samplers, int3
 // sequence has no room for another token, whatever it would draw (sl_sample still draws from it); SL_ERR_MEMORY when pages or
 // method state run out.
 int sl_step(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err);
+
+// SL_ERR_IO with the file's name when a file of weights has changed since it was mapped: what was computed since may be wrong.
+// A file that was cut short ends the process with SIGBUS before that, unless the program handles it, as the command line does.
+int sl_model_check(const sl_model *model, sl_error *err);
 
 // FNV-1a over the fp32 bytes of the logits.
 uint64_t sl_logits_hash(const float *logits, int n_vocab);

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs what the build needs and a bare Debian or Ubuntu machine lacks. As root it calls apt; otherwise it prints the
-# exact line to run and fails. Does nothing, quickly, where all is there.
+# exact line to run and fails. Does nothing, quickly, where all is there. `scripts/setup.sh fuzz`: what `make fuzz` needs too.
 set -eu
 
 missing=""
@@ -21,6 +21,11 @@ need libjansson-dev header jansson.h
 need libpcre2-dev header pcre2.h
 need libsentencepiece-dev header sentencepiece_processor.h
 need libopenblas-dev library openblas
+if [ "${1:-}" = fuzz ]; then # clang, and the library of its that makes the inputs
+    clang=${FUZZ_CC:-clang}
+    need clang command -v "$clang"
+    need libclang-rt-dev test -e "$("$clang" -print-file-name="libclang_rt.fuzzer-$(uname -m).a" 2>/dev/null)"
+fi
 
 [ -n "$missing" ] || exit 0
 line="apt-get install -y --no-install-recommends$missing"

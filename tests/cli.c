@@ -64,12 +64,17 @@ static void redirect(const char *path, int flags, int fd) {
     close(file);
 }
 
-// args: ended by NULL. out: where standard output goes, NULL: a file of ours.
-pid_t start(const char *input, size_t n_input, const char *out, const char *const *args) {
+// args: ended by NULL. out: where standard output goes, NULL: a file of ours. shell: NULL, or what runs "$0" "$@".
+static pid_t start_in(const char *shell, const char *input, size_t n_input, const char *out, const char *const *args) {
     const char *path = binary(), *in_path = in_tmp("stdin"), *out_path = out ? out : in_tmp("stdout"),
                *err_path = in_tmp("stderr");
-    char *argv[MAX_ARGS + 2] = {(char *)path};
+    char *argv[MAX_ARGS + 5] = {(char *)path};
     int n = 1;
+    if (shell) {
+        char *const head[] = {"/bin/sh", "-c", (char *)shell, (char *)path};
+        memcpy(argv, head, sizeof head);
+        path = head[0], n = 4;
+    }
     while (*args) {
         if (n > MAX_ARGS) FAIL("more than %d arguments", MAX_ARGS);
         argv[n++] = (char *)*args++;
@@ -86,6 +91,14 @@ pid_t start(const char *input, size_t n_input, const char *out, const char *cons
     setenv("SLEIGH_THREADS", "2", 0);  // enough, and kind to a machine that is busy
     execv(path, argv);
     _exit(127);
+}
+
+pid_t start(const char *input, size_t n_input, const char *out, const char *const *args) {
+    return start_in(NULL, input, n_input, out, args);
+}
+
+result run_shell(const char *shell, const char *const *args) {
+    return finish(start_in(shell, NULL, 0, NULL, args), NULL);
 }
 
 result finish(pid_t pid, const char *out) {

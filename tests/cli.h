@@ -24,6 +24,9 @@ const char *long_text(int n); // n sentences with different numbers
 pid_t start(const char *input, size_t n_input, const char *out, const char *const *args);
 result finish(pid_t pid, const char *out);
 result run_args(const char *input, const char *const *args);
+// Through /bin/sh, where "$0" "$@" is the program with its arguments: `ulimit -s 256; exec "$0" "$@"`.
+result run_shell(const char *shell, const char *const *args);
+#define RUN_SHELL(shell, ...) run_shell(shell, (const char *const[]){__VA_ARGS__, NULL})
 #define RUN_IN(input, ...) run_args(input, (const char *const[]){__VA_ARGS__, NULL})
 #define RUN(...) RUN_IN(NULL, __VA_ARGS__)
 

@@ -17,11 +17,12 @@
 
 // clang-format off
 #define SUITES(X)                                                                                       \
-    X(kv) X(loader) X(backend) X(tokenizer) X(vocabularies) X(sentencepiece) X(chat) X(sampler)         \
-    X(kernels) X(attention) X(estimators) X(pps) X(proposals) X(importance) X(sparse) X(bernoulli)      \
-    X(vattention) X(vattention_bounds) X(extremes) X(means) X(model) X(dummy) X(step) X(finite)         \
+    X(kv) X(loader) X(fuzz) X(backend) X(tokenizer) X(vocabularies) X(sentencepiece) X(chat) X(sampler) \
+    X(kernels) X(attention) X(randomness) X(draws) X(estimators) X(pps) X(proposals) X(importance) X(sparse)     \
+    X(bernoulli) X(vattention) X(vattention_bounds) X(extremes) X(means) X(model) X(dummy) X(step) X(finite)         \
     X(cli) X(cli_jsonl) X(cli_parallel) X(cli_bench) X(cli_compare) X(cli_eval) X(cli_meter)            \
-    X(cli_parts) X(cli_perplexity) X(cli_plot) X(cli_reproduce) X(eval) X(intervals) X(auto)                                      \
+    X(cli_parts) X(cli_perplexity) X(cli_plot) X(cli_reproduce) X(cli_faults) X(eval) X(intervals) X(auto)        \
+    X(scripts)                                                                                          \
     X(cuda_ops) X(cuda_linear) X(cuda_decode) X(cuda_prefill) X(cuda_sampler) X(cuda_engine)            \
     X(cuda_bernoulli) X(cuda_bits) X(cuda_extras) X(cuda_extremes) X(cuda_is) X(cuda_means)             \
     X(cuda_observe) X(cuda_pps) X(cuda_santa) X(cuda_sparse) X(cuda_take_all) X(cuda_tiny)              \
@@ -163,12 +164,15 @@ typedef struct board {
     atomic_int next[3];     // case: of those that need no GPU, of those that do, of those that need it whole
     atomic_int count[4];    // of each result
     int running[MOST_JOBS]; // the case that a process is at; -1: none
+    int fail_fast;          // the first failure ends the run
 } board;
 
 static void run_on(board *b, int job, int i) {
     b->running[job] = i;
     atomic_fetch_add(&b->count[run_chosen(&cases[i])], 1);
     b->running[job] = -1;
+    if (b->fail_fast && b->count[FAILED])
+        for (int kind = 0; kind < 3; kind++) atomic_store(&b->next[kind], n_cases);
 }
 
 static int kind_of(const test_case *c) { // of board.next
@@ -219,17 +223,19 @@ static void run_jobs(board *b, int n_jobs, int whole_gpu) {
 }
 
 static int usage(void) {
-    return fprintf(stderr, "usage: sleigh-test [--list] [--seed N] [--gpu] [-j N] [PREFIX...]\n"), 2;
+    return fprintf(stderr, "usage: sleigh-test [--list] [--seed N] [--gpu] [--fail-fast] [-j N] [PREFIX...]\n"), 2;
 }
 
 int main(int argc, char **argv) {
-    int list = 0, gpu_only = 0, n_jobs = 1, n_prefixes = 0;
+    int list = 0, gpu_only = 0, fail_fast = 0, n_jobs = 1, n_prefixes = 0;
     char **prefixes = argv + 1;
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--list"))
             list = 1;
         else if (!strcmp(argv[i], "--gpu"))
             gpu_only = 1;
+        else if (!strcmp(argv[i], "--fail-fast"))
+            fail_fast = 1;
         else if (!strcmp(argv[i], "--seed") && i + 1 < argc)
             test_seed = strtoull(argv[++i], NULL, 0);
         else if (!strcmp(argv[i], "-j") && i + 1 < argc)
@@ -246,9 +252,10 @@ int main(int argc, char **argv) {
     board *b = mmap(NULL, sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (b == MAP_FAILED) return perror("mmap"), 1;
     for (int i = 0; i < MOST_JOBS; i++) b->running[i] = -1;
+    b->fail_fast = fail_fast;
     printf("seed %llu\n", (unsigned long long)test_seed);
     if (n_jobs == 1) {
-        for (int i = 0; i < n_cases; i++) run_on(b, 0, i);
+        for (int i; (i = atomic_fetch_add(&b->next[0], 1)) < n_cases;) run_on(b, 0, i);
     } else {
         run_jobs(b, n_jobs, 0);
         run_jobs(b, 1, 1);

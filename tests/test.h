@@ -1,5 +1,5 @@
-// tests/test.h - the table runner behind build/sleigh-test: `sleigh-test [--list] [--seed N] [--gpu] [-j N]
-// [NAME-PREFIX...]`. With -j, N processes take the cases by turns, those on a GPU the first.
+// tests/test.h - the table runner behind build/sleigh-test: `sleigh-test [--list] [--seed N] [--gpu] [--fail-fast]
+// [-j N] [NAME-PREFIX...]`. With -j, N processes take the cases by turns, those on a GPU the first.
 //
 // A suite is one array of cases in a tests/test_*.c file, named in tests/main.c. A failed check prints file, line and
 // values, and ends the case; a case that cannot run here calls TEST_SKIP and is counted and listed as skipped.

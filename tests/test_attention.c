@@ -41,6 +41,34 @@ static void check_round_trip(const char *name) { // what is formatted parses to 
     CHECK(b.plus == a.plus && !memcmp(a.plus_value, b.plus_value, sizeof a.plus_value));
 }
 
+// Numbers that differ are told apart in names, and nothing is written longer than it needs.
+static void digits(void) {
+    static const char *const texts[] = {"vattention:epsilon=0.05",
+                                        "vattention:epsilon=0.050000001",
+                                        "vattention:epsilon=0.05000000000000001",
+                                        "vattention:epsilon=0.1:delta=0.012345678901234567:top=0.3:base=0.20000000000000004",
+                                        "santa-pps:S=65535:epsilon=0.1:delta=1e-09",
+                                        "quest:tokens=1048575"};
+    static const char *const same[] = {"quest:tokens=1048575", "santa-pps:S=65535:epsilon=0.1:delta=1e-09"};
+    char text[256], other[256];
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        check_round_trip(texts[i]);
+        sl_attn_spec a = parse(texts[i]), b = parse(texts[i ? i - 1 : 1]);
+        sl_attn_format(&a, text, sizeof text), sl_attn_format(&b, other, sizeof other);
+        CHECK(strcmp(text, other));
+    }
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
+        sl_attn_spec a = parse(same[i]);
+        sl_attn_format(&a, text, sizeof text);
+        CHECK_STR(text, same[i]);
+    }
+    uint64_t state = test_seed;
+    for (int i = 0; i < 2000; i++) { // every digit that a number has
+        snprintf(other, sizeof other, "vattention:epsilon=%.17g", 1e-4 + 0.5 * test_uniform(&state));
+        check_round_trip(other);
+    }
+}
+
 static void values(void) {
     sl_attn_spec spec = parse("santa-prop");
     CHECK_INT(sl_attn_get(&spec, "S"), 128);
@@ -149,6 +177,15 @@ static void schedules(void) {
     CHECK_ERR(schedule(&plan, "0\n"), err, SL_ERR_ARG, "LAYER S");
     CHECK_ERR(schedule(&plan, "1 4\n1 5\n"), err, SL_ERR_ARG, "twice");
     CHECK_ERR(schedule(&plan, "1 0\n"), err, SL_ERR_ARG, "65536");
+    char comment[512]; // what follows the 255th byte of a line is no line of its own
+    for (int n = 250; n < 260; n++) {
+        snprintf(comment, sizeof comment, "#%*s0 7\n1 9\n", n, "");
+        CHECK_OK(schedule(&plan, comment), err);
+        CHECK_INT(sl_attn_get(&plan.layer[0], "S"), 16);
+        CHECK_INT(sl_attn_get(&plan.layer[1], "S"), 9);
+    }
+    snprintf(comment, sizeof comment, "%070d5\n", 0); // one word, not layer 0 and S = 5
+    CHECK_ERR(schedule(&plan, comment), err, SL_ERR_ARG, "line 1: expected \"LAYER S\"");
     CHECK_OK(sl_attn_plan_set(&plan, "1=dense", &err), err);
     CHECK_ERR(schedule(&plan, "1 4\n"), err, SL_ERR_ARG, "no parameters");
     CHECK_ERR(sl_attn_plan_schedule(&plan, "/nowhere/schedule", &err), err, SL_ERR_IO, "/nowhere/schedule");
@@ -216,7 +253,8 @@ static void same_bits(void) {
 }
 
 static const test_case cases[] = {
-    {"registry", 0, registry},   {"values", 0, values},   {"refusals", 0, refusals},   {"plan-rules", 0, plan_rules},
-    {"schedules", 0, schedules}, {"listing", 0, listing}, {"same-bits", 0, same_bits}, {0},
+    {"registry", 0, registry}, {"values", 0, values},         {"digits", 0, digits},
+    {"refusals", 0, refusals}, {"plan-rules", 0, plan_rules}, {"schedules", 0, schedules},
+    {"listing", 0, listing},   {"same-bits", 0, same_bits},   {0},
 };
 const test_suite suite_attention = {"attention", cases};

@@ -212,7 +212,7 @@ static void next_tokens(void) {
         snprintf(context, sizeof context, "%s", long_text(5 + 2 * i));
         snprintf(whole[i], sizeof whole[i], "%s%s", context, asked[i]);
         json_t *line = json_pack("{s:s, s:s}", "context", context, "question", asked[i]);
-        if (i) json_object_set_new(line, "reference", json_string(reference));
+        json_object_set_new(line, "reference", i ? json_string(reference) : json_null());
         add_line(file, sizeof file, line);
     }
     spill(in_tmp("two.jsonl"), file, strlen(file));

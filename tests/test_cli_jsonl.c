@@ -35,6 +35,7 @@ static json_t *line_json(const char *text, int index) {
 // Three questions over two contexts in one session give what each gives alone.
 static void jsonl(void) {
     const char *m = tiny(), *attn = "--attn=santa-prop:S=12";
+    static const char *const nulls[] = {"id", "attn", "seq", "prompt"}; // not given
     char contexts[3][2048], file[16384];
     static const char *const questions[] = {"What is the hidden number of house 3? Answer:",
                                             "What is the hidden number of house 5? Answer:", " Which one is house 2? Answer:"};
@@ -43,6 +44,7 @@ static void jsonl(void) {
         snprintf(contexts[i], sizeof contexts[i], "%.2047s", long_text(i < 2 ? 14 : 9));
         json_t *line = json_pack("{s:s, s:s}", "context", contexts[i], "question", questions[i]);
         if (i == 1) json_object_set_new(line, "id", json_string("second"));
+        for (int k = 0; i == 2 && k < 4; k++) json_object_set_new(line, nulls[k], json_null());
         char *text = json_dumps(line, 0);
         at += (size_t)snprintf(file + at, sizeof file - at, "%s\n", text);
         free(text);
@@ -101,10 +103,10 @@ static void jsonl_errors(void) {
 
 // ---- --stats ----
 
-static const char *const stats_fields[] = {"sequence",    "position", "layer",      "head",     "n_kv",        "attn",
-                                           "seed",        "k_rows",   "v_distinct", "features", "bytes",       "v_rows",
-                                           "samples",     "budget",   "ess",        "error",    "score_bound", "error_bound",
-                                           "dense_bytes", "tries",    "fallback",   "cosine",   "bias",        "tiles"};
+static const char *const stats_fields[] = {
+    "sequence",    "position", "layer",    "head",    "n_kv",   "attn",  "seed",       "k_rows",      "v_distinct",
+    "features",    "bytes",    "v_rows",   "samples", "budget", "ess",   "error",      "score_bound", "error_bound",
+    "dense_bytes", "tries",    "fallback", "cosine",  "bias",   "tiles", "heavy_tail", "kurtosis"};
 enum { N_STATS_FIELDS = sizeof stats_fields / sizeof *stats_fields };
 
 // Reads a file of --stats line by line: every line has exactly the fields. Counts the lines of a method and seed.

@@ -154,6 +154,7 @@ static void jsonl(void) {
                              : json_pack("{s:s, s:s}", "context", prompt(i), "question", question);
         if (specs[i]) json_object_set_new(line, "attn", json_string(specs[i]));
         if (i == 4) json_object_set_new(line, "seq", json_integer(77));
+        if (i == 0) json_object_set_new(line, "id", json_null()), json_object_set_new(line, "prompt", json_null());
         char *text = json_dumps(line, 0);
         at += (size_t)snprintf(file + at, sizeof file - at, "%s\n", text);
         free(text);
@@ -169,6 +170,7 @@ static void jsonl(void) {
         CHECK_GOOD(one);
         CHECK_GOOD(two);
         CHECK_HAS(two.err, dense ? "setup: A" : "setup: B");
+        CHECK(!strstr(one.out, "\"id\":null") && !strstr(two.out, "\"id\":null"));
         for (int i = 0; i < N; i++) {
             char want[64];
             answer a = answer_of(&two, i);

@@ -203,7 +203,7 @@ static void errors(void) {
         {{"-c", "64", "--stride", "65"}, "--stride 65: expected at most a window, 64 tokens"},
         {{"-c", "64", "--dense-prefix", "33"}, "--dense-prefix 33: expected at most half a window, 32 tokens"},
         {{"-c", "128k"}, "a window 131072; --ctx-size sets it"},
-        {{"-c", "200k"}, "--ctx-size 204800: this model's context holds 131072"},
+        {{"-c", "200k"}, "--ctx-size 204800: expected 1 to 131072"},
         {{"-c", "3"}, "-c 3: expected"},
         {{"--attn", "santta"}, "santta"},
         {{"--S", "4"}, "flag --S: no attention method"},

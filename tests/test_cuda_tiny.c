@@ -80,7 +80,7 @@ static void spy_account(const sl_attn_geom *geom, const sl_attn_spec *spec, int 
 
 static const sl_attn_cuda_ops spy_ops = {
     .workspace = sl_cuda_dense_workspace, .decode = spy_decode, .needs = spy_needs, .state = spy_state, .account = spy_account};
-static const sl_attn_method spy_method = {.name = "spy", .cuda = &spy_ops};
+static const sl_attn_method spy_method = {.name = "spy", .mean = SL_MEAN_EXACT, .cuda = &spy_ops};
 
 // ---- a prompt's states ----
 

@@ -48,11 +48,11 @@ static void check_draws(const sample *s, const method *m, int S) {
 }
 
 static void totals_and_rows(void) {
-    static const int budgets[] = {1, 2, 7, 128, 1000, MAX_S};
+    static const int budgets[] = {1, 2, 7, 33, 128, 300, 1000, MAX_S}; // S / T is rounded up and down
     for (int k = 0; k < N_SHAPES; k++)
         for (int l = 0; l < N_LENGTHS; l++) {
             sample s = sample_new(lengths[l], shapes[k], test_seed + 10 * k + l);
-            for (int b = 0; b < 6; b++)
+            for (int b = 0; b < 8; b++)
                 for (int m = 0; m < N_METHODS; m++)
                     for (uint32_t r = 0; r < 3; r++) {
                         methods[m].draw(&s.wt, budgets[b], (sl_uniform){uniform_random, &r}, &s.draws);
@@ -255,36 +255,40 @@ static void one_hot_is_exact(void) {
     ref_cache_free(&c);
 }
 
-// With S draws of rows of variance about 1 the error is about sqrt(head_dim (1 - sum p^2) / S); its mean square over heads must
-// be within a factor 4 of independent sampling's, and with S = 65536 all but flash's rounding is small.
+// The squared error of S independent draws is (sum p |v|^2 - |mu|^2) / S; stratified, systematic and
+// proportional draws have no more, flash's even budgets up to 1.5 times as much. Averaged over seeds, heads and 64 channels and
+// more it is known to a few percent: santa's is checked on both sides. Of 65,536 draws, twice as many as the most rows, all but
+// independent ones have a fraction of it. bf16 weights add sum p^2 |v - mu|^2 at an error of 2^-9 each at most.
 static void near_dense(void) {
     static const struct {
-        int heads, kv_heads, dim, n;
-    } g[] = {{1, 1, 64, 31}, {6, 2, 80, 257}, {8, 2, 128, 1500}, {8, 1, 128, 300}, {3, 1, 64, 32769}};
+        int heads, kv_heads, dim, n, seeds;
+    } g[] = {{1, 1, 64, 31, 80}, {6, 2, 80, 257, 40}, {8, 2, 128, 1500, 20}, {8, 1, 128, 300, 40}, {3, 1, 64, 32769, 4}};
     for (int i = 0; i < 5; i++) {
-        ref_cache c = ref_cache_new(g[i].heads, g[i].kv_heads, g[i].dim, 1, &g[i].n, 2, test_seed + i);
-        double *p = malloc(g[i].n * sizeof *p), mu[128];
-        for (int m = 0; m < N_METHODS; m++) {
+        ref_cache c = ref_cache_new(g[i].heads, g[i].kv_heads, g[i].dim, 1, &g[i].n, 1, test_seed + i);
+        int dim = g[i].dim, group = g[i].heads / g[i].kv_heads;
+        double *p = malloc(g[i].n * sizeof *p), mu[8][128], spread = 0, rounding = 0;
+        for (int head = 0; head < g[i].heads; head++) {
+            ref_attention(&c, 0, head, c.q + head * dim, g[i].n, p, mu[head]);
+            for (int j = 0; j < g[i].n; j++)
+                for (int d = 0; d < dim; d++) {
+                    double v = sl_bf16_to_f32(ref_v_row(&c, 0, head / group, j)[d]) - mu[head][d];
+                    spread += p[j] * v * v, rounding += pow(0x1p-9 * p[j] * v, 2);
+                }
+        }
+        for (int m = 0; m < N_METHODS; m++)
             for (int large = 0; large < 2; large++) {
                 char spec[64];
-                int S = large ? 65536 : 256;
+                int S = large ? 65536 : 64, seeds = large ? 1 : (g[i].seeds + SCALE - 1) / SCALE;
+                double got = 0, want = spread / S + rounding;
                 snprintf(spec, sizeof spec, "%s:S=%d", names[m], S);
-                ref_decode(&c, spec, 0, 1, 11, 3);
-                double got = 0, want = 0;
-                for (int head = 0; head < g[i].heads; head++) {
-                    ref_attention(&c, 0, head, c.q + head * g[i].dim, g[i].n, p, mu);
-                    double norm = 0, trace = 0;
-                    for (int j = 0; j < g[i].n; j++)
-                        for (int d = 0; d < g[i].dim; d++) {
-                            double v = sl_bf16_to_f32(ref_v_row(&c, 0, head / (g[i].heads / g[i].kv_heads), j)[d]);
-                            trace += p[j] * v * v;
-                        }
-                    for (int d = 0; d < g[i].dim; d++) norm += mu[d] * mu[d], got += pow(c.out[head * g[i].dim + d] - mu[d], 2);
-                    want += (trace - norm) / S + pow(1e-2, 2) * trace; // stored weights are bf16: 2^-8 at most, each its own
+                for (int r = 0; r < seeds; r++) {
+                    ref_decode(&c, spec, 0, 1, (uint32_t)(test_seed + r), 3);
+                    for (int k = 0; k < g[i].heads * dim; k++) got += pow(c.out[k] - mu[k / dim][k % dim], 2) / seeds;
                 }
-                if (!(got <= 4 * want)) FAIL("%s, geometry %d: squared error %.4g, expected about %.4g", spec, i, got, want);
+                double ratio = got / want, most = large ? (m == 0 ? 4 : 0.5) : m == 4 ? 2.5 : 1.5;
+                if (!(ratio < most) || (!large && m == 0 && !(ratio > 0.6)))
+                    FAIL("%s, geometry %d: %.3f of the squared error that is expected", spec, i, ratio);
             }
-        }
         free(p);
         ref_cache_free(&c);
     }
@@ -307,6 +311,32 @@ static void independent_streams(void) {
         }
         CHECK_NEAR(sum, 0, 5 / (12 * sqrt(M)));
     }
+}
+
+// Neighbours alone do not show that two words of a counter overlap: no two of 100 layers x 128 heads, 64 positions x 64 heads,
+// and 64 numbers x 64 heads share a number. 64-bit numbers of so few are all different by chance too.
+static int by_number(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static void distinct_counters(void) {
+    enum { MOST = 100 * 128 };
+    static const int outer[] = {100, 64, 64}, heads[] = {128, 64, 64};
+    uint64_t *u = malloc(MOST * sizeof *u);
+    for (int kind = 0; kind < 3; kind++) {
+        int n = outer[kind] * heads[kind];
+        for (int i = 0; i < n; i++) {
+            uint32_t x = (uint32_t)(i / heads[kind]);
+            sl_rng_id id = {.seed = 1, .sequence = 2, .position = 3, .layer = 4, .head = (uint32_t)(i % heads[kind])};
+            if (kind == 0) id.layer = x;
+            if (kind == 1) id.position = x;
+            u[i] = sl_rng_u64(&id, kind == 2 ? x : 0, SL_STREAM_ATTENTION);
+        }
+        qsort(u, n, sizeof *u, by_number);
+        for (int i = 1; i < n; i++) CHECK(u[i] != u[i - 1]);
+    }
+    free(u);
 }
 
 static void stats(void) {
@@ -335,6 +365,7 @@ static const test_case cases[] = {
     {"one-hot-is-exact", 0, one_hot_is_exact},
     {"near-dense", 0, near_dense},
     {"independent-streams", 0, independent_streams},
+    {"distinct-counters", 0, distinct_counters},
     {"stats", 0, stats},
     {0},
 };

@@ -265,7 +265,8 @@ static void records_errors(void) {
         {"{\"prompt\": \"a\"}\n", "line 1: no reference"},
         {"{\"prompt\": \"a\", \"outputs\": []}\n", "line 1: \"outputs\" or \"answers\": expected a list"},
         {"{\"prompt\": \"a\", \"outputs\": [\"x\", \" \"]}\n", "line 1: a reference is empty"},
-        {"{\"prompt\": \"a\", \"answer\": null}\n", "line 1: the reference is neither"},
+        {"{\"prompt\": \"a\", \"answer\": null}\n", "line 1: no reference"},
+        {"{\"prompt\": \"a\", \"answer\": {}}\n", "line 1: the reference is neither"},
         {"{\"prompt\": \"a\", \"answer\": \"b\", \"grader\": \"good\"}\n", "line 1: \"grader\": unknown"},
         {"{\"question\": \"a\", \"choices\": [\"x\", \"y\"], \"answer\": 4}\n", "line 1: \"answer\": expected 0 to 3"},
         {"{\"question\": \"a\", \"choices\": [\"x\", \"y\"], \"answer\": -1}\n", "line 1: \"answer\": expected 0 to 3"},
@@ -337,7 +338,7 @@ static void scores_file(void) {
     CHECK(s.bytes[1] == 11 && s.dense[1] == 101 && s.bytes[6] == 10 && s.dense[6] == 100 && s.bytes[0] == 0);
     CHECK_INT(eval_scores_missing(&s), 6);
     json_t *line = json_pack("{s:f}", "score", 0.1);
-    CHECK_OK(eval_file_add(out, "scores", line, &e), e);
+    CHECK_OK(eval_file_add(out, "--out", "scores", line, &e), e);
     json_decref(line);
     const char *now = slurp(in_tmp("scores"), &n);
     CHECK(n > whole && !memcmp(now, file, whole));

@@ -2,13 +2,16 @@
 // wrong.
 #include "engine/json.h"
 #include "engine/safetensors.h"
+#include "engine/sleigh.h"
 #include "models/config.h"
 #include "tests/nulls.h"
 #include "tests/test.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static sl_error err;
@@ -344,6 +347,11 @@ static void configs(void) {
     CHECK_OK(load_config(LLAMA(SHAPE ",\"eos_token_id\":9"), &c), err);
     CHECK(c.n_eos == 2 && c.eos[0] == 9 && c.eos[1] == 7 && c.gen_temp == 0.6f && c.gen_top_p == 0.9f && c.gen_do_sample == 1 &&
           c.gen_top_k == -1 && isnan(c.gen_min_p));
+    gen = "{\"top_k\":7,\"min_p\":0.25,\"repetition_penalty\":1.5}";
+    write_file("generation_config.json", gen, strlen(gen));
+    CHECK_OK(load_config(LLAMA(SHAPE), &c), err);
+    CHECK(c.gen_top_k == 7 && c.gen_min_p == 0.25f && c.gen_repeat_penalty == 1.5f && isnan(c.gen_temp) &&
+          c.gen_do_sample == -1);
 }
 
 static void config_refusals(void) {
@@ -506,6 +514,41 @@ static void rope_frequencies(void) { // against double arithmetic: powf and its 
     for (int i = 0; i < 64; i++) CHECK_NEAR(got[i] / (pow(500000, -2.0 * i / 128) / 8), 1, 4e-6);
 }
 
+// What was mapped against what the file has become; a file that takes its name is not it.
+static void changed_files(void) {
+    static const char *const parts[] = {NULL, NULL, "bytes, expected ", "modified at 0.000000001, expected "};
+    const struct timespec early[2] = {{.tv_nsec = 1}, {.tv_nsec = 1}};
+    char path[256], other[256];
+    snprintf(path, sizeof path, "%s/model.safetensors", test_tmp());
+    snprintf(other, sizeof other, "%s/other", test_tmp());
+    for (int how = 0; how < 4; how++) {
+        sl_tensors *t;
+        write_tensors("model.safetensors", GOOD, 28);
+        write_tensors("other", GOOD, 28);
+        CHECK_OK(sl_tensors_open(test_tmp(), &t, &err), err);
+        CHECK_INT(sl_tensors_n_files(t), 1);
+        const sl_tensor_file *f = sl_tensors_file(t, 0);
+        if (how == 1) CHECK_INT(rename(other, path), 0);
+        if (how == 2) CHECK_INT(truncate(path, (off_t)f->size - 1), 0);
+        if (how == 3) CHECK_INT(utimensat(AT_FDCWD, path, early, 0), 0);
+        if (parts[how]) {
+            CHECK_ERR(sl_tensor_file_check(f, &err), err, SL_ERR_IO, parts[how]);
+            CHECK(strstr(err.message, path) == err.message);
+        } else
+            CHECK_OK(sl_tensor_file_check(f, &err), err);
+        sl_tensors_close(t);
+    }
+    char cmd[320];
+    sl_model *model;
+    snprintf(cmd, sizeof cmd, "cp tests/goldens/mha/*.json tests/goldens/mha/model.safetensors '%s'", test_tmp());
+    CHECK_INT(system(cmd), 0);
+    CHECK_OK(sl_model_load(test_tmp(), SL_MODEL_NO_TOKENIZER, &model, &err), err);
+    CHECK_OK(sl_model_check(model, &err), err);
+    CHECK_INT(utimensat(AT_FDCWD, path, early, 0), 0);
+    CHECK_ERR(sl_model_check(model, &err), err, SL_ERR_IO, path);
+    sl_model_free(model);
+}
+
 static const test_case cases[] = {
     {"good-file", 0, good_file},
     {"broken-files", 0, broken_files},
@@ -518,6 +561,7 @@ static const test_case cases[] = {
     {"nulls", 0, nulls},
     {"derived", 0, derived},
     {"rope-frequencies", 0, rope_frequencies},
+    {"changed-files", 0, changed_files},
     {0},
 };
 const test_suite suite_loader = {"loader", cases};

@@ -385,6 +385,62 @@ static void method_state(void) {
     free(ids), free(want), free(got);
 }
 
+// After a change of a parameter alone: the state begins anew, as the old one was made with another parameter; the same
+// parameters again keep it.
+static void state_after_a_parameter_change(void) {
+    static const sl_attn_param params[] = {{"x", SL_PARAM_INT, 0, 0, 9, "test", NULL}, {0}};
+    static const sl_attn_ops ops = {.workspace = counting_workspace, .decode = counting_decode, .state = counting_state};
+    static const sl_attn_method counting = {
+        .name = "counting", .summary = "test", .source = "test", .mean = SL_MEAN_EXACT, .params = params, .cpu = &ops};
+    static const int value[] = {1, 1, 2, 2, 1}, want[] = {1, 2, 1, 2, 1};
+    dense_ops = sl_attn_find("dense")->cpu;
+    rig r = rig_open("models/tiny", "dense", 1024, 1, 64, 0, 0);
+    sl_session *s = rig_session(&r, 0);
+    int32_t id = 7;
+    CHECK_OK(sl_prefill(s, &id, 1, NULL, &err), err);
+    for (int i = 0; i < 5; i++) {
+        set_plan(&r, &(sl_attn_spec){.method = &counting, .value = {value[i]}});
+        CHECK_OK(sl_decode(&s, 1, &id, &err), err);
+        CHECK_INT(last_count, want[i]);
+    }
+    sl_session_free(s);
+    rig_close(&r);
+}
+
+// An engine whose method or parameter was changed gives the bits of one that was opened with it: the seed stays the engine's.
+// Prefill is dense, so all has been equal until then.
+static void seed_after_a_parameter_change(void) {
+    static const char *const from[] = {"dense", "santa-sys:S=9", "santa-pps:S=24", "magicpig:K=5:L=20", "santa-sys:S=9"};
+    static const char *const to[] = {"santa-sys:S=8", "santa-sys:S=8", "santa-pps:S=24:budget=variance", "magicpig:K=5:L=21",
+                                     "magicpig:K=5:L=21"};
+    enum { N = 600, STEPS = 3 };
+    for (int m = 0; m < 5; m++) {
+        float *out[3];
+        for (int i = 0; i < 3; i++) { // changed; opened so; opened so with another seed
+            rig r = rig_open("models/tiny", i ? to[m] : from[m], 1024, 1, 0, 0, i == 2 ? 6 : 5);
+            int32_t *ids = test_ids(N, r.n_vocab, test_seed);
+            sl_session *s = rig_session(&r, 3);
+            sl_attn_spec spec;
+            CHECK_OK(sl_prefill(s, ids, N - STEPS - 2, NULL, &err), err);
+            if (i == 0) { // two steps with the method before, and back
+                for (int j = N - STEPS - 2; j < N - STEPS; j++) CHECK_OK(sl_decode(&s, 1, &ids[j], &err), err);
+                CHECK_OK(sl_session_truncate(s, N - STEPS - 2, &err), err);
+                CHECK_OK(sl_attn_parse(to[m], &spec, &err), err);
+                set_plan(&r, &spec);
+            }
+            for (int j = N - STEPS - 2; j < N; j++) CHECK_OK(sl_decode(&s, 1, &ids[j], &err), err);
+            out[i] = malloc(r.n_vocab * sizeof *out[i]);
+            memcpy(out[i], sl_session_logits(s), r.n_vocab * sizeof *out[i]);
+            sl_session_free(s);
+            rig_close(&r);
+            free(ids);
+        }
+        if (!equal_bits(out[0], out[1], 1024)) FAIL("%s changed to %s: other bits", from[m], to[m]);
+        if (equal_bits(out[1], out[2], 1024)) FAIL("%s ignores its seed", to[m]);
+        for (int i = 0; i < 3; i++) free(out[i]);
+    }
+}
+
 static void stats_count_rows(void) { // one dense step over n rows reads each row once per KV head and layer
     enum { N = 300 };
     rig r = rig_open("models/tiny", "dense", 1024, 1, 0, 0, 0);
@@ -683,6 +739,8 @@ static const test_case cases[] = {
     {"prefix-reuse-bits", 0, prefix_reuse},
     {"context-overflow", 0, context_overflow},
     {"method-state", 0, method_state},
+    {"state-after-a-parameter-change", 0, state_after_a_parameter_change},
+    {"seed-after-a-parameter-change", 0, seed_after_a_parameter_change},
     {"stats-count-rows", 0, stats_count_rows},
     {"observer", 0, observer},
     {"observer-same-state", 0, observer_same_state},

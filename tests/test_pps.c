@@ -327,7 +327,7 @@ static void stated_error(const char *bound, double epsilon, double delta) {
         "      epsilon %g, delta %g, %s: %d of %d certified heads exceed it (at most %.2f%%, 95%% confidence); %d went dense\n",
         epsilon, delta, bound, exceeded, certified, 100 * upper_share(exceeded, certified), fallbacks);
     CHECK(certified >= 1000 / SCALE);
-    CHECK(upper_share(exceeded, certified) <= delta || exceeded <= delta * certified);
+    CHECK(upper_share(exceeded, certified) <= delta);
 }
 static void stated_clt(void) {
     stated_error("clt", 0.3, 0.1);
@@ -487,34 +487,49 @@ static void rows_rise_as_epsilon_falls(void) {
 
 // ---- budgets over heads ----
 
-static double mean_square(ref_cache *c, const char *attn, int seeds, int check_sum) {
+static double mean_square(ref_cache *c, const char *attn, int S, int seeds) {
     double sum = 0;
     for (int seed = 0; seed < seeds; seed++) {
-        decode_twice(c, attn, 1, (uint32_t)seed);
+        decode_twice(c, attn, 1, (uint32_t)(test_seed + seed));
         int all = 0;
         for (int head = 0; head < 8; head++) {
             double e = ref_error(c, 0, head);
             sum += e * e / seeds / 8;
             all += (int)c->reports[head].budget;
-            CHECK(c->reports[head].budget >= 12 && c->reports[head].budget <= 4 * 48);
+            CHECK((int)c->reports[head].budget >= S / 4 && (int)c->reports[head].budget <= 4 * S);
         }
-        if (check_sum) CHECK_INT(all, 8 * 48);
+        CHECK_INT(all, 8 * S);
     }
     return sum;
 }
 
-static void budgets_follow_variance(void) { // half of the heads are peaked, half are flat
-    static const int n = 3000;
-    static const char *const methods[] = {"santa-pps:S=48", "santa-strat:S=48", "santa-sys:S=48"};
-    ref_cache c = ref_cache_new(8, 2, 64, 1, &n, 1, test_seed);
-    for (int head = 0; head < 8; head++)
-        for (int d = 0; d < 64; d++) c.q[head * 64 + d] *= head % 2 ? 4 : 1;
-    for (int m = 0; m < 3; m++) {
-        char variance[64];
-        snprintf(variance, sizeof variance, "%s:budget=variance", methods[m]);
-        double even = mean_square(&c, methods[m], 12, 1), split = mean_square(&c, variance, 12, 1);
-        if (!(split < even)) FAIL("%s: mean square error %.4g even, %.4g by variance", methods[m], even, split);
+// Independent draws have a mean square error of a^2 / S, a = sqrt(sum p |v|^2 - |mu|^2) / |mu|. Even budgets give sum a^2 / S,
+// those by variance, in proportion to a, (sum a)^2 / (8 S): about half of it here, for two of the heads have a small output.
+// The error of R runs' mean square is about sqrt(2 / 64 / R) of it, for 64 channels; |mu| as the step before gives it, off by a
+// sixth, costs 2% more. No split between even and the right one, nor a steeper one, is within 8%.
+static void budgets_follow_variance(void) {
+    enum { N = 1000, RUNS = 160 / SCALE, EACH = 192 };
+    static const int n = N;
+    static double p[N];
+    ref_cache c = ref_cache_new(8, 8, 64, 1, &n, 0.3, test_seed);
+    double sum = 0, squares = 0;
+    for (int head = 0; head < 8; head++) {
+        double mu[64], second = 0, norm = 0;
+        for (int i = 0; i < n * 64; i++) {
+            bf16 *v = (bf16 *)ref_v_row(&c, 0, head, i / 64) + i % 64;
+            *v = sl_f32_to_bf16(sl_bf16_to_f32(*v) + (head % 4 ? 2 : 0.25f));
+        }
+        ref_attention(&c, 0, head, c.q + head * 64, n, p, mu);
+        for (int i = 0; i < n * 64; i++) second += p[i / 64] * pow(sl_bf16_to_f32(ref_v_row(&c, 0, head, i / 64)[i % 64]), 2);
+        for (int d = 0; d < 64; d++) norm += mu[d] * mu[d];
+        sum += sqrt((second - norm) / norm), squares += (second - norm) / norm;
     }
+    double want = sum * sum / 8 / squares, even = mean_square(&c, "santa:S=192", EACH, RUNS);
+    double by_variance = mean_square(&c, "santa:S=192:budget=variance", EACH, RUNS);
+    printf("      mean square error by variance over even: %.3f, closed form %.3f\n", by_variance / even, want);
+    CHECK(want < 0.6);
+    CHECK_NEAR(even * EACH * 8 / squares, 1, 6 * sqrt(2.0 / 64 / RUNS));
+    CHECK_NEAR(by_variance / even / want, 1.02, 0.02 + 6 * sqrt(4.0 / 64 / RUNS));
     sl_attn_stats st = ref_decode(&c, "santa-pps:S=48:budget=variance", 0, 1, 1, 0); // no step before: even
     CHECK_INT(st.samples, 8 * 48);
     for (int head = 0; head < 8; head++) CHECK_INT(c.reports[head].budget, 48);

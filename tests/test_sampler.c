@@ -98,6 +98,75 @@ static void distributions(void) {
     }
 }
 
+// Equal logits: token floor(u n) of n, u the documented number: key (seed, sequence), counter (position, 0, 0,
+// SL_STREAM_TOKEN).
+static void documented_counter(void) {
+    static const uint32_t who[][3] = {{1, 2, 3}, {1, 2, 4}, {1, 3, 3}, {2, 2, 3}, {0, 0, 70000}, {1u << 31, ~0u, ~0u}};
+    float logits[VOCAB] = {0};
+    for (size_t i = 0; i < sizeof who / sizeof *who; i++) {
+        sl_sampling p = plain(1);
+        p.seed = who[i][0];
+        sl_sampler *s = sampler(&p);
+        for (uint32_t j = 0; j < 50; j++) {
+            sl_philox4 r = sl_philox(who[i][0], who[i][1], who[i][2] + j, 0, 0, 1);
+            CHECK_INT(sl_sampler_draw(s, logits, who[i][1], who[i][2] + j), (int)(((uint64_t)r.v[0] * VOCAB) >> 32));
+        }
+        sl_sampler_free(s);
+    }
+}
+
+// Which tokens 3,000 draws give: each of `want`, and no other. A temperature that makes all about equally likely.
+static void check_support(sl_sampling p, const float *logits, const int *want, int n) {
+    int count[VOCAB] = {0}, seen = 0;
+    p.temp = 1000;
+    sl_sampler *s = sampler(&p);
+    for (uint32_t i = 0; i < 3000; i++) count[sl_sampler_draw(s, logits, 7, i)]++;
+    for (int i = 0; i < n; i++)
+        if (!count[want[i]]) FAIL("token %d of %d was never drawn", want[i], n);
+    for (int i = 0; i < VOCAB; i++) seen += count[i] > 0;
+    CHECK_INT(seen, n);
+    sl_sampler_free(s);
+}
+
+// Sums and limits that are met exactly: of k equal weights k p reach p of the sum, the lower ids first; a weight of min-p times
+// the largest is kept.
+static void exact_ties(void) {
+    float logits[VOCAB];
+    int ids[VOCAB];
+    sl_sampling p = plain(1);
+    for (int i = 0; i < VOCAB; i++) logits[i] = -1e30f;
+    for (int i = 0; i < 8; i++) logits[5 + 7 * i] = 2, ids[i] = 5 + 7 * i;
+    check_support(p, logits, ids, 8);
+    for (int k = 1; k <= 8; k++) {
+        p.top_p = (float)k / 8;
+        if (k < 8) check_support(p, logits, ids, k);
+        p.top_p = nextafterf((float)k / 8, 0);
+        check_support(p, logits, ids, k);
+        p.top_p = nextafterf((float)k / 8, 2);
+        if (k < 8) check_support(p, logits, ids, k + 1);
+        p.top_p = 1, p.top_k = k;
+        check_support(p, logits, ids, k);
+        p.top_k = 0;
+    }
+    p.top_p = 0; // the best is always kept
+    check_support(p, logits, ids, 1);
+    p.top_p = 1;
+    static const float least[] = {0.5f, 0.05f, 0.9f};
+    for (int i = 0; i < 3; i++) {
+        float limit = 2 + logf(least[i]);
+        p.min_p = least[i];
+        logits[ids[6]] = limit;
+        check_support(p, logits, (int[]){ids[0], ids[1], ids[2], ids[3], ids[4], ids[5], ids[6], ids[7]}, 8);
+        logits[ids[6]] = nextafterf(limit, -9);
+        check_support(p, logits, (int[]){ids[0], ids[1], ids[2], ids[3], ids[4], ids[5], ids[7]}, 7);
+        logits[ids[6]] = 2;
+    }
+    p.min_p = 1; // all that are equal to the largest
+    check_support(p, logits, ids, 8);
+    logits[ids[7]] = nextafterf(2, 0);
+    check_support(p, logits, ids, 7);
+}
+
 static void greedy(void) {
     float logits[VOCAB];
     sl_sampling p = plain(0);
@@ -335,6 +404,8 @@ static void stop_strings(void) {
 static const test_case cases[] = {
     {"philox-known-answers", 0, philox_known_answers},
     {"distributions", 0, distributions},
+    {"documented-counter", 0, documented_counter},
+    {"exact-ties", 0, exact_ties},
     {"greedy", 0, greedy},
     {"logit-bias", 0, bias},
     {"penalties", 0, penalties},

@@ -69,6 +69,11 @@ static void step_is_draw_and_decode(void) {
         for (int step = 0; step < STEPS; step++) {
             int32_t drawn[B], ids[B], want[B];
             CHECK_OK(sl_sample(a.batch, B, a.samplers, drawn, &err), err);
+            for (int i = 0; i < B; i++) { // the token's position is that of the row that it will have
+                const sl_session *x = a.batch[i];
+                CHECK_INT(drawn[i], sl_sampler_draw(a.samplers[i], sl_session_logits(x), 100 + (uint32_t)i,
+                                                    (uint32_t)sl_session_n_tokens(x)));
+            }
             CHECK_OK(sl_step(a.batch, B, a.samplers, ids, &err), err);
             CHECK_OK(draw_and_decode(&b, want), err);
             for (int i = 0; i < B; i++) {

@@ -288,6 +288,11 @@ static void small_file(void) {
     free(run);
     sl_ids_free(&ids);
     sl_tokenizer_free(tok);
+    write_changed("[\"h e\", \"l l\", [\"he\", \"ll\"]],\n  \"vocab\": {",
+                  "[\"h e\", \"e l\", \"h e\"],\n  \"vocab\": {\"el\": 261, "); // of two merges of a pair the first counts
+    tok = tokens_load(test_tmp());
+    tokens_expect_ids(tok, TEXT("hel"), 0, IDS(256, 'l'));
+    sl_tokenizer_free(tok);
     write_changed("[^\\\\s]+", "[]]|[^]\\\\s]+"); // a first ] is a letter of its class
     tok = tokens_load(test_tmp());
     tokens_expect_ids(tok, TEXT("he]he"), 0, IDS(256, ']', 256));
@@ -347,6 +352,7 @@ static void refused_json(void) {
          "processors is an object"},
         {"\"type\": \"Split\"", "\"type\": \"Sequence\", \"pretokenizers\": 1", SL_ERR_FORMAT, "pretokenizers is an integer"},
         {"\"type\": \"Split\"", "\"type\": \"Sequence\", \"pretokenizers\": []", SL_ERR_UNSUPPORTED, "no pattern"},
+        {"\"type\": \"Split\"", "\"type\": \"ByteLevel\", \"add_prefix_space\": true", SL_ERR_UNSUPPORTED, "add_prefix_space"},
         {"\"h e\"", "\"h e\\u0000\"", SL_ERR_FORMAT, "model.merges: entry 0"},
         {"[\"he\", \"ll\"]", "[\"he\", \"ll\\u0000\"]", SL_ERR_FORMAT, "model.merges: entry 2"},
         {"{", "[", SL_ERR_FORMAT, "tokenizer.json"},
@@ -359,6 +365,14 @@ static void refused_json(void) {
     }
     static char json[16384];
     size_t n = small_json(json, sizeof json);
+    json_t *root = json_loadb(json, n, 0, NULL), *post = json_object_get(root, "post_processor");
+    json_t *twice = json_pack("{s:s,s:[O,O]}", "type", "Sequence", "processors", post, post);
+    CHECK(twice && !json_object_set_new(root, "post_processor", twice));
+    char *text = json_dumps(root, 0);
+    tokens_write("tokenizer.json", text, strlen(text));
+    CHECK_ERR(sl_tokenizer_load(test_tmp(), &tok, &err), err, SL_ERR_UNSUPPORTED, "two templates");
+    free(text);
+    json_decref(root);
     for (size_t k = 0; k < 40; k++) {
         tokens_write("tokenizer.json", json, n * k / 40);
         CHECK_ERR(sl_tokenizer_load(test_tmp(), &tok, &err), err, SL_ERR_FORMAT, "tokenizer.json: line ");

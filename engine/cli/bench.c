@@ -23,36 +23,36 @@ static int most(const cli_ints *list) {
 }
 
 // Rows of the KV cache that a test adds, the step before the timed ones included.
-static int added(const cli_bench_test *t) {
-    return t->n_prompt + (t->n_gen ? t->n_gen + 1 : 0);
+static int64_t added(const cli_bench_test *t) {
+    return (int64_t)t->n_prompt + t->n_gen + (t->n_gen > 0);
 }
 
 // Rows that the longest test ends with. A depth of 0 with nothing to prefill holds one token all the same: decoding needs
 // logits.
-static int most_rows(const cli_bench_plan *plan) {
-    int depth = most(&plan->depths), x = 0;
+static int64_t most_rows(const cli_bench_plan *plan) {
+    int64_t depth = most(&plan->depths), x = 0;
     for (int i = 0; i < plan->n_tests; i++) {
         const cli_bench_test *t = &plan->tests[i];
-        int n = (depth || t->n_prompt ? depth : 1) + added(t);
+        int64_t n = (depth || t->n_prompt ? depth : 1) + added(t);
         if (n > x) x = n;
     }
     return x;
 }
 
-static int check_depths(const cli_bench *b, sl_error *err) {
-    int limit = sl_model_config(b->model)->n_ctx, rows = most_rows(b->plan), depth = most(&b->plan->depths);
+static int check_depths(const cli_bench_plan *plan, int limit, sl_error *err) {
+    long long rows = most_rows(plan), depth = most(&plan->depths);
     if (rows <= limit) return 0;
     if (rows - depth > limit)
-        return sl_fail(err, SL_ERR_ARG, "a test of %d tokens: this model's context holds %d", rows, limit);
-    return sl_fail(err, SL_ERR_ARG, "--depth %d: with the %d tokens that a test adds this model's context holds %d", depth,
-                   rows - depth, limit - (rows - depth));
+        return sl_fail(err, SL_ERR_ARG, "a test of %lld tokens: this model's context holds %d", rows, limit);
+    return sl_fail(err, SL_ERR_ARG, "--depth %lld: with the %lld tokens that a test adds this model's context holds %lld",
+                   depth, rows - depth, limit - (rows - depth));
 }
 
 static int new_engine(cli_bench *b, sl_error *err) {
     const cli_options *o = b->o;
     cli_progress bar;
     const sl_progress progress = {.fn = cli_progress_update, .ctx = &bar};
-    const sl_engine_options options = {.n_ctx = most_rows(b->plan),
+    const sl_engine_options options = {.n_ctx = (int)most_rows(b->plan), // check_depths
                                        .n_sequences = b->max_batch,
                                        .prefill_chunk = o->ubatch,
                                        .n_threads = o->threads,
@@ -163,12 +163,14 @@ static void describe(const cli_bench *b) {
 
 int cli_bench_open(cli_bench *b, const cli_options *o, const cli_bench_plan *plan, sl_error *err) {
     *b = (cli_bench){.o = o, .plan = plan, .max_batch = most(&plan->batches)};
+    sl_config config;
     int rc = cli_need_model(o, err);
     if (!rc) rc = cli_check_device(o, err);
     if (!rc) rc = cli_attn_list_parse(&o->attns, &b->attn, err);
+    if (!rc) rc = cli_read_config(o, &config, err);
+    if (!rc) rc = check_depths(plan, config.n_ctx, err);
     if (!rc) b->device = cli_pick_device(o, b->attn.specs, b->attn.n);
     if (!rc) rc = cli_load_model(o, b->device, SL_MODEL_NO_TOKENIZER, &b->model, err);
-    if (!rc) rc = check_depths(b, err);
     if (rc) return rc;
     find_peak(b);
     rc = new_engine(b, err);

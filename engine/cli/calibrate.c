@@ -3,6 +3,7 @@
 #include "engine/cli/attn_list.h"
 #include "engine/cli/cli.h"
 #include "engine/cli/progress.h"
+#include "engine/number.h"
 #include "engine/sleigh.h"
 #ifdef SLEIGH_CUDA
 #include "attention/cuda.h"
@@ -142,8 +143,9 @@ static void find_limits(const cli_grid *g, int *n_pages, int *n_seqs) {
     *n_pages = *n_seqs = 1;
     for (int i = 0; i < g->n_seqs.n; i++)
         for (int j = 0; j < g->n_kv.n; j++) {
-            int n = g->n_seqs.at[i], pages = (g->n_kv.at[j] + SL_PAGE - 1) / SL_PAGE;
-            if (!fits(g, n, g->n_kv.at[j])) continue;
+            int n = g->n_seqs.at[i], n_kv = g->n_kv.at[j];
+            if (!fits(g, n, n_kv)) continue;
+            int pages = (n_kv + SL_PAGE - 1) / SL_PAGE;
             if (n * pages > *n_pages) *n_pages = n * pages;
             if (n > *n_seqs) *n_seqs = n;
         }
@@ -232,13 +234,17 @@ static int print_times(const sl_auto_table *t, sl_error *err) {
 
 // What auto comes to on the longest contexts, without epsilon and with those that were measured.
 static int print_choices(const sl_auto_table *t, sl_error *err) {
-    char line[512], text[512];
+    char line[512], text[512], number[2][SL_NUMBER_TEXT];
     int rc = 0;
     for (int s = 0; !rc && s < t->n_specs; s++) {
         const sl_attn_spec *spec = &t->specs[s];
         double epsilon = sl_attn_has(spec, "epsilon") ? sl_attn_get(spec, "epsilon") : 0;
         if (s > 0 && epsilon == 0) continue; // auto without it is said once, with dense
-        snprintf(text, sizeof text, s ? "auto:epsilon=%g:delta=%g" : "auto", epsilon, s ? sl_attn_get(spec, "delta") : 0);
+        if (s)
+            snprintf(text, sizeof text, "auto:epsilon=%s:delta=%s", sl_number_text(epsilon, number[0]),
+                     sl_number_text(sl_attn_get(spec, "delta"), number[1]));
+        else
+            snprintf(text, sizeof text, "auto");
         for (int i = 0; !rc && i < t->n_points; i++) {
             sl_attn_spec request;
             sl_auto_choice choice;

@@ -29,7 +29,8 @@ int cmd_bench_decode(const cli_options *o, sl_error *err);
 int cmd_bench_attn(const cli_options *o, sl_error *err);
 int cmd_eval(const cli_options *o, sl_error *err);
 
-const char *cli_commit(void); // that this build was made from; "" when unknown (cmd_version.c)
+const char *cli_commit(void);  // that this build was made from; "" when unknown (cmd_version.c)
+const char *cli_version(void); // "0.1.0 (commit 0123abc)"
 
 // ---- io.c ----
 

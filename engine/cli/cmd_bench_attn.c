@@ -187,13 +187,13 @@ static double floor_us(const row *r, const sl_bench_attn_device *device) {
     return r->bytes / device->read_gb_s * 1e-3;
 }
 
-static const char *attn_name(const row *r, char buf[128]) {
-    sl_attn_format(r->spec, buf, 128);
+static const char *attn_name(const row *r, char buf[256]) {
+    sl_attn_format(r->spec, buf, 256);
     return buf;
 }
 
 static int print_md(const row *rows, int n, const sl_bench_attn_device *device, sl_error *err) {
-    char attn[128];
+    char attn[256];
     int phase = -1, rc = cli_printf(err, "%s: a kernel that only reads reaches %.0f GB/s, an empty graph takes %.1f us\n",
                                     device->name, device->read_gb_s, device->empty_us);
     for (int i = 0; !rc && i < n; i++) {
@@ -218,7 +218,7 @@ static int print_md(const row *rows, int n, const sl_bench_attn_device *device, 
 }
 
 static int print_csv(const row *rows, int n, const sl_bench_attn_device *device, sl_error *err) {
-    char attn[128];
+    char attn[256];
     int rc = cli_printf(err, "phase,size,attn,us,mean_us,gb_s,floor_us,features,tflop_s\n");
     for (int i = 0; !rc && i < n; i++) {
         const row *r = &rows[i];
@@ -233,7 +233,7 @@ static int print_csv(const row *rows, int n, const sl_bench_attn_device *device,
 }
 
 static json_t *row_json(const row *r, const sl_bench_attn_device *device) {
-    char attn[128];
+    char attn[256];
     int prefill = r->size->n_tokens > 0;
     json_t *item = json_pack("{s:s, s:s, s:s, s:f, s:f}", "phase", prefill ? "prefill" : "decode", "size", r->size->name,
                              "attn", attn_name(r, attn), "us", r->time.us, "mean_us", r->time.mean_us);
@@ -274,7 +274,7 @@ static int print(const char *format, const row *rows, int n, const sl_bench_attn
 // Latency against context: a curve for each method and number of sequences. Ragged batches have no one length.
 static int draw(const char *file, const row *rows, int n, const sl_bench_attn_device *device, sl_error *err) {
     cli_curves curves = {0};
-    char attn[128], name[192], title[320];
+    char attn[256], name[288], title[320];
     int rc = 0;
     for (int i = 0; !rc && i < n; i++) {
         const row *r = &rows[i];

@@ -3,6 +3,7 @@
 #include "engine/cli/compare.h"
 #include "engine/cli/progress.h"
 #include "engine/cli/records.h"
+#include "engine/json.h"
 #include "engine/kv.h"
 
 #include <stdlib.h>
@@ -73,18 +74,18 @@ static int read_text(compare *c, const sl_text *text, const sl_text *reference, 
 }
 
 static sl_text lent_text(const json_t *record, const char *key) {
-    const json_t *text = json_object_get(record, key);
+    const json_t *text = sl_json_get(record, key);
     return (sl_text){.data = (char *)json_string_value(text), .n = json_string_length(text)};
 }
 
 static int read_record(compare *c, const json_t *record, sl_error *err) {
-    const json_t *reference = json_object_get(record, "reference");
+    const json_t *reference = sl_json_get(record, "reference");
     const sl_text context = lent_text(record, "context"),
-                  asked = lent_text(record, json_object_get(record, "prompt") ? "prompt" : "question");
+                  asked = lent_text(record, sl_json_get(record, "prompt") ? "prompt" : "question");
     compare_prompt *p = new_prompt(c, err);
     if (!p) return SL_ERR_MEMORY;
     p->sequence = cli_record_sequence(record, c->o->seq_id, c->n_prompts - 1);
-    p->id = json_incref(json_object_get(record, "id"));
+    p->id = json_incref(sl_json_get(record, "id"));
     if (cli_record_attn(record)) return sl_fail(err, SL_ERR_FORMAT, "\"attn\": compare takes its methods from --attn");
     if (reference && !json_is_string(reference)) return sl_fail(err, SL_ERR_FORMAT, "\"reference\": expected a string");
     int rc = set_prompt(c, p, &context, &asked, err);

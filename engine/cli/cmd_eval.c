@@ -7,15 +7,22 @@
 #include "engine/cli/eval_prompt.h"
 #include "engine/cli/eval_records.h"
 #include "engine/cli/eval_scores.h"
+#include "engine/cli/fingerprint.h"
 #include "engine/cli/plot.h"
 #include "engine/cli/progress.h"
 #include "engine/cli/run.h"
+#include "engine/cli/watch.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { GENERATOR = 1, DEFAULT_SAMPLES = 32 }; // GENERATOR: another number where the tasks' texts have changed
+enum {
+    GENERATOR = 1, // another number where the tasks' texts have changed
+    DEFAULT_SAMPLES = 32,
+    MOST_CELLS = 1 << 24,
+};
 
 typedef struct eval {
     cli_options o; // the flags, with what this command decides: device, context, tokens to generate, stop texts
@@ -152,11 +159,17 @@ static json_t *texts_json(const cli_list *texts) {
 // What an answer depends on, under the names of the flags.
 static int make_settings(eval *e, sl_error *err) {
     const cli_options *o = &e->o;
-    json_t *s = e->settings =
-        json_pack("{s:s, s:s, s:s, s:s, s:b, s:b, s:s?, s:I, s:I, s:i, s:f}", "version", SLEIGH_VERSION, "model", o->model,
-                  "load-format", o->load_format, "device", sl_device_is_gpu(o->device) ? "cuda" : "cpu", "question-dense",
-                  o->question_dense, "chat", o->chat, "system-prompt", o->system_prompt, "seed", (json_int_t)o->seed, "seq-id",
-                  (json_int_t)o->seq_id, "n-predict", o->n_predict, "temp", CLI_GIVEN(o, temp) ? o->temp : 0.0);
+    cli_fingerprint model;
+    char arithmetic[256];
+    int rc = cli_fingerprint_read(o->model, !strcmp(o->load_format, "dummy"), &model, err);
+    if (!rc) rc = sl_device_arithmetic(o->device, arithmetic, sizeof arithmetic, err);
+    if (rc) return rc;
+    json_t *s = e->settings = json_pack(
+        "{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:b, s:b, s:s?, s:I, s:I, s:i, s:f}", "version", cli_version(), "model",
+        o->model, "load-format", o->load_format, "config", model.config, "weights", model.weights, "tokenizer", model.tokenizer,
+        "device", sl_device_is_gpu(o->device) ? "cuda" : "cpu", "arithmetic", arithmetic, "question-dense", o->question_dense,
+        "chat", o->chat, "system-prompt", o->system_prompt, "seed", (json_int_t)o->seed, "seq-id", (json_int_t)o->seq_id,
+        "n-predict", o->n_predict, "temp", CLI_GIVEN(o, temp) ? o->temp : 0.0);
     int bad = !s;
     if (s && o->chat) bad |= json_object_set_new(s, "chat-template", json_string(sl_chat_name(e->prompter.chat)));
     if (s && CLI_GIVEN(o, temp) && o->temp > 0)
@@ -193,6 +206,26 @@ static void free_text(const eval *e, eval_text *text) {
     if (!e->o.jsonl) eval_text_free(text);
 }
 
+// Before a text is made: making one of --length tokens takes the longer the more they are.
+static int check_limits(const eval *e, sl_error *err) {
+    const cli_options *o = &e->o;
+    long long cells = (long long)e->scores.n_samples * e->scores.n_methods;
+    sl_config config;
+    if (cells > MOST_CELLS)
+        return sl_fail(err, SL_ERR_ARG, "--samples: %d questions of %d methods are %lld answers, expected at most %d",
+                       e->scores.n_samples, e->scores.n_methods, cells, MOST_CELLS);
+    int rc = cli_read_config(o, &config, err);
+    if (rc) return rc;
+    for (int i = 0; !o->jsonl && i < o->lengths.n; i++)
+        if (o->lengths.at[i] > config.n_ctx)
+            return sl_fail(err, SL_ERR_ARG, "--length %d: expected at most %d, this model's max_position_embeddings",
+                           o->lengths.at[i], config.n_ctx);
+    if (o->n_predict > config.n_ctx)
+        return sl_fail(err, SL_ERR_ARG, "--n-predict %d: expected at most %d, this model's max_position_embeddings",
+                       o->n_predict, config.n_ctx);
+    return 0;
+}
+
 // A length that a task does not fit into is found before the weights are loaded.
 static int check_lengths(eval *e, sl_error *err) {
     int rc = 0;
@@ -224,7 +257,7 @@ static int dump_item(eval *e, FILE *f, int group, int number, const eval_text *t
                                  item->prefix.data ? item->prefix.data : "", item->prefix.n, "outputs", item->references,
                                  "length", (int)ids.n + item->n_predict, "grader", eval_grader_name(item->grader));
         if (line && item->answer.n) json_object_set_new(line, "answer", json_stringn(item->answer.data, item->answer.n));
-        rc = eval_file_add(f, e->o.dump, line, err);
+        rc = eval_file_add(f, "--dump", e->o.dump, line, err);
         json_decref(line);
     }
     sl_text_free(&input);
@@ -234,7 +267,7 @@ static int dump_item(eval *e, FILE *f, int group, int number, const eval_text *t
 
 static int dump(eval *e, sl_error *err) {
     FILE *f = fopen(e->o.dump, "w");
-    int rc = f ? 0 : sl_fail(err, SL_ERR_IO, "--dump: cannot write %s", e->o.dump);
+    int rc = f ? 0 : sl_fail(err, SL_ERR_IO, "--dump: cannot write %s: %s", e->o.dump, strerror(errno));
     for (int g = 0; !rc && g < e->scores.n_groups; g++) {
         int per_text = n_questions(e, g);
         for (int i = 0; !rc && i < e->scores.groups[g].n; i += per_text) {
@@ -245,7 +278,7 @@ static int dump(eval *e, sl_error *err) {
             if (!rc) free_text(e, &text);
         }
     }
-    if (f && fclose(f) && !rc) rc = sl_fail(err, SL_ERR_IO, "--dump: cannot write %s", e->o.dump);
+    if (f && fclose(f) && !rc) rc = sl_fail(err, SL_ERR_IO, "--dump: cannot write %s: %s", e->o.dump, strerror(errno));
     return rc;
 }
 
@@ -294,15 +327,15 @@ static int note_answer(eval *e, int group, int number, int method, const eval_it
         references = whole = json_pack("[s%]", item->answer.data, item->answer.n);
     double score = eval_grade(item->grader, e->answer.data, e->answer.n, references, extracted);
     e->scores.score[cell] = score, e->scores.bytes[cell] = (double)a->bytes, e->scores.dense[cell] = (double)a->dense_bytes;
-    int rc = 0;
-    if (e->out) {
+    int rc = cli_watch_check(err);
+    if (!rc && e->out) {
         json_t *line = json_pack("{s:s, s:i, s:i, s:i, s:s, s:f, s:s, s:s%, s:s, s:O, s:i, s:i, s:s, s:I, s:I}", "task",
                                  g->task, "length", g->length, "sample", number, "text", e->scores.cluster[g->first + number],
                                  "attn", e->scores.methods[method], "score", score, "grader", eval_grader_name(item->grader),
                                  "answer", e->answer.data, e->answer.n, "extracted", extracted, "references", references,
                                  "n_prompt", n_prompt, "n_generated", e->t.n_generated, "stopped", e->t.stopped, "kv_bytes",
                                  (json_int_t)a->bytes, "kv_dense_bytes", (json_int_t)a->dense_bytes);
-        rc = eval_file_add(e->out, e->o.out, line, err);
+        rc = eval_file_add(e->out, "--out", e->o.out, line, err);
         json_decref(line);
     }
     json_decref(whole);
@@ -409,7 +442,10 @@ static int prepare(eval *e, sl_tokenizer **tok, sl_error *err) {
     if (!rc) rc = cli_check_device(o, err);
     if (!rc) rc = check_flags(o, err);
     if (!rc) rc = cli_attn_list_parse(&o->attns, &e->attn, err);
+    e->scores.methods = e->attn.names;
+    e->scores.n_methods = e->attn.n;
     if (!rc) rc = o->jsonl ? list_records(e, err) : list_tasks(e, err);
+    if (!rc) rc = check_limits(e, err);
     if (!rc) rc = sl_tokenizer_load(o->model, tok, err);
     if (!rc && o->chat) rc = cli_chat_template(o, &e->prompter.chat, err);
     if (rc) return rc;
@@ -429,12 +465,10 @@ static int prepare(eval *e, sl_tokenizer **tok, sl_error *err) {
                                                                           : HAYSTACK_TEXT,
                             .count = eval_prompt_count,
                             .ctx = &e->prompter};
-    e->scores.methods = e->attn.names;
-    e->scores.n_methods = e->attn.n;
     rc = eval_scores_alloc(&e->scores, err);
     if (rc) return rc;
     find_clusters(e);
-    rc = make_settings(e, err);
+    if (!o->dump) rc = make_settings(e, err);
     return rc ? rc : check_lengths(e, err);
 }
 

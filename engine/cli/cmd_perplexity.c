@@ -168,7 +168,6 @@ static int cut_windows(perplexity *p, sl_error *err) {
     int limit = sl_model_config(p->run.model)->n_ctx;
     p->n_ctx = o->n_ctx ? o->n_ctx : limit < 512 ? limit : 512;
     p->stride = o->stride ? o->stride : p->n_ctx;
-    if (p->n_ctx > limit) return sl_fail(err, SL_ERR_ARG, "--ctx-size %d: this model's context holds %d", p->n_ctx, limit);
     if (p->stride > p->n_ctx)
         return sl_fail(err, SL_ERR_ARG, "--stride %d: expected at most a window, %d tokens", p->stride, p->n_ctx);
     if (o->dense_prefix > p->n_ctx / 2)

@@ -19,15 +19,18 @@ const char *cli_commit(void) {
     return SLEIGH_COMMIT;
 }
 
+const char *cli_version(void) {
+    return *SLEIGH_COMMIT ? SLEIGH_VERSION " (commit " SLEIGH_COMMIT ")" : SLEIGH_VERSION;
+}
+
 int cmd_version(const cli_options *o, sl_error *err) {
     (void)o;
-    const char *commit = SLEIGH_COMMIT;
     const sl_backend *backend;
     char buf[256];
     int rc = sl_cpu_init(0, &backend, err);
     if (rc) return rc;
     backend->describe(backend, buf, sizeof buf);
-    rc = cli_printf(err, "sleigh %s%s%s%s\n", SLEIGH_VERSION, *commit ? " (commit " : "", commit, *commit ? ")" : "");
+    rc = cli_printf(err, "sleigh %s\n", cli_version());
     if (!rc) rc = cli_printf(err, "compiler: %s\nbackend: %s: %s\n", COMPILER, backend->name, buf);
     sl_error why;
     if (!rc) rc = cli_printf(err, "gpu: %s\n", sl_device_check("cuda", &why) ? why.message : "found");

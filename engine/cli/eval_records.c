@@ -1,5 +1,6 @@
 // engine/cli/eval_records.c - see eval_records.h.
 #include "engine/cli/eval_records.h"
+#include "engine/json.h"
 #include "engine/sleigh.h"
 
 #include <stdlib.h>
@@ -88,9 +89,9 @@ static int read_choices(const reader *r, const json_t *choices, sl_text *questio
 }
 
 static int read_prompt(const reader *r, const json_t *record, eval_text *text) {
-    const json_t *input = json_object_get(record, "input"), *prompt = json_object_get(record, "prompt"),
-                 *question = json_object_get(record, "question"), *context = json_object_get(record, "context"),
-                 *prefix = json_object_get(record, "answer_prefix"), *choices = json_object_get(record, "choices");
+    const json_t *input = sl_json_get(record, "input"), *prompt = sl_json_get(record, "prompt"),
+                 *question = sl_json_get(record, "question"), *context = sl_json_get(record, "context"),
+                 *prefix = sl_json_get(record, "answer_prefix"), *choices = sl_json_get(record, "choices");
     eval_item *item = text->items;
     const json_t *asked = input ? input : prompt ? prompt : question;
     if (!json_is_string(asked)) return bad(r, "expected a string \"input\", \"prompt\" or \"question\"");
@@ -145,8 +146,8 @@ static int add_reference(const reader *r, const json_t *value, int is_choice, ev
 }
 
 static int read_references(const reader *r, const json_t *record, eval_item *item) {
-    const json_t *outputs = json_object_get(record, "outputs"), *answers = json_object_get(record, "answers"),
-                 *answer = json_object_get(record, "answer"), *name = json_object_get(record, "grader");
+    const json_t *outputs = sl_json_get(record, "outputs"), *answers = sl_json_get(record, "answers"),
+                 *answer = sl_json_get(record, "answer"), *name = sl_json_get(record, "grader");
     const json_t *list = outputs ? outputs : answers, *value;
     size_t i;
     item->grader = name ? eval_grader_find(json_is_string(name) ? json_string_value(name) : "") : r->grader;
@@ -155,7 +156,7 @@ static int read_references(const reader *r, const json_t *record, eval_item *ite
     if (list && (!json_is_array(list) || !json_array_size(list)))
         return bad(r, "\"outputs\" or \"answers\": expected a list that is not empty");
     if (!list && !answer) return bad(r, "no reference: expected \"outputs\", \"answers\" or \"answer\"");
-    int is_choice = json_object_get(record, "choices") || eval_grader_is_choice(item->grader);
+    int is_choice = sl_json_get(record, "choices") || eval_grader_is_choice(item->grader);
     if (item->grader == GRADE_NONE) item->grader = is_choice ? GRADE_CHOICE_LINE : list ? GRADE_SUBSTRING : GRADE_ANY;
     if (!list || item->grader == GRADE_EXACT)
         return add_reference(r, answer ? answer : json_array_get(list, 0), is_choice, item);
@@ -167,7 +168,7 @@ static int read_references(const reader *r, const json_t *record, eval_item *ite
 
 static int read_record(const reader *r, const json_t *record, eval_record *out) {
     enum { SHORT = 128, LONG = 1024 };
-    const json_t *task = json_object_get(record, "task");
+    const json_t *task = sl_json_get(record, "task");
     const char *slash = strrchr(r->path, '/'), *name = slash ? slash + 1 : r->path;
     if (task && !json_is_string(task)) return bad(r, "\"task\": expected a string");
     size_t n = strcspn(name, ".");

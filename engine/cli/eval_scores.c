@@ -1,6 +1,7 @@
 // engine/cli/eval_scores.c - see eval_scores.h.
 #include "engine/cli/cli.h"
 #include "engine/cli/eval_scores.h"
+#include "engine/json.h"
 
 #include <errno.h>
 #include <math.h>
@@ -52,14 +53,15 @@ static const char *differing(const json_t *some, const json_t *others) {
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)some, key, value) {
-        const json_t *other = json_object_get(others, key);
+        const json_t *other = sl_json_get(others, key);
+        if (json_is_null(value) && !other) continue; // neither has it
         if (!other || !json_equal(other, value)) return key;
     }
     return NULL;
 }
 
 static int check_settings(const char *path, const json_t *header, const json_t *settings, sl_error *err) {
-    const json_t *was = json_object_get(header, "settings"), *version = json_object_get(header, "sleigh_eval");
+    const json_t *was = sl_json_get(header, "settings"), *version = sl_json_get(header, "sleigh_eval");
     char before[160], now[160];
     if (!json_is_object(was) || json_integer_value(version) != FORMAT)
         return sl_fail(err, SL_ERR_ARG, "--out %s: line 1 is not the head of a file that sleigh eval wrote; name another",
@@ -67,7 +69,7 @@ static int check_settings(const char *path, const json_t *header, const json_t *
     const char *key = differing(settings, was);
     if (!key) key = differing(was, settings);
     if (!key) return 0;
-    show(json_object_get(was, key), before), show(json_object_get(settings, key), now);
+    show(sl_json_get(was, key), before), show(sl_json_get(settings, key), now);
     return sl_fail(err, SL_ERR_ARG, "--out %s was made with %s = %s, this command says %s; name another file, or remove it",
                    path, key, before, now);
 }
@@ -91,6 +93,8 @@ static int take_line(const char *path, int n, const json_t *line, eval_scores *s
     if (json_unpack((json_t *)line, "{s:s, s:i, s:I, s:s, s:F, s:I, s:I}", "task", &task, "length", &length, "sample", &sample,
                     "attn", &attn, "score", &score, "kv_bytes", &bytes, "kv_dense_bytes", &dense))
         return bad_line(path, n, "not a sample's line", err);
+    if (!(score >= 0 && score <= 1) || bytes < 0 || dense < 0)
+        return bad_line(path, n, "expected a score from 0 to 1, and bytes that are not negative", err);
     int i = find_sample(s, task, length, sample);
     for (int m = 0; i >= 0 && m < s->n_methods; m++) {
         int cell = eval_cell(s, m, i);
@@ -127,21 +131,21 @@ static int read_lines(const char *path, FILE *f, const json_t *settings, eval_sc
     return rc;
 }
 
-static int cannot_write(const char *path, sl_error *err) {
-    return sl_fail(err, SL_ERR_IO, "--out: cannot write %s: %s", path, strerror(errno));
+static int cannot_write(const char *flag, const char *path, sl_error *err) {
+    return sl_fail(err, SL_ERR_IO, "%s: cannot write %s: %s", flag, path, strerror(errno));
 }
 
 int eval_file_open(const char *path, const json_t *settings, eval_scores *s, FILE **out, sl_error *err) {
     FILE *f = fopen(path, "a+");
     long end = 0;
-    if (!f) return cannot_write(path, err);
+    if (!f) return cannot_write("--out", path, err);
     int rc = flock(fileno(f), LOCK_EX | LOCK_NB) ? sl_fail(err, SL_ERR_IO, "--out %s: another run writes to it", path) : 0;
     rewind(f);
     if (!rc) rc = read_lines(path, f, settings, s, &end, err);
-    if (!rc && (ftruncate(fileno(f), end) || fseek(f, 0, SEEK_END))) rc = cannot_write(path, err);
+    if (!rc && (ftruncate(fileno(f), end) || fseek(f, 0, SEEK_END))) rc = cannot_write("--out", path, err);
     if (!rc && !end) {
         json_t *head = json_pack("{s:i, s:s, s:O}", "sleigh_eval", FORMAT, "commit", cli_commit(), "settings", settings);
-        rc = eval_file_add(f, path, head, err);
+        rc = eval_file_add(f, "--out", path, head, err);
         json_decref(head);
     }
     if (rc)
@@ -151,10 +155,10 @@ int eval_file_open(const char *path, const json_t *settings, eval_scores *s, FIL
     return rc;
 }
 
-int eval_file_add(FILE *f, const char *path, const json_t *line, sl_error *err) {
+int eval_file_add(FILE *f, const char *flag, const char *path, const json_t *line, sl_error *err) {
     char *text = line ? json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
-    if (!text) return sl_fail(err, SL_ERR_MEMORY, "--out %s: out of memory, or text that is not UTF-8", path);
-    int rc = fprintf(f, "%s\n", text) < 0 || fflush(f) ? cannot_write(path, err) : 0;
+    if (!text) return sl_fail(err, SL_ERR_MEMORY, "%s %s: out of memory, or text that is not UTF-8", flag, path);
+    int rc = fprintf(f, "%s\n", text) < 0 || fflush(f) ? cannot_write(flag, path, err) : 0;
     free(text);
     return rc;
 }

@@ -42,7 +42,8 @@ int eval_scores_missing(const eval_scores *s);
 // settings differ, with the name of one that does; its cells are taken into *s, those of other tasks, lengths, samples and
 // methods left alone. Another run that writes to it is SL_ERR_IO.
 int eval_file_open(const char *path, const json_t *settings, eval_scores *s, FILE **out, sl_error *err);
-int eval_file_add(FILE *f, const char *path, const json_t *line, sl_error *err); // written through
+// Adds a line and writes it through. flag: what named the file, for messages.
+int eval_file_add(FILE *f, const char *flag, const char *path, const json_t *line, sl_error *err);
 
 // ---- the summary (eval_table.c) ----
 

@@ -8,6 +8,7 @@
 #include "engine/cli/progress.h"
 #include "engine/cli/records.h"
 #include "engine/cli/run.h"
+#include "engine/json.h"
 
 #include <string.h>
 
@@ -100,7 +101,7 @@ static int run_line(job *j, const json_t *record, int index, sl_error *err) {
     rc = cli_records_at_line(&j->records, j->records.n_lines, rc, err);
     if (!rc && cli_interrupted())
         rc = sl_fail(err, SL_ERR_IO, "%s: interrupted at line %d", j->records.path, j->records.n_lines);
-    return rc ? rc : print_answer(j, json_object_get(record, "id"), index, err);
+    return rc ? rc : print_answer(j, sl_json_get(record, "id"), index, err);
 }
 
 static int run_lines(job *j, sl_error *err) {

@@ -1,7 +1,8 @@
 // engine/cli/main.c - build/sleigh: finds the command, parses its flags, runs it, turns its result into the exit code.
 #include "engine/cli/cli.h"
+#include "engine/cli/process.h"
+#include "engine/cli/watch.h"
 
-#include <signal.h>
 #include <string.h>
 
 static const char generate_notes[] =
@@ -147,7 +148,7 @@ static const char eval_notes[] =
     "95%: Wilson's of scores, Tango's of differences; p is McNemar's exact test; \"all\" is the mean of the tasks' means.\n"
     "\n"
     "--out keeps every answer. The same command goes on from a file that is there, with more --samples, tasks, lengths or\n"
-    "methods too; a file that other settings made is refused.\n";
+    "methods too; a file that other settings, weights or another build made is refused.\n";
 
 // clang-format off
 static const cli_command commands[] = {
@@ -215,9 +216,11 @@ static int run(int argc, char **argv, sl_error *err) {
 }
 
 int main(int argc, char **argv) {
-    sl_error err = {0};
-    signal(SIGPIPE, SIG_IGN); // a closed pipe is a write error like any other
-    int rc = run(argc, argv, &err);
+    sl_error err = {0}, why;
+    int rc = cli_process_begin(argv, &err);
+    if (!rc) rc = run(argc, argv, &err);
+    int changed = cli_watch_check(&why);
+    if (changed) rc = changed, err = why; // whatever else went wrong may follow from it
     if (!rc)
         rc = cli_flush(&err);
     else

@@ -124,8 +124,8 @@ static const option table[] = {
     {"Bench", "-o --output", "md,json,csv,jsonl", OPT_CHOICE, F(format), 0, 0, "md", CLI_BENCH, "format of the rows"},
 
     {"Eval", "--task", "TASK,...", OPT_STRING, F(task), 0, 0, "niah-single,niah-multikey,qa-2hop", CLI_EVAL, "tasks that are made here, or all"},
-    {"Eval", "--length", "N,...", OPT_INTS, F(lengths), 64, BIG, "4k", CLI_EVAL, "tokens of a prompt and what is generated after it"},
-    {"Eval", "--samples", "N", OPT_INT, F(samples), 1, BIG, NULL, CLI_EVAL, "questions of each task and length (default 32; of a file all)"},
+    {"Eval", "--length", "N,...", OPT_INTS, F(lengths), 64, 1 << 24, "4k", CLI_EVAL, "tokens of a prompt and what is generated after it"},
+    {"Eval", "--samples", "N", OPT_INT, F(samples), 1, 1000000, NULL, CLI_EVAL, "questions of each task and length (default 32; of a file all)"},
     {"Eval", "--questions", "N", OPT_INT, F(questions), 1, 256, "1", CLI_EVAL, "of them about one text, where a task can ask several"},
     {"Eval", "--task-seed", "N", OPT_UINT32, F(task_seed), 0, 4294967295.0, "42", CLI_EVAL, "seed of the texts"},
     {"Eval", "--haystack", "text,noise,needles", OPT_CHOICE, F(haystack), 0, 0, "text", CLI_EVAL, "what lies between the facts: sentences, a few repeated ones, other needles (niah)"},

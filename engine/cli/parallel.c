@@ -7,6 +7,7 @@
 #include "engine/cli/progress.h"
 #include "engine/cli/records.h"
 #include "engine/cli/run.h"
+#include "engine/json.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -64,7 +65,7 @@ static int read_requests(job *j, sl_error *err) {
 }
 
 static int tokenize_chat(job *j, request *r, sl_error *err) {
-    const json_t *prompt = json_object_get(r->record, "prompt");
+    const json_t *prompt = sl_json_get(r->record, "prompt");
     sl_text text = {0};
     if (!prompt) return sl_fail(err, SL_ERR_FORMAT, "--chat needs a \"prompt\", not \"context\" and \"question\"");
     int rc = sl_text_append(&text, json_string_value(prompt), json_string_length(prompt), err);
@@ -152,7 +153,7 @@ static json_t *group_json(const job *j, const totals *t) {
 static int print_answer(const job *j, const request *r, const totals *group, sl_error *err) {
     const cli_timeline *t = &r->t;
     int index = (int)(r - j->requests);
-    json_t *id = json_object_get(r->record, "id"), *text = json_stringn(r->text.data, r->text.n);
+    json_t *id = sl_json_get(r->record, "id"), *text = json_stringn(r->text.data, r->text.n);
     char attn[CLI_ATTN_TEXT];
     if (!text) // only --stop texts that cut a character in two lead here
         return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: the answer is not UTF-8", j->records.path, r->line);

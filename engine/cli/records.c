@@ -1,6 +1,7 @@
 // engine/cli/records.c - see records.h.
 #include "engine/cli/records.h"
 #include "attention/attention.h"
+#include "engine/json.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -21,17 +22,15 @@ void cli_records_close(cli_records *r) {
 }
 
 static int check_texts(const cli_records *r, const json_t *record, sl_error *err) {
-    const json_t *prompt = json_object_get(record, "prompt");
-    const char *other = json_object_get(record, "context")    ? "context"
-                        : json_object_get(record, "question") ? "question"
-                                                              : NULL;
+    const json_t *prompt = sl_json_get(record, "prompt");
+    const char *other = sl_json_get(record, "context") ? "context" : sl_json_get(record, "question") ? "question" : NULL;
     if (prompt && other)
         return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: both \"prompt\" and \"%s\"", r->path, r->n_lines, other);
     if (prompt && !json_is_string(prompt))
         return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: \"prompt\": expected a string", r->path, r->n_lines);
     for (int i = 0; !prompt && i < 2; i++) {
         const char *field = i ? "question" : "context";
-        if (!json_is_string(json_object_get(record, field)))
+        if (!json_is_string(sl_json_get(record, field)))
             return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: expected an object with a string \"%s\"%s", r->path, r->n_lines,
                            field, i || other ? "" : ", or a string \"prompt\"");
     }
@@ -40,7 +39,7 @@ static int check_texts(const cli_records *r, const json_t *record, sl_error *err
 
 // The line's fields. A method is only parsed here: whether this model can run it shows when its turn comes.
 static int check_record(const cli_records *r, const json_t *record, sl_error *err) {
-    const json_t *attn = json_object_get(record, "attn"), *seq = json_object_get(record, "seq");
+    const json_t *attn = sl_json_get(record, "attn"), *seq = sl_json_get(record, "seq");
     int rc = check_texts(r, record, err);
     if (rc) return rc;
     if (seq && (!json_is_integer(seq) || json_integer_value(seq) < 0 || json_integer_value(seq) > UINT32_MAX))
@@ -104,8 +103,8 @@ static int set_text(sl_text *text, const json_t *string, sl_error *err) {
 
 int cli_records_tokenize(cli_records *r, const sl_tokenizer *tok, const json_t *record, sl_ids *ids, int *n_shared,
                          sl_error *err) {
-    const json_t *prompt = json_object_get(record, "prompt"), *context = json_object_get(record, "context"),
-                 *question = json_object_get(record, "question");
+    const json_t *prompt = sl_json_get(record, "prompt"), *context = sl_json_get(record, "context"),
+                 *question = sl_json_get(record, "question");
     size_t n = json_string_length(context);
     int rc = 0;
     if (!prompt && (!r->context.data || n != r->context.n || memcmp(r->context.data, json_string_value(context), n))) {
@@ -125,11 +124,11 @@ int cli_records_tokenize(cli_records *r, const sl_tokenizer *tok, const json_t *
 }
 
 const char *cli_record_attn(const json_t *record) {
-    return json_string_value(json_object_get(record, "attn"));
+    return json_string_value(sl_json_get(record, "attn"));
 }
 
 uint32_t cli_record_sequence(const json_t *record, uint32_t seq_id, int i) {
-    const json_t *seq = json_object_get(record, "seq");
+    const json_t *seq = sl_json_get(record, "seq");
     return seq ? (uint32_t)json_integer_value(seq) : seq_id + (uint32_t)i;
 }
 

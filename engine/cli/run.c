@@ -1,6 +1,8 @@
 // engine/cli/run.c - from flags to a loaded model, an attention plan, an engine and sampling parameters; see run.h.
 #include "engine/cli/progress.h"
 #include "engine/cli/run.h"
+#include "engine/cli/watch.h"
+#include "engine/number.h"
 #include "engine/philox.h"
 
 #include <limits.h>
@@ -68,11 +70,24 @@ static int make_weights(const cli_options *o, const char *device, sl_model *mode
     return rc;
 }
 
+int cli_read_config(const cli_options *o, sl_config *out, sl_error *err) {
+    int rc = sl_config_load(o->model, out, err);
+    if (rc) return rc;
+    if (o->n_ctx > out->n_ctx)
+        return sl_fail(err, SL_ERR_ARG, "--ctx-size %d: expected 1 to %d, this model's max_position_embeddings", o->n_ctx,
+                       out->n_ctx);
+    if (o->random_prompt > out->n_ctx)
+        return sl_fail(err, SL_ERR_ARG, "--random-prompt %d: expected 1 to %d, this model's max_position_embeddings",
+                       o->random_prompt, out->n_ctx);
+    return 0;
+}
+
 int cli_load_model(const cli_options *o, const char *device, unsigned flags, sl_model **out, sl_error *err) {
     int is_dummy = !strcmp(o->load_format, "dummy");
     int rc = sl_model_load(o->model, flags | (is_dummy ? SL_MODEL_DUMMY : 0), out, err);
     if (rc) return rc;
     if (is_dummy && !(flags & SL_MODEL_NO_TOKENIZER)) rc = check_tokenizer(o, *out, err);
+    if (!rc) rc = cli_watch(sl_model_tensors(*out), err);
     if (!rc) rc = make_weights(o, device, *out, err);
     if (!rc) return 0;
     sl_model_free(*out);
@@ -382,11 +397,13 @@ static int open_model(cli_run *run, sl_error *err) {
     const cli_options *o = run->options;
     double start = cli_now();
     sl_attn_spec spec;
+    sl_config config;
     int rc = cli_need_model(o, err);
     if (!rc) rc = cli_check_device(o, err);
     if (!rc) rc = apply_attention(o, &spec, NULL, err);
     if (!rc) rc = check_biases(o, err);
     if (!rc) run->device = cli_pick_device(o, &spec, 1);
+    if (!rc) rc = cli_read_config(o, &config, err);
     if (!rc) rc = cli_stats_open(&run->stats, o, err);
     if (!rc) rc = cli_load_model(o, run->device, 0, &run->model, err);
     if (rc) return rc;
@@ -453,13 +470,15 @@ void cli_run_describe_attention(const cli_run *run, FILE *out) {
 }
 
 static void describe_sampling(const sl_sampling *s, FILE *out) {
+    char text[3][SL_NUMBER_TEXT];
     if (s->temp == 0)
         fprintf(out, "sampling: greedy (temp 0)");
     else
-        fprintf(out, "sampling: temp %g, top-k %d, top-p %g, min-p %g", s->temp, s->top_k, s->top_p, s->min_p);
-    if (s->repeat_penalty != 1) fprintf(out, ", repeat-penalty %g", s->repeat_penalty);
-    if (s->presence_penalty != 0) fprintf(out, ", presence-penalty %g", s->presence_penalty);
-    if (s->frequency_penalty != 0) fprintf(out, ", frequency-penalty %g", s->frequency_penalty);
+        fprintf(out, "sampling: temp %s, top-k %d, top-p %s, min-p %s", sl_float_text(s->temp, text[0]), s->top_k,
+                sl_float_text(s->top_p, text[1]), sl_float_text(s->min_p, text[2]));
+    if (s->repeat_penalty != 1) fprintf(out, ", repeat-penalty %s", sl_float_text(s->repeat_penalty, text[0]));
+    if (s->presence_penalty != 0) fprintf(out, ", presence-penalty %s", sl_float_text(s->presence_penalty, text[0]));
+    if (s->frequency_penalty != 0) fprintf(out, ", frequency-penalty %s", sl_float_text(s->frequency_penalty, text[0]));
     if (s->repeat_penalty != 1 || s->presence_penalty != 0 || s->frequency_penalty != 0)
         fprintf(out, " over the last %d", s->repeat_last_n);
     if (s->n_bias) fprintf(out, ", %d logit biases", s->n_bias);

@@ -29,6 +29,8 @@ typedef struct cli_run {
 // What --device auto comes to: a GPU where there is one that offers these n methods and what other flags ask for; else the CPU,
 // which a line on stderr says where there is a GPU.
 const char *cli_pick_device(const cli_options *o, const sl_attn_spec *specs, int n);
+// config.json of --model, with the flags that its context bounds held against it: before weights are made or texts are read.
+int cli_read_config(const cli_options *o, sl_config *out, sl_error *err);
 // --model as --load-format says, dummy weights made. flags: sl_model_load's. SL_ERR_ARG where a dummy model has no tokenizer
 // and the flags are about texts.
 int cli_load_model(const cli_options *o, const char *device, unsigned flags, sl_model **out, sl_error *err);

@@ -62,7 +62,8 @@ static void write_record(void *ctx, const sl_attn_record *r) {
     number(f, "ess", p->ess);
     number(f, "score_bound", p->score_bound);
     number(f, "error_bound", p->error_bound);
-    fprintf(f, ",\"tries\":%u,\"fallback\":%u", p->tries, p->fallback);
+    fprintf(f, ",\"tries\":%u,\"fallback\":%u,\"heavy_tail\":%u", p->tries, p->fallback, p->heavy_tail);
+    number(f, "kurtosis", p->kurtosis);
     number(f, "error", p->error);
     number(f, "cosine", p->cosine);
     number(f, "bias", p->bias);

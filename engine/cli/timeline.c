@@ -272,6 +272,19 @@ static void share(FILE *out, const char *key, uint64_t n, uint64_t dense) {
             dense ? 100.0 * n / dense : 100.0);
 }
 
+// What methods with a stated error tell of themselves, and heads that no method's stored weights can hold.
+static void certificates(const sl_attn_stats *a, FILE *out) {
+    unsigned long long dense = a->fallbacks, heads = a->steps;
+    if (a->tries)
+        fprintf(out, "certified: %.2f draws a head, %llu of %llu heads went dense\n", (double)a->tries / (double)heads, dense,
+                heads);
+    else if (dense)
+        fprintf(out, "fallbacks: %llu of %llu heads went dense, scores beyond what stored weights hold\n", dense, heads);
+    if (a->heavy_tails)
+        fprintf(out, "heavy tails: kurtosis up to %.3g, base samples of %llu of %llu heads; bound=clt does not hold there\n",
+                a->kurtosis, (unsigned long long)a->heavy_tails, heads);
+}
+
 void cli_timeline_stats(const cli_timeline *t, FILE *out) {
     const cli_run *run = t->run;
     const sl_attn_stats *a = sl_engine_attn_stats(run->engine);
@@ -296,9 +309,7 @@ void cli_timeline_stats(const cli_timeline *t, FILE *out) {
     fprintf(out, "samples: %llu\n", (unsigned long long)a->samples);
     if (a->features < (double)a->steps)
         fprintf(out, "features: %.2f%% of key features\n", 100 * a->features / (double)a->steps);
-    if (a->tries)
-        fprintf(out, "certified: %.2f draws a head, %llu of %llu heads went dense\n", (double)a->tries / (double)a->steps,
-                (unsigned long long)a->fallbacks, (unsigned long long)a->steps);
+    certificates(a, out);
     fprintf(out, "logits: %016llx\n",
             (unsigned long long)sl_logits_hash(sl_session_logits(t->session), sl_model_config(run->model)->n_vocab));
     fprintf(out, "stopped: %s, %d prompt tokens, %d generated, %zu in the context\n", t->stopped ? t->stopped : "not begun",

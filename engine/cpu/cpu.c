@@ -4,6 +4,7 @@
 // which grows to what the widest weight needs and then stays, so that a prefill in steady state allocates nothing. Engines in
 // several threads take turns at it, one matrix at a time: each uses every core anyway.
 #include "engine/cpu/ops.h"
+#include "engine/cpu/reserve.h"
 #include "engine/kv.h"
 
 #include <cblas.h>
@@ -25,6 +26,7 @@ enum {
 // Only OpenBLAS has this; any other CBLAS links too.
 __attribute__((weak)) void openblas_set_num_threads(int n);
 __attribute__((weak)) char *openblas_get_config(void);
+__attribute__((weak)) char *openblas_get_corename(void);
 
 static const sl_cpu_ops *ops;
 static int n_threads;
@@ -77,11 +79,24 @@ static int usable_cores(void) {
     return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
 }
 
-static void describe(const sl_backend *be, char *buf, size_t size) {
-    (void)be;
+// The BLAS and its kernels: "OpenBLAS 0.3.21 SkylakeX".
+static void describe_blas(char *buf, size_t size) {
     const char *blas = openblas_get_config ? openblas_get_config() : "CBLAS";
-    snprintf(buf, size, "%s, %d threads, %.*s", ops->isa, n_threads, blas[0] == 'O' ? (int)strcspn(blas + 9, " ") + 9 : 20,
-             blas);
+    const char *core = openblas_get_corename ? openblas_get_corename() : "";
+    snprintf(buf, size, "%.*s%s%s", blas[0] == 'O' ? (int)strcspn(blas + 9, " ") + 9 : 20, blas, *core ? " " : "", core);
+}
+
+void sl_cpu_arithmetic(char *buf, size_t size) {
+    char blas[96];
+    describe_blas(blas, sizeof blas);
+    snprintf(buf, size, "%s, %s", ops->isa, blas);
+}
+
+static void describe(const sl_backend *be, char *buf, size_t size) {
+    char blas[96];
+    (void)be;
+    describe_blas(blas, sizeof blas);
+    snprintf(buf, size, "%s, %d threads, %s", ops->isa, n_threads, blas);
 }
 
 static void embed(const sl_backend *be, const sl_weight *table, const int32_t *ids, int n_rows, float *x) {
@@ -141,22 +156,40 @@ static void prefill_panel(const sl_weight *w, const float *x, int n_rows, int po
     }
 }
 
-// The calling thread holds the lock.
+// The calling thread holds the lock. NULL: there is no memory.
 static float *grow_scratch(size_t size) {
     if (size > scratch.size) {
         free(scratch.data);
         scratch.data = aligned_alloc(64, size);
-        SL_CHECK(scratch.data != NULL);
-        scratch.size = size;
+        scratch.size = scratch.data ? size : 0;
     }
     return scratch.data;
 }
 
+static size_t part_size(int n_cols) { // floats; a multiple of 64 bytes
+    return (size_t)(PANEL_OUTS + PANEL_ROWS) * n_cols + PANEL_ROWS * PANEL_OUTS;
+}
+
+// Takes what prefills of this shape need beside their arguments, so that none fails half-way.
+static int prepare(const sl_backend *be, const sl_shape *shape, sl_error *err) {
+    (void)be;
+    int q_dim = shape->n_heads * shape->head_dim, n = shape->hidden > shape->n_ffn ? shape->hidden : shape->n_ffn;
+    size_t size = part_size(n > q_dim ? n : q_dim) * (size_t)omp_get_max_threads() * sizeof(float);
+    pthread_mutex_lock(&scratch.lock);
+    int rc = sl_cpu_reserve(omp_get_max_threads(), err);
+    if (!rc && !grow_scratch(size))
+        rc = sl_fail(err, SL_ERR_MEMORY, "scratch memory of %zu MiB for prefills on %d threads cannot be allocated", size >> 20,
+                     omp_get_max_threads());
+    pthread_mutex_unlock(&scratch.lock);
+    return rc;
+}
+
 static void linear_prefill(const sl_weight *w, const float *x, int n_rows, int position, int accumulate, float *out) {
     int n_panels = (w->n_rows + PANEL_OUTS - 1) / PANEL_OUTS, most = omp_get_max_threads();
-    size_t part = (size_t)(PANEL_OUTS + PANEL_ROWS) * w->n_cols + PANEL_ROWS * PANEL_OUTS; // floats; a multiple of 64 bytes
+    size_t part = part_size(w->n_cols);
     pthread_mutex_lock(&scratch.lock);
     float *parts = grow_scratch(part * most * sizeof *parts);
+    SL_CHECK(parts != NULL); // prepare
 #pragma omp parallel for num_threads(most) schedule(dynamic)
     for (int p = 0; p < n_panels; p++)
         prefill_panel(w, x, n_rows, position, p * PANEL_OUTS, accumulate, out, parts + part * omp_get_thread_num());
@@ -312,6 +345,7 @@ static const sl_backend backend = {
     .name = "cpu",
     .act_size = sizeof(float),
     .describe = describe,
+    .supports = prepare,
     .free_memory = free_memory,
     .alloc = take,
     .release = release,

@@ -69,7 +69,8 @@ static int plan_cuda(sl_engine *e, const sl_attn_plan *plan, sl_error *err) {
     }
     if (rc) return rc;
     if (!e->step_ws_at) e->step_ws_at = malloc(e->geom.n_layers * sizeof *e->step_ws_at);
-    if (!e->step_stats) e->step_stats = be->alloc(be, sizeof(sl_attn_cuda_stats));
+    e->step_stats_size = sizeof(sl_attn_cuda_stats);
+    if (!e->step_stats) e->step_stats = be->alloc(be, e->step_stats_size);
     if (!e->step_ws_at || !e->step_stats) return sl_fail(err, SL_ERR_MEMORY, "--attn: out of memory");
     size_t size = lay_out(e, plan, e->step_ws_at);
     if (size > e->step_ws_size) {

@@ -1,0 +1,110 @@
+// tests/fuzz/fuzz_models.c - a model folder: the header of a safetensors file, whole files and shards, config.json.
+#include "engine/safetensors_header.h"
+#include "engine/sleigh.h"
+#include "tests/fuzz/fuzz.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char config_json[] =
+    "{\"model_type\":\"llama\",\"vocab_size\":4,\"hidden_size\":8,\"intermediate_size\":8,\"num_hidden_layers\":1,"
+    "\"num_attention_heads\":1,\"head_dim\":16,\"max_position_embeddings\":64,\"tie_word_embeddings\":true}";
+
+// Every byte of every tensor: what lies outside the mapping faults.
+static unsigned touch(const sl_tensors *t) {
+    unsigned sum = 0;
+    for (int i = 0; i < sl_tensors_count(t); i++) {
+        const sl_tensor *x = sl_tensors_at(t, i);
+        const unsigned char *data = x->data;
+        FUZZ_CHECK(x->n_dims >= 0 && x->n_dims <= SL_MAX_DIMS && sl_tensors_find(t, x->name) == x, x->name);
+        for (size_t j = 0; j < x->n_bytes; j++) sum += data[j];
+    }
+    return sum;
+}
+
+// The file of this header, with as many bytes of data as its last tensor asks for, if those are few.
+static void open_file(const char *header, size_t n, const sl_header *h) {
+    enum { MOST = 4096 };
+    int64_t size = 0;
+    for (int i = 0; i < h->n; i++)
+        if (h->entries[i].end > size) size = h->entries[i].end;
+    if (size > MOST) return;
+    char *file = calloc(1, 8 + n + (size_t)size);
+    FUZZ_CHECK(file != NULL, "memory");
+    for (int i = 0; i < 8; i++) file[i] = (char)((uint64_t)n >> 8 * i);
+    memcpy(file + 8, header, n);
+    fuzz_write("model.safetensors", file, 8 + n + (size_t)size);
+    free(file);
+    sl_tensors *t;
+    sl_error err = {0};
+    if (fuzz_ok(sl_tensors_open(fuzz_dir(), &t, &err), &err)) {
+        FUZZ_CHECK(sl_tensors_count(t) == h->n && sl_tensors_bytes(t) == (size_t)size, "tensors");
+        touch(t);
+        sl_tensors_close(t);
+    }
+    fuzz_remove("model.safetensors");
+}
+
+void fuzz_safetensors(const char *data, size_t n) {
+    sl_header h;
+    sl_error err = {0};
+    char *text = malloc(n + 1); // of its own size, so that a byte too far is seen
+    FUZZ_CHECK(text != NULL, "memory");
+    text = realloc(text, n ? n : 1);
+    memcpy(text, data, n);
+    if (fuzz_ok(sl_header_parse("model.safetensors", text, n, &h, &err), &err)) {
+        for (int i = 0; i < h.n; i++) {
+            const sl_header_entry *e = &h.entries[i];
+            FUZZ_CHECK(e->name && e->n_dims >= 0 && e->n_dims <= SL_MAX_DIMS && e->begin >= 0 && e->end >= 0, e->name);
+        }
+        open_file(text, n, &h);
+        sl_header_free(&h);
+    }
+    free(text);
+}
+
+void fuzz_model(const char *data, size_t n) {
+    static const char *const names[] = {"model.safetensors",
+                                        "a.safetensors",
+                                        "b.safetensors",
+                                        "model.safetensors.index.json",
+                                        "config.json",
+                                        "generation_config.json",
+                                        NULL};
+    sl_model *model;
+    sl_error err = {0};
+    fuzz_files(data, n, names[0], names);
+    if (access(fuzz_path("config.json"), F_OK)) fuzz_write("config.json", config_json, sizeof config_json - 1);
+    sl_tensors *t;
+    if (fuzz_ok(sl_tensors_open(fuzz_dir(), &t, &err), &err)) {
+        touch(t);
+        sl_tensors_close(t);
+    }
+    err = (sl_error){0};
+    if (fuzz_ok(sl_model_load(fuzz_dir(), SL_MODEL_NO_TOKENIZER, &model, &err), &err)) {
+        touch(sl_model_tensors(model));
+        FUZZ_CHECK(sl_model_decode_bytes(model) > 0, "decode bytes");
+        sl_model_free(model);
+    }
+    fuzz_remove_files(names);
+}
+
+void fuzz_config(const char *data, size_t n) {
+    static const char *const names[] = {"config.json", "generation_config.json", NULL};
+    sl_config c;
+    sl_error err = {0};
+    float inv_freq[128];
+    fuzz_files(data, n, names[0], names);
+    if (fuzz_ok(sl_config_load(fuzz_dir(), &c, &err), &err)) {
+        FUZZ_CHECK(c.n_vocab > 0 && c.hidden > 0 && c.n_ffn > 0 && c.n_layers > 0 && c.n_ctx > 0, "a size");
+        FUZZ_CHECK(c.n_heads > 0 && c.n_kv_heads > 0 && c.n_heads % c.n_kv_heads == 0, "heads");
+        FUZZ_CHECK(c.head_dim > 0 && c.head_dim <= 256 && c.head_dim % 16 == 0, "head_dim");
+        FUZZ_CHECK(c.norm_eps >= 0 && c.norm_eps <= 1 && c.bos >= -1 && c.bos < c.n_vocab, "norm_eps or BOS");
+        for (int i = 0; i < c.n_eos; i++) FUZZ_CHECK(c.eos[i] >= 0 && c.eos[i] < c.n_vocab, "EOS");
+        sl_config_rope(&c, inv_freq);
+        for (int i = 0; i < c.head_dim / 2; i++) FUZZ_CHECK(isfinite(inv_freq[i]) && inv_freq[i] >= 0, "a frequency");
+    }
+    fuzz_remove_files(names);
+}

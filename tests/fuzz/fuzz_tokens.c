@@ -1,0 +1,119 @@
+// tests/fuzz/fuzz_tokens.c - tokenizer files, and texts and ids with the vocabularies of tests/vocabularies.
+#include "tests/fuzz/fuzz.h"
+#include "tokenizer/tokenizer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DIR "tests/vocabularies/"
+
+// ---- what every tokenizer promises ----
+
+static void check_stream(const sl_tokenizer *tok, const int32_t *ids, size_t n, int specials) {
+    sl_detok_stream s = sl_detok_begin(tok, specials, 1);
+    sl_text text = {0}, whole = {0};
+    sl_error err = {0};
+    for (size_t i = 0; i < n; i++) FUZZ_CHECK(!sl_detok_next(&s, ids[i], &text, &err), err.message);
+    FUZZ_CHECK(!sl_detok_end(&s, &text, &err), err.message);
+    FUZZ_CHECK(!sl_detokenize(tok, ids, n, specials, &whole, &err), err.message);
+    // the stream writes U+FFFD for what is not UTF-8: with none of them it writes the same
+    if (!memmem(text.data, text.n, "\xef\xbf\xbd", 3))
+        FUZZ_CHECK(text.n == whole.n && !memcmp(text.data, whole.data, text.n), text.data);
+    sl_text_free(&text);
+    sl_text_free(&whole);
+}
+
+static void check_text(const sl_tokenizer *tok, const char *text, size_t n, unsigned flags, int specials) {
+    int is_spm = !strcmp(sl_tokenizer_kind(tok), "sentencepiece");
+    sl_ids ids = {0};
+    sl_text back = {0};
+    sl_error err = {0};
+    if (fuzz_ok(sl_tokenize(tok, text, n, flags, &ids, &err), &err)) {
+        for (size_t i = 0; i < ids.n; i++) FUZZ_CHECK(ids.data[i] >= 0 && ids.data[i] < sl_tokenizer_n_vocab(tok), "an id");
+        FUZZ_CHECK(!sl_detokenize(tok, ids.data, ids.n, 1, &back, &err), err.message);
+        // SentencePiece rewrites texts; byte-level BPE gives every byte back
+        if (!is_spm && !(flags & SL_TOK_BOS)) FUZZ_CHECK(back.n == n && !memcmp(back.data, text, n), back.data);
+        check_stream(tok, ids.data, ids.n, specials);
+    }
+    sl_ids_free(&ids);
+    sl_text_free(&back);
+}
+
+static void check_loaded(const sl_tokenizer *tok) {
+    static const char *const texts[] = {"", " Hello  world 123\n\n\t'll <s> <|eot_id|>",
+                                        "\xc3\xa9\xe2\x96\x81\xf0\x9f\xa6\xa5\xff\xc3"};
+    int n_vocab = sl_tokenizer_n_vocab(tok);
+    int32_t bos = sl_tokenizer_bos(tok), eos = sl_tokenizer_eos(tok), ends[] = {0, n_vocab - 1};
+    sl_text text = {0};
+    sl_error err = {0};
+    FUZZ_CHECK(n_vocab > 0 && bos >= -1 && bos < n_vocab && eos >= -1 && eos < n_vocab, "n_vocab, BOS or EOS");
+    for (unsigned i = 0; i < 3; i++) check_text(tok, texts[i], strlen(texts[i]), i == 1 ? 0 : SL_TOK_PLAIN, 0);
+    check_text(tok, texts[1], strlen(texts[1]), SL_TOK_BOS, 1);
+    for (int id = 0; id < n_vocab && id < 512; id++) FUZZ_CHECK(!sl_detokenize(tok, &id, 1, 1, &text, &err), err.message);
+    check_stream(tok, ends, 2, 1);
+    for (int i = 0; i < 2; i++) {
+        int32_t outside = i ? n_vocab : -1;
+        FUZZ_CHECK(sl_detokenize(tok, &outside, 1, 1, &text, &err) == SL_ERR_ARG, "an id out of range");
+    }
+    sl_text_free(&text);
+}
+
+static void load(const char *data, size_t n, const char *first) {
+    static const char *const names[] = {"tokenizer.json", "tokenizer.model", "tokenizer_config.json", NULL};
+    sl_tokenizer *tok;
+    sl_error err = {0};
+    fuzz_files(data, n, first, names);
+    if (fuzz_ok(sl_tokenizer_load(fuzz_dir(), &tok, &err), &err)) {
+        check_loaded(tok);
+        sl_tokenizer_free(tok);
+    }
+    fuzz_remove_files(names);
+}
+
+void fuzz_bpe(const char *data, size_t n) {
+    load(data, n, "tokenizer.json");
+}
+
+void fuzz_tokenizer_model(const char *data, size_t n) {
+    load(data, n, "tokenizer.model");
+}
+
+// ---- texts ----
+
+enum { N_VOCABULARIES = 4 };
+
+static const sl_tokenizer *vocabulary(int which) { // loaded once
+    static const char *const dirs[N_VOCABULARIES] = {DIR "bpe", DIR "llama", DIR "unigram", NULL};
+    static sl_tokenizer *loaded[N_VOCABULARIES];
+    sl_error err = {0};
+    if (!loaded[which] && dirs[which]) FUZZ_CHECK(!sl_tokenizer_load(dirs[which], &loaded[which], &err), err.message);
+    if (!loaded[which]) { // a rank file has another name there
+        static char data[16384];
+        FILE *f = fopen(DIR "bpe/ranks.model", "rb");
+        FUZZ_CHECK(f != NULL, DIR "bpe/ranks.model");
+        fuzz_write("tokenizer.model", data, fread(data, 1, sizeof data, f));
+        fclose(f);
+        FUZZ_CHECK(!sl_tokenizer_load(fuzz_dir(), &loaded[which], &err), err.message);
+        fuzz_remove("tokenizer.model");
+    }
+    return loaded[which];
+}
+
+// Bits of the first byte: 0 and 1 the vocabulary, 2 and 3 the flags, 4 the specials, 5 ids instead of a text.
+void fuzz_text(const char *data, size_t n) {
+    if (n == 0) return;
+    const sl_tokenizer *tok = vocabulary(data[0] & 3);
+    int specials = data[0] >> 4 & 1;
+    unsigned flags = data[0] >> 2 & 3;
+    data++, n--;
+    if (!(data[-1] & 32)) {
+        check_text(tok, data, n, flags, specials);
+        return;
+    }
+    int32_t ids[1024];
+    size_t n_ids = n / 2 < 1024 ? n / 2 : 1024;
+    for (size_t i = 0; i < n_ids; i++)
+        ids[i] = ((unsigned char)data[2 * i] | (unsigned char)data[2 * i + 1] << 8) % sl_tokenizer_n_vocab(tok);
+    check_stream(tok, ids, n_ids, specials);
+}
