@@ -262,8 +262,7 @@ static void edit(const char *path, const char *from, const char *to) { // the fi
 // With that folder as the current one, which is the model.
 static const char in_folder[] = "b=$(realpath \"$0\"); cd \"$1\"; shift; exec \"$b\" \"$@\"";
 #define IN(dir, n)                                                                                                             \
-    RUN_SHELL(in_folder, dir, "eval", "-m", ".", "--task", "niah-single", "--length", "600", "--samples", n, "--rounds",       \
-              "200", "--out", out)
+    RUN_SHELL(in_folder, dir, "eval", "-m", ".", "--task", "niah-single", "--length", "600", "--samples", n, "--out", out)
 
 static void refused(const char *dir, const char *out, const char *key) {
     char part[64];

@@ -361,7 +361,8 @@ static void scores_file(void) {
     spill(in_tmp("scores"), file, strlen(file));
     CHECK_ERR(open_scores(&s, 7, &out, &e), e, SL_ERR_FORMAT, "line 10: not a sample's line");
     eval_scores_free(&s);
-    spill(in_tmp("scores"), "{\"sleigh_eval\":2,\"settings\":{\"seed\":7,\"model\":\"m\"}}\n", 55);
+    strcpy(file, "{\"sleigh_eval\":2,\"settings\":{\"seed\":7,\"model\":\"m\"}}\n");
+    spill(in_tmp("scores"), file, strlen(file));
     CHECK_ERR(open_scores(&s, 7, &out, &e), e, SL_ERR_ARG, "line 1 is not the head");
     eval_scores_free(&s);
 }
