@@ -18,6 +18,12 @@ static int size_power(const sl_attn_spec *spec, const sl_draw *draw) {
     return draw->size_power ? draw->size_power(spec) : 0;
 }
 
+// Of every page: for sizes, or for a draw's own bound.
+static int reads_norms(const sl_attn_spec *spec, const sl_draw *draw) {
+    sl_kv_need need;
+    return size_power(spec, draw) || (draw->needs && draw->needs(spec, &need) && need.kind == &sl_page_norms);
+}
+
 static int needs(const sl_attn_spec *spec, sl_kv_need *out) {
     sl_composition c = sl_composition_of(spec);
     int n = c.propose->needs ? c.propose->needs(spec, out) : 0;
@@ -254,7 +260,7 @@ static void report_group(const call *c, const sl_group *g, const sl_head *heads)
                                   : n_kv;
     uint64_t bytes = propose->bytes(g) + (refined_rows + (uint64_t)distinct) * row;
     if (is_beyond && !refined) k_rows = n_kv, bytes += n_kv * row; // keys that were scored are read again
-    if (size_power(c->args->spec, c->stages.draw)) bytes += (uint64_t)n_kv * sizeof(bf16);
+    if (reads_norms(c->args->spec, c->stages.draw)) bytes += (uint64_t)n_kv * sizeof(bf16);
     for (int i = 0; i < g->n; i++) {
         sl_attn_report *r = heads[i].report;
         r->k_rows = (uint32_t)k_rows;

@@ -418,6 +418,7 @@ void decode(const sl_attn_cuda_decode_args *args) {
 // The index; what else is read the kernels count.
 void account(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats) {
     stats->tries += geom->n_heads;
+    if (needs_norms(spec)) stats->bytes += (uint64_t)n_kv * geom->n_kv_heads * sizeof(bf16);
     if (by_bounds(spec)) return sl_cuda_account_bounds(geom, n_kv, stats);
     stats->k_rows += (uint64_t)n_kv * geom->n_kv_heads;
     stats->bytes += (uint64_t)n_kv * geom->n_kv_heads * geom->head_dim * sizeof(bf16);

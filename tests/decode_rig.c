@@ -460,6 +460,8 @@ static void count(const rig *r, const sl_group *group, const drawn_head *heads, 
     want->v_distinct += distinct;
     want->k_rows += propose->exact ? n_kv : refined + (propose->needs ? newest : 0);
     want->bytes += propose->bytes(group) + (size_t)(refined + distinct) * r->c->geom.head_dim * sizeof(bf16);
+    sl_kv_need norms; // a bound's
+    if (stages.draw && stages.draw->needs && stages.draw->needs(&r->spec, &norms)) want->bytes += n_kv * sizeof(bf16);
 }
 
 // Every row, of scores that are stored nowhere: the CPU's output, but for weights and output rounded to bf16, 2^-9 each.
