@@ -17,6 +17,7 @@ import argparse
 import collections
 import concurrent.futures
 import csv
+import fcntl
 import hashlib
 import json
 import os
@@ -321,6 +322,12 @@ def every_suite(gpu):
 def run(mutations, records, times_of, args):
     work, results = os.path.abspath(args.work), args.results[0] if args.results else None
     base, runner, end = os.path.join(work, "base"), Runner(args), time.time() + 60 * args.minutes
+    os.makedirs(work, exist_ok=True)
+    held = open(os.path.join(work, "lock"), "w")
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        sys.exit(f"mutate.py: another run works in {work}; --work names another folder")
     tree = copy_tree(base)
     for m in mutations:
         m.suites = every_suite(args.gpu) if args.all_suites else [x if "/" in x else x + "/" for x in m.suites]
