@@ -345,8 +345,8 @@ static void distinct_rows(void) {
     enum { N = 128, HEADS_OF = 4, ALL = 2 * HEADS_OF };
     static const int n = N;
     static const char *const methods[] = {"santa:S=20",  "santa-sys:S=20", "santa-pps:S=20", "santa-prop:S=20",
-                                          "random:S=20", "topk:k=20",      "topp:p=0.3"};
-    "streaming:sink=4:window=20", ref_cache c = ref_cache_new(ALL, 2, N, 1, &n, 1, test_seed);
+                                          "random:S=20", "topk:k=20",      "topp:p=0.3",     "streaming:sink=4:window=20"};
+    ref_cache c = ref_cache_new(ALL, 2, N, 1, &n, 1, test_seed);
     for (int i = 0; i < 2 * N * N; i++)
         ((bf16 *)ref_v_row(&c, 0, i / N / N, i / N % N))[i % N] = sl_f32_to_bf16(i / N % N == i % N);
     for (size_t m = 0; m < sizeof methods / sizeof *methods; m++) {
