@@ -1,5 +1,6 @@
 // tests/test_draws.c - what a draw takes, by brute force and closed forms: the tile budgets of santa-flash, the uniform part of
-// santa-is and the masses that it keeps, topp at equal weights, the fewest draws of a stated error, budgets by variance.
+// santa-is and the masses that it keeps, the sum of all masses, topp at equal weights, the fewest draws of a stated error,
+// budgets by variance, and what is reported of a step.
 #include "attention/stages.h"
 #include "engine/backend.h"
 #include "tests/counters.h"
@@ -104,6 +105,35 @@ static void kept_masses(void) {
                      (unsigned long long)whole, unit);
         }
         CHECK(unit >= 1);
+        sample_free(&s);
+    }
+}
+
+// Blocks from 0 to 63 octaves below the top one. A row's mass is w 2^38 of its octaves, as the difference of two running sums
+// that are cut to whole numbers: at most 1 off, and the masses of all rows add up to the total, which draws take for granted.
+static void masses_add_up(void) {
+    enum { N = 64 * SL_BLOCK - 5 };
+    for (int mixed = 0; mixed < 2; mixed++) {
+        sample s = sample_new(N, PEAKED, test_seed);
+        for (int b = 0; b < s.wt.n_blocks; b++) {
+            s.wt.ref[b] = (int16_t)-b;
+            s.wt.cum[b + 1] = 0;
+            for (int i = b * SL_BLOCK; i < (b + 1) * SL_BLOCK; i++)
+                s.wt.cum[b + 1] += (uint64_t)(sl_bf16_to_f32(s.wt.w[i]) * 0x1p30);
+        }
+        sl_weights_finish(&s.wt);
+        if (mixed) sl_weights_mix(&s.wt, 0.01);
+        uint64_t sum = 0, masses[SL_BLOCK];
+        for (int j = 0; j < N; j++) {
+            uint64_t mass = sl_weights_mass(&s.wt, j);
+            double want = floor(sl_bf16_to_f32(s.wt.w[j]) * 0x1p30) * exp2(8 - j / SL_BLOCK) + (double)s.wt.each;
+            if (!(fabs((double)mass - want) <= 1)) FAIL("row %d: mass %llu, expected %.1f", j, (unsigned long long)mass, want);
+            sum += mass;
+            CHECK(sl_weights_running(&s.wt, j) == sum);
+            if (j % SL_BLOCK == 0) sl_weights_masses(&s.wt, j / SL_BLOCK, masses);
+            CHECK(masses[j % SL_BLOCK] == mass);
+        }
+        CHECK(sum == sl_weights_total(&s.wt));
         sample_free(&s);
     }
 }
@@ -309,6 +339,39 @@ static void effective_samples(void) {
     ref_cache_free(&c);
 }
 
+// Row j has the value e_j, so that an output is positive in the channels of the rows that its head drew: the rows of a KV head
+// that at least one of its heads drew, by brute force.
+static void distinct_rows(void) {
+    enum { N = 128, HEADS_OF = 4, ALL = 2 * HEADS_OF };
+    static const int n = N;
+    static const char *const methods[] = {"santa:S=20",  "santa-sys:S=20", "santa-pps:S=20", "santa-prop:S=20",
+                                          "random:S=20", "topk:k=20",      "topp:p=0.3",     "streaming:sink=4:window=20"};
+    ref_cache c = ref_cache_new(ALL, 2, N, 1, &n, 1, test_seed);
+    for (int i = 0; i < 2 * N * N; i++)
+        ((bf16 *)ref_v_row(&c, 0, i / N / N, i / N % N))[i % N] = sl_f32_to_bf16(i / N % N == i % N);
+    for (size_t m = 0; m < sizeof methods / sizeof *methods; m++) {
+        ref_decode(&c, methods[m], 0, 1, 1, 0);
+        for (int first = 0; first < ALL; first += HEADS_OF) {
+            char seen[N] = {0};
+            int want = 0;
+            for (int head = first; head < first + HEADS_OF; head++) {
+                int rows = 0;
+                for (int j = 0; j < N; j++) {
+                    int is_drawn = c.out[head * N + j] > 0;
+                    rows += is_drawn, want += is_drawn && !seen[j];
+                    seen[j] |= (char)is_drawn;
+                }
+                if ((int)c.reports[head].v_rows != rows)
+                    FAIL("%s, head %d: %d rows, expected %d", methods[m], head, (int)c.reports[head].v_rows, rows);
+            }
+            for (int head = first; head < first + HEADS_OF; head++)
+                if ((int)c.reports[head].v_distinct != want)
+                    FAIL("%s, head %d: %d distinct rows, expected %d", methods[m], head, (int)c.reports[head].v_distinct, want);
+        }
+    }
+    ref_cache_free(&c);
+}
+
 // Bytes of one KV head: rows of K and V at 2 head_dim bytes, norms at 2 bytes a row, built or not; copies of pages.
 static void bytes_read(void) {
     enum { N = 900, N_BUILT = 768, NEW = N - N_BUILT };
@@ -358,11 +421,13 @@ static const test_case cases[] = {
     {"tile-budgets", 0, tile_budgets},
     {"uniform-part", 0, uniform_part},
     {"kept-masses", 0, kept_masses},
+    {"masses-add-up", 0, masses_add_up},
     {"fewest-rows", 0, fewest_rows},
     {"equal-weights", 0, equal_weights},
     {"fewest-draws", 0, fewest_draws},
     {"budgets-in-closed-form", 0, budgets_in_closed_form},
     {"effective-samples", 0, effective_samples},
+    {"distinct-rows", 0, distinct_rows},
     {"bytes-read", 0, bytes_read},
     {0},
 };

@@ -25,6 +25,7 @@ static const struct {
     {"words", "bada\xC3\xA9", "[\"bada\"]", 0, ""}, // a letter beyond ASCII follows
     {"integers", "7, 7, 8, 9, 10, 11", "[\"7\",\"8\",\"9\",\"10\"]", 1, ""},
     {"integers", "1 2 7 8 9 10", "[\"7\",\"8\",\"9\",\"10\"]", 0.5, ""}, // the first four alone
+    {"integers", "7 7", "[\"7\",\"8\"]", 0.5, ""},                       // one that comes twice counts once
     {"integers", "7.5 and 8", "[\"7\",\"8\"]", 0.5, ""},
     {"integers", "none", "[\"7\",\"8\"]", 0, ""},
     {"exact", " with Ann in Rome.\n", "[\"with Ann in Rome.\"]", 1, "with Ann in Rome."},

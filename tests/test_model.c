@@ -385,26 +385,54 @@ static void method_state(void) {
     free(ids), free(want), free(got);
 }
 
-// After a change of a parameter alone: the state begins anew, as the old one was made with another parameter; the same
-// parameters again keep it.
+// After a change of a parameter alone, of the method or of the second one of a composition: the state begins anew, as the old
+// one was made with another parameter; the same parameters again keep it.
 static void state_after_a_parameter_change(void) {
     static const sl_attn_param params[] = {{"x", SL_PARAM_INT, 0, 0, 9, "test", NULL}, {0}};
     static const sl_attn_ops ops = {.workspace = counting_workspace, .decode = counting_decode, .state = counting_state};
     static const sl_attn_method counting = {
         .name = "counting", .summary = "test", .source = "test", .mean = SL_MEAN_EXACT, .params = params, .cpu = &ops};
-    static const int value[] = {1, 1, 2, 2, 1}, want[] = {1, 2, 1, 2, 1};
+    static const struct {
+        int value, plus_value, want;
+    } t[] = {{1, 0, 1}, {1, 0, 2}, {2, 0, 1}, {2, 0, 2}, {1, 0, 1}, {1, 3, 1}, {1, 3, 2}, {1, 0, 1}};
     dense_ops = sl_attn_find("dense")->cpu;
     rig r = rig_open("models/tiny", "dense", 1024, 1, 64, 0, 0);
     sl_session *s = rig_session(&r, 0);
     int32_t id = 7;
     CHECK_OK(sl_prefill(s, &id, 1, NULL, &err), err);
-    for (int i = 0; i < 5; i++) {
-        set_plan(&r, &(sl_attn_spec){.method = &counting, .value = {value[i]}});
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        set_plan(&r, &(sl_attn_spec){
+                         .method = &counting, .value = {t[i].value}, .plus = &counting, .plus_value = {t[i].plus_value}});
         CHECK_OK(sl_decode(&s, 1, &id, &err), err);
-        CHECK_INT(last_count, want[i]);
+        CHECK_INT(last_count, t[i].want);
     }
     sl_session_free(s);
     rig_close(&r);
+}
+
+// Tokens that were prefilled since the last decode: its output is not that of the step before, and plans nothing. A fork has
+// the same rows and sequence and an empty state. One step later the output counts, so that a fork gives other bits.
+static void state_after_a_prefill(void) {
+    static const char *const methods[] = {"santa-pps:S=24:budget=variance", "santa:S=24:budget=variance"};
+    enum { N = 400, FIRST = 300 };
+    for (int m = 0; m < 2; m++) {
+        rig r = rig_open("models/tiny", methods[m], 1024, 2, 0, 0, 5);
+        int32_t *ids = test_ids(N + 2, r.n_vocab, test_seed);
+        sl_session *s = rig_session(&r, 3), *fork;
+        CHECK_OK(sl_prefill(s, ids, FIRST, NULL, &err), err);
+        CHECK_OK(sl_decode(&s, 1, &ids[FIRST], &err), err);
+        CHECK_OK(sl_prefill(s, ids + FIRST + 1, N - FIRST - 1, NULL, &err), err);
+        for (int step = 0; step < 2; step++) {
+            CHECK_OK(sl_session_fork(s, N + step, 3, &fork, &err), err);
+            CHECK_OK(sl_decode(&s, 1, &ids[N + step], &err), err);
+            CHECK_OK(sl_decode(&fork, 1, &ids[N + step], &err), err);
+            CHECK_INT(equal_bits(sl_session_logits(s), sl_session_logits(fork), r.n_vocab), step == 0);
+            sl_session_free(fork);
+        }
+        sl_session_free(s);
+        rig_close(&r);
+        free(ids);
+    }
 }
 
 // An engine whose method or parameter was changed gives the bits of one that was opened with it: the seed stays the engine's.
@@ -740,6 +768,7 @@ static const test_case cases[] = {
     {"context-overflow", 0, context_overflow},
     {"method-state", 0, method_state},
     {"state-after-a-parameter-change", 0, state_after_a_parameter_change},
+    {"state-after-a-prefill", 0, state_after_a_prefill},
     {"seed-after-a-parameter-change", 0, seed_after_a_parameter_change},
     {"stats-count-rows", 0, stats_count_rows},
     {"observer", 0, observer},

@@ -413,12 +413,24 @@ static int descending(const void *a, const void *b) {
     return (x < y) - (x > y);
 }
 
+static double two_sided_quantile(double delta) { // z with P(|N| > z) = delta
+    double low = 0, high = 20;
+    for (int i = 0; i < 60; i++) {
+        double mid = (low + high) / 2;
+        if (erfc(mid / sqrt(2)) > delta)
+            low = mid;
+        else
+            high = mid;
+    }
+    return low;
+}
+
 // b / |mu^| from the documented formulas, with S draws in try `tries`: in double precision, from p_j |v_j| of exact weights.
 static double documented_bound(const ref_cache *c, int head, int bernstein, double delta, double *tolerance) {
     static double size[8000];
     const sl_attn_report *r = &c->reports[head];
     int n = c->seqs[0].n_tokens, dim = c->geom.head_dim, group = c->geom.n_heads / c->geom.n_kv_heads, k = (int)r->budget;
-    double mu[128], light = 0, norm = 0, low = 0, high = 20;
+    double mu[128], light = 0, norm = 0;
     ref_attention(c, 0, head, c->q + head * dim, n, size, mu);
     for (int j = 0; j < n; j++) {
         bf16 norm_v;
@@ -428,17 +440,10 @@ static double documented_bound(const ref_cache *c, int head, int bernstein, doub
     qsort(size, n, sizeof *size, descending);
     for (int j = 0; k > 1 && size[j] * k > light; j++, k--) light -= size[j]; // heavy: above kappa = light / k
     delta /= exp2(r->tries);
-    for (int i = 0; i < 60; i++) { // z with P(|N| > z) = delta
-        double mid = (low + high) / 2;
-        if (erfc(mid / sqrt(2)) > delta)
-            low = mid;
-        else
-            high = mid;
-    }
     int near = 0; // rows that rounding may move across the cut, each of a k-th of the light rows' size
     for (int j = 0; j < n; j++) near += fabs(size[j] * k / light - 1) < 0x1p-6;
     *tolerance = 0x1p-7 + 0.5 * near / k;
-    double kappa = light / k, B = kappa * light, b = low * sqrt(B), log_term = log(2 / delta);
+    double kappa = light / k, B = kappa * light, b = two_sided_quantile(delta) * sqrt(B), log_term = log(2 / delta);
     if (bernstein || k < 30) b = sqrt(2 * B * log_term) + 4.0 / 3 * kappa * log_term;
     for (int d = 0; d < dim; d++) norm += pow(c->out[head * dim + d], 2);
     return b / sqrt(norm);
@@ -469,6 +474,79 @@ static void the_stated_bound_is_as_documented(void) {
         ref_cache_free(&c);
     }
     CHECK(n_certified >= 150);
+}
+
+// Equal weights and values that are all the same vector v: every draw gives v, whose norm is a power of two, so that nothing is
+// rounded. Then kappa = |v| / S, B = |v|^2 / S, and the fewest draws with a bound of at most `target` |v| in try i follow.
+static ref_cache cache_of_equal_rows(int n, float value) {
+    ref_cache c = ref_cache_new(4, 2, 64, 1, &n, 0, test_seed);
+    for (int i = 0; i < n * 2 * 64; i++) ((bf16 *)ref_v_row(&c, 0, i / 64 % 2, i / 128))[i % 64] = sl_f32_to_bf16(value);
+    return c;
+}
+
+static int fewest_draws(double target, double delta, int bernstein) {
+    double z = two_sided_quantile(delta), L = log(2 / delta);
+    int S = 1;
+    while ((bernstein || S < 30 ? sqrt(2 * L / S) + 4.0 / 3 * L / S : z / sqrt(S)) > target) S++;
+    return S;
+}
+
+// A plan leaves 5% of room in the first try and 20% in the next, as |mu^| is an estimate. The step before has an output of
+// `before` |v|: up to 1 / 0.95 the first try still stands; beyond, its bound is too wide, and the second plans with |v|.
+static void plans_leave_room(void) {
+    enum { N = 2000 };
+    static const struct {
+        double before; // 0: there was no step before, the pilot's output counts
+        int tries;
+    } t[] = {{0, 1}, {1, 1}, {1.03125, 1}, {0.75, 1}, {1.0625, 2}, {2, 2}};
+    const double delta = 0.1, epsilon = 0.2, most = epsilon / (1 + epsilon);
+    ref_cache c = cache_of_equal_rows(N, 1);
+    for (int i = 0; i < 12; i++) {
+        double before = t[i % 6].before, first = 0.95 * (before > 0 ? before : 1);
+        int tries = t[i % 6].tries, bernstein = i / 6;
+        char attn[96];
+        sl_error err;
+        sl_attn_spec spec;
+        snprintf(attn, sizeof attn, "santa-pps:epsilon=%g:delta=%g:bound=%s", epsilon, delta, bernstein ? "bernstein" : "clt");
+        CHECK_OK(sl_attn_parse(attn, &spec, &err), err);
+        void *state = calloc(1, spec.method->cpu->state(&c.geom, &spec));
+        if (before > 0) {
+            ref_cache other = cache_of_equal_rows(N, (float)before);
+            other.queries[0].state = state, other.queries[0].position = 7;
+            ref_decode(&other, attn, 0, 1, 5, 0);
+            ref_cache_free(&other);
+        }
+        c.queries[0].state = state, c.queries[0].position = 8;
+        ref_decode(&c, attn, 0, 1, 5, 0);
+        free(state), c.queries[0].state = NULL;
+        int want = fewest_draws((tries == 1 ? first : 0.8) * most, delta / exp2(tries), bernstein);
+        for (int head = 0; head < 4; head++) {
+            const sl_attn_report *r = &c.reports[head];
+            if ((int)r->tries != tries || (int)r->budget != want || r->fallback)
+                FAIL("%s, step before %g: try %d with %d draws, expected try %d with %d", attn, before, (int)r->tries,
+                     (int)r->budget, tries, want);
+        }
+    }
+    ref_cache_free(&c);
+}
+
+// A head that goes dense takes each row once: dense attention but for the order of fp32 sums, as equal weights are not rounded.
+static void out_of_reach_is_dense(void) {
+    static const int lengths_of[] = {1, 33, 300, 1000};
+    for (int i = 0; i < 4; i++) {
+        int n = lengths_of[i];
+        ref_cache c = ref_cache_new(4, 2, 64, 1, &n, 0, test_seed + i);
+        ref_add_to_values(&c, 1);
+        sl_attn_stats st = decode_twice(&c, "santa-pps:epsilon=0.0001", 1, 3);
+        CHECK_INT(st.fallbacks, 4);
+        for (int head = 0; head < 4; head++) {
+            CHECK_INT(c.reports[head].samples, n);
+            CHECK_INT(c.reports[head].v_rows, n);
+            CHECK(c.reports[head].error_bound == 0);
+            CHECK(ref_error(&c, 0, head) < 1e-5);
+        }
+        ref_cache_free(&c);
+    }
 }
 
 static void rows_rise_as_epsilon_falls(void) {
@@ -564,6 +642,7 @@ static void budgets_stay_within_limits(void) {
                     all += S;
                     if (S < budgets[b] / 4 || S > 4 * budgets[b]) FAIL("%s: head %d of 8 got %d", attn, head, S);
                 }
+                CHECK_INT(c.reports[first].budget, 4 * budgets[b]);
                 CHECK(all <= 8 * budgets[b]);
             }
         ref_cache_free(&c);
@@ -602,6 +681,8 @@ static const test_case cases[] = {
     {"the-stated-bound-is-as-documented", 0, the_stated_bound_is_as_documented},
     {"hardest-values-clt", 0, hardest_clt},
     {"hardest-values-bernstein", 0, hardest_bernstein},
+    {"plans-leave-room", 0, plans_leave_room},
+    {"out-of-reach-is-dense", 0, out_of_reach_is_dense},
     {"rows-rise-as-epsilon-falls", 0, rows_rise_as_epsilon_falls},
     {"budgets-follow-variance", 0, budgets_follow_variance},
     {"budgets-stay-within-limits", 0, budgets_stay_within_limits},
