@@ -414,7 +414,7 @@ static void state_after_a_parameter_change(void) {
 // the same rows and sequence and an empty state. One step later the output counts, so that a fork gives other bits.
 static void state_after_a_prefill(void) {
     static const char *const methods[] = {"santa-pps:S=24:budget=variance", "santa:S=24:budget=variance"};
-    enum { N = 400, FIRST = 300 };
+    enum { N = 200, FIRST = 180 };
     for (int m = 0; m < 2; m++) {
         rig r = rig_open("models/tiny", methods[m], 1024, 2, 0, 0, 5);
         int32_t *ids = test_ids(N + 2, r.n_vocab, test_seed);
