@@ -63,7 +63,7 @@ typedef struct sl_attn_report {
     float score_bound;                // no proposed score is further than this from the exact one, in nats; 0: no bound
     float error_bound;                // b / |mu^| of methods with a stated error; NaN: none is stated
     uint32_t tries, fallback;         // draws until certified; 1: went dense
-    float kurtosis;      // of e^s over vattention's base sample (3 for normal numbers); NaN: there is none
+    float kurtosis;                   // of e^s over vattention's base sample (3 for normal numbers); NaN: there is none
     uint32_t heavy_tail; // 1: it is so large that the base sample's variance, and with it bound=clt, is not to be believed
     // against dense attention on the same state, where that was asked for, else NaN: |out - mu| / |mu|; the cosine; the
     // error's part along mu, (out - mu).mu / |mu|^2, whose mean over seeds is a bias

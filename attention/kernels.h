@@ -17,8 +17,8 @@ enum {
     // more. SL_REF_BEYOND marks a block that has a larger score or NaN; its weights are 0 (sl_weights_beyond).
     SL_REF_MOST = 32000,
     SL_REF_BEYOND = 32767,
-    SL_GEMM_ROWS = 8,      // row counts of gemm are multiples of this
-    SL_SCORE_LEAD = 16,    // score writes whole vectors: up to 15 floats past n_rows, within stride
+    SL_GEMM_ROWS = 8,   // row counts of gemm are multiples of this
+    SL_SCORE_LEAD = 16, // score writes whole vectors: up to 15 floats past n_rows, within stride
 };
 
 // A query against one page of quantised keys (propose_quantised.c): with key channel c = zero_c + step_c code,

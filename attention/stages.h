@@ -50,8 +50,8 @@ void sl_weights_masses(const sl_weights *wt, int b, uint64_t mass[SL_BLOCK]); //
 uint64_t sl_weights_total(const sl_weights *wt);                              // C_{n-1}
 // A mass of `wt` as a share of the total of `of`.
 double sl_weights_share(const sl_weights *wt, uint64_t mass, const sl_weights *of);
-int sl_weights_beyond(const sl_weights *wt); // 1: the scores are too large, too small or NaN: nothing may be drawn
-void sl_weights_mix(sl_weights *wt, double alpha);                            // p <- (1 - alpha) p + alpha / n
+int sl_weights_beyond(const sl_weights *wt);       // 1: the scores are too large, too small or NaN: nothing may be drawn
+void sl_weights_mix(sl_weights *wt, double alpha); // p <- (1 - alpha) p + alpha / n
 // The k rows of largest weight (fewer if fewer are positive), ascending in row; the lower row on ties. Returns how many.
 int sl_weights_largest(const sl_weights *wt, int k, int32_t *rows);
 // The fewest largest rows whose mass reaches p of the total; ascending in row. rows: [n].

@@ -36,7 +36,8 @@ int sl_spm_load(const char *file, const sl_spm_model *model, sl_spm **out, sl_er
         spm = new sl_spm;
         spm->most_text = static_cast<size_t>(INT_MAX / model->growth);
         const auto status = spm->processor.LoadFromSerializedProto(absl::string_view(model->proto.data, model->proto.n));
-        return status.ok() ? 0 : sl_fail(err, SL_ERR_FORMAT, "%s: not a SentencePiece model: %s", file, status.ToString().c_str());
+        return status.ok() ? 0
+                           : sl_fail(err, SL_ERR_FORMAT, "%s: not a SentencePiece model: %s", file, status.ToString().c_str());
     });
     if (rc) {
         sl_spm_free(spm);
@@ -55,9 +56,15 @@ static int number_of(const sl_spm *spm, int (sentencepiece::SentencePieceProcess
     guarded("SentencePiece", nullptr, [&] { return n = (spm->processor.*get)(), 0; });
     return n;
 }
-int sl_spm_n(const sl_spm *spm) { return number_of(spm, &sentencepiece::SentencePieceProcessor::GetPieceSize); }
-int sl_spm_bos(const sl_spm *spm) { return number_of(spm, &sentencepiece::SentencePieceProcessor::bos_id); }
-int sl_spm_eos(const sl_spm *spm) { return number_of(spm, &sentencepiece::SentencePieceProcessor::eos_id); }
+int sl_spm_n(const sl_spm *spm) {
+    return number_of(spm, &sentencepiece::SentencePieceProcessor::GetPieceSize);
+}
+int sl_spm_bos(const sl_spm *spm) {
+    return number_of(spm, &sentencepiece::SentencePieceProcessor::bos_id);
+}
+int sl_spm_eos(const sl_spm *spm) {
+    return number_of(spm, &sentencepiece::SentencePieceProcessor::eos_id);
+}
 
 const char *sl_spm_piece(const sl_spm *spm, int id, sl_spm_kind *kind) {
     const char *piece = "";

@@ -11,9 +11,9 @@ int eval_plot(const char *file, const char *title, const eval_scores *s, const c
         const eval_summary *all = &summary[m * (s->n_groups + 1) + s->n_groups];
         char name[CLI_ATTN_NAME];
         cli_attn_curve(attn, m, name);
-        rc = cli_curves_add(
-            &curves, name, (cli_point){100 * all->kv_share, 100 * all->score.at, 100 * all->score.low, 100 * all->score.high},
-            err);
+        rc = cli_curves_add(&curves, name,
+                            (cli_point){100 * all->kv_share, 100 * all->score.at, 100 * all->score.low, 100 * all->score.high},
+                            err);
     }
     const cli_panel panel = cli_panel_accuracy(&curves);
     if (!rc) rc = cli_plot(file, title, &panel, 1, err);

@@ -55,9 +55,9 @@ static inline size_t sl_l2_bytes() {
 // below, so that "the previous one has ended" carries over from kernel to kernel. All ask for the same split of L1 and shared
 // memory: a multiprocessor must run empty before it changes the split (RMSNorm with the default split: 2 to 15 us more each).
 //
-// One exception: a kernel may learn from a counter, instead of from sl_wait_previous(), that the kernel in front has written what
-// it needs (take_all.h). That kernel must then call sl_start_next() after its own sl_wait_previous(), or the counter read may be
-// an earlier step's; and the waiting one must still call sl_wait_previous() before it ends.
+// One exception: a kernel may learn from a counter, instead of from sl_wait_previous(), that the kernel in front has written
+// what it needs (take_all.h). That kernel must then call sl_start_next() after its own sl_wait_previous(), or the counter read
+// may be an earlier step's; and the waiting one must still call sl_wait_previous() before it ends.
 template <typename... Params, typename... Args>
 static void sl_launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream, Args... args) {
     static const bool overlaps = sl_overlaps((const void *)kernel); // of all kernels with these parameters alike
@@ -99,8 +99,8 @@ static __device__ __forceinline__ int sl_add_ordered(int *to, int x) {
     return before;
 }
 
-// Adds 1, for one thread of a warp. The answer is waited for where it is used: of atomicAdd, or atom.add, the compiler makes one
-// for all lanes that may come there, and waits at once to hand out their shares.
+// Adds 1, for one thread of a warp. The answer is waited for where it is used: of atomicAdd, or atom.add, the compiler makes
+// one for all lanes that may come there, and waits at once to hand out their shares.
 static __device__ __forceinline__ int sl_take_number(int *from) {
     int before;
     asm volatile("atom.relaxed.gpu.global.inc.u32 %0, [%1], 0x7fffffff;" : "=r"(before) : "l"(from) : "memory");

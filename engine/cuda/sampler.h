@@ -43,8 +43,8 @@ sl_cuda_sampling sl_cuda_sampling_of(const sl_sampling *p);
 size_t sl_cuda_sampler_workspace(int n_rows, int n_vocab);
 
 // ids[i] = the token drawn from logits[i] for position rows[i].position of sequence rows[i].sequence.
-// told[i] is the same, or -1 where a logit of the row is NaN or infinite: ids[i] is a token then too, for a step that is queued.
-// logits: [n_rows][n_vocab], NaN counts as -inf; rows, sampling, ids, told: [n_rows].
+// told[i] is the same, or -1 where a logit of the row is NaN or infinite: ids[i] is a token then too, for a step that is
+// queued. logits: [n_rows][n_vocab], NaN counts as -inf; rows, sampling, ids, told: [n_rows].
 void sl_cuda_sample(const float *logits, const sl_row *rows, sl_cuda_sampling *sampling, int n_rows, int n_vocab, int32_t *ids,
                     int32_t *told, void *ws, cudaStream_t stream);
 
