@@ -185,7 +185,9 @@ static void quantise_query(const float *q, const f16 *step, const f16 *zero, int
     vi sum = {0};
     for (int d = 0; d < head_dim; d += VW) {
         const float magic = 12582912.0f; // 1.5 * 2^23: adding it rounds to an integer
-        vi x = __builtin_convertvector((v_load(unit + d) * inverse + magic) - magic, vi), high = (x + 64 * fine) >> (7 * fine);
+        // NaN becomes a number, for the conversion's sake: the bias, which is NaN too, tells.
+        vf rounded = v_max((v_load(unit + d) * inverse + magic) - magic, v_set((float)-levels));
+        vi x = __builtin_convertvector(rounded, vi), high = (x + 64 * fine) >> (7 * fine);
         *(vb *)(out->high + d) = __builtin_convertvector(high, vb);
         *(vb *)(out->low + d) = __builtin_convertvector((x - 128 * high) * fine, vb);
         sum += x;

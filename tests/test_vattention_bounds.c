@@ -174,7 +174,7 @@ static void bounds(void) {
             else
                 CHECK(t.heavy < t.runs / 10); // and not where it does not
         }
-    CHECK(missed >= 1); // what the method's caution says
+    if (SCALE == 1) CHECK(missed >= 1); // what the method's caution says; a quarter of the runs cannot tell
 }
 
 // Where the bound asks for fewer rows than there are, it asks for fewer than Hoeffding's, and the more the smaller epsilon is.
