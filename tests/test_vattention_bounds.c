@@ -210,6 +210,54 @@ static void bernstein_rows(void) {
     CHECK_INT(sl_bernstein_rows(&x, SL_VERIFY_OUTPUT, 0.5, 0.1, &achieved), x.n);
 }
 
+// bernstein.h's statements (1) to (4) for a final sample of b rows, written down once more.
+static double deviation_by_hand(double variance, double range, double l, double rows) {
+    double third = range * l / (3 * rows);
+    return third + sqrt(pow(third, 2) + 2 * variance * l / rows);
+}
+static double error_by_hand(const sl_bernstein *x, int verify, double delta, int b) {
+    double n = x->n, m = x->m, grid = 0, shares = verify == SL_VERIFY_OUTPUT ? 2 : 1, relative[2];
+    for (int i = x->m; i < x->n; i = (int)fmax(ceil(i * sqrt(2)), i + 1)) grid++;
+    double l = log(2 * grid * shares / (0.75 * delta)), d = delta / 4 / (2 * shares); // two statements a sum
+    for (int vectors = 0; vectors < 2; vectors++) {
+        double most = x->most * (vectors ? x->norm : 1), range = vectors ? 2 * most : most, sides = vectors ? 2 : 1;
+        double mean = (vectors ? x->ev : x->e) / m, squares = (vectors ? x->ev_squares : x->squares) / m;
+        double a = most * sqrt(2 * log(1 / d) / m), root = (a + sqrt(a * a + 4 * squares)) / 2, second = root * root;
+        double t = deviation_by_hand(second, range, log(sides / d), m);
+        double variance = second - pow(mean > t ? mean - t : 0, 2);
+        double least = vectors ? x->numerator - n * t : x->fixed + n * (mean - t);
+        double drawn = deviation_by_hand(variance, range, l, b),
+               left = (n - b) / b * deviation_by_hand(variance, range, l, n - b);
+        relative[vectors] = n * (drawn < left ? drawn : left) / least;
+    }
+    if (verify == SL_VERIFY_OUTPUT) return (relative[0] + relative[1]) / (1 - relative[0]);
+    return relative[verify == SL_VERIFY_NUMERATOR];
+}
+
+static void bernstein_formula(void) {
+    const sl_bernstein x = {.n = 100000,
+                            .m = 20000,
+                            .e = 20000 * 1e-5,
+                            .squares = 20000 * 1.5e-10,
+                            .ev_squares = 20000 * 1.5e-10 * 64,
+                            .ev = 20000 * 0.9e-5 * 8,
+                            .fixed = 0.5,
+                            .numerator = 9,
+                            .most = 4e-5,
+                            .norm = 10};
+    for (int verify = SL_VERIFY_DENOMINATOR; verify <= SL_VERIFY_OUTPUT; verify++)
+        for (double epsilon = 0.5; epsilon > 1e-3; epsilon *= 0.8) {
+            double achieved, delta = 0.1;
+            int b = sl_bernstein_rows(&x, verify, epsilon, delta, &achieved);
+            CHECK(b < x.n || achieved == 0);
+            if (b < x.n) CHECK_NEAR(achieved / error_by_hand(&x, verify, delta, b), 1, 1e-9);
+            for (int i = x.m; i < b; i = (int)fmax(ceil(i * sqrt(2)), i + 1)) // fewer rows would not do
+                CHECK(error_by_hand(&x, verify, delta, i) > epsilon);
+        }
+    double achieved;
+    CHECK_INT(sl_bernstein_rows(&x, SL_VERIFY_OUTPUT, 0.5, 0.1, &achieved), x.m);
+}
+
 // Kurtoses that are known, and the threshold of the warning.
 static void kurtosis(void) {
     enum { M = 200000 };
@@ -229,6 +277,7 @@ static void kurtosis(void) {
 static const test_case cases[] = {
     {"bounds", 0, bounds},
     {"bernstein-rows", 0, bernstein_rows},
+    {"bernstein-formula", 0, bernstein_formula},
     {"kurtosis", 0, kurtosis},
     {0},
 };
