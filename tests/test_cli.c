@@ -59,6 +59,7 @@ static void usage_errors(void) {
         {{"generate", "-m", "M", "--temp", "-1"}, "--temp -1: expected a number from 0"},
         {{"generate", "-m", "M", "--temp", "nan"}, "--temp nan"},
         {{"generate", "-m", "M", "--top-p=1.5"}, "--top-p 1.5: expected a number from 0 to 1"},
+        {{"generate", "-m", "M", "--top-p= 0.5"}, "--top-p  0.5: expected a number from 0 to 1"},
         {{"generate", "-m", "M", "-n", "-2"}, "-n -2: expected a whole number"},
         {{"generate", "-m", "M", "-n", "99999999999"}, "-n 99999999999"},
         {{"generate", "-m", "M", "-c", "0"}, "-c 0: expected a whole number"},
@@ -121,6 +122,12 @@ static void environment(void) {
     CHECK_GOOD(by_flag);
     CHECK_INT(stat_count(&by_env, "decode"), 2);
     CHECK_INT(stat_count(&by_flag, "decode"), 4); // the flag wins
+    setenv("SLEIGH_LOGIT_BIAS", "999999+1", 1);   // no such token
+    result list_by_env = RUN("generate", "-m", m, "-p", "x", "-n", "1"),
+           list_by_flag = RUN("generate", "-m", m, "-p", "x", "-n", "1", "-l", "15+1", "--top-p", "1");
+    unsetenv("SLEIGH_LOGIT_BIAS");
+    CHECK(list_by_env.code != 0);
+    CHECK_GOOD(list_by_flag); // its list takes the other's place; the largest number that --top-p takes
 }
 
 static void prompt_sources(void) {
