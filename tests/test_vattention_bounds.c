@@ -272,6 +272,10 @@ static void kurtosis(void) {
     CHECK_NEAR(sl_kurtosis(1, 1, 1, 1, 100), 100, 3); // one of 100 is 1: 1 / (p (1 - p)) - 3
     CHECK(sl_kurtosis(20, 20, 20, 20, 20) == 0);      // all equal
     CHECK(sl_is_heavy_tail(26.1, 100) && !sl_is_heavy_tail(25.9, 100));
+    sl_attn_stats sum = {.kurtosis = 3, .heavy_tails = 1}; // of several calls: the largest, and how many
+    sl_attn_stats_add(&sum, &(sl_attn_stats){.kurtosis = 7, .heavy_tails = 2});
+    sl_attn_stats_add(&sum, &(sl_attn_stats){.kurtosis = 5});
+    CHECK(sum.kurtosis == 7 && sum.heavy_tails == 3);
 }
 
 static const test_case cases[] = {
