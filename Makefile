@@ -39,17 +39,20 @@ LDLIBS   := -Wl,-Bstatic -ljansson -lpcre2-8 -lopenblas -lgomp -lgfortran -lquad
     -Wl,-rpath,'$$ORIGIN' -lstdc++ -ldl -lm -lpthread
 endif
 
-LIB_SRC  := $(wildcard engine/*.c engine/cpu/*.c attention/*.c tokenizer/*.c tokenizer/*.cc models/*.c)
-CLI_SRC  := $(wildcard engine/cli/*.c)
-TEST_SRC := $(wildcard tests/*.c) $(filter-out %/main.c,$(wildcard tests/fuzz/*.c))
+# The sources lie in folders of up to four levels. The library is everything but the commands and the tests.
+sources  = $(foreach d,$1 $1/* $1/*/*,$(wildcard $(addprefix $d/,$2)))
+LIB_SRC  := $(filter-out engine/cli/% engine/backend/cuda/% %_cuda.c,$(foreach d,engine attention tokenizer models,$(call sources,$d,*.c *.cc)))
+CLI_SRC  := $(call sources,engine/cli,*.c)
+TEST_SRC := $(filter-out tests/fuzz/main.c,$(call sources,tests,*.c))
 
 # CUDA is built in where nvcc and cuBLAS are found.
 CUDA_HOME := $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC) 2>/dev/null)))
 CUDA      ?= $(if $(wildcard $(CUDA_HOME)/include/cublasLt.h),1,0)
 CUDA_ARCH ?= 80 86 89 90a
 ifeq ($(CUDA),1)
-LIB_SRC   := $(wildcard engine/cuda/*.c engine/cuda/*.cu attention/*.cu) $(LIB_SRC) # the slowest first
-TEST_SRC  += $(wildcard tests/*.cu)
+LIB_SRC   := $(wildcard attention/cuda/*.cu engine/backend/cuda/*.cu engine/*.cu engine/*_cuda.c engine/backend/cuda/*.c) $(LIB_SRC) # the slowest first
+CLI_SRC   += $(call sources,engine/cli,*.cu)
+TEST_SRC  += $(call sources,tests,*.cu)
 CPPFLAGS  += -DSLEIGH_CUDA -I$(CUDA_HOME)/include
 LDLIBS    += -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcublasLt -lcudart_static -lrt -ldl -lpthread -lstdc++
 # Machine code for each, and PTX of the last plain one for GPUs to come.
@@ -98,9 +101,9 @@ FUZZ_TARGETS ?=
 FUZZ_CC      ?= clang
 FUZZ_OPT     := -O1 -g1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize=vptr -fno-sanitize-recover=undefined \
     -fno-omit-frame-pointer
-FUZZ_SRC     := engine/error.c engine/json.c engine/model.c $(wildcard engine/safetensors*.c models/*.c tokenizer/*.c \
-    tokenizer/*.cc) $(addprefix attention/,auto.c auto_table.c params.c) $(addprefix engine/cli/,attn_list.c \
-    eval_grade.c eval_records.c eval_scores.c io.c records.c) $(wildcard tests/fuzz/*.c)
+FUZZ_SRC     := $(wildcard engine/base/*.c models/*.c tokenizer/*.c tokenizer/*.cc) engine/model.c \
+    $(addprefix attention/,auto.c auto_table.c params.c) $(addprefix engine/cli/,attn_list.c io.c eval/eval_grade.c \
+    eval/eval_records.c eval/eval_scores.c generate/records.c) $(wildcard tests/fuzz/*.c)
 FUZZ_OBJ     := $(patsubst %,$(BUILD)/fuzz/%.o,$(FUZZ_SRC))
 
 fuzz: ## fuzz the readers for FUZZ_SECONDS each (60), all or FUZZ_TARGETS="..."; sets clang up
@@ -168,7 +171,7 @@ $(BUILD)/%.cu.o: %.cu Makefile $(BUILD)/flags
 	@echo "  NVCC $<"; $(NVCC) $(CPPFLAGS) $(NVCCFLAGS) -c $< -o $@
 
 format: ## clang-format over our own C
-	clang-format -i $(LIB_SRC) $(CLI_SRC) $(TEST_SRC) tests/fuzz/main.c $(wildcard */*.h */*/*.h)
+	clang-format -i $(LIB_SRC) $(CLI_SRC) $(TEST_SRC) tests/fuzz/main.c $(foreach d,attention engine models tests tokenizer,$(call sources,$d,*.h *.cuh))
 
 clean: ## remove build/
 	rm -rf build

@@ -5,13 +5,13 @@
 // error before anything runs. On the CPU a decode method is a composition of the four stages of stages.h
 // (propose, draw, refine, combine); it has no loop over keys of its own.
 //
-// Shapes: q and out are fp32 [n_heads][head_dim] per token; K and V are bf16 pages (engine/kv.h). Query head h reads KV
+// Shapes: q and out are fp32 [n_heads][head_dim] per token; K and V are bf16 pages (engine/kv/kv.h). Query head h reads KV
 // head h / group, group = n_heads / n_kv_heads. Scores are q.k / sqrt(head_dim).
 #ifndef SLEIGH_ATTENTION_H
 #define SLEIGH_ATTENTION_H
 
-#include "engine/error.h"
-#include "engine/kv.h"
+#include "engine/base/error.h"
+#include "engine/kv/kv.h"
 
 #include <stdint.h>
 #include <stdio.h>
@@ -152,13 +152,14 @@ typedef struct sl_attn_ops {
     size_t (*workspace)(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv);
     void (*decode)(const sl_attn_decode_args *args);
     void (*prefill)(const sl_attn_prefill_args *args);
-    // Page extras that decode reads (engine/kv.h), at most SL_MAX_NEEDS; the engine builds them before a step. NULL: none.
+    // Page extras that decode reads (engine/kv/kv.h), at most SL_MAX_NEEDS; the engine builds them before a step. NULL: none.
     int (*needs)(const sl_attn_spec *spec, sl_kv_need *out);
     // Bytes that decode keeps from step to step for a sequence and layer, zero at the start. NULL or 0: none.
     size_t (*state)(const sl_attn_geom *geom, const sl_attn_spec *spec);
 } sl_attn_ops;
 
-// What the mean of the output over seeds is, beside rounding. tests/test_means.c checks every method against its statement.
+// What the mean of the output over seeds is, beside rounding. tests/attention/test_means.c checks every method against its
+// statement.
 typedef enum {
     SL_MEAN_UNSTATED, // a method that does not say: sl_attn_parse refuses it
     SL_MEAN_UNBIASED, // dense attention's output
@@ -180,7 +181,7 @@ struct sl_attn_method {
     int (*supports)(const sl_attn_geom *geom, const sl_attn_spec *spec, sl_error *err);
     const struct sl_composition *stages; // what sl_stages_ops runs (stages.h); NULL: ops do all themselves
     const sl_attn_ops *cpu;              // NULL: not offered there
-    const struct sl_attn_cuda_ops *cuda; // likewise (cuda.h)
+    const struct sl_attn_cuda_ops *cuda; // likewise (attention_cuda.h)
 };
 
 // ---- registry ----

@@ -1,6 +1,6 @@
 // attention/auto.c - see auto.h: the request, the choice, the plan; auto_table.c has the file.
 #include "attention/auto.h"
-#include "engine/number.h"
+#include "engine/base/number.h"
 
 #include <math.h>
 #include <string.h>

@@ -6,7 +6,7 @@
 //    "attn": ["dense", "santa-pps:S=128", ...],
 //    "points": [{"n_seqs": 1, "n_kv": 1024, "us": [9.1, 8.7, null]}, ...]}
 #include "attention/auto.h"
-#include "engine/json.h"
+#include "engine/base/json.h"
 
 #include <ctype.h>
 #include <errno.h>

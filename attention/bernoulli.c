@@ -1,7 +1,7 @@
 // attention/bernoulli.c - Bernoulli qK^T: scores from few key features; values densely, or with `+` by a santa method.
 #include "attention/stages.h"
 #ifdef SLEIGH_CUDA
-#include "attention/cuda.h"
+#include "attention/attention_cuda.h"
 #define ON_CUDA(OPS) .cuda = &OPS,
 #else
 #define ON_CUDA(OPS)

@@ -20,11 +20,12 @@
 #ifndef SLEIGH_BERNSTEIN_H
 #define SLEIGH_BERNSTEIN_H
 
-#include "engine/philox.h" // SL_HOST_DEVICE
+#include "engine/base/philox.h" // SL_HOST_DEVICE
 
 #include <math.h>
 
 enum { SL_VERIFY_DENOMINATOR, SL_VERIFY_NUMERATOR, SL_VERIFY_OUTPUT };
+enum { SL_BOUND_CLT, SL_BOUND_HOEFFDING, SL_BOUND_BERNSTEIN }; // the values of --bound
 
 // Everything in one unit of e^s.
 typedef struct sl_bernstein {

@@ -1,8 +1,8 @@
-// attention/composition.c - what the two drivers of a composition (decode.c, attend.c) share: reading a specification, the view
-// of one KV head, the workspace, the statistics at the end of a call.
+// attention/composition.c - what the two drivers of a composition (decode.c, online_softmax.c) share: reading a specification,
+// the view of one KV head, the workspace, the statistics at the end of a call.
 #include "attention/stages.h"
 #ifdef SLEIGH_CUDA
-#include "attention/cuda.h"
+#include "attention/attention_cuda.h"
 #endif
 
 #include <math.h>

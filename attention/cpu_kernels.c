@@ -1,6 +1,6 @@
 // attention/cpu_kernels.c - which table of vector loops this processor runs.
-#include "attention/kernels.h"
-#include "engine/cpu/ops.h"
+#include "attention/cpu_kernels.h"
+#include "engine/backend/cpu/cpu_ops.h"
 
 #include <string.h>
 

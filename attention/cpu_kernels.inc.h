@@ -1,7 +1,7 @@
-// attention/cpu_kernels.inc.h - the template of attention's vector loops (kernels.h); SL_ISA is the instruction set's name.
-#include "attention/kernels.h"
+// attention/cpu_kernels.inc.h - the template of attention's vector loops (cpu_kernels.h); SL_ISA is the instruction set's name.
+#include "attention/cpu_kernels.h"
 #include "attention/stages.h"
-#include "engine/cpu/simd.h"
+#include "engine/backend/cpu/simd.h"
 
 #include <math.h>
 

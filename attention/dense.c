@@ -1,8 +1,8 @@
-// attention/dense.c - exact attention: every row drawn once. Decode is the composition (exact, all) of attend.c; prefill is
-// one pass over pages for a tile of queries, with an online softmax.
+// attention/dense.c - exact attention: every row drawn once. Decode is the composition (exact, all) of online_softmax.c;
+// prefill is one pass over pages for a tile of queries, with an online softmax.
 #include "attention/stages.h"
 #ifdef SLEIGH_CUDA
-#include "attention/cuda.h"
+#include "attention/attention_cuda.h"
 #endif
 
 #include <math.h>

@@ -1,182 +1,114 @@
-// attention/draw_pps.c - take-all + PPS: heavy rows once, light rows in proportion to size (METHODS: santa-pps).
+// attention/draw_pps.c - santa-pps: take-all + PPS by p |v|, with a budget of S draws or, with --epsilon, as many as a
+// stated error needs (METHODS: santa-pps, "a stated error").
 //
-// Unbiased for every heavy set that does not depend on the uniform numbers; this one is solved exactly, so that no light row
-// has an expected count above 1 and the draws are S in all.
+// In units of the output, B = kappa * sum_light p_j |v_j| bounds the trace of the covariance of stratified draws, and no
+// summand exceeds kappa. A head is certified when the error bound b is at most epsilon / (1 + epsilon) |mu^|: then |err| <=
+// epsilon |mu| whenever |err| <= b, which fails with probability delta at most. Try i has the share delta / 2^i, its own
+// uniform numbers and a plan made from the estimate of the try before, so that no try looks at its own draws before it stands.
 #include "attention/stages.h"
+#include "engine/base/quantile.h"
 
 #include <math.h>
+#include <string.h>
 
-typedef unsigned __int128 u128;
+enum {
+    PILOT = 128,     // draws that plan the first try of a session
+    MOST_TRIES = 3,  // then the head goes dense
+    FEW = 30,        // draws below which the central limit theorem is not leaned on
+    TRY_STRIDE = 20, // bits: uniform number m of try i has index i << 20 | m
+};
 
-static void sort_descending(uint64_t *x, int n) {
-    sl_sort(x, n);
-    for (int i = 0, j = n - 1; i < j; i++, j--) {
-        uint64_t t = x[i];
-        x[i] = x[j], x[j] = t;
-    }
+typedef struct stated {
+    double z, log_term; // z(1 - delta / 2), ln(2 / delta)
+    int bernstein;
+} stated;
+
+static stated stated_error(double delta, int bernstein) {
+    return (stated){sl_normal_quantile(1 - delta / 2), log(2 / delta), bernstein};
 }
 
-// The largest `most` rows: the rows, ascending, into out->row, their sizes into out->scratch[most..), and sorted, descending,
-// into out->scratch[0..).
-static int largest_sizes(const sl_weights *size, int most, sl_draws *out) {
-    int found = sl_weights_largest(size, most, out->row), n = 0;
-    for (int i = 0; i < found; i++) {
-        uint64_t mass = sl_weights_mass(size, out->row[i]);
-        if (mass == 0) continue; // too small to be drawn
-        out->row[n] = out->row[i];
-        out->scratch[n] = out->scratch[most + n] = mass;
-        n++;
-    }
-    sort_descending(out->scratch, n);
-    return n;
+// Error bound of k draws on light rows of size `light` in all.
+static double error_bound(const void *ctx, double light, int k) {
+    const stated *s = ctx;
+    if (light <= 0) return 0;
+    double kappa = light / k, B = kappa * light;
+    if (!s->bernstein && k >= FEW) return s->z * sqrt(B);
+    return sqrt(2 * B * s->log_term) + 4.0 / 3 * kappa * s->log_term;
 }
 
-// ---- the light rows' draws ----
-
-typedef struct walk {
-    const sl_weights *size;
-    sl_draws *out;
-    const uint64_t *heavy, *heavy_size; // [n_heavy] rows, ascending, and their sizes
-    int n_heavy, next;                  // heavy rows before `next` are passed, and drawn
-    uint64_t passed;                    // their size
-    int row;                            // next row to look at
-    uint64_t running;                   // of the rows before it, heavy ones included
-    uint64_t mass[SL_BLOCK];            // of its block's rows
-    int block;                          // whose masses those are; -1: none
-} walk;
-
-static void pass_heavy(walk *w) {
-    w->passed += w->heavy_size[w->next];
-    sl_draws_add(w->out, (int)w->heavy[w->next++], 1);
+typedef struct try_uniform {
+    sl_uniform of;
+    uint32_t first;
+} try_uniform;
+static uint64_t next_of_try(const void *ctx, uint32_t index) {
+    const try_uniform *t = ctx;
+    return t->of.next(t->of.ctx, t->first | index);
 }
 
-static uint64_t running_at_block(const sl_weights *size, int b) { // of the rows before block b
-    return b < size->n_blocks ? size->cum[b] + size->each * SL_BLOCK * (uint64_t)b : sl_weights_total(size);
+static sl_take_all draw_try(sl_head *x, int S, int i) {
+    try_uniform t = {x->u, (uint32_t)i << TRY_STRIDE};
+    return sl_draw_take_all(&x->sizes, S, 0, (sl_uniform){next_of_try, &t}, &x->draws);
 }
 
-// Passes whole blocks whose light rows end at or before t.
-static void skip_blocks(walk *w, uint64_t t) {
-    for (int b = w->row / SL_BLOCK;; b++) {
-        int next = w->next;
-        uint64_t heavy = w->passed, end = running_at_block(w->size, b + 1);
-        for (; next < w->n_heavy && (int)w->heavy[next] < (b + 1) * SL_BLOCK; next++) heavy += w->heavy_size[next];
-        if (end - heavy > t) return;
-        while (w->next < next) pass_heavy(w);
-        w->row = (b + 1) * SL_BLOCK;
-        w->running = end;
-    }
-}
-
-// Draws the light row at t; t is below the light total and does not descend.
-static void draw_light(walk *w, uint64_t t, double kappa) {
-    skip_blocks(w, t);
-    for (;; w->row++) {
-        if (w->row / SL_BLOCK != w->block) sl_weights_masses(w->size, w->block = w->row / SL_BLOCK, w->mass);
-        if (w->next < w->n_heavy && (int)w->heavy[w->next] == w->row) {
-            w->running += w->heavy_size[w->next];
-            pass_heavy(w);
-            continue;
-        }
-        uint64_t mass = w->mass[w->row % SL_BLOCK];
-        if (w->running + mass - w->passed > t) { // it may be drawn again: the walk stays before it
-            sl_draws_add(w->out, w->row, (float)(kappa / (double)mass));
-            return;
-        }
-        w->running += mass;
-    }
-}
-
-// heavy and its sizes: in out->scratch[0..) and from [n_scratch] on.
-static void draw_both(const sl_weights *size, const uint64_t *heavy_size, int n_heavy, uint64_t light, int k, int shared,
-                      sl_uniform u, sl_draws *out) {
-    walk w = {.size = size, .out = out, .heavy = out->scratch, .heavy_size = heavy_size, .n_heavy = n_heavy, .block = -1};
-    sl_draws_clear(out);
-    uint64_t own = shared && k ? u.next(u.ctx, 0) : 0;
-    for (int m = 0; m < k; m++) {
-        if (!shared) own = u.next(u.ctx, (uint32_t)m);
-        uint64_t t = (uint64_t)(((u128)(unsigned)m * light + (uint64_t)((u128)own * light >> 64)) / (unsigned)k);
-        draw_light(&w, t, (double)light / k);
-    }
-    while (w.next < n_heavy) pass_heavy(&w);
-}
-
-// How many of the sizes z[0..n), descending, are heavy with S draws in all: row h is, while it exceeds kappa = light / (S - h).
-static int count_heavy(const uint64_t *z, int n, int S, uint64_t *light) {
-    int h = 0;
-    while (h < n && h < S - 1 && (u128)z[h] * (unsigned)(S - h) > *light) *light -= z[h++];
-    return h;
-}
-
-// Of the candidates out->row[0..n) with their sizes, the n_heavy largest; z: all sizes, descending. Heavy rows replace z, their
-// sizes the candidates'.
-static void keep_heavy(int n, int n_heavy, uint64_t *sizes, sl_draws *out) {
-    uint64_t *z = out->scratch, least = n_heavy ? z[n_heavy - 1] : 0;
-    int ties = n_heavy, kept = 0;
-    while (ties > 0 && z[n_heavy - ties] > least) ties--;
-    for (int i = 0; i < n && kept < n_heavy; i++)
-        if (sizes[i] > least || (sizes[i] == least && ties-- > 0)) {
-            z[kept] = (uint64_t)out->row[i];
-            sizes[kept++] = sizes[i];
-        }
-}
-
-sl_take_all sl_draw_take_all(const sl_weights *size, int S, int shared, sl_uniform u, sl_draws *out) {
-    sl_take_all r = {.light = sl_weights_total(size)};
-    sl_draws_clear(out);
-    if (r.light == 0) return r;
-    if (size->each && S >= size->n) { // every row is positive
-        for (int j = 0; j < size->n; j++) sl_draws_add(out, j, 1);
-        return (sl_take_all){.n_heavy = size->n};
-    }
-    int n = largest_sizes(size, S, out);
-    if (n < S && !size->each)
-        r = (sl_take_all){.n_heavy = n};
-    else
-        r.n_heavy = count_heavy(out->scratch, n, S, &r.light);
-    keep_heavy(n, r.n_heavy, out->scratch + S, out);
-    r.k = r.light ? S - r.n_heavy : 0;
-    draw_both(size, out->scratch + S, r.n_heavy, r.light, r.k, shared, u, out);
-    return r;
-}
-
-int sl_plan_take_all(const sl_weights *size, int most, double target, sl_bound_fn bound, const void *ctx, sl_draws *out) {
-    int n = largest_sizes(size, most, out), low = 0, high = most + 1; // the answer is in (low, high]
-    if (n < most) return n;                                           // every row, exactly
-    while (high - low > 1) {
-        int S = low + (high - low) / 2;
-        uint64_t light = sl_weights_total(size);
-        int n_heavy = count_heavy(out->scratch, n, S, &light);
-        if (bound(ctx, (double)light, S - n_heavy) <= target)
-            high = S;
-        else
-            low = S;
-    }
-    return high <= most ? high : 0;
-}
-
-// ---- santa-is: proposed sizes with a uniform part, and the newest page's rows ----
-
-// Rows of pages without quantised keys are taken once, beyond S.
-static void run_importance(sl_head *x) {
-    const double alpha = 0.01; // every row keeps a chance, however wrong its proposal
-    int n_proposed = sl_kv_n_built(x->group->kv) * SL_PAGE;
-    sl_weights proposed = x->weights;
+static void draw_every_row(sl_head *x) {
     sl_draws_clear(&x->draws);
-    if (n_proposed > 0) {
-        sl_weights_keep(&proposed, n_proposed); // the newest page alone may hold nearly all mass
-        sl_weights_mix(&proposed, alpha);
-        sl_draw_take_all(&proposed, x->S, 0, x->u, &x->draws);
+    for (int j = 0; j < x->weights.n; j++) sl_draws_add(&x->draws, j, 1);
+    x->report->fallback = 1;
+    x->report->error_bound = 0;
+}
+
+static void run_certified(sl_head *x, double epsilon) {
+    const sl_attn_spec *spec = x->group->args->spec;
+    double delta = sl_attn_get(spec, "delta"), norm, most = x->weights.n / 2;
+    int bernstein = sl_attn_get(spec, "bound") == 1, dim = x->group->head_dim;
+    double unit = sl_weights_share(&x->sizes, 1, &x->weights); // one unit of size as a part of the output
+    if (x->before) {
+        norm = sl_norm(x->before, dim);
+    } else {
+        draw_try(x, PILOT, 0);
+        sl_combine(x, SL_BY_TOTAL, 0);
+        norm = sl_norm(x->out, dim);
     }
-    for (int j = n_proposed; j < x->weights.n; j++) sl_draws_add(&x->draws, j, 1);
+    for (int i = 1; i <= MOST_TRIES; i++) {
+        stated s = stated_error(delta / exp2(i), bernstein);
+        double slack = i == 1 ? 0.95 : 0.8, target = slack * epsilon / (1 + epsilon) * norm;
+        int S = sl_plan_take_all(&x->sizes, (int)most, target / unit, error_bound, &s, &x->draws);
+        if (S == 0) break;
+        sl_take_all r = draw_try(x, S, i);
+        sl_combine(x, SL_BY_TOTAL, 0);
+        norm = sl_norm(x->out, dim);
+        double b = unit * error_bound(&s, (double)r.light, r.k);
+        x->report->tries = (uint32_t)i;
+        x->report->budget = (uint32_t)S;
+        x->report->error_bound = (float)(b / norm);
+        if (b <= epsilon / (1 + epsilon) * norm) return;
+    }
+    draw_every_row(x);
 }
 
-static size_t importance_capacity(const sl_attn_spec *spec, int n_kv) {
-    size_t most = (size_t)sl_attn_get(spec, "S") + SL_PAGE;
-    return most < (size_t)n_kv ? most : (size_t)n_kv;
-}
-static size_t importance_scratch(const sl_attn_spec *spec, int n_kv) {
-    (void)n_kv;
-    return 2 * (size_t)sl_attn_get(spec, "S");
+static void run(sl_head *x) {
+    const sl_attn_spec *spec = x->group->args->spec;
+    double epsilon = sl_attn_get(spec, "epsilon");
+    if (epsilon > 0)
+        run_certified(x, epsilon);
+    else
+        sl_draw_take_all(&x->sizes, x->S, sl_attn_get(spec, "pps") == 1, x->u, &x->draws);
 }
 
-const sl_draw sl_draw_importance = {.capacity = importance_capacity, .scratch = importance_scratch, .run = run_importance};
+static int by_norm(const sl_attn_spec *spec) {
+    (void)spec;
+    return 1;
+}
+
+static size_t most_draws(const sl_attn_spec *spec) {
+    return (size_t)sl_attn_get(spec, "S") * (sl_budget_wanted(spec) ? SL_BUDGET_MOST : 1);
+}
+static size_t capacity(const sl_attn_spec *spec, int n_kv) { // with a stated error, a head may draw every row
+    size_t most = most_draws(spec);
+    return sl_attn_get(spec, "epsilon") > 0 || most > (size_t)n_kv ? (size_t)n_kv : most;
+}
+static size_t scratch(const sl_attn_spec *spec, int n_kv) {
+    return sl_attn_get(spec, "epsilon") > 0 ? (size_t)n_kv + 2 * PILOT : 2 * most_draws(spec);
+}
+
+const sl_draw sl_draw_pps = {.size_power = by_norm, .capacity = capacity, .scratch = scratch, .run = run};

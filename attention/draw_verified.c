@@ -11,6 +11,7 @@
 // them too.
 #include "attention/bernstein.h"
 #include "attention/stages.h"
+#include "engine/base/quantile.h"
 
 #include <math.h>
 #include <string.h>
@@ -31,8 +32,6 @@ typedef struct verified {
     double trace;             // trace of the covariance of e^s v over it
     sl_bernstein base;        // what the base sample says
 } verified;
-
-enum { CLT, HOEFFDING, BERNSTEIN };
 
 // ---- rows that are always taken ----
 
@@ -60,7 +59,7 @@ static void fix_rows(verified *f) {
     int unit = sl_composition_of(f->spec).propose->unit, sink = (int)sl_attn_get(f->spec, "sink");
     int window = (int)sl_attn_get(f->spec, "window"), k = (int)ceil(sl_attn_get(f->spec, "top") * x->weights.n);
     int n = k ? sl_weights_largest(&x->weights, k, x->draws.row) : 0;
-    if (f->bound != CLT) f->hi = largest_left(&x->weights, x->draws.row, n);
+    if (f->bound != SL_BOUND_CLT) f->hi = largest_left(&x->weights, x->draws.row, n);
     memset(f->mark, FREE, f->n);
     for (int i = 0; i < n; i++)
         for (int j = x->draws.row[i] * unit; j < (x->draws.row[i] + 1) * unit && j < f->n; j++) fix_row(f, j);
@@ -164,7 +163,7 @@ static void estimate(verified *f, int m) {
     f->sigma = sqrt(fmax(0, (t.squares - t.e * t.e / m) / (m - 1)));
     f->trace = fmax(0, (t.ev_squares - own) / (m - 1));
     report_tail(x, &t, m);
-    if (f->bound == CLT) return;
+    if (f->bound == SL_BOUND_CLT) return;
     f->base = (sl_bernstein){.n = f->n_residual,
                              .m = m,
                              .e = t.e,
@@ -211,8 +210,8 @@ static double hoeffding_budget(const verified *f, int verify, double delta) {
 // larger. Drawn without replacement: variances shrink by 1 - b / n_s. Hoeffding goes without: no such factor is proven for N.
 static int rows_needed(const verified *f, int base, double *achieved) {
     double epsilon = sl_attn_get(f->spec, "epsilon"), delta = sl_attn_get(f->spec, "delta"), n = f->n_residual;
-    if (f->bound == BERNSTEIN) return sl_bernstein_rows(&f->base, f->verify, epsilon, delta, achieved);
-    int clt = f->bound == CLT;
+    if (f->bound == SL_BOUND_BERNSTEIN) return sl_bernstein_rows(&f->base, f->verify, epsilon, delta, achieved);
+    int clt = f->bound == SL_BOUND_CLT;
     double unit = clt ? clt_budget(f, delta) : hoeffding_budget(f, f->verify, delta), b = unit / square(epsilon);
     if (clt) b /= 1 + b / n;
     *achieved = 0;
@@ -253,7 +252,7 @@ static void run(sl_head *x) {
 
 static int needs(const sl_attn_spec *spec, sl_kv_need *out) {
     *out = (sl_kv_need){&sl_page_norms, 0};
-    return sl_attn_get(spec, "bound") != CLT && sl_attn_get(spec, "verify") != SL_VERIFY_DENOMINATOR;
+    return sl_attn_get(spec, "bound") != SL_BOUND_CLT && sl_attn_get(spec, "verify") != SL_VERIFY_DENOMINATOR;
 }
 static int no_budget(const sl_attn_spec *spec, int n_kv) {
     (void)spec, (void)n_kv;

@@ -1,7 +1,7 @@
 // attention/importance.c - compressed keys: as a proposal that is corrected (santa-is), or as if they were exact (dense-q).
 #include "attention/stages.h"
 #ifdef SLEIGH_CUDA
-#include "attention/cuda.h"
+#include "attention/attention_cuda.h"
 #define ON_CUDA(OPS) .cuda = &OPS,
 #else
 #define ON_CUDA(OPS)

@@ -1,6 +1,6 @@
 // attention/params.c - from `name[:k=v]*` to a checked specification, and the plan of which layer decodes with which.
 #include "attention/stages.h"
-#include "engine/number.h"
+#include "engine/base/number.h"
 
 #include <ctype.h>
 #include <errno.h>

@@ -3,7 +3,7 @@
 // pages lie feature by feature, [head_dim][256]. A query with a magnitude that is not finite is used as it is, not sampled.
 #include "attention/stages.h"
 #ifdef SLEIGH_CUDA
-#include "attention/cuda.h"
+#include "attention/attention_cuda.h"
 #endif
 
 #include <math.h>

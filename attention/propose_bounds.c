@@ -2,7 +2,7 @@
 // and the largest key of every channel. No row's score exceeds its unit's. A key that is NaN makes both bounds NaN.
 #include "attention/stages.h"
 #ifdef SLEIGH_CUDA
-#include "attention/cuda.h"
+#include "attention/attention_cuda.h"
 #endif
 
 #include <math.h>

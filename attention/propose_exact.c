@@ -2,7 +2,7 @@
 // and none at all.
 #include "attention/stages.h"
 #ifdef SLEIGH_CUDA
-#include "attention/cuda.h"
+#include "attention/attention_cuda.h"
 #endif
 
 #include <math.h>

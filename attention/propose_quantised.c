@@ -11,7 +11,7 @@
 // holds one row per lane, and no code is ever unpacked to memory.
 #include "attention/stages.h"
 #ifdef SLEIGH_CUDA
-#include "attention/cuda.h"
+#include "attention/attention_cuda.h"
 #endif
 
 #include <math.h>

@@ -1,7 +1,7 @@
 // attention/random.c - S rows drawn uniformly: the simplest method, and the example of docs/add-an-attention.md.
 #include "attention/stages.h"
 #ifdef SLEIGH_CUDA
-#include "attention/cuda.h"
+#include "attention/attention_cuda.h"
 #define ON_CUDA(OPS) .cuda = &OPS
 #else
 #define ON_CUDA(OPS) .cuda = NULL

@@ -4,7 +4,7 @@
 // drawn are never read.
 #include "attention/stages.h"
 #ifdef SLEIGH_CUDA
-#include "attention/cuda.h"
+#include "attention/attention_cuda.h"
 #define ON_CUDA(OPS) .cuda = &OPS,
 #else
 #define ON_CUDA(OPS)

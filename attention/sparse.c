@@ -1,7 +1,7 @@
 // attention/sparse.c - methods that read an index of the keys and then a few rows exactly: Quest, MagicPIG.
 #include "attention/stages.h"
 #ifdef SLEIGH_CUDA
-#include "attention/cuda.h"
+#include "attention/attention_cuda.h"
 #define ON_CUDA(OPS) .cuda = &OPS
 #else
 #define ON_CUDA(OPS) .cuda = NULL

@@ -12,8 +12,8 @@
 // << 8 >> (top - ref), top the largest ref: so masses add in 64-bit integers and the same rows are drawn whatever the tile,
 // split, thread or device. p_j below is mass_j / total.
 //
-// Sizes p_j |v_j| are kept in the same form, and follow from stored weights and stored norms alone (kernels.h's size), so that
-// whoever has those need not store sizes too.
+// Sizes p_j |v_j| are kept in the same form, and follow from stored weights and stored norms alone (cpu_kernels.h's size), so
+// that whoever has those need not store sizes too.
 //
 // A reference is a 16-bit integer. A head whose largest reference lies outside +-SL_REF_MOST (22,180 nats), or that has a score
 // that is NaN, cannot be drawn from stored weights: every method attends to all of its rows exactly and counts a fall-back.
@@ -21,8 +21,9 @@
 #define SLEIGH_STAGES_H
 
 #include "attention/attention.h"
-#include "attention/kernels.h"
-#include "engine/philox.h"
+#include "attention/cpu_kernels.h"
+#include "attention/page_extras.h"
+#include "engine/base/philox.h"
 
 enum {
     SL_CHUNK = 1024,   // rows of one partial result; partial results merge in index order
@@ -193,7 +194,7 @@ typedef enum {
 
 typedef struct sl_composition {
     const sl_proposal *propose;
-    const sl_draw *draw; // NULL: every row once, fused with the proposal (attend.c)
+    const sl_draw *draw; // NULL: every row once, fused with the proposal (online_softmax.c)
     sl_normaliser normaliser;
     const sl_proposal *(*choose)(const sl_attn_spec *spec); // the proposal, where a parameter names it; NULL: propose
 } sl_composition;
@@ -209,11 +210,6 @@ void sl_score_exact(const sl_group *g, int page, float *score); // a proposal's 
 extern const sl_draw sl_draw_pps, sl_draw_importance, sl_draw_top_k, sl_draw_top_p, sl_draw_window, sl_draw_top_units,
     sl_draw_members, sl_draw_verified;
 
-// Page extras that several units use.
-extern const sl_kv_extra_kind sl_page_norms;      // bf16 [256]: |v_j|, rounded up
-extern const sl_kv_extra_kind sl_quantised_keys;  // arg: bits
-extern const sl_kv_extra_kind sl_key_bounds;      // bf16 [16][2][head_dim]: least and largest key of 16 rows by channel
-extern const sl_kv_extra_kind sl_keys_by_feature; // bf16 [head_dim][256]
 void sl_norms(const bf16 *v, int n_rows, int head_dim, bf16 *out);
 void sl_norms_of_page(const sl_group *g, int page, bf16 out[SL_PAGE]); // of its visible rows, from its extra once it is built
 
@@ -221,8 +217,6 @@ void sl_refine(sl_head *x); // x->score[i]: the exact score of draws.row[i], in 
 // Fills x->out from x->draws; refined: with x->score, else with x->weights.
 void sl_combine(sl_head *x, sl_normaliser normaliser, int refined);
 double sl_norm(const float *x, int n);
-
-double sl_normal_quantile(double p); // x with Phi(x) = p
 
 // --budget=variance (even without it): how many draws each head of one sequence's layer gets: n_heads * S in all, fewer
 // where those that want more are at their limit.

@@ -2,7 +2,7 @@
 // mass, attention sinks with a sliding window.
 #include "attention/stages.h"
 #ifdef SLEIGH_CUDA
-#include "attention/cuda.h"
+#include "attention/attention_cuda.h"
 #define ON_CUDA(OPS) .cuda = &OPS
 #else
 #define ON_CUDA(OPS) .cuda = NULL

@@ -1,7 +1,7 @@
 // attention/vattention.c - vAttention: heavy rows exactly, the rest by a uniform sample whose size follows from a stated error.
 #include "attention/stages.h"
 #ifdef SLEIGH_CUDA
-#include "attention/cuda.h"
+#include "attention/attention_cuda.h"
 #define ON_CUDA(OPS) .cuda = &OPS
 #else
 #define ON_CUDA(OPS) .cuda = NULL

@@ -1,14 +1,14 @@
 // engine/engine.c - sl_engine: one device's weights, KV pages, scratch memory and attention plan.
 //
 // Everything that a step needs is allocated here, for the largest step: nothing is allocated within one.
-#include "engine/internal.h"
+#include "engine/engine_internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #ifdef SLEIGH_CUDA
-#include "engine/cuda/cuda.h"
+#include "engine/backend/cuda/cuda.h"
 #endif
 
 enum { DEFAULT_CTX = 32768, DEFAULT_CHUNK = 512, DEFAULT_DEVICE_CHUNK = 2048, RESERVE_BYTES = 96 << 20 };
@@ -188,7 +188,7 @@ static int init(sl_engine *e, const sl_engine_options *o, sl_error *err) {
     if (!rc && o->prefill_chunk < 0) rc = sl_fail(err, SL_ERR_ARG, "--ubatch-size %d: expected at least 1", o->prefill_chunk);
     if (!rc && !e->backend->is_device && !e->model->llama.embed.data)
         rc = sl_fail(err, SL_ERR_ARG, "a dummy model's weights are not made yet: sl_model_materialise");
-    if (!rc && e->backend->supports) rc = e->backend->supports(e->backend, &shape, err);
+    if (!rc && e->backend->prepare) rc = e->backend->prepare(e->backend, &shape, err);
     if (rc) return rc;
     e->prefill_chunk = o->prefill_chunk ? o->prefill_chunk : e->backend->is_device ? DEFAULT_DEVICE_CHUNK : DEFAULT_CHUNK;
     if (e->prefill_chunk > c->n_ctx) e->prefill_chunk = c->n_ctx;

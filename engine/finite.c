@@ -1,6 +1,6 @@
 // engine/finite.c - logits that are not finite are refused: no token is drawn from them. The error names the first key of the
 // cache that is not finite: its layer, KV head and position say where the numbers broke.
-#include "engine/internal.h"
+#include "engine/engine_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -50,7 +50,8 @@ static void describe_keys(const sl_session *s, bf16 *page, char *text, size_t si
     snprintf(text, size, "all keys of the cache are finite");
 }
 
-int sl_fail_not_finite(const sl_session *s, int n_bad, sl_error *err) {
+// n_bad of the logits of s are not finite.
+static int fail_not_finite(const sl_session *s, int n_bad, sl_error *err) {
     const sl_attn_geom *g = &s->engine->geom;
     char where[128] = "the keys could not be looked at: out of memory";
     bf16 *page = malloc((size_t)g->n_kv_heads * SL_PAGE * g->head_dim * sizeof *page);
@@ -62,5 +63,5 @@ int sl_fail_not_finite(const sl_session *s, int n_bad, sl_error *err) {
 
 int sl_session_check_logits(const sl_session *s, sl_error *err) {
     int n_bad = count_not_finite(sl_session_logits(s), s->engine->model->config.n_vocab);
-    return n_bad ? sl_fail_not_finite(s, n_bad, err) : 0;
+    return n_bad ? fail_not_finite(s, n_bad, err) : 0;
 }

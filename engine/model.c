@@ -1,6 +1,6 @@
 // engine/model.c - sl_model: what a folder holds, loaded once and never changed.
-#include "engine/dummy.h"
-#include "engine/internal.h"
+#include "engine/backend/dummy_weights.h"
+#include "engine/engine_internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>

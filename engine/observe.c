@@ -4,7 +4,7 @@
 // The step itself does not change: its outputs have the same bits with and without an observer, and the engine's statistics
 // leave shadows out. All memory is taken by sl_engine_observe and by a session's first step after it.
 #include "attention/stages.h"
-#include "engine/internal.h"
+#include "engine/engine_internal.h"
 
 #include <math.h>
 #include <stdlib.h>

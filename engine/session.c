@@ -1,5 +1,6 @@
 // engine/session.c - sl_session: one timeline, and the two ways to extend it: prefill and decode.
-#include "engine/internal.h"
+#include "engine/base/hash.h"
+#include "engine/engine_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -503,10 +504,7 @@ int sl_decode(sl_session *const *batch, int n, const int32_t *ids, sl_error *err
 }
 
 uint64_t sl_logits_hash(const float *logits, int n_vocab) {
-    const unsigned char *p = (const unsigned char *)logits;
-    uint64_t h = 0xcbf29ce484222325u;
-    for (size_t i = 0; i < (size_t)n_vocab * sizeof *logits; i++) h = (h ^ p[i]) * 0x100000001b3u;
-    return h;
+    return sl_fnv1a(SL_FNV1A_START, logits, (size_t)n_vocab * sizeof *logits);
 }
 
 // ---- the next token, and a step that begins with it ----

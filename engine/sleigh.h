@@ -5,14 +5,14 @@
 //   sl_session  one mutable timeline: its tokens' KV rows and the logits that follow the last one. A batch is an array of
 //               sessions of one engine, each with its own length.
 //
-// Functions return 0 or a negative sl_err with the reason in *err (engine/error.h).
+// Functions return 0 or a negative sl_err with the reason in *err (engine/base/error.h).
 #ifndef SLEIGH_H
 #define SLEIGH_H
 
 #include "attention/attention.h"
-#include "engine/error.h"
-#include "engine/progress.h"
-#include "engine/sampler.h"
+#include "engine/base/error.h"
+#include "engine/base/progress.h"
+#include "engine/backend/sampler.h"
 #include "models/config.h"
 #include "tokenizer/tokenizer.h"
 
@@ -36,9 +36,9 @@ enum {
 int sl_model_load(const char *dir, unsigned flags, sl_model **out, sl_error *err);
 void sl_model_free(sl_model *model);
 int sl_model_is_dummy(const sl_model *model);
-// A dummy model has names and shapes alone, so that a GPU can make the weights where they are used (engine/dummy.h). This makes
-// them in host memory, which an engine on the CPU needs; before the first engine. Progress is in MiB. Nothing to do for a model
-// with weights. n_threads 0: every core; the same weights with any number.
+// A dummy model has names and shapes alone, so that a GPU can make the weights where they are used
+// (engine/backend/dummy_weights.h). This makes them in host memory, which an engine on the CPU needs; before the first engine.
+// Progress is in MiB. Nothing to do for a model with weights. n_threads 0: every core; the same weights with any number.
 int sl_model_materialise(sl_model *model, int n_threads, const sl_progress *progress, sl_error *err);
 const sl_config *sl_model_config(const sl_model *model);
 const sl_tokenizer *sl_model_tokenizer(const sl_model *model); // NULL: none
@@ -81,8 +81,8 @@ void sl_engine_describe(const sl_engine *engine, char *buf, size_t size); // "cp
 const sl_attn_stats *sl_engine_attn_stats(const sl_engine *engine);
 void sl_engine_reset_stats(sl_engine *engine);
 
-// For benches: steps from now on leave out these parts (SL_PART_... of engine/backend.h), so that their logits mean nothing.
-// 0: whole steps again. SL_ERR_UNSUPPORTED on the CPU.
+// For benches: steps from now on leave out these parts (SL_PART_... of engine/backend/backend.h), so that their logits mean
+// nothing. 0: whole steps again. SL_ERR_UNSUPPORTED on the CPU.
 int sl_engine_leave_out(sl_engine *engine, unsigned parts, sl_error *err);
 
 // What one query head did in one decode step of one layer. Spec and report are lent for the call.

@@ -1,5 +1,5 @@
-// engine/stopper.c - stop strings over a stream of text (sampler.h). What may be the beginning of a stop string is held back.
-#include "engine/sampler.h"
+// engine/stopper.c - stop strings over a stream of text (stopper.h). What may be the beginning of a stop string is held back.
+#include "engine/stopper.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 // models/config.c - reads and checks config.json and generation_config.json. Refuses by name what it does not understand.
 #include "models/config.h"
-#include "engine/json.h"
+#include "engine/base/json.h"
 
 #include <math.h>
 #include <string.h>

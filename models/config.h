@@ -4,7 +4,7 @@
 #ifndef SLEIGH_CONFIG_H
 #define SLEIGH_CONFIG_H
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 #include <stdint.h>
 

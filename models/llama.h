@@ -2,9 +2,9 @@
 #ifndef SLEIGH_LLAMA_H
 #define SLEIGH_LLAMA_H
 
-#include "engine/kv.h"
-#include "engine/progress.h"
-#include "engine/safetensors.h"
+#include "engine/kv/kv.h"
+#include "engine/base/progress.h"
+#include "models/safetensors.h"
 #include "models/config.h"
 
 typedef struct sl_llama_layer {

@@ -20,7 +20,7 @@ ROOT = os.path.dirname(HERE)
 DATA = os.path.join(HERE, "mutations")
 FOLDERS = ("attention", "models", "tokenizer", "engine", "engine/cli", "cuda")
 # Measured constants, and benchmarks: a changed figure there breaks no promise. Every kernel is built anew for device.h.
-NOT_MADE = ("attention/auto_table.c", "engine/cuda/bench_attn.cu", "engine/cuda/bench_attn.h", "engine/cuda/device.h")
+NOT_MADE = ("attention/auto_table.c", "engine/cli/bench/attn_timing.cu", "engine/cli/bench/attn_timing.h", "engine/backend/cuda/device.cuh")
 
 
 class Stale(Exception):
@@ -74,11 +74,9 @@ def tracked():
     return sorted(out)
 
 
-def folder_of(path, text):
-    """The row of the table: device headers of attention/ belong to the CUDA kernels."""
-    if path.startswith("engine/cuda/") or path.endswith(".cu"):
-        return "cuda"
-    if path.startswith("attention/") and path.endswith(".h") and re.search(r"__(device|global)__", text):
+def folder_of(path):
+    """The row of the table: everything that needs a GPU is one row."""
+    if path.startswith("engine/backend/cuda/") or path.endswith((".cu", ".cuh", "_cuda.c")):
         return "cuda"
     return "engine/cli" if path.startswith("engine/cli/") else path.split("/")[0]
 
@@ -126,7 +124,7 @@ def hand_written():
         if name.endswith(".txt") and name not in ("made.txt", "suites.txt"):
             out += parse(name)
     for m in out:
-        m.folder = folder_of(m.path, read(m.path))
+        m.folder = folder_of(m.path)
     return out
 
 
@@ -208,7 +206,7 @@ DEVICE = re.compile(r"is_device|on_gpu|is_gpu|->cuda|_there\(|sl_cuda_|build_dev
 
 def candidates(path, text):
     """Every mutation that the operators can make in one file, in order of place."""
-    code, out, seen, on_device = masked(text), [], {}, folder_of(path, text) == "cuda"
+    code, out, seen, on_device = masked(text), [], {}, folder_of(path) == "cuda"
     for first, end in bodies(code):
         head = code[max(code.rfind("}", 0, first), code.rfind(";", 0, first)) + 1:first]
         if not on_device and re.search(r"device|gpu|cuda|_there\(", head):
@@ -248,7 +246,7 @@ def made(count, seed):
         if not re.match(r"(attention|models|tokenizer|engine)/.*\.(c|cc|cu|h)$", path) or path in NOT_MADE:
             continue
         text = read(path)
-        folder = folder_of(path, text)
+        folder = folder_of(path)
         lines[folder] = lines.get(folder, 0) + text.count("\n")
         for m in candidates(path, text):
             m.folder = folder

@@ -176,9 +176,9 @@ def keep_far_objects(folder, mutation):
     """--near: of a device header only the kernels whose own suites are named are made anew; the others' objects get a time that
     make takes for newer. Without such a suite all are made."""
     near = " ".join(KERNELS.get(x, "") for x in mutation.suites).split()
-    if not mutation.path.startswith("attention/") or not mutation.path.endswith(".h") or not near:
+    if not mutation.path.startswith("attention/cuda/") or not mutation.path.endswith(".cuh") or not near:
         return
-    objects = os.path.join(folder, BUILD, "attention")
+    objects = os.path.join(folder, BUILD, "attention/cuda")
     later = time.time() + 60
     for name in os.listdir(objects):
         if name.endswith(".cu.o") and name[:-2] not in near:

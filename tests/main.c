@@ -1,7 +1,7 @@
 // tests/main.c - the runner of test.h. A case runs in this process, or with -j in one of several; a failed check jumps back
 // here.
 #define _GNU_SOURCE
-#include "tests/gpu.h"
+#include "tests/support/gpu.h"
 #include "tests/test.h"
 
 #include <math.h>

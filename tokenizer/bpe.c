@@ -2,7 +2,7 @@
 //
 // Merges of a piece go in order of rank, leftmost first. Short pieces scan for the lowest rank; long ones keep a heap, so that
 // no input takes quadratic time.
-#include "tokenizer/internal.h"
+#include "tokenizer/tokenizer_internal.h"
 #include "tokenizer/siphash.h"
 
 #include <errno.h>

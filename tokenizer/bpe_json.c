@@ -1,6 +1,6 @@
 // tokenizer/bpe_json.c - reads a byte-level BPE tokenizer.json. What it does not implement it refuses with the field's name.
-#include "engine/json.h"
-#include "tokenizer/internal.h"
+#include "engine/base/json.h"
+#include "tokenizer/tokenizer_internal.h"
 #include "tokenizer/tokenizer.h"
 
 #include <stdio.h>

@@ -2,7 +2,7 @@
 // must be, to the letter, one that is known here: of a derivative it is not known what else it changes. What is not recognised
 // is refused: a wrong prompt is worse than none.
 #include "tokenizer/chat.h"
-#include "engine/json.h"
+#include "engine/base/json.h"
 #include "tokenizer/jinja.h"
 
 #include <errno.h>

@@ -5,7 +5,7 @@
 #ifndef SLEIGH_CHAT_H
 #define SLEIGH_CHAT_H
 
-#include "tokenizer/arrays.h"
+#include "engine/base/arrays.h"
 
 typedef struct sl_message {
     const char *role; // "system", "user", "assistant"

@@ -2,7 +2,7 @@
 #ifndef SLEIGH_JINJA_H
 #define SLEIGH_JINJA_H
 
-#include "tokenizer/arrays.h"
+#include "engine/base/arrays.h"
 
 // Appends the reduced form: what the template does for messages of the roles system, user and assistant, without tools, with
 // the assistant to speak next. Comments, blanks within tags, the kind of quotes, white space that Jinja cuts (as transformers

@@ -4,7 +4,8 @@
 // PCRE2's also takes U+180E: \s and \S are spelled out before compiling. What else PCRE2 would read in another way than one of
 // those engines is refused, with the pattern and the place: see check_escape, check_group, check_quantifier.
 #define PCRE2_CODE_UNIT_WIDTH 8
-#include "tokenizer/internal.h"
+#include "tokenizer/tokenizer_internal.h"
+#include "engine/base/utf8.h"
 
 #include <pcre2.h>
 #include <stdio.h>
@@ -143,23 +144,10 @@ void sl_pattern_free(sl_pattern *p) {
     free(p);
 }
 
-// Length of the valid UTF-8 character at s, 0 if there is none.
-static size_t utf8_length(const unsigned char *s, size_t n) {
-    if (s[0] < 0x80) return 1;
-    size_t len = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : 2;
-    if (s[0] < 0xc2 || s[0] > 0xf4 || n < len) return 0;
-    for (size_t i = 1; i < len; i++)
-        if ((s[i] & 0xc0) != 0x80) return 0;
-    if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) || (s[0] == 0xf0 && s[1] < 0x90) ||
-        (s[0] == 0xf4 && s[1] > 0x8f))
-        return 0;
-    return len;
-}
-
 static size_t valid_run(const char *text, size_t n) { // bytes of valid UTF-8 from the start
     size_t at = 0;
     while (at < n) {
-        size_t len = utf8_length((const unsigned char *)text + at, n - at);
+        size_t len = sl_utf8_length((const unsigned char *)text + at, n - at);
         if (len == 0) break;
         at += len;
     }
@@ -228,7 +216,7 @@ int sl_pattern_split(const sl_pattern *p, const char *text, size_t n, sl_piece_f
         size_t run = valid_run(text + at, n - at), bad = 0;
         if (run > 0) rc = split_valid(p, &m, text + at, run, at, fn, ctx, err);
         at += run;
-        while (at + bad < n && utf8_length((const unsigned char *)text + at + bad, n - at - bad) == 0) bad++;
+        while (at + bad < n && sl_utf8_length((const unsigned char *)text + at + bad, n - at - bad) == 0) bad++;
         if (!rc && bad > 0) rc = fn(ctx, text + at, bad, err);
         at += bad;
     }

@@ -2,7 +2,7 @@
 //
 // The library throws (its tries, memory that runs out). Nothing may be thrown through C, so that every function here catches
 // everything.
-#include "tokenizer/internal.h"
+#include "tokenizer/tokenizer_internal.h"
 
 #include <sentencepiece_processor.h>
 

@@ -1,7 +1,7 @@
 // tokenizer/spm_check.c - checks a SentencePiece model before the library reads it. The library trusts the file: it follows the
 // trie of normalisation rules without a bound, reads more matches than its arrays keep, and throws when a piece holds a NUL.
 // The file is a protobuf (ModelProto of sentencepiece_model.proto); this reader knows the few fields that matter.
-#include "tokenizer/internal.h"
+#include "tokenizer/tokenizer_internal.h"
 
 #include <limits.h>
 #include <math.h>

@@ -1,6 +1,6 @@
 // tokenizer/tiktoken.c - reads a tiktoken rank file: a line per token, its bytes in base64 and its rank, ended by LF or CRLF.
 // Such a file carries neither pattern nor special tokens; Llama 3's are taken.
-#include "tokenizer/internal.h"
+#include "tokenizer/tokenizer_internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 // tokenizer/tokenizer.c - one interface over byte-level BPE and SentencePiece: which file a folder's tokenizer is, the special
 // tokens in a text, and the way back to text.
 #include "tokenizer/tokenizer.h"
-#include "engine/json.h"
-#include "tokenizer/internal.h"
+#include "engine/base/json.h"
+#include "tokenizer/tokenizer_internal.h"
 
 #include <errno.h>
 #include <stdio.h>

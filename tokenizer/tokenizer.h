@@ -5,7 +5,7 @@
 #ifndef SLEIGH_TOKENIZER_H
 #define SLEIGH_TOKENIZER_H
 
-#include "tokenizer/arrays.h"
+#include "engine/base/arrays.h"
 
 typedef struct sl_tokenizer sl_tokenizer;
 

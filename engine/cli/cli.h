@@ -6,7 +6,7 @@
 #define SLEIGH_CLI_H
 
 #include "engine/cli/options.h"
-#include "engine/error.h"
+#include "engine/base/error.h"
 #include "tokenizer/tokenizer.h"
 
 #include <stddef.h>

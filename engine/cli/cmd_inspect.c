@@ -1,8 +1,8 @@
 // engine/cli/cmd_inspect.c - sleigh inspect: what a model folder holds and what it costs to run. Reads no weights.
-#include "engine/cli/print_json.h"
+#include "engine/cli/output/print_json.h"
 #include "engine/cli/run.h"
-#include "engine/kv.h"
-#include "engine/safetensors.h"
+#include "engine/kv/kv.h"
+#include "models/safetensors.h"
 
 #include <math.h>
 #include <string.h>

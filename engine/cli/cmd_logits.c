@@ -1,7 +1,7 @@
 // engine/cli/cmd_logits.c - sleigh logits: one dense prefill, every token's logits as a NumPy file.
 //
 // The file is written beside its target under another name and renamed when it is complete: nothing half-written is left.
-#include "engine/cli/progress.h"
+#include "engine/cli/output/progress_bar.h"
 #include "engine/cli/run.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 // engine/cli/cmd_methods.c - sleigh methods: the registry of attention methods, as a table or as JSON.
 #include "attention/attention.h"
 #include "engine/cli/cli.h"
-#include "engine/cli/print_json.h"
+#include "engine/cli/output/print_json.h"
 
 #include <string.h>
 

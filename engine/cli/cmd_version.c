@@ -1,5 +1,5 @@
 // engine/cli/cmd_version.c - sleigh version: what this build is.
-#include "engine/backend.h"
+#include "engine/backend/backend.h"
 #include "engine/cli/cli.h"
 #include "engine/sleigh.h"
 

@@ -2,6 +2,7 @@
 #include "engine/cli/fingerprint.h"
 #include "engine/cli/cli.h"
 #include "engine/cli/watch.h"
+#include "engine/base/hash.h"
 
 #include <stdint.h>
 #include <string.h>
@@ -9,20 +10,9 @@
 
 enum { BLOCK = 4096, BLOCKS = 8 };
 
-static void add(uint64_t *hash, const void *data, size_t n) { // FNV-1a
-    const unsigned char *p = data;
-    for (size_t i = 0; i < n; i++) *hash = (*hash ^ p[i]) * 1099511628211u;
-}
-
-static void write_out(uint64_t hash, char out[24]) {
-    snprintf(out, 24, "fnv1a:%016llx", (unsigned long long)hash);
-}
-
-static const uint64_t basis = 14695981039346656037u;
-
 // Files that are not there count as such.
-static int hash_files(const char *dir, const char *const *names, char out[24], sl_error *err) {
-    uint64_t hash = basis;
+static int hash_files(const char *dir, const char *const *names, char out[SL_HASH_TEXT], sl_error *err) {
+    uint64_t hash = SL_FNV1A_START;
     int rc = 0;
     for (; !rc && *names; names++) {
         char path[4200];
@@ -31,38 +21,39 @@ static int hash_files(const char *dir, const char *const *names, char out[24], s
         if (access(path, F_OK)) continue;
         rc = cli_read_file(path, &text, err);
         uint64_t n = text.n;
-        add(&hash, *names, strlen(*names) + 1);
-        add(&hash, &n, sizeof n);
-        add(&hash, text.data, text.n);
+        hash = sl_fnv1a(hash, *names, strlen(*names) + 1);
+        hash = sl_fnv1a(hash, &n, sizeof n);
+        hash = sl_fnv1a(hash, text.data, text.n);
         sl_text_free(&text);
     }
-    write_out(hash, out);
+    sl_hash_text(hash, out);
     return rc;
 }
 
 static void hash_tensor(const sl_tensor *t, uint64_t *hash) {
     uint64_t n_dims = (uint64_t)t->n_dims;
-    add(hash, t->name, strlen(t->name) + 1);
-    add(hash, t->dtype_name, strlen(t->dtype_name) + 1);
-    add(hash, &n_dims, sizeof n_dims);
-    add(hash, t->dims, (size_t)t->n_dims * sizeof *t->dims);
+    *hash = sl_fnv1a(*hash, t->name, strlen(t->name) + 1);
+    *hash = sl_fnv1a(*hash, t->dtype_name, strlen(t->dtype_name) + 1);
+    *hash = sl_fnv1a(*hash, &n_dims, sizeof n_dims);
+    *hash = sl_fnv1a(*hash, t->dims, (size_t)t->n_dims * sizeof *t->dims);
     if (t->n_bytes <= BLOCKS * BLOCK) {
-        add(hash, t->data, t->n_bytes);
+        *hash = sl_fnv1a(*hash, t->data, t->n_bytes);
         return;
     }
     size_t step = (t->n_bytes - BLOCK) / (BLOCKS - 1); // the first block begins the tensor, the last one ends it
-    for (int i = 0; i < BLOCKS; i++) add(hash, (const char *)t->data + (i + 1 < BLOCKS ? i * step : t->n_bytes - BLOCK), BLOCK);
+    for (int i = 0; i < BLOCKS; i++)
+        *hash = sl_fnv1a(*hash, (const char *)t->data + (i + 1 < BLOCKS ? i * step : t->n_bytes - BLOCK), BLOCK);
 }
 
-static int hash_weights(const char *dir, char out[24], sl_error *err) {
+static int hash_weights(const char *dir, char out[SL_HASH_TEXT], sl_error *err) {
     sl_tensors *tensors;
-    uint64_t hash = basis;
+    uint64_t hash = SL_FNV1A_START;
     int rc = sl_tensors_open(dir, &tensors, err);
     if (rc) return rc;
     rc = cli_watch(tensors, err);
     for (int i = 0; !rc && i < sl_tensors_count(tensors); i++) hash_tensor(sl_tensors_at(tensors, i), &hash);
     sl_tensors_close(tensors);
-    write_out(hash, out);
+    sl_hash_text(hash, out);
     return rc;
 }
 

@@ -3,12 +3,14 @@
 #ifndef SLEIGH_FINGERPRINT_H
 #define SLEIGH_FINGERPRINT_H
 
-#include "engine/error.h"
+#include "engine/base/error.h"
+#include "engine/base/hash.h"
 
 typedef struct cli_fingerprint {
-    char config[24];    // "fnv1a:" and 16 digits: of config.json and generation_config.json
-    char weights[24];   // of every tensor's name, dtype, shape and samples of its data, however the tensors lie in files
-    char tokenizer[24]; // of the tokenizer's and the chat template's files
+    char config[SL_HASH_TEXT]; // "fnv1a:" and 16 digits: of config.json and generation_config.json
+    char
+        weights[SL_HASH_TEXT]; // of every tensor's name, dtype, shape and samples of its data, however the tensors lie in files
+    char tokenizer[SL_HASH_TEXT]; // of the tokenizer's and the chat template's files
 } cli_fingerprint;
 
 // Reads 8 blocks of 4 KiB of each tensor: 10 MB of a model of 16 GB. Two models that differ in a few numbers alone may look the

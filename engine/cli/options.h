@@ -7,7 +7,7 @@
 #ifndef SLEIGH_OPTIONS_H
 #define SLEIGH_OPTIONS_H
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
 // engine/cli/process.c - see process.h.
 #include "engine/cli/process.h"
-#include "engine/cpu/reserve.h"
+#include "engine/backend/cpu/blas_reserve.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -2,7 +2,7 @@
 #ifndef SLEIGH_PROCESS_H
 #define SLEIGH_PROCESS_H
 
-#include "engine/error.h"
+#include "engine/base/error.h"
 
 // Descriptors 0 to 2 that the caller closed are opened, so that no file of ours takes their numbers: what is read from 0 or
 // written to 1 then fails, what is written to 2 is lost. A closed pipe and a file-size limit become errors of write().

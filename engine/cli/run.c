@@ -1,9 +1,9 @@
 // engine/cli/run.c - from flags to a loaded model, an attention plan, an engine and sampling parameters; see run.h.
-#include "engine/cli/progress.h"
+#include "engine/cli/output/progress_bar.h"
 #include "engine/cli/run.h"
 #include "engine/cli/watch.h"
-#include "engine/number.h"
-#include "engine/philox.h"
+#include "engine/base/number.h"
+#include "engine/base/philox.h"
 
 #include <limits.h>
 #include <math.h>

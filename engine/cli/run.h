@@ -7,8 +7,9 @@
 
 #include "engine/cli/attn_auto.h"
 #include "engine/cli/cli.h"
-#include "engine/cli/stats.h"
-#include "engine/sampler.h"
+#include "engine/cli/generate/stats.h"
+#include "engine/backend/sampler.h"
+#include "engine/stopper.h"
 #include "engine/sleigh.h"
 #include "tokenizer/chat.h"
 

@@ -1,5 +1,5 @@
 // engine/cli/timeline.c - one session as the commands use it: prefill, feed, generate with streaming, statistics; see run.h.
-#include "engine/cli/progress.h"
+#include "engine/cli/output/progress_bar.h"
 #include "engine/cli/run.h"
 
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #ifndef SLEIGH_WATCH_H
 #define SLEIGH_WATCH_H
 
-#include "engine/safetensors.h"
+#include "models/safetensors.h"
 
 // From now on a page of theirs that cannot be read (SIGBUS) ends the process with the file's name, and cli_watch_check holds
 // the files against what they were when they were mapped. The tensors may be closed, and

@@ -1,5 +1,5 @@
 // tests/fuzz/fuzz_models.c - a model folder: the header of a safetensors file, whole files and shards, config.json.
-#include "engine/safetensors_header.h"
+#include "models/safetensors_header.h"
 #include "engine/sleigh.h"
 #include "tests/fuzz/fuzz.h"
 

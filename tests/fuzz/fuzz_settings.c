@@ -2,7 +2,7 @@
 // eval --out and the table of --attn=auto.
 #include "attention/auto.h"
 #include "engine/cli/attn_list.h"
-#include "engine/cli/eval_scores.h"
+#include "engine/cli/eval/eval_scores.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <math.h>

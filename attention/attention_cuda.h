@@ -1,0 +1,115 @@
+// attention/attention_cuda.h - the contract of an attention method on CUDA: the counterpart of sl_attn_ops for device memory.
+//
+// All pointers are the device's. Everything that changes from step to step (lengths, page tables, positions) is read from
+// device memory, so that one captured graph of a step serves growing contexts: a launcher may depend on the number of sequences
+// and on max_kv, never on a length. Launchers return nothing; a failed launch is CUDA's last error
+// (engine/backend/cuda/device.cuh).
+#ifndef SLEIGH_ATTENTION_CUDA_H
+#define SLEIGH_ATTENTION_CUDA_H
+
+#include "attention/attention.h"
+#include "attention/page_extras.h"
+#include "engine/backend/backend.h"
+
+#include <cuda_runtime.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// What decode counts where the host cannot know it: the fields of sl_attn_stats, in device memory.
+typedef struct sl_attn_cuda_stats {
+    unsigned long long k_rows, v_rows, v_distinct, samples, bytes, tries, fallbacks;
+    unsigned long long heavy_tails, kurtosis; // kurtosis: the largest, as the bits of a float
+    unsigned long long features;              // in 1/1024 of a query head's key features
+} sl_attn_cuda_stats;
+
+typedef struct sl_attn_cuda_decode_args {
+    const sl_attn_geom *geom;
+    const sl_attn_spec *spec;
+    int layer;
+    int n_seqs;
+    int max_kv;                      // no sequence is longer, now or in a later replay of the graph
+    const sl_row *rows;              // [n_seqs]: sequence i has rows[i].position + 1 rows in rows[i].pages
+    const bf16 *q;                   // [n_seqs][n_heads][head_dim], after RoPE
+    bf16 *out;                       // [n_seqs][n_heads][head_dim]
+    const bf16 *k, *v;               // this layer: [n_pages][n_kv_heads][256][head_dim]
+    const void *extra[SL_MAX_NEEDS]; // this layer's page extras, in the order of ops->needs: [n_pages][n_kv_heads][extra_size]
+    size_t extra_size[SL_MAX_NEEDS];
+    size_t state_at;           // of this layer in rows[i].state, ops->state bytes, zero at a sequence's start
+    sl_attn_cuda_stats *stats; // added to, by integer atomics
+    void *ws;                  // ops->workspace() bytes, zero before the first call ever, 256-byte aligned
+    cudaStream_t stream;
+    int keeps_stored; // for tests: stored weights are in ws afterwards
+} sl_attn_cuda_decode_args;
+
+// A run of consecutive tokens of one sequence: token i is at position `first` + i and sees rows [0, first + i].
+typedef struct sl_attn_cuda_prefill_args {
+    const sl_attn_geom *geom;
+    const sl_attn_spec *spec;
+    int layer;
+    int n_tokens, first;
+    int n_pages;          // of the pool: k and v have n_pages * n_kv_heads * 256 rows
+    const bf16 *q;        // [n_tokens][q_stride], the token's first n_heads * head_dim elements, after RoPE
+    size_t q_stride;      // elements from token to token, a multiple of 8
+    bf16 *out;            // [n_tokens][n_heads][head_dim]
+    const bf16 *k, *v;    // this layer: [n_pages][n_kv_heads][256][head_dim]
+    const int32_t *pages; // of the sequence
+    void *ws;
+    cudaStream_t stream;
+} sl_attn_cuda_prefill_args;
+
+// The first ints of decode's workspace are counters, for each sequence, KV head and query head.
+enum { SL_CUDA_COUNTERS = 65536 };
+
+// Sequences whose counters they hold. Dense attention: one counter for a KV head, and one for all. Others: up to two for a KV
+// head and two for a query head (draw_rows.cuh), or three for a query head (attend_rows.cuh), and two for all.
+static inline int sl_cuda_most_seqs(const sl_attn_geom *g, int is_dense) {
+    int draws = 2 * (g->n_kv_heads + g->n_heads), rows = 3 * g->n_heads;
+    return (SL_CUDA_COUNTERS - 2) / (is_dense ? g->n_kv_heads : draws > rows ? draws : rows);
+}
+
+typedef struct sl_attn_cuda_ops {
+    // Bytes of scratch for decoding n_seqs sequences (n_tokens == 1) or for prefill of n_tokens, of up to n_kv rows.
+    size_t (*workspace)(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv);
+    void (*decode)(const sl_attn_cuda_decode_args *args);
+    int (*needs)(const sl_attn_spec *spec, sl_kv_need *out); // as sl_attn_ops; NULL: none
+    size_t (*state)(const sl_attn_geom *geom, const sl_attn_spec *spec);
+    int max_rows; // of a sequence; 0: any number
+    // What a step over n_kv rows reads, where that follows from n_kv; NULL: decode counts into args->stats
+    void (*account)(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats);
+    void (*prefill)(const sl_attn_cuda_prefill_args *args);
+} sl_attn_cuda_ops;
+
+// page_extras.cu: build_device of the page extras.
+void sl_cuda_build_norms(const sl_kv_device_build *b);
+void sl_cuda_build_quantised(const sl_kv_device_build *b);
+void sl_cuda_build_keys_by_feature(const sl_kv_device_build *b);
+
+// dense_decode.cu, dense_prefill.cu: head_dim 64, 80, 96, 128, groups of 1, 2, 3, 4, 8. The first 256 KB of decode's workspace
+// are counters, which every call leaves at 0: whoever else uses that memory must do so too.
+size_t sl_cuda_dense_workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv);
+void sl_cuda_dense_decode(const sl_attn_cuda_decode_args *args);
+void sl_cuda_dense_prefill(const sl_attn_cuda_prefill_args *args);
+extern const sl_attn_cuda_ops sl_dense_cuda_ops; // of both
+extern const sl_attn_cuda_ops sl_streaming_cuda_ops;
+
+// santa.cu: the same shapes.
+extern const sl_attn_cuda_ops sl_santa_cuda_ops, sl_santa_strat_cuda_ops, sl_santa_sys_cuda_ops, sl_santa_prop_cuda_ops,
+    sl_santa_flash_cuda_ops;
+extern const sl_attn_cuda_ops sl_santa_pps_cuda_ops; // pps.cu
+
+// The rest, the same shapes. bernoulli.cu: alone and with the samplers of santa.cu. sparse.cu: the first is topk's and topp's.
+extern const sl_attn_cuda_ops sl_bernoulli_cuda_ops, sl_bernoulli_group_cuda_ops;
+extern const sl_attn_cuda_ops sl_santa_is_cuda_ops, sl_dense_q_cuda_ops;
+extern const sl_attn_cuda_ops sl_oracle_cuda_ops, sl_random_cuda_ops, sl_quest_cuda_ops, sl_vattention_cuda_ops;
+
+// quest.cu: what reading the bounds of a step over n_kv rows counts, and the bounds' builder.
+void sl_cuda_account_bounds(const sl_attn_geom *geom, int n_kv, sl_attn_stats *stats);
+void sl_cuda_build_bounds(const sl_kv_device_build *b);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,489 @@
+// attention/cuda/attend_rows.cuh - attention over rows that were picked one by one, on CUDA: the last kernel of methods that
+// read a few rows of a long context.
+//
+// Whoever picks (select_rows.cuh, vattention.cu) leaves up to three lists of rows for each query head in the workspace; here
+// they are read, in chunks that many blocks share, and the chunks' results merged in order. Rows come with their stored weight
+// (score_keys.cuh), so that V alone is read, or without one: then their keys are read and scored too. What is counted of
+// distinct rows is counted here, beside the work.
+#ifndef SLEIGH_ATTEND_ROWS_CUH
+#define SLEIGH_ATTEND_ROWS_CUH
+
+#include "attention/cuda/score_keys.cuh"
+
+namespace {
+
+enum {
+    ATTENDERS = 8, // warps
+    ATTEND_THREADS = 32 * ATTENDERS,
+    LISTS = 3,
+    BATCH = 16, // rows that a warp asks for at once
+    CHUNK_ROWS = BATCH * ATTENDERS,
+    CHUNKS = 32, // of a list at most
+    // Sums of weight, weight^2, |weight * v|^2, weight^3, weight^4
+    MOMENT_SUMS = 5,
+    BLOCKS_PER_SM = 8, // of a grid at most. Without a limit most of a large batch's blocks have no rows: 14 us at 8 x 32k
+};
+
+// ---- lists ----
+
+// What was picked for one query head. An entry stands for `unit` consecutive rows; the newest unit, which may have fewer, is
+// the last of its list.
+struct head_plan {
+    int at[LISTS + 1]; // list i: entries [at[i], at[i + 1])
+    int top;           // the largest reference of its stored weights; is_beyond: nothing was picked, the head attends exactly
+    float factor;      // 1 / pi of the rows of lists 1 and 2; list 0 has pi = 1
+    float hi;          // vattention: log2 of what no row that was left to chance exceeds, beside 2^top
+};
+
+struct row_lists {
+    head_plan *plan; // [n_seqs * n_heads]
+    int32_t *list;   // [n_seqs * n_heads][capacity] ascending entries
+    uint32_t *mask;  // [n_seqs * n_heads][mask_words] bit i: entry i is in one of the lists
+    int capacity, mask_words, unit;
+};
+
+// Memory that is handed out piece by piece; from NULL on it only measures.
+struct arena {
+    char *at;
+    template <typename T> T *take(size_t n) {
+        T *p = (T *)at;
+        at += (n * sizeof(T) + 255) / 256 * 256;
+        return p;
+    }
+};
+
+static row_lists take_lists(arena *from, int n_heads, int capacity, int n_entries, int unit) {
+    row_lists l = {};
+    l.capacity = capacity, l.mask_words = ceil_div(n_entries, 32), l.unit = unit;
+    l.plan = from->take<head_plan>(n_heads);
+    l.list = from->take<int32_t>((size_t)n_heads * capacity);
+    l.mask = from->take<uint32_t>((size_t)n_heads * l.mask_words);
+    return l;
+}
+
+__device__ int rows_of(int n_entries, int unit, int n_kv) {
+    return n_entries * unit - (n_entries > 0 ? (unit - n_kv % unit) % unit : 0);
+}
+
+__host__ __device__ int list_chunk_rows(int n_rows) {
+    return max(ceil_div(ceil_div(n_rows, CHUNKS), CHUNK_ROWS), 1) * CHUNK_ROWS;
+}
+__host__ __device__ int list_chunks(int n_rows) { // one of no rows too
+    return max(ceil_div(n_rows, list_chunk_rows(n_rows)), 1);
+}
+
+// ---- parameters ----
+
+struct attend_params {
+    const sl_row *rows; // [n_seqs]
+    const bf16 *q;      // [n_seqs][n_kv_heads][group][head_dim]
+    const bf16 *k, *v;  // [n_pages][n_kv_heads][256][head_dim]
+    bf16 *out;          // [n_seqs][n_kv_heads][group][head_dim]; NULL: partial results are all that is wanted
+    int n_kv_heads, group;
+    float scale; // log2(e) / sqrt(head_dim)
+    row_lists lists;
+    int first_list;       // of this launch; how many is the grid's to say
+    int n_lists;          // to merge, those of earlier launches included
+    const uint64_t *mass; // stored weights, as score_params has them; used where rows are not scored here
+    const bf16 *w;
+    int max_blocks;
+    int max_chunks;
+    int n_workers;    // blocks that share a list's chunks; one more counts, where anything is counted
+    float2 *ml;       // [n_seqs * n_heads][LISTS][max_chunks] maximum (log2) and sum of a chunk's weights
+    float *o;         // [n_seqs * n_heads][LISTS][max_chunks][head_dim] sum of weight * v
+    double *moments;  // [n_seqs * n_heads][LISTS][max_chunks][MOMENT_SUMS]
+    int *done;        // [n_seqs * n_heads] chunks finished; 0 between launches
+    int reads_k;      // of what is counted: rows of K are refined,
+    int reads_newest; // the newest page's, which an index lacks, have been read before
+    sl_attn_cuda_stats *stats;
+};
+
+static void take_partials(arena *from, attend_params *p, int n_heads, int head_dim, int capacity_rows, int with_moments) {
+    p->max_chunks = min(ceil_div(capacity_rows, CHUNK_ROWS), (int)CHUNKS);
+    size_t n = (size_t)n_heads * LISTS * p->max_chunks;
+    p->ml = from->take<float2>(n);
+    p->o = from->take<float>(n * head_dim);
+    p->moments = with_moments ? from->take<double>(MOMENT_SUMS * n) : NULL;
+}
+
+// All but the lists and the partial results' memory.
+static attend_params attend_params_of(const sl_attn_cuda_decode_args *a) {
+    attend_params p = {};
+    p.rows = a->rows, p.q = a->q, p.k = a->k, p.v = a->v, p.out = a->out;
+    p.n_kv_heads = a->geom->n_kv_heads, p.group = a->geom->n_heads / a->geom->n_kv_heads;
+    p.scale = (float)(1.4426950408889634 / sqrt((double)a->geom->head_dim));
+    p.n_lists = 1;
+    p.stats = a->stats;
+    int n_heads = a->n_seqs * a->geom->n_heads;
+    SL_CHECK(2 + 3 * n_heads <= COUNTERS);
+    p.done = (int *)a->ws + COUNTERS - n_heads; // behind score_keys.cuh's
+    return p;
+}
+
+// ---- a warp's rows ----
+
+// 2^x for an integer x <= 0; 0 below the normal numbers.
+__device__ __forceinline__ float power_of_two(int x) {
+    return x < -126 ? 0 : __int_as_float((x + 127) << 23);
+}
+
+__device__ __forceinline__ void widen4(uint2 x, float to[4]) {
+    to[0] = __uint_as_float(x.x << 16), to[1] = __uint_as_float(x.x & 0xffff0000u);
+    to[2] = __uint_as_float(x.y << 16), to[3] = __uint_as_float(x.y & 0xffff0000u);
+}
+
+// Of weights that are multiplied by factor.
+__device__ __forceinline__ void scale_moments(double sums[MOMENT_SUMS], double factor) {
+    double square = factor * factor;
+    sums[0] *= factor, sums[1] *= square, sums[2] *= square, sums[3] *= square * factor, sums[4] *= square * square;
+}
+
+// Rows in batches, a row's dims over the lanes, four each. Row i of a batch belongs to lanes 2 i and 2 i + 1: these know its
+// place and its weight.
+template <int DIM, bool SCORES, bool MOMENTS> struct attender {
+    enum { SHARE = 32 / BATCH, LANES = DIM / 4 };
+    float q[4], o[4];
+    float m, l; // l: of the lane's rows
+    double sums[MOMENT_SUMS];
+
+    __device__ void begin(const bf16 *q_row) {
+        int lane = threadIdx.x % 32;
+        widen4(SCORES && lane < LANES ? *((const uint2 *)q_row + lane) : make_uint2(0, 0), q);
+        o[0] = o[1] = o[2] = o[3] = 0;
+        m = -INFINITY, l = 0;
+        for (int i = 0; i < MOMENT_SUMS; i++) sums[i] = 0;
+    }
+
+    // The sums of s[i] over the lanes, to the lanes that own row i, by halves: in each step a lane gives away the rows of the
+    // other half.
+    static __device__ float sum_rows(float s[BATCH]) {
+        int lane = threadIdx.x % 32;
+#pragma unroll
+        for (int step = 16; step >= SHARE; step /= 2) {
+            bool upper = lane & step;
+#pragma unroll
+            for (int i = 0; i < BATCH / 2; i++) {
+                const int n = step / SHARE; // rows that remain
+                if (i >= n) continue;
+                float give = upper ? s[i] : s[i + n], keep = upper ? s[i + n] : s[i];
+                s[i] = keep + __shfl_xor_sync(~0u, give, step);
+            }
+        }
+        return s[0] + __shfl_xor_sync(~0u, s[0], 1);
+    }
+
+    // From here on weights are measured from the larger of m and the batch's largest score.
+    __device__ void raise(float score) {
+        float next = score;
+#pragma unroll
+        for (int step = SHARE; step < 32; step *= 2) next = fmaxf(next, __shfl_xor_sync(~0u, next, step));
+        next = fmaxf(m, next);
+        float factor = exp2f(m - next);
+        m = next, l *= factor;
+        o[0] *= factor, o[1] *= factor, o[2] *= factor, o[3] *= factor;
+        if (MOMENTS) scale_moments(sums, factor);
+    }
+
+    // row: the lane's row of the pool, -1: none; weight: its weight, where rows are not scored.
+    __device__ void add(const attend_params &p, int row, float weight) {
+        int lane = threadIdx.x % 32;
+        uint2 x[BATCH], y[BATCH];
+        uint64_t policy = sl_l2_policy(SL_L2_FIRST_OUT); // draw_rows.cuh's gather says why
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            int at = __shfl_sync(~0u, row, i * SHARE);
+            bool real = at >= 0 && lane < LANES;
+            if (SCORES) x[i] = real ? sl_load_l2((const uint2 *)(p.k + (size_t)at * DIM) + lane, policy) : make_uint2(0, 0);
+            y[i] = real ? sl_load_l2((const uint2 *)(p.v + (size_t)at * DIM) + lane, policy) : make_uint2(0, 0);
+        }
+        if (SCORES) {
+            float s[BATCH];
+#pragma unroll
+            for (int i = 0; i < BATCH; i++) {
+                float k[4];
+                widen4(x[i], k);
+                s[i] = q[0] * k[0] + q[1] * k[1] + q[2] * k[2] + q[3] * k[3];
+            }
+            float score = sum_rows(s) * p.scale;
+            score = row >= 0 ? score : -INFINITY;
+            raise(score);
+            weight = exp2f(score - m);
+        } else {
+            m = 0;
+        }
+        l += weight;
+        if (MOMENTS) {
+            double square = (double)weight * weight;
+            sums[0] += weight, sums[1] += square, sums[3] += square * weight, sums[4] += square * square;
+        }
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            float v[4], own = __shfl_sync(~0u, weight, i * SHARE);
+            widen4(y[i], v);
+            o[0] += own * v[0], o[1] += own * v[1], o[2] += own * v[2], o[3] += own * v[3];
+            if (MOMENTS) sums[2] += own * own * (v[0] * v[0] + v[1] * v[1] + v[2] * v[2] + v[3] * v[3]);
+        }
+    }
+};
+
+// ---- which rows ----
+
+// The rows of one list of one query head.
+struct row_source {
+    const int32_t *pages, *list;
+    int kv_head, n_kv_heads, unit, n;
+    const uint64_t *mass; // of the head
+    const bf16 *w;
+    int stride, top;
+
+    // The place in the pool of row i of the list, and its stored weight.
+    template <bool SCORES> __device__ int find(int i, float *weight) const {
+        int row = __ldcg(list + i / unit) * unit + i % unit;
+        if (!SCORES) {
+            int ref = ref_of(__ldcg(mass + row / BLOCK));
+            bf16 x = __ldcg((const unsigned short *)w + (size_t)(row / BLOCK) * stride + row % BLOCK);
+            *weight = __uint_as_float((uint32_t)x << 16) * power_of_two(ref - top);
+        }
+        return (pages[row / SL_PAGE] * n_kv_heads + kv_head) * SL_PAGE + row % SL_PAGE;
+    }
+};
+
+__device__ row_source source_of(const attend_params &p, const sl_row &row, int slot, int head, int list) {
+    const head_plan *plan = p.lists.plan + head;
+    int from = list > 0 ? plan->at[list] : 0; // the first list's entries can be asked for at once
+    return {.pages = row.pages,
+            .list = p.lists.list + (size_t)head * p.lists.capacity + from,
+            .kv_head = slot % p.n_kv_heads,
+            .n_kv_heads = p.n_kv_heads,
+            .unit = p.lists.unit,
+            .n = rows_of(plan->at[list + 1] - from, p.lists.unit, row.position + 1),
+            .mass = p.mass + (size_t)head * p.max_blocks,
+            .w = p.w + ((size_t)slot * p.max_blocks * p.group + head % p.group) * BLOCK,
+            .stride = p.group * BLOCK,
+            .top = plan->top};
+}
+
+// ---- results ----
+
+template <int DIM> struct attend_space {
+    float o[ATTENDERS][DIM];
+    float2 ml[ATTENDERS]; // of the warps
+    double moments[ATTENDERS][MOMENT_SUMS];
+    float2 parts[LISTS * CHUNKS]; // of all chunks
+    float factor[LISTS];
+    int first[LISTS + 1]; // part of each list
+    int is_last;
+};
+
+__device__ double sum_lanes(double x) {
+    for (int step = 16; step >= 1; step /= 2) x += __shfl_xor_sync(~0u, x, step);
+    return x;
+}
+
+// A warp's result to shared memory.
+template <int DIM, bool SCORES, bool MOMENTS>
+__device__ void leave(const attender<DIM, SCORES, MOMENTS> &a, attend_space<DIM> *s) {
+    typedef attender<DIM, SCORES, MOMENTS> type;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    float l = a.l;
+    for (int step = type::SHARE; step < 32; step *= 2) l += __shfl_xor_sync(~0u, l, step);
+    if (lane == 0) s->ml[warp] = make_float2(a.m, l);
+    if (lane < type::LANES) *(float4 *)&s->o[warp][4 * lane] = make_float4(a.o[0], a.o[1], a.o[2], a.o[3]);
+    if (!MOMENTS) return;
+#pragma unroll
+    for (int i = 0; i < MOMENT_SUMS; i++) {
+        double sum = sum_lanes(a.sums[i]) / (i == 2 ? 1 : (int)type::SHARE); // SHARE lanes know a row's weight
+        if (lane == 0) s->moments[warp][i] = sum;
+    }
+}
+
+// What a part's weights, measured from m, are beside those measured from the largest.
+__device__ float relative(float m, float most) {
+    return m == -INFINITY ? 0 : exp2f(m - most);
+}
+
+__device__ void store_bf16(bf16 *to, float x) {
+    *to = __bfloat16_as_ushort(__float2bfloat16_rn(x));
+}
+
+// The warps' results, in their order: the output, where this chunk is all there is, or a partial result.
+template <int DIM, bool MOMENTS>
+__device__ void merge_warps(const attend_params &p, const attend_space<DIM> *s, size_t head, int list, int chunk, bool is_all) {
+    size_t at = (head * LISTS + list) * p.max_chunks + chunk;
+    int d = threadIdx.x;
+    if (d >= DIM) return;
+    float most = -INFINITY, l = 0, o = 0;
+    for (int w = 0; w < ATTENDERS; w++) most = fmaxf(most, s->ml[w].x);
+    for (int w = 0; w < ATTENDERS; w++) {
+        float factor = relative(s->ml[w].x, most);
+        l += factor * s->ml[w].y, o += factor * s->o[w][d];
+    }
+    if (is_all) return store_bf16(p.out + head * DIM + d, l == 0 ? 0 : o / l); // 0 / 0: nothing was picked
+    __stcg(p.o + at * DIM + d, o);
+    if (d == 0) __stcg(p.ml + at, make_float2(most, l));
+    if (!MOMENTS || d > 0) return;
+    double sums[MOMENT_SUMS] = {};
+    for (int w = 0; w < ATTENDERS; w++) {
+        double own[MOMENT_SUMS];
+        for (int j = 0; j < MOMENT_SUMS; j++) own[j] = s->moments[w][j];
+        scale_moments(own, relative(s->ml[w].x, most));
+        for (int j = 0; j < MOMENT_SUMS; j++) sums[j] += own[j];
+    }
+    for (int j = 0; j < MOMENT_SUMS; j++) __stcg(p.moments + at * MOMENT_SUMS + j, sums[j]);
+}
+
+// out = sum_c f_c 2^(m_c - m) o_c / sum_c f_c 2^(m_c - m) l_c over the chunks c of the head's lists: a warp every eighth of
+// them, then the warps in order.
+template <int DIM> __device__ void merge_chunks(const attend_params &p, attend_space<DIM> *s, size_t head, int n_kv) {
+    if (threadIdx.x == 0) {
+        s->first[0] = 0;
+        const head_plan *plan = p.lists.plan + head;
+        for (int list = 0; list < p.n_lists; list++) {
+            int n_rows = rows_of(plan->at[list + 1] - plan->at[list], p.lists.unit, n_kv);
+            s->first[list + 1] = s->first[list] + list_chunks(n_rows);
+            s->factor[list] = list > 0 ? plan->factor : 1;
+        }
+    }
+    __syncthreads();
+    int n = s->first[p.n_lists], i = threadIdx.x;
+    for (int list = 0; list < p.n_lists; list++)
+        if (i >= s->first[list] && i < s->first[list + 1])
+            s->parts[i] = __ldcg(p.ml + (head * LISTS + list) * p.max_chunks + i - s->first[list]);
+    __syncthreads();
+    int warp = i / 32, lane = i % 32, list = 0;
+    float4 o = make_float4(0, 0, 0, 0);
+    float most = -INFINITY, l = 0, sum = 0;
+    for (int c = 0; c < n; c++) most = fmaxf(most, s->parts[c].x);
+    for (int c = warp; c < n; c += ATTENDERS) {
+        while (c >= s->first[list + 1]) list++;
+        size_t at = (head * LISTS + list) * p.max_chunks + c - s->first[list];
+        float factor = s->factor[list] * relative(s->parts[c].x, most);
+        float4 x = lane < DIM / 4 ? __ldcg((const float4 *)(p.o + at * DIM) + lane) : make_float4(0, 0, 0, 0);
+        o.x += factor * x.x, o.y += factor * x.y, o.z += factor * x.z, o.w += factor * x.w;
+        l += factor * s->parts[c].y;
+    }
+    if (lane < DIM / 4) *(float4 *)&s->o[warp][4 * lane] = o;
+    if (lane == 0) s->ml[warp].y = l;
+    __syncthreads();
+    if (i >= DIM) return;
+    l = 0;
+    for (int w = 0; w < ATTENDERS; w++) sum += s->o[w][i], l += s->ml[w].y;
+    store_bf16(p.out + head * DIM + i, l == 0 ? 0 : sum / l);
+}
+
+// ---- what is counted ----
+
+// Entries that at least one head of the group reads, as the CPU reports them (decode.c).
+__device__ void count_distinct(const attend_params &p, int slot, int head_dim) {
+    __shared__ int sums[2];
+    int n_kv = p.rows[slot / p.n_kv_heads].position + 1, unit = p.lists.unit, newest = (n_kv - 1) / SL_PAGE * SL_PAGE;
+    const uint32_t *mask = p.lists.mask + (size_t)slot * p.group * p.lists.mask_words;
+    int n = 0, n_fresh = 0, n_words = ceil_div(ceil_div(n_kv, unit), 32);
+    for (int i = threadIdx.x; i < n_words; i += ATTEND_THREADS) {
+        uint32_t any = 0;
+        for (int h = 0; h < p.group; h++) any |= __ldcg(mask + (size_t)h * p.lists.mask_words + i);
+        for (; any; any &= any - 1) {
+            int row = (i * 32 + __ffs(any) - 1) * unit, rows = min(unit, n_kv - row);
+            n += rows, n_fresh += row >= newest ? rows : 0;
+        }
+    }
+    if (threadIdx.x < 2) sums[threadIdx.x] = 0;
+    __syncthreads();
+    n = __reduce_add_sync(~0u, n), n_fresh = __reduce_add_sync(~0u, n_fresh);
+    if (threadIdx.x % 32 == 0) atomicAdd(&sums[0], n), atomicAdd(&sums[1], n_fresh);
+    __syncthreads();
+    if (threadIdx.x > 0) return;
+    int refined = p.reads_k ? sums[0] - (p.reads_newest ? sums[1] : 0) : 0;
+    atomicAdd(&p.stats->v_distinct, (unsigned long long)sums[0]);
+    atomicAdd(&p.stats->k_rows, (unsigned long long)refined);
+    atomicAdd(&p.stats->bytes, (unsigned long long)(refined + sums[0]) * head_dim * sizeof(bf16));
+}
+
+// ---- heads whose stored weights say nothing ----
+
+// By a warp. Keys are counted here: count_distinct knows of those that are refined alone.
+template <int DIM>
+__device__ void attend_beyond(const attend_params &p, attend_space<DIM> *s, const sl_row &row, int slot, int head) {
+    const exact_head h = {.q = p.q + (size_t)head * DIM,
+                          .k = p.k,
+                          .v = p.v,
+                          .pages = row.pages,
+                          .n_kv_heads = p.n_kv_heads,
+                          .kv_head = slot % p.n_kv_heads,
+                          .n_kv = row.position + 1,
+                          .scale = p.scale,
+                          .stats = NULL};
+    attend_exactly<DIM>(h, s->o[0]);
+    for (int d = threadIdx.x; d < DIM; d += 32) store_bf16(p.out + (size_t)head * DIM + d, s->o[0][d]);
+    if (!p.stats || threadIdx.x > 0) return;
+    atomicAdd(&p.stats->fallbacks, 1ull);
+    if (!p.reads_k) atomicAdd(&p.stats->bytes, (unsigned long long)h.n_kv * DIM * sizeof(bf16));
+}
+
+// ---- the kernel ----
+
+// out = sum_j f_j e_j v_j / sum_j f_j e_j over the rows j of a query head's lists: e_j its stored weight, or 2^(q.k_j scale);
+// f_j the list's factor.
+//
+// grid: (workers that take the chunks of a list in turn, and one more block where rows are counted; query heads; lists), from
+// max_kv and the specification alone. Eight warps; a warp has 16 rows of K and V on their way at a time.
+// bytes: the rows of V, and of K where they are scored, once for each query head; of rows that several heads picked all but the
+// first reader's come from the L2 cache. Partial results stay there.
+// order of reduction: a lane's rows, the lanes of a row, the warps, the chunks, the lists, each in order; chunks follow from
+// the list's length alone.
+template <int DIM, bool SCORES, bool MOMENTS>
+__global__ void __launch_bounds__(ATTEND_THREADS, SCORES ? 2 : 3) attend_rows_kernel(const attend_params p) {
+    __shared__ __align__(16) attend_space<DIM> s;
+    sl_start_next();
+    sl_wait_previous();
+    int head = blockIdx.y, slot = head / p.group, list = p.first_list + blockIdx.z, n_done = 0;
+    const sl_row row = p.rows[slot / p.n_kv_heads];
+    if ((int)blockIdx.x == p.n_workers) {
+        if (head % p.group == 0) count_distinct(p, slot, DIM);
+        return;
+    }
+    row_source from = source_of(p, row, slot, head, list);
+    if (from.n == 0 && is_beyond(p.lists.plan[head].top)) { // its lists are empty: others need not wait for `top`
+        if (p.out && blockIdx.x == 0 && threadIdx.x < 32) attend_beyond<DIM>(p, &s, row, slot, head);
+        return;
+    }
+    int n_chunks = list_chunks(from.n), chunk_rows = list_chunk_rows(from.n);
+    bool is_all = p.n_lists == 1 && n_chunks == 1 && p.out;
+    attender<DIM, SCORES, MOMENTS> a;
+    for (int chunk = blockIdx.x; chunk < n_chunks; chunk += p.n_workers, n_done++) {
+        int at = chunk * chunk_rows + threadIdx.x / 32 * BATCH, end = min((chunk + 1) * chunk_rows, from.n);
+        int lane_row = threadIdx.x % 32 / a.SHARE;
+        float weight = 0, next_weight = 0;
+        int next = at + lane_row < end ? from.find<SCORES>(at + lane_row, &next_weight) : -1;
+        a.begin(p.q + (size_t)head * DIM);
+        for (; at < end; at += CHUNK_ROWS) {
+            int place = next, ahead = at + CHUNK_ROWS + lane_row;
+            weight = next_weight, next_weight = 0;
+            next = ahead < end ? from.find<SCORES>(ahead, &next_weight) : -1;
+            a.add(p, place, weight);
+        }
+        leave(a, &s);
+        __syncthreads();
+        merge_warps<DIM, MOMENTS>(p, &s, head, list, chunk, is_all);
+        __syncthreads();
+    }
+    if (is_all || !p.out || n_done == 0) return;
+    if (threadIdx.x == 0) { // of this launch's one list: the others' chunks belong to earlier launches
+        s.is_last = sl_add_ordered(p.done + head, n_done) + n_done == n_chunks;
+        if (s.is_last) p.done[head] = 0;
+    }
+    __syncthreads();
+    if (s.is_last) merge_chunks(p, &s, head, row.position + 1);
+}
+
+// n_heads: of all sequences. A launch that writes the output has one list, and counts distinct rows.
+template <int DIM, bool SCORES, bool MOMENTS>
+static void launch_attend(attend_params p, int n_heads, int n_lists, cudaStream_t stream) {
+    p.n_workers = min(ceil_div(BLOCKS_PER_SM * sl_multiprocessors(), n_heads * n_lists), p.max_chunks);
+    dim3 grid(p.n_workers + (p.out && p.stats), n_heads, n_lists);
+    sl_launch(attend_rows_kernel<DIM, SCORES, MOMENTS>, grid, dim3(ATTEND_THREADS), 0, stream, p);
+}
+
+} // namespace
+
+#endif

@@ -1,0 +1,715 @@
+// attention/cuda/bernoulli.cu - Bernoulli qK^T on CUDA: scores from the key features that a sampled query needs, alone (values
+// densely) or with a sampler of the SANTA family (`bernoulli-group+santa-sys`), in one kernel.
+//
+// Full pages of keys lie feature by feature (page_extras.cu), 512 contiguous bytes each: features whose counts are 0 are not
+// read. A warp of a block draws the counts of its next unit (propose_bernoulli.c's) while others stream the columns of the last
+// one's features through rings: short copies, whose asking takes its time. Consumer warps score, in the order of the CPU's
+// sums. With a sampler they store weights and drawers draw from them (samplers.cuh); alone they sum V too, and the drawers
+// merge the units' sums. The warp that draws counts also tells the drawers what is done: what has been stored must be seen by
+// all before, which takes a microsecond that consumers would lose.
+#include "attention/cuda/head_dim.cuh"
+#include "attention/cuda/sample_queries.cuh"
+#include "attention/cuda/samplers.cuh"
+#include "attention/stages.h"
+
+namespace {
+
+enum {
+    ISSUERS = 2,                          // warps that ask for copies
+    COLUMN = SL_PAGE * (int)sizeof(bf16), // of one feature in a page
+    COLUMNS_MAX = 32,                     // in a stage
+    PART = 64,                            // rows of a page that a consumer warp scores; rows of V or newest keys in a stage
+    OCTETS = PART / 8,                    // these come eight rows to a copy, the copies OCTET_PAD bytes apart,
+    OCTET_PAD = 16,                       //   so that row i of all octets lies in different banks
+    STAGES = 6,                           // of all rings
+    AHEAD = 3,                            // units whose counts are drawn and that are not yet done, at most
+    P_STRIDE = PART + 8,                  // weights of a part and head: heads in different banks
+    UNITS = 128,                          // of a long sequence, over all its KV heads
+    CHUNK_ROWS_MAX = 4096,
+};
+static_assert((int)PART * (int)CONSUMERS == (int)SL_PAGE, "a part for each consumer of a team");
+
+// Where weights are stored, and nothing is kept from page to page, two teams of consumers take pages by turns. A team has a
+// ring of its own; where there is one team, both issuers fill its ring, a stage each by turns.
+template <bool DRAWN> struct crew {
+    enum {
+        TEAMS = DRAWN ? 2 : 1,
+        RING = STAGES / TEAMS, // stages
+        ISSUERS_EACH = ISSUERS / TEAMS,
+        SCORERS = TEAMS * CONSUMERS,
+        SAMPLER = SCORERS + DRAWERS, // warp that draws counts; issuers follow
+        THREADS = 32 * (SAMPLER + 1 + ISSUERS),
+    };
+};
+
+// Of a page, the warp's.
+__device__ int own_part() {
+    return threadIdx.x / 32 % CONSUMERS;
+}
+
+// Units are several pages, for which counts are drawn once.
+struct chunk_rule {
+    int n_kv_heads;
+    __device__ int rows(int n_kv) const { // of a unit
+        int wanted = max(UNITS / n_kv_heads, 1), rows = ceil_div(max(n_kv, 1), wanted);
+        return ceil_div(min(rows, (int)CHUNK_ROWS_MAX), SL_PAGE) * SL_PAGE;
+    }
+    __device__ int operator()(int n_kv) const { return ceil_div(n_kv, rows(n_kv)); }
+};
+
+struct bernoulli_params {
+    score_params score; // score.k: for the newest page
+    draw_params draw;
+    const bf16 *columns; // [n_pages][n_kv_heads][head_dim][256]
+    query_sampling sampling;
+    sampler kind;   // of the values; alone:
+    int max_chunks; //   of a sequence, the stride of
+    float2 *ml;     //   [n_seqs * n_kv_heads][max_chunks][4][group] maximum (log2) and sum of weights, a warp's of a unit
+    float *o;       //   [n_seqs * n_kv_heads][max_chunks][4][group][head_dim] sum of weight * v
+};
+
+enum stage_kind { COLUMNS, KEY_ROWS, VALUE_ROWS };
+
+// What a stage holds.
+struct __align__(16) stage_info {
+    int slot;       // sequence * n_kv_heads + KV head; -1: no more stages
+    int row;        // of the sequence: its page's first
+    int n_kv;       // of the sequence
+    short kind;     // COLUMNS: [n][256], of features number `first` on. Others: [8][8 rows + pad], part `first` of the page
+    short first, n; //
+    short begins;   // its page's first stage
+    short scored;   // the last of its page's scores
+    short last;     // of its unit, for its team
+    short chunk;    // of the sequence
+    short which;    // sampled queries
+};
+
+// Rows [from, end) of one KV head of a sequence.
+struct score_span {
+    int seq, slot; // sequence * n_kv_heads + KV head; -1: there are no more
+    int from, end, n_kv;
+    int chunk; // of the sequence
+};
+
+template <int DIM, int HEADS> struct shared_head {
+    uint64_t full[STAGES], empty[STAGES];
+    stage_info info[STAGES];
+    uint64_t ready[AHEAD], free[AHEAD]; // of `spans` and `queries`: they are there; consumers that are done with the unit
+    score_span spans[AHEAD];
+    draw_space draw;
+    sampled<DIM, HEADS> queries[AHEAD];
+    __align__(16) bf16 q[HEADS * DIM];
+    float most[CONSUMERS][GROUP_MAX];                           // alone: largest scores of a page's parts
+    __align__(16) bf16 weights[CONSUMERS][GROUP_MAX][P_STRIDE]; // alone: row 8 b + r of a part at 8 r + b
+};
+
+template <int DIM> struct part {
+    enum {
+        ROW = DIM * (int)sizeof(bf16),
+        OCTET = 8 * ROW + OCTET_PAD,
+        STAGE = (OCTETS * OCTET > COLUMNS_MAX * COLUMN ? OCTETS * OCTET : COLUMNS_MAX * COLUMN) + 127 & ~127,
+    };
+};
+
+// Of a team's stages.
+struct team_head {
+    uint64_t *full, *empty;
+    stage_info *info;
+};
+typedef stage_ring<team_head> team_ring;
+
+template <int DIM, bool DRAWN, int HEADS> __device__ team_ring ring_of(shared_head<DIM, HEADS> *head, int team) {
+    int first = team * crew<DRAWN>::RING;
+    char *stages = (char *)head + (sizeof(*head) + 127) / 128 * 128;
+    return {.head = {head->full + first, head->empty + first, head->info + first},
+            .stages = stages + first * part<DIM>::STAGE,
+            .n_stages = crew<DRAWN>::RING,
+            .stage_bytes = part<DIM>::STAGE};
+}
+
+// ---- producer ----
+
+template <bool DRAWN> struct feed {
+    team_ring next;
+    int turn;                            // of the issuers of this ring
+    int n_asked;                         // stages of the ring
+    int n_normal;                        // of them, that the L2 cache treats as any data: score_keys.cuh's normal_tiles
+    __device__ uint64_t policy() const { // of the stage that is open
+        return sl_l2_policy(n_asked > n_normal ? SL_L2_FIRST_OUT : SL_L2_ANY);
+    }
+};
+
+// Waits for an empty stage and announces what comes. False: it is another issuer's.
+template <bool DRAWN> __device__ bool open_stage(feed<DRAWN> *to, const stage_info &info, int bytes) {
+    team_ring *r = &to->next;
+    if (to->n_asked++ % crew<DRAWN>::ISSUERS_EACH != to->turn) return false;
+    barrier_wait(&r->head.empty[r->stage], r->parity ^ 1);
+    if (threadIdx.x % 32 == 0) {
+        r->head.info[r->stage] = info;
+#if __CUDA_ARCH__ >= 900
+        barrier_expect(&r->head.full[r->stage], bytes);
+#endif
+    }
+    __syncwarp();
+    return true;
+}
+
+// All copies of the stage have been asked for.
+template <bool DRAWN> __device__ void close_stage(feed<DRAWN> *to, bool mine) {
+    team_ring *r = &to->next;
+#if __CUDA_ARCH__ < 900
+    uint64_t *full = &r->head.full[r->stage];
+    if (mine) asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
+    if (mine && threadIdx.x % 32 == 0) barrier_arrive(full);
+#endif
+    r->advance();
+}
+
+// Every lane copies its bytes (0: none) to its place, 16-byte aligned.
+__device__ void copy_lanes(uint64_t *full, uint32_t to, const void *from, int bytes, uint64_t policy) {
+#if __CUDA_ARCH__ >= 900
+    if (bytes) copy_bulk(to, from, bytes, full, policy);
+#else
+    for (uint32_t lanes = __ballot_sync(~0u, bytes > 0); lanes; lanes &= lanes - 1) {
+        int i = __ffs(lanes) - 1;
+        const void *x = (const void *)__shfl_sync(~0u, (unsigned long long)from, i);
+        copy_warp(__shfl_sync(~0u, to, i), x, __shfl_sync(~0u, bytes, i));
+    }
+    (void)full, (void)policy;
+#endif
+}
+
+// The features' columns of one page of one KV head, [DIM][256]. Neighbours come in one copy.
+template <int DIM, int HEADS, bool DRAWN>
+__device__ void produce_columns(feed<DRAWN> *to, const sampled<DIM, HEADS> &q, const bf16 *page, stage_info info) {
+    int lane = threadIdx.x % 32, n_stages = max(ceil_div(q.n, COLUMNS_MAX), 1);
+    short last = info.last;
+    for (int i = 0; i < n_stages; i++) {
+        int first = i * COLUMNS_MAX, n = min((int)COLUMNS_MAX, q.n - first);
+        info.kind = COLUMNS, info.first = (short)first, info.n = (short)n;
+        info.begins = i == 0, info.scored = i == n_stages - 1, info.last = info.scored ? last : 0;
+        bool mine = open_stage(to, info, n * COLUMN);
+        int feature = lane < n ? q.feature[first + lane] : -1, before = __shfl_up_sync(~0u, feature, 1);
+        bool leads = lane < n && (lane == 0 || feature != before + 1);
+        uint32_t later = __ballot_sync(~0u, leads) & ~(~0u >> (31 - lane)); // of the run behind this one's
+        int run = (later ? __ffs(later) - 1 : n) - lane;
+        copy_lanes(&to->next.head.full[to->next.stage], shared_address(to->next.data()) + lane * COLUMN,
+                   page + feature * SL_PAGE, mine && leads ? run * COLUMN : 0, to->policy());
+        close_stage(to, mine);
+    }
+}
+
+// The first n_rows rows of one page of one KV head, [256][DIM], whole octets.
+template <int DIM, bool DRAWN>
+__device__ void produce_rows(feed<DRAWN> *to, const bf16 *page, int n_rows, stage_kind kind, stage_info info) {
+    int lane = threadIdx.x % 32, n_stages = ceil_div(n_rows, PART);
+    short last = info.last;
+    for (int i = 0; i < n_stages; i++) {
+        int n = ceil_div(min(n_rows - i * PART, (int)PART), 8), bytes = 8 * part<DIM>::ROW;
+        info.kind = (short)kind, info.first = (short)i;
+        info.begins = kind == KEY_ROWS && i == 0, info.scored = kind == KEY_ROWS && i == n_stages - 1;
+        info.last = i == n_stages - 1 ? last : 0;
+        bool mine = open_stage(to, info, n * bytes);
+        copy_lanes(&to->next.head.full[to->next.stage], shared_address(to->next.data()) + lane * part<DIM>::OCTET,
+                   page + (i * PART + lane * 8) * DIM, mine && lane < n ? bytes : 0, to->policy());
+        close_stage(to, mine);
+    }
+}
+
+// Counts what reading a sequence's KV head takes.
+template <int DIM> __device__ void count_keys(const bernoulli_params &p, int n_kv, int n_features) {
+    if (!p.draw.stats || threadIdx.x % 32 > 0) return;
+    int n_full = (n_kv - 1) / SL_PAGE * SL_PAGE;
+    unsigned long long elements = (unsigned long long)n_full * n_features + (unsigned long long)(n_kv - n_full) * DIM;
+    atomicAdd(&p.draw.stats->bytes, elements * sizeof(bf16));
+    atomicAdd(&p.draw.stats->features, (unsigned long long)(n_features * 1024 * p.score.group + DIM / 2) / DIM);
+}
+
+// Draws the counts of a block's units, and tells which are done: before one is drawn, that whose place it takes. The first unit
+// is the block's number, the others are handed out in order as blocks get to them.
+template <int DIM, int HEADS> __device__ void sample_units(const bernoulli_params &p, shared_head<DIM, HEADS> *head) {
+    int lane = threadIdx.x % 32, unit = blockIdx.x, ticket = -1, n_kv_heads = p.score.n_kv_heads, group = p.score.group;
+    chunk_rule rule = {n_kv_heads};
+    window w;
+    window_load(&w, p.score.rows, p.score.n_seqs, n_kv_heads, rule, 0, 0);
+    sl_wait_previous(); // which keys are read depends on q
+    for (int n = 0, n_ended = 0; n_ended < AHEAD; n++) {
+        unit_place at = window_find(&w, p.score.rows, p.score.n_seqs, n_kv_heads, rule, unit);
+        int which = n % AHEAD;
+        score_span span = {.slot = -1}, before = head->spans[which];
+        barrier_wait(&head->free[which], n / AHEAD % 2 ^ 1);
+        if (lane == 0 && n >= AHEAD)
+            add_released(p.score.done + before.slot, CONSUMERS * ceil_div(before.end - before.from, SL_PAGE));
+        if (at.seq >= 0) {
+            if (lane == 0) ticket = sl_take_number(p.score.next);
+            int rows = rule.rows(at.n_kv), kv_head = at.local % n_kv_heads;
+            span.seq = at.seq, span.slot = at.seq * n_kv_heads + kv_head, span.n_kv = at.n_kv;
+            span.chunk = at.local / n_kv_heads, span.from = span.chunk * rows, span.end = min(span.from + rows, at.n_kv);
+            const uint4 *q = (const uint4 *)(p.score.q + (size_t)span.slot * group * DIM);
+            for (int k = lane; k < group * DIM / 8; k += 32) ((uint4 *)head->q)[k] = __ldcg(q + k);
+            __syncwarp();
+            sampled<DIM, HEADS> *queries = &head->queries[which];
+            sample_queries<DIM, HEADS>(p.sampling, group, rng_of(p.draw, p.score.rows[span.seq], kv_head * group), head->q,
+                                       queries);
+            if (span.from == 0) count_keys<DIM>(p, at.n_kv, queries->n);
+            unit = gridDim.x + __shfl_sync(~0u, ticket, 0);
+        }
+        __syncwarp(); // head->q is read
+        if (n_ended == 0) {
+            if (lane == 0) head->spans[which] = span;
+            barrier_arrive(&head->ready[which]); // each lane, of what it has written
+        }
+        n_ended += at.seq < 0;
+    }
+    int all_units = __shfl_sync(~0u, w.end, 31);
+    if (lane == 0 && ticket == all_units - 1) *p.score.next = 0; // a ticket is taken per unit, so this was the last of all
+}
+
+// Asks for what a team takes of the keys (and values) of a unit, `which` of the sampled queries; before: pages of earlier
+// units.
+template <int DIM, int HEADS, bool DRAWN>
+__device__ void produce_unit(const bernoulli_params &p, shared_head<DIM, HEADS> *head, feed<DRAWN> *to, const score_span &u,
+                             int which, int team, int before) {
+    int lane = threadIdx.x % 32, kv_head = u.slot % p.score.n_kv_heads;
+    const int32_t *pages = p.score.rows[u.seq].pages;
+    int32_t id = u.from + lane * SL_PAGE < u.end ? pages[u.from / SL_PAGE + lane] : 0; // at most CHUNK_ROWS_MAX rows
+    stage_info info = {.slot = u.slot, .n_kv = u.n_kv, .chunk = (short)u.chunk, .which = (short)which};
+    enum { TEAMS = crew<DRAWN>::TEAMS };
+    int n_pages = ceil_div(u.end - u.from, SL_PAGE), first = (team + before) % TEAMS;
+    if (first >= n_pages) // the team has nothing of it
+        for (int i = 0; i < CONSUMERS; i++) barrier_arrive(&head->free[which]);
+    for (int i = first; i < n_pages; i += TEAMS) {
+        size_t block = (size_t)__shfl_sync(~0u, id, i) * p.score.n_kv_heads + kv_head;
+        int row = u.from + i * SL_PAGE, n_rows = min(u.n_kv - row, (int)SL_PAGE);
+        bool last = i + TEAMS >= n_pages;
+        info.row = row, info.last = DRAWN && last;
+        if (row + SL_PAGE < u.n_kv)
+            produce_columns(to, head->queries[which], p.columns + block * SL_PAGE * DIM, info);
+        else
+            produce_rows<DIM>(to, p.score.k + block * SL_PAGE * DIM, n_rows, KEY_ROWS, info);
+        info.last = last;
+        if (!DRAWN) produce_rows<DIM>(to, p.draw.v + block * SL_PAGE * DIM, n_rows, VALUE_ROWS, info);
+    }
+}
+
+template <int DIM, int HEADS, bool DRAWN>
+__device__ void produce(const bernoulli_params &p, shared_head<DIM, HEADS> *head, int own) {
+    enum { TEAMS = crew<DRAWN>::TEAMS };
+    int team = own % TEAMS, n_pages = 0;
+    feed<DRAWN> to = {
+        .next = ring_of<DIM, DRAWN>(head, team), .turn = own / TEAMS, .n_asked = 0, .n_normal = p.score.n_normal / TEAMS};
+    sl_wait_previous(); // the newest row
+    for (int n = 0;; n++) {
+        barrier_wait(&head->ready[n % AHEAD], n / AHEAD % 2);
+        __syncwarp();
+        score_span u = head->spans[n % AHEAD];
+        if (u.slot < 0) break;
+        produce_unit<DIM, HEADS, DRAWN>(p, head, &to, u, n % AHEAD, team, n_pages);
+        n_pages += ceil_div(u.end - u.from, SL_PAGE);
+    }
+    close_stage(&to, open_stage(&to, stage_info{.slot = -1}, 0));
+}
+
+// ---- consumers ----
+//
+// Warp w has part w of a page: rows 64 w .. 64 w + 63, its lane l rows 2 l and 2 l + 1 of them, for all heads. s[i][h]: the
+// score of row 2 l + i for head h.
+
+__device__ void consumers_sync() {
+    asm volatile("bar.sync 2, %0;" ::"n"(32 * CONSUMERS) : "memory");
+}
+
+// N columns from x on, with their coefficients.
+template <int N, int HEADS> __device__ void add_some(const char *x, const float (*coef)[HEADS], float s[2][HEADS]) {
+    uint32_t both[N];
+#pragma unroll
+    for (int i = 0; i < N; i++) both[i] = *(const uint32_t *)(x + i * COLUMN);
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        float even = __uint_as_float(both[i] << 16), odd = __uint_as_float(both[i] & 0xffff0000u);
+#pragma unroll
+        for (int h = 0; h < HEADS; h += 4) {
+            float4 c = *(const float4 *)&coef[i][h];
+            s[0][h] = fmaf(c.x, even, s[0][h]), s[0][h + 1] = fmaf(c.y, even, s[0][h + 1]);
+            s[0][h + 2] = fmaf(c.z, even, s[0][h + 2]), s[0][h + 3] = fmaf(c.w, even, s[0][h + 3]);
+            s[1][h] = fmaf(c.x, odd, s[1][h]), s[1][h + 1] = fmaf(c.y, odd, s[1][h + 1]);
+            s[1][h + 2] = fmaf(c.z, odd, s[1][h + 2]), s[1][h + 3] = fmaf(c.w, odd, s[1][h + 3]);
+        }
+    }
+}
+
+template <int DIM, int HEADS>
+__device__ void add_columns(const sampled<DIM, HEADS> &q, const char *data, const stage_info &info, float s[2][HEADS]) {
+    enum { N = 64 / HEADS }; // at a time: what registers hold, for one warp must cover the latency of its own loads
+    const char *x = data + own_part() * PART * sizeof(bf16) + threadIdx.x % 32 * 4;
+    const float(*coef)[HEADS] = q.coef + info.first;
+    int n = info.n;
+    for (; n >= N; n -= N, x += N * COLUMN, coef += N) add_some<N>(x, coef, s);
+    if (n & 8) add_some<8>(x, coef, s), x += 8 * COLUMN, coef += 8; // HEADS 4 alone
+    if (n & 4) add_some<4>(x, coef, s), x += 4 * COLUMN, coef += 4;
+    if (n & 2) add_some<2>(x, coef, s), x += 2 * COLUMN, coef += 2;
+    if (n & 1) add_some<1>(x, coef, s);
+}
+
+// The warp's own part of the newest page.
+template <int DIM, int HEADS> __device__ void add_rows(const sampled<DIM, HEADS> &q, const char *data, float s[2][HEADS]) {
+    int row = threadIdx.x % 32 * 2;
+    const bf16 *x = (const bf16 *)(data + row / 8 * part<DIM>::OCTET + row % 8 * part<DIM>::ROW);
+#pragma unroll 4
+    for (int i = 0; i < q.n; i++) {
+        int feature = q.feature[i];
+        float even = sl_widen(x[feature]), odd = sl_widen(x[DIM + feature]);
+#pragma unroll
+        for (int h = 0; h < HEADS; h++) {
+            float c = q.coef[i][h];
+            s[0][h] = fmaf(c, even, s[0][h]), s[1][h] = fmaf(c, odd, s[1][h]);
+        }
+    }
+}
+
+// x[h]: the largest of a group of 2 STEP lanes; NaN where one of them has NaN.
+template <int HEADS> __device__ void max_heads(float x[HEADS], int step) {
+    for (; step > 0; step /= 2)
+#pragma unroll
+        for (int h = 0; h < HEADS; h++) x[h] = sl_max_nan(x[h], __shfl_xor_sync(~0u, x[h], step));
+}
+
+// Head of the group whose mass a lane adds up in store_part, of its half warp's block.
+template <int HEADS> __device__ int head_of_lane() {
+    return threadIdx.x % 16 / (16 / HEADS);
+}
+
+// Scores to stored weights (stages.h). A block of 32 rows is half a warp's. Returns the reference of the lane's head.
+template <int HEADS> __device__ int store_part(const score_params &p, const stage_info &info, float s[2][HEADS]) {
+    int lane = threadIdx.x % 32, row = info.row + own_part() * PART + 2 * lane, block = row / BLOCK;
+    bool there = block * BLOCK < info.n_kv;
+    float most[HEADS];
+    int ref[HEADS];
+    uint64_t mass[HEADS];
+#pragma unroll
+    for (int h = 0; h < HEADS; h++) {
+        s[0][h] = row < info.n_kv ? s[0][h] * p.scale : -INFINITY,
+        s[1][h] = row + 1 < info.n_kv ? s[1][h] * p.scale : -INFINITY;
+        most[h] = sl_max_nan(s[0][h], s[1][h]);
+    }
+    max_heads<HEADS>(most, 8);
+    uint32_t *w = (uint32_t *)(p.w + ((size_t)info.slot * p.max_blocks + block) * p.group * BLOCK) + lane % 16;
+#pragma unroll
+    for (int h = 0; h < HEADS; h++) {
+        ref[h] = ref_of_largest(ceilf(most[h]));
+        bool filled = ref[h] > REF_EMPTY;
+        __nv_bfloat162 pair = __floats2bfloat162_rn(filled ? exp2f(fminf(s[0][h] - ref[h], 0.0f)) : 0.0f,
+                                                    filled ? exp2f(fminf(s[1][h] - ref[h], 0.0f)) : 0.0f);
+        mass[h] = pair_mass(*(uint32_t *)&pair);
+        if (there && h < p.group) store_result(p, w + h * (BLOCK / 2), *(uint32_t *)&pair);
+    }
+    // Sums over half a warp, in every step of half the heads, until a lane has one head's
+    int head = head_of_lane<HEADS>();
+#pragma unroll
+    for (int n = HEADS / 2, step = 8; step > 0; n /= 2, step /= 2) {
+        bool upper = lane & step && n;
+#pragma unroll
+        for (int h = 0; h < n; h++) {
+            uint64_t away = upper ? mass[h] : mass[n + h];
+            mass[h] = (upper ? mass[n + h] : mass[h]) + __shfl_xor_sync(~0u, away, step);
+            ref[h] = upper ? ref[n + h] : ref[h];
+        }
+        if (n == 0) mass[0] += __shfl_xor_sync(~0u, mass[0], step);
+    }
+    if (there && lane % (16 / HEADS) == 0 && head < p.group)
+        store_result(p, p.mass + ((size_t)info.slot * p.group + head) * p.max_blocks + block,
+                     (uint64_t)(uint16_t)ref[0] << 48 | mass[0]);
+    return ref[0];
+}
+
+// Online softmax over a unit's pages, and the sum of V: as an mma, columns of V by rows, times rows by heads. The maxima are
+// the same in all consumer warps; of every 64 rows of V a warp takes rows 8 b + 2 warp and 8 b + 2 warp + 1, b = 0..7.
+template <int DIM, int HEADS> struct attention {
+    float m[HEADS], l[HEADS];     // l: of the lane's own rows
+    float own[2], o[DIM / 16][4]; // of heads 2 (lane % 4) and the next; o: columns 16 i + lane / 4 and 8 further
+
+    __device__ void begin() {
+        own[0] = own[1] = -INFINITY;
+#pragma unroll
+        for (int h = 0; h < HEADS; h++) m[h] = -INFINITY, l[h] = 0;
+#pragma unroll
+        for (int i = 0; i < DIM / 16; i++) o[i][0] = o[i][1] = o[i][2] = o[i][3] = 0;
+    }
+
+    // A page's scores to weights, in head->weights.
+    __device__ void softmax(shared_head<DIM, HEADS> *head, const stage_info &info, float scale, const float s[2][HEADS]) {
+        int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = 2 * lane;
+        int n_rows = info.n_kv - info.row - warp * PART; // of the part
+        float most[HEADS];
+#pragma unroll
+        for (int h = 0; h < HEADS; h++)
+            most[h] = fmaxf(row < n_rows ? s[0][h] : -INFINITY, row + 1 < n_rows ? s[1][h] : -INFINITY);
+        max_heads<HEADS>(most, 16);
+#pragma unroll
+        for (int h = 0; h < HEADS; h++)
+            if (lane == h) head->most[warp][h] = most[h] * scale;
+        consumers_sync();
+        bf16 *to = &head->weights[warp][0][row % 8 * 8 + row / 8];
+#pragma unroll
+        for (int h = 0; h < HEADS; h++) {
+            float before = m[h];
+            for (int w = 0; w < CONSUMERS; w++) m[h] = fmaxf(m[h], head->most[w][h]); // the page has a row: finite
+            // no fma: m is a rounded product, which a huge score's exact one may exceed by more than float's exponents hold
+            float even = row < n_rows ? exp2f(__fmul_rn(s[0][h], scale) - m[h]) : 0,
+                  odd = row + 1 < n_rows ? exp2f(__fmul_rn(s[1][h], scale) - m[h]) : 0;
+            bf16 a = __bfloat16_as_ushort(__float2bfloat16_rn(even)), b = __bfloat16_as_ushort(__float2bfloat16_rn(odd));
+            to[h * P_STRIDE] = a, to[h * P_STRIDE + 8] = b;
+            l[h] = l[h] * exp2f(before - m[h]) + (sl_widen(a) + sl_widen(b));
+        }
+        float factor[2] = {1, 1};
+        if (lane % 4 * 2 < HEADS)
+            for (int i = 0; i < 2; i++) {
+                float before = own[i];
+                for (int w = 0; w < CONSUMERS; w++) own[i] = fmaxf(own[i], head->most[w][lane % 4 * 2 + i]);
+                factor[i] = exp2f(before - own[i]);
+            }
+#pragma unroll
+        for (int i = 0; i < DIM / 16; i++)
+            o[i][0] *= factor[0], o[i][1] *= factor[1], o[i][2] *= factor[0], o[i][3] *= factor[1];
+        consumers_sync();
+    }
+
+    // Part info.first of the page's values.
+    __device__ void add_values(const shared_head<DIM, HEADS> *head, const char *data, const stage_info &info) {
+        int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, q = lane % 4, matrix = lane / 8;
+        int n_rows = info.n_kv - info.row - info.first * PART;
+        const uint32_t *w = (const uint32_t *)head->weights[info.first][g];
+        uint32_t low = w[8 * warp + q], high = w[8 * warp + 4 + q];
+        uint32_t at =
+            shared_address(data) + lane % 8 * part<DIM>::OCTET + (2 * warp + matrix / 2) * part<DIM>::ROW + matrix % 2 * 16;
+        uint32_t keep[2] = {~0u, ~0u}; // rows that are there: beyond them lies anything, NaN too
+        for (int i = 0; i < 2 && n_rows < PART; i++) {
+            int row = 16 * q + 2 * warp + i;
+            keep[i] = (row < n_rows ? 0xffff : 0) | (row + 8 < n_rows ? 0xffff0000u : 0);
+        }
+#pragma unroll
+        for (int i = 0; i < DIM / 16; i++) {
+            uint32_t a[4];
+            asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                         : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
+                         : "r"(at + i * 32)
+                         : "memory");
+            sl_mma_bf16(o[i], a[0] & keep[0], a[1] & keep[0], a[2] & keep[1], a[3] & keep[1], low, high);
+        }
+    }
+
+    // The warp's sums of the unit, to the workspace.
+    __device__ void store(const bernoulli_params &p, const stage_info &info) {
+        int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = p.score.group;
+        size_t first = (((size_t)info.slot * p.max_chunks + info.chunk) * CONSUMERS + warp) * group;
+#pragma unroll
+        for (int h = 0; h < HEADS; h++) {
+            float sum = sl_sum_lanes(l[h]);
+            if (lane == 0 && h < group) __stcg(p.ml + first + h, make_float2(m[h], sum));
+        }
+#pragma unroll
+        for (int i = 0; i < DIM / 16; i++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                int h = lane % 4 * 2 + j % 2;
+                if (h < group) __stcg(p.o + (first + h) * DIM + 16 * i + lane / 4 + j / 2 * 8, o[i][j]);
+            }
+    }
+};
+
+template <int DIM, int HEADS, bool DRAWN> __device__ void consume(const bernoulli_params &p, shared_head<DIM, HEADS> *head) {
+    team_ring r = ring_of<DIM, DRAWN>(head, threadIdx.x / 32 / CONSUMERS);
+    int fresh = 1,
+        top = REF_EMPTY; // the team's next stage is a unit's first; largest reference of the unit and the lane's head
+    float s[2][HEADS];
+    attention<DIM, HEADS> a;
+    sl_wait_previous(); // the drawers of the layer before may still read what is stored here
+    for (;; r.advance()) {
+        barrier_wait(&r.head.full[r.stage], r.parity);
+        __syncwarp(); // for mma: lanes may have left the wait one by one
+        stage_info info = r.head.info[r.stage];
+        if (info.slot < 0) return;
+        const sampled<DIM, HEADS> &q = head->queries[info.which];
+        if (!DRAWN && fresh) a.begin();
+        if (fresh) top = REF_EMPTY;
+        if (info.begins)
+#pragma unroll
+            for (int h = 0; h < HEADS; h++) s[0][h] = s[1][h] = 0;
+        if (info.kind == COLUMNS)
+            add_columns(q, r.data(), info, s);
+        else if (info.kind == VALUE_ROWS)
+            a.add_values(head, r.data(), info);
+        else if (info.first == own_part())
+            add_rows(q, r.data(), s);
+        leave_stage(&r.head.empty[r.stage]);
+        if (info.scored && DRAWN) top = max(top, store_part(p.score, info, s));
+        if (info.scored && !DRAWN) a.softmax(head, info, p.score.scale, s);
+        fresh = info.last;
+        if (!info.last) continue;
+        if (!DRAWN) a.store(p, info);
+        int head_of_group = head_of_lane<HEADS>();
+        if (DRAWN && threadIdx.x % (16 / HEADS) == 0 && head_of_group < p.score.group)
+            atomicMax(p.score.top + info.slot * p.score.group + head_of_group, top - REF_EMPTY);
+        barrier_arrive(&head->free[info.which]); // and what this thread has stored
+    }
+}
+
+// ---- values densely: merging ----
+
+// out = sum_i 2^(m_i - m) o_i / sum_i 2^(m_i - m) l_i over the warps' sums i of a KV head's units, for one query head.
+template <int DIM> __device__ void merge_head(const bernoulli_params &p, draw_space *s, int slot, int head, int thread) {
+    enum { LANES = DIM / 8, ROWS = 32 / LANES };
+    int n_kv = p.score.rows[slot / p.score.n_kv_heads].position + 1, group = p.score.group;
+    int lane = thread % 32, warp = thread / 32, n = CONSUMERS * chunk_rule{p.score.n_kv_heads}(n_kv);
+    size_t first = (size_t)slot * p.max_chunks * CONSUMERS * group + head;
+    wait_scored(p.score, slot, n_kv, thread);
+    float most = -INFINITY, total = 0;
+    for (int i = lane; i < n; i += 32) most = fmaxf(most, __ldcg(p.ml + first + (size_t)i * group).x);
+    most = sl_max_lanes(most);
+    for (int i = lane; i < n; i += 32) {
+        float2 ml = __ldcg(p.ml + first + (size_t)i * group);
+        total += exp2f(ml.x - most) * ml.y;
+    }
+    total = sl_sum_lanes(total);
+    row_sum sum = {};
+    int end = n * (warp + 1) / DRAWERS;
+#pragma unroll 4
+    for (int i = n * warp / DRAWERS + lane / LANES; lane / LANES < ROWS && i < end; i += ROWS) {
+        size_t at = first + (size_t)i * group;
+        const float4 *o = (const float4 *)(p.o + at * DIM) + lane % LANES * 2;
+        float4 a = __ldcg(o), b = __ldcg(o + 1);
+        float c = exp2f(__ldcg(p.ml + at).x - most) / total, x[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+#pragma unroll
+        for (int k = 0; k < 8; k++) sum.x[k] += c * x[k];
+    }
+    write_head<DIM>(p.draw, s, sum_rows<DIM>(s, sum, thread), slot * group + head, 0, thread);
+    close_head(p.score, p.draw, slot, thread);
+}
+
+// out = softmax(q' K^T / sqrt(DIM)) V, q' the sampled queries of the group, or sum_m v_(row m) / S over rows drawn from it.
+//
+// grid: a block for each multiprocessor, whatever the lengths; all of them are there at once, which the drawers' wait needs.
+// precondition: counters are 0, and are 0 again at the end. Only lengths and page tables are read while the kernel in front
+// may still run: which keys are read depends on q. bytes: of each full page of K 512 for every feature that a head of the group
+// uses, the newest page whole; with DRAWN 2 + 1/4 a row and query head of stored weights and the drawn rows of V, else V and
+// 16 (DIM + 2) bytes a unit and query head of partial sums. order of reduction: a score's features in ascending order, as on
+// the CPU; weights: a page's rows by the mma, pages in order, the four warps' sums of each unit; draws as in santa.cu.
+// measured (H100 80GB, 22 November 2026: docs/results/h100-sampled.md): 75% of the rate of a kernel that only reads with
+// santa-sys at 8 x 32k, 87% alone: runs of columns are many small copies, and before a block's first counts are drawn nothing
+// is read.
+template <int DIM, int HEADS, bool DRAWN> __global__ void __maxnreg__(128) bernoulli_ring_kernel(const bernoulli_params p) {
+    extern __shared__ __align__(128) char memory[];
+    typedef shared_head<DIM, HEADS> head_type;
+    head_type *head = (head_type *)memory;
+    typedef crew<DRAWN> at;
+    barriers_make<CONSUMERS, STAGES>(head->full, FULL_ARRIVALS);
+    barriers_make<CONSUMERS, STAGES>(head->empty, 32 * CONSUMERS);
+    barriers_make<CONSUMERS, AHEAD>(head->free, 32 * at::SCORERS);
+    barriers_make<CONSUMERS, AHEAD>(head->ready, 32);
+    barriers_made();
+    __syncthreads();
+    sl_start_next();
+    int warp = threadIdx.x / 32, thread = threadIdx.x - 32 * at::SCORERS;
+    if (warp < at::SCORERS)
+        consume<DIM, HEADS, DRAWN>(p, head);
+    else if (warp < at::SAMPLER)
+        draw_all(p.score, p.draw, &head->draw, thread, [&](int slot, int h, int i) {
+            if (DRAWN) return draw_head<DIM>(p.score, p.draw, p.kind, &head->draw, slot, h, i, thread);
+            merge_head<DIM>(p, &head->draw, slot, h, thread);
+            return false;
+        });
+    else if (warp == at::SAMPLER)
+        sample_units<DIM, HEADS>(p, head);
+    else
+        produce<DIM, HEADS, DRAWN>(p, head, warp - at::SAMPLER - 1);
+}
+
+// ---- launch ----
+
+// The sampler of a method of the SANTA family; 0: it has none here.
+int sampler_of(const sl_attn_method *m, sampler *out) {
+    const sl_attn_cuda_ops *const ops[] = {&sl_santa_cuda_ops, &sl_santa_strat_cuda_ops, &sl_santa_sys_cuda_ops,
+                                           &sl_santa_prop_cuda_ops, &sl_santa_flash_cuda_ops};
+    for (int i = INDEPENDENT; i <= TILES_UNIFORM; i++)
+        if (m->cuda == ops[i]) return *out = (sampler)i, 1;
+    return 0;
+}
+
+int max_chunks_of(int n_kv_heads, int n_kv) { // of any sequence of up to n_kv rows
+    return max(min(max(UNITS / n_kv_heads, 1), ceil_div(n_kv, SL_PAGE)), ceil_div(n_kv, CHUNK_ROWS_MAX));
+}
+
+// Without a sampler: one part a head, merged instead of drawn.
+draw_params merge_params_of(const sl_attn_cuda_decode_args *a) {
+    int *counters = (int *)a->ws, n_slots = a->n_seqs * a->geom->n_kv_heads;
+    SL_CHECK(2 + 2 * n_slots <= COUNTERS);
+    return {.v = a->v,
+            .out = a->out,
+            .layer = a->layer,
+            .S = 0,
+            .parts = 1,
+            .ticket = counters + 1,
+            .drawn = counters + 2 + n_slots,
+            .merged = NULL,
+            .partial = NULL,
+            .stats = a->stats};
+}
+
+template <int DIM, int HEADS, bool DRAWN> void launch(const sl_attn_cuda_decode_args *a, bool shared) {
+    int max_chunks = max_chunks_of(a->geom->n_kv_heads, a->max_kv), group = a->geom->n_heads / a->geom->n_kv_heads;
+    size_t n_sums = (size_t)a->n_seqs * a->geom->n_kv_heads * max_chunks * CONSUMERS * group;
+    float *o = (float *)((int *)a->ws + COUNTERS);
+    bernoulli_params p = {.score = score_params_of<DIM>(a),
+                          .draw = DRAWN ? draw_params_of(a) : merge_params_of(a),
+                          .columns = (const bf16 *)a->extra[0],
+                          .sampling = {.B = (int)sl_attn_get(a->spec, "B"),
+                                       .iid = sl_attn_get(a->spec, "bernoulli-sampling") == 1,
+                                       .shared = shared},
+                          .kind = INDEPENDENT,
+                          .max_chunks = max_chunks,
+                          .ml = (float2 *)(o + n_sums * DIM),
+                          .o = o};
+    SL_CHECK(!DRAWN || (sampler_of(a->spec->plus, &p.kind) && ceil_div(p.score.max_blocks, TILE_BLOCKS) <= TILES_MAX));
+    size_t head = (sizeof(shared_head<DIM, HEADS>) + 127) / 128 * 128;
+    sl_launch(bernoulli_ring_kernel<DIM, HEADS, DRAWN>, dim3(sl_multiprocessors()), dim3(crew<DRAWN>::THREADS),
+              head + (size_t)STAGES * part<DIM>::STAGE, a->stream, p);
+}
+
+template <bool SHARED> void decode(const sl_attn_cuda_decode_args *a) {
+    sl_with_head_dim(a->geom->head_dim, [&](auto dim) {
+        bool few = a->geom->n_heads <= 4 * a->geom->n_kv_heads;
+        if (a->spec->plus)
+            few ? launch<dim, 4, true>(a, SHARED) : launch<dim, GROUP_MAX, true>(a, SHARED);
+        else
+            few ? launch<dim, 4, false>(a, SHARED) : launch<dim, GROUP_MAX, false>(a, SHARED);
+    });
+}
+
+size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int, int n_kv) {
+    if (spec->plus) return score_workspace(geom, n_seqs, n_kv) + draw_workspace(geom, n_seqs, (int)sl_attn_get(spec, "S"));
+    size_t n_sums = (size_t)n_seqs * geom->n_heads * max_chunks_of(geom->n_kv_heads, n_kv) * CONSUMERS;
+    return COUNTERS * sizeof(int) + n_sums * (geom->head_dim * sizeof(float) + sizeof(float2));
+}
+
+int needs(const sl_attn_spec *, sl_kv_need *out) {
+    *out = {&sl_keys_by_feature, 0};
+    return 1;
+}
+
+// Values, where all are read; the rest the kernel counts.
+void account(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats) {
+    if (spec->plus) return;
+    stats->k_rows += (uint64_t)((n_kv - 1) % SL_PAGE + 1) * geom->n_kv_heads; // of the newest page
+    stats->v_rows += (uint64_t)n_kv * geom->n_heads;
+    stats->v_distinct += (uint64_t)n_kv * geom->n_kv_heads;
+    stats->bytes += (uint64_t)n_kv * geom->n_kv_heads * geom->head_dim * sizeof(bf16);
+}
+
+} // namespace
+
+#define OPS(SHARED)                                                                                                            \
+    {                                                                                                                          \
+        .workspace = workspace, .decode = decode<SHARED>, .needs = needs, .state = NULL, .max_rows = 0, .account = account,    \
+        .prefill = NULL                                                                                                        \
+    }
+const sl_attn_cuda_ops sl_bernoulli_cuda_ops = OPS(false), sl_bernoulli_group_cuda_ops = OPS(true);

@@ -1,0 +1,733 @@
+// attention/cuda/dense_decode.cu - exact decode attention on CUDA: one new token per sequence, paged K and V, all query heads
+// of a KV head in one pass over its rows.
+//
+// Owns how a context is cut into chunks, how blocks share the chunks, and how their results are merged. The context may be the
+// first `sink` and the last `window` rows alone (streaming): then the rows between them are left out by whole tiles.
+// Refuses (SL_CHECK) a head_dim other than 64, 80, 96, 128 and groups of more than 8 heads.
+#include "attention/cuda/head_dim.cuh"
+#include "attention/attention_cuda.h"
+#include "engine/backend/cuda/barrier.cuh"
+#include "engine/backend/cuda/device.cuh"
+
+#include <cuda_bf16.h>
+#include <math.h>
+
+namespace {
+
+enum {
+    TILE = 64,   // rows of K and V in a stage of the ring, 16 for each consumer warp
+    V_ROWS = 16, // rows of V brought by one copy; the copies lie V_PAD bytes apart
+    V_PAD = 32,  //   so that the four of them that a warp reads at once are in different banks
+    COPIES = 6,  // of a stage: K, four blocks of V, Q
+    STAGES_MAX = 12,
+    CONSUMERS = 4, // warps
+    FINISHERS = 4, // warps
+    THREADS = 32 * (CONSUMERS + FINISHERS + 1),
+    GROUP_MAX = 8,           // query heads of a KV head: the columns of an mma
+    FLIGHT_BYTES = 64 << 10, // asked for and not yet there: half of it costs 7%, three times as much 3% (8 x 32k)
+    SPARE = 1,               // stages beyond those in flight; few, so that a block of a linear layer that takes a little over
+                             // half of the shared memory (engine/backend/cuda/linear.cu) fits beside this one
+    UNITS = 128,             // of a long sequence, over all its KV heads
+    CHUNKS_MAX = 64,         // of a KV head
+    CHUNK_ROWS_MAX = 4096,
+    CHUNK_ROWS_MIN = 512,   // 256 costs 5% at 16 x 4k
+    CHUNK_ROWS_SHORT = 256, // the least of a context of fewer than SHORT rows: 512 costs 10% at 1 x 1k
+    SHORT = 4096,
+    MERGE = 16,                  // chunks that are read at a time
+    COUNTERS = SL_CUDA_COUNTERS, // of the workspace: the next unit, then units done of each (sequence, KV head)
+};
+
+__host__ __device__ int ceil_div(int a, int b) {
+    return (a + b - 1) / b;
+}
+
+// A unit of work: one chunk of one KV head of one sequence. A long context is cut into equal chunks, so many that they are one
+// wave of blocks for a single sequence: more of them would only mean more partial results. A very long one is cut finer, or
+// the last units of a ragged batch would be long, and a short one to have blocks enough.
+// The chunks follow from the sequence's own length and the model alone: a result never depends on batch, slot or grid.
+__device__ int chunk_rows_of(int n_kv, int n_kv_heads) {
+    int wanted = min(max(UNITS / n_kv_heads, 1), (int)CHUNKS_MAX), least = n_kv < SHORT ? CHUNK_ROWS_SHORT : CHUNK_ROWS_MIN;
+    int rows = min(max(ceil_div(n_kv, wanted), least), (int)CHUNK_ROWS_MAX);
+    return ceil_div(max(rows, ceil_div(n_kv, CHUNKS_MAX)), TILE) * TILE;
+}
+
+// The rows that are read: all tiles that hold one of the first `sink` or of the last `window`, row numbers closed up.
+struct kept_rows {
+    int sink, window; // window INT_MAX: all rows
+    __host__ __device__ int sink_end() const { return ceil_div(sink, TILE) * TILE; }
+    __host__ __device__ int skipped(int n_kv) const { // between sink_end and the window's first tile
+        return sink < n_kv && window < n_kv - sink ? max((n_kv - window) / TILE * TILE - sink_end(), 0) : 0;
+    }
+};
+
+struct decode_params {
+    const sl_row *rows; // [n_seqs]
+    kept_rows kept;
+    const bf16 *q;     // [n_seqs][n_kv_heads][group][head_dim]
+    const bf16 *k, *v; // [n_pages][n_kv_heads][256][head_dim]
+    bf16 *out;         // [n_seqs][n_kv_heads][group][head_dim]
+    int n_seqs, n_kv_heads, group;
+    int n_stages, n_flight; // of the ring, and how many may be on their way
+    int n_normal;           // tiles of a block that the L2 cache treats as any data (producer)
+    float scale;            // log2(e) / sqrt(head_dim)
+    int max_chunks;         // of any sequence: the stride below
+    int *next;              // units handed out beyond each block's first; 0 between launches
+    int *done;              // [n_seqs * n_kv_heads] units finished; 0 between launches
+    float2 *ml;             // [n_seqs * n_kv_heads][max_chunks][group] maximum (log2) and sum of a chunk's weights
+    float *o;               // [n_seqs * n_kv_heads][max_chunks][group][head_dim] sum of weight * v
+};
+
+// What a stage holds.
+struct tile_info {
+    int slot;              // sequence * n_kv_heads + KV head; -1: no more tiles
+    short chunk, n_chunks; // of the sequence
+    int n_rows;            // valid ones, possibly more than TILE
+    short first, last;     // tile of its unit
+    short from, end;       // rows of the tile between these are left out
+};
+
+// Shared memory: barriers and tile_infos, the consumers' merge, then n_stages stages.
+struct shared_head {
+    uint64_t full[STAGES_MAX], empty[STAGES_MAX];
+    tile_info info[STAGES_MAX];
+    // The consumers' results of a unit, for the finishers; these and `merge` behind this head.
+    uint64_t unit_full, unit_empty;
+    tile_info unit; // its last tile
+    float2 ml[CONSUMERS][GROUP_MAX];
+    int is_last;
+};
+enum { HEAD_BYTES = (sizeof(shared_head) + 127) / 128 * 128 };
+
+template <int DIM> struct layout {
+    enum {
+        ROW = DIM * (int)sizeof(bf16),
+        V_BLOCK = V_ROWS * ROW + V_PAD,
+        V_AT = TILE * ROW, // of a stage: K [64][DIM], four blocks of V [16][DIM], Q [group][DIM]
+        Q_AT = V_AT + TILE / V_ROWS * V_BLOCK,
+    };
+    static __host__ __device__ int stage(int group) { return ceil_div(Q_AT + group * ROW, 128) * 128; }
+    static __host__ __device__ int merge(int group) { return CONSUMERS * group * DIM * (int)sizeof(float); }
+};
+
+// ---- copies ----
+
+struct copy {
+    const void *from;
+    uint32_t to; // shared memory
+    int bytes;   // a multiple of 16
+};
+
+#if __CUDA_ARCH__ >= 900
+enum { FULL_ARRIVALS = 1 }; // and the bytes announced
+
+__device__ void start_copy(const copy &c, uint64_t *full, uint64_t policy) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
+                 :
+                 : "r"(c.to), "l"(c.from), "r"(c.bytes), "r"(shared_address(full)), "l"(policy)
+                 : "memory");
+}
+
+// Lane i of the warp starts copy i, by the bulk copy engine; `full` completes with the last byte. The copies from number
+// `later` on are announced alone: start_copy follows.
+__device__ void start_copies(const copy *mine, int later, uint64_t *full, uint64_t policy) {
+    int total = __reduce_add_sync(~0u, mine->bytes), lane = threadIdx.x % 32;
+    if (lane == 0) barrier_expect(full, total);
+    __syncwarp();
+    if (mine->bytes && lane < later) start_copy(*mine, full, policy);
+}
+#else
+enum { FULL_ARRIVALS = 33 }; // a lane when its copies have ended, and the one that wrote the tile_info
+
+__device__ void start_copy(const copy &, uint64_t *, uint64_t) {}
+
+// The warp does each lane's copy together, 16 bytes a lane; all at once.
+__device__ void start_copies(const copy *mine, int, uint64_t *full, uint64_t) {
+    int lane = threadIdx.x % 32;
+    for (int i = 0; i < COPIES; i++) {
+        const char *from = (const char *)__shfl_sync(~0u, (unsigned long long)mine->from, i);
+        uint32_t to = __shfl_sync(~0u, mine->to, i);
+        int bytes = __shfl_sync(~0u, mine->bytes, i);
+        for (int at = lane * 16; at < bytes; at += 32 * 16)
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + at), "l"(from + at) : "memory");
+    }
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
+    if (lane == 0) barrier_arrive(full);
+}
+#endif
+
+// ---- producer ----
+
+// 32 sequences at a time, a lane each. Units are numbered sequence by sequence, chunk by chunk, head by head.
+struct window {
+    int first_seq;             // of lane 0
+    int first_unit;            // of first_seq
+    int n_kv, chunk_rows, end; // of the lane's sequence, rows that are read; end: the unit after its last
+    int skipped;               // rows that are not
+    const int32_t *pages;
+};
+
+__device__ void window_load(window *w, const decode_params &p, int first_seq, int first_unit) {
+    int lane = threadIdx.x % 32, seq = first_seq + lane;
+    *w = {.first_seq = first_seq, .first_unit = first_unit};
+    if (seq < p.n_seqs) {
+        int4 row = *(const int4 *)(p.rows + seq); // an sl_row in one load
+        w->skipped = p.kept.skipped(row.x + 1);
+        w->n_kv = row.x + 1 - w->skipped;
+        w->pages = (const int32_t *)((uint64_t)(uint32_t)row.w << 32 | (uint32_t)row.z);
+    }
+    w->chunk_rows = chunk_rows_of(w->n_kv, p.n_kv_heads);
+    int sum = ceil_div(w->n_kv, w->chunk_rows) * p.n_kv_heads;
+    w->end = first_unit + sl_scan_lanes(sum, lane);
+}
+
+// The lane whose sequence holds the unit, moving the window on to it; -1: there is no such unit.
+__device__ int window_find(window *w, const decode_params &p, int unit) {
+    for (;;) {
+        int end = __shfl_sync(~0u, w->end, 31);
+        if (unit < end) return __popc(__ballot_sync(~0u, w->end <= unit));
+        if (w->first_seq + 32 >= p.n_seqs) return -1;
+        window_load(w, p, w->first_seq + 32, end);
+    }
+}
+
+typedef stage_ring<shared_head *> ring;
+
+// Copy i of a tile: 0 K, 1 to 4 V, 5 Q with the unit's first tile.
+template <int DIM>
+__device__ copy tile_copy(int i, const decode_params &p, const tile_info &info, size_t row, const char *data) {
+    typedef layout<DIM> at;
+    uint32_t to = shared_address(data);
+    if (i == 0) return {p.k + row * DIM, to, TILE * at::ROW};
+    if (i <= TILE / V_ROWS)
+        return {p.v + (row + (i - 1) * V_ROWS) * DIM, to + at::V_AT + (i - 1) * at::V_BLOCK, V_ROWS * at::ROW};
+    if (i == COPIES - 1 && info.first) return {p.q + (size_t)info.slot * p.group * DIM, to + at::Q_AT, p.group * at::ROW};
+    return {NULL, 0, 0};
+}
+
+// Where the producer is. `landed` follows n_flight tiles behind `next`: more bytes on their way than the memory's latency
+// needs only make everything wait longer, the partial results and the counters above all.
+struct producer {
+    ring next, landed;
+    int n_asked; // tiles
+    int ticket;  // lane 0: of the unit after the next one; -1: none was taken
+    // Until the kernel in front has ended, K and V of earlier tokens, lengths and page tables may be read (attention_cuda.h),
+    // not q, the newest rows or the counters. Lane COPIES - 1 keeps the copy of q for then.
+    int has_waited;
+    copy q;
+    uint64_t *q_full;
+    // Lines of the L2 cache that leave first replace only each other: partial results, counters and page tables stay. But so
+    // would an earlier kernel's changed lines, and writing these back bit by bit among all the reads costs 5% (8 x 32k). So
+    // the first n_normal tiles, twice the cache over all blocks, are read as anything is, and push those out at once.
+    uint64_t normal, leaves_first;
+};
+
+// The answer is used after a unit's copies, so nobody waits for it.
+__device__ void take_ticket(const decode_params &p, producer *to) {
+    if (threadIdx.x % 32 == 0) to->ticket = sl_take_number(p.next);
+}
+
+// Waits for the kernel in front, once, and asks for what had to wait.
+__device__ void wait_previous(const decode_params &p, producer *to) {
+    if (to->has_waited) return;
+    sl_wait_previous();
+    to->has_waited = 1;
+    if (to->q.bytes) start_copy(to->q, to->q_full, to->normal);
+    take_ticket(p, to);
+}
+
+template <int DIM> __device__ void produce_tile(const decode_params &p, producer *to, const tile_info &info, size_t row) {
+    int lane = threadIdx.x % 32;
+    if (to->n_asked >= p.n_flight) {
+        wait_previous(p, to);
+        barrier_wait(&to->landed.head->full[to->landed.stage], to->landed.parity);
+        to->landed.advance();
+    }
+    ring *r = &to->next;
+    barrier_wait(&r->head->empty[r->stage], r->parity ^ 1);
+    if (lane == 0) r->head->info[r->stage] = info;
+    copy mine = tile_copy<DIM>(lane, p, info, row, r->data());
+    uint64_t *full = &r->head->full[r->stage];
+    start_copies(&mine, to->has_waited ? COPIES : COPIES - 1, full, to->n_asked++ < p.n_normal ? to->normal : to->leaves_first);
+    if (!to->has_waited && lane == COPIES - 1 && mine.bytes) to->q = mine, to->q_full = full;
+    r->advance();
+}
+
+// Asks for the tiles of rows [from, end) of one KV head, in order. n_kv: rows of the sequence that are read; `skipped` others
+// lie before those from sink_end on.
+template <int DIM>
+__device__ void produce_unit(const decode_params &p, producer *to, const int32_t *pages, int from, int end, int n_kv,
+                             int skipped, int head, tile_info info) {
+    int lane = threadIdx.x % 32, held = INT_MIN; // a lane holds the id of page held + lane
+    int32_t id = 0;
+    for (int at = from; at < end; at += TILE) {
+        int row = at < p.kept.sink_end() ? at : at + skipped, page = row / SL_PAGE;
+        if (page >= held + 32) {
+            held = page;
+            if ((held + lane) * SL_PAGE < n_kv + skipped) id = pages[held + lane];
+        }
+        size_t block = (size_t)__shfl_sync(~0u, id, page - held) * p.n_kv_heads + head;
+        info.n_rows = end - at;
+        info.first = at == from, info.last = at + TILE >= end;
+        info.from = (short)max(min(p.kept.sink - row, (int)TILE), 0);
+        info.end = (short)max(min(n_kv + skipped - p.kept.window - row, (int)TILE), 0);
+        if (at + TILE >= n_kv) wait_previous(p, to); // the newest row
+        produce_tile<DIM>(p, to, info, block * SL_PAGE + row % SL_PAGE);
+    }
+}
+
+// The first unit of a block is its own number, the others are handed out in order as blocks get to them.
+// w: of the first sequences.
+template <int DIM> __device__ void produce(const decode_params &p, const ring &r, window w) {
+    int lane = threadIdx.x % 32, unit = blockIdx.x;
+    producer to = {
+        .next = r, .landed = r, .ticket = -1, .normal = sl_l2_policy(SL_L2_ANY), .leaves_first = sl_l2_policy(SL_L2_FIRST_OUT)};
+    for (int i; (i = window_find(&w, p, unit)) >= 0;) {
+        if (to.has_waited) take_ticket(p, &to);
+        int before = __shfl_sync(~0u, w.end, max(i - 1, 0)), local = unit - (i ? before : w.first_unit);
+        int n_kv = __shfl_sync(~0u, w.n_kv, i), rows = __shfl_sync(~0u, w.chunk_rows, i);
+        int head = local % p.n_kv_heads, chunk = local / p.n_kv_heads;
+        int skipped = __shfl_sync(~0u, w.skipped, i);
+        const int32_t *pages = (const int32_t *)__shfl_sync(~0u, (unsigned long long)w.pages, i);
+        tile_info info = {
+            .slot = (w.first_seq + i) * p.n_kv_heads + head, .chunk = (short)chunk, .n_chunks = (short)ceil_div(n_kv, rows)};
+        produce_unit<DIM>(p, &to, pages, chunk * rows, min(chunk * rows + rows, n_kv), n_kv, skipped, head, info);
+        wait_previous(p, &to);
+        unit = gridDim.x + __shfl_sync(~0u, to.ticket, 0);
+    }
+    int n_units = __shfl_sync(~0u, w.end, 31);
+    if (lane == 0 && to.ticket == n_units - 1) *p.next = 0; // a ticket is taken per unit, so this was the last of all
+    ring *end = &to.next;
+    barrier_wait(&end->head->empty[end->stage], end->parity ^ 1);
+    if (lane == 0) end->head->info[end->stage].slot = -1;
+    copy none = {};
+    start_copies(&none, COPIES, &end->head->full[end->stage], to.normal);
+}
+
+// ---- consumers ----
+//
+// A warp takes 16 of the 64 rows: of each V block q = 0..3 the rows 4 warp .. 4 warp + 3. As the operands of mma.m16n8k16,
+// lane (g, q) = (lane / 4, lane % 4):
+//   scores  S^T [16 rows][8 heads] = K [16][DIM] Q^T [DIM][8]
+//   output  O^T [16 dims][8 heads] += V^T [16][16 rows] P^T [16 rows][8]
+// Which rows and dims an operand's index means is ours to choose. Rows: index 2 q + e and 8 + 2 q + e is row e and 2 + e of
+// the warp's four in block q, so a lane's V rows are neighbours and the four lanes' blocks lie in different banks. Dims of
+// K and Q: a lane's 16 bytes are two k-steps' operand. Dims of V: a lane's 16 bytes are four mmas' dims g and g + 8.
+
+__device__ uint32_t low_halves(uint32_t a, uint32_t b) {
+    return __byte_perm(a, b, 0x5410);
+}
+
+__device__ uint32_t high_halves(uint32_t a, uint32_t b) {
+    return __byte_perm(a, b, 0x7632);
+}
+
+// Reductions over the eight lanes of equal q; every lane gets the same bits.
+__device__ float max_over_rows(float x) {
+    for (int step = 4; step < 32; step *= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, step));
+    return x;
+}
+
+__device__ float sum_over_rows(float x) {
+    for (int step = 4; step < 32; step *= 2) x += __shfl_xor_sync(~0u, x, step);
+    return x;
+}
+
+// A warp's running attention over its rows of a unit. Lane (g, q) has heads 2q and 2q + 1.
+template <int DIM> struct attention {
+    enum {
+        K_STEPS = DIM / 16,
+        K_LOADS = DIM / 32, // of 16 bytes, two k-steps each; DIM % 32 == 16: one of 8 bytes more
+        V_LOADS = DIM / 64, // of 16 bytes, four mmas each; then REST bytes
+        REST = DIM % 64 / 8 * 2,
+    };
+    uint32_t q[K_STEPS][2];
+    float o[DIM / 16][4];
+    float m[2], l[2]; // l: of this lane's rows alone
+
+    __device__ void begin(const char *q_rows, int group) {
+        int g = threadIdx.x % 32 / 4, lane_q = threadIdx.x % 4;
+        const char *row = q_rows + g * DIM * sizeof(bf16);
+        bool real = g < group;
+#pragma unroll
+        for (int i = 0; i < K_LOADS; i++) {
+            uint4 x = real ? *(const uint4 *)(row + i * 64 + lane_q * 16) : make_uint4(0, 0, 0, 0);
+            q[2 * i][0] = x.x, q[2 * i][1] = x.y, q[2 * i + 1][0] = x.z, q[2 * i + 1][1] = x.w;
+        }
+        if (K_STEPS % 2) {
+            uint2 x = real ? *(const uint2 *)(row + K_LOADS * 64 + lane_q * 8) : make_uint2(0, 0);
+            q[K_STEPS - 1][0] = x.x, q[K_STEPS - 1][1] = x.y;
+        }
+#pragma unroll
+        for (int i = 0; i < DIM / 16; i++) o[i][0] = o[i][1] = o[i][2] = o[i][3] = 0;
+        m[0] = m[1] = -INFINITY;
+        l[0] = l[1] = 0;
+    }
+
+    // s[0], s[1]: row g of the operand, this lane's heads; s[2], s[3]: row g + 8
+    __device__ void scores(const char *k, float s[4]) const {
+        int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, lane_q = threadIdx.x % 4;
+        const char *a_row = k + (V_ROWS * (g / 2) + 4 * warp + g % 2) * layout<DIM>::ROW, *b_row = a_row + 2 * layout<DIM>::ROW;
+        float odd[4] = {0, 0, 0, 0};
+        s[0] = s[1] = s[2] = s[3] = 0;
+#pragma unroll
+        for (int i = 0; i < K_LOADS; i++) {
+            uint4 a = *(const uint4 *)(a_row + i * 64 + lane_q * 16), b = *(const uint4 *)(b_row + i * 64 + lane_q * 16);
+            sl_mma_bf16(s, a.x, b.x, a.y, b.y, q[2 * i][0], q[2 * i][1]);
+            sl_mma_bf16(odd, a.z, b.z, a.w, b.w, q[2 * i + 1][0], q[2 * i + 1][1]);
+        }
+        if (K_STEPS % 2) {
+            uint2 a = *(const uint2 *)(a_row + K_LOADS * 64 + lane_q * 8),
+                  b = *(const uint2 *)(b_row + K_LOADS * 64 + lane_q * 8);
+            sl_mma_bf16(s, a.x, b.x, a.y, b.y, q[K_STEPS - 1][0], q[K_STEPS - 1][1]);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) s[i] += odd[i];
+    }
+
+    // Scores to weights 2^(s scale - m), rounded to bf16 as the product with V takes them, and summed as rounded: so
+    // the rounding errors of a row with nearly all the weight cancel. weights: operand b of that product.
+    __device__ void softmax(float s[4], float scale, const tile_info &info, uint32_t weights[2]) {
+        int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, row = V_ROWS * (g / 2) + 4 * warp + g % 2;
+        float factor[2];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int j = row + i / 2 * 2;
+            s[i] = j < info.n_rows && (j < info.from || j >= info.end) ? s[i] * scale : -INFINITY;
+        }
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float most = fmaxf(m[h], max_over_rows(fmaxf(s[h], s[2 + h]))), base = most == -INFINITY ? 0 : most;
+            factor[h] = exp2f(m[h] - base);
+            m[h] = most;
+            s[h] = exp2f(s[h] - base);
+            s[2 + h] = exp2f(s[2 + h] - base);
+        }
+        __nv_bfloat162 a = __floats2bfloat162_rn(s[0], s[1]), b = __floats2bfloat162_rn(s[2], s[3]);
+        l[0] = l[0] * factor[0] + (__low2float(a) + __low2float(b));
+        l[1] = l[1] * factor[1] + (__high2float(a) + __high2float(b));
+        weights[0] = sl_transpose_b16(*(uint32_t *)&a), weights[1] = sl_transpose_b16(*(uint32_t *)&b);
+        if (!__any_sync(~0u, factor[0] != 1 || factor[1] != 1)) return;
+#pragma unroll
+        for (int i = 0; i < DIM / 16; i++)
+            o[i][0] *= factor[0], o[i][1] *= factor[1], o[i][2] *= factor[0], o[i][3] *= factor[1];
+    }
+
+    // x[i][r]: two neighbouring dims of the lane's row r, zeros beyond the sequence's end: there lies anything, NaN too
+    __device__ void load_values(const char *v, int n_rows, uint32_t x[DIM / 16][4]) {
+        int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, lane_q = threadIdx.x % 4, row = V_ROWS * lane_q + 4 * warp;
+        const char *base = v + lane_q * layout<DIM>::V_BLOCK + 4 * warp * layout<DIM>::ROW;
+#pragma unroll
+        for (int r = 0; r < 4; r++) {
+            const char *at = base + r * layout<DIM>::ROW;
+#pragma unroll
+            for (int i = 0; i < V_LOADS; i++) {
+                uint4 y = *(const uint4 *)(at + i * 128 + g * 16);
+                x[4 * i][r] = y.x, x[4 * i + 1][r] = y.y, x[4 * i + 2][r] = y.z, x[4 * i + 3][r] = y.w;
+            }
+            if (REST == 4) x[4 * V_LOADS][r] = *(const uint32_t *)(at + V_LOADS * 128 + g * 4);
+            if (REST == 8) {
+                uint2 y = *(const uint2 *)(at + V_LOADS * 128 + g * 8);
+                x[4 * V_LOADS][r] = y.x, x[(4 * V_LOADS + 1) % (DIM / 16)][r] = y.y;
+            }
+        }
+        if (n_rows >= TILE) return;
+#pragma unroll
+        for (int r = 0; r < 4; r++)
+#pragma unroll
+            for (int i = 0; i < DIM / 16; i++) x[i][r] = row + r < n_rows ? x[i][r] : 0;
+    }
+
+    __device__ void add_values(const uint32_t x[DIM / 16][4], const uint32_t weights[2]) {
+#pragma unroll
+        for (int i = 0; i < DIM / 16; i++)
+            sl_mma_bf16(o[i], low_halves(x[i][0], x[i][1]), high_halves(x[i][0], x[i][1]), low_halves(x[i][2], x[i][3]),
+                        high_halves(x[i][2], x[i][3]), weights[0], weights[1]);
+    }
+
+    // Leaves o [group][DIM], m and l of this warp in shared memory.
+    __device__ void store(float *to, float2 *ml, int group) const {
+        int g = threadIdx.x % 32 / 4, lane_q = threadIdx.x % 4;
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            float sum = sum_over_rows(l[h]);
+            int head = 2 * lane_q + h;
+            if (head >= group) continue;
+            if (g == 0) ml[head] = make_float2(m[h], sum);
+#pragma unroll
+            for (int i = 0; i < DIM / 16; i++) {
+                int dim = i < 4 * V_LOADS ? i / 4 * 64 + g * 8 + i % 4 * 2 : V_LOADS * 64 + g * (REST / 2) + i % 4 * 2;
+                *(float2 *)(to + head * DIM + dim) = make_float2(o[i][h], o[i][2 + h]);
+            }
+        }
+    }
+};
+
+// Hands a unit on to the finishers; slot -1: there are no more.
+template <int DIM>
+__device__ void hand_on(const attention<DIM> &a, shared_head *head, float *merge, const tile_info &info, int group,
+                        int *parity) {
+    int warp = threadIdx.x / 32;
+    barrier_wait(&head->unit_empty, *parity ^ 1);
+    *parity ^= 1;
+    if (info.slot >= 0) a.store(merge + warp * group * DIM, head->ml[warp], group);
+    if (threadIdx.x == 0) head->unit = info;
+    barrier_arrive(&head->unit_full);
+}
+
+template <int DIM> __device__ void consume(const decode_params &p, ring r, float *merge) {
+    attention<DIM> a;
+    for (int parity = 0;; r.advance()) {
+        barrier_wait(&r.head->full[r.stage], r.parity);
+        tile_info info = r.head->info[r.stage];
+        if (info.slot < 0) return hand_on(a, r.head, merge, info, p.group, &parity);
+        const char *k = r.data(), *v = k + layout<DIM>::V_AT;
+        float s[4];
+        uint32_t weights[2], values[DIM / 16][4];
+        if (info.first) a.begin(k + layout<DIM>::Q_AT, p.group);
+        a.scores(k, s);
+        a.load_values(v, info.n_rows, values); // here, so that the softmax's latency covers it
+        a.softmax(s, p.scale, info, weights);
+        a.add_values(values, weights);
+        leave_stage(&r.head->empty[r.stage]);
+        if (info.last) hand_on(a, r.head, merge, info, p.group, &parity);
+    }
+}
+
+// ---- finishers ----
+
+__device__ void add_scaled(float4 *sum, float w, float4 x) {
+    sum->x += w * x.x, sum->y += w * x.y, sum->z += w * x.z, sum->w += w * x.w;
+}
+
+// The four warps' results of a unit, in the warps' order, to the workspace. The caller has put them into shared memory.
+template <int DIM>
+__device__ void store_unit(const decode_params &p, const shared_head *head, const float *merge, const tile_info &info,
+                           int thread) {
+    size_t unit = (size_t)info.slot * p.max_chunks + info.chunk;
+    for (int i = thread; i < p.group * DIM / 4; i += 32 * FINISHERS) {
+        int h = i / (DIM / 4);
+        float4 sum = make_float4(0, 0, 0, 0);
+        float most = -INFINITY, l = 0;
+        for (int w = 0; w < CONSUMERS; w++) most = fmaxf(most, head->ml[w][h].x); // the unit has a row, so it is finite
+        for (int w = 0; w < CONSUMERS; w++) {
+            float factor = exp2f(head->ml[w][h].x - most);
+            l += factor * head->ml[w][h].y;
+            add_scaled(&sum, factor, *(const float4 *)(merge + w * p.group * DIM + i * 4));
+        }
+        __stcg((float4 *)(p.o + unit * p.group * DIM) + i, sum);
+        if (i % (DIM / 4) == 0) __stcg(p.ml + unit * p.group + h, make_float2(most, l));
+    }
+}
+
+// out = sum_i 2^(m_i - m) o_i / sum_i 2^(m_i - m) l_i over the sequence's chunks i, in their order, 16 at a time.
+template <int DIM> __device__ void merge_units(const decode_params &p, const tile_info &info, int thread) {
+    size_t first = (size_t)info.slot * p.max_chunks * p.group;
+    for (int i = thread; i < p.group * DIM / 4; i += 32 * FINISHERS) {
+        const float4 *o = (const float4 *)(p.o + first * DIM) + i; // of the next chunk: group * DIM / 4 further on
+        const float2 *ml = p.ml + first + i / (DIM / 4);
+        float4 sum = make_float4(0, 0, 0, 0);
+        float most = -INFINITY, l = 0;
+        for (int c = 0; c < info.n_chunks; c += MERGE) {
+            float4 x[MERGE];
+            float2 y[MERGE];
+#pragma unroll
+            for (int j = 0; j < MERGE; j++) { // past L1, which knows nothing of other blocks' writes
+                bool real = c + j < info.n_chunks;
+                y[j] = real ? __ldcg(ml + (c + j) * p.group) : make_float2(-INFINITY, 0);
+                x[j] = real ? __ldcg(o + (c + j) * (p.group * DIM / 4)) : make_float4(0, 0, 0, 0);
+            }
+            float before = most;
+#pragma unroll
+            for (int j = 0; j < MERGE; j++) most = fmaxf(most, y[j].x);
+            float factor = exp2f(before - most);
+            sum.x *= factor, sum.y *= factor, sum.z *= factor, sum.w *= factor, l *= factor;
+#pragma unroll
+            for (int j = 0; j < MERGE; j++) {
+                float w = exp2f(y[j].x - most);
+                add_scaled(&sum, w, x[j]);
+                l += w * y[j].y;
+            }
+        }
+        __nv_bfloat162 out[2] = {__floats2bfloat162_rn(sum.x / l, sum.y / l), __floats2bfloat162_rn(sum.z / l, sum.w / l)};
+        *((uint2 *)(p.out + (size_t)info.slot * p.group * DIM) + i) = *(uint2 *)out;
+    }
+}
+
+__device__ void finishers_sync() {
+    asm volatile("bar.sync 1, %0;" ::"n"(32 * FINISHERS) : "memory");
+}
+
+// Takes units from the consumers, who go on meanwhile: behind a full memory queue, a store and a counter take microseconds.
+// Who finds all units of the sequence's KV head in the workspace merges them.
+template <int DIM> __device__ void finish(const decode_params &p, shared_head *head, const float *merge, int thread) {
+    sl_wait_previous(); // who writes what earlier kernels may still read
+    for (int parity = 0;; parity ^= 1) {
+        barrier_wait(&head->unit_full, parity);
+        tile_info info = head->unit;
+        if (info.slot < 0) return;
+        store_unit<DIM>(p, head, merge, info, thread);
+        barrier_arrive(&head->unit_empty);
+        finishers_sync();
+        if (thread == 0) {
+            head->is_last = sl_add_ordered(p.done + info.slot, 1) == info.n_chunks - 1;
+            if (head->is_last) p.done[info.slot] = 0;
+        }
+        finishers_sync();
+        if (head->is_last) merge_units<DIM>(p, info, thread);
+    }
+}
+
+// out = softmax(q K^T / sqrt(DIM)) V for every query head, exactly.
+//
+// grid: a block for each multiprocessor, whatever the lengths; blocks take units (chunk_rows_of) as they get to them.
+// block: a producer warp keeps a ring of 64-row stages full, across the borders of units; four consumer warps run an online
+// softmax over a unit, each on its 16 rows of every tile; four finisher warps write the unit's result and merge the sequence's.
+// precondition: the workspace's counters are 0, and are 0 again at the end. K and V below each sequence's newest row, lengths
+// and page tables are read while the kernel in front may still run, everything else after it.
+// bytes: K and V of every sequence once, and 2 * 4 * (DIM + 2) bytes of partial results per query head and chunk, which stay
+// in the L2 cache.
+// order of reduction: a warp's rows of a tile, its tiles, the four warps, the chunks, each in order: it follows from the
+// sequence's length alone.
+// error: scores, sums and o are fp32, weights are rounded to bf16 for the product with V, and summed as rounded: with the
+// rounding of the output at most 2^-7 sum_j p_j |v_j| (tests/cuda/test_cuda_decode.c), about 2^-9 of a head's norm.
+// measured (H100 80GB, 21 November 2026, 32 heads, 8 KV heads, 128, pages shuffled, cold L2, graph replays), us; the L2 cache
+// full of changed lines / of clean ones, as a step's weights leave it: 1 x 8k 25.2 / 20.4, 1 x 32k 64.0 / 53.9, 1 x 128k
+// 195.3 / 184.9, 8 x 32k 364.3 / 353.8, 16 x 32k 708.4 / 697.8, 32 x 8k 362.8 / 353.0: at 8 x 32k 2.95 / 3.03 TB/s, 97 / 100%
+// of the rate of a kernel that only reads; below 32k what counts is the latency of three dependent reads (row, page, K) and of
+// the merge.
+template <int DIM> __global__ void __launch_bounds__(THREADS, 1) dense_decode_ring_kernel(const decode_params p) {
+    extern __shared__ __align__(128) char memory[];
+    shared_head *head = (shared_head *)memory;
+    float *merge = (float *)(memory + HEAD_BYTES);
+    int warp = threadIdx.x / 32;
+    window w;
+    if (warp == CONSUMERS + FINISHERS) window_load(&w, p, 0, 0); // while barriers are made
+    barriers_make<CONSUMERS, 1>(&head->unit_full, 32 * CONSUMERS);
+    barriers_make<CONSUMERS, 1>(&head->unit_empty, 32 * FINISHERS);
+    barriers_make<CONSUMERS, STAGES_MAX>(head->full, FULL_ARRIVALS);
+    barriers_make<CONSUMERS, STAGES_MAX>(head->empty, 32 * CONSUMERS);
+    barriers_made();
+    __syncthreads();
+    sl_start_next(); // each role waits for the kernel in front by itself: consumers touch shared memory alone
+    ring r = {head, memory + HEAD_BYTES + layout<DIM>::merge(p.group), p.n_stages, layout<DIM>::stage(p.group), 0, 0};
+    if (warp < CONSUMERS)
+        consume<DIM>(p, r, merge);
+    else if (warp < CONSUMERS + FINISHERS)
+        finish<DIM>(p, head, merge, threadIdx.x - 32 * CONSUMERS);
+    else
+        produce<DIM>(p, r, w);
+}
+
+// ---- launch ----
+
+int max_chunks_of(int n_kv) { // of any sequence of up to n_kv rows
+    return min(ceil_div(n_kv, CHUNK_ROWS_SHORT), (int)CHUNKS_MAX);
+}
+
+template <int DIM> void launch(const sl_attn_cuda_decode_args *a, kept_rows kept) {
+    int group = a->geom->n_heads / a->geom->n_kv_heads, n_slots = a->n_seqs * a->geom->n_kv_heads;
+    SL_CHECK(group <= GROUP_MAX && n_slots < COUNTERS);
+    int n_sms = sl_multiprocessors(), shared = sl_device_get(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+    int l2 = (int)sl_l2_bytes();
+    int fixed = HEAD_BYTES + layout<DIM>::merge(group), stage = layout<DIM>::stage(group);
+    int tile = 2 * TILE * layout<DIM>::ROW; // K and V
+    int n_flight = max(FLIGHT_BYTES / tile, 1), max_chunks = max_chunks_of(a->max_kv);
+    int n_stages = min(min(n_flight + SPARE, (shared - fixed) / stage), (int)STAGES_MAX);
+    int *counters = (int *)a->ws;
+    float *o = (float *)(counters + COUNTERS);
+    decode_params p = {.rows = a->rows,
+                       .kept = kept,
+                       .q = a->q,
+                       .k = a->k,
+                       .v = a->v,
+                       .out = a->out,
+                       .n_seqs = a->n_seqs,
+                       .n_kv_heads = a->geom->n_kv_heads,
+                       .group = group,
+                       .n_stages = n_stages,
+                       .n_flight = min(n_stages, n_flight),
+                       .n_normal = 2 * (l2 / n_sms / tile),
+                       .scale = (float)(1.4426950408889634 / sqrt((double)DIM)),
+                       .max_chunks = max_chunks,
+                       .next = counters,
+                       .done = counters + 1,
+                       .ml = (float2 *)(o + (size_t)n_slots * max_chunks * group * DIM),
+                       .o = o};
+    size_t bytes = fixed + (size_t)n_stages * stage;
+    sl_launch(dense_decode_ring_kernel<DIM>, dim3(n_sms), dim3(THREADS), bytes, a->stream, p);
+}
+
+} // namespace
+
+size_t sl_cuda_dense_workspace(const sl_attn_geom *geom, const sl_attn_spec *, int n_seqs, int n_tokens, int n_kv) {
+    if (n_tokens > 1) return 0;
+    size_t units = (size_t)n_seqs * max_chunks_of(n_kv) * geom->n_heads;
+    return COUNTERS * sizeof(int) + units * (geom->head_dim + 2) * sizeof(float);
+}
+
+static void decode(const sl_attn_cuda_decode_args *args, kept_rows kept) {
+    sl_with_head_dim(args->geom->head_dim, [&](auto dim) { launch<decltype(dim)::value>(args, kept); });
+}
+
+void sl_cuda_dense_decode(const sl_attn_cuda_decode_args *args) {
+    decode(args, {0, INT_MAX});
+}
+
+// ---- streaming ----
+
+static kept_rows kept_of(const sl_attn_spec *spec) {
+    return {(int)sl_attn_get(spec, "sink"), (int)sl_attn_get(spec, "window")};
+}
+
+static int most_rows(const sl_attn_spec *spec, int n_kv) { // that are read of any sequence of up to n_kv
+    kept_rows kept = kept_of(spec);
+    return min(n_kv, kept.sink_end() + kept.window + TILE);
+}
+
+static size_t streaming_workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int, int n_kv) {
+    return sl_cuda_dense_workspace(geom, spec, n_seqs, 1, most_rows(spec, n_kv));
+}
+
+static void streaming_decode(const sl_attn_cuda_decode_args *args) {
+    sl_attn_cuda_decode_args few = *args;
+    few.max_kv = most_rows(args->spec, args->max_kv);
+    decode(&few, kept_of(args->spec));
+}
+
+static void streaming_account(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats) {
+    kept_rows kept = kept_of(spec);
+    uint64_t sink = min(kept.sink, n_kv), rows = sink + min((uint64_t)kept.window, n_kv - sink);
+    stats->k_rows += rows * geom->n_kv_heads;
+    stats->v_distinct += rows * geom->n_kv_heads;
+    stats->v_rows += rows * geom->n_heads;
+    stats->samples += rows * geom->n_heads;
+    stats->bytes += 2 * rows * geom->n_kv_heads * geom->head_dim * sizeof(bf16);
+    stats->features += geom->n_heads;
+}
+
+const sl_attn_cuda_ops sl_streaming_cuda_ops = {.workspace = streaming_workspace,
+                                                .decode = streaming_decode,
+                                                .needs = NULL,
+                                                .state = NULL,
+                                                .max_rows = 0,
+                                                .account = streaming_account,
+                                                .prefill = NULL};
+
+// ---- dense ----
+
+// Exact attention reads every row.
+static void account(const sl_attn_geom *geom, const sl_attn_spec *, int n_kv, sl_attn_stats *stats) {
+    stats->k_rows += (uint64_t)n_kv * geom->n_kv_heads;
+    stats->v_rows += (uint64_t)n_kv * geom->n_heads;
+    stats->v_distinct += (uint64_t)n_kv * geom->n_kv_heads;
+    stats->bytes += (uint64_t)n_kv * geom->n_kv_heads * geom->head_dim * 2 * sizeof(bf16);
+    stats->features += geom->n_heads;
+}
+
+const sl_attn_cuda_ops sl_dense_cuda_ops = {.workspace = sl_cuda_dense_workspace,
+                                            .decode = sl_cuda_dense_decode,
+                                            .needs = NULL,
+                                            .state = NULL,
+                                            .max_rows = 0,
+                                            .account = account,
+                                            .prefill = sl_cuda_dense_prefill};

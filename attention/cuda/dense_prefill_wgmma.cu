@@ -1,0 +1,549 @@
+// attention/cuda/dense_prefill_wgmma.cu - dense attention of a prompt's tokens on Hopper: tiles come through the tensor memory
+// accelerator (TMA), products run as wgmma, one warpgroup loads and the others compute. What it computes is in
+// dense_prefill.cuh; the plan of overlaps is FlashAttention-3's (Shah et al., 2024, section 3).
+//
+// Machine code for sm_90a only: for every other architecture the kernel's body is empty, and
+// sl_cuda_dense_prefill_wgmma_runs says so.
+#include "attention/cuda/head_dim.cuh"
+#include "attention/cuda/dense_prefill.cuh"
+#include "engine/backend/cuda/barrier.cuh"
+#include "engine/backend/cuda/device.cuh"
+
+#include <cuda.h>
+#include <math.h>
+
+enum {
+    KEYS = 128,   // rows of a key tile: half a page, so that one page number finds it
+    N_STAGES = 2, // key tiles in flight, K and V each
+    WG_ROWS = 64, // tokens of a warpgroup: the M of wgmma
+    WG_THREADS = 128,
+    COLUMNS = 64,  // elements of 128 bytes: the width of a swizzled block
+    BAR_TURN = 1,  // named barriers: + w: warpgroup w may issue its products
+    BAR_STORE = 4, // + w: the warps of warpgroup w
+};
+
+// Shared memory of a block. A tile of n rows lies as [padded / 64][n][64] elements, TMA's 128-byte swizzle: the 16-byte unit c
+// of row r is at place c ^ (r % 8). Columns from D on are not used.
+template <int D> struct tiles {
+    // Computing warpgroups: three where 160 registers a thread hold scores, weights and output.
+    static constexpr int n_wgs = D == 64 ? 3 : 2;
+    static constexpr int threads = WG_THREADS * (n_wgs + 1);
+    static constexpr int rows = WG_ROWS * n_wgs;
+    static constexpr int padded = (D + COLUMNS - 1) / COLUMNS * COLUMNS;
+    static constexpr int wg_bytes = WG_ROWS * padded * 2; // queries of one warpgroup, later its output
+    static constexpr int q_bytes = n_wgs * wg_bytes;
+    static constexpr int kv_bytes = KEYS * padded * 2;
+    static constexpr int k_at = 2 * q_bytes, v_at = k_at + N_STAGES * kv_bytes; // two query tiles come first
+    static constexpr int bytes = v_at + N_STAGES * kv_bytes + 1024;             // and room to align to 1024
+    // 64 K registers: the loading warpgroup gives most of its share to the others
+    static constexpr int load_registers = n_wgs == 2 ? 24 : 32, compute_registers = n_wgs == 2 ? 240 : 160;
+};
+
+typedef struct prefill_params {
+    const int32_t *pages;
+    int n_tokens, first, n_heads, n_kv_heads;
+    int section_heads; // heads that are computed together (work)
+    float scale;       // sl_prefill_scale
+} prefill_params;
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+
+// ---- barriers ----
+
+// Named barriers of whole warps.
+static __device__ __forceinline__ void named_sync(int id, int n_threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(n_threads) : "memory");
+}
+static __device__ __forceinline__ void named_arrive(int id, int n_threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(n_threads) : "memory");
+}
+
+// ---- TMA ----
+
+// The box of map at (column, row) to shared memory; its bytes count for `bar`. Columns and rows past the map's end are zeros.
+static __device__ __forceinline__ void tma_load(uint32_t to, const CUtensorMap *map, int column, int row, uint64_t *bar) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
+            to),
+        "l"(map), "r"(column), "r"(row), "r"(shared_address(bar))
+        : "memory");
+}
+// The same for maps of heads, and back; columns and tokens past the end are not written.
+static __device__ __forceinline__ void tma_load_head(uint32_t to, const CUtensorMap *map, int column, int head, int token,
+                                                     uint64_t *bar) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], "
+                 "[%5];" ::"r"(to),
+                 "l"(map), "r"(column), "r"(head), "r"(token), "r"(shared_address(bar))
+                 : "memory");
+}
+static __device__ __forceinline__ void tma_store_head(const CUtensorMap *map, int column, int head, int token, uint32_t from) {
+    asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(map), "r"(column),
+                 "r"(head), "r"(token), "r"(from)
+                 : "memory");
+}
+static __device__ __forceinline__ void tma_commit() {
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+static __device__ __forceinline__ void tma_stores_read() { // shared memory may be written again
+    asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+// Makes this thread's ordinary writes to shared memory visible to TMA and wgmma.
+static __device__ __forceinline__ void fence_async() {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// ---- wgmma: a warpgroup's product, c [64][N] += a [64][16] b [16][N] ----
+//
+// Accumulator: warp w of the group has rows 16 w to 16 w + 15; element 4 n + e of a lane is of row lane / 4 + 8 (e / 2) and
+// column 8 n + lane % 4 * 2 + e % 2. `a` from registers lies the same way, two bf16 a register.
+
+static __device__ __forceinline__ void wgmma_fence() { // before the first product that reads registers written since
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+static __device__ __forceinline__ void wgmma_commit() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+// The compiler moves arithmetic freely over the waits below: what makes x stays in front of this, what uses it stays behind.
+template <int N> static __device__ __forceinline__ void pin(float (&x)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i++) asm volatile("" : "+f"(x[i])::"memory");
+}
+// Until at most n_pending of the committed groups still run; x then holds its result.
+template <int n_pending, int N> static __device__ __forceinline__ void wgmma_wait(float (&x)[N]) {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n_pending) : "memory");
+    pin(x);
+}
+
+// Descriptor of a tile in shared memory with the 128-byte swizzle: its address, the bytes from one block of 64 columns to the
+// next (read for V only, whose columns are the product's N) and the bytes from 8 rows to the next 8, all in units of 16.
+static __device__ __forceinline__ uint64_t descriptor(uint32_t address, int block_bytes) {
+    return (uint64_t)1 << 62 | (uint64_t)(1024 / 16) << 32 | (uint64_t)(block_bytes / 16) << 16 | (address & 0x3ffff) / 16;
+}
+
+// clang-format off
+#define F4(C, I) "+f"(C[I]), "+f"(C[I + 1]), "+f"(C[I + 2]), "+f"(C[I + 3])
+#define F8(C, I) F4(C, I), F4(C, I + 4)
+#define F32(C) F8(C, 0), F8(C, 8), F8(C, 16), F8(C, 24)
+#define F40(C) F32(C), F8(C, 32)
+#define F48(C) F40(C), F8(C, 40)
+#define F64(C) F48(C), F8(C, 48), F8(C, 56)
+#define C32 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, " \
+            "%24, %25, %26, %27, %28, %29, %30, %31"
+#define C40 C32 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define C48 C40 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define C64 C48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+// clang-format on
+
+// c = a b^T (+ c): a and b [.][16] in shared memory
+template <bool add> static __device__ __forceinline__ void wgmma_keys(float (&c)[64], uint64_t a, uint64_t b) {
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" C64 "}, %64, %65, add, 1, 1, 0, 0;\n}"
+                 : F64(c)
+                 : "l"(a), "l"(b), "n"(add));
+}
+
+// wgmma_values: c += a b, a in registers, b [16][N] in shared memory
+#define WGMMA_VALUES(N, F, C, A, B)                                                                                            \
+    static __device__ __forceinline__ void wgmma_values(float(&c)[N / 2], const uint32_t *a, uint64_t b) {                     \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" C "}, {" A "}, " B ", 1, 1, 1, 1;"           \
+                     : F(c)                                                                                                    \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                                    \
+    }
+WGMMA_VALUES(64, F32, C32, "%32, %33, %34, %35", "%36")
+WGMMA_VALUES(80, F40, C40, "%40, %41, %42, %43", "%44")
+WGMMA_VALUES(96, F48, C48, "%48, %49, %50, %51", "%52")
+WGMMA_VALUES(128, F64, C64, "%64, %65, %66, %67", "%68")
+
+// ---- the pieces of the kernel ----
+
+typedef struct ring { // K and V tiles; `full` when landed, `empty` when every computing warp is done with it
+    uint64_t full[N_STAGES], empty[N_STAGES];
+} ring;
+
+typedef struct barriers {
+    ring k, v, q;  // q: of the two query tiles
+    uint64_t tail; // the last tile of V has landed, its rows past the end not yet zero
+} barriers;
+
+// The query tiles that a block computes, one after the other. Heads come in sections whose keys and values fit in L2 together
+// (section_heads). In a section, tiles are ordered by falling length and dealt to the blocks forth and back, so that every
+// block gets about the same number of keys, and what runs at the same time reads the same keys.
+template <int ROWS> struct work {
+    int token0, head, n_keys;      // the tile's first token; key tiles of its last one
+    int section = 0, n_rounds = 0; // of the tile to come: its section's first head, tiles dealt there to every block before
+    __device__ __forceinline__ bool next(const prefill_params &p) {
+        int n_tiles = (p.n_tokens + ROWS - 1) / ROWS, n_blocks = gridDim.x, block = blockIdx.x;
+        for (; section < p.n_heads; section += p.section_heads, n_rounds = 0) {
+            int n_heads = min(p.section_heads, p.n_heads - section);
+            int i = n_rounds * n_blocks + (n_rounds % 2 ? n_blocks - 1 - block : block);
+            if (i >= n_tiles * n_heads) continue;
+            n_rounds++;
+            token0 = (n_tiles - 1 - i / n_heads) * ROWS;
+            head = section + i % n_heads;
+            n_keys = (p.first + min(token0 + ROWS, p.n_tokens) + KEYS - 1) / KEYS;
+            return true;
+        }
+        return false;
+    }
+};
+
+// The loading warp: queries, then K and V tiles, as far ahead as the rings allow. V comes a tile later than K, as it is used.
+template <int D>
+static __device__ __forceinline__ void load(const prefill_params &p, uint32_t shared, barriers *bars, const CUtensorMap *q_map,
+                                            const CUtensorMap *k_map, const CUtensorMap *v_map, int lane) {
+    using T = tiles<D>;
+    work<T::rows> w;
+    int n_done = 0; // key tiles of the query tiles before
+    uint32_t tail_parity = 0;
+    for (int n = 0; w.next(p); n++) {
+        barrier_wait(&bars->q.empty[n % 2], n / 2 % 2 ^ 1);
+        if (lane == 0) {
+            barrier_expect(&bars->q.full[n % 2], T::q_bytes);
+#pragma unroll
+            for (int g = 0; g < T::n_wgs; g++)
+#pragma unroll
+                for (int c = 0; c < D; c += COLUMNS)
+                    tma_load_head(shared + n % 2 * T::q_bytes + g * T::wg_bytes + c * WG_ROWS * 2, q_map, c, w.head,
+                                  w.token0 + g * WG_ROWS, &bars->q.full[n % 2]);
+        }
+        int kv_head = w.head / (p.n_heads / p.n_kv_heads);
+        int n_kv = p.first + p.n_tokens, page = p.pages[0], next = page;
+        for (int j = 0; j <= w.n_keys; j++) {
+            int row_v = (page * p.n_kv_heads + kv_head) * SL_PAGE + (j - 1) * KEYS % SL_PAGE; // of tile j - 1
+            if (j % 2 == 0) page = next;
+            if (j % 2 == 0 && (j + 2) * KEYS < n_kv) next = p.pages[(j + 2) * KEYS / SL_PAGE]; // a tile before it is needed
+            if (j < w.n_keys) {
+                int stage = (n_done + j) % N_STAGES;
+                barrier_wait(&bars->k.empty[stage], (n_done + j) / N_STAGES % 2 ^ 1);
+                int row = (page * p.n_kv_heads + kv_head) * SL_PAGE + j * KEYS % SL_PAGE;
+                if (lane == 0) {
+                    barrier_expect(&bars->k.full[stage], T::kv_bytes);
+#pragma unroll
+                    for (int c = 0; c < D; c += COLUMNS)
+                        tma_load(shared + T::k_at + stage * T::kv_bytes + c * KEYS * 2, k_map, c, row, &bars->k.full[stage]);
+                }
+            }
+            if (j == 0) continue;
+            int stage = (n_done + j - 1) % N_STAGES;
+            uint32_t v = shared + T::v_at + stage * T::kv_bytes;
+            barrier_wait(&bars->v.empty[stage], (n_done + j - 1) / N_STAGES % 2 ^ 1);
+            bool tail = j * KEYS > n_kv;
+            uint64_t *landed = tail ? &bars->tail : &bars->v.full[stage];
+            if (lane == 0) {
+                barrier_expect(landed, T::kv_bytes);
+#pragma unroll
+                for (int c = 0; c < D; c += COLUMNS) tma_load(v + c * KEYS * 2, v_map, c, row_v, landed);
+            }
+            if (!tail) continue;
+            barrier_wait(landed, tail_parity);
+            tail_parity ^= 1;
+            for (int i = (n_kv - (j - 1) * KEYS) * 8 + lane; i < KEYS * 8; i += 32) // 16-byte units of 64 columns
+#pragma unroll
+                for (int c = 0; c < D; c += COLUMNS)
+                    asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(v + c * KEYS * 2 + i * 16), "r"(0)
+                                 : "memory");
+            fence_async();
+            __syncwarp();
+            if (lane == 0) barrier_arrive(&bars->v.full[stage]);
+        }
+        n_done += w.n_keys;
+    }
+}
+
+// s = q k^T
+template <int D> static __device__ __forceinline__ void issue_scores(float (&s)[64], uint32_t q, uint32_t k) {
+    uint64_t a = descriptor(q, 16), b = descriptor(k, 16);
+    wgmma_fence();
+    wgmma_keys<false>(s, a, b);
+#pragma unroll
+    for (int d = 16; d < D; d += 16)
+        wgmma_keys<true>(s, a + (d / COLUMNS * WG_ROWS * 128 + d % COLUMNS * 2) / 16,
+                         b + (d / COLUMNS * KEYS * 128 + d % COLUMNS * 2) / 16);
+    wgmma_commit();
+}
+
+// o += p v
+template <int D> static __device__ __forceinline__ void issue_values(float (&o)[D / 2], const uint32_t (&p)[32], uint32_t v) {
+    uint64_t b = descriptor(v, KEYS * 128);
+    wgmma_fence();
+#pragma unroll
+    for (int j = 0; j < KEYS; j += 16) wgmma_values(o, p + j / 4, b + j * 128 / 16);
+    wgmma_commit();
+}
+
+// A lane's part of the softmax of its two rows, lane / 4 and lane / 4 + 8 of its warp's 16.
+typedef struct softmax_state {
+    float max[2];  // what the row's weights are relative to (sl_raise_max)
+    float sum[2];  // of the weights so far, this lane's columns
+    float keep[2]; // what the last tile makes of the tiles before: a factor
+} softmax_state;
+
+// Turns scores into weights 2^(scale (s - max)). Columns > last (> last + 8 for the second row) are masked.
+template <bool masked>
+static __device__ __forceinline__ void softmax(float (&s)[64], softmax_state &state, float scale, int last) {
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float top = state.max[r];
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+            for (int e = 2 * r; e < 2 * r + 2; e++) {
+                if (masked && n * 8 + e % 2 > last + 8 * r) s[4 * n + e] = -INFINITY;
+                top = fmaxf(top, s[4 * n + e]);
+            }
+        top = sl_quad_max(top);
+        state.keep[r] = sl_raise_max(&state.max[r], top, scale);
+        float shift = state.max[r] * scale, sum = 0;
+#pragma unroll
+        for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+            for (int e = 4 * n + 2 * r; e < 4 * n + 2 * r + 2; e++) {
+                s[e] = sl_exp2(fmaf(s[e], scale, -shift));
+                sum += s[e];
+            }
+        state.sum[r] = fmaf(state.sum[r], state.keep[r], sum);
+    }
+}
+
+static __device__ __forceinline__ void round_weights(uint32_t (&p)[32], const float (&s)[64]) {
+#pragma unroll
+    for (int i = 0; i < 32; i++) p[i] = sl_pack_bf16(s[2 * i], s[2 * i + 1]);
+}
+
+// What a computing warpgroup carries from tile to tile.
+template <int D> struct consumer {
+    float o[D / 2];
+    uint32_t p[32]; // weights of the newest tile: V is there, the product is still to be made
+    softmax_state state;
+    int n_done; // key tiles whose scores are made; V's are one behind
+};
+
+// One more key tile: the scores of tile j and the values of tile j - 1 are issued together, and while the values are
+// multiplied, the softmax of tile j runs; while this warpgroup does softmax, the others have the tensor cores.
+template <int D, bool masked>
+static __device__ __forceinline__ void step(consumer<D> &c, uint32_t q, uint32_t shared, barriers *bars, int wg, int lane,
+                                            float scale, int last) {
+    using T = tiles<D>;
+    float s[64];
+    int k_stage = c.n_done % N_STAGES, v_stage = (c.n_done - 1) % N_STAGES;
+    named_sync(BAR_TURN + wg, 2 * WG_THREADS);
+    barrier_wait(&bars->k.full[k_stage], c.n_done / N_STAGES % 2);
+    issue_scores<D>(s, q, shared + T::k_at + k_stage * T::kv_bytes);
+    issue_values<D>(c.o, c.p, shared + T::v_at + v_stage * T::kv_bytes);
+    named_arrive(BAR_TURN + (wg + 1) % T::n_wgs, 2 * WG_THREADS);
+    wgmma_wait<1>(s);
+    if (lane == 0) barrier_arrive(&bars->k.empty[k_stage]);
+    softmax<masked>(s, c.state, scale, last);
+    // Asked here, where the answer is not needed yet, because the assembler moves no arithmetic over the loop that waits: so
+    // the whole softmax runs beside the product with V, and not a part of it behind.
+    pin(s);
+    barrier_poll(&bars->v.full[k_stage], c.n_done / N_STAGES % 2);
+    wgmma_wait<0>(c.o);
+    if (lane == 0) barrier_arrive(&bars->v.empty[v_stage]);
+    if (__any_sync(0xffffffff, c.state.keep[0] != 1 || c.state.keep[1] != 1))
+#pragma unroll
+        for (int i = 0; i < D / 2; i++) c.o[i] *= c.state.keep[i / 2 % 2];
+    round_weights(c.p, s);
+    c.n_done++;
+}
+
+// out = o / sum, through the warpgroup's own queries in shared memory: rows past n_tokens are left out by TMA.
+template <int D>
+static __device__ __forceinline__ void store(const consumer<D> &c, uint32_t staged, const CUtensorMap *out_map, int head,
+                                             int token, int wg, int thread) {
+    float factor[2] = {1 / sl_quad_sum(c.state.sum[0]), 1 / sl_quad_sum(c.state.sum[1])};
+    named_sync(BAR_STORE + wg, WG_THREADS); // no warp's products read queries any more
+    int lane = thread % 32, r = thread / 32 * 16 + lane / 4;
+#pragma unroll
+    for (int i = 0; i < D / 2; i += 2) {
+        int n = i / 4, half = i / 2 % 2;
+        uint32_t at = staged + n / 8 * WG_ROWS * 128 + (r + 8 * half) * 128 + ((n % 8) ^ (r % 8)) * 16 + lane % 4 * 4;
+        uint32_t pair = sl_pack_bf16(c.o[i] * factor[half], c.o[i + 1] * factor[half]);
+        asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(pair) : "memory");
+    }
+    fence_async();
+    named_sync(BAR_STORE + wg, WG_THREADS);
+    if (thread == 0) {
+#pragma unroll
+        for (int d = 0; d < D; d += COLUMNS) tma_store_head(out_map, d, head, token, staged + d * WG_ROWS * 2);
+        tma_commit();
+    }
+}
+
+template <int D>
+static __device__ __forceinline__ void compute(const prefill_params &p, uint32_t shared, barriers *bars,
+                                               const CUtensorMap *out_map, int wg, int thread) {
+    using T = tiles<D>;
+    int lane = thread % 32;
+    int row = thread / 32 * 16 + lane / 4; // this lane's first, of the warpgroup's 64
+    work<T::rows> w;
+    consumer<D> c;
+    c.n_done = 0;
+    bool more = w.next(p);
+    if (wg == T::n_wgs - 1) named_arrive(BAR_TURN, 2 * WG_THREADS); // warpgroup 0 begins
+    for (int n = 0; more; n++) {
+        uint32_t q = shared + n % 2 * T::q_bytes + wg * T::wg_bytes;
+        int position = p.first + w.token0 + wg * WG_ROWS;   // of the warpgroup's first token
+        int last = position + row - lane % 4 * 2;           // the last visible column of the lane, were tile 0 endless
+        int n_whole = min((position + 1) / KEYS, w.n_keys); // key tiles that all of its tokens see whole
+        float s[64];
+        int stage = c.n_done % N_STAGES;
+        barrier_wait(&bars->q.full[n % 2], n / 2 % 2);
+        barrier_wait(&bars->k.full[stage], c.n_done / N_STAGES % 2);
+        issue_scores<D>(s, q, shared + T::k_at + stage * T::kv_bytes);
+#pragma unroll
+        for (int i = 0; i < D / 2; i++) c.o[i] = 0;
+        c.state = {{-INFINITY, -INFINITY}, {0, 0}, {0, 0}};
+        wgmma_wait<0>(s);
+        if (lane == 0) barrier_arrive(&bars->k.empty[stage]);
+        softmax<true>(s, c.state, p.scale, last);
+        barrier_wait(&bars->v.full[stage], c.n_done / N_STAGES % 2);
+        round_weights(c.p, s);
+        c.n_done++;
+        if (n > 0 && thread == 0) { // the output before has left for long: its place is the producer's
+            tma_stores_read();
+            barrier_arrive(&bars->q.empty[(n - 1) % 2]);
+        }
+        int j = 1;
+        for (; j < n_whole; j++) step<D, false>(c, q, shared, bars, wg, lane, p.scale, 0);
+        for (; j < w.n_keys; j++) step<D, true>(c, q, shared, bars, wg, lane, p.scale, last - j * KEYS);
+        stage = (c.n_done - 1) % N_STAGES;
+        issue_values<D>(c.o, c.p, shared + T::v_at + stage * T::kv_bytes);
+        int head = w.head, token = w.token0 + wg * WG_ROWS;
+        more = w.next(p);
+        wgmma_wait<0>(c.o);
+        if (lane == 0) barrier_arrive(&bars->v.empty[stage]);
+        store<D>(c, q, out_map, head, token, wg, thread);
+    }
+    if (thread == 0) tma_stores_read(); // shared memory ends with the block
+}
+
+#endif // __CUDA_ARCH_FEAT_SM90_ALL
+
+// Dense causal attention: FlashAttention-3's two overlaps (step), for paged keys.
+//
+// Grid: one block an SM, each with its share of the query tiles (work). Block: warp 0 loads, warpgroups 1.. compute, each 64
+// tokens of the tile for one head.
+//
+// Preconditions: head_dim D; all pointers 16-byte aligned, q_stride a multiple of 8; pages hold rows [0, first + n_tokens);
+// tensor maps and section_heads as the launcher makes them.
+//
+// Bytes: q and out once; K and V once per query tile and head, from L2 but for the first of the blocks that run together.
+//
+// Order: tiles of 128 keys ascending; in a tile, a row's sum is four lanes' partial sums.
+//
+// Measured on one H100, November 2026, 32 heads of 128 over 8 KV heads: 680 TFLOP/s at 4k tokens, 727 at 8k, 689 at 32k (where
+// power limits the clock), 670 for 2,048 tokens behind 30,720, 690 for 8,192 behind 24,576; cuBLAS multiplies large matrices
+// at 795 there. cuDNN 9: 618 at 8k, 622 at 32k. At 8k with heads of 96: 620; of 80: 529; of 64: 524.
+template <int D>
+__global__ void __launch_bounds__(tiles<D>::threads, 1)
+    dense_prefill_wgmma_kernel(const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtensorMap k_map,
+                               const __grid_constant__ CUtensorMap v_map, const __grid_constant__ CUtensorMap out_map,
+                               const __grid_constant__ prefill_params p) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    using T = tiles<D>;
+    extern __shared__ unsigned char dynamic[];
+    __shared__ barriers bars; // the only static shared memory: sl_cuda_dense_prefill_wgmma_runs looks for it
+    uint32_t shared = (shared_address(dynamic) + 1023) & ~1023u;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < N_STAGES; i++) {
+            barrier_init(&bars.k.full[i], 1);
+            barrier_init(&bars.v.full[i], 1);
+            barrier_init(&bars.q.full[i], 1);
+            barrier_init(&bars.k.empty[i], T::n_wgs * WG_THREADS / 32);
+            barrier_init(&bars.v.empty[i], T::n_wgs * WG_THREADS / 32);
+            barrier_init(&bars.q.empty[i], T::n_wgs);
+        }
+        barrier_init(&bars.tail, 1);
+        barriers_made();
+    }
+    __syncthreads();
+    sl_start_next();
+    sl_wait_previous();
+    int wg = __shfl_sync(0xffffffff, threadIdx.x / WG_THREADS, 0); // the same in all lanes, and known to be
+    if (wg == 0) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(T::load_registers));
+        if (threadIdx.x < 32) load<D>(p, shared, &bars, &q_map, &k_map, &v_map, threadIdx.x);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(T::compute_registers));
+        compute<D>(p, shared, &bars, &out_map, wg - 1, threadIdx.x % WG_THREADS);
+    }
+#endif
+}
+
+// A map of bf16 in n_dims dimensions of these sizes, the first contiguous and the others `stride` elements apart, for boxes of
+// 64 columns and box_rows of the last dimension.
+static CUtensorMap tensor_map(const bf16 *data, int n_dims, const cuuint64_t *size, const size_t *stride, int box_rows) {
+    typedef CUresult encode_fn(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *, const cuuint64_t *,
+                               const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
+                               CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+    void *encode = NULL; // from the driver that runs, so that nothing links against it
+    cudaDriverEntryPointQueryResult found;
+    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000, cudaEnableDefault, &found);
+    SL_CHECK(encode != NULL); // every driver for CUDA 12 and Hopper has it
+    cuuint64_t bytes[2];
+    cuuint32_t box[3] = {COLUMNS, 1, 1}, step[3] = {1, 1, 1};
+    for (int i = 0; i + 1 < n_dims; i++) bytes[i] = stride[i] * sizeof(bf16);
+    box[n_dims - 1] = box_rows;
+    CUtensorMap map;
+    CUresult rc = ((encode_fn *)encode)(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, n_dims, (void *)data, size, bytes, box, step,
+                                        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    SL_CHECK(rc == CUDA_SUCCESS); // data and rows are 16-byte aligned
+    return map;
+}
+// [n_tokens][n_heads][head_dim], a token's heads together and tokens `stride` elements apart
+static CUtensorMap head_map(const bf16 *data, const sl_attn_geom *geom, int n_tokens, size_t stride) {
+    cuuint64_t size[3] = {(cuuint64_t)geom->head_dim, (cuuint64_t)geom->n_heads, (cuuint64_t)n_tokens};
+    size_t strides[2] = {(size_t)geom->head_dim, stride};
+    return tensor_map(data, 3, size, strides, WG_ROWS);
+}
+// [n_pages * n_kv_heads * 256][head_dim]
+static CUtensorMap page_map(const bf16 *data, const sl_attn_geom *geom, int n_pages) {
+    cuuint64_t size[2] = {(cuuint64_t)geom->head_dim, (cuuint64_t)n_pages * geom->n_kv_heads * SL_PAGE};
+    size_t stride[1] = {(size_t)geom->head_dim};
+    return tensor_map(data, 2, size, stride, KEYS);
+}
+
+// Heads of a section: as many as have their keys and values in two thirds of L2 together, the sections being about equal; all
+// of them if sections would leave blocks idle: the tiles of a section must come near filling its last round.
+static int section_heads(const sl_attn_cuda_prefill_args *args, int n_tiles, int n_blocks, int l2_bytes) {
+    int n_heads = args->geom->n_heads, n_kv_heads = args->geom->n_kv_heads, n_kv = args->first + args->n_tokens;
+    size_t bytes = (size_t)n_kv * n_kv_heads * args->geom->head_dim * 2 * sizeof(bf16), limit = (size_t)l2_bytes / 3 * 2;
+    int n_sections = (int)((bytes + limit - 1) / limit);
+    int heads = (n_kv_heads + n_sections - 1) / n_sections * (n_heads / n_kv_heads);
+    n_sections = (n_heads + heads - 1) / heads;
+    int n_rounds = (n_tiles * n_heads + n_blocks - 1) / n_blocks;
+    int more = (n_tiles * heads + n_blocks - 1) / n_blocks * n_sections - n_rounds; // rounds, of the shortest tiles
+    return (long long)more * (args->first + 1) * 64 <= (long long)n_rounds * n_kv ? heads : n_heads;
+}
+
+template <int D> static void launch(const sl_attn_cuda_prefill_args *args) {
+    using T = tiles<D>;
+    const sl_attn_geom *geom = args->geom;
+    int n_tiles = (args->n_tokens + T::rows - 1) / T::rows;
+    int n_sms = sl_multiprocessors(), l2_bytes = (int)sl_l2_bytes();
+    int n_blocks = n_tiles * geom->n_heads < n_sms ? n_tiles * geom->n_heads : n_sms;
+    prefill_params p = {
+        .pages = args->pages,
+        .n_tokens = args->n_tokens,
+        .first = args->first,
+        .n_heads = geom->n_heads,
+        .n_kv_heads = geom->n_kv_heads,
+        .section_heads = section_heads(args, n_tiles, n_blocks, l2_bytes),
+        .scale = sl_prefill_scale(D),
+    };
+    CUtensorMap q = head_map(args->q, geom, args->n_tokens, args->q_stride);
+    CUtensorMap out = head_map(args->out, geom, args->n_tokens, (size_t)geom->n_heads * D);
+    CUtensorMap k = page_map(args->k, geom, args->n_pages), v = page_map(args->v, geom, args->n_pages);
+    sl_launch(dense_prefill_wgmma_kernel<D>, dim3(n_blocks), dim3(T::threads), T::bytes, args->stream, q, k, v, out, p);
+}
+
+void sl_cuda_dense_prefill_wgmma(const sl_attn_cuda_prefill_args *args) {
+    sl_with_head_dim(args->geom->head_dim, [&](auto dim) { launch<decltype(dim)::value>(args); });
+}
+
+int sl_cuda_dense_prefill_wgmma_runs(void) {
+    cudaFuncAttributes attributes; // an empty body has no barriers
+    return cudaFuncGetAttributes(&attributes, dense_prefill_wgmma_kernel<128>) == cudaSuccess && attributes.sharedSizeBytes > 0;
+}

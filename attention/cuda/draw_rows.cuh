@@ -1,0 +1,490 @@
+// attention/cuda/draw_rows.cuh - drawing rows from stored weights and summing their rows of V, on CUDA: what the drawer warps
+// of decode kernels do.
+//
+// Drawers take query heads in order, wait until all units of the head's KV head are stored (score_keys.cuh), draw, gather the
+// rows of V and write the output, while others go on scoring: only the last heads' draws are not covered.
+#ifndef SLEIGH_DRAW_ROWS_CUH
+#define SLEIGH_DRAW_ROWS_CUH
+
+#include "attention/cuda/score_keys.cuh"
+#include "engine/base/philox.h"
+
+#include <type_traits>
+
+namespace {
+
+enum {
+    DRAWERS = 4, // warps
+    DRAW_THREADS = 32 * DRAWERS,
+    ENTRIES = 512,   // running masses in shared memory: 8^3, for find_row
+    TILE_BLOCKS = 8, // of a sampler's tile: 256 rows
+    TILES_MAX = 512, // of a context
+    DRAW_ROWS_MAX = TILES_MAX * SL_PAGE,
+    DIM_MAX = 128,
+};
+
+struct draw_params {
+    const bf16 *v; // [n_pages][n_kv_heads][256][head_dim]
+    bf16 *out;     // [n_seqs][n_kv_heads][group][head_dim]
+    int layer;
+    int S;
+    int parts;      // of a head's draws, taken by different blocks
+    int *ticket;    // parts handed out to drawers
+    int *drawn;     // [n_seqs * n_kv_heads] parts drawn, of all its heads
+    int *merged;    // [n_seqs * n_heads] parts of a head. All three are 0 between launches
+    float *partial; // [n_seqs * n_heads][parts][head_dim], where there are several
+    sl_attn_cuda_stats *stats;
+};
+
+// Parts of S draws: as many as keep a block's share short beside reading the masses anew.
+static int draw_parts(int S) {
+    return min(ceil_div(S, 256), 8);
+}
+
+static inline size_t draw_workspace(const sl_attn_geom *geom, int n_seqs, int S) {
+    return draw_parts(S) == 1 ? 0 : (size_t)n_seqs * geom->n_heads * draw_parts(S) * geom->head_dim * sizeof(float);
+}
+
+static inline draw_params draw_params_of(const sl_attn_cuda_decode_args *a) {
+    int *counters = (int *)a->ws, n_slots = a->n_seqs * a->geom->n_kv_heads, S = (int)sl_attn_get(a->spec, "S");
+    SL_CHECK(2 + 2 * n_slots + 2 * a->n_seqs * a->geom->n_heads <= COUNTERS);
+    return {.v = a->v,
+            .out = a->out,
+            .layer = a->layer,
+            .S = S,
+            .parts = draw_parts(S),
+            .ticket = counters + 1,
+            .drawn = counters + 2 + n_slots,
+            .merged = counters + 2 + 2 * n_slots + a->n_seqs * a->geom->n_heads,
+            .partial = (float *)((char *)a->ws + score_workspace(a->geom, a->n_seqs, a->max_kv)),
+            .stats = a->stats};
+}
+
+// Whose draws these are; head: of the model.
+__device__ sl_rng_id rng_of(const draw_params &p, const sl_row &row, int head) {
+    sl_rng_id id;
+    id.seed = row.seed, id.sequence = row.sequence, id.position = (uint32_t)row.position;
+    id.layer = (uint32_t)p.layer, id.head = (uint32_t)head;
+    return id;
+}
+
+struct draw_space {
+    uint64_t cum[ENTRIES + 1]; // mass before each entry
+    int first[TILES_MAX + 1];  // draws before each tile
+    uint64_t scan[DRAWERS];
+    int ints[2][DRAWERS];         // by turns
+    int ticket, is_last, is_dead; // is_dead: all of the KV head has been drawn
+    int row[DRAW_THREADS];        // of the pool: row of V over DIM
+    float coef[DRAW_THREADS];
+    float sums[DRAWERS][DIM_MAX]; // of the drawers' warps
+};
+
+__device__ void drawers_sync() {
+    asm volatile("bar.sync 1, %0;" ::"n"(32 * DRAWERS) : "memory");
+}
+
+// Threads of the drawers for which x holds.
+__device__ int count_threads(bool x) {
+    int n;
+    asm volatile("{ .reg .pred p; setp.ne.s32 p, %1, 0; barrier.cta.red.popc.aligned.u32 %0, 1, %2, p; }"
+                 : "=r"(n)
+                 : "r"((int)x), "n"(32 * DRAWERS)
+                 : "memory");
+    return n;
+}
+
+// One query head's stored weights, as its drawer sees them.
+struct head_view {
+    const uint64_t *mass; // [n_blocks]
+    const bf16 *w;        // block b's 32 weights begin at b * stride
+    const int *top;       // the largest reference, less REF_EMPTY; h.top once it is known
+    const int32_t *pages; // of the sequence
+    int n_kv_heads, kv_head;
+    int stride, n_blocks;
+    int shift; // an entry of running mass holds 2^shift blocks
+    int top_ref;
+    uint64_t total;
+};
+
+// Query head `head` of the group of a sequence's KV head.
+__device__ head_view view_of(const score_params &p, const sl_row &row, int slot, int head) {
+    return {.mass = p.mass + ((size_t)slot * p.group + head) * p.max_blocks,
+            .w = p.w + ((size_t)slot * p.max_blocks * p.group + head) * BLOCK,
+            .top = p.top + slot * p.group + head,
+            .pages = row.pages,
+            .n_kv_heads = p.n_kv_heads,
+            .kv_head = slot % p.n_kv_heads,
+            .stride = p.group * BLOCK,
+            .n_blocks = row.position / BLOCK + 1};
+}
+
+// The sum of x over the drawers' threads. One barrier: calls alternate between turns 0 and 1.
+__device__ int sum_threads(draw_space *s, int turn, int thread, int x) {
+    x = __reduce_add_sync(~0u, x);
+    if (thread % 32 == 0) s->ints[turn][thread / 32] = x;
+    drawers_sync();
+    return s->ints[turn][0] + s->ints[turn][1] + s->ints[turn][2] + s->ints[turn][3];
+}
+
+// Inclusive scan of x over the drawers' threads, and the sum of all.
+__device__ uint64_t scan_threads(draw_space *s, int thread, uint64_t x, uint64_t *all) {
+    int lane = thread % 32, warp = thread / 32;
+    x = sl_scan_lanes(x, lane);
+    drawers_sync();
+    if (lane == 31) s->scan[warp] = x;
+    drawers_sync();
+    uint64_t sum = 0;
+    for (int i = 0; i < DRAWERS; i++) {
+        if (i == warp) x += sum;
+        sum += s->scan[i];
+    }
+    *all = sum;
+    return x;
+}
+
+// Masses of blocks [first, first + N), N even; those past the last are empty.
+template <int N> __device__ void load_masses(const head_view &h, int first, uint64_t x[N]) {
+#pragma unroll
+    for (int i = 0; i < N; i += 2) {
+        ulonglong2 both = make_ulonglong2(MASS_EMPTY, MASS_EMPTY);
+        if (first + i < h.n_blocks) both = __ldcg((const ulonglong2 *)(h.mass + first + i));
+        x[i] = both.x, x[i + 1] = first + i + 1 < h.n_blocks ? both.y : MASS_EMPTY;
+    }
+}
+
+// load_head of entries of 2^SHIFT blocks. A warp asks for all masses of its entries at once, whole lines at a time: the wait
+// for them is paid in full behind the last key. Sums go through shared memory to the thread that has their entries.
+template <int SHIFT> __device__ void load_entries(draw_space *s, head_view *h, int thread) {
+    enum { EACH = ENTRIES / DRAW_THREADS, LOADS = EACH << SHIFT >> 1, LANES = SHIFT ? 1 << SHIFT >> 1 : 1 };
+    int lane = thread % 32, first = (ENTRIES / DRAWERS << SHIFT) * (thread / 32) + 2 * lane; // block
+    int top = __ldcg(h->top) + REF_EMPTY;
+    uint64_t x[LOADS][2], entry[EACH], own = 0;
+#pragma unroll
+    for (int i = 0; i < LOADS; i++) load_masses<2>(*h, first + 64 * i, x[i]);
+#pragma unroll
+    for (int i = 0; i < LOADS; i++) {
+        uint64_t a = global_mass(x[i][0], top), b = global_mass(x[i][1], top), *to = s->cum + ((first + 64 * i) >> SHIFT);
+        if (SHIFT == 0) {
+            to[0] = a, to[1] = b;
+            continue;
+        }
+        a += b;
+#pragma unroll
+        for (int step = 1; step < LANES; step *= 2) a += __shfl_xor_sync(~0u, a, step);
+        if (lane % LANES == 0) *to = a;
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < EACH; i++) own += entry[i] = s->cum[thread * EACH + i];
+    uint64_t running = scan_threads(s, thread, own, &h->total) - own;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        s->cum[thread * EACH + i] = running;
+        running += entry[i];
+    }
+    if (thread == 0) s->cum[ENTRIES] = h->total;
+    h->top_ref = top, h->shift = SHIFT;
+    drawers_sync();
+}
+
+// The largest reference, and running masses by entries; those past the last block hold the total.
+__device__ void load_head(draw_space *s, head_view *h, int thread) {
+    if (h->n_blocks <= ENTRIES)
+        load_entries<0>(s, h, thread);
+    else if (h->n_blocks <= ENTRIES * 2)
+        load_entries<1>(s, h, thread);
+    else if (h->n_blocks <= ENTRIES * 4)
+        load_entries<2>(s, h, thread);
+    else
+        load_entries<3>(s, h, thread);
+}
+
+// How many of x[0..n) are at most t; x ascends. Three are asked at a time.
+template <typename T> __device__ int count_upto(const T *x, int n, T t) {
+    int at = 0;
+#pragma unroll 1
+    for (int step = 1 << ((31 - __clz(max(n, 1))) & ~1); step > 0; step /= 4) {
+        int count = 0;
+#pragma unroll
+        for (int i = 1; i < 4; i++) {
+            int place = at + i * step - 1;
+            count += place < n && x[place] <= t;
+        }
+        at += count * step;
+    }
+    return at;
+}
+
+__device__ uint64_t tile_begin(const draw_space *s, const head_view &h, int tile) {
+    return s->cum[min(tile * TILE_BLOCKS >> h.shift, (int)ENTRIES)];
+}
+
+// 1 / x, good to the last bits.
+__device__ double inverse_of(double x) {
+    double y;
+    asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
+    y = fma(fma(-x, y, 1.0), y, y);
+    return fma(fma(-x, y, 1.0), y, y);
+}
+
+// floor((m mass + floor(u mass / 2^64)) / S), share = 1.0 / S: an estimate in double precision, and its exact remainder.
+__device__ uint64_t threshold(uint64_t mass, int S, double share, uint32_t m, uint64_t u) {
+    uint64_t low = m * mass + __umul64hi(u, mass);
+    uint64_t q = (uint64_t)((m + (double)u * 0x1p-64) * ((double)mass * share)); // below 2^56, so wrong by less than 2^6
+    int rest = (int)(low - q * (unsigned)S), n = __float2int_rd((float)rest * (float)share);
+    rest -= n * S; // of the estimate n of floor(rest / S), wrong by 1 at most
+    return q + (n + (rest >= S) - (rest < 0));
+}
+
+__device__ uint64_t pair_mass(uint32_t pair) {
+    return (uint64_t)unit_mass(pair & 0xffff) + unit_mass(pair >> 16);
+}
+
+__device__ void load_weights(const head_view &h, int block, uint4 x[4]) {
+    const uint4 *w = (const uint4 *)(h.w + (size_t)block * h.stride);
+#pragma unroll
+    for (int i = 0; i < 4; i++) x[i] = __ldcg(w + i);
+}
+
+// The first of a block's rows at which its running mass reaches `limit`: by eight rows, then by one.
+__device__ int row_in_block(const uint4 x[4], uint64_t limit) {
+    uint64_t in_block = 0;
+    uint4 own = x[0];
+    int row = 0;
+#pragma unroll
+    for (int i = 0; i < 3; i++) {
+        uint64_t next = in_block + pair_mass(x[i].x) + pair_mass(x[i].y) + pair_mass(x[i].z) + pair_mass(x[i].w);
+        if (row == 8 * i && next < limit) in_block = next, own = x[i + 1], row = 8 * (i + 1);
+    }
+    const uint32_t pairs[4] = {own.x, own.y, own.z, own.w};
+    int step = 0;
+#pragma unroll
+    for (int i = 0; i < 7; i++) {
+        in_block += unit_mass(i % 2 ? pairs[i / 2] >> 16 : pairs[i / 2] & 0xffff);
+        step += in_block < limit;
+    }
+    return row + step;
+}
+
+// find_row within entry `e` of 2^SHIFT blocks, before which the running mass is `running`. Loads go out together: an entry's
+// masses, and with few of them its weights too.
+template <int SHIFT> __device__ int find_in_entry(const head_view &h, int e, uint64_t running, uint64_t t) {
+    enum { N = 1 << SHIFT, M = N < 2 ? 2 : N, AHEAD = N <= 2 ? N : 1 };
+    int first = e << SHIFT, at = 0, ref = 0;
+    int32_t page = __ldg(h.pages + first * BLOCK / SL_PAGE); // of all blocks of the entry
+    uint64_t packed[M];
+    uint4 x[AHEAD][4], own[4];
+    load_masses<M>(h, first & ~(M - 1), packed);
+#pragma unroll
+    for (int i = 0; N <= 2 && i < N; i++) load_weights(h, min(first + i, h.n_blocks - 1), x[i]);
+    if (SHIFT == 0 && first % 2) packed[0] = packed[1];
+    ref = ref_of(packed[0]);
+#pragma unroll
+    for (int i = 0; i < N - 1; i++) {
+        uint64_t next = running + global_mass(packed[i], h.top_ref);
+        if (at == i && next <= t && first + i + 1 < h.n_blocks) running = next, at = i + 1, ref = ref_of(packed[i + 1]);
+    }
+    if (N > 2) {
+        load_weights(h, first + at, own);
+    } else {
+#pragma unroll
+        for (int k = 0; k < 4; k++) own[k] = at ? x[AHEAD - 1][k] : x[0][k];
+    }
+    // running + to_global(in_block, shift) > t, as a limit of in-block mass
+    uint64_t limit = (((t - running + 1) << (h.top_ref - ref)) + 255) >> 8;
+    int row = (first + at) * BLOCK + row_in_block(own, limit);
+    return (page * h.n_kv_heads + h.kv_head) * SL_PAGE + row % SL_PAGE;
+}
+
+// The row at threshold t < total: the first whose running mass exceeds it, as a row of the pool.
+__device__ int find_row(const draw_space *s, const head_view &h, uint64_t t) {
+    int entry = 0; // cum[entry] <= t < cum[entry + 1]
+#pragma unroll
+    for (int step = ENTRIES / 8; step > 0; step /= 8) {
+        int n = 0;
+#pragma unroll
+        for (int i = 1; i < 8; i++) n += s->cum[entry + i * step] <= t;
+        entry += n * step;
+    }
+    uint64_t running = s->cum[entry];
+    switch (h.shift) {
+    case 0:
+        return find_in_entry<0>(h, entry, running, t);
+    case 1:
+        return find_in_entry<1>(h, entry, running, t);
+    case 2:
+        return find_in_entry<2>(h, entry, running, t);
+    default:
+        return find_in_entry<3>(h, entry, running, t);
+    }
+}
+
+// ---- rows of V ----
+
+struct row_sum { // of a lane: columns 8 (lane % (DIM / 8)) .. + 7, of every 32 / (DIM / 8)-th row
+    float x[8];
+};
+
+// Adds the rows of one warp's lanes (of the pool; -1: none, those at the end), times coef, to its sum: neighbours that are
+// equal are read once. All are asked for at once. coef: a number, or a function that finds it while rows are on their way, at
+// the price of registers: coef(place, n) where the lane's is row s->row[place] of the warp's n. s->row, s->coef: a place for
+// each thread. Returns how many rows were read.
+// They leave the L2 cache first: as any data they would push out lines that are to be written to memory then (16 x 32k, S=2048:
+// 525 us, so 486). AHEAD: loads of a lane on their way at a time.
+template <int DIM, int AHEAD = 16, typename Space, typename Coef>
+__device__ int gather(const bf16 *v, Space *s, int thread, int row, Coef coef, row_sum *sum) {
+    enum { LANES = DIM / 8, ROWS = 32 / LANES, PASSES = (32 + ROWS - 1) / ROWS };
+    int lane = thread % 32, warp = thread / 32 * 32, before = __shfl_up_sync(~0u, row, 1);
+    bool first = row >= 0 && (lane == 0 || row != before);
+    uint32_t heads = __ballot_sync(~0u, first), there = __ballot_sync(~0u, row >= 0);
+    uint32_t later = heads & ~(~0u >> (31 - lane)); // heads behind this lane
+    int run = (later ? __ffs(later) - 1 : __popc(there)) - lane, n = __popc(heads), at = __popc(heads & ((1u << lane) - 1));
+    if (n == 0) return 0;
+    if (first) s->row[warp + at] = row; // a warp's 32 places are its own
+    if constexpr (std::is_same<Coef, float>::value)
+        if (first) s->coef[warp + at] = coef * run;
+    __syncwarp();
+    enum { N = AHEAD < PASSES ? AHEAD : PASSES };
+    uint4 x[N];
+    uint64_t policy = sl_l2_policy(SL_L2_FIRST_OUT);
+    int own = lane / LANES; // < ROWS, but for lanes past the last whole row
+    auto load = [&](int from) {
+#pragma unroll
+        for (int j = 0; j < N; j++) // without a condition, or each load would wait for its use
+            x[j] = sl_load_l2(
+                (const uint4 *)(v + (size_t)s->row[warp + min((from + j) * ROWS + own, n - 1)] * DIM) + lane % LANES, policy);
+    };
+    load(0);
+    if constexpr (!std::is_same<Coef, float>::value) {
+        float c = coef(row < 0 ? n - 1 : at - !first, n);
+        if (first) s->coef[warp + at] = c * run;
+        __syncwarp();
+    }
+#pragma unroll 1
+    for (int from = 0;;) {
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            int i = (from + j) * ROWS + own;
+            float c = own < ROWS && i < n ? s->coef[warp + i] : 0;
+            const uint32_t pairs[4] = {x[j].x, x[j].y, x[j].z, x[j].w};
+#pragma unroll
+            for (int k = 0; k < 8; k++)
+                sum->x[k] += c * __uint_as_float(k % 2 ? pairs[k / 2] & 0xffff0000u : pairs[k / 2] << 16);
+        }
+        from += N;
+        if (from * ROWS >= n) break;
+        load(from);
+    }
+    __syncwarp();
+    return n;
+}
+
+// The sum over a warp's lanes that hold the same columns to columns[DIM].
+template <int DIM> __device__ void put_columns(float *columns, const row_sum &sum, int lane) {
+    enum { LANES = DIM / 8, ROWS = 32 / LANES };
+    row_sum all = sum;
+#pragma unroll
+    for (int i = 1; i < ROWS; i++)
+#pragma unroll
+        for (int k = 0; k < 8; k++) all.x[k] += __shfl_sync(~0u, sum.x[k], lane + i * LANES);
+    if (lane < LANES)
+#pragma unroll
+        for (int k = 0; k < 8; k++) columns[lane * 8 + k] = all.x[k];
+}
+
+// The sum of the drawers' warps, in their order: thread's column of it.
+template <int DIM> __device__ float sum_rows(draw_space *s, const row_sum &sum, int thread) {
+    put_columns<DIM>(s->sums[thread / 32], sum, thread % 32);
+    drawers_sync();
+    float x = 0;
+    if (thread < DIM)
+        for (int i = 0; i < DRAWERS; i++) x += s->sums[i][thread];
+    return x;
+}
+
+// The thread's column of exact attention, in the first of a head's parts; the other parts have 0.
+template <int DIM> __device__ float exact_column(const exact_head &h, draw_space *s, int part, int thread) {
+    if (part > 0) return 0;
+    if (thread < 32) attend_exactly<DIM>(h, s->sums[0]);
+    drawers_sync();
+    return thread < DIM ? s->sums[0][thread] : 0;
+}
+
+// Writes x, the thread's column of head `head` (of all sequences' heads), or of its part; the last part to come adds all of
+// them in order.
+template <int DIM> __device__ void write_head(const draw_params &p, draw_space *s, float x, int head, int part, int thread) {
+    if (p.parts > 1) {
+        float *partial = p.partial + (size_t)head * p.parts * DIM;
+        if (thread < DIM) __stcg(partial + part * DIM + thread, x);
+        drawers_sync();
+        if (thread == 0) {
+            s->is_last = sl_add_ordered(p.merged + head, 1) == p.parts - 1;
+            if (s->is_last) p.merged[head] = 0;
+        }
+        drawers_sync();
+        if (!s->is_last) return;
+        x = 0;
+        for (int i = 0; thread < DIM && i < p.parts; i++) x += __ldcg(partial + i * DIM + thread);
+    }
+    if (thread < DIM) p.out[(size_t)head * DIM + thread] = __bfloat16_as_ushort(__float2bfloat16_rn(x));
+}
+
+// ---- which head next ----
+
+// Until all units of a KV head of n_kv rows are stored.
+__device__ void wait_scored(const score_params &p, int slot, int n_kv, int thread) {
+    if (thread == 0) {
+        int wanted = score_done(n_kv);
+        while (load_acquired(p.done + slot) != wanted) __nanosleep(20);
+    }
+    drawers_sync();
+}
+
+// A part has seen all that it needs of the head's stored weights: thread 0 counts it. The answer takes its time, and is asked
+// for before rows of V are. row: what the thread has found, any number where it is not of stored weights. The barrier asks for
+// it, so that no load of them is still on its way when they are discarded.
+__device__ int leave_head(const draw_params &d, int slot, int thread, int row) {
+    count_threads(row >= 0);
+    return thread == 0 ? sl_take_number(d.drawn + slot) : 0;
+}
+
+// n_left: leave_head's answer. The last part of a KV head sets its counters to 0. Returns whether it was, to thread 0.
+__device__ bool clear_counters(const score_params &p, const draw_params &d, int slot, int n_left, int thread) {
+    if (thread > 0 || n_left < p.group * d.parts - 1) return false;
+    p.done[slot] = d.drawn[slot] = 0;
+    for (int i = 0; p.top && i < p.group; i++) p.top[slot * p.group + i] = 0;
+    return true;
+}
+
+// For whoever needs the stored weights until the end.
+__device__ void close_head(const score_params &p, const draw_params &d, int slot, int thread) {
+    clear_counters(p, d, slot, leave_head(d, slot, thread, -1), thread);
+}
+
+// Part by part of head by head: draw_head(slot, head of the group, part), which waits for the head's stored weights, leaves it,
+// clears its counters and returns, to thread 0, whether nobody needs the KV head's stored weights any more: they are discarded.
+// The first of a block is its own number, the others are handed out in order, each while the one before it is drawn.
+template <typename DrawHead>
+__device__ void draw_all(const score_params &p, const draw_params &d, draw_space *s, int thread, DrawHead draw_head) {
+    int n_each = p.group * d.parts, n = p.n_seqs * p.n_kv_heads * n_each, ticket = blockIdx.x, taken = 0;
+    sl_wait_previous();
+    if (thread == 0) taken = sl_take_number(d.ticket);
+    while (ticket < n) {
+        int slot = ticket / n_each, rest = ticket % n_each;
+        bool is_last = draw_head(slot, rest / d.parts, rest % d.parts);
+        if (thread == 0) {
+            s->is_dead = is_last;
+            s->ticket = gridDim.x + taken;
+            if (s->ticket < n) taken = sl_take_number(d.ticket);
+        }
+        drawers_sync(); // and s is free again
+        if (s->is_dead) discard_stored(p, slot, p.rows[slot / p.n_kv_heads].position + 1, thread, DRAW_THREADS);
+        ticket = s->ticket;
+    }
+    // A block takes one, and one more for each part that it got by one.
+    if (thread == 0 && taken == (int)gridDim.x - 1 + max(n - (int)gridDim.x, 0)) *d.ticket = 0;
+}
+
+} // namespace
+
+#endif

@@ -1,0 +1,81 @@
+// attention/cuda/exact_head.cuh - exact attention of one query head by one warp, on CUDA: what decode kernels fall back to for
+// a head whose scores stored weights cannot hold (stages.h).
+//
+// Slow and rare, so it is one function that kernels call and do not inline: their registers and instructions stay as they are.
+#ifndef SLEIGH_EXACT_HEAD_CUH
+#define SLEIGH_EXACT_HEAD_CUH
+
+#include "attention/attention_cuda.h"
+#include "engine/backend/cuda/device.cuh"
+
+extern "C" {
+#include "attention/cpu_kernels.h"
+}
+
+namespace {
+
+// Stored weights of a head whose largest reference is `top` say nothing: attend exactly.
+__device__ __forceinline__ bool is_beyond(int top) {
+    return top > SL_REF_MOST || top < -SL_REF_MOST;
+}
+
+// A query head of one sequence and what it reads.
+struct exact_head {
+    const bf16 *q;        // [head_dim] of the head
+    const bf16 *k, *v;    // [n_pages][n_kv_heads][256][head_dim]
+    const int32_t *pages; // of the sequence
+    int n_kv_heads, kv_head, n_kv;
+    float scale;               // log2(e) / sqrt(head_dim)
+    sl_attn_cuda_stats *stats; // counts a fall-back and every row of K and V; NULL: nothing is counted
+};
+
+__device__ __forceinline__ void load4(const bf16 *from, bool there, float to[4]) {
+    uint2 x = there ? __ldg((const uint2 *)from) : make_uint2(0, 0);
+    to[0] = __uint_as_float(x.x << 16), to[1] = __uint_as_float(x.x & 0xffff0000u);
+    to[2] = __uint_as_float(x.y << 16), to[3] = __uint_as_float(x.y & 0xffff0000u);
+}
+
+// out[d] = sum_j 2^(s_j - m) v_j[d] / sum_j 2^(s_j - m), s_j = scale q.k_j, all rows in order with an online softmax in fp32.
+// NaN in q or in any key gives NaN, as dense decode does. By a whole warp. out: [DIM], each lane writes four elements.
+template <int DIM> __device__ __noinline__ void attend_exactly(const exact_head &h, float *out) {
+    enum { BATCH = 4 };
+    int lane = threadIdx.x % 32;
+    bool has_dims = lane < DIM / 4;
+    float q[4], o[4] = {0, 0, 0, 0}, m = -INFINITY, l = 0;
+    load4(h.q + 4 * lane, has_dims, q);
+    for (int first = 0; first < h.n_kv; first += BATCH) { // a page holds whole batches
+        size_t block = (size_t)h.pages[first / SL_PAGE] * h.n_kv_heads + h.kv_head;
+        const size_t at = (block * SL_PAGE + first % SL_PAGE) * DIM + 4 * lane;
+        float s[BATCH], v[BATCH][4], most = m;
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            bool there = has_dims && first + i < h.n_kv;
+            float k[4];
+            load4(h.k + at + i * DIM, there, k);
+            load4(h.v + at + i * DIM, there, v[i]);
+            s[i] = sl_sum_lanes(q[0] * k[0] + q[1] * k[1] + q[2] * k[2] + q[3] * k[3]) * h.scale;
+            if (first + i >= h.n_kv) s[i] = -INFINITY;
+            most = fmaxf(most, s[i]);
+        }
+        float base = most == -INFINITY ? 0 : most, factor = exp2f(m - base);
+        m = most, l *= factor;
+        for (int d = 0; d < 4; d++) o[d] *= factor;
+#pragma unroll
+        for (int i = 0; i < BATCH; i++) {
+            float weight = exp2f(s[i] - base);
+            l += weight;
+            for (int d = 0; d < 4; d++) o[d] += weight * v[i][d];
+        }
+    }
+    for (int d = 0; has_dims && d < 4; d++) out[4 * lane + d] = o[d] / l;
+    __syncwarp();
+    if (!h.stats || lane > 0) return;
+    atomicAdd(&h.stats->fallbacks, 1ull);
+    atomicAdd(&h.stats->v_rows, (unsigned long long)h.n_kv);
+    atomicAdd(&h.stats->samples, (unsigned long long)h.n_kv);
+    atomicAdd(&h.stats->bytes, (unsigned long long)h.n_kv * 2 * DIM * sizeof(bf16));
+}
+
+} // namespace
+
+#endif

@@ -1,0 +1,22 @@
+// attention/cuda/norms.cuh - the norm of a row of V on CUDA, as the page extra holds it (propose_exact.c).
+#ifndef SLEIGH_NORMS_CUH
+#define SLEIGH_NORMS_CUH
+
+#include "attention/attention_cuda.h"
+
+// |v|, its squares added in order, as bf16, rounded up. row: 16-byte aligned, head_dim a multiple of 8
+static __device__ __forceinline__ bf16 sl_norm_of_row(const bf16 *row, int head_dim) {
+    float square = 0;
+    for (int d = 0; d < head_dim; d += 8) {
+        uint4 x = *(const uint4 *)(row + d);
+        const uint32_t pairs[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            float y = __uint_as_float(i % 2 ? pairs[i / 2] & 0xffff0000u : pairs[i / 2] << 16);
+            square = __fadd_rn(square, __fmul_rn(y, y));
+        }
+    }
+    return (bf16)((__float_as_uint(__fsqrt_rn(square)) + 0xffff) >> 16);
+}
+
+#endif

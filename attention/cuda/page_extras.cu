@@ -1,0 +1,147 @@
+// attention/cuda/page_extras.cu - page extras built on CUDA: norms of V, quantised keys, keys by feature. What they hold and
+// how is said where the CPU builds them (propose_exact.c, propose_quantised.c, propose_bernoulli.c); all are the same to the
+// bit.
+#include "attention/cuda/norms.cuh"
+#include "engine/backend/cuda/device.cuh"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <math.h>
+
+enum { THREADS = 256 };
+static_assert((int)THREADS == (int)SL_PAGE, "a thread a row");
+
+// ---- norms of V ----
+
+// out[j] = |v_j|. Grid (pages, KV heads), a thread a row.
+static __global__ void __launch_bounds__(THREADS) norms_kernel(const int32_t *pages, const bf16 *v, int head_dim, bf16 *out) {
+    sl_start_next();
+    sl_wait_previous();
+    size_t block = (size_t)pages[blockIdx.x] * gridDim.y + blockIdx.y;
+    out[block * SL_PAGE + threadIdx.x] = sl_norm_of_row(v + (block * SL_PAGE + threadIdx.x) * head_dim, head_dim);
+}
+
+void sl_cuda_build_norms(const sl_kv_device_build *b) {
+    sl_launch(norms_kernel, dim3(b->n, b->n_kv_heads), dim3(THREADS), 0, (cudaStream_t)b->stream, b->pages, b->v, b->head_dim,
+              (bf16 *)b->data);
+}
+
+// ---- quantised keys ----
+
+// f16 numbers next to x from below and from above; beyond the largest, the largest.
+static __device__ __forceinline__ __half half_below(float x) {
+    return x > -65504.0f ? __float2half_rd(fminf(x, 65504.0f)) : __float2half_rd(-65504.0f);
+}
+static __device__ __forceinline__ __half half_above(float x) {
+    return x < 65504.0f ? __float2half_ru(fmaxf(x, -65504.0f)) : __float2half_ru(65504.0f);
+}
+
+// Shares of a code: `width` bits from `shift` on, in a plane of its own.
+struct plane {
+    int width, shift;
+};
+
+static __device__ int plane_units(int width, int head_dim) { // 64-byte units of 16 rows
+    return (head_dim * width + 31) / 32;
+}
+
+// The words of 32 channels' codes of row j in one plane.
+static __device__ void store_words(plane p, const uint8_t codes[32], int first, int head_dim, int j, uint8_t *to) {
+    int n_units = plane_units(p.width, head_dim), per_word = 32 / p.width, per_byte = 8 / p.width;
+    for (int w = 0; w < p.width; w++) { // words of 32 channels
+        int unit = first / per_word + w;
+        if (unit >= n_units) return;
+        uint32_t word = 0;
+        for (int i = 0; i < per_word; i++) { // channel 4 t + b of the word: bits [width t, width (t + 1)) of byte b
+            uint32_t part = codes[w * per_word + i] >> p.shift & ((1u << p.width) - 1);
+            word |= part << (i % 4 * 8 + i / 4 % per_byte * p.width);
+        }
+        *(uint32_t *)(to + ((size_t)(j / 16) * n_units + unit) * 64 + j % 16 * 4) = word;
+    }
+}
+
+// Grid (pages, KV heads). First a thread a channel finds its step and zero, then a thread a row makes its codes. Reads the page
+// twice, the second time from the L2 cache, and writes bits / 16 of it.
+static __global__ void __launch_bounds__(THREADS)
+    quantise_kernel(const int32_t *pages, const bf16 *k, int head_dim, int bits, size_t size, uint8_t *data) {
+    __shared__ float zero[128], inverse[128];
+    sl_start_next();
+    sl_wait_previous();
+    size_t block = (size_t)pages[blockIdx.x] * gridDim.y + blockIdx.y;
+    const bf16 *rows = k + block * SL_PAGE * head_dim;
+    uint8_t *out = data + block * size;
+    int c = threadIdx.x, levels = (1 << bits) - 1;
+    if (c < head_dim) {
+        float low = INFINITY, high = -INFINITY;
+        bool has_nan = false;
+        for (int j = 0; j < SL_PAGE; j++) {
+            float x = sl_widen(rows[(size_t)j * head_dim + c]);
+            low = fminf(low, x), high = fmaxf(high, x);
+            has_nan |= isnan(x);
+        }
+        __half from = half_below(low);
+        zero[c] = __half2float(from);
+        __half step = half_above(fmaxf(__fdiv_rn(high - zero[c], (float)levels), 2 * (zero[c] - low)));
+        float width = __half2float(step);
+        inverse[c] = width > 0 ? __fdiv_rn(1, width) : 0;
+        if (has_nan || high > __fadd_rn(zero[c], __fmul_rn(width, (float)levels + 0.5f)) ||
+            low < __fsub_rn(zero[c], __fmul_rn(width, 0.5f)))
+            step = __ushort_as_half(0x7e00), inverse[c] = 0;
+        ((__half *)out)[c] = step;
+        ((__half *)out)[head_dim + c] = from;
+    }
+    __syncthreads();
+    plane planes[2] = {{bits == 3 ? 2 : 4, 0}, {bits == 3 ? 1 : 4, bits == 3 ? 2 : 4}};
+    int j = threadIdx.x, n_planes = bits == 4 ? 1 : 2;
+    uint8_t *at = out + 2 * head_dim * sizeof(__half);
+    for (int first = 0; first < head_dim; first += 32) {
+        uint8_t codes[32];
+        for (int i = 0; i < 32; i++) {
+            int channel = first + i;
+            float x = channel < head_dim ? sl_widen(rows[(size_t)j * head_dim + channel]) : 0;
+            int code = channel < head_dim ? __float2int_rn(__fmul_rn(x - zero[channel], inverse[channel])) : 0;
+            codes[i] = (uint8_t)min(max(code, 0), levels);
+        }
+        uint8_t *to = at;
+        for (int i = 0; i < n_planes; i++) {
+            store_words(planes[i], codes, first, head_dim, j, to);
+            to += (size_t)plane_units(planes[i].width, head_dim) * 64 * (SL_PAGE / 16);
+        }
+    }
+}
+
+void sl_cuda_build_quantised(const sl_kv_device_build *b) {
+    SL_CHECK(b->head_dim <= 128);
+    sl_launch(quantise_kernel, dim3(b->n, b->n_kv_heads), dim3(THREADS), 0, (cudaStream_t)b->stream, b->pages, b->k,
+              b->head_dim, b->arg, b->size, (uint8_t *)b->data);
+}
+
+// ---- keys by feature ----
+
+enum { FEATURES = 16 }; // of a block
+
+// out[i][j] = k[j][i]. Grid (pages, KV heads, head_dim / 16): a thread reads 32 bytes of its row, then writes 32 of a
+// feature's.
+static __global__ void __launch_bounds__(THREADS)
+    by_feature_kernel(const int32_t *pages, const bf16 *k, int head_dim, size_t size, char *data) {
+    __shared__ __align__(16) bf16 turned[FEATURES][SL_PAGE + 8]; // rows 16 bytes apart in the banks
+    sl_start_next();
+    sl_wait_previous();
+    size_t block = (size_t)pages[blockIdx.x] * gridDim.y + blockIdx.y;
+    const bf16 *row = k + (block * SL_PAGE + threadIdx.x) * head_dim + blockIdx.z * FEATURES;
+    uint4 x[2] = {((const uint4 *)row)[0], ((const uint4 *)row)[1]};
+    const uint32_t *pairs = (const uint32_t *)x;
+#pragma unroll
+    for (int i = 0; i < FEATURES; i++) turned[i][threadIdx.x] = (bf16)(pairs[i / 2] >> i % 2 * 16);
+    __syncthreads();
+    int feature = threadIdx.x / 16, part = threadIdx.x % 16;
+    uint4 *out = (uint4 *)(data + block * size) + (blockIdx.z * FEATURES + feature) * (SL_PAGE / 8);
+#pragma unroll
+    for (int i = 0; i < 2; i++) out[part + 16 * i] = *(const uint4 *)&turned[feature][(part + 16 * i) * 8];
+}
+
+void sl_cuda_build_keys_by_feature(const sl_kv_device_build *b) {
+    SL_CHECK(b->head_dim % FEATURES == 0);
+    sl_launch(by_feature_kernel, dim3(b->n, b->n_kv_heads, b->head_dim / FEATURES), dim3(THREADS), 0, (cudaStream_t)b->stream,
+              b->pages, b->k, b->head_dim, b->size, (char *)b->data);
+}

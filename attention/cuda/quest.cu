@@ -1,0 +1,100 @@
+// attention/cuda/quest.cu - Quest on CUDA: page bounds propose, the 16-row units of largest bound are read whole, K and V.
+//
+// Three kernels: bounds to stored weights, units selected from them, attention over their rows. Owns the page extra too.
+//
+// measured (H100 80GB, 21 November 2026, 32 heads, 8 KV heads, 128, 1024 tokens a head, cold L2, graph replays of which an
+// empty one takes 3 us), us, and dense decode's: 1 x 32k 37 (64), 8 x 32k 114 (363), 32 x 8k 287 (363). Alone the kernels take
+// 11, 9 and 16 us at 1 x 32k, 41, 10 and 66 at 8 x 32k, where reading their bytes would take 22 and 45.
+#include "attention/cuda/head_dim.cuh"
+#include "attention/cuda/score_bounds.cuh"
+#include "attention/cuda/select_rows.cuh"
+
+namespace {
+
+// ---- the page extra ----
+
+// [16][2][DIM]: least and largest key of every channel. Grid (pages, KV heads), a warp two units. Reads K once, writes an
+// eighth of it.
+template <int DIM>
+__global__ void __launch_bounds__(BOUND_THREADS)
+    build_bounds_kernel(const int32_t *pages, const bf16 *k, size_t size, char *data) {
+    sl_start_next();
+    sl_wait_previous();
+    size_t block = (size_t)pages[blockIdx.x] * gridDim.y + blockIdx.y;
+    for (int u = threadIdx.x / 32; u < PAGE_UNITS; u += BOUND_THREADS / 32)
+        find_bounds<DIM>(k + (block * SL_PAGE + u * UNIT) * DIM, UNIT, (bf16 *)(data + block * size) + u * 2 * DIM);
+}
+
+// ---- the method ----
+
+int units_of(const sl_attn_spec *spec, int n_kv) {
+    return min((int)sl_attn_get(spec, "tokens") / UNIT, ceil_div(n_kv, UNIT));
+}
+
+size_t lay_out(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_kv, char *ws, attend_params *p) {
+    int n_heads = n_seqs * geom->n_heads, n_units = ceil_div(n_kv, UNIT), most = units_of(spec, n_kv);
+    arena a = {ws + (score_workspace(geom, n_seqs, n_units) + 255) / 256 * 256};
+    p->lists = take_lists(&a, n_heads, most, n_units, UNIT);
+    take_partials(&a, p, n_heads, geom->head_dim, most * UNIT, 0);
+    return a.at - ws;
+}
+
+size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int, int n_kv) {
+    attend_params p;
+    return lay_out(geom, spec, n_seqs, n_kv, NULL, &p);
+}
+
+template <int DIM> void launch(const sl_attn_cuda_decode_args *a) {
+    bounds_params bounds = bounds_params_of<DIM>(a);
+    attend_params p = attend_params_of(a);
+    lay_out(a->geom, a->spec, a->n_seqs, a->max_kv, (char *)a->ws, &p);
+    p.reads_k = p.reads_newest = 1;
+    select_params select = {.score = bounds.score,
+                            .lists = p.lists,
+                            .kind = LARGEST_UNITS,
+                            .k = (int)sl_attn_get(a->spec, "tokens") / UNIT,
+                            .p = 0,
+                            .stats = a->stats};
+    launch_bounds<DIM>(bounds, a->stream);
+    launch_select(select, a->n_seqs * a->geom->n_heads, a->stream);
+    launch_attend<DIM, true, false>(p, a->n_seqs * a->geom->n_heads, 1, a->stream);
+}
+
+void decode(const sl_attn_cuda_decode_args *args) {
+    sl_with_head_dim(args->geom->head_dim, [&](auto dim) { launch<decltype(dim)::value>(args); });
+}
+
+int needs(const sl_attn_spec *, sl_kv_need *out) {
+    *out = {&sl_key_bounds, 0};
+    return 1;
+}
+
+// The bounds and the newest page's keys; what else is read the kernels count.
+void account(const sl_attn_geom *geom, const sl_attn_spec *, int n_kv, sl_attn_stats *stats) {
+    sl_cuda_account_bounds(geom, n_kv, stats);
+}
+
+} // namespace
+
+void sl_cuda_build_bounds(const sl_kv_device_build *b) {
+    sl_with_head_dim(b->head_dim, [&](auto dim) {
+        sl_launch(build_bounds_kernel<decltype(dim)::value>, dim3(b->n, b->n_kv_heads), dim3(BOUND_THREADS), 0,
+                  (cudaStream_t)b->stream, b->pages, b->k, b->size, (char *)b->data);
+    });
+}
+
+void sl_cuda_account_bounds(const sl_attn_geom *geom, int n_kv, sl_attn_stats *stats) {
+    int n_built = (n_kv - 1) / SL_PAGE, n_newest = n_kv - n_built * SL_PAGE;
+    size_t row = geom->head_dim * sizeof(bf16);
+    stats->k_rows += (uint64_t)n_newest * geom->n_kv_heads;
+    stats->bytes += (uint64_t)geom->n_kv_heads * (n_built * PAGE_UNITS * 2 * row + n_newest * row);
+    stats->features += geom->n_heads;
+}
+
+const sl_attn_cuda_ops sl_quest_cuda_ops = {.workspace = workspace,
+                                            .decode = decode,
+                                            .needs = needs,
+                                            .state = NULL,
+                                            .max_rows = 0,
+                                            .account = account,
+                                            .prefill = NULL};

@@ -1,0 +1,165 @@
+// attention/cuda/samplers.cuh - the SANTA family's samplers on CUDA: which rows the drawers of a kernel draw from stored
+// weights.
+//
+// The draws are draw_samplers.c's: integer thresholds on integer masses, so equal stored weights give equal rows.
+#ifndef SLEIGH_SAMPLERS_CUH
+#define SLEIGH_SAMPLERS_CUH
+
+#include "attention/cuda/draw_rows.cuh"
+
+namespace {
+
+enum sampler { INDEPENDENT, STRATIFIED, SYSTEMATIC, TILES_PROPORTIONAL, TILES_UNIFORM };
+
+// ---- budgets of tiles ----
+
+__device__ int tiles_of(const head_view &h) {
+    return ceil_div(h.n_blocks, TILE_BLOCKS);
+}
+
+// W S = q mass + r, r < mass < 2^56, q < 2^32.
+__device__ uint32_t divide(uint64_t W, int S, uint64_t mass, uint64_t *r) {
+    uint32_t q = (uint32_t)((double)W * inverse_of((double)mass) * S); // wrong by 1 at most
+    int64_t rest = (int64_t)(W * (uint64_t)S - q * mass);              // from -mass to 2 mass, whatever wraps
+    if (rest < 0) {
+        q--;
+        rest += (int64_t)mass;
+    } else if (rest >= (int64_t)mass) {
+        q++;
+        rest -= (int64_t)mass;
+    }
+    *r = (uint64_t)rest;
+    return q;
+}
+
+// Bit i: the tile of value x[i] is one of the `wanted` largest of all threads' values, the lower tile on ties; wanted of them
+// are not 0. Tile thread * EACH + i has x[i]; values are below 2^n_bits. Finds the least of them bit by bit. sum_threads was
+// last called with turn 0.
+template <int EACH> __device__ int select_largest(draw_space *s, const uint64_t x[EACH], int n_bits, int wanted, int thread) {
+    int open = (1 << EACH) - 1, chosen = 0, n_open = EACH * DRAW_THREADS;
+    for (int bit = n_bits - 1, turn = 1; bit >= 0 && wanted < n_open; bit--, turn ^= 1) {
+        int ones = 0;
+#pragma unroll
+        for (int i = 0; i < EACH; i++) ones |= (int)(x[i] >> bit & 1) << i;
+        ones &= open;
+        int n = EACH == 1 ? count_threads(ones) : sum_threads(s, turn, thread, __popc(ones));
+        if (n >= wanted) {
+            open = ones, n_open = n;
+        } else {
+            chosen |= ones, open &= ~ones;
+            wanted -= n, n_open -= n;
+        }
+    }
+    if (wanted == n_open) return chosen | open;
+    uint64_t all;
+    int before = (int)scan_threads(s, thread, __popc(open), &all) - __popc(open);
+    for (; open && before < wanted; open &= open - 1, before++) chosen |= open & -open; // equal ones
+    return chosen;
+}
+
+// Draws before each tile to s->first; returns how many there are in all. T tiles, at most TILES_MAX; a thread has EACH in
+// order.
+template <int EACH> __device__ int plan_some(draw_space *s, const head_view &h, sampler kind, int S, int thread) {
+    int T = tiles_of(h), each = max(1, (2 * S + T) / (2 * T)), n[EACH], own = 0;
+    uint64_t remainder[EACH] = {}, all;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        int t = thread * EACH + i;
+        uint64_t W = tile_begin(s, h, t + 1) - tile_begin(s, h, t);
+        n[i] = kind == TILES_PROPORTIONAL && W > 0 ? (int)divide(W, S, h.total, &remainder[i]) : W > 0 ? each : 0;
+        own += n[i];
+    }
+    if (kind == TILES_PROPORTIONAL) {
+        int left = S - sum_threads(s, 0, thread, own);
+        int more = left ? select_largest<EACH>(s, remainder, 64 - __clzll(h.total), left, thread) : 0;
+        own += __popc(more);
+#pragma unroll
+        for (int i = 0; i < EACH; i++) n[i] += more >> i & 1;
+    }
+    int before = (int)scan_threads(s, thread, own, &all) - own;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        s->first[thread * EACH + i] = before;
+        before += n[i];
+    }
+    if (thread == 0) s->first[EACH * DRAW_THREADS] = (int)all;
+    drawers_sync();
+    return (int)all;
+}
+
+__device__ int plan_tiles(draw_space *s, const head_view &h, sampler kind, int S, int thread) {
+    if (h.n_blocks <= DRAW_THREADS * TILE_BLOCKS) return plan_some<1>(s, h, kind, S, thread);
+    return plan_some<TILES_MAX / DRAW_THREADS>(s, h, kind, S, thread);
+}
+
+struct draw {
+    int pool;   // row of the pool
+    float coef; // of its row of V, the normaliser included
+};
+
+// Its uniform number, where that does not depend on the weights.
+__device__ uint64_t uniform_of(sampler kind, int m, const sl_rng_id &id) {
+    return kind < TILES_PROPORTIONAL ? sl_rng_u64(&id, kind == SYSTEMATIC ? 0 : m, SL_STREAM_ATTENTION) : 0;
+}
+
+// Draw number m. share: 1.0 / S.
+__device__ draw draw_row(const draw_space *s, const head_view &h, sampler kind, int S, double share, int m, uint64_t u,
+                         const sl_rng_id &id) {
+    uint64_t begin = 0, W = h.total;
+    float coef = (float)share;
+    if (kind == INDEPENDENT) S = 1, share = 1, m = 0;
+    if (kind >= TILES_PROPORTIONAL) {
+        int tile = count_upto(s->first + 1, tiles_of(h) - 1, m);
+        begin = tile_begin(s, h, tile), W = tile_begin(s, h, tile + 1) - begin;
+        m -= s->first[tile], S = s->first[tile + 1] - s->first[tile], share = inverse_of(S);
+        u = sl_rng_u64(&id, tile, SL_STREAM_ATTENTION);
+        if (kind == TILES_UNIFORM) coef = (float)((double)W / ((double)S * (double)h.total));
+    }
+    return {find_row(s, h, begin + threshold(W, S, share, m, u)), coef};
+}
+
+// Where part `part` of n draws begins; n < 2^28.
+__device__ int part_of(int n, int part, int parts) {
+    return (unsigned)(n * part) / parts;
+}
+
+// Part `part` of one query head's draws, and their rows' sum. Returns whether it was the last of its KV head, to thread 0.
+template <int DIM>
+__device__ bool draw_head(const score_params &p, const draw_params &d, sampler kind, draw_space *s, int slot, int head,
+                          int part, int thread) {
+    const sl_row row = p.rows[slot / p.n_kv_heads];
+    int S = d.S, index = slot * p.group + head, n_read = 0;
+    sl_rng_id id = rng_of(d, row, slot % p.n_kv_heads * p.group + head);
+    head_view h = view_of(p, row, slot, head);
+    uint64_t u = uniform_of(kind, part_of(S, part, d.parts) + thread, id);
+    double share = 1.0 / S; // both while keys are still scored
+    wait_scored(p, slot, row.position + 1, thread);
+    load_head(s, &h, thread);
+    bool exact = is_beyond(h.top_ref);
+    int n = h.total == 0 || exact ? 0 : kind < TILES_PROPORTIONAL ? S : plan_tiles(s, h, kind, S, thread);
+    int from = part_of(n, part, d.parts), end = part_of(n, part + 1, d.parts);
+    row_sum sum = {};
+    int n_left = from == end ? leave_head(d, slot, thread, -1) : 0;
+    for (int m = from; m < end; m += DRAW_THREADS) {
+        draw x = m + thread < end ? draw_row(s, h, kind, S, share, m + thread, u, id) : draw{-1, 0};
+        if (m + DRAW_THREADS >= end)
+            n_left = leave_head(d, slot, thread, x.pool);
+        else
+            u = uniform_of(kind, m + DRAW_THREADS + thread, id);
+        n_read += gather<DIM>(d.v, s, thread, x.pool, x.coef, &sum);
+    }
+    float x = exact ? exact_column<DIM>(exact_head_of(p, d.v, d.stats, row, slot, head, DIM), s, part, thread)
+                    : sum_rows<DIM>(s, sum, thread);
+    write_head<DIM>(d, s, x, index, part, thread);
+    bool is_last = clear_counters(p, d, slot, n_left, thread);
+    if (d.stats && thread % 32 == 0) {
+        atomicAdd(&d.stats->v_rows, (unsigned long long)n_read);
+        atomicAdd(&d.stats->bytes, (unsigned long long)n_read * DIM * sizeof(bf16));
+        if (thread == 0) atomicAdd(&d.stats->samples, (unsigned long long)(end - from));
+    }
+    return is_last;
+}
+
+} // namespace
+
+#endif

@@ -1,0 +1,374 @@
+// attention/cuda/santa_is.cu - santa-is on CUDA: quantised keys propose, S rows are drawn and corrected with their exact keys.
+// Two kernels: stored weights of all rows (score_quantised.cuh), then a block for each query head that draws by take-all + PPS
+// (take_all.cuh: the CPU's rows, given the same stored weights), reads the drawn rows of K and V, and sums.
+//
+// Owns: the sums. They differ from combine.c's in this: rows of the newest page keep the weights that were stored, exact scores
+// rounded to bf16 as dense attention's are.
+#include "attention/cuda/score_quantised.cuh"
+#include "attention/cuda/take_all.cuh"
+
+namespace {
+
+enum { LISTS_MAX = 8 }; // of a head's draws
+
+struct is_params {
+    score_params score;
+    draw_params draw; // parts: blocks that share a head
+    int page_tiles;   // tiles of a quantised page
+    int n_lists;      // of drawn rows: list i has every n_lists-th TAKERS of them
+    float *newest;    // quantised_params.newest
+};
+
+// The query head that a block is at.
+struct query_head {
+    sl_row row;
+    int slot, index;   // sequence * n_kv_heads + KV head; of all query heads
+    int n_kv, n_built; // rows, and those of built pages
+    sl_rng_id id;
+};
+
+struct shared_head {
+    take_space take;
+    query_head at;
+    float2 sums[TAKE_WARPS]; // largest score and sum of a warp's weights
+    float columns[TAKE_WARPS][DIM_MAX];
+    uint4 q[DIM_MAX / 8]; // of the head
+    int32_t page[TILES_MAX];
+    int row[TAKERS]; // of the pool; a warp's 32 places are its own
+    float coef[TAKERS];
+    int other_top, is_last;
+};
+enum { HEAD_BYTES = (sizeof(shared_head) + 15) / 16 * 16 }; // masses lie behind it
+
+// ---- sums of weight * v beside a power of two ----
+
+struct weighted {
+    float top, total, x; // weights are 2^-top of what they were; x: a column
+};
+
+// Always by the same instructions: equal lists give equal bits, whichever blocks they were summed by.
+__device__ void add_list(weighted *to, const weighted &list) {
+    if (list.top == -INFINITY) return;
+    float top = fmaxf(to->top, list.top), a = exp2f(to->top - top), b = exp2f(list.top - top);
+    to->total = fmaf(to->total, a, __fmul_rn(list.total, b));
+    to->x = fmaf(to->x, a, __fmul_rn(list.x, b));
+    to->top = top;
+}
+
+// What a warp has summed of its list.
+struct warp_sum {
+    float top, total;
+    row_sum sum;
+};
+
+// The list of all warps, thread's column of it. s->sums and s->columns are free again after a __syncthreads.
+template <int DIM> __device__ weighted join_warps(shared_head *s, const warp_sum &own, int thread) {
+    put_columns<DIM>(s->columns[thread / 32], own.sum, thread % 32);
+    if (thread % 32 == 0) s->sums[thread / 32] = make_float2(own.top, own.total);
+    __syncthreads();
+    weighted list = {.top = -INFINITY, .total = 0, .x = 0};
+#pragma unroll
+    for (int i = 0; i < TAKE_WARPS; i++) list.top = fmaxf(list.top, s->sums[i].x);
+#pragma unroll
+    for (int i = 0; i < TAKE_WARPS; i++) {
+        float factor = s->sums[i].x == -INFINITY ? 0 : exp2f(s->sums[i].x - list.top);
+        list.total = fmaf(s->sums[i].y, factor, list.total);
+        list.x = fmaf(s->columns[i][thread % DIM], factor, list.x);
+    }
+    return list;
+}
+
+// ---- rows of a warp ----
+
+__device__ void prefetch(const bf16 *row, int bytes) {
+    for (int at = 0; at < bytes; at += 128) asm volatile("prefetch.global.L2 [%0];" ::"l"((const char *)row + at));
+}
+
+// Exact scores of the warp's n rows s->row, lane i's that of row i. The query is the products' column 0. beside(): what can be
+// done while the first rows are on their way.
+template <int DIM, typename Beside>
+__device__ float score_rows(const score_params &p, const shared_head *s, int n, int thread, Beside beside) {
+    enum { LOADS = scorer<DIM>::K_LOADS, ODD = scorer<DIM>::K_STEPS % 2 };
+    int lane = thread % 32, warp = thread / 32 * 32, lane_q = lane % 4, n_halves = n > 16 ? 2 : 1;
+    float c[2][4] = {}, score = 0;
+    uint4 a[2][LOADS], b[2][LOADS];
+    uint2 a_rest[2], b_rest[2];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        if (half == n_halves) break;
+        int place = half * 16 + lane / 4;
+        const char *k = (const char *)p.k + lane_q * 16;
+        const char *upper = k + (size_t)s->row[warp + min(place, n - 1)] * layout<DIM>::ROW;
+        const char *lower = k + (size_t)s->row[warp + min(place + 8, n - 1)] * layout<DIM>::ROW;
+#pragma unroll
+        for (int j = 0; j < LOADS; j++)
+            a[half][j] = __ldg((const uint4 *)(upper + j * 64)), b[half][j] = __ldg((const uint4 *)(lower + j * 64));
+        if (ODD)
+            a_rest[half] = __ldg((const uint2 *)(upper + LOADS * 64 - lane_q * 8)),
+            b_rest[half] = __ldg((const uint2 *)(lower + LOADS * 64 - lane_q * 8));
+    }
+    beside();
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        if (half == n_halves) break;
+#pragma unroll
+        for (int j = 0; j < LOADS; j++) {
+            uint4 y = lane < 4 ? s->q[j * 4 + lane] : make_uint4(0, 0, 0, 0), upper = a[half][j], lower = b[half][j];
+            sl_mma_bf16(c[half], upper.x, lower.x, upper.y, lower.y, y.x, y.y);
+            sl_mma_bf16(c[half], upper.z, lower.z, upper.w, lower.w, y.z, y.w);
+        }
+        if (ODD) {
+            uint2 y = lane < 4 ? ((const uint2 *)s->q)[LOADS * 8 + lane] : make_uint2(0, 0);
+            sl_mma_bf16(c[half], a_rest[half].x, b_rest[half].x, a_rest[half].y, b_rest[half].y, y.x, y.y);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) { // place 8 i + g is in lane 4 g
+        float x = __shfl_sync(~0u, c[i / 2][i % 2 * 2], lane % 8 * 4);
+        if (lane / 8 == i) score = x;
+    }
+    __syncwarp(); // s->row may be written again
+    return score * p.scale;
+}
+
+// Row j of the head, of the pool.
+__device__ int pool_row(const is_params &p, const shared_head *s, int j) {
+    return (s->page[j / SL_PAGE] * p.score.n_kv_heads + s->at.slot % p.score.n_kv_heads) * SL_PAGE + j % SL_PAGE;
+}
+
+// Adds a warp's rows, those at its end being none, times e^{s_j} / pi_j. Returns how many were read.
+template <int DIM> __device__ int add_rows(const is_params &p, shared_head *s, const drawn_row &x, int thread, warp_sum *to) {
+    int n = __popc(__ballot_sync(~0u, x.row >= 0)), row = x.row < 0 ? -1 : pool_row(p, s, x.row);
+    if (n == 0) return 0;
+    float factor;
+    if (row >= 0) prefetch(p.draw.v + (size_t)row * DIM, layout<DIM>::ROW);
+    s->row[thread] = row;
+    __syncwarp();
+    float score = score_rows<DIM>(p.score, s, n, thread, [&] { factor = inverse_pi(&s->take, x); });
+    float top = fmaxf(sl_max_lanes(row < 0 ? -INFINITY : score), to->top);
+    float fall = exp2f(to->top - top), weight = row < 0 ? 0 : factor * exp2f(score - top);
+    to->top = top;
+    to->total = fmaf(to->total, fall, sl_sum_lanes(weight));
+#pragma unroll
+    for (int k = 0; k < 8; k++) to->sum.x[k] *= fall;
+    return gather<DIM>(p.draw.v, s, thread, row, weight, &to->sum);
+}
+
+// ---- a query head ----
+
+// A list's sum: to the head's, or where others sum too to memory.
+template <int DIM>
+__device__ void finish_list(const is_params &p, int index, int list, const weighted &sum, int thread, weighted *all) {
+    if (p.draw.parts == 1) {
+        add_list(all, sum);
+        return;
+    }
+    float *to = p.draw.partial + ((size_t)index * p.n_lists + list) * (DIM + 2);
+    if (thread < DIM) __stcg(to + thread, sum.x);
+    if (thread == 0) __stcg(to + DIM, sum.top), __stcg(to + DIM + 1, sum.total);
+}
+
+// A list in memory: sums, the weights' unit, their total.
+template <int DIM> __device__ weighted load_list(const float *from, int thread) {
+    return {__ldcg(from + DIM), __ldcg(from + DIM + 1), thread < DIM ? __ldcg(from + thread) : 0};
+}
+
+// The newest page's tiles, as they come from memory: a lane has one tile's unit and total, a thread a column of each.
+struct newest_sums {
+    float2 own;
+    float x[NEWEST_TILES];
+};
+
+template <int DIM> __device__ newest_sums load_newest(const is_params &p, const query_head &h, int thread) {
+    const float *from = p.newest + (size_t)h.index * NEWEST_TILES * (DIM + 2);
+    int n = newest_tiles(h.n_kv), lane = thread % 32;
+    newest_sums s = {.own = lane < n ? __ldcg((const float2 *)(from + lane * (DIM + 2) + DIM)) : make_float2(-INFINITY, 0)};
+#pragma unroll
+    for (int i = 0; i < NEWEST_TILES; i++) s.x[i] = thread < DIM && i < n ? __ldcg(from + i * (DIM + 2) + thread) : 0;
+    return s;
+}
+
+__device__ weighted sum_newest(const newest_sums &s) {
+    weighted list = {.top = sl_max_lanes(s.own.x), .total = 0, .x = 0};
+    float factor = list.top == -INFINITY ? 0 : exp2f(s.own.x - list.top);
+    list.total = sl_sum_lanes(s.own.y * factor);
+#pragma unroll
+    for (int i = 0; i < NEWEST_TILES; i++) list.x = fmaf(s.x[i], __shfl_sync(~0u, factor, i), list.x);
+    return list;
+}
+
+struct counts {
+    int n_read, n_drawn; // of the warp
+};
+
+// Every parts-th list from `part` on.
+template <int DIM> __device__ counts sum_lists(const is_params &p, shared_head *s, int part, int thread, weighted *all) {
+    counts n = {};
+    for (int list = part; list < p.n_lists; list += p.draw.parts) {
+        warp_sum own = {.top = -INFINITY, .total = 0, .sum = {}};
+        if (list > part) __syncthreads();
+        for (int turn = list; turn < turns_of(&s->take); turn += p.n_lists) {
+            drawn_row x = row_of_turn(&s->take, false, s->at.id, 0, turn, thread);
+            n.n_drawn += __popc(__ballot_sync(~0u, x.row >= 0));
+            n.n_read += add_rows<DIM>(p, s, x, thread, &own);
+        }
+        finish_list<DIM>(p, s->at.index, list, join_warps<DIM>(s, own, thread), thread, all);
+    }
+    return n;
+}
+
+// The last block to come of those that share a head adds their lists in order.
+template <int DIM> __device__ bool gather_lists(const is_params &p, shared_head *s, int index, int thread, weighted *all) {
+    __syncthreads(); // all have stored theirs
+    if (thread == 0) {
+        s->is_last = sl_add_ordered(p.draw.merged + index, 1) == p.draw.parts - 1;
+        if (s->is_last) p.draw.merged[index] = 0;
+    }
+    __syncthreads();
+    if (!s->is_last) return false;
+    const float *lists = p.draw.partial + (size_t)index * p.n_lists * (DIM + 2);
+    for (int i = 0; i < p.n_lists; i++) add_list(all, load_list<DIM>(lists + i * (DIM + 2), thread));
+    return true;
+}
+
+// The thread's column of exact attention.
+template <int DIM> __device__ weighted exact_column(const is_params &p, shared_head *s, int thread) {
+    const query_head &h = s->at;
+    if (thread < 32)
+        attend_exactly<DIM>(exact_head_of(p.score, p.draw.v, p.draw.stats, h.row, h.slot, h.index % p.score.group, DIM),
+                            s->columns[0]);
+    __syncthreads();
+    return {.top = 0, .total = 1, .x = thread < DIM ? s->columns[0][thread] : 0};
+}
+
+// Asks for the masses of the head's blocks, and for its query.
+template <int DIM> __device__ void begin(const is_params &p, shared_head *s, int thread) {
+    const query_head &h = s->at;
+    take_all_begin(&s->take, thread);
+    if (thread < DIM / 8)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(s->q + thread)),
+                     "l"(p.score.q + (size_t)h.index * DIM + 8 * thread)
+                     : "memory");
+    if (thread / 32 == TAKE_WARPS - 1) { // the newest page's largest reference goes into the unit of sizes
+        int b = h.n_built / BLOCK + thread % 32;
+        int top = b <= h.row.position / BLOCK ? ref_of(__ldcg(s->take.sizes.mass + b)) : REF_EMPTY;
+        top = __reduce_max_sync(~0u, top);
+        if (thread % 32 == 0) s->other_top = top;
+    }
+}
+
+// out = sum_j c_j e^{s_j} / pi_j v_j / sum_j c_j e^{s_j} / pi_j over S rows drawn in proportion to a mixture of 0.99 e^{s~_j}
+// and 0.01 / n, s~ the scores of quantised keys, and all rows of the newest page.
+//
+// grid: (parts, query heads of all sequences). Lists of TAKERS drawn rows are dealt to the parts. precondition: `merged` and
+// `drawn` are 0; they, `done` and `next` are 0 at the end. Lengths and page tables are read while the kernel in front may still
+// run. bytes: masses of blocks, weights of those that may hold heavy rows or hold a draw (from the L2 cache), K and V of drawn
+// rows. order of reduction: masses are integers; the newest page's tiles, then the lists, of each a warp's rows in order, then
+// the warps.
+//
+// REGISTERS: 128, so that two blocks share a multiprocessor once the scores are done, or 136, all that are left beside them.
+template <int DIM, int REGISTERS> __global__ void __maxnreg__(REGISTERS) is_draw_kernel(const is_params p) {
+    extern __shared__ __align__(128) char memory[];
+    shared_head *s = (shared_head *)memory;
+    int thread = threadIdx.x, part = blockIdx.x, index = blockIdx.y, slot = index / p.score.group;
+    sl_start_next();
+    const sl_row row = p.score.rows[slot / p.score.n_kv_heads];
+    query_head at = {.row = row,
+                     .slot = slot,
+                     .index = index,
+                     .n_kv = row.position + 1,
+                     .n_built = row.position / SL_PAGE * SL_PAGE,
+                     .id = rng_of(p.draw, row, slot % p.score.n_kv_heads * p.score.group + index % p.score.group)};
+    head_view x = view_of(p.score, row, slot, index % p.score.group);
+    copy_pages(s->page, row, thread);
+    if (thread == 0) s->at = at;
+    // 0.01: every row keeps a chance, however wrong its proposal
+    take_all_prepare(&s->take, memory + HEAD_BYTES, x.mass, x.w, x.stride, at.n_built, 0.01, at.id, thread);
+    wait_done(p.score.done + slot, quantised_done(p.page_tiles, row.position + 1), thread);
+    begin<DIM>(p, s, thread);
+    newest_sums newest = load_newest<DIM>(p, s->at, thread); // beside the masses
+    if (s->at.n_built > 0)
+        take_all_solve(&s->take, p.draw.S, &s->other_top, thread);
+    else
+        take_all_nothing(&s->take, thread);
+    int top = s->at.n_built > 0 ? max(s->take.sizes.top, s->other_top) : s->other_top;
+    bool exact = is_beyond(top);
+    weighted all = sum_newest(newest);
+    counts n = {};
+    if (!exact) n = sum_lists<DIM>(p, s, part, thread, &all);
+    bool is_last_slot = slot == p.score.n_seqs * p.score.n_kv_heads - 1;
+    int before = leave_slot(p.draw.drawn + slot, is_last_slot, thread);
+    if (exact && part == 0) all = exact_column<DIM>(p, s, thread);
+    if ((exact ? part == 0 : p.draw.parts == 1 || gather_lists<DIM>(p, s, index, thread, &all)) && thread < DIM)
+        p.draw.out[(size_t)index * DIM + thread] = __bfloat16_as_ushort(__float2bfloat16_rn(all.x / all.total));
+    if (thread == 0 && before == p.draw.parts * p.score.group - 1) { // the slot's last
+        p.draw.drawn[slot] = p.score.done[slot] = 0;
+        if (is_last_slot) *p.score.next = 0;
+    }
+    if (p.draw.stats && thread % 32 == 0) {
+        atomicAdd(&p.draw.stats->k_rows, (unsigned long long)n.n_read);
+        atomicAdd(&p.draw.stats->v_rows, (unsigned long long)n.n_read);
+        atomicAdd(&p.draw.stats->bytes, (unsigned long long)n.n_read * 2 * DIM * sizeof(bf16));
+        atomicAdd(&p.draw.stats->samples, (unsigned long long)n.n_drawn);
+    }
+}
+
+// ---- launch ----
+
+int lists_of(const sl_attn_spec *spec) {
+    int n = ceil_div((int)sl_attn_get(spec, "S"), (int)TAKERS);
+    return n < LISTS_MAX ? n : (int)LISTS_MAX;
+}
+
+size_t lists_bytes(const sl_attn_geom *geom, int n_lists, int n_seqs) {
+    return (size_t)n_seqs * geom->n_heads * n_lists * (geom->head_dim + 2) * sizeof(float);
+}
+
+size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int, int n_kv) {
+    return score_workspace(geom, n_seqs, n_kv) + lists_bytes(geom, lists_of(spec) + NEWEST_TILES, n_seqs);
+}
+
+// Where heads are few, several blocks share one.
+int parts_of(int n_heads, int n_lists) {
+    int parts = 2 * sl_multiprocessors() / n_heads;
+    return parts < 1 ? 1 : parts < n_lists ? parts : n_lists;
+}
+
+template <int DIM, int BITS> void launch(const sl_attn_cuda_decode_args *a) {
+    int n_heads = a->n_seqs * a->geom->n_heads;
+    int n_lists = lists_of(a->spec);
+    draw_params draw = draw_params_of(a);
+    draw.parts = parts_of(n_heads, n_lists);
+    float *newest = (float *)((char *)draw.partial + lists_bytes(a->geom, n_lists, a->n_seqs));
+    is_params p = {.score = launch_quantised_scores<DIM, BITS>(a, newest),
+                   .draw = draw,
+                   .page_tiles = tile<DIM, BITS>::TILES,
+                   .n_lists = n_lists,
+                   .newest = newest};
+    SL_CHECK(a->max_kv <= DRAW_ROWS_MAX);
+    bool few = n_heads <= 4 * sl_multiprocessors(); // 8 x 32k: 2% less one by one, 32 x 8k: 17% more
+    sl_launch(few ? is_draw_kernel<DIM, 136> : is_draw_kernel<DIM, 128>, dim3(p.draw.parts, n_heads), dim3(TAKERS),
+              HEAD_BYTES + take_all_memory(ceil_div(a->max_kv, BLOCK)), a->stream, p);
+}
+
+void decode(const sl_attn_cuda_decode_args *args) {
+    with_tile(args, "proposal", [&](auto dim, auto bits) { launch<dim, bits>(args); });
+}
+
+// V of the newest page too; the kernel counts what is drawn.
+void account(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats) {
+    uint64_t newest = account_quantised(geom, spec, n_kv, stats);
+    stats->v_rows += newest * geom->n_heads;
+    stats->samples += newest * geom->n_heads;
+    stats->bytes += newest * geom->head_dim * sizeof(bf16) * geom->n_kv_heads;
+}
+
+} // namespace
+
+const sl_attn_cuda_ops sl_santa_is_cuda_ops = {.workspace = workspace,
+                                               .decode = decode,
+                                               .needs = needs_quantised,
+                                               .state = NULL,
+                                               .max_rows = DRAW_ROWS_MAX,
+                                               .account = account,
+                                               .prefill = NULL};

@@ -1,0 +1,751 @@
+// attention/cuda/score_quantised.cuh - scores of quantised keys (propose_quantised.c) as stored weights, on CUDA: the first
+// half of santa_is.cu and dense_q.cu. The newest page has no copy yet: its scores are exact.
+//
+// A producer warp streams tiles through a ring: quantised pages, and 32 rows of K and V at a time of the newest page. Pairs of
+// consumer warps take tiles by turns. A pair quantises the group's queries for its tile's steps and zeros, a warp a head, and
+// then scores half the tile each with integer products: the CPU's integers, so that a score differs from the CPU's by the order
+// in which its bias is summed alone. Of the newest page it also sums stored weight times V, where that is asked for. Warps
+// more tell whoever draws, in a kernel of its own (take_all.cuh), how far a KV head is, by `done`: what has been stored must be
+// seen by all before, which takes a microsecond that consumers would lose.
+#ifndef SLEIGH_SCORE_QUANTISED_CUH
+#define SLEIGH_SCORE_QUANTISED_CUH
+
+#include "attention/cuda/head_dim.cuh"
+#include "attention/cuda/score_keys.cuh"
+
+#include <cuda_fp16.h>
+
+extern "C" {
+#include "attention/stages.h"
+}
+
+namespace {
+
+enum {
+    PAIRS = 4, // of consumer warps: two warps for each of a multiprocessor's schedulers, with one the wait for products shows
+    PAIR_THREADS = 64,
+    TELLERS = 2, // warps: what one has to tell while it waits for memory, the other tells
+    QUANTISED_THREADS = PAIRS * PAIR_THREADS + 32 + 32 * TELLERS,
+    QUANTISED_STAGES = 8,
+    // A block's shared memory. It is more than half of a multiprocessor's, against linear.cu's rule, for each pair holds a
+    // stage while it scores, and only the others are on their way. A block of the product in front of attention, of up to 8
+    // rows, fits beside it all the same; the one behind waits for the draws in any case.
+    QUANTISED_SHARED = 139600,
+    PASS = 4,           // heads scored together: two halves of 16 rows lie side by side in an mma's 8 columns
+    EXACT_ROWS = BLOCK, // of K and V in a tile of the newest page
+    NEWEST_TILES = SL_PAGE / EXACT_ROWS,
+    WORDS = 32,        // of 4 channels: a query, padded with zeros
+    UNTOLD = 8,        // tiles of a pair that are stored and not yet told, at most
+    FIRST_UNITS = 8,   // of a block, by its number
+    LAST_OF_FIRST = 4, // of them: those behind the first ticket
+    TICKET_UNITS = 2,  // handed out together
+};
+
+struct quantised_params {
+    score_params score;
+    const char *codes; // [n_pages][n_kv_heads][size]: a page's extra
+    int size;
+    // NULL: nobody asks for sums of the newest page
+    const bf16 *v; // [n_pages][n_kv_heads][256][head_dim]
+    float *newest; // [n_seqs * n_heads][NEWEST_TILES][head_dim + 2]: sum of weight * v, log2 of the weights' unit, their sum
+};
+
+// ---- how a sequence is cut ----
+
+__device__ int built_pages(int n_kv) {
+    return (n_kv - 1) / SL_PAGE;
+}
+
+__device__ int newest_tiles(int n_kv) {
+    return (n_kv - 1) % SL_PAGE / EXACT_ROWS + 1;
+}
+
+// ---- tiles ----
+
+// Bits of codes in planes of words: [16-row group][unit][16 rows][4 bytes].
+template <int DIM, int BITS> struct tile {
+    enum {
+        ROWS = BITS == 8 ? 128 : 256, // rows of a tile: of 8-bit codes half a page
+        TILES = SL_PAGE / ROWS,       // of a page
+        BLOCKS = ROWS / BLOCK / 2,    // of 32 rows, a warp's
+        WIDTH = BITS == 3 ? 2 : 4,    // bits of the first plane
+        UNITS = (DIM * WIDTH + 31) / 32,
+        SECOND = BITS == 4   ? 0
+                 : BITS == 3 ? 1
+                             : 4, // bits of the second
+        UNITS2 = (DIM * SECOND + 31) / 32,
+        PLANE_AT = 4 * DIM, // behind steps and zeros
+        PLANE = UNITS * 64 * ROWS / 16,
+        PLANE2_AT = PLANE_AT + PLANE,
+        PLANE2 = UNITS2 * 64 * ROWS / 16,
+        BYTES = PLANE2_AT + PLANE2,
+        V_AT = EXACT_ROWS * layout<DIM>::ROW, // behind as many bytes of K
+        EXACT_BYTES = 2 * V_AT,
+        Q_AT = (int)BYTES > (int)EXACT_BYTES ? (int)BYTES : (int)EXACT_BYTES,
+        STEPS = (UNITS + 3) / 4, // loads of a block, a unit for each quarter of the lanes
+    };
+    static __host__ __device__ int stage(int group) { return ceil_div(Q_AT + group * layout<DIM>::ROW, 128) * 128; }
+    static __host__ int stages(int group, int others) { // beside `others` bytes of shared memory
+        int n = (QUANTISED_SHARED - others) / stage(group);
+        SL_CHECK(n >= PAIRS); // end_pair: a stage that holds an end is never free again
+        return n < QUANTISED_STAGES ? n : (int)QUANTISED_STAGES;
+    }
+};
+
+// What a pair's warps tell each other of one tile; twice, so that one barrier a tile is enough.
+template <int BITS> struct quantised_queries {
+    enum { PARTS = BITS == 8 ? 2 : 1 };     // of 8-bit codes the high ones, then the low ones
+    uint32_t word[PARTS][GROUP_MAX][WORDS]; // four channels' bytes
+    float4 score[GROUP_MAX];                // s = (dot - x) y + z
+};
+template <int BITS> union tile_space {
+    quantised_queries<BITS> queries;
+    bf16 weights[GROUP_MAX][EXACT_ROWS]; // of the newest page
+};
+
+// A stage is taken by any pair, so each has full barriers of its own: none is asked for a phase that another waits for.
+struct stage_head {
+    uint64_t full[PAIRS][QUANTISED_STAGES], empty[QUANTISED_STAGES];
+    tile_info info[QUANTISED_STAGES];
+};
+// Tiles of each pair that are stored and not yet told; number i has place i % UNTOLD.
+struct stored_tiles {
+    uint64_t full[PAIRS][UNTOLD], empty[PAIRS][UNTOLD];
+    int slot[PAIRS][UNTOLD]; // -1: there are no more
+};
+template <int BITS> struct __align__(128) quantised_head {
+    stage_head ring;
+    stored_tiles stored;
+    __align__(16) tile_space<BITS> pair[PAIRS][2];
+};
+
+struct page_ring {
+    stage_head *head;
+    char *stages;
+    int n_stages, stage_bytes;
+    __device__ char *data(int stage) const { return stages + stage * stage_bytes; }
+};
+
+__device__ void quantised_begin(stage_head *head, stored_tiles *stored) {
+    enum { WARPS = 2 * PAIRS };
+    barriers_make<WARPS, PAIRS * UNTOLD>(stored->full[0], 2);
+    barriers_make<WARPS, PAIRS * UNTOLD>(stored->empty[0], 1);
+    barriers_make<WARPS, PAIRS * QUANTISED_STAGES>(head->full[0], FULL_ARRIVALS);
+    barriers_make<WARPS, QUANTISED_STAGES>(head->empty, PAIR_THREADS);
+    barriers_made();
+}
+
+// ---- producer ----
+
+// A unit of work: a quantised page of a KV head, or one tile of its newest page.
+struct quantised_units {
+    __device__ int operator()(int n_kv) const { return n_kv > 0 ? built_pages(n_kv) + newest_tiles(n_kv) : 0; }
+};
+
+// A lane's.
+struct page_unit {
+    int slot, row, n_kv; // slot -1: there is none
+    bool exact;
+    int32_t page;
+    int kv_head;
+};
+
+struct page_producer {
+    page_ring r;
+    int stage, parity; // of the next tile
+    int n_asked;       // tiles: the pairs take them by turns
+    int has_waited;
+    uint64_t normal, leaves_first; // L2 policies: normal_tiles
+    __device__ uint64_t *full() const { return &r.head->full[n_asked % PAIRS][stage]; }
+    __device__ void advance() {
+        n_asked++;
+        if (++stage == r.n_stages) stage = 0, parity ^= 1;
+    }
+};
+
+// One thread.
+template <int DIM, int BITS>
+__device__ void copy_query(const quantised_params &p, const page_ring &r, int stage, uint64_t *full, int slot) {
+#if __CUDA_ARCH__ >= 900
+    copy_bulk(shared_address(r.data(stage)) + tile<DIM, BITS>::Q_AT, p.score.q + (size_t)slot * p.score.group * DIM,
+              p.score.group * layout<DIM>::ROW, full);
+#endif
+}
+
+// Waits for the kernel in front, once, and asks for what had to wait: the queries of the tiles so far.
+template <int DIM, int BITS> __device__ void wait_previous(const quantised_params &p, page_producer *to) {
+    if (to->has_waited) return;
+    sl_wait_previous();
+    to->has_waited = 1;
+    const page_ring &r = to->r;
+    for (int i = 0; threadIdx.x % 32 == 0 && i < to->n_asked; i++)
+        copy_query<DIM, BITS>(p, r, i, &r.head->full[i % PAIRS][i], r.head->info[i].slot);
+    __syncwarp();
+}
+
+// Asks for a tile of lane `owner`'s unit: part `part` of its page, or its rows of K and V. The owner does it all, so that
+// nothing of its unit has to be told to the others.
+template <int DIM, int BITS>
+__device__ void ask(const quantised_params &p, page_producer *to, const page_unit &own, int owner, int part) {
+    typedef tile<DIM, BITS> at;
+    if (to->n_asked >= p.score.n_stages) wait_previous<DIM, BITS>(p, to);
+    barrier_wait(&to->r.head->empty[to->stage], to->parity ^ 1);
+    uint64_t *full = to->full();
+    uint32_t data = shared_address(to->r.data(to->stage));
+    size_t pool = (size_t)own.page * p.score.n_kv_heads + own.kv_head, row = (pool * SL_PAGE + own.row % SL_PAGE) * DIM;
+    const char *page = p.codes + pool * p.size;
+    int whole = at::TILES == 1, q_bytes = p.score.group * layout<DIM>::ROW;
+    const void *from[3] = {page, page + at::PLANE_AT + part * at::PLANE,
+                           page + at::PLANE_AT + at::TILES * at::PLANE + part * at::PLANE2};
+    int bytes[3] = {whole ? (int)at::BYTES : (int)at::PLANE_AT, whole ? 0 : (int)at::PLANE, whole ? 0 : (int)at::PLANE2};
+    uint32_t offset[3] = {0, at::PLANE_AT, at::PLANE2_AT};
+    if (own.exact) {
+        from[0] = p.score.k + row, from[1] = p.v + row, offset[1] = at::V_AT;
+        bytes[0] = at::V_AT, bytes[1] = p.newest ? (int)at::V_AT : 0, bytes[2] = 0;
+    }
+    if (threadIdx.x % 32 == owner) {
+        tile_info info = {};
+        info.slot = own.slot, info.row = own.row + part * at::ROWS, info.n_kv = own.n_kv;
+        to->r.head->info[to->stage] = info;
+#if __CUDA_ARCH__ >= 900
+        uint64_t policy = to->n_asked < p.score.n_normal ? to->normal : to->leaves_first;
+        barrier_expect(full, bytes[0] + bytes[1] + bytes[2] + q_bytes);
+        for (int i = 0; i < 3; i++)
+            if (bytes[i]) copy_bulk(data + offset[i], from[i], bytes[i], full, policy);
+        if (to->has_waited) copy_query<DIM, BITS>(p, to->r, to->stage, full, own.slot);
+#endif
+    }
+    __syncwarp();
+#if __CUDA_ARCH__ < 900
+    for (int i = 0; i < 3; i++)
+        copy_warp(data + __shfl_sync(~0u, offset[i], owner), (const void *)__shfl_sync(~0u, (unsigned long long)from[i], owner),
+                  __shfl_sync(~0u, bytes[i], owner));
+    copy_warp(data + at::Q_AT, p.score.q + (size_t)__shfl_sync(~0u, own.slot, owner) * p.score.group * DIM, q_bytes);
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
+    if (threadIdx.x % 32 == 0) barrier_arrive(full);
+#endif
+    to->advance();
+}
+
+// Tells a pair that there are no more tiles.
+__device__ void end_pair(page_producer *to) {
+    uint64_t *full = to->full();
+    barrier_wait(&to->r.head->empty[to->stage], to->parity ^ 1);
+    if (threadIdx.x % 32 == 0) to->r.head->info[to->stage].slot = -1;
+#if __CUDA_ARCH__ < 900
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
+#endif
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) barrier_arrive(full);
+    to->advance();
+}
+
+// Lane's unit, number `number` of all.
+__device__ page_unit plan_unit(const quantised_params &p, window *w, int number) {
+    int n_heads = p.score.n_kv_heads;
+    unit_place at = window_find_each(w, p.score.rows, p.score.n_seqs, n_heads, quantised_units(), number);
+    if (at.seq < 0) return {.slot = -1};
+    int index = at.local / n_heads, kv_head = at.local % n_heads, n_built = built_pages(at.n_kv),
+        n_tiles = newest_tiles(at.n_kv);
+    int tile = index - n_built / 2, page = tile < 0 ? index : tile < n_tiles ? n_built : index - n_tiles;
+    return {.slot = at.seq * n_heads + kv_head,
+            .row = page * SL_PAGE + (page == n_built ? tile * EXACT_ROWS : 0),
+            .n_kv = at.n_kv,
+            .exact = page == n_built,
+            .page = __ldg(at.pages + page),
+            .kv_head = kv_head};
+}
+
+// Lanes' units from lane `from` up to the first that has none or lane `end`. Returns whether there were so many.
+template <int DIM, int BITS>
+__device__ bool produce_units(const quantised_params &p, page_producer *to, const page_unit &own, int from, int end) {
+    uint32_t exact = __ballot_sync(~0u, own.exact), there = __ballot_sync(~0u, own.slot >= 0);
+    for (int i = from; i < end; i++) {
+        if (!(there >> i & 1)) return false;
+        bool is_exact = exact >> i & 1;
+        if (is_exact) wait_previous<DIM, BITS>(p, to); // the newest row
+        for (int part = 0; part < (is_exact ? 1 : tile<DIM, BITS>::TILES); part++) ask<DIM, BITS>(p, to, own, i, part);
+    }
+    return true;
+}
+
+// A block's first units follow from its own number. They are looked up before the block's first __syncthreads.
+struct first_units {
+    window w;
+    page_unit own;
+};
+
+__device__ first_units plan_first(const quantised_params &p) {
+#if __CUDA_ARCH__ < 900
+    sl_wait_previous();
+#endif
+    first_units f;
+    window_load(&f.w, p.score.rows, p.score.n_seqs, p.score.n_kv_heads, quantised_units(), 0, 0);
+    f.own = plan_unit(p, &f.w, min((int)threadIdx.x % 32, FIRST_UNITS - 1) * (int)gridDim.x + (int)blockIdx.x);
+    return f;
+}
+
+// The other units are handed out in order, several at a time, as blocks get to them: blocks beside which heads are drawn are
+// slower. A ticket is taken, and its units looked up, while others are copied.
+template <int DIM, int BITS>
+__device__ void produce_pages(const quantised_params &p, const page_ring &r, const first_units &f) {
+    int lane = threadIdx.x % 32, ticket = 0; // lane 0: the next one
+    page_producer to = {.r = r, .normal = sl_l2_policy(SL_L2_ANY), .leaves_first = sl_l2_policy(SL_L2_FIRST_OUT)};
+#if __CUDA_ARCH__ < 900
+    wait_previous<DIM, BITS>(p, &to);
+#endif
+    window w = f.w;
+    page_unit own = f.own;
+    bool more = produce_units<DIM, BITS>(p, &to, own, 0, FIRST_UNITS - LAST_OF_FIRST);
+    wait_previous<DIM, BITS>(p, &to);
+    if (lane == 0) ticket = sl_take_number(p.score.next);
+    for (int from = FIRST_UNITS - LAST_OF_FIRST, end = FIRST_UNITS; more; from = 0, end = TICKET_UNITS) {
+        int first = FIRST_UNITS * (int)gridDim.x + __shfl_sync(~0u, ticket, 0) * TICKET_UNITS;
+        page_unit next = plan_unit(p, &w, first + min(lane, TICKET_UNITS - 1));
+        if (lane == 0) ticket = sl_take_number(p.score.next);
+        more = produce_units<DIM, BITS>(p, &to, own, from, end);
+        own = next;
+    }
+    for (int i = 0; i < PAIRS; i++) end_pair(&to);
+}
+
+// ---- a query in a page's units ----
+
+__device__ float2 halves(uint32_t x) {
+    return __half22float2(*(const __half2 *)&x);
+}
+
+// x / y, rounded to nearest, where y and the quotient are normal numbers.
+__device__ float divide(float x, float y) {
+    float inverse;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(y));
+    inverse = fmaf(fmaf(-y, inverse, 1), inverse, inverse);
+    float q = __fmul_rn(x, inverse);
+    q = fmaf(fmaf(-y, q, x), inverse, q);
+    return fmaf(fmaf(-y, q, x), inverse, q);
+}
+
+// N heads' queries, `stride` apart, for the steps and zeros at the tile's begin: cpu_kernels.inc.h's quantise_query, a lane
+// four channels. Heads past the group's last are made from the last.
+template <int DIM, int BITS, int N>
+__device__ void quantise_queries(const char *data, int first, int stride, int group, float scale,
+                                 quantised_queries<BITS> *out) {
+    int lane = threadIdx.x % 32;
+    const float middle = (float)((1 << BITS) - 1) / 2, levels = BITS == 8 ? 127 * 128 : 127, magic = 12582912.0f;
+    float x[N][4] = {}, bias[N] = {}, most[N] = {};
+    if (lane < DIM / 4) {
+        uint2 s = *(const uint2 *)(data + 8 * lane), z = *(const uint2 *)(data + 2 * DIM + 8 * lane);
+        float2 s0 = halves(s.x), s1 = halves(s.y), z0 = halves(z.x), z1 = halves(z.y);
+        const float step[4] = {s0.x, s0.y, s1.x, s1.y}, zero[4] = {z0.x, z0.y, z1.x, z1.y};
+#pragma unroll
+        for (int h = 0; h < N; h++) {
+            int head = min(first + h * stride, group - 1);
+            uint2 q = *(const uint2 *)(data + tile<DIM, BITS>::Q_AT + (head * DIM + 4 * lane) * 2);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                uint32_t pair = i < 2 ? q.x : q.y;
+                float own = __fmul_rn(__uint_as_float(i % 2 ? pair & 0xffff0000u : pair << 16), scale);
+                x[h][i] = __fmul_rn(own, step[i]);
+                bias[h] = fmaf(own, zero[i], fmaf(x[h][i], middle, bias[h]));
+                most[h] = fmaxf(most[h], fabsf(x[h][i]));
+            }
+        }
+    }
+#pragma unroll
+    for (int h = 0; h < N; h++) {
+        most[h] = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(most[h]))); // not below 0: ordered as integers are
+        bool tiny = !(most[h] > 0x1p-100f);                                          // as good as 0
+        float inverse = tiny ? 0 : divide(levels, most[h]), unit = tiny ? 0 : divide(most[h], levels);
+        int sum = 0, word = first + h * stride;
+        uint32_t high = 0, low = 0;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int code = (int)__fadd_rn(__fadd_rn(__fmul_rn(x[h][i], inverse), magic), -magic);
+            int part = BITS == 8 ? (code + 64) >> 7 : code;
+            sum += code;
+            high |= (uint32_t)(part & 0xff) << (8 * i);
+            low |= (uint32_t)((code - 128 * part) & 0xff) << (8 * i);
+        }
+        out->word[0][word][lane] = high;
+        if (BITS == 8) out->word[1][word][lane] = low;
+        sum = __reduce_add_sync(~0u, sum);
+        for (int step = 1; step < 32; step *= 2) bias[h] += __shfl_xor_sync(~0u, bias[h], step);
+        if (lane == 0) out->score[word] = make_float4(__fmul_rn(middle, (float)sum), unit, bias[h], 0);
+    }
+}
+
+// ---- products ----
+
+__device__ void mma_codes(int c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Lane (g, q) = (lane / 4, lane % 4) loads rows 4 g .. 4 g + 3 of a block of 32 in one word of unit 4 step + q. As operands of
+// two products, a row each of A and of its lower half: the first takes rows 4 g, 4 g + 1, the second 4 g + 2, 4 g + 3. The
+// first product's queries fill columns 0 to 3, the second's 4 to 7, the others being 0, and both add to one accumulator: its
+// columns (2 q, 2 q + 1) hold heads 2 (q % 2), + 1 of rows 4 g + 2 (q / 2) and the next one.
+template <int DIM, int BITS> struct code_scorer {
+    typedef tile<DIM, BITS> at;
+    enum { PARTS = quantised_queries<BITS>::PARTS, PER_STEP = BITS == 3 ? 2 : 1 };
+
+    // c[part][block][4]: dot products of the blocks of `half` with heads pass * PASS on.
+    static __device__ void products(const char *data, const quantised_queries<BITS> *queries, int pass, int half,
+                                    int c[PARTS][at::BLOCKS][4]) {
+        int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
+        const char *rows = data + g % 4 * 16;
+        int first_group = half * at::BLOCKS * 2 + g / 4; // of 16 rows
+#pragma unroll
+        for (int part = 0; part < PARTS; part++)
+#pragma unroll
+            for (int b = 0; b < at::BLOCKS; b++) c[part][b][0] = c[part][b][1] = c[part][b][2] = c[part][b][3] = 0;
+#pragma unroll
+        for (int step = 0; step < at::STEPS; step++) {
+            int unit = 4 * step + q, word = unit * 2 * PER_STEP; // of the query
+            if (at::UNITS % 4) unit = min(unit, at::UNITS - 1);  // its query words are 0
+            uint32_t first[PARTS][2 * PER_STEP], second[PARTS][2 * PER_STEP];
+#pragma unroll
+            for (int part = 0; part < PARTS; part++)
+#pragma unroll
+                for (int i = 0; i < 2 * PER_STEP; i++) {
+                    uint32_t x = queries->word[part][pass * PASS + g % 4][word + i];
+                    first[part][i] = g < 4 ? x : 0;
+                    second[part][i] = g < 4 ? 0 : x;
+                }
+#pragma unroll
+            for (int b = 0; b < at::BLOCKS; b++) {
+                int row_group = first_group + 2 * b;
+                uint4 x = *(const uint4 *)(rows + at::PLANE_AT + (row_group * at::UNITS + unit) * 64), y;
+                if (BITS == 8) y = *(const uint4 *)(rows + at::PLANE2_AT + (row_group * at::UNITS2 + unit) * 64);
+                if (BITS == 3) {
+                    y = *(const uint4 *)(rows + at::PLANE2_AT + (row_group * at::UNITS2 + unit / 2) * 64);
+                    int down = unit % 2 * 4;
+                    y.x >>= down, y.y >>= down, y.z >>= down, y.w >>= down;
+                }
+                const uint32_t xs[4] = {x.x, x.y, x.z, x.w}, ys[4] = {y.x, y.y, y.z, y.w};
+#pragma unroll
+                for (int k = 0; k < PER_STEP; k++) {
+                    uint32_t a[2][4];
+#pragma unroll
+                    for (int i = 0; i < 8; i++)
+                        a[i / 4][i % 4] = codes(xs[i / 4 * 2 + i % 2], ys[i / 4 * 2 + i % 2], 2 * k + i % 4 / 2);
+#pragma unroll
+                    for (int part = 0; part < PARTS; part++) {
+                        mma_codes(c[part][b], a[0], first[part][2 * k], first[part][2 * k + 1]);
+                        mma_codes(c[part][b], a[1], second[part][2 * k], second[part][2 * k + 1]);
+                    }
+                }
+            }
+        }
+    }
+
+    // The codes of channels 4 i .. 4 i + 3 of a unit's word, from its planes' words.
+    static __device__ uint32_t codes(uint32_t x, uint32_t y, int i) {
+        if (BITS == 4) return (i ? x >> 4 : x) & 0x0f0f0f0fu;
+        if (BITS == 8) return i ? (x >> 4 & 0x0f0f0f0fu) | (y & 0xf0f0f0f0u) : (x & 0x0f0f0f0fu) | (y << 4 & 0xf0f0f0f0u);
+        return (x >> (2 * i) & 0x03030303u) | ((i < 2 ? y << (2 - i) : y >> (i - 2)) & 0x04040404u);
+    }
+};
+
+// ---- scores to stored weights ----
+
+__device__ float exp2_fast(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+__device__ uint32_t ceilings(float low, float high) { // as two 16-bit integers, saturated; NaN: SL_REF_BEYOND
+    uint32_t x;
+    asm("{ .reg .b16 a, b; cvt.rpi.s16.f32 a, %1; cvt.rpi.s16.f32 b, %2; mov.b32 %0, {a, b}; }"
+        : "=r"(x)
+        : "f"(fminf(low, SL_REF_BEYOND)), "f"(fminf(high, SL_REF_BEYOND))); // fminf passes over NaN
+    return x;
+}
+
+// Sums of x[i] over the lanes that differ in bits 0, 1 and 4; lane q = lane % 4 gets the sum of x[q % N].
+template <int N> __device__ uint64_t sum_each(const uint64_t x[N]) {
+    int q = threadIdx.x % 4;
+    uint64_t y[2], z;
+#pragma unroll
+    for (int k = 0; k < N / 2; k++) {
+        uint64_t keep = q & 1 ? x[2 * k + 1] : x[2 * k], send = q & 1 ? x[2 * k] : x[2 * k + 1];
+        y[k] = keep + __shfl_xor_sync(~0u, send, 1);
+    }
+    if (N == 4) {
+        uint64_t keep = q & 2 ? y[1] : y[0], send = q & 2 ? y[0] : y[1];
+        z = keep + __shfl_xor_sync(~0u, send, 2);
+    } else {
+        z = y[0] + __shfl_xor_sync(~0u, y[0], 2);
+    }
+    return z + __shfl_xor_sync(~0u, z, 16);
+}
+
+// Blocks of 32 scores, in products' places, to stored weights from block `first` of the sequence on.
+template <int N> __device__ void store_blocks(const score_params &p, int slot, int first, int pass, const float s[N][4]) {
+    int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4, head = pass * PASS + g % 4, lower = g / 4;
+    uint32_t refs[N];
+    uint64_t mass[N];
+    uint2 w[N];
+#pragma unroll
+    for (int b = 0; b < N; b++) refs[b] = ceilings(sl_max_nan(s[b][0], s[b][2]), sl_max_nan(s[b][1], s[b][3]));
+#pragma unroll
+    for (int step = 2; step < 32; step *= 2)
+#pragma unroll
+        for (int b = 0; b < N; b++) refs[b] = __vmaxs2(refs[b], __shfl_xor_sync(~0u, refs[b], step));
+#pragma unroll
+    for (int b = 0; b < N; b++) {
+        float even = (float)(int16_t)refs[b], odd = (float)((int)refs[b] >> 16);
+        __nv_bfloat162 one = __float2bfloat162_rn(1.0f);
+        __nv_bfloat162 upper_row = __hmin2(__floats2bfloat162_rn(exp2_fast(s[b][0] - even), exp2_fast(s[b][1] - odd)), one);
+        __nv_bfloat162 lower_row = __hmin2(__floats2bfloat162_rn(exp2_fast(s[b][2] - even), exp2_fast(s[b][3] - odd)), one);
+        // Now lane (g, q) has of head g % 4 the rows 8 q + 2 (g / 4), + 1, + 4, + 5.
+        uint32_t x = sl_transpose_b16(*(uint32_t *)&upper_row), y = sl_transpose_b16(*(uint32_t *)&lower_row);
+        uint32_t w0 = __byte_perm(x, y, 0x5410), w1 = __byte_perm(x, y, 0x7632);
+        mass[b] = (uint64_t)(unit_mass(w0 & 0xffff) + unit_mass(w0 >> 16)) + (unit_mass(w1 & 0xffff) + unit_mass(w1 >> 16));
+        uint32_t other = __shfl_xor_sync(~0u, lower ? w0 : w1, 16);
+        w[b] = lower ? make_uint2(other, w1) : make_uint2(w0, other);
+    }
+    uint64_t sum = sum_each<N>(mass);
+    uint32_t own = refs[0]; // of block g % N: lane (b, head / 2) hands it on to lanes (head, b)
+#pragma unroll
+    for (int b = 1; b < N; b++) own = g % N == b ? refs[b] : own;
+    own = __shfl_sync(~0u, own, q * 4 + g % 4 / 2);
+    uint64_t ref = head % 2 ? own >> 16 : own & 0xffff;
+    if (head >= p.group) return;
+    bf16 *to = p.w + (((size_t)slot * p.max_blocks + first) * p.group + head) * BLOCK + 8 * q + 4 * lower;
+#pragma unroll
+    for (int b = 0; b < N; b++) store_result(p, (uint2 *)(to + b * p.group * BLOCK), w[b]);
+    if (lower == 0 && q < N)
+        store_result(p, p.mass + ((size_t)slot * p.group + head) * p.max_blocks + first + q, ref << 48 | sum);
+}
+
+// ---- consumers ----
+
+__device__ void pair_sync(int pair) {
+    asm volatile("bar.sync %0, %1;" ::"r"(2 + pair), "n"((int)PAIR_THREADS) : "memory");
+}
+
+// A tile of the newest page: stored weights, and the sum of weight * v, half of the dimensions a warp.
+template <int DIM, int BITS>
+__device__ void consume_rows(const quantised_params &params, const tile_info &info, const char *data, uint64_t *empty,
+                             bf16 (*weights)[EXACT_ROWS], int pair, int half) {
+    const score_params &p = params.score;
+    int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4, n_rows = info.n_kv - info.row;
+    float *sums = params.newest + ((size_t)info.slot * p.group * NEWEST_TILES + info.row % SL_PAGE / EXACT_ROWS) * (DIM + 2);
+    const size_t stride = NEWEST_TILES * (DIM + 2); // of heads
+    if (half == 0) {
+        scorer<DIM> a;
+        float s[8], total = 0;
+        a.begin(data + tile<DIM, BITS>::Q_AT, p.group);
+        a.scores(data, s);
+#pragma unroll
+        for (int i = 0; i < 8; i++) s[i] = row_of_part(i / 2) < n_rows ? s[i] * p.scale : -INFINITY;
+        weighed x = weigh_block(s);
+        store_block(p, info.slot, info.row, x);
+        *(uint4 *)&weights[g][8 * q] = x.w;
+        const uint32_t pairs[4] = {x.w.x, x.w.y, x.w.z, x.w.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++) total += __uint_as_float(pairs[i] << 16) + __uint_as_float(pairs[i] & 0xffff0000u);
+        total += __shfl_xor_sync(~0u, total, 1);
+        total += __shfl_xor_sync(~0u, total, 2);
+        if (params.newest && q == 0 && g < p.group)
+            __stcg(sums + g * stride + DIM, (float)x.ref), __stcg(sums + g * stride + DIM + 1, total);
+    }
+    pair_sync(pair);
+#pragma unroll 1 // registers: a head is drawn beside this kernel
+    for (int d = 16 * half; params.newest && d < DIM; d += 32) {
+        float c[4] = {};
+#pragma unroll
+        for (int k = 0; k < EXACT_ROWS; k += 16) {
+            uint32_t a[4], from = shared_address(data) + tile<DIM, BITS>::V_AT +
+                                  (k + lane / 16 * 8 + lane % 8) * layout<DIM>::ROW +
+                                  (d + lane / 8 % 2 * 8) * (int)sizeof(bf16);
+            asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                         : "=r"(a[0]), "=r"(a[1]), "=r"(a[2]), "=r"(a[3])
+                         : "r"(from)
+                         : "memory");
+#pragma unroll
+            for (int i = 0; i < 4; i++) { // beyond the last row lies anything, NaN too
+                int row = k + i / 2 * 8 + 2 * q;
+                a[i] &= (row < n_rows ? 0xffffu : 0) | (row + 1 < n_rows ? 0xffff0000u : 0);
+            }
+            const uint32_t *w = (const uint32_t *)&weights[g][k];
+            sl_mma_bf16(c, a[0], a[1], a[2], a[3], w[q], w[4 + q]);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (2 * q + i % 2 < p.group) __stcg(sums + (2 * q + i % 2) * stride + d + g + i / 2 * 8, c[i]);
+    }
+    leave_stage(empty);
+}
+
+// A tile of quantised keys. The stage is free once its products are there.
+template <int DIM, int BITS>
+__device__ void consume_codes(const score_params &p, const tile_info &info, const char *data, uint64_t *empty,
+                              quantised_queries<BITS> *queries, int pair, int half) {
+    typedef code_scorer<DIM, BITS> scorer;
+    enum { N = tile<DIM, BITS>::BLOCKS };
+    int q = threadIdx.x % 4, n_passes = ceil_div(p.group, PASS);
+    for (int head = half; head < p.group; head += 4) quantise_queries<DIM, BITS, 2>(data, head, 2, p.group, p.scale, queries);
+    pair_sync(pair);
+    for (int pass = 0; pass < n_passes; pass++) {
+        int c[scorer::PARTS][N][4];
+        float s[N][4];
+        scorer::products(data, queries, pass, half, c);
+        if (pass == n_passes - 1) leave_stage(empty);
+        const float4 even = queries->score[pass * PASS + q % 2 * 2], odd = queries->score[pass * PASS + q % 2 * 2 + 1];
+#pragma unroll
+        for (int b = 0; b < N; b++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float4 &f = i % 2 ? odd : even;
+                int dot = scorer::PARTS == 2 ? c[0][b][i] * 128 + c[scorer::PARTS - 1][b][i] : c[0][b][i];
+                s[b][i] = fmaf((float)dot - f.x, f.y, f.z);
+            }
+        store_blocks<N>(p, info.slot, info.row / BLOCK + half * N, pass, s);
+    }
+}
+
+// ---- telling ----
+
+// A warp has stored its part of its pair's tile number i.
+__device__ void add_tile(stored_tiles *stored, int pair, int half, int i, int slot) {
+    int at = i % UNTOLD, leads = threadIdx.x % 32 == 0;
+    if (half == 0) {
+        barrier_wait(&stored->empty[pair][at], i / UNTOLD % 2 ^ 1);
+        if (leads) stored->slot[pair][at] = slot;
+    }
+    __syncwarp();
+    if (leads) barrier_arrive(&stored->full[pair][at]);
+}
+
+// Warp `own` of the tellers, a lane for each place of its pairs.
+__device__ void tell(const score_params &p, stored_tiles *stored, int own) {
+    enum { PLACES = PAIRS * UNTOLD / TELLERS };
+    int lane = threadIdx.x % 32, place = own * PLACES + lane, parity = 0, n_ended = 0; // pairs
+    for (;;) {
+        bool here = lane < PLACES && barrier_ended(&stored->full[0][place], parity);
+        if (!__any_sync(~0u, here)) {
+            if (n_ended == PAIRS / TELLERS) return;
+            __nanosleep(20);
+            continue;
+        }
+        int slot = here ? stored->slot[0][place] : 0;
+        if (here) {
+            if (slot >= 0) add_released(p.done + slot, 1); // and what the consumers have stored
+            barrier_arrive(&stored->empty[0][place]);
+            parity ^= 1;
+        }
+        n_ended += __popc(__ballot_sync(~0u, slot < 0));
+    }
+}
+
+template <int DIM, int BITS>
+__device__ void consume_pages(const quantised_params &params, const page_ring &r, tile_space<BITS> (*spaces)[2],
+                              stored_tiles *stored) {
+    const score_params &p = params.score;
+    int warp = threadIdx.x / 32, pair = warp / 2, half = warp % 2, stage = pair % r.n_stages;
+    uint32_t parities = 0; // a bit for each stage: of its next phase of this pair
+    sl_wait_previous();    // who drew in the layer before may still read the stored weights
+    sl_start_next();       // who draws from them asks `done`, which must be this launch's
+    for (int i = 0;; i++, stage = (stage + PAIRS) % r.n_stages) {
+        barrier_wait(&r.head->full[pair][stage], parities >> stage & 1);
+        parities ^= 1u << stage;
+        __syncwarp(); // for mma: lanes may have left the wait one by one
+        tile_info info = r.head->info[stage];
+        const char *data = r.data(stage);
+        uint64_t *empty = &r.head->empty[stage];
+        if (p.done && info.slot < 0) add_tile(stored, pair, half, i, -1);
+        if (info.slot < 0) return;
+        tile_space<BITS> *space = &spaces[pair][i % 2];
+        if (info.row >= (info.n_kv - 1) / SL_PAGE * SL_PAGE)
+            consume_rows<DIM, BITS>(params, info, data, empty, space->weights, pair, half);
+        else
+            consume_codes<DIM, BITS>(p, info, data, empty, &space->queries, pair, half);
+        if (p.done) add_tile(stored, pair, half, i, info.slot);
+    }
+}
+
+// What `done` of a sequence's KV heads comes to: its tiles.
+__device__ int quantised_done(int page_tiles, int n_kv) {
+    return built_pages(n_kv) * page_tiles + newest_tiles(n_kv);
+}
+
+// Stored weights of all rows of all heads; the newest page's sums, where p.newest is given.
+//
+// grid: a block for each multiprocessor, whatever the lengths. precondition: score.next is 0; whoever comes next sets it to 0
+// again. Built pages, lengths and page tables are read while the kernel in front may still run, everything else after it.
+// bytes: the quantised pages, K (and V) of the newest page, 2 + 1/4 a row and query head of stored weights.
+template <int DIM, int BITS> __global__ void __maxnreg__(80) quantised_scores_kernel(const quantised_params p) {
+    extern __shared__ __align__(128) char memory[];
+    typedef quantised_head<BITS> head_type;
+    head_type *head = (head_type *)memory;
+    page_ring r = {&head->ring, memory + sizeof(head_type), p.score.n_stages, tile<DIM, BITS>::stage(p.score.group)};
+    int warp = threadIdx.x / 32;
+    first_units first;
+    if (warp == 2 * PAIRS) first = plan_first(p);
+    quantised_begin(&head->ring, &head->stored);
+    __syncthreads();
+    if (warp < 2 * PAIRS)
+        consume_pages<DIM, BITS>(p, r, head->pair, &head->stored);
+    else if (warp == 2 * PAIRS)
+        produce_pages<DIM, BITS>(p, r, first);
+    else if (p.score.done)
+        tell(p.score, &head->stored, warp - 2 * PAIRS - 1);
+}
+
+// newest: where the newest page's sums go, and then `done` counts what is stored; NULL: the kernel's end is enough.
+template <int DIM, int BITS> score_params launch_quantised_scores(const sl_attn_cuda_decode_args *a, float *newest) {
+    typedef tile<DIM, BITS> at;
+    quantised_params p = {.score = score_params_of<DIM>(a),
+                          .codes = (const char *)a->extra[0],
+                          .size = (int)a->extra_size[0],
+                          .v = a->v,
+                          .newest = newest};
+    p.score.keeps = true, p.score.n_discarded = 0; // 1 to 2 us less: codes are a quarter of K, what is stored weighs more
+    score_params score = p.score;
+    if (!newest) p.score.done = NULL;
+    p.score.n_normal = normal_tiles((size_t)a->n_seqs * a->max_kv / SL_PAGE * a->geom->n_kv_heads * p.size, at::BYTES);
+    p.score.n_stages = at::stages(p.score.group, sizeof(quantised_head<BITS>));
+    size_t bytes = sizeof(quantised_head<BITS>) + (size_t)p.score.n_stages * at::stage(p.score.group);
+    sl_launch(quantised_scores_kernel<DIM, BITS>, dim3(sl_multiprocessors()), dim3(QUANTISED_THREADS), bytes, a->stream, p);
+    return score;
+}
+
+// ---- what methods of quantised keys share beside the kernel ----
+
+// Calls f(head_dim, bits of a code) with both as constants. parameter: the method's, whose choices are "8,4,3"
+template <typename F> void with_tile(const sl_attn_cuda_decode_args *a, const char *parameter, F f) {
+    int choice = (int)sl_attn_get(a->spec, parameter);
+    sl_with_head_dim(a->geom->head_dim, [&](auto dim) {
+        if (choice == 0)
+            f(dim, std::integral_constant<int, 8>());
+        else if (choice == 1)
+            f(dim, std::integral_constant<int, 4>());
+        else
+            f(dim, std::integral_constant<int, 3>());
+    });
+}
+
+int needs_quantised(const sl_attn_spec *spec, sl_kv_need *out) {
+    return sl_propose_quantised.needs(spec, out);
+}
+
+// What the scores of n_kv rows read: quantised pages, and K of the newest page, whose rows it returns.
+int account_quantised(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats) {
+    sl_kv_need need;
+    needs_quantised(spec, &need);
+    int n_built = (n_kv - 1) / SL_PAGE, newest = n_kv - n_built * SL_PAGE;
+    uint64_t pages = n_built * (uint64_t)need.kind->size(need.arg, geom->head_dim);
+    stats->k_rows += (uint64_t)newest * geom->n_kv_heads;
+    stats->bytes += (pages + newest * geom->head_dim * sizeof(bf16)) * geom->n_kv_heads;
+    stats->features += geom->n_heads;
+    return newest;
+}
+
+} // namespace
+
+#endif

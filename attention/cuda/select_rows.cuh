@@ -1,0 +1,376 @@
+// attention/cuda/select_rows.cuh - the rows of largest stored weight, on CUDA: weights.c's ranks, one block for each query
+// head.
+//
+// A weight's rank is its distance below 2^top in steps of the bf16 number line, 128 to the octave; equal ranks are equal
+// weights, and ranks past 64 octaves share the last bin. The block counts ranks in shared memory, finds the rank at which the
+// budget ends, and marks what lies above it and, of what lies on it, the first entries: all integers, so that equal stored
+// weights give the CPU's rows.
+#ifndef SLEIGH_SELECT_ROWS_CUH
+#define SLEIGH_SELECT_ROWS_CUH
+
+#include "attention/cuda/attend_rows.cuh"
+
+namespace {
+
+enum {
+    SELECTORS = 512, // threads; 256 cost 5 us at 1 x 32k and gain 13 of 263 at 32 x 8k
+    SELECT_WARPS = SELECTORS / 32,
+    RANKS = 64 * 128 + 1,
+    RANK_GROUPS = 65,
+    PIECES_AHEAD = 8, // pieces of 8 weights that a thread has on their way
+};
+
+// One query head's stored weights.
+struct stored_weights {
+    const bf16 *w; // block b's 32 weights begin at b * stride
+    int stride, n, n_blocks;
+    const int16_t *ref; // [n_blocks] of the blocks, in shared memory
+    int top;            // the largest of them
+};
+
+struct select_space {
+    uint64_t scan[SELECT_WARPS];
+    int ints[SELECT_WARPS];
+    int groups[RANK_GROUPS + 1];
+    int group, before; // of the cut
+    double mass_before, wanted;
+    int cut, at_cut, n_cut;
+};
+
+// What is taken: entries of a rank below `cut`, and the first `at_cut` of the n_cut that have it.
+struct cut_rule {
+    int cut, at_cut, n_cut;
+};
+
+// ---- over the block ----
+
+__device__ int max_block(select_space *s, int x) {
+    x = __reduce_max_sync(~0u, x);
+    __syncthreads();
+    if (threadIdx.x % 32 == 0) s->ints[threadIdx.x / 32] = x;
+    __syncthreads();
+    for (int i = 0; i < SELECT_WARPS; i++) x = max(x, s->ints[i]);
+    return x;
+}
+
+// Exclusive scan of x over the threads, and the sum of all.
+__device__ uint64_t scan_block(select_space *s, uint64_t x, uint64_t *all) {
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    uint64_t own = x, sum = 0;
+    x = sl_scan_lanes(x, lane);
+    __syncthreads();
+    if (lane == 31) s->scan[warp] = x;
+    __syncthreads();
+    for (int i = 0; i < SELECT_WARPS; i++) {
+        if (i == warp) x += sum;
+        sum += s->scan[i];
+    }
+    *all = sum;
+    return x - own;
+}
+
+// ---- ranks ----
+
+// Query head `head` of the group, of n entries. ref: [n_blocks] shared memory, filled here.
+__device__ stored_weights open_weights(select_space *s, const score_params &p, int slot, int head, int n, int16_t *ref) {
+    stored_weights h = {.w = p.w + ((size_t)slot * p.max_blocks * p.group + head) * BLOCK,
+                        .stride = p.group * BLOCK,
+                        .n = n,
+                        .n_blocks = ceil_div(n, BLOCK),
+                        .ref = ref,
+                        .top = REF_EMPTY};
+    const uint64_t *mass = p.mass + ((size_t)slot * p.group + head) * p.max_blocks;
+#pragma unroll 4
+    for (int b = threadIdx.x; b < h.n_blocks; b += SELECTORS) {
+        ref[b] = (int16_t)ref_of(__ldcg(mass + b));
+        h.top = max(h.top, (int)ref[b]);
+    }
+    h.top = max_block(s, h.top);
+    return h;
+}
+
+// No entry below this rank is among the k largest: each of the k blocks of largest reference holds a weight above half of it.
+__device__ int lowest_rank(select_space *s, const stored_weights &h, int k) {
+    for (int i = threadIdx.x; i <= RANK_GROUPS; i += SELECTORS) s->groups[i] = 0;
+    __syncthreads();
+    for (int b = threadIdx.x; b < h.n_blocks; b += SELECTORS) {
+        if (h.ref[b] != REF_EMPTY) atomicAdd(&s->groups[min(h.top - h.ref[b], 64)], 1);
+    }
+    __syncthreads();
+    for (int octaves = 0, n = 0; octaves < 64; octaves++)
+        if ((n += s->groups[octaves]) >= k) return min((octaves + 1) * 128, RANKS - 1);
+    return RANKS - 1;
+}
+
+// f(piece, eight weights, base) for every piece of 8 entries: a weight w > 0 has rank base - w. Weights are 0 where none of the
+// piece's block has a rank up to `last`.
+template <typename F> __device__ void for_pieces(const stored_weights &h, int last, F f) {
+    int n = h.n_blocks * (BLOCK / 8);
+    for (int first = threadIdx.x; first < n; first += SELECTORS * PIECES_AHEAD) {
+        uint4 x[PIECES_AHEAD];
+#pragma unroll
+        for (int j = 0; j < PIECES_AHEAD; j++) {
+            int i = first + j * SELECTORS;
+            bool wanted = i < n && (last == RANKS - 1 || (h.top - h.ref[i / 4]) * 128 <= last);
+            x[j] = wanted ? __ldcg((const uint4 *)(h.w + (size_t)(i / 4) * h.stride) + i % 4) : make_uint4(0, 0, 0, 0);
+        }
+#pragma unroll
+        for (int j = 0; j < PIECES_AHEAD; j++) {
+            int i = first + j * SELECTORS;
+            if (i < n) f(i, x[j], (h.top - h.ref[i / 4]) * 128 + 0x3f80);
+        }
+    }
+}
+
+__device__ __forceinline__ int weight_at(const uint4 &x, int i) {
+    uint32_t word = i / 2 == 0 ? x.x : i / 2 == 1 ? x.y : i / 2 == 2 ? x.z : x.w;
+    return i % 2 ? word >> 16 : word & 0xffff;
+}
+
+// count[r] = how many have rank r, for r up to `last`.
+__device__ void count_ranks(const stored_weights &h, int last, int *count) {
+    for (int i = threadIdx.x; i < ceil_div(last + 1, 128) * 128; i += SELECTORS) count[i] = 0; // whole groups
+    __syncthreads();
+    for_pieces(h, last, [&](int, const uint4 &x, int base) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            int w = weight_at(x, i), rank = min(base - w, RANKS - 1);
+            if (w > 0 && rank <= last) atomicAdd(count + rank, 1);
+        }
+    });
+    __syncthreads();
+}
+
+// Where the budget ends: k entries (by_mass false), or the share p of the mass. Rank 128 g + i is the weight
+// (256 - i) 2^-(g + 8): within a group masses are integers.
+__device__ cut_rule find_cut(select_space *s, const int *count, int last, bool by_mass, int k, double p) {
+    int lane = threadIdx.x % 32, n_groups = last / 128 + 1;
+    for (int g = threadIdx.x / 32; g < n_groups; g += SELECT_WARPS) {
+        int sum = 0;
+        for (int i = lane; i < 128 && 128 * g + i <= last; i += 32) sum += count[128 * g + i] * (by_mass ? 256 - i : 1);
+        sum = __reduce_add_sync(~0u, sum);
+        if (lane == 0) s->groups[g] = sum;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        int g = 0, before = 0;
+        double total = 0, sum = 0;
+        if (by_mass) {
+            for (int i = 0; i < n_groups; i++) total += s->groups[i] * ldexp(1.0, -(i + 8));
+            total *= p;
+            for (; g < n_groups - 1 && sum + s->groups[g] * ldexp(1.0, -(g + 8)) < total; g++)
+                sum += s->groups[g] * ldexp(1.0, -(g + 8));
+        } else {
+            for (; g < n_groups - 1 && before + s->groups[g] < k; g++) before += s->groups[g];
+        }
+        s->group = g, s->before = before, s->mass_before = sum, s->wanted = total;
+    }
+    __syncthreads();
+    if (threadIdx.x < 32) { // a lane has four ranks
+        int g = s->group, n[4], sum = 0;
+        double unit = ldexp(1.0, -(g + 8)), need = by_mass ? (s->wanted - s->mass_before) / unit : k - s->before;
+        for (int i = 0; i < 4; i++) {
+            int rank = 128 * g + 4 * lane + i;
+            n[i] = rank <= last ? count[rank] : 0;
+            sum += n[i] * (by_mass ? 256 - 4 * lane - i : 1);
+        }
+        int before = sl_scan_lanes(sum, lane);
+        uint32_t reached = __ballot_sync(~0u, before >= need);
+        before -= sum;
+        if (reached ? lane == __ffs(reached) - 1 : lane == 31) {
+            s->cut = last, s->at_cut = INT_MAX, s->n_cut = count[last]; // the budget is for all
+            for (int i = 0; reached && i < 4; i++) {
+                int each = by_mass ? 256 - 4 * lane - i : 1;
+                if (before + n[i] * each >= need) {
+                    s->cut = 128 * g + 4 * lane + i, s->n_cut = n[i];
+                    s->at_cut = min((int)ceil((need - before) / each), n[i]);
+                    break;
+                }
+                before += n[i] * each;
+            }
+        }
+    }
+    __syncthreads();
+    return {s->cut, s->at_cut, s->n_cut};
+}
+
+// Bit i of above[b]: entry 32 b + i has a rank below the cut; of equal[b]: it has that rank. [n_blocks] each.
+__device__ void mark_ranks(const stored_weights &h, int cut, uint32_t *above, uint32_t *equal) {
+    for_pieces(h, cut, [&](int piece, const uint4 &x, int base) {
+        uint32_t over = 0, on = 0;
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            int w = weight_at(x, i), rank = min(base - w, RANKS - 1);
+            over |= (uint32_t)(w > 0 && rank < cut) << i;
+            on |= (uint32_t)(w > 0 && rank == cut) << i;
+        }
+        ((uint8_t *)above)[piece] = (uint8_t)over, ((uint8_t *)equal)[piece] = (uint8_t)on;
+    });
+    __syncthreads();
+}
+
+__device__ uint32_t first_bits(uint32_t x, int n) { // the n lowest ones of x
+    if (n <= 0) return 0;
+    if (n >= __popc(x)) return x;
+    uint32_t kept = 0;
+    for (; n > 0; n--) kept |= x & -x, x &= x - 1;
+    return kept;
+}
+
+// above[b] |= the first at_cut entries of equal.
+__device__ void take_equal(select_space *s, const cut_rule &c, int n_blocks, uint32_t *above, const uint32_t *equal) {
+    if (c.at_cut >= c.n_cut) {
+        for (int b = threadIdx.x; b < n_blocks; b += SELECTORS) above[b] |= equal[b];
+    } else {
+        uint64_t before = 0, all;
+        for (int b = threadIdx.x; b - (int)threadIdx.x < n_blocks; b += SELECTORS) {
+            uint32_t on = b < n_blocks ? equal[b] : 0;
+            uint64_t at = before + scan_block(s, __popc(on), &all);
+            if (b < n_blocks) above[b] |= first_bits(on, c.at_cut - (int)at);
+            before += all;
+        }
+    }
+    __syncthreads();
+}
+
+// The entries whose bits words(b) has, b < n_words, to `to` in ascending order. Returns how many.
+template <typename Words> __device__ int list_entries(select_space *s, int n_words, int32_t *to, Words words) {
+    uint64_t before = 0, all;
+    for (int b = threadIdx.x; b - (int)threadIdx.x < n_words; b += SELECTORS) {
+        uint32_t x = b < n_words ? words(b) : 0;
+        int32_t *at = to + before + scan_block(s, __popc(x), &all);
+        for (; x; x &= x - 1) *at++ = b * 32 + __ffs(x) - 1;
+        before += all;
+    }
+    return (int)before;
+}
+
+// Shared memory of a selection from n_words * 32 entries: counts of ranks, and later two bits for every entry.
+__host__ __device__ int select_words(int n_words) {
+    return max(ceil_div(RANKS, 128) * 128, 2 * n_words + 2);
+}
+
+// The k largest (by_mass false) or the fewest that reach the share p of the mass, as bits in above [n_blocks]; memory:
+// [select_words], `above` is its beginning. Returns the rule.
+__device__ cut_rule select_largest(select_space *s, const stored_weights &h, int *memory, bool by_mass, int k, double p) {
+    int last = by_mass ? RANKS - 1 : lowest_rank(s, h, k);
+    count_ranks(h, last, memory);
+    cut_rule c = find_cut(s, memory, last, by_mass, k, p);
+    uint32_t *above = (uint32_t *)memory, *equal = above + h.n_blocks;
+    mark_ranks(h, c.cut, above, equal);
+    return c;
+}
+
+// ---- the kernel of methods that take what it selects ----
+
+enum selection { LARGEST, REACHING, LARGEST_UNITS };
+
+struct select_params {
+    score_params score; // of entries
+    row_lists lists;
+    selection kind;
+    int k;    // entries
+    double p; // REACHING
+    sl_attn_cuda_stats *stats;
+};
+
+// The bits of word b of n entries.
+__device__ uint32_t all_entries(int n, int b) {
+    return n - 32 * b >= 32 ? ~0u : (1u << n % 32) - 1;
+}
+
+// A head that attends exactly: no list, all entries in its mask. n: its entries.
+__device__ void plan_beyond(const row_lists &lists, int head, int top, int n, int n_kv, sl_attn_cuda_stats *stats) {
+    for (int b = threadIdx.x; b < ceil_div(n, 32); b += SELECTORS)
+        lists.mask[(size_t)head * lists.mask_words + b] = all_entries(n, b);
+    if (threadIdx.x > 0) return;
+    head_plan plan = {{0, 0, 0, 0}, top, 1, 0};
+    lists.plan[head] = plan;
+    if (!stats) return;
+    atomicAdd(&stats->v_rows, (unsigned long long)n_kv);
+    atomicAdd(&stats->samples, (unsigned long long)n_kv);
+}
+
+// The newest unit takes the place of the last of the others where it is not among them (draw_rank.c's top_units).
+__device__ void add_newest(const stored_weights &h, int k, cut_rule *c, uint32_t *above, uint32_t *equal) {
+    int newest = h.n - 1;
+    uint32_t bit = 1u << newest % 32;
+    bool is_in = above[newest / 32] & bit || (equal[newest / 32] & bit && c->n_cut <= c->at_cut);
+    __syncthreads();
+    if (is_in) return;
+    if (c->n_cut >= c->at_cut) c->at_cut--;
+    if (threadIdx.x == 0) above[newest / 32] |= bit, equal[newest / 32] &= ~bit;
+    __syncthreads();
+}
+
+// Grid: a block for each query head. Reads its stored weights twice, from the L2 cache; writes its mask and list 0. Counts and
+// marks are integers, the mass of an octave too: the order does not matter.
+static __global__ void __launch_bounds__(SELECTORS, 2) select_rows_kernel(const select_params p) {
+    extern __shared__ __align__(16) int memory[];
+    __shared__ select_space s;
+    sl_start_next();
+    sl_wait_previous();
+    int head = blockIdx.x, slot = head / p.score.group, n_kv = p.score.rows[slot / p.score.n_kv_heads].position + 1;
+    int unit = p.lists.unit;
+    stored_weights h = open_weights(&s, p.score, slot, head % p.score.group, ceil_div(n_kv, unit),
+                                    (int16_t *)(memory + select_words(p.score.max_blocks)));
+    uint32_t *above = (uint32_t *)memory, *equal = above + h.n_blocks;
+    if (is_beyond(h.top)) {
+        plan_beyond(p.lists, head, h.top, h.n, n_kv, p.stats);
+        return;
+    }
+    if (p.kind == LARGEST_UNITS && p.k >= h.n) {
+        for (int b = threadIdx.x; b < h.n_blocks; b += SELECTORS) above[b] = all_entries(h.n, b);
+        __syncthreads();
+    } else {
+        cut_rule c = select_largest(&s, h, memory, p.kind == REACHING, p.k, p.p);
+        if (p.kind == LARGEST_UNITS) add_newest(h, p.k, &c, above, equal);
+        take_equal(&s, c, h.n_blocks, above, equal);
+    }
+    int n = list_entries(&s, h.n_blocks, p.lists.list + (size_t)head * p.lists.capacity, [&](int b) { return above[b]; });
+    for (int b = threadIdx.x; b < h.n_blocks; b += SELECTORS) p.lists.mask[(size_t)head * p.lists.mask_words + b] = above[b];
+    if (threadIdx.x > 0) return;
+    head_plan plan = {{0, n, n, n}, h.top, 1, 0};
+    p.lists.plan[head] = plan;
+    if (!p.stats) return;
+    int rows = rows_of(n, unit, n_kv);
+    atomicAdd(&p.stats->v_rows, (unsigned long long)rows);
+    atomicAdd(&p.stats->samples, (unsigned long long)rows);
+}
+
+static inline void launch_select(const select_params &p, int n_heads, cudaStream_t stream) {
+    size_t bytes = select_words(p.score.max_blocks) * sizeof(int) + p.score.max_blocks * sizeof(int16_t);
+    sl_launch(select_rows_kernel, dim3(n_heads), dim3(SELECTORS), bytes, stream, p);
+}
+
+// ---- exact scores of all keys ----
+
+enum { SCORE_HEAD_BYTES = (sizeof(score_head) + 127) / 128 * 128 };
+
+// w_j = bf16(2^(s_j - ref)) for every key and query head (stages.h). grid: a block for each multiprocessor. bytes: K once, and
+// 2.25 bytes of stored weights for a row and query head.
+template <int DIM> __global__ void __launch_bounds__(32 * (1 + CONSUMERS), 1) score_keys_kernel(const score_params p) {
+    extern __shared__ __align__(128) char stages[];
+    score_head *head = (score_head *)stages;
+    ring r = {head, stages + SCORE_HEAD_BYTES, p.n_stages, layout<DIM>::stage(p.group), 0, 0};
+    producer to;
+    if (threadIdx.x / 32 == CONSUMERS) to = produce_begin(p, r);
+    score_begin(head, 32 * plain_form::SIZE);
+    __syncthreads();
+    sl_start_next();
+    if (threadIdx.x / 32 < CONSUMERS)
+        consume<DIM>(p, r);
+    else
+        produce<DIM>(p, to);
+}
+
+template <int DIM> static void launch_score(score_params p, cudaStream_t stream) {
+    p.n_stages = layout<DIM>::stages(p.group, SCORE_HEAD_BYTES);
+    p.done = p.top = NULL; // the kernel's end is enough
+    size_t bytes = SCORE_HEAD_BYTES + (size_t)p.n_stages * layout<DIM>::stage(p.group);
+    sl_launch(score_keys_kernel<DIM>, dim3(sl_multiprocessors()), dim3(32 * (1 + CONSUMERS)), bytes, stream, p);
+}
+
+} // namespace
+
+#endif

@@ -1,0 +1,436 @@
+// attention/cuda/vattention.cu - vAttention on CUDA: rows that are always taken (sink, window, predicted top rows) and, of the
+// others, as many drawn uniformly without replacement as a stated error needs (draw_verified.c).
+//
+// Five kernels: scores of all keys or of page bounds as stored weights; the fixed rows and the base sample; attention over
+// these with their moments; how many more rows; attention over those and the output. The sample is a prefix of a random
+// permutation, the CPU's from equal stored weights; how long a prefix follows from sums whose order differs from the CPU's, so
+// once in many thousand heads it is one row longer or shorter.
+//
+// measured (as in quest.cu, peaked queries), us, and dense decode's: epsilon 0.5 1 x 32k 107 (64), 8 x 32k 399 (363); the
+// latter alone: scores 201, picking 55, rows 122, planning 13, the output 14. With a base sample of 5%, 5% of top rows and four
+// heads that share few of them it reads two thirds of dense attention's bytes.
+#include "attention/bernstein.h"
+#include "attention/cuda/head_dim.cuh"
+#include "attention/cuda/norms.cuh"
+#include "attention/cuda/score_bounds.cuh"
+#include "attention/cuda/select_rows.cuh"
+#include "engine/base/philox.h"
+#include "engine/base/quantile.h"
+
+namespace {
+
+enum { SPLITS = 50 }; // delta shared out between numerator and denominator
+
+struct verified_params {
+    score_params score; // of rows, or of units of 16
+    row_lists lists;    // of rows: fixed, base sample, the rest of the sample
+    attend_params attend;
+    uint32_t *fixed;  // [n_seqs * n_heads][mask_words] list 0
+    int *permutation; // [n_seqs * n_heads][2][stride] draw_sample's `last` and `partners`
+    int stride;
+    int unit, layer, n_heads;
+    double top, base;
+    int sink, window;
+    int verify, bound;
+    double epsilon, delta, z[SPLITS + 1]; // z[i] = Phi^-1(1 - delta i / 50 / 2)
+    const char *norms;                    // [n_pages][n_kv_heads][256] |v|; where a bound needs them
+    size_t norms_size;
+    sl_attn_cuda_stats *stats;
+};
+
+// ---- a uniform sample without replacement ----
+
+__device__ sl_rng_id rng_of(const verified_params &p, int head) {
+    const sl_row &row = p.score.rows[head / p.n_heads];
+    return {.seed = row.seed,
+            .sequence = row.sequence,
+            .position = (uint32_t)row.position,
+            .layer = (uint32_t)p.layer,
+            .head = (uint32_t)(head % p.n_heads)};
+}
+
+// Bit r of drawn: r is among the first m < n places after m steps, of which `from` have been made here before. All steps at
+// once: a place p >= m that was a partner ends up with what lay at place k when the last such step k came to it; and that is k,
+// or what an earlier step had put there, the last whose partner was k, and so on. So the first m places hold 0 .. m - 1
+// without the ends of these chains, and the places p.
+// partners: [n] of the steps; last: [n] the last step whose partner a place was, + 1. Global memory, kept from call to call.
+__device__ void draw_sample(const sl_rng_id &id, int n, int from, int m, int *partners, int *last, uint32_t *drawn) {
+    enum { AHEAD = 4 };
+    for (int i = threadIdx.x * 4; from == 0 && i < n; i += SELECTORS * 4) *(int4 *)(last + i) = make_int4(0, 0, 0, 0);
+    for (int i = threadIdx.x; i < n / 32 + 2; i += SELECTORS)
+        drawn[i] = 32 * i + 32 <= m ? ~0u : 32 * i < m ? (1u << m % 32) - 1 : 0;
+    __syncthreads();
+    for (int k = from + threadIdx.x; k < m; k += SELECTORS) {
+        int p = k + (int)__umul64hi(sl_rng_u64(&id, k, SL_STREAM_ATTENTION), (uint64_t)(n - k)); // Fisher and Yates
+        partners[k] = p;
+        if (p != k) atomicMax(last + p, k + 1);
+    }
+    __syncthreads();
+    for (int first = threadIdx.x; first < m; first += SELECTORS * AHEAD) {
+        int p[AHEAD], own[AHEAD], before[AHEAD];
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            int k = first + i * SELECTORS;
+            p[i] = k < m ? __ldcg(partners + k) : 0;
+            before[i] = k < m ? __ldcg(last + k) : 0;
+        }
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) own[i] = p[i] >= m ? __ldcg(last + p[i]) : 0;
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            int end = first + i * SELECTORS;
+            if (own[i] != end + 1) continue;
+            for (int x = before[i]; x > 0; x = __ldcg(last + end)) end = x - 1;
+            atomicOr(drawn + p[i] / 32, 1u << p[i] % 32);
+            atomicAnd(drawn + end / 32, ~(1u << end % 32));
+        }
+    }
+    __syncthreads();
+}
+
+__device__ uint32_t range_bits(int b, int from, int end) { // rows of word b within [from, end)
+    int lo = max(from - 32 * b, 0), hi = min(end - 32 * b, 32);
+    return lo >= hi ? 0 : (hi < 32 ? (1u << hi) - 1 : ~0u) & (~0u << lo);
+}
+
+__device__ uint32_t deposit(uint32_t bits, uint32_t mask) { // bit i to the i-th one of mask
+    uint32_t out = 0;
+    for (; mask; mask &= mask - 1, bits >>= 1) out |= bits & 1 ? mask & -mask : 0;
+    return out;
+}
+
+// words[b] = the rows of word b that are drawn; fixed ones are not numbered. m of n_residual, all of them where they are as
+// many; `from` of them have been drawn before.
+__device__ void sample_words(select_space *s, const verified_params &p, int head, const uint32_t *fixed, int n_kv,
+                             int n_residual, int from, int m, uint32_t *drawn, uint32_t *words) {
+    int n_words = ceil_div(n_kv, 32);
+    uint64_t before = 0, all;
+    int *last = p.permutation + (size_t)head * 2 * p.stride;
+    if (m < n_residual) draw_sample(rng_of(p, head), n_residual, from, m, last + p.stride, last, drawn);
+    for (int b = threadIdx.x; b - (int)threadIdx.x < n_words; b += SELECTORS) {
+        uint32_t free = b < n_words ? ~fixed[b] & range_bits(b, 0, n_kv) : 0;
+        int at = (int)(before + scan_block(s, __popc(free), &all));
+        before += all;
+        if (b >= n_words) continue;
+        words[b] = m < n_residual ? deposit(__funnelshift_r(drawn[at / 32], drawn[at / 32 + 1], at % 32), free) : free;
+    }
+    __syncthreads();
+}
+
+// ---- fixed rows, base sample ----
+
+// log2 of the largest weight that was not taken, beside 2^top, and no less than what was rounded to it.
+__device__ float largest_left(select_space *s, const stored_weights &h, const uint32_t *taken) {
+    int least = INT_MAX;
+    for_pieces(h, RANKS - 1, [&](int piece, const uint4 &x, int base) {
+        uint32_t is_taken = ((const uint8_t *)taken)[piece];
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            if (weight_at(x, i) > 0 && !(is_taken >> i & 1)) least = min(least, base - weight_at(x, i));
+    });
+    least = -max_block(s, -least);
+    if (least == INT_MAX) return -INFINITY;
+    return (float)(log2(256.0 - least % 128) - least / 128 - 8 + log2(1 + 0x1p-8));
+}
+
+// Grid: a block for each query head. Leaves lists 0 and 1, their masks and the permutation so far. Reads the stored weights
+// twice, from the L2 cache; 8 bytes of permutation for each row. Nothing is summed in floating point.
+__global__ void __launch_bounds__(SELECTORS, 2) pick_rows_kernel(const verified_params p) {
+    extern __shared__ __align__(16) int memory[]; // [select_words], fixed [mask_words], references
+    __shared__ select_space s;
+    sl_start_next();
+    sl_wait_previous();
+    int head = blockIdx.x, slot = head / p.score.group, n_kv = p.score.rows[head / p.n_heads].position + 1;
+    int n_words = ceil_div(n_kv, 32);
+    uint32_t *above = (uint32_t *)memory, *fixed = above + select_words(p.lists.mask_words);
+    stored_weights h =
+        open_weights(&s, p.score, slot, head % p.score.group, ceil_div(n_kv, p.unit), (int16_t *)(fixed + p.lists.mask_words));
+    if (is_beyond(h.top)) {
+        plan_beyond(p.lists, head, h.top, n_kv, n_kv, p.stats);
+        return;
+    }
+    head_plan plan = {};
+    plan.top = h.top;
+    int k = (int)ceil(p.top * h.n);
+    for (int b = threadIdx.x; k == 0 && b < h.n_blocks; b += SELECTORS) above[b] = 0;
+    if (k > 0) {
+        cut_rule c = select_largest(&s, h, (int *)above, false, k, 0);
+        take_equal(&s, c, h.n_blocks, above, above + h.n_blocks);
+    }
+    __syncthreads();
+    if (p.bound != SL_BOUND_CLT) plan.hi = largest_left(&s, h, above);
+    for (int b = threadIdx.x; b < n_words; b += SELECTORS) {
+        uint32_t x = p.unit == 1 ? above[b] : above[b / 16] >> 2 * (b % 16);
+        if (p.unit == UNIT) x = (x & 1 ? 0xffff : 0) | (x & 2 ? 0xffff0000 : 0);
+        x |= range_bits(b, 0, p.sink) | range_bits(b, n_kv - p.window, n_kv);
+        fixed[b] = x & range_bits(b, 0, n_kv);
+    }
+    __syncthreads();
+    int32_t *list = p.lists.list + (size_t)head * p.lists.capacity;
+    plan.at[1] = list_entries(&s, n_words, list, [&](int b) { return fixed[b]; });
+    int n_residual = n_kv - plan.at[1], m = max((int)ceil(p.base * n_residual), 2);
+    m = min(m, n_residual);
+    uint32_t *drawn = above, *words = above + n_words + 2;
+    sample_words(&s, p, head, fixed, n_kv, n_residual, 0, m, drawn, words);
+    list_entries(&s, n_words, list + plan.at[1], [&](int b) { return words[b]; });
+    for (int b = threadIdx.x; b < n_words; b += SELECTORS) {
+        size_t at = (size_t)head * p.lists.mask_words + b;
+        p.fixed[at] = fixed[b], p.lists.mask[at] = fixed[b] | words[b];
+    }
+    if (threadIdx.x > 0) return;
+    plan.at[2] = plan.at[3] = plan.at[1] + m;
+    plan.factor = 1;
+    p.lists.plan[head] = plan;
+}
+
+// ---- how many rows ----
+
+struct estimates {
+    double n, D, N, sigma, trace; // as draw_verified.c has them, in one unit of e^s
+    double kurtosis;
+    sl_bernstein base; // all but its norm; for hoeffding too
+};
+
+__device__ double square(double x) {
+    return x * x;
+}
+
+// Rows for a relative error of 1.
+__device__ double clt_budget(const verified_params &p, const estimates &f) {
+    double z = p.z[SPLITS], best = INFINITY; // a lane two of the splits
+    if (p.verify == SL_VERIFY_DENOMINATOR) return square(z * f.n * f.sigma / f.D);
+    if (p.verify == SL_VERIFY_NUMERATOR) return square(z * f.n * sqrt(f.trace) / f.N);
+    for (int i = 1 + threadIdx.x % 32; i < SPLITS; i += 32)
+        best = fmin(best, square(2 * f.n * (p.z[i] * f.sigma / f.D + p.z[SPLITS - i] * sqrt(f.trace) / f.N)));
+    for (int step = 16; step >= 1; step /= 2) best = fmin(best, __shfl_xor_sync(~0u, best, step));
+    return best;
+}
+
+__device__ double hoeffding_budget(const estimates &f, int verify, double delta) {
+    double log_term = log(2 / delta);
+    double denominator = square(f.n * f.base.most / f.D) * log_term / 2;
+    double numerator = 2 * square(f.n * f.base.most * f.base.norm / f.N) * log_term;
+    return verify == SL_VERIFY_DENOMINATOR ? denominator
+           : verify == SL_VERIFY_NUMERATOR ? numerator
+                                           : fmax(denominator, numerator);
+}
+
+__device__ int rows_needed(const verified_params &p, const estimates &f, int base, int n_residual) {
+    double achieved;
+    if (p.bound == SL_BOUND_BERNSTEIN) return sl_bernstein_rows(&f.base, p.verify, p.epsilon, p.delta, &achieved);
+    double unit = p.bound == SL_BOUND_CLT        ? clt_budget(p, f)
+                  : p.verify == SL_VERIFY_OUTPUT ? 16 * hoeffding_budget(f, SL_VERIFY_OUTPUT, p.delta / 2)
+                                                 : hoeffding_budget(f, p.verify, p.delta);
+    double b = unit / square(p.epsilon);
+    if (p.bound == SL_BOUND_CLT) b /= 1 + b / f.n;
+    return b < f.n ? max((int)ceil(b), base) : n_residual;
+}
+
+// The largest |v| of a sequence's KV head.
+__device__ float largest_norm(const verified_params &p, select_space *s, int slot, int n_kv, int dim) {
+    const int32_t *pages = p.score.rows[slot / p.score.n_kv_heads].pages;
+    int newest = (n_kv - 1) / SL_PAGE * SL_PAGE;
+    int most = 0; // norms order as integers do
+    for (int j = threadIdx.x; j < n_kv; j += SELECTORS) {
+        size_t block = (size_t)pages[j / SL_PAGE] * p.score.n_kv_heads + slot % p.score.n_kv_heads;
+        most = max(most, (int)(j < newest ? ((const bf16 *)(p.norms + block * p.norms_size))[j % SL_PAGE]
+                                          : sl_norm_of_row(p.attend.v + (block * SL_PAGE + j % SL_PAGE) * dim, dim)));
+    }
+    return __uint_as_float((uint32_t)max_block(s, most) << 16);
+}
+
+template <int DIM> struct plan_space {
+    double sums[2][DIM];     // sum e^s v of lists 0 and 1
+    float factor[2][CHUNKS]; // of their chunks
+    int n_wanted;
+};
+
+__device__ float max_lanes(float x) {
+    for (int step = 16; step >= 1; step /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, step));
+    return x;
+}
+
+// What lists 0 and 1 say. A lane takes a chunk of each, in every warp alike.
+template <int DIM>
+__device__ estimates estimate(const verified_params &p, int head, const head_plan &plan, int n_kv, plan_space<DIM> *s) {
+    const attend_params &a = p.attend;
+    int n_base = plan.at[2] - plan.at[1], lane = threadIdx.x % 32;
+    bool has_fixed = lane < list_chunks(plan.at[1]), has_base = lane < list_chunks(n_base);
+    size_t fixed = (size_t)head * LISTS * a.max_chunks + lane, base = fixed + a.max_chunks;
+    float fixed_m = has_fixed ? __ldcg(a.ml + fixed).x : -INFINITY, base_m = has_base ? __ldcg(a.ml + base).x : -INFINITY;
+    double n = n_kv - plan.at[1], all = 0, D = 0, moments[MOMENT_SUMS] = {}, sampled = 0;
+    if (has_fixed) D = __ldcg(a.moments + fixed * MOMENT_SUMS);
+    for (int i = 0; has_base && i < MOMENT_SUMS; i++) moments[i] = __ldcg(a.moments + base * MOMENT_SUMS + i);
+    float most = max_lanes(fmaxf(fixed_m, base_m)), factor = relative(base_m, most);
+    if (threadIdx.x < 32) s->factor[0][lane] = relative(fixed_m, most), s->factor[1][lane] = factor;
+    __syncthreads();
+    for (int i = threadIdx.x; i < 2 * DIM; i += SELECTORS) {
+        int list = i / DIM, n_chunks = list_chunks(list ? n_base : plan.at[1]);
+        const float *o = a.o + (((size_t)head * LISTS + list) * a.max_chunks) * DIM + i % DIM;
+        double sum = 0;
+#pragma unroll 8
+        for (int c = 0; c < n_chunks; c++) sum += (double)s->factor[list][c] * __ldcg(o + c * DIM);
+        s->sums[list][i % DIM] = sum;
+    }
+    __syncthreads();
+    for (int d = lane; d < DIM; d += 32) {
+        sampled += square(s->sums[1][d]);
+        all += square(s->sums[0][d] + s->sums[1][d] * n / n_base);
+    }
+    sampled = sum_lanes(sampled), all = sum_lanes(all), D = sum_lanes(relative(fixed_m, most) * D);
+    scale_moments(moments, factor);
+    for (int i = 0; i < MOMENT_SUMS; i++) moments[i] = sum_lanes(moments[i]);
+    double e = moments[0], squares = moments[1], ev_squares = moments[2];
+    estimates f = {.n = n, .D = D + e * n / n_base, .N = sqrt(all)};
+    f.sigma = sqrt(fmax(0.0, (squares - e * e / n_base) / (n_base - 1)));
+    f.trace = fmax(0.0, (ev_squares - sampled / n_base) / (n_base - 1));
+    f.kurtosis = sl_kurtosis(e, squares, moments[3], moments[4], n_base);
+    f.base = {.n = (int)n, .m = n_base, .e = e, .squares = squares, .ev_squares = ev_squares, .ev = sqrt(sampled)};
+    f.base.fixed = D, f.base.numerator = f.N;
+    f.base.most = exp2(plan.hi + (p.unit == 1 ? 0 : (double)plan.top - most)); // refined scores are measured from `most`
+    return f;
+}
+
+// Kurtoses are counted as the bits of floats, which order as the numbers do where these are not below 0.
+__device__ void count_tail(sl_attn_cuda_stats *stats, double kurtosis, int n_base) {
+    atomicMax(&stats->kurtosis, (unsigned long long)__float_as_uint(fmaxf((float)kurtosis, 0)));
+    if (sl_is_heavy_tail(kurtosis, n_base)) atomicAdd(&stats->heavy_tails, 1ull);
+}
+
+// Grid: a block for each query head. Reads the partial results of lists 0 and 1, summed in the order of chunks and lanes;
+// leaves list 2, the rows that the base sample lacks, and the sample's factor.
+template <int DIM> __global__ void __launch_bounds__(SELECTORS, 2) plan_rows_kernel(const verified_params p) {
+    extern __shared__ __align__(16) int memory[]; // fixed, drawn, words
+    __shared__ select_space s;
+    __shared__ plan_space<DIM> space;
+    sl_start_next();
+    sl_wait_previous();
+    int head = blockIdx.x, n_kv = p.score.rows[head / p.n_heads].position + 1, n_words = ceil_div(n_kv, 32);
+    head_plan plan = p.lists.plan[head];
+    if (is_beyond(plan.top)) return;
+    int n_residual = n_kv - plan.at[1], n_base = plan.at[2] - plan.at[1], b = n_base;
+    if (n_base < n_residual) {
+        estimates f = estimate<DIM>(p, head, plan, n_kv, &space);
+        if (p.norms) f.base.norm = largest_norm(p, &s, head / p.score.group, n_kv, DIM);
+        if (threadIdx.x < 32) space.n_wanted = rows_needed(p, f, n_base, n_residual);
+        __syncthreads();
+        b = space.n_wanted;
+        if (p.stats && threadIdx.x == 0) count_tail(p.stats, f.kurtosis, n_base);
+    }
+    if (b > n_base) {
+        uint32_t *fixed = (uint32_t *)memory, *drawn = fixed + n_words, *words = drawn + n_words + 2;
+        uint32_t *mask = p.lists.mask + (size_t)head * p.lists.mask_words;
+        for (int i = threadIdx.x; i < n_words; i += SELECTORS) fixed[i] = p.fixed[(size_t)head * p.lists.mask_words + i];
+        __syncthreads();
+        sample_words(&s, p, head, fixed, n_kv, n_residual, n_base, b, drawn, words);
+        list_entries(&s, n_words, p.lists.list + (size_t)head * p.lists.capacity + plan.at[2],
+                     [&](int i) { return words[i] & ~mask[i]; });
+        for (int i = threadIdx.x; i < n_words; i += SELECTORS) mask[i] |= words[i];
+    }
+    if (threadIdx.x > 0) return;
+    plan.at[3] = plan.at[1] + b;
+    plan.factor = b > 0 ? (float)n_residual / (float)b : 1;
+    p.lists.plan[head] = plan;
+    if (!p.stats) return;
+    atomicAdd(&p.stats->v_rows, (unsigned long long)plan.at[3]);
+    atomicAdd(&p.stats->samples, (unsigned long long)plan.at[3]);
+}
+
+// ---- launch ----
+
+bool by_bounds(const sl_attn_spec *spec) {
+    return sl_attn_get(spec, "predictor") == 1;
+}
+bool needs_norms(const sl_attn_spec *spec) {
+    return sl_attn_get(spec, "bound") != SL_BOUND_CLT && sl_attn_get(spec, "verify") != SL_VERIFY_DENOMINATOR;
+}
+
+int needs(const sl_attn_spec *spec, sl_kv_need *out) {
+    int n = 0;
+    if (by_bounds(spec)) out[n++] = {&sl_key_bounds, 0};
+    if (needs_norms(spec)) out[n++] = {&sl_page_norms, 0};
+    return n;
+}
+
+size_t lay_out(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_kv, char *ws, verified_params *p) {
+    int n_heads = n_seqs * geom->n_heads, n_entries = by_bounds(spec) ? ceil_div(n_kv, UNIT) : n_kv;
+    arena a = {ws + (score_workspace(geom, n_seqs, n_entries) + 255) / 256 * 256};
+    p->lists = p->attend.lists = take_lists(&a, n_heads, n_kv, n_kv, 1);
+    p->fixed = a.take<uint32_t>((size_t)n_heads * p->lists.mask_words);
+    p->stride = ceil_div(n_kv, 4) * 4;
+    p->permutation = a.take<int>((size_t)n_heads * 2 * p->stride);
+    take_partials(&a, &p->attend, n_heads, geom->head_dim, n_kv, 1);
+    return a.at - ws;
+}
+
+size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int, int n_kv) {
+    verified_params p;
+    return lay_out(geom, spec, n_seqs, n_kv, NULL, &p);
+}
+
+void read_spec(const sl_attn_cuda_decode_args *a, verified_params *p) {
+    const sl_attn_spec *spec = a->spec;
+    p->unit = by_bounds(spec) ? UNIT : 1, p->layer = a->layer, p->n_heads = a->geom->n_heads;
+    p->top = sl_attn_get(spec, "top"), p->base = sl_attn_get(spec, "base");
+    p->sink = (int)sl_attn_get(spec, "sink"), p->window = (int)sl_attn_get(spec, "window");
+    p->verify = (int)sl_attn_get(spec, "verify"), p->bound = (int)sl_attn_get(spec, "bound");
+    p->epsilon = sl_attn_get(spec, "epsilon"), p->delta = sl_attn_get(spec, "delta");
+    for (int i = 1; i <= SPLITS; i++) p->z[i] = sl_normal_quantile(1 - p->delta * i / SPLITS / 2);
+    if (needs_norms(spec)) p->norms = (const char *)a->extra[by_bounds(spec)], p->norms_size = a->extra_size[by_bounds(spec)];
+    p->stats = a->stats;
+}
+
+template <int DIM, bool SCORES> void launch_kernels(const verified_params &p, int n_slots, cudaStream_t stream) {
+    int n_words = p.lists.mask_words, n_heads = n_slots * p.score.group;
+    attend_params base = p.attend, rest = p.attend;
+    base.out = NULL;
+    rest.first_list = 2, rest.n_lists = LISTS;
+    size_t pick_bytes = (select_words(n_words) + n_words) * sizeof(int) + p.score.max_blocks * sizeof(int16_t);
+    sl_launch(pick_rows_kernel, dim3(n_heads), dim3(SELECTORS), pick_bytes, stream, p);
+    launch_attend<DIM, SCORES, true>(base, n_heads, 2, stream);
+    sl_launch(plan_rows_kernel<DIM>, dim3(n_heads), dim3(SELECTORS), (3 * n_words + 8) * sizeof(int), stream, p);
+    launch_attend<DIM, SCORES, false>(rest, n_heads, 1, stream);
+}
+
+template <int DIM> void launch(const sl_attn_cuda_decode_args *a) {
+    verified_params p = {};
+    p.attend = attend_params_of(a);
+    lay_out(a->geom, a->spec, a->n_seqs, a->max_kv, (char *)a->ws, &p);
+    read_spec(a, &p);
+    int n_slots = a->n_seqs * a->geom->n_kv_heads;
+    if (by_bounds(a->spec)) {
+        bounds_params bounds = bounds_params_of<DIM>(a);
+        p.score = bounds.score;
+        p.attend.reads_k = p.attend.reads_newest = 1;
+        launch_bounds<DIM>(bounds, a->stream);
+        return launch_kernels<DIM, true>(p, n_slots, a->stream);
+    }
+    p.score = score_params_of<DIM>(a);
+    p.attend.mass = p.score.mass, p.attend.w = p.score.w, p.attend.max_blocks = p.score.max_blocks;
+    launch_score<DIM>(p.score, a->stream);
+    launch_kernels<DIM, false>(p, n_slots, a->stream);
+}
+
+void decode(const sl_attn_cuda_decode_args *args) {
+    sl_with_head_dim(args->geom->head_dim, [&](auto dim) { launch<decltype(dim)::value>(args); });
+}
+
+// The index; what else is read the kernels count.
+void account(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats) {
+    stats->tries += geom->n_heads;
+    if (needs_norms(spec)) stats->bytes += (uint64_t)n_kv * geom->n_kv_heads * sizeof(bf16);
+    if (by_bounds(spec)) return sl_cuda_account_bounds(geom, n_kv, stats);
+    stats->k_rows += (uint64_t)n_kv * geom->n_kv_heads;
+    stats->bytes += (uint64_t)n_kv * geom->n_kv_heads * geom->head_dim * sizeof(bf16);
+    stats->features += geom->n_heads;
+}
+
+} // namespace
+
+const sl_attn_cuda_ops sl_vattention_cuda_ops = {.workspace = workspace,
+                                                 .decode = decode,
+                                                 .needs = needs,
+                                                 .state = NULL,
+                                                 .max_rows = 0,
+                                                 .account = account,
+                                                 .prefill = NULL};

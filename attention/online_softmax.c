@@ -1,0 +1,140 @@
+// attention/online_softmax.c - every row drawn once: proposal, draw and combination fused into one pass over pages with an
+// online softmax. A task is a 1,024-row chunk of a KV head; partial results merge in chunk order.
+#include "attention/stages.h"
+
+#include <math.h>
+#include <string.h>
+
+// Where everything lies in the workspace; a pair is a (sequence, KV head).
+typedef struct layout {
+    size_t n_state; // bytes of a pair's proposal state
+    size_t reports, groups, states, partials, size;
+} layout;
+
+static int chunks(int n_kv) {
+    return (n_kv + SL_CHUNK - 1) / SL_CHUNK;
+}
+
+// Floats of one chunk's partial result: o [group][head_dim], m [group], l [group].
+static size_t partial_floats(const sl_attn_geom *g) {
+    return (size_t)(g->n_heads / g->n_kv_heads) * (g->head_dim + 2);
+}
+
+static layout lay_out(const sl_attn_geom *g, const sl_attn_spec *spec, int n_seqs, int n_kv) {
+    const sl_proposal *propose = sl_composition_of(spec).propose;
+    size_t pairs = (size_t)n_seqs * g->n_kv_heads, at = 0;
+    layout l = {.n_state = propose->state ? (propose->state(g, spec, n_kv) + 63) / 64 * 64 : 0};
+    l.reports = sl_workspace_take(&at, (size_t)n_seqs * g->n_heads * sizeof(sl_attn_report));
+    l.groups = sl_workspace_take(&at, pairs * sizeof(sl_group));
+    l.states = sl_workspace_take(&at, pairs * l.n_state);
+    l.partials = sl_workspace_take(&at, pairs * chunks(n_kv) * partial_floats(g) * sizeof(float));
+    l.size = at;
+    return l;
+}
+
+size_t sl_attend_workspace(const sl_attn_geom *g, const sl_attn_spec *spec, int n_seqs, int n_kv) {
+    return lay_out(g, spec, n_seqs, n_kv).size;
+}
+
+static void attend_chunk(const sl_group *g, const sl_proposal *propose, int chunk, float *partial) {
+    int pages = (g->kv->n_kv + SL_PAGE - 1) / SL_PAGE, first = chunk * (SL_CHUNK / SL_PAGE), last = first + SL_CHUNK / SL_PAGE;
+    float score[SL_MAX_GROUP * SL_CHUNK], *o = partial, *m = o + (size_t)g->n * g->head_dim, *l = m + g->n;
+    memset(o, 0, (size_t)g->n * g->head_dim * sizeof *o);
+    for (int i = 0; i < g->n; i++) m[i] = -INFINITY, l[i] = 0;
+    for (int page = first; page < last && page < pages; page++) {
+        propose->score(g, page, score);
+        g->kernels->attend(score, SL_CHUNK, g->n, sl_v_page(g, page), sl_page_rows(g->kv, page), g->head_dim, m, l, o);
+    }
+}
+
+// out = sum_c 2^(m_c - m) o_c / sum_c 2^(m_c - m) l_c over the chunks of query head i of the group, in order.
+static void merge_chunks(const sl_group *g, int i, const float *partials, size_t stride) {
+    float *out = g->query->out + ((size_t)g->h * g->n + i) * g->head_dim, m = -INFINITY, l = 0;
+    int n = chunks(g->kv->n_kv);
+    for (int c = 0; c < n; c++) m = fmaxf(m, partials[c * stride + (size_t)g->n * g->head_dim + i]);
+    memset(out, 0, g->head_dim * sizeof *out);
+    for (int c = 0; c < n; c++) {
+        const float *o = partials + c * stride, *state = o + (size_t)g->n * g->head_dim;
+        float factor = exp2f(state[i] - m);
+        l += factor * state[g->n + i];
+        for (int d = 0; d < g->head_dim; d++) out[d] += factor * o[(size_t)i * g->head_dim + d];
+    }
+    for (int d = 0; d < g->head_dim; d++) out[d] /= l;
+}
+
+// Two passes over the chunks, so that no memory is needed for their partial results: the largest score first, then the sums.
+void sl_attend_head(sl_head *x) {
+    const int dim = x->group->head_dim, n = chunks(x->group->kv->n_kv);
+    float o[SL_QUANT_DIM + 2], *out = x->out, m = -INFINITY, l = 0;
+    const float *own_m = o + dim, *own_l = own_m + 1;
+    sl_group g = *x->group;
+    g.q = x->q, g.n = 1;
+    for (int c = 0; c < n; c++) {
+        attend_chunk(&g, &sl_propose_exact, c, o);
+        m = fmaxf(m, *own_m);
+    }
+    memset(out, 0, dim * sizeof *out);
+    for (int c = 0; c < n; c++) {
+        attend_chunk(&g, &sl_propose_exact, c, o);
+        float factor = exp2f(*own_m - m);
+        l += factor * *own_l;
+        for (int d = 0; d < dim; d++) out[d] += factor * o[d];
+    }
+    for (int d = 0; d < dim; d++) out[d] /= l;
+}
+
+static void report_head(const sl_group *g, const sl_proposal *propose, int i, sl_attn_report *r) {
+    uint64_t v_bytes = (uint64_t)g->kv->n_kv * g->head_dim * sizeof(bf16);
+    sl_head x = {.group = g, .index = i, .report = r};
+    int n = g->kv->n_kv;
+    *r = (sl_attn_report){
+        .k_rows = (uint32_t)(propose->exact   ? n
+                             : propose->needs ? sl_page_rows(g->kv, sl_kv_n_built(g->kv))
+                                              : 0),
+        .v_distinct = (uint32_t)n,
+        .v_rows = (uint32_t)n,
+        .features = 1,
+        .bytes = propose->bytes(g) + v_bytes,
+        .dense_bytes = 2 * v_bytes,
+        .error_bound = NAN,
+        .kurtosis = NAN,
+        .error = NAN,
+        .cosine = NAN,
+        .bias = NAN,
+    };
+    if (propose->report) propose->report(&x);
+}
+
+void sl_attend_all(const sl_attn_decode_args *a, const sl_proposal *propose) {
+    const sl_attn_geom *geom = a->geom;
+    int longest = sl_longest(a), n_pairs = a->n_seqs * geom->n_kv_heads, group = geom->n_heads / geom->n_kv_heads;
+    layout l = lay_out(geom, a->spec, a->n_seqs, longest);
+    SL_CHECK(l.size <= a->ws->size);
+    char *ws = a->ws->data;
+    sl_group *groups = (sl_group *)(ws + l.groups);
+    sl_attn_report *reports = (sl_attn_report *)(ws + l.reports);
+    float *partials = (float *)(ws + l.partials);
+    size_t stride = partial_floats(geom);
+    int n_chunks = chunks(longest);
+#pragma omp parallel
+    {
+#pragma omp for schedule(dynamic)
+        for (int pair = 0; pair < n_pairs; pair++) {
+            groups[pair] = sl_group_of(a, pair / geom->n_kv_heads, pair % geom->n_kv_heads);
+            groups[pair].state = ws + l.states + (size_t)pair * l.n_state;
+            if (propose->begin) propose->begin(&groups[pair]);
+        }
+#pragma omp for schedule(dynamic)
+        for (int task = 0; task < n_pairs * n_chunks; task++) {
+            const sl_group *g = &groups[task / n_chunks];
+            int chunk = task % n_chunks;
+            if (chunk * SL_CHUNK < g->kv->n_kv) attend_chunk(g, propose, chunk, partials + (size_t)task * stride);
+        }
+#pragma omp for schedule(static)
+        for (int slot = 0; slot < n_pairs * group; slot++) {
+            merge_chunks(&groups[slot / group], slot % group, partials + (size_t)(slot / group) * n_chunks * stride, stride);
+            report_head(&groups[slot / group], propose, slot % group, &reports[slot]);
+        }
+    }
+    sl_reports_close(a, reports);
+}

@@ -1,0 +1,91 @@
+// engine/attn_runner_host.c - attention on the host: what a step's rows mean to the methods of attention/.
+#include "engine/engine_internal.h"
+
+static int needs(const sl_attn_spec *spec, sl_kv_need *out) {
+    return spec->method->cpu->needs ? spec->method->cpu->needs(spec, out) : 0;
+}
+
+static size_t state(const sl_engine *e, const sl_attn_spec *spec) {
+    return spec->method->cpu->state ? spec->method->cpu->state(&e->geom, spec) : 0;
+}
+
+static int check_layer(sl_engine *e, int layer, const sl_attn_spec *spec, size_t *size, sl_error *err) {
+    const sl_attn_method *m = spec->method;
+    if (!m->cpu || !m->cpu->decode)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %s: not offered for decoding on this device (layer %d)", m->name,
+                       layer);
+    if (m->supports) {
+        int rc = m->supports(&e->geom, spec, err);
+        if (rc) return rc;
+    }
+    *size = m->cpu->workspace(&e->geom, spec, e->n_sequences, 1, e->n_ctx);
+    sl_kv_need need[SL_MAX_NEEDS];
+    int rc = 0, n = needs(spec, need);
+    for (int i = 0; !rc && i < n; i++) rc = sl_kv_keep(&e->pool, need[i], err);
+    return rc;
+}
+
+static int plan_host(sl_engine *e, const sl_attn_plan *plan, sl_error *err) {
+    const sl_attn_spec dense = {.method = sl_attn_methods[0]};
+    size_t most = dense.method->cpu->workspace(&e->geom, &dense, 1, e->prefill_chunk, e->n_ctx);
+    int rc = 0;
+    for (int i = 0; !rc && i < plan->n_layers; i++) {
+        size_t size = 0;
+        rc = check_layer(e, i, &plan->layer[i], &size, err);
+        if (size > most) most = size;
+    }
+    return rc ? rc : sl_workspace_reserve(&e->workspace, most, err);
+}
+
+static void prefill(sl_engine *e, sl_session *s, int layer, int position, int n, sl_queries q, void *out) {
+    SL_CHECK(q.stride == (size_t)e->geom.n_heads * e->geom.head_dim);
+    const sl_attn_spec dense = {.method = sl_attn_methods[0]}; // prefill is dense whatever the plan decodes with
+    sl_attn_prefill_args args = {
+        .geom = &e->geom,
+        .spec = &dense,
+        .layer = layer,
+        .n_tokens = n,
+        .q = q.data,
+        .out = out,
+        .ws = &e->workspace,
+        .kv = sl_kv_view_of(&e->pool, &s->kv, layer, position + n),
+    };
+    dense.method->cpu->prefill(&args);
+}
+
+static void decode(sl_engine *e, sl_session *const *batch, int n, int layer, sl_queries q, void *out) {
+    size_t row = (size_t)e->geom.n_heads * e->geom.head_dim;
+    SL_CHECK(q.stride == row);
+    for (int i = 0; i < n; i++) {
+        sl_session *s = batch[i];
+        e->queries[i] = (sl_attn_query){
+            .q = (const float *)q.data + i * row,
+            .out = (float *)out + i * row,
+            .sequence = s->sequence,
+            .position = e->rows[i].position,
+            .kv = sl_kv_view_of(&e->pool, &s->kv, layer, e->rows[i].position + 1),
+            .state = s->state[layer].data,
+        };
+    }
+    const sl_attn_spec *spec = &e->plan.layer[layer];
+    sl_attn_decode_args args = {
+        .geom = &e->geom,
+        .spec = spec,
+        .layer = layer,
+        .seed = e->seed,
+        .n_seqs = n,
+        .seqs = e->queries,
+        .ws = &e->workspace,
+        .stats = &e->stats,
+        .reports = e->observation.running,
+    };
+    spec->method->cpu->decode(&args);
+    if (e->observation.observer.fn) sl_host_observe(e, &args, batch);
+}
+
+const sl_attend sl_host_attend = {.plan = plan_host,
+                                  .needs = needs,
+                                  .state = state,
+                                  .prefill = prefill,
+                                  .decode = decode,
+                                  .check_shadow = sl_host_check_shadow};

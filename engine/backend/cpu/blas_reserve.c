@@ -1,0 +1,97 @@
+// engine/backend/cpu/blas_reserve.c - see reserve.h.
+//
+// Process-wide state: for how many threads it was done, guarded by the caller's lock.
+#include "engine/backend/cpu/blas_reserve.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <limits.h>
+#include <omp.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+// OpenBLAS's own, which its static and its shared library show; other BLAS have neither.
+__attribute__((weak)) void *blas_memory_alloc(int place);
+__attribute__((weak)) void blas_memory_free(void *buffer);
+
+enum {
+    BLAS_BUFFER = 128 << 20, // OpenBLAS's BUFFER_SIZE on x86-64 and ARM
+    MOST_THREADS = 1024,
+};
+
+static int n_reserved;
+
+// Number and unit as libgomp reads them, KiB without one; 0: unset, or not understood there either.
+static size_t stack_of(const char *name) {
+    const char *text = getenv(name);
+    char *end;
+    if (!text) return 0;
+    errno = 0;
+    unsigned long long n = strtoull(text, &end, 10);
+    if (end == text || errno || strchr(text, '-')) return 0;
+    while (isspace((unsigned char)*end)) end++;
+    int unit = tolower((unsigned char)*end), shift = unit == 'b' ? 0 : unit == 'm' ? 20 : unit == 'g' ? 30 : 10;
+    if (*end && !strchr("bkmg", unit)) return 0;
+    if (*end) end++;
+    while (isspace((unsigned char)*end)) end++;
+    return *end || n > SIZE_MAX >> shift ? 0 : (size_t)n << shift;
+}
+
+size_t sl_cpu_thread_stack(void) {
+    pthread_attr_t attr;
+    size_t size = stack_of("OMP_STACKSIZE");
+    if (!size) size = stack_of("GOMP_STACKSIZE");
+    if (size || pthread_getattr_default_np(&attr)) return size ? size : SL_CPU_STACK;
+    pthread_attr_getstacksize(&attr, &size);
+    pthread_attr_destroy(&attr);
+    return size;
+}
+
+// Can so much be mapped now? In pieces as they will be taken: one large mapping may be refused where many small ones are not.
+static int check_room(int n_buffers, int n_stacks, size_t stack, sl_error *err) {
+    void *piece[2 * MOST_THREADS];
+    size_t size[2 * MOST_THREADS], total = 0;
+    int n = 0, failed = 0;
+    for (int i = 0; !failed && i < n_buffers + n_stacks; i++) {
+        size[n] = i < n_buffers ? BLAS_BUFFER : stack;
+        piece[n] = mmap(NULL, size[n], PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (piece[n] == MAP_FAILED)
+            failed = errno;
+        else
+            n++;
+    }
+    for (int i = 0; i < n; i++) munmap(piece[i], size[i]);
+    if (!failed) return 0;
+    total = (size_t)n_buffers * BLAS_BUFFER + (size_t)n_stacks * stack;
+    return sl_fail(err, SL_ERR_MEMORY,
+                   "not enough memory for OpenBLAS: it needs %zu MiB of address space for %d threads, %d MiB a thread and "
+                   "their stacks: %s; pass fewer --threads, or raise the limit (ulimit -v)",
+                   total >> 20, n_stacks + 1, BLAS_BUFFER >> 20, strerror(failed));
+}
+
+int sl_cpu_reserve(int n_threads, sl_error *err) {
+    size_t stack = sl_cpu_thread_stack();
+    int n_new = n_threads - n_reserved, has_buffers = blas_memory_alloc && blas_memory_free;
+    if (n_new <= 0) return 0;
+    if (n_threads > 1 && stack < SL_CPU_STACK)
+        return sl_fail(err, SL_ERR_ARG, "threads have stacks of %zu KiB (OMP_STACKSIZE, or ulimit -s): expected %d at least",
+                       stack >> 10, SL_CPU_STACK >> 10);
+    int rc = check_room(has_buffers ? n_new : 0, n_new - (n_reserved == 0), stack, err);
+    if (rc) return rc;
+    atomic_int missing = 0;
+// Each thread holds one until all have theirs, so that they are as many.
+#pragma omp parallel num_threads(n_threads)
+    {
+        void *buffer = has_buffers ? blas_memory_alloc(0) : NULL;
+        if (has_buffers && !buffer) missing++;
+#pragma omp barrier
+        if (buffer) blas_memory_free(buffer);
+    }
+    if (missing) return sl_fail(err, SL_ERR_MEMORY, "OpenBLAS has no buffers for %d threads; pass fewer --threads", n_threads);
+    n_reserved = n_threads;
+    return 0;
+}

@@ -1,0 +1,382 @@
+// engine/backend/cpu/cpu_backend.c - the CPU backend: picks the instruction set, splits the work over OpenMP threads, calls the
+// BLAS.
+//
+// Process-wide state: the choice of instruction set and the thread count, set by sl_cpu_init; the prefill's scratch memory,
+// which grows to what the widest weight needs and then stays, so that a prefill in steady state allocates nothing. Engines in
+// several threads take turns at it, one matrix at a time: each uses every core anyway.
+#include "engine/backend/cpu/cpu_ops.h"
+#include "engine/backend/cpu/blas_reserve.h"
+#include "engine/kv/kv.h"
+
+#include <cblas.h>
+#include <math.h>
+#include <omp.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum {
+    PANEL_ROWS = 64, // rows of one BLAS call (backend.h says why it is fixed)
+    PANEL_OUTS = 64, // weight rows that are widened to fp32 at a time
+    SMALL = 1 << 14, // below so many elements a parallel region costs more than it saves
+};
+
+// Only OpenBLAS has this; any other CBLAS links too.
+__attribute__((weak)) void openblas_set_num_threads(int n);
+__attribute__((weak)) char *openblas_get_config(void);
+__attribute__((weak)) char *openblas_get_corename(void);
+
+static const sl_cpu_ops *ops;
+static int n_threads;
+static struct {
+    pthread_mutex_t lock;
+    float *data; // a part for each thread
+    size_t size; // bytes
+} scratch = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static const sl_cpu_ops *const all_ops[] = {
+#if defined(__x86_64__)
+    &sl_cpu_ops_avx512,
+    &sl_cpu_ops_avx2,
+#endif
+    &sl_cpu_ops_portable,
+};
+
+int sl_cpu_has(const char *isa) {
+#if defined(__x86_64__)
+    if (!strcmp(isa, "avx512"))
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+               __builtin_cpu_supports("avx512dq");
+    if (!strcmp(isa, "avx2"))
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+#endif
+    return !strcmp(isa, "portable");
+}
+
+const char *sl_cpu_isa(void) {
+    return ops->isa;
+}
+int sl_cpu_threads(void) {
+    return n_threads;
+}
+
+static int pick_ops(sl_error *err) {
+    const char *forced = getenv("SLEIGH_ISA");
+    for (size_t i = 0; i < sizeof all_ops / sizeof *all_ops; i++) {
+        if (forced && *forced && strcmp(forced, all_ops[i]->isa)) continue;
+        if (!sl_cpu_has(all_ops[i]->isa)) continue;
+        ops = all_ops[i];
+        return 0;
+    }
+    return sl_fail(err, SL_ERR_ARG, "SLEIGH_ISA=%s: expected avx512, avx2 or portable, as far as this processor has it",
+                   forced);
+}
+
+static int usable_cores(void) {
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
+}
+
+// The BLAS and its kernels: "OpenBLAS 0.3.21 SkylakeX".
+static void describe_blas(char *buf, size_t size) {
+    const char *blas = openblas_get_config ? openblas_get_config() : "CBLAS";
+    const char *core = openblas_get_corename ? openblas_get_corename() : "";
+    snprintf(buf, size, "%.*s%s%s", blas[0] == 'O' ? (int)strcspn(blas + 9, " ") + 9 : 20, blas, *core ? " " : "", core);
+}
+
+void sl_cpu_arithmetic(char *buf, size_t size) {
+    char blas[96];
+    describe_blas(blas, sizeof blas);
+    snprintf(buf, size, "%s, %s", ops->isa, blas);
+}
+
+static void describe(const sl_backend *be, char *buf, size_t size) {
+    char blas[96];
+    (void)be;
+    describe_blas(blas, sizeof blas);
+    snprintf(buf, size, "%s, %d threads, %s", ops->isa, n_threads, blas);
+}
+
+static void embed(const sl_backend *be, const sl_weight *table, const int32_t *ids, int n_rows, float *x) {
+    (void)be;
+    int n = table->n_cols;
+    for (int r = 0; r < n_rows; r++)
+        ops->widen((const char *)table->data + (size_t)ids[r] * n * sl_dtype_size(table->dtype), table->dtype, n,
+                   x + (size_t)r * n);
+}
+
+static void rmsnorm(const sl_backend *be, const float *x, const sl_weight *w, int n_rows, float eps, void *result) {
+    (void)be;
+    float *out = result;
+    int n = w->n_cols;
+#pragma omp parallel for if ((size_t)n_rows * n > SMALL) schedule(static)
+    for (int r = 0; r < n_rows; r++) ops->rmsnorm(x + (size_t)r * n, w, eps, out + (size_t)r * n);
+}
+
+static void linear_decode(const sl_weight *w, const float *x, int n_rows, int accumulate, float *out) {
+    enum { STEP = 16 }; // outputs of one piece of work
+    int n_pieces = (w->n_rows + STEP - 1) / STEP;
+#pragma omp parallel for if ((size_t)w->n_rows * w->n_cols > SMALL) schedule(static)
+    for (int p = 0; p < n_pieces; p++) {
+        int from = p * STEP, to = from + STEP < w->n_rows ? from + STEP : w->n_rows;
+        ops->linear(w, x, n_rows, from, to, accumulate, out);
+    }
+}
+
+// Outputs [o, o + PANEL_OUTS) of all rows, a panel of rows at a time; a panel that the rows do not fill is padded with zeros,
+// so that every call has one shape. part: [PANEL_OUTS][n_cols] weights, [PANEL_ROWS][n_cols] padded input,
+// [PANEL_ROWS][PANEL_OUTS] result.
+static void prefill_panel(const sl_weight *w, const float *x, int n_rows, int position, int o, int accumulate, float *out,
+                          float *part) {
+    int n = w->n_cols, outs = w->n_rows - o < PANEL_OUTS ? w->n_rows - o : PANEL_OUTS;
+    float *wide = part, *padded = wide + (size_t)PANEL_OUTS * n, *result = padded + (size_t)PANEL_ROWS * n;
+    ops->widen((const char *)w->data + (size_t)o * n * sl_dtype_size(w->dtype), w->dtype, (size_t)outs * n, wide);
+    memset(wide + (size_t)outs * n, 0, (size_t)(PANEL_OUTS - outs) * n * sizeof *wide);
+    for (int r = 0, rows; r < n_rows; r += rows) {
+        int place = (position + r) % PANEL_ROWS;
+        rows = n_rows - r < PANEL_ROWS - place ? n_rows - r : PANEL_ROWS - place;
+        const float *from = x + (size_t)r * n;
+        if (rows < PANEL_ROWS) {
+            memset(padded, 0, (size_t)PANEL_ROWS * n * sizeof *padded);
+            memcpy(padded + (size_t)place * n, from, (size_t)rows * n * sizeof *padded);
+            from = padded;
+        }
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, PANEL_ROWS, PANEL_OUTS, n, 1, from, n, wide, n, 0, result,
+                    PANEL_OUTS);
+        for (int i = 0; i < rows; i++) {
+            float *to = out + (size_t)(r + i) * w->n_rows + o;
+            const float *got = result + (size_t)(place + i) * PANEL_OUTS;
+            if (!accumulate)
+                memcpy(to, got, outs * sizeof *to);
+            else
+                for (int j = 0; j < outs; j++) to[j] += got[j];
+        }
+    }
+}
+
+// The calling thread holds the lock. NULL: there is no memory.
+static float *grow_scratch(size_t size) {
+    if (size > scratch.size) {
+        free(scratch.data);
+        scratch.data = aligned_alloc(64, size);
+        scratch.size = scratch.data ? size : 0;
+    }
+    return scratch.data;
+}
+
+static size_t part_size(int n_cols) { // floats; a multiple of 64 bytes
+    return (size_t)(PANEL_OUTS + PANEL_ROWS) * n_cols + PANEL_ROWS * PANEL_OUTS;
+}
+
+// Takes what prefills of this shape need beside their arguments, so that none fails half-way.
+static int prepare(const sl_backend *be, const sl_shape *shape, sl_error *err) {
+    (void)be;
+    int q_dim = shape->n_heads * shape->head_dim, n = shape->hidden > shape->n_ffn ? shape->hidden : shape->n_ffn;
+    size_t size = part_size(n > q_dim ? n : q_dim) * (size_t)omp_get_max_threads() * sizeof(float);
+    pthread_mutex_lock(&scratch.lock);
+    int rc = sl_cpu_reserve(omp_get_max_threads(), err);
+    if (!rc && !grow_scratch(size))
+        rc = sl_fail(err, SL_ERR_MEMORY, "scratch memory of %zu MiB for prefills on %d threads cannot be allocated", size >> 20,
+                     omp_get_max_threads());
+    pthread_mutex_unlock(&scratch.lock);
+    return rc;
+}
+
+static void linear_prefill(const sl_weight *w, const float *x, int n_rows, int position, int accumulate, float *out) {
+    int n_panels = (w->n_rows + PANEL_OUTS - 1) / PANEL_OUTS, most = omp_get_max_threads();
+    size_t part = part_size(w->n_cols);
+    pthread_mutex_lock(&scratch.lock);
+    float *parts = grow_scratch(part * most * sizeof *parts);
+    SL_CHECK(parts != NULL); // prepare
+#pragma omp parallel for num_threads(most) schedule(dynamic)
+    for (int p = 0; p < n_panels; p++)
+        prefill_panel(w, x, n_rows, position, p * PANEL_OUTS, accumulate, out, parts + part * omp_get_thread_num());
+    pthread_mutex_unlock(&scratch.lock);
+}
+
+static void linear(const sl_backend *be, const sl_weight *w, const void *x, int n_rows, sl_linear_mode mode, int position,
+                   int accumulate, float *out) {
+    (void)be;
+    if (mode == SL_LINEAR_DECODE)
+        linear_decode(w, x, n_rows, accumulate, out);
+    else
+        linear_prefill(w, x, n_rows, position, accumulate, out);
+}
+
+// Hugging Face's layout: dimension i turns with dimension i + head_dim / 2.
+static void rotate(float *x, const float *cosine, const float *sine, int half) {
+    for (int i = 0; i < half; i++) {
+        float a = x[i], b = x[i + half];
+        x[i] = a * cosine[i] - b * sine[i];
+        x[i + half] = b * cosine[i] + a * sine[i];
+    }
+}
+
+static void rope_row(const sl_rope *rope, const sl_row *row, int n_heads, int n_kv_heads, float *q, float *k, const float *v,
+                     bf16 *k_layer, bf16 *v_layer) {
+    int dim = rope->head_dim, half = dim / 2;
+    float cosine[128], sine[128];
+    for (int i = 0; i < half; i++) { // the angle in fp32, as transformers computes it
+        float angle = (float)row->position * rope->inv_freq[i];
+        cosine[i] = (float)cos((double)angle);
+        sine[i] = (float)sin((double)angle);
+    }
+    for (int h = 0; h < n_heads; h++) rotate(q + h * dim, cosine, sine, half);
+    for (int h = 0; h < n_kv_heads; h++) {
+        size_t at = (((size_t)row->pages[row->position / SL_PAGE] * n_kv_heads + h) * SL_PAGE + row->position % SL_PAGE) * dim;
+        rotate(k + h * dim, cosine, sine, half);
+        for (int i = 0; i < dim; i++) {
+            k_layer[at + i] = sl_f32_to_bf16(k[h * dim + i]);
+            v_layer[at + i] = sl_f32_to_bf16(v[h * dim + i]);
+        }
+    }
+}
+
+void sl_cpu_rope_append(const sl_rope *rope, const sl_row *rows, int n_rows, int n_heads, int n_kv_heads, float *q, float *k,
+                        const float *v, bf16 *k_layer, bf16 *v_layer) {
+    SL_CHECK(rope->head_dim <= 256);
+    size_t q_row = (size_t)n_heads * rope->head_dim, kv_row = (size_t)n_kv_heads * rope->head_dim;
+#pragma omp parallel for if (n_rows > 8) schedule(static)
+    for (int r = 0; r < n_rows; r++)
+        rope_row(rope, &rows[r], n_heads, n_kv_heads, n_heads ? q + r * q_row : NULL, n_kv_heads ? k + r * kv_row : NULL,
+                 n_kv_heads ? v + r * kv_row : NULL, k_layer, v_layer);
+}
+
+static sl_queries qkv(const sl_backend *be, const sl_qkv *a) {
+    size_t q_dim = a->q->n_rows, kv_dim = a->k->n_rows;
+    int n = a->n_rows - a->first, position = a->position + a->first;
+    float *q = a->work, *k = q + a->n_rows * q_dim, *v = k + a->n_rows * kv_dim;
+    const float *x = a->x;
+    linear(be, a->k, x, a->n_rows, a->mode, a->position, 0, k);
+    linear(be, a->v, x, a->n_rows, a->mode, a->position, 0, v);
+    sl_cpu_rope_append(a->rope, a->rows, a->n_rows, 0, a->n_kv_heads, NULL, k, v, a->k_layer, a->v_layer);
+    if (n) linear(be, a->q, x + (size_t)a->first * a->q->n_cols, n, a->mode, position, 0, q);
+    sl_cpu_rope_append(a->rope, a->rows + a->first, n, a->n_heads, 0, q, NULL, NULL, NULL, NULL);
+    return (sl_queries){.data = q, .stride = q_dim};
+}
+
+void sl_cpu_swiglu(float *gate, const float *up, size_t n) {
+    enum { STEP = 4096 };
+#pragma omp parallel for if (n > SMALL) schedule(static)
+    for (size_t i = 0; i < n; i += STEP) ops->swiglu(gate + i, up + i, n - i < STEP ? n - i : STEP);
+}
+
+static void gate_up(const sl_backend *be, const sl_weight *gate, const sl_weight *up, const void *x, int n_rows,
+                    sl_linear_mode mode, int position, void *work, void *out) {
+    linear(be, gate, x, n_rows, mode, position, 0, out);
+    linear(be, up, x, n_rows, mode, position, 0, work);
+    sl_cpu_swiglu(out, work, (size_t)n_rows * gate->n_rows);
+}
+
+// ---- memory: the host's ----
+
+// Bytes that this process may still take: the machine's, or its control group's where that is less.
+static size_t free_memory(const sl_backend *be) {
+    (void)be;
+    size_t kib = 0, limit, used;
+    char line[256];
+    FILE *f = fopen("/proc/meminfo", "r");
+    while (f && fgets(line, sizeof line, f) && sscanf(line, "MemAvailable: %zu", &kib) != 1) continue;
+    if (f) fclose(f);
+    size_t bytes = kib << 10;
+    FILE *max = fopen("/sys/fs/cgroup/memory.max", "r"), *now = fopen("/sys/fs/cgroup/memory.current", "r");
+    if (max && now && fscanf(max, "%zu", &limit) == 1 && fscanf(now, "%zu", &used) == 1) {
+        size_t left = limit > used ? limit - used : 0;
+        if (left < bytes) bytes = left;
+    }
+    if (max) fclose(max);
+    if (now) fclose(now);
+    return bytes;
+}
+
+static void *take(const sl_backend *be, size_t size) { // committed page by page at first touch: an unused context costs nothing
+    (void)be;
+    void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) return NULL;
+#ifdef MADV_HUGEPAGE
+    madvise(p, size, MADV_HUGEPAGE);
+#endif
+    return p;
+}
+
+static void release(const sl_backend *be, void *p, size_t size) {
+    (void)be;
+    if (p) munmap(p, size);
+}
+
+static void copy_runs(const sl_backend *be, void *to, const void *from, size_t pitch, size_t width, size_t height) {
+    (void)be;
+    for (size_t i = 0; i < height; i++) memcpy((char *)to + i * pitch, (const char *)from + i * pitch, width);
+}
+
+static void clear(const sl_backend *be, void *p, size_t size) {
+    (void)be;
+    memset(p, 0, size);
+}
+
+static void copy_bytes(const sl_backend *be, void *to, const void *from, size_t size) {
+    (void)be;
+    memcpy(to, from, size);
+}
+
+// ---- a step: operations run where they are called ----
+
+static void replay(const sl_backend *be, int key, void (*fn)(void *ctx), void *ctx) {
+    (void)be, (void)key;
+    fn(ctx);
+}
+
+static void forget(const sl_backend *be) {
+    (void)be;
+}
+
+static void begin(const sl_backend *be, const sl_rope *rope, const sl_row *rows, int n_rows) {
+    (void)be, (void)rope, (void)rows, (void)n_rows;
+}
+
+static int finish(const sl_backend *be, sl_error *err) {
+    (void)be, (void)err;
+    return 0;
+}
+
+static const sl_backend backend = {
+    .name = "cpu",
+    .act_size = sizeof(float),
+    .describe = describe,
+    .prepare = prepare,
+    .free_memory = free_memory,
+    .alloc = take,
+    .release = release,
+    .copy = copy_runs,
+    .clear = clear,
+    .upload = copy_bytes,
+    .download = copy_bytes,
+    .finish = finish,
+    .replay = replay,
+    .forget = forget,
+    .begin = begin,
+    .embed = embed,
+    .rmsnorm = rmsnorm,
+    .linear = linear,
+    .qkv = qkv,
+    .gate_up = gate_up,
+};
+
+const sl_backend *sl_cpu_backend(void) {
+    return &backend;
+}
+
+int sl_cpu_init(int threads, const sl_backend **out, sl_error *err) {
+    if (threads < 0 || threads > 1024)
+        return sl_fail(err, SL_ERR_ARG, "--threads %d: expected 1 to 1024, or 0 for every core", threads);
+    int rc = pick_ops(err);
+    if (rc) return rc;
+    n_threads = threads ? threads : usable_cores();
+    omp_set_num_threads(n_threads);
+    if (openblas_set_num_threads) openblas_set_num_threads(1); // threads are ours: one BLAS call never splits
+    *out = &backend;
+    return 0;
+}

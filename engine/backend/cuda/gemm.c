@@ -1,0 +1,107 @@
+// engine/backend/cuda/gemm.c - prefill's linear layers: cuBLASLt, one pinned algorithm per matrix.
+//
+// A heuristic's choice depends on the number of rows, and with it the order of a sum. The choice is made once, for PLAN_ROWS
+// rows, among algorithms that do not split the inner dimension, and kept: a token's result is the same to the bit whole and in
+// chunks of any size. It is also the same in every run, since nothing is timed.
+#include "engine/backend/cuda/cuda_backend.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { PLAN_ROWS = 2048, CANDIDATES = 16 };
+
+static int note(sl_cuda *c, cublasStatus_t rc, const char *what, int n_out, int n_in) {
+    if (rc == CUBLAS_STATUS_SUCCESS) return 0;
+    if (!c->failed.code)
+        sl_fail(&c->failed, SL_ERR_DEVICE, "cuBLASLt %s of a [%d][%d] matrix: %s", what, n_out, n_in,
+                cublasLtGetStatusString(rc));
+    return 1;
+}
+
+// A column-major [rows][cols] matrix with that many elements from column to column.
+static cublasLtMatrixLayout_t layout(cudaDataType type, int rows, int cols, int stride) {
+    cublasLtMatrixLayout_t l = NULL;
+    return cublasLtMatrixLayoutCreate(&l, type, rows, cols, stride) == CUBLAS_STATUS_SUCCESS ? l : NULL;
+}
+
+typedef struct layouts {
+    cublasLtMatrixLayout_t w, x, out;
+} layouts;
+
+static layouts layouts_of(const sl_gemm_plan *p, int n_rows, int out_stride) {
+    return (layouts){layout(CUDA_R_16BF, p->n_in, p->n_out, p->n_in), layout(CUDA_R_16BF, p->n_in, n_rows, p->n_in),
+                     layout(p->wide ? CUDA_R_32F : CUDA_R_16BF, p->n_out, n_rows, out_stride)};
+}
+
+static void free_layouts(layouts l) {
+    if (l.w) cublasLtMatrixLayoutDestroy(l.w);
+    if (l.x) cublasLtMatrixLayoutDestroy(l.x);
+    if (l.out) cublasLtMatrixLayoutDestroy(l.out);
+}
+
+// Adds each output's products in one pass: no part of the inner dimension is summed apart.
+static int is_unsplit(const cublasLtMatmulAlgo_t *algo) {
+    int32_t split = 1;
+    uint32_t scheme = 0;
+    size_t n;
+    cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &split, sizeof split, &n);
+    cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof scheme, &n);
+    return split <= 1 && scheme == CUBLASLT_REDUCTION_SCHEME_NONE;
+}
+
+static int choose(sl_cuda *c, sl_gemm_plan *p) {
+    cublasLtMatmulHeuristicResult_t found[CANDIDATES];
+    cublasLtMatmulPreference_t preference;
+    uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_NONE;
+    size_t workspace = SL_LT_WORKSPACE;
+    int n = 0, best = -1;
+    layouts l = layouts_of(p, PLAN_ROWS, p->n_out);
+    if (note(c, cublasLtMatmulPreferenceCreate(&preference), "preference", p->n_out, p->n_in)) return 1;
+    cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
+    cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes);
+    cublasStatus_t rc = cublasLtMatmulAlgoGetHeuristic(c->lt, p->op, l.w, l.x, l.out, l.out, preference, CANDIDATES, found, &n);
+    cublasLtMatmulPreferenceDestroy(preference);
+    free_layouts(l);
+    for (int i = 0; i < n && best < 0; i++)
+        if (found[i].state == CUBLAS_STATUS_SUCCESS && is_unsplit(&found[i].algo)) best = i;
+    if (note(c, best < 0 && rc == CUBLAS_STATUS_SUCCESS ? CUBLAS_STATUS_NOT_SUPPORTED : rc, "heuristic", p->n_out, p->n_in))
+        return 1;
+    p->algo = found[best].algo;
+    return 0;
+}
+
+static sl_gemm_plan *plan_of(sl_cuda *c, int n_out, int n_in, int wide) {
+    for (int i = 0; i < c->n_gemms; i++)
+        if (c->gemms[i].n_out == n_out && c->gemms[i].n_in == n_in && c->gemms[i].wide == wide) return &c->gemms[i];
+    SL_CHECK(c->n_gemms < SL_MAX_GEMMS);
+    sl_gemm_plan *p = &c->gemms[c->n_gemms];
+    cublasOperation_t transposed = CUBLAS_OP_T;
+    *p = (sl_gemm_plan){.n_out = n_out, .n_in = n_in, .wide = wide};
+    if (note(c, cublasLtMatmulDescCreate(&p->op, CUBLAS_COMPUTE_32F, CUDA_R_32F), "descriptor", n_out, n_in)) return NULL;
+    cublasLtMatmulDescSetAttribute(p->op, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed);
+    if (choose(c, p)) {
+        cublasLtMatmulDescDestroy(p->op);
+        return NULL;
+    }
+    c->n_gemms++;
+    return p;
+}
+
+void sl_cuda_gemm(sl_cuda *c, const bf16 *w, int n_out, int n_in, const bf16 *x, int n_rows, int wide, int accumulate,
+                  void *out, int out_stride) {
+    sl_gemm_plan *p = plan_of(c, n_out, n_in, wide);
+    if (!p) return;
+    const float one = 1, beta = (float)accumulate;
+    layouts l = layouts_of(p, n_rows, out_stride);
+    note(c,
+         cublasLtMatmul(c->lt, p->op, &one, w, l.w, x, l.x, &beta, out, l.out, out, l.out, &p->algo, c->lt_workspace,
+                        SL_LT_WORKSPACE, c->stream),
+         "product", n_out, n_in);
+    free_layouts(l);
+}
+
+void sl_cuda_gemm_free(sl_cuda *c) {
+    for (int i = 0; i < c->n_gemms; i++) cublasLtMatmulDescDestroy(c->gemms[i].op);
+    if (c->lt) cublasLtDestroy(c->lt);
+    cudaFree(c->lt_workspace);
+}

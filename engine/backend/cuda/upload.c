@@ -1,0 +1,122 @@
+// engine/backend/cuda/upload.c - weights on their way to the GPU: from the mapped file through pinned memory, or, for a dummy
+// model, made there.
+//
+// What operations read together (q, k, v; gate, up) lies in one block, one matrix after the other. Everything is bf16 on the
+// device: F16 and F32 weights are rounded on arrival.
+#include "engine/backend/cuda/cuda_backend.h"
+#include "engine/backend/cuda/cuda_error.h"
+#include "engine/backend/cuda/cuda_ops.h"
+#include "engine/backend/dummy_weights.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static size_t count(const sl_weight *w) {
+    return (size_t)w->n_rows * w->n_cols;
+}
+
+static int init_staging(sl_cuda *c, sl_error *err) {
+    for (int i = 0; i < 2 && !c->staging[i]; i++) {
+        int rc = sl_cuda_check(cudaHostAlloc((void **)&c->staging[i], SL_STAGING, 0), "pinned memory for weights", err);
+        if (!rc) rc = sl_cuda_check(cudaEventCreateWithFlags(&c->staged[i], cudaEventDisableTiming), "event", err);
+        if (rc) return rc;
+    }
+    return 0;
+}
+
+// Copies host to device in pieces: while one is on the bus, threads fill the other with the file's pages.
+static int send(sl_cuda *c, char *to, const char *from, size_t size, sl_error *err) {
+    enum { PART = 1 << 20 };
+    int rc = 0;
+    for (size_t at = 0; !rc && at < size; at += SL_STAGING, c->turn ^= 1) {
+        size_t n = size - at < SL_STAGING ? size - at : SL_STAGING;
+        char *piece = c->staging[c->turn];
+        rc = sl_cuda_check(cudaEventSynchronize(c->staged[c->turn]), "weights", err);
+        if (rc) break;
+#pragma omp parallel for schedule(static)
+        for (size_t i = 0; i < n; i += PART) memcpy(piece + i, from + at + i, n - i < PART ? n - i : PART);
+        rc = sl_cuda_check(cudaMemcpyAsync(to + at, piece, n, cudaMemcpyHostToDevice, c->stream), "weights", err);
+        if (!rc) rc = sl_cuda_check(cudaEventRecord(c->staged[c->turn], c->stream), "weights", err);
+    }
+    return rc;
+}
+
+// F16, F32: through a device buffer of the file's own type.
+static int send_rounded(sl_cuda *c, bf16 *to, const sl_weight *w, sl_error *err) {
+    size_t size = count(w) * sl_dtype_size(w->dtype);
+    void *wide = NULL;
+    int rc = sl_cuda_check(cudaMalloc(&wide, size), "weights to be rounded to bf16", err);
+    if (!rc) rc = send(c, wide, w->data, size, err);
+    if (!rc) sl_cuda_to_bf16(wide, w->dtype, count(w), to, c->stream);
+    if (!rc) rc = sl_cuda_check(cudaStreamSynchronize(c->stream), "weights to be rounded to bf16", err);
+    cudaFree(wide);
+    return rc;
+}
+
+// The same numbers as on the CPU (engine/backend/dummy_weights.h).
+static int make_dummy(sl_cuda *c, bf16 *to, const sl_weight *w, sl_error *err) {
+    size_t n = w->n_rows == 1 ? count(w) : SL_DUMMY_QUANTILES;
+    if (w->n_rows > 1 && c->quantiles) {
+        sl_cuda_dummy_fill(sl_dummy_key(w->name), c->quantiles, count(w), to, c->stream);
+        return 0;
+    }
+    bf16 *values = malloc(n * sizeof *values);
+    if (!values) return sl_fail(err, SL_ERR_MEMORY, "dummy weights: out of memory");
+    int rc = 0;
+    if (w->n_rows > 1) {
+        sl_dummy_quantiles(values);
+        rc = sl_cuda_check(cudaMalloc((void **)&c->quantiles, n * sizeof *values), "dummy weights", err);
+        if (!rc) rc = send(c, (char *)c->quantiles, (const char *)values, n * sizeof *values, err);
+    } else {
+        for (size_t i = 0; i < n; i++) values[i] = sl_f32_to_bf16(1);
+        rc = send(c, (char *)to, (const char *)values, n * sizeof *values, err);
+    }
+    free(values);
+    return rc || w->n_rows == 1 ? rc : make_dummy(c, to, w, err);
+}
+
+static int remember(sl_cuda *c, void *block, sl_error *err) {
+    if (c->n_blocks == c->cap_blocks) {
+        int cap = c->cap_blocks ? 2 * c->cap_blocks : 256;
+        void **blocks = realloc(c->blocks, cap * sizeof *blocks);
+        if (!blocks) return sl_fail(err, SL_ERR_MEMORY, "weights: out of memory");
+        c->blocks = blocks;
+        c->cap_blocks = cap;
+    }
+    c->blocks[c->n_blocks++] = block;
+    return 0;
+}
+
+int sl_cuda_place(const sl_backend *be, sl_weight *const *weights, int n, sl_error *err) {
+    sl_cuda *c = sl_cuda_of(be);
+    size_t total = 0, at = 0;
+    for (int i = 0; i < n; i++) total += count(weights[i]);
+    bf16 *block = NULL;
+    int rc = init_staging(c, err);
+    if (!rc) rc = sl_cuda_check(cudaMalloc((void **)&block, total * sizeof *block), "weights", err);
+    if (!rc) rc = remember(c, block, err);
+    for (int i = 0; !rc && i < n; i++) {
+        sl_weight *w = weights[i];
+        bf16 *to = block + at;
+        at += count(w);
+        if (!w->data)
+            rc = make_dummy(c, to, w, err);
+        else if (w->dtype == SL_BF16)
+            rc = send(c, (char *)to, w->data, count(w) * sizeof *to, err);
+        else
+            rc = send_rounded(c, to, w, err);
+        w->data = to;
+        w->dtype = SL_BF16;
+    }
+    return rc ? rc : sl_cuda_check(cudaGetLastError(), "weights", err);
+}
+
+void sl_cuda_place_free(sl_cuda *c) {
+    for (int i = 0; i < c->n_blocks; i++) cudaFree(c->blocks[i]);
+    free(c->blocks);
+    cudaFree(c->quantiles);
+    for (int i = 0; i < 2; i++) {
+        if (c->staged[i]) cudaEventDestroy(c->staged[i]);
+        cudaFreeHost(c->staging[i]);
+    }
+}

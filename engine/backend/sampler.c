@@ -1,0 +1,216 @@
+// engine/backend/sampler.c - from logits to a token. Candidates are kept sorted, best first, as soon as a filter needs an
+// order.
+#include "engine/backend/sampler.h"
+#include "engine/base/philox.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct candidate {
+    float logit;
+    int32_t id;
+} candidate;
+
+struct sl_sampler {
+    sl_sampling params;
+    sl_logit_bias *bias; // own copy
+    int n_vocab;
+    candidate *candidates; // [n_vocab]
+    double *weight;        // [n_vocab]
+    int32_t *count;        // [n_vocab] occurrences within the penalty window
+    int32_t *history;      // every token of the context
+    size_t n_history, cap_history;
+};
+
+sl_sampling sl_sampling_default(void) {
+    return (sl_sampling){.temp = 0.8f, .top_k = 40, .top_p = 0.95f, .min_p = 0.05f, .repeat_penalty = 1, .repeat_last_n = 64};
+}
+
+int sl_sampling_check(const sl_sampling *s, int n_vocab, sl_error *err) {
+    const struct {
+        const char *flag;
+        float value, min, max;
+    } ranges[] = {
+        {"--temp", s->temp, 0, 1e6f},
+        {"--top-p", s->top_p, 0, 1},
+        {"--min-p", s->min_p, 0, 1},
+        {"--repeat-penalty", s->repeat_penalty, 1e-6f, 1e6f},
+        {"--presence-penalty", s->presence_penalty, -1e6f, 1e6f},
+        {"--frequency-penalty", s->frequency_penalty, -1e6f, 1e6f},
+    };
+    for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
+        if (!(ranges[i].value >= ranges[i].min && ranges[i].value <= ranges[i].max))
+            return sl_fail(err, SL_ERR_ARG, "%s %g: expected %g to %g", ranges[i].flag, ranges[i].value, ranges[i].min,
+                           ranges[i].max);
+    if (s->top_k < 0) return sl_fail(err, SL_ERR_ARG, "--top-k %d: expected 0 (off) or more", s->top_k);
+    if (s->repeat_last_n < -1)
+        return sl_fail(err, SL_ERR_ARG, "--repeat-last-n %d: expected -1 (the context) or more", s->repeat_last_n);
+    for (int i = 0; i < s->n_bias; i++)
+        if (s->bias[i].id < 0 || s->bias[i].id >= n_vocab || isnan(s->bias[i].bias))
+            return sl_fail(err, SL_ERR_ARG, "--logit-bias %d: expected ids from 0 to %d and a number", s->bias[i].id,
+                           n_vocab - 1);
+    return 0;
+}
+
+int sl_sampler_new(const sl_sampling *params, int n_vocab, sl_sampler **out, sl_error *err) {
+    int rc = sl_sampling_check(params, n_vocab, err);
+    if (rc) return rc;
+    sl_sampler *s = calloc(1, sizeof *s);
+    if (!s) return sl_fail(err, SL_ERR_MEMORY, "sampler: out of memory");
+    s->params = *params;
+    s->n_vocab = n_vocab;
+    s->candidates = malloc(n_vocab * sizeof *s->candidates);
+    s->weight = malloc(n_vocab * sizeof *s->weight);
+    s->count = calloc(n_vocab, sizeof *s->count);
+    s->bias = malloc((params->n_bias + 1) * sizeof *s->bias);
+    if (!s->candidates || !s->weight || !s->count || !s->bias) {
+        sl_sampler_free(s);
+        return sl_fail(err, SL_ERR_MEMORY, "sampler: out of memory");
+    }
+    if (params->n_bias > 0) memcpy(s->bias, params->bias, params->n_bias * sizeof *s->bias);
+    *out = s;
+    return 0;
+}
+
+void sl_sampler_free(sl_sampler *s) {
+    if (!s) return;
+    free(s->bias), free(s->candidates), free(s->weight), free(s->count), free(s->history);
+    free(s);
+}
+
+const sl_sampling *sl_sampler_params(const sl_sampler *s) {
+    return &s->params;
+}
+
+// ---- history ----
+
+static size_t window_begin(const sl_sampler *s, size_t n) { // first token of the penalty window of a context of n tokens
+    int last = s->params.repeat_last_n;
+    return last < 0 || n <= (size_t)last ? 0 : n - (size_t)last;
+}
+
+int sl_sampler_accept(sl_sampler *s, int32_t id, sl_error *err) {
+    SL_CHECK(id >= 0 && id < s->n_vocab);
+    if (s->n_history == s->cap_history) {
+        size_t cap = s->cap_history ? 2 * s->cap_history : 1024;
+        int32_t *grown = realloc(s->history, cap * sizeof *grown);
+        if (!grown) return sl_fail(err, SL_ERR_MEMORY, "sampler: a history of %zu tokens: out of memory", cap);
+        s->history = grown;
+        s->cap_history = cap;
+    }
+    size_t before = window_begin(s, s->n_history);
+    s->history[s->n_history++] = id;
+    s->count[id]++;
+    if (window_begin(s, s->n_history) > before) s->count[s->history[before]]--;
+    return 0;
+}
+
+void sl_sampler_truncate(sl_sampler *s, int n_tokens) {
+    SL_CHECK(n_tokens >= 0 && (size_t)n_tokens <= s->n_history);
+    for (size_t i = window_begin(s, s->n_history); i < s->n_history; i++) s->count[s->history[i]] = 0;
+    s->n_history = (size_t)n_tokens;
+    for (size_t i = window_begin(s, s->n_history); i < s->n_history; i++) s->count[s->history[i]]++;
+}
+
+// ---- drawing ----
+
+static int better(const candidate *a, const candidate *b) {
+    return a->logit != b->logit ? a->logit > b->logit : a->id < b->id;
+}
+
+static void sift_down(candidate *x, int i, int n) { // heap with the worst candidate on top
+    for (int child; (child = 2 * i + 1) < n; i = child) {
+        if (child + 1 < n && better(&x[child], &x[child + 1])) child++;
+        if (!better(&x[i], &x[child])) return;
+        candidate t = x[i];
+        x[i] = x[child], x[child] = t;
+    }
+}
+
+// Brings the k best to the front, best first. O(n log k), nothing allocated.
+static void sort_best(candidate *x, int n, int k) {
+    for (int i = k / 2 - 1; i >= 0; i--) sift_down(x, i, k);
+    for (int i = k; i < n; i++) {
+        if (!better(&x[i], &x[0])) continue;
+        candidate t = x[0];
+        x[0] = x[i], x[i] = t;
+        sift_down(x, 0, k);
+    }
+    for (int i = k - 1; i > 0; i--) {
+        candidate t = x[0];
+        x[0] = x[i], x[i] = t;
+        sift_down(x, 0, i);
+    }
+}
+
+// The logits with bias and penalties; NaN counts as -inf.
+static void load_candidates(sl_sampler *s, const float *logits) {
+    const sl_sampling *p = &s->params;
+    for (int i = 0; i < s->n_vocab; i++) s->candidates[i] = (candidate){isnan(logits[i]) ? -INFINITY : logits[i], i};
+    for (int i = 0; i < p->n_bias; i++) {
+        float *x = &s->candidates[s->bias[i].id].logit;
+        *x += s->bias[i].bias;
+        if (isnan(*x)) *x = -INFINITY; // inf - inf: the ban wins
+    }
+    if (p->repeat_last_n == 0 || (p->repeat_penalty == 1 && p->presence_penalty == 0 && p->frequency_penalty == 0)) return;
+    for (int i = 0; i < s->n_vocab; i++) {
+        if (s->count[i] == 0) continue;
+        float *x = &s->candidates[i].logit;
+        *x = *x <= 0 ? *x * p->repeat_penalty : *x / p->repeat_penalty;
+        *x -= (float)s->count[i] * p->frequency_penalty + p->presence_penalty;
+    }
+}
+
+// weight[i] = e^((logit_i - logit_0) / temp) of sorted candidates; returns their sum.
+static double fill_weights(sl_sampler *s, int n, double temp) {
+    double sum = 0;
+    for (int i = 0; i < n; i++) {
+        s->weight[i] = i == 0 ? 1 : exp(((double)s->candidates[i].logit - s->candidates[0].logit) / temp);
+        sum += s->weight[i];
+    }
+    return sum;
+}
+
+// Applies top-k, top-p and min-p; returns how many candidates are left, sorted.
+static int filter(sl_sampler *s) {
+    const sl_sampling *p = &s->params;
+    int n = p->top_k > 0 && p->top_k < s->n_vocab ? p->top_k : s->n_vocab;
+    sort_best(s->candidates, s->n_vocab, n);
+    if (p->top_p < 1) {
+        double sum = fill_weights(s, n, 1), running = 0;
+        for (int i = 0; i < n; i++) {
+            running += s->weight[i];
+            if (running >= p->top_p * sum) n = i + 1; // ends the loop; at least one is kept
+        }
+    }
+    if (p->min_p > 0) {
+        int keep = 1;
+        float least = s->candidates[0].logit + logf(p->min_p);
+        while (keep < n && s->candidates[keep].logit >= least) keep++;
+        n = keep;
+    }
+    return n;
+}
+
+static int32_t greedy(const candidate *x, int n) {
+    int best = 0;
+    for (int i = 1; i < n; i++)
+        if (x[i].logit > x[best].logit) best = i;
+    return x[best].id;
+}
+
+int32_t sl_sampler_draw(sl_sampler *s, const float *logits, uint32_t sequence, uint32_t position) {
+    load_candidates(s, logits);
+    if (s->params.temp == 0) return greedy(s->candidates, s->n_vocab);
+    int n = filter(s);
+    if (s->candidates[0].logit == -INFINITY || s->candidates[0].logit == INFINITY) return s->candidates[0].id;
+    const sl_rng_id id = {.seed = s->params.seed, .sequence = sequence, .position = position};
+    double sum = fill_weights(s, n, s->params.temp), running = 0;
+    double t = (double)(sl_rng_u64(&id, 0, SL_STREAM_TOKEN) >> 11) * 0x1p-53 * sum;
+    for (int i = 0; i < n; i++) {
+        running += s->weight[i];
+        if (running > t) return s->candidates[i].id;
+    }
+    return s->candidates[n - 1].id; // rounding of the sum alone can lead here
+}

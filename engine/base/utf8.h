@@ -1,0 +1,21 @@
+// engine/base/utf8.h - UTF-8 (RFC 3629).
+#ifndef SLEIGH_UTF8_H
+#define SLEIGH_UTF8_H
+
+#include <stddef.h>
+
+// Bytes of the valid UTF-8 character that begins at s, of which n > 0 bytes may be read; 0 when there is none: overlong forms,
+// surrogates and characters past U+10FFFF are not valid.
+static inline size_t sl_utf8_length(const unsigned char *s, size_t n) {
+    if (s[0] < 0x80) return 1;
+    size_t len = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : 2;
+    if (s[0] < 0xc2 || s[0] > 0xf4 || n < len) return 0;
+    for (size_t i = 1; i < len; i++)
+        if ((s[i] & 0xc0) != 0x80) return 0;
+    if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) || (s[0] == 0xf0 && s[1] < 0x90) ||
+        (s[0] == 0xf4 && s[1] > 0x8f))
+        return 0;
+    return len;
+}
+
+#endif

@@ -1,0 +1,388 @@
+// engine/cli/bench/attn_timing.cu - see bench_attn.h.
+#include "engine/cli/bench/attn_timing.h"
+#include "attention/attention_cuda.h"
+#include "engine/backend/cuda/device.cuh"
+
+#include <algorithm>
+#include <cuda_bf16.h>
+#include <math.h>
+#include <numeric>
+#include <stdlib.h>
+#include <string.h>
+#include <vector>
+
+enum { WARM_UP = 10, MAX_BLOCKS = 16 };
+static const size_t FLUSH_BYTES = (size_t)512 << 20, READ_BYTES = (size_t)4 << 30;
+
+struct sl_bench_attn {
+    sl_attn_geom geom;
+    sl_bench_attn_limits limits;
+    int n_sms;
+    void *blocks[MAX_BLOCKS]; // all device memory
+    int n_blocks;
+    float *flush;   // FLUSH_BYTES
+    bf16 *k, *v;    // [n_pages][n_kv_heads][256][head_dim]
+    bf16 *q, *out;  // [max(n_seqs, n_tokens)][n_heads][head_dim]
+    int32_t *pages; // [n_pages] all ids, shuffled
+    sl_row *rows;   // [n_seqs]
+    sl_attn_cuda_stats *stats;
+    struct { // the last page extra that was asked for, of all pages
+        sl_kv_need need;
+        size_t size; // bytes of a block
+        void *data;
+    } extras[SL_MAX_NEEDS];
+    uint32_t *never; // where kernels that only read would write
+    cudaStream_t stream;
+};
+
+// ---- kernels ----
+
+static __device__ uint32_t mix(uint64_t x) { // splitmix64
+    x += 0x9E3779B97F4A7C15u;
+    x = (x ^ x >> 30) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ x >> 27) * 0x94D049BB133111EBu;
+    return (uint32_t)(x ^ x >> 31);
+}
+
+static __device__ float normal(uint64_t seed, size_t i) { // by Box and Muller
+    float u = (mix(seed + 2 * i) + 1.0f) * 0x1p-32f, angle = mix(seed + 2 * i + 1) * 0x1p-31f;
+    return sqrtf(-2 * logf(fminf(u, 1))) * cospif(angle);
+}
+
+// to[i]: normal numbers of this deviation. grid-stride
+static __global__ void fill_normal_kernel(bf16 *to, size_t n, uint64_t seed, float deviation) {
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+        to[i] = __bfloat16_as_ushort(__float2bfloat16_rn(deviation * normal(seed, i)));
+    }
+}
+
+// Queries whose channels differ in size, each alike in a group's heads, as models' do: q *= e^(spread x - spread^2), x normal,
+// which leaves the mean square. q: [n / row][row], a row of one group's heads. grid-stride
+static __global__ void spread_kernel(bf16 *q, size_t n, int row, int head_dim, float spread, uint64_t seed) {
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
+        float x = spread * (normal(seed, i / row * head_dim + i % head_dim) - spread);
+        q[i] = __bfloat16_as_ushort(__float2bfloat16_rn(__uint_as_float((uint32_t)q[i] << 16) * expf(x)));
+    }
+}
+
+static __global__ void flush_kernel(float *to, size_t n) {
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) to[i] += 1;
+}
+
+static __global__ void empty_kernel() {}
+
+// Reads n * 16 bytes, eight loads of a thread at a time; n a multiple of 8 * gridDim.x * blockDim.x.
+static __global__ void read_kernel(const uint4 *from, size_t n, uint32_t *never) {
+    size_t step = (size_t)gridDim.x * blockDim.x;
+    uint32_t x = 0;
+    for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += 8 * step) {
+        uint4 y[8];
+#pragma unroll
+        for (int j = 0; j < 8; j++) y[j] = __ldcs(from + i + j * step);
+#pragma unroll
+        for (int j = 0; j < 8; j++) x ^= y[j].x ^ y[j].y ^ y[j].z ^ y[j].w;
+    }
+    if (x == 0x5EED5EED) *never = x; // so that the loads are not left out
+}
+
+// ---- memory ----
+
+static int take(sl_bench_attn *b, size_t size, void *to, sl_error *err) {
+    void *p = NULL;
+    SL_CHECK(b->n_blocks < MAX_BLOCKS);
+    int rc = sl_cuda_check(cudaMalloc(&p, size), "memory for the benchmark", err);
+    if (rc) return rc;
+    b->blocks[b->n_blocks++] = p;
+    memcpy(to, &p, sizeof p);
+    return 0;
+}
+
+static int fill(sl_bench_attn *b, bf16 *to, size_t n, uint64_t seed, double deviation, sl_error *err) {
+    fill_normal_kernel<<<8 * b->n_sms, 256, 0, b->stream>>>(to, n, seed << 40, (float)deviation);
+    return sl_cuda_check(cudaGetLastError(), "fill_normal_kernel", err);
+}
+
+static int spread(sl_bench_attn *b, size_t n, sl_error *err) {
+    const sl_attn_geom *g = &b->geom;
+    spread_kernel<<<8 * b->n_sms, 256, 0, b->stream>>>(b->q, n, g->n_heads / g->n_kv_heads * g->head_dim, g->head_dim,
+                                                       (float)b->limits.query_spread, (uint64_t)4 << 40);
+    return sl_cuda_check(cudaGetLastError(), "spread_kernel", err);
+}
+
+static int shuffle_pages(sl_bench_attn *b, sl_error *err) {
+    std::vector<int32_t> ids(b->limits.n_pages);
+    uint64_t state = 1;
+    for (size_t i = 0; i < ids.size(); i++) ids[i] = (int32_t)i;
+    for (size_t i = ids.size() - 1; i > 0; i--) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        std::swap(ids[i], ids[(state >> 33) % (i + 1)]);
+    }
+    return sl_cuda_check(cudaMemcpy(b->pages, ids.data(), ids.size() * sizeof(int32_t), cudaMemcpyHostToDevice), "page table",
+                         err);
+}
+
+static int take_all(sl_bench_attn *b, sl_error *err) {
+    const sl_attn_geom *g = &b->geom;
+    size_t pool = (size_t)b->limits.n_pages * g->n_kv_heads * SL_PAGE * g->head_dim;
+    size_t q = (size_t)std::max(b->limits.n_seqs, b->limits.n_tokens) * g->n_heads * g->head_dim;
+    int rc = take(b, FLUSH_BYTES, &b->flush, err);
+    if (!rc) rc = take(b, pool * sizeof(bf16), &b->k, err);
+    if (!rc) rc = take(b, pool * sizeof(bf16), &b->v, err);
+    if (!rc) rc = take(b, q * sizeof(bf16), &b->q, err);
+    if (!rc) rc = take(b, q * sizeof(bf16), &b->out, err);
+    if (!rc) rc = take(b, b->limits.n_pages * sizeof(int32_t), &b->pages, err);
+    if (!rc) rc = take(b, b->limits.n_seqs * sizeof(sl_row), &b->rows, err);
+    if (!rc) rc = take(b, sizeof *b->stats, &b->stats, err);
+    if (!rc) rc = take(b, sizeof(uint32_t), &b->never, err);
+    if (!rc) rc = sl_cuda_check(cudaStreamCreate(&b->stream), "stream", err);
+    if (!rc) rc = sl_cuda_check(cudaMemset(b->flush, 0, FLUSH_BYTES), "cudaMemset", err);
+    if (!rc) rc = fill(b, b->k, pool, 1, 1, err);
+    if (!rc) rc = fill(b, b->v, pool, 2, 1, err);
+    if (!rc) rc = fill(b, b->q, q, 3, b->limits.query_deviation, err);
+    if (!rc) rc = spread(b, q, err);
+    return rc ? rc : shuffle_pages(b, err);
+}
+
+int sl_bench_attn_open(const sl_attn_geom *geom, const sl_bench_attn_limits *limits, sl_bench_attn **out, sl_error *err) {
+    int n = 0, device = 0;
+    cudaError_t rc = cudaGetDeviceCount(&n);
+    if (rc != cudaSuccess || n == 0)
+        return sl_fail(err, SL_ERR_DEVICE, "bench: no GPU to measure: %s",
+                       rc != cudaSuccess ? cudaGetErrorString(rc) : "CUDA lists none");
+    sl_bench_attn *b = (sl_bench_attn *)calloc(1, sizeof *b);
+    if (!b) return sl_fail(err, SL_ERR_MEMORY, "bench: out of memory");
+    b->geom = *geom;
+    b->limits = *limits;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&b->n_sms, cudaDevAttrMultiProcessorCount, device);
+    int failed = take_all(b, err);
+    if (failed) {
+        sl_bench_attn_close(b);
+        return failed;
+    }
+    *out = b;
+    return 0;
+}
+
+void sl_bench_attn_close(sl_bench_attn *b) {
+    if (!b) return;
+    if (b->stream) cudaStreamDestroy(b->stream);
+    for (int i = 0; i < SL_MAX_NEEDS; i++) cudaFree(b->extras[i].data);
+    while (b->n_blocks > 0) cudaFree(b->blocks[--b->n_blocks]);
+    free(b);
+}
+
+// ---- time ----
+
+static int replay(sl_bench_attn *b, cudaGraphExec_t graph, cudaEvent_t begin, cudaEvent_t end, double *us, sl_error *err) {
+    float ms = 0;
+    flush_kernel<<<8 * b->n_sms, 256, 0, b->stream>>>(b->flush, FLUSH_BYTES / sizeof(float));
+    cudaEventRecord(begin, b->stream);
+    int rc = sl_cuda_check(cudaGraphLaunch(graph, b->stream), "replay", err);
+    cudaEventRecord(end, b->stream);
+    if (!rc) rc = sl_cuda_check(cudaEventSynchronize(end), "replay", err);
+    if (!rc) rc = sl_cuda_check(cudaEventElapsedTime(&ms, begin, end), "replay", err);
+    *us = 1e3 * ms;
+    return rc;
+}
+
+// after: called after each replay, 0 or an error.
+template <typename After>
+static int measure(sl_bench_attn *b, cudaGraphExec_t graph, int repetitions, sl_bench_attn_time *out, sl_error *err,
+                   After after) {
+    std::vector<double> times(WARM_UP + repetitions);
+    cudaEvent_t begin, end;
+    int rc = sl_cuda_check(cudaEventCreate(&begin), "event", err);
+    if (rc) return rc;
+    rc = sl_cuda_check(cudaEventCreate(&end), "event", err);
+    for (size_t i = 0; !rc && i < times.size(); i++) {
+        rc = replay(b, graph, begin, end, &times[i], err);
+        if (!rc) rc = after();
+    }
+    std::sort(times.begin() + WARM_UP, times.end());
+    *out = {.us = times[WARM_UP + repetitions / 2],
+            .mean_us = std::accumulate(times.begin() + WARM_UP, times.end(), 0.0) / repetitions};
+    cudaEventDestroy(begin), cudaEventDestroy(end);
+    return rc;
+}
+
+// The time of what `launch` puts on the stream.
+template <typename Launch, typename After>
+static int time_graph(sl_bench_attn *b, int repetitions, sl_bench_attn_time *out, sl_error *err, Launch launch, After after) {
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    int rc = sl_cuda_check(cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal), "capture", err);
+    if (rc) return rc;
+    launch();
+    rc = sl_cuda_check(cudaStreamEndCapture(b->stream, &graph), "capture", err);
+    if (!rc) rc = sl_cuda_check(cudaGetLastError(), "launch", err);
+    if (rc) return rc;
+    rc = sl_cuda_check(cudaGraphInstantiate(&exec, graph, 0), "graph", err);
+    cudaGraphDestroy(graph);
+    if (rc) return rc;
+    rc = measure(b, exec, repetitions, out, err, after);
+    cudaGraphExecDestroy(exec);
+    return rc;
+}
+
+template <typename Launch>
+static int time_graph(sl_bench_attn *b, int repetitions, sl_bench_attn_time *out, sl_error *err, Launch launch) {
+    return time_graph(b, repetitions, out, err, launch, [] { return 0; });
+}
+
+int sl_bench_attn_device_of(sl_bench_attn *b, sl_bench_attn_device *out, sl_error *err) {
+    cudaDeviceProp properties;
+    int device = 0;
+    uint4 *from = NULL;
+    *out = {};
+    cudaGetDevice(&device);
+    int rc = sl_cuda_check(cudaGetDeviceProperties(&properties, device), "device", err);
+    if (rc) return rc;
+    snprintf(out->name, sizeof out->name, "%s", properties.name);
+    sl_bench_attn_time time = {};
+    rc = time_graph(b, 15, &time, err, [&] { empty_kernel<<<1, 32, 0, b->stream>>>(); });
+    out->empty_us = time.us;
+    if (!rc) rc = sl_cuda_check(cudaMalloc(&from, READ_BYTES), "memory for the benchmark", err);
+    for (int blocks = 1; !rc && blocks <= 8; blocks *= 2) { // of a multiprocessor: which is best differs
+        size_t pass = (size_t)8 * blocks * b->n_sms * 256, n = READ_BYTES / sizeof(uint4) / pass * pass;
+        rc = time_graph(b, 9, &time, err, [&] { read_kernel<<<blocks * b->n_sms, 256, 0, b->stream>>>(from, n, b->never); });
+        out->read_gb_s = std::max(out->read_gb_s, n * sizeof(uint4) / (time.us - out->empty_us) * 1e-3);
+    }
+    cudaFree(from);
+    return rc;
+}
+
+int sl_bench_read_rate(int index, double *gb_s, sl_error *err) {
+    const sl_attn_geom least = {1, 1, 1, 64};
+    const sl_bench_attn_limits limits = {1, 1, 1, 1, 0};
+    sl_bench_attn_device device;
+    sl_bench_attn *b = NULL;
+    int rc = sl_cuda_check(cudaSetDevice(index), "choosing the GPU", err);
+    if (!rc) rc = sl_bench_attn_open(&least, &limits, &b, err);
+    if (!rc) rc = sl_bench_attn_device_of(b, &device, err);
+    sl_bench_attn_close(b);
+    if (!rc) *gb_s = device.read_gb_s;
+    return rc;
+}
+
+int sl_bench_pci_id(int index, char *buf, int size, sl_error *err) {
+    return sl_cuda_check(cudaDeviceGetPCIBusId(buf, size, index), "the GPU's PCI id", err);
+}
+
+// ---- attention ----
+
+// Bytes and the share of key features that one step reads, by the method's own account.
+static int count_reads(sl_bench_attn *b, const sl_attn_cuda_decode_args *args, const int *n_kv, sl_bench_attn_result *out,
+                       sl_error *err) {
+    const sl_attn_cuda_ops *ops = args->spec->method->cuda;
+    sl_attn_stats fixed = {};
+    sl_attn_cuda_stats counted;
+    int rc = sl_cuda_check(cudaMemset(b->stats, 0, sizeof *b->stats), "counters", err);
+    if (rc) return rc;
+    ops->decode(args);
+    rc = sl_cuda_check(cudaStreamSynchronize(b->stream), "decode", err);
+    if (!rc) rc = sl_cuda_check(cudaMemcpy(&counted, b->stats, sizeof counted, cudaMemcpyDeviceToHost), "counters", err);
+    if (rc) return rc;
+    for (int i = 0; ops->account && i < args->n_seqs; i++) ops->account(args->geom, args->spec, n_kv[i], &fixed);
+    out->bytes = (double)fixed.bytes + (double)counted.bytes;
+    out->features = (fixed.features + (double)counted.features / 1024) / ((double)args->n_seqs * args->geom->n_heads);
+    return 0;
+}
+
+// The page extra as number i of a method's needs, built from all pages.
+static int keep_extra(sl_bench_attn *b, int i, const sl_kv_need *need, sl_error *err) {
+    const sl_attn_geom *g = &b->geom;
+    if (b->extras[i].data && b->extras[i].need.kind == need->kind && b->extras[i].need.arg == need->arg) return 0;
+    size_t size = need->kind->size(need->arg, g->head_dim);
+    cudaFree(b->extras[i].data);
+    b->extras[i].data = NULL;
+    int rc = sl_cuda_check(cudaMalloc(&b->extras[i].data, size * b->limits.n_pages * g->n_kv_heads), need->kind->name, err);
+    if (rc) return rc;
+    b->extras[i].need = *need, b->extras[i].size = size;
+    sl_kv_device_build build = {};
+    build.arg = need->arg, build.head_dim = g->head_dim, build.n_kv_heads = g->n_kv_heads, build.size = size;
+    build.n = b->limits.n_pages, build.pages = b->pages;
+    build.k = b->k, build.v = b->v, build.data = b->extras[i].data, build.stream = b->stream;
+    need->kind->build_device(&build);
+    return sl_cuda_check(cudaStreamSynchronize(b->stream), need->kind->name, err);
+}
+
+// What a step needs beside K and V: memory of its own, from one allocation.
+typedef struct sl_bench_attn_memory {
+    char *data;
+    void *ws, *state;
+    size_t state_size; // of a sequence
+} sl_bench_attn_memory;
+
+static int take_memory(sl_bench_attn *b, const sl_attn_spec *spec, int n_seqs, int longest, sl_bench_attn_memory *out,
+                       sl_error *err) {
+    const sl_attn_cuda_ops *ops = spec->method->cuda;
+    size_t ws = (ops->workspace(&b->geom, spec, n_seqs, 1, longest) + 255) / 256 * 256;
+    out->state_size = ops->state ? (ops->state(&b->geom, spec) + 255) / 256 * 256 : 0;
+    size_t size = std::max<size_t>(ws + n_seqs * out->state_size, 1);
+    int rc = sl_cuda_check(cudaMalloc(&out->data, size), "workspace", err);
+    out->ws = out->data, out->state = out->data + ws;
+    return rc ? rc : sl_cuda_check(cudaMemset(out->data, 0, size), "workspace", err);
+}
+
+int sl_bench_attn_decode(sl_bench_attn *b, const sl_attn_spec *spec, int n_seqs, const int *n_kv, int repetitions,
+                         sl_bench_attn_result *out, sl_error *err) {
+    const sl_attn_cuda_ops *ops = spec->method->cuda;
+    int most_seqs = sl_cuda_most_seqs(&b->geom, spec->method == sl_attn_methods[0]);
+    if (n_seqs > most_seqs)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %s: %d sequences, at most %d on a GPU for this model",
+                       spec->method->name, n_seqs, most_seqs);
+    std::vector<sl_row> rows(n_seqs);
+    sl_bench_attn_memory memory = {};
+    sl_kv_need need[SL_MAX_NEEDS];
+    int page = 0, longest = *std::max_element(n_kv, n_kv + n_seqs);
+    int rc = take_memory(b, spec, n_seqs, longest, &memory, err), n_needs = ops->needs ? ops->needs(spec, need) : 0;
+    for (int i = 0; i < n_seqs; i++) {
+        rows[i].position = n_kv[i] - 1, rows[i].sequence = (uint32_t)i, rows[i].pages = b->pages + page;
+        rows[i].state = (char *)memory.state + i * memory.state_size;
+        page += (n_kv[i] + SL_PAGE - 1) / SL_PAGE;
+    }
+    SL_CHECK(n_seqs <= b->limits.n_seqs && page <= b->limits.n_pages);
+    if (!rc) rc = sl_cuda_check(cudaMemcpy(b->rows, rows.data(), n_seqs * sizeof(sl_row), cudaMemcpyHostToDevice), "rows", err);
+    for (int i = 0; !rc && i < n_needs; i++) rc = keep_extra(b, i, &need[i], err);
+    sl_attn_cuda_decode_args args = {};
+    args.geom = &b->geom, args.spec = spec;
+    args.n_seqs = n_seqs, args.max_kv = longest;
+    args.rows = b->rows, args.q = b->q, args.out = b->out, args.k = b->k, args.v = b->v;
+    for (int i = 0; i < n_needs; i++) args.extra[i] = b->extras[i].data, args.extra_size[i] = b->extras[i].size;
+    args.stats = b->stats, args.ws = memory.ws, args.stream = b->stream;
+    std::vector<bf16> first, last((size_t)n_seqs * b->geom.n_heads * b->geom.head_dim);
+    auto same = [&] { // equal steps give equal bits, at these sizes too
+        int failed =
+            sl_cuda_check(cudaMemcpy(last.data(), b->out, last.size() * sizeof(bf16), cudaMemcpyDeviceToHost), "out", err);
+        if (first.empty()) first = last;
+        if (failed || !memcmp(first.data(), last.data(), last.size() * sizeof(bf16))) return failed;
+        return sl_fail(err, SL_ERR_DEVICE, "attention %s, %d sequences: two replays of a step differ", spec->method->name,
+                       n_seqs);
+    };
+    if (!rc)
+        rc = time_graph(
+            b, repetitions, &out->time, err, [&] { ops->decode(&args); }, same);
+    if (!rc) rc = count_reads(b, &args, n_kv, out, err);
+    cudaFree(memory.data);
+    return rc;
+}
+
+int sl_bench_attn_prefill(sl_bench_attn *b, const sl_attn_spec *spec, int n_tokens, int first, int repetitions,
+                          sl_bench_attn_time *out, sl_error *err) {
+    const sl_attn_cuda_ops *ops = spec->method->cuda;
+    SL_CHECK(n_tokens <= b->limits.n_tokens && (first + n_tokens + SL_PAGE - 1) / SL_PAGE <= b->limits.n_pages);
+    size_t size = std::max<size_t>(ops->workspace(&b->geom, spec, 1, n_tokens, first + n_tokens), 1);
+    void *ws = NULL;
+    int rc = sl_cuda_check(cudaMalloc(&ws, size), "workspace", err);
+    if (!rc) rc = sl_cuda_check(cudaMemset(ws, 0, size), "workspace", err);
+    sl_attn_cuda_prefill_args args = {};
+    args.geom = &b->geom, args.spec = spec;
+    args.n_tokens = n_tokens, args.first = first, args.n_pages = b->limits.n_pages;
+    args.q = b->q, args.q_stride = (size_t)b->geom.n_heads * b->geom.head_dim, args.out = b->out;
+    args.k = b->k, args.v = b->v, args.pages = b->pages;
+    args.ws = ws, args.stream = b->stream;
+    if (!rc) rc = time_graph(b, repetitions, out, err, [&] { ops->prefill(&args); });
+    cudaFree(ws);
+    return rc;
+}

@@ -1,0 +1,513 @@
+// engine/cli/bench/bench.c - see bench.h.
+#include "engine/cli/bench/bench.h"
+#include "engine/backend/backend.h"
+#include "engine/cli/output/progress_bar.h"
+#include "engine/cli/output/rows.h"
+#include "engine/cli/output/summary.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef SLEIGH_CUDA
+#include "engine/cli/bench/attn_timing.h"
+#endif
+
+// ---- set-up ----
+
+static int most(const cli_ints *list) {
+    int x = 0;
+    for (int i = 0; i < list->n; i++)
+        if (list->at[i] > x) x = list->at[i];
+    return x;
+}
+
+// Rows of the KV cache that a test adds, the step before the timed ones included.
+static int64_t added(const cli_bench_test *t) {
+    return (int64_t)t->n_prompt + t->n_gen + (t->n_gen > 0);
+}
+
+// Rows that the longest test ends with. A depth of 0 with nothing to prefill holds one token all the same: decoding needs
+// logits.
+static int64_t most_rows(const cli_bench_plan *plan) {
+    int64_t depth = most(&plan->depths), x = 0;
+    for (int i = 0; i < plan->n_tests; i++) {
+        const cli_bench_test *t = &plan->tests[i];
+        int64_t n = (depth || t->n_prompt ? depth : 1) + added(t);
+        if (n > x) x = n;
+    }
+    return x;
+}
+
+static int check_depths(const cli_bench_plan *plan, int limit, sl_error *err) {
+    long long rows = most_rows(plan), depth = most(&plan->depths);
+    if (rows <= limit) return 0;
+    if (rows - depth > limit)
+        return sl_fail(err, SL_ERR_ARG, "a test of %lld tokens: this model's context holds %d", rows, limit);
+    return sl_fail(err, SL_ERR_ARG, "--depth %lld: with the %lld tokens that a test adds this model's context holds %lld",
+                   depth, rows - depth, limit - (rows - depth));
+}
+
+static int new_engine(cli_bench *b, sl_error *err) {
+    const cli_options *o = b->o;
+    cli_progress bar;
+    const sl_progress progress = {.fn = cli_progress_update, .ctx = &bar};
+    const sl_engine_options options = {.n_ctx = (int)most_rows(b->plan), // check_depths
+                                       .n_sequences = b->max_batch,
+                                       .prefill_chunk = o->ubatch,
+                                       .n_threads = o->threads,
+                                       .device = b->device,
+                                       .progress = &progress,
+                                       .seed = o->seed};
+    cli_progress_begin(&bar, "upload", "layers");
+    int rc = sl_engine_new(b->model, &options, &b->engine, err);
+    cli_progress_end(&bar);
+    if (!rc) sl_engine_describe(b->engine, b->backend, sizeof b->backend);
+    if (rc != SL_ERR_MEMORY) return rc;
+    sl_error why = *err;
+    return sl_fail(err, rc, "--batch %d at --depth %d: %.800s", b->max_batch, most(&b->plan->depths), why.message);
+}
+
+static int new_arrays(cli_bench *b, sl_error *err) {
+    size_t most_steps = 1, runs = (size_t)b->attn.n * b->plan->repetitions;
+    for (int i = 0; i < b->plan->n_tests; i++)
+        if ((size_t)b->plan->tests[i].n_gen > most_steps) most_steps = b->plan->tests[i].n_gen;
+    b->prompts = calloc(b->max_batch, sizeof *b->prompts);
+    b->sessions = calloc(b->max_batch, sizeof *b->sessions);
+    b->batch = calloc(b->max_batch, sizeof *b->batch);
+    b->held = calloc(b->max_batch, sizeof *b->held);
+    b->fill_ms = calloc(b->max_batch, sizeof *b->fill_ms);
+    b->samplers = calloc(b->max_batch, sizeof *b->samplers);
+    b->ids = calloc(b->max_batch, sizeof *b->ids);
+    b->step_ms = calloc(runs * most_steps, sizeof *b->step_ms);
+    b->run_ms = calloc(runs, sizeof *b->run_ms);
+    if (b->prompts && b->sessions && b->batch && b->held && b->fill_ms && b->samplers && b->ids && b->step_ms && b->run_ms)
+        return 0;
+    return sl_fail(err, SL_ERR_MEMORY, "a batch of %d: out of memory", b->max_batch);
+}
+
+static int new_sequences(cli_bench *b, sl_error *err) {
+    const sl_config *c = sl_model_config(b->model);
+    sl_logit_bias no_end[SL_MAX_EOS];
+    for (int i = 0; i < c->n_eos; i++) no_end[i] = (sl_logit_bias){.id = c->eos[i], .bias = -INFINITY};
+    const sl_sampling greedy = {.temp = 0, .top_p = 1, .repeat_penalty = 1, .bias = no_end, .n_bias = c->n_eos};
+    int rc = new_arrays(b, err);
+    for (int j = 0; !rc && j < b->max_batch; j++) {
+        rc = cli_random_ids(b->o->seed, (uint32_t)j, most_rows(b->plan), c->n_vocab, &b->prompts[j], err);
+        if (!rc) rc = sl_sampler_new(&greedy, c->n_vocab, &b->samplers[j], err);
+    }
+    return rc;
+}
+
+// Libraries load and choose at their first use, which is not what is measured.
+static int warm_up(cli_bench *b, sl_error *err) {
+    sl_session *s;
+    int n = (int)b->prompts[0].n, chunk = sl_engine_prefill_chunk(b->engine);
+    int rc = sl_session_new(b->engine, 0, &s, err);
+    if (rc) return rc;
+    rc = sl_prefill(s, b->prompts[0].data, n < chunk ? n : chunk, NULL, err);
+    sl_session_free(s);
+    return rc;
+}
+
+// ---- what rates are held against ----
+
+#ifdef SLEIGH_CUDA
+static int gpu_index(const char *device) {
+    int index = 0;
+    return sscanf(device, "cuda:%d", &index) == 1 ? index : 0;
+}
+#endif
+
+static int measure_rate(const cli_bench *b, double *gb_s, sl_error *err) {
+#ifdef SLEIGH_CUDA
+    if (sl_device_is_gpu(b->device)) return sl_bench_read_rate(gpu_index(b->device), gb_s, err);
+#endif
+    int n_threads = b->o->threads;
+    const sl_backend *cpu;
+    int rc = n_threads ? 0 : sl_cpu_init(0, &cpu, err);
+    return rc ? rc : cli_memory_rate(n_threads ? n_threads : sl_cpu_threads(), gb_s, err);
+}
+
+// Before the engine takes the device's memory.
+static void find_peak(cli_bench *b) {
+    sl_error why;
+    int decodes = 0;
+    for (int i = 0; i < b->plan->n_tests; i++) decodes |= b->plan->tests[i].n_gen > 0;
+    b->peak_gb_s = b->o->memory_rate > 0 ? b->o->memory_rate : NAN;
+    if (b->o->memory_rate > 0 || !decodes) return;
+    if (measure_rate(b, &b->peak_gb_s, &why)) {
+        b->peak_gb_s = NAN;
+        fprintf(stderr, "memory rate: not measured: %s\n", why.message);
+    }
+}
+
+static void open_meter(cli_bench *b) {
+    cli_meter_source source = {0};
+#ifdef SLEIGH_CUDA
+    char pci_id[32];
+    if (sl_device_is_gpu(b->device) && !sl_bench_pci_id(gpu_index(b->device), pci_id, sizeof pci_id, NULL))
+        source.pci_id = pci_id;
+#endif
+    if (source.pci_id || !sl_device_is_gpu(b->device)) cli_meter_open(&b->meter, &source);
+}
+
+static void describe(const cli_bench *b) {
+    char size[32];
+    fprintf(stderr, "model: %s, a step reads %s of weights%s\nbackend: %s\n", b->o->model,
+            cli_bytes((double)sl_model_decode_bytes(b->model), size), sl_model_is_dummy(b->model) ? ", which are dummies" : "",
+            b->backend);
+    if (isfinite(b->peak_gb_s))
+        fprintf(stderr, "memory rate: %.1f GB/s, %s\n", b->peak_gb_s, b->o->memory_rate > 0 ? "given" : "measured");
+}
+
+int cli_bench_open(cli_bench *b, const cli_options *o, const cli_bench_plan *plan, sl_error *err) {
+    *b = (cli_bench){.o = o, .plan = plan, .max_batch = most(&plan->batches)};
+    sl_config config;
+    int rc = cli_need_model(o, err);
+    if (!rc) rc = cli_check_device(o, err);
+    if (!rc) rc = cli_attn_list_parse(&o->attns, &b->attn, err);
+    if (!rc) rc = cli_read_config(o, &config, err);
+    if (!rc) rc = check_depths(plan, config.n_ctx, err);
+    if (!rc) b->device = cli_pick_device(o, b->attn.specs, b->attn.n);
+    if (!rc) rc = cli_load_model(o, b->device, SL_MODEL_NO_TOKENIZER, &b->model, err);
+    if (rc) return rc;
+    find_peak(b);
+    rc = new_engine(b, err);
+    if (!rc) rc = new_sequences(b, err);
+    if (!rc) rc = warm_up(b, err);
+    if (rc) return rc;
+    open_meter(b);
+    describe(b);
+    cli_catch_interrupt(1);
+    return 0;
+}
+
+void cli_bench_close(cli_bench *b) {
+    for (int j = 0; j < b->max_batch; j++) {
+        if (b->sessions) sl_session_free(b->sessions[j]);
+        if (b->samplers) sl_sampler_free(b->samplers[j]);
+        if (b->prompts) sl_ids_free(&b->prompts[j]);
+    }
+    free(b->prompts), free(b->sessions), free(b->batch), free(b->held), free(b->fill_ms), free(b->samplers);
+    free(b->ids), free(b->step_ms), free(b->run_ms);
+    cli_attn_list_free(&b->attn);
+    cli_auto_close(&b->choose);
+    cli_meter_close(&b->meter);
+    sl_engine_free(b->engine);
+    sl_model_free(b->model);
+}
+
+// ---- the cache at a depth ----
+
+// Of session j in a batch of n: all `depth`, or evenly apart and odd (--ragged).
+static int depth_of(const cli_bench *b, int depth, int n, int j) {
+    int apart = (int)((long long)depth * (n - j) / n);
+    return !b->o->ragged || depth == 0 ? depth : apart > 1 ? (apart - 1) | 1 : 1;
+}
+
+static int prefill_to(cli_bench *b, int j, int want, sl_error *err) {
+    cli_progress bar;
+    const sl_progress progress = {.fn = cli_progress_update, .ctx = &bar};
+    if (want == b->held[j]) return 0;
+    double start = cli_now();
+    cli_progress_begin(&bar, "prefill", "tokens");
+    int rc = sl_prefill(b->sessions[j], b->prompts[j].data + b->held[j], want - b->held[j], &progress, err);
+    cli_progress_end(&bar);
+    b->fill_ms[j] += cli_now() - start;
+    b->held[j] = want;
+    return rc;
+}
+
+// Session j holds the first `want` tokens of its prompt and nothing else, from wherever it was. Only --ragged goes back to
+// less than a session held.
+static int hold(cli_bench *b, int j, int want, sl_error *err) {
+    int copied = b->o->copy && j > 0, rc = 0;
+    if (b->sessions[j] && (want < b->held[j] || (copied && want > b->held[j]))) {
+        sl_session_free(b->sessions[j]);
+        b->sessions[j] = NULL;
+    }
+    if (!b->sessions[j]) {
+        b->fill_ms[j] = 0;
+        b->held[j] = copied ? want : 0;
+        rc = copied ? sl_session_copy(b->sessions[0], want, (uint32_t)j, &b->sessions[j], err)
+                    : sl_session_new(b->engine, (uint32_t)j, &b->sessions[j], err);
+    }
+    if (!rc) rc = sl_session_truncate(b->sessions[j], b->held[j], err);
+    if (!rc) rc = prefill_to(b, j, want, err);
+    if (!rc && cli_interrupted()) rc = sl_fail(err, SL_ERR_IO, "interrupted");
+    return rc;
+}
+
+static int hold_all(cli_bench *b, int depth, int n, sl_error *err) {
+    int rc = 0;
+    for (int j = 0; !rc && j < n; j++) {
+        rc = hold(b, j, depth_of(b, depth, n, j), err);
+        b->batch[n - 1 - j] = b->sessions[j];
+    }
+    return rc;
+}
+
+// Every session back at its depth, with the logits of the token before it.
+static int make_logits(cli_bench *b, int n, sl_error *err) {
+    int rc = 0;
+    for (int j = 0; !rc && j < n; j++) {
+        int at = b->held[j] > 0 ? b->held[j] - 1 : 0;
+        rc = sl_session_truncate(b->sessions[j], at, err);
+        if (!rc) rc = sl_prefill(b->sessions[j], &b->prompts[b->o->copy ? 0 : j].data[at], 1, NULL, err);
+    }
+    return rc;
+}
+
+// ---- one repetition ----
+
+static int set_attention(cli_bench *b, const cli_bench_row *r, const sl_attn_spec *spec, sl_error *err) {
+    sl_attn_plan wanted = {0}, plan = {0};
+    const sl_config *config = sl_model_config(b->model);
+    int rc = sl_attn_plan_init(&wanted, config->n_layers, spec, err);
+    if (!rc)
+        rc = cli_auto_resolve(&b->choose, b->o, b->device, config, &wanted, r->batch, r->depth + r->test.n_prompt, 0, &plan,
+                              err);
+    if (!rc) rc = sl_engine_set_attention(b->engine, &plan, err);
+    sl_attn_plan_free(&wanted);
+    sl_attn_plan_free(&plan);
+    return rc;
+}
+
+typedef struct timing { // of a test
+    double *step_ms;    // [n_gen]
+    double ms, joules;  // of prompts and timed steps
+} timing;
+
+// The prompts of a test, from the depth on.
+static int run_prompts(cli_bench *b, const cli_bench_row *r, timing *t, sl_error *err) {
+    int n = r->test.n_prompt, rc = 0;
+    if (!n) return 0;
+    double joules = cli_meter_joules(&b->meter), start = cli_now();
+    for (int j = 0; !rc && j < r->batch; j++) rc = sl_prefill(b->sessions[j], b->prompts[j].data + b->held[j], n, NULL, err);
+    t->ms += cli_now() - start;
+    t->joules += cli_meter_joules(&b->meter) - joules;
+    return rc;
+}
+
+// n_gen steps of the batch after one that is not timed.
+static int run_steps(cli_bench *b, const cli_bench_row *r, timing *t, sl_error *err) {
+    int n = r->batch, rc = 0;
+    if (!r->test.n_gen) return 0;
+    rc = sl_step(b->batch, n, b->samplers, b->ids, err);
+    sl_engine_reset_stats(b->engine);
+    double joules = cli_meter_joules(&b->meter), before = cli_now();
+    for (int i = 0; !rc && i < r->test.n_gen; i++) {
+        rc = sl_step(b->batch, n, b->samplers, b->ids, err);
+        double now = cli_now();
+        t->step_ms[i] = now - before;
+        t->ms += t->step_ms[i];
+        before = now;
+    }
+    if (!rc) sl_session_logits(b->sessions[0]); // waits for a GPU's last step
+    t->joules += cli_meter_joules(&b->meter) - joules;
+    return rc;
+}
+
+// The test once, from the depth on, which is filled before where it is not yet.
+static int run_once(cli_bench *b, const cli_bench_row *r, timing *t, sl_error *err) {
+    t->ms = t->joules = 0;
+    int rc = hold_all(b, r->depth, r->batch, err);
+    if (!rc && !r->test.n_prompt) rc = make_logits(b, r->batch, err);
+    if (!rc) rc = run_prompts(b, r, t, err);
+    return rc ? rc : run_steps(b, r, t, err);
+}
+
+// ---- one row ----
+
+// The median step without these parts.
+static int time_without(cli_bench *b, const cli_bench_row *r, unsigned parts, double *ms, sl_error *err) {
+    timing t = {.step_ms = b->step_ms};
+    int rc = sl_engine_leave_out(b->engine, parts, err);
+    if (!rc) rc = run_once(b, r, &t, err);
+    *ms = cli_median(b->step_ms, r->test.n_gen);
+    int back = sl_engine_leave_out(b->engine, 0, err);
+    return rc ? rc : back;
+}
+
+static int time_parts(cli_bench *b, int which, cli_bench_row *r, sl_error *err) {
+    double no_attention = 0, no_rest = 0;
+    r->linear_ms = r->attention_ms = r->rest_ms = NAN;
+    if (!b->plan->parts || r->test.n_prompt || !sl_device_is_gpu(b->device)) return 0;
+    int rc = set_attention(b, r, &b->attn.specs[which], err);
+    if (!rc) rc = time_without(b, r, SL_PART_ATTENTION | SL_PART_REST, &r->linear_ms, err);
+    if (!rc) rc = time_without(b, r, SL_PART_ATTENTION, &no_attention, err);
+    if (!rc) rc = time_without(b, r, SL_PART_REST, &no_rest, err);
+    r->attention_ms = r->step_ms - no_attention;
+    r->rest_ms = r->step_ms - no_rest;
+    return rc;
+}
+
+// What is added up over a row's repetitions.
+typedef struct sums {
+    double *step_ms, *run_ms; // [repetitions][n_gen], [repetitions]
+    double kv_bytes, joules;
+} sums;
+
+// Repetition `run` of a row. r->logits, and that it is the first one's.
+static int repeat(cli_bench *b, int which, int run, cli_bench_row *r, sums *s, sl_error *err) {
+    int n_gen = r->test.n_gen, rc = n_gen ? set_attention(b, r, &b->attn.specs[which], err) : 0;
+    timing t = {.step_ms = s->step_ms + (size_t)run * n_gen};
+    if (!rc) rc = run_once(b, r, &t, err);
+    for (int j = 0; !rc && j < r->batch; j++)
+        rc = sl_session_check_logits(b->sessions[j], err); // steps look at those before them
+    if (rc) return rc;
+    s->run_ms[run] = t.ms;
+    s->joules += t.joules;
+    if (n_gen) s->kv_bytes += (double)sl_engine_attn_stats(b->engine)->bytes;
+    uint64_t logits = sl_logits_hash(sl_session_logits(b->sessions[0]), sl_model_config(b->model)->n_vocab);
+    cli_meter_clocks(&b->meter, &r->sm_mhz, &r->memory_mhz);
+    if (run > 0 && logits != r->logits)
+        return sl_fail(err, SL_ERR_DEVICE, "batch %d at depth %d, %s: repetition %d has other logits than the first", r->batch,
+                       r->depth, r->attn, run + 1);
+    r->logits = logits;
+    return 0;
+}
+
+static void sum_up(const cli_bench *b, cli_bench_row *r, const sums *s) {
+    enum { COUNTER_MS = 250 }; // energy counters tick 10 to 100 ms apart
+    int runs = b->plan->repetitions, n_steps = r->test.n_gen;
+    double tokens = (double)r->batch * (r->test.n_prompt + n_steps), rate[runs], steps = 0;
+    for (int i = 0; i < runs; i++) rate[i] = tokens * 1e3 / s->run_ms[i];
+    for (int i = 0; i < runs * n_steps; i++) steps += s->step_ms[i];
+    cli_spread(s->run_ms, runs, &r->ms, &r->ms_sd, &r->ms_median);
+    cli_spread(rate, runs, &r->tok_s, &r->tok_s_sd, &r->tok_s_median);
+    r->joules = r->ms * runs >= COUNTER_MS ? s->joules / (tokens * runs) : NAN;
+    r->prefill_ms = 0;
+    for (int j = 0; j < r->batch; j++) r->prefill_ms += b->fill_ms[j];
+    r->decode_ms = r->step_ms = r->token_ms = r->kv_bytes = r->gb_s = r->peak_share = r->speedup = NAN;
+    if (!n_steps) return;
+    r->decode_ms = steps / runs;
+    r->step_ms = cli_median(s->step_ms, runs * n_steps);
+    r->token_ms = r->decode_ms / n_steps / r->batch;
+    r->kv_bytes = s->kv_bytes / n_steps / runs;
+    r->gb_s = ((double)sl_model_decode_bytes(b->model) + r->kv_bytes) / r->step_ms * 1e-6;
+    r->peak_share = r->gb_s / b->peak_gb_s;
+}
+
+// ---- all rows ----
+
+// The rows of one test, a method each, which take turns; their figures but the parts of a step.
+static int measure(cli_bench *b, int n, cli_bench_row *rows, sl_error *err) {
+    int runs = b->plan->repetitions, rc = 0;
+    sums all[n];
+    for (int a = 0; a < n; a++)
+        all[a] = (sums){.step_ms = b->step_ms + (size_t)a * runs * rows->test.n_gen, .run_ms = b->run_ms + (size_t)a * runs};
+    for (int run = 0; !rc && run < runs; run++)
+        for (int a = 0; !rc && a < n; a++) rc = repeat(b, a, run, &rows[a], &all[a], err);
+    for (int a = 0; !rc && a < n; a++) sum_up(b, &rows[a], &all[a]);
+    return rc;
+}
+
+// One test with every method that it depends on.
+static int run_test(cli_bench *b, const cli_bench_row *size, cli_bench_fn fn, void *ctx, sl_error *err) {
+    int n = size->test.n_gen ? b->attn.n : 1;
+    cli_bench_row rows[n];
+    for (int a = 0; a < n; a++) {
+        rows[a] = *size;
+        rows[a].attn = size->test.n_gen ? b->attn.names[a] : "dense";
+    }
+    int rc = measure(b, n, rows, err);
+    for (int a = 0; !rc && a < n; a++) {
+        rows[a].speedup = rows[0].token_ms / rows[a].token_ms;
+        rc = time_parts(b, a, &rows[a], err);
+        if (!rc) rc = fn(ctx, &rows[a], err);
+    }
+    return rc;
+}
+
+int cli_bench_run(cli_bench *b, cli_bench_fn fn, void *ctx, sl_error *err) {
+    const cli_bench_plan *plan = b->plan;
+    cli_ints depths = plan->depths;
+    int rc = 0;
+    cli_sort_ints(&depths);
+    for (int d = 0; !rc && d < depths.n; d++)
+        for (int i = 0; !rc && i < plan->batches.n; i++)
+            for (int t = 0; !rc && t < plan->n_tests; t++) {
+                const cli_bench_row size = {.test = plan->tests[t], .batch = plan->batches.at[i], .depth = depths.at[d]};
+                rc = run_test(b, &size, fn, ctx, err);
+            }
+    return rc;
+}
+
+// ---- a row's fields ----
+
+void cli_bench_name(const cli_bench_row *r, char buf[64]) {
+    int n = 0;
+    if (r->test.n_prompt) n += snprintf(buf, 64, "pp%d", r->test.n_prompt);
+    if (r->test.n_gen) n += snprintf(buf + n, 64 - n, "%stg%d", n ? "+" : "", r->test.n_gen);
+    if (r->depth) snprintf(buf + n, 64 - n, " @ d%d", r->depth);
+}
+
+static json_t *count(int n) { // 0: absent
+    return n ? json_integer(n) : json_null();
+}
+
+static json_t *source_json(const cli_bench *b, const cli_bench_row *r) {
+    const sl_config *c = sl_model_config(b->model);
+    return json_pack("{s:s, s:s, s:s, s:o, s:o, s:o, s:s, s:s, s:b}", "version", SLEIGH_VERSION, "commit", cli_commit(),
+                     "device", b->backend, "driver", *b->meter.driver ? json_string(b->meter.driver) : json_null(), "sm_mhz",
+                     count(r->sm_mhz), "memory_mhz", count(r->memory_mhz), "model", b->o->model, "model_type", c->model_type,
+                     "dummy", sl_model_is_dummy(b->model));
+}
+
+static json_t *test_json(const cli_bench *b, const cli_bench_row *r) {
+    char name[64] = "";
+    cli_bench_name(r, name);
+    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:s, s:b, s:b, s:i, s:I}", "test", name, "n_prompt", r->test.n_prompt, "n_gen",
+                     r->test.n_gen, "depth", r->depth, "batch", r->batch, "attn", r->attn, "ragged", b->o->ragged, "copy",
+                     b->o->copy, "repetitions", b->plan->repetitions, "seed", (json_int_t)b->o->seed);
+}
+
+static json_t *figures_json(const cli_bench *b, const cli_bench_row *r) {
+    double weights = (double)sl_model_decode_bytes(b->model), held = 0;
+    for (int j = 0; j < r->batch; j++) held += b->held[j];
+    char logits[24];
+    snprintf(logits, sizeof logits, "%016llx", (unsigned long long)r->logits);
+    const struct {
+        const char *key;
+        double value;
+    } figures[] = {{"ms", r->ms},
+                   {"ms_sd", r->ms_sd},
+                   {"ms_median", r->ms_median},
+                   {"tok_s", r->tok_s},
+                   {"tok_s_sd", r->tok_s_sd},
+                   {"tok_s_median", r->tok_s_median},
+                   {"prefill_s", r->prefill_ms * 1e-3},
+                   {"prefill_tok_s", held * 1e3 / r->prefill_ms},
+                   {"decode_s", r->decode_ms * 1e-3},
+                   {"step_ms", r->step_ms},
+                   {"token_ms", r->token_ms},
+                   {"speedup", r->speedup},
+                   {"gb_s", r->gb_s},
+                   {"peak_gb_s", b->peak_gb_s},
+                   {"peak_share", r->peak_share},
+                   {"floor_ms", r->test.n_gen ? weights / b->peak_gb_s * 1e-6 : NAN},
+                   {"weights_bytes", weights},
+                   {"kv_bytes", r->kv_bytes},
+                   {"joules_token", r->joules},
+                   {"linear_ms", r->linear_ms},
+                   {"attention_ms", r->attention_ms},
+                   {"rest_ms", r->rest_ms}};
+    json_t *o = json_object();
+    for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
+        json_object_set_new(o, figures[i].key, cli_number(figures[i].value));
+    json_object_set_new(o, "logits", json_string(logits));
+    return o;
+}
+
+json_t *cli_bench_json(const cli_bench *b, const cli_bench_row *r) {
+    json_t *row = source_json(b, r), *test = test_json(b, r), *figures = figures_json(b, r);
+    if (row) {
+        json_object_update(row, test);
+        json_object_update(row, figures);
+    }
+    json_decref(test);
+    json_decref(figures);
+    return row;
+}

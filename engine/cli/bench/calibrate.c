@@ -1,0 +1,287 @@
+// engine/cli/bench/calibrate.c - see calibrate.h.
+#include "engine/cli/bench/calibrate.h"
+#include "engine/cli/attn_list.h"
+#include "engine/cli/cli.h"
+#include "engine/cli/output/progress_bar.h"
+#include "engine/base/number.h"
+#include "engine/sleigh.h"
+#ifdef SLEIGH_CUDA
+#include "attention/attention_cuda.h"
+#include "engine/cli/bench/attn_timing.h"
+#endif
+
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static const sl_attn_geom without_model = {.n_layers = 1, .n_heads = 32, .n_kv_heads = 8, .head_dim = 128}; // Llama-3.1-8B
+static const cli_grid gpu_grid = {.n_seqs = {.at = {1, 2, 4, 8, 16, 32}, .n = 6},
+                                  .n_kv = {.at = {1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072}, .n = 8},
+                                  .most_rows = 512 * 1024},
+                      cpu_grid = {.n_seqs = {.at = {1, 4, 16}, .n = 3},
+                                  .n_kv = {.at = {256, 512, 1024, 2048, 4096, 8192, 16384, 32768}, .n = 8},
+                                  .most_rows = 64 * 1024};
+// Those without a stated error are what auto takes without epsilon: both are held to quality goals (docs/methods.md).
+static const char *const candidates[] = {
+    "dense",
+    "santa-pps:S=128",
+    "santa-is:S=256",
+    "santa-pps:epsilon={0.05,0.1,0.2,0.3,0.5}",
+};
+enum { GPU_REPETITIONS = 15, CPU_REPETITIONS = 5 };
+
+// ---- the grid ----
+
+static int fits(const cli_grid *g, int n_seqs, int n_kv) {
+    return (long long)n_seqs * n_kv <= g->most_rows;
+}
+
+// Sizes of the grid that are left in, upwards, none twice.
+static int list_points(const cli_grid *grid, sl_auto_table *t, sl_error *err) {
+    cli_grid g = *grid;
+    cli_sort_ints(&g.n_seqs);
+    cli_sort_ints(&g.n_kv);
+    t->n_points = 0;
+    free(t->points);
+    t->points = calloc(SL_AUTO_POINTS, sizeof *t->points);
+    if (!t->points) return sl_fail(err, SL_ERR_MEMORY, "calibrate: out of memory");
+    for (int i = 0; i < g.n_seqs.n; i++)
+        for (int j = 0; j < g.n_kv.n; j++) {
+            int again = (i && g.n_seqs.at[i] == g.n_seqs.at[i - 1]) || (j && g.n_kv.at[j] == g.n_kv.at[j - 1]);
+            if (again || !fits(&g, g.n_seqs.at[i], g.n_kv.at[j])) continue;
+            if (t->n_points == SL_AUTO_POINTS)
+                return sl_fail(err, SL_ERR_ARG, "--batch and --depth: more than %d sizes", SL_AUTO_POINTS);
+            t->points[t->n_points++] = (sl_auto_point){.n_seqs = g.n_seqs.at[i], .n_kv = g.n_kv.at[j]};
+        }
+    return t->n_points ? 0 : sl_fail(err, SL_ERR_ARG, "--batch and --depth: no size of at most %d rows", g.most_rows);
+}
+
+int cli_calibrate(const cli_clock *clock, const cli_grid *grid, sl_auto_table *t, sl_error *err) {
+    cli_progress bar;
+    int rc = list_points(grid, t, err), n = t->n_points * t->n_specs;
+    cli_progress_begin(&bar, "calibrate", "times");
+    for (int i = 0; !rc && i < n; i++) {
+        sl_auto_point *p = &t->points[i / t->n_specs];
+        cli_progress_update(&bar, i, n);
+        rc = clock->time(clock->ctx, &t->specs[i % t->n_specs], p->n_seqs, p->n_kv, &p->us[i % t->n_specs], err);
+        if (!rc && cli_interrupted()) rc = sl_fail(err, SL_ERR_IO, "interrupted; no table is written");
+    }
+    cli_progress_end(&bar);
+    return rc;
+}
+
+// ---- what the flags say ----
+
+static int check_flags(const cli_options *o, sl_error *err) {
+    static const struct {
+        const char *flag;
+        size_t field;
+    } others[] = {{"--steps", offsetof(cli_options, n_gens)},     {"--n-prompt", offsetof(cli_options, n_prompts)},
+                  {"--prompt-gen", offsetof(cli_options, pairs)}, {"--ragged", offsetof(cli_options, ragged)},
+                  {"--copy", offsetof(cli_options, copy)},        {"--memory-rate", offsetof(cli_options, memory_rate)},
+                  {"--plot", offsetof(cli_options, plot)},        {"--query-spread", offsetof(cli_options, query_spread)},
+                  {"--phase", offsetof(cli_options, phase)},      {"--output", offsetof(cli_options, format)},
+                  {"--seed", offsetof(cli_options, seed)}};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (cli_option_given(o, others[i].field) == CLI_BY_FLAG)
+            return sl_fail(err, SL_ERR_ARG, "flag %s does not go with --calibrate", others[i].flag);
+    for (int i = 0; CLI_GIVEN(o, depths) && i < o->depths.n; i++)
+        if (o->depths.at[i] == 0) return sl_fail(err, SL_ERR_ARG, "--depth 0: a step that attends to nothing");
+    return sl_device_check(o->device, err);
+}
+
+static int offered(const sl_attn_spec *spec, const sl_attn_geom *geom, int on_gpu, sl_error *err) {
+    char text[512];
+    sl_attn_format(spec, text, sizeof text);
+    if (on_gpu ? !sl_attn_on_gpu(spec) : !spec->method->cpu)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %.200s: not offered on this device", text);
+    return spec->method->supports ? spec->method->supports(geom, spec, err) : 0;
+}
+
+// dense and the methods of --attn, or the candidates that this device and shape have.
+static int list_specs(const cli_options *o, const sl_attn_geom *geom, int on_gpu, sl_auto_table *t, sl_error *err) {
+    const cli_list standard = {.items = (const char **)candidates, .n = sizeof candidates / sizeof *candidates};
+    cli_attn_list list;
+    int given = o->attns.n > 0, rc = cli_attn_list_parse(given ? &o->attns : &standard, &list, err);
+    t->specs[t->n_specs++] = (sl_attn_spec){.method = sl_attn_methods[0]};
+    for (int i = 0; !rc && i < list.n; i++) {
+        sl_error why;
+        if (list.specs[i].method == sl_attn_methods[0]) continue;
+        rc = offered(&list.specs[i], geom, on_gpu, &why);
+        if (rc && !given)
+            fprintf(stderr, "calibrate: left out: %s\n", why.message), rc = 0;
+        else if (rc)
+            sl_fail(err, (sl_err)rc, "%s", why.message);
+        else if (t->n_specs == SL_AUTO_SPECS)
+            rc = sl_fail(err, SL_ERR_ARG, "--attn: at most %d methods", SL_AUTO_SPECS);
+        else
+            t->specs[t->n_specs++] = list.specs[i];
+    }
+    cli_attn_list_free(&list);
+    return rc;
+}
+
+static int find_geometry(const cli_options *o, sl_attn_geom *geom, sl_error *err) {
+    sl_config c;
+    *geom = without_model;
+    int rc = o->model ? sl_config_load(o->model, &c, err) : 0;
+    if (!rc && o->model) *geom = (sl_attn_geom){1, c.n_heads, c.n_kv_heads, c.head_dim};
+    return rc;
+}
+
+static cli_grid find_grid(const cli_options *o, int on_gpu) {
+    cli_grid g = on_gpu ? gpu_grid : cpu_grid;
+    if (CLI_GIVEN(o, batches)) g.n_seqs = o->batches;
+    if (CLI_GIVEN(o, depths)) g.n_kv = o->depths;
+    return g;
+}
+
+// Pages and sequences that the largest of its steps needs.
+static void find_limits(const cli_grid *g, int *n_pages, int *n_seqs) {
+    *n_pages = *n_seqs = 1;
+    for (int i = 0; i < g->n_seqs.n; i++)
+        for (int j = 0; j < g->n_kv.n; j++) {
+            int n = g->n_seqs.at[i], n_kv = g->n_kv.at[j];
+            if (!fits(g, n, n_kv)) continue;
+            int pages = (n_kv + SL_PAGE - 1) / SL_PAGE;
+            if (n * pages > *n_pages) *n_pages = n * pages;
+            if (n > *n_seqs) *n_seqs = n;
+        }
+}
+
+// ---- clocks ----
+
+#ifdef SLEIGH_CUDA
+typedef struct gpu_clock {
+    sl_bench_attn *bench;
+    int repetitions;
+} gpu_clock;
+
+static int gpu_time(void *ctx, const sl_attn_spec *spec, int n_seqs, int n_kv, double *us, sl_error *err) {
+    gpu_clock *c = ctx;
+    int lengths[n_seqs], most = spec->plus ? spec->plus->cuda->max_rows : spec->method->cuda->max_rows;
+    sl_bench_attn_result result = {0};
+    *us = NAN;
+    if (most && n_kv > most) return 0;
+    for (int i = 0; i < n_seqs; i++) lengths[i] = n_kv;
+    int rc = sl_bench_attn_decode(c->bench, spec, n_seqs, lengths, c->repetitions, &result, err);
+    *us = result.time.us;
+    return rc;
+}
+
+// As the CUDA backend, which no model is loaded into here.
+static int check_shape(const sl_attn_geom *g, sl_error *err) {
+    int group = g->n_heads / g->n_kv_heads, dim = g->head_dim;
+    int ok = (dim == 64 || dim == 80 || dim == 96 || dim == 128) && ((group >= 1 && group <= 4) || group == 8);
+    return ok ? 0
+              : sl_fail(err, SL_ERR_UNSUPPORTED, "head_dim %d, %d query heads for each key head: not supported on a GPU", dim,
+                        group);
+}
+
+static int calibrate_gpu(const cli_options *o, const sl_attn_geom *geom, const cli_grid *g, sl_auto_table *t, sl_error *err) {
+    gpu_clock c = {.repetitions = CLI_GIVEN(o, repetitions) ? o->repetitions : GPU_REPETITIONS};
+    sl_bench_attn_limits limits = {.n_tokens = 1, .query_deviation = o->query_deviation};
+    if (!strncmp(o->device, "cuda:", 5) && strcmp(o->device, "cuda:0"))
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "--device %.40s: --calibrate measures the first GPU; CUDA_VISIBLE_DEVICES makes another the first",
+                       o->device);
+    find_limits(g, &limits.n_pages, &limits.n_seqs);
+    int rc = check_shape(geom, err);
+    if (!rc) rc = sl_bench_attn_open(geom, &limits, &c.bench, err);
+    if (!rc) rc = cli_calibrate(&(cli_clock){.time = gpu_time, .ctx = &c}, g, t, err);
+    sl_bench_attn_close(c.bench);
+    return rc;
+}
+#else
+static int calibrate_gpu(const cli_options *o, const sl_attn_geom *geom, const cli_grid *g, sl_auto_table *t, sl_error *err) {
+    (void)geom, (void)g, (void)t;
+    return sl_fail(err, SL_ERR_UNSUPPORTED, "--device %.40s: this build has no CUDA", o->device);
+}
+#endif
+
+static int calibrate_cpu(const cli_options *o, const sl_attn_geom *geom, const cli_grid *g, sl_auto_table *t, sl_error *err) {
+    cli_host_clock *host = NULL;
+    int n_pages, n_seqs, repetitions = CLI_GIVEN(o, repetitions) ? o->repetitions : CPU_REPETITIONS;
+    find_limits(g, &n_pages, &n_seqs);
+    int rc = cli_host_clock_open(geom, n_pages, o->query_deviation, o->threads, repetitions, &host, err);
+    if (!rc) rc = cli_calibrate(&(cli_clock){.time = cli_host_clock_time, .ctx = host}, g, t, err);
+    cli_host_clock_close(host);
+    return rc;
+}
+
+// ---- what is said ----
+
+static int print_times(const sl_auto_table *t, sl_error *err) {
+    char text[512];
+    int rc = cli_printf(err, "%s, %d heads, %d KV heads, head_dim %d: microseconds of a layer's decode attention\n\n",
+                        t->device, t->n_heads, t->n_kv_heads, t->head_dim);
+    if (!rc) rc = cli_printf(err, "| sequences | rows |");
+    for (int s = 0; !rc && s < t->n_specs; s++) {
+        sl_attn_format(&t->specs[s], text, sizeof text);
+        rc = cli_printf(err, " %s |", text);
+    }
+    for (int s = -2; !rc && s < t->n_specs; s++) rc = cli_printf(err, s == -2 ? "\n|---|" : "---|");
+    for (int i = 0; !rc && i < t->n_points; i++) {
+        const sl_auto_point *p = &t->points[i];
+        rc = cli_printf(err, "\n| %d | %d |", p->n_seqs, p->n_kv);
+        for (int s = 0; !rc && s < t->n_specs; s++)
+            rc = isnan(p->us[s]) ? cli_printf(err, " - |") : cli_printf(err, " %.1f |", p->us[s]);
+    }
+    return rc ? rc : cli_printf(err, "\n\n");
+}
+
+// What auto comes to on the longest contexts, without epsilon and with those that were measured.
+static int print_choices(const sl_auto_table *t, sl_error *err) {
+    char line[512], text[512], number[2][SL_NUMBER_TEXT];
+    int rc = 0;
+    for (int s = 0; !rc && s < t->n_specs; s++) {
+        const sl_attn_spec *spec = &t->specs[s];
+        double epsilon = sl_attn_has(spec, "epsilon") ? sl_attn_get(spec, "epsilon") : 0;
+        if (s > 0 && epsilon == 0) continue; // auto without it is said once, with dense
+        if (s)
+            snprintf(text, sizeof text, "auto:epsilon=%s:delta=%s", sl_number_text(epsilon, number[0]),
+                     sl_number_text(sl_attn_get(spec, "delta"), number[1]));
+        else
+            snprintf(text, sizeof text, "auto");
+        for (int i = 0; !rc && i < t->n_points; i++) {
+            sl_attn_spec request;
+            sl_auto_choice choice;
+            if (i && t->points[i].n_seqs == t->points[i - 1].n_seqs) continue;
+            rc = sl_attn_parse(text, &request, err);
+            if (rc) return rc;
+            sl_auto_pick(t, &request, t->points[i].n_seqs, INT_MAX, &choice);
+            sl_auto_format(t, &request, &choice, line, sizeof line);
+            rc = cli_printf(err, "%s: %s\n", text, line);
+        }
+    }
+    return rc;
+}
+
+int cmd_calibrate(const cli_options *o, sl_error *err) {
+    sl_auto_table t = {.query_deviation = o->query_deviation};
+    sl_attn_geom geom;
+    char path[4096];
+    time_t now = time(NULL);
+    struct tm day;
+    int rc = check_flags(o, err), on_gpu = sl_device_is_gpu(o->device);
+    if (!rc) rc = sl_device_name(o->device, t.device, sizeof t.device, err);
+    if (!rc) rc = find_geometry(o, &geom, err);
+    if (!rc && o->calibration) snprintf(path, sizeof path, "%s", o->calibration);
+    if (!rc && !o->calibration) rc = sl_auto_path(t.device, &geom, path, sizeof path, err);
+    if (!rc) rc = list_specs(o, &geom, on_gpu, &t, err);
+    if (rc) return rc;
+    cli_grid grid = find_grid(o, on_gpu);
+    t.n_heads = geom.n_heads, t.n_kv_heads = geom.n_kv_heads, t.head_dim = geom.head_dim;
+    if (!gmtime_r(&now, &day) || !strftime(t.date, sizeof t.date, "%Y-%m-%d", &day)) strcpy(t.date, "unknown");
+    cli_catch_interrupt(1);
+    rc = on_gpu ? calibrate_gpu(o, &geom, &grid, &t, err) : calibrate_cpu(o, &geom, &grid, &t, err);
+    if (!rc) rc = sl_auto_write(&t, path, err);
+    if (!rc) rc = print_times(&t, err);
+    if (!rc) rc = print_choices(&t, err);
+    if (!rc) rc = cli_flush(err);
+    if (!rc) fprintf(stderr, "calibration: written to %s\n", path);
+    sl_auto_free(&t);
+    return rc;
+}

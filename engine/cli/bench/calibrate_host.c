@@ -1,0 +1,131 @@
+// engine/cli/bench/calibrate_host.c - the CPU's clock of calibrate.h.
+#include "engine/backend/backend.h"
+#include "engine/cli/bench/calibrate.h"
+#include "engine/cli/cli.h"
+#include "engine/cli/output/summary.h"
+#include "engine/backend/dummy_weights.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define DUMMY_DEVIATION 0.02 // of sl_dummy_fill's numbers: queries make up for the keys', outputs only scale with the values'
+enum { WARM_UP = 2 };
+
+struct cli_host_clock {
+    sl_attn_geom geom;
+    double query_deviation;
+    int repetitions;
+    sl_kv_pool pool;
+    sl_workspace ws;
+    bf16 *quantiles; // of sl_dummy_fill
+};
+
+int cli_host_clock_open(const sl_attn_geom *geom, int n_pages, double query_deviation, int n_threads, int repetitions,
+                        cli_host_clock **out, sl_error *err) {
+    const sl_backend *backend;
+    int rc = sl_cpu_init(n_threads, &backend, err);
+    if (rc) return rc;
+    cli_host_clock *c = calloc(1, sizeof *c);
+    if (!c) return sl_fail(err, SL_ERR_MEMORY, "calibrate: out of memory");
+    c->geom = *geom, c->query_deviation = query_deviation, c->repetitions = repetitions;
+    c->quantiles = malloc(SL_DUMMY_QUANTILES * sizeof *c->quantiles);
+    rc = c->quantiles ? 0 : sl_fail(err, SL_ERR_MEMORY, "calibrate: out of memory");
+    if (!rc) rc = sl_kv_pool_init(&c->pool, backend, 1, geom->n_kv_heads, geom->head_dim, n_pages, err);
+    if (rc) {
+        cli_host_clock_close(c);
+        return rc;
+    }
+    size_t n = (size_t)n_pages * geom->n_kv_heads * SL_PAGE * geom->head_dim;
+    sl_dummy_quantiles(c->quantiles);
+    sl_dummy_fill(sl_dummy_key("k"), c->quantiles, 0, n, n_threads, c->pool.k);
+    sl_dummy_fill(sl_dummy_key("v"), c->quantiles, 0, n, n_threads, c->pool.v);
+    *out = c;
+    return 0;
+}
+
+void cli_host_clock_close(cli_host_clock *c) {
+    if (!c) return;
+    sl_kv_pool_free(&c->pool);
+    sl_workspace_free(&c->ws);
+    free(c->quantiles);
+    free(c);
+}
+
+// What one step reads and writes.
+typedef struct batch {
+    int n;
+    sl_kv_seq *seqs;        // [n]
+    sl_attn_query *queries; // [n]
+    float *q, *out;         // [n][n_heads][head_dim]
+    char *state;            // [n][state_size]
+} batch;
+
+static void fill_queries(const cli_host_clock *c, float *q, size_t n) {
+    enum { AT_ONCE = 512 };
+    double scale = c->query_deviation / (DUMMY_DEVIATION * DUMMY_DEVIATION);
+    bf16 some[AT_ONCE];
+    for (size_t i = 0; i < n; i += AT_ONCE) {
+        size_t m = n - i < AT_ONCE ? n - i : AT_ONCE;
+        sl_dummy_fill(sl_dummy_key("q"), c->quantiles, i, m, 1, some);
+        for (size_t j = 0; j < m; j++) q[i + j] = (float)(scale * sl_bf16_to_f32(some[j]));
+    }
+}
+
+static int open_batch(cli_host_clock *c, const sl_attn_spec *spec, int n_seqs, int n_kv, batch *b, sl_error *err) {
+    const sl_attn_ops *ops = spec->method->cpu;
+    sl_kv_need need[SL_MAX_NEEDS];
+    size_t row = (size_t)c->geom.n_heads * c->geom.head_dim;
+    size_t state = ops->state ? (ops->state(&c->geom, spec) + 63) / 64 * 64 : 0;
+    *b = (batch){.n = n_seqs, .seqs = calloc(n_seqs, sizeof *b->seqs), .queries = calloc(n_seqs, sizeof *b->queries)};
+    b->q = malloc(n_seqs * row * sizeof *b->q), b->out = malloc(n_seqs * row * sizeof *b->out);
+    b->state = calloc(n_seqs, state + 1);
+    if (!b->seqs || !b->queries || !b->q || !b->out || !b->state)
+        return sl_fail(err, SL_ERR_MEMORY, "calibrate: out of memory");
+    fill_queries(c, b->q, n_seqs * row);
+    int rc = sl_workspace_reserve(&c->ws, ops->workspace(&c->geom, spec, n_seqs, 1, n_kv), err);
+    int n_needs = ops->needs ? ops->needs(spec, need) : 0;
+    for (int i = 0; !rc && i < n_needs; i++) rc = sl_kv_keep(&c->pool, need[i], err);
+    for (int s = 0; !rc && s < n_seqs; s++) {
+        rc = sl_kv_reserve(&c->pool, &b->seqs[s], n_kv, err);
+        if (rc) return rc;
+        b->seqs[s].n_tokens = n_kv - 1; // as the engine does: extras before the newest row
+        for (int i = 0; i < n_needs; i++) sl_kv_build(&c->pool, &b->seqs[s], 0, need[i]);
+        b->seqs[s].n_tokens = n_kv;
+        b->queries[s] = (sl_attn_query){.q = b->q + s * row,
+                                        .out = b->out + s * row,
+                                        .sequence = (uint32_t)s,
+                                        .position = (uint32_t)n_kv - 1,
+                                        .kv = sl_kv_view_of(&c->pool, &b->seqs[s], 0, n_kv),
+                                        .state = state ? b->state + s * state : NULL};
+    }
+    return rc;
+}
+
+static void close_batch(cli_host_clock *c, batch *b) {
+    for (int s = 0; b->seqs && s < b->n; s++) sl_kv_seq_free(&c->pool, &b->seqs[s]);
+    free(b->seqs), free(b->queries), free(b->q), free(b->out), free(b->state);
+}
+
+int cli_host_clock_time(void *ctx, const sl_attn_spec *spec, int n_seqs, int n_kv, double *us, sl_error *err) {
+    cli_host_clock *c = ctx;
+    batch b;
+    sl_attn_stats stats = {0};
+    double times[c->repetitions];
+    int rc = open_batch(c, spec, n_seqs, n_kv, &b, err);
+    for (int i = -WARM_UP; !rc && i < c->repetitions; i++) {
+        sl_attn_decode_args args = {.geom = &c->geom,
+                                    .spec = spec,
+                                    .seed = (uint32_t)(i + WARM_UP),
+                                    .n_seqs = n_seqs,
+                                    .seqs = b.queries,
+                                    .ws = &c->ws,
+                                    .stats = &stats};
+        double start = cli_now();
+        spec->method->cpu->decode(&args);
+        if (i >= 0) times[i] = 1e3 * (cli_now() - start);
+    }
+    if (!rc) cli_sort(times, c->repetitions);
+    if (!rc) *us = times[c->repetitions / 2];
+    close_batch(c, &b);
+    return rc;
+}

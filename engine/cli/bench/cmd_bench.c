@@ -1,0 +1,26 @@
+// engine/cli/bench/cmd_bench.c - sleigh bench [WHAT]: a model's speed, or finds which of the engine's parts is to be timed.
+#include "engine/cli/bench/bench.h"
+#include "engine/cli/bench/calibrate.h"
+
+#include <string.h>
+
+static const struct {
+    const char *name;
+    int (*run)(const cli_options *o, sl_error *err);
+} subjects[] = {
+    {"decode", cmd_bench_decode},
+    {"attn", cmd_bench_attn},
+};
+enum { N_SUBJECTS = sizeof subjects / sizeof *subjects };
+
+int cmd_bench(const cli_options *o, sl_error *err) {
+    char names[128] = "";
+    if (o->calibrate && o->what && !strcmp(o->what, "attn")) return cmd_calibrate(o, err);
+    if (o->calibrate) return sl_fail(err, SL_ERR_ARG, "flag --calibrate needs the word attn: sleigh bench attn --calibrate");
+    if (!o->what) return cmd_bench_model(o, err);
+    for (int i = 0; i < N_SUBJECTS; i++) {
+        if (!strcmp(o->what, subjects[i].name)) return subjects[i].run(o, err);
+        snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i ? ", " : "", subjects[i].name);
+    }
+    return sl_fail(err, SL_ERR_ARG, "bench %.60s: expected %s, or no word for a model's speed", o->what, names);
+}

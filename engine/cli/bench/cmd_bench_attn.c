@@ -1,0 +1,320 @@
+// engine/cli/bench/cmd_bench_attn.c - sleigh bench attn: attention kernels alone, against what reading their bytes costs.
+//
+// Owns which sizes are timed and how the tables look; engine/cli/bench/attn_timing.h owns the clock.
+#include "engine/cli/cli.h"
+
+#include <string.h>
+
+#ifdef SLEIGH_CUDA
+#include "attention/attention.h"
+#include "attention/attention_cuda.h"
+#include "engine/cli/attn_list.h"
+#include "engine/cli/output/plot.h"
+#include "engine/cli/output/print_json.h"
+#include "engine/cli/output/progress_bar.h"
+#include "engine/cli/bench/attn_timing.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static const sl_attn_geom geom = {.n_layers = 1, .n_heads = 32, .n_kv_heads = 8, .head_dim = 128}; // Llama-3.1-8B
+enum { MAX_SIZES = 64, MAX_SEQS = 1024, MAX_METHODS = 16, REPETITIONS = 40 };
+
+// ---- what is timed ----
+
+typedef struct size {
+    char name[48];
+    int n_tokens, first; // prefill; 0: decode
+    int n_seqs;
+    int n_kv;          // of each sequence
+    const int *ragged; // [n_seqs], instead of n_kv
+} size;
+
+typedef struct plan {
+    size sizes[MAX_SIZES];
+    cli_attn_list methods;
+    int n_sizes;
+} plan;
+
+typedef struct row { // one line of the result
+    const size *size;
+    const sl_attn_spec *spec;
+    sl_bench_attn_time time;
+    double bytes, features, flops; // bytes that decode reads; flops of prefill
+} row;
+
+static const int ragged[] = {1000, 60001, 8192, 300, 40007, 15000, 131072, 22222};
+enum { N_RAGGED = sizeof ragged / sizeof *ragged };
+
+static void count_name(char *buf, size_t n_buf, int n) {
+    snprintf(buf, n_buf, n % 1024 ? "%d" : "%dk", n % 1024 ? n : n / 1024);
+}
+
+static void add_decode(plan *p, int n_seqs, int n_kv) {
+    char count[16];
+    size *s = &p->sizes[p->n_sizes++];
+    *s = (size){.n_seqs = n_seqs, .n_kv = n_kv};
+    count_name(count, sizeof count, n_kv);
+    snprintf(s->name, sizeof s->name, "%d x %s", n_seqs, count);
+}
+
+static void add_prefill(plan *p, int n_tokens, int first) {
+    char count[16], before[16];
+    size *s = &p->sizes[p->n_sizes++];
+    *s = (size){.n_tokens = n_tokens, .first = first, .n_seqs = 1, .n_kv = first + n_tokens};
+    count_name(count, sizeof count, n_tokens);
+    count_name(before, sizeof before, first);
+    snprintf(s->name, sizeof s->name, first ? "%s at %s" : "%s", count, before);
+}
+
+static void add_standard(plan *p) {
+    static const int standard[][2] = {{1, 8192},   {1, 32768}, {1, 131072}, {6, 30720}, {8, 32768},
+                                      {16, 32768}, {32, 8192}, {1, 20001},  {6, 30001}};
+    for (size_t i = 0; i < sizeof standard / sizeof *standard; i++) add_decode(p, standard[i][0], standard[i][1]);
+    size *s = &p->sizes[p->n_sizes++];
+    *s = (size){.name = "8 ragged", .n_seqs = N_RAGGED, .ragged = ragged};
+}
+
+// Every batch with every depth, where one of them is given; else the standard sizes.
+static int add_sizes(plan *p, const cli_options *o, sl_error *err) {
+    static const cli_ints some_batches = {.at = {1, 4}, .n = 2}, some_depths = {.at = {512, 4096}, .n = 2};
+    const cli_ints *batches = CLI_GIVEN(o, batches) ? &o->batches : &some_batches;
+    const cli_ints *depths = CLI_GIVEN(o, depths) ? &o->depths : &some_depths;
+    if (!CLI_GIVEN(o, batches) && !CLI_GIVEN(o, depths)) return add_standard(p), 0;
+    if (batches->n * depths->n > MAX_SIZES / 2)
+        return sl_fail(err, SL_ERR_ARG, "--batch and --depth: %d sizes, at most %d", batches->n * depths->n, MAX_SIZES / 2);
+    for (int d = 0; d < depths->n; d++) {
+        if (depths->at[d] == 0) return sl_fail(err, SL_ERR_ARG, "--depth 0: a kernel that attends to nothing");
+        for (int b = 0; b < batches->n; b++) add_decode(p, batches->at[b], depths->at[d]);
+    }
+    return 0;
+}
+
+static int add_methods(plan *p, const cli_options *o, sl_error *err) {
+    cli_attn_list *list = &p->methods;
+    int rc = cli_attn_list_parse(&o->attns, list, err);
+    if (!rc && list->n > MAX_METHODS) rc = sl_fail(err, SL_ERR_ARG, "--attn: at most %d methods", MAX_METHODS);
+    for (int i = 0; !rc && i < list->n; i++)
+        if (!sl_attn_on_gpu(&list->specs[i]))
+            rc = sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %.100s: not offered on a GPU", list->names[i]);
+    return rc;
+}
+
+// The other flags of `bench` are about steps of a model.
+static int check_flags(const cli_options *o, sl_error *err) {
+    static const struct {
+        const char *flag;
+        size_t field;
+    } others[] = {{"--model", offsetof(cli_options, model)},        {"--steps", offsetof(cli_options, n_gens)},
+                  {"--n-prompt", offsetof(cli_options, n_prompts)}, {"--prompt-gen", offsetof(cli_options, pairs)},
+                  {"--ragged", offsetof(cli_options, ragged)},      {"--copy", offsetof(cli_options, copy)},
+                  {"--device", offsetof(cli_options, device)},      {"--memory-rate", offsetof(cli_options, memory_rate)}};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (cli_option_given(o, others[i].field) == CLI_BY_FLAG)
+            return sl_fail(err, SL_ERR_ARG, "%s is not one of bench attn's flags; it is about steps of a model",
+                           others[i].flag);
+    if (o->plot && !strcmp(o->phase, "prefill"))
+        return sl_fail(err, SL_ERR_ARG, "--plot: draws decode, which --phase leaves out");
+    return o->plot ? cli_plot_check(o->plot, "--plot", err) : 0;
+}
+
+static int make_plan(plan *p, const cli_options *o, sl_error *err) {
+    int rc = check_flags(o, err);
+    if (!rc) rc = add_methods(p, o, err);
+    if (!rc && strcmp(o->phase, "prefill")) rc = add_sizes(p, o, err);
+    if (rc || !strcmp(o->phase, "decode")) return rc;
+    add_prefill(p, 4096, 0);
+    add_prefill(p, 8192, 0);
+    add_prefill(p, 32768, 0);
+    add_prefill(p, 2048, 30 * 1024);
+    return 0;
+}
+
+static int rows_of(const size *s, int i) {
+    return s->ragged ? s->ragged[i] : s->n_kv;
+}
+
+static sl_bench_attn_limits limits_of(const plan *p, const cli_options *o) {
+    sl_bench_attn_limits most = {1, 1, 1, o->query_deviation, o->query_spread};
+    for (int i = 0; i < p->n_sizes; i++) {
+        const size *s = &p->sizes[i];
+        int pages = 0;
+        for (int j = 0; j < s->n_seqs; j++) pages += (rows_of(s, j) + SL_PAGE - 1) / SL_PAGE;
+        if (pages > most.n_pages) most.n_pages = pages;
+        if (s->n_seqs > most.n_seqs) most.n_seqs = s->n_seqs;
+        if (s->n_tokens > most.n_tokens) most.n_tokens = s->n_tokens;
+    }
+    return most;
+}
+
+// ---- timing ----
+
+static int time_row(sl_bench_attn *bench, row *r, int repetitions, sl_error *err) {
+    const size *s = r->size;
+    int n_kv[MAX_SEQS];
+    if (s->n_tokens) {
+        double pairs = (double)s->n_tokens * s->first + 0.5 * s->n_tokens * (s->n_tokens + 1.0);
+        r->flops = 4 * pairs * geom.n_heads * geom.head_dim; // two products, each a multiplication and an addition
+        return sl_bench_attn_prefill(bench, r->spec, s->n_tokens, s->first, repetitions, &r->time, err);
+    }
+    for (int i = 0; i < s->n_seqs; i++) n_kv[i] = rows_of(s, i);
+    sl_bench_attn_result result = {0};
+    int rc = sl_bench_attn_decode(bench, r->spec, s->n_seqs, n_kv, repetitions, &result, err);
+    r->time = result.time, r->bytes = result.bytes, r->features = result.features;
+    return rc;
+}
+
+// Fills rows[0..*n_rows), size by size; a method that has no kernel for a phase has no row.
+static int time_all(sl_bench_attn *bench, const plan *p, int repetitions, row *rows, int *n_rows, sl_error *err) {
+    int rc = 0, n_methods = p->methods.n, total = p->n_sizes * n_methods;
+    cli_progress progress;
+    cli_progress_begin(&progress, "bench attn", "sizes");
+    for (int i = 0; !rc && i < total; i++) {
+        row *r = &rows[*n_rows];
+        *r = (row){.size = &p->sizes[i / n_methods], .spec = &p->methods.specs[i % n_methods]};
+        cli_progress_update(&progress, i, total);
+        if (r->size->n_tokens ? !r->spec->method->cuda->prefill : !r->spec->method->cuda->decode) continue;
+        rc = time_row(bench, r, repetitions, err);
+        ++*n_rows;
+    }
+    cli_progress_end(&progress);
+    return rc;
+}
+
+// ---- tables ----
+
+static double floor_us(const row *r, const sl_bench_attn_device *device) {
+    return r->bytes / device->read_gb_s * 1e-3;
+}
+
+static const char *attn_name(const row *r, char buf[256]) {
+    sl_attn_format(r->spec, buf, 256);
+    return buf;
+}
+
+static int print_md(const row *rows, int n, const sl_bench_attn_device *device, sl_error *err) {
+    char attn[256];
+    int phase = -1, rc = cli_printf(err, "%s: a kernel that only reads reaches %.0f GB/s, an empty graph takes %.1f us\n",
+                                    device->name, device->read_gb_s, device->empty_us);
+    for (int i = 0; !rc && i < n; i++) {
+        const row *r = &rows[i];
+        int prefill = r->size->n_tokens > 0;
+        if (prefill != phase)
+            rc = cli_printf(
+                err,
+                prefill ? "\n| prefill, tokens | attn | ms | mean ms | TFLOP/s |\n|---|---|---|---|---|\n"
+                        : "\n| decode, B x rows | attn | us | mean us | GB/s | floor, us | share of floor | of K's features |\n"
+                          "|---|---|---|---|---|---|---|---|\n");
+        phase = prefill;
+        if (!rc && prefill)
+            rc = cli_printf(err, "| %s | %s | %.3f | %.3f | %.0f |\n", r->size->name, attn_name(r, attn), r->time.us * 1e-3,
+                            r->time.mean_us * 1e-3, r->flops / r->time.us * 1e-6);
+        else if (!rc)
+            rc = cli_printf(err, "| %s | %s | %.1f | %.1f | %.0f | %.1f | %.1f%% | %.1f%% |\n", r->size->name,
+                            attn_name(r, attn), r->time.us, r->time.mean_us, r->bytes / r->time.us * 1e-3, floor_us(r, device),
+                            100 * floor_us(r, device) / r->time.us, 100 * r->features);
+    }
+    return rc;
+}
+
+static int print_csv(const row *rows, int n, const sl_bench_attn_device *device, sl_error *err) {
+    char attn[256];
+    int rc = cli_printf(err, "phase,size,attn,us,mean_us,gb_s,floor_us,features,tflop_s\n");
+    for (int i = 0; !rc && i < n; i++) {
+        const row *r = &rows[i];
+        if (r->size->n_tokens)
+            rc = cli_printf(err, "prefill,%s,%s,%.2f,%.2f,,,,%.1f\n", r->size->name, attn_name(r, attn), r->time.us,
+                            r->time.mean_us, r->flops / r->time.us * 1e-6);
+        else
+            rc = cli_printf(err, "decode,%s,%s,%.2f,%.2f,%.1f,%.2f,%.4f,\n", r->size->name, attn_name(r, attn), r->time.us,
+                            r->time.mean_us, r->bytes / r->time.us * 1e-3, floor_us(r, device), r->features);
+    }
+    return rc;
+}
+
+static json_t *row_json(const row *r, const sl_bench_attn_device *device) {
+    char attn[256];
+    int prefill = r->size->n_tokens > 0;
+    json_t *item = json_pack("{s:s, s:s, s:s, s:f, s:f}", "phase", prefill ? "prefill" : "decode", "size", r->size->name,
+                             "attn", attn_name(r, attn), "us", r->time.us, "mean_us", r->time.mean_us);
+    if (prefill) {
+        json_object_set_new(item, "tflop_s", json_real(r->flops / r->time.us * 1e-6));
+    } else {
+        json_object_set_new(item, "gb_s", json_real(r->bytes / r->time.us * 1e-3));
+        json_object_set_new(item, "floor_us", json_real(floor_us(r, device)));
+        json_object_set_new(item, "features", json_real(r->features));
+    }
+    return item;
+}
+
+static int print_json(const row *rows, int n, const sl_bench_attn_device *device, sl_error *err) {
+    json_t *list = json_array();
+    for (int i = 0; i < n; i++) json_array_append_new(list, row_json(&rows[i], device));
+    return cli_print_json(json_pack("{s:s, s:f, s:f, s:o}", "device", device->name, "read_gb_s", device->read_gb_s, "empty_us",
+                                    device->empty_us, "rows", list),
+                          JSON_INDENT(1), err);
+}
+
+static int print_jsonl(const row *rows, int n, const sl_bench_attn_device *device, sl_error *err) {
+    int rc = 0;
+    for (int i = 0; !rc && i < n; i++) {
+        json_t *item = row_json(&rows[i], device);
+        json_object_set_new(item, "device", json_string(device->name));
+        rc = cli_print_json(item, JSON_COMPACT, err);
+    }
+    return rc;
+}
+
+static int print(const char *format, const row *rows, int n, const sl_bench_attn_device *device, sl_error *err) {
+    if (!strcmp(format, "json")) return print_json(rows, n, device, err);
+    if (!strcmp(format, "jsonl")) return print_jsonl(rows, n, device, err);
+    return !strcmp(format, "csv") ? print_csv(rows, n, device, err) : print_md(rows, n, device, err);
+}
+
+// Latency against context: a curve for each method and number of sequences. Ragged batches have no one length.
+static int draw(const char *file, const row *rows, int n, const sl_bench_attn_device *device, sl_error *err) {
+    cli_curves curves = {0};
+    char attn[256], name[288], title[320];
+    int rc = 0;
+    for (int i = 0; !rc && i < n; i++) {
+        const row *r = &rows[i];
+        if (r->size->n_tokens || r->size->ragged) continue;
+        snprintf(name, sizeof name, "%s, batch %d", attn_name(r, attn), r->size->n_seqs);
+        rc = cli_curves_add(&curves, name, (cli_point){r->size->n_kv, r->time.us, NAN, NAN}, err);
+    }
+    cli_panel panel = cli_panel_latency(&curves);
+    panel.title = "attention of a decode step";
+    panel.y_label = "us";
+    panel.log_y = 1;
+    snprintf(title, sizeof title, "%s, %d query heads, %d KV heads", device->name, geom.n_heads, geom.n_kv_heads);
+    if (!rc) rc = cli_plot(file, title, &panel, 1, err);
+    cli_curves_free(&curves);
+    return rc;
+}
+
+int cmd_bench_attn(const cli_options *o, sl_error *err) {
+    plan p = {0};
+    row rows[MAX_SIZES * MAX_METHODS];
+    sl_bench_attn_device device;
+    sl_bench_attn *bench = NULL;
+    int n_rows = 0, rc = make_plan(&p, o, err);
+    sl_bench_attn_limits limits = limits_of(&p, o);
+    if (!rc) rc = sl_bench_attn_open(&geom, &limits, &bench, err);
+    if (!rc) rc = sl_bench_attn_device_of(bench, &device, err);
+    int repetitions = CLI_GIVEN(o, repetitions) ? o->repetitions : REPETITIONS;
+    if (!rc) rc = time_all(bench, &p, repetitions, rows, &n_rows, err);
+    sl_bench_attn_close(bench);
+    if (!rc) rc = print(o->format, rows, n_rows, &device, err);
+    if (!rc && o->plot) rc = draw(o->plot, rows, n_rows, &device, err);
+    cli_attn_list_free(&p.methods);
+    return rc;
+}
+
+#else
+
+int cmd_bench_attn(const cli_options *o, sl_error *err) {
+    (void)o;
+    return sl_fail(err, SL_ERR_UNSUPPORTED, "bench attn: this build has no CUDA");
+}
+
+#endif

@@ -1,0 +1,47 @@
+// engine/cli/bench/cmd_bench_decode.c - sleigh bench decode: what decoding a batch costs, method beside method, as Table 3 of
+// the SANTA paper has it; on a GPU also which part of a step costs what.
+#include "engine/cli/bench/bench.h"
+#include "engine/cli/output/rows.h"
+
+static const cli_ints batches = {.at = {1, 4}, .n = 2}, depths = {.at = {512, 4096}, .n = 2}, n_gens = {.at = {32}, .n = 1};
+
+static const cli_column columns[] = {
+    {.title = "batch", .key = "batch"},
+    {.title = "depth", .key = "depth"},
+    {.title = "attention", .key = "attn"},
+    {.title = "prefill s/batch", .key = "prefill_s", .digits = 2},
+    {.title = "steps", .key = "n_gen"},
+    {.title = "decode s/batch", .key = "decode_s", .digits = 3},
+    {.title = "ms / output token", .key = "token_ms", .digits = 3},
+    {.title = "speedup", .key = "speedup", .digits = 3},
+    {.title = "step ms", .key = "step_ms", .digits = 3},
+    {.title = "tok/s", .key = "tok_s", .digits = 1},
+    {.title = "GB/s", .key = "gb_s", .digits = 1},
+    {.title = "% of peak", .key = "peak_share", .digits = 1, .scale = 100},
+    {.title = "floor ms", .key = "floor_ms", .digits = 3},
+    {.title = "linear ms", .key = "linear_ms", .digits = 3},
+    {.title = "attention ms", .key = "attention_ms", .digits = 3},
+    {.title = "rest ms", .key = "rest_ms", .digits = 3},
+};
+
+static int make_plan(cli_bench_plan *plan, const cli_options *o, sl_error *err) {
+    const cli_ints *steps = CLI_GIVEN(o, n_gens) ? &o->n_gens : &n_gens;
+    *plan = (cli_bench_plan){.batches = CLI_GIVEN(o, batches) ? o->batches : batches,
+                             .depths = CLI_GIVEN(o, depths) ? o->depths : depths,
+                             .repetitions = CLI_GIVEN(o, repetitions) ? o->repetitions : 1,
+                             .parts = 1};
+    if (o->n_prompts.n || o->pairs.n)
+        return sl_fail(err, SL_ERR_ARG, "bench decode: %s is one of bench's flags, without a word behind it",
+                       o->pairs.n ? "--prompt-gen" : "--n-prompt");
+    for (int i = 0; i < steps->n; i++) {
+        if (steps->at[i] == 0) return sl_fail(err, SL_ERR_ARG, "--steps 0: expected a whole number from 1");
+        plan->tests[plan->n_tests++].n_gen = steps->at[i];
+    }
+    return 0;
+}
+
+int cmd_bench_decode(const cli_options *o, sl_error *err) {
+    cli_bench_plan plan;
+    int rc = make_plan(&plan, o, err);
+    return rc ? rc : cli_bench_print(o, &plan, columns, sizeof columns / sizeof *columns, err);
+}

@@ -1,0 +1,130 @@
+// engine/cli/bench/cmd_bench_model.c - sleigh bench without a word behind it: a model's speed in llama-bench's shape; and the
+// table, with its picture, that it shares with bench decode.
+#include "engine/cli/bench/bench.h"
+#include "engine/cli/output/plot.h"
+#include "engine/cli/output/rows.h"
+
+#include <math.h>
+#include <string.h>
+
+// ---- which tests ----
+
+static int add_test(cli_bench_plan *plan, int n_prompt, int n_gen, sl_error *err) {
+    if (!n_prompt && !n_gen) return 0;
+    if (plan->n_tests == CLI_MAX_TESTS) return sl_fail(err, SL_ERR_ARG, "bench: at most %d tests", CLI_MAX_TESTS);
+    plan->tests[plan->n_tests++] = (cli_bench_test){n_prompt, n_gen};
+    return 0;
+}
+
+static int make_plan(cli_bench_plan *plan, const cli_options *o, sl_error *err) {
+    static const cli_ints one = {.at = {1}, .n = 1}, zero = {.at = {0}, .n = 1};
+    static const cli_ints prompts = {.at = {512}, .n = 1}, gens = {.at = {128}, .n = 1};
+    const cli_ints *p = CLI_GIVEN(o, n_prompts) ? &o->n_prompts : &prompts, *n = CLI_GIVEN(o, n_gens) ? &o->n_gens : &gens;
+    int rc = 0;
+    *plan = (cli_bench_plan){.batches = CLI_GIVEN(o, batches) ? o->batches : one,
+                             .depths = CLI_GIVEN(o, depths) ? o->depths : zero,
+                             .repetitions = CLI_GIVEN(o, repetitions) ? o->repetitions : 5};
+    for (int i = 0; !rc && i < p->n; i++) rc = add_test(plan, p->at[i], 0, err);
+    for (int i = 0; !rc && i < n->n; i++) rc = add_test(plan, 0, n->at[i], err);
+    for (int i = 0; !rc && i < o->pairs.n; i += 2) rc = add_test(plan, o->pairs.at[i], o->pairs.at[i + 1], err);
+    if (rc || plan->n_tests) return rc;
+    return sl_fail(err, SL_ERR_ARG, "--n-prompt and --n-gen: all are 0, nothing to measure");
+}
+
+// ---- what the rows say, drawn: those that decode and nothing else ----
+
+typedef struct output {
+    cli_bench bench;
+    cli_rows rows;
+    cli_curves latency, speedup; // of rows that differ in depth alone, in batch alone
+} output;
+
+static void name_curve(const output *out, const cli_bench_row *r, int speedup, char *buf, size_t size) {
+    const cli_bench_plan *plan = out->bench.plan;
+    int n = snprintf(buf, size, "%.100s", r->attn), n_tests = 0;
+    for (int i = 0; i < plan->n_tests; i++) n_tests += !plan->tests[i].n_prompt;
+    if (speedup && plan->depths.n > 1) n += snprintf(buf + n, size - n, ", depth %d", r->depth);
+    if (!speedup && plan->batches.n > 1) n += snprintf(buf + n, size - n, ", batch %d", r->batch);
+    if (n_tests > 1) snprintf(buf + n, size - n, ", %d steps", r->test.n_gen);
+}
+
+static int note_row(output *out, const cli_bench_row *r, sl_error *err) {
+    char name[192];
+    if (!out->bench.o->plot || r->test.n_prompt) return 0;
+    name_curve(out, r, 0, name, sizeof name);
+    int rc = cli_curves_add(&out->latency, name, (cli_point){r->depth, r->step_ms, NAN, NAN}, err);
+    if (rc || !strcmp(r->attn, out->bench.attn.names[0])) return rc; // whose speedup is 1 throughout
+    name_curve(out, r, 1, name, sizeof name);
+    return cli_curves_add(&out->speedup, name, (cli_point){r->batch, r->speedup, NAN, NAN}, err);
+}
+
+// Latency against context where depths vary or nothing does, speedup against batch where batches and methods vary.
+static int draw(const output *out, sl_error *err) {
+    const cli_bench_plan *plan = out->bench.plan;
+    int speedup = plan->batches.n > 1 && out->speedup.n, n_panels = 0;
+    cli_panel panels[2];
+    char title[320];
+    if (!out->bench.o->plot) return 0;
+    if (plan->depths.n > 1 || !speedup) panels[n_panels++] = cli_panel_latency(&out->latency);
+    if (speedup) panels[n_panels++] = cli_panel_speedup(&out->speedup);
+    snprintf(title, sizeof title, "%.100s, %.200s", out->bench.o->model, out->bench.backend);
+    return cli_plot(out->bench.o->plot, title, panels, n_panels, err);
+}
+
+// ---- the table ----
+
+static int add_row(void *ctx, const cli_bench_row *r, sl_error *err) {
+    output *out = ctx;
+    int rc = cli_rows_add(&out->rows, cli_bench_json(&out->bench, r), err);
+    return rc ? rc : note_row(out, r, err);
+}
+
+static int check_flags(const cli_options *o, const cli_bench_plan *plan, sl_error *err) {
+    int decodes = 0;
+    for (int i = 0; i < plan->n_tests; i++) decodes |= !plan->tests[i].n_prompt;
+    if (CLI_GIVEN(o, phase) == CLI_BY_FLAG) return sl_fail(err, SL_ERR_ARG, "--phase is bench attn's");
+    if (o->plot && !decodes)
+        return sl_fail(err, SL_ERR_ARG, "--plot: no test decodes alone, which is what it draws; give --n-gen");
+    return o->plot ? cli_plot_check(o->plot, "--plot", err) : 0;
+}
+
+int cli_bench_print(const cli_options *o, const cli_bench_plan *plan, const cli_column *columns, int n_columns, sl_error *err) {
+    output out = {.rows = {.format = o->format, .columns = columns, .n_columns = n_columns}};
+    int rc = check_flags(o, plan, err);
+    if (rc) return rc;
+    rc = cli_bench_open(&out.bench, o, plan, err);
+    if (!rc) {
+        rc = cli_bench_run(&out.bench, add_row, &out, err);
+        int ended = cli_rows_end(&out.rows, rc ? NULL : err); // so that it parses after an error too
+        if (!rc) rc = ended ? ended : cli_flush(err);
+        if (!rc) rc = draw(&out, err);
+    }
+    cli_bench_close(&out.bench);
+    cli_curves_free(&out.latency);
+    cli_curves_free(&out.speedup);
+    return rc;
+}
+
+// Columns of what is the same in every row are left out where it is what everyone expects.
+static int is_dense(const cli_options *o) {
+    return o->attns.n == 0 || (o->attns.n == 1 && !strcmp(o->attns.items[0], "dense"));
+}
+
+int cmd_bench_model(const cli_options *o, sl_error *err) {
+    cli_bench_plan plan;
+    int rc = make_plan(&plan, o, err);
+    if (rc) return rc;
+    const cli_column columns[] = {
+        {.title = "batch", .key = "batch", .hidden = plan.batches.n == 1 && plan.batches.at[0] == 1},
+        {.title = "attention", .key = "attn", .hidden = is_dense(o)},
+        {.title = "test", .key = "test"},
+        {.title = "tok/s", .key = "tok_s", .spread = "tok_s_sd", .digits = 2},
+        {.title = "median", .key = "tok_s_median", .digits = 2},
+        {.title = "step ms", .key = "step_ms", .digits = 3},
+        {.title = "ms / output token", .key = "token_ms", .digits = 3},
+        {.title = "GB/s", .key = "gb_s", .digits = 1},
+        {.title = "% of peak", .key = "peak_share", .digits = 1, .scale = 100},
+        {.title = "J / token", .key = "joules_token", .digits = 3},
+    };
+    return cli_bench_print(o, &plan, columns, sizeof columns / sizeof *columns, err);
+}

@@ -1,0 +1,261 @@
+// engine/cli/compare/cmd_compare.c - sleigh compare: the same prompts through dense attention and through other methods: their
+// texts, their next-token distributions on one path, the outputs of their heads on one state. See compare_runs.c for the
+// protocol.
+#include "engine/cli/compare/compare.h"
+#include "engine/cli/output/progress_bar.h"
+#include "engine/cli/generate/records.h"
+#include "engine/base/json.h"
+#include "engine/kv/kv.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// ---- flags ----
+
+static int check_flags(const cli_options *o, sl_error *err) {
+    if (o->jsonl && o->reference)
+        return sl_fail(err, SL_ERR_ARG, "flag --reference does not go with --jsonl: a line has its own \"reference\"");
+    if (!o->chat && CLI_GIVEN(o, system_prompt) == CLI_BY_FLAG)
+        return sl_fail(err, SL_ERR_ARG, "flag --system-prompt needs --chat");
+    if (!o->chat && CLI_GIVEN(o, chat_template) == CLI_BY_FLAG)
+        return sl_fail(err, SL_ERR_ARG, "flag --chat-template needs --chat");
+    if (o->question_dense && !o->jsonl) return sl_fail(err, SL_ERR_ARG, "flag --question-dense needs --jsonl");
+    return o->jsonl ? cli_records_check_flags(o, "--jsonl", err) : 0;
+}
+
+// ---- prompts ----
+
+static compare_prompt *new_prompt(compare *c, sl_error *err) { // NULL: the reason is in *err
+    compare_prompt *grown = realloc(c->prompts, (c->n_prompts + 1) * sizeof *grown);
+    if (!grown) {
+        sl_fail(err, SL_ERR_MEMORY, "prompt %d: out of memory", c->n_prompts);
+        return NULL;
+    }
+    c->prompts = grown;
+    grown[c->n_prompts] = (compare_prompt){0};
+    return &grown[c->n_prompts++];
+}
+
+static int check_length(const compare *c, const compare_prompt *p, sl_error *err) {
+    size_t limit = (size_t)sl_model_config(c->run.model)->n_ctx, n = p->reference.n > p->ids.n ? p->reference.n : p->ids.n;
+    if (!p->ids.n) return sl_fail(err, SL_ERR_FORMAT, "the prompt is empty and this model's tokenizer puts no BOS in front");
+    if (n <= limit) return 0;
+    return sl_fail(err, SL_ERR_CONTEXT, "%s has %zu tokens, this model's context holds %zu",
+                   p->reference.n ? "the prompt with its reference" : "the prompt", n, limit);
+}
+
+// The ids of context and question as one text, in the model's chat template where that is asked for.
+static int set_prompt(compare *c, compare_prompt *p, const sl_text *context, const sl_text *asked, sl_error *err) {
+    const eval_item item = {.question = *asked};
+    return eval_prompt_ids(&c->prompter, context, &item, &p->ids, &p->n_dense, err);
+}
+
+// Tokenises the prompt that was set last and its reference as one text.
+static int set_reference(compare *c, compare_prompt *p, const char *text, size_t n, sl_error *err) {
+    int rc = eval_prompt_continued(&c->prompter, text, n, &p->reference, err);
+    size_t most = p->reference.n < p->ids.n ? p->reference.n : p->ids.n;
+    while ((size_t)p->n_before < most && p->reference.data[p->n_before] == p->ids.data[p->n_before]) p->n_before++;
+    if (!rc && p->reference.n == (size_t)p->n_before)
+        rc = sl_fail(err, SL_ERR_FORMAT, "the reference adds no token to the prompt");
+    c->n_references++;
+    return rc;
+}
+
+static int read_text(compare *c, const sl_text *text, const sl_text *reference, sl_error *err) {
+    const cli_options *o = c->o;
+    compare_prompt *p = new_prompt(c, err);
+    if (!p) return SL_ERR_MEMORY;
+    p->sequence = o->seq_id;
+    int rc = set_prompt(c, p, &(sl_text){0}, text, err);
+    if (o->dense_prefix >= 0) p->n_dense = o->dense_prefix;
+    if (!rc && p->n_dense > (int)p->ids.n)
+        rc = sl_fail(err, SL_ERR_ARG, "--dense-prefix %d: the prompt has only %zu tokens", o->dense_prefix, p->ids.n);
+    if (!rc && o->reference) rc = set_reference(c, p, reference->data ? reference->data : "", reference->n, err);
+    return rc ? rc : check_length(c, p, err);
+}
+
+static sl_text lent_text(const json_t *record, const char *key) {
+    const json_t *text = sl_json_get(record, key);
+    return (sl_text){.data = (char *)json_string_value(text), .n = json_string_length(text)};
+}
+
+static int read_record(compare *c, const json_t *record, sl_error *err) {
+    const json_t *reference = sl_json_get(record, "reference");
+    const sl_text context = lent_text(record, "context"),
+                  asked = lent_text(record, sl_json_get(record, "prompt") ? "prompt" : "question");
+    compare_prompt *p = new_prompt(c, err);
+    if (!p) return SL_ERR_MEMORY;
+    p->sequence = cli_record_sequence(record, c->o->seq_id, c->n_prompts - 1);
+    p->id = json_incref(sl_json_get(record, "id"));
+    if (cli_record_attn(record)) return sl_fail(err, SL_ERR_FORMAT, "\"attn\": compare takes its methods from --attn");
+    if (reference && !json_is_string(reference)) return sl_fail(err, SL_ERR_FORMAT, "\"reference\": expected a string");
+    int rc = set_prompt(c, p, &context, &asked, err);
+    if (c->o->question_dense) p->n_dense = (int)p->ids.n;
+    if (!rc && reference) rc = set_reference(c, p, json_string_value(reference), json_string_length(reference), err);
+    return rc ? rc : check_length(c, p, err);
+}
+
+static int read_records(compare *c, cli_records *r, sl_error *err) {
+    json_t *record;
+    int rc;
+    while (!(rc = cli_records_next(r, &record, err)) && record) {
+        rc = cli_records_at_line(r, r->n_lines, read_record(c, record, err), err);
+        json_decref(record);
+        if (rc) return rc;
+    }
+    return rc || c->n_prompts ? rc : sl_fail(err, SL_ERR_FORMAT, "%s: holds no prompts", r->path);
+}
+
+// ---- the engine ----
+
+static int pages(size_t n_tokens) {
+    return (int)((n_tokens + SL_PAGE - 1) / SL_PAGE);
+}
+
+// A context for the longest prompt with its answer, and as many sequences' pages as that and the forks of the dense path need:
+// they share their prefix, so that two sequences do for long ones.
+static int open_engine(compare *c, sl_error *err) {
+    size_t limit = (size_t)sl_model_config(c->run.model)->n_ctx, n_ctx = 0;
+    int n_sequences = 1;
+    for (int i = 0; i < c->n_prompts; i++) {
+        const compare_prompt *p = &c->prompts[i];
+        size_t n = p->ids.n + (size_t)c->o->n_predict;
+        if (n > limit) n = limit;
+        if (n < p->reference.n) n = p->reference.n;
+        if (n > n_ctx) n_ctx = n;
+    }
+    for (int i = 0; i < c->n_prompts; i++) {
+        const compare_prompt *p = &c->prompts[i];
+        int from = p->reference.n && p->n_before < p->n_dense ? p->n_before : p->n_dense;
+        int own = pages(n_ctx) - from / SL_PAGE + 1, need = pages((size_t)p->n_dense) + (c->attn.n + 1) * own;
+        int n = (need + pages(n_ctx) - 1) / pages(n_ctx);
+        if (n > n_sequences) n_sequences = n;
+    }
+    return cli_run_open_engine(&c->run, (int)n_ctx, n_sequences, err);
+}
+
+static int new_methods(compare *c, sl_error *err) {
+    const sl_config *config = sl_model_config(c->run.model);
+    c->methods = calloc(c->attn.n, sizeof *c->methods);
+    int rc = c->methods ? 0 : sl_fail(err, SL_ERR_MEMORY, "%d methods: out of memory", c->attn.n);
+    for (int i = 0; !rc && i < c->attn.n; i++) {
+        c->methods[i].text = c->attn.names[i];
+        c->methods[i].heads = calloc((size_t)config->n_layers * config->n_heads, sizeof *c->methods[i].heads);
+        if (!c->methods[i].heads) rc = sl_fail(err, SL_ERR_MEMORY, "errors of the heads: out of memory");
+    }
+    return rc;
+}
+
+// ---- all prompts ----
+
+static void describe(const compare *c) {
+    cli_run_describe(&c->run, stderr);
+    for (int i = 0; i < c->n_prompts; i++)
+        if (c->prompts[i].n_dense < (int)c->prompts[i].ids.n) {
+            fprintf(stderr, "setup: B, contexts are prefilled densely; questions and answers are decoded by the methods\n");
+            return;
+        }
+    fprintf(stderr, "setup: A, prompts are prefilled densely; answers are decoded by the methods\n");
+}
+
+static void describe_switches(const compare *c) {
+    if (!c->n_first || !c->n_other) return;
+    fprintf(stderr, "switch: %.2f us to set a method, %.3f ms for the step after that, %.3f ms for others; %d switches\n",
+            1e3 * c->switch_ms / c->n_switches, c->first_ms / c->n_first, c->other_ms / c->n_other, c->n_switches);
+}
+
+static int run_prompts(compare *c, sl_error *err) {
+    cli_progress bar;
+    int rc = 0;
+    cli_progress_begin(&bar, "compare", "prompts");
+    for (int i = 0; !rc && i < c->n_prompts; i++) {
+        rc = compare_run_prompt(c, &c->prompts[i], err);
+        if (!rc) rc = compare_print_prompt(c, &c->prompts[i], i, err);
+        if (!rc) cli_progress_update(&bar, i + 1, c->n_prompts);
+    }
+    cli_progress_end(&bar);
+    json_t *rows = rc ? NULL : compare_rows(c, err);
+    if (!rc) rc = rows ? compare_print_summary(c, rows, err) : SL_ERR_MEMORY;
+    if (!rc) rc = compare_plot(c, rows, err);
+    if (!rc) describe_switches(c);
+    json_decref(rows);
+    return rc;
+}
+
+static void free_answer(compare_answer *a) {
+    sl_ids_free(&a->ids);
+    sl_text_free(&a->text);
+}
+
+static void close_compare(compare *c) {
+    for (int i = 0; i < c->n_prompts; i++) {
+        json_decref(c->prompts[i].id);
+        sl_ids_free(&c->prompts[i].ids);
+        sl_ids_free(&c->prompts[i].reference);
+    }
+    for (int i = 0; c->methods && i < c->attn.n; i++) {
+        compare_method *m = &c->methods[i];
+        cli_values *const all[] = {&m->agreement,   &m->prefix,   &m->kl,    &m->top1,  &m->nll[QUESTION],
+                                   &m->nll[ANSWER], &m->more_nll, &m->error, &m->cosine};
+        for (size_t j = 0; j < sizeof all / sizeof *all; j++) cli_values_free(all[j]);
+        free_answer(&m->answer);
+        free(m->heads);
+    }
+    for (int j = 0; j < N_PARTS; j++) cli_values_free(&c->dense_nll[j]);
+    free_answer(&c->dense);
+    json_decref(c->rows);
+    eval_prompter_free(&c->prompter);
+    free(c->methods);
+    free(c->prompts);
+}
+
+static int run_compare(compare *c, sl_error *err) {
+    int rc = new_methods(c, err);
+    if (!rc) rc = cli_timeline_open(&c->t, &c->run, 0, err);
+    if (rc) return rc;
+    describe(c);
+    cli_catch_interrupt(1);
+    rc = run_prompts(c, err);
+    cli_timeline_close(&c->t);
+    return rc;
+}
+
+int cmd_compare(const cli_options *flags, sl_error *err) {
+    cli_options o = *flags; // with the device that --device auto comes to
+    compare c = {.o = &o, .prompter = {.o = &o}};
+    cli_records records = {0};
+    sl_text text = {0}, reference = {0};
+    int n_records, is_open = 0, rc = cli_need_model(&o, err);
+    if (!rc) rc = check_flags(&o, err);
+    if (!rc && !o.attns.n) rc = sl_fail(err, SL_ERR_ARG, "flag --attn is required: the methods, separated by commas");
+    if (!rc) rc = cli_attn_list_parse(&o.attns, &c.attn, err);
+    if (!rc) rc = cli_check_device(&o, err);
+    if (!rc && o.chat) rc = cli_chat_template(&o, &c.prompter.chat, err);
+    if (!rc && o.jsonl) rc = cli_records_open(&records, o.jsonl, 0, err);
+    if (!rc && o.jsonl) rc = cli_records_check(&records, &n_records, err);
+    if (!rc && !o.jsonl) rc = cli_read_input(&o, &text, err);
+    if (!rc && o.reference) rc = cli_read_file(o.reference, &reference, err);
+    if (!rc) {
+        o.device = cli_pick_device(&o, c.attn.specs, c.attn.n);
+        rc = compare_plot_check(&c, err);
+    }
+    if (!rc) {
+        rc = cli_run_open_model(&c.run, &o, err);
+        is_open = !rc;
+    }
+    if (!rc && !CLI_GIVEN(&o, temp)) c.run.sampling.temp = 0; // whatever the model's own default
+    if (!rc) c.prompter.tok = sl_model_tokenizer(c.run.model);
+    if (!rc) rc = o.jsonl ? read_records(&c, &records, err) : read_text(&c, &text, &reference, err);
+    if (!rc) {
+        rc = open_engine(&c, err);
+        is_open = !rc;
+    }
+    if (!rc) rc = run_compare(&c, err);
+    close_compare(&c);
+    if (is_open) cli_run_close(&c.run);
+    cli_attn_list_free(&c.attn);
+    cli_records_close(&records);
+    sl_text_free(&text);
+    sl_text_free(&reference);
+    return rc;
+}

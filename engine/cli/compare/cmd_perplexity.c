@@ -1,0 +1,242 @@
+// engine/cli/compare/cmd_perplexity.c - sleigh perplexity: exp of the mean negative log-likelihood of a text's tokens, window
+// by window.
+//
+// Windows of --ctx-size tokens begin --stride apart, each with the tokenizer's BOS in the place of its first token. The first
+// half of a window is context and is not scored, as in llama.cpp; nor is what an earlier window scored, so that every token
+// counts once. Tokens after the last whole window are left out. Dense attention takes a window in one batched pass. With
+// another method, or --dense-prefix, the window's beginning is prefilled densely and every scored token is predicted by a
+// decode step. Memory is O(vocabulary) and a number a scored token.
+#include "engine/cli/output/print_json.h"
+#include "engine/cli/output/progress_bar.h"
+#include "engine/cli/output/rows.h"
+#include "engine/cli/run.h"
+#include "engine/cli/output/summary.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct perplexity {
+    const cli_options *o;
+    cli_run run;
+    sl_session *session;
+    sl_ids text;
+    int has_bos;
+    int n_ctx, stride, n_windows;
+    int n_dense;  // tokens of a window that are prefilled before decode steps; n_ctx: all in one pass
+    int32_t *ids; // [n_ctx] of the window
+    int n_vocab;
+    cli_values nll;  // a group a window
+    cli_rows table;  // -o md, csv
+    json_t *windows; // -o json
+    char attn[CLI_ATTN_TEXT];
+} perplexity;
+
+// ---- one window ----
+
+static int score(perplexity *p, int at, const float *logits, sl_error *err) { // logits after token `at` of the window
+    double log_sum = cli_log_sum(logits, p->n_vocab);
+    if (!isfinite(log_sum)) return sl_fail(err, SL_ERR_FORMAT, "the logits after token %d of a window are not finite", at);
+    return cli_values_add(&p->nll, log_sum - logits[p->ids[at + 1]], err);
+}
+
+typedef struct scored_rows {
+    perplexity *p;
+    int from; // the window's token of row 0
+} scored_rows;
+
+static int score_rows(void *ctx, int first, int n_rows, const float *logits, sl_error *err) {
+    const scored_rows *s = ctx;
+    int rc = cli_interrupted() ? sl_fail(err, SL_ERR_IO, "interrupted") : 0;
+    for (int i = 0; !rc && i < n_rows; i++) rc = score(s->p, s->from + first + i, logits + (size_t)i * s->p->n_vocab, err);
+    return rc;
+}
+
+// first: the first token whose next one is scored. The last token of a window only is one to predict.
+static int run_window(perplexity *p, int first, sl_error *err) {
+    int last = p->n_ctx - 1, n = p->n_dense < first ? p->n_dense : first;
+    scored_rows rows = {p, first};
+    int rc = sl_session_truncate(p->session, 0, err);
+    if (!rc && n) rc = sl_prefill(p->session, p->ids, n, NULL, err);
+    if (!rc && p->n_dense == p->n_ctx)
+        return sl_prefill_logits(p->session, p->ids + first, last - first, score_rows, &rows, NULL, err);
+    for (int i = n; !rc && i < last; i++) {
+        rc = sl_decode(&p->session, 1, &p->ids[i], err);
+        if (!rc && i >= first) rc = score_rows(&(scored_rows){p, i}, 0, 1, sl_session_logits(p->session), err);
+    }
+    return rc;
+}
+
+// ---- output ----
+
+static int is(const perplexity *p, const char *format) {
+    return !strcmp(p->o->format, format);
+}
+
+// Windows so far. Of the last: its place, its tokens that were scored.
+static json_t *row_of(const perplexity *p, int window, int n_before) {
+    cli_estimate mean = cli_values_mean(&p->nll);
+    double sum = 0;
+    for (int i = n_before; i < p->nll.n; i++) sum += p->nll.x[i];
+    json_t *row = json_pack("{s:i, s:i, s:i, s:s}", "window", window, "first_token", window * p->stride, "scored",
+                            p->nll.n - n_before, "attn", p->attn);
+    json_object_set_new(row, "nll", cli_number(sum / (p->nll.n - n_before)));
+    json_object_set_new(row, "ppl", cli_number(exp(sum / (p->nll.n - n_before))));
+    json_object_set_new(row, "scored_so_far", json_integer(p->nll.n));
+    json_object_set_new(row, "nll_so_far", cli_number(mean.at));
+    json_object_set_new(row, "nll_so_far_se", cli_number(mean.error));
+    json_object_set_new(row, "ppl_so_far", cli_number(exp(mean.at)));
+    json_object_set_new(row, "ppl_so_far_se", cli_number(exp(mean.at) * mean.error));
+    return row;
+}
+
+static const cli_column columns[] = {
+    {.title = "window", .key = "window"},
+    {.title = "first token", .key = "first_token"},
+    {.title = "scored", .key = "scored"},
+    {.title = "perplexity of the window", .key = "ppl", .digits = 4},
+    {.title = "perplexity so far", .key = "ppl_so_far", .spread = "ppl_so_far_se", .digits = 4},
+};
+
+static int print_window(perplexity *p, int window, int n_before, sl_error *err) {
+    json_t *row = row_of(p, window, n_before);
+    if (is(p, "json")) {
+        if (!p->windows) p->windows = json_array();
+        json_array_append_new(p->windows, row);
+        return 0;
+    }
+    return cli_rows_add(&p->table, row, err);
+}
+
+static int print_end(perplexity *p, sl_error *err) {
+    cli_estimate mean = cli_values_mean(&p->nll);
+    double ppl = exp(mean.at);
+    if (is(p, "csv")) return 0;
+    if (is(p, "md"))
+        return cli_printf(err, "\nperplexity: %.4f ± %.4f, %d of %zu tokens scored in %d windows of %d, attention %s\n", ppl,
+                          ppl * mean.error, p->nll.n, p->text.n, p->n_windows, p->n_ctx, p->attn);
+    char device[256];
+    sl_engine_describe(p->run.engine, device, sizeof device);
+    json_t *out =
+        json_pack("{s:s, s:s, s:s, s:s, s:b, s:s, s:I, s:s, s:i, s:i, s:i, s:I, s:i, s:O}", "version", SLEIGH_VERSION, "commit",
+                  cli_commit(), "device", device, "model", p->o->model, "dummy", sl_model_is_dummy(p->run.model), "file",
+                  p->o->file ? p->o->file : "-", "seed", (json_int_t)p->o->seed, "attn", p->attn, "n_ctx", p->n_ctx, "stride",
+                  p->stride, "n_dense", p->n_dense, "tokens", (json_int_t)p->text.n, "scored", p->nll.n, "windows", p->windows);
+    json_object_set_new(out, "nll", cli_number(mean.at));
+    json_object_set_new(out, "nll_se", cli_number(mean.error));
+    json_object_set_new(out, "ppl", cli_number(ppl));
+    json_object_set_new(out, "ppl_se", cli_number(ppl * mean.error));
+    return cli_print_json(out, JSON_INDENT(1), err);
+}
+
+// ---- all windows ----
+
+// The window's ids; the token after which scoring begins.
+static int begin_window(perplexity *p, int window) {
+    memcpy(p->ids, p->text.data + (size_t)window * p->stride, p->n_ctx * sizeof *p->ids);
+    if (p->has_bos) p->ids[0] = p->text.data[0];
+    sl_session_set_sequence(p->session, p->o->seq_id + (uint32_t)window);
+    int half = p->n_ctx / 2, seen = p->n_ctx - p->stride - 1;
+    return window && seen > half ? seen : half;
+}
+
+static int run_windows(perplexity *p, sl_error *err) {
+    cli_progress bar;
+    double start = cli_now();
+    int rc = 0;
+    cli_progress_begin(&bar, "perplexity", "windows");
+    for (int i = 0; !rc && i < p->n_windows; i++) {
+        int n_before = p->nll.n, first = begin_window(p, i);
+        rc = run_window(p, first, err);
+        if (!rc) rc = cli_values_end_group(&p->nll, err);
+        if (!rc) rc = print_window(p, i, n_before, err);
+        cli_progress_update(&bar, i + 1, p->n_windows);
+    }
+    cli_progress_end(&bar);
+    if (!rc) rc = print_end(p, err);
+    if (rc) return rc;
+    double ms = cli_now() - start, n = (double)p->n_windows * (p->n_ctx - 1);
+    fprintf(stderr, "load: %.2f ms\nwindows: %.2f ms, %.0f tokens, %.2f tok/s\npeak_rss: %.1f MiB\n", p->run.load_ms, ms, n,
+            ms > 0 ? n * 1e3 / ms : 0, cli_peak_mib());
+    return 0;
+}
+
+// ---- set-up ----
+
+static int cut_windows(perplexity *p, sl_error *err) {
+    const cli_options *o = p->o;
+    int limit = sl_model_config(p->run.model)->n_ctx;
+    p->n_ctx = o->n_ctx ? o->n_ctx : limit < 512 ? limit : 512;
+    p->stride = o->stride ? o->stride : p->n_ctx;
+    if (p->stride > p->n_ctx)
+        return sl_fail(err, SL_ERR_ARG, "--stride %d: expected at most a window, %d tokens", p->stride, p->n_ctx);
+    if (o->dense_prefix > p->n_ctx / 2)
+        return sl_fail(err, SL_ERR_ARG, "--dense-prefix %d: expected at most half a window, %d tokens: the rest is scored",
+                       o->dense_prefix, p->n_ctx / 2);
+    if (p->text.n < (size_t)p->n_ctx)
+        return sl_fail(err, SL_ERR_ARG, "the text has %zu tokens, a window %d; --ctx-size sets it", p->text.n, p->n_ctx);
+    p->n_windows = (int)((p->text.n - p->n_ctx) / p->stride) + 1;
+    int is_dense = 1;
+    for (int i = 0; i < p->run.wanted.n_layers; i++) is_dense &= p->run.wanted.layer[i].method == sl_attn_methods[0];
+    p->n_dense = o->dense_prefix >= 0 ? o->dense_prefix : is_dense ? p->n_ctx : p->n_ctx / 2;
+    return 0;
+}
+
+static int tokenise(perplexity *p, const sl_text *text, sl_error *err) {
+    const sl_tokenizer *tok = sl_model_tokenizer(p->run.model);
+    sl_ids bos = {0};
+    int rc = sl_tokenize(tok, "", 0, SL_TOK_BOS, &bos, err);
+    if (!rc) rc = sl_tokenize(tok, text->data ? text->data : "", text->n, SL_TOK_BOS, &p->text, err);
+    p->has_bos = bos.n == 1;
+    sl_ids_free(&bos);
+    return rc;
+}
+
+static void describe(const perplexity *p) {
+    cli_run_describe_attention(&p->run, stderr);
+    if (p->n_dense == p->n_ctx)
+        fprintf(stderr, "setup: %d windows of %d tokens, each in one dense pass\n", p->n_windows, p->n_ctx);
+    else
+        fprintf(stderr, "setup: %d windows of %d tokens, %d prefilled densely, the rest decoded\n", p->n_windows, p->n_ctx,
+                p->n_dense);
+}
+
+static int run_text(perplexity *p, sl_error *err) {
+    int rc = 0;
+    p->n_vocab = sl_model_config(p->run.model)->n_vocab;
+    p->ids = malloc(p->n_ctx * sizeof *p->ids);
+    if (!p->ids) rc = sl_fail(err, SL_ERR_MEMORY, "a window of %d tokens: out of memory", p->n_ctx);
+    if (!rc) rc = sl_session_new(p->run.engine, p->o->seq_id, &p->session, err);
+    if (!rc) rc = cli_run_settle(&p->run, p->n_dense, err);
+    if (rc) return rc;
+    describe(p);
+    cli_run_format_attention(&p->run, p->attn, sizeof p->attn);
+    cli_catch_interrupt(1);
+    return run_windows(p, err);
+}
+
+int cmd_perplexity(const cli_options *o, sl_error *err) {
+    perplexity p = {.o = o, .table = {.format = o->format, .columns = columns, .n_columns = sizeof columns / sizeof *columns}};
+    sl_text text = {0};
+    int is_open = 0, rc = cli_need_model(o, err);
+    if (!rc) rc = cli_read_input(o, &text, err);
+    if (!rc) {
+        rc = cli_run_open_model(&p.run, o, err);
+        is_open = !rc;
+    }
+    if (!rc) rc = tokenise(&p, &text, err);
+    if (!rc) rc = cut_windows(&p, err);
+    if (!rc) {
+        rc = cli_run_open_engine(&p.run, p.n_ctx, 1, err);
+        is_open = !rc;
+    }
+    if (!rc) rc = run_text(&p, err);
+    sl_session_free(p.session);
+    if (is_open) cli_run_close(&p.run);
+    cli_values_free(&p.nll);
+    json_decref(p.windows);
+    sl_ids_free(&p.text);
+    sl_text_free(&text);
+    free(p.ids);
+    return rc;
+}

@@ -1,0 +1,22 @@
+// engine/cli/eval/eval_plot.c - what sleigh eval draws; see eval_scores.h.
+#include "engine/cli/attn_list.h"
+#include "engine/cli/eval/eval_scores.h"
+#include "engine/cli/output/plot.h"
+
+int eval_plot(const char *file, const char *title, const eval_scores *s, const cli_attn_list *attn, const eval_summary *summary,
+              sl_error *err) {
+    cli_curves curves = {0};
+    int rc = 0;
+    for (int m = 0; !rc && m < s->n_methods; m++) {
+        const eval_summary *all = &summary[m * (s->n_groups + 1) + s->n_groups];
+        char name[CLI_ATTN_NAME];
+        cli_attn_curve(attn, m, name);
+        rc = cli_curves_add(&curves, name,
+                            (cli_point){100 * all->kv_share, 100 * all->score.at, 100 * all->score.low, 100 * all->score.high},
+                            err);
+    }
+    const cli_panel panel = cli_panel_accuracy(&curves);
+    if (!rc) rc = cli_plot(file, title, &panel, 1, err);
+    cli_curves_free(&curves);
+    return rc;
+}

@@ -1,0 +1,164 @@
+// engine/cli/eval/eval_scores.c - see eval_scores.h.
+#include "engine/cli/cli.h"
+#include "engine/cli/eval/eval_scores.h"
+#include "engine/base/json.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+enum { FORMAT = 1 };
+
+int eval_scores_alloc(eval_scores *s, sl_error *err) {
+    size_t n = (size_t)s->n_methods * (size_t)s->n_samples;
+    s->score = malloc(n * sizeof *s->score);
+    s->bytes = calloc(n, sizeof *s->bytes);
+    s->dense = calloc(n, sizeof *s->dense);
+    s->cluster = calloc((size_t)s->n_samples, sizeof *s->cluster);
+    if (!s->score || !s->bytes || !s->dense || !s->cluster) return sl_fail(err, SL_ERR_MEMORY, "scores: out of memory");
+    for (size_t i = 0; i < n; i++) s->score[i] = NAN;
+    return 0;
+}
+
+void eval_scores_free(eval_scores *s) {
+    free(s->groups), free(s->cluster), free(s->score), free(s->bytes), free(s->dense);
+    *s = (eval_scores){0};
+}
+
+int eval_scores_missing(const eval_scores *s) {
+    int n = 0;
+    for (int i = 0; i < s->n_methods * s->n_samples; i++) n += isnan(s->score[i]);
+    return n;
+}
+
+// ---- reading what is there ----
+
+static void show(const json_t *value, char buf[160]) {
+    char *text = value ? json_dumps(value, JSON_ENCODE_ANY) : NULL;
+    snprintf(buf, 160, "%s", text ? text : "(not set)");
+    free(text);
+}
+
+static const char HEAD[] = "{\"sleigh_eval\":";
+
+static int not_ours(const char *path, sl_error *err) {
+    return sl_fail(err, SL_ERR_ARG, "--out %s: line 1 is not the head of a file that sleigh eval wrote; name another", path);
+}
+
+// The first of `some` that `others` do not have, or have otherwise; NULL: none.
+static const char *differing(const json_t *some, const json_t *others) {
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)some, key, value) {
+        const json_t *other = sl_json_get(others, key);
+        if (json_is_null(value) && !other) continue; // neither has it
+        if (!other || !json_equal(other, value)) return key;
+    }
+    return NULL;
+}
+
+static int check_settings(const char *path, const json_t *header, const json_t *settings, sl_error *err) {
+    const json_t *was = sl_json_get(header, "settings"), *version = sl_json_get(header, "sleigh_eval");
+    char before[160], now[160];
+    if (!json_is_object(was) || json_integer_value(version) != FORMAT)
+        return sl_fail(err, SL_ERR_ARG, "--out %s: line 1 is not the head of a file that sleigh eval wrote; name another",
+                       path);
+    const char *key = differing(settings, was);
+    if (!key) key = differing(was, settings);
+    if (!key) return 0;
+    show(sl_json_get(was, key), before), show(sl_json_get(settings, key), now);
+    return sl_fail(err, SL_ERR_ARG, "--out %s was made with %s = %s, this command says %s; name another file, or remove it",
+                   path, key, before, now);
+}
+
+static int bad_line(const char *path, int n, const char *what, sl_error *err) {
+    return sl_fail(err, SL_ERR_FORMAT, "--out %s: line %d: %s", path, n, what);
+}
+
+static int find_sample(const eval_scores *s, const char *task, int length, json_int_t sample) {
+    for (int g = 0; g < s->n_groups; g++)
+        if (!strcmp(s->groups[g].task, task) && s->groups[g].length == length)
+            return sample >= 0 && sample < s->groups[g].n ? s->groups[g].first + (int)sample : -1;
+    return -1;
+}
+
+static int take_line(const char *path, int n, const json_t *line, eval_scores *s, sl_error *err) {
+    const char *task, *attn;
+    int length;
+    json_int_t sample, bytes, dense;
+    double score;
+    if (json_unpack((json_t *)line, "{s:s, s:i, s:I, s:s, s:F, s:I, s:I}", "task", &task, "length", &length, "sample", &sample,
+                    "attn", &attn, "score", &score, "kv_bytes", &bytes, "kv_dense_bytes", &dense))
+        return bad_line(path, n, "not a sample's line", err);
+    if (!(score >= 0 && score <= 1) || bytes < 0 || dense < 0)
+        return bad_line(path, n, "expected a score from 0 to 1, and bytes that are not negative", err);
+    int i = find_sample(s, task, length, sample);
+    for (int m = 0; i >= 0 && m < s->n_methods; m++) {
+        int cell = eval_cell(s, m, i);
+        if (strcmp(s->methods[m], attn)) continue;
+        if (!isnan(s->score[cell])) return bad_line(path, n, "this sample and method are there twice", err);
+        s->score[cell] = score, s->bytes[cell] = (double)bytes, s->dense[cell] = (double)dense;
+    }
+    return 0;
+}
+
+// Whole lines; *end is where the last of them ends.
+static int read_lines(const char *path, FILE *f, const json_t *settings, eval_scores *s, long *end, sl_error *err) {
+    char *line = NULL;
+    size_t cap = 0;
+    ssize_t size;
+    int rc = 0;
+    *end = 0;
+    for (int n = 1; !rc && (size = getline(&line, &cap, f)) > 0; n++) {
+        if (line[size - 1] != '\n') { // cut short; only what is ours may be cut off
+            if (n == 1 && strncmp(line, HEAD, strlen(line) < strlen(HEAD) ? strlen(line) : strlen(HEAD)))
+                rc = not_ours(path, err);
+            break;
+        }
+        json_error_t e;
+        json_t *value = json_loadb(line, (size_t)size, JSON_REJECT_DUPLICATES, &e);
+        rc = !value   ? bad_line(path, n, e.text, err)
+             : n == 1 ? check_settings(path, value, settings, err)
+                      : take_line(path, n, value, s, err);
+        json_decref(value);
+        *end += size;
+    }
+    if (!rc && ferror(f)) rc = sl_fail(err, SL_ERR_IO, "--out: cannot read %s: %s", path, strerror(errno));
+    free(line);
+    return rc;
+}
+
+static int cannot_write(const char *flag, const char *path, sl_error *err) {
+    return sl_fail(err, SL_ERR_IO, "%s: cannot write %s: %s", flag, path, strerror(errno));
+}
+
+int eval_file_open(const char *path, const json_t *settings, eval_scores *s, FILE **out, sl_error *err) {
+    FILE *f = fopen(path, "a+");
+    long end = 0;
+    if (!f) return cannot_write("--out", path, err);
+    int rc = flock(fileno(f), LOCK_EX | LOCK_NB) ? sl_fail(err, SL_ERR_IO, "--out %s: another run writes to it", path) : 0;
+    rewind(f);
+    if (!rc) rc = read_lines(path, f, settings, s, &end, err);
+    if (!rc && (ftruncate(fileno(f), end) || fseek(f, 0, SEEK_END))) rc = cannot_write("--out", path, err);
+    if (!rc && !end) {
+        json_t *head = json_pack("{s:i, s:s, s:O}", "sleigh_eval", FORMAT, "commit", cli_commit(), "settings", settings);
+        rc = eval_file_add(f, "--out", path, head, err);
+        json_decref(head);
+    }
+    if (rc)
+        fclose(f);
+    else
+        *out = f;
+    return rc;
+}
+
+int eval_file_add(FILE *f, const char *flag, const char *path, const json_t *line, sl_error *err) {
+    char *text = line ? json_dumps(line, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
+    if (!text) return sl_fail(err, SL_ERR_MEMORY, "%s %s: out of memory, or text that is not UTF-8", flag, path);
+    int rc = fprintf(f, "%s\n", text) < 0 || fflush(f) ? cannot_write(flag, path, err) : 0;
+    free(text);
+    return rc;
+}

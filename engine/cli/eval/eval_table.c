@@ -1,0 +1,219 @@
+// engine/cli/eval/eval_table.c - intervals and the tables of `sleigh eval`; see eval_scores.h.
+#include "engine/cli/cli.h"
+#include "engine/cli/eval/eval_scores.h"
+#include "engine/cli/output/print_json.h"
+#include "engine/cli/output/rows.h"
+#include "engine/sleigh.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+// ---- intervals ----
+
+enum { MIN_CLUSTERS = 8 }; // the spread of fewer says little
+
+// Samples of a group, and of a method's scores there less those of another.
+typedef struct paired {
+    const eval_scores *s;
+    const eval_group *g;
+    int method, against; // against -1: the scores themselves
+} paired;
+
+static double value(const paired *p, int i) {
+    return p->s->score[eval_cell(p->s, p->method, i)] - (p->against < 0 ? 0 : p->s->score[eval_cell(p->s, p->against, i)]);
+}
+
+static int cluster_end(const paired *p, int from) {
+    int end = from + 1;
+    while (end < p->g->first + p->g->n && p->s->cluster[end] == p->s->cluster[from]) end++;
+    return end;
+}
+
+// How many independent samples the group is worth: `coin`, the variance that one value would have if all were whole, over the
+// variance of the mean as the clusters' sums show it. At most n where values are whole; where scores are shares of several
+// references a sample is worth more. At least what it is worth when the samples of a cluster are all alike. That also holds
+// where values are all the same, for then their dependence cannot be seen.
+static double effective_n(const paired *p, double mean, double coin) {
+    double squares = 0, sizes = 0, n = p->g->n;
+    int n_clusters = 0, whole = 1, end;
+    for (int i = p->g->first; i < p->g->first + p->g->n; i = end, n_clusters++) {
+        double off = 0;
+        end = cluster_end(p, i);
+        for (int j = i; j < end; j++) off += value(p, j) - mean, whole &= value(p, j) == trunc(value(p, j));
+        squares += off * off, sizes += (double)(end - i) * (end - i);
+    }
+    double least = n * n / sizes;
+    if (n_clusters < MIN_CLUSTERS || squares < 1e-9) return least; // 1e-9: rounding
+    double worth = coin * n * n / (squares * n_clusters / (n_clusters - 1));
+    return fmax(least, whole ? fmin(worth, n) : worth);
+}
+
+static cli_interval score_interval(const paired *p) {
+    double sum = 0;
+    for (int i = p->g->first; i < p->g->first + p->g->n; i++) sum += value(p, i);
+    double mean = sum / p->g->n, n = effective_n(p, mean, mean * (1 - mean));
+    cli_interval out = cli_share(mean * n, n);
+    out.at = mean;
+    return out;
+}
+
+static cli_interval difference_interval(const paired *p) {
+    double gain = 0, loss = 0;
+    if (p->method == p->against) return (cli_interval){0, 0, 0};
+    for (int i = p->g->first; i < p->g->first + p->g->n; i++) gain += fmax(value(p, i), 0), loss += fmax(-value(p, i), 0);
+    gain /= p->g->n, loss /= p->g->n;
+    double mean = gain - loss, n = effective_n(p, mean, gain + loss - mean * mean);
+    return cli_paired_shares(gain * n, loss * n, n);
+}
+
+static void count_clusters(const paired *p, eval_summary *out) {
+    for (int i = p->g->first, end; i < p->g->first + p->g->n; i = end) {
+        double sum = 0;
+        end = cluster_end(p, i);
+        for (int j = i; j < end; j++) sum += value(p, j);
+        out->n_better += sum > 1e-9, out->n_worse += sum < -1e-9; // 1e-9: rounding
+        out->n_clusters++;
+    }
+    out->n += p->g->n;
+}
+
+// Adds a part of a mean of n_parts independent ones: distances to the interval's ends add as standard errors do (MOVER: Zou and
+// Donner, Statistics in Medicine 27, 2008). The ends hold squares until end_mean.
+static void add_part(cli_interval *mean, const cli_interval *part, int n_parts) {
+    double low = (part->at - part->low) / n_parts, high = (part->high - part->at) / n_parts;
+    mean->at += part->at / n_parts, mean->low += low * low, mean->high += high * high;
+}
+
+static void end_mean(cli_interval *mean) {
+    mean->low = mean->at - sqrt(mean->low), mean->high = mean->at + sqrt(mean->high);
+}
+
+static double kv_share(const eval_scores *s, int method, int first, int n) {
+    double bytes = 0, dense = 0;
+    for (int i = first; i < first + n; i++)
+        bytes += s->bytes[eval_cell(s, method, i)], dense += s->dense[eval_cell(s, method, i)];
+    return dense > 0 ? bytes / dense : 0;
+}
+
+void eval_summarise(const eval_scores *s, eval_summary *out) {
+    SL_CHECK(!eval_scores_missing(s));
+    for (int m = 0; m < s->n_methods; m++) {
+        eval_summary *rows = &out[m * (s->n_groups + 1)], *all = &rows[s->n_groups];
+        *all = (eval_summary){.kv_share = kv_share(s, m, 0, s->n_samples)};
+        for (int g = 0; g < s->n_groups; g++) {
+            const eval_group *group = &s->groups[g];
+            const paired alone = {s, group, m, -1}, to_first = {s, group, m, 0};
+            rows[g] = (eval_summary){.score = score_interval(&alone),
+                                     .difference = difference_interval(&to_first),
+                                     .kv_share = kv_share(s, m, group->first, group->n)};
+            count_clusters(&to_first, &rows[g]);
+            rows[g].p_value = cli_mcnemar(rows[g].n_better, rows[g].n_worse);
+            count_clusters(&to_first, all);
+            add_part(&all->score, &rows[g].score, s->n_groups), add_part(&all->difference, &rows[g].difference, s->n_groups);
+        }
+        end_mean(&all->score), end_mean(&all->difference);
+        all->p_value = cli_mcnemar(all->n_better, all->n_worse);
+    }
+}
+
+// ---- tables ----
+
+static json_t *row_json(const eval_scores *s, const eval_summary *r, int method, int group) {
+    const eval_group *g = group < s->n_groups ? &s->groups[group] : NULL;
+    return json_pack("{s:s, s:i, s:s, s:i, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:i, s:i, s:f}", "task", g ? g->task : "all",
+                     "length", g ? g->length : 0, "attn", s->methods[method], "samples", r->n, "texts", r->n_clusters, "score",
+                     r->score.at, "score_low", r->score.low, "score_high", r->score.high, "difference", r->difference.at,
+                     "difference_low", r->difference.low, "difference_high", r->difference.high, "kv_bytes_share", r->kv_share,
+                     "better", r->n_better, "worse", r->n_worse, "p_value", r->p_value);
+}
+
+// Of the md tables, in which a method is a row: a group's column, and its keys in that row.
+typedef struct group_column {
+    char title[128], key[16], low[24], high[24];
+} group_column;
+
+static void name_column(const eval_group *g, int index, group_column *out) { // g NULL: all
+    int k = g && g->length % 1024 == 0;
+    if (!g || !g->length)
+        snprintf(out->title, sizeof out->title, "%.100s", g ? g->task : "all");
+    else
+        snprintf(out->title, sizeof out->title, "%.100s %d%s", g->task, k ? g->length / 1024 : g->length, k ? "k" : "");
+    snprintf(out->key, sizeof out->key, "%d", index);
+    snprintf(out->low, sizeof out->low, "%d_low", index);
+    snprintf(out->high, sizeof out->high, "%d_high", index);
+}
+
+static json_t *method_row(const eval_scores *s, const eval_summary *r, int method, const group_column *names, int differences) {
+    json_t *row = json_pack("{s:s}", "attn", s->methods[method]);
+    for (int g = 0; row && g <= s->n_groups; g++) {
+        const cli_interval *i = differences ? &r[g].difference : &r[g].score;
+        json_object_set_new(row, names[g].key, json_real(i->at));
+        json_object_set_new(row, names[g].low, json_real(i->low));
+        json_object_set_new(row, names[g].high, json_real(i->high));
+    }
+    if (row) json_object_set_new(row, "kv_bytes_share", json_real(r[s->n_groups].kv_share));
+    if (row) json_object_set_new(row, "p_value", json_real(r[s->n_groups].p_value));
+    return row;
+}
+
+static int print_methods(const eval_scores *s, const eval_summary *summary, int differences, sl_error *err) {
+    int n_columns = s->n_groups + 3, rc = 0;
+    cli_column *columns = calloc((size_t)n_columns, sizeof *columns);
+    group_column *names = calloc((size_t)s->n_groups + 1, sizeof *names);
+    cli_rows table = {.format = "md", .columns = columns, .n_columns = n_columns};
+    if (!columns || !names) rc = sl_fail(err, SL_ERR_MEMORY, "the table: out of memory");
+    if (!rc) columns[0] = (cli_column){.title = "method", .key = "attn"};
+    for (int g = 0; !rc && g <= s->n_groups; g++) {
+        name_column(g < s->n_groups ? &s->groups[g] : NULL, g, &names[g]);
+        columns[g + 1] = (cli_column){.title = names[g].title,
+                                      .key = names[g].key,
+                                      .low = names[g].low,
+                                      .high = names[g].high,
+                                      .digits = differences ? 2 : 1,
+                                      .scale = 100,
+                                      .sign = differences,
+                                      .hidden = g == s->n_groups && s->n_groups == 1}; // "all" would say the same
+    }
+    if (!rc)
+        columns[n_columns - 1] = differences
+                                     ? (cli_column){.title = "p (McNemar)", .key = "p_value", .digits = -2}
+                                     : (cli_column){.title = "KV bytes %", .key = "kv_bytes_share", .digits = 1, .scale = 100};
+    for (int m = differences; !rc && m < s->n_methods; m++)
+        rc = cli_rows_add(&table, method_row(s, &summary[m * (s->n_groups + 1)], m, names, differences), err);
+    free(columns), free(names);
+    return rc;
+}
+
+static int print_md(const eval_scores *s, const eval_summary *summary, sl_error *err) {
+    const eval_summary *all = &summary[s->n_groups];
+    int rc = cli_printf(err, "Score in percent (95%% interval), %d samples of %d texts\n\n", all->n, all->n_clusters);
+    if (!rc) rc = print_methods(s, summary, 0, err);
+    if (rc || s->n_methods < 2) return rc;
+    rc = cli_printf(err, "\nDifference to %s in points (95%% interval), on the same samples\n\n", s->methods[0]);
+    return rc ? rc : print_methods(s, summary, 1, err);
+}
+
+static int print_json(const eval_scores *s, const eval_summary *summary, const json_t *settings, sl_error *err) {
+    json_t *rows = json_array();
+    for (int m = 0; m < s->n_methods; m++)
+        for (int g = 0; g <= s->n_groups; g++)
+            json_array_append_new(rows, row_json(s, &summary[m * (s->n_groups + 1) + g], m, g));
+    return cli_print_json(json_pack("{s:s, s:s, s:O, s:o}", "version", SLEIGH_VERSION, "commit", cli_commit(), "settings",
+                                    settings, "rows", rows),
+                          JSON_INDENT(1), err);
+}
+
+static int print_csv(const eval_scores *s, const eval_summary *summary, sl_error *err) {
+    cli_rows table = {.format = "csv"};
+    int rc = 0;
+    for (int m = 0; m < s->n_methods; m++)
+        for (int g = 0; !rc && g <= s->n_groups; g++)
+            rc = cli_rows_add(&table, row_json(s, &summary[m * (s->n_groups + 1) + g], m, g), err);
+    return rc;
+}
+
+int eval_print(const eval_scores *s, const eval_summary *summary, const json_t *settings, const char *format, sl_error *err) {
+    if (!strcmp(format, "json")) return print_json(s, summary, settings, err);
+    return !strcmp(format, "csv") ? print_csv(s, summary, err) : print_md(s, summary, err);
+}

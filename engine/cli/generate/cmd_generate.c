@@ -1,0 +1,94 @@
+// engine/cli/generate/cmd_generate.c - sleigh generate: a prompt in, the generated text on stdout as it comes, statistics on
+// stderr.
+#include "engine/cli/run.h"
+
+#include <string.h>
+#include <unistd.h>
+
+static int check_flags(const cli_options *o, sl_error *err) {
+    if (CLI_GIVEN(o, system_prompt) == CLI_BY_FLAG && !o->chat)
+        return sl_fail(err, SL_ERR_ARG, "flag --system-prompt needs --chat");
+    if (CLI_GIVEN(o, chat_template) == CLI_BY_FLAG && !o->chat)
+        return sl_fail(err, SL_ERR_ARG, "flag --chat-template needs --chat");
+    const char *ids = o->ids ? "--ids" : o->random_prompt ? "--random-prompt" : NULL;
+    const char *other = CLI_GIVEN(o, prompt) == CLI_BY_FLAG ? "--prompt"
+                        : CLI_GIVEN(o, file) == CLI_BY_FLAG ? "--file"
+                        : o->chat                           ? "--chat"
+                        : o->display_prompt                 ? "--display-prompt"
+                        : o->ids && o->random_prompt        ? "--random-prompt"
+                                                            : NULL;
+    if (ids && other) return sl_fail(err, SL_ERR_ARG, "flag %s does not go with %s", other, ids);
+    if (CLI_GIVEN(o, parallel) == CLI_BY_FLAG)
+        return sl_fail(err, SL_ERR_ARG, "flag --parallel needs --prompts FILE or --jsonl FILE");
+    if (o->question_dense) return sl_fail(err, SL_ERR_ARG, "flag --question-dense needs --jsonl");
+    return 0;
+}
+
+// Prefills (set-up A), or prefills --dense-prefix tokens and feeds the rest (set-up B), then generates.
+static int run_prompt(cli_timeline *t, const sl_ids *ids, int at_start, sl_error *err) {
+    const cli_options *o = t->run->options;
+    int n = (int)ids->n, n_dense = o->dense_prefix < 0 ? n : o->dense_prefix;
+    if (o->dense_prefix < 0)
+        fprintf(stderr, "setup: A, all %d prompt tokens are prefilled densely; --attn decodes what is generated\n", n);
+    else
+        fprintf(stderr, "setup: B, %d of %d prompt tokens are prefilled densely; --attn decodes the rest\n", n_dense, n);
+    int rc = cli_timeline_prefill(t, ids->data, n_dense, err);
+    if (!rc) rc = cli_timeline_feed(t, ids->data + n_dense, n - n_dense, err);
+    return rc ? rc : cli_timeline_generate(t, at_start, cli_sink_stdout, NULL, err);
+}
+
+static int has_text(const cli_options *o) {
+    return !o->ids && !o->random_prompt;
+}
+
+static int make_ids(const cli_run *run, const sl_text *text, sl_ids *ids, sl_error *err) {
+    const cli_options *o = run->options;
+    const sl_config *c = sl_model_config(run->model);
+    if (o->ids) return cli_read_ids(o, c, ids, err);
+    if (o->random_prompt) return cli_random_ids(o->seed, o->seq_id, o->random_prompt, c->n_vocab, ids, err);
+    return sl_tokenize(sl_model_tokenizer(run->model), text->data, text->n, o->chat ? 0 : SL_TOK_BOS, ids, err);
+}
+
+static int generate(cli_run *run, const sl_text *text, sl_error *err) {
+    const cli_options *o = run->options;
+    sl_ids ids = {0};
+    cli_timeline t = {0};
+    int rc = make_ids(run, text, &ids, err);
+    if (!rc) rc = cli_check_prompt(run, ids.n, err);
+    if (!rc && o->dense_prefix > (int)ids.n)
+        rc = sl_fail(err, SL_ERR_ARG, "--dense-prefix %d: the prompt has only %zu tokens", o->dense_prefix, ids.n);
+    if (!rc) rc = cli_run_settle(run, (int)ids.n, err);
+    if (!rc) rc = cli_timeline_open(&t, run, o->seq_id, err);
+    if (!rc) {
+        cli_run_describe(run, stderr);
+        cli_catch_interrupt(1);
+        if (o->display_prompt) rc = cli_sink_stdout(NULL, text->data, text->n, err);
+        if (!rc) rc = run_prompt(&t, &ids, o->chat || (has_text(o) && text->n == 0), err);
+        if (!rc && isatty(STDOUT_FILENO)) rc = cli_sink_stdout(NULL, "\n", 1, err);
+        if (!rc && o->perf) cli_timeline_stats(&t, stderr);
+        cli_timeline_close(&t);
+    }
+    sl_ids_free(&ids);
+    return rc;
+}
+
+int cmd_generate(const cli_options *o, sl_error *err) {
+    if (cli_is_parallel(o)) return cmd_parallel(o, err);
+    if (o->jsonl) return cmd_jsonl(o, err);
+    const sl_chat_template *template = NULL;
+    sl_text text = {0};
+    cli_run run;
+    int rc = cli_need_model(o, err);
+    if (!rc) rc = check_flags(o, err);
+    if (!rc && has_text(o)) rc = cli_read_input(o, &text, err);
+    if (!rc && o->chat) rc = cli_chat_template(o, &template, err);
+    if (!rc && o->chat) rc = cli_chat_wrap(o, template, &text, err);
+    if (!rc) rc = cli_run_open(&run, o, err);
+    if (!rc) {
+        rc = generate(&run, &text, err);
+        if (!rc) rc = cli_run_finish(&run, err);
+        cli_run_close(&run);
+    }
+    sl_text_free(&text);
+    return rc;
+}

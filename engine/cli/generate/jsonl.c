@@ -1,0 +1,163 @@
+// engine/cli/generate/jsonl.c - sleigh generate --jsonl: many questions over long contexts, one JSON object per answer.
+//
+// Set-up B: a line's context is prefilled densely, its question goes through the decode method token by token. The tokens
+// are those of context and question as one text; what they share with the context's own tokens counts as the context.
+// One session serves all lines: a context that begins like the one before keeps the rows of the common part. A line may name
+// its own method ("attn") and the sequence that keys its random numbers ("seq"), so that one pass over a context compares many.
+#include "engine/cli/output/print_json.h"
+#include "engine/cli/output/progress_bar.h"
+#include "engine/cli/generate/records.h"
+#include "engine/cli/run.h"
+#include "engine/base/json.h"
+
+#include <string.h>
+
+typedef struct job {
+    cli_run *run;
+    cli_timeline t;
+    cli_records records;
+    int n_total;  // records of the file; 0: unknown
+    int n_dense;  // tokens at the session's beginning that were prefilled densely
+    sl_ids ids;   // of the line
+    int n_shared; // of ids: the context's part
+    sl_text answer;
+    sl_text attn; // the method of the line before, "" for the flags'
+} job;
+
+// The line's method, if it is not the one that runs.
+static int set_method(job *j, const json_t *record, sl_error *err) {
+    const char *attn = cli_record_attn(record), *text = attn ? attn : "";
+    if (!strcmp(text, j->attn.data ? j->attn.data : "")) return 0;
+    sl_error why;
+    int rc = cli_run_set_attention(j->run, attn, &why);
+    if (rc) return sl_fail(err, rc, "\"attn\": %.900s", why.message);
+    j->attn.n = 0;
+    return sl_text_append(&j->attn, text, strlen(text) + 1, err);
+}
+
+static int sink_answer(void *ctx, const char *text, size_t n, sl_error *err) {
+    return sl_text_append(&((job *)ctx)->answer, text, n, err);
+}
+
+static int answer(job *j, sl_error *err) {
+    cli_timeline *t = &j->t;
+    int n = (int)j->ids.n, n_dense = j->run->options->question_dense ? n : j->n_shared;
+    int keep = cli_timeline_common(t, j->ids.data, n_dense);
+    if (keep > j->n_dense) keep = j->n_dense;
+    if (keep == n) keep = n - 1; // the logits belong to the last step: take the last token again
+    int rc = cli_timeline_cut(t, keep, err);
+    j->n_dense = keep;
+    if (!rc) rc = cli_timeline_prefill(t, j->ids.data + keep, n_dense - keep, err);
+    if (!rc) j->n_dense += t->n_prefill;
+    if (!rc) rc = cli_timeline_feed(t, j->ids.data + n_dense, n - n_dense, err);
+    j->answer.n = 0;
+    if (!rc) rc = sl_text_append(&j->answer, "", 0, err);
+    return rc ? rc : cli_timeline_generate(t, 0, sink_answer, j, err);
+}
+
+static json_t *share(uint64_t n, uint64_t dense) {
+    return dense ? json_real((double)n / dense) : json_null();
+}
+
+static int print_answer(const job *j, json_t *id, int index, sl_error *err) {
+    const cli_timeline *t = &j->t;
+    const sl_attn_stats *a = sl_engine_attn_stats(j->run->engine);
+    double ms = t->feed_ms + t->decode_ms;
+    char attn[CLI_ATTN_TEXT];
+    cli_run_format_attention(j->run, attn, sizeof attn);
+    json_t *out = json_object();
+    json_t *text = json_stringn(j->answer.data, j->answer.n);
+    if (!text) { // only --stop texts that cut a character in two lead here
+        json_decref(out);
+        return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: the answer is not UTF-8", j->records.path, j->records.n_lines);
+    }
+    json_object_set_new(out, "id", id ? json_incref(id) : json_integer(index));
+    json_object_set_new(out, "text", text);
+    json_object_set_new(out, "attn", json_string(attn));
+    json_object_set_new(out, "n_prompt", json_integer((json_int_t)j->ids.n));
+    json_object_set_new(out, "n_prefill", json_integer(t->n_prefill)); // 0: the rows of the line before were all that it needs
+    json_object_set_new(out, "n_generated", json_integer(t->n_generated));
+    json_object_set_new(out, "prefill_ms", json_real(t->prefill_ms));
+    json_object_set_new(out, "decode_ms", json_real(ms));
+    json_object_set_new(out, "decode_tok_s", json_real(ms > 0 ? (t->n_feed + t->n_decode) * 1e3 / ms : 0));
+    json_object_set_new(out, "v_rows_share", share(a->v_rows, a->dense_v_rows));
+    json_object_set_new(out, "v_distinct_share",
+                        sl_attn_knows_distinct(a->v_rows, a->v_distinct) ? share(a->v_distinct, a->dense_k_rows) : json_null());
+    json_object_set_new(out, "kv_bytes_share", share(a->bytes, a->dense_bytes));
+    json_object_set_new(out, "stopped", json_string(t->stopped));
+    int rc = cli_print_json(out, JSON_COMPACT, err);
+    return rc ? rc : cli_flush(err);
+}
+
+// ---- all lines ----
+
+static int run_line(job *j, const json_t *record, int index, sl_error *err) {
+    sl_session_set_sequence(j->t.session, cli_record_sequence(record, j->run->options->seq_id, index));
+    int rc = set_method(j, record, err);
+    if (!rc) rc = cli_records_tokenize(&j->records, sl_model_tokenizer(j->run->model), record, &j->ids, &j->n_shared, err);
+    if (!rc) rc = cli_check_prompt(j->run, j->ids.n, err);
+    if (!rc) rc = cli_run_settle(j->run, (int)j->ids.n, err);
+    if (!rc) rc = answer(j, err);
+    rc = cli_records_at_line(&j->records, j->records.n_lines, rc, err);
+    if (!rc && cli_interrupted())
+        rc = sl_fail(err, SL_ERR_IO, "%s: interrupted at line %d", j->records.path, j->records.n_lines);
+    return rc ? rc : print_answer(j, sl_json_get(record, "id"), index, err);
+}
+
+static int run_lines(job *j, sl_error *err) {
+    cli_progress progress;
+    json_t *record;
+    int rc = 0, index = 0;
+    cli_progress_begin(&progress, "jsonl", "lines");
+    for (; !(rc = cli_records_next(&j->records, &record, err)) && record; index++) {
+        rc = run_line(j, record, index, err);
+        json_decref(record);
+        if (rc) break;
+        if (j->n_total) cli_progress_update(&progress, index + 1, j->n_total);
+    }
+    cli_progress_end(&progress);
+    return rc;
+}
+
+static int check_flags(const cli_options *o, sl_error *err) {
+    const char *other = o->chat                                      ? "--chat"
+                        : CLI_GIVEN(o, chat_template) == CLI_BY_FLAG ? "--chat-template"
+                        : CLI_GIVEN(o, system_prompt) == CLI_BY_FLAG ? "--system-prompt"
+                                                                     : NULL;
+    if (other) return sl_fail(err, SL_ERR_ARG, "flag %s does not go with --jsonl", other);
+    return cli_records_check_flags(o, "--jsonl", err);
+}
+
+static void close_job(job *j) {
+    cli_records_close(&j->records);
+    sl_ids_free(&j->ids);
+    sl_text_free(&j->answer);
+    sl_text_free(&j->attn);
+}
+
+int cmd_jsonl(const cli_options *o, sl_error *err) {
+    job j = {0};
+    cli_run run;
+    int rc = cli_need_model(o, err);
+    if (!rc) rc = check_flags(o, err);
+    if (!rc) rc = cli_records_open(&j.records, o->jsonl, 0, err);
+    if (!rc) rc = cli_records_check(&j.records, &j.n_total, err);
+    if (!rc) rc = cli_run_open(&run, o, err);
+    if (!rc) {
+        j.run = &run;
+        rc = cli_timeline_open(&j.t, &run, o->seq_id, err);
+        if (!rc) {
+            cli_run_describe(&run, stderr);
+            fprintf(stderr, o->question_dense ? "setup: A, context and question are prefilled densely\n"
+                                              : "setup: B, contexts are prefilled densely; --attn decodes the questions\n");
+            cli_catch_interrupt(1);
+            rc = run_lines(&j, err);
+            if (!rc && o->perf) fprintf(stderr, "load: %.2f ms\npeak_rss: %.1f MiB\n", run.load_ms, cli_peak_mib());
+            cli_timeline_close(&j.t);
+        }
+        if (!rc) rc = cli_run_finish(&run, err);
+        cli_run_close(&run);
+    }
+    close_job(&j);
+    return rc;
+}

@@ -1,0 +1,291 @@
+// engine/cli/generate/parallel.c - sleigh generate --parallel N: many prompts in static batches of N, one JSON object per
+// answer.
+//
+// Every prompt is read, tokenized and measured before any work. A group of N lines is then prefilled line by line and decoded
+// together; a sequence that ends leaves the batch, and the next group begins when all have ended. A group also ends where a
+// line asks for another method: the engine decodes with one at a time. What a line answers does not depend on its company.
+#include "engine/cli/output/print_json.h"
+#include "engine/cli/output/progress_bar.h"
+#include "engine/cli/generate/records.h"
+#include "engine/cli/run.h"
+#include "engine/base/json.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct request { // a line of the file
+    int line;
+    json_t *record;
+    sl_ids ids;
+    int n_dense; // of ids: prefilled densely, the rest goes through --attn
+    char *attn;  // what it decodes with
+    cli_timeline t;
+    sl_text text;
+} request;
+
+// Of a group, or of all.
+typedef struct totals {
+    int n_prompts, n_prefill, n_feed, n_steps, n_decode, n_generated; // steps of the batch; tokens that they made
+    double prefill_ms, feed_ms, decode_ms;
+} totals;
+
+typedef struct job {
+    cli_run *run;
+    cli_records records;
+    const sl_chat_template *template; // NULL: no --chat
+    request *requests;
+    int n_requests, cap_requests, n_groups;
+    cli_timeline **batch; // [--parallel]
+    const char *attn;     // the method that runs, NULL: the flags'
+    totals all;
+} job;
+
+// ---- reading ----
+
+static int add_request(job *j, json_t *record, sl_error *err) {
+    if (j->n_requests == j->cap_requests) {
+        int cap = j->cap_requests ? 2 * j->cap_requests : 64;
+        request *grown = realloc(j->requests, cap * sizeof *grown);
+        if (!grown) return sl_fail(err, SL_ERR_MEMORY, "%s: %d lines: out of memory", j->records.path, cap);
+        j->requests = grown;
+        j->cap_requests = cap;
+    }
+    j->requests[j->n_requests++] = (request){.line = j->records.n_lines, .record = json_incref(record)};
+    return 0;
+}
+
+static int read_requests(job *j, sl_error *err) {
+    json_t *record;
+    int rc = 0;
+    while (!rc && !(rc = cli_records_next(&j->records, &record, err)) && record) {
+        rc = add_request(j, record, err);
+        json_decref(record);
+    }
+    if (!rc && !j->n_requests) rc = sl_fail(err, SL_ERR_FORMAT, "%s: holds no prompts", j->records.path);
+    return rc;
+}
+
+static int tokenize_chat(job *j, request *r, sl_error *err) {
+    const json_t *prompt = sl_json_get(r->record, "prompt");
+    sl_text text = {0};
+    if (!prompt) return sl_fail(err, SL_ERR_FORMAT, "--chat needs a \"prompt\", not \"context\" and \"question\"");
+    int rc = sl_text_append(&text, json_string_value(prompt), json_string_length(prompt), err);
+    if (!rc) rc = cli_chat_wrap(j->run->options, j->template, &text, err);
+    if (!rc) rc = sl_tokenize(sl_model_tokenizer(j->run->model), text.data, text.n, 0, &r->ids, err);
+    sl_text_free(&text);
+    r->n_dense = (int)r->ids.n;
+    return rc;
+}
+
+static int choose(job *j, request *r, sl_error *err) {
+    char text[CLI_ATTN_TEXT];
+    int rc = cli_run_choice(j->run, cli_record_attn(r->record), (int)r->ids.n, text, sizeof text, err);
+    if (!rc && !(r->attn = strdup(text))) rc = sl_fail(err, SL_ERR_MEMORY, "--parallel: out of memory");
+    return rc;
+}
+
+// All prompts as ids, each one's length checked.
+static int tokenize_all(job *j, sl_error *err) {
+    const sl_tokenizer *tok = sl_model_tokenizer(j->run->model);
+    int rc = 0;
+    for (int i = 0; !rc && i < j->n_requests; i++) {
+        request *r = &j->requests[i];
+        rc = j->template ? tokenize_chat(j, r, err)
+                         : cli_records_tokenize(&j->records, tok, r->record, &r->ids, &r->n_dense, err);
+        if (!rc) rc = cli_check_prompt(j->run, r->ids.n, err);
+        if (!rc) rc = choose(j, r, err);
+        if (j->run->options->question_dense) r->n_dense = (int)r->ids.n;
+        rc = cli_records_at_line(&j->records, r->line, rc, err);
+    }
+    return rc;
+}
+
+// ---- a group ----
+
+static int sink_text(void *ctx, const char *text, size_t n, sl_error *err) {
+    return sl_text_append(&((request *)ctx)->text, text, n, err);
+}
+
+static int set_method(job *j, const char *attn, sl_error *err) {
+    if (attn == j->attn || (attn && j->attn && !strcmp(attn, j->attn))) return 0;
+    sl_error why;
+    int rc = cli_run_set_attention(j->run, attn, &why);
+    if (rc) return sl_fail(err, rc, "\"attn\": %.900s", why.message);
+    j->attn = attn;
+    return 0;
+}
+
+static int begin(job *j, request *r, int index, sl_error *err) {
+    const cli_options *o = j->run->options;
+    int n = (int)r->ids.n;
+    int rc = cli_timeline_open(&r->t, j->run, cli_record_sequence(r->record, o->seq_id, index), err);
+    if (!rc) rc = cli_timeline_prefill(&r->t, r->ids.data, r->n_dense, err);
+    if (!rc) rc = cli_timeline_feed(&r->t, r->ids.data + r->n_dense, n - r->n_dense, err);
+    if (!rc) rc = sl_text_append(&r->text, "", 0, err);
+    if (!rc) cli_timeline_begin(&r->t, j->template != NULL, sink_text, r);
+    return rc;
+}
+
+static void add_totals(totals *to, const totals *from) {
+    to->n_prompts += from->n_prompts, to->n_prefill += from->n_prefill, to->n_feed += from->n_feed;
+    to->n_steps += from->n_steps, to->n_decode += from->n_decode, to->n_generated += from->n_generated;
+    to->prefill_ms += from->prefill_ms, to->feed_ms += from->feed_ms, to->decode_ms += from->decode_ms;
+}
+
+// Of the group's timelines. The batch took as many steps as its longest member.
+static totals totals_of(const request *r, int n) {
+    totals t = {.n_prompts = n};
+    for (int i = 0; i < n; i++) {
+        const cli_timeline *x = &r[i].t;
+        t.n_prefill += x->n_prefill, t.n_feed += x->n_feed, t.n_decode += x->n_decode, t.n_generated += x->n_generated;
+        t.prefill_ms += x->prefill_ms, t.feed_ms += x->feed_ms;
+        if (x->n_decode > t.n_steps) t.n_steps = x->n_decode;
+    }
+    return t;
+}
+
+static json_t *group_json(const job *j, const totals *t) {
+    const sl_attn_stats *a = sl_engine_attn_stats(j->run->engine);
+    json_t *share = a->dense_bytes ? json_real((double)a->bytes / a->dense_bytes) : json_null();
+    return json_pack("{s:i, s:i, s:i, s:f, s:f, s:f, s:o}", "index", j->n_groups, "size", t->n_prompts, "steps", t->n_steps,
+                     "prefill_ms", t->prefill_ms, "feed_ms", t->feed_ms, "decode_ms", t->decode_ms, "kv_bytes_share", share);
+}
+
+static int print_answer(const job *j, const request *r, const totals *group, sl_error *err) {
+    const cli_timeline *t = &r->t;
+    int index = (int)(r - j->requests);
+    json_t *id = sl_json_get(r->record, "id"), *text = json_stringn(r->text.data, r->text.n);
+    char attn[CLI_ATTN_TEXT];
+    if (!text) // only --stop texts that cut a character in two lead here
+        return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: the answer is not UTF-8", j->records.path, r->line);
+    cli_run_format_attention(j->run, attn, sizeof attn);
+    json_t *out =
+        json_pack("{s:i, s:O, s:o, s:s, s:i, s:i, s:s, s:f, s:f, s:f, s:o}", "index", index, "id", id ? id : json_null(),
+                  "text", text, "attn", attn, "n_prompt", (int)r->ids.n, "n_generated", t->n_generated, "stopped", t->stopped,
+                  "prefill_ms", t->prefill_ms, "feed_ms", t->feed_ms, "decode_ms", t->decode_ms, "group", group_json(j, group));
+    if (out && !id) json_object_set_new(out, "id", json_integer(index));
+    return cli_print_json(out, JSON_COMPACT, err);
+}
+
+static int run_group(job *j, request *r, int n, sl_error *err) {
+    int first = (int)(r - j->requests);
+    int rc = cli_records_at_line(&j->records, r->line, set_method(j, cli_record_attn(r->record), err), err);
+    if (!rc) rc = cli_run_settle(j->run, (int)r->ids.n, err); // the choice of all of them
+    sl_engine_reset_stats(j->run->engine);
+    for (int i = 0; !rc && i < n; i++) {
+        rc = cli_records_at_line(&j->records, r[i].line, begin(j, &r[i], first + i, err), err);
+        j->batch[i] = &r[i].t;
+    }
+    double start = cli_now();
+    if (!rc) rc = cli_timelines_generate(j->batch, n, err);
+    if (!rc && cli_interrupted())
+        rc = sl_fail(err, SL_ERR_IO, "%s: interrupted in lines %d to %d", j->records.path, r->line, r[n - 1].line);
+    totals group = totals_of(r, n);
+    group.decode_ms = cli_now() - start;
+    for (int i = 0; !rc && i < n; i++) rc = print_answer(j, &r[i], &group, err);
+    if (!rc) rc = cli_flush(err);
+    add_totals(&j->all, &group);
+    j->n_groups++;
+    return rc;
+}
+
+static void free_request(request *r) {
+    cli_timeline_close(&r->t);
+    sl_ids_free(&r->ids);
+    sl_text_free(&r->text);
+    free(r->attn);
+    json_decref(r->record);
+    r->record = NULL;
+}
+
+// How many of the requests from r on make a group: at most --parallel, of one method.
+static int group_size(const job *j, const request *r) {
+    int most = j->run->options->parallel, left = j->n_requests - (int)(r - j->requests), n = 1;
+    while (n < most && n < left && !strcmp(r[n].attn, r->attn)) n++;
+    return n;
+}
+
+// ---- all groups ----
+
+static int run_groups(job *j, sl_error *err) {
+    cli_progress progress;
+    int rc = 0;
+    cli_progress_begin(&progress, "generate", "prompts");
+    for (int i = 0, n; !rc && i < j->n_requests; i += n) {
+        n = group_size(j, &j->requests[i]);
+        rc = run_group(j, &j->requests[i], n, err);
+        for (int k = i; k < i + n; k++) cli_timeline_close(&j->requests[k].t);
+        cli_progress_update(&progress, i + n, j->n_requests);
+    }
+    cli_progress_end(&progress);
+    return rc;
+}
+
+static double rate(double n, double ms) {
+    return ms > 0 ? n * 1e3 / ms : 0;
+}
+
+static void report(const job *j, FILE *out) {
+    const totals *t = &j->all;
+    double ms = t->prefill_ms + t->feed_ms + t->decode_ms;
+    fprintf(out, "load: %.2f ms\n", j->run->load_ms);
+    fprintf(out, "prefill: %.2f ms, %d tokens, %.2f tok/s\n", t->prefill_ms, t->n_prefill, rate(t->n_prefill, t->prefill_ms));
+    if (t->n_feed) fprintf(out, "feed: %.2f ms, %d tokens, %.2f tok/s\n", t->feed_ms, t->n_feed, rate(t->n_feed, t->feed_ms));
+    fprintf(out, "decode: %.2f ms, %d tokens, %.2f tok/s\n", t->decode_ms, t->n_decode, rate(t->n_decode, t->decode_ms));
+    fprintf(out, "step: %.3f ms per step of a sequence, %d steps, %.2f sequences a step\n",
+            t->n_steps ? t->decode_ms / t->n_steps : 0, t->n_steps, t->n_steps ? (double)t->n_decode / t->n_steps : 0);
+    fprintf(out, "token: %.3f ms per token of the whole batch\n", t->n_decode ? t->decode_ms / t->n_decode : 0);
+    fprintf(out, "total: %.2f ms, %d prompts in %d groups, %d tokens generated, %.2f tok/s\n", ms, t->n_prompts, j->n_groups,
+            t->n_generated, rate(t->n_generated, ms));
+    fprintf(out, "peak_rss: %.1f MiB\n", cli_peak_mib());
+}
+
+static int check_flags(const cli_options *o, sl_error *err) {
+    if (o->prompts && o->jsonl) return sl_fail(err, SL_ERR_ARG, "--prompts and --jsonl: give one of them");
+    if (CLI_GIVEN(o, system_prompt) == CLI_BY_FLAG && !o->chat)
+        return sl_fail(err, SL_ERR_ARG, "flag --system-prompt needs --chat");
+    if (CLI_GIVEN(o, chat_template) == CLI_BY_FLAG && !o->chat)
+        return sl_fail(err, SL_ERR_ARG, "flag --chat-template needs --chat");
+    if (o->prompts && o->question_dense) return sl_fail(err, SL_ERR_ARG, "flag --question-dense needs --jsonl");
+    return cli_records_check_flags(o, o->prompts ? "--prompts" : "--jsonl", err);
+}
+
+static int run_job(job *j, sl_error *err) {
+    const cli_options *o = j->run->options;
+    int rc = tokenize_all(j, err);
+    j->batch = malloc((size_t)o->parallel * sizeof *j->batch);
+    if (!rc && !j->batch) rc = sl_fail(err, SL_ERR_MEMORY, "--parallel %d: out of memory", o->parallel);
+    if (rc) return rc;
+    cli_run_describe(j->run, stderr);
+    fprintf(stderr, "setup: %s\n",
+            o->prompts || o->question_dense ? "A, prompts are prefilled densely; --attn decodes what is generated"
+                                            : "B, prompts and contexts are prefilled densely; --attn decodes the questions");
+    fprintf(stderr, "parallel: %d prompts in static batches of %d\n", j->n_requests, o->parallel);
+    cli_catch_interrupt(1);
+    rc = run_groups(j, err);
+    if (!rc && o->perf) report(j, stderr);
+    return rc;
+}
+
+int cmd_parallel(const cli_options *o, sl_error *err) {
+    job j = {0};
+    cli_run run;
+    int rc = cli_need_model(o, err);
+    if (!rc) rc = check_flags(o, err);
+    if (!rc && o->chat) rc = cli_chat_template(o, &j.template, err);
+    if (!rc) rc = cli_records_open(&j.records, o->prompts ? o->prompts : o->jsonl, o->prompts != NULL, err);
+    if (!rc) rc = read_requests(&j, err);
+    if (!rc) rc = cli_run_open(&run, o, err);
+    if (!rc) {
+        j.run = &run;
+        rc = run_job(&j, err);
+        for (int i = 0; i < j.n_requests; i++) cli_timeline_close(&j.requests[i].t); // before the engine
+        if (!rc) rc = cli_run_finish(&run, err);
+        cli_run_close(&run);
+    }
+    for (int i = 0; i < j.n_requests; i++) free_request(&j.requests[i]);
+    cli_records_close(&j.records);
+    free(j.requests);
+    free(j.batch);
+    return rc;
+}

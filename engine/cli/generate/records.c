@@ -1,0 +1,151 @@
+// engine/cli/generate/records.c - see records.h.
+#include "engine/cli/generate/records.h"
+#include "attention/attention.h"
+#include "engine/base/json.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+int cli_records_open(cli_records *r, const char *path, int plain, sl_error *err) {
+    *r = (cli_records){.path = path, .plain = plain, .file = strcmp(path, "-") ? fopen(path, "rb") : stdin};
+    return r->file ? 0 : sl_fail(err, SL_ERR_IO, "cannot open %s: %s", path, strerror(errno));
+}
+
+void cli_records_close(cli_records *r) {
+    if (r->file && r->file != stdin) fclose(r->file);
+    free(r->line);
+    sl_ids_free(&r->context_ids);
+    sl_text_free(&r->context);
+    sl_text_free(&r->whole);
+    *r = (cli_records){0};
+}
+
+static int check_texts(const cli_records *r, const json_t *record, sl_error *err) {
+    const json_t *prompt = sl_json_get(record, "prompt");
+    const char *other = sl_json_get(record, "context") ? "context" : sl_json_get(record, "question") ? "question" : NULL;
+    if (prompt && other)
+        return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: both \"prompt\" and \"%s\"", r->path, r->n_lines, other);
+    if (prompt && !json_is_string(prompt))
+        return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: \"prompt\": expected a string", r->path, r->n_lines);
+    for (int i = 0; !prompt && i < 2; i++) {
+        const char *field = i ? "question" : "context";
+        if (!json_is_string(sl_json_get(record, field)))
+            return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: expected an object with a string \"%s\"%s", r->path, r->n_lines,
+                           field, i || other ? "" : ", or a string \"prompt\"");
+    }
+    return 0;
+}
+
+// The line's fields. A method is only parsed here: whether this model can run it shows when its turn comes.
+static int check_record(const cli_records *r, const json_t *record, sl_error *err) {
+    const json_t *attn = sl_json_get(record, "attn"), *seq = sl_json_get(record, "seq");
+    int rc = check_texts(r, record, err);
+    if (rc) return rc;
+    if (seq && (!json_is_integer(seq) || json_integer_value(seq) < 0 || json_integer_value(seq) > UINT32_MAX))
+        return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: \"seq\": expected a whole number from 0 to 4294967295", r->path,
+                       r->n_lines);
+    if (!attn) return 0;
+    sl_attn_spec spec;
+    sl_error why = {.message = "expected a string, as --attn takes it"};
+    const char *text = json_string_value(attn); // NULL: no string
+    if (text && strlen(text) == json_string_length(attn) && !sl_attn_parse(text, &spec, &why)) return 0;
+    return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: \"attn\": %.800s", r->path, r->n_lines, why.message);
+}
+
+static int plain_record(const cli_records *r, size_t n, json_t **out, sl_error *err) {
+    while (n && (r->line[n - 1] == '\n' || r->line[n - 1] == '\r')) n--;
+    json_t *text = json_stringn(r->line, n);
+    if (!text) return sl_fail(err, SL_ERR_FORMAT, "%s: line %d is not UTF-8", r->path, r->n_lines);
+    *out = json_object();
+    json_object_set_new(*out, "prompt", text);
+    return 0;
+}
+
+int cli_records_next(cli_records *r, json_t **out, sl_error *err) {
+    ssize_t n;
+    *out = NULL;
+    while (errno = 0, (n = getline(&r->line, &r->cap, r->file)) >= 0) {
+        r->n_lines++;
+        if (strspn(r->line, " \t\r\n") == (size_t)n) continue;
+        if (r->plain) return plain_record(r, (size_t)n, out, err);
+        json_error_t e;
+        json_t *record = json_loadb(r->line, (size_t)n, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &e);
+        if (!record) return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: %s (column %d)", r->path, r->n_lines, e.text, e.column);
+        int rc = check_record(r, record, err);
+        if (rc)
+            json_decref(record);
+        else
+            *out = record;
+        return rc;
+    }
+    return ferror(r->file) ? sl_fail(err, SL_ERR_IO, "cannot read %s: %s", r->path, strerror(errno)) : 0;
+}
+
+int cli_records_check(cli_records *r, int *n, sl_error *err) {
+    json_t *record;
+    int rc = 0;
+    *n = 0;
+    if (fseek(r->file, 0, SEEK_SET)) return 0;
+    while (!(rc = cli_records_next(r, &record, err)) && record) {
+        json_decref(record);
+        ++*n;
+    }
+    r->n_lines = 0;
+    if (!rc) rewind(r->file);
+    return rc;
+}
+
+static int set_text(sl_text *text, const json_t *string, sl_error *err) {
+    text->n = 0;
+    return sl_text_append(text, json_string_value(string), json_string_length(string), err);
+}
+
+int cli_records_tokenize(cli_records *r, const sl_tokenizer *tok, const json_t *record, sl_ids *ids, int *n_shared,
+                         sl_error *err) {
+    const json_t *prompt = sl_json_get(record, "prompt"), *context = sl_json_get(record, "context"),
+                 *question = sl_json_get(record, "question");
+    size_t n = json_string_length(context);
+    int rc = 0;
+    if (!prompt && (!r->context.data || n != r->context.n || memcmp(r->context.data, json_string_value(context), n))) {
+        r->context_ids.n = 0;
+        rc = set_text(&r->context, context, err);
+        if (!rc) rc = sl_tokenize(tok, r->context.data, r->context.n, SL_TOK_BOS, &r->context_ids, err);
+    }
+    if (!rc) rc = set_text(&r->whole, prompt ? prompt : context, err);
+    if (!rc && !prompt) rc = sl_text_append(&r->whole, json_string_value(question), json_string_length(question), err);
+    ids->n = 0;
+    if (!rc) rc = sl_tokenize(tok, r->whole.data, r->whole.n, SL_TOK_BOS, ids, err);
+    *n_shared = prompt ? (int)ids->n : 0;
+    if (rc || prompt) return rc;
+    size_t most = ids->n < r->context_ids.n ? ids->n : r->context_ids.n;
+    while ((size_t)*n_shared < most && ids->data[*n_shared] == r->context_ids.data[*n_shared]) ++*n_shared;
+    return 0;
+}
+
+const char *cli_record_attn(const json_t *record) {
+    return json_string_value(sl_json_get(record, "attn"));
+}
+
+uint32_t cli_record_sequence(const json_t *record, uint32_t seq_id, int i) {
+    const json_t *seq = sl_json_get(record, "seq");
+    return seq ? (uint32_t)json_integer_value(seq) : seq_id + (uint32_t)i;
+}
+
+int cli_records_at_line(const cli_records *r, int line, int rc, sl_error *err) {
+    char reason[800];
+    if (!rc || rc == SL_ERR_IO) return rc;
+    snprintf(reason, sizeof reason, "%.799s", err->message);
+    return sl_fail(err, (sl_err)rc, "%s: line %d: %s", r->path, line, reason);
+}
+
+int cli_records_check_flags(const cli_options *o, const char *mode, sl_error *err) {
+    const char *other = o->prompt              ? "--prompt"
+                        : o->file              ? "--file"
+                        : o->ids               ? "--ids"
+                        : o->random_prompt     ? "--random-prompt"
+                        : o->dense_prefix >= 0 ? "--dense-prefix"
+                        : o->display_prompt    ? "--display-prompt"
+                                               : NULL;
+    return other ? sl_fail(err, SL_ERR_ARG, "flag %s does not go with %s", other, mode) : 0;
+}

@@ -1,0 +1,14 @@
+// engine/cli/output/print_json.c - see print_json.h.
+#include "engine/cli/output/print_json.h"
+#include "engine/cli/cli.h"
+
+#include <stdlib.h>
+
+int cli_print_json(json_t *value, size_t flags, sl_error *err) {
+    char *text = value ? json_dumps(value, flags | JSON_REAL_PRECISION(9)) : NULL;
+    json_decref(value);
+    if (!text) return sl_fail(err, SL_ERR_MEMORY, "JSON output: out of memory, or text that is not UTF-8");
+    int rc = cli_printf(err, "%s\n", text);
+    free(text);
+    return rc;
+}

@@ -1,0 +1,12 @@
+// engine/cli/output/print_json.h - JSON on standard output.
+#ifndef SLEIGH_PRINT_JSON_H
+#define SLEIGH_PRINT_JSON_H
+
+#include "engine/base/error.h"
+
+#include <jansson.h>
+
+// Writes value and a newline; takes over the reference. flags: Jansson's, as JSON_INDENT(1). NULL is SL_ERR_MEMORY.
+int cli_print_json(json_t *value, size_t flags, sl_error *err);
+
+#endif

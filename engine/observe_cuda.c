@@ -1,0 +1,250 @@
+// engine/observe_cuda.c - the observer of decode steps on a GPU: engine/observe.c's protocol with the kernels that decode.
+//
+// In each layer the running method, dense attention and every shadow are launched one after the other, one sequence at a time
+// (a sequence's result is the same in any batch), each into its own place of one block of device memory, which the host then
+// fetches and hands over. So an observed step is not recorded, and its time means nothing.
+//
+// What kernels count they count for all heads of a launch: the rows, draws and bytes of a report are that total shared out over
+// its heads, so that sums and means over heads are exact and single heads are not told apart. Effective samples and bounds are
+// not known: NaN. Outputs are bf16: of a relative error the rounding of both outputs is about 0.002.
+#include "engine/backend/cuda/cuda.h"
+#include "engine/observe_cuda.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct sl_device_observation {
+    int n_specs, n_launches; // launches of a layer and sequence: the running method's, dense attention's, each shadow's by seed
+    sl_attn_spec *specs;     // [n_specs] dense attention, the shadows
+    size_t *ws_at;           // [n_specs] where in ws each has its scratch memory, for one sequence
+    void *ws;
+    size_t ws_size;
+    sl_row *rows, *sent;   // [n_launches][n_sequences] on the device; the same on the host
+    char *block, *fetched; // results of a layer on the device; the same on the host
+};
+
+// Results of a layer for n sequences, as they lie in a block.
+typedef struct results {
+    bf16 *out;                   // [n_launches][n][n_heads][head_dim]
+    sl_attn_cuda_stats *counted; // [n_launches][n]
+    float *masses;               // [n][n_heads][max_pages]
+} results;
+
+static size_t rounded(size_t size) {
+    return (size + 255) / 256 * 256;
+}
+
+// Bytes of outputs and of counts, and of all.
+static size_t results_size(const sl_engine *e, const sl_observation *o, int n, size_t *outs, size_t *counts) {
+    size_t n_launches = o->device->n_launches, heads = (size_t)n * e->geom.n_heads;
+    *outs = rounded(n_launches * heads * e->geom.head_dim * sizeof(bf16));
+    *counts = rounded(n_launches * n * sizeof(sl_attn_cuda_stats));
+    return *outs + *counts + heads * o->max_pages * sizeof(float);
+}
+
+static results results_of(const sl_engine *e, int n, char *block) {
+    size_t outs, counts;
+    results_size(e, &e->observation, n, &outs, &counts);
+    return (results){(bf16 *)block, (sl_attn_cuda_stats *)(block + outs), (float *)(block + outs + counts)};
+}
+
+static size_t block_size(const sl_engine *e, const sl_observation *o) {
+    size_t outs, counts;
+    return results_size(e, o, e->n_sequences, &outs, &counts);
+}
+
+// ---- memory ----
+
+int sl_cuda_check_shadow(sl_engine *e, const sl_attn_spec *spec, sl_error *err) {
+    return sl_cuda_check_method(e, spec, "observed", err);
+}
+
+static size_t rows_size(const sl_engine *e, const struct sl_device_observation *d) {
+    return (size_t)d->n_launches * e->n_sequences * sizeof *d->rows;
+}
+
+void sl_cuda_free_observation(sl_engine *e, sl_observation *o) {
+    struct sl_device_observation *d = o->device;
+    const sl_backend *be = e->backend;
+    if (!d) return;
+    be->release(be, d->ws, d->ws_size);
+    be->release(be, d->rows, rows_size(e, d));
+    be->release(be, d->block, block_size(e, o));
+    free(d->specs);
+    free(d->ws_at);
+    free(d->sent);
+    free(d->fetched);
+    free(d);
+    o->device = NULL;
+}
+
+// Each specification's scratch memory is its own: a method relies on what it left there.
+static void lay_out(const sl_engine *e, struct sl_device_observation *d) {
+    for (int i = 0; i < d->n_specs; i++) {
+        d->ws_at[i] = d->ws_size;
+        d->ws_size += rounded(d->specs[i].method->cuda->workspace(&e->geom, &d->specs[i], 1, 1, e->n_ctx));
+    }
+}
+
+int sl_cuda_new_observation(sl_engine *e, sl_observation *o, sl_error *err) {
+    const sl_backend *be = e->backend;
+    struct sl_device_observation *d = o->device = calloc(1, sizeof *d);
+    if (d) {
+        int n = o->observer.n_shadows;
+        d->n_specs = sl_observes_error(o) ? 1 + n : 0;
+        d->n_launches = d->n_specs ? 2 + n * o->observer.n_seeds : 1;
+        d->specs = calloc(d->n_specs + 1, sizeof *d->specs);
+        d->ws_at = calloc(d->n_specs + 1, sizeof *d->ws_at);
+    }
+    if (d && d->specs && d->ws_at) {
+        size_t size = block_size(e, o);
+        d->specs[0].method = sl_attn_methods[0];
+        for (int i = 1; i < d->n_specs; i++) d->specs[i] = o->shadows[i - 1];
+        lay_out(e, d);
+        if (d->ws_size) d->ws = be->alloc(be, d->ws_size);
+        d->rows = be->alloc(be, rows_size(e, d));
+        d->sent = malloc(rows_size(e, d));
+        d->block = be->alloc(be, size);
+        d->fetched = malloc(size);
+        if ((d->ws || !d->ws_size) && d->rows && d->sent && d->block && d->fetched) return 0;
+    }
+    return sl_fail(err, SL_ERR_MEMORY, "observer of %d methods on a GPU: out of memory", o->observer.n_shadows);
+}
+
+// ---- launches ----
+
+// Launch number `which` is of specification *spec (-1: the running method) with seed + *seed.
+static int spec_of(const sl_observation *o, int which, uint32_t *seed) {
+    *seed = which < 2 ? 0 : (uint32_t)((which - 2) % o->observer.n_seeds);
+    return which < 2 ? which - 1 : 1 + (which - 2) / o->observer.n_seeds;
+}
+
+// The rows of every launch: the step's, with the launch's seed and state.
+static void send_rows(sl_engine *e, int n, int layer, sl_session *const *batch) {
+    const sl_observation *o = &e->observation;
+    struct sl_device_observation *d = o->device;
+    for (int which = 0; which < d->n_launches; which++)
+        for (int i = 0; i < n; i++) {
+            sl_row *row = &d->sent[which * n + i];
+            uint32_t seed;
+            spec_of(o, which, &seed);
+            *row = e->rows[i];
+            row->seed += seed;
+            if (which) row->state = NULL;
+            if (which > 1 && batch[i]->shadow_state)
+                row->state = batch[i]->shadow_state + sl_shadow_state_at(e, layer, which - 2);
+        }
+    e->backend->upload(e->backend, d->rows, d->sent, (size_t)d->n_launches * n * sizeof *d->rows);
+}
+
+static void launch(sl_engine *e, const sl_attn_cuda_decode_args *running, int which, const results *to) {
+    const struct sl_device_observation *d = e->observation.device;
+    size_t row = (size_t)e->geom.n_heads * e->geom.head_dim;
+    int n = running->n_seqs;
+    uint32_t seed;
+    int spec = spec_of(&e->observation, which, &seed);
+    sl_attn_cuda_decode_args args = *running;
+    if (spec >= 0) {
+        args = sl_cuda_decode_args_of(e, &d->specs[spec], running->layer, running->q);
+        args.ws = (char *)d->ws + d->ws_at[spec];
+    }
+    args.n_seqs = 1;
+    for (int i = 0; i < n; i++) {
+        args.rows = d->rows + which * n + i;
+        args.q = running->q + i * row;
+        args.out = to->out + (which * n + i) * row;
+        args.stats = to->counted + which * n + i;
+        args.spec->method->cuda->decode(&args);
+    }
+}
+
+// ---- reports ----
+
+static uint32_t share_of(uint64_t total, int n, int i) {
+    return (uint32_t)(total / n + ((uint64_t)i < total % n));
+}
+
+static void fill_reports(const sl_engine *e, const sl_attn_spec *spec, int n_kv, const sl_attn_cuda_stats *counted,
+                         sl_attn_report *out) {
+    const sl_attn_geom *g = &e->geom;
+    int n = g->n_heads, n_kv_heads = g->n_kv_heads;
+    sl_attn_stats s = sl_cuda_counted(counted);
+    if (spec->method->cuda->account) spec->method->cuda->account(g, spec, n_kv, &s);
+    for (int h = 0; h < n; h++) {
+        int kv_head = h / (n / n_kv_heads);
+        out[h] = (sl_attn_report){.k_rows = share_of(s.k_rows, n_kv_heads, kv_head),
+                                  .v_distinct = share_of(s.v_distinct, n_kv_heads, kv_head),
+                                  .features = (float)(s.features / n),
+                                  .bytes = share_of(s.bytes, n_kv_heads, kv_head),
+                                  .dense_bytes = (uint64_t)n_kv * g->head_dim * 2 * sizeof(bf16),
+                                  .v_rows = share_of(s.v_rows, n, h),
+                                  .samples = share_of(s.samples, n, h),
+                                  .ess = NAN,
+                                  .score_bound = NAN,
+                                  .error_bound = NAN,
+                                  .tries = share_of(s.tries, n, h),
+                                  .fallback = share_of(s.fallbacks, n, h),
+                                  .kurtosis = NAN,
+                                  .heavy_tail = share_of(s.heavy_tails, n, h),
+                                  .error = NAN,
+                                  .cosine = NAN,
+                                  .bias = NAN};
+    }
+}
+
+static void widen(const bf16 *from, size_t n, float *to) {
+    for (size_t i = 0; i < n; i++) to[i] = sl_bf16_to_f32(from[i]);
+}
+
+// Dense attention's outputs and tiles, for the others to be held against.
+static void take_dense(sl_engine *e, int n, const results *r) {
+    sl_observation *o = &e->observation;
+    size_t heads = (size_t)n * e->geom.n_heads;
+    widen(r->out + heads * e->geom.head_dim, heads * e->geom.head_dim, o->dense);
+    for (size_t i = 0; i < heads * o->max_pages; i++) o->masses[i] = r->masses[i];
+    for (int i = 0; i < n; i++)
+        sl_observation_count_tiles(o, i * e->geom.n_heads, e->geom.n_heads, e->rows[i].position / SL_PAGE + 1);
+}
+
+static void hand_over(sl_engine *e, const sl_attn_cuda_decode_args *running, int which, const results *r) {
+    sl_observation *o = &e->observation;
+    size_t row = (size_t)e->geom.n_heads * e->geom.head_dim;
+    float *out = o->dense + e->n_sequences * row;
+    int n = running->n_seqs;
+    uint32_t seed;
+    int spec = spec_of(o, which, &seed);
+    for (int i = 0; i < n; i++) {
+        const sl_row *at = &e->rows[i];
+        const sl_attn_record record = {.sequence = at->sequence,
+                                       .position = (uint32_t)at->position,
+                                       .layer = running->layer,
+                                       .n_kv = at->position + 1,
+                                       .spec = spec < 0 ? running->spec : &o->device->specs[spec],
+                                       .seed = at->seed + seed};
+        fill_reports(e, record.spec, record.n_kv, &r->counted[which * n + i], o->reports);
+        widen(r->out + (which * n + i) * row, row, out);
+        sl_observation_hand_over(e, &record, i, o->reports, out);
+    }
+}
+
+void sl_cuda_observe(sl_engine *e, const sl_attn_cuda_decode_args *running, sl_session *const *batch) {
+    const sl_backend *be = e->backend;
+    struct sl_device_observation *d = e->observation.device;
+    int n = running->n_seqs;
+    size_t size = (size_t)n * e->geom.n_heads * e->geom.head_dim * sizeof(bf16), outs, counts;
+    const results there = results_of(e, n, d->block), here = results_of(e, n, d->fetched);
+    be->clear(be, there.counted, (size_t)d->n_launches * n * sizeof *there.counted);
+    send_rows(e, n, running->layer, batch);
+    for (int which = 0; which < d->n_launches; which++) launch(e, running, which, &there);
+    if (d->n_specs) sl_cuda_page_masses(running, e->observation.max_pages, there.masses);
+    be->copy(be, running->out, there.out, size, size, 1);
+    be->download(be, d->fetched, d->block, results_size(e, &e->observation, n, &outs, &counts));
+    if (d->n_specs) take_dense(e, n, &here);
+    for (int i = 0; i < n; i++) {
+        sl_attn_stats counted = sl_cuda_counted(&here.counted[i]);
+        sl_attn_stats_add(&e->stats, &counted);
+    }
+    for (int which = 0; which < d->n_launches; which++)
+        if (which != 1) hand_over(e, running, which, &here);
+}

@@ -1,0 +1,40 @@
+// engine/observe_cuda.h - observing decode steps on a GPU, shared by attn_runner_cuda.c, which runs the plan's methods, and
+// observe_cuda.c, which runs shadows beside them; and the one kernel that only an observer needs (page_masses.cu).
+#ifndef SLEIGH_CUDA_OBSERVE_H
+#define SLEIGH_CUDA_OBSERVE_H
+
+#include "attention/attention_cuda.h"
+#include "engine/engine_internal.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// ---- attn_runner_cuda.c ----
+
+// Is decode with spec offered here? Makes the pool keep its page extras. where: what the message says of it, as "layer 3".
+int sl_cuda_check_method(sl_engine *e, const sl_attn_spec *spec, const char *where, sl_error *err);
+// What a launch of spec on this layer's queries needs, but for whose they are and where results go: n_seqs, rows, out, stats,
+// ws and state_at are the caller's.
+sl_attn_cuda_decode_args sl_cuda_decode_args_of(sl_engine *e, const sl_attn_spec *spec, int layer, const bf16 *q);
+sl_attn_stats sl_cuda_counted(const sl_attn_cuda_stats *counted); // what kernels have counted, as the engine's statistics
+
+// ---- observe_cuda.c ----
+
+int sl_cuda_check_shadow(sl_engine *e, const sl_attn_spec *spec, sl_error *err);
+int sl_cuda_new_observation(sl_engine *e, sl_observation *o, sl_error *err);
+void sl_cuda_free_observation(sl_engine *e, sl_observation *o);
+// In place of the running method's launch.
+void sl_cuda_observe(sl_engine *e, const sl_attn_cuda_decode_args *running, sl_session *const *batch);
+
+// ---- page_masses.cu ----
+
+// masses[s][h][p] = log2 of sum_j e^{q_sh . k_j / sqrt(head_dim)} over the rows j of page p that sequence s has:
+// [n_seqs][n_heads] [max_pages]; pages that a sequence does not have are left alone. Of args: geom, n_seqs, rows, q, k, stream.
+void sl_cuda_page_masses(const sl_attn_cuda_decode_args *args, int max_pages, float *masses);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

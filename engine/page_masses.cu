@@ -1,0 +1,73 @@
+// engine/page_masses.cu - how dense attention's mass lies over pages: what an observer reports as tiles.
+#include "engine/backend/cuda/device.cuh"
+#include "engine/observe_cuda.h"
+
+#include <cuda_bf16.h>
+
+namespace {
+
+enum { WARPS = SL_PAGE / 32 };
+
+// The largest of, then the sum over, the block's threads, in a fixed order. both: [WARPS] in shared memory.
+__device__ float block_max(float x, float *both) {
+    x = sl_max_lanes(x);
+    if (threadIdx.x % 32 == 0) both[threadIdx.x / 32] = x;
+    __syncthreads();
+    for (int i = 0; i < WARPS; i++) x = fmaxf(x, both[i]);
+    __syncthreads();
+    return x;
+}
+
+__device__ float block_sum(float x, float *both) {
+    x = sl_sum_lanes(x);
+    if (threadIdx.x % 32 == 0) both[threadIdx.x / 32] = x;
+    __syncthreads();
+    x = 0;
+    for (int i = 0; i < WARPS; i++) x += both[i];
+    __syncthreads();
+    return x;
+}
+
+// masses[s][h][p] = max + log2 sum_j 2^{t_j - max}, t_j = q_sh . k_j * scale, scale = log2(e) / sqrt(head_dim). Block (p, g, s)
+// takes page p of KV head g of sequence s, thread j its row j, one query head of the group after the other. Reads the page's
+// keys once from memory, again from the L1 cache; a head's terms are added by lanes, then by warps. head_dim a multiple of 8.
+// For observers, so for no step whose time counts.
+__global__ void __launch_bounds__(SL_PAGE)
+    page_masses_kernel(const sl_row *__restrict__ rows, // [n_seqs]
+                       const bf16 *__restrict__ q,      // [n_seqs][n_heads][head_dim]
+                       const bf16 *__restrict__ k,      // [n_pages][n_kv_heads][256][head_dim]
+                       int n_heads, int head_dim, float scale,
+                       float *__restrict__ masses) { // [n_seqs][n_heads][max_pages]
+    __shared__ float both[WARPS];
+    int page = blockIdx.x, kv_head = blockIdx.y, n_kv_heads = gridDim.y, s = blockIdx.z, group = n_heads / n_kv_heads;
+    sl_start_next();
+    sl_wait_previous();
+    int n_rows = min(rows[s].position + 1 - page * SL_PAGE, (int)SL_PAGE);
+    if (n_rows <= 0) return;
+    const uint4 *key =
+        (const uint4 *)(k + (((size_t)rows[s].pages[page] * n_kv_heads + kv_head) * SL_PAGE + threadIdx.x) * head_dim);
+    for (int i = 0; i < group; i++) {
+        int head = kv_head * group + i;
+        const uint4 *query = (const uint4 *)(q + ((size_t)s * n_heads + head) * head_dim);
+        float t = 0;
+        for (int c = 0; c < head_dim / 8 && (int)threadIdx.x < n_rows; c++) {
+            uint4 a = query[c], b = key[c];
+            const __nv_bfloat162 *x = (const __nv_bfloat162 *)&a, *y = (const __nv_bfloat162 *)&b;
+            for (int d = 0; d < 4; d++) {
+                float2 u = __bfloat1622float2(x[d]), v = __bfloat1622float2(y[d]);
+                t = fmaf(u.x, v.x, t), t = fmaf(u.y, v.y, t);
+            }
+        }
+        t = (int)threadIdx.x < n_rows ? t * scale : -INFINITY;
+        float most = block_max(t, both), sum = block_sum(exp2f(t - most), both);
+        if (threadIdx.x == 0) masses[((size_t)s * n_heads + head) * gridDim.x + page] = most + log2f(sum);
+    }
+}
+
+} // namespace
+
+void sl_cuda_page_masses(const sl_attn_cuda_decode_args *a, int max_pages, float *masses) {
+    float scale = 1.44269504f / sqrtf((float)a->geom->head_dim);
+    sl_launch(page_masses_kernel, dim3(max_pages, a->geom->n_kv_heads, a->n_seqs), dim3(SL_PAGE), 0, a->stream, a->rows, a->q,
+              a->k, a->geom->n_heads, a->geom->head_dim, scale, masses);
+}

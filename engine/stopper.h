@@ -1,0 +1,20 @@
+// engine/stopper.h - stop strings over a stream of text.
+#ifndef SLEIGH_STOPPER_H
+#define SLEIGH_STOPPER_H
+
+#include "engine/base/error.h"
+
+#include <stddef.h>
+
+// Holds back text that may be the beginning of a stop string.
+typedef struct sl_stopper sl_stopper;
+int sl_stopper_new(const char *const *stops, int n, sl_stopper **out, sl_error *err); // empty strings are SL_ERR_ARG
+void sl_stopper_free(sl_stopper *s);
+void sl_stopper_reset(sl_stopper *s);
+// Feeds text[0..n); *out, *n_out (valid until the next call) is what can be shown now. Returns 1 when a stop string was
+// completed (it and what follows are dropped), 0 otherwise, or a negative sl_err.
+int sl_stopper_feed(sl_stopper *s, const char *text, size_t n, const char **out, size_t *n_out, sl_error *err);
+// What was held back, at the end of the stream.
+void sl_stopper_flush(sl_stopper *s, const char **out, size_t *n_out);
+
+#endif

@@ -1,0 +1,434 @@
+// tests/attention/test_draws.c - what a draw takes, by brute force and closed forms: the tile budgets of santa-flash, the
+// uniform part of santa-is and the masses that it keeps, the sum of all masses, topp at equal weights, the fewest draws of a
+// stated error, budgets by variance, and what is reported of a step.
+#include "attention/stages.h"
+#include "engine/backend/backend.h"
+#include "tests/support/counters.h"
+#include "tests/support/reference.h"
+#include "tests/test.h"
+#include "tests/support/draw_inputs.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+// ---- santa-flash ----
+
+// S / T to the nearest whole number, halves up, at least 1: every S from 1 to 3 T, and each kind of remainder beyond.
+static void tile_budgets(void) {
+    static const int n_rows[] = {200, 512, 700, 1024, 2500};
+    for (int l = 0; l < 5; l++) {
+        sample s = sample_new(n_rows[l], FLAT, test_seed + l);
+        int T = (n_rows[l] + SL_TILE - 1) / SL_TILE;
+        for (int S = 1; S <= 3 * T + 100; S++) {
+            uint32_t r = (uint32_t)S;
+            int want = 1; // the first that is no further from S / T than the next
+            while (want + 1 - (double)S / T <= (double)S / T - want) want++;
+            sl_draw_tiles_uniform(&s.wt, S, (sl_uniform){uniform_random, &r}, &s.draws);
+            if (s.draws.n_samples != T * want)
+                FAIL("S=%d in %d tiles: %d draws, expected %d", S, T, s.draws.n_samples, T * want);
+        }
+        sample_free(&s);
+    }
+}
+
+// ---- santa-is ----
+
+// One draw of proposed rows: pi_j = 0.99 p_j + 0.01 / n, p_j of the rows before the newest page. The last number below 1 and
+// 0 draw the last row and the first, whose p_j may be next to nothing.
+static void uniform_part(void) {
+    static const int n_rows[] = {257, 700, 2500};
+    static const uint64_t ends[] = {0, UINT64_MAX};
+    sl_error err;
+    sl_attn_spec spec;
+    CHECK_OK(sl_attn_parse("santa-is:S=1", &spec, &err), err);
+    sl_attn_decode_args args = {.spec = &spec};
+    for (int k = 0; k < N_SHAPES; k++)
+        for (int l = 0; l < 3; l++) {
+            sample s = sample_new(n_rows[l], shapes[k], test_seed + 5 * k + l);
+            int n = s.wt.n, n_proposed = (n - 1) / 256 * 256;
+            double total = 0, *weight = malloc(n * sizeof *weight);
+            int top = SL_REF_EMPTY;
+            sl_kv_view kv = {.n_kv = n};
+            sl_group group = {.args = &args, .kv = &kv};
+            for (int b = 0; b < n_proposed / SL_BLOCK; b++) top = s.wt.ref[b] > top ? s.wt.ref[b] : top;
+            for (int j = 0; j < n_proposed; j++)
+                total += weight[j] = ldexp(sl_bf16_to_f32(s.wt.w[j]), s.wt.ref[j / SL_BLOCK] - top);
+            for (uint32_t r = 0; r < 40; r++) {
+                sl_uniform u = r < 2 ? (sl_uniform){uniform_fixed, &ends[r]} : (sl_uniform){uniform_random, &r};
+                sl_head x = {.group = &group, .weights = s.wt, .S = 1, .u = u, .draws = s.draws};
+                sl_draw_importance.run(&x);
+                int j = x.draws.row[0];
+                CHECK_INT(x.draws.n, 1 + n - n_proposed);
+                CHECK(j < n_proposed);
+                double pi = 0.99 * weight[j] / total + 0.01 / n_proposed;
+                // Masses are whole numbers, of 2^-38 of the largest reference or less
+                if (!(fabs(x.draws.inv_pi[0] * pi - 1) < 1e-5))
+                    FAIL("n=%d, shape %d, row %d: pi %.9g, expected %.9g", n, k, j, 1 / x.draws.inv_pi[0], pi);
+                for (int i = 1; i < x.draws.n; i++) CHECK(x.draws.row[i] == n_proposed + i - 1 && x.draws.inv_pi[i] == 1);
+            }
+            free(weight);
+            sample_free(&s);
+        }
+}
+
+// The newest page outweighs the rows before it by some octaves. What is kept of these must have all its bits: a mass is the
+// in-block mass of its block, floor(w 2^30), by the same factor for every row of the largest reference.
+static void kept_masses(void) {
+    enum { N = 256, ALL = 288 };
+    for (int octaves = 0; octaves <= 70; octaves++) {
+        uint64_t seed = test_seed + (uint64_t)octaves;
+        sample s = sample_new(ALL, PEAKED, seed);
+        for (int b = 0; b < ALL / SL_BLOCK; b++) {
+            s.wt.ref[b] = (int16_t)(b == ALL / SL_BLOCK - 1 ? octaves : b % 2 ? 0 : -3);
+            s.wt.cum[b + 1] = 0;
+            for (int i = b * SL_BLOCK; i < (b + 1) * SL_BLOCK; i++) {
+                s.wt.w[i] = sl_f32_to_bf16((float)exp2(-23 * test_uniform(&seed)));
+                s.wt.cum[b + 1] += (uint64_t)(sl_bf16_to_f32(s.wt.w[i]) * 0x1p30);
+            }
+        }
+        sl_weights_finish(&s.wt);
+        sl_weights_keep(&s.wt, N);
+        CHECK_INT(s.wt.n, N);
+        double unit = 0;
+        for (int j = 0; j < N; j++) {
+            uint64_t whole = (uint64_t)(sl_bf16_to_f32(s.wt.w[j]) * 0x1p30), mass = sl_weights_mass(&s.wt, j);
+            if (s.wt.ref[j / SL_BLOCK] < 0) { // three octaves below: nothing is lost either while there are 8 bits to shift out
+                if (unit == 0) continue;
+                whole >>= 3; // up to rounding
+                CHECK_NEAR((double)mass, whole * unit, 2 * unit);
+                continue;
+            }
+            if (unit == 0) unit = (double)mass / (double)whole;
+            if ((double)mass != (double)whole * unit)
+                FAIL("%d octaves: row %d has mass %llu, its block %llu times %g", octaves, j, (unsigned long long)mass,
+                     (unsigned long long)whole, unit);
+        }
+        CHECK(unit >= 1);
+        sample_free(&s);
+    }
+}
+
+// Blocks from 0 to 63 octaves below the top one. A row's mass is w 2^38 of its octaves, as the difference of two running sums
+// that are cut to whole numbers: at most 1 off, and the masses of all rows add up to the total, which draws take for granted.
+static void masses_add_up(void) {
+    enum { N = 64 * SL_BLOCK - 5 };
+    for (int mixed = 0; mixed < 2; mixed++) {
+        sample s = sample_new(N, PEAKED, test_seed);
+        for (int b = 0; b < s.wt.n_blocks; b++) {
+            s.wt.ref[b] = (int16_t)-b;
+            s.wt.cum[b + 1] = 0;
+            for (int i = b * SL_BLOCK; i < (b + 1) * SL_BLOCK; i++)
+                s.wt.cum[b + 1] += (uint64_t)(sl_bf16_to_f32(s.wt.w[i]) * 0x1p30);
+        }
+        sl_weights_finish(&s.wt);
+        if (mixed) sl_weights_mix(&s.wt, 0.01);
+        uint64_t sum = 0, masses[SL_BLOCK];
+        for (int j = 0; j < N; j++) {
+            uint64_t mass = sl_weights_mass(&s.wt, j);
+            double want = floor(sl_bf16_to_f32(s.wt.w[j]) * 0x1p30) * exp2(8 - j / SL_BLOCK) + (double)s.wt.each;
+            if (!(fabs((double)mass - want) <= 1)) FAIL("row %d: mass %llu, expected %.1f", j, (unsigned long long)mass, want);
+            sum += mass;
+            CHECK(sl_weights_running(&s.wt, j) == sum);
+            if (j % SL_BLOCK == 0) sl_weights_masses(&s.wt, j / SL_BLOCK, masses);
+            CHECK(masses[j % SL_BLOCK] == mass);
+        }
+        CHECK(sum == sl_weights_total(&s.wt));
+        sample_free(&s);
+    }
+}
+
+// ---- topp ----
+
+static int descending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x < y) - (x > y);
+}
+
+// Weights that are whole multiples of an eighth, so that every sum is exact: the fewest rows that reach p of the total, by
+// sorting; of equal ones the first.
+static void fewest_rows(void) {
+    static const int n_rows[] = {32, 96, 1000, 1024};
+    const sl_backend *backend;
+    sl_error err;
+    CHECK_OK(sl_cpu_init(0, &backend, &err), err); // picks the kernels
+    for (int l = 0; l < 4; l++)
+        for (int levels = 1; levels <= 4; levels++) {
+            int n = n_rows[l], n_blocks = (n + SL_BLOCK - 1) / SL_BLOCK;
+            uint64_t seed = test_seed + 10 * l + levels;
+            bf16 *w = calloc(n_blocks * SL_BLOCK, sizeof *w);
+            int16_t *ref = calloc(n_blocks, sizeof *ref);
+            uint64_t *cum = calloc(n_blocks + 1, sizeof *cum);
+            double *weight = malloc(n * sizeof *weight), *sorted = malloc(n * sizeof *sorted), total = 0;
+            int32_t *rows = malloc(n * sizeof *rows);
+            for (int j = 0; j < n; j++) {
+                weight[j] = exp2(-(int)(levels * test_uniform(&seed)));
+                w[j] = sl_f32_to_bf16((float)weight[j]);
+                total += sorted[j] = weight[j];
+                cum[j / SL_BLOCK + 1] += (uint64_t)(weight[j] * 0x1p30);
+            }
+            sl_weights wt = {.n = n, .n_blocks = n_blocks, .w = w, .ref = ref, .cum = cum};
+            sl_weights_finish(&wt);
+            qsort(sorted, n, sizeof *sorted, descending);
+            for (int i = 1; i <= 128; i++) {
+                double p = i / 128.0, sum = 0; // p total is exact
+                int want = 0, at = 0, n_least = 0;
+                while (sum < p * total) sum += sorted[want++];
+                for (int k = 0; k < want; k++) n_least += sorted[k] == sorted[want - 1];
+                int got = sl_weights_reaching(&wt, p, rows);
+                if (got != want) FAIL("n=%d, %d levels, p=%g: %d rows, expected %d", n, levels, p, got, want);
+                for (int j = 0; j < n; j++)
+                    if (weight[j] > sorted[want - 1] || (weight[j] == sorted[want - 1] && n_least-- > 0))
+                        CHECK_INT(rows[at++], j);
+            }
+            free(w), free(ref), free(cum), free(weight), free(sorted), free(rows);
+        }
+}
+
+static void equal_weights(void) { // through decode
+    static const double shares[] = {0.25, 0.5, 0.75, 1};
+    ref_cache c = counter_cache(16, 2, 1);
+    for (int i = 0; i < 4; i++) {
+        char attn[32];
+        snprintf(attn, sizeof attn, "topp:p=%g", shares[i]);
+        ref_decode(&c, attn, 0, 1, 1, 0);
+        for (int head = 0; head < 16; head++) CHECK_INT(c.reports[head].v_rows, (int)(shares[i] * COUNTER_ROWS));
+    }
+    ref_cache_free(&c);
+}
+
+// ---- a stated error: the fewest draws ----
+
+static double half_width(const void *ctx, double light, int k) { // falls with k, rises with light
+    return light / sqrt(k) * (1 + *(const double *)ctx / k);
+}
+
+// Light rows' total and draws with S in all, by the definition: heavy rows are above light / (S - heavy).
+static void split(const double *sorted, int n, int S, double total, double *light, int *k) {
+    int h = 0;
+    for (*light = total; h < n && h < S - 1 && sorted[h] * (S - h) > *light; h++) *light -= sorted[h];
+    *k = S - h;
+}
+
+static void fewest_draws(void) {
+    static const int n_rows[] = {31, 300, 2500};
+    for (int k = 0; k < 2; k++)
+        for (int l = 0; l < 3; l++) {
+            int n = n_rows[l], most = n / 2;
+            sample s = sample_new(n, shapes[k], test_seed + 3 * k + l);
+            double *sorted = malloc(n * sizeof *sorted), total = (double)sl_weights_total(&s.sizes), ctx = 0.7;
+            for (int j = 0; j < n; j++) sorted[j] = (double)sl_weights_mass(&s.sizes, j);
+            qsort(sorted, n, sizeof *sorted, descending);
+            for (int i = 0; i < 40; i++) {
+                double light, target;
+                int draws, want = 0, of = 1 + i * most / 36; // of > most: out of reach
+                split(sorted, n, of, total, &light, &draws);
+                target = half_width(&ctx, light, draws); // exactly what `of` draws reach
+                for (int S = 1; S <= most && !want; S++) {
+                    split(sorted, n, S, total, &light, &draws);
+                    if (half_width(&ctx, light, draws) <= target) want = S;
+                }
+                int got = sl_plan_take_all(&s.sizes, most, target, half_width, &ctx, &s.draws);
+                if (got != want) FAIL("n=%d, shape %d: %d draws, expected %d", n, k, got, want);
+                if (of <= most) CHECK(want > 0 && want <= of);
+            }
+            free(sorted);
+            sample_free(&s);
+        }
+}
+
+// ---- budgets by variance ----
+
+enum { HEADS = 8, KV_HEADS = 4, DIM = 64, ROWS = 1500, S_EACH = 100 };
+
+// Draws that a head wants at t, without limits, from p, |v| as norms are kept, and the output m of the step before.
+//   draws from p    (1/t) sqrt(sum p |v|^2 - |m|^2) / |m|
+//   take-all + PPS  #{x >= t} + sum_{x < t} x / t, x = p |v| / |m|
+static double wanted(const double *p, const double *norm, double m, double t, int is_pps) {
+    double second = 0, sum = 0;
+    for (int j = 0; j < ROWS; j++) {
+        double x = p[j] * norm[j] / m;
+        second += p[j] * norm[j] * norm[j];
+        sum += x >= t ? 1 : x / t;
+    }
+    return is_pps ? sum : sqrt(second - m * m) / m / t;
+}
+
+// Heads whose outputs differ in length: KV heads' values have means from 0.2 to 3, heads' scores scales from 1 to 4.
+static void budgets_in_closed_form(void) {
+    static const char *const methods[] = {"santa-strat", "santa", "santa-prop", "santa-pps", "santa-pps:pps=sys"};
+    static const float mean[KV_HEADS] = {0.2f, 0.5f, 1, 3}, scale[] = {1, 4, 2, 1, 3, 1, 2, 4};
+    static const int n = ROWS;
+    static double p[HEADS][ROWS], norm[HEADS][ROWS];
+    ref_cache c = ref_cache_new(HEADS, KV_HEADS, DIM, 1, &n, 1, test_seed);
+    for (int i = 0; i < HEADS * DIM; i++) c.q[i] *= scale[i / DIM];
+    for (int h = 0; h < KV_HEADS; h++)
+        for (int j = 0; j < n; j++) {
+            bf16 *v = (bf16 *)ref_v_row(&c, 0, h, j), length;
+            for (int d = 0; d < DIM; d++) v[d] = sl_f32_to_bf16(sl_bf16_to_f32(v[d]) + mean[h]);
+            sl_norms(v, 1, DIM, &length);
+            norm[2 * h][j] = norm[2 * h + 1][j] = sl_bf16_to_f32(length);
+        }
+    for (int head = 0; head < HEADS; head++) {
+        double mu[DIM];
+        ref_attention(&c, 0, head, c.q + head * DIM, n, p[head], mu);
+    }
+    for (int k = 0; k < 5; k++) {
+        char attn[96];
+        sl_attn_spec spec;
+        sl_error err;
+        snprintf(attn, sizeof attn, "%s:S=%d:budget=variance", methods[k], S_EACH);
+        CHECK_OK(sl_attn_parse(attn, &spec, &err), err);
+        double before[HEADS], low = -60, high = 60, want[HEADS];
+        int all = 0, inside = 0;
+        c.queries[0].state = calloc(1, spec.method->cpu->state(&c.geom, &spec));
+        c.queries[0].position = 7;
+        ref_decode(&c, attn, 0, 1, 1, 0);
+        for (int head = 0; head < HEADS; head++) before[head] = sl_norm(c.out + head * DIM, DIM);
+        c.queries[0].position = 8;
+        ref_decode(&c, attn, 0, 1, 2, 0);
+        free(c.queries[0].state), c.queries[0].state = NULL;
+        for (int step = 0; step < 60; step++) { // bisection for log2 t
+            double sum = 0, mid = (low + high) / 2;
+            for (int head = 0; head < HEADS; head++) {
+                want[head] = wanted(p[head], norm[head], before[head], exp2(mid), k >= 3);
+                sum += want[head] = fmin(fmax(want[head], S_EACH / 4.0), 4.0 * S_EACH);
+            }
+            if (sum > HEADS * S_EACH)
+                low = mid;
+            else
+                high = mid;
+        }
+        for (int head = 0; head < HEADS; head++) {
+            int got = (int)c.reports[head].budget;
+            all += got, inside += got > S_EACH / 4 && got < 4 * S_EACH;
+            // Stored sizes and weights are bf16, each off by 2^-8 at most: their sums by far less, the difference of two sums
+            // by some times that.
+            if (!(fabs(got - want[head]) <= 1.5 + 0.02 * want[head]))
+                FAIL("%s, head %d: budget %d, expected %.1f", attn, head, got, want[head]);
+        }
+        CHECK_INT(all, HEADS * S_EACH);
+        CHECK(inside >= 4);
+    }
+    ref_cache_free(&c);
+}
+
+// ---- what is reported ----
+
+// Effective samples (sum x)^2 / sum x^2 of combined weights whose sum is far from 1: 7 rows of weight 256 beside 256 of weight
+// 1, parts of the mass, 8 rows that stand for all.
+static void effective_samples(void) {
+    static const struct {
+        const char *attn;
+        double ess;
+    } t[] = {{"santa-strat:S=8", 8},
+             {"santa-flash:S=16", 16},
+             {"santa-pps:S=24", 24},
+             {"santa-is:S=7", 2048.0 * 2048 / (7 * 65536 + 256)},
+             {"topk:k=100", 100},
+             {"topp:p=0.25", 512},
+             {"streaming:sink=4:window=60", 64},
+             {"quest:tokens=64", 64}};
+    ref_cache c = counter_cache(8, 2, 1);
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        ref_decode(&c, t[i].attn, 0, 1, 1, 0);
+        for (int head = 0; head < 8; head++)
+            if (!(fabs(c.reports[head].ess / t[i].ess - 1) < 1e-5))
+                FAIL("%s, head %d: %g effective samples, expected %g", t[i].attn, head, c.reports[head].ess, t[i].ess);
+    }
+    ref_cache_free(&c);
+}
+
+// Row j has the value e_j, so that an output is positive in the channels of the rows that its head drew: the rows of a KV head
+// that at least one of its heads drew, by brute force.
+static void distinct_rows(void) {
+    enum { N = 128, HEADS_OF = 4, ALL = 2 * HEADS_OF };
+    static const int n = N;
+    static const char *const methods[] = {"santa:S=20",  "santa-sys:S=20", "santa-pps:S=20", "santa-prop:S=20",
+                                          "random:S=20", "topk:k=20",      "topp:p=0.3",     "streaming:sink=4:window=20"};
+    ref_cache c = ref_cache_new(ALL, 2, N, 1, &n, 1, test_seed);
+    for (int i = 0; i < 2 * N * N; i++)
+        ((bf16 *)ref_v_row(&c, 0, i / N / N, i / N % N))[i % N] = sl_f32_to_bf16(i / N % N == i % N);
+    for (size_t m = 0; m < sizeof methods / sizeof *methods; m++) {
+        ref_decode(&c, methods[m], 0, 1, 1, 0);
+        for (int first = 0; first < ALL; first += HEADS_OF) {
+            char seen[N] = {0};
+            int want = 0;
+            for (int head = first; head < first + HEADS_OF; head++) {
+                int rows = 0;
+                for (int j = 0; j < N; j++) {
+                    int is_drawn = c.out[head * N + j] > 0;
+                    rows += is_drawn, want += is_drawn && !seen[j];
+                    seen[j] |= (char)is_drawn;
+                }
+                if ((int)c.reports[head].v_rows != rows)
+                    FAIL("%s, head %d: %d rows, expected %d", methods[m], head, (int)c.reports[head].v_rows, rows);
+            }
+            for (int head = first; head < first + HEADS_OF; head++)
+                if ((int)c.reports[head].v_distinct != want)
+                    FAIL("%s, head %d: %d distinct rows, expected %d", methods[m], head, (int)c.reports[head].v_distinct, want);
+        }
+    }
+    ref_cache_free(&c);
+}
+
+// Bytes of one KV head: rows of K and V at 2 head_dim bytes, norms at 2 bytes a row, built or not; copies of pages.
+static void bytes_read(void) {
+    enum { N = 900, N_BUILT = 768, NEW = N - N_BUILT };
+    static const int n = N;
+    static const struct {
+        const char *attn;
+        int k, norms, extra, refines; // rows of K; are norms read? bytes of page copies; are drawn rows of K read too?
+    } t[] = {{"santa-sys:S=40", N, 0, 0, 0},
+             {"santa-pps:S=40", N, 1, 0, 0},
+             {"santa-pps:S=40:budget=variance", N, 1, 0, 0},
+             {"santa-strat:S=40", N, 0, 0, 0},
+             {"santa-strat:S=40:budget=variance", N, 1, 0, 0},
+             {"topk:k=40", N, 0, 0, 0},
+             {"vattention", N, 0, 0, 0},
+             {"vattention:bound=bernstein", N, 1, 0, 0},
+             {"vattention:bound=bernstein:verify=denominator", N, 0, 0, 0},
+             {"random:S=40", 0, 0, 0, 1},
+             {"quest:tokens=64", NEW, 0, N_BUILT / 16 * 2 * 64 * 2, 1},
+             {"santa-is:S=40:proposal=int8", NEW, 0, N_BUILT * 64 + 3 * 2 * 2 * 64, 1},
+             {"santa-is:S=40:proposal=int4", NEW, 0, N_BUILT * 64 / 2 + 3 * 2 * 2 * 64, 1},
+             {"dense", N, 0, 0, 0}};
+    ref_cache c = ref_cache_new(6, 2, 64, 1, &n, 1, test_seed);
+    for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
+        sl_attn_stats st = ref_decode(&c, t[i].attn, 0, 1, 3, 0);
+        uint64_t sum = 0;
+        for (int head = 0; head < 6; head += 3) {
+            const sl_attn_report *r = &c.reports[head];
+            // Rows of the newest page were read by the proposal already, and are drawn by santa-is, and as Quest's newest unit.
+            int fresh = !strncmp(t[i].attn, "santa-is", 8) ? NEW : 0;
+            uint64_t want = (uint64_t)(t[i].k + r->v_distinct) * 64 * 2 + (t[i].norms ? 2 * N : 0) + (uint64_t)t[i].extra;
+            if (t[i].refines) want += (r->v_distinct - (uint64_t)fresh) * 64 * 2;
+            if (!strncmp(t[i].attn, "quest", 5)) { // drawn units of the newest page: between its newest one and all of it
+                CHECK(r->bytes <= want && r->bytes >= want - NEW * 64 * 2 && r->bytes < want);
+                want = r->bytes;
+            }
+            if (r->bytes != want)
+                FAIL("%s: %llu bytes, expected %llu", t[i].attn, (unsigned long long)r->bytes, (unsigned long long)want);
+            sum += want;
+        }
+        CHECK_INT(st.bytes, sum);
+        CHECK_INT(st.dense_bytes, 2 * N * 2 * 64 * 2);
+    }
+    ref_cache_free(&c);
+}
+
+static const test_case cases[] = {
+    {"tile-budgets", 0, tile_budgets},
+    {"uniform-part", 0, uniform_part},
+    {"kept-masses", 0, kept_masses},
+    {"masses-add-up", 0, masses_add_up},
+    {"fewest-rows", 0, fewest_rows},
+    {"equal-weights", 0, equal_weights},
+    {"fewest-draws", 0, fewest_draws},
+    {"budgets-in-closed-form", 0, budgets_in_closed_form},
+    {"effective-samples", 0, effective_samples},
+    {"distinct-rows", 0, distinct_rows},
+    {"bytes-read", 0, bytes_read},
+    {0},
+};
+const test_suite suite_draws = {"draws", cases};

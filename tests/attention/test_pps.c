@@ -1,0 +1,694 @@
+// tests/attention/test_pps.c - take-all + PPS draws (santa-pps), stated errors, budgets over heads, and the rows of largest
+// weight.
+#include "tests/support/reference.h"
+#include "tests/test.h"
+#include "tests/support/draw_inputs.h"
+#include "engine/base/quantile.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+// ---- the largest rows ----
+
+static const sl_weights *sorted_by; // compares value, then the lower row
+static int by_weight(const void *a, const void *b) {
+    int i = *(const int32_t *)a, j = *(const int32_t *)b;
+    double x = ldexp(sl_bf16_to_f32(sorted_by->w[i]), sorted_by->ref[i / SL_BLOCK] - sorted_by->top);
+    double y = ldexp(sl_bf16_to_f32(sorted_by->w[j]), sorted_by->ref[j / SL_BLOCK] - sorted_by->top);
+    return x != y ? (x < y) - (x > y) : i - j;
+}
+static int by_row(const void *a, const void *b) {
+    return *(const int32_t *)a - *(const int32_t *)b;
+}
+
+static void largest_rows(void) {
+    for (int k = 0; k < N_SHAPES; k++)
+        for (int l = 0; l < N_LENGTHS; l++) {
+            int n = lengths[l], sizes[] = {1, 2, 127, 128, n - 1, n, n + 5};
+            sample s = sample_new(n, shapes[k], test_seed + 31 * k + l);
+            int32_t *want = malloc(n * sizeof *want), *got = malloc(n * sizeof *got), *all = malloc(n * sizeof *all);
+            for (int j = 0; j < n; j++) all[j] = j;
+            sorted_by = &s.wt;
+            qsort(all, n, sizeof *all, by_weight);
+            for (int i = 0; i < 7; i++) {
+                int most = sizes[i] < n ? sizes[i] : n, n_want = 0;
+                if (most < 1) continue;
+                while (n_want < most && s.wt.w[all[n_want]]) n_want++;
+                double last =
+                    n_want ? ldexp(sl_bf16_to_f32(s.wt.w[all[n_want - 1]]), s.wt.ref[all[n_want - 1] / 32] - s.wt.top) : 1;
+                memcpy(want, all, n_want * sizeof *want);
+                qsort(want, n_want, sizeof *want, by_row);
+                int n_got = sl_weights_largest(&s.wt, sizes[i], got);
+                CHECK_INT(n_got, n_want);
+                if (last < 0x1p-60) continue; // beyond 64 octaves ranks are not told apart
+                CHECK(!memcmp(got, want, n_want * sizeof *want));
+            }
+            free(want), free(got), free(all);
+            sample_free(&s);
+        }
+}
+
+static void reaching_rows(void) { // the fewest rows with the mass: one row fewer does not reach it
+    static const double shares[] = {0.1, 0.5, 0.95, 0.999};
+    for (int k = 0; k < N_SHAPES; k++)
+        for (int l = 0; l < N_LENGTHS; l++) {
+            int n = lengths[l];
+            sample s = sample_new(n, shapes[k], test_seed + 17 * k + l);
+            int32_t *rows = malloc(n * sizeof *rows);
+            for (int i = 0; i < 4; i++) {
+                int m = sl_weights_reaching(&s.wt, shares[i], rows);
+                double mass = 0, least = 1;
+                for (int r = 0; r < m; r++) {
+                    CHECK(r == 0 || rows[r] > rows[r - 1]);
+                    mass += s.p[rows[r]];
+                    least = fmin(least, s.p[rows[r]]);
+                }
+                CHECK(mass >= shares[i] - 1e-6 && mass - least <= shares[i] + 1e-6);
+            }
+            CHECK_INT(sl_weights_reaching(&s.wt, 1, rows) > 0, 1);
+            free(rows);
+            sample_free(&s);
+        }
+}
+
+// ---- sizes ----
+
+// Each block's are w |v|^power of its stored weights in units of the least power of two that holds them, within two roundings a
+// step; masses are theirs.
+static void sizes_by(const sl_attn_kernels *kernels) {
+    static const int ns[] = {1, 31, 32, 33, 1000};
+    static const double scales[] = {1, 1e-12, 1e12, 0};
+    uint64_t seed = test_seed;
+    for (int i = 0; i < 5 * 4 * 2; i++) {
+        int n = ns[i % 5], power = 1 + i / 20, n_blocks = (n + SL_BLOCK - 1) / SL_BLOCK;
+        sample s = sample_new(n, PEAKED, test_seed + i);
+        bf16 *norm = malloc(n * sizeof *norm), *size = malloc(n_blocks * SL_BLOCK * sizeof *size);
+        int16_t *ref = malloc(n_blocks * sizeof *ref);
+        uint64_t *mass = malloc(n_blocks * sizeof *mass);
+        for (int j = 0; j < n; j++)
+            norm[j] = sl_f32_to_bf16((float)(scales[i / 5 % 4] * exp(test_normal(&seed)) * (test_uniform(&seed) < 0.9)));
+        kernels->size(s.wt.w, s.wt.ref, norm, n, power, size, ref, mass);
+        for (int b = 0; b < n_blocks; b++) {
+            double most = 0;
+            uint64_t sum = 0;
+            for (int j = b * SL_BLOCK; j < (b + 1) * SL_BLOCK; j++) {
+                double got = sl_bf16_to_f32(size[j]),
+                       want = j < n ? sl_bf16_to_f32(s.wt.w[j]) * pow(sl_bf16_to_f32(norm[j]), power) : 0;
+                CHECK_NEAR(ldexp(got, ref[b] - s.wt.ref[b]), want, want * 0x1p-7 + 1e-36);
+                sum += (uint32_t)(got * 0x1p30);
+                most = fmax(most, got);
+            }
+            CHECK_INT(mass[b], sum);
+            CHECK(most == 0 ? ref[b] == SL_REF_EMPTY : most > 0.5 && most <= 1);
+        }
+        free(norm), free(size), free(ref), free(mass);
+        sample_free(&s);
+    }
+}
+
+static void sizes_of_weights(void) {
+    static const char *const isas[] = {"portable", "avx2", "avx512"};
+    for (int i = 0; i < 3; i++)
+        if (sl_attn_kernels_named(isas[i])) sizes_by(sl_attn_kernels_named(isas[i]));
+}
+
+static void norms_are_bounds(void) { // rounded up
+    enum { DIM = 80 };
+    uint64_t seed = test_seed;
+    for (int i = 0; i < 1000; i++) {
+        bf16 v[DIM], norm;
+        double square = 0, scale = i ? exp(4 * test_normal(&seed)) : 0;
+        for (int d = 0; d < DIM; d++) {
+            v[d] = sl_f32_to_bf16((float)(scale * test_normal(&seed)));
+            square += pow(sl_bf16_to_f32(v[d]), 2);
+        }
+        sl_norms(v, 1, DIM, &norm);
+        double got = sl_bf16_to_f32(norm), want = sqrt(square);
+        CHECK(got >= want * (1 - 1e-5) && got <= want * (1 + 0x1p-7 + 1e-5));
+    }
+}
+
+// ---- take-all + PPS ----
+
+static int n_positive(const sl_weights *wt) {
+    int n = 0;
+    for (int j = 0; j < wt->n; j++) n += sl_weights_mass(wt, j) > 0;
+    return n;
+}
+
+// pi_j = min(1, size_j / kappa); light rows are no larger than kappa, heavy ones no smaller, up to the integers' rounding.
+static void check_take_all(const sample *s, const sl_weights *size, const sl_take_all *r, int S) {
+    int want = n_positive(size) < S ? n_positive(size) : S, total = 0;
+    double kappa = r->k ? (double)r->light / r->k : 0;
+    for (int i = 0; i < s->draws.n; i++) {
+        int j = s->draws.row[i];
+        double z = (double)sl_weights_mass(size, j), pi = 1.0 / s->draws.inv_pi[i];
+        if (i > 0 && j <= s->draws.row[i - 1]) FAIL("n=%d S=%d: rows are not ascending", size->n, S);
+        CHECK(s->draws.count[i] > 0);
+        total += s->draws.count[i];
+        if (s->draws.inv_pi[i] == 1 && s->draws.count[i] == 1 && z >= kappa * (1 - 1e-6)) continue;
+        if (z > kappa * (1 + 1e-6) + 2) FAIL("n=%d S=%d row %d: size %g above kappa %g was not taken", size->n, S, j, z, kappa);
+        if (fabs(pi - z / kappa) > 1e-5 * pi) FAIL("n=%d S=%d row %d: pi %g, expected %g", size->n, S, j, pi, z / kappa);
+    }
+    if (total != want || s->draws.n_samples != want) FAIL("n=%d S=%d: %d draws, expected %d", size->n, S, total, want);
+}
+
+static void take_all_totals(void) {
+    static const int budgets[] = {1, 2, 7, 128, 1000, MAX_S};
+    for (int k = 0; k < N_SHAPES; k++)
+        for (int l = 0; l < N_LENGTHS; l++) {
+            sample s = sample_new(lengths[l], shapes[k], test_seed + 10 * k + l);
+            for (int mixed = 0; mixed < 2; mixed++) {
+                if (mixed) sl_weights_mix(&s.sizes, 0.01);
+                if (mixed && s.sizes.each == 0) continue;
+                for (int b = 0; b < 6; b++)
+                    for (uint32_t i = 0; i < 4; i++) {
+                        static const uint64_t ends[] = {0, UINT64_MAX};
+                        sl_uniform u = i < 2 ? (sl_uniform){uniform_fixed, &ends[i]} : (sl_uniform){uniform_random, &i};
+                        sl_take_all r = sl_draw_take_all(&s.sizes, budgets[b], i % 2, u, &s.draws);
+                        check_take_all(&s, &s.sizes, &r, budgets[b]);
+                    }
+            }
+            sample_free(&s);
+        }
+}
+
+// One shared uniform number on a grid: |mean c_j - pi_j| < 1/R for every row, pi_j from the solved kappa by definition.
+static void take_all_expectations(void) {
+    enum { R = 256, S = 37 };
+    for (int k = 0; k < N_SHAPES; k++)
+        for (int l = 0; l < N_LENGTHS; l++)
+            for (int mixed = 0; mixed < 2; mixed++) {
+                int n = lengths[l];
+                sample s = sample_new(n, shapes[k], test_seed + 7 * k + l);
+                if (mixed) sl_weights_mix(&s.sizes, 0.01);
+                double *mean = calloc(n, sizeof *mean), total = 0;
+                sl_take_all r = {0};
+                for (int i = 0; i < R; i++) {
+                    uint64_t u = uniform_grid(i, R);
+                    r = sl_draw_take_all(&s.sizes, S, 1, (sl_uniform){uniform_fixed, &u}, &s.draws);
+                    for (int d = 0; d < s.draws.n; d++) mean[s.draws.row[d]] += (double)s.draws.count[d] / R;
+                }
+                double kappa = r.k ? (double)r.light / r.k : 0;
+                for (int j = 0; j < n; j++) {
+                    double z = (double)sl_weights_mass(&s.sizes, j), pi = kappa > 0 ? fmin(1, z / kappa) : z > 0;
+                    total += pi;
+                    if (!(fabs(mean[j] - pi) < 1.0 / R + 1e-6))
+                        FAIL("n=%d shape %d row %d: mean count %.6g, expected %.6g", n, k, j, mean[j], pi);
+                }
+                CHECK_NEAR(total, n_positive(&s.sizes) < S ? n_positive(&s.sizes) : S, 1e-3);
+                free(mean);
+                sample_free(&s);
+            }
+}
+
+// Own uniform numbers: the mean is mu, the variance the closed form (each unit of the light rows' running size is a stratum)
+// and at most B = kappa sum_light p |v|; less than that of stratified draws from p with as many rows where attention is peaked.
+// A variance over R draws of bounded kurtosis has relative standard error of about sqrt(3 / R): 5 of them.
+static void take_all_moments(void) {
+    enum { S = 24 };
+    const int R = 8000 / SCALE;
+    for (int k = 0; k < 4; k++) {
+        sample s = sample_new(700, shapes[k % 2], test_seed + k % 2);
+        if (k >= 2) sl_weights_mix(&s.sizes, 0.2); // a uniform part: unbiased, and the closed form, with those sizes
+        double mean = 0, square = 0, variance = 0, first = 0, second = 0, filled = 0, B = 0;
+        uint32_t zero = 0;
+        sl_take_all r = sl_draw_take_all(&s.sizes, S, 0, (sl_uniform){uniform_random, &zero}, &s.draws);
+        double kappa = (double)r.light / r.k;
+        for (int j = 0; j < s.wt.n; j++) { // a draw of row j adds p_j kappa / z_j v_j
+            double z = (double)sl_weights_mass(&s.sizes, j);
+            if (z > kappa || z == 0) continue;
+            double x = s.p[j] * kappa / z * s.v[j];
+            for (double left = z / kappa; left > 1e-12;) {
+                double part = fmin(left, 1 - filled);
+                first += part * x, second += part * x * x, filled += part, left -= part;
+                if (filled > 1 - 1e-12) variance += second - first * first, first = second = filled = 0;
+            }
+        }
+        variance += second - first * first;
+        double total = (double)sl_weights_total(&s.sizes), scale = 0;
+        for (int j = 0; j < s.wt.n; j++) scale += s.p[j] * fabs(s.v[j]);
+        B = kappa / total * scale * ((double)r.light / total * scale);
+        for (uint32_t i = 0; i < (uint32_t)R; i++) {
+            sl_draw_take_all(&s.sizes, S, 0, (sl_uniform){uniform_random, &i}, &s.draws);
+            double d = sample_estimate(&s) - s.mu;
+            mean += d / R, square += d * d / R;
+        }
+        CHECK(fabs(mean) <= 4 * sqrt(variance / R) + 1e-6);
+        CHECK_NEAR(square / variance, 1, 5 * sqrt(3.0 / R));
+        CHECK(k >= 2 || variance <= B * 1.02); // stored sizes are bf16
+        double rival = sample_stratified_variance(&s, S);
+        if (k == PEAKED && !(variance < 0.8 * rival)) FAIL("variance %.3g, stratified draws from p %.3g", variance, rival);
+        sample_free(&s);
+    }
+}
+
+static void take_all_exhaustive(void) { // n <= 8, S = 1 .. n: a grid of U visits every outcome
+    enum { R = 1024 };
+    for (int n = 1; n <= 8; n++)
+        for (int S = 1; S <= n; S++) {
+            sample s = sample_new(n, PEAKED, test_seed + n);
+            double mean = 0, most = 0;
+            for (int i = 0; i < R; i++) {
+                uint64_t u = uniform_grid(i, R);
+                sl_draw_take_all(&s.sizes, S, 1, (sl_uniform){uniform_fixed, &u}, &s.draws);
+                double x = sample_estimate(&s);
+                mean += x / R, most = fmax(most, fabs(x));
+            }
+            CHECK_NEAR(mean, s.mu, n * most / R + 1e-6);
+            sample_free(&s);
+        }
+}
+
+// ---- the method ----
+
+static void enough_rows_is_dense(void) { // stored weights are bf16: each is off by 2^-9 at most, on its own
+    static const int n[] = {1, 31, 255, 256, 257, 1500};
+    static const struct { int heads, kv_heads, dim; } g[] = {{1, 1, 64}, {6, 2, 80}, {8, 2, 128}, {8, 1, 128}};
+    for (int i = 0; i < 4; i++) {
+        ref_cache c = ref_cache_new(g[i].heads, g[i].kv_heads, g[i].dim, 6, n, 2, test_seed + i);
+        ref_decode(&c, "santa-pps:S=1500", 0, 6, 5, 0);
+        for (int s = 0; s < 6; s++)
+            for (int head = 0; head < g[i].heads; head++) {
+                CHECK(ref_error(&c, s, head) < 0x1p-8);
+                CHECK_INT(c.reports[s * g[i].heads + head].samples, n[s]);
+            }
+        ref_decode(&c, "santa-pps:S=20", 0, 6, 5, 0);
+        for (int s = 0; s < 6; s++)
+            for (int head = 0; head < g[i].heads; head++)
+                CHECK_INT(c.reports[s * g[i].heads + head].samples, n[s] < 20 ? n[s] : 20);
+        ref_cache_free(&c);
+    }
+}
+
+// ---- stated errors ----
+
+// Decodes two positions with state, as the engine does, so that the second plans with the first's output.
+static sl_attn_stats decode_twice(ref_cache *c, const char *attn, int n_seqs, uint32_t seed) {
+    sl_error err;
+    sl_attn_spec spec;
+    CHECK_OK(sl_attn_parse(attn, &spec, &err), err);
+    size_t size = spec.method->cpu->state ? spec.method->cpu->state(&c->geom, &spec) : 0;
+    for (int s = 0; s < n_seqs; s++) {
+        c->queries[s].state = size ? calloc(1, size) : NULL;
+        c->queries[s].position = 7;
+    }
+    ref_decode(c, attn, 0, n_seqs, seed, 0);
+    for (int s = 0; s < n_seqs; s++) c->queries[s].position = 8;
+    sl_attn_stats st = ref_decode(c, attn, 0, n_seqs, seed, 0);
+    for (int s = 0; s < n_seqs; s++) free(c->queries[s].state), c->queries[s].state = NULL;
+    return st;
+}
+
+// No certified head may exceed epsilon more often than delta. The reference takes exact weights, the method bf16 ones: 2^-8 of
+// slack. Heads of one cache share keys, so that errors of seeds are what is counted. On values of many channels none comes near
+// epsilon, whatever the bound: what can fail here is that B, taken back from the stated bound, bounds the mean square error.
+static void stated_error(const char *bound, double epsilon, double delta) {
+    static const double scales[] = {0.3, 1, 3};
+    static const int n[] = {2000, 3000};
+    int certified = 0, exceeded = 0, seeds = 40 / SCALE, fallbacks = 0, bernstein = !strcmp(bound, "bernstein");
+    double share = 0; // of B that the mean square error takes up
+    for (int k = 0; k < 3; k++) {
+        ref_cache c = ref_cache_new(8, 2, 64, 2, n, scales[k], test_seed + k);
+        ref_add_to_values(&c, 1);
+        for (int seed = 0; seed < seeds; seed++) {
+            char attn[128];
+            snprintf(attn, sizeof attn, "santa-pps:epsilon=%g:delta=%g:bound=%s", epsilon, delta, bound);
+            decode_twice(&c, attn, 2, (uint32_t)(test_seed + seed));
+            for (int slot = 0; slot < 16; slot++) {
+                const sl_attn_report *r = &c.reports[slot];
+                fallbacks += (int)r->fallback;
+                if (r->fallback) continue;
+                CHECK(r->tries >= 1 && r->error_bound <= epsilon / (1 + epsilon) * (1 + 1e-6));
+                certified++;
+                double error = ref_error(&c, slot / 8, slot % 8), of_try = delta / exp2(r->tries);
+                double z = bernstein ? sqrt(2 * log(2 / of_try)) : sl_normal_quantile(1 - of_try / 2); // of sqrt(B)
+                if (r->error_bound > 0) share += pow(error * z / r->error_bound, 2);
+                exceeded += error > epsilon + 0x1p-8;
+            }
+        }
+        ref_cache_free(&c);
+    }
+    printf(
+        "      epsilon %g, delta %g, %s: %d of %d certified heads exceed it (at most %.2f%%, 95%% confidence); %d went dense\n",
+        epsilon, delta, bound, exceeded, certified, 100 * upper_share(exceeded, certified), fallbacks);
+    printf("      the mean square error is %.3f of B\n", share / certified);
+    CHECK(certified >= 1000 / SCALE);
+    CHECK(upper_share(exceeded, certified) <= delta);
+    CHECK(share / certified < 1);
+}
+static void stated_clt(void) {
+    stated_error("clt", 0.3, 0.1);
+}
+static void stated_bernstein(void) {
+    stated_error("bernstein", 0.4, 0.1);
+}
+
+// The hardest values for a stated error: all along one channel, a quarter of them negative. Errors of many channels add up to
+// nearly their mean, far below the bound; these are normal numbers with three quarters of the variance that the bound states.
+static ref_cache cache_along_one_channel(int n_seqs, const int *n, double scale, uint64_t seed) {
+    ref_cache c = ref_cache_new(8, 8, 16, n_seqs, n, scale, seed);
+    for (int s = 0; s < n_seqs; s++)
+        for (int j = 0; j < n[s]; j++)
+            for (int h = 0; h < 8; h++)
+                for (int d = 0; d < 16; d++) {
+                    double size = 0.5 + test_uniform(&seed), sign = test_uniform(&seed) < 0.25 ? -1 : 1;
+                    ((bf16 *)ref_v_row(&c, s, h, j))[d] = sl_f32_to_bf16(d ? 0 : (float)(sign * size));
+                }
+    return c;
+}
+
+static void stated_error_at_its_hardest(const char *bound, double epsilon, double delta) {
+    static const double scales[] = {0.3, 1, 3};
+    static const int n[] = {2000, 8000};
+    int certified[2] = {0}, exceeded[2] = {0}, fallbacks = 0; // by position: without and with the output of the step before
+    char attn[128];
+    sl_error err;
+    sl_attn_spec spec;
+    snprintf(attn, sizeof attn, "santa-pps:epsilon=%g:delta=%g:bound=%s", epsilon, delta, bound);
+    CHECK_OK(sl_attn_parse(attn, &spec, &err), err);
+    for (int k = 0; k < 3; k++) {
+        ref_cache c = cache_along_one_channel(2, n, scales[k], test_seed + k);
+        double mu[16][16];
+        double *p = malloc(8000 * sizeof *p);
+        for (int i = 0; i < 16; i++) ref_attention(&c, i / 8, i % 8, c.q + i * 16, n[i / 8], p, mu[i]);
+        size_t size = spec.method->cpu->state(&c.geom, &spec);
+        CHECK(size > 0);
+        for (int seed = 0; seed < 50 / SCALE; seed++) {
+            for (int s = 0; s < 2; s++) c.queries[s].state = calloc(1, size);
+            for (int step = 0; step < 2; step++) {
+                for (int s = 0; s < 2; s++) c.queries[s].position = 7 + step;
+                ref_decode(&c, attn, 0, 2, (uint32_t)(test_seed + seed), 0);
+                for (int i = 0; i < 16; i++) {
+                    fallbacks += (int)c.reports[i].fallback;
+                    if (c.reports[i].fallback) continue;
+                    CHECK(c.reports[i].error_bound <= epsilon / (1 + epsilon) * (1 + 1e-6));
+                    certified[step]++;
+                    exceeded[step] += ref_relative(c.out + i * 16, mu[i], 16) > epsilon + 0x1p-8;
+                }
+            }
+            for (int s = 0; s < 2; s++) free(c.queries[s].state), c.queries[s].state = NULL;
+        }
+        free(p);
+        ref_cache_free(&c);
+    }
+    for (int step = 0; step < 2; step++) {
+        double most = upper_share(exceeded[step], certified[step]);
+        printf("      epsilon %g, delta %g, %s, %s step before: %d of %d certified heads exceed it (at most %.2f%%, 95%% "
+               "confidence)\n",
+               epsilon, delta, bound, step ? "with a" : "no", exceeded[step], certified[step], 100 * most);
+        CHECK(certified[step] >= 2000 / SCALE);
+        CHECK(most <= delta);
+    }
+    printf("      %d went dense\n", fallbacks);
+}
+static void hardest_clt(void) {
+    stated_error_at_its_hardest("clt", 0.2, 0.2);
+}
+static void hardest_bernstein(void) {
+    stated_error_at_its_hardest("bernstein", 0.25, 0.2);
+}
+
+static int descending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x < y) - (x > y);
+}
+
+static double two_sided_quantile(double delta) { // z with P(|N| > z) = delta
+    double low = 0, high = 20;
+    for (int i = 0; i < 60; i++) {
+        double mid = (low + high) / 2;
+        if (erfc(mid / sqrt(2)) > delta)
+            low = mid;
+        else
+            high = mid;
+    }
+    return low;
+}
+
+// b / |mu^| from the documented formulas, with S draws in try `tries`: in double precision, from p_j |v_j| of exact weights.
+static double documented_bound(const ref_cache *c, int head, int bernstein, double delta, double *tolerance) {
+    static double size[8000];
+    const sl_attn_report *r = &c->reports[head];
+    int n = c->seqs[0].n_tokens, dim = c->geom.head_dim, group = c->geom.n_heads / c->geom.n_kv_heads, k = (int)r->budget;
+    double mu[128], light = 0, norm = 0;
+    ref_attention(c, 0, head, c->q + head * dim, n, size, mu);
+    for (int j = 0; j < n; j++) {
+        bf16 norm_v;
+        sl_norms(ref_v_row(c, 0, head / group, j), 1, dim, &norm_v);
+        light += size[j] *= sl_bf16_to_f32(norm_v);
+    }
+    qsort(size, n, sizeof *size, descending);
+    for (int j = 0; k > 1 && size[j] * k > light; j++, k--) light -= size[j]; // heavy: above kappa = light / k
+    delta /= exp2(r->tries);
+    int near = 0; // rows that rounding may move across the cut, each of a k-th of the light rows' size
+    for (int j = 0; j < n; j++) near += fabs(size[j] * k / light - 1) < 0x1p-6;
+    *tolerance = 0x1p-7 + 0.5 * near / k;
+    double kappa = light / k, B = kappa * light, b = two_sided_quantile(delta) * sqrt(B), log_term = log(2 / delta);
+    if (bernstein || k < 30) b = sqrt(2 * B * log_term) + 4.0 / 3 * kappa * log_term;
+    for (int d = 0; d < dim; d++) norm += pow(c->out[head * dim + d], 2);
+    return b / sqrt(norm);
+}
+
+// Stored weights are bf16, and so are their products with norms, each off by 2^-8 at most: kappa and the light total, sums of
+// many, by far less, so that b is off by 2^-7 at most, and by 1 / 2k for each row that changes sides.
+static void the_stated_bound_is_as_documented(void) {
+    static const int n = 4000;
+    static const double scales[] = {0.3, 2, 4}, epsilons[] = {0.3, 0.1};
+    int n_certified = 0;
+    for (int i = 0; i < 12; i++) {
+        double epsilon = epsilons[i / 3 % 2];
+        int bernstein = i / 6;
+        char attn[96];
+        snprintf(attn, sizeof attn, "santa-pps:epsilon=%g:delta=0.1:bound=%s", epsilon, bernstein ? "bernstein" : "clt");
+        ref_cache c = ref_cache_new(8, 2, 64, 1, &n, scales[i % 3], test_seed + i);
+        ref_add_to_values(&c, 1);
+        for (uint32_t seed = 0; seed < 3; seed++) {
+            decode_twice(&c, attn, 1, seed);
+            for (int head = 0; head < 8; head++) {
+                if (c.reports[head].fallback || c.reports[head].error_bound == 0) continue;
+                double tolerance, want = documented_bound(&c, head, bernstein, 0.1, &tolerance);
+                CHECK_NEAR(c.reports[head].error_bound / want, 1, tolerance);
+                n_certified++;
+            }
+        }
+        ref_cache_free(&c);
+    }
+    CHECK(n_certified >= 150);
+}
+
+// Equal weights and values that are all the same vector v: every draw gives v, whose norm is a power of two, so that nothing is
+// rounded. Then kappa = |v| / S, B = |v|^2 / S, and the fewest draws with a bound of at most `target` |v| in try i follow.
+static ref_cache cache_of_equal_rows(int n, float value) {
+    ref_cache c = ref_cache_new(4, 2, 64, 1, &n, 0, test_seed);
+    for (int i = 0; i < n * 2 * 64; i++) ((bf16 *)ref_v_row(&c, 0, i / 64 % 2, i / 128))[i % 64] = sl_f32_to_bf16(value);
+    return c;
+}
+
+static int fewest_draws(double target, double delta, int bernstein) {
+    double z = two_sided_quantile(delta), L = log(2 / delta);
+    int S = 1;
+    while ((bernstein || S < 30 ? sqrt(2 * L / S) + 4.0 / 3 * L / S : z / sqrt(S)) > target) S++;
+    return S;
+}
+
+// A plan leaves 5% of room in the first try and 20% in the next, as |mu^| is an estimate. The step before has an output of
+// `before` |v|: up to 1 / 0.95 the first try still stands; beyond, its bound is too wide, and the second plans with |v|.
+static void plans_leave_room(void) {
+    enum { N = 2000 };
+    static const struct {
+        double before; // 0: there was no step before, the pilot's output counts
+        int tries;
+    } t[] = {{0, 1}, {1, 1}, {1.03125, 1}, {0.75, 1}, {1.0625, 2}, {2, 2}};
+    const double delta = 0.1, epsilon = 0.2, most = epsilon / (1 + epsilon);
+    ref_cache c = cache_of_equal_rows(N, 1);
+    for (int i = 0; i < 12; i++) {
+        double before = t[i % 6].before, first = 0.95 * (before > 0 ? before : 1);
+        int tries = t[i % 6].tries, bernstein = i / 6;
+        char attn[96];
+        sl_error err;
+        sl_attn_spec spec;
+        snprintf(attn, sizeof attn, "santa-pps:epsilon=%g:delta=%g:bound=%s", epsilon, delta, bernstein ? "bernstein" : "clt");
+        CHECK_OK(sl_attn_parse(attn, &spec, &err), err);
+        void *state = calloc(1, spec.method->cpu->state(&c.geom, &spec));
+        if (before > 0) {
+            ref_cache other = cache_of_equal_rows(N, (float)before);
+            other.queries[0].state = state, other.queries[0].position = 7;
+            ref_decode(&other, attn, 0, 1, 5, 0);
+            ref_cache_free(&other);
+        }
+        c.queries[0].state = state, c.queries[0].position = 8;
+        ref_decode(&c, attn, 0, 1, 5, 0);
+        free(state), c.queries[0].state = NULL;
+        int want = fewest_draws((tries == 1 ? first : 0.8) * most, delta / exp2(tries), bernstein);
+        for (int head = 0; head < 4; head++) {
+            const sl_attn_report *r = &c.reports[head];
+            if ((int)r->tries != tries || (int)r->budget != want || r->fallback)
+                FAIL("%s, step before %g: try %d with %d draws, expected try %d with %d", attn, before, (int)r->tries,
+                     (int)r->budget, tries, want);
+        }
+    }
+    ref_cache_free(&c);
+}
+
+// A head that goes dense takes each row once: dense attention but for the order of fp32 sums, as equal weights are not rounded.
+static void out_of_reach_is_dense(void) {
+    static const int lengths_of[] = {1, 33, 300, 1000};
+    for (int i = 0; i < 4; i++) {
+        int n = lengths_of[i];
+        ref_cache c = ref_cache_new(4, 2, 64, 1, &n, 0, test_seed + i);
+        ref_add_to_values(&c, 1);
+        sl_attn_stats st = decode_twice(&c, "santa-pps:epsilon=0.0001", 1, 3);
+        CHECK_INT(st.fallbacks, 4);
+        for (int head = 0; head < 4; head++) {
+            CHECK_INT(c.reports[head].samples, n);
+            CHECK_INT(c.reports[head].v_rows, n);
+            CHECK(c.reports[head].error_bound == 0);
+            CHECK(ref_error(&c, 0, head) < 1e-5);
+        }
+        ref_cache_free(&c);
+    }
+}
+
+static void rows_rise_as_epsilon_falls(void) {
+    static const int n = 8000;
+    static const double epsilons[] = {0.4, 0.2, 0.1, 0.05};
+    ref_cache c = ref_cache_new(8, 2, 64, 1, &n, 1.5, test_seed);
+    ref_add_to_values(&c, 1);
+    uint64_t before = 0;
+    for (int i = 0; i < 4; i++) {
+        char attn[64];
+        snprintf(attn, sizeof attn, "santa-pps:epsilon=%g", epsilons[i]);
+        sl_attn_stats st = decode_twice(&c, attn, 1, 3);
+        if (!(st.v_rows > before))
+            FAIL("epsilon %g: %llu rows, before %llu", epsilons[i], (unsigned long long)st.v_rows, (unsigned long long)before);
+        before = st.v_rows;
+    }
+    sl_attn_stats st = decode_twice(&c, "santa-pps:epsilon=0.0001", 1, 3); // out of reach: every head goes dense
+    CHECK_INT(st.fallbacks, 8);
+    CHECK_INT(st.v_rows, 8 * n);
+    for (int head = 0; head < 8; head++) CHECK(ref_error(&c, 0, head) < 0x1p-8);
+    ref_cache_free(&c);
+}
+
+// ---- budgets over heads ----
+
+static double mean_square(ref_cache *c, const char *attn, int S, int seeds) {
+    double sum = 0;
+    for (int seed = 0; seed < seeds; seed++) {
+        decode_twice(c, attn, 1, (uint32_t)(test_seed + seed));
+        int all = 0;
+        for (int head = 0; head < 8; head++) {
+            double e = ref_error(c, 0, head);
+            sum += e * e / seeds / 8;
+            all += (int)c->reports[head].budget;
+            CHECK((int)c->reports[head].budget >= S / 4 && (int)c->reports[head].budget <= 4 * S);
+        }
+        CHECK_INT(all, 8 * S);
+    }
+    return sum;
+}
+
+// Independent draws have a mean square error of a^2 / S, a = sqrt(sum p |v|^2 - |mu|^2) / |mu|. Even budgets give sum a^2 / S,
+// those by variance, in proportion to a, (sum a)^2 / (8 S): three quarters of it here. Head 0 has three times the a of the
+// others by a small output, head 4 by a wide spread: without |mu|, or without the root, the split is worse by a quarter. R runs
+// know a mean square to sqrt(2 / 64 / R) for 64 channels; |mu| as the step before gives it costs up to 2% more.
+static void budgets_follow_variance(void) {
+    enum { N = 1000, RUNS = 160 / SCALE, EACH = 192 };
+    static const int n = N;
+    static double p[N];
+    ref_cache c = ref_cache_new(8, 8, 64, 1, &n, 0.3, test_seed);
+    double sum = 0, squares = 0;
+    for (int head = 0; head < 8; head++) {
+        double mu[64], second = 0, norm = 0;
+        for (int i = 0; i < n * 64; i++) {
+            bf16 *v = (bf16 *)ref_v_row(&c, 0, head, i / 64) + i % 64;
+            *v = sl_f32_to_bf16((head == 4 ? 3 : 1) * sl_bf16_to_f32(*v) + (head ? 2 : 0.667f));
+        }
+        ref_attention(&c, 0, head, c.q + head * 64, n, p, mu);
+        for (int i = 0; i < n * 64; i++) second += p[i / 64] * pow(sl_bf16_to_f32(ref_v_row(&c, 0, head, i / 64)[i % 64]), 2);
+        for (int d = 0; d < 64; d++) norm += mu[d] * mu[d];
+        sum += sqrt((second - norm) / norm), squares += (second - norm) / norm;
+    }
+    double want = sum * sum / 8 / squares, even = mean_square(&c, "santa:S=192", EACH, RUNS);
+    double by_variance = mean_square(&c, "santa:S=192:budget=variance", EACH, RUNS);
+    printf("      mean square error by variance over even: %.3f, closed form %.3f\n", by_variance / even, want);
+    CHECK(want < 0.8);
+    CHECK_NEAR(even * EACH * 8 / squares, 1, 6 * sqrt(2.0 / 64 / RUNS));
+    CHECK_NEAR(by_variance / even / want, 1.01, 0.02 + 5 * sqrt(4.0 / 64 / RUNS));
+    sl_attn_stats st = ref_decode(&c, "santa-pps:S=48:budget=variance", 0, 1, 1, 0); // no step before: even
+    CHECK_INT(st.samples, 8 * 48);
+    for (int head = 0; head < 8; head++) CHECK_INT(c.reports[head].budget, 48);
+    ref_cache_free(&c);
+}
+
+// One diffuse head beside heads whose attention is one-hot: it takes its limit of 4 S, the others want nothing, and what is
+// left over must not lift it past the limit, for which its memory is made.
+static void budgets_stay_within_limits(void) {
+    static const int n = 2000, budgets[] = {8, 50, 128};
+    static const char *const methods[] = {"santa-pps", "santa-strat", "santa-sys", "santa"};
+    for (int first = 0; first < 8; first += 7) {
+        ref_cache c = ref_cache_new(8, 8, 64, 1, &n, 1, test_seed);
+        for (int head = 0; head < 8; head++)
+            for (int d = 0; d < 64 && head != first; d++)
+                c.q[head * 64 + d] = 1000 * sl_bf16_to_f32(ref_k_row(&c, 0, head, 90 * head + 5)[d]);
+        for (int m = 0; m < 4; m++)
+            for (int b = 0; b < 3; b++) {
+                char attn[64];
+                snprintf(attn, sizeof attn, "%s:S=%d:budget=variance", methods[m], budgets[b]);
+                decode_twice(&c, attn, 1, 3);
+                int all = 0;
+                for (int head = 0; head < 8; head++) {
+                    int S = (int)c.reports[head].budget;
+                    all += S;
+                    if (S < budgets[b] / 4 || S > 4 * budgets[b]) FAIL("%s: head %d of 8 got %d", attn, head, S);
+                }
+                CHECK_INT(c.reports[first].budget, 4 * budgets[b]);
+                CHECK(all <= 8 * budgets[b]);
+            }
+        ref_cache_free(&c);
+    }
+}
+
+// A stated error sets each head's draws: budgets then change nothing, and ask for no memory that is not there.
+static void a_stated_error_needs_no_budgets(void) {
+    static const int n = 600;
+    float want[8 * 64];
+    sl_error err;
+    sl_attn_spec spec;
+    CHECK_OK(sl_attn_parse("santa-pps:epsilon=0.3:budget=variance", &spec, &err), err);
+    CHECK_INT(sl_budget_wanted(&spec), 0);
+    ref_cache c = ref_cache_new(8, 2, 64, 1, &n, 1, test_seed);
+    ref_add_to_values(&c, 1);
+    decode_twice(&c, "santa-pps:epsilon=0.3", 1, 3);
+    memcpy(want, c.out, sizeof want);
+    decode_twice(&c, "santa-pps:epsilon=0.3:budget=variance", 1, 3);
+    CHECK(!memcmp(want, c.out, sizeof want));
+    ref_cache_free(&c);
+}
+
+static const test_case cases[] = {
+    {"largest-rows", 0, largest_rows},
+    {"reaching-rows", 0, reaching_rows},
+    {"sizes-of-weights", 0, sizes_of_weights},
+    {"norms-are-bounds", 0, norms_are_bounds},
+    {"take-all-totals", 0, take_all_totals},
+    {"take-all-expectations", 0, take_all_expectations},
+    {"take-all-moments", 0, take_all_moments},
+    {"take-all-exhaustive", 0, take_all_exhaustive},
+    {"enough-rows-is-dense", 0, enough_rows_is_dense},
+    {"stated-error-clt", 0, stated_clt},
+    {"stated-error-bernstein", 0, stated_bernstein},
+    {"the-stated-bound-is-as-documented", 0, the_stated_bound_is_as_documented},
+    {"hardest-values-clt", 0, hardest_clt},
+    {"hardest-values-bernstein", 0, hardest_bernstein},
+    {"plans-leave-room", 0, plans_leave_room},
+    {"out-of-reach-is-dense", 0, out_of_reach_is_dense},
+    {"rows-rise-as-epsilon-falls", 0, rows_rise_as_epsilon_falls},
+    {"budgets-follow-variance", 0, budgets_follow_variance},
+    {"budgets-stay-within-limits", 0, budgets_stay_within_limits},
+    {"a-stated-error-needs-no-budgets", 0, a_stated_error_needs_no_budgets},
+    {0},
+};
+const test_suite suite_pps = {"pps", cases};

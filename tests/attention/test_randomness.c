@@ -1,0 +1,249 @@
+// tests/attention/test_randomness.c - the random numbers of every sampled method through decode itself: each head, layer,
+// position, sequence, seed and tile has numbers of its own, at the documented place of the counter.
+#include "attention/stages.h"
+#include "tests/support/counters.h"
+#include "tests/test.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+// ---- the documented counter ----
+
+static void run(ref_cache *c, const counter_method *m, const sl_rng_id *id) { // sequence s has id->sequence + s
+    for (int s = 0; s < c->n_seqs; s++)
+        c->queries[s].sequence = id->sequence + (uint32_t)s, c->queries[s].position = id->position;
+    ref_decode(c, m->attn, 0, c->n_seqs, id->seed, (int)id->layer);
+}
+
+static const float *out_of(const ref_cache *c, int s, int head) {
+    return c->out + ((size_t)s * c->geom.n_heads + head) * COUNTER_DIM;
+}
+
+static void documented_counter(void) {
+    enum { HEADS = 24, KV_HEADS = 3, SEQS = 2 };
+    static const sl_rng_id who[] = {{1, 1000, 7, 0, 0},
+                                    {1, 1000, 7, 1, 0},
+                                    {1, 1000, 7, 300, 0},
+                                    {1, 1000, 70000, 0, 0},
+                                    {1, 70000, 7, 300, 0},
+                                    {90000, 3, 1, 17, 0},
+                                    {0xfffffff0, 0x80000000, 0x80000001, 65535, 0}};
+    ref_cache c = counter_cache(HEADS, KV_HEADS, SEQS);
+    for (int m = 0; m < N_COUNTER_METHODS; m++)
+        for (size_t i = 0; i < sizeof who / sizeof *who; i++) {
+            run(&c, &counter_methods[m], &who[i]);
+            for (int slot = 0; slot < SEQS * HEADS; slot++) {
+                double want[COUNTER_DIM];
+                sl_rng_id id = who[i];
+                int s = slot / HEADS, budget = (int)c.reports[slot].budget;
+                id.sequence += (uint32_t)s, id.head = (uint32_t)(slot % HEADS);
+                counter_expect(&c, &counter_methods[m], s, slot % HEADS, &id, budget, want);
+                if (counter_methods[m].kind == COUNTER_PERMUTATION)
+                    CHECK(budget > 2 * (int)ceil(0.01 * (COUNTER_ROWS - 1)) && budget < COUNTER_ROWS - 1); // beyond the base
+                for (int d = 0; d < COUNTER_DIM; d++)
+                    if (!(fabs(out_of(&c, s, slot % HEADS)[d] - want[d]) < 1e-4))
+                        FAIL("%s, call %zu, sequence %d, head %d, channel %d: got %g, expected %g", counter_methods[m].attn, i,
+                             s, slot % HEADS, d, out_of(&c, s, slot % HEADS)[d], want[d]);
+            }
+        }
+    ref_cache_free(&c);
+}
+
+// ---- goldens ----
+
+// FNV-1a over the outputs in sixteenths. An output is a whole number of eighths (vattention: about 1,100 of its own steps), so
+// the rounding is the same on every instruction set.
+static void goldens(void) {
+    enum { HEADS = 16, KV_HEADS = 2 };
+    // One draw in each tile by numbers 0 to 7: strat, prop, flash and pps draw the same rows; so do santa and random, and both
+    // systematic draws.
+    static const uint64_t own = 0x230f863b1a660c11, tiles = 0xe4d6b6f4108db1a5, one = 0x306262dc828fd665;
+    const uint64_t want[N_COUNTER_METHODS] = {
+        own, tiles, one, tiles, tiles, tiles, one, 0xb0e83550829597d1, own, 0x76587b56f788ea96};
+    static const sl_rng_id who = {.seed = 20, .sequence = 5, .position = 4097, .layer = 3};
+    ref_cache c = counter_cache(HEADS, KV_HEADS, 1);
+    for (int m = 0; m < N_COUNTER_METHODS; m++) {
+        uint64_t hash = 0xcbf29ce484222325u;
+        run(&c, &counter_methods[m], &who);
+        for (int i = 0; i < HEADS * COUNTER_DIM; i++) hash = (hash ^ (uint64_t)lrint(16 * c.out[i] + 1024)) * 0x100000001b3u;
+        if (hash != want[m])
+            FAIL("%s: hash %016llx, expected %016llx", counter_methods[m].attn, (unsigned long long)hash,
+                 (unsigned long long)want[m]);
+    }
+    ref_cache_free(&c);
+}
+
+// ---- nothing is correlated ----
+
+// Over R seeds, the mean product of two places, each uniform on [-1, 1], has standard deviation 1 / 3 / sqrt(R); places that
+// come from one number have a mean product of 1 / 3, sqrt(R) = 12 of them. 8 of them is beyond chance for the 20,000 pairs
+// here.
+enum { R = 144, HEADS = 16, RUNS = 4 };
+
+static void check_pair(const double *a, const double *b, const char *attn, const char *what, int i, int j) {
+    double sum = 0;
+    for (int r = 0; r < R; r++) sum += a[r] * b[r];
+    double z = 3 * sum / sqrt(R);
+    if (!(fabs(z) < 8)) FAIL("%s: %s %d and %d are correlated, z = %.1f", attn, what, i, j, z);
+}
+
+static void covariances(void) {
+    static double at[RUNS][HEADS][COUNTER_TILES][R]; // the first call; another sequence, layer, position
+    static const char *const what[RUNS] = {"", "sequences", "layers", "positions"};
+    ref_cache c = counter_cache(HEADS, 2, 2);
+    for (int m = 0; m < N_COUNTER_METHODS; m++) {
+        const counter_method *x = &counter_methods[m];
+        if (x->kind == COUNTER_PERMUTATION) continue; // a place is the mean of many draws
+        for (int i = 1; i < RUNS; i++)
+            for (int r = 0; r < R; r++) {
+                sl_rng_id id = {.seed = (uint32_t)test_seed + r, .sequence = 3, .position = 100, .layer = 4};
+                id.layer += i == 2, id.position += i == 3;
+                run(&c, x, &id);
+                for (int slot = 0; slot < (i == 1 ? 2 : 1) * HEADS; slot++)
+                    for (int t = 0; t < COUNTER_TILES; t++)
+                        at[i == 1 ? slot / HEADS : i][slot % HEADS][t][r] =
+                            counter_place(&c, slot / HEADS, slot % HEADS, out_of(&c, slot / HEADS, slot % HEADS), t);
+            }
+        for (int h = 0; h < HEADS; h++)
+            for (int t = 0; t < x->tiles; t++) {
+                for (int other = 0; other < h; other++) check_pair(at[0][h][t], at[0][other][t], x->attn, "heads", h, other);
+                for (int i = 1; i < RUNS; i++) check_pair(at[0][h][t], at[i][h][t], x->attn, what[i], 0, 1);
+                for (int other = 0; other < t && x->kind != COUNTER_ONE_NUMBER; other++)
+                    check_pair(at[0][h][t], at[0][h][other], x->attn, "tiles", t, other);
+            }
+    }
+    ref_cache_free(&c);
+}
+
+// ---- no number is used twice ----
+
+enum { MOST = 1 << 16, N_HEADS = 16 };
+typedef struct log_of_head {
+    uint32_t *index; // [MOST]
+    int n;
+    sl_uniform of;
+} log_of_head;
+static log_of_head logs[N_HEADS];
+static void (*logged_run)(sl_head *x);
+
+static uint64_t next_logged(const void *ctx, uint32_t index) {
+    log_of_head *l = (log_of_head *)ctx;
+    if (l->n++ < MOST) l->index[l->n - 1] = index;
+    return l->of.next(l->of.ctx, index);
+}
+
+static void run_logged(sl_head *x) {
+    log_of_head *l = &logs[x->id.head];
+    l->n = 0, l->of = x->u;
+    x->u = (sl_uniform){next_logged, l};
+    logged_run(x);
+}
+
+static int by_index(const void *a, const void *b) {
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+    return (x > y) - (x < y);
+}
+
+// The pilot and the tries of santa-pps: number m of try i has index i << 20 | m. They are the first ones of each.
+static void check_tries(const log_of_head *l, const sl_attn_report *report, int *n_second) {
+    int used[4] = {0};
+    for (int i = 0; i < l->n; i++) {
+        uint32_t try = l->index[i] >> 20, m = l->index[i] & 0xfffff;
+        CHECK(try < 4);
+        CHECK_INT(m, used[try]++);
+    }
+    CHECK(used[0] > 0); // the pilot: there was no step before
+    for (int i = 1; i <= 3; i++) CHECK_INT(used[i] > 0, (int)report->tries >= i);
+    *n_second += report->tries > 1;
+}
+
+static void every_number_once(void) {
+    static const char *const specs[] = {"santa:S=200",
+                                        "santa-strat:S=200",
+                                        "santa-sys:S=200",
+                                        "santa-prop:S=200",
+                                        "santa-flash",
+                                        "santa-pps:S=200",
+                                        "santa-is:S=200",
+                                        "random:S=200",
+                                        "vattention:verify=denominator:epsilon=0.03",
+                                        "vattention:bound=hoeffding:verify=denominator:epsilon=0.3",
+                                        "santa-pps:epsilon=0.25:delta=0.2",
+                                        "santa-pps:epsilon=0.4:delta=0.2:bound=bernstein"};
+    static const int n = 6000;
+    sl_error err;
+    int n_second = 0;
+    ref_cache c = ref_cache_new(N_HEADS, 2, 64, 1, &n, 1, test_seed);
+    for (int i = 0; i < 2 * n; i++) { // along one channel, a quarter negative: estimates differ enough for second tries
+        bf16 *v = (bf16 *)ref_v_row(&c, 0, i % 2, i / 2);
+        memset(v, 0, 64 * sizeof *v);
+        v[0] = sl_f32_to_bf16(i % 8 < 2 ? -1 : 1);
+    }
+    for (int h = 0; h < N_HEADS; h++) logs[h].index = malloc(MOST * sizeof *logs[h].index);
+    for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
+        sl_attn_spec spec;
+        CHECK_OK(sl_attn_parse(specs[i], &spec, &err), err);
+        sl_draw draw = *spec.method->stages->draw;
+        sl_composition stages = *spec.method->stages;
+        sl_attn_method logged = *spec.method;
+        logged_run = draw.run, draw.run = run_logged, stages.draw = &draw, logged.stages = &stages, spec.method = &logged;
+        for (uint32_t seed = 0; seed < 3; seed++) {
+            ref_decode_spec(&c, &spec, 0, 1, (uint32_t)test_seed + seed, 2);
+            for (int h = 0; h < N_HEADS; h++) {
+                if (sl_attn_states_error(&spec) && !strncmp(specs[i], "santa-pps", 9))
+                    check_tries(&logs[h], &c.reports[h], &n_second);
+                CHECK(logs[h].n > 0 && logs[h].n <= MOST);
+                qsort(logs[h].index, logs[h].n, sizeof *logs[h].index, by_index);
+                for (int j = 1; j < logs[h].n; j++)
+                    if (logs[h].index[j] == logs[h].index[j - 1])
+                        FAIL("%s, head %d: number %u is used twice", specs[i], h, logs[h].index[j]);
+            }
+        }
+    }
+    CHECK(n_second > 0);
+    for (int h = 0; h < N_HEADS; h++) free(logs[h].index);
+    ref_cache_free(&c);
+}
+
+// ---- MagicPIG's hash functions ----
+
+// Projection i of a layer and KV head: a normal number from two words of key (seed, 0), counter (i, layer << 16 | head, 0, 2).
+// Pages are shared by sequences, so neither the sequence nor the position is in it. Each KV head of a cache has its own.
+static void hash_functions(void) {
+    static const uint32_t who[][3] = {{1, 0, 0}, {1, 0, 1},   {1, 1, 0},
+                                      {2, 0, 0}, {1, 0, 300}, {9, 300, 17}}; // seed, layer, head
+    enum { DIM = 64, N = DIM * 16 * 4, ALL = 6 };                            // one set of 16 tables of 4 bits
+    static float p[ALL][N];
+    static const int n = 600;
+    sl_error err;
+    sl_attn_spec spec;
+    sl_kv_need need;
+    CHECK_OK(sl_attn_parse("magicpig:K=4:L=16", &spec, &err), err);
+    CHECK_INT(spec.method->cpu->needs(&spec, &need), 1);
+    CHECK_INT(need.kind->shared_size(need.arg, DIM), sizeof p[0]);
+    for (int i = 0; i < ALL; i++) {
+        need.kind->share(need.arg, DIM, who[i][0], (int)who[i][1], (int)who[i][2], p[i]);
+        for (uint32_t j = 0; j < N; j++) {
+            sl_philox4 r = sl_philox(who[i][0], 0, j, (who[i][1] << 16) + who[i][2], 0, 2);
+            double u = (r.v[0] + 0.5) * 0x1p-32, v = (r.v[1] + 0.5) * 0x1p-32;
+            CHECK_NEAR(p[i][j], sqrt(-2 * log(u)) * cos(2 * 3.14159265358979323846 * v), 1e-5);
+        }
+        for (int j = 0; j < i; j++) CHECK(memcmp(p[i], p[j], sizeof p[0]));
+    }
+    ref_cache c = ref_cache_new(4, 2, DIM, 1, &n, 1, test_seed);
+    c.pool.seed = 1;
+    ref_decode(&c, "magicpig:K=4:L=16", 0, 1, 1, 0);
+    for (int h = 0; h < 2; h++) CHECK(!memcmp(sl_kv_shared(&c.queries[0].kv, need, h), p[h], sizeof p[0]));
+    ref_cache_free(&c);
+}
+
+static const test_case cases[] = {
+    {"documented-counter", 0, documented_counter},
+    {"goldens", 0, goldens},
+    {"covariances", 0, covariances},
+    {"every-number-once", 0, every_number_once},
+    {"hash-functions", 0, hash_functions},
+    {0},
+};
+const test_suite suite_randomness = {"randomness", cases};

@@ -1,0 +1,592 @@
+// tests/cli/test_cli_bench.c - sleigh bench and bench decode end to end: which rows they print, in which formats, and the
+// figures that can be known beforehand; the lists that they take.
+#include "engine/cli/attn_list.h"
+#include "engine/cli/bench/bench.h"
+#include "engine/cli/options.h"
+#include "engine/engine_internal.h"
+#include "engine/base/philox.h"
+#include "tests/support/run_cli.h"
+#include "tests/support/gpu.h"
+#include "tests/support/models.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { KV_TOKEN = 4096 }; // bytes of K and V per token of the embedded model
+
+static json_t *rows_of(const result *r, size_t n) {
+    json_t *rows = document(r);
+    CHECK_INT(json_array_size(rows), n);
+    return rows;
+}
+
+static void check_text(const json_t *row, const char *key, const char *want) {
+    const char *text = json_string_value(json_object_get(row, key));
+    if (!text || !strstr(text, want)) FAIL("\"%s\" is %s, expected %s", key, text ? text : "no text", want);
+}
+
+// Rows of K and V that a dense step reads, on average over the steps: the token before them and their own included.
+static double rows_read(int depth, int steps) {
+    return depth + 2 + (steps - 1) / 2.0;
+}
+
+static void json(void) {
+    enum { STEPS = 5 };
+    static const int batches[] = {3, 1}, depths[] = {40, 300};
+    static const char *const methods[] = {"dense", "santa-prop:S=16", "topk:k=8"};
+    result r = RUN("bench", "decode", "-m", tiny(), "-b", "3,1", "-d", "40,300", "--attn", "dense,santa-prop:S=16", "--attn",
+                   "topk:k=8", "-n", "5", "-r", "2", "-o", "json");
+    CHECK_GOOD(r);
+    json_t *rows = rows_of(&r, 12);
+    for (int i = 0; i < 12; i++) {
+        const json_t *row = json_array_get(rows, (size_t)i);
+        int depth = depths[i / 6], batch = batches[i / 3 % 2];
+        check_text(row, "model", tiny());
+        check_text(row, "device", "cpu: ");
+        check_text(row, "version", "0.");
+        check_text(row, "attn", methods[i % 3]);
+        CHECK(json_is_string(json_object_get(row, "commit")) && json_is_false(json_object_get(row, "dummy")));
+        CHECK(number(row, "batch") == batch && number(row, "depth") == depth && number(row, "n_gen") == STEPS);
+        double ms = number(row, "step_ms"), kv = number(row, "kv_bytes"), weights = number(row, "weights_bytes");
+        double dense = batch * rows_read(depth, STEPS) * KV_TOKEN;
+        CHECK(ms > 0 && number(row, "prefill_tok_s") > 0 && weights > 1e7);
+        CHECK(i % 3 == 0 ? kv == dense : kv < dense);
+        double decode_ms = 1e3 * number(row, "decode_s");
+        CHECK_NEAR(number(row, "token_ms") * STEPS * batch, decode_ms, 1e-6 * decode_ms);
+        CHECK_NEAR(number(row, "ms"), decode_ms, 1e-6 * decode_ms);
+        CHECK_NEAR(number(row, "gb_s") * ms * 1e6, kv + weights, 1);
+        CHECK_NEAR(number(row, "floor_ms") * number(row, "peak_gb_s") * 1e6, weights, 1);
+        CHECK_NEAR(number(row, "peak_share") * number(row, "peak_gb_s"), number(row, "gb_s"), 1e-6);
+        const json_t *first = json_array_get(rows, (size_t)(i / 3 * 3));
+        CHECK_NEAR(number(row, "speedup") * number(row, "token_ms"), number(first, "token_ms"), 1e-6);
+    }
+    json_decref(rows);
+}
+
+// Depths of 4 sequences: d / 4, d / 2, 3 d / 4, d, made odd; copies read what own rows would.
+static void ragged(void) {
+    static const int depths[] = {255, 511, 767, 1023};
+    double want = 0;
+    for (int i = 0; i < 4; i++) want += rows_read(depths[i], 3) * KV_TOKEN;
+    for (int copy = 0; copy < 2; copy++) {
+        const char *args[24] = {"bench", "decode", "-m", tiny(), "-b",       "2,4",           "-d", "1k",
+                                "-n",    "3",      "-o", "json", "--ragged", "--memory-rate", "20", copy ? "--copy" : NULL};
+        result r = run_args(NULL, args);
+        CHECK_GOOD(r);
+        json_t *rows = rows_of(&r, 2);
+        const json_t *row = json_array_get(rows, 1);
+        CHECK(number(row, "kv_bytes") == want);
+        CHECK(json_is_true(json_object_get(row, "ragged")) && json_is_true(json_object_get(row, "copy")) == copy);
+        CHECK_NEAR(number(row, "floor_ms"), number(row, "weights_bytes") / 20e6, 1e-6);
+        CHECK(number(json_array_get(rows, 0), "kv_bytes") == (rows_read(511, 3) + rows_read(1023, 3)) * KV_TOKEN);
+        json_decref(rows);
+    }
+    result no_depth = RUN("bench", "-m", tiny(), "-p", "9", "-n", "0", "-b", "3", "-r", "1", "--ragged", "-o", "json");
+    CHECK_GOOD(no_depth); // an engine of 9 rows
+    result tiny_depth = RUN("bench", "decode", "-m", tiny(), "-b", "4", "-d", "1", "-n", "1", "--ragged", "-o", "json");
+    CHECK_GOOD(tiny_depth);
+    json_t *rows = rows_of(&tiny_depth, 1);
+    CHECK(number(json_array_get(rows, 0), "kv_bytes") == 4 * 3 * KV_TOKEN);
+    json_decref(rows);
+}
+
+static void tables(void) {
+    result md = RUN("bench", "decode", "-m", tiny(), "-b", "1,2", "-d", "64", "-n", "2");
+    CHECK_GOOD(md);
+    CHECK_HAS(md.out,
+              "| batch | depth | attention | prefill s/batch | steps | decode s/batch | ms / output token | speedup | step ms "
+              "| tok/s | GB/s | % of peak | floor ms | linear ms | attention ms | rest ms |\n|---|");
+    CHECK_HAS(md.out, "\n| 2 | 64 | dense | ");
+    CHECK_HAS(md.err, "model: ");
+    CHECK_INT(count_of(md.out, md.n_out, '\n'), 4);
+    CHECK_INT(count_of(md.out, md.n_out, '|'), 4 * 17);
+    result csv = RUN("bench", "decode", "-m", tiny(), "-b", "1,2", "-d", "64", "-n", "2", "-o", "csv");
+    CHECK_GOOD(csv);
+    size_t line = strcspn(csv.out, "\n");
+    int columns = count_of(csv.out, line, ',');
+    CHECK(!strncmp(csv.out, "version,commit,device,driver,", 29));
+    CHECK_INT(count_of(csv.out, csv.n_out, '\n'), 3);
+    int in_text = 0, commas = 0;
+    for (const char *p = csv.out + line + 1; *p != '\n'; p++) {
+        in_text ^= *p == '"';
+        commas += *p == ',' && !in_text;
+    }
+    CHECK_INT(commas, columns);
+}
+
+static void dummy(void) { // no weights, no tokenizer
+    static const char config[] =
+        "{\"model_type\":\"llama\",\"hidden_size\":64,\"num_hidden_layers\":2,\"num_attention_heads\":4,"
+        "\"num_key_value_heads\":2,\"intermediate_size\":96,\"vocab_size\":8,"
+        "\"max_position_embeddings\":256,\"eos_token_id\":[0,1,2,3]}";
+    spill(in_tmp("config.json"), config, strlen(config));
+    result r =
+        RUN("bench", "decode", "-m", test_tmp(), "--load-format", "dummy", "-d", "128", "-b", "2", "-n", "64", "-o", "json");
+    CHECK_GOOD(r);
+    json_t *rows = rows_of(&r, 1);
+    CHECK(json_is_true(json_object_get(json_array_get(rows, 0), "dummy")));
+    CHECK(number(json_array_get(rows, 0), "kv_bytes") == 2 * rows_read(128, 64) * 2 * 2 * 16 * 4); // no sequence ended early
+    json_decref(rows);
+    r = RUN("bench", "decode", "-m", test_tmp(), "--load-format", "dummy", "-d", "192", "-n", "64");
+    check_error(&r, 2, "--depth 192: with the 65 tokens that a test adds this model's context holds 191");
+    r = RUN("bench", "decode", "-m", test_tmp(), "--load-format", "dummy", "-d", "191", "-n", "64", "--memory-rate", "20");
+    CHECK_GOOD(r);
+}
+
+static void errors(void) {
+    static const struct {
+        const char *args[5], *part;
+    } cases[] = {
+        {{"encode"}, "bench encode: expected decode, attn, or no word"},
+        {{"decode", "-p", "8"}, "bench decode: --n-prompt is one of bench's flags"},
+        {{"decode", "-n", "4,0"}, "--steps 0: expected a whole number from 1"},
+        {{"-p", "0", "-n", "0"}, "--n-prompt and --n-gen: all are 0"},
+        {{"-p", "200k"}, "a test of 204800 tokens: this model's context holds 131072"},
+        {{"-p", "8", "-d", "131072"}, "--depth 131072: with the "},
+        {{"-pg", "512"}, "-pg 512: expected two numbers, as 512,128"},
+        {{"-pg", "512,0"}, "-pg 0: expected a whole number"},
+        {{"--phase", "decode"}, "--phase is bench attn's"},
+        {{"--plot", "x.pdf"}, "--plot x.pdf: expected a file name that ends in .svg or .png"},
+        {{"decode", "again"}, "unexpected argument \"again\""},
+        {{"decode", "-b", "0"}, "-b 0: expected a whole number from 1 to 1024"},
+        {{"decode", "-b", "1,,2"}, "-b : expected a whole number"},
+        {{"decode", "-b", "1,x"}, "-b x: expected a whole number"},
+        {{"decode", "-d", "1q"}, "-d 1q: expected a whole number"},
+        {{"decode", "--attn", "dense,nope"}, "nope"},
+        {{"decode", "--attn", ","}, "--attn : unknown method"},
+        {{"decode", "--attn", "santa:S={4,8"}, "--attn santa:S={4,8: braces hold alternatives"},
+        {{"decode", "-o", "xml"}, "-o xml: expected one of md,json,csv,jsonl"},
+        {{"decode", "--temp", "1"}, "--temp is not one of this command's"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *args[12] = {"bench"};
+        int n = 1;
+        for (int j = 0; j < 5 && cases[i].args[j]; j++) args[n++] = cases[i].args[j];
+        args[n++] = "-m", args[n++] = tiny();
+        result r = run_args(NULL, args);
+        check_error(&r, 2, cases[i].part);
+    }
+    result large = RUN("bench", "decode", "-m", tiny(), "-b", "1,1024", "-d", "120k");
+    check_error(&large, 1, "--batch 1024 at --depth 122880: ");
+    result r = RUN("bench", "decode");
+    check_error(&r, 2, "--model is required");
+}
+
+// ---- bench without a word: llama-bench's shape ----
+
+static void names(void) {
+    static const char *const want[] = {
+        "pp8",        "pp16",        "tg4",        "tg4",        "pp8+tg2",        "pp8+tg2",
+        "pp8",        "pp16",        "tg4",        "tg4",        "pp8+tg2",        "pp8+tg2",
+        "pp8 @ d300", "pp16 @ d300", "tg4 @ d300", "tg4 @ d300", "pp8+tg2 @ d300", "pp8+tg2 @ d300",
+        "pp8 @ d300", "pp16 @ d300", "tg4 @ d300", "tg4 @ d300", "pp8+tg2 @ d300", "pp8+tg2 @ d300"};
+    result r = RUN("bench", "-m", tiny(), "-p", "8-16*2", "-n", "4", "-pg", "8,2", "-d", "300,0", "-b", "1,2", "--attn",
+                   "dense,topk:k=8", "-r", "2", "--memory-rate", "30", "-o", "json");
+    CHECK_GOOD(r);
+    json_t *rows = rows_of(&r, 24);
+    for (int i = 0; i < 24; i++) {
+        const json_t *row = json_array_get(rows, (size_t)i);
+        int batch = i / 6 % 2 + 1, depth = i < 12 ? 0 : 300, n_prompt = (int)number(row, "n_prompt"),
+            n_gen = (int)number(row, "n_gen");
+        CHECK_STR(json_string_value(json_object_get(row, "test")), want[i]);
+        CHECK_STR(json_string_value(json_object_get(row, "attn")), i % 6 == 3 || i % 6 == 5 ? "topk:k=8" : "dense");
+        CHECK(number(row, "batch") == batch && number(row, "depth") == depth && number(row, "repetitions") == 2);
+        CHECK(number(row, "tok_s_sd") >= 0 && number(row, "tok_s_median") > 0 && number(row, "peak_gb_s") == 30);
+        double per_run = (double)batch * (n_prompt + n_gen) * 1e3; // two runs: the median is their mean
+        CHECK_NEAR(number(row, "tok_s"), number(row, "tok_s_median"), 1e-6 * number(row, "tok_s"));
+        CHECK(number(row, "tok_s") >= per_run / number(row, "ms") * (1 - 1e-6)); // the mean of inverses
+        CHECK(json_is_number(json_object_get(row, "step_ms")) == (n_gen > 0));
+        CHECK(json_is_number(json_object_get(row, "gb_s")) == (n_gen > 0));
+        CHECK(json_is_null(json_object_get(row, "driver")) && json_is_null(json_object_get(row, "sm_mhz"))); // of a GPU
+        if (i % 6 == 2) { // after a first token at depth 0, after the cache's last elsewhere
+            int from = depth ? depth : 1;
+            CHECK(number(row, "kv_bytes") == batch * rows_read(from, 4) * KV_TOKEN);
+        }
+    }
+    json_decref(rows);
+}
+
+static const char *logits_of(json_t *rows, size_t i) {
+    return json_string_value(json_object_get(json_array_get(rows, i), "logits"));
+}
+
+// Walking up through depths, cutting back after every test, leaves what a fresh prefill to the last one gives.
+static void restored(void) {
+    result walk = RUN("bench", "-m", tiny(), "-p", "20", "-n", "3", "-d", "70,257,0,600", "-b", "2,1", "--attn",
+                      "santa-prop:S=16,santa-is:S=8", "-r", "2", "--memory-rate", "30", "-o", "json"),
+           fresh = RUN("bench", "-m", tiny(), "-p", "20", "-n", "3", "-d", "600", "--attn", "santa-prop:S=16,santa-is:S=8",
+                       "-r", "1", "--memory-rate", "30", "-o", "json");
+    CHECK_GOOD(walk);
+    CHECK_GOOD(fresh);
+    json_t *all = rows_of(&walk, 24), *last = rows_of(&fresh, 3);
+    for (size_t i = 0; i < 3; i++) {
+        CHECK_STR(logits_of(all, 21 + i), logits_of(last, i));          // batch 1
+        CHECK_STR(logits_of(all, 18 + i), logits_of(last, i));          // the first sequence of a batch of 2
+        CHECK(strcmp(logits_of(all, 15 + i), logits_of(last, i)) != 0); // depth 257
+    }
+    json_decref(all);
+    json_decref(last);
+    // --ragged goes back to smaller depths, which are filled anew
+    result there = RUN("bench", "decode", "-m", tiny(), "-n", "3", "-d", "600", "-b", "4,2,3", "--ragged", "-o", "json"),
+           again = RUN("bench", "decode", "-m", tiny(), "-n", "3", "-d", "600", "-b", "3", "--ragged", "-o", "json");
+    CHECK_GOOD(there);
+    CHECK_GOOD(again);
+    all = rows_of(&there, 3), last = rows_of(&again, 1);
+    CHECK_STR(logits_of(all, 2), logits_of(last, 0));
+    CHECK(number(json_array_get(all, 2), "kv_bytes") == number(json_array_get(last, 0), "kv_bytes"));
+    json_decref(all);
+    json_decref(last);
+}
+
+static void formats(void) {
+    result one = RUN("bench", "-m", tiny(), "-p", "8", "-n", "2", "-r", "1", "--memory-rate", "30"),
+           many = RUN("bench", "-m", tiny(), "-p", "8", "-n", "2", "-r", "2", "--memory-rate", "30", "-b", "1-2", "--attn",
+                      "topk:k=8"),
+           lines = RUN("bench", "-m", tiny(), "-p", "8", "-n", "2", "-r", "1", "--memory-rate", "30", "-o", "jsonl"),
+           csv = RUN("bench", "-m", tiny(), "-p", "8", "-n", "2", "-r", "1", "--memory-rate", "30", "-o", "csv");
+    CHECK_GOOD(one);
+    CHECK_GOOD(many);
+    CHECK_GOOD(lines);
+    CHECK_GOOD(csv);
+    CHECK(
+        !strncmp(one.out, "| test | tok/s | median | step ms | ms / output token | GB/s | % of peak | J / token |\n|---|", 90));
+    CHECK_HAS(one.out, "\n| pp8 | ");
+    CHECK_HAS(one.out, " | - | - | - | - | - |\n| tg2 | ");
+    CHECK_LACKS(one.out, "±"); // a single repetition has no deviation
+    CHECK(!strncmp(many.out, "| batch | attention | test | tok/s |", 36));
+    CHECK_HAS(many.out, "\n| 2 | topk:k=8 | tg2 | ");
+    CHECK_HAS(many.out, " ± ");
+    CHECK_INT(count_of(many.out, many.n_out, '\n'), 6);
+    CHECK_INT(count_of(lines.out, lines.n_out, '\n'), 2);
+    const char *second = strchr(lines.out, '\n') + 1;
+    json_t *row = json_loadb(second, strlen(second) - 1, 0, NULL);
+    check_text(row, "test", "tg2");
+    json_decref(row);
+    CHECK(!strncmp(csv.out, "version,commit,device,driver,sm_mhz,memory_mhz,model,", 53));
+    CHECK_INT(count_of(csv.out, csv.n_out, '\n'), 3);
+    CHECK_HAS(csv.out, ",\"pp8\",8,0,0,1,\"dense\",false,false,1,0,");
+}
+
+// ---- what is measured, without the command around it ----
+
+enum { MAX_ROWS = 8, BATCH = 2 };
+
+typedef struct measured {
+    cli_bench bench;
+    int n_rows, depth[MAX_ROWS];
+    float *logits[MAX_ROWS][BATCH]; // of each sequence after a row's last step
+} measured;
+
+static void check_figures(const cli_bench *b, const cli_bench_row *r) {
+    int runs = b->plan->repetitions, n = r->test.n_gen, tokens = r->batch * (r->test.n_prompt + n);
+    double ms = 0, rate = 0, steps = 0, ms_squares = 0, rate_squares = 0;
+    for (int i = 0; i < runs; i++) ms += b->run_ms[i] / runs, rate += tokens / (b->run_ms[i] * 1e-3) / runs;
+    for (int i = 0; i < runs; i++)
+        ms_squares += pow(b->run_ms[i] - ms, 2), rate_squares += pow(tokens / (b->run_ms[i] * 1e-3) - rate, 2);
+    for (int i = 0; i < runs * n; i++) steps += b->step_ms[i];
+    CHECK_INT(runs, 3);
+    CHECK_NEAR(r->ms, ms, 1e-9 * ms);
+    CHECK_NEAR(r->ms_sd, sqrt(ms_squares / (runs - 1)), 1e-9 * ms);
+    CHECK_NEAR(r->ms_median, b->run_ms[1], 0); // sorted by now
+    CHECK_NEAR(r->tok_s, rate, 1e-9 * rate);
+    CHECK_NEAR(r->tok_s_sd, sqrt(rate_squares / (runs - 1)), 1e-9 * rate);
+    CHECK_NEAR(r->tok_s_median, tokens / (b->run_ms[1] * 1e-3), 1e-9 * rate);
+    if (!n) return;
+    double step = (b->step_ms[(runs * n - 1) / 2] + b->step_ms[runs * n / 2]) / 2;
+    CHECK_NEAR(r->decode_ms, steps / runs, 1e-9 * steps);
+    CHECK(r->test.n_prompt ? r->decode_ms < 0.999 * r->ms : fabs(r->decode_ms - r->ms) < 1e-6);
+    CHECK_NEAR(r->step_ms, step, 1e-12 * step);
+    CHECK_NEAR(r->token_ms, steps / runs / n / r->batch, 1e-9 * steps);
+    CHECK_NEAR(r->gb_s, (sl_model_decode_bytes(b->model) + r->kv_bytes) / (step * 1e-3) * 1e-9, 1e-9 * r->gb_s);
+    CHECK_NEAR(r->peak_share, r->gb_s / 20, 1e-12);
+}
+
+static int note_row(void *ctx, const cli_bench_row *r, sl_error *e) {
+    measured *m = ctx;
+    (void)e;
+    CHECK(m->n_rows < MAX_ROWS && r->batch == BATCH);
+    check_figures(&m->bench, r);
+    double prefill_ms = 0, most = 0;
+    for (int j = 0; j < BATCH; j++) {
+        size_t size = (size_t)sl_model_config(m->bench.model)->n_vocab * sizeof(float);
+        m->logits[m->n_rows][j] = malloc(size);
+        memcpy(m->logits[m->n_rows][j], sl_session_logits(m->bench.sessions[j]), size);
+        prefill_ms += m->bench.fill_ms[j];
+        if (m->bench.fill_ms[j] > most) most = m->bench.fill_ms[j];
+        for (int i = 0; i < j; i++) // rows of its own, of full pages too
+            CHECK(m->bench.sessions[i]->kv.pages[0] != m->bench.sessions[j]->kv.pages[0]);
+        CHECK(m->bench.batch[BATCH - 1 - j] == m->bench.sessions[j]);
+    }
+    CHECK(m->bench.o->copy ? prefill_ms == m->bench.fill_ms[0] && most > 0 : m->bench.fill_ms[BATCH - 1] > 0);
+    CHECK(r->prefill_ms == prefill_ms);
+    CHECK(r->logits == sl_logits_hash(m->logits[m->n_rows][0], sl_model_config(m->bench.model)->n_vocab));
+    m->depth[m->n_rows++] = r->depth;
+    json_t *row = cli_bench_json(&m->bench, r);
+    const struct {
+        const char *key;
+        double value;
+    } fields[] = {{"ms", r->ms},
+                  {"ms_sd", r->ms_sd},
+                  {"ms_median", r->ms_median},
+                  {"tok_s", r->tok_s},
+                  {"tok_s_sd", r->tok_s_sd},
+                  {"tok_s_median", r->tok_s_median},
+                  {"prefill_s", prefill_ms / 1000},
+                  {"prefill_tok_s", BATCH * r->depth / (prefill_ms / 1000)},
+                  {"decode_s", r->decode_ms / 1000},
+                  {"step_ms", r->step_ms},
+                  {"token_ms", r->token_ms}};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        CHECK_NEAR(number(row, fields[i].key), fields[i].value, 1e-9 * fields[i].value);
+    json_decref(row);
+    return 0;
+}
+
+static void measure(const cli_bench_plan *plan, int copy, measured *m) {
+    char *args[] = {"-m", (char *)tiny(), "--device", "cpu", "--seed", "9", "--threads", "1", "--memory-rate", "20", "--copy"};
+    cli_options o;
+    sl_error e;
+    *m = (measured){0};
+    CHECK_OK(cli_options_parse(&o, CLI_BENCH, copy ? 11 : 10, args, &e), e);
+    int was = dup(STDERR_FILENO), none = open("/dev/null", O_WRONLY); // it says what it measures
+    dup2(none, STDERR_FILENO);
+    int rc = cli_bench_open(&m->bench, &o, plan, &e);
+    if (!rc) rc = cli_bench_run(&m->bench, note_row, m, &e);
+    dup2(was, STDERR_FILENO);
+    close(was), close(none);
+    signal(SIGINT, SIG_DFL);
+    cli_bench_close(&m->bench);
+    cli_options_free(&o);
+    CHECK_OK(rc, e);
+}
+
+// Greedy, never an end token: the logits after n_prompt random tokens of the prompt's sequence and n steps of the session's.
+static void by_hand(rig *r, int prompt, int sequence, int n_prompt, int n, float *out) {
+    const sl_config *c = sl_model_config(r->model);
+    sl_session *s = rig_session(r, (uint32_t)sequence);
+    sl_error e;
+    int32_t ids[512], next;
+    for (int i = 0; i < n_prompt; i++) {
+        const sl_rng_id id = {.seed = 9, .sequence = (uint32_t)prompt, .position = (uint32_t)i};
+        ids[i] = (int32_t)(sl_rng_u64(&id, 0, SL_STREAM_PROMPT) % (uint64_t)c->n_vocab);
+    }
+    CHECK_OK(sl_prefill(s, ids, n_prompt, NULL, &e), e);
+    for (int i = 0; i < n; i++) {
+        memcpy(out, sl_session_logits(s), (size_t)c->n_vocab * sizeof *out);
+        for (int k = 0; k < c->n_eos; k++) out[c->eos[k]] = -INFINITY;
+        next = test_argmax(out, c->n_vocab);
+        CHECK_OK(sl_decode(&s, 1, &next, &e), e);
+    }
+    memcpy(out, sl_session_logits(s), (size_t)c->n_vocab * sizeof *out);
+    sl_session_free(s);
+}
+
+// Sequences have prompts of their own, or with --copy the first one's; of each test all logits are those of sessions by hand.
+static void sequences(void) {
+    enum { STEPS = 2 };
+    const cli_bench_plan plan = {.batches = {.at = {BATCH}, .n = 1},
+                                 .depths = {.at = {260, 5}, .n = 2},
+                                 .tests = {{0, STEPS}, {7, STEPS}},
+                                 .n_tests = 2,
+                                 .repetitions = 3};
+    for (int copy = 0; copy < 2; copy++) {
+        measured m;
+        measure(&plan, copy, &m);
+        rig r = rig_load(tiny(), "dense", (sl_engine_options){.n_ctx = 512, .device = "cpu", .n_threads = 1});
+        float *want = malloc((size_t)r.n_vocab * sizeof *want);
+        CHECK_INT(m.n_rows, 4);
+        for (int i = 0; i < 4; i++)
+            for (int j = 0; j < BATCH; j++) {
+                const cli_bench_test *t = &plan.tests[i % 2];
+                CHECK_INT(m.depth[i], i < 2 ? 5 : 260); // upwards
+                // copies hold the first prompt's tokens up to the depth; what a test prefills is their own
+                if (!copy || !t->n_prompt || !j) {
+                    by_hand(&r, copy ? 0 : j, j, m.depth[i] + t->n_prompt, t->n_gen ? t->n_gen + 1 : 0, want);
+                    CHECK(!memcmp(m.logits[i][j], want, (size_t)r.n_vocab * sizeof *want));
+                }
+                free(m.logits[i][j]);
+            }
+        free(want);
+        rig_close(&r);
+    }
+}
+
+// ---- lists ----
+
+static void check_ints(const char *text, int n, const int *want) {
+    cli_options o;
+    sl_error e;
+    char *args[] = {"-d", (char *)text};
+    CHECK_OK(cli_options_parse(&o, CLI_BENCH, 2, args, &e), e);
+    CHECK_INT(o.depths.n, n);
+    for (int i = 0; i < n; i++) CHECK_INT(o.depths.at[i], want[i]);
+    cli_options_free(&o);
+}
+
+static void ranges(void) {
+    static const struct {
+        const char *text, *part;
+    } bad[] = {
+        {"4-1", "-d 4-1: a range is FIRST-LAST"}, {"1-8*1", "-d 1-8*1: a range is"},
+        {"0-8*2", "-d 0-8*2: a range is"},        {"1-", "-d : expected a whole number"},
+        {"1-8+", "-d : expected a whole number"}, {"1-8+0", "-d 0: expected a whole number"},
+        {"1-x", "-d x: expected a whole number"}, {"-4", "-d -4: expected a whole number"},
+        {"0-1k", "-d: at most 128 numbers"},      {"1,,2", "-d : expected a whole number"},
+    };
+    check_ints("512-4096*2", 4, (const int[]){512, 1024, 2048, 4096});
+    check_ints("1-4", 4, (const int[]){1, 2, 3, 4});
+    check_ints("0-1k+512,7", 4, (const int[]){0, 512, 1024, 7});
+    check_ints("3-3,1k-5k*2", 4, (const int[]){3, 1024, 2048, 4096});
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        cli_options o;
+        sl_error e;
+        char *args[] = {"-d", (char *)bad[i].text};
+        CHECK_ERR(cli_options_parse(&o, CLI_BENCH, 2, args, &e), e, SL_ERR_ARG, bad[i].part);
+    }
+    cli_options o;
+    sl_error e;
+    char *args[] = {"-pg", "512,128", "-pg", "1k,4"};
+    CHECK_OK(cli_options_parse(&o, CLI_BENCH, 4, args, &e), e);
+    CHECK(o.pairs.n == 4 && o.pairs.at[0] == 512 && o.pairs.at[1] == 128 && o.pairs.at[2] == 1024 && o.pairs.at[3] == 4);
+    cli_options_free(&o);
+}
+
+static void braces(void) {
+    static const char *const want[] = {"dense",
+                                       "santa-prop:S=64",
+                                       "santa-prop:S=1024",
+                                       "santa-is:S=8",
+                                       "santa-is:S=16",
+                                       "santa-is:S=8:proposal=int8",
+                                       "santa-is:S=16:proposal=int8",
+                                       "topk:k=128"};
+    static const struct {
+        const char *text, *part;
+    } bad[] = {
+        {"dense,", "--attn : unknown method"},
+        {"topk:k={64,64}", "--attn: topk:k=64 is named twice"},
+        {"topk,topk:k=128", "--attn: topk:k=128 is named twice"},
+        {"santa:S={4,8", "braces hold alternatives"},
+        {"santa:S=4}", "braces hold"},
+        {"santa:S={4,{5}}", "braces hold"},
+        {"dense,santa:S={4,x}", "--attn santa:S=x: --S x: expected"},
+        {"santa:S={}", "--attn santa:S=: "},
+    };
+    const char *flags[] = {"{dense,santa-prop:S=64},santa-prop:S={1k}", "santa-is:proposal={int4,int8}:S={8,16},topk"};
+    const cli_list list = {.items = flags, .n = 2}, none = {0};
+    cli_attn_list found;
+    sl_error e;
+    CHECK_OK(cli_attn_list_parse(&list, &found, &e), e);
+    CHECK_INT(found.n, 8);
+    for (int i = 0; i < 8; i++) CHECK_STR(found.names[i], want[i]);
+    CHECK(sl_attn_get(&found.specs[2], "S") == 1024 && sl_attn_get(&found.specs[6], "S") == 16);
+    char name[CLI_ATTN_NAME];
+    CHECK(cli_attn_curve(&found, 2, name) == 1024 && !strcmp(name, "santa-prop"));
+    CHECK(cli_attn_curve(&found, 6, name) == 16 && !strcmp(name, "santa-is:proposal=int8"));
+    CHECK(cli_attn_curve(&found, 7, name) == 128 && !strcmp(name, "topk"));
+    CHECK(isnan(cli_attn_curve(&found, 0, name)) && !strcmp(name, "dense"));
+    cli_attn_list_free(&found);
+    CHECK_OK(cli_attn_list_parse(&none, &found, &e), e);
+    CHECK(found.n == 1 && !strcmp(found.names[0], "dense"));
+    cli_attn_list_free(&found);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        const cli_list one = {.items = (const char *[]){bad[i].text}, .n = 1};
+        int rc = cli_attn_list_parse(&one, &found, &e);
+        cli_attn_list_free(&found);
+        CHECK_ERR(rc, e, SL_ERR_ARG, bad[i].part);
+    }
+}
+
+// ---- pictures ----
+
+static void plot(void) {
+    result both = RUN("bench", "-m", tiny(), "-p", "0", "-n", "2", "-d", "8,64", "-b", "1,2", "--attn", "dense,topk:k=8", "-r",
+                      "1", "--memory-rate", "30", "--plot", in_tmp("a.svg")),
+           latency = RUN("bench", "decode", "-m", tiny(), "-n", "2", "-d", "8,64", "-b", "1", "--memory-rate", "30", "--plot",
+                         in_tmp("b.png")),
+           nothing = RUN("bench", "-m", tiny(), "-p", "8", "-n", "0", "-r", "1", "--plot", in_tmp("c.svg"));
+    size_t n;
+    CHECK_GOOD(both);
+    const char *data = slurp(in_tmp("a.dat"), &n);
+    CHECK_HAS(data, "# panel: decode step\n# x: tokens of context; y: ms\n# curve: dense, batch 1\n8 ");
+    CHECK_HAS(data, "# curve: topk:k=8, batch 2\n8 ");
+    CHECK_HAS(data,
+              "# panel: speedup of decoding\n# x: sequences in the batch; y: times as fast\n# curve: topk:k=8, depth 8\n1 ");
+    CHECK_LACKS(data, "dense, depth"); // 1 by definition
+    CHECK_GOOD(latency);
+    data = slurp(in_tmp("b.dat"), &n);
+    CHECK_HAS(data, "# curve: dense\n8 ");
+    CHECK_LACKS(data, "speedup");
+    check_error(&nothing, 2, "--plot: no test decodes alone");
+    result r = RUN("bench", "-m", tiny(), "--plot", "/nowhere/x.svg");
+    check_error(&r, 1, "--plot /nowhere/x.svg: its folder cannot be written");
+}
+
+static void attn_errors(void) {
+#ifdef SLEIGH_CUDA
+    static const struct {
+        const char *args[4], *part;
+        int code;
+    } cases[] = {
+        {{"-b", "0"}, "-b 0: expected a whole number", 2},
+        {{"--attn", "dense,nope"}, "nope", 2},
+        {{"--attn", ","}, "--attn : unknown method", 2},
+        {{"--attn", "bernoulli+santa-pps:S=4"}, "--attn bernoulli:B=8+santa-pps:S=4: not offered on a GPU", 1},
+        {{"--attn", "santa-pps:budget=variance"}, "--attn santa-pps:S=128:budget=variance: not offered on a GPU", 1},
+        {{"--phase", "load"}, "--phase load: expected one of decode,prefill,all", 2},
+        {{"--steps", "4"}, "--steps is not one of bench attn's flags", 2},
+        {{"-d", "0"}, "--depth 0: a kernel that attends to nothing", 2},
+        {{"--plot", "x.jpg"}, "--plot x.jpg: expected a file name", 2},
+        {{"--plot", "x.svg", "--phase", "prefill"}, "--plot: draws decode, which --phase leaves out", 2},
+        {{"again"}, "unexpected argument \"again\"", 2},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *args[8] = {"bench", "attn"};
+        for (int j = 0; j < 4 && cases[i].args[j]; j++) args[2 + j] = cases[i].args[j];
+        result r = run_args(NULL, args);
+        check_error(&r, cases[i].code, cases[i].part);
+    }
+    if (gpu_present()) return;
+    result r = RUN("bench", "attn");
+    check_error(&r, 1, "bench: no GPU to measure");
+#else
+    result r = RUN("bench", "attn");
+    check_error(&r, 1, "bench attn: this build has no CUDA");
+#endif
+}
+
+#ifdef SLEIGH_CUDA
+static void attn_plot(void) {
+    size_t n;
+    result r = RUN("bench", "attn", "-b", "1,2", "-d", "512,1k", "-r", "2", "--attn", "dense,santa-sys:S=16", "-o", "jsonl",
+                   "--plot", in_tmp("k.svg"));
+    CHECK_GOOD(r);
+    const char *data = slurp(in_tmp("k.dat"), &n);
+    CHECK_HAS(data, "# panel: attention of a decode step\n# x: tokens of context; y: us\n# curve: dense, batch 1\n512 ");
+    CHECK_HAS(data, "# curve: santa-sys:S=16, batch 2\n512 ");
+    CHECK_LACKS(data, "prefill");
+}
+#endif
+
+static const test_case cases[] = {
+    {"json", 0, json},
+    {"ragged", 0, ragged},
+    {"tables", 0, tables},
+    {"dummy", 0, dummy},
+    {"errors", 0, errors},
+    {"names", 0, names},
+    {"sequences", NEEDS_NOTHING, sequences},
+    {"restored", 0, restored},
+    {"formats", 0, formats},
+    {"ranges", 0, ranges},
+    {"braces", 0, braces},
+    {"plot", 0, plot},
+    {"attn_errors", 0, attn_errors},
+    GPU_CASE("attn-plot", attn_plot),
+    {0},
+};
+extern const test_suite suite_cli_bench;
+const test_suite suite_cli_bench = {"cli_bench", cases};

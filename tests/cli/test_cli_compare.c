@@ -1,0 +1,708 @@
+// tests/cli/test_cli_compare.c - sleigh compare end to end: its figures against those of sessions of the library, each with an
+// engine of its own and all logits kept, and against generate's texts and --stats; dense against dense; formats; refusals.
+#include "engine/sleigh.h"
+#include "tests/support/run_cli.h"
+#include "tests/support/gpu.h"
+#include "tests/support/models.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { N_NEW = 20, MAX_STEPS = 256 };
+
+static sl_error err;
+
+// ---- records and what compare says of them ----
+
+static void add_line(char *file, size_t size, json_t *line) {
+    char *text = json_dumps(line, 0);
+    size_t at = strlen(file);
+    if ((size_t)snprintf(file + at, size - at, "%s\n", text) >= size - at) FAIL("records of more than %zu bytes", size);
+    free(text);
+    json_decref(line);
+}
+
+// n contexts of different lengths, a question each; long_one: sentences of the last one, 0: as the others.
+static const char *spill_lengths(int n, int long_one) {
+    static char file[65536];
+    char context[4096], asked[256];
+    *file = 0;
+    for (int i = 0; i < n; i++) {
+        snprintf(context, sizeof context, "%s", long_text(long_one && i + 1 == n ? long_one : 4 + i));
+        snprintf(asked, sizeof asked, "What is the hidden number of house %d? Answer:", i % 4);
+        add_line(file, sizeof file, json_pack("{s:s, s:s, s:i}", "context", context, "question", asked, "id", 10 + i));
+    }
+    static char path[256]; // in_tmp's are few
+    snprintf(path, sizeof path, "%s", in_tmp("records.jsonl"));
+    spill(path, file, strlen(file));
+    return path;
+}
+
+static const char *spill_records(int n) {
+    return spill_lengths(n, 0);
+}
+
+static json_t *compare_json(const char *records, const char *attn, const char *more) {
+    result r = RUN("compare", "-m", tiny(), "--jsonl", records, "--attn", attn, "-n", "20", "--ignore-eos", "-o", "json", more);
+    return document(&r);
+}
+
+static const json_t *item(const json_t *o, const char *list, size_t i) {
+    const json_t *found = json_array_get(json_object_get(o, list), i);
+    if (!found) FAIL("\"%s\" has no item %zu", list, i);
+    return found;
+}
+
+static int ids_of(const json_t *row, const char *key, int32_t *ids) {
+    const json_t *list = json_object_get(row, key);
+    int n = (int)json_array_size(list);
+    CHECK(n <= MAX_STEPS);
+    for (int i = 0; i < n; i++) ids[i] = (int32_t)json_integer_value(json_array_get(list, (size_t)i));
+    return n;
+}
+
+// Nine digits are printed.
+static void check_close(const char *what, double got, double want) {
+    if (!(fabs(got - want) <= 2e-8 * fabs(want) + 1e-12)) FAIL("%s: got %.12g, expected %.12g", what, got, want);
+}
+
+// ---- the same from the library ----
+
+typedef struct lab {
+    sl_model *model;
+    int n_vocab;
+} lab;
+
+// Logits after each of path[n_dense..n - 1), which one session decodes with one method: [n - 1 - n_dense][n_vocab].
+static float *forced_logits(const lab *l, const char *attn, const int32_t *path, int n, int n_dense, uint32_t sequence) {
+    sl_attn_spec spec;
+    sl_attn_plan plan;
+    sl_engine *engine;
+    sl_session *s;
+    CHECK_OK(sl_attn_parse(attn, &spec, &err), err);
+    CHECK_OK(sl_attn_plan_init(&plan, sl_model_config(l->model)->n_layers, &spec, &err), err);
+    CHECK_OK(sl_engine_new(l->model, &(sl_engine_options){.n_ctx = n, .n_threads = 2, .attn = &plan}, &engine, &err), err);
+    CHECK_OK(sl_session_new(engine, sequence, &s, &err), err);
+    CHECK_OK(sl_prefill(s, path, n_dense, NULL, &err), err);
+    float *out = malloc((size_t)(n - 1 - n_dense) * l->n_vocab * sizeof *out);
+    for (int i = n_dense; i < n - 1; i++) {
+        CHECK_OK(sl_decode(&s, 1, &path[i], &err), err);
+        memcpy(out + (size_t)(i - n_dense) * l->n_vocab, sl_session_logits(s), l->n_vocab * sizeof *out);
+    }
+    sl_session_free(s);
+    sl_engine_free(engine);
+    sl_attn_plan_free(&plan);
+    return out;
+}
+
+static void softmax(const float *logits, int n, long double *p) {
+    long double sum = 0;
+    for (int i = 0; i < n; i++) sum += p[i] = expl(logits[i] - (long double)logits[test_argmax(logits, n)]);
+    for (int i = 0; i < n; i++) p[i] /= sum;
+}
+
+typedef struct expected {
+    int n, n_top1, n_part[2];
+    double kl[MAX_STEPS], nll[2], dense_nll[2], nll_squares[2], dense_squares[2];
+} expected;
+
+static void add_steps(expected *e, const lab *l, const float *dense, const float *method, const int32_t *next, int n,
+                      int n_question) {
+    long double *p = malloc(l->n_vocab * sizeof *p), *q = malloc(l->n_vocab * sizeof *q);
+    for (int i = 0; i < n; i++) {
+        const float *a = dense + (size_t)i * l->n_vocab, *b = method + (size_t)i * l->n_vocab;
+        long double kl = 0;
+        softmax(a, l->n_vocab, p);
+        softmax(b, l->n_vocab, q);
+        for (int j = 0; j < l->n_vocab; j++) kl += p[j] * (logl(p[j]) - logl(q[j]));
+        CHECK(e->n < MAX_STEPS);
+        e->kl[e->n++] = (double)kl;
+        e->n_top1 += test_argmax(a, l->n_vocab) == test_argmax(b, l->n_vocab);
+        int part = i >= n_question;
+        double nll = -(double)logl(q[next[i]]), dense_nll = -(double)logl(p[next[i]]);
+        e->n_part[part]++;
+        e->nll[part] += nll, e->nll_squares[part] += nll * nll;
+        e->dense_nll[part] += dense_nll, e->dense_squares[part] += dense_nll * dense_nll;
+    }
+    free(p), free(q);
+}
+
+static int by_value(const void *x, const void *y) {
+    double a = *(const double *)x, b = *(const double *)y;
+    return (a > b) - (a < b);
+}
+
+// Chance that a binomial count of n with p lies in [low, high].
+static double binomial(int n, double p, int low, int high) {
+    double sum = 0;
+    for (int k = low; k <= high; k++)
+        sum += exp(lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1) + k * log(p) + (n - k) * log(1 - p));
+    return sum;
+}
+
+// A quantile is the order statistic that it should be, and its interval covers as often as it says.
+static void check_quantile(const json_t *row, const char *name, const double *sorted, int n, double share) {
+    char key[64];
+    int low = 0, high = n - 1;
+    check_close(name, number(row, name), sorted[(int)ceil(n * share) - 1]);
+    snprintf(key, sizeof key, "%s_low", name);
+    while (low < n - 1 && fabs(sorted[low] - number(row, key)) > 1e-7 * sorted[low]) low++;
+    snprintf(key, sizeof key, "%s_high", name);
+    while (high > 0 && fabs(sorted[high] - number(row, key)) > 1e-7 * sorted[high]) high--;
+    CHECK(low <= (int)ceil(n * share) - 1 && high >= (int)ceil(n * share) - 1);
+    if (high < n - 1 && low > 0) CHECK(binomial(n, share, low + 1, high) > 0.93 && binomial(n, share, low + 1, high) < 0.99);
+}
+
+static void check_method(const json_t *row, expected *e) {
+    double sum = 0, squares = 0, nll = e->nll[0] + e->nll[1] - e->dense_nll[0] - e->dense_nll[1];
+    for (int i = 0; i < e->n; i++) sum += e->kl[i];
+    for (int i = 0; i < e->n; i++) squares += (e->kl[i] - sum / e->n) * (e->kl[i] - sum / e->n);
+    qsort(e->kl, e->n, sizeof *e->kl, by_value);
+    CHECK_INT(number(row, "positions"), e->n);
+    CHECK_INT(number(row, "question_tokens"), e->n_part[0]);
+    CHECK_INT(number(row, "answer_tokens"), e->n_part[1]);
+    check_close("kl", number(row, "kl"), sum / e->n);
+    check_close("kl_se", number(row, "kl_se"), sqrt(squares / (e->n - 1) / e->n));
+    check_close("kl_max", number(row, "kl_max"), e->kl[e->n - 1]);
+    check_quantile(row, "kl_median", e->kl, e->n, 0.5);
+    check_quantile(row, "kl_90", e->kl, e->n, 0.9);
+    check_quantile(row, "kl_99", e->kl, e->n, 0.99);
+    double p = (double)e->n_top1 / e->n, z = 1.959964; // Wilson's interval is where |p - x| = z sqrt(x (1 - x) / n)
+    check_close("top1", number(row, "top1"), p);
+    for (int high = 0; high < 2; high++) {
+        double x = number(row, high ? "top1_high" : "top1_low");
+        CHECK_NEAR(fabs(p - x), z * sqrt(x * (1 - x) / e->n), 1e-6);
+    }
+    check_close("ppl_question", number(row, "ppl_question"), exp(e->nll[0] / e->n_part[0]));
+    check_close("ppl_answer", number(row, "ppl_answer"), exp(e->nll[1] / e->n_part[1]));
+    check_close("ppl_question_dense", number(row, "ppl_question_dense"), exp(e->dense_nll[0] / e->n_part[0]));
+    check_close("ppl_answer_dense", number(row, "ppl_answer_dense"), exp(e->dense_nll[1] / e->n_part[1]));
+    CHECK_NEAR(number(row, "ln_ppl_ratio"), nll / e->n, 1e-8);
+    for (int part = 0; part < 2; part++)
+        for (int of_dense = 0; of_dense < 2; of_dense++) { // the error of exp(mean): exp(mean) times the mean's
+            char key[64];
+            double n_part = e->n_part[part], total = (of_dense ? e->dense_nll : e->nll)[part];
+            double all_squares = (of_dense ? e->dense_squares : e->nll_squares)[part];
+            double se = sqrt((all_squares - total * total / n_part) / (n_part - 1) / n_part);
+            snprintf(key, sizeof key, "ppl_%s%s_se", part ? "answer" : "question", of_dense ? "_dense" : "");
+            CHECK_NEAR(number(row, key), exp(total / n_part) * se, 1e-6 * exp(total / n_part) * se);
+        }
+}
+
+// The prompt's ids, those of context and question, or with a text after them, as one text.
+static int prompt_ids(const lab *l, const char *record_text, int32_t *out) {
+    sl_ids ids = {0};
+    CHECK_OK(sl_tokenize(sl_model_tokenizer(l->model), record_text, strlen(record_text), SL_TOK_BOS, &ids, &err), err);
+    int n = (int)ids.n;
+    CHECK(n < 2048);
+    memcpy(out, ids.data, n * sizeof *out);
+    sl_ids_free(&ids);
+    return n;
+}
+
+// ---- cases ----
+
+// Two prompts, the second with a reference in place of the answer; paths of more than one block of steps; a method with state.
+static void next_tokens(void) {
+    static const char *const methods[] = {"santa-prop:S=12", "santa-pps:S=8:budget=variance"};
+    static const char reference[] = " 17281. The grass is green and the hidden number of the harbor is not.";
+    char context[2048], file[8192] = "", whole[2][4096];
+    static const char *const asked[] = {"What is the hidden number of house 3? Answer:", "Which house has it? Answer:"};
+    for (int i = 0; i < 2; i++) {
+        snprintf(context, sizeof context, "%s", long_text(5 + 2 * i));
+        snprintf(whole[i], sizeof whole[i], "%s%s", context, asked[i]);
+        json_t *line = json_pack("{s:s, s:s}", "context", context, "question", asked[i]);
+        json_object_set_new(line, "reference", i ? json_string(reference) : json_null());
+        add_line(file, sizeof file, line);
+    }
+    spill(in_tmp("two.jsonl"), file, strlen(file));
+    json_t *out = compare_json(in_tmp("two.jsonl"), "santa-prop:S=12,santa-pps:S=8:budget=variance", NULL);
+    lab l;
+    CHECK_OK(sl_model_load(tiny(), 0, &l.model, &err), err);
+    l.n_vocab = sl_model_config(l.model)->n_vocab;
+    for (int m = 0; m < 2; m++) {
+        expected e = {0};
+        for (int i = 0; i < 2; i++) {
+            int32_t path[2048 + MAX_STEPS];
+            const json_t *prompt = item(out, "prompts", (size_t)i);
+            int n_prompt = prompt_ids(&l, whole[i], path), n_dense = (int)number(prompt, "n_dense"), n;
+            CHECK_INT(number(prompt, "n_prompt"), n_prompt);
+            CHECK(n_dense > n_prompt / 2 && n_dense < n_prompt);
+            if (i) {
+                char longer[8192];
+                snprintf(longer, sizeof longer, "%s%s", whole[i], reference);
+                n = prompt_ids(&l, longer, path); // its first tokens are the prompt's: no merge crosses the blank
+            } else {
+                n = n_prompt + ids_of(json_object_get(prompt, "dense"), "ids", path + n_prompt);
+                CHECK_INT(n, n_prompt + N_NEW);
+            }
+            float *dense = forced_logits(&l, "dense", path, n, n_dense, (uint32_t)i);
+            float *method = forced_logits(&l, methods[m], path, n, n_dense, (uint32_t)i);
+            add_steps(&e, &l, dense, method, path + n_dense + 1, n - 1 - n_dense, n_prompt - n_dense - 1);
+            free(dense), free(method);
+        }
+        CHECK(e.n > 40); // blocks of steps, and parts of them
+        check_method(item(out, "methods", (size_t)m), &e);
+    }
+    sl_model_free(l.model);
+    json_decref(out);
+}
+
+static void dense_with_dense(void) {
+    json_t *out = compare_json(spill_records(2), "streaming:window=8:sink=2,dense", NULL);
+    static const char *const zeros[] = {"kl",           "kl_se",           "kl_median", "kl_90_high", "kl_99", "kl_max",
+                                        "ln_ppl_ratio", "ln_ppl_ratio_se", "l2",        "l2_90",      "bias"},
+                             *const ones[] = {"top1", "top1_high", "agreement", "kv_bytes_share", "bytes_share"};
+    const json_t *row = item(out, "methods", 1);
+    for (size_t i = 0; i < sizeof zeros / sizeof *zeros; i++)
+        if (number(row, zeros[i]) != 0) FAIL("%s: %g", zeros[i], number(row, zeros[i]));
+    for (size_t i = 0; i < sizeof ones / sizeof *ones; i++)
+        if (number(row, ones[i]) != 1) FAIL("%s: %.17g", ones[i], number(row, ones[i]));
+    CHECK(number(row, "ppl_answer") == number(row, "ppl_answer_dense") && number(row, "identical") == 2);
+    CHECK(number(row, "common_prefix") == N_NEW && number(row, "positions") > 2 * (N_NEW - 1));
+    for (size_t i = 0; i < 2; i++)
+        CHECK(json_is_null(json_object_get(item(item(out, "prompts", i), "methods", 1), "differs_at")));
+    json_decref(out);
+}
+
+// Each answer is generate's, and what is said about it follows from the ids.
+static void texts(void) {
+    static const char *const methods[] = {"streaming:window=8:sink=2", "santa:S=2"};
+    const char *records = spill_records(3);
+    json_t *out = compare_json(records, "streaming:window=8:sink=2,santa:S=2", "--no-heads");
+    double agreement[2] = {0}, prefix[2] = {0};
+    int identical[2] = {0};
+    for (int m = -1; m < 2; m++) {
+        result r = RUN("generate", "-m", tiny(), "--jsonl", records, "-n", "20", "--ignore-eos", "--temp", "0", "--attn",
+                       m < 0 ? "dense" : methods[m]);
+        CHECK_GOOD(r);
+        const char *line = r.out;
+        for (size_t i = 0; i < 3; i++, line = strchr(line, '\n') + 1) {
+            const json_t *prompt = item(out, "prompts", i), *dense = json_object_get(prompt, "dense");
+            const json_t *own = m < 0 ? dense : item(prompt, "methods", (size_t)m);
+            json_t *said = json_loads(line, JSON_DISABLE_EOF_CHECK, NULL);
+            CHECK_STR(json_string_value(json_object_get(own, "text")), json_string_value(json_object_get(said, "text")));
+            CHECK_STR(json_string_value(json_object_get(own, "stopped")), "limit");
+            CHECK(json_integer_value(json_object_get(prompt, "id")) == 10 + (int)i);
+            json_decref(said);
+            if (m < 0) continue;
+            int32_t a[MAX_STEPS], b[MAX_STEPS];
+            int same = 0, first = -1;
+            CHECK(ids_of(dense, "ids", a) == N_NEW && ids_of(own, "ids", b) == N_NEW);
+            for (int j = 0; j < N_NEW; j++) {
+                same += a[j] == b[j];
+                if (first < 0 && a[j] != b[j]) first = j;
+            }
+            const json_t *differs = json_object_get(own, "differs_at");
+            CHECK(first < 0 ? json_is_null(differs) : json_integer_value(differs) == first);
+            check_close("agreement", number(own, "agreement"), (double)same / N_NEW);
+            agreement[m] += (double)same / N_NEW / 3;
+            prefix[m] += (first < 0 ? N_NEW : first) / 3.0;
+            identical[m] += first < 0;
+        }
+    }
+    for (size_t m = 0; m < 2; m++) {
+        const json_t *row = item(out, "methods", m);
+        check_close("agreement", number(row, "agreement"), agreement[m]);
+        check_close("common_prefix", number(row, "common_prefix"), prefix[m]);
+        CHECK_INT(number(row, "identical"), identical[m]);
+        CHECK(json_is_null(json_object_get(row, "l2")) && json_array_size(json_object_get(row, "heads")) == 0);
+    }
+    CHECK(identical[0] < 3);
+    json_decref(out);
+}
+
+typedef struct head_sums {
+    double n, error, cosine, bias, k_rows, v_rows, v_distinct, samples, ess, spread, bytes, dense_bytes;
+} head_sums;
+
+typedef struct tile_sums {
+    double n, error, cosine;
+} tile_sums;
+
+static void check_reads(const json_t *row, const head_sums *h) {
+    CHECK_NEAR(number(row, "bias"), h->bias / h->n, 1e-8);
+    check_close("k_rows", number(row, "k_rows"), h->k_rows / h->n);
+    check_close("v_rows", number(row, "v_rows"), h->v_rows / h->n);
+    check_close("v_distinct", number(row, "v_distinct"), h->v_distinct / h->n);
+    check_close("samples", number(row, "samples"), h->samples / h->n);
+    check_close("ess", number(row, "ess"), h->ess / h->n);
+    CHECK_NEAR(number(row, "weight_spread"), h->spread / h->n, 1e-4); // ess has nine digits, and is near the rows
+    check_close("bytes", number(row, "bytes"), h->bytes / h->n);
+    check_close("bytes_share", number(row, "bytes_share"), h->bytes / h->dense_bytes);
+}
+
+static void add_heads(head_sums *to, const head_sums *h) {
+    double *x = (double *)to;
+    for (size_t i = 0; i < sizeof *h / sizeof *x; i++) x[i] += ((const double *)h)[i];
+}
+
+// Heads whose mass is in 1, 2, 3 or 4, 5 to 8, more tiles.
+static int tile_row(double tiles) {
+    return tiles <= 1 ? 0 : tiles <= 2 ? 1 : tiles <= 4 ? 2 : tiles <= 8 ? 3 : 4;
+}
+
+// What generate's --stats writes of the same dense run and shadows, averaged.
+static void heads(void) {
+    enum { LAYERS = 4, HEADS = 8 };
+    static const char *const methods[] = {"santa-prop:S=12", "topk:k=8"};
+    static head_sums sums[2][LAYERS * HEADS];
+    tile_sums tiles[2][5] = {0};
+    memset(sums, 0, sizeof sums);
+    char file[256];
+    snprintf(file, sizeof file, "%s", in_tmp("stats.jsonl"));
+    const char *records = spill_lengths(2, 70); // in the second heads have their mass in up to five tiles
+    json_t *out = compare_json(records, "santa-prop:S=12,topk:k=8", NULL);
+    result r = RUN("generate", "-m", tiny(), "--jsonl", records, "-n", "20", "--ignore-eos", "--temp", "0", "--stats", file,
+                   "--stats-attn", methods[0], "--stats-attn", methods[1]);
+    CHECK_GOOD(r);
+    size_t size;
+    int n = 0;
+    for (const char *line = slurp(file, &size); *line; line = strchr(line, '\n') + 1) {
+        json_t *record = json_loads(line, JSON_DISABLE_EOF_CHECK, NULL);
+        const char *attn = json_string_value(json_object_get(record, "attn"));
+        int m = !strcmp(attn, methods[0]) ? 0 : !strcmp(attn, methods[1]) ? 1 : -1;
+        if (m >= 0) {
+            head_sums *h = &sums[m][(int)number(record, "layer") * HEADS + (int)number(record, "head")];
+            h->n++, n++;
+            h->error += number(record, "error"), h->cosine += number(record, "cosine"), h->bias += number(record, "bias");
+            h->v_rows += number(record, "v_rows"), h->ess += number(record, "ess"), h->bytes += number(record, "bytes");
+            h->k_rows += number(record, "k_rows"), h->v_distinct += number(record, "v_distinct");
+            h->samples += number(record, "samples"), h->dense_bytes += number(record, "dense_bytes");
+            h->spread += sqrt(fmax(number(record, "v_rows") / number(record, "ess") - 1, 0));
+            if (number(record, "layer") == LAYERS - 1) {
+                tile_sums *t = &tiles[m][tile_row(number(record, "tiles"))];
+                t->n++, t->error += number(record, "error"), t->cosine += number(record, "cosine");
+            }
+        }
+        json_decref(record);
+    }
+    for (size_t m = 0; m < 2; m++) {
+        const json_t *row = item(out, "methods", m);
+        double error = 0;
+        head_sums whole = {0};
+        CHECK_INT(number(row, "head_outputs"), n / 2);
+        CHECK_INT(json_array_size(json_object_get(row, "heads")), LAYERS * HEADS);
+        for (int i = 0; i < LAYERS * HEADS; i++) {
+            const json_t *head = item(row, "heads", (size_t)i);
+            const head_sums *h = &sums[m][i];
+            CHECK(number(head, "layer") == i / HEADS && number(head, "head") == i % HEADS);
+            check_close("l2", number(head, "l2"), h->error / h->n);
+            check_close("cosine", number(head, "cosine"), h->cosine / h->n);
+            check_reads(head, h);
+            add_heads(&whole, h);
+            error += h->error;
+        }
+        check_reads(row, &whole);
+        check_close("cosine", number(row, "cosine"), whole.cosine / whole.n);
+        for (int i = 0; i < 5; i++) {
+            const json_t *tile = item(row, "tiles", (size_t)i);
+            const tile_sums *t = &tiles[m][i];
+            CHECK_INT(number(tile, "head_outputs"), t->n);
+            if (t->n > 0) check_close("l2 by tiles", number(tile, "l2"), t->error / t->n);
+            if (t->n > 0) check_close("cosine by tiles", number(tile, "cosine"), t->cosine / t->n);
+            if (i < 4 && !(t->n > 0)) FAIL("tiles %d: none", i);
+        }
+        check_close("l2", number(row, "l2"), error / (n / 2));
+        CHECK(number(row, "l2_median") <= number(row, "l2_90") && number(row, "l2_90") > number(row, "l2"));
+        CHECK(number(row, "cosine_10") <= number(row, "cosine_median") && number(row, "l2_se") > 0);
+        CHECK(m || number(row, "weight_spread") > 0.1);
+    }
+    json_decref(out);
+}
+
+#ifdef SLEIGH_CUDA
+// The tables of a GPU beside the CPU's; tests/cuda/test_cuda_observe.c says how near they are and why.
+static void heads_on_gpu(void) {
+    static const char *const devices[] = {"cpu", "cuda"};
+    static const char *const known[] = {"l2", "cosine", "v_rows", "k_rows", "samples"};
+    const char *records = spill_records(2);
+    json_t *out[2];
+    for (int i = 0; i < 2; i++) {
+        result r = RUN("compare", "-m", tiny(), "--jsonl", records, "-n", "20", "--ignore-eos", "--device", devices[i],
+                       "--attn", "santa-flash:S=64,topk:k=32", "-o", "json");
+        out[i] = document(&r);
+    }
+    for (size_t m = 0; m < 2; m++) {
+        const json_t *want = item(out[0], "methods", m), *got = item(out[1], "methods", m);
+        for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+            CHECK_NEAR(number(got, known[i]), number(want, known[i]), 0.003 + 0.1 * number(want, known[i]));
+        CHECK_INT(number(got, "head_outputs"), number(want, "head_outputs"));
+        CHECK_INT(json_array_size(json_object_get(got, "heads")), json_array_size(json_object_get(want, "heads")));
+        CHECK(json_is_null(json_object_get(got, "ess")) && json_is_null(json_object_get(got, "weight_spread")));
+        CHECK(json_is_null(json_object_get(got, "v_distinct")) == (m == 0)); // samplers do not count them there
+        CHECK(number(item(got, "tiles", 0), "head_outputs") > 0);
+    }
+    json_decref(out[0]), json_decref(out[1]);
+    for (int i = 0; i < 2; i++) { // generate says the same of its steps
+        char line[256];
+        result r = RUN("generate", "-m", tiny(), "-p", question, "-n", "4", "--ignore-eos", "--device", "cuda", "--attn",
+                       i ? "topk:k=4" : "santa-sys:S=4");
+        CHECK_GOOD(r);
+        CHECK(!strcmp(stat_line(&r, "v_distinct", line), "-") == (i == 0));
+        r = RUN("generate", "-m", tiny(), "--jsonl", records, "-n", "4", "--device", "cuda", "--attn",
+                i ? "topk:k=4" : "santa-sys:S=4");
+        CHECK_GOOD(r);
+        CHECK((strstr(r.out, "\"v_distinct_share\":null") != NULL) == (i == 0));
+    }
+}
+#endif
+
+// With eight prompts and more the error is that between prompts, whatever happens within one.
+static void between_prompts(void) {
+    enum { N = 9 };
+    json_t *out = compare_json(spill_records(N), "santa:S=4", "--no-heads");
+    const json_t *row = item(out, "methods", 0);
+    double mean = number(row, "kl"), squares = 0, n = 0;
+    for (size_t i = 0; i < N; i++) {
+        const json_t *own = item(item(out, "prompts", i), "methods", 0);
+        double off = number(own, "positions") * (number(own, "kl") - mean);
+        squares += off * off;
+        n += number(own, "positions");
+    }
+    CHECK_INT(number(row, "positions"), n);
+    double want = sqrt(squares * N / (N - 1)) / n;
+    CHECK_NEAR(number(row, "kl_se"), want, 1e-5 * want);
+    json_decref(out);
+}
+
+// Answers of different lengths agree in the tokens that both have; a method's bytes are those of its own run.
+static void lengths(void) {
+    static const char *const methods[] = {"streaming:sink=2:window=8", "santa:S=2", "topk:k=2"};
+    int n_shorter = 0, n_longer = 0;
+    result r = RUN("compare", "-m", tiny(), "-p", question, "--attn", "streaming:window=8:sink=2,santa:S=2,topk:k=2", "-n",
+                   "30", "--stop", "a", "--no-heads", "-o", "json");
+    json_t *out = document(&r);
+    const json_t *dense = json_object_get(item(out, "prompts", 0), "dense");
+    for (size_t m = 0; m < 3; m++) {
+        const json_t *own = item(item(out, "prompts", 0), "methods", m), *row = item(out, "methods", m);
+        int32_t a[MAX_STEPS], b[MAX_STEPS];
+        int n_a = ids_of(dense, "ids", a), n_b = ids_of(own, "ids", b), n = n_a < n_b ? n_a : n_b, same = 0, first = -1;
+        for (int i = 0; i < n; i++) same += a[i] == b[i];
+        while (first + 1 < n && a[first + 1] == b[first + 1]) first++;
+        CHECK(n > 0);
+        n_shorter += n_b<n_a, n_longer += n_b> n_a;
+        check_close("agreement", number(own, "agreement"), (double)same / n);
+        check_close("common_prefix", number(row, "common_prefix"), first + 1);
+        result alone =
+            RUN("generate", "-m", tiny(), "-p", question, "--attn", methods[m], "-n", "30", "--stop", "a", "--temp", "0");
+        char line[256];
+        unsigned long long bytes, all;
+        CHECK_GOOD(alone);
+        CHECK(sscanf(stat_line(&alone, "kv_bytes", line), "%llu of %llu", &bytes, &all) == 2 && bytes < all);
+        check_close("kv_bytes_share", number(row, "kv_bytes_share"), (double)bytes / (double)all);
+    }
+    CHECK(n_shorter > 0 && n_longer > 0);
+    json_decref(out);
+}
+
+// A reference whose first letters end the prompt's last word: the path is their common text's, scored from where it differs.
+static void merged_reference(void) {
+    static const char begun[] = "The numb", end[] = "er is 48213.";
+    lab l;
+    int32_t a[256], b[256];
+    char whole[256];
+    CHECK_OK(sl_model_load(tiny(), 0, &l.model, &err), err);
+    snprintf(whole, sizeof whole, "%s%s", begun, end);
+    int n_a = prompt_ids(&l, begun, a), n_b = prompt_ids(&l, whole, b), same = 0;
+    while (same < n_a && a[same] == b[same]) same++;
+    CHECK(same < n_a);
+    sl_model_free(l.model);
+    spill(in_tmp("ref.txt"), end, sizeof end - 1);
+    result r =
+        RUN("compare", "-m", tiny(), "-p", begun, "--attn", "dense", "-n", "2", "--reference", in_tmp("ref.txt"), "-o", "json");
+    json_t *out = document(&r);
+    CHECK_INT(number(item(out, "methods", 0), "positions"), n_b - same - 1);
+    CHECK_INT(number(item(out, "methods", 0), "answer_tokens"), n_b - same - 1);
+    CHECK(number(item(out, "methods", 0), "kl") == 0);
+    json_decref(out);
+}
+
+// One prompt, set-up A and B; questions are dense in A. Many methods on a context of one page need many forks' pages.
+static void set_ups(void) {
+    static const char attn[] = "santa:S=4,santa:S=5,santa:S=6,santa:S=7,santa:S=8,santa-sys:S=8,topk:k=2,quest:tokens=16";
+    result a = RUN("compare", "-m", tiny(), "-p", question, "--attn", attn, "-n", "12", "--ignore-eos", "-o", "json");
+    result b = RUN("compare", "-m", tiny(), "-p", question, "--attn", attn, "-n", "12", "--ignore-eos", "-o", "json",
+                   "--dense-prefix", "5");
+    CHECK_HAS(a.err, "setup: A, ");
+    CHECK_HAS(b.err, "setup: B, ");
+    CHECK_HAS(b.err, "switch: ");
+    json_t *x = document(&a), *y = document(&b);
+    int n_prompt = (int)number(item(x, "prompts", 0), "n_prompt");
+    for (size_t m = 0; m < 8; m++) {
+        CHECK_INT(number(item(x, "methods", m), "positions"), 11); // the first answer token follows from dense logits
+        CHECK_INT(number(item(x, "methods", m), "question_tokens"), 0);
+        CHECK(json_is_null(json_object_get(item(x, "methods", m), "ppl_question")));
+        CHECK_INT(number(item(y, "methods", m), "positions"), n_prompt - 5 + 11);
+        CHECK_INT(number(item(y, "methods", m), "question_tokens"), n_prompt - 6);
+    }
+    json_decref(x), json_decref(y);
+    x = compare_json(spill_records(1), "santa:S=4", "--question-dense");
+    CHECK_INT(number(item(x, "methods", 0), "question_tokens"), 0);
+    CHECK(number(item(x, "prompts", 0), "n_dense") == number(item(x, "prompts", 0), "n_prompt"));
+    json_decref(x);
+    spill(in_tmp("ref.txt"), " 48213.", 7);
+    result r = RUN("compare", "-m", tiny(), "-p", question, "--attn", "topk:k=2", "-n", "2", "--reference", in_tmp("ref.txt"));
+    CHECK_GOOD(r);
+    CHECK_HAS(r.out, "or the reference: ");
+}
+
+// --chat: prompts in the model's template, as generate has them; of a record the context is dense, template in front included.
+static void chats(void) {
+    static const char context[] = "The hidden number of the harbor is 48213. The grass is green. ", asked[] = "What is it?";
+    char text[256], lines[512] = "";
+    snprintf(text, sizeof text, "%s%s", context, asked);
+    add_line(lines, sizeof lines, json_pack("{s:s, s:s}", "context", context, "question", asked));
+    add_line(lines, sizeof lines, json_pack("{s:s, s:s}", "prompt", text, "reference", " 48213."));
+    spill(in_tmp("chat.jsonl"), lines, strlen(lines));
+    for (int chat = 0; chat < 2; chat++) {
+        result said = RUN("generate", "-m", tiny(), "-p", text, "-n", "8", "--ignore-eos", "--temp", "0",
+                          chat ? "--chat" : NULL, "--chat-template", "llama3", "-sys", "Be brief."),
+               r = RUN("compare", "-m", tiny(), "--jsonl", in_tmp("chat.jsonl"), "-n", "8", "--ignore-eos", "--attn",
+                       "topk:k=4", "-o", "json", chat ? "--chat" : NULL, "--chat-template", "llama3", "-sys", "Be brief."),
+               one = RUN("compare", "-m", tiny(), "-p", text, "-n", "8", "--ignore-eos", "--attn", "topk:k=4", "-o", "json",
+                         chat ? "--chat" : NULL, "--chat-template", "llama3", "-sys", "Be brief.");
+        char line[256];
+        int n_prompt;
+        CHECK_GOOD(said);
+        CHECK(sscanf(strchr(stat_line(&said, "stopped", line), ','), ", %d prompt", &n_prompt) == 1);
+        json_t *many = document(&r), *single = document(&one);
+        for (size_t i = 0; i < 3; i++) {
+            const json_t *prompt = item(i < 2 ? many : single, "prompts", i % 2), *dense = json_object_get(prompt, "dense");
+            CHECK_INT(number(prompt, "n_prompt"), n_prompt);
+            CHECK_STR(json_string_value(json_object_get(dense, "text")), said.out);
+            if (i == 0) CHECK(number(prompt, "n_dense") > (chat ? 30 : 10) && number(prompt, "n_dense") < n_prompt - 3);
+            if (i > 0) CHECK_INT(number(prompt, "n_dense"), n_prompt);
+        }
+        json_decref(many), json_decref(single);
+    }
+}
+
+// Rows of a table have the columns of its head; a | in a text is none.
+static void tables(void) {
+    const char *records = spill_records(2);
+    spill(in_tmp("bars.jsonl"), "{\"prompt\": \"a | b | c\\nd | e\"}\n", 31);
+    for (int i = 0; i < 2; i++) {
+        result r = RUN("compare", "-m", tiny(), "--jsonl", i ? in_tmp("bars.jsonl") : records, "--attn", "dense,santa:S=2",
+                       "-n", "9", "--ignore-eos");
+        CHECK_GOOD(r);
+        int bars = 0, rows = 0;
+        for (const char *p = r.out; *p; p += strcspn(p, "\n") + 1) {
+            int here = 0;
+            for (size_t j = 0; j < strcspn(p, "\n"); j++) here += p[j] == '|' && !(j && p[j - 1] == '\\');
+            if (*p == '|' && bars) CHECK_INT(here, bars);
+            bars = *p == '|' ? here : 0;
+            rows += *p == '|';
+        }
+        CHECK_INT(rows, (i ? 1 : 2) * 5 + 4 + 5 + 4);
+        CHECK_HAS(r.out, "| dense | - | 100.0% | ");
+        if (!i) CHECK_HAS(r.out, "{+");
+    }
+    result again[2];
+    for (int i = 0; i < 2; i++)
+        again[i] = RUN("compare", "-m", tiny(), "--jsonl", records, "--attn", "santa:S=2", "--attn", "topk:k=4", "-n", "9",
+                       "-o", "csv", "--temp", "0.7", "--seed", "5");
+    CHECK_GOOD(again[0]);
+    CHECK_STR(again[0].out, again[1].out);
+    size_t names = strcspn(again[0].out, "\n");
+    CHECK_INT(count_of(again[0].out, again[0].n_out, '\n'), 3);
+    CHECK_INT(count_of(again[0].out, again[0].n_out, ','), 3 * count_of(again[0].out, names, ','));
+    CHECK(!strncmp(again[0].out, "attn,prompts,identical,", 23));
+    CHECK_HAS(again[0].out, "\n\"topk:k=4\",2,");
+}
+
+// The curves are of the table's figures, the heat map of JSON's heads.
+static void plot(void) {
+    const char *records = spill_records(2);
+    char data[65536];
+    size_t n;
+    result r = RUN("compare", "-m", tiny(), "--jsonl", records, "--attn", "santa:S={2,8},streaming:window=8:sink=2", "-n", "20",
+                   "--ignore-eos", "-o", "json", "--plot", in_tmp("p.svg"));
+    json_t *out = document(&r);
+    snprintf(data, sizeof data, "%s", slurp(in_tmp("p.dat"), &n));
+    CHECK_HAS(data, "# curve: santa\n# fit: ");
+    CHECK_LACKS(data, "# curve: streaming");
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *row = item(out, "methods", i);
+        double at = number(row, "l2"), error = number(row, "l2_se"), point[3] = {0};
+        const char *line = strstr(data, i ? "\n8 " : "\n2 ");
+        CHECK(line && sscanf(line + 2, "%lf %lf %lf", &point[0], &point[1], &point[2]) == 3);
+        CHECK_NEAR(point[0], at, 1e-8);
+        CHECK_NEAR(point[1], at - error, 1e-8);
+        CHECK_NEAR(point[2], at + error, 1e-8);
+    }
+    const char *p = strstr(data, "# columns: santa:S=2\n# columns: santa:S=8\n# columns: streaming:sink=2:window=8\n");
+    CHECK(p != NULL);
+    for (int i = 0; i < 3; i++) p = strchr(p, '\n') + 1;
+    size_t n_heads = json_array_size(json_object_get(item(out, "methods", 0), "heads")) / 4; // of 4 layers
+    for (size_t layer = 0; layer < 4; layer++)
+        for (size_t i = 0; i < 3 * n_heads; i++) {
+            const json_t *head = item(item(out, "methods", i / n_heads), "heads", layer * n_heads + i % n_heads);
+            char *end;
+            CHECK_NEAR(strtod(p, &end), number(head, "l2"), 1e-8);
+            CHECK(end > p);
+            p = end;
+        }
+    json_decref(out);
+}
+
+static void errors(void) {
+    static const struct {
+        int code;
+        const char *args[6], *part;
+    } cases[] = {
+        {2, {"-p", "x"}, "flag --attn is required"},
+        {2, {"-p", "x", "--attn", "dense,,topk"}, "--attn : unknown method"},
+        {2, {"-p", "x", "--attn", "dense,santta"}, "santta"},
+        {2, {"-p", "x", "--attn", "dense", "-n", "0"}, "-n 0: expected"},
+        {2, {"-p", "x", "--attn", "dense", "--dense-prefix=9"}, "--dense-prefix 9: the prompt has only"},
+        {2, {"-p", "x", "--attn", "dense", "--question-dense"}, "flag --question-dense needs --jsonl"},
+        {2, {"--jsonl", "-", "--attn", "dense", "--dense-prefix=9"}, "flag --dense-prefix does not go with --jsonl"},
+        {2, {"--jsonl", "-", "--attn", "dense", "--reference=x"}, "flag --reference does not go with --jsonl"},
+        {2, {"-p", "x", "--attn", "dense", "-sys", "x"}, "flag --system-prompt needs --chat"},
+        {2, {"-p", "x", "--attn", "dense", "--chat-template", "llama3"}, "flag --chat-template needs --chat"},
+        {2, {"-p", "x", "--attn", "dense", "--chat", "--chat-template=x"}, "--chat-template x: expected one of"},
+        {1, {"-p", "x", "--attn", "dense", "--reference", "/dev/null"}, "the reference adds no token"},
+        {1, {"--jsonl", "-", "--attn", "dense"}, "holds no prompts"},
+        {2, {"-p", "x", "--attn", "dense", "--plot", "x.jpg"}, "--plot x.jpg: expected a file name"},
+        {2,
+         {"-p", "x", "--attn", "dense", "--no-heads", "--plot=x.svg"},
+         "--plot: draws the errors of heads, which --no-heads"},
+        {2, {"-p", "x", "--attn", "dense", "-o", "jsonl"}, "expected one of md,csv,json"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *args[10] = {"compare", "-m", tiny()};
+        memcpy(args + 3, cases[i].args, sizeof cases[i].args);
+        result r = run_args("", args);
+        check_error(&r, cases[i].code, cases[i].part);
+    }
+    static const char *const lines[][2] = {
+        {"{\"prompt\": \"a\", \"attn\": \"dense\"}", "line 1: \"attn\": compare takes its methods from --attn"},
+        {"{\"prompt\": \"a\", \"reference\": 1}", "line 1: \"reference\": expected a string"},
+        {"{\"prompt\": 1}", "line 1: \"prompt\": expected a string"},
+    };
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        result r = RUN_IN(lines[i][0], "compare", "-m", tiny(), "--jsonl", "-", "--attn", "dense");
+        check_error(&r, 1, lines[i][1]);
+    }
+    result r = RUN("compare", "-p", "x", "--attn", "dense");
+    check_error(&r, 2, "flag --model is required");
+}
+
+static const test_case cases[] = {
+    {"next-tokens", 0, next_tokens},
+    {"dense-with-dense", 0, dense_with_dense},
+    {"texts", 0, texts},
+    {"heads", 0, heads},
+    GPU_CASE("heads-on-gpu", heads_on_gpu),
+    {"between-prompts", 0, between_prompts},
+    {"lengths", 0, lengths},
+    {"merged-reference", 0, merged_reference},
+    {"set-ups", 0, set_ups},
+    {"chats", 0, chats},
+    {"tables", 0, tables},
+    {"plot", 0, plot},
+    {"errors", 0, errors},
+    {0},
+};
+const test_suite suite_cli_compare = {"cli_compare", cases};

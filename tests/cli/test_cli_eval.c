@@ -1,0 +1,784 @@
+// tests/cli/test_cli_eval.c - sleigh eval end to end: what its texts hold, that a run can be cut short and goes on, its tables.
+#include "tests/support/run_cli.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <time.h>
+
+enum { MAX_LINES = 512, MAX_FACTS = 2048, WORD = 64 };
+
+// ---- files of lines ----
+
+static int n_parsed;
+static json_t *parsed[MAX_LINES]; // of the last read_lines; static so that a failed check leaks nothing for long
+
+static int read_lines(const char *path) {
+    size_t n;
+    const char *p = slurp(path, &n);
+    while (n_parsed) json_decref(parsed[--n_parsed]);
+    for (; *p; n_parsed++) {
+        size_t size = strcspn(p, "\n");
+        CHECK(n_parsed < MAX_LINES && p[size] == '\n');
+        if (!(parsed[n_parsed] = json_loadb(p, size, JSON_REJECT_DUPLICATES, NULL))) FAIL("no JSON: %.200s", p);
+        p += size + 1;
+    }
+    return n_parsed;
+}
+
+static const char *text_of(const json_t *line, const char *key) {
+    const char *text = json_string_value(json_object_get(line, key));
+    if (!text) FAIL("no text \"%s\"", key);
+    return text;
+}
+
+static int int_of(const json_t *line, const char *key) {
+    if (!json_is_integer(json_object_get(line, key))) FAIL("no number \"%s\"", key);
+    return (int)json_integer_value(json_object_get(line, key));
+}
+
+// ---- an independent reader of the tasks' texts ----
+
+typedef struct fact {
+    char a[WORD], b[WORD];
+    const char *at, *end; // in the text
+} fact;
+
+static fact facts[MAX_FACTS];
+
+// Every `before A middle B after` of a text, A and B without line breaks and as short as can be.
+static int find_facts(const char *text, const char *before, const char *middle, const char *after) {
+    int n = 0;
+    for (const char *p = text; (p = strstr(p, before)); n++) {
+        const char *a = p + strlen(before), *b = strstr(a, middle), *end = b ? strstr(b + strlen(middle), after) : NULL;
+        if (!end || b - a >= WORD || end - b >= WORD + (long)strlen(middle)) FAIL("cut short: %.100s", p);
+        CHECK(n < MAX_FACTS);
+        facts[n] = (fact){.at = p, .end = end + strlen(after)};
+        snprintf(facts[n].a, WORD, "%.*s", (int)(b - a), a);
+        snprintf(facts[n].b, WORD, "%.*s", (int)(end - b - (long)strlen(middle)), b + strlen(middle));
+        p = end;
+    }
+    return n;
+}
+
+static void check_references(const json_t *line, char want[][WORD], int n) {
+    const json_t *outputs = json_object_get(line, "outputs");
+    if ((int)json_array_size(outputs) != n)
+        FAIL("%s: %zu references, expected %d", text_of(line, "task"), json_array_size(outputs), n);
+    for (int i = 0; i < n; i++) CHECK_STR(json_string_value(json_array_get(outputs, (size_t)i)), want[i]);
+}
+
+// Needles: the values of every key that the question names, key by key in its order, those of one key in the text's.
+static void check_needles(const json_t *line, int n_needles) {
+    const char *text = text_of(line, "input"), *asked = text_of(line, "question"), *p = strstr(asked, " for ") + 5;
+    char want[8][WORD];
+    int n = find_facts(text, " One of the special magic numbers for ", " is: ", "."), n_want = 0;
+    CHECK_INT(n, n_needles);
+    for (int i = 1; i < n; i++) CHECK(facts[i].at > facts[i - 1].end); // a sentence between any two
+    while (strncmp(p, "mentioned", 9)) {
+        char key[WORD];
+        size_t size = strcspn(p, ", ");
+        snprintf(key, sizeof key, "%.*s", (int)size, p);
+        for (int i = 0; i < n && strcmp(key, "and"); i++)
+            if (!strcmp(facts[i].a, key)) CHECK(n_want < 8), strcpy(want[n_want++], facts[i].b);
+        p += size + strspn(p + size, ", ");
+    }
+    check_references(line, want, n_want);
+    for (int i = 0; i < n_want; i++) CHECK(strlen(want[i]) == 7 && strspn(want[i], "0123456789") == 7);
+}
+
+static void check_variables(const json_t *line) {
+    char value[WORD], want[8][WORD];
+    int n = find_facts(text_of(line, "input"), " VAR ", " = ", "."), n_want = 0;
+    CHECK(sscanf(text_of(line, "question"), "Which variables hold %63[0-9]?", value) == 1);
+    for (int i = 0; i < n; i++) { // in the text's order, each after the one that it copies
+        int holds = !strcmp(facts[i].b, value);
+        for (int j = 0; j < n_want; j++) holds |= !strncmp(facts[i].b, "VAR ", 4) && !strcmp(facts[i].b + 4, want[j]);
+        if (holds) CHECK(n_want < 8), strcpy(want[n_want++], facts[i].a);
+    }
+    CHECK_INT(n_want, 5);
+    check_references(line, want, n_want);
+}
+
+static void check_one_hop(const json_t *line) {
+    char name[WORD], want[1][WORD], job[WORD];
+    const char *asked = text_of(line, "question");
+    int asks_job = sscanf(asked, "What is the job of %63[^?]", name) == 1;
+    if (!asks_job) {
+        CHECK(sscanf(asked, "Where does %63[^?]", name) == 1);
+        *strstr(name, " work") = 0;
+    }
+    char before[WORD + 16];
+    snprintf(before, sizeof before, " %s works in ", name);
+    CHECK_INT(find_facts(text_of(line, "input"), before, " as a ", "."), 1);
+    strcpy(want[0], facts[0].a);
+    strcpy(job, facts[0].b);
+    if (asks_job) strcpy(want[0], job);
+    check_references(line, want, 1);
+}
+
+static void check_two_hop(const json_t *line) {
+    char name[WORD], before[WORD + 16], want[1][WORD];
+    const char *text = text_of(line, "input");
+    CHECK(sscanf(text_of(line, "question"), "Where does %63[^?]", name) == 1);
+    *strstr(name, " live") = 0;
+    snprintf(before, sizeof before, " %s lives with", name);
+    CHECK_INT(find_facts(text, before, " ", "."), 1);
+    snprintf(before, sizeof before, " %s lives in", facts[0].b);
+    CHECK_INT(find_facts(text, before, " ", "."), 1);
+    strcpy(want[0], facts[0].b);
+    check_references(line, want, 1);
+}
+
+// The n most frequent words between the introduction and the end, the (n + 1)th rarer than they.
+static void check_words(const json_t *line, int n) {
+    static char words[MAX_FACTS][WORD];
+    static int counts[MAX_FACTS];
+    int n_words = 0;
+    char want[16][WORD];
+    const char *p = strstr(text_of(line, "input"), "appears. ") + 9, *end = strstr(p, " This is the end");
+    CHECK(end);
+    while (p < end) {
+        char word[WORD];
+        size_t size = strcspn(p, " ");
+        snprintf(word, sizeof word, "%.*s", (int)(p + size >= end ? end - p - 1 : (long)size), p); // the last one's full stop
+        p += size + 1;
+        if (!strcmp(word, "...") || (word[strlen(word) - 1] == '.' && strspn(word, "0123456789") == strlen(word) - 1)) continue;
+        int i = 0;
+        while (i < n_words && strcmp(words[i], word)) i++;
+        if (i == n_words) {
+            CHECK(n_words < MAX_FACTS);
+            strcpy(words[n_words], word), counts[n_words++] = 0;
+        }
+        counts[i]++;
+    }
+    const json_t *outputs = json_object_get(line, "outputs");
+    CHECK_INT(json_array_size(outputs), n);
+    int least = 1 << 30, most = 0;
+    for (int i = 0; i < n_words; i++) {
+        int asked = 0;
+        for (int k = 0; k < n; k++) asked |= !strcmp(words[i], json_string_value(json_array_get(outputs, (size_t)k)));
+        if (asked && counts[i] < least) least = counts[i];
+        if (!asked && counts[i] > most) most = counts[i];
+    }
+    CHECK(n_words > n && least > most);
+    for (int k = 0; k < n; k++) snprintf(want[k], WORD, "%s", json_string_value(json_array_get(outputs, (size_t)k)));
+    for (int k = 0; k < n; k++)
+        for (int j = 0; j < k; j++) CHECK(strcmp(want[k], want[j]));
+}
+
+static void check_line(const json_t *line) {
+    const char *task = text_of(line, "task");
+    if (!strcmp(task, "niah-single"))
+        check_needles(line, 1);
+    else if (!strcmp(task, "niah-multikey"))
+        check_needles(line, 16);
+    else if (!strncmp(task, "niah-multi", 10))
+        check_needles(line, 4);
+    else if (!strcmp(task, "vt"))
+        check_variables(line);
+    else if (!strcmp(task, "qa-1hop"))
+        check_one_hop(line);
+    else if (!strcmp(task, "qa-2hop"))
+        check_two_hop(line);
+    else
+        check_words(line, 3);
+}
+
+static int n_tokens(const char *text, const char *flag) {
+    result r = RUN_IN(text, "tokenize", "-m", tiny(), flag);
+    CHECK_GOOD(r);
+    int n = 1;
+    for (const char *p = r.out; *p; p++) n += *p == ',';
+    return n;
+}
+
+static void texts(void) {
+    enum { SAMPLES = 3, TASKS = 9, LENGTHS = 2 };
+    static const int lengths[] = {1024, 3000};
+    result r = RUN("eval", "-m", tiny(), "--task", "all", "--length", "1k,3000", "--samples", "3", "--dump", in_tmp("d.jsonl"));
+    CHECK_GOOD(r);
+    CHECK_INT(r.n_out, 0);
+    CHECK_INT(read_lines(in_tmp("d.jsonl")), TASKS * LENGTHS * SAMPLES);
+    for (int i = 0; i < n_parsed; i++) {
+        int length = lengths[i / SAMPLES % LENGTHS];
+        CHECK_INT(int_of(parsed[i], "index"), i % SAMPLES);
+        check_line(parsed[i]);
+        // no longer than asked for, and shorter by no more than a sentence or, of lists of words, two ranks' jumps
+        static char whole[65536];
+        snprintf(whole, sizeof whole, "%s%s", text_of(parsed[i], "input"), text_of(parsed[i], "answer_prefix"));
+        int prompt = n_tokens(whole, "--bos"), all = int_of(parsed[i], "length");
+        CHECK(all - prompt >= 24 && all - prompt <= 96); // generated ones
+        if (all > length || all < length - 60) FAIL("%s: %d tokens of %d", text_of(parsed[i], "task"), all, length);
+    }
+}
+
+// Lines of a file whose `key` is `value`, joined.
+static const char *select_lines(const char *path, const char *part, int max) {
+    static char out[4][1 << 20];
+    static int next;
+    char *to = out[next++ % 4];
+    size_t n, at = 0;
+    int found = 0;
+    for (const char *p = slurp(path, &n); *p;) {
+        size_t size = strcspn(p, "\n") + 1;
+        char *line = strndup(p, size);
+        int good = line && strstr(line, part) && found++ < max && at + size < sizeof out[0];
+        if (good) memcpy(to + at, line, size), at += size;
+        free(line);
+        p += size;
+    }
+    to[at] = 0;
+    return to;
+}
+
+// A sample is the same in whatever company it is made; with another seed it is another.
+static void seeds(void) {
+    const char *m = tiny();
+    char few[256], many[256], other[256];
+    snprintf(few, sizeof few, "%s", in_tmp("few")), snprintf(many, sizeof many, "%s", in_tmp("many"));
+    snprintf(other, sizeof other, "%s", in_tmp("other"));
+    result r =
+        RUN("eval", "-m", m, "--task", "qa-2hop", "--length", "900", "--samples", "5", "--questions", "2", "--dump", few);
+    CHECK_GOOD(r);
+    r = RUN("eval", "-m", m, "--task", "vt,qa-2hop", "--length", "2k,900", "--samples", "12", "--questions", "2", "--dump",
+            many, "-t", "1");
+    CHECK_GOOD(r);
+    r = RUN("eval", "-m", m, "--task", "qa-2hop", "--length", "900", "--samples", "5", "--questions", "2", "--task-seed", "43",
+            "--dump", other);
+    CHECK_GOOD(r);
+    const char *a = select_lines(few, "", 5);
+    CHECK_INT(read_lines(many), 48);
+    int same = 0;
+    for (int i = 0; i < n_parsed; i++) { // of qa-2hop at 900 tokens, in order
+        char *text = json_dumps(parsed[i], JSON_COMPACT);
+        size_t n = strlen(text);
+        if (!strcmp(text_of(parsed[i], "task"), "qa-2hop") && int_of(parsed[i], "length") <= 900 && same < 5) {
+            CHECK(!strncmp(a, text, n) && a[n] == '\n');
+            a += n + 1, same++;
+        }
+        free(text);
+    }
+    CHECK_INT(same, 5);
+    CHECK(strcmp(select_lines(few, "", 5), select_lines(other, "", 5)));
+    CHECK_INT(read_lines(few), 5); // two questions about each text
+    CHECK_INT(strncmp(text_of(parsed[0], "input"), text_of(parsed[1], "input"), 2000), 0);
+    CHECK(strcmp(text_of(parsed[0], "question"), text_of(parsed[1], "question")));
+    CHECK(strncmp(text_of(parsed[1], "input"), text_of(parsed[2], "input"), 2000));
+}
+
+// Haystacks, and the wording for assistants: within the length with the chat template around it.
+static void wordings(void) {
+    const char *m = tiny();
+    static const char *const haystacks[][2] = {{"noise", "again"}, {"needles", "magic numbers"}};
+    for (int i = 0; i < 2; i++) {
+        result r = RUN("eval", "-m", m, "--task", "niah-multikey", "--length", "1k", "--samples", "2", "--haystack",
+                       haystacks[i][0], "--dump", in_tmp("h"));
+        CHECK_GOOD(r);
+        CHECK_INT(read_lines(in_tmp("h")), 2);
+        const char *text = text_of(parsed[0], "input");
+        int n = find_facts(text, " One of the special magic numbers for ", " is: ", ".");
+        CHECK(i ? n > 30 : n == 16);
+        CHECK_HAS(text, haystacks[i][1]);
+        CHECK(int_of(parsed[0], "length") > 960 && int_of(parsed[0], "length") <= 1024);
+    }
+    result r = RUN("eval", "-m", m, "--task", "niah-single", "--length", "128k", "--samples", "1", "--dump", in_tmp("long"));
+    CHECK_GOOD(r);
+    CHECK_INT(read_lines(in_tmp("long")), 1);
+    CHECK(int_of(parsed[0], "length") > 131072 - 40 && int_of(parsed[0], "length") <= 131072);
+    r = RUN("eval", "-m", m, "--chat", "--task", "niah-single,vt,cwe,fwe,qa-2hop", "--length", "2k", "--samples", "1", "--dump",
+            in_tmp("c"));
+    CHECK_GOOD(r);
+    CHECK_INT(read_lines(in_tmp("c")), 5);
+    CHECK_HAS(text_of(parsed[0], "input"), "The secret code of ");
+    CHECK_LACKS(text_of(parsed[0], "input"), "Answer:");
+    CHECK_INT(json_array_size(json_object_get(parsed[1], "outputs")), 5);
+    CHECK_INT(json_array_size(json_object_get(parsed[2], "outputs")), 10);
+    for (int i = 0; i < 5; i++) {
+        int plain = n_tokens(text_of(parsed[i], "input"), "--bos"), all = int_of(parsed[i], "length");
+        CHECK(all <= 2048 && all > 1900 && all - plain > 30 + 5); // the template's tokens too
+    }
+    r = RUN("eval", "-m", m, "--chat", "--task", "niah-single", "--length", "600", "--samples", "1", "--attn", "dense,topk:k=8",
+            "-o", "csv", "-n", "4");
+    CHECK_GOOD(r);
+    CHECK_HAS(r.out, "\"niah-single\",600,\"topk:k=8\",1,1,");
+}
+
+// ---- runs ----
+
+#define SMALL                                                                                                                  \
+    "eval", "-m", tiny(), "--task", "niah-single,qa-2hop", "--length", "600", "--samples", "4", "--questions", "2", "--attn"
+
+// The embedded model answers what it was trained to; sampled values change nothing that matters.
+static void answers(void) {
+    result r = RUN(SMALL, "dense,santa-pps:S=64,streaming:window=64", "--task-seed", "3", "-o", "json");
+    CHECK_GOOD(r);
+    json_t *table = json_loads(r.out, 0, NULL);
+    const json_t *rows = json_object_get(table, "rows");
+    CHECK_INT(json_array_size(rows), 9);
+    for (size_t i = 0; i < 9; i++) {
+        const json_t *row = json_array_get(rows, i);
+        double score = json_real_value(json_object_get(row, "score")), low = json_real_value(json_object_get(row, "score_low")),
+               share = json_real_value(json_object_get(row, "kv_bytes_share"));
+        CHECK_STR(text_of(row, "task"), i % 3 == 0 ? "niah-single" : i % 3 == 1 ? "qa-2hop" : "all");
+        CHECK_INT(int_of(row, "samples"), i % 3 == 2 ? 8 : 4);
+        CHECK_INT(int_of(row, "texts"), i % 3 == 0 ? 4 : i % 3 == 1 ? 2 : 6);
+        if (i < 6) { // dense and santa-pps: all right, in four texts, in two of two samples, in both groups
+            const double z2 = 1.959963984540054 * 1.959963984540054, off[] = {z2 / (4 + z2), z2 / (2 + z2)};
+            double want = 1 - (i % 3 < 2 ? off[i % 3] : hypot(off[0], off[1]) / 2);
+            CHECK(score == 1);
+            CHECK_NEAR(low, want, 1e-9);
+            CHECK_INT(int_of(row, "better"), 0);
+            CHECK_INT(int_of(row, "worse"), 0);
+            CHECK(number(row, "p_value") == 1);
+        }
+        if (i == 8) CHECK(score < 1 && json_real_value(json_object_get(row, "difference")) == score - 1); // the needle is gone
+        CHECK(i < 3 ? share == 1 : share < 0.7);
+    }
+    json_decref(table);
+}
+
+static void plot(void) {
+    static const char *const methods[] = {"dense", "santa:S=4", "santa:S=64", "streaming:sink=4:window=64"};
+    size_t n;
+    result r = RUN(SMALL, "dense,santa:S={4,64},streaming:window=64", "-o", "csv", "--plot", in_tmp("p.svg"));
+    CHECK_GOOD(r);
+    const char *data = slurp(in_tmp("p.dat"), &n);
+    CHECK_HAS(data, "# curve: dense\n100 100 58.9982684 100\n\n\n# curve: santa\n");
+    for (int i = 0; i < 4; i++) { // the rows of "all", in percent
+        char name[64];
+        double row[4], point[4]; // share, score, low, high
+        snprintf(name, sizeof name, "\"all\",0,\"%s\",8,6,", methods[i]);
+        const char *at = strstr(r.out, name);
+        CHECK(at && sscanf(at + strlen(name), "%lf,%lf,%lf,%*f,%*f,%*f,%lf", &row[1], &row[2], &row[3], &row[0]) == 4);
+        int found = 0;
+        for (const char *line = data; !found && (line = strchr(line, '\n')); line++) {
+            found = sscanf(line, "%lf %lf %lf %lf", &point[0], &point[1], &point[2], &point[3]) == 4;
+            for (int j = 0; found && j < 4; j++) found = fabs(point[j] - 100 * row[j]) < 1e-5;
+        }
+        if (!found) FAIL("%s is not in the picture's figures", methods[i]);
+    }
+}
+
+// A rule for all layers is the method itself; a file knows the rules that it was made with.
+static void layers(void) {
+    result rule = RUN(SMALL, "dense", "--attn-layer", "0-3=streaming:window=64", "-o", "csv", "--out", in_tmp("o")),
+           method = RUN(SMALL, "streaming:window=64", "-o", "csv");
+    CHECK_GOOD(rule);
+    CHECK_GOOD(method);
+    CHECK(strstr(rule.out, "\"all\",0,\"dense\",8,6,") != NULL);
+    CHECK_STR(strstr(rule.out, "\"all\",0,\"dense\"") + strlen("\"all\",0,\"dense\""),
+              strstr(method.out, "\"all\",0,\"streaming:") + strlen("\"all\",0,\"streaming:sink=4:window=64\""));
+    CHECK_LACKS(rule.out, ",8,6,1.0,");
+    result r = RUN(SMALL, "dense", "--out", in_tmp("o"));
+    check_error(&r, 2, "attn-layer");
+    r = RUN(SMALL, "dense", "--attn-layer", "9=dense");
+    check_error(&r, 2, "--attn-layer 9=dense: expected layers from 0 to 3");
+}
+
+static void threads(void) {
+    char one[256], two[256];
+    size_t n, m;
+    snprintf(one, sizeof one, "%s", in_tmp("one")), snprintf(two, sizeof two, "%s", in_tmp("two"));
+    result a = RUN(SMALL, "dense,santa:S=4", "--out", one, "-t", "1");
+    result b = RUN(SMALL, "dense,santa:S=4", "--out", two, "-t", "2");
+    CHECK_GOOD(a);
+    CHECK_GOOD(b);
+    CHECK_STR(a.out, b.out);
+    const char *x = slurp(one, &n), *y = slurp(two, &m);
+    CHECK_STR(x, y);
+    result c = RUN(SMALL, "dense,santa:S=4", "--out", one); // all done: the model is not even loaded
+    CHECK_GOOD(c);
+    CHECK_STR(c.out, a.out);
+    CHECK_LACKS(c.err, "backend:");
+    c = RUN(SMALL, "dense,santa:S=4", "--seed", "5", "--out", in_tmp("five")); // other draws, the same questions
+    CHECK_GOOD(c);
+    const char *z = slurp(in_tmp("five"), &n);
+    CHECK(strcmp(strchr(x, '\n'), strchr(z, '\n')));
+    CHECK(!strcmp(select_lines(one, "\"attn\":\"dense\"", 99), select_lines(in_tmp("five"), "\"attn\":\"dense\"", 99)));
+}
+
+// An uninterrupted run whose file is at `whole`, and the name of another.
+typedef struct two_files {
+    char whole[256], cut[256];
+    result run;
+    const char *text; // [n] of the file
+    size_t n;
+} two_files;
+
+static two_files run_whole(void) {
+    two_files f;
+    snprintf(f.whole, sizeof f.whole, "%s", in_tmp("whole"));
+    snprintf(f.cut, sizeof f.cut, "%s", in_tmp("cut"));
+    f.run = RUN(SMALL, "dense,santa:S=4", "--out", f.whole);
+    CHECK_GOOD(f.run);
+    f.text = slurp(f.whole, &f.n);
+    return f;
+}
+
+// The same command on the other file makes it the same, byte for byte.
+static void check_goes_on(const two_files *f) {
+    size_t n;
+    result r = RUN(SMALL, "dense,santa:S=4", "--out", f->cut);
+    CHECK_GOOD(r);
+    CHECK_STR(r.out, f->run.out);
+    CHECK_STR(slurp(f->cut, &n), f->text);
+}
+
+// Cut at any byte, the file is completed to what an uninterrupted run writes; then more samples and methods are added to it.
+static void resume(void) {
+    const two_files f = run_whole();
+    size_t head = strcspn(f.text, "\n") + 1, n;
+    const size_t cuts[] = {head / 2, head, f.n / 2, f.n - 200, f.n - 1};
+    CHECK_INT(read_lines(f.whole), 1 + 16);
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+        spill(f.cut, f.text, cuts[i]);
+        check_goes_on(&f);
+    }
+    result more = RUN("eval", "-m", tiny(), "--task", "niah-single,qa-2hop", "--length", "600", "--samples", "6", "--questions",
+                      "2", "--attn", "dense,santa:S=4,topk:k=8", "--out", f.cut, "-o", "csv");
+    CHECK_GOOD(more);
+    CHECK_HAS(more.err, "samples: 12 with 3 methods each, 20 of 36 answers to go");
+    CHECK_INT(read_lines(f.cut), 1 + 36);
+    CHECK(!strncmp(slurp(f.cut, &n), f.text, f.n)); // what was there stays
+    for (int i = 1; i < n_parsed; i++)
+        for (int j = 1; j < i; j++)
+            CHECK(strcmp(text_of(parsed[i], "attn"), text_of(parsed[j], "attn")) ||
+                  strcmp(text_of(parsed[i], "task"), text_of(parsed[j], "task")) ||
+                  int_of(parsed[i], "sample") != int_of(parsed[j], "sample"));
+}
+
+// Cut short while it writes, by a signal that it answers and by one that it cannot: the file ends up the same, byte for byte.
+static void interrupted(void) {
+    static const int signals[] = {SIGINT, SIGKILL};
+    const two_files f = run_whole();
+    for (int i = 0; i < 2; i++) {
+        const char *const args[] = {SMALL, "dense,santa:S=4", "--out", f.cut, NULL};
+        struct stat st = {0};
+        size_t n;
+        CHECK(remove(f.cut) == 0 || errno == ENOENT);
+        pid_t pid = start(NULL, 0, NULL, args);
+        for (int j = 0; j < 2000 && st.st_size < 1000; j++) {
+            nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+            if (stat(f.cut, &st)) st.st_size = 0;
+        }
+        kill(pid, signals[i]);
+        result r = finish(pid, NULL);
+        if (r.code == 0) FAIL("the run was over before signal %d", signals[i]);
+        if (signals[i] == SIGINT) check_error(&r, 1, "interrupted; the same command goes on from there");
+        slurp(f.cut, &n);
+        CHECK(n >= 1000 && n < f.n);
+        check_goes_on(&f);
+    }
+}
+
+static void refusals(void) {
+    static const struct {
+        const char *args[3], *part;
+    } other[] = {
+        {{"--seed", "1"}, "seed = 0, this command says 1"},
+        {{"--task-seed", "1"}, "task-seed = 42, this command says 1"},
+        {{"--questions", "2"}, "questions = 1, this command says 2"},
+        {{"--question-dense"}, "question-dense = false, this command says true"},
+        {{"--haystack", "noise"}, "haystack = \"text\", this command says \"noise\""},
+        {{"-n", "5"}, "n-predict = -1, this command says 5"},
+        {{"--temp", "1"}, "temp = 0.0, this command says 1.0"},
+        {{"--grader", "exact"}, "grader = (not set), this command says \"exact\""},
+    };
+    char path[256];
+    size_t n;
+    snprintf(path, sizeof path, "%s", in_tmp("out"));
+    result r = RUN("eval", "-m", tiny(), "--task", "niah-single", "--length", "600", "--samples", "1", "--out", path);
+    CHECK_GOOD(r);
+    char *text = slurp(path, &n), *line = strchr(text, '\n') + 1;
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
+        r = RUN("eval", "-m", tiny(), "--task", "niah-single", "--length", "600", "--samples", "1", "--out", path,
+                other[i].args[0], other[i].args[1]);
+        check_error(&r, 2, other[i].part);
+    }
+    char twice[16384];
+    snprintf(twice, sizeof twice, "%.12000s%.4000s", text, line);
+    spill(path, twice, strlen(twice));
+    r = RUN("eval", "-m", tiny(), "--task", "niah-single", "--length", "600", "--samples", "1", "--out", path);
+    check_error(&r, 1, "line 3: this sample and method are there twice");
+    static const char *const foreign[] = {"{\"a\": 1}\n", "no JSON at all", "[1]\n"};
+    for (int i = 0; i < 3; i++) {
+        spill(path, foreign[i], strlen(foreign[i]));
+        r = RUN("eval", "-m", tiny(), "--task", "niah-single", "--length", "600", "--samples", "1", "--out", path);
+        check_error(&r, 2, "line 1 is not the head of a file that sleigh eval wrote");
+        CHECK_STR(slurp(path, &n), foreign[i]); // and it is left as it was
+    }
+}
+
+// Prompts that were dumped are RULER's form: read back, each is asked and scored as where it came from.
+static void ruler_file(void) {
+    char dump[256], direct[256], back[256];
+    snprintf(dump, sizeof dump, "%s", in_tmp("ruler.jsonl"));
+    snprintf(direct, sizeof direct, "%s", in_tmp("direct")), snprintf(back, sizeof back, "%s", in_tmp("back"));
+    for (int a = 0; a < 2; a++) {
+        const char *dense = a ? "--question-dense" : "--seed=0"; // B is the default
+        result r =
+            RUN("eval", "-m", tiny(), "--task", "niah-multivalue,vt", "--length", "600", "--samples", "2", "--dump", dump);
+        CHECK_GOOD(r);
+        char one[300], two[300];
+        snprintf(one, sizeof one, "%s%d", direct, a), snprintf(two, sizeof two, "%s%d", back, a);
+        result x = RUN("eval", "-m", tiny(), "--task", "niah-multivalue,vt", "--length", "600", "--samples", "2", "--attn",
+                       "dense,topk:k=16", "--out", one, "-n", "40", dense);
+        result y = RUN("eval", "-m", tiny(), "--jsonl", dump, "--attn", "dense,topk:k=16", "--out", two, "-n", "40", "--stop",
+                       "\n", dense, "-o", "csv");
+        CHECK_GOOD(x);
+        CHECK_GOOD(y);
+        CHECK_HAS(x.err, a ? "setup: A" : "setup: B");
+        CHECK_HAS(y.out, "\"vt\",0,\"topk:k=16\",2,2,");
+        CHECK_INT(read_lines(one), 9);
+        char answers[9][512];
+        double scores[9];
+        for (int i = 1; i < 9; i++) {
+            snprintf(answers[i], sizeof answers[i], "%s", text_of(parsed[i], "answer"));
+            scores[i] = json_number_value(json_object_get(parsed[i], "score"));
+        }
+        CHECK_INT(read_lines(two), 9);
+        for (int i = 1; i < 9; i++) {
+            CHECK_STR(text_of(parsed[i], "answer"), answers[i]);
+            CHECK(json_number_value(json_object_get(parsed[i], "score")) == scores[i]);
+        }
+    }
+}
+
+static void questions(void) {
+    static const char file[] =
+        "{\"question\": \"2 + 2?\", \"answer\": \"It is\\n#### 4\", \"task\": \"sums\"}\n"
+        "{\"context\": \" One of the special magic numbers for blue-cat is: 1234567. This is the end of the text.\\n\", "
+        "\"question\": \"What is the special magic number for blue-cat mentioned in the text? Answer:\", \"answer\": "
+        "\"1234567.\", \"grader\": \"exact\", \"task\": \"needles\"}\n";
+    spill(in_tmp("q.jsonl"), file, sizeof file - 1);
+    result r = RUN("eval", "-m", tiny(), "--jsonl", in_tmp("q.jsonl"), "--stop", "\n", "-n", "16", "--procedure", "gsm8k",
+                   "--chat", "--out", in_tmp("o"));
+    CHECK_GOOD(r);
+    CHECK_HAS(r.out, "| method | needles | sums | all | KV bytes % |");
+    r = RUN("eval", "-m", tiny(), "--jsonl", in_tmp("q.jsonl"), "--stop", "\n", "-n", "16", "--grader", "numeric-line", "-o",
+            "csv");
+    CHECK_GOOD(r);
+    CHECK_HAS(r.out, "\"needles\",0,\"dense\",1,1,1.0,0.206549314,1.0,0.0,0.0,0.0,1.0,0,0,1.0\n");
+    spill(in_tmp("q.jsonl"), file, sizeof file - 2); // another file now
+    r = RUN("eval", "-m", tiny(), "--jsonl", in_tmp("q.jsonl"), "--stop", "\n", "-n", "16", "--procedure", "gsm8k", "--chat",
+            "--out", in_tmp("o"));
+    check_error(&r, 2, "jsonl = \"fnv1a:");
+}
+
+// ---- what an answer is made of ----
+
+static uint32_t fnv32(const char *text) {
+    uint32_t hash = 2166136261u;
+    for (; *text; text++) hash = (hash ^ (unsigned char)*text) * 16777619u;
+    return hash;
+}
+
+// Of a line of a dump: its context, and what is asked about it.
+static json_t *record_of(const json_t *line, uint32_t sequence) {
+    const char *input = text_of(line, "input"), *asked = text_of(line, "question");
+    char whole[1024];
+    snprintf(whole, sizeof whole, "%s%s", asked, text_of(line, "answer_prefix"));
+    return json_pack("{s:s#, s:s, s:I}", "context", input, (int)(strlen(input) - strlen(asked)), "question", whole, "seq",
+                     (json_int_t)sequence);
+}
+
+// An answer is what generate says to the same prompt in the same set-up, with the draws that the sample's name and --seq-id
+// key.
+static void as_generate(void) {
+    char file[32768] = "", name[64];
+    result dump = RUN("eval", "-m", tiny(), "--task", "qa-2hop", "--length", "600", "--samples", "3", "--dump", in_tmp("d"));
+    CHECK_GOOD(dump);
+    CHECK_INT(read_lines(in_tmp("d")), 3);
+    for (int i = 0; i < 3; i++) {
+        snprintf(name, sizeof name, "qa-2hop/600/%d", i);
+        json_t *record = record_of(parsed[i], 5 + fnv32(name));
+        char *line = json_dumps(record, JSON_COMPACT);
+        snprintf(file + strlen(file), sizeof file - strlen(file), "%s\n", line);
+        json_decref(record), free(line);
+    }
+    spill(in_tmp("records"), file, strlen(file));
+    for (int a = 0; a < 2; a++) {
+        const char *dense = a ? "--question-dense" : NULL;
+        result said = RUN("generate", "-m", tiny(), "--jsonl", in_tmp("records"), "-n", "24", "--stop", "\n", "--temp", "0",
+                          "--attn", "santa:S=1", "--seed", "3", dense),
+               r = RUN("eval", "-m", tiny(), "--task", "qa-2hop", "--length", "600", "--samples", "3", "-n", "24", "--attn",
+                       "santa:S=1", "--seed", "3", "--seq-id", "5", "--out", in_tmp(a ? "a" : "b"), dense);
+        CHECK_GOOD(said);
+        CHECK_GOOD(r);
+        CHECK_INT(read_lines(in_tmp(a ? "a" : "b")), 4);
+        const char *line = said.out;
+        for (int i = 1; i < 4; i++, line = strchr(line, '\n') + 1) {
+            json_t *want = json_loads(line, JSON_DISABLE_EOF_CHECK, NULL);
+            CHECK_STR(text_of(parsed[i], "answer"), text_of(want, "text"));
+            json_decref(want);
+        }
+    }
+}
+
+// A context that goes on with what a method was fed before is prefilled densely all the same.
+static void longer_context(void) {
+    static const char said[] = "The hidden number of the harbor is 48213. The grass is green. The sky is blue and wide.",
+                      fed[] = " The hidden number of the tower is 7312. The lantern stood beside the river.",
+                      asked[] = " The hidden number of the tower is";
+    char file[2048], answers[2][1024];
+    for (int both = 0; both < 2; both++) {
+        int at = 0;
+        if (both)
+            at = snprintf(file, sizeof file, "{\"context\":\"%s\",\"question\":\"%s%s\",\"answer\":\"1\"}\n", said, fed, asked);
+        snprintf(file + at, sizeof file - at, "{\"context\":\"%s%s\",\"question\":\"%s\",\"answer\":\"1\"}\n", said, fed,
+                 asked);
+        spill(in_tmp("q.jsonl"), file, strlen(file));
+        remove(in_tmp("o"));
+        result r = RUN("eval", "-m", tiny(), "--jsonl", in_tmp("q.jsonl"), "--attn", "dense,streaming:sink=1:window=1", "-n",
+                       "24", "--out", in_tmp("o"));
+        CHECK_GOOD(r);
+        CHECK_INT(read_lines(in_tmp("o")), 3 + 2 * both);
+        snprintf(answers[both], sizeof answers[both], "%s",
+                 text_of(parsed[1 + 2 * both], "answer")); // dense attention's to the last record
+    }
+    CHECK_STR(answers[1], answers[0]);
+    CHECK(strlen(answers[0]) > 20);
+}
+
+static uint64_t fnv64(const char *path) {
+    uint64_t hash = 14695981039346656037u;
+    size_t n;
+    const char *p = slurp(path, &n);
+    for (size_t i = 0; i < n; i++) hash = (hash ^ (unsigned char)p[i]) * 1099511628211u;
+    return hash;
+}
+
+// The texts that a seed gives, to the byte: files of --out go on only while these stay (GENERATOR in cmd_eval.c).
+static void golden(void) {
+    static const struct {
+        const char *args[10];
+        uint64_t hash;
+    } goldens[] = {
+        {{"--task", "all", "--length", "1200,4100", "--samples", "3", "--questions", "2"}, 0x0da72f615c412144},
+        {{"--task", "all", "--length", "1500", "--samples", "2", "--task-seed", "4294967295", "--chat"}, 0x48cfd93a139d46aa},
+        {{"--task", "niah-multikey,niah-multiquery,vt", "--length", "1k", "--samples", "4", "--haystack", "noise"},
+         0xf491739ffb67064d},
+        {{"--task", "niah-multikey,vt", "--length", "1500", "--questions", "20", "--haystack", "needles"}, 0x1e5e0e601313fb34},
+    };
+    for (size_t i = 0; i < sizeof goldens / sizeof *goldens; i++) {
+        const char *args[20] = {"eval", "-m", tiny(), "--dump", in_tmp("texts")};
+        memcpy(args + 5, goldens[i].args, sizeof goldens[i].args);
+        result r = run_args(NULL, args);
+        CHECK_GOOD(r);
+        uint64_t hash = fnv64(in_tmp("texts"));
+        if (hash != goldens[i].hash)
+            FAIL("dump %zu: %016llx, expected %016llx", i, (unsigned long long)hash, (unsigned long long)goldens[i].hash);
+    }
+    CHECK_INT(read_lines(in_tmp("texts")), 64); // 32 samples where none are asked for
+}
+
+// The tables say what the rows of json say.
+static void printed(void) {
+    static const char *const methods[] = {"dense", "santa:S=4", "streaming:sink=4:window=64"}, *const titles[] = {
+                                                                                                   "niah-single 600",
+                                                                                                   "niah-single 1k", "all"};
+    char want[4096], out[256];
+    snprintf(out, sizeof out, "%s", in_tmp("o"));
+#define TABLES(FORMAT)                                                                                                         \
+    RUN("eval", "-m", tiny(), "--task", "niah-single", "--length", "600,1k", "--samples", "3", "--attn",                       \
+        "dense,santa:S=4,streaming:window=64", "--out", out, "-o", FORMAT)
+    result md = TABLES("md"), json = TABLES("json"), csv = TABLES("csv");
+    json_t *table = document(&json);
+    const json_t *rows = json_object_get(table, "rows");
+    CHECK_GOOD(md);
+    CHECK_GOOD(csv);
+    CHECK_INT(json_array_size(rows), 9);
+    int n = snprintf(want, sizeof want, "Score in percent (95%% interval), 6 samples of 6 texts\n\n");
+    for (int differences = 0; differences < 2; differences++) {
+        if (differences)
+            n +=
+                snprintf(want + n, sizeof want - n, "\nDifference to dense in points (95%% interval), on the same samples\n\n");
+        n += snprintf(want + n, sizeof want - n, "| method |");
+        for (int g = 0; g < 3; g++) n += snprintf(want + n, sizeof want - n, " %s |", titles[g]);
+        n += snprintf(want + n, sizeof want - n, " %s |\n|---|---|---|---|---|\n", differences ? "p (McNemar)" : "KV bytes %");
+        for (int m = differences; m < 3; m++) {
+            n += snprintf(want + n, sizeof want - n, "| %s |", methods[m]);
+            for (int g = 0; g < 3; g++) {
+                const json_t *row = json_array_get(rows, (size_t)(3 * m + g));
+                if (differences)
+                    n += snprintf(want + n, sizeof want - n, " %+.2f (%+.2f to %+.2f) |", 100 * number(row, "difference") + 0.0,
+                                  100 * number(row, "difference_low") + 0.0, 100 * number(row, "difference_high") + 0.0);
+                else
+                    n += snprintf(want + n, sizeof want - n, " %.1f (%.1f to %.1f) |", 100 * number(row, "score"),
+                                  100 * number(row, "score_low"), 100 * number(row, "score_high"));
+            }
+            const json_t *all = json_array_get(rows, (size_t)(3 * m + 2));
+            n += differences ? snprintf(want + n, sizeof want - n, " %.2g |\n", number(all, "p_value"))
+                             : snprintf(want + n, sizeof want - n, " %.1f |\n", 100 * number(all, "kv_bytes_share"));
+        }
+    }
+    CHECK_STR(md.out, want);
+    CHECK(number(json_array_get(rows, 8), "worse") >= 5 && number(json_array_get(rows, 8), "p_value") <= 2 / 32.0);
+    CHECK_INT(count_of(csv.out, csv.n_out, '\n'), 10);
+    CHECK(!strncmp(csv.out,
+                   "task,length,attn,samples,texts,score,score_low,score_high,difference,difference_low,difference_high,"
+                   "kv_bytes_share,better,worse,p_value\n\"niah-single\",600,\"dense\",3,3,1.0,",
+                   150));
+    json_decref(table);
+}
+
+static void errors(void) {
+    const char *m = tiny();
+    static const struct {
+        const char *args[5];
+        int code;
+        const char *part;
+    } cases[] = {
+        {{"--dump", "x", "--plot", "x.svg"}, 2, "flag --plot does not go with --dump"},
+        {{"--plot", "x.jpg"}, 2, "--plot x.jpg: expected a file name"},
+        {{"--task", "niah"}, 2, "--task niah: unknown"},
+        {{"--task", "vt,vt"}, 2, "--task vt at --length 4096 is named twice"},
+        {{"--length", "10"}, 2, "--length 10: expected a whole number"},
+        {{"--length", "128", "--task", "qa-2hop"}, 2, "--length 128: task qa-2hop needs "},
+        {{"--length", "128", "--task", "fwe"}, 2, "task fwe needs 222 tokens for its facts, its question and 32 that are"},
+        {{"--attn", "dense,santas"}, 2, "unknown method"},
+        {{"--grader", "best"}, 2, "--grader best: unknown"},
+        {{"--procedure", "mmlu"}, 2, "--procedure needs --jsonl"},
+        {{"--jsonl", "x", "--length", "1k"}, 2, "--length does not go with --jsonl"},
+        {{"--jsonl", "/no/such"}, 1, "cannot open /no/such"},
+        {{"--system-prompt", "x"}, 2, "--system-prompt needs --chat"},
+        {{"--out", "/no/such/file"}, 1, "--out: cannot write /no/such/file"},
+        {{"--dump", "/dev/full", "--samples", "1"}, 1, "cannot write /dev/full"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *args[12] = {"eval", "-m", m};
+        for (int j = 0; j < 5 && cases[i].args[j]; j++) args[3 + j] = cases[i].args[j];
+        result r = run_args(NULL, args);
+        if (cases[i].code == 2 && strstr(r.err, "backend:")) FAIL("%s: found out late", cases[i].part);
+        CHECK_INT(r.code, cases[i].code);
+        CHECK_HAS(r.err, cases[i].part);
+    }
+    result r = RUN("eval", "--task", "vt");
+    check_error(&r, 2, "--model is required");
+}
+
+static const test_case cases[] = {
+    {"texts", NEEDS_NOTHING, texts},
+    {"seeds", NEEDS_NOTHING, seeds},
+    {"wordings", NEEDS_NOTHING, wordings},
+    {"answers", NEEDS_NOTHING, answers},
+    {"plot", NEEDS_NOTHING, plot},
+    {"layers", NEEDS_NOTHING, layers},
+    {"threads", NEEDS_NOTHING, threads},
+    {"resume", NEEDS_NOTHING, resume},
+    {"interrupted", NEEDS_NOTHING, interrupted},
+    {"refusals", NEEDS_NOTHING, refusals},
+    {"ruler_file", NEEDS_NOTHING, ruler_file},
+    {"questions", NEEDS_NOTHING, questions},
+    {"as_generate", NEEDS_NOTHING, as_generate},
+    {"longer_context", NEEDS_NOTHING, longer_context},
+    {"golden", NEEDS_NOTHING, golden},
+    {"printed", NEEDS_NOTHING, printed},
+    {"errors", NEEDS_NOTHING, errors},
+    {0},
+};
+const test_suite suite_cli_eval = {"cli_eval", cases};

@@ -1,0 +1,247 @@
+// tests/cli/test_cli_jsonl.c - generate --jsonl and --stats end to end: what each line says, methods and sequences of lines,
+// refusals.
+#include "attention/attention.h"
+#include "tests/support/run_cli.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+
+static int parse_ids(const char *text, int *ids, int max) {
+    int n = 0;
+    for (char *end; n < max && *text && *text != '\n'; text = *end == ',' ? end + 1 : end)
+        ids[n++] = (int)strtol(text, &end, 10);
+    return n;
+}
+
+// How many tokens of context + question are the context's own.
+static int shared_tokens(const char *context, const char *whole) {
+    static int a[8192], b[8192];
+    result x = RUN("tokenize", "--bos", "-m", tiny(), "-p", context), y = RUN("tokenize", "--bos", "-m", tiny(), "-p", whole);
+    CHECK_GOOD(x);
+    CHECK_GOOD(y);
+    int n = parse_ids(x.out, a, 8192), m = parse_ids(y.out, b, 8192), i = 0;
+    while (i < n && i < m && a[i] == b[i]) i++;
+    return i;
+}
+
+static json_t *line_json(const char *text, int index) {
+    for (int i = 0; i < index && text; i++) text = strchr(text, '\n') ? strchr(text, '\n') + 1 : NULL;
+    json_error_t e;
+    json_t *line = text ? json_loads(text, JSON_DISABLE_EOF_CHECK, &e) : NULL;
+    if (!line) FAIL("line %d of the output is no JSON: %s", index, text ? text : "(none)");
+    return line;
+}
+
+// Three questions over two contexts in one session give what each gives alone.
+static void jsonl(void) {
+    const char *m = tiny(), *attn = "--attn=santa-prop:S=12";
+    static const char *const nulls[] = {"id", "attn", "seq", "prompt"}; // not given
+    char contexts[3][2048], file[16384];
+    static const char *const questions[] = {"What is the hidden number of house 3? Answer:",
+                                            "What is the hidden number of house 5? Answer:", " Which one is house 2? Answer:"};
+    size_t at = 0;
+    for (int i = 0; i < 3; i++) {
+        snprintf(contexts[i], sizeof contexts[i], "%.2047s", long_text(i < 2 ? 14 : 9));
+        json_t *line = json_pack("{s:s, s:s}", "context", contexts[i], "question", questions[i]);
+        if (i == 1) json_object_set_new(line, "id", json_string("second"));
+        for (int k = 0; i == 2 && k < 4; k++) json_object_set_new(line, nulls[k], json_null());
+        char *text = json_dumps(line, 0);
+        at += (size_t)snprintf(file + at, sizeof file - at, "%s\n", text);
+        free(text);
+        json_decref(line);
+    }
+    spill(in_tmp("q.jsonl"), file, at);
+    result r = RUN("generate", "-m", m, "--jsonl", in_tmp("q.jsonl"), "-n", "20", "--ignore-eos", attn, "--seq-id", "7");
+    CHECK_GOOD(r);
+    for (int i = 0; i < 3; i++) {
+        char whole[4096], prefix[16], seq[16], answer[1024];
+        snprintf(whole, sizeof whole, "%s%s", contexts[i], questions[i]);
+        snprintf(prefix, sizeof prefix, "%d", shared_tokens(contexts[i], whole));
+        snprintf(seq, sizeof seq, "%d", 7 + i);
+        result alone =
+            RUN("generate", "-m", m, "-p", whole, "-n", "20", "--ignore-eos", attn, "--dense-prefix", prefix, "--seq-id", seq);
+        CHECK_GOOD(alone);
+        json_t *line = line_json(r.out, i);
+        snprintf(answer, sizeof answer, "%s", json_string_value(json_object_get(line, "text")));
+        int n_prompt = (int)json_integer_value(json_object_get(line, "n_prompt"));
+        double share = json_real_value(json_object_get(line, "kv_bytes_share"));
+        int id_good =
+            i == 1 ? json_is_string(json_object_get(line, "id")) : json_integer_value(json_object_get(line, "id")) == i;
+        json_decref(line);
+        CHECK_STR(answer, alone.out);
+        CHECK_INT(n_prompt, stat_count(&alone, "prefill") + stat_count(&alone, "feed"));
+        CHECK(id_good);
+        CHECK(share > 0 && share < 1);
+    }
+    result dense = RUN("generate", "-m", m, "--jsonl", in_tmp("q.jsonl"), "-n", "4", attn, "--question-dense");
+    CHECK_GOOD(dense);
+    CHECK_HAS(dense.err, "setup: A");
+}
+
+static void jsonl_errors(void) {
+    static const struct {
+        const char *text, *part;
+    } cases[] = {
+        {"{\"context\": \"a\", \"question\": \"b\"}\n{\"context\": \"a\"\n", "line 2: "},
+        {"{\"context\": \"a\", \"question\": 3}\n", "line 1: expected an object with a string \"question\""},
+        {"\n[1]\n", "line 2: expected an object with a string \"context\""},
+        {"{\"context\": \"a\", \"question\": \"b\"}\n{\"context\": \"a\", \"question\": \"b\", \"attn\": \"santas\"}\n",
+         "line 2: \"attn\": --attn santas: unknown method"},
+        {"{\"context\": \"a\", \"question\": \"b\", \"attn\": \"\"}\n", "line 1: \"attn\": "},
+        {"{\"context\": \"a\", \"question\": \"b\", \"attn\": 3}\n", "line 1: \"attn\": expected a string"},
+        {"{\"context\": \"a\", \"question\": \"b\", \"attn\": \"santa:S=0\"}\n", "line 1: \"attn\": "},
+        {"{\"context\": \"a\", \"question\": \"b\", \"seq\": -1}\n", "line 1: \"seq\": expected a whole number"},
+        {"{\"context\": \"a\", \"question\": \"b\", \"seq\": 1.5}\n", "line 1: \"seq\": expected a whole number"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        spill(in_tmp("bad.jsonl"), cases[i].text, strlen(cases[i].text));
+        result r = RUN("generate", "-m", tiny(), "--jsonl", in_tmp("bad.jsonl"), "-n", "1");
+        check_error(&r, 1, cases[i].part);
+        CHECK_INT(r.n_out, 0);
+    }
+}
+
+// ---- --stats ----
+
+static const char *const stats_fields[] = {
+    "sequence",    "position", "layer",    "head",    "n_kv",   "attn",  "seed",       "k_rows",      "v_distinct",
+    "features",    "bytes",    "v_rows",   "samples", "budget", "ess",   "error",      "score_bound", "error_bound",
+    "dense_bytes", "tries",    "fallback", "cosine",  "bias",   "tiles", "heavy_tail", "kurtosis"};
+enum { N_STATS_FIELDS = sizeof stats_fields / sizeof *stats_fields };
+
+// Reads a file of --stats line by line: every line has exactly the fields. Counts the lines of a method and seed.
+static int count_stats(const char *path, const char *attn, int seed, int *n_lines, int *n_errors) {
+    size_t n;
+    int found = 0;
+    *n_lines = *n_errors = 0;
+    for (const char *p = slurp(path, &n); *p; (*n_lines)++) {
+        json_error_t e;
+        size_t length = strcspn(p, "\n");
+        json_t *line = json_loadb(p, length, JSON_REJECT_DUPLICATES, &e);
+        if (!line || p[length] != '\n') FAIL("line %d of --stats is no JSON: %s: %.300s", *n_lines + 1, e.text, p);
+        for (int i = 0; i < N_STATS_FIELDS; i++)
+            if (!json_object_get(line, stats_fields[i])) FAIL("line %d of --stats lacks %s", *n_lines + 1, stats_fields[i]);
+        CHECK_INT(json_object_size(line), N_STATS_FIELDS);
+        found += !strcmp(json_string_value(json_object_get(line, "attn")), attn) &&
+                 json_integer_value(json_object_get(line, "seed")) == seed;
+        *n_errors += json_is_number(json_object_get(line, "error"));
+        json_decref(line);
+        p += length + 1;
+    }
+    return found;
+}
+
+static void stats_file(void) {
+    const char *m = tiny(), *text = long_text(12);
+    char file[256]; // in_tmp's own is reused
+    snprintf(file, sizeof file, "%s", in_tmp("stats.jsonl"));
+    enum { LINES = 4 * 8 * 4 }; // layers x heads x steps
+    int n, errors;
+    result plain = RUN("generate", "-m", m, "-p", text, "-n", "5", "--ignore-eos", "--attn=santa-prop:S=12");
+    result r = RUN("generate", "-m", m, "-p", text, "-n", "5", "--ignore-eos", "--attn=santa-prop:S=12", "--stats", file);
+    check_same(&plain, &r);
+    CHECK_INT(count_stats(file, "santa-prop:S=12", 0, &n, &errors), LINES);
+    CHECK_INT(n, LINES);
+    CHECK_INT(errors, 0); // null
+    r = RUN("generate", "-m", m, "-p", text, "-n", "5", "--ignore-eos", "--attn=santa-prop:S=12", "--stats", file,
+            "--stats-error");
+    check_same(&plain, &r);
+    CHECK_INT(count_stats(file, "santa-prop:S=12", 0, &n, &errors), LINES);
+    CHECK_INT(errors, LINES);
+    r = RUN("generate", "-m", m, "-p", text, "-n", "5", "--ignore-eos", "--attn=santa-prop:S=12", "--seed", "3", "--stats",
+            file, "--stats-attn", "santa-sys:S=8", "--stats-attn", "quest:tokens=64", "--stats-seeds", "2");
+    CHECK_GOOD(r);
+    CHECK_INT(count_stats(file, "santa-sys:S=8", 3, &n, &errors), LINES);
+    CHECK_INT(n, 5 * LINES);
+    CHECK_INT(errors, n);
+    CHECK_INT(count_stats(file, "santa-sys:S=8", 4, &n, &errors), LINES);
+    CHECK_INT(count_stats(file, "quest:tokens=64", 4, &n, &errors), LINES);
+    CHECK_INT(count_stats(file, "santa-prop:S=12", 3, &n, &errors), LINES);
+    r = RUN_IN("Hello\n/ctx 2k\nHi\n", "chat", "-m", m, "--chat-template", "llama3", "-n", "3", "--stats", file);
+    CHECK_GOOD(r); // another context is another engine: it is observed too
+    count_stats(file, "dense", 0, &n, &errors);
+    CHECK_INT(n, 4 * 8 * 2 * 2);
+}
+
+static void stats_errors(void) {
+    const char *m = tiny();
+    static const struct {
+        const char *args[4], *part;
+    } cases[] = {
+        {{"--stats-attn=santa"}, "--stats-attn needs --stats FILE"},
+        {{"--stats-error"}, "--stats-error needs --stats FILE"},
+        {{"--stats-seeds=2"}, "--stats-seeds needs --stats FILE"},
+        {{"--stats=/dev/null", "--stats-seeds=2"}, "--stats-seeds needs --stats-attn SPEC"},
+        {{"--stats=/dev/null", "--stats-seeds=0"}, "--stats-seeds 0: expected a whole number"},
+        {{"--stats=/dev/null", "--stats-attn=santasys"}, "--stats-attn santasys: "},
+        {{"--stats=/dev/null", "--stats-attn=santa:S=0"}, "--stats-attn santa:S=0: "},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *args[16] = {"generate", "-m", m, "-p", "x"};
+        for (int j = 0; j < 4 && cases[i].args[j]; j++) args[5 + j] = cases[i].args[j];
+        result r = run_args(NULL, args);
+        check_error(&r, 2, cases[i].part);
+    }
+    result r = RUN("generate", "-m", m, "-p", "x", "--stats", in_tmp("no/such/file"));
+    check_error(&r, 1, "no/such/file: No such file");
+    r = RUN("generate", "-m", m, "-p", question, "-n", "3", "--stats", "/dev/full"); // found out at the end
+    check_error(&r, 1, "--stats: cannot write /dev/full: No space left on device");
+    r = RUN("generate", "-m", m, "-p", question, "-n", "400", "--ignore-eos", "--stats", "/dev/full"); // and on the way
+    check_error(&r, 1, "--stats: cannot write /dev/full: No space left on device");
+    CHECK_LACKS(r.err, "stopped:");
+}
+
+// A method and a sequence per line: each answer is what the flags would give, and the context is prefilled once.
+static void jsonl_methods(void) {
+    const char *m = tiny(), *context = long_text(20), *ask = "What is the hidden number of house 3? Answer:";
+    static const char *const specs[] = {NULL, "santa-sys:S=4", "quest:tokens=64", NULL, "santa-sys:S=4", "santa-sys:S=4"};
+    static const int sequences[] = {0, 9, 9, 3, 9, 8}, same_as[] = {-1, -1, -1, -1, 1, -1};
+    enum { N = 6 };
+    char file[32768], answers[N][1024];
+    size_t at = 0;
+    for (int i = 0; i < N; i++) {
+        json_t *line = json_pack("{s:s, s:s}", "context", context, "question", ask);
+        if (specs[i]) json_object_set_new(line, "attn", json_string(specs[i]));
+        if (sequences[i] != i) json_object_set_new(line, "seq", json_integer(sequences[i]));
+        char *text = json_dumps(line, 0);
+        at += (size_t)snprintf(file + at, sizeof file - at, "%s\n", text);
+        free(text);
+        json_decref(line);
+    }
+    spill(in_tmp("m.jsonl"), file, at);
+    result r = RUN("generate", "-m", m, "--jsonl", in_tmp("m.jsonl"), "-n", "12", "--ignore-eos", "--attn-layer=1-2=santa:S=6");
+    CHECK_GOOD(r);
+    char whole[8192], prefix[16];
+    snprintf(whole, sizeof whole, "%.8000s%s", context, ask);
+    snprintf(prefix, sizeof prefix, "%d", shared_tokens(context, whole));
+    for (int i = 0; i < N; i++) {
+        char seq[16], attn[256], spec[64];
+        snprintf(seq, sizeof seq, "%d", sequences[i]);
+        snprintf(spec, sizeof spec, specs[i] ? "--attn=%s" : "--attn-layer=1-2=santa:S=6", specs[i]);
+        json_t *line = line_json(r.out, i);
+        snprintf(answers[i], sizeof answers[i], "%s", json_string_value(json_object_get(line, "text")));
+        snprintf(attn, sizeof attn, "%s", json_string_value(json_object_get(line, "attn")));
+        int n_prefill = (int)json_integer_value(json_object_get(line, "n_prefill"));
+        json_decref(line);
+        CHECK_STR(attn, specs[i] ? specs[i] : "0=dense 1-2=santa:S=6 3=dense");
+        CHECK_INT(n_prefill, i ? 0 : atoi(prefix));
+        if (same_as[i] >= 0) {
+            CHECK_STR(answers[i], answers[same_as[i]]); // whatever was asked in between
+            continue;
+        }
+        result alone =
+            RUN("generate", "-m", m, "-p", whole, "-n", "12", "--ignore-eos", spec, "--dense-prefix", prefix, "--seq-id", seq);
+        CHECK_GOOD(alone);
+        CHECK_STR(answers[i], alone.out);
+    }
+}
+
+static const test_case cases[] = {
+    {"jsonl", NEEDS_NOTHING, jsonl},
+    {"jsonl_errors", NEEDS_NOTHING, jsonl_errors},
+    {"jsonl_methods", NEEDS_NOTHING, jsonl_methods},
+    {"stats_file", NEEDS_NOTHING, stats_file},
+    {"stats_errors", NEEDS_NOTHING, stats_errors},
+    {0},
+};
+const test_suite suite_cli_jsonl = {"cli_jsonl", cases};

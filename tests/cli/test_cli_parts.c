@@ -1,0 +1,139 @@
+// tests/cli/test_cli_parts.c - what the commands share: rows of tables, sizes, token ids as text, the nearest word.
+#include "engine/cli/cli.h"
+#include "engine/cli/options.h"
+#include "engine/cli/output/rows.h"
+#include "tests/support/run_cli.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <unistd.h>
+
+static sl_error err;
+
+static const cli_column columns[] = {
+    {.title = "name", .key = "name"},
+    {.title = "n", .key = "n"},
+    {.title = "share %", .key = "share", .low = "low", .high = "high", .digits = 1, .scale = 100},
+    {.title = "hidden", .key = "n", .hidden = 1},
+    {.title = "mean", .key = "mean", .spread = "error", .digits = -3},
+    {.title = "change", .key = "change", .digits = 2, .sign = 1},
+};
+
+static json_t *row(const char *name, int n, double share, double mean, double error, double change) {
+    json_t *out = json_pack("{s:s, s:i, s:f, s:f, s:f}", "name", name, "n", n, "share", share, "low", share / 2, "high", 0.995);
+    json_object_set_new(out, "mean", cli_number(mean));
+    json_object_set_new(out, "error", cli_number(error));
+    json_object_set_new(out, "change", cli_number(change));
+    return out;
+}
+
+// What two rows look like on standard output.
+static const char *printed(const char *format, int n) {
+    cli_rows rows = {.format = format, .columns = columns, .n_columns = sizeof columns / sizeof *columns};
+    size_t size;
+    fflush(stdout);
+    int was = dup(STDOUT_FILENO), file = open(in_tmp("rows"), O_WRONLY | O_CREAT | O_TRUNC, 0600), rc = 0;
+    dup2(file, STDOUT_FILENO);
+    if (n > 0) rc = cli_rows_add(&rows, row("a \"b\", c", 7, 0.25, 1234.5678, 0.0625, -0.001), &err);
+    if (n > 1 && !rc) rc = cli_rows_add(&rows, row("d", -1, 0.0625, NAN, 1, 2.345), &err);
+    if (!rc) rc = cli_rows_end(&rows, &err);
+    fflush(stdout);
+    dup2(was, STDOUT_FILENO);
+    close(was), close(file);
+    CHECK_OK(rc, err);
+    return slurp(in_tmp("rows"), &size);
+}
+
+static void tables(void) {
+    CHECK_STR(printed("md", 2), "| name | n | share % | mean | change |\n|---|---|---|---|---|\n"
+                                "| a \"b\", c | 7 | 25.0 (12.5 to 99.5) | 1.23e+03 ± 0.0625 | -0.00 |\n"
+                                "| d | -1 | 6.2 (3.1 to 99.5) | - | +2.35 |\n");
+    CHECK_STR(printed("csv", 2), "name,n,share,low,high,mean,error,change\n"
+                                 "\"a \"\"b\"\", c\",7,0.25,0.125,0.995,1234.5678,0.0625,-0.001\n"
+                                 "\"d\",-1,0.0625,0.03125,0.995,,1.0,2.345\n");
+    const char *one = "{\"name\":\"a \\\"b\\\", c\",\"n\":7,\"share\":0.25,\"low\":0.125,\"high\":0.995,\"mean\":1234.5678,"
+                      "\"error\":0.0625,\"change\":-0.001}";
+    char want[1024];
+    snprintf(want, sizeof want, "[\n%s\n]\n", one);
+    CHECK_STR(printed("json", 1), want);
+    CHECK_STR(printed("json", 0), "[]\n");
+    snprintf(want, sizeof want, "%s\n", one);
+    CHECK_STR(printed("jsonl", 1), want);
+    const char *two = printed("json", 2);
+    CHECK_HAS(two, "}\n,\n{");
+    cli_rows rows = {.format = "md"};
+    CHECK_ERR(cli_rows_add(&rows, NULL, &err), err, SL_ERR_MEMORY, "a row: ");
+}
+
+static void bytes(void) {
+    static const struct {
+        double bytes;
+        const char *text;
+    } cases[] = {{0, "0 B"},
+                 {1023, "1023 B"},
+                 {1024, "1.00 KiB"},
+                 {1024 * 1024 - 1, "1024.00 KiB"},
+                 {1024 * 1024, "1.00 MiB"},
+                 {1.5 * 1024 * 1024 * 1024, "1.50 GiB"},
+                 {1024.0 * 1024 * 1024 * 1024, "1.00 TiB"},
+                 {1024.0 * 1024 * 1024 * 1024 * 1024, "1024.00 TiB"}};
+    char buf[32];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) CHECK_STR(cli_bytes(cases[i].bytes, buf), cases[i].text);
+}
+
+static void ids(void) {
+    static const struct {
+        const char *text;
+        int n, last, byte; // byte: where it is wrong, -1: nowhere
+    } cases[] = {{"0,2147483647", 2, 2147483647, -1},
+                 {" 1\t2\r\n3,,4 ", 4, 4, -1},
+                 {"", 0, 0, -1},
+                 {" , ", 0, 0, -1},
+                 {"2147483648", 0, 0, 0},
+                 {"5,-1", 0, 0, 2},
+                 {"1;2", 0, 0, 0},
+                 {"12 x", 0, 0, 3},
+                 {"1,99999999999999999999", 0, 0, 2},
+                 {"7", 1, 7, -1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sl_ids out = {0};
+        char part[64];
+        const sl_text text = {.data = (char *)cases[i].text, .n = strlen(cases[i].text)};
+        int rc = cli_parse_ids("list", &text, &out, &err);
+        snprintf(part, sizeof part, "list: byte %d: expected token ids", cases[i].byte);
+        if (cases[i].byte >= 0) CHECK_ERR(rc, err, SL_ERR_FORMAT, part);
+        if (cases[i].byte < 0) CHECK_OK(rc, err);
+        if (cases[i].byte < 0) CHECK_INT(out.n, cases[i].n);
+        if (cases[i].n) CHECK_INT(out.data[out.n - 1], cases[i].last);
+        sl_ids_free(&out);
+    }
+    sl_ids out = {0};
+    CHECK(cli_parse_ids("list", &(sl_text){.data = "1\0002", .n = 3}, &out, &err) == SL_ERR_FORMAT); // no end of the text
+    sl_ids_free(&out);
+}
+
+// A word of n letters takes up to n / 3 + 1 changes; two neighbours swapped are one.
+static void nearest(void) {
+    static const char *const names[] = {"--samples", "--seed", "--stop", "--step", "heads"};
+    static const struct {
+        const char *word, *want; // NULL: none is near
+    } cases[] = {{"--seed", "--seed"}, {"--sede", "--seed"}, {"--sample", "--samples"},
+                 {"--ste", "--step"},  {"--stxp", "--stop"}, {"--smaplse", "--samples"},
+                 {"--x", NULL},        {"--abcdefg", NULL},  {"--sexxx", "--seed"},
+                 {"--xxxxxx", NULL},   {"xxsexd", "--seed"}, {"xxsexx", NULL},
+                 {"ehasd", "heads"},   {"ehxsd", NULL}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *got = cli_nearest(cases[i].word, names, 5);
+        if (!got != !cases[i].want || (got && strcmp(got, cases[i].want)))
+            FAIL("%s: %s, expected %s", cases[i].word, got ? got : "none", cases[i].want ? cases[i].want : "none");
+    }
+}
+
+static const test_case cases[] = {
+    {"tables", NEEDS_NOTHING, tables},
+    {"bytes", NEEDS_NOTHING, bytes},
+    {"ids", NEEDS_NOTHING, ids},
+    {"nearest", NEEDS_NOTHING, nearest},
+    {0},
+};
+const test_suite suite_cli_parts = {"cli_parts", cases};

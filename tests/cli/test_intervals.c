@@ -1,0 +1,430 @@
+// tests/cli/test_intervals.c - figures with their errors: standard errors, quantiles, shares, paired differences, and what
+// sleigh eval makes of them. Expected values follow from definitions, by hand or by search, not from the code's formulas.
+#include "engine/cli/eval/eval_scores.h"
+#include "engine/cli/output/summary.h"
+#include "tests/test.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const double Z = 1.959963984540054;
+static sl_error err;
+
+// ---- means and quantiles ----
+
+static cli_values values_of(const double *x, int n, const int *sizes, int n_groups) {
+    cli_values v = {0};
+    for (int g = 0, i = 0; g < n_groups; g++) {
+        for (int j = 0; j < sizes[g]; j++) CHECK_OK(cli_values_add(&v, x[i++], &err), err);
+        CHECK_OK(cli_values_end_group(&v, &err), err);
+        CHECK_OK(cli_values_end_group(&v, &err), err); // a second time: nothing was added since, so no group
+        CHECK(g + 1 < n_groups || i == n);
+    }
+    CHECK_INT(v.n, n);
+    CHECK_INT(v.n_groups, n_groups);
+    return v;
+}
+
+static void check_mean(const double *x, int n, const int *sizes, int n_groups, double at, double error) {
+    cli_values v = values_of(x, n, sizes, n_groups);
+    cli_estimate e = cli_values_mean(&v);
+    CHECK_NEAR(e.at, at, 1e-14);
+    CHECK_NEAR(e.error, error, 1e-14);
+    cli_values_free(&v);
+}
+
+static void means(void) {
+    const double few[] = {2, 4, 9}, paired[] = {1, 3, 2, 2, 5, 5, 0, 0, 3, 3, 4, 2, 1, 1, 6, 8};
+    const int all[] = {3}, seven[] = {2, 2, 2, 2, 2, 2, 4}, eight[] = {2, 2, 2, 2, 2, 2, 2, 2},
+              uneven[] = {1, 1, 1, 1, 1, 1, 1, 9};
+    check_mean(few, 3, all, 1, 5, sqrt((9 + 1 + 16) / 2.0 / 3)); // squares off 5; n - 1, then n
+    // mean 46/16 = 2.875; seven groups: as if independent. sum of squares 208, so that 208 - 46^2 / 16 is off the mean
+    check_mean(paired, 16, seven, 7, 2.875, sqrt((208 - 46 * 46 / 16.0) / 15 / 16));
+    // eight groups of sums 4 4 10 0 6 6 2 14, each off 5.75
+    double squares = 2 * 1.75 * 1.75 + 4.25 * 4.25 + 5.75 * 5.75 + 2 * 0.25 * 0.25 + 3.75 * 3.75 + 8.25 * 8.25;
+    check_mean(paired, 16, eight, 8, 2.875, sqrt(squares * 8 / 7) / 16);
+    // groups of other sizes: a group's sum is held against its size times the mean
+    squares = 0;
+    for (int i = 0; i < 7; i++) squares += (paired[i] - 2.875) * (paired[i] - 2.875);
+    squares += (28 - 9 * 2.875) * (28 - 9 * 2.875); // the last nine: 46 - (1 + 3 + 2 + 2 + 5 + 5 + 0)
+    check_mean(paired, 16, uneven, 8, 2.875, sqrt(squares * 8 / 7) / 16);
+    cli_values v = {0};
+    CHECK(isnan(cli_values_mean(&v).at) && isnan(cli_values_mean(&v).error) && isnan(cli_values_max(&v)));
+    CHECK_OK(cli_values_add(&v, -3, &err), err);
+    CHECK(cli_values_mean(&v).at == -3 && isnan(cli_values_mean(&v).error)); // no spread of one value
+    CHECK(cli_values_max(&v) == -3);
+    for (int i = 0; i < 1000; i++) CHECK_OK(cli_values_add(&v, i == 700 ? 5 : -4, &err), err); // beyond the first allocation
+    CHECK_INT(v.n, 1001);
+    CHECK(cli_values_max(&v) == 5);
+    cli_values_free(&v);
+}
+
+static void check_spread(const double *from, int n, double mean, double deviation, double median) {
+    double x[16], got[3];
+    memcpy(x, from, (size_t)n * sizeof *x);
+    cli_spread(x, n, &got[0], &got[1], &got[2]);
+    CHECK_NEAR(got[0], mean, 1e-14);
+    CHECK(n == 1 ? isnan(got[1]) : fabs(got[1] - deviation) < 1e-14);
+    CHECK_NEAR(got[2], median, 1e-14);
+    CHECK_NEAR(cli_median(x, n), median, 1e-14);
+}
+
+static void spreads(void) {
+    const double x[] = {9, 2, 4, 3, 12};
+    check_spread(x, 1, 9, NAN, 9);
+    check_spread(x, 2, 5.5, sqrt(2 * 3.5 * 3.5), 5.5);
+    check_spread(x, 3, 5, sqrt((16 + 9 + 1) / 2.0), 4);
+    check_spread(x, 4, 4.5, sqrt((20.25 + 6.25 + 0.25 + 2.25) / 3), 3.5);
+    check_spread(x, 5, 6, sqrt((9 + 16 + 4 + 9 + 36) / 4.0), 4);
+}
+
+// Values 1 to n in an order of their own, so that a quantile is its rank.
+static void check_ranks(int n, double share, int at, int low, int high) {
+    cli_values v = {0};
+    cli_interval got;
+    for (int i = 0; i < n; i++) CHECK_OK(cli_values_add(&v, 1 + (i * 7 + 3) % n, &err), err);
+    CHECK_OK(cli_values_quantiles(&v, &share, 1, &got, &err), err);
+    if (got.at != at || got.low != low || got.high != high)
+        FAIL("%g of %d: ranks %g (%g to %g), expected %d (%d to %d)", share, n, got.at, got.low, got.high, at, low, high);
+    CHECK(v.x[0] == 1 + 3 % n); // the values keep their order
+    cli_values_free(&v);
+}
+
+// The rank is ceil(n share); those of the interval's ends are floor and ceil + 1 of n share -+ z sqrt(n share (1 - share)).
+static void quantiles(void) {
+    check_ranks(100, 0.5, 50, 40, 61);   // 50 -+ 9.80
+    check_ranks(101, 0.5, 51, 40, 62);   // 50.5 -+ 9.85
+    check_ranks(100, 0.9, 90, 84, 97);   // 90 -+ 5.88
+    check_ranks(100, 0.1, 10, 4, 17);    // 10 -+ 5.88
+    check_ranks(100, 0.99, 99, 97, 100); // 99 -+ 1.95; the 102nd is not there
+    check_ranks(25, 0.04, 1, 1, 4);      // 1 -+ 1.92: no rank below 1
+    check_ranks(40, 0.9, 36, 32, 40);    // 36 -+ 3.72: the 41st is not there
+    check_ranks(1, 0.5, 1, 1, 1);
+    const double shares[] = {0.25, 0.5, 1};
+    cli_values v = {0};
+    cli_interval got[3];
+    CHECK_OK(cli_values_quantiles(&v, shares, 3, got, &err), err);
+    CHECK(isnan(got[0].at) && isnan(got[2].low) && isnan(got[1].high));
+    for (int i = 0; i < 4; i++) CHECK_OK(cli_values_add(&v, -i, &err), err);
+    CHECK_OK(cli_values_quantiles(&v, shares, 3, got, &err), err);
+    CHECK(got[0].at == -3 && got[1].at == -2 && got[2].at == 0);
+    double x[] = {3, -1, 2, 2, -7};
+    cli_sort(x, 5);
+    CHECK(x[0] == -7 && x[1] == -1 && x[2] == 2 && x[3] == 2 && x[4] == 3);
+    cli_values_free(&v);
+}
+
+// ---- logits ----
+
+static void logits(void) {
+    const float p[] = {0, 0.6931472f, 0}, q[] = {0, 0, 0}, big[] = {-1000, 1000, 1000};
+    double p_sum = cli_log_sum(p, 3), q_sum = cli_log_sum(q, 3);
+    CHECK_NEAR(p_sum, log(4), 1e-7); // 1 + 2 + 1
+    CHECK_NEAR(q_sum, log(3), 1e-15);
+    CHECK_NEAR(cli_log_sum(big, 3), 1000 + log(2), 1e-12);
+    // shares 1/4 1/2 1/4 against thirds
+    CHECK_NEAR(cli_kl(p, p_sum, q, q_sum, 3), 0.5 * log(0.75) + 0.5 * log(1.5), 1e-7);
+    CHECK_NEAR(cli_kl(q, q_sum, p, p_sum, 3), 2.0 / 3 * log(4.0 / 3) + log(2.0 / 3) / 3, 1e-7);
+    CHECK(cli_kl(p, p_sum, p, p_sum, 3) == 0);
+    CHECK(cli_kl(q, q_sum, q, q_sum - 1e-9, 3) == 0); // below 0 by rounding
+    CHECK_INT(cli_argmax(p, 3), 1);
+    CHECK_INT(cli_argmax(q, 3), 0); // the lowest index wins ties
+    CHECK_INT(cli_argmax(big, 3), 1);
+    CHECK(!isfinite(cli_log_sum((const float[]){0, NAN}, 2)) && !isfinite(cli_log_sum((const float[]){NAN, 0}, 2)));
+    CHECK(!isfinite(cli_log_sum((const float[]){0, INFINITY}, 2)));
+}
+
+// ---- shares ----
+
+// Wilson's ends are where the share is z standard deviations away, by the end's own variance.
+static void check_share(double good, double n) {
+    cli_interval i = cli_share(good, n);
+    double p = good / n;
+    CHECK_NEAR(i.at, p, 1e-15);
+    CHECK(i.low >= 0 && i.low <= p && p <= i.high && i.high <= 1 && i.high - i.low > 0);
+    if (good > 0) CHECK_NEAR(p - i.low, Z * sqrt(i.low * (1 - i.low) / n), 1e-12);
+    if (good < n) CHECK_NEAR(i.high - p, Z * sqrt(i.high * (1 - i.high) / n), 1e-12);
+}
+
+static void shares(void) {
+    for (int n = 1; n <= 40; n++)
+        for (int good = 0; good <= n; good++) check_share(good, n);
+    check_share(7.25, 9.5);
+    cli_interval all = cli_share(24, 24), none = cli_share(0, 24), unknown = cli_share(0, 0);
+    CHECK_NEAR(all.low, 24 / (24 + Z * Z), 1e-12); // 86.2%: 24 right of 24 are not 100.0 to 100.0
+    CHECK_NEAR(none.high, Z * Z / (24 + Z * Z), 1e-12);
+    CHECK(all.high == 1 && none.low == 0 && isnan(unknown.at) && isnan(unknown.low) && isnan(unknown.high));
+}
+
+// The likeliest probability of "worse" when that of "better" is x more, by search.
+static double likeliest(double better, double worse, double n, double x) {
+    double low = fmax(0, -x), high = (1 - x) / 2, rest = n - better - worse;
+    for (int i = 0; i < 200; i++) {
+        double at[2] = {low + (high - low) / 3, high - (high - low) / 3}, l[2];
+        for (int k = 0; k < 2; k++)
+            l[k] = (better > 0 ? better * log(at[k] + x) : 0) + (worse > 0 ? worse * log(at[k]) : 0) +
+                   (rest > 0 ? rest * log(1 - 2 * at[k] - x) : 0);
+        *(l[0] < l[1] ? &low : &high) = l[0] < l[1] ? at[0] : at[1];
+    }
+    return (low + high) / 2;
+}
+
+static void check_pairs(double better, double worse, double n) {
+    cli_interval i = cli_paired_shares(better, worse, n);
+    double d = (better - worse) / n, ends[2] = {i.low, i.high};
+    CHECK_NEAR(i.at, d, 1e-15);
+    CHECK(-1 <= i.low && i.low <= d && d <= i.high && i.high <= 1 && i.high - i.low > 0);
+    for (int k = 0; k < 2; k++) { // Tango's ends: z standard deviations away, by the end's own likeliest probabilities
+        double x = ends[k], q = likeliest(better, worse, n, x);
+        if (x == (k ? 1 : -1)) continue;
+        double z = (d - x) / sqrt((2 * q + x - x * x) / n);
+        if (fabs(fabs(z) - Z) > 1e-5) FAIL("%g better, %g worse of %g: z = %g at %.9g", better, worse, n, z, x);
+    }
+    cli_interval other = cli_paired_shares(worse, better, n);
+    CHECK_NEAR(other.low, -i.high, 1e-12);
+    CHECK_NEAR(other.high, -i.low, 1e-12);
+}
+
+static void pairs(void) {
+    for (int n = 1; n <= 12; n++)
+        for (int better = 0; better <= n; better++)
+            for (int worse = 0; better + worse <= n; worse++) check_pairs(better, worse, n);
+    check_pairs(0, 1, 1024), check_pairs(300, 17, 1024), check_pairs(2.5, 0.75, 19.8);
+    cli_interval same = cli_paired_shares(0, 0, 24);
+    CHECK_NEAR(same.high, Z * Z / (24 + Z * Z), 1e-12); // no pair differs: as Wilson's of 0 of 24
+    CHECK_NEAR(same.low, -same.high, 1e-12);
+    CHECK(isnan(cli_paired_shares(0, 0, 0).at));
+}
+
+static void mcnemar(void) {
+    CHECK_NEAR(cli_mcnemar(10, 2), 2 * (1 + 12 + 66) / 4096.0, 1e-14);
+    CHECK_NEAR(cli_mcnemar(2, 10), 2 * (1 + 12 + 66) / 4096.0, 1e-14);
+    CHECK_NEAR(cli_mcnemar(0, 6), 2 / 64.0, 1e-14);
+    CHECK_NEAR(cli_mcnemar(4, 1), 2 * (1 + 5) / 32.0, 1e-14);
+    CHECK(cli_mcnemar(0, 0) == 1 && cli_mcnemar(3, 3) == 1 && cli_mcnemar(1, 0) == 1);
+    CHECK_NEAR(cli_mcnemar(3, 2) / 1, 1, 1e-14);                // 2 x 16 / 32
+    CHECK_NEAR(log(cli_mcnemar(0, 1000)), -999 * log(2), 1e-9); // far in the tail
+    CHECK(cli_mcnemar(0, 5000) == 0 && cli_mcnemar(60000, 60000) == 1);
+}
+
+// ---- sleigh eval's ----
+
+typedef struct table {
+    eval_scores s;
+    eval_group groups[4];
+    eval_summary rows[16];
+} table;
+
+// sizes: [n_clusters] of the one group; scores: [n_methods][sum of sizes]
+static void summarise(table *t, const int *sizes, int n_clusters, const double *scores, int n_methods) {
+    static char *names[] = {"a", "b", "c"};
+    int n = 0;
+    for (int c = 0; c < n_clusters; c++) n += sizes[c];
+    *t = (table){.s = {.n_groups = 1, .n_samples = n, .n_methods = n_methods, .methods = names}};
+    t->s.groups = t->groups;
+    t->groups[0] = (eval_group){.task = "x", .length = 64, .n = n};
+    CHECK_OK(eval_scores_alloc(&t->s, &err), err);
+    for (int c = 0, i = 0; c < n_clusters; c++)
+        for (int j = 0; j < sizes[c]; j++) t->s.cluster[i++] = c;
+    memcpy(t->s.score, scores, (size_t)n_methods * (size_t)n * sizeof *scores);
+    eval_summarise(&t->s, t->rows);
+}
+
+static void free_table(table *t) {
+    t->s.groups = NULL; // not from malloc
+    eval_scores_free(&t->s);
+}
+
+// That the first method's interval is Wilson's of n samples.
+static void check_worth(const int *sizes, int n_clusters, const double *scores, double mean, double n) {
+    table t;
+    summarise(&t, sizes, n_clusters, scores, 1);
+    cli_interval want = cli_share(mean * n, n);
+    CHECK_NEAR(t.rows[0].score.at, mean, 1e-12);
+    CHECK_NEAR(t.rows[0].score.low, want.low, 1e-9);
+    CHECK_NEAR(t.rows[0].score.high, want.high, 1e-9);
+    CHECK_INT(t.rows[0].n_clusters, n_clusters);
+    free_table(&t);
+}
+
+enum { MAX = 64 };
+
+static void fill(double *x, int n, double value) {
+    for (int i = 0; i < n; i++) x[i] = value;
+}
+
+static void fill_sizes(int *x, int n, int value) {
+    for (int i = 0; i < n; i++) x[i] = value;
+}
+
+// How many samples an interval supposes.
+static void worth(void) {
+    double x[MAX];
+    int sizes[MAX];
+    fill_sizes(sizes, MAX, 1);
+    fill(x, 24, 1);
+    check_worth(sizes, 24, x, 1, 24); // the issue's: 24 right of 24
+    x[3] = x[11] = 0;
+    check_worth(sizes, 24, x, 22 / 24.0, 24); // a text each: Wilson's own
+    check_worth(sizes, 5, x, 0.8, 5);
+    // Four samples of each of ten texts, five of them with 3 right, five with 1: a text's sum is 1 off 2. The mean's variance
+    // is 10 x 10/9 / 40^2 = 1/144, a coin's 1/4.
+    fill_sizes(sizes, MAX, 4);
+    for (int i = 0; i < 40; i++) x[i] = i < 20 ? i % 4 != 0 : i % 4 == 0;
+    check_worth(sizes, 10, x, 0.5, 36);
+    for (int i = 0; i < 40; i++) x[i] = i < 20; // all or nothing: a text is one sample
+    check_worth(sizes, 10, x, 0.5, 10);
+    for (int i = 0; i < 40; i++) x[i] = i % 2; // all texts alike, with no spread between them: as little
+    check_worth(sizes, 10, x, 0.5, 10);
+    x[0] = 1, x[4] = 1, x[9] = 0, x[13] = 0; // less spread than coins have: no more than all samples
+    check_worth(sizes, 10, x, 0.5, 40);
+    // seven texts: too few to judge by, a text counts once; eight: five with 3 right and three with 1: mean 18/32, sums
+    // off 2.25
+    for (int i = 0; i < 32; i++) x[i] = i < 20 ? i % 4 != 0 : i % 4 == 0;
+    check_worth(sizes, 7, x, 17 / 28.0, 7);
+    double squares = 5 * 0.75 * 0.75 + 3 * 1.25 * 1.25, p = 18 / 32.0;
+    check_worth(sizes, 8, x, p, p * (1 - p) / (squares * 8 / 7 / 32 / 32));
+    // texts of other sizes, all right: (sum)^2 / sum of squares texts of one size
+    fill(x, MAX, 1);
+    sizes[0] = 1, sizes[1] = 2, sizes[2] = 5;
+    check_worth(sizes, 3, x, 1, 64 / 30.0);
+    // shares of three references: twelve texts, three each with 0, 1/3, 2/3, 1
+    fill_sizes(sizes, MAX, 1);
+    for (int i = 0; i < 12; i++) x[i] = i % 4 / 3.0;
+    squares = 3 * (0.25 + 1 / 36.0 + 1 / 36.0 + 0.25);
+    check_worth(sizes, 12, x, 0.5, 0.25 / (squares * 12 / 11 / 144)); // 19.8: more than 12, as each sample is three answers
+    fill(x, 12, 1 / 3.0);
+    check_worth(sizes, 12, x, 1 / 3.0, 12); // all alike
+}
+
+static void differences(void) {
+    enum { N = 40 };
+    double x[2 * N];
+    int sizes[N];
+    table t;
+    fill_sizes(sizes, N, 1);
+    fill(x, 2 * N, 1);
+    summarise(&t, sizes, 24, x, 2); // both right throughout
+    CHECK_NEAR(t.rows[2].difference.high, Z * Z / (24 + Z * Z), 1e-9);
+    CHECK_NEAR(t.rows[2].difference.low, -Z * Z / (24 + Z * Z), 1e-9);
+    CHECK(t.rows[2].difference.at == 0 && t.rows[2].p_value == 1 && !t.rows[2].n_better && !t.rows[2].n_worse);
+    CHECK(t.rows[0].difference.low == 0 && t.rows[0].difference.high == 0 && t.rows[0].p_value == 1); // with itself
+    free_table(&t);
+    for (int i = 0; i < N; i++) x[i] = i >= 10, x[N + i] = i < 10 || i >= 12; // ten gained, two lost, 28 alike
+    summarise(&t, sizes, N, x, 2);
+    cli_interval want = cli_paired_shares(10, 2, N);
+    CHECK_NEAR(t.rows[2].difference.at, 0.2, 1e-12);
+    CHECK_NEAR(t.rows[2].difference.low, want.low, 1e-9);
+    CHECK_NEAR(t.rows[2].difference.high, want.high, 1e-9);
+    CHECK_INT(t.rows[2].n_better, 10);
+    CHECK_INT(t.rows[2].n_worse, 2);
+    CHECK_NEAR(t.rows[2].p_value, 158 / 4096.0, 1e-12);
+    free_table(&t);
+    // Ten texts of four. Six gain two samples, two lose one, two gain one and lose another.
+    fill_sizes(sizes, N, 4);
+    fill(x, 2 * N, 0);
+    for (int c = 0; c < 10; c++) x[4 * c] = c >= 6, x[N + 4 * c + 1] = c < 6 || c >= 8, x[N + 4 * c + 2] = c < 6;
+    summarise(&t, sizes, 10, x, 2);
+    double d = (14 - 4) / 40.0, squares = 6 * (2 - 1) * (2 - 1) + 2 * (-1 - 1) * (-1 - 1) + 2 * (0 - 1) * (0 - 1);
+    double n = (18 / 40.0 - d * d) / (squares * 10 / 9 / 1600); // 34.9
+    want = cli_paired_shares(14 / 40.0 * n, 4 / 40.0 * n, n);
+    CHECK_NEAR(t.rows[2].difference.at, d, 1e-12);
+    CHECK_NEAR(t.rows[2].difference.low, want.low, 1e-9);
+    CHECK_NEAR(t.rows[2].difference.high, want.high, 1e-9);
+    CHECK(t.rows[2].n_better == 6 && t.rows[2].n_worse == 2); // texts
+    CHECK_NEAR(t.rows[2].p_value, 2 * (1 + 8 + 28) / 256.0, 1e-12);
+    free_table(&t);
+}
+
+// Two groups of texts that are their own: the mean of their means, with distances to the ends that add as errors do.
+static void all_groups(void) {
+    enum { N = 30 };
+    static char *names[] = {"a", "b"};
+    eval_group groups[2] = {{.task = "x", .n = 10}, {.task = "y", .first = 10, .n = 20}};
+    eval_scores s = {.n_groups = 2, .n_samples = N, .n_methods = 2, .methods = names};
+    eval_summary rows[6];
+    CHECK_OK(eval_scores_alloc(&s, &err), err);
+    CHECK_INT(eval_scores_missing(&s), 2 * N);
+    s.groups = groups;
+    for (int i = 0; i < N; i++) {
+        s.cluster[i] = i < 10 ? i : (i - 10) / 2; // numbers begin anew in each group
+        s.score[i] = i != 4, s.score[N + i] = i != 4 && i != 5 && i % 5 < 4;
+        s.bytes[i] = s.dense[i] = s.dense[N + i] = i < 10 ? 100 : 50;
+        s.bytes[N + i] = i < 10 ? 30 : 5;
+    }
+    CHECK_INT(eval_scores_missing(&s), 0);
+    eval_summarise(&s, rows);
+    for (int m = 0; m < 2; m++) {
+        const eval_summary *r = &rows[3 * m];
+        const cli_interval *parts[2][3] = {{&r[0].score, &r[1].score, &r[2].score},
+                                           {&r[0].difference, &r[1].difference, &r[2].difference}};
+        for (int k = 0; k < 2; k++) {
+            const cli_interval *a = parts[k][0], *b = parts[k][1], *all = parts[k][2];
+            CHECK_NEAR(all->at, (a->at + b->at) / 2, 1e-12);
+            CHECK_NEAR(all->at - all->low, hypot((a->at - a->low) / 2, (b->at - b->low) / 2), 1e-12);
+            CHECK_NEAR(all->high - all->at, hypot((a->high - a->at) / 2, (b->high - b->at) / 2), 1e-12);
+        }
+        CHECK_INT(r[0].n_clusters, 10);
+        CHECK_INT(r[1].n_clusters, 10);
+        CHECK_INT(r[2].n_clusters, 20);
+        CHECK_INT(r[2].n, N);
+        CHECK_NEAR(r[0].kv_share, m ? 0.3 : 1, 1e-15);
+        CHECK_NEAR(r[1].kv_share, m ? 0.1 : 1, 1e-15);
+        CHECK_NEAR(r[2].kv_share, m ? (10 * 30 + 20 * 5) / 2000.0 : 1, 1e-15);
+    }
+    // in the first group 5 and 9 are lost (4 was wrong before), in the second 14, 19, 24, 29, of four texts
+    CHECK_NEAR(rows[3].score.at, 0.7, 1e-12);
+    CHECK_NEAR(rows[4].score.at, 0.8, 1e-12);
+    CHECK(rows[3].n_worse == 2 && rows[4].n_worse == 4 && rows[5].n_worse == 6 && rows[5].n_better == 0);
+    CHECK_NEAR(rows[5].p_value, 2 / 64.0, 1e-12);
+    CHECK_NEAR(rows[4].p_value, 2 / 16.0, 1e-12);
+    memset(s.dense, 0, 2 * N * sizeof *s.dense);
+    eval_summarise(&s, rows);
+    CHECK(rows[0].kv_share == 0); // no step was taken
+    s.groups = NULL;
+    eval_scores_free(&s);
+}
+
+// Samples of a text that depend on each other: the intervals hold as often as they say. Texts have a chance of their own, 1 or
+// 0.6, so that Wilson's interval of all 128 samples would hold 86 times of 100. Of 2,000 tries 95% are 1,900 +- 10.
+static void coverage(void) {
+    enum { TEXTS = 32, PER_TEXT = 4, N = TEXTS * PER_TEXT, TRIES = 2000 };
+    uint64_t state = test_seed;
+    int sizes[TEXTS], n_held = 0, n_held_difference = 0;
+    fill_sizes(sizes, TEXTS, PER_TEXT);
+    for (int k = 0; k < TRIES; k++) {
+        double x[2 * N];
+        table t;
+        for (int c = 0; c < TEXTS; c++) {
+            double chance = test_uniform(&state) < 0.5 ? 1 : 0.6;
+            for (int i = PER_TEXT * c; i < PER_TEXT * (c + 1); i++) {
+                x[i] = test_uniform(&state) < chance;
+                x[N + i] = test_uniform(&state) < 0.7 ? x[i] : test_uniform(&state) < chance - 0.2;
+            }
+        }
+        summarise(&t, sizes, TEXTS, x, 2);
+        n_held += t.rows[0].score.low <= 0.8 && 0.8 <= t.rows[0].score.high;
+        n_held_difference += t.rows[2].difference.low <= -0.06 && -0.06 <= t.rows[2].difference.high;
+        free_table(&t);
+    }
+    if (n_held < 0.92 * TRIES || n_held > 0.98 * TRIES) FAIL("scores: %d of %d held", n_held, TRIES);
+    if (n_held_difference < 0.92 * TRIES || n_held_difference > 0.985 * TRIES)
+        FAIL("differences: %d of %d held", n_held_difference, TRIES);
+}
+
+static const test_case cases[] = {
+    {"means", NEEDS_NOTHING, means},
+    {"spreads", NEEDS_NOTHING, spreads},
+    {"quantiles", NEEDS_NOTHING, quantiles},
+    {"logits", NEEDS_NOTHING, logits},
+    {"shares", NEEDS_NOTHING, shares},
+    {"pairs", NEEDS_NOTHING, pairs},
+    {"mcnemar", NEEDS_NOTHING, mcnemar},
+    {"worth", NEEDS_NOTHING, worth},
+    {"differences", NEEDS_NOTHING, differences},
+    {"all_groups", NEEDS_NOTHING, all_groups},
+    {"coverage", NEEDS_NOTHING, coverage},
+    {0},
+};
+const test_suite suite_intervals = {"intervals", cases};

@@ -1,0 +1,285 @@
+// tests/cuda/test_cuda_decode.c - exact decode attention on CUDA against double precision, and its promises of equal bits.
+//
+// The bound. Rounding to bf16 is off by at most 2^-8 of the number. A weight is rounded both where it multiplies V and where it
+// is summed, so an output's error is at most 2^-8 sum_j p_j |v_j - out| <= 2^-7 A, A = sum_j p_j |v_j|, if all errors have one
+// sign; they are independent, so half of that is asked for. Rounding the output adds 2^-8 A: together 2^-7 A for one value.
+// Scores in fp32 are off by up to about n 2^-24 sum_i |q_i k_i|, which is far below. Over a head the errors average out: 2^-8
+// of its norm.
+#include "tests/support/gpu.h"
+#include "tests/support/reference.h"
+
+// clang-format off
+#define SHAPES(X)                                               \
+    X(64, 1) X(64, 2) X(64, 3) X(64, 4) X(64, 8)                \
+    X(80, 1) X(80, 2) X(80, 3) X(80, 4) X(80, 8)                \
+    X(96, 1) X(96, 2) X(96, 3) X(96, 4) X(96, 8)                \
+    X(128, 1) X(128, 2) X(128, 3) X(128, 4) X(128, 8)
+// clang-format on
+
+#ifdef SLEIGH_CUDA
+#include "attention/attention_cuda.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_SEQS = 64, COUNTER_BYTES = 262144, GUARD = 4096 };
+
+// A ref_cache on the device. Queries are rounded to bf16 on both sides.
+typedef struct device_cache {
+    ref_cache host;
+    bf16 *k, *v, *q, *out; // q, out: [n][n_heads][head_dim] of one call
+    sl_row *rows;          // [n]
+    int32_t **pages;       // [n_seqs] of device memory
+    void *ws;
+    size_t ws_size, row; // elements of a sequence's q
+    int max_kv;
+} device_cache;
+
+static int longest(const ref_cache *c) {
+    int n = 0;
+    for (int s = 0; s < c->n_seqs; s++) n = c->seqs[s].n_tokens > n ? c->seqs[s].n_tokens : n;
+    return n;
+}
+
+static device_cache upload(ref_cache host) {
+    const sl_attn_geom *g = &host.geom;
+    device_cache d = {.host = host, .row = (size_t)g->n_heads * g->head_dim, .max_kv = longest(&host)};
+    size_t bytes = (size_t)host.pool.n_pages * g->n_kv_heads * SL_PAGE * g->head_dim * sizeof(bf16);
+    for (size_t i = 0; i < host.n_seqs * d.row; i++) host.q[i] = sl_bf16_to_f32(sl_f32_to_bf16(host.q[i]));
+    d.k = gpu_copy(host.pool.k, bytes);
+    d.v = gpu_copy(host.pool.v, bytes);
+    d.q = gpu_new(MAX_SEQS * d.row * sizeof(bf16));
+    d.out = gpu_new(MAX_SEQS * d.row * sizeof(bf16) + GUARD);
+    d.rows = gpu_new(MAX_SEQS * sizeof(sl_row));
+    d.pages = calloc(host.n_seqs, sizeof *d.pages);
+    for (int s = 0; s < host.n_seqs; s++) d.pages[s] = gpu_copy(host.seqs[s].pages, host.seqs[s].n_pages * sizeof(int32_t));
+    d.ws_size = sl_dense_cuda_ops.workspace(g, NULL, MAX_SEQS, 1, d.max_kv);
+    d.ws = gpu_new(d.ws_size + GUARD);
+    CHECK(cudaMemset(d.ws, 0, d.ws_size) == cudaSuccess);
+    return d;
+}
+
+static void free_cache(device_cache *d) {
+    ref_cache_free(&d->host);
+    free(d->pages);
+}
+
+// Places sequence order[i] with length lengths[i] (NULL: its whole) in slot i.
+static void place(device_cache *d, int n, const int *order, const int *lengths) {
+    sl_row rows[MAX_SEQS];
+    bf16 *q = malloc(n * d->row * sizeof *q);
+    for (int i = 0; i < n; i++) {
+        int s = order[i], length = lengths ? lengths[i] : d->host.seqs[s].n_tokens;
+        rows[i] = (sl_row){.position = length - 1, .sequence = 7u * s, .pages = d->pages[s]};
+        for (size_t j = 0; j < d->row; j++) q[i * d->row + j] = sl_f32_to_bf16(d->host.q[s * d->row + j]);
+    }
+    CHECK(cudaMemcpy(d->rows, rows, n * sizeof *rows, cudaMemcpyHostToDevice) == cudaSuccess);
+    CHECK(cudaMemcpy(d->q, q, n * d->row * sizeof *q, cudaMemcpyHostToDevice) == cudaSuccess);
+    free(q);
+}
+
+static void launch(const device_cache *d, int n, int max_kv, cudaStream_t stream) {
+    sl_dense_cuda_ops.decode(&(sl_attn_cuda_decode_args){.geom = &d->host.geom,
+                                                         .n_seqs = n,
+                                                         .max_kv = max_kv,
+                                                         .rows = d->rows,
+                                                         .q = d->q,
+                                                         .out = d->out,
+                                                         .k = d->k,
+                                                         .v = d->v,
+                                                         .ws = d->ws,
+                                                         .stream = stream});
+}
+
+static bf16 *read_out(const device_cache *d, int n) {
+    bf16 *out = malloc(n * d->row * sizeof *out);
+    gpu_read(out, d->out, n * d->row * sizeof *out);
+    return out;
+}
+
+static void check_untouched(const char *what, const void *device, size_t size, int byte) {
+    unsigned char *bytes = malloc(size);
+    gpu_read(bytes, device, size);
+    for (size_t i = 0; i < size; i++)
+        if (bytes[i] != byte) FAIL("%s: byte %zu is %02x", what, i, bytes[i]);
+    free(bytes);
+}
+
+// One call on fresh output memory: nothing beyond it is written, and the workspace's counters are back at 0.
+static bf16 *decode(device_cache *d, int n, const int *order, const int *lengths, int max_kv) {
+    size_t size = n * d->row * sizeof(bf16);
+    place(d, n, order, lengths);
+    CHECK(cudaMemset(d->out, 0xFF, size + GUARD) == cudaSuccess);
+    launch(d, n, max_kv, NULL);
+    gpu_sync("dense decode");
+    check_untouched("after the output", (char *)d->out + size, GUARD, 0xFF);
+    check_untouched("after the workspace", (char *)d->ws + d->ws_size, GUARD, 0xFF);
+    check_untouched("counters of the workspace", d->ws, COUNTER_BYTES, 0);
+    return read_out(d, n);
+}
+
+static void check_head(const device_cache *d, int s, int head, int n_kv, const bf16 *out) {
+    int dim = d->host.geom.head_dim, kv_head = head / (d->host.geom.n_heads / d->host.geom.n_kv_heads);
+    double *p = malloc(n_kv * sizeof *p), mu[256], absolute[256] = {0}, square = 0, norm = 0;
+    ref_attention(&d->host, s, head, d->host.q + s * d->row + head * dim, n_kv, p, mu);
+    for (int j = 0; j < n_kv; j++) {
+        const bf16 *v = ref_v_row(&d->host, s, kv_head, j);
+        for (int i = 0; i < dim; i++) absolute[i] += p[j] * fabs(sl_bf16_to_f32(v[i]));
+    }
+    free(p);
+    for (int i = 0; i < dim; i++) {
+        double got = sl_bf16_to_f32(out[i]), error = fabs(got - mu[i]);
+        if (!(error <= absolute[i] / 128))
+            FAIL("%d rows, sequence %d, head %d, dimension %d: got %.6g, expected %.6g +- %.2g", n_kv, s, head, i, got, mu[i],
+                 absolute[i] / 128);
+        square += error * error, norm += mu[i] * mu[i];
+    }
+    if (!(sqrt(square / norm) <= 1.0 / 256))
+        FAIL("%d rows, sequence %d, head %d: relative error %.3g", n_kv, s, head, sqrt(square / norm));
+}
+
+static void check_out(const device_cache *d, int n, const int *order, const bf16 *out) {
+    for (int i = 0; i < n; i++)
+        for (int h = 0; h < d->host.geom.n_heads; h++)
+            check_head(d, order[i], h, d->host.seqs[order[i]].n_tokens, out + i * d->row + h * d->host.geom.head_dim);
+}
+
+// All sequences of a new cache, in order, against the reference.
+static void check_cache(ref_cache host) {
+    int order[MAX_SEQS] = {0};
+    for (int s = 0; s < host.n_seqs; s++) order[s] = s;
+    device_cache d = upload(host);
+    bf16 *out = decode(&d, host.n_seqs, order, NULL, d.max_kv);
+    check_out(&d, host.n_seqs, order, out);
+    free(out);
+    free_cache(&d);
+}
+
+static void lengths(void) {
+    static const int all[] = {1, 31, 63, 64, 65, 255, 256, 257, 1023, 1025, 4095, 4096, 8191, 16384, 16385, 32768, 32769};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        check_cache(ref_cache_new(8, 2, 128, 1, &all[i], 1, test_seed + i));
+        gpu_free_all();
+    }
+}
+
+static void check_shape(int head_dim, int group) {
+    static const int ragged[] = {300, 1, 2075, 64};
+    check_cache(ref_cache_new(3 * group, 3, head_dim, 4, ragged, 1, test_seed + 100 * head_dim + group));
+}
+
+#define SHAPE_FN(DIM, GROUP)                                                                                                   \
+    static void dim_##DIM##_group_##GROUP(void) {                                                                              \
+        check_shape(DIM, GROUP);                                                                                               \
+    }
+SHAPES(SHAPE_FN)
+
+static void ragged_batch(void) {
+    static const int ragged[16] = {5000, 1, 256, 511, 3, 4097, 64, 129, 1023, 2, 2048, 777, 65, 16, 1500, 300};
+    check_cache(ref_cache_new(8, 2, 128, 16, ragged, 1, test_seed));
+}
+
+static void many_sequences(void) { // more than the 32 that a producer looks at together
+    int some[MAX_SEQS];
+    for (int i = 0; i < MAX_SEQS; i++) some[i] = 1 + i * 37 % 700;
+    check_cache(ref_cache_new(4, 1, 64, MAX_SEQS, some, 1, test_seed));
+}
+
+static void score_shapes(void) {
+    static const double scales[] = {0, 0.1, 4, 100}; // flat, mild, peaked, large: scores up to about 400 nats
+    static const int some[] = {700, 2049};
+    for (int i = 0; i < 4; i++) check_cache(ref_cache_new(8, 2, 128, 2, some, scales[i], test_seed + i));
+    for (int s = 0; s < 2; s++) { // one key's own direction: all weight on that row
+        ref_cache c = ref_cache_new(8, 2, 128, 2, some, 1, test_seed);
+        for (int h = 0; h < 8; h++)
+            for (int i = 0; i < 128; i++)
+                c.q[s * 8 * 128 + h * 128 + i] = 4 * sl_bf16_to_f32(ref_k_row(&c, s, h / 4, some[s] - 1 - 17 * h)[i]);
+        check_cache(c);
+    }
+}
+
+// A sequence alone and in a batch of 16, at every slot, gives equal bits; so do repeated calls.
+static void equal_bits(void) {
+    static const int ragged[16] = {3001, 1, 256, 511, 3, 4097, 64, 129, 1023, 2, 2048, 777, 65, 16, 1500, 300};
+    device_cache d = upload(ref_cache_new(8, 2, 128, 16, ragged, 1, test_seed));
+    int zero = 0;
+    bf16 *alone = decode(&d, 1, &zero, NULL, 3001);
+    check_out(&d, 1, &zero, alone);
+    for (int slot = 0; slot < 16; slot++) {
+        int order[16];
+        for (int i = 0; i < 16; i++) order[i] = (i - slot + 16) % 16;
+        bf16 *batch = decode(&d, 16, order, NULL, d.max_kv);
+        if (memcmp(alone, batch + slot * d.row, d.row * sizeof *alone)) FAIL("slot %d differs from the sequence alone", slot);
+        bf16 *again = decode(&d, 16, order, NULL, 32768);
+        if (memcmp(again, batch, 16 * d.row * sizeof *batch)) FAIL("repeated call differs, slot %d", slot);
+        free(batch), free(again);
+    }
+    free(alone);
+    free_cache(&d);
+}
+
+// One captured graph, replayed while two sequences grow over borders of tiles, pages and chunks.
+static void graph_grows(void) {
+    static const int whole[2] = {17000, 1500}, order[2] = {0, 1};
+    static const int grown[][2] = {{1, 1},      {2, 63},     {64, 64},    {65, 255},   {256, 256},   {257, 257},
+                                   {1024, 511}, {1025, 512}, {4095, 512}, {4096, 513}, {16384, 513}, {16385, 1500}};
+    device_cache d = upload(ref_cache_new(8, 2, 128, 2, whole, 1, test_seed));
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    CHECK(cudaStreamCreate(&stream) == cudaSuccess);
+    CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal) == cudaSuccess);
+    launch(&d, 2, d.max_kv, stream);
+    CHECK(cudaStreamEndCapture(stream, &graph) == cudaSuccess);
+    CHECK(cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess);
+    for (size_t i = 0; i < sizeof grown / sizeof *grown; i++) {
+        int most = grown[i][0] > grown[i][1] ? grown[i][0] : grown[i][1];
+        bf16 *fresh = decode(&d, 2, order, grown[i], most);
+        check_head(&d, 0, 5, grown[i][0], fresh + 5 * 128);
+        check_head(&d, 1, 2, grown[i][1], fresh + d.row + 2 * 128);
+        CHECK(cudaMemset(d.out, 0xFF, 2 * d.row * sizeof(bf16)) == cudaSuccess);
+        CHECK(cudaGraphLaunch(exec, stream) == cudaSuccess);
+        bf16 *replayed = read_out(&d, 2);
+        if (memcmp(fresh, replayed, 2 * d.row * sizeof *fresh)) FAIL("lengths %d, %d differ", grown[i][0], grown[i][1]);
+        free(fresh), free(replayed);
+    }
+    cudaGraphExecDestroy(exec), cudaGraphDestroy(graph), cudaStreamDestroy(stream);
+    free_cache(&d);
+}
+
+// Calls of different shapes, one after the other on one workspace.
+static void shared_workspace(void) {
+    static const int some[] = {2000, 300, 1, 900};
+    static const int order[] = {0, 1, 2, 3};
+    device_cache a = upload(ref_cache_new(8, 2, 128, 4, some, 1, test_seed));
+    device_cache b = upload(ref_cache_new(24, 3, 64, 4, some, 1, test_seed + 1));
+    b.ws = a.ws, b.ws_size = a.ws_size;
+    for (int n = 1; n <= 4; n++) {
+        bf16 *out = decode(&a, n, order, NULL, a.max_kv);
+        check_out(&a, n, order, out);
+        free(out);
+        out = decode(&b, 5 - n, order + n - 1, NULL, b.max_kv);
+        check_out(&b, 5 - n, order + n - 1, out);
+        free(out);
+    }
+    free_cache(&a), free_cache(&b);
+}
+
+#endif
+
+#define SHAPE_CASE(DIM, GROUP) GPU_CASE("dim_" #DIM "_group_" #GROUP, dim_##DIM##_group_##GROUP),
+
+static const test_case cases[] = {
+    GPU_CASE("lengths", lengths),
+    SHAPES(SHAPE_CASE) // every head_dim and group
+    GPU_CASE("ragged_batch", ragged_batch),
+    GPU_CASE("many_sequences", many_sequences),
+    GPU_CASE("score_shapes", score_shapes),
+    GPU_CASE("equal_bits", equal_bits),
+    GPU_CASE("graph_grows", graph_grows),
+    GPU_CASE("shared_workspace", shared_workspace),
+    {0},
+};
+
+const test_suite suite_cuda_decode = {"cuda_decode", cases};

@@ -1,0 +1,443 @@
+// tests/cuda/test_cuda_engine.c - whole models on a GPU against the CPU, and the engine's promises there: equal bits alone and
+// in a batch, whole and in chunks, replayed and run afresh; the draw on the device; errors before anything is uploaded.
+#include "tests/support/gpu.h"
+
+#ifdef SLEIGH_CUDA
+#include "engine/sleigh.h"
+#include "tests/support/models.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static sl_error err;
+
+static rig rig_on(const char *device, const char *dir, int n_ctx, int n_sequences, int chunk) {
+    return rig_load(
+        dir, NULL,
+        (sl_engine_options){.n_ctx = n_ctx, .n_sequences = n_sequences, .prefill_chunk = chunk, .device = device, .seed = 1});
+}
+
+static double relative(const float *got, const float *want, size_t n) {
+    double square = 0, norm = 0;
+    for (size_t i = 0; i < n; i++) {
+        double d = (double)got[i] - want[i];
+        square += d * d, norm += (double)want[i] * want[i];
+    }
+    return sqrt(square / norm); // NaN fails every comparison
+}
+
+static void check_bits(const float *got, const float *want, int n, const char *what) {
+    for (int i = 0; i < n; i++)
+        if (memcmp(got + i, want + i, sizeof *got)) FAIL("%s: logit %d is %.9g, expected %.9g", what, i, got[i], want[i]);
+}
+
+// ---- against the CPU ----
+
+// Activations are bf16 on the GPU, fp32 on the CPU: each of about 6 roundings a layer adds about 2^-9 / sqrt(3) = 1.1e-3 (RMS),
+// independent of one another: 8e-3 after 8 layers, and the residual stream of a random model amplifies by no more than 3.
+static const double LOGITS_RELATIVE = 2.5e-2;
+
+typedef struct rows {
+    float *data;
+    int n_cols;
+} rows;
+
+static int keep_rows(void *ctx, int first, int n_rows, const float *logits, sl_error *e) {
+    rows *r = ctx;
+    (void)e;
+    memcpy(r->data + (size_t)first * r->n_cols, logits, (size_t)n_rows * r->n_cols * sizeof *logits);
+    return 0;
+}
+
+static float *all_logits(const char *device, const char *dir, const int32_t *ids, int n, int chunk) {
+    rig r = rig_on(device, dir, n, 1, chunk);
+    rows out = {malloc((size_t)n * r.n_vocab * sizeof(float)), r.n_vocab};
+    sl_session *s = rig_session(&r, 0);
+    CHECK_OK(sl_prefill_logits(s, ids, n, keep_rows, &out, NULL, &err), err);
+    sl_session_free(s);
+    rig_close(&r);
+    return out.data;
+}
+
+static void logits_of(const char *dir, int n) {
+    sl_model *model;
+    CHECK_OK(sl_model_load(dir, SL_MODEL_NO_TOKENIZER, &model, &err), err);
+    int n_vocab = sl_model_config(model)->n_vocab;
+    sl_model_free(model);
+    int32_t *ids = test_ids(n, n_vocab, test_seed);
+    float *want = all_logits("cpu", dir, ids, n, 512), *got = all_logits("cuda", dir, ids, n, 100);
+    double e = relative(got, want, (size_t)n * n_vocab);
+    printf("      %s: relative error of %d rows of logits %.3g\n", dir, n, e);
+    if (!(e <= LOGITS_RELATIVE)) FAIL("%s: relative error of the logits %.3g > %.3g", dir, e, LOGITS_RELATIVE);
+    free(ids), free(want), free(got);
+}
+
+static void logits_tiny(void) {
+    logits_of("models/tiny", 1200);
+}
+
+// The golden models: those whose shapes a GPU takes; the others must say why not, before anything is uploaded.
+static void logits_goldens(void) {
+    static const char *const names[] = {"f16", "f32", "gqa", "headdim80", "mha", "mistral", "sharded", "tied"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char dir[128];
+        snprintf(dir, sizeof dir, "tests/goldens/%s", names[i]);
+        sl_model *model;
+        sl_engine *engine = NULL;
+        CHECK_OK(sl_model_load(dir, SL_MODEL_NO_TOKENIZER, &model, &err), err);
+        const sl_config *c = sl_model_config(model);
+        int dim = c->head_dim, n_ctx = c->n_ctx, takes = dim == 64 || dim == 80 || dim == 96 || dim == 128;
+        int rc = sl_engine_new(model, &(sl_engine_options){.n_ctx = n_ctx, .device = "cuda"}, &engine, &err);
+        sl_engine_free(engine);
+        sl_model_free(model);
+        if (takes) {
+            CHECK_OK(rc, err);
+            logits_of(dir, n_ctx < 400 ? n_ctx : 400);
+        } else
+            CHECK_ERR(rc, err, SL_ERR_UNSUPPORTED, "on a GPU 64, 80, 96 and 128 are supported; use --device cpu");
+    }
+}
+
+// Models of every head_dim and several groups with dummy weights, which are equal to the bit on both devices.
+static float *dummy_logits(const char *device, const char *dir, const int32_t *ids, int n, int *n_vocab) {
+    sl_model *model;
+    sl_engine *engine;
+    sl_session *s;
+    CHECK_OK(sl_model_load(dir, SL_MODEL_NO_TOKENIZER | SL_MODEL_DUMMY, &model, &err), err);
+    if (!sl_device_is_gpu(device)) CHECK_OK(sl_model_materialise(model, 0, NULL, &err), err);
+    CHECK_OK(sl_engine_new(model, &(sl_engine_options){.n_ctx = n + 1, .device = device}, &engine, &err), err);
+    CHECK_OK(sl_session_new(engine, 0, &s, &err), err);
+    *n_vocab = sl_model_config(model)->n_vocab;
+    rows out = {malloc((size_t)(n + 1) * *n_vocab * sizeof(float)), *n_vocab};
+    CHECK_OK(sl_prefill_logits(s, ids, n, keep_rows, &out, NULL, &err), err);
+    CHECK_OK(sl_decode(&s, 1, ids, &err), err); // and one step
+    memcpy(out.data + (size_t)n * *n_vocab, sl_session_logits(s), *n_vocab * sizeof(float));
+    sl_session_free(s);
+    sl_engine_free(engine);
+    sl_model_free(model);
+    return out.data;
+}
+
+static void logits_shapes(void) {
+    static const struct {
+        int head_dim, n_heads, n_kv_heads, hidden, n_ffn, tied;
+    } shapes[] = {{64, 8, 8, 512, 1000, 0}, {64, 16, 2, 256, 512, 1},  {80, 4, 2, 320, 840, 0},   {96, 6, 2, 576, 1536, 0},
+                  {96, 3, 3, 288, 768, 1},  {128, 8, 1, 512, 1024, 0}, {128, 12, 4, 768, 2056, 0}};
+    enum { N = 300 };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        char path[256];
+        int n_vocab;
+        snprintf(path, sizeof path, "%s/config.json", test_tmp());
+        FILE *f = fopen(path, "w");
+        fprintf(f,
+                "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"hidden_act\": \"silu\", "
+                "\"vocab_size\": 1000, \"hidden_size\": %d, \"intermediate_size\": %d, \"num_hidden_layers\": 3, "
+                "\"num_attention_heads\": %d, \"num_key_value_heads\": %d, \"head_dim\": %d, \"rms_norm_eps\": 1e-5, "
+                "\"max_position_embeddings\": 4096, \"rope_theta\": 10000, \"tie_word_embeddings\": %s}",
+                shapes[i].hidden, shapes[i].n_ffn, shapes[i].n_heads, shapes[i].n_kv_heads, shapes[i].head_dim,
+                shapes[i].tied ? "true" : "false");
+        fclose(f);
+        int32_t *ids = test_ids(N, 1000, test_seed + i);
+        float *want = dummy_logits("cpu", test_tmp(), ids, N, &n_vocab);
+        float *got = dummy_logits("cuda", test_tmp(), ids, N, &n_vocab);
+        double e = relative(got, want, (size_t)N * n_vocab);
+        double step = relative(got + (size_t)N * n_vocab, want + (size_t)N * n_vocab, n_vocab);
+        printf("      head_dim %d, %d query heads, %d key heads: relative error %.3g, of a decode step %.3g\n",
+               shapes[i].head_dim, shapes[i].n_heads, shapes[i].n_kv_heads, e, step);
+        if (!(e <= LOGITS_RELATIVE && step <= LOGITS_RELATIVE)) FAIL("relative error of the logits %.3g, %.3g", e, step);
+        free(ids), free(want), free(got);
+    }
+}
+
+// 200 tokens that the CPU draws greedily: at each the GPU, given the same tokens, would draw the same, but for near-ties: where
+// the CPU's own margin is within twice the two devices' difference at the two tokens.
+static void greedy_tokens(void) {
+    enum { N = 700, STEPS = 200 };
+    rig cpu = rig_on("cpu", "models/tiny", N + STEPS, 1, 0), gpu = rig_on("cuda", "models/tiny", N + STEPS, 1, 0);
+    int32_t *ids = test_ids(N, cpu.n_vocab, test_seed + 5);
+    sl_session *a = rig_session(&cpu, 0), *b = rig_session(&gpu, 0);
+    CHECK_OK(sl_prefill(a, ids, N, NULL, &err), err);
+    CHECK_OK(sl_prefill(b, ids, N, NULL, &err), err);
+    int n_ties = 0;
+    for (int i = 0; i < STEPS; i++) {
+        const float *want = sl_session_logits(a), *got = sl_session_logits(b);
+        int32_t id = test_argmax(want, cpu.n_vocab), other = test_argmax(got, cpu.n_vocab);
+        if (id != other) {
+            double margin = want[id] - want[other], off = fabs(got[id] - want[id]) + fabs(got[other] - want[other]);
+            if (!(margin <= 2 * off && margin < 0.5))
+                FAIL("step %d: the GPU draws %d, the CPU %d by a margin of %.3g", i, other, id, margin);
+            n_ties++;
+        }
+        CHECK_OK(sl_decode(&a, 1, &id, &err), err);
+        CHECK_OK(sl_decode(&b, 1, &id, &err), err);
+    }
+    printf("      %d of %d tokens differ, all near-ties\n", n_ties, STEPS);
+    CHECK(n_ties <= STEPS / 20);
+    sl_session_free(a), sl_session_free(b);
+    rig_close(&cpu), rig_close(&gpu);
+    free(ids);
+}
+
+// ---- equal bits ----
+
+static void chunks_bits(void) {
+    enum { N = 1100 };
+    rig r = rig_on("cuda", "models/tiny", N, 1, N);
+    int32_t *ids = test_ids(N, r.n_vocab, test_seed);
+    int n_vocab = r.n_vocab;
+    rig_close(&r);
+    float *want = all_logits("cuda", "models/tiny", ids, N, N);
+    static const int chunks[] = {1024, 300, 64, 17};
+    for (int i = 0; i < 4; i++) {
+        char what[64];
+        snprintf(what, sizeof what, "chunks of %d", chunks[i]);
+        float *got = all_logits("cuda", "models/tiny", ids, N, chunks[i]);
+        check_bits(got, want, N * n_vocab, what);
+        free(got);
+    }
+    free(ids), free(want);
+}
+
+enum { BATCH = 20, STEPS = 24 }; // more than the linear layers take at a time
+
+static int length_of(int i) { // over page and chunk borders while it grows
+    static const int lengths[BATCH] = {1,   250,  255,  256, 257,  500, 511, 512, 31,  700,
+                                       768, 1015, 1024, 3,   1000, 77,  2,   300, 511, 900};
+    return lengths[i];
+}
+
+// Prefills sequence i of the batch test and returns it.
+static sl_session *grown(rig *r, int i) {
+    int32_t *ids = test_ids(length_of(i), r->n_vocab, test_seed + i);
+    sl_session *s = rig_session(r, i);
+    CHECK_OK(sl_prefill(s, ids, length_of(i), NULL, &err), err);
+    free(ids);
+    return s;
+}
+
+static int32_t fed(const rig *r, int i, int step) {
+    return (int32_t)((i * 131 + step * 17 + 7) % (r->n_vocab - 16));
+}
+
+static void batch_bits(void) {
+    rig r = rig_on("cuda", "models/tiny", 1200, BATCH, 0);
+    float *want = malloc((size_t)BATCH * r.n_vocab * sizeof *want);
+    for (int i = 0; i < BATCH; i++) { // alone
+        sl_session *s = grown(&r, i);
+        for (int step = 0; step < STEPS; step++) {
+            int32_t id = fed(&r, i, step);
+            CHECK_OK(sl_decode(&s, 1, &id, &err), err);
+        }
+        memcpy(want + (size_t)i * r.n_vocab, sl_session_logits(s), r.n_vocab * sizeof *want);
+        sl_session_free(s);
+    }
+    for (int turn = 0; turn < 2; turn++) { // together, in two orders of slots
+        sl_session *batch[BATCH];
+        int32_t ids[BATCH];
+        for (int i = 0; i < BATCH; i++) batch[turn ? BATCH - 1 - i : i] = grown(&r, i);
+        for (int step = 0; step < STEPS; step++) {
+            for (int i = 0; i < BATCH; i++) ids[turn ? BATCH - 1 - i : i] = fed(&r, i, step);
+            CHECK_OK(sl_decode(batch, BATCH, ids, &err), err);
+        }
+        for (int i = 0; i < BATCH; i++) {
+            sl_session *s = batch[turn ? BATCH - 1 - i : i];
+            check_bits(sl_session_logits(s), want + (size_t)i * r.n_vocab, r.n_vocab, "in a batch of 20");
+            sl_session_free(s);
+        }
+    }
+    free(want);
+    rig_close(&r);
+}
+
+// Device memory that is taken, in bytes.
+static size_t taken(void) {
+    size_t free = 0, total = 0;
+    CHECK(cudaMemGetInfo(&free, &total) == cudaSuccess);
+    return total - free;
+}
+
+// Once a batch size has been recorded, its steps allocate nothing, though contexts grow over pages.
+static void no_allocation(void) {
+    rig r = rig_on("cuda", "models/tiny", 1200, 2, 0);
+    sl_session *batch[2] = {grown(&r, 2), grown(&r, 12)};
+    sl_sampling greedy = sl_sampling_default();
+    sl_sampler *samplers[2];
+    greedy.temp = 0;
+    for (int i = 0; i < 2; i++) CHECK_OK(sl_sampler_new(&greedy, r.n_vocab, &samplers[i], &err), err);
+    int32_t ids[2] = {3, 4};
+    CHECK_OK(sl_decode(batch, 2, ids, &err), err);
+    CHECK_OK(sl_step(batch, 2, samplers, ids, &err), err);
+    size_t before = taken();
+    for (int step = 0; step < 60; step++) {
+        CHECK_OK(sl_decode(batch, 2, (int32_t[]){5, 6}, &err), err);
+        CHECK_OK(sl_step(batch, 2, samplers, ids, &err), err);
+    }
+    CHECK_INT(taken(), before);
+    for (int i = 0; i < 2; i++) sl_session_free(batch[i]), sl_sampler_free(samplers[i]);
+    rig_close(&r);
+}
+
+// Steps that are replayed and steps that are queued afresh (a change of plan voids the recordings).
+static void replay_bits(void) {
+    float *last[2];
+    for (int afresh = 0; afresh < 2; afresh++) {
+        rig r = rig_on("cuda", "models/tiny", 1200, 2, 0);
+        sl_session *batch[2] = {grown(&r, 2), grown(&r, 12)};
+        for (int step = 0; step < 100; step++) { // over page and chunk borders
+            int32_t ids[2] = {fed(&r, 2, step), fed(&r, 12, step)};
+            if (afresh) CHECK_OK(sl_engine_set_attention(r.engine, NULL, &err), err);
+            CHECK_OK(sl_decode(batch, 2, ids, &err), err);
+        }
+        last[afresh] = malloc(2 * r.n_vocab * sizeof **last);
+        for (int i = 0; i < 2; i++) {
+            memcpy(last[afresh] + i * r.n_vocab, sl_session_logits(batch[i]), r.n_vocab * sizeof **last);
+            sl_session_free(batch[i]);
+        }
+        if (afresh) check_bits(last[1], last[0], 2 * r.n_vocab, "run afresh");
+        rig_close(&r);
+    }
+    free(last[0]), free(last[1]);
+}
+
+// A larger batch than any before it makes buffers grow, which voids what was recorded for smaller ones.
+static void batch_grows(void) {
+    enum { B = 6, N = 8 };
+    float *last[2];
+    for (int alone = 0; alone < 2; alone++) {
+        rig r = rig_on("cuda", "models/tiny", 64, B, 0);
+        sl_session *batch[B];
+        for (int i = 0; i < B; i++) {
+            batch[i] = rig_session(&r, 0);
+            CHECK_OK(sl_prefill(batch[i], (int32_t[]){5, 6}, 2, NULL, &err), err);
+        }
+        for (int step = 0; step < N; step++) {
+            int32_t ids[B];
+            for (int i = 0; i < B; i++) ids[i] = fed(&r, 0, step);
+            int n = alone || step % 2 == 0 ? 1 : B; // the others fall behind: only the first is looked at
+            CHECK_OK(sl_decode(batch, n, ids, &err), err);
+        }
+        last[alone] = malloc(r.n_vocab * sizeof **last);
+        memcpy(last[alone], sl_session_logits(batch[0]), r.n_vocab * sizeof **last);
+        if (alone) check_bits(last[1], last[0], r.n_vocab, "in batches that grow and shrink");
+        for (int i = 0; i < B; i++) sl_session_free(batch[i]);
+        rig_close(&r);
+    }
+    free(last[0]), free(last[1]);
+}
+
+// A prefix shared by reference, cut back and extended again.
+static void prefix_bits(void) {
+    enum { N = 600, CUT = 300 };
+    rig r = rig_on("cuda", "models/tiny", 1024, 3, 0);
+    int32_t *ids = test_ids(N, r.n_vocab, test_seed + 3), id = 5;
+    sl_session *whole = rig_session(&r, 0), *fork, *cut = rig_session(&r, 0);
+    CHECK_OK(sl_prefill(whole, ids, N, NULL, &err), err);
+    CHECK_OK(sl_session_fork(whole, CUT, 0, &fork, &err), err);
+    CHECK_OK(sl_prefill(fork, ids + CUT, N - CUT, NULL, &err), err);
+    CHECK_OK(sl_prefill(cut, ids, CUT + 7, NULL, &err), err);
+    CHECK_OK(sl_decode(&cut, 1, &id, &err), err);
+    CHECK_OK(sl_session_truncate(cut, CUT, &err), err);
+    CHECK_OK(sl_prefill(cut, ids + CUT, N - CUT, NULL, &err), err);
+    check_bits(sl_session_logits(fork), sl_session_logits(whole), r.n_vocab, "forked prefix");
+    check_bits(sl_session_logits(cut), sl_session_logits(whole), r.n_vocab, "cut prefix");
+    sl_session *batch[3] = {whole, fork, cut};
+    CHECK_OK(sl_decode(batch, 3, (int32_t[]){9, 9, 9}, &err), err);
+    check_bits(sl_session_logits(fork), sl_session_logits(whole), r.n_vocab, "forked prefix, a step on");
+    check_bits(sl_session_logits(cut), sl_session_logits(whole), r.n_vocab, "cut prefix, a step on");
+    for (int i = 0; i < 3; i++) sl_session_free(batch[i]);
+    rig_close(&r);
+    free(ids);
+}
+
+// ---- the draw on the device ----
+
+// sl_step against sl_sampler_draw on the fetched logits and sl_decode, with greedy and sampled sequences that leave one by one.
+static void steps(void) {
+    enum { N_SEQS = 4, N_STEPS = 40 };
+    rig a = rig_on("cuda", "models/tiny", 1200, N_SEQS, 0), b = rig_on("cuda", "models/tiny", 1200, N_SEQS, 0);
+    sl_session *there[N_SEQS], *here[N_SEQS];
+    sl_sampler *samplers[N_SEQS];
+    for (int i = 0; i < N_SEQS; i++) {
+        sl_sampling p = sl_sampling_default();
+        p.temp = i == 0 ? 0 : 0.5f + 0.3f * i;
+        if (i == 3) p.top_k = 0, p.min_p = 0.01f;
+        p.seed = 11;
+        there[i] = grown(&a, 4 + i), here[i] = grown(&b, 4 + i);
+        CHECK_OK(sl_sampler_new(&p, a.n_vocab, &samplers[i], &err), err);
+    }
+    int n = N_SEQS;
+    for (int step = 0; step < N_STEPS; step++) {
+        int32_t got[N_SEQS], want[N_SEQS];
+        if (step == 15) n = 3; // the last one leaves
+        if (step == 30) {      // and the first: the others change rows
+            sl_session *s = there[0], *t = here[0];
+            sl_sampler *p = samplers[0];
+            for (int i = 0; i < 2; i++) there[i] = there[i + 1], here[i] = here[i + 1], samplers[i] = samplers[i + 1];
+            there[2] = s, here[2] = t, samplers[2] = p;
+            n = 2;
+        }
+        for (int i = 0; i < n; i++)
+            want[i] = sl_sampler_draw(samplers[i], sl_session_logits(here[i]), sl_session_sequence(here[i]),
+                                      (uint32_t)sl_session_n_tokens(here[i]));
+        CHECK_OK(sl_step(there, n, samplers, got, &err), err);
+        sl_session *live[N_SEQS];
+        int32_t ids[N_SEQS];
+        int n_live = 0;
+        for (int i = 0; i < n; i++) {
+            CHECK_INT(got[i], want[i]);
+            if (!sl_model_is_eos(b.model, want[i])) live[n_live] = here[i], ids[n_live++] = want[i];
+        }
+        if (n_live) CHECK_OK(sl_decode(live, n_live, ids, &err), err);
+    }
+    for (int i = 0; i < N_SEQS; i++) {
+        CHECK_INT(sl_session_n_tokens(there[i]), sl_session_n_tokens(here[i]));
+        check_bits(sl_session_logits(there[i]), sl_session_logits(here[i]), a.n_vocab, "after the steps");
+        sl_session_free(there[i]), sl_session_free(here[i]), sl_sampler_free(samplers[i]);
+    }
+    rig_close(&a), rig_close(&b);
+}
+
+// ---- errors ----
+
+static void errors(void) {
+    sl_model *model;
+    sl_engine *engine;
+    sl_attn_spec spec;
+    sl_attn_plan plan;
+    CHECK_OK(sl_model_load("models/tiny", SL_MODEL_NO_TOKENIZER, &model, &err), err);
+    sl_engine_options o = {.device = "cuda", .n_ctx = 131072, .n_sequences = 1000};
+    CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_MEMORY, "GiB are missing. The largest that fits is");
+    o = (sl_engine_options){.device = "cuda:99"};
+    CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_DEVICE, "--device cuda:99");
+    CHECK_OK(sl_attn_parse("magicpig", &spec, &err), err);
+    CHECK_OK(sl_attn_plan_init(&plan, sl_model_config(model)->n_layers, &spec, &err), err);
+    o = (sl_engine_options){.device = "cuda", .n_ctx = 512, .attn = &plan};
+    CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_UNSUPPORTED, "--attn magicpig: not offered on a GPU");
+    sl_attn_plan_free(&plan);
+    CHECK_OK(sl_attn_parse("santa-sys", &spec, &err), err);
+    CHECK_OK(sl_attn_plan_init(&plan, sl_model_config(model)->n_layers, &spec, &err), err);
+    o = (sl_engine_options){.device = "cuda", .n_ctx = 256, .n_sequences = 2731, .attn = &plan};
+    CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_UNSUPPORTED,
+              "--attn santa-sys: 2731 sequences, at most 2730");
+    sl_attn_plan_free(&plan);
+    sl_model_free(model);
+}
+#endif
+
+static const test_case cases[] = {
+    GPU_CASE("logits-tiny", logits_tiny),
+    GPU_CASE("logits-goldens", logits_goldens),
+    GPU_CASE("logits-shapes", logits_shapes),
+    GPU_CASE("greedy-tokens", greedy_tokens),
+    GPU_CASE("chunks-bits", chunks_bits),
+    GPU_CASE("batch-bits", batch_bits),
+    GPU_CASE("replay-bits", replay_bits),
+    WHOLE_GPU_CASE("no-allocation", no_allocation),
+    GPU_CASE("batch-grows", batch_grows),
+    GPU_CASE("prefix-bits", prefix_bits),
+    GPU_CASE("steps", steps),
+    WHOLE_GPU_CASE("errors", errors),
+    {0},
+};
+const test_suite suite_cuda_engine = {"cuda_engine", cases};

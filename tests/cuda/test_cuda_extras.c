@@ -1,0 +1,86 @@
+// tests/cuda/test_cuda_extras.c - page extras built on a GPU: the CPU's bits.
+#include "tests/support/gpu.h"
+
+#ifdef SLEIGH_CUDA
+#include "attention/stages.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { HEADS = 2, PAGES = 5 };
+
+// Channels of many kinds: wide, narrow, constant, far from zero, tiny, beyond f16.
+static bf16 *some_rows(int dim, uint64_t seed) {
+    size_t n = (size_t)PAGES * HEADS * SL_PAGE * dim;
+    bf16 *x = malloc(n * sizeof *x);
+    for (size_t i = 0; i < n; i++) {
+        int c = (int)(i % dim);
+        double scale = c % 7 == 0 ? 0 : exp2(c % 11 - 5.0), offset = c % 5 == 0 ? 30 * exp2(c % 4) : 1;
+        if (c == 9) scale = 1e-7, offset = 1e-6;
+        if (c == 13) scale = 4e4;
+        x[i] = sl_f32_to_bf16((float)(offset + scale * test_normal(&seed)));
+    }
+    return x;
+}
+
+// Builds pages 3, 0, 4 on both and compares them to the bit; the others must stay as they were.
+static void compare(const sl_kv_extra_kind *kind, int arg, int dim) {
+    static const int32_t pages[] = {3, 0, 4};
+    size_t size = kind->size(arg, dim), rows = (size_t)SL_PAGE * dim, all = (size_t)PAGES * HEADS * size;
+    bf16 *x = some_rows(dim, test_seed + dim);
+    bf16 *gpu_x = gpu_copy(x, PAGES * HEADS * rows * sizeof *x);
+    unsigned char *out = gpu_new(all), *got = malloc(all), *want = malloc(all);
+    memset(want, 0xFF, all);
+    for (int i = 0; i < 3; i++)
+        for (int h = 0; h < HEADS; h++) {
+            size_t block = (size_t)pages[i] * HEADS + h;
+            kind->build(arg, dim, x + block * rows, x + block * rows, NULL, NULL, want + block * size);
+        }
+    kind->build_device(&(sl_kv_device_build){.arg = arg,
+                                             .head_dim = dim,
+                                             .n_kv_heads = HEADS,
+                                             .size = size,
+                                             .n = 3,
+                                             .pages = gpu_copy(pages, sizeof pages),
+                                             .k = gpu_x,
+                                             .v = gpu_x,
+                                             .data = out});
+    gpu_read(got, out, all);
+    for (size_t i = 0; i < all; i++)
+        if (got[i] != want[i])
+            FAIL("%s %d, head_dim %d: byte %zu of block %zu is %02x, expected %02x", kind->name, arg, dim, i % size, i / size,
+                 got[i], want[i]);
+    free(x), free(got), free(want);
+}
+
+static void quantised(void) {
+    static const int dims[] = {64, 80, 96, 128}, bits[] = {8, 4, 3};
+    for (int d = 0; d < 4; d++)
+        for (int b = 0; b < 3; b++) compare(&sl_quantised_keys, bits[b], dims[d]);
+}
+
+static void bounds(void) {
+    static const int dims[] = {64, 80, 96, 128};
+    for (int d = 0; d < 4; d++) compare(&sl_key_bounds, 0, dims[d]);
+}
+
+static void by_feature(void) {
+    static const int dims[] = {64, 80, 96, 128};
+    for (int d = 0; d < 4; d++) compare(&sl_keys_by_feature, 0, dims[d]);
+}
+
+static void norms(void) {
+    static const int dims[] = {64, 80, 96, 128};
+    for (int d = 0; d < 4; d++) compare(&sl_page_norms, 0, dims[d]);
+}
+#endif
+
+static const test_case cases[] = {
+    GPU_CASE("quantised", quantised),
+    GPU_CASE("by-feature", by_feature),
+    GPU_CASE("norms", norms),
+    GPU_CASE("bounds", bounds),
+    {0},
+};
+const test_suite suite_cuda_extras = {"cuda_extras", cases};

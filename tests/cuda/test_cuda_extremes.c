@@ -1,0 +1,203 @@
+// tests/cuda/test_cuda_extremes.c - test_extremes.c on a GPU: heads whose scores stored weights cannot hold attend exactly, NaN
+// stays NaN, the other heads of a ragged batch keep their bits, and the counters are 0 again for the next launch.
+#include "tests/support/gpu.h"
+
+#ifdef SLEIGH_CUDA
+#include "tests/support/decode_check.h"
+#include "tests/support/extremes.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { HEADS = 8, KV_HEADS = 2, GROUP = HEADS / KV_HEADS, SEQS = 5, N_DIMS = 2 };
+static const int lengths[SEQS] = {1, 300, 1500, 256, 2049}, dims[N_DIMS] = {64, 80};
+
+static ref_cache new_cache(int dim) {
+    ref_cache c = ref_cache_new(HEADS, KV_HEADS, dim, SEQS, lengths, 1, test_seed);
+    ref_add_to_values(&c, 1);
+    return c;
+}
+
+static int runs_on_gpu(const char *attn) {
+    sl_attn_spec spec;
+    sl_error err;
+    CHECK_OK(sl_attn_parse(attn, &spec, &err), err);
+    return sl_attn_on_gpu(&spec);
+}
+
+// Two launches of one method: the second must give the first one's bits. out: from malloc
+static sl_attn_stats launch(ref_cache *c, const char *attn, bf16 **out, double error[SEQS][HEADS]) {
+    size_t size = (size_t)SEQS * HEADS * c->geom.head_dim * sizeof(bf16);
+    rig r = rig_new(c, attn, 5);
+    rig_launch(&r);
+    sl_attn_stats stats = r.stats;
+    *out = malloc(size);
+    memcpy(*out, r.out, size);
+    rig_seed(&r, 5);
+    rig_launch(&r);
+    CHECK(!memcmp(*out, r.out, size));
+    for (int i = 0; error && i < SEQS * HEADS; i++) error[i / HEADS][i % HEADS] = rig_error(&r, i / HEADS, i % HEADS, NULL);
+    rig_free(&r);
+    return stats;
+}
+
+static int is_nan(const bf16 *out, int dim) {
+    int n = 0;
+    for (int d = 0; d < dim; d++) n += isnan(sl_bf16_to_f32(out[d])) != 0;
+    return n == dim ? 1 : n == 0 ? 0 : -1;
+}
+
+static void check_other_heads(const char *attn, const bf16 *plain, const bf16 *got, const int bad[SEQS], int dim) {
+    for (int i = 0; i < SEQS * HEADS; i++) {
+        int s = i / HEADS, head = i % HEADS;
+        int shares_query = !strncmp(attn, "bernoulli-group", 15) && bad[s] >= 0 && head / GROUP == bad[s] / GROUP;
+        if (head == bad[s] || shares_query) continue;
+        if (memcmp(plain + (size_t)i * dim, got + (size_t)i * dim, dim * sizeof *got))
+            FAIL("%s, head_dim %d, sequence %d: head %d has other bits beside a huge head", attn, dim, s, head);
+    }
+}
+
+// bad[s]: the head of sequence s whose query is scaled; -1: none.
+static void try_huge(const char *attn, int falls_back, int dim) {
+    static const int bad[SEQS] = {1, -1, 3, 7, 6};
+    static const float factor[SEQS] = {1e6f, 1, 1e5f, -1e6f, -1e15f};
+    ref_cache c = new_cache(dim);
+    bf16 *plain, *got;
+    double error[SEQS][HEADS];
+    sl_attn_stats before = launch(&c, attn, &plain, NULL);
+    uint64_t own = before.tries ? before.fallbacks : 0; // an epsilon that did not hold
+    CHECK_INT(before.fallbacks, own);
+    for (int s = 0; s < SEQS; s++)
+        for (int d = 0; d < dim && bad[s] >= 0; d++) c.q[((size_t)s * HEADS + bad[s]) * dim + d] *= factor[s];
+    sl_attn_stats stats = launch(&c, attn, &got, error);
+    uint64_t huge = falls_back ? 4 : 0;
+    if (stats.fallbacks < huge || stats.fallbacks > own + huge)
+        FAIL("%s: %llu fall-backs, %llu before", attn, (unsigned long long)stats.fallbacks, (unsigned long long)own);
+    for (int s = 0; s < SEQS; s++) {
+        if (bad[s] < 0) continue;
+        if (is_nan(got + ((size_t)s * HEADS + bad[s]) * dim, dim))
+            FAIL("%s, head_dim %d, sequence %d: the huge head is NaN", attn, dim, s);
+        if (falls_back && !(error[s][bad[s]] < 0x1p-8)) // one row has all the mass: its bf16 values
+            FAIL("%s, head_dim %d, sequence %d: the huge head is off by %g", attn, dim, s, error[s][bad[s]]);
+    }
+    check_other_heads(attn, plain, got, bad, dim);
+    free(plain), free(got);
+    ref_cache_free(&c);
+}
+
+static void huge_scores(void) {
+    for (int i = 0; i < N_EXTREMES; i++)
+        for (int k = 0; k < N_DIMS && runs_on_gpu(extremes[i].attn); k++)
+            try_huge(extremes[i].attn, extremes[i].falls_back_on_gpu, dims[k]);
+}
+
+// The scores of one head lie far below the range, close together: attention is not one-hot.
+static void all_far_below(void) {
+    enum { DIM = 128 };
+    for (int i = 0; i < N_EXTREMES; i++) {
+        if (!extremes[i].falls_back_on_gpu || !runs_on_gpu(extremes[i].attn)) continue;
+        ref_cache c = new_cache(DIM);
+        bf16 *got;
+        double error[SEQS][HEADS];
+        for (int j = 0; j < lengths[4]; j++) ((bf16 *)ref_k_row(&c, 4, 0, j))[0] = sl_f32_to_bf16(64);
+        c.q[(size_t)4 * HEADS * DIM] = -4096; // -23,170 nats, 33,400 octaves
+        sl_attn_stats stats = launch(&c, extremes[i].attn, &got, error);
+        CHECK(stats.fallbacks == 1 || (stats.tries && stats.fallbacks > 1));             // an epsilon may not hold either
+        if (!(error[4][0] < 0.02)) FAIL("%s: off by %g", extremes[i].attn, error[4][0]); // fp32 scores: 2^-9 octaves
+        free(got);
+        ref_cache_free(&c);
+    }
+}
+
+static void nan_query(void) {
+    static const float values[] = {NAN, INFINITY, -INFINITY};
+    static const int bad[SEQS] = {0, -1, 5, -1, 2};
+    enum { DIM = 64 };
+    for (int i = 0; i < N_EXTREMES; i++) {
+        const char *attn = extremes[i].attn;
+        if (!runs_on_gpu(attn)) continue;
+        ref_cache c = new_cache(DIM);
+        bf16 *plain, *got;
+        launch(&c, attn, &plain, NULL);
+        for (int s = 0, k = 0; s < SEQS; s++)
+            if (bad[s] >= 0) c.q[((size_t)s * HEADS + bad[s]) * DIM + 7] = values[k++];
+        launch(&c, attn, &got, NULL);
+        for (int s = 0; s < SEQS; s++)
+            if (bad[s] >= 0 && is_nan(got + ((size_t)s * HEADS + bad[s]) * DIM, DIM) != 1)
+                FAIL("%s, sequence %d: a query with %g gives no NaN", attn, s, values[s / 2]);
+        check_other_heads(attn, plain, got, bad, DIM);
+        free(plain), free(got);
+        ref_cache_free(&c);
+    }
+}
+
+// A row of KV head 1 is NaN: in a page with extras, in the newest page.
+static void nan_key(void) {
+    enum { DIM = 128 };
+    for (int i = 0; i < N_EXTREMES; i++) {
+        const char *attn = extremes[i].attn;
+        if (!runs_on_gpu(attn) || !extremes[i].sees_rows) continue;
+        ref_cache c = new_cache(DIM);
+        bf16 *got;
+        for (int d = 0; d < DIM; d++) ((bf16 *)ref_k_row(&c, 2, 1, 700))[d] = ((bf16 *)ref_k_row(&c, 4, 1, 2048))[d] = 0x7fc0;
+        launch(&c, attn, &got, NULL);
+        for (int k = 0; k < SEQS * HEADS; k++) {
+            int s = k / HEADS, want = (s == 2 || s == 4) && k % HEADS / GROUP == 1;
+            if (is_nan(got + (size_t)k * DIM, DIM) != want)
+                FAIL("%s, sequence %d, head %d: NaN expected: %d", attn, s, k % HEADS, want);
+        }
+        free(got);
+        ref_cache_free(&c);
+    }
+}
+
+// Pages that quantised keys cannot hold, and one channel of a key: the extras are the CPU's to the bit.
+static void extras(void) {
+    static const char *const methods[] = {"santa-is", "santa-is:proposal=int8", "santa-is:proposal=int3", "quest", "dense-q"};
+    enum { DIM = 80 };
+    for (int m = 0; m < 5; m++) {
+        ref_cache c = new_cache(DIM);
+        sl_attn_spec spec;
+        sl_error err;
+        sl_kv_need need[SL_MAX_NEEDS];
+        ((bf16 *)ref_k_row(&c, 4, 0, 40))[3] = sl_f32_to_bf16(3e7f);
+        ((bf16 *)ref_k_row(&c, 4, 0, 41))[3] = sl_f32_to_bf16(-3e7f);
+        ((bf16 *)ref_k_row(&c, 4, 1, 300))[9] = 0x7fc0;
+        ((bf16 *)ref_k_row(&c, 2, 0, 700))[0] = 0x7f80;
+        CHECK_OK(sl_attn_parse(methods[m], &spec, &err), err);
+        rig r = rig_new(&c, methods[m], 5);
+        CHECK_INT(spec.method->cuda->needs(&spec, need), 1);
+        size_t size = need[0].kind->size(need[0].arg, DIM);
+        char *block = malloc(size), *want = malloc(size);
+        for (int s = 0; s < SEQS; s++)
+            for (int page = 0; page < (lengths[s] - 1) / SL_PAGE; page++)
+                for (int h = 0; h < KV_HEADS; h++) {
+                    const char *from = (const char *)r.args.extra[0] + ((size_t)c.seqs[s].pages[page] * KV_HEADS + h) * size;
+                    gpu_read(block, from, size);
+                    const bf16 *rows = ref_k_row(&c, s, h, page * SL_PAGE);
+                    need[0].kind->build(need[0].arg, DIM, rows, rows, NULL, NULL, want);
+                    // of bounds NaN may have any sign and payload
+                    int n_steps = strcmp(methods[m], "quest") ? (int)size / 2 : 0;
+                    for (int k = 0; k < n_steps; k++)
+                        if (((const uint16_t *)block)[k] != ((const uint16_t *)want)[k])
+                            FAIL("%s, sequence %d, page %d, KV head %d: element %d differs", methods[m], s, page, h, k);
+                    for (int k = 0; !n_steps && k < (int)size / 2; k++) {
+                        float a = sl_bf16_to_f32(((const bf16 *)block)[k]), b = sl_bf16_to_f32(((const bf16 *)want)[k]);
+                        if (a != b && !(isnan(a) && isnan(b)))
+                            FAIL("quest, sequence %d, page %d: %g, expected %g", s, page, a, b);
+                    }
+                }
+        free(block), free(want);
+        rig_free(&r);
+        ref_cache_free(&c);
+    }
+}
+#endif
+
+static const test_case cases[] = {
+    GPU_CASE("huge-scores", huge_scores), GPU_CASE("all-far-below", all_far_below),
+    GPU_CASE("nan-query", nan_query),     GPU_CASE("nan-key", nan_key),
+    GPU_CASE("extras", extras),           {0},
+};
+const test_suite suite_cuda_extremes = {"cuda_extremes", cases};

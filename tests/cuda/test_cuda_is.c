@@ -1,0 +1,125 @@
+// tests/cuda/test_cuda_is.c - santa-is and dense-q on a GPU: stored weights against the CPU's scores of the same quantised
+// pages, and, from the very weights that the kernel stored, the CPU's draws: the output must be the mean of these rows with
+// their exact scores.
+#include "tests/support/gpu.h"
+
+#ifdef SLEIGH_CUDA
+#include "tests/support/decode_check.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static int n_weights, n_off_by_1; // of all steps of the case
+
+static void check_step(rig *r) {
+    rig_launch(r);
+    rig_check_weights(r);
+    rig_check(r);
+    n_weights += r->n_weights, n_off_by_1 += r->n_off_by_1;
+}
+
+static void check_on(ref_cache *c, const char *attn) {
+    rig r = rig_new(c, attn, 11);
+    check_step(&r);
+    rig_free(&r);
+}
+
+// Scores of quantised keys are integers times few factors: at most one weight in a thousand is not the CPU's.
+static void report_weights(void) {
+    printf("      %d of %d stored weights differ from the CPU's in their last bit\n", n_off_by_1, n_weights);
+    if (n_off_by_1 > n_weights / 1000 + 3) FAIL("%d of %d stored weights differ from the CPU's", n_off_by_1, n_weights);
+    n_off_by_1 = n_weights = 0;
+}
+
+static void lengths(void) {
+    static const int all[] = {1, 31, 255, 256, 257, 513, 1000, 8192, 32769};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        double scale = i % 3 == 0 ? 0 : i % 3 == 1 ? 1 : 4;
+        ref_cache c = ref_cache_new(8, 2, 128, 1, &all[i], scale, test_seed);
+        check_on(&c, "santa-is:S=128");
+        check_on(&c, "santa-is:S=256");
+        check_on(&c, "dense-q");
+        ref_cache_free(&c);
+    }
+    report_weights();
+}
+
+static void samples(void) {
+    static const int n = 3000;
+    static const char *const attn[] = {"santa-is:S=1",   "santa-is:S=3",    "santa-is:S=127", "santa-is:S=129",
+                                       "santa-is:S=513", "santa-is:S=2000", "santa-is:S=4096"};
+    ref_cache c = ref_cache_new(4, 1, 128, 1, &n, 2, test_seed);
+    for (size_t i = 0; i < sizeof attn / sizeof *attn; i++) check_on(&c, attn[i]);
+    ref_cache_free(&c);
+    report_weights();
+}
+
+static void shapes(void) {
+    static const int dims[] = {64, 80, 96, 128}, groups[] = {1, 2, 3, 4, 8}, lengths[] = {700, 1, 2049};
+    static const char *const attn[] = {"santa-is:S=64:proposal=int8",
+                                       "santa-is:S=64",
+                                       "santa-is:S=64:proposal=int3",
+                                       "dense-q:bits=8",
+                                       "dense-q:bits=4",
+                                       "dense-q:bits=3"};
+    for (int d = 0; d < 4; d++)
+        for (int g = 0; g < 5; g++) {
+            ref_cache c = ref_cache_new(2 * groups[g], 2, dims[d], 3, lengths, 2, test_seed);
+            for (int i = 0; i < 6; i++) check_on(&c, attn[i]);
+            ref_cache_free(&c);
+        }
+    report_weights();
+}
+
+// Keys of the newest page that lie along head 0's query: its rows weigh 2^shift times as much as others.
+static void a_heavy_newest_page(void) {
+    static const int n = 1000;
+    static const double shifts[] = {4, 8, 9, 12, 40, 2000};
+    for (size_t i = 0; i < sizeof shifts / sizeof *shifts; i++) {
+        ref_cache c = ref_cache_new(4, 1, 128, 1, &n, 1, test_seed);
+        double square = 0, log2_e = 1.4426950408889634;
+        for (int d = 0; d < 128; d++) square += (double)c.q[d] * c.q[d];
+        for (int j = 768; j < n; j += 5)
+            for (int d = 0; d < 128; d++)
+                ((bf16 *)ref_k_row(&c, 0, 0, j))[d] =
+                    sl_f32_to_bf16((float)(c.q[d] / square * sqrt(128) / log2_e * (shifts[i] + 4)));
+        check_on(&c, "santa-is:S=64");
+        ref_cache_free(&c);
+    }
+    n_off_by_1 = n_weights = 0; // huge scores differ by more than a last bit now and then
+}
+
+// Once S covers all rows, it is dense attention.
+static void equals_dense(void) {
+    static const int n = 1500;
+    ref_cache c = ref_cache_new(8, 2, 128, 1, &n, 2, test_seed);
+    rig r = rig_new(&c, "santa-is:S=1500", 5);
+    rig_launch(&r);
+    for (int h = 0; h < 8; h++) {
+        double mu[128];
+        rig_error(&r, 0, h, mu);
+        for (int d = 0; d < 128; d++) CHECK_NEAR(sl_bf16_to_f32(r.out[h * 128 + d]), mu[d], 0.01 * fabs(mu[d]) + 2e-3);
+    }
+    rig_free(&r);
+    ref_cache_free(&c);
+}
+
+static void ragged_batch(void) {
+    static const char *const attn[] = {"santa-is:S=256", "dense-q", "santa-is:S=128:proposal=int8"};
+    ref_cache c = ref_cache_new(8, 2, 128, RIG_SEQS, rig_ragged, 3, test_seed);
+    for (int i = 0; i < 3; i++) check_on(&c, attn[i]);
+    ref_cache_free(&c);
+    report_weights();
+}
+#endif
+
+static const test_case cases[] = {
+    GPU_CASE("lengths", lengths),
+    GPU_CASE("samples", samples),
+    GPU_CASE("shapes", shapes),
+    GPU_CASE("a-heavy-newest-page", a_heavy_newest_page),
+    GPU_CASE("equals-dense", equals_dense),
+    GPU_CASE("ragged-batch", ragged_batch),
+    {0},
+};
+const test_suite suite_cuda_is = {"cuda_is", cases};

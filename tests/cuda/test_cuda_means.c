@@ -1,0 +1,320 @@
+// tests/cuda/test_cuda_means.c - what a GPU's draws come to over 200 seeds: unbiased methods have dense attention's mean,
+// Bernoulli scores those of q K^T, self-normalised methods a bias that falls as their draws grow; and how large errors are.
+//
+// A mean of R outputs is allowed 4 sqrt(trace Cov / R) from what it should be, the trace being that of the R outputs, and what
+// roundings add that are the same in every run: stored weights are off by 2^-9 at most, each on its own.
+#include "tests/support/gpu.h"
+
+#ifdef SLEIGH_CUDA
+#include "tests/support/decode_check.h"
+#include "tests/support/means.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SEEDS = 200, HEADS = 32, KV_HEADS = 8, DIM = 128, N = 4000 };
+static const int n_kv = N;
+
+// A vector's mean and the trace of its covariance, over SEEDS runs.
+typedef struct moments {
+    int n;
+    double *sum, square;
+} moments;
+
+static moments moments_new(int n) {
+    return (moments){.n = n, .sum = calloc(n, sizeof(double))};
+}
+
+static void moments_add(moments *m, const double *x) {
+    for (int i = 0; i < m->n; i++) m->sum[i] += x[i], m->square += x[i] * x[i];
+}
+
+// Compares the mean with `want`, and frees. slack: what may be added to 4 standard errors.
+static void moments_check(moments *m, const double *want, double slack, const char *what, int head) {
+    double variance = m->square / SEEDS, off = 0;
+    for (int i = 0; i < m->n; i++) {
+        double mean = m->sum[i] / SEEDS;
+        variance -= mean * mean, off += (mean - want[i]) * (mean - want[i]);
+    }
+    double error = sqrt(fmax(variance, 0) / SEEDS);
+    if (!(sqrt(off) <= 4 * error + slack))
+        FAIL("%s, head %d: the mean is off by %.4g, its standard error %.4g, rounding %.4g", what, head, sqrt(off), error,
+             slack);
+    free(m->sum);
+}
+
+static double norm(const double *x, int n) {
+    double square = 0;
+    for (int i = 0; i < n; i++) square += x[i] * x[i];
+    return sqrt(square);
+}
+
+static void output(const rig *r, int head, double *to) {
+    for (int d = 0; d < DIM; d++) to[d] = sl_bf16_to_f32(r->out[head * DIM + d]);
+}
+
+// ---- outputs ----
+
+static void check_unbiased(ref_cache *c, const char *attn) {
+    moments m[HEADS];
+    double mu[HEADS][DIM], out[DIM];
+    rig r = rig_new(c, attn, 0);
+    for (int h = 0; h < HEADS; h++) m[h] = moments_new(DIM);
+    for (uint32_t seed = 0; seed < SEEDS; seed++) {
+        rig_seed(&r, seed);
+        rig_decode(&r);
+        for (int h = 0; h < HEADS; h++) {
+            if (seed == 0) rig_error(&r, 0, h, mu[h]);
+            output(&r, h, out);
+            moments_add(&m[h], out);
+        }
+    }
+    for (int h = 0; h < HEADS; h++) moments_check(&m[h], mu[h], 0x1p-9 * norm(mu[h], DIM), attn, h);
+    rig_free(&r);
+}
+
+static void unbiased(void) {
+    static const char *const specs[] = {"santa:S=64",       "santa-strat:S=64", "santa-sys:S=64",        "santa-flash:S=512",
+                                        "santa-sys:S=1000", "santa-pps:S=64",   "santa-pps:S=64:pps=sys"};
+    for (int scale = 1; scale <= 4; scale += 3) { // flat and peaked
+        ref_cache c = ref_cache_new(HEADS, KV_HEADS, DIM, 1, &n_kv, scale, test_seed + scale);
+        for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) check_unbiased(&c, specs[i]);
+        ref_cache_free(&c);
+    }
+}
+
+// ---- Bernoulli qK^T ----
+
+// Scores are unbiased (their softmax is not). A stored weight knows its score to 2^-9 / ln 2.
+static void bernoulli_scores(void) {
+    static const char *const specs[] = {"bernoulli:B=4+santa:S=1", "bernoulli:B=4:bernoulli-sampling=iid+santa:S=1",
+                                        "bernoulli-group:B=4+santa:S=1",
+                                        "bernoulli-group:B=4:bernoulli-sampling=iid+santa:S=1"};
+    enum { ROWS = 600, FEW = 8 };
+    int n = ROWS;
+    ref_cache c = ref_cache_new(FEW, 2, DIM, 1, &n, 1, test_seed);
+    for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
+        rig exact = rig_new(&c, "santa:S=1", 0), r = rig_new(&c, specs[i], 0);
+        moments m[FEW];
+        for (int h = 0; h < FEW; h++) m[h] = moments_new(ROWS);
+        for (uint32_t seed = 0; seed < SEEDS; seed++) {
+            rig_seed(&r, seed);
+            rig_launch(&r);
+            for (int h = 0; h < FEW; h++) {
+                sl_weights wt = rig_weights(&r, 0, 0, h);
+                double score[ROWS];
+                for (int j = 0; j < n; j++) score[j] = wt.ref[j / SL_BLOCK] + log2(sl_bf16_to_f32(wt.w[j]));
+                moments_add(&m[h], score);
+                rig_weights_free(&wt);
+            }
+        }
+        for (int kv = 0; kv < 2; kv++) {
+            double *want = rig_scores(&exact, 0, kv);
+            for (int h = 0; h < 4; h++)
+                moments_check(&m[kv * 4 + h], want + h * n, 0x1p-9 / log(2) * sqrt(n), specs[i], kv * 4 + h);
+            free(want);
+        }
+        rig_free(&exact), rig_free(&r);
+    }
+    ref_cache_free(&c);
+}
+
+// With a sampler the mean is that of every row with the same scores: a seed's counts are the same with it and without.
+static void bernoulli_values(void) {
+    static const char *const samplers[] = {"santa:S=64", "santa-strat:S=64", "santa-sys:S=64", "santa-flash:S=512"};
+    static const char *const scores[] = {"bernoulli:B=8", "bernoulli-group:B=8"};
+    ref_cache c = ref_cache_new(HEADS, KV_HEADS, DIM, 1, &n_kv, 1, test_seed);
+    static const double zero[DIM];
+    for (int k = 0; k < 8; k++) {
+        char attn[64];
+        snprintf(attn, sizeof attn, "%s+%s", scores[k / 4], samplers[k % 4]);
+        rig every = rig_new(&c, scores[k / 4], 0), r = rig_new(&c, attn, 0);
+        moments m[HEADS];
+        double size[HEADS] = {0}, a[DIM], b[DIM];
+        for (int h = 0; h < HEADS; h++) m[h] = moments_new(DIM);
+        for (uint32_t seed = 0; seed < SEEDS; seed++) {
+            rig_seed(&every, seed), rig_seed(&r, seed);
+            rig_decode(&every), rig_decode(&r);
+            for (int h = 0; h < HEADS; h++) {
+                output(&r, h, a), output(&every, h, b);
+                size[h] += norm(b, DIM) / SEEDS;
+                for (int d = 0; d < DIM; d++) a[d] -= b[d];
+                moments_add(&m[h], a);
+            }
+        }
+        for (int h = 0; h < HEADS; h++) moments_check(&m[h], zero, 0x1p-8 * size[h], attn, h); // both are rounded
+        rig_free(&every), rig_free(&r);
+    }
+    ref_cache_free(&c);
+}
+
+// ---- self-normalised methods ----
+
+typedef struct bias {
+    double mean, error; // of (out - mu).mu / |mu|^2 over all heads, and its standard error
+} bias;
+
+static bias bias_of(ref_cache *c, const char *attn) {
+    rig r = rig_new(c, attn, 0);
+    double mu[HEADS][DIM], out[DIM], sum = 0, square = 0;
+    for (uint32_t seed = 0; seed < SEEDS; seed++) {
+        double all = 0;
+        rig_seed(&r, seed);
+        rig_decode(&r);
+        for (int h = 0; h < HEADS; h++) {
+            double dot = 0;
+            if (seed == 0) rig_error(&r, 0, h, mu[h]);
+            output(&r, h, out);
+            for (int d = 0; d < DIM; d++) dot += (out[d] - mu[h][d]) * mu[h][d];
+            all += dot / pow(norm(mu[h], DIM), 2) / HEADS;
+        }
+        sum += all, square += all * all;
+    }
+    rig_free(&r);
+    double mean = sum / SEEDS;
+    return (bias){mean, sqrt(fmax(square / SEEDS - mean * mean, 0) / SEEDS)};
+}
+
+// First-order bias -Cov(N - mu D, D) / Z^2, O(1/S): with values that are the keys it lies along mu. Four times as many draws
+// must take at least half of it away, where it is seen at all.
+static void self_normalised(void) {
+    static const char *const specs[][4] = {
+        {"random:S=64", "random:S=256", "random:S=1024"},
+        {"santa-is:S=8:proposal=int3", "santa-is:S=32:proposal=int3", "santa-is:S=128:proposal=int3"},
+        {"santa-is:S=8", "santa-is:S=32", "santa-is:S=128", "santa-is:S=512"},
+        {"vattention:sink=8:window=8:top=0:base=0.004:epsilon=1:verify=denominator",
+         "vattention:sink=8:window=8:top=0:base=0.016:epsilon=1:verify=denominator",
+         "vattention:sink=8:window=8:top=0:base=0.064:epsilon=1:verify=denominator"},
+    };
+    ref_cache c = ref_cache_new(HEADS, KV_HEADS, DIM, 1, &n_kv, 1, test_seed);
+    for (int h = 0; h < KV_HEADS; h++)
+        for (int j = 0; j < N; j++) memcpy((bf16 *)ref_v_row(&c, 0, h, j), ref_k_row(&c, 0, h, j), DIM * sizeof(bf16));
+    for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
+        bias before = {INFINITY, 0};
+        for (int k = 0; k < 4 && specs[i][k]; k++) {
+            bias b = bias_of(&c, specs[i][k]);
+            printf("      %s: bias %+.5f +- %.5f\n", specs[i][k], b.mean, b.error);
+            if (!(fabs(b.mean) <= 0.5 * fabs(before.mean) + 4 * b.error))
+                FAIL("%s: bias %.5f +- %.5f, with a quarter of the draws %.5f", specs[i][k], b.mean, b.error, before.mean);
+            before = b;
+        }
+    }
+    ref_cache_free(&c);
+}
+
+// ---- how large errors are ----
+
+// Mean relative error over heads and many seeds.
+static double mean_error(ref_cache *c, const char *attn) {
+    enum { MANY = 2000 }; // flat attention's errors differ by a thousandth
+    double sum = 0, mu[HEADS][DIM];
+    rig r = rig_new(c, attn, 0);
+    for (uint32_t seed = 0; seed < MANY; seed++) {
+        rig_seed(&r, seed);
+        rig_decode(&r);
+        for (int h = 0; h < c->geom.n_heads; h++) {
+            float out[DIM];
+            if (seed == 0) rig_error(&r, 0, h, mu[h]);
+            for (int d = 0; d < DIM; d++) out[d] = sl_bf16_to_f32(r.out[h * DIM + d]);
+            sum += ref_relative(out, mu[h], DIM) / c->geom.n_heads / MANY;
+        }
+    }
+    rig_free(&r);
+    return sum;
+}
+
+// Against the published method's default, from flat to peaked. Flat attention has nothing to take whole, and norms of Gaussian
+// values differ by 6%: draws in proportion to p |v| are then better than draws from p by 0.2%, a few standard errors.
+static void errors(void) {
+    static const double scales[] = {0.5, 1, 2, 4};
+    static const int n[] = {8192, 32768};
+    for (int i = 0; i < 8; i++) {
+        double scale = scales[i % 4];
+        ref_cache c = ref_cache_new(HEADS, KV_HEADS, DIM, 1, &n[i / 4], scale, test_seed);
+        double prop = mean_error(&c, "santa-prop:S=128"), pps = mean_error(&c, "santa-pps:S=128"),
+               is = mean_error(&c, "santa-is:S=256");
+        printf("      %d rows, query deviation %g: santa-prop %.4f, santa-pps %.4f (%.4f of prop), santa-is int4 S=256 %.4f "
+               "(%.2f)\n",
+               n[i / 4], scale, prop, pps, pps / prop, is, is / prop);
+        CHECK(pps < prop * (scale < 2 ? 1.001 : 1));
+        if (scale == 4) CHECK(is <= 0.55 * prop);
+        ref_cache_free(&c);
+    }
+}
+// ---- every method against its label (test_means.c) ----
+
+enum { LABEL_SEQS = 8, LABEL_HEADS = 32, REPLICATES = LABEL_SEQS * LABEL_HEADS };
+static const double ROUNDING = 0x1p-8; // outputs are bf16, and so are the weights of V of methods that read every row
+
+static ref_cache label_cache(int problem, double mu[MEANS_DIM]) {
+    int n[LABEL_SEQS];
+    for (int s = 0; s < LABEL_SEQS; s++) n[s] = means_rows(problem);
+    ref_cache c = ref_cache_new(LABEL_HEADS, 4, MEANS_DIM, LABEL_SEQS, n, 0, test_seed);
+    means_fill(&c, problem, test_seed + 100 * problem, mu);
+    return c;
+}
+
+static means_verdict measure(ref_cache *c, const char *attn, const double *mu, int launches) {
+    means m = means_of(mu);
+    rig r = rig_new(c, attn, 0);
+    for (int i = 0; i < launches; i++) {
+        rig_seed(&r, (uint32_t)(test_seed + i));
+        rig_decode(&r);
+        for (int k = 0; k < REPLICATES; k++) {
+            float out[MEANS_DIM];
+            for (int d = 0; d < MEANS_DIM; d++) out[d] = sl_bf16_to_f32(r.out[k * MEANS_DIM + d]);
+            means_add(&m, out);
+        }
+    }
+    rig_free(&r);
+    return means_judge(&m, ROUNDING);
+}
+
+static void labels(void) {
+    printf("      | method | label | problem | bias along mu | standard error | worst channel, standard errors | found |\n");
+    for (int problem = 0; problem < MEANS_PROBLEMS; problem++) {
+        double mu[MEANS_DIM];
+        ref_cache c = label_cache(problem, mu);
+        for (int i = 0; sl_attn_methods[i]; i++) {
+            const char *attn = means_spec(sl_attn_methods[i]->name);
+            sl_attn_spec spec;
+            sl_error err;
+            CHECK(attn != NULL);
+            CHECK_OK(sl_attn_parse(attn, &spec, &err), err);
+            if (!sl_attn_on_gpu(&spec)) continue;
+            sl_attn_mean label = sl_attn_mean_of(&spec);
+            means_verdict v = measure(&c, attn, mu, label == SL_MEAN_UNBIASED ? 40 : 4);
+            means_check(attn, label, problem, label == SL_MEAN_UNBIASED, &v);
+        }
+        ref_cache_free(&c);
+    }
+}
+
+// santa-pps with --epsilon is labelled biased: draws are accepted when the bound is small beside the estimate. On values of one
+// channel the bias shows; an unbiased form would make the label wrong.
+static void stated_errors_are_biased(void) {
+    static const char *const specs[] = {"santa-pps:epsilon=0.2:delta=0.2", "santa-pps:epsilon=0.4:delta=0.2",
+                                        "santa-pps:epsilon=0.3:delta=0.2:bound=bernstein"};
+    double mu[MEANS_DIM];
+    ref_cache c = label_cache(1, mu);
+    for (int i = 0; i < 3; i++) {
+        means_verdict v = measure(&c, specs[i], mu, 20);
+        printf("      | %s | one-channel | %+.2f%% | %.3f%% |\n", specs[i], 100 * v.bias, 100 * v.error);
+        CHECK(v.is_biased && v.bias > 0 && v.bias < 0.06);
+    }
+    ref_cache_free(&c);
+}
+#endif
+
+static const test_case cases[] = {
+    GPU_CASE("labels", labels),
+    GPU_CASE("stated-errors-are-biased", stated_errors_are_biased),
+    GPU_CASE("unbiased", unbiased),
+    GPU_CASE("bernoulli-scores", bernoulli_scores),
+    GPU_CASE("bernoulli-values", bernoulli_values),
+    GPU_CASE("self-normalised", self_normalised),
+    GPU_CASE("errors", errors),
+    {0},
+};
+const test_suite suite_cuda_means = {"cuda_means", cases};

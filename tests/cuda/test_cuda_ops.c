@@ -1,0 +1,233 @@
+// tests/cuda/test_cuda_ops.c - the small kernels against double precision, on awkward sizes, with untouched memory behind every
+// output.
+#include "tests/support/gpu.h"
+
+#ifdef SLEIGH_CUDA
+#include "engine/backend/cuda/cuda_ops.h"
+#include "engine/backend/dummy_weights.h"
+#include "engine/kv/kv.h"
+#include "engine/base/philox.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+// One rounding to bf16 is at most 2^-8 of the value; fp32 arithmetic before it adds what FP32 allows for a few operations.
+static const double BF16_ROUND = 0x1p-8, FP32 = 0x1p-21;
+
+enum { GUARD = 64 }; // bytes behind an output that must keep gpu_new's 0xFF
+
+static void *read_guarded(const void *from, size_t size) {
+    unsigned char *to = malloc(size + GUARD);
+    gpu_read(to, from, size + GUARD);
+    for (int i = 0; i < GUARD; i++)
+        if (to[size + i] != 0xFF) FAIL("byte %d behind the output was written", i);
+    return to;
+}
+
+static bf16 *random_bf16(size_t n, double sigma, uint64_t *state) {
+    bf16 *x = malloc(n * sizeof *x);
+    for (size_t i = 0; i < n; i++) x[i] = sl_f32_to_bf16((float)(sigma * test_normal(state)));
+    return x;
+}
+
+static void check_near(const char *what, size_t i, double got, double want, double tolerance) {
+    if (!(fabs(got - want) <= tolerance)) FAIL("%s[%zu]: got %.9g, expected %.9g +- %.3g", what, i, got, want, tolerance);
+}
+
+static void embed(void) {
+    enum { VOCAB = 100 };
+    static const int sizes[][2] = {{1, 8}, {3, 24}, {5, 2048}, {130, 2056}, {17, 4096}}; // rows, hidden
+    uint64_t state = test_seed;
+    for (size_t c = 0; c < sizeof sizes / sizeof *sizes; c++) {
+        int n_rows = sizes[c][0], hidden = sizes[c][1];
+        bf16 *table = random_bf16((size_t)VOCAB * hidden, 1, &state);
+        int32_t ids[130];
+        for (int i = 0; i < n_rows; i++) ids[i] = i == 0 ? VOCAB - 1 : (int32_t)(test_uniform(&state) * VOCAB);
+        size_t size = (size_t)n_rows * hidden * sizeof(float);
+        float *gpu_x = gpu_new(size + GUARD);
+        sl_cuda_embed(gpu_copy(table, (size_t)VOCAB * hidden * 2), gpu_copy(ids, sizeof ids), n_rows, hidden, gpu_x, 0);
+        float *x = read_guarded(gpu_x, size);
+        for (int r = 0; r < n_rows; r++)
+            for (int i = 0; i < hidden; i++) CHECK(x[r * hidden + i] == sl_bf16_to_f32(table[ids[r] * hidden + i]));
+        free(table), free(x);
+    }
+}
+
+enum { N_PAGES = 7 };
+
+// Rows at random places of three sequences with pages in no order; no two rows share a place.
+static sl_row *make_rows(int n_rows, uint64_t *state) {
+    static const int32_t pages[N_PAGES] = {4, 0, 6, 2, 5, 1, 3};
+    const int32_t *gpu_pages = gpu_copy(pages, sizeof pages);
+    sl_row *rows = malloc(n_rows * sizeof *rows);
+    int places = N_PAGES * SL_PAGE;
+    CHECK(n_rows <= places);
+    for (int i = 0, at = (int)(test_uniform(state) * places); i < n_rows; i++, at = (at + 5) % places) // 5: prime to places
+        rows[i] = (sl_row){.position = at, .sequence = 1, .pages = gpu_pages};
+    return rows;
+}
+
+static void rope_table(void) {
+    static const int sizes[][2] = {{1, 64}, {5, 80}, {300, 128}, {33, 16}}; // rows, head_dim
+    uint64_t state = test_seed;
+    for (size_t c = 0; c < sizeof sizes / sizeof *sizes; c++) {
+        int n_rows = sizes[c][0], half = sizes[c][1] / 2;
+        float inv_freq[64];
+        sl_row rows[300] = {0};
+        for (int i = 0; i < half; i++) inv_freq[i] = (float)pow(5e5, -(double)i / half);
+        for (int r = 0; r < n_rows; r++) rows[r].position = r == 0 ? 0 : (int32_t)(test_uniform(&state) * 1e6);
+        size_t size = (size_t)n_rows * half * sizeof(float2);
+        float2 *gpu_table = gpu_new(size + GUARD);
+        sl_cuda_rope_table(gpu_copy(inv_freq, sizeof inv_freq), gpu_copy(rows, sizeof rows), n_rows, 2 * half, gpu_table, 0);
+        float2 *table = read_guarded(gpu_table, size);
+        for (int i = 0; i < n_rows * half; i++) {
+            float angle = (float)rows[i / half].position * inv_freq[i % half];
+            check_near("cosine", i, table[i].x, cos((double)angle), 0x1.01p-25); // half a unit in the last place below 1
+            check_near("sine", i, table[i].y, sin((double)angle), 0x1.01p-25);
+        }
+        free(table);
+    }
+}
+
+// One pair of dimensions before and after.
+static void check_turn(float2 turn, bf16 a, bf16 b, bf16 got_a, bf16 got_b, size_t at) {
+    double x = sl_bf16_to_f32(a), y = sl_bf16_to_f32(b), slack = FP32 * (fabs(x) + fabs(y));
+    double want_x = x * turn.x - y * turn.y, want_y = y * turn.x + x * turn.y;
+    check_near("rotated", at, sl_bf16_to_f32(got_a), want_x, BF16_ROUND * fabs(want_x) + slack);
+    check_near("rotated", at, sl_bf16_to_f32(got_b), want_y, BF16_ROUND * fabs(want_y) + slack);
+}
+
+static void check_rope_append(int n_rows, int n_heads, int n_kv_heads, int head_dim, int padding, uint64_t *state) {
+    int half = head_dim / 2, width = (n_heads + 2 * n_kv_heads) * head_dim, stride = width + padding;
+    size_t size = (size_t)n_rows * stride * 2, cache = (size_t)N_PAGES * n_kv_heads * SL_PAGE * head_dim;
+    bf16 *before = random_bf16((size_t)n_rows * stride, 3, state);
+    sl_row *rows = make_rows(n_rows, state);
+    const int32_t pages[N_PAGES] = {4, 0, 6, 2, 5, 1, 3};
+    float2 *table = malloc((size_t)n_rows * half * sizeof *table);
+    for (int i = 0; i < n_rows * half; i++) {
+        double angle = 2 * M_PI * test_uniform(state);
+        table[i] = (float2){(float)cos(angle), (float)sin(angle)};
+    }
+    bf16 *qkv = gpu_copy(before, size), *gpu_k = gpu_new(cache * 2 + GUARD), *gpu_v = gpu_new(cache * 2 + GUARD);
+    sl_cuda_rope_append(qkv, stride, gpu_copy(table, (size_t)n_rows * half * sizeof *table),
+                        gpu_copy(rows, n_rows * sizeof *rows), n_rows, n_heads, n_kv_heads, head_dim, gpu_k, gpu_v, 0);
+    bf16 *after = malloc(size), *k = read_guarded(gpu_k, cache * 2), *v = read_guarded(gpu_v, cache * 2);
+    gpu_read(after, qkv, size);
+    for (int r = 0; r < n_rows; r++) {
+        const bf16 *x = before + (size_t)r * stride, *y = after + (size_t)r * stride;
+        for (int i = 0; i < n_heads * half; i++) {
+            int at = i / half * head_dim + i % half;
+            check_turn(table[r * half + i % half], x[at], x[at + half], y[at], y[at + half], at);
+        }
+        int rest = n_heads * head_dim; // k, v and what lies between rows stay as they were
+        CHECK(!memcmp(x + rest, y + rest, (size_t)(stride - rest) * 2));
+        x += rest;
+        for (int i = 0; i < n_kv_heads * half; i++) {
+            int h = i / half, j = i % half;
+            size_t row = ((size_t)pages[rows[r].position / SL_PAGE] * n_kv_heads + h) * SL_PAGE + rows[r].position % SL_PAGE;
+            bf16 *kr = k + row * head_dim + j, *vr = v + row * head_dim + j;
+            const bf16 *from = x + h * head_dim + j, *from_v = from + n_kv_heads * head_dim;
+            check_turn(table[r * half + j], from[0], from[half], kr[0], kr[half], row);
+            CHECK(vr[0] == from_v[0] && vr[half] == from_v[half]);
+            kr[0] = kr[half] = vr[0] = vr[half] = 0xFFFF;
+        }
+    }
+    for (size_t i = 0; i < cache; i++) CHECK(k[i] == 0xFFFF && v[i] == 0xFFFF); // no other row was written
+    free(before), free(after), free(k), free(v), free(rows), free(table);
+}
+
+static void rope_append(void) {
+    static const int cases[][5] = {{1, 32, 8, 128, 0}, {129, 8, 2, 128, 8}, {7, 9, 3, 64, 0},   {65, 4, 4, 80, 16},
+                                   {33, 5, 1, 96, 0},  {40, 0, 8, 128, 0},  {1000, 2, 1, 16, 8}};
+    uint64_t state = test_seed;
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
+        check_rope_append(cases[c][0], cases[c][1], cases[c][2], cases[c][3], cases[c][4], &state);
+}
+
+static void swiglu(void) {
+    static const int sizes[][2] = {{1, 8}, {3, 2040}, {129, 2056}, {20, 14336}}; // rows, n_ffn
+    uint64_t state = test_seed;
+    for (size_t c = 0; c < sizeof sizes / sizeof *sizes; c++) {
+        int n_rows = sizes[c][0], n = sizes[c][1];
+        bf16 *gate_up = random_bf16((size_t)n_rows * 2 * n, 3, &state);
+        for (int i = 0; i < 8; i++) gate_up[i] = sl_f32_to_bf16((float[]){0, -0.0f, 60, -60, 87, -87, 300, -300}[i]);
+        size_t size = (size_t)n_rows * n * 2;
+        bf16 *gpu_out = gpu_new(size + GUARD);
+        sl_cuda_swiglu(gpu_copy(gate_up, 2 * size), n_rows, n, gpu_out, 0);
+        bf16 *out = read_guarded(gpu_out, size);
+        for (int r = 0; r < n_rows; r++)
+            for (int i = 0; i < n; i++) {
+                double g = sl_bf16_to_f32(gate_up[(size_t)r * 2 * n + i]),
+                       u = sl_bf16_to_f32(gate_up[(size_t)r * 2 * n + n + i]);
+                double want = g / (1 + exp(-g)) * u;
+                check_near("swiglu", (size_t)r * n + i, sl_bf16_to_f32(out[(size_t)r * n + i]), want,
+                           (BF16_ROUND + 8 * FP32) * fabs(want) + 1e-30);
+            }
+        free(gate_up), free(out);
+    }
+}
+
+static void dummy_fill(void) { // the CPU's numbers to the bit
+    static const int sizes[] = {1, 7, 8, 1003, 1 << 20};
+    bf16 *quantiles = malloc(SL_DUMMY_QUANTILES * sizeof *quantiles);
+    sl_dummy_quantiles(quantiles);
+    bf16 *table = gpu_copy(quantiles, SL_DUMMY_QUANTILES * sizeof *quantiles);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        size_t n = sizes[i];
+        uint64_t key = sl_dummy_key("model.norm.weight") + i;
+        bf16 *out = gpu_new(n * 2 + GUARD), *want = malloc(n * sizeof *want);
+        sl_cuda_dummy_fill(key, table, n, out, 0);
+        bf16 *got = read_guarded(out, n * 2);
+        sl_dummy_fill(key, quantiles, 0, n, 0, want);
+        for (size_t j = 0; j < n; j++) CHECK_INT(got[j], want[j]);
+        free(got), free(want);
+    }
+    free(quantiles);
+}
+
+static void check_rounded(bf16 got, float x) {
+    if (isnan(x))
+        CHECK(isnan(sl_bf16_to_f32(got)));
+    else
+        CHECK_INT(got, sl_f32_to_bf16(x));
+}
+
+static void to_bf16(void) {
+    enum { N = (1 << 18) + 5, N_F16 = 1 << 16 };
+    float *in = malloc(N * sizeof *in);
+    f16 *half = malloc(N_F16 * sizeof *half);
+    uint64_t state = test_seed;
+    for (int i = 0; i < N; i++) { // any bits; every fourth on a tie
+        uint32_t bits = (uint32_t)(test_uniform(&state) * 0x1p32);
+        if (i % 4 == 0) bits = (bits & 0xFFFF0000u) | 0x8000;
+        memcpy(&in[i], &bits, 4);
+    }
+    for (int i = 0; i < N_F16; i++) half[i] = (f16)i;
+    bf16 *gpu_a = gpu_new(N * 2 + GUARD), *gpu_b = gpu_new(N_F16 * 2 + GUARD);
+    sl_cuda_to_bf16(gpu_copy(in, N * sizeof *in), SL_F32, N, gpu_a, 0);
+    sl_cuda_to_bf16(gpu_copy(half, N_F16 * sizeof *half), SL_F16, N_F16, gpu_b, 0);
+    bf16 *a = read_guarded(gpu_a, N * 2), *b = read_guarded(gpu_b, N_F16 * 2);
+    for (int i = 0; i < N; i++) check_rounded(a[i], in[i]);
+    for (int i = 0; i < N_F16; i++) check_rounded(b[i], sl_f16_to_f32(half[i]));
+    for (int n = 1; n < 10; n++) { // a tail of every length
+        bf16 *gpu_c = gpu_new(n * 2 + GUARD);
+        sl_cuda_to_bf16(gpu_copy(half, n * sizeof *half), SL_F16, n, gpu_c, 0);
+        bf16 *c = read_guarded(gpu_c, n * 2);
+        CHECK(!memcmp(c, b, n * sizeof *c));
+        free(c);
+    }
+    free(in), free(half), free(a), free(b);
+}
+#endif
+
+static const test_case cases[] = {
+    GPU_CASE("embed", embed),
+    GPU_CASE("rope-table", rope_table),
+    GPU_CASE("rope-append", rope_append),
+    GPU_CASE("swiglu", swiglu),
+    GPU_CASE("dummy-fill", dummy_fill),
+    GPU_CASE("to-bf16", to_bf16),
+    {0},
+};
+const test_suite suite_cuda_ops = {"cuda_ops", cases};

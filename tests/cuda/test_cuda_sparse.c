@@ -1,0 +1,102 @@
+// tests/cuda/test_cuda_sparse.c - topk, topp, streaming, quest and random on a GPU: the CPU's rows from equal stored weights,
+// and what they give.
+#include "tests/support/gpu.h"
+
+#ifdef SLEIGH_CUDA
+#include "tests/support/decode_check.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const specs[] = {"topk:k=128", "topp:p=0.9", "streaming:sink=4:window=300", "quest:tokens=512",
+                                    "random:S=100"};
+enum { N_SPECS = sizeof specs / sizeof *specs };
+
+// Equal scores, flat, peaked, one row with nearly all of the weight.
+static void all_lengths(void) {
+    static const int all[] = {1, 31, 32, 33, 255, 256, 257, 1000, 8192, 32768, 32769};
+    static const double scales[] = {0, 1, 4, 30};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        for (int k = 0; k < N_SPECS; k++) rig_try(specs[k], 8, 2, 128, 1, &all[i], scales[(i + k) % 4]);
+    for (int k = 0; k < N_SPECS; k++)
+        for (int i = 0; i < 4; i++) rig_try(specs[k], 4, 1, 64, 1, &all[8], scales[i]);
+}
+
+static void shapes(void) {
+    static const int dims[] = {64, 80, 96, 128}, groups[] = {1, 2, 3, 4, 8}, lengths[] = {700, 1, 2049};
+    for (int d = 0; d < 4; d++)
+        for (int g = 0; g < 5; g++)
+            for (int k = 0; k < N_SPECS; k++) rig_try(specs[k], 2 * groups[g], 2, dims[d], 3, lengths, 2);
+}
+
+// Budgets from one row to more than there are.
+static void budgets(void) {
+    static const char *const all[] = {"topk:k=1",
+                                      "topk:k=2",
+                                      "topk:k=1000",
+                                      "topk:k=2999",
+                                      "topk:k=5000",
+                                      "topp:p=0",
+                                      "topp:p=0.3",
+                                      "topp:p=0.999",
+                                      "topp:p=1",
+                                      "quest:tokens=16",
+                                      "quest:tokens=31",
+                                      "quest:tokens=32",
+                                      "quest:tokens=2992",
+                                      "quest:tokens=3008",
+                                      "quest:tokens=9999",
+                                      "random:S=1",
+                                      "random:S=9999",
+                                      "streaming:sink=0:window=1",
+                                      "streaming:sink=1000:window=1",
+                                      "streaming:sink=9:window=9999",
+                                      "streaming:sink=9999:window=9",
+                                      "streaming:sink=1500:window=1500"};
+    static const int n = 3000;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        for (int scale = 0; scale < 2; scale++) rig_try(all[i], 4, 1, 64, 1, &n, 1.5 * scale);
+}
+
+// The weights that quest stores are those of the bounds.
+static void bounds(void) {
+    static const int lengths[] = {1, 255, 256, 257, 3000}, dims[] = {64, 80, 96, 128};
+    for (int d = 0; d < 4; d++) {
+        int dim = dims[d];
+        ref_cache cache = ref_cache_new(6, 2, dim, 5, lengths, 2, test_seed);
+        rig r = rig_new(&cache, "quest", 1);
+        rig_launch(&r);
+        for (int s = 0; s < 5; s++)
+            for (int head = 0; head < 6; head++) {
+                sl_weights wt = rig_weights(&r, 0, s, head);
+                for (int u = 0; u < wt.n; u++) {
+                    double bound = 0;
+                    for (int c = 0; c < dim; c++) {
+                        double most = -INFINITY;
+                        for (int j = 16 * u; j < 16 * u + 16 && j < lengths[s]; j++)
+                            most = fmax(most, cache.q[((size_t)s * 6 + head) * dim + c] *
+                                                  (double)sl_bf16_to_f32(ref_k_row(&cache, s, head / 3, j)[c]));
+                        bound += most;
+                    }
+                    double want = exp2(bound * 1.4426950408889634 / sqrt(dim) - wt.ref[u / 32]);
+                    CHECK_NEAR(sl_bf16_to_f32(wt.w[u]), want, want * 0x1p-7 + 1e-30);
+                }
+                rig_weights_free(&wt);
+            }
+        rig_free(&r);
+        ref_cache_free(&cache);
+    }
+}
+
+static void ragged_batch(void) {
+    for (int k = 0; k < N_SPECS; k++) rig_try(specs[k], 8, 2, 128, RIG_SEQS, rig_ragged, 2);
+}
+#endif
+
+static const test_case cases[] = {
+    GPU_CASE("lengths", all_lengths),       GPU_CASE("shapes", shapes),
+    GPU_CASE("budgets", budgets),           GPU_CASE("bounds", bounds),
+    GPU_CASE("ragged-batch", ragged_batch), {0},
+};
+const test_suite suite_cuda_sparse = {"cuda_sparse", cases};

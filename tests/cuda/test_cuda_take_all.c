@@ -1,0 +1,178 @@
+// tests/cuda/test_cuda_take_all.c - take-all + PPS draws on a GPU against the CPU's, from the same stored sizes: the same rows,
+// counts and expected counts.
+#include "tests/support/gpu.h"
+
+#ifdef SLEIGH_CUDA
+#include "tests/support/take_all_probe.h"
+#include "tests/support/draw_inputs.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_PROBLEMS = 16 };
+
+typedef struct problem {
+    sl_weights size;
+    int S, shared;
+    double alpha;
+    sl_rng_id id;
+} problem;
+
+static uint64_t draw_of(int row, float inv_pi) { // sorts by row
+    uint32_t bits;
+    memcpy(&bits, &inv_pi, sizeof bits);
+    return (uint64_t)row << 32 | bits;
+}
+
+// What the GPU drew, against the CPU. Light sizes of less than a few units are left to rounding: equal ranks may differ by one
+// unit of mass there, and the CPU orders by rank.
+static void check(const problem *p, const int *result, uint64_t light, const int32_t *row, const float *inv_pi) {
+    int n = p->size.n, S = p->S, n_drawn = 0, at = 0, cap = S < n ? S : n;
+    sl_draws d = {.row = malloc(n * sizeof *d.row),
+                  .count = malloc(n * sizeof *d.count),
+                  .inv_pi = malloc(n * sizeof *d.inv_pi),
+                  .scratch = malloc(2 * (size_t)S * sizeof *d.scratch)};
+    uint64_t *got = malloc((size_t)result[0] * sizeof *got + 1);
+    sl_take_all want = sl_draw_take_all(&p->size, S, p->shared, sl_uniform_philox(&p->id), &d);
+    for (int i = 0; i < result[0]; i++) {
+        if (row[i] < 0) continue;
+        CHECK(row[i] < n && n_drawn < cap);
+        got[n_drawn++] = draw_of(row[i], inv_pi[i]);
+    }
+    sl_sort(got, n_drawn);
+    if (want.k && light / (unsigned)want.k < 64 && light != want.light) goto done; // beyond what 64-bit masses tell apart
+    if (want.k == result[2]) CHECK(light == want.light && result[1] == want.n_heavy);
+    CHECK_INT(n_drawn, d.n_samples);
+    for (int i = 0; i < d.n; i++)
+        for (int c = 0; c < d.count[i]; c++, at++)
+            if (got[at] != draw_of(d.row[i], d.inv_pi[i]))
+                FAIL("n %d, S %d, %s, alpha %g: draw %d is of row %d, expected row %d, or 1 / pi is not %.9g", n, S,
+                     p->shared ? "sys" : "strat", p->alpha, at, (int)(got[at] >> 32), d.row[i], d.inv_pi[i]);
+done:
+    free(d.row), free(d.count), free(d.inv_pi), free(d.scratch), free(got);
+}
+
+// Draws of all problems; returns for how many the candidates fitted.
+static int run(problem *problems, int n_problems) {
+    take_all_problem on_gpu[MOST_PROBLEMS];
+    int n_listed = 0;
+    for (int i = 0; i < n_problems; i++) {
+        problem *p = &problems[i];
+        size_t most = p->size.n + p->S + 1024, n_blocks = p->size.n_blocks;
+        uint64_t *mass = malloc((n_blocks + 1) * sizeof *mass);
+        for (size_t b = 0; b < n_blocks; b++) {
+            uint64_t in_block = 0;
+            for (int j = 0; j < SL_BLOCK; j++) in_block += (uint32_t)(sl_bf16_to_f32(p->size.w[b * SL_BLOCK + j]) * 0x1p30f);
+            mass[b] = (uint64_t)(uint16_t)p->size.ref[b] << 48 | in_block;
+        }
+        on_gpu[i] = (take_all_problem){.mass = gpu_copy(mass, (n_blocks + 1) * sizeof *mass),
+                                       .w = gpu_copy(p->size.w, n_blocks * SL_BLOCK * sizeof(bf16)),
+                                       .n = p->size.n,
+                                       .S = p->S,
+                                       .shared = p->shared,
+                                       .alpha = p->alpha,
+                                       .id = p->id,
+                                       .row = gpu_new(most * sizeof(int32_t)),
+                                       .inv_pi = gpu_new(most * sizeof(float)),
+                                       .result = gpu_new(4 * sizeof(int)),
+                                       .light = gpu_new(sizeof(uint64_t))};
+        if (p->alpha > 0) sl_weights_mix(&p->size, p->alpha);
+        free(mass);
+    }
+    take_all_on_gpu(gpu_copy(on_gpu, n_problems * sizeof *on_gpu), n_problems);
+    gpu_sync("take_all_on_gpu");
+    for (int i = 0; i < n_problems; i++) {
+        int result[4];
+        uint64_t light;
+        gpu_read(result, on_gpu[i].result, sizeof result);
+        gpu_read(&light, on_gpu[i].light, sizeof light);
+        int32_t *row = malloc(result[0] * sizeof *row + 1);
+        float *inv_pi = malloc(result[0] * sizeof *inv_pi + 1);
+        gpu_read(row, on_gpu[i].row, result[0] * sizeof *row);
+        gpu_read(inv_pi, on_gpu[i].inv_pi, result[0] * sizeof *inv_pi);
+        check(&problems[i], result, light, row, inv_pi);
+        n_listed += result[3];
+        free(row), free(inv_pi);
+    }
+    gpu_free_all();
+    return n_listed;
+}
+
+static int run_sizes(const sl_weights *size, uint32_t seed) { // with every budget and kind of draw
+    static const int budgets[] = {1, 2, 7, 128, 1000, 4096};
+    int n_listed = 0;
+    for (int mixed = 0; mixed < 2; mixed++) {
+        problem problems[12];
+        for (int i = 0; i < 12; i++)
+            problems[i] = (problem){.size = *size,
+                                    .S = budgets[i / 2],
+                                    .shared = i % 2,
+                                    .alpha = mixed ? 0.01 : 0,
+                                    .id = {.seed = seed, .sequence = 3, .position = 17, .layer = 2, .head = (uint32_t)i}};
+        n_listed += run(problems, 12);
+    }
+    return n_listed;
+}
+
+static void shapes_and_lengths(void) {
+    int n_listed = 0, n = 0;
+    for (int k = 0; k < N_SHAPES; k++)
+        for (int l = 0; l < N_LENGTHS; l++, n += 24) {
+            sample s = sample_new(lengths[l], shapes[k], test_seed + 10 * k + l);
+            n_listed += run_sizes(&s.sizes, (uint32_t)(100 * k + l));
+            sample_free(&s);
+        }
+    printf("      candidates fitted in %d of %d\n", n_listed, n);
+}
+
+// Few distinct sizes: rows tie at the cut.
+static void ties(void) {
+    static const int n[] = {40, 1000, 5000, 70000};
+    for (int i = 0; i < 8; i++) {
+        sample s = sample_new(n[i / 2], FLAT, test_seed + i);
+        uint64_t seed = test_seed + i;
+        for (int b = 0; b < s.sizes.n_blocks; b++) {
+            s.sizes.ref[b] = 0;
+            s.sizes.cum[b + 1] = 0;
+            for (int j = 0; j < SL_BLOCK; j++) { // one value; or powers of four, a block's first being 1
+                float x = i % 2 ? ldexpf(1, -2 * (int)(8 * sqrt(test_uniform(&seed))) * (j > 0)) : 0.75f;
+                bf16 w = b * SL_BLOCK + j < s.sizes.n ? sl_f32_to_bf16(x) : 0;
+                s.sizes.w[b * SL_BLOCK + j] = w;
+                s.sizes.cum[b + 1] += (uint32_t)(sl_bf16_to_f32(w) * 0x1p30f);
+            }
+        }
+        sl_weights_finish(&s.sizes);
+        run_sizes(&s.sizes, 7 + i);
+        sample_free(&s);
+    }
+}
+
+// As attention's sizes are: at S = 128 the candidates fit, where there are more blocks than draws.
+static void candidates_fit(void) {
+    static const double spreads[] = {0.5, 1, 2, 4};
+    static const int n[] = {8192, 32768, 131072};
+    for (int i = 0; i < 12; i++) {
+        sample s = sample_new(n[i % 3], FLAT, test_seed + i);
+        uint64_t seed = test_seed + 3 * i;
+        float *score = malloc(n[i % 3] * sizeof *score);
+        for (int j = 0; j < n[i % 3]; j++) score[j] = (float)(1.4426950408889634 * spreads[i / 3] * test_normal(&seed));
+        for (int j = 0; j < n[i % 3]; j += 256)
+            sl_attn_kernels_best()->weigh(score + j, 256, s.sizes.w + j, s.sizes.ref + j / SL_BLOCK,
+                                          s.sizes.cum + j / SL_BLOCK + 1);
+        sl_weights_finish(&s.sizes);
+        problem p = {.size = s.sizes, .S = 128, .id = {.seed = 5, .head = (uint32_t)i}};
+        CHECK_INT(run(&p, 1), 1);
+        free(score);
+        sample_free(&s);
+    }
+}
+#endif
+
+static const test_case cases[] = {
+    GPU_CASE("shapes-and-lengths", shapes_and_lengths),
+    GPU_CASE("ties", ties),
+    GPU_CASE("candidates-fit", candidates_fit),
+    {0},
+};
+const test_suite suite_cuda_take_all = {"cuda_take_all", cases};

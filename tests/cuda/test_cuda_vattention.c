@@ -1,0 +1,98 @@
+// tests/cuda/test_cuda_vattention.c - vAttention on a GPU: from equal stored weights the CPU's fixed rows, sample and budget;
+// and how often a stated error is exceeded.
+#include "tests/support/gpu.h"
+
+#ifdef SLEIGH_CUDA
+#include "tests/support/decode_check.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// Values get a mean: without one a flat head's output is so near zero that a relative error needs every row.
+static ref_cache new_cache(int n_heads, int n_kv_heads, int dim, int n_seqs, const int *lengths, double scale) {
+    ref_cache c = ref_cache_new(n_heads, n_kv_heads, dim, n_seqs, lengths, scale, test_seed);
+    ref_add_to_values(&c, 1);
+    return c;
+}
+
+static void check(const char *attn, int n_heads, int n_kv_heads, int dim, int n_seqs, const int *lengths, double scale) {
+    ref_cache c = new_cache(n_heads, n_kv_heads, dim, n_seqs, lengths, scale);
+    rig r = rig_new(&c, attn, 23);
+    rig_launch(&r);
+    rig_check_weights(&r);
+    rig_check(&r);
+    CHECK_INT(r.stats.tries, (uint64_t)n_heads * n_seqs);
+    rig_free(&r);
+    ref_cache_free(&c);
+}
+
+static void lengths_and_shapes(void) {
+    static const int all[] = {1, 31, 255, 256, 257, 258, 400, 8192, 32769}, some[] = {700, 1, 2049};
+    static const int dims[] = {64, 80, 96, 128}, groups[] = {1, 2, 3, 4, 8};
+    static const char *const specs[] = {"vattention", "vattention:predictor=quest",
+                                        "vattention:epsilon=1:verify=denominator:sink=3:window=2"};
+    for (int i = 0; i < 9; i++)
+        for (int k = 0; k < 3; k++) check(specs[k], 4, 1, 128, 1, &all[i], (i + k) % 3);
+    for (int d = 0; d < 4; d++)
+        for (int g = 0; g < 5; g++)
+            for (int k = 1; k < 3; k++) check(specs[k], 2 * groups[g], 2, dims[d], 3, some, 1);
+}
+
+// Samples from the least base sample to every row.
+static void budgets(void) {
+    static const char *const verify[] = {"denominator", "numerator", "output"}, *const predictor[] = {"oracle", "quest"};
+    static const double epsilons[] = {1, 0.3, 0.1, 0.03};
+    static const int n = 3000;
+    char attn[200];
+    for (int i = 0; i < 48; i++) {
+        snprintf(attn, sizeof attn,
+                 "vattention:sink=32:window=32:top=%g:base=%g:epsilon=%g:delta=0.1:verify=%s:bound=%s:predictor=%s",
+                 i % 5 ? 0.02 : 0, i % 7 ? 0.05 : 0, epsilons[i % 4], verify[i % 3], i / 24 ? "hoeffding" : "clt",
+                 predictor[i / 12 % 2]);
+        check(attn, 4, 2, 64, 1, &n, 0.3 + i % 2);
+    }
+}
+
+// The share of outputs further than epsilon from those of all rows, over queries and draws; 3 standard errors above delta
+// (test_vattention.c says what this can show). The bf16 output adds 2^-9.
+static void coverage(void) {
+    enum { SEQS = 8, HEADS = 8, DIM = 64, SEEDS = 10 };
+    static const int lengths[SEQS] = {2000, 2500, 3000, 3500, 4000, 5000, 6000, 8000};
+    const double epsilon = 0.15, delta = 0.1;
+    int exceeded = 0, sampled = 0, runs = 0;
+    for (int scale = 0; scale < 2; scale++) {
+        char attn[120];
+        snprintf(attn, sizeof attn, "vattention:sink=32:window=32:epsilon=%g:delta=%g", epsilon, delta);
+        ref_cache c = new_cache(HEADS, 2, DIM, SEQS, lengths, 0.5 + scale);
+        rig r = rig_new(&c, attn, 1);
+        for (uint32_t seed = 0; seed < SEEDS; seed++) {
+            rig_seed(&r, (uint32_t)test_seed + seed);
+            rig_launch(&r);
+            sampled += r.stats.v_rows < (uint64_t)HEADS * 34000;
+            for (int i = 0; i < SEQS * HEADS; i++, runs++)
+                exceeded += rig_error(&r, i / HEADS, i % HEADS, NULL) > epsilon * (1 + 0x1p-7);
+        }
+        rig_free(&r);
+        ref_cache_free(&c);
+    }
+    printf("      epsilon %g, delta %g: %d of %d exceed it\n", epsilon, delta, exceeded, runs);
+    CHECK_INT(sampled, 2 * SEEDS); // not every row
+    CHECK(exceeded <= delta * runs + 3 * sqrt(delta * (1 - delta) * runs));
+}
+
+static void ragged_batch(void) {
+    check("vattention:epsilon=0.2", 8, 2, 128, RIG_SEQS, rig_ragged, 1);
+    check("vattention:epsilon=0.2:predictor=quest", 8, 2, 128, RIG_SEQS, rig_ragged, 1);
+}
+#endif
+
+static const test_case cases[] = {
+    GPU_CASE("lengths-and-shapes", lengths_and_shapes),
+    GPU_CASE("budgets", budgets),
+    GPU_CASE("coverage", coverage),
+    GPU_CASE("ragged-batch", ragged_batch),
+    {0},
+};
+const test_suite suite_cuda_vattention = {"cuda_vattention", cases};

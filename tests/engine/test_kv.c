@@ -1,0 +1,267 @@
+// tests/engine/test_kv.c - pages: who holds which, sharing, copies on write, exhaustion; page extras: built once, and anew when
+// rows change.
+#include "engine/kv/kv.h"
+#include "tests/test.h"
+
+#include <string.h>
+
+enum { LAYERS = 2, HEADS = 2, DIM = 16 };
+static sl_error err;
+
+static sl_kv_pool pool_of(int n_pages) {
+    sl_kv_pool pool;
+    CHECK_OK(sl_kv_pool_init(&pool, sl_cpu_backend(), LAYERS, HEADS, DIM, n_pages, &err), err);
+    return pool;
+}
+
+static bf16 *k_at(const sl_kv_pool *pool, const sl_kv_seq *seq, int layer, int h, int j) {
+    sl_kv_view view = sl_kv_view_of(pool, seq, layer, j + 1);
+    return sl_kv_layer(pool, layer).k + sl_kv_block(&view, HEADS, DIM, j / SL_PAGE, h) + (size_t)(j % SL_PAGE) * DIM;
+}
+static bf16 *v_at(const sl_kv_pool *pool, const sl_kv_seq *seq, int layer, int h, int j) {
+    return sl_kv_layer(pool, layer).v + (k_at(pool, seq, layer, h, j) - sl_kv_layer(pool, layer).k);
+}
+
+static bf16 value(int tag, int layer, int h, int j) {
+    return (bf16)(tag * 10007 + layer * 4099 + h * 2053 + j);
+}
+
+static void append(sl_kv_pool *pool, sl_kv_seq *seq, int n, int tag) { // rows up to n in all
+    CHECK_OK(sl_kv_reserve(pool, seq, n, &err), err);
+    for (int j = seq->n_tokens; j < n; j++)
+        for (int layer = 0; layer < LAYERS; layer++)
+            for (int h = 0; h < HEADS; h++)
+                for (int d = 0; d < DIM; d++) {
+                    k_at(pool, seq, layer, h, j)[d] = value(tag, layer, h, j);
+                    v_at(pool, seq, layer, h, j)[d] = value(tag + 1, layer, h, j);
+                }
+    seq->n_tokens = n;
+}
+
+static void check_rows(const sl_kv_pool *pool, const sl_kv_seq *seq, int from, int to, int tag) {
+    for (int j = from; j < to; j++)
+        for (int layer = 0; layer < LAYERS; layer++)
+            for (int h = 0; h < HEADS; h++) {
+                CHECK_INT(k_at(pool, seq, layer, h, j)[DIM - 1], value(tag, layer, h, j));
+                CHECK_INT(v_at(pool, seq, layer, h, j)[0], value(tag + 1, layer, h, j));
+            }
+}
+
+static void lengths(void) {
+    static const struct { int n, pages; } want[] = {{1, 1}, {255, 1}, {256, 1}, {257, 2}, {512, 2}, {513, 3}};
+    sl_kv_pool pool = pool_of(4);
+    for (int i = 0; i < 6; i++) {
+        sl_kv_seq seq = {0};
+        append(&pool, &seq, want[i].n, i);
+        CHECK_INT(seq.n_pages, want[i].pages);
+        CHECK_INT(pool.n_free, 4 - want[i].pages);
+        check_rows(&pool, &seq, 0, want[i].n, i);
+        sl_kv_truncate(&pool, &seq, want[i].n / 2);
+        CHECK_INT(seq.n_pages, (want[i].n / 2 + 255) / 256);
+        sl_kv_seq_free(&pool, &seq);
+        CHECK_INT(pool.n_free, 4);
+    }
+    CHECK_INT(sl_kv_bytes_per_token(LAYERS, HEADS, DIM), LAYERS * HEADS * DIM * 2 * 2);
+    sl_kv_pool_free(&pool);
+}
+
+static void exhaustion(void) {
+    sl_kv_pool pool = pool_of(3);
+    sl_kv_seq a = {0}, b = {0}, c = {0};
+    append(&pool, &a, 500, 1);
+    CHECK_ERR(sl_kv_reserve(&pool, &b, 257, &err), err, SL_ERR_MEMORY, "1 free of 3");
+    CHECK_INT(b.n_pages, 0);
+    CHECK_INT(pool.n_free, 1);
+    append(&pool, &b, 256, 2);
+    CHECK_ERR(sl_kv_fork(&pool, &a, &c, 300, &err), err, SL_ERR_MEMORY, "0 free");
+    CHECK_INT(c.n_pages, 0);
+    check_rows(&pool, &a, 0, 500, 1);
+    sl_kv_seq_free(&pool, &a), sl_kv_seq_free(&pool, &b), sl_kv_seq_free(&pool, &c);
+    CHECK_INT(pool.n_free, 3);
+    sl_kv_pool_free(&pool);
+}
+
+static void forks(void) {
+    sl_kv_pool pool = pool_of(8);
+    sl_kv_seq a = {0}, b = {0};
+    append(&pool, &a, 600, 1);
+    CHECK_OK(sl_kv_fork(&pool, &a, &b, 550, &err), err);
+    CHECK_INT(pool.n_free, 4); // two pages shared, the third copied
+    CHECK(b.pages[0] == a.pages[0] && b.pages[1] == a.pages[1] && b.pages[2] != a.pages[2]);
+    check_rows(&pool, &b, 0, 550, 1);
+    append(&pool, &b, 600, 5);
+    check_rows(&pool, &a, 0, 600, 1); // a does not see what b wrote
+    check_rows(&pool, &b, 550, 600, 5);
+    sl_kv_seq_free(&pool, &a);
+    check_rows(&pool, &b, 0, 550, 1); // b's pages outlive a
+    sl_kv_seq_free(&pool, &b);
+    CHECK_INT(pool.n_free, 8);
+    sl_kv_pool_free(&pool);
+}
+
+static void copies(void) {
+    sl_kv_pool pool = pool_of(6);
+    sl_kv_seq a = {0}, b = {0}, c = {0};
+    append(&pool, &a, 600, 1);
+    CHECK_OK(sl_kv_copy(&pool, &a, &b, 512, &err), err);
+    CHECK_INT(pool.n_free, 1); // two pages of its own
+    check_rows(&pool, &b, 0, 512, 1);
+    append(&pool, &b, 600, 5);
+    check_rows(&pool, &a, 0, 600, 1);
+    check_rows(&pool, &b, 512, 600, 5);
+    CHECK_ERR(sl_kv_copy(&pool, &a, &c, 1, &err), err, SL_ERR_MEMORY, "0 free");
+    CHECK_INT(c.n_pages, 0);
+    sl_kv_seq_free(&pool, &a), sl_kv_seq_free(&pool, &b), sl_kv_seq_free(&pool, &c);
+    CHECK_INT(pool.n_free, 6);
+    sl_kv_pool_free(&pool);
+}
+
+static void copy_on_write(void) { // cut back into a shared page, then append: the other sequence keeps its rows
+    sl_kv_pool pool = pool_of(3);
+    sl_kv_seq a = {0}, b = {0};
+    append(&pool, &a, 512, 1);
+    CHECK_OK(sl_kv_fork(&pool, &a, &b, 512, &err), err);
+    CHECK_INT(pool.n_free, 1);
+    sl_kv_truncate(&pool, &b, 300);
+    append(&pool, &b, 400, 7);
+    check_rows(&pool, &a, 0, 512, 1);
+    check_rows(&pool, &b, 0, 300, 1);
+    check_rows(&pool, &b, 300, 400, 7);
+    CHECK_INT(pool.n_free, 0);
+    sl_kv_truncate(&pool, &a, 100);
+    CHECK_INT(pool.n_free, 1); // a's second page was its own by then
+    sl_kv_seq_free(&pool, &a), sl_kv_seq_free(&pool, &b);
+    CHECK_INT(pool.n_free, 3);
+    sl_kv_pool_free(&pool);
+}
+
+// ---- page extras: a digest of a page's K and V, and one that is chained to the page before ----
+
+static int n_built; // build may run on several threads
+
+static uint64_t digest(uint64_t h, const bf16 *x) {
+    for (int i = 0; i < SL_PAGE * DIM; i++) h = (h ^ x[i]) * 0x100000001b3u;
+    return h;
+}
+static size_t digest_size(int arg, int head_dim) {
+    (void)arg, (void)head_dim;
+    return 64;
+}
+static void digest_build(int arg, int head_dim, const bf16 *k, const bf16 *v, const void *before, const void *shared,
+                         void *out) {
+    uint64_t h = (uint64_t)arg + (before ? *(const uint64_t *)before : 0);
+    (void)head_dim, (void)shared;
+    *(uint64_t *)out = digest(digest(h, k), v);
+    __atomic_add_fetch(&n_built, 1, __ATOMIC_RELAXED);
+}
+static const sl_kv_extra_kind plain = {.name = "digests", .size = digest_size, .build = digest_build},
+                              chained = {.name = "chained digests", .chained = 1, .size = digest_size, .build = digest_build};
+static const sl_kv_need kinds[] = {{&plain, 1}, {&plain, 2}, {&chained, 1}};
+enum { N_KINDS = 3 };
+
+// Builds all kinds in all layers, checks every block against the sequence's rows, and that `pages` pages were built: one
+// build a layer, head and kind.
+static void check_extras(sl_kv_pool *pool, const sl_kv_seq *seq, int pages) {
+    n_built = 0;
+    for (int i = 0; i < N_KINDS; i++)
+        for (int layer = 0; layer < LAYERS; layer++) {
+            CHECK_OK(sl_kv_keep(pool, kinds[i], &err), err);
+            sl_kv_build(pool, seq, layer, kinds[i]);
+            sl_kv_view view = sl_kv_view_of(pool, seq, layer, seq->n_tokens + 1); // a row that comes next
+            for (int h = 0; h < HEADS; h++) {
+                uint64_t before = 0;
+                for (int page = 0; page < seq->n_tokens / SL_PAGE; page++) {
+                    const bf16 *k = k_at(pool, seq, layer, h, page * SL_PAGE), *v = v_at(pool, seq, layer, h, page * SL_PAGE);
+                    uint64_t want = digest(digest((uint64_t)kinds[i].arg + before, k), v);
+                    if (*(const uint64_t *)sl_kv_extra(&view, kinds[i], page, h) != want)
+                        FAIL("%s %d, layer %d, page %d, head %d: not what its rows give", kinds[i].kind->name, kinds[i].arg,
+                             layer, page, h);
+                    if (kinds[i].kind->chained) before = want;
+                }
+            }
+        }
+    CHECK_INT(n_built, pages * N_KINDS * LAYERS * HEADS);
+}
+
+static void extras_built_once(void) {
+    sl_kv_pool pool = pool_of(9);
+    sl_kv_seq a = {0}, b = {0};
+    append(&pool, &a, 255, 1);
+    check_extras(&pool, &a, 0); // no full page
+    append(&pool, &a, 600, 1);
+    check_extras(&pool, &a, 2);
+    check_extras(&pool, &a, 0);
+    CHECK_OK(sl_kv_fork(&pool, &a, &b, 600, &err), err);
+    check_extras(&pool, &b, 0); // shared pages have theirs
+    append(&pool, &b, 1024, 3);
+    check_extras(&pool, &b, 2);
+    append(&pool, &a, 768, 5);
+    check_extras(&pool, &a, 1);
+    check_extras(&pool, &b, 0);
+    sl_kv_seq_free(&pool, &a);
+    check_extras(&pool, &b, 0); // they outlive the sequence that built them
+    sl_kv_seq_free(&pool, &b);
+    sl_kv_pool_free(&pool);
+}
+
+static void extras_built_anew(void) {
+    sl_kv_pool pool = pool_of(5);
+    sl_kv_seq a = {0}, b = {0};
+    append(&pool, &a, 768, 1);
+    check_extras(&pool, &a, 3);
+    sl_kv_truncate(&pool, &a, 300); // within the second page: its other rows are written anew, in place
+    append(&pool, &a, 768, 3);
+    check_extras(&pool, &a, 2);
+    sl_kv_truncate(&pool, &a, 512); // at the end of a page: nothing of it changes
+    append(&pool, &a, 768, 5);
+    check_extras(&pool, &a, 1);
+    CHECK_OK(sl_kv_fork(&pool, &a, &b, 768, &err), err);
+    sl_kv_truncate(&pool, &b, 300);
+    append(&pool, &b, 768, 7); // b's second page is a copy by now, its third a new one
+    check_extras(&pool, &b, 2);
+    check_extras(&pool, &a, 0);
+    int32_t last = b.pages[2];
+    sl_kv_seq_free(&pool, &b);
+    append(&pool, &b, 256, 9); // a page that was given back
+    CHECK(b.pages[0] == last || b.pages[0] != a.pages[0]);
+    check_extras(&pool, &b, 1);
+    sl_kv_truncate(&pool, &b, 0);
+    append(&pool, &b, 256, 11);
+    check_extras(&pool, &b, 1);
+    sl_kv_seq_free(&pool, &a), sl_kv_seq_free(&pool, &b);
+    sl_kv_pool_free(&pool);
+}
+
+static void extras_of_a_fork(void) { // a page of which a fork takes a part: the copy is built when it is full, from its rows
+    sl_kv_pool pool = pool_of(6);
+    sl_kv_seq a = {0}, b = {0};
+    append(&pool, &a, 512, 1);
+    check_extras(&pool, &a, 2);
+    CHECK_OK(sl_kv_fork(&pool, &a, &b, 400, &err), err);
+    check_extras(&pool, &b, 0);
+    for (int n = 401; n < 512; n += 37) append(&pool, &b, n, 3), check_extras(&pool, &b, 0);
+    append(&pool, &b, 512, 3);
+    check_extras(&pool, &b, 1);
+    check_extras(&pool, &a, 0);
+    sl_kv_truncate(&pool, &a, 400); // the fork of a cut page, and both go on
+    sl_kv_seq_free(&pool, &b);
+    CHECK_OK(sl_kv_fork(&pool, &a, &b, 400, &err), err);
+    append(&pool, &a, 512, 5), append(&pool, &b, 512, 7);
+    check_extras(&pool, &a, 1);
+    check_extras(&pool, &b, 1);
+    sl_kv_seq_free(&pool, &a), sl_kv_seq_free(&pool, &b);
+    sl_kv_pool_free(&pool);
+}
+
+static const test_case cases[] = {
+    {"lengths", 0, lengths},
+    {"exhaustion", 0, exhaustion},
+    {"copies", 0, copies},
+    {"forks", 0, forks},
+    {"copy-on-write", 0, copy_on_write},
+    {"extras-built-once", 0, extras_built_once},
+    {"extras-built-anew", 0, extras_built_anew},
+    {"extras-of-a-fork", 0, extras_of_a_fork},
+    {0},
+};
+const test_suite suite_kv = {"kv", cases};

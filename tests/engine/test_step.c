@@ -1,0 +1,141 @@
+// tests/engine/test_step.c - sl_sample and sl_step: the same tokens, logits and states as drawing and decoding one after the
+// other.
+#include "engine/sleigh.h"
+#include "tests/support/models.h"
+#include "tests/test.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static sl_error err;
+
+enum { B = 4, N_CTX = 1024 };
+static const int lengths[B] = {1, 255, 256, 600};
+
+typedef struct step_rig {
+    rig on;
+    sl_session *batch[B];
+    sl_sampler *samplers[B];
+} step_rig;
+
+// Sequence i has lengths[i] tokens and draws with params[i].
+static step_rig step_open(const char *attn, int n_ctx, const sl_sampling *params) {
+    step_rig r = {.on = rig_load("models/tiny", attn, (sl_engine_options){.n_ctx = n_ctx, .n_sequences = B, .seed = 7})};
+    for (int i = 0; i < B; i++) {
+        uint64_t state = test_seed + i;
+        int32_t ids[N_CTX];
+        for (int j = 0; j < lengths[i]; j++) ids[j] = (int32_t)(test_uniform(&state) * (r.on.n_vocab - 16));
+        CHECK_OK(sl_session_new(r.on.engine, 100 + i, &r.batch[i], &err), err);
+        CHECK_OK(sl_prefill(r.batch[i], ids, lengths[i], NULL, &err), err);
+        CHECK_OK(sl_sampler_new(&params[i], r.on.n_vocab, &r.samplers[i], &err), err);
+    }
+    return r;
+}
+
+static void step_close(step_rig *r) {
+    for (int i = 0; i < B; i++) sl_session_free(r->batch[i]), sl_sampler_free(r->samplers[i]);
+    rig_close(&r->on);
+}
+
+// What sl_step promises, from sl_sample and sl_decode. rc: the decode step's.
+static int draw_and_decode(step_rig *r, int32_t *ids) {
+    sl_session *live[B];
+    int32_t live_ids[B];
+    int n = 0;
+    CHECK_OK(sl_sample(r->batch, B, r->samplers, ids, &err), err);
+    for (int i = 0; i < B; i++)
+        if (!sl_model_is_eos(r->on.model, ids[i])) live[n] = r->batch[i], live_ids[n++] = ids[i];
+    return n ? sl_decode(live, n, live_ids, &err) : 0;
+}
+
+static void check_equal(const step_rig *a, const step_rig *b, const char *what) {
+    for (int i = 0; i < B; i++) {
+        CHECK_INT(sl_session_n_tokens(a->batch[i]), sl_session_n_tokens(b->batch[i]));
+        if (memcmp(sl_session_logits(a->batch[i]), sl_session_logits(b->batch[i]), a->on.n_vocab * sizeof(float)))
+            FAIL("%s: sequence %d: other logits", what, i);
+    }
+}
+
+static void step_is_draw_and_decode(void) {
+    static const char *const methods[] = {"dense", "santa-prop:S=16", "santa-pps:S=24:budget=variance"}; // the last keeps state
+    enum { STEPS = 6, EOS = 1009 };
+    for (size_t m = 0; m < sizeof methods / sizeof *methods; m++) {
+        const sl_logit_bias end = {EOS, 14}; // drawn now and then
+        sl_sampling params[B];
+        for (int i = 0; i < B; i++) params[i] = sl_sampling_default(), params[i].seed = 5 + i;
+        params[0].temp = 0;
+        params[1].temp = params[2].temp = 2;
+        params[2].bias = &end, params[2].n_bias = 1;
+        step_rig a = step_open(methods[m], N_CTX, params), b = step_open(methods[m], N_CTX, params);
+        for (int step = 0; step < STEPS; step++) {
+            int32_t drawn[B], ids[B], want[B];
+            CHECK_OK(sl_sample(a.batch, B, a.samplers, drawn, &err), err);
+            for (int i = 0; i < B; i++) { // the token's position is that of the row that it will have
+                const sl_session *x = a.batch[i];
+                CHECK_INT(drawn[i], sl_sampler_draw(a.samplers[i], sl_session_logits(x), 100 + (uint32_t)i,
+                                                    (uint32_t)sl_session_n_tokens(x)));
+            }
+            CHECK_OK(sl_step(a.batch, B, a.samplers, ids, &err), err);
+            CHECK_OK(draw_and_decode(&b, want), err);
+            for (int i = 0; i < B; i++) {
+                CHECK_INT(ids[i], want[i]);
+                CHECK_INT(drawn[i], want[i]);
+            }
+            check_equal(&a, &b, methods[m]);
+        }
+        CHECK(!memcmp(sl_engine_attn_stats(a.on.engine), sl_engine_attn_stats(b.on.engine), sizeof(sl_attn_stats)));
+        step_close(&a), step_close(&b);
+    }
+}
+
+static void end_tokens(void) { // are drawn and not appended: by some, by all
+    const sl_logit_bias end = {1012, 1e4f};
+    sl_sampling params[B];
+    for (int i = 0; i < B; i++) params[i] = sl_sampling_default(), params[i].temp = 0;
+    params[1].bias = params[3].bias = &end, params[1].n_bias = params[3].n_bias = 1;
+    step_rig r = step_open("dense", N_CTX, params);
+    int32_t ids[B];
+    float *before = malloc(r.on.n_vocab * sizeof *before);
+    memcpy(before, sl_session_logits(r.batch[3]), r.on.n_vocab * sizeof *before);
+    CHECK_OK(sl_step(r.batch, B, r.samplers, ids, &err), err);
+    for (int i = 0; i < B; i++) {
+        CHECK_INT(ids[i] == 1012, i % 2);
+        CHECK_INT(sl_session_n_tokens(r.batch[i]), lengths[i] + !(i % 2));
+    }
+    CHECK(!memcmp(before, sl_session_logits(r.batch[3]), r.on.n_vocab * sizeof *before));
+    sl_session *ended[2] = {r.batch[3], r.batch[1]};
+    sl_sampler *samplers[2] = {r.samplers[3], r.samplers[1]};
+    sl_engine_reset_stats(r.on.engine);
+    CHECK_OK(sl_step(ended, 2, samplers, ids, &err), err);
+    CHECK(ids[0] == 1012 && ids[1] == 1012);
+    CHECK_INT(sl_engine_attn_stats(r.on.engine)->steps, 0);
+    CHECK_INT(sl_session_n_tokens(r.batch[1]), lengths[1]);
+    free(before);
+    step_close(&r);
+}
+
+static void all_or_none(void) {
+    sl_sampling params[B];
+    for (int i = 0; i < B; i++) params[i] = sl_sampling_default();
+    step_rig r = step_open("dense", 600, params); // the longest is full
+    int32_t ids[B], want[B], drawn[B];
+    CHECK_OK(sl_sample(r.batch, B, r.samplers, want, &err), err);
+    CHECK_ERR(sl_step(r.batch, B, r.samplers, ids, &err), err, SL_ERR_CONTEXT, "sequence 103: the context is full: 600");
+    CHECK_ERR(sl_step(r.batch, 0, r.samplers, ids, &err), err, SL_ERR_ARG, "1 to 4");
+    CHECK_ERR(sl_sample(r.batch, B + 1, r.samplers, ids, &err), err, SL_ERR_ARG, "1 to 4");
+    for (int i = 0; i < B; i++) CHECK_INT(sl_session_n_tokens(r.batch[i]), lengths[i]);
+    CHECK_OK(sl_sample(r.batch, B, r.samplers, drawn, &err), err);
+    CHECK(!memcmp(want, drawn, sizeof want));
+    CHECK_OK(sl_step(r.batch, B - 1, r.samplers, ids, &err), err);
+    for (int i = 0; i < B - 1; i++) CHECK_INT(ids[i], want[i]);
+    step_close(&r);
+}
+
+static const test_case cases[] = {
+    {"step-is-draw-and-decode", 0, step_is_draw_and_decode},
+    {"end-tokens", 0, end_tokens},
+    {"all-or-none", 0, all_or_none},
+    {0},
+};
+extern const test_suite suite_step;
+const test_suite suite_step = {"step", cases};

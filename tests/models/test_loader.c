@@ -1,0 +1,571 @@
+// tests/models/test_loader.c - model folders, good and broken: safetensors files, indices, config.json. Each refusal names what
+// is wrong.
+#include "engine/base/json.h"
+#include "models/safetensors.h"
+#include "engine/sleigh.h"
+#include "models/config.h"
+#include "tests/support/nulls.h"
+#include "tests/test.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static sl_error err;
+
+static void write_file(const char *name, const void *data, size_t n) {
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", test_tmp(), name);
+    FILE *f = fopen(path, "wb");
+    CHECK(f && fwrite(data, 1, n, f) == n);
+    fclose(f);
+}
+
+static void remove_file(const char *name) {
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", test_tmp(), name);
+    unlink(path);
+}
+
+// A safetensors file with this header (padded with blanks to a multiple of 8) and n_data bytes 0, 1, 2, ...
+static void write_tensors(const char *name, const char *header, size_t n_data) {
+    size_t n = (strlen(header) + 7) / 8 * 8;
+    unsigned char *file = malloc(8 + n + n_data);
+    for (int i = 0; i < 8; i++) file[i] = (unsigned char)((uint64_t)n >> (8 * i));
+    memset(file + 8, ' ', n);
+    memcpy(file + 8, header, strlen(header));
+    for (size_t i = 0; i < n_data; i++) file[8 + n + i] = (unsigned char)i;
+    write_file(name, file, 8 + n + n_data);
+    free(file);
+}
+
+#define LLAMA(rest)                                                                                                            \
+    "{\"architectures\":[\"LlamaForCausalLM\"],\"model_type\":\"llama\",\"hidden_act\":\"silu\",\"rms_norm_eps\":1e-05," rest  \
+    "}"
+#define SHAPE                                                                                                                  \
+    "\"vocab_size\":128256,\"hidden_size\":4096,\"intermediate_size\":14336,\"num_hidden_layers\":32,\"num_attention_heads\":" \
+    "32,\"max_position_embeddings\":131072"
+#define LLAMA31                                                                                                                \
+    "\"rope_theta\":500000.0,\"rope_scaling\":{\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,\"original_"    \
+    "max_position_embeddings\":8192,\"rope_type\":\"llama3\"}"
+
+static int load_config(const char *text, sl_config *c) {
+    write_file("config.json", text, strlen(text));
+    return sl_config_load(test_tmp(), c, &err);
+}
+
+#define GOOD                                                                                                                   \
+    "{\"__metadata__\":{\"format\":\"pt\"},\"a\":{\"dtype\":\"BF16\",\"shape\":[2,3],\"data_offsets\":[0,12]},\"b\":{"         \
+    "\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[12,28]}}"
+
+static void good_file(void) {
+    sl_tensors *t;
+    sl_weight w;
+    write_tensors("model.safetensors", GOOD, 28);
+    CHECK_OK(sl_tensors_open(test_tmp(), &t, &err), err);
+    CHECK_INT(sl_tensors_count(t), 2);
+    CHECK_INT(sl_tensors_bytes(t), 28);
+    CHECK_OK(sl_tensors_bind(t, "a", 2, 3, &w, &err), err);
+    CHECK(w.dtype == SL_BF16 && w.n_rows == 2 && w.n_cols == 3 && ((const unsigned char *)w.data)[11] == 11);
+    CHECK_OK(sl_tensors_bind(t, "b", 0, 4, &w, &err), err);
+    CHECK(w.dtype == SL_F32 && w.n_rows == 1 && ((const unsigned char *)w.data)[0] == 12);
+    CHECK_ERR(sl_tensors_bind(t, "c", 2, 3, &w, &err), err, SL_ERR_FORMAT, "tensor c is missing");
+    CHECK_ERR(sl_tensors_bind(t, "a", 0, 6, &w, &err), err, SL_ERR_FORMAT, "shape [2, 3], expected [6]");
+    CHECK_ERR(sl_tensors_bind(t, "a", 0, 2, &w, &err), err, SL_ERR_FORMAT, "shape [2, 3], expected [2]");
+    CHECK_ERR(sl_tensors_bind(t, "a", 3, 2, &w, &err), err, SL_ERR_FORMAT, "expected [3, 2]");
+    sl_tensors_close(t);
+    write_tensors("model.safetensors", "{\"a\":{\"dtype\":\"I8\",\"shape\":[4],\"data_offsets\":[0,4]}}", 4);
+    CHECK_OK(sl_tensors_open(test_tmp(), &t, &err), err);
+    CHECK_ERR(sl_tensors_bind(t, "a", 0, 4, &w, &err), err, SL_ERR_UNSUPPORTED, "dtype I8");
+    sl_tensors_close(t);
+}
+
+#define T(dtype, shape, offsets) "{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
+static const struct {
+    const char *header;
+    int n_data;
+    const char *part;
+} broken[] = {
+    {"{\"a\":" T("F32", "[2]", "[0,8]") ",\"b\":" T("F32", "[2]", "[4,12]") "}", 12, "overlaps"},
+    {"{\"a\":" T("F32", "[2]", "[0,8]") "}", 4, "truncated"},
+    {"{\"a\":" T("F32", "[2]", "[4,12]") "}", 12, "belong to no tensor"},
+    {"{\"a\":" T("F32", "[2]", "[0,8]") "}", 12, "4 bytes after the last tensor"},
+    {"{\"a\":" T("F32", "[3]", "[0,8]") "}", 8, "need 12"},
+    {"{\"a\":" T("F33", "[2]", "[0,8]") "}", 8, "unknown dtype \"F33\""},
+    {"{\"a\":" T("F32", "[2]", "[8,0]") "}", 8, "begin at 8 and end at 0"},
+    {"{\"a\":" T("U8", "[1]", "[0,1]") ",\"b\":" T("F32", "[1]", "[1,5]") "}", 5, "not aligned"},
+    {"{\"a\":" T("F32", "[4294967296,4294967296]", "[0,8]") "}", 8, "overflows"},
+    {"{\"a\":" T("F32", "[-2]", "[0,8]") "}", 8, "non-negative integer"},
+    {"{\"a\":" T("F32", "[2.5]", "[0,8]") "}", 8, "',' or ']'"},
+    {"{\"a\":" T("F32", "[99999999999999999999]", "[0,8]") "}", 8, "a smaller number"},
+    {"{\"a\":" T("F32", "[02]", "[0,8]") "}", 8, "leading zeros"},
+    {"{\"a\":" T("F32", "[2]", "[0]") "}", 8, "two data_offsets"},
+    {"{\"a\":" T("F32", "[1,1,1,1,1,1,1,1,2]", "[0,8]") "}", 8, "a shorter list"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2]}}", 8, "dtype, shape and data_offsets"},
+    {"{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 8, "each once"},
+    {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8],\"x\":1}}", 8, "each once"},
+    {"{\"a\":" T("F32", "[1]", "[0,4]") ",\"a\":" T("F32", "[1]", "[4,8]") "}", 8, "tensor a is there twice"},
+    {"{\"a\":" T("F32", "[2]", "[0,8]"), 8, "',' or '}'"},
+    {"{\"a\":" T("F32", "[2]", "[0,8]") "} x", 8, "nothing after the last '}'"},
+    {"[]", 0, "'{'"},
+    {"", 0, "'{'"},
+    {"{\"a\":1}", 0, "'{'"},
+    {"{a:1}", 0, "a string"},
+    {"{\"a", 0, "the end of a string"},
+    {"{\"a\\q\":1}", 0, "a known escape"},
+    {"{\"a\x1f\":1}", 0, "no control character"},
+    {"{\"a\":" T("SIXTEEN LETTERS!", "[2]", "[0,8]") "}", 8, "a shorter string"},
+    {"{\"a\":" T("FIFTEEN LETTERS", "[2]", "[0,8]") "}", 8, "unknown dtype \"FIFTEEN LETTERS\""},
+    {"{\"__metadata__\":{\"x\":1}}", 0, "a string"},
+    {"{\"__metadata__\":[]}", 0, "__metadata__"},
+};
+
+static void broken_files(void) {
+    sl_tensors *t;
+    for (size_t i = 0; i < sizeof broken / sizeof *broken; i++) {
+        write_tensors("model.safetensors", broken[i].header, (size_t)broken[i].n_data);
+        int rc = sl_tensors_open(test_tmp(), &t, &err);
+        if (rc != SL_ERR_FORMAT || !strstr(err.message, broken[i].part) || !strstr(err.message, "model.safetensors"))
+            FAIL("case %zu: returned %d, message \"%s\", expected \"%s\"", i, rc, rc ? err.message : "", broken[i].part);
+    }
+    static const unsigned char huge[16] = {0, 0, 0, 0, 0, 0, 0, 0x10}, beyond[16] = {200};
+    write_file("model.safetensors", huge, 16);
+    CHECK_ERR(sl_tensors_open(test_tmp(), &t, &err), err, SL_ERR_FORMAT, "the header says it has");
+    write_file("model.safetensors", beyond, 16);
+    CHECK_ERR(sl_tensors_open(test_tmp(), &t, &err), err, SL_ERR_FORMAT, "truncated");
+    write_file("model.safetensors", huge, 5);
+    CHECK_ERR(sl_tensors_open(test_tmp(), &t, &err), err, SL_ERR_FORMAT, "at least 8");
+    remove_file("model.safetensors");
+    CHECK_ERR(sl_tensors_open(test_tmp(), &t, &err), err, SL_ERR_IO, "neither model.safetensors nor");
+    write_file("pytorch_model.bin", "x", 1);
+    CHECK_ERR(sl_tensors_open(test_tmp(), &t, &err), err, SL_ERR_IO, "pytorch_model.bin is not read");
+}
+
+#define INDEX(map) "{\"metadata\":{},\"weight_map\":" map "}"
+static void shards(void) {
+    static const struct {
+        const char *index, *part;
+        int code;
+    } bad[] = {
+        {INDEX("{\"a\":\"1.safetensors\",\"b\":\"3.safetensors\"}"), "3.safetensors: No such file", SL_ERR_IO},
+        {INDEX("{\"a\":\"1.safetensors\",\"c\":\"2.safetensors\"}"), "tensor c is not in it", SL_ERR_FORMAT},
+        {INDEX("{\"a\":\"2.safetensors\",\"b\":\"1.safetensors\"}"), "is not in it", SL_ERR_FORMAT},
+        {INDEX("{\"a\":\"1.safetensors\"}"), "", 0},
+        {INDEX("{\"b\":\"2.safetensors\",\"a\":\"../1.safetensors\"}"), "a file in this folder", SL_ERR_FORMAT},
+        {INDEX("{\"a\":7}"), "a file in this folder", SL_ERR_FORMAT},
+        {"{\"metadata\":{}}", "weight_map is missing", SL_ERR_FORMAT},
+        {"{\"weight_map\"", "model.safetensors.index.json: line 1", SL_ERR_FORMAT},
+    };
+    sl_tensors *t;
+    write_tensors("1.safetensors", "{\"a\":" T("F32", "[2]", "[0,8]") "}", 8);
+    write_tensors("2.safetensors", "{\"b\":" T("F16", "[2]", "[0,4]") "}", 4);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        write_file("model.safetensors.index.json", bad[i].index, strlen(bad[i].index));
+        int rc = sl_tensors_open(test_tmp(), &t, &err);
+        if (rc != bad[i].code || (rc && !strstr(err.message, bad[i].part)))
+            FAIL("case %zu: returned %d, \"%s\"", i, rc, rc ? err.message : "");
+        if (!rc) sl_tensors_close(t);
+    }
+    const char *good = INDEX("{\"a\":\"1.safetensors\",\"b\":\"2.safetensors\"}");
+    write_file("model.safetensors.index.json", good, strlen(good));
+    CHECK_OK(sl_tensors_open(test_tmp(), &t, &err), err);
+    CHECK(strstr(sl_tensors_find(t, "b")->file, "2.safetensors"));
+    sl_tensors_close(t);
+    write_tensors("2.safetensors", "{\"a\":" T("F16", "[2]", "[0,4]") "}", 4);
+    CHECK_ERR(sl_tensors_open(test_tmp(), &t, &err), err, SL_ERR_FORMAT, "tensor a is there twice");
+    write_tensors("2.safetensors", "{\"b\":" T("F16", "[1]", "[0,2]") ",\"x\":" T("F16", "[1]", "[2,4]") "}", 4);
+    CHECK_ERR(sl_tensors_open(test_tmp(), &t, &err), err, SL_ERR_FORMAT, "tensor x is not in model.safetensors.index.json");
+}
+
+// A file of `size` bytes that says its header has n: `{}` and blanks fill it, all else is zero.
+static void write_header_length(uint64_t n, size_t size) {
+    static const char text[] = "{}";
+    char path[512];
+    unsigned char start[16] = {0};
+    for (int i = 0; i < 8; i++) start[i] = (unsigned char)(n >> (8 * i));
+    memcpy(start + 8, text, 2);
+    write_file("model.safetensors", start, sizeof start);
+    snprintf(path, sizeof path, "%s/model.safetensors", test_tmp());
+    CHECK(!truncate(path, (off_t)size)); // zeros without disk blocks
+    if (size > 1 << 16) return;
+    FILE *f = fopen(path, "r+b");
+    CHECK(f && !fseek(f, 10, SEEK_SET));
+    for (size_t i = 10; i < size; i++) CHECK(fputc(' ', f) == ' ');
+    CHECK(!fclose(f));
+}
+
+static void header_lengths(void) { // the file ends with a page: a byte behind it cannot be read
+    enum { SIZE = 4096, MIB = 1 << 20, LARGE = 102 * MIB };
+    static const uint64_t beyond[] = {SIZE - 7,       SIZE - 6,          SIZE - 5,       SIZE - 4,   SIZE - 3,
+                                      SIZE - 2,       SIZE - 1,          SIZE,           SIZE + 1,   INT32_MAX,
+                                      UINT32_MAX,     UINT32_MAX + 1ull, INT64_MAX,      1ull << 63, UINT64_MAX - SIZE,
+                                      UINT64_MAX - 8, UINT64_MAX - 7,    UINT64_MAX - 1, UINT64_MAX};
+    sl_tensors *t;
+    char says[128];
+    write_header_length(SIZE - 8, SIZE);
+    CHECK_OK(sl_tensors_open(test_tmp(), &t, &err), err);
+    CHECK_INT(sl_tensors_count(t), 0);
+    sl_tensors_close(t);
+    write_header_length(SIZE - 9, SIZE);
+    CHECK_ERR(sl_tensors_open(test_tmp(), &t, &err), err, SL_ERR_FORMAT, "1 bytes after the last tensor");
+    for (size_t i = 0; i < sizeof beyond / sizeof *beyond; i++) {
+        write_header_length(beyond[i], SIZE);
+        snprintf(says, sizeof says, "model.safetensors: the header says it has %llu bytes, expected at most %d",
+                 (unsigned long long)beyond[i], SIZE - 8);
+        CHECK_ERR(sl_tensors_open(test_tmp(), &t, &err), err, SL_ERR_FORMAT, says);
+    }
+    write_header_length(1, 9); // the smallest: a header of one byte, which is no object
+    CHECK_ERR(sl_tensors_open(test_tmp(), &t, &err), err, SL_ERR_FORMAT, "header, byte 1: expected a string");
+    write_header_length(0, 8);
+    CHECK_ERR(sl_tensors_open(test_tmp(), &t, &err), err, SL_ERR_FORMAT, "header, byte 0: expected '{'");
+    write_header_length(100 * MIB, LARGE); // the format's own limit
+    CHECK_ERR(sl_tensors_open(test_tmp(), &t, &err), err, SL_ERR_FORMAT, "nothing after the last '}'");
+    write_header_length(100 * MIB + 1, LARGE);
+    CHECK_ERR(sl_tensors_open(test_tmp(), &t, &err), err, SL_ERR_FORMAT, "104857601 bytes, expected at most 104857600");
+}
+
+// Escaped characters in JSON strings: half a surrogate pair is no character.
+static void surrogates(void) {
+    static const struct {
+        const char *escaped, *name; // NULL: refused
+    } names[] = {
+        {"\\ud7ff", "\xed\x9f\xbf"},
+        {"\\ue000", "\xee\x80\x80"},
+        {"\\uFfFf", "\xef\xbf\xbf"},
+        {"\\u007f\\u0080\\u07ff\\u0800", "\x7f\xc2\x80\xdf\xbf\xe0\xa0\x80"},
+        {"\\ud800\\udc00", "\xf0\x90\x80\x80"},
+        {"\\uD83D\\ude00x", "\xf0\x9f\x98\x80x"},
+        {"\\udbff\\udfff", "\xf4\x8f\xbf\xbf"},
+        {"\\udc00", NULL},
+        {"\\udfff", NULL},
+        {"x\\udead", NULL},
+        {"\\ud800", NULL},
+        {"\\udbff", NULL},
+        {"\\ud800x", NULL},
+        {"\\ud800\\n", NULL},
+        {"\\ud800u0000", NULL},
+        {"\\ud800\\u0041", NULL},
+        {"\\ud800\\udbff", NULL},
+        {"\\ud800\\ue000", NULL},
+        {"\\udc00\\ud800", NULL}, // the pair in the wrong order
+        {"\\udc00\\udc00", NULL},
+        {"\\ud800\\udc0", NULL},
+        {"\\ud800\\udcg0", NULL},
+        {"\\u0000", NULL},
+        {"\\u12", NULL},
+        {"\\u", NULL},
+    };
+    sl_tensors *t;
+    sl_config c;
+    char text[512];
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(text, sizeof text, "{\"__metadata__\":{\"a\":\"%s\"},\"%s\":" T("F32", "[1]", "[0,4]") "}", names[i].escaped,
+                 names[i].escaped);
+        write_tensors("model.safetensors", text, 4);
+        int rc = sl_tensors_open(test_tmp(), &t, &err);
+        if (rc != (names[i].name ? 0 : SL_ERR_FORMAT) || (rc && !strstr(err.message, "a known escape")))
+            FAIL("%s: returned %d, \"%s\"", names[i].escaped, rc, rc ? err.message : "");
+        if (!rc) {
+            CHECK_STR(sl_tensors_at(t, 0)->name, names[i].name);
+            sl_tensors_close(t);
+        }
+        snprintf(text, sizeof text, LLAMA(SHAPE ",\"_name_or_path\":\"%s\""), names[i].escaped); // by the other parser
+        int zero = !strcmp(names[i].escaped, "\\u0000");
+        rc = load_config(text, &c);
+        if (rc != (names[i].name || zero ? 0 : SL_ERR_FORMAT) || (rc && !strstr(err.message, "config.json: line 1")))
+            FAIL("config.json with %s: returned %d, \"%s\"", names[i].escaped, rc, rc ? err.message : "");
+    }
+}
+
+// Mutated files either open, with every byte readable, or are refused; the sanitizers watch.
+static void fuzz(void) {
+    enum { ROUNDS = 4000 };
+    unsigned char base[8 + 512 + 28], file[sizeof base];
+    size_t n_header = (strlen(GOOD) + 7) / 8 * 8, size = 8 + n_header + 28;
+    uint64_t rng = test_seed;
+    int opened = 0;
+    memset(base, 0, sizeof base);
+    base[0] = (unsigned char)n_header;
+    memset(base + 8, ' ', n_header);
+    memcpy(base + 8, GOOD, strlen(GOOD));
+    for (int round = 0; round < ROUNDS; round++) {
+        size_t n = test_uniform(&rng) < 0.1 ? (size_t)(test_uniform(&rng) * size) : size;
+        memcpy(file, base, size);
+        for (int m = 1 + (int)(3 * test_uniform(&rng)); m > 0; m--) {
+            size_t at = (size_t)(test_uniform(&rng) * (size - 28));
+            static const char likely[] = "{}[]\",:0123456789abF \\u";
+            file[at] = test_uniform(&rng) < 0.5 ? (unsigned char)likely[(int)(test_uniform(&rng) * (sizeof likely - 1))]
+                                                : (unsigned char)(256 * test_uniform(&rng));
+        }
+        write_file("model.safetensors", file, n);
+        sl_tensors *t;
+        if (sl_tensors_open(test_tmp(), &t, &err)) continue;
+        unsigned sum = 0;
+        for (int i = 0; i < sl_tensors_count(t); i++)
+            for (size_t j = 0; j < sl_tensors_at(t, i)->n_bytes; j++)
+                sum += ((const unsigned char *)sl_tensors_at(t, i)->data)[j];
+        CHECK(sum <= 28 * 255);
+        sl_tensors_close(t);
+        opened++;
+    }
+    CHECK(opened > 0 && opened < ROUNDS); // mutations inside a name or a blank leave a good file
+}
+
+// ---- config.json ----
+
+static void configs(void) {
+    sl_config c;
+    CHECK_OK(load_config(LLAMA("\"vocab_size\":32000,\"hidden_size\":4096,\"intermediate_size\":11008,\"num_hidden_layers\":32,"
+                               "\"num_attention_heads\":32,\"max_position_embeddings\":4096,\"pretraining_tp\":1,\"bos_token_"
+                               "id\":1,\"eos_token_id\":2,\"rope_scaling\":null"),
+                         &c),
+             err);
+    CHECK(c.n_kv_heads == 32 && c.head_dim == 128 && c.rope_theta == 10000 && !c.tied && c.n_eos == 1 && c.eos[0] == 2 &&
+          c.bos == 1);
+    CHECK_OK(load_config(LLAMA(SHAPE ",\"num_key_value_heads\":8,\"attention_bias\":false,\"mlp_bias\":false,\"eos_token_id\":["
+                                     "128001,128008,128009]," LLAMA31),
+                         &c),
+             err);
+    CHECK(c.n_kv_heads == 8 && c.rope_type == SL_ROPE_LLAMA3 && c.rope_factor == 8 && c.rope_original_ctx == 8192 &&
+          c.n_eos == 3);
+    CHECK_OK(load_config(
+                 LLAMA("\"vocab_size\":128256,\"hidden_size\":2048,\"intermediate_size\":8192,\"num_hidden_layers\":16,\"num_"
+                       "attention_heads\":32,\"num_key_value_heads\":8,\"head_dim\":64,\"tie_word_embeddings\":true," LLAMA31),
+                 &c),
+             err);
+    CHECK(c.tied && c.head_dim == 64);
+    CHECK_OK(load_config("{\"architectures\":[\"MistralForCausalLM\"],\"model_type\":\"mistral\",\"hidden_act\":\"silu\","
+                         "\"sliding_window\":null,\"rope_theta\":1000000.0,\"num_key_value_heads\":8," SHAPE "}",
+                         &c),
+             err);
+    CHECK(c.rope_theta == 1e6f && c.rope_type == SL_ROPE_PLAIN);
+    CHECK_OK(
+        load_config(LLAMA(SHAPE ",\"rope_parameters\":{\"rope_type\":\"linear\",\"rope_theta\":20000.0,\"factor\":4.0}"), &c),
+        err);
+    CHECK(c.rope_theta == 20000 && c.rope_type == SL_ROPE_LINEAR && c.rope_factor == 4);
+    const char *gen = "{\"eos_token_id\":[7,9],\"temperature\":0.6,\"top_p\":0.9,\"do_sample\":true}";
+    write_file("generation_config.json", gen, strlen(gen));
+    CHECK_OK(load_config(LLAMA(SHAPE ",\"eos_token_id\":9"), &c), err);
+    CHECK(c.n_eos == 2 && c.eos[0] == 9 && c.eos[1] == 7 && c.gen_temp == 0.6f && c.gen_top_p == 0.9f && c.gen_do_sample == 1 &&
+          c.gen_top_k == -1 && isnan(c.gen_min_p));
+    gen = "{\"top_k\":7,\"min_p\":0.25,\"repetition_penalty\":1.5}";
+    write_file("generation_config.json", gen, strlen(gen));
+    CHECK_OK(load_config(LLAMA(SHAPE), &c), err);
+    CHECK(c.gen_top_k == 7 && c.gen_min_p == 0.25f && c.gen_repeat_penalty == 1.5f && isnan(c.gen_temp) &&
+          c.gen_do_sample == -1);
+}
+
+static void config_refusals(void) {
+    static const struct {
+        const char *text, *part;
+    } bad[] = {
+        {"{\"model_type\":\"mistral\",\"sliding_window\":4096," SHAPE "}", "sliding_window is 4096"},
+        {LLAMA(SHAPE ",\"attention_bias\":true"), "attention_bias"},
+        {LLAMA(SHAPE ",\"mlp_bias\":true"), "mlp_bias"},
+        {"{\"model_type\":\"llama\",\"hidden_act\":\"gelu\"," SHAPE "}", "hidden_act is \"gelu\""},
+        {LLAMA(SHAPE ",\"quantization_config\":{\"bits\":4}"), "quantization_config"},
+        {LLAMA(SHAPE ",\"partial_rotary_factor\":0.5"), "partial_rotary_factor is 0.5"},
+        {LLAMA(SHAPE ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0}"), "\"yarn\""},
+        {LLAMA(SHAPE ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":4.0}"), "\"dynamic\""},
+        {LLAMA(SHAPE ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0}"), "low_freq_factor is missing"},
+        {"{\"model_type\":\"qwen2\"," SHAPE "}", "model_type is \"qwen2\""},
+        {"{" SHAPE "}", "model_type"},
+        {"{\"model_type\":\"llama\",\"architectures\":[\"LlamaForSequenceClassification\"]," SHAPE "}", "architectures"},
+        {LLAMA(SHAPE ",\"head_dim\":72"), "head_dim is 72"},
+        {LLAMA(SHAPE ",\"num_key_value_heads\":5"), "no multiple"},
+        {LLAMA(SHAPE ",\"num_key_value_heads\":64"), "num_key_value_heads is 64"},
+        {LLAMA("\"vocab_size\":10"), "hidden_size is missing"},
+        {LLAMA("\"vocab_size\":\"10\""), "vocab_size is a string"},
+        {LLAMA("\"vocab_size\":0"), "vocab_size is 0"},
+        {LLAMA(SHAPE ",\"eos_token_id\":128256"), "eos_token_id"},
+        {LLAMA(SHAPE ",\"layer_types\":[\"sliding_attention\"]"), "layer_types"},
+        {"{\"model_type\":\"llama\",", "config.json: line 1"},
+        {LLAMA(SHAPE ",\"vocab_size\":7"), "duplicate"},
+        {LLAMA(SHAPE ",\"tie_word_embeddings\":1"), "tie_word_embeddings is an integer, expected true or false"},
+        {LLAMA(SHAPE ",\"head_dim\":0"), "head_dim is 0, expected 1 to 1024"},
+        {LLAMA(SHAPE ",\"rope_scaling\":{\"rope_type\":7}"), "rope_type is an integer, expected a string"},
+        {LLAMA(SHAPE ",\"rope_parameters\":[]"), "rope_parameters is a list, expected an object"},
+        {"{\"model_type\":\"llama\",\"architectures\":\"LlamaForCausalLM\"," SHAPE "}", "architectures begins with"},
+        {"{\"model_type\":\"llama\\u0000x\"," SHAPE "}", "model_type holds a NUL"},
+        {"[]", "expected a JSON object"},
+        {LLAMA("\"vocab_size\":10,\"hidden_size\":1040,\"intermediate_size\":64,\"num_hidden_layers\":1,\"num_attention_"
+               "heads\":65,\"num_key_value_heads\":1"),
+         "query heads"},
+    };
+    sl_config c;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        int rc = load_config(bad[i].text, &c);
+        if (rc >= 0 || !strstr(err.message, bad[i].part))
+            FAIL("case %zu: returned %d, \"%s\", expected \"%s\"", i, rc, rc ? err.message : "", bad[i].part);
+    }
+    remove_file("config.json");
+    CHECK_ERR(sl_config_load(test_tmp(), &c, &err), err, SL_ERR_IO, "config.json");
+}
+
+// ---- null ----
+
+static void describe_config(char *out, size_t size) {
+    sl_config c;
+    if (sl_config_load(test_tmp(), &c, &err)) {
+        snprintf(out, size, "%s", err.message);
+        return;
+    }
+    int n = snprintf(out, size, "%s %d %d %d %d %d %d %d %d %a %d %a %d %a %a %a %d %d %a %a %a %a %d %d eos", c.model_type,
+                     c.n_vocab, c.hidden, c.n_ffn, c.n_layers, c.n_heads, c.n_kv_heads, c.head_dim, c.n_ctx, c.norm_eps, c.tied,
+                     c.rope_theta, (int)c.rope_type, c.rope_factor, c.rope_low_freq, c.rope_high_freq, c.rope_original_ctx,
+                     c.bos, c.gen_temp, c.gen_top_p, c.gen_min_p, c.gen_repeat_penalty, c.gen_top_k, c.gen_do_sample);
+    for (int i = 0; i < c.n_eos; i++) n += snprintf(out + n, size - n, " %d", c.eos[i]);
+}
+
+static void describe_tensors(char *out, size_t size) {
+    sl_tensors *t;
+    if (sl_tensors_open(test_tmp(), &t, &err)) {
+        snprintf(out, size, "%s", err.message);
+        return;
+    }
+    int n = 0;
+    for (int i = 0; i < sl_tensors_count(t); i++) n += snprintf(out + n, size - n, "%s ", sl_tensors_at(t, i)->name);
+    sl_tensors_close(t);
+}
+
+static void nulls(void) {
+    static const char *const none[] = {NULL}, *const index_maps[] = {"weight_map", NULL};
+    static const struct {
+        const char *text, *file;
+        int n;
+    } configs[] = {
+        {LLAMA(SHAPE ",\"num_key_value_heads\":8,\"head_dim\":64,\"tie_word_embeddings\":true,\"attention_bias\":false,"
+                     "\"mlp_bias\":false,\"bos_token_id\":1,\"eos_token_id\":[2,3],\"partial_rotary_factor\":1,"
+                     "\"layer_types\":[\"full_attention\"]," LLAMA31),
+         "config.json", 26},
+        {LLAMA(SHAPE ",\"rope_parameters\":{\"type\":\"linear\",\"rope_theta\":20000.0,\"factor\":4.0},\"rope_theta\":3e4,"
+                     "\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":2.0}"),
+         "config.json", 18},
+        {"{\"eos_token_id\":[7,9],\"temperature\":0.6,\"top_p\":0.9,\"min_p\":0.1,\"top_k\":5,\"repetition_penalty\":1.5,"
+         "\"do_sample\":true}",
+         "generation_config.json", 7},
+    };
+    for (size_t i = 0; i < sizeof configs / sizeof *configs; i++) {
+        json_t *root = json_loads(configs[i].text, 0, NULL);
+        CHECK(root != NULL);
+        CHECK_INT(test_nulls(root, configs[i].file, none, describe_config), configs[i].n);
+        json_decref(root);
+        CHECK_OK(load_config(configs[0].text, &(sl_config){0}), err); // for the next file
+    }
+    write_tensors("1.safetensors", "{\"__metadata__\":null,\"a\":" T("F32", "[2]", "[0,8]") "}", 8);
+    static const char text[] = INDEX("{\"a\":\"1.safetensors\"}");
+    char made[256];
+    write_file("model.safetensors.index.json", text, sizeof text - 1);
+    describe_tensors(made, sizeof made);
+    CHECK_STR(made, "a "); // null as the header's metadata is read
+    json_t *index = json_loads(text, 0, NULL);
+    CHECK_INT(test_nulls(index, "model.safetensors.index.json", index_maps, describe_tensors), 2);
+    json_decref(index);
+}
+
+// What a config derives must be good, whether its fields are left out or null.
+static void derived(void) {
+    static const char *const head_dims[] = {"", ",\"head_dim\":null"};
+    sl_config c;
+    for (int i = 0; i < 2; i++) {
+        char text[1024];
+        static const char dims[] =
+            LLAMA("\"vocab_size\":10,\"hidden_size\":%d,\"intermediate_size\":64,\"num_hidden_layers\":1,"
+                  "\"num_attention_heads\":%d%s");
+        snprintf(text, sizeof text, dims, 8, 16, head_dims[i]);
+        CHECK_ERR(load_config(text, &c), err, SL_ERR_FORMAT, "hidden_size 8 is no multiple of num_attention_heads 16");
+        snprintf(text, sizeof text, dims, 8, 1, head_dims[i]);
+        CHECK_ERR(load_config(text, &c), err, SL_ERR_UNSUPPORTED, "head_dim is 8, supported are multiples of 16 up to 256");
+        snprintf(text, sizeof text, dims, 512, 1, head_dims[i]);
+        CHECK_ERR(load_config(text, &c), err, SL_ERR_UNSUPPORTED, "head_dim is 512");
+        snprintf(text, sizeof text, dims, 96, 6, head_dims[i]);
+        CHECK_OK(load_config(text, &c), err);
+        CHECK(c.head_dim == 16 && c.n_kv_heads == 6 && c.n_ctx == 2048 && !c.tied);
+    }
+    CHECK_OK(load_config("{\"model_type\":\"llama\"," SHAPE "}", &c), err);
+    CHECK(c.norm_eps == 1e-6f);
+    CHECK_OK(load_config("{\"model_type\":\"llama\",\"rms_norm_eps\":null," SHAPE "}", &c), err);
+    CHECK(c.norm_eps == 1e-6f);
+}
+
+static void rope_frequencies(void) { // against double arithmetic: powf and its like are good to a few 2^-24, exponents add 1e-6
+    sl_config c = {.head_dim = 128,
+                   .rope_theta = 500000,
+                   .rope_type = SL_ROPE_LLAMA3,
+                   .rope_factor = 8,
+                   .rope_low_freq = 1,
+                   .rope_high_freq = 4,
+                   .rope_original_ctx = 8192};
+    float got[64];
+    int bands[3] = {0};
+    sl_config_rope(&c, got);
+    for (int i = 0; i < 64; i++) {
+        double f = pow(500000, -2.0 * i / 128), turns = 8192 * f / (2 * M_PI), want = f; // turns within the original context
+        if (turns < 1)
+            want = f / 8, bands[0]++;
+        else if (turns > 4)
+            bands[2]++;
+        else
+            want = f / 8 + (f - f / 8) * (turns - 1) / 3, bands[1]++;
+        CHECK_NEAR(got[i] / want, 1, 4e-6);
+    }
+    CHECK(bands[0] && bands[1] && bands[2]);
+    c.rope_type = SL_ROPE_LINEAR;
+    sl_config_rope(&c, got);
+    for (int i = 0; i < 64; i++) CHECK_NEAR(got[i] / (pow(500000, -2.0 * i / 128) / 8), 1, 4e-6);
+}
+
+// What was mapped against what the file has become; a file that takes its name is not it.
+static void changed_files(void) {
+    static const char *const parts[] = {NULL, NULL, "bytes, expected ", "modified at 0.000000001, expected "};
+    const struct timespec early[2] = {{.tv_nsec = 1}, {.tv_nsec = 1}};
+    char path[256], other[256];
+    snprintf(path, sizeof path, "%s/model.safetensors", test_tmp());
+    snprintf(other, sizeof other, "%s/other", test_tmp());
+    for (int how = 0; how < 4; how++) {
+        sl_tensors *t;
+        write_tensors("model.safetensors", GOOD, 28);
+        write_tensors("other", GOOD, 28);
+        CHECK_OK(sl_tensors_open(test_tmp(), &t, &err), err);
+        CHECK_INT(sl_tensors_n_files(t), 1);
+        const sl_tensor_file *f = sl_tensors_file(t, 0);
+        if (how == 1) CHECK_INT(rename(other, path), 0);
+        if (how == 2) CHECK_INT(truncate(path, (off_t)f->size - 1), 0);
+        if (how == 3) CHECK_INT(utimensat(AT_FDCWD, path, early, 0), 0);
+        if (parts[how]) {
+            CHECK_ERR(sl_tensor_file_check(f, &err), err, SL_ERR_IO, parts[how]);
+            CHECK(strstr(err.message, path) == err.message);
+        } else
+            CHECK_OK(sl_tensor_file_check(f, &err), err);
+        sl_tensors_close(t);
+    }
+    char cmd[320];
+    sl_model *model;
+    snprintf(cmd, sizeof cmd, "cp tests/goldens/mha/*.json tests/goldens/mha/model.safetensors '%s'", test_tmp());
+    CHECK_INT(system(cmd), 0);
+    CHECK_OK(sl_model_load(test_tmp(), SL_MODEL_NO_TOKENIZER, &model, &err), err);
+    CHECK_OK(sl_model_check(model, &err), err);
+    CHECK_INT(utimensat(AT_FDCWD, path, early, 0), 0);
+    CHECK_ERR(sl_model_check(model, &err), err, SL_ERR_IO, path);
+    sl_model_free(model);
+}
+
+static const test_case cases[] = {
+    {"good-file", 0, good_file},
+    {"broken-files", 0, broken_files},
+    {"header-lengths", 0, header_lengths},
+    {"surrogates", 0, surrogates},
+    {"shards", 0, shards},
+    {"fuzz", 0, fuzz},
+    {"configs", 0, configs},
+    {"config-refusals", 0, config_refusals},
+    {"nulls", 0, nulls},
+    {"derived", 0, derived},
+    {"rope-frequencies", 0, rope_frequencies},
+    {"changed-files", 0, changed_files},
+    {0},
+};
+const test_suite suite_loader = {"loader", cases};

@@ -1,0 +1,83 @@
+// tests/support/counters.c - see counters.h.
+#include "tests/support/counters.h"
+#include "tests/test.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BITS = 8, TILE = 256 };
+
+const counter_method counter_methods[N_COUNTER_METHODS] = {
+    {"santa:S=8", COUNTER_ROW_DRAWS, 8},
+    {"santa-strat:S=8", COUNTER_TILE_DRAWS, 8},
+    {"santa-sys:S=8", COUNTER_ONE_NUMBER, 8},
+    {"santa-prop:S=8", COUNTER_TILE_DRAWS, 8},
+    {"santa-flash:S=8", COUNTER_TILE_DRAWS, 8},
+    {"santa-pps:S=8", COUNTER_TILE_DRAWS, 8},
+    {"santa-pps:S=8:pps=sys", COUNTER_ONE_NUMBER, 8},
+    {"santa-is:S=7", COUNTER_TILE_DRAWS, 7},
+    {"random:S=8", COUNTER_ROW_DRAWS, 8},
+    {"vattention:sink=0:window=1:top=0:base=0.01:epsilon=0.1:verify=denominator:bound=hoeffding", COUNTER_PERMUTATION, 8},
+};
+
+// A row's number is told apart by sequence and KV head, so that a row of another one would show.
+static int code_of(int s, int h, int j) {
+    return (j ^ (37 * h + 101 * s)) % TILE;
+}
+
+ref_cache counter_cache(int n_heads, int n_kv_heads, int n_seqs) {
+    int lengths[16] = {0};
+    SL_CHECK(n_seqs <= 16);
+    for (int s = 0; s < n_seqs; s++) lengths[s] = COUNTER_ROWS;
+    ref_cache c = ref_cache_new(n_heads, n_kv_heads, COUNTER_DIM, n_seqs, lengths, 0, test_seed);
+    for (int s = 0; s < n_seqs; s++)
+        for (int h = 0; h < n_kv_heads; h++)
+            for (int j = 0; j < COUNTER_ROWS; j++) {
+                bf16 *v = (bf16 *)ref_v_row(&c, s, h, j);
+                memset(v, 0, COUNTER_DIM * sizeof *v);
+                for (int b = 0; b < BITS; b++)
+                    v[j / TILE * BITS + b] = sl_f32_to_bf16(code_of(s, h, j) >> b & 1 ? 1 : -1); // all norms are equal
+            }
+    return c;
+}
+
+static uint64_t number(const sl_rng_id *id, uint32_t index) { // not by sl_rng_u64, which is what is tested
+    sl_philox4 r = sl_philox(id->seed, id->sequence, id->position, (id->layer << 16) + id->head, index, 0);
+    return (uint64_t)r.v[0] << 32 | r.v[1];
+}
+
+static int place(uint64_t u, int n) { // floor(u n / 2^64)
+    return (int)((unsigned __int128)u * (unsigned)n >> 64);
+}
+
+static void add_row(const ref_cache *c, int s, int h, int j, double weight, double *out) {
+    for (int d = 0; d < COUNTER_DIM; d++) out[d] += weight * sl_bf16_to_f32(ref_v_row(c, s, h, j)[d]);
+}
+
+void counter_expect(const ref_cache *c, const counter_method *m, int s, int head, const sl_rng_id *id, int budget,
+                    double out[COUNTER_DIM]) {
+    static const int last = COUNTER_ROWS - 1; // what vattention's window takes
+    int h = head / (c->geom.n_heads / c->geom.n_kv_heads), row[COUNTER_ROWS];
+    memset(out, 0, COUNTER_DIM * sizeof *out);
+    for (uint32_t i = 0; i < 8 && m->kind == COUNTER_ROW_DRAWS; i++)
+        add_row(c, s, h, place(number(id, i), COUNTER_ROWS), 1.0 / 8, out);
+    for (int t = 0; t < m->tiles && (m->kind == COUNTER_TILE_DRAWS || m->kind == COUNTER_ONE_NUMBER); t++)
+        add_row(c, s, h, t * TILE + place(number(id, m->kind == COUNTER_ONE_NUMBER ? 0 : (uint32_t)t), TILE), 1.0 / 8, out);
+    for (int j = m->tiles * TILE; j < COUNTER_ROWS; j++) add_row(c, s, h, j, 1.0 / COUNTER_ROWS, out);
+    if (m->kind != COUNTER_PERMUTATION) return;
+    for (int j = 0; j < COUNTER_ROWS; j++) row[j] = j;
+    add_row(c, s, h, last, 1.0 / COUNTER_ROWS, out);
+    for (int i = 0; i < budget; i++) { // Fisher and Yates
+        int other = i + place(number(id, (uint32_t)i), last - i), t = row[i];
+        row[i] = row[other], row[other] = t;
+        add_row(c, s, h, row[i], (double)last / budget / COUNTER_ROWS, out);
+    }
+}
+
+double counter_place(const ref_cache *c, int s, int head, const float *out, int tile) {
+    int h = head / (c->geom.n_heads / c->geom.n_kv_heads), flipped = code_of(s, h, 0);
+    double sum = 0;
+    for (int b = 0; b < BITS; b++) sum += ldexp(out[tile * BITS + b] * (flipped >> b & 1 ? -1 : 1), b - BITS);
+    return sum * COUNTER_TILES;
+}

@@ -1,0 +1,531 @@
+// tests/support/decode_check.c - see decode_rig.h.
+#include "tests/support/decode_check.h"
+
+#ifdef SLEIGH_CUDA
+#include "tests/support/gpu.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { COUNTERS = 65536 };
+static const double LOG2_E = 1.4426950408889634;
+static sl_error err;
+
+const int rig_ragged[RIG_SEQS] = {1, 5000, 256, 257, 31, 9000, 1024, 77, 4096, 300, 2, 20000, 512, 513, 100, 3333};
+
+static void build_extras(rig *r) {
+    sl_kv_need need[SL_MAX_NEEDS];
+    const sl_attn_cuda_ops *ops = r->spec.method->cuda;
+    const sl_attn_geom *g = &r->c->geom;
+    int n = ops->needs ? ops->needs(&r->spec, need) : 0, n_pages = 0;
+    int32_t *pages = malloc(r->c->pool.n_pages * sizeof *pages);
+    for (int s = 0; s < r->c->n_seqs; s++)
+        for (int i = 0; i < (r->c->seqs[s].n_tokens - 1) / SL_PAGE; i++) pages[n_pages++] = r->c->seqs[s].pages[i];
+    for (int i = 0; i < n; i++) {
+        size_t size = need[i].kind->size(need[i].arg, g->head_dim);
+        void *data = gpu_new(size * r->c->pool.n_pages * g->n_kv_heads);
+        r->args.extra[i] = data, r->args.extra_size[i] = size;
+        if (n_pages > 0)
+            need[i].kind->build_device(&(sl_kv_device_build){.arg = need[i].arg,
+                                                             .head_dim = g->head_dim,
+                                                             .n_kv_heads = g->n_kv_heads,
+                                                             .size = size,
+                                                             .n = n_pages,
+                                                             .pages = gpu_copy(pages, n_pages * sizeof *pages),
+                                                             .k = r->args.k,
+                                                             .v = r->args.v,
+                                                             .data = data});
+        CHECK_OK(sl_kv_keep(&r->c->pool, need[i], &err), err);
+        for (int s = 0; s < r->c->n_seqs; s++) {
+            sl_kv_seq before = r->c->seqs[s];
+            before.n_tokens--;
+            sl_kv_build(&r->c->pool, &before, 0, need[i]);
+        }
+    }
+    free(pages);
+}
+
+// What decode leaves in its workspace: nothing, weights, or weights and sizes.
+static int count_stored(const sl_attn_spec *spec) {
+    sl_composition c = sl_composition_of(spec);
+    if (!c.propose->score || (!c.draw && c.propose != &sl_propose_quantised)) return 0;
+    return c.draw && c.draw->size_power && c.draw->size_power(spec) ? 2 : 1;
+}
+
+static size_t n_masses(const rig *r) {
+    return (size_t)r->n_slots * r->group * r->max_blocks;
+}
+
+static size_t out_size(const rig *r, int n_seqs) {
+    return (size_t)n_seqs * r->c->geom.n_heads * r->c->geom.head_dim;
+}
+
+rig rig_new(ref_cache *c, const char *attn, uint32_t seed) {
+    const sl_attn_geom *g = &c->geom;
+    rig r = {.c = c, .group = g->n_heads / g->n_kv_heads, .n_slots = c->n_seqs * g->n_kv_heads};
+    CHECK_OK(sl_attn_parse(attn, &r.spec, &err), err);
+    CHECK(sl_attn_on_gpu(&r.spec) && c->n_seqs <= RIG_SEQS);
+    const sl_attn_cuda_ops *ops = r.spec.method->cuda;
+    r.n_stored = count_stored(&r.spec), r.unit = sl_composition_of(&r.spec).propose->unit;
+    for (int s = 0; s < c->n_seqs; s++) r.max_kv = c->seqs[s].n_tokens > r.max_kv ? c->seqs[s].n_tokens : r.max_kv;
+    if (r.n_stored) r.max_blocks = (((r.max_kv + r.unit - 1) / r.unit + 63) / 64) * 2;
+    size_t bytes = (size_t)c->pool.n_pages * g->n_kv_heads * SL_PAGE * g->head_dim * sizeof(bf16),
+           n_q = out_size(&r, c->n_seqs);
+    r.state_size = ops->state ? ops->state(g, &r.spec) : 0;
+    char *state = gpu_zero(c->n_seqs * r.state_size + 1);
+    bf16 *q = malloc(n_q * sizeof *q);
+    for (size_t i = 0; i < n_q; i++) {
+        q[i] = sl_f32_to_bf16(c->q[i]);
+        c->q[i] = sl_bf16_to_f32(q[i]);
+    }
+    for (int s = 0; s < c->n_seqs; s++)
+        r.rows[s] = (sl_row){.position = c->seqs[s].n_tokens - 1,
+                             .sequence = c->queries[s].sequence,
+                             .seed = seed,
+                             .state = state + s * r.state_size,
+                             .pages = gpu_copy(c->seqs[s].pages, c->seqs[s].n_pages * sizeof(int32_t))};
+    r.args = (sl_attn_cuda_decode_args){.geom = g,
+                                        .layer = RIG_LAYER,
+                                        .n_seqs = c->n_seqs,
+                                        .max_kv = r.max_kv,
+                                        .rows = gpu_copy(r.rows, sizeof r.rows),
+                                        .q = gpu_copy(q, n_q * sizeof *q),
+                                        .out = gpu_new(n_q * sizeof(bf16)),
+                                        .k = gpu_copy(c->pool.k, bytes),
+                                        .v = gpu_copy(c->pool.v, bytes),
+                                        .stats = gpu_zero(sizeof(sl_attn_cuda_stats)),
+                                        .ws = gpu_zero(ops->workspace(g, &r.spec, c->n_seqs, 1, r.max_kv)),
+                                        .keeps_stored = 1};
+    build_extras(&r);
+    gpu_sync("page extras"); // a step may read them before the kernel in front has ended
+    r.out = malloc(n_q * sizeof *r.out);
+    for (int i = 0; i < r.n_stored; i++) r.mass[i] = malloc(n_masses(&r) * sizeof *r.mass[i]);
+    if (r.n_stored) r.w = malloc(n_masses(&r) * SL_BLOCK * sizeof *r.w);
+    free(q);
+    return r;
+}
+
+void rig_free(rig *r) {
+    free(r->out);
+    free(r->mass[0]), free(r->mass[1]), free(r->w);
+    gpu_free_all();
+}
+
+void rig_upload_rows(rig *r) {
+    CHECK(cudaMemcpy((void *)r->args.rows, r->rows, sizeof r->rows, cudaMemcpyHostToDevice) == cudaSuccess);
+}
+
+void rig_seed(rig *r, uint32_t seed) {
+    for (int s = 0; s < r->c->n_seqs; s++) r->rows[s].seed = seed;
+    if (r->state_size) CHECK(cudaMemset(r->rows[0].state, 0, r->c->n_seqs * r->state_size) == cudaSuccess);
+    rig_upload_rows(r);
+}
+
+static void decode(rig *r, const sl_attn_cuda_decode_args *args) {
+    r->spec.method->cuda->decode(args);
+    gpu_read(r->out, args->out, out_size(r, args->n_seqs) * sizeof *r->out);
+}
+
+void rig_decode(rig *r) {
+    rig_decode_queued(r, 1);
+}
+
+void rig_decode_queued(rig *r, int n) {
+    r->args.spec = &r->spec; // r may have moved
+    for (int i = 1; i < n; i++) r->spec.method->cuda->decode(&r->args);
+    decode(r, &r->args);
+}
+
+void rig_decode_alone(rig *r, int s) {
+    sl_attn_cuda_decode_args args = r->args;
+    args.spec = &r->spec, args.n_seqs = 1, args.max_kv = r->c->seqs[s].n_tokens;
+    args.rows += s, args.q += s * out_size(r, 1);
+    decode(r, &args);
+}
+
+static sl_attn_cuda_stats read_stats(const rig *r) {
+    sl_attn_cuda_stats c;
+    gpu_read(&c, r->args.stats, sizeof c);
+    return c;
+}
+
+void rig_launch(rig *r) {
+    sl_attn_cuda_stats before = read_stats(r);
+    rig_decode(r);
+    const char *at = (char *)((int *)r->args.ws + COUNTERS);
+    size_t n = n_masses(r) * sizeof *r->mass[0], n_w = n_masses(r) * SL_BLOCK * sizeof *r->w;
+    if (r->n_stored) gpu_read(r->mass[0], at, n), gpu_read(r->w, at + n, n_w);
+    if (r->n_stored > 1) gpu_read(r->mass[1], at + n + n_w, n);
+    int *counters = malloc(COUNTERS * sizeof *counters);
+    gpu_read(counters, r->args.ws, COUNTERS * sizeof *counters);
+    for (int i = 0; i < COUNTERS; i++) CHECK_INT(counters[i], 0);
+    free(counters);
+    sl_attn_cuda_stats now = read_stats(r);
+    r->stats = (sl_attn_stats){.k_rows = now.k_rows - before.k_rows,
+                               .v_rows = now.v_rows - before.v_rows,
+                               .v_distinct = now.v_distinct - before.v_distinct,
+                               .samples = now.samples - before.samples,
+                               .bytes = now.bytes - before.bytes,
+                               .tries = now.tries - before.tries,
+                               .fallbacks = now.fallbacks - before.fallbacks,
+                               .features = (double)(now.features - before.features) / 1024};
+    for (int s = 0; s < r->c->n_seqs; s++)
+        r->spec.method->cuda->account(&r->c->geom, &r->spec, r->rows[s].position + 1, &r->stats);
+}
+
+double rig_error(const rig *r, int s, int head, double *mu) {
+    int dim = r->c->geom.head_dim, n = r->c->seqs[s].n_tokens;
+    size_t at = s * out_size(r, 1) + (size_t)head * dim;
+    double *p = malloc(n * sizeof *p), own[128];
+    float out[128];
+    ref_attention(r->c, s, head, r->c->q + at, n, p, mu ? mu : own);
+    for (int d = 0; d < dim; d++) out[d] = sl_bf16_to_f32(r->out[at + d]);
+    free(p);
+    return ref_relative(out, mu ? mu : own, dim);
+}
+
+// ---- scores and weights ----
+
+static double exact_score(const rig *r, int s, int head, int j) { // log2
+    int dim = r->c->geom.head_dim;
+    const float *q = r->c->q + s * out_size(r, 1) + (size_t)head * dim;
+    const bf16 *k = ref_k_row(r->c, s, head / r->group, j);
+    double dot = 0;
+    for (int d = 0; d < dim; d++) dot += (double)q[d] * sl_bf16_to_f32(k[d]);
+    return dot * LOG2_E / sqrt(dim);
+}
+
+static sl_attn_decode_args cpu_args(rig *r) {
+    for (int s = 0; s < r->c->n_seqs; s++) r->c->queries[s].kv.pool = &r->c->pool; // the cache may have moved
+    return (sl_attn_decode_args){.geom = &r->c->geom,
+                                 .spec = &r->spec,
+                                 .layer = RIG_LAYER,
+                                 .seed = r->rows[0].seed,
+                                 .n_seqs = r->c->n_seqs,
+                                 .seqs = r->c->queries};
+}
+
+double *rig_scores(rig *r, int s, int kv_head) {
+    const sl_proposal *propose = sl_composition_of(&r->spec).propose;
+    int n_kv = r->c->seqs[s].n_tokens, n = (n_kv + r->unit - 1) / r->unit, each = SL_PAGE / r->unit;
+    double *out = malloc((size_t)r->group * n * sizeof *out);
+    if (propose->exact) {
+        for (int i = 0; i < r->group * n; i++) out[i] = exact_score(r, s, kv_head * r->group + i / n, i % n);
+        return out;
+    }
+    sl_attn_decode_args args = cpu_args(r);
+    sl_group g = sl_group_of(&args, s, kv_head);
+    float *score = malloc(SL_MAX_GROUP * SL_CHUNK * sizeof *score);
+    if (propose->state) g.state = malloc(propose->state(&r->c->geom, &r->spec, n_kv));
+    if (propose->begin) propose->begin(&g);
+    for (int page = 0; page * SL_PAGE < n_kv; page++) {
+        propose->score(&g, page, score);
+        for (int h = 0; h < r->group; h++)
+            for (int i = 0; i < each && page * each + i < n; i++)
+                out[(size_t)h * n + page * each + i] = score[h * SL_CHUNK + i];
+    }
+    free(g.state), free(score);
+    return out;
+}
+
+// From weights to sizes, which must have the masses that are stored.
+static void make_sizes(const rig *r, int s, int head, const uint64_t *packed, sl_weights *wt) {
+    size_t n_blocks = wt->n_blocks;
+    bf16 *norm = malloc(wt->n * sizeof *norm), *w = malloc(n_blocks * SL_BLOCK * sizeof *w);
+    int16_t *ref = malloc(n_blocks * sizeof *ref);
+    memcpy(w, wt->w, n_blocks * SL_BLOCK * sizeof *w);
+    memcpy(ref, wt->ref, n_blocks * sizeof *ref);
+    for (int j = 0; j < wt->n; j++) sl_norms(ref_v_row(r->c, s, head / r->group, j), 1, r->c->geom.head_dim, norm + j);
+    sl_attn_kernels_best()->size(w, ref, norm, wt->n, 1, wt->w, wt->ref, wt->cum + 1);
+    for (size_t b = 0; b < n_blocks; b++) {
+        CHECK_INT(packed[b] & 0xfffffffff, wt->cum[b + 1]);
+        CHECK_INT((int16_t)(packed[b] >> 48), wt->ref[b]);
+        if (wt->ref[b] != SL_REF_EMPTY) CHECK_INT((int)(packed[b] >> 36 & 0xff) - 126, wt->ref[b] - ref[b]);
+    }
+    free(norm), free(w), free(ref);
+}
+
+sl_weights rig_weights(const rig *r, int which, int s, int head) {
+    int slot = s * r->c->geom.n_kv_heads + head / r->group, h = head % r->group, n_kv = r->c->seqs[s].n_tokens;
+    int n = r->unit ? (n_kv + r->unit - 1) / r->unit : 0;
+    size_t first = ((size_t)slot * r->group + h) * r->max_blocks; // block
+    sl_weights wt = {.n = n, .n_blocks = (n + SL_BLOCK - 1) / SL_BLOCK};
+    wt.w = calloc((size_t)wt.n_blocks * SL_BLOCK + 1, sizeof *wt.w);
+    wt.ref = malloc((wt.n_blocks + 1) * sizeof *wt.ref);
+    wt.cum = calloc(wt.n_blocks + 1, sizeof *wt.cum);
+    if (which >= r->n_stored) { // decode.c's uniform weights
+        for (int b = 0; b < wt.n_blocks; b++) wt.ref[b] = SL_REF_EMPTY;
+        wt.top = SL_REF_EMPTY, wt.each = 1u << 30;
+        return wt;
+    }
+    for (int b = 0; b < wt.n_blocks; b++) {
+        uint64_t packed = r->mass[0][first + b], mass = 0;
+        const bf16 *w = r->w + (((size_t)slot * r->max_blocks + b) * r->group + h) * SL_BLOCK;
+        for (int i = 0; i < SL_BLOCK; i++) {
+            wt.w[b * SL_BLOCK + i] = w[i];
+            mass += (uint32_t)(sl_bf16_to_f32(w[i]) * 0x1p30f);
+            if (b * SL_BLOCK + i >= n) CHECK_INT(w[i], 0);
+        }
+        CHECK_INT(packed & 0xffffffffffff, mass);
+        wt.ref[b] = (int16_t)(packed >> 48), wt.cum[b + 1] = mass;
+    }
+    if (which == 1) make_sizes(r, s, head, r->mass[1] + first, &wt);
+    sl_weights_finish(&wt);
+    return wt;
+}
+
+void rig_weights_free(sl_weights *wt) {
+    free(wt->w), free(wt->ref), free(wt->cum);
+}
+
+// A weight is a rounded 2^(score - ref), of a score that is off by fp32's last bits: 2^-8 and as much again. A block's
+// reference is its largest score, rounded up.
+static void check_weights(rig *r, int which, int s, int head, const double *score) {
+    sl_weights wt = rig_weights(r, which, s, head);
+    for (int b = 0; b < wt.n_blocks; b++) {
+        double top = -INFINITY;
+        for (int j = b * SL_BLOCK; j < wt.n && j < (b + 1) * SL_BLOCK; j++) {
+            double want = exp2(score[j] - wt.ref[b]), got = sl_bf16_to_f32(wt.w[j]);
+            if (!(fabs(got - want) <= want * (which ? 0x1.1p-7 : 0x1p-7) + 1e-30)) // a size is rounded twice, by 2^-8
+                FAIL("%s, sequence %d of %d rows, head %d, row %d: %s %g, expected %g", r->spec.method->name, s,
+                     r->c->seqs[s].n_tokens, head, j, which ? "size" : "weight", got, want);
+            top = fmax(top, score[j]);
+            r->n_weights++, r->n_off_by_1 += wt.w[j] != sl_f32_to_bf16((float)want);
+        }
+        if (wt.ref[b] != ceil(top) && fabs(top - rint(top)) > (which ? 0.012 : 1e-3)) // of rounded sizes
+            FAIL("%s, sequence %d, head %d, block %d: reference %d, expected %g", r->spec.method->name, s, head, b, wt.ref[b],
+                 ceil(top));
+    }
+    rig_weights_free(&wt);
+}
+
+void rig_check_weights(rig *r) {
+    const sl_attn_geom *g = &r->c->geom;
+    for (int slot = 0; r->n_stored && slot < r->n_slots; slot++) {
+        int s = slot / g->n_kv_heads, kv_head = slot % g->n_kv_heads, n = (r->c->seqs[s].n_tokens + r->unit - 1) / r->unit;
+        double *score = rig_scores(r, s, kv_head);
+        for (int h = 0; h < r->group; h++) check_weights(r, 0, s, kv_head * r->group + h, score + (size_t)h * n);
+        for (int j = 0; r->n_stored > 1 && j < n; j++) {
+            bf16 norm;
+            sl_norms(ref_v_row(r->c, s, kv_head, j), 1, g->head_dim, &norm);
+            for (int h = 0; h < r->group; h++) score[(size_t)h * n + j] += log2(sl_bf16_to_f32(norm));
+        }
+        for (int h = 0; r->n_stored > 1 && h < r->group; h++)
+            check_weights(r, 1, s, kv_head * r->group + h, score + (size_t)h * n);
+        free(score);
+    }
+}
+
+// ---- draws ----
+
+// What the CPU's draw picks for one head from the GPU's stored weights, and what its rows give.
+typedef struct drawn_head {
+    sl_weights wt, sizes;
+    sl_draws draws;
+    double mean[128], size[128]; // sum_j f_j v_j and sum_j f_j |v_j|, f_j the rows' shares
+} drawn_head;
+
+// log2 of a row's weight: the stored one of an exact score, of dense-q's, and of santa-is' newest page.
+static double log_weight(const rig *r, const sl_weights *wt, int s, int head, int j) {
+    sl_composition stages = sl_composition_of(&r->spec);
+    int is_newest = j >= (r->c->seqs[s].n_tokens - 1) / SL_PAGE * SL_PAGE;
+    if (stages.propose->exact || !stages.draw || stages.normaliser == SL_BY_TOTAL ||
+        (stages.draw == &sl_draw_importance && is_newest))
+        return log2(sl_bf16_to_f32(wt->w[j])) + wt->ref[j / SL_BLOCK];
+    return exact_score(r, s, head, j);
+}
+
+// f_j to share[i], and the means.
+static void combine(const rig *r, drawn_head *h, int s, int head) {
+    int by_total = sl_composition_of(&r->spec).normaliser == SL_BY_TOTAL;
+    double top = -INFINITY, sum = 0, *share = malloc((h->draws.n + 1) * sizeof *share);
+    for (int i = 0; i < h->draws.n; i++) top = fmax(top, share[i] = log_weight(r, &h->wt, s, head, h->draws.row[i]));
+    if (by_total) top = log2((double)sl_weights_total(&h->wt)) + h->wt.top - 38;
+    for (int i = 0; i < h->draws.n; i++) sum += share[i] = h->draws.count[i] * exp2(share[i] - top) * h->draws.inv_pi[i];
+    if (by_total) sum = 1;
+    for (int i = 0; i < h->draws.n; i++) {
+        const bf16 *v = ref_v_row(r->c, s, head / r->group, h->draws.row[i]);
+        for (int d = 0; d < r->c->geom.head_dim; d++) {
+            h->mean[d] += share[i] / sum * sl_bf16_to_f32(v[d]);
+            h->size[d] += share[i] / sum * fabs(sl_bf16_to_f32(v[d]));
+        }
+    }
+    free(share);
+}
+
+static void draw_all_rows(sl_draws *out, int n) {
+    sl_draws_clear(out);
+    for (int j = 0; j < n; j++) sl_draws_add(out, j, 1);
+}
+
+static drawn_head draw_head(rig *r, int s, int head) {
+    sl_composition stages = sl_composition_of(&r->spec);
+    const sl_draw *draw = stages.draw;
+    int n = r->c->seqs[s].n_tokens, dim = r->c->geom.head_dim;
+    size_t most = (draw ? draw->capacity(&r->spec, n) : (size_t)n) + 1,
+           scratch = draw && draw->scratch ? draw->scratch(&r->spec, n) : 0;
+    drawn_head h = {.wt = rig_weights(r, 0, s, head)};
+    if (r->n_stored > 1) h.sizes = rig_weights(r, 1, s, head);
+    h.draws = (sl_draws){.row = malloc(most * sizeof(int32_t)),
+                         .count = malloc(most * sizeof(int32_t)),
+                         .inv_pi = malloc(most * sizeof(float)),
+                         .scratch = malloc((scratch + 1) * sizeof(uint64_t))};
+    sl_attn_decode_args args = cpu_args(r);
+    sl_group group = sl_group_of(&args, s, head / r->group);
+    sl_attn_report report = {0};
+    sl_head x = {.group = &group,
+                 .draw = draw,
+                 .q = group.q + (size_t)(head % r->group) * dim,
+                 .weights = h.wt,
+                 .sizes = h.sizes,
+                 .id = {r->rows[s].seed, r->rows[s].sequence, (uint32_t)n - 1, RIG_LAYER, (uint32_t)head},
+                 .draws = h.draws,
+                 .rows = malloc(most * sizeof *x.rows),
+                 .coef = malloc(most * sizeof *x.coef),
+                 .score = malloc(most * sizeof *x.score),
+                 .out = malloc(dim * sizeof *x.out),
+                 .report = &report};
+    x.u = sl_uniform_philox(&x.id);
+    if (draw) x.S = draw->budget ? draw->budget(&r->spec, n) : (int)sl_attn_get(&r->spec, "S");
+    if (draw)
+        draw->run(&x);
+    else
+        draw_all_rows(&x.draws, n);
+    h.draws = x.draws;
+    free(x.rows), free(x.coef), free(x.score), free(x.out);
+    combine(r, &h, s, head);
+    return h;
+}
+
+static void drawn_head_free(drawn_head *h) {
+    rig_weights_free(&h->wt), rig_weights_free(&h->sizes);
+    free(h->draws.row), free(h->draws.count), free(h->draws.inv_pi), free(h->draws.scratch);
+}
+
+// ---- the check ----
+
+// How far the sum of a head's rows may be off, as a share of the sum of their sizes, beside the output's rounding to bf16. fp32
+// sums of stored weights: 2^-24 a row. Weights from scores of a few hundred octaves at most, as fp32 sums: 2e-5, twice over.
+// santa-is' scores are sums of products up to 2^5 times as large: 2^-12, twice over; dense-q has as many rows as there are.
+// streaming is dense attention's kernel, which rounds weights to bf16 (test_cuda_decode.c).
+static double tolerance(const rig *r, const drawn_head *h) {
+    sl_composition stages = sl_composition_of(&r->spec);
+    if (stages.propose == &sl_propose_nothing) return 0x1p-7;
+    if (!stages.draw || stages.draw == &sl_draw_importance) return 0x1p-11;
+    return stages.normaliser == SL_BY_TOTAL ? (h->draws.n_samples + 8) * 0x1p-24 : 4e-5;
+}
+
+static void check_output(const rig *r, const drawn_head *h, int s, int head) {
+    int dim = r->c->geom.head_dim;
+    const bf16 *out = r->out + s * out_size(r, 1) + (size_t)head * dim;
+    for (int d = 0; d < dim; d++) {
+        double got = sl_bf16_to_f32(out[d]);
+        if (!(fabs(got - h->mean[d]) <= fabs(h->mean[d]) * 0x1p-8 + h->size[d] * tolerance(r, h) + 1e-7)) {
+            char attn[128];
+            sl_attn_format(&r->spec, attn, sizeof attn);
+            FAIL("%s, %d rows, sequence %d, head %d: output %d is %g, the %d rows give %g", attn, r->c->seqs[s].n_tokens, s,
+                 head, d, got, h->draws.n, h->mean[d]);
+        }
+    }
+}
+
+// Rows of a KV head that at least one head drew; *fresh: those of the newest page.
+static int distinct_rows(const drawn_head *heads, int group, int n_kv, int *fresh) {
+    char *seen = calloc(n_kv, 1);
+    int n = 0;
+    *fresh = 0;
+    for (int h = 0; h < group; h++)
+        for (int i = 0; i < heads[h].draws.n; i++) {
+            int j = heads[h].draws.row[i];
+            n += !seen[j], *fresh += !seen[j] && j >= (n_kv - 1) / SL_PAGE * SL_PAGE;
+            seen[j] = 1;
+        }
+    free(seen);
+    return n;
+}
+
+// Adds what the drawn heads of a KV head read.
+static void count(const rig *r, const sl_group *group, const drawn_head *heads, sl_attn_stats *want) {
+    sl_composition stages = sl_composition_of(&r->spec);
+    const sl_proposal *propose = stages.propose;
+    int n_kv = group->kv->n_kv, newest = n_kv - (n_kv - 1) / SL_PAGE * SL_PAGE, fresh;
+    int distinct = distinct_rows(heads, r->group, n_kv, &fresh);
+    int refined = propose->exact || !stages.draw ? 0 : distinct - (propose->needs ? fresh : 0);
+    for (int h = 0; h < r->group; h++) {
+        want->v_rows += heads[h].draws.n;
+        if (stages.draw) want->samples += heads[h].draws.n_samples; // else they are all rows, none of them drawn
+    }
+    if (!r->stats.v_distinct) return; // samplers gather a row as often as they draw it, and count that
+    want->v_distinct += distinct;
+    want->k_rows += propose->exact ? n_kv : refined + (propose->needs ? newest : 0);
+    want->bytes += propose->bytes(group) + (size_t)(refined + distinct) * r->c->geom.head_dim * sizeof(bf16);
+    sl_kv_need norms; // a bound's
+    if (stages.draw && stages.draw->needs && stages.draw->needs(&r->spec, &norms)) want->bytes += n_kv * sizeof(bf16);
+}
+
+// Every row, of scores that are stored nowhere: the CPU's output, but for weights and output rounded to bf16, 2^-9 each.
+static void check_unstored(rig *r) {
+    const sl_attn_geom *g = &r->c->geom;
+    char attn[128];
+    sl_attn_format(&r->spec, attn, sizeof attn);
+    ref_decode(r->c, attn, 0, r->c->n_seqs, r->rows[0].seed, RIG_LAYER);
+    for (int i = 0; i < r->c->n_seqs * g->n_heads; i++) {
+        float got[128];
+        double want[128];
+        for (int d = 0; d < g->head_dim; d++) {
+            got[d] = sl_bf16_to_f32(r->out[(size_t)i * g->head_dim + d]);
+            want[d] = r->c->out[(size_t)i * g->head_dim + d];
+        }
+        double error = ref_relative(got, want, g->head_dim);
+        if (!(error < 0x1p-7))
+            FAIL("%s, sequence %d of %d rows, head %d: relative error %.3g", attn, i / g->n_heads,
+                 r->c->seqs[i / g->n_heads].n_tokens, i % g->n_heads, error);
+    }
+}
+
+void rig_check(rig *r) {
+    const sl_attn_geom *g = &r->c->geom;
+    sl_composition stages = sl_composition_of(&r->spec);
+    sl_attn_stats want = {0};
+    drawn_head heads[SL_MAX_GROUP];
+    if (!stages.draw && !r->n_stored) {
+        check_unstored(r);
+        return;
+    }
+    for (int slot = 0; slot < r->n_slots; slot++) {
+        int s = slot / g->n_kv_heads, kv_head = slot % g->n_kv_heads;
+        for (int h = 0; h < r->group; h++) {
+            heads[h] = draw_head(r, s, kv_head * r->group + h);
+            check_output(r, &heads[h], s, kv_head * r->group + h);
+        }
+        sl_attn_decode_args args = cpu_args(r);
+        sl_group group = sl_group_of(&args, s, kv_head);
+        count(r, &group, heads, &want);
+        for (int h = 0; h < r->group; h++) drawn_head_free(&heads[h]);
+    }
+    CHECK_INT(r->stats.samples, want.samples);
+    if (!r->stats.v_distinct) return;
+    CHECK_INT(r->stats.v_rows, want.v_rows);
+    CHECK_INT(r->stats.v_distinct, want.v_distinct);
+    CHECK_INT(r->stats.k_rows, want.k_rows);
+    CHECK_INT(r->stats.bytes, want.bytes);
+    CHECK(r->stats.features == g->n_heads * r->c->n_seqs);
+}
+
+void rig_try_on(ref_cache *c, const char *attn) {
+    rig r = rig_new(c, attn, 17);
+    rig_launch(&r);
+    rig_check_weights(&r);
+    rig_check(&r);
+    rig_free(&r);
+}
+
+void rig_try(const char *attn, int n_heads, int n_kv_heads, int head_dim, int n_seqs, const int *lengths, double query_scale) {
+    ref_cache c = ref_cache_new(n_heads, n_kv_heads, head_dim, n_seqs, lengths, query_scale, test_seed);
+    rig_try_on(&c, attn);
+    ref_cache_free(&c);
+}
+#else
+typedef int decode_rig_needs_cuda; // a source file is not empty
+#endif

@@ -1,0 +1,62 @@
+// tests/support/gpu.c - see gpu.h.
+#include "tests/support/gpu.h"
+
+#ifdef SLEIGH_CUDA
+
+enum { MAX_BLOCKS = 256 };
+static void *blocks[MAX_BLOCKS];
+static int n_blocks;
+
+static void check(cudaError_t rc, const char *what) {
+    if (rc != cudaSuccess) FAIL("%s: %s", what, cudaGetErrorString(rc));
+}
+
+void *gpu_new(size_t size) {
+    void *p = NULL;
+    if (n_blocks == MAX_BLOCKS) FAIL("a case may take %d blocks of device memory", MAX_BLOCKS);
+    check(cudaMalloc(&p, size ? size : 1), "cudaMalloc");
+    blocks[n_blocks++] = p;
+    check(cudaMemset(p, 0xFF, size), "cudaMemset");
+    return p;
+}
+
+void *gpu_copy(const void *data, size_t size) {
+    void *p = gpu_new(size);
+    check(cudaMemcpy(p, data, size, cudaMemcpyHostToDevice), "cudaMemcpy");
+    return p;
+}
+
+void *gpu_zero(size_t size) {
+    void *p = gpu_new(size);
+    check(cudaMemset(p, 0, size), "cudaMemset");
+    return p;
+}
+
+void gpu_sync(const char *what) {
+    check(cudaGetLastError(), what);
+    check(cudaDeviceSynchronize(), what);
+}
+
+void gpu_read(void *to, const void *from, size_t size) {
+    gpu_sync("kernels before a read");
+    check(cudaMemcpy(to, from, size, cudaMemcpyDeviceToHost), "cudaMemcpy");
+}
+
+void gpu_free_all(void) {
+    while (n_blocks > 0) cudaFree(blocks[--n_blocks]);
+}
+
+int gpu_present(void) {
+    int n = 0;
+    return cudaGetDeviceCount(&n) == cudaSuccess && n > 0;
+}
+
+#else
+
+void gpu_free_all(void) {}
+
+int gpu_present(void) {
+    return 0;
+}
+
+#endif

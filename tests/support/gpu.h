@@ -1,0 +1,30 @@
+// tests/support/gpu.h - device memory for tests of CUDA kernels. A file with GPU cases compiles without CUDA too: its bodies
+// are within #ifdef SLEIGH_CUDA, and GPU_CASE keeps the case's name, so that it is counted as skipped.
+#ifndef SLEIGH_TEST_GPU_H
+#define SLEIGH_TEST_GPU_H
+
+#include "tests/test.h"
+
+#ifdef SLEIGH_CUDA
+#include <cuda_runtime_api.h>
+#define GPU_CASE(NAME, FN)                                                                                                     \
+    { NAME, NEEDS_GPU, FN }
+#define WHOLE_GPU_CASE(NAME, FN)                                                                                               \
+    { NAME, NEEDS_GPU | NEEDS_WHOLE_GPU, FN }
+
+// All end the case with a failure when CUDA refuses. Memory is freed by gpu_free_all, which the runner calls after each case.
+void *gpu_new(size_t size);                             // filled with 0xFF: NaN as bf16 and fp32
+void *gpu_zero(size_t size);                            // filled with 0
+void *gpu_copy(const void *data, size_t size);          // a device copy of host memory
+void gpu_read(void *to, const void *from, size_t size); // device to host, after all work has ended
+void gpu_sync(const char *what);                        // waits; fails the case on any error since the last call
+#else
+#define GPU_CASE(NAME, FN)                                                                                                     \
+    { NAME, NEEDS_GPU, NULL }
+#define WHOLE_GPU_CASE(NAME, FN)                                                                                               \
+    { NAME, NEEDS_GPU | NEEDS_WHOLE_GPU, NULL }
+#endif
+void gpu_free_all(void);
+int gpu_present(void); // a CUDA build and a device
+
+#endif

@@ -1,0 +1,150 @@
+// tests/support/reference.c - see reference.h. Plain loops over rows, in double precision, sharing no code with attention/.
+#include "tests/support/reference.h"
+#include "engine/backend/backend.h"
+#include "tests/test.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void shuffle_free_pages(sl_kv_pool *pool, uint64_t *rng) {
+    for (int i = pool->n_free - 1; i > 0; i--) {
+        int j = (int)(test_uniform(rng) * (i + 1));
+        int32_t t = pool->free[i];
+        pool->free[i] = pool->free[j], pool->free[j] = t;
+    }
+}
+
+ref_cache ref_cache_new(int n_heads, int n_kv_heads, int head_dim, int n_seqs, const int *lengths, double query_scale,
+                        uint64_t seed) {
+    sl_error err;
+    const sl_backend *backend;
+    CHECK_OK(sl_cpu_init(0, &backend, &err), err);
+    ref_cache c = {.geom = {1, n_heads, n_kv_heads, head_dim}, .n_seqs = n_seqs};
+    int n_pages = 0;
+    for (int s = 0; s < n_seqs; s++) n_pages += (lengths[s] + SL_PAGE - 1) / SL_PAGE;
+    CHECK_OK(sl_kv_pool_init(&c.pool, sl_cpu_backend(), 1, n_kv_heads, head_dim, n_pages + 3, &err), err);
+    shuffle_free_pages(&c.pool, &seed);
+    size_t n_pool = (size_t)c.pool.n_pages * n_kv_heads * SL_PAGE * head_dim;
+    for (size_t i = 0; i < n_pool; i++) c.pool.k[i] = c.pool.v[i] = 0x7fc0; // NaN
+    c.seqs = calloc(n_seqs, sizeof *c.seqs);
+    c.queries = calloc(n_seqs, sizeof *c.queries);
+    size_t row = (size_t)n_heads * head_dim;
+    c.q = malloc(n_seqs * row * sizeof *c.q);
+    c.out = malloc(n_seqs * row * sizeof *c.out);
+    c.reports = calloc((size_t)n_seqs * n_heads, sizeof *c.reports);
+    for (int s = 0; s < n_seqs; s++) {
+        CHECK_OK(sl_kv_reserve(&c.pool, &c.seqs[s], lengths[s], &err), err);
+        c.seqs[s].n_tokens = lengths[s];
+        for (int h = 0; h < n_kv_heads; h++)
+            for (int j = 0; j < lengths[s]; j++)
+                for (int d = 0; d < head_dim; d++) {
+                    ((bf16 *)ref_k_row(&c, s, h, j))[d] = sl_f32_to_bf16((float)test_normal(&seed));
+                    ((bf16 *)ref_v_row(&c, s, h, j))[d] = sl_f32_to_bf16((float)test_normal(&seed));
+                }
+        c.queries[s] = (sl_attn_query){.q = c.q + s * row,
+                                       .out = c.out + s * row,
+                                       .sequence = 1000u + s,
+                                       .position = (uint32_t)lengths[s] - 1,
+                                       .kv = sl_kv_view_of(&c.pool, &c.seqs[s], 0, lengths[s])};
+    }
+    for (size_t i = 0; i < n_seqs * row; i++) c.q[i] = (float)(query_scale * test_normal(&seed));
+    return c;
+}
+
+void ref_cache_free(ref_cache *c) {
+    for (int s = 0; s < c->n_seqs; s++) sl_kv_seq_free(&c->pool, &c->seqs[s]);
+    sl_kv_pool_free(&c->pool);
+    sl_workspace_free(&c->ws);
+    free(c->seqs), free(c->queries), free(c->q), free(c->out), free(c->reports);
+}
+
+sl_attn_stats ref_decode(ref_cache *c, const char *attn, int first, int n, uint32_t seed, int layer) {
+    sl_error err;
+    sl_attn_spec spec;
+    CHECK_OK(sl_attn_parse(attn, &spec, &err), err);
+    return ref_decode_spec(c, &spec, first, n, seed, layer);
+}
+
+sl_attn_stats ref_decode_spec(ref_cache *c, const sl_attn_spec *spec, int first, int n, uint32_t seed, int layer) {
+    sl_error err;
+    sl_attn_stats stats = {0};
+    int longest = 0;
+    for (int s = first; s < first + n; s++) longest = c->seqs[s].n_tokens > longest ? c->seqs[s].n_tokens : longest;
+    for (int s = 0; s < c->n_seqs; s++) c->queries[s].kv.pool = &c->pool; // the cache may have moved since it was made
+    sl_kv_need need[SL_MAX_NEEDS];
+    int n_needs = spec->method->cpu->needs ? spec->method->cpu->needs(spec, need) : 0;
+    for (int i = 0; i < n_needs; i++) {
+        CHECK_OK(sl_kv_keep(&c->pool, need[i], &err), err);
+        for (int s = first; s < first + n; s++) {
+            sl_kv_seq before = c->seqs[s]; // as the engine does: before the newest row
+            before.n_tokens--;
+            sl_kv_build(&c->pool, &before, 0, need[i]);
+        }
+    }
+    CHECK_OK(sl_workspace_reserve(&c->ws, spec->method->cpu->workspace(&c->geom, spec, n, 1, longest), &err), err);
+    sl_attn_decode_args args = {.geom = &c->geom,
+                                .spec = spec,
+                                .layer = layer,
+                                .seed = seed,
+                                .n_seqs = n,
+                                .seqs = c->queries + first,
+                                .ws = &c->ws,
+                                .stats = &stats,
+                                .reports = c->reports};
+    spec->method->cpu->decode(&args);
+    return stats;
+}
+
+static size_t row_at(const ref_cache *c, int s, int h, int j) {
+    return (((size_t)c->seqs[s].pages[j / 256] * c->geom.n_kv_heads + h) * 256 + j % 256) * c->geom.head_dim;
+}
+const bf16 *ref_k_row(const ref_cache *c, int s, int h, int j) {
+    return c->pool.k + row_at(c, s, h, j);
+}
+const bf16 *ref_v_row(const ref_cache *c, int s, int h, int j) {
+    return c->pool.v + row_at(c, s, h, j);
+}
+
+void ref_attention(const ref_cache *c, int s, int head, const float *q, int n, double *p, double *mu) {
+    int dim = c->geom.head_dim, h = head / (c->geom.n_heads / c->geom.n_kv_heads);
+    double most = -INFINITY, sum = 0;
+    for (int j = 0; j < n; j++) {
+        const bf16 *k = ref_k_row(c, s, h, j);
+        double dot = 0;
+        for (int d = 0; d < dim; d++) dot += (double)q[d] * sl_bf16_to_f32(k[d]);
+        p[j] = dot / sqrt(dim);
+        if (p[j] > most) most = p[j];
+    }
+    for (int j = 0; j < n; j++) sum += p[j] = exp(p[j] - most);
+    memset(mu, 0, dim * sizeof *mu);
+    for (int j = 0; j < n; j++) {
+        const bf16 *v = ref_v_row(c, s, h, j);
+        p[j] /= sum;
+        for (int d = 0; d < dim; d++) mu[d] += p[j] * sl_bf16_to_f32(v[d]);
+    }
+}
+
+double ref_relative(const float *got, const double *want, int n) {
+    double square = 0, norm = 0;
+    for (int i = 0; i < n; i++) square += (got[i] - want[i]) * (got[i] - want[i]), norm += want[i] * want[i];
+    return isnan(square) ? INFINITY : sqrt(square / norm);
+}
+
+double ref_error(const ref_cache *c, int s, int head) {
+    double *p = malloc(c->seqs[s].n_tokens * sizeof *p), mu[256];
+    int dim = c->geom.head_dim;
+    ref_attention(c, s, head, c->queries[s].q + head * dim, c->seqs[s].n_tokens, p, mu);
+    free(p);
+    return ref_relative(c->queries[s].out + head * dim, mu, dim);
+}
+
+void ref_add_to_values(ref_cache *c, float x) {
+    for (int s = 0; s < c->n_seqs; s++)
+        for (int h = 0; h < c->geom.n_kv_heads; h++)
+            for (int j = 0; j < c->seqs[s].n_tokens; j++)
+                for (int d = 0; d < c->geom.head_dim; d++) {
+                    bf16 *v = (bf16 *)ref_v_row(c, s, h, j) + d;
+                    *v = sl_f32_to_bf16(sl_bf16_to_f32(*v) + x);
+                }
+}
