@@ -4,7 +4,6 @@
 #include "tests/test.h"
 
 #ifdef SLEIGH_CUDA
-#include "engine/backend/cuda/device.cuh"
 #include "engine/backend/cuda/linear.h"
 #include "engine/kv/kv.h"
 
