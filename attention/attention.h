@@ -22,6 +22,9 @@ extern "C" {
 
 typedef struct sl_attn_geom {
     int n_layers, n_heads, n_kv_heads, head_dim;
+    // The model-wide index of query head 0. Random counters add it, so that a shard of the heads draws the whole model's
+    // numbers.
+    int first_head; // 0: every engine holds all heads today
 } sl_attn_geom;
 
 // ---- parameters ----

@@ -14,7 +14,8 @@ static void say(cli_auto *a, const char *line) {
 
 // Reads the table that there is, once.
 static int open_table(cli_auto *a, const cli_options *o, const char *device, const sl_config *c, sl_error *err) {
-    const sl_attn_geom geom = {c->n_layers, c->n_heads, c->n_kv_heads, c->head_dim};
+    const sl_attn_geom geom = {
+        .n_layers = c->n_layers, .n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim};
     char name[256], found[4096], line[4224];
     const char *path = o->calibration ? o->calibration : found;
     if (a->is_open) return 0;

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 static sl_error err;
-static const sl_attn_geom shape = {1, 8, 2, 128}; // of the embedded model
+static const sl_attn_geom shape = {.n_layers = 1, .n_heads = 8, .n_kv_heads = 2, .head_dim = 128}; // of the embedded model
 
 // ---- made tables ----
 
@@ -194,8 +194,9 @@ static void files(void) {
     CHECK_OK(sl_auto_check(&t, path, "cpu", &shape, &err), err);
     CHECK_ERR(sl_auto_check(&t, path, "NVIDIA H100", &shape, &err), err, SL_ERR_UNSUPPORTED,
               "t.json: measured on cpu, this device is NVIDIA H100");
-    CHECK_ERR(sl_auto_check(&t, path, "cpu", &(sl_attn_geom){1, 32, 8, 128}, &err), err, SL_ERR_UNSUPPORTED,
-              "t.json: measured for 8 heads, 2 KV heads, head_dim 128; this model has 32, 8, 128");
+    CHECK_ERR(
+        sl_auto_check(&t, path, "cpu", &(sl_attn_geom){.n_layers = 1, .n_heads = 32, .n_kv_heads = 8, .head_dim = 128}, &err),
+        err, SL_ERR_UNSUPPORTED, "t.json: measured for 8 heads, 2 KV heads, head_dim 128; this model has 32, 8, 128");
     sl_auto_free(&t);
 }
 

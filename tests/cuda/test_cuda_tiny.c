@@ -229,7 +229,8 @@ static void errors(void) {
     sl_model *model;
     CHECK_OK(sl_model_load("models/tiny", 0, &model, &err), err);
     const sl_config *c = sl_model_config(model);
-    const sl_attn_geom geom = {c->n_layers, c->n_heads, c->n_kv_heads, c->head_dim};
+    const sl_attn_geom geom = {
+        .n_layers = c->n_layers, .n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim};
     CHECK(geom.n_layers == LAYERS && geom.n_heads == HEADS && geom.n_kv_heads == KV_HEADS && geom.head_dim == DIM);
     for (int i = 0; i < N_METHODS; i++) {
         CHECK_OK(sl_attn_parse(methods[i], &spy.specs[i], &err), err);

@@ -127,7 +127,8 @@ static int find_geometry(const cli_options *o, sl_attn_geom *geom, sl_error *err
     sl_config c;
     *geom = without_model;
     int rc = o->model ? sl_config_load(o->model, &c, err) : 0;
-    if (!rc && o->model) *geom = (sl_attn_geom){1, c.n_heads, c.n_kv_heads, c.head_dim};
+    if (!rc && o->model)
+        *geom = (sl_attn_geom){.n_layers = 1, .n_heads = c.n_heads, .n_kv_heads = c.n_kv_heads, .head_dim = c.head_dim};
     return rc;
 }
 
