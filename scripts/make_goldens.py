@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Makes tests/goldens: small random models in Hugging Face's format, and what transformers computes with them.
+"""Makes tests/goldens: small random models in Hugging Face's format, and the logits and tokens that transformers computes.
 
     python3 scripts/make_goldens.py            needs torch and transformers; a CPU is enough
 
-Weights are stored in the dtype under test and computed with in float32, eager attention. The KV cache is rounded to bfloat16,
-as Sleigh's is: every key and value passes through it, so that what is left to compare is the arithmetic."""
+The files hold weights in the dtype under test. transformers computes in float32, with eager attention. The KV cache is rounded
+to bfloat16, as Sleigh's cache is, so that the comparison shows differences of the arithmetic alone."""
 import argparse
 import json
 import os
@@ -13,14 +13,15 @@ import shutil
 import numpy as np
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
+from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 GREEDY_STEPS = 32
-LEAST_MARGIN = 1e-2  # between the two largest logits at every greedy step: no near-ties
+LEAST_MARGIN = 1e-2  # between the two largest logits at every greedy step, so that rounding cannot change the token
 BASE = dict(vocab_size=320, hidden_size=64, intermediate_size=112, num_hidden_layers=2, num_attention_heads=4,
             num_key_value_heads=2, max_position_embeddings=512, rms_norm_eps=1e-5, bos_token_id=1, eos_token_id=2)
 LLAMA3 = dict(rope_type="llama3", rope_theta=10000.0, factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)
 SMALL = dict(vocab_size=128, hidden_size=32, intermediate_size=48, num_attention_heads=2, num_key_value_heads=1, head_dim=16)
+QWEN = dict(rms_norm_eps=1e-6, rope_parameters=dict(rope_type="default", rope_theta=1000000.0))
 MODELS = {  # name: (config class, changes, dtype, tokens of the prompt, shards)
     "mha": (LlamaConfig, dict(num_key_value_heads=4), torch.bfloat16, 70, 1),
     "gqa": (LlamaConfig, dict(num_attention_heads=8, num_key_value_heads=2, head_dim=16, rope_parameters=LLAMA3), torch.bfloat16, 300, 1),
@@ -32,15 +33,23 @@ MODELS = {  # name: (config class, changes, dtype, tokens of the prompt, shards)
     "mistral": (MistralConfig, dict(sliding_window=None, head_dim=32), torch.bfloat16, 110, 1),
     "eps": (LlamaConfig, dict(SMALL, rms_norm_eps=1e-5), torch.bfloat16, 40, 1),
     "eps-default": (LlamaConfig, dict(SMALL, rms_norm_eps=1e-6), torch.bfloat16, 40, 1),
+    "qwen2": (Qwen2Config, dict(QWEN, hidden_size=128, num_attention_heads=2, num_key_value_heads=1), torch.bfloat16, 70, 1),
+    "qwen2-tied": (Qwen2Config, dict(QWEN, num_attention_heads=7, num_key_value_heads=1, head_dim=64, tie_word_embeddings=True),
+                   torch.bfloat16, 90, 1),
+    "qwen3": (Qwen3Config, dict(QWEN, hidden_size=96, head_dim=64), torch.bfloat16, 80, 1),
+    "qwen3-tied": (Qwen3Config, dict(QWEN, num_attention_heads=5, num_key_value_heads=1, head_dim=128, tie_word_embeddings=True),
+                   torch.bfloat16, 70, 1),
 }
-# The mean square of what every norm reads is of the order of eps, so that each eps changes the logits; the config of the last
-# does not say it.
+# The mean square that every norm reads is of the order of eps, so that each eps changes the logits. The config of eps-default
+# does not give rms_norm_eps.
 TINY_ACTIVATIONS = {"eps": (0.015, 0.002), "eps-default": (0.005, 0.0006)}  # the scales of the embedding and of o_proj, down_proj
 NO_EPS = ("eps-default",)
+NEW_ROPE = ("mistral", "sharded", "qwen3-tied")  # config.json keeps rope_parameters
+PUBLISHED_WINDOW = ("qwen2", "qwen3")  # config.json has the window fields of the published Qwen2.5 folders
 
 
 class RoundedCache(DynamicCache):
-    """Keeps keys and values as bfloat16 would."""
+    """Rounds keys and values to bfloat16."""
 
     def update(self, key_states, value_states, *args, **kwargs):
         def rounded(x):
@@ -49,7 +58,7 @@ class RoundedCache(DynamicCache):
 
 
 def old_style_rope(path):
-    """Published Llama folders write rope_theta and rope_scaling; transformers 5 saves rope_parameters. One fixture of each."""
+    """Published folders write rope_theta and rope_scaling; transformers 5 saves rope_parameters. The fixtures cover both."""
     with open(path) as f:
         config = json.load(f)
     rope = config.pop("rope_parameters", None)
@@ -60,20 +69,31 @@ def old_style_rope(path):
         json.dump(config, f, indent=1)
 
 
-def without_eps(path):
+def change_config(path, remove, add):
     with open(path) as f:
         config = json.load(f)
-    del config["rms_norm_eps"]
+    for field in remove:
+        del config[field]
+    config.update(add)
     with open(path, "w") as f:
         json.dump(config, f, indent=1)
 
 
-def random_model(cls, config, seed, scales=(1.0, 1.0)):
+def random_values(name, p):
+    """Norms are near 1. Biases, and norms of query and key heads, are far from the values that change nothing."""
+    if p.dim() > 1:
+        return torch.randn_like(p) * 1.5 / p.shape[1] ** 0.5
+    if name.endswith(".bias"):
+        return torch.randn_like(p)
+    return 1 + (0.4 if "q_norm" in name or "k_norm" in name else 0.1) * torch.randn_like(p)
+
+
+def random_model(config, seed, scales=(1.0, 1.0)):
     torch.manual_seed(seed)
-    model = (LlamaForCausalLM if cls is LlamaConfig else MistralForCausalLM)(config)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     with torch.no_grad():
         for name, p in model.named_parameters():
-            p.copy_(1 + 0.1 * torch.randn_like(p) if p.dim() == 1 else torch.randn_like(p) * 1.5 / p.shape[1] ** 0.5)
+            p.copy_(random_values(name, p))
             if "embed_tokens" in name:
                 p.mul_(scales[0])
             if "o_proj" in name or "down_proj" in name:
@@ -82,7 +102,7 @@ def random_model(cls, config, seed, scales=(1.0, 1.0)):
 
 
 def run(model, ids):
-    """Logits of every prompt position, greedy continuation, and its least margin."""
+    """Returns the logits of every prompt position, the greedy continuation, and the least margin of the continuation."""
     cache, tokens, margin = RoundedCache(), [], float("inf")
     with torch.no_grad():
         logits = model(torch.tensor([ids]), past_key_values=cache, use_cache=True).logits[0]
@@ -104,14 +124,17 @@ def make(name, out):
     cls, changes, dtype, n, shards = MODELS[name]
     for seed in range(100):
         config = cls(**{**BASE, **changes}, attn_implementation="eager")
-        model = random_model(cls, config, seed, TINY_ACTIVATIONS.get(name, (1.0, 1.0))).to(dtype)
+        model = random_model(config, seed, TINY_ACTIVATIONS.get(name, (1.0, 1.0))).to(dtype)
         folder = os.path.join(out, name)
         shutil.rmtree(folder, ignore_errors=True)
         model.save_pretrained(folder, **({"max_shard_size": "80KB"} if shards > 1 else {}))
-        if name not in ("mistral", "sharded"):
-            old_style_rope(os.path.join(folder, "config.json"))
+        path = os.path.join(folder, "config.json")
+        if name not in NEW_ROPE:
+            old_style_rope(path)
         if name in NO_EPS:
-            without_eps(os.path.join(folder, "config.json"))
+            change_config(path, ["rms_norm_eps"], {})
+        if name in PUBLISHED_WINDOW:
+            change_config(path, ["layer_types"], {"use_sliding_window": False, "sliding_window": 64, "max_window_layers": 1})
         again = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
         ids = np.random.default_rng(seed).integers(3, config.vocab_size, n).tolist()
         logits, greedy, margin = run(again, ids)
@@ -126,7 +149,7 @@ def make(name, out):
 
 
 def make_tiny(out, n=600):
-    """The embedded model on a text of its own: the last positions and a greedy continuation."""
+    """Runs the embedded model on a generated text; writes the logits of the last positions and the greedy continuation."""
     import random
     import tiny_text
     from tokenizers import Tokenizer
@@ -147,7 +170,7 @@ def make_tiny(out, n=600):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("-o", "--out", default=os.path.join(os.path.dirname(__file__), "..", "tests", "goldens"))
-    p.add_argument("--only", nargs="*", choices=[*MODELS, "tiny"], help="make these alone")
+    p.add_argument("--only", nargs="*", choices=[*MODELS, "tiny"], help="make only these")
     a = p.parse_args()
     torch.set_num_threads(1)
     for name in a.only or [*MODELS, "tiny"]:

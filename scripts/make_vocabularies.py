@@ -1,20 +1,22 @@
 #!/usr/bin/env python3
-"""Makes tests/vocabularies: a small vocabulary of each kind that Sleigh reads, and what other encoders make of texts with it.
+"""Makes tests/vocabularies: a small vocabulary of each kind that Sleigh reads, and the ids that other encoders compute with it.
 
-    python3 scripts/make_vocabularies.py      needs tokenizers, sentencepiece, tiktoken, protobuf, regex; tests need none of them
+    python3 scripts/make_vocabularies.py [FOLDER [KIND]]  needs tokenizers, sentencepiece, tiktoken, protobuf, regex; tests do not
 
 bpe/      byte-level BPE in Llama 3's shape: tokenizer.json, and the same ranks as a tiktoken file (ranks.model)
 llama/    SentencePiece BPE with byte fallback in Llama 2's shape: tokenizer.model, and the same merges as a tokenizer.json
 unigram/  SentencePiece unigram with rules of normalisation, control pieces and user-defined pieces: tokenizer.model
+qwen/     byte-level BPE in Qwen's shape, with NFC, single digits and the added tokens of Qwen3: tokenizer.json
 
-Each folder has vectors.jsonl, an object a line. The judges are the libraries named above:
-  text      what is encoded
-  ids       special strings of the text parsed (tokenizers), or SentencePiece's own ids, which knows no special strings
-  ids_plain, ids_hf   where it differs: special strings are text (tiktoken); parsed by a Hugging Face tokenizer (tokenizers)
-  merged    where it differs: without ignore_merges (tokenizers)
-  decoded   where it is not the text: what the ids decode to (sentencepiece)
-  strip_none, strip_one, strip_all   where it is not that: by the same model, but with no blank put before a text; with one
-            put there; with one put there and runs of blanks made one (sentencepiece)"""
+Each folder has vectors.jsonl, one object per line. The libraries named above computed them:
+  text      the text to encode
+  ids       the ids with special strings parsed (tokenizers), or SentencePiece's ids; SentencePiece parses no special strings
+  ids_plain, ids_hf   only if different: the ids with special strings read as text (tiktoken; qwen: tokenizers); the ids of a
+            Hugging Face tokenizer, which parses them (tokenizers)
+  merged    only if different: the ids without ignore_merges (tokenizers)
+  decoded   only if it is not the text: the text that the ids decode to (sentencepiece; qwen: tokenizers)
+  strip_none, strip_one, strip_all   only if different from decoded: the text that the same model decodes with other settings of
+            blanks: no blank added before a text; one blank added; one blank added and runs of blanks reduced (sentencepiece)"""
 import base64
 import io
 import json
@@ -28,6 +30,8 @@ import sentencepiece
 import tiktoken
 from sentencepiece import sentencepiece_model_pb2 as proto
 from tokenizers import Tokenizer
+from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.trainers import BpeTrainer
 
 import tiny_text
 from tiny_tokenizer import LLAMA3_PAT, SPECIALS, bpe_train_lib, b2u
@@ -50,7 +54,7 @@ int main(void) { for (int i = 0; i < n; i++) sum += x[i] * y[i]; return sum / 2;
 def f(x):\n\tif x is None:\n\t\treturn {'a': [1, 2, 3]}\n    return x ** 2  # comment
 {"name": "value", "list": [1, 22, 333, 4444], "ok": true, "none": null}
 It's don't I'll we've they're he'd I'm IT'S DON'T I'LL WE'VE""".split("\n")
-# White space beyond ASCII, and characters that are taken for it.
+# White space beyond ASCII, and characters that other engines take for white space.
 WHITE = [0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000]
 NOT_WHITE = [0x180E, 0x200B, 0x2060, 0xFEFF]
 TEXTS = [
@@ -60,12 +64,26 @@ TEXTS = [
     "\U0001f9a5", "\U0001f468\u200d\U0001f469\u200d\U0001f467", "\U00020000\U0010fffd", "\ufffd", "\u2581 \u2581\u2581x", "<0x41> <0xFF>",
     "ΣΊΣΥΦΟΣ σίσυφος", "ǅ ﬃ ß ẞ", "½ ² ٣ 四 Ⅻ", "!?.,;:", " !?", "(a) [b] {c}", "http://example.com/a?b=c&d=%20", "a" + "\u0300" * 30,
 ]
+QWEN_PAT = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|"
+            r"\s+")
+QWEN_SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>", "<|object_ref_end|>", "<|box_start|>",
+                "<|box_end|>", "<|quad_start|>", "<|quad_end|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>",
+                "<|video_pad|>"]
+QWEN_ADDED = ["<tool_call>", "</tool_call>", "<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>", "<|fim_pad|>", "<|repo_name|>",
+              "<|file_sep|>", "<tool_response>", "</tool_response>", "<think>", "</think>"]  # added tokens that are not special
+# Texts that NFC changes: marks out of order, Hangul letters, exclusions from composition, marks that decompose themselves.
+NFC_TEXTS = ["a\u0307\u0323 a\u0323\u0307", "\u212b \u2126 \u212a", "\u1100\u1161\u11a8 \uac00\u11a8 \u1161\u11a8", "\u0958 \ufb1d \ufb2c",
+             "\u0344 x\u0344 \u0340\u0341", "\u0f73\u0f73 \u0f71\u0f72", "\u1e9b\u0323", "\U0001d15e \U000110a5", "\u0301e\u0301",
+             "Tie\u0302\u0301ng Vie\u0323\u0302t", "e\u0301" * 40, "q\u0307\u0323" * 9, "a\u0327\u0300\u0315\u0300\u05ae\u0062", "\u2260 =\u0338 <\u0338"]
 SPECIAL_TEXTS = {
     "bpe": ["<|begin_of_text|>hello<|eot_id|>", "<|eot_id|<|eot_id|>", "<|start_header_id|>user<|end_header_id|>\n\nhi", "<|begin_of_text"],
     "llama": ["<s>hello</s>", "<s> hello </s> world", "</s></s>", "<unk>", "<s", "a<s>b"],
+    "qwen": ["<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n", "a<|im_end|>b<|endoftext|>", "<|im_end",
+             "<tool_call>\n{\"name\": \"f\"}\n</tool_call>", "<tool_call<think>>", "<think>hmm</think>", "e<|im_end|>\u0301",
+             "e<think>\u0301 e\u0301</think>", "<|im_e\u0301nd|>", "12 345 6789", "it'\u017f IT'S we'RE I'D", *NFC_TEXTS],
     "unigram": ["<sep>", "a<sep><sep>b", "<sep><se", "ＡＢＣ ｱ", "ﬁne ﬀ ﬃ", "a\u00a0\u00a0b", "x\u200by", "①②", "<ctl>", "\u3000a", "e\u0301"],
 }
-ADDED = ["<tool>", "<tool_call>", "<tool_", "<to", "ol>", "über"]  # that begin with each other, or overlap
+ADDED = ["<tool>", "<tool_call>", "<tool_", "<to", "ol>", "über"]  # some begin with others, or overlap them
 ADDED_TEXTS = ["<tool>", "<tool_call>", "<tool_cal", "<tool_x", "<tox", "<t", "<tool<tool>", "x<tool_call>ol>über<to", "<tool_tool>ol>"]
 
 
@@ -105,7 +123,7 @@ def added_token(i, text, special):
 
 
 def byte_ranks():
-    """Bytes, merges of the corpus, white space with what may stand beside it, and words that no merges lead to."""
+    """Returns ranks of the bytes, of the merges of the corpus, of white space with neighbours, and of words without merges."""
     words = {}
     for line in corpus():
         for word in regex.findall(LLAMA3_PAT, line):
@@ -121,7 +139,7 @@ def byte_ranks():
 
 
 def all_merges(ranks):
-    """Every split of a token into two tokens is a merge of its rank, as tiktoken has it."""
+    """Every split of a token into two tokens is a merge of the token's rank. This is tiktoken's rule."""
     out = []
     for token, rank in ranks.items():
         splits = [(token[:i], token[i:]) for i in range(1, len(token)) if token[:i] in ranks and token[i:] in ranks]
@@ -176,6 +194,53 @@ def make_bpe(folder):
     return f"bpe: {len(ranks)} ranks, {len(rows)} texts"
 
 
+# ---- Qwen ----
+
+def qwen_json(vocab, merges, added):
+    """Has the fields of a published Qwen3 tokenizer.json. added: (id, text, special)"""
+    return {
+        "version": "1.0", "truncation": None, "padding": None, "added_tokens": [added_token(*token) for token in added],
+        "normalizer": {"type": "NFC"},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+            {"type": "Split", "pattern": {"Regex": QWEN_PAT}, "behavior": "Isolated", "invert": False},
+            {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}]},
+        "post_processor": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False},
+        "decoder": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False},
+        "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": "", "end_of_word_suffix": "",
+                  "fuse_unk": False, "byte_fallback": False, "ignore_merges": False, "vocab": vocab, "merges": merges},
+    }
+
+
+def qwen_merges():
+    """Trains with tokenizers. The ids of the bytes come first, in the order of GPT-2's alphabet, then the merges."""
+    empty = Tokenizer.from_str(json.dumps(qwen_json({}, [], [])))
+    trainer = BpeTrainer(vocab_size=560, initial_alphabet=ByteLevel.alphabet(), show_progress=False)
+    empty.train_from_iterator(corpus(), trainer)
+    model = json.loads(empty.to_str())["model"]
+    return model["vocab"], [m if isinstance(m, str) else " ".join(m) for m in model["merges"]]
+
+
+def make_qwen(folder):
+    vocab, merges = qwen_merges()
+    added = [(len(vocab) + i, t, t in QWEN_SPECIAL) for i, t in enumerate(QWEN_SPECIAL + QWEN_ADDED)]
+    data = qwen_json(vocab, merges, added)
+    write(folder, "tokenizer.json", dump(data))
+    write(folder, "tokenizer_config.json", dump({"add_bos_token": False, "add_prefix_space": False, "bos_token": None,
+                                                 "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "unk_token": None,
+                                                 "tokenizer_class": "Qwen2Tokenizer"}))
+    hf = Tokenizer.from_str(json.dumps(data))
+    plain = Tokenizer.from_str(json.dumps(qwen_json(vocab, merges, [t for t in added if not t[2]])))
+    rows = []
+    for text in texts("qwen"):
+        ids = hf.encode(text).ids
+        ids_plain = [hf.token_to_id(t) for t in plain.encode(text).tokens]
+        rows.append({"text": text, "ids": ids, "ids_plain": unless(ids_plain, ids),
+                     "decoded": unless(hf.decode(ids, skip_special_tokens=False), text)})
+    assert all(hf.token_to_id(t) == i for i, t, _ in added) and sum(r["decoded"] is not None for r in rows) >= len(NFC_TEXTS)
+    write_rows(folder, rows)
+    return f"qwen: {len(vocab)} tokens, {len(added)} added, {len(rows)} texts"
+
+
 # ---- SentencePiece ----
 
 def train(**options):
@@ -183,12 +248,12 @@ def train(**options):
     sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(corpus()), model_writer=out, num_threads=1, minloglevel=2,
                                              hard_vocab_limit=False, **options)
     model = proto.ModelProto.FromString(out.getvalue())
-    model.normalizer_spec.normalization_rule_tsv = ""  # a path of this machine
+    model.normalizer_spec.normalization_rule_tsv = ""  # the library writes a path of this machine
     return model
 
 
 def decode(model, ids, prefix=None, squeeze=None):
-    """By a model with these settings of blanks; Sleigh shows the unknown piece as its name."""
+    """Decodes by the model with these settings of blanks. The unknown piece decodes to <unk>, as in Sleigh."""
     changed = proto.ModelProto()
     changed.CopyFrom(model)
     changed.trainer_spec.unk_surface = "<unk>"
@@ -250,7 +315,7 @@ def make_llama(folder):
 
 
 def is_tie(spm, text):
-    """Two encodings of about the same score: which one comes out depends on how the library rounds."""
+    """Two encodings have about the same score, so that the library's rounding decides which one it returns."""
     scores = [sum(map(spm.get_score, ids)) for ids in spm.nbest_encode(text, nbest_size=2)] if text else []
     return len(scores) == 2 and abs(scores[0] - scores[1]) < 1e-3
 
@@ -277,10 +342,11 @@ def make_unigram(folder):
 
 def main():
     out = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(__file__), "..", "tests", "vocabularies")
-    for make, name in ((make_bpe, "bpe"), (make_llama, "llama"), (make_unigram, "unigram")):
-        print(make(os.path.join(out, name)))
+    for make, name in ((make_bpe, "bpe"), (make_llama, "llama"), (make_unigram, "unigram"), (make_qwen, "qwen")):
+        if name in (sys.argv[2:] or [name]):
+            print(make(os.path.join(out, name)))
     versions = ", ".join(f"{name} {version(name)}" for name in ("tokenizers", "sentencepiece", "tiktoken"))
-    write(out, "README.md", f"# Small vocabularies\n\nMade by `scripts/make_vocabularies.py` with {versions}; it says what is what.\n")
+    write(out, "README.md", f"# Small vocabularies\n\nMade by `scripts/make_vocabularies.py` with {versions}.\nThe script describes the files.\n")
 
 
 if __name__ == "__main__":

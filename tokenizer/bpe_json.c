@@ -1,4 +1,5 @@
-// tokenizer/bpe_json.c - reads a byte-level BPE tokenizer.json. What it does not implement it refuses with the field's name.
+// tokenizer/bpe_json.c - reads a byte-level BPE tokenizer.json (GPT-2, Llama 3, Qwen2.5, Qwen3). A field that would change the
+// ids in a way that Sleigh does not implement is refused by name.
 #include "engine/base/json.h"
 #include "tokenizer/tokenizer_internal.h"
 #include "tokenizer/tokenizer.h"
@@ -7,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// GPT-2's alphabet writes each byte as a printable character: printable Latin-1 stands for itself, the other 68 bytes are
-// U+0100 and up, in order.
+// GPT-2's alphabet writes each byte as a printable character. Printable Latin-1 bytes are their own characters; the other 68
+// bytes are U+0100 and up, in order.
 static void make_alphabet(int16_t byte_of[512]) {
     int next = 256;
     for (int i = 0; i < 512; i++) byte_of[i] = -1;
@@ -18,7 +19,8 @@ static void make_alphabet(int16_t byte_of[512]) {
     }
 }
 
-// Decodes a vocabulary string to bytes; -1 if it holds a character outside the alphabet. Its characters are below U+0800.
+// Decodes a vocabulary string to bytes; returns -1 if it holds a character outside the alphabet. All characters of the alphabet
+// are below U+0800.
 static int decode(const int16_t byte_of[512], const char *s, char *out, size_t cap) {
     size_t n = 0;
     for (const unsigned char *p = (const unsigned char *)s; *p; n++) {
@@ -54,12 +56,12 @@ static int is_type(const json_t *v, const char *type) {
     return !strcmp(type_of(v), type);
 }
 
-// *out: a flag of an object of the file.
+// Reads a flag of an object of the file.
 static int read_flag(reader *r, const json_t *object, const char *field, int def, int *out) {
     return sl_json_bool(&(sl_json_file){r->path, (json_t *)object}, field, def, out, r->err);
 }
 
-// *out: a list of an object of the file; NULL where it is not given.
+// Reads a list of an object of the file. *out is NULL if the object has none.
 static int read_list(reader *r, const json_t *object, const char *field, const json_t **out) {
     *out = sl_json_get(object, field);
     if (!*out || json_is_array(*out)) return 0;
@@ -67,12 +69,14 @@ static int read_list(reader *r, const json_t *object, const char *field, const j
 }
 
 static int read_added_token(reader *r, size_t i, const json_t *t) {
-    static const char *const flags[] = {"single_word", "lstrip", "rstrip"};
+    // A normalised token is searched in the normalised text; without a normaliser both texts are the same.
+    static const char *const flags[] = {"single_word", "lstrip", "rstrip", "normalized"};
+    const size_t n_flags = sizeof flags / sizeof *flags - !r->tok->nfc;
     const json_t *content = sl_json_get(t, "content"), *id = sl_json_get(t, "id");
     int set, special;
     if (!json_is_string(content) || !json_is_integer(id))
         return refuse(r, "added_tokens", "expected entries with id and content");
-    for (size_t f = 0; f < sizeof flags / sizeof *flags; f++) {
+    for (size_t f = 0; f < n_flags; f++) {
         int rc = read_flag(r, t, flags[f], 0, &set);
         if (rc) return rc;
         if (set) return refuse(r, flags[f], "added tokens with this flag are not supported");
@@ -114,7 +118,7 @@ static int read_vocab(reader *r) {
         char bytes[2048];
         int32_t id = (int32_t)json_integer_value(value);
         int n = decode(r->byte_of, key, bytes, sizeof bytes);
-        if (sl_tokenizer_added(r->tok, id)) continue; // special tokens repeated in the vocabulary
+        if (sl_tokenizer_added(r->tok, id)) continue; // the vocabulary repeats an added token
         if (n < 0)
             return sl_fail(r->err, SL_ERR_FORMAT, "%s: field model.vocab: \"%.60s\" is not written in the byte-level alphabet",
                            r->path, key);
@@ -124,7 +128,7 @@ static int read_vocab(reader *r) {
     return sl_bpe_finish(r->tok->bpe, r->path, r->err);
 }
 
-static const char *whole_string(const json_t *v) { // NULL: no string, or one that holds a NUL
+static const char *whole_string(const json_t *v) { // NULL: not a string, or a string with a NUL inside
     const char *s = json_string_value(v);
     return s && strlen(s) == json_string_length(v) ? s : NULL;
 }
@@ -168,7 +172,7 @@ static int read_split(reader *r, const json_t *p, const char **regex) {
     int invert, rc = read_flag(r, p, "invert", 0, &invert);
     if (rc) return rc;
     if (!found || *regex || !behavior || strcmp(behavior, "Isolated") || invert)
-        return refuse(r, "pre_tokenizer", "of Split, only one with a Regex, behavior Isolated, not inverted, is supported");
+        return refuse(r, "pre_tokenizer", "only one Split is supported, with a Regex, behavior Isolated and invert false");
     *regex = found;
     return 0;
 }
@@ -182,7 +186,7 @@ static int read_byte_level(reader *r, const json_t *p, const char **regex) {
     return 0;
 }
 
-// The pattern is a Split's Regex, or GPT-2's where ByteLevel brings its own.
+// The pattern is the Regex of a Split, or GPT-2's pattern if ByteLevel has use_regex.
 static int read_pre_tokenizer(reader *r) {
     const json_t *pre = sl_json_get(r->root, "pre_tokenizer"), *list = NULL;
     const char *regex = NULL;
@@ -202,7 +206,8 @@ static int read_pre_tokenizer(reader *r) {
     return regex ? sl_pattern_new(r->path, regex, &r->tok->pattern, r->err) : refuse(r, "pre_tokenizer", "no pattern");
 }
 
-// Of TemplateProcessing, what puts at most a BOS before the text: its `single` is [SpecialToken BOS], Sequence A.
+// Reads a TemplateProcessing that adds at most a BOS before the text: its `single` is Sequence A, or SpecialToken BOS, Sequence
+// A.
 static int read_template(reader *r, const json_t *post) {
     const json_t *single = sl_json_get(post, "single");
     size_t n = json_array_size(single);
@@ -217,7 +222,8 @@ static int read_template(reader *r, const json_t *post) {
     if (id < 0 || json_array_size(ids) != 1 || !json_is_integer(json_array_get(ids, 0)) ||
         json_integer_value(json_array_get(ids, 0)) != id)
         return sl_fail(r->err, SL_ERR_UNSUPPORTED,
-                       "%s: field post_processor.special_tokens: %.60s is not one id, that of the added token", r->path, name);
+                       "%s: field post_processor.special_tokens: %.60s: expected one id, the id of the added token", r->path,
+                       name);
     if (r->tok->add_bos) return refuse(r, "post_processor", "two templates with a special token");
     r->tok->bos = id;
     r->tok->add_bos = 1;
@@ -225,7 +231,7 @@ static int read_template(reader *r, const json_t *post) {
 }
 
 static int read_post_processor(reader *r, const json_t *post) {
-    if (!post || is_type(post, "ByteLevel")) return 0; // ByteLevel changes offsets alone
+    if (!post || is_type(post, "ByteLevel")) return 0; // ByteLevel changes offsets, not ids
     if (is_type(post, "TemplateProcessing")) return read_template(r, post);
     if (!is_type(post, "Sequence"))
         return sl_fail(r->err, SL_ERR_UNSUPPORTED,
@@ -239,8 +245,9 @@ static int read_post_processor(reader *r, const json_t *post) {
 
 static int read_all(reader *r) {
     const json_t *normalizer = sl_json_get(r->root, "normalizer");
-    if (normalizer)
-        return sl_fail(r->err, SL_ERR_UNSUPPORTED, "%s: field normalizer: type %s, only null is supported", r->path,
+    r->tok->nfc = normalizer && is_type(normalizer, "NFC");
+    if (normalizer && !r->tok->nfc)
+        return sl_fail(r->err, SL_ERR_UNSUPPORTED, "%s: field normalizer: type %s, only null and NFC are supported", r->path,
                        type_of(normalizer));
     make_alphabet(r->byte_of);
     int rc = read_added(r);
@@ -259,10 +266,10 @@ int sl_bpe_json_load(const char *dir, int *is_bpe, sl_tokenizer *tok, sl_error *
     reader r = {.path = path, .root = root, .model = sl_json_get(root, "model"), .tok = tok, .err = err};
     int by_bytes = json_is_true(sl_json_get(r.model, "byte_fallback"));
     if (!is_type(r.model, "BPE") || by_bytes || !is_type(sl_json_get(root, "decoder"), "ByteLevel")) {
-        sl_fail(
-            err, SL_ERR_UNSUPPORTED,
-            "%s: field model: type %s%s; only byte-level BPE is read from tokenizer.json, and no tokenizer.model is beside it",
-            path, type_of(r.model), by_bytes ? " with byte_fallback" : "");
+        sl_fail(err, SL_ERR_UNSUPPORTED,
+                "%s: field model: type %s%s; Sleigh reads only byte-level BPE from tokenizer.json, and the folder has no "
+                "tokenizer.model",
+                path, type_of(r.model), by_bytes ? " with byte_fallback" : "");
     } else {
         *is_bpe = 1;
         tok->kind = "bpe";

@@ -1,5 +1,5 @@
-// tokenizer/tokenizer.c - one interface over byte-level BPE and SentencePiece: which file a folder's tokenizer is, the special
-// tokens in a text, and the way back to text.
+// tokenizer/tokenizer.c - one interface over byte-level BPE and SentencePiece: chooses the file of a folder's tokenizer,
+// encodes texts with added tokens, decodes ids.
 #include "tokenizer/tokenizer.h"
 #include "engine/base/json.h"
 #include "tokenizer/tokenizer_internal.h"
@@ -9,70 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-// ---- added tokens ----
-
-int sl_tokenizer_add(sl_tokenizer *tok, const char *file, int32_t id, const char *text, size_t n, int special, sl_error *err) {
-    if (n == 0) return sl_fail(err, SL_ERR_FORMAT, "%s: added token %d is empty, expected a text", file, id);
-    if (id < 0 || id > SL_MOST_TOKEN_ID)
-        return sl_fail(err, SL_ERR_FORMAT, "%s: added token %d: expected an id from 0 to %d", file, id, SL_MOST_TOKEN_ID);
-    if (tok->n_added == tok->cap_added) {
-        int cap = tok->cap_added ? 2 * tok->cap_added : 64;
-        sl_added *grown = realloc(tok->added, (size_t)cap * sizeof *grown);
-        if (!grown) return sl_fail(err, SL_ERR_MEMORY, "%s: added tokens: out of memory", file);
-        tok->added = grown;
-        tok->cap_added = cap;
-    }
-    char *copy = malloc(n + 1);
-    if (!copy) return sl_fail(err, SL_ERR_MEMORY, "%s: added tokens: out of memory", file);
-    memcpy(copy, text, n);
-    copy[n] = 0;
-    tok->added[tok->n_added++] = (sl_added){copy, n, id, special};
-    if (id >= tok->n_vocab) tok->n_vocab = id + 1;
-    return 0;
-}
-
-static int by_bytes(const void *a, const void *b) { // a text before those that go on from it
-    const sl_added *x = a, *y = b;
-    int c = memcmp(x->text, y->text, x->n < y->n ? x->n : y->n);
-    return c ? c : (x->n > y->n) - (x->n < y->n);
-}
-
-int sl_tokenizer_index(sl_tokenizer *tok, const char *file, sl_error *err) {
-    for (int i = 0; i < tok->n_added; i++)
-        if (tok->added[i].id >= tok->n_added_of) tok->n_added_of = tok->added[i].id + 1;
-    tok->added_of = malloc((tok->n_added_of + 1) * sizeof *tok->added_of);
-    if (!tok->added_of) return sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", file);
-    memset(tok->added_of, 0xff, (tok->n_added_of + 1) * sizeof *tok->added_of);
-    if (tok->n_added > 0) qsort(tok->added, tok->n_added, sizeof *tok->added, by_bytes);
-    for (int i = 0; i < tok->n_added; i++) {
-        const sl_added *a = &tok->added[i];
-        if (tok->added_of[a->id] >= 0) return sl_fail(err, SL_ERR_FORMAT, "%s: two added tokens have the id %d", file, a->id);
-        if (i > 0 && by_bytes(a - 1, a) == 0)
-            return sl_fail(err, SL_ERR_FORMAT, "%s: two added tokens have the text %.60s", file, a->text);
-        tok->added_of[a->id] = i;
-    }
-    for (int b = 0, i = 0; b <= 256; b++) {
-        tok->first_added[b] = i;
-        while (b < 256 && i < tok->n_added && (unsigned char)tok->added[i].text[0] == b) i++;
-    }
-    return 0;
-}
-
-const sl_added *sl_tokenizer_added(const sl_tokenizer *tok, int32_t id) {
-    return id >= 0 && id < tok->n_added_of && tok->added_of[id] >= 0 ? &tok->added[tok->added_of[id]] : NULL;
-}
-
-int32_t sl_tokenizer_find(const sl_tokenizer *tok, const char *piece) {
-    for (int i = 0; i < tok->n_added; i++)
-        if (!strcmp(tok->added[i].text, piece)) return tok->added[i].id;
-    return -1;
-}
-
-int sl_tokenizer_is_special(const sl_tokenizer *tok, int32_t id) {
-    const sl_added *a = sl_tokenizer_added(tok, id);
-    return a && a->special;
-}
 
 // ---- loading ----
 
@@ -113,8 +49,8 @@ static int load_sentencepiece(const char *path, const sl_text *data, sl_tokenize
     return rc ? rc : sl_tokenizer_index(tok, path, err);
 }
 
-// tokenizer.model is two things: lines of base64 and rank, or a protobuf, which holds bytes below a blank: mostly it starts
-// with one, the tag of its first field, which is also a newline.
+// A tokenizer.model holds lines of base64 and rank, or a protobuf. A protobuf holds bytes below a blank: most begin with the
+// tag of the first field, whose byte is also a newline.
 static int load_model_file(const char *dir, sl_tokenizer *tok, sl_error *err) {
     char path[4200];
     sl_text data = {0};
@@ -127,8 +63,8 @@ static int load_model_file(const char *dir, sl_tokenizer *tok, sl_error *err) {
     return rc;
 }
 
-// tokenizer_config.json: "bos_token" and "eos_token" as strings or objects, and add_bos_token. What the tokenizer's own file
-// says of BOS and EOS wins.
+// tokenizer_config.json gives "bos_token" and "eos_token", as strings or objects, and add_bos_token. The BOS and EOS of the
+// tokenizer's file win.
 static int read_config(const char *dir, sl_tokenizer *tok, sl_error *err) {
     static const char *const fields[2] = {"bos_token", "eos_token"};
     int32_t *to[2] = {&tok->bos, &tok->eos};
@@ -157,7 +93,7 @@ static int load(const char *dir, sl_tokenizer *tok, sl_error *err) {
         snprintf(path, sizeof path, "%s/tokenizer.json", dir);
         int has_json = access(path, F_OK) == 0;
         snprintf(path, sizeof path, "%s/tokenizer.model", dir);
-        if (access(path, F_OK)) // sl_bpe_json_load has said why tokenizer.json is not it
+        if (access(path, F_OK)) // *err says why tokenizer.json is refused
             return has_json ? SL_ERR_UNSUPPORTED
                             : sl_fail(err, SL_ERR_IO, "%s: neither tokenizer.json nor tokenizer.model is there", dir);
         rc = load_model_file(dir, tok, err);
@@ -205,36 +141,6 @@ int32_t sl_tokenizer_eos(const sl_tokenizer *tok) {
 
 // ---- text to ids ----
 
-// First of added[lo..hi), which agree on the bytes before `at` and are longer than that, whose byte there is `byte` or more.
-static int first_from(const sl_tokenizer *tok, int lo, int hi, size_t at, int byte) {
-    while (lo < hi) {
-        int mid = lo + (hi - lo) / 2;
-        if ((unsigned char)tok->added[mid].text[at] < byte)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo;
-}
-
-// The added token that starts at text, the longest if several do. Each byte narrows the range by binary search: texts full of
-// '<' would otherwise be compared with all 256 special tokens at every byte.
-static const sl_added *added_at(const sl_tokenizer *tok, const char *text, size_t n, int plain) {
-    const sl_added *found = NULL;
-    int b = (unsigned char)text[0], lo = tok->first_added[b], hi = tok->first_added[b + 1];
-    for (size_t at = 1; lo < hi; at++) {
-        if (tok->added[lo].n == at) {
-            if (!(plain && tok->added[lo].special)) found = &tok->added[lo];
-            lo++; // texts are unique: the others are longer
-        }
-        if (at >= n) break;
-        b = (unsigned char)text[at];
-        lo = first_from(tok, lo, hi, at, b);
-        hi = first_from(tok, lo, hi, at, b + 1);
-    }
-    return found;
-}
-
 typedef struct encode_ctx {
     const sl_bpe *bpe;
     sl_ids *ids;
@@ -247,16 +153,21 @@ static int encode_piece(void *ctx, const char *piece, size_t n, sl_error *err) {
 
 static int encode_text(const sl_tokenizer *tok, const char *text, size_t n, sl_ids *ids, sl_error *err) {
     if (n == 0) return 0;
+    if (tok->spm) return sl_spm_encode(tok->spm, text, n, ids, err);
     encode_ctx ctx = {tok->bpe, ids};
-    return tok->spm ? sl_spm_encode(tok->spm, text, n, ids, err)
-                    : sl_pattern_split(tok->pattern, text, n, encode_piece, &ctx, err);
+    if (!tok->nfc || sl_nfc_is(text, n)) return sl_pattern_split(tok->pattern, text, n, encode_piece, &ctx, err);
+    sl_text normalised = {0};
+    int rc = sl_nfc_append(text, n, &normalised, err);
+    if (!rc) rc = sl_pattern_split(tok->pattern, normalised.data, normalised.n, encode_piece, &ctx, err);
+    sl_text_free(&normalised);
+    return rc;
 }
 
 int sl_tokenize(const sl_tokenizer *tok, const char *text, size_t n, unsigned flags, sl_ids *ids, sl_error *err) {
     int rc = (flags & SL_TOK_BOS) && tok->add_bos ? sl_ids_push(ids, tok->bos, err) : 0;
     size_t from = 0;
     for (size_t at = 0; !rc && at < n;) {
-        const sl_added *a = added_at(tok, text + at, n - at, (flags & SL_TOK_PLAIN) != 0);
+        const sl_added *a = sl_tokenizer_added_at(tok, text + at, n - at, (flags & SL_TOK_PLAIN) != 0);
         if (!a) {
             at++;
             continue;
@@ -276,7 +187,7 @@ static int append_special(const sl_added *a, int specials, sl_text *text, sl_err
     return a->special && !specials ? 0 : sl_text_append(text, a->text, a->n, err);
 }
 
-static int append_piece(const char *piece, sl_text *text, sl_error *err) { // U+2581 stands for a blank
+static int append_piece(const char *piece, sl_text *text, sl_error *err) { // in a piece U+2581 means a blank
     int rc = 0;
     for (const char *p = piece; !rc && *p;) {
         int is_blank = !strncmp(p, U2581, 3);
@@ -286,8 +197,8 @@ static int append_piece(const char *piece, sl_text *text, sl_error *err) { // U+
     return rc;
 }
 
-// As SentencePiece decodes: blanks at the start of the text may be of its own making, a byte without a piece is <0xNN>, and a
-// control piece is no text.
+// Decodes as SentencePiece does: it drops blanks that it added at the start of a text, reads <0xNN> as a byte, and gives a
+// control piece no text.
 static int append_spm(const sl_tokenizer *tok, int32_t id, int specials, int *at_start, sl_text *text, sl_error *err) {
     sl_spm_kind kind;
     const char *piece = sl_spm_piece(tok->spm, id, &kind);
@@ -302,7 +213,7 @@ static int append_spm(const sl_tokenizer *tok, int32_t id, int specials, int *at
     }
     int drop = start && tok->strip != SL_SPM_STRIP_NONE && !strncmp(piece, U2581, 3);
     int rc = append_piece(drop ? piece + 3 : piece, text, err);
-    *at_start = start && tok->strip == SL_SPM_STRIP_ALL && text->n == before; // then another blank may follow
+    *at_start = start && tok->strip == SL_SPM_STRIP_ALL && text->n == before; // nothing written yet: drop the next blank too
     return rc;
 }
 
@@ -313,7 +224,7 @@ static int append_token(const sl_tokenizer *tok, int32_t id, int specials, int *
     if (a) return append_special(a, specials, text, err);
     size_t n = 0;
     const char *bytes = sl_bpe_bytes(tok->bpe, id, &n);
-    return bytes ? sl_text_append(text, bytes, n, err) : 0; // an id that the vocabulary skips has no text
+    return bytes ? sl_text_append(text, bytes, n, err) : 0; // an id without a token has no text
 }
 
 int sl_detokenize(const sl_tokenizer *tok, const int32_t *ids, size_t n, int specials, sl_text *text, sl_error *err) {
@@ -328,7 +239,7 @@ sl_detok_stream sl_detok_begin(const sl_tokenizer *tok, int specials, int at_sta
     return (sl_detok_stream){.tok = tok, .specials = specials, .at_start = at_start};
 }
 
-// How many bytes the character that starts with these n bytes needs; 0: it can never become UTF-8 with the byte s[n - 1].
+// Returns the length of the UTF-8 character that begins with these n bytes; 0: with the byte s[n - 1] they cannot become one.
 static int utf8_need(const unsigned char *s, int n) {
     int need = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : s[0] < 0xf5 ? 4 : 0;
     if (n < 2 || need < 2) return need;
@@ -347,7 +258,7 @@ static int feed_byte(sl_detok_stream *s, unsigned char byte, sl_text *text, sl_e
     int rc = 0;
     s->held[s->n_held++] = byte;
     int need = utf8_need(s->held, s->n_held);
-    if (need == 0 && s->n_held > 1) { // what was held ends here; the byte may begin a character of its own
+    if (need == 0 && s->n_held > 1) { // the held bytes are not a character; this byte may begin one
         s->n_held = 0;
         rc = append_replacement(text, err);
         return rc ? rc : feed_byte(s, byte, text, err);

@@ -1,7 +1,7 @@
-// tokenizer/tokenizer.h - text to token ids and back. One header over three formats, told apart by content:
-// byte-level BPE (tokenizer.json), tiktoken rank files and SentencePiece models (both named tokenizer.model).
+// tokenizer/tokenizer.h - converts text to token ids and back. One interface for three formats, which the loader recognises by
+// their content: byte-level BPE (tokenizer.json), tiktoken rank files and SentencePiece models (both named tokenizer.model).
 //
-// Texts are bytes with a length: they may hold NUL. A tokenizer is immutable after loading and may be shared by threads.
+// Texts are bytes with a length: they may hold NUL. A tokenizer is immutable after loading; threads may share it.
 #ifndef SLEIGH_TOKENIZER_H
 #define SLEIGH_TOKENIZER_H
 
@@ -10,11 +10,11 @@
 typedef struct sl_tokenizer sl_tokenizer;
 
 enum {
-    SL_TOK_BOS = 1,   // put the model's BOS in front, where its post-processor (or SentencePiece trainer) says so
-    SL_TOK_PLAIN = 2, // strings of special tokens in the text are text, not tokens
+    SL_TOK_BOS = 1,   // begin with the model's BOS, if its post-processor (or SentencePiece trainer) adds one
+    SL_TOK_PLAIN = 2, // read the strings of special tokens as text
 };
 
-// Loads the tokenizer of a Hugging Face folder: tokenizer.json when it is byte-level BPE, else tokenizer.model.
+// Loads the tokenizer of a Hugging Face folder: tokenizer.json if it is byte-level BPE, else tokenizer.model.
 int sl_tokenizer_load(const char *dir, sl_tokenizer **out, sl_error *err);
 void sl_tokenizer_free(sl_tokenizer *tok);
 
@@ -25,24 +25,25 @@ int32_t sl_tokenizer_eos(const sl_tokenizer *tok);                     // -1: no
 int32_t sl_tokenizer_find(const sl_tokenizer *tok, const char *piece); // id of a special or added token's string, or -1
 int sl_tokenizer_is_special(const sl_tokenizer *tok, int32_t id);
 
-// Appends the ids of text[0..n) to *ids.
+// Appends the ids of text[0..n) to *ids. A tokenizer with an NFC normaliser (Qwen) normalises the text between added tokens
+// first, so that its ids decode to the normalised text.
 int sl_tokenize(const sl_tokenizer *tok, const char *text, size_t n, unsigned flags, sl_ids *ids, sl_error *err);
 
-// Appends the text of all ids. Special tokens are written as their strings if `specials`, else left out. An id out of
-// range is SL_ERR_ARG.
+// Appends the text of all ids. `specials` 1 writes special tokens as their strings, 0 leaves them out. An id out of range is
+// SL_ERR_ARG.
 int sl_detokenize(const sl_tokenizer *tok, const int32_t *ids, size_t n, int specials, sl_text *text, sl_error *err);
 
-// Streaming: appends what can be printed now and keeps the bytes of an unfinished UTF-8 character (and SentencePiece's
-// first-blank state) in the stream. Bytes that can never become UTF-8 come out as U+FFFD.
+// Streaming: sl_detok_next appends the text that is complete. The stream keeps the bytes of an unfinished UTF-8 character, and
+// whether SentencePiece's first blank is still to be dropped. Bytes that cannot become UTF-8 are written as U+FFFD.
 typedef struct sl_detok_stream {
     const sl_tokenizer *tok;
     int specials; // write special tokens' strings
-    int at_start; // nothing decoded yet
+    int at_start; // no text decoded yet
     unsigned char held[4];
     int n_held;
 } sl_detok_stream;
 sl_detok_stream sl_detok_begin(const sl_tokenizer *tok, int specials, int at_start);
 int sl_detok_next(sl_detok_stream *s, int32_t id, sl_text *text, sl_error *err);
-int sl_detok_end(sl_detok_stream *s, sl_text *text, sl_error *err); // flushes held bytes as U+FFFD
+int sl_detok_end(sl_detok_stream *s, sl_text *text, sl_error *err); // writes held bytes as U+FFFD
 
 #endif

@@ -1,15 +1,17 @@
-// tests/tokenizer/test_vocabularies.c - the vocabularies of tests/vocabularies, one of each kind, against other encoders. Their
-// vectors stand in for those of real vocabularies, which need files beside the checkout (tests/tokenizer/test_tokenizer.c).
+// tests/tokenizer/test_vocabularies.c - compares Sleigh's ids with other encoders' ids, on the small vocabularies of
+// tests/vocabularies, one of each kind. The vectors of real vocabularies need files outside the checkout
+// (tests/tokenizer/test_tokenizer.c).
 #include "tests/test.h"
 #include "tests/support/tokens.h"
 #include "tokenizer/chat.h"
+#include "tokenizer/tokenizer_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define DIR "tests/vocabularies/"
 static const char bpe_vectors[] = DIR "bpe/vectors.jsonl", llama_vectors[] = DIR "llama/vectors.jsonl",
-                  unigram_vectors[] = DIR "unigram/vectors.jsonl";
+                  unigram_vectors[] = DIR "unigram/vectors.jsonl", qwen_vectors[] = DIR "qwen/vectors.jsonl";
 enum { N_RANKS = 615, BOS = N_RANKS, EOS = N_RANKS + 1, EOT = N_RANKS + 9 }; // of bpe/
 
 static sl_error err;
@@ -47,7 +49,7 @@ static void bpe_ranks(void) {
     sl_tokenizer_free(tok);
 }
 
-static void bpe_merges(void) { // without ignore_merges, a word of the vocabulary counts only where merges lead to it
+static void bpe_merges(void) { // without ignore_merges, a word is one token only if merges lead to it
     json_t *root = read_json(DIR "bpe/tokenizer.json"), *model = json_object_get(root, "model");
     for (int i = 0; i < 3; i++) { // false, null, not given
         if (i < 2) CHECK(!json_object_set_new(model, "ignore_merges", i ? json_null() : json_false()));
@@ -72,7 +74,7 @@ static void bpe_merges(void) { // without ignore_merges, a word of the vocabular
     json_decref(root);
 }
 
-static void bpe_added(void) { // tokens that begin with each other: the longest counts; that overlap: the first
+static void bpe_added(void) { // of tokens that begin with each other the longest one counts, of tokens that overlap the first
     json_t *root = read_json(DIR "bpe/tokenizer.json"), *added = json_object_get(root, "added_tokens");
     FILE *f = fopen(DIR "bpe/added/tokens.jsonl", "r");
     CHECK(f != NULL);
@@ -88,9 +90,74 @@ static void bpe_added(void) { // tokens that begin with each other: the longest 
     json_decref(root);
 }
 
+// ---- Qwen: byte-level BPE with NFC ----
+
+static void qwen_json(void) {
+    enum { N_TOKENS = 560, ENDOFTEXT = N_TOKENS, IM_START, IM_END, THINK = N_TOKENS + 24 };
+    static const char text[] = "<|im_end|><think>e\u0301", plain_start[] = "<think>\u00e9";
+    sl_tokenizer *tok = tokens_load(DIR "qwen");
+    sl_text shown = {0};
+    CHECK_STR(sl_tokenizer_kind(tok), "bpe");
+    CHECK(sl_tokenizer_n_vocab(tok) == N_TOKENS + 26 && sl_tokenizer_bos(tok) == -1 && sl_tokenizer_eos(tok) == IM_END);
+    CHECK(sl_tokenizer_find(tok, "<|endoftext|>") == ENDOFTEXT && sl_tokenizer_find(tok, "<think>") == THINK);
+    CHECK(sl_tokenizer_is_special(tok, IM_START) && !sl_tokenizer_is_special(tok, THINK));
+    CHECK(tokens_check_vectors(tok, qwen_vectors, 0, "ids_plain", SL_TOK_PLAIN, "decoded") >= 180);
+    sl_ids ids = {0};
+    CHECK_OK(sl_tokenize(tok, TEXT(text), SL_TOK_BOS, &ids, &err), err); // there is no BOS
+    CHECK(ids.n > 2 && ids.data[0] == IM_END && ids.data[1] == THINK);
+    CHECK_OK(sl_detokenize(tok, ids.data, ids.n, 0, &shown, &err), err); // <think> is no special token
+    CHECK_STR(shown.data, plain_start);
+    sl_text_free(&shown);
+    sl_ids_free(&ids);
+    sl_tokenizer_free(tok);
+}
+
+static void expect_nfc(const char *text, size_t n, const char *want, size_t n_want) {
+    sl_text out = {0};
+    CHECK_OK(sl_nfc_append(text, n, &out, &err), err);
+    if (out.n != n_want || memcmp(out.data, want, n_want)) FAIL("%.60s became %.60s, expected %.60s", text, out.data, want);
+    sl_text_free(&out);
+}
+
+static void nfc(void) { // the vectors test the tables; here: other bytes, long runs, files
+    enum { SIZE = 1 << 20 };
+    expect_nfc(TEXT("e\xff\xcc\x81 e\xcc\x81\xcc"), TEXT("e\xff\xcc\x81 \u00e9\xcc")); // the byte 0xff parts them
+    expect_nfc(TEXT("e\0\u0301e\u0301\0"), TEXT("e\0\u0301\u00e9\0"));
+    expect_nfc(TEXT("\xed\xa0\x80\xf4\x90\x80\x80"), TEXT("\xed\xa0\x80\xf4\x90\x80\x80"));
+    CHECK(sl_nfc_is(TEXT("na\u00efve \u02ff")) && !sl_nfc_is(TEXT("e\u0301")));
+
+    // A run of n marks in the wrong order takes n log n steps. Sorting by insertion would take minutes.
+    static const char *const units[] = {"\u0301\u0323", "\u0f73", "\uac00\u11a8", "\u01d5"};
+    sl_tokenizer *tok = tokens_load(DIR "qwen");
+    char *text = malloc(SIZE);
+    CHECK(text != NULL);
+    for (size_t u = 0; u < sizeof units / sizeof *units; u++) {
+        size_t len = strlen(units[u]), n = SIZE / len * len;
+        sl_ids ids = {0};
+        for (size_t i = 0; i < n; i++) text[i] = units[u][i % len];
+        double start = tokens_now();
+        CHECK_OK(sl_tokenize(tok, text, n, 0, &ids, &err), err);
+        if (tokens_now() - start > 2 * TOKENS_SLOWER)
+            FAIL("1 MB of unit %zu took %.2f s, expected less than 2", u, tokens_now() - start);
+        sl_ids_free(&ids);
+    }
+    free(text);
+    sl_tokenizer_free(tok);
+
+    json_t *root = read_json(DIR "qwen/tokenizer.json"), *added = json_object_get(root, "added_tokens");
+    CHECK(!json_object_set_new(json_array_get(added, 14), "normalized", json_true()));
+    char *changed = json_dumps(root, 0);
+    tokens_write("tokenizer.json", changed, strlen(changed));
+    CHECK_ERR(sl_tokenizer_load(test_tmp(), &tok, &err), err, SL_ERR_UNSUPPORTED, "field normalized: added tokens with this");
+    CHECK(!json_object_set_new(root, "normalizer", json_null())); // without a normaliser the flag changes nothing
+    sl_tokenizer_free(load_changed(root));
+    free(changed);
+    json_decref(root);
+}
+
 // ---- SentencePiece ----
 
-static void llama_model(void) { // its tokenizer.json is no byte-level BPE: tokenizer.model counts
+static void llama_model(void) { // its tokenizer.json is not byte-level BPE, so the loader reads tokenizer.model
     sl_tokenizer *tok = tokens_load(DIR "llama");
     CHECK_STR(sl_tokenizer_kind(tok), "sentencepiece");
     CHECK(sl_tokenizer_n_vocab(tok) == 700 && sl_tokenizer_bos(tok) == 1 && sl_tokenizer_eos(tok) == 2);
@@ -113,7 +180,8 @@ static void unigram_model(void) {
     sl_tokenizer_free(tok);
 }
 
-// A second normalizer_spec at the end of the file: its add_dummy_prefix and remove_extra_whitespaces count.
+// Adds a second normalizer_spec at the end of the file. Its add_dummy_prefix and remove_extra_whitespaces replace the first
+// ones.
 static void blanks_at_start(void) {
     static const struct {
         const char *folder, *vectors;
@@ -151,8 +219,8 @@ static void blanks_at_start(void) {
 
 // ---- streaming and speed ----
 
-static void streaming(void) { // bytes without a piece, and the blanks that are not there at the start
-    static const char *const folders[] = {DIR "bpe", DIR "llama", DIR "unigram"};
+static void streaming(void) { // covers bytes without a piece, and blanks that decoding drops at the start
+    static const char *const folders[] = {DIR "bpe", DIR "llama", DIR "unigram", DIR "qwen"};
     static const char text[] = " Hello \U0001f9a5\u0f40 world\n\u4f60\u1234 <s> caf\u00e9 caf\u00e9";
     for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
         sl_tokenizer *tok = tokens_load(folders[i]);
@@ -172,7 +240,7 @@ static void speed(void) {
 
 // ---- BOS ----
 
-// The folder's tokenizer with this tokenizer_config.json: its BOS and EOS, and whether BOS is put before a text.
+// Loads the folder's tokenizer with this tokenizer_config.json, and checks its BOS and EOS, and whether it adds BOS to a text.
 static void expect_bos(const char *config, int bos, int eos, int added) {
     tokens_write("tokenizer_config.json", config, strlen(config));
     sl_tokenizer *tok = tokens_load(test_tmp());
@@ -189,7 +257,7 @@ static void expect_bos(const char *config, int bos, int eos, int added) {
     sl_tokenizer_free(tok);
 }
 
-static void bos_of_template(void) { // what tokenizer.json says wins over tokenizer_config.json
+static void bos_of_template(void) { // tokenizer.json wins over tokenizer_config.json
     json_t *root = read_json(DIR "bpe/tokenizer.json");
     sl_tokenizer_free(load_changed(root));
     expect_bos("{}", BOS, -1, 1);
@@ -205,7 +273,7 @@ static void bos_of_template(void) { // what tokenizer.json says wins over tokeni
     CHECK_ERR(sl_tokenizer_load(test_tmp(), &tok, &err), err, SL_ERR_FORMAT,
               "tokenizer_config.json: field add_bos_token is a string, expected true or false");
 
-    CHECK(!json_object_set_new(root, "post_processor", json_null())); // no template: BOS is known and not put there
+    CHECK(!json_object_set_new(root, "post_processor", json_null())); // no template: BOS is known and not added
     tokens_write("tokenizer_config.json", "{}", 2);
     sl_tokenizer_free(load_changed(root));
     expect_bos("{}", -1, -1, 0);
@@ -221,7 +289,7 @@ static void bos_of_model(void) {
     expect_bos("{\"bos_token\":\"</s>\",\"eos_token\":\"<s>\"}", 1, 2, 1);
 }
 
-static void bos_of_chat(void) { // a prompt holds the BOS that its template writes, and no other
+static void bos_of_chat(void) { // a prompt holds the BOS that its template writes, and no second one
     static const sl_message m[] = {{"user", "Hello", 5}, {"assistant", "Hi", 2}, {"user", "Who are you", 11}};
     static const struct {
         const char *name, *folder;
@@ -253,6 +321,8 @@ static const test_case cases[] = {
     {"bpe-ranks", 0, bpe_ranks},
     {"bpe-merges", 0, bpe_merges},
     {"bpe-added", 0, bpe_added},
+    {"qwen-json", 0, qwen_json},
+    {"nfc", 0, nfc},
     {"llama-model", 0, llama_model},
     {"unigram-model", 0, unigram_model},
     {"blanks-at-start", 0, blanks_at_start},
