@@ -9,22 +9,22 @@
 #include "engine/backend/cuda/cuda_error.h"
 #include "engine/base/bf16.h"
 
+#include <atomic>
 #include <cuda_runtime.h>
 #include <stddef.h>
 #include <stdint.h>
 
-// Was this file's device code made for sm_90 or later, so that it has sl_wait_previous? Older code that the driver compiles
-// for a newer GPU must not start early.
-static inline bool sl_overlaps(const void *kernel) {
-    cudaFuncAttributes attributes;
-    return cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess && attributes.ptxVersion >= 90;
+// The device that the launches of this thread go to: the launcher's caller has set it (sl_cuda_use).
+static inline int sl_device() {
+    int device = 0;
+    cudaGetDevice(&device);
+    return device;
 }
 
 // An attribute of the current device.
 static inline int sl_device_get(enum cudaDeviceAttr what) {
-    int device = 0, x = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&x, what, device);
+    int x = 0;
+    cudaDeviceGetAttribute(&x, what, sl_device());
     return x;
 }
 
@@ -34,6 +34,21 @@ static inline int sl_multiprocessors() {
 
 static inline size_t sl_l2_bytes() {
     return (size_t)sl_device_get(cudaDevAttrL2CacheSize);
+}
+
+// May this kernel start before its predecessor in the stream has ended? Only code that was compiled for sm_90 or later may:
+// older code, which the driver translates for a newer GPU, has an empty sl_wait_previous. The answer depends on the device, and
+// all kernels of a file have the same answer. It is asked once for each list of parameters and device.
+template <typename... Params> static bool sl_starts_early(void (*kernel)(Params...)) {
+    static std::atomic<uint64_t> known{0}, early{0}; // a bit for each device
+    const int device = sl_device();
+    const uint64_t bit = device < 64 ? (uint64_t)1 << device : 0;
+    if (known & bit) return early & bit;
+    cudaFuncAttributes attributes;
+    const bool is_early = cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess && attributes.ptxVersion >= 90;
+    if (is_early) early |= bit;
+    known |= bit;
+    return is_early;
 }
 
 // Launches kernel<<<grid, block, shared, stream>>>. The kernel may start before the one in front of it in the stream has
@@ -47,7 +62,6 @@ static inline size_t sl_l2_bytes() {
 // read may be an earlier step's; and the waiting one must still call sl_wait_previous() before it ends.
 template <typename... Params, typename... Args>
 static void sl_launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream, Args... args) {
-    static const bool overlaps = sl_overlaps((const void *)kernel); // of all kernels with these parameters alike
     cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
     if (shared > 32 << 10) // 48 KB, less what the kernel declares itself
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
@@ -60,7 +74,7 @@ static void sl_launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t s
     config.dynamicSmemBytes = shared;
     config.stream = stream;
     config.attrs = &attribute;
-    config.numAttrs = overlaps;
+    config.numAttrs = sl_starts_early(kernel);
     cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...); // an error stays the last error
 }
 
