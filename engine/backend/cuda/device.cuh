@@ -102,8 +102,8 @@ static __device__ __forceinline__ void sl_start_next() {
 
 // ---- counters in device memory ----
 
-// Acquire-release add: earlier writes of this block are visible to the next adder. Earlier adders' writes are visible to this
-// block. Returns the value before the addition.
+// Acquire-release add: earlier writes of this thread block (before a __syncthreads) are visible to the next adder, and earlier
+// adders' writes are visible to this thread. Returns the value before the addition.
 static __device__ __forceinline__ int sl_add_ordered(int *to, int x) {
     int before;
     asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], %2;" : "=r"(before) : "l"(to), "r"(x) : "memory");
