@@ -101,7 +101,7 @@ static void prefill(sl_engine *e, sl_session *s, int layer, int position, int n,
         .v = kv.v,
         .pages = s->pages,
         .ws = e->step_ws,
-        .stream = sl_cuda_of(e->backend)->stream,
+        .stream = e->backend->stream(e->backend),
     };
     ops_of(&dense)->prefill(&args);
 }
@@ -117,7 +117,7 @@ sl_attn_cuda_decode_args sl_cuda_decode_args_of(sl_engine *e, const sl_attn_spec
         .q = q,
         .k = kv.k,
         .v = kv.v,
-        .stream = sl_cuda_of(e->backend)->stream,
+        .stream = e->backend->stream(e->backend),
     };
     for (int i = 0, n_needs = needs(spec, need); i < n_needs; i++)
         args.extra[i] = sl_kv_extra_layer(&e->pool, need[i], layer, &args.extra_size[i]);
@@ -125,7 +125,7 @@ sl_attn_cuda_decode_args sl_cuda_decode_args_of(sl_engine *e, const sl_attn_spec
 }
 
 static void decode(sl_engine *e, sl_session *const *batch, int n, int layer, sl_queries q, void *out) {
-    if (sl_cuda_of(e->backend)->left_out & SL_PART_ATTENTION) return;
+    if (sl_cuda_of(e->backend)->skipped_parts & SL_PART_ATTENTION) return;
     SL_CHECK(q.stride == (size_t)e->geom.n_heads * e->geom.head_dim);
     sl_attn_cuda_decode_args args = sl_cuda_decode_args_of(e, &e->plan.layer[layer], layer, q.data);
     args.n_seqs = n;

@@ -24,7 +24,7 @@
     X(cli_meter) X(cli_perplexity) X(cli_plot) X(cli_reproduce) X(cli_parts) X(cli_faults) X(eval)      \
     X(intervals) X(auto) X(scripts)                                                                     \
     X(cuda_ops) X(cuda_linear) X(cuda_decode) X(cuda_prefill) X(cuda_sampler) X(cuda_engine)            \
-    X(cuda_bernoulli) X(cuda_bits) X(cuda_extras) X(cuda_extremes) X(cuda_is) X(cuda_means)             \
+    X(cuda_devices) X(cuda_bernoulli) X(cuda_bits) X(cuda_extras) X(cuda_extremes) X(cuda_is) X(cuda_means)             \
     X(cuda_observe) X(cuda_pps) X(cuda_santa) X(cuda_sparse) X(cuda_take_all) X(cuda_tiny)              \
     X(cuda_vattention)
 // clang-format on
@@ -94,6 +94,7 @@ double test_normal(uint64_t *state) { // Box and Muller
 
 static int missing(int needs) { // 1: skipped, with the reason set
     if ((needs & NEEDS_GPU) && !gpu_present()) return snprintf(reason, sizeof reason, "needs a GPU build and a GPU");
+    if ((needs & NEEDS_TWO_GPUS) && gpu_count() < 2) return snprintf(reason, sizeof reason, "needs two GPUs");
     if ((needs & NEEDS_SHARED) && access(test_shared(), R_OK))
         return snprintf(reason, sizeof reason, "needs %s (set SLEIGH_SHARED)", test_shared());
     return 0;

@@ -46,17 +46,21 @@ void gpu_free_all(void) {
     while (n_blocks > 0) cudaFree(blocks[--n_blocks]);
 }
 
-int gpu_present(void) {
+int gpu_count(void) {
     int n = 0;
-    return cudaGetDeviceCount(&n) == cudaSuccess && n > 0;
+    return cudaGetDeviceCount(&n) == cudaSuccess ? n : 0;
 }
 
 #else
 
 void gpu_free_all(void) {}
 
-int gpu_present(void) {
+int gpu_count(void) {
     return 0;
 }
 
 #endif
+
+int gpu_present(void) {
+    return gpu_count() > 0;
+}

@@ -12,6 +12,9 @@
 #define WHOLE_GPU_CASE(NAME, FN)                                                                                               \
     { NAME, NEEDS_GPU | NEEDS_WHOLE_GPU, FN }
 
+#define TWO_GPUS_CASE(NAME, FN)                                                                                                \
+    { NAME, NEEDS_GPU | NEEDS_WHOLE_GPU | NEEDS_TWO_GPUS, FN }
+
 // All end the case with a failure when CUDA refuses. Memory is freed by gpu_free_all, which the runner calls after each case.
 void *gpu_new(size_t size);                             // filled with 0xFF: NaN as bf16 and fp32
 void *gpu_zero(size_t size);                            // filled with 0
@@ -23,8 +26,11 @@ void gpu_sync(const char *what);                        // waits; fails the case
     { NAME, NEEDS_GPU, NULL }
 #define WHOLE_GPU_CASE(NAME, FN)                                                                                               \
     { NAME, NEEDS_GPU | NEEDS_WHOLE_GPU, NULL }
+#define TWO_GPUS_CASE(NAME, FN)                                                                                                \
+    { NAME, NEEDS_GPU | NEEDS_WHOLE_GPU | NEEDS_TWO_GPUS, NULL }
 #endif
 void gpu_free_all(void);
+int gpu_count(void);   // 0 without a CUDA build
 int gpu_present(void); // a CUDA build and a device
 
 #endif

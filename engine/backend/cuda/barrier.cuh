@@ -1,31 +1,35 @@
-// engine/backend/cuda/barrier.cuh - barriers in shared memory (mbarrier), on which copies announce that they have landed.
+// engine/backend/cuda/barrier.cuh - barriers in shared memory (PTX mbarrier). A bulk copy signals its end on a barrier, and so
+// do threads.
 //
-// A phase ends when all expected threads have arrived and all expected bytes have landed. Phases alternate in parity; a fresh
-// barrier's phase of parity 1 counts as ended.
+// A barrier counts arrivals of threads and bytes of copies. A phase ends when all expected threads have arrived and all
+// expected bytes have landed; then the next phase begins. The parity of phases alternates, 0 first. A new barrier counts as if
+// a phase of parity 1 had ended: the first wait for an empty stage (parity 1) returns at once.
 #ifndef SLEIGH_CUDA_BARRIER_CUH
 #define SLEIGH_CUDA_BARRIER_CUH
 
 #include <stdint.h>
 
+// The 32-bit address within shared memory that PTX instructions take.
 static __device__ __forceinline__ uint32_t shared_address(const void *p) {
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
+// Makes a barrier whose phases need n_arrivals arrivals of threads.
 static __device__ __forceinline__ void barrier_init(uint64_t *bar, int n_arrivals) {
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(bar)), "r"(n_arrivals) : "memory");
 }
 
-// Copies and other threads, behind a __syncthreads, see the barriers that this thread has made. A fence.proxy.async would wait
-// for memory too, a microsecond.
+// Makes this thread's barrier_init calls visible to copies, and to other threads after a __syncthreads. A fence.proxy.async
+// would also do that, but it waits for memory, which takes about 1 us.
 static __device__ __forceinline__ void barriers_made() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
 }
 
-// N barriers of n_arrivals each, by the block's first WARPS warps: others have better to do. barriers_made and a __syncthreads
-// come next. The instruction takes one address for a warp: where lanes make one each it runs again and again, so the warps
-// share them.
+// Makes N barriers of n_arrivals arrivals each. Lane 0 of each of the first WARPS warps makes a part of the barriers: the
+// instruction takes one address per warp, so lanes of one warp would run it one after the other. Call barriers_made and then
+// __syncthreads before the first use.
 template <int WARPS, int N> static __device__ __forceinline__ void barriers_make(uint64_t *bars, int n_arrivals) {
     int warp = threadIdx.x / 32;
     if (warp >= WARPS || threadIdx.x % 32 > 0) return;
@@ -34,19 +38,21 @@ template <int WARPS, int N> static __device__ __forceinline__ void barriers_make
         if (i + warp < N) barrier_init(bars + i + warp, n_arrivals);
 }
 
+// This thread arrives. Its earlier reads and writes of shared memory come before the end of the phase.
 static __device__ __forceinline__ void barrier_arrive(uint64_t *bar) {
     asm volatile("{ .reg .b64 t; mbarrier.arrive.shared.b64 t, [%0]; }" ::"r"(shared_address(bar)) : "memory");
 }
 
 #if __CUDA_ARCH__ >= 900
-static __device__ __forceinline__ void barrier_expect(uint64_t *bar, int n_bytes) { // and arrives
+// This thread arrives, and the phase also waits for n_bytes of bulk copies.
+static __device__ __forceinline__ void barrier_expect(uint64_t *bar, int n_bytes) {
     asm volatile("{ .reg .b64 t; mbarrier.arrive.expect_tx.shared.b64 t, [%0], %1; }" ::"r"(shared_address(bar)), "r"(n_bytes)
                  : "memory");
 }
 #endif
 
 #if __CUDA_ARCH__ >= 900
-// Asks again until the phase of this parity has ended.
+// A loop around one of the two test instructions (QUESTION), until the phase of this parity has ended.
 #define BARRIER_ASK(QUESTION, BAR, PARITY)                                                                                     \
     asm volatile("{\n"                                                                                                         \
                  ".reg .pred done;\n"                                                                                          \
@@ -59,14 +65,14 @@ static __device__ __forceinline__ void barrier_expect(uint64_t *bar, int n_bytes
                  "r"(PARITY)                                                                                                   \
                  : "memory")
 
-// barrier_wait without sleep. The assembler moves the first question (of barrier_wait too) up in front of arithmetic that
-// precedes it: there the answer may still be no, and a warp that slept over it would not do its arithmetic.
+// Waits like barrier_wait, but never sleeps. The assembler moves the first test (also that of barrier_wait) ahead of arithmetic
+// that precedes it in the source. The test may fail there, and with barrier_wait the warp would sleep instead of computing.
 static __device__ __forceinline__ void barrier_poll(uint64_t *bar, uint32_t parity) {
     BARRIER_ASK("test_wait", bar, parity);
 }
 #endif
 
-// Whether the phase of this parity has ended.
+// Returns true when the phase of this parity has ended.
 static __device__ __forceinline__ bool barrier_ended(uint64_t *bar, uint32_t parity) {
     uint32_t ended;
     asm volatile("{ .reg .pred p; mbarrier.test_wait.parity.shared.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
@@ -76,7 +82,7 @@ static __device__ __forceinline__ bool barrier_ended(uint64_t *bar, uint32_t par
     return ended;
 }
 
-// Until the phase of this parity has ended.
+// Waits until the phase of this parity has ended. The hardware may suspend the warp for a short time (try_wait).
 static __device__ __forceinline__ void barrier_wait(uint64_t *bar, uint32_t parity) {
 #if __CUDA_ARCH__ >= 900
     BARRIER_ASK("try_wait", bar, parity);
@@ -85,9 +91,9 @@ static __device__ __forceinline__ void barrier_wait(uint64_t *bar, uint32_t pari
 #endif
 }
 
-// A thread has read what it needs of a stage that a bulk copy will fill again. Without the fence its arrival may overtake its
-// reads while they queue behind other warps' loads, and the copy then lands on what they have yet to read (16 x 32k, santa: one
-// run in three had a row's score wrong).
+// This thread has read a stage, and a bulk copy may fill the stage again. The fence orders the reads before the copy. Without
+// the fence the arrival may overtake reads that wait behind other warps' loads, and the copy then overwrites unread data (16 x
+// 32k, santa: one run in three had a wrong score).
 static __device__ __forceinline__ void leave_stage(uint64_t *empty) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -95,12 +101,13 @@ static __device__ __forceinline__ void leave_stage(uint64_t *empty) {
     barrier_arrive(empty);
 }
 
-// Stages in shared memory, taken in order again and again. Head: how a stage's barriers, and what it holds, are found.
+// A ring of stages in shared memory. Producer and consumer warps each keep their own position in the ring. Head holds the
+// addresses of the barriers and of the description of each stage.
 template <typename Head> struct stage_ring {
     Head head;
     char *stages;
     int n_stages, stage_bytes;
-    int stage, parity; // the next one, and which of its barriers' phases
+    int stage, parity; // the next stage, and the parity of the phase to wait for
     __device__ char *data() const { return stages + stage * stage_bytes; }
     __device__ void advance() {
         if (++stage == n_stages) stage = 0, parity ^= 1;

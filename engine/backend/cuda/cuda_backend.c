@@ -1,159 +1,64 @@
-// engine/backend/cuda/cuda_backend.c - the CUDA backend: memory, weights, the operations of a step on one stream, and recorded
-// steps.
+// engine/backend/cuda/cuda_backend.c - the CUDA backend: the operations of a step, and the table of all functions.
 //
-// Operations are queued and return nothing; what goes wrong is noted and handed over by finish(). A decode step is recorded as
-// one CUDA graph per batch size: all that differs from step to step (tokens, positions, page tables) lies in device memory.
+// Operations are queued on one stream and return nothing. The first error is kept until finish(), which returns it.
 #include "engine/backend/cuda/cuda_backend.h"
 #include "engine/backend/cuda/cuda.h"
-#include "engine/backend/cuda/cuda_error.h"
 #include "engine/backend/cuda/linear.h"
 #include "engine/backend/cuda/cuda_ops.h"
 #include "engine/backend/cuda/cuda_sampler.h"
 
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-
-// ---- errors ----
-
-static int finish(const sl_backend *be, sl_error *err) {
-    sl_cuda *c = sl_cuda_of(be);
-    sl_cuda_note(c, cudaGetLastError(), "launch");
-    sl_cuda_note(c, cudaStreamSynchronize(c->stream), "step");
-    if (!c->failed.code) return 0;
-    if (err) *err = c->failed;
-    int rc = c->failed.code;
-    c->failed.code = SL_OK;
-    return rc;
-}
-
-// ---- memory ----
-
-static size_t free_memory(const sl_backend *be) {
-    (void)be;
-    size_t free = 0, total = 0;
-    return cudaMemGetInfo(&free, &total) == cudaSuccess ? free : 0;
-}
-
-static void *take(const sl_backend *be, size_t size) {
-    sl_cuda *c = sl_cuda_of(be);
-    void *p = NULL;
-    sl_error unused;
-    if (sl_cuda_check(cudaMalloc(&p, size), "memory", &unused)) return NULL;
-    return sl_cuda_note(c, cudaMemsetAsync(p, 0, size, c->stream), "memory") ? NULL : p;
-}
-
-static void release(const sl_backend *be, void *p, size_t size) {
-    (void)size;
-    sl_cuda *c = sl_cuda_of(be);
-    if (!p) return;
-    sl_cuda_note(c, cudaStreamSynchronize(c->stream), "release");
-    sl_cuda_note(c, cudaFree(p), "release");
-}
-
-static void copy_runs(const sl_backend *be, void *to, const void *from, size_t pitch, size_t width, size_t height) {
-    sl_cuda *c = sl_cuda_of(be);
-    sl_cuda_note(c, cudaMemcpy2DAsync(to, pitch, from, pitch, width, height, cudaMemcpyDeviceToDevice, c->stream), "copy");
-}
-
-static void clear(const sl_backend *be, void *p, size_t size) {
-    sl_cuda *c = sl_cuda_of(be);
-    sl_cuda_note(c, cudaMemsetAsync(p, 0, size, c->stream), "clear");
-}
-
-// From ordinary memory: CUDA has read all of it when the call returns.
-static void upload(const sl_backend *be, void *to, const void *from, size_t size) {
-    sl_cuda *c = sl_cuda_of(be);
-    sl_cuda_note(c, cudaMemcpyAsync(to, from, size, cudaMemcpyHostToDevice, c->stream), "upload");
-}
-
-static void download(const sl_backend *be, void *to, const void *from, size_t size) {
-    sl_cuda *c = sl_cuda_of(be);
-    sl_cuda_note(c, cudaMemcpyAsync(to, from, size, cudaMemcpyDeviceToHost, c->stream), "download");
-    sl_cuda_note(c, cudaStreamSynchronize(c->stream), "download");
-}
-
-static void *stream(const sl_backend *be) {
-    return sl_cuda_of(be)->stream;
-}
-
-// ---- recorded steps ----
-
-static cudaGraphExec_t record(sl_cuda *c, void (*fn)(void *ctx), void *ctx) {
-    cudaGraph_t graph = NULL;
-    cudaGraphExec_t exec = NULL;
-    if (sl_cuda_note(c, cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal), "recording a step")) return NULL;
-    fn(ctx);
-    if (sl_cuda_note(c, cudaStreamEndCapture(c->stream, &graph), "recording a step")) return NULL;
-    sl_cuda_note(c, cudaGraphInstantiate(&exec, graph, 0), "recording a step");
-    cudaGraphDestroy(graph);
-    return exec;
-}
-
-static void replay(const sl_backend *be, int key, void (*fn)(void *ctx), void *ctx) {
-    sl_cuda *c = sl_cuda_of(be);
-    for (int i = 0; i < c->n_graphs; i++) {
-        if (c->graphs[i].key != key) continue;
-        sl_cuda_note(c, cudaGraphLaunch(c->graphs[i].exec, c->stream), "replaying a step");
-        return;
-    }
-    fn(ctx); // this step, unrecorded: buffers grow, which voids recordings, and libraries load, which one must not do
-    if (c->failed.code) return;
-    cudaGraphExec_t exec = record(c, fn, ctx);
-    if (!exec) return;
-    if (c->n_graphs == SL_MAX_GRAPHS) cudaGraphExecDestroy(c->graphs[--c->n_graphs].exec);
-    c->graphs[c->n_graphs].key = key;
-    c->graphs[c->n_graphs++].exec = exec;
-}
-
-static void forget(const sl_backend *be) {
-    sl_cuda *c = sl_cuda_of(be);
-    cudaStreamSynchronize(c->stream);
-    while (c->n_graphs > 0) cudaGraphExecDestroy(c->graphs[--c->n_graphs].exec);
-}
 
 // ---- operations ----
 
-// Buffers of the rotations grow outside recordings: a step's first run is not one.
+// The state of the backend. Its GPU is the current device of the calling thread afterwards.
+static sl_cuda *use(const sl_backend *be) {
+    sl_cuda_use(sl_cuda_of(be));
+    return sl_cuda_of(be);
+}
+
+// The first step of a key is not recorded (sl_cuda_replay), so the buffers grow outside of recordings.
 static void begin(const sl_backend *be, const sl_rope *rope, const sl_row *rows, int n_rows) {
-    sl_cuda *c = sl_cuda_of(be);
+    sl_cuda *c = use(be);
     size_t half = rope->head_dim / 2, size = (size_t)n_rows * half * sizeof(float2);
     if (c->inv_freq_of != rope->inv_freq) {
         cudaFree(c->inv_freq);
         c->inv_freq = NULL;
-        if (sl_cuda_note(c, cudaMalloc((void **)&c->inv_freq, half * sizeof(float)), "rotations")) return;
-        upload(be, c->inv_freq, rope->inv_freq, half * sizeof(float));
+        if (sl_cuda_keep_error(c, cudaMalloc((void **)&c->inv_freq, half * sizeof(float)), "rotations")) return;
+        sl_cuda_upload(be, c->inv_freq, rope->inv_freq, half * sizeof(float));
         c->inv_freq_of = rope->inv_freq;
     }
     if (size > c->rope_size) {
-        forget(be); // recordings hold the old address
+        sl_cuda_forget(be); // recordings keep the old address
         cudaFree(c->rope);
         c->rope = NULL;
         c->rope_size = 0;
-        if (sl_cuda_note(c, cudaMalloc((void **)&c->rope, size), "rotations")) return;
+        if (sl_cuda_keep_error(c, cudaMalloc((void **)&c->rope, size), "rotations")) return;
         c->rope_size = size;
     }
-    if (c->left_out & SL_PART_REST) return;
+    if (c->skipped_parts & SL_PART_REST) return;
     sl_cuda_rope_table(c->inv_freq, rows, n_rows, rope->head_dim, (float2 *)c->rope, c->stream);
 }
 
-static void leave_out(const sl_backend *be, unsigned parts) {
-    sl_cuda_of(be)->left_out = parts;
+static void skip_parts(const sl_backend *be, unsigned parts) {
+    sl_cuda_of(be)->skipped_parts = parts;
 }
 
 static void embed(const sl_backend *be, const sl_weight *table, const int32_t *ids, int n_rows, float *x) {
-    if (sl_cuda_of(be)->left_out & SL_PART_REST) return;
-    sl_cuda_embed(table->data, ids, n_rows, table->n_cols, x, sl_cuda_of(be)->stream);
+    sl_cuda *c = use(be);
+    if (c->skipped_parts & SL_PART_REST) return;
+    sl_cuda_embed(table->data, ids, n_rows, table->n_cols, x, c->stream);
 }
 
 static void rmsnorm(const sl_backend *be, const float *x, const sl_weight *w, int n_rows, float eps, void *out) {
-    if (sl_cuda_of(be)->left_out & SL_PART_REST) return;
-    sl_cuda_rmsnorm(x, w->data, n_rows, w->n_cols, eps, out, sl_cuda_of(be)->stream);
+    sl_cuda *c = use(be);
+    if (c->skipped_parts & SL_PART_REST) return;
+    sl_cuda_rmsnorm(x, w->data, n_rows, w->n_cols, eps, out, c->stream);
 }
 
-// Runs one decode matrix over any number of rows, SL_LINEAR_ROWS at a time.
+// Multiplies one matrix with any number of rows, at most SL_LINEAR_ROWS per launch. out_cols: elements of an output row.
 static void decode_linear(sl_cuda *c, sl_cuda_linear l, int n_rows, size_t out_cols) {
-    if (c->left_out & SL_PART_LINEAR) return;
+    if (c->skipped_parts & SL_PART_LINEAR) return;
     for (int r = 0; r < n_rows; r += SL_LINEAR_ROWS) {
         sl_cuda_linear part = l;
         part.n_rows = n_rows - r < SL_LINEAR_ROWS ? n_rows - r : SL_LINEAR_ROWS;
@@ -169,7 +74,7 @@ static void decode_linear(sl_cuda *c, sl_cuda_linear l, int n_rows, size_t out_c
 static void linear(const sl_backend *be, const sl_weight *w, const void *x, int n_rows, sl_linear_mode mode, int position,
                    int accumulate, float *out) {
     (void)position;
-    sl_cuda *c = sl_cuda_of(be);
+    sl_cuda *c = use(be);
     if (mode == SL_LINEAR_PREFILL)
         sl_cuda_gemm(c, w->data, w->n_rows, w->n_cols, x, n_rows, 1, accumulate, out, w->n_rows);
     else
@@ -183,7 +88,8 @@ static void linear(const sl_backend *be, const sl_weight *w, const void *x, int 
                       n_rows, w->n_rows);
 }
 
-// Prefill: one product for all, or, in the last layer, keys and values of all rows and queries of the last ones.
+// Prefill. One product computes q, k and v of all rows. The last layer needs the queries of the last rows only (a->first > 0):
+// there one product computes k and v of all rows, and another one q of the rows [first, n_rows).
 static sl_queries qkv_prefill(sl_cuda *c, const sl_qkv *a) {
     int dim = a->rope->head_dim, q_dim = a->q->n_rows, all = q_dim + 2 * a->k->n_rows, n_in = a->q->n_cols;
     int n = a->n_rows - a->first;
@@ -206,7 +112,7 @@ static sl_queries qkv_prefill(sl_cuda *c, const sl_qkv *a) {
 }
 
 static sl_queries qkv(const sl_backend *be, const sl_qkv *a) {
-    sl_cuda *c = sl_cuda_of(be);
+    sl_cuda *c = use(be);
     size_t n_in = a->q->n_cols, q_dim = a->q->n_rows;
     SL_CHECK((const bf16 *)a->k->data == (const bf16 *)a->q->data + q_dim * n_in);
     SL_CHECK((const bf16 *)a->v->data == (const bf16 *)a->k->data + (size_t)a->k->n_rows * n_in);
@@ -233,7 +139,7 @@ static sl_queries qkv(const sl_backend *be, const sl_qkv *a) {
 static void gate_up(const sl_backend *be, const sl_weight *gate, const sl_weight *up, const void *x, int n_rows,
                     sl_linear_mode mode, int position, void *work, void *out) {
     (void)position;
-    sl_cuda *c = sl_cuda_of(be);
+    sl_cuda *c = use(be);
     SL_CHECK((const bf16 *)up->data == (const bf16 *)gate->data + (size_t)gate->n_rows * gate->n_cols);
     int n_out = 2 * gate->n_rows;
     if (mode == SL_LINEAR_PREFILL) {
@@ -247,15 +153,7 @@ static void gate_up(const sl_backend *be, const sl_weight *gate, const sl_weight
         n_rows, gate->n_rows);
 }
 
-// ---- life ----
-
-static void describe(const sl_backend *be, char *buf, size_t size) {
-    const sl_cuda *c = sl_cuda_of(be);
-    int runtime = 0;
-    cudaRuntimeGetVersion(&runtime);
-    snprintf(buf, size, "%s, sm_%d%d, CUDA %d.%d, cuBLASLt %zu", c->props.name, c->props.major, c->props.minor, runtime / 1000,
-             runtime % 1000 / 10, cublasLtGetVersion());
-}
+// ---- the table ----
 
 static int prepare(const sl_backend *be, const sl_shape *s, sl_error *err) {
     (void)be;
@@ -275,55 +173,41 @@ static int prepare(const sl_backend *be, const sl_shape *s, sl_error *err) {
 
 static void destroy(const sl_backend *be) {
     sl_cuda *c = sl_cuda_of(be);
-    cudaStreamSynchronize(c->stream);
-    forget(be);
+    sl_cuda_use(c);
+    sl_cuda_forget(be);
     sl_cuda_place_free(c);
     sl_cuda_gemm_free(c);
-    sl_cuda_draw_free(c);
+    sl_cuda_sampling_free(c);
     cudaFree(c->inv_freq);
     cudaFree(c->rope);
-    if (c->stream) cudaStreamDestroy(c->stream);
+    sl_cuda_device_close(c);
     free(c);
-}
-
-int sl_cuda_count(void) {
-    int n = 0;
-    if (cudaGetDeviceCount(&n) == cudaSuccess) return n;
-    cudaGetLastError();
-    return 0;
-}
-
-int sl_cuda_name(int index, char *buf, size_t size, sl_error *err) {
-    struct cudaDeviceProp props;
-    int rc = sl_cuda_check(cudaGetDeviceProperties(&props, index), "reading the GPU's properties", err);
-    if (!rc) snprintf(buf, size, "%s", props.name);
-    return rc;
 }
 
 static const sl_backend operations = {
     .name = "cuda",
     .act_size = sizeof(bf16),
     .is_device = 1,
-    .describe = describe,
+    .describe = sl_cuda_describe,
     .prepare = prepare,
     .free = destroy,
-    .free_memory = free_memory,
-    .alloc = take,
-    .release = release,
-    .copy = copy_runs,
-    .clear = clear,
-    .upload = upload,
-    .download = download,
+    .free_memory = sl_cuda_free_memory,
+    .alloc = sl_cuda_alloc,
+    .release = sl_cuda_release,
+    .copy = sl_cuda_copy,
+    .clear = sl_cuda_clear,
+    .upload = sl_cuda_upload,
+    .download = sl_cuda_download,
     .place = sl_cuda_place,
-    .stream = stream,
-    .finish = finish,
-    .replay = replay,
-    .forget = forget,
-    .leave_out = leave_out,
+    .stream = sl_cuda_stream,
+    .finish = sl_cuda_finish,
+    .replay = sl_cuda_replay,
+    .forget = sl_cuda_forget,
+    .leave_out = skip_parts,
     .begin = begin,
     .draws = sl_cuda_sampler_offers,
-    .draw = sl_cuda_draw,
-    .drawn = sl_cuda_drawn,
+    .draw = sl_cuda_sample_rows,
+    .drawn = sl_cuda_sampled_ids,
     .embed = embed,
     .rmsnorm = rmsnorm,
     .linear = linear,
@@ -331,25 +215,13 @@ static const sl_backend operations = {
     .gate_up = gate_up,
 };
 
-static int init(sl_cuda *c, sl_error *err) {
-    int rc = sl_cuda_check(cudaSetDevice(c->index), "choosing the GPU", err);
-    if (!rc) rc = sl_cuda_check(cudaGetDeviceProperties(&c->props, c->index), "reading the GPU's properties", err);
-    if (!rc && c->props.major < 8)
-        rc = sl_fail(err, SL_ERR_UNSUPPORTED, "%s has compute capability %d.%d: 8.0 or more is needed; use --device cpu",
-                     c->props.name, c->props.major, c->props.minor);
-    if (!rc) rc = sl_cuda_check(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "stream", err);
-    if (!rc) rc = sl_cuda_check(cudaMalloc(&c->lt_workspace, SL_LT_WORKSPACE), "cuBLASLt's workspace", err);
-    if (!rc && cublasLtCreate(&c->lt) != CUBLAS_STATUS_SUCCESS)
-        rc = sl_fail(err, SL_ERR_DEVICE, "cuBLASLt could not be started");
-    return rc;
-}
-
 int sl_cuda_init(int index, const sl_backend **out, sl_error *err) {
     sl_cuda *c = calloc(1, sizeof *c);
     if (!c) return sl_fail(err, SL_ERR_MEMORY, "CUDA backend: out of memory");
     c->base = operations;
     c->index = index;
-    int rc = init(c, err);
+    int rc = sl_cuda_device_open(c, err);
+    if (!rc) rc = sl_cuda_gemm_init(c, err);
     if (rc) {
         destroy(&c->base);
         return rc;

@@ -1,4 +1,7 @@
-// engine/backend/cuda/cuda_backend.h - the insides of the CUDA backend, for engine/cuda/*.c alone.
+// engine/backend/cuda/cuda_backend.h - the state of the CUDA backend, for the C files of this folder and the attention runner.
+//
+// The files depend on each other in this order: cuda_error.c -> cuda_device.c (errors, memory) -> cuda_graph.c, gemm.c,
+// cuda_sampling.c, upload.c -> cuda_backend.c (operations, and the table of all functions).
 #ifndef SLEIGH_CUDA_BACKEND_H
 #define SLEIGH_CUDA_BACKEND_H
 
@@ -7,74 +10,108 @@
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
-enum { SL_MAX_GRAPHS = 64, SL_MAX_GEMMS = 32 };
+enum {
+    SL_MAX_GRAPHS = 64,
+    SL_MAX_GEMMS = 32,
+    SL_LT_WORKSPACE = 32 << 20, // bytes of scratch memory for cuBLASLt
+    SL_STAGING = 64 << 20,      // bytes of one pinned buffer for weights
+};
 
-// One matrix product of prefill: the algorithm that cuBLASLt's heuristic names for the widest pass, kept for every number of
-// rows, so that a row's sum is taken in one order whole and in chunks.
+// One matrix product of prefill. The algorithm does not depend on the number of rows, so that the sum of a row has one order
+// for a whole prompt and for chunks of it.
 typedef struct sl_gemm_plan {
-    int n_out, n_in, wide; // wide: fp32 out, added to
+    int n_out, n_in, is_fp32; // is_fp32: the output is fp32, else bf16
     cublasLtMatmulDesc_t op;
     cublasLtMatmulAlgo_t algo;
 } sl_gemm_plan;
 
 typedef struct sl_cuda {
-    sl_backend base; // first: a const sl_backend * is one of these
-    int index;
+    sl_backend base; // the first member: sl_cuda_of converts a pointer to it
+    int index;       // of the GPU
     struct cudaDeviceProp props;
     cudaStream_t stream;
-    // prefill's linear layers
+    sl_error first_error; // since the last finish(); code 0: none
+    // linear layers of prefill
     cublasLtHandle_t lt;
     void *lt_workspace;
     sl_gemm_plan gemms[SL_MAX_GEMMS];
     int n_gemms;
-    // weights: blocks that are freed with the backend, and pinned memory on their way
+    // weights: blocks that live as long as the backend, and pinned buffers for the copies
     void **blocks;
     int n_blocks, cap_blocks;
     char *staging[2];
-    cudaEvent_t staged[2];
-    int turn;
-    bf16 *quantiles; // of dummy weights; NULL: none were made
-    // what all layers of a step share
-    float *inv_freq; // [head_dim / 2], of the rope that it was made from
-    const void *inv_freq_of;
-    float *rope; // [rope_rows][head_dim / 2][2]
-    size_t rope_size;
+    cudaEvent_t staging_read[2]; // the last copy from the buffer has ended
+    int next_staging;
+    bf16 *quantiles; // of dummy weights; NULL: the model has none
+    // rotations, which all layers of a step share
+    float *inv_freq;         // [head_dim / 2]
+    const void *inv_freq_of; // the host array that inv_freq is a copy of
+    float *rope;             // [rows][head_dim / 2][2] cosine and sine
+    size_t rope_size;        // bytes
+    // recorded steps
     struct {
         int key;
         cudaGraphExec_t exec;
     } graphs[SL_MAX_GRAPHS];
     int n_graphs;
+    unsigned skipped_parts; // SL_PART_...
     // token sampling
-    void *draw_ws, *sampling;
-    size_t draw_ws_size;
-    int draw_rows;
-    int32_t *drawn_ids; // [draw_rows] pinned
-    cudaEvent_t drawn;
-    unsigned left_out; // SL_PART_...
-    sl_error failed;   // what the first failure since the last finish() said; code 0: none
+    void *sample_ws;
+    size_t sample_ws_size;
+    void *settings; // sl_cuda_sampling [sample_rows], then int32_t [sample_rows]: the ids for the host
+    int sample_rows;
+    int32_t *sampled_ids; // [sample_rows] pinned
+    cudaEvent_t sampled;  // sampled_ids holds the ids of the last step
 } sl_cuda;
 
 static inline sl_cuda *sl_cuda_of(const sl_backend *be) {
-    return (sl_cuda *)be; // created by sl_cuda_init, never const memory
+    return (sl_cuda *)be; // sl_cuda_init created it in memory that is not const
 }
 
-enum { SL_LT_WORKSPACE = 32 << 20, SL_STAGING = 64 << 20 };
+// ---- cuda_device.c ----
 
-// Remembers the first failure of a step; finish() hands it over. Returns 1 when rc is one.
-int sl_cuda_note(sl_cuda *c, cudaError_t rc, const char *what);
+// Makes c's GPU the current device of the calling thread. CUDA allocates, launches, records and queries on the current device,
+// so every function of the backend that does one of these calls sl_cuda_use first: two backends in one process use two GPUs. A
+// failure stays CUDA's last error, which finish() reads.
+void sl_cuda_use(const sl_cuda *c);
 
-// gemm.c: out [n_rows][out_stride] = x [n_rows][x_stride] W^T, bf16; or, wide, fp32 out += x W^T.
-void sl_cuda_gemm(sl_cuda *c, const bf16 *w, int n_out, int n_in, const bf16 *x, int n_rows, int wide, int accumulate,
+// Keeps the first error until finish(). Returns 1 when rc is an error.
+int sl_cuda_keep_error(sl_cuda *c, cudaError_t rc, const char *what);
+
+int sl_cuda_device_open(sl_cuda *c, sl_error *err); // the GPU c->index: its properties, a stream
+void sl_cuda_device_close(sl_cuda *c);
+
+void sl_cuda_describe(const sl_backend *be, char *buf, size_t size);
+size_t sl_cuda_free_memory(const sl_backend *be);
+void *sl_cuda_alloc(const sl_backend *be, size_t size);
+void sl_cuda_release(const sl_backend *be, void *p, size_t size);
+void sl_cuda_copy(const sl_backend *be, void *to, const void *from, size_t pitch, size_t width, size_t height);
+void sl_cuda_clear(const sl_backend *be, void *p, size_t size);
+void sl_cuda_upload(const sl_backend *be, void *to, const void *from, size_t size);
+void sl_cuda_download(const sl_backend *be, void *to, const void *from, size_t size);
+void *sl_cuda_stream(const sl_backend *be);
+int sl_cuda_finish(const sl_backend *be, sl_error *err);
+
+// ---- cuda_graph.c ----
+void sl_cuda_replay(const sl_backend *be, int key, void (*fn)(void *ctx), void *ctx);
+void sl_cuda_forget(const sl_backend *be);
+
+// ---- gemm.c ----
+
+// out [n_rows][out_stride] = x [n_rows][n_in] W^T, W [n_out][n_in]. is_fp32: out is fp32, and `accumulate` adds to it; else out
+// is bf16.
+void sl_cuda_gemm(sl_cuda *c, const bf16 *w, int n_out, int n_in, const bf16 *x, int n_rows, int is_fp32, int accumulate,
                   void *out, int out_stride);
+int sl_cuda_gemm_init(sl_cuda *c, sl_error *err);
 void sl_cuda_gemm_free(sl_cuda *c);
 
-// cuda_sampling.c
-void sl_cuda_draw(const sl_backend *be, const float *logits, const sl_row *rows, const struct sl_sampling *const *sampling,
-                  int n_rows, int n_vocab, int32_t *ids);
-int sl_cuda_drawn(const sl_backend *be, int32_t *ids, int n, sl_error *err);
-void sl_cuda_draw_free(sl_cuda *c);
+// ---- cuda_sampling.c ----
+void sl_cuda_sample_rows(const sl_backend *be, const float *logits, const sl_row *rows,
+                         const struct sl_sampling *const *sampling, int n_rows, int n_vocab, int32_t *ids);
+int sl_cuda_sampled_ids(const sl_backend *be, int32_t *ids, int n, sl_error *err);
+void sl_cuda_sampling_free(sl_cuda *c);
 
-// upload.c
+// ---- upload.c ----
 int sl_cuda_place(const sl_backend *be, sl_weight *const *weights, int n, sl_error *err);
 void sl_cuda_place_free(sl_cuda *c);
 

@@ -1,4 +1,4 @@
-// engine/backend/cuda/cuda_error.h - CUDA's error codes as an sl_error.
+// engine/backend/cuda/cuda_error.h - a CUDA error code as an sl_error.
 #ifndef SLEIGH_CUDA_ERROR_H
 #define SLEIGH_CUDA_ERROR_H
 
@@ -10,7 +10,7 @@
 extern "C" {
 #endif
 
-// Returns 0, or SL_ERR_DEVICE (SL_ERR_MEMORY when memory ran out) with `what` and CUDA's own words.
+// Returns 0 for cudaSuccess. Else returns SL_ERR_DEVICE (SL_ERR_MEMORY when memory ran out); *err gets `what` and CUDA's text.
 int sl_cuda_check(cudaError_t rc, const char *what, sl_error *err);
 
 #ifdef __cplusplus

@@ -1,30 +1,34 @@
-// engine/backend/cuda/device.cuh - what the CUDA sources share: kernel launches with programmatic dependent launch,
-// and the few device functions that more than one kernel needs.
+// engine/backend/cuda/device.cuh - what the CUDA sources share: the launch of a kernel (host), and one page of device helpers.
 //
-// Launchers return nothing. A failed launch stays CUDA's last error until the step ends, where the engine reads it
-// (sl_cuda_check) and turns it into an sl_error: every launch is checked, none is checked twice.
+// The helpers wrap PTX instructions that CUDA C++ has no function for, or whose function waits longer than necessary. Sections:
+// launch, order of kernels, counters, a warp, matrix instructions, L2 cache.
+//
+// Launchers return nothing. The error of a failed launch stays CUDA's last error, and the end of the step reads it
+// (sl_cuda_finish). So each launch is checked exactly once.
 #ifndef SLEIGH_CUDA_DEVICE_CUH
 #define SLEIGH_CUDA_DEVICE_CUH
 
 #include "engine/backend/cuda/cuda_error.h"
 #include "engine/base/bf16.h"
 
+#include <atomic>
 #include <cuda_runtime.h>
 #include <stddef.h>
 #include <stdint.h>
 
-// Was this file's device code made for sm_90 or later, so that it has sl_wait_previous? Older code that the driver compiles
-// for a newer GPU must not start early.
-static inline bool sl_overlaps(const void *kernel) {
-    cudaFuncAttributes attributes;
-    return cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess && attributes.ptxVersion >= 90;
+// ---- launch (host) ----
+
+// The device that the launches of this thread go to: the launcher's caller has set it (sl_cuda_use).
+static inline int sl_device() {
+    int device = 0;
+    cudaGetDevice(&device);
+    return device;
 }
 
 // An attribute of the current device.
 static inline int sl_device_get(enum cudaDeviceAttr what) {
-    int device = 0, x = 0;
-    cudaGetDevice(&device);
-    cudaDeviceGetAttribute(&x, what, device);
+    int x = 0;
+    cudaDeviceGetAttribute(&x, what, sl_device());
     return x;
 }
 
@@ -36,20 +40,35 @@ static inline size_t sl_l2_bytes() {
     return (size_t)sl_device_get(cudaDevAttrL2CacheSize);
 }
 
-// Launches kernel<<<grid, block, shared, stream>>>. The kernel may start before the one in front of it in the stream has
-// ended, so it must call sl_wait_previous() before it touches anything that an earlier kernel writes or reads; only what no
-// kernel of the step writes may be read before that. Every kernel of a step is launched this way and calls both functions
-// below, so that "the previous one has ended" carries over from kernel to kernel. All ask for the same split of L1 and shared
-// memory: a multiprocessor must run empty before it changes the split (RMSNorm with the default split: 2 to 15 us more each).
-//
-// One exception: a kernel may learn from a counter, instead of from sl_wait_previous(), that the kernel in front has written
-// what it needs (take_all.cuh). That kernel must then call sl_start_next() after its own sl_wait_previous(), or the counter
-// read may be an earlier step's; and the waiting one must still call sl_wait_previous() before it ends.
+// Returns true when this kernel may start before the previous kernel of the stream has ended. Only code that was compiled for
+// sm_90 or later may: older code, which the driver translates for a newer GPU, has an empty sl_wait_previous. All kernels of a
+// file have the same answer, but devices differ: the answer is cached for each device.
+template <typename... Params> static bool sl_starts_early(void (*kernel)(Params...)) {
+    static std::atomic<uint64_t> known{0}, early{0}; // a bit for each device
+    const int device = sl_device();
+    const uint64_t bit = device < 64 ? (uint64_t)1 << device : 0;
+    if (known & bit) return early & bit;
+    cudaFuncAttributes attributes;
+    const bool is_early = cudaFuncGetAttributes(&attributes, kernel) == cudaSuccess && attributes.ptxVersion >= 90;
+    if (is_early) early |= bit;
+    known |= bit;
+    return is_early;
+}
+
+// Launches kernel<<<grid, block, shared, stream>>> with programmatic dependent launch: the kernel may start before the previous
+// kernel of the stream has ended.
+// - Every kernel of a step is launched with sl_launch, and calls sl_wait_previous() and sl_start_next(). So the end of the
+//   previous kernel implies the end of all earlier kernels.
+// - Before sl_wait_previous() a kernel reads only memory that no kernel of the step writes (weights), and writes no memory.
+// - All kernels request the same split of L1 cache and shared memory. A multiprocessor must be idle before it changes the split
+//   (RMSNorm with the default split: 2 to 15 us more per launch).
+// - Exception: a counter, instead of sl_wait_previous(), may tell a kernel that the previous kernel has written its input
+//   (take_all.cuh). Then the previous kernel calls sl_start_next() after its sl_wait_previous(), otherwise the counter may
+//   still have its value of an earlier step. The waiting kernel still calls sl_wait_previous() before it ends.
 template <typename... Params, typename... Args>
 static void sl_launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream, Args... args) {
-    static const bool overlaps = sl_overlaps((const void *)kernel); // of all kernels with these parameters alike
     cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
-    if (shared > 32 << 10) // 48 KB, less what the kernel declares itself
+    if (shared > 32 << 10) // above 48 KB, the static shared memory included, a kernel needs permission
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -60,41 +79,49 @@ static void sl_launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t s
     config.dynamicSmemBytes = shared;
     config.stream = stream;
     config.attrs = &attribute;
-    config.numAttrs = overlaps;
-    cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...); // an error stays the last error
+    config.numAttrs = sl_starts_early(kernel);
+    cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...); // a failure stays CUDA's last error
 }
 
-// Waits until all earlier kernels of the stream have ended and their writes are visible.
+// ---- order of kernels ----
+
+// Waits until all earlier kernels of the stream have ended and their writes are visible to this thread.
 static __device__ __forceinline__ void sl_wait_previous() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-// Lets the next kernel of the stream start: its blocks take the place of ours as these end, or lie beside them where shared
-// memory and registers allow.
+// Allows the next kernel of the stream to start. Its thread blocks run next to ours where shared memory and registers allow,
+// and otherwise start when ours end. The call early in a kernel hides the launch latency of the next kernel.
 static __device__ __forceinline__ void sl_start_next() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");
 #endif
 }
 
-// Adds; what this block has written before is seen by whoever reads the sum, and what they had written by this block.
+// ---- counters in device memory ----
+
+// Acquire-release add: earlier writes of this thread block (before a __syncthreads) are visible to the next adder, and earlier
+// adders' writes are visible to this thread. Returns the value before the addition.
 static __device__ __forceinline__ int sl_add_ordered(int *to, int x) {
     int before;
     asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], %2;" : "=r"(before) : "l"(to), "r"(x) : "memory");
     return before;
 }
 
-// Adds 1, for one thread of a warp. The answer is waited for where it is used: of atomicAdd, or atom.add, the compiler makes
-// one for all lanes that may come there, and waits at once to hand out their shares.
+// Adds 1 and returns the value before, without any memory order. At most one thread of a warp calls it. The thread waits where
+// it uses the result. For atomicAdd and atom.add the compiler combines the lanes of the warp, and so waits at the call.
 static __device__ __forceinline__ int sl_take_number(int *from) {
     int before;
     asm volatile("atom.relaxed.gpu.global.inc.u32 %0, [%1], 0x7fffffff;" : "=r"(before) : "l"(from) : "memory");
     return before;
 }
 
-// Over the lanes of a warp: the sum of the lanes up to this one; of all; the largest.
+// ---- a warp ----
+
+// All 32 lanes call these functions. The order of additions is fixed: steps of 1, 2, 4, 8, 16 lanes for the scan, and of 16, 8,
+// 4, 2, 1 lanes for the sum. sl_scan_lanes: the sum over lanes 0 to `lane`.
 template <typename T> static __device__ __forceinline__ T sl_scan_lanes(T x, int lane) {
     for (int step = 1; step < 32; step *= 2) {
         T before = __shfl_up_sync(~0u, x, step);
@@ -111,7 +138,7 @@ static __device__ __forceinline__ float sl_max_lanes(float x) {
     return x;
 }
 
-// The larger one; NaN where either is NaN, which fmaxf passes over.
+// The maximum; NaN if a or b is NaN. fmaxf ignores a NaN, and then an error in the model would stay hidden.
 static __device__ __forceinline__ float sl_max_nan(float a, float b) {
     float x;
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(x) : "f"(a), "f"(b));
@@ -123,13 +150,19 @@ static __device__ __forceinline__ float sl_max_nan_lanes(float x) {
     return x;
 }
 
+// bf16 to fp32, exactly: a bf16 is the upper half of an fp32.
 static __device__ __forceinline__ float sl_widen(bf16 x) {
     return __uint_as_float((uint32_t)x << 16);
 }
 
-// c [16][8] += a [16][16] b [16][8] in bf16, all lanes of a warp; lane (g, t) = (lane / 4, lane % 4) has c's elements (g, 2 t),
-// (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1), a's pairs from (g, 2 t), (g + 8, 2 t), (g, 2 t + 8), (g + 8, 2 t + 8) on, b's
-// from (2 t, g), (2 t + 8, g) on.
+// ---- matrix instructions ----
+
+// c [16][8] += a [16][16] b [16][8] on tensor cores: bf16 inputs, fp32 sums. All lanes of a warp call it. With g = lane / 4 and
+// t = lane % 4 a lane holds these elements (row, column); each of a0 .. a3, b0, b1 is a pair of neighbours:
+//   c[0], c[1]: (g, 2 t), (g, 2 t + 1)        c[2], c[3]: (g + 8, 2 t), (g + 8, 2 t + 1)
+//   a0: (g, 2 t) and (g, 2 t + 1)             a1: (g + 8, 2 t) and the next column
+//   a2: (g, 2 t + 8) and the next column      a3: (g + 8, 2 t + 8) and the next column
+//   b0: (2 t, g) and (2 t + 1, g)             b1: (2 t + 8, g) and the next row
 static __device__ __forceinline__ void sl_mma_bf16(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
                                                    uint32_t b1) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
@@ -138,17 +171,21 @@ static __device__ __forceinline__ void sl_mma_bf16(float c[4], uint32_t a0, uint
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// An 8 x 8 matrix of 16-bit elements, all lanes of a warp: lane (g, t) = (lane / 4, lane % 4) gives (g, 2 t), (g, 2 t + 1) and
-// gets (2 t, g), (2 t + 1, g).
+// Transposes an 8 x 8 matrix of 16-bit elements without shared memory. All lanes of a warp call it: with g = lane / 4 and
+// t = lane % 4, x holds (g, 2 t), (g, 2 t + 1), and the result holds (2 t, g), (2 t + 1, g).
 static __device__ __forceinline__ uint32_t sl_transpose_b16(uint32_t x) {
     uint32_t y;
     asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
     return y;
 }
 
-// How the L2 cache is to treat data: as any other; it leaves first, being read once; or last, being asked for soon.
+// ---- L2 cache ----
+
+// The eviction priority of cache lines. SL_L2_ANY: normal. SL_L2_FIRST_OUT: evicted first, for data that is read once.
+// SL_L2_LAST_OUT: evicted last, for data that a later kernel reads soon.
 enum sl_l2_rank { SL_L2_ANY, SL_L2_FIRST_OUT, SL_L2_LAST_OUT };
 
+// The cache policy that loads and stores take as an operand.
 static __device__ __forceinline__ uint64_t sl_l2_policy(enum sl_l2_rank rank) {
     uint64_t policy;
     if (rank == SL_L2_FIRST_OUT)
@@ -160,7 +197,7 @@ static __device__ __forceinline__ uint64_t sl_l2_policy(enum sl_l2_rank rank) {
     return policy;
 }
 
-// Stores x; policy: sl_l2_policy's.
+// Stores x with a policy of sl_l2_policy.
 static __device__ __forceinline__ void sl_store_l2(uint4 *to, const uint4 &x, uint64_t policy) {
     asm volatile("st.global.L2::cache_hint.v4.u32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(to), "r"(x.x), "r"(x.y), "r"(x.z),
                  "r"(x.w), "l"(policy)
@@ -176,8 +213,8 @@ static __device__ __forceinline__ void sl_store_l2(uint64_t *to, uint64_t x, uin
     asm volatile("st.global.L2::cache_hint.u64 [%0], %1, %2;" ::"l"(to), "l"(x), "l"(policy) : "memory");
 }
 
-// Loads what is read once and no kernel writes meanwhile; volatile, so that it stays behind sl_wait_previous. policy:
-// sl_l2_policy's.
+// Loads with a policy of sl_l2_policy, past L1 (the data is read once). No kernel may write this memory at the same time (.nc).
+// `volatile` keeps the load behind sl_wait_previous.
 static __device__ __forceinline__ uint4 sl_load_l2(const uint4 *from, uint64_t policy) {
     uint4 x;
     asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
@@ -194,8 +231,9 @@ static __device__ __forceinline__ uint2 sl_load_l2(const uint2 *from, uint64_t p
     return x;
 }
 
-// Nobody needs these bytes any more: whole lines of them that the L2 cache holds and has not written to memory never are. What
-// lies there then is anything, until it is written anew. Threads 0 .. n_threads - 1 share the lines.
+// Discards data that no later kernel reads: the L2 cache then drops its modified lines instead of writing them to memory. The
+// content is undefined until the next write. Only lines of 128 bytes that lie completely in the range are discarded. Threads 0
+// to n_threads - 1 share the lines.
 static __device__ __forceinline__ void sl_discard(const void *from, size_t n_bytes, int thread, int n_threads) {
     enum { LINE = 128 };
     uint64_t begin = ((uint64_t)from + LINE - 1) / LINE * LINE, end = ((uint64_t)from + n_bytes) / LINE * LINE;

@@ -1,8 +1,8 @@
-// engine/backend/cuda/upload.c - weights on their way to the GPU: from the mapped file through pinned memory, or, for a dummy
-// model, made there.
+// engine/backend/cuda/upload.c - copies weights to the GPU, or makes the weights of a dummy model there.
 //
-// What operations read together (q, k, v; gate, up) lies in one block, one matrix after the other. Everything is bf16 on the
-// device: F16 and F32 weights are rounded on arrival.
+// Weights that an operation reads together (q, k, v; gate, up) lie in one block, one matrix after the other. All weights are
+// bf16 on the GPU: F16 and F32 weights are rounded there. A copy goes from the mapped file through two pinned buffers: while
+// CUDA copies one buffer, threads fill the other one.
 #include "engine/backend/cuda/cuda_backend.h"
 #include "engine/backend/cuda/cuda_error.h"
 #include "engine/backend/cuda/cuda_ops.h"
@@ -18,42 +18,42 @@ static size_t count(const sl_weight *w) {
 static int init_staging(sl_cuda *c, sl_error *err) {
     for (int i = 0; i < 2 && !c->staging[i]; i++) {
         int rc = sl_cuda_check(cudaHostAlloc((void **)&c->staging[i], SL_STAGING, 0), "pinned memory for weights", err);
-        if (!rc) rc = sl_cuda_check(cudaEventCreateWithFlags(&c->staged[i], cudaEventDisableTiming), "event", err);
+        if (!rc) rc = sl_cuda_check(cudaEventCreateWithFlags(&c->staging_read[i], cudaEventDisableTiming), "event", err);
         if (rc) return rc;
     }
     return 0;
 }
 
-// Copies host to device in pieces: while one is on the bus, threads fill the other with the file's pages.
+// Copies `size` bytes from the host to the GPU, SL_STAGING bytes at a time.
 static int send(sl_cuda *c, char *to, const char *from, size_t size, sl_error *err) {
     enum { PART = 1 << 20 };
     int rc = 0;
-    for (size_t at = 0; !rc && at < size; at += SL_STAGING, c->turn ^= 1) {
+    for (size_t at = 0; !rc && at < size; at += SL_STAGING, c->next_staging ^= 1) {
         size_t n = size - at < SL_STAGING ? size - at : SL_STAGING;
-        char *piece = c->staging[c->turn];
-        rc = sl_cuda_check(cudaEventSynchronize(c->staged[c->turn]), "weights", err);
+        char *piece = c->staging[c->next_staging];
+        rc = sl_cuda_check(cudaEventSynchronize(c->staging_read[c->next_staging]), "weights", err);
         if (rc) break;
 #pragma omp parallel for schedule(static)
         for (size_t i = 0; i < n; i += PART) memcpy(piece + i, from + at + i, n - i < PART ? n - i : PART);
         rc = sl_cuda_check(cudaMemcpyAsync(to + at, piece, n, cudaMemcpyHostToDevice, c->stream), "weights", err);
-        if (!rc) rc = sl_cuda_check(cudaEventRecord(c->staged[c->turn], c->stream), "weights", err);
+        if (!rc) rc = sl_cuda_check(cudaEventRecord(c->staging_read[c->next_staging], c->stream), "weights", err);
     }
     return rc;
 }
 
-// F16, F32: through a device buffer of the file's own type.
+// F16, F32: copies the weight as it is into a temporary buffer on the GPU, and rounds it from there.
 static int send_rounded(sl_cuda *c, bf16 *to, const sl_weight *w, sl_error *err) {
     size_t size = count(w) * sl_dtype_size(w->dtype);
-    void *wide = NULL;
-    int rc = sl_cuda_check(cudaMalloc(&wide, size), "weights to be rounded to bf16", err);
-    if (!rc) rc = send(c, wide, w->data, size, err);
-    if (!rc) sl_cuda_to_bf16(wide, w->dtype, count(w), to, c->stream);
+    void *unrounded = NULL;
+    int rc = sl_cuda_check(cudaMalloc(&unrounded, size), "weights to be rounded to bf16", err);
+    if (!rc) rc = send(c, unrounded, w->data, size, err);
+    if (!rc) sl_cuda_to_bf16(unrounded, w->dtype, count(w), to, c->stream);
     if (!rc) rc = sl_cuda_check(cudaStreamSynchronize(c->stream), "weights to be rounded to bf16", err);
-    cudaFree(wide);
+    cudaFree(unrounded);
     return rc;
 }
 
-// The same numbers as on the CPU (engine/backend/dummy_weights.h).
+// Makes a dummy weight: the same numbers as on the CPU (engine/backend/dummy_weights.h). A vector is all ones.
 static int make_dummy(sl_cuda *c, bf16 *to, const sl_weight *w, sl_error *err) {
     size_t n = w->n_rows == 1 ? count(w) : SL_DUMMY_QUANTILES;
     if (w->n_rows > 1 && c->quantiles) {
@@ -75,7 +75,7 @@ static int make_dummy(sl_cuda *c, bf16 *to, const sl_weight *w, sl_error *err) {
     return rc || w->n_rows == 1 ? rc : make_dummy(c, to, w, err);
 }
 
-static int remember(sl_cuda *c, void *block, sl_error *err) {
+static int keep_block(sl_cuda *c, void *block, sl_error *err) {
     if (c->n_blocks == c->cap_blocks) {
         int cap = c->cap_blocks ? 2 * c->cap_blocks : 256;
         void **blocks = realloc(c->blocks, cap * sizeof *blocks);
@@ -92,9 +92,10 @@ int sl_cuda_place(const sl_backend *be, sl_weight *const *weights, int n, sl_err
     size_t total = 0, at = 0;
     for (int i = 0; i < n; i++) total += count(weights[i]);
     bf16 *block = NULL;
+    sl_cuda_use(c);
     int rc = init_staging(c, err);
     if (!rc) rc = sl_cuda_check(cudaMalloc((void **)&block, total * sizeof *block), "weights", err);
-    if (!rc) rc = remember(c, block, err);
+    if (!rc) rc = keep_block(c, block, err);
     for (int i = 0; !rc && i < n; i++) {
         sl_weight *w = weights[i];
         bf16 *to = block + at;
@@ -116,7 +117,7 @@ void sl_cuda_place_free(sl_cuda *c) {
     free(c->blocks);
     cudaFree(c->quantiles);
     for (int i = 0; i < 2; i++) {
-        if (c->staged[i]) cudaEventDestroy(c->staged[i]);
+        if (c->staging_read[i]) cudaEventDestroy(c->staging_read[i]);
         cudaFreeHost(c->staging[i]);
     }
 }

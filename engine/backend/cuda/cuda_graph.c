@@ -1,0 +1,43 @@
+// engine/backend/cuda/cuda_graph.c - recorded steps: a decode step is one CUDA graph for each key (batch size).
+//
+// A recording keeps the addresses and the grids of its launches. Tokens, positions and page tables lie in device memory, so one
+// recording serves every step of its key.
+#include "engine/backend/cuda/cuda_backend.h"
+
+static cudaGraphExec_t record(sl_cuda *c, void (*fn)(void *ctx), void *ctx) {
+    static const char what[] = "recording a step";
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t exec = NULL;
+    if (sl_cuda_keep_error(c, cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal), what)) return NULL;
+    fn(ctx);
+    if (sl_cuda_keep_error(c, cudaStreamEndCapture(c->stream, &graph), what)) return NULL;
+    sl_cuda_keep_error(c, cudaGraphInstantiate(&exec, graph, 0), what);
+    cudaGraphDestroy(graph);
+    return exec;
+}
+
+void sl_cuda_replay(const sl_backend *be, int key, void (*fn)(void *ctx), void *ctx) {
+    sl_cuda *c = sl_cuda_of(be);
+    sl_cuda_use(c);
+    for (int i = 0; i < c->n_graphs; i++) {
+        if (c->graphs[i].key != key) continue;
+        sl_cuda_keep_error(c, cudaGraphLaunch(c->graphs[i].exec, c->stream), "replaying a step");
+        return;
+    }
+    // The first step of a key runs without a recording. It may grow buffers, which makes recordings invalid, and it loads the
+    // kernels, which is not allowed within a recording.
+    fn(ctx);
+    if (c->first_error.code) return;
+    cudaGraphExec_t exec = record(c, fn, ctx);
+    if (!exec) return;
+    if (c->n_graphs == SL_MAX_GRAPHS) cudaGraphExecDestroy(c->graphs[--c->n_graphs].exec);
+    c->graphs[c->n_graphs].key = key;
+    c->graphs[c->n_graphs++].exec = exec;
+}
+
+void sl_cuda_forget(const sl_backend *be) {
+    sl_cuda *c = sl_cuda_of(be);
+    sl_cuda_use(c);
+    cudaStreamSynchronize(c->stream);
+    while (c->n_graphs > 0) cudaGraphExecDestroy(c->graphs[--c->n_graphs].exec);
+}
