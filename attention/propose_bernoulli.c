@@ -37,22 +37,18 @@ int sl_bernoulli_count(sl_uniform u, int feature, int head_dim, int B, double a,
     }
     uint64_t chance = (uint64_t)(a * 0x1p64);
     int count = 0;
-    for (int t = 0; t < B; t++) count += u.next(u.ctx, (uint32_t)(t * head_dim + feature)) < chance;
+    for (int t = 0; t < B; t++) count += u.next(u.ctx, sl_trial_index(t, feature, head_dim)) < chance;
     return count;
 }
 
 static uint64_t next_uniform(const void *id, uint32_t index) {
-    return sl_rng_u64(id, index, SL_STREAM_FEATURES);
+    return sl_feature_random(id, index);
 }
 
 // out[i] = norm c_i / B for the magnitudes m[head_dim], as drawn for query head `head`.
 static void sample_magnitudes(const sl_group *g, int head, const float *m, float *out) {
     const sl_attn_decode_args *a = g->args;
-    const sl_rng_id id = {.seed = a->seed,
-                          .sequence = g->query->sequence,
-                          .position = g->query->position,
-                          .layer = (uint32_t)a->layer,
-                          .head = (uint32_t)head};
+    const sl_rng_id id = sl_attn_rng_id(a->seed, g->query->sequence, g->query->position, a->layer, head);
     sl_uniform u = {next_uniform, &id};
     int B = (int)sl_attn_get(a->spec, "B"), iid = sl_attn_get(a->spec, "bernoulli-sampling") == 1;
     float norm = 0;

@@ -23,7 +23,7 @@
 #include "attention/attention.h"
 #include "attention/cpu_kernels.h"
 #include "attention/page_extras.h"
-#include "engine/base/philox.h"
+#include "attention/random_counter.h"
 
 enum {
     SL_CHUNK = 1024,   // rows of one partial result; partial results merge in index order
