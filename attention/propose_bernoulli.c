@@ -2,9 +2,6 @@
 // features are random whole multiples of norm / B, most of them 0. Features that are 0 in the whole group are not read: full
 // pages lie feature by feature, [head_dim][256]. A query with a magnitude that is not finite is used as it is, not sampled.
 #include "attention/stages.h"
-#ifdef SLEIGH_CUDA
-#include "attention/attention_cuda.h"
-#endif
 
 #include <math.h>
 #include <string.h>
@@ -119,12 +116,11 @@ static void build(int arg, int head_dim, const bf16 *k, const bf16 *v, const voi
     for (int j = 0; j < SL_PAGE; j++)
         for (int i = 0; i < head_dim; i++) to[(size_t)i * SL_PAGE + j] = k[(size_t)j * head_dim + i];
 }
-const sl_kv_extra_kind sl_keys_by_feature = {.name = "keys by feature",
-                                             .size = size,
-                                             .build = build,
-#ifdef SLEIGH_CUDA
-                                             .build_device = sl_cuda_build_keys_by_feature
-#endif
+const sl_kv_extra_kind sl_keys_by_feature = {
+    .name = "keys by feature",
+    .size = size,
+    .build = build,
+    .build_device = SL_ON_CUDA(sl_cuda_build_keys_by_feature),
 };
 
 static int needs(const sl_attn_spec *spec, sl_kv_need *out) {
