@@ -187,9 +187,11 @@ struct sl_attn_method {
     const struct sl_attn_cuda_ops *cuda; // likewise (attention_cuda.h)
 };
 
-// ---- registry ----
+// ---- methods ----
 
-extern const sl_attn_method *const sl_attn_methods[]; // ended by NULL, dense first
+extern const sl_attn_method sl_method_dense; // exact attention: what every other method is compared with
+
+extern const sl_attn_method *const sl_attn_methods[]; // the registry, ended by NULL; dense first
 
 const sl_attn_method *sl_attn_find(const char *name); // NULL: unknown; "auto" is found too (auto.h)
 // Parses `name[:k=v]*[+name[:k=v]*]` (k and K suffixes mean 1024) and checks the whole (sl_attn_check). An unknown name or
@@ -201,7 +203,8 @@ sl_attn_mean sl_attn_mean_of(const sl_attn_spec *spec);
 const char *sl_attn_mean_name(sl_attn_mean mean); // "unbiased", "biased", "exact"
 // Sets one parameter from text, as --S=128 does. The whole is not checked.
 int sl_attn_set(sl_attn_spec *spec, const char *name, const char *value, sl_error *err);
-double sl_attn_get(const sl_attn_spec *spec, const char *name); // one of its methods must have it
+int sl_attn_param_index(const sl_attn_method *method, const char *name); // -1: it has no such parameter
+double sl_attn_get(const sl_attn_spec *spec, const char *name);          // one of its methods must have it
 int sl_attn_has(const sl_attn_spec *spec, const char *name);
 int sl_attn_states_error(const sl_attn_spec *spec); // 1: --epsilon sets the draws, and every head reports its error bound
 int sl_attn_on_gpu(const sl_attn_spec *spec);       // does decode with it run on a GPU, in this build?

@@ -8,20 +8,6 @@
 // A candidate must save a twentieth: clocks differ by as much from day to day, and dense attention has no error.
 #define FASTER 0.95
 
-static const sl_attn_param params[] = {
-    {"epsilon", SL_PARAM_FLOAT, 0, 0, 1, "relative error that a method in dense attention's place must state; 0: none", NULL},
-    {"delta", SL_PARAM_FLOAT, 0.05, 1e-9, 0.2, "probability that a stated error is exceeded", NULL},
-    {0},
-};
-
-const sl_attn_method sl_method_auto = {
-    .name = "auto",
-    .summary = "dense below the crossover that was measured on this device, above it the fastest method allowed",
-    .source = "ours",
-    .mean = SL_MEAN_BIASED,
-    .params = params,
-};
-
 // ---- what a request allows ----
 
 // Only santa-pps: vattention's certificate of an output is a formula for uniform samples that tests hold to be far off.
@@ -59,7 +45,7 @@ static int column(const sl_auto_table *t, int n_seqs) {
 void sl_auto_pick(const sl_auto_table *t, const sl_attn_spec *request, int n_seqs, int n_kv, sl_auto_choice *out) {
     const sl_auto_point *at = NULL;
     SL_CHECK(request->method == &sl_method_auto);
-    *out = (sl_auto_choice){.spec = {.method = sl_attn_methods[0]}, .us = NAN, .dense_us = NAN};
+    *out = (sl_auto_choice){.spec = {.method = &sl_method_dense}, .us = NAN, .dense_us = NAN};
     if (!t) return;
     out->n_seqs = column(t, n_seqs);
     for (int s = 1; s < t->n_specs; s++) out->n_candidates += allows(request, &t->specs[s]);
@@ -91,9 +77,9 @@ void sl_auto_format(const sl_auto_table *t, const sl_attn_spec *request, const s
         snprintf(allowed, sizeof allowed, "that states epsilon %s, delta %s or less", sl_number_text(epsilon, number[0]),
                  sl_number_text(sl_attn_get(request, "delta"), number[1]));
     sl_attn_format(&c->spec, text, sizeof text);
-    int n = c->spec.method != sl_attn_methods[0] ? snprintf(buf, size, "%s, dense below %d rows", text, c->crossover)
-            : c->crossover                       ? snprintf(buf, size, "dense below %d rows", c->crossover)
-            : c->n_candidates == 0               ? snprintf(buf, size, "dense: no method %s was measured", allowed)
+    int n = c->spec.method != &sl_method_dense ? snprintf(buf, size, "%s, dense below %d rows", text, c->crossover)
+            : c->crossover                     ? snprintf(buf, size, "dense below %d rows", c->crossover)
+            : c->n_candidates == 0             ? snprintf(buf, size, "dense: no method %s was measured", allowed)
                                    : snprintf(buf, size, "dense: no method %s is faster on the longest contexts", allowed);
     if (n >= 0 && (size_t)n < size)
         snprintf(buf + n, size - n, " (%d sequence%s, %.128s, table of %s)", c->n_seqs, c->n_seqs == 1 ? "" : "s", t->device,
@@ -109,7 +95,7 @@ int sl_auto_wanted(const sl_attn_plan *plan) {
 }
 
 int sl_auto_resolve(const sl_auto_table *t, const sl_attn_plan *plan, int n_seqs, int n_kv, sl_attn_plan *out, sl_error *err) {
-    const sl_attn_spec dense = {.method = sl_attn_methods[0]};
+    const sl_attn_spec dense = {.method = &sl_method_dense};
     int rc = sl_attn_plan_init(out, plan->n_layers, &dense, err);
     for (int i = 0; !rc && i < plan->n_layers; i++) {
         sl_auto_choice choice;

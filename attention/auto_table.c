@@ -66,7 +66,7 @@ static int read_specs(const char *path, const json_t *list, sl_auto_table *t, sl
         snprintf(what, sizeof what, "field attn: %.500s", rc ? why.message : "auto is chosen by the table, not in it");
         if (rc || t->specs[i].method == &sl_method_auto) return bad(path, err, what);
     }
-    if (t->specs[0].method != sl_attn_methods[0]) return bad(path, err, "field attn: the first is not dense");
+    if (t->specs[0].method != &sl_method_dense) return bad(path, err, "field attn: the first is not dense");
     t->n_specs = (int)n;
     return 0;
 }

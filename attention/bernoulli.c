@@ -1,11 +1,5 @@
 // attention/bernoulli.c - Bernoulli qK^T: scores from few key features; values densely, or with `+` by a santa method.
 #include "attention/stages.h"
-#ifdef SLEIGH_CUDA
-#include "attention/attention_cuda.h"
-#define ON_CUDA(OPS) .cuda = &OPS,
-#else
-#define ON_CUDA(OPS)
-#endif
 
 static const sl_attn_param params[] = {
     {"B", SL_PARAM_INT, 8, 1, 1024, "Bernoulli samples per query feature", NULL},
@@ -22,7 +16,7 @@ const sl_attn_method sl_method_bernoulli = {.name = "bernoulli",
                                             .params = params,
                                             .stages = &each,
                                             .cpu = &sl_stages_ops,
-                                            ON_CUDA(sl_bernoulli_cuda_ops)};
+                                            .cuda = SL_ON_CUDA(sl_bernoulli_cuda_ops)};
 const sl_attn_method sl_method_bernoulli_group = {
     .name = "bernoulli-group",
     .summary = "scores from Bernoulli-sampled features of the group's mean query: one feature set for the group",
@@ -31,4 +25,4 @@ const sl_attn_method sl_method_bernoulli_group = {
     .params = params,
     .stages = &group,
     .cpu = &sl_stages_ops,
-    ON_CUDA(sl_bernoulli_group_cuda_ops)};
+    .cuda = SL_ON_CUDA(sl_bernoulli_group_cuda_ops)};

@@ -1,11 +1,9 @@
 // attention/composition.c - what the two drivers of a composition (decode.c, online_softmax.c) share: reading a specification,
 // the view of one KV head, the workspace, the statistics at the end of a call.
 #include "attention/stages.h"
-#ifdef SLEIGH_CUDA
-#include "attention/attention_cuda.h"
-#endif
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 sl_composition sl_composition_of(const sl_attn_spec *spec) {
@@ -13,32 +11,6 @@ sl_composition sl_composition_of(const sl_attn_spec *spec) {
     if (c.choose) c.propose = c.choose(spec);
     if (spec->plus) c.draw = spec->plus->stages->draw, c.normaliser = spec->plus->stages->normaliser;
     return c;
-}
-
-static int check_method(const sl_attn_spec *spec, const sl_attn_method *m, sl_error *err) {
-    if (m->mean == SL_MEAN_UNSTATED)
-        return sl_fail(err, SL_ERR_ARG, "--attn %s: the method does not state the mean of its output (sl_attn_method.mean)",
-                       m->name);
-    return m->check ? m->check(spec, err) : 0;
-}
-
-int sl_attn_check(const sl_attn_spec *spec, sl_error *err) {
-    int rc = check_method(spec, spec->method, err);
-    return rc || !spec->plus ? rc : check_method(spec, spec->plus, err);
-}
-
-sl_attn_mean sl_attn_mean_of(const sl_attn_spec *spec) {
-    const sl_attn_method *m = spec->method;
-    return m->mean_of ? m->mean_of(spec) : m->mean; // `score+value` has the bias of its scores
-}
-
-const char *sl_attn_mean_name(sl_attn_mean mean) {
-    static const char *const names[] = {"unstated", "unbiased", "biased", "exact"};
-    return names[mean];
-}
-
-int sl_attn_states_error(const sl_attn_spec *spec) {
-    return sl_attn_has(spec, "epsilon") && sl_attn_get(spec, "epsilon") > 0;
 }
 
 int sl_attn_on_gpu(const sl_attn_spec *spec) {
@@ -52,10 +24,37 @@ int sl_attn_on_gpu(const sl_attn_spec *spec) {
 #endif
 }
 
+int sl_page_rows(const sl_kv_view *kv, int page) {
+    int left = kv->n_kv - page * SL_PAGE;
+    return left < SL_PAGE ? left : SL_PAGE;
+}
+
+const bf16 *sl_k_page(const sl_group *g, int page) {
+    return g->kv->k + sl_kv_block(g->kv, g->args->geom->n_kv_heads, g->head_dim, page, g->h);
+}
+const bf16 *sl_v_page(const sl_group *g, int page) {
+    return g->kv->v + sl_kv_block(g->kv, g->args->geom->n_kv_heads, g->head_dim, page, g->h);
+}
+
 int sl_longest(const sl_attn_decode_args *a) {
     int longest = 0;
     for (int s = 0; s < a->n_seqs; s++) longest = a->seqs[s].kv.n_kv > longest ? a->seqs[s].kv.n_kv : longest;
     return longest;
+}
+
+int sl_workspace_reserve(sl_workspace *ws, size_t size, sl_error *err) {
+    if (size <= ws->size) return 0;
+    size = (size + 63) / 64 * 64;
+    void *data = aligned_alloc(64, size);
+    if (!data) return sl_fail(err, SL_ERR_MEMORY, "attention scratch memory of %zu MiB cannot be allocated", size >> 20);
+    free(ws->data);
+    *ws = (sl_workspace){data, size};
+    return 0;
+}
+
+void sl_workspace_free(sl_workspace *ws) {
+    free(ws->data);
+    *ws = (sl_workspace){0};
 }
 
 size_t sl_workspace_take(size_t *at, size_t bytes) {
@@ -78,6 +77,23 @@ sl_group sl_group_of(const sl_attn_decode_args *a, int s, int h) {
         .head_dim = g->head_dim,
         .scale = (float)(1.4426950408889634 / sqrt(g->head_dim)),
     };
+}
+
+void sl_attn_stats_add(sl_attn_stats *to, const sl_attn_stats *from) {
+    to->steps += from->steps;
+    to->k_rows += from->k_rows;
+    to->v_rows += from->v_rows;
+    to->v_distinct += from->v_distinct;
+    to->samples += from->samples;
+    to->bytes += from->bytes;
+    to->tries += from->tries;
+    to->fallbacks += from->fallbacks;
+    to->heavy_tails += from->heavy_tails;
+    to->kurtosis = fmax(to->kurtosis, from->kurtosis);
+    to->features += from->features;
+    to->dense_k_rows += from->dense_k_rows;
+    to->dense_v_rows += from->dense_v_rows;
+    to->dense_bytes += from->dense_bytes;
 }
 
 void sl_reports_close(const sl_attn_decode_args *a, const sl_attn_report *reports) {

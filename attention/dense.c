@@ -1,9 +1,6 @@
 // attention/dense.c - exact attention: every row drawn once. Decode is the composition (exact, all) of online_softmax.c;
 // prefill is one pass over pages for a tile of queries, with an online softmax.
 #include "attention/stages.h"
-#ifdef SLEIGH_CUDA
-#include "attention/attention_cuda.h"
-#endif
 
 #include <math.h>
 #include <omp.h>
@@ -125,7 +122,5 @@ const sl_attn_method sl_method_dense = {
     .mean = SL_MEAN_EXACT,
     .stages = &stages,
     .cpu = &ops,
-#ifdef SLEIGH_CUDA
-    .cuda = &sl_dense_cuda_ops,
-#endif
+    .cuda = SL_ON_CUDA(sl_dense_cuda_ops),
 };

@@ -12,10 +12,9 @@
 #include <string.h>
 
 enum {
-    PILOT = 128,     // draws that plan the first try of a session
-    MOST_TRIES = 3,  // then the head goes dense
-    FEW = 30,        // draws below which the central limit theorem is not leaned on
-    TRY_STRIDE = 20, // bits: uniform number m of try i has index i << 20 | m
+    PILOT = 128,    // draws that plan the first try of a session
+    MOST_TRIES = 3, // then the head goes dense
+    FEW = 30,       // draws below which the central limit theorem is not leaned on
 };
 
 typedef struct stated {
@@ -46,7 +45,7 @@ static uint64_t next_of_try(const void *ctx, uint32_t index) {
 }
 
 static sl_take_all draw_try(sl_head *x, int S, int i) {
-    try_uniform t = {x->u, (uint32_t)i << TRY_STRIDE};
+    try_uniform t = {x->u, sl_try_index(i, 0)};
     return sl_draw_take_all(&x->sizes, S, 0, (sl_uniform){next_of_try, &t}, &x->draws);
 }
 

@@ -9,7 +9,7 @@ enum { TILE_BLOCKS = SL_TILE / SL_BLOCK };
 typedef unsigned __int128 u128;
 
 static uint64_t philox_next(const void *ctx, uint32_t index) {
-    return sl_rng_u64(ctx, index, SL_STREAM_ATTENTION);
+    return sl_draw_random(ctx, index);
 }
 
 sl_uniform sl_uniform_philox(const sl_rng_id *id) {

@@ -153,30 +153,3 @@ int sl_plan_take_all(const sl_weights *size, int most, double target, sl_bound_f
     }
     return high <= most ? high : 0;
 }
-
-// ---- santa-is: proposed sizes with a uniform part, and the newest page's rows ----
-
-// Rows of pages without quantised keys are taken once, beyond S.
-static void run_importance(sl_head *x) {
-    const double alpha = 0.01; // every row keeps a chance, however wrong its proposal
-    int n_proposed = sl_kv_n_built(x->group->kv) * SL_PAGE;
-    sl_weights proposed = x->weights;
-    sl_draws_clear(&x->draws);
-    if (n_proposed > 0) {
-        sl_weights_keep(&proposed, n_proposed); // the newest page alone may hold nearly all mass
-        sl_weights_mix(&proposed, alpha);
-        sl_draw_take_all(&proposed, x->S, 0, x->u, &x->draws);
-    }
-    for (int j = n_proposed; j < x->weights.n; j++) sl_draws_add(&x->draws, j, 1);
-}
-
-static size_t importance_capacity(const sl_attn_spec *spec, int n_kv) {
-    size_t most = (size_t)sl_attn_get(spec, "S") + SL_PAGE;
-    return most < (size_t)n_kv ? most : (size_t)n_kv;
-}
-static size_t importance_scratch(const sl_attn_spec *spec, int n_kv) {
-    (void)n_kv;
-    return 2 * (size_t)sl_attn_get(spec, "S");
-}
-
-const sl_draw sl_draw_importance = {.capacity = importance_capacity, .scratch = importance_scratch, .run = run_importance};

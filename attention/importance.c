@@ -1,11 +1,5 @@
 // attention/importance.c - compressed keys: as a proposal that is corrected (santa-is), or as if they were exact (dense-q).
 #include "attention/stages.h"
-#ifdef SLEIGH_CUDA
-#include "attention/attention_cuda.h"
-#define ON_CUDA(OPS) .cuda = &OPS,
-#else
-#define ON_CUDA(OPS)
-#endif
 
 static const sl_attn_param is_params[] = {
     {"S", SL_PARAM_INT, 128, 1, 65536, "rows drawn per query head, beside the newest page's", NULL},
@@ -28,7 +22,7 @@ const sl_attn_method sl_method_santa_is = {
     .params = is_params,
     .stages = &is,
     .cpu = &sl_stages_ops,
-    ON_CUDA(sl_santa_is_cuda_ops)};
+    .cuda = SL_ON_CUDA(sl_santa_is_cuda_ops)};
 const sl_attn_method sl_method_dense_q = {.name = "dense-q",
                                           .summary = "every row, with scores from quantised keys as if they were exact",
                                           .source = "the uncorrected rival of santa-is",
@@ -36,4 +30,4 @@ const sl_attn_method sl_method_dense_q = {.name = "dense-q",
                                           .params = dense_params,
                                           .stages = &dense_q,
                                           .cpu = &sl_stages_ops,
-                                          ON_CUDA(sl_dense_q_cuda_ops)};
+                                          .cuda = SL_ON_CUDA(sl_dense_q_cuda_ops)};

@@ -29,7 +29,7 @@ static int edit_distance(const char *a, const char *b) { // Levenshtein; names a
 }
 
 static int unknown_method(const char *name, sl_error *err) {
-    const char *nearest = sl_attn_methods[0]->name;
+    const char *nearest = sl_method_dense.name;
     for (int i = 1; sl_attn_methods[i]; i++)
         if (edit_distance(name, sl_attn_methods[i]->name) < edit_distance(name, nearest)) nearest = sl_attn_methods[i]->name;
     return sl_fail(err, SL_ERR_ARG, "--attn %.64s: unknown method; the nearest is \"%s\" (`sleigh methods` lists all)", name,
@@ -46,12 +46,6 @@ static int unknown_param(const sl_attn_method *m, const char *name, sl_error *er
 }
 
 // ---- values ----
-
-static int param_index(const sl_attn_method *m, const char *name) {
-    for (int i = 0; m->params && m->params[i].name; i++)
-        if (!strcmp(m->params[i].name, name)) return i;
-    return -1;
-}
 
 // A number with an optional k or K: 1024.
 static int parse_number(const char *text, double *out) {
@@ -86,7 +80,7 @@ void sl_attn_param_format(const sl_attn_param *p, double value, char *buf, size_
 }
 
 static int set_value(const sl_attn_method *m, double *value, const char *name, const char *text, sl_error *err) {
-    int i = param_index(m, name);
+    int i = sl_attn_param_index(m, name);
     double x;
     if (i < 0) return unknown_param(m, name, err);
     const sl_attn_param *p = &m->params[i];
@@ -106,20 +100,9 @@ static int set_value(const sl_attn_method *m, double *value, const char *name, c
 }
 
 int sl_attn_set(sl_attn_spec *spec, const char *name, const char *text, sl_error *err) {
-    if (spec->plus && param_index(spec->plus, name) >= 0) return set_value(spec->plus, spec->plus_value, name, text, err);
+    if (spec->plus && sl_attn_param_index(spec->plus, name) >= 0)
+        return set_value(spec->plus, spec->plus_value, name, text, err);
     return set_value(spec->method, spec->value, name, text, err);
-}
-
-int sl_attn_has(const sl_attn_spec *spec, const char *name) {
-    return param_index(spec->method, name) >= 0 || (spec->plus && param_index(spec->plus, name) >= 0);
-}
-
-double sl_attn_get(const sl_attn_spec *spec, const char *name) {
-    int i = param_index(spec->method, name);
-    if (i >= 0) return spec->value[i];
-    i = spec->plus ? param_index(spec->plus, name) : -1;
-    SL_CHECK(i >= 0);
-    return spec->plus_value[i];
 }
 
 // ---- name[:k=v]* ----
@@ -206,105 +189,4 @@ void sl_attn_list(FILE *out) {
         }
         fprintf(out, " | %s | %s |\n", m->source, m->caution ? m->caution : "");
     }
-}
-
-// ---- plan ----
-
-int sl_attn_plan_init(sl_attn_plan *plan, int n_layers, const sl_attn_spec *all, sl_error *err) {
-    *plan = (sl_attn_plan){.n_layers = n_layers, .layer = malloc(n_layers * sizeof *plan->layer)};
-    if (!plan->layer) return sl_fail(err, SL_ERR_MEMORY, "attention plan of %d layers: out of memory", n_layers);
-    for (int i = 0; i < n_layers; i++) plan->layer[i] = *all;
-    return 0;
-}
-
-void sl_attn_plan_free(sl_attn_plan *plan) {
-    free(plan->layer);
-    *plan = (sl_attn_plan){0};
-}
-
-int sl_attn_plan_set(sl_attn_plan *plan, const char *rule, sl_error *err) {
-    char *end;
-    sl_attn_spec spec;
-    long first = strtol(rule, &end, 10), last = first;
-    int ok = end != rule && isdigit((unsigned char)*rule);
-    if (ok && *end == '-') {
-        const char *from = end + 1;
-        last = strtol(from, &end, 10);
-        ok = end != from && isdigit((unsigned char)*from);
-    }
-    if (!ok || *end != '=')
-        return sl_fail(err, SL_ERR_ARG, "--attn-layer %.64s: expected LAYER=METHOD or FIRST-LAST=METHOD", rule);
-    if (first > last || last >= plan->n_layers)
-        return sl_fail(err, SL_ERR_ARG, "--attn-layer %.64s: expected layers from 0 to %d, in order", rule, plan->n_layers - 1);
-    int rc = sl_attn_parse(end + 1, &spec, err);
-    if (rc) return rc;
-    for (long i = first; i <= last; i++) plan->layer[i] = spec;
-    return 0;
-}
-
-// text: n bytes, taken apart.
-static int schedule_line(sl_attn_plan *plan, const char *path, int line, char *text, size_t n, char *seen, sl_error *err) {
-    if (strlen(text) != n) return sl_fail(err, SL_ERR_ARG, "--S-schedule %s: line %d: found a NUL byte", path, line);
-    char *end, *rest, *layer_text = strtok_r(text, " \t\r\n", &rest), *value = strtok_r(NULL, " \t\r\n", &rest),
-                      *after = strtok_r(NULL, " \t\r\n", &rest);
-    if (!layer_text || *layer_text == '#') return 0;
-    long layer = strtol(layer_text, &end, 10);
-    if (!value || (after && *after != '#') || *end || layer < 0 || layer >= plan->n_layers)
-        return sl_fail(err, SL_ERR_ARG, "--S-schedule %s: line %d: expected \"LAYER S\" with a layer from 0 to %d", path, line,
-                       plan->n_layers - 1);
-    if (seen[layer]++) return sl_fail(err, SL_ERR_ARG, "--S-schedule %s: line %d: layer %ld is there twice", path, line, layer);
-    sl_error why;
-    int rc = sl_attn_set(&plan->layer[layer], "S", value, &why);
-    return rc ? sl_fail(err, rc, "--S-schedule %s: line %d: %s", path, line, why.message) : 0;
-}
-
-int sl_attn_plan_schedule(sl_attn_plan *plan, const char *path, sl_error *err) {
-    char *text = NULL; // a whole line: a part of one would be taken for a line of its own
-    size_t size = 0;
-    ssize_t n;
-    FILE *f = fopen(path, "r");
-    if (!f) return sl_fail(err, SL_ERR_IO, "--S-schedule %s: %s", path, strerror(errno));
-    char *seen = calloc(plan->n_layers, 1);
-    int rc = seen ? 0 : sl_fail(err, SL_ERR_MEMORY, "--S-schedule %s: out of memory", path);
-    for (int line = 1; !rc && (n = getline(&text, &size, f)) >= 0; line++)
-        rc = schedule_line(plan, path, line, text, (size_t)n, seen, err);
-    if (!rc && ferror(f)) rc = sl_fail(err, SL_ERR_IO, "--S-schedule %s: %s", path, strerror(errno));
-    free(text);
-    free(seen);
-    fclose(f);
-    return rc;
-}
-
-// ---- small shared parts of the contract ----
-
-void sl_attn_stats_add(sl_attn_stats *to, const sl_attn_stats *from) {
-    to->steps += from->steps;
-    to->k_rows += from->k_rows;
-    to->v_rows += from->v_rows;
-    to->v_distinct += from->v_distinct;
-    to->samples += from->samples;
-    to->bytes += from->bytes;
-    to->tries += from->tries;
-    to->fallbacks += from->fallbacks;
-    to->heavy_tails += from->heavy_tails;
-    to->kurtosis = fmax(to->kurtosis, from->kurtosis);
-    to->features += from->features;
-    to->dense_k_rows += from->dense_k_rows;
-    to->dense_v_rows += from->dense_v_rows;
-    to->dense_bytes += from->dense_bytes;
-}
-
-int sl_workspace_reserve(sl_workspace *ws, size_t size, sl_error *err) {
-    if (size <= ws->size) return 0;
-    size = (size + 63) / 64 * 64;
-    void *data = aligned_alloc(64, size);
-    if (!data) return sl_fail(err, SL_ERR_MEMORY, "attention scratch memory of %zu MiB cannot be allocated", size >> 20);
-    free(ws->data);
-    *ws = (sl_workspace){data, size};
-    return 0;
-}
-
-void sl_workspace_free(sl_workspace *ws) {
-    free(ws->data);
-    *ws = (sl_workspace){0};
 }

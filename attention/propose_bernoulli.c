@@ -2,9 +2,6 @@
 // features are random whole multiples of norm / B, most of them 0. Features that are 0 in the whole group are not read: full
 // pages lie feature by feature, [head_dim][256]. A query with a magnitude that is not finite is used as it is, not sampled.
 #include "attention/stages.h"
-#ifdef SLEIGH_CUDA
-#include "attention/attention_cuda.h"
-#endif
 
 #include <math.h>
 #include <string.h>
@@ -37,22 +34,18 @@ int sl_bernoulli_count(sl_uniform u, int feature, int head_dim, int B, double a,
     }
     uint64_t chance = (uint64_t)(a * 0x1p64);
     int count = 0;
-    for (int t = 0; t < B; t++) count += u.next(u.ctx, (uint32_t)(t * head_dim + feature)) < chance;
+    for (int t = 0; t < B; t++) count += u.next(u.ctx, sl_trial_index(t, feature, head_dim)) < chance;
     return count;
 }
 
 static uint64_t next_uniform(const void *id, uint32_t index) {
-    return sl_rng_u64(id, index, SL_STREAM_FEATURES);
+    return sl_feature_random(id, index);
 }
 
 // out[i] = norm c_i / B for the magnitudes m[head_dim], as drawn for query head `head`.
 static void sample_magnitudes(const sl_group *g, int head, const float *m, float *out) {
     const sl_attn_decode_args *a = g->args;
-    const sl_rng_id id = {.seed = a->seed,
-                          .sequence = g->query->sequence,
-                          .position = g->query->position,
-                          .layer = (uint32_t)a->layer,
-                          .head = (uint32_t)head};
+    const sl_rng_id id = sl_attn_rng_id(a->seed, g->query->sequence, g->query->position, a->layer, head);
     sl_uniform u = {next_uniform, &id};
     int B = (int)sl_attn_get(a->spec, "B"), iid = sl_attn_get(a->spec, "bernoulli-sampling") == 1;
     float norm = 0;
@@ -123,12 +116,11 @@ static void build(int arg, int head_dim, const bf16 *k, const bf16 *v, const voi
     for (int j = 0; j < SL_PAGE; j++)
         for (int i = 0; i < head_dim; i++) to[(size_t)i * SL_PAGE + j] = k[(size_t)j * head_dim + i];
 }
-const sl_kv_extra_kind sl_keys_by_feature = {.name = "keys by feature",
-                                             .size = size,
-                                             .build = build,
-#ifdef SLEIGH_CUDA
-                                             .build_device = sl_cuda_build_keys_by_feature
-#endif
+const sl_kv_extra_kind sl_keys_by_feature = {
+    .name = "keys by feature",
+    .size = size,
+    .build = build,
+    .build_device = SL_ON_CUDA(sl_cuda_build_keys_by_feature),
 };
 
 static int needs(const sl_attn_spec *spec, sl_kv_need *out) {

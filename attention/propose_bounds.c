@@ -1,9 +1,6 @@
 // attention/propose_bounds.c - page bounds (Quest): the largest score that any of 16 consecutive rows can have, from the least
 // and the largest key of every channel. No row's score exceeds its unit's. A key that is NaN makes both bounds NaN.
 #include "attention/stages.h"
-#ifdef SLEIGH_CUDA
-#include "attention/attention_cuda.h"
-#endif
 
 #include <math.h>
 
@@ -33,12 +30,11 @@ static void build(int arg, int head_dim, const bf16 *k, const bf16 *v, const voi
     (void)arg, (void)v, (void)before, (void)shared;
     find_bounds(k, SL_PAGE, head_dim, out);
 }
-const sl_kv_extra_kind sl_key_bounds = {.name = "key bounds",
-                                        .size = size,
-                                        .build = build,
-#ifdef SLEIGH_CUDA
-                                        .build_device = sl_cuda_build_bounds
-#endif
+const sl_kv_extra_kind sl_key_bounds = {
+    .name = "key bounds",
+    .size = size,
+    .build = build,
+    .build_device = SL_ON_CUDA(sl_cuda_build_bounds),
 };
 
 static int needs(const sl_attn_spec *spec, sl_kv_need *out) {

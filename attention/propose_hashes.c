@@ -48,7 +48,7 @@ static double uniform01(uint32_t x) { // in (0, 1)
 static void share(int arg, int head_dim, uint32_t seed, int layer, int head, void *out) {
     float *p = out;
     for (size_t i = 0; i < n_projections(arg, head_dim); i++) {
-        sl_philox4 r = sl_philox(seed, 0, (uint32_t)i, (uint32_t)layer << 16 | (uint32_t)head, 0, SL_STREAM_HASH);
+        sl_philox4 r = sl_hash_random(seed, (uint32_t)i, layer, head);
         p[i] = (float)(sqrt(-2 * log(uniform01(r.v[0]))) * cos(6.283185307179586 * uniform01(r.v[1])));
     }
 }

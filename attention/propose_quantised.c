@@ -10,9 +10,6 @@
 // [width t, width (t + 1)) of byte b of row r in unit u belong to channel 4 (u * 8 / width + t) + b. So a vector register
 // holds one row per lane, and no code is ever unpacked to memory.
 #include "attention/stages.h"
-#ifdef SLEIGH_CUDA
-#include "attention/attention_cuda.h"
-#endif
 
 #include <math.h>
 #include <string.h>
@@ -100,12 +97,11 @@ static void build(int bits, int head_dim, const bf16 *k, const bf16 *v, const vo
     }
 }
 
-const sl_kv_extra_kind sl_quantised_keys = {.name = "quantised keys",
-                                            .size = size,
-                                            .build = build,
-#ifdef SLEIGH_CUDA
-                                            .build_device = sl_cuda_build_quantised
-#endif
+const sl_kv_extra_kind sl_quantised_keys = {
+    .name = "quantised keys",
+    .size = size,
+    .build = build,
+    .build_device = SL_ON_CUDA(sl_cuda_build_quantised),
 };
 
 // ---- the proposal ----

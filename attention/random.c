@@ -1,11 +1,5 @@
 // attention/random.c - S rows drawn uniformly: the simplest method, and the example of docs/add-an-attention.md.
 #include "attention/stages.h"
-#ifdef SLEIGH_CUDA
-#include "attention/attention_cuda.h"
-#define ON_CUDA(OPS) .cuda = &OPS
-#else
-#define ON_CUDA(OPS) .cuda = NULL
-#endif
 
 static const sl_attn_param params[] = {
     {"S", SL_PARAM_INT, 128, 1, 65536, "rows drawn per query head", NULL},
@@ -33,5 +27,5 @@ const sl_attn_method sl_method_random = {
     .params = params,
     .stages = &stages,
     .cpu = &sl_stages_ops,
-    ON_CUDA(sl_random_cuda_ops),
+    .cuda = SL_ON_CUDA(sl_random_cuda_ops),
 };

@@ -3,12 +3,6 @@
 // Each method is a row: its draw, its default S. All propose exactly and divide by the exact normaliser, so rows that are not
 // drawn are never read.
 #include "attention/stages.h"
-#ifdef SLEIGH_CUDA
-#include "attention/attention_cuda.h"
-#define ON_CUDA(OPS) .cuda = &OPS,
-#else
-#define ON_CUDA(OPS)
-#endif
 
 #include <math.h>
 
@@ -83,7 +77,7 @@ const sl_attn_method sl_method_santa = {.name = "santa",
                                         .params = params,
                                         .stages = &santa,
                                         .cpu = &sl_stages_ops,
-                                        ON_CUDA(sl_santa_cuda_ops)};
+                                        .cuda = SL_ON_CUDA(sl_santa_cuda_ops)};
 const sl_attn_method sl_method_santa_strat = {
     .name = "santa-strat",
     .summary = "one draw in each of S equal parts of the attention mass, each with its own uniform number",
@@ -92,7 +86,7 @@ const sl_attn_method sl_method_santa_strat = {
     .params = params,
     .stages = &strat,
     .cpu = &sl_stages_ops,
-    ON_CUDA(sl_santa_strat_cuda_ops)};
+    .cuda = SL_ON_CUDA(sl_santa_strat_cuda_ops)};
 const sl_attn_method sl_method_santa_sys = {
     .name = "santa-sys",
     .summary = "one draw in each of S equal parts of the attention mass, one uniform number for all",
@@ -101,7 +95,7 @@ const sl_attn_method sl_method_santa_sys = {
     .params = params,
     .stages = &sys,
     .cpu = &sl_stages_ops,
-    ON_CUDA(sl_santa_sys_cuda_ops)};
+    .cuda = SL_ON_CUDA(sl_santa_sys_cuda_ops)};
 const sl_attn_method sl_method_santa_prop = {.name = "santa-prop",
                                              .summary =
                                                  "S split over 256-row tiles by largest remainder, systematic inside each tile",
@@ -110,7 +104,7 @@ const sl_attn_method sl_method_santa_prop = {.name = "santa-prop",
                                              .params = params,
                                              .stages = &prop,
                                              .cpu = &sl_stages_ops,
-                                             ON_CUDA(sl_santa_prop_cuda_ops)};
+                                             .cuda = SL_ON_CUDA(sl_santa_prop_cuda_ops)};
 const sl_attn_method sl_method_santa_flash = {.name = "santa-flash",
                                               .summary =
                                                   "S split evenly over 256-row tiles, tiles merged with their exact mass",
@@ -119,7 +113,7 @@ const sl_attn_method sl_method_santa_flash = {.name = "santa-flash",
                                               .params = flash_params,
                                               .stages = &flash,
                                               .cpu = &sl_stages_ops,
-                                              ON_CUDA(sl_santa_flash_cuda_ops)};
+                                              .cuda = SL_ON_CUDA(sl_santa_flash_cuda_ops)};
 const sl_attn_method sl_method_santa_pps = {
     .name = "santa-pps",
     .summary = "rows with large p |v| exactly, the rest in proportion to it; S draws, or a stated error",
@@ -133,4 +127,4 @@ const sl_attn_method sl_method_santa_pps = {
     .params = pps_params,
     .stages = &pps,
     .cpu = &sl_stages_ops,
-    ON_CUDA(sl_santa_pps_cuda_ops)};
+    .cuda = SL_ON_CUDA(sl_santa_pps_cuda_ops)};

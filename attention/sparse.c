@@ -1,11 +1,5 @@
 // attention/sparse.c - methods that read an index of the keys and then a few rows exactly: Quest, MagicPIG.
 #include "attention/stages.h"
-#ifdef SLEIGH_CUDA
-#include "attention/attention_cuda.h"
-#define ON_CUDA(OPS) .cuda = &OPS
-#else
-#define ON_CUDA(OPS) .cuda = NULL
-#endif
 
 static const sl_attn_param quest_params[] = {
     {"tokens", SL_PARAM_INT, 1024, 16, 1 << 20, "rows that are read, in pages of 16", NULL},
@@ -31,7 +25,7 @@ const sl_attn_method sl_method_quest = {
     .params = quest_params,
     .stages = &quest,
     .cpu = &sl_stages_ops,
-    ON_CUDA(sl_quest_cuda_ops),
+    .cuda = SL_ON_CUDA(sl_quest_cuda_ops),
 };
 const sl_attn_method sl_method_magicpig = {
     .name = "magicpig",

@@ -23,7 +23,15 @@
 #include "attention/attention.h"
 #include "attention/cpu_kernels.h"
 #include "attention/page_extras.h"
-#include "engine/base/philox.h"
+#include "attention/random_counter.h"
+
+// A function or table of attention/cuda/ in an initialiser; NULL in builds without CUDA.
+#ifdef SLEIGH_CUDA
+#include "attention/attention_cuda.h"
+#define SL_ON_CUDA(SYMBOL) (&(SYMBOL))
+#else
+#define SL_ON_CUDA(SYMBOL) NULL
+#endif
 
 enum {
     SL_CHUNK = 1024,   // rows of one partial result; partial results merge in index order

@@ -1,12 +1,6 @@
 // attention/subset.c - methods that attend to some rows exactly and drop the rest: the k largest, the smallest set of a given
 // mass, attention sinks with a sliding window.
 #include "attention/stages.h"
-#ifdef SLEIGH_CUDA
-#include "attention/attention_cuda.h"
-#define ON_CUDA(OPS) .cuda = &OPS
-#else
-#define ON_CUDA(OPS) .cuda = NULL
-#endif
 
 static const sl_attn_param top_k_params[] = {
     {"k", SL_PARAM_INT, 128, 1, 1 << 20, "rows of largest score that are kept", NULL},
@@ -34,7 +28,7 @@ const sl_attn_method sl_method_topk = {
     .params = top_k_params,
     .stages = &top_k,
     .cpu = &sl_stages_ops,
-    ON_CUDA(sl_oracle_cuda_ops),
+    .cuda = SL_ON_CUDA(sl_oracle_cuda_ops),
 };
 const sl_attn_method sl_method_topp = {
     .name = "topp",
@@ -44,7 +38,7 @@ const sl_attn_method sl_method_topp = {
     .params = top_p_params,
     .stages = &top_p,
     .cpu = &sl_stages_ops,
-    ON_CUDA(sl_oracle_cuda_ops),
+    .cuda = SL_ON_CUDA(sl_oracle_cuda_ops),
 };
 const sl_attn_method sl_method_streaming = {
     .name = "streaming",
@@ -54,5 +48,5 @@ const sl_attn_method sl_method_streaming = {
     .params = streaming_params,
     .stages = &window,
     .cpu = &sl_stages_ops,
-    ON_CUDA(sl_streaming_cuda_ops),
+    .cuda = SL_ON_CUDA(sl_streaming_cuda_ops),
 };

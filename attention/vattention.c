@@ -1,11 +1,5 @@
 // attention/vattention.c - vAttention: heavy rows exactly, the rest by a uniform sample whose size follows from a stated error.
 #include "attention/stages.h"
-#ifdef SLEIGH_CUDA
-#include "attention/attention_cuda.h"
-#define ON_CUDA(OPS) .cuda = &OPS
-#else
-#define ON_CUDA(OPS) .cuda = NULL
-#endif
 
 static const sl_attn_param params[] = {
     {"epsilon", SL_PARAM_FLOAT, 0.05, 1e-4, 1, "relative error that is verified", NULL},
@@ -37,5 +31,5 @@ const sl_attn_method sl_method_vattention = {
     .params = params,
     .stages = &stages,
     .cpu = &sl_stages_ops,
-    ON_CUDA(sl_vattention_cuda_ops),
+    .cuda = SL_ON_CUDA(sl_vattention_cuda_ops),
 };

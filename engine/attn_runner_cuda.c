@@ -37,7 +37,7 @@ int sl_cuda_check_method(sl_engine *e, const sl_attn_spec *spec, const char *whe
     if (most && e->n_ctx > most)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %s: a context of %d tokens, at most %d on a GPU (%s)",
                        spec->method->name, e->n_ctx, most, where);
-    int most_seqs = sl_cuda_most_seqs(&e->geom, spec->method == sl_attn_methods[0]);
+    int most_seqs = sl_cuda_most_seqs(&e->geom, spec->method == &sl_method_dense);
     if (e->n_sequences > most_seqs)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %s: %d sequences, at most %d on a GPU for this model (%s)",
                        spec->method->name, e->n_sequences, most_seqs, where);
@@ -85,7 +85,7 @@ static int plan_cuda(sl_engine *e, const sl_attn_plan *plan, sl_error *err) {
 }
 
 static void prefill(sl_engine *e, sl_session *s, int layer, int position, int n, sl_queries q, void *out) {
-    const sl_attn_spec dense = {.method = sl_attn_methods[0]};
+    const sl_attn_spec dense = {.method = &sl_method_dense};
     sl_kv_rows kv = sl_kv_layer(&e->pool, layer);
     sl_attn_cuda_prefill_args args = {
         .geom = &e->geom,

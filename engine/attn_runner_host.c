@@ -26,7 +26,7 @@ static int check_layer(sl_engine *e, int layer, const sl_attn_spec *spec, size_t
 }
 
 static int plan_host(sl_engine *e, const sl_attn_plan *plan, sl_error *err) {
-    const sl_attn_spec dense = {.method = sl_attn_methods[0]};
+    const sl_attn_spec dense = {.method = &sl_method_dense};
     size_t most = dense.method->cpu->workspace(&e->geom, &dense, 1, e->prefill_chunk, e->n_ctx);
     int rc = 0;
     for (int i = 0; !rc && i < plan->n_layers; i++) {
@@ -39,7 +39,7 @@ static int plan_host(sl_engine *e, const sl_attn_plan *plan, sl_error *err) {
 
 static void prefill(sl_engine *e, sl_session *s, int layer, int position, int n, sl_queries q, void *out) {
     SL_CHECK(q.stride == (size_t)e->geom.n_heads * e->geom.head_dim);
-    const sl_attn_spec dense = {.method = sl_attn_methods[0]}; // prefill is dense whatever the plan decodes with
+    const sl_attn_spec dense = {.method = &sl_method_dense}; // prefill is dense whatever the plan decodes with
     sl_attn_prefill_args args = {
         .geom = &e->geom,
         .spec = &dense,

@@ -11,7 +11,7 @@
 #include <string.h>
 
 static sl_attn_spec dense_spec(void) {
-    return (sl_attn_spec){.method = sl_attn_methods[0]};
+    return (sl_attn_spec){.method = &sl_method_dense};
 }
 
 void sl_observation_free(sl_engine *e, sl_observation *o) {

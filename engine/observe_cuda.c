@@ -99,7 +99,7 @@ int sl_cuda_new_observation(sl_engine *e, sl_observation *o, sl_error *err) {
     }
     if (d && d->specs && d->ws_at) {
         size_t size = block_size(e, o);
-        d->specs[0].method = sl_attn_methods[0];
+        d->specs[0].method = &sl_method_dense;
         for (int i = 1; i < d->n_specs; i++) d->specs[i] = o->shadows[i - 1];
         lay_out(e, d);
         if (d->ws_size) d->ws = be->alloc(be, d->ws_size);

@@ -328,7 +328,7 @@ static int take_memory(sl_bench_attn *b, const sl_attn_spec *spec, int n_seqs, i
 int sl_bench_attn_decode(sl_bench_attn *b, const sl_attn_spec *spec, int n_seqs, const int *n_kv, int repetitions,
                          sl_bench_attn_result *out, sl_error *err) {
     const sl_attn_cuda_ops *ops = spec->method->cuda;
-    int most_seqs = sl_cuda_most_seqs(&b->geom, spec->method == sl_attn_methods[0]);
+    int most_seqs = sl_cuda_most_seqs(&b->geom, spec->method == &sl_method_dense);
     if (n_seqs > most_seqs)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %s: %d sequences, at most %d on a GPU for this model",
                        spec->method->name, n_seqs, most_seqs);

@@ -105,10 +105,10 @@ static int list_specs(const cli_options *o, const sl_attn_geom *geom, int on_gpu
     const cli_list standard = {.items = (const char **)candidates, .n = sizeof candidates / sizeof *candidates};
     cli_attn_list list;
     int given = o->attns.n > 0, rc = cli_attn_list_parse(given ? &o->attns : &standard, &list, err);
-    t->specs[t->n_specs++] = (sl_attn_spec){.method = sl_attn_methods[0]};
+    t->specs[t->n_specs++] = (sl_attn_spec){.method = &sl_method_dense};
     for (int i = 0; !rc && i < list.n; i++) {
         sl_error why;
-        if (list.specs[i].method == sl_attn_methods[0]) continue;
+        if (list.specs[i].method == &sl_method_dense) continue;
         rc = offered(&list.specs[i], geom, on_gpu, &why);
         if (rc && !given)
             fprintf(stderr, "calibrate: left out: %s\n", why.message), rc = 0;

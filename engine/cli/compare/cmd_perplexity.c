@@ -177,7 +177,7 @@ static int cut_windows(perplexity *p, sl_error *err) {
         return sl_fail(err, SL_ERR_ARG, "the text has %zu tokens, a window %d; --ctx-size sets it", p->text.n, p->n_ctx);
     p->n_windows = (int)((p->text.n - p->n_ctx) / p->stride) + 1;
     int is_dense = 1;
-    for (int i = 0; i < p->run.wanted.n_layers; i++) is_dense &= p->run.wanted.layer[i].method == sl_attn_methods[0];
+    for (int i = 0; i < p->run.wanted.n_layers; i++) is_dense &= p->run.wanted.layer[i].method == &sl_method_dense;
     p->n_dense = o->dense_prefix >= 0 ? o->dense_prefix : is_dense ? p->n_ctx : p->n_ctx / 2;
     return 0;
 }

@@ -1,0 +1,63 @@
+// attention/random_counter.h - which random number each use of attention reads, on the CPU and on CUDA.
+//
+// Philox (engine/base/philox.h) maps a key and a counter to a number:
+//
+//   key      (seed, sequence id)
+//   counter  (position of the query token, layer << 16 | query head, index, stream)
+//
+// The query head is the model's: sl_attn_geom.first_head + the head of this shard. So a shard draws the rows that the whole
+// model draws. The index says which number of the head this is:
+//
+//   stream     use                                        index
+//   ATTENTION  independent and stratified draws           m, the draw
+//   ATTENTION  systematic draws                           0
+//   ATTENTION  draws of a tile                            t, the tile
+//   ATTENTION  santa-pps with a stated error              sl_try_index(try, m)
+//   ATTENTION  uniform sample without replacement         i, the step of the shuffle
+//   FEATURES   Bernoulli trials, stratified               i, the feature
+//   FEATURES   Bernoulli trials, independent              sl_trial_index(t, i, head_dim)
+//
+// The stream HASH (propose_hashes.c) has a key and a counter of other words: the projections belong to pages, which sequences
+// share. sl_hash_random gives them.
+#ifndef SLEIGH_RANDOM_COUNTER_H
+#define SLEIGH_RANDOM_COUNTER_H
+
+#include "engine/base/philox.h"
+
+// head: the model's query head.
+static inline SL_HOST_DEVICE sl_rng_id sl_attn_rng_id(uint32_t seed, uint32_t sequence, uint32_t position, int layer,
+                                                      int head) {
+    sl_rng_id id;
+    id.seed = seed, id.sequence = sequence, id.position = position;
+    id.layer = (uint32_t)layer, id.head = (uint32_t)head;
+    return id;
+}
+
+// The uniform number `index` of a head's draws, as u / 2^64 in [0, 1).
+static inline SL_HOST_DEVICE uint64_t sl_draw_random(const sl_rng_id *id, uint32_t index) {
+    return sl_rng_u64(id, index, SL_STREAM_ATTENTION);
+}
+
+// The uniform number `index` of a query's Bernoulli trials, as u / 2^64 in [0, 1).
+static inline SL_HOST_DEVICE uint64_t sl_feature_random(const sl_rng_id *id, uint32_t index) {
+    return sl_rng_u64(id, index, SL_STREAM_FEATURES);
+}
+
+// Number i of a KV head's random projections needs two of the four words.
+static inline SL_HOST_DEVICE sl_philox4 sl_hash_random(uint32_t seed, uint32_t i, int layer, int kv_head) {
+    return sl_philox(seed, 0, i, (uint32_t)layer << 16 | (uint32_t)kv_head, 0, SL_STREAM_HASH);
+}
+
+// santa-pps with a stated error draws again while its bound fails: number m of try i; try 0 is the pilot. A try has 2^20
+// numbers. Tries of more draws share numbers.
+enum { SL_TRY_BITS = 20 };
+static inline SL_HOST_DEVICE uint32_t sl_try_index(int i, uint32_t m) {
+    return (uint32_t)i << SL_TRY_BITS | m;
+}
+
+// Trial t of feature i.
+static inline SL_HOST_DEVICE uint32_t sl_trial_index(int t, int i, int head_dim) {
+    return (uint32_t)(t * head_dim + i);
+}
+
+#endif

@@ -1,0 +1,49 @@
+// attention/spec.c - what a specification says: the values of its parameters, and whether they go together. It reads method
+// tables through the specification and names no method.
+#include "attention/attention.h"
+
+#include <string.h>
+
+int sl_attn_param_index(const sl_attn_method *m, const char *name) {
+    for (int i = 0; m->params && m->params[i].name; i++)
+        if (!strcmp(m->params[i].name, name)) return i;
+    return -1;
+}
+
+int sl_attn_has(const sl_attn_spec *spec, const char *name) {
+    return sl_attn_param_index(spec->method, name) >= 0 || (spec->plus && sl_attn_param_index(spec->plus, name) >= 0);
+}
+
+double sl_attn_get(const sl_attn_spec *spec, const char *name) {
+    int i = sl_attn_param_index(spec->method, name);
+    if (i >= 0) return spec->value[i];
+    i = spec->plus ? sl_attn_param_index(spec->plus, name) : -1;
+    SL_CHECK(i >= 0);
+    return spec->plus_value[i];
+}
+
+static int check_method(const sl_attn_spec *spec, const sl_attn_method *m, sl_error *err) {
+    if (m->mean == SL_MEAN_UNSTATED)
+        return sl_fail(err, SL_ERR_ARG, "--attn %s: the method does not state the mean of its output (sl_attn_method.mean)",
+                       m->name);
+    return m->check ? m->check(spec, err) : 0;
+}
+
+int sl_attn_check(const sl_attn_spec *spec, sl_error *err) {
+    int rc = check_method(spec, spec->method, err);
+    return rc || !spec->plus ? rc : check_method(spec, spec->plus, err);
+}
+
+sl_attn_mean sl_attn_mean_of(const sl_attn_spec *spec) {
+    const sl_attn_method *m = spec->method;
+    return m->mean_of ? m->mean_of(spec) : m->mean; // `score+value` has the bias of its scores
+}
+
+const char *sl_attn_mean_name(sl_attn_mean mean) {
+    static const char *const names[] = {"unstated", "unbiased", "biased", "exact"};
+    return names[mean];
+}
+
+int sl_attn_states_error(const sl_attn_spec *spec) {
+    return sl_attn_has(spec, "epsilon") && sl_attn_get(spec, "epsilon") > 0;
+}
