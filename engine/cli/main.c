@@ -1,8 +1,10 @@
 // engine/cli/main.c - the main function of build/sleigh: finds and runs the command, and turns its result into the exit code.
-#include "engine/cli/cli.h"
+#include "engine/cli/commands.h"
+#include "engine/cli/io.h"
 #include "engine/cli/process.h"
 #include "engine/cli/watch.h"
 
+#include <stdio.h>
 #include <string.h>
 
 // clang-format off
