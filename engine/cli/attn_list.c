@@ -2,6 +2,7 @@
 #include "engine/cli/attn_list.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,10 +1,13 @@
 // engine/cli/cmd_inspect.c - sleigh inspect: what a model folder holds and what it costs to run. Reads no weights.
+#include "engine/cli/commands.h"
+#include "engine/cli/io.h"
 #include "engine/cli/output/print_json.h"
 #include "engine/cli/run.h"
 #include "engine/kv/kv.h"
 #include "models/safetensors.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 typedef struct costs {

@@ -1,11 +1,14 @@
 // engine/cli/cmd_logits.c - sleigh logits: one dense prefill, every token's logits as a NumPy file.
 //
 // The file is written beside its target under another name and renamed when it is complete: nothing half-written is left.
+#include "engine/cli/commands.h"
 #include "engine/cli/output/progress_bar.h"
+#include "engine/cli/process.h"
 #include "engine/cli/run.h"
 
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>

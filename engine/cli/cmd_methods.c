@@ -1,8 +1,10 @@
 // engine/cli/cmd_methods.c - sleigh methods: the registry of attention methods, as a table or as JSON.
 #include "attention/attention.h"
-#include "engine/cli/cli.h"
+#include "engine/cli/commands.h"
+#include "engine/cli/io.h"
 #include "engine/cli/output/print_json.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static json_t *params_json(const sl_attn_method *m) {

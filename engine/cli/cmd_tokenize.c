@@ -1,5 +1,6 @@
 // engine/cli/cmd_tokenize.c - sleigh tokenize and detokenize: they need a folder with a tokenizer, and nothing else of it.
-#include "engine/cli/cli.h"
+#include "engine/cli/commands.h"
+#include "engine/cli/io.h"
 #include "engine/cli/run.h"
 
 static int print_ids(const sl_ids *ids, sl_error *err) {

@@ -1,6 +1,7 @@
 // engine/cli/cmd_version.c - sleigh version: what this build is.
 #include "engine/backend/backend.h"
-#include "engine/cli/cli.h"
+#include "engine/cli/commands.h"
+#include "engine/cli/io.h"
 #include "engine/sleigh.h"
 
 #ifndef SLEIGH_COMMIT

@@ -1,15 +1,13 @@
-// engine/cli/io.c - input, output, time and interrupts of the commands; see cli.h.
-#include "engine/cli/cli.h"
+// engine/cli/io.c - see io.h.
+#include "engine/cli/io.h"
 
 #include <errno.h>
 #include <limits.h>
-#include <signal.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 // ---- reading ----
@@ -79,18 +77,7 @@ int cli_flush(sl_error *err) {
     return fflush(stdout) || ferror(stdout) ? stdout_failed(err) : 0;
 }
 
-// ---- time and memory ----
-
-double cli_now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1e3 + t.tv_nsec * 1e-6;
-}
-
-double cli_peak_mib(void) {
-    struct rusage u;
-    return getrusage(RUSAGE_SELF, &u) ? 0 : u.ru_maxrss / 1024.0;
-}
+// ---- text ----
 
 const char *cli_bytes(double bytes, char buf[32]) {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
@@ -98,27 +85,4 @@ const char *cli_bytes(double bytes, char buf[32]) {
     while (bytes >= 1024 && u < 4) bytes /= 1024, u++;
     snprintf(buf, 32, u ? "%.2f %s" : "%.0f %s", bytes, units[u]);
     return buf;
-}
-
-// ---- interrupts ----
-
-// A signal handler has no other way to speak: the one piece of mutable static state.
-static volatile sig_atomic_t interrupted;
-
-static void on_interrupt(int sig) {
-    (void)sig;
-    interrupted = 1;
-}
-
-void cli_catch_interrupt(int once) {
-    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = once ? (int)SA_RESETHAND : 0};
-    sigemptyset(&action.sa_mask);
-    sigaction(SIGINT, &action, NULL);
-}
-
-int cli_interrupted(void) {
-    return interrupted;
-}
-void cli_clear_interrupt(void) {
-    interrupted = 0;
 }

@@ -1,179 +1,165 @@
-// engine/cli/main.c - build/sleigh: finds the command, parses its flags, runs it, turns its result into the exit code.
-#include "engine/cli/cli.h"
+// engine/cli/main.c - the main function of build/sleigh: finds and runs the command, and turns its result into the exit code.
+#include "engine/cli/commands.h"
+#include "engine/cli/io.h"
 #include "engine/cli/process.h"
 #include "engine/cli/watch.h"
 
+#include <stdio.h>
 #include <string.h>
 
+// clang-format off
 static const char generate_notes[] =
-    "The prompt is taken as it is, with the tokenizer's BOS in front; --chat wraps it in the model's template. Only the\n"
-    "generated text goes to stdout. Ctrl+C ends the generation. generation_config.json's sampling values win over the\n"
-    "defaults above (do_sample false: temperature 0), flags win over both; what is used is printed on stderr.\n"
+    "The tokenizer's BOS token goes in front of the prompt; --chat also puts the prompt into the chat template of the model.\n"
+    "Only the generated text goes to stdout. Ctrl+C ends the generation. Sampling values come from flags, else from\n"
+    "generation_config.json (do_sample false: temperature 0), else from the defaults above; the values in use go to stderr.\n"
     "\n"
-    "Lines on stderr at the end (key, colon, values; --no-perf leaves them out):\n"
-    "  load        ms until the model is ready\n"
-    "  prefill     ms, tokens prefilled densely, tok/s\n"
-    "  feed        ms, prompt tokens fed through --attn (--dense-prefix), tok/s\n"
-    "  decode      ms, decode steps, tok/s of generation alone; the step after a stop string counts, its token is taken back\n"
-    "  bandwidth   GB/s: weights and K and V rows that all decode steps read, over their time\n"
-    "  k_rows, v_rows, v_distinct, kv_bytes   what attention's decode steps read, what dense would have, the share;\n"
-    "              v_rows counts per query head, v_distinct a row that heads share once (-: not counted, samplers on a GPU)\n"
-    "  samples     draws made by the sampling methods\n"
-    "  features    share of the key features that proposals read (only when below 100%)\n"
-    "  certified   methods with a stated error: draws a head until certified, heads that went dense instead\n"
+    "Statistics on stderr at the end (key, colon, values; --no-perf turns them off):\n"
+    "  load        ms to load the model\n"
+    "  prefill     ms, tokens of the dense prefill, tok/s\n"
+    "  feed        ms, prompt tokens that --attn decoded (--dense-prefix), tok/s\n"
+    "  decode      ms, decode steps, tok/s of generation alone; includes the step whose token completed a stop string\n"
+    "  bandwidth   GB/s: weights and rows of K and V that all decode steps read, divided by their time\n"
+    "  k_rows, v_rows, v_distinct, kv_bytes   rows and bytes that decode attention read, dense attention's, the share;\n"
+    "              v_rows counts a row once per query head, v_distinct once for all heads that read it (-: not counted, on a GPU)\n"
+    "  samples     draws of the sampled methods\n"
+    "  features    share of the key features that were read to propose rows (only below 100%)\n"
+    "  certified   methods with a stated error: draws per head until the error was certified, heads that used dense instead\n"
     "  logits      hash of the last logits (FNV-1a over fp32)\n"
-    "  stopped     eos, stop string, limit, context full or interrupted; tokens of the prompt and generated\n"
+    "  stopped     eos, stop string, limit, context full or interrupted; tokens of the prompt, tokens generated\n"
     "  peak_rss    MiB\n"
     "\n"
-    "Set-ups: A, the default: the whole prompt is prefilled densely and --attn decodes what is generated. B: --dense-prefix\n"
-    "N prefills only N tokens densely; --jsonl prefills each line's context densely and sends the question through --attn.\n"
+    "Set-ups: in set-up A, the default, the whole prompt is prefilled with dense attention, and --attn decodes the answer.\n"
+    "In set-up B, --attn also decodes the end of the prompt: --dense-prefix N prefills only the first N tokens with dense\n"
+    "attention, and --jsonl prefills only the context of each line and decodes its question with --attn.\n"
     "\n"
-    "--jsonl writes per line {\"id\", \"text\", \"attn\", \"n_prompt\", \"n_prefill\", \"n_generated\", \"prefill_ms\", "
-    "\"decode_ms\",\n"
-    "\"decode_tok_s\", \"v_rows_share\", \"v_distinct_share\", \"kv_bytes_share\", \"stopped\"}. Lines in a row with one "
-    "context\n"
-    "prefill it once, whatever their methods. A line's \"attn\": \"SPEC\" is its method in all layers (without it: the "
-    "flags'),\n"
-    "its \"seq\" the sequence that keys its random numbers (without it: line i, from 0, uses --seq-id + i).\n"
+    "--jsonl writes per line {\"id\", \"text\", \"attn\", \"n_prompt\", \"n_prefill\", \"n_generated\", \"prefill_ms\", \"decode_ms\",\n"
+    "\"decode_tok_s\", \"v_rows_share\", \"v_distinct_share\", \"kv_bytes_share\", \"stopped\"}. Consecutive lines with the same context\n"
+    "share one prefill, also if their methods differ. In a line, \"attn\": \"SPEC\" sets the method of all layers (default: the\n"
+    "flags), and \"seq\" sets the sequence number that keys its random numbers (default: --seq-id + i for line i, from 0).\n"
     "\n"
-    "--parallel N answers the lines of --prompts FILE, or of --jsonl FILE, in static batches: N prompts are prefilled one by\n"
-    "one and decoded together; one that ends leaves the batch, and the next N begin when all have ended. A line's answer is\n"
-    "that of the same prompt alone with its --seq-id + i. --prompts is a flag of its own because -f, whose lines "
-    "llama-parallel\n"
-    "takes as prompts, is one prompt byte for byte here; prompts with line breaks go into --jsonl as {\"prompt\"}. Output per\n"
-    "line, in input order: {\"index\", \"id\", \"text\", \"attn\", \"n_prompt\", \"n_generated\", \"stopped\", \"prefill_ms\", "
-    "\"feed_ms\",\n"
-    "\"decode_ms\", \"group\": {\"index\", \"size\", \"steps\", \"prefill_ms\", \"feed_ms\", \"decode_ms\", "
-    "\"kv_bytes_share\"}}. A line of\n"
-    "another \"attn\" begins a group. On stderr at the end, over all groups:\n"
+    "--parallel N answers the lines of --prompts FILE or --jsonl FILE in static batches. N prompts are prefilled one by one and\n"
+    "decode together. Finished slots are not refilled until the whole batch ends. The answer to line i is the same as that of a\n"
+    "run with this prompt alone and --seq-id + i. --file reads one prompt, unchanged; llama-parallel reads a prompt per line,\n"
+    "which is --prompts here. Prompts with line breaks go into --jsonl, as {\"prompt\"}. Output per line, in the order of the\n"
+    "input: {\"index\", \"id\", \"text\", \"attn\", \"n_prompt\", \"n_generated\", \"stopped\", \"prefill_ms\", \"feed_ms\", \"decode_ms\",\n"
+    "\"group\": {\"index\", \"size\", \"steps\", \"prefill_ms\", \"feed_ms\", \"decode_ms\", \"kv_bytes_share\"}}. A group is a batch; a line\n"
+    "with another \"attn\" starts a new group. Statistics on stderr at the end, over all groups:\n"
     "  decode      ms, tokens of decode steps, tok/s\n"
-    "  step        ms per step, which is the time between two tokens of one sequence; steps, sequences a step\n"
-    "  token       ms per token of the whole batch: decode time over tokens of all sequences\n"
-    "  total       ms, prompts, groups, tokens generated, tok/s, prefill included\n"
+    "  step        ms per step, the time between two tokens of one sequence; steps, sequences per step\n"
+    "  token       ms per token of the whole batch: decode time divided by the tokens of all sequences\n"
+    "  total       ms, prompts, groups, tokens generated, tok/s, with prefill\n"
     "\n"
-    "--stats writes per decode step, layer and query head {\"sequence\", \"position\", \"layer\", \"head\", \"n_kv\", "
-    "\"attn\", \"seed\"}\n"
-    "and the report of docs/methods.md, first of the method that decodes, then of each --stats-attn method and seed.\n";
+    "--stats writes one line per decode step, layer and query head: {\"sequence\", \"position\", \"layer\", \"head\", \"n_kv\", \"attn\",\n"
+    "\"seed\"} and the report that docs/methods.md explains. The method that decodes comes first, then each --stats-attn method\n"
+    "with each seed.\n";
 
 static const char chat_notes[] =
-    "Reads messages from standard input, a line each (a \\ at the end continues it). Commands: /help, /ctx [N], /read FILE,\n"
-    "/attn SPEC, /reset, /stats, /quit. Ctrl+C ends an answer, not the program.\n";
+    "Reads messages from standard input, one per line; a \\ at the end of a line continues the message. Commands: /help,\n"
+    "/ctx [N], /read FILE, /attn SPEC, /reset, /stats, /quit. Ctrl+C ends an answer, not the program.\n";
 
 static const char bench_notes[] =
-    "Without a word: every combination of depths, batches, tests and methods, in llama-bench's shape. pp512 is a prefill of "
-    "512\n"
-    "tokens, tg128 are 128 decode steps, pp512+tg128 is one after the other, \" @ d32768\" says that each sequence held that "
-    "many\n"
-    "tokens before. Lists take numbers and ranges: 512-4096*2 is 512,1024,2048,4096; 0-8k+2k; 1-4. Prefill is dense with "
-    "every\n"
-    "method, so tests that only prefill are made once. Each sequence has its own random ids (from --seed) and is prefilled "
-    "once:\n"
-    "depths go upwards, and after each test the sequence is cut back to its depth. Decoding is greedy, never to an end token, "
-    "and\n"
-    "begins with a step that is not timed. Columns (md leaves out --batch and --attn where they are 1 and dense):\n"
-    "  tok/s           tokens of the whole batch a second: mean and standard deviation over -r repetitions; their median\n"
-    "  step ms         median over steps: the time between two tokens of one sequence\n"
-    "  ms / output token   decode time / (steps x batch): per token of the whole batch\n"
-    "  GB/s            weights and rows of the KV cache that a step reads, over its time\n"
-    "  % of peak       of --memory-rate, else of what a pass that only reads measures at the start; more than 100 where "
-    "weights\n"
-    "                  and cache stay in the processor's caches\n"
-    "  J / token       from the GPU's energy counter (NVML), on the CPU RAPL's of all packages, where it can be read and the "
-    "test\n"
-    "                  ran for 250 ms at least\n"
-    "json, jsonl and csv also have version, commit, device, driver, clocks, model, sizes and flags, the first sequence's hash "
-    "of the\n"
-    "last logits, and floor_ms: what reading the weights alone takes at the peak; no attention method makes a step shorter.\n"
+    "`sleigh bench` runs every combination of depths, batches, tests and methods, and names tests as llama-bench does. pp512 is\n"
+    "a prefill of 512 tokens; tg128 is 128 decode steps; pp512+tg128 is both in a row; \" @ d32768\" means that each sequence held\n"
+    "that many tokens before. Lists take numbers and ranges: 512-4096*2 is 512,1024,2048,4096; 0-8k+2k; 1-4. Prefill is dense\n"
+    "with every method, so a test without decoding runs once for all methods. Each sequence has random ids of its own (--seed)\n"
+    "and is prefilled once: depths rise, and after each test the sequence is cut back to its depth. Decoding is greedy and never\n"
+    "generates an end token. The first step is not timed. Columns (md omits batch if it is 1 and attention if it is dense):\n"
+    "  tok/s           tokens of the whole batch per second: mean and standard deviation over -r repetitions; then the median\n"
+    "  step ms         time between two tokens of one sequence: median over steps\n"
+    "  ms / output token   decode time / (steps x batch): time per token of the whole batch\n"
+    "  GB/s            weights and rows of the KV cache that a step reads, divided by the time of the step\n"
+    "  % of peak       GB/s divided by --memory-rate, or by the rate of a read-only pass that is measured at the start; above\n"
+    "                  100% if weights and cache fit in the caches of the processor\n"
+    "  J / token       energy per token: NVML's counter on a GPU, RAPL's for all packages on a CPU; only if the counter is\n"
+    "                  readable and the test ran for at least 250 ms\n"
+    "json, jsonl and csv add version, commit, device, driver, clocks, model, sizes and flags, the hash of the last logits of the\n"
+    "first sequence, and floor_ms: the time to read the weights at the peak rate, below which no attention method brings a step.\n"
     "\n"
-    "bench decode is decoding alone, as Table 3 of the SANTA paper has it: seconds that the batch's prefills to the depth "
-    "took,\n"
-    "seconds of its decode steps, ms / output token, and how many times that goes into the first method's. On a GPU also a "
-    "step's\n"
-    "linear layers alone, and what leaving out attention, or the rest, saves: they overlap, so the three are not the step.\n"
+    "`sleigh bench decode` times decoding alone, in the form of Table 3 of the SANTA paper: seconds to prefill the batch to its\n"
+    "depth, seconds of its decode steps, ms / output token, and the speedup over the first method. On a GPU it also shows the\n"
+    "time of the linear layers alone, and the time that a step saves without attention, or without the rest. These three parts\n"
+    "overlap: their sum is not the time of a step.\n"
     "\n"
-    "--plot draws the rows that decode alone: step ms against depth, and with several batches and methods the speedup against "
-    "the\n"
-    "batch.\n"
+    "--plot draws the rows of tests that only decode: step ms against depth, and, if there are several batches and methods, the\n"
+    "speedup against the batch.\n"
     "\n"
-    "bench attn times the attention kernels of a GPU alone, at the shape of Llama-3.1-8B (32 query heads, 8 KV heads,\n"
-    "dimension 128, bf16): decode over -b and -d (neither given: 1 x 8k to 32 x 8k, ragged) and prefill; -r is 25. A time is\n"
-    "the median over replays of a CUDA graph, pages shuffled, with 512 MB written before each, so that K and V come from\n"
-    "memory. The floor is the bytes that the method reads at the rate of a kernel that only reads. Takes --attn,\n"
-    "-b, -d, -r, --phase, --query-deviation, --query-spread, -o and --plot (decode, us against rows).\n"
+    "`sleigh bench attn` times the attention kernels of a GPU alone, in the shape of Llama-3.1-8B (32 query heads, 8 KV heads,\n"
+    "dimension 128, bf16): decode over -b and -d (without both: 1 x 8k to 32 x 8k and a ragged batch) and prefill. A time is the\n"
+    "median over replays of a CUDA graph, with pages in random order and 512 MB written before each replay, so that K and V come\n"
+    "from memory. The floor is the time to read the method's bytes at the rate of a read-only kernel. It takes --attn, -b, -d,\n"
+    "-r, --phase, --query-deviation, --query-spread, -o and --plot (decode: us against rows).\n"
     "\n"
-    "bench attn --calibrate times dense attention and the candidates of --attn=auto (or of --attn) over numbers of sequences\n"
-    "and rows, for the heads of --model (default Llama-3.1-8B's), on a GPU or the CPU, and writes the table that auto chooses\n"
-    "by (docs/bench.md). Takes --calibration, -m, --attn, -b, -d, -r, --device, -t and --query-deviation.\n";
+    "`sleigh bench attn --calibrate` times dense attention and the candidates of --attn=auto (or the methods of --attn) over\n"
+    "numbers of sequences and rows, for the heads of --model (default: Llama-3.1-8B's), on a GPU or the CPU. It writes the table\n"
+    "from which auto chooses (docs/bench.md). It takes --calibration, -m, --attn, -b, -d, -r, --device, -t and\n"
+    "--query-deviation.\n";
 
 static const char compare_notes[] =
-    "Each prompt is answered with dense attention and then with every method of --attn, from the same dense prefill (docs/"
-    "compare.md):\n"
-    "  texts          each method's own answer: where its tokens first differ from dense attention's, the share of equal ones\n"
-    "  next tokens    methods decode the tokens of the dense answer (or of a reference), their own KV behind them, beside "
-    "dense\n"
-    "                 attention: share of equal top-1 tokens (Wilson 95% interval), KL divergence (nats; mean with its "
-    "standard\n"
-    "                 error, quantiles with 95% intervals), perplexity of the question's tokens and of the answer's\n"
-    "  heads          every method on the queries and KV of each step of the dense run: relative L2 error, cosine and bias\n"
-    "                 (the error's part along dense attention's output) of each head's output, rows and bytes read, effective\n"
-    "                 samples, spread of the weights (standard deviation over mean); -o json has every layer and head\n"
-    "Standard errors are between prompts where there are 8 or more, else between positions as if they were independent.\n"
+    "Dense attention answers each prompt first. Then each method of --attn answers it, from the same dense prefill. The tables\n"
+    "(docs/compare.md):\n"
+    "  texts          the answer of each method: the first token that differs from the dense answer, the share of equal tokens\n"
+    "  next tokens    each method decodes the tokens of the dense answer (or of the reference) on its own KV cache, in parallel\n"
+    "                 with dense attention: share of equal top-1 tokens (Wilson 95% interval), KL divergence (nats; mean with\n"
+    "                 standard error, quantiles with 95% intervals), perplexity of question tokens and of answer tokens\n"
+    "  heads          each method runs on the queries and the KV cache of each step of the dense run: relative L2 error, cosine\n"
+    "                 and bias (the part of the error along the dense output) of the output of each head, rows and bytes read,\n"
+    "                 effective samples, spread of the masses (standard deviation / mean); -o json has each layer and head\n"
+    "Standard errors are between prompts if there are at least 8, else between positions as if they were independent.\n"
     "\n"
-    "Set-ups: A: a prompt is prefilled densely, methods decode the answer. B: --dense-prefix N, or --jsonl with context and\n"
-    "question: methods decode the question too; --question-dense makes it A. --chat puts prompts into the model's template.\n";
+    "Set-up A: the whole prompt is prefilled with dense attention, and the methods decode the answer. Set-up B: the methods also\n"
+    "decode the question; --dense-prefix N selects it, and so does --jsonl with a context and a question. --question-dense\n"
+    "selects set-up A again. --chat puts prompts into the chat template of the model.\n";
 
 static const char perplexity_notes[] =
-    "Windows of --ctx-size tokens begin --stride apart, each with the tokenizer's BOS in the place of its first token. The "
-    "first\n"
-    "half of a window is not scored, nor is what an earlier window scored; tokens after the last whole window are left out.\n"
-    "Dense attention takes a window in one pass. With another method, or --dense-prefix, the scored half is decoded token by\n"
-    "token. The standard error is between windows where there are 8 or more, else between tokens. Speed is on stderr.\n";
+    "Windows of --ctx-size tokens start --stride tokens apart; the tokenizer's BOS replaces the first token of each window.\n"
+    "Tokens in the first half of a window, and tokens that an earlier window scored, are context and are not scored. Tokens\n"
+    "after the last whole window are left out. Dense attention takes a window in one pass. With another method, or with\n"
+    "--dense-prefix, the scored half is decoded token by token. The standard error is between windows if there are at least 8,\n"
+    "else between tokens. Speed is printed to stderr.\n";
 
 static const char eval_notes[] =
-    "Tasks (RULER's kinds, our wording): niah-single, niah-multikey, niah-multivalue, niah-multiquery, vt (variables), fwe\n"
-    "(frequent coded words), cwe (common words), qa-1hop, qa-2hop. Without --chat they are worded as texts to complete, as "
-    "the\n"
-    "embedded model was trained; with it as questions to an assistant. Sample i is the same whatever --samples, --task and\n"
-    "--threads say. --questions N asks N samples in a row about one text; intervals then go by texts, not samples.\n"
+    "Tasks (of RULER's kinds, in our words): niah-single, niah-multikey, niah-multivalue, niah-multiquery, vt (variable\n"
+    "tracking), fwe (frequent coded words), cwe (common words), qa-1hop, qa-2hop. Without --chat, prompts are texts to complete,\n"
+    "as in the training of the embedded model; with --chat, they are questions to an assistant. Sample i does not depend on\n"
+    "--samples, --task or --threads. --questions N asks N consecutive samples about one text; intervals then treat the texts,\n"
+    "not the samples, as independent.\n"
     "\n"
     "Lines of --jsonl: {\"input\", \"outputs\", \"answer_prefix\"} (RULER: the last line of input is the question), or\n"
-    "{\"question\", \"answer\"} with \"context\" or \"choices\", or {\"prompt\", \"answer\"}; \"task\" and \"grader\" at "
-    "will.\n"
+    "{\"question\", \"answer\"} with \"context\" or \"choices\", or {\"prompt\", \"answer\"}; \"task\" and \"grader\" are optional.\n"
     "Graders: substring (share of the references found), any, words, integers, exact, boxed, numeric-boxed, choice-boxed,\n"
-    "numeric-line, choice-line; docs/eval.md says where each looks.\n"
+    "numeric-line, choice-line; docs/eval.md says which part of the answer each grader reads.\n"
     "\n"
-    "Set-up B, the default: a context is prefilled densely, question and answer go through the method. --question-dense: A.\n"
-    "Every method is asked on the same prefilled context; differences are to the first one, on the same samples. Intervals "
-    "are\n"
-    "95%: Wilson's of scores, Tango's of differences; p is McNemar's exact test; \"all\" is the mean of the tasks' means.\n"
+    "Set-up B is the default: the context is prefilled with dense attention; the method decodes the question and the answer.\n"
+    "--question-dense selects set-up A. All methods start from the same prefilled context. Differences are to the first method,\n"
+    "on the same samples. Intervals are 95%: Wilson's for scores, Tango's for differences; p is from McNemar's exact test; \"all\"\n"
+    "is the mean over the tasks of their mean scores.\n"
     "\n"
-    "--out keeps every answer. The same command goes on from a file that is there, with more --samples, tasks, lengths or\n"
-    "methods too; a file that other settings, weights or another build made is refused.\n";
+    "--out keeps every answer. If FILE exists, the same command continues its run, and may add samples, tasks, lengths or\n"
+    "methods. A file from other settings, other weights or another build is refused.\n";
 
-// clang-format off
 static const cli_command commands[] = {
-    {"generate", "-m DIR [-p TEXT | -f FILE | < FILE] [flags]", "Continues a prompt.", CLI_GENERATE, cmd_generate, generate_notes},
-    {"chat", "-m DIR [flags]", "A conversation with a chat model.", CLI_CHAT, cmd_chat, chat_notes},
-    {"tokenize", "-m DIR [-p TEXT | -f FILE | < FILE] [flags]", "Text to token ids, comma-separated.", CLI_TOKENIZE, cmd_tokenize, NULL},
-    {"detokenize", "-m DIR [-p IDS | -f FILE | < FILE]", "Token ids (separated by commas or blanks) to text.", CLI_DETOKENIZE, cmd_detokenize, NULL},
-    {"logits", "-m DIR --ids FILE -o OUT.npy [flags]", "The logits of every token of one dense prefill, as a NumPy file.", CLI_LOGITS, cmd_logits, NULL},
-    {"inspect", "-m DIR [-c N] [-o md|json]", "What a model folder holds and what it costs to run.", CLI_INSPECT, cmd_inspect, NULL},
-    {"bench", "[decode] -m DIR [flags] | attn [flags]", "Times the engine: prefill and decode steps, or attention alone on a GPU.", CLI_BENCH, cmd_bench, bench_notes},
-    {"compare", "-m DIR --attn SPEC,... [-p TEXT | -f FILE | --jsonl FILE] [flags]", "What attention methods change: texts, next tokens, heads, against dense.", CLI_COMPARE, cmd_compare, compare_notes},
-    {"perplexity", "-m DIR -f FILE [--attn SPEC] [flags]", "How well a text is predicted, window by window.", CLI_PERPLEXITY, cmd_perplexity, perplexity_notes},
-    {"eval", "-m DIR [--task LIST --length N | --jsonl FILE] [flags]", "How well methods answer: long-context tasks, with intervals.", CLI_EVAL, cmd_eval, eval_notes},
-    {"methods", "[-o md|json]", "The attention methods and their parameters.", CLI_METHODS, cmd_methods, NULL},
-    {"version", "", "Version, commit, compiler and backend.", CLI_VERSION, cmd_version, NULL},
+    {"generate", "-m DIR [-p TEXT | -f FILE | < FILE] [flags]", "Continue a prompt.", CLI_GENERATE, cmd_generate, generate_notes},
+    {"chat", "-m DIR [flags]", "Talk to a chat model.", CLI_CHAT, cmd_chat, chat_notes},
+    {"tokenize", "-m DIR [-p TEXT | -f FILE | < FILE] [flags]", "Convert text to token ids, separated by commas.", CLI_TOKENIZE, cmd_tokenize, NULL},
+    {"detokenize", "-m DIR [-p IDS | -f FILE | < FILE]", "Convert token ids, separated by commas or blanks, to text.", CLI_DETOKENIZE, cmd_detokenize, NULL},
+    {"logits", "-m DIR --ids FILE -o OUT.npy [flags]", "Write the logits of each token of a dense prefill to a NumPy file.", CLI_LOGITS, cmd_logits, NULL},
+    {"inspect", "-m DIR [-c N] [-o md|json]", "Show what a model folder holds and what the model costs to run.", CLI_INSPECT, cmd_inspect, NULL},
+    {"bench", "[decode] -m DIR [flags] | attn [flags]", "Time prefill and decode steps, or attention alone on a GPU.", CLI_BENCH, cmd_bench, bench_notes},
+    {"compare", "-m DIR --attn SPEC,... [-p TEXT | -f FILE | --jsonl FILE] [flags]", "Compare attention methods with dense attention: answers, next tokens, outputs of heads.", CLI_COMPARE, cmd_compare, compare_notes},
+    {"perplexity", "-m DIR -f FILE [--attn SPEC] [flags]", "Measure how well the model predicts a text (perplexity).", CLI_PERPLEXITY, cmd_perplexity, perplexity_notes},
+    {"eval", "-m DIR [--task LIST --length N | --jsonl FILE] [flags]", "Score the answers of attention methods on long-context tasks.", CLI_EVAL, cmd_eval, eval_notes},
+    {"methods", "[-o md|json]", "List the attention methods and their parameters.", CLI_METHODS, cmd_methods, NULL},
+    {"version", "", "Print version, commit, compiler and backend.", CLI_VERSION, cmd_version, NULL},
 };
 // clang-format on
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
 static void help(FILE *out) {
     fprintf(out,
-            "usage: sleigh COMMAND [flags]\n\nRuns language models of the Llama family with exact and sampled attention.\n\n");
+            "usage: sleigh COMMAND [flags]\n\nRun language models of the Llama family with exact and sampled attention.\n\n");
     for (int i = 0; i < N_COMMANDS; i++) fprintf(out, "  %-11s %s\n", commands[i].name, commands[i].summary);
-    fprintf(out, "\n`sleigh COMMAND --help` lists a command's flags; `sleigh --version` says what this build is.\n"
-                 "Exit codes: 0 good, 2 usage error, 1 everything else.\n");
+    fprintf(out, "\n`sleigh COMMAND --help` lists the flags of a command; `sleigh --version` describes this build.\n"
+                 "Exit codes: 0 success, 2 usage error, 1 any other error.\n");
 }
 
 static const cli_command *find(const char *name) {
@@ -188,7 +174,7 @@ static int unknown_command(const char *name, sl_error *err) {
     for (int i = 0; i < N_COMMANDS; i++) names[i] = commands[i].name;
     const char *nearest = cli_nearest(name, names, N_COMMANDS);
     if (nearest) return sl_fail(err, SL_ERR_ARG, "unknown command \"%.60s\"; did you mean %s?", name, nearest);
-    return sl_fail(err, SL_ERR_ARG, "unknown command \"%.60s\"; `sleigh --help` lists them", name);
+    return sl_fail(err, SL_ERR_ARG, "unknown command \"%.60s\"; `sleigh --help` lists all commands", name);
 }
 
 static int is_help(const char *arg) {
@@ -196,7 +182,7 @@ static int is_help(const char *arg) {
 }
 
 static int run(int argc, char **argv, sl_error *err) {
-    if (argc < 2) return sl_fail(err, SL_ERR_ARG, "no command; `sleigh --help` lists them");
+    if (argc < 2) return sl_fail(err, SL_ERR_ARG, "no command given; `sleigh --help` lists all commands");
     if (is_help(argv[1]) || (argc == 2 && !strcmp(argv[1], "help"))) {
         help(stdout);
         return 0;
@@ -220,14 +206,14 @@ int main(int argc, char **argv) {
     int rc = cli_process_begin(argv, &err);
     if (!rc) rc = run(argc, argv, &err);
     int changed = cli_watch_check(&why);
-    if (changed) rc = changed, err = why; // whatever else went wrong may follow from it
+    if (changed) rc = changed, err = why; // a changed file of weights may be the cause of any other error
     if (!rc)
         rc = cli_flush(&err);
     else
         fflush(stdout);
     if (!rc) return 0;
     for (char *p = err.message; *p; p++)
-        if ((unsigned char)*p < ' ') *p = '?'; // one line, whatever a file name held
+        if ((unsigned char)*p < ' ') *p = '?'; // a file name may hold control characters: keep the error on one line
     fprintf(stderr, "sleigh: error: %s\n", err.message);
     return rc == SL_ERR_ARG ? 2 : 1;
 }

@@ -1,4 +1,4 @@
-// engine/cli/options.c - the table of flags, its parser and the help that is made from it; see options.h.
+// engine/cli/options.c - the table of flags, the parser of flags and the help texts; see options.h.
 #include "engine/cli/options.h"
 #include "attention/attention.h"
 
@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,7 +19,7 @@ typedef enum {
     OPT_SWITCH, // int, --name and --no-name
     OPT_LIST,   // cli_list, repeatable
     OPT_INTS,   // cli_ints, numbers and ranges separated by commas, k suffix allowed
-    OPT_PAIRS,  // cli_ints, two numbers a flag, repeatable
+    OPT_PAIRS,  // cli_ints, two numbers per flag, repeatable
     OPT_CHOICE, // const char *, one of a comma-separated list
 } option_type;
 
@@ -37,7 +38,7 @@ typedef struct option {
 #define F(name) offsetof(cli_options, name)
 #define RUNS (CLI_GENERATE | CLI_CHAT)
 #define DRAWS (RUNS | CLI_COMPARE)
-#define DECODES (RUNS | CLI_PERPLEXITY) // with one plan: --attn and what goes with it
+#define DECODES (RUNS | CLI_PERPLEXITY) // commands with one attention plan: --attn and its flags
 #define ENGINES (DRAWS | DECODES | CLI_LOGITS | CLI_BENCH | CLI_EVAL)
 #define LOADS (ENGINES | CLI_TOKENIZE | CLI_DETOKENIZE | CLI_INSPECT)
 #define INPUTS (CLI_GENERATE | CLI_TOKENIZE | CLI_DETOKENIZE | CLI_COMPARE)
@@ -46,101 +47,101 @@ typedef struct option {
 // clang-format off
 static const option table[] = {
     {"Model", "-m --model", "DIR", OPT_STRING, F(model), 0, 0, NULL, LOADS, "folder of a Hugging Face model"},
-    {"Model", "--load-format", "auto,dummy", OPT_CHOICE, F(load_format), 0, 0, "auto", ENGINES | CLI_INSPECT, "dummy: random weights, the folder needs only config.json"},
-    {"Model", "-c --ctx-size --ctx", "N", OPT_INT, F(n_ctx), 1, BIG, NULL, RUNS | CLI_INSPECT | CLI_EVAL, "tokens of context (default: the least of the model's limit, what fits and 32k)"},
-    {"Model", "-c --ctx-size --ctx", "N", OPT_INT, F(n_ctx), 4, BIG, NULL, CLI_PERPLEXITY, "tokens of a window (default: 512)"},
-    {"Model", "--stride", "N", OPT_INT, F(stride), 1, BIG, NULL, CLI_PERPLEXITY, "tokens from one window to the next (default: a window)"},
-    {"Model", "-ub --ubatch-size", "N", OPT_INT, F(ubatch), 1, 65536, NULL, ENGINES, "tokens of one prefill pass (default: 512, on a GPU 2048)"},
-    {"Model", "-t --threads", "N", OPT_INT, F(threads), 0, 1024, "0", ENGINES, "threads; 0: every core"},
-    {"Model", "--device", "DEVICE", OPT_STRING, F(device), 0, 0, "auto", ENGINES | CLI_INSPECT, "where to run: cpu, cuda, cuda:N, or auto: a GPU where there is one"},
+    {"Model", "--load-format", "auto,dummy", OPT_CHOICE, F(load_format), 0, 0, "auto", ENGINES | CLI_INSPECT, "auto: read the weights; dummy: make random ones (the folder needs only config.json)"},
+    {"Model", "-c --ctx-size --ctx", "N", OPT_INT, F(n_ctx), 1, BIG, NULL, RUNS | CLI_INSPECT | CLI_EVAL, "context size in tokens (default: the smallest of the model's limit, what fits in memory and 32k)"},
+    {"Model", "-c --ctx-size --ctx", "N", OPT_INT, F(n_ctx), 4, BIG, NULL, CLI_PERPLEXITY, "window size in tokens (default: 512)"},
+    {"Model", "--stride", "N", OPT_INT, F(stride), 1, BIG, NULL, CLI_PERPLEXITY, "tokens from the start of one window to the start of the next (default: the window size)"},
+    {"Model", "-ub --ubatch-size", "N", OPT_INT, F(ubatch), 1, 65536, NULL, ENGINES, "tokens per prefill pass (default: 512; on a GPU: 2048)"},
+    {"Model", "-t --threads", "N", OPT_INT, F(threads), 0, 1024, "0", ENGINES, "number of CPU threads; 0: one for each core"},
+    {"Model", "--device", "DEVICE", OPT_STRING, F(device), 0, 0, "auto", ENGINES | CLI_INSPECT, "device to run on: cpu, cuda, cuda:N, or auto (a GPU if it can run the chosen methods)"},
 
-    {"Input", "-p --prompt", "TEXT", OPT_STRING, F(prompt), 0, 0, NULL, INPUTS, "the text"},
-    {"Input", "-f --file", "FILE", OPT_STRING, F(file), 0, 0, NULL, INPUTS | CLI_PERPLEXITY, "read the text from FILE, byte for byte (-: standard input, which is also the default)"},
+    {"Input", "-p --prompt", "TEXT", OPT_STRING, F(prompt), 0, 0, NULL, INPUTS, "input text"},
+    {"Input", "-f --file", "FILE", OPT_STRING, F(file), 0, 0, NULL, INPUTS | CLI_PERPLEXITY, "read the input text from FILE, unchanged; - is standard input, the default"},
     {"Input", "--chat", NULL, OPT_FLAG, F(chat), 0, 0, "0", CLI_GENERATE | CLI_COMPARE | CLI_EVAL, "wrap the prompt in the model's chat template"},
-    {"Input", "--chat-template", "NAME", OPT_STRING, F(chat_template), 0, 0, NULL, RUNS | CLI_COMPARE | CLI_EVAL, "chat template to use instead of the model's own"},
+    {"Input", "--chat-template", "NAME", OPT_STRING, F(chat_template), 0, 0, NULL, RUNS | CLI_COMPARE | CLI_EVAL, "name of the chat template (default: the template of the model)"},
     {"Input", "-sys --system-prompt", "TEXT", OPT_STRING, F(system_prompt), 0, 0, NULL, RUNS | CLI_COMPARE | CLI_EVAL, "system message of the chat"},
-    {"Input", "--jsonl", "FILE", OPT_STRING, F(jsonl), 0, 0, NULL, CLI_GENERATE, "answer each line's {\"context\", \"question\", \"id\"} or {\"prompt\"}; one JSON object per line on stdout"},
-    {"Input", "--jsonl", "FILE", OPT_STRING, F(jsonl), 0, 0, NULL, CLI_COMPARE, "compare on each line's {\"context\", \"question\", \"id\"} or {\"prompt\"}; \"reference\": the text to score"},
-    {"Input", "--reference", "FILE", OPT_STRING, F(reference), 0, 0, NULL, CLI_COMPARE, "score this text after the prompt, not what dense attention answers"},
-    {"Input", "--prompts", "FILE", OPT_STRING, F(prompts), 0, 0, NULL, CLI_GENERATE, "continue each line of FILE; one JSON object per line on stdout"},
-    {"Input", "-np --parallel", "N", OPT_INT, F(parallel), 1, 1024, "1", CLI_GENERATE, "with --prompts or --jsonl: decode N lines together"},
-    {"Input", "--bos", NULL, OPT_FLAG, F(bos), 0, 0, "0", CLI_TOKENIZE, "put the tokenizer's BOS in front"},
-    {"Input", "--plain", NULL, OPT_FLAG, F(plain), 0, 0, "0", CLI_TOKENIZE, "strings of special tokens are plain text"},
-    {"Input", "--ids", "FILE", OPT_STRING, F(ids), 0, 0, NULL, CLI_LOGITS | CLI_GENERATE, "the prompt as token ids, separated by commas or blanks (-: standard input)"},
-    {"Input", "--random-prompt", "N", OPT_INT, F(random_prompt), 1, BIG, NULL, CLI_GENERATE, "a prompt of N random token ids, from --seed and --seq-id"},
+    {"Input", "--jsonl", "FILE", OPT_STRING, F(jsonl), 0, 0, NULL, CLI_GENERATE, "answer each line of FILE, {\"context\", \"question\", \"id\"} or {\"prompt\"}; print one JSON object per line"},
+    {"Input", "--jsonl", "FILE", OPT_STRING, F(jsonl), 0, 0, NULL, CLI_COMPARE, "compare on each line of FILE, {\"context\", \"question\", \"id\"} or {\"prompt\"}; \"reference\" is the text to score"},
+    {"Input", "--reference", "FILE", OPT_STRING, F(reference), 0, 0, NULL, CLI_COMPARE, "score the text of FILE after the prompt (default: score the answer of dense attention)"},
+    {"Input", "--prompts", "FILE", OPT_STRING, F(prompts), 0, 0, NULL, CLI_GENERATE, "continue each line of FILE; print one JSON object per line"},
+    {"Input", "-np --parallel", "N", OPT_INT, F(parallel), 1, 1024, "1", CLI_GENERATE, "with --prompts or --jsonl: decode N lines together as a batch"},
+    {"Input", "--bos", NULL, OPT_FLAG, F(bos), 0, 0, "0", CLI_TOKENIZE, "put the BOS token of the tokenizer first"},
+    {"Input", "--plain", NULL, OPT_FLAG, F(plain), 0, 0, "0", CLI_TOKENIZE, "treat the strings of special tokens as plain text"},
+    {"Input", "--ids", "FILE", OPT_STRING, F(ids), 0, 0, NULL, CLI_LOGITS | CLI_GENERATE, "read the prompt from FILE as token ids, separated by commas or blanks; - is standard input"},
+    {"Input", "--random-prompt", "N", OPT_INT, F(random_prompt), 1, BIG, NULL, CLI_GENERATE, "use a prompt of N random token ids; --seed and --seq-id choose them"},
 
-    {"Output", "-n --n-predict --predict", "N", OPT_INT, F(n_predict), -1, BIG, "-1", RUNS, "tokens to generate; -1: no limit"},
-    {"Output", "-n --n-predict --predict", "N", OPT_INT, F(n_predict), 1, BIG, "64", CLI_COMPARE, "tokens to generate, at most"},
-    {"Output", "--stop -r --reverse-prompt", "TEXT", OPT_LIST, F(stops), 0, 0, NULL, DRAWS | CLI_EVAL, "stop before this text (may be repeated)"},
+    {"Output", "-n --n-predict --predict", "N", OPT_INT, F(n_predict), -1, BIG, "-1", RUNS, "maximum number of tokens to generate; -1: no limit"},
+    {"Output", "-n --n-predict --predict", "N", OPT_INT, F(n_predict), 1, BIG, "64", CLI_COMPARE, "maximum number of tokens to generate"},
+    {"Output", "--stop -r --reverse-prompt", "TEXT", OPT_LIST, F(stops), 0, 0, NULL, DRAWS | CLI_EVAL, "stop before show this help would appear in the output (may be repeated)"},
     {"Output", "--ignore-eos", NULL, OPT_FLAG, F(ignore_eos), 0, 0, "0", DRAWS, "never generate an end-of-text token"},
     {"Output", "--display-prompt", NULL, OPT_SWITCH, F(display_prompt), 0, 0, "0", CLI_GENERATE, "write the prompt before the generated text"},
-    {"Output", "--perf", NULL, OPT_SWITCH, F(perf), 0, 0, "1", CLI_GENERATE, "statistics on stderr at the end"},
+    {"Output", "--perf", NULL, OPT_SWITCH, F(perf), 0, 0, "1", CLI_GENERATE, "print statistics to stderr at the end"},
     {"Output", "-o --output", "FILE", OPT_STRING, F(out), 0, 0, NULL, CLI_LOGITS, "the .npy file to write: float32 [n_tokens, vocab]"},
     {"Output", "-o --output", "md,json", OPT_CHOICE, F(format), 0, 0, "md", CLI_METHODS | CLI_INSPECT, "format of the tables"},
-    {"Output", "--plot", "FILE", OPT_STRING, F(plot), 0, 0, NULL, CLI_BENCH | CLI_COMPARE | CLI_EVAL, "draw the figures as FILE, an .svg or .png, with gnuplot; they lie beside it as .dat"},
+    {"Output", "--plot", "FILE", OPT_STRING, F(plot), 0, 0, NULL, CLI_BENCH | CLI_COMPARE | CLI_EVAL, "plot the results into FILE, an .svg or .png, with gnuplot; a .dat file next to FILE holds the numbers"},
     {"Output", "-o --output", "md,csv,json", OPT_CHOICE, F(format), 0, 0, "md", CLI_COMPARE | CLI_PERPLEXITY, "format of the tables"},
 
-    {"Sampling", "-s --seed", "N", OPT_UINT32, F(seed), 0, 4294967295.0, "0", DRAWS | CLI_PERPLEXITY | CLI_BENCH | CLI_EVAL, "seed of token sampling and of the attention's draws"},
-    {"Sampling", "--temp --temperature", "X", OPT_FLOAT, F(temp), 0, 1e6, "0.8", RUNS, "temperature; 0: greedy"},
-    {"Sampling", "--temp --temperature", "X", OPT_FLOAT, F(temp), 0, 1e6, "0", CLI_COMPARE, "temperature of the texts; 0: greedy"},
-    {"Sampling", "--top-k", "N", OPT_INT, F(top_k), 0, BIG, "40", DRAWS | CLI_EVAL, "keep the N likeliest tokens; 0: all"},
-    {"Sampling", "--top-p", "X", OPT_FLOAT, F(top_p), 0, 1, "0.95", DRAWS | CLI_EVAL, "keep the likeliest tokens up to probability X; 1: all"},
-    {"Sampling", "--min-p", "X", OPT_FLOAT, F(min_p), 0, 1, "0.05", DRAWS | CLI_EVAL, "drop tokens less likely than X times the likeliest; 0: none"},
-    {"Sampling", "--repeat-penalty", "X", OPT_FLOAT, F(repeat_penalty), 1e-3, 1e3, "1", DRAWS, "divide the logits of recent tokens; 1: off"},
-    {"Sampling", "--repeat-last-n", "N", OPT_INT, F(repeat_last_n), -1, BIG, "64", DRAWS, "what recent means for the penalties; 0: off, -1: the whole context"},
-    {"Sampling", "--presence-penalty", "X", OPT_FLOAT, F(presence_penalty), -1e3, 1e3, "0", DRAWS, "subtract from the logits of tokens that occurred; 0: off"},
-    {"Sampling", "--frequency-penalty", "X", OPT_FLOAT, F(frequency_penalty), -1e3, 1e3, "0", DRAWS, "subtract per occurrence; 0: off"},
-    {"Sampling", "-l --logit-bias", "ID+BIAS", OPT_LIST, F(logit_bias), 0, 0, NULL, DRAWS, "change a token's logit: 15+1, 15-0.5, 15-inf (may be repeated)"},
+    {"Sampling", "-s --seed", "N", OPT_UINT32, F(seed), 0, 4294967295.0, "0", DRAWS | CLI_PERPLEXITY | CLI_BENCH | CLI_EVAL, "seed for token sampling and for the draws of the attention methods"},
+    {"Sampling", "--temp --temperature", "X", OPT_FLOAT, F(temp), 0, 1e6, "0.8", RUNS, "sampling temperature; 0: greedy"},
+    {"Sampling", "--temp --temperature", "X", OPT_FLOAT, F(temp), 0, 1e6, "0", CLI_COMPARE, "sampling temperature of the answers; 0: greedy"},
+    {"Sampling", "--top-k", "N", OPT_INT, F(top_k), 0, BIG, "40", DRAWS | CLI_EVAL, "sample from the N most likely tokens only; 0: from all tokens"},
+    {"Sampling", "--top-p", "X", OPT_FLOAT, F(top_p), 0, 1, "0.95", DRAWS | CLI_EVAL, "sample from the most likely tokens with a total probability of X; 1: from all tokens"},
+    {"Sampling", "--min-p", "X", OPT_FLOAT, F(min_p), 0, 1, "0.05", DRAWS | CLI_EVAL, "drop tokens that are less likely than X times the most likely token; 0: drop none"},
+    {"Sampling", "--repeat-penalty", "X", OPT_FLOAT, F(repeat_penalty), 1e-3, 1e3, "1", DRAWS, "penalty factor on the logits of recent tokens; 1: off"},
+    {"Sampling", "--repeat-last-n", "N", OPT_INT, F(repeat_last_n), -1, BIG, "64", DRAWS, "number of recent tokens that the three penalties see; 0: off, -1: the whole context"},
+    {"Sampling", "--presence-penalty", "X", OPT_FLOAT, F(presence_penalty), -1e3, 1e3, "0", DRAWS, "subtract X from the logit of each recent token; 0: off"},
+    {"Sampling", "--frequency-penalty", "X", OPT_FLOAT, F(frequency_penalty), -1e3, 1e3, "0", DRAWS, "subtract X from the logit of a token for each recent occurrence; 0: off"},
+    {"Sampling", "-l --logit-bias", "ID+BIAS", OPT_LIST, F(logit_bias), 0, 0, NULL, DRAWS, "change the logit of a token: 15+1, 15-0.5, 15-inf (may be repeated)"},
 
-    {"Attention", "--attn", "SPEC", OPT_STRING, F(attn), 0, 0, "dense", DECODES, "decode attention: a method of `sleigh methods`, with parameters: santa-prop:S=128; auto: dense below a measured crossover"},
-    {"Attention", "--attn-layer", "RULE", OPT_LIST, F(attn_layers), 0, 0, NULL, DECODES | CLI_EVAL, "another method for some layers: 0=dense, 2-5=santa:S=64 (may be repeated)"},
-    {"Attention", "--S-schedule", "FILE", OPT_STRING, F(schedule), 0, 0, NULL, DECODES, "a file of `layer S` lines"},
-    {"Attention", "--calibration", "FILE", OPT_STRING, F(calibration), 0, 0, NULL, DECODES | CLI_COMPARE | CLI_EVAL | CLI_BENCH, "--attn=auto: the table of bench attn --calibrate (default: in ~/.cache/sleigh, by device and model)"},
-    {"Attention", "--dense-prefix", "N", OPT_INT, F(dense_prefix), 0, BIG, NULL, CLI_GENERATE | CLI_COMPARE, "prefill N tokens densely, the rest of the prompt through --attn token by token"},
-    {"Attention", "--dense-prefix", "N", OPT_INT, F(dense_prefix), 0, BIG, NULL, CLI_PERPLEXITY, "prefill N tokens of a window densely, decode the rest token by token (default with a method: half a window)"},
-    {"Attention", "--question-dense", NULL, OPT_FLAG, F(question_dense), 0, 0, "0", CLI_GENERATE | CLI_COMPARE, "with --jsonl: prefill the question densely too"},
-    {"Attention", "--stats", "FILE", OPT_STRING, F(stats), 0, 0, NULL, RUNS, "write what every decode step's attention did: one JSON line per layer and head"},
-    {"Attention", "--stats-error", NULL, OPT_FLAG, F(stats_error), 0, 0, "0", RUNS, "with --stats: error against dense attention on the same state"},
-    {"Attention", "--stats-attn", "SPEC", OPT_LIST, F(stats_attn), 0, 0, NULL, RUNS, "with --stats: also run this method on the same states, for its error (may be repeated)"},
-    {"Attention", "--stats-seeds", "N", OPT_INT, F(stats_seeds), 1, 1000, "1", RUNS, "with --stats-attn: seeds per method and step"},
-    {"Attention", "--seq-id", "N", OPT_UINT32, F(seq_id), 0, 4294967295.0, "0", DRAWS | CLI_EVAL | CLI_PERPLEXITY, "sequence that keys the random numbers; with --jsonl the first line's"},
-    {"Attention", "--attn", "SPEC,...", OPT_LIST, F(attns), 0, 0, NULL, CLI_COMPARE, "methods of `sleigh methods` to compare with dense attention (may be repeated)"},
-    {"Attention", "--heads", NULL, OPT_SWITCH, F(heads), 0, 0, "1", CLI_COMPARE, "run every method on the states of the dense run too, for the error of each head"},
+    {"Attention", "--attn", "SPEC", OPT_STRING, F(attn), 0, 0, "dense", DECODES, "attention method for decoding, with parameters: santa-prop:S=128 (`sleigh methods` lists all); auto: dense below a measured length, the fastest method above it"},
+    {"Attention", "--attn-layer", "RULE", OPT_LIST, F(attn_layers), 0, 0, NULL, DECODES | CLI_EVAL, "use another method in some layers: 0=dense, 2-5=santa:S=64 (may be repeated)"},
+    {"Attention", "--S-schedule", "FILE", OPT_STRING, F(schedule), 0, 0, NULL, DECODES, "set S for each layer: a file with lines of `layer S`"},
+    {"Attention", "--calibration", "FILE", OPT_STRING, F(calibration), 0, 0, NULL, DECODES | CLI_COMPARE | CLI_EVAL | CLI_BENCH, "table for --attn=auto; bench attn --calibrate writes it (default: the file for this device and model in ~/.cache/sleigh)"},
+    {"Attention", "--dense-prefix", "N", OPT_INT, F(dense_prefix), 0, BIG, NULL, CLI_GENERATE | CLI_COMPARE, "prefill the first N tokens with dense attention; decode the rest of the prompt token by token with --attn"},
+    {"Attention", "--dense-prefix", "N", OPT_INT, F(dense_prefix), 0, BIG, NULL, CLI_PERPLEXITY, "prefill the first N tokens of a window with dense attention; decode the rest token by token (default: half a window; with --attn dense: the whole window)"},
+    {"Attention", "--question-dense", NULL, OPT_FLAG, F(question_dense), 0, 0, "0", CLI_GENERATE | CLI_COMPARE, "with --jsonl: also prefill the question with dense attention (set-up A)"},
+    {"Attention", "--stats", "FILE", OPT_STRING, F(stats), 0, 0, NULL, RUNS, "write a report on attention to FILE: one JSON line per decode step, layer and head"},
+    {"Attention", "--stats-error", NULL, OPT_FLAG, F(stats_error), 0, 0, "0", RUNS, "with --stats: also report the error against dense attention on the same state"},
+    {"Attention", "--stats-attn", "SPEC", OPT_LIST, F(stats_attn), 0, 0, NULL, RUNS, "with --stats: also run this method on the same states and report its error (may be repeated)"},
+    {"Attention", "--stats-seeds", "N", OPT_INT, F(stats_seeds), 1, 1000, "1", RUNS, "with --stats-attn: number of seeds per method and step"},
+    {"Attention", "--seq-id", "N", OPT_UINT32, F(seq_id), 0, 4294967295.0, "0", DRAWS | CLI_EVAL | CLI_PERPLEXITY, "sequence number that keys the random numbers; with --jsonl: the number of the first line"},
+    {"Attention", "--attn", "SPEC,...", OPT_LIST, F(attns), 0, 0, NULL, CLI_COMPARE, "methods to compare with dense attention; `sleigh methods` lists them (may be repeated)"},
+    {"Attention", "--heads", NULL, OPT_SWITCH, F(heads), 0, 0, "1", CLI_COMPARE, "also run each method on the states of the dense run and report the error of each head"},
 
-    {"Bench", "-p --n-prompt", "N,...", OPT_INTS, F(n_prompts), 0, BIG, NULL, CLI_BENCH, "prompts to prefill, in tokens, as 512,1k or 512-4096*2; 0: none (default 512)"},
-    {"Bench", "-n --steps --n-gen", "N,...", OPT_INTS, F(n_gens), 0, 1000000, NULL, CLI_BENCH, "tokens to generate, a decode step each; 0: none (default 128, bench decode 32)"},
-    {"Bench", "-pg --prompt-gen", "PP,TG", OPT_PAIRS, F(pairs), 1, BIG, NULL, CLI_BENCH, "a prompt of PP tokens and TG generated ones, timed as one (may be repeated)"},
-    {"Bench", "-d --depth --n-depth", "N,...", OPT_INTS, F(depths), 0, BIG, NULL, CLI_BENCH, "tokens in each sequence's KV cache before (default 0; bench decode and attn 512,4k)"},
-    {"Bench", "-b --batch", "N,...", OPT_INTS, F(batches), 1, 1024, NULL, CLI_BENCH, "sequences that are prefilled one by one and decode together (default 1; bench decode and attn 1,4)"},
-    {"Bench", "--attn", "SPEC,...", OPT_LIST, F(attns), 0, 0, NULL, CLI_BENCH, "methods of `sleigh methods`; 'santa-prop:S={64,128}' is two (may be repeated; default dense)"},
-    {"Bench", "--phase", "decode,prefill,all", OPT_CHOICE, F(phase), 0, 0, "all", CLI_BENCH, "bench attn: what to time"},
-    {"Bench", "--calibrate", NULL, OPT_FLAG, F(calibrate), 0, 0, "0", CLI_BENCH, "bench attn: measure what --attn=auto chooses by, for the shape of --model, and write it to --calibration"},
-    {"Bench", "--query-deviation", "X", OPT_FLOAT, F(query_deviation), 0, 100, "4", CLI_BENCH, "bench attn: standard deviation of the queries' elements; keys' is 1. 4: peaked attention, 1: flat"},
-    {"Bench", "--query-spread", "X", OPT_FLOAT, F(query_spread), 0, 4, "0", CLI_BENCH, "bench attn: deviation of the logarithm of the queries' channels' sizes. 0.78: bernoulli-group:B=8 reads 73% of the key features"},
-    {"Bench", "-r --repetitions", "N", OPT_INT, F(repetitions), 1, 1000, NULL, CLI_BENCH, "times that each test is made, from the same depth (default 5; bench decode 1, bench attn 40)"},
-    {"Bench", "--ragged", NULL, OPT_FLAG, F(ragged), 0, 0, "0", CLI_BENCH, "sequence i of b has depth (i + 1) / b of --depth, made odd"},
-    {"Bench", "--copy", NULL, OPT_FLAG, F(copy), 0, 0, "0", CLI_BENCH, "prefill one sequence, the others get copies of its rows: quicker, the same memory traffic"},
-    {"Bench", "--memory-rate", "X", OPT_FLOAT, F(memory_rate), 0, 1e6, "0", CLI_BENCH, "GB/s of this device's memory, which rates are held against; 0: measure it"},
-    {"Bench", "-o --output", "md,json,csv,jsonl", OPT_CHOICE, F(format), 0, 0, "md", CLI_BENCH, "format of the rows"},
+    {"Bench", "-p --n-prompt", "N,...", OPT_INTS, F(n_prompts), 0, BIG, NULL, CLI_BENCH, "tests that prefill N tokens, as 512,1k or 512-4096*2; 0: none (default: 512)"},
+    {"Bench", "-n --steps --n-gen", "N,...", OPT_INTS, F(n_gens), 0, 1000000, NULL, CLI_BENCH, "tests that generate N tokens, one decode step each; 0: none (default: 128; bench decode: 32)"},
+    {"Bench", "-pg --prompt-gen", "PP,TG", OPT_PAIRS, F(pairs), 1, BIG, NULL, CLI_BENCH, "test that prefills PP tokens and then generates TG tokens, timed as one (may be repeated)"},
+    {"Bench", "-d --depth --n-depth", "N,...", OPT_INTS, F(depths), 0, BIG, NULL, CLI_BENCH, "tokens in the KV cache of each sequence before a test (default: 0; bench decode and bench attn: 512,4k)"},
+    {"Bench", "-b --batch", "N,...", OPT_INTS, F(batches), 1, 1024, NULL, CLI_BENCH, "batch sizes: sequences are prefilled one by one and decode together (default: 1; bench decode and bench attn: 1,4)"},
+    {"Bench", "--attn", "SPEC,...", OPT_LIST, F(attns), 0, 0, NULL, CLI_BENCH, "methods to time; 'santa-prop:S={64,128}' means two methods (may be repeated; default: dense)"},
+    {"Bench", "--phase", "decode,prefill,all", OPT_CHOICE, F(phase), 0, 0, "all", CLI_BENCH, "bench attn: phase to time"},
+    {"Bench", "--calibrate", NULL, OPT_FLAG, F(calibrate), 0, 0, "0", CLI_BENCH, "bench attn: time the candidates of --attn=auto for the shape of --model and write the table to --calibration"},
+    {"Bench", "--query-deviation", "X", OPT_FLOAT, F(query_deviation), 0, 100, "4", CLI_BENCH, "bench attn: standard deviation of the elements of queries, where that of keys is 1; 4: peaked attention, 1: flat attention"},
+    {"Bench", "--query-spread", "X", OPT_FLOAT, F(query_spread), 0, 4, "0", CLI_BENCH, "bench attn: standard deviation of the log of the channel scales of queries; with 0.78, bernoulli-group:B=8 reads 73% of the key features"},
+    {"Bench", "-r --repetitions", "N", OPT_INT, F(repetitions), 1, 1000, NULL, CLI_BENCH, "repetitions of each test, all from the same depth (default: 5; bench decode: 1; bench attn: 40)"},
+    {"Bench", "--ragged", NULL, OPT_FLAG, F(ragged), 0, 0, "0", CLI_BENCH, "give sequence i of b a depth of (i + 1) / b of --depth, rounded down to an odd number"},
+    {"Bench", "--copy", NULL, OPT_FLAG, F(copy), 0, 0, "0", CLI_BENCH, "prefill one sequence and copy its rows to the others: a faster start, the same memory traffic in the tests"},
+    {"Bench", "--memory-rate", "X", OPT_FLOAT, F(memory_rate), 0, 1e6, "0", CLI_BENCH, "memory rate of this device in GB/s, the base of \"% of peak\"; 0: measure it"},
+    {"Bench", "-o --output", "md,json,csv,jsonl", OPT_CHOICE, F(format), 0, 0, "md", CLI_BENCH, "format of the results"},
 
-    {"Eval", "--task", "TASK,...", OPT_STRING, F(task), 0, 0, "niah-single,niah-multikey,qa-2hop", CLI_EVAL, "tasks that are made here, or all"},
-    {"Eval", "--length", "N,...", OPT_INTS, F(lengths), 64, 1 << 24, "4k", CLI_EVAL, "tokens of a prompt and what is generated after it"},
-    {"Eval", "--samples", "N", OPT_INT, F(samples), 1, 1000000, NULL, CLI_EVAL, "questions of each task and length (default 32; of a file all)"},
-    {"Eval", "--questions", "N", OPT_INT, F(questions), 1, 256, "1", CLI_EVAL, "of them about one text, where a task can ask several"},
-    {"Eval", "--task-seed", "N", OPT_UINT32, F(task_seed), 0, 4294967295.0, "42", CLI_EVAL, "seed of the texts"},
-    {"Eval", "--haystack", "text,noise,needles", OPT_CHOICE, F(haystack), 0, 0, "text", CLI_EVAL, "what lies between the facts: sentences, a few repeated ones, other needles (niah)"},
-    {"Eval", "--jsonl", "FILE", OPT_STRING, F(jsonl), 0, 0, NULL, CLI_EVAL, "questions of a file in place of --task: RULER's JSONL, or lines with a reference"},
-    {"Eval", "--grader", "NAME", OPT_STRING, F(grader), 0, 0, NULL, CLI_EVAL, "how answers are scored (default: the task's or the line's)"},
-    {"Eval", "--procedure", "NAME", OPT_STRING, F(procedure), 0, 0, NULL, CLI_EVAL, "prompt and grader of the SANTA paper: gsm8k-boxed, mmlu-boxed, gsm8k, mmlu"},
-    {"Eval", "--attn", "SPEC,...", OPT_LIST, F(attns), 0, 0, NULL, CLI_EVAL, "methods to compare, with parameters; S={64,128} makes two (default dense)"},
-    {"Eval", "--question-dense", NULL, OPT_FLAG, F(question_dense), 0, 0, "0", CLI_EVAL, "set-up A: prefill the question densely too"},
-    {"Eval", "-n --n-predict --predict", "N", OPT_INT, F(n_predict), -1, BIG, "-1", CLI_EVAL, "tokens to generate; -1: as the task says"},
-    {"Eval", "--temp --temperature", "X", OPT_FLOAT, F(temp), 0, 1e6, NULL, CLI_EVAL, "temperature (default 0: greedy, whatever the model's settings)"},
-    {"Eval", "--out", "FILE", OPT_STRING, F(out), 0, 0, NULL, CLI_EVAL, "write a line per sample and method; a run that was cut short goes on from there"},
-    {"Eval", "--dump", "FILE", OPT_STRING, F(dump), 0, 0, NULL, CLI_EVAL, "write the prompts in RULER's form, and ask nothing"},
+    {"Eval", "--task", "TASK,...", OPT_STRING, F(task), 0, 0, "niah-single,niah-multikey,qa-2hop", CLI_EVAL, "tasks to generate (see below), or all"},
+    {"Eval", "--length", "N,...", OPT_INTS, F(lengths), 64, 1 << 24, "4k", CLI_EVAL, "tokens of the prompt and of the answer together"},
+    {"Eval", "--samples", "N", OPT_INT, F(samples), 1, 1000000, NULL, CLI_EVAL, "questions for each task and length (default: 32; with --jsonl: all of the file)"},
+    {"Eval", "--questions", "N", OPT_INT, F(questions), 1, 256, "1", CLI_EVAL, "questions in a row about one text, for tasks that can ask several"},
+    {"Eval", "--task-seed", "N", OPT_UINT32, F(task_seed), 0, 4294967295.0, "42", CLI_EVAL, "seed for the generated texts"},
+    {"Eval", "--haystack", "text,noise,needles", OPT_CHOICE, F(haystack), 0, 0, "text", CLI_EVAL, "filler between the facts: varied sentences, a few repeated sentences, or other needles (niah tasks only)"},
+    {"Eval", "--jsonl", "FILE", OPT_STRING, F(jsonl), 0, 0, NULL, CLI_EVAL, "read the questions from FILE instead of --task: RULER's JSONL, or lines with a reference answer"},
+    {"Eval", "--grader", "NAME", OPT_STRING, F(grader), 0, 0, NULL, CLI_EVAL, "grader of the answers, see below (default: the grader of the task or of the line)"},
+    {"Eval", "--procedure", "NAME", OPT_STRING, F(procedure), 0, 0, NULL, CLI_EVAL, "use the prompt and the grader of the SANTA paper: gsm8k-boxed, mmlu-boxed, gsm8k or mmlu"},
+    {"Eval", "--attn", "SPEC,...", OPT_LIST, F(attns), 0, 0, NULL, CLI_EVAL, "methods to evaluate; 'santa-prop:S={64,128}' means two methods (may be repeated; default: dense)"},
+    {"Eval", "--question-dense", NULL, OPT_FLAG, F(question_dense), 0, 0, "0", CLI_EVAL, "also prefill the question with dense attention (set-up A)"},
+    {"Eval", "-n --n-predict --predict", "N", OPT_INT, F(n_predict), -1, BIG, "-1", CLI_EVAL, "maximum number of tokens to generate; -1: the limit of the task"},
+    {"Eval", "--temp --temperature", "X", OPT_FLOAT, F(temp), 0, 1e6, NULL, CLI_EVAL, "sampling temperature; 0: greedy (default: 0, also if the model's settings name another)"},
+    {"Eval", "--out", "FILE", OPT_STRING, F(out), 0, 0, NULL, CLI_EVAL, "write one line per sample and method to FILE; if FILE exists, continue the run that it holds"},
+    {"Eval", "--dump", "FILE", OPT_STRING, F(dump), 0, 0, NULL, CLI_EVAL, "write the prompts to FILE in RULER's format and do not run the model"},
     {"Eval", "-o --output", "md,csv,json", OPT_CHOICE, F(format), 0, 0, "md", CLI_EVAL, "format of the table"},
 
-    {"General", "-h --help", NULL, OPT_FLAG, F(help), 0, 0, "0", ~0u, "this text"},
+    {"General", "-h --help", NULL, OPT_FLAG, F(help), 0, 0, "0", ~0u, "show this help"},
 };
 // clang-format on
 enum { N_OPTIONS = sizeof table / sizeof *table };
@@ -161,7 +162,7 @@ static int word_of(const char *s, int i, char *out, size_t size) {
     return 0;
 }
 
-// The name that messages use: the first long one.
+// The name in messages: the first long name.
 static const char *long_name(const option *opt, char buf[32]) {
     for (int i = 0; word_of(opt->names, i, buf, 32); i++)
         if (!strncmp(buf, "--", 2)) return buf;
@@ -176,7 +177,7 @@ static const char *env_name(const option *opt, char buf[48]) {
     return buf;
 }
 
-// Finds a flag among those of a command (~0u: of any). *value is 0 when it was named as --no-X.
+// Finds a flag of these commands (~0u: of any command). *value: 0 after --no-X, else 1.
 static const option *find_option(const char *name, unsigned commands, int *value) {
     char word[40], negated[48];
     for (int i = 0; i < N_OPTIONS; i++) {
@@ -192,14 +193,14 @@ static const option *find_option(const char *name, unsigned commands, int *value
     return NULL;
 }
 
-static int is_param(const char *name) { // of any method
+static int is_param(const char *name) { // a parameter of any method
     for (const sl_attn_method *const *m = sl_attn_methods; *m; m++)
         for (const sl_attn_param *p = (*m)->params; p && p->name; p++)
             if (!strcmp(p->name, name)) return 1;
     return 0;
 }
 
-// Edit distance, two neighbours swapped counting as one.
+// Edit distance; a swap of two neighbours counts as one edit.
 static int distance(const char *a, const char *b) {
     enum { MAX = 40 };
     int d[MAX + 1][MAX + 1], n = (int)strlen(a), m = (int)strlen(b);
@@ -236,7 +237,7 @@ static int unknown_flag(const char *name, unsigned command, sl_error *err) {
     char words[CLI_MAX_FLAGS * 4][40];
     int n = 0, value;
     if (find_option(name, ~0u, &value))
-        return sl_fail(err, SL_ERR_ARG, "flag %s is not one of this command's; --help lists them", name);
+        return sl_fail(err, SL_ERR_ARG, "flag %s does not belong to this command; --help lists its flags", name);
     for (int i = 0; i < N_OPTIONS; i++) {
         for (int j = 0; (table[i].commands & command) && word_of(table[i].names, j, words[n], sizeof words[n]); j++)
             names[n] = words[n], n++;
@@ -248,7 +249,7 @@ static int unknown_flag(const char *name, unsigned command, sl_error *err) {
     }
     const char *nearest = cli_nearest(name, names, n);
     if (nearest) return sl_fail(err, SL_ERR_ARG, "unknown flag %.100s; did you mean %s?", name, nearest);
-    return sl_fail(err, SL_ERR_ARG, "unknown flag %.100s; --help lists them", name);
+    return sl_fail(err, SL_ERR_ARG, "unknown flag %.100s; --help lists all flags", name);
 }
 
 // ---- values ----
@@ -305,12 +306,12 @@ void cli_sort_ints(cli_ints *list) {
 }
 
 static int add_int(cli_ints *list, const char *flag, double number, sl_error *err) {
-    if (list->n == CLI_MAX_INTS) return sl_fail(err, SL_ERR_ARG, "%s: at most %d numbers", flag, CLI_MAX_INTS);
+    if (list->n == CLI_MAX_INTS) return sl_fail(err, SL_ERR_ARG, "%s: expected at most %d numbers", flag, CLI_MAX_INTS);
     list->at[list->n++] = (int)number;
     return 0;
 }
 
-// FIRST-LAST, FIRST-LAST+STEP or FIRST-LAST*FACTOR. word: cut at its signs.
+// FIRST-LAST, FIRST-LAST+STEP or FIRST-LAST*FACTOR. Writes NULs over the signs in `word`.
 static int add_range(cli_ints *list, const option *opt, const char *flag, const char *value, char *word, sl_error *err) {
     const option any = {.type = OPT_INT, .min = 1, .max = BIG};
     double first = 0, last = 0, by = 1;
@@ -321,8 +322,8 @@ static int add_range(cli_ints *list, const option *opt, const char *flag, const 
     if (!rc && how) rc = parse_number(&any, flag, sign + 1, &by, err);
     if (rc) return rc;
     if (last < first || (how == '*' && (by < 2 || first < 1)))
-        return sl_fail(err, SL_ERR_ARG, "%s %.100s: a range is FIRST-LAST, FIRST-LAST+STEP or FIRST-LAST*FACTOR, upwards", flag,
-                       value);
+        return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected a rising range: FIRST-LAST, FIRST-LAST+STEP or FIRST-LAST*FACTOR",
+                       flag, value);
     for (double x = first; !rc && x <= last; x = how == '*' ? x * by : x + by) rc = add_int(list, flag, x, err);
     return rc;
 }
@@ -345,14 +346,14 @@ static int set_ints(cli_options *o, const option *opt, const char *flag, const c
     return rc;
 }
 
-// fresh: what the environment said is replaced.
+// fresh: replaces the pairs from the environment.
 static int add_pair(cli_options *o, const option *opt, const char *flag, const char *value, int fresh, sl_error *err) {
     cli_ints *list = field_of(o, opt);
     const char *comma = strchr(value, ',');
     char first[32];
     double a = 0, b = 0;
     if (fresh) list->n = 0;
-    if (!comma) return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected two numbers, as 512,128", flag, value);
+    if (!comma) return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected two numbers, for example 512,128", flag, value);
     snprintf(first, sizeof first, "%.*s", (int)(comma - value), value);
     int rc = parse_number(opt, flag, first, &a, err);
     if (!rc) rc = parse_number(opt, flag, comma + 1, &b, err);
@@ -385,7 +386,7 @@ static int list_add(cli_list *list, const char *item, sl_error *err) {
     return 0;
 }
 
-// source: CLI_BY_ENV or CLI_BY_FLAG; 0: a default.
+// source: CLI_BY_ENV, CLI_BY_FLAG, or 0 for a default.
 static int set_value(cli_options *o, const option *opt, const char *flag, const char *value, int source, sl_error *err) {
     unsigned char *given = &o->given[opt - table];
     cli_list *list = field_of(o, opt);
@@ -404,7 +405,7 @@ static int set_value(cli_options *o, const option *opt, const char *flag, const 
         rc = add_pair(o, opt, flag, value, *given != source, err);
         break;
     case OPT_LIST:
-        if (*given != source) list->n = 0; // flags replace what the environment said
+        if (*given != source) list->n = 0; // flags replace the list from the environment
         rc = list_add(list, value, err);
         break;
     case OPT_FLAG:
@@ -426,7 +427,7 @@ static int takes_value(const option *opt) {
     return opt->type != OPT_FLAG && opt->type != OPT_SWITCH;
 }
 
-// One flag at args[*i]; moves *i past it.
+// Parses the flag at args[*i] and moves *i behind it.
 static int parse_flag(cli_options *o, int n, char **args, int *i, sl_error *err) {
     char name[64];
     const char *arg = args[(*i)++], *equals = !strncmp(arg, "--", 2) ? strchr(arg, '=') : NULL, *value = NULL;
@@ -446,7 +447,8 @@ static int parse_flag(cli_options *o, int n, char **args, int *i, sl_error *err)
     else
         return sl_fail(err, SL_ERR_ARG, "flag %s needs a value", name);
     if (opt) return set_value(o, opt, name, value, CLI_BY_FLAG, err);
-    if (o->n_params == CLI_MAX_PARAMS) return sl_fail(err, SL_ERR_ARG, "flag %s: at most %d parameters", name, CLI_MAX_PARAMS);
+    if (o->n_params == CLI_MAX_PARAMS)
+        return sl_fail(err, SL_ERR_ARG, "flag %s: expected at most %d parameters of methods", name, CLI_MAX_PARAMS);
     cli_param *p = &o->params[o->n_params++];
     snprintf(p->name, sizeof p->name, "%.31s", name + 2);
     p->value = value;
@@ -466,7 +468,8 @@ static int parse_env(cli_options *o, sl_error *err) {
 
 int cli_options_parse(cli_options *o, unsigned command, int n, char **args, sl_error *err) {
     *o = (cli_options){.command = command, .dense_prefix = -1};
-    for (int own = 0; own < 2; own++) // the command's own default wins over one that other commands have for the same field
+    for (int own = 0; own < 2;
+         own++) // a default of this command replaces the default that another command has for the same field
         for (int i = 0; i < N_OPTIONS; i++)
             if (table[i].def && (!own || (table[i].commands & command)))
                 SL_CHECK(set_value(o, &table[i], table[i].names, table[i].def, 0, err) == 0);
@@ -477,7 +480,7 @@ int cli_options_parse(cli_options *o, unsigned command, int n, char **args, sl_e
         else if (command == CLI_BENCH && !o->what)
             o->what = args[i++];
         else
-            rc = sl_fail(err, SL_ERR_ARG, "unexpected argument \"%.100s\"; texts are given with --prompt or --file", args[i]);
+            rc = sl_fail(err, SL_ERR_ARG, "unexpected argument \"%.100s\"; give text with --prompt or --file", args[i]);
     }
     if (rc) cli_options_free(o);
     return rc;
@@ -510,15 +513,16 @@ static void help_option(const option *opt, FILE *out) {
     }
     if (opt->value) snprintf(left + n, sizeof left - n, " %s", opt->value);
     fprintf(out, "  %-36s %s", left, opt->help);
-    if (opt->def && takes_value(opt)) fprintf(out, " (default %s)", opt->def);
-    if (opt->type == OPT_SWITCH) fprintf(out, " (default %s)", *opt->def == '1' ? "yes" : "no");
+    if (opt->def && takes_value(opt)) fprintf(out, " (default: %s)", opt->def);
+    if (opt->type == OPT_SWITCH) fprintf(out, " (default: %s)", *opt->def == '1' ? "yes" : "no");
     if (opt->field != F(help)) fprintf(out, " [%s]", env_name(opt, env));
     fputc('\n', out);
 }
 
-// The parameters of all methods, each name once, with the methods that have it.
+// Prints the parameters of all methods: each name once, with the methods that have the parameter.
 static void help_params(FILE *out) {
-    fprintf(out, "\nParameters of the attention methods (of the methods that --attn and --attn-layer choose):\n");
+    fprintf(out, "\nParameters of the methods that --attn and --attn-layer choose (each with the methods that have it and "
+                 "their defaults):\n");
     for (const sl_attn_method *const *m = sl_attn_methods; *m; m++) {
         for (const sl_attn_param *p = (*m)->params; p && p->name; p++) {
             int seen = 0;
@@ -551,5 +555,6 @@ void cli_help_command(const cli_command *c, FILE *out) {
     }
     if (c->bit & DECODES) help_params(out);
     if (c->notes) fprintf(out, "\n%s", c->notes);
-    fprintf(out, "\nA flag's environment variable is in brackets; the flag wins over it. In numbers k and K mean 1024.\n");
+    fprintf(out, "\nEach flag can also be set by the environment variable in brackets; the flag takes precedence. In numbers, "
+                 "k and K mean 1024.\n");
 }

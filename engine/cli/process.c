@@ -8,7 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
+
+// ---- start ----
 
 // The wrong direction for 0 and 1: an empty input or a lost output must not look like a good one.
 static void open_standard(void) {
@@ -45,4 +48,41 @@ int cli_process_begin(char **argv, sl_error *err) {
     signal(SIGXFSZ, SIG_IGN);
     leave_out_blas_threads(argv);
     return check_stack(err);
+}
+
+// ---- interrupts ----
+
+// Mutable static state: a signal handler has no context.
+static volatile sig_atomic_t interrupted;
+
+static void on_interrupt(int sig) {
+    (void)sig;
+    interrupted = 1;
+}
+
+void cli_catch_interrupt(int once) {
+    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = once ? (int)SA_RESETHAND : 0};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGINT, &action, NULL);
+}
+
+int cli_interrupted(void) {
+    return interrupted;
+}
+
+void cli_clear_interrupt(void) {
+    interrupted = 0;
+}
+
+// ---- time and memory ----
+
+double cli_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1e3 + t.tv_nsec * 1e-6;
+}
+
+double cli_peak_mib(void) {
+    struct rusage u;
+    return getrusage(RUSAGE_SELF, &u) ? 0 : u.ru_maxrss / 1024.0;
 }

@@ -1,13 +1,23 @@
-// engine/cli/process.h - what the program asks of the system before its first command.
+// engine/cli/process.h - the process: its start, Ctrl+C, time and memory.
 #ifndef SLEIGH_PROCESS_H
 #define SLEIGH_PROCESS_H
 
 #include "engine/base/error.h"
 
-// Descriptors 0 to 2 that the caller closed are opened, so that no file of ours takes their numbers: what is read from 0 or
-// written to 1 then fails, what is written to 2 is lost. A closed pipe and a file-size limit become errors of write().
-// Where memory is limited the program is started anew, with OpenBLAS told to start no threads.
-// SL_ERR_MEMORY when the stack is too small.
+// Prepares the process before the first command:
+// - Opens descriptors 0 to 2 if the caller closed them, so that no other file gets these numbers. Reads from 0 and writes to 1
+//   then fail; writes to 2 are lost.
+// - Turns a closed pipe and a file-size limit into errors of write().
+// - Restarts the program with OPENBLAS_NUM_THREADS=1 if memory is limited.
+// SL_ERR_MEMORY: the stack is too small.
 int cli_process_begin(char **argv, sl_error *err);
+
+// Makes Ctrl+C set a flag. once: a second Ctrl+C ends the program as usual.
+void cli_catch_interrupt(int once);
+int cli_interrupted(void);
+void cli_clear_interrupt(void);
+
+double cli_now(void);      // milliseconds, monotonic
+double cli_peak_mib(void); // peak resident memory of this process
 
 #endif

@@ -1,13 +1,16 @@
 // engine/cli/run.c - from flags to a loaded model, an attention plan, an engine and sampling parameters; see run.h.
-#include "engine/cli/output/progress_bar.h"
 #include "engine/cli/run.h"
-#include "engine/cli/watch.h"
 #include "engine/base/number.h"
 #include "engine/base/philox.h"
+#include "engine/cli/io.h"
+#include "engine/cli/output/progress_bar.h"
+#include "engine/cli/process.h"
+#include "engine/cli/watch.h"
 
 #include <limits.h>
 #include <math.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,17 +1,18 @@
-// engine/cli/run.h - what generate, chat and logits share: a loaded model with its engine, and one timeline on it.
-//
-// cli_run      what the flags choose: model, attention plan, engine, sampling parameters.
-// cli_timeline a session with its token ids, sampler, stop strings and timings; it turns tokens into streamed text.
+// engine/cli/run.h - what the flags choose: model, attention plan, engine and sampling parameters; and checks of these flags.
 #ifndef SLEIGH_RUN_H
 #define SLEIGH_RUN_H
 
-#include "engine/cli/attn_auto.h"
-#include "engine/cli/cli.h"
-#include "engine/cli/generate/stats.h"
 #include "engine/backend/sampler.h"
-#include "engine/stopper.h"
+#include "engine/base/error.h"
+#include "engine/cli/attn_auto.h"
+#include "engine/cli/options.h"
+#include "engine/cli/output/stats.h"
 #include "engine/sleigh.h"
+#include "engine/stopper.h"
 #include "tokenizer/chat.h"
+#include "tokenizer/tokenizer.h"
+
+#include <stdio.h>
 
 typedef struct cli_run {
     const cli_options *options;
@@ -75,48 +76,5 @@ int cli_chat_template(const cli_options *o, const sl_chat_template **out, sl_err
 // Replaces *text by the template's rendering of it as the user's message, after --system-prompt.
 int cli_chat_wrap(const cli_options *o, const sl_chat_template *template, sl_text *text, sl_error *err);
 int cli_is_parallel(const cli_options *o); // generate --parallel, or --prompts: batches of o->parallel sequences
-
-typedef int (*cli_sink)(void *ctx, const char *text, size_t n, sl_error *err);
-int cli_sink_stdout(void *ctx, const char *text, size_t n, sl_error *err); // writes and flushes
-
-typedef struct cli_timeline {
-    cli_run *run;
-    sl_session *session;
-    sl_sampler *sampler;
-    sl_stopper *stopper; // NULL: no stop strings
-    sl_ids ids;          // the session's tokens
-    // since the last cut
-    int n_prefill, n_feed, n_decode, n_generated; // n_decode: steps; a stop string's last one is taken back
-    int n_prompt;                                 // tokens of the context when the generation began
-    double prefill_ms, feed_ms, decode_ms;
-    double prefill_flops;
-    const char *stopped; // why the generation ended; NULL: it has not
-    sl_ids generated;    // since cli_timeline_begin: all that were drawn, an end token too
-    // where the generated text goes
-    sl_detok_stream detok;
-    sl_text piece; // of the last token
-    cli_sink sink;
-    void *sink_ctx;
-} cli_timeline;
-
-int cli_timeline_open(cli_timeline *t, cli_run *run, uint32_t sequence, sl_error *err);
-void cli_timeline_close(cli_timeline *t);
-// Keeps the first n_tokens; counters, timings and the engine's attention statistics begin anew.
-int cli_timeline_cut(cli_timeline *t, int n_tokens, sl_error *err);
-// Both append; when Ctrl+C came they stop early and set `stopped`. prefill: dense. feed: a decode step per token.
-int cli_timeline_prefill(cli_timeline *t, const int32_t *ids, int n, sl_error *err);
-int cli_timeline_feed(cli_timeline *t, const int32_t *ids, int n, sl_error *err);
-// Generates until EOS, a stop string, --n-predict, a full context or Ctrl+C; says which in `stopped`. at_start: the text
-// stands alone (SentencePiece's first blank is then left out). The session then holds what was shown, without a last token
-// whose logits nobody needs.
-int cli_timeline_generate(cli_timeline *t, int at_start, cli_sink sink, void *ctx, sl_error *err);
-// The same for n timelines of one run together, after cli_timeline_begin of each; one that ends leaves the batch.
-void cli_timeline_begin(cli_timeline *t, int at_start, cli_sink sink, void *ctx);
-int cli_timelines_generate(cli_timeline *const *batch, int n, sl_error *err);
-int cli_timeline_common(const cli_timeline *t, const int32_t *ids, int n); // length of the common prefix
-void cli_timeline_stats(const cli_timeline *t, FILE *out);
-
-// SL_ERR_CONTEXT, with both counts, when a prompt of n tokens does not fit; SL_ERR_FORMAT when it is empty.
-int cli_check_prompt(const cli_run *run, size_t n, sl_error *err);
 
 #endif

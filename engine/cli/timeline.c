@@ -1,7 +1,11 @@
 // engine/cli/timeline.c - one session as the commands use it: prefill, feed, generate with streaming, statistics; see run.h.
+#include "engine/cli/timeline.h"
+#include "engine/cli/io.h"
 #include "engine/cli/output/progress_bar.h"
+#include "engine/cli/process.h"
 #include "engine/cli/run.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
 // tests/cli/test_cli_faults.c - what the system or a user does to build/sleigh that no good run has: closed descriptors, full
 // disks, numbers beyond every limit. It must end with one line that says why, and with nothing lost or half-written.
-#include "engine/cli/fingerprint.h"
+#include "engine/cli/eval/fingerprint.h"
 #include "models/safetensors.h"
 #include "tests/support/run_cli.h"
 

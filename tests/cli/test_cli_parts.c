@@ -1,5 +1,5 @@
 // tests/cli/test_cli_parts.c - what the commands share: rows of tables, sizes, token ids as text, the nearest word.
-#include "engine/cli/cli.h"
+#include "engine/cli/io.h"
 #include "engine/cli/options.h"
 #include "engine/cli/output/rows.h"
 #include "tests/support/run_cli.h"

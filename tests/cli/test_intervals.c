@@ -1,5 +1,6 @@
 // tests/cli/test_intervals.c - figures with their errors: standard errors, quantiles, shares, paired differences, and what
 // sleigh eval makes of them. Expected values follow from definitions, by hand or by search, not from the code's formulas.
+#include "engine/cli/eval/eval_table.h"
 #include "engine/cli/eval/eval_scores.h"
 #include "engine/cli/output/summary.h"
 #include "tests/test.h"

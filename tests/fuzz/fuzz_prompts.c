@@ -1,6 +1,6 @@
 // tests/fuzz/fuzz_prompts.c - chat templates, and files of prompts and questions.
 #include "engine/cli/eval/eval_records.h"
-#include "engine/cli/generate/records.h"
+#include "engine/cli/records.h"
 #include "tests/fuzz/fuzz.h"
 #include "tokenizer/chat.h"
 #include "tokenizer/jinja.h"

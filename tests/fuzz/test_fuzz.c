@@ -3,7 +3,7 @@
 #include "attention/auto.h"
 #include "engine/cli/eval/eval_records.h"
 #include "engine/cli/eval/eval_scores.h"
-#include "engine/cli/generate/records.h"
+#include "engine/cli/records.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/support/nulls.h"
 #include "tests/test.h"

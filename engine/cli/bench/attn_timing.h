@@ -4,8 +4,8 @@
 // the L2 cache; that leaves it full of changed lines, whose writing back (about 40 MB) is part of the time. Pages are always
 // shuffled, K and V are normal numbers, queries too, of a deviation that makes attention flat (1) or peaked (4)
 // and with channels of different size (query_spread).
-#ifndef SLEIGH_CUDA_BENCH_ATTN_H
-#define SLEIGH_CUDA_BENCH_ATTN_H
+#ifndef SLEIGH_ATTN_TIMING_H
+#define SLEIGH_ATTN_TIMING_H
 
 #include "attention/attention.h"
 

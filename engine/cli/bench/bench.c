@@ -1,11 +1,15 @@
 // engine/cli/bench/bench.c - see bench.h.
 #include "engine/cli/bench/bench.h"
 #include "engine/backend/backend.h"
+#include "engine/cli/commands.h"
+#include "engine/cli/io.h"
 #include "engine/cli/output/progress_bar.h"
 #include "engine/cli/output/rows.h"
 #include "engine/cli/output/summary.h"
+#include "engine/cli/process.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -86,8 +86,4 @@ int cli_bench_run(cli_bench *b, cli_bench_fn fn, void *ctx, sl_error *err);
 // All that is known of a row, what it was measured with included.
 json_t *cli_bench_json(const cli_bench *b, const cli_bench_row *row);
 
-// Measures and prints as the flags say: rows of these columns in md, the picture of --plot (cmd_bench_model.c).
-int cli_bench_print(const cli_options *o, const cli_bench_plan *plan, const cli_column *columns, int n_columns, sl_error *err);
-int cmd_bench_model(const cli_options *o, sl_error *err); // `sleigh bench` without a word
-
 #endif

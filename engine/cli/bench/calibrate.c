@@ -1,10 +1,13 @@
 // engine/cli/bench/calibrate.c - see calibrate.h.
 #include "engine/cli/bench/calibrate.h"
-#include "engine/cli/attn_list.h"
-#include "engine/cli/cli.h"
-#include "engine/cli/output/progress_bar.h"
 #include "engine/base/number.h"
+#include "engine/cli/attn_list.h"
+#include "engine/cli/bench/calibrate_host.h"
+#include "engine/cli/io.h"
+#include "engine/cli/output/progress_bar.h"
+#include "engine/cli/process.h"
 #include "engine/sleigh.h"
+
 #ifdef SLEIGH_CUDA
 #include "attention/attention_cuda.h"
 #include "engine/cli/bench/attn_timing.h"
@@ -12,6 +15,7 @@
 
 #include <limits.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

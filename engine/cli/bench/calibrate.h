@@ -5,6 +5,7 @@
 #ifndef SLEIGH_CALIBRATE_H
 #define SLEIGH_CALIBRATE_H
 
+#include "attention/attention.h"
 #include "attention/auto.h"
 #include "engine/cli/options.h"
 
@@ -22,14 +23,6 @@ typedef struct cli_grid {
 
 // Times table->specs over the grid, into table->points. SL_ERR_ARG for a grid of no or too many points.
 int cli_calibrate(const cli_clock *clock, const cli_grid *grid, sl_auto_table *table, sl_error *err);
-
-// Of the CPU: keys, values and queries are normal numbers, a step is repeated on the same state. n_pages: that a step needs at
-// most.
-typedef struct cli_host_clock cli_host_clock;
-int cli_host_clock_open(const sl_attn_geom *geom, int n_pages, double query_deviation, int n_threads, int repetitions,
-                        cli_host_clock **out, sl_error *err);
-int cli_host_clock_time(void *host_clock, const sl_attn_spec *spec, int n_seqs, int n_kv, double *us, sl_error *err);
-void cli_host_clock_close(cli_host_clock *clock);
 
 int cmd_calibrate(const cli_options *o, sl_error *err);
 

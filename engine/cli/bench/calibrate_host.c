@@ -1,9 +1,10 @@
 // engine/cli/bench/calibrate_host.c - the CPU's clock of calibrate.h.
+#include "engine/cli/bench/calibrate_host.h"
 #include "engine/backend/backend.h"
-#include "engine/cli/bench/calibrate.h"
-#include "engine/cli/cli.h"
-#include "engine/cli/output/summary.h"
 #include "engine/backend/dummy_weights.h"
+#include "engine/cli/bench/calibrate.h"
+#include "engine/cli/output/summary.h"
+#include "engine/cli/process.h"
 
 #include <stdlib.h>
 #include <string.h>

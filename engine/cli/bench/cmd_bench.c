@@ -1,7 +1,9 @@
 // engine/cli/bench/cmd_bench.c - sleigh bench [WHAT]: a model's speed, or finds which of the engine's parts is to be timed.
-#include "engine/cli/bench/bench.h"
+#include "engine/cli/bench/cmd_bench.h"
 #include "engine/cli/bench/calibrate.h"
+#include "engine/cli/commands.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const struct {

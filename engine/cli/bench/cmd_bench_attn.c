@@ -1,11 +1,13 @@
 // engine/cli/bench/cmd_bench_attn.c - sleigh bench attn: attention kernels alone, against what reading their bytes costs.
 //
 // Owns which sizes are timed and how the tables look; engine/cli/bench/attn_timing.h owns the clock.
-#include "engine/cli/cli.h"
+#include "engine/cli/bench/cmd_bench.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #ifdef SLEIGH_CUDA
+#include "engine/cli/io.h"
 #include "attention/attention.h"
 #include "attention/attention_cuda.h"
 #include "engine/cli/attn_list.h"

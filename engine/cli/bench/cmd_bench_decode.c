@@ -1,6 +1,6 @@
 // engine/cli/bench/cmd_bench_decode.c - sleigh bench decode: what decoding a batch costs, method beside method, as Table 3 of
 // the SANTA paper has it; on a GPU also which part of a step costs what.
-#include "engine/cli/bench/bench.h"
+#include "engine/cli/bench/cmd_bench.h"
 #include "engine/cli/output/rows.h"
 
 static const cli_ints batches = {.at = {1, 4}, .n = 2}, depths = {.at = {512, 4096}, .n = 2}, n_gens = {.at = {32}, .n = 1};

@@ -1,10 +1,12 @@
 // engine/cli/bench/cmd_bench_model.c - sleigh bench without a word behind it: a model's speed in llama-bench's shape; and the
 // table, with its picture, that it shares with bench decode.
-#include "engine/cli/bench/bench.h"
+#include "engine/cli/bench/cmd_bench.h"
+#include "engine/cli/io.h"
 #include "engine/cli/output/plot.h"
 #include "engine/cli/output/rows.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 // ---- which tests ----

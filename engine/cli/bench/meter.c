@@ -1,10 +1,11 @@
 // engine/cli/bench/meter.c - see meter.h.
 #include "engine/cli/bench/meter.h"
-#include "engine/cli/cli.h"
+#include "engine/cli/process.h"
 
 #include <dirent.h>
 #include <dlfcn.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,12 +1,17 @@
 // engine/cli/compare/cmd_compare.c - sleigh compare: the same prompts through dense attention and through other methods: their
 // texts, their next-token distributions on one path, the outputs of their heads on one state. See compare_runs.c for the
 // protocol.
-#include "engine/cli/compare/compare.h"
-#include "engine/cli/output/progress_bar.h"
-#include "engine/cli/generate/records.h"
 #include "engine/base/json.h"
+#include "engine/cli/commands.h"
+#include "engine/cli/compare/compare.h"
+#include "engine/cli/io.h"
+#include "engine/cli/output/progress_bar.h"
+#include "engine/cli/process.h"
+#include "engine/cli/records.h"
+#include "engine/cli/timeline.h"
 #include "engine/kv/kv.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -5,8 +5,9 @@
 
 #include "engine/cli/attn_list.h"
 #include "engine/cli/eval/eval_prompt.h"
-#include "engine/cli/run.h"
 #include "engine/cli/output/summary.h"
+#include "engine/cli/run.h"
+#include "engine/cli/timeline.h"
 
 #include <jansson.h>
 

@@ -3,6 +3,7 @@
 #include "engine/cli/output/plot.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 int compare_plot_check(const compare *c, sl_error *err) {

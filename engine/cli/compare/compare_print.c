@@ -1,11 +1,14 @@
 // engine/cli/compare/compare_print.c - what sleigh compare prints. md: each prompt's texts as they come, three tables at the
 // end. csv: the figures of the tables, a row a method. json: all of it, heads and tokens too. No times: equal runs print equal
 // bytes.
+#include "engine/cli/commands.h"
 #include "engine/cli/compare/compare.h"
+#include "engine/cli/io.h"
 #include "engine/cli/output/print_json.h"
 #include "engine/cli/output/rows.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 

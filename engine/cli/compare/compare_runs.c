@@ -8,6 +8,8 @@
 // a change of method, which on a GPU means to record its step anew, is paid once in BLOCK steps.
 #include "engine/cli/compare/compare.h"
 #include "engine/cli/output/progress_bar.h"
+#include "engine/cli/process.h"
+#include "engine/cli/timeline.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -4,19 +4,25 @@
 // Set-up B: the context is prefilled densely, question and answer go through the method (--question-dense: set-up A). A text's
 // questions are asked method by method, so that what a method keeps beside the pages is made once. A sample's draws are keyed
 // by its task, length and number: neither the count, nor the order, nor the threads change an answer.
+#include "engine/base/hash.h"
 #include "engine/cli/attn_list.h"
+#include "engine/cli/commands.h"
+#include "engine/cli/eval/eval_plot.h"
 #include "engine/cli/eval/eval_prompt.h"
 #include "engine/cli/eval/eval_records.h"
 #include "engine/cli/eval/eval_scores.h"
-#include "engine/cli/fingerprint.h"
+#include "engine/cli/eval/eval_table.h"
+#include "engine/cli/eval/fingerprint.h"
 #include "engine/cli/output/plot.h"
 #include "engine/cli/output/progress_bar.h"
+#include "engine/cli/process.h"
 #include "engine/cli/run.h"
+#include "engine/cli/timeline.h"
 #include "engine/cli/watch.h"
-#include "engine/base/hash.h"
 
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,8 @@
 // engine/cli/eval/eval_plot.c - what sleigh eval draws; see eval_scores.h.
+#include "engine/cli/eval/eval_plot.h"
 #include "engine/cli/attn_list.h"
 #include "engine/cli/eval/eval_scores.h"
+#include "engine/cli/eval/eval_table.h"
 #include "engine/cli/output/plot.h"
 
 int eval_plot(const char *file, const char *title, const eval_scores *s, const cli_attn_list *attn, const eval_summary *summary,

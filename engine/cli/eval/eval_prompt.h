@@ -3,9 +3,10 @@
 #ifndef SLEIGH_EVAL_PROMPT_H
 #define SLEIGH_EVAL_PROMPT_H
 
-#include "engine/cli/cli.h"
 #include "engine/cli/eval/eval_tasks.h"
+#include "engine/cli/options.h"
 #include "tokenizer/chat.h"
+#include "tokenizer/tokenizer.h"
 
 typedef struct eval_prompter {
     const cli_options *o;         // --system-prompt

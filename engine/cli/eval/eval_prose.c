@@ -1,7 +1,8 @@
 // engine/cli/eval/eval_prose.c - see eval_prose.h. The grammar is scripts/tiny_text.py's.
 #include "engine/cli/eval/eval_prose.h"
-#include "engine/cli/output/summary.h"
 #include "engine/base/hash.h"
+#include "engine/cli/eval/eval_words.h"
+#include "engine/cli/output/summary.h"
 
 #include <ctype.h>
 #include <stdlib.h>

@@ -4,8 +4,10 @@
 #ifndef SLEIGH_EVAL_PROSE_H
 #define SLEIGH_EVAL_PROSE_H
 
-#include "engine/cli/eval/eval_tasks.h"
+#include "engine/base/arrays.h"
+#include "engine/base/error.h"
 #include "engine/base/philox.h"
+#include "engine/cli/eval/eval_words.h"
 
 typedef struct prose {
     sl_rng_id id;

@@ -2,8 +2,10 @@
 #include "engine/cli/eval/eval_records.h"
 #include "engine/base/hash.h"
 #include "engine/base/json.h"
+#include "engine/cli/io.h"
 #include "engine/sleigh.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -10,9 +10,8 @@
 #define SLEIGH_EVAL_RECORDS_H
 
 #include "engine/base/hash.h"
-#include "engine/cli/cli.h"
-#include "engine/base/hash.h"
 #include "engine/cli/eval/eval_tasks.h"
+#include "engine/cli/options.h"
 
 // How the SANTA paper asks (Tables 21 to 24).
 typedef struct eval_procedure {

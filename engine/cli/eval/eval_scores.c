@@ -1,10 +1,11 @@
 // engine/cli/eval/eval_scores.c - see eval_scores.h.
-#include "engine/cli/cli.h"
 #include "engine/cli/eval/eval_scores.h"
 #include "engine/base/json.h"
+#include "engine/cli/commands.h"
 
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>

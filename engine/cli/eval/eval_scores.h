@@ -5,8 +5,6 @@
 #ifndef SLEIGH_EVAL_SCORES_H
 #define SLEIGH_EVAL_SCORES_H
 
-#include "engine/cli/attn_list.h"
-#include "engine/cli/output/summary.h"
 #include "engine/base/error.h"
 
 #include <jansson.h>
@@ -44,27 +42,5 @@ int eval_scores_missing(const eval_scores *s);
 int eval_file_open(const char *path, const json_t *settings, eval_scores *s, FILE **out, sl_error *err);
 // Adds a line and writes it through. flag: what named the file, for messages.
 int eval_file_add(FILE *f, const char *flag, const char *path, const json_t *line, sl_error *err);
-
-// ---- the summary (eval_table.c) ----
-
-typedef struct eval_summary {
-    cli_interval score, difference; // to the first method, on the same samples
-    int n_better, n_worse;          // clusters whose sum of scores is above, below that of the first method
-    double p_value;                 // exact, two-sided: that both are as likely (McNemar's where a cluster is one sample)
-    double kv_share;                // bytes of the KV cache read, to dense; 0: no step was taken
-    int n, n_clusters;
-} eval_summary;
-
-// out: [n_methods][n_groups + 1], the last of a method over all groups: the mean of their means. Every cell must be there.
-// Wilson's interval of a mean score and Tango's of a difference, at the number of independent samples that the spread between
-// clusters shows.
-void eval_summarise(const eval_scores *s, eval_summary *out);
-
-// format: "md", "csv" or "json". settings: lent.
-int eval_print(const eval_scores *s, const eval_summary *summary, const json_t *settings, const char *format, sl_error *err);
-
-// --plot (eval_plot.c): the mean of all groups against the KV bytes read, methods that differ in their budget on one curve.
-int eval_plot(const char *file, const char *title, const eval_scores *s, const cli_attn_list *attn, const eval_summary *summary,
-              sl_error *err);
 
 #endif

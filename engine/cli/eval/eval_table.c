@@ -1,11 +1,14 @@
 // engine/cli/eval/eval_table.c - intervals and the tables of `sleigh eval`; see eval_scores.h.
-#include "engine/cli/cli.h"
+#include "engine/cli/eval/eval_table.h"
+#include "engine/cli/commands.h"
 #include "engine/cli/eval/eval_scores.h"
+#include "engine/cli/io.h"
 #include "engine/cli/output/print_json.h"
 #include "engine/cli/output/rows.h"
 #include "engine/sleigh.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -5,6 +5,7 @@
 // draw from streams of their own, so that more filler changes nothing else.
 #include "engine/cli/eval/eval_tasks.h"
 #include "engine/cli/eval/eval_prose.h"
+#include "engine/cli/eval/eval_words.h"
 
 #include <stdio.h>
 #include <stdlib.h>

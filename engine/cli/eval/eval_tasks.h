@@ -6,22 +6,12 @@
 #ifndef SLEIGH_EVAL_TASKS_H
 #define SLEIGH_EVAL_TASKS_H
 
-#include "engine/cli/eval/eval_grade.h"
-#include "engine/base/error.h"
 #include "engine/base/arrays.h"
+#include "engine/base/error.h"
+#include "engine/cli/eval/eval_grade.h"
 
 #include <jansson.h>
 #include <stdint.h>
-
-typedef struct eval_word_list {
-    const char *const *words;
-    size_t n;
-} eval_word_list;
-
-typedef struct eval_words {
-    eval_word_list nouns, adjectives, transitive, intransitive, adverbs, prepositions, times, names, surnames, places, jobs;
-} eval_words;
-extern const eval_words eval_vocabulary; // eval_words.c
 
 // One question. The prompt is context, question and prefix; with a chat template the prefix begins the assistant's turn.
 typedef struct eval_item {

@@ -1,6 +1,6 @@
 // engine/cli/eval/eval_words.c - the words that `sleigh eval` makes its texts of: those of scripts/tiny_text.py, which the
 // embedded model was trained on. Their order is part of what a seed gives.
-#include "engine/cli/eval/eval_tasks.h"
+#include "engine/cli/eval/eval_words.h"
 
 static const char *const nouns[] = {
     "river",     "mountain", "lantern",    "garden",    "window",     "bottle",    "candle",    "basket",    "mirror",

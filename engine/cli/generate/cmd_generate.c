@@ -1,7 +1,13 @@
 // engine/cli/generate/cmd_generate.c - sleigh generate: a prompt in, the generated text on stdout as it comes, statistics on
 // stderr.
+#include "engine/cli/commands.h"
+#include "engine/cli/generate/generate.h"
+#include "engine/cli/io.h"
+#include "engine/cli/process.h"
 #include "engine/cli/run.h"
+#include "engine/cli/timeline.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -73,8 +79,8 @@ static int generate(cli_run *run, const sl_text *text, sl_error *err) {
 }
 
 int cmd_generate(const cli_options *o, sl_error *err) {
-    if (cli_is_parallel(o)) return cmd_parallel(o, err);
-    if (o->jsonl) return cmd_jsonl(o, err);
+    if (cli_is_parallel(o)) return cli_generate_parallel(o, err);
+    if (o->jsonl) return cli_generate_jsonl(o, err);
     const sl_chat_template *template = NULL;
     sl_text text = {0};
     cli_run run;

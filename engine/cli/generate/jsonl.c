@@ -4,12 +4,17 @@
 // are those of context and question as one text; what they share with the context's own tokens counts as the context.
 // One session serves all lines: a context that begins like the one before keeps the rows of the common part. A line may name
 // its own method ("attn") and the sequence that keys its random numbers ("seq"), so that one pass over a context compares many.
+#include "engine/base/json.h"
+#include "engine/cli/generate/generate.h"
+#include "engine/cli/io.h"
 #include "engine/cli/output/print_json.h"
 #include "engine/cli/output/progress_bar.h"
-#include "engine/cli/generate/records.h"
+#include "engine/cli/process.h"
+#include "engine/cli/records.h"
 #include "engine/cli/run.h"
-#include "engine/base/json.h"
+#include "engine/cli/timeline.h"
 
+#include <stdio.h>
 #include <string.h>
 
 typedef struct job {
@@ -135,7 +140,7 @@ static void close_job(job *j) {
     sl_text_free(&j->attn);
 }
 
-int cmd_jsonl(const cli_options *o, sl_error *err) {
+int cli_generate_jsonl(const cli_options *o, sl_error *err) {
     job j = {0};
     cli_run run;
     int rc = cli_need_model(o, err);

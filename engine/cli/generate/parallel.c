@@ -4,12 +4,17 @@
 // Every prompt is read, tokenized and measured before any work. A group of N lines is then prefilled line by line and decoded
 // together; a sequence that ends leaves the batch, and the next group begins when all have ended. A group also ends where a
 // line asks for another method: the engine decodes with one at a time. What a line answers does not depend on its company.
+#include "engine/base/json.h"
+#include "engine/cli/generate/generate.h"
+#include "engine/cli/io.h"
 #include "engine/cli/output/print_json.h"
 #include "engine/cli/output/progress_bar.h"
-#include "engine/cli/generate/records.h"
+#include "engine/cli/process.h"
+#include "engine/cli/records.h"
 #include "engine/cli/run.h"
-#include "engine/base/json.h"
+#include "engine/cli/timeline.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -267,7 +272,7 @@ static int run_job(job *j, sl_error *err) {
     return rc;
 }
 
-int cmd_parallel(const cli_options *o, sl_error *err) {
+int cli_generate_parallel(const cli_options *o, sl_error *err) {
     job j = {0};
     cli_run run;
     int rc = cli_need_model(o, err);

@@ -1,6 +1,6 @@
 // engine/cli/output/print_json.c - see print_json.h.
 #include "engine/cli/output/print_json.h"
-#include "engine/cli/cli.h"
+#include "engine/cli/io.h"
 
 #include <stdlib.h>
 

@@ -1,7 +1,8 @@
 // engine/cli/output/progress_bar.c - see progress.h.
 #include "engine/cli/output/progress_bar.h"
-#include "engine/cli/cli.h"
+#include "engine/cli/process.h"
 
+#include <stdio.h>
 #include <unistd.h>
 
 enum { BAR = 30, TERMINAL_FIRST_MS = 1000, TERMINAL_EVERY_MS = 100, LINE_FIRST_MS = 10000, LINE_EVERY_MS = 15000 };

@@ -1,6 +1,6 @@
 // engine/cli/output/rows.c - see rows.h.
 #include "engine/cli/output/rows.h"
-#include "engine/cli/cli.h"
+#include "engine/cli/io.h"
 #include "engine/cli/output/print_json.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-// engine/cli/compare/cmd_perplexity.c - sleigh perplexity: exp of the mean negative log-likelihood of a text's tokens, window
+// engine/cli/cmd_perplexity.c - sleigh perplexity: exp of the mean negative log-likelihood of a text's tokens, window
 // by window.
 //
 // Windows of --ctx-size tokens begin --stride apart, each with the tokenizer's BOS in the place of its first token. The first
@@ -6,13 +6,17 @@
 // counts once. Tokens after the last whole window are left out. Dense attention takes a window in one batched pass. With
 // another method, or --dense-prefix, the window's beginning is prefilled densely and every scored token is predicted by a
 // decode step. Memory is O(vocabulary) and a number a scored token.
+#include "engine/cli/commands.h"
+#include "engine/cli/io.h"
 #include "engine/cli/output/print_json.h"
 #include "engine/cli/output/progress_bar.h"
 #include "engine/cli/output/rows.h"
-#include "engine/cli/run.h"
 #include "engine/cli/output/summary.h"
+#include "engine/cli/process.h"
+#include "engine/cli/run.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,8 +1,9 @@
-// engine/cli/generate/stats.c - see stats.h.
-#include "engine/cli/generate/stats.h"
+// engine/cli/output/stats.c - see stats.h.
+#include "engine/cli/output/stats.h"
 
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,9 +1,10 @@
-// engine/cli/generate/records.c - see records.h.
-#include "engine/cli/generate/records.h"
+// engine/cli/records.c - see records.h.
+#include "engine/cli/records.h"
 #include "attention/attention.h"
 #include "engine/base/json.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 

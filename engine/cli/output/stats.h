@@ -1,9 +1,9 @@
-// engine/cli/generate/stats.h - --stats: one JSON line per decode step, layer and query head, of the method that decodes and
+// engine/cli/output/stats.h - --stats: one JSON line per decode step, layer and query head, of the method that decodes and
 // its shadows.
 #ifndef SLEIGH_STATS_H
 #define SLEIGH_STATS_H
 
-#include "engine/cli/cli.h"
+#include "engine/cli/options.h"
 #include "engine/sleigh.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
-// engine/cli/fingerprint.h - what a model folder holds, in three short texts: results of other weights are told apart, whatever
-// their folder is called.
+// engine/cli/eval/fingerprint.h - what a model folder holds, in three short texts: results of other weights are told apart,
+// whatever their folder is called.
 #ifndef SLEIGH_FINGERPRINT_H
 #define SLEIGH_FINGERPRINT_H
 

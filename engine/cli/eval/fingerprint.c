@@ -1,10 +1,11 @@
-// engine/cli/fingerprint.c - see fingerprint.h.
-#include "engine/cli/fingerprint.h"
-#include "engine/cli/cli.h"
-#include "engine/cli/watch.h"
+// engine/cli/eval/fingerprint.c - see fingerprint.h.
+#include "engine/cli/eval/fingerprint.h"
 #include "engine/base/hash.h"
+#include "engine/cli/io.h"
+#include "engine/cli/watch.h"
 
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-// engine/cli/generate/records.h - files of many prompts, a line each: the JSONL of generate --jsonl, the plain lines of
+// engine/cli/records.h - files of many prompts, a line each: the JSONL of generate --jsonl, the plain lines of
 // --prompts.
 //
 // A record is an object with "prompt", or with "context" and "question" (set-up B: the question goes through --attn), and
@@ -7,9 +7,13 @@
 #ifndef SLEIGH_RECORDS_H
 #define SLEIGH_RECORDS_H
 
-#include "engine/cli/cli.h"
+#include "engine/base/arrays.h"
+#include "engine/base/error.h"
+#include "engine/cli/options.h"
+#include "tokenizer/tokenizer.h"
 
 #include <jansson.h>
+#include <stdio.h>
 
 typedef struct cli_records {
     const char *path;

@@ -1,10 +1,15 @@
-// engine/cli/generate/cmd_chat.c - sleigh chat: a conversation read from standard input, a message a line, with commands.
+// engine/cli/cmd_chat.c - sleigh chat: a conversation read from standard input, a message a line, with commands.
 //
 // The whole conversation is rendered and tokenized at every turn; what the session already holds of it stays, only the
 // new tokens are prefilled. On a terminal an error ends the turn; where standard input is a script it ends the program.
+#include "engine/cli/commands.h"
+#include "engine/cli/io.h"
+#include "engine/cli/process.h"
 #include "engine/cli/run.h"
+#include "engine/cli/timeline.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

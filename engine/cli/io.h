@@ -1,0 +1,26 @@
+// engine/cli/io.h - input and output of the commands.
+#ifndef SLEIGH_CLI_IO_H
+#define SLEIGH_CLI_IO_H
+
+#include "engine/base/arrays.h"
+#include "engine/base/error.h"
+#include "engine/cli/options.h"
+
+#include <stddef.h>
+
+// Appends a whole file to *out as bytes, NULs included. Path "-" is standard input.
+int cli_read_file(const char *path, sl_text *out, sl_error *err);
+// Reads the input text from --prompt, --file or standard input. SL_ERR_ARG: both flags, or neither and standard input is a
+// terminal.
+int cli_read_input(const cli_options *o, sl_text *out, sl_error *err);
+// Parses ids that commas and blanks separate. SL_ERR_FORMAT names `source` and the byte where no id begins.
+int cli_parse_ids(const char *source, const sl_text *text, sl_ids *ids, sl_error *err);
+
+// Write to standard output. Any failure (closed pipe, full disk) is SL_ERR_IO. cli_flush also writes out stdio's buffer.
+int cli_write(const char *data, size_t n, sl_error *err);
+__attribute__((format(printf, 2, 3))) int cli_printf(sl_error *err, const char *fmt, ...);
+int cli_flush(sl_error *err);
+
+const char *cli_bytes(double bytes, char buf[32]); // "12.3 MiB"
+
+#endif

@@ -1,0 +1,54 @@
+// engine/cli/timeline.h - a session as the commands use it: prefill, feed, generate with streamed text, statistics.
+#ifndef SLEIGH_TIMELINE_H
+#define SLEIGH_TIMELINE_H
+
+#include "engine/cli/run.h"
+
+#include <stdio.h>
+
+// Receives generated text, piece by piece.
+typedef int (*cli_sink)(void *ctx, const char *text, size_t n, sl_error *err);
+int cli_sink_stdout(void *ctx, const char *text, size_t n, sl_error *err); // writes to standard output and flushes
+
+typedef struct cli_timeline {
+    cli_run *run;
+    sl_session *session;
+    sl_sampler *sampler;
+    sl_stopper *stopper; // NULL: no stop strings
+    sl_ids ids;          // the session's tokens
+    // since the last cut
+    int n_prefill, n_feed, n_decode, n_generated; // n_decode: steps, also the one whose token completed a stop string
+    int n_prompt;                                 // tokens of the context when the generation began
+    double prefill_ms, feed_ms, decode_ms;
+    double prefill_flops;
+    const char *stopped; // the reason why the generation ended; NULL: it has not ended
+    sl_ids generated;    // all tokens sampled since cli_timeline_begin, an end token included
+    // output of the generated text
+    sl_detok_stream detok;
+    sl_text piece; // text of the last token
+    cli_sink sink;
+    void *sink_ctx;
+} cli_timeline;
+
+int cli_timeline_open(cli_timeline *t, cli_run *run, uint32_t sequence, sl_error *err);
+void cli_timeline_close(cli_timeline *t);
+// Keeps the first n_tokens. Resets counters, timings and the attention statistics of the engine.
+int cli_timeline_cut(cli_timeline *t, int n_tokens, sl_error *err);
+// Append tokens: prefill with dense attention, feed with one decode step per token. Ctrl+C ends them early and sets `stopped`.
+int cli_timeline_prefill(cli_timeline *t, const int32_t *ids, int n, sl_error *err);
+int cli_timeline_feed(cli_timeline *t, const int32_t *ids, int n, sl_error *err);
+// Generates until EOS, a stop string, --n-predict, a full context or Ctrl+C, and sets `stopped` to the reason. at_start: the
+// text stands alone, so SentencePiece's first blank is left out. Afterwards the session holds the shown tokens, except a last
+// token that no further step needs.
+int cli_timeline_generate(cli_timeline *t, int at_start, cli_sink sink, void *ctx, sl_error *err);
+// The same for n timelines of one run, as a batch: call cli_timeline_begin for each, then cli_timelines_generate. A timeline
+// that ends leaves the batch.
+void cli_timeline_begin(cli_timeline *t, int at_start, cli_sink sink, void *ctx);
+int cli_timelines_generate(cli_timeline *const *batch, int n, sl_error *err);
+int cli_timeline_common(const cli_timeline *t, const int32_t *ids, int n); // length of the common prefix
+void cli_timeline_stats(const cli_timeline *t, FILE *out);
+
+// SL_ERR_CONTEXT, with both counts: a prompt of n tokens does not fit. SL_ERR_FORMAT: the prompt is empty.
+int cli_check_prompt(const cli_run *run, size_t n, sl_error *err);
+
+#endif
