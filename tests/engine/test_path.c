@@ -17,7 +17,7 @@
 
 #define PAGE "docs/architecture.md"
 
-enum { MOST_FRAMES = 64, MOST_LINES = 128, ID_A = 17 };
+enum { MOST_FRAMES = 64, MOST_LINES = 128, PROMPT = 300, PROMPT_SEED = 17 };
 
 typedef struct frame {
     char function[80], file[200];
@@ -82,6 +82,15 @@ static int find_program(struct dl_phdr_info *info, size_t size, void *to) {
     return 1; // the program itself is the first entry
 }
 
+static int ends_with(const char *text, const char *end) { // whole names of a path
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && !strcmp(text + n - m, end) && (n == m || text[n - m - 1] == '/');
+}
+
+static int is_foreign(const char *function, const char *file) { // the probe, OpenMP
+    return ends_with(file, "tests/engine/test_path.c") || !strncmp(function, "GOMP_", 5) || !strncmp(function, "gomp_", 5);
+}
+
 static void drop_clone_suffix(char *name) { // run._omp_fn.0, run_layer.isra.0
     char *dot = strchr(name, '.');
     if (dot) *dot = 0;
@@ -95,10 +104,6 @@ static void add(path *p, const char *function, const char *file) {
     snprintf(p->at[p->n].function, sizeof p->at[p->n].function, "%s", function);
     snprintf(p->at[p->n].file, sizeof p->at[p->n].file, "%s", file);
     p->at[p->n++].may_vanish = 0;
-}
-
-static int is_foreign(const char *function, const char *file) { // the probe, the test, OpenMP
-    return strstr(file, "tests/") || !strncmp(function, "GOMP_", 5) || !strncmp(function, "gomp_", 5);
 }
 
 // The functions of the recorded backtrace from `entry` down, and the kernel below them.
@@ -126,8 +131,9 @@ static path trace(const char *entry, const void *kernel) {
     CHECK_INT(pclose(f), 0);
     while (n > 0 && strcmp(functions[n - 1], entry)) n--; // the test and what called it
     if (n == 0) FAIL("the backtrace does not reach %s", entry);
-    for (int i = n - 1; i >= 0; i--)
+    for (int i = n - 1; i > 0; i--)
         if (!is_foreign(functions[i], files[i])) add(&p, functions[i], files[i]);
+    add(&p, functions[0], ""); // the kernel: sanitizers give its first line to the file that includes the template
     return p;
 }
 
@@ -154,13 +160,9 @@ static path read_page(const char *title) {
     return p;
 }
 
-static int ends_with(const char *text, const char *end) {
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && !strcmp(text + n - m, end) && (n == m || text[n - m - 1] == '/');
-}
-
 static int is_same(const frame *page, const frame *real_frame) {
-    return !strcmp(page->function, real_frame->function) && ends_with(real_frame->file, page->file);
+    if (strcmp(page->function, real_frame->function)) return 0;
+    return !real_frame->file[0] || ends_with(real_frame->file, page->file);
 }
 
 // 1 when the page is right. Else says in why[400] what differs.
@@ -187,19 +189,20 @@ static void need_addr2line(void) {
     if (access(PAGE, R_OK)) TEST_SKIP("needs %s", PAGE);
 }
 
-// Prefills 300 tokens and takes one step. with_step: records the step, else the prefill. attn: a method that scores by `score`
+// Prefills PROMPT tokens and takes one step. with_step: records the step, else the prefill. attn: a method that scores by
+// `score`
 static path run_and_trace(const char *attn, int with_step) {
     rig r = rig_load("models/tiny", attn, (sl_engine_options){.n_ctx = 512, .n_threads = 1, .seed = 1});
     sl_session *s = rig_session(&r, 1);
     sl_sampling greedy = sl_sampling_default();
     sl_sampler *sampler;
-    int32_t *ids = test_ids(300, r.n_vocab, ID_A), id;
+    int32_t *ids = test_ids(PROMPT, r.n_vocab, PROMPT_SEED), id;
     greedy.temp = 0;
     CHECK_OK(sl_sampler_new(&greedy, r.n_vocab, &sampler, &err), err);
     real = *sl_attn_kernels_best();
     n_addresses = 0;
     if (!with_step) set_kernels(real.score, probe_gemm);
-    int rc = sl_prefill(s, ids, 300, NULL, &err);
+    int rc = sl_prefill(s, ids, PROMPT, NULL, &err);
     if (with_step) set_kernels(probe_score, real.gemm);
     if (!rc) rc = sl_step(&s, 1, &sampler, &id, &err);
     set_kernels(real.score, real.gemm);
@@ -244,7 +247,7 @@ static void wrong_pages_are_found(void) {
         CHECK(!compare(&wrong, &found, why));
         wrong = page;
         strcpy(wrong.at[i].file, "engine/other.c");
-        CHECK(!compare(&wrong, &found, why));
+        CHECK_INT(compare(&wrong, &found, why), i == page.n - 1); // the file of the kernel is functions_stand_in_their_files'
         wrong = page;
         memmove(&wrong.at[i], &wrong.at[i + 1], (size_t)(page.n - i - 1) * sizeof *wrong.at);
         wrong.n--;
