@@ -19,7 +19,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 DATA = os.path.join(HERE, "mutations")
 FOLDERS = ("attention", "models", "tokenizer", "engine", "engine/cli", "cuda")
-# Measured constants, and benchmarks: a changed figure there breaks no promise. Every kernel is built anew for device.h.
+# Measured constants, and benchmarks: a changed figure there breaks no promise. A change of device.cuh rebuilds every kernel.
 NOT_MADE = ("attention/auto_table.c", "engine/cli/bench/attn_timing.cu", "engine/cli/bench/attn_timing.h", "engine/backend/cuda/device.cuh")
 
 
@@ -243,7 +243,7 @@ def made(count, seed):
     """`count` made mutations, spread over the folders by their lines; in each folder the operators take turns."""
     table, places, lines = suites_by_file(), {}, {}
     for path in tracked():
-        if not re.match(r"(attention|models|tokenizer|engine)/.*\.(c|cc|cu|h)$", path) or path in NOT_MADE:
+        if not re.match(r"(attention|models|tokenizer|engine)/.*\.(c|cc|cu|cuh|h)$", path) or path in NOT_MADE:
             continue
         text = read(path)
         folder = folder_of(path)
@@ -293,6 +293,9 @@ def check():
     got, want = sorted(m.new for m in candidates("sample.c", SAMPLE)), sorted(SAMPLE_MADE)
     out += [f"operators: the sample gives {x!r}, which is not expected" for x in got if x not in want]
     out += [f"operators: the sample lacks {x!r}" for x in want if x not in got]
+    files = tracked()
+    unused = [x for x in suites_by_file() if not any(f.startswith(x) for f in files)]
+    out += [f"scripts/mutations/suites.txt: no file begins with {x}" for x in unused]
     runner = read("tests/main.c")
     suites = set(re.findall(r"X\((\w+)\)", runner)) - {"scripts"}
     named = dict(suites_by_file())

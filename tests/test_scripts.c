@@ -1,4 +1,4 @@
-// tests/test_scripts.c - what scripts/ holds of the sources and must be kept current with them.
+// tests/test_scripts.c - runs the scripts that check the tree: mutations, layers, names of files.
 #include "tests/support/run_cli.h"
 
 #include <stdlib.h>
@@ -12,7 +12,7 @@ static void run_script(const char *script) {
     if (system(command)) FAIL("%s", slurp(in_tmp("said"), &n));
 }
 
-// Every mutation's text stands in its file once, and its suites exist.
+// Every mutation's old text occurs in its file, and its suites exist.
 static void mutations(void) {
     run_script("scripts/mutate.py --self-test");
 }
@@ -22,6 +22,12 @@ static void layers(void) {
     run_script("scripts/check_layers.py");
 }
 
-static const test_case cases[] = {{"mutations", NEEDS_NOTHING, mutations}, {"layers", NEEDS_NOTHING, layers}, {0}};
+// Every source file that README, CONTRIBUTING, a page of docs/ or a script names exists.
+static void names(void) {
+    run_script("scripts/check_names.py");
+}
+
+static const test_case cases[] = {
+    {"mutations", NEEDS_NOTHING, mutations}, {"layers", NEEDS_NOTHING, layers}, {"names", NEEDS_NOTHING, names}, {0}};
 extern const test_suite suite_scripts;
 const test_suite suite_scripts = {"scripts", cases};

@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+"""Checks that every source file that a page or a comment names exists.
+
+    scripts/check_names.py [FILE...]      without files: README.md, CONTRIBUTING.md, docs/*.md, .ci/run, the scripts
+    scripts/check_names.py --sources      the comments of the C, C++ and CUDA files
+
+Of pages every word counts, of other files their comments (and of .ci/run everything). A name with a folder is a path from the root
+of the tree, or from the folder of the page. A name without a folder is a file of any folder. `*` stands for any part of a name,
+{a,b} for one of several words. docs/results/ is left out: a measurement names the files of its commit. Prints one line for each
+name that does not exist, and exits with 1 when there is one."""
+import fnmatch
+import glob
+import itertools
+import os
+import re
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+NAME = re.compile(r"(?<![\w/$<~.-])((?:[\w*{},.-]+/)*[\w*{},.-]*\w\.(?:c|cc|cu|cuh|h|py|sh))(?![\w/(])")
+
+
+def tracked():
+    """The files of the tree, new ones included."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if run.returncode == 0:
+        return run.stdout.split("\n")
+    return [os.path.relpath(os.path.join(at, x), ROOT) for at, _, names in os.walk(ROOT) for x in names]
+
+
+def words(name):
+    """a{b,c}d as abd, acd."""
+    parts = [x[1:-1].split(",") if x.startswith("{") else [x] for x in re.findall(r"\{[^}]*\}|[^{]+", name)]
+    return ["".join(x) for x in itertools.product(*parts)]
+
+
+def exists(name, page, files):
+    if "/" not in name:
+        return any(fnmatch.fnmatch(os.path.basename(x), name) for x in files)
+    paths = (name, os.path.normpath(os.path.join(os.path.dirname(page), name)))
+    return any(fnmatch.fnmatch(x, p) for p in paths for x in files)
+
+
+def text_to_check(page, line):
+    """The part of a line that names files."""
+    if page.endswith(".md") or page == ".ci/run":
+        return line
+    mark = "#" if page.endswith((".py", ".sh")) else "//"
+    at = re.search(rf"(^|\s){mark}( |$)", line)
+    return line[at.end() :] if at else ""
+
+
+def main():
+    os.chdir(ROOT)
+    files, faults = tracked(), 0
+    pages = sys.argv[1:]
+    if pages == ["--sources"]:
+        pages = [x for x in files if x.endswith((".c", ".cc", ".cu", ".cuh", ".h"))]
+    elif not pages:
+        pages = ["README.md", "CONTRIBUTING.md", ".ci/run"]
+        pages += sorted(glob.glob("docs/*.md") + glob.glob("scripts/*.sh") + glob.glob("scripts/*.py"))
+    for page in pages:
+        with open(page, encoding="utf-8") as f:
+            for number, line in enumerate(f, 1):
+                for name in NAME.findall(text_to_check(page, line)):
+                    name = name.removeprefix("build/")
+                    if not all(exists(x, page, files) for x in words(name)):
+                        print(f"{page}:{number}: {name} does not exist")
+                        faults += 1
+    sys.exit(faults > 0)
+
+
+if __name__ == "__main__":
+    main()
