@@ -203,11 +203,17 @@ static int step_of_both(rig *r, const char *attn, const int *n, int back, sl_att
 // Without a step before, planned with one, and with one that is too old to plan with: the CPU's rows, tries and outputs. A
 // stored weight in ten thousand is off by its last bit, which may move a plan by a row. The KV heads' values are of different
 // sizes.
-static void like_the_cpu(const char *attn) {
+//
+// hardest: with the values of set_along_one_channel, whose estimated norm is off by up to the error bound, so that heads need a
+// second try. A row more or less in the first try then changes the second plan: limits of a head's plan are wider.
+static void like_the_cpu(const char *attn, int hardest) {
     static const int n[LIKE_SEQS] = {3001, 6000}, back[] = {5, 4, 0};
     ref_cache c = ref_cache_new(LIKE_HEADS, LIKE_KV_HEADS, LIKE_DIM, LIKE_SEQS, n, 1.5, test_seed);
-    ref_add_to_values(&c, 1);
-    for (int s = 0; s < LIKE_SEQS; s++)
+    if (hardest)
+        set_along_one_channel(&c, test_seed);
+    else
+        ref_add_to_values(&c, 1);
+    for (int s = 0; !hardest && s < LIKE_SEQS; s++)
         for (int j = 0; j < n[s]; j++) {
             bf16 *v = (bf16 *)ref_v_row(&c, s, 1, j);
             for (int d = 0; d < LIKE_DIM; d++) v[d] = sl_f32_to_bf16(64 * sl_bf16_to_f32(v[d]));
@@ -215,6 +221,7 @@ static void like_the_cpu(const char *attn) {
     rig r = rig_new(&c, attn, 5);
     size_t size = r.spec.method->cpu->state(&c.geom, &r.spec);
     for (int s = 0; s < LIKE_SEQS; s++) c.queries[s].state = calloc(1, size);
+    int second_tries = 0;
     for (int i = 0; i < 3; i++) {
         sl_attn_stats cpu;
         int heads = LIKE_SEQS * LIKE_HEADS, same = step_of_both(&r, attn, n, back[i], &cpu);
@@ -223,17 +230,21 @@ static void like_the_cpu(const char *attn) {
                (unsigned long long)r.stats.fallbacks, (unsigned long long)cpu.samples, (unsigned long long)cpu.tries,
                (unsigned long long)cpu.fallbacks, same, heads);
         CHECK(same >= heads / 2);
-        CHECK(fabs((double)r.stats.samples / cpu.samples - 1) < 0.05);
-        CHECK(fabs((double)r.stats.tries - cpu.tries) <= 2);
+        CHECK(fabs((double)r.stats.samples / cpu.samples - 1) < (hardest ? 0.1 : 0.05));
+        CHECK(fabs((double)r.stats.tries - cpu.tries) <= (hardest ? 4 : 2));
         CHECK(fabs((double)r.stats.fallbacks - cpu.fallbacks) <= 1);
+        second_tries += (int)r.stats.tries - heads;
     }
+    if (hardest) CHECK(second_tries > 0);
     for (int s = 0; s < LIKE_SEQS; s++) free(c.queries[s].state);
     rig_free(&r);
     ref_cache_free(&c);
 }
 static void plans_are_the_cpus(void) {
-    like_the_cpu("santa-pps:epsilon=0.2");
-    like_the_cpu("santa-pps:epsilon=0.3:bound=bernstein");
+    like_the_cpu("santa-pps:epsilon=0.2", 0);
+    like_the_cpu("santa-pps:epsilon=0.3:bound=bernstein", 0);
+    like_the_cpu("santa-pps:epsilon=0.2:delta=0.2", 1);
+    like_the_cpu("santa-pps:epsilon=0.25:delta=0.2:bound=bernstein", 1);
 }
 
 // Rows rise as epsilon falls; at an epsilon that none can state, every head goes dense, and is.

@@ -162,6 +162,9 @@ void rig_launch(rig *r) {
     for (int i = 0; i < COUNTERS; i++) CHECK_INT(counters[i], 0);
     free(counters);
     sl_attn_cuda_stats now = read_stats(r);
+    uint32_t kurtosis_bits = (uint32_t)now.kurtosis; // the largest of all launches, not of this one alone
+    float kurtosis;
+    memcpy(&kurtosis, &kurtosis_bits, sizeof kurtosis);
     r->stats = (sl_attn_stats){.k_rows = now.k_rows - before.k_rows,
                                .v_rows = now.v_rows - before.v_rows,
                                .v_distinct = now.v_distinct - before.v_distinct,
@@ -169,6 +172,8 @@ void rig_launch(rig *r) {
                                .bytes = now.bytes - before.bytes,
                                .tries = now.tries - before.tries,
                                .fallbacks = now.fallbacks - before.fallbacks,
+                               .heavy_tails = now.heavy_tails - before.heavy_tails,
+                               .kurtosis = kurtosis,
                                .features = (double)(now.features - before.features) / 1024};
     for (int s = 0; s < r->c->n_seqs; s++)
         r->spec.method->cuda->account(&r->c->geom, &r->spec, r->rows[s].position + 1, &r->stats);

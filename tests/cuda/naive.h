@@ -1,0 +1,263 @@
+// tests/cuda/naive.h - the simplest version of what each CUDA kernel computes: the explanation of the fast kernels, and the
+// reference that tests compare them with (test_cuda_naive.c).
+//
+// Each function here computes one output element by plain loops, in double precision or in integers. It uses no shared memory,
+// no tiles and no running maximum. The functions compile for the CPU and for the GPU: naive.cu starts one GPU thread per output
+// element, and the test also calls the same functions on the CPU. So read the function here first, then the fast kernel.
+//
+// Sizes: n_kv rows of K and V (one row = one token of one KV head), head_dim numbers in a row, group = n_heads / n_kv_heads
+// query heads that read the same KV head.
+#ifndef SLEIGH_TEST_NAIVE_H
+#define SLEIGH_TEST_NAIVE_H
+
+#include "attention/cpu_kernels.h"
+#include "engine/base/philox.h"
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+// ---- numbers ----
+
+static inline SL_HOST_DEVICE double naive_from_bf16(bf16 x) {
+    uint32_t bits = (uint32_t)x << 16;
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+// To the nearest bf16, ties to the even one. x is finite.
+static inline SL_HOST_DEVICE bf16 naive_to_bf16(double x) {
+    float f = (float)x;
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    return (bf16)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+// floor(a b / 2^64)
+static inline SL_HOST_DEVICE uint64_t naive_high(uint64_t a, uint64_t b) {
+    return (uint64_t)((unsigned __int128)a * b >> 64);
+}
+
+// ---- dense attention ----
+
+// One layer of the paged KV cache, as one sequence sees it. Row j lies in page pages[j / 256], at j % 256.
+typedef struct naive_cache {
+    const bf16 *k, *v;    // [n_pages][n_kv_heads][256][head_dim]
+    const int32_t *pages; // [ceil(n_kv / 256)]
+    int n_heads, n_kv_heads, head_dim;
+} naive_cache;
+
+// Row j of K or V that query head `head` reads: [head_dim]. kv: c.k or c.v.
+static inline SL_HOST_DEVICE const bf16 *naive_row(naive_cache c, const bf16 *kv, int head, int j) {
+    int kv_head = head / (c.n_heads / c.n_kv_heads);
+    return kv + (((size_t)c.pages[j / 256] * c.n_kv_heads + kv_head) * 256 + j % 256) * c.head_dim;
+}
+
+// s_j = log2(e) / sqrt(head_dim) q . k_j: a score in log2 units, so that e^(q . k_j / sqrt(head_dim)) = 2^s_j. q: [head_dim]
+static inline SL_HOST_DEVICE double naive_score(naive_cache c, const bf16 *q, int head, int j) {
+    const bf16 *k = naive_row(c, c.k, head, j);
+    double dot = 0;
+    for (int d = 0; d < c.head_dim; d++) dot += naive_from_bf16(q[d]) * naive_from_bf16(k[d]);
+    return dot * 1.4426950408889634 / sqrt((double)c.head_dim);
+}
+
+// Softmax attention: out[d] = sum_j p_j v_j[d],  p_j = 2^(s_j - top) / sum_i 2^(s_i - top),  over rows j < n_rows.
+// top is the largest score: subtracting it changes no p_j and keeps 2^(...) within the range of floating-point numbers.
+static inline SL_HOST_DEVICE double naive_attention(naive_cache c, const bf16 *q, int head, int n_rows, int d) {
+    double top = -INFINITY, sum = 0, out = 0;
+    for (int j = 0; j < n_rows; j++) top = fmax(top, naive_score(c, q, head, j));
+    for (int j = 0; j < n_rows; j++) {
+        double e = exp2(naive_score(c, q, head, j) - top);
+        sum += e;
+        out += e * naive_from_bf16(naive_row(c, c.v, head, j)[d]);
+    }
+    return out / sum;
+}
+
+// Decode (attention/cuda/dense_decode.cu): one query, the newest token's, attends to every row.
+// q: [n_heads][head_dim]; the result is out[head][d].
+static inline SL_HOST_DEVICE double naive_dense_decode(naive_cache c, const bf16 *q, int n_kv, int head, int d) {
+    return naive_attention(c, q + (size_t)head * c.head_dim, head, n_kv, d);
+}
+
+// Causal prefill (attention/cuda/dense_prefill.cu): token i of a run stands at position first + i and attends to the rows up to
+// this position, not to later ones. q: [n_tokens][q_stride]; the result is out[i][head][d].
+static inline SL_HOST_DEVICE double naive_dense_prefill(naive_cache c, const bf16 *q, size_t q_stride, int first, int i,
+                                                        int head, int d) {
+    return naive_attention(c, q + i * q_stride + (size_t)head * c.head_dim, head, first + i + 1, d);
+}
+
+// ---- the masses of a head: attention/cuda/score_keys.cuh, on the CPU `weigh` ----
+//
+// Sampled methods keep one number per row, the mass w_j = 2^(s_j - ref), as bf16. A block of 32 rows shares the integer ref,
+// the smallest integer that is not below the block's largest score. So w_j <= 1, and the largest w_j of a block is above 1/2.
+
+// The reference of block b. SL_REF_EMPTY: no row has a score above -32768. SL_REF_BEYOND: a score is too large, or is NaN.
+static inline SL_HOST_DEVICE int naive_reference(const float *score, int n, int b) {
+    double top = -INFINITY;
+    for (int j = b * SL_BLOCK; j < n && j < (b + 1) * SL_BLOCK; j++) {
+        if (score[j] != score[j]) return SL_REF_BEYOND;
+        top = fmax(top, (double)score[j]);
+    }
+    if (ceil(top) > SL_REF_MOST) return SL_REF_BEYOND;
+    return ceil(top) > SL_REF_EMPTY ? (int)ceil(top) : SL_REF_EMPTY;
+}
+
+// The mass of a row. 0 in a block without a reference, and below 2^-126, where fp32 loses precision.
+static inline SL_HOST_DEVICE bf16 naive_mass(float score, int ref) {
+    if (ref == SL_REF_EMPTY || ref == SL_REF_BEYOND || score - (float)ref < -126) return 0;
+    return naive_to_bf16(exp2((double)(score - (float)ref)));
+}
+
+// A mass as an integer, so that sums do not depend on their order: floor(w 2^30).
+static inline SL_HOST_DEVICE uint64_t naive_integer_mass(bf16 w) {
+    return (uint64_t)(naive_from_bf16(w) * 0x1p30);
+}
+
+// The sum over a block's rows. w: [n]
+static inline SL_HOST_DEVICE uint64_t naive_block_mass(const bf16 *w, int n, int b) {
+    uint64_t sum = 0;
+    for (int j = b * SL_BLOCK; j < n && j < (b + 1) * SL_BLOCK; j++) sum += naive_integer_mass(w[j]);
+    return sum;
+}
+
+// ---- draws from masses: attention/cuda/samplers.cuh ----
+
+typedef struct naive_masses {
+    const bf16 *w;      // [n]
+    const int16_t *ref; // [ceil(n / 32)]
+    int n, top;         // rows; the largest reference
+} naive_masses;
+
+// The mass of rows 0..j in one unit for all blocks, 2^(top - 38): a block's sum is shifted by the distance of its reference
+// from `top`. Only whole prefixes of a block are shifted, so that the running mass never falls and loses less than 1 per block.
+static inline SL_HOST_DEVICE uint64_t naive_running_mass(naive_masses m, int j) {
+    uint64_t running = 0;
+    for (int b = 0; b <= j / SL_BLOCK; b++) {
+        int shift = m.top - m.ref[b];
+        uint64_t in_block = naive_block_mass(m.w, j + 1 < m.n ? j + 1 : m.n, b);
+        running += shift < 64 ? in_block << 8 >> shift : 0;
+    }
+    return running;
+}
+
+// The row that lies at threshold t on the line of masses: the first one whose running mass exceeds t. A row is found with
+// probability mass / total when t is uniform in [0, total). Binary search, as the running mass does not fall.
+static inline SL_HOST_DEVICE int naive_find_row(naive_masses m, uint64_t t) {
+    int low = 0, high = m.n - 1;
+    while (low < high) {
+        int middle = (low + high) / 2;
+        if (naive_running_mass(m, middle) > t)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+// santa: draw i is independent of the others. Its threshold is u_i Z, with Z the total mass and u_i uniform in [0, 1).
+static inline SL_HOST_DEVICE int naive_draw_independent(naive_masses m, sl_rng_id id, int i) {
+    uint64_t total = naive_running_mass(m, m.n - 1);
+    return naive_find_row(m, naive_high(sl_rng_u64(&id, (uint32_t)i, SL_STREAM_ATTENTION), total));
+}
+
+// santa-sys: S thresholds at equal distances Z / S, all moved by one uniform number u_0: t_i = (i + u_0) Z / S.
+static inline SL_HOST_DEVICE int naive_draw_systematic(naive_masses m, int S, sl_rng_id id, int i) {
+    uint64_t total = naive_running_mass(m, m.n - 1), u = sl_rng_u64(&id, 0, SL_STREAM_ATTENTION);
+    return naive_find_row(m, (uint64_t)(((unsigned __int128)(unsigned)i * total + naive_high(u, total)) / (unsigned)S));
+}
+
+// The output of every sampled method: out[d] = sum_i coef[i] v_{rows[i]}[d]. A row that is drawn twice stands in `rows` twice;
+// rows[i] = -1 stands for no row. For santa and santa-sys coef[i] = 1 / S, because a row is drawn S p_j times on average.
+static inline SL_HOST_DEVICE double naive_sum_of_rows(naive_cache c, const int32_t *rows, const double *coef, int n, int head,
+                                                      int d) {
+    double out = 0;
+    for (int i = 0; i < n; i++)
+        if (rows[i] >= 0) out += coef[i] * naive_from_bf16(naive_row(c, c.v, head, rows[i])[d]);
+    return out;
+}
+
+// ---- the layers around attention ----
+
+// RMSNorm (engine/backend/cuda/linear.cu): out[i] = x[i] / sqrt(mean(x^2) + eps) w[i]. x: [n] fp32, w: [n]
+static inline SL_HOST_DEVICE double naive_rmsnorm(const float *x, const bf16 *w, int n, double eps, int i) {
+    double squares = 0;
+    for (int j = 0; j < n; j++) squares += (double)x[j] * x[j];
+    return x[i] / sqrt(squares / n + eps) * naive_from_bf16(w[i]);
+}
+
+// A linear layer (engine/backend/cuda/linear.cu): y[o] = sum_i w[o][i] x[i]. w: [n_out][n_in], x: [n_in]
+static inline SL_HOST_DEVICE double naive_linear(const bf16 *w, const bf16 *x, int n_in, int o) {
+    double sum = 0;
+    for (int i = 0; i < n_in; i++) sum += naive_from_bf16(w[(size_t)o * n_in + i]) * naive_from_bf16(x[i]);
+    return sum;
+}
+
+// SwiGLU (engine/backend/cuda/cuda_ops.cu): silu(gate) up,  silu(g) = g / (1 + e^-g)
+static inline SL_HOST_DEVICE double naive_swiglu(bf16 gate, bf16 up) {
+    double g = naive_from_bf16(gate);
+    return g / (1 + exp(-g)) * naive_from_bf16(up);
+}
+
+// RoPE (engine/backend/cuda/cuda_ops.cu): turns the pair (x[i], x[i + head_dim / 2]) of a head by the angle
+// position inv_freq[i]. The angle is rounded to fp32, because transformers computes it so. x: [head_dim]; the result is
+// element d.
+static inline SL_HOST_DEVICE double naive_rope(const bf16 *x, const float *inv_freq, int head_dim, int position, int d) {
+    int half = head_dim / 2, i = d % half;
+    float angle = (float)position * inv_freq[i];
+    double a = naive_from_bf16(x[i]), b = naive_from_bf16(x[i + half]), cosine = cos((double)angle), sine = sin((double)angle);
+    return d < half ? a * cosine - b * sine : b * cosine + a * sine;
+}
+
+// Where row `position` of KV head h begins in the cache: RoPE's k, and v as it is, go there (rope_append).
+static inline SL_HOST_DEVICE size_t naive_place(const int32_t *pages, int n_kv_heads, int head_dim, int position, int h) {
+    return (((size_t)pages[position / 256] * n_kv_heads + h) * 256 + position % 256) * head_dim;
+}
+
+// ---- the same on a GPU (naive.cu): one thread per output element ----
+// Pointers are the device's. Every function returns at once.
+
+#ifdef SLEIGH_CUDA
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// out: [n_heads][head_dim]
+void naive_cuda_dense_decode(naive_cache c, const bf16 *q, int n_kv, double *out);
+// out: [n_tokens][n_heads][head_dim]
+void naive_cuda_dense_prefill(naive_cache c, const bf16 *q, size_t q_stride, int first, int n_tokens, double *out);
+// score: [n_kv], of query head `head`; q: [head_dim]
+void naive_cuda_scores(naive_cache c, const bf16 *q, int n_kv, int head, float *score);
+// From score [n]: w [n], ref and sum (the blocks' integer masses) [ceil(n / 32)]
+void naive_cuda_masses(const float *score, int n, bf16 *w, int16_t *ref, uint64_t *sum);
+// rows: [S]
+void naive_cuda_draw_independent(naive_masses m, int S, sl_rng_id id, int32_t *rows);
+void naive_cuda_draw_systematic(naive_masses m, int S, sl_rng_id id, int32_t *rows);
+// out: [head_dim]
+void naive_cuda_sum_of_rows(naive_cache c, const int32_t *rows, const double *coef, int n, int head, double *out);
+
+// x: [n_rows][n]; out: [n_rows][n]
+void naive_cuda_rmsnorm(const float *x, const bf16 *w, int n_rows, int n, double eps, double *out);
+// x: [n_rows][n_in]; out: [n_rows][n_out]
+void naive_cuda_linear(const bf16 *w, const bf16 *x, int n_rows, int n_in, int n_out, double *out);
+// gate_up: [n_rows][gate: n, up: n]; out: [n_rows][n]
+void naive_cuda_swiglu(const bf16 *gate_up, int n_rows, int n, double *out);
+// qkv: [n_rows][stride], a row's first n_heads q heads, n_kv_heads k heads and n_kv_heads v heads. position: [n_rows]. All rows
+// are of one sequence. q: [n_rows][n_heads][head_dim]; k, v: [n_pages][n_kv_heads][256][head_dim] in double precision.
+typedef struct naive_qkv {
+    const bf16 *qkv;
+    size_t stride;
+    const float *inv_freq; // [head_dim / 2]
+    const int32_t *position, *pages;
+    int n_rows, n_heads, n_kv_heads, head_dim;
+    double *q, *k, *v;
+} naive_qkv;
+void naive_cuda_rope_append(naive_qkv a);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
+
+#endif
