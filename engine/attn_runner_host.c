@@ -5,7 +5,7 @@ static int needs(const sl_attn_spec *spec, sl_kv_need *out) {
     return spec->method->cpu->needs ? spec->method->cpu->needs(spec, out) : 0;
 }
 
-static size_t state(const sl_engine *e, const sl_attn_spec *spec) {
+static size_t state_size(const sl_engine *e, const sl_attn_spec *spec) {
     return spec->method->cpu->state ? spec->method->cpu->state(&e->geom, spec) : 0;
 }
 
@@ -25,7 +25,7 @@ static int check_layer(sl_engine *e, int layer, const sl_attn_spec *spec, size_t
     return rc;
 }
 
-static int plan_host(sl_engine *e, const sl_attn_plan *plan, sl_error *err) {
+static int prepare(sl_engine *e, const sl_attn_plan *plan, sl_error *err) {
     const sl_attn_spec dense = {.method = &sl_method_dense};
     size_t most = dense.method->cpu->workspace(&e->geom, &dense, 1, e->prefill_chunk, e->n_ctx);
     int rc = 0;
@@ -37,8 +37,8 @@ static int plan_host(sl_engine *e, const sl_attn_plan *plan, sl_error *err) {
     return rc ? rc : sl_workspace_reserve(&e->workspace, most, err);
 }
 
-static void prefill(sl_engine *e, sl_session *s, int layer, int position, int n, sl_queries q, void *out) {
-    SL_CHECK(q.stride == (size_t)e->geom.n_heads * e->geom.head_dim);
+static void prefill(const sl_batch *b, int layer, int first, int n, sl_queries q, void *out) {
+    sl_engine *e = b->ranges[0].session->engine;
     const sl_attn_spec dense = {.method = &sl_method_dense}; // prefill is dense whatever the plan decodes with
     sl_attn_prefill_args args = {
         .geom = &e->geom,
@@ -48,23 +48,30 @@ static void prefill(sl_engine *e, sl_session *s, int layer, int position, int n,
         .q = q.data,
         .out = out,
         .ws = &e->workspace,
-        .kv = sl_kv_view_of(&e->pool, &s->kv, layer, position + n),
+        .kv = sl_kv_view_of(b->kv, &b->ranges[0].session->kv, layer, b->ranges[0].position + first + n),
     };
     dense.method->cpu->prefill(&args);
 }
 
-static void decode(sl_engine *e, sl_session *const *batch, int n, int layer, sl_queries q, void *out) {
+static void attend(const sl_batch *b, int layer, int first, int n, sl_queries q, void *out) {
+    sl_engine *e = b->ranges[0].session->engine;
     size_t row = (size_t)e->geom.n_heads * e->geom.head_dim;
     SL_CHECK(q.stride == row);
+    if (!b->ranges[0].is_decode) {
+        SL_CHECK(b->n_ranges == 1);
+        prefill(b, layer, first, n, q, out);
+        return;
+    }
+    SL_CHECK(first == 0 && n == b->n_ranges);
     for (int i = 0; i < n; i++) {
-        sl_session *s = batch[i];
+        const sl_row_range *range = &b->ranges[i];
         e->queries[i] = (sl_attn_query){
             .q = (const float *)q.data + i * row,
             .out = (float *)out + i * row,
-            .sequence = s->sequence,
-            .position = e->rows[i].position,
-            .kv = sl_kv_view_of(&e->pool, &s->kv, layer, e->rows[i].position + 1),
-            .state = s->state[layer].data,
+            .sequence = range->session->sequence,
+            .position = range->position,
+            .kv = sl_kv_view_of(b->kv, &range->session->kv, layer, range->position + 1),
+            .state = range->session->state[layer].data,
         };
     }
     const sl_attn_spec *spec = &e->plan.layer[layer];
@@ -80,12 +87,8 @@ static void decode(sl_engine *e, sl_session *const *batch, int n, int layer, sl_
         .reports = e->observation.running,
     };
     spec->method->cpu->decode(&args);
-    if (e->observation.observer.fn) sl_host_observe(e, &args, batch);
+    if (e->observation.observer.fn) sl_host_observe(e, &args, b);
 }
 
-const sl_attend sl_host_attend = {.plan = plan_host,
-                                  .needs = needs,
-                                  .state = state,
-                                  .prefill = prefill,
-                                  .decode = decode,
-                                  .check_shadow = sl_host_check_shadow};
+const sl_attn_runner sl_host_attn_runner = {
+    .prepare = prepare, .needs = needs, .state_size = state_size, .attend = attend, .check_shadow = sl_host_check_shadow};

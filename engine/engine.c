@@ -72,12 +72,12 @@ int sl_device_arithmetic(const char *device, char *buf, size_t size, sl_error *e
 
 static int open_backend(sl_engine *e, const sl_engine_options *o, sl_error *err) {
     int index, rc = parse_device(o->device ? o->device : "cpu", &index, err);
-    e->attend = &sl_host_attend;
+    e->attention = &sl_host_attn_runner;
     if (!rc) rc = sl_cpu_init(o->n_threads, &e->backend, err); // threads also bring weights to a GPU
 #ifdef SLEIGH_CUDA
     if (!rc && index != ON_CPU) {
         e->backend = NULL;
-        e->attend = &sl_cuda_attend;
+        e->attention = &sl_cuda_attn_runner;
         rc = sl_cuda_init(index, &e->backend, err);
     }
 #endif
@@ -90,7 +90,7 @@ static int open_backend(sl_engine *e, const sl_engine_options *o, sl_error *err)
 static size_t fixed_bytes(const sl_model *model, const sl_backend *be, int n_sequences, int max_rows) {
     const sl_config *c = &model->config;
     size_t weights = be->is_device ? sl_tensors_bytes(model->tensors) : sl_model_bytes_to_come(model);
-    size_t scratch = sl_llama_scratch_size(c, be, max_rows);
+    size_t scratch = c->arch->scratch_size(c, be, max_rows);
     return RESERVE_BYTES + weights + scratch + 2 * (size_t)n_sequences * c->n_vocab * sizeof(float);
 }
 
@@ -148,14 +148,24 @@ static int no_memory(const sl_engine *e, sl_error *err) {
     return sl_fail(err, SL_ERR_MEMORY, "a batch of %d sequences: out of memory", e->n_sequences);
 }
 
+static int new_scratch(sl_engine *e, sl_error *err) {
+    const sl_config *c = &e->model->config;
+    e->scratch_size = c->arch->scratch_size(c, e->backend, e->max_rows);
+    e->scratch = e->backend->alloc(e->backend, e->scratch_size);
+    if (e->scratch) return 0;
+    return sl_fail(err, SL_ERR_MEMORY, "activations of %d rows: %zu MiB cannot be allocated; pass a smaller --ubatch-size",
+                   e->max_rows, e->scratch_size >> 20);
+}
+
 // The arrays of a step.
 static int new_step(sl_engine *e, sl_error *err) {
     const sl_backend *be = e->backend;
     size_t rows = e->max_rows, logits = (size_t)e->n_sequences * e->model->config.n_vocab * sizeof(float);
     e->rows = calloc(rows, sizeof *e->rows);
+    e->ranges = calloc(e->n_sequences, sizeof *e->ranges);
     e->queries = calloc(e->n_sequences, sizeof *e->queries);
     e->logits_of = calloc(e->n_sequences, sizeof *e->logits_of);
-    if (!e->rows || !e->queries || !e->logits_of) return no_memory(e, err);
+    if (!e->rows || !e->ranges || !e->queries || !e->logits_of) return no_memory(e, err);
     e->step_rows = be->is_device ? be->alloc(be, rows * sizeof *e->step_rows) : e->rows;
     e->step_ids = be->alloc(be, rows * sizeof *e->step_ids);
     e->step_logits = be->alloc(be, logits);
@@ -176,6 +186,7 @@ static void free_step(sl_engine *e) {
         be->release(be, e->step_stats, e->step_stats_size);
     }
     free(e->rows);
+    free(e->ranges);
     free(e->queries);
     free(e->logits_of);
     free(e->step_ws_at);
@@ -186,7 +197,7 @@ static int init(sl_engine *e, const sl_engine_options *o, sl_error *err) {
     const sl_shape shape = {c->hidden, c->n_ffn, c->n_heads, c->n_kv_heads, c->head_dim};
     int rc = open_backend(e, o, err);
     if (!rc && o->prefill_chunk < 0) rc = sl_fail(err, SL_ERR_ARG, "--ubatch-size %d: expected at least 1", o->prefill_chunk);
-    if (!rc && !e->backend->is_device && !e->model->llama.embed.data)
+    if (!rc && !e->backend->is_device && !sl_model_weights_have_data(&e->model->weights))
         rc = sl_fail(err, SL_ERR_ARG, "a dummy model's weights are not made yet: sl_model_materialise");
     if (!rc && e->backend->prepare) rc = e->backend->prepare(e->backend, &shape, err);
     if (rc) return rc;
@@ -194,8 +205,8 @@ static int init(sl_engine *e, const sl_engine_options *o, sl_error *err) {
     if (e->prefill_chunk > c->n_ctx) e->prefill_chunk = c->n_ctx;
     e->max_rows = e->prefill_chunk > e->n_sequences ? e->prefill_chunk : e->n_sequences;
     rc = choose_ctx(e, o, err);
-    if (!rc) rc = sl_llama_place(&e->model->llama, c, e->backend, o->progress, &e->weights, err);
-    if (!rc) rc = sl_llama_scratch_new(c, e->backend, e->max_rows, &e->scratch, err);
+    if (!rc) rc = sl_model_weights_place(&e->model->weights, e->backend, o->progress, &e->weights, err);
+    if (!rc) rc = new_scratch(e, err);
     int n_pages = (e->n_ctx + SL_PAGE - 1) / SL_PAGE * e->n_sequences;
     if (!rc) rc = sl_kv_pool_init(&e->pool, e->backend, c->n_layers, c->n_kv_heads, c->head_dim, n_pages, err);
     e->pool.seed = e->seed;
@@ -224,11 +235,11 @@ void sl_engine_free(sl_engine *e) {
     SL_CHECK(e->n_sessions == 0);
     sl_kv_pool_free(&e->pool);
     sl_attn_plan_free(&e->plan);
-    sl_llama_scratch_free(&e->scratch);
+    if (e->backend) e->backend->release(e->backend, e->scratch, e->scratch_size);
     sl_workspace_free(&e->workspace);
     sl_observation_free(e, &e->observation);
     free_step(e);
-    sl_llama_free(&e->weights);
+    sl_model_weights_free(&e->weights);
     if (e->backend && e->backend->free) e->backend->free(e->backend);
     free(e);
 }
@@ -246,7 +257,7 @@ int sl_engine_set_attention(sl_engine *e, const sl_attn_plan *plan, sl_error *er
         memcpy(copy.layer, plan->layer, plan->n_layers * sizeof *copy.layer);
     }
     for (int i = 0; !rc && i < copy.n_layers; i++) rc = sl_attn_check(&copy.layer[i], err);
-    if (!rc) rc = e->attend->plan(e, &copy, err);
+    if (!rc) rc = e->attention->prepare(e, &copy, err);
     if (rc) {
         sl_attn_plan_free(&copy);
         return rc;
@@ -272,11 +283,11 @@ int sl_engine_prefill_chunk(const sl_engine *e) {
     return e->prefill_chunk;
 }
 const sl_attn_stats *sl_engine_attn_stats(const sl_engine *e) {
-    if (e->attend->collect) e->attend->collect((sl_engine *)e); // counted late: nothing that a caller sees changes
+    if (e->attention->collect) e->attention->collect((sl_engine *)e); // counted late: nothing that a caller sees changes
     return &e->stats;
 }
 void sl_engine_reset_stats(sl_engine *e) {
-    if (e->attend->collect) e->attend->collect(e);
+    if (e->attention->collect) e->attention->collect(e);
     e->stats = (sl_attn_stats){0};
 }
 

@@ -18,10 +18,10 @@ static int load(const char *dir, unsigned flags, sl_model *model, sl_error *err)
     model->is_dummy = (flags & SL_MODEL_DUMMY) != 0;
     int rc = sl_config_load(dir, &model->config, err);
     if (!rc && model->is_dummy)
-        rc = sl_llama_shape(&model->config, &model->tensors, &model->llama, err);
+        rc = sl_model_weights_declare(&model->config, &model->tensors, &model->weights, err);
     else if (!rc) {
         rc = sl_tensors_open(dir, &model->tensors, err);
-        if (!rc) rc = sl_llama_bind(model->tensors, &model->config, &model->llama, err);
+        if (!rc) rc = sl_model_weights_bind(&model->config, model->tensors, &model->weights, err);
     }
     if (rc || (flags & SL_MODEL_NO_TOKENIZER) || (model->is_dummy && !has_tokenizer(dir))) return rc;
     rc = sl_tokenizer_load(dir, &model->tokenizer, err);
@@ -48,7 +48,7 @@ int sl_model_load(const char *dir, unsigned flags, sl_model **out, sl_error *err
 void sl_model_free(sl_model *model) {
     if (!model) return;
     sl_tokenizer_free(model->tokenizer);
-    sl_llama_free(&model->llama);
+    sl_model_weights_free(&model->weights);
     sl_tensors_close(model->tensors);
     free(model);
 }
@@ -60,7 +60,7 @@ int sl_model_is_dummy(const sl_model *model) {
 }
 
 size_t sl_model_bytes_to_come(const sl_model *model) {
-    return model->is_dummy && model->llama.embed.data ? 0 : sl_tensors_bytes(model->tensors);
+    return model->is_dummy && sl_model_weights_have_data(&model->weights) ? 0 : sl_tensors_bytes(model->tensors);
 }
 
 // In pieces, so that progress can be told.
@@ -82,7 +82,7 @@ static void make_tensor(const sl_tensor *t, const bf16 *quantiles, int n_threads
 }
 
 int sl_model_materialise(sl_model *model, int n_threads, const sl_progress *progress, sl_error *err) {
-    if (model->llama.embed.data) return 0;
+    if (sl_model_weights_have_data(&model->weights)) return 0;
     size_t done = 0, total = sl_tensors_bytes(model->tensors), room = sl_cpu_backend()->free_memory(sl_cpu_backend());
     if (total > room) // the system would hand the memory out and end the process when it is used
         return sl_fail(err, SL_ERR_MEMORY, "dummy weights of %zu MiB do not fit into memory: %zu MiB are free", total >> 20,
@@ -93,8 +93,8 @@ int sl_model_materialise(sl_model *model, int n_threads, const sl_progress *prog
         sl_dummy_quantiles(quantiles);
         for (int i = 0; i < sl_tensors_count(model->tensors); i++)
             make_tensor(sl_tensors_at(model->tensors, i), quantiles, n_threads, progress, &done, total);
-        sl_llama_free(&model->llama);
-        rc = sl_llama_bind(model->tensors, &model->config, &model->llama, err);
+        sl_model_weights_free(&model->weights);
+        rc = sl_model_weights_bind(&model->config, model->tensors, &model->weights, err);
     }
     free(quantiles);
     return rc;
@@ -119,7 +119,7 @@ const sl_tensors *sl_model_tensors(const sl_model *model) {
     return model->tensors;
 }
 size_t sl_model_decode_bytes(const sl_model *model) {
-    return sl_llama_decode_bytes(&model->llama, &model->config);
+    return sl_model_weights_decode_bytes(&model->weights);
 }
 
 double sl_model_prefill_flops(const sl_model *model, int n_from, int n) {

@@ -15,7 +15,7 @@ static sl_attn_spec dense_spec(void) {
 }
 
 void sl_observation_free(sl_engine *e, sl_observation *o) {
-    if (e->attend->unobserve) e->attend->unobserve(e, o);
+    if (e->attention->unobserve) e->attention->unobserve(e, o);
     free(o->shadows);
     free(o->dense);
     free(o->queries);
@@ -27,8 +27,8 @@ void sl_observation_free(sl_engine *e, sl_observation *o) {
 }
 
 static int add_shadow(sl_engine *e, sl_observation *o, const sl_attn_spec *spec, sl_error *err) {
-    int rc = e->attend->check_shadow(e, spec, err);
-    size_t state = rc ? 0 : (e->attend->state(e, spec) + 255) / 256 * 256;
+    int rc = e->attention->check_shadow(e, spec, err);
+    size_t state = rc ? 0 : (e->attention->state_size(e, spec) + 255) / 256 * 256;
     if (state > o->state_size) o->state_size = state;
     return rc;
 }
@@ -61,7 +61,7 @@ int sl_engine_observe(sl_engine *e, const sl_observer *observer, sl_error *err) 
             o.shadows[i] = observer->shadows[i];
             rc = add_shadow(e, &o, &o.shadows[i], err);
         }
-        if (!rc && e->attend->observe) rc = e->attend->observe(e, &o, err);
+        if (!rc && e->attention->observe) rc = e->attention->observe(e, &o, err);
     }
     if (rc) {
         sl_observation_free(e, &o);
@@ -142,7 +142,7 @@ int sl_host_check_shadow(sl_engine *e, const sl_attn_spec *spec, sl_error *err) 
     if (!m->cpu || !m->cpu->decode)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "observer: method %s is not offered for decoding on this device", m->name);
     sl_kv_need need[SL_MAX_NEEDS];
-    int rc = m->supports ? m->supports(&e->geom, spec, err) : 0, n = rc ? 0 : e->attend->needs(spec, need);
+    int rc = m->supports ? m->supports(&e->geom, spec, err) : 0, n = rc ? 0 : e->attention->needs(spec, need);
     for (int i = 0; !rc && i < n; i++) rc = sl_kv_keep(&e->pool, need[i], err);
     if (rc) return rc;
     return sl_workspace_reserve(&e->workspace, m->cpu->workspace(&e->geom, spec, e->n_sequences, 1, e->n_ctx), err);
@@ -189,16 +189,16 @@ static void hand_over(const sl_engine *e, const sl_attn_decode_args *a) {
 
 // Runs spec on the queries of `a`, its outputs to `out` and its state from the sessions' shadow state, number `which`; -1:
 // dense attention, the judge.
-static void run_shadow(sl_engine *e, const sl_attn_decode_args *a, sl_session *const *batch, const sl_attn_spec *spec,
+static void run_shadow(sl_engine *e, const sl_attn_decode_args *a, const sl_batch *batch, const sl_attn_spec *spec,
                        uint32_t seed, int which, float *out) {
     sl_observation *o = &e->observation;
     size_t row = (size_t)e->geom.n_heads * e->geom.head_dim;
-    int keeps = which >= 0 && e->attend->state(e, spec) > 0;
+    int keeps = which >= 0 && e->attention->state_size(e, spec) > 0;
     sl_attn_stats unused = {0};
     for (int i = 0; i < a->n_seqs; i++) {
         o->queries[i] = a->seqs[i];
         o->queries[i].out = out + i * row;
-        o->queries[i].state = keeps ? batch[i]->shadow_state + sl_shadow_state_at(e, a->layer, which) : NULL;
+        o->queries[i].state = keeps ? batch->ranges[i].session->shadow_state + sl_shadow_state_at(e, a->layer, which) : NULL;
     }
     sl_attn_decode_args args = *a;
     args.spec = spec;
@@ -210,7 +210,7 @@ static void run_shadow(sl_engine *e, const sl_attn_decode_args *a, sl_session *c
     if (which >= 0) hand_over(e, &args);
 }
 
-void sl_host_observe(sl_engine *e, const sl_attn_decode_args *a, sl_session *const *batch) {
+void sl_host_observe(sl_engine *e, const sl_attn_decode_args *a, const sl_batch *batch) {
     sl_observation *o = &e->observation;
     const sl_observer *observer = &o->observer;
     if (sl_observes_error(o)) {

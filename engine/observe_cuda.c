@@ -121,7 +121,9 @@ static int spec_of(const sl_observation *o, int which, uint32_t *seed) {
 }
 
 // The rows of every launch: the step's, with the launch's seed and state.
-static void send_rows(sl_engine *e, int n, int layer, sl_session *const *batch) {
+static void send_rows(const sl_batch *batch, int layer) {
+    sl_engine *e = batch->ranges[0].session->engine;
+    int n = batch->n_ranges;
     const sl_observation *o = &e->observation;
     struct sl_device_observation *d = o->device;
     for (int which = 0; which < d->n_launches; which++)
@@ -132,8 +134,8 @@ static void send_rows(sl_engine *e, int n, int layer, sl_session *const *batch) 
             *row = e->rows[i];
             row->seed += seed;
             if (which) row->state = NULL;
-            if (which > 1 && batch[i]->shadow_state)
-                row->state = batch[i]->shadow_state + sl_shadow_state_at(e, layer, which - 2);
+            const sl_session *s = batch->ranges[i].session;
+            if (which > 1 && s->shadow_state) row->state = s->shadow_state + sl_shadow_state_at(e, layer, which - 2);
         }
     e->backend->upload(e->backend, d->rows, d->sent, (size_t)d->n_launches * n * sizeof *d->rows);
 }
@@ -228,14 +230,15 @@ static void hand_over(sl_engine *e, const sl_attn_cuda_decode_args *running, int
     }
 }
 
-void sl_cuda_observe(sl_engine *e, const sl_attn_cuda_decode_args *running, sl_session *const *batch) {
+void sl_cuda_observe(const sl_batch *batch, const sl_attn_cuda_decode_args *running) {
+    sl_engine *e = batch->ranges[0].session->engine;
     const sl_backend *be = e->backend;
     struct sl_device_observation *d = e->observation.device;
     int n = running->n_seqs;
     size_t size = (size_t)n * e->geom.n_heads * e->geom.head_dim * sizeof(bf16), outs, counts;
     const results there = results_of(e, n, d->block), here = results_of(e, n, d->fetched);
     be->clear(be, there.counted, (size_t)d->n_launches * n * sizeof *there.counted);
-    send_rows(e, n, running->layer, batch);
+    send_rows(batch, running->layer);
     for (int which = 0; which < d->n_launches; which++) launch(e, running, which, &there);
     if (d->n_specs) sl_cuda_page_masses(running, e->observation.max_pages, there.masses);
     be->copy(be, running->out, there.out, size, size, 1);

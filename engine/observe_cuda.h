@@ -1,5 +1,5 @@
-// engine/observe_cuda.h - observing decode steps on a GPU, shared by attn_runner_cuda.c, which runs the plan's methods, and
-// observe_cuda.c, which runs shadows beside them; and the one kernel that only an observer needs (page_masses.cu).
+// engine/observe_cuda.h - launches of attention methods on a GPU: what attn_runner_cuda.c, which runs the plan's methods, and
+// observe_cuda.c, which also runs shadows, share; and the kernel that only an observer needs (page_masses.cu).
 #ifndef SLEIGH_CUDA_OBSERVE_H
 #define SLEIGH_CUDA_OBSERVE_H
 
@@ -10,8 +10,9 @@
 extern "C" {
 #endif
 
-// ---- attn_runner_cuda.c ----
+// ---- attn_launch_cuda.c ----
 
+int sl_cuda_needs(const sl_attn_spec *spec, sl_kv_need *out); // page extras of a method
 // Is decode with spec offered here? Makes the pool keep its page extras. where: what the message says of it, as "layer 3".
 int sl_cuda_check_method(sl_engine *e, const sl_attn_spec *spec, const char *where, sl_error *err);
 // What a launch of spec on this layer's queries needs, but for whose they are and where results go: n_seqs, rows, out, stats,
@@ -25,7 +26,7 @@ int sl_cuda_check_shadow(sl_engine *e, const sl_attn_spec *spec, sl_error *err);
 int sl_cuda_new_observation(sl_engine *e, sl_observation *o, sl_error *err);
 void sl_cuda_free_observation(sl_engine *e, sl_observation *o);
 // In place of the running method's launch.
-void sl_cuda_observe(sl_engine *e, const sl_attn_cuda_decode_args *running, sl_session *const *batch);
+void sl_cuda_observe(const sl_batch *batch, const sl_attn_cuda_decode_args *running);
 
 // ---- page_masses.cu ----
 

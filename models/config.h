@@ -12,7 +12,10 @@ typedef enum { SL_ROPE_PLAIN, SL_ROPE_LINEAR, SL_ROPE_LLAMA3 } sl_rope_type;
 
 enum { SL_MAX_EOS = 16 };
 
+struct sl_arch;
+
 typedef struct sl_config {
+    const struct sl_arch *arch;                                                 // models/arch.h
     char model_type[32];                                                        // "llama", "mistral"
     int n_vocab, hidden, n_ffn, n_layers, n_heads, n_kv_heads, head_dim, n_ctx; // n_ctx: max_position_embeddings
     float norm_eps;
@@ -29,8 +32,10 @@ typedef struct sl_config {
     int gen_top_k, gen_do_sample;
 } sl_config;
 
+// Reads what a folder says; the architecture that model_type names reads the fields of config.json that it knows.
 int sl_config_load(const char *dir, sl_config *config, sl_error *err);
-// inv_freq[head_dim / 2] of the rotary embedding, scaled as config says, in fp32 as Hugging Face computes it.
+// inv_freq[head_dim / 2] of the rotary embedding, scaled as config says, in fp32 as Hugging Face computes it
+// (models/config_fields.c).
 void sl_config_rope(const sl_config *config, float *inv_freq);
 
 #endif

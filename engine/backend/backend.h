@@ -75,6 +75,7 @@ typedef struct sl_shape { // of a model, for a backend to judge
 } sl_shape;
 
 struct sl_sampling; // engine/backend/sampler.h
+struct sl_batch;    // models/arch.h: a backend does not look into it
 
 // Parts of a decode step that a bench leaves out, to see what they cost.
 enum { SL_PART_LINEAR = 1, SL_PART_ATTENTION = 2, SL_PART_REST = 4 };
@@ -108,9 +109,9 @@ struct sl_backend {
     int (*finish)(const sl_backend *be, sl_error *err); // SL_ERR_DEVICE: an operation failed since the last call
 
     // ---- a step ----
-    // Runs fn(ctx). Calls of equal key must queue the same operations with the same arguments: CUDA records them once and
-    // replays the recording.
-    void (*replay)(const sl_backend *be, int key, void (*fn)(void *ctx), void *ctx);
+    // Runs forward(batch) (models/arch.h). Calls of equal key must queue the same operations with the same arguments: CUDA
+    // records them once and replays the recording. NULL: operations run where they are called
+    void (*replay)(const sl_backend *be, int key, void (*forward)(const struct sl_batch *batch), const struct sl_batch *batch);
     void (*forget)(const sl_backend *be); // the recordings are void
     // From the next recording on, decode steps leave out these parts (SL_PART_...), so that what they compute means nothing.
     // NULL: not offered

@@ -390,7 +390,7 @@ static int new_engine(cli_run *run, int n_ctx, int n_sequences, sl_engine **out,
                                  .progress = &progress,
                                  .seed = o->seed,
                                  .attn = &run->plan};
-    cli_progress_begin(&bar, "upload", "layers");
+    cli_progress_begin(&bar, "upload", "tensors");
     int rc = sl_engine_new(run->model, &options, out, err);
     cli_progress_end(&bar);
     return rc ? rc : cli_stats_observe(&run->stats, *out, err);

@@ -324,11 +324,6 @@ static void copy_bytes(const sl_backend *be, void *to, const void *from, size_t 
 
 // ---- a step: operations run where they are called ----
 
-static void replay(const sl_backend *be, int key, void (*fn)(void *ctx), void *ctx) {
-    (void)be, (void)key;
-    fn(ctx);
-}
-
 static void forget(const sl_backend *be) {
     (void)be;
 }
@@ -355,7 +350,6 @@ static const sl_backend backend = {
     .upload = copy_bytes,
     .download = copy_bytes,
     .finish = finish,
-    .replay = replay,
     .forget = forget,
     .begin = begin,
     .embed = embed,

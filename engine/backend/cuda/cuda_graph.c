@@ -4,19 +4,20 @@
 // recording serves every step of its key.
 #include "engine/backend/cuda/cuda_backend.h"
 
-static cudaGraphExec_t record(sl_cuda *c, void (*fn)(void *ctx), void *ctx) {
+static cudaGraphExec_t record(sl_cuda *c, void (*forward)(const struct sl_batch *batch), const struct sl_batch *batch) {
     static const char what[] = "recording a step";
     cudaGraph_t graph = NULL;
     cudaGraphExec_t exec = NULL;
     if (sl_cuda_keep_error(c, cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal), what)) return NULL;
-    fn(ctx);
+    forward(batch);
     if (sl_cuda_keep_error(c, cudaStreamEndCapture(c->stream, &graph), what)) return NULL;
     sl_cuda_keep_error(c, cudaGraphInstantiate(&exec, graph, 0), what);
     cudaGraphDestroy(graph);
     return exec;
 }
 
-void sl_cuda_replay(const sl_backend *be, int key, void (*fn)(void *ctx), void *ctx) {
+void sl_cuda_replay(const sl_backend *be, int key, void (*forward)(const struct sl_batch *batch),
+                    const struct sl_batch *batch) {
     sl_cuda *c = sl_cuda_of(be);
     sl_cuda_use(c);
     for (int i = 0; i < c->n_graphs; i++) {
@@ -26,9 +27,9 @@ void sl_cuda_replay(const sl_backend *be, int key, void (*fn)(void *ctx), void *
     }
     // The first step of a key runs without a recording. It may grow buffers, which makes recordings invalid, and it loads the
     // kernels, which is not allowed within a recording.
-    fn(ctx);
+    forward(batch);
     if (c->first_error.code) return;
-    cudaGraphExec_t exec = record(c, fn, ctx);
+    cudaGraphExec_t exec = record(c, forward, batch);
     if (!exec) return;
     if (c->n_graphs == SL_MAX_GRAPHS) cudaGraphExecDestroy(c->graphs[--c->n_graphs].exec);
     c->graphs[c->n_graphs].key = key;

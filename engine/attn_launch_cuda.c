@@ -1,0 +1,74 @@
+// engine/attn_launch_cuda.c - what a launch of an attention method on the GPU needs, for the runner of the plan's methods
+// (attn_runner_cuda.c) and for the observer (observe_cuda.c).
+#include "attention/attention_cuda.h"
+#include "attention/stages.h"
+#include "engine/backend/cuda/cuda_backend.h"
+#include "engine/observe_cuda.h"
+
+#include <string.h>
+
+static const sl_attn_cuda_ops *ops_of(const sl_attn_spec *spec) {
+    return spec->method->cuda;
+}
+
+int sl_cuda_needs(const sl_attn_spec *spec, sl_kv_need *out) {
+    return ops_of(spec)->needs ? ops_of(spec)->needs(spec, out) : 0;
+}
+
+int sl_cuda_check_method(sl_engine *e, const sl_attn_spec *spec, const char *where, sl_error *err) {
+    sl_kv_need need[SL_MAX_NEEDS];
+    if (sl_budget_wanted(spec))
+        return sl_fail(
+            err, SL_ERR_UNSUPPORTED,
+            "--budget variance: not offered on a GPU, where no head waits for the others (%s, --attn %s); use --budget "
+            "even, or --device cpu",
+            where, spec->method->name);
+    if (!sl_attn_on_gpu(spec))
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %s%s%s: not offered on a GPU (%s); use --device cpu",
+                       spec->method->name, spec->plus ? "+" : "", spec->plus ? spec->plus->name : "", where);
+    int most = spec->plus ? spec->plus->cuda->max_rows : ops_of(spec)->max_rows;
+    if (most && e->n_ctx > most)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %s: a context of %d tokens, at most %d on a GPU (%s)",
+                       spec->method->name, e->n_ctx, most, where);
+    int most_seqs = sl_cuda_most_seqs(&e->geom, spec->method == &sl_method_dense);
+    if (e->n_sequences > most_seqs)
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %s: %d sequences, at most %d on a GPU for this model (%s)",
+                       spec->method->name, e->n_sequences, most_seqs, where);
+    int rc = spec->method->supports ? spec->method->supports(&e->geom, spec, err) : 0, n = rc ? 0 : sl_cuda_needs(spec, need);
+    for (int i = 0; !rc && i < n; i++) rc = sl_kv_keep(&e->pool, need[i], err);
+    return rc;
+}
+
+sl_attn_cuda_decode_args sl_cuda_decode_args_of(sl_engine *e, const sl_attn_spec *spec, int layer, const bf16 *q) {
+    sl_kv_rows kv = sl_kv_layer(&e->pool, layer);
+    sl_kv_need need[SL_MAX_NEEDS];
+    sl_attn_cuda_decode_args args = {
+        .geom = &e->geom,
+        .spec = spec,
+        .layer = layer,
+        .max_kv = e->n_ctx,
+        .q = q,
+        .k = kv.k,
+        .v = kv.v,
+        .stream = e->backend->stream(e->backend),
+    };
+    for (int i = 0, n_needs = sl_cuda_needs(spec, need); i < n_needs; i++)
+        args.extra[i] = sl_kv_extra_layer(&e->pool, need[i], layer, &args.extra_size[i]);
+    return args;
+}
+
+sl_attn_stats sl_cuda_counted(const sl_attn_cuda_stats *c) {
+    uint32_t bits = (uint32_t)c->kurtosis;
+    float kurtosis;
+    memcpy(&kurtosis, &bits, sizeof kurtosis);
+    return (sl_attn_stats){.k_rows = c->k_rows,
+                           .v_rows = c->v_rows,
+                           .v_distinct = c->v_distinct,
+                           .samples = c->samples,
+                           .bytes = c->bytes,
+                           .tries = c->tries,
+                           .fallbacks = c->fallbacks,
+                           .heavy_tails = c->heavy_tails,
+                           .kurtosis = kurtosis,
+                           .features = (double)c->features / 1024};
+}

@@ -1,0 +1,86 @@
+// engine/logits.c - where the logits of sessions lie.
+//
+// A step writes the logits of its sessions to rows of sl_engine.step_logits. On the CPU each session gets its row's copy at
+// once. On a device the row stays the session's until another step needs the row, and sl_session.logits is filled when a
+// caller asks.
+#include "engine/base/hash.h"
+#include "engine/engine_internal.h"
+
+#include <string.h>
+
+static void fetch(sl_session *s) {
+    const sl_engine *e = s->engine;
+    size_t n = e->model->config.n_vocab;
+    if (s->has_host_logits) return;
+    e->backend->download(e->backend, s->logits, e->step_logits + s->logits_row * n, n * sizeof(float));
+    s->has_host_logits = 1;
+}
+
+const float *sl_session_logits(const sl_session *s) {
+    fetch((sl_session *)s); // a cache: the caller sees the same logits before and after
+    return s->logits;
+}
+
+uint64_t sl_logits_hash(const float *logits, int n_vocab) {
+    return sl_fnv1a(SL_FNV1A_START, logits, (size_t)n_vocab * sizeof *logits);
+}
+
+void sl_logits_forget_row(sl_session *s) {
+    if (s->logits_row >= 0) s->engine->logits_of[s->logits_row] = NULL;
+    s->logits_row = -1;
+    s->has_host_logits = 1;
+}
+
+static int is_in(const sl_session *s, sl_session *const *sessions, int n) {
+    for (int i = 0; i < n; i++)
+        if (sessions[i] == s) return 1;
+    return 0;
+}
+
+void sl_logits_before_step(sl_engine *e, sl_session *const *sessions, int n, int n_rows) {
+    for (int i = 0; i < n_rows; i++) {
+        sl_session *owner = e->logits_of[i];
+        if (!owner) continue;
+        if (!is_in(owner, sessions, n)) fetch(owner);
+        sl_logits_forget_row(owner);
+    }
+}
+
+void sl_logits_after_step(sl_engine *e, sl_session *const *sessions, int n) {
+    size_t n_vocab = e->model->config.n_vocab;
+    for (int i = 0; i < n; i++) {
+        sl_session *s = sessions[i];
+        if (!e->backend->is_device) {
+            memcpy(s->logits, e->step_logits + i * n_vocab, n_vocab * sizeof(float));
+            continue;
+        }
+        sl_logits_forget_row(s); // a row beyond this batch's may have been the session's
+        e->logits_of[i] = s;
+        s->logits_row = i;
+        s->has_host_logits = 0;
+    }
+}
+
+void sl_logits_to_rows(sl_engine *e, sl_session *const *sessions, int n) {
+    size_t n_vocab = e->model->config.n_vocab;
+    for (int i = 0; i < n; i++) {
+        sl_session *s = sessions[i], *owner = e->logits_of[i];
+        if (owner == s) continue;
+        if (owner) {
+            fetch(owner);
+            sl_logits_forget_row(owner);
+        }
+        fetch(s);
+        sl_logits_forget_row(s);
+        e->backend->upload(e->backend, e->step_logits + i * n_vocab, s->logits, n_vocab * sizeof(float));
+        e->logits_of[i] = s;
+        s->logits_row = i;
+    }
+}
+
+void sl_logits_restore(sl_session *s, int i) {
+    const sl_engine *e = s->engine;
+    size_t n_vocab = e->model->config.n_vocab;
+    e->backend->download(e->backend, s->logits, e->last_logits + i * n_vocab, n_vocab * sizeof(float));
+    sl_logits_forget_row(s);
+}

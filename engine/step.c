@@ -1,0 +1,290 @@
+// engine/step.c - how sessions grow: prefill, decode, token sampling, and sl_step, which samples and decodes.
+//
+// Each of them makes an sl_batch (models/arch.h) and calls the architecture's forward, on a device through a recording
+// (sl_backend.replay). docs/architecture.md draws the path down to a kernel.
+#include "engine/engine_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// ---- the batch of a step ----
+
+static int check_ids(const sl_engine *e, const int32_t *ids, int n, sl_error *err) {
+    for (int i = 0; i < n; i++)
+        if (ids[i] < 0 || ids[i] >= e->model->config.n_vocab)
+            return sl_fail(err, SL_ERR_ARG, "token %d of %d: id %d, expected 0 to %d", i, n, ids[i],
+                           e->model->config.n_vocab - 1);
+    return 0;
+}
+
+// A batch of the engine's n_rows rows and n_ranges ranges, which are filled in. Sends rows and ids to the backend. ids: NULL
+// when they lie in step_ids already
+static sl_batch make_batch(sl_engine *e, int n_ranges, int n_rows, const int32_t *ids, sl_linear_mode mode) {
+    const sl_backend *be = e->backend;
+    if (be->is_device) be->upload(be, e->step_rows, e->rows, n_rows * sizeof *e->rows);
+    if (ids) be->upload(be, e->step_ids, ids, n_rows * sizeof *ids);
+    return (sl_batch){
+        .weights = &e->weights,
+        .backend = be,
+        .scratch = e->scratch,
+        .max_rows = e->max_rows,
+        .n_rows = n_rows,
+        .ids = e->step_ids,
+        .rows = e->step_rows,
+        .kv = &e->pool,
+        .n_ranges = n_ranges,
+        .ranges = e->ranges,
+        .mode = mode,
+        .attend = e->attention->attend,
+        .logits_mode = SL_LINEAR_DECODE,
+        .logits = e->step_logits,
+    };
+}
+
+// The next n tokens of one session: one range of n rows.
+static sl_batch prefill_batch(sl_session *s, const int32_t *ids, int n) {
+    sl_engine *e = s->engine;
+    const int32_t *pages = sl_session_page_table(s);
+    for (int i = 0; i < n; i++) e->rows[i] = (sl_row){.position = s->kv.n_tokens + i, .sequence = s->sequence, .pages = pages};
+    e->ranges[0] = (sl_row_range){.session = s, .n_rows = n, .position = s->kv.n_tokens};
+    return make_batch(e, 1, n, ids, SL_LINEAR_PREFILL);
+}
+
+// The next token of n sessions: n ranges of one row.
+static sl_batch decode_batch(sl_session *const *sessions, int n, const int32_t *ids) {
+    sl_engine *e = sessions[0]->engine;
+    for (int i = 0; i < n; i++) {
+        sl_session *s = sessions[i];
+        e->rows[i] = (sl_row){.position = s->kv.n_tokens,
+                              .sequence = s->sequence,
+                              .pages = sl_session_page_table(s),
+                              .state = s->device_state,
+                              .seed = e->seed};
+        e->ranges[i] = (sl_row_range){.session = s, .first = i, .n_rows = 1, .position = s->kv.n_tokens, .is_decode = 1};
+    }
+    sl_batch step = make_batch(e, n, n, ids, SL_LINEAR_DECODE);
+    step.n_out = n;
+    return step;
+}
+
+// ---- prefill ----
+
+static int reserve_prefill(sl_session *s, const int32_t *ids, int n, sl_error *err) {
+    sl_engine *e = s->engine;
+    if (n <= 0) return sl_fail(err, SL_ERR_ARG, "prefill of %d tokens: expected at least 1", n);
+    if (n > e->n_ctx - s->kv.n_tokens)
+        return sl_fail(err, SL_ERR_CONTEXT, "the prompt has %d tokens, %d are in the context already, and --ctx-size is %d", n,
+                       s->kv.n_tokens, e->n_ctx);
+    int rc = check_ids(e, ids, n, err);
+    if (!rc) rc = sl_session_sync_state(s, err);
+    if (!rc) rc = sl_kv_reserve(&e->pool, &s->kv, s->kv.n_tokens + n, err);
+    return rc;
+}
+
+int sl_prefill(sl_session *s, const int32_t *ids, int n, const sl_progress *progress, sl_error *err) {
+    sl_engine *e = s->engine;
+    int rc = reserve_prefill(s, ids, n, err);
+    if (rc) return rc;
+    sl_logits_before_step(e, &s, 1, 1);
+    for (int i = 0; i < n; i += e->prefill_chunk) {
+        int m = n - i < e->prefill_chunk ? n - i : e->prefill_chunk;
+        sl_batch step = prefill_batch(s, ids + i, m);
+        step.n_out = i + m == n;
+        e->model->config.arch->forward(&step);
+        s->kv.n_tokens += m;
+        sl_progress_report(progress, i + m, n);
+    }
+    rc = e->backend->finish(e->backend, err);
+    if (!rc) sl_logits_after_step(e, &s, 1);
+    sl_session_build_extras(s);
+    return rc;
+}
+
+// The logits of rows [first, first + n) of a step, to host memory [n][n_vocab]. Waits. A device makes as many at a time as
+// step_logits holds.
+static int download_logits(sl_engine *e, const sl_batch *step, int first, int n, float *logits, sl_error *err) {
+    const sl_backend *be = e->backend;
+    size_t n_vocab = e->model->config.n_vocab;
+    for (int i = 0, most = be->is_device ? e->n_sequences : n; i < n; i += most) {
+        int rows = n - i < most ? n - i : most;
+        float *to = be->is_device ? e->step_logits : logits;
+        e->model->config.arch->logits(step, first + i, rows, to);
+        if (be->is_device) be->download(be, logits + i * n_vocab, to, rows * n_vocab * sizeof(float));
+    }
+    return be->finish(be, err);
+}
+
+int sl_prefill_logits(sl_session *s, const int32_t *ids, int n, sl_logits_fn fn, void *ctx, const sl_progress *progress,
+                      sl_error *err) {
+    enum { GROUP = 64 }; // rows of logits made at a time: 32 MB with a vocabulary of 128k
+    sl_engine *e = s->engine;
+    size_t n_vocab = e->model->config.n_vocab;
+    float *logits = malloc(GROUP * n_vocab * sizeof *logits);
+    if (!logits) return sl_fail(err, SL_ERR_MEMORY, "logits of %d rows: out of memory", GROUP);
+    int rc = reserve_prefill(s, ids, n, err);
+    if (rc) {
+        free(logits);
+        return rc;
+    }
+    sl_logits_before_step(e, &s, 1, e->n_sequences);
+    for (int i = 0; !rc && i < n; i += e->prefill_chunk) {
+        int m = n - i < e->prefill_chunk ? n - i : e->prefill_chunk;
+        sl_batch step = prefill_batch(s, ids + i, m);
+        step.n_out = m;
+        step.logits = NULL; // in groups, below
+        step.logits_mode = SL_LINEAR_PREFILL;
+        e->model->config.arch->forward(&step);
+        s->kv.n_tokens += m;
+        for (int j = 0; !rc && j < m; j += GROUP) {
+            int rows = m - j < GROUP ? m - j : GROUP;
+            rc = download_logits(e, &step, j, rows, logits, err);
+            if (rc) break;
+            memcpy(s->logits, logits + (rows - 1) * n_vocab, n_vocab * sizeof *logits);
+            rc = fn(ctx, i + j, rows, logits, err);
+        }
+        sl_progress_report(progress, i + m, n);
+    }
+    sl_logits_forget_row(s);
+    free(logits);
+    if (!rc) sl_session_build_extras(s);
+    return rc;
+}
+
+// ---- decode ----
+
+static int check_batch(const sl_engine *e, int n, sl_error *err) {
+    if (n >= 1 && n <= e->n_sequences) return 0;
+    return sl_fail(err, SL_ERR_ARG, "a batch of %d sequences: this engine takes 1 to %d", n, e->n_sequences);
+}
+
+static int check_room(const sl_session *s, sl_error *err) {
+    if (s->kv.n_tokens < s->engine->n_ctx) return 0;
+    return sl_fail(err, SL_ERR_CONTEXT, "sequence %u: the context is full: %d tokens, --ctx-size %d", s->sequence,
+                   s->kv.n_tokens, s->engine->n_ctx);
+}
+
+// ids: NULL when they are not sampled yet
+static int reserve_decode(sl_session *const *batch, int n, const int32_t *ids, sl_error *err) {
+    sl_engine *e = batch[0]->engine;
+    int rc = ids ? check_ids(e, ids, n, err) : 0;
+    for (int i = 0; !rc && i < n; i++) {
+        sl_session *s = batch[i];
+        SL_CHECK(s->engine == e);
+        rc = check_room(s, err);
+        if (!rc) rc = sl_session_sync_state(s, err);
+        if (!rc) rc = sl_kv_reserve(&e->pool, &s->kv, s->kv.n_tokens + 1, err);
+        if (!rc) sl_session_build_extras(s);
+    }
+    return rc;
+}
+
+int sl_decode(sl_session *const *batch, int n, const int32_t *ids, sl_error *err) {
+    sl_engine *e = batch[0]->engine;
+    const sl_backend *be = e->backend;
+    const sl_arch *arch = e->model->config.arch;
+    int rc = check_batch(e, n, err);
+    if (!rc) rc = reserve_decode(batch, n, ids, err);
+    if (rc) return rc;
+    sl_logits_before_step(e, batch, n, n);
+    sl_batch step = decode_batch(batch, n, ids);
+    if (be->replay && !e->observation.observer.fn)
+        be->replay(be, n, arch->forward, &step);
+    else
+        arch->forward(&step); // an observed step is not recorded: the host looks at every layer
+    rc = be->finish(be, err);
+    if (rc) return rc;
+    if (e->attention->account) e->attention->account(e, batch, n);
+    for (int i = 0; i < n; i++) batch[i]->kv.n_tokens++;
+    sl_logits_after_step(e, batch, n);
+    return 0;
+}
+
+// ---- the next token ----
+
+// 1: the device samples from the logits where they lie, with the parameters of all these samplers.
+static int can_sample_on_device(const sl_engine *e, sl_sampler *const *samplers, int n) {
+    int can = e->backend->draw != NULL;
+    for (int i = 0; can && i < n; i++) can = e->backend->draws(sl_sampler_params(samplers[i]), e->model->config.n_vocab);
+    return can;
+}
+
+// Queues the sampling of the batch's next ids, to step_ids. Returns the decode step over them.
+static sl_batch queue_sampling(sl_engine *e, sl_session *const *batch, int n, sl_sampler *const *samplers) {
+    const sl_sampling *params[n]; // n is at most n_sequences: check_batch
+    for (int i = 0; i < n; i++) params[i] = sl_sampler_params(samplers[i]);
+    sl_logits_to_rows(e, batch, n);
+    sl_batch step = decode_batch(batch, n, NULL);
+    e->backend->draw(e->backend, e->step_logits, e->step_rows, params, n, e->model->config.n_vocab, e->step_ids);
+    return step;
+}
+
+// A device samples id -1 from logits that are not finite.
+static int check_sampled(sl_session *const *batch, int n, const int32_t *ids, sl_error *err) {
+    for (int i = 0; i < n; i++)
+        if (ids[i] < 0) return sl_session_check_logits(batch[i], err);
+    return 0;
+}
+
+int sl_sample(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err) {
+    sl_engine *e = batch[0]->engine;
+    int rc = check_batch(e, n, err);
+    if (!rc && can_sample_on_device(e, samplers, n)) {
+        queue_sampling(e, batch, n, samplers);
+        rc = e->backend->drawn(e->backend, ids, n, err);
+        return rc ? rc : check_sampled(batch, n, ids, err);
+    }
+    for (int i = 0; !rc && i < n; i++) rc = sl_session_check_logits(batch[i], err);
+    for (int i = 0; !rc && i < n; i++)
+        ids[i] = sl_sampler_draw(samplers[i], sl_session_logits(batch[i]), batch[i]->sequence, (uint32_t)batch[i]->kv.n_tokens);
+    return rc;
+}
+
+// Queues sampling and step together, so that the device never waits for the host. A sequence that samples an end token takes
+// part in the step, but keeps its length and the logits from before the step. The same holds for all sequences when the logits
+// of one are not finite.
+static int step_on_device(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err) {
+    sl_engine *e = batch[0]->engine;
+    const sl_backend *be = e->backend;
+    size_t size = n * (size_t)e->model->config.n_vocab * sizeof(float);
+    int rc = reserve_decode(batch, n, NULL, err);
+    if (rc) return rc;
+    sl_batch step = queue_sampling(e, batch, n, samplers);
+    be->copy(be, e->last_logits, e->step_logits, size, size, 1);
+    be->replay(be, n, e->model->config.arch->forward, &step);
+    rc = be->drawn(be, ids, n, err);
+    if (rc) return rc;
+    sl_logits_after_step(e, batch, n);
+    int is_finite = 1;
+    for (int i = 0; i < n; i++) is_finite &= ids[i] >= 0;
+    for (int i = 0; !is_finite && i < n; i++) sl_logits_restore(batch[i], i);
+    if (!is_finite) return check_sampled(batch, n, ids, err);
+    for (int i = 0; i < n; i++) {
+        sl_session *s = batch[i];
+        if (sl_model_is_eos(e->model, ids[i])) {
+            sl_logits_restore(s, i);
+            continue;
+        }
+        if (e->attention->account) e->attention->account(e, &s, 1);
+        s->kv.n_tokens++;
+    }
+    return 0;
+}
+
+int sl_step(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err) {
+    const sl_engine *e = batch[0]->engine;
+    int n_live = 0, rc = check_batch(e, n, err);
+    for (int i = 0; !rc && i < n; i++) rc = check_room(batch[i], err);
+    // step_on_device appends an end token before it is known, and an observer must not see that row.
+    if (!rc && !e->observation.observer.fn && can_sample_on_device(e, samplers, n))
+        return step_on_device(batch, n, samplers, ids, err);
+    if (!rc) rc = sl_sample(batch, n, samplers, ids, err);
+    if (rc) return rc;
+    sl_session *live[n];
+    int32_t live_ids[n];
+    for (int i = 0; i < n; i++) {
+        if (sl_model_is_eos(e->model, ids[i])) continue;
+        live[n_live] = batch[i];
+        live_ids[n_live++] = ids[i];
+    }
+    return n_live ? sl_decode(live, n_live, live_ids, err) : 0;
+}

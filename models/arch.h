@@ -1,0 +1,74 @@
+// models/arch.h - the table of a model architecture, and what one step hands to it.
+//
+// An architecture is one const sl_arch in a file of its own (models/llama.c), and a word in models/arch.c. The table says which
+// config.json it reads, which tensors it has, how much scratch memory a step needs, and how token ids become logits. The engine
+// reaches an architecture through its table only. docs/add-an-architecture.md shows how to add one.
+#ifndef SLEIGH_ARCH_H
+#define SLEIGH_ARCH_H
+
+#include "engine/backend/backend.h"
+#include "engine/kv/kv.h"
+#include "models/config.h"
+#include "models/weights.h"
+
+struct sl_json_file;
+typedef struct sl_batch sl_batch;
+
+// ---- what one step runs over ----
+
+// Consecutive rows of one session within a batch. A prefill pass is one range of many rows, a decode step is a range of one row
+// for each session. The engine builds batches of one kind today; a batch may hold both kinds once attend takes them.
+typedef struct sl_row_range {
+    struct sl_session *session; // architectures do not look into it
+    int first, n_rows;          // rows [first, first + n_rows) of the batch
+    int position;               // of row `first`; the next rows follow
+    int is_decode;              // 1: one row, which attends with the session's plan. 0: prefill, dense attention
+} sl_row_range;
+
+struct sl_batch {
+    const sl_model_weights *weights;
+    const sl_backend *backend;
+    void *scratch; // arch->scratch_size(config, backend, max_rows) bytes of the backend's memory
+    int max_rows;
+    int n_rows;
+    const int32_t *ids; // [n_rows], the backend's memory
+    const sl_row *rows; // [n_rows], the backend's memory
+    const sl_kv_pool *kv;
+    int n_ranges;
+    const sl_row_range *ranges; // [n_ranges], ascending; together they are rows [0, n_rows)
+    sl_linear_mode mode;        // of the layers' linear operations. SL_LINEAR_PREFILL needs a batch of one range
+    // Attention of rows [first, first + n) in one layer, after their K and V are stored. out: act [n][n_heads * head_dim]. The
+    // engine's runner for the backend: engine/attn_runner_host.c, engine/attn_runner_cuda.c.
+    void (*attend)(const sl_batch *batch, int layer, int first, int n, sl_queries q, void *out);
+    // Logits of the last n_out rows. n_out 0: the step fills the KV cache only.
+    int n_out;
+    sl_linear_mode logits_mode; // of lm_head
+    float *logits;              // [n_out][n_vocab], the backend's memory; NULL: the caller calls arch->logits afterwards
+};
+
+// ---- an architecture ----
+
+typedef struct sl_arch {
+    const char *model_type;   // field model_type of config.json: "llama"
+    const char *architecture; // the first word of its field architectures: "LlamaForCausalLM"
+    // Reads and checks the fields of config.json (models/config_fields.h). *c holds the defaults, and arch.
+    // Refuses by name every field that changes the arithmetic and that this architecture does not understand.
+    int (*read_config)(const struct sl_json_file *f, sl_config *c, sl_error *err);
+    // The architecture's own struct of sl_weight: its bytes for this config, and the one list of its tensors
+    // (sl_model_weights_add), from which weights are bound, placed, made up and counted.
+    size_t (*weights_size)(const sl_config *c);
+    void (*declare)(sl_model_weights *w);
+    size_t (*scratch_size)(const sl_config *c, const sl_backend *be, int max_rows); // bytes of a step of up to max_rows rows
+    // Runs a step: embeds the ids, runs the layers, which store K and V, and writes batch->logits. On a device it queues the
+    // operations. What it queues depends on the numbers in *batch only, never on a sequence's length.
+    void (*forward)(const sl_batch *batch);
+    // After forward with logits NULL: the final norm and lm_head of rows [first, first + n) of the last n_out rows, to
+    // out [n][n_vocab]. For callers that want more rows of logits than they have memory for at once.
+    void (*logits)(const sl_batch *batch, int first, int n, float *out);
+} sl_arch;
+
+const sl_arch *sl_arch_find(const char *model_type); // NULL: unknown
+// `"llama", "mistral"`, for messages.
+void sl_arch_list(char *buf, size_t size);
+
+#endif

@@ -1,0 +1,135 @@
+// models/weights.c - see weights.h.
+#include "models/weights.h"
+#include "models/arch.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// ---- the list ----
+
+static sl_model_tensor *add(sl_model_weights *w) { // NULL: out of memory, which is remembered
+    if (w->n_tensors == w->capacity) {
+        int capacity = w->capacity ? 2 * w->capacity : 64;
+        sl_model_tensor *grown = realloc(w->tensors, capacity * sizeof *grown);
+        if (!grown) {
+            w->is_out_of_memory = 1;
+            return NULL;
+        }
+        w->tensors = grown;
+        w->capacity = capacity;
+    }
+    return &w->tensors[w->n_tensors++];
+}
+
+void sl_model_weights_add(sl_model_weights *w, sl_weight *to, int n_rows, int n_cols, unsigned flags, const char *name, ...) {
+    va_list args;
+    sl_model_tensor *t = add(w);
+    if (!t) return;
+    *t = (sl_model_tensor){.shape = {.n_rows = n_rows, .n_cols = n_cols}, .flags = flags, .weight = to};
+    va_start(args, name);
+    int n = vsnprintf(t->shape.name, sizeof t->shape.name, name, args);
+    va_end(args);
+    SL_CHECK(n > 0 && (size_t)n < sizeof t->shape.name);
+}
+
+void sl_model_weights_tie(sl_model_weights *w, sl_weight *to, const sl_weight *from) {
+    sl_model_tensor *t = add(w);
+    if (t) *t = (sl_model_tensor){.weight = to, .same_as = from};
+}
+
+static int init(const sl_config *c, sl_model_weights *w, sl_error *err) {
+    *w = (sl_model_weights){.config = c, .rope.head_dim = c->head_dim};
+    w->fields = calloc(1, c->arch->weights_size(c));
+    w->rope.inv_freq = malloc(c->head_dim / 2 * sizeof(float));
+    if (w->fields) c->arch->declare(w);
+    if (!w->fields || !w->rope.inv_freq || w->is_out_of_memory) {
+        sl_model_weights_free(w);
+        return sl_fail(err, SL_ERR_MEMORY, "%d layers: out of memory", c->n_layers);
+    }
+    sl_config_rope(c, w->rope.inv_freq);
+    return 0;
+}
+
+void sl_model_weights_free(sl_model_weights *w) {
+    free(w->tensors);
+    free(w->fields);
+    free(w->rope.inv_freq);
+    *w = (sl_model_weights){0};
+}
+
+// ---- bound to files, or declared without ----
+
+int sl_model_weights_bind(const sl_config *config, const sl_tensors *tensors, sl_model_weights *out, sl_error *err) {
+    int rc = init(config, out, err);
+    for (int i = 0; !rc && i < out->n_tensors; i++) {
+        const sl_model_tensor *t = &out->tensors[i];
+        if (t->same_as)
+            *t->weight = *t->same_as;
+        else
+            rc = sl_tensors_bind(tensors, t->shape.name, t->shape.n_rows, t->shape.n_cols, t->weight, err);
+    }
+    if (rc) sl_model_weights_free(out);
+    return rc;
+}
+
+int sl_model_weights_declare(const sl_config *config, sl_tensors **tensors, sl_model_weights *out, sl_error *err) {
+    int n = 0, rc = init(config, out, err);
+    if (rc) return rc;
+    sl_tensor_shape *shapes = calloc(out->n_tensors, sizeof *shapes);
+    for (int i = 0; shapes && i < out->n_tensors; i++)
+        if (!out->tensors[i].same_as) shapes[n++] = out->tensors[i].shape;
+    rc = shapes ? sl_tensors_declare(shapes, n, tensors, err)
+                : sl_fail(err, SL_ERR_MEMORY, "%d tensors: out of memory", out->n_tensors);
+    free(shapes);
+    sl_model_weights_free(out);
+    return rc ? rc : sl_model_weights_bind(config, *tensors, out, err);
+}
+
+int sl_model_weights_have_data(const sl_model_weights *w) {
+    return w->tensors[0].weight->data != NULL;
+}
+
+size_t sl_model_weights_decode_bytes(const sl_model_weights *w) {
+    size_t n = 0;
+    for (int i = 0; i < w->n_tensors; i++) {
+        const sl_weight *x = w->tensors[i].weight;
+        if (!(w->tensors[i].flags & SL_TENSOR_LOOKUP)) n += (size_t)x->n_rows * x->n_cols * sl_dtype_size(x->dtype);
+    }
+    return n;
+}
+
+// ---- on a backend ----
+
+// Places tensor i and the ones joined to it; returns in *n how many.
+static int place_group(sl_model_weights *w, int i, const sl_backend *be, int *n, sl_error *err) {
+    enum { MOST = 8 };
+    sl_weight *group[MOST];
+    *n = 0;
+    do {
+        SL_CHECK(*n < MOST);
+        group[*n] = w->tensors[i + *n].weight;
+        ++*n;
+    } while (i + *n < w->n_tensors && (w->tensors[i + *n].flags & SL_TENSOR_JOINED));
+    return be->place(be, group, *n, err);
+}
+
+int sl_model_weights_place(const sl_model_weights *w, const sl_backend *be, const sl_progress *progress,
+                           sl_model_weights *placed, sl_error *err) {
+    int rc = init(w->config, placed, err);
+    if (rc) return rc;
+    for (int i = 0; i < w->n_tensors; i++) *placed->tensors[i].weight = *w->tensors[i].weight;
+    if (!be->place) return 0;
+    for (int i = 0, n; !rc && i < w->n_tensors; i += n) {
+        const sl_model_tensor *t = &placed->tensors[i];
+        n = 1;
+        if (t->same_as)
+            *t->weight = *t->same_as;
+        else
+            rc = place_group(placed, i, be, &n, err);
+        if (!rc) sl_progress_report(progress, i + n, w->n_tensors);
+    }
+    if (rc) sl_model_weights_free(placed);
+    return rc;
+}
