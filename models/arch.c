@@ -1,21 +1,19 @@
-// models/arch.c - the list of architectures.
+// models/arch.c - the list of architectures. A new one is its own file and a word here.
 #include "models/arch.h"
 
 #include <stdio.h>
 #include <string.h>
 
-// One word for each architecture: X(name) stands for the table sl_arch_name.
-#define ARCHS(X)                                                                                                               \
-    X(llama)                                                                                                                   \
-    X(mistral)
+// clang-format off
+#define ARCHS(X) X(llama) X(mistral)
+// clang-format on
 
-#define X(name) extern const sl_arch sl_arch_##name;
-ARCHS(X)
-#undef X
+#define DECLARE(NAME) extern const sl_arch sl_arch_##NAME;
+#define ADDRESS(NAME) &sl_arch_##NAME,
 
-#define X(name) &sl_arch_##name,
-static const sl_arch *const archs[] = {ARCHS(X)};
-#undef X
+ARCHS(DECLARE)
+
+static const sl_arch *const archs[] = {ARCHS(ADDRESS)};
 
 enum { N_ARCHS = sizeof archs / sizeof *archs };
 

@@ -63,7 +63,7 @@ static int new_engine(cli_bench *b, sl_error *err) {
                                        .device = b->device,
                                        .progress = &progress,
                                        .seed = o->seed};
-    cli_progress_begin(&bar, "upload", "layers");
+    cli_progress_begin(&bar, "upload", "tensors");
     int rc = sl_engine_new(b->model, &options, &b->engine, err);
     cli_progress_end(&bar);
     if (!rc) sl_engine_describe(b->engine, b->backend, sizeof b->backend);
