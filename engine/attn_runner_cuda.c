@@ -87,13 +87,14 @@ static void attend(const sl_batch *b, int layer, int first, int n, sl_queries q,
     }
     if (sl_cuda_of(b->backend)->skipped_parts & SL_PART_ATTENTION) return;
     SL_CHECK(first == 0 && n == b->n_ranges && q.stride == (size_t)e->geom.n_heads * e->geom.head_dim);
-    sl_attn_cuda_decode_args args = sl_cuda_decode_args_of(e, &e->plan.layer[layer], layer, q.data);
+    const sl_attn_plan *plan = b->ranges[0].session->plan;
+    sl_attn_cuda_decode_args args = sl_cuda_decode_args_of(e, &plan->layer[layer], layer, q.data);
     args.n_seqs = n;
     args.rows = b->rows;
     args.out = out;
     args.stats = e->step_stats;
     args.ws = (char *)e->step_ws + e->step_ws_at[layer];
-    for (int i = 0; i < layer; i++) args.state_at += (state_size(e, &e->plan.layer[i]) + 255) / 256 * 256;
+    for (int i = 0; i < layer; i++) args.state_at += (state_size(e, &plan->layer[i]) + 255) / 256 * 256;
     if (e->observation.observer.fn)
         sl_cuda_observe(b, &args);
     else
@@ -105,7 +106,7 @@ static void account(sl_engine *e, sl_session *const *sessions, int n) {
     const sl_attn_geom *g = &e->geom;
     for (int i = 0; i < n; i++)
         for (int layer = 0; layer < g->n_layers; layer++) {
-            const sl_attn_spec *spec = &e->plan.layer[layer];
+            const sl_attn_spec *spec = &sessions[i]->plan->layer[layer];
             int n_kv = sessions[i]->kv.n_tokens + 1;
             uint64_t rows = n_kv;
             sl_attn_stats step = {.steps = g->n_heads,

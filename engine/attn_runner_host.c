@@ -74,7 +74,7 @@ static void attend(const sl_batch *b, int layer, int first, int n, sl_queries q,
             .state = range->session->state[layer].data,
         };
     }
-    const sl_attn_spec *spec = &e->plan.layer[layer];
+    const sl_attn_spec *spec = &b->ranges[0].session->plan->layer[layer];
     sl_attn_decode_args args = {
         .geom = &e->geom,
         .spec = spec,

@@ -110,6 +110,7 @@ struct sl_engine {
 
 struct sl_session {
     sl_engine *engine;
+    const sl_attn_plan *plan; // that it decodes with: the engine's today, for every session
     uint32_t sequence;
     sl_kv_seq kv;
     float *logits;       // [n_vocab], filled when somebody asks

@@ -32,18 +32,18 @@ static int sync_device_state(sl_session *s, sl_error *err) {
     const sl_backend *be = e->backend;
     size_t total = 0;
     int i = 0;
-    while (i < e->geom.n_layers && same_spec(&s->state[i].spec, &e->plan.layer[i])) i++;
+    while (i < e->geom.n_layers && same_spec(&s->state[i].spec, &s->plan->layer[i])) i++;
     if (i == e->geom.n_layers) return 0;
     free_state(s);
     for (i = 0; i < e->geom.n_layers; i++) {
-        s->state[i].size = e->attention->state_size(e, &e->plan.layer[i]);
+        s->state[i].size = e->attention->state_size(e, &s->plan->layer[i]);
         total += (s->state[i].size + 255) / 256 * 256;
     }
-    if (total > 0 && !(s->device_state = be->alloc(be, total))) return no_state(&e->plan.layer[0], total, err);
+    if (total > 0 && !(s->device_state = be->alloc(be, total))) return no_state(&s->plan->layer[0], total, err);
     s->device_state_size = total;
     for (size_t at = i = 0; i < e->geom.n_layers; at += (s->state[i++].size + 255) / 256 * 256) {
         s->state[i].data = total ? (char *)s->device_state + at : NULL;
-        s->state[i].spec = e->plan.layer[i];
+        s->state[i].spec = s->plan->layer[i];
     }
     return 0;
 }
@@ -51,7 +51,7 @@ static int sync_device_state(sl_session *s, sl_error *err) {
 static int sync_host_state(sl_session *s, sl_error *err) {
     sl_engine *e = s->engine;
     for (int i = 0; i < e->geom.n_layers; i++) {
-        const sl_attn_spec *spec = &e->plan.layer[i];
+        const sl_attn_spec *spec = &s->plan->layer[i];
         struct sl_method_state *state = &s->state[i];
         if (same_spec(&state->spec, spec)) continue;
         free(state->data);
@@ -99,7 +99,7 @@ static void build_needs(sl_session *s, int layer, const sl_attn_spec *spec) {
 void sl_session_build_extras(sl_session *s) {
     sl_engine *e = s->engine;
     for (int i = 0; i < e->geom.n_layers; i++) {
-        build_needs(s, i, &e->plan.layer[i]);
+        build_needs(s, i, &s->plan->layer[i]);
         for (int j = 0; j < e->observation.observer.n_shadows; j++) build_needs(s, i, &e->observation.shadows[j]);
     }
 }
@@ -130,7 +130,7 @@ int sl_session_new(sl_engine *engine, uint32_t sequence, sl_session **out, sl_er
     sl_session *s = calloc(1, sizeof *s);
     if (!s) return sl_fail(err, SL_ERR_MEMORY, "session: out of memory");
     const sl_backend *be = engine->backend;
-    *s = (sl_session){.engine = engine, .sequence = sequence, .logits_row = -1, .has_host_logits = 1};
+    *s = (sl_session){.engine = engine, .plan = &engine->plan, .sequence = sequence, .logits_row = -1, .has_host_logits = 1};
     s->logits = calloc(c->n_vocab, sizeof *s->logits);
     s->state = calloc(c->n_layers, sizeof *s->state);
     if (be->is_device) {

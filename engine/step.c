@@ -170,6 +170,7 @@ static int reserve_decode(sl_session *const *batch, int n, const int32_t *ids, s
     for (int i = 0; !rc && i < n; i++) {
         sl_session *s = batch[i];
         SL_CHECK(s->engine == e);
+        SL_CHECK(s->plan == batch[0]->plan); // one launch serves all ranges of a batch; a recording holds one plan
         rc = check_room(s, err);
         if (!rc) rc = sl_session_sync_state(s, err);
         if (!rc) rc = sl_kv_reserve(&e->pool, &s->kv, s->kv.n_tokens + 1, err);

@@ -95,6 +95,7 @@ size_t sl_model_weights_decode_bytes(const sl_model_weights *w) {
     size_t n = 0;
     for (int i = 0; i < w->n_tensors; i++) {
         const sl_weight *x = w->tensors[i].weight;
+        sl_weight_check(x);
         if (!(w->tensors[i].flags & SL_TENSOR_LOOKUP)) n += (size_t)x->n_rows * x->n_cols * sl_dtype_size(x->dtype);
     }
     return n;

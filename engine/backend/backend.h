@@ -27,12 +27,22 @@ static inline size_t sl_dtype_size(sl_dtype t) {
 }
 
 // A weight, row-major [n_rows][n_cols]; a vector has n_rows = 1. On the CPU data lies in the mapped file.
+// A quantised weight is scale * (data - zero), with one scale and one zero for `group` consecutive columns of a row. The loader
+// refuses quantised weights today, and the operations check that a weight has no scale (sl_weight_check).
 typedef struct sl_weight {
     const void *data;
     sl_dtype dtype;
     int n_rows, n_cols;
-    const char *name; // of the tensor. Of a dummy model data is NULL until it is made (engine/backend/dummy_weights.h)
+    const void *scale; // [n_rows][n_cols / group]; NULL: data are the numbers themselves
+    const void *zero;  // [n_rows][n_cols / group]; NULL: zero is 0
+    int group;         // columns that share a scale; 0 without a scale
+    const char *name;  // of the tensor. Of a dummy model data is NULL until it is made (engine/backend/dummy_weights.h)
 } sl_weight;
+
+// For operations that read data as plain numbers.
+static inline void sl_weight_check(const sl_weight *w) {
+    SL_CHECK(!w->scale && !w->zero && w->group == 0);
+}
 
 // One row of a step: a token of some sequence. On CUDA an array of them lies in device memory, read 16 bytes at a time.
 typedef struct sl_row {
@@ -104,8 +114,9 @@ struct sl_backend {
     // Brings n weights of equal n_cols where operations want them, one after the other, and sets their data. Weights without
     // data (a dummy model) are filled with random numbers there. NULL: they are used where they lie.
     int (*place)(const sl_backend *be, sl_weight *const *weights, int n, sl_error *err);
-    void *(*stream)(
-        const sl_backend *be); // where operations are queued, for kernels of other folders (cudaStream_t); NULL: none
+    // Where operations are queued, for kernels of other folders (cudaStream_t). Makes the backend's device the calling thread's
+    // current one, which those kernels need too. NULL: none
+    void *(*stream)(const sl_backend *be);
     int (*finish)(const sl_backend *be, sl_error *err); // SL_ERR_DEVICE: an operation failed since the last call
 
     // ---- a step ----

@@ -103,6 +103,7 @@ static void describe(const sl_backend *be, char *buf, size_t size) {
 static void embed(const sl_backend *be, const sl_weight *table, const int32_t *ids, int n_rows, float *x) {
     (void)be;
     int n = table->n_cols;
+    sl_weight_check(table);
     for (int r = 0; r < n_rows; r++)
         ops->widen((const char *)table->data + (size_t)ids[r] * n * sl_dtype_size(table->dtype), table->dtype, n,
                    x + (size_t)r * n);
@@ -112,6 +113,7 @@ static void rmsnorm(const sl_backend *be, const float *x, const sl_weight *w, in
     (void)be;
     float *out = result;
     int n = w->n_cols;
+    sl_weight_check(w);
 #pragma omp parallel for if ((size_t)n_rows * n > SMALL) schedule(static)
     for (int r = 0; r < n_rows; r++) ops->rmsnorm(x + (size_t)r * n, w, eps, out + (size_t)r * n);
 }
@@ -200,6 +202,7 @@ static void linear_prefill(const sl_weight *w, const float *x, int n_rows, int p
 static void linear(const sl_backend *be, const sl_weight *w, const void *x, int n_rows, sl_linear_mode mode, int position,
                    int accumulate, float *out) {
     (void)be;
+    sl_weight_check(w);
     if (mode == SL_LINEAR_DECODE)
         linear_decode(w, x, n_rows, accumulate, out);
     else

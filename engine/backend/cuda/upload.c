@@ -98,6 +98,7 @@ int sl_cuda_place(const sl_backend *be, sl_weight *const *weights, int n, sl_err
     if (!rc) rc = keep_block(c, block, err);
     for (int i = 0; !rc && i < n; i++) {
         sl_weight *w = weights[i];
+        sl_weight_check(w);
         bf16 *to = block + at;
         at += count(w);
         if (!w->data)
