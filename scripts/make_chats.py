@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Makes tests/chat/rows.jsonl and changes.jsonl: what Jinja makes of the chat templates of tests/chat.
+"""Makes tests/chat/rows.jsonl and changes.jsonl: the prompts that Jinja writes with the chat templates of tests/chat.
 
     python3 scripts/make_chats.py     needs jinja2; tests do not
 
-The templates are our own spellings of the ones that Sleigh knows, branches for tools included. Each of rows.jsonl is a
-conversation, {messages, prompts}: a prompt is {template, date, expected}, or {refused}, the templates that refuse the messages.
-changes.jsonl: {template, from, to, same}, one change to a template's text; same: the prompts of all conversations stay as they
-were, and Sleigh shall still know the template."""
+The templates are our own spellings of the templates that Sleigh knows, with branches for tools. A line of rows.jsonl is a
+conversation, {messages, prompts, refused}. A prompt is {template, date, expected}; refused names the templates that refuse the
+messages. A line of changes.jsonl is {template, from, to, same}, one change to a template's text. same: all prompts stay equal,
+and Sleigh must still recognise the template."""
 import datetime
 import json
 import os
@@ -17,13 +17,18 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 FOLDER = os.path.join(os.path.dirname(__file__), "..", "tests", "chat")
 EOS = {"llama3": "<|eot_id|>", "llama3.1": "<|eot_id|>", "llama3.2": "<|eot_id|>", "chatml": "<|im_end|>", "qwen2.5": "<|im_end|>"}
+OPTIONS = {"qwen3-no-think": ("qwen3", {"enable_thinking": False})}  # a template of Sleigh's: a Jinja text, with variables set
 DATE = "20 Feb 2025"
 WHITE = "".join(chr(c) for c in range(0x110000) if chr(c).isspace())
 TURNS = {"s": ("system", "You are a helpful assistant"), "u": ("user", "Hello"), "a": ("assistant", "Hi there"),
          "S": ("system", "  Be brief.\n"), "U": ("user", " \tHi,\t日本 🚀 naïve\n\nline two \u3000\n"), "A": ("assistant", "\n\u2003ok \xa0 "),
          "e": ("user", ""), "E": ("assistant", ""), "q": ("user", "it's \"quoted\" {{ bos_token }} \\n <s></s> [INST]"), "t": ("tool", "x"),
+         "k": ("assistant", "<think>\n\nWhy?\n\n</think>\n\nBecause.\n"), "K": ("assistant", "a<think>b<think>\nc</think>d</think>\n\ne"),
+         "m": ("assistant", "<think>\n\n</think>\n\nok"), "o": ("assistant", "\n\nno thoughts"), "O": ("assistant", "open <think> only"),
+         "x": ("assistant", "\n</think>"), "r": ("user", "<tool_response>\n7\n</tool_response>"), "R": ("user", "<tool_response>7"),
          "w": ("user", WHITE + "x" + WHITE), "W": ("assistant", WHITE), "n": ("user", "\u200b\u180ex\ufeff")}
-ORDERS = ["u", "su", "uau", "suau", "suauau", "SUAU", "U", "SUA", "ua", "seEe", "w", "nWw", "sq", "qEq", "uu", "au", "suu", "saua", "uaa", "ss", "s", "uasu", "ut"]
+ORDERS = ["u", "su", "uau", "suau", "suauau", "SUAU", "U", "SUA", "ua", "seEe", "w", "nWw", "sq", "qEq", "uu", "au", "suu", "saua", "uaa", "ss", "s", "uasu", "ut",
+          "uku", "sukuKu", "umuoUOuxu", "uk", "uK", "um", "uo", "uO", "ux", "ukr", "ukrk", "uKrmro", "ukRa", "suka", "uaka", "rk", "k"]
 CHANGES = [  # template, from, to
     ("llama2", "content.strip() + \" \" + eos_token", "content.strip() + eos_token"),
     ("llama2", "\\n<</SYS>>\\n\\n", "\\n<</SYS>>\\n"),
@@ -55,6 +60,15 @@ CHANGES = [  # template, from, to
     ("chatml", "<|im_end|>\\n", "<|im_end|>\\n\\n"),
     ("chatml", "assistant\n", "assistant\n\n"),
     ("chatml", "<|im_start|>assistant\n", "{{ '<|im_start|>assistant\\n' -}}\n"),
+    ("qwen3", "Our tools: ", "Tools: "),
+    ("qwen3", '"Our tools are not called"', '"No tools"'),
+    ("qwen3", "loop.index0 > ns", "loop.index0 >= ns"),
+    ("qwen3", "<tool_response>", "<tool>"),
+    ("qwen3", '"<think>\\n\\n</think>\\n\\n"', '"<think></think>"'),
+    ("qwen3", "loop.last or", "loop.first or"),
+    ("qwen3", 'content.lstrip("\\n") -}}', 'content -}}'),
+    ("qwen3-first", 'split("</think>")[-1]', 'split("</think>")[1]'),
+    ("qwen3-thinking", "assistant\\n<think>\\n", "assistant\\n<think>"),
     ("qwen2.5", "Our tools: ", "Tools: "),
     ("qwen2.5", "You are a helpful assistant.", "You help."),
     ("qwen2.5", "not loop.first", "not loop.last"),
@@ -70,10 +84,11 @@ def refuse(message):
 
 
 def render(name, jinja, messages, date):
-    """As transformers does; None: refused."""
+    """Renders as transformers does. None: the template refuses the messages."""
     env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     env.globals.update(raise_exception=refuse, strftime_now=lambda form: datetime.date(2031, 3, 9).strftime(form))
     names = {"bos_token": "<|begin_of_text|>" if name.startswith("llama3") else "<s>", "eos_token": EOS.get(name, "</s>")}
+    names.update(OPTIONS.get(name, (name, {}))[1])
     if date:
         names["date_string"] = date
     try:
@@ -83,7 +98,7 @@ def render(name, jinja, messages, date):
 
 
 def asked(name, order):
-    """The templates that refuse the role of a tool are asked with it; Sleigh knows three roles."""
+    """Only templates that refuse the role tool get a conversation with it. Sleigh knows three roles."""
     return "t" not in order or name in ("mistral-v0", "mistral-v1", "mistral-v7")
 
 
@@ -95,6 +110,8 @@ def write_rows(name, rows):
 
 def main():
     templates = {f[:-len(".jinja")]: open(os.path.join(FOLDER, f)).read() for f in sorted(os.listdir(FOLDER)) if f.endswith(".jinja")}
+    templates.update({name: templates[text] for name, (text, _) in OPTIONS.items()})
+    templates = dict(sorted(templates.items()))
     rows, changes, n = [], [], 0
     for order in ORDERS:
         prompts, refused = [], []
@@ -120,8 +137,8 @@ def main():
     write_rows("rows.jsonl", rows)
     write_rows("changes.jsonl", changes)
     with open(os.path.join(FOLDER, "README.md"), "w") as f:
-        f.write("# Chat templates in our own spelling\n\nAnd what Jinja makes of them: `scripts/make_chats.py` with jinja2 "
-                f"{version('jinja2')}; it says what is what.\n")
+        f.write("# Chat templates in our own spelling\n\n`scripts/make_chats.py` wrote the prompts with jinja2 "
+                f"{version('jinja2')}.\nThe script describes the files.\n")
     print(f"{len(templates)} templates, {len(rows)} conversations, {n} prompts or refusals, {len(changes)} changes, of which "
           f"{sum(c['same'] for c in changes)} change no prompt")
 

@@ -1,6 +1,6 @@
-// tokenizer/chat.c - the chat templates, written out in C. Each is recognised from the model's Jinja text, whose reduced form
-// must be, to the letter, one that is known here: of a derivative it is not known what else it changes. What is not recognised
-// is refused: a wrong prompt is worse than none.
+// tokenizer/chat.c - the chat templates in C. A template is recognised if the reduced form of the model's Jinja text (jinja.h)
+// is exactly a form of this file. Other texts are refused, also those that look similar: a wrong prompt is worse than no
+// prompt.
 #include "tokenizer/chat.h"
 #include "engine/base/json.h"
 #include "tokenizer/jinja.h"
@@ -10,22 +10,23 @@
 #include <string.h>
 #include <time.h>
 
-typedef enum { FAMILY_LLAMA2, FAMILY_LLAMA3, FAMILY_MISTRAL, FAMILY_CHATML } family;
+typedef enum { FAMILY_LLAMA2, FAMILY_LLAMA3, FAMILY_MISTRAL, FAMILY_CHATML, FAMILY_QWEN3 } family;
 
 struct sl_chat_template {
     const char *name;
     family family;
-    const char *forms[2]; // the Jinja text, reduced as jinja.h says, is one of these
-    // Llama 3: the date in the system block; today: the template asks the clock
+    const char *forms[2]; // the reduced Jinja text is one of these; none: the user names the template
+    // Llama 3: the system block holds a date; today: the date of the clock
     int dated, today;
-    // Mistral: what stands around a user's turn, before and after an assistant's
+    // Mistral: the text before and after a user's turn, and before an assistant's turn
     const char *inst, *end_inst, *reply;
     enum { SYSTEM_REFUSED, SYSTEM_FIRST, SYSTEM_LAST, SYSTEM_OWN } system;
     int trim_reply;
     const char *default_system; // ChatML
+    const char *thoughts;       // Qwen3: the text that the assistant's reply begins with
 };
 
-// How both of Mistral v3's templates begin, up to the first difference: a blank behind [INST].
+// The common beginning of Mistral v3's two templates. They differ in a blank after [INST].
 #define MISTRAL_V3_BEGIN                                                                                                       \
     "{%if messages[0].role=='system'%}{%set system_message=messages[0].content%}"                                              \
     "{%set loop_messages=messages[1:]%}{%else%}{%set loop_messages=messages%}{%endif%}"                                        \
@@ -37,6 +38,35 @@ struct sl_chat_template {
     "user/assistant/user/assistant/...')}}"                                                                                    \
     "{%endif%}{%set ns.index=ns.index+1%}{%endfor%}{{bos_token}}{%for message in loop_messages%}"                              \
     "{%if message.role=='user'%}{%if loop.last and system_message is defined%}"
+
+// The parts of Qwen3's templates. The first release and the later ones differ in the test for texts and in the name of a
+// message's content.
+#define QWEN3_BEGIN                                                                                                            \
+    "{%if messages[0].role=='system'%}{{'<|im_start|>system\\n'+messages[0].content+'<|im_end|>\\n'}}{%endif%}"                \
+    "{%set ns=namespace(multi_step_tool=true,last_query_index=messages|length-1)%}{%for message in messages[::-1]%}"           \
+    "{%set index=(messages|length-1)-loop.index0%}{%if ns.multi_step_tool and message.role=='user' and "
+#define QWEN3_LAST_QUERY                                                                                                       \
+    "not(message.content.startswith('<tool_response>') and message.content.endswith('</tool_response>'))%}"                    \
+    "{%set ns.multi_step_tool=false%}{%set ns.last_query_index=index%}{%endif%}{%endfor%}{%for message in messages%}"
+#define QWEN3_TURN(content)                                                                                                    \
+    "{%if (message.role=='user') or(message.role=='system' and not loop.first)%}{{'<|im_start|>'+message.role+'\\n'+" content  \
+    "+'<|im_end|>'+'\\n'}}{%elif message.role=='assistant'%}"
+#define QWEN3_THOUGHTS(content)                                                                                                \
+    "{%set reasoning_content=" content ".split('</think>')[0].rstrip('\\n').split('<think>')[-1].lstrip('\\n')%}"
+#define QWEN3_ANSWER(content) "{%set content=" content ".split('</think>')[-1].lstrip('\\n')%}"
+#define QWEN3_REPLY                                                                                                            \
+    "{%endif%}{%if loop.index0>ns.last_query_index%}{%if loop.last or(not loop.last and reasoning_content)%}"                  \
+    "{{'<|im_start|>'+message.role+'\\n<think>\\n'+reasoning_content.strip('\\n')+'\\n</think>\\n\\n'+content.lstrip('\\n')}}" \
+    "{%else%}{{'<|im_start|>'+message.role+'\\n'+content}}{%endif%}{%else%}{{'<|im_start|>'+message.role+'\\n'+content}}"      \
+    "{%endif%}{{'<|im_end|>\\n'}}{%endif%}{%endfor%}"
+#define QWEN3                                                                                                                  \
+    QWEN3_BEGIN "message.content is string and " QWEN3_LAST_QUERY "{%set content=message.content%}" QWEN3_TURN(                \
+        "content") "{%set reasoning_content=''%}{%if '</think>' in content%}" QWEN3_THOUGHTS("content")                        \
+        QWEN3_ANSWER("content") QWEN3_REPLY
+#define QWEN3_FIRST                                                                                                            \
+    QWEN3_BEGIN QWEN3_LAST_QUERY QWEN3_TURN(                                                                                   \
+        "message.content") "{%set content=message.content%}{%set reasoning_content=''%}{%if '</think>' in "                    \
+                           "message.content%}" QWEN3_ANSWER("message.content") QWEN3_THOUGHTS("message.content") QWEN3_REPLY
 
 static const sl_chat_template templates[] = {
     {
@@ -181,6 +211,17 @@ static const sl_chat_template templates[] = {
                "{%endfor%}{{'<|im_start|>assistant\\n'}}"},
      .family = FAMILY_CHATML,
      .default_system = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."},
+    {.name = "qwen3",
+     .forms = {QWEN3 "{{'<|im_start|>assistant\\n'}}", QWEN3_FIRST "{{'<|im_start|>assistant\\n'}}"},
+     .family = FAMILY_QWEN3,
+     .thoughts = ""},
+    {.name = "qwen3-no-think", // the same Jinja text with enable_thinking=False
+     .family = FAMILY_QWEN3,
+     .thoughts = "<think>\n\n</think>\n\n"},
+    {.name = "qwen3-thinking", // of the models that always think
+     .forms = {QWEN3 "{{'<|im_start|>assistant\\n<think>\\n'}}"},
+     .family = FAMILY_QWEN3,
+     .thoughts = "<think>\n"},
     {
         .name = "chatml",
         .forms = {"{%for message in messages%}"
@@ -206,7 +247,7 @@ const char *sl_chat_name(const sl_chat_template *t) {
 
 const char *sl_chat_names(void) {
     return "llama2, llama3, llama3.1, llama3.2, mistral-v0, mistral-v1, mistral-v3, mistral-v3-tekken, mistral-v7, chatml, "
-           "qwen2.5";
+           "qwen2.5, qwen3, qwen3-no-think, qwen3-thinking";
 }
 
 // ---- recognition ----
@@ -226,11 +267,11 @@ int sl_chat_detect(const char *jinja, const sl_chat_template **out, sl_error *er
     sl_text_free(&form);
     if (rc == SL_ERR_MEMORY || *out) return rc;
     return sl_fail(err, SL_ERR_UNSUPPORTED,
-                   "the model's chat template is none that is known here; pass --chat-template with one of: %s",
+                   "the model's chat template is not one that Sleigh knows; pass --chat-template with one of: %s",
                    sl_chat_names());
 }
 
-// chat_template: a string, or a list of {name, template} of which "default" counts. NULL: not given.
+// The value of chat_template is a string, or a list of {name, template}; then the template "default" counts. NULL: not given.
 static const json_t *template_of(const json_t *root) {
     const json_t *v = sl_json_get(root, "chat_template");
     if (!json_is_array(v)) return v;
@@ -245,11 +286,11 @@ static const json_t *template_of(const json_t *root) {
 static int detect(const char *dir, const char *file, const char *text, size_t n, const sl_chat_template **out, sl_error *err) {
     if (text && strlen(text) == n) return sl_chat_detect(text, out, err);
     return sl_fail(err, SL_ERR_FORMAT,
-                   "%s/%s: the chat template is no text without a NUL; pass --chat-template with one of: %s", dir, file,
+                   "%s/%s: the chat template is not a string without NUL; pass --chat-template with one of: %s", dir, file,
                    sl_chat_names());
 }
 
-// *found: the file is there. A longer file than any template is refused.
+// *found: the file exists. A file of 64 KiB or more is refused: no template is that long.
 static int load_jinja_file(const char *dir, int *found, const sl_chat_template **out, sl_error *err) {
     static const char file[] = "chat_template.jinja";
     char path[4200], text[65536];
@@ -280,7 +321,7 @@ int sl_chat_load(const char *dir, const sl_chat_template **out, sl_error *err) {
         json_decref(root);
         if (jinja) return rc;
     }
-    return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: the model brings no chat template; pass --chat-template with one of: %s", dir,
+    return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: the model has no chat template; pass --chat-template with one of: %s", dir,
                    sl_chat_names());
 }
 
@@ -314,6 +355,19 @@ static span trim(span x) {
         x.n -= back;
     }
     return x;
+}
+
+static span strip_newlines(span x, int start, int end) {
+    for (; start && x.n > 0 && x.s[0] == '\n'; x.s++) x.n--;
+    while (end && x.n > 0 && x.s[x.n - 1] == '\n') x.n--;
+    return x;
+}
+
+static int begins_with(const sl_message *m, const char *s) {
+    return m->n >= strlen(s) && !memcmp(m->content, s, strlen(s));
+}
+static int ends_with(const sl_message *m, const char *s) {
+    return m->n >= strlen(s) && !memcmp(m->content + m->n - strlen(s), s, strlen(s));
 }
 
 static span content(const sl_message *m) {
@@ -406,6 +460,51 @@ static int render_mistral(const sl_chat_template *t, const sl_message *m, int n,
     return rc;
 }
 
+// Splits an assistant's content into the thoughts of its <think> block and the answer after the block.
+static void split_thoughts(span whole, span *thoughts, span *answer) {
+    static const char begin[] = "<think>", end[] = "</think>";
+    const char *at = whole.s, *stop = whole.s + whole.n, *next;
+    *thoughts = (span){"", 0};
+    *answer = whole;
+    if (!(next = memmem(at, whole.n, end, sizeof end - 1))) return;
+    *thoughts = (span){at, (size_t)(next - at)};
+    for (; next; next = memmem(at, (size_t)(stop - at), end, sizeof end - 1)) at = next + sizeof end - 1;
+    *answer = strip_newlines((span){at, (size_t)(stop - at)}, 1, 0);
+    *thoughts = strip_newlines(*thoughts, 0, 1);
+    at = thoughts->s, stop = thoughts->s + thoughts->n;
+    while ((next = memmem(at, (size_t)(stop - at), begin, sizeof begin - 1))) at = next + sizeof begin - 1;
+    *thoughts = strip_newlines((span){at, (size_t)(stop - at)}, 1, 1);
+}
+
+// The place of the last message of the user that is not a tool's response; n - 1: none
+static int last_query(const sl_message *m, int n) {
+    for (int i = n - 1; i >= 0; i--)
+        if (is_role(&m[i], "user") && !(begins_with(&m[i], "<tool_response>") && ends_with(&m[i], "</tool_response>")))
+            return i;
+    return n - 1;
+}
+
+// Writes thoughts only after the last query: earlier replies lose them.
+static int render_qwen3(const sl_chat_template *t, const sl_message *m, int n, sl_text *out, sl_error *err) {
+    int rc = 0, query = last_query(m, n);
+    for (int i = 0; !rc && i < n; i++) {
+        span thoughts = {0}, answer = content(&m[i]);
+        int is_reply = is_role(&m[i], "assistant");
+        if (!is_reply && !is_role(&m[i], "user") && !is_role(&m[i], "system"))
+            return sl_fail(err, SL_ERR_ARG, "chat template %s: message %d has role \"%s\", expected system, user or assistant",
+                           t->name, i, m[i].role);
+        if (is_reply) split_thoughts(answer, &thoughts, &answer);
+        rc = put3(out, "<|im_start|>", (span){m[i].role, strlen(m[i].role)}, "\n", err);
+        if (!rc && is_reply && i > query && (i == n - 1 || thoughts.n > 0)) {
+            rc = put3(out, "<think>\n", thoughts, "\n</think>\n\n", err);
+            answer = strip_newlines(answer, 1, 0);
+        }
+        if (!rc) rc = put3(out, "", answer, "<|im_end|>\n", err);
+    }
+    if (!rc) rc = put(out, "<|im_start|>assistant\n", err);
+    return rc ? rc : put(out, t->thoughts, err);
+}
+
 static int render_chatml(const sl_chat_template *t, const sl_message *m, int n, sl_text *out, sl_error *err) {
     int rc = 0;
     if (t->default_system && !(n > 0 && is_role(&m[0], "system")))
@@ -428,6 +527,8 @@ int sl_chat_render(const sl_chat_template *t, const sl_message *messages, int n,
         return render_llama2(t, messages, n, out, err);
     case FAMILY_MISTRAL:
         return render_mistral(t, messages, n, out, err);
+    case FAMILY_QWEN3:
+        return render_qwen3(t, messages, n, out, err);
     default:
         return render_chatml(t, messages, n, out, err);
     }

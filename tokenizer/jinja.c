@@ -25,6 +25,7 @@ static const char *const always[] = {
     "add_generation_prompt",
     "strftime_now is defined",
     "not tools is defined",
+    "message.content is string",
     "not(message.role=='ipython' or message.role=='tool' or'tool_calls' in message)",
     ("not(message.role=='tool' or message.role=='tool_results' or(message.tool_calls is defined and message.tool_calls is not "
      "none))"),
@@ -39,6 +40,10 @@ static const char *const never[] = {
     "tools_in_user_message and not tools is none",
     "tools is not none and(message==user_messages[-1])",
     "'tool_calls' in message",
+    "message.tool_calls",
+    "message.reasoning_content is string",
+    "message.reasoning_content is defined and message.reasoning_content is not none",
+    "enable_thinking is defined and enable_thinking is false", // chat.c writes that prompt as a template of another name
     "message.tool_calls is defined and message.tool_calls is not none",
     "(message.tool_calls is defined and message.tool_calls is not none)",
     "message.role=='tool'",

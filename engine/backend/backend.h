@@ -71,8 +71,17 @@ typedef struct sl_qkv {
     const sl_rope *rope;
     int n_heads, n_kv_heads;
     bf16 *k_layer, *v_layer; // [n_pages][n_kv_heads][256][head_dim]
-    void *work;              // activations [n_rows][n_heads * head_dim + 2 * n_kv_heads * head_dim]
+    // activations [n_rows][parts * (n_heads * head_dim + 2 * n_kv_heads * head_dim)]; parts: SL_QKV_PARTS with biases or norms,
+    // else 1
+    void *work;
+    // Biases, added to the products. NULL: none, else all three, placed together.
+    const sl_weight *q_bias, *k_bias, *v_bias; // [n_heads * head_dim], [n_kv_heads * head_dim] twice
+    // RMSNorm of every query head and key head, after the biases and before RoPE. NULL: none, else both.
+    const sl_weight *q_norm, *k_norm; // [head_dim]
+    float norm_eps;
 } sl_qkv;
+
+enum { SL_QKV_PARTS = 3 }; // CUDA: fp32 products (two parts) and bf16 queries
 
 // Queries of consecutive rows: row i's [n_heads][head_dim] activations begin i * stride elements after data.
 typedef struct sl_queries {
@@ -146,7 +155,8 @@ struct sl_backend {
     // [n_rows][w->n_rows]. position: of the first row, the others follow (prefill; decode does not look at it)
     void (*linear)(const sl_backend *be, const sl_weight *w, const void *x, int n_rows, sl_linear_mode mode, int position,
                    int accumulate, float *out);
-    // Projects, rotates queries and keys (Hugging Face's half-split layout) and stores bf16 k and v into each row's page.
+    // Multiplies x by the q, k and v matrices, adds biases, norms and rotates the query and key heads (Hugging Face's
+    // half-split layout), and stores bf16 k and v into each row's page.
     sl_queries (*qkv)(const sl_backend *be, const sl_qkv *args);
     // out = silu(gate x) * (up x): activations [n_rows][gate->n_rows]; work: [n_rows][2 * gate->n_rows]
     void (*gate_up)(const sl_backend *be, const sl_weight *gate, const sl_weight *up, const void *x, int n_rows,

@@ -145,6 +145,96 @@ static void rope_append(void) {
         check_rope_append(cases[c][0], cases[c][1], cases[c][2], cases[c][3], cases[c][4], &state);
 }
 
+// Biases, norms, RoPE and the append.
+typedef struct heads_case {
+    int n_rows, n_heads, n_kv_heads, head_dim, padding, is_wide, has_bias, has_norm;
+} heads_case;
+
+// One head of a row in double precision. x: the products; bias, norm: NULL: none; turn: NULL: no RoPE
+static void reference_head(const float *x, const bf16 *bias, const bf16 *norm, float eps, const float2 *turn, int dim,
+                           double *out) {
+    double sum = 0;
+    for (int i = 0; i < dim; i++) {
+        out[i] = x[i] + (bias ? (double)sl_bf16_to_f32(bias[i]) : 0);
+        sum += out[i] * out[i];
+    }
+    for (int i = 0; i < dim && norm; i++) out[i] *= sl_bf16_to_f32(norm[i]) / sqrt(sum / dim + eps);
+    for (int i = 0; i < dim / 2 && turn; i++) {
+        double a = out[i], b = out[i + dim / 2];
+        out[i] = a * turn[i].x - b * turn[i].y, out[i + dim / 2] = b * turn[i].x + a * turn[i].y;
+    }
+}
+
+static void check_head(const char *what, const bf16 *got, const double *want, int dim) {
+    double size = 0;
+    for (int i = 0; i < dim; i++) size = fmax(size, fabs(want[i]));
+    for (int i = 0; i < dim; i++)
+        check_near(what, i, sl_bf16_to_f32(got[i]), want[i], BF16_ROUND * fabs(want[i]) + 8 * FP32 * size);
+}
+
+static void check_norm_rope_append(const heads_case *c, uint64_t *state) {
+    int dim = c->head_dim, half = dim / 2, n_all = c->n_heads + 2 * c->n_kv_heads, stride = n_all * dim + c->padding;
+    size_t n = (size_t)c->n_rows * stride, cache = (size_t)N_PAGES * c->n_kv_heads * SL_PAGE * dim;
+    size_t q_size = (size_t)c->n_rows * c->n_heads * dim * 2;
+    const int32_t pages[N_PAGES] = {4, 0, 6, 2, 5, 1, 3};
+    bf16 *narrow = random_bf16(n, 3, state), *bias = random_bf16(n_all * dim, 2, state), *norm = random_bf16(2 * dim, 1, state);
+    float *wide = malloc(n * sizeof *wide);
+    for (size_t i = 0; i < n; i++) wide[i] = c->is_wide ? (float)(3 * test_normal(state)) : sl_bf16_to_f32(narrow[i]);
+    sl_row *rows = make_rows(c->n_rows, state);
+    float2 *table = malloc((size_t)c->n_rows * half * sizeof *table);
+    for (int i = 0; i < c->n_rows * half; i++) {
+        double angle = 2 * M_PI * test_uniform(state);
+        table[i] = (float2){(float)cos(angle), (float)sin(angle)};
+    }
+    bf16 *gpu_q = gpu_new(q_size + GUARD), *gpu_k = gpu_new(cache * 2 + GUARD), *gpu_v = gpu_new(cache * 2 + GUARD);
+    bf16 *gpu_norm = gpu_copy(norm, 4 * dim);
+    sl_cuda_heads h = {.qkv = c->is_wide ? gpu_copy(wide, n * 4) : (void *)gpu_copy(narrow, n * 2),
+                       .is_wide = c->is_wide,
+                       .stride = stride,
+                       .q = gpu_q,
+                       .q_stride = c->n_heads * dim,
+                       .n_rows = c->n_rows,
+                       .n_heads = c->n_heads,
+                       .n_kv_heads = c->n_kv_heads,
+                       .head_dim = dim,
+                       .bias = c->has_bias ? gpu_copy(bias, n_all * dim * 2) : NULL,
+                       .q_norm = c->has_norm ? gpu_norm : NULL,
+                       .k_norm = c->has_norm ? gpu_norm + dim : NULL,
+                       .eps = 1e-3f,
+                       .table = gpu_copy(table, (size_t)c->n_rows * half * sizeof *table),
+                       .rows = gpu_copy(rows, c->n_rows * sizeof *rows),
+                       .k = gpu_k,
+                       .v = gpu_v};
+    sl_cuda_norm_rope_append(&h, 0);
+    bf16 *q = read_guarded(gpu_q, q_size), *k = read_guarded(gpu_k, cache * 2), *v = read_guarded(gpu_v, cache * 2);
+    for (int r = 0; r < c->n_rows; r++)
+        for (int i = 0; i < n_all; i++) {
+            int is_q = i < c->n_heads, is_v = i >= c->n_heads + c->n_kv_heads,
+                kv_head = is_q ? 0 : (i - c->n_heads) % c->n_kv_heads;
+            size_t row =
+                ((size_t)pages[rows[r].position / SL_PAGE] * c->n_kv_heads + kv_head) * SL_PAGE + rows[r].position % SL_PAGE;
+            bf16 *got = is_q ? q + ((size_t)r * c->n_heads + i) * dim : (is_v ? v : k) + row * dim;
+            double want[256];
+            reference_head(wide + (size_t)r * stride + i * dim, c->has_bias ? bias + i * dim : NULL,
+                           !c->has_norm || is_v ? NULL
+                           : is_q               ? norm
+                                                : norm + dim,
+                           h.eps, is_v ? NULL : table + r * half, dim, want);
+            check_head(is_q ? "q" : is_v ? "v" : "k", got, want, dim);
+            for (int j = 0; j < dim && !is_q; j++) got[j] = 0xFFFF;
+        }
+    for (size_t i = 0; i < cache; i++) CHECK(k[i] == 0xFFFF && v[i] == 0xFFFF); // no other row was written
+    free(narrow), free(wide), free(bias), free(norm), free(rows), free(table), free(q), free(k), free(v);
+}
+
+static void norm_rope_append(void) {
+    static const heads_case cases[] = {{1, 28, 4, 128, 0, 1, 1, 0}, {3, 32, 8, 128, 8, 1, 0, 1}, {129, 7, 1, 64, 8, 0, 1, 1},
+                                       {65, 4, 4, 80, 16, 0, 0, 1}, {33, 5, 1, 96, 0, 0, 1, 0},  {40, 0, 8, 128, 0, 0, 1, 1},
+                                       {17, 6, 0, 64, 0, 0, 1, 1},  {16, 2, 1, 16, 8, 1, 1, 1},  {5, 3, 1, 256, 0, 1, 1, 1}};
+    uint64_t state = test_seed;
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) check_norm_rope_append(&cases[c], &state);
+}
+
 static void swiglu(void) {
     static const int sizes[][2] = {{1, 8}, {3, 2040}, {129, 2056}, {20, 14336}}; // rows, n_ffn
     uint64_t state = test_seed;
@@ -225,6 +315,7 @@ static const test_case cases[] = {
     GPU_CASE("embed", embed),
     GPU_CASE("rope-table", rope_table),
     GPU_CASE("rope-append", rope_append),
+    GPU_CASE("norm-rope-append", norm_rope_append),
     GPU_CASE("swiglu", swiglu),
     GPU_CASE("dummy-fill", dummy_fill),
     GPU_CASE("to-bf16", to_bf16),

@@ -207,6 +207,125 @@ static void rope_append(void) {
     }
 }
 
+// ---- biases and norms of q, k and v ----
+
+enum { QKV_ROWS = 70, QKV_IN = 40, QKV_PAGES = 3 };
+
+typedef struct qkv_model { // weights of one layer, and the same numbers in fp32
+    int n_heads, n_kv_heads, head_dim, has_bias, has_norm;
+    sl_weight w[3], bias[3], norm[2]; // q, k, v
+    float *wide_w[3], *wide_bias[3], *wide_norm[2];
+} qkv_model;
+
+static qkv_model make_qkv(int n_heads, int n_kv_heads, int head_dim, sl_dtype dtype, int has_bias, int has_norm) {
+    qkv_model m = {n_heads, n_kv_heads, head_dim, has_bias, has_norm, {{0}}, {{0}}, {{0}}, {0}, {0}, {0}};
+    for (int i = 0; i < 3; i++) {
+        int n = (i ? n_kv_heads : n_heads) * head_dim;
+        m.w[i] = make_weight(dtype, n, QKV_IN, test_seed + i, &m.wide_w[i]);
+        m.bias[i] = make_weight(dtype, 1, n, test_seed + 10 + i, &m.wide_bias[i]);
+        if (i < 2) m.norm[i] = make_weight(dtype, 1, head_dim, test_seed + 20 + i, &m.wide_norm[i]);
+    }
+    return m;
+}
+
+static void free_qkv(qkv_model *m) {
+    for (int i = 0; i < 3; i++) {
+        free((void *)m->w[i].data), free(m->wide_w[i]), free((void *)m->bias[i].data), free(m->wide_bias[i]);
+        if (i < 2) free((void *)m->norm[i].data), free(m->wide_norm[i]);
+    }
+}
+
+// One head of a row in double precision: the product, the bias, the norm (which < 2), and RoPE (which < 2).
+static void reference_head(const qkv_model *m, int which, int head, const float *x, float eps, const float *inv_freq,
+                           int position, double *out) {
+    int dim = m->head_dim, half = dim / 2;
+    double sum = 0;
+    for (int i = 0; i < dim; i++) {
+        size_t o = (size_t)head * dim + i;
+        out[i] = m->has_bias ? m->wide_bias[which][o] : 0;
+        for (int j = 0; j < QKV_IN; j++) out[i] += (double)x[j] * m->wide_w[which][o * QKV_IN + j];
+        sum += out[i] * out[i];
+    }
+    if (which == 2) return;
+    for (int i = 0; i < dim && m->has_norm; i++) out[i] *= m->wide_norm[which][i] / sqrt(sum / dim + eps);
+    for (int i = 0; i < half; i++) {
+        double angle = (float)position * inv_freq[i], a = out[i], b = out[i + half];
+        out[i] = a * cos(angle) - b * sin(angle), out[i + half] = b * cos(angle) + a * sin(angle);
+    }
+}
+
+// The errors of the products, of the norm and of the rotation are below 2^-18 of the largest value of the head.
+static void check_head(const float *got, const double *want, int dim, double rounding) {
+    double size = 0;
+    for (int i = 0; i < dim; i++) size = fmax(size, fabs(want[i]));
+    for (int i = 0; i < dim; i++) CHECK_NEAR(got[i], want[i], size * 0x1p-18 + fabs(want[i]) * rounding);
+}
+
+static void check_qkv(const sl_backend *be, const qkv_model *m, sl_linear_mode mode, int n_rows, int first) {
+    enum { POSITION = 250 };
+    int dim = m->head_dim, q_dim = m->n_heads * dim, kv_dim = m->n_kv_heads * dim;
+    size_t cache = (size_t)QKV_PAGES * m->n_kv_heads * SL_PAGE * dim;
+    float *x = normals((size_t)n_rows * QKV_IN, test_seed + 5), inv_freq[128], got[256];
+    float *work = calloc((size_t)n_rows * (q_dim + 2 * kv_dim), sizeof *work);
+    bf16 *k = calloc(cache, sizeof *k), *v = calloc(cache, sizeof *v);
+    const int32_t pages[] = {2, 0};
+    sl_row rows[QKV_ROWS];
+    for (int i = 0; i < dim / 2; i++) inv_freq[i] = 1 / powf(10000, 2.0f * i / dim);
+    for (int r = 0; r < n_rows; r++) rows[r] = (sl_row){.position = POSITION + r, .pages = pages};
+    sl_rope rope = {dim, inv_freq};
+    sl_qkv a = {.q = &m->w[0],
+                .k = &m->w[1],
+                .v = &m->w[2],
+                .n_rows = n_rows,
+                .first = first,
+                .x = x,
+                .rows = rows,
+                .position = POSITION,
+                .mode = mode,
+                .rope = &rope,
+                .n_heads = m->n_heads,
+                .n_kv_heads = m->n_kv_heads,
+                .k_layer = k,
+                .v_layer = v,
+                .work = work,
+                .norm_eps = 1e-3f};
+    if (m->has_bias) a.q_bias = &m->bias[0], a.k_bias = &m->bias[1], a.v_bias = &m->bias[2];
+    if (m->has_norm) a.q_norm = &m->norm[0], a.k_norm = &m->norm[1];
+    sl_queries q = be->qkv(be, &a);
+    for (int r = 0; r < n_rows; r++) {
+        double want[256];
+        for (int h = 0; h < m->n_heads && r >= first; h++) {
+            reference_head(m, 0, h, x + r * QKV_IN, a.norm_eps, inv_freq, POSITION + r, want);
+            check_head((const float *)q.data + (r - first) * q.stride + h * dim, want, dim, 0);
+        }
+        for (int h = 0; h < 2 * m->n_kv_heads; h++) {
+            int which = 1 + h / m->n_kv_heads, place = POSITION + r;
+            size_t at =
+                (((size_t)pages[place / SL_PAGE] * m->n_kv_heads + h % m->n_kv_heads) * SL_PAGE + place % SL_PAGE) * dim;
+            reference_head(m, which, h % m->n_kv_heads, x + r * QKV_IN, a.norm_eps, inv_freq, place, want);
+            for (int i = 0; i < dim; i++) got[i] = sl_bf16_to_f32((which == 1 ? k : v)[at + i]);
+            check_head(got, want, dim, 0x1p-8);
+        }
+    }
+    free(x), free(work), free(k), free(v);
+}
+
+static void qkv(void) {
+    static const int shapes[][3] = {{7, 1, 64}, {4, 2, 16}, {3, 3, 80}, {5, 1, 128}, {2, 1, 256}};
+    for (int i = 0; i < 3; i++) {
+        const sl_backend *be = backend_of(isas[i], 0);
+        if (!be) continue;
+        for (int s = 0; s < 5; s++)
+            for (int parts = 0; parts < 4; parts++) {
+                qkv_model m = make_qkv(shapes[s][0], shapes[s][1], shapes[s][2], dtypes[(s + parts) % 3], parts & 1, parts / 2);
+                check_qkv(be, &m, SL_LINEAR_DECODE, 3, 0);
+                check_qkv(be, &m, SL_LINEAR_PREFILL, QKV_ROWS, s % 2 ? QKV_ROWS - 1 : 0);
+                free_qkv(&m);
+            }
+    }
+    restore();
+}
+
 static void init_errors(void) {
     const sl_backend *be;
     CHECK_ERR(sl_cpu_init(-1, &be, &err), err, SL_ERR_ARG, "--threads -1");
@@ -220,7 +339,12 @@ static void init_errors(void) {
 }
 
 static const test_case cases[] = {
-    {"linear", 0, linear},           {"linear-bits", 0, linear_bits}, {"small-ops", 0, small_ops},
-    {"rope-append", 0, rope_append}, {"init-errors", 0, init_errors}, {0},
+    {"linear", 0, linear},
+    {"linear-bits", 0, linear_bits},
+    {"small-ops", 0, small_ops},
+    {"rope-append", 0, rope_append},
+    {"qkv", 0, qkv},
+    {"init-errors", 0, init_errors},
+    {0},
 };
 const test_suite suite_backend = {"backend", cases};

@@ -19,8 +19,9 @@ static void render(const sl_chat_template *t, const sl_message *m, int n) {
 
 // Messages with the input as their contents, for every template.
 static void render_all(const char *data, size_t n) {
-    static const char *const names[] = {"llama2",     "llama3",     "llama3.1",          "llama3.2", "mistral-v0", "mistral-v1",
-                                        "mistral-v3", "mistral-v7", "mistral-v3-tekken", "chatml",   "qwen2.5"};
+    static const char *const names[] = {"llama2",     "llama3",     "llama3.1",       "llama3.2",          "mistral-v0",
+                                        "mistral-v1", "mistral-v3", "mistral-v7",     "mistral-v3-tekken", "chatml",
+                                        "qwen2.5",    "qwen3",      "qwen3-no-think", "qwen3-thinking"};
     const char *mid = memchr(data, '\n', n);
     size_t first = mid ? (size_t)(mid - data) : n / 2;
     const sl_message m[] = {

@@ -1,4 +1,4 @@
-// tests/tokenizer/test_chat.c - chat templates: what is recognised, what is written, what is refused.
+// tests/tokenizer/test_chat.c - chat templates: which texts are recognised, which prompts are written, what is refused.
 #include "tokenizer/chat.h"
 #include "tests/test.h"
 
@@ -37,6 +37,9 @@ static const struct {
      "<s>[SYSTEM_PROMPT] You are a helpful assistant[/SYSTEM_PROMPT][INST] Hello[/INST] Hi there</s>[INST] Who are you[/INST]"},
     {"chatml", CHATML},
     {"qwen2.5", CHATML},
+    {"qwen3", CHATML},
+    {"qwen3-no-think", CHATML "<think>\n\n</think>\n\n"},
+    {"qwen3-thinking", CHATML "<think>\n"},
 };
 
 static void expect(const char *name, const sl_message *m, int n, const char *date, const char *want) {
@@ -54,6 +57,12 @@ static void standard_conversation(void) {
     expect("qwen2.5", conversation + 1, 1, NULL,
            "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful "
            "assistant.<|im_end|>\n<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n");
+    expect("qwen3", conversation + 1, 1, NULL, "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n");
+    static const sl_message thoughts[] = {
+        {"user", "Hello", 5}, {"assistant", "<think>\nWhy\0?\n</think>\n\nHi", 26}, {"user", "Bye", 3}};
+    expect("qwen3", thoughts, 3, NULL,
+           "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\nHi<|im_end|>\n<|im_start|>user\nBye<|im_end|>\n"
+           "<|im_start|>assistant\n");
     expect("llama3.1", conversation + 1, 1, NULL, DATED("26 Jul 2024") "<|eot_id|>" H("user") "Hello<|eot_id|>" H("assistant"));
     static const sl_message blanks[] = {
         {"user", "\xe2\x80\x83\xc2\xa0 a b\xc3\xa9 \n\xe3\x80\x80", 16}}; // em space, no-break space, ideographic space
@@ -73,6 +82,7 @@ static void refused_orders(void) {
     sl_text out = {0};
     CHECK_ERR(sl_chat_render(sl_chat_find("mistral-v0"), conversation, 4, NULL, &out, &err), err, SL_ERR_ARG, "system message");
     CHECK_ERR(sl_chat_render(sl_chat_find("mistral-v7"), odd, 1, NULL, &out, &err), err, SL_ERR_ARG, "\"tool\"");
+    CHECK_ERR(sl_chat_render(sl_chat_find("qwen3"), odd, 1, NULL, &out, &err), err, SL_ERR_ARG, "\"tool\"");
     sl_text_free(&out);
 }
 
@@ -107,7 +117,7 @@ static void loading(void) {
     CHECK_OK(sl_chat_load(test_tmp(), &t, &err), err);
     CHECK_STR(sl_chat_name(t), "chatml");
     write_file("chat_template.jinja", "something else");
-    CHECK_ERR(sl_chat_load(test_tmp(), &t, &err), err, SL_ERR_UNSUPPORTED, "none that is known");
+    CHECK_ERR(sl_chat_load(test_tmp(), &t, &err), err, SL_ERR_UNSUPPORTED, "not one that Sleigh knows");
     write_file("chat_template.jinja", jinja);
     CHECK_OK(sl_chat_load(test_tmp(), &t, &err), err);
     remove_file("chat_template.jinja");
@@ -121,21 +131,21 @@ static void loading(void) {
     write_file("chat_template.json", "{\"chat_template\":[{\"name\":\"default\",\"template\":null}]}");
     CHECK_OK(sl_chat_load(test_tmp(), &t, &err), err);
     write_file("chat_template.json", "{\"chat_template\":7}");
-    CHECK_ERR(sl_chat_load(test_tmp(), &t, &err), err, SL_ERR_FORMAT, "chat_template.json: the chat template is no text");
+    CHECK_ERR(sl_chat_load(test_tmp(), &t, &err), err, SL_ERR_FORMAT, "chat_template.json: the chat template is not a string");
     CHECK(!json_object_set_new(list, "chat_template", json_stringn("{{ bos_token }}\0x", 17)));
     char *nul = json_dumps(list, 0); // what stands before the NUL is no template of its own
     write_file("chat_template.json", nul);
-    CHECK_ERR(sl_chat_load(test_tmp(), &t, &err), err, SL_ERR_FORMAT, "without a NUL");
+    CHECK_ERR(sl_chat_load(test_tmp(), &t, &err), err, SL_ERR_FORMAT, "without NUL");
     free(nul);
     free(text);
     json_decref(list);
 }
 
-// Templates of other models that look like one of ours, and other spellings of ours: what Jinja 3.1 makes of each was compared
-// with what it makes of the published template.
+// Templates of other models that look like a known one, and other spellings of known ones. Jinja 3.1's prompts of each text
+// were compared with its prompts of the published template.
 static void relatives(void) {
     static const struct {
-        const char *jinja, *like; // like: whose prompts it writes; NULL: nobody's that is known here
+        const char *jinja, *like; // like: the known template that writes the same prompts; NULL: none
     } texts[] = {
         // Llama-3-Instruct
         {"{% set loop_messages = messages %}{% for message in loop_messages %}{% set content = '<|start_header_id|>' + "
@@ -198,7 +208,7 @@ static void relatives(void) {
         int rc = sl_chat_detect(texts[i].jinja, &t, &err);
         if (!texts[i].like) {
             if (!rc) FAIL("case %zu: recognised as %s, expected a refusal", i, sl_chat_name(t));
-            CHECK(rc == SL_ERR_UNSUPPORTED && strstr(err.message, "none that is known"));
+            CHECK(rc == SL_ERR_UNSUPPORTED && strstr(err.message, "not one that Sleigh knows"));
         } else {
             CHECK_OK(rc, err);
             CHECK_STR(sl_chat_name(t), texts[i].like);
@@ -213,12 +223,12 @@ static void relatives(void) {
     CHECK_ERR(sl_chat_detect(deep, &t, &err), err, SL_ERR_UNSUPPORTED, "--chat-template");
 }
 
-// ---- tests/chat: our own spellings of the templates, and what Jinja makes of them (scripts/make_chats.py) ----
+// ---- tests/chat: our own spellings of the templates, with Jinja's prompts (scripts/make_chats.py) ----
 
 #define CHATS "tests/chat/"
-static const char *const known[] = {"llama2",     "llama3",     "llama3.1",   "llama3.2",
-                                    "mistral-v0", "mistral-v1", "mistral-v3", "mistral-v3-tekken",
-                                    "mistral-v7", "chatml",     "qwen2.5"};
+static const char *const known[] = {"llama2",     "llama3",     "llama3.1",          "llama3.2",       "mistral-v0",
+                                    "mistral-v1", "mistral-v3", "mistral-v3-tekken", "mistral-v7",     "chatml",
+                                    "qwen2.5",    "qwen3",      "qwen3-first",       "qwen3-thinking", "qwen3-no-think"};
 enum { N_KNOWN = sizeof known / sizeof *known };
 
 static void read_template(const char *name, char *text, size_t size) {
@@ -232,17 +242,22 @@ static void read_template(const char *name, char *text, size_t size) {
     fclose(f);
 }
 
+static const char *template_of_file(const char *name) { // qwen3-first: the text of Qwen3's first release
+    return strcmp(name, "qwen3-first") ? name : "qwen3";
+}
+
 static void own_templates(void) {
     static char text[8192];
     for (int i = 0; i < N_KNOWN; i++) {
         const sl_chat_template *t;
+        if (!strcmp(known[i], "qwen3-no-think")) continue; // it has the text of qwen3, and only the user can choose it
         read_template(known[i], text, sizeof text);
         CHECK_OK(sl_chat_detect(text, &t, &err), err);
-        CHECK_STR(sl_chat_name(t), known[i]);
+        CHECK_STR(sl_chat_name(t), template_of_file(known[i]));
     }
 }
 
-static void own_changes(void) { // what changes a prompt is no template that is known
+static void own_changes(void) { // a text that writes other prompts must not be recognised
     static char text[8192], changed[8192];
     FILE *f = fopen(CHATS "changes.jsonl", "r");
     int n = 0, n_same = 0;
@@ -257,7 +272,7 @@ static void own_changes(void) { // what changes a prompt is no template that is 
         if (!at) FAIL("%s: no %s", name, from);
         snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
         int rc = sl_chat_detect(changed, &t, &err);
-        if (same ? rc || strcmp(sl_chat_name(t), name) : rc != SL_ERR_UNSUPPORTED)
+        if (same ? rc || strcmp(sl_chat_name(t), template_of_file(name)) : rc != SL_ERR_UNSUPPORTED)
             FAIL("%s with %s: %s", name, to, rc ? err.message : sl_chat_name(t));
         n_same += same;
     }
@@ -298,19 +313,19 @@ static void own_rows(void) {
             for (int k = 0; k < N_KNOWN; k++) {
                 const char *at = strstr(names, known[k]), *end = at ? at + strlen(known[k]) : NULL;
                 if (!at || (at > names && at[-1] != ' ') || (*end && *end != ' ')) continue;
-                expect(known[k], m, n_messages, date, json_string_value(json_object_get(p, "expected")));
+                expect(template_of_file(known[k]), m, n_messages, date, json_string_value(json_object_get(p, "expected")));
                 seen[k]++, n++;
             }
         }
         for (size_t i = 0; i < json_array_size(refused); i++, n_refused++)
-            expect_refused(json_string_value(json_array_get(refused, i)), m, n_messages);
+            expect_refused(template_of_file(json_string_value(json_array_get(refused, i))), m, n_messages);
     }
     fclose(f);
     for (int k = 0; k < N_KNOWN; k++) CHECK(seen[k] >= 4);
-    CHECK(n > 150 && n_refused > 30);
+    CHECK(n > 350 && n_refused > 30);
 }
 
-// ---- ../shared: published templates, and what Jinja makes of them ----
+// ---- ../shared: published templates, with Jinja's prompts ----
 
 static json_t *next_row(FILE *f) {
     return json_loadf(f, JSON_DISABLE_EOF_CHECK | JSON_ALLOW_NUL, NULL);
@@ -324,7 +339,7 @@ static FILE *open_rows(const char *name) {
     return f;
 }
 
-static const char *our_name(const char *theirs) { // NULL: refused by design
+static const char *our_name(const char *theirs) { // NULL: Sleigh must refuse it
     if (!strcmp(theirs, "llama2-chat")) return "llama2";
     if (!strcmp(theirs, "mistral-nemo-2407")) return "mistral-v3-tekken";
     return sl_chat_find(theirs) ? theirs : NULL;
@@ -345,7 +360,7 @@ static void published_templates(void) {
     fclose(f);
 }
 
-// One change to a published text: in what our prompts never see it stays recognised, elsewhere not.
+// Makes one change to a published text. The text stays recognised if the change is in a branch that our prompts never take.
 static void changed_templates(void) {
     static const struct {
         const char *name, *from, *to;

@@ -248,15 +248,35 @@ void sl_cpu_rope_append(const sl_rope *rope, const sl_row *rows, int n_rows, int
                  n_kv_heads ? v + r * kv_row : NULL, k_layer, v_layer);
 }
 
+// x [n_rows][n_heads][head_dim]: adds the bias [n_heads * head_dim], then norms each head. NULL: no bias, no norm.
+static void finish_heads(float *x, int n_rows, int n_heads, int head_dim, const sl_weight *bias, const sl_weight *norm,
+                         float eps) {
+    if (!bias && !norm) return;
+#pragma omp parallel for if (n_rows > 8) schedule(static)
+    for (int r = 0; r < n_rows; r++)
+        for (int h = 0; h < n_heads; h++) {
+            float *head = x + ((size_t)r * n_heads + h) * head_dim, wide[256];
+            if (bias) {
+                const char *from = bias->data;
+                ops->widen(from + (size_t)h * head_dim * sl_dtype_size(bias->dtype), bias->dtype, head_dim, wide);
+                for (int i = 0; i < head_dim; i++) head[i] += wide[i];
+            }
+            if (norm) ops->rmsnorm(head, norm, eps, head);
+        }
+}
+
 static sl_queries qkv(const sl_backend *be, const sl_qkv *a) {
     size_t q_dim = a->q->n_rows, kv_dim = a->k->n_rows;
-    int n = a->n_rows - a->first, position = a->position + a->first;
+    int n = a->n_rows - a->first, position = a->position + a->first, dim = a->rope->head_dim;
     float *q = a->work, *k = q + a->n_rows * q_dim, *v = k + a->n_rows * kv_dim;
     const float *x = a->x;
     linear(be, a->k, x, a->n_rows, a->mode, a->position, 0, k);
     linear(be, a->v, x, a->n_rows, a->mode, a->position, 0, v);
+    finish_heads(k, a->n_rows, a->n_kv_heads, dim, a->k_bias, a->k_norm, a->norm_eps);
+    finish_heads(v, a->n_rows, a->n_kv_heads, dim, a->v_bias, NULL, 0);
     sl_cpu_rope_append(a->rope, a->rows, a->n_rows, 0, a->n_kv_heads, NULL, k, v, a->k_layer, a->v_layer);
     if (n) linear(be, a->q, x + (size_t)a->first * a->q->n_cols, n, a->mode, position, 0, q);
+    finish_heads(q, n, a->n_heads, dim, a->q_bias, a->q_norm, a->norm_eps);
     sl_cpu_rope_append(a->rope, a->rows + a->first, n, a->n_heads, 0, q, NULL, NULL, NULL, NULL);
     return (sl_queries){.data = q, .stride = q_dim};
 }

@@ -88,40 +88,91 @@ static void linear(const sl_backend *be, const sl_weight *w, const void *x, int 
                       n_rows, w->n_rows);
 }
 
+// Biases, norms, RoPE and the append for products of the rows [first, first + n_rows): heads of q, and of k and v.
+static void finish_heads(sl_cuda *c, const sl_qkv *a, sl_cuda_heads h, int first) {
+    int half = a->rope->head_dim / 2;
+    h.head_dim = a->rope->head_dim;
+    h.table = (const float2 *)c->rope + (size_t)first * half;
+    h.rows = a->rows + first;
+    h.k = a->k_layer, h.v = a->v_layer;
+    h.bias = !a->q_bias ? NULL : h.n_heads ? a->q_bias->data : a->k_bias->data;
+    if (a->q_norm) h.q_norm = a->q_norm->data, h.k_norm = a->k_norm->data, h.eps = a->norm_eps;
+    if (h.bias || h.q_norm)
+        sl_cuda_norm_rope_append(&h, c->stream);
+    else
+        sl_cuda_rope_append(h.q, h.stride, h.table, h.rows, h.n_rows, h.n_heads, h.n_kv_heads, h.head_dim, h.k, h.v, c->stream);
+}
+
+static sl_cuda_heads bf16_heads(bf16 *x, int stride, int n_rows, int n_heads, int n_kv_heads) {
+    return (sl_cuda_heads){
+        .qkv = x, .stride = stride, .q = x, .q_stride = stride, .n_rows = n_rows, .n_heads = n_heads, .n_kv_heads = n_kv_heads};
+}
+
 // Prefill. One product computes q, k and v of all rows. The last layer needs the queries of the last rows only (a->first > 0):
 // there one product computes k and v of all rows, and another one q of the rows [first, n_rows).
 static sl_queries qkv_prefill(sl_cuda *c, const sl_qkv *a) {
-    int dim = a->rope->head_dim, q_dim = a->q->n_rows, all = q_dim + 2 * a->k->n_rows, n_in = a->q->n_cols;
-    int n = a->n_rows - a->first;
+    int q_dim = a->q->n_rows, all = q_dim + 2 * a->k->n_rows, n_in = a->q->n_cols, n = a->n_rows - a->first;
     bf16 *work = a->work;
     const bf16 *x = a->x;
-    const float2 *rope = (const float2 *)c->rope;
     if (a->first == 0) {
         sl_cuda_gemm(c, a->q->data, all, n_in, x, n, 0, 0, work, all);
-        sl_cuda_rope_append(work, all, rope, a->rows, n, a->n_heads, a->n_kv_heads, dim, a->k_layer, a->v_layer, c->stream);
+        finish_heads(c, a, bf16_heads(work, all, n, a->n_heads, a->n_kv_heads), 0);
         return (sl_queries){.data = work, .stride = all};
     }
     sl_cuda_gemm(c, a->k->data, all - q_dim, n_in, x, a->n_rows, 0, 0, work, all - q_dim);
-    sl_cuda_rope_append(work, all - q_dim, rope, a->rows, a->n_rows, 0, a->n_kv_heads, dim, a->k_layer, a->v_layer, c->stream);
+    finish_heads(c, a, bf16_heads(work, all - q_dim, a->n_rows, 0, a->n_kv_heads), 0);
     bf16 *q = work + (size_t)a->n_rows * (all - q_dim);
     if (n == 0) return (sl_queries){.data = q, .stride = q_dim};
     sl_cuda_gemm(c, a->q->data, q_dim, n_in, x + (size_t)a->first * n_in, n, 0, 0, q, q_dim);
-    sl_cuda_rope_append(q, q_dim, rope + (size_t)a->first * (dim / 2), a->rows + a->first, n, a->n_heads, 0, dim, NULL, NULL,
-                        c->stream);
+    finish_heads(c, a, bf16_heads(q, q_dim, n, a->n_heads, 0), a->first);
     return (sl_queries){.data = q, .stride = q_dim};
+}
+
+// Decode with biases or norms. The linear layer stores fp32 products at the start of work, and q goes behind them.
+static sl_queries qkv_decode_products(sl_cuda *c, const sl_qkv *a) {
+    int q_dim = a->q->n_rows, all = q_dim + 2 * a->k->n_rows;
+    float *products = a->work;
+    bf16 *q = (bf16 *)(products + (size_t)a->n_rows * all);
+    decode_linear(
+        c,
+        (sl_cuda_linear){
+            .w = a->q->data, .n_out = all, .n_in = a->q->n_cols, .x = a->x, .end = SL_LINEAR_STORE, .out32 = products},
+        a->n_rows, all);
+    if (c->skipped_parts & SL_PART_REST) return (sl_queries){.data = q, .stride = q_dim};
+    finish_heads(c, a,
+                 (sl_cuda_heads){.qkv = products,
+                                 .is_wide = 1,
+                                 .stride = all,
+                                 .q = q,
+                                 .q_stride = q_dim,
+                                 .n_rows = a->n_rows,
+                                 .n_heads = a->n_heads,
+                                 .n_kv_heads = a->n_kv_heads},
+                 0);
+    return (sl_queries){.data = q, .stride = q_dim};
+}
+
+// The matrices and the biases of q, k and v lie one behind the other (sl_cuda_place).
+static void check_placed(const sl_qkv *a) {
+    size_t n_in = a->q->n_cols, q_dim = a->q->n_rows, kv_dim = a->k->n_rows;
+    SL_CHECK((const bf16 *)a->k->data == (const bf16 *)a->q->data + q_dim * n_in);
+    SL_CHECK((const bf16 *)a->v->data == (const bf16 *)a->k->data + kv_dim * n_in);
+    if (!a->q_bias) return;
+    SL_CHECK((const bf16 *)a->k_bias->data == (const bf16 *)a->q_bias->data + q_dim);
+    SL_CHECK((const bf16 *)a->v_bias->data == (const bf16 *)a->k_bias->data + kv_dim);
 }
 
 static sl_queries qkv(const sl_backend *be, const sl_qkv *a) {
     sl_cuda *c = use(be);
-    size_t n_in = a->q->n_cols, q_dim = a->q->n_rows;
-    SL_CHECK((const bf16 *)a->k->data == (const bf16 *)a->q->data + q_dim * n_in);
-    SL_CHECK((const bf16 *)a->v->data == (const bf16 *)a->k->data + (size_t)a->k->n_rows * n_in);
+    size_t q_dim = a->q->n_rows;
+    check_placed(a);
     if (a->mode == SL_LINEAR_PREFILL) return qkv_prefill(c, a);
     SL_CHECK(a->first == 0);
+    if (a->q_bias || a->q_norm) return qkv_decode_products(c, a);
     decode_linear(c,
                   (sl_cuda_linear){.w = a->q->data,
                                    .n_out = (int)q_dim + 2 * a->k->n_rows,
-                                   .n_in = (int)n_in,
+                                   .n_in = a->q->n_cols,
                                    .x = a->x,
                                    .end = SL_LINEAR_ROPE_APPEND,
                                    .out16 = a->work,

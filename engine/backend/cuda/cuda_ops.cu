@@ -139,6 +139,81 @@ void sl_cuda_rope_append(bf16 *qkv, size_t stride, const float2 *table, const sl
               head_dim, k, v);
 }
 
+// Two neighbours of a row of products.
+static __device__ __forceinline__ float2 load_pair(const float *x) {
+    return __ldcg((const float2 *)x);
+}
+static __device__ __forceinline__ float2 load_pair(const bf16 *x) {
+    const uint32_t pair = __ldcg((const uint32_t *)x);
+    return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000u));
+}
+static __device__ __forceinline__ void store_pair(bf16 *to, float x, float y) {
+    *(__nv_bfloat162 *)to = __floats2bfloat162_rn(x, y);
+}
+
+enum { HEAD_WARPS = 4, MOST_PAIRS = 2 }; // MOST_PAIRS: a lane's pairs in half of a head of 256
+
+// Biases, norms, RoPE and the append, a head per warp. Grid (n_rows, ceil(heads / HEAD_WARPS)).
+// A lane holds the dimensions i, i + 1 and half + i, half + i + 1 for i = 2 lane, 2 lane + 64: both halves of a rotation.
+// Sum of squares: a lane's values in the order of its pairs, low half before high half, then sl_sum_lanes.
+// Moves 4 bytes (fp32: 6) for each element of q, k and v.
+template <typename T> static __global__ void __launch_bounds__(HEAD_WARPS * 32) norm_rope_append_kernel(const sl_cuda_heads p) {
+    sl_start_next();
+    sl_wait_previous();
+    const int lane = threadIdx.x % 32, head = blockIdx.y * HEAD_WARPS + threadIdx.x / 32, half = p.head_dim / 2;
+    if (head >= p.n_heads + 2 * p.n_kv_heads) return;
+    const int is_q = head < p.n_heads, is_v = head >= p.n_heads + p.n_kv_heads;
+    const T *x = (const T *)p.qkv + blockIdx.x * p.stride + (size_t)head * p.head_dim;
+    const bf16 *norm = is_q ? p.q_norm : is_v ? NULL : p.k_norm;
+    float2 low[MOST_PAIRS], high[MOST_PAIRS];
+    float sum = 0;
+#pragma unroll
+    for (int s = 0; s < MOST_PAIRS; s++) {
+        const int i = 2 * lane + 64 * s;
+        low[s] = high[s] = make_float2(0, 0);
+        if (i >= half) continue;
+        low[s] = load_pair(x + i), high[s] = load_pair(x + half + i);
+        if (p.bias) {
+            const float2 a = load_pair(p.bias + (size_t)head * p.head_dim + i),
+                         b = load_pair(p.bias + (size_t)head * p.head_dim + half + i);
+            low[s].x += a.x, low[s].y += a.y, high[s].x += b.x, high[s].y += b.y;
+        }
+        sum += low[s].x * low[s].x + low[s].y * low[s].y + high[s].x * high[s].x + high[s].y * high[s].y;
+    }
+    const float scale = norm ? 1 / sqrtf(sl_sum_lanes(sum) / p.head_dim + p.eps) : 1;
+    bf16 *out = p.q + blockIdx.x * p.q_stride + (size_t)head * p.head_dim;
+    if (!is_q) {
+        const sl_row row = p.rows[blockIdx.x];
+        const size_t page = row.pages[row.position / SL_PAGE], kv_head = (head - p.n_heads) % p.n_kv_heads;
+        out = (is_v ? p.v : p.k) + ((page * p.n_kv_heads + kv_head) * SL_PAGE + row.position % SL_PAGE) * p.head_dim;
+    }
+#pragma unroll
+    for (int s = 0; s < MOST_PAIRS; s++) {
+        const int i = 2 * lane + 64 * s;
+        if (i >= half) continue;
+        float2 a = low[s], b = high[s];
+        if (norm) {
+            const float2 u = load_pair(norm + i), w = load_pair(norm + half + i);
+            a.x *= scale * u.x, a.y *= scale * u.y, b.x *= scale * w.x, b.y *= scale * w.y;
+        }
+        if (!is_v) {
+            const float4 turn = __ldcg((const float4 *)(p.table + (size_t)blockIdx.x * half + i)); // cos, sin, cos, sin
+            const float2 c = a, d = b;
+            a = make_float2(c.x * turn.x - d.x * turn.y, c.y * turn.z - d.y * turn.w);
+            b = make_float2(d.x * turn.x + c.x * turn.y, d.y * turn.z + c.y * turn.w);
+        }
+        store_pair(out + i, a.x, a.y), store_pair(out + half + i, b.x, b.y);
+    }
+}
+
+void sl_cuda_norm_rope_append(const sl_cuda_heads *args, cudaStream_t stream) {
+    const sl_cuda_heads &p = *args;
+    SL_CHECK(p.head_dim % (2 * UNIT) == 0 && p.head_dim <= 128 * MOST_PAIRS && p.stride % 2 == 0 && p.q_stride % 2 == 0);
+    const dim3 grid(p.n_rows, (p.n_heads + 2 * p.n_kv_heads + HEAD_WARPS - 1) / HEAD_WARPS);
+    sl_launch(p.is_wide ? norm_rope_append_kernel<float> : norm_rope_append_kernel<bf16>, grid, dim3(HEAD_WARPS * 32), 0,
+              stream, p);
+}
+
 // out = silu(gate) * up, silu(g) = g / (1 + e^-g). Grid (n_rows, ceil(n_ffn / 8 / BLOCK)), a thread eight elements. Moves 6
 // bytes an output, at 3.0 to 3.1 TB/s. The fast exponential and division err by a few 2^-22, far below the rounding to bf16
 // (2^-8).

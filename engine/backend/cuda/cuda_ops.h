@@ -29,6 +29,25 @@ void sl_cuda_rope_table(const float *inv_freq, const sl_row *rows, int n_rows, i
 void sl_cuda_rope_append(bf16 *qkv, size_t stride, const float2 *table, const sl_row *rows, int n_rows, int n_heads,
                          int n_kv_heads, int head_dim, bf16 *k, bf16 *v, cudaStream_t stream);
 
+// The same with biases and norms, for one head after another: y = (x + bias) / sqrt(mean((x + bias)^2) + eps) * norm for heads
+// of q and k, y = x + bias for heads of v; then RoPE for q and k. One row order of sums, so that a row's result is equal alone
+// and in a batch.
+typedef struct sl_cuda_heads {
+    const void *qkv; // [n_rows][stride]: a row's q heads, k heads, v heads, of head_dim each
+    int is_wide;     // qkv: 1 fp32, 0 bf16
+    size_t stride;   // elements
+    bf16 *q;         // [n_rows][q_stride]: the rotated q heads; may be qkv where that is bf16
+    size_t q_stride;
+    int n_rows, n_heads, n_kv_heads, head_dim; // n_heads or n_kv_heads may be 0; head_dim a multiple of 16, at most 256
+    const bf16 *bias;                          // [n_heads + 2 n_kv_heads][head_dim]; NULL: none
+    const bf16 *q_norm, *k_norm;               // [head_dim]; NULL: none
+    float eps;
+    const float2 *table; // of sl_cuda_rope_table
+    const sl_row *rows;  // [n_rows]
+    bf16 *k, *v;         // this layer, [n_pages][n_kv_heads][256][head_dim]
+} sl_cuda_heads;
+void sl_cuda_norm_rope_append(const sl_cuda_heads *args, cudaStream_t stream);
+
 // out[r][i] = silu(gate[r][i]) * up[r][i]: gate_up [n_rows][gate: n_ffn, up: n_ffn], out [n_rows][n_ffn]; n_ffn a multiple
 // of 8.
 void sl_cuda_swiglu(const bf16 *gate_up, int n_rows, int n_ffn, bf16 *out, cudaStream_t stream);
