@@ -9,13 +9,11 @@
 #include "attention/cuda/score_keys.cuh"
 #include "engine/base/philox.h"
 
-#include <type_traits>
-
 namespace {
 
 enum {
-    DRAWERS = 4, // warps
-    DRAW_THREADS = 32 * DRAWERS,
+    DRAW_WARPS = 4, // warps
+    DRAW_THREADS = 32 * DRAW_WARPS,
     ENTRIES = 512,   // running masses in shared memory: 8^3, for find_row
     TILE_BLOCKS = 8, // of a sampler's tile: 256 rows
     TILES_MAX = 512, // of a context
@@ -28,12 +26,12 @@ struct draw_params {
     bf16 *out;     // [n_seqs][n_kv_heads][group][head_dim]
     int layer;
     int S;
-    int parts;      // of a head's draws, taken by different blocks
-    int *ticket;    // parts handed out to drawers
-    int *drawn;     // [n_seqs * n_kv_heads] parts drawn, of all its heads
-    int *merged;    // [n_seqs * n_heads] parts of a head. All three are 0 between launches
-    float *partial; // [n_seqs * n_heads][parts][head_dim], where there are several
-    sl_attn_cuda_stats *stats;
+    int parts;             // of a head's draws, taken by different blocks
+    int *next_part;        // parts handed out to drawers
+    int *released;         // [n_seqs * n_kv_heads] parts drawn, of all its heads
+    int *merged;           // [n_seqs * n_heads] parts of a head. All three are 0 between launches
+    float *partial = NULL; // [n_seqs * n_heads][parts][head_dim], where there are several
+    sl_attn_cuda_stats *stats = NULL;
 };
 
 // Parts of S draws: as many as keep a block's share short beside reading the masses anew.
@@ -41,22 +39,23 @@ static int draw_parts(int S) {
     return min(ceil_div(S, 256), 8);
 }
 
-static inline size_t draw_workspace(const sl_attn_geom *geom, int n_seqs, int S) {
-    return draw_parts(S) == 1 ? 0 : (size_t)n_seqs * geom->n_heads * draw_parts(S) * geom->head_dim * sizeof(float);
+// The partial sums of heads whose draws several thread blocks share.
+static inline void take_partial(arena *from, draw_params *p, const sl_attn_geom *geom, int n_seqs, int S) {
+    int parts = draw_parts(S);
+    p->partial = parts == 1 ? NULL : from->take<float>((size_t)n_seqs * geom->n_heads * parts * geom->head_dim);
 }
 
-static inline draw_params draw_params_of(const sl_attn_cuda_decode_args *a) {
-    int *counters = (int *)a->ws, n_slots = a->n_seqs * a->geom->n_kv_heads, S = (int)sl_attn_get(a->spec, "S");
-    SL_CHECK(2 + 2 * n_slots + 2 * a->n_seqs * a->geom->n_heads <= COUNTERS);
+// All but the arrays of the workspace. S: 0 where nothing is drawn.
+static inline draw_params draw_params_of(const sl_attn_cuda_decode_args *a, int S) {
+    decode_counters counters = counters_of(a, 0);
     return {.v = a->v,
             .out = a->out,
             .layer = a->layer,
             .S = S,
-            .parts = draw_parts(S),
-            .ticket = counters + 1,
-            .drawn = counters + 2 + n_slots,
-            .merged = counters + 2 + 2 * n_slots + a->n_seqs * a->geom->n_heads,
-            .partial = (float *)((char *)a->ws + score_workspace(a->geom, a->n_seqs, a->max_kv)),
+            .parts = S ? draw_parts(S) : 1,
+            .next_part = counters.next_part,
+            .released = counters.released,
+            .merged = counters.merged,
             .stats = a->stats};
 }
 
@@ -71,16 +70,16 @@ __device__ sl_rng_id rng_of(const draw_params &p, const sl_row &row, int head) {
 struct draw_space {
     uint64_t cum[ENTRIES + 1]; // mass before each entry
     int first[TILES_MAX + 1];  // draws before each tile
-    uint64_t scan[DRAWERS];
-    int ints[2][DRAWERS];         // by turns
+    uint64_t scan[DRAW_WARPS];
+    int ints[2][DRAW_WARPS];      // by turns
     int ticket, is_last, is_dead; // is_dead: all of the KV head has been drawn
     int row[DRAW_THREADS];        // of the pool: row of V over DIM
     float coef[DRAW_THREADS];
-    float sums[DRAWERS][DIM_MAX]; // of the drawers' warps
+    float sums[DRAW_WARPS][DIM_MAX]; // of the drawers' warps
 };
 
 __device__ void drawers_sync() {
-    asm volatile("bar.sync 1, %0;" ::"n"(32 * DRAWERS) : "memory");
+    asm volatile("bar.sync 1, %0;" ::"n"(32 * DRAW_WARPS) : "memory");
 }
 
 // Threads of the drawers for which x holds.
@@ -88,7 +87,7 @@ __device__ int count_threads(bool x) {
     int n;
     asm volatile("{ .reg .pred p; setp.ne.s32 p, %1, 0; barrier.cta.red.popc.aligned.u32 %0, 1, %2, p; }"
                  : "=r"(n)
-                 : "r"((int)x), "n"(32 * DRAWERS)
+                 : "r"((int)x), "n"(32 * DRAW_WARPS)
                  : "memory");
     return n;
 }
@@ -107,13 +106,13 @@ struct head_view {
 };
 
 // Query head `head` of the group of a sequence's KV head.
-__device__ head_view view_of(const score_params &p, const sl_row &row, int slot, int head) {
-    return {.mass = p.mass + ((size_t)slot * p.group + head) * p.max_blocks,
-            .w = p.w + ((size_t)slot * p.max_blocks * p.group + head) * BLOCK,
-            .top = p.top + slot * p.group + head,
+__device__ head_view view_of(const score_params &p, const sl_row &row, int seq_head, int head) {
+    return {.mass = p.mass + ((size_t)seq_head * p.group + head) * p.max_blocks,
+            .w = p.w + ((size_t)seq_head * p.max_blocks * p.group + head) * BLOCK,
+            .top = p.top + seq_head * p.group + head,
             .pages = row.pages,
             .n_kv_heads = p.n_kv_heads,
-            .kv_head = slot % p.n_kv_heads,
+            .kv_head = seq_head % p.n_kv_heads,
             .stride = p.group * BLOCK,
             .n_blocks = row.position / BLOCK + 1};
 }
@@ -134,7 +133,7 @@ __device__ uint64_t scan_threads(draw_space *s, int thread, uint64_t x, uint64_t
     if (lane == 31) s->scan[warp] = x;
     drawers_sync();
     uint64_t sum = 0;
-    for (int i = 0; i < DRAWERS; i++) {
+    for (int i = 0; i < DRAW_WARPS; i++) {
         if (i == warp) x += sum;
         sum += s->scan[i];
     }
@@ -156,7 +155,7 @@ template <int N> __device__ void load_masses(const head_view &h, int first, uint
 // for them is paid in full behind the last key. Sums go through shared memory to the thread that has their entries.
 template <int SHIFT> __device__ void load_entries(draw_space *s, head_view *h, int thread) {
     enum { EACH = ENTRIES / DRAW_THREADS, LOADS = EACH << SHIFT >> 1, LANES = SHIFT ? 1 << SHIFT >> 1 : 1 };
-    int lane = thread % 32, first = (ENTRIES / DRAWERS << SHIFT) * (thread / 32) + 2 * lane; // block
+    int lane = thread % 32, first = (ENTRIES / DRAW_WARPS << SHIFT) * (thread / 32) + 2 * lane; // block
     int top = __ldcg(h->top) + REF_EMPTY;
     uint64_t x[LOADS][2], entry[EACH], own = 0;
 #pragma unroll
@@ -240,7 +239,7 @@ __device__ uint64_t pair_mass(uint32_t pair) {
     return (uint64_t)unit_mass(pair & 0xffff) + unit_mass(pair >> 16);
 }
 
-__device__ void load_weights(const head_view &h, int block, uint4 x[4]) {
+__device__ void load_row_masses(const head_view &h, int block, uint4 x[4]) {
     const uint4 *w = (const uint4 *)(h.w + (size_t)block * h.stride);
 #pragma unroll
     for (int i = 0; i < 4; i++) x[i] = __ldcg(w + i);
@@ -276,7 +275,7 @@ template <int SHIFT> __device__ int find_in_entry(const head_view &h, int e, uin
     uint4 x[AHEAD][4], own[4];
     load_masses<M>(h, first & ~(M - 1), packed);
 #pragma unroll
-    for (int i = 0; N <= 2 && i < N; i++) load_weights(h, min(first + i, h.n_blocks - 1), x[i]);
+    for (int i = 0; N <= 2 && i < N; i++) load_row_masses(h, min(first + i, h.n_blocks - 1), x[i]);
     if (SHIFT == 0 && first % 2) packed[0] = packed[1];
     ref = ref_of(packed[0]);
 #pragma unroll
@@ -285,7 +284,7 @@ template <int SHIFT> __device__ int find_in_entry(const head_view &h, int e, uin
         if (at == i && next <= t && first + i + 1 < h.n_blocks) running = next, at = i + 1, ref = ref_of(packed[i + 1]);
     }
     if (N > 2) {
-        load_weights(h, first + at, own);
+        load_row_masses(h, first + at, own);
     } else {
 #pragma unroll
         for (int k = 0; k < 4; k++) own[k] = at ? x[AHEAD - 1][k] : x[0][k];
@@ -325,39 +324,53 @@ struct row_sum { // of a lane: columns 8 (lane % (DIM / 8)) .. + 7, of every 32 
     float x[8];
 };
 
+// The factor of a lane's row in `gather`, known before the call. A struct with IS_LATE = 1 finds the factor while the first
+// rows are on their way, at the price of registers.
+struct known_factor {
+    enum { IS_LATE = 0 };
+    float x;
+    __device__ float find() const { return x; }
+};
+
+// x[j]: the lane's 16 bytes of row ((from + j) * ROWS + lane / LANES) of the n rows in `row`; beyond n the last row. The loads
+// have no condition, because each would then wait for its use.
+template <int DIM, int N>
+__device__ void load_rows(uint4 x[N], const bf16 *v, const int *row, int n, int from, int lane, uint64_t policy) {
+    enum { LANES = DIM / 8, ROWS = 32 / LANES };
+#pragma unroll
+    for (int j = 0; j < N; j++)
+        x[j] = sl_load_l2((const uint4 *)(v + (size_t)row[min((from + j) * ROWS + lane / LANES, n - 1)] * DIM) + lane % LANES,
+                          policy);
+}
+
 // Adds the rows of one warp's lanes (of the pool; -1: none, those at the end), times coef, to its sum: neighbours that are
 // equal are read once. All are asked for at once. coef: a number, or a function that finds it while rows are on their way, at
 // the price of registers: coef(place, n) where the lane's is row s->row[place] of the warp's n. s->row, s->coef: a place for
 // each thread. Returns how many rows were read.
 // They leave the L2 cache first: as any data they would push out lines that are to be written to memory then (16 x 32k, S=2048:
 // 525 us, so 486). AHEAD: loads of a lane on their way at a time.
-template <int DIM, int AHEAD = 16, typename Space, typename Coef>
-__device__ int gather(const bf16 *v, Space *s, int thread, int row, Coef coef, row_sum *sum) {
+template <int DIM, int AHEAD = 16, typename Space, typename Factor>
+__device__ int gather(const bf16 *v, Space *s, int thread, int row, Factor factor, row_sum *sum) {
     enum { LANES = DIM / 8, ROWS = 32 / LANES, PASSES = (32 + ROWS - 1) / ROWS };
     int lane = thread % 32, warp = thread / 32 * 32, before = __shfl_up_sync(~0u, row, 1);
-    bool first = row >= 0 && (lane == 0 || row != before);
-    uint32_t heads = __ballot_sync(~0u, first), there = __ballot_sync(~0u, row >= 0);
-    uint32_t later = heads & ~(~0u >> (31 - lane)); // heads behind this lane
-    int run = (later ? __ffs(later) - 1 : __popc(there)) - lane, n = __popc(heads), at = __popc(heads & ((1u << lane) - 1));
+    bool leads = row >= 0 && (lane == 0 || row != before);
+    uint32_t leaders = __ballot_sync(~0u, leads), present = __ballot_sync(~0u, row >= 0);
+    uint32_t later = leaders & ~(~0u >> (31 - lane)); // leaders behind this lane
+    int run = (later ? __ffs(later) - 1 : __popc(present)) - lane, n = __popc(leaders);
+    int at = __popc(leaders & ((1u << lane) - 1));
     if (n == 0) return 0;
-    if (first) s->row[warp + at] = row; // a warp's 32 places are its own
-    if constexpr (std::is_same<Coef, float>::value)
-        if (first) s->coef[warp + at] = coef * run;
+    if (leads) s->row[warp + at] = row; // a warp writes only its own 32 places
+    if (!Factor::IS_LATE)
+        if (leads) s->coef[warp + at] = factor.find() * run;
     __syncwarp();
     enum { N = AHEAD < PASSES ? AHEAD : PASSES };
     uint4 x[N];
     uint64_t policy = sl_l2_policy(SL_L2_FIRST_OUT);
     int own = lane / LANES; // < ROWS, but for lanes past the last whole row
-    auto load = [&](int from) {
-#pragma unroll
-        for (int j = 0; j < N; j++) // without a condition, or each load would wait for its use
-            x[j] = sl_load_l2(
-                (const uint4 *)(v + (size_t)s->row[warp + min((from + j) * ROWS + own, n - 1)] * DIM) + lane % LANES, policy);
-    };
-    load(0);
-    if constexpr (!std::is_same<Coef, float>::value) {
-        float c = coef(row < 0 ? n - 1 : at - !first, n);
-        if (first) s->coef[warp + at] = c * run;
+    load_rows<DIM, N>(x, v, s->row + warp, n, 0, lane, policy);
+    if (Factor::IS_LATE) {
+        float c = factor.find();
+        if (leads) s->coef[warp + at] = c * run;
         __syncwarp();
     }
 #pragma unroll 1
@@ -373,7 +386,7 @@ __device__ int gather(const bf16 *v, Space *s, int thread, int row, Coef coef, r
         }
         from += N;
         if (from * ROWS >= n) break;
-        load(from);
+        load_rows<DIM, N>(x, v, s->row + warp, n, from, lane, policy);
     }
     __syncwarp();
     return n;
@@ -398,7 +411,7 @@ template <int DIM> __device__ float sum_rows(draw_space *s, const row_sum &sum, 
     drawers_sync();
     float x = 0;
     if (thread < DIM)
-        for (int i = 0; i < DRAWERS; i++) x += s->sums[i][thread];
+        for (int i = 0; i < DRAW_WARPS; i++) x += s->sums[i][thread];
     return x;
 }
 
@@ -432,10 +445,10 @@ template <int DIM> __device__ void write_head(const draw_params &p, draw_space *
 // ---- which head next ----
 
 // Until all units of a KV head of n_kv rows are stored.
-__device__ void wait_scored(const score_params &p, int slot, int n_kv, int thread) {
+__device__ void wait_scored(const score_params &p, int seq_head, int n_kv, int thread) {
     if (thread == 0) {
-        int wanted = score_done(n_kv);
-        while (load_acquired(p.done + slot) != wanted) __nanosleep(20);
+        int wanted = done_target(n_kv);
+        while (load_acquired(p.done + seq_head) != wanted) __nanosleep(20);
     }
     drawers_sync();
 }
@@ -443,46 +456,46 @@ __device__ void wait_scored(const score_params &p, int slot, int n_kv, int threa
 // A part has seen all that it needs of the head's stored weights: thread 0 counts it. The answer takes its time, and is asked
 // for before rows of V are. row: what the thread has found, any number where it is not of stored weights. The barrier asks for
 // it, so that no load of them is still on its way when they are discarded.
-__device__ int leave_head(const draw_params &d, int slot, int thread, int row) {
+__device__ int release_masses(const draw_params &d, int seq_head, int thread, int row) {
     count_threads(row >= 0);
-    return thread == 0 ? sl_take_number(d.drawn + slot) : 0;
+    return thread == 0 ? sl_take_number(d.released + seq_head) : 0;
 }
 
-// n_left: leave_head's answer. The last part of a KV head sets its counters to 0. Returns whether it was, to thread 0.
-__device__ bool clear_counters(const score_params &p, const draw_params &d, int slot, int n_left, int thread) {
+// n_left: release_masses's answer. The last part of a KV head sets its counters to 0. Returns whether it was, to thread 0.
+__device__ bool clear_counters(const score_params &p, const draw_params &d, int seq_head, int n_left, int thread) {
     if (thread > 0 || n_left < p.group * d.parts - 1) return false;
-    p.done[slot] = d.drawn[slot] = 0;
-    for (int i = 0; p.top && i < p.group; i++) p.top[slot * p.group + i] = 0;
+    p.done[seq_head] = d.released[seq_head] = 0;
+    for (int i = 0; p.top && i < p.group; i++) p.top[seq_head * p.group + i] = 0;
     return true;
 }
 
 // For whoever needs the stored weights until the end.
-__device__ void close_head(const score_params &p, const draw_params &d, int slot, int thread) {
-    clear_counters(p, d, slot, leave_head(d, slot, thread, -1), thread);
+__device__ void release_and_clear(const score_params &p, const draw_params &d, int seq_head, int thread) {
+    clear_counters(p, d, seq_head, release_masses(d, seq_head, thread, -1), thread);
 }
 
-// Part by part of head by head: draw_head(slot, head of the group, part), which waits for the head's stored weights, leaves it,
-// clears its counters and returns, to thread 0, whether nobody needs the KV head's stored weights any more: they are discarded.
-// The first of a block is its own number, the others are handed out in order, each while the one before it is drawn.
-template <typename DrawHead>
-__device__ void draw_all(const score_params &p, const draw_params &d, draw_space *s, int thread, DrawHead draw_head) {
+// Part by part of head by head: draw_head(seq_head, head of the group, part), which waits for the head's stored weights, leaves
+// it, clears its counters and returns, to thread 0, whether nobody needs the KV head's stored weights any more: they are
+// discarded. The first of a block is its own number, the others are handed out in order, each while the one before it is drawn.
+template <typename Drawer>
+__device__ void draw_all(const score_params &p, const draw_params &d, draw_space *s, int thread, const Drawer &drawer) {
     int n_each = p.group * d.parts, n = p.n_seqs * p.n_kv_heads * n_each, ticket = blockIdx.x, taken = 0;
     sl_wait_previous();
-    if (thread == 0) taken = sl_take_number(d.ticket);
+    if (thread == 0) taken = sl_take_number(d.next_part);
     while (ticket < n) {
-        int slot = ticket / n_each, rest = ticket % n_each;
-        bool is_last = draw_head(slot, rest / d.parts, rest % d.parts);
+        int seq_head = ticket / n_each, rest = ticket % n_each;
+        bool is_last = drawer.draw(seq_head, rest / d.parts, rest % d.parts);
         if (thread == 0) {
             s->is_dead = is_last;
             s->ticket = gridDim.x + taken;
-            if (s->ticket < n) taken = sl_take_number(d.ticket);
+            if (s->ticket < n) taken = sl_take_number(d.next_part);
         }
         drawers_sync(); // and s is free again
-        if (s->is_dead) discard_stored(p, slot, p.rows[slot / p.n_kv_heads].position + 1, thread, DRAW_THREADS);
+        if (s->is_dead) discard_stored(p, seq_head, p.rows[seq_head / p.n_kv_heads].position + 1, thread, DRAW_THREADS);
         ticket = s->ticket;
     }
     // A block takes one, and one more for each part that it got by one.
-    if (thread == 0 && taken == (int)gridDim.x - 1 + max(n - (int)gridDim.x, 0)) *d.ticket = 0;
+    if (thread == 0 && taken == (int)gridDim.x - 1 + max(n - (int)gridDim.x, 0)) *d.next_part = 0;
 }
 
 } // namespace

@@ -29,10 +29,26 @@ struct exact_head {
     sl_attn_cuda_stats *stats; // counts a fall-back and every row of K and V; NULL: nothing is counted
 };
 
-__device__ __forceinline__ void load4(const bf16 *from, bool there, float to[4]) {
-    uint2 x = there ? __ldg((const uint2 *)from) : make_uint2(0, 0);
+inline __device__ exact_head make_exact_head(const bf16 *q, const bf16 *k, const bf16 *v, const sl_row &row, int n_kv_heads,
+                                             int seq_head, float scale, sl_attn_cuda_stats *stats) {
+    return {.q = q,
+            .k = k,
+            .v = v,
+            .pages = row.pages,
+            .n_kv_heads = n_kv_heads,
+            .kv_head = seq_head % n_kv_heads,
+            .n_kv = row.position + 1,
+            .scale = scale,
+            .stats = stats};
+}
+
+__device__ __forceinline__ void widen4(uint2 x, float to[4]) {
     to[0] = __uint_as_float(x.x << 16), to[1] = __uint_as_float(x.x & 0xffff0000u);
     to[2] = __uint_as_float(x.y << 16), to[3] = __uint_as_float(x.y & 0xffff0000u);
+}
+
+__device__ __forceinline__ void load4(const bf16 *from, bool there, float to[4]) {
+    widen4(there ? __ldg((const uint2 *)from) : make_uint2(0, 0), to);
 }
 
 // out[d] = sum_j 2^(s_j - m) v_j[d] / sum_j 2^(s_j - m), s_j = scale q.k_j, all rows in order with an online softmax in fp32.

@@ -125,33 +125,33 @@ __device__ int part_of(int n, int part, int parts) {
 
 // Part `part` of one query head's draws, and their rows' sum. Returns whether it was the last of its KV head, to thread 0.
 template <int DIM>
-__device__ bool draw_head(const score_params &p, const draw_params &d, sampler kind, draw_space *s, int slot, int head,
+__device__ bool draw_head(const score_params &p, const draw_params &d, sampler kind, draw_space *s, int seq_head, int head,
                           int part, int thread) {
-    const sl_row row = p.rows[slot / p.n_kv_heads];
-    int S = d.S, index = slot * p.group + head, n_read = 0;
-    sl_rng_id id = rng_of(d, row, slot % p.n_kv_heads * p.group + head);
-    head_view h = view_of(p, row, slot, head);
+    const sl_row row = p.rows[seq_head / p.n_kv_heads];
+    int S = d.S, index = seq_head * p.group + head, n_read = 0;
+    sl_rng_id id = rng_of(d, row, seq_head % p.n_kv_heads * p.group + head);
+    head_view h = view_of(p, row, seq_head, head);
     uint64_t u = uniform_of(kind, part_of(S, part, d.parts) + thread, id);
     double share = 1.0 / S; // both while keys are still scored
-    wait_scored(p, slot, row.position + 1, thread);
+    wait_scored(p, seq_head, row.position + 1, thread);
     load_head(s, &h, thread);
     bool exact = is_beyond(h.top_ref);
     int n = h.total == 0 || exact ? 0 : kind < TILES_PROPORTIONAL ? S : plan_tiles(s, h, kind, S, thread);
     int from = part_of(n, part, d.parts), end = part_of(n, part + 1, d.parts);
     row_sum sum = {};
-    int n_left = from == end ? leave_head(d, slot, thread, -1) : 0;
+    int n_left = from == end ? release_masses(d, seq_head, thread, -1) : 0;
     for (int m = from; m < end; m += DRAW_THREADS) {
         draw x = m + thread < end ? draw_row(s, h, kind, S, share, m + thread, u, id) : draw{-1, 0};
         if (m + DRAW_THREADS >= end)
-            n_left = leave_head(d, slot, thread, x.pool);
+            n_left = release_masses(d, seq_head, thread, x.pool);
         else
             u = uniform_of(kind, m + DRAW_THREADS + thread, id);
-        n_read += gather<DIM>(d.v, s, thread, x.pool, x.coef, &sum);
+        n_read += gather<DIM>(d.v, s, thread, x.pool, known_factor{x.coef}, &sum);
     }
-    float x = exact ? exact_column<DIM>(exact_head_of(p, d.v, d.stats, row, slot, head, DIM), s, part, thread)
+    float x = exact ? exact_column<DIM>(exact_head_of(p, d.v, d.stats, row, seq_head, head, DIM), s, part, thread)
                     : sum_rows<DIM>(s, sum, thread);
     write_head<DIM>(d, s, x, index, part, thread);
-    bool is_last = clear_counters(p, d, slot, n_left, thread);
+    bool is_last = clear_counters(p, d, seq_head, n_left, thread);
     if (d.stats && thread % 32 == 0) {
         atomicAdd(&d.stats->v_rows, (unsigned long long)n_read);
         atomicAdd(&d.stats->bytes, (unsigned long long)n_read * DIM * sizeof(bf16));
