@@ -7,7 +7,7 @@
 #define SLEIGH_DRAW_ROWS_CUH
 
 #include "attention/cuda/score_keys.cuh"
-#include "engine/base/philox.h"
+#include "attention/random_counter.h"
 
 namespace {
 
@@ -22,9 +22,9 @@ enum {
 };
 
 struct draw_params {
-    const bf16 *v; // [n_pages][n_kv_heads][256][head_dim]
-    bf16 *out;     // [n_seqs][n_kv_heads][group][head_dim]
-    int layer;
+    const bf16 *v;         // [n_pages][n_kv_heads][256][head_dim]
+    bf16 *out;             // [n_seqs][n_kv_heads][group][head_dim]
+    int layer, first_head; // first_head: sl_attn_geom.first_head
     int S;
     int parts;             // of a head's draws, taken by different blocks
     int *next_part;        // parts handed out to drawers
@@ -51,6 +51,7 @@ static inline draw_params draw_params_of(const sl_attn_cuda_decode_args *a, int 
     return {.v = a->v,
             .out = a->out,
             .layer = a->layer,
+            .first_head = a->geom->first_head,
             .S = S,
             .parts = S ? draw_parts(S) : 1,
             .next_part = counters.next_part,
@@ -59,12 +60,9 @@ static inline draw_params draw_params_of(const sl_attn_cuda_decode_args *a, int 
             .stats = a->stats};
 }
 
-// Whose draws these are; head: of the model.
+// The key and counter of a head's random numbers. head: query head of this shard.
 __device__ sl_rng_id rng_of(const draw_params &p, const sl_row &row, int head) {
-    sl_rng_id id;
-    id.seed = row.seed, id.sequence = row.sequence, id.position = (uint32_t)row.position;
-    id.layer = (uint32_t)p.layer, id.head = (uint32_t)head;
-    return id;
+    return sl_attn_rng_id(row.seed, row.sequence, (uint32_t)row.position, p.layer, p.first_head + head);
 }
 
 struct draw_space {

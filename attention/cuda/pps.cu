@@ -21,10 +21,9 @@ enum {
     SCORE_WARPS = score_config<true, false>::WARPS,
     NORM_THREADS = 96,
     SCORE_THREADS = 32 * (1 + SCORE_WARPS) + NORM_THREADS,
-    PILOT = 128,     // draws that plan the first try of a session
-    MOST_TRIES = 3,  // then the head goes dense
-    FEW = 30,        // draws below which the central limit theorem is not leaned on
-    TRY_STRIDE = 20, // bits: uniform number m of try i has index i << 20 | m
+    PILOT = 128,    // draws that plan the first try of a session
+    MOST_TRIES = 3, // then the head goes dense
+    FEW = 30,       // draws below which the central limit theorem is not leaned on
 };
 
 // What a head keeps from step to step.
@@ -283,7 +282,7 @@ template <int DIM> __device__ float certify(const pps_params &p, block_shared *s
         normaliser z = normaliser_of(s->at);
         double unit = exp2((double)(s->take.sizes.top - z.top - 38)) * z.inverse; // of size, as a part of the output
         if (i > 0 || !planned) {
-            out = sum_draws<DIM>(p, s, (uint32_t)i << TRY_STRIDE, &o->n_read, thread);
+            out = sum_draws<DIM>(p, s, sl_try_index(i, 0), &o->n_read, thread);
             norm = norm_of(s, out, thread);
             o->n_samples = r.n_heavy + r.k, o->tries = i;
         }
@@ -370,7 +369,7 @@ template <int DIM, bool CERTIFIED> __global__ void __maxnreg__(96) pps_draw_kern
     if (is_beyond(largest_reference(s->at))) {
         out = exact_column<DIM>(p, s, seq_head, h, thread);
     } else if (CERTIFIED) {
-        out = certify<DIM>(p, s, (head_state *)(row.state + p.head_state_at) + s->at.id.head, &o, thread);
+        out = certify<DIM>(p, s, (head_state *)(row.state + p.head_state_at) + s->at.id.head - p.draw.first_head, &o, thread);
     } else {
         if (index >= p.late && index < p.late_end) sl_wait_previous();
         out = sum_draws<DIM>(p, s, 0, &o.n_read, thread);

@@ -99,7 +99,7 @@ struct draw {
 
 // Its uniform number, where that does not depend on the weights.
 __device__ uint64_t uniform_of(sampler kind, int m, const sl_rng_id &id) {
-    return kind < TILES_PROPORTIONAL ? sl_rng_u64(&id, kind == SYSTEMATIC ? 0 : m, SL_STREAM_ATTENTION) : 0;
+    return kind < TILES_PROPORTIONAL ? sl_draw_random(&id, kind == SYSTEMATIC ? 0 : m) : 0;
 }
 
 // Draw number m. share: 1.0 / S.
@@ -112,7 +112,7 @@ __device__ draw draw_row(const draw_space *s, const head_view &h, sampler kind, 
         int tile = count_upto(s->first + 1, tiles_of(h) - 1, m);
         begin = tile_begin(s, h, tile), W = tile_begin(s, h, tile + 1) - begin;
         m -= s->first[tile], S = s->first[tile + 1] - s->first[tile], share = inverse_of(S);
-        u = sl_rng_u64(&id, tile, SL_STREAM_ATTENTION);
+        u = sl_draw_random(&id, tile);
         if (kind == TILES_UNIFORM) coef = (float)((double)W / ((double)S * (double)h.total));
     }
     return {find_row(s, h, begin + threshold(W, S, share, m, u)), coef};

@@ -7,7 +7,7 @@
 // 0.95, 1 x 32k 64, 8 x 32k 263. Selecting costs 10 us and the rows' latencies 6 beyond the scores.
 #include "attention/cuda/head_dim.cuh"
 #include "attention/cuda/select_rows.cuh"
-#include "engine/base/philox.h"
+#include "attention/random_counter.h"
 
 namespace {
 
@@ -62,7 +62,7 @@ enum { DRAW_THREADS = 256 };
 struct random_params {
     const sl_row *rows;
     row_lists lists;
-    int n_heads, S, layer;
+    int n_heads, first_head, S, layer;
     sl_attn_cuda_stats *stats;
 };
 
@@ -75,16 +75,12 @@ __global__ void __launch_bounds__(DRAW_THREADS) draw_uniform_kernel(const random
     sl_wait_previous();
     int head = blockIdx.x;
     const sl_row row = p.rows[head / p.n_heads];
-    sl_rng_id id = {.seed = row.seed,
-                    .sequence = row.sequence,
-                    .position = (uint32_t)row.position,
-                    .layer = (uint32_t)p.layer,
-                    .head = (uint32_t)(head % p.n_heads)};
+    sl_rng_id id = sl_attn_rng_id(row.seed, row.sequence, (uint32_t)row.position, p.layer, p.first_head + head % p.n_heads);
     for (int i = threadIdx.x; i < p.lists.mask_words; i += DRAW_THREADS) drawn[i] = 0;
     if (threadIdx.x == 0) n_distinct = 0;
     __syncthreads();
     for (int m = threadIdx.x; m < p.S; m += DRAW_THREADS) {
-        int j = (int)__umul64hi(sl_rng_u64(&id, m, SL_STREAM_ATTENTION), (uint64_t)(row.position + 1));
+        int j = (int)__umul64hi(sl_draw_random(&id, m), (uint64_t)(row.position + 1));
         p.lists.list[(size_t)head * p.lists.capacity + m] = j;
         atomicOr(&drawn[j / 32], 1u << j % 32);
     }
@@ -121,7 +117,8 @@ template <int DIM> void launch_random(const sl_attn_cuda_decode_args *a) {
     attend_params p = attend_params_of(a);
     lay_out_random(a->geom, a->spec, a->n_seqs, a->max_kv, a->ws, &p);
     p.reads_k = 1;
-    random_params draw = {a->rows, p.lists, a->geom->n_heads, (int)sl_attn_get(a->spec, "S"), a->layer, a->stats};
+    random_params draw = {a->rows,  p.lists, a->geom->n_heads, a->geom->first_head, (int)sl_attn_get(a->spec, "S"),
+                          a->layer, a->stats};
     sl_launch(draw_uniform_kernel, dim3(a->n_seqs * a->geom->n_heads), dim3(DRAW_THREADS),
               p.lists.mask_words * sizeof(uint32_t), a->stream, draw);
     launch_attend<DIM, true, false>(p, a->n_seqs * a->geom->n_heads, 1, a->stream);

@@ -123,7 +123,7 @@ __device__ void take_all_prepare(take_space *s, void *memory, const uint64_t *ma
             .mass = mass, .w = w, .stride = stride, .n = n, .n_blocks = ceil_div(n, BLOCK), .share = alpha / (1 - alpha) / n};
     }
     clear_octaves(s, thread);
-    s->uniform[thread] = sl_rng_u64(&id, thread, SL_STREAM_ATTENTION);
+    s->uniform[thread] = sl_draw_random(&id, thread);
 }
 
 // Asks for the masses, whole lines at a time, past the L1 cache, which may hold the line from before; take_all_solve waits for
@@ -651,7 +651,7 @@ __device__ drawn_row row_of_turn(const Space *s, bool shared, const sl_rng_id &i
     if (m < n_listed) return {s->heavy.row[m], 0};
     if (m >= n_listed + r.k) return {-1, 0};
     uint32_t number = m - n_listed, i = index | (shared ? 0 : number);
-    uint64_t u = i < TAKE_THREADS ? s->uniform[i] : sl_rng_u64(&id, i, SL_STREAM_ATTENTION);
+    uint64_t u = i < TAKE_THREADS ? s->uniform[i] : sl_draw_random(&id, i);
     uint64_t t = threshold(r.light, r.k, inverse_of(r.k), number, u);
     return r.listed ? find_listed(s, t) : find_unlisted(s, t);
 }

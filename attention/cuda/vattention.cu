@@ -14,7 +14,7 @@
 #include "attention/cuda/norms.cuh"
 #include "attention/cuda/score_bounds.cuh"
 #include "attention/cuda/select_rows.cuh"
-#include "engine/base/philox.h"
+#include "attention/random_counter.h"
 #include "engine/base/quantile.h"
 
 namespace {
@@ -28,7 +28,7 @@ struct verified_params {
     uint32_t *fixed;  // [n_seqs * n_heads][mask_words] list 0
     int *permutation; // [n_seqs * n_heads][2][stride] draw_sample's `last` and `partners`
     int stride;
-    int unit, layer, n_heads;
+    int unit, layer, n_heads, first_head;
     double top, base;
     int sink, window;
     int verify, bound;
@@ -42,11 +42,7 @@ struct verified_params {
 
 __device__ sl_rng_id rng_of(const verified_params &p, int head) {
     const sl_row &row = p.score.rows[head / p.n_heads];
-    return {.seed = row.seed,
-            .sequence = row.sequence,
-            .position = (uint32_t)row.position,
-            .layer = (uint32_t)p.layer,
-            .head = (uint32_t)(head % p.n_heads)};
+    return sl_attn_rng_id(row.seed, row.sequence, (uint32_t)row.position, p.layer, p.first_head + head % p.n_heads);
 }
 
 // Bit r of drawn: r is among the first m < n places after m steps, of which `from` have been made here before. All steps at
@@ -61,7 +57,7 @@ __device__ void draw_sample(const sl_rng_id &id, int n, int from, int m, int *pa
         drawn[i] = 32 * i + 32 <= m ? ~0u : 32 * i < m ? (1u << m % 32) - 1 : 0;
     __syncthreads();
     for (int k = from + threadIdx.x; k < m; k += SELECT_THREADS) {
-        int p = k + (int)__umul64hi(sl_rng_u64(&id, k, SL_STREAM_ATTENTION), (uint64_t)(n - k)); // Fisher and Yates
+        int p = k + (int)__umul64hi(sl_draw_random(&id, k), (uint64_t)(n - k)); // Fisher and Yates
         partners[k] = p;
         if (p != k) atomicMax(last + p, k + 1);
     }
@@ -379,6 +375,7 @@ size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs,
 void read_spec(const sl_attn_cuda_decode_args *a, verified_params *p) {
     const sl_attn_spec *spec = a->spec;
     p->unit = by_bounds(spec) ? UNIT : 1, p->layer = a->layer, p->n_heads = a->geom->n_heads;
+    p->first_head = a->geom->first_head;
     p->top = sl_attn_get(spec, "top"), p->base = sl_attn_get(spec, "base");
     p->sink = (int)sl_attn_get(spec, "sink"), p->window = (int)sl_attn_get(spec, "window");
     p->verify = (int)sl_attn_get(spec, "verify"), p->bound = (int)sl_attn_get(spec, "bound");
