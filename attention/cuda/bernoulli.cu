@@ -130,7 +130,7 @@ template <int DIM, bool DRAWN, int HEADS> __device__ team_ring ring_of(block_sha
 // ---- producer ----
 
 template <bool DRAWN> struct feed {
-    team_ring next;
+    team_ring fill;
     int turn;                            // of the issuers of this ring
     int n_issued;                        // stages of the ring
     int n_normal;                        // of them, that the L2 cache treats as any data: score_keys.cuh's normal_tiles
@@ -141,7 +141,7 @@ template <bool DRAWN> struct feed {
 
 // Waits for an empty stage and announces what comes. False: it is another issuer's.
 template <bool DRAWN> __device__ bool open_stage(feed<DRAWN> *to, const stage_info &info, int bytes) {
-    team_ring *r = &to->next;
+    team_ring *r = &to->fill;
     if (to->n_issued++ % warp_roles<DRAWN>::ISSUERS_OF_RING != to->turn) return false;
     barrier_wait(&r->head.empty[r->stage], r->parity ^ 1);
     if (threadIdx.x % 32 == 0) {
@@ -156,7 +156,7 @@ template <bool DRAWN> __device__ bool open_stage(feed<DRAWN> *to, const stage_in
 
 // All copies of the stage have been asked for.
 template <bool DRAWN> __device__ void close_stage(feed<DRAWN> *to, bool mine) {
-    team_ring *r = &to->next;
+    team_ring *r = &to->fill;
 #if __CUDA_ARCH__ < 900
     uint64_t *full = &r->head.full[r->stage];
     if (mine) asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
@@ -193,7 +193,7 @@ __device__ void produce_columns(feed<DRAWN> *to, const sampled<DIM, HEADS> &q, c
         bool leads = lane < n && (lane == 0 || feature != before + 1);
         uint32_t later = __ballot_sync(~0u, leads) & ~(~0u >> (31 - lane)); // of the run behind this one's
         int run = (later ? __ffs(later) - 1 : n) - lane;
-        copy_lanes(&to->next.head.full[to->next.stage], shared_address(to->next.data()) + lane * COLUMN,
+        copy_lanes(&to->fill.head.full[to->fill.stage], shared_address(to->fill.data()) + lane * COLUMN,
                    page + feature * SL_PAGE, mine && leads ? run * COLUMN : 0, to->policy());
         close_stage(to, mine);
     }
@@ -210,7 +210,7 @@ __device__ void produce_rows(feed<DRAWN> *to, const bf16 *page, int n_rows, stag
         info.begins = kind == KEY_ROWS && i == 0, info.scored = kind == KEY_ROWS && i == n_stages - 1;
         info.last = i == n_stages - 1 ? last : 0;
         bool mine = open_stage(to, info, n * bytes);
-        copy_lanes(&to->next.head.full[to->next.stage], shared_address(to->next.data()) + lane * part<DIM>::OCTET,
+        copy_lanes(&to->fill.head.full[to->fill.stage], shared_address(to->fill.data()) + lane * part<DIM>::OCTET,
                    page + (i * PART + lane * 8) * DIM, mine && lane < n ? bytes : 0, to->policy());
         close_stage(to, mine);
     }
@@ -297,7 +297,7 @@ __device__ void produce(const bernoulli_params &p, block_shared<DIM, HEADS> *hea
     enum { TEAMS = warp_roles<DRAWN>::TEAMS };
     int team = own % TEAMS, n_pages = 0;
     feed<DRAWN> to = {
-        .next = ring_of<DIM, DRAWN>(head, team), .turn = own / TEAMS, .n_issued = 0, .n_normal = p.score.n_normal / TEAMS};
+        .fill = ring_of<DIM, DRAWN>(head, team), .turn = own / TEAMS, .n_issued = 0, .n_normal = p.score.n_normal / TEAMS};
     sl_wait_previous(); // the newest row
     for (int n = 0;; n++) {
         barrier_wait(&head->ready[n % AHEAD], n / AHEAD % 2);

@@ -85,7 +85,7 @@ struct tile_info {
     int seq_head;              // sequence * n_kv_heads + KV head; -1: no more tiles
     short chunk, n_chunks;     // of the sequence
     int n_rows;                // valid ones, possibly more than TILE
-    short first, last;         // tile of its unit
+    short is_first, is_last;   // tile of its unit
     short skip_from, skip_end; // rows of the tile between these are left out
 };
 
@@ -158,14 +158,15 @@ __device__ copy tile_copy(int i, const decode_params &p, const tile_info &info, 
     if (i == 0) return {p.k + row * DIM, to, TILE * at::ROW};
     if (i <= TILE / V_ROWS)
         return {p.v + (row + (i - 1) * V_ROWS) * DIM, to + at::V_AT + (i - 1) * at::V_BLOCK, V_ROWS * at::ROW};
-    if (i == COPIES - 1 && info.first) return {p.q + (size_t)info.seq_head * p.group * DIM, to + at::Q_AT, p.group * at::ROW};
+    if (i == COPIES - 1 && info.is_first)
+        return {p.q + (size_t)info.seq_head * p.group * DIM, to + at::Q_AT, p.group * at::ROW};
     return {NULL, 0, 0};
 }
 
 // Where the producer is. `landed` follows n_flight tiles behind `next`: more bytes on their way than the memory's latency
 // needs only make everything wait longer, the partial results and the counters above all.
 struct producer {
-    ring next, landed;
+    ring fill, landed;
     int n_issued; // tiles
     int ticket;   // lane 0: of the unit after the next one; -1: none was taken
     // Until the kernel in front has ended, K and V of earlier tokens, lengths and page tables may be read (attention_cuda.h),
@@ -200,7 +201,7 @@ template <int DIM> __device__ void produce_tile(const decode_params &p, producer
         barrier_wait(&to->landed.head->full[to->landed.stage], to->landed.parity);
         to->landed.advance();
     }
-    ring *r = &to->next;
+    ring *r = &to->fill;
     barrier_wait(&r->head->empty[r->stage], r->parity ^ 1);
     if (lane == 0) r->head->info[r->stage] = info;
     copy mine = tile_copy<DIM>(lane, p, info, row, r->data());
@@ -226,7 +227,7 @@ __device__ void produce_item(const decode_params &p, producer *to, const int32_t
         }
         size_t block = (size_t)__shfl_sync(~0u, id, page - held) * p.n_kv_heads + head;
         info.n_rows = end - at;
-        info.first = at == from, info.last = at + TILE >= end;
+        info.is_first = at == from, info.is_last = at + TILE >= end;
         info.skip_from = (short)max(min(p.subset.sink - row, (int)TILE), 0);
         info.skip_end = (short)max(min(n_kv + skipped - p.subset.window - row, (int)TILE), 0);
         if (at + TILE >= n_kv) wait_previous(p, to); // the newest row
@@ -240,7 +241,7 @@ template <int DIM> __device__ void produce(const decode_params &p, const ring &r
     int lane = threadIdx.x % 32, item = blockIdx.x;
     chunk_rule rule = {p.subset, p.n_kv_heads};
     producer to = {
-        .next = r, .landed = r, .ticket = -1, .normal = sl_l2_policy(SL_L2_ANY), .leaves_first = sl_l2_policy(SL_L2_FIRST_OUT)};
+        .fill = r, .landed = r, .ticket = -1, .normal = sl_l2_policy(SL_L2_ANY), .leaves_first = sl_l2_policy(SL_L2_FIRST_OUT)};
     for (;;) {
         item_place at = lookup_find(&lookup, p.rows, p.n_seqs, p.n_kv_heads, rule, item);
         if (at.seq < 0) break;
@@ -255,7 +256,7 @@ template <int DIM> __device__ void produce(const decode_params &p, const ring &r
     }
     int n_items = __shfl_sync(~0u, lookup.end, 31);
     if (lane == 0 && to.ticket == n_items - 1) *p.next_item = 0; // a ticket is taken per unit, so this was the last of all
-    ring *end = &to.next;
+    ring *end = &to.fill;
     barrier_wait(&end->head->empty[end->stage], end->parity ^ 1);
     if (lane == 0) end->head->info[end->stage].seq_head = -1;
     copy none = {};
@@ -442,13 +443,13 @@ template <int DIM> __device__ void consume(const decode_params &p, ring r, float
         const char *k = r.data(), *v = k + layout<DIM>::V_AT;
         float s[4];
         uint32_t masses[2], values[DIM / 16][4];
-        if (info.first) a.begin(k + layout<DIM>::Q_AT, p.group);
+        if (info.is_first) a.begin(k + layout<DIM>::Q_AT, p.group);
         a.scores(k, s);
         a.load_values(v, info.n_rows, values); // here, so that the softmax's latency covers it
         a.softmax(s, p.scale, info, masses);
         a.add_values(values, masses);
         leave_stage(&r.head->empty[r.stage]);
-        if (info.last) pass_to_finishers(a, r.head, merge, info, p.group, &parity);
+        if (info.is_last) pass_to_finishers(a, r.head, merge, info, p.group, &parity);
     }
 }
 

@@ -1,7 +1,15 @@
-// attention/cuda/santa.cu - the SANTA family on CUDA: exact scores of all keys, S drawn rows of V, in one kernel.
+// attention/cuda/santa.cu - the SANTA family on CUDA: exact scores of all keys and S drawn rows of V, in one kernel.
 //
-// A block has a producer warp that streams K through a ring, consumer warps that turn scores into stored weights (stages.h:
-// bf16 beside a power of two for each block of 32 rows, and integer masses), and drawer warps (samplers.cuh).
+// | role     | warps              | registers | does                                                          |
+// |----------|--------------------|-----------|---------------------------------------------------------------|
+// | consumer | 4                  | <= 144    | scores tiles of K and stores masses (score_keys.cuh)          |
+// | drawer   | 4                  | <= 144    | draws rows and sums their rows of V (draw_rows.cuh, samplers.cuh) |
+// | producer | 1                  | <= 144    | copies K and q into ring stages (score_keys.cuh)              |
+//
+// | shared memory, in order | bytes                        |
+// |-------------------------|------------------------------|
+// | block_shared            | about 15 KB: ring barriers and tile_infos, then draw_space |
+// | ring stages             | up to 6 of 16 KB (or 32 KB) of K plus q                    |
 #include "attention/cuda/head_dim.cuh"
 #include "attention/cuda/samplers.cuh"
 
@@ -21,14 +29,13 @@ struct block_shared {
 };
 enum { SHARED_BYTES = (sizeof(block_shared) + 127) / 128 * 128 };
 
-// out = sum_m v_(row m) / S over S rows drawn from softmax(q K^T / sqrt(DIM)) (flash: tiles weighted by their exact mass).
+// out = sum_m v_(row m) / S over S rows drawn from softmax(q K^T / sqrt(DIM)). Flash weighs tiles by their exact mass.
 //
-// grid: a block for each multiprocessor, whatever the lengths; all of them are there at once, which the drawers' wait needs.
-// precondition: counters are 0, and are 0 again at the end. K below each sequence's newest row, lengths and page tables are
-// read while the kernel in front may still run, everything else after it. bytes: K once, 2 + 1/4 a row and query head of stored
-// weights (written, and partly read from the L2 cache), drawn rows of V. order of reduction: masses are integers; a head's
-// draws, a warp's 32 of each 128 in order, then the warps in order.
-// What drawer warps do with a part of a query head (draw_all).
+// Grid: one thread block per multiprocessor, for any lengths. All thread blocks must be resident at once, because drawers wait
+// for other thread blocks. Preconditions: the counters are 0, and are 0 again at the end. Before the previous kernel has ended,
+// only K below each sequence's newest row, lengths and page tables are read. Bytes: K once; 2 + 1/4 bytes per row and query
+// head of stored masses (written, and partly read from the L2 cache); drawn rows of V. Order of reduction: masses are integers.
+// Draws of a head: a warp's 32 of each 128 in order, then the warps in order.
 template <int DIM> struct santa_drawer {
     const santa_params &p;
     draw_space *space;
