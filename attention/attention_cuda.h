@@ -40,7 +40,7 @@ typedef struct sl_attn_cuda_decode_args {
     sl_attn_cuda_stats *stats; // added to, by integer atomics
     void *ws;                  // ops->workspace() bytes, zero before the first call ever, 256-byte aligned
     cudaStream_t stream;
-    int keeps_stored; // for tests: stored weights are in ws afterwards
+    int keeps_masses; // for tests: stored weights are in ws afterwards
 } sl_attn_cuda_decode_args;
 
 // A run of consecutive tokens of one sequence: token i is at position `first` + i and sees rows [0, first + i].
@@ -59,11 +59,14 @@ typedef struct sl_attn_cuda_prefill_args {
     cudaStream_t stream;
 } sl_attn_cuda_prefill_args;
 
-// The first ints of decode's workspace are counters, for each sequence, KV head and query head.
-enum { SL_CUDA_COUNTERS = 65536 };
+// The first SL_CUDA_COUNTERS ints of decode's workspace are counters: attention/cuda/workspace.cuh states their layout. Each
+// array behind them begins at a multiple of SL_CUDA_ALIGNMENT bytes. Stored masses come first: [n_seqs * n_kv_heads][group]
+// [max_blocks] block masses, then [n_seqs * n_kv_heads][max_blocks][group][32] row masses, then (santa-pps) the block masses of
+// sizes.
+enum { SL_CUDA_COUNTERS = 65536, SL_CUDA_ALIGNMENT = 256 };
 
-// Sequences whose counters they hold. Dense attention: one counter for a KV head, and one for all. Others: up to two for a KV
-// head and two for a query head (draw_rows.cuh), or three for a query head (attend_rows.cuh), and two for all.
+// The largest number of sequences whose counters fit. Dense attention uses one counter for a KV head, and two for all. Other
+// methods use up to two for a KV head and two for a query head (draw_rows.cuh), or three for a query head (attend_rows.cuh).
 static inline int sl_cuda_most_seqs(const sl_attn_geom *g, int is_dense) {
     int draws = 2 * (g->n_kv_heads + g->n_heads), rows = 3 * g->n_heads;
     return (SL_CUDA_COUNTERS - 2) / (is_dense ? g->n_kv_heads : draws > rows ? draws : rows);

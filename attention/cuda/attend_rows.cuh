@@ -13,11 +13,11 @@
 namespace {
 
 enum {
-    ATTENDERS = 8, // warps
-    ATTEND_THREADS = 32 * ATTENDERS,
+    ATTEND_WARPS = 8, // warps
+    ATTEND_THREADS = 32 * ATTEND_WARPS,
     LISTS = 3,
     BATCH = 16, // rows that a warp asks for at once
-    CHUNK_ROWS = BATCH * ATTENDERS,
+    CHUNK_ROWS = BATCH * ATTEND_WARPS,
     CHUNKS = 32, // of a list at most
     // Sums of weight, weight^2, |weight * v|^2, weight^3, weight^4
     MOMENT_SUMS = 5,
@@ -40,16 +40,6 @@ struct row_lists {
     int32_t *list;   // [n_seqs * n_heads][capacity] ascending entries
     uint32_t *mask;  // [n_seqs * n_heads][mask_words] bit i: entry i is in one of the lists
     int capacity, mask_words, unit;
-};
-
-// Memory that is handed out piece by piece; from NULL on it only measures.
-struct arena {
-    char *at;
-    template <typename T> T *take(size_t n) {
-        T *p = (T *)at;
-        at += (n * sizeof(T) + 255) / 256 * 256;
-        return p;
-    }
 };
 
 static row_lists take_lists(arena *from, int n_heads, int capacity, int n_entries, int unit) {
@@ -111,12 +101,10 @@ static attend_params attend_params_of(const sl_attn_cuda_decode_args *a) {
     attend_params p = {};
     p.rows = a->rows, p.q = a->q, p.k = a->k, p.v = a->v, p.out = a->out;
     p.n_kv_heads = a->geom->n_kv_heads, p.group = a->geom->n_heads / a->geom->n_kv_heads;
-    p.scale = (float)(1.4426950408889634 / sqrt((double)a->geom->head_dim));
+    p.scale = score_scale(a->geom->head_dim);
     p.n_lists = 1;
     p.stats = a->stats;
-    int n_heads = a->n_seqs * a->geom->n_heads;
-    SL_CHECK(2 + 3 * n_heads <= COUNTERS);
-    p.done = (int *)a->ws + COUNTERS - n_heads; // behind score_keys.cuh's
+    p.done = counters_of(a, 0).lists_done;
     return p;
 }
 
@@ -125,11 +113,6 @@ static attend_params attend_params_of(const sl_attn_cuda_decode_args *a) {
 // 2^x for an integer x <= 0; 0 below the normal numbers.
 __device__ __forceinline__ float power_of_two(int x) {
     return x < -126 ? 0 : __int_as_float((x + 127) << 23);
-}
-
-__device__ __forceinline__ void widen4(uint2 x, float to[4]) {
-    to[0] = __uint_as_float(x.x << 16), to[1] = __uint_as_float(x.x & 0xffff0000u);
-    to[2] = __uint_as_float(x.y << 16), to[3] = __uint_as_float(x.y & 0xffff0000u);
 }
 
 // Of weights that are multiplied by factor.
@@ -248,17 +231,17 @@ struct row_source {
     }
 };
 
-__device__ row_source source_of(const attend_params &p, const sl_row &row, int slot, int head, int list) {
+__device__ row_source source_of(const attend_params &p, const sl_row &row, int seq_head, int head, int list) {
     const head_plan *plan = p.lists.plan + head;
     int from = list > 0 ? plan->at[list] : 0; // the first list's entries can be asked for at once
     return {.pages = row.pages,
             .list = p.lists.list + (size_t)head * p.lists.capacity + from,
-            .kv_head = slot % p.n_kv_heads,
+            .kv_head = seq_head % p.n_kv_heads,
             .n_kv_heads = p.n_kv_heads,
             .unit = p.lists.unit,
             .n = rows_of(plan->at[list + 1] - from, p.lists.unit, row.position + 1),
             .mass = p.mass + (size_t)head * p.max_blocks,
-            .w = p.w + ((size_t)slot * p.max_blocks * p.group + head % p.group) * BLOCK,
+            .w = p.w + ((size_t)seq_head * p.max_blocks * p.group + head % p.group) * BLOCK,
             .stride = p.group * BLOCK,
             .top = plan->top};
 }
@@ -266,9 +249,9 @@ __device__ row_source source_of(const attend_params &p, const sl_row &row, int s
 // ---- results ----
 
 template <int DIM> struct attend_space {
-    float o[ATTENDERS][DIM];
-    float2 ml[ATTENDERS]; // of the warps
-    double moments[ATTENDERS][MOMENT_SUMS];
+    float o[ATTEND_WARPS][DIM];
+    float2 ml[ATTEND_WARPS]; // of the warps
+    double moments[ATTEND_WARPS][MOMENT_SUMS];
     float2 parts[LISTS * CHUNKS]; // of all chunks
     float factor[LISTS];
     int first[LISTS + 1]; // part of each list
@@ -313,8 +296,8 @@ __device__ void merge_warps(const attend_params &p, const attend_space<DIM> *s, 
     int d = threadIdx.x;
     if (d >= DIM) return;
     float most = -INFINITY, l = 0, o = 0;
-    for (int w = 0; w < ATTENDERS; w++) most = fmaxf(most, s->ml[w].x);
-    for (int w = 0; w < ATTENDERS; w++) {
+    for (int w = 0; w < ATTEND_WARPS; w++) most = fmaxf(most, s->ml[w].x);
+    for (int w = 0; w < ATTEND_WARPS; w++) {
         float factor = relative(s->ml[w].x, most);
         l += factor * s->ml[w].y, o += factor * s->o[w][d];
     }
@@ -323,7 +306,7 @@ __device__ void merge_warps(const attend_params &p, const attend_space<DIM> *s, 
     if (d == 0) __stcg(p.ml + at, make_float2(most, l));
     if (!MOMENTS || d > 0) return;
     double sums[MOMENT_SUMS] = {};
-    for (int w = 0; w < ATTENDERS; w++) {
+    for (int w = 0; w < ATTEND_WARPS; w++) {
         double own[MOMENT_SUMS];
         for (int j = 0; j < MOMENT_SUMS; j++) own[j] = s->moments[w][j];
         scale_moments(own, relative(s->ml[w].x, most));
@@ -354,7 +337,7 @@ template <int DIM> __device__ void merge_chunks(const attend_params &p, attend_s
     float4 o = make_float4(0, 0, 0, 0);
     float most = -INFINITY, l = 0, sum = 0;
     for (int c = 0; c < n; c++) most = fmaxf(most, s->parts[c].x);
-    for (int c = warp; c < n; c += ATTENDERS) {
+    for (int c = warp; c < n; c += ATTEND_WARPS) {
         while (c >= s->first[list + 1]) list++;
         size_t at = (head * LISTS + list) * p.max_chunks + c - s->first[list];
         float factor = s->factor[list] * relative(s->parts[c].x, most);
@@ -367,17 +350,17 @@ template <int DIM> __device__ void merge_chunks(const attend_params &p, attend_s
     __syncthreads();
     if (i >= DIM) return;
     l = 0;
-    for (int w = 0; w < ATTENDERS; w++) sum += s->o[w][i], l += s->ml[w].y;
+    for (int w = 0; w < ATTEND_WARPS; w++) sum += s->o[w][i], l += s->ml[w].y;
     store_bf16(p.out + head * DIM + i, l == 0 ? 0 : sum / l);
 }
 
 // ---- what is counted ----
 
 // Entries that at least one head of the group reads, as the CPU reports them (decode.c).
-__device__ void count_distinct(const attend_params &p, int slot, int head_dim) {
+__device__ void count_distinct(const attend_params &p, int seq_head, int head_dim) {
     __shared__ int sums[2];
-    int n_kv = p.rows[slot / p.n_kv_heads].position + 1, unit = p.lists.unit, newest = (n_kv - 1) / SL_PAGE * SL_PAGE;
-    const uint32_t *mask = p.lists.mask + (size_t)slot * p.group * p.lists.mask_words;
+    int n_kv = p.rows[seq_head / p.n_kv_heads].position + 1, unit = p.lists.unit, newest = (n_kv - 1) / SL_PAGE * SL_PAGE;
+    const uint32_t *mask = p.lists.mask + (size_t)seq_head * p.group * p.lists.mask_words;
     int n = 0, n_fresh = 0, n_words = ceil_div(ceil_div(n_kv, unit), 32);
     for (int i = threadIdx.x; i < n_words; i += ATTEND_THREADS) {
         uint32_t any = 0;
@@ -403,16 +386,8 @@ __device__ void count_distinct(const attend_params &p, int slot, int head_dim) {
 
 // By a warp. Keys are counted here: count_distinct knows of those that are refined alone.
 template <int DIM>
-__device__ void attend_beyond(const attend_params &p, attend_space<DIM> *s, const sl_row &row, int slot, int head) {
-    const exact_head h = {.q = p.q + (size_t)head * DIM,
-                          .k = p.k,
-                          .v = p.v,
-                          .pages = row.pages,
-                          .n_kv_heads = p.n_kv_heads,
-                          .kv_head = slot % p.n_kv_heads,
-                          .n_kv = row.position + 1,
-                          .scale = p.scale,
-                          .stats = NULL};
+__device__ void attend_beyond(const attend_params &p, attend_space<DIM> *s, const sl_row &row, int seq_head, int head) {
+    const exact_head h = make_exact_head(p.q + (size_t)head * DIM, p.k, p.v, row, p.n_kv_heads, seq_head, p.scale, NULL);
     attend_exactly<DIM>(h, s->o[0]);
     for (int d = threadIdx.x; d < DIM; d += 32) store_bf16(p.out + (size_t)head * DIM + d, s->o[0][d]);
     if (!p.stats || threadIdx.x > 0) return;
@@ -436,15 +411,15 @@ __global__ void __launch_bounds__(ATTEND_THREADS, SCORES ? 2 : 3) attend_rows_ke
     __shared__ __align__(16) attend_space<DIM> s;
     sl_start_next();
     sl_wait_previous();
-    int head = blockIdx.y, slot = head / p.group, list = p.first_list + blockIdx.z, n_done = 0;
-    const sl_row row = p.rows[slot / p.n_kv_heads];
+    int head = blockIdx.y, seq_head = head / p.group, list = p.first_list + blockIdx.z, n_done = 0;
+    const sl_row row = p.rows[seq_head / p.n_kv_heads];
     if ((int)blockIdx.x == p.n_workers) {
-        if (head % p.group == 0) count_distinct(p, slot, DIM);
+        if (head % p.group == 0) count_distinct(p, seq_head, DIM);
         return;
     }
-    row_source from = source_of(p, row, slot, head, list);
+    row_source from = source_of(p, row, seq_head, head, list);
     if (from.n == 0 && is_beyond(p.lists.plan[head].top)) { // its lists are empty: others need not wait for `top`
-        if (p.out && blockIdx.x == 0 && threadIdx.x < 32) attend_beyond<DIM>(p, &s, row, slot, head);
+        if (p.out && blockIdx.x == 0 && threadIdx.x < 32) attend_beyond<DIM>(p, &s, row, seq_head, head);
         return;
     }
     int n_chunks = list_chunks(from.n), chunk_rows = list_chunk_rows(from.n);

@@ -15,7 +15,7 @@
 namespace {
 
 enum {
-    ISSUERS = 2,                          // warps that ask for copies
+    ISSUER_WARPS = 2,                     // warps that ask for copies
     COLUMN = SL_PAGE * (int)sizeof(bf16), // of one feature in a page
     COLUMNS_MAX = 32,                     // in a stage
     PART = 64,                            // rows of a page that a consumer warp scores; rows of V or newest keys in a stage
@@ -24,37 +24,37 @@ enum {
     STAGES = 6,                           // of all rings
     AHEAD = 3,                            // units whose counts are drawn and that are not yet done, at most
     P_STRIDE = PART + 8,                  // weights of a part and head: heads in different banks
-    UNITS = 128,                          // of a long sequence, over all its KV heads
+    ITEMS_WANTED = 128,                   // of a long sequence, over all its KV heads
     CHUNK_ROWS_MAX = 4096,
 };
-static_assert((int)PART * (int)CONSUMERS == (int)SL_PAGE, "a part for each consumer of a team");
+static_assert((int)PART * (int)CONSUMER_WARPS == (int)SL_PAGE, "a part for each consumer of a team");
 
 // Where weights are stored, and nothing is kept from page to page, two teams of consumers take pages by turns. A team has a
 // ring of its own; where there is one team, both issuers fill its ring, a stage each by turns.
-template <bool DRAWN> struct crew {
+template <bool DRAWN> struct warp_roles {
     enum {
         TEAMS = DRAWN ? 2 : 1,
         RING = STAGES / TEAMS, // stages
-        ISSUERS_EACH = ISSUERS / TEAMS,
-        SCORERS = TEAMS * CONSUMERS,
-        SAMPLER = SCORERS + DRAWERS, // warp that draws counts; issuers follow
-        THREADS = 32 * (SAMPLER + 1 + ISSUERS),
+        ISSUERS_OF_RING = ISSUER_WARPS / TEAMS,
+        SCORE_WARPS = TEAMS * CONSUMER_WARPS,
+        SAMPLER = SCORE_WARPS + DRAW_WARPS, // warp that draws counts; issuers follow
+        THREADS = 32 * (SAMPLER + 1 + ISSUER_WARPS),
     };
 };
 
 // Of a page, the warp's.
 __device__ int own_part() {
-    return threadIdx.x / 32 % CONSUMERS;
+    return threadIdx.x / 32 % CONSUMER_WARPS;
 }
 
 // Units are several pages, for which counts are drawn once.
 struct chunk_rule {
     int n_kv_heads;
     __device__ int rows(int n_kv) const { // of a unit
-        int wanted = max(UNITS / n_kv_heads, 1), rows = ceil_div(max(n_kv, 1), wanted);
+        int wanted = max(ITEMS_WANTED / n_kv_heads, 1), rows = ceil_div(max(n_kv, 1), wanted);
         return ceil_div(min(rows, (int)CHUNK_ROWS_MAX), SL_PAGE) * SL_PAGE;
     }
-    __device__ int operator()(int n_kv) const { return ceil_div(n_kv, rows(n_kv)); }
+    __device__ int count(int n_kv) const { return ceil_div(n_kv, rows(n_kv)); }
 };
 
 struct bernoulli_params {
@@ -72,7 +72,7 @@ enum stage_kind { COLUMNS, KEY_ROWS, VALUE_ROWS };
 
 // What a stage holds.
 struct __align__(16) stage_info {
-    int slot;       // sequence * n_kv_heads + KV head; -1: no more stages
+    int seq_head;   // sequence * n_kv_heads + KV head; -1: no more stages
     int row;        // of the sequence: its page's first
     int n_kv;       // of the sequence
     short kind;     // COLUMNS: [n][256], of features number `first` on. Others: [8][8 rows + pad], part `first` of the page
@@ -86,12 +86,12 @@ struct __align__(16) stage_info {
 
 // Rows [from, end) of one KV head of a sequence.
 struct score_span {
-    int seq, slot; // sequence * n_kv_heads + KV head; -1: there are no more
+    int seq, seq_head; // sequence * n_kv_heads + KV head; -1: there are no more
     int from, end, n_kv;
     int chunk; // of the sequence
 };
 
-template <int DIM, int HEADS> struct shared_head {
+template <int DIM, int HEADS> struct block_shared {
     uint64_t full[STAGES], empty[STAGES];
     stage_info info[STAGES];
     uint64_t ready[AHEAD], free[AHEAD]; // of `spans` and `queries`: they are there; consumers that are done with the unit
@@ -99,8 +99,8 @@ template <int DIM, int HEADS> struct shared_head {
     draw_space draw;
     sampled<DIM, HEADS> queries[AHEAD];
     __align__(16) bf16 q[HEADS * DIM];
-    float most[CONSUMERS][GROUP_MAX];                           // alone: largest scores of a page's parts
-    __align__(16) bf16 weights[CONSUMERS][GROUP_MAX][P_STRIDE]; // alone: row 8 b + r of a part at 8 r + b
+    float most[CONSUMER_WARPS][GROUP_MAX];                          // alone: largest scores of a page's parts
+    __align__(16) bf16 masses[CONSUMER_WARPS][GROUP_MAX][P_STRIDE]; // alone: row 8 b + r of a part at 8 r + b
 };
 
 template <int DIM> struct part {
@@ -112,37 +112,37 @@ template <int DIM> struct part {
 };
 
 // Of a team's stages.
-struct team_head {
+struct team_shared {
     uint64_t *full, *empty;
     stage_info *info;
 };
-typedef stage_ring<team_head> team_ring;
+typedef stage_ring<team_shared> team_ring;
 
-template <int DIM, bool DRAWN, int HEADS> __device__ team_ring ring_of(shared_head<DIM, HEADS> *head, int team) {
-    int first = team * crew<DRAWN>::RING;
+template <int DIM, bool DRAWN, int HEADS> __device__ team_ring ring_of(block_shared<DIM, HEADS> *head, int team) {
+    int first = team * warp_roles<DRAWN>::RING;
     char *stages = (char *)head + (sizeof(*head) + 127) / 128 * 128;
     return {.head = {head->full + first, head->empty + first, head->info + first},
             .stages = stages + first * part<DIM>::STAGE,
-            .n_stages = crew<DRAWN>::RING,
+            .n_stages = warp_roles<DRAWN>::RING,
             .stage_bytes = part<DIM>::STAGE};
 }
 
 // ---- producer ----
 
 template <bool DRAWN> struct feed {
-    team_ring next;
+    team_ring fill;
     int turn;                            // of the issuers of this ring
-    int n_asked;                         // stages of the ring
+    int n_issued;                        // stages of the ring
     int n_normal;                        // of them, that the L2 cache treats as any data: score_keys.cuh's normal_tiles
     __device__ uint64_t policy() const { // of the stage that is open
-        return sl_l2_policy(n_asked > n_normal ? SL_L2_FIRST_OUT : SL_L2_ANY);
+        return sl_l2_policy(n_issued > n_normal ? SL_L2_FIRST_OUT : SL_L2_ANY);
     }
 };
 
 // Waits for an empty stage and announces what comes. False: it is another issuer's.
 template <bool DRAWN> __device__ bool open_stage(feed<DRAWN> *to, const stage_info &info, int bytes) {
-    team_ring *r = &to->next;
-    if (to->n_asked++ % crew<DRAWN>::ISSUERS_EACH != to->turn) return false;
+    team_ring *r = &to->fill;
+    if (to->n_issued++ % warp_roles<DRAWN>::ISSUERS_OF_RING != to->turn) return false;
     barrier_wait(&r->head.empty[r->stage], r->parity ^ 1);
     if (threadIdx.x % 32 == 0) {
         r->head.info[r->stage] = info;
@@ -156,7 +156,7 @@ template <bool DRAWN> __device__ bool open_stage(feed<DRAWN> *to, const stage_in
 
 // All copies of the stage have been asked for.
 template <bool DRAWN> __device__ void close_stage(feed<DRAWN> *to, bool mine) {
-    team_ring *r = &to->next;
+    team_ring *r = &to->fill;
 #if __CUDA_ARCH__ < 900
     uint64_t *full = &r->head.full[r->stage];
     if (mine) asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
@@ -193,7 +193,7 @@ __device__ void produce_columns(feed<DRAWN> *to, const sampled<DIM, HEADS> &q, c
         bool leads = lane < n && (lane == 0 || feature != before + 1);
         uint32_t later = __ballot_sync(~0u, leads) & ~(~0u >> (31 - lane)); // of the run behind this one's
         int run = (later ? __ffs(later) - 1 : n) - lane;
-        copy_lanes(&to->next.head.full[to->next.stage], shared_address(to->next.data()) + lane * COLUMN,
+        copy_lanes(&to->fill.head.full[to->fill.stage], shared_address(to->fill.data()) + lane * COLUMN,
                    page + feature * SL_PAGE, mine && leads ? run * COLUMN : 0, to->policy());
         close_stage(to, mine);
     }
@@ -210,7 +210,7 @@ __device__ void produce_rows(feed<DRAWN> *to, const bf16 *page, int n_rows, stag
         info.begins = kind == KEY_ROWS && i == 0, info.scored = kind == KEY_ROWS && i == n_stages - 1;
         info.last = i == n_stages - 1 ? last : 0;
         bool mine = open_stage(to, info, n * bytes);
-        copy_lanes(&to->next.head.full[to->next.stage], shared_address(to->next.data()) + lane * part<DIM>::OCTET,
+        copy_lanes(&to->fill.head.full[to->fill.stage], shared_address(to->fill.data()) + lane * part<DIM>::OCTET,
                    page + (i * PART + lane * 8) * DIM, mine && lane < n ? bytes : 0, to->policy());
         close_stage(to, mine);
     }
@@ -227,32 +227,32 @@ template <int DIM> __device__ void count_keys(const bernoulli_params &p, int n_k
 
 // Draws the counts of a block's units, and tells which are done: before one is drawn, that whose place it takes. The first unit
 // is the block's number, the others are handed out in order as blocks get to them.
-template <int DIM, int HEADS> __device__ void sample_units(const bernoulli_params &p, shared_head<DIM, HEADS> *head) {
-    int lane = threadIdx.x % 32, unit = blockIdx.x, ticket = -1, n_kv_heads = p.score.n_kv_heads, group = p.score.group;
+template <int DIM, int HEADS> __device__ void sample_items(const bernoulli_params &p, block_shared<DIM, HEADS> *head) {
+    int lane = threadIdx.x % 32, item = blockIdx.x, ticket = -1, n_kv_heads = p.score.n_kv_heads, group = p.score.group;
     chunk_rule rule = {n_kv_heads};
-    window w;
-    window_load(&w, p.score.rows, p.score.n_seqs, n_kv_heads, rule, 0, 0);
+    seq_lookup lookup;
+    lookup_load(&lookup, p.score.rows, p.score.n_seqs, n_kv_heads, rule, 0, 0);
     sl_wait_previous(); // which keys are read depends on q
     for (int n = 0, n_ended = 0; n_ended < AHEAD; n++) {
-        unit_place at = window_find(&w, p.score.rows, p.score.n_seqs, n_kv_heads, rule, unit);
+        item_place at = lookup_find(&lookup, p.score.rows, p.score.n_seqs, n_kv_heads, rule, item);
         int which = n % AHEAD;
-        score_span span = {.slot = -1}, before = head->spans[which];
+        score_span span = {.seq_head = -1}, before = head->spans[which];
         barrier_wait(&head->free[which], n / AHEAD % 2 ^ 1);
         if (lane == 0 && n >= AHEAD)
-            add_released(p.score.done + before.slot, CONSUMERS * ceil_div(before.end - before.from, SL_PAGE));
+            add_released(p.score.done + before.seq_head, CONSUMER_WARPS * ceil_div(before.end - before.from, SL_PAGE));
         if (at.seq >= 0) {
-            if (lane == 0) ticket = sl_take_number(p.score.next);
+            if (lane == 0) ticket = sl_take_number(p.score.next_item);
             int rows = rule.rows(at.n_kv), kv_head = at.local % n_kv_heads;
-            span.seq = at.seq, span.slot = at.seq * n_kv_heads + kv_head, span.n_kv = at.n_kv;
+            span.seq = at.seq, span.seq_head = at.seq * n_kv_heads + kv_head, span.n_kv = at.n_kv;
             span.chunk = at.local / n_kv_heads, span.from = span.chunk * rows, span.end = min(span.from + rows, at.n_kv);
-            const uint4 *q = (const uint4 *)(p.score.q + (size_t)span.slot * group * DIM);
+            const uint4 *q = (const uint4 *)(p.score.q + (size_t)span.seq_head * group * DIM);
             for (int k = lane; k < group * DIM / 8; k += 32) ((uint4 *)head->q)[k] = __ldcg(q + k);
             __syncwarp();
             sampled<DIM, HEADS> *queries = &head->queries[which];
             sample_queries<DIM, HEADS>(p.sampling, group, rng_of(p.draw, p.score.rows[span.seq], kv_head * group), head->q,
                                        queries);
             if (span.from == 0) count_keys<DIM>(p, at.n_kv, queries->n);
-            unit = gridDim.x + __shfl_sync(~0u, ticket, 0);
+            item = gridDim.x + __shfl_sync(~0u, ticket, 0);
         }
         __syncwarp(); // head->q is read
         if (n_ended == 0) {
@@ -261,23 +261,23 @@ template <int DIM, int HEADS> __device__ void sample_units(const bernoulli_param
         }
         n_ended += at.seq < 0;
     }
-    int all_units = __shfl_sync(~0u, w.end, 31);
-    if (lane == 0 && ticket == all_units - 1) *p.score.next = 0; // a ticket is taken per unit, so this was the last of all
+    int n_items = __shfl_sync(~0u, lookup.end, 31);
+    if (lane == 0 && ticket == n_items - 1) *p.score.next_item = 0; // a ticket is taken per unit, so this was the last of all
 }
 
 // Asks for what a team takes of the keys (and values) of a unit, `which` of the sampled queries; before: pages of earlier
 // units.
 template <int DIM, int HEADS, bool DRAWN>
-__device__ void produce_unit(const bernoulli_params &p, shared_head<DIM, HEADS> *head, feed<DRAWN> *to, const score_span &u,
+__device__ void produce_item(const bernoulli_params &p, block_shared<DIM, HEADS> *head, feed<DRAWN> *to, const score_span &u,
                              int which, int team, int before) {
-    int lane = threadIdx.x % 32, kv_head = u.slot % p.score.n_kv_heads;
+    int lane = threadIdx.x % 32, kv_head = u.seq_head % p.score.n_kv_heads;
     const int32_t *pages = p.score.rows[u.seq].pages;
     int32_t id = u.from + lane * SL_PAGE < u.end ? pages[u.from / SL_PAGE + lane] : 0; // at most CHUNK_ROWS_MAX rows
-    stage_info info = {.slot = u.slot, .n_kv = u.n_kv, .chunk = (short)u.chunk, .which = (short)which};
-    enum { TEAMS = crew<DRAWN>::TEAMS };
+    stage_info info = {.seq_head = u.seq_head, .n_kv = u.n_kv, .chunk = (short)u.chunk, .which = (short)which};
+    enum { TEAMS = warp_roles<DRAWN>::TEAMS };
     int n_pages = ceil_div(u.end - u.from, SL_PAGE), first = (team + before) % TEAMS;
     if (first >= n_pages) // the team has nothing of it
-        for (int i = 0; i < CONSUMERS; i++) barrier_arrive(&head->free[which]);
+        for (int i = 0; i < CONSUMER_WARPS; i++) barrier_arrive(&head->free[which]);
     for (int i = first; i < n_pages; i += TEAMS) {
         size_t block = (size_t)__shfl_sync(~0u, id, i) * p.score.n_kv_heads + kv_head;
         int row = u.from + i * SL_PAGE, n_rows = min(u.n_kv - row, (int)SL_PAGE);
@@ -293,21 +293,21 @@ __device__ void produce_unit(const bernoulli_params &p, shared_head<DIM, HEADS> 
 }
 
 template <int DIM, int HEADS, bool DRAWN>
-__device__ void produce(const bernoulli_params &p, shared_head<DIM, HEADS> *head, int own) {
-    enum { TEAMS = crew<DRAWN>::TEAMS };
+__device__ void produce(const bernoulli_params &p, block_shared<DIM, HEADS> *head, int own) {
+    enum { TEAMS = warp_roles<DRAWN>::TEAMS };
     int team = own % TEAMS, n_pages = 0;
     feed<DRAWN> to = {
-        .next = ring_of<DIM, DRAWN>(head, team), .turn = own / TEAMS, .n_asked = 0, .n_normal = p.score.n_normal / TEAMS};
+        .fill = ring_of<DIM, DRAWN>(head, team), .turn = own / TEAMS, .n_issued = 0, .n_normal = p.score.n_normal / TEAMS};
     sl_wait_previous(); // the newest row
     for (int n = 0;; n++) {
         barrier_wait(&head->ready[n % AHEAD], n / AHEAD % 2);
         __syncwarp();
         score_span u = head->spans[n % AHEAD];
-        if (u.slot < 0) break;
-        produce_unit<DIM, HEADS, DRAWN>(p, head, &to, u, n % AHEAD, team, n_pages);
+        if (u.seq_head < 0) break;
+        produce_item<DIM, HEADS, DRAWN>(p, head, &to, u, n % AHEAD, team, n_pages);
         n_pages += ceil_div(u.end - u.from, SL_PAGE);
     }
-    close_stage(&to, open_stage(&to, stage_info{.slot = -1}, 0));
+    close_stage(&to, open_stage(&to, stage_info{.seq_head = -1}, 0));
 }
 
 // ---- consumers ----
@@ -316,7 +316,7 @@ __device__ void produce(const bernoulli_params &p, shared_head<DIM, HEADS> *head
 // score of row 2 l + i for head h.
 
 __device__ void consumers_sync() {
-    asm volatile("bar.sync 2, %0;" ::"n"(32 * CONSUMERS) : "memory");
+    asm volatile("bar.sync 2, %0;" ::"n"(32 * CONSUMER_WARPS) : "memory");
 }
 
 // N columns from x on, with their coefficients.
@@ -393,7 +393,7 @@ template <int HEADS> __device__ int store_part(const score_params &p, const stag
         most[h] = sl_max_nan(s[0][h], s[1][h]);
     }
     max_heads<HEADS>(most, 8);
-    uint32_t *w = (uint32_t *)(p.w + ((size_t)info.slot * p.max_blocks + block) * p.group * BLOCK) + lane % 16;
+    uint32_t *w = (uint32_t *)(p.w + ((size_t)info.seq_head * p.max_blocks + block) * p.group * BLOCK) + lane % 16;
 #pragma unroll
     for (int h = 0; h < HEADS; h++) {
         ref[h] = ref_of_largest(ceilf(most[h]));
@@ -417,7 +417,7 @@ template <int HEADS> __device__ int store_part(const score_params &p, const stag
         if (n == 0) mass[0] += __shfl_xor_sync(~0u, mass[0], step);
     }
     if (there && lane % (16 / HEADS) == 0 && head < p.group)
-        store_result(p, p.mass + ((size_t)info.slot * p.group + head) * p.max_blocks + block,
+        store_result(p, p.mass + ((size_t)info.seq_head * p.group + head) * p.max_blocks + block,
                      (uint64_t)(uint16_t)ref[0] << 48 | mass[0]);
     return ref[0];
 }
@@ -436,8 +436,8 @@ template <int DIM, int HEADS> struct attention {
         for (int i = 0; i < DIM / 16; i++) o[i][0] = o[i][1] = o[i][2] = o[i][3] = 0;
     }
 
-    // A page's scores to weights, in head->weights.
-    __device__ void softmax(shared_head<DIM, HEADS> *head, const stage_info &info, float scale, const float s[2][HEADS]) {
+    // A page's scores to weights, in head->masses.
+    __device__ void softmax(block_shared<DIM, HEADS> *head, const stage_info &info, float scale, const float s[2][HEADS]) {
         int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = 2 * lane;
         int n_rows = info.n_kv - info.row - warp * PART; // of the part
         float most[HEADS];
@@ -449,11 +449,11 @@ template <int DIM, int HEADS> struct attention {
         for (int h = 0; h < HEADS; h++)
             if (lane == h) head->most[warp][h] = most[h] * scale;
         consumers_sync();
-        bf16 *to = &head->weights[warp][0][row % 8 * 8 + row / 8];
+        bf16 *to = &head->masses[warp][0][row % 8 * 8 + row / 8];
 #pragma unroll
         for (int h = 0; h < HEADS; h++) {
             float before = m[h];
-            for (int w = 0; w < CONSUMERS; w++) m[h] = fmaxf(m[h], head->most[w][h]); // the page has a row: finite
+            for (int w = 0; w < CONSUMER_WARPS; w++) m[h] = fmaxf(m[h], head->most[w][h]); // the page has a row: finite
             // no fma: m is a rounded product, which a huge score's exact one may exceed by more than float's exponents hold
             float even = row < n_rows ? exp2f(__fmul_rn(s[0][h], scale) - m[h]) : 0,
                   odd = row + 1 < n_rows ? exp2f(__fmul_rn(s[1][h], scale) - m[h]) : 0;
@@ -465,7 +465,7 @@ template <int DIM, int HEADS> struct attention {
         if (lane % 4 * 2 < HEADS)
             for (int i = 0; i < 2; i++) {
                 float before = own[i];
-                for (int w = 0; w < CONSUMERS; w++) own[i] = fmaxf(own[i], head->most[w][lane % 4 * 2 + i]);
+                for (int w = 0; w < CONSUMER_WARPS; w++) own[i] = fmaxf(own[i], head->most[w][lane % 4 * 2 + i]);
                 factor[i] = exp2f(before - own[i]);
             }
 #pragma unroll
@@ -475,10 +475,10 @@ template <int DIM, int HEADS> struct attention {
     }
 
     // Part info.first of the page's values.
-    __device__ void add_values(const shared_head<DIM, HEADS> *head, const char *data, const stage_info &info) {
+    __device__ void add_values(const block_shared<DIM, HEADS> *head, const char *data, const stage_info &info) {
         int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, q = lane % 4, matrix = lane / 8;
         int n_rows = info.n_kv - info.row - info.first * PART;
-        const uint32_t *w = (const uint32_t *)head->weights[info.first][g];
+        const uint32_t *w = (const uint32_t *)head->masses[info.first][g];
         uint32_t low = w[8 * warp + q], high = w[8 * warp + 4 + q];
         uint32_t at =
             shared_address(data) + lane % 8 * part<DIM>::OCTET + (2 * warp + matrix / 2) * part<DIM>::ROW + matrix % 2 * 16;
@@ -501,7 +501,7 @@ template <int DIM, int HEADS> struct attention {
     // The warp's sums of the unit, to the workspace.
     __device__ void store(const bernoulli_params &p, const stage_info &info) {
         int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = p.score.group;
-        size_t first = (((size_t)info.slot * p.max_chunks + info.chunk) * CONSUMERS + warp) * group;
+        size_t first = (((size_t)info.seq_head * p.max_chunks + info.chunk) * CONSUMER_WARPS + warp) * group;
 #pragma unroll
         for (int h = 0; h < HEADS; h++) {
             float sum = sl_sum_lanes(l[h]);
@@ -517,8 +517,8 @@ template <int DIM, int HEADS> struct attention {
     }
 };
 
-template <int DIM, int HEADS, bool DRAWN> __device__ void consume(const bernoulli_params &p, shared_head<DIM, HEADS> *head) {
-    team_ring r = ring_of<DIM, DRAWN>(head, threadIdx.x / 32 / CONSUMERS);
+template <int DIM, int HEADS, bool DRAWN> __device__ void consume(const bernoulli_params &p, block_shared<DIM, HEADS> *head) {
+    team_ring r = ring_of<DIM, DRAWN>(head, threadIdx.x / 32 / CONSUMER_WARPS);
     int fresh = 1,
         top = REF_EMPTY; // the team's next stage is a unit's first; largest reference of the unit and the lane's head
     float s[2][HEADS];
@@ -528,7 +528,7 @@ template <int DIM, int HEADS, bool DRAWN> __device__ void consume(const bernoull
         barrier_wait(&r.head.full[r.stage], r.parity);
         __syncwarp(); // for mma: lanes may have left the wait one by one
         stage_info info = r.head.info[r.stage];
-        if (info.slot < 0) return;
+        if (info.seq_head < 0) return;
         const sampled<DIM, HEADS> &q = head->queries[info.which];
         if (!DRAWN && fresh) a.begin();
         if (fresh) top = REF_EMPTY;
@@ -549,7 +549,7 @@ template <int DIM, int HEADS, bool DRAWN> __device__ void consume(const bernoull
         if (!DRAWN) a.store(p, info);
         int head_of_group = head_of_lane<HEADS>();
         if (DRAWN && threadIdx.x % (16 / HEADS) == 0 && head_of_group < p.score.group)
-            atomicMax(p.score.top + info.slot * p.score.group + head_of_group, top - REF_EMPTY);
+            atomicMax(p.score.top + info.seq_head * p.score.group + head_of_group, top - REF_EMPTY);
         barrier_arrive(&head->free[info.which]); // and what this thread has stored
     }
 }
@@ -557,12 +557,12 @@ template <int DIM, int HEADS, bool DRAWN> __device__ void consume(const bernoull
 // ---- values densely: merging ----
 
 // out = sum_i 2^(m_i - m) o_i / sum_i 2^(m_i - m) l_i over the warps' sums i of a KV head's units, for one query head.
-template <int DIM> __device__ void merge_head(const bernoulli_params &p, draw_space *s, int slot, int head, int thread) {
+template <int DIM> __device__ void merge_head(const bernoulli_params &p, draw_space *s, int seq_head, int head, int thread) {
     enum { LANES = DIM / 8, ROWS = 32 / LANES };
-    int n_kv = p.score.rows[slot / p.score.n_kv_heads].position + 1, group = p.score.group;
-    int lane = thread % 32, warp = thread / 32, n = CONSUMERS * chunk_rule{p.score.n_kv_heads}(n_kv);
-    size_t first = (size_t)slot * p.max_chunks * CONSUMERS * group + head;
-    wait_scored(p.score, slot, n_kv, thread);
+    int n_kv = p.score.rows[seq_head / p.score.n_kv_heads].position + 1, group = p.score.group;
+    int lane = thread % 32, warp = thread / 32, n = CONSUMER_WARPS * chunk_rule{p.score.n_kv_heads}.count(n_kv);
+    size_t first = (size_t)seq_head * p.max_chunks * CONSUMER_WARPS * group + head;
+    wait_scored(p.score, seq_head, n_kv, thread);
     float most = -INFINITY, total = 0;
     for (int i = lane; i < n; i += 32) most = fmaxf(most, __ldcg(p.ml + first + (size_t)i * group).x);
     most = sl_max_lanes(most);
@@ -572,9 +572,9 @@ template <int DIM> __device__ void merge_head(const bernoulli_params &p, draw_sp
     }
     total = sl_sum_lanes(total);
     row_sum sum = {};
-    int end = n * (warp + 1) / DRAWERS;
+    int end = n * (warp + 1) / DRAW_WARPS;
 #pragma unroll 4
-    for (int i = n * warp / DRAWERS + lane / LANES; lane / LANES < ROWS && i < end; i += ROWS) {
+    for (int i = n * warp / DRAW_WARPS + lane / LANES; lane / LANES < ROWS && i < end; i += ROWS) {
         size_t at = first + (size_t)i * group;
         const float4 *o = (const float4 *)(p.o + at * DIM) + lane % LANES * 2;
         float4 a = __ldcg(o), b = __ldcg(o + 1);
@@ -582,9 +582,21 @@ template <int DIM> __device__ void merge_head(const bernoulli_params &p, draw_sp
 #pragma unroll
         for (int k = 0; k < 8; k++) sum.x[k] += c * x[k];
     }
-    write_head<DIM>(p.draw, s, sum_rows<DIM>(s, sum, thread), slot * group + head, 0, thread);
-    close_head(p.score, p.draw, slot, thread);
+    write_head<DIM>(p.draw, s, sum_rows<DIM>(s, sum, thread), seq_head * group + head, 0, thread);
+    release_and_clear(p.score, p.draw, seq_head, thread);
 }
+
+// What drawer warps do with a part of a query head (draw_all).
+template <int DIM, bool DRAWN> struct bernoulli_drawer {
+    const bernoulli_params &p;
+    draw_space *space;
+    int thread;
+    __device__ bool draw(int seq_head, int head, int part) const {
+        if (DRAWN) return draw_head<DIM>(p.score, p.draw, p.kind, space, seq_head, head, part, thread);
+        merge_head<DIM>(p, space, seq_head, head, thread);
+        return false;
+    }
+};
 
 // out = softmax(q' K^T / sqrt(DIM)) V, q' the sampled queries of the group, or sum_m v_(row m) / S over rows drawn from it.
 //
@@ -599,27 +611,23 @@ template <int DIM> __device__ void merge_head(const bernoulli_params &p, draw_sp
 // is read.
 template <int DIM, int HEADS, bool DRAWN> __global__ void __maxnreg__(128) bernoulli_ring_kernel(const bernoulli_params p) {
     extern __shared__ __align__(128) char memory[];
-    typedef shared_head<DIM, HEADS> head_type;
+    typedef block_shared<DIM, HEADS> head_type;
     head_type *head = (head_type *)memory;
-    typedef crew<DRAWN> at;
-    barriers_make<CONSUMERS, STAGES>(head->full, FULL_ARRIVALS);
-    barriers_make<CONSUMERS, STAGES>(head->empty, 32 * CONSUMERS);
-    barriers_make<CONSUMERS, AHEAD>(head->free, 32 * at::SCORERS);
-    barriers_make<CONSUMERS, AHEAD>(head->ready, 32);
+    typedef warp_roles<DRAWN> at;
+    barriers_make<CONSUMER_WARPS, STAGES>(head->full, FULL_ARRIVALS);
+    barriers_make<CONSUMER_WARPS, STAGES>(head->empty, 32 * CONSUMER_WARPS);
+    barriers_make<CONSUMER_WARPS, AHEAD>(head->free, 32 * at::SCORE_WARPS);
+    barriers_make<CONSUMER_WARPS, AHEAD>(head->ready, 32);
     barriers_made();
     __syncthreads();
     sl_start_next();
-    int warp = threadIdx.x / 32, thread = threadIdx.x - 32 * at::SCORERS;
-    if (warp < at::SCORERS)
+    int warp = threadIdx.x / 32, thread = threadIdx.x - 32 * at::SCORE_WARPS;
+    if (warp < at::SCORE_WARPS)
         consume<DIM, HEADS, DRAWN>(p, head);
     else if (warp < at::SAMPLER)
-        draw_all(p.score, p.draw, &head->draw, thread, [&](int slot, int h, int i) {
-            if (DRAWN) return draw_head<DIM>(p.score, p.draw, p.kind, &head->draw, slot, h, i, thread);
-            merge_head<DIM>(p, &head->draw, slot, h, thread);
-            return false;
-        });
+        draw_all(p.score, p.draw, &head->draw, thread, bernoulli_drawer<DIM, DRAWN>{p, &head->draw, thread});
     else if (warp == at::SAMPLER)
-        sample_units<DIM, HEADS>(p, head);
+        sample_items<DIM, HEADS>(p, head);
     else
         produce<DIM, HEADS, DRAWN>(p, head, warp - at::SAMPLER - 1);
 }
@@ -636,59 +644,61 @@ int sampler_of(const sl_attn_method *m, sampler *out) {
 }
 
 int max_chunks_of(int n_kv_heads, int n_kv) { // of any sequence of up to n_kv rows
-    return max(min(max(UNITS / n_kv_heads, 1), ceil_div(n_kv, SL_PAGE)), ceil_div(n_kv, CHUNK_ROWS_MAX));
+    return max(min(max(ITEMS_WANTED / n_kv_heads, 1), ceil_div(n_kv, SL_PAGE)), ceil_div(n_kv, CHUNK_ROWS_MAX));
 }
 
-// Without a sampler: one part a head, merged instead of drawn.
-draw_params merge_params_of(const sl_attn_cuda_decode_args *a) {
-    int *counters = (int *)a->ws, n_slots = a->n_seqs * a->geom->n_kv_heads;
-    SL_CHECK(2 + 2 * n_slots <= COUNTERS);
-    return {.v = a->v,
-            .out = a->out,
-            .layer = a->layer,
-            .S = 0,
-            .parts = 1,
-            .ticket = counters + 1,
-            .drawn = counters + 2 + n_slots,
-            .merged = NULL,
-            .partial = NULL,
-            .stats = a->stats};
+// S: draws of a head; 0 without a sampler.
+size_t lay_out(const sl_attn_geom *geom, int S, int n_seqs, int n_kv, void *ws, bernoulli_params *p) {
+    arena a = after_counters(ws);
+    size_t n_sums = (size_t)n_seqs * geom->n_heads * max_chunks_of(geom->n_kv_heads, n_kv) * CONSUMER_WARPS;
+    if (S) {
+        take_masses(&a, &p->score, geom, n_seqs, n_kv);
+        take_partial(&a, &p->draw, geom, n_seqs, S);
+    } else {
+        p->o = a.take<float>(n_sums * geom->head_dim);
+        p->ml = a.take<float2>(n_sums);
+    }
+    return bytes_taken(a, ws);
 }
 
-template <int DIM, int HEADS, bool DRAWN> void launch(const sl_attn_cuda_decode_args *a, bool shared) {
-    int max_chunks = max_chunks_of(a->geom->n_kv_heads, a->max_kv), group = a->geom->n_heads / a->geom->n_kv_heads;
-    size_t n_sums = (size_t)a->n_seqs * a->geom->n_kv_heads * max_chunks * CONSUMERS * group;
-    float *o = (float *)((int *)a->ws + COUNTERS);
-    bernoulli_params p = {.score = score_params_of<DIM>(a),
-                          .draw = DRAWN ? draw_params_of(a) : merge_params_of(a),
-                          .columns = (const bf16 *)a->extra[0],
-                          .sampling = {.B = (int)sl_attn_get(a->spec, "B"),
-                                       .iid = sl_attn_get(a->spec, "bernoulli-sampling") == 1,
-                                       .shared = shared},
-                          .kind = INDEPENDENT,
-                          .max_chunks = max_chunks,
-                          .ml = (float2 *)(o + n_sums * DIM),
-                          .o = o};
-    SL_CHECK(!DRAWN || (sampler_of(a->spec->plus, &p.kind) && ceil_div(p.score.max_blocks, TILE_BLOCKS) <= TILES_MAX));
-    size_t head = (sizeof(shared_head<DIM, HEADS>) + 127) / 128 * 128;
-    sl_launch(bernoulli_ring_kernel<DIM, HEADS, DRAWN>, dim3(sl_multiprocessors()), dim3(crew<DRAWN>::THREADS),
-              head + (size_t)STAGES * part<DIM>::STAGE, a->stream, p);
-}
-
-template <bool SHARED> void decode(const sl_attn_cuda_decode_args *a) {
-    sl_with_head_dim(a->geom->head_dim, [&](auto dim) {
-        bool few = a->geom->n_heads <= 4 * a->geom->n_kv_heads;
-        if (a->spec->plus)
-            few ? launch<dim, 4, true>(a, SHARED) : launch<dim, GROUP_MAX, true>(a, SHARED);
-        else
-            few ? launch<dim, 4, false>(a, SHARED) : launch<dim, GROUP_MAX, false>(a, SHARED);
-    });
+int draws_of(const sl_attn_spec *spec) {
+    return spec->plus ? (int)sl_attn_get(spec, "S") : 0;
 }
 
 size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int, int n_kv) {
-    if (spec->plus) return score_workspace(geom, n_seqs, n_kv) + draw_workspace(geom, n_seqs, (int)sl_attn_get(spec, "S"));
-    size_t n_sums = (size_t)n_seqs * geom->n_heads * max_chunks_of(geom->n_kv_heads, n_kv) * CONSUMERS;
-    return COUNTERS * sizeof(int) + n_sums * (geom->head_dim * sizeof(float) + sizeof(float2));
+    bernoulli_params p;
+    return lay_out(geom, draws_of(spec), n_seqs, n_kv, NULL, &p);
+}
+
+template <int DIM, int HEADS, bool DRAWN> void launch_kernel(const sl_attn_cuda_decode_args *a, bool is_shared) {
+    int S = draws_of(a->spec);
+    bernoulli_params p = {.score = score_params_of<DIM>(a),
+                          .draw = draw_params_of(a, S),
+                          .columns = (const bf16 *)a->extra[0],
+                          .sampling = {.B = (int)sl_attn_get(a->spec, "B"),
+                                       .iid = sl_attn_get(a->spec, "bernoulli-sampling") == 1,
+                                       .shared = is_shared},
+                          .kind = INDEPENDENT,
+                          .max_chunks = max_chunks_of(a->geom->n_kv_heads, a->max_kv),
+                          .ml = NULL,
+                          .o = NULL};
+    lay_out(a->geom, S, a->n_seqs, a->max_kv, a->ws, &p);
+    SL_CHECK(!DRAWN || (sampler_of(a->spec->plus, &p.kind) && ceil_div(p.score.max_blocks, TILE_BLOCKS) <= TILES_MAX));
+    size_t bytes = (sizeof(block_shared<DIM, HEADS>) + 127) / 128 * 128;
+    sl_launch(bernoulli_ring_kernel<DIM, HEADS, DRAWN>, dim3(sl_multiprocessors()), dim3(warp_roles<DRAWN>::THREADS),
+              bytes + (size_t)STAGES * part<DIM>::STAGE, a->stream, p);
+}
+
+template <int DIM> void launch(const sl_attn_cuda_decode_args *a, bool is_shared) {
+    bool few = a->geom->n_heads <= 4 * a->geom->n_kv_heads;
+    if (a->spec->plus)
+        few ? launch_kernel<DIM, 4, true>(a, is_shared) : launch_kernel<DIM, GROUP_MAX, true>(a, is_shared);
+    else
+        few ? launch_kernel<DIM, 4, false>(a, is_shared) : launch_kernel<DIM, GROUP_MAX, false>(a, is_shared);
+}
+
+template <bool SHARED> void decode(const sl_attn_cuda_decode_args *a) {
+    SL_WITH_HEAD_DIM(a->geom->head_dim, launch, a, SHARED);
 }
 
 int needs(const sl_attn_spec *, sl_kv_need *out) {
@@ -696,20 +706,18 @@ int needs(const sl_attn_spec *, sl_kv_need *out) {
     return 1;
 }
 
-// Values, where all are read; the rest the kernel counts.
-void account(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats) {
+// Without a sampler: V, and the rows of the newest page. The kernel counts the rest.
+void account_values(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats) {
     if (spec->plus) return;
-    stats->k_rows += (uint64_t)((n_kv - 1) % SL_PAGE + 1) * geom->n_kv_heads; // of the newest page
-    stats->v_rows += (uint64_t)n_kv * geom->n_heads;
-    stats->v_distinct += (uint64_t)n_kv * geom->n_kv_heads;
-    stats->bytes += (uint64_t)n_kv * geom->n_kv_heads * geom->head_dim * sizeof(bf16);
+    count_rows_read(geom, 0, n_kv, stats);
+    stats->k_rows += (uint64_t)((n_kv - 1) % SL_PAGE + 1) * geom->n_kv_heads;
 }
 
 } // namespace
 
 #define OPS(SHARED)                                                                                                            \
     {                                                                                                                          \
-        .workspace = workspace, .decode = decode<SHARED>, .needs = needs, .state = NULL, .max_rows = 0, .account = account,    \
-        .prefill = NULL                                                                                                        \
+        .workspace = workspace, .decode = decode<SHARED>, .needs = needs, .state = NULL, .max_rows = 0,                        \
+        .account = account_values, .prefill = NULL                                                                             \
     }
 const sl_attn_cuda_ops sl_bernoulli_cuda_ops = OPS(false), sl_bernoulli_group_cuda_ops = OPS(true);

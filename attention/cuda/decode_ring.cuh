@@ -1,8 +1,22 @@
-// attention/cuda/decode_ring.cuh - what decode kernels share on CUDA: how blocks share the work of a ragged batch, and a ring
-// of stages in shared memory that copies fill ahead of its consumers.
+// attention/cuda/decode_ring.cuh - what the decode kernels share: copies into shared memory, and the lookup of work items.
 //
-// Units of work are chunks of one KV head of one sequence, numbered sequence by sequence, chunk by chunk, head by head. A
-// block's first one or two units follow from its own number, the others are handed out in order as blocks get to them.
+// Vocabulary of the decode kernels:
+// | term          | meaning                                                                                             |
+// |---------------|-----------------------------------------------------------------------------------------------------|
+// | seq_head      | sequence * n_kv_heads + KV head: one KV head of one sequence                                        |
+// | work item     | the part of one seq_head that one thread block takes at a time: a chunk of rows, a page or a tile   |
+// | tile          | the rows that one step of a kernel handles; a ring stage holds one tile                             |
+// | block         | 32 rows with one exponent reference; "thread block" is the CUDA block                               |
+// | ring stage    | a stage of a ring in shared memory, with barriers `full` and `empty` and a struct that describes it |
+// | tile_info     | the struct that describes the tile in a ring stage                                                  |
+// | producer      | the warp that issues the copies of tiles into ring stages                                           |
+// | consumer      | a warp that computes on full ring stages                                                            |
+// | pool row      | a row of K or V counted over all pages and KV heads of the layer: (page * n_kv_heads + head) * 256  |
+// | ticket        | the number that a thread block takes from a counter in order to get its next work item              |
+//
+// Work items are numbered sequence by sequence, in a sequence chunk by chunk, in a chunk KV head by KV head. The first one or
+// two items of a thread block follow from blockIdx.x. Counters hand out the others in order. The lookup finds the sequence of
+// an item. A kernel defines its items with a struct that has `int count(int n_kv)`: the items of one KV head of n_kv rows.
 #ifndef SLEIGH_DECODE_RING_CUH
 #define SLEIGH_DECODE_RING_CUH
 
@@ -10,17 +24,31 @@
 #include "engine/backend/cuda/barrier.cuh"
 #include "engine/backend/cuda/device.cuh"
 
+#include <math.h>
+
+enum { GROUP_MAX = 8 }; // query heads of a KV head: the columns of an mma
+
+static __host__ __device__ __forceinline__ int ceil_div(int a, int b) {
+    return (a + b - 1) / b;
+}
+
+static inline float score_scale(int head_dim) { // log2(e) / sqrt(head_dim): scores are exponents of 2
+    return (float)(1.4426950408889634 / sqrt((double)head_dim));
+}
+
 // ---- copies to shared memory ----
 
 #if __CUDA_ARCH__ >= 900
+// Arrivals that end a phase of barrier `full`: the producer's lane, whose arrival announces the bytes.
 enum { FULL_ARRIVALS = 1 };
+
 static __device__ __forceinline__ void copy_bulk(uint32_t to, const void *from, int bytes, uint64_t *full) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
                  "r"(bytes), "r"(shared_address(full))
                  : "memory");
 }
 
-// policy: sl_l2_policy's.
+// policy: from sl_l2_policy
 static __device__ __forceinline__ void copy_bulk(uint32_t to, const void *from, int bytes, uint64_t *full, uint64_t policy) {
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(to),
@@ -28,81 +56,80 @@ static __device__ __forceinline__ void copy_bulk(uint32_t to, const void *from, 
         : "memory");
 }
 #else
+// Before sm_90: each lane when its copies have ended, and the lane that wrote the tile_info.
 enum { FULL_ARRIVALS = 33 };
+
+// The whole warp copies, 16 bytes a lane.
 static __device__ __forceinline__ void copy_warp(uint32_t to, const void *from, int bytes) {
     for (int at = threadIdx.x % 32 * 16; at < bytes; at += 32 * 16)
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + at), "l"((const char *)from + at) : "memory");
 }
 #endif
 
-// ---- units ----
+// ---- lookup of work items ----
 
-static __host__ __device__ __forceinline__ int ceil_div(int a, int b) {
-    return (a + b - 1) / b;
-}
-
-// 32 sequences at a time, a lane each.
-struct window {
-    int first_seq;  // of lane 0
-    int first_unit; // of first_seq
-    int n_kv, end;  // of the lane's sequence; end: the unit after its last
+// A view of 32 consecutive sequences, one per lane. It only moves forward.
+struct seq_lookup {
+    int first_seq;  // sequence of lane 0
+    int first_item; // first item of first_seq
+    int n_kv, end;  // of the lane's sequence; end: the item after its last one
     const int32_t *pages;
 };
 
-// units_of(n_kv): units of a KV head of n_kv rows.
-template <typename Units>
-static __device__ void window_load(window *w, const sl_row *rows, int n_seqs, int n_kv_heads, Units units_of, int first_seq,
-                                   int first_unit) {
+template <typename Items>
+static __device__ void lookup_load(seq_lookup *lookup, const sl_row *rows, int n_seqs, int n_kv_heads, Items items,
+                                   int first_seq, int first_item) {
     int lane = threadIdx.x % 32, seq = first_seq + lane;
-    *w = {.first_seq = first_seq, .first_unit = first_unit};
+    *lookup = {.first_seq = first_seq, .first_item = first_item};
     if (seq < n_seqs) {
-        int4 row = *(const int4 *)(rows + seq); // position, sequence, pages
-        w->n_kv = row.x + 1;
-        w->pages = (const int32_t *)((uint64_t)(uint32_t)row.w << 32 | (uint32_t)row.z);
+        int4 row = *(const int4 *)(rows + seq); // position, sequence, pages: an sl_row in one load
+        lookup->n_kv = row.x + 1;
+        lookup->pages = (const int32_t *)((uint64_t)(uint32_t)row.w << 32 | (uint32_t)row.z);
     }
-    w->end = first_unit + sl_scan_lanes(units_of(w->n_kv) * n_kv_heads, lane);
+    lookup->end = first_item + sl_scan_lanes(items.count(lookup->n_kv) * n_kv_heads, lane);
 }
 
-// Where a unit is.
-struct unit_place {
-    int seq, local; // -1: there is no such unit; the unit's number in its sequence
+struct item_place {
+    int seq;   // -1: the item does not exist
+    int local; // number of the item in its sequence: chunk * n_kv_heads + KV head
     int n_kv;
     const int32_t *pages;
 };
 
-// Of lane i's sequence.
-static __device__ unit_place window_place(const window *w, int i, int unit) {
-    int before = __shfl_sync(~0u, w->end, max(i - 1, 0));
-    return {.seq = w->first_seq + i,
-            .local = unit - (i ? before : w->first_unit),
-            .n_kv = __shfl_sync(~0u, w->n_kv, i),
-            .pages = (const int32_t *)__shfl_sync(~0u, (unsigned long long)w->pages, i)};
+// The place of an item of lane i's sequence.
+static __device__ item_place lookup_place(const seq_lookup *lookup, int i, int item) {
+    int before = __shfl_sync(~0u, lookup->end, max(i - 1, 0));
+    return {.seq = lookup->first_seq + i,
+            .local = item - (i ? before : lookup->first_item),
+            .n_kv = __shfl_sync(~0u, lookup->n_kv, i),
+            .pages = (const int32_t *)__shfl_sync(~0u, (unsigned long long)lookup->pages, i)};
 }
 
-// The warp's unit, moving the window on to it.
-template <typename Units>
-static __device__ unit_place window_find(window *w, const sl_row *rows, int n_seqs, int n_kv_heads, Units units_of, int unit) {
+// Finds one item for the whole warp. Moves the lookup forward to its sequence.
+template <typename Items>
+static __device__ item_place lookup_find(seq_lookup *lookup, const sl_row *rows, int n_seqs, int n_kv_heads, Items items,
+                                         int item) {
     for (;;) {
-        int end = __shfl_sync(~0u, w->end, 31);
-        if (unit < end) return window_place(w, __popc(__ballot_sync(~0u, w->end <= unit)), unit);
-        if (w->first_seq + 32 >= n_seqs) return {.seq = -1};
-        window_load(w, rows, n_seqs, n_kv_heads, units_of, w->first_seq + 32, end);
+        int end = __shfl_sync(~0u, lookup->end, 31);
+        if (item < end) return lookup_place(lookup, __popc(__ballot_sync(~0u, lookup->end <= item)), item);
+        if (lookup->first_seq + 32 >= n_seqs) return {.seq = -1};
+        lookup_load(lookup, rows, n_seqs, n_kv_heads, items, lookup->first_seq + 32, end);
     }
 }
 
-// Each lane's own unit; no lane's comes before a unit that was looked up earlier.
-template <typename Units>
-static __device__ unit_place window_find_each(window *w, const sl_row *rows, int n_seqs, int n_kv_heads, Units units_of,
-                                              int unit) {
-    unit_place place = {.seq = -1};
+// Finds an item for each lane. No lane may ask for an item before one that was looked up earlier.
+template <typename Items>
+static __device__ item_place lookup_find_each(seq_lookup *lookup, const sl_row *rows, int n_seqs, int n_kv_heads, Items items,
+                                              int item) {
+    item_place place = {.seq = -1};
     for (;;) {
-        int all = __shfl_sync(~0u, w->end, 31), i = 0;
-        for (int step = 16; step > 0; step /= 2) // ends up to `unit`
-            if (__shfl_sync(~0u, w->end, i + step - 1) <= unit) i += step;
-        unit_place own = window_place(w, i, unit);
-        if (unit >= w->first_unit && unit < all) place = own;
-        if (w->first_seq + 32 >= n_seqs || !__any_sync(~0u, unit >= all)) return place;
-        window_load(w, rows, n_seqs, n_kv_heads, units_of, w->first_seq + 32, all);
+        int all = __shfl_sync(~0u, lookup->end, 31), i = 0;
+        for (int step = 16; step > 0; step /= 2) // i = number of lanes whose `end` is at most `item`
+            if (__shfl_sync(~0u, lookup->end, i + step - 1) <= item) i += step;
+        item_place found = lookup_place(lookup, i, item);
+        if (item >= lookup->first_item && item < all) place = found;
+        if (lookup->first_seq + 32 >= n_seqs || !__any_sync(~0u, item >= all)) return place;
+        lookup_load(lookup, rows, n_seqs, n_kv_heads, items, lookup->first_seq + 32, all);
     }
 }
 

@@ -5,12 +5,10 @@
 // first `sink` and the last `window` rows alone (streaming): then the rows between them are left out by whole tiles.
 // Refuses (SL_CHECK) a head_dim other than 64, 80, 96, 128 and groups of more than 8 heads.
 #include "attention/cuda/head_dim.cuh"
-#include "attention/attention_cuda.h"
-#include "engine/backend/cuda/barrier.cuh"
-#include "engine/backend/cuda/device.cuh"
+#include "attention/cuda/decode_ring.cuh"
+#include "attention/cuda/workspace.cuh"
 
 #include <cuda_bf16.h>
-#include <math.h>
 
 namespace {
 
@@ -20,39 +18,34 @@ enum {
     V_PAD = 32,  //   so that the four of them that a warp reads at once are in different banks
     COPIES = 6,  // of a stage: K, four blocks of V, Q
     STAGES_MAX = 12,
-    CONSUMERS = 4, // warps
-    FINISHERS = 4, // warps
-    THREADS = 32 * (CONSUMERS + FINISHERS + 1),
-    GROUP_MAX = 8,           // query heads of a KV head: the columns of an mma
+    CONSUMER_WARPS = 4, // warps
+    FINISHER_WARPS = 4, // warps
+    THREADS = 32 * (CONSUMER_WARPS + FINISHER_WARPS + 1),
     FLIGHT_BYTES = 64 << 10, // asked for and not yet there: half of it costs 7%, three times as much 3% (8 x 32k)
     SPARE = 1,               // stages beyond those in flight; few, so that a block of a linear layer that takes a little over
                              // half of the shared memory (engine/backend/cuda/linear.cu) fits beside this one
-    UNITS = 128,             // of a long sequence, over all its KV heads
+    ITEMS_WANTED = 128,      // of a long sequence, over all its KV heads
     CHUNKS_MAX = 64,         // of a KV head
     CHUNK_ROWS_MAX = 4096,
     CHUNK_ROWS_MIN = 512,   // 256 costs 5% at 16 x 4k
     CHUNK_ROWS_SHORT = 256, // the least of a context of fewer than SHORT rows: 512 costs 10% at 1 x 1k
     SHORT = 4096,
-    MERGE = 16,                  // chunks that are read at a time
-    COUNTERS = SL_CUDA_COUNTERS, // of the workspace: the next unit, then units done of each (sequence, KV head)
+    MERGE = 16, // chunks that are read at a time
 };
-
-__host__ __device__ int ceil_div(int a, int b) {
-    return (a + b - 1) / b;
-}
 
 // A unit of work: one chunk of one KV head of one sequence. A long context is cut into equal chunks, so many that they are one
 // wave of blocks for a single sequence: more of them would only mean more partial results. A very long one is cut finer, or
 // the last units of a ragged batch would be long, and a short one to have blocks enough.
-// The chunks follow from the sequence's own length and the model alone: a result never depends on batch, slot or grid.
+// The chunks follow from the sequence's own length and the model alone: a result never depends on batch, seq_head or grid.
 __device__ int chunk_rows_of(int n_kv, int n_kv_heads) {
-    int wanted = min(max(UNITS / n_kv_heads, 1), (int)CHUNKS_MAX), least = n_kv < SHORT ? CHUNK_ROWS_SHORT : CHUNK_ROWS_MIN;
+    int wanted = min(max(ITEMS_WANTED / n_kv_heads, 1), (int)CHUNKS_MAX),
+        least = n_kv < SHORT ? CHUNK_ROWS_SHORT : CHUNK_ROWS_MIN;
     int rows = min(max(ceil_div(n_kv, wanted), least), (int)CHUNK_ROWS_MAX);
     return ceil_div(max(rows, ceil_div(n_kv, CHUNKS_MAX)), TILE) * TILE;
 }
 
 // The rows that are read: all tiles that hold one of the first `sink` or of the last `window`, row numbers closed up.
-struct kept_rows {
+struct row_subset {
     int sink, window; // window INT_MAX: all rows
     __host__ __device__ int sink_end() const { return ceil_div(sink, TILE) * TILE; }
     __host__ __device__ int skipped(int n_kv) const { // between sink_end and the window's first tile
@@ -60,9 +53,19 @@ struct kept_rows {
     }
 };
 
+// The work items of a sequence (decode_ring.cuh).
+struct chunk_rule {
+    row_subset subset;
+    int n_kv_heads;
+    __device__ int count(int n_kv) const {
+        int n_read = n_kv - subset.skipped(n_kv);
+        return ceil_div(n_read, chunk_rows_of(n_read, n_kv_heads));
+    }
+};
+
 struct decode_params {
     const sl_row *rows; // [n_seqs]
-    kept_rows kept;
+    row_subset subset;
     const bf16 *q;     // [n_seqs][n_kv_heads][group][head_dim]
     const bf16 *k, *v; // [n_pages][n_kv_heads][256][head_dim]
     bf16 *out;         // [n_seqs][n_kv_heads][group][head_dim]
@@ -71,7 +74,7 @@ struct decode_params {
     int n_normal;           // tiles of a block that the L2 cache treats as any data (producer)
     float scale;            // log2(e) / sqrt(head_dim)
     int max_chunks;         // of any sequence: the stride below
-    int *next;              // units handed out beyond each block's first; 0 between launches
+    int *next_item;         // units handed out beyond each block's first; 0 between launches
     int *done;              // [n_seqs * n_kv_heads] units finished; 0 between launches
     float2 *ml;             // [n_seqs * n_kv_heads][max_chunks][group] maximum (log2) and sum of a chunk's weights
     float *o;               // [n_seqs * n_kv_heads][max_chunks][group][head_dim] sum of weight * v
@@ -79,24 +82,24 @@ struct decode_params {
 
 // What a stage holds.
 struct tile_info {
-    int slot;              // sequence * n_kv_heads + KV head; -1: no more tiles
-    short chunk, n_chunks; // of the sequence
-    int n_rows;            // valid ones, possibly more than TILE
-    short first, last;     // tile of its unit
-    short from, end;       // rows of the tile between these are left out
+    int seq_head;              // sequence * n_kv_heads + KV head; -1: no more tiles
+    short chunk, n_chunks;     // of the sequence
+    int n_rows;                // valid ones, possibly more than TILE
+    short is_first, is_last;   // tile of its unit
+    short skip_from, skip_end; // rows of the tile between these are left out
 };
 
 // Shared memory: barriers and tile_infos, the consumers' merge, then n_stages stages.
-struct shared_head {
+struct block_shared {
     uint64_t full[STAGES_MAX], empty[STAGES_MAX];
     tile_info info[STAGES_MAX];
     // The consumers' results of a unit, for the finishers; these and `merge` behind this head.
-    uint64_t unit_full, unit_empty;
-    tile_info unit; // its last tile
-    float2 ml[CONSUMERS][GROUP_MAX];
+    uint64_t item_full, item_empty;
+    tile_info item; // its last tile
+    float2 ml[CONSUMER_WARPS][GROUP_MAX];
     int is_last;
 };
-enum { HEAD_BYTES = (sizeof(shared_head) + 127) / 128 * 128 };
+enum { SHARED_BYTES = (sizeof(block_shared) + 127) / 128 * 128 };
 
 template <int DIM> struct layout {
     enum {
@@ -106,7 +109,7 @@ template <int DIM> struct layout {
         Q_AT = V_AT + TILE / V_ROWS * V_BLOCK,
     };
     static __host__ __device__ int stage(int group) { return ceil_div(Q_AT + group * ROW, 128) * 128; }
-    static __host__ __device__ int merge(int group) { return CONSUMERS * group * DIM * (int)sizeof(float); }
+    static __host__ __device__ int merge(int group) { return CONSUMER_WARPS * group * DIM * (int)sizeof(float); }
 };
 
 // ---- copies ----
@@ -118,17 +121,12 @@ struct copy {
 };
 
 #if __CUDA_ARCH__ >= 900
-enum { FULL_ARRIVALS = 1 }; // and the bytes announced
-
 __device__ void start_copy(const copy &c, uint64_t *full, uint64_t policy) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
-                 :
-                 : "r"(c.to), "l"(c.from), "r"(c.bytes), "r"(shared_address(full)), "l"(policy)
-                 : "memory");
+    copy_bulk(c.to, c.from, c.bytes, full, policy);
 }
 
-// Lane i of the warp starts copy i, by the bulk copy engine; `full` completes with the last byte. The copies from number
-// `later` on are announced alone: start_copy follows.
+// Lane i of the warp starts copy i by the bulk copy engine; `full` completes with the last byte. The copies from number `later`
+// on are only announced: start_copy follows.
 __device__ void start_copies(const copy *mine, int later, uint64_t *full, uint64_t policy) {
     int total = __reduce_add_sync(~0u, mine->bytes), lane = threadIdx.x % 32;
     if (lane == 0) barrier_expect(full, total);
@@ -136,61 +134,21 @@ __device__ void start_copies(const copy *mine, int later, uint64_t *full, uint64
     if (mine->bytes && lane < later) start_copy(*mine, full, policy);
 }
 #else
-enum { FULL_ARRIVALS = 33 }; // a lane when its copies have ended, and the one that wrote the tile_info
-
 __device__ void start_copy(const copy &, uint64_t *, uint64_t) {}
 
-// The warp does each lane's copy together, 16 bytes a lane; all at once.
+// The warp does the copies of all lanes together, all at once.
 __device__ void start_copies(const copy *mine, int, uint64_t *full, uint64_t) {
-    int lane = threadIdx.x % 32;
-    for (int i = 0; i < COPIES; i++) {
-        const char *from = (const char *)__shfl_sync(~0u, (unsigned long long)mine->from, i);
-        uint32_t to = __shfl_sync(~0u, mine->to, i);
-        int bytes = __shfl_sync(~0u, mine->bytes, i);
-        for (int at = lane * 16; at < bytes; at += 32 * 16)
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + at), "l"(from + at) : "memory");
-    }
+    for (int i = 0; i < COPIES; i++)
+        copy_warp(__shfl_sync(~0u, mine->to, i), (const void *)__shfl_sync(~0u, (unsigned long long)mine->from, i),
+                  __shfl_sync(~0u, mine->bytes, i));
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
-    if (lane == 0) barrier_arrive(full);
+    if (threadIdx.x % 32 == 0) barrier_arrive(full);
 }
 #endif
 
 // ---- producer ----
 
-// 32 sequences at a time, a lane each. Units are numbered sequence by sequence, chunk by chunk, head by head.
-struct window {
-    int first_seq;             // of lane 0
-    int first_unit;            // of first_seq
-    int n_kv, chunk_rows, end; // of the lane's sequence, rows that are read; end: the unit after its last
-    int skipped;               // rows that are not
-    const int32_t *pages;
-};
-
-__device__ void window_load(window *w, const decode_params &p, int first_seq, int first_unit) {
-    int lane = threadIdx.x % 32, seq = first_seq + lane;
-    *w = {.first_seq = first_seq, .first_unit = first_unit};
-    if (seq < p.n_seqs) {
-        int4 row = *(const int4 *)(p.rows + seq); // an sl_row in one load
-        w->skipped = p.kept.skipped(row.x + 1);
-        w->n_kv = row.x + 1 - w->skipped;
-        w->pages = (const int32_t *)((uint64_t)(uint32_t)row.w << 32 | (uint32_t)row.z);
-    }
-    w->chunk_rows = chunk_rows_of(w->n_kv, p.n_kv_heads);
-    int sum = ceil_div(w->n_kv, w->chunk_rows) * p.n_kv_heads;
-    w->end = first_unit + sl_scan_lanes(sum, lane);
-}
-
-// The lane whose sequence holds the unit, moving the window on to it; -1: there is no such unit.
-__device__ int window_find(window *w, const decode_params &p, int unit) {
-    for (;;) {
-        int end = __shfl_sync(~0u, w->end, 31);
-        if (unit < end) return __popc(__ballot_sync(~0u, w->end <= unit));
-        if (w->first_seq + 32 >= p.n_seqs) return -1;
-        window_load(w, p, w->first_seq + 32, end);
-    }
-}
-
-typedef stage_ring<shared_head *> ring;
+typedef stage_ring<block_shared *> ring;
 
 // Copy i of a tile: 0 K, 1 to 4 V, 5 Q with the unit's first tile.
 template <int DIM>
@@ -200,16 +158,17 @@ __device__ copy tile_copy(int i, const decode_params &p, const tile_info &info, 
     if (i == 0) return {p.k + row * DIM, to, TILE * at::ROW};
     if (i <= TILE / V_ROWS)
         return {p.v + (row + (i - 1) * V_ROWS) * DIM, to + at::V_AT + (i - 1) * at::V_BLOCK, V_ROWS * at::ROW};
-    if (i == COPIES - 1 && info.first) return {p.q + (size_t)info.slot * p.group * DIM, to + at::Q_AT, p.group * at::ROW};
+    if (i == COPIES - 1 && info.is_first)
+        return {p.q + (size_t)info.seq_head * p.group * DIM, to + at::Q_AT, p.group * at::ROW};
     return {NULL, 0, 0};
 }
 
 // Where the producer is. `landed` follows n_flight tiles behind `next`: more bytes on their way than the memory's latency
 // needs only make everything wait longer, the partial results and the counters above all.
 struct producer {
-    ring next, landed;
-    int n_asked; // tiles
-    int ticket;  // lane 0: of the unit after the next one; -1: none was taken
+    ring fill, landed;
+    int n_issued; // tiles
+    int ticket;   // lane 0: of the unit after the next one; -1: none was taken
     // Until the kernel in front has ended, K and V of earlier tokens, lengths and page tables may be read (attention_cuda.h),
     // not q, the newest rows or the counters. Lane COPIES - 1 keeps the copy of q for then.
     int has_waited;
@@ -223,7 +182,7 @@ struct producer {
 
 // The answer is used after a unit's copies, so nobody waits for it.
 __device__ void take_ticket(const decode_params &p, producer *to) {
-    if (threadIdx.x % 32 == 0) to->ticket = sl_take_number(p.next);
+    if (threadIdx.x % 32 == 0) to->ticket = sl_take_number(p.next_item);
 }
 
 // Waits for the kernel in front, once, and asks for what had to wait.
@@ -237,17 +196,18 @@ __device__ void wait_previous(const decode_params &p, producer *to) {
 
 template <int DIM> __device__ void produce_tile(const decode_params &p, producer *to, const tile_info &info, size_t row) {
     int lane = threadIdx.x % 32;
-    if (to->n_asked >= p.n_flight) {
+    if (to->n_issued >= p.n_flight) {
         wait_previous(p, to);
         barrier_wait(&to->landed.head->full[to->landed.stage], to->landed.parity);
         to->landed.advance();
     }
-    ring *r = &to->next;
+    ring *r = &to->fill;
     barrier_wait(&r->head->empty[r->stage], r->parity ^ 1);
     if (lane == 0) r->head->info[r->stage] = info;
     copy mine = tile_copy<DIM>(lane, p, info, row, r->data());
     uint64_t *full = &r->head->full[r->stage];
-    start_copies(&mine, to->has_waited ? COPIES : COPIES - 1, full, to->n_asked++ < p.n_normal ? to->normal : to->leaves_first);
+    start_copies(&mine, to->has_waited ? COPIES : COPIES - 1, full,
+                 to->n_issued++ < p.n_normal ? to->normal : to->leaves_first);
     if (!to->has_waited && lane == COPIES - 1 && mine.bytes) to->q = mine, to->q_full = full;
     r->advance();
 }
@@ -255,21 +215,21 @@ template <int DIM> __device__ void produce_tile(const decode_params &p, producer
 // Asks for the tiles of rows [from, end) of one KV head, in order. n_kv: rows of the sequence that are read; `skipped` others
 // lie before those from sink_end on.
 template <int DIM>
-__device__ void produce_unit(const decode_params &p, producer *to, const int32_t *pages, int from, int end, int n_kv,
+__device__ void produce_item(const decode_params &p, producer *to, const int32_t *pages, int from, int end, int n_kv,
                              int skipped, int head, tile_info info) {
     int lane = threadIdx.x % 32, held = INT_MIN; // a lane holds the id of page held + lane
     int32_t id = 0;
     for (int at = from; at < end; at += TILE) {
-        int row = at < p.kept.sink_end() ? at : at + skipped, page = row / SL_PAGE;
+        int row = at < p.subset.sink_end() ? at : at + skipped, page = row / SL_PAGE;
         if (page >= held + 32) {
             held = page;
             if ((held + lane) * SL_PAGE < n_kv + skipped) id = pages[held + lane];
         }
         size_t block = (size_t)__shfl_sync(~0u, id, page - held) * p.n_kv_heads + head;
         info.n_rows = end - at;
-        info.first = at == from, info.last = at + TILE >= end;
-        info.from = (short)max(min(p.kept.sink - row, (int)TILE), 0);
-        info.end = (short)max(min(n_kv + skipped - p.kept.window - row, (int)TILE), 0);
+        info.is_first = at == from, info.is_last = at + TILE >= end;
+        info.skip_from = (short)max(min(p.subset.sink - row, (int)TILE), 0);
+        info.skip_end = (short)max(min(n_kv + skipped - p.subset.window - row, (int)TILE), 0);
         if (at + TILE >= n_kv) wait_previous(p, to); // the newest row
         produce_tile<DIM>(p, to, info, block * SL_PAGE + row % SL_PAGE);
     }
@@ -277,28 +237,28 @@ __device__ void produce_unit(const decode_params &p, producer *to, const int32_t
 
 // The first unit of a block is its own number, the others are handed out in order as blocks get to them.
 // w: of the first sequences.
-template <int DIM> __device__ void produce(const decode_params &p, const ring &r, window w) {
-    int lane = threadIdx.x % 32, unit = blockIdx.x;
+template <int DIM> __device__ void produce(const decode_params &p, const ring &r, seq_lookup lookup) {
+    int lane = threadIdx.x % 32, item = blockIdx.x;
+    chunk_rule rule = {p.subset, p.n_kv_heads};
     producer to = {
-        .next = r, .landed = r, .ticket = -1, .normal = sl_l2_policy(SL_L2_ANY), .leaves_first = sl_l2_policy(SL_L2_FIRST_OUT)};
-    for (int i; (i = window_find(&w, p, unit)) >= 0;) {
+        .fill = r, .landed = r, .ticket = -1, .normal = sl_l2_policy(SL_L2_ANY), .leaves_first = sl_l2_policy(SL_L2_FIRST_OUT)};
+    for (;;) {
+        item_place at = lookup_find(&lookup, p.rows, p.n_seqs, p.n_kv_heads, rule, item);
+        if (at.seq < 0) break;
         if (to.has_waited) take_ticket(p, &to);
-        int before = __shfl_sync(~0u, w.end, max(i - 1, 0)), local = unit - (i ? before : w.first_unit);
-        int n_kv = __shfl_sync(~0u, w.n_kv, i), rows = __shfl_sync(~0u, w.chunk_rows, i);
-        int head = local % p.n_kv_heads, chunk = local / p.n_kv_heads;
-        int skipped = __shfl_sync(~0u, w.skipped, i);
-        const int32_t *pages = (const int32_t *)__shfl_sync(~0u, (unsigned long long)w.pages, i);
+        int skipped = p.subset.skipped(at.n_kv), n_kv = at.n_kv - skipped, rows = chunk_rows_of(n_kv, p.n_kv_heads);
+        int head = at.local % p.n_kv_heads, chunk = at.local / p.n_kv_heads;
         tile_info info = {
-            .slot = (w.first_seq + i) * p.n_kv_heads + head, .chunk = (short)chunk, .n_chunks = (short)ceil_div(n_kv, rows)};
-        produce_unit<DIM>(p, &to, pages, chunk * rows, min(chunk * rows + rows, n_kv), n_kv, skipped, head, info);
+            .seq_head = at.seq * p.n_kv_heads + head, .chunk = (short)chunk, .n_chunks = (short)ceil_div(n_kv, rows)};
+        produce_item<DIM>(p, &to, at.pages, chunk * rows, min(chunk * rows + rows, n_kv), n_kv, skipped, head, info);
         wait_previous(p, &to);
-        unit = gridDim.x + __shfl_sync(~0u, to.ticket, 0);
+        item = gridDim.x + __shfl_sync(~0u, to.ticket, 0);
     }
-    int n_units = __shfl_sync(~0u, w.end, 31);
-    if (lane == 0 && to.ticket == n_units - 1) *p.next = 0; // a ticket is taken per unit, so this was the last of all
-    ring *end = &to.next;
+    int n_items = __shfl_sync(~0u, lookup.end, 31);
+    if (lane == 0 && to.ticket == n_items - 1) *p.next_item = 0; // a ticket is taken per unit, so this was the last of all
+    ring *end = &to.fill;
     barrier_wait(&end->head->empty[end->stage], end->parity ^ 1);
-    if (lane == 0) end->head->info[end->stage].slot = -1;
+    if (lane == 0) end->head->info[end->stage].seq_head = -1;
     copy none = {};
     start_copies(&none, COPIES, &end->head->full[end->stage], to.normal);
 }
@@ -386,13 +346,13 @@ template <int DIM> struct attention {
 
     // Scores to weights 2^(s scale - m), rounded to bf16 as the product with V takes them, and summed as rounded: so
     // the rounding errors of a row with nearly all the weight cancel. weights: operand b of that product.
-    __device__ void softmax(float s[4], float scale, const tile_info &info, uint32_t weights[2]) {
+    __device__ void softmax(float s[4], float scale, const tile_info &info, uint32_t masses[2]) {
         int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, row = V_ROWS * (g / 2) + 4 * warp + g % 2;
         float factor[2];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             int j = row + i / 2 * 2;
-            s[i] = j < info.n_rows && (j < info.from || j >= info.end) ? s[i] * scale : -INFINITY;
+            s[i] = j < info.n_rows && (j < info.skip_from || j >= info.skip_end) ? s[i] * scale : -INFINITY;
         }
 #pragma unroll
         for (int h = 0; h < 2; h++) {
@@ -405,7 +365,7 @@ template <int DIM> struct attention {
         __nv_bfloat162 a = __floats2bfloat162_rn(s[0], s[1]), b = __floats2bfloat162_rn(s[2], s[3]);
         l[0] = l[0] * factor[0] + (__low2float(a) + __low2float(b));
         l[1] = l[1] * factor[1] + (__high2float(a) + __high2float(b));
-        weights[0] = sl_transpose_b16(*(uint32_t *)&a), weights[1] = sl_transpose_b16(*(uint32_t *)&b);
+        masses[0] = sl_transpose_b16(*(uint32_t *)&a), masses[1] = sl_transpose_b16(*(uint32_t *)&b);
         if (!__any_sync(~0u, factor[0] != 1 || factor[1] != 1)) return;
 #pragma unroll
         for (int i = 0; i < DIM / 16; i++)
@@ -437,11 +397,11 @@ template <int DIM> struct attention {
             for (int i = 0; i < DIM / 16; i++) x[i][r] = row + r < n_rows ? x[i][r] : 0;
     }
 
-    __device__ void add_values(const uint32_t x[DIM / 16][4], const uint32_t weights[2]) {
+    __device__ void add_values(const uint32_t x[DIM / 16][4], const uint32_t masses[2]) {
 #pragma unroll
         for (int i = 0; i < DIM / 16; i++)
             sl_mma_bf16(o[i], low_halves(x[i][0], x[i][1]), high_halves(x[i][0], x[i][1]), low_halves(x[i][2], x[i][3]),
-                        high_halves(x[i][2], x[i][3]), weights[0], weights[1]);
+                        high_halves(x[i][2], x[i][3]), masses[0], masses[1]);
     }
 
     // Leaves o [group][DIM], m and l of this warp in shared memory.
@@ -462,16 +422,16 @@ template <int DIM> struct attention {
     }
 };
 
-// Hands a unit on to the finishers; slot -1: there are no more.
+// Hands a unit on to the finishers; seq_head -1: there are no more.
 template <int DIM>
-__device__ void hand_on(const attention<DIM> &a, shared_head *head, float *merge, const tile_info &info, int group,
-                        int *parity) {
+__device__ void pass_to_finishers(const attention<DIM> &a, block_shared *head, float *merge, const tile_info &info, int group,
+                                  int *parity) {
     int warp = threadIdx.x / 32;
-    barrier_wait(&head->unit_empty, *parity ^ 1);
+    barrier_wait(&head->item_empty, *parity ^ 1);
     *parity ^= 1;
-    if (info.slot >= 0) a.store(merge + warp * group * DIM, head->ml[warp], group);
-    if (threadIdx.x == 0) head->unit = info;
-    barrier_arrive(&head->unit_full);
+    if (info.seq_head >= 0) a.store(merge + warp * group * DIM, head->ml[warp], group);
+    if (threadIdx.x == 0) head->item = info;
+    barrier_arrive(&head->item_full);
 }
 
 template <int DIM> __device__ void consume(const decode_params &p, ring r, float *merge) {
@@ -479,17 +439,17 @@ template <int DIM> __device__ void consume(const decode_params &p, ring r, float
     for (int parity = 0;; r.advance()) {
         barrier_wait(&r.head->full[r.stage], r.parity);
         tile_info info = r.head->info[r.stage];
-        if (info.slot < 0) return hand_on(a, r.head, merge, info, p.group, &parity);
+        if (info.seq_head < 0) return pass_to_finishers(a, r.head, merge, info, p.group, &parity);
         const char *k = r.data(), *v = k + layout<DIM>::V_AT;
         float s[4];
-        uint32_t weights[2], values[DIM / 16][4];
-        if (info.first) a.begin(k + layout<DIM>::Q_AT, p.group);
+        uint32_t masses[2], values[DIM / 16][4];
+        if (info.is_first) a.begin(k + layout<DIM>::Q_AT, p.group);
         a.scores(k, s);
         a.load_values(v, info.n_rows, values); // here, so that the softmax's latency covers it
-        a.softmax(s, p.scale, info, weights);
-        a.add_values(values, weights);
+        a.softmax(s, p.scale, info, masses);
+        a.add_values(values, masses);
         leave_stage(&r.head->empty[r.stage]);
-        if (info.last) hand_on(a, r.head, merge, info, p.group, &parity);
+        if (info.is_last) pass_to_finishers(a, r.head, merge, info, p.group, &parity);
     }
 }
 
@@ -501,28 +461,28 @@ __device__ void add_scaled(float4 *sum, float w, float4 x) {
 
 // The four warps' results of a unit, in the warps' order, to the workspace. The caller has put them into shared memory.
 template <int DIM>
-__device__ void store_unit(const decode_params &p, const shared_head *head, const float *merge, const tile_info &info,
+__device__ void store_item(const decode_params &p, const block_shared *head, const float *merge, const tile_info &info,
                            int thread) {
-    size_t unit = (size_t)info.slot * p.max_chunks + info.chunk;
-    for (int i = thread; i < p.group * DIM / 4; i += 32 * FINISHERS) {
+    size_t item = (size_t)info.seq_head * p.max_chunks + info.chunk;
+    for (int i = thread; i < p.group * DIM / 4; i += 32 * FINISHER_WARPS) {
         int h = i / (DIM / 4);
         float4 sum = make_float4(0, 0, 0, 0);
         float most = -INFINITY, l = 0;
-        for (int w = 0; w < CONSUMERS; w++) most = fmaxf(most, head->ml[w][h].x); // the unit has a row, so it is finite
-        for (int w = 0; w < CONSUMERS; w++) {
+        for (int w = 0; w < CONSUMER_WARPS; w++) most = fmaxf(most, head->ml[w][h].x); // the unit has a row, so it is finite
+        for (int w = 0; w < CONSUMER_WARPS; w++) {
             float factor = exp2f(head->ml[w][h].x - most);
             l += factor * head->ml[w][h].y;
             add_scaled(&sum, factor, *(const float4 *)(merge + w * p.group * DIM + i * 4));
         }
-        __stcg((float4 *)(p.o + unit * p.group * DIM) + i, sum);
-        if (i % (DIM / 4) == 0) __stcg(p.ml + unit * p.group + h, make_float2(most, l));
+        __stcg((float4 *)(p.o + item * p.group * DIM) + i, sum);
+        if (i % (DIM / 4) == 0) __stcg(p.ml + item * p.group + h, make_float2(most, l));
     }
 }
 
 // out = sum_i 2^(m_i - m) o_i / sum_i 2^(m_i - m) l_i over the sequence's chunks i, in their order, 16 at a time.
-template <int DIM> __device__ void merge_units(const decode_params &p, const tile_info &info, int thread) {
-    size_t first = (size_t)info.slot * p.max_chunks * p.group;
-    for (int i = thread; i < p.group * DIM / 4; i += 32 * FINISHERS) {
+template <int DIM> __device__ void merge_items(const decode_params &p, const tile_info &info, int thread) {
+    size_t first = (size_t)info.seq_head * p.max_chunks * p.group;
+    for (int i = thread; i < p.group * DIM / 4; i += 32 * FINISHER_WARPS) {
         const float4 *o = (const float4 *)(p.o + first * DIM) + i; // of the next chunk: group * DIM / 4 further on
         const float2 *ml = p.ml + first + i / (DIM / 4);
         float4 sum = make_float4(0, 0, 0, 0);
@@ -549,31 +509,31 @@ template <int DIM> __device__ void merge_units(const decode_params &p, const til
             }
         }
         __nv_bfloat162 out[2] = {__floats2bfloat162_rn(sum.x / l, sum.y / l), __floats2bfloat162_rn(sum.z / l, sum.w / l)};
-        *((uint2 *)(p.out + (size_t)info.slot * p.group * DIM) + i) = *(uint2 *)out;
+        *((uint2 *)(p.out + (size_t)info.seq_head * p.group * DIM) + i) = *(uint2 *)out;
     }
 }
 
 __device__ void finishers_sync() {
-    asm volatile("bar.sync 1, %0;" ::"n"(32 * FINISHERS) : "memory");
+    asm volatile("bar.sync 1, %0;" ::"n"(32 * FINISHER_WARPS) : "memory");
 }
 
 // Takes units from the consumers, who go on meanwhile: behind a full memory queue, a store and a counter take microseconds.
 // Who finds all units of the sequence's KV head in the workspace merges them.
-template <int DIM> __device__ void finish(const decode_params &p, shared_head *head, const float *merge, int thread) {
+template <int DIM> __device__ void finish(const decode_params &p, block_shared *head, const float *merge, int thread) {
     sl_wait_previous(); // who writes what earlier kernels may still read
     for (int parity = 0;; parity ^= 1) {
-        barrier_wait(&head->unit_full, parity);
-        tile_info info = head->unit;
-        if (info.slot < 0) return;
-        store_unit<DIM>(p, head, merge, info, thread);
-        barrier_arrive(&head->unit_empty);
+        barrier_wait(&head->item_full, parity);
+        tile_info info = head->item;
+        if (info.seq_head < 0) return;
+        store_item<DIM>(p, head, merge, info, thread);
+        barrier_arrive(&head->item_empty);
         finishers_sync();
         if (thread == 0) {
-            head->is_last = sl_add_ordered(p.done + info.slot, 1) == info.n_chunks - 1;
-            if (head->is_last) p.done[info.slot] = 0;
+            head->is_last = sl_add_ordered(p.done + info.seq_head, 1) == info.n_chunks - 1;
+            if (head->is_last) p.done[info.seq_head] = 0;
         }
         finishers_sync();
-        if (head->is_last) merge_units<DIM>(p, info, thread);
+        if (head->is_last) merge_items<DIM>(p, info, thread);
     }
 }
 
@@ -597,25 +557,27 @@ template <int DIM> __device__ void finish(const decode_params &p, shared_head *h
 // the merge.
 template <int DIM> __global__ void __launch_bounds__(THREADS, 1) dense_decode_ring_kernel(const decode_params p) {
     extern __shared__ __align__(128) char memory[];
-    shared_head *head = (shared_head *)memory;
-    float *merge = (float *)(memory + HEAD_BYTES);
+    block_shared *head = (block_shared *)memory;
+    float *merge = (float *)(memory + SHARED_BYTES);
     int warp = threadIdx.x / 32;
-    window w;
-    if (warp == CONSUMERS + FINISHERS) window_load(&w, p, 0, 0); // while barriers are made
-    barriers_make<CONSUMERS, 1>(&head->unit_full, 32 * CONSUMERS);
-    barriers_make<CONSUMERS, 1>(&head->unit_empty, 32 * FINISHERS);
-    barriers_make<CONSUMERS, STAGES_MAX>(head->full, FULL_ARRIVALS);
-    barriers_make<CONSUMERS, STAGES_MAX>(head->empty, 32 * CONSUMERS);
+    seq_lookup lookup;
+    if (warp == CONSUMER_WARPS + FINISHER_WARPS)
+        lookup_load(&lookup, p.rows, p.n_seqs, p.n_kv_heads, chunk_rule{p.subset, p.n_kv_heads}, 0,
+                    0); // while barriers are made
+    barriers_make<CONSUMER_WARPS, 1>(&head->item_full, 32 * CONSUMER_WARPS);
+    barriers_make<CONSUMER_WARPS, 1>(&head->item_empty, 32 * FINISHER_WARPS);
+    barriers_make<CONSUMER_WARPS, STAGES_MAX>(head->full, FULL_ARRIVALS);
+    barriers_make<CONSUMER_WARPS, STAGES_MAX>(head->empty, 32 * CONSUMER_WARPS);
     barriers_made();
     __syncthreads();
     sl_start_next(); // each role waits for the kernel in front by itself: consumers touch shared memory alone
-    ring r = {head, memory + HEAD_BYTES + layout<DIM>::merge(p.group), p.n_stages, layout<DIM>::stage(p.group), 0, 0};
-    if (warp < CONSUMERS)
+    ring r = {head, memory + SHARED_BYTES + layout<DIM>::merge(p.group), p.n_stages, layout<DIM>::stage(p.group), 0, 0};
+    if (warp < CONSUMER_WARPS)
         consume<DIM>(p, r, merge);
-    else if (warp < CONSUMERS + FINISHERS)
-        finish<DIM>(p, head, merge, threadIdx.x - 32 * CONSUMERS);
+    else if (warp < CONSUMER_WARPS + FINISHER_WARPS)
+        finish<DIM>(p, head, merge, threadIdx.x - 32 * CONSUMER_WARPS);
     else
-        produce<DIM>(p, r, w);
+        produce<DIM>(p, r, lookup);
 }
 
 // ---- launch ----
@@ -624,19 +586,26 @@ int max_chunks_of(int n_kv) { // of any sequence of up to n_kv rows
     return min(ceil_div(n_kv, CHUNK_ROWS_SHORT), (int)CHUNKS_MAX);
 }
 
-template <int DIM> void launch(const sl_attn_cuda_decode_args *a, kept_rows kept) {
-    int group = a->geom->n_heads / a->geom->n_kv_heads, n_slots = a->n_seqs * a->geom->n_kv_heads;
-    SL_CHECK(group <= GROUP_MAX && n_slots < COUNTERS);
+size_t lay_out(const sl_attn_geom *geom, int n_seqs, int n_kv, void *ws, decode_params *p) {
+    arena a = after_counters(ws);
+    size_t n_sums = (size_t)n_seqs * max_chunks_of(n_kv) * geom->n_heads;
+    p->o = a.take<float>(n_sums * geom->head_dim);
+    p->ml = a.take<float2>(n_sums);
+    return bytes_taken(a, ws);
+}
+
+template <int DIM> void launch(const sl_attn_cuda_decode_args *a, row_subset subset) {
+    int group = a->geom->n_heads / a->geom->n_kv_heads;
+    SL_CHECK(group <= GROUP_MAX);
     int n_sms = sl_multiprocessors(), shared = sl_device_get(cudaDevAttrMaxSharedMemoryPerBlockOptin);
     int l2 = (int)sl_l2_bytes();
-    int fixed = HEAD_BYTES + layout<DIM>::merge(group), stage = layout<DIM>::stage(group);
+    int fixed = SHARED_BYTES + layout<DIM>::merge(group), stage = layout<DIM>::stage(group);
     int tile = 2 * TILE * layout<DIM>::ROW; // K and V
-    int n_flight = max(FLIGHT_BYTES / tile, 1), max_chunks = max_chunks_of(a->max_kv);
+    int n_flight = max(FLIGHT_BYTES / tile, 1);
     int n_stages = min(min(n_flight + SPARE, (shared - fixed) / stage), (int)STAGES_MAX);
-    int *counters = (int *)a->ws;
-    float *o = (float *)(counters + COUNTERS);
+    decode_counters counters = counters_of(a, 1);
     decode_params p = {.rows = a->rows,
-                       .kept = kept,
+                       .subset = subset,
                        .q = a->q,
                        .k = a->k,
                        .v = a->v,
@@ -647,12 +616,13 @@ template <int DIM> void launch(const sl_attn_cuda_decode_args *a, kept_rows kept
                        .n_stages = n_stages,
                        .n_flight = min(n_stages, n_flight),
                        .n_normal = 2 * (l2 / n_sms / tile),
-                       .scale = (float)(1.4426950408889634 / sqrt((double)DIM)),
-                       .max_chunks = max_chunks,
-                       .next = counters,
-                       .done = counters + 1,
-                       .ml = (float2 *)(o + (size_t)n_slots * max_chunks * group * DIM),
-                       .o = o};
+                       .scale = score_scale(DIM),
+                       .max_chunks = max_chunks_of(a->max_kv),
+                       .next_item = counters.next_item,
+                       .done = counters.done,
+                       .ml = NULL,
+                       .o = NULL};
+    lay_out(a->geom, a->n_seqs, a->max_kv, a->ws, &p);
     size_t bytes = fixed + (size_t)n_stages * stage;
     sl_launch(dense_decode_ring_kernel<DIM>, dim3(n_sms), dim3(THREADS), bytes, a->stream, p);
 }
@@ -660,13 +630,12 @@ template <int DIM> void launch(const sl_attn_cuda_decode_args *a, kept_rows kept
 } // namespace
 
 size_t sl_cuda_dense_workspace(const sl_attn_geom *geom, const sl_attn_spec *, int n_seqs, int n_tokens, int n_kv) {
-    if (n_tokens > 1) return 0;
-    size_t units = (size_t)n_seqs * max_chunks_of(n_kv) * geom->n_heads;
-    return COUNTERS * sizeof(int) + units * (geom->head_dim + 2) * sizeof(float);
+    decode_params p;
+    return n_tokens > 1 ? 0 : lay_out(geom, n_seqs, n_kv, NULL, &p);
 }
 
-static void decode(const sl_attn_cuda_decode_args *args, kept_rows kept) {
-    sl_with_head_dim(args->geom->head_dim, [&](auto dim) { launch<decltype(dim)::value>(args, kept); });
+static void decode(const sl_attn_cuda_decode_args *args, row_subset subset) {
+    SL_WITH_HEAD_DIM(args->geom->head_dim, launch, args, subset);
 }
 
 void sl_cuda_dense_decode(const sl_attn_cuda_decode_args *args) {
@@ -675,13 +644,13 @@ void sl_cuda_dense_decode(const sl_attn_cuda_decode_args *args) {
 
 // ---- streaming ----
 
-static kept_rows kept_of(const sl_attn_spec *spec) {
+static row_subset subset_of(const sl_attn_spec *spec) {
     return {(int)sl_attn_get(spec, "sink"), (int)sl_attn_get(spec, "window")};
 }
 
 static int most_rows(const sl_attn_spec *spec, int n_kv) { // that are read of any sequence of up to n_kv
-    kept_rows kept = kept_of(spec);
-    return min(n_kv, kept.sink_end() + kept.window + TILE);
+    row_subset subset = subset_of(spec);
+    return min(n_kv, subset.sink_end() + subset.window + TILE);
 }
 
 static size_t streaming_workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int, int n_kv) {
@@ -691,17 +660,14 @@ static size_t streaming_workspace(const sl_attn_geom *geom, const sl_attn_spec *
 static void streaming_decode(const sl_attn_cuda_decode_args *args) {
     sl_attn_cuda_decode_args few = *args;
     few.max_kv = most_rows(args->spec, args->max_kv);
-    decode(&few, kept_of(args->spec));
+    decode(&few, subset_of(args->spec));
 }
 
-static void streaming_account(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats) {
-    kept_rows kept = kept_of(spec);
-    uint64_t sink = min(kept.sink, n_kv), rows = sink + min((uint64_t)kept.window, n_kv - sink);
-    stats->k_rows += rows * geom->n_kv_heads;
-    stats->v_distinct += rows * geom->n_kv_heads;
-    stats->v_rows += rows * geom->n_heads;
+static void account_streaming(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats) {
+    row_subset subset = subset_of(spec);
+    uint64_t sink = min(subset.sink, n_kv), rows = sink + min((uint64_t)subset.window, n_kv - sink);
+    count_rows_read(geom, rows, rows, stats);
     stats->samples += rows * geom->n_heads;
-    stats->bytes += 2 * rows * geom->n_kv_heads * geom->head_dim * sizeof(bf16);
     stats->features += geom->n_heads;
 }
 
@@ -710,17 +676,14 @@ const sl_attn_cuda_ops sl_streaming_cuda_ops = {.workspace = streaming_workspace
                                                 .needs = NULL,
                                                 .state = NULL,
                                                 .max_rows = 0,
-                                                .account = streaming_account,
+                                                .account = account_streaming,
                                                 .prefill = NULL};
 
 // ---- dense ----
 
 // Exact attention reads every row.
-static void account(const sl_attn_geom *geom, const sl_attn_spec *, int n_kv, sl_attn_stats *stats) {
-    stats->k_rows += (uint64_t)n_kv * geom->n_kv_heads;
-    stats->v_rows += (uint64_t)n_kv * geom->n_heads;
-    stats->v_distinct += (uint64_t)n_kv * geom->n_kv_heads;
-    stats->bytes += (uint64_t)n_kv * geom->n_kv_heads * geom->head_dim * 2 * sizeof(bf16);
+static void account_all_rows(const sl_attn_geom *geom, const sl_attn_spec *, int n_kv, sl_attn_stats *stats) {
+    count_rows_read(geom, n_kv, n_kv, stats);
     stats->features += geom->n_heads;
 }
 
@@ -729,5 +692,5 @@ const sl_attn_cuda_ops sl_dense_cuda_ops = {.workspace = sl_cuda_dense_workspace
                                             .needs = NULL,
                                             .state = NULL,
                                             .max_rows = 0,
-                                            .account = account,
+                                            .account = account_all_rows,
                                             .prefill = sl_cuda_dense_prefill};

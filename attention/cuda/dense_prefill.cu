@@ -198,6 +198,14 @@ static __device__ __forceinline__ void store(const prefill_params &p, float o[BL
     }
 }
 
+// Starts the copy of the tile of keys (from = p.k) or values (p.v) that begins at row `key` of the sequence.
+template <int D>
+static __device__ __forceinline__ void load_keys(const prefill_params &p, bf16 *to, const bf16 *from, int key, int kv_head,
+                                                 int n_kv) {
+    size_t at = ((size_t)p.pages[key / SL_PAGE] * p.n_kv_heads + kv_head) * SL_PAGE + key % SL_PAGE;
+    load_tile<D, KEYS>(to, from + at * D, D, n_kv - key);
+}
+
 // Dense causal attention with mma.sync: the online softmax of FlashAttention-2 (Dao, 2023, section 3.1).
 //
 // Grid [n_heads][query tiles], longest tiles first: block (h, y) has head h and the tile of 128 tokens that is y-th from the
@@ -221,14 +229,10 @@ template <int D> __global__ void __launch_bounds__(THREADS) dense_prefill_mma_ke
     int n_kv = p.first + min(token0 + ROWS, p.n_tokens); // rows that the tile sees
     int row0 = p.first + token0 + warp * WARP_ROWS;      // the warp's first position
     int kv_head = head / (p.n_heads / p.n_kv_heads);
-    auto load_keys = [&](bf16 *to, const bf16 *from, int key) {
-        size_t at = ((size_t)p.pages[key / SL_PAGE] * p.n_kv_heads + kv_head) * SL_PAGE + key % SL_PAGE;
-        load_tile<D, KEYS>(to, from + at * D, D, n_kv - key);
-    };
     sl_start_next();
     sl_wait_previous();
     load_tile<D, ROWS>(q, p.q + token0 * p.q_stride + (size_t)head * D, p.q_stride, p.n_tokens - token0);
-    load_keys(k, p.k, 0);
+    load_keys<D>(p, k, p.k, 0, kv_head, n_kv);
 
     float s[BLOCKS][KEYS / 8][4], o[BLOCKS][D / 8][4] = {};
     softmax_state state;
@@ -237,11 +241,11 @@ template <int D> __global__ void __launch_bounds__(THREADS) dense_prefill_mma_ke
     for (int key = 0; key < n_kv; key += KEYS) {
         copies_landed();
         __syncthreads(); // K is here, and V of the tile before is done with
-        load_keys(v, p.v, key);
+        load_keys<D>(p, v, p.v, key, kv_head, n_kv);
         scores<D>(s, q + warp * WARP_ROWS * stride, k, lane);
         copies_landed();
         __syncthreads(); // V is here, and K is done with
-        if (key + KEYS < n_kv) load_keys(k, p.k, key + KEYS);
+        if (key + KEYS < n_kv) load_keys<D>(p, k, p.k, key + KEYS, kv_head, n_kv);
         if (key + KEYS - 1 > row0) mask(s, row0 + lane / 4 - key, lane);
         softmax<D>(s, o, state, p.scale);
         add_values<D>(o, s, v, lane);
@@ -268,7 +272,7 @@ template <int D> static void launch(const sl_attn_cuda_prefill_args *args) {
 }
 
 void sl_cuda_dense_prefill_mma(const sl_attn_cuda_prefill_args *args) {
-    sl_with_head_dim(args->geom->head_dim, [&](auto dim) { launch<decltype(dim)::value>(args); });
+    SL_WITH_HEAD_DIM(args->geom->head_dim, launch, args);
 }
 
 void sl_cuda_dense_prefill(const sl_attn_cuda_prefill_args *args) {

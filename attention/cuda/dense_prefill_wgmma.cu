@@ -305,7 +305,7 @@ static __device__ __forceinline__ void softmax(float (&s)[64], softmax_state &st
     }
 }
 
-static __device__ __forceinline__ void round_weights(uint32_t (&p)[32], const float (&s)[64]) {
+static __device__ __forceinline__ void round_masses(uint32_t (&p)[32], const float (&s)[64]) {
 #pragma unroll
     for (int i = 0; i < 32; i++) p[i] = sl_pack_bf16(s[2 * i], s[2 * i + 1]);
 }
@@ -343,7 +343,7 @@ static __device__ __forceinline__ void step(consumer<D> &c, uint32_t q, uint32_t
     if (__any_sync(0xffffffff, c.state.keep[0] != 1 || c.state.keep[1] != 1))
 #pragma unroll
         for (int i = 0; i < D / 2; i++) c.o[i] *= c.state.keep[i / 2 % 2];
-    round_weights(c.p, s);
+    round_masses(c.p, s);
     c.n_done++;
 }
 
@@ -398,7 +398,7 @@ static __device__ __forceinline__ void compute(const prefill_params &p, uint32_t
         if (lane == 0) barrier_arrive(&bars->k.empty[stage]);
         softmax<true>(s, c.state, p.scale, last);
         barrier_wait(&bars->v.full[stage], c.n_done / N_STAGES % 2);
-        round_weights(c.p, s);
+        round_masses(c.p, s);
         c.n_done++;
         if (n > 0 && thread == 0) { // the output before has left for long: its place is the producer's
             tma_stores_read();
@@ -540,7 +540,7 @@ template <int D> static void launch(const sl_attn_cuda_prefill_args *args) {
 }
 
 void sl_cuda_dense_prefill_wgmma(const sl_attn_cuda_prefill_args *args) {
-    sl_with_head_dim(args->geom->head_dim, [&](auto dim) { launch<decltype(dim)::value>(args); });
+    SL_WITH_HEAD_DIM(args->geom->head_dim, launch, args);
 }
 
 int sl_cuda_dense_prefill_wgmma_runs(void) {

@@ -35,11 +35,11 @@ template <int DIM, int HEADS> struct values_space {
 
 // The chunk's largest references; the rows of V of a warp, every WARPS-th block of 32, times their weights to s->sum.
 template <int DIM, int HEADS>
-__device__ void sum_values(const values_params &p, values_space<DIM, HEADS> *s, const sl_row &row, int slot, int first,
+__device__ void sum_values(const values_params &p, values_space<DIM, HEADS> *s, const sl_row &row, int seq_head, int first,
                            int end) {
     enum { LANES = DIM / 8, ROWS = 32 / LANES, PASSES = (32 + ROWS - 1) / ROWS };
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, own = lane / LANES, group = p.score.group, n_kv = row.position + 1;
-    const uint64_t *mass = p.score.mass + (size_t)slot * group * p.score.max_blocks;
+    const uint64_t *mass = p.score.mass + (size_t)seq_head * group * p.score.max_blocks;
     for (int h = warp; h < group; h += WARPS) {
         int top = REF_EMPTY;
         for (int b = first + lane; b < end; b += 32) top = max(top, ref_of(__ldcg(mass + (size_t)h * p.score.max_blocks + b)));
@@ -49,8 +49,8 @@ __device__ void sum_values(const values_params &p, values_space<DIM, HEADS> *s, 
     __syncthreads();
     float sum[HEADS][8] = {}, total[HEADS] = {};
     for (int b = first + warp; b < end; b += WARPS) {
-        const bf16 *w = p.score.w + ((size_t)slot * p.score.max_blocks + b) * group * BLOCK;
-        size_t page = (size_t)__ldg(row.pages + b * BLOCK / SL_PAGE) * p.score.n_kv_heads + slot % p.score.n_kv_heads;
+        const bf16 *w = p.score.w + ((size_t)seq_head * p.score.max_blocks + b) * group * BLOCK;
+        size_t page = (size_t)__ldg(row.pages + b * BLOCK / SL_PAGE) * p.score.n_kv_heads + seq_head % p.score.n_kv_heads;
         const bf16 *v = p.v + (page * SL_PAGE + b * BLOCK % SL_PAGE) * DIM;
         int n = min(n_kv - b * BLOCK, (int)BLOCK);
         uint4 x[PASSES];
@@ -106,18 +106,18 @@ __device__ void sum_values(const values_params &p, values_space<DIM, HEADS> *s, 
 // grid: (CHUNKS, KV heads, sequences), blocks past a sequence's last chunk end at once. precondition: done is 0, and is 0 again
 // at the end; so is next. bytes: V once, the stored weights. order of reduction: a warp's blocks of 32 rows in order, then the
 // warps, then the chunks: the last block of a KV head adds them.
-template <int DIM, int HEADS> __global__ void __launch_bounds__(THREADS) weighted_values_kernel(const values_params p) {
+template <int DIM, int HEADS> __global__ void __launch_bounds__(THREADS) mass_values_kernel(const values_params p) {
     extern __shared__ __align__(128) char memory[];
     values_space<DIM, HEADS> *s = (values_space<DIM, HEADS> *)memory;
     sl_start_next();
     const sl_row row = p.score.rows[blockIdx.z];
-    int slot = blockIdx.z * gridDim.y + blockIdx.y, n_kv = row.position + 1, group = p.score.group;
+    int seq_head = blockIdx.z * gridDim.y + blockIdx.y, n_kv = row.position + 1, group = p.score.group;
     int rows = value_rows_of(n_kv), n_chunks = ceil_div(n_kv, rows), first = blockIdx.x * rows / BLOCK;
     sl_wait_previous();
-    if (blockIdx.x + blockIdx.y + blockIdx.z + threadIdx.x == 0) *p.score.next = 0;
+    if (blockIdx.x + blockIdx.y + blockIdx.z + threadIdx.x == 0) *p.score.next_item = 0;
     if ((int)blockIdx.x >= n_chunks) return;
-    sum_values(p, s, row, slot, first, min(first + rows / BLOCK, ceil_div(n_kv, BLOCK)));
-    float *partial = p.partial + (size_t)slot * CHUNKS * group * (DIM + 2), *to = partial + blockIdx.x * group * (DIM + 2);
+    sum_values(p, s, row, seq_head, first, min(first + rows / BLOCK, ceil_div(n_kv, BLOCK)));
+    float *partial = p.partial + (size_t)seq_head * CHUNKS * group * (DIM + 2), *to = partial + blockIdx.x * group * (DIM + 2);
     for (int i = threadIdx.x; i < group * (DIM + 1); i += THREADS) {
         int h = i / (DIM + 1), d = i % (DIM + 1);
         float x = 0;
@@ -127,8 +127,8 @@ template <int DIM, int HEADS> __global__ void __launch_bounds__(THREADS) weighte
     }
     __syncthreads();
     if (threadIdx.x == 0) {
-        s->is_last = sl_add_ordered(p.score.done + slot, 1) == n_chunks - 1;
-        if (s->is_last) p.score.done[slot] = 0;
+        s->is_last = sl_add_ordered(p.score.done + seq_head, 1) == n_chunks - 1;
+        if (s->is_last) p.score.done[seq_head] = 0;
     }
     __syncthreads();
     if (!s->is_last) return;
@@ -137,7 +137,7 @@ template <int DIM, int HEADS> __global__ void __launch_bounds__(THREADS) weighte
         for (int c = threadIdx.x % 32; c < n_chunks; c += 32)
             top = fmaxf(top, __ldcg(partial + ((size_t)c * group + h) * (DIM + 2) + DIM + 1));
         bool exact = is_beyond((int)sl_max_lanes(top));
-        if (exact) attend_exactly<DIM>(exact_head_of(p.score, p.v, NULL, row, slot, h, DIM), s->sum[0][h]);
+        if (exact) attend_exactly<DIM>(exact_head_of(p.score, p.v, NULL, row, seq_head, h, DIM), s->sum[0][h]);
         if (threadIdx.x % 32 > 0) continue;
         s->is_exact[h] = exact;
         if (exact && p.stats) { // account has counted every row of V once
@@ -155,44 +155,51 @@ template <int DIM, int HEADS> __global__ void __launch_bounds__(THREADS) weighte
             x += factor * __ldcg(from + i % DIM), total += factor * __ldcg(from + DIM);
         }
         x = s->is_exact[i / DIM] ? s->sum[0][i / DIM][i % DIM] : x / total;
-        p.out[(size_t)slot * group * DIM + i] = __bfloat16_as_ushort(__float2bfloat16_rn(x));
+        p.out[(size_t)seq_head * group * DIM + i] = __bfloat16_as_ushort(__float2bfloat16_rn(x));
     }
 }
 
 // ---- launch ----
 
-size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *, int n_seqs, int, int n_kv) {
-    return score_workspace(geom, n_seqs, n_kv) + (size_t)n_seqs * geom->n_heads * CHUNKS * (geom->head_dim + 2) * sizeof(float);
+size_t lay_out(const sl_attn_geom *geom, int n_seqs, int n_kv, void *ws, values_params *p) {
+    arena a = after_counters(ws);
+    take_masses(&a, &p->score, geom, n_seqs, n_kv);
+    p->partial = a.take<float>((size_t)n_seqs * geom->n_heads * CHUNKS * (geom->head_dim + 2));
+    return bytes_taken(a, ws);
 }
 
-template <int DIM, int HEADS> void launch_values(const sl_attn_cuda_decode_args *a, const score_params &score) {
-    values_params p = {.score = score,
-                       .v = a->v,
-                       .out = a->out,
-                       .partial = (float *)((char *)a->ws + score_workspace(a->geom, a->n_seqs, a->max_kv)),
-                       .stats = a->stats};
+size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *, int n_seqs, int, int n_kv) {
+    values_params p;
+    return lay_out(geom, n_seqs, n_kv, NULL, &p);
+}
+
+template <int DIM, int HEADS> void launch_values(const sl_attn_cuda_decode_args *a, const values_params &p) {
     int chunks = ceil_div(a->max_kv, SL_PAGE);
-    sl_launch(weighted_values_kernel<DIM, HEADS>, dim3(chunks < CHUNKS ? chunks : (int)CHUNKS, a->geom->n_kv_heads, a->n_seqs),
+    sl_launch(mass_values_kernel<DIM, HEADS>, dim3(chunks < CHUNKS ? chunks : (int)CHUNKS, a->geom->n_kv_heads, a->n_seqs),
               dim3(THREADS), sizeof(values_space<DIM, HEADS>), a->stream, p);
 }
 
 template <int DIM, int BITS> void launch(const sl_attn_cuda_decode_args *a) {
-    score_params score = launch_quantised_scores<DIM, BITS>(a, NULL);
-    if (score.group <= 4)
-        launch_values<DIM, 4>(a, score);
+    values_params p = {.score = score_params_of<DIM>(a), .v = a->v, .out = a->out, .partial = NULL, .stats = a->stats};
+    lay_out(a->geom, a->n_seqs, a->max_kv, a->ws, &p);
+    p.score = launch_quantised_scores<DIM, BITS>(a, p.score, NULL);
+    if (p.score.group <= 4)
+        launch_values<DIM, 4>(a, p);
     else
-        launch_values<DIM, 8>(a, score);
+        launch_values<DIM, 8>(a, p);
+}
+
+template <int DIM> void launch_bits(const sl_attn_cuda_decode_args *a) {
+    SL_WITH_BITS((int)sl_attn_get(a->spec, "bits"), launch, DIM, a);
 }
 
 void decode(const sl_attn_cuda_decode_args *args) {
-    with_tile(args, "bits", [&](auto dim, auto bits) { launch<dim, bits>(args); });
+    SL_WITH_HEAD_DIM(args->geom->head_dim, launch_bits, args);
 }
 
-void account(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats) {
+void account_proposal_and_values(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats) {
     account_quantised(geom, spec, n_kv, stats);
-    stats->v_rows += (uint64_t)n_kv * geom->n_heads;
-    stats->v_distinct += (uint64_t)n_kv * geom->n_kv_heads;
-    stats->bytes += (uint64_t)n_kv * geom->head_dim * sizeof(bf16) * geom->n_kv_heads;
+    count_rows_read(geom, 0, n_kv, stats);
 }
 
 } // namespace
@@ -202,5 +209,5 @@ const sl_attn_cuda_ops sl_dense_q_cuda_ops = {.workspace = workspace,
                                               .needs = needs_quantised,
                                               .state = NULL,
                                               .max_rows = 0,
-                                              .account = account,
+                                              .account = account_proposal_and_values,
                                               .prefill = NULL};

@@ -1,124 +1,132 @@
-// attention/cuda/draw_rows.cuh - drawing rows from stored weights and summing their rows of V, on CUDA: what the drawer warps
-// of decode kernels do.
+// attention/cuda/draw_rows.cuh - draws of rows from stored masses, and the sum of their rows of V, on CUDA. This is the work of
+// the drawer warps in decode kernels.
 //
-// Drawers take query heads in order, wait until all units of the head's KV head are stored (score_keys.cuh), draw, gather the
-// rows of V and write the output, while others go on scoring: only the last heads' draws are not covered.
+// | role   | warps          | does |
+// |--------|----------------|--------------------------------------------------------------------------------------------------|
+// | drawer | DRAW_WARPS = 4 | take parts of query heads in order, wait for the masses, draw, gather rows of V, write the output
+// |
+//
+// Consumer warps score later heads meanwhile, so only the draws of the last heads add time.
+//
+// Worked head: n_kv 32768, so 1024 blocks of 32 rows; S = 128 draws; head_dim 128. load_head: 128 threads read 1024 block
+// masses, add neighbours in pairs (shift 1), and scan 512 running sums into `cum`. Each thread makes one threshold t. find_row:
+// three steps of 7 comparisons find the entry of t in `cum`; the thread then loads 2 block masses and 2 x 64 bytes of row
+// masses, and sums in-block masses up to t. gather: equal neighbouring rows are merged; 16 lanes load one row of V (256 bytes),
+// a warp two rows per load instruction, 16 loads in flight. A lane sums 8 columns of every second row. put_columns adds the 2
+// row halves, sum_rows the 4 warps in order.
 #ifndef SLEIGH_DRAW_ROWS_CUH
 #define SLEIGH_DRAW_ROWS_CUH
 
 #include "attention/cuda/score_keys.cuh"
-#include "engine/base/philox.h"
-
-#include <type_traits>
+#include "attention/random_counter.h"
 
 namespace {
 
 enum {
-    DRAWERS = 4, // warps
-    DRAW_THREADS = 32 * DRAWERS,
-    ENTRIES = 512,   // running masses in shared memory: 8^3, for find_row
-    TILE_BLOCKS = 8, // of a sampler's tile: 256 rows
-    TILES_MAX = 512, // of a context
+    DRAW_WARPS = 4, // drawer warps
+    DRAW_THREADS = 32 * DRAW_WARPS,
+    ENTRIES = 512,   // running sums of mass in shared memory: 8^3, for find_row
+    TILE_BLOCKS = 8, // blocks of a sampler's tile: 256 rows
+    TILES_MAX = 512, // tiles of a sequence
     DRAW_ROWS_MAX = TILES_MAX * SL_PAGE,
     DIM_MAX = 128,
 };
 
 struct draw_params {
-    const bf16 *v; // [n_pages][n_kv_heads][256][head_dim]
-    bf16 *out;     // [n_seqs][n_kv_heads][group][head_dim]
-    int layer;
+    const bf16 *v;         // [n_pages][n_kv_heads][256][head_dim]
+    bf16 *out;             // [n_seqs][n_kv_heads][group][head_dim]
+    int layer, first_head; // first_head: sl_attn_geom.first_head
     int S;
-    int parts;      // of a head's draws, taken by different blocks
-    int *ticket;    // parts handed out to drawers
-    int *drawn;     // [n_seqs * n_kv_heads] parts drawn, of all its heads
-    int *merged;    // [n_seqs * n_heads] parts of a head. All three are 0 between launches
-    float *partial; // [n_seqs * n_heads][parts][head_dim], where there are several
-    sl_attn_cuda_stats *stats;
+    int parts;             // thread blocks that share the draws of one head
+    int *next_part;        // counter: parts handed out to drawers
+    int *released;         // [n_seqs * n_kv_heads] counter: parts that no longer read the seq_head's masses
+    int *merged;           // [n_seqs * n_heads] counter: finished parts of a head
+    float *partial = NULL; // [n_seqs * n_heads][parts][head_dim]; NULL: one part
+    sl_attn_cuda_stats *stats = NULL;
 };
 
-// Parts of S draws: as many as keep a block's share short beside reading the masses anew.
+// Parts of S draws: enough to keep the share of a thread block short compared with reading the masses again.
 static int draw_parts(int S) {
     return min(ceil_div(S, 256), 8);
 }
 
-static inline size_t draw_workspace(const sl_attn_geom *geom, int n_seqs, int S) {
-    return draw_parts(S) == 1 ? 0 : (size_t)n_seqs * geom->n_heads * draw_parts(S) * geom->head_dim * sizeof(float);
+// Takes the partial sums of heads that several thread blocks share.
+static inline void take_partial(arena *from, draw_params *p, const sl_attn_geom *geom, int n_seqs, int S) {
+    int parts = draw_parts(S);
+    p->partial = parts == 1 ? NULL : from->take<float>((size_t)n_seqs * geom->n_heads * parts * geom->head_dim);
 }
 
-static inline draw_params draw_params_of(const sl_attn_cuda_decode_args *a) {
-    int *counters = (int *)a->ws, n_slots = a->n_seqs * a->geom->n_kv_heads, S = (int)sl_attn_get(a->spec, "S");
-    SL_CHECK(2 + 2 * n_slots + 2 * a->n_seqs * a->geom->n_heads <= COUNTERS);
+// All but the arrays of the workspace. S: 0 where nothing is drawn.
+static inline draw_params draw_params_of(const sl_attn_cuda_decode_args *a, int S) {
+    decode_counters counters = counters_of(a, 0);
     return {.v = a->v,
             .out = a->out,
             .layer = a->layer,
+            .first_head = a->geom->first_head,
             .S = S,
-            .parts = draw_parts(S),
-            .ticket = counters + 1,
-            .drawn = counters + 2 + n_slots,
-            .merged = counters + 2 + 2 * n_slots + a->n_seqs * a->geom->n_heads,
-            .partial = (float *)((char *)a->ws + score_workspace(a->geom, a->n_seqs, a->max_kv)),
+            .parts = S ? draw_parts(S) : 1,
+            .next_part = counters.next_part,
+            .released = counters.released,
+            .merged = counters.merged,
             .stats = a->stats};
 }
 
-// Whose draws these are; head: of the model.
+// The key and counter of a head's random numbers. head: query head of this shard.
 __device__ sl_rng_id rng_of(const draw_params &p, const sl_row &row, int head) {
-    sl_rng_id id;
-    id.seed = row.seed, id.sequence = row.sequence, id.position = (uint32_t)row.position;
-    id.layer = (uint32_t)p.layer, id.head = (uint32_t)head;
-    return id;
+    return sl_attn_rng_id(row.seed, row.sequence, (uint32_t)row.position, p.layer, p.first_head + head);
 }
 
 struct draw_space {
     uint64_t cum[ENTRIES + 1]; // mass before each entry
     int first[TILES_MAX + 1];  // draws before each tile
-    uint64_t scan[DRAWERS];
-    int ints[2][DRAWERS];         // by turns
-    int ticket, is_last, is_dead; // is_dead: all of the KV head has been drawn
-    int row[DRAW_THREADS];        // of the pool: row of V over DIM
+    uint64_t scan[DRAW_WARPS];
+    int ints[2][DRAW_WARPS];      // of the two turns of sum_threads
+    int ticket, is_last, is_dead; // is_dead: no part needs the seq_head's masses any more
+    int row[DRAW_THREADS];        // pool rows of V
     float coef[DRAW_THREADS];
-    float sums[DRAWERS][DIM_MAX]; // of the drawers' warps
+    float sums[DRAW_WARPS][DIM_MAX]; // sums of the drawer warps
 };
 
 __device__ void drawers_sync() {
-    asm volatile("bar.sync 1, %0;" ::"n"(32 * DRAWERS) : "memory");
+    asm volatile("bar.sync 1, %0;" ::"n"(32 * DRAW_WARPS) : "memory");
 }
 
-// Threads of the drawers for which x holds.
+// Number of drawer threads for which x holds.
 __device__ int count_threads(bool x) {
     int n;
     asm volatile("{ .reg .pred p; setp.ne.s32 p, %1, 0; barrier.cta.red.popc.aligned.u32 %0, 1, %2, p; }"
                  : "=r"(n)
-                 : "r"((int)x), "n"(32 * DRAWERS)
+                 : "r"((int)x), "n"(32 * DRAW_WARPS)
                  : "memory");
     return n;
 }
 
-// One query head's stored weights, as its drawer sees them.
+// The stored masses of one query head, as its drawer reads them.
 struct head_view {
     const uint64_t *mass; // [n_blocks]
-    const bf16 *w;        // block b's 32 weights begin at b * stride
-    const int *top;       // the largest reference, less REF_EMPTY; h.top once it is known
+    const bf16 *w;        // the 32 row masses of block b begin at b * stride
+    const int *top;       // the largest reference, less REF_EMPTY; top_ref holds it after load_head
     const int32_t *pages; // of the sequence
     int n_kv_heads, kv_head;
     int stride, n_blocks;
-    int shift; // an entry of running mass holds 2^shift blocks
+    int shift; // an entry of `cum` covers 2^shift blocks
     int top_ref;
     uint64_t total;
 };
 
-// Query head `head` of the group of a sequence's KV head.
-__device__ head_view view_of(const score_params &p, const sl_row &row, int slot, int head) {
-    return {.mass = p.mass + ((size_t)slot * p.group + head) * p.max_blocks,
-            .w = p.w + ((size_t)slot * p.max_blocks * p.group + head) * BLOCK,
-            .top = p.top + slot * p.group + head,
+// Query head `head` of a seq_head's group.
+__device__ head_view view_of(const score_params &p, const sl_row &row, int seq_head, int head) {
+    return {.mass = p.mass + ((size_t)seq_head * p.group + head) * p.max_blocks,
+            .w = p.w + ((size_t)seq_head * p.max_blocks * p.group + head) * BLOCK,
+            .top = p.top + seq_head * p.group + head,
             .pages = row.pages,
             .n_kv_heads = p.n_kv_heads,
-            .kv_head = slot % p.n_kv_heads,
+            .kv_head = seq_head % p.n_kv_heads,
             .stride = p.group * BLOCK,
             .n_blocks = row.position / BLOCK + 1};
 }
 
-// The sum of x over the drawers' threads. One barrier: calls alternate between turns 0 and 1.
+// The sum of x over the drawer threads. It has one barrier, so calls must alternate between turns 0 and 1.
 __device__ int sum_threads(draw_space *s, int turn, int thread, int x) {
     x = __reduce_add_sync(~0u, x);
     if (thread % 32 == 0) s->ints[turn][thread / 32] = x;
@@ -126,7 +134,7 @@ __device__ int sum_threads(draw_space *s, int turn, int thread, int x) {
     return s->ints[turn][0] + s->ints[turn][1] + s->ints[turn][2] + s->ints[turn][3];
 }
 
-// Inclusive scan of x over the drawers' threads, and the sum of all.
+// Inclusive scan of x over the drawer threads, and the sum of all.
 __device__ uint64_t scan_threads(draw_space *s, int thread, uint64_t x, uint64_t *all) {
     int lane = thread % 32, warp = thread / 32;
     x = sl_scan_lanes(x, lane);
@@ -134,7 +142,7 @@ __device__ uint64_t scan_threads(draw_space *s, int thread, uint64_t x, uint64_t
     if (lane == 31) s->scan[warp] = x;
     drawers_sync();
     uint64_t sum = 0;
-    for (int i = 0; i < DRAWERS; i++) {
+    for (int i = 0; i < DRAW_WARPS; i++) {
         if (i == warp) x += sum;
         sum += s->scan[i];
     }
@@ -142,7 +150,7 @@ __device__ uint64_t scan_threads(draw_space *s, int thread, uint64_t x, uint64_t
     return x;
 }
 
-// Masses of blocks [first, first + N), N even; those past the last are empty.
+// Loads the masses of blocks [first, first + N), N even. Blocks past the last one are empty.
 template <int N> __device__ void load_masses(const head_view &h, int first, uint64_t x[N]) {
 #pragma unroll
     for (int i = 0; i < N; i += 2) {
@@ -152,11 +160,12 @@ template <int N> __device__ void load_masses(const head_view &h, int first, uint
     }
 }
 
-// load_head of entries of 2^SHIFT blocks. A warp asks for all masses of its entries at once, whole lines at a time: the wait
-// for them is paid in full behind the last key. Sums go through shared memory to the thread that has their entries.
+// load_head where an entry is 2^SHIFT blocks. A warp issues the loads of all masses of its entries at once, in whole cache
+// lines, because after the last key nothing hides their latency. Sums go through shared memory to the thread that has their
+// entries.
 template <int SHIFT> __device__ void load_entries(draw_space *s, head_view *h, int thread) {
     enum { EACH = ENTRIES / DRAW_THREADS, LOADS = EACH << SHIFT >> 1, LANES = SHIFT ? 1 << SHIFT >> 1 : 1 };
-    int lane = thread % 32, first = (ENTRIES / DRAWERS << SHIFT) * (thread / 32) + 2 * lane; // block
+    int lane = thread % 32, first = (ENTRIES / DRAW_WARPS << SHIFT) * (thread / 32) + 2 * lane; // first block of the lane
     int top = __ldcg(h->top) + REF_EMPTY;
     uint64_t x[LOADS][2], entry[EACH], own = 0;
 #pragma unroll
@@ -187,7 +196,7 @@ template <int SHIFT> __device__ void load_entries(draw_space *s, head_view *h, i
     drawers_sync();
 }
 
-// The largest reference, and running masses by entries; those past the last block hold the total.
+// Finds the largest reference and the running masses by entries. Entries past the last block hold the total.
 __device__ void load_head(draw_space *s, head_view *h, int thread) {
     if (h->n_blocks <= ENTRIES)
         load_entries<0>(s, h, thread);
@@ -199,7 +208,7 @@ __device__ void load_head(draw_space *s, head_view *h, int thread) {
         load_entries<3>(s, h, thread);
 }
 
-// How many of x[0..n) are at most t; x ascends. Three are asked at a time.
+// How many of x[0 .. n) are at most t. x is ascending. Each step compares three elements.
 template <typename T> __device__ int count_upto(const T *x, int n, T t) {
     int at = 0;
 #pragma unroll 1
@@ -219,7 +228,7 @@ __device__ uint64_t tile_begin(const draw_space *s, const head_view &h, int tile
     return s->cum[min(tile * TILE_BLOCKS >> h.shift, (int)ENTRIES)];
 }
 
-// 1 / x, good to the last bits.
+// 1 / x, correct but for the last bits.
 __device__ double inverse_of(double x) {
     double y;
     asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
@@ -227,12 +236,13 @@ __device__ double inverse_of(double x) {
     return fma(fma(-x, y, 1.0), y, y);
 }
 
-// floor((m mass + floor(u mass / 2^64)) / S), share = 1.0 / S: an estimate in double precision, and its exact remainder.
+// floor((m mass + floor(u mass / 2^64)) / S). share = 1.0 / S. It is an estimate in double precision, corrected by the exact
+// remainder.
 __device__ uint64_t threshold(uint64_t mass, int S, double share, uint32_t m, uint64_t u) {
     uint64_t low = m * mass + __umul64hi(u, mass);
-    uint64_t q = (uint64_t)((m + (double)u * 0x1p-64) * ((double)mass * share)); // below 2^56, so wrong by less than 2^6
+    uint64_t q = (uint64_t)((m + (double)u * 0x1p-64) * ((double)mass * share)); // below 2^56, so the error is below 2^6
     int rest = (int)(low - q * (unsigned)S), n = __float2int_rd((float)rest * (float)share);
-    rest -= n * S; // of the estimate n of floor(rest / S), wrong by 1 at most
+    rest -= n * S; // n estimates floor(rest / S) with an error of at most 1
     return q + (n + (rest >= S) - (rest < 0));
 }
 
@@ -240,13 +250,13 @@ __device__ uint64_t pair_mass(uint32_t pair) {
     return (uint64_t)unit_mass(pair & 0xffff) + unit_mass(pair >> 16);
 }
 
-__device__ void load_weights(const head_view &h, int block, uint4 x[4]) {
+__device__ void load_row_masses(const head_view &h, int block, uint4 x[4]) {
     const uint4 *w = (const uint4 *)(h.w + (size_t)block * h.stride);
 #pragma unroll
     for (int i = 0; i < 4; i++) x[i] = __ldcg(w + i);
 }
 
-// The first of a block's rows at which its running mass reaches `limit`: by eight rows, then by one.
+// The first row of a block at which the running mass reaches `limit`: first by eight rows, then by one.
 __device__ int row_in_block(const uint4 x[4], uint64_t limit) {
     uint64_t in_block = 0;
     uint4 own = x[0];
@@ -266,17 +276,17 @@ __device__ int row_in_block(const uint4 x[4], uint64_t limit) {
     return row + step;
 }
 
-// find_row within entry `e` of 2^SHIFT blocks, before which the running mass is `running`. Loads go out together: an entry's
-// masses, and with few of them its weights too.
+// find_row within entry e of 2^SHIFT blocks. running: mass before the entry. The loads go out together: the block masses of the
+// entry, and for at most two blocks also the row masses.
 template <int SHIFT> __device__ int find_in_entry(const head_view &h, int e, uint64_t running, uint64_t t) {
     enum { N = 1 << SHIFT, M = N < 2 ? 2 : N, AHEAD = N <= 2 ? N : 1 };
     int first = e << SHIFT, at = 0, ref = 0;
-    int32_t page = __ldg(h.pages + first * BLOCK / SL_PAGE); // of all blocks of the entry
+    int32_t page = __ldg(h.pages + first * BLOCK / SL_PAGE); // one page holds all blocks of the entry
     uint64_t packed[M];
     uint4 x[AHEAD][4], own[4];
     load_masses<M>(h, first & ~(M - 1), packed);
 #pragma unroll
-    for (int i = 0; N <= 2 && i < N; i++) load_weights(h, min(first + i, h.n_blocks - 1), x[i]);
+    for (int i = 0; N <= 2 && i < N; i++) load_row_masses(h, min(first + i, h.n_blocks - 1), x[i]);
     if (SHIFT == 0 && first % 2) packed[0] = packed[1];
     ref = ref_of(packed[0]);
 #pragma unroll
@@ -285,18 +295,18 @@ template <int SHIFT> __device__ int find_in_entry(const head_view &h, int e, uin
         if (at == i && next <= t && first + i + 1 < h.n_blocks) running = next, at = i + 1, ref = ref_of(packed[i + 1]);
     }
     if (N > 2) {
-        load_weights(h, first + at, own);
+        load_row_masses(h, first + at, own);
     } else {
 #pragma unroll
         for (int k = 0; k < 4; k++) own[k] = at ? x[AHEAD - 1][k] : x[0][k];
     }
-    // running + to_global(in_block, shift) > t, as a limit of in-block mass
+    // The condition running + to_global(in_block, shift) > t, as a limit of in_block.
     uint64_t limit = (((t - running + 1) << (h.top_ref - ref)) + 255) >> 8;
     int row = (first + at) * BLOCK + row_in_block(own, limit);
     return (page * h.n_kv_heads + h.kv_head) * SL_PAGE + row % SL_PAGE;
 }
 
-// The row at threshold t < total: the first whose running mass exceeds it, as a row of the pool.
+// The row at threshold t < total, as a pool row: the first row whose running mass exceeds t.
 __device__ int find_row(const draw_space *s, const head_view &h, uint64_t t) {
     int entry = 0; // cum[entry] <= t < cum[entry + 1]
 #pragma unroll
@@ -321,43 +331,55 @@ __device__ int find_row(const draw_space *s, const head_view &h, uint64_t t) {
 
 // ---- rows of V ----
 
-struct row_sum { // of a lane: columns 8 (lane % (DIM / 8)) .. + 7, of every 32 / (DIM / 8)-th row
+struct row_sum { // a lane's columns 8 (lane % (DIM / 8)) .. + 7, of every 32 / (DIM / 8)-th row
     float x[8];
 };
 
-// Adds the rows of one warp's lanes (of the pool; -1: none, those at the end), times coef, to its sum: neighbours that are
-// equal are read once. All are asked for at once. coef: a number, or a function that finds it while rows are on their way, at
-// the price of registers: coef(place, n) where the lane's is row s->row[place] of the warp's n. s->row, s->coef: a place for
-// each thread. Returns how many rows were read.
-// They leave the L2 cache first: as any data they would push out lines that are to be written to memory then (16 x 32k, S=2048:
-// 525 us, so 486). AHEAD: loads of a lane on their way at a time.
-template <int DIM, int AHEAD = 16, typename Space, typename Coef>
-__device__ int gather(const bf16 *v, Space *s, int thread, int row, Coef coef, row_sum *sum) {
+// The factor of a lane's row in `gather`, known before the call. A struct with IS_LATE = 1 computes the factor while the first
+// rows are in flight. That costs registers.
+struct known_factor {
+    enum { IS_LATE = 0 };
+    float x;
+    __device__ float find() const { return x; }
+};
+
+// x[j]: the lane's 16 bytes of row (from + j) * ROWS + lane / LANES of the n rows in `row`. Numbers past n read the last row
+// again: a condition would make each load wait for its use.
+template <int DIM, int N>
+__device__ void load_rows(uint4 x[N], const bf16 *v, const int *row, int n, int from, int lane, uint64_t policy) {
+    enum { LANES = DIM / 8, ROWS = 32 / LANES };
+#pragma unroll
+    for (int j = 0; j < N; j++)
+        x[j] = sl_load_l2((const uint4 *)(v + (size_t)row[min((from + j) * ROWS + lane / LANES, n - 1)] * DIM) + lane % LANES,
+                          policy);
+}
+
+// Adds the lanes' pool rows of V, times their factors, to the warp's sum. row -1: the lane has none; such lanes come last.
+// Equal neighbours are read once. s->row and s->coef hold one place per thread. AHEAD: loads of a lane in flight. Returns the
+// number of rows that were read. The rows leave the L2 cache first. With the normal policy they would push out changed lines,
+// which then go to memory (16 x 32k, S = 2048: 525 us, with this policy 486).
+template <int DIM, int AHEAD = 16, typename Space, typename Factor>
+__device__ int gather(const bf16 *v, Space *s, int thread, int row, Factor factor, row_sum *sum) {
     enum { LANES = DIM / 8, ROWS = 32 / LANES, PASSES = (32 + ROWS - 1) / ROWS };
     int lane = thread % 32, warp = thread / 32 * 32, before = __shfl_up_sync(~0u, row, 1);
-    bool first = row >= 0 && (lane == 0 || row != before);
-    uint32_t heads = __ballot_sync(~0u, first), there = __ballot_sync(~0u, row >= 0);
-    uint32_t later = heads & ~(~0u >> (31 - lane)); // heads behind this lane
-    int run = (later ? __ffs(later) - 1 : __popc(there)) - lane, n = __popc(heads), at = __popc(heads & ((1u << lane) - 1));
+    bool leads = row >= 0 && (lane == 0 || row != before);
+    uint32_t leaders = __ballot_sync(~0u, leads), present = __ballot_sync(~0u, row >= 0);
+    uint32_t later = leaders & ~(~0u >> (31 - lane)); // leaders behind this lane
+    int run = (later ? __ffs(later) - 1 : __popc(present)) - lane, n = __popc(leaders);
+    int at = __popc(leaders & ((1u << lane) - 1));
     if (n == 0) return 0;
-    if (first) s->row[warp + at] = row; // a warp's 32 places are its own
-    if constexpr (std::is_same<Coef, float>::value)
-        if (first) s->coef[warp + at] = coef * run;
+    if (leads) s->row[warp + at] = row; // a warp writes only its own 32 places
+    if (!Factor::IS_LATE)
+        if (leads) s->coef[warp + at] = factor.find() * run;
     __syncwarp();
     enum { N = AHEAD < PASSES ? AHEAD : PASSES };
     uint4 x[N];
     uint64_t policy = sl_l2_policy(SL_L2_FIRST_OUT);
-    int own = lane / LANES; // < ROWS, but for lanes past the last whole row
-    auto load = [&](int from) {
-#pragma unroll
-        for (int j = 0; j < N; j++) // without a condition, or each load would wait for its use
-            x[j] = sl_load_l2(
-                (const uint4 *)(v + (size_t)s->row[warp + min((from + j) * ROWS + own, n - 1)] * DIM) + lane % LANES, policy);
-    };
-    load(0);
-    if constexpr (!std::is_same<Coef, float>::value) {
-        float c = coef(row < 0 ? n - 1 : at - !first, n);
-        if (first) s->coef[warp + at] = c * run;
+    int own = lane / LANES; // < ROWS, except in lanes past the last whole row
+    load_rows<DIM, N>(x, v, s->row + warp, n, 0, lane, policy);
+    if (Factor::IS_LATE) {
+        float c = factor.find();
+        if (leads) s->coef[warp + at] = c * run;
         __syncwarp();
     }
 #pragma unroll 1
@@ -373,13 +395,13 @@ __device__ int gather(const bf16 *v, Space *s, int thread, int row, Coef coef, r
         }
         from += N;
         if (from * ROWS >= n) break;
-        load(from);
+        load_rows<DIM, N>(x, v, s->row + warp, n, from, lane, policy);
     }
     __syncwarp();
     return n;
 }
 
-// The sum over a warp's lanes that hold the same columns to columns[DIM].
+// Adds the sums of the lanes that hold the same columns, and stores them to columns [DIM].
 template <int DIM> __device__ void put_columns(float *columns, const row_sum &sum, int lane) {
     enum { LANES = DIM / 8, ROWS = 32 / LANES };
     row_sum all = sum;
@@ -392,17 +414,17 @@ template <int DIM> __device__ void put_columns(float *columns, const row_sum &su
         for (int k = 0; k < 8; k++) columns[lane * 8 + k] = all.x[k];
 }
 
-// The sum of the drawers' warps, in their order: thread's column of it.
+// Adds the sums of the drawer warps in order. Returns column `thread`.
 template <int DIM> __device__ float sum_rows(draw_space *s, const row_sum &sum, int thread) {
     put_columns<DIM>(s->sums[thread / 32], sum, thread % 32);
     drawers_sync();
     float x = 0;
     if (thread < DIM)
-        for (int i = 0; i < DRAWERS; i++) x += s->sums[i][thread];
+        for (int i = 0; i < DRAW_WARPS; i++) x += s->sums[i][thread];
     return x;
 }
 
-// The thread's column of exact attention, in the first of a head's parts; the other parts have 0.
+// Column `thread` of exact attention in the first part of a head, 0 in the other parts.
 template <int DIM> __device__ float exact_column(const exact_head &h, draw_space *s, int part, int thread) {
     if (part > 0) return 0;
     if (thread < 32) attend_exactly<DIM>(h, s->sums[0]);
@@ -410,8 +432,8 @@ template <int DIM> __device__ float exact_column(const exact_head &h, draw_space
     return thread < DIM ? s->sums[0][thread] : 0;
 }
 
-// Writes x, the thread's column of head `head` (of all sequences' heads), or of its part; the last part to come adds all of
-// them in order.
+// Writes x, column `thread` of query head `head` (counted over all sequences) or of a part of it. The part that finishes last
+// adds all parts in order.
 template <int DIM> __device__ void write_head(const draw_params &p, draw_space *s, float x, int head, int part, int thread) {
     if (p.parts > 1) {
         float *partial = p.partial + (size_t)head * p.parts * DIM;
@@ -429,60 +451,62 @@ template <int DIM> __device__ void write_head(const draw_params &p, draw_space *
     if (thread < DIM) p.out[(size_t)head * DIM + thread] = __bfloat16_as_ushort(__float2bfloat16_rn(x));
 }
 
-// ---- which head next ----
+// ---- order of heads ----
 
-// Until all units of a KV head of n_kv rows are stored.
-__device__ void wait_scored(const score_params &p, int slot, int n_kv, int thread) {
+// Waits until all masses of a seq_head of n_kv rows are stored.
+__device__ void wait_scored(const score_params &p, int seq_head, int n_kv, int thread) {
     if (thread == 0) {
-        int wanted = score_done(n_kv);
-        while (load_acquired(p.done + slot) != wanted) __nanosleep(20);
+        int wanted = done_target(n_kv);
+        while (load_acquired(p.done + seq_head) != wanted) __nanosleep(20);
     }
     drawers_sync();
 }
 
-// A part has seen all that it needs of the head's stored weights: thread 0 counts it. The answer takes its time, and is asked
-// for before rows of V are. row: what the thread has found, any number where it is not of stored weights. The barrier asks for
-// it, so that no load of them is still on its way when they are discarded.
-__device__ int leave_head(const draw_params &d, int slot, int thread, int row) {
+// This part no longer reads the stored masses of its seq_head. Thread 0 counts it. Issue the atomic before gathering V, to hide
+// its latency. row: the row that the thread has found, or any number. The barrier consumes `row`, so no load of masses is in
+// flight when another thread block discards them.
+__device__ int release_masses(const draw_params &d, int seq_head, int thread, int row) {
     count_threads(row >= 0);
-    return thread == 0 ? sl_take_number(d.drawn + slot) : 0;
+    return thread == 0 ? sl_take_number(d.released + seq_head) : 0;
 }
 
-// n_left: leave_head's answer. The last part of a KV head sets its counters to 0. Returns whether it was, to thread 0.
-__device__ bool clear_counters(const score_params &p, const draw_params &d, int slot, int n_left, int thread) {
-    if (thread > 0 || n_left < p.group * d.parts - 1) return false;
-    p.done[slot] = d.drawn[slot] = 0;
-    for (int i = 0; p.top && i < p.group; i++) p.top[slot * p.group + i] = 0;
+// n_released: what release_masses returned. The last part of a seq_head sets the counters to 0. Returns to thread 0 whether this
+// part was the last.
+__device__ bool clear_counters(const score_params &p, const draw_params &d, int seq_head, int n_released, int thread) {
+    if (thread > 0 || n_released < p.group * d.parts - 1) return false;
+    p.done[seq_head] = d.released[seq_head] = 0;
+    for (int i = 0; p.top && i < p.group; i++) p.top[seq_head * p.group + i] = 0;
     return true;
 }
 
-// For whoever needs the stored weights until the end.
-__device__ void close_head(const score_params &p, const draw_params &d, int slot, int thread) {
-    clear_counters(p, d, slot, leave_head(d, slot, thread, -1), thread);
+// Both steps at once, for heads that read stored data until their end.
+__device__ void release_and_clear(const score_params &p, const draw_params &d, int seq_head, int thread) {
+    clear_counters(p, d, seq_head, release_masses(d, seq_head, thread, -1), thread);
 }
 
-// Part by part of head by head: draw_head(slot, head of the group, part), which waits for the head's stored weights, leaves it,
-// clears its counters and returns, to thread 0, whether nobody needs the KV head's stored weights any more: they are discarded.
-// The first of a block is its own number, the others are handed out in order, each while the one before it is drawn.
-template <typename DrawHead>
-__device__ void draw_all(const score_params &p, const draw_params &d, draw_space *s, int thread, DrawHead draw_head) {
+// Draws all heads, part by part. drawer.draw(seq_head, head of the group, part) waits for the masses, draws, releases the
+// masses and clears the counters. It returns to thread 0 whether no part needs the seq_head's masses any more; then they are
+// discarded. The first part of a thread block is number blockIdx.x. A counter hands out the others in order, each while the
+// part before is drawn.
+template <typename Drawer>
+__device__ void draw_all(const score_params &p, const draw_params &d, draw_space *s, int thread, const Drawer &drawer) {
     int n_each = p.group * d.parts, n = p.n_seqs * p.n_kv_heads * n_each, ticket = blockIdx.x, taken = 0;
     sl_wait_previous();
-    if (thread == 0) taken = sl_take_number(d.ticket);
+    if (thread == 0) taken = sl_take_number(d.next_part);
     while (ticket < n) {
-        int slot = ticket / n_each, rest = ticket % n_each;
-        bool is_last = draw_head(slot, rest / d.parts, rest % d.parts);
+        int seq_head = ticket / n_each, rest = ticket % n_each;
+        bool is_last = drawer.draw(seq_head, rest / d.parts, rest % d.parts);
         if (thread == 0) {
             s->is_dead = is_last;
             s->ticket = gridDim.x + taken;
-            if (s->ticket < n) taken = sl_take_number(d.ticket);
+            if (s->ticket < n) taken = sl_take_number(d.next_part);
         }
-        drawers_sync(); // and s is free again
-        if (s->is_dead) discard_stored(p, slot, p.rows[slot / p.n_kv_heads].position + 1, thread, DRAW_THREADS);
+        drawers_sync(); // from here on s may be written again
+        if (s->is_dead) discard_stored(p, seq_head, p.rows[seq_head / p.n_kv_heads].position + 1, thread, DRAW_THREADS);
         ticket = s->ticket;
     }
-    // A block takes one, and one more for each part that it got by one.
-    if (thread == 0 && taken == (int)gridDim.x - 1 + max(n - (int)gridDim.x, 0)) *d.ticket = 0;
+    // a thread block takes one number more than the numbers that gave it a part
+    if (thread == 0 && taken == (int)gridDim.x - 1 + max(n - (int)gridDim.x, 0)) *d.next_part = 0;
 }
 
 } // namespace

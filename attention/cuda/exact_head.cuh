@@ -1,7 +1,7 @@
-// attention/cuda/exact_head.cuh - exact attention of one query head by one warp, on CUDA: what decode kernels fall back to for
-// a head whose scores stored weights cannot hold (stages.h).
+// attention/cuda/exact_head.cuh - exact attention of one query head by one warp, on CUDA. Decode kernels fall back to it for a
+// head whose scores stored masses cannot hold (stages.h).
 //
-// Slow and rare, so it is one function that kernels call and do not inline: their registers and instructions stay as they are.
+// The function is slow and rarely runs. It is not inlined, so the registers and instructions of its callers stay as they are.
 #ifndef SLEIGH_EXACT_HEAD_CUH
 #define SLEIGH_EXACT_HEAD_CUH
 
@@ -14,36 +14,52 @@ extern "C" {
 
 namespace {
 
-// Stored weights of a head whose largest reference is `top` say nothing: attend exactly.
+// Whether stored masses cannot represent a head whose largest reference is `top`. Such a head attends exactly.
 __device__ __forceinline__ bool is_beyond(int top) {
     return top > SL_REF_MOST || top < -SL_REF_MOST;
 }
 
-// A query head of one sequence and what it reads.
+// One query head of one sequence, and what it reads.
 struct exact_head {
-    const bf16 *q;        // [head_dim] of the head
+    const bf16 *q;        // [head_dim]
     const bf16 *k, *v;    // [n_pages][n_kv_heads][256][head_dim]
     const int32_t *pages; // of the sequence
     int n_kv_heads, kv_head, n_kv;
     float scale;               // log2(e) / sqrt(head_dim)
-    sl_attn_cuda_stats *stats; // counts a fall-back and every row of K and V; NULL: nothing is counted
+    sl_attn_cuda_stats *stats; // counts one fall-back and all rows of K and V; NULL: counts nothing
 };
 
-__device__ __forceinline__ void load4(const bf16 *from, bool there, float to[4]) {
-    uint2 x = there ? __ldg((const uint2 *)from) : make_uint2(0, 0);
+inline __device__ exact_head make_exact_head(const bf16 *q, const bf16 *k, const bf16 *v, const sl_row &row, int n_kv_heads,
+                                             int seq_head, float scale, sl_attn_cuda_stats *stats) {
+    return {.q = q,
+            .k = k,
+            .v = v,
+            .pages = row.pages,
+            .n_kv_heads = n_kv_heads,
+            .kv_head = seq_head % n_kv_heads,
+            .n_kv = row.position + 1,
+            .scale = scale,
+            .stats = stats};
+}
+
+__device__ __forceinline__ void widen4(uint2 x, float to[4]) {
     to[0] = __uint_as_float(x.x << 16), to[1] = __uint_as_float(x.x & 0xffff0000u);
     to[2] = __uint_as_float(x.y << 16), to[3] = __uint_as_float(x.y & 0xffff0000u);
 }
 
-// out[d] = sum_j 2^(s_j - m) v_j[d] / sum_j 2^(s_j - m), s_j = scale q.k_j, all rows in order with an online softmax in fp32.
-// NaN in q or in any key gives NaN, as dense decode does. By a whole warp. out: [DIM], each lane writes four elements.
+__device__ __forceinline__ void load4(const bf16 *from, bool there, float to[4]) {
+    widen4(there ? __ldg((const uint2 *)from) : make_uint2(0, 0), to);
+}
+
+// out[d] = sum_j 2^(s_j - m) v_j[d] / sum_j 2^(s_j - m), s_j = scale q.k_j, with an online softmax in fp32 over all rows in
+// order. NaN in q or in a key gives NaN, as in dense decode. One warp calls it. out: [DIM], each lane writes four elements.
 template <int DIM> __device__ __noinline__ void attend_exactly(const exact_head &h, float *out) {
     enum { BATCH = 4 };
     int lane = threadIdx.x % 32;
     bool has_dims = lane < DIM / 4;
     float q[4], o[4] = {0, 0, 0, 0}, m = -INFINITY, l = 0;
     load4(h.q + 4 * lane, has_dims, q);
-    for (int first = 0; first < h.n_kv; first += BATCH) { // a page holds whole batches
+    for (int first = 0; first < h.n_kv; first += BATCH) { // BATCH divides a page
         size_t block = (size_t)h.pages[first / SL_PAGE] * h.n_kv_heads + h.kv_head;
         const size_t at = (block * SL_PAGE + first % SL_PAGE) * DIM + 4 * lane;
         float s[BATCH], v[BATCH][4], most = m;

@@ -1,25 +1,26 @@
-// attention/cuda/head_dim.cuh - from a head dimension at run time to kernels that are compiled for it.
+// attention/cuda/head_dim.cuh - from a head dimension at run time to the kernels that are compiled for it.
 #ifndef SLEIGH_HEAD_DIM_CUH
 #define SLEIGH_HEAD_DIM_CUH
 
 #include "engine/base/error.h"
 
-#include <type_traits>
-
-// Calls f(std::integral_constant<int, head_dim>()). The backend has refused every other one before weights were uploaded.
-template <typename F> static void sl_with_head_dim(int head_dim, F f) {
-    switch (head_dim) {
-    case 64:
-        return f(std::integral_constant<int, 64>());
-    case 80:
-        return f(std::integral_constant<int, 80>());
-    case 96:
-        return f(std::integral_constant<int, 96>());
-    case 128:
-        return f(std::integral_constant<int, 128>());
-    default:
-        SL_CHECK(!"head_dim 64, 80, 96 or 128");
+// Calls FUNCTION<head_dim>(arguments). The backend has refused every other head_dim before the upload of weights.
+#define SL_WITH_HEAD_DIM(HEAD_DIM, FUNCTION, ...)                                                                              \
+    switch (HEAD_DIM) {                                                                                                        \
+    case 64:                                                                                                                   \
+        FUNCTION<64>(__VA_ARGS__);                                                                                             \
+        break;                                                                                                                 \
+    case 80:                                                                                                                   \
+        FUNCTION<80>(__VA_ARGS__);                                                                                             \
+        break;                                                                                                                 \
+    case 96:                                                                                                                   \
+        FUNCTION<96>(__VA_ARGS__);                                                                                             \
+        break;                                                                                                                 \
+    case 128:                                                                                                                  \
+        FUNCTION<128>(__VA_ARGS__);                                                                                            \
+        break;                                                                                                                 \
+    default:                                                                                                                   \
+        SL_CHECK(!"head_dim 64, 80, 96 or 128");                                                                               \
     }
-}
 
 #endif

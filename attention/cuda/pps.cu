@@ -18,17 +18,16 @@ extern "C" {
 namespace {
 
 enum {
-    SCORERS = form<true, false>::WARPS,
+    SCORE_WARPS = score_config<true, false>::WARPS,
     NORM_THREADS = 96,
-    SCORE_THREADS = 32 * (1 + SCORERS) + NORM_THREADS,
-    PILOT = 128,     // draws that plan the first try of a session
-    MOST_TRIES = 3,  // then the head goes dense
-    FEW = 30,        // draws below which the central limit theorem is not leaned on
-    TRY_STRIDE = 20, // bits: uniform number m of try i has index i << 20 | m
+    SCORE_THREADS = 32 * (1 + SCORE_WARPS) + NORM_THREADS,
+    PILOT = 128,    // draws that plan the first try of a session
+    MOST_TRIES = 3, // then the head goes dense
+    FEW = 30,       // draws below which the central limit theorem is not leaned on
 };
 
 // What a head keeps from step to step.
-struct kept {
+struct head_state {
     uint32_t next; // position at which it is the step before; 0: empty
     float norm;    // of its output
 };
@@ -40,8 +39,8 @@ struct pps_params {
     // Query heads that read V once the scores are done, while memory has little to do, for the last sequence's heads must first
     // be drawn: those before them that have a place beside the scores (6 x 30k: 1.1 us less).
     int late, late_end;
-    size_t kept_at; // of this layer in a sequence's state, behind newest_norms: kept [n_heads], with a stated error
-    double share;   // epsilon / (1 + epsilon); 0: S draws
+    size_t head_state_at; // of this layer in a sequence's state, behind newest_norms: kept [n_heads], with a stated error
+    double share;         // epsilon / (1 + epsilon); 0: S draws
     int bernstein;
     double z[MOST_TRIES] = {}, log_term[MOST_TRIES] = {}; // of try i + 1: z(1 - delta / 2), ln(2 / delta)
 };
@@ -49,7 +48,7 @@ struct pps_params {
 // The query head that a block is at.
 struct head {
     sl_row row;
-    head_view weights;         // but for its entries
+    head_view masses;          // but for its entries
     int top[TAKE_WARPS];       // largest reference of the weights that each warp has seen
     uint64_t mass[TAKE_WARPS]; // theirs, beside it
     sl_rng_id id;
@@ -63,18 +62,18 @@ struct sized_space : take_space {
     int stride, n_built;        // rows of built pages
 };
 
-struct shared_head {
+struct block_shared {
     sized_space take;
     head at;
     float columns[TAKE_WARPS][DIM_MAX];
     float square[TAKE_WARPS];
     int32_t page[TILES_MAX];
-    int row[TAKERS]; // of the pool; a warp's 32 places are its own
-    float coef[TAKERS];
+    int row[TAKE_THREADS]; // of the pool; a warp's 32 places are its own
+    float coef[TAKE_THREADS];
 };
 enum {
-    SCORE_HEAD_BYTES = (sizeof(score_head) + 127) / 128 * 128,
-    HEAD_BYTES = (sizeof(shared_head) + 15) / 16 * 16, // masses lie behind it
+    SCORE_SHARED_BYTES = (sizeof(score_shared) + 127) / 128 * 128,
+    SHARED_BYTES = (sizeof(block_shared) + 15) / 16 * 16, // masses lie behind it
 };
 
 // ---- norms of the newest page ----
@@ -84,19 +83,20 @@ enum {
 template <int DIM> __device__ void store_newest_norms(const score_params &p, const bf16 *v, int thread) {
     sl_wait_previous(); // the newest row
     sl_start_next();    // who draws asks `done`, which must be this launch's
-    int lane = thread % 32, n_slots = p.n_seqs * p.n_kv_heads;
-    for (int slot = thread / 32 * gridDim.x + blockIdx.x; slot < n_slots; slot += NORM_THREADS / 32 * gridDim.x) {
-        const sl_row row = p.rows[slot / p.n_kv_heads];
-        newest_norms *kept = newest_norms_of(p, slot);
-        int page = row.position / SL_PAGE, first = page * SL_PAGE, from = min(max(kept->n, first), row.position);
+    int lane = thread % 32, n_seq_heads = p.n_seqs * p.n_kv_heads;
+    for (int seq_head = thread / 32 * gridDim.x + blockIdx.x; seq_head < n_seq_heads;
+         seq_head += NORM_THREADS / 32 * gridDim.x) {
+        const sl_row row = p.rows[seq_head / p.n_kv_heads];
+        newest_norms *norms = newest_norms_of(p, seq_head);
+        int page = row.position / SL_PAGE, first = page * SL_PAGE, from = min(max(norms->n, first), row.position);
         int end = from == first ? first + SL_PAGE : row.position + 1;
-        const bf16 *values = v + ((size_t)row.pages[page] * p.n_kv_heads + slot % p.n_kv_heads) * SL_PAGE * DIM;
+        const bf16 *values = v + ((size_t)row.pages[page] * p.n_kv_heads + seq_head % p.n_kv_heads) * SL_PAGE * DIM;
         for (int j = from + lane; j < end; j += 32)
-            __stcg(kept->norm + j - first, j <= row.position ? sl_norm_of_row(values + (j - first) * DIM, DIM) : (bf16)0);
+            __stcg(norms->norm + j - first, j <= row.position ? sl_norm_of_row(values + (j - first) * DIM, DIM) : (bf16)0);
         __syncwarp();
         if (lane > 0) continue;
-        kept->n = row.position + 1;
-        add_released(p.newest_done + slot, 1);
+        norms->n = row.position + 1;
+        add_released(p.newest_done + seq_head, 1);
     }
 }
 
@@ -129,12 +129,12 @@ __device__ uint32_t size_of_row(const sized_space *s, int b, int row) {
 // ---- one query head ----
 
 // All weights: a part to each warp.
-__device__ void sum_weights(head *x, int thread) {
+__device__ void sum_masses(head *x, int thread) {
     uint64_t packed[8], sum = 0;
     int top = REF_EMPTY;
-    for (int first = thread * 8; first - thread * 8 < x->weights.n_blocks; first += 8 * TAKERS) {
+    for (int first = thread * 8; first - thread * 8 < x->masses.n_blocks; first += 8 * TAKE_THREADS) {
         int before = top;
-        load_masses<8>(x->weights, first, packed);
+        load_masses<8>(x->masses, first, packed);
 #pragma unroll
         for (int j = 0; j < 8; j++) top = max(top, ref_of(packed[j]));
         top = __reduce_max_sync(~0u, top);
@@ -170,22 +170,29 @@ __device__ normaliser normaliser_of(const head &x) {
 
 // p_j of the stored weight of row j. The normaliser, though each row's the same, is found while the weight is on its way.
 __device__ double share_of(const head &x, int j) {
-    int ref = ref_of(__ldcg(x.weights.mass + j / BLOCK));
-    bf16 w = __ldcg(x.weights.w + (size_t)(j / BLOCK) * x.weights.stride + j % BLOCK);
+    int ref = ref_of(__ldcg(x.masses.mass + j / BLOCK));
+    bf16 w = __ldcg(x.masses.w + (size_t)(j / BLOCK) * x.masses.stride + j % BLOCK);
     normaliser z = normaliser_of(x);
     return (double)__uint_as_float((uint32_t)w << 16) * power_of_two(ref - z.top) * z.inverse;
 }
 
+// p_j / pi_j of a row, found while rows of V are on their way (gather).
+struct pps_factor {
+    enum { IS_LATE = 1 };
+    const block_shared *s;
+    const drawn_row &x;
+    __device__ float find() const { return x.row < 0 ? 0 : (float)(share_of(s->at, x.row) * inverse_pi(&s->take, x)); }
+};
+
 // Adds this thread's row of the sequence, times p_j / pi_j, to the sum. Returns how many rows its warp read.
-template <int DIM> __device__ int add_row(const pps_params &p, shared_head *s, const drawn_row &x, row_sum *sum, int thread) {
+template <int DIM> __device__ int add_row(const pps_params &p, block_shared *s, const drawn_row &x, row_sum *sum, int thread) {
     int row = x.row,
-        pool = row < 0 ? -1 : (s->page[row / SL_PAGE] * p.score.n_kv_heads + s->at.weights.kv_head) * SL_PAGE + row % SL_PAGE;
-    auto coef = [&](int, int) { return row < 0 ? 0 : (float)(share_of(s->at, row) * inverse_pi(&s->take, x)); };
-    return gather<DIM, 8>(p.draw.v, s, thread, pool, coef, sum);
+        pool = row < 0 ? -1 : (s->page[row / SL_PAGE] * p.score.n_kv_heads + s->at.masses.kv_head) * SL_PAGE + row % SL_PAGE;
+    return gather<DIM, 8>(p.draw.v, s, thread, pool, pps_factor{s, x}, sum);
 }
 
 // The thread's column of the sum over the rows of s->take.drawn.
-template <int DIM> __device__ float sum_draws(const pps_params &p, shared_head *s, uint32_t index, int *n_read, int thread) {
+template <int DIM> __device__ float sum_draws(const pps_params &p, block_shared *s, uint32_t index, int *n_read, int thread) {
     row_sum sum = {};
     *n_read = 0;
     for (int turn = 0; turn < turns_of(&s->take); turn++) {
@@ -196,18 +203,18 @@ template <int DIM> __device__ float sum_draws(const pps_params &p, shared_head *
 }
 
 // The same over all rows.
-template <int DIM> __device__ float sum_all(const pps_params &p, shared_head *s, int *n_read, int thread) {
+template <int DIM> __device__ float sum_all(const pps_params &p, block_shared *s, int *n_read, int thread) {
     row_sum sum = {};
     *n_read = 0;
-    for (int j = thread; j - thread < s->at.n; j += TAKERS)
+    for (int j = thread; j - thread < s->at.n; j += TAKE_THREADS)
         *n_read += add_row<DIM>(p, s, {j < s->at.n ? j : -1, 0}, &sum, thread);
     return join_columns<DIM>(s->columns, sum, thread);
 }
 
 // The thread's column of exact attention.
-template <int DIM> __device__ float exact_column(const pps_params &p, shared_head *s, int slot, int h, int thread) {
+template <int DIM> __device__ float exact_column(const pps_params &p, block_shared *s, int seq_head, int h, int thread) {
     if (thread < 32)
-        attend_exactly<DIM>(exact_head_of(p.score, p.draw.v, p.draw.stats, s->at.row, slot, h, DIM), s->columns[0]);
+        attend_exactly<DIM>(exact_head_of(p.score, p.draw.v, p.draw.stats, s->at.row, seq_head, h, DIM), s->columns[0]);
     __syncthreads();
     return thread < DIM ? s->columns[0][thread] : 0;
 }
@@ -232,7 +239,7 @@ __device__ double widest_kappa(const pps_params &p, int i, double light, double 
 
 // Draws with which the bound stays within target, near the fewest; 0: more than half of the rows. The light rows' size, and
 // with it kappa, is approached from the safe side, so any number of rounds gives a plan that holds.
-__device__ int plan(const pps_params &p, shared_head *s, int i, double target, int thread) {
+__device__ int plan(const pps_params &p, block_shared *s, int i, double target, int thread) {
     enum { MOST_ROUNDS = 12 };
     const size_view &z = s->take.sizes;
     uint64_t light = z.total, heavy;
@@ -248,7 +255,7 @@ __device__ int plan(const pps_params &p, shared_head *s, int i, double target, i
     return S <= z.n / 2 ? max((int)S, 1) : 0;
 }
 
-__device__ float norm_of(shared_head *s, float x, int thread) { // of a vector, an element a thread
+__device__ float norm_of(block_shared *s, float x, int thread) { // of a vector, an element a thread
     x *= x;
     for (int step = 1; step < 32; step *= 2) x += __shfl_xor_sync(~0u, x, step);
     __syncthreads();
@@ -266,16 +273,16 @@ struct outcome {
 };
 
 // The thread's column of the head's output. Try 0 is the pilot.
-template <int DIM> __device__ float certify(const pps_params &p, shared_head *s, kept *before, outcome *o, int thread) {
+template <int DIM> __device__ float certify(const pps_params &p, block_shared *s, head_state *before, outcome *o, int thread) {
     const take_all &r = s->take.drawn;
     bool planned = before->next && before->next == (uint32_t)s->at.row.position;
     float norm = planned ? before->norm : 0, out = 0;
-    for (int i = 0, S = PILOT; i <= MOST_TRIES && S > 0; i++) {
+    for (int i = 0, S = PILOT;; i++) {             // left by break
         take_all_solve(&s->take, S, NULL, thread); // the pilot's also finds the sizes' total
         normaliser z = normaliser_of(s->at);
         double unit = exp2((double)(s->take.sizes.top - z.top - 38)) * z.inverse; // of size, as a part of the output
         if (i > 0 || !planned) {
-            out = sum_draws<DIM>(p, s, (uint32_t)i << TRY_STRIDE, &o->n_read, thread);
+            out = sum_draws<DIM>(p, s, sl_try_index(i, 0), &o->n_read, thread);
             norm = norm_of(s, out, thread);
             o->n_samples = r.n_heavy + r.k, o->tries = i;
         }
@@ -309,21 +316,21 @@ __device__ void count(sl_attn_cuda_stats *stats, const outcome &o, int row_bytes
 // grid: a block for each multiprocessor, whatever the lengths. preconditions: as santa_ring_kernel's (santa.cu). Page extras
 // are read while the kernel in front may still run. bytes: K and 2 a row and KV head of norms once, the newest row's V, 2 +
 // 1/2 a row and query head of stored weights, theirs and the sizes' masses.
-template <int DIM, typename Form> __global__ void __maxnreg__(144) pps_score_kernel(const score_params p, const bf16 *v) {
+template <int DIM, typename Config> __global__ void __maxnreg__(144) pps_score_kernel(const score_params p, const bf16 *v) {
     extern __shared__ __align__(128) char memory[];
-    score_head *head = (score_head *)memory;
-    ring r = {head, memory + SCORE_HEAD_BYTES, p.n_stages, layout<DIM, Form>::stage(p.group), 0, 0};
+    score_shared *head = (score_shared *)memory;
+    ring r = {head, memory + SCORE_SHARED_BYTES, p.n_stages, layout<DIM, Config>::stage(p.group), 0, 0};
     int warp = threadIdx.x / 32;
     producer to;
-    if (warp == SCORERS + NORM_THREADS / 32) to = produce_begin(p, r);
-    score_begin<Form>(head, 32 * Form::SIZE);
+    if (warp == SCORE_WARPS + NORM_THREADS / 32) to = produce_begin(p, r);
+    score_begin<Config>(head, 32 * Config::SIZE);
     __syncthreads();
-    if (warp < SCORERS)
-        consume<DIM, Form>(p, r);
-    else if (warp < SCORERS + NORM_THREADS / 32)
-        store_newest_norms<DIM>(p, v, threadIdx.x - 32 * SCORERS);
+    if (warp < SCORE_WARPS)
+        consume<DIM, Config>(p, r);
+    else if (warp < SCORE_WARPS + NORM_THREADS / 32)
+        store_newest_norms<DIM>(p, v, threadIdx.x - 32 * SCORE_WARPS);
     else
-        produce<DIM, Form>(p, to);
+        produce<DIM, Config>(p, to);
 }
 
 // out = sum_j c_j (p_j / pi_j) v_j, c_j from S draws of take-all + PPS with size p_j |v_j|; CERTIFIED: from as many draws as a
@@ -332,50 +339,49 @@ template <int DIM, typename Form> __global__ void __maxnreg__(144) pps_score_ker
 // grid: a block for each query head of all sequences. precondition: `drawn` is 0; that, `done` and newest_done are 0 at the
 // end. Lengths and page tables are read while the kernel in front may still run. bytes: masses of blocks, weights and norms of
 // those that may hold heavy rows or hold a draw (weights from the L2 cache), drawn rows of V; CERTIFIED: these several times.
-// order of reduction: masses are integers; a head's rows, heavy ones before light ones, a warp's share of each TAKERS in order,
-// then the warps in order.
-// 96 registers: one block has room beside the scores, and nothing of S draws is spilled.
+// order of reduction: masses are integers; a head's rows, heavy ones before light ones, a warp's share of each TAKE_THREADS in
+// order, then the warps in order. 96 registers: one block has room beside the scores, and nothing of S draws is spilled.
 template <int DIM, bool CERTIFIED> __global__ void __maxnreg__(96) pps_draw_kernel(const pps_params p) {
     extern __shared__ __align__(128) char memory[];
-    shared_head *s = (shared_head *)memory;
+    block_shared *s = (block_shared *)memory;
     const score_params &scores = p.score;
-    int thread = threadIdx.x, index = blockIdx.x, slot = index / scores.group, h = index % scores.group;
+    int thread = threadIdx.x, index = blockIdx.x, seq_head = index / scores.group, h = index % scores.group;
     outcome o = {};
     float out;
     sl_start_next();
-    const sl_row row = scores.rows[slot / scores.n_kv_heads];
-    head_view weights = view_of(scores, row, slot, h);
-    sl_rng_id id = rng_of(p.draw, row, slot % scores.n_kv_heads * scores.group + h);
+    const sl_row row = scores.rows[seq_head / scores.n_kv_heads];
+    head_view masses = view_of(scores, row, seq_head, h);
+    sl_rng_id id = rng_of(p.draw, row, seq_head % scores.n_kv_heads * scores.group + h);
     copy_pages(s->page, row, thread);
     if (thread == 0) {
-        s->at.row = row, s->at.n = row.position + 1, s->at.weights = weights, s->at.id = id;
-        s->take.norms = scores.norms + weights.kv_head * SL_PAGE, s->take.stride = scores.n_kv_heads * SL_PAGE;
-        s->take.newest = newest_norms_of(scores, slot)->norm, s->take.n_built = row.position / SL_PAGE * SL_PAGE;
+        s->at.row = row, s->at.n = row.position + 1, s->at.masses = masses, s->at.id = id;
+        s->take.norms = scores.norms + masses.kv_head * SL_PAGE, s->take.stride = scores.n_kv_heads * SL_PAGE;
+        s->take.newest = newest_norms_of(scores, seq_head)->norm, s->take.n_built = row.position / SL_PAGE * SL_PAGE;
         s->take.page = s->page;
     }
-    take_all_prepare(&s->take, memory + HEAD_BYTES, scores.size_mass + (weights.mass - scores.mass), weights.w, weights.stride,
+    take_all_prepare(&s->take, memory + SHARED_BYTES, scores.size_mass + (masses.mass - scores.mass), masses.w, masses.stride,
                      row.position + 1, 0, id, thread);
-    wait_done(scores.done + slot, score_done<true>(row.position + 1), thread);
+    wait_done(scores.done + seq_head, done_target<true>(row.position + 1), thread);
     take_all_begin(&s->take, thread);
-    sum_weights(&s->at, thread);
+    sum_masses(&s->at, thread);
     if (!CERTIFIED) take_all_solve(&s->take, p.draw.S, NULL, thread);
     if (CERTIFIED) __syncthreads(); // the largest references are there
     if (is_beyond(largest_reference(s->at))) {
-        out = exact_column<DIM>(p, s, slot, h, thread);
+        out = exact_column<DIM>(p, s, seq_head, h, thread);
     } else if (CERTIFIED) {
-        out = certify<DIM>(p, s, (kept *)(row.state + p.kept_at) + s->at.id.head, &o, thread);
+        out = certify<DIM>(p, s, (head_state *)(row.state + p.head_state_at) + s->at.id.head - p.draw.first_head, &o, thread);
     } else {
         if (index >= p.late && index < p.late_end) sl_wait_previous();
         out = sum_draws<DIM>(p, s, 0, &o.n_read, thread);
         o.n_samples = s->take.drawn.n_heavy + s->take.drawn.k;
     }
-    int before = leave_slot(p.draw.drawn + slot, slot == scores.n_seqs * scores.n_kv_heads - 1, thread);
+    int before = release_seq_head(p.draw.released + seq_head, seq_head == scores.n_seqs * scores.n_kv_heads - 1, thread);
     if (thread < DIM) p.draw.out[(size_t)index * DIM + thread] = __bfloat16_as_ushort(__float2bfloat16_rn(out));
     count(p.draw.stats, o, DIM * sizeof(bf16), thread);
     before = thread < 32 ? __shfl_sync(~0u, before, 0) : 0;
-    if (thread < 32 && before == scores.group - 1) { // the slot's last
-        if (thread == 0) p.draw.drawn[slot] = scores.done[slot] = scores.newest_done[slot] = 0;
-        discard_stored(scores, slot, row.position + 1, thread, 32);
+    if (thread < 32 && before == scores.group - 1) { // the seq_head's last
+        if (thread == 0) p.draw.released[seq_head] = scores.done[seq_head] = scores.newest_done[seq_head] = 0;
+        discard_stored(scores, seq_head, row.position + 1, thread, 32);
     }
 }
 
@@ -385,23 +391,27 @@ int certifies(const sl_attn_spec *spec) {
     return sl_attn_get(spec, "epsilon") > 0;
 }
 
-size_t blocks_of(const sl_attn_geom *geom, int n_seqs, int n_kv) {
-    return (size_t)n_seqs * geom->n_heads * block_stride(n_kv);
+size_t lay_out(const sl_attn_geom *geom, int n_seqs, int n_kv, void *ws, pps_params *p) {
+    arena a = after_counters(ws);
+    take_masses(&a, &p->score, geom, n_seqs, n_kv);
+    p->score.size_mass = a.take<uint64_t>(n_block_masses(geom, n_seqs, n_kv));
+    return bytes_taken(a, ws);
 }
 
 size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *, int n_seqs, int, int n_kv) {
-    return score_workspace(geom, n_seqs, n_kv) + blocks_of(geom, n_seqs, n_kv) * sizeof(uint64_t);
+    pps_params p;
+    return lay_out(geom, n_seqs, n_kv, NULL, &p);
 }
 
 template <int DIM> pps_params params_of(const sl_attn_cuda_decode_args *a) {
     double epsilon = sl_attn_get(a->spec, "epsilon"), delta = sl_attn_get(a->spec, "delta");
     int n_heads = a->n_seqs * a->geom->n_heads;
     pps_params p = {.score = score_params_of<DIM>(a),
-                    .draw = draw_params_of(a),
+                    .draw = draw_params_of(a, (int)sl_attn_get(a->spec, "S")),
                     .shared = !certifies(a->spec) && sl_attn_get(a->spec, "pps") == 1,
                     .late = n_heads - sl_multiprocessors(),
                     .late_end = n_heads - a->geom->n_heads,
-                    .kept_at = a->state_at + a->geom->n_kv_heads * sizeof(newest_norms),
+                    .head_state_at = a->state_at + a->geom->n_kv_heads * sizeof(newest_norms),
                     .share = epsilon / (1 + epsilon),
                     .bernstein = sl_attn_get(a->spec, "bound") == 1};
     SL_CHECK(a->max_kv <= DRAW_ROWS_MAX && a->extra[0] && a->extra_size[0] == SL_PAGE * sizeof(bf16));
@@ -410,7 +420,7 @@ template <int DIM> pps_params params_of(const sl_attn_cuda_decode_args *a) {
     p.score.norms = (const bf16 *)a->extra[0];
     p.score.state_at = a->state_at;
     p.score.newest_done = p.draw.merged; // no head is drawn in parts
-    p.score.size_mass = (uint64_t *)((char *)a->ws + score_workspace(a->geom, a->n_seqs, a->max_kv));
+    lay_out(a->geom, a->n_seqs, a->max_kv, a->ws, &p);
     for (int i = 0; i < MOST_TRIES; i++) {
         double of_try = delta / exp2(i + 1);
         p.z[i] = sl_normal_quantile(1 - of_try / 2), p.log_term[i] = log(2 / of_try);
@@ -418,21 +428,24 @@ template <int DIM> pps_params params_of(const sl_attn_cuda_decode_args *a) {
     return p;
 }
 
+template <int DIM, bool LONG> void launch_score(const sl_attn_cuda_decode_args *a, score_params p) {
+    typedef score_config<true, LONG> config;
+    size_t bytes = set_tiles<DIM, config>(&p, SCORE_SHARED_BYTES);
+    sl_launch(pps_score_kernel<DIM, config>, dim3(sl_multiprocessors()), dim3(SCORE_THREADS), bytes, a->stream, p, a->v);
+}
+
 template <int DIM> void launch(const sl_attn_cuda_decode_args *a) {
     pps_params p = params_of<DIM>(a);
-    with_form<true>(&p.score, true, [&](auto form) {
-        typedef layout<DIM, decltype(form)> at;
-        p.score.n_stages = at::stages(p.score.group, SCORE_HEAD_BYTES);
-        size_t bytes = SCORE_HEAD_BYTES + (size_t)p.score.n_stages * at::stage(p.score.group);
-        sl_launch(pps_score_kernel<DIM, decltype(form)>, dim3(sl_multiprocessors()), dim3(SCORE_THREADS), bytes, a->stream,
-                  p.score, a->v);
-    });
+    if (uses_long_tiles(p.score, true))
+        launch_score<DIM, true>(a, p.score);
+    else
+        launch_score<DIM, false>(a, p.score);
     sl_launch(certifies(a->spec) ? pps_draw_kernel<DIM, true> : pps_draw_kernel<DIM, false>, dim3(a->n_seqs * a->geom->n_heads),
-              dim3(TAKERS), HEAD_BYTES + take_all_memory(ceil_div(a->max_kv, BLOCK)), a->stream, p);
+              dim3(TAKE_THREADS), SHARED_BYTES + take_all_memory(ceil_div(a->max_kv, BLOCK)), a->stream, p);
 }
 
 void decode(const sl_attn_cuda_decode_args *args) {
-    sl_with_head_dim(args->geom->head_dim, [&](auto dim) { launch<dim>(args); });
+    SL_WITH_HEAD_DIM(args->geom->head_dim, launch, args);
 }
 
 int needs(const sl_attn_spec *, sl_kv_need *out) {
@@ -441,15 +454,14 @@ int needs(const sl_attn_spec *, sl_kv_need *out) {
 }
 
 size_t state(const sl_attn_geom *geom, const sl_attn_spec *spec) {
-    size_t bytes = geom->n_kv_heads * sizeof(newest_norms) + (certifies(spec) ? geom->n_heads * sizeof(kept) : 0);
+    size_t bytes = geom->n_kv_heads * sizeof(newest_norms) + (certifies(spec) ? geom->n_heads * sizeof(head_state) : 0);
     return (bytes + 15) / 16 * 16;
 }
 
-// All keys and norms; what is drawn of V the kernel counts.
-void account(const sl_attn_geom *geom, const sl_attn_spec *, int n_kv, sl_attn_stats *stats) {
-    stats->k_rows += (uint64_t)n_kv * geom->n_kv_heads;
-    stats->bytes += (uint64_t)n_kv * geom->n_kv_heads * (geom->head_dim + 1) * sizeof(bf16);
-    stats->features += geom->n_heads;
+// All keys and norms. The kernel counts what is drawn of V.
+void account_keys_and_norms(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats) {
+    account_all_keys(geom, spec, n_kv, stats);
+    stats->bytes += (uint64_t)n_kv * geom->n_kv_heads * sizeof(bf16);
 }
 
 } // namespace
@@ -459,5 +471,5 @@ const sl_attn_cuda_ops sl_santa_pps_cuda_ops = {.workspace = workspace,
                                                 .needs = needs,
                                                 .state = state,
                                                 .max_rows = DRAW_ROWS_MAX,
-                                                .account = account,
+                                                .account = account_keys_and_norms,
                                                 .prefill = NULL};

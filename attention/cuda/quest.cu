@@ -31,23 +31,26 @@ int units_of(const sl_attn_spec *spec, int n_kv) {
     return min((int)sl_attn_get(spec, "tokens") / UNIT, ceil_div(n_kv, UNIT));
 }
 
-size_t lay_out(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_kv, char *ws, attend_params *p) {
+size_t lay_out(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_kv, void *ws, score_params *score,
+               attend_params *p) {
     int n_heads = n_seqs * geom->n_heads, n_units = ceil_div(n_kv, UNIT), most = units_of(spec, n_kv);
-    arena a = {ws + (score_workspace(geom, n_seqs, n_units) + 255) / 256 * 256};
+    arena a = after_counters(ws);
+    take_masses(&a, score, geom, n_seqs, n_units);
     p->lists = take_lists(&a, n_heads, most, n_units, UNIT);
     take_partials(&a, p, n_heads, geom->head_dim, most * UNIT, 0);
-    return a.at - ws;
+    return bytes_taken(a, ws);
 }
 
 size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int, int n_kv) {
+    score_params score;
     attend_params p;
-    return lay_out(geom, spec, n_seqs, n_kv, NULL, &p);
+    return lay_out(geom, spec, n_seqs, n_kv, NULL, &score, &p);
 }
 
 template <int DIM> void launch(const sl_attn_cuda_decode_args *a) {
     bounds_params bounds = bounds_params_of<DIM>(a);
     attend_params p = attend_params_of(a);
-    lay_out(a->geom, a->spec, a->n_seqs, a->max_kv, (char *)a->ws, &p);
+    lay_out(a->geom, a->spec, a->n_seqs, a->max_kv, a->ws, &bounds.score, &p);
     p.reads_k = p.reads_newest = 1;
     select_params select = {.score = bounds.score,
                             .lists = p.lists,
@@ -61,7 +64,7 @@ template <int DIM> void launch(const sl_attn_cuda_decode_args *a) {
 }
 
 void decode(const sl_attn_cuda_decode_args *args) {
-    sl_with_head_dim(args->geom->head_dim, [&](auto dim) { launch<decltype(dim)::value>(args); });
+    SL_WITH_HEAD_DIM(args->geom->head_dim, launch, args);
 }
 
 int needs(const sl_attn_spec *, sl_kv_need *out) {
@@ -70,24 +73,25 @@ int needs(const sl_attn_spec *, sl_kv_need *out) {
 }
 
 // The bounds and the newest page's keys; what else is read the kernels count.
-void account(const sl_attn_geom *geom, const sl_attn_spec *, int n_kv, sl_attn_stats *stats) {
+void account_bounds(const sl_attn_geom *geom, const sl_attn_spec *, int n_kv, sl_attn_stats *stats) {
     sl_cuda_account_bounds(geom, n_kv, stats);
 }
 
 } // namespace
 
+template <int DIM> static void launch_build_bounds(const sl_kv_device_build *b) {
+    sl_launch(build_bounds_kernel<DIM>, dim3(b->n, b->n_kv_heads), dim3(BOUND_THREADS), 0, (cudaStream_t)b->stream, b->pages,
+              b->k, b->size, (char *)b->data);
+}
+
 void sl_cuda_build_bounds(const sl_kv_device_build *b) {
-    sl_with_head_dim(b->head_dim, [&](auto dim) {
-        sl_launch(build_bounds_kernel<decltype(dim)::value>, dim3(b->n, b->n_kv_heads), dim3(BOUND_THREADS), 0,
-                  (cudaStream_t)b->stream, b->pages, b->k, b->size, (char *)b->data);
-    });
+    SL_WITH_HEAD_DIM(b->head_dim, launch_build_bounds, b);
 }
 
 void sl_cuda_account_bounds(const sl_attn_geom *geom, int n_kv, sl_attn_stats *stats) {
     int n_built = (n_kv - 1) / SL_PAGE, n_newest = n_kv - n_built * SL_PAGE;
-    size_t row = geom->head_dim * sizeof(bf16);
-    stats->k_rows += (uint64_t)n_newest * geom->n_kv_heads;
-    stats->bytes += (uint64_t)geom->n_kv_heads * (n_built * PAGE_UNITS * 2 * row + n_newest * row);
+    count_rows_read(geom, n_newest, 0, stats);
+    stats->bytes += (uint64_t)geom->n_kv_heads * n_built * PAGE_UNITS * 2 * geom->head_dim * sizeof(bf16);
     stats->features += geom->n_heads;
 }
 
@@ -96,5 +100,5 @@ const sl_attn_cuda_ops sl_quest_cuda_ops = {.workspace = workspace,
                                             .needs = needs,
                                             .state = NULL,
                                             .max_rows = 0,
-                                            .account = account,
+                                            .account = account_bounds,
                                             .prefill = NULL};

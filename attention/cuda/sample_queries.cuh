@@ -5,7 +5,7 @@
 
 #include "attention/attention_cuda.h"
 #include "engine/backend/cuda/device.cuh"
-#include "engine/base/philox.h"
+#include "attention/random_counter.h"
 
 namespace {
 
@@ -26,11 +26,11 @@ __device__ int count_of(const sl_rng_id &id, int feature, int dim, int B, double
     if (!iid) {
         double all = __dmul_rn(B, a), whole = floor(all);
         uint64_t rest = (uint64_t)(__dsub_rn(all, whole) * 0x1p64);
-        return (int)whole + (sl_rng_u64(&id, feature, SL_STREAM_FEATURES) + rest < rest);
+        return (int)whole + (sl_feature_random(&id, feature) + rest < rest);
     }
     uint64_t chance = (uint64_t)(a * 0x1p64);
     int count = 0;
-    for (int t = 0; t < B; t++) count += sl_rng_u64(&id, t * dim + feature, SL_STREAM_FEATURES) < chance;
+    for (int t = 0; t < B; t++) count += sl_feature_random(&id, sl_trial_index(t, feature, dim)) < chance;
     return count;
 }
 

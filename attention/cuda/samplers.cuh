@@ -1,7 +1,6 @@
-// attention/cuda/samplers.cuh - the SANTA family's samplers on CUDA: which rows the drawers of a kernel draw from stored
-// weights.
+// attention/cuda/samplers.cuh - the samplers of the SANTA family on CUDA: which rows the drawer warps draw from stored masses.
 //
-// The draws are draw_samplers.c's: integer thresholds on integer masses, so equal stored weights give equal rows.
+// The draws are those of draw_samplers.c: integer thresholds on integer masses. So equal stored masses give equal rows.
 #ifndef SLEIGH_SAMPLERS_CUH
 #define SLEIGH_SAMPLERS_CUH
 
@@ -17,10 +16,10 @@ __device__ int tiles_of(const head_view &h) {
     return ceil_div(h.n_blocks, TILE_BLOCKS);
 }
 
-// W S = q mass + r, r < mass < 2^56, q < 2^32.
+// Returns q and r with W S = q mass + r, 0 <= r < mass. mass < 2^56, q < 2^32.
 __device__ uint32_t divide(uint64_t W, int S, uint64_t mass, uint64_t *r) {
-    uint32_t q = (uint32_t)((double)W * inverse_of((double)mass) * S); // wrong by 1 at most
-    int64_t rest = (int64_t)(W * (uint64_t)S - q * mass);              // from -mass to 2 mass, whatever wraps
+    uint32_t q = (uint32_t)((double)W * inverse_of((double)mass) * S); // the error is at most 1
+    int64_t rest = (int64_t)(W * (uint64_t)S - q * mass);              // between -mass and 2 mass, although both products wrap
     if (rest < 0) {
         q--;
         rest += (int64_t)mass;
@@ -32,9 +31,9 @@ __device__ uint32_t divide(uint64_t W, int S, uint64_t mass, uint64_t *r) {
     return q;
 }
 
-// Bit i: the tile of value x[i] is one of the `wanted` largest of all threads' values, the lower tile on ties; wanted of them
-// are not 0. Tile thread * EACH + i has x[i]; values are below 2^n_bits. Finds the least of them bit by bit. sum_threads was
-// last called with turn 0.
+// Selects the `wanted` largest of all threads' values; on ties the lower tile. Bit i of the result: tile thread * EACH + i, of
+// value x[i], is selected. At least `wanted` values are not 0. Values are below 2^n_bits. It finds the least selected value bit
+// by bit. The last call of sum_threads before this one must have had turn 0.
 template <int EACH> __device__ int select_largest(draw_space *s, const uint64_t x[EACH], int n_bits, int wanted, int thread) {
     int open = (1 << EACH) - 1, chosen = 0, n_open = EACH * DRAW_THREADS;
     for (int bit = n_bits - 1, turn = 1; bit >= 0 && wanted < n_open; bit--, turn ^= 1) {
@@ -53,12 +52,12 @@ template <int EACH> __device__ int select_largest(draw_space *s, const uint64_t 
     if (wanted == n_open) return chosen | open;
     uint64_t all;
     int before = (int)scan_threads(s, thread, __popc(open), &all) - __popc(open);
-    for (; open && before < wanted; open &= open - 1, before++) chosen |= open & -open; // equal ones
+    for (; open && before < wanted; open &= open - 1, before++) chosen |= open & -open; // ties
     return chosen;
 }
 
-// Draws before each tile to s->first; returns how many there are in all. T tiles, at most TILES_MAX; a thread has EACH in
-// order.
+// Stores to s->first how many draws come before each tile. Returns the number of all draws. There are T <= TILES_MAX tiles. A
+// thread has EACH consecutive tiles.
 template <int EACH> __device__ int plan_some(draw_space *s, const head_view &h, sampler kind, int S, int thread) {
     int T = tiles_of(h), each = max(1, (2 * S + T) / (2 * T)), n[EACH], own = 0;
     uint64_t remainder[EACH] = {}, all;
@@ -93,16 +92,16 @@ __device__ int plan_tiles(draw_space *s, const head_view &h, sampler kind, int S
 }
 
 struct draw {
-    int pool;   // row of the pool
-    float coef; // of its row of V, the normaliser included
+    int pool;   // pool row
+    float coef; // factor of its row of V, the normaliser included
 };
 
-// Its uniform number, where that does not depend on the weights.
+// The uniform number of draw m of samplers whose number does not depend on the masses.
 __device__ uint64_t uniform_of(sampler kind, int m, const sl_rng_id &id) {
-    return kind < TILES_PROPORTIONAL ? sl_rng_u64(&id, kind == SYSTEMATIC ? 0 : m, SL_STREAM_ATTENTION) : 0;
+    return kind < TILES_PROPORTIONAL ? sl_draw_random(&id, kind == SYSTEMATIC ? 0 : m) : 0;
 }
 
-// Draw number m. share: 1.0 / S.
+// Draw m of S. share: 1.0 / S.
 __device__ draw draw_row(const draw_space *s, const head_view &h, sampler kind, int S, double share, int m, uint64_t u,
                          const sl_rng_id &id) {
     uint64_t begin = 0, W = h.total;
@@ -112,46 +111,46 @@ __device__ draw draw_row(const draw_space *s, const head_view &h, sampler kind, 
         int tile = count_upto(s->first + 1, tiles_of(h) - 1, m);
         begin = tile_begin(s, h, tile), W = tile_begin(s, h, tile + 1) - begin;
         m -= s->first[tile], S = s->first[tile + 1] - s->first[tile], share = inverse_of(S);
-        u = sl_rng_u64(&id, tile, SL_STREAM_ATTENTION);
+        u = sl_draw_random(&id, tile);
         if (kind == TILES_UNIFORM) coef = (float)((double)W / ((double)S * (double)h.total));
     }
     return {find_row(s, h, begin + threshold(W, S, share, m, u)), coef};
 }
 
-// Where part `part` of n draws begins; n < 2^28.
+// First draw of part `part` of n draws, n < 2^28.
 __device__ int part_of(int n, int part, int parts) {
     return (unsigned)(n * part) / parts;
 }
 
-// Part `part` of one query head's draws, and their rows' sum. Returns whether it was the last of its KV head, to thread 0.
+// Draws one part of a query head and sums its rows. Returns to thread 0 whether it was the last part of its seq_head.
 template <int DIM>
-__device__ bool draw_head(const score_params &p, const draw_params &d, sampler kind, draw_space *s, int slot, int head,
+__device__ bool draw_head(const score_params &p, const draw_params &d, sampler kind, draw_space *s, int seq_head, int head,
                           int part, int thread) {
-    const sl_row row = p.rows[slot / p.n_kv_heads];
-    int S = d.S, index = slot * p.group + head, n_read = 0;
-    sl_rng_id id = rng_of(d, row, slot % p.n_kv_heads * p.group + head);
-    head_view h = view_of(p, row, slot, head);
+    const sl_row row = p.rows[seq_head / p.n_kv_heads];
+    int S = d.S, index = seq_head * p.group + head, n_read = 0;
+    sl_rng_id id = rng_of(d, row, seq_head % p.n_kv_heads * p.group + head);
+    head_view h = view_of(p, row, seq_head, head);
     uint64_t u = uniform_of(kind, part_of(S, part, d.parts) + thread, id);
-    double share = 1.0 / S; // both while keys are still scored
-    wait_scored(p, slot, row.position + 1, thread);
+    double share = 1.0 / S; // both before the wait, while keys are still scored
+    wait_scored(p, seq_head, row.position + 1, thread);
     load_head(s, &h, thread);
     bool exact = is_beyond(h.top_ref);
     int n = h.total == 0 || exact ? 0 : kind < TILES_PROPORTIONAL ? S : plan_tiles(s, h, kind, S, thread);
     int from = part_of(n, part, d.parts), end = part_of(n, part + 1, d.parts);
     row_sum sum = {};
-    int n_left = from == end ? leave_head(d, slot, thread, -1) : 0;
+    int n_released = from == end ? release_masses(d, seq_head, thread, -1) : 0;
     for (int m = from; m < end; m += DRAW_THREADS) {
         draw x = m + thread < end ? draw_row(s, h, kind, S, share, m + thread, u, id) : draw{-1, 0};
         if (m + DRAW_THREADS >= end)
-            n_left = leave_head(d, slot, thread, x.pool);
+            n_released = release_masses(d, seq_head, thread, x.pool);
         else
             u = uniform_of(kind, m + DRAW_THREADS + thread, id);
-        n_read += gather<DIM>(d.v, s, thread, x.pool, x.coef, &sum);
+        n_read += gather<DIM>(d.v, s, thread, x.pool, known_factor{x.coef}, &sum);
     }
-    float x = exact ? exact_column<DIM>(exact_head_of(p, d.v, d.stats, row, slot, head, DIM), s, part, thread)
+    float x = exact ? exact_column<DIM>(exact_head_of(p, d.v, d.stats, row, seq_head, head, DIM), s, part, thread)
                     : sum_rows<DIM>(s, sum, thread);
     write_head<DIM>(d, s, x, index, part, thread);
-    bool is_last = clear_counters(p, d, slot, n_left, thread);
+    bool is_last = clear_counters(p, d, seq_head, n_released, thread);
     if (d.stats && thread % 32 == 0) {
         atomicAdd(&d.stats->v_rows, (unsigned long long)n_read);
         atomicAdd(&d.stats->bytes, (unsigned long long)n_read * DIM * sizeof(bf16));

@@ -1,13 +1,21 @@
-// attention/cuda/santa.cu - the SANTA family on CUDA: exact scores of all keys, S drawn rows of V, in one kernel.
+// attention/cuda/santa.cu - the SANTA family on CUDA: exact scores of all keys and S drawn rows of V, in one kernel.
 //
-// A block has a producer warp that streams K through a ring, consumer warps that turn scores into stored weights (stages.h:
-// bf16 beside a power of two for each block of 32 rows, and integer masses), and drawer warps (samplers.cuh).
+// | role     | warps              | registers | does                                                          |
+// |----------|--------------------|-----------|---------------------------------------------------------------|
+// | consumer | 4                  | <= 144    | scores tiles of K and stores masses (score_keys.cuh)          |
+// | drawer   | 4                  | <= 144    | draws rows and sums their rows of V (draw_rows.cuh, samplers.cuh) |
+// | producer | 1                  | <= 144    | copies K and q into ring stages (score_keys.cuh)              |
+//
+// | shared memory, in order | bytes                        |
+// |-------------------------|------------------------------|
+// | block_shared            | about 15 KB: ring barriers and tile_infos, then draw_space |
+// | ring stages             | up to 6 of 16 KB (or 32 KB) of K plus q                    |
 #include "attention/cuda/head_dim.cuh"
 #include "attention/cuda/samplers.cuh"
 
 namespace {
 
-enum { THREADS = 32 * (1 + CONSUMERS) + DRAW_THREADS };
+enum { THREADS = 32 * (1 + CONSUMER_WARPS) + DRAW_THREADS };
 
 struct santa_params {
     score_params score;
@@ -15,65 +23,79 @@ struct santa_params {
     sampler kind;
 };
 
-struct shared_head {
-    score_head score;
+struct block_shared {
+    score_shared score;
     draw_space draw;
 };
-enum { HEAD_BYTES = (sizeof(shared_head) + 127) / 128 * 128 };
+enum { SHARED_BYTES = (sizeof(block_shared) + 127) / 128 * 128 };
 
-// out = sum_m v_(row m) / S over S rows drawn from softmax(q K^T / sqrt(DIM)) (flash: tiles weighted by their exact mass).
+// out = sum_m v_(row m) / S over S rows drawn from softmax(q K^T / sqrt(DIM)). Flash weighs tiles by their exact mass.
 //
-// grid: a block for each multiprocessor, whatever the lengths; all of them are there at once, which the drawers' wait needs.
-// precondition: counters are 0, and are 0 again at the end. K below each sequence's newest row, lengths and page tables are
-// read while the kernel in front may still run, everything else after it. bytes: K once, 2 + 1/4 a row and query head of stored
-// weights (written, and partly read from the L2 cache), drawn rows of V. order of reduction: masses are integers; a head's
-// draws, a warp's 32 of each 128 in order, then the warps in order.
-template <int DIM, typename Form> __global__ void __maxnreg__(144) santa_ring_kernel(const santa_params p) {
+// Grid: one thread block per multiprocessor, for any lengths. All thread blocks must be resident at once, because drawers wait
+// for other thread blocks. Preconditions: the counters are 0, and are 0 again at the end. Before the previous kernel has ended,
+// only K below each sequence's newest row, lengths and page tables are read. Bytes: K once; 2 + 1/4 bytes per row and query
+// head of stored masses (written, and partly read from the L2 cache); drawn rows of V. Order of reduction: masses are integers.
+// Draws of a head: a warp's 32 of each 128 in order, then the warps in order.
+template <int DIM> struct santa_drawer {
+    const santa_params &p;
+    draw_space *space;
+    int thread;
+    __device__ bool draw(int seq_head, int head, int part) const {
+        return draw_head<DIM>(p.score, p.draw, p.kind, space, seq_head, head, part, thread);
+    }
+};
+
+template <int DIM, typename Config> __global__ void __maxnreg__(144) santa_ring_kernel(const santa_params p) {
     extern __shared__ __align__(128) char memory[];
-    shared_head *head = (shared_head *)memory;
-    ring r = {&head->score, memory + HEAD_BYTES, p.score.n_stages, layout<DIM, Form>::stage(p.score.group), 0, 0};
-    int warp = threadIdx.x / 32, thread = threadIdx.x - 32 * CONSUMERS;
+    block_shared *head = (block_shared *)memory;
+    ring r = {&head->score, memory + SHARED_BYTES, p.score.n_stages, layout<DIM, Config>::stage(p.score.group), 0, 0};
+    int warp = threadIdx.x / 32, thread = threadIdx.x - 32 * CONSUMER_WARPS;
     producer to;
     sl_start_next();
-    if (warp == CONSUMERS + DRAWERS) to = produce_begin(p.score, r);
-    score_begin<Form>(&head->score, 32 * Form::SIZE);
+    if (warp == CONSUMER_WARPS + DRAW_WARPS) to = produce_begin(p.score, r);
+    score_begin<Config>(&head->score, 32 * Config::SIZE);
     __syncthreads();
-    if (warp < CONSUMERS)
-        consume<DIM, Form>(p.score, r);
-    else if (warp < CONSUMERS + DRAWERS)
-        draw_all(p.score, p.draw, &head->draw, thread, [&](int slot, int h, int part) {
-            return draw_head<DIM>(p.score, p.draw, p.kind, &head->draw, slot, h, part, thread);
-        });
+    if (warp < CONSUMER_WARPS)
+        consume<DIM, Config>(p.score, r);
+    else if (warp < CONSUMER_WARPS + DRAW_WARPS)
+        draw_all(p.score, p.draw, &head->draw, thread, santa_drawer<DIM>{p, &head->draw, thread});
     else
-        produce<DIM, Form>(p.score, to);
+        produce<DIM, Config>(p.score, to);
 }
 
 // ---- launch ----
 
-template <int DIM> void launch(const sl_attn_cuda_decode_args *a, sampler kind) {
-    santa_params p = {.score = score_params_of<DIM>(a), .draw = draw_params_of(a), .kind = kind};
-    SL_CHECK(ceil_div(p.score.max_blocks, TILE_BLOCKS) <= TILES_MAX);
-    with_form<false>(&p.score, p.draw.parts == 1, [&](auto form) {
-        typedef layout<DIM, decltype(form)> at;
-        p.score.n_stages = at::stages(p.score.group, HEAD_BYTES);
-        size_t bytes = HEAD_BYTES + (size_t)p.score.n_stages * at::stage(p.score.group);
-        sl_launch(santa_ring_kernel<DIM, decltype(form)>, dim3(sl_multiprocessors()), dim3(THREADS), bytes, a->stream, p);
-    });
+size_t lay_out(const sl_attn_geom *geom, int S, int n_seqs, int n_kv, void *ws, santa_params *p) {
+    arena a = after_counters(ws);
+    take_masses(&a, &p->score, geom, n_seqs, n_kv);
+    take_partial(&a, &p->draw, geom, n_seqs, S);
+    return bytes_taken(a, ws);
 }
 
 size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int, int n_kv) {
-    return score_workspace(geom, n_seqs, n_kv) + draw_workspace(geom, n_seqs, (int)sl_attn_get(spec, "S"));
+    santa_params p;
+    return lay_out(geom, (int)sl_attn_get(spec, "S"), n_seqs, n_kv, NULL, &p);
 }
 
-// All keys; what is drawn of V the kernel counts.
-void account(const sl_attn_geom *geom, const sl_attn_spec *, int n_kv, sl_attn_stats *stats) {
-    stats->k_rows += (uint64_t)n_kv * geom->n_kv_heads;
-    stats->bytes += (uint64_t)n_kv * geom->n_kv_heads * geom->head_dim * sizeof(bf16);
-    stats->features += geom->n_heads;
+template <int DIM, bool LONG> void launch_tiles(const sl_attn_cuda_decode_args *a, santa_params p) {
+    typedef score_config<false, LONG> config;
+    size_t bytes = set_tiles<DIM, config>(&p.score, SHARED_BYTES);
+    sl_launch(santa_ring_kernel<DIM, config>, dim3(sl_multiprocessors()), dim3(THREADS), bytes, a->stream, p);
+}
+
+template <int DIM> void launch(const sl_attn_cuda_decode_args *a, sampler kind) {
+    int S = (int)sl_attn_get(a->spec, "S");
+    santa_params p = {.score = score_params_of<DIM>(a), .draw = draw_params_of(a, S), .kind = kind};
+    lay_out(a->geom, S, a->n_seqs, a->max_kv, a->ws, &p);
+    SL_CHECK(ceil_div(p.score.max_blocks, TILE_BLOCKS) <= TILES_MAX);
+    if (uses_long_tiles(p.score, p.draw.parts == 1))
+        launch_tiles<DIM, true>(a, p);
+    else
+        launch_tiles<DIM, false>(a, p);
 }
 
 template <sampler KIND> void decode(const sl_attn_cuda_decode_args *args) {
-    sl_with_head_dim(args->geom->head_dim, [&](auto dim) { launch<dim>(args, KIND); });
+    SL_WITH_HEAD_DIM(args->geom->head_dim, launch, args, KIND);
 }
 
 } // namespace
@@ -81,7 +103,7 @@ template <sampler KIND> void decode(const sl_attn_cuda_decode_args *args) {
 #define OPS(KIND)                                                                                                              \
     {                                                                                                                          \
         .workspace = workspace, .decode = decode<KIND>, .needs = NULL, .state = NULL, .max_rows = DRAW_ROWS_MAX,               \
-        .account = account, .prefill = NULL                                                                                    \
+        .account = account_all_keys, .prefill = NULL                                                                           \
     }
 const sl_attn_cuda_ops sl_santa_cuda_ops = OPS(INDEPENDENT), sl_santa_strat_cuda_ops = OPS(STRATIFIED),
                        sl_santa_sys_cuda_ops = OPS(SYSTEMATIC), sl_santa_prop_cuda_ops = OPS(TILES_PROPORTIONAL),

@@ -15,30 +15,30 @@ struct is_params {
     score_params score;
     draw_params draw; // parts: blocks that share a head
     int page_tiles;   // tiles of a quantised page
-    int n_lists;      // of drawn rows: list i has every n_lists-th TAKERS of them
+    int n_lists;      // of drawn rows: list i has every n_lists-th TAKE_THREADS of them
     float *newest;    // quantised_params.newest
 };
 
 // The query head that a block is at.
 struct query_head {
     sl_row row;
-    int slot, index;   // sequence * n_kv_heads + KV head; of all query heads
-    int n_kv, n_built; // rows, and those of built pages
+    int seq_head, index; // sequence * n_kv_heads + KV head; of all query heads
+    int n_kv, n_built;   // rows, and those of built pages
     sl_rng_id id;
 };
 
-struct shared_head {
+struct block_shared {
     take_space take;
     query_head at;
     float2 sums[TAKE_WARPS]; // largest score and sum of a warp's weights
     float columns[TAKE_WARPS][DIM_MAX];
     uint4 q[DIM_MAX / 8]; // of the head
     int32_t page[TILES_MAX];
-    int row[TAKERS]; // of the pool; a warp's 32 places are its own
-    float coef[TAKERS];
+    int row[TAKE_THREADS]; // of the pool; a warp's 32 places are its own
+    float coef[TAKE_THREADS];
     int other_top, is_last;
 };
-enum { HEAD_BYTES = (sizeof(shared_head) + 15) / 16 * 16 }; // masses lie behind it
+enum { SHARED_BYTES = (sizeof(block_shared) + 15) / 16 * 16 }; // masses lie behind it
 
 // ---- sums of weight * v beside a power of two ----
 
@@ -62,7 +62,7 @@ struct warp_sum {
 };
 
 // The list of all warps, thread's column of it. s->sums and s->columns are free again after a __syncthreads.
-template <int DIM> __device__ weighted join_warps(shared_head *s, const warp_sum &own, int thread) {
+template <int DIM> __device__ weighted join_warps(block_shared *s, const warp_sum &own, int thread) {
     put_columns<DIM>(s->columns[thread / 32], own.sum, thread % 32);
     if (thread % 32 == 0) s->sums[thread / 32] = make_float2(own.top, own.total);
     __syncthreads();
@@ -86,8 +86,9 @@ __device__ void prefetch(const bf16 *row, int bytes) {
 
 // Exact scores of the warp's n rows s->row, lane i's that of row i. The query is the products' column 0. beside(): what can be
 // done while the first rows are on their way.
-template <int DIM, typename Beside>
-__device__ float score_rows(const score_params &p, const shared_head *s, int n, int thread, Beside beside) {
+template <int DIM>
+__device__ float score_rows(const score_params &p, const block_shared *s, int n, int thread, const drawn_row &drawn,
+                            float *factor) {
     enum { LOADS = scorer<DIM>::K_LOADS, ODD = scorer<DIM>::K_STEPS % 2 };
     int lane = thread % 32, warp = thread / 32 * 32, lane_q = lane % 4, n_halves = n > 16 ? 2 : 1;
     float c[2][4] = {}, score = 0;
@@ -107,7 +108,7 @@ __device__ float score_rows(const score_params &p, const shared_head *s, int n, 
             a_rest[half] = __ldg((const uint2 *)(upper + LOADS * 64 - lane_q * 8)),
             b_rest[half] = __ldg((const uint2 *)(lower + LOADS * 64 - lane_q * 8));
     }
-    beside();
+    *factor = inverse_pi(&s->take, drawn);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         if (half == n_halves) break;
@@ -132,26 +133,26 @@ __device__ float score_rows(const score_params &p, const shared_head *s, int n, 
 }
 
 // Row j of the head, of the pool.
-__device__ int pool_row(const is_params &p, const shared_head *s, int j) {
-    return (s->page[j / SL_PAGE] * p.score.n_kv_heads + s->at.slot % p.score.n_kv_heads) * SL_PAGE + j % SL_PAGE;
+__device__ int pool_row(const is_params &p, const block_shared *s, int j) {
+    return (s->page[j / SL_PAGE] * p.score.n_kv_heads + s->at.seq_head % p.score.n_kv_heads) * SL_PAGE + j % SL_PAGE;
 }
 
 // Adds a warp's rows, those at its end being none, times e^{s_j} / pi_j. Returns how many were read.
-template <int DIM> __device__ int add_rows(const is_params &p, shared_head *s, const drawn_row &x, int thread, warp_sum *to) {
+template <int DIM> __device__ int add_rows(const is_params &p, block_shared *s, const drawn_row &x, int thread, warp_sum *to) {
     int n = __popc(__ballot_sync(~0u, x.row >= 0)), row = x.row < 0 ? -1 : pool_row(p, s, x.row);
     if (n == 0) return 0;
     float factor;
     if (row >= 0) prefetch(p.draw.v + (size_t)row * DIM, layout<DIM>::ROW);
     s->row[thread] = row;
     __syncwarp();
-    float score = score_rows<DIM>(p.score, s, n, thread, [&] { factor = inverse_pi(&s->take, x); });
+    float score = score_rows<DIM>(p.score, s, n, thread, x, &factor);
     float top = fmaxf(sl_max_lanes(row < 0 ? -INFINITY : score), to->top);
-    float fall = exp2f(to->top - top), weight = row < 0 ? 0 : factor * exp2f(score - top);
+    float fall = exp2f(to->top - top), mass = row < 0 ? 0 : factor * exp2f(score - top);
     to->top = top;
-    to->total = fmaf(to->total, fall, sl_sum_lanes(weight));
+    to->total = fmaf(to->total, fall, sl_sum_lanes(mass));
 #pragma unroll
     for (int k = 0; k < 8; k++) to->sum.x[k] *= fall;
-    return gather<DIM>(p.draw.v, s, thread, row, weight, &to->sum);
+    return gather<DIM>(p.draw.v, s, thread, row, known_factor{mass}, &to->sum);
 }
 
 // ---- a query head ----
@@ -202,7 +203,7 @@ struct counts {
 };
 
 // Every parts-th list from `part` on.
-template <int DIM> __device__ counts sum_lists(const is_params &p, shared_head *s, int part, int thread, weighted *all) {
+template <int DIM> __device__ counts sum_lists(const is_params &p, block_shared *s, int part, int thread, weighted *all) {
     counts n = {};
     for (int list = part; list < p.n_lists; list += p.draw.parts) {
         warp_sum own = {.top = -INFINITY, .total = 0, .sum = {}};
@@ -218,7 +219,7 @@ template <int DIM> __device__ counts sum_lists(const is_params &p, shared_head *
 }
 
 // The last block to come of those that share a head adds their lists in order.
-template <int DIM> __device__ bool gather_lists(const is_params &p, shared_head *s, int index, int thread, weighted *all) {
+template <int DIM> __device__ bool gather_lists(const is_params &p, block_shared *s, int index, int thread, weighted *all) {
     __syncthreads(); // all have stored theirs
     if (thread == 0) {
         s->is_last = sl_add_ordered(p.draw.merged + index, 1) == p.draw.parts - 1;
@@ -232,17 +233,17 @@ template <int DIM> __device__ bool gather_lists(const is_params &p, shared_head 
 }
 
 // The thread's column of exact attention.
-template <int DIM> __device__ weighted exact_column(const is_params &p, shared_head *s, int thread) {
+template <int DIM> __device__ weighted exact_column(const is_params &p, block_shared *s, int thread) {
     const query_head &h = s->at;
     if (thread < 32)
-        attend_exactly<DIM>(exact_head_of(p.score, p.draw.v, p.draw.stats, h.row, h.slot, h.index % p.score.group, DIM),
+        attend_exactly<DIM>(exact_head_of(p.score, p.draw.v, p.draw.stats, h.row, h.seq_head, h.index % p.score.group, DIM),
                             s->columns[0]);
     __syncthreads();
     return {.top = 0, .total = 1, .x = thread < DIM ? s->columns[0][thread] : 0};
 }
 
 // Asks for the masses of the head's blocks, and for its query.
-template <int DIM> __device__ void begin(const is_params &p, shared_head *s, int thread) {
+template <int DIM> __device__ void begin(const is_params &p, block_shared *s, int thread) {
     const query_head &h = s->at;
     take_all_begin(&s->take, thread);
     if (thread < DIM / 8)
@@ -260,31 +261,31 @@ template <int DIM> __device__ void begin(const is_params &p, shared_head *s, int
 // out = sum_j c_j e^{s_j} / pi_j v_j / sum_j c_j e^{s_j} / pi_j over S rows drawn in proportion to a mixture of 0.99 e^{s~_j}
 // and 0.01 / n, s~ the scores of quantised keys, and all rows of the newest page.
 //
-// grid: (parts, query heads of all sequences). Lists of TAKERS drawn rows are dealt to the parts. precondition: `merged` and
-// `drawn` are 0; they, `done` and `next` are 0 at the end. Lengths and page tables are read while the kernel in front may still
-// run. bytes: masses of blocks, weights of those that may hold heavy rows or hold a draw (from the L2 cache), K and V of drawn
-// rows. order of reduction: masses are integers; the newest page's tiles, then the lists, of each a warp's rows in order, then
-// the warps.
+// grid: (parts, query heads of all sequences). Lists of TAKE_THREADS drawn rows are dealt to the parts. precondition: `merged`
+// and `drawn` are 0; they, `done` and `next` are 0 at the end. Lengths and page tables are read while the kernel in front may
+// still run. bytes: masses of blocks, weights of those that may hold heavy rows or hold a draw (from the L2 cache), K and V of
+// drawn rows. order of reduction: masses are integers; the newest page's tiles, then the lists, of each a warp's rows in order,
+// then the warps.
 //
 // REGISTERS: 128, so that two blocks share a multiprocessor once the scores are done, or 136, all that are left beside them.
 template <int DIM, int REGISTERS> __global__ void __maxnreg__(REGISTERS) is_draw_kernel(const is_params p) {
     extern __shared__ __align__(128) char memory[];
-    shared_head *s = (shared_head *)memory;
-    int thread = threadIdx.x, part = blockIdx.x, index = blockIdx.y, slot = index / p.score.group;
+    block_shared *s = (block_shared *)memory;
+    int thread = threadIdx.x, part = blockIdx.x, index = blockIdx.y, seq_head = index / p.score.group;
     sl_start_next();
-    const sl_row row = p.score.rows[slot / p.score.n_kv_heads];
+    const sl_row row = p.score.rows[seq_head / p.score.n_kv_heads];
     query_head at = {.row = row,
-                     .slot = slot,
+                     .seq_head = seq_head,
                      .index = index,
                      .n_kv = row.position + 1,
                      .n_built = row.position / SL_PAGE * SL_PAGE,
-                     .id = rng_of(p.draw, row, slot % p.score.n_kv_heads * p.score.group + index % p.score.group)};
-    head_view x = view_of(p.score, row, slot, index % p.score.group);
+                     .id = rng_of(p.draw, row, seq_head % p.score.n_kv_heads * p.score.group + index % p.score.group)};
+    head_view x = view_of(p.score, row, seq_head, index % p.score.group);
     copy_pages(s->page, row, thread);
     if (thread == 0) s->at = at;
     // 0.01: every row keeps a chance, however wrong its proposal
-    take_all_prepare(&s->take, memory + HEAD_BYTES, x.mass, x.w, x.stride, at.n_built, 0.01, at.id, thread);
-    wait_done(p.score.done + slot, quantised_done(p.page_tiles, row.position + 1), thread);
+    take_all_prepare(&s->take, memory + SHARED_BYTES, x.mass, x.w, x.stride, at.n_built, 0.01, at.id, thread);
+    wait_done(p.score.done + seq_head, quantised_done_target(p.page_tiles, row.position + 1), thread);
     begin<DIM>(p, s, thread);
     newest_sums newest = load_newest<DIM>(p, s->at, thread); // beside the masses
     if (s->at.n_built > 0)
@@ -296,14 +297,14 @@ template <int DIM, int REGISTERS> __global__ void __maxnreg__(REGISTERS) is_draw
     weighted all = sum_newest(newest);
     counts n = {};
     if (!exact) n = sum_lists<DIM>(p, s, part, thread, &all);
-    bool is_last_slot = slot == p.score.n_seqs * p.score.n_kv_heads - 1;
-    int before = leave_slot(p.draw.drawn + slot, is_last_slot, thread);
+    bool is_last_seq_head = seq_head == p.score.n_seqs * p.score.n_kv_heads - 1;
+    int before = release_seq_head(p.draw.released + seq_head, is_last_seq_head, thread);
     if (exact && part == 0) all = exact_column<DIM>(p, s, thread);
     if ((exact ? part == 0 : p.draw.parts == 1 || gather_lists<DIM>(p, s, index, thread, &all)) && thread < DIM)
         p.draw.out[(size_t)index * DIM + thread] = __bfloat16_as_ushort(__float2bfloat16_rn(all.x / all.total));
-    if (thread == 0 && before == p.draw.parts * p.score.group - 1) { // the slot's last
-        p.draw.drawn[slot] = p.score.done[slot] = 0;
-        if (is_last_slot) *p.score.next = 0;
+    if (thread == 0 && before == p.draw.parts * p.score.group - 1) { // the seq_head's last
+        p.draw.released[seq_head] = p.score.done[seq_head] = 0;
+        if (is_last_seq_head) *p.score.next_item = 0;
     }
     if (p.draw.stats && thread % 32 == 0) {
         atomicAdd(&p.draw.stats->k_rows, (unsigned long long)n.n_read);
@@ -316,16 +317,26 @@ template <int DIM, int REGISTERS> __global__ void __maxnreg__(REGISTERS) is_draw
 // ---- launch ----
 
 int lists_of(const sl_attn_spec *spec) {
-    int n = ceil_div((int)sl_attn_get(spec, "S"), (int)TAKERS);
+    int n = ceil_div((int)sl_attn_get(spec, "S"), (int)TAKE_THREADS);
     return n < LISTS_MAX ? n : (int)LISTS_MAX;
 }
 
-size_t lists_bytes(const sl_attn_geom *geom, int n_lists, int n_seqs) {
-    return (size_t)n_seqs * geom->n_heads * n_lists * (geom->head_dim + 2) * sizeof(float);
+// Bytes of `n` sums for each query head: [n_seqs * n_heads][n][head_dim + 2] floats.
+size_t n_sum_floats(const sl_attn_geom *geom, int n, int n_seqs) {
+    return (size_t)n_seqs * geom->n_heads * n * (geom->head_dim + 2);
+}
+
+size_t lay_out(const sl_attn_geom *geom, int n_lists, int n_seqs, int n_kv, void *ws, is_params *p) {
+    arena a = after_counters(ws);
+    take_masses(&a, &p->score, geom, n_seqs, n_kv);
+    p->draw.partial = a.take<float>(n_sum_floats(geom, n_lists, n_seqs));
+    p->newest = a.take<float>(n_sum_floats(geom, NEWEST_TILES, n_seqs));
+    return bytes_taken(a, ws);
 }
 
 size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int, int n_kv) {
-    return score_workspace(geom, n_seqs, n_kv) + lists_bytes(geom, lists_of(spec) + NEWEST_TILES, n_seqs);
+    is_params p;
+    return lay_out(geom, lists_of(spec), n_seqs, n_kv, NULL, &p);
 }
 
 // Where heads are few, several blocks share one.
@@ -337,26 +348,30 @@ int parts_of(int n_heads, int n_lists) {
 template <int DIM, int BITS> void launch(const sl_attn_cuda_decode_args *a) {
     int n_heads = a->n_seqs * a->geom->n_heads;
     int n_lists = lists_of(a->spec);
-    draw_params draw = draw_params_of(a);
-    draw.parts = parts_of(n_heads, n_lists);
-    float *newest = (float *)((char *)draw.partial + lists_bytes(a->geom, n_lists, a->n_seqs));
-    is_params p = {.score = launch_quantised_scores<DIM, BITS>(a, newest),
-                   .draw = draw,
+    is_params p = {.score = score_params_of<DIM>(a),
+                   .draw = draw_params_of(a, (int)sl_attn_get(a->spec, "S")),
                    .page_tiles = tile<DIM, BITS>::TILES,
                    .n_lists = n_lists,
-                   .newest = newest};
+                   .newest = NULL};
+    p.draw.parts = parts_of(n_heads, n_lists);
+    lay_out(a->geom, n_lists, a->n_seqs, a->max_kv, a->ws, &p);
+    p.score = launch_quantised_scores<DIM, BITS>(a, p.score, p.newest);
     SL_CHECK(a->max_kv <= DRAW_ROWS_MAX);
     bool few = n_heads <= 4 * sl_multiprocessors(); // 8 x 32k: 2% less one by one, 32 x 8k: 17% more
-    sl_launch(few ? is_draw_kernel<DIM, 136> : is_draw_kernel<DIM, 128>, dim3(p.draw.parts, n_heads), dim3(TAKERS),
-              HEAD_BYTES + take_all_memory(ceil_div(a->max_kv, BLOCK)), a->stream, p);
+    sl_launch(few ? is_draw_kernel<DIM, 136> : is_draw_kernel<DIM, 128>, dim3(p.draw.parts, n_heads), dim3(TAKE_THREADS),
+              SHARED_BYTES + take_all_memory(ceil_div(a->max_kv, BLOCK)), a->stream, p);
+}
+
+template <int DIM> void launch_bits(const sl_attn_cuda_decode_args *a) {
+    SL_WITH_BITS((int)sl_attn_get(a->spec, "proposal"), launch, DIM, a);
 }
 
 void decode(const sl_attn_cuda_decode_args *args) {
-    with_tile(args, "proposal", [&](auto dim, auto bits) { launch<dim, bits>(args); });
+    SL_WITH_HEAD_DIM(args->geom->head_dim, launch_bits, args);
 }
 
-// V of the newest page too; the kernel counts what is drawn.
-void account(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats) {
+// The scores, and V of the newest page. The kernel counts what is drawn.
+void account_proposal_and_newest(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats) {
     uint64_t newest = account_quantised(geom, spec, n_kv, stats);
     stats->v_rows += newest * geom->n_heads;
     stats->samples += newest * geom->n_heads;
@@ -370,5 +385,5 @@ const sl_attn_cuda_ops sl_santa_is_cuda_ops = {.workspace = workspace,
                                                .needs = needs_quantised,
                                                .state = NULL,
                                                .max_rows = DRAW_ROWS_MAX,
-                                               .account = account,
+                                               .account = account_proposal_and_newest,
                                                .prefill = NULL};

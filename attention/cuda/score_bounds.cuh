@@ -91,13 +91,13 @@ template <int DIM> __global__ void __launch_bounds__(BOUND_THREADS) score_bounds
     extern __shared__ __align__(128) char bounds_memory[];
     __shared__ __align__(16) bf16 q[GROUP_MAX][2 * DIM];
     __shared__ uint64_t full[BOUND_THREADS / 32];
-    int slot = blockIdx.y, kv_head = slot % p.score.n_kv_heads, warp = threadIdx.x / 32;
+    int seq_head = blockIdx.y, kv_head = seq_head % p.score.n_kv_heads, warp = threadIdx.x / 32;
     barriers_make<BOUND_THREADS / 32, BOUND_THREADS / 32>(full, 1);
     barriers_made();
     __syncthreads();
     sl_start_next();
     bounds_stage<DIM> *stages = (bounds_stage<DIM> *)bounds_memory;
-    const sl_row &row = p.score.rows[slot / p.score.n_kv_heads];
+    const sl_row &row = p.score.rows[seq_head / p.score.n_kv_heads];
     int n_kv = row.position + 1, n_units = ceil_div(n_kv, UNIT), newest = (n_kv - 1) / SL_PAGE;
     int first = (gridDim.x - 1 - blockIdx.x) * BOUND_WARPS, n_blocks = ceil_div(n_units, BLOCK);
     if (first >= n_blocks) return;
@@ -105,7 +105,7 @@ template <int DIM> __global__ void __launch_bounds__(BOUND_THREADS) score_bounds
     load_bounds<DIM>(p, row.pages, kv_head, 2 * block, min(2 * block + 2, newest), true, stages + warp, full + warp);
     sl_wait_previous();
     load_bounds<DIM>(p, row.pages, kv_head, 2 * block, min(2 * block + 2, newest), false, stages + warp, full + warp);
-    const bf16 *from = p.score.q + (size_t)slot * p.score.group * DIM;
+    const bf16 *from = p.score.q + (size_t)seq_head * p.score.group * DIM;
     for (int i = threadIdx.x; i < p.score.group * DIM; i += BOUND_THREADS) {
         bool negative = from[i] >> 15;
         q[i / DIM][i % DIM] = negative ? from[i] : 0, q[i / DIM][DIM + i % DIM] = negative ? 0 : from[i];
@@ -125,7 +125,7 @@ template <int DIM> __global__ void __launch_bounds__(BOUND_THREADS) score_bounds
     a.scores((const char *)(stages + warp), s); // units that there are not are left out next
 #pragma unroll
     for (int i = 0; i < 8; i++) s[i] = block * BLOCK + row_of_part(i / 2) < n_units ? s[i] * p.score.scale : -INFINITY;
-    store_block(p.score, slot, block * BLOCK, weigh_block(s));
+    store_block(p.score, seq_head, block * BLOCK, to_masses(s));
 }
 
 template <int DIM> static void launch_bounds(const bounds_params &p, cudaStream_t stream) {

@@ -1,18 +1,39 @@
-// attention/cuda/score_keys.cuh - exact scores of all keys as stored weights, on CUDA: the first half of a decode kernel whose
-// second half draws from them (draw_rows.cuh).
+// attention/cuda/score_keys.cuh - exact scores of all keys, stored as masses, on CUDA. This is the first half of a decode
+// kernel. The second half draws rows from the stored masses (draw_rows.cuh).
 //
-// A producer warp streams K through a ring, consumer warps turn scores into stored weights (stages.h: bf16 beside a power of
-// two for each block of 32 rows, and integer masses). Units of work are pages of one KV head. When a warp has stored its part
-// of a unit, its KV head's count grows; drawers wait for all of it (score_done).
+// Score s of a row is q.k log2(e) / sqrt(head_dim). A block of 32 rows stores its reference ref = ceil(max s), a bf16 mass 2^(s
+// - ref) for each row ("row mass", w), and the integer sum of floor(2^30 w) ("block mass", packed with ref). stages.h defines
+// the format. A work item is a page of one KV head.
 //
-// With SIZES, masses of sizes p |v| are stored too; the sizes themselves follow from weights and norms (cpu_kernels.h), and
-// whoever needs one makes it again. |v| comes from the page extra, but for the newest page of a sequence, which has none yet:
-// its norms are kept from step to step, and warps of their own add the newest row's (pps.cu's store_newest_norms).
+// | role     | warps                 | does                                                                            |
+// |----------|-----------------------|---------------------------------------------------------------------------------|
+// | consumer | Config::WARPS, 4 or 8 | scores 32 rows of a tile for all heads of the group, and stores the masses      |
+// | producer | 1                     | copies K, q (and norms) into ring stages; takes tickets for the next work items |
+//
+// | ring stage, in order | bytes                     | contents                                          |
+// |----------------------|---------------------------|---------------------------------------------------|
+// | K                    | TILE * 2 DIM              | [TILE][DIM] bf16; TILE is 64, or 128 (LONG)       |
+// | norms                | SIZES: 2 TILE             | [TILE] bf16, not for tiles of the newest page     |
+// | q                    | group * 2 DIM             | [group][DIM], only for the first tiles of an item |
+//
+// Worked tile: DIM 128, group 4, TILE 64. A stage has 16 KB of K and 1 KB of q. Two warps form a team, and two teams take tiles
+// in turn. Warp w of a team scores rows 32 w .. 32 w + 31. Lane (g, q) = (lane / 4, lane % 4) loads 16-byte pieces q, q + 4, q
+// + 8, q + 12 of its four rows 8 (g / 2) + g % 2 + {0, 2, 4, 6}: 16 loads. 16 mma.m16n8k16 give S [32 rows][8 heads], of which
+// columns 4 .. 7 are 0. The lane then holds 4 rows of heads 2 q, 2 q + 1. Shuffles over g give the maximum and so the reference
+// of each head. movmatrix transposes: lane (g, q) gets rows 8 q .. 8 q + 7 of head g and writes them as 16 bytes.
+//
+// A consumer warp adds to `done` of the seq_head when it has stored its part of a work item. Drawer warps wait until `done` has
+// reached done_target.
+//
+// With SIZES the kernel also stores block masses of the sizes p |v|. The sizes follow from row masses and norms
+// (cpu_kernels.h), so readers compute them again. |v| comes from the page extra. The newest page has no page extra: its norms
+// are kept in the session's state, and separate warps add the newest row (pps.cu, store_newest_norms).
 #ifndef SLEIGH_SCORE_KEYS_CUH
 #define SLEIGH_SCORE_KEYS_CUH
 
 #include "attention/cuda/decode_ring.cuh"
 #include "attention/cuda/exact_head.cuh"
+#include "attention/cuda/workspace.cuh"
 
 #include <cuda_bf16.h>
 #include <math.h>
@@ -20,19 +41,16 @@
 namespace {
 
 enum {
-    BLOCK = 32,           // rows that share a reference
-    GROUP_MAX = 8,        // query heads of a KV head: the columns of an mma
-    STAGES_MAX = 6,       // fewer where shared memory ends:
-    SHARED_MOST = 115584, // bytes of a block, so that one of a linear layer fits beside it
+    BLOCK = 32,           // rows with one reference
+    STAGES_MAX = 6,       // fewer where shared memory is short:
+    SHARED_MOST = 115584, // bytes of a thread block, so that a thread block of a linear layer fits on the same multiprocessor
     REF_EMPTY = SL_REF_EMPTY,
-    COUNTERS =
-        65536, // of the workspace, before the masses: `next`, draw_rows.cuh's ticket, `done`, its `drawn`, `top`, `merged`
 };
 
-// How keys are scored. Teams of consumer warps take tiles by turns; a warp has a block of its team's tile. With SIZES there is
-// more to do. LONG tiles are fewer and longer copies, 0.5% less where K is many times what the L2 cache holds; where it is
-// less, the first comes later and blocks end further apart, which costs more.
-template <bool WITH_SIZES, bool LONG> struct form {
+// How keys are scored. Teams of consumer warps take tiles in turn. Each warp of a team has one block of 32 rows of the tile.
+// SIZES needs more warps, because it does more work per row. LONG tiles need fewer and longer copies: 0.5% less time where K is
+// many times the L2 cache. For a smaller K they cost time: the first tile arrives later, and thread blocks end further apart.
+template <bool WITH_SIZES, bool LONG> struct score_config {
     enum {
         SIZES = WITH_SIZES,
         TILE = LONG ? 128 : 64, // rows of K in a stage
@@ -41,12 +59,12 @@ template <bool WITH_SIZES, bool LONG> struct form {
         WARPS = TEAMS * SIZE,
     };
 };
-typedef form<false, false> plain_form;
-enum { CONSUMERS = plain_form::WARPS, TEAMS_MAX = form<true, false>::TEAMS, SHORT_TILE = plain_form::TILE };
+typedef score_config<false, false> plain_config;
+enum { CONSUMER_WARPS = plain_config::WARPS, TEAMS_MAX = score_config<true, false>::TEAMS, SHORT_TILE = plain_config::TILE };
 
-// Nothing is merged, so small units cost little, and blocks end together.
-struct page_units {
-    __device__ int operator()(int n_kv) const { return ceil_div(n_kv, SL_PAGE); }
+// A work item is one page. Items have no results to merge, so small items cost little, and thread blocks end together.
+struct page_items {
+    __device__ int count(int n_kv) const { return ceil_div(n_kv, SL_PAGE); }
 };
 
 struct score_params {
@@ -54,92 +72,91 @@ struct score_params {
     const bf16 *q;      // [n_seqs][n_kv_heads][group][head_dim]
     const bf16 *k;      // [n_pages][n_kv_heads][256][head_dim]
     int n_seqs, n_kv_heads, group;
-    int n_stages = 0; // the launch's to say
-    int n_normal;     // tiles of a block that the L2 cache treats as any data (produce_tile)
-    bool keeps;       // what is stored leaves the L2 cache last
-    bool long_tiles;  // with_form
-    int n_discarded;  // KV heads, the first: their stored weights are discarded once they have been drawn from
-    float scale;      // log2(e) / sqrt(head_dim)
-    int max_blocks;   // of a sequence, even: the stride below
-    int *next;        // units handed out beyond each block's first two; 0 between launches
-    // NULL: nobody asks. Whoever draws sets both to 0 again.
-    int *done;      // [n_seqs * n_kv_heads] grows by form::WARPS for each page stored
-    int *top;       // [n_seqs * n_kv_heads][group] the largest reference, less REF_EMPTY
-    uint64_t *mass; // [n_seqs * n_kv_heads][group][max_blocks] ref << 48 | in-block mass
-    bf16 *w;        // [n_seqs * n_kv_heads][max_blocks][group][32]
+    int n_stages = 0;     // set by set_tiles
+    int n_normal;         // the first tiles of a thread block, copied with the normal L2 policy (normal_tiles)
+    bool masses_last_out; // stored masses leave the L2 cache last
+    bool long_tiles;      // K is large enough for tiles of 128 rows
+    int n_discarded;      // the first n_discarded seq_heads: their masses are discarded from the L2 cache after their last draw
+    float scale;          // log2(e) / sqrt(head_dim)
+    int max_blocks;       // blocks of a sequence, even: the stride below
+    int *next_item;       // counter: items handed out beyond the first two of each thread block
+    // Counters for the drawers, who set both to 0 again. NULL: nothing reads them.
+    int *done;             // [n_seqs * n_kv_heads] grows by Config::WARPS for each stored page
+    int *top;              // [n_seqs * n_kv_heads][group] the largest reference, less REF_EMPTY
+    uint64_t *mass = NULL; // [n_seqs * n_kv_heads][group][max_blocks] ref << 48 | block mass
+    bf16 *w = NULL;        // [n_seqs * n_kv_heads][max_blocks][group][32] row masses
     // With SIZES:
-    const bf16 *norms = NULL;   // [n_pages][n_kv_heads][256] |v| of all pages but each sequence's newest
-    size_t state_at = 0;        // of this layer in a sequence's state: newest_norms [n_kv_heads]
-    int *newest_done = NULL;    // [n_seqs * n_kv_heads] 1: they are up to date; whoever draws sets it to 0 again
-    uint64_t *size_mass = NULL; // as mass, with SIZE_UNIT_AT
+    const bf16 *norms = NULL; // [n_pages][n_kv_heads][256] |v| of all pages but the newest page of each sequence
+    size_t state_at = 0;      // of this layer in a session's state: newest_norms [n_kv_heads]
+    int *newest_done =
+        NULL; // [n_seqs * n_kv_heads] 1: the norms of the newest page are up to date. The drawers set it to 0 again
+    uint64_t *size_mass = NULL; // block masses of sizes, as `mass`, with SIZE_UNIT_AT
 };
 
-// Query head `head` of the group of a sequence's KV head, for attend_exactly.
+// Query head `head` of a seq_head's group, for attend_exactly.
 __device__ exact_head exact_head_of(const score_params &p, const bf16 *v, sl_attn_cuda_stats *stats, const sl_row &row,
-                                    int slot, int head, int dim) {
-    return {.q = p.q + ((size_t)slot * p.group + head) * dim,
-            .k = p.k,
-            .v = v,
-            .pages = row.pages,
-            .n_kv_heads = p.n_kv_heads,
-            .kv_head = slot % p.n_kv_heads,
-            .n_kv = row.position + 1,
-            .scale = p.scale,
-            .stats = stats};
+                                    int seq_head, int head, int dim) {
+    return make_exact_head(p.q + ((size_t)seq_head * p.group + head) * dim, p.k, v, row, p.n_kv_heads, seq_head, p.scale,
+                           stats);
 }
 
-// Even, so that masses can be read two at a time.
+// Even, because readers load two block masses at a time.
 static int block_stride(int max_kv) {
     return ceil_div(max_kv, 2 * BLOCK) * 2;
 }
 
-// |v| of the newest page of a sequence and KV head: n rows of the sequence had theirs when a step last asked.
+// |v| of the newest page of one seq_head. n: rows of the sequence whose norms were stored by earlier steps.
 struct newest_norms {
     int n;
     int reserved[3];
     bf16 norm[SL_PAGE]; // 0 behind the page's last row
 };
 
-__device__ newest_norms *newest_norms_of(const score_params &p, int slot) {
-    return (newest_norms *)(p.rows[slot / p.n_kv_heads].state + p.state_at) + slot % p.n_kv_heads;
+__device__ newest_norms *newest_norms_of(const score_params &p, int seq_head) {
+    return (newest_norms *)(p.rows[seq_head / p.n_kv_heads].state + p.state_at) + seq_head % p.n_kv_heads;
 }
 
-static size_t score_workspace(const sl_attn_geom *geom, int n_seqs, int n_kv) {
-    size_t blocks = (size_t)n_seqs * geom->n_heads * block_stride(n_kv);
-    return COUNTERS * sizeof(int) + blocks * (sizeof(uint64_t) + BLOCK * sizeof(bf16));
+static size_t n_block_masses(const sl_attn_geom *geom, int n_seqs, int n_kv) {
+    return (size_t)n_seqs * geom->n_heads * block_stride(n_kv);
 }
 
-// ---- what the L2 cache keeps ----
+// Takes the arrays of stored masses. They are the first arrays behind the counters.
+static void take_masses(arena *from, score_params *p, const sl_attn_geom *geom, int n_seqs, int n_kv) {
+    size_t n_blocks = n_block_masses(geom, n_seqs, n_kv);
+    p->mass = from->take<uint64_t>(n_blocks);
+    p->w = from->take<bf16>(n_blocks * BLOCK);
+}
 
-// K is many times what the cache holds: how it is read, and how long what is stored stays, go by this.
+// ---- what stays in the L2 cache ----
+
+// Whether K is many times the size of the L2 cache. L2 policies of K and of stored masses depend on this.
 static bool floods_cache(size_t k_bytes) {
     return k_bytes >= 6 * sl_l2_bytes();
 }
 
-// K is read once, and leaves the cache first, so that stored weights stay. But where it floods the cache, a block's first tiles
-// are treated as any data, which pushes an earlier kernel's changed lines out at once (8 x 32k: 198 us, 204 without). Where K
-// is less, writing these lines would take longer than they are in the way (1 x 32k: 5 us), and what is stored leaves the cache
-// last: a layer's weights and masses overwrite those of the layer before, and nothing is written to memory (1 x 128k: 2 us
-// less; 8 x 32k: 6 us more).
+// K is read once, so its lines leave the cache first, and stored masses stay. But where K floods the cache, the first tiles of
+// a thread block use the normal policy: they push out the changed lines of earlier kernels at once (8 x 32k: 198 us, 204
+// without). Where K is smaller, writing these lines back costs more than they disturb (1 x 32k: 5 us). There stored masses
+// leave the cache last: the masses of one layer overwrite those of the layer before, and nothing is written to memory (1 x
+// 128k: 2 us less; 8 x 32k: 6 us more).
 static int normal_tiles(size_t k_bytes, size_t tile) {
     return floods_cache(k_bytes) ? (int)(sl_l2_bytes() * 3 / 2 / sl_multiprocessors() / tile) : 0;
 }
 
-// Stored weights and masses of a head are of no use once it is drawn. Where they are a good part of the cache, they would be
-// written to memory when K pushes them out (16 x 32k, santa-sys: 388 us, discarded 369). At the end that would take longer than
-// it spares: the last sequence's stay, and the next layer's overwrite them.
-static int discarded_slots(const sl_attn_cuda_decode_args *a) {
+// Stored masses of a head are useless after its last draw. Where they fill a large part of the cache, K would push them out,
+// and each line would be written to memory (16 x 32k, santa-sys: 388 us, 369 with discard). The masses of the last sequence are
+// not discarded: the discard takes longer than it saves, and the next layer overwrites these lines.
+static int discarded_seq_heads(const sl_attn_cuda_decode_args *a) {
     size_t stored = (size_t)a->n_seqs * a->geom->n_heads * a->max_kv * sizeof(bf16);
-    if (a->keeps_stored || stored < sl_l2_bytes() / 6) return 0;
+    if (a->keeps_masses || stored < sl_l2_bytes() / 6) return 0;
     return (a->n_seqs - 1) * a->geom->n_kv_heads;
 }
 
+// All but the arrays of the workspace, which the method's lay_out takes.
 template <int DIM> static score_params score_params_of(const sl_attn_cuda_decode_args *a) {
-    int *counters = (int *)a->ws, max_blocks = block_stride(a->max_kv), n_slots = a->n_seqs * a->geom->n_kv_heads;
-    uint64_t *mass = (uint64_t *)(counters + COUNTERS);
+    decode_counters counters = counters_of(a, 0);
     SL_CHECK(a->geom->n_heads <= GROUP_MAX * a->geom->n_kv_heads);
-    SL_CHECK(2 + 2 * n_slots + a->n_seqs * a->geom->n_heads <= COUNTERS);
-    size_t k_bytes = (size_t)n_slots * a->max_kv * DIM * sizeof(bf16);
+    size_t k_bytes = (size_t)a->n_seqs * a->geom->n_kv_heads * a->max_kv * DIM * sizeof(bf16);
     return {.rows = a->rows,
             .q = a->q,
             .k = a->k,
@@ -147,39 +164,26 @@ template <int DIM> static score_params score_params_of(const sl_attn_cuda_decode
             .n_kv_heads = a->geom->n_kv_heads,
             .group = a->geom->n_heads / a->geom->n_kv_heads,
             .n_normal = normal_tiles(k_bytes, SHORT_TILE * DIM * sizeof(bf16)),
-            .keeps = !floods_cache(k_bytes),
+            .masses_last_out = !floods_cache(k_bytes),
             .long_tiles = k_bytes >= 4 * sl_l2_bytes(),
-            .n_discarded = discarded_slots(a),
-            .scale = (float)(1.4426950408889634 / sqrt((double)DIM)),
-            .max_blocks = max_blocks,
-            .next = counters,
-            .done = counters + 2,
-            .top = counters + 2 + 2 * n_slots,
-            .mass = mass,
-            .w = (bf16 *)(mass + (size_t)a->n_seqs * a->geom->n_heads * max_blocks)};
+            .n_discarded = discarded_seq_heads(a),
+            .scale = score_scale(DIM),
+            .max_blocks = block_stride(a->max_kv),
+            .next_item = counters.next_item,
+            .done = counters.done,
+            .top = counters.top};
 }
 
-// Calls f(form) with the form that suits the size of K. few_draws: of a head; with many, long tiles cost 3% (8 x 32k,
-// santa-flash).
-template <bool SIZES, typename F> static void with_form(score_params *p, bool few_draws, F f) {
-    if (p->long_tiles && few_draws) {
-        p->n_normal = p->n_normal * SHORT_TILE / form<SIZES, true>::TILE;
-        f(form<SIZES, true>());
-    } else {
-        f(form<SIZES, false>());
-    }
-}
-
-// What `done` of a sequence's KV heads comes to.
-template <bool SIZES = false> __device__ int score_done(int n_kv) {
-    return form<SIZES, false>::WARPS * ceil_div(n_kv, SL_PAGE);
+// The value of `done` when all masses of a seq_head are stored.
+template <bool SIZES = false> __device__ int done_target(int n_kv) {
+    return score_config<SIZES, false>::WARPS * ceil_div(n_kv, SL_PAGE);
 }
 
 // ---- stored masses ----
 
-const uint64_t MASS_EMPTY = (uint64_t)REF_EMPTY << 48, MASS_MASK = (1ull << 36) - 1; // 32 masses of 2^30
+const uint64_t MASS_EMPTY = (uint64_t)REF_EMPTY << 48, MASS_MASK = (1ull << 36) - 1; // 32 masses of at most 2^30
 enum {
-    SIZE_UNIT_AT = 36, // bit of a size mass: its reference, less that of the weights, plus
+    SIZE_UNIT_AT = 36, // bits of a size's block mass: its reference, less that of the masses, plus SIZE_UNIT_MOST
     SIZE_UNIT_MOST = 126,
 };
 
@@ -187,7 +191,7 @@ __device__ __forceinline__ int ref_of(uint64_t packed) {
     return (int)((int64_t)packed >> 48);
 }
 
-// Of a block whose largest score, rounded up, is `most`; NaN too.
+// The reference of a block whose largest score, rounded up, is `most`. NaN gives SL_REF_BEYOND.
 __device__ __forceinline__ int ref_of_largest(float most) {
     return most <= SL_REF_MOST ? max((int)most, (int)REF_EMPTY) : (int)SL_REF_BEYOND;
 }
@@ -196,7 +200,7 @@ __device__ __forceinline__ int size_unit_of(uint64_t packed) {
     return (int)(packed >> SIZE_UNIT_AT & 0xff) - SIZE_UNIT_MOST;
 }
 
-// In-block mass as global mass beside the largest reference.
+// A block mass as a mass relative to the head's largest reference.
 __device__ __forceinline__ uint64_t to_global(uint64_t in_block, int shift) {
     uint64_t x;
     asm("shr.u64 %0, %1, %2;" : "=l"(x) : "l"(in_block << 8), "r"(shift)); // 0 from 64 on
@@ -207,76 +211,95 @@ __device__ __forceinline__ uint64_t global_mass(uint64_t packed, int top) {
     return to_global(packed & MASS_MASK, top - ref_of(packed));
 }
 
-__device__ __forceinline__ uint32_t unit_mass(uint32_t w) { // of a bf16 in the low half: floor(w 2^30)
+__device__ __forceinline__ uint32_t unit_mass(uint32_t w) { // bf16 in the low half: floor(w 2^30)
     return (uint32_t)(__uint_as_float(w << 16) * 0x1p30f);
 }
 
 // ---- shared memory ----
 
-// What a stage holds. Teams of consumers take tiles by turns, so a unit's first tiles, one for each team, bring its q (but for
-// a block's first unit, where consumers fetch it: behind the first keys it would come late), and its last ones end it.
+// The tile in a ring stage. Each team needs q of a new item, so the first tiles of an item, one for each team, bring q.
+// Exception: consumers load the q of a thread block's first item themselves, because behind the first keys it would come late.
 struct tile_info {
-    int slot; // sequence * n_kv_heads + KV head; -1: no more tiles
-    int row;  // of the sequence: the tile's first
-    int pool; // the same row of the pool: of K and V as rows of DIM
-    int n_kv; // of the sequence
-    short first;
-    short last; // 0, or what `done` grows by for each warp: more than 1 for teams that have no tile of the unit
+    int seq_head; // -1: no more tiles
+    int row;      // first row of the tile, counted in the sequence
+    int pool;     // the same row, counted in the pool: K and V are pools of rows of DIM elements
+    int n_kv;     // rows of the sequence
+    short has_q;
+    short done_amount; // the team's last tile of the item: how much each warp adds to `done`. It is 1, and more where other
+                       // teams have no tile. Else 0
 };
 
-// A stage is taken by any team, so each has full barriers of its own: none is asked for a phase that another waits for.
-struct score_head {
+// Any team can take a stage, so each team has its own `full` barriers. So no team waits for a phase that another team consumes.
+struct score_shared {
     uint64_t full[TEAMS_MAX][STAGES_MAX], empty[STAGES_MAX];
     tile_info info[STAGES_MAX];
-    int first_slot; // of the block's first unit; -1: it has none
+    int first_seq_head; // of the thread block's first item; -1: it has none
 };
 
-template <int DIM, typename Form = plain_form> struct layout {
+template <int DIM, typename Config = plain_config> struct layout {
     enum {
         ROW = DIM * (int)sizeof(bf16),
-        NORMS_AT = Form::TILE * ROW,
-        NORMS = Form::SIZES ? Form::TILE * (int)sizeof(bf16) : 0,
+        NORMS_AT = Config::TILE * ROW,
+        NORMS = Config::SIZES ? Config::TILE * (int)sizeof(bf16) : 0,
         Q_AT = NORMS_AT + NORMS
     };
     static __host__ __device__ int stage(int group) { return ceil_div(Q_AT + group * ROW, 128) * 128; }
-    static int stages(int group, int others) { // beside `others` bytes of shared memory
+    static int stages(int group, int others) { // others: bytes of shared memory besides the stages
         int n = (SHARED_MOST - others) / stage(group);
-        SL_CHECK(n >= SL_PAGE / Form::TILE); // wait_previous
+        SL_CHECK(n >= SL_PAGE / Config::TILE); // needed by wait_previous
         return n < STAGES_MAX ? n : (int)STAGES_MAX;
     }
 };
 
-typedef stage_ring<score_head *> ring;
+// Whether a launch uses tiles of 128 rows. few_draws: a head has few draws. With many draws, long tiles cost 3% (8 x 32k,
+// santa-flash).
+static bool uses_long_tiles(const score_params &p, bool few_draws) {
+    return p.long_tiles && few_draws;
+}
 
-// Before the block's first __syncthreads. n_readers: threads that take a stage.
-template <typename Form = plain_form> __device__ void score_begin(score_head *head, int n_readers) {
-    barriers_make<Form::WARPS, Form::TEAMS * STAGES_MAX>(head->full[0], FULL_ARRIVALS);
-    barriers_make<Form::WARPS, STAGES_MAX>(head->empty, n_readers);
+// Sets the parameters that depend on the tiles of a configuration. other_bytes: shared memory of the kernel besides the stages.
+// Returns the kernel's shared memory in bytes.
+template <int DIM, typename Config> static size_t set_tiles(score_params *p, int other_bytes) {
+    typedef layout<DIM, Config> at;
+    p->n_normal = p->n_normal * SHORT_TILE / Config::TILE;
+    p->n_stages = at::stages(p->group, other_bytes);
+    return other_bytes + (size_t)p->n_stages * at::stage(p->group);
+}
+
+typedef stage_ring<score_shared *> ring;
+
+// Makes the ring's barriers. Call it before the thread block's first __syncthreads. n_readers: threads that read a stage.
+template <typename Config = plain_config> __device__ void score_begin(score_shared *head, int n_readers) {
+    barriers_make<Config::WARPS, Config::TEAMS * STAGES_MAX>(head->full[0], FULL_ARRIVALS);
+    barriers_make<Config::WARPS, STAGES_MAX>(head->empty, n_readers);
     barriers_made();
 }
 
 // ---- producer ----
 
-// A page of one KV head of one sequence. Whole warp alike.
-struct score_unit {
-    int slot, head; // sequence * n_kv_heads + KV head, -1: there are no more; KV head
+// A work item: a page of one seq_head. All lanes of the warp hold the same values.
+struct score_item {
+    int seq_head, head; // seq_head -1: there are no more items; head: KV head
     int from, n_kv;
     int32_t page;
 };
 
 struct producer {
-    ring next;
-    window w;
-    score_unit first, second;
-    int n_asked; // tiles
-    // Until the kernel in front has ended, K of earlier tokens, norms of built pages, lengths and page tables may be read, for
-    // no kernel of the step writes them; not q, the newest rows or the counters. So of the first tiles q is copied later.
+    ring fill;
+    seq_lookup lookup;
+    score_item first, second;
+    int n_issued; // tiles that were issued
+    // Before the previous kernel has ended, the producer may read K of earlier tokens, norms of built pages, lengths and page
+    // tables, because no kernel of the step writes these. It may not read q, the newest rows or the counters. So for the first
+    // tiles it copies q later.
     int has_waited;
-    uint64_t normal, leaves_first; // L2 policies: normal_tiles
-    template <typename Form> __device__ uint64_t *full() const { return &next.head->full[n_asked % Form::TEAMS][next.stage]; }
+    uint64_t normal, leaves_first; // L2 policies
+    template <typename Config> __device__ uint64_t *full() const {
+        return &fill.head->full[n_issued % Config::TEAMS][fill.stage];
+    }
 };
 
-// By one thread; before sm_90 by all lanes together.
+// Called by one lane; before sm_90 by all lanes together.
 __device__ void copy_part(uint32_t to, const void *from, int bytes, uint64_t *full, uint64_t policy) {
 #if __CUDA_ARCH__ >= 900
     if (bytes) copy_bulk(to, from, bytes, full, policy);
@@ -289,147 +312,154 @@ __device__ bool in_newest_page(const tile_info &info) {
     return info.row / SL_PAGE == (info.n_kv - 1) / SL_PAGE;
 }
 
-// Beside a tile's keys: q, and with SIZES norms.
-template <int DIM, typename Form> __device__ int q_bytes(const score_params &p, const tile_info &info) {
-    return info.first ? p.group * layout<DIM, Form>::ROW : 0;
+// What a tile brings besides its keys: q, and with SIZES norms.
+template <int DIM, typename Config> __device__ int q_bytes(const score_params &p, const tile_info &info) {
+    return info.has_q ? p.group * layout<DIM, Config>::ROW : 0;
 }
-template <int DIM, typename Form> __device__ int norm_bytes(const tile_info &info) {
-    return Form::SIZES && !in_newest_page(info) ? layout<DIM, Form>::NORMS : 0;
+template <int DIM, typename Config> __device__ int norm_bytes(const tile_info &info) {
+    return Config::SIZES && !in_newest_page(info) ? layout<DIM, Config>::NORMS : 0;
 }
 
-// Asks for q, for a stage whose barrier expects it.
-template <int DIM, typename Form>
+// Issues the copy of q into a stage whose barrier already expects the bytes.
+template <int DIM, typename Config>
 __device__ void copy_q(const score_params &p, const producer &to, const tile_info &info, int stage, uint64_t *full) {
-    uint32_t at = shared_address(to.next.stages + stage * to.next.stage_bytes) + layout<DIM, Form>::Q_AT;
-    copy_part(at, p.q + (size_t)info.slot * p.group * DIM, q_bytes<DIM, Form>(p, info), full, to.normal);
+    uint32_t at = shared_address(to.fill.stages + stage * to.fill.stage_bytes) + layout<DIM, Config>::Q_AT;
+    copy_part(at, p.q + (size_t)info.seq_head * p.group * DIM, q_bytes<DIM, Config>(p, info), full, to.normal);
 }
 
-// Waits for the kernel in front, once, and asks for what had to wait, of tiles that are in stages 0, 1, ...
-template <int DIM, typename Form> __device__ void wait_previous(const score_params &p, producer *to) {
+// Waits once for the previous kernel, and issues the copies of q that had to wait, of the tiles in stages 0, 1, ...
+template <int DIM, typename Config> __device__ void wait_previous(const score_params &p, producer *to) {
     if (to->has_waited) return;
     sl_wait_previous();
     to->has_waited = 1;
-    score_head *head = to->next.head;
+    score_shared *head = to->fill.head;
 #pragma unroll 1
-    for (int i = 0; threadIdx.x % 32 == 0 && i < to->n_asked; i++)
-        copy_q<DIM, Form>(p, *to, head->info[i], i, &head->full[i % Form::TEAMS][i]);
+    for (int i = 0; threadIdx.x % 32 == 0 && i < to->n_issued; i++)
+        copy_q<DIM, Config>(p, *to, head->info[i], i, &head->full[i % Config::TEAMS][i]);
     __syncwarp();
 }
 
-// Asks for rows [info.row, info.row + TILE) of K and what belongs to them. All stages fill before the kernel in front is waited
-// for, unless one is to hold the newest row.
-template <int DIM, typename Form> __device__ void produce_tile(const score_params &p, producer *to, const tile_info &info) {
-    if (to->n_asked == to->next.n_stages || info.row + Form::TILE >= info.n_kv) wait_previous<DIM, Form>(p, to);
-    ring *r = &to->next;
-    uint64_t *full = to->full<Form>();
-    int k_bytes = Form::TILE * layout<DIM, Form>::ROW, leads = threadIdx.x % 32 == 0;
+// Issues the copies of one tile: rows [info.row, info.row + TILE) of K, norms and q. It waits for the previous kernel when all
+// stages are full, or when the tile holds the newest row.
+template <int DIM, typename Config> __device__ void produce_tile(const score_params &p, producer *to, const tile_info &info) {
+    if (to->n_issued == to->fill.n_stages || info.row + Config::TILE >= info.n_kv) wait_previous<DIM, Config>(p, to);
+    ring *r = &to->fill;
+    uint64_t *full = to->full<Config>();
+    int k_bytes = Config::TILE * layout<DIM, Config>::ROW, leads = threadIdx.x % 32 == 0;
     barrier_wait(&r->head->empty[r->stage], r->parity ^ 1);
     if (leads) r->head->info[r->stage] = info;
     if (leads || FULL_ARRIVALS > 1) {
 #if __CUDA_ARCH__ >= 900
-        barrier_expect(full, k_bytes + q_bytes<DIM, Form>(p, info) + norm_bytes<DIM, Form>(info));
+        barrier_expect(full, k_bytes + q_bytes<DIM, Config>(p, info) + norm_bytes<DIM, Config>(info));
 #endif
         uint32_t data = shared_address(r->data());
-        copy_part(data, p.k + (size_t)info.pool * DIM, k_bytes, full, to->n_asked < p.n_normal ? to->normal : to->leaves_first);
-        if (Form::SIZES)
-            copy_part(data + layout<DIM, Form>::NORMS_AT, p.norms + info.pool, norm_bytes<DIM, Form>(info), full,
-                      to->normal); // who draws reads some of them again
-        if (to->has_waited) copy_q<DIM, Form>(p, *to, info, r->stage, full);
+        copy_part(data, p.k + (size_t)info.pool * DIM, k_bytes, full,
+                  to->n_issued < p.n_normal ? to->normal : to->leaves_first);
+        if (Config::SIZES)
+            copy_part(data + layout<DIM, Config>::NORMS_AT, p.norms + info.pool, norm_bytes<DIM, Config>(info), full,
+                      to->normal); // drawers read some of the norms again
+        if (to->has_waited) copy_q<DIM, Config>(p, *to, info, r->stage, full);
     }
 #if __CUDA_ARCH__ < 900
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
     if (leads) barrier_arrive(full);
 #endif
     __syncwarp();
-    to->n_asked++;
+    to->n_issued++;
     r->advance();
 }
 
-__device__ score_unit locate(const score_params &p, producer *to, int unit) {
-    unit_place at = window_find(&to->w, p.rows, p.n_seqs, p.n_kv_heads, page_units(), unit);
-    if (at.seq < 0) return {.slot = -1};
+__device__ score_item locate(const score_params &p, producer *to, int item) {
+    item_place at = lookup_find(&to->lookup, p.rows, p.n_seqs, p.n_kv_heads, page_items(), item);
+    if (at.seq < 0) return {.seq_head = -1};
     int head = at.local % p.n_kv_heads, page = at.local / p.n_kv_heads;
-    return {.slot = at.seq * p.n_kv_heads + head,
+    return {.seq_head = at.seq * p.n_kv_heads + head,
             .head = head,
             .from = page * SL_PAGE,
             .n_kv = at.n_kv,
             .page = __ldg(at.pages + page)};
 }
 
-template <int DIM, typename Form>
-__device__ void produce_tile_of(const score_params &p, producer *to, const score_unit &u, int row, bool brings_q) {
+template <int DIM, typename Config>
+__device__ void produce_tile_of(const score_params &p, producer *to, const score_item &u, int row, bool brings_q) {
     int end = min(u.n_kv - u.from, (int)SL_PAGE),
-        idle = max((int)Form::TEAMS - ceil_div(end, Form::TILE), 0); // teams without a tile
-    tile_info info = {.slot = u.slot,
+        idle = max((int)Config::TEAMS - ceil_div(end, Config::TILE), 0); // teams that have no tile of this item
+    tile_info info = {.seq_head = u.seq_head,
                       .row = u.from + row,
                       .pool = (u.page * p.n_kv_heads + u.head) * SL_PAGE + row,
                       .n_kv = u.n_kv,
-                      .first = row < Form::TEAMS * Form::TILE && brings_q,
-                      .last = (short)(row + Form::TEAMS * Form::TILE < end ? 0
-                                      : row + Form::TILE < end             ? 1
-                                                                           : 1 + idle)};
-    produce_tile<DIM, Form>(p, to, info);
+                      .has_q = row < Config::TEAMS * Config::TILE && brings_q,
+                      .done_amount = (short)(row + Config::TEAMS * Config::TILE < end ? 0
+                                             : row + Config::TILE < end               ? 1
+                                                                                      : 1 + idle)};
+    produce_tile<DIM, Config>(p, to, info);
 }
 
-// Tells a team that there are no more tiles.
-template <typename Form> __device__ void produce_end(producer *to) {
-    ring *r = &to->next;
-    uint64_t *full = to->full<Form>();
+// Tells one team that there are no more tiles.
+template <typename Config> __device__ void produce_end(producer *to) {
+    ring *r = &to->fill;
+    uint64_t *full = to->full<Config>();
     barrier_wait(&r->head->empty[r->stage], r->parity ^ 1);
-    if (threadIdx.x % 32 == 0) r->head->info[r->stage].slot = -1;
+    if (threadIdx.x % 32 == 0) r->head->info[r->stage].seq_head = -1;
 #if __CUDA_ARCH__ < 900
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
 #endif
     __syncwarp();
     if (threadIdx.x % 32 == 0) barrier_arrive(full);
-    to->n_asked++;
+    to->n_issued++;
     r->advance();
 }
 
-// The first two units of a block are its own number and that plus the grid's size. They are looked up while barriers are made:
-// this comes before the block's first __syncthreads.
+// The first two items of a thread block have the numbers blockIdx.x and gridDim.x + blockIdx.x. The producer looks them up
+// while other warps make the barriers, before the thread block's first __syncthreads.
 __device__ producer produce_begin(const score_params &p, const ring &r) {
-    producer to = {.next = r, .normal = sl_l2_policy(SL_L2_ANY), .leaves_first = sl_l2_policy(SL_L2_FIRST_OUT)};
+    producer to = {.fill = r, .normal = sl_l2_policy(SL_L2_ANY), .leaves_first = sl_l2_policy(SL_L2_FIRST_OUT)};
 #if __CUDA_ARCH__ < 900
     sl_wait_previous();
     to.has_waited = 1;
 #endif
-    window_load(&to.w, p.rows, p.n_seqs, p.n_kv_heads, page_units(), 0, 0);
+    lookup_load(&to.lookup, p.rows, p.n_seqs, p.n_kv_heads, page_items(), 0, 0);
     to.first = locate(p, &to, blockIdx.x);
     to.second = locate(p, &to, gridDim.x + blockIdx.x);
-    if (threadIdx.x % 32 == 0) r.head->first_slot = to.first.slot;
+    if (threadIdx.x % 32 == 0) r.head->first_seq_head = to.first.seq_head;
     return to;
 }
 
-// The other units are handed out in order as blocks get to them, as late as the answer can be there in time: one is asked for
-// in the middle of the unit before it, and its page looked up before that ends.
-template <int DIM, typename Form = plain_form> __device__ void produce(const score_params &p, producer to) {
-    int lane = threadIdx.x % 32, ticket = -2; // lane 0: the last one
-    score_unit u = to.first, next = to.second;
-    for (int n_units = 0; u.slot >= 0; u = next, n_units++) {
-        int end = min(u.n_kv - u.from, (int)SL_PAGE), last = (end - 1) / Form::TILE * Form::TILE;
-#pragma unroll 1 // a block's first units run this from memory
-        for (int row = 0; row < end; row += Form::TILE) {
-            if (n_units > 0 && row == min(last, SL_PAGE / 2)) {
-                wait_previous<DIM, Form>(p, &to);
-                if (lane == 0) ticket = atomicAdd(p.next, 1); // waited for here; sl_take_number: santa-flash takes 2% more
+// Counters hand out the other items in order. The producer takes a ticket in the middle of the item before, and looks up the
+// page before that item ends: as late as the latency allows, so that thread blocks end together.
+template <int DIM, typename Config = plain_config> __device__ void produce(const score_params &p, producer to) {
+    int lane = threadIdx.x % 32, ticket = -2; // lane 0: the last ticket
+    score_item u = to.first, next = to.second;
+    for (int n_done = 0; u.seq_head >= 0; u = next, n_done++) {
+        int end = min(u.n_kv - u.from, (int)SL_PAGE), last = (end - 1) / Config::TILE * Config::TILE;
+#pragma unroll 1 // unrolled code would be read from memory while the first items run
+        for (int row = 0; row < end; row += Config::TILE) {
+            if (n_done > 0 && row == min(last, SL_PAGE / 2)) {
+                wait_previous<DIM, Config>(p, &to);
+                if (lane == 0)
+                    ticket = atomicAdd(p.next_item, 1); // waits here; with sl_take_number santa-flash takes 2% more time
             }
-            if (n_units > 0 && row == last) next = locate(p, &to, 2 * gridDim.x + __shfl_sync(~0u, ticket, 0));
-            produce_tile_of<DIM, Form>(p, &to, u, row, n_units > 0);
+            if (n_done > 0 && row == last) next = locate(p, &to, 2 * gridDim.x + __shfl_sync(~0u, ticket, 0));
+            produce_tile_of<DIM, Config>(p, &to, u, row, n_done > 0);
         }
     }
-    wait_previous<DIM, Form>(p, &to);
-    int all = __shfl_sync(~0u, to.w.end, 31); // units; a block takes a ticket for each of its own but the first
-    if (lane == 0 && ticket == all - min(all, (int)gridDim.x) - 1) *p.next = 0;
-    for (int i = 0; i < Form::TEAMS; i++) produce_end<Form>(&to);
+    wait_previous<DIM, Config>(p, &to);
+    int all =
+        __shfl_sync(~0u, to.lookup.end, 31); // all items; a thread block takes a ticket for each of its items but the first
+    if (lane == 0 && ticket == all - min(all, (int)gridDim.x) - 1) *p.next_item = 0;
+    for (int i = 0; i < Config::TEAMS; i++) produce_end<Config>(&to);
 }
 
 // ---- consumers ----
 
-// A warp's block of 32 rows against the group's queries, lane (g, q) = (lane / 4, lane % 4). Part t = 0..3 of the operands'
-// rows holds row 8 (g / 2) + 2 t + g % 2 as its row g, so that after a transposition lane (head, q) has rows 8 q .. 8 q + 7.
+// One warp scores a block of 32 rows for all query heads of the group. Lane (g, q) = (lane / 4, lane % 4). Part t = 0 .. 3 of
+// the rows holds row 8 (g / 2) + 2 t + g % 2 in the mma's row g. So after the transposition lane (head, q) has rows 8 q .. 8 q
+// + 7.
 template <int DIM> struct scorer {
-    enum { K_STEPS = DIM / 16, K_LOADS = DIM / 32 }; // loads of 16 bytes, two k-steps each; DIM % 32 == 16: one of 8 more
+    enum {
+        K_STEPS = DIM / 16,
+        K_LOADS = DIM / 32
+    }; // loads of 16 bytes, each for two k-steps; where DIM % 32 == 16, one load of 8 bytes more
     uint32_t q[K_STEPS][2];
 
     __device__ void begin(const char *q_rows, int group) {
@@ -446,7 +476,8 @@ template <int DIM> struct scorer {
         }
     }
 
-    // s[2 t + h]: part t's row, head 2 q + h. Parts 0, 1 are the first product's row halves, 2, 3 the second's.
+    // s[2 t + h]: the row of part t, head 2 q + h. Parts 0 and 1 are the two row halves of the first mma, 2 and 3 of the
+    // second.
     __device__ void scores(const char *k, float s[8]) const {
         int g = threadIdx.x % 32 / 4, lane_q = threadIdx.x % 4;
         const char *row = k + (8 * (g / 2) + g % 2) * layout<DIM>::ROW;
@@ -471,20 +502,20 @@ template <int DIM> struct scorer {
     }
 };
 
-// Row (of a block) of the lane's part t.
+// Row within the block of the lane's part t.
 __device__ int row_of_part(int t) {
     int g = threadIdx.x % 32 / 4;
     return 8 * (g / 2) + 2 * t + g % 2;
 }
 
-// Stored weights of a block: of head lane / 4 its rows 8 (lane % 4) .. + 7.
-struct weighed {
+// Row masses of a block. The lane holds rows 8 (lane % 4) .. + 7 of head lane / 4.
+struct block_masses {
     uint4 w;
-    uint64_t mass; // of the block
+    uint64_t mass; // block mass
     int ref;
 };
 
-// The sum of the masses of eight bf16 a lane over a head's four lanes.
+// The sum of eight row masses per lane over the four lanes of a head.
 __device__ uint64_t mass_of_block(const uint4 &x) {
     const uint32_t pairs[4] = {x.x, x.y, x.z, x.w};
     uint64_t mass = 0;
@@ -495,8 +526,8 @@ __device__ uint64_t mass_of_block(const uint4 &x) {
     return mass;
 }
 
-// Scores in log2 units, -inf past the sequence's end, to stored weights.
-__device__ weighed weigh_block(float s[8]) {
+// Turns scores (in log2 units, -inf behind the sequence's end) into masses.
+__device__ block_masses to_masses(float s[8]) {
     int g = threadIdx.x % 32 / 4, ref[2];
     uint32_t x[4];
 #pragma unroll
@@ -517,23 +548,23 @@ __device__ weighed weigh_block(float s[8]) {
     return {w, mass_of_block(w), g % 2 ? odd : even};
 }
 
-// What drawers will ask for.
+// Stores data that the drawers will read.
 template <typename T> __device__ void store_result(const score_params &p, T *to, const T &x) {
-    sl_store_l2(to, x, p.keeps ? sl_l2_policy(SL_L2_LAST_OUT) : sl_l2_policy(SL_L2_ANY));
+    sl_store_l2(to, x, p.masses_last_out ? sl_l2_policy(SL_L2_LAST_OUT) : sl_l2_policy(SL_L2_ANY));
 }
 
-// Of block row / 32 of head lane / 4; lane % 4 == 0.
-__device__ void store_mass(const score_params &p, uint64_t *masses, int slot, int row, uint64_t packed) {
-    store_result(p, masses + ((size_t)slot * p.group + threadIdx.x % 32 / 4) * p.max_blocks + row / BLOCK, packed);
+// Stores the block mass of block row / 32 and head lane / 4. Only lanes with lane % 4 == 0 call it.
+__device__ void store_mass(const score_params &p, uint64_t *masses, int seq_head, int row, uint64_t packed) {
+    store_result(p, masses + ((size_t)seq_head * p.group + threadIdx.x % 32 / 4) * p.max_blocks + row / BLOCK, packed);
 }
 
-// Of rows [row, row + 32) of a sequence. Returns the reference of head lane / 4.
-__device__ int store_block(const score_params &p, int slot, int row, const weighed &x) {
+// Stores the masses of rows [row, row + 32) of a sequence. Returns the reference of head lane / 4.
+__device__ int store_block(const score_params &p, int seq_head, int row, const block_masses &x) {
     int g = threadIdx.x % 32 / 4, lane_q = threadIdx.x % 4;
     if (g >= p.group) return REF_EMPTY;
     size_t block = row / BLOCK;
-    store_result(p, (uint4 *)(p.w + (((size_t)slot * p.max_blocks + block) * p.group + g) * BLOCK + 8 * lane_q), x.w);
-    if (lane_q == 0) store_mass(p, p.mass, slot, row, (uint64_t)(uint16_t)x.ref << 48 | x.mass);
+    store_result(p, (uint4 *)(p.w + (((size_t)seq_head * p.max_blocks + block) * p.group + g) * BLOCK + 8 * lane_q), x.w);
+    if (lane_q == 0) store_mass(p, p.mass, seq_head, row, (uint64_t)(uint16_t)x.ref << 48 | x.mass);
     return x.ref;
 }
 
@@ -543,37 +574,38 @@ __device__ __nv_bfloat162 as_bf16x2(uint32_t x) {
     return *(const __nv_bfloat162 *)&x;
 }
 
-// w |v| of two rows, rounded.
+// w |v| of two rows, rounded to bf16.
 __device__ uint32_t product_of(uint32_t w, uint32_t norm) {
     __nv_bfloat162 x = __hmul2_rn(as_bf16x2(w), as_bf16x2(norm));
     return *(const uint32_t *)&x;
 }
 
-// Two products as sizes; unit: size_unit_of the block.
+// Two products as sizes. unit: size_unit_of the block.
 __device__ uint32_t size_of_product(uint32_t product, int unit) {
     uint32_t factor = (uint32_t)(127 - unit) << 7;
     __nv_bfloat162 x = __hmin2(__hmul2_rn(as_bf16x2(product), as_bf16x2(factor | factor << 16)), __float2bfloat162_rn(1.0f));
     return *(const uint32_t *)&x;
 }
 
-// The masses of a block's sizes (cpu_kernels.h's size). norms: of rows 8 (lane % 4) .. + 7.
-__device__ void store_sizes(const score_params &p, int slot, int row, const weighed &x, const uint4 &norms) {
+// Stores the block mass of the block's sizes (cpu_kernels.h, size). norms: of rows 8 (lane % 4) .. + 7.
+__device__ void store_sizes(const score_params &p, int seq_head, int row, const block_masses &x, const uint4 &norms) {
     uint4 y = {product_of(x.w.x, norms.x), product_of(x.w.y, norms.y), product_of(x.w.z, norms.z), product_of(x.w.w, norms.w)};
-    uint32_t most = __vmaxu2(__vmaxu2(y.x, y.y), __vmaxu2(y.z, y.w)); // not below 0: ordered as integers are
+    uint32_t most = __vmaxu2(__vmaxu2(y.x, y.y), __vmaxu2(y.z, y.w)); // not negative, so the bits order as the numbers do
     for (int step = 1; step < 4; step *= 2) most = __vmaxu2(most, __shfl_xor_sync(~0u, most, step));
     most = max(most & 0xffff, most >> 16);
     int unit = min(max((int)((most + 0x7f) >> 7) - 127, -SIZE_UNIT_MOST), (int)SIZE_UNIT_MOST);
     int ref = most ? max(min(x.ref + unit, 32767), REF_EMPTY + 1) : (int)REF_EMPTY;
     y = {size_of_product(y.x, unit), size_of_product(y.y, unit), size_of_product(y.z, unit), size_of_product(y.w, unit)};
     uint64_t mass = mass_of_block(y) | (uint64_t)(unit + SIZE_UNIT_MOST) << SIZE_UNIT_AT | (uint64_t)(uint16_t)ref << 48;
-    if (threadIdx.x % 4 == 0 && threadIdx.x % 32 / 4 < p.group) store_mass(p, p.size_mass, slot, row, mass);
+    if (threadIdx.x % 4 == 0 && threadIdx.x % 32 / 4 < p.group) store_mass(p, p.size_mass, seq_head, row, mass);
 }
 
-// All heads of a KV head of n_kv rows have been drawn. thread: of n_threads that come here together.
-__device__ void discard_stored(const score_params &p, int slot, int n_kv, int thread, int n_threads) {
-    if (slot >= p.n_discarded) return;
-    size_t block = (size_t)p.group * BLOCK, n_blocks = ceil_div(n_kv, BLOCK), mass = slot * p.group * (size_t)p.max_blocks;
-    sl_discard(p.w + slot * p.max_blocks * block, n_blocks * block * sizeof(bf16), thread, n_threads);
+// Discards the masses of a seq_head of n_kv rows after its last draw. thread: 0 .. n_threads - 1, the threads that call
+// together.
+__device__ void discard_stored(const score_params &p, int seq_head, int n_kv, int thread, int n_threads) {
+    if (seq_head >= p.n_discarded) return;
+    size_t block = (size_t)p.group * BLOCK, n_blocks = ceil_div(n_kv, BLOCK), mass = seq_head * p.group * (size_t)p.max_blocks;
+    sl_discard(p.w + seq_head * p.max_blocks * block, n_blocks * block * sizeof(bf16), thread, n_threads);
     for (int h = 0; h < p.group; h++, mass += p.max_blocks) {
         sl_discard(p.mass + mass, n_blocks * sizeof(uint64_t), thread, n_threads);
         if (p.size_mass) sl_discard(p.size_mass + mass, n_blocks * sizeof(uint64_t), thread, n_threads);
@@ -590,65 +622,66 @@ __device__ void add_released(int *to, int x) {
     asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(to), "r"(x) : "memory");
 }
 
-// Units that a warp has stored and not yet announced: lane i has number i. An announcement waits until all stores of the warp
-// are seen by everyone, a microsecond or two while memory is busy, so there is one for several units.
+// Finished work of a warp that is not yet added to `done`. Lane i holds number i. A release waits until all threads can see all
+// stores of the warp, which takes 1 to 2 us while memory is busy. So the warp releases several at a time.
 struct announcements {
-    int slot, amount; // of the lane
+    int seq_head, amount; // of the lane
     int n;
 };
 enum { ANNOUNCED_AT_ONCE = 8 };
 
 __device__ void announce(const score_params &p, announcements *a) {
     __syncwarp();
-    if (threadIdx.x % 32 < a->n) add_released(p.done + a->slot, a->amount);
+    if (threadIdx.x % 32 < a->n) add_released(p.done + a->seq_head, a->amount);
     a->n = 0;
 }
 
-template <int DIM, typename Form = plain_form> __device__ void consume(const score_params &p, ring r) {
-    typedef layout<DIM, Form> at_stage;
-    enum { TEAMS = Form::TEAMS, SIZE = Form::SIZE };
+template <int DIM, typename Config = plain_config> __device__ void consume(const score_params &p, ring r) {
+    typedef layout<DIM, Config> at_stage;
+    enum { TEAMS = Config::TEAMS, SIZE = Config::SIZE };
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, team = warp / SIZE, top = REF_EMPTY;
-    int from = warp % SIZE * BLOCK; // row of the tile
-    uint32_t parities = 0;          // a bit for each stage: of its next phase of this team
+    int from = warp % SIZE * BLOCK; // first row of the warp, within the tile
+    uint32_t parities = 0;          // bit i: the parity of the team's next phase of stage i
     announcements stored = {};
     scorer<DIM> a;
-    sl_wait_previous(); // the drawers of the layer before may still read the stored weights
-    int first_slot = r.head->first_slot;
-    if (first_slot >= 0) a.begin((const char *)(p.q + (size_t)first_slot * p.group * DIM), p.group);
+    sl_wait_previous(); // the drawers of the layer before may still read the stored masses
+    int first_seq_head = r.head->first_seq_head;
+    if (first_seq_head >= 0) a.begin((const char *)(p.q + (size_t)first_seq_head * p.group * DIM), p.group);
     for (r.stage = team;; r.stage += r.stage + TEAMS < r.n_stages ? TEAMS : TEAMS - r.n_stages) {
         barrier_wait(&r.head->full[team][r.stage], parities >> r.stage & 1);
         parities ^= 1u << r.stage;
-        __syncwarp(); // for mma: lanes may have left the wait one by one
+        __syncwarp(); // mma needs a converged warp; lanes can leave the wait one by one
         tile_info info = r.head->info[r.stage];
-        if (info.slot < 0) break;
+        if (info.seq_head < 0) break;
         const char *k = r.data();
         float s[8];
         uint4 norms = {};
         int row = info.row + from, n_rows = info.n_kv - row;
-        if (info.first) {
+        if (info.has_q) {
             a.begin(k + at_stage::Q_AT, p.group);
             top = REF_EMPTY;
         }
         a.scores(k + from * at_stage::ROW, s);
-        if (Form::SIZES && !in_newest_page(info)) norms = ((const uint4 *)(k + at_stage::NORMS_AT))[from / 8 + lane % 4];
+        if (Config::SIZES && !in_newest_page(info)) norms = ((const uint4 *)(k + at_stage::NORMS_AT))[from / 8 + lane % 4];
         leave_stage(&r.head->empty[r.stage]);
-        if (Form::SIZES && in_newest_page(info)) {
-            const newest_norms *newest = newest_norms_of(p, info.slot);
-            while (!load_acquired(p.newest_done + info.slot)) continue;
+        if (Config::SIZES && in_newest_page(info)) {
+            const newest_norms *newest = newest_norms_of(p, info.seq_head);
+            while (!load_acquired(p.newest_done + info.seq_head)) continue;
             __syncwarp();
             if (n_rows > 0) norms = __ldcg((const uint4 *)(newest->norm + row % SL_PAGE) + lane % 4);
         }
         if (n_rows > 0) {
 #pragma unroll
             for (int i = 0; i < 8; i++) s[i] = row_of_part(i / 2) < n_rows ? s[i] * p.scale : -INFINITY;
-            weighed x = weigh_block(s);
-            top = max(top, store_block(p, info.slot, row, x));
-            if (Form::SIZES) store_sizes(p, info.slot, row, x, norms);
+            block_masses x = to_masses(s);
+            top = max(top, store_block(p, info.seq_head, row, x));
+            if (Config::SIZES) store_sizes(p, info.seq_head, row, x, norms);
         }
-        if (!info.last) continue;
-        if (p.top && lane % 4 == 0 && lane / 4 < p.group) atomicMax(p.top + info.slot * p.group + lane / 4, top - REF_EMPTY);
+        if (!info.done_amount) continue;
+        if (p.top && lane % 4 == 0 && lane / 4 < p.group)
+            atomicMax(p.top + info.seq_head * p.group + lane / 4, top - REF_EMPTY);
         if (!p.done) continue;
-        if (lane == stored.n) stored.slot = info.slot, stored.amount = info.last;
+        if (lane == stored.n) stored.seq_head = info.seq_head, stored.amount = info.done_amount;
         if (++stored.n == ANNOUNCED_AT_ONCE) announce(p, &stored);
     }
     announce(p, &stored);

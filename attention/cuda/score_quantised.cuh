@@ -24,8 +24,8 @@ namespace {
 enum {
     PAIRS = 4, // of consumer warps: two warps for each of a multiprocessor's schedulers, with one the wait for products shows
     PAIR_THREADS = 64,
-    TELLERS = 2, // warps: what one has to tell while it waits for memory, the other tells
-    QUANTISED_THREADS = PAIRS * PAIR_THREADS + 32 + 32 * TELLERS,
+    ANNOUNCERS = 2, // warps: what one has to tell while it waits for memory, the other tells
+    QUANTISED_THREADS = PAIRS * PAIR_THREADS + 32 + 32 * ANNOUNCERS,
     QUANTISED_STAGES = 8,
     // A block's shared memory. It is more than half of a multiprocessor's, against linear.cu's rule, for each pair holds a
     // stage while it scores, and only the others are on their way. A block of the product in front of attention, of up to 8
@@ -35,10 +35,10 @@ enum {
     EXACT_ROWS = BLOCK, // of K and V in a tile of the newest page
     NEWEST_TILES = SL_PAGE / EXACT_ROWS,
     WORDS = 32,        // of 4 channels: a query, padded with zeros
-    UNTOLD = 8,        // tiles of a pair that are stored and not yet told, at most
-    FIRST_UNITS = 8,   // of a block, by its number
+    UNANNOUNCED = 8,   // tiles of a pair that are stored and not yet told, at most
+    FIRST_ITEMS = 8,   // of a block, by its number
     LAST_OF_FIRST = 4, // of them: those behind the first ticket
-    TICKET_UNITS = 2,  // handed out together
+    TICKET_ITEMS = 2,  // handed out together
 };
 
 struct quantised_params {
@@ -100,36 +100,36 @@ template <int BITS> struct quantised_queries {
 };
 template <int BITS> union tile_space {
     quantised_queries<BITS> queries;
-    bf16 weights[GROUP_MAX][EXACT_ROWS]; // of the newest page
+    bf16 masses[GROUP_MAX][EXACT_ROWS]; // of the newest page
 };
 
 // A stage is taken by any pair, so each has full barriers of its own: none is asked for a phase that another waits for.
-struct stage_head {
+struct ring_shared {
     uint64_t full[PAIRS][QUANTISED_STAGES], empty[QUANTISED_STAGES];
     tile_info info[QUANTISED_STAGES];
 };
-// Tiles of each pair that are stored and not yet told; number i has place i % UNTOLD.
+// Tiles of each pair that are stored and not yet told; number i has place i % UNANNOUNCED.
 struct stored_tiles {
-    uint64_t full[PAIRS][UNTOLD], empty[PAIRS][UNTOLD];
-    int slot[PAIRS][UNTOLD]; // -1: there are no more
+    uint64_t full[PAIRS][UNANNOUNCED], empty[PAIRS][UNANNOUNCED];
+    int seq_head[PAIRS][UNANNOUNCED]; // -1: there are no more
 };
-template <int BITS> struct __align__(128) quantised_head {
-    stage_head ring;
+template <int BITS> struct __align__(128) quantised_shared {
+    ring_shared ring;
     stored_tiles stored;
     __align__(16) tile_space<BITS> pair[PAIRS][2];
 };
 
 struct page_ring {
-    stage_head *head;
+    ring_shared *head;
     char *stages;
     int n_stages, stage_bytes;
     __device__ char *data(int stage) const { return stages + stage * stage_bytes; }
 };
 
-__device__ void quantised_begin(stage_head *head, stored_tiles *stored) {
+__device__ void quantised_begin(ring_shared *head, stored_tiles *stored) {
     enum { WARPS = 2 * PAIRS };
-    barriers_make<WARPS, PAIRS * UNTOLD>(stored->full[0], 2);
-    barriers_make<WARPS, PAIRS * UNTOLD>(stored->empty[0], 1);
+    barriers_make<WARPS, PAIRS * UNANNOUNCED>(stored->full[0], 2);
+    barriers_make<WARPS, PAIRS * UNANNOUNCED>(stored->empty[0], 1);
     barriers_make<WARPS, PAIRS * QUANTISED_STAGES>(head->full[0], FULL_ARRIVALS);
     barriers_make<WARPS, QUANTISED_STAGES>(head->empty, PAIR_THREADS);
     barriers_made();
@@ -138,13 +138,13 @@ __device__ void quantised_begin(stage_head *head, stored_tiles *stored) {
 // ---- producer ----
 
 // A unit of work: a quantised page of a KV head, or one tile of its newest page.
-struct quantised_units {
-    __device__ int operator()(int n_kv) const { return n_kv > 0 ? built_pages(n_kv) + newest_tiles(n_kv) : 0; }
+struct quantised_items {
+    __device__ int count(int n_kv) const { return n_kv > 0 ? built_pages(n_kv) + newest_tiles(n_kv) : 0; }
 };
 
 // A lane's.
-struct page_unit {
-    int slot, row, n_kv; // slot -1: there is none
+struct quantised_item {
+    int seq_head, row, n_kv; // seq_head -1: there is none
     bool exact;
     int32_t page;
     int kv_head;
@@ -153,21 +153,21 @@ struct page_unit {
 struct page_producer {
     page_ring r;
     int stage, parity; // of the next tile
-    int n_asked;       // tiles: the pairs take them by turns
+    int n_issued;      // tiles: the pairs take them by turns
     int has_waited;
     uint64_t normal, leaves_first; // L2 policies: normal_tiles
-    __device__ uint64_t *full() const { return &r.head->full[n_asked % PAIRS][stage]; }
+    __device__ uint64_t *full() const { return &r.head->full[n_issued % PAIRS][stage]; }
     __device__ void advance() {
-        n_asked++;
+        n_issued++;
         if (++stage == r.n_stages) stage = 0, parity ^= 1;
     }
 };
 
 // One thread.
 template <int DIM, int BITS>
-__device__ void copy_query(const quantised_params &p, const page_ring &r, int stage, uint64_t *full, int slot) {
+__device__ void copy_query(const quantised_params &p, const page_ring &r, int stage, uint64_t *full, int seq_head) {
 #if __CUDA_ARCH__ >= 900
-    copy_bulk(shared_address(r.data(stage)) + tile<DIM, BITS>::Q_AT, p.score.q + (size_t)slot * p.score.group * DIM,
+    copy_bulk(shared_address(r.data(stage)) + tile<DIM, BITS>::Q_AT, p.score.q + (size_t)seq_head * p.score.group * DIM,
               p.score.group * layout<DIM>::ROW, full);
 #endif
 }
@@ -178,17 +178,17 @@ template <int DIM, int BITS> __device__ void wait_previous(const quantised_param
     sl_wait_previous();
     to->has_waited = 1;
     const page_ring &r = to->r;
-    for (int i = 0; threadIdx.x % 32 == 0 && i < to->n_asked; i++)
-        copy_query<DIM, BITS>(p, r, i, &r.head->full[i % PAIRS][i], r.head->info[i].slot);
+    for (int i = 0; threadIdx.x % 32 == 0 && i < to->n_issued; i++)
+        copy_query<DIM, BITS>(p, r, i, &r.head->full[i % PAIRS][i], r.head->info[i].seq_head);
     __syncwarp();
 }
 
 // Asks for a tile of lane `owner`'s unit: part `part` of its page, or its rows of K and V. The owner does it all, so that
 // nothing of its unit has to be told to the others.
 template <int DIM, int BITS>
-__device__ void ask(const quantised_params &p, page_producer *to, const page_unit &own, int owner, int part) {
+__device__ void ask(const quantised_params &p, page_producer *to, const quantised_item &own, int owner, int part) {
     typedef tile<DIM, BITS> at;
-    if (to->n_asked >= p.score.n_stages) wait_previous<DIM, BITS>(p, to);
+    if (to->n_issued >= p.score.n_stages) wait_previous<DIM, BITS>(p, to);
     barrier_wait(&to->r.head->empty[to->stage], to->parity ^ 1);
     uint64_t *full = to->full();
     uint32_t data = shared_address(to->r.data(to->stage));
@@ -205,14 +205,14 @@ __device__ void ask(const quantised_params &p, page_producer *to, const page_uni
     }
     if (threadIdx.x % 32 == owner) {
         tile_info info = {};
-        info.slot = own.slot, info.row = own.row + part * at::ROWS, info.n_kv = own.n_kv;
+        info.seq_head = own.seq_head, info.row = own.row + part * at::ROWS, info.n_kv = own.n_kv;
         to->r.head->info[to->stage] = info;
 #if __CUDA_ARCH__ >= 900
-        uint64_t policy = to->n_asked < p.score.n_normal ? to->normal : to->leaves_first;
+        uint64_t policy = to->n_issued < p.score.n_normal ? to->normal : to->leaves_first;
         barrier_expect(full, bytes[0] + bytes[1] + bytes[2] + q_bytes);
         for (int i = 0; i < 3; i++)
             if (bytes[i]) copy_bulk(data + offset[i], from[i], bytes[i], full, policy);
-        if (to->has_waited) copy_query<DIM, BITS>(p, to->r, to->stage, full, own.slot);
+        if (to->has_waited) copy_query<DIM, BITS>(p, to->r, to->stage, full, own.seq_head);
 #endif
     }
     __syncwarp();
@@ -220,7 +220,7 @@ __device__ void ask(const quantised_params &p, page_producer *to, const page_uni
     for (int i = 0; i < 3; i++)
         copy_warp(data + __shfl_sync(~0u, offset[i], owner), (const void *)__shfl_sync(~0u, (unsigned long long)from[i], owner),
                   __shfl_sync(~0u, bytes[i], owner));
-    copy_warp(data + at::Q_AT, p.score.q + (size_t)__shfl_sync(~0u, own.slot, owner) * p.score.group * DIM, q_bytes);
+    copy_warp(data + at::Q_AT, p.score.q + (size_t)__shfl_sync(~0u, own.seq_head, owner) * p.score.group * DIM, q_bytes);
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
     if (threadIdx.x % 32 == 0) barrier_arrive(full);
 #endif
@@ -231,7 +231,7 @@ __device__ void ask(const quantised_params &p, page_producer *to, const page_uni
 __device__ void end_pair(page_producer *to) {
     uint64_t *full = to->full();
     barrier_wait(&to->r.head->empty[to->stage], to->parity ^ 1);
-    if (threadIdx.x % 32 == 0) to->r.head->info[to->stage].slot = -1;
+    if (threadIdx.x % 32 == 0) to->r.head->info[to->stage].seq_head = -1;
 #if __CUDA_ARCH__ < 900
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(full)) : "memory");
 #endif
@@ -241,14 +241,14 @@ __device__ void end_pair(page_producer *to) {
 }
 
 // Lane's unit, number `number` of all.
-__device__ page_unit plan_unit(const quantised_params &p, window *w, int number) {
+__device__ quantised_item plan_item(const quantised_params &p, seq_lookup *lookup, int number) {
     int n_heads = p.score.n_kv_heads;
-    unit_place at = window_find_each(w, p.score.rows, p.score.n_seqs, n_heads, quantised_units(), number);
-    if (at.seq < 0) return {.slot = -1};
+    item_place at = lookup_find_each(lookup, p.score.rows, p.score.n_seqs, n_heads, quantised_items(), number);
+    if (at.seq < 0) return {.seq_head = -1};
     int index = at.local / n_heads, kv_head = at.local % n_heads, n_built = built_pages(at.n_kv),
         n_tiles = newest_tiles(at.n_kv);
     int tile = index - n_built / 2, page = tile < 0 ? index : tile < n_tiles ? n_built : index - n_tiles;
-    return {.slot = at.seq * n_heads + kv_head,
+    return {.seq_head = at.seq * n_heads + kv_head,
             .row = page * SL_PAGE + (page == n_built ? tile * EXACT_ROWS : 0),
             .n_kv = at.n_kv,
             .exact = page == n_built,
@@ -258,8 +258,8 @@ __device__ page_unit plan_unit(const quantised_params &p, window *w, int number)
 
 // Lanes' units from lane `from` up to the first that has none or lane `end`. Returns whether there were so many.
 template <int DIM, int BITS>
-__device__ bool produce_units(const quantised_params &p, page_producer *to, const page_unit &own, int from, int end) {
-    uint32_t exact = __ballot_sync(~0u, own.exact), there = __ballot_sync(~0u, own.slot >= 0);
+__device__ bool produce_items(const quantised_params &p, page_producer *to, const quantised_item &own, int from, int end) {
+    uint32_t exact = __ballot_sync(~0u, own.exact), there = __ballot_sync(~0u, own.seq_head >= 0);
     for (int i = from; i < end; i++) {
         if (!(there >> i & 1)) return false;
         bool is_exact = exact >> i & 1;
@@ -270,40 +270,40 @@ __device__ bool produce_units(const quantised_params &p, page_producer *to, cons
 }
 
 // A block's first units follow from its own number. They are looked up before the block's first __syncthreads.
-struct first_units {
-    window w;
-    page_unit own;
+struct first_items {
+    seq_lookup lookup;
+    quantised_item own;
 };
 
-__device__ first_units plan_first(const quantised_params &p) {
+__device__ first_items plan_first(const quantised_params &p) {
 #if __CUDA_ARCH__ < 900
     sl_wait_previous();
 #endif
-    first_units f;
-    window_load(&f.w, p.score.rows, p.score.n_seqs, p.score.n_kv_heads, quantised_units(), 0, 0);
-    f.own = plan_unit(p, &f.w, min((int)threadIdx.x % 32, FIRST_UNITS - 1) * (int)gridDim.x + (int)blockIdx.x);
+    first_items f;
+    lookup_load(&f.lookup, p.score.rows, p.score.n_seqs, p.score.n_kv_heads, quantised_items(), 0, 0);
+    f.own = plan_item(p, &f.lookup, min((int)threadIdx.x % 32, FIRST_ITEMS - 1) * (int)gridDim.x + (int)blockIdx.x);
     return f;
 }
 
 // The other units are handed out in order, several at a time, as blocks get to them: blocks beside which heads are drawn are
 // slower. A ticket is taken, and its units looked up, while others are copied.
 template <int DIM, int BITS>
-__device__ void produce_pages(const quantised_params &p, const page_ring &r, const first_units &f) {
+__device__ void produce_pages(const quantised_params &p, const page_ring &r, const first_items &f) {
     int lane = threadIdx.x % 32, ticket = 0; // lane 0: the next one
     page_producer to = {.r = r, .normal = sl_l2_policy(SL_L2_ANY), .leaves_first = sl_l2_policy(SL_L2_FIRST_OUT)};
 #if __CUDA_ARCH__ < 900
     wait_previous<DIM, BITS>(p, &to);
 #endif
-    window w = f.w;
-    page_unit own = f.own;
-    bool more = produce_units<DIM, BITS>(p, &to, own, 0, FIRST_UNITS - LAST_OF_FIRST);
+    seq_lookup lookup = f.lookup;
+    quantised_item own = f.own;
+    bool more = produce_items<DIM, BITS>(p, &to, own, 0, FIRST_ITEMS - LAST_OF_FIRST);
     wait_previous<DIM, BITS>(p, &to);
-    if (lane == 0) ticket = sl_take_number(p.score.next);
-    for (int from = FIRST_UNITS - LAST_OF_FIRST, end = FIRST_UNITS; more; from = 0, end = TICKET_UNITS) {
-        int first = FIRST_UNITS * (int)gridDim.x + __shfl_sync(~0u, ticket, 0) * TICKET_UNITS;
-        page_unit next = plan_unit(p, &w, first + min(lane, TICKET_UNITS - 1));
-        if (lane == 0) ticket = sl_take_number(p.score.next);
-        more = produce_units<DIM, BITS>(p, &to, own, from, end);
+    if (lane == 0) ticket = sl_take_number(p.score.next_item);
+    for (int from = FIRST_ITEMS - LAST_OF_FIRST, end = FIRST_ITEMS; more; from = 0, end = TICKET_ITEMS) {
+        int first = FIRST_ITEMS * (int)gridDim.x + __shfl_sync(~0u, ticket, 0) * TICKET_ITEMS;
+        quantised_item next = plan_item(p, &lookup, first + min(lane, TICKET_ITEMS - 1));
+        if (lane == 0) ticket = sl_take_number(p.score.next_item);
+        more = produce_items<DIM, BITS>(p, &to, own, from, end);
         own = next;
     }
     for (int i = 0; i < PAIRS; i++) end_pair(&to);
@@ -484,7 +484,7 @@ template <int N> __device__ uint64_t sum_each(const uint64_t x[N]) {
 }
 
 // Blocks of 32 scores, in products' places, to stored weights from block `first` of the sequence on.
-template <int N> __device__ void store_blocks(const score_params &p, int slot, int first, int pass, const float s[N][4]) {
+template <int N> __device__ void store_blocks(const score_params &p, int seq_head, int first, int pass, const float s[N][4]) {
     int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4, head = pass * PASS + g % 4, lower = g / 4;
     uint32_t refs[N];
     uint64_t mass[N];
@@ -515,11 +515,11 @@ template <int N> __device__ void store_blocks(const score_params &p, int slot, i
     own = __shfl_sync(~0u, own, q * 4 + g % 4 / 2);
     uint64_t ref = head % 2 ? own >> 16 : own & 0xffff;
     if (head >= p.group) return;
-    bf16 *to = p.w + (((size_t)slot * p.max_blocks + first) * p.group + head) * BLOCK + 8 * q + 4 * lower;
+    bf16 *to = p.w + (((size_t)seq_head * p.max_blocks + first) * p.group + head) * BLOCK + 8 * q + 4 * lower;
 #pragma unroll
     for (int b = 0; b < N; b++) store_result(p, (uint2 *)(to + b * p.group * BLOCK), w[b]);
     if (lower == 0 && q < N)
-        store_result(p, p.mass + ((size_t)slot * p.group + head) * p.max_blocks + first + q, ref << 48 | sum);
+        store_result(p, p.mass + ((size_t)seq_head * p.group + head) * p.max_blocks + first + q, ref << 48 | sum);
 }
 
 // ---- consumers ----
@@ -531,10 +531,11 @@ __device__ void pair_sync(int pair) {
 // A tile of the newest page: stored weights, and the sum of weight * v, half of the dimensions a warp.
 template <int DIM, int BITS>
 __device__ void consume_rows(const quantised_params &params, const tile_info &info, const char *data, uint64_t *empty,
-                             bf16 (*weights)[EXACT_ROWS], int pair, int half) {
+                             bf16 (*masses)[EXACT_ROWS], int pair, int half) {
     const score_params &p = params.score;
     int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4, n_rows = info.n_kv - info.row;
-    float *sums = params.newest + ((size_t)info.slot * p.group * NEWEST_TILES + info.row % SL_PAGE / EXACT_ROWS) * (DIM + 2);
+    float *sums =
+        params.newest + ((size_t)info.seq_head * p.group * NEWEST_TILES + info.row % SL_PAGE / EXACT_ROWS) * (DIM + 2);
     const size_t stride = NEWEST_TILES * (DIM + 2); // of heads
     if (half == 0) {
         scorer<DIM> a;
@@ -543,9 +544,9 @@ __device__ void consume_rows(const quantised_params &params, const tile_info &in
         a.scores(data, s);
 #pragma unroll
         for (int i = 0; i < 8; i++) s[i] = row_of_part(i / 2) < n_rows ? s[i] * p.scale : -INFINITY;
-        weighed x = weigh_block(s);
-        store_block(p, info.slot, info.row, x);
-        *(uint4 *)&weights[g][8 * q] = x.w;
+        block_masses x = to_masses(s);
+        store_block(p, info.seq_head, info.row, x);
+        *(uint4 *)&masses[g][8 * q] = x.w;
         const uint32_t pairs[4] = {x.w.x, x.w.y, x.w.z, x.w.w};
 #pragma unroll
         for (int i = 0; i < 4; i++) total += __uint_as_float(pairs[i] << 16) + __uint_as_float(pairs[i] & 0xffff0000u);
@@ -572,7 +573,7 @@ __device__ void consume_rows(const quantised_params &params, const tile_info &in
                 int row = k + i / 2 * 8 + 2 * q;
                 a[i] &= (row < n_rows ? 0xffffu : 0) | (row + 1 < n_rows ? 0xffff0000u : 0);
             }
-            const uint32_t *w = (const uint32_t *)&weights[g][k];
+            const uint32_t *w = (const uint32_t *)&masses[g][k];
             sl_mma_bf16(c, a[0], a[1], a[2], a[3], w[q], w[4 + q]);
         }
 #pragma unroll
@@ -605,41 +606,41 @@ __device__ void consume_codes(const score_params &p, const tile_info &info, cons
                 int dot = scorer::PARTS == 2 ? c[0][b][i] * 128 + c[scorer::PARTS - 1][b][i] : c[0][b][i];
                 s[b][i] = fmaf((float)dot - f.x, f.y, f.z);
             }
-        store_blocks<N>(p, info.slot, info.row / BLOCK + half * N, pass, s);
+        store_blocks<N>(p, info.seq_head, info.row / BLOCK + half * N, pass, s);
     }
 }
 
 // ---- telling ----
 
 // A warp has stored its part of its pair's tile number i.
-__device__ void add_tile(stored_tiles *stored, int pair, int half, int i, int slot) {
-    int at = i % UNTOLD, leads = threadIdx.x % 32 == 0;
+__device__ void add_tile(stored_tiles *stored, int pair, int half, int i, int seq_head) {
+    int at = i % UNANNOUNCED, leads = threadIdx.x % 32 == 0;
     if (half == 0) {
-        barrier_wait(&stored->empty[pair][at], i / UNTOLD % 2 ^ 1);
-        if (leads) stored->slot[pair][at] = slot;
+        barrier_wait(&stored->empty[pair][at], i / UNANNOUNCED % 2 ^ 1);
+        if (leads) stored->seq_head[pair][at] = seq_head;
     }
     __syncwarp();
     if (leads) barrier_arrive(&stored->full[pair][at]);
 }
 
 // Warp `own` of the tellers, a lane for each place of its pairs.
-__device__ void tell(const score_params &p, stored_tiles *stored, int own) {
-    enum { PLACES = PAIRS * UNTOLD / TELLERS };
+__device__ void announce_tiles(const score_params &p, stored_tiles *stored, int own) {
+    enum { PLACES = PAIRS * UNANNOUNCED / ANNOUNCERS };
     int lane = threadIdx.x % 32, place = own * PLACES + lane, parity = 0, n_ended = 0; // pairs
     for (;;) {
         bool here = lane < PLACES && barrier_ended(&stored->full[0][place], parity);
         if (!__any_sync(~0u, here)) {
-            if (n_ended == PAIRS / TELLERS) return;
+            if (n_ended == PAIRS / ANNOUNCERS) return;
             __nanosleep(20);
             continue;
         }
-        int slot = here ? stored->slot[0][place] : 0;
+        int seq_head = here ? stored->seq_head[0][place] : 0;
         if (here) {
-            if (slot >= 0) add_released(p.done + slot, 1); // and what the consumers have stored
+            if (seq_head >= 0) add_released(p.done + seq_head, 1); // and what the consumers have stored
             barrier_arrive(&stored->empty[0][place]);
             parity ^= 1;
         }
-        n_ended += __popc(__ballot_sync(~0u, slot < 0));
+        n_ended += __popc(__ballot_sync(~0u, seq_head < 0));
     }
 }
 
@@ -658,19 +659,19 @@ __device__ void consume_pages(const quantised_params &params, const page_ring &r
         tile_info info = r.head->info[stage];
         const char *data = r.data(stage);
         uint64_t *empty = &r.head->empty[stage];
-        if (p.done && info.slot < 0) add_tile(stored, pair, half, i, -1);
-        if (info.slot < 0) return;
+        if (p.done && info.seq_head < 0) add_tile(stored, pair, half, i, -1);
+        if (info.seq_head < 0) return;
         tile_space<BITS> *space = &spaces[pair][i % 2];
         if (info.row >= (info.n_kv - 1) / SL_PAGE * SL_PAGE)
-            consume_rows<DIM, BITS>(params, info, data, empty, space->weights, pair, half);
+            consume_rows<DIM, BITS>(params, info, data, empty, space->masses, pair, half);
         else
             consume_codes<DIM, BITS>(p, info, data, empty, &space->queries, pair, half);
-        if (p.done) add_tile(stored, pair, half, i, info.slot);
+        if (p.done) add_tile(stored, pair, half, i, info.seq_head);
     }
 }
 
 // What `done` of a sequence's KV heads comes to: its tiles.
-__device__ int quantised_done(int page_tiles, int n_kv) {
+__device__ int quantised_done_target(int page_tiles, int n_kv) {
     return built_pages(n_kv) * page_tiles + newest_tiles(n_kv);
 }
 
@@ -681,11 +682,11 @@ __device__ int quantised_done(int page_tiles, int n_kv) {
 // bytes: the quantised pages, K (and V) of the newest page, 2 + 1/4 a row and query head of stored weights.
 template <int DIM, int BITS> __global__ void __maxnreg__(80) quantised_scores_kernel(const quantised_params p) {
     extern __shared__ __align__(128) char memory[];
-    typedef quantised_head<BITS> head_type;
+    typedef quantised_shared<BITS> head_type;
     head_type *head = (head_type *)memory;
     page_ring r = {&head->ring, memory + sizeof(head_type), p.score.n_stages, tile<DIM, BITS>::stage(p.score.group)};
     int warp = threadIdx.x / 32;
-    first_units first;
+    first_items first;
     if (warp == 2 * PAIRS) first = plan_first(p);
     quantised_begin(&head->ring, &head->stored);
     __syncthreads();
@@ -694,41 +695,41 @@ template <int DIM, int BITS> __global__ void __maxnreg__(80) quantised_scores_ke
     else if (warp == 2 * PAIRS)
         produce_pages<DIM, BITS>(p, r, first);
     else if (p.score.done)
-        tell(p.score, &head->stored, warp - 2 * PAIRS - 1);
+        announce_tiles(p.score, &head->stored, warp - 2 * PAIRS - 1);
 }
 
 // newest: where the newest page's sums go, and then `done` counts what is stored; NULL: the kernel's end is enough.
-template <int DIM, int BITS> score_params launch_quantised_scores(const sl_attn_cuda_decode_args *a, float *newest) {
+// score: with the arrays of the workspace. Returns the parameters for the kernel that reads the stored masses.
+template <int DIM, int BITS>
+score_params launch_quantised_scores(const sl_attn_cuda_decode_args *a, score_params scores, float *newest) {
     typedef tile<DIM, BITS> at;
-    quantised_params p = {.score = score_params_of<DIM>(a),
-                          .codes = (const char *)a->extra[0],
-                          .size = (int)a->extra_size[0],
-                          .v = a->v,
-                          .newest = newest};
-    p.score.keeps = true, p.score.n_discarded = 0; // 1 to 2 us less: codes are a quarter of K, what is stored weighs more
+    quantised_params p = {
+        .score = scores, .codes = (const char *)a->extra[0], .size = (int)a->extra_size[0], .v = a->v, .newest = newest};
+    p.score.masses_last_out = true,
+    p.score.n_discarded = 0; // 1 to 2 us less: codes are a quarter of K, what is stored weighs more
     score_params score = p.score;
     if (!newest) p.score.done = NULL;
     p.score.n_normal = normal_tiles((size_t)a->n_seqs * a->max_kv / SL_PAGE * a->geom->n_kv_heads * p.size, at::BYTES);
-    p.score.n_stages = at::stages(p.score.group, sizeof(quantised_head<BITS>));
-    size_t bytes = sizeof(quantised_head<BITS>) + (size_t)p.score.n_stages * at::stage(p.score.group);
+    p.score.n_stages = at::stages(p.score.group, sizeof(quantised_shared<BITS>));
+    size_t bytes = sizeof(quantised_shared<BITS>) + (size_t)p.score.n_stages * at::stage(p.score.group);
     sl_launch(quantised_scores_kernel<DIM, BITS>, dim3(sl_multiprocessors()), dim3(QUANTISED_THREADS), bytes, a->stream, p);
     return score;
 }
 
 // ---- what methods of quantised keys share beside the kernel ----
 
-// Calls f(head_dim, bits of a code) with both as constants. parameter: the method's, whose choices are "8,4,3"
-template <typename F> void with_tile(const sl_attn_cuda_decode_args *a, const char *parameter, F f) {
-    int choice = (int)sl_attn_get(a->spec, parameter);
-    sl_with_head_dim(a->geom->head_dim, [&](auto dim) {
-        if (choice == 0)
-            f(dim, std::integral_constant<int, 8>());
-        else if (choice == 1)
-            f(dim, std::integral_constant<int, 4>());
-        else
-            f(dim, std::integral_constant<int, 3>());
-    });
-}
+// Calls FUNCTION<DIM, bits of a code>(arguments). CHOICE: index into the parameter's choices "8,4,3".
+#define SL_WITH_BITS(CHOICE, FUNCTION, DIM, ...)                                                                               \
+    switch (CHOICE) {                                                                                                          \
+    case 0:                                                                                                                    \
+        FUNCTION<DIM, 8>(__VA_ARGS__);                                                                                         \
+        break;                                                                                                                 \
+    case 1:                                                                                                                    \
+        FUNCTION<DIM, 4>(__VA_ARGS__);                                                                                         \
+        break;                                                                                                                 \
+    default:                                                                                                                   \
+        FUNCTION<DIM, 3>(__VA_ARGS__);                                                                                         \
+    }
 
 int needs_quantised(const sl_attn_spec *spec, sl_kv_need *out) {
     return sl_propose_quantised.needs(spec, out);

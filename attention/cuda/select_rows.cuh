@@ -13,15 +13,15 @@
 namespace {
 
 enum {
-    SELECTORS = 512, // threads; 256 cost 5 us at 1 x 32k and gain 13 of 263 at 32 x 8k
-    SELECT_WARPS = SELECTORS / 32,
+    SELECT_THREADS = 512, // threads; 256 cost 5 us at 1 x 32k and gain 13 of 263 at 32 x 8k
+    SELECT_WARPS = SELECT_THREADS / 32,
     RANKS = 64 * 128 + 1,
     RANK_GROUPS = 65,
     PIECES_AHEAD = 8, // pieces of 8 weights that a thread has on their way
 };
 
 // One query head's stored weights.
-struct stored_weights {
+struct stored_masses {
     const bf16 *w; // block b's 32 weights begin at b * stride
     int stride, n, n_blocks;
     const int16_t *ref; // [n_blocks] of the blocks, in shared memory
@@ -72,16 +72,16 @@ __device__ uint64_t scan_block(select_space *s, uint64_t x, uint64_t *all) {
 // ---- ranks ----
 
 // Query head `head` of the group, of n entries. ref: [n_blocks] shared memory, filled here.
-__device__ stored_weights open_weights(select_space *s, const score_params &p, int slot, int head, int n, int16_t *ref) {
-    stored_weights h = {.w = p.w + ((size_t)slot * p.max_blocks * p.group + head) * BLOCK,
-                        .stride = p.group * BLOCK,
-                        .n = n,
-                        .n_blocks = ceil_div(n, BLOCK),
-                        .ref = ref,
-                        .top = REF_EMPTY};
-    const uint64_t *mass = p.mass + ((size_t)slot * p.group + head) * p.max_blocks;
+__device__ stored_masses open_masses(select_space *s, const score_params &p, int seq_head, int head, int n, int16_t *ref) {
+    stored_masses h = {.w = p.w + ((size_t)seq_head * p.max_blocks * p.group + head) * BLOCK,
+                       .stride = p.group * BLOCK,
+                       .n = n,
+                       .n_blocks = ceil_div(n, BLOCK),
+                       .ref = ref,
+                       .top = REF_EMPTY};
+    const uint64_t *mass = p.mass + ((size_t)seq_head * p.group + head) * p.max_blocks;
 #pragma unroll 4
-    for (int b = threadIdx.x; b < h.n_blocks; b += SELECTORS) {
+    for (int b = threadIdx.x; b < h.n_blocks; b += SELECT_THREADS) {
         ref[b] = (int16_t)ref_of(__ldcg(mass + b));
         h.top = max(h.top, (int)ref[b]);
     }
@@ -90,10 +90,10 @@ __device__ stored_weights open_weights(select_space *s, const score_params &p, i
 }
 
 // No entry below this rank is among the k largest: each of the k blocks of largest reference holds a weight above half of it.
-__device__ int lowest_rank(select_space *s, const stored_weights &h, int k) {
-    for (int i = threadIdx.x; i <= RANK_GROUPS; i += SELECTORS) s->groups[i] = 0;
+__device__ int lowest_rank(select_space *s, const stored_masses &h, int k) {
+    for (int i = threadIdx.x; i <= RANK_GROUPS; i += SELECT_THREADS) s->groups[i] = 0;
     __syncthreads();
-    for (int b = threadIdx.x; b < h.n_blocks; b += SELECTORS) {
+    for (int b = threadIdx.x; b < h.n_blocks; b += SELECT_THREADS) {
         if (h.ref[b] != REF_EMPTY) atomicAdd(&s->groups[min(h.top - h.ref[b], 64)], 1);
     }
     __syncthreads();
@@ -104,40 +104,47 @@ __device__ int lowest_rank(select_space *s, const stored_weights &h, int k) {
 
 // f(piece, eight weights, base) for every piece of 8 entries: a weight w > 0 has rank base - w. Weights are 0 where none of the
 // piece's block has a rank up to `last`.
-template <typename F> __device__ void for_pieces(const stored_weights &h, int last, F f) {
+template <typename Visitor> __device__ void for_pieces(const stored_masses &h, int last, Visitor &visitor) {
     int n = h.n_blocks * (BLOCK / 8);
-    for (int first = threadIdx.x; first < n; first += SELECTORS * PIECES_AHEAD) {
+    for (int first = threadIdx.x; first < n; first += SELECT_THREADS * PIECES_AHEAD) {
         uint4 x[PIECES_AHEAD];
 #pragma unroll
         for (int j = 0; j < PIECES_AHEAD; j++) {
-            int i = first + j * SELECTORS;
+            int i = first + j * SELECT_THREADS;
             bool wanted = i < n && (last == RANKS - 1 || (h.top - h.ref[i / 4]) * 128 <= last);
             x[j] = wanted ? __ldcg((const uint4 *)(h.w + (size_t)(i / 4) * h.stride) + i % 4) : make_uint4(0, 0, 0, 0);
         }
 #pragma unroll
         for (int j = 0; j < PIECES_AHEAD; j++) {
-            int i = first + j * SELECTORS;
-            if (i < n) f(i, x[j], (h.top - h.ref[i / 4]) * 128 + 0x3f80);
+            int i = first + j * SELECT_THREADS;
+            if (i < n) visitor.visit(i, x[j], (h.top - h.ref[i / 4]) * 128 + 0x3f80);
         }
     }
 }
 
-__device__ __forceinline__ int weight_at(const uint4 &x, int i) {
+__device__ __forceinline__ int mass_at(const uint4 &x, int i) {
     uint32_t word = i / 2 == 0 ? x.x : i / 2 == 1 ? x.y : i / 2 == 2 ? x.z : x.w;
     return i % 2 ? word >> 16 : word & 0xffff;
 }
 
-// count[r] = how many have rank r, for r up to `last`.
-__device__ void count_ranks(const stored_weights &h, int last, int *count) {
-    for (int i = threadIdx.x; i < ceil_div(last + 1, 128) * 128; i += SELECTORS) count[i] = 0; // whole groups
-    __syncthreads();
-    for_pieces(h, last, [&](int, const uint4 &x, int base) {
+// for_pieces: count[r] = number of entries of rank r <= last.
+struct rank_counter {
+    int last, *count;
+    __device__ void visit(int, const uint4 &x, int base) {
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            int w = weight_at(x, i), rank = min(base - w, RANKS - 1);
+            int w = mass_at(x, i), rank = min(base - w, RANKS - 1);
             if (w > 0 && rank <= last) atomicAdd(count + rank, 1);
         }
-    });
+    }
+};
+
+// count[r] = how many have rank r, for r up to `last`.
+__device__ void count_ranks(const stored_masses &h, int last, int *count) {
+    for (int i = threadIdx.x; i < ceil_div(last + 1, 128) * 128; i += SELECT_THREADS) count[i] = 0; // whole groups
+    __syncthreads();
+    rank_counter visitor = {last, count};
+    for_pieces(h, last, visitor);
     __syncthreads();
 }
 
@@ -194,36 +201,44 @@ __device__ cut_rule find_cut(select_space *s, const int *count, int last, bool b
     return {s->cut, s->at_cut, s->n_cut};
 }
 
-// Bit i of above[b]: entry 32 b + i has a rank below the cut; of equal[b]: it has that rank. [n_blocks] each.
-__device__ void mark_ranks(const stored_weights &h, int cut, uint32_t *above, uint32_t *equal) {
-    for_pieces(h, cut, [&](int piece, const uint4 &x, int base) {
+// for_pieces: marks entries whose rank is below the cut, and entries whose rank is the cut.
+struct rank_marker {
+    int cut;
+    uint32_t *above, *equal;
+    __device__ void visit(int piece, const uint4 &x, int base) {
         uint32_t over = 0, on = 0;
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            int w = weight_at(x, i), rank = min(base - w, RANKS - 1);
+            int w = mass_at(x, i), rank = min(base - w, RANKS - 1);
             over |= (uint32_t)(w > 0 && rank < cut) << i;
             on |= (uint32_t)(w > 0 && rank == cut) << i;
         }
         ((uint8_t *)above)[piece] = (uint8_t)over, ((uint8_t *)equal)[piece] = (uint8_t)on;
-    });
+    }
+};
+
+// Bit i of above[b]: entry 32 b + i has a rank below the cut; of equal[b]: it has that rank. [n_blocks] each.
+__device__ void mark_ranks(const stored_masses &h, int cut, uint32_t *above, uint32_t *equal) {
+    rank_marker visitor = {cut, above, equal};
+    for_pieces(h, cut, visitor);
     __syncthreads();
 }
 
 __device__ uint32_t first_bits(uint32_t x, int n) { // the n lowest ones of x
     if (n <= 0) return 0;
     if (n >= __popc(x)) return x;
-    uint32_t kept = 0;
-    for (; n > 0; n--) kept |= x & -x, x &= x - 1;
-    return kept;
+    uint32_t bits = 0;
+    for (; n > 0; n--) bits |= x & -x, x &= x - 1;
+    return bits;
 }
 
 // above[b] |= the first at_cut entries of equal.
 __device__ void take_equal(select_space *s, const cut_rule &c, int n_blocks, uint32_t *above, const uint32_t *equal) {
     if (c.at_cut >= c.n_cut) {
-        for (int b = threadIdx.x; b < n_blocks; b += SELECTORS) above[b] |= equal[b];
+        for (int b = threadIdx.x; b < n_blocks; b += SELECT_THREADS) above[b] |= equal[b];
     } else {
         uint64_t before = 0, all;
-        for (int b = threadIdx.x; b - (int)threadIdx.x < n_blocks; b += SELECTORS) {
+        for (int b = threadIdx.x; b - (int)threadIdx.x < n_blocks; b += SELECT_THREADS) {
             uint32_t on = b < n_blocks ? equal[b] : 0;
             uint64_t at = before + scan_block(s, __popc(on), &all);
             if (b < n_blocks) above[b] |= first_bits(on, c.at_cut - (int)at);
@@ -233,11 +248,12 @@ __device__ void take_equal(select_space *s, const cut_rule &c, int n_blocks, uin
     __syncthreads();
 }
 
-// The entries whose bits words(b) has, b < n_words, to `to` in ascending order. Returns how many.
-template <typename Words> __device__ int list_entries(select_space *s, int n_words, int32_t *to, Words words) {
+// Lists the entries whose bits are set in words [n_words] and not in `without` (NULL: nothing is left out), in ascending order.
+// Returns their number.
+__device__ int list_entries(select_space *s, int n_words, int32_t *to, const uint32_t *words, const uint32_t *without) {
     uint64_t before = 0, all;
-    for (int b = threadIdx.x; b - (int)threadIdx.x < n_words; b += SELECTORS) {
-        uint32_t x = b < n_words ? words(b) : 0;
+    for (int b = threadIdx.x; b - (int)threadIdx.x < n_words; b += SELECT_THREADS) {
+        uint32_t x = b < n_words ? words[b] & (without ? ~without[b] : ~0u) : 0;
         int32_t *at = to + before + scan_block(s, __popc(x), &all);
         for (; x; x &= x - 1) *at++ = b * 32 + __ffs(x) - 1;
         before += all;
@@ -252,7 +268,7 @@ __host__ __device__ int select_words(int n_words) {
 
 // The k largest (by_mass false) or the fewest that reach the share p of the mass, as bits in above [n_blocks]; memory:
 // [select_words], `above` is its beginning. Returns the rule.
-__device__ cut_rule select_largest(select_space *s, const stored_weights &h, int *memory, bool by_mass, int k, double p) {
+__device__ cut_rule select_largest(select_space *s, const stored_masses &h, int *memory, bool by_mass, int k, double p) {
     int last = by_mass ? RANKS - 1 : lowest_rank(s, h, k);
     count_ranks(h, last, memory);
     cut_rule c = find_cut(s, memory, last, by_mass, k, p);
@@ -281,7 +297,7 @@ __device__ uint32_t all_entries(int n, int b) {
 
 // A head that attends exactly: no list, all entries in its mask. n: its entries.
 __device__ void plan_beyond(const row_lists &lists, int head, int top, int n, int n_kv, sl_attn_cuda_stats *stats) {
-    for (int b = threadIdx.x; b < ceil_div(n, 32); b += SELECTORS)
+    for (int b = threadIdx.x; b < ceil_div(n, 32); b += SELECT_THREADS)
         lists.mask[(size_t)head * lists.mask_words + b] = all_entries(n, b);
     if (threadIdx.x > 0) return;
     head_plan plan = {{0, 0, 0, 0}, top, 1, 0};
@@ -292,7 +308,7 @@ __device__ void plan_beyond(const row_lists &lists, int head, int top, int n, in
 }
 
 // The newest unit takes the place of the last of the others where it is not among them (draw_rank.c's top_units).
-__device__ void add_newest(const stored_weights &h, int k, cut_rule *c, uint32_t *above, uint32_t *equal) {
+__device__ void add_newest(const stored_masses &h, int k, cut_rule *c, uint32_t *above, uint32_t *equal) {
     int newest = h.n - 1;
     uint32_t bit = 1u << newest % 32;
     bool is_in = above[newest / 32] & bit || (equal[newest / 32] & bit && c->n_cut <= c->at_cut);
@@ -305,30 +321,31 @@ __device__ void add_newest(const stored_weights &h, int k, cut_rule *c, uint32_t
 
 // Grid: a block for each query head. Reads its stored weights twice, from the L2 cache; writes its mask and list 0. Counts and
 // marks are integers, the mass of an octave too: the order does not matter.
-static __global__ void __launch_bounds__(SELECTORS, 2) select_rows_kernel(const select_params p) {
+static __global__ void __launch_bounds__(SELECT_THREADS, 2) select_rows_kernel(const select_params p) {
     extern __shared__ __align__(16) int memory[];
     __shared__ select_space s;
     sl_start_next();
     sl_wait_previous();
-    int head = blockIdx.x, slot = head / p.score.group, n_kv = p.score.rows[slot / p.score.n_kv_heads].position + 1;
+    int head = blockIdx.x, seq_head = head / p.score.group, n_kv = p.score.rows[seq_head / p.score.n_kv_heads].position + 1;
     int unit = p.lists.unit;
-    stored_weights h = open_weights(&s, p.score, slot, head % p.score.group, ceil_div(n_kv, unit),
-                                    (int16_t *)(memory + select_words(p.score.max_blocks)));
+    stored_masses h = open_masses(&s, p.score, seq_head, head % p.score.group, ceil_div(n_kv, unit),
+                                  (int16_t *)(memory + select_words(p.score.max_blocks)));
     uint32_t *above = (uint32_t *)memory, *equal = above + h.n_blocks;
     if (is_beyond(h.top)) {
         plan_beyond(p.lists, head, h.top, h.n, n_kv, p.stats);
         return;
     }
     if (p.kind == LARGEST_UNITS && p.k >= h.n) {
-        for (int b = threadIdx.x; b < h.n_blocks; b += SELECTORS) above[b] = all_entries(h.n, b);
+        for (int b = threadIdx.x; b < h.n_blocks; b += SELECT_THREADS) above[b] = all_entries(h.n, b);
         __syncthreads();
     } else {
         cut_rule c = select_largest(&s, h, memory, p.kind == REACHING, p.k, p.p);
         if (p.kind == LARGEST_UNITS) add_newest(h, p.k, &c, above, equal);
         take_equal(&s, c, h.n_blocks, above, equal);
     }
-    int n = list_entries(&s, h.n_blocks, p.lists.list + (size_t)head * p.lists.capacity, [&](int b) { return above[b]; });
-    for (int b = threadIdx.x; b < h.n_blocks; b += SELECTORS) p.lists.mask[(size_t)head * p.lists.mask_words + b] = above[b];
+    int n = list_entries(&s, h.n_blocks, p.lists.list + (size_t)head * p.lists.capacity, above, NULL);
+    for (int b = threadIdx.x; b < h.n_blocks; b += SELECT_THREADS)
+        p.lists.mask[(size_t)head * p.lists.mask_words + b] = above[b];
     if (threadIdx.x > 0) return;
     head_plan plan = {{0, n, n, n}, h.top, 1, 0};
     p.lists.plan[head] = plan;
@@ -340,35 +357,35 @@ static __global__ void __launch_bounds__(SELECTORS, 2) select_rows_kernel(const 
 
 static inline void launch_select(const select_params &p, int n_heads, cudaStream_t stream) {
     size_t bytes = select_words(p.score.max_blocks) * sizeof(int) + p.score.max_blocks * sizeof(int16_t);
-    sl_launch(select_rows_kernel, dim3(n_heads), dim3(SELECTORS), bytes, stream, p);
+    sl_launch(select_rows_kernel, dim3(n_heads), dim3(SELECT_THREADS), bytes, stream, p);
 }
 
 // ---- exact scores of all keys ----
 
-enum { SCORE_HEAD_BYTES = (sizeof(score_head) + 127) / 128 * 128 };
+enum { SCORE_SHARED_BYTES = (sizeof(score_shared) + 127) / 128 * 128 };
 
 // w_j = bf16(2^(s_j - ref)) for every key and query head (stages.h). grid: a block for each multiprocessor. bytes: K once, and
 // 2.25 bytes of stored weights for a row and query head.
-template <int DIM> __global__ void __launch_bounds__(32 * (1 + CONSUMERS), 1) score_keys_kernel(const score_params p) {
+template <int DIM> __global__ void __launch_bounds__(32 * (1 + CONSUMER_WARPS), 1) score_keys_kernel(const score_params p) {
     extern __shared__ __align__(128) char stages[];
-    score_head *head = (score_head *)stages;
-    ring r = {head, stages + SCORE_HEAD_BYTES, p.n_stages, layout<DIM>::stage(p.group), 0, 0};
+    score_shared *head = (score_shared *)stages;
+    ring r = {head, stages + SCORE_SHARED_BYTES, p.n_stages, layout<DIM>::stage(p.group), 0, 0};
     producer to;
-    if (threadIdx.x / 32 == CONSUMERS) to = produce_begin(p, r);
-    score_begin(head, 32 * plain_form::SIZE);
+    if (threadIdx.x / 32 == CONSUMER_WARPS) to = produce_begin(p, r);
+    score_begin(head, 32 * plain_config::SIZE);
     __syncthreads();
     sl_start_next();
-    if (threadIdx.x / 32 < CONSUMERS)
+    if (threadIdx.x / 32 < CONSUMER_WARPS)
         consume<DIM>(p, r);
     else
         produce<DIM>(p, to);
 }
 
 template <int DIM> static void launch_score(score_params p, cudaStream_t stream) {
-    p.n_stages = layout<DIM>::stages(p.group, SCORE_HEAD_BYTES);
+    p.n_stages = layout<DIM>::stages(p.group, SCORE_SHARED_BYTES);
     p.done = p.top = NULL; // the kernel's end is enough
-    size_t bytes = SCORE_HEAD_BYTES + (size_t)p.n_stages * layout<DIM>::stage(p.group);
-    sl_launch(score_keys_kernel<DIM>, dim3(sl_multiprocessors()), dim3(32 * (1 + CONSUMERS)), bytes, stream, p);
+    size_t bytes = SCORE_SHARED_BYTES + (size_t)p.n_stages * layout<DIM>::stage(p.group);
+    sl_launch(score_keys_kernel<DIM>, dim3(sl_multiprocessors()), dim3(32 * (1 + CONSUMER_WARPS)), bytes, stream, p);
 }
 
 } // namespace

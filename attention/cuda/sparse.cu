@@ -7,7 +7,7 @@
 // 0.95, 1 x 32k 64, 8 x 32k 263. Selecting costs 10 us and the rows' latencies 6 beyond the scores.
 #include "attention/cuda/head_dim.cuh"
 #include "attention/cuda/select_rows.cuh"
-#include "engine/base/philox.h"
+#include "attention/random_counter.h"
 
 namespace {
 
@@ -18,25 +18,26 @@ int entries_of(const sl_attn_spec *spec, int n_kv) { // most rows of a head
 }
 
 // The scores' part of the workspace is the caller's; returns the size of all.
-size_t lay_out_oracle(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_kv, char *ws, row_lists *lists,
+size_t lay_out_oracle(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_kv, void *ws, score_params *score,
                       attend_params *p) {
     int n_heads = n_seqs * geom->n_heads, most = entries_of(spec, n_kv);
-    arena a = {ws + (score_workspace(geom, n_seqs, n_kv) + 255) / 256 * 256};
-    *lists = take_lists(&a, n_heads, most, n_kv, 1);
+    arena a = after_counters(ws);
+    take_masses(&a, score, geom, n_seqs, n_kv);
+    p->lists = take_lists(&a, n_heads, most, n_kv, 1);
     take_partials(&a, p, n_heads, geom->head_dim, most, 0);
-    return a.at - ws;
+    return bytes_taken(a, ws);
 }
 
 size_t oracle_workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int, int n_kv) {
-    row_lists lists;
+    score_params score;
     attend_params p;
-    return lay_out_oracle(geom, spec, n_seqs, n_kv, NULL, &lists, &p);
+    return lay_out_oracle(geom, spec, n_seqs, n_kv, NULL, &score, &p);
 }
 
 template <int DIM> void launch_oracle(const sl_attn_cuda_decode_args *a) {
     score_params score = score_params_of<DIM>(a);
     attend_params p = attend_params_of(a);
-    lay_out_oracle(a->geom, a->spec, a->n_seqs, a->max_kv, (char *)a->ws, &p.lists, &p);
+    lay_out_oracle(a->geom, a->spec, a->n_seqs, a->max_kv, a->ws, &score, &p);
     p.mass = score.mass, p.w = score.w, p.max_blocks = score.max_blocks;
     bool by_mass = !sl_attn_has(a->spec, "k");
     select_params select = {.score = score,
@@ -51,14 +52,7 @@ template <int DIM> void launch_oracle(const sl_attn_cuda_decode_args *a) {
 }
 
 void oracle_decode(const sl_attn_cuda_decode_args *args) {
-    sl_with_head_dim(args->geom->head_dim, [&](auto dim) { launch_oracle<decltype(dim)::value>(args); });
-}
-
-// All keys; what is read of V the kernels count.
-void oracle_account(const sl_attn_geom *geom, const sl_attn_spec *, int n_kv, sl_attn_stats *stats) {
-    stats->k_rows += (uint64_t)n_kv * geom->n_kv_heads;
-    stats->bytes += (uint64_t)n_kv * geom->n_kv_heads * geom->head_dim * sizeof(bf16);
-    stats->features += geom->n_heads;
+    SL_WITH_HEAD_DIM(args->geom->head_dim, launch_oracle, args);
 }
 
 // ---- random ----
@@ -68,7 +62,7 @@ enum { DRAW_THREADS = 256 };
 struct random_params {
     const sl_row *rows;
     row_lists lists;
-    int n_heads, S, layer;
+    int n_heads, first_head, S, layer;
     sl_attn_cuda_stats *stats;
 };
 
@@ -81,16 +75,12 @@ __global__ void __launch_bounds__(DRAW_THREADS) draw_uniform_kernel(const random
     sl_wait_previous();
     int head = blockIdx.x;
     const sl_row row = p.rows[head / p.n_heads];
-    sl_rng_id id = {.seed = row.seed,
-                    .sequence = row.sequence,
-                    .position = (uint32_t)row.position,
-                    .layer = (uint32_t)p.layer,
-                    .head = (uint32_t)(head % p.n_heads)};
+    sl_rng_id id = sl_attn_rng_id(row.seed, row.sequence, (uint32_t)row.position, p.layer, p.first_head + head % p.n_heads);
     for (int i = threadIdx.x; i < p.lists.mask_words; i += DRAW_THREADS) drawn[i] = 0;
     if (threadIdx.x == 0) n_distinct = 0;
     __syncthreads();
     for (int m = threadIdx.x; m < p.S; m += DRAW_THREADS) {
-        int j = (int)__umul64hi(sl_rng_u64(&id, m, SL_STREAM_ATTENTION), (uint64_t)(row.position + 1));
+        int j = (int)__umul64hi(sl_draw_random(&id, m), (uint64_t)(row.position + 1));
         p.lists.list[(size_t)head * p.lists.capacity + m] = j;
         atomicOr(&drawn[j / 32], 1u << j % 32);
     }
@@ -110,12 +100,12 @@ __global__ void __launch_bounds__(DRAW_THREADS) draw_uniform_kernel(const random
     atomicAdd(&p.stats->samples, (unsigned long long)p.S);
 }
 
-size_t lay_out_random(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_kv, char *ws, attend_params *p) {
+size_t lay_out_random(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_kv, void *ws, attend_params *p) {
     int S = (int)sl_attn_get(spec, "S"), n_heads = n_seqs * geom->n_heads;
-    arena a = {ws + COUNTERS * sizeof(int)};
+    arena a = after_counters(ws);
     p->lists = take_lists(&a, n_heads, S, n_kv, 1);
     take_partials(&a, p, n_heads, geom->head_dim, S, 0);
-    return a.at - ws;
+    return bytes_taken(a, ws);
 }
 
 size_t random_workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int, int n_kv) {
@@ -125,27 +115,36 @@ size_t random_workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int 
 
 template <int DIM> void launch_random(const sl_attn_cuda_decode_args *a) {
     attend_params p = attend_params_of(a);
-    lay_out_random(a->geom, a->spec, a->n_seqs, a->max_kv, (char *)a->ws, &p);
+    lay_out_random(a->geom, a->spec, a->n_seqs, a->max_kv, a->ws, &p);
     p.reads_k = 1;
-    random_params draw = {a->rows, p.lists, a->geom->n_heads, (int)sl_attn_get(a->spec, "S"), a->layer, a->stats};
+    random_params draw = {a->rows,  p.lists, a->geom->n_heads, a->geom->first_head, (int)sl_attn_get(a->spec, "S"),
+                          a->layer, a->stats};
     sl_launch(draw_uniform_kernel, dim3(a->n_seqs * a->geom->n_heads), dim3(DRAW_THREADS),
               p.lists.mask_words * sizeof(uint32_t), a->stream, draw);
     launch_attend<DIM, true, false>(p, a->n_seqs * a->geom->n_heads, 1, a->stream);
 }
 
 void random_decode(const sl_attn_cuda_decode_args *args) {
-    sl_with_head_dim(args->geom->head_dim, [&](auto dim) { launch_random<decltype(dim)::value>(args); });
+    SL_WITH_HEAD_DIM(args->geom->head_dim, launch_random, args);
 }
 
-void random_account(const sl_attn_geom *geom, const sl_attn_spec *, int, sl_attn_stats *stats) {
+void account_random(const sl_attn_geom *geom, const sl_attn_spec *, int, sl_attn_stats *stats) {
     stats->features += geom->n_heads;
 }
 
 } // namespace
 
-#define OPS(NAME)                                                                                                              \
-    {                                                                                                                          \
-        .workspace = NAME##_workspace, .decode = NAME##_decode, .needs = NULL, .state = NULL, .max_rows = 0,                   \
-        .account = NAME##_account, .prefill = NULL                                                                             \
-    }
-const sl_attn_cuda_ops sl_oracle_cuda_ops = OPS(oracle), sl_random_cuda_ops = OPS(random);
+const sl_attn_cuda_ops sl_oracle_cuda_ops = {.workspace = oracle_workspace,
+                                             .decode = oracle_decode,
+                                             .needs = NULL,
+                                             .state = NULL,
+                                             .max_rows = 0,
+                                             .account = account_all_keys,
+                                             .prefill = NULL};
+const sl_attn_cuda_ops sl_random_cuda_ops = {.workspace = random_workspace,
+                                             .decode = random_decode,
+                                             .needs = NULL,
+                                             .state = NULL,
+                                             .max_rows = 0,
+                                             .account = account_random,
+                                             .prefill = NULL};

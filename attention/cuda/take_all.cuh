@@ -8,10 +8,10 @@
 // blocks are read anew each time: as right, and slower. Light draws are thresholds on light sizes; the heavy rows that lie
 // before one, a list in order, turn it into a threshold on all sizes.
 //
-// All TAKERS threads of a block call these functions together; masses of blocks lie in shared memory. What matters is the way
-// from the last score to the rows of V: it is a chain of some twenty short steps, so loads go out together, barriers are few,
-// divisions wait until memory has to be waited for. And a first head's instructions come from memory, 8 in a line: code that
-// runs once is better short than unrolled.
+// All TAKE_THREADS threads of a block call these functions together; masses of blocks lie in shared memory. What matters is the
+// way from the last score to the rows of V: it is a chain of some twenty short steps, so loads go out together, barriers are
+// few, divisions wait until memory has to be waited for. And a first head's instructions come from memory, 8 in a line: code
+// that runs once is better short than unrolled.
 //
 // Lost, by `bench attn` at 1 x 32k: 512 threads (3 us more), each warp asking all candidates in place of a barrier a turn (3 us
 // more: its code is longer), and walking through a made-up head while waiting, to have the instructions there (6 us more).
@@ -25,19 +25,19 @@
 namespace {
 
 enum {
-    TAKERS = 256, // threads
-    TAKE_WARPS = TAKERS / 32,
-    TAKE_ENTRIES = 4 * TAKERS,         // of running sizes
-    OF_WARP = 64,                      // candidates that one warp may find
-    CANDIDATES = TAKE_WARPS * OF_WARP, // rows that may be heavy
-    CANDIDATE_BLOCKS = 512,            // that hold them
-    S_MOST_LISTED = 4096,              // then S sizes are below 2^53, and products of S with one below 2^64
-    OCTAVES = 32,                      // below the largest size; what is smaller does not count
-    OCTAVE_PLACES = 128,               // an octave's is that of its reference, modulo these
+    TAKE_THREADS = 256, // threads
+    TAKE_WARPS = TAKE_THREADS / 32,
+    TAKE_ENTRIES = 4 * TAKE_THREADS,           // of running sizes
+    WARP_CANDIDATES = 64,                      // candidates that one warp may find
+    CANDIDATES = TAKE_WARPS * WARP_CANDIDATES, // rows that may be heavy
+    CANDIDATE_BLOCKS = 512,                    // that hold them
+    S_MOST_LISTED = 4096,                      // then S sizes are below 2^53, and products of S with one below 2^64
+    OCTAVES = 32,                              // below the largest size; what is smaller does not count
+    OCTAVE_PLACES = 128,                       // an octave's is that of its reference, modulo these
     OCTAVE_COLUMNS = 8,
     SIZE_BITS = 40, // of a candidate: a size is at most 2^38, and a uniform part of it
 };
-static_assert(OCTAVE_PLACES * OCTAVE_COLUMNS * sizeof(uint32_t) == TAKERS * sizeof(uint4), "clear_octaves");
+static_assert(OCTAVE_PLACES * OCTAVE_COLUMNS * sizeof(uint32_t) == TAKE_THREADS * sizeof(uint4), "clear_octaves");
 const uint64_t SIZE_MASK = (1ull << SIZE_BITS) - 1;
 
 // Stored sizes of one head (stages.h), or what they follow from: `typename Space` is a take_space or derives from it, and with
@@ -64,7 +64,7 @@ struct take_space { // views lie here, not in registers, which rows of V on thei
     uint64_t *mass; // [take_all_memory] block b's at place_of(b)
     size_view sizes;
     take_all drawn;
-    uint64_t uniform[TAKERS];                                     // the first numbers of the head's draws
+    uint64_t uniform[TAKE_THREADS];                               // the first numbers of the head's draws
     uint64_t cum[TAKE_ENTRIES + 1];                               // size before each entry
     uint64_t scan[2][TAKE_WARPS];                                 // by turns
     __align__(16) int ints[TAKE_WARPS], n_listed[TAKE_WARPS];     // of the warps
@@ -74,8 +74,8 @@ struct take_space { // views lie here, not in registers, which rows of V on thei
     int heavy_count[2][TAKE_WARPS];                               // of those, by turns
     uint64_t heavy_sum[2][TAKE_WARPS];
     struct {
-        uint64_t row[TAKE_WARPS][OF_WARP];    // row << 40 | size, ascending
-        uint64_t before[TAKE_WARPS][OF_WARP]; // size of all rows before it
+        uint64_t row[TAKE_WARPS][WARP_CANDIDATES];    // row << 40 | size, ascending
+        uint64_t before[TAKE_WARPS][WARP_CANDIDATES]; // size of all rows before it
     } found;
     union {
         struct {
@@ -91,7 +91,7 @@ struct take_space { // views lie here, not in registers, which rows of V on thei
 
 // Blocks of a thread, in order.
 __host__ __device__ int blocks_each(int n_blocks) {
-    return n_blocks <= 2 * TAKERS ? 2 : n_blocks <= 4 * TAKERS ? 4 : 16;
+    return n_blocks <= 2 * TAKE_THREADS ? 2 : n_blocks <= 4 * TAKE_THREADS ? 4 : 16;
 }
 
 // Two places more for each 16 keep the banks of threads that have as many apart.
@@ -123,7 +123,7 @@ __device__ void take_all_prepare(take_space *s, void *memory, const uint64_t *ma
             .mass = mass, .w = w, .stride = stride, .n = n, .n_blocks = ceil_div(n, BLOCK), .share = alpha / (1 - alpha) / n};
     }
     clear_octaves(s, thread);
-    s->uniform[thread] = sl_rng_u64(&id, thread, SL_STREAM_ATTENTION);
+    s->uniform[thread] = sl_draw_random(&id, thread);
 }
 
 // Asks for the masses, whole lines at a time, past the L1 cache, which may hold the line from before; take_all_solve waits for
@@ -131,7 +131,7 @@ __device__ void take_all_prepare(take_space *s, void *memory, const uint64_t *ma
 __device__ void take_all_begin(take_space *s, int thread) {
     const uint64_t *mass = s->sizes.mass;
     uint32_t to = shared_address(s->mass);
-    for (int b = 2 * thread; b < s->sizes.n_blocks; b += 2 * TAKERS)
+    for (int b = 2 * thread; b < s->sizes.n_blocks; b += 2 * TAKE_THREADS)
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + place_of(b) * 8), "l"(mass + b) : "memory");
 }
 
@@ -309,7 +309,7 @@ template <int EACH> __device__ int find_blocks(take_space *s, int S, const int *
     }
     if (thread == 0) {
         s->sizes.shift = SHIFT, s->sizes.top = top, s->sizes.each = each, s->sizes.total = total;
-        s->cum[TAKERS * EACH / N] = total;
+        s->cum[TAKE_THREADS * EACH / N] = total;
     }
     bool fit = n_listed <= CANDIDATE_BLOCKS;
     for (; fit && mask; mask &= mask - 1) s->block[at++] = first + __ffs(mask) - 1;
@@ -362,7 +362,7 @@ template <typename Space> __device__ void collect_rows(Space *s, int n_blocks, u
         }
         running -= own;
         int at = sl_scan_lanes(__popc(mask), lane), n_all = __shfl_sync(~0u, at, 31);
-        for (at += n - __popc(mask); mask && at < OF_WARP; mask &= mask - 1, at++) {
+        for (at += n - __popc(mask); mask && at < WARP_CANDIDATES; mask &= mask - 1, at++) {
             int place = __ffs(mask) - 1;
             uint64_t before = running, size = 0;
 #pragma unroll
@@ -383,12 +383,12 @@ template <typename Space> __device__ void collect_rows(Space *s, int n_blocks, u
 // From the rows found, all that are larger than `least`. False: they are too many, or kappa lies below. A warp keeps what it
 // has found in registers.
 __device__ bool solve_found(take_space *s, int S, uint64_t least, int thread) {
-    enum { EACH = OF_WARP / 32 };
+    enum { EACH = WARP_CANDIDATES / 32 };
     int lane = thread % 32, warp = thread / 32, n = 0, own = s->n_found[warp];
     uint64_t x[EACH], total = s->sizes.total;
     bool fits = S <= S_MOST_LISTED;
 #pragma unroll
-    for (int i = 0; i < TAKE_WARPS; i++) fits &= s->n_found[i] <= OF_WARP, n += s->n_found[i];
+    for (int i = 0; i < TAKE_WARPS; i++) fits &= s->n_found[i] <= WARP_CANDIDATES, n += s->n_found[i];
     if (!fits) return false;
 #pragma unroll
     for (int i = 0; i < EACH; i++) x[i] = i * 32 + lane < own ? s->found.row[warp][i * 32 + lane] : 0;
@@ -450,7 +450,7 @@ template <typename Space> __device__ void split(Space *s, uint64_t cut, int *n_h
 // The same from all blocks, each time anew; light sizes before each entry to s->cum. Apart from the rest, so that its
 // instructions do not lie between theirs.
 template <typename Space> __device__ __noinline__ void solve_blocks(Space *s, int S, int thread) {
-    enum { EACH = TAKE_ENTRIES / TAKERS };
+    enum { EACH = TAKE_ENTRIES / TAKE_THREADS };
     const size_view &z = s->sizes;
     take_all r = {.n_heavy = 0, .k = S, .light = z.total, .cut = z.total / S, .listed = false};
     for (;;) {
@@ -462,7 +462,7 @@ template <typename Space> __device__ __noinline__ void solve_blocks(Space *s, in
     }
     if (r.light == 0) r.k = 0;
     if (thread == 0) s->drawn = r;
-    for (int e = thread; e < TAKE_ENTRIES; e += TAKERS) s->heavy_of[e] = 0;
+    for (int e = thread; e < TAKE_ENTRIES; e += TAKE_THREADS) s->heavy_of[e] = 0;
     __syncthreads();
     for (int b = thread / 32; b < z.n_blocks; b += TAKE_WARPS) {
         if (largest_of(z, mass_of(s, b)) <= r.cut) continue;
@@ -629,14 +629,14 @@ template <typename Space> __device__ __noinline__ int heavy_row(const Space *s, 
     return lane < __popc(heavy) ? b * BLOCK + (int)__fns(heavy, 0, lane + 1) : -1;
 }
 
-// ---- turns of TAKERS rows: heavy rows that were not listed, a block for each warp, then listed ones and draws ----
+// ---- turns of TAKE_THREADS rows: heavy rows that were not listed, a block for each warp, then listed ones and draws ----
 
 __device__ int heavy_turns(const take_space *s) {
     return s->drawn.listed ? 0 : ceil_div(s->sizes.n_blocks, TAKE_WARPS);
 }
 
 __device__ int turns_of(const take_space *s) {
-    return heavy_turns(s) + ceil_div((s->drawn.listed ? s->drawn.n_heavy : 0) + s->drawn.k, TAKERS);
+    return heavy_turns(s) + ceil_div((s->drawn.listed ? s->drawn.n_heavy : 0) + s->drawn.k, TAKE_THREADS);
 }
 
 // Thread's row of a turn of those that s->drawn stands for. A warp's rows come first and ascend, heavy ones before light ones;
@@ -645,13 +645,13 @@ __device__ int turns_of(const take_space *s) {
 template <typename Space>
 __device__ drawn_row row_of_turn(const Space *s, bool shared, const sl_rng_id &id, uint32_t index, int turn, int thread) {
     const take_all &r = s->drawn;
-    int n_listed = r.listed ? r.n_heavy : 0, n_heavy = heavy_turns(s), m = (turn - n_heavy) * TAKERS + thread;
+    int n_listed = r.listed ? r.n_heavy : 0, n_heavy = heavy_turns(s), m = (turn - n_heavy) * TAKE_THREADS + thread;
     if (turn < n_heavy) return {heavy_row(s, turn * TAKE_WARPS + thread / 32), 0};
-    if (n_listed + r.k <= TAKERS / 2) m = thread % 32 < 16 ? thread / 32 * 16 + thread % 32 : (int)TAKERS;
+    if (n_listed + r.k <= TAKE_THREADS / 2) m = thread % 32 < 16 ? thread / 32 * 16 + thread % 32 : (int)TAKE_THREADS;
     if (m < n_listed) return {s->heavy.row[m], 0};
     if (m >= n_listed + r.k) return {-1, 0};
     uint32_t number = m - n_listed, i = index | (shared ? 0 : number);
-    uint64_t u = i < TAKERS ? s->uniform[i] : sl_rng_u64(&id, i, SL_STREAM_ATTENTION);
+    uint64_t u = i < TAKE_THREADS ? s->uniform[i] : sl_draw_random(&id, i);
     uint64_t t = threshold(r.light, r.k, inverse_of(r.k), number, u);
     return r.listed ? find_listed(s, t) : find_unlisted(s, t);
 }
@@ -670,7 +670,7 @@ __device__ float inverse_pi(const take_space *s, const drawn_row &x) {
 
 // Copies the sequence's page table to shared memory; take_all_solve waits for it.
 __device__ void copy_pages(int32_t *to, const sl_row &row, int thread) {
-    for (int i = thread; i <= row.position / SL_PAGE; i += TAKERS)
+    for (int i = thread; i <= row.position / SL_PAGE; i += TAKE_THREADS)
         asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to + i)), "l"(row.pages + i) : "memory");
 }
 
@@ -683,8 +683,8 @@ __device__ void wait_done(const int *done, int wanted, int thread) {
 
 // A block no longer asks for a KV head's counters. How many blocks did so before it, in thread 0; the last may set them to 0.
 // The kernel must not end before the one in front: the last blocks wait for that.
-__device__ int leave_slot(int *drawn, bool is_last_slot, int thread) {
-    if (is_last_slot) sl_wait_previous();
+__device__ int release_seq_head(int *drawn, bool is_last_seq_head, int thread) {
+    if (is_last_seq_head) sl_wait_previous();
     return thread == 0 ? sl_take_number(drawn) : 0;
 }
 

@@ -14,7 +14,7 @@
 #include "attention/cuda/norms.cuh"
 #include "attention/cuda/score_bounds.cuh"
 #include "attention/cuda/select_rows.cuh"
-#include "engine/base/philox.h"
+#include "attention/random_counter.h"
 #include "engine/base/quantile.h"
 
 namespace {
@@ -28,7 +28,7 @@ struct verified_params {
     uint32_t *fixed;  // [n_seqs * n_heads][mask_words] list 0
     int *permutation; // [n_seqs * n_heads][2][stride] draw_sample's `last` and `partners`
     int stride;
-    int unit, layer, n_heads;
+    int unit, layer, n_heads, first_head;
     double top, base;
     int sink, window;
     int verify, bound;
@@ -42,11 +42,7 @@ struct verified_params {
 
 __device__ sl_rng_id rng_of(const verified_params &p, int head) {
     const sl_row &row = p.score.rows[head / p.n_heads];
-    return {.seed = row.seed,
-            .sequence = row.sequence,
-            .position = (uint32_t)row.position,
-            .layer = (uint32_t)p.layer,
-            .head = (uint32_t)(head % p.n_heads)};
+    return sl_attn_rng_id(row.seed, row.sequence, (uint32_t)row.position, p.layer, p.first_head + head % p.n_heads);
 }
 
 // Bit r of drawn: r is among the first m < n places after m steps, of which `from` have been made here before. All steps at
@@ -56,21 +52,21 @@ __device__ sl_rng_id rng_of(const verified_params &p, int head) {
 // partners: [n] of the steps; last: [n] the last step whose partner a place was, + 1. Global memory, kept from call to call.
 __device__ void draw_sample(const sl_rng_id &id, int n, int from, int m, int *partners, int *last, uint32_t *drawn) {
     enum { AHEAD = 4 };
-    for (int i = threadIdx.x * 4; from == 0 && i < n; i += SELECTORS * 4) *(int4 *)(last + i) = make_int4(0, 0, 0, 0);
-    for (int i = threadIdx.x; i < n / 32 + 2; i += SELECTORS)
+    for (int i = threadIdx.x * 4; from == 0 && i < n; i += SELECT_THREADS * 4) *(int4 *)(last + i) = make_int4(0, 0, 0, 0);
+    for (int i = threadIdx.x; i < n / 32 + 2; i += SELECT_THREADS)
         drawn[i] = 32 * i + 32 <= m ? ~0u : 32 * i < m ? (1u << m % 32) - 1 : 0;
     __syncthreads();
-    for (int k = from + threadIdx.x; k < m; k += SELECTORS) {
-        int p = k + (int)__umul64hi(sl_rng_u64(&id, k, SL_STREAM_ATTENTION), (uint64_t)(n - k)); // Fisher and Yates
+    for (int k = from + threadIdx.x; k < m; k += SELECT_THREADS) {
+        int p = k + (int)__umul64hi(sl_draw_random(&id, k), (uint64_t)(n - k)); // Fisher and Yates
         partners[k] = p;
         if (p != k) atomicMax(last + p, k + 1);
     }
     __syncthreads();
-    for (int first = threadIdx.x; first < m; first += SELECTORS * AHEAD) {
+    for (int first = threadIdx.x; first < m; first += SELECT_THREADS * AHEAD) {
         int p[AHEAD], own[AHEAD], before[AHEAD];
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
-            int k = first + i * SELECTORS;
+            int k = first + i * SELECT_THREADS;
             p[i] = k < m ? __ldcg(partners + k) : 0;
             before[i] = k < m ? __ldcg(last + k) : 0;
         }
@@ -78,7 +74,7 @@ __device__ void draw_sample(const sl_rng_id &id, int n, int from, int m, int *pa
         for (int i = 0; i < AHEAD; i++) own[i] = p[i] >= m ? __ldcg(last + p[i]) : 0;
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
-            int end = first + i * SELECTORS;
+            int end = first + i * SELECT_THREADS;
             if (own[i] != end + 1) continue;
             for (int x = before[i]; x > 0; x = __ldcg(last + end)) end = x - 1;
             atomicOr(drawn + p[i] / 32, 1u << p[i] % 32);
@@ -107,7 +103,7 @@ __device__ void sample_words(select_space *s, const verified_params &p, int head
     uint64_t before = 0, all;
     int *last = p.permutation + (size_t)head * 2 * p.stride;
     if (m < n_residual) draw_sample(rng_of(p, head), n_residual, from, m, last + p.stride, last, drawn);
-    for (int b = threadIdx.x; b - (int)threadIdx.x < n_words; b += SELECTORS) {
+    for (int b = threadIdx.x; b - (int)threadIdx.x < n_words; b += SELECT_THREADS) {
         uint32_t free = b < n_words ? ~fixed[b] & range_bits(b, 0, n_kv) : 0;
         int at = (int)(before + scan_block(s, __popc(free), &all));
         before += all;
@@ -119,15 +115,23 @@ __device__ void sample_words(select_space *s, const verified_params &p, int head
 
 // ---- fixed rows, base sample ----
 
-// log2 of the largest weight that was not taken, beside 2^top, and no less than what was rounded to it.
-__device__ float largest_left(select_space *s, const stored_weights &h, const uint32_t *taken) {
-    int least = INT_MAX;
-    for_pieces(h, RANKS - 1, [&](int piece, const uint4 &x, int base) {
+// for_pieces: the lowest rank, that is the largest mass, of the entries that were not taken.
+struct least_rank {
+    const uint32_t *taken; // a bit for each entry
+    int least;
+    __device__ void visit(int piece, const uint4 &x, int base) {
         uint32_t is_taken = ((const uint8_t *)taken)[piece];
 #pragma unroll
         for (int i = 0; i < 8; i++)
-            if (weight_at(x, i) > 0 && !(is_taken >> i & 1)) least = min(least, base - weight_at(x, i));
-    });
+            if (mass_at(x, i) > 0 && !(is_taken >> i & 1)) least = min(least, base - mass_at(x, i));
+    }
+};
+
+// log2 of the largest weight that was not taken, beside 2^top, and no less than what was rounded to it.
+__device__ float largest_left(select_space *s, const stored_masses &h, const uint32_t *taken) {
+    least_rank visitor = {taken, INT_MAX};
+    for_pieces(h, RANKS - 1, visitor);
+    int least = visitor.least;
     least = -max_block(s, -least);
     if (least == INT_MAX) return -INFINITY;
     return (float)(log2(256.0 - least % 128) - least / 128 - 8 + log2(1 + 0x1p-8));
@@ -135,16 +139,16 @@ __device__ float largest_left(select_space *s, const stored_weights &h, const ui
 
 // Grid: a block for each query head. Leaves lists 0 and 1, their masks and the permutation so far. Reads the stored weights
 // twice, from the L2 cache; 8 bytes of permutation for each row. Nothing is summed in floating point.
-__global__ void __launch_bounds__(SELECTORS, 2) pick_rows_kernel(const verified_params p) {
+__global__ void __launch_bounds__(SELECT_THREADS, 2) pick_rows_kernel(const verified_params p) {
     extern __shared__ __align__(16) int memory[]; // [select_words], fixed [mask_words], references
     __shared__ select_space s;
     sl_start_next();
     sl_wait_previous();
-    int head = blockIdx.x, slot = head / p.score.group, n_kv = p.score.rows[head / p.n_heads].position + 1;
+    int head = blockIdx.x, seq_head = head / p.score.group, n_kv = p.score.rows[head / p.n_heads].position + 1;
     int n_words = ceil_div(n_kv, 32);
     uint32_t *above = (uint32_t *)memory, *fixed = above + select_words(p.lists.mask_words);
-    stored_weights h =
-        open_weights(&s, p.score, slot, head % p.score.group, ceil_div(n_kv, p.unit), (int16_t *)(fixed + p.lists.mask_words));
+    stored_masses h = open_masses(&s, p.score, seq_head, head % p.score.group, ceil_div(n_kv, p.unit),
+                                  (int16_t *)(fixed + p.lists.mask_words));
     if (is_beyond(h.top)) {
         plan_beyond(p.lists, head, h.top, n_kv, n_kv, p.stats);
         return;
@@ -152,14 +156,14 @@ __global__ void __launch_bounds__(SELECTORS, 2) pick_rows_kernel(const verified_
     head_plan plan = {};
     plan.top = h.top;
     int k = (int)ceil(p.top * h.n);
-    for (int b = threadIdx.x; k == 0 && b < h.n_blocks; b += SELECTORS) above[b] = 0;
+    for (int b = threadIdx.x; k == 0 && b < h.n_blocks; b += SELECT_THREADS) above[b] = 0;
     if (k > 0) {
         cut_rule c = select_largest(&s, h, (int *)above, false, k, 0);
         take_equal(&s, c, h.n_blocks, above, above + h.n_blocks);
     }
     __syncthreads();
     if (p.bound != SL_BOUND_CLT) plan.hi = largest_left(&s, h, above);
-    for (int b = threadIdx.x; b < n_words; b += SELECTORS) {
+    for (int b = threadIdx.x; b < n_words; b += SELECT_THREADS) {
         uint32_t x = p.unit == 1 ? above[b] : above[b / 16] >> 2 * (b % 16);
         if (p.unit == UNIT) x = (x & 1 ? 0xffff : 0) | (x & 2 ? 0xffff0000 : 0);
         x |= range_bits(b, 0, p.sink) | range_bits(b, n_kv - p.window, n_kv);
@@ -167,13 +171,13 @@ __global__ void __launch_bounds__(SELECTORS, 2) pick_rows_kernel(const verified_
     }
     __syncthreads();
     int32_t *list = p.lists.list + (size_t)head * p.lists.capacity;
-    plan.at[1] = list_entries(&s, n_words, list, [&](int b) { return fixed[b]; });
+    plan.at[1] = list_entries(&s, n_words, list, fixed, NULL);
     int n_residual = n_kv - plan.at[1], m = max((int)ceil(p.base * n_residual), 2);
     m = min(m, n_residual);
     uint32_t *drawn = above, *words = above + n_words + 2;
     sample_words(&s, p, head, fixed, n_kv, n_residual, 0, m, drawn, words);
-    list_entries(&s, n_words, list + plan.at[1], [&](int b) { return words[b]; });
-    for (int b = threadIdx.x; b < n_words; b += SELECTORS) {
+    list_entries(&s, n_words, list + plan.at[1], words, NULL);
+    for (int b = threadIdx.x; b < n_words; b += SELECT_THREADS) {
         size_t at = (size_t)head * p.lists.mask_words + b;
         p.fixed[at] = fixed[b], p.lists.mask[at] = fixed[b] | words[b];
     }
@@ -227,12 +231,12 @@ __device__ int rows_needed(const verified_params &p, const estimates &f, int bas
 }
 
 // The largest |v| of a sequence's KV head.
-__device__ float largest_norm(const verified_params &p, select_space *s, int slot, int n_kv, int dim) {
-    const int32_t *pages = p.score.rows[slot / p.score.n_kv_heads].pages;
+__device__ float largest_norm(const verified_params &p, select_space *s, int seq_head, int n_kv, int dim) {
+    const int32_t *pages = p.score.rows[seq_head / p.score.n_kv_heads].pages;
     int newest = (n_kv - 1) / SL_PAGE * SL_PAGE;
     int most = 0; // norms order as integers do
-    for (int j = threadIdx.x; j < n_kv; j += SELECTORS) {
-        size_t block = (size_t)pages[j / SL_PAGE] * p.score.n_kv_heads + slot % p.score.n_kv_heads;
+    for (int j = threadIdx.x; j < n_kv; j += SELECT_THREADS) {
+        size_t block = (size_t)pages[j / SL_PAGE] * p.score.n_kv_heads + seq_head % p.score.n_kv_heads;
         most = max(most, (int)(j < newest ? ((const bf16 *)(p.norms + block * p.norms_size))[j % SL_PAGE]
                                           : sl_norm_of_row(p.attend.v + (block * SL_PAGE + j % SL_PAGE) * dim, dim)));
     }
@@ -264,7 +268,7 @@ __device__ estimates estimate(const verified_params &p, int head, const head_pla
     float most = max_lanes(fmaxf(fixed_m, base_m)), factor = relative(base_m, most);
     if (threadIdx.x < 32) s->factor[0][lane] = relative(fixed_m, most), s->factor[1][lane] = factor;
     __syncthreads();
-    for (int i = threadIdx.x; i < 2 * DIM; i += SELECTORS) {
+    for (int i = threadIdx.x; i < 2 * DIM; i += SELECT_THREADS) {
         int list = i / DIM, n_chunks = list_chunks(list ? n_base : plan.at[1]);
         const float *o = a.o + (((size_t)head * LISTS + list) * a.max_chunks) * DIM + i % DIM;
         double sum = 0;
@@ -299,7 +303,7 @@ __device__ void count_tail(sl_attn_cuda_stats *stats, double kurtosis, int n_bas
 
 // Grid: a block for each query head. Reads the partial results of lists 0 and 1, summed in the order of chunks and lanes;
 // leaves list 2, the rows that the base sample lacks, and the sample's factor.
-template <int DIM> __global__ void __launch_bounds__(SELECTORS, 2) plan_rows_kernel(const verified_params p) {
+template <int DIM> __global__ void __launch_bounds__(SELECT_THREADS, 2) plan_rows_kernel(const verified_params p) {
     extern __shared__ __align__(16) int memory[]; // fixed, drawn, words
     __shared__ select_space s;
     __shared__ plan_space<DIM> space;
@@ -320,12 +324,11 @@ template <int DIM> __global__ void __launch_bounds__(SELECTORS, 2) plan_rows_ker
     if (b > n_base) {
         uint32_t *fixed = (uint32_t *)memory, *drawn = fixed + n_words, *words = drawn + n_words + 2;
         uint32_t *mask = p.lists.mask + (size_t)head * p.lists.mask_words;
-        for (int i = threadIdx.x; i < n_words; i += SELECTORS) fixed[i] = p.fixed[(size_t)head * p.lists.mask_words + i];
+        for (int i = threadIdx.x; i < n_words; i += SELECT_THREADS) fixed[i] = p.fixed[(size_t)head * p.lists.mask_words + i];
         __syncthreads();
         sample_words(&s, p, head, fixed, n_kv, n_residual, n_base, b, drawn, words);
-        list_entries(&s, n_words, p.lists.list + (size_t)head * p.lists.capacity + plan.at[2],
-                     [&](int i) { return words[i] & ~mask[i]; });
-        for (int i = threadIdx.x; i < n_words; i += SELECTORS) mask[i] |= words[i];
+        list_entries(&s, n_words, p.lists.list + (size_t)head * p.lists.capacity + plan.at[2], words, mask);
+        for (int i = threadIdx.x; i < n_words; i += SELECT_THREADS) mask[i] |= words[i];
     }
     if (threadIdx.x > 0) return;
     plan.at[3] = plan.at[1] + b;
@@ -352,15 +355,16 @@ int needs(const sl_attn_spec *spec, sl_kv_need *out) {
     return n;
 }
 
-size_t lay_out(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_kv, char *ws, verified_params *p) {
+size_t lay_out(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_kv, void *ws, verified_params *p) {
     int n_heads = n_seqs * geom->n_heads, n_entries = by_bounds(spec) ? ceil_div(n_kv, UNIT) : n_kv;
-    arena a = {ws + (score_workspace(geom, n_seqs, n_entries) + 255) / 256 * 256};
+    arena a = after_counters(ws);
+    take_masses(&a, &p->score, geom, n_seqs, n_entries);
     p->lists = p->attend.lists = take_lists(&a, n_heads, n_kv, n_kv, 1);
     p->fixed = a.take<uint32_t>((size_t)n_heads * p->lists.mask_words);
     p->stride = ceil_div(n_kv, 4) * 4;
     p->permutation = a.take<int>((size_t)n_heads * 2 * p->stride);
     take_partials(&a, &p->attend, n_heads, geom->head_dim, n_kv, 1);
-    return a.at - ws;
+    return bytes_taken(a, ws);
 }
 
 size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int, int n_kv) {
@@ -371,6 +375,7 @@ size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs,
 void read_spec(const sl_attn_cuda_decode_args *a, verified_params *p) {
     const sl_attn_spec *spec = a->spec;
     p->unit = by_bounds(spec) ? UNIT : 1, p->layer = a->layer, p->n_heads = a->geom->n_heads;
+    p->first_head = a->geom->first_head;
     p->top = sl_attn_get(spec, "top"), p->base = sl_attn_get(spec, "base");
     p->sink = (int)sl_attn_get(spec, "sink"), p->window = (int)sl_attn_get(spec, "window");
     p->verify = (int)sl_attn_get(spec, "verify"), p->bound = (int)sl_attn_get(spec, "bound");
@@ -380,49 +385,52 @@ void read_spec(const sl_attn_cuda_decode_args *a, verified_params *p) {
     p->stats = a->stats;
 }
 
-template <int DIM, bool SCORES> void launch_kernels(const verified_params &p, int n_slots, cudaStream_t stream) {
-    int n_words = p.lists.mask_words, n_heads = n_slots * p.score.group;
+template <int DIM, bool SCORES> void launch_kernels(const verified_params &p, int n_seq_heads, cudaStream_t stream) {
+    int n_words = p.lists.mask_words, n_heads = n_seq_heads * p.score.group;
     attend_params base = p.attend, rest = p.attend;
     base.out = NULL;
     rest.first_list = 2, rest.n_lists = LISTS;
     size_t pick_bytes = (select_words(n_words) + n_words) * sizeof(int) + p.score.max_blocks * sizeof(int16_t);
-    sl_launch(pick_rows_kernel, dim3(n_heads), dim3(SELECTORS), pick_bytes, stream, p);
+    sl_launch(pick_rows_kernel, dim3(n_heads), dim3(SELECT_THREADS), pick_bytes, stream, p);
     launch_attend<DIM, SCORES, true>(base, n_heads, 2, stream);
-    sl_launch(plan_rows_kernel<DIM>, dim3(n_heads), dim3(SELECTORS), (3 * n_words + 8) * sizeof(int), stream, p);
+    sl_launch(plan_rows_kernel<DIM>, dim3(n_heads), dim3(SELECT_THREADS), (3 * n_words + 8) * sizeof(int), stream, p);
     launch_attend<DIM, SCORES, false>(rest, n_heads, 1, stream);
 }
 
 template <int DIM> void launch(const sl_attn_cuda_decode_args *a) {
+    bool has_bounds = by_bounds(a->spec);
     verified_params p = {};
+    bounds_params bounds = {};
+    if (has_bounds) bounds = bounds_params_of<DIM>(a);
+    p.score = has_bounds ? bounds.score : score_params_of<DIM>(a);
     p.attend = attend_params_of(a);
-    lay_out(a->geom, a->spec, a->n_seqs, a->max_kv, (char *)a->ws, &p);
+    lay_out(a->geom, a->spec, a->n_seqs, a->max_kv, a->ws, &p);
     read_spec(a, &p);
-    int n_slots = a->n_seqs * a->geom->n_kv_heads;
-    if (by_bounds(a->spec)) {
-        bounds_params bounds = bounds_params_of<DIM>(a);
-        p.score = bounds.score;
+    int n_seq_heads = a->n_seqs * a->geom->n_kv_heads;
+    if (has_bounds) {
+        bounds.score = p.score;
         p.attend.reads_k = p.attend.reads_newest = 1;
         launch_bounds<DIM>(bounds, a->stream);
-        return launch_kernels<DIM, true>(p, n_slots, a->stream);
+        launch_kernels<DIM, true>(p, n_seq_heads, a->stream);
+    } else {
+        p.attend.mass = p.score.mass, p.attend.w = p.score.w, p.attend.max_blocks = p.score.max_blocks;
+        launch_score<DIM>(p.score, a->stream);
+        launch_kernels<DIM, false>(p, n_seq_heads, a->stream);
     }
-    p.score = score_params_of<DIM>(a);
-    p.attend.mass = p.score.mass, p.attend.w = p.score.w, p.attend.max_blocks = p.score.max_blocks;
-    launch_score<DIM>(p.score, a->stream);
-    launch_kernels<DIM, false>(p, n_slots, a->stream);
 }
 
 void decode(const sl_attn_cuda_decode_args *args) {
-    sl_with_head_dim(args->geom->head_dim, [&](auto dim) { launch<decltype(dim)::value>(args); });
+    SL_WITH_HEAD_DIM(args->geom->head_dim, launch, args);
 }
 
 // The index; what else is read the kernels count.
-void account(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats) {
+void account_index(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats) {
     stats->tries += geom->n_heads;
     if (needs_norms(spec)) stats->bytes += (uint64_t)n_kv * geom->n_kv_heads * sizeof(bf16);
-    if (by_bounds(spec)) return sl_cuda_account_bounds(geom, n_kv, stats);
-    stats->k_rows += (uint64_t)n_kv * geom->n_kv_heads;
-    stats->bytes += (uint64_t)n_kv * geom->n_kv_heads * geom->head_dim * sizeof(bf16);
-    stats->features += geom->n_heads;
+    if (by_bounds(spec))
+        sl_cuda_account_bounds(geom, n_kv, stats);
+    else
+        account_all_keys(geom, spec, n_kv, stats);
 }
 
 } // namespace
@@ -432,5 +440,5 @@ const sl_attn_cuda_ops sl_vattention_cuda_ops = {.workspace = workspace,
                                                  .needs = needs,
                                                  .state = NULL,
                                                  .max_rows = 0,
-                                                 .account = account,
+                                                 .account = account_index,
                                                  .prefill = NULL};

@@ -136,7 +136,7 @@ static void discarded(void) {
         rig r = rig_new(&c, some[k], 5);
         rig_decode(&r);
         memcpy(kept, r.out, bytes);
-        r.args.keeps_stored = 0;
+        r.args.keeps_masses = 0;
         for (int i = 0; i < 20; i++) {
             rig_seed(&r, 5);
             rig_decode_queued(&r, 1 + (i % 2 && !strstr(some[k], "epsilon")));

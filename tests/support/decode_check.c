@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { COUNTERS = 65536 };
 static const double LOG2_E = 1.4426950408889634;
 static sl_error err;
 
@@ -57,6 +56,10 @@ static size_t n_masses(const rig *r) {
     return (size_t)r->n_slots * r->group * r->max_blocks;
 }
 
+static size_t aligned(size_t bytes) {
+    return (bytes + SL_CUDA_ALIGNMENT - 1) / SL_CUDA_ALIGNMENT * SL_CUDA_ALIGNMENT;
+}
+
 static size_t out_size(const rig *r, int n_seqs) {
     return (size_t)n_seqs * r->c->geom.n_heads * r->c->geom.head_dim;
 }
@@ -96,7 +99,7 @@ rig rig_new(ref_cache *c, const char *attn, uint32_t seed) {
                                         .v = gpu_copy(c->pool.v, bytes),
                                         .stats = gpu_zero(sizeof(sl_attn_cuda_stats)),
                                         .ws = gpu_zero(ops->workspace(g, &r.spec, c->n_seqs, 1, r.max_kv)),
-                                        .keeps_stored = 1};
+                                        .keeps_masses = 1};
     build_extras(&r);
     gpu_sync("page extras"); // a step may read them before the kernel in front has ended
     r.out = malloc(n_q * sizeof *r.out);
@@ -153,13 +156,13 @@ static sl_attn_cuda_stats read_stats(const rig *r) {
 void rig_launch(rig *r) {
     sl_attn_cuda_stats before = read_stats(r);
     rig_decode(r);
-    const char *at = (char *)((int *)r->args.ws + COUNTERS);
+    const char *at = (char *)((int *)r->args.ws + SL_CUDA_COUNTERS); // attention_cuda.h states what follows
     size_t n = n_masses(r) * sizeof *r->mass[0], n_w = n_masses(r) * SL_BLOCK * sizeof *r->w;
-    if (r->n_stored) gpu_read(r->mass[0], at, n), gpu_read(r->w, at + n, n_w);
-    if (r->n_stored > 1) gpu_read(r->mass[1], at + n + n_w, n);
-    int *counters = malloc(COUNTERS * sizeof *counters);
-    gpu_read(counters, r->args.ws, COUNTERS * sizeof *counters);
-    for (int i = 0; i < COUNTERS; i++) CHECK_INT(counters[i], 0);
+    if (r->n_stored) gpu_read(r->mass[0], at, n), gpu_read(r->w, at + aligned(n), n_w);
+    if (r->n_stored > 1) gpu_read(r->mass[1], at + aligned(n) + aligned(n_w), n);
+    int *counters = malloc(SL_CUDA_COUNTERS * sizeof *counters);
+    gpu_read(counters, r->args.ws, SL_CUDA_COUNTERS * sizeof *counters);
+    for (int i = 0; i < SL_CUDA_COUNTERS; i++) CHECK_INT(counters[i], 0);
     free(counters);
     sl_attn_cuda_stats now = read_stats(r);
     uint32_t kurtosis_bits = (uint32_t)now.kurtosis; // the largest of all launches, not of this one alone

@@ -13,7 +13,7 @@ __global__ void take_all_kernel(const take_all_problem *problems) {
     __syncthreads();
     take_all_begin(s, thread);
     take_all_solve(s, p.S, NULL, thread);
-    for (int turn = 0; turn < turns_of(s); turn++, n += TAKERS) {
+    for (int turn = 0; turn < turns_of(s); turn++, n += TAKE_THREADS) {
         drawn_row x = row_of_turn(s, p.shared, p.id, 0, turn, thread);
         p.row[n + thread] = x.row, p.inv_pi[n + thread] = inverse_pi(s, x);
     }
@@ -27,5 +27,5 @@ __global__ void take_all_kernel(const take_all_problem *problems) {
 void take_all_on_gpu(const take_all_problem *problems, int n) {
     int bytes = (sizeof(take_space) + 15) / 16 * 16 + take_all_memory(DRAW_ROWS_MAX / BLOCK);
     cudaFuncSetAttribute(take_all_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    take_all_kernel<<<n, TAKERS, bytes>>>(problems);
+    take_all_kernel<<<n, TAKE_THREADS, bytes>>>(problems);
 }
