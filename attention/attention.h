@@ -11,7 +11,7 @@
 #define SLEIGH_ATTENTION_H
 
 #include "engine/base/error.h"
-#include "engine/kv/kv.h"
+#include "engine/kv/kv_extras.h"
 
 #include <stdint.h>
 #include <stdio.h>
@@ -155,7 +155,7 @@ typedef struct sl_attn_ops {
     size_t (*workspace)(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv);
     void (*decode)(const sl_attn_decode_args *args);
     void (*prefill)(const sl_attn_prefill_args *args);
-    // Page extras that decode reads (engine/kv/kv.h), at most SL_MAX_NEEDS; the engine builds them before a step. NULL: none.
+    // Page extras that decode reads (engine/kv/kv_extras.h), at most SL_MAX_NEEDS; the engine builds them before a step. NULL: none.
     int (*needs)(const sl_attn_spec *spec, sl_kv_need *out);
     // Bytes that decode keeps from step to step for a sequence and layer, zero at the start. NULL or 0: none.
     size_t (*state)(const sl_attn_geom *geom, const sl_attn_spec *spec);

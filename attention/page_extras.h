@@ -1,9 +1,9 @@
-// attention/page_extras.h - the page extras that attention methods keep beside K and V (engine/kv/kv.h). Host and CUDA methods
+// attention/page_extras.h - the page extras that attention methods keep beside K and V (engine/kv/kv_extras.h). Host and CUDA methods
 // share them: both backends build the same bits.
 #ifndef SLEIGH_PAGE_EXTRAS_H
 #define SLEIGH_PAGE_EXTRAS_H
 
-#include "engine/kv/kv.h"
+#include "engine/kv/kv_extras.h"
 
 #ifdef __cplusplus
 extern "C" {

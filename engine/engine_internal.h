@@ -3,7 +3,7 @@
 #define SLEIGH_INTERNAL_H
 
 #include "engine/backend/backend.h"
-#include "engine/kv/kv.h"
+#include "engine/kv/kv_extras.h"
 #include "engine/sleigh.h"
 #include "models/arch.h"
 

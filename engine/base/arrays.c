@@ -1,4 +1,4 @@
-// engine/base/arrays.c - ids and bytes in memory that doubles.
+// engine/base/arrays.c - see arrays.h. The capacity doubles when an array is full.
 #include "engine/base/arrays.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-// engine/base/arrays.h - the growing arrays that texts and ids are appended to. Knows nothing of tokenizers.
+// engine/base/arrays.h - growing arrays of token ids and of bytes.
 #ifndef SLEIGH_ARRAYS_H
 #define SLEIGH_ARRAYS_H
 
@@ -11,7 +11,7 @@
 extern "C" {
 #endif
 
-// Growing array of ids; zero-initialise, free with sl_ids_free.
+// A growing array of ids. Initialise with zeros, free with sl_ids_free.
 typedef struct sl_ids {
     int32_t *data;
     size_t n, cap;
@@ -19,7 +19,7 @@ typedef struct sl_ids {
 int sl_ids_push(sl_ids *ids, int32_t id, sl_error *err);
 void sl_ids_free(sl_ids *ids);
 
-// Growing byte string, zero-initialised by its owner; once appended to, always NUL-terminated past its end.
+// A growing byte string. Initialise with zeros, free with sl_text_free. data[n] is NUL after the first sl_text_append.
 typedef struct sl_text {
     char *data;
     size_t n, cap;

@@ -1,4 +1,4 @@
-// engine/base/bf16.h - bfloat16 and float16 scalars. Vector code has its own conversions; these are the definition.
+// engine/base/bf16.h - bfloat16 and float16 numbers: the definition of the conversions. Vector code implements them again.
 #ifndef SLEIGH_BF16_H
 #define SLEIGH_BF16_H
 
@@ -15,7 +15,7 @@ static inline float sl_bf16_to_f32(bf16 x) {
     return f;
 }
 
-// Rounds to nearest, ties to even; NaN stays a (quiet) NaN, overflow becomes infinity.
+// Rounds to nearest, ties to even. A NaN stays a NaN (a quiet one). Overflow gives infinity.
 static inline bf16 sl_f32_to_bf16(float f) {
     uint32_t u;
     memcpy(&u, &f, 4);

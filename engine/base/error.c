@@ -7,22 +7,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-// ---- messages, which quote what files and flags hold ----
+// ---- messages: they quote the content of files and flags, which may be any bytes ----
 
-// Bytes of the UTF-8 character at s; 0 when there is none, or when it is a control character (U+0000 to U+001F, U+007F to
+// The length in bytes of the UTF-8 character at s. 0: s is not valid UTF-8, or a control character (U+0000 to U+001F, U+007F to
 // U+009F). s ends with a NUL.
-static size_t shown(const unsigned char *s) {
+static size_t printable(const unsigned char *s) {
     size_t n = sl_utf8_length(s, strnlen((const char *)s, 4));
     int is_control = (n == 1 && (s[0] < 0x20 || s[0] == 0x7f)) || (n == 2 && s[0] == 0xc2 && s[1] < 0xa0);
     return is_control ? 0 : n;
 }
 
-// Copies a text as one line that a terminal can show: other bytes become \x1b. What does not fit is left out.
-static void copy_shown(char *to, size_t size, const char *text) {
+// Copies a text as one line that a terminal can print. Other bytes become an escape: the byte 27 becomes \x1b. Cuts the text
+// when it does not fit.
+static void copy_printable(char *to, size_t size, const char *text) {
     const unsigned char *s = (const unsigned char *)text;
     char escape[8];
     for (size_t n; *s; s += n) {
-        n = shown(s);
+        n = printable(s);
         size_t m = n ? n : (size_t)snprintf(escape, sizeof escape, "\\x%02x", *s);
         if (m >= size) break;
         memcpy(to, n ? (const char *)s : escape, m);
@@ -34,18 +35,18 @@ static void copy_shown(char *to, size_t size, const char *text) {
 
 int sl_fail(sl_error *e, sl_err code, const char *fmt, ...) {
     if (e) {
-        char text[sizeof e->message]; // fmt's arguments may lie in e
+        char text[sizeof e->message]; // the arguments may point into *e, so write to another buffer first
         va_list ap;
         e->code = code;
         va_start(ap, fmt);
         int n = vsnprintf(text, sizeof text, fmt, ap);
         va_end(ap);
-        if (n >= (int)sizeof text) { // cut: not within a character
+        if (n >= (int)sizeof text) { // too long: cut it, but not within a character
             n = sizeof text - 1;
             while (n > (int)sizeof text - 5 && (text[n - 1] & 0xc0) == 0x80) n--;
             if (text[n - 1] & 0x80) text[n - 1] = 0;
         }
-        copy_shown(e->message, sizeof e->message, text);
+        copy_printable(e->message, sizeof e->message, text);
     }
     return code;
 }

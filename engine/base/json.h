@@ -1,4 +1,5 @@
-// engine/base/json.h - JSON files through Jansson, with errors that name file, field, found and expected.
+// engine/base/json.h - reads JSON files with Jansson. Errors name the file, the field, the type or value found, and the
+// expected one.
 #ifndef SLEIGH_JSON_H
 #define SLEIGH_JSON_H
 
@@ -6,7 +7,7 @@
 
 #include <jansson.h>
 
-// Loads `dir/name`. A missing file is SL_ERR_IO, or 0 with *out = NULL if `optional`.
+// Loads dir/name, which must hold an object. A missing file is SL_ERR_IO; with `optional` it is no error, and *out is NULL.
 int sl_json_load(const char *dir, const char *name, int optional, json_t **out, sl_error *err);
 
 typedef struct sl_json_file {
@@ -14,19 +15,18 @@ typedef struct sl_json_file {
     json_t *root;
 } sl_json_file;
 
-// The value of a field; NULL where the object (which may be NULL) has no such field, or null: null means "not given"
-// everywhere.
+// The value of a field. NULL when the field is missing or null, or when object is NULL: everywhere null means "not given".
 json_t *sl_json_get(const json_t *object, const char *field);
-const char *sl_json_type(const json_t *v); // for messages: "a string"; NULL: "missing"
+const char *sl_json_type(const json_t *v); // the type, for messages: "a string"; "missing" when v is NULL
 
-// Typed getters: a field of another type or out of range is SL_ERR_FORMAT. `def` is taken where the field is not given; without
-// `def` that is an error too.
+// Typed getters. A field with another type, or a number outside [min, max], is SL_ERR_FORMAT. When the field is not given, *out
+// gets the default *def; if def is NULL, a field that is not given is SL_ERR_FORMAT.
 int sl_json_int(const sl_json_file *f, const char *field, long long min, long long max, const long long *def, int *out,
                 sl_error *err);
 int sl_json_float(const sl_json_file *f, const char *field, double min, double max, const double *def, float *out,
                   sl_error *err);
 int sl_json_bool(const sl_json_file *f, const char *field, int def, int *out, sl_error *err);
-// *out is NULL where the field is not given. The text lives as long as the file. A NUL inside it is SL_ERR_FORMAT.
+// *out is NULL when the field is not given. It points into f->root. A NUL within the text is SL_ERR_FORMAT.
 int sl_json_string(const sl_json_file *f, const char *field, const char **out, sl_error *err);
 
 #endif

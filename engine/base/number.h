@@ -1,4 +1,4 @@
-// engine/base/number.h - numbers as texts that read back as the same number.
+// engine/base/number.h - writes a number as text that reads back as the same number.
 #ifndef SLEIGH_NUMBER_H
 #define SLEIGH_NUMBER_H
 
@@ -7,7 +7,7 @@
 
 enum { SL_NUMBER_TEXT = 32 };
 
-// x with the fewest digits, 6 at least, that strtod (strtof) reads as x: two numbers that differ never look the same.
+// The text of x with the fewest digits, at least 6, that strtod (strtof) reads as x. So different numbers have different texts.
 static inline const char *sl_number_text(double x, char buf[SL_NUMBER_TEXT]) {
     for (int digits = 6; digits <= 17; digits++) {
         snprintf(buf, SL_NUMBER_TEXT, "%.*g", digits, x);

@@ -1,19 +1,20 @@
-// engine/base/philox.h - Philox4x32-10 (Salmon et al., SC'11): the only source of randomness in Sleigh.
+// engine/base/philox.h - Philox4x32-10 (Salmon et al., SC'11): the only source of random numbers in Sleigh.
 //
-// A draw is a pure function of (seed, sequence id, position, layer, head, index, stream): it does not depend on batch
-// slot, split, thread count or what was drawn before, so every sampled result can be replayed bit for bit.
+// A random number is a pure function of (seed, sequence id, position, layer, head, index, stream). It does not depend on the
+// place in a batch, the split of the work, the number of threads or earlier numbers. So every sampled result can be repeated
+// with equal bits.
 #ifndef SLEIGH_PHILOX_H
 #define SLEIGH_PHILOX_H
 
 #include <stdint.h>
 
-#ifdef __CUDACC__ // kernels draw with the same functions
+#ifdef __CUDACC__ // kernels use the same functions
 #define SL_HOST_DEVICE __host__ __device__
 #else
 #define SL_HOST_DEVICE
 #endif
 
-// What a number is for: the last word of the counter, so that no two uses share numbers.
+// The purpose of a number: the last word of the counter, so that no two purposes share numbers.
 enum {
     SL_STREAM_ATTENTION = 0,
     SL_STREAM_TOKEN = 1,
@@ -28,6 +29,7 @@ typedef struct {
     uint32_t v[4];
 } sl_philox4;
 
+// Four random words from a key of two words and a counter of four.
 static inline SL_HOST_DEVICE sl_philox4 sl_philox(uint32_t key0, uint32_t key1, uint32_t c0, uint32_t c1, uint32_t c2,
                                                   uint32_t c3) {
     for (int round = 0; round < 10; round++) {
@@ -39,14 +41,14 @@ static inline SL_HOST_DEVICE sl_philox4 sl_philox(uint32_t key0, uint32_t key1, 
     return (sl_philox4){{c0, c1, c2, c3}};
 }
 
-// Who asks: fixed for one head of one sequence at one step.
+// The words of the key and the counter that are fixed for one head of one sequence in one step.
 typedef struct {
     uint32_t seed, sequence; // key
     uint32_t position;       // of the query token
     uint32_t layer, head;    // query head
 } sl_rng_id;
 
-// The 64-bit uniform number `index` of that head; as a fraction u / 2^64 it lies in [0, 1).
+// Number `index` of this head, uniform over 64 bits: u / 2^64 lies in [0, 1).
 static inline SL_HOST_DEVICE uint64_t sl_rng_u64(const sl_rng_id *id, uint32_t index, uint32_t stream) {
     sl_philox4 r = sl_philox(id->seed, id->sequence, id->position, id->layer << 16 | id->head, index, stream);
     return (uint64_t)r.v[0] << 32 | r.v[1];

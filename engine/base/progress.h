@@ -1,4 +1,4 @@
-// engine/base/progress.h - how long work reports: done of total, on the caller's thread.
+// engine/base/progress.h - how long-running functions report progress: a callback on the thread of the caller.
 #ifndef SLEIGH_ENGINE_PROGRESS_H
 #define SLEIGH_ENGINE_PROGRESS_H
 

@@ -6,8 +6,8 @@
 extern "C" {
 #endif
 
-// The x with Phi(x) = p, where Phi is the distribution function of the standard normal distribution. p = 0 and 1 give -inf and
-// inf; p outside of [0, 1] gives NaN.
+// The x with Phi(x) = p, where Phi is the distribution function of the standard normal distribution. p = 0 gives -inf, p = 1
+// gives inf, p outside [0, 1] gives NaN.
 double sl_normal_quantile(double p);
 
 #ifdef __cplusplus

@@ -4,8 +4,8 @@
 
 #include <stddef.h>
 
-// Bytes of the valid UTF-8 character that begins at s, of which n > 0 bytes may be read; 0 when there is none: overlong forms,
-// surrogates and characters past U+10FFFF are not valid.
+// The length in bytes of the UTF-8 character that begins at s; n > 0 bytes are readable. 0: not valid UTF-8. Overlong forms,
+// surrogates and characters above U+10FFFF are not valid.
 static inline size_t sl_utf8_length(const unsigned char *s, size_t n) {
     if (s[0] < 0x80) return 1;
     size_t len = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : 2;

@@ -21,7 +21,7 @@ typedef struct fixture {
     sl_sampler *samplers[MAX_ROWS];
     sl_row rows[MAX_ROWS], *gpu_rows;
     sl_cuda_sampling *gpu_sampling;
-    int32_t *gpu_ids, *gpu_told;
+    int32_t *gpu_ids, *gpu_host_ids;
     void *ws;
 } fixture;
 
@@ -33,7 +33,7 @@ static fixture fixture_new(int n_rows, int n_vocab, const sl_sampling *params) {
     f.gpu_logits = gpu_new(size);
     f.gpu_rows = gpu_new(sizeof f.rows);
     f.gpu_ids = gpu_new(MAX_ROWS * sizeof(int32_t));
-    f.gpu_told = gpu_new(MAX_ROWS * sizeof(int32_t));
+    f.gpu_host_ids = gpu_new(MAX_ROWS * sizeof(int32_t));
     f.ws = gpu_new(sl_cuda_sampler_workspace(n_rows, n_vocab));
     for (int i = 0; i < n_rows; i++) {
         f.params[i] = params[i];
@@ -61,7 +61,8 @@ static void upload_logits(fixture *f) {
 }
 
 static void launch(const fixture *f, cudaStream_t stream) {
-    sl_cuda_sample(f->gpu_logits, f->gpu_rows, f->gpu_sampling, f->n_rows, f->n_vocab, f->gpu_ids, f->gpu_told, f->ws, stream);
+    sl_cuda_sample(f->gpu_logits, f->gpu_rows, f->gpu_sampling, f->n_rows, f->n_vocab, f->gpu_ids, f->gpu_host_ids, f->ws,
+                   stream);
 }
 
 static void gpu_draw(fixture *f, int32_t *ids) {
@@ -319,7 +320,7 @@ static void not_finite_rows_tell(void) {
     for (int greedy = 0; greedy < 2; greedy++)
         for (int k = 0; k < 3; k++) {
             sl_sampling params[ROWS];
-            int32_t ids[ROWS], told[ROWS], bad = k + 1;
+            int32_t ids[ROWS], host_ids[ROWS], bad = k + 1;
             for (int i = 0; i < ROWS; i++) params[i] = settings(greedy ? 0 : 1, i % 2 ? 40 : 0, 0.95f, 0);
             fixture f = fixture_new(ROWS, VOCAB, params);
             fill(f.logits, ROWS * VOCAB, NORMAL, &state);
@@ -327,10 +328,10 @@ static void not_finite_rows_tell(void) {
             f.logits[bad * VOCAB + 1030 * k + 7] = values[k];
             upload_logits(&f);
             gpu_draw(&f, ids);
-            gpu_read(told, f.gpu_told, sizeof told);
+            gpu_read(host_ids, f.gpu_host_ids, sizeof host_ids);
             for (int i = 0; i < ROWS; i++) {
                 CHECK(ids[i] >= 0 && ids[i] < VOCAB);
-                CHECK_INT(told[i], i == bad ? -1 : ids[i]);
+                CHECK_INT(host_ids[i], i == bad ? -1 : ids[i]);
             }
             fixture_free(&f);
         }

@@ -1,6 +1,6 @@
 // tests/engine/test_kv.c - pages: who holds which, sharing, copies on write, exhaustion; page extras: built once, and anew when
 // rows change.
-#include "engine/kv/kv.h"
+#include "engine/kv/kv_extras.h"
 #include "tests/test.h"
 
 #include <string.h>

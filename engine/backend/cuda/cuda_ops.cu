@@ -1,7 +1,8 @@
-// engine/backend/cuda/cuda_ops.cu - see ops.h. Every kernel moves 16 bytes at a time: eight bf16 are a thread's unit of work.
+// engine/backend/cuda/cuda_ops.cu - see cuda_ops.h. Every thread moves 16 bytes at a time: eight bf16 elements.
 //
-// Rates are of an H100 80GB HBM3, November 2026, 2048 and 4096 rows of Llama-3.1-8B's shapes, cold L2, in graphs; a plain read
-// reaches 2.8 TB/s there.
+// Nothing is summed here: each output is computed by one thread from its own inputs, so there is no reduction order.
+// Rates: H100 80GB HBM3, November 2026, 2048 and 4096 rows of Llama-3.1-8B's shapes, cold L2, in graphs. A kernel that only
+// reads gets 2.8 TB/s there.
 #include "engine/backend/cuda/device.cuh"
 #include "engine/backend/cuda/cuda_ops.h"
 #include "engine/kv/kv.h"
@@ -10,21 +11,22 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-enum { BLOCK = 256, ROPE_BLOCK = 128, UNIT = 8 };
+enum { BLOCK = 256, ROPE_BLOCK = 128, VEC = 8 };
 
 static unsigned blocks_for(size_t n_threads) {
     return (unsigned)((n_threads + BLOCK - 1) / BLOCK);
 }
 
-// ---- eight elements ----
+// ---- eight elements, in fp32 ----
 
-struct unit {
-    float x[UNIT];
+struct vec8 {
+    float x[VEC];
 };
 
-static __device__ __forceinline__ unit widen(uint4 packed) {
+// Eight bf16 to fp32; the element with the lower address is in the lower half of a word.
+static __device__ __forceinline__ vec8 widen(uint4 packed) {
     const uint32_t w[4] = {packed.x, packed.y, packed.z, packed.w};
-    unit u;
+    vec8 u;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         u.x[2 * i] = __uint_as_float(w[i] << 16);
@@ -33,7 +35,8 @@ static __device__ __forceinline__ unit widen(uint4 packed) {
     return u;
 }
 
-static __device__ __forceinline__ uint4 narrow(const unit &u) {
+// Eight fp32 to bf16, rounded to nearest, ties to even.
+static __device__ __forceinline__ uint4 narrow(const vec8 &u) {
     uint32_t w[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -43,45 +46,51 @@ static __device__ __forceinline__ uint4 narrow(const unit &u) {
     return make_uint4(w[0], w[1], w[2], w[3]);
 }
 
-// Stores the unit that begins at out[i], as much of it as lies before n.
-static __device__ __forceinline__ void store_unit(bf16 *out, size_t i, size_t n, const unit &u) {
-    if (i + UNIT <= n) {
+// Stores u to out[i] .. out[i + 7], but nothing at or after out[n].
+static __device__ __forceinline__ void store_vec8(bf16 *out, size_t i, size_t n, const vec8 &u) {
+    if (i + VEC <= n) {
         *(uint4 *)(out + i) = narrow(u);
         return;
     }
 #pragma unroll
-    for (int j = 0; j < UNIT; j++)
+    for (int j = 0; j < VEC; j++)
         if (i + j < n) out[i + j] = __bfloat16_as_ushort(__float2bfloat16_rn(u.x[j]));
 }
 
-// ---- the beginning of a step ----
+// ---- the first operations of a step ----
 
-// x[r] = table[ids[r]]. Grid (n_rows, ceil(hidden / 8 / BLOCK)), a thread eight elements. Moves 6 bytes an element, at
-// 2.4 and 2.6 TB/s.
+// x[r] = table[ids[r]]
+//
+// Grid: (n_rows, ceil(hidden / 8 / BLOCK)). Each thread converts eight elements.
+// Needs: hidden a multiple of 8; table and x 16-byte aligned.
+// Bytes: 6 per element (reads 2, writes 4), at 2.4 and 2.6 TB/s.
 static __global__ void embed_kernel(const bf16 *table, const int32_t *ids, int hidden, float *x) {
     sl_start_next();
     sl_wait_previous();
-    int i = (blockIdx.y * BLOCK + threadIdx.x) * UNIT;
+    int i = (blockIdx.y * BLOCK + threadIdx.x) * VEC;
     if (i >= hidden) return;
-    unit u = widen(*(const uint4 *)(table + (size_t)ids[blockIdx.x] * hidden + i));
+    vec8 u = widen(*(const uint4 *)(table + (size_t)ids[blockIdx.x] * hidden + i));
     float4 *to = (float4 *)(x + (size_t)blockIdx.x * hidden + i);
     to[0] = make_float4(u.x[0], u.x[1], u.x[2], u.x[3]);
     to[1] = make_float4(u.x[4], u.x[5], u.x[6], u.x[7]);
 }
 
 void sl_cuda_embed(const bf16 *table, const int32_t *ids, int n_rows, int hidden, float *x, cudaStream_t stream) {
-    SL_CHECK(hidden % UNIT == 0);
-    sl_launch(embed_kernel, dim3(n_rows, blocks_for(hidden / UNIT)), dim3(BLOCK), 0, stream, table, ids, hidden, x);
+    SL_CHECK(hidden % VEC == 0);
+    sl_launch(embed_kernel, dim3(n_rows, blocks_for(hidden / VEC)), dim3(BLOCK), 0, stream, table, ids, hidden, x);
 }
 
-// table[r][i] = cos and sin of position * inv_freq[i]. A thread an angle: 4.7 and 5.4 us, most of it the launch. The local
-// memory that the compiler reports is sincos's own, for angles from 2^31 on.
+// table[r][i] = (cos a, sin a), a = rows[r].position * inv_freq[i]
+//
+// Grid: ceil(n_rows * half / BLOCK). Each thread computes one angle.
+// Bytes: writes 8 per angle. It takes 4.7 and 5.4 us, most of them the launch. The local memory that the compiler reports
+// belongs to sincos, which needs it for angles of 2^31 or more.
 static __global__ void rope_table_kernel(const float *inv_freq, const sl_row *rows, int n_rows, int half, float2 *table) {
     sl_start_next();
     sl_wait_previous();
     int i = blockIdx.x * BLOCK + threadIdx.x;
     if (i >= n_rows * half) return;
-    float angle = (float)rows[i / half].position * inv_freq[i % half]; // fp32, as transformers computes it
+    float angle = (float)rows[i / half].position * inv_freq[i % half]; // fp32, as in transformers
     double sine, cosine;
     sincos((double)angle, &sine, &cosine);
     table[i] = make_float2((float)cosine, (float)sine);
@@ -96,22 +105,25 @@ void sl_cuda_rope_table(const float *inv_freq, const sl_row *rows, int n_rows, i
 
 // ---- between the linear layers of a prefill ----
 
-// A row's heads: q rotated in place, k rotated and v copied into the row's page.
+// Rotates q in place, rotates k and copies v into the row's page: for each head, with (c, s) = table[row][i],
+//   out[i] = x[i] c - x[i + half] s,   out[i + half] = x[i + half] c + x[i] s
 //
-// Grid: a block a row. A thread takes dimensions [i, i + 8) and [i + half, i + half + 8) of one head after another. Moves 4
-// bytes for each element of q, k and v; the row's table (4 bytes a dimension) is read from the L1 by all heads but the
-// first. 2.9 TB/s.
+// Grid: one thread block per row. A task is dimensions [i, i + 8) and [i + half, i + half + 8) of one head; threads take tasks
+// ROPE_BLOCK apart.
+// Needs: head_dim a multiple of 16, stride a multiple of 8, all pointers 16-byte aligned.
+// Bytes: 4 per element of q, k and v, at 2.9 TB/s. The table of a row (4 bytes per dimension) comes from device memory for the
+// first head and from L1 for the others.
 static __global__ void rope_append_kernel(bf16 *qkv, size_t stride, const float2 *table, const sl_row *rows, int n_heads,
                                           int n_kv_heads, int head_dim, bf16 *k, bf16 *v) {
     sl_start_next();
     sl_wait_previous();
-    const int half = head_dim / 2, n_units = half / UNIT;
+    const int half = head_dim / 2, n_units = half / VEC;
     const sl_row row = rows[blockIdx.x];
     const size_t page = row.pages[row.position / SL_PAGE], at = row.position % SL_PAGE;
     qkv += blockIdx.x * stride;
     table += (size_t)blockIdx.x * half;
     for (int task = threadIdx.x; task < (n_heads + 2 * n_kv_heads) * n_units; task += ROPE_BLOCK) {
-        const int head = task / n_units, i = task % n_units * UNIT;
+        const int head = task / n_units, i = task % n_units * VEC;
         bf16 *from = qkv + (size_t)head * head_dim + i, *to = from;
         if (head >= n_heads) {
             int kv_head = (head - n_heads) % n_kv_heads;
@@ -119,12 +131,12 @@ static __global__ void rope_append_kernel(bf16 *qkv, size_t stride, const float2
         }
         uint4 low = *(const uint4 *)from, high = *(const uint4 *)(from + half);
         if (head < n_heads + n_kv_heads) {
-            unit a = widen(low), b = widen(high), c, d;
+            vec8 a = widen(low), b = widen(high), c, d;
 #pragma unroll
-            for (int j = 0; j < UNIT; j += 2) {
-                float4 turn = *(const float4 *)(table + i + j); // cos, sin, cos, sin
-                c.x[j] = a.x[j] * turn.x - b.x[j] * turn.y, d.x[j] = b.x[j] * turn.x + a.x[j] * turn.y;
-                c.x[j + 1] = a.x[j + 1] * turn.z - b.x[j + 1] * turn.w, d.x[j + 1] = b.x[j + 1] * turn.z + a.x[j + 1] * turn.w;
+            for (int j = 0; j < VEC; j += 2) {
+                float4 r = *(const float4 *)(table + i + j); // cos, sin, cos, sin
+                c.x[j] = a.x[j] * r.x - b.x[j] * r.y, d.x[j] = b.x[j] * r.x + a.x[j] * r.y;
+                c.x[j + 1] = a.x[j + 1] * r.z - b.x[j + 1] * r.w, d.x[j + 1] = b.x[j + 1] * r.z + a.x[j + 1] * r.w;
             }
             low = narrow(c), high = narrow(d);
         }
@@ -134,7 +146,7 @@ static __global__ void rope_append_kernel(bf16 *qkv, size_t stride, const float2
 
 void sl_cuda_rope_append(bf16 *qkv, size_t stride, const float2 *table, const sl_row *rows, int n_rows, int n_heads,
                          int n_kv_heads, int head_dim, bf16 *k, bf16 *v, cudaStream_t stream) {
-    SL_CHECK(head_dim % (2 * UNIT) == 0 && stride % UNIT == 0);
+    SL_CHECK(head_dim % (2 * VEC) == 0 && stride % VEC == 0);
     sl_launch(rope_append_kernel, dim3(n_rows), dim3(ROPE_BLOCK), 0, stream, qkv, stride, table, rows, n_heads, n_kv_heads,
               head_dim, k, v);
 }
@@ -214,45 +226,51 @@ void sl_cuda_norm_rope_append(const sl_cuda_heads *args, cudaStream_t stream) {
               stream, p);
 }
 
-// out = silu(gate) * up, silu(g) = g / (1 + e^-g). Grid (n_rows, ceil(n_ffn / 8 / BLOCK)), a thread eight elements. Moves 6
-// bytes an output, at 3.0 to 3.1 TB/s. The fast exponential and division err by a few 2^-22, far below the rounding to bf16
-// (2^-8).
+// out = silu(gate) * up, silu(g) = g / (1 + e^-g)
+//
+// Grid: (n_rows, ceil(n_ffn / 8 / BLOCK)). Each thread computes eight outputs.
+// Needs: n_ffn a multiple of 8, all pointers 16-byte aligned.
+// Bytes: 6 per output (reads 4, writes 2), at 3.0 to 3.1 TB/s.
+// Error: the fast exponential and the fast division have relative errors of a few 2^-22. The rounding to bf16 has 2^-8.
 static __global__ void swiglu_kernel(const bf16 *gate_up, int n_ffn, bf16 *out) {
     sl_start_next();
     sl_wait_previous();
-    int i = (blockIdx.y * BLOCK + threadIdx.x) * UNIT;
+    int i = (blockIdx.y * BLOCK + threadIdx.x) * VEC;
     if (i >= n_ffn) return;
     const bf16 *gate = gate_up + (size_t)blockIdx.x * 2 * n_ffn + i;
     uint4 packed = *(const uint4 *)gate;
-    unit up = widen(*(const uint4 *)(gate + n_ffn)), g = widen(packed);
+    vec8 up = widen(*(const uint4 *)(gate + n_ffn)), g = widen(packed);
 #pragma unroll
-    for (int j = 0; j < UNIT; j++) up.x[j] *= __fdividef(g.x[j], 1 + __expf(-g.x[j]));
+    for (int j = 0; j < VEC; j++) up.x[j] *= __fdividef(g.x[j], 1 + __expf(-g.x[j]));
     *(uint4 *)(out + (size_t)blockIdx.x * n_ffn + i) = narrow(up);
 }
 
 void sl_cuda_swiglu(const bf16 *gate_up, int n_rows, int n_ffn, bf16 *out, cudaStream_t stream) {
-    SL_CHECK(n_ffn % UNIT == 0);
-    sl_launch(swiglu_kernel, dim3(n_rows, blocks_for(n_ffn / UNIT)), dim3(BLOCK), 0, stream, gate_up, n_ffn, out);
+    SL_CHECK(n_ffn % VEC == 0);
+    sl_launch(swiglu_kernel, dim3(n_rows, blocks_for(n_ffn / VEC)), dim3(BLOCK), 0, stream, gate_up, n_ffn, out);
 }
 
 // ---- at load ----
 
-// A thread eight numbers: one Philox block, eight reads of a table of 128 KB that stays in the caches. Writes 2 bytes a number.
+// out[i] = quantiles[16 random bits]
+//
+// Grid: ceil(n / 8 / BLOCK). Each thread makes eight numbers from one Philox block (128 bits).
+// Bytes: writes 2 per number. The table (128 KB) stays in the caches.
 static __global__ void dummy_fill_kernel(uint64_t key, const bf16 *quantiles, size_t n, bf16 *out) {
     sl_start_next();
     sl_wait_previous();
-    const size_t block = (size_t)blockIdx.x * BLOCK + threadIdx.x, first = block * UNIT;
+    const size_t block = (size_t)blockIdx.x * BLOCK + threadIdx.x, first = block * VEC;
     if (first >= n) return;
     sl_philox4 r =
         sl_philox((uint32_t)key, (uint32_t)(key >> 32), (uint32_t)block, (uint32_t)(block >> 32), 0, SL_STREAM_WEIGHTS);
 #pragma unroll
-    for (int i = 0; i < UNIT; i++)
+    for (int i = 0; i < VEC; i++)
         if (first + i < n) out[first + i] = quantiles[r.v[i / 2] >> 16 * (i % 2) & 0xffff];
 }
 
 void sl_cuda_dummy_fill(uint64_t key, const bf16 *quantiles, size_t n, bf16 *out, cudaStream_t stream) {
     if (n == 0) return;
-    sl_launch(dummy_fill_kernel, dim3(blocks_for((n + UNIT - 1) / UNIT)), dim3(BLOCK), 0, stream, key, quantiles, n, out);
+    sl_launch(dummy_fill_kernel, dim3(blocks_for((n + VEC - 1) / VEC)), dim3(BLOCK), 0, stream, key, quantiles, n, out);
 }
 
 static __device__ __forceinline__ float to_float(float x) {
@@ -262,31 +280,35 @@ static __device__ __forceinline__ float to_float(__half x) {
     return __half2float(x);
 }
 
-// A thread eight elements, read 16 bytes at a time. Moves 4 (F16) or 6 (F32) bytes an element, at 3.1 TB/s.
+// out[i] = bf16(in[i])
+//
+// Grid: ceil(n / 8 / BLOCK). Each thread converts eight elements.
+// Needs: in and out 16-byte aligned.
+// Bytes: 4 (F16) or 6 (F32) per element, at 3.1 TB/s.
 template <typename T> static __global__ void to_bf16_kernel(const T *in, size_t n, bf16 *out) {
     sl_start_next();
     sl_wait_previous();
-    const size_t first = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * UNIT;
+    const size_t first = ((size_t)blockIdx.x * BLOCK + threadIdx.x) * VEC;
     if (first >= n) return;
-    unit u = {};
-    if (first + UNIT <= n) {
-        alignas(16) T x[UNIT];
+    vec8 u = {};
+    if (first + VEC <= n) {
+        alignas(16) T x[VEC];
 #pragma unroll
         for (int i = 0; i < (int)(sizeof x / sizeof(uint4)); i++) ((uint4 *)x)[i] = ((const uint4 *)(in + first))[i];
 #pragma unroll
-        for (int i = 0; i < UNIT; i++) u.x[i] = to_float(x[i]);
+        for (int i = 0; i < VEC; i++) u.x[i] = to_float(x[i]);
     } else {
 #pragma unroll
-        for (int i = 0; i < UNIT; i++)
+        for (int i = 0; i < VEC; i++)
             if (first + i < n) u.x[i] = to_float(in[first + i]);
     }
-    store_unit(out, first, n, u);
+    store_vec8(out, first, n, u);
 }
 
 void sl_cuda_to_bf16(const void *in, sl_dtype dtype, size_t n, bf16 *out, cudaStream_t stream) {
     SL_CHECK(dtype == SL_F16 || dtype == SL_F32);
     if (n == 0) return;
-    const dim3 grid(blocks_for((n + UNIT - 1) / UNIT)), block(BLOCK);
+    const dim3 grid(blocks_for((n + VEC - 1) / VEC)), block(BLOCK);
     if (dtype == SL_F16)
         sl_launch(to_bf16_kernel<__half>, grid, block, 0, stream, (const __half *)in, n, out);
     else

@@ -1,8 +1,8 @@
-// engine/backend/cuda/cuda_ops.h - the small kernels around the matrix products: what a step begins with, what stands between
-// the linear layers of a prefill, and what makes or converts weights at load.
+// engine/backend/cuda/cuda_ops.h - the small kernels around the matrix products: the first operations of a step, the operations
+// between the linear layers of a prefill, and the kernels that make or convert weights at load.
 //
-// All pointers are the device's, 16-byte aligned. Arithmetic is fp32 with one rounding at the end; every output is a function
-// of its own inputs alone, so the number of rows and the grid change no bit.
+// All pointers are device memory, 16-byte aligned. Arithmetic is fp32 with one rounding at the end. Each output is a function
+// of its inputs only: the number of rows and the grid do not change bits.
 #ifndef SLEIGH_CUDA_OPS_H
 #define SLEIGH_CUDA_OPS_H
 
@@ -17,15 +17,16 @@ extern "C" {
 // x[r] = table[ids[r]]: table [n_vocab][hidden], x [n_rows][hidden]; hidden a multiple of 8.
 void sl_cuda_embed(const bf16 *table, const int32_t *ids, int n_rows, int hidden, float *x, cudaStream_t stream);
 
-// table[r][i] = (cos a, sin a), a = (float)rows[r].position * inv_freq[i] in fp32, its cosine and sine in double, as the CPU's.
-// inv_freq: [head_dim / 2]; table: [n_rows][head_dim / 2].
+// table[r][i] = (cos a, sin a), a = (float)rows[r].position * inv_freq[i]. The product is fp32, cosine and sine are computed in
+// double, as on the CPU. inv_freq: [head_dim / 2]; table: [n_rows][head_dim / 2].
 void sl_cuda_rope_table(const float *inv_freq, const sl_row *rows, int n_rows, int head_dim, float2 *table,
                         cudaStream_t stream);
 
-// RoPE (dimension i turns with i + head_dim / 2) and the append to the cache. qkv: [n_rows][stride] elements, of which a row's
-// first are its n_heads q heads, then its k heads, then its v heads, of head_dim each. q is rotated in place; rotated k, and v,
-// go to the row's place in its pages, and qkv's own k stays as it was. n_heads may be 0. head_dim a multiple of 16, stride
-// of 8. table: of sl_cuda_rope_table; k, v: this layer, [n_pages][n_kv_heads][256][head_dim].
+// RoPE, and the append to the KV cache. Dimension i is rotated with dimension i + head_dim / 2. qkv: [n_rows][stride] elements;
+// a row begins with its n_heads heads of q, then k, then v, each of head_dim elements. q is rotated in place. Rotated k, and v,
+// go to the row's place in its pages; k in qkv does not change. n_heads may be 0. head_dim a multiple of 16, stride a multiple
+// of
+// 8. table: the result of sl_cuda_rope_table. k, v: this layer, [n_pages][n_kv_heads][256][head_dim].
 void sl_cuda_rope_append(bf16 *qkv, size_t stride, const float2 *table, const sl_row *rows, int n_rows, int n_heads,
                          int n_kv_heads, int head_dim, bf16 *k, bf16 *v, cudaStream_t stream);
 
@@ -52,8 +53,8 @@ void sl_cuda_norm_rope_append(const sl_cuda_heads *args, cudaStream_t stream);
 // of 8.
 void sl_cuda_swiglu(const bf16 *gate_up, int n_rows, int n_ffn, bf16 *out, cudaStream_t stream);
 
-// A dummy model's matrix, the same bits as sl_dummy_fill's (engine/backend/dummy_weights.h). quantiles: its table, in device
-// memory.
+// Fills a matrix of a dummy model with the same bits as sl_dummy_fill (engine/backend/dummy_weights.h). quantiles: the table of
+// that file, in device memory.
 void sl_cuda_dummy_fill(uint64_t key, const bf16 *quantiles, size_t n, bf16 *out, cudaStream_t stream);
 
 // out[i] = in[i] rounded to nearest, ties to even; SL_F16 or SL_F32. Any NaN becomes one NaN.

@@ -1,19 +1,20 @@
-// engine/backend/cuda/linear.cu - the linear layers of a decode step and RMSNorm: see linear.h.
+// engine/backend/cuda/linear.cu - the linear layers of a decode step, and RMSNorm: see linear.h.
 //
-// A decode step reads every weight once and does next to nothing with it, so all that counts is that device memory never rests:
-// within a kernel, and between kernels. Hence one block per multiprocessor that lives as long as its matrix, weights that flow
-// through rings in shared memory, and rings that fill before the kernel in front has ended. For the latter, two kernels must
-// lie side by side on every multiprocessor, which asks for some things:
-//   - a block takes less than half of a multiprocessor's shared memory and registers, and more than a third, so that two fit
-//     and not three;
-//   - as many blocks as multiprocessors, no fewer: else two blocks of one kernel meet on a multiprocessor, get half of its
-//     bandwidth each, and the others wait for them (128 blocks on 132 multiprocessors: 6.6 us more a kernel);
-//   - for the same reason two blocks of one kernel must not fit where its neighbours leave room. Every other matrix (those
-//     that end in SL_LINEAR_ADD) asks for a little over half of the shared memory: two of its blocks exclude each other, and
-//     while one lies there, so do two of the next kernel's. Without this a step at 4k took 5.7 or 6.7 ms, as it happened;
-//   - every kernel of the step asks for the same split of L1 and shared memory (sl_launch).
+// A decode step reads every weight once and does little work with it, so its time is the time to read the weights. Device
+// memory must stay busy within a kernel and between kernels. Therefore one thread block per multiprocessor computes a share of
+// the matrix, weights flow through rings in shared memory, and the rings fill before the previous kernel has ended. For the
+// last point, thread blocks of two kernels must run on one multiprocessor at the same time:
+//   - A thread block takes less than a half and more than a third of a multiprocessor's shared memory and registers: two fit,
+//     three do not.
+//   - There are as many thread blocks as multiprocessors. With fewer, two blocks of one kernel may share a multiprocessor. Each
+//     gets half of its bandwidth, and the others wait for them (128 blocks on 132 multiprocessors: 6.6 us more per kernel).
+//   - For the same reason two blocks of one kernel must not fit into the room that its neighbours leave. Every other matrix
+//     (those with SL_LINEAR_ADD) therefore requests a little more than half of the shared memory. Two of its blocks never
+//     fit on one multiprocessor, and next to one of its blocks only one block of the next kernel fits. Without this a step at
+//     4k took 5.7 or 6.7 ms at random.
+//   - Every kernel of the step requests the same split of L1 cache and shared memory (sl_launch).
 //
-// Refuses: more than SL_LINEAR_ROWS rows (prefill's matrix products are cuBLASLt's), n_in that is no multiple of 8.
+// Refuses: more than SL_LINEAR_ROWS rows (cuBLASLt computes the matrix products of prefill), n_in that is not a multiple of 8.
 #include "engine/backend/cuda/linear.h"
 
 #include "engine/backend/cuda/device.cuh"
@@ -24,16 +25,16 @@
 namespace {
 
 enum {
-    WARPS = 4, // of a block; they split n_in among themselves
+    WARPS = 4, // of a thread block; each computes a part of n_in
     THREADS = 32 * WARPS,
     TILE = 16,   // rows of W in a tile: M of the matrix instruction
-    GROUP = 3,   // tiles that share what was read of x; at most WARPS. 6144 rows are 3 tiles a block on 132
+    TILES = 3,   // tiles that use one load of x; at most WARPS. 6144 rows are 3 tiles per thread block on 132
     CHUNK = 128, // elements of a row that a warp fetches at once
     STEP = 32,   // elements of a row that four lanes read at once, 8 each
     STEPS = CHUNK / STEP,
-    PITCH = CHUNK * 2 + 16, // bytes from row to row of a unit: an odd number of 16-byte pieces, see ring::fetch
-    UNIT = TILE * PITCH,    // a slot of the ring: one tile's chunk
-    SLOTS = 5,              // 64 KB of weights on their way in a multiprocessor while 16 KB are read
+    PITCH = CHUNK * 2 + 16, // bytes between rows of a stage: an odd number of 16-byte pieces, see ring::fetch
+    STAGE = TILE * PITCH,   // bytes of a ring stage, which holds one chunk of one tile
+    STAGES = 5,             // of a ring: 64 KB of weights are in flight on a multiprocessor while it reads 16 KB
 };
 
 __device__ __forceinline__ bf16 to_bf16(float x) {
@@ -44,12 +45,13 @@ __device__ __forceinline__ float from_bf16(bf16 x) {
     return __uint_as_float((uint32_t)x << 16);
 }
 
-// What an ending is: which rows of W make a tile, what to read before the sums are there, and where they go. A tile is two
-// times 8 rows, so that one lane gets the sums of row g of both halves: `lo` and `hi`, of row `col` of x.
+// An ending defines what happens to y = W x: which rows of W form a tile, which values are read before the sums are complete
+// (`before`), and where the results go (`store`). A tile is two halves of 8 rows. One lane gets the sums of row g of both
+// halves, `lo` and `hi`, for row `col` of x.
 
 struct tile_rows {
-    int lo, hi;     // first row of each half
-    int n_lo, n_hi; // rows of it that exist; 8 or more: all
+    int lo, hi;     // row of W that is the first of each half
+    int n_lo, n_hi; // number of its rows that exist; 8 or more: all
 };
 
 struct plain_tiles { // 16 rows in order
@@ -72,7 +74,7 @@ template <> struct ending<SL_LINEAR_STORE> : plain_tiles {
 };
 
 template <> struct ending<SL_LINEAR_ADD> : plain_tiles {
-    static __device__ float2 before(const sl_cuda_linear &p, int tile, int g, int col) { // the residual
+    static __device__ float2 before(const sl_cuda_linear &p, int tile, int g, int col) { // reads the residual
         const float *x = p.out32 + (size_t)col * p.n_out;                                // [n_out]
         const int o = tile * TILE + g;
         return {o < p.n_out ? __ldcg(x + o) : 0, o + 8 < p.n_out ? __ldcg(x + o + 8) : 0};
@@ -94,17 +96,17 @@ template <> struct ending<SL_LINEAR_SWIGLU> { // 8 rows of gate and the same 8 o
     }
 };
 
-template <> struct ending<SL_LINEAR_ROPE_APPEND> { // dimensions i to i + 7 of a head, and those that they turn with
+template <> struct ending<SL_LINEAR_ROPE_APPEND> { // dimensions i to i + 7 of a head, and i + half to i + half + 7
     static __device__ tile_rows rows(const sl_cuda_linear &p, int tile) {
         const int half = p.head_dim / 2, first = tile * 8 / half * p.head_dim + tile * 8 % half;
         return {first, first + half, 8, 8};
     }
-    static __device__ float2 before(const sl_cuda_linear &p, int tile, int g, int col) { // cosine and sine
+    static __device__ float2 before(const sl_cuda_linear &p, int tile, int g, int col) { // reads cosine and sine
         const int half = p.head_dim / 2;
         return __ldcg(p.rope + (size_t)col * half + tile * 8 % half + g);
     }
-    // kv_row: the token's row of KV head 0, counted over all pages
-    static __device__ void store(const sl_cuda_linear &p, int tile, int g, int col, float lo, float hi, float2 turn,
+    // kv_row: the row of the token in KV head 0, counted over all pages
+    static __device__ void store(const sl_cuda_linear &p, int tile, int g, int col, float lo, float hi, float2 rotation,
                                  size_t kv_row) {
         const int half = p.head_dim / 2, head = tile * 8 / half, i = tile * 8 % half + g;
         bf16 *out; // [head_dim]
@@ -113,15 +115,15 @@ template <> struct ending<SL_LINEAR_ROPE_APPEND> { // dimensions i to i + 7 of a
         } else {
             const int is_v = head >= p.n_heads + p.n_kv_heads, h = head - p.n_heads - is_v * p.n_kv_heads;
             out = (is_v ? p.v : p.k) + (kv_row + (size_t)h * SL_PAGE) * p.head_dim;
-            if (is_v) turn = {1, 0};
+            if (is_v) rotation = {1, 0};
         }
-        out[i] = to_bf16(lo * turn.x - hi * turn.y);
-        out[i + half] = to_bf16(hi * turn.x + lo * turn.y);
+        out[i] = to_bf16(lo * rotation.x - hi * rotation.y);
+        out[i + half] = to_bf16(hi * rotation.x + lo * rotation.y);
     }
 };
 
-// 16 bytes to shared memory without a register, zeros if they do not exist. The weights leave L2 first: nothing reads them
-// again in this step.
+// Copies 16 bytes from device memory to shared memory asynchronously; writes zeros when they do not exist. policy: the L2 cache
+// evicts weights first, because no other kernel of the step reads them.
 __device__ __forceinline__ void copy_16(uint32_t to, const bf16 *from, bool exists, uint64_t policy) {
     asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from),
                  "r"(exists ? 16 : 0), "l"(policy)
@@ -134,78 +136,80 @@ __device__ __forceinline__ uint4 load_shared(uint32_t at) {
     return v;
 }
 
-// A warp's weights on their way: SLOTS units, fetched in the order in which they are used: groups of tiles, in a group the
-// warp's chunks, in a chunk the group's tiles. Only the warp itself fills and empties its ring, so it waits for no other.
+// The weights of one warp in flight: STAGES chunks. The order of fetches is the order of use: for each TILES tiles, for each
+// chunk of the warp, for each of these tiles. Only the warp itself fills and reads its ring, so it waits for no other warp.
 template <sl_linear_end END> struct ring {
     const sl_cuda_linear &p;
-    const int lane, first_chunk, n_chunks, end; // tiles end before `end`
-    const uint32_t slots;                       // shared memory
-    int tile, n, chunk, i;                      // of the next unit to fetch: its group's first tile and size, chunk, tile in it
-    int fill, take;                             // slots to fetch to and to read next
+    const int lane, first_chunk, n_chunks, end; // `end`: the tile after the last one
+    const uint32_t stages;                      // address in shared memory
+    int tile, n, chunk, i;                      // the next fetch: chunk `chunk` of tile + i, where i < n <= TILES
+    int fill_stage, read_stage;                 // the next stage to fill, and to read
     uint64_t policy;
 
-    __device__ ring(const sl_cuda_linear &p, const void *slots, int warp, int lane, int n_chunks, int begin, int end)
+    __device__ ring(const sl_cuda_linear &p, const void *stages, int warp, int lane, int n_chunks, int begin, int end)
         : p(p), lane(lane), first_chunk(warp), n_chunks(n_chunks), end(warp < n_chunks ? end : begin),
-          slots((uint32_t)__cvta_generic_to_shared(slots)), tile(begin), n(min(GROUP, end - begin)), chunk(warp), i(0), fill(0),
-          take(0), policy(sl_l2_policy(SL_L2_FIRST_OUT)) {}
+          stages((uint32_t)__cvta_generic_to_shared(stages)), tile(begin), n(min(TILES, end - begin)), chunk(warp), i(0),
+          fill_stage(0), read_stage(0), policy(sl_l2_policy(SL_L2_FIRST_OUT)) {}
 
-    // Fetches the next unit, if there is one, and closes a copy group in any case, so that next() can count them.
+    // Fetches the next chunk of a tile, if there is one. Always closes a group of copies, so that next() can count the groups.
     //
-    // Two rows of 256 bytes an instruction. A unit's row at 0 to 7 holds W's row 0, 2, 4, 6, 1, 3, 5, 7 of the half: eight
-    // lanes of a 16-byte read hold rows g and g + 1 of W, thus rows 4 apart of the unit, which at an odd pitch are in opposite
-    // halves of the banks. Elements past n_in and rows past n_out are zeros.
+    // One instruction copies two rows of 256 bytes. Rows 0 to 7 of a stage hold rows 0, 2, 4, 6, 1, 3, 5, 7 of the first half
+    // of the tile, rows 8 to 15 those of the second half. The eight lanes of a 16-byte read need rows g and g + 1 of W. These
+    // lie 4 rows apart in the stage, and so, with an odd pitch, in opposite halves of the 32 banks: no bank conflict. Elements
+    // after n_in and rows after n_out are zeros.
     __device__ __forceinline__ void fetch() {
         if (tile < end) {
             const tile_rows rows = ending<END>::rows(p, tile + i);
             const int piece = lane % 16, k = chunk * CHUNK + piece * 8, second = lane / 16;
-            const uint32_t to = slots + fill * UNIT + second * PITCH + piece * 16;
+            const uint32_t to = stages + fill_stage * STAGE + second * PITCH + piece * 16;
             const bf16 *lo = p.w + ((size_t)(rows.lo + 2 * second) * p.n_in + k);
             const bf16 *hi = p.w + ((size_t)(rows.hi + 2 * second) * p.n_in + k);
 #pragma unroll
-            for (int s = 0; s < 8; s++) { // rows of the unit 2 s and 2 s + 1
+            for (int s = 0; s < 8; s++) { // rows 2 s and 2 s + 1 of the stage
                 const int r = s % 2 * 4 + s / 2 % 2;
                 const bool exists = k < p.n_in && r + 2 * second < (s < 4 ? rows.n_lo : rows.n_hi);
                 copy_16(to + 2 * s * PITCH, (s < 4 ? lo : hi) + (size_t)r * p.n_in, exists, policy);
             }
-            fill = fill + 1 == SLOTS ? 0 : fill + 1;
+            fill_stage = fill_stage + 1 == STAGES ? 0 : fill_stage + 1;
             if (++i == n) {
                 i = 0;
                 chunk += WARPS;
                 if (chunk >= n_chunks) {
                     chunk = first_chunk;
                     tile += n;
-                    n = min(GROUP, end - tile);
+                    n = min(TILES, end - tile);
                 }
             }
         }
         asm volatile("cp.async.commit_group;" ::: "memory");
     }
 
-    // Waits for the oldest unit and reads it. w[0], w[1]: of rows g and g + 8 of the tile the lane's 8 elements of each step.
+    // Waits for the oldest stage and reads it. w[0], w[1]: rows g and g + 8 of the tile; the 8 elements of this lane in each
+    // step.
     __device__ __forceinline__ void next(uint4 (&w)[2][STEPS]) {
-        asm volatile("cp.async.wait_group %0;" ::"n"(SLOTS - 1) : "memory");
-        __syncwarp(); // the other lanes' copies have come too
+        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
+        __syncwarp(); // the copies of the other lanes have also landed
         const int g = lane / 4, t = lane % 4;
-        const uint32_t row = slots + take * UNIT + (g / 2 + g % 2 * 4) * PITCH + t * 16;
+        const uint32_t row = stages + read_stage * STAGE + (g / 2 + g % 2 * 4) * PITCH + t * 16;
 #pragma unroll
         for (int s = 0; s < STEPS; s++) {
             w[0][s] = load_shared(row + s * STEP * 2);
             w[1][s] = load_shared(row + s * STEP * 2 + 8 * PITCH);
         }
-        take = take + 1 == SLOTS ? 0 : take + 1;
+        read_stage = read_stage + 1 == STAGES ? 0 : read_stage + 1;
     }
 
-    // Fetches another unit into the slot that next() has read.
+    // Fetches into the stage that next() has read.
     __device__ __forceinline__ void refill() {
         __syncwarp(); // all lanes have read it
         fetch();
     }
 };
 
-// A chunk of x [8 NT][128]: of rows g and, with NT 2, g + 8 the lane's 8 elements of each step.
+// A chunk of x [8 NT][128], spread over the warp: rows g and, for NT = 2, g + 8; the 8 elements of this lane in each step.
 template <int NT> using x_chunk = uint4[NT][STEPS];
 
-// Past L1, which may hold an older step's x. Rows past n_rows are zeros and never read.
+// Reads past L1, which may hold x of an earlier step. Rows after n_rows are zeros, and their memory is not read.
 template <int NT> __device__ __forceinline__ void load_x(const sl_cuda_linear &p, int lane, int chunk, x_chunk<NT> &x) {
 #pragma unroll
     for (int nt = 0; nt < NT; nt++)
@@ -217,9 +221,9 @@ template <int NT> __device__ __forceinline__ void load_x(const sl_cuda_linear &p
         }
 }
 
-// sum += a unit of W times a chunk of x. A lane's 8 consecutive elements serve as k = 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of two
-// instructions: which k an element is called does not matter, as long as W and x agree. Two sums,
-// so that an instruction need not wait for the one in front.
+// sum += a chunk of a tile of W times a chunk of x. The 8 consecutive elements of a lane serve as k = 2 t, 2 t + 1, 2 t + 8,
+// 2 t + 9 of two instructions. Any assignment of elements to k is correct if W and x use the same one. Two sums are
+// independent, so an instruction need not wait for the previous one.
 template <int NT>
 __device__ __forceinline__ void multiply(const uint4 (&w)[2][STEPS], const x_chunk<NT> &x, float4 (&sum)[NT]) {
     float4 odd[NT] = {};
@@ -237,30 +241,47 @@ __device__ __forceinline__ void multiply(const uint4 (&w)[2][STEPS], const x_chu
 
 // y = W x, then the ending.
 //
-// Grid: a block per multiprocessor, which takes a contiguous share of the tiles of 16 rows of W, GROUP at a time. Warp w takes
-// the chunks c with c % WARPS == w of every row. NT: 1 for up to 8 rows of x, 2 for up to 16.
+// Grid: one thread block per multiprocessor. Thread block b computes the tiles (16 rows of W each) [n_tiles b / grid,
+// n_tiles (b + 1) / grid), TILES at a time. NT: 1 for up to 8 rows of x, 2 for up to 16.
+//
+//   warp      loads                                           computes                           ends
+//   0 .. 3    chunks c with c % WARPS == warp of all tiles:   its part of the sums of all tiles  tile `warp` of each TILES:
+//             W by cp.async to its ring, x to registers       (matrix instructions)              adds 4 parts, stores y
+//
+// Shared memory (bytes):
+//   rings  [WARPS][STAGES][STAGE]                        87,040   STAGE: 16 rows of 256 + 16
+//   parts  [TILES][WARPS - 1][NT][32] float4      4,608 or 9,216  the parts that other warps added up
+//   kv_row [SL_LINEAR_ROWS] size_t                          128   static
+//
+// One tile, n_in = 4096: it has 32 chunks of 128 elements, and warp 1 gets the chunks 1, 5, ..., 29. For each chunk it reads
+// one stage: lane (g, t) reads elements 8 t .. 8 t + 7 of each 32 of the rows g and g + 8, 64 elements in all. It multiplies
+// them with the same elements of the rows g (and g + 8) of x by 8 NT instructions (m16n8k16). After 8 chunks each lane holds 4
+// NT sums: rows g, g + 8 of the tile by rows 2 t, 2 t + 1 (+ 8) of x. Warp i then adds the four warps' parts of tile i.
+//
 // Needs: w and x 16-byte aligned, n_in a multiple of 8; with RoPE head_dim a multiple of 16.
-// Reads W once (2 n_out n_in bytes) from device memory and x once a group (2 n_rows n_in) from L2.
-// Llama-3.1-8B's 129 matrices (15.01 GB) as one graph: 5.19, 5.29, 5.52 ms for 1, 8, 16 rows, 94, 92, 88% of the rate of a
-// kernel that only reads them; the 65 RMSNorms in between add 0.09 to 0.12 ms (H100 80GB HBM3, 21 November 2026).
-// Sums: a warp adds its chunks in order; in a chunk 16 products an instruction, four instructions on top of the sum and four
-// apart; then the warps' sums are added in order. That depends on n_in alone; columns of the matrix instruction do not mix, so
-// a row's company and place do not matter either.
+// Bytes: W once (2 n_out n_in) from device memory, x once per TILES tiles (2 n_rows n_in) from L2.
+// Rate: the 129 matrices of Llama-3.1-8B (15.01 GB) as one graph take 5.19, 5.29, 5.52 ms for 1, 8, 16 rows. That is 94, 92,
+// 88% of the rate of a kernel that only reads them. The 65 RMSNorms between them add 0.09 to 0.12 ms (H100 80GB HBM3,
+// 21 November 2026).
+// Reduction order: a warp adds its chunks in order. Within a chunk an instruction adds 16 products; four instructions add to
+// the running sum, and four to a second sum, which is then added. The parts of the warps are added in the order of the warps.
+// The order depends on n_in only. Columns of a matrix instruction do not mix, so the other rows, and the place of a row among
+// them, do not change its bits.
 template <sl_linear_end END, int NT>
 __global__ void __launch_bounds__(THREADS, 2) linear_ring_kernel(const __grid_constant__ sl_cuda_linear p, int n_tiles) {
-    extern __shared__ __align__(16) char shared[]; // rings [WARPS][SLOTS][UNIT], parts [GROUP][WARPS - 1][NT][32] float4
+    extern __shared__ __align__(16) char shared[];
     __shared__ size_t kv_row[SL_LINEAR_ROWS];
-    float4 *parts = (float4 *)(shared + WARPS * SLOTS * UNIT);
+    float4 *parts = (float4 *)(shared + WARPS * STAGES * STAGE);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int n_chunks = (p.n_in + CHUNK - 1) / CHUNK;
     const int begin = n_tiles * blockIdx.x / gridDim.x, end = n_tiles * (blockIdx.x + 1) / gridDim.x;
 
-    ring<END> weights(p, shared + warp * SLOTS * UNIT, warp, lane, n_chunks, begin, end);
-    for (int s = 0; s < SLOTS; s++) weights.fetch();
-    sl_start_next(); // its rings fill while this kernel computes, and the ones behind as blocks of this one end
+    ring<END> weights(p, shared + warp * STAGES * STAGE, warp, lane, n_chunks, begin, end);
+    for (int s = 0; s < STAGES; s++) weights.fetch();
+    sl_start_next(); // the rings of the next kernel fill while this kernel computes
     sl_wait_previous();
 
-    // The way to a token's row in the pages is two loads, one behind the other. x is asked for in between.
+    // The address of a token's row in the pages takes two dependent loads. Issue the load of x between them, to hide latency.
     const bool has_row = END == SL_LINEAR_ROPE_APPEND && threadIdx.x < p.n_rows;
     const int32_t position = has_row ? __ldcg(&p.rows[threadIdx.x].position) : 0;
     const int32_t *pages = has_row ? (const int32_t *)__ldcg((const uintptr_t *)&p.rows[threadIdx.x].pages) : nullptr;
@@ -268,8 +289,8 @@ __global__ void __launch_bounds__(THREADS, 2) linear_ring_kernel(const __grid_co
     if (warp < n_chunks) load_x<NT>(p, lane, warp, x);
     const int32_t page = has_row ? __ldcg(pages + position / SL_PAGE) : 0;
 
-    for (int tile = begin; tile < end; tile += GROUP) {
-        const int n = min(GROUP, end - tile);
+    for (int tile = begin; tile < end; tile += TILES) {
+        const int n = min(TILES, end - tile);
         float2 before[NT][2] = {};
 #pragma unroll
         for (int c = 0; c < 2 * NT; c++) {
@@ -277,11 +298,12 @@ __global__ void __launch_bounds__(THREADS, 2) linear_ring_kernel(const __grid_co
             if (warp < n && col < p.n_rows) before[c / 2][c % 2] = ending<END>::before(p, tile + warp, g, col);
         }
 
-        float4 sum[GROUP][NT] = {};
+        float4 sum[TILES][NT] = {};
         for (int chunk = warp; chunk < n_chunks; chunk += WARPS) {
-            load_x<NT>(p, lane, chunk + WARPS < n_chunks ? chunk + WARPS : warp, x_next); // of the next group, in the end
+            load_x<NT>(p, lane, chunk + WARPS < n_chunks ? chunk + WARPS : warp,
+                       x_next); // after the last chunk: the first one, for the next tiles
 #pragma unroll
-            for (int i = 0; i < GROUP; i++) {
+            for (int i = 0; i < TILES; i++) {
                 if (i >= n) continue;
                 uint4 w[2][STEPS];
                 weights.next(w);
@@ -294,12 +316,13 @@ __global__ void __launch_bounds__(THREADS, 2) linear_ring_kernel(const __grid_co
                 for (int s = 0; s < STEPS; s++) x[nt][s] = x_next[nt][s];
         }
 
-        // Warp i adds up and ends tile i: its own part stays in registers, the others' come through shared memory.
+        // Warp i adds the parts of tile i and ends it. The part of warp i stays in registers; the others come through shared
+        // memory.
         float4 own[NT] = {};
         if (has_row) kv_row[threadIdx.x] = (size_t)page * p.n_kv_heads * SL_PAGE + position % SL_PAGE;
-        __syncthreads(); // the last group's parts have been read
+        __syncthreads(); // the parts of the previous tiles have been read
 #pragma unroll
-        for (int i = 0; i < GROUP; i++)
+        for (int i = 0; i < TILES; i++)
 #pragma unroll
             for (int nt = 0; nt < NT; nt++)
                 if (i == warp)
@@ -324,14 +347,14 @@ __global__ void __launch_bounds__(THREADS, 2) linear_ring_kernel(const __grid_co
     }
 }
 
-// The least shared memory of which a multiprocessor has no room for two blocks.
+// Bytes of shared memory per thread block with which two thread blocks no longer fit on a multiprocessor.
 int over_half() {
     return sl_device_get(cudaDevAttrMaxSharedMemoryPerMultiprocessor) / 2 -
            sl_device_get(cudaDevAttrReservedSharedMemoryPerBlock) + 128;
 }
 
 template <sl_linear_end END, int NT> void launch(const sl_cuda_linear &p, int n_tiles, cudaStream_t stream) {
-    int shared = WARPS * SLOTS * UNIT + (int)sizeof(float4) * GROUP * (WARPS - 1) * NT * 32;
+    int shared = WARPS * STAGES * STAGE + (int)sizeof(float4) * TILES * (WARPS - 1) * NT * 32;
     if (END == SL_LINEAR_ADD) shared = max(shared, over_half());
     sl_launch(linear_ring_kernel<END, NT>, dim3(min(n_tiles, sl_multiprocessors())), dim3(THREADS), shared, stream, p, n_tiles);
 }
@@ -347,30 +370,32 @@ enum { NORM_THREADS = 512 };
 
 // out = bf16(x / sqrt(mean(x^2) + eps) * w)
 //
-// Grid: a block per row, whose values stay in registers: thread i has KEEP times 4 of them, 4 NORM_THREADS apart.
-// Needs: n a multiple of 4, at most 4 KEEP NORM_THREADS; x 16-byte, w and out 8-byte aligned.
-// Reads 6 n and writes 2 n bytes a row. Sums: a thread's values in order, then a tree over lanes, then one over warps.
-template <int KEEP>
+// Grid: one thread block per row. The row stays in registers: thread i holds PER_THREAD groups of 4 elements, and the groups
+// lie 4 NORM_THREADS apart.
+// Needs: n a multiple of 4, at most 4 PER_THREAD NORM_THREADS; x 16-byte, w and out 8-byte aligned.
+// Bytes: reads 6 n and writes 2 n per row.
+// Reduction order: the elements of a thread in order, then a tree over the lanes of a warp, then a tree over the warps.
+template <int PER_THREAD>
 __global__ void __launch_bounds__(NORM_THREADS) rmsnorm_row_kernel(const float *x, const bf16 *w, int n, float eps, bf16 *out) {
     __shared__ float warp_sums[NORM_THREADS / 32];
     x += (size_t)blockIdx.x * n, out += (size_t)blockIdx.x * n;
-    uint2 weights[KEEP];
-    float4 v[KEEP];
+    uint2 weights[PER_THREAD];
+    float4 v[PER_THREAD];
     sl_start_next();
 #pragma unroll
-    for (int s = 0; s < KEEP; s++) {
+    for (int s = 0; s < PER_THREAD; s++) {
         const int i = (s * NORM_THREADS + threadIdx.x) * 4;
         weights[s] = i < n ? *(const uint2 *)(w + i) : uint2{0, 0};
     }
     sl_wait_previous();
     float sum = 0;
 #pragma unroll
-    for (int s = 0; s < KEEP; s++) {
+    for (int s = 0; s < PER_THREAD; s++) {
         const int i = (s * NORM_THREADS + threadIdx.x) * 4;
         v[s] = i < n ? __ldcg((const float4 *)(x + i)) : float4{0, 0, 0, 0};
     }
 #pragma unroll
-    for (int s = 0; s < KEEP; s++) sum += v[s].x * v[s].x + v[s].y * v[s].y + v[s].z * v[s].z + v[s].w * v[s].w;
+    for (int s = 0; s < PER_THREAD; s++) sum += v[s].x * v[s].x + v[s].y * v[s].y + v[s].z * v[s].z + v[s].w * v[s].w;
     sum = sl_sum_lanes(sum);
     if (threadIdx.x % 32 == 0) warp_sums[threadIdx.x / 32] = sum;
     __syncthreads();
@@ -378,7 +403,7 @@ __global__ void __launch_bounds__(NORM_THREADS) rmsnorm_row_kernel(const float *
     for (int d = NORM_THREADS / 64; d > 0; d /= 2) sum += __shfl_xor_sync(~0u, sum, d);
     const float scale = 1 / sqrtf(sum / n + eps);
 #pragma unroll
-    for (int s = 0; s < KEEP; s++) {
+    for (int s = 0; s < PER_THREAD; s++) {
         const int i = (s * NORM_THREADS + threadIdx.x) * 4;
         if (i >= n) continue;
         const bf16 y[4] = {to_bf16(v[s].x * scale * from_bf16((bf16)weights[s].x)),

@@ -1,7 +1,8 @@
-// engine/backend/cuda/linear.h - the linear layers of a decode step: y = W x for up to SL_LINEAR_ROWS rows, streaming W once.
+// engine/backend/cuda/linear.h - the linear layers of a decode step: y = W x for up to SL_LINEAR_ROWS rows of x, reading W
+// once.
 //
-// One reduction order for every output, whatever the number of rows and whichever place a row has among them: a row's result is
-// equal to the bit alone and in a batch.
+// Every output has one reduction order. It does not depend on the number of rows, or on the place of a row among them: a row
+// gets equal bits alone and in a batch.
 #ifndef SLEIGH_CUDA_LINEAR_H
 #define SLEIGH_CUDA_LINEAR_H
 
@@ -13,14 +14,15 @@
 extern "C" {
 #endif
 
-enum { SL_LINEAR_ROWS = 16 };
+enum { SL_LINEAR_ROWS = 16 }; // rows of one launch
 
-typedef enum {
-    SL_LINEAR_STORE,       // out32 [n_rows][n_out] = y
-    SL_LINEAR_ADD,         // out32 [n_rows][n_out] += y: the residual stream
-    SL_LINEAR_SWIGLU,      // W is [gate rows; up rows]: out16 [n_rows][n_out / 2] = silu(y gate) * y up
-    SL_LINEAR_ROPE_APPEND, // W is [q rows; k rows; v rows]: q after RoPE to out16 [n_rows][n_heads * head_dim], k after RoPE
-                           // and v to their row of this layer's pages. RoPE is on fp32, before any rounding.
+typedef enum {             // what happens to y [n_rows][n_out]
+    SL_LINEAR_STORE,       // out32 = y
+    SL_LINEAR_ADD,         // out32 += y: the residual stream
+    SL_LINEAR_SWIGLU,      // W is [gate rows; up rows]: out16 [n_rows][n_out / 2] = silu(gate) * up
+    SL_LINEAR_ROPE_APPEND, // W is [q rows; k rows; v rows]: q after RoPE goes to out16 [n_rows][n_heads * head_dim], k after
+                           // RoPE and v go to the row's place in the pages of this layer. RoPE is computed in fp32, then
+                           // rounded.
 } sl_linear_end;
 
 typedef struct sl_cuda_linear {
@@ -29,11 +31,11 @@ typedef struct sl_cuda_linear {
     const bf16 *x; // [n_rows][n_in]
     int n_rows;    // 1 to SL_LINEAR_ROWS
     sl_linear_end end;
-    float *out32;
+    float *out32; // [n_rows][n_out]
     bf16 *out16;
     // SL_LINEAR_ROPE_APPEND
     int n_heads, n_kv_heads, head_dim;
-    const float2 *rope; // [n_rows][head_dim / 2] cosine and sine of the row's position; dimension i turns with i + head_dim / 2
+    const float2 *rope; // [n_rows][head_dim / 2] cosine and sine; rotates dimension i with dimension i + head_dim / 2
     const sl_row *rows; // [n_rows]
     bf16 *k, *v;        // [n_pages][n_kv_heads][256][head_dim]
 } sl_cuda_linear;

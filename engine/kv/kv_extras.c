@@ -1,0 +1,192 @@
+// engine/kv/kv_extras.c - see kv_extras.h.
+#include "engine/kv/kv_extras.h"
+
+#include <stdlib.h>
+
+typedef struct store { // the memory of one extra
+    sl_kv_need need;
+    size_t size;     // bytes of a block
+    char *data;      // [n_layers][n_pages][n_kv_heads][size], committed by first touch
+    uint64_t *built; // [n_layers][n_pages] version of the page that its blocks were built from; 0: none
+    char *shared;    // [n_layers][n_kv_heads][shared_size]; NULL: the kind shares nothing
+} store;
+
+struct sl_kv_extras {
+    store stores[SL_KV_EXTRAS];
+    int n_stores;
+    int32_t *to_build;        // [2][n_pages] scratch of build_on_device
+    int32_t *device_to_build; // the same in device memory; NULL on the CPU
+};
+
+static store *find_store(const sl_kv_pool *pool, sl_kv_need need) {
+    struct sl_kv_extras *x = pool->extras;
+    for (int i = 0; x && i < x->n_stores; i++)
+        if (x->stores[i].need.kind == need.kind && x->stores[i].need.arg == need.arg) return &x->stores[i];
+    return NULL;
+}
+
+static char *shared_of(const sl_kv_pool *pool, const store *s, int layer, int h) {
+    if (!s->shared) return NULL;
+    size_t size = s->need.kind->shared_size(s->need.arg, pool->head_dim);
+    return s->shared + ((size_t)layer * pool->n_kv_heads + h) * size;
+}
+
+// Makes the data that the pages of each KV head share. Returns 0 when there is no memory.
+static int make_shared(const sl_kv_pool *pool, store *s) {
+    const sl_kv_extra_kind *kind = s->need.kind;
+    int n = pool->n_layers * pool->n_kv_heads;
+    if (!kind->share) return 1;
+    s->shared = malloc(n * kind->shared_size(s->need.arg, pool->head_dim));
+    if (!s->shared) return 0;
+#pragma omp parallel for schedule(dynamic)
+    for (int i = 0; i < n; i++) {
+        int layer = i / pool->n_kv_heads, h = i % pool->n_kv_heads;
+        kind->share(s->need.arg, pool->head_dim, pool->seed, layer, h, shared_of(pool, s, layer, h));
+    }
+    return 1;
+}
+
+static size_t store_bytes(const sl_kv_pool *pool, const store *s) {
+    return (size_t)pool->n_layers * pool->n_pages * pool->n_kv_heads * s->size;
+}
+
+static void free_store(const sl_kv_pool *pool, store *s) {
+    pool->backend->release(pool->backend, s->data, store_bytes(pool, s));
+    free(s->built);
+    free(s->shared);
+}
+
+static size_t list_bytes(const sl_kv_pool *pool) {
+    return 2 * (size_t)pool->n_pages * sizeof(int32_t);
+}
+
+static void free_extras(sl_kv_pool *pool) {
+    struct sl_kv_extras *x = pool->extras;
+    for (int i = 0; i < x->n_stores; i++) free_store(pool, &x->stores[i]);
+    pool->backend->release(pool->backend, x->device_to_build, list_bytes(pool));
+    free(x->to_build);
+    free(x);
+    pool->extras = NULL;
+}
+
+// Creates pool->extras.
+static int init_extras(sl_kv_pool *pool, sl_error *err) {
+    const sl_backend *be = pool->backend;
+    struct sl_kv_extras *x = pool->extras = calloc(1, sizeof *x);
+    pool->free_extras = free_extras;
+    if (x) x->to_build = malloc(list_bytes(pool));
+    if (x && be->is_device) x->device_to_build = be->alloc(be, list_bytes(pool));
+    if (x && x->to_build && (x->device_to_build || !be->is_device)) return 0;
+    if (x) free_extras(pool);
+    return sl_fail(err, SL_ERR_MEMORY, "page extras of the KV cache: out of memory");
+}
+
+int sl_kv_keep(sl_kv_pool *pool, sl_kv_need need, sl_error *err) {
+    const sl_kv_extra_kind *kind = need.kind;
+    if (find_store(pool, need)) return 0;
+    if (pool->backend->is_device && (!kind->build_device || kind->share))
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "\"%s\" of the KV cache is not kept on a GPU; use --device cpu", kind->name);
+    int rc = pool->extras ? 0 : init_extras(pool, err);
+    if (rc) return rc;
+    struct sl_kv_extras *x = pool->extras;
+    if (x->n_stores == SL_KV_EXTRAS)
+        return sl_fail(err, SL_ERR_MEMORY, "the KV cache keeps %d kinds of page extras already; \"%s\" would be one more",
+                       SL_KV_EXTRAS, kind->name);
+    store s = {.need = need, .size = kind->size(need.arg, pool->head_dim)};
+    s.built = calloc((size_t)pool->n_layers * pool->n_pages, sizeof *s.built);
+    if (s.built && make_shared(pool, &s)) s.data = pool->backend->alloc(pool->backend, store_bytes(pool, &s));
+    if (!s.data) {
+        free_store(pool, &s);
+        return sl_fail(err, SL_ERR_MEMORY, "\"%s\" of the KV cache: %zu MiB cannot be reserved; pass a smaller --ctx-size",
+                       kind->name, store_bytes(pool, &s) >> 20);
+    }
+    x->stores[x->n_stores++] = s;
+    return 0;
+}
+
+static char *block_of(const sl_kv_pool *pool, const store *s, int layer, int32_t page, int h) {
+    return s->data + (((size_t)layer * pool->n_pages + page) * pool->n_kv_heads + h) * s->size;
+}
+
+static void build_page(const sl_kv_pool *pool, const store *s, const sl_kv_view *view, int i, int h) {
+    const sl_kv_extra_kind *kind = s->need.kind;
+    size_t rows = sl_kv_block(view, pool->n_kv_heads, pool->head_dim, i, h);
+    const void *before = kind->chained && i ? block_of(pool, s, view->layer, view->pages[i - 1], h) : NULL;
+    kind->build(s->need.arg, pool->head_dim, view->k + rows, view->v + rows, before, shared_of(pool, s, view->layer, h),
+                block_of(pool, s, view->layer, view->pages[i], h));
+}
+
+// Was the block of the sequence's page number i built from the rows that the page has now?
+static int is_built(const sl_kv_pool *pool, const store *s, const sl_kv_seq *seq, int layer, int i) {
+    return s->built[(size_t)layer * pool->n_pages + seq->pages[i]] == pool->versions[seq->pages[i]];
+}
+
+static void build_on_host(const sl_kv_pool *pool, store *s, const sl_kv_seq *seq, int layer, int first, int n_full) {
+    sl_kv_view view = sl_kv_view_of(pool, seq, layer, seq->n_tokens);
+    // Threads build pages in any order; a chained kind is one run of pages in order.
+    int stride = s->need.kind->chained ? n_full - first : 1, n_runs = (n_full - first) / stride;
+#pragma omp parallel for schedule(dynamic) collapse(2)
+    for (int h = 0; h < pool->n_kv_heads; h++)
+        for (int run = 0; run < n_runs; run++)
+            for (int i = first + run * stride; i < first + (run + 1) * stride; i++)
+                if (!is_built(pool, s, seq, layer, i)) build_page(pool, s, &view, i, h);
+}
+
+static void build_on_device(const sl_kv_pool *pool, store *s, const sl_kv_seq *seq, int layer, int first, int n_full) {
+    const sl_backend *be = pool->backend;
+    int32_t *pages = pool->extras->to_build, *before = pages + pool->n_pages;
+    int32_t *device_pages = pool->extras->device_to_build, *device_before = device_pages + pool->n_pages;
+    int n = 0;
+    for (int i = first; i < n_full; i++) {
+        if (is_built(pool, s, seq, layer, i)) continue;
+        pages[n] = seq->pages[i];
+        before[n++] = i ? seq->pages[i - 1] : -1;
+    }
+    be->upload(be, device_pages, pages, n * sizeof *pages);
+    be->upload(be, device_before, before, n * sizeof *before);
+    sl_kv_rows rows = sl_kv_layer(pool, layer);
+    s->need.kind->build_device(&(sl_kv_device_build){.arg = s->need.arg,
+                                                     .head_dim = pool->head_dim,
+                                                     .n_kv_heads = pool->n_kv_heads,
+                                                     .size = s->size,
+                                                     .n = n,
+                                                     .pages = device_pages,
+                                                     .before = device_before,
+                                                     .k = rows.k,
+                                                     .v = rows.v,
+                                                     .data = block_of(pool, s, layer, 0, 0),
+                                                     .stream = be->stream(be)});
+}
+
+void sl_kv_build(sl_kv_pool *pool, const sl_kv_seq *seq, int layer, sl_kv_need need) {
+    store *s = find_store(pool, need);
+    SL_CHECK(s != NULL);
+    int n_full = seq->n_tokens / SL_PAGE, first = 0;
+    while (first < n_full && is_built(pool, s, seq, layer, first)) first++;
+    if (first == n_full) return;
+    if (pool->backend->is_device)
+        build_on_device(pool, s, seq, layer, first, n_full);
+    else
+        build_on_host(pool, s, seq, layer, first, n_full);
+    for (int i = first; i < n_full; i++)
+        s->built[(size_t)layer * pool->n_pages + seq->pages[i]] = pool->versions[seq->pages[i]];
+}
+
+void *sl_kv_extra_layer(const sl_kv_pool *pool, sl_kv_need need, int layer, size_t *size) {
+    const store *s = find_store(pool, need);
+    SL_CHECK(s != NULL);
+    *size = s->size;
+    return block_of(pool, s, layer, 0, 0);
+}
+
+const void *sl_kv_extra(const sl_kv_view *view, sl_kv_need need, int page_index, int h) {
+    const store *s = find_store(view->pool, need);
+    SL_CHECK(s != NULL && page_index < sl_kv_n_built(view));
+    return block_of(view->pool, s, view->layer, view->pages[page_index], h);
+}
+
+const void *sl_kv_shared(const sl_kv_view *view, sl_kv_need need, int h) {
+    const store *s = find_store(view->pool, need);
+    SL_CHECK(s != NULL);
+    return shared_of(view->pool, s, view->layer, h);
+}
