@@ -382,7 +382,7 @@ static drawn_head draw_head(rig *r, int s, int head) {
     sl_head x = {.group = &group,
                  .draw = draw,
                  .q = group.q + (size_t)(head % r->group) * dim,
-                 .weights = h.wt,
+                 .masses = h.wt,
                  .sizes = h.sizes,
                  .id = {r->rows[s].seed, r->rows[s].sequence, (uint32_t)n - 1, RIG_LAYER, (uint32_t)head},
                  .draws = h.draws,
