@@ -133,7 +133,7 @@ static void open_head(call *c, size_t slot, const sl_group *g, int index) {
         .q = g->q + (size_t)index * g->head_dim,
         .masses = masses_of(c, 0, slot, n),
         .S = budget(a->spec, c->stages.draw, g->kv->n_kv),
-        .id = sl_attn_rng_id(a->seed, g->query->sequence, g->query->position, a->layer, head),
+        .id = sl_attn_rng_id(a->seed, g->query->sequence, g->query->position, a->layer, a->geom->first_head + head),
         .previous = m && m->next == g->query->position && m->next ? m->out + (size_t)head * g->head_dim : NULL,
         .draws = {.row = (int32_t *)(c->ws + c->l.row) + at,
                   .count = (int32_t *)(c->ws + c->l.count) + at,
