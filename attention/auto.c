@@ -42,7 +42,7 @@ static int column(const sl_auto_table *t, int n_seqs) {
     return found;
 }
 
-void sl_auto_pick(const sl_auto_table *t, const sl_attn_spec *request, int n_seqs, int n_kv, sl_auto_choice *out) {
+void sl_auto_choose(const sl_auto_table *t, const sl_attn_spec *request, int n_seqs, int n_kv, sl_auto_choice *out) {
     const sl_auto_point *at = NULL;
     SL_CHECK(request->method == &sl_method_auto);
     *out = (sl_auto_choice){.spec = {.method = &sl_method_dense}, .us = NAN, .dense_us = NAN};
@@ -66,7 +66,8 @@ void sl_auto_pick(const sl_auto_table *t, const sl_attn_spec *request, int n_seq
     set(&out->spec, "delta", sl_attn_get(request, "delta"));
 }
 
-void sl_auto_format(const sl_auto_table *t, const sl_attn_spec *request, const sl_auto_choice *c, char *buf, size_t size) {
+void sl_auto_choice_format(const sl_auto_table *t, const sl_attn_spec *request, const sl_auto_choice *c, char *buf,
+                           size_t size) {
     char text[256], allowed[128] = "of the table", number[2][SL_NUMBER_TEXT];
     double epsilon = sl_attn_get(request, "epsilon");
     if (!t) {
@@ -88,20 +89,21 @@ void sl_auto_format(const sl_auto_table *t, const sl_attn_spec *request, const s
 
 // ---- plans ----
 
-int sl_auto_wanted(const sl_attn_plan *plan) {
+int sl_auto_in_plan(const sl_attn_plan *plan) {
     int wanted = 0;
     for (int i = 0; i < plan->n_layers; i++) wanted |= plan->layer[i].method == &sl_method_auto;
     return wanted;
 }
 
-int sl_auto_resolve(const sl_auto_table *t, const sl_attn_plan *plan, int n_seqs, int n_kv, sl_attn_plan *out, sl_error *err) {
+int sl_auto_choose_plan(const sl_auto_table *t, const sl_attn_plan *plan, int n_seqs, int n_kv, sl_attn_plan *out,
+                        sl_error *err) {
     const sl_attn_spec dense = {.method = &sl_method_dense};
     int rc = sl_attn_plan_init(out, plan->n_layers, &dense, err);
     for (int i = 0; !rc && i < plan->n_layers; i++) {
         sl_auto_choice choice;
         out->layer[i] = plan->layer[i];
         if (plan->layer[i].method != &sl_method_auto) continue;
-        sl_auto_pick(t, &plan->layer[i], n_seqs, n_kv, &choice);
+        sl_auto_choose(t, &plan->layer[i], n_seqs, n_kv, &choice);
         out->layer[i] = choice.spec;
     }
     return rc;

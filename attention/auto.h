@@ -3,7 +3,7 @@
 // What is fast is measured, not guessed: a table holds the microseconds of one layer's decode attention for dense and for some
 // candidates, over numbers of sequences and rows of their contexts, on one device and for one geometry (`sleigh bench attn
 // --calibrate` makes it). `auto` is no method: it has no functions, an engine refuses it, and it is not in sl_attn_methods.
-// sl_attn_parse knows it, so that specifications and plans can hold it until sl_auto_resolve puts a method in its place:
+// sl_attn_parse knows it, so that specifications and plans can hold it until sl_auto_choose_plan puts a method in its place:
 //
 //   auto                       candidates that state no error: those that were calibrated, by default santa-pps:S=128 and
 //                              santa-is:S=256
@@ -58,14 +58,14 @@ typedef struct sl_auto_choice {
 // What `request` (auto with its parameters) comes to for contexts of n_kv rows in an engine of n_seqs sequences. The crossover
 // is the least measured n_kv from which on, up to the table's end, an allowed candidate takes at most 95% of dense attention's
 // time; from it on the fastest at the largest measured n_kv that is not more than asked. table NULL: dense.
-void sl_auto_pick(const sl_auto_table *table, const sl_attn_spec *request, int n_seqs, int n_kv, sl_auto_choice *out);
+void sl_auto_choose(const sl_auto_table *table, const sl_attn_spec *request, int n_seqs, int n_kv, sl_auto_choice *out);
 // The choice as one line, without the length that was asked for: equal for all lengths of equal choice.
-void sl_auto_format(const sl_auto_table *table, const sl_attn_spec *request, const sl_auto_choice *choice, char *buf,
-                    size_t size);
+void sl_auto_choice_format(const sl_auto_table *table, const sl_attn_spec *request, const sl_auto_choice *choice, char *buf,
+                           size_t size);
 
-int sl_auto_wanted(const sl_attn_plan *plan); // 1: a layer's method is auto
-// plan with sl_auto_pick's choices in place of auto, into *out, which is the caller's to free. SL_ERR_MEMORY.
-int sl_auto_resolve(const sl_auto_table *table, const sl_attn_plan *plan, int n_seqs, int n_kv, sl_attn_plan *out,
-                    sl_error *err);
+int sl_auto_in_plan(const sl_attn_plan *plan); // 1: a layer's method is auto
+// plan with sl_auto_choose's choices in place of auto, into *out, which is the caller's to free. SL_ERR_MEMORY.
+int sl_auto_choose_plan(const sl_auto_table *table, const sl_attn_plan *plan, int n_seqs, int n_kv, sl_attn_plan *out,
+                        sl_error *err);
 
 #endif

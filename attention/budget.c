@@ -12,7 +12,7 @@
 
 enum { MAX_HEADS = 1024 };
 
-int sl_budget_wanted(const sl_attn_spec *spec) {
+int sl_budget_is_by_variance(const sl_attn_spec *spec) {
     if (sl_attn_states_error(spec)) return 0; // a stated error sets each head's draws
     return sl_attn_has(spec, "budget") && sl_attn_get(spec, "budget") == 1;
 }
@@ -33,16 +33,16 @@ static int by_size(const void *a, const void *b) {
 }
 
 void sl_budget_profile(sl_head *x) {
-    if (!x->before || x->is_beyond) return;
-    double *profile = profile_of(x), norm = fmax(sl_norm(x->before, x->group->head_dim), 1e-30);
-    double all = sl_weights_share(&x->sizes, sl_weights_total(&x->sizes), &x->weights);
+    if (!x->previous || x->needs_exact) return;
+    double *profile = profile_of(x), norm = fmax(sl_norm(x->previous, x->group->head_dim), 1e-30);
+    double all = sl_masses_share(&x->sizes, sl_masses_total(&x->sizes), &x->masses);
     if (!is_pps(x)) {
         profile[0] = sqrt(fmax(all - norm * norm, 0)) / norm;
         return;
     }
-    int n = x->n_profile = sl_weights_largest(&x->sizes, SL_BUDGET_MOST * x->S, x->draws.row);
+    int n = x->n_profile = sl_masses_largest(&x->sizes, SL_BUDGET_MOST * x->S, x->draws.row);
     for (int i = 0; i < n; i++)
-        profile[i] = sl_weights_share(&x->sizes, sl_weights_mass(&x->sizes, x->draws.row[i]), &x->weights) / norm;
+        profile[i] = sl_masses_share(&x->sizes, sl_masses_of_row(&x->sizes, x->draws.row[i]), &x->masses) / norm;
     qsort(profile, n, sizeof *profile, by_size);
     double rest = all / norm;
     for (int i = 0; i < n; i++) profile[n + i] = rest -= profile[i];
@@ -50,7 +50,7 @@ void sl_budget_profile(sl_head *x) {
 
 // Draws that a head wants at t, within its limits.
 static double demand(const sl_head *x, double t) {
-    if (x->is_beyond) return x->S; // it draws nothing
+    if (x->needs_exact) return x->S; // it draws nothing
     const double *profile = profile_of(x);
     double want, least = fmax(1, x->S / (double)SL_BUDGET_MOST), most = (double)SL_BUDGET_MOST * x->S;
     if (!is_pps(x)) {
@@ -75,7 +75,7 @@ void sl_budget_by_variance(sl_head *heads, int n_heads) {
     int left = n_heads * heads[0].S;
     SL_CHECK(n_heads <= MAX_HEADS);
     for (int i = 0; i < n_heads; i++)
-        if (!heads[i].before) return;
+        if (!heads[i].previous) return;
     for (int step = 0; step < 60; step++) {
         double mid = (low + high) / 2, sum = 0;
         for (int i = 0; i < n_heads; i++) sum += demand(&heads[i], exp2(mid));

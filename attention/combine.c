@@ -26,11 +26,11 @@ void sl_refine(sl_head *x) {
 
 void sl_combine(sl_head *x, sl_normaliser normaliser, int refined) {
     const sl_draws *d = &x->draws;
-    double total = (double)sl_weights_total(&x->weights), sum = 0, squares = 0;
+    double total = (double)sl_masses_total(&x->masses), sum = 0, squares = 0;
     float top = -INFINITY;
     for (int i = 0; refined && i < d->n; i++) top = fmaxf(top, x->score[i]);
     for (int i = 0; i < d->n; i++) {
-        double p = refined ? exp2(x->score[i] - top) : (double)sl_weights_mass(&x->weights, d->row[i]) / total;
+        double p = refined ? exp2(x->score[i] - top) : (double)sl_masses_of_row(&x->masses, d->row[i]) / total;
         double share = d->count[i] * p * d->inv_pi[i];
         x->coef[i] = (float)share;
         sum += share, squares += share * share;

@@ -16,7 +16,7 @@ sl_composition sl_composition_of(const sl_attn_spec *spec) {
 int sl_attn_on_gpu(const sl_attn_spec *spec) {
 #ifdef SLEIGH_CUDA
     const sl_attn_cuda_ops *ops = spec->method->cuda;
-    if (!ops || !ops->decode || sl_budget_wanted(spec)) return 0; // on a GPU no head waits for the others' budgets
+    if (!ops || !ops->decode || sl_budget_is_by_variance(spec)) return 0; // on a GPU no head waits for the others' budgets
     return !spec->plus || (spec->plus->cuda && spec->plus->stages->draw->sampler); // what bernoulli.cu draws with
 #else
     (void)spec;

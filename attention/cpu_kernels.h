@@ -14,9 +14,9 @@ enum {
     SL_BLOCK = 32,         // rows that share an exponent reference (stages.h)
     SL_REF_EMPTY = -32768, // ref of a block whose rows all have zero weight
     // References of heads that are drawn from stored weights lie within +-SL_REF_MOST, 22,180 nats: sizes p |v| need up to 126
-    // more. SL_REF_BEYOND marks a block that has a larger score or NaN; its weights are 0 (sl_weights_beyond).
+    // more. SL_REF_INVALID marks a block that has a larger score or NaN; its weights are 0 (sl_masses_out_of_range).
     SL_REF_MOST = 32000,
-    SL_REF_BEYOND = 32767,
+    SL_REF_INVALID = 32767,
     SL_GEMM_ROWS = 8,   // row counts of gemm are multiples of this
     SL_SCORE_LEAD = 16, // score writes whole vectors: up to 15 floats past n_rows, within stride
 };
@@ -56,20 +56,20 @@ typedef struct sl_attn_kernels {
     void (*score_quantised)(const sl_quant_query *q, int group, const uint8_t *planes, int head_dim, int bits, float *score,
                             int stride);
     // Stored weights (stages.h) of one head's n_rows scores: w, ref and the blocks' in-block mass are filled up to
-    // round_up(n_rows, 32), zero past n_rows. A block with a score above SL_REF_MOST or NaN is marked SL_REF_BEYOND.
-    void (*weigh)(const float *score, int n_rows, bf16 *w, int16_t *ref, uint64_t *mass);
+    // round_up(n_rows, 32), zero past n_rows. A block with a score above SL_REF_MOST or NaN is marked SL_REF_INVALID.
+    void (*masses)(const float *score, int n_rows, bf16 *w, int16_t *ref, uint64_t *mass);
     // The sizes w_j |v_j|^power of stored weights, power 1 or 2, in the same form; ref: the weights'. norm: [n_rows]. Of a
     // block they are bf16 products, rounded at each step, in units of the smallest power of two 2^e not below the largest of
     // them, |e| <= 126, and at most 1; a size's reference is the weight's, plus e.
-    void (*size)(const bf16 *w, const int16_t *ref, const bf16 *norm, int n_rows, int power, bf16 *size_w, int16_t *size_ref,
-                 uint64_t *mass);
+    void (*sizes)(const bf16 *w, const int16_t *ref, const bf16 *norm, int n_rows, int power, bf16 *size_w, int16_t *size_ref,
+                  uint64_t *mass);
     // Bit i: w[i] >= least, of a block's 32 stored weights (as integers they order as numbers do).
     uint32_t (*at_least)(const bf16 *w, bf16 least);
     // One step of online softmax over n_rows <= 256 rows for `group` heads: o = sum 2^(s-m) v, l = sum 2^(s-m), m the largest
     // s so far. score: [group][stride]; v: [n_rows][head_dim]; m, l: [group], start -inf and 0; o: [group][head_dim], start 0.
     // A score that is NaN makes l NaN, and with it the output o / l.
-    void (*attend)(const float *score, int stride, int group, const bf16 *v, int n_rows, int head_dim, float *m, float *l,
-                   float *o);
+    void (*online_softmax)(const float *score, int stride, int group, const bf16 *v, int n_rows, int head_dim, float *m,
+                           float *l, float *o);
     // out[d] = sum_i coef[i] * v[i][d] in index order; v[i] points to a row of head_dim bf16.
     void (*gather)(const bf16 *const *v, const float *coef, int n, int head_dim, float *out);
 

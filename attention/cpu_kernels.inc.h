@@ -334,7 +334,7 @@ SIMD_INLINE uint64_t store_block(const vi u[SL_BLOCK / VW], bf16 *w) {
     return ((uint64_t)v_sum_int(high) << 15) + (uint64_t)v_sum_int(low);
 }
 
-SIMD_INLINE void weigh_block(const float *s, bf16 *w, int16_t *ref, uint64_t *mass) {
+SIMD_INLINE void masses_of_block(const float *s, bf16 *w, int16_t *ref, uint64_t *mass) {
     vi u[SL_BLOCK / VW], unordered = {0};
     vf top = v_set(-INFINITY);
     for (int i = 0; i < SL_BLOCK; i += VW) {
@@ -343,10 +343,10 @@ SIMD_INLINE void weigh_block(const float *s, bf16 *w, int16_t *ref, uint64_t *ma
         top = v_max(top, x);
     }
     float largest = ceilf(v_max_lane(top));
-    int is_beyond = v_any(unordered) || largest > SL_REF_MOST;
-    if (is_beyond || !(largest > SL_REF_EMPTY)) { // -inf: every row is masked
+    int needs_exact = v_any(unordered) || largest > SL_REF_MOST;
+    if (needs_exact || !(largest > SL_REF_EMPTY)) { // -inf: every row is masked
         memset(w, 0, SL_BLOCK * sizeof *w);
-        *ref = is_beyond ? SL_REF_BEYOND : SL_REF_EMPTY;
+        *ref = needs_exact ? SL_REF_INVALID : SL_REF_EMPTY;
         *mass = 0;
         return;
     }
@@ -355,17 +355,17 @@ SIMD_INLINE void weigh_block(const float *s, bf16 *w, int16_t *ref, uint64_t *ma
     *mass = store_block(u, w);
 }
 
-static void weigh(const float *s, int n_rows, bf16 *w, int16_t *ref, uint64_t *mass) {
+static void masses(const float *s, int n_rows, bf16 *w, int16_t *ref, uint64_t *mass) {
     int n_whole = n_rows / SL_BLOCK * SL_BLOCK;
-    for (int i = 0; i < n_whole; i += SL_BLOCK) weigh_block(s + i, w + i, ref++, mass++);
+    for (int i = 0; i < n_whole; i += SL_BLOCK) masses_of_block(s + i, w + i, ref++, mass++);
     if (n_whole == n_rows) return;
     float last[SL_BLOCK];
     for (int i = 0; i < SL_BLOCK; i++) last[i] = n_whole + i < n_rows ? s[n_whole + i] : -INFINITY;
-    weigh_block(last, w + n_whole, ref, mass);
+    masses_of_block(last, w + n_whole, ref, mass);
 }
 
-SIMD_INLINE void size_block(const bf16 *w, int ref, const bf16 *norm, int power, bf16 *size_w, int16_t *size_ref,
-                            uint64_t *mass) {
+SIMD_INLINE void sizes_of_block(const bf16 *w, int ref, const bf16 *norm, int power, bf16 *size_w, int16_t *size_ref,
+                                uint64_t *mass) {
     vi u[SL_BLOCK / VW];
     vf top = v_set(0);
     for (int i = 0; i < SL_BLOCK / VW; i++) {
@@ -383,14 +383,14 @@ SIMD_INLINE void size_block(const bf16 *w, int ref, const bf16 *norm, int power,
     *size_ref = (int16_t)(most == 0 ? SL_REF_EMPTY : both);
 }
 
-static void size(const bf16 *w, const int16_t *ref, const bf16 *norm, int n_rows, int power, bf16 *size_w, int16_t *size_ref,
-                 uint64_t *mass) {
+static void sizes(const bf16 *w, const int16_t *ref, const bf16 *norm, int n_rows, int power, bf16 *size_w, int16_t *size_ref,
+                  uint64_t *mass) {
     int n_whole = n_rows / SL_BLOCK * SL_BLOCK;
-    for (int i = 0; i < n_whole; i += SL_BLOCK) size_block(w + i, *ref++, norm + i, power, size_w + i, size_ref++, mass++);
+    for (int i = 0; i < n_whole; i += SL_BLOCK) sizes_of_block(w + i, *ref++, norm + i, power, size_w + i, size_ref++, mass++);
     if (n_whole == n_rows) return;
     bf16 last[SL_BLOCK] = {0};
     memcpy(last, norm + n_whole, (n_rows - n_whole) * sizeof *last);
-    size_block(w + n_whole, *ref, last, power, size_w + n_whole, size_ref, mass);
+    sizes_of_block(w + n_whole, *ref, last, power, size_w + n_whole, size_ref, mass);
 }
 
 // e[j] = 2^(s[j] - m), m the new maximum; returns the factor for what was summed before. n <= 256; e is zero up to a multiple
@@ -447,8 +447,8 @@ static void scale_row(float *x, int n, float factor) {
     for (int i = 0; i < n; i += VW) v_store(x + i, v_load(x + i) * factor);
 }
 
-static void attend(const float *s, int stride, int group, const bf16 *v, int n_rows, int head_dim, float *m, float *l,
-                   float *o) {
+static void online_softmax(const float *s, int stride, int group, const bf16 *v, int n_rows, int head_dim, float *m, float *l,
+                           float *o) {
     float e[4 * (SL_TILE + VW)];
     for (int g = 0; g < group;) {
         int heads = group - g >= 4 ? 4 : group - g >= 2 ? 2 : 1;
@@ -540,10 +540,10 @@ const sl_attn_kernels PASTE(sl_attn_kernels_, SL_ISA) = {
     .count_matches = count_matches,
     .quantise_query = quantise_query,
     .score_quantised = score_quantised,
-    .weigh = weigh,
-    .size = size,
+    .masses = masses,
+    .sizes = sizes,
     .at_least = at_least,
-    .attend = attend,
+    .online_softmax = online_softmax,
     .gather = gather,
     .widen = widen,
     .widen_transposed = widen_transposed,

@@ -42,7 +42,7 @@ typedef struct memory {
 } memory;
 
 static size_t state(const sl_attn_geom *g, const sl_attn_spec *spec) {
-    int plans = sl_budget_wanted(spec) || (sl_attn_states_error(spec) && sl_composition_of(spec).draw->size_power);
+    int plans = sl_budget_is_by_variance(spec) || (sl_attn_states_error(spec) && sl_composition_of(spec).draw->size_power);
     return plans ? sizeof(memory) + (size_t)g->n_heads * g->head_dim * sizeof(float) : 0;
 }
 
@@ -95,7 +95,7 @@ static layout lay_out(const sl_attn_geom *g, const sl_attn_spec *spec, int n_seq
 
 static size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv) {
     (void)n_tokens; // decode alone
-    if (!sl_composition_of(spec).draw) return sl_attend_workspace(geom, spec, n_seqs, n_kv);
+    if (!sl_composition_of(spec).draw) return sl_online_softmax_workspace(geom, spec, n_seqs, n_kv);
     return lay_out(geom, spec, n_seqs, n_kv).size;
 }
 
@@ -110,11 +110,11 @@ typedef struct call {
     sl_group *groups; // [n_seqs * n_kv_heads]
 } call;
 
-static sl_weights weights_of(const call *c, int which, size_t slot, int n) {
-    return (sl_weights){
+static sl_masses masses_of(const call *c, int which, size_t slot, int n) {
+    return (sl_masses){
         .n = n,
         .n_blocks = (n + SL_BLOCK - 1) / SL_BLOCK,
-        .w = (bf16 *)(c->ws + c->l.w[which]) + slot * c->l.n_entries,
+        .stored = (bf16 *)(c->ws + c->l.w[which]) + slot * c->l.n_entries,
         .ref = (int16_t *)(c->ws + c->l.ref[which]) + slot * c->l.n_blocks,
         .cum = (uint64_t *)(c->ws + c->l.cum[which]) + slot * (c->l.n_blocks + 1),
     };
@@ -131,10 +131,10 @@ static void open_head(call *c, size_t slot, const sl_group *g, int index) {
         .draw = c->stages.draw,
         .index = index,
         .q = g->q + (size_t)index * g->head_dim,
-        .weights = weights_of(c, 0, slot, n),
+        .masses = masses_of(c, 0, slot, n),
         .S = budget(a->spec, c->stages.draw, g->kv->n_kv),
-        .id = sl_attn_rng_id(a->seed, g->query->sequence, g->query->position, a->layer, head),
-        .before = m && m->next == g->query->position && m->next ? m->out + (size_t)head * g->head_dim : NULL,
+        .id = sl_attn_rng_id(a->seed, g->query->sequence, g->query->position, a->layer, a->geom->first_head + head),
+        .previous = m && m->next == g->query->position && m->next ? m->out + (size_t)head * g->head_dim : NULL,
         .draws = {.row = (int32_t *)(c->ws + c->l.row) + at,
                   .count = (int32_t *)(c->ws + c->l.count) + at,
                   .inv_pi = (float *)(c->ws + c->l.inv_pi) + at,
@@ -147,7 +147,7 @@ static void open_head(call *c, size_t slot, const sl_group *g, int index) {
     };
     *x->report = (sl_attn_report){.error_bound = NAN, .kurtosis = NAN, .error = NAN, .cosine = NAN, .bias = NAN, .features = 1};
     x->u = sl_uniform_philox(&x->id);
-    if (c->l.w[1]) x->sizes = weights_of(c, 1, slot, n);
+    if (c->l.w[1]) x->sizes = masses_of(c, 1, slot, n);
 }
 
 static void open_call(call *c) {
@@ -178,34 +178,35 @@ static void propose_chunk(const call *c, const sl_group *g, sl_head *heads, int 
         if (power) sl_norms_of_page(g, page, norms + (page - first) * SL_PAGE);
     }
     for (int i = 0; i < g->n; i++) {
-        const sl_weights *wt = &heads[i].weights, *sizes = &heads[i].sizes;
+        const sl_masses *masses = &heads[i].masses, *sizes = &heads[i].sizes;
         int b = from / SL_BLOCK;
-        g->kernels->weigh(score + (size_t)i * SL_CHUNK, n, wt->w + from, wt->ref + b, wt->cum + b + 1);
+        g->kernels->masses(score + (size_t)i * SL_CHUNK, n, masses->stored + from, masses->ref + b, masses->cum + b + 1);
         if (power)
-            g->kernels->size(wt->w + from, wt->ref + b, norms, n, power, sizes->w + from, sizes->ref + b, sizes->cum + b + 1);
+            g->kernels->sizes(masses->stored + from, masses->ref + b, norms, n, power, sizes->stored + from, sizes->ref + b,
+                              sizes->cum + b + 1);
     }
 }
 
-static void finish_weights(const call *c, sl_head *x) {
-    sl_weights *wt = &x->weights;
+static void finish_masses(const call *c, sl_head *x) {
+    sl_masses *masses = &x->masses;
     if (c->stages.propose->score) {
-        sl_weights_finish(wt);
-        x->is_beyond = sl_weights_beyond(wt);
+        sl_masses_finish(masses);
+        x->needs_exact = sl_masses_out_of_range(masses);
     } else { // uniform
-        memset(wt->w, 0, (size_t)wt->n_blocks * SL_BLOCK * sizeof *wt->w);
-        memset(wt->cum, 0, ((size_t)wt->n_blocks + 1) * sizeof *wt->cum);
-        for (int b = 0; b < wt->n_blocks; b++) wt->ref[b] = SL_REF_EMPTY;
-        wt->top = SL_REF_EMPTY;
-        wt->each = 1u << 30;
+        memset(masses->stored, 0, (size_t)masses->n_blocks * SL_BLOCK * sizeof *masses->stored);
+        memset(masses->cum, 0, ((size_t)masses->n_blocks + 1) * sizeof *masses->cum);
+        for (int b = 0; b < masses->n_blocks; b++) masses->ref[b] = SL_REF_EMPTY;
+        masses->top = SL_REF_EMPTY;
+        masses->uniform = 1u << 30;
     }
-    if (x->sizes.w) sl_weights_finish(&x->sizes);
-    if (sl_budget_wanted(c->args->spec)) sl_budget_profile(x);
+    if (x->sizes.stored) sl_masses_finish(&x->sizes);
+    if (sl_budget_is_by_variance(c->args->spec)) sl_budget_profile(x);
 }
 
 // Every row, exactly: the stored weights cannot say which rows have mass.
 static void fall_back(const call *c, sl_head *x) {
     sl_attn_report *r = x->report;
-    sl_attend_head(x);
+    sl_exact_head(x);
     r->fallback = 1;
     r->v_rows = r->samples = (uint32_t)x->group->kv->n_kv;
     if (sl_attn_states_error(c->args->spec)) r->error_bound = 0;
@@ -214,7 +215,7 @@ static void fall_back(const call *c, sl_head *x) {
 static void draw_and_combine(const call *c, sl_head *x) {
     int refined = c->stages.normaliser == SL_BY_SAMPLE && !c->stages.propose->exact;
     x->report->budget = (uint32_t)x->S;
-    if (x->is_beyond) {
+    if (x->needs_exact) {
         fall_back(c, x);
         if (c->stages.propose->report) c->stages.propose->report(x);
         return;
@@ -223,7 +224,7 @@ static void draw_and_combine(const call *c, sl_head *x) {
     if (refined) sl_refine(x);
     if (c->stages.draw->expect) c->stages.draw->expect(x);
     sl_combine(x, c->stages.normaliser, refined);
-    x->report->samples = (uint32_t)x->draws.n_samples;
+    x->report->samples = (uint32_t)x->draws.n_draws;
     x->report->v_rows = (uint32_t)x->draws.n;
     if (c->stages.propose->report) c->stages.propose->report(x);
 }
@@ -246,16 +247,16 @@ static void report_group(const call *c, const sl_group *g, const sl_head *heads)
     const sl_proposal *propose = c->stages.propose;
     size_t row = (size_t)g->head_dim * sizeof(bf16);
     int refined = c->stages.normaliser == SL_BY_SAMPLE && !propose->exact, fresh, distinct = count_distinct(g, heads, &fresh);
-    int is_beyond = 0, n_kv = g->kv->n_kv;
-    for (int i = 0; i < g->n; i++) is_beyond |= heads[i].is_beyond;
-    if (is_beyond) distinct = n_kv, fresh = sl_page_rows(g->kv, sl_kv_n_built(g->kv));
+    int needs_exact = 0, n_kv = g->kv->n_kv;
+    for (int i = 0; i < g->n; i++) needs_exact |= heads[i].needs_exact;
+    if (needs_exact) distinct = n_kv, fresh = sl_page_rows(g->kv, sl_kv_n_built(g->kv));
     // A proposal from page extras has read the newest page's keys already.
     int refined_rows = refined ? distinct - (propose->needs ? fresh : 0) : 0;
     int k_rows = refined          ? refined_rows + (propose->needs ? sl_page_rows(g->kv, sl_kv_n_built(g->kv)) : 0)
                  : propose->needs ? 0
                                   : n_kv;
     uint64_t bytes = propose->bytes(g) + (refined_rows + (uint64_t)distinct) * row;
-    if (is_beyond && !refined) k_rows = n_kv, bytes += n_kv * row; // keys that were scored are read again
+    if (needs_exact && !refined) k_rows = n_kv, bytes += n_kv * row; // keys that were scored are read again
     if (reads_norms(c->args->spec, c->stages.draw)) bytes += (uint64_t)n_kv * sizeof(bf16);
     for (int i = 0; i < g->n; i++) {
         sl_attn_report *r = heads[i].report;
@@ -285,9 +286,9 @@ static void run(call *c) {
         }
         if (propose->unit) {
 #pragma omp for schedule(dynamic)
-            for (int slot = 0; slot < n_pairs * group; slot++) finish_weights(c, &c->heads[slot]);
+            for (int slot = 0; slot < n_pairs * group; slot++) finish_masses(c, &c->heads[slot]);
         }
-        if (sl_budget_wanted(c->args->spec)) {
+        if (sl_budget_is_by_variance(c->args->spec)) {
 #pragma omp for schedule(dynamic)
             for (int s = 0; s < c->args->n_seqs; s++) sl_budget_by_variance(c->heads + (size_t)s * g->n_heads, g->n_heads);
         }
@@ -302,7 +303,7 @@ static void decode(const sl_attn_decode_args *a) {
     call c = {.args = a, .stages = sl_composition_of(a->spec), .ws = a->ws->data};
     SL_CHECK(a->geom->n_heads / a->geom->n_kv_heads <= SL_MAX_GROUP);
     if (!c.stages.draw) {
-        sl_attend_all(a, c.stages.propose);
+        sl_online_softmax_decode(a, c.stages.propose);
         return;
     }
     c.l = lay_out(a->geom, a->spec, a->n_seqs, sl_longest(a));

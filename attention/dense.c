@@ -45,7 +45,7 @@ static tile tile_at(const sl_attn_geom *g, float *scratch) {
     return t;
 }
 
-static void attend_page(const sl_attn_prefill_args *a, const sl_attn_kernels *kernels, tile *t, int h, int page) {
+static void prefill_page(const sl_attn_prefill_args *a, const sl_attn_kernels *kernels, tile *t, int h, int page) {
     const sl_attn_geom *g = a->geom;
     int dim = g->head_dim, group = g->n_heads / g->n_kv_heads, base = a->kv.n_kv - a->n_tokens, from = page * SL_PAGE;
     int n = a->kv.n_kv - from < SL_PAGE ? a->kv.n_kv - from : SL_PAGE;
@@ -79,7 +79,7 @@ static void prefill_tile(const sl_attn_prefill_args *a, const sl_attn_kernels *k
         memcpy(t.q + (size_t)r * dim, a->q + (first + r / group) * row + (size_t)(h * group + r % group) * dim,
                dim * sizeof *t.q);
     int last = a->kv.n_kv - a->n_tokens + first + t.n_tokens - 1; // position of the tile's last token
-    for (int page = 0; page <= last / SL_PAGE; page++) attend_page(a, kernels, &t, h, page);
+    for (int page = 0; page <= last / SL_PAGE; page++) prefill_page(a, kernels, &t, h, page);
     for (int r = 0; r < t.rows; r++) {
         float *out = a->out + (first + r / group) * row + (size_t)(h * group + r % group) * dim;
         for (int d = 0; d < dim; d++) out[d] = t.o[(size_t)r * dim + d] / t.l[r];

@@ -6,14 +6,14 @@
 static void run(sl_head *x) {
     const double alpha = 0.01; // every row keeps a chance, however wrong its proposal
     int n_proposed = sl_kv_n_built(x->group->kv) * SL_PAGE;
-    sl_weights proposed = x->weights;
+    sl_masses proposed = x->masses;
     sl_draws_clear(&x->draws);
     if (n_proposed > 0) {
-        sl_weights_keep(&proposed, n_proposed); // the newest page alone may hold nearly all mass
-        sl_weights_mix(&proposed, alpha);
+        sl_masses_truncate(&proposed, n_proposed); // the newest page alone may hold nearly all mass
+        sl_masses_mix(&proposed, alpha);
         sl_draw_take_all(&proposed, x->S, 0, x->u, &x->draws);
     }
-    for (int j = n_proposed; j < x->weights.n; j++) sl_draws_add(&x->draws, j, 1);
+    for (int j = n_proposed; j < x->masses.n; j++) sl_draws_add(&x->draws, j, 1);
 }
 
 static size_t capacity(const sl_attn_spec *spec, int n_kv) {

@@ -51,18 +51,18 @@ static sl_take_all draw_try(sl_head *x, int S, int i) {
 
 static void draw_every_row(sl_head *x) {
     sl_draws_clear(&x->draws);
-    for (int j = 0; j < x->weights.n; j++) sl_draws_add(&x->draws, j, 1);
+    for (int j = 0; j < x->masses.n; j++) sl_draws_add(&x->draws, j, 1);
     x->report->fallback = 1;
     x->report->error_bound = 0;
 }
 
 static void run_certified(sl_head *x, double epsilon) {
     const sl_attn_spec *spec = x->group->args->spec;
-    double delta = sl_attn_get(spec, "delta"), norm, most = x->weights.n / 2;
+    double delta = sl_attn_get(spec, "delta"), norm, most = x->masses.n / 2;
     int bernstein = sl_attn_get(spec, "bound") == 1, dim = x->group->head_dim;
-    double unit = sl_weights_share(&x->sizes, 1, &x->weights); // one unit of size as a part of the output
-    if (x->before) {
-        norm = sl_norm(x->before, dim);
+    double unit = sl_masses_share(&x->sizes, 1, &x->masses); // one unit of size as a part of the output
+    if (x->previous) {
+        norm = sl_norm(x->previous, dim);
     } else {
         draw_try(x, PILOT, 0);
         sl_combine(x, SL_BY_TOTAL, 0);
@@ -100,7 +100,7 @@ static int by_norm(const sl_attn_spec *spec) {
 }
 
 static size_t most_draws(const sl_attn_spec *spec) {
-    return (size_t)sl_attn_get(spec, "S") * (sl_budget_wanted(spec) ? SL_BUDGET_MOST : 1);
+    return (size_t)sl_attn_get(spec, "S") * (sl_budget_is_by_variance(spec) ? SL_BUDGET_MOST : 1);
 }
 static size_t capacity(const sl_attn_spec *spec, int n_kv) { // with a stated error, a head may draw every row
     size_t most = most_draws(spec);

@@ -5,7 +5,7 @@
 #include <math.h>
 
 static void take_rows(sl_head *x, int n) { // draws.row[0..n) once each
-    x->draws.n = x->draws.n_samples = n;
+    x->draws.n = x->draws.n_draws = n;
     for (int i = 0; i < n; i++) x->draws.count[i] = 1, x->draws.inv_pi[i] = 1;
 }
 
@@ -19,7 +19,7 @@ static int k_budget(const sl_attn_spec *spec, int n_kv) {
     return (int)k_of(spec, n_kv);
 }
 static void run_top_k(sl_head *x) {
-    take_rows(x, sl_weights_largest(&x->weights, x->S, x->draws.row));
+    take_rows(x, sl_masses_largest(&x->masses, x->S, x->draws.row));
 }
 const sl_draw sl_draw_top_k = {.budget = k_budget, .capacity = k_of, .run = run_top_k};
 
@@ -34,7 +34,7 @@ static int no_budget(const sl_attn_spec *spec, int n_kv) { // it follows from th
     return 0;
 }
 static void run_top_p(sl_head *x) {
-    take_rows(x, sl_weights_reaching(&x->weights, sl_attn_get(x->group->args->spec, "p"), x->draws.row));
+    take_rows(x, sl_masses_reaching(&x->masses, sl_attn_get(x->group->args->spec, "p"), x->draws.row));
 }
 const sl_draw sl_draw_top_p = {.budget = no_budget, .capacity = every_row, .run = run_top_p};
 
@@ -70,14 +70,14 @@ static size_t unit_scratch(const sl_attn_spec *spec, int n_kv) {
 
 // Weights of units whose bound is 2^-133 of a neighbour's are zero: such units are not drawn, unless there is budget for all.
 static int top_units(sl_head *x, int32_t *units) {
-    int newest = x->weights.n - 1, n = 0;
+    int newest = x->masses.n - 1, n = 0;
     if (x->S > newest) {
         while (n <= newest) units[n] = n, n++;
         return n;
     }
-    n = sl_weights_largest(&x->weights, x->S, units);
+    n = sl_masses_largest(&x->masses, x->S, units);
     if (n > 0 && units[n - 1] == newest) return n;
-    if (n == x->S) n = x->S > 1 ? sl_weights_largest(&x->weights, x->S - 1, units) : 0; // it takes the place of the least
+    if (n == x->S) n = x->S > 1 ? sl_masses_largest(&x->masses, x->S - 1, units) : 0; // it takes the place of the least
     units[n++] = newest;
     return n;
 }

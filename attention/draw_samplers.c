@@ -34,32 +34,33 @@ static uint64_t threshold(uint64_t mass, int S, uint32_t m, uint64_t u) {
 // ---- walking the running mass with ascending thresholds ----
 
 typedef struct cursor {
-    const sl_weights *wt;
+    const sl_masses *masses;
     sl_draws *out;
     int block, row;    // next row to look at
     uint64_t in_block; // in-block mass before row
 } cursor;
 
-static cursor cursor_begin(const sl_weights *wt, sl_draws *out) {
+static cursor cursor_begin(const sl_masses *masses, sl_draws *out) {
     sl_draws_clear(out);
-    return (cursor){.wt = wt, .out = out};
+    return (cursor){.masses = masses, .out = out};
 }
 
 // The first row whose running mass exceeds t; t is below the total, so there is one. Thresholds must not descend. *mass: the
 // row's own.
 static int cursor_find(cursor *c, uint64_t t, uint64_t *mass) {
-    const sl_weights *wt = c->wt;
-    while (wt->cum[c->block + 1] + wt->each * SL_BLOCK * (uint64_t)(c->block + 1) <= t) {
+    const sl_masses *masses = c->masses;
+    while (masses->cum[c->block + 1] + masses->uniform * SL_BLOCK * (uint64_t)(c->block + 1) <= t) {
         c->block++;
         c->row = c->block * SL_BLOCK;
         c->in_block = 0;
     }
-    int shift = wt->top - wt->ref[c->block];
-    uint64_t before = wt->cum[c->block] + wt->each * (uint64_t)c->row;
+    int shift = masses->top - masses->ref[c->block];
+    uint64_t before = masses->cum[c->block] + masses->uniform * (uint64_t)c->row;
     if (shift < 64) before += c->in_block << 8 >> shift;
     for (int j = c->row;; j++) {
-        uint64_t in_block = c->in_block + (uint32_t)(int32_t)(sl_bf16_to_f32(wt->w[j]) * 0x1p30f);
-        uint64_t running = wt->cum[c->block] + wt->each * ((uint64_t)j + 1) + (shift < 64 ? in_block << 8 >> shift : 0);
+        uint64_t in_block = c->in_block + (uint32_t)(int32_t)(sl_bf16_to_f32(masses->stored[j]) * 0x1p30f);
+        uint64_t running =
+            masses->cum[c->block] + masses->uniform * ((uint64_t)j + 1) + (shift < 64 ? in_block << 8 >> shift : 0);
         if (running > t) {
             c->row = j; // it may be drawn again: in_block is the mass before it
             *mass = running - before;
@@ -71,11 +72,11 @@ static int cursor_find(cursor *c, uint64_t t, uint64_t *mass) {
 }
 
 void sl_draws_clear(sl_draws *out) {
-    out->n = out->n_samples = 0;
+    out->n = out->n_draws = 0;
 }
 
 void sl_draws_add(sl_draws *out, int row, float inv_pi) {
-    out->n_samples++;
+    out->n_draws++;
     if (out->n > 0 && out->row[out->n - 1] == row) {
         out->count[out->n - 1]++;
         return;
@@ -99,39 +100,39 @@ static void draw_systematic(cursor *c, uint64_t from, uint64_t mass, int S, uint
 
 // ---- the five draws ----
 
-void sl_draw_independent(const sl_weights *wt, int S, sl_uniform u, sl_draws *out) {
-    cursor c = cursor_begin(wt, out);
-    uint64_t mass = sl_weights_total(wt);
+void sl_draw_independent(const sl_masses *masses, int S, sl_uniform u, sl_draws *out) {
+    cursor c = cursor_begin(masses, out);
+    uint64_t mass = sl_masses_total(masses);
     if (mass == 0) return;
     for (int m = 0; m < S; m++) out->scratch[m] = threshold(mass, 1, 0, u.next(u.ctx, (uint32_t)m));
     sl_sort(out->scratch, S);
     for (int m = 0; m < S; m++) draw_at(&c, out->scratch[m], (double)mass, S);
 }
 
-void sl_draw_stratified(const sl_weights *wt, int S, sl_uniform u, sl_draws *out) {
-    cursor c = cursor_begin(wt, out);
-    uint64_t mass = sl_weights_total(wt);
+void sl_draw_stratified(const sl_masses *masses, int S, sl_uniform u, sl_draws *out) {
+    cursor c = cursor_begin(masses, out);
+    uint64_t mass = sl_masses_total(masses);
     if (mass == 0) return;
     for (int m = 0; m < S; m++) draw_at(&c, threshold(mass, S, (uint32_t)m, u.next(u.ctx, (uint32_t)m)), (double)mass, S);
 }
 
-void sl_draw_systematic(const sl_weights *wt, int S, sl_uniform u, sl_draws *out) {
-    cursor c = cursor_begin(wt, out);
-    uint64_t mass = sl_weights_total(wt);
+void sl_draw_systematic(const sl_masses *masses, int S, sl_uniform u, sl_draws *out) {
+    cursor c = cursor_begin(masses, out);
+    uint64_t mass = sl_masses_total(masses);
     if (mass > 0) draw_systematic(&c, 0, mass, S, u.next(u.ctx, 0), (double)mass, S);
 }
 
-static int n_tiles(const sl_weights *wt) {
-    return (wt->n_blocks + TILE_BLOCKS - 1) / TILE_BLOCKS;
+static int n_tiles(const sl_masses *masses) {
+    return (masses->n_blocks + TILE_BLOCKS - 1) / TILE_BLOCKS;
 }
 
-static uint64_t tile_begin(const sl_weights *wt, int t) {
+static uint64_t tile_begin(const sl_masses *masses, int t) {
     int b = t * TILE_BLOCKS;
-    return b < wt->n_blocks ? wt->cum[b] + wt->each * SL_BLOCK * (uint64_t)b : sl_weights_total(wt);
+    return b < masses->n_blocks ? masses->cum[b] + masses->uniform * SL_BLOCK * (uint64_t)b : sl_masses_total(masses);
 }
 
-static uint64_t tile_mass(const sl_weights *wt, int t) {
-    return tile_begin(wt, t + 1) - tile_begin(wt, t);
+static uint64_t tile_mass(const sl_masses *masses, int t) {
+    return tile_begin(masses, t + 1) - tile_begin(masses, t);
 }
 
 // The cut of the largest remainders: tiles with a remainder above *cut get one more draw each, and the first *at_cut of those
@@ -146,14 +147,14 @@ static void find_cut(const uint64_t *remainder, uint64_t *sorted, int T, int lef
     for (int t = T - 1; t >= 0 && sorted[t] > *cut; t--) --*at_cut;
 }
 
-void sl_draw_tiles_proportional(const sl_weights *wt, int S, sl_uniform u, sl_draws *out) {
-    cursor c = cursor_begin(wt, out);
-    uint64_t mass = sl_weights_total(wt), cut;
+void sl_draw_tiles_proportional(const sl_masses *masses, int S, sl_uniform u, sl_draws *out) {
+    cursor c = cursor_begin(masses, out);
+    uint64_t mass = sl_masses_total(masses), cut;
     if (mass == 0) return;
-    int T = n_tiles(wt), left = S, at_cut;
+    int T = n_tiles(masses), left = S, at_cut;
     uint64_t *budget = out->scratch, *remainder = budget + T, *sorted = remainder + T;
     for (int t = 0; t < T; t++) {
-        u128 quota = (u128)tile_mass(wt, t) * (unsigned)S;
+        u128 quota = (u128)tile_mass(masses, t) * (unsigned)S;
         budget[t] = (uint64_t)(quota / mass);
         remainder[t] = (uint64_t)(quota % mass);
         left -= (int)budget[t];
@@ -163,19 +164,19 @@ void sl_draw_tiles_proportional(const sl_weights *wt, int S, sl_uniform u, sl_dr
         int more = remainder[t] > cut || (remainder[t] == cut && at_cut > 0);
         if (more && remainder[t] == cut) at_cut--;
         int S_t = (int)budget[t] + more;
-        uint64_t from = tile_begin(wt, t);
-        if (S_t > 0) draw_systematic(&c, from, tile_mass(wt, t), S_t, u.next(u.ctx, (uint32_t)t), (double)mass, S);
+        uint64_t from = tile_begin(masses, t);
+        if (S_t > 0) draw_systematic(&c, from, tile_mass(masses, t), S_t, u.next(u.ctx, (uint32_t)t), (double)mass, S);
     }
 }
 
-void sl_draw_tiles_uniform(const sl_weights *wt, int S, sl_uniform u, sl_draws *out) {
-    cursor c = cursor_begin(wt, out);
-    uint64_t mass = sl_weights_total(wt);
+void sl_draw_tiles_uniform(const sl_masses *masses, int S, sl_uniform u, sl_draws *out) {
+    cursor c = cursor_begin(masses, out);
+    uint64_t mass = sl_masses_total(masses);
     if (mass == 0) return;
-    int T = n_tiles(wt), S_t = (2 * S + T) / (2 * T);
+    int T = n_tiles(masses), S_t = (2 * S + T) / (2 * T);
     if (S_t < 1) S_t = 1;
     for (int t = 0; t < T; t++) {
-        uint64_t W = tile_mass(wt, t);
-        if (W > 0) draw_systematic(&c, tile_begin(wt, t), W, S_t, u.next(u.ctx, (uint32_t)t), (double)W, S_t);
+        uint64_t W = tile_mass(masses, t);
+        if (W > 0) draw_systematic(&c, tile_begin(masses, t), W, S_t, u.next(u.ctx, (uint32_t)t), (double)W, S_t);
     }
 }

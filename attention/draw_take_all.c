@@ -18,10 +18,10 @@ static void sort_descending(uint64_t *x, int n) {
 
 // The largest `most` rows: the rows, ascending, into out->row, their sizes into out->scratch[most..), and sorted, descending,
 // into out->scratch[0..).
-static int largest_sizes(const sl_weights *size, int most, sl_draws *out) {
-    int found = sl_weights_largest(size, most, out->row), n = 0;
+static int largest_sizes(const sl_masses *size, int most, sl_draws *out) {
+    int found = sl_masses_largest(size, most, out->row), n = 0;
     for (int i = 0; i < found; i++) {
-        uint64_t mass = sl_weights_mass(size, out->row[i]);
+        uint64_t mass = sl_masses_of_row(size, out->row[i]);
         if (mass == 0) continue; // too small to be drawn
         out->row[n] = out->row[i];
         out->scratch[n] = out->scratch[most + n] = mass;
@@ -34,7 +34,7 @@ static int largest_sizes(const sl_weights *size, int most, sl_draws *out) {
 // ---- the light rows' draws ----
 
 typedef struct walk {
-    const sl_weights *size;
+    const sl_masses *size;
     sl_draws *out;
     const uint64_t *heavy, *heavy_size; // [n_heavy] rows, ascending, and their sizes
     int n_heavy, next;                  // heavy rows before `next` are passed, and drawn
@@ -50,8 +50,8 @@ static void pass_heavy(walk *w) {
     sl_draws_add(w->out, (int)w->heavy[w->next++], 1);
 }
 
-static uint64_t running_at_block(const sl_weights *size, int b) { // of the rows before block b
-    return b < size->n_blocks ? size->cum[b] + size->each * SL_BLOCK * (uint64_t)b : sl_weights_total(size);
+static uint64_t running_at_block(const sl_masses *size, int b) { // of the rows before block b
+    return b < size->n_blocks ? size->cum[b] + size->uniform * SL_BLOCK * (uint64_t)b : sl_masses_total(size);
 }
 
 // Passes whole blocks whose light rows end at or before t.
@@ -71,7 +71,7 @@ static void skip_blocks(walk *w, uint64_t t) {
 static void draw_light(walk *w, uint64_t t, double kappa) {
     skip_blocks(w, t);
     for (;; w->row++) {
-        if (w->row / SL_BLOCK != w->block) sl_weights_masses(w->size, w->block = w->row / SL_BLOCK, w->mass);
+        if (w->row / SL_BLOCK != w->block) sl_masses_of_block(w->size, w->block = w->row / SL_BLOCK, w->mass);
         if (w->next < w->n_heavy && (int)w->heavy[w->next] == w->row) {
             w->running += w->heavy_size[w->next];
             pass_heavy(w);
@@ -87,7 +87,7 @@ static void draw_light(walk *w, uint64_t t, double kappa) {
 }
 
 // heavy and its sizes: in out->scratch[0..) and from [n_scratch] on.
-static void draw_both(const sl_weights *size, const uint64_t *heavy_size, int n_heavy, uint64_t light, int k, int shared,
+static void draw_both(const sl_masses *size, const uint64_t *heavy_size, int n_heavy, uint64_t light, int k, int shared,
                       sl_uniform u, sl_draws *out) {
     walk w = {.size = size, .out = out, .heavy = out->scratch, .heavy_size = heavy_size, .n_heavy = n_heavy, .block = -1};
     sl_draws_clear(out);
@@ -120,16 +120,16 @@ static void keep_heavy(int n, int n_heavy, uint64_t *sizes, sl_draws *out) {
         }
 }
 
-sl_take_all sl_draw_take_all(const sl_weights *size, int S, int shared, sl_uniform u, sl_draws *out) {
-    sl_take_all r = {.light = sl_weights_total(size)};
+sl_take_all sl_draw_take_all(const sl_masses *size, int S, int shared, sl_uniform u, sl_draws *out) {
+    sl_take_all r = {.light = sl_masses_total(size)};
     sl_draws_clear(out);
     if (r.light == 0) return r;
-    if (size->each && S >= size->n) { // every row is positive
+    if (size->uniform && S >= size->n) { // every row is positive
         for (int j = 0; j < size->n; j++) sl_draws_add(out, j, 1);
         return (sl_take_all){.n_heavy = size->n};
     }
     int n = largest_sizes(size, S, out);
-    if (n < S && !size->each)
+    if (n < S && !size->uniform)
         r = (sl_take_all){.n_heavy = n};
     else
         r.n_heavy = count_heavy(out->scratch, n, S, &r.light);
@@ -139,12 +139,12 @@ sl_take_all sl_draw_take_all(const sl_weights *size, int S, int shared, sl_unifo
     return r;
 }
 
-int sl_plan_take_all(const sl_weights *size, int most, double target, sl_bound_fn bound, const void *ctx, sl_draws *out) {
+int sl_plan_take_all(const sl_masses *size, int most, double target, sl_bound_fn bound, const void *ctx, sl_draws *out) {
     int n = largest_sizes(size, most, out), low = 0, high = most + 1; // the answer is in (low, high]
     if (n < most) return n;                                           // every row, exactly
     while (high - low > 1) {
         int S = low + (high - low) / 2;
-        uint64_t light = sl_weights_total(size);
+        uint64_t light = sl_masses_total(size);
         int n_heavy = count_heavy(out->scratch, n, S, &light);
         if (bound(ctx, (double)light, S - n_heavy) <= target)
             high = S;

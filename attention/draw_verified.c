@@ -42,14 +42,14 @@ static void fix_row(verified *f, int j) {
 }
 
 // The largest entry of the weights that is not among rows[0..n), as log2; for a bound rounded to bf16, not below it.
-static double largest_left(const sl_weights *wt, const int32_t *rows, int n) {
+static double largest_left(const sl_masses *masses, const int32_t *rows, int n) {
     double most = -INFINITY;
-    for (int j = 0, i = 0; j < wt->n; j++) {
+    for (int j = 0, i = 0; j < masses->n; j++) {
         if (i < n && rows[i] == j) {
             i++;
             continue;
         }
-        if (wt->w[j]) most = fmax(most, log2(sl_bf16_to_f32(wt->w[j])) + wt->ref[j / SL_BLOCK]);
+        if (masses->stored[j]) most = fmax(most, log2(sl_bf16_to_f32(masses->stored[j])) + masses->ref[j / SL_BLOCK]);
     }
     return most + log2(1 + 0x1p-8);
 }
@@ -57,9 +57,9 @@ static double largest_left(const sl_weights *wt, const int32_t *rows, int n) {
 static void fix_rows(verified *f) {
     sl_head *x = f->x;
     int unit = sl_composition_of(f->spec).propose->unit, sink = (int)sl_attn_get(f->spec, "sink");
-    int window = (int)sl_attn_get(f->spec, "window"), k = (int)ceil(sl_attn_get(f->spec, "top") * x->weights.n);
-    int n = k ? sl_weights_largest(&x->weights, k, x->draws.row) : 0;
-    if (f->bound != SL_BOUND_CLT) f->hi = largest_left(&x->weights, x->draws.row, n);
+    int window = (int)sl_attn_get(f->spec, "window"), k = (int)ceil(sl_attn_get(f->spec, "top") * x->masses.n);
+    int n = k ? sl_masses_largest(&x->masses, k, x->draws.row) : 0;
+    if (f->bound != SL_BOUND_CLT) f->hi = largest_left(&x->masses, x->draws.row, n);
     memset(f->mark, FREE, f->n);
     for (int i = 0; i < n; i++)
         for (int j = x->draws.row[i] * unit; j < (x->draws.row[i] + 1) * unit && j < f->n; j++) fix_row(f, j);
@@ -86,7 +86,7 @@ static void permute(verified *f, int from, int to) { // places [from, to): Fishe
 // The fixed rows, then the first m of the permutation, into draws.row; their e^s into x->coef.
 static void take(verified *f, int m) {
     sl_head *x = f->x;
-    double total = (double)sl_weights_total(&x->weights);
+    double total = (double)sl_masses_total(&x->masses);
     x->draws.n = 0;
     for (int j = 0; j < f->n; j++)
         if (f->mark[j] == FIXED) x->draws.row[x->draws.n++] = j;
@@ -96,7 +96,7 @@ static void take(verified *f, int m) {
     for (int i = 0; !f->exact && i < x->draws.n; i++) f->shift = fmax(f->shift, x->score[i]);
     for (int i = 0; i < x->draws.n; i++)
         x->coef[i] =
-            (float)(f->exact ? (double)sl_weights_mass(&x->weights, x->draws.row[i]) / total : exp2(x->score[i] - f->shift));
+            (float)(f->exact ? (double)sl_masses_of_row(&x->masses, x->draws.row[i]) / total : exp2(x->score[i] - f->shift));
 }
 
 typedef struct totals {
@@ -133,8 +133,8 @@ static double largest_norm(const verified *f) {
 }
 
 static double certified_most(const verified *f) { // no residual row's e^s exceeds it
-    const sl_weights *wt = &f->x->weights;
-    return f->exact ? exp2(f->hi - wt->top + 38) / (double)sl_weights_total(wt) : exp2(f->hi - f->shift);
+    const sl_masses *masses = &f->x->masses;
+    return f->exact ? exp2(f->hi - masses->top + 38) / (double)sl_masses_total(masses) : exp2(f->hi - f->shift);
 }
 
 static void report_tail(sl_head *x, const totals *t, int m) {

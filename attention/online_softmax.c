@@ -32,18 +32,18 @@ static layout lay_out(const sl_attn_geom *g, const sl_attn_spec *spec, int n_seq
     return l;
 }
 
-size_t sl_attend_workspace(const sl_attn_geom *g, const sl_attn_spec *spec, int n_seqs, int n_kv) {
+size_t sl_online_softmax_workspace(const sl_attn_geom *g, const sl_attn_spec *spec, int n_seqs, int n_kv) {
     return lay_out(g, spec, n_seqs, n_kv).size;
 }
 
-static void attend_chunk(const sl_group *g, const sl_proposal *propose, int chunk, float *partial) {
+static void softmax_chunk(const sl_group *g, const sl_proposal *propose, int chunk, float *partial) {
     int pages = (g->kv->n_kv + SL_PAGE - 1) / SL_PAGE, first = chunk * (SL_CHUNK / SL_PAGE), last = first + SL_CHUNK / SL_PAGE;
     float score[SL_MAX_GROUP * SL_CHUNK], *o = partial, *m = o + (size_t)g->n * g->head_dim, *l = m + g->n;
     memset(o, 0, (size_t)g->n * g->head_dim * sizeof *o);
     for (int i = 0; i < g->n; i++) m[i] = -INFINITY, l[i] = 0;
     for (int page = first; page < last && page < pages; page++) {
         propose->score(g, page, score);
-        g->kernels->attend(score, SL_CHUNK, g->n, sl_v_page(g, page), sl_page_rows(g->kv, page), g->head_dim, m, l, o);
+        g->kernels->online_softmax(score, SL_CHUNK, g->n, sl_v_page(g, page), sl_page_rows(g->kv, page), g->head_dim, m, l, o);
     }
 }
 
@@ -63,19 +63,19 @@ static void merge_chunks(const sl_group *g, int i, const float *partials, size_t
 }
 
 // Two passes over the chunks, so that no memory is needed for their partial results: the largest score first, then the sums.
-void sl_attend_head(sl_head *x) {
+void sl_exact_head(sl_head *x) {
     const int dim = x->group->head_dim, n = chunks(x->group->kv->n_kv);
     float o[SL_QUANT_DIM + 2], *out = x->out, m = -INFINITY, l = 0;
     const float *own_m = o + dim, *own_l = own_m + 1;
     sl_group g = *x->group;
     g.q = x->q, g.n = 1;
     for (int c = 0; c < n; c++) {
-        attend_chunk(&g, &sl_propose_exact, c, o);
+        softmax_chunk(&g, &sl_propose_exact, c, o);
         m = fmaxf(m, *own_m);
     }
     memset(out, 0, dim * sizeof *out);
     for (int c = 0; c < n; c++) {
-        attend_chunk(&g, &sl_propose_exact, c, o);
+        softmax_chunk(&g, &sl_propose_exact, c, o);
         float factor = exp2f(*own_m - m);
         l += factor * *own_l;
         for (int d = 0; d < dim; d++) out[d] += factor * o[d];
@@ -105,7 +105,7 @@ static void report_head(const sl_group *g, const sl_proposal *propose, int i, sl
     if (propose->report) propose->report(&x);
 }
 
-void sl_attend_all(const sl_attn_decode_args *a, const sl_proposal *propose) {
+void sl_online_softmax_decode(const sl_attn_decode_args *a, const sl_proposal *propose) {
     const sl_attn_geom *geom = a->geom;
     int longest = sl_longest(a), n_pairs = a->n_seqs * geom->n_kv_heads, group = geom->n_heads / geom->n_kv_heads;
     layout l = lay_out(geom, a->spec, a->n_seqs, longest);
@@ -128,7 +128,7 @@ void sl_attend_all(const sl_attn_decode_args *a, const sl_proposal *propose) {
         for (int task = 0; task < n_pairs * n_chunks; task++) {
             const sl_group *g = &groups[task / n_chunks];
             int chunk = task % n_chunks;
-            if (chunk * SL_CHUNK < g->kv->n_kv) attend_chunk(g, propose, chunk, partials + (size_t)task * stride);
+            if (chunk * SL_CHUNK < g->kv->n_kv) softmax_chunk(g, propose, chunk, partials + (size_t)task * stride);
         }
 #pragma omp for schedule(static)
         for (int slot = 0; slot < n_pairs * group; slot++) {

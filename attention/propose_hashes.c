@@ -182,7 +182,7 @@ double sl_hash_probability(double cosine, int K, int L, int hits) {
 }
 
 static void run(sl_head *x) {
-    x->draws.n = x->draws.n_samples = sl_weights_largest(&x->weights, x->weights.n, x->draws.row);
+    x->draws.n = x->draws.n_draws = sl_masses_largest(&x->masses, x->masses.n, x->draws.row);
     for (int i = 0; i < x->draws.n; i++) x->draws.count[i] = 1, x->draws.inv_pi[i] = 1;
 }
 
@@ -215,4 +215,4 @@ static int no_budget(const sl_attn_spec *spec, int n_kv) {
     return 0;
 }
 
-const sl_draw sl_draw_members = {.budget = no_budget, .capacity = capacity, .run = run, .expect = expect};
+const sl_draw sl_draw_candidates = {.budget = no_budget, .capacity = capacity, .run = run, .expect = expect};

@@ -13,7 +13,7 @@ static size_t scratch(const sl_attn_spec *spec, int n_kv) {
     return sl_sampler_scratch((int)sl_attn_get(spec, "S"), n_kv);
 }
 static void run(sl_head *x) {
-    sl_draw_independent(&x->weights, x->S, x->u, &x->draws);
+    sl_draw_independent(&x->masses, x->S, x->u, &x->draws);
 }
 
 static const sl_draw uniform_rows = {.capacity = capacity, .scratch = scratch, .run = run};

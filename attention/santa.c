@@ -28,11 +28,11 @@ static const sl_attn_param pps_params[] = {
 // ---- draws from p ----
 
 static int second_moment(const sl_attn_spec *spec) { // sum p |v|^2, for --budget=variance
-    return sl_budget_wanted(spec) ? 2 : 0;
+    return sl_budget_is_by_variance(spec) ? 2 : 0;
 }
 
 static int most_draws(const sl_attn_spec *spec) {
-    return (int)sl_attn_get(spec, "S") * (sl_budget_wanted(spec) ? SL_BUDGET_MOST : 1);
+    return (int)sl_attn_get(spec, "S") * (sl_budget_is_by_variance(spec) ? SL_BUDGET_MOST : 1);
 }
 
 static size_t capacity(const sl_attn_spec *spec, int n_kv) {
@@ -42,7 +42,7 @@ static size_t scratch(const sl_attn_spec *spec, int n_kv) {
     return sl_sampler_scratch(most_draws(spec), n_kv);
 }
 static void run_sampler(sl_head *x) {
-    x->draw->sampler(&x->weights, x->S, x->u, &x->draws);
+    x->draw->sampler(&x->masses, x->S, x->u, &x->draws);
 }
 
 // ---- santa-pps ----

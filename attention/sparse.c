@@ -15,7 +15,7 @@ static const sl_attn_param magicpig_params[] = {
 };
 
 static const sl_composition quest = {&sl_propose_bounds, &sl_draw_top_units, SL_BY_SAMPLE, NULL},
-                            magicpig = {&sl_propose_hashes, &sl_draw_members, SL_BY_SAMPLE, NULL};
+                            magicpig = {&sl_propose_hashes, &sl_draw_candidates, SL_BY_SAMPLE, NULL};
 
 const sl_attn_method sl_method_quest = {
     .name = "quest",

@@ -193,7 +193,7 @@ __device__ __forceinline__ int ref_of(uint64_t packed) {
 
 // The reference of a block whose largest score, rounded up, is `most`. NaN gives SL_REF_BEYOND.
 __device__ __forceinline__ int ref_of_largest(float most) {
-    return most <= SL_REF_MOST ? max((int)most, (int)REF_EMPTY) : (int)SL_REF_BEYOND;
+    return most <= SL_REF_MOST ? max((int)most, (int)REF_EMPTY) : (int)SL_REF_INVALID;
 }
 
 __device__ __forceinline__ int size_unit_of(uint64_t packed) {

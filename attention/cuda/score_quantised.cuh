@@ -457,11 +457,11 @@ __device__ float exp2_fast(float x) {
     return y;
 }
 
-__device__ uint32_t ceilings(float low, float high) { // as two 16-bit integers, saturated; NaN: SL_REF_BEYOND
+__device__ uint32_t ceilings(float low, float high) { // as two 16-bit integers, saturated; NaN: SL_REF_INVALID
     uint32_t x;
     asm("{ .reg .b16 a, b; cvt.rpi.s16.f32 a, %1; cvt.rpi.s16.f32 b, %2; mov.b32 %0, {a, b}; }"
         : "=r"(x)
-        : "f"(fminf(low, SL_REF_BEYOND)), "f"(fminf(high, SL_REF_BEYOND))); // fminf passes over NaN
+        : "f"(fminf(low, SL_REF_INVALID)), "f"(fminf(high, SL_REF_INVALID))); // fminf passes over NaN
     return x;
 }
 

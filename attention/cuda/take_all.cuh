@@ -47,7 +47,7 @@ struct size_view {
     const bf16 *w;        // block b's 32 sizes begin at b * stride; 16-byte aligned
     int stride, n;        // rows, at most 131072
     int n_blocks;
-    double share; // a row's uniform part, of the total: sl_weights_mix
+    double share; // a row's uniform part, of the total: sl_masses_mix
     // found by take_all_solve
     int shift, top; // an entry is 2^shift blocks; the unit
     uint64_t each, total;
@@ -113,7 +113,7 @@ __device__ void clear_octaves(take_space *s, int thread) {
 }
 
 // What can be done before the sizes are there: whose they will be, and the first uniform numbers of the head's draws, of index
-// 0 on. n rows; mass: [n_blocks] 16-byte aligned; memory: take_all_memory bytes; alpha: of the uniform part, sl_weights_mix's.
+// 0 on. n rows; mass: [n_blocks] 16-byte aligned; memory: take_all_memory bytes; alpha: of the uniform part, sl_masses_mix's.
 // The caller's __syncthreads comes between this and take_all_begin.
 __device__ void take_all_prepare(take_space *s, void *memory, const uint64_t *mass, const bf16 *w, int stride, int n,
                                  double alpha, const sl_rng_id &id, int thread) {
@@ -494,7 +494,7 @@ __device__ void take_all_nothing(take_space *s, int thread) {
 
 // Which rows of s->sizes are heavy with S draws, to s->drawn. s->cum then holds the sizes before each entry; where heavy rows
 // are not listed, the light sizes. other_top: the largest reference of rows beyond these, in shared memory since before, which
-// stays the unit where it is at most 8 above (sl_weights_keep); NULL: there are none.
+// stays the unit where it is at most 8 above (sl_masses_truncate); NULL: there are none.
 template <typename Space> __device__ void take_all_solve(Space *s, int S, const int *other_top, int thread) {
     uint64_t least;
     int n;

@@ -40,8 +40,8 @@ static void say_choices(cli_auto *a, const sl_attn_plan *plan, int n_seqs, int n
         sl_auto_choice choice;
         char text[512], line[640];
         if (plan->layer[i].method != &sl_method_auto) continue;
-        sl_auto_pick(&a->table, &plan->layer[i], n_seqs, n_kv, &choice);
-        sl_auto_format(&a->table, &plan->layer[i], &choice, text, sizeof text);
+        sl_auto_choose(&a->table, &plan->layer[i], n_seqs, n_kv, &choice);
+        sl_auto_choice_format(&a->table, &plan->layer[i], &choice, text, sizeof text);
         snprintf(line, sizeof line, "attn auto: %s", text);
         say(a, line);
     }
@@ -50,10 +50,10 @@ static void say_choices(cli_auto *a, const sl_attn_plan *plan, int n_seqs, int n
 int cli_auto_resolve(cli_auto *a, const cli_options *o, const char *device, const sl_config *config, const sl_attn_plan *plan,
                      int n_seqs, int n_kv, int quiet, sl_attn_plan *out, sl_error *err) {
     *out = (sl_attn_plan){0};
-    int wanted = sl_auto_wanted(plan), rc = wanted ? open_table(a, o, device, config, err) : 0;
+    int wanted = sl_auto_in_plan(plan), rc = wanted ? open_table(a, o, device, config, err) : 0;
     if (rc) return rc;
     if (wanted && a->has_table && !quiet) say_choices(a, plan, n_seqs, n_kv);
-    return sl_auto_resolve(a->has_table ? &a->table : NULL, plan, n_seqs, n_kv, out, err);
+    return sl_auto_choose_plan(a->has_table ? &a->table : NULL, plan, n_seqs, n_kv, out, err);
 }
 
 void cli_auto_close(cli_auto *a) {

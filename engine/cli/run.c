@@ -253,7 +253,7 @@ static int apply_plan(cli_run *run, sl_attn_plan *wanted, sl_error *err) {
 int cli_run_settle(cli_run *run, int n_tokens, sl_error *err) {
     sl_attn_plan plan;
     run->n_kv = n_tokens;
-    if (!sl_auto_wanted(&run->wanted)) return 0;
+    if (!sl_auto_in_plan(&run->wanted)) return 0;
     int rc = resolve(run, &run->wanted, n_tokens, 0, &plan, err), same = !rc;
     for (int i = 0; same && i < plan.n_layers; i++) same = !memcmp(&plan.layer[i], &run->plan.layer[i], sizeof *plan.layer);
     if (!rc && !same) rc = sl_engine_set_attention(run->engine, &plan, err);

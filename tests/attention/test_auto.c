@@ -48,7 +48,7 @@ static const char *pick(const sl_auto_table *t, const char *request, int n_seqs,
     sl_attn_spec spec;
     sl_auto_choice choice;
     CHECK_OK(sl_attn_parse(request, &spec, &err), err);
-    sl_auto_pick(t, &spec, n_seqs, n_kv, &choice);
+    sl_auto_choose(t, &spec, n_seqs, n_kv, &choice);
     sl_attn_format(&choice.spec, text, sizeof text);
     *crossover = choice.crossover;
     return text;
@@ -120,26 +120,26 @@ static void lines(void) {
         sl_attn_spec spec;
         sl_auto_choice choice;
         CHECK_OK(sl_attn_parse(cases[i].request, &spec, &err), err);
-        sl_auto_pick(&t, &spec, 1, cases[i].n_kv, &choice);
-        sl_auto_format(&t, &spec, &choice, text, sizeof text);
+        sl_auto_choose(&t, &spec, 1, cases[i].n_kv, &choice);
+        sl_auto_choice_format(&t, &spec, &choice, text, sizeof text);
         CHECK_STR(text, cases[i].want);
     }
     sl_auto_free(&t);
 }
 
-// auto stands in some layers of a plan; the others stay. What an engine is handed without sl_auto_resolve it refuses.
+// auto stands in some layers of a plan; the others stay. What an engine is handed without sl_auto_choose_plan it refuses.
 static void plans(void) {
     sl_attn_spec spec;
     sl_attn_plan plan, out;
     sl_auto_table t = read_table(spill_table("t.json", methods, "{\"n_seqs\": 1, \"n_kv\": 64, \"us\": [10, 9, 8, 7, 12]}"));
     CHECK_OK(sl_attn_parse("topk:k=4", &spec, &err), err);
     CHECK_OK(sl_attn_plan_init(&plan, 4, &spec, &err), err);
-    CHECK(!sl_auto_wanted(&plan));
+    CHECK(!sl_auto_in_plan(&plan));
     CHECK_OK(sl_attn_plan_set(&plan, "1=auto", &err), err);
     CHECK_OK(sl_attn_plan_set(&plan, "3=auto:epsilon=0.2", &err), err);
-    CHECK(sl_auto_wanted(&plan));
-    CHECK_OK(sl_auto_resolve(&t, &plan, 1, 100, &out, &err), err);
-    CHECK(!sl_auto_wanted(&out) && !strcmp(out.layer[0].method->name, "topk") && !strcmp(out.layer[2].method->name, "topk"));
+    CHECK(sl_auto_in_plan(&plan));
+    CHECK_OK(sl_auto_choose_plan(&t, &plan, 1, 100, &out, &err), err);
+    CHECK(!sl_auto_in_plan(&out) && !strcmp(out.layer[0].method->name, "topk") && !strcmp(out.layer[2].method->name, "topk"));
     CHECK_STR(out.layer[1].method->name, "santa-is");
     CHECK_STR(out.layer[3].method->name, "santa-pps");
     CHECK_NEAR(sl_attn_get(&out.layer[3], "epsilon"), 0.2, 0);
@@ -315,8 +315,8 @@ static void calibrate_gpu(void) {
     sl_auto_table t = read_table(path);
     CHECK(t.n_points == 2 && t.n_specs == 2);
     CHECK_OK(sl_auto_check(&t, path, device, &shape, &err), err);
-    sl_auto_pick(&t, &request, 1, 20, &below);
-    sl_auto_pick(&t, &request, 1, 120000, &above);
+    sl_auto_choose(&t, &request, 1, 20, &below);
+    sl_auto_choose(&t, &request, 1, 120000, &above);
     sl_auto_free(&t);
     CHECK_STR(below.spec.method->name, "dense");
     if (!strcmp(above.spec.method->name, "dense")) FAIL("at 112k rows nothing is faster than dense: %s", made.out);

@@ -24,9 +24,8 @@ static void tile_budgets(void) {
             uint32_t r = (uint32_t)S;
             int want = 1; // the first that is no further from S / T than the next
             while (want + 1 - (double)S / T <= (double)S / T - want) want++;
-            sl_draw_tiles_uniform(&s.wt, S, (sl_uniform){uniform_random, &r}, &s.draws);
-            if (s.draws.n_samples != T * want)
-                FAIL("S=%d in %d tiles: %d draws, expected %d", S, T, s.draws.n_samples, T * want);
+            sl_draw_tiles_uniform(&s.masses, S, (sl_uniform){uniform_random, &r}, &s.draws);
+            if (s.draws.n_draws != T * want) FAIL("S=%d in %d tiles: %d draws, expected %d", S, T, s.draws.n_draws, T * want);
         }
         sample_free(&s);
     }
@@ -46,17 +45,17 @@ static void uniform_part(void) {
     for (int k = 0; k < N_SHAPES; k++)
         for (int l = 0; l < 3; l++) {
             sample s = sample_new(n_rows[l], shapes[k], test_seed + 5 * k + l);
-            int n = s.wt.n, n_proposed = (n - 1) / 256 * 256;
+            int n = s.masses.n, n_proposed = (n - 1) / 256 * 256;
             double total = 0, *weight = malloc(n * sizeof *weight);
             int top = SL_REF_EMPTY;
             sl_kv_view kv = {.n_kv = n};
             sl_group group = {.args = &args, .kv = &kv};
-            for (int b = 0; b < n_proposed / SL_BLOCK; b++) top = s.wt.ref[b] > top ? s.wt.ref[b] : top;
+            for (int b = 0; b < n_proposed / SL_BLOCK; b++) top = s.masses.ref[b] > top ? s.masses.ref[b] : top;
             for (int j = 0; j < n_proposed; j++)
-                total += weight[j] = ldexp(sl_bf16_to_f32(s.wt.w[j]), s.wt.ref[j / SL_BLOCK] - top);
+                total += weight[j] = ldexp(sl_bf16_to_f32(s.masses.stored[j]), s.masses.ref[j / SL_BLOCK] - top);
             for (uint32_t r = 0; r < 40; r++) {
                 sl_uniform u = r < 2 ? (sl_uniform){uniform_fixed, &ends[r]} : (sl_uniform){uniform_random, &r};
-                sl_head x = {.group = &group, .weights = s.wt, .S = 1, .u = u, .draws = s.draws};
+                sl_head x = {.group = &group, .masses = s.masses, .S = 1, .u = u, .draws = s.draws};
                 sl_draw_importance.run(&x);
                 int j = x.draws.row[0];
                 CHECK_INT(x.draws.n, 1 + n - n_proposed);
@@ -80,20 +79,21 @@ static void kept_masses(void) {
         uint64_t seed = test_seed + (uint64_t)octaves;
         sample s = sample_new(ALL, PEAKED, seed);
         for (int b = 0; b < ALL / SL_BLOCK; b++) {
-            s.wt.ref[b] = (int16_t)(b == ALL / SL_BLOCK - 1 ? octaves : b % 2 ? 0 : -3);
-            s.wt.cum[b + 1] = 0;
+            s.masses.ref[b] = (int16_t)(b == ALL / SL_BLOCK - 1 ? octaves : b % 2 ? 0 : -3);
+            s.masses.cum[b + 1] = 0;
             for (int i = b * SL_BLOCK; i < (b + 1) * SL_BLOCK; i++) {
-                s.wt.w[i] = sl_f32_to_bf16((float)exp2(-23 * test_uniform(&seed)));
-                s.wt.cum[b + 1] += (uint64_t)(sl_bf16_to_f32(s.wt.w[i]) * 0x1p30);
+                s.masses.stored[i] = sl_f32_to_bf16((float)exp2(-23 * test_uniform(&seed)));
+                s.masses.cum[b + 1] += (uint64_t)(sl_bf16_to_f32(s.masses.stored[i]) * 0x1p30);
             }
         }
-        sl_weights_finish(&s.wt);
-        sl_weights_keep(&s.wt, N);
-        CHECK_INT(s.wt.n, N);
+        sl_masses_finish(&s.masses);
+        sl_masses_truncate(&s.masses, N);
+        CHECK_INT(s.masses.n, N);
         double unit = 0;
         for (int j = 0; j < N; j++) {
-            uint64_t whole = (uint64_t)(sl_bf16_to_f32(s.wt.w[j]) * 0x1p30), mass = sl_weights_mass(&s.wt, j);
-            if (s.wt.ref[j / SL_BLOCK] < 0) { // three octaves below: nothing is lost either while there are 8 bits to shift out
+            uint64_t whole = (uint64_t)(sl_bf16_to_f32(s.masses.stored[j]) * 0x1p30), mass = sl_masses_of_row(&s.masses, j);
+            if (s.masses.ref[j / SL_BLOCK] <
+                0) { // three octaves below: nothing is lost either while there are 8 bits to shift out
                 if (unit == 0) continue;
                 whole >>= 3; // up to rounding
                 CHECK_NEAR((double)mass, whole * unit, 2 * unit);
@@ -115,25 +115,26 @@ static void masses_add_up(void) {
     enum { N = 64 * SL_BLOCK - 5 };
     for (int mixed = 0; mixed < 2; mixed++) {
         sample s = sample_new(N, PEAKED, test_seed);
-        for (int b = 0; b < s.wt.n_blocks; b++) {
-            s.wt.ref[b] = (int16_t)-b;
-            s.wt.cum[b + 1] = 0;
+        for (int b = 0; b < s.masses.n_blocks; b++) {
+            s.masses.ref[b] = (int16_t)-b;
+            s.masses.cum[b + 1] = 0;
             for (int i = b * SL_BLOCK; i < (b + 1) * SL_BLOCK; i++)
-                s.wt.cum[b + 1] += (uint64_t)(sl_bf16_to_f32(s.wt.w[i]) * 0x1p30);
+                s.masses.cum[b + 1] += (uint64_t)(sl_bf16_to_f32(s.masses.stored[i]) * 0x1p30);
         }
-        sl_weights_finish(&s.wt);
-        if (mixed) sl_weights_mix(&s.wt, 0.01);
+        sl_masses_finish(&s.masses);
+        if (mixed) sl_masses_mix(&s.masses, 0.01);
         uint64_t sum = 0, masses[SL_BLOCK];
         for (int j = 0; j < N; j++) {
-            uint64_t mass = sl_weights_mass(&s.wt, j);
-            double want = floor(sl_bf16_to_f32(s.wt.w[j]) * 0x1p30) * exp2(8 - j / SL_BLOCK) + (double)s.wt.each;
+            uint64_t mass = sl_masses_of_row(&s.masses, j);
+            double want =
+                floor(sl_bf16_to_f32(s.masses.stored[j]) * 0x1p30) * exp2(8 - j / SL_BLOCK) + (double)s.masses.uniform;
             if (!(fabs((double)mass - want) <= 1)) FAIL("row %d: mass %llu, expected %.1f", j, (unsigned long long)mass, want);
             sum += mass;
-            CHECK(sl_weights_running(&s.wt, j) == sum);
-            if (j % SL_BLOCK == 0) sl_weights_masses(&s.wt, j / SL_BLOCK, masses);
+            CHECK(sl_masses_running(&s.masses, j) == sum);
+            if (j % SL_BLOCK == 0) sl_masses_of_block(&s.masses, j / SL_BLOCK, masses);
             CHECK(masses[j % SL_BLOCK] == mass);
         }
-        CHECK(sum == sl_weights_total(&s.wt));
+        CHECK(sum == sl_masses_total(&s.masses));
         sample_free(&s);
     }
 }
@@ -167,15 +168,15 @@ static void fewest_rows(void) {
                 total += sorted[j] = weight[j];
                 cum[j / SL_BLOCK + 1] += (uint64_t)(weight[j] * 0x1p30);
             }
-            sl_weights wt = {.n = n, .n_blocks = n_blocks, .w = w, .ref = ref, .cum = cum};
-            sl_weights_finish(&wt);
+            sl_masses masses = {.n = n, .n_blocks = n_blocks, .stored = w, .ref = ref, .cum = cum};
+            sl_masses_finish(&masses);
             qsort(sorted, n, sizeof *sorted, descending);
             for (int i = 1; i <= 128; i++) {
                 double p = i / 128.0, sum = 0; // p total is exact
                 int want = 0, at = 0, n_least = 0;
                 while (sum < p * total) sum += sorted[want++];
                 for (int k = 0; k < want; k++) n_least += sorted[k] == sorted[want - 1];
-                int got = sl_weights_reaching(&wt, p, rows);
+                int got = sl_masses_reaching(&masses, p, rows);
                 if (got != want) FAIL("n=%d, %d levels, p=%g: %d rows, expected %d", n, levels, p, got, want);
                 for (int j = 0; j < n; j++)
                     if (weight[j] > sorted[want - 1] || (weight[j] == sorted[want - 1] && n_least-- > 0))
@@ -185,7 +186,7 @@ static void fewest_rows(void) {
         }
 }
 
-static void equal_weights(void) { // through decode
+static void equal_masses(void) { // through decode
     static const double shares[] = {0.25, 0.5, 0.75, 1};
     ref_cache c = counter_cache(16, 2, 1);
     for (int i = 0; i < 4; i++) {
@@ -216,8 +217,8 @@ static void fewest_draws(void) {
         for (int l = 0; l < 3; l++) {
             int n = n_rows[l], most = n / 2;
             sample s = sample_new(n, shapes[k], test_seed + 3 * k + l);
-            double *sorted = malloc(n * sizeof *sorted), total = (double)sl_weights_total(&s.sizes), ctx = 0.7;
-            for (int j = 0; j < n; j++) sorted[j] = (double)sl_weights_mass(&s.sizes, j);
+            double *sorted = malloc(n * sizeof *sorted), total = (double)sl_masses_total(&s.sizes), ctx = 0.7;
+            for (int j = 0; j < n; j++) sorted[j] = (double)sl_masses_of_row(&s.sizes, j);
             qsort(sorted, n, sizeof *sorted, descending);
             for (int i = 0; i < 40; i++) {
                 double light, target;
@@ -423,7 +424,7 @@ static const test_case cases[] = {
     {"kept-masses", 0, kept_masses},
     {"masses-add-up", 0, masses_add_up},
     {"fewest-rows", 0, fewest_rows},
-    {"equal-weights", 0, equal_weights},
+    {"equal-masses", 0, equal_masses},
     {"fewest-draws", 0, fewest_draws},
     {"budgets-in-closed-form", 0, budgets_in_closed_form},
     {"effective-samples", 0, effective_samples},

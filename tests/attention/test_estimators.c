@@ -27,25 +27,26 @@ enum { N_METHODS = 5 };
 
 static int tiles_with_mass(const sample *s) {
     int n = 0;
-    for (int t = 0; t * SL_TILE < s->wt.n; t++) {
-        int end = (t + 1) * SL_TILE < s->wt.n ? (t + 1) * SL_TILE : s->wt.n;
-        n += sl_weights_running(&s->wt, end - 1) > sl_weights_running(&s->wt, t * SL_TILE - 1);
+    for (int t = 0; t * SL_TILE < s->masses.n; t++) {
+        int end = (t + 1) * SL_TILE < s->masses.n ? (t + 1) * SL_TILE : s->masses.n;
+        n += sl_masses_running(&s->masses, end - 1) > sl_masses_running(&s->masses, t * SL_TILE - 1);
     }
     return n;
 }
 
 static void check_draws(const sample *s, const method *m, int S) {
-    int total = 0, tiles = (s->wt.n + SL_TILE - 1) / SL_TILE, S_t = (int)fmax(1, floor((double)S / tiles + 0.5));
+    int total = 0, tiles = (s->masses.n + SL_TILE - 1) / SL_TILE, S_t = (int)fmax(1, floor((double)S / tiles + 0.5));
     for (int i = 0; i < s->draws.n; i++) {
         int j = s->draws.row[i];
-        if (j < 0 || j >= s->wt.n || s->p[j] <= 0) FAIL("%s n=%d S=%d: row %d of zero weight drawn", m->name, s->wt.n, S, j);
+        if (j < 0 || j >= s->masses.n || s->p[j] <= 0)
+            FAIL("%s n=%d S=%d: row %d of zero weight drawn", m->name, s->masses.n, S, j);
         if (i > 0 && j <= s->draws.row[i - 1]) FAIL("%s: rows are not ascending", m->name);
         CHECK(s->draws.count[i] > 0);
         total += s->draws.count[i];
     }
     int want = m->exact_total ? S : tiles_with_mass(s) * S_t;
-    if (total != want || s->draws.n_samples != want)
-        FAIL("%s n=%d S=%d: %d draws, expected %d", m->name, s->wt.n, S, total, want);
+    if (total != want || s->draws.n_draws != want)
+        FAIL("%s n=%d S=%d: %d draws, expected %d", m->name, s->masses.n, S, total, want);
 }
 
 static void totals_and_rows(void) {
@@ -56,7 +57,7 @@ static void totals_and_rows(void) {
             for (int b = 0; b < 8; b++)
                 for (int m = 0; m < N_METHODS; m++)
                     for (uint32_t r = 0; r < 3; r++) {
-                        methods[m].draw(&s.wt, budgets[b], (sl_uniform){uniform_random, &r}, &s.draws);
+                        methods[m].draw(&s.masses, budgets[b], (sl_uniform){uniform_random, &r}, &s.draws);
                         check_draws(&s, &methods[m], budgets[b]);
                     }
             sample_free(&s);
@@ -69,7 +70,7 @@ static void extreme_uniforms(void) { // u = 0 and the largest u below 1
         for (int m = 0; m < N_METHODS; m++)
             for (int e = 0; e < 2; e++) {
                 sample s = sample_new(777, shapes[k], test_seed + k);
-                methods[m].draw(&s.wt, 64, (sl_uniform){uniform_fixed, &ends[e]}, &s.draws);
+                methods[m].draw(&s.masses, 64, (sl_uniform){uniform_fixed, &ends[e]}, &s.draws);
                 check_draws(&s, &methods[m], 64);
                 sample_free(&s);
             }
@@ -83,7 +84,7 @@ static void exhaustive_small(void) {
         double *seen = calloc(n, sizeof *seen);
         for (int i = 0; i < R; i++) {
             uint64_t u = uniform_grid(i, R);
-            sl_draw_independent(&s.wt, 1, (sl_uniform){uniform_fixed, &u}, &s.draws);
+            sl_draw_independent(&s.masses, 1, (sl_uniform){uniform_fixed, &u}, &s.draws);
             CHECK_INT(s.draws.n, 1);
             double at = (double)u * 0x1p-64, before = 0; // by hand: the row whose interval of p holds u
             int row = 0;
@@ -109,9 +110,9 @@ static void unbiased(sl_sampler_fn draw, const char *name) {
             const int R = 4000 / SCALE;
             sample s = sample_new(lengths[l], shapes[k], test_seed + 100 * k + l);
             double second = 0, mean = 0;
-            for (int j = 0; j < s.wt.n; j++) second += s.p[j] * s.v[j] * s.v[j];
+            for (int j = 0; j < s.masses.n; j++) second += s.p[j] * s.v[j] * s.v[j];
             for (uint32_t r = 0; r < (uint32_t)R; r++) {
-                draw(&s.wt, S, (sl_uniform){uniform_random, &r}, &s.draws);
+                draw(&s.masses, S, (sl_uniform){uniform_random, &r}, &s.draws);
                 mean += sample_estimate(&s) / R;
             }
             double bound = 4 * sqrt(fmax(0, second - s.mu * s.mu) / S / R) + 1e-6 * sqrt(second); // inv_pi is fp32
@@ -129,12 +130,12 @@ static void unbiased_stratified(void) {
 
 // Budgets of the proportional draw by its definition, in long double.
 static void prop_budgets(const sample *s, int S, int *budget) {
-    int T = (s->wt.n + SL_TILE - 1) / SL_TILE, left = S;
-    long double total = s->wt.cum[s->wt.n_blocks], *rest = calloc(T, sizeof *rest);
+    int T = (s->masses.n + SL_TILE - 1) / SL_TILE, left = S;
+    long double total = s->masses.cum[s->masses.n_blocks], *rest = calloc(T, sizeof *rest);
     for (int t = 0; t < T; t++) {
-        int end = (t + 1) * SL_TILE < s->wt.n ? (t + 1) * SL_TILE : s->wt.n;
+        int end = (t + 1) * SL_TILE < s->masses.n ? (t + 1) * SL_TILE : s->masses.n;
         long double quota =
-            S * (long double)(sl_weights_running(&s->wt, end - 1) - sl_weights_running(&s->wt, t * SL_TILE - 1)) / total;
+            S * (long double)(sl_masses_running(&s->masses, end - 1) - sl_masses_running(&s->masses, t * SL_TILE - 1)) / total;
         budget[t] = (int)floorl(quota);
         rest[t] = quota - budget[t];
         left -= budget[t];
@@ -162,7 +163,7 @@ static void grid_expectations(void) {
                 if (m == 3) prop_budgets(&s, S, budget);
                 for (int i = 0; i < R; i++) {
                     uint64_t u = uniform_grid(i, R);
-                    methods[m].draw(&s.wt, S, (sl_uniform){uniform_fixed, &u}, &s.draws);
+                    methods[m].draw(&s.masses, S, (sl_uniform){uniform_fixed, &u}, &s.draws);
                     for (int d = 0; d < s.draws.n; d++) mean[s.draws.row[d]] += (double)s.draws.count[d] / R;
                     got += sample_estimate(&s) / R;
                 }
@@ -191,7 +192,7 @@ static void systematic_counts(void) { // |c_j - S p_j| < 1
     for (int k = 0; k < N_SHAPES; k++) {
         sample s = sample_new(2500, shapes[k], test_seed + k);
         for (uint32_t r = 0; r < 50; r++) {
-            sl_draw_systematic(&s.wt, 128, (sl_uniform){uniform_random, &r}, &s.draws);
+            sl_draw_systematic(&s.masses, 128, (sl_uniform){uniform_random, &r}, &s.draws);
             for (int i = 0; i < s.draws.n; i++) CHECK(fabs(s.draws.count[i] - 128 * s.p[s.draws.row[i]]) < 1 + 1e-9);
         }
         sample_free(&s);
@@ -203,7 +204,7 @@ static void systematic_counts(void) { // |c_j - S p_j| < 1
 static double measured_variance(sample *s, sl_sampler_fn draw, int S, int R) {
     double sum = 0;
     for (uint32_t r = 0; r < (uint32_t)R; r++) {
-        draw(&s->wt, S, (sl_uniform){uniform_random, &r}, &s->draws);
+        draw(&s->masses, S, (sl_uniform){uniform_random, &r}, &s->draws);
         double d = sample_estimate(s) - s->mu;
         sum += d * d / R;
     }
@@ -220,7 +221,7 @@ static void variances(void) {
             int S = budgets[b];
             sample s = sample_new(700, shapes[k], test_seed + 3 * k + b);
             double second = 0;
-            for (int j = 0; j < s.wt.n; j++) second += s.p[j] * s.v[j] * s.v[j];
+            for (int j = 0; j < s.masses.n; j++) second += s.p[j] * s.v[j] * s.v[j];
             double iid = (second - s.mu * s.mu) / S, strat = sample_stratified_variance(&s, S);
             if (S == 1)
                 CHECK_NEAR(strat, iid, 1e-9 * iid);

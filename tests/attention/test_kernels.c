@@ -109,7 +109,7 @@ static void score_features(void) {
 
 // The weights are bf16(2^(s - ref)): exact but where an error of 2e-7 in 2^x crosses a rounding boundary (bf16 steps are 2^-8
 // apart: 1 in 10^4), and then they are neighbours.
-static void check_weigh(const sl_attn_kernels *k, buffers *b, int dim, int group, int n) {
+static void check_masses(const sl_attn_kernels *k, buffers *b, int dim, int group, int n) {
     bf16 w[256 + 32];
     int16_t ref[9];
     uint64_t mass[9];
@@ -120,7 +120,7 @@ static void check_weigh(const sl_attn_kernels *k, buffers *b, int dim, int group
         for (int j = 32; j < 64; j++) b->score[j] = -INFINITY; // a masked block
     memset(w, 0x7f, sizeof w);
     memset(ref, 0x7f, sizeof ref);
-    k->weigh(b->score, n, w, ref, mass);
+    k->masses(b->score, n, w, ref, mass);
     int blocks = (n + 31) / 32, off = 0;
     for (int i = 0; i < blocks; i++) {
         int end = (i + 1) * 32 < n ? (i + 1) * 32 : n;
@@ -141,8 +141,8 @@ static void check_weigh(const sl_attn_kernels *k, buffers *b, int dim, int group
     CHECK_INT(ref[blocks], 0x7f7f); // not touched
     CHECK_INT(w[blocks * 32], 0x7f7f);
 }
-static void weigh(void) {
-    on_every_size(check_weigh);
+static void masses(void) {
+    on_every_size(check_masses);
     static const char *const isas[] = {"portable", "avx2", "avx512"};
     for (int i = 0; i < 3; i++) { // beyond ref's range weights stay within [0, 1]
         const sl_attn_kernels *k = sl_attn_kernels_named(isas[i]);
@@ -152,7 +152,7 @@ static void weigh(void) {
         uint64_t mass[2];
         for (int j = 0; j < 48; j++) score[j] = j == 3 ? 1e6f : 40000;
         if (!k) continue;
-        k->weigh(score, 32, w, ref, mass);
+        k->masses(score, 32, w, ref, mass);
         CHECK_INT(ref[0], INT16_MAX);
         for (int j = 0; j < 32; j++) CHECK(w[j] <= 0x3f80);
         CHECK(mass[0] <= 32ull << 30);
@@ -165,9 +165,9 @@ static void check_attend(const sl_attn_kernels *k, buffers *b, int dim, int grou
     for (int i = 0; i < 8 * 128 + GUARD; i++) b->o[i] = i < group * dim ? 0 : SENTINEL;
     for (int g = 0; g < group; g++) m[g] = -INFINITY, l[g] = 0;
     for (int i = 0; i < 8 * 256; i++) b->score[i] = 3 * b->q[i % 1024];
-    k->attend(b->score, 256, group, b->v, n, dim, m, l, b->o);
+    k->online_softmax(b->score, 256, group, b->v, n, dim, m, l, b->o);
     for (int i = 0; i < 8 * 256; i++) b->score[i] += i % 7; // larger scores: the first part is scaled down
-    k->attend(b->score, 256, group, b->v, n, dim, m, l, b->o);
+    k->online_softmax(b->score, 256, group, b->v, n, dim, m, l, b->o);
     for (int g = 0; g < group; g++) {
         double sum = 0, o[128] = {0};
         for (int part = 0; part < 2; part++)
@@ -353,7 +353,7 @@ static void at_least(void) {
 static const test_case cases[] = {
     {"score", 0, score},
     {"score-features", 0, score_features},
-    {"weigh", 0, weigh},
+    {"masses", 0, masses},
     {"at-least", 0, at_least},
     {"attend", 0, attend},
     {"gather", 0, gather},

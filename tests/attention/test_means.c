@@ -85,14 +85,14 @@ static void registry(void) {
 
 // santa-sys with coefficients that are 1% too large.
 static void run_too_large(sl_head *x) {
-    sl_draw_systematic(&x->weights, x->S, x->u, &x->draws);
+    sl_draw_systematic(&x->masses, x->S, x->u, &x->draws);
     for (int i = 0; i < x->draws.n; i++) x->draws.inv_pi[i] *= 1.01f;
 }
 // santa-sys that loses the newest row.
 static void run_without_newest(sl_head *x) {
-    sl_draw_systematic(&x->weights, x->S, x->u, &x->draws);
+    sl_draw_systematic(&x->masses, x->S, x->u, &x->draws);
     for (int i = 0; i < x->draws.n; i++)
-        if (x->draws.row[i] == x->weights.n - 1) x->draws.inv_pi[i] = 0;
+        if (x->draws.row[i] == x->masses.n - 1) x->draws.inv_pi[i] = 0;
 }
 // santa-sys that makes two estimates and keeps the one with the larger sum.
 static void run_chosen(sl_head *x) {
@@ -101,13 +101,13 @@ static void run_chosen(sl_head *x) {
     for (uint64_t i = 0; i < 2; i++) {
         sl_uniform u = x->u;
         uint64_t own = u.next(u.ctx, (uint32_t)i);
-        sl_draw_systematic(&x->weights, x->S, (sl_uniform){uniform_fixed, &own}, &x->draws);
+        sl_draw_systematic(&x->masses, x->S, (sl_uniform){uniform_fixed, &own}, &x->draws);
         sl_combine(x, SL_BY_TOTAL, 0);
         double sum = 0;
         for (int d = 0; d < MEANS_DIM; d++) sum += x->out[d];
         if (sum > best) best = sum, kept = own;
     }
-    sl_draw_systematic(&x->weights, x->S, (sl_uniform){uniform_fixed, &kept}, &x->draws);
+    sl_draw_systematic(&x->masses, x->S, (sl_uniform){uniform_fixed, &kept}, &x->draws);
 }
 
 // A toy method with the stages of santa-sys and a `run` of its own, labelled unbiased: is it found?

@@ -11,11 +11,11 @@
 
 // ---- the largest rows ----
 
-static const sl_weights *sorted_by; // compares value, then the lower row
-static int by_weight(const void *a, const void *b) {
+static const sl_masses *sorted_by; // compares value, then the lower row
+static int by_mass(const void *a, const void *b) {
     int i = *(const int32_t *)a, j = *(const int32_t *)b;
-    double x = ldexp(sl_bf16_to_f32(sorted_by->w[i]), sorted_by->ref[i / SL_BLOCK] - sorted_by->top);
-    double y = ldexp(sl_bf16_to_f32(sorted_by->w[j]), sorted_by->ref[j / SL_BLOCK] - sorted_by->top);
+    double x = ldexp(sl_bf16_to_f32(sorted_by->stored[i]), sorted_by->ref[i / SL_BLOCK] - sorted_by->top);
+    double y = ldexp(sl_bf16_to_f32(sorted_by->stored[j]), sorted_by->ref[j / SL_BLOCK] - sorted_by->top);
     return x != y ? (x < y) - (x > y) : i - j;
 }
 static int by_row(const void *a, const void *b) {
@@ -29,17 +29,18 @@ static void largest_rows(void) {
             sample s = sample_new(n, shapes[k], test_seed + 31 * k + l);
             int32_t *want = malloc(n * sizeof *want), *got = malloc(n * sizeof *got), *all = malloc(n * sizeof *all);
             for (int j = 0; j < n; j++) all[j] = j;
-            sorted_by = &s.wt;
-            qsort(all, n, sizeof *all, by_weight);
+            sorted_by = &s.masses;
+            qsort(all, n, sizeof *all, by_mass);
             for (int i = 0; i < 7; i++) {
                 int most = sizes[i] < n ? sizes[i] : n, n_want = 0;
                 if (most < 1) continue;
-                while (n_want < most && s.wt.w[all[n_want]]) n_want++;
-                double last =
-                    n_want ? ldexp(sl_bf16_to_f32(s.wt.w[all[n_want - 1]]), s.wt.ref[all[n_want - 1] / 32] - s.wt.top) : 1;
+                while (n_want < most && s.masses.stored[all[n_want]]) n_want++;
+                double last = n_want ? ldexp(sl_bf16_to_f32(s.masses.stored[all[n_want - 1]]),
+                                             s.masses.ref[all[n_want - 1] / 32] - s.masses.top)
+                                     : 1;
                 memcpy(want, all, n_want * sizeof *want);
                 qsort(want, n_want, sizeof *want, by_row);
-                int n_got = sl_weights_largest(&s.wt, sizes[i], got);
+                int n_got = sl_masses_largest(&s.masses, sizes[i], got);
                 CHECK_INT(n_got, n_want);
                 if (last < 0x1p-60) continue; // beyond 64 octaves ranks are not told apart
                 CHECK(!memcmp(got, want, n_want * sizeof *want));
@@ -57,7 +58,7 @@ static void reaching_rows(void) { // the fewest rows with the mass: one row fewe
             sample s = sample_new(n, shapes[k], test_seed + 17 * k + l);
             int32_t *rows = malloc(n * sizeof *rows);
             for (int i = 0; i < 4; i++) {
-                int m = sl_weights_reaching(&s.wt, shares[i], rows);
+                int m = sl_masses_reaching(&s.masses, shares[i], rows);
                 double mass = 0, least = 1;
                 for (int r = 0; r < m; r++) {
                     CHECK(r == 0 || rows[r] > rows[r - 1]);
@@ -66,7 +67,7 @@ static void reaching_rows(void) { // the fewest rows with the mass: one row fewe
                 }
                 CHECK(mass >= shares[i] - 1e-6 && mass - least <= shares[i] + 1e-6);
             }
-            CHECK_INT(sl_weights_reaching(&s.wt, 1, rows) > 0, 1);
+            CHECK_INT(sl_masses_reaching(&s.masses, 1, rows) > 0, 1);
             free(rows);
             sample_free(&s);
         }
@@ -88,14 +89,14 @@ static void sizes_by(const sl_attn_kernels *kernels) {
         uint64_t *mass = malloc(n_blocks * sizeof *mass);
         for (int j = 0; j < n; j++)
             norm[j] = sl_f32_to_bf16((float)(scales[i / 5 % 4] * exp(test_normal(&seed)) * (test_uniform(&seed) < 0.9)));
-        kernels->size(s.wt.w, s.wt.ref, norm, n, power, size, ref, mass);
+        kernels->sizes(s.masses.stored, s.masses.ref, norm, n, power, size, ref, mass);
         for (int b = 0; b < n_blocks; b++) {
             double most = 0;
             uint64_t sum = 0;
             for (int j = b * SL_BLOCK; j < (b + 1) * SL_BLOCK; j++) {
                 double got = sl_bf16_to_f32(size[j]),
-                       want = j < n ? sl_bf16_to_f32(s.wt.w[j]) * pow(sl_bf16_to_f32(norm[j]), power) : 0;
-                CHECK_NEAR(ldexp(got, ref[b] - s.wt.ref[b]), want, want * 0x1p-7 + 1e-36);
+                       want = j < n ? sl_bf16_to_f32(s.masses.stored[j]) * pow(sl_bf16_to_f32(norm[j]), power) : 0;
+                CHECK_NEAR(ldexp(got, ref[b] - s.masses.ref[b]), want, want * 0x1p-7 + 1e-36);
                 sum += (uint32_t)(got * 0x1p30);
                 most = fmax(most, got);
             }
@@ -107,7 +108,7 @@ static void sizes_by(const sl_attn_kernels *kernels) {
     }
 }
 
-static void sizes_of_weights(void) {
+static void sizes_of_masses(void) {
     static const char *const isas[] = {"portable", "avx2", "avx512"};
     for (int i = 0; i < 3; i++)
         if (sl_attn_kernels_named(isas[i])) sizes_by(sl_attn_kernels_named(isas[i]));
@@ -131,19 +132,19 @@ static void norms_are_bounds(void) { // rounded up
 
 // ---- take-all + PPS ----
 
-static int n_positive(const sl_weights *wt) {
+static int n_positive(const sl_masses *masses) {
     int n = 0;
-    for (int j = 0; j < wt->n; j++) n += sl_weights_mass(wt, j) > 0;
+    for (int j = 0; j < masses->n; j++) n += sl_masses_of_row(masses, j) > 0;
     return n;
 }
 
 // pi_j = min(1, size_j / kappa); light rows are no larger than kappa, heavy ones no smaller, up to the integers' rounding.
-static void check_take_all(const sample *s, const sl_weights *size, const sl_take_all *r, int S) {
+static void check_take_all(const sample *s, const sl_masses *size, const sl_take_all *r, int S) {
     int want = n_positive(size) < S ? n_positive(size) : S, total = 0;
     double kappa = r->k ? (double)r->light / r->k : 0;
     for (int i = 0; i < s->draws.n; i++) {
         int j = s->draws.row[i];
-        double z = (double)sl_weights_mass(size, j), pi = 1.0 / s->draws.inv_pi[i];
+        double z = (double)sl_masses_of_row(size, j), pi = 1.0 / s->draws.inv_pi[i];
         if (i > 0 && j <= s->draws.row[i - 1]) FAIL("n=%d S=%d: rows are not ascending", size->n, S);
         CHECK(s->draws.count[i] > 0);
         total += s->draws.count[i];
@@ -151,7 +152,7 @@ static void check_take_all(const sample *s, const sl_weights *size, const sl_tak
         if (z > kappa * (1 + 1e-6) + 2) FAIL("n=%d S=%d row %d: size %g above kappa %g was not taken", size->n, S, j, z, kappa);
         if (fabs(pi - z / kappa) > 1e-5 * pi) FAIL("n=%d S=%d row %d: pi %g, expected %g", size->n, S, j, pi, z / kappa);
     }
-    if (total != want || s->draws.n_samples != want) FAIL("n=%d S=%d: %d draws, expected %d", size->n, S, total, want);
+    if (total != want || s->draws.n_draws != want) FAIL("n=%d S=%d: %d draws, expected %d", size->n, S, total, want);
 }
 
 static void take_all_totals(void) {
@@ -160,8 +161,8 @@ static void take_all_totals(void) {
         for (int l = 0; l < N_LENGTHS; l++) {
             sample s = sample_new(lengths[l], shapes[k], test_seed + 10 * k + l);
             for (int mixed = 0; mixed < 2; mixed++) {
-                if (mixed) sl_weights_mix(&s.sizes, 0.01);
-                if (mixed && s.sizes.each == 0) continue;
+                if (mixed) sl_masses_mix(&s.sizes, 0.01);
+                if (mixed && s.sizes.uniform == 0) continue;
                 for (int b = 0; b < 6; b++)
                     for (uint32_t i = 0; i < 4; i++) {
                         static const uint64_t ends[] = {0, UINT64_MAX};
@@ -182,7 +183,7 @@ static void take_all_expectations(void) {
             for (int mixed = 0; mixed < 2; mixed++) {
                 int n = lengths[l];
                 sample s = sample_new(n, shapes[k], test_seed + 7 * k + l);
-                if (mixed) sl_weights_mix(&s.sizes, 0.01);
+                if (mixed) sl_masses_mix(&s.sizes, 0.01);
                 double *mean = calloc(n, sizeof *mean), total = 0;
                 sl_take_all r = {0};
                 for (int i = 0; i < R; i++) {
@@ -192,7 +193,7 @@ static void take_all_expectations(void) {
                 }
                 double kappa = r.k ? (double)r.light / r.k : 0;
                 for (int j = 0; j < n; j++) {
-                    double z = (double)sl_weights_mass(&s.sizes, j), pi = kappa > 0 ? fmin(1, z / kappa) : z > 0;
+                    double z = (double)sl_masses_of_row(&s.sizes, j), pi = kappa > 0 ? fmin(1, z / kappa) : z > 0;
                     total += pi;
                     if (!(fabs(mean[j] - pi) < 1.0 / R + 1e-6))
                         FAIL("n=%d shape %d row %d: mean count %.6g, expected %.6g", n, k, j, mean[j], pi);
@@ -211,13 +212,13 @@ static void take_all_moments(void) {
     const int R = 8000 / SCALE;
     for (int k = 0; k < 4; k++) {
         sample s = sample_new(700, shapes[k % 2], test_seed + k % 2);
-        if (k >= 2) sl_weights_mix(&s.sizes, 0.2); // a uniform part: unbiased, and the closed form, with those sizes
+        if (k >= 2) sl_masses_mix(&s.sizes, 0.2); // a uniform part: unbiased, and the closed form, with those sizes
         double mean = 0, square = 0, variance = 0, first = 0, second = 0, filled = 0, B = 0;
         uint32_t zero = 0;
         sl_take_all r = sl_draw_take_all(&s.sizes, S, 0, (sl_uniform){uniform_random, &zero}, &s.draws);
         double kappa = (double)r.light / r.k;
-        for (int j = 0; j < s.wt.n; j++) { // a draw of row j adds p_j kappa / z_j v_j
-            double z = (double)sl_weights_mass(&s.sizes, j);
+        for (int j = 0; j < s.masses.n; j++) { // a draw of row j adds p_j kappa / z_j v_j
+            double z = (double)sl_masses_of_row(&s.sizes, j);
             if (z > kappa || z == 0) continue;
             double x = s.p[j] * kappa / z * s.v[j];
             for (double left = z / kappa; left > 1e-12;) {
@@ -227,8 +228,8 @@ static void take_all_moments(void) {
             }
         }
         variance += second - first * first;
-        double total = (double)sl_weights_total(&s.sizes), scale = 0;
-        for (int j = 0; j < s.wt.n; j++) scale += s.p[j] * fabs(s.v[j]);
+        double total = (double)sl_masses_total(&s.sizes), scale = 0;
+        for (int j = 0; j < s.masses.n; j++) scale += s.p[j] * fabs(s.v[j]);
         B = kappa / total * scale * ((double)r.light / total * scale);
         for (uint32_t i = 0; i < (uint32_t)R; i++) {
             sl_draw_take_all(&s.sizes, S, 0, (sl_uniform){uniform_random, &i}, &s.draws);
@@ -658,7 +659,7 @@ static void a_stated_error_needs_no_budgets(void) {
     sl_error err;
     sl_attn_spec spec;
     CHECK_OK(sl_attn_parse("santa-pps:epsilon=0.3:budget=variance", &spec, &err), err);
-    CHECK_INT(sl_budget_wanted(&spec), 0);
+    CHECK_INT(sl_budget_is_by_variance(&spec), 0);
     ref_cache c = ref_cache_new(8, 2, 64, 1, &n, 1, test_seed);
     ref_add_to_values(&c, 1);
     decode_twice(&c, "santa-pps:epsilon=0.3", 1, 3);
@@ -671,7 +672,7 @@ static void a_stated_error_needs_no_budgets(void) {
 static const test_case cases[] = {
     {"largest-rows", 0, largest_rows},
     {"reaching-rows", 0, reaching_rows},
-    {"sizes-of-weights", 0, sizes_of_weights},
+    {"sizes-of-masses", 0, sizes_of_masses},
     {"norms-are-bounds", 0, norms_are_bounds},
     {"take-all-totals", 0, take_all_totals},
     {"take-all-expectations", 0, take_all_expectations},

@@ -600,10 +600,10 @@ static void uniform_rows(void) { // every row equally often, n rows and R S draw
     uint64_t cum[17] = {0};
     double seen[N] = {0};
     for (int b = 0; b < 16; b++) ref[b] = SL_REF_EMPTY;
-    sl_weights wt = {.n = N, .n_blocks = 16, .w = w, .ref = ref, .cum = cum, .top = SL_REF_EMPTY, .each = 1u << 30};
+    sl_masses masses = {.n = N, .n_blocks = 16, .stored = w, .ref = ref, .cum = cum, .top = SL_REF_EMPTY, .uniform = 1u << 30};
     sl_draws draws = {.row = row, .count = count, .inv_pi = inv_pi, .scratch = scratch};
     for (uint32_t r = 0; r < R; r++) {
-        sl_draw_independent(&wt, S, (sl_uniform){uniform_random, &r}, &draws);
+        sl_draw_independent(&masses, S, (sl_uniform){uniform_random, &r}, &draws);
         for (int i = 0; i < draws.n; i++) {
             CHECK(row[i] >= 0 && row[i] < N);
             CHECK_NEAR(inv_pi[i], (double)N / S, 1e-3);

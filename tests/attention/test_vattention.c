@@ -64,11 +64,11 @@ static lab *lab_open(int n, uint64_t seed) {
         (sl_head){.group = &l->group,
                   .draw = &sl_draw_verified,
                   .q = l->c.q,
-                  .weights = {.n = n,
-                              .n_blocks = blocks,
-                              .w = calloc(blocks * 32, sizeof(bf16)),
-                              .ref = calloc(blocks, sizeof(int16_t)),
-                              .cum = calloc(blocks + 1, sizeof(uint64_t))},
+                  .masses = {.n = n,
+                             .n_blocks = blocks,
+                             .stored = calloc(blocks * 32, sizeof(bf16)),
+                             .ref = calloc(blocks, sizeof(int16_t)),
+                             .cum = calloc(blocks + 1, sizeof(uint64_t))},
                   .draws = {.row = calloc(n, 4), .count = calloc(n, 4), .inv_pi = calloc(n, 4), .scratch = calloc(n + 8, 8)},
                   .rows = calloc(n, sizeof(bf16 *)),
                   .coef = calloc(n, 4),
@@ -80,7 +80,7 @@ static lab *lab_open(int n, uint64_t seed) {
 }
 
 static void lab_close(lab *l) {
-    free(l->head.weights.w), free(l->head.weights.ref), free(l->head.weights.cum);
+    free(l->head.masses.stored), free(l->head.masses.ref), free(l->head.masses.cum);
     free(l->head.draws.row), free(l->head.draws.count), free(l->head.draws.inv_pi), free(l->head.draws.scratch);
     free(l->head.rows), free(l->head.coef), free(l->head.score), free(l->head.out);
     ref_cache_free(&l->c);
@@ -95,27 +95,28 @@ static void lab_spec(lab *l, const char *attn) {
 }
 
 static void lab_query(lab *l, double scale, uint64_t seed) { // after a first lab_spec
-    sl_weights *wt = &l->head.weights;
+    sl_masses *masses = &l->head.masses;
     float score[SL_CHUNK + 16];
     l->id.position = (uint32_t)seed; // each query its own draws
     for (int d = 0; d < DIM; d++) l->c.q[d] = (float)(scale * test_normal(&seed));
-    for (int page = 0; page * SL_PAGE < wt->n; page++) {
+    for (int page = 0; page * SL_PAGE < masses->n; page++) {
         int b = page * (SL_PAGE / SL_BLOCK);
         sl_score_exact(&l->group, page, score);
-        l->group.kernels->weigh(score, sl_page_rows(l->group.kv, page), wt->w + page * SL_PAGE, wt->ref + b, wt->cum + b + 1);
+        l->group.kernels->masses(score, sl_page_rows(l->group.kv, page), masses->stored + page * SL_PAGE, masses->ref + b,
+                                 masses->cum + b + 1);
     }
-    sl_weights_finish(wt);
-    l->total = (double)sl_weights_total(wt), l->norm = 0;
+    sl_masses_finish(masses);
+    l->total = (double)sl_masses_total(masses), l->norm = 0;
     memset(l->mu, 0, sizeof l->mu);
-    for (int j = 0; j < wt->n; j++)
-        for (double p = (double)sl_weights_mass(wt, j) / l->total, d = 0; d < DIM; d++)
+    for (int j = 0; j < masses->n; j++)
+        for (double p = (double)sl_masses_of_row(masses, j) / l->total, d = 0; d < DIM; d++)
             l->mu[(int)d] += p * sl_bf16_to_f32(ref_v_row(&l->c, 0, 0, j)[(int)d]);
     for (int d = 0; d < DIM; d++) l->norm += l->mu[d] * l->mu[d];
     l->norm = sqrt(l->norm);
 }
 
 static double mass_of(const lab *l, int j) {
-    return (double)sl_weights_mass(&l->head.weights, j) / l->total;
+    return (double)sl_masses_of_row(&l->head.masses, j) / l->total;
 }
 
 typedef struct drawn {
@@ -133,7 +134,7 @@ static drawn draw(lab *l, uint32_t seed) {
         d.n_fixed += l->head.draws.inv_pi[i] == 1;
         if (l->head.draws.inv_pi[i] != 1) d.n_sample++, d.weight = l->head.draws.inv_pi[i];
     }
-    d.n_residual = l->head.weights.n - d.n_fixed;
+    d.n_residual = l->head.masses.n - d.n_fixed;
     return d;
 }
 
@@ -232,7 +233,7 @@ static int descending(const void *a, const void *b) {
 static figures read_base(const lab *l, drawn d, int k) {
     figures f = {.n_s = d.n_residual, .m = d.n_sample};
     double e = 0, squares = 0, N[DIM] = {0}, sum[DIM] = {0}, ev = 0, mean = 0;
-    int n = l->head.weights.n;
+    int n = l->head.masses.n;
     double *mass = malloc(n * sizeof *mass);
     char *fixed = calloc(n, 1);
     for (int i = 0; i < l->head.draws.n; i++) {

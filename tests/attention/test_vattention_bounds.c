@@ -38,7 +38,7 @@ static bench *bench_open(double scale, uint64_t seed) {
 
 static void bench_close(bench *b) {
     sl_head *x = &b->head;
-    free(x->weights.w), free(x->weights.ref), free(x->weights.cum);
+    free(x->masses.stored), free(x->masses.ref), free(x->masses.cum);
     free(x->draws.row), free(x->draws.count), free(x->draws.inv_pi), free(x->draws.scratch);
     free(x->rows), free(x->coef), free(x->score), free(x->out);
     ref_cache_free(&b->c);
@@ -62,11 +62,11 @@ static void bench_query(bench *b, const char *attn, int index) {
         CHECK_OK(sl_kv_keep(&b->c.pool, need[i], &err), err);
         sl_kv_build(&b->c.pool, &before, 0, need[i]);
     }
-    if (!x->weights.w) {
-        x->weights = (sl_weights){.n = N, .n_blocks = (N + SL_BLOCK - 1) / SL_BLOCK};
-        x->weights.w = malloc((size_t)x->weights.n_blocks * SL_BLOCK * sizeof(bf16));
-        x->weights.ref = malloc((size_t)x->weights.n_blocks * sizeof(int16_t));
-        x->weights.cum = malloc(((size_t)x->weights.n_blocks + 1) * sizeof(uint64_t));
+    if (!x->masses.stored) {
+        x->masses = (sl_masses){.n = N, .n_blocks = (N + SL_BLOCK - 1) / SL_BLOCK};
+        x->masses.stored = malloc((size_t)x->masses.n_blocks * SL_BLOCK * sizeof(bf16));
+        x->masses.ref = malloc((size_t)x->masses.n_blocks * sizeof(int16_t));
+        x->masses.cum = malloc(((size_t)x->masses.n_blocks + 1) * sizeof(uint64_t));
         x->draws = (sl_draws){.row = malloc(N * sizeof(int32_t)),
                               .count = malloc(N * sizeof(int32_t)),
                               .inv_pi = malloc(N * sizeof(float)),
@@ -79,13 +79,13 @@ static void bench_query(bench *b, const char *attn, int index) {
     for (int page = 0; page * SL_PAGE < N; page++)
         b->group.kernels->score(x->q, 1, sl_k_page(&b->group, page), sl_page_rows(b->group.kv, page), DIM, b->group.scale,
                                 score + page * SL_PAGE, N);
-    b->group.kernels->weigh(score, N, x->weights.w, x->weights.ref, x->weights.cum + 1);
+    b->group.kernels->masses(score, N, x->masses.stored, x->masses.ref, x->masses.cum + 1);
     free(score);
-    sl_weights_finish(&x->weights);
+    sl_masses_finish(&x->masses);
     b->D = 0;
     memset(b->N_all, 0, sizeof b->N_all);
     for (int j = 0; j < N; j++) {
-        b->D += b->e[j] = (double)sl_weights_mass(&x->weights, j) / (double)sl_weights_total(&x->weights);
+        b->D += b->e[j] = (double)sl_masses_of_row(&x->masses, j) / (double)sl_masses_total(&x->masses);
         for (int d = 0; d < DIM; d++) b->N_all[d] += b->e[j] * sl_bf16_to_f32(ref_v_row(&b->c, 0, 0, j)[d]);
     }
 }

@@ -93,20 +93,20 @@ static inline SL_HOST_DEVICE double naive_dense_prefill(naive_cache c, const bf1
 // Sampled methods keep one number per row, the mass w_j = 2^(s_j - ref), as bf16. A block of 32 rows shares the integer ref,
 // the smallest integer that is not below the block's largest score. So w_j <= 1, and the largest w_j of a block is above 1/2.
 
-// The reference of block b. SL_REF_EMPTY: no row has a score above -32768. SL_REF_BEYOND: a score is too large, or is NaN.
+// The reference of block b. SL_REF_EMPTY: no row has a score above -32768. SL_REF_INVALID: a score is too large, or is NaN.
 static inline SL_HOST_DEVICE int naive_reference(const float *score, int n, int b) {
     double top = -INFINITY;
     for (int j = b * SL_BLOCK; j < n && j < (b + 1) * SL_BLOCK; j++) {
-        if (score[j] != score[j]) return SL_REF_BEYOND;
+        if (score[j] != score[j]) return SL_REF_INVALID;
         top = fmax(top, (double)score[j]);
     }
-    if (ceil(top) > SL_REF_MOST) return SL_REF_BEYOND;
+    if (ceil(top) > SL_REF_MOST) return SL_REF_INVALID;
     return ceil(top) > SL_REF_EMPTY ? (int)ceil(top) : SL_REF_EMPTY;
 }
 
 // The mass of a row. 0 in a block without a reference, and below 2^-126, where fp32 loses precision.
 static inline SL_HOST_DEVICE bf16 naive_mass(float score, int ref) {
-    if (ref == SL_REF_EMPTY || ref == SL_REF_BEYOND || score - (float)ref < -126) return 0;
+    if (ref == SL_REF_EMPTY || ref == SL_REF_INVALID || score - (float)ref < -126) return 0;
     return naive_to_bf16(exp2((double)(score - (float)ref)));
 }
 

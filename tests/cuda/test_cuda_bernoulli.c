@@ -12,8 +12,8 @@
 static sl_error err;
 
 // Score of row j in log2 units, as far as its stored weight knows it.
-static double score_of(const sl_weights *wt, int j) {
-    return wt->ref[j / SL_BLOCK] + log2(sl_bf16_to_f32(wt->w[j]));
+static double score_of(const sl_masses *wt, int j) {
+    return wt->ref[j / SL_BLOCK] + log2(sl_bf16_to_f32(wt->stored[j]));
 }
 
 // What the kernel counted and the method's account against the CPU's statistics; of rows of V the samplers count others.
@@ -101,7 +101,7 @@ static void counts(void) {
             rig r = rig_new(&c, attn, 77);
             rig_launch(&r);
             for (int head = 0; head < x[i].heads; head++) {
-                sl_weights wt = rig_weights(&r, 0, 0, head);
+                sl_masses wt = rig_weights(&r, 0, 0, head);
                 for (int j = 0; j < n; j++) {
                     int d = j % dim;
                     const sl_rng_id id = {.seed = 77,
@@ -153,7 +153,7 @@ static void closed_forms(void) {
             for (int head = 0; head < HEADS; head++) {
                 const float *q = c.q + head * DIM;
                 double error = 0, square = 0;
-                sl_weights wt = rig_weights(&r, 0, 0, head);
+                sl_masses wt = rig_weights(&r, 0, 0, head);
                 for (int j = 0; j < n; j++) {
                     const bf16 *k = ref_k_row(&c, 0, head / r.group, j);
                     double want = 0;

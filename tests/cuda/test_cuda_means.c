@@ -102,9 +102,9 @@ static void bernoulli_scores(void) {
             rig_seed(&r, seed);
             rig_launch(&r);
             for (int h = 0; h < FEW; h++) {
-                sl_weights wt = rig_weights(&r, 0, 0, h);
+                sl_masses wt = rig_weights(&r, 0, 0, h);
                 double score[ROWS];
-                for (int j = 0; j < n; j++) score[j] = wt.ref[j / SL_BLOCK] + log2(sl_bf16_to_f32(wt.w[j]));
+                for (int j = 0; j < n; j++) score[j] = wt.ref[j / SL_BLOCK] + log2(sl_bf16_to_f32(wt.stored[j]));
                 moments_add(&m[h], score);
                 rig_weights_free(&wt);
             }

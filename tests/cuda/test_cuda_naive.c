@@ -81,7 +81,7 @@ static void masses(void) {
         uint64_t sum[8];
         if (!kernels) continue; // not on this processor
         fill_scores(score, n, test_seed + i);
-        kernels->weigh(score, n, w, ref, sum);
+        kernels->masses(score, n, w, ref, sum);
         for (int b = 0; b * SL_BLOCK < n; b++) {
             CHECK_INT(naive_reference(score, n, b), ref[b]);
             CHECK_INT(naive_block_mass(w, n, b), sum[b]);
@@ -110,7 +110,7 @@ static int compare_rows(const void *a, const void *b) {
 }
 
 static void check_rows(const char *what, const sl_draws *want, int32_t *got, int n) {
-    int32_t *rows = malloc((want->n_samples + 1) * sizeof *rows);
+    int32_t *rows = malloc((want->n_draws + 1) * sizeof *rows);
     CHECK_INT(expand(want, rows), n);
     qsort(got, n, sizeof *got, compare_rows);
     for (int i = 0; i < n; i++)
@@ -125,14 +125,14 @@ static void draws(void) {
             int S = budgets[i / 4];
             int32_t rows[128];
             sample s = sample_new(some[i % 4], shapes[k], test_seed + 12 * k + i);
-            naive_masses m = {s.wt.w, s.wt.ref, s.wt.n, s.wt.top};
+            naive_masses m = {s.masses.stored, s.masses.ref, s.masses.n, s.masses.top};
             sl_rng_id id = {.seed = 7, .sequence = 3, .position = 99, .layer = 2, .head = (uint32_t)i};
-            CHECK_INT(naive_running_mass(m, m.n - 1), sl_weights_total(&s.wt));
-            CHECK_INT(naive_running_mass(m, m.n / 2), sl_weights_running(&s.wt, m.n / 2));
-            sl_draw_systematic(&s.wt, S, sl_uniform_philox(&id), &s.draws);
+            CHECK_INT(naive_running_mass(m, m.n - 1), sl_masses_total(&s.masses));
+            CHECK_INT(naive_running_mass(m, m.n / 2), sl_masses_running(&s.masses, m.n / 2));
+            sl_draw_systematic(&s.masses, S, sl_uniform_philox(&id), &s.draws);
             for (int x = 0; x < S; x++) rows[x] = naive_draw_systematic(m, S, id, x);
             check_rows("systematic", &s.draws, rows, S);
-            sl_draw_independent(&s.wt, S, sl_uniform_philox(&id), &s.draws);
+            sl_draw_independent(&s.masses, S, sl_uniform_philox(&id), &s.draws);
             for (int x = 0; x < S; x++) rows[x] = naive_draw_independent(m, id, x);
             check_rows("independent", &s.draws, rows, S);
             sample_free(&s);
@@ -386,7 +386,7 @@ static void check_head_masses(const rig *r, const head_memory *m, int s, int hea
     naive_cuda_masses(m->score, n, m->w, m->ref, m->sum);
     gpu_read(score, m->score, n * sizeof *score), gpu_read(w, m->w, n * sizeof *w);
     gpu_read(ref, m->ref, n_blocks * sizeof *ref), gpu_read(sum, m->sum, n_blocks * sizeof *sum);
-    sl_weights stored = rig_weights(r, 0, s, head);
+    sl_masses masses = rig_weights(r, 0, s, head);
     for (int b = 0; b < n_blocks; b++) {
         CHECK_INT(ref[b], naive_reference(score, n, b));
         CHECK_INT(sum[b], naive_block_mass(w, n, b));
@@ -394,13 +394,13 @@ static void check_head_masses(const rig *r, const head_memory *m, int s, int hea
     for (int j = 0; j < n; j++) {
         int b = j / SL_BLOCK, steps = bf16_steps(w[j], naive_mass(score[j], ref[b]));
         double want =
-            ldexp(sl_bf16_to_f32(w[j]), ref[b] - stored.ref[b]); // the references differ where a score is near an integer
+            ldexp(sl_bf16_to_f32(w[j]), ref[b] - masses.ref[b]); // the references differ where a score is near an integer
         CHECK(steps <= 1);
         n_off += steps;
-        CHECK_NEAR(sl_bf16_to_f32(stored.w[j]), want, want * 0x1p-6 + 1e-30);
+        CHECK_NEAR(sl_bf16_to_f32(masses.stored[j]), want, want * 0x1p-6 + 1e-30);
     }
     CHECK(n_off <= 2 + n / 1000);
-    rig_weights_free(&stored);
+    rig_weights_free(&masses);
     free(score), free(w), free(ref), free(sum);
 }
 
@@ -443,7 +443,7 @@ static sl_rng_id rng_of(const rig *r, int s, int head) {
 // From the masses that the fast kernel stored: the naive kernel's rows are those of the naive functions on the CPU and those of
 // the CPU's sampler, and the fast kernel's output is the mean of these rows.
 static void check_head_draws(const rig *r, const head_memory *m, int is_systematic, int S, int s, int head) {
-    sl_weights wt = rig_weights(r, 0, s, head);
+    sl_masses wt = rig_weights(r, 0, s, head);
     sl_rng_id id = rng_of(r, s, head);
     int32_t *rows = malloc(S * sizeof *rows);
     double *coef = malloc(S * sizeof *coef);
@@ -452,8 +452,8 @@ static void check_head_draws(const rig *r, const head_memory *m, int is_systemat
                   .count = malloc(most * sizeof *d.count),
                   .inv_pi = malloc(most * sizeof *d.inv_pi),
                   .scratch = malloc((sl_sampler_scratch(S, wt.n) + 1) * sizeof *d.scratch)};
-    put(m->w, wt.w, wt.n * sizeof *wt.w), put(m->ref, wt.ref, wt.n_blocks * sizeof *wt.ref);
-    naive_masses on_device = {m->w, m->ref, wt.n, wt.top}, on_host = {wt.w, wt.ref, wt.n, wt.top};
+    put(m->w, wt.stored, wt.n * sizeof *wt.stored), put(m->ref, wt.ref, wt.n_blocks * sizeof *wt.ref);
+    naive_masses on_device = {m->w, m->ref, wt.n, wt.top}, on_host = {wt.stored, wt.ref, wt.n, wt.top};
     (is_systematic ? naive_cuda_draw_systematic : naive_cuda_draw_independent)(on_device, S, id, m->rows);
     gpu_read(rows, m->rows, S * sizeof *rows);
     for (int i = 0; i < S; i += 1 + S / 16)

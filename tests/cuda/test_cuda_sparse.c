@@ -69,7 +69,7 @@ static void bounds(void) {
         rig_launch(&r);
         for (int s = 0; s < 5; s++)
             for (int head = 0; head < 6; head++) {
-                sl_weights wt = rig_weights(&r, 0, s, head);
+                sl_masses wt = rig_weights(&r, 0, s, head);
                 for (int u = 0; u < wt.n; u++) {
                     double bound = 0;
                     for (int c = 0; c < dim; c++) {
@@ -80,7 +80,7 @@ static void bounds(void) {
                         bound += most;
                     }
                     double want = exp2(bound * 1.4426950408889634 / sqrt(dim) - wt.ref[u / 32]);
-                    CHECK_NEAR(sl_bf16_to_f32(wt.w[u]), want, want * 0x1p-7 + 1e-30);
+                    CHECK_NEAR(sl_bf16_to_f32(wt.stored[u]), want, want * 0x1p-7 + 1e-30);
                 }
                 rig_weights_free(&wt);
             }

@@ -13,7 +13,7 @@
 enum { MOST_PROBLEMS = 16 };
 
 typedef struct problem {
-    sl_weights size;
+    sl_masses size;
     int S, shared;
     double alpha;
     sl_rng_id id;
@@ -43,7 +43,7 @@ static void check(const problem *p, const int *result, uint64_t light, const int
     sl_sort(got, n_drawn);
     if (want.k && light / (unsigned)want.k < 64 && light != want.light) goto done; // beyond what 64-bit masses tell apart
     if (want.k == result[2]) CHECK(light == want.light && result[1] == want.n_heavy);
-    CHECK_INT(n_drawn, d.n_samples);
+    CHECK_INT(n_drawn, d.n_draws);
     for (int i = 0; i < d.n; i++)
         for (int c = 0; c < d.count[i]; c++, at++)
             if (got[at] != draw_of(d.row[i], d.inv_pi[i]))
@@ -63,11 +63,12 @@ static int run(problem *problems, int n_problems) {
         uint64_t *mass = malloc((n_blocks + 1) * sizeof *mass);
         for (size_t b = 0; b < n_blocks; b++) {
             uint64_t in_block = 0;
-            for (int j = 0; j < SL_BLOCK; j++) in_block += (uint32_t)(sl_bf16_to_f32(p->size.w[b * SL_BLOCK + j]) * 0x1p30f);
+            for (int j = 0; j < SL_BLOCK; j++)
+                in_block += (uint32_t)(sl_bf16_to_f32(p->size.stored[b * SL_BLOCK + j]) * 0x1p30f);
             mass[b] = (uint64_t)(uint16_t)p->size.ref[b] << 48 | in_block;
         }
         on_gpu[i] = (take_all_problem){.mass = gpu_copy(mass, (n_blocks + 1) * sizeof *mass),
-                                       .w = gpu_copy(p->size.w, n_blocks * SL_BLOCK * sizeof(bf16)),
+                                       .w = gpu_copy(p->size.stored, n_blocks * SL_BLOCK * sizeof(bf16)),
                                        .n = p->size.n,
                                        .S = p->S,
                                        .shared = p->shared,
@@ -77,7 +78,7 @@ static int run(problem *problems, int n_problems) {
                                        .inv_pi = gpu_new(most * sizeof(float)),
                                        .result = gpu_new(4 * sizeof(int)),
                                        .light = gpu_new(sizeof(uint64_t))};
-        if (p->alpha > 0) sl_weights_mix(&p->size, p->alpha);
+        if (p->alpha > 0) sl_masses_mix(&p->size, p->alpha);
         free(mass);
     }
     take_all_on_gpu(gpu_copy(on_gpu, n_problems * sizeof *on_gpu), n_problems);
@@ -99,7 +100,7 @@ static int run(problem *problems, int n_problems) {
     return n_listed;
 }
 
-static int run_sizes(const sl_weights *size, uint32_t seed) { // with every budget and kind of draw
+static int run_sizes(const sl_masses *size, uint32_t seed) { // with every budget and kind of draw
     static const int budgets[] = {1, 2, 7, 128, 1000, 4096};
     int n_listed = 0;
     for (int mixed = 0; mixed < 2; mixed++) {
@@ -138,11 +139,11 @@ static void ties(void) {
             for (int j = 0; j < SL_BLOCK; j++) { // one value; or powers of four, a block's first being 1
                 float x = i % 2 ? ldexpf(1, -2 * (int)(8 * sqrt(test_uniform(&seed))) * (j > 0)) : 0.75f;
                 bf16 w = b * SL_BLOCK + j < s.sizes.n ? sl_f32_to_bf16(x) : 0;
-                s.sizes.w[b * SL_BLOCK + j] = w;
+                s.sizes.stored[b * SL_BLOCK + j] = w;
                 s.sizes.cum[b + 1] += (uint32_t)(sl_bf16_to_f32(w) * 0x1p30f);
             }
         }
-        sl_weights_finish(&s.sizes);
+        sl_masses_finish(&s.sizes);
         run_sizes(&s.sizes, 7 + i);
         sample_free(&s);
     }
@@ -158,9 +159,9 @@ static void candidates_fit(void) {
         float *score = malloc(n[i % 3] * sizeof *score);
         for (int j = 0; j < n[i % 3]; j++) score[j] = (float)(1.4426950408889634 * spreads[i / 3] * test_normal(&seed));
         for (int j = 0; j < n[i % 3]; j += 256)
-            sl_attn_kernels_best()->weigh(score + j, 256, s.sizes.w + j, s.sizes.ref + j / SL_BLOCK,
-                                          s.sizes.cum + j / SL_BLOCK + 1);
-        sl_weights_finish(&s.sizes);
+            sl_attn_kernels_best()->masses(score + j, 256, s.sizes.stored + j, s.sizes.ref + j / SL_BLOCK,
+                                           s.sizes.cum + j / SL_BLOCK + 1);
+        sl_masses_finish(&s.sizes);
         problem p = {.size = s.sizes, .S = 128, .id = {.seed = 5, .head = (uint32_t)i}};
         CHECK_INT(run(&p, 1), 1);
         free(score);

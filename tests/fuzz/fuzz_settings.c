@@ -156,8 +156,8 @@ static void check_table(const char *data, size_t n) {
             sl_attn_spec request;
             sl_auto_choice choice;
             FUZZ_CHECK(!sl_attn_parse(requests[i & 1], &request, &err), err.message);
-            sl_auto_pick(&table, &request, 1 << i, 512 << 2 * i, &choice);
-            sl_auto_format(&table, &request, &choice, text, sizeof text);
+            sl_auto_choose(&table, &request, 1 << i, 512 << 2 * i, &choice);
+            sl_auto_choice_format(&table, &request, &choice, text, sizeof text);
             check_spec(&choice.spec);
         }
         for (int i = 0; i < table.n_specs; i++) check_spec(&table.specs[i]);

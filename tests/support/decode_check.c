@@ -238,14 +238,14 @@ double *rig_scores(rig *r, int s, int kv_head) {
 }
 
 // From weights to sizes, which must have the masses that are stored.
-static void make_sizes(const rig *r, int s, int head, const uint64_t *packed, sl_weights *wt) {
+static void make_sizes(const rig *r, int s, int head, const uint64_t *packed, sl_masses *wt) {
     size_t n_blocks = wt->n_blocks;
     bf16 *norm = malloc(wt->n * sizeof *norm), *w = malloc(n_blocks * SL_BLOCK * sizeof *w);
     int16_t *ref = malloc(n_blocks * sizeof *ref);
-    memcpy(w, wt->w, n_blocks * SL_BLOCK * sizeof *w);
+    memcpy(w, wt->stored, n_blocks * SL_BLOCK * sizeof *w);
     memcpy(ref, wt->ref, n_blocks * sizeof *ref);
     for (int j = 0; j < wt->n; j++) sl_norms(ref_v_row(r->c, s, head / r->group, j), 1, r->c->geom.head_dim, norm + j);
-    sl_attn_kernels_best()->size(w, ref, norm, wt->n, 1, wt->w, wt->ref, wt->cum + 1);
+    sl_attn_kernels_best()->sizes(w, ref, norm, wt->n, 1, wt->stored, wt->ref, wt->cum + 1);
     for (size_t b = 0; b < n_blocks; b++) {
         CHECK_INT(packed[b] & 0xfffffffff, wt->cum[b + 1]);
         CHECK_INT((int16_t)(packed[b] >> 48), wt->ref[b]);
@@ -254,24 +254,24 @@ static void make_sizes(const rig *r, int s, int head, const uint64_t *packed, sl
     free(norm), free(w), free(ref);
 }
 
-sl_weights rig_weights(const rig *r, int which, int s, int head) {
+sl_masses rig_weights(const rig *r, int which, int s, int head) {
     int slot = s * r->c->geom.n_kv_heads + head / r->group, h = head % r->group, n_kv = r->c->seqs[s].n_tokens;
     int n = r->unit ? (n_kv + r->unit - 1) / r->unit : 0;
     size_t first = ((size_t)slot * r->group + h) * r->max_blocks; // block
-    sl_weights wt = {.n = n, .n_blocks = (n + SL_BLOCK - 1) / SL_BLOCK};
-    wt.w = calloc((size_t)wt.n_blocks * SL_BLOCK + 1, sizeof *wt.w);
+    sl_masses wt = {.n = n, .n_blocks = (n + SL_BLOCK - 1) / SL_BLOCK};
+    wt.stored = calloc((size_t)wt.n_blocks * SL_BLOCK + 1, sizeof *wt.stored);
     wt.ref = malloc((wt.n_blocks + 1) * sizeof *wt.ref);
     wt.cum = calloc(wt.n_blocks + 1, sizeof *wt.cum);
     if (which >= r->n_stored) { // decode.c's uniform weights
         for (int b = 0; b < wt.n_blocks; b++) wt.ref[b] = SL_REF_EMPTY;
-        wt.top = SL_REF_EMPTY, wt.each = 1u << 30;
+        wt.top = SL_REF_EMPTY, wt.uniform = 1u << 30;
         return wt;
     }
     for (int b = 0; b < wt.n_blocks; b++) {
         uint64_t packed = r->mass[0][first + b], mass = 0;
         const bf16 *w = r->w + (((size_t)slot * r->max_blocks + b) * r->group + h) * SL_BLOCK;
         for (int i = 0; i < SL_BLOCK; i++) {
-            wt.w[b * SL_BLOCK + i] = w[i];
+            wt.stored[b * SL_BLOCK + i] = w[i];
             mass += (uint32_t)(sl_bf16_to_f32(w[i]) * 0x1p30f);
             if (b * SL_BLOCK + i >= n) CHECK_INT(w[i], 0);
         }
@@ -279,27 +279,27 @@ sl_weights rig_weights(const rig *r, int which, int s, int head) {
         wt.ref[b] = (int16_t)(packed >> 48), wt.cum[b + 1] = mass;
     }
     if (which == 1) make_sizes(r, s, head, r->mass[1] + first, &wt);
-    sl_weights_finish(&wt);
+    sl_masses_finish(&wt);
     return wt;
 }
 
-void rig_weights_free(sl_weights *wt) {
-    free(wt->w), free(wt->ref), free(wt->cum);
+void rig_weights_free(sl_masses *wt) {
+    free(wt->stored), free(wt->ref), free(wt->cum);
 }
 
 // A weight is a rounded 2^(score - ref), of a score that is off by fp32's last bits: 2^-8 and as much again. A block's
 // reference is its largest score, rounded up.
 static void check_weights(rig *r, int which, int s, int head, const double *score) {
-    sl_weights wt = rig_weights(r, which, s, head);
+    sl_masses wt = rig_weights(r, which, s, head);
     for (int b = 0; b < wt.n_blocks; b++) {
         double top = -INFINITY;
         for (int j = b * SL_BLOCK; j < wt.n && j < (b + 1) * SL_BLOCK; j++) {
-            double want = exp2(score[j] - wt.ref[b]), got = sl_bf16_to_f32(wt.w[j]);
+            double want = exp2(score[j] - wt.ref[b]), got = sl_bf16_to_f32(wt.stored[j]);
             if (!(fabs(got - want) <= want * (which ? 0x1.1p-7 : 0x1p-7) + 1e-30)) // a size is rounded twice, by 2^-8
                 FAIL("%s, sequence %d of %d rows, head %d, row %d: %s %g, expected %g", r->spec.method->name, s,
                      r->c->seqs[s].n_tokens, head, j, which ? "size" : "weight", got, want);
             top = fmax(top, score[j]);
-            r->n_weights++, r->n_off_by_1 += wt.w[j] != sl_f32_to_bf16((float)want);
+            r->n_weights++, r->n_off_by_1 += wt.stored[j] != sl_f32_to_bf16((float)want);
         }
         if (wt.ref[b] != ceil(top) && fabs(top - rint(top)) > (which ? 0.012 : 1e-3)) // of rounded sizes
             FAIL("%s, sequence %d, head %d, block %d: reference %d, expected %g", r->spec.method->name, s, head, b, wt.ref[b],
@@ -329,18 +329,18 @@ void rig_check_weights(rig *r) {
 
 // What the CPU's draw picks for one head from the GPU's stored weights, and what its rows give.
 typedef struct drawn_head {
-    sl_weights wt, sizes;
+    sl_masses wt, sizes;
     sl_draws draws;
     double mean[128], size[128]; // sum_j f_j v_j and sum_j f_j |v_j|, f_j the rows' shares
 } drawn_head;
 
 // log2 of a row's weight: the stored one of an exact score, of dense-q's, and of santa-is' newest page.
-static double log_weight(const rig *r, const sl_weights *wt, int s, int head, int j) {
+static double log_weight(const rig *r, const sl_masses *wt, int s, int head, int j) {
     sl_composition stages = sl_composition_of(&r->spec);
     int is_newest = j >= (r->c->seqs[s].n_tokens - 1) / SL_PAGE * SL_PAGE;
     if (stages.propose->exact || !stages.draw || stages.normaliser == SL_BY_TOTAL ||
         (stages.draw == &sl_draw_importance && is_newest))
-        return log2(sl_bf16_to_f32(wt->w[j])) + wt->ref[j / SL_BLOCK];
+        return log2(sl_bf16_to_f32(wt->stored[j])) + wt->ref[j / SL_BLOCK];
     return exact_score(r, s, head, j);
 }
 
@@ -349,7 +349,7 @@ static void combine(const rig *r, drawn_head *h, int s, int head) {
     int by_total = sl_composition_of(&r->spec).normaliser == SL_BY_TOTAL;
     double top = -INFINITY, sum = 0, *share = malloc((h->draws.n + 1) * sizeof *share);
     for (int i = 0; i < h->draws.n; i++) top = fmax(top, share[i] = log_weight(r, &h->wt, s, head, h->draws.row[i]));
-    if (by_total) top = log2((double)sl_weights_total(&h->wt)) + h->wt.top - 38;
+    if (by_total) top = log2((double)sl_masses_total(&h->wt)) + h->wt.top - 38;
     for (int i = 0; i < h->draws.n; i++) sum += share[i] = h->draws.count[i] * exp2(share[i] - top) * h->draws.inv_pi[i];
     if (by_total) sum = 1;
     for (int i = 0; i < h->draws.n; i++) {
@@ -385,7 +385,7 @@ static drawn_head draw_head(rig *r, int s, int head) {
     sl_head x = {.group = &group,
                  .draw = draw,
                  .q = group.q + (size_t)(head % r->group) * dim,
-                 .weights = h.wt,
+                 .masses = h.wt,
                  .sizes = h.sizes,
                  .id = {r->rows[s].seed, r->rows[s].sequence, (uint32_t)n - 1, RIG_LAYER, (uint32_t)head},
                  .draws = h.draws,
@@ -421,7 +421,7 @@ static double tolerance(const rig *r, const drawn_head *h) {
     sl_composition stages = sl_composition_of(&r->spec);
     if (stages.propose == &sl_propose_nothing) return 0x1p-7;
     if (!stages.draw || stages.draw == &sl_draw_importance) return 0x1p-11;
-    return stages.normaliser == SL_BY_TOTAL ? (h->draws.n_samples + 8) * 0x1p-24 : 4e-5;
+    return stages.normaliser == SL_BY_TOTAL ? (h->draws.n_draws + 8) * 0x1p-24 : 4e-5;
 }
 
 static void check_output(const rig *r, const drawn_head *h, int s, int head) {
@@ -462,7 +462,7 @@ static void count(const rig *r, const sl_group *group, const drawn_head *heads, 
     int refined = propose->exact || !stages.draw ? 0 : distinct - (propose->needs ? fresh : 0);
     for (int h = 0; h < r->group; h++) {
         want->v_rows += heads[h].draws.n;
-        if (stages.draw) want->samples += heads[h].draws.n_samples; // else they are all rows, none of them drawn
+        if (stages.draw) want->samples += heads[h].draws.n_draws; // else they are all rows, none of them drawn
     }
     if (!r->stats.v_distinct) return; // samplers gather a row as often as they draw it, and count that
     want->v_distinct += distinct;

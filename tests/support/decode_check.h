@@ -42,8 +42,8 @@ void rig_check_weights(rig *r);        // the last rig_launch: what was stored, 
 double rig_error(const rig *r, int s, int head, double *mu); // |out - mu| / |mu|; mu: [head_dim] dense attention, or NULL
 
 // One head's stored weights (which 0) or sizes (1) as the CPU keeps them; checks that masses are those of the weights.
-sl_weights rig_weights(const rig *r, int which, int s, int head);
-void rig_weights_free(sl_weights *wt);
+sl_masses rig_weights(const rig *r, int which, int s, int head);
+void rig_weights_free(sl_masses *wt);
 // The proposal's scores in log2 units of a KV head: [group][units]. Exact ones in double precision, else the CPU's. From
 // malloc.
 double *rig_scores(rig *r, int s, int kv_head);

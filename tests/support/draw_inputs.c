@@ -1,4 +1,4 @@
-// tests/support/draw_inputs.c - see weights.h.
+// tests/support/draw_inputs.c - see draw_inputs.h.
 #include "tests/support/draw_inputs.h"
 #include "engine/backend/backend.h"
 #include "tests/test.h"
@@ -13,16 +13,16 @@ sample sample_new(int n, shape kind, uint64_t seed) {
     sl_error err;
     const sl_backend *backend;
     CHECK_OK(sl_cpu_init(0, &backend, &err), err); // picks the kernels
-    sample s = {.wt = {.n = n, .n_blocks = (n + SL_BLOCK - 1) / SL_BLOCK}};
-    int blocks = s.wt.n_blocks;
+    sample s = {.masses = {.n = n, .n_blocks = (n + SL_BLOCK - 1) / SL_BLOCK}};
+    int blocks = s.masses.n_blocks;
     float *score = malloc((blocks * SL_BLOCK + 16) * sizeof *score);
-    s.wt.w = calloc(blocks * SL_BLOCK, sizeof *s.wt.w);
-    s.wt.ref = calloc(blocks, sizeof *s.wt.ref);
-    s.wt.cum = calloc(blocks + 1, sizeof *s.wt.cum);
-    s.sizes = s.wt;
-    s.sizes.w = calloc(blocks * SL_BLOCK, sizeof *s.wt.w);
-    s.sizes.ref = calloc(blocks, sizeof *s.wt.ref);
-    s.sizes.cum = calloc(blocks + 1, sizeof *s.wt.cum);
+    s.masses.stored = calloc(blocks * SL_BLOCK, sizeof *s.masses.stored);
+    s.masses.ref = calloc(blocks, sizeof *s.masses.ref);
+    s.masses.cum = calloc(blocks + 1, sizeof *s.masses.cum);
+    s.sizes = s.masses;
+    s.sizes.stored = calloc(blocks * SL_BLOCK, sizeof *s.masses.stored);
+    s.sizes.ref = calloc(blocks, sizeof *s.masses.ref);
+    s.sizes.cum = calloc(blocks + 1, sizeof *s.masses.cum);
     s.p = calloc(n, sizeof *s.p);
     s.v = calloc(n, sizeof *s.v);
     int hot = (int)(test_uniform(&seed) * n);
@@ -35,20 +35,21 @@ sample sample_new(int n, shape kind, uint64_t seed) {
     for (int j = 0; j < n; j += 256) {
         int m = n - j < 256 ? n - j : 256;
         sl_attn_kernels_named("portable")
-            ->weigh(score + j, m, s.wt.w + j, s.wt.ref + j / SL_BLOCK, s.wt.cum + j / SL_BLOCK + 1);
+            ->masses(score + j, m, s.masses.stored + j, s.masses.ref + j / SL_BLOCK, s.masses.cum + j / SL_BLOCK + 1);
     }
-    sl_weights_finish(&s.wt);
+    sl_masses_finish(&s.masses);
     bf16 *norm = malloc(n * sizeof *norm);
     for (int j = 0; j < n; j++) {
         bf16 v = sl_f32_to_bf16((float)s.v[j]);
         sl_norms(&v, 1, 1, norm + j);
     }
-    sl_attn_kernels_named("portable")->size(s.wt.w, s.wt.ref, norm, n, 1, s.sizes.w, s.sizes.ref, s.sizes.cum + 1);
+    sl_attn_kernels_named("portable")
+        ->sizes(s.masses.stored, s.masses.ref, norm, n, 1, s.sizes.stored, s.sizes.ref, s.sizes.cum + 1);
     free(norm);
-    sl_weights_finish(&s.sizes);
-    double total = (double)s.wt.cum[blocks];
+    sl_masses_finish(&s.sizes);
+    double total = (double)s.masses.cum[blocks];
     for (int j = 0; j < n; j++) {
-        s.p[j] = (double)(sl_weights_running(&s.wt, j) - sl_weights_running(&s.wt, j - 1)) / total;
+        s.p[j] = (double)(sl_masses_running(&s.masses, j) - sl_masses_running(&s.masses, j - 1)) / total;
         s.mu += s.p[j] * s.v[j];
     }
     size_t cap = sl_sampler_capacity(MAX_S, n);
@@ -61,8 +62,8 @@ sample sample_new(int n, shape kind, uint64_t seed) {
 }
 
 void sample_free(sample *s) {
-    free(s->wt.w), free(s->wt.ref), free(s->wt.cum);
-    free(s->sizes.w), free(s->sizes.ref), free(s->sizes.cum), free(s->p), free(s->v);
+    free(s->masses.stored), free(s->masses.ref), free(s->masses.cum);
+    free(s->sizes.stored), free(s->sizes.ref), free(s->sizes.cum), free(s->p), free(s->v);
     free(s->draws.row), free(s->draws.count), free(s->draws.inv_pi), free(s->draws.scratch);
 }
 
@@ -93,7 +94,7 @@ uint64_t uniform_grid(int i, int R) {
 double sample_stratified_variance(const sample *s, int S) {
     double sum = 0, running = 0, first = 0, second = 0;
     int m = 0;
-    for (int j = 0; j < s->wt.n; j++) {
+    for (int j = 0; j < s->masses.n; j++) {
         double left = s->p[j];
         while (left > 0) {
             double room = (m + 1.0) / S - running, take = left < room ? left : room;

@@ -12,7 +12,7 @@ enum { SCALE = 1 };
 #endif
 
 typedef struct sample {
-    sl_weights wt, sizes; // sizes: of w_j |v_j|
+    sl_masses masses, sizes; // sizes: of w_j |v_j|
     sl_draws draws;
     double *p; // [n] mass_j / total
     double *v; // [n] a value per row, one-dimensional

@@ -256,8 +256,8 @@ static int print_choices(const sl_auto_table *t, sl_error *err) {
             if (i && t->points[i].n_seqs == t->points[i - 1].n_seqs) continue;
             rc = sl_attn_parse(text, &request, err);
             if (rc) return rc;
-            sl_auto_pick(t, &request, t->points[i].n_seqs, INT_MAX, &choice);
-            sl_auto_format(t, &request, &choice, line, sizeof line);
+            sl_auto_choose(t, &request, t->points[i].n_seqs, INT_MAX, &choice);
+            sl_auto_choice_format(t, &request, &choice, line, sizeof line);
             rc = cli_printf(err, "%s: %s\n", text, line);
         }
     }
