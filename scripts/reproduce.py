@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The tables of the SANTA paper, its numbers beside ours, from what scripts/reproduce.sh left in a folder.
+"""Prints the tables of the SANTA paper with our numbers next to the paper's, from the folder that scripts/reproduce.sh filled.
 
     SIZES=8k:32 STATES=8k:8 python3 scripts/reproduce.py --name tiny --model models/tiny --results docs/results build/reproduce-tiny
 
-Parts that are not in the folder are left out. --records FILE turns prompts of `sleigh eval --dump` into records for `sleigh
-compare`: context, question with what the answer begins with, and an id."""
+The report leaves out parts that are not in the folder. --records FILE turns prompts of `sleigh eval --dump` into records for
+`sleigh compare`: context, question with the beginning of the answer, and an id."""
 import argparse
 import json
 import os
@@ -120,8 +120,8 @@ def long_bench(results, length):
     if given:
         results.command("long-bench.json")
     else:
-        print("LongBench v2 was not given (LONGBENCH=FILE). Beside the paper's scores are the same budgets on the tasks made here: how\n"
-              "scores fall with the budget compares, levels do not.\n")
+        print("LongBench v2 was not given (LONGBENCH=FILE). The table shows the same budgets on our tasks next to the paper's scores: compare\n"
+              "how scores fall with the budget, not the levels.\n")
     of = {r["attn"]: r for r in rows}
     table(["method", "ours" if given else f"ours: mean of the tasks above, {length}", "paper"],
           [[m, points(of[m]), pair(paper)] for m, paper in TABLE_18.items() if m in of])
@@ -141,7 +141,7 @@ def one_hot(results):
         row = results.load(f"one-hot-{layer}.json")["rows"][-1]
         rows.append([str(layer), points(row)])
     table(["layer with S = 1", "right, %"], rows)
-    print("The paper: Llama 8B collapses with its first layer and hardly any other.\n")
+    print("In the paper the scores of Llama 8B fail with S = 1 in the first layer, and hardly change with S = 1 in another layer.\n")
 
 
 def l2_and_cosine(x):
@@ -174,11 +174,11 @@ def same_state(args, results, length):
     table(["task", "method", "L2", "paper", "cosine", "paper", "top-1 agreement %", "paper"], rows)
     for task in TABLE_28:
         results.picture(f"reproduce-{args.name}-error-{task}-{length}.svg", f"errors of heads, {TASKS[task]}, {length}")
-    print("Our top-1 agreement lets a method's own KV rows and all its layers' errors be behind every step; the paper's one step after a\n"
+    print("In our top-1 agreement every step follows the method's KV rows and the errors of all its layers. In the paper's, one step follows a\n"
           "dense history.\n")
     print(f"## Table 29 at {length}: santa-flash:S=2048 against the tiles that hold 90% of the mass\n")
     table(["task", "tiles", "head outputs", "L2", "paper", "cosine", "paper"], by_tiles)
-    print(f"## Table 30 at {length}: tile size\n\nA tile is a page of the KV cache here, 256 rows: the row of 256 alone.\n")
+    print(f"## Table 30 at {length}: tile size\n\nA tile is a page of the KV cache, 256 rows, so the table has only the tile size 256.\n")
     table(["task", "tile", "L2", "paper", "cosine", "paper"],
           [[r[0], "256", *r[2:6]] for r in rows if r[1] == "santa-flash:S=2048"])
 
@@ -188,8 +188,8 @@ def figures(results):
         return
     print(results.text("figures.md"))
     results.command("figures.md")
-    print("Figure 6 is of random queries and keys, as in the paper; at B = 4 the closed forms give 0.555 and 0.286. Independent draws have the\n"
-          "slope of theory, -1; stratified and systematic ones fall faster.\n")
+    print("Figure 6 uses random queries and keys, as in the paper. At B = 4 the closed forms give 0.555 and 0.286. Independent draws have the\n"
+          "theoretical slope of -1. Stratified and systematic draws fall faster.\n")
 
 
 def decode_speed(results):
@@ -213,7 +213,7 @@ def decode_speed(results):
 def kernels(args, results):
     print("## Figure 4: attention alone\n")
     if not results.has("kernels.json"):
-        print("Kernels are timed on a GPU: no such part is here.")
+        print("Kernels are timed on a GPU, and no such part is in the folder.")
         return
     found = results.load("kernels.json")
     results.command("kernels.json")
@@ -222,7 +222,7 @@ def kernels(args, results):
         us.setdefault(r["size"].removeprefix("1 x "), {})[r["attn"]] = r["us"]
     methods = list(next(iter(us.values())))
     print(f"**The shape of Llama-3.1-8B** (32 query heads, 8 KV heads of dimension 128, bf16, random keys and values, peaked queries) on\n"
-          f"{found['device']}: microseconds for one new token of one sequence, and how many times dense attention takes as long.\n")
+          f"{found['device']}: microseconds for one new token of one sequence, and the speedup over dense attention.\n")
     table(["rows", *methods], [[size, *(f"{at[m]:.1f}" + ("" if m == "dense" else f" ({at['dense'] / at[m]:.2f}x)") for m in methods)]
                                for size, at in us.items()])
     results.picture(f"reproduce-{args.name}-kernels.svg", "attention of a decode step against rows")
@@ -230,7 +230,7 @@ def kernels(args, results):
 
 
 def made_with(results):
-    """Of the first part that says so."""
+    """Version, commit and device of the first part that names them."""
     for part in sorted(os.listdir(results.folder)):
         if part.endswith(".json") and part.startswith(("same-state-", "accuracy-", "one-hot-", "long-bench")):
             source = results.load(part)
@@ -243,12 +243,12 @@ def report(args):
     sizes, states = os.environ["SIZES"], os.environ["STATES"]
     lengths, embedded = [size.split(":")[0] for size in sizes.split()], args.name == "tiny"
     print(f"# What the SANTA paper reports, on {args.model}\n")
-    print(f"Made by `SIZES=\"{sizes}\" STATES=\"{states}\" scripts/reproduce.sh{'' if embedded else ' ' + args.model}`; below each heading is\n"
-          f"the command that measured it.{made_with(results)}\n")
+    print(f"Made by `SIZES=\"{sizes}\" STATES=\"{states}\" scripts/reproduce.sh{'' if embedded else ' ' + args.model}`; each table follows the\n"
+          f"command that measured it.{made_with(results)}\n")
     if embedded:
         print("**Every figure of ours is of the embedded model** (4 layers, 1,024 tokens of vocabulary, trained on the tasks' own wording) where\n"
-              "nothing else is said; the paper's are of Llama-3.1-8B-Instruct. Orders, slopes and collapses compare, levels do not. Tasks are\n"
-              "`sleigh eval`'s, in set-up B: the question goes through the method, too.\n")
+              "nothing else is said. The paper's are of Llama-3.1-8B-Instruct, so compare orders, slopes and failures, and not levels. The tasks are\n"
+              "those of `sleigh eval` in set-up B, which also decodes the question with the method.\n")
     for length in lengths:
         accuracy(args, results, length, TABLE_1 if length == "32k" else TABLE_26, 1 if length == "32k" else 26)
     long_bench(results, lengths[0])
