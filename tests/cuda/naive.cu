@@ -66,6 +66,36 @@ __global__ void sum_of_rows_kernel(naive_cache c, const int32_t *rows, const dou
     if (d < c.head_dim) out[d] = naive_sum_of_rows(c, rows, coef, n, head, d);
 }
 
+__global__ void row_masses_kernel(naive_masses m, uint64_t *size) {
+    int j = (int)element();
+    if (j < m.n) size[j] = naive_row_mass(m, j);
+}
+
+__global__ void take_all_kernel(const uint64_t *size, int n, int S, int shared, sl_rng_id id, uint8_t *is_heavy, int32_t *rows,
+                                float *inv_pi) {
+    naive_take_all(size, n, S, shared, id, is_heavy, rows, inv_pi);
+}
+
+__global__ void largest_kernel(naive_masses m, int k, uint8_t *taken) {
+    int j = (int)element();
+    if (j < m.n) taken[j] = (uint8_t)naive_is_among_largest(m, k, j);
+}
+
+__global__ void quantised_scores_kernel(sl_quant_query q, const uint8_t *planes, int bits, int head_dim, double *score) {
+    int row = (int)element();
+    if (row < 256) score[row] = naive_quantised_score(q, planes, bits, head_dim, row);
+}
+
+__global__ void bernoulli_features_kernel(const bf16 *q, int head_dim, int B, sl_rng_id id, double *feature) {
+    int d = (int)element();
+    if (d < head_dim) feature[d] = naive_bernoulli_feature(q, head_dim, B, id, d);
+}
+
+__global__ void bernoulli_scores_kernel(naive_cache c, const double *feature, int n_kv, int head, double *score) {
+    int j = (int)element();
+    if (j < n_kv) score[j] = naive_bernoulli_score(c, feature, head, j);
+}
+
 // ---- the layers around attention ----
 
 __global__ void rmsnorm_kernel(const float *x, const bf16 *w, int n_rows, int n, double eps, double *out) {
@@ -131,6 +161,29 @@ void naive_cuda_draw_systematic(naive_masses m, int S, sl_rng_id id, int32_t *ro
 
 void naive_cuda_sum_of_rows(naive_cache c, const int32_t *rows, const double *coef, int n, int head, double *out) {
     sum_of_rows_kernel<<<blocks_for(c.head_dim), THREADS>>>(c, rows, coef, n, head, out);
+}
+
+void naive_cuda_row_masses(naive_masses m, uint64_t *size) {
+    row_masses_kernel<<<blocks_for(m.n), THREADS>>>(m, size);
+}
+
+void naive_cuda_take_all(const uint64_t *size, int n, int S, int shared, sl_rng_id id, uint8_t *is_heavy, int32_t *rows,
+                         float *inv_pi) {
+    take_all_kernel<<<1, 1>>>(size, n, S, shared, id, is_heavy, rows, inv_pi);
+}
+
+void naive_cuda_largest(naive_masses m, int k, uint8_t *taken) {
+    largest_kernel<<<blocks_for(m.n), THREADS>>>(m, k, taken);
+}
+
+void naive_cuda_quantised_scores(sl_quant_query q, const uint8_t *planes, int bits, int head_dim, double *score) {
+    quantised_scores_kernel<<<blocks_for(256), THREADS>>>(q, planes, bits, head_dim, score);
+}
+
+void naive_cuda_bernoulli_scores(naive_cache c, const bf16 *q, int n_kv, int head, int B, sl_rng_id id, double *feature,
+                                 double *score) {
+    bernoulli_features_kernel<<<blocks_for(c.head_dim), THREADS>>>(q, c.head_dim, B, id, feature);
+    bernoulli_scores_kernel<<<blocks_for(n_kv), THREADS>>>(c, feature, n_kv, head, score);
 }
 
 void naive_cuda_rmsnorm(const float *x, const bf16 *w, int n_rows, int n, double eps, double *out) {

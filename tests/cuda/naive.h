@@ -178,6 +178,146 @@ static inline SL_HOST_DEVICE double naive_sum_of_rows(naive_cache c, const int32
     return out;
 }
 
+// ---- take-all + PPS: attention/cuda/take_all.cuh ----
+//
+// santa-pps draws row j with S draws in all and in proportion to its size z_j = p_j |v_j|. Rows of large size would be drawn
+// more than once, so each of them is taken exactly once ("heavy"). The k = S - n_heavy draws that are left go to the other rows
+// ("light"): kappa = light / k is the size of one draw, with `light` the sum of light sizes, and row j is expected z_j / kappa
+// < 1 times.
+
+// The mass of row j: a difference of running masses, so that the masses of all rows add up to the total.
+static inline SL_HOST_DEVICE uint64_t naive_row_mass(naive_masses m, int j) {
+    return naive_running_mass(m, j) - (j > 0 ? naive_running_mass(m, j - 1) : 0);
+}
+
+// The probability of row j, from its bf16 mass: w_j 2^ref in units of the total. total: of running masses, in units of 2^(top -
+// 38)
+static inline SL_HOST_DEVICE double naive_probability(naive_masses m, uint64_t total, int j) {
+    return ldexp(naive_from_bf16(m.w[j]), m.ref[j / SL_BLOCK] - m.top + 38) / (double)total;
+}
+
+typedef struct naive_split {
+    int n_heavy, k; // heavy rows; draws of light rows
+    uint64_t light; // the light rows' size
+} naive_split;
+
+// Which rows are heavy: the largest row that is still light becomes heavy as long as its size exceeds kappa. One draw is always
+// left for the light rows. size: [n]; is_heavy: [n], filled.
+static inline SL_HOST_DEVICE naive_split naive_heavy_rows(const uint64_t *size, int n, int S, uint8_t *is_heavy) {
+    naive_split split = {0, 0, 0};
+    for (int j = 0; j < n; j++) is_heavy[j] = 0, split.light += size[j];
+    while (split.n_heavy < S - 1) {
+        int best = -1;
+        for (int j = 0; j < n; j++)
+            if (!is_heavy[j] && (best < 0 || size[j] > size[best])) best = j;
+        if (best < 0 || (unsigned __int128)size[best] * (unsigned)(S - split.n_heavy) <= split.light) break;
+        is_heavy[best] = 1, split.n_heavy++, split.light -= size[best];
+    }
+    split.k = split.light > 0 ? S - split.n_heavy : 0;
+    return split;
+}
+
+// Light draw i: the first light row at which the running size of light rows exceeds t = (i + u) kappa, u uniform in [0, 1).
+static inline SL_HOST_DEVICE int naive_draw_light(const uint64_t *size, const uint8_t *is_heavy, int n, naive_split split,
+                                                  uint64_t u, int i) {
+    uint64_t running = 0,
+             t = (uint64_t)(((unsigned __int128)(unsigned)i * split.light + naive_high(u, split.light)) / (unsigned)split.k);
+    for (int j = 0; j < n; j++) {
+        if (!is_heavy[j]) running += size[j];
+        if (!is_heavy[j] && running > t) return j;
+    }
+    return -1;
+}
+
+// Both: rows [S] and 1 / pi_j of each, with pi_j the expected number of draws of its row: 1 for heavy rows, z_j / kappa for
+// light rows. Entries without a draw have row -1. shared: one uniform number for all light draws ("sys"), else one for each
+// ("strat"). The output is sum_i p_j / pi_j v_j over the entries, j = rows[i].
+static inline SL_HOST_DEVICE void naive_take_all(const uint64_t *size, int n, int S, int shared, sl_rng_id id,
+                                                 uint8_t *is_heavy, int32_t *rows, float *inv_pi) {
+    naive_split split = naive_heavy_rows(size, n, S, is_heavy);
+    int at = 0;
+    for (int j = 0; j < n; j++)
+        if (is_heavy[j]) rows[at] = j, inv_pi[at++] = 1;
+    for (int i = 0; i < split.k; i++) {
+        uint64_t u = sl_rng_u64(&id, shared ? 0 : (uint32_t)i, SL_STREAM_ATTENTION);
+        int j = naive_draw_light(size, is_heavy, n, split, u, i);
+        rows[at] = j, inv_pi[at++] = (float)((double)split.light / split.k / (double)size[j]);
+    }
+    while (at < S) rows[at] = -1, inv_pi[at++] = 0;
+}
+
+// ---- the rows of largest mass: attention/cuda/select_rows.cuh (topk) ----
+
+// How far a mass lies below 2^top, in steps of bf16 numbers: 128 steps are one octave. Equal masses have equal ranks, even in
+// blocks with different references. Masses of less than 2^(top - 64) share the last rank. -1: the mass is 0, no rank.
+static inline SL_HOST_DEVICE int naive_rank(naive_masses m, int j) {
+    int one = 0x3f80, rank = (m.top - m.ref[j / SL_BLOCK]) * 128 + one - m.w[j]; // one: the bf16 number 1
+    return m.w[j] == 0 ? -1 : rank < 64 * 128 ? rank : 64 * 128;
+}
+
+// 1: row j is one of the k rows of largest mass. Of equal ranks the first rows are taken.
+static inline SL_HOST_DEVICE int naive_is_among_largest(naive_masses m, int k, int j) {
+    int rank = naive_rank(m, j), n_before = 0;
+    for (int i = 0; i < m.n; i++) {
+        int other = naive_rank(m, i);
+        n_before += other >= 0 && (other < rank || (other == rank && i < j));
+    }
+    return rank >= 0 && n_before < k;
+}
+
+// ---- scores from quantised keys: attention/cuda/score_quantised.cuh (santa-is, dense-q) ----
+
+// Channel c of row `row` of a page: a code of 8, 4 or 3 bits. Its bits lie in planes: 4 + 4, 4, or 2 + 1 bits, the low bits
+// first. In a plane 16 rows form a group, and 64 bytes (4 per row) form a unit. Byte c % 4 of a row holds channels c, c + 4, c
+// + 8, ...
+static inline SL_HOST_DEVICE int naive_code(const uint8_t *planes, int bits, int head_dim, int row, int c) {
+    int code = 0;
+    for (int shift = 0, width; shift < bits; shift += width) {
+        width = bits == 3 ? 2 - shift / 2 : 4;
+        int per_byte = 8 / width, n_units = (head_dim * width + 31) / 32, word = c / 4;
+        int byte = planes[(row / 16 * n_units + word / per_byte) * 64 + row % 16 * 4 + c % 4];
+        code |= (byte >> width * (word % per_byte) & ((1 << width) - 1)) << shift;
+        planes += n_units * 64 * 16; // 256 / 16 groups of rows
+    }
+    return code;
+}
+
+// With k_c = zero_c + step_c code_c, the score is sum_c q_c k_c times log2(e) / sqrt(head_dim). The query is quantised too, so
+// that the sum is one of integers: unit_c is q_c step_c in units of q.scale, and q.bias holds all terms without a code.
+//   s = scale sum_c unit_c (code_c - middle) + bias,  middle = (2^bits - 1) / 2
+static inline SL_HOST_DEVICE double naive_quantised_score(sl_quant_query q, const uint8_t *planes, int bits, int head_dim,
+                                                          int row) {
+    double middle = ((1 << bits) - 1) / 2.0, sum = 0;
+    for (int c = 0; c < head_dim; c++) {
+        int unit = bits == 8 ? 128 * q.high[c] + q.low[c] : q.high[c];
+        sum += unit * (naive_code(planes, bits, head_dim, row, c) - middle);
+    }
+    return q.scale * sum + q.bias;
+}
+
+// ---- scores from some features: attention/cuda/bernoulli.cu ----
+
+// Feature d of the sampled query: sign(q_d) norm c / B, norm the largest |q_d|. The count c is floor(B |q_d| / norm + u), u
+// uniform in [0, 1): its mean is B |q_d| / norm, so the sampled query has the mean q. Features with count 0 are not read from
+// K. q: [head_dim]
+static inline SL_HOST_DEVICE double naive_bernoulli_feature(const bf16 *q, int head_dim, int B, sl_rng_id id, int d) {
+    double norm = 0, own = naive_from_bf16(q[d]);
+    for (int i = 0; i < head_dim; i++) norm = fmax(norm, fabs(naive_from_bf16(q[i])));
+    if (norm == 0) return 0;
+    double x = B * (fabs(own) / norm), whole = floor(x);
+    uint64_t rest = (uint64_t)((x - whole) * 0x1p64), u = sl_rng_u64(&id, (uint32_t)d, SL_STREAM_FEATURES);
+    double count = whole + (u > UINT64_MAX - rest); // the fraction and u together reach 1: compared as integers, to be exact
+    return (own < 0 ? -norm : norm) * count / B;
+}
+
+// The score of row j with the sampled query, in log2 units. feature: [head_dim]
+static inline SL_HOST_DEVICE double naive_bernoulli_score(naive_cache c, const double *feature, int head, int j) {
+    const bf16 *k = naive_row(c, c.k, head, j);
+    double dot = 0;
+    for (int d = 0; d < c.head_dim; d++) dot += feature[d] * naive_from_bf16(k[d]);
+    return dot * 1.4426950408889634 / sqrt((double)c.head_dim);
+}
+
 // ---- the layers around attention ----
 
 // RMSNorm (engine/backend/cuda/linear.cu): out[i] = x[i] / sqrt(mean(x^2) + eps) w[i]. x: [n] fp32, w: [n]
@@ -236,6 +376,19 @@ void naive_cuda_draw_independent(naive_masses m, int S, sl_rng_id id, int32_t *r
 void naive_cuda_draw_systematic(naive_masses m, int S, sl_rng_id id, int32_t *rows);
 // out: [head_dim]
 void naive_cuda_sum_of_rows(naive_cache c, const int32_t *rows, const double *coef, int n, int head, double *out);
+
+// size: [n]
+void naive_cuda_row_masses(naive_masses m, uint64_t *size);
+// One thread in all. is_heavy: [n]; rows, inv_pi: [S]
+void naive_cuda_take_all(const uint64_t *size, int n, int S, int shared, sl_rng_id id, uint8_t *is_heavy, int32_t *rows,
+                         float *inv_pi);
+// taken: [n], 1 for the k rows of largest mass
+void naive_cuda_largest(naive_masses m, int k, uint8_t *taken);
+// score: [256] of one page's planes
+void naive_cuda_quantised_scores(sl_quant_query q, const uint8_t *planes, int bits, int head_dim, double *score);
+// feature: [head_dim]; score: [n_kv]; q: [head_dim]
+void naive_cuda_bernoulli_scores(naive_cache c, const bf16 *q, int n_kv, int head, int B, sl_rng_id id, double *feature,
+                                 double *score);
 
 // x: [n_rows][n]; out: [n_rows][n]
 void naive_cuda_rmsnorm(const float *x, const bf16 *w, int n_rows, int n, double eps, double *out);

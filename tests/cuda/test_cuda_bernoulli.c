@@ -1,5 +1,5 @@
-// tests/cuda/test_cuda_bernoulli.c - Bernoulli qK^T on a GPU: counts and scores are the CPU's, draws follow from the very
-// weights that the kernel stored, errors are those of the closed forms, features that count 0 are not read.
+// tests/cuda/test_cuda_bernoulli.c - Bernoulli qK^T on a GPU. Counts and scores are the CPU's. The CPU's draws from the masses
+// that the kernel stored give the kernel's output. Errors agree with the closed forms. Features with count 0 are not read.
 #include "tests/support/gpu.h"
 
 #ifdef SLEIGH_CUDA
@@ -11,12 +11,13 @@
 
 static sl_error err;
 
-// Score of row j in log2 units, as far as its stored weight knows it.
+// Score of row j in log2 units, from its stored mass, which is rounded to bf16.
 static double score_of(const sl_masses *wt, int j) {
     return wt->ref[j / SL_BLOCK] + log2(sl_bf16_to_f32(wt->stored[j]));
 }
 
-// What the kernel counted and the method's account against the CPU's statistics; of rows of V the samplers count others.
+// Compares the kernel's counters and the method's account with the CPU's statistics. With a sampler the rows of V are counted
+// differently, so they are not compared.
 static void check_stats(const rig *r, const sl_attn_stats *cpu) {
     CHECK_NEAR(r->stats.features, cpu->features, 1e-3 * cpu->steps);
     CHECK_INT(r->stats.samples, cpu->samples);
@@ -74,12 +75,12 @@ static void shapes(void) {
         }
 }
 
-// Rows of one feature each, so large that a score is the feature's signed count: read back exactly.
+// Each row of K has one feature that is not 0. It is so large that the row's score is the feature's signed count, exactly.
 static void counts(void) {
     static const struct {
         int heads, kv_heads, dim, B, iid;
     } x[] = {{8, 2, 128, 8, 0}, {3, 1, 80, 5, 0}, {4, 4, 64, 3, 1}, {8, 1, 96, 30, 0}, {8, 2, 128, 16, 1}};
-    int n = 600; // two pages by feature, the newest by rows
+    int n = 600; // two full pages that are kept by feature, and the newest page that is read by row
     for (int i = 0; i < 5; i++)
         for (int shared = 0; shared < 2; shared++) {
             int dim = x[i].dim, group = x[i].heads / x[i].kv_heads;
@@ -88,7 +89,8 @@ static void counts(void) {
             for (int h = 0; h < x[i].kv_heads; h++)
                 for (int j = 0; j < n; j++)
                     for (int d = 0; d < dim; d++) ((bf16 *)ref_k_row(&c, 0, h, j))[d] = sl_f32_to_bf16(d == j % dim ? step : 0);
-            for (int head = 0; head < x[i].heads; head++) // the largest is 1; with one set, a group's magnitudes are equal
+            // The largest magnitude is 1. Heads that share counts get equal magnitudes.
+            for (int head = 0; head < x[i].heads; head++)
                 for (int d = 0; d < dim; d++) {
                     float *q = c.q + head * dim + d, size = fminf(fabsf(*q) / 2, 1);
                     if (shared && head % group) size = fabsf(c.q[head / group * group * dim + d]);
@@ -129,7 +131,8 @@ static void counts(void) {
         }
 }
 
-// Figure 6: squared error of the scores against the closed forms (docs/methods.md). Every head of the group its own counts.
+// Figure 6 of the SANTA paper: the squared error of the scores agrees with the closed forms (docs/methods.md). Every head of a
+// group has its own counts.
 static double closed_form(const float *q, int dim, int B, int iid) {
     double norm = 0, sum = 0, square = 0, f_sum = 0;
     for (int d = 0; d < dim; d++) norm = fmax(norm, fabsf(q[d])), sum += fabsf(q[d]), square += (double)q[d] * q[d];
@@ -146,7 +149,8 @@ static void closed_forms(void) {
     int n = N;
     double ratio[2] = {0};
     for (int step = 0; step < STEPS; step++) {
-        ref_cache c = ref_cache_new(HEADS, KV_HEADS, DIM, 1, &n, 4, test_seed + step); // relative errors know no scale
+        // Relative errors do not depend on the scale of queries
+        ref_cache c = ref_cache_new(HEADS, KV_HEADS, DIM, 1, &n, 4, test_seed + step);
         for (int iid = 0; iid < 2; iid++) {
             rig r = rig_new(&c, attn[iid], 100 + step);
             rig_launch(&r);
@@ -180,7 +184,7 @@ static void ragged_batch(void) {
     ref_cache_free(&c);
 }
 
-// Features that count 0 for the whole group are not read: NaN in them changes nothing.
+// Features with count 0 in the whole group are not read: NaN in these features changes no output.
 static void unread_features(void) {
     static const char *const attn[] = {"bernoulli:B=2", "bernoulli-group:B=2", "bernoulli-group:B=2+santa-sys:S=64"};
     enum { DIM = 64, HEADS = 2 };
@@ -202,7 +206,7 @@ static void unread_features(void) {
             sl_group g = sl_group_of(&args, 0, h);
             g.state = malloc(propose->state(&c.geom, &r.spec, n));
             propose->begin(&g);
-            const int32_t *features = g.state; // how many, then which
+            const int32_t *features = g.state; // [0]: the number of features; then the features
             int used[DIM] = {0};
             for (int i = 1; i <= features[0]; i++) used[features[i]] = 1;
             for (int page = 0; page < c.pool.n_pages; page++)
@@ -222,14 +226,14 @@ static void unread_features(void) {
     ref_cache_free(&c);
 }
 
-static void zero_query(void) { // no feature is read, all scores are 0
+static void zero_query(void) { // no feature is read, so all scores are 0
     int n = 700;
     ref_cache c = ref_cache_new(4, 2, 64, 1, &n, 0, test_seed);
     for (int m = 0; m < N_ALL; m++) check(&c, all[m], 1);
     ref_cache_free(&c);
 }
 
-static void refused(void) { // what no kernel draws with
+static void refused(void) { // combinations that no kernel offers
     static const char *const attn[] = {"bernoulli+santa-pps:S=64", "bernoulli-group+santa-sys:budget=variance"};
     for (int m = 0; m < 2; m++) {
         sl_attn_spec spec;

@@ -1,5 +1,5 @@
-// tests/cuda/test_cuda_bits.c - every decode method on a GPU: equal bits in 100 runs of a ragged batch, behind other steps, and
-// of each of a batch's 16 sequences alone.
+// tests/cuda/test_cuda_bits.c - every decode method on a GPU gives equal bits in 100 runs of a ragged batch, in runs that
+// follow other steps, and for each of the 16 sequences alone.
 #include "tests/support/gpu.h"
 
 #ifdef SLEIGH_CUDA
@@ -48,7 +48,7 @@ static const char *const specs[] = {
 };
 enum { N_SPECS = sizeof specs / sizeof *specs };
 
-// Every method of the registry that decodes on a GPU is in the list.
+// The list has every method of the registry that decodes on a GPU.
 static void all_methods(void) {
     for (const sl_attn_method *const *m = sl_attn_methods; *m; m++) {
         int listed = !(*m)->cuda || !(*m)->cuda->decode;
@@ -56,11 +56,11 @@ static void all_methods(void) {
             size_t n = strcspn(specs[k], ":+");
             listed |= strlen((*m)->name) == n && !strncmp(specs[k], (*m)->name, n);
         }
-        if (!listed) FAIL("%s decodes on a GPU, and is not in the list", (*m)->name);
+        if (!listed) FAIL("%s decodes on a GPU but is not in the list", (*m)->name);
     }
 }
 
-// Values get a mean, so that a stated error does not ask for every row.
+// Values have a mean that is not 0, so that a stated error does not need every row.
 static ref_cache ragged_cache(void) {
     ref_cache c = ref_cache_new(HEADS, KV_HEADS, DIM, RIG_SEQS, rig_ragged, 2, test_seed);
     ref_add_to_values(&c, 1);
@@ -73,7 +73,7 @@ static void runs(void) {
     for (int k = 0; k < N_SPECS; k++) {
         rig r = rig_new(&c, specs[k], 5);
         for (int i = 0; i < RUNS; i++) {
-            rig_seed(&r, 5); // no step before
+            rig_seed(&r, 5); // also clears the state of the step before
             rig_decode(&r);
             if (i == 0) memcpy(first, r.out, RIG_SEQS * ROW * sizeof *first);
             if (memcmp(first, r.out, RIG_SEQS * ROW * sizeof *first)) FAIL("%s: run %d has other bits", specs[k], i);
@@ -84,7 +84,7 @@ static void runs(void) {
     ref_cache_free(&c);
 }
 
-// Steps so small that several lie on the GPU together, each with what the one before it left in the workspace.
+// Steps so small that several run on the GPU at the same time. Each step uses the workspace as the step before left it.
 static void queued(void) {
     static const int lengths[] = {1, 300, 700};
     enum { N = 3, QUEUED = 64 };
@@ -96,7 +96,7 @@ static void queued(void) {
         memcpy(once, r.out, sizeof once);
         rig_seed(&r, 5);
         rig_decode_queued(&r, QUEUED);
-        if (memcmp(once, r.out, sizeof once)) FAIL("%s: behind others a step has other bits", specs[k]);
+        if (memcmp(once, r.out, sizeof once)) FAIL("%s: a step behind other steps has other bits", specs[k]);
         rig_free(&r);
     }
     ref_cache_free(&c);
@@ -110,7 +110,7 @@ static void alone(void) {
         rig_decode(&r);
         memcpy(batch, r.out, RIG_SEQS * ROW * sizeof *batch);
         rig_free(&r);
-        r = rig_new(&c, specs[k], 5); // with a workspace that no batch has used
+        r = rig_new(&c, specs[k], 5); // its workspace has not been used by a batch
         for (int s = 0; s < RIG_SEQS; s++) {
             rig_decode_alone(&r, s);
             if (memcmp(batch + s * ROW, r.out, ROW * sizeof *batch))
@@ -122,8 +122,8 @@ static void alone(void) {
     ref_cache_free(&c);
 }
 
-// A batch whose stored weights, 20 MB, are a sixth or more of an L2 cache of up to 120 MB (A100, H100, H200): those that have
-// been drawn from are discarded.
+// A batch whose stored masses take 20 MB, at least a sixth of an L2 cache of up to 120 MB (A100, H100, H200): the kernel
+// discards masses after their draws.
 static void discarded(void) {
     enum { MANY = 32 };
     static const char *const some[] = {"santa-sys:S=128", "santa-prop:S=1000", "santa-pps:S=128", "santa-pps:epsilon=0.3",
@@ -140,7 +140,7 @@ static void discarded(void) {
         for (int i = 0; i < 20; i++) {
             rig_seed(&r, 5);
             rig_decode_queued(&r, 1 + (i % 2 && !strstr(some[k], "epsilon")));
-            if (memcmp(kept, r.out, bytes)) FAIL("%s: run %d has other bits than with weights kept", some[k], i);
+            if (memcmp(kept, r.out, bytes)) FAIL("%s: run %d has other bits than with masses kept", some[k], i);
         }
         rig_free(&r);
     }

@@ -1,10 +1,10 @@
 // tests/cuda/test_cuda_decode.c - exact decode attention on CUDA against double precision, and its promises of equal bits.
 //
-// The bound. Rounding to bf16 is off by at most 2^-8 of the number. A weight is rounded both where it multiplies V and where it
-// is summed, so an output's error is at most 2^-8 sum_j p_j |v_j - out| <= 2^-7 A, A = sum_j p_j |v_j|, if all errors have one
-// sign; they are independent, so half of that is asked for. Rounding the output adds 2^-8 A: together 2^-7 A for one value.
-// Scores in fp32 are off by up to about n 2^-24 sum_i |q_i k_i|, which is far below. Over a head the errors average out: 2^-8
-// of its norm.
+// The bound. Rounding to bf16 changes a number by at most 2^-8 of it. A mass is rounded before it multiplies V, and the rounded
+// mass is summed. So the error of an output is at most 2^-8 sum_j p_j |v_j - out| <= 2^-7 A with A = sum_j p_j |v_j|, if all
+// roundings have the same sign. They are independent, so the test allows half of this. Rounding the output adds 2^-8 A: 2^-7 A
+// in all for one value. An fp32 score is off by up to about n 2^-24 sum_i |q_i k_i|, which is far smaller. Errors of a head's
+// values average out, so the test allows 2^-8 of the norm of a head's output.
 #include "tests/support/gpu.h"
 #include "tests/support/reference.h"
 
@@ -25,14 +25,14 @@
 
 enum { MAX_SEQS = 64, COUNTER_BYTES = 262144, GUARD = 4096 };
 
-// A ref_cache on the device. Queries are rounded to bf16 on both sides.
+// A ref_cache and its copy on the device. The queries of both are rounded to bf16.
 typedef struct device_cache {
     ref_cache host;
-    bf16 *k, *v, *q, *out; // q, out: [n][n_heads][head_dim] of one call
+    bf16 *k, *v, *q, *out; // q, out: [n][n_heads][head_dim], of one call
     sl_row *rows;          // [n]
-    int32_t **pages;       // [n_seqs] of device memory
+    int32_t **pages;       // [n_seqs] page tables in device memory
     void *ws;
-    size_t ws_size, row; // elements of a sequence's q
+    size_t ws_size, row; // row: elements of one sequence's q
     int max_kv;
 } device_cache;
 
@@ -65,7 +65,7 @@ static void free_cache(device_cache *d) {
     free(d->pages);
 }
 
-// Places sequence order[i] with length lengths[i] (NULL: its whole) in slot i.
+// Sequence order[i] gets batch index i, with lengths[i] of its rows (NULL: all rows).
 static void place(device_cache *d, int n, const int *order, const int *lengths) {
     sl_row rows[MAX_SEQS];
     bf16 *q = malloc(n * d->row * sizeof *q);
@@ -106,7 +106,8 @@ static void check_untouched(const char *what, const void *device, size_t size, i
     free(bytes);
 }
 
-// One call on fresh output memory: nothing beyond it is written, and the workspace's counters are back at 0.
+// One call with new output memory. Checks that nothing behind the output is written, and that the workspace's counters are 0
+// again.
 static bf16 *decode(device_cache *d, int n, const int *order, const int *lengths, int max_kv) {
     size_t size = n * d->row * sizeof(bf16);
     place(d, n, order, lengths);
@@ -145,7 +146,7 @@ static void check_out(const device_cache *d, int n, const int *order, const bf16
             check_head(d, order[i], h, d->host.seqs[order[i]].n_tokens, out + i * d->row + h * d->host.geom.head_dim);
 }
 
-// All sequences of a new cache, in order, against the reference.
+// Compares all sequences of a new cache, in order, with the reference.
 static void check_cache(ref_cache host) {
     int order[MAX_SEQS] = {0};
     for (int s = 0; s < host.n_seqs; s++) order[s] = s;
@@ -180,7 +181,7 @@ static void ragged_batch(void) {
     check_cache(ref_cache_new(8, 2, 128, 16, ragged, 1, test_seed));
 }
 
-static void many_sequences(void) { // more than the 32 that a producer looks at together
+static void many_sequences(void) { // more than the 32 that a producer warp looks up at a time
     int some[MAX_SEQS];
     for (int i = 0; i < MAX_SEQS; i++) some[i] = 1 + i * 37 % 700;
     check_cache(ref_cache_new(4, 1, 64, MAX_SEQS, some, 1, test_seed));
@@ -190,7 +191,7 @@ static void score_shapes(void) {
     static const double scales[] = {0, 0.1, 4, 100}; // flat, mild, peaked, large: scores up to about 400 nats
     static const int some[] = {700, 2049};
     for (int i = 0; i < 4; i++) check_cache(ref_cache_new(8, 2, 128, 2, some, scales[i], test_seed + i));
-    for (int s = 0; s < 2; s++) { // one key's own direction: all weight on that row
+    for (int s = 0; s < 2; s++) { // the query has the direction of one key: this row has all the mass
         ref_cache c = ref_cache_new(8, 2, 128, 2, some, 1, test_seed);
         for (int h = 0; h < 8; h++)
             for (int i = 0; i < 128; i++)
@@ -199,7 +200,7 @@ static void score_shapes(void) {
     }
 }
 
-// A sequence alone and in a batch of 16, at every slot, gives equal bits; so do repeated calls.
+// A sequence gives equal bits alone and in a batch of 16, at every batch index. Repeated calls give equal bits too.
 static void equal_bits(void) {
     static const int ragged[16] = {3001, 1, 256, 511, 3, 4097, 64, 129, 1023, 2, 2048, 777, 65, 16, 1500, 300};
     device_cache d = upload(ref_cache_new(8, 2, 128, 16, ragged, 1, test_seed));
@@ -210,16 +211,17 @@ static void equal_bits(void) {
         int order[16];
         for (int i = 0; i < 16; i++) order[i] = (i - slot + 16) % 16;
         bf16 *batch = decode(&d, 16, order, NULL, d.max_kv);
-        if (memcmp(alone, batch + slot * d.row, d.row * sizeof *alone)) FAIL("slot %d differs from the sequence alone", slot);
+        if (memcmp(alone, batch + slot * d.row, d.row * sizeof *alone))
+            FAIL("batch index %d differs from the sequence alone", slot);
         bf16 *again = decode(&d, 16, order, NULL, 32768);
-        if (memcmp(again, batch, 16 * d.row * sizeof *batch)) FAIL("repeated call differs, slot %d", slot);
+        if (memcmp(again, batch, 16 * d.row * sizeof *batch)) FAIL("repeated call differs, batch index %d", slot);
         free(batch), free(again);
     }
     free(alone);
     free_cache(&d);
 }
 
-// One captured graph, replayed while two sequences grow over borders of tiles, pages and chunks.
+// One captured graph is replayed while two sequences grow across borders of tiles, pages and chunks.
 static void graph_grows(void) {
     static const int whole[2] = {17000, 1500}, order[2] = {0, 1};
     static const int grown[][2] = {{1, 1},      {2, 63},     {64, 64},    {65, 255},   {256, 256},   {257, 257},
@@ -248,7 +250,7 @@ static void graph_grows(void) {
     free_cache(&d);
 }
 
-// Calls of different shapes, one after the other on one workspace.
+// Calls of different shapes use one workspace, one after the other.
 static void shared_workspace(void) {
     static const int some[] = {2000, 300, 1, 900};
     static const int order[] = {0, 1, 2, 3};

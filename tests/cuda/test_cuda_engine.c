@@ -1,5 +1,6 @@
-// tests/cuda/test_cuda_engine.c - whole models on a GPU against the CPU, and the engine's promises there: equal bits alone and
-// in a batch, whole and in chunks, replayed and run afresh; the draw on the device; errors before anything is uploaded.
+// tests/cuda/test_cuda_engine.c - whole models on a GPU, compared with the CPU. A sequence gives equal bits alone and in a
+// batch, with a prompt that is whole or in chunks, with recorded and with newly queued steps. Tokens are sampled on the device.
+// Errors are reported before any upload.
 #include "tests/support/gpu.h"
 
 #ifdef SLEIGH_CUDA
@@ -32,10 +33,11 @@ static void check_bits(const float *got, const float *want, int n, const char *w
         if (memcmp(got + i, want + i, sizeof *got)) FAIL("%s: logit %d is %.9g, expected %.9g", what, i, got[i], want[i]);
 }
 
-// ---- against the CPU ----
+// ---- compared with the CPU ----
 
-// Activations are bf16 on the GPU, fp32 on the CPU: each of about 6 roundings a layer adds about 2^-9 / sqrt(3) = 1.1e-3 (RMS),
-// independent of one another: 8e-3 after 8 layers, and the residual stream of a random model amplifies by no more than 3.
+// Activations are bf16 on the GPU and fp32 on the CPU. A layer has about 6 roundings, and each of them adds an independent
+// relative error of about 2^-9 / sqrt(3) = 1.1e-3 (RMS). So 8 layers add up to 8e-3. The residual stream of a random model
+// amplifies this by at most 3.
 static const double LOGITS_RELATIVE = 2.5e-2;
 
 typedef struct rows {
@@ -77,7 +79,7 @@ static void logits_tiny(void) {
     logits_of("models/tiny", 1200);
 }
 
-// The golden models: those whose shapes a GPU takes; the others must say why not, before anything is uploaded.
+// The golden models whose shapes the kernels support. The others must be refused with the reason, before any upload.
 static void logits_goldens(void) {
     static const char *const names[] = {"f16", "f32", "gqa", "headdim80", "mha", "mistral", "sharded", "tied"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -99,7 +101,7 @@ static void logits_goldens(void) {
     }
 }
 
-// Models of every head_dim and several groups with dummy weights, which are equal to the bit on both devices.
+// Models of every head_dim and several groups. Their dummy weights have equal bits on both devices.
 static float *dummy_logits(const char *device, const char *dir, const int32_t *ids, int n, int *n_vocab) {
     sl_model *model;
     sl_engine *engine;
@@ -111,7 +113,7 @@ static float *dummy_logits(const char *device, const char *dir, const int32_t *i
     *n_vocab = sl_model_config(model)->n_vocab;
     rows out = {malloc((size_t)(n + 1) * *n_vocab * sizeof(float)), *n_vocab};
     CHECK_OK(sl_prefill_logits(s, ids, n, keep_rows, &out, NULL, &err), err);
-    CHECK_OK(sl_decode(&s, 1, ids, &err), err); // and one step
+    CHECK_OK(sl_decode(&s, 1, ids, &err), err);
     memcpy(out.data + (size_t)n * *n_vocab, sl_session_logits(s), *n_vocab * sizeof(float));
     sl_session_free(s);
     sl_engine_free(engine);
@@ -143,15 +145,15 @@ static void logits_shapes(void) {
         float *got = dummy_logits("cuda", test_tmp(), ids, N, &n_vocab);
         double e = relative(got, want, (size_t)N * n_vocab);
         double step = relative(got + (size_t)N * n_vocab, want + (size_t)N * n_vocab, n_vocab);
-        printf("      head_dim %d, %d query heads, %d key heads: relative error %.3g, of a decode step %.3g\n",
+        printf("      head_dim %d, %d query heads, %d KV heads: relative error of prefill %.3g, of a decode step %.3g\n",
                shapes[i].head_dim, shapes[i].n_heads, shapes[i].n_kv_heads, e, step);
         if (!(e <= LOGITS_RELATIVE && step <= LOGITS_RELATIVE)) FAIL("relative error of the logits %.3g, %.3g", e, step);
         free(ids), free(want), free(got);
     }
 }
 
-// 200 tokens that the CPU draws greedily: at each the GPU, given the same tokens, would draw the same, but for near-ties: where
-// the CPU's own margin is within twice the two devices' difference at the two tokens.
+// The CPU chooses 200 tokens greedily. With the same tokens before it, the GPU chooses the same token each time, except at
+// near-ties: there the CPU's margin is within twice the difference of the two devices' logits of the two tokens.
 static void greedy_tokens(void) {
     enum { N = 700, STEPS = 200 };
     rig cpu = rig_on("cpu", "models/tiny", N + STEPS, 1, 0), gpu = rig_on("cuda", "models/tiny", N + STEPS, 1, 0);
@@ -166,7 +168,7 @@ static void greedy_tokens(void) {
         if (id != other) {
             double margin = want[id] - want[other], off = fabs(got[id] - want[id]) + fabs(got[other] - want[other]);
             if (!(margin <= 2 * off && margin < 0.5))
-                FAIL("step %d: the GPU draws %d, the CPU %d by a margin of %.3g", i, other, id, margin);
+                FAIL("step %d: the GPU chooses token %d, the CPU chooses %d with a margin of %.3g", i, other, id, margin);
             n_ties++;
         }
         CHECK_OK(sl_decode(&a, 1, &id, &err), err);
@@ -199,15 +201,15 @@ static void chunks_bits(void) {
     free(ids), free(want);
 }
 
-enum { BATCH = 20, STEPS = 24 }; // more than the linear layers take at a time
+enum { BATCH = 20, STEPS = 24 }; // more rows than a linear layer takes at a time
 
-static int length_of(int i) { // over page and chunk borders while it grows
+static int length_of(int i) { // while it grows, the sequence crosses borders of pages and chunks
     static const int lengths[BATCH] = {1,   250,  255,  256, 257,  500, 511, 512, 31,  700,
                                        768, 1015, 1024, 3,   1000, 77,  2,   300, 511, 900};
     return lengths[i];
 }
 
-// Prefills sequence i of the batch test and returns it.
+// Makes sequence i of the batch test and prefills it.
 static sl_session *grown(rig *r, int i) {
     int32_t *ids = test_ids(length_of(i), r->n_vocab, test_seed + i);
     sl_session *s = rig_session(r, i);
@@ -232,7 +234,7 @@ static void batch_bits(void) {
         memcpy(want + (size_t)i * r.n_vocab, sl_session_logits(s), r.n_vocab * sizeof *want);
         sl_session_free(s);
     }
-    for (int turn = 0; turn < 2; turn++) { // together, in two orders of slots
+    for (int turn = 0; turn < 2; turn++) { // together, in two orders of the batch
         sl_session *batch[BATCH];
         int32_t ids[BATCH];
         for (int i = 0; i < BATCH; i++) batch[turn ? BATCH - 1 - i : i] = grown(&r, i);
@@ -250,14 +252,14 @@ static void batch_bits(void) {
     rig_close(&r);
 }
 
-// Device memory that is taken, in bytes.
+// Device memory in use, in bytes.
 static size_t taken(void) {
     size_t free = 0, total = 0;
     CHECK(cudaMemGetInfo(&free, &total) == cudaSuccess);
     return total - free;
 }
 
-// Once a batch size has been recorded, its steps allocate nothing, though contexts grow over pages.
+// After a batch size has been recorded, its steps allocate no memory, even when contexts grow into new pages.
 static void no_allocation(void) {
     rig r = rig_on("cuda", "models/tiny", 1200, 2, 0);
     sl_session *batch[2] = {grown(&r, 2), grown(&r, 12)};
@@ -278,13 +280,13 @@ static void no_allocation(void) {
     rig_close(&r);
 }
 
-// Steps that are replayed and steps that are queued afresh (a change of plan voids the recordings).
+// Recorded steps and newly queued steps give equal bits. (A change of the attention plan discards the recordings.)
 static void replay_bits(void) {
     float *last[2];
     for (int afresh = 0; afresh < 2; afresh++) {
         rig r = rig_on("cuda", "models/tiny", 1200, 2, 0);
         sl_session *batch[2] = {grown(&r, 2), grown(&r, 12)};
-        for (int step = 0; step < 100; step++) { // over page and chunk borders
+        for (int step = 0; step < 100; step++) { // across borders of pages and chunks
             int32_t ids[2] = {fed(&r, 2, step), fed(&r, 12, step)};
             if (afresh) CHECK_OK(sl_engine_set_attention(r.engine, NULL, &err), err);
             CHECK_OK(sl_decode(batch, 2, ids, &err), err);
@@ -300,7 +302,7 @@ static void replay_bits(void) {
     free(last[0]), free(last[1]);
 }
 
-// A larger batch than any before it makes buffers grow, which voids what was recorded for smaller ones.
+// A batch that is larger than all before makes buffers grow, which discards the recordings of smaller batches.
 static void batch_grows(void) {
     enum { B = 6, N = 8 };
     float *last[2];
@@ -314,7 +316,7 @@ static void batch_grows(void) {
         for (int step = 0; step < N; step++) {
             int32_t ids[B];
             for (int i = 0; i < B; i++) ids[i] = fed(&r, 0, step);
-            int n = alone || step % 2 == 0 ? 1 : B; // the others fall behind: only the first is looked at
+            int n = alone || step % 2 == 0 ? 1 : B; // the other sequences take fewer steps: only the first one is compared
             CHECK_OK(sl_decode(batch, n, ids, &err), err);
         }
         last[alone] = malloc(r.n_vocab * sizeof **last);
@@ -326,7 +328,7 @@ static void batch_grows(void) {
     free(last[0]), free(last[1]);
 }
 
-// A prefix shared by reference, cut back and extended again.
+// A prefix that is shared by reference, then cut back and extended again.
 static void prefix_bits(void) {
     enum { N = 600, CUT = 300 };
     rig r = rig_on("cuda", "models/tiny", 1024, 3, 0);
@@ -350,9 +352,10 @@ static void prefix_bits(void) {
     free(ids);
 }
 
-// ---- the draw on the device ----
+// ---- token sampling on the device ----
 
-// sl_step against sl_sampler_draw on the fetched logits and sl_decode, with greedy and sampled sequences that leave one by one.
+// Compares sl_step with sl_decode and sl_sampler_draw on the downloaded logits, for greedy and sampled sequences that end one
+// by one.
 static void steps(void) {
     enum { N_SEQS = 4, N_STEPS = 40 };
     rig a = rig_on("cuda", "models/tiny", 1200, N_SEQS, 0), b = rig_on("cuda", "models/tiny", 1200, N_SEQS, 0);
@@ -369,8 +372,8 @@ static void steps(void) {
     int n = N_SEQS;
     for (int step = 0; step < N_STEPS; step++) {
         int32_t got[N_SEQS], want[N_SEQS];
-        if (step == 15) n = 3; // the last one leaves
-        if (step == 30) {      // and the first: the others change rows
+        if (step == 15) n = 3; // the last sequence ends
+        if (step == 30) {      // the first sequence ends: the others move to other batch indices
             sl_session *s = there[0], *t = here[0];
             sl_sampler *p = samplers[0];
             for (int i = 0; i < 2; i++) there[i] = there[i + 1], here[i] = here[i + 1], samplers[i] = samplers[i + 1];

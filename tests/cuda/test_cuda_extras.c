@@ -1,4 +1,4 @@
-// tests/cuda/test_cuda_extras.c - page extras built on a GPU: the CPU's bits.
+// tests/cuda/test_cuda_extras.c - page extras that are built on a GPU have the CPU's bits.
 #include "tests/support/gpu.h"
 
 #ifdef SLEIGH_CUDA
@@ -10,7 +10,7 @@
 
 enum { HEADS = 2, PAGES = 5 };
 
-// Channels of many kinds: wide, narrow, constant, far from zero, tiny, beyond f16.
+// Channels of many kinds: wide, narrow, constant, far from zero, tiny, beyond the range of f16.
 static bf16 *some_rows(int dim, uint64_t seed) {
     size_t n = (size_t)PAGES * HEADS * SL_PAGE * dim;
     bf16 *x = malloc(n * sizeof *x);
@@ -24,7 +24,7 @@ static bf16 *some_rows(int dim, uint64_t seed) {
     return x;
 }
 
-// Builds pages 3, 0, 4 on both and compares them to the bit; the others must stay as they were.
+// Builds pages 3, 0 and 4 on both devices and compares their bits. The other pages must stay unchanged.
 static void compare(const sl_kv_extra_kind *kind, int arg, int dim) {
     static const int32_t pages[] = {3, 0, 4};
     size_t size = kind->size(arg, dim), rows = (size_t)SL_PAGE * dim, all = (size_t)PAGES * HEADS * size;

@@ -1,5 +1,5 @@
-// tests/cuda/test_cuda_extremes.c - test_extremes.c on a GPU: heads whose scores stored weights cannot hold attend exactly, NaN
-// stays NaN, the other heads of a ragged batch keep their bits, and the counters are 0 again for the next launch.
+// tests/cuda/test_cuda_extremes.c - test_extremes.c on a GPU. A head whose scores are beyond the range of stored masses attends
+// exactly. NaN stays NaN. The other heads of a ragged batch keep their bits. The counters are 0 again for the next launch.
 #include "tests/support/gpu.h"
 
 #ifdef SLEIGH_CUDA
@@ -26,7 +26,7 @@ static int runs_on_gpu(const char *attn) {
     return sl_attn_on_gpu(&spec);
 }
 
-// Two launches of one method: the second must give the first one's bits. out: from malloc
+// Launches one method twice: the second launch must give the bits of the first. out: from malloc
 static sl_attn_stats launch(ref_cache *c, const char *attn, bf16 **out, double error[SEQS][HEADS]) {
     size_t size = (size_t)SEQS * HEADS * c->geom.head_dim * sizeof(bf16);
     rig r = rig_new(c, attn, 5);
@@ -54,11 +54,11 @@ static void check_other_heads(const char *attn, const bf16 *plain, const bf16 *g
         int shares_query = !strncmp(attn, "bernoulli-group", 15) && bad[s] >= 0 && head / GROUP == bad[s] / GROUP;
         if (head == bad[s] || shares_query) continue;
         if (memcmp(plain + (size_t)i * dim, got + (size_t)i * dim, dim * sizeof *got))
-            FAIL("%s, head_dim %d, sequence %d: head %d has other bits beside a huge head", attn, dim, s, head);
+            FAIL("%s, head_dim %d, sequence %d: head %d has other bits when another head is huge", attn, dim, s, head);
     }
 }
 
-// bad[s]: the head of sequence s whose query is scaled; -1: none.
+// bad[s]: the head of sequence s whose query is scaled. -1: none.
 static void try_huge(const char *attn, int falls_back, int dim) {
     static const int bad[SEQS] = {1, -1, 3, 7, 6};
     static const float factor[SEQS] = {1e6f, 1, 1e5f, -1e6f, -1e15f};
@@ -66,7 +66,7 @@ static void try_huge(const char *attn, int falls_back, int dim) {
     bf16 *plain, *got;
     double error[SEQS][HEADS];
     sl_attn_stats before = launch(&c, attn, &plain, NULL);
-    uint64_t own = before.tries ? before.fallbacks : 0; // an epsilon that did not hold
+    uint64_t own = before.tries ? before.fallbacks : 0; // heads whose stated epsilon was not met
     CHECK_INT(before.fallbacks, own);
     for (int s = 0; s < SEQS; s++)
         for (int d = 0; d < dim && bad[s] >= 0; d++) c.q[((size_t)s * HEADS + bad[s]) * dim + d] *= factor[s];
@@ -78,7 +78,7 @@ static void try_huge(const char *attn, int falls_back, int dim) {
         if (bad[s] < 0) continue;
         if (is_nan(got + ((size_t)s * HEADS + bad[s]) * dim, dim))
             FAIL("%s, head_dim %d, sequence %d: the huge head is NaN", attn, dim, s);
-        if (falls_back && !(error[s][bad[s]] < 0x1p-8)) // one row has all the mass: its bf16 values
+        if (falls_back && !(error[s][bad[s]] < 0x1p-8)) // one row has all the mass: the output is its bf16 values
             FAIL("%s, head_dim %d, sequence %d: the huge head is off by %g", attn, dim, s, error[s][bad[s]]);
     }
     check_other_heads(attn, plain, got, bad, dim);
@@ -92,7 +92,7 @@ static void huge_scores(void) {
             try_huge(extremes[i].attn, extremes[i].falls_back_on_gpu, dims[k]);
 }
 
-// The scores of one head lie far below the range, close together: attention is not one-hot.
+// The scores of one head lie far below the range but close together, so that attention is not one-hot.
 static void all_far_below(void) {
     enum { DIM = 128 };
     for (int i = 0; i < N_EXTREMES; i++) {
@@ -103,7 +103,7 @@ static void all_far_below(void) {
         for (int j = 0; j < lengths[4]; j++) ((bf16 *)ref_k_row(&c, 4, 0, j))[0] = sl_f32_to_bf16(64);
         c.q[(size_t)4 * HEADS * DIM] = -4096; // -23,170 nats, 33,400 octaves
         sl_attn_stats stats = launch(&c, extremes[i].attn, &got, error);
-        CHECK(stats.fallbacks == 1 || (stats.tries && stats.fallbacks > 1));             // an epsilon may not hold either
+        CHECK(stats.fallbacks == 1 || (stats.tries && stats.fallbacks > 1)); // other heads may not meet their epsilon
         if (!(error[4][0] < 0.02)) FAIL("%s: off by %g", extremes[i].attn, error[4][0]); // fp32 scores: 2^-9 octaves
         free(got);
         ref_cache_free(&c);
@@ -125,14 +125,14 @@ static void nan_query(void) {
         launch(&c, attn, &got, NULL);
         for (int s = 0; s < SEQS; s++)
             if (bad[s] >= 0 && is_nan(got + ((size_t)s * HEADS + bad[s]) * DIM, DIM) != 1)
-                FAIL("%s, sequence %d: a query with %g gives no NaN", attn, s, values[s / 2]);
+                FAIL("%s, sequence %d: a query with %g does not give NaN", attn, s, values[s / 2]);
         check_other_heads(attn, plain, got, bad, DIM);
         free(plain), free(got);
         ref_cache_free(&c);
     }
 }
 
-// A row of KV head 1 is NaN: in a page with extras, in the newest page.
+// One row of KV head 1 is NaN: first in a page with extras, then in the newest page.
 static void nan_key(void) {
     enum { DIM = 128 };
     for (int i = 0; i < N_EXTREMES; i++) {
@@ -152,7 +152,7 @@ static void nan_key(void) {
     }
 }
 
-// Pages that quantised keys cannot hold, and one channel of a key: the extras are the CPU's to the bit.
+// Pages whose keys are beyond the range of quantised keys, in all channels or in one. The extras have the CPU's bits.
 static void extras(void) {
     static const char *const methods[] = {"santa-is", "santa-is:proposal=int8", "santa-is:proposal=int3", "quest", "dense-q"};
     enum { DIM = 80 };
@@ -177,7 +177,7 @@ static void extras(void) {
                     gpu_read(block, from, size);
                     const bf16 *rows = ref_k_row(&c, s, h, page * SL_PAGE);
                     need[0].kind->build(need[0].arg, DIM, rows, rows, NULL, NULL, want);
-                    // of bounds NaN may have any sign and payload
+                    // a NaN among bounds may have any sign and payload
                     int n_steps = strcmp(methods[m], "quest") ? (int)size / 2 : 0;
                     for (int k = 0; k < n_steps; k++)
                         if (((const uint16_t *)block)[k] != ((const uint16_t *)want)[k])

@@ -1,5 +1,5 @@
-// tests/cuda/test_cuda_is.c - santa-is and dense-q on a GPU: stored weights against the CPU's scores of the same quantised
-// pages, and, from the very weights that the kernel stored, the CPU's draws: the output must be the mean of these rows with
+// tests/cuda/test_cuda_is.c - santa-is and dense-q on a GPU. Stored masses agree with the CPU's scores of the same quantised
+// pages. The CPU draws from the masses that the kernel stored, and the kernel's output must be the mean of these rows with
 // their exact scores.
 #include "tests/support/gpu.h"
 
@@ -9,7 +9,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-static int n_weights, n_off_by_1; // of all steps of the case
+static int n_weights, n_off_by_1; // in all steps of a case
 
 static void check_step(rig *r) {
     rig_launch(r);
@@ -24,10 +24,10 @@ static void check_on(ref_cache *c, const char *attn) {
     rig_free(&r);
 }
 
-// Scores of quantised keys are integers times few factors: at most one weight in a thousand is not the CPU's.
+// A score of quantised keys is an integer times a few factors: at most one mass in a thousand differs from the CPU's.
 static void report_weights(void) {
-    printf("      %d of %d stored weights differ from the CPU's in their last bit\n", n_off_by_1, n_weights);
-    if (n_off_by_1 > n_weights / 1000 + 3) FAIL("%d of %d stored weights differ from the CPU's", n_off_by_1, n_weights);
+    printf("      %d of %d stored masses differ from the CPU's in their last bit\n", n_off_by_1, n_weights);
+    if (n_off_by_1 > n_weights / 1000 + 3) FAIL("%d of %d stored masses differ from the CPU's", n_off_by_1, n_weights);
     n_off_by_1 = n_weights = 0;
 }
 
@@ -71,7 +71,7 @@ static void shapes(void) {
     report_weights();
 }
 
-// Keys of the newest page that lie along head 0's query: its rows weigh 2^shift times as much as others.
+// Keys of the newest page get the direction of head 0's query: the masses of these rows are 2^shift times as large as others.
 static void a_heavy_newest_page(void) {
     static const int n = 1000;
     static const double shifts[] = {4, 8, 9, 12, 40, 2000};
@@ -86,10 +86,10 @@ static void a_heavy_newest_page(void) {
         check_on(&c, "santa-is:S=64");
         ref_cache_free(&c);
     }
-    n_off_by_1 = n_weights = 0; // huge scores differ by more than a last bit now and then
+    n_off_by_1 = n_weights = 0; // huge scores sometimes differ by more than the last bit
 }
 
-// Once S covers all rows, it is dense attention.
+// When S covers all rows, the output is dense attention.
 static void equals_dense(void) {
     static const int n = 1500;
     ref_cache c = ref_cache_new(8, 2, 128, 1, &n, 2, test_seed);

@@ -1,8 +1,9 @@
-// tests/cuda/test_cuda_means.c - what a GPU's draws come to over 200 seeds: unbiased methods have dense attention's mean,
-// Bernoulli scores those of q K^T, self-normalised methods a bias that falls as their draws grow; and how large errors are.
+// tests/cuda/test_cuda_means.c - means of a GPU's draws over 200 seeds. The mean of an unbiased method is dense attention's
+// output. The mean of Bernoulli scores is q K^T. The bias of a self-normalised method falls as the number of draws grows. The
+// last cases measure how large errors are.
 //
-// A mean of R outputs is allowed 4 sqrt(trace Cov / R) from what it should be, the trace being that of the R outputs, and what
-// roundings add that are the same in every run: stored weights are off by 2^-9 at most, each on its own.
+// A mean of R outputs may differ from the expected vector by 4 sqrt(trace Cov / R), with the covariance of the R outputs, and
+// by roundings that are the same in every run: stored masses are off by at most 2^-9 each, independently.
 #include "tests/support/gpu.h"
 
 #ifdef SLEIGH_CUDA
@@ -16,7 +17,7 @@
 enum { SEEDS = 200, HEADS = 32, KV_HEADS = 8, DIM = 128, N = 4000 };
 static const int n_kv = N;
 
-// A vector's mean and the trace of its covariance, over SEEDS runs.
+// The mean of a vector and the trace of its covariance over SEEDS runs.
 typedef struct moments {
     int n;
     double *sum, square;
@@ -30,7 +31,7 @@ static void moments_add(moments *m, const double *x) {
     for (int i = 0; i < m->n; i++) m->sum[i] += x[i], m->square += x[i] * x[i];
 }
 
-// Compares the mean with `want`, and frees. slack: what may be added to 4 standard errors.
+// Compares the mean with `want`, then frees m. slack: allowed beyond 4 standard errors.
 static void moments_check(moments *m, const double *want, double slack, const char *what, int head) {
     double variance = m->square / SEEDS, off = 0;
     for (int i = 0; i < m->n; i++) {
@@ -86,7 +87,7 @@ static void unbiased(void) {
 
 // ---- Bernoulli qK^T ----
 
-// Scores are unbiased (their softmax is not). A stored weight knows its score to 2^-9 / ln 2.
+// Scores are unbiased (their softmax is not). A score that is read back from a stored mass is off by up to 2^-9 / ln 2.
 static void bernoulli_scores(void) {
     static const char *const specs[] = {"bernoulli:B=4+santa:S=1", "bernoulli:B=4:bernoulli-sampling=iid+santa:S=1",
                                         "bernoulli-group:B=4+santa:S=1",
@@ -120,7 +121,8 @@ static void bernoulli_scores(void) {
     ref_cache_free(&c);
 }
 
-// With a sampler the mean is that of every row with the same scores: a seed's counts are the same with it and without.
+// The mean with a sampler is the mean of attention over all rows with the same scores: a seed gives the same counts with and
+// without a sampler.
 static void bernoulli_values(void) {
     static const char *const samplers[] = {"santa:S=64", "santa-strat:S=64", "santa-sys:S=64", "santa-flash:S=512"};
     static const char *const scores[] = {"bernoulli:B=8", "bernoulli-group:B=8"};
@@ -143,7 +145,7 @@ static void bernoulli_values(void) {
                 moments_add(&m[h], a);
             }
         }
-        for (int h = 0; h < HEADS; h++) moments_check(&m[h], zero, 0x1p-8 * size[h], attn, h); // both are rounded
+        for (int h = 0; h < HEADS; h++) moments_check(&m[h], zero, 0x1p-8 * size[h], attn, h); // both outputs are rounded
         rig_free(&every), rig_free(&r);
     }
     ref_cache_free(&c);
@@ -152,7 +154,7 @@ static void bernoulli_values(void) {
 // ---- self-normalised methods ----
 
 typedef struct bias {
-    double mean, error; // of (out - mu).mu / |mu|^2 over all heads, and its standard error
+    double mean, error; // the mean of (out - mu).mu / |mu|^2 over all heads, and its standard error
 } bias;
 
 static bias bias_of(ref_cache *c, const char *attn) {
@@ -176,8 +178,8 @@ static bias bias_of(ref_cache *c, const char *attn) {
     return (bias){mean, sqrt(fmax(square / SEEDS - mean * mean, 0) / SEEDS)};
 }
 
-// First-order bias -Cov(N - mu D, D) / Z^2, O(1/S): with values that are the keys it lies along mu. Four times as many draws
-// must take at least half of it away, where it is seen at all.
+// The first-order bias is -Cov(N - mu D, D) / Z^2, which is O(1 / S). When the values are the keys, it has the direction of mu.
+// Four times as many draws must at least halve the bias, if it is larger than its standard error.
 static void self_normalised(void) {
     static const char *const specs[][4] = {
         {"random:S=64", "random:S=256", "random:S=1024"},
@@ -205,9 +207,9 @@ static void self_normalised(void) {
 
 // ---- how large errors are ----
 
-// Mean relative error over heads and many seeds.
+// The mean relative error over heads and many seeds.
 static double mean_error(ref_cache *c, const char *attn) {
-    enum { MANY = 2000 }; // flat attention's errors differ by a thousandth
+    enum { MANY = 2000 }; // with flat attention the errors of the methods differ by a thousandth only
     double sum = 0, mu[HEADS][DIM];
     rig r = rig_new(c, attn, 0);
     for (uint32_t seed = 0; seed < MANY; seed++) {
@@ -224,8 +226,9 @@ static double mean_error(ref_cache *c, const char *attn) {
     return sum;
 }
 
-// Against the published method's default, from flat to peaked. Flat attention has nothing to take whole, and norms of Gaussian
-// values differ by 6%: draws in proportion to p |v| are then better than draws from p by 0.2%, a few standard errors.
+// Compares errors with those of the published method's default, from flat to peaked attention. Flat attention has no heavy
+// rows, and the norms of Gaussian values differ by 6%: draws in proportion to p |v| then have an error that is 0.2% smaller
+// than that of draws from p, a few standard errors.
 static void errors(void) {
     static const double scales[] = {0.5, 1, 2, 4};
     static const int n[] = {8192, 32768};
@@ -242,10 +245,10 @@ static void errors(void) {
         ref_cache_free(&c);
     }
 }
-// ---- every method against its label (test_means.c) ----
+// ---- every method has the mean that its label states (test_means.c) ----
 
 enum { LABEL_SEQS = 8, LABEL_HEADS = 32, REPLICATES = LABEL_SEQS * LABEL_HEADS };
-static const double ROUNDING = 0x1p-8; // outputs are bf16, and so are the weights of V of methods that read every row
+static const double ROUNDING = 0x1p-8; // outputs are bf16; methods that read every row also round masses to bf16
 
 static ref_cache label_cache(int problem, double mu[MEANS_DIM]) {
     int n[LABEL_SEQS];
@@ -291,8 +294,8 @@ static void labels(void) {
     }
 }
 
-// santa-pps with --epsilon is labelled biased: draws are accepted when the bound is small beside the estimate. On values of one
-// channel the bias shows; an unbiased form would make the label wrong.
+// santa-pps with --epsilon is labelled biased, because a head accepts its draws when the bound is small compared with the
+// estimate. Values of one channel show the bias. The test fails when the bias is gone, because the label would then be wrong.
 static void stated_errors_are_biased(void) {
     static const char *const specs[] = {"santa-pps:epsilon=0.2:delta=0.2", "santa-pps:epsilon=0.4:delta=0.2",
                                         "santa-pps:epsilon=0.3:delta=0.2:bound=bernstein"};

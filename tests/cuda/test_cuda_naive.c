@@ -3,7 +3,6 @@
 // same function on the CPU, and the fast kernel with the naive kernel.
 #include "tests/cuda/naive.h"
 #include "attention/stages.h"
-#include "engine/backend/cpu/cpu_ops.h"
 #include "tests/support/draw_inputs.h"
 #include "tests/support/gpu.h"
 #include "tests/support/reference.h"
@@ -22,6 +21,10 @@ static bf16 *round_queries(ref_cache *c) {
     bf16 *q = malloc(n * sizeof *q);
     for (size_t i = 0; i < n; i++) c->q[i] = sl_bf16_to_f32(q[i] = sl_f32_to_bf16(c->q[i]));
     return q;
+}
+
+static void fill_bf16(bf16 *x, int n, double scale, uint64_t *seed) {
+    for (int i = 0; i < n; i++) x[i] = sl_f32_to_bf16((float)(scale * test_normal(seed)));
 }
 
 // Sums of the same numbers in double precision, in another order: n 2^-53 of the sum of sizes is far below this.
@@ -139,105 +142,175 @@ static void draws(void) {
         }
 }
 
-// ---- the layers around attention ----
+// ---- take-all and ranks ----
 
-// What the tests of the layers read. Weights are bf16; activations too, as they are on a GPU.
-enum { ROWS = 5, HIDDEN = 72, OUTS = 40, HEADS = 4, KV_HEADS = 2, DIM = 64, HEADS_IN_ROW = HEADS + 2 * KV_HEADS, PAGES = 3 };
-static const int32_t pages[PAGES] = {2, 0, 1}, positions[ROWS] = {0, 255, 256, 600, 767};
-
-typedef struct layer_inputs {
-    float x[ROWS * HIDDEN];                // RMSNorm's
-    bf16 x16[ROWS * HIDDEN], norm[HIDDEN]; // the linear layer's; RMSNorm's weights
-    bf16 w[OUTS * HIDDEN];
-    bf16 gate_up[ROWS * 2 * HIDDEN];
-    bf16 qkv[ROWS * HEADS_IN_ROW * DIM];
-    float inv_freq[DIM / 2];
-} layer_inputs;
-
-static void fill_bf16(bf16 *x, int n, double scale, uint64_t *seed) {
-    for (int i = 0; i < n; i++) x[i] = sl_f32_to_bf16((float)(scale * test_normal(seed)));
-}
-
-static layer_inputs make_layer_inputs(uint64_t seed) {
-    layer_inputs in;
-    for (int i = 0; i < ROWS * HIDDEN; i++) in.x[i] = (float)(3 * test_normal(&seed));
-    fill_bf16(in.x16, ROWS * HIDDEN, 1, &seed);
-    fill_bf16(in.norm, HIDDEN, 1, &seed);
-    fill_bf16(in.w, OUTS * HIDDEN, 1, &seed);
-    fill_bf16(in.gate_up, ROWS * 2 * HIDDEN, 3, &seed);
-    fill_bf16(in.qkv, ROWS * HEADS_IN_ROW * DIM, 2, &seed);
-    for (int i = 0; i < DIM / 2; i++) in.inv_freq[i] = (float)pow(5e5, -2.0 * i / DIM);
-    return in;
-}
-
-static void widen(const bf16 *x, int n, float *out) {
-    for (int i = 0; i < n; i++) out[i] = sl_bf16_to_f32(x[i]);
-}
-
-// Sums of 72 products in fp32: off by less than 72 2^-24 of the sum of sizes.
-static void norm_and_linear(void) {
-    layer_inputs in = make_layer_inputs(test_seed);
-    sl_weight norm = {.data = in.norm, .dtype = SL_BF16, .n_rows = 1, .n_cols = HIDDEN},
-              w = {.data = in.w, .dtype = SL_BF16, .n_rows = OUTS, .n_cols = HIDDEN};
-    float x[ROWS * HIDDEN], y[ROWS * OUTS], out[HIDDEN];
-    widen(in.x16, ROWS * HIDDEN, x);
-    sl_cpu_ops_portable.linear(&w, x, ROWS, 0, OUTS, 0, y);
-    for (int r = 0; r < ROWS; r++) {
-        sl_cpu_ops_portable.rmsnorm(in.x + r * HIDDEN, &norm, 1e-5f, out);
-        for (int i = 0; i < HIDDEN; i++) {
-            double want = naive_rmsnorm(in.x + r * HIDDEN, in.norm, HIDDEN, 1e-5f, i);
-            CHECK_NEAR(out[i], want, fabs(want) * 80 * 0x1p-24);
-        }
-        for (int o = 0; o < OUTS; o++) {
-            double size = 0;
-            for (int i = 0; i < HIDDEN; i++) size += fabs((double)x[r * HIDDEN + i] * sl_bf16_to_f32(in.w[o * HIDDEN + i]));
-            CHECK_NEAR(y[r * OUTS + o], naive_linear(in.w, in.x16 + r * HIDDEN, HIDDEN, o), HIDDEN * 0x1p-24 * size);
-        }
+// From the naive lists and from the CPU's draws: rows with the bits of 1 / pi, ascending.
+static int sort_draws(const int32_t *rows, const float *inv_pi, int n, uint64_t *out) {
+    int n_drawn = 0;
+    for (int i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &inv_pi[i], sizeof bits);
+        if (rows[i] >= 0) out[n_drawn++] = (uint64_t)rows[i] << 32 | bits;
     }
+    sl_sort(out, n_drawn);
+    return n_drawn;
 }
 
-// A rotated number is a sum of two products with cosines and sines of fp32: 3 2^-24 of the two sizes. A bf16 in the cache is
-// off by 2^-9 of the number more.
-static void rope_and_swiglu(void) {
-    layer_inputs in = make_layer_inputs(test_seed + 1);
-    enum { Q = HEADS * DIM, KV = KV_HEADS * DIM, CACHE = PAGES * KV_HEADS * 256 * DIM };
-    sl_rope rope = {.head_dim = DIM, .inv_freq = in.inv_freq};
-    bf16 *k_cache = calloc(CACHE, sizeof *k_cache), *v_cache = calloc(CACHE, sizeof *v_cache);
-    for (int r = 0; r < ROWS; r++) {
-        const bf16 *x = in.qkv + r * HEADS_IN_ROW * DIM;
-        sl_row row = {.position = positions[r], .pages = pages};
-        float q[Q], k[KV], v[KV];
-        widen(x, Q, q), widen(x + Q, KV, k), widen(x + Q + KV, KV, v);
-        sl_cpu_rope_append(&rope, &row, 1, HEADS, KV_HEADS, q, k, v, k_cache, v_cache);
-        for (int i = 0; i < Q + KV; i++) {
-            int head = i / DIM, d = i % DIM;
-            double want = naive_rope(x + head * DIM, in.inv_freq, DIM, positions[r], d), size = fabs(sl_bf16_to_f32(x[i]));
-            size += fabs(sl_bf16_to_f32(x[head * DIM + (d + DIM / 2) % DIM]));
-            if (head < HEADS) {
-                CHECK_NEAR(q[i], want, 3 * 0x1p-24 * size);
-                continue;
+// The CPU finds heavy rows by rank, the naive loop by mass. In a block far below the top, equal ranks may differ by one unit of
+// mass: where draws are of less than 64 units, the two may choose other rows (test_cuda_take_all.c).
+static void check_take_all(const sl_masses *sizes, int S, int shared, sl_rng_id id, const int32_t *rows, const float *inv_pi) {
+    int n = sizes->n;
+    sl_draws d = {.row = malloc(n * sizeof *d.row),
+                  .count = malloc(n * sizeof *d.count),
+                  .inv_pi = malloc(n * sizeof *d.inv_pi),
+                  .scratch = malloc(2 * S * sizeof *d.scratch)};
+    uint64_t *got = malloc(S * sizeof *got);
+    sl_take_all want = sl_draw_take_all(sizes, S, shared, sl_uniform_philox(&id), &d);
+    int n_drawn = sort_draws(rows, inv_pi, S, got), at = 0;
+    if (want.k == 0 || want.light / (unsigned)want.k >= 64) {
+        CHECK_INT(n_drawn, d.n_draws);
+        for (int i = 0; i < d.n; i++)
+            for (int k = 0; k < d.count[i]; k++, at++) {
+                uint32_t bits;
+                memcpy(&bits, &d.inv_pi[i], sizeof bits);
+                if (got[at] != ((uint64_t)d.row[i] << 32 | bits))
+                    FAIL("n %d, S %d: draw %d is of row %d, expected row %d, or 1 / pi is not %.9g", n, S, at,
+                         (int)(got[at] >> 32), d.row[i], d.inv_pi[i]);
             }
-            size_t at = naive_place(pages, KV_HEADS, DIM, positions[r], head - HEADS) + d;
-            CHECK_NEAR(sl_bf16_to_f32(k_cache[at]), want, 3 * 0x1p-24 * size + 0x1.01p-8 * fabs(want));
-            CHECK_INT(v_cache[at], x[i + KV]);
+    }
+    free(d.row), free(d.count), free(d.inv_pi), free(d.scratch), free(got);
+}
+
+static void take_all(void) {
+    static const int budgets[] = {1, 2, 7, 128}, some[] = {1, 31, 257, 2500};
+    for (int k = 0; k < N_SHAPES; k++)
+        for (int i = 0; i < 16; i++) {
+            int S = budgets[i / 4], n = some[i % 4];
+            int32_t rows[128];
+            float inv_pi[128];
+            sample s = sample_new(n, shapes[k], test_seed + 16 * k + i);
+            naive_masses m = {s.sizes.stored, s.sizes.ref, n, s.sizes.top};
+            sl_rng_id id = {.seed = 7, .sequence = 3, .position = 99, .layer = 2, .head = (uint32_t)i};
+            uint64_t *size = malloc(n * sizeof *size);
+            uint8_t *is_heavy = malloc(n);
+            for (int j = 0; j < n; j++) CHECK((size[j] = naive_row_mass(m, j)) == sl_masses_of_row(&s.sizes, j));
+            for (int shared = 0; shared < 2; shared++) {
+                naive_take_all(size, n, S, shared, id, is_heavy, rows, inv_pi);
+                check_take_all(&s.sizes, S, shared, id, rows, inv_pi);
+            }
+            free(size), free(is_heavy);
+            sample_free(&s);
         }
-        float gate[HIDDEN], up[HIDDEN];
-        const bf16 *both = in.gate_up + r * 2 * HIDDEN;
-        widen(both, HIDDEN, gate), widen(both + HIDDEN, HIDDEN, up);
-        sl_cpu_ops_portable.swiglu(gate, up, HIDDEN);
-        for (int i = 0; i < HIDDEN; i++) { // 2^x of an exponent that is off by 2^-24 of itself, at most 20
-            double want = naive_swiglu(both[i], both[HIDDEN + i]);
-            CHECK_NEAR(gate[i], want, 32 * 0x1p-24 * fabs(want));
+}
+
+static void check_largest(const sl_masses *wt, int k, const uint8_t *taken) {
+    int32_t *rows = malloc(wt->n * sizeof *rows);
+    int n = sl_masses_largest(wt, k, rows), at = 0;
+    for (int j = 0; j < wt->n; j++) {
+        int want = at < n && rows[at] == j;
+        if (taken[j] != want) FAIL("k %d of %d, row %d: taken %d, expected %d", k, wt->n, j, taken[j], want);
+        at += want;
+    }
+    free(rows);
+}
+
+static void largest(void) {
+    static const int counts[] = {1, 2, 100, 3000}, some[] = {1, 33, 257, 1500};
+    for (int k = 0; k < N_SHAPES; k++)
+        for (int i = 0; i < 16; i++) {
+            int n = some[i % 4];
+            sample s = sample_new(n, shapes[k], test_seed + 16 * k + i);
+            naive_masses m = {s.masses.stored, s.masses.ref, n, s.masses.top};
+            uint8_t *taken = malloc(n);
+            for (int j = 0; j < n; j++) taken[j] = (uint8_t)naive_is_among_largest(m, counts[i / 4], j);
+            check_largest(&s.masses, counts[i / 4], taken);
+            free(taken);
+            sample_free(&s);
+        }
+}
+
+// ---- proposed scores ----
+
+// One page's keys, quantised: a block of sl_quantised_keys.
+typedef struct quantised_page {
+    const f16 *step, *zero; // [head_dim]
+    const uint8_t *planes;
+} quantised_page;
+
+static quantised_page page_of(const void *block, int dim) {
+    const f16 *step = block;
+    return (quantised_page){step, step + dim, (const uint8_t *)(step + 2 * dim)};
+}
+
+static float score_scale(int dim) { // to log2 units
+    return (float)(1.4426950408889634 / sqrt(dim));
+}
+
+// Every key lies within half a step of its code. The CPU's score is the naive one but for fp32: roundings of the integer sum,
+// of what is subtracted from it, of their difference and of the result. It lies within the stated bound of the exact score.
+static void check_quantised(int bits, int dim, uint64_t seed) {
+    static const char *const isas[] = {"avx512", "avx2", "portable"};
+    bf16 *k = malloc(SL_PAGE * dim * sizeof *k);
+    void *block = malloc(sl_quantised_keys.size(bits, dim));
+    float q[128], score[SL_PAGE];
+    fill_bf16(k, SL_PAGE * dim, 2, &seed);
+    for (int d = 0; d < dim; d++) q[d] = sl_bf16_to_f32(sl_f32_to_bf16((float)test_normal(&seed)));
+    sl_quantised_keys.build(bits, dim, k, NULL, NULL, NULL, block);
+    quantised_page page = page_of(block, dim);
+    for (int i = 0; i < 3; i++) {
+        const sl_attn_kernels *kernels = sl_attn_kernels_named(isas[i]);
+        sl_quant_query quantised;
+        if (!kernels) continue; // not on this processor
+        kernels->quantise_query(q, page.step, page.zero, dim, bits, score_scale(dim), &quantised);
+        kernels->score_quantised(&quantised, 1, page.planes, dim, bits, score, SL_PAGE);
+        for (int j = 0; j < SL_PAGE; j++) {
+            double exact = 0, size = fabs(quantised.bias), got = naive_quantised_score(quantised, page.planes, bits, dim, j);
+            for (int d = 0; d < dim; d++) {
+                double key = sl_bf16_to_f32(k[j * dim + d]), step = sl_f16_to_f32(page.step[d]);
+                int code = naive_code(page.planes, bits, dim, j, d);
+                CHECK_NEAR(sl_f16_to_f32(page.zero[d]) + step * code, key, step * 0.5001);
+                exact += q[d] * key * score_scale(dim);
+                size += quantised.scale * (128 * abs(quantised.high[d]) + abs(quantised.low[d])) * ((1 << bits) - 1);
+            }
+            CHECK_NEAR(score[j], got, 4 * 0x1p-24 * size);
+            CHECK_NEAR(got, exact, quantised.bound * 1.0001 + 1e-5);
         }
     }
-    free(k_cache), free(v_cache);
+    free(k), free(block);
+}
+
+static void quantised(void) {
+    static const int dims[] = {64, 80, 96, 128}, bits[] = {8, 4, 3};
+    for (int i = 0; i < 12; i++) check_quantised(bits[i % 3], dims[i / 3], test_seed + i);
+}
+
+static uint64_t feature_uniform(const void *id, uint32_t index) {
+    return sl_rng_u64(id, index, SL_STREAM_FEATURES);
+}
+
+static void features(void) {
+    enum { MOST = 128 };
+    static const int dims[] = {64, 80, 128}, trials[] = {1, 8, 1000};
+    uint64_t seed = test_seed;
+    for (int i = 0; i < 9; i++) {
+        int dim = dims[i / 3], B = trials[i % 3];
+        sl_rng_id id = {.seed = 5, .sequence = 1, .position = 17, .layer = 3, .head = (uint32_t)i};
+        bf16 q[MOST];
+        double norm = 0;
+        fill_bf16(q, dim, 1, &seed);
+        q[3] = 0;
+        for (int d = 0; d < dim; d++) norm = fmax(norm, fabs(sl_bf16_to_f32(q[d])));
+        for (int d = 0; d < dim; d++) {
+            double own = sl_bf16_to_f32(q[d]);
+            int count = sl_bernoulli_count((sl_uniform){feature_uniform, &id}, d, dim, B, fabs(own) / norm, 0);
+            CHECK_NEAR(naive_bernoulli_feature(q, dim, B, id, d), copysign(norm * count / B, own), DOUBLES);
+        }
+    }
 }
 
 // ---- on a GPU ----
 
 #ifdef SLEIGH_CUDA
-#include "engine/backend/cuda/cuda_ops.h"
-#include "engine/backend/cuda/linear.h"
 #include "tests/support/decode_check.h"
 
 // Sequence s of the device's copy of the cache.
@@ -352,7 +425,10 @@ typedef struct head_memory {
     int16_t *ref;
     uint64_t *sum;
     int32_t *rows;
-    double *coef, *out;
+    double *coef, *out, *scores;
+    uint64_t *size;    // [n]
+    uint8_t *is_heavy; // [n]
+    float *inv_pi;
 } head_memory;
 
 enum { MOST_DRAWS = 4096 };
@@ -365,7 +441,11 @@ static head_memory head_memory_new(int n) {
                          .sum = gpu_new(n_blocks * sizeof(uint64_t)),
                          .rows = gpu_new(MOST_DRAWS * sizeof(int32_t)),
                          .coef = gpu_new(MOST_DRAWS * sizeof(double)),
-                         .out = gpu_new(128 * sizeof(double))};
+                         .out = gpu_new(128 * sizeof(double)),
+                         .scores = gpu_new((n > SL_PAGE ? n : SL_PAGE) * sizeof(double)),
+                         .size = gpu_new(n * sizeof(uint64_t)),
+                         .is_heavy = gpu_new(n),
+                         .inv_pi = gpu_new(MOST_DRAWS * sizeof(float))};
 }
 
 static void put(void *to, const void *from, size_t size) {
@@ -419,8 +499,10 @@ static void gpu_masses(void) {
     }
 }
 
-// The fast output against the naive sum of rows: fp32 sums of n coefficients, 2^-24 each, and a result rounded to bf16.
-static void check_sum(const rig *r, const head_memory *m, const int32_t *rows, const double *coef, int n, int s, int head) {
+// The fast output against the naive sum of rows. The result is rounded to bf16; `tolerance` is that of the fp32 sums, as a
+// share of the sum of the rows' sizes.
+static void check_sum(const rig *r, const head_memory *m, const int32_t *rows, const double *coef, int n, int s, int head,
+                      double tolerance) {
     int dim = r->c->geom.head_dim;
     double out[128];
     naive_cache cache = cache_of(r->c, s);
@@ -432,7 +514,7 @@ static void check_sum(const rig *r, const head_memory *m, const int32_t *rows, c
         for (int i = 0; i < n; i++)
             if (rows[i] >= 0) size += coef[i] * fabs(naive_from_bf16(naive_row(cache, cache.v, head, rows[i])[d]));
         CHECK_NEAR(out[d], naive_sum_of_rows(cache, rows, coef, n, head, d), DOUBLES * (1 + size));
-        CHECK_NEAR(got, out[d], fabs(out[d]) * 0x1p-8 + size * (n + 8) * 0x1p-24 + 1e-7);
+        CHECK_NEAR(got, out[d], fabs(out[d]) * 0x1p-8 + size * tolerance + 1e-7);
     }
 }
 
@@ -461,7 +543,7 @@ static void check_head_draws(const rig *r, const head_memory *m, int is_systemat
     (is_systematic ? sl_draw_systematic : sl_draw_independent)(&wt, S, sl_uniform_philox(&id), &d);
     check_rows("on the GPU", &d, rows, S);
     for (int i = 0; i < S; i++) coef[i] = 1.0 / S;
-    check_sum(r, m, rows, coef, S, s, head);
+    check_sum(r, m, rows, coef, S, s, head, (S + 8) * 0x1p-24); // 2^-24 for each of S terms
     free(d.row), free(d.count), free(d.inv_pi), free(d.scratch), free(rows), free(coef);
     rig_weights_free(&wt);
 }
@@ -482,102 +564,165 @@ static void gpu_draws(void) {
     }
 }
 
-// ---- the layers on a GPU ----
+// The same for take-all + PPS, from stored sizes. The coefficients are p_j / pi_j.
+static void check_head_take_all(const rig *r, const head_memory *m, int shared, int S, int s, int head) {
+    sl_masses wt = rig_weights(r, 0, s, head), sizes = rig_weights(r, 1, s, head);
+    sl_rng_id id = rng_of(r, s, head);
+    int32_t *rows = malloc(S * sizeof *rows);
+    float *inv_pi = malloc(S * sizeof *inv_pi);
+    double *coef = malloc(S * sizeof *coef);
+    naive_masses masses = {wt.w, wt.ref, wt.n, wt.top};
+    put(m->w, sizes.w, sizes.n * sizeof *sizes.w), put(m->ref, sizes.ref, sizes.n_blocks * sizeof *sizes.ref);
+    naive_cuda_row_masses((naive_masses){m->w, m->ref, sizes.n, sizes.top}, m->size);
+    naive_cuda_take_all(m->size, sizes.n, S, shared, id, m->is_heavy, m->rows, m->inv_pi);
+    gpu_read(rows, m->rows, S * sizeof *rows), gpu_read(inv_pi, m->inv_pi, S * sizeof *inv_pi);
+    check_take_all(&sizes, S, shared, id, rows, inv_pi);
+    uint64_t total = naive_running_mass(masses, wt.n - 1);
+    for (int i = 0; i < S; i++) coef[i] = rows[i] < 0 ? 0 : naive_probability(masses, total, rows[i]) * inv_pi[i];
+    check_sum(r, m, rows, coef, S, s, head, (S + 8) * 0x1p-24);
+    free(rows), free(inv_pi), free(coef);
+    rig_weights_free(&wt), rig_weights_free(&sizes);
+}
 
-// One rounding to bf16 is off by at most 2^-8 of the number. fp32 arithmetic before it adds the bounds of the cases on the CPU.
-static const double ROUNDED = 0x1.01p-8;
-
-static void gpu_norm_and_linear(void) {
-    layer_inputs in = make_layer_inputs(test_seed + 2);
-    double norm[ROWS * HIDDEN], y[ROWS * OUTS];
-    bf16 fast_norm[ROWS * HIDDEN];
-    float fast_y[ROWS * OUTS];
-    float *x = gpu_copy(in.x, sizeof in.x);
-    bf16 *x16 = gpu_copy(in.x16, sizeof in.x16), *w_norm = gpu_copy(in.norm, sizeof in.norm), *w = gpu_copy(in.w, sizeof in.w);
-    double *norm_device = gpu_new(sizeof norm), *y_device = gpu_new(sizeof y);
-    naive_cuda_rmsnorm(x, w_norm, ROWS, HIDDEN, 1e-5f, norm_device);
-    naive_cuda_linear(w, x16, ROWS, HIDDEN, OUTS, y_device);
-    gpu_read(norm, norm_device, sizeof norm), gpu_read(y, y_device, sizeof y);
-    bf16 *fast_norm_device = gpu_new(sizeof fast_norm);
-    float *fast_y_device = gpu_new(sizeof fast_y);
-    sl_cuda_rmsnorm(x, w_norm, ROWS, HIDDEN, 1e-5f, fast_norm_device, 0);
-    sl_cuda_linear args = {
-        .w = w, .n_out = OUTS, .n_in = HIDDEN, .x = x16, .n_rows = ROWS, .end = SL_LINEAR_STORE, .out32 = fast_y_device};
-    sl_cuda_linear_decode(&args, 0);
-    gpu_read(fast_norm, fast_norm_device, sizeof fast_norm), gpu_read(fast_y, fast_y_device, sizeof fast_y);
-    for (int i = 0; i < ROWS * HIDDEN; i++) {
-        CHECK_NEAR(norm[i], naive_rmsnorm(in.x + i / HIDDEN * HIDDEN, in.norm, HIDDEN, 1e-5f, i % HIDDEN), DOUBLES);
-        CHECK_NEAR(sl_bf16_to_f32(fast_norm[i]), norm[i], fabs(norm[i]) * (ROUNDED + 80 * 0x1p-24));
-    }
-    for (int i = 0; i < ROWS * OUTS; i++) { // the bound of test_cuda_linear.c
-        const bf16 *row = in.x16 + i / OUTS * HIDDEN;
-        double size = 0;
-        for (int j = 0; j < HIDDEN; j++) size += fabs(naive_from_bf16(row[j]) * naive_from_bf16(in.w[i % OUTS * HIDDEN + j]));
-        CHECK_NEAR(y[i], naive_linear(in.w, row, HIDDEN, i % OUTS), DOUBLES);
-        CHECK_NEAR(fast_y[i], y[i], (HIDDEN / 64 + 8) * 0x1p-22 * size);
+static void gpu_take_all(void) {
+    static const int lengths[] = {1, 31, 257, 2075}, budgets[] = {1, 7, 128};
+    for (int i = 0; i < 6; i++) {
+        char attn[48];
+        ref_cache c = ref_cache_new(6, 2, i % 2 ? 64 : 128, 4, lengths, 1 + i % 2, test_seed + i);
+        snprintf(attn, sizeof attn, "santa-pps:S=%d:pps=%s", budgets[i % 3], i / 3 ? "sys" : "strat");
+        rig r = rig_new(&c, attn, 17);
+        head_memory m = head_memory_new(2075);
+        rig_launch(&r);
+        for (int s = 0; s < 4; s++)
+            for (int head = 0; head < 6; head++) check_head_take_all(&r, &m, i / 3, budgets[i % 3], s, head);
+        rig_free(&r);
+        ref_cache_free(&c);
     }
 }
 
-static void gpu_swiglu(void) {
-    layer_inputs in = make_layer_inputs(test_seed + 3);
-    double out[ROWS * HIDDEN];
-    bf16 fast[ROWS * HIDDEN], *gate_up = gpu_copy(in.gate_up, sizeof in.gate_up), *fast_device = gpu_new(sizeof fast);
-    double *out_device = gpu_new(sizeof out);
-    naive_cuda_swiglu(gate_up, ROWS, HIDDEN, out_device);
-    sl_cuda_swiglu(gate_up, ROWS, HIDDEN, fast_device, 0);
-    gpu_read(out, out_device, sizeof out), gpu_read(fast, fast_device, sizeof fast);
-    for (int i = 0; i < ROWS * HIDDEN; i++) {
-        const bf16 *both = in.gate_up + i / HIDDEN * 2 * HIDDEN + i % HIDDEN;
-        CHECK_NEAR(out[i], naive_swiglu(both[0], both[HIDDEN]), DOUBLES);
-        CHECK_NEAR(sl_bf16_to_f32(fast[i]), out[i], fabs(out[i]) * (ROUNDED + 32 * 0x1p-24) + 1e-30);
+// topk: the rows of largest stored mass, each with its share of their masses.
+static void check_head_largest(const rig *r, const head_memory *m, int k, int s, int head) {
+    sl_masses wt = rig_weights(r, 0, s, head);
+    uint8_t *taken = malloc(wt.n);
+    int32_t *rows = malloc(k * sizeof *rows);
+    double *coef = malloc(k * sizeof *coef), sum = 0;
+    int n = 0;
+    naive_masses masses = {wt.w, wt.ref, wt.n, wt.top};
+    put(m->w, wt.w, wt.n * sizeof *wt.w), put(m->ref, wt.ref, wt.n_blocks * sizeof *wt.ref);
+    naive_cuda_largest((naive_masses){m->w, m->ref, wt.n, wt.top}, k, m->is_heavy);
+    gpu_read(taken, m->is_heavy, wt.n);
+    check_largest(&wt, k, taken);
+    for (int j = 0; j < wt.n; j++)
+        if (taken[j]) sum += coef[n] = naive_probability(masses, 1, j), rows[n++] = j;
+    for (int i = 0; i < n; i++) coef[i] /= sum;
+    check_sum(r, m, rows, coef, n, s, head, 4e-5); // scores as fp32 sums: decode_check.c's tolerance
+    free(taken), free(rows), free(coef);
+    rig_weights_free(&wt);
+}
+
+static void gpu_largest(void) {
+    static const int lengths[] = {1, 33, 257, 2075}, counts[] = {1, 2, 128, 3000};
+    for (int i = 0; i < 4; i++) {
+        char attn[32];
+        ref_cache c = ref_cache_new(6, 2, i % 2 ? 64 : 128, 4, lengths, i, test_seed + i);
+        snprintf(attn, sizeof attn, "topk:k=%d", counts[i]);
+        rig r = rig_new(&c, attn, 17);
+        head_memory m = head_memory_new(2075);
+        rig_launch(&r);
+        for (int s = 0; s < 4; s++)
+            for (int head = 0; head < 6; head++) check_head_largest(&r, &m, counts[i], s, head);
+        rig_free(&r);
+        ref_cache_free(&c);
     }
 }
 
-static void gpu_rope_append(void) {
-    enum { STRIDE = HEADS_IN_ROW * DIM, CACHE = PAGES * KV_HEADS * 256 * DIM };
-    layer_inputs in = make_layer_inputs(test_seed + 4);
-    float *inv_freq = gpu_copy(in.inv_freq, sizeof in.inv_freq);
-    int32_t *pages_device = gpu_copy(pages, sizeof pages);
-    bf16 *qkv = gpu_copy(in.qkv, sizeof in.qkv), fast[ROWS * STRIDE], *fast_k = malloc(CACHE * sizeof *fast_k),
-         *fast_v = malloc(CACHE * sizeof *fast_v), *fast_k_device = gpu_new(CACHE * sizeof *fast_k),
-         *fast_v_device = gpu_new(CACHE * sizeof *fast_v);
-    double q[ROWS * HEADS * DIM], *k = malloc(CACHE * sizeof *k), *v = malloc(CACHE * sizeof *v);
-    naive_qkv a = {.qkv = qkv,
-                   .stride = STRIDE,
-                   .inv_freq = inv_freq,
-                   .position = gpu_copy(positions, sizeof positions),
-                   .pages = pages_device,
-                   .n_rows = ROWS,
-                   .n_heads = HEADS,
-                   .n_kv_heads = KV_HEADS,
-                   .head_dim = DIM,
-                   .q = gpu_new(sizeof q),
-                   .k = gpu_new(CACHE * sizeof *k),
-                   .v = gpu_new(CACHE * sizeof *v)};
-    naive_cuda_rope_append(a); // before the fast kernel, which rotates q in place
-    gpu_read(q, a.q, sizeof q), gpu_read(k, a.k, CACHE * sizeof *k), gpu_read(v, a.v, CACHE * sizeof *v);
-    sl_row rows[ROWS];
-    for (int r = 0; r < ROWS; r++) rows[r] = (sl_row){.position = positions[r], .pages = pages_device};
-    sl_row *rows_device = gpu_copy(rows, sizeof rows);
-    float2 *table = gpu_new(ROWS * DIM / 2 * sizeof *table);
-    sl_cuda_rope_table(inv_freq, rows_device, ROWS, DIM, table, 0);
-    sl_cuda_rope_append(qkv, STRIDE, table, rows_device, ROWS, HEADS, KV_HEADS, DIM, fast_k_device, fast_v_device, 0);
-    gpu_read(fast, qkv, sizeof fast);
-    gpu_read(fast_k, fast_k_device, CACHE * sizeof *fast_k), gpu_read(fast_v, fast_v_device, CACHE * sizeof *fast_v);
-    for (int i = 0; i < ROWS * (HEADS + KV_HEADS) * DIM; i++) {
-        int r = i / ((HEADS + KV_HEADS) * DIM), head = i / DIM % (HEADS + KV_HEADS), d = i % DIM;
-        const bf16 *x = in.qkv + r * STRIDE + head * DIM;
-        double size = fabs(sl_bf16_to_f32(x[d])) + fabs(sl_bf16_to_f32(x[(d + DIM / 2) % DIM]));
-        size_t at = head < HEADS ? 0 : naive_place(pages, KV_HEADS, DIM, positions[r], head - HEADS) + d;
-        double got = head < HEADS ? q[(r * HEADS + head) * DIM + d] : k[at];
-        bf16 by_fast = head < HEADS ? fast[r * STRIDE + head * DIM + d] : fast_k[at];
-        CHECK_NEAR(got, naive_rope(x, in.inv_freq, DIM, positions[r], d), DOUBLES);
-        CHECK_NEAR(sl_bf16_to_f32(by_fast), got, ROUNDED * fabs(got) + 4 * 0x1p-24 * size);
-        if (head < HEADS) continue;
-        CHECK_INT(fast_v[at], x[KV_HEADS * DIM + d]);
-        CHECK(v[at] == sl_bf16_to_f32(fast_v[at]));
+// ---- proposed scores on a GPU ----
+
+// A mass that the fast kernel stored, against a proposed score: one rounding to bf16, 2^-8, and as much again for a score that
+// is an fp32 sum.
+static void check_stored(const sl_masses *stored, int j, double score) {
+    double want = exp2(score - stored->ref[j / SL_BLOCK]);
+    CHECK_NEAR(sl_bf16_to_f32(stored->w[j]), want, want * 0x1p-7 + 1e-30);
+}
+
+// All pages with quantised keys. The query is quantised on the CPU.
+static void check_head_quantised(const rig *r, const head_memory *m, int bits, int s, int head) {
+    int dim = r->c->geom.head_dim, n_pages = (r->c->seqs[s].n_tokens - 1) / SL_PAGE;
+    size_t size = r->args.extra_size[0];
+    char *block = malloc(size);
+    double score[SL_PAGE];
+    sl_masses stored = rig_weights(r, 0, s, head);
+    for (int i = 0; i < n_pages; i++) {
+        size_t at = (size_t)r->c->seqs[s].pages[i] * r->c->geom.n_kv_heads + head / r->group;
+        const char *on_device = (const char *)r->args.extra[0] + at * size;
+        sl_quant_query q;
+        gpu_read(block, on_device, size);
+        quantised_page page = page_of(block, dim);
+        sl_attn_kernels_best()->quantise_query(r->c->q + s * row_of(r) + (size_t)head * dim, page.step, page.zero, dim, bits,
+                                               score_scale(dim), &q);
+        naive_cuda_quantised_scores(q, page_of(on_device, dim).planes, bits, dim, m->scores);
+        gpu_read(score, m->scores, sizeof score);
+        for (int j = 0; j < SL_PAGE; j++) {
+            double want = naive_quantised_score(q, page.planes, bits, dim, j);
+            CHECK_NEAR(score[j], want, DOUBLES * (1 + fabs(want)));
+            check_stored(&stored, i * SL_PAGE + j, score[j]);
+        }
     }
-    free(fast_k), free(fast_v), free(k), free(v);
+    free(block);
+    rig_weights_free(&stored);
+}
+
+static void gpu_quantised(void) {
+    static const int lengths[] = {257, 1000, 2075}, bits[] = {8, 4, 3}, dims[] = {64, 80, 128};
+    for (int i = 0; i < 9; i++) {
+        char attn[32];
+        ref_cache c = ref_cache_new(6, 2, dims[i / 3], 3, lengths, 1 + i % 2, test_seed + i);
+        snprintf(attn, sizeof attn, "dense-q:bits=%d", bits[i % 3]);
+        rig r = rig_new(&c, attn, 17);
+        head_memory m = head_memory_new(2075);
+        rig_launch(&r);
+        for (int s = 0; s < 3; s++)
+            for (int head = 0; head < 6; head++) check_head_quantised(&r, &m, bits[i % 3], s, head);
+        rig_free(&r);
+        ref_cache_free(&c);
+    }
+}
+
+static void check_head_features(const rig *r, const head_memory *m, int B, int s, int head) {
+    int n = r->c->seqs[s].n_tokens, dim = r->c->geom.head_dim;
+    size_t at = s * row_of(r) + (size_t)head * dim;
+    double *score = malloc(n * sizeof *score), feature[128], want[128];
+    bf16 q[128];
+    sl_rng_id id = rng_of(r, s, head);
+    sl_masses stored = rig_weights(r, 0, s, head);
+    naive_cuda_bernoulli_scores(device_cache_of(r, s), r->args.q + at, n, head, B, id, m->out, m->scores);
+    gpu_read(feature, m->out, dim * sizeof *feature), gpu_read(score, m->scores, n * sizeof *score);
+    for (int d = 0; d < dim; d++) q[d] = sl_f32_to_bf16(r->c->q[at + d]);
+    for (int d = 0; d < dim; d++)
+        CHECK_NEAR(feature[d], want[d] = naive_bernoulli_feature(q, dim, B, id, d), DOUBLES * (1 + fabs(want[d])));
+    for (int j = 0; j < n; j++) {
+        if (j % 37 == 0)
+            CHECK_NEAR(score[j], naive_bernoulli_score(cache_of(r->c, s), want, head, j), DOUBLES * (1 + fabs(score[j])));
+        check_stored(&stored, j, score[j]);
+    }
+    free(score);
+    rig_weights_free(&stored);
+}
+
+static void gpu_features(void) {
+    static const int lengths[] = {1, 31, 257, 2075}, trials[] = {2, 8, 1000};
+    for (int i = 0; i < 6; i++) {
+        char attn[48];
+        ref_cache c = ref_cache_new(6, 2, i % 2 ? 80 : 128, 4, lengths, 1 + i % 2, test_seed + i);
+        snprintf(attn, sizeof attn, "bernoulli:B=%d+santa-sys:S=64", trials[i % 3]);
+        rig r = rig_new(&c, attn, 17);
+        head_memory m = head_memory_new(2075);
+        rig_launch(&r);
+        for (int s = 0; s < 4; s++)
+            for (int head = 0; head < 6; head++) check_head_features(&r, &m, trials[i % 3], s, head);
+        rig_free(&r);
+        ref_cache_free(&c);
+    }
 }
 #endif
 
@@ -585,15 +730,18 @@ static const test_case cases[] = {
     {"dense", 0, dense},
     {"masses", 0, masses},
     {"draws", 0, draws},
-    {"norm-and-linear", 0, norm_and_linear},
-    {"rope-and-swiglu", 0, rope_and_swiglu},
+    {"take-all", 0, take_all},
+    {"largest", 0, largest},
+    {"quantised", 0, quantised},
+    {"features", 0, features},
     GPU_CASE("gpu-dense-decode", gpu_dense_decode),
     GPU_CASE("gpu-dense-prefill", gpu_dense_prefill),
     GPU_CASE("gpu-masses", gpu_masses),
     GPU_CASE("gpu-draws", gpu_draws),
-    GPU_CASE("gpu-norm-and-linear", gpu_norm_and_linear),
-    GPU_CASE("gpu-swiglu", gpu_swiglu),
-    GPU_CASE("gpu-rope-append", gpu_rope_append),
+    GPU_CASE("gpu-take-all", gpu_take_all),
+    GPU_CASE("gpu-largest", gpu_largest),
+    GPU_CASE("gpu-quantised", gpu_quantised),
+    GPU_CASE("gpu-features", gpu_features),
     {0},
 };
 const test_suite suite_cuda_naive = {"cuda_naive", cases};

@@ -1,5 +1,5 @@
-// tests/cuda/test_cuda_observe.c - observing decode steps on a GPU: the CPU's figures of the same steps, and nothing else
-// changes.
+// tests/cuda/test_cuda_observe.c - observing decode steps on a GPU gives the CPU's figures of the same steps, and changes no
+// output.
 #include "tests/support/gpu.h"
 
 #ifdef SLEIGH_CUDA
@@ -51,7 +51,7 @@ typedef struct sums {
 
 typedef struct figures {
     sums of[JUDGED][LAYERS];
-    uint32_t tiles[STEPS * LAYERS * HEADS]; // of the dense run's heads
+    uint32_t tiles[STEPS * LAYERS * HEADS]; // of the heads of the dense run
     int n, n_records;
 } figures;
 
@@ -90,10 +90,11 @@ static void observe_run(const char *device, figures *out) {
     free(ids);
 }
 
-// The states differ by the rounding of activations to bf16 (logits by 0.7%: test_cuda_engine.c), which moves a page or a row
-// near a border in or out, and outputs are rounded (0.002). Methods that draw take mostly the same rows from the same uniforms:
-// what is left is judged as noise of SEEDS * STEPS * HEADS outputs whose errors have a standard deviation of at most their
-// mean, 1 / sqrt(384) = 5%, four times.
+// The states of the two devices differ, because activations are rounded to bf16 (logits differ by 0.7%: test_cuda_engine.c). So
+// a page or a row near a limit may be chosen on one device only. Outputs are rounded (0.002). Sampled methods draw mostly the
+// same rows from the same uniform numbers. The remaining difference is noise of SEEDS * STEPS * HEADS outputs. The standard
+// deviation of an error is at most its mean, so the mean error has a standard error of 1 / sqrt(384) = 5%. The test allows four
+// of them.
 static void check_figures(const sums *got, const sums *want, const char *attn, int layer, int exact) {
     double g = got->error / got->n, w = want->error / want->n, most = 0.003 + (exact ? 0.05 : 0.2) * w;
     if (!(fabs(g - w) <= most)) FAIL("%s, layer %d: mean error %.5f, on the CPU %.5f", attn, layer, g, w);
@@ -103,12 +104,12 @@ static void check_figures(const sums *got, const sums *want, const char *attn, i
     CHECK_NEAR(got->samples, want->samples, 0.01 * want->samples);
     CHECK_INT(got->dense_bytes, want->dense_bytes);
     CHECK_NEAR(got->features, want->features, 1e-3 * want->features);
-    // Kernels that draw count a row for each head, and each group of 32 draws, that reads it.
+    // Sampled kernels count a row once for each head, and for each group of 32 draws, that reads it.
     double more = exact ? 0 : got->v_rows * HEADS / KV_HEADS;
     CHECK(got->v_rows >= 0.95 * want->v_rows && (exact ? got->v_rows <= 1.02 * want->v_rows : got->v_rows <= got->samples));
     CHECK(got->k_rows >= 0.98 * want->k_rows && got->k_rows <= 1.02 * want->k_rows + more);
     double row = HEAD_DIM * sizeof(bf16);
-    CHECK(got->bytes >= 0.98 * want->bytes && got->bytes <= 1.02 * want->bytes + 2 * more * row); // of K and V
+    CHECK(got->bytes >= 0.98 * want->bytes && got->bytes <= 1.02 * want->bytes + 2 * more * row); // both of K and of V
 }
 
 static void same_figures(void) {
@@ -127,10 +128,10 @@ static void same_figures(void) {
         }
     for (int i = 0; i < cpu.n; i++) same += gpu.tiles[i] == cpu.tiles[i];
     printf("      tiles: %d of %d heads have the CPU's\n", same, cpu.n);
-    CHECK(same >= 0.9 * cpu.n); // others have a share of mass near 90%
+    CHECK(same >= 0.9 * cpu.n); // in the other heads a share of the mass is near 90%
 }
 
-// ---- nothing else changes ----
+// ---- no output changes ----
 
 typedef struct seen {
     sl_attn_record record;
@@ -169,13 +170,13 @@ static void check_records(const witness *w, const sl_attn_spec *shadows) {
         CHECK_INT(x->seed, SEED + (run ? (run - 1) % TWINS : 0));
         CHECK(x->spec->method == shadows[run ? which : 0].method);
         CHECK(y->error >= 0 && fabs(y->cosine) <= 1 + 1e-6 && fabs(y->bias) <= y->error + 1e-6 && y->tiles > 0);
-        if (run == 1) CHECK(same_outcome(y, first)); // the running method's twin, its state of steps before included
+        if (run == 1) CHECK(same_outcome(y, first)); // the running method again, with its state of the steps before
         if (run == 2) other += y->error != first->error;
         if (run && which == 1) CHECK(y->error == 0 && y->bias == 0 && y->bytes == y->dense_bytes); // dense
         fallbacks += y->fallback;
     }
-    printf("      %d heads went dense\n", fallbacks);
-    CHECK(other > w->n / RUNS / 10); // another seed, other errors where heads do not go dense
+    printf("      %d heads attended to all rows\n", fallbacks);
+    CHECK(other > w->n / RUNS / 10); // heads that do not fall back to all rows have other errors with another seed
 }
 
 static void changes_nothing(void) {
@@ -196,10 +197,10 @@ static void changes_nothing(void) {
     rig_run_batch(&r, got);
     now = *sl_engine_attn_stats(r.engine);
     CHECK(!memcmp(got, want, size));
-    CHECK(!memcmp(&now, &stats, sizeof now)); // shadows do not count
+    CHECK(!memcmp(&now, &stats, sizeof now)); // observed methods do not add to the statistics
     check_records(&w, shadows);
 
-    sl_observer plain = {.fn = note, .ctx = &w}; // errors not asked for: not there
+    sl_observer plain = {.fn = note, .ctx = &w}; // an observer without `errors` gets none
     w.n = 0;
     CHECK_OK(sl_engine_observe(r.engine, &plain, &err), err);
     rig_run_batch(&r, got);
@@ -212,7 +213,7 @@ static void changes_nothing(void) {
     plain.shadows = &bad, plain.n_shadows = 1;
     CHECK_ERR(sl_engine_observe(r.engine, &plain, &err), err, SL_ERR_UNSUPPORTED, "magicpig: not offered on a GPU (observed)");
     CHECK_OK(sl_engine_observe(r.engine, NULL, &err), err);
-    rig_run_batch(&r, got); // recorded steps again
+    rig_run_batch(&r, got); // steps are recorded again
     CHECK(!memcmp(got, want, size));
     CHECK_INT(w.n, MAX_SEEN / RUNS);
     rig_close(&r);

@@ -1,5 +1,5 @@
-// tests/cuda/test_cuda_pps.c - santa-pps on a GPU: stored weights and sizes against double precision; from the very ones that
-// the kernel stored, the CPU's draws; stated errors.
+// tests/cuda/test_cuda_pps.c - santa-pps on a GPU. Stored masses and sizes agree with double precision. The CPU's draws from
+// the masses and sizes that the kernel stored give the kernel's output. Stated errors hold.
 #include "tests/support/gpu.h"
 
 #ifdef SLEIGH_CUDA
@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// ---- S draws: the CPU's ----
+// ---- S draws are the CPU's ----
 
 static void check(int n_heads, int n_kv_heads, int dim, int n_seqs, const int *lengths, double scale, int S) {
     ref_cache c = ref_cache_new(n_heads, n_kv_heads, dim, n_seqs, lengths, scale, test_seed);
@@ -39,15 +39,15 @@ static void shapes_of_model(void) {
         for (int g = 0; g < 5; g++) check(2 * groups[g], 2, dims[d], 3, n, 2, 64);
 }
 
-// The second and third take more room than several L2 caches: their tiles are long.
+// K and V of the second and third batch are larger than several L2 caches, so the kernels choose long tiles.
 static void ragged_batch(void) {
     check(8, 2, 128, RIG_SEQS, rig_ragged, 3, 128);
     check(8, 4, 128, RIG_SEQS, rig_ragged, 3, 128);
     check(8, 8, 80, RIG_SEQS, rig_ragged, 2, 100);
 }
 
-// Norms of the newest page are kept from step to step: after steps at earlier rows, of this page and of the one before, they
-// are those of a first step.
+// The norms of the newest page are kept from step to step. After steps at earlier rows, of this page and of the page before,
+// they equal the norms that a first step computes.
 static void kept_norms(void) {
     static const int n[] = {700, 513, 2049, 300, 1}, before[] = {290, 40, 39, 1};
     ref_cache c = ref_cache_new(8, 2, 128, 5, n, 2, test_seed);
@@ -66,14 +66,14 @@ static void kept_norms(void) {
     ref_cache_free(&c);
 }
 
-// ---- against dense attention ----
+// ---- compared with dense attention ----
 
-static void enough_rows_is_dense(void) { // stored weights are bf16: each is off by 2^-9 at most, on its own
+static void enough_rows_is_dense(void) { // stored masses are bf16: each is off by at most 2^-9, independently
     static const int n[] = {1, 31, 255, 256, 257, 1500};
     ref_cache c = ref_cache_new(8, 2, 128, 6, n, 2, test_seed);
     rig r = rig_new(&c, "santa-pps:S=1500", 5);
     rig_launch(&r);
-    for (int i = 0; i < 48; i++) CHECK(rig_error(&r, i / 8, i % 8, NULL) < 0x1p-7); // and the output too
+    for (int i = 0; i < 48; i++) CHECK(rig_error(&r, i / 8, i % 8, NULL) < 0x1p-7); // 2^-7: masses and the output are rounded
     CHECK_INT(r.stats.samples, 8 * (1 + 31 + 255 + 256 + 257 + 1500));
     CHECK_INT(r.stats.v_rows, r.stats.samples);
     rig_free(&r);
@@ -104,7 +104,7 @@ static void one_hot_is_exact(void) {
 
 // ---- a stated error ----
 
-// All along one channel, a quarter of them negative: the hardest values for a stated error (test_pps.c).
+// Values have one channel, and a quarter of them are negative. These are the hardest values for a stated error (test_pps.c).
 static void set_along_one_channel(ref_cache *c, uint64_t seed) {
     for (int s = 0; s < c->n_seqs; s++)
         for (int h = 0; h < c->geom.n_kv_heads; h++)
@@ -115,7 +115,8 @@ static void set_along_one_channel(ref_cache *c, uint64_t seed) {
             }
 }
 
-// Two positions, the second planned with the first's output: no certified head may exceed epsilon more often than delta.
+// Decodes two positions; the second is planned with the output of the first. Certified heads must not exceed epsilon more often
+// than delta.
 static void stated(const char *bound, double epsilon, double delta, int hardest) {
     enum { SEEDS = 30, HEADS = 8, SEQS = 2 };
     static const double scales[] = {0.3, 1, 3};
@@ -132,12 +133,12 @@ static void stated(const char *bound, double epsilon, double delta, int hardest)
         rig r = rig_new(&c, attn, 5);
         double mu[2][SEQS * HEADS][128], *p = malloc(8000 * sizeof *p);
         for (int x = 0; x < 2 * SEQS * HEADS; x++) {
-            int head = x / 2; // of the batch
+            int head = x / 2; // counted over the batch
             ref_attention(&c, head / HEADS, head % HEADS, c.q + head * 64, n[head / HEADS] - 1 + x % 2, p, mu[x % 2][head]);
         }
         for (uint32_t i = 0; i < SEEDS; i++) {
             rig_seed(&r, i);
-            for (int step = 0; step < 2; step++) { // the newest row is taken away, then given back
+            for (int step = 0; step < 2; step++) { // first without the newest row, then with it
                 for (int s = 0; s < SEQS; s++) r.rows[s].position = n[s] - 2 + step;
                 rig_upload_rows(&r);
                 rig_launch(&r);
@@ -162,7 +163,7 @@ static void stated(const char *bound, double epsilon, double delta, int hardest)
         CHECK(certified[step] >= 500);
         CHECK(most <= delta);
     }
-    printf("      %d went dense, %.2f tries a head\n", dense_heads,
+    printf("      %d heads attended to all rows, %.2f tries per head\n", dense_heads,
            tries / (double)(certified[0] + certified[1] + dense_heads));
 }
 static void stated_clt(void) {
@@ -177,7 +178,8 @@ static void hardest_bernstein(void) {
 
 enum { LIKE_HEADS = 16, LIKE_KV_HEADS = 4, LIKE_SEQS = 2, LIKE_DIM = 64 };
 
-// A step of both at the row that lies `back` behind the newest. Counts the heads whose outputs are equal but for roundings.
+// Decodes the row that lies `back` rows before the newest row, on both devices. Counts the heads whose outputs differ by
+// roundings only.
 static int step_of_both(rig *r, const char *attn, const int *n, int back, sl_attn_stats *cpu) {
     ref_cache *c = r->c;
     int same = 0;
@@ -200,12 +202,12 @@ static int step_of_both(rig *r, const char *attn, const int *n, int back, sl_att
     return same;
 }
 
-// Without a step before, planned with one, and with one that is too old to plan with: the CPU's rows, tries and outputs. A
-// stored weight in ten thousand is off by its last bit, which may move a plan by a row. The KV heads' values are of different
-// sizes.
+// Rows, tries and outputs are the CPU's in three steps: without a step before, with a step before that plans this one, and with
+// a step before that is too old to be used. A stored mass in ten thousand differs by its last bit, which may change a plan by
+// one row. The values of the KV heads have different sizes.
 //
-// hardest: with the values of set_along_one_channel, whose estimated norm is off by up to the error bound, so that heads need a
-// second try. A row more or less in the first try then changes the second plan: limits of a head's plan are wider.
+// hardest: with the values of set_along_one_channel. Their estimated norm is off by up to the error bound, so that some heads
+// need a second try. If the first tries differ by one row, the second plans differ by more, so the limits are wider.
 static void like_the_cpu(const char *attn, int hardest) {
     static const int n[LIKE_SEQS] = {3001, 6000}, back[] = {5, 4, 0};
     ref_cache c = ref_cache_new(LIKE_HEADS, LIKE_KV_HEADS, LIKE_DIM, LIKE_SEQS, n, 1.5, test_seed);
@@ -225,10 +227,11 @@ static void like_the_cpu(const char *attn, int hardest) {
     for (int i = 0; i < 3; i++) {
         sl_attn_stats cpu;
         int heads = LIKE_SEQS * LIKE_HEADS, same = step_of_both(&r, attn, n, back[i], &cpu);
-        printf("      %s, step %d: %llu rows, %llu tries, %llu dense; on the CPU %llu, %llu, %llu; %d of %d outputs equal\n",
-               attn, i, (unsigned long long)r.stats.samples, (unsigned long long)r.stats.tries,
-               (unsigned long long)r.stats.fallbacks, (unsigned long long)cpu.samples, (unsigned long long)cpu.tries,
-               (unsigned long long)cpu.fallbacks, same, heads);
+        printf(
+            "      %s, step %d: %llu rows, %llu tries, %llu fall-backs; on the CPU %llu, %llu, %llu; %d of %d outputs equal\n",
+            attn, i, (unsigned long long)r.stats.samples, (unsigned long long)r.stats.tries,
+            (unsigned long long)r.stats.fallbacks, (unsigned long long)cpu.samples, (unsigned long long)cpu.tries,
+            (unsigned long long)cpu.fallbacks, same, heads);
         CHECK(same >= heads / 2);
         CHECK(fabs((double)r.stats.samples / cpu.samples - 1) < (hardest ? 0.1 : 0.05));
         CHECK(fabs((double)r.stats.tries - cpu.tries) <= (hardest ? 4 : 2));
@@ -247,7 +250,7 @@ static void plans_are_the_cpus(void) {
     like_the_cpu("santa-pps:epsilon=0.25:delta=0.2:bound=bernstein", 1);
 }
 
-// Rows rise as epsilon falls; at an epsilon that none can state, every head goes dense, and is.
+// The number of rows rises as epsilon falls. With an epsilon that draws cannot reach, every head attends to all rows exactly.
 static void rows_rise_as_epsilon_falls(void) {
     static const int n = 8000;
     static const char *const specs[] = {"santa-pps:epsilon=0.4", "santa-pps:epsilon=0.2", "santa-pps:epsilon=0.1",
@@ -258,7 +261,7 @@ static void rows_rise_as_epsilon_falls(void) {
         ref_add_to_values(&c, 1);
         rig r = rig_new(&c, specs[i], 3);
         rig_launch(&r);
-        printf("      %s: %llu rows, %llu tries, %llu dense\n", specs[i], (unsigned long long)r.stats.v_rows,
+        printf("      %s: %llu rows, %llu tries, %llu fall-backs\n", specs[i], (unsigned long long)r.stats.v_rows,
                (unsigned long long)r.stats.tries, (unsigned long long)r.stats.fallbacks);
         CHECK(r.stats.v_rows > before);
         before = r.stats.v_rows;

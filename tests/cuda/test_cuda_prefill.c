@@ -1,5 +1,5 @@
-// tests/cuda/test_cuda_prefill.c - dense prefill on CUDA against double precision: every head dimension and group, runs that
-// begin and end around the edges of tiles and pages, and equal bits however a prompt is cut into chunks.
+// tests/cuda/test_cuda_prefill.c - dense prefill on CUDA, compared with double precision for every head dimension and group,
+// and for runs that begin and end near borders of tiles and pages. A prompt gives equal bits whole and in chunks of any sizes.
 #include "attention/cuda/dense_prefill.cuh"
 #include "tests/support/gpu.h"
 #include "tests/test.h"
@@ -12,13 +12,13 @@
 
 enum { MAX_KV = 6016, N_PAGES = 29, N_KV_HEADS = 2, MAX_TOKENS = 1000, GUARD = 256, N_CHECKED = 10 };
 
-// q and k are bf16 and their products are exact in fp32, so scores err by summation alone. What remains is rounding to bf16, by
-// at most 2^-8 of the rounded number: of the output, and of each weight p. The weights' errors have independent signs, so they
-// sum to 2^-8 sqrt(sum p^2 |v|^2), which is |out| for values without a mean, as here, and less where there is one. Together
-// 2^-7; the worst row seen has 1.2 * 2^-8.
+// q and k are bf16, and their products are exact in fp32, so only the sums of scores have errors. The output and each
+// probability p are rounded to bf16, by at most 2^-8 of the rounded number. The errors of the probabilities have independent
+// signs, so they add up to 2^-8 sqrt(sum p^2 |v|^2). This is 2^-8 |out| for values without a mean, as in this test, and less
+// for other values. Together the bound is 2^-7. The largest error seen in a row is 1.2 * 2^-8.
 static const double TOLERANCE = 0x1p-7;
 
-// The kernel that this GPU gets, and the one for every GPU: on a Hopper, two.
+// The kernel that the launcher chooses on this GPU, and the kernel for every GPU. On a Hopper they differ.
 typedef void (*prefill_fn)(const sl_attn_cuda_prefill_args *args);
 static const prefill_fn kernels[] = {sl_cuda_dense_prefill, sl_cuda_dense_prefill_mma};
 static int n_kernels(void) {
@@ -29,10 +29,10 @@ typedef struct prompt {
     prefill_fn kernel;
     sl_attn_geom geom;
     size_t q_stride;
-    int32_t pages[N_PAGES]; // the first 24 are the sequence's; the others hold NaN
-    bf16 *q;                // [MAX_KV][q_stride]: the heads of a token and then NaN
+    int32_t pages[N_PAGES]; // the first 24 belong to the sequence; the others hold NaN
+    bf16 *q;                // [MAX_KV][q_stride]: the heads of a token, then NaN
     bf16 *k, *v;            // [N_PAGES][N_KV_HEADS][256][head_dim]
-    bf16 *cut;              // k or v with NaN past the last row
+    bf16 *cut;              // k or v, with NaN behind the last row
     bf16 *d_q, *d_out, *d_k, *d_v;
     int32_t *d_pages;
     bf16 *out; // [GUARD + MAX_KV * n_heads * head_dim + GUARD]
@@ -81,7 +81,7 @@ static void prompt_free(prompt *p) {
     free(p->q), free(p->k), free(p->v), free(p->cut), free(p->out);
 }
 
-// Uploads x with NaN in all rows from n_kv on.
+// Uploads x, with NaN in all rows from n_kv on.
 static void upload(prompt *p, bf16 *to, const bf16 *x, int n_kv) {
     size_t row = p->geom.head_dim * sizeof *x;
     memset(p->cut, 0xFF, pool_size(p));
@@ -90,7 +90,7 @@ static void upload(prompt *p, bf16 *to, const bf16 *x, int n_kv) {
     if (cudaMemcpy(to, p->cut, pool_size(p), cudaMemcpyHostToDevice)) FAIL("upload");
 }
 
-// Token `first` + i of the run is the prompt's, its output at d_out + GUARD for i == 0; only rows [0, first + n_tokens) exist.
+// Runs tokens [first, first + n_tokens) of the prompt. Their outputs begin at `out`. Only rows [0, first + n_tokens) exist.
 static void run(prompt *p, int first, int n_tokens, bf16 *out) {
     sl_attn_cuda_prefill_args args = {
         .geom = &p->geom,
@@ -107,7 +107,7 @@ static void run(prompt *p, int first, int n_tokens, bf16 *out) {
     p->kernel(&args);
 }
 
-// Runs it and reads the output, sentinels before and behind checked, into p->out + GUARD.
+// Runs the tokens, checks the sentinels before and behind the output, and reads the output to p->out + GUARD.
 static void run_checked(prompt *p, int first, int n_tokens) {
     size_t n = (size_t)n_tokens * p->geom.n_heads * p->geom.head_dim;
     upload(p, p->d_k, p->k, first + n_tokens), upload(p, p->d_v, p->v, first + n_tokens);
@@ -122,7 +122,7 @@ static void run_checked(prompt *p, int first, int n_tokens) {
         if ((p->out[GUARD + i] & 0x7F80) == 0x7F80) FAIL("first %d, n %d: output %zu is not finite", first, n_tokens, i);
 }
 
-// |got - want| / |want| of one row; want in double precision from the bf16 inputs.
+// |got - want| / |want| of one row, with `want` in double precision from the bf16 inputs.
 static double row_error(const prompt *p, int position, int head, const bf16 *got) {
     int dim = p->geom.head_dim, kv_head = head / (p->geom.n_heads / N_KV_HEADS);
     const bf16 *q = p->q + position * p->q_stride + (size_t)head * dim;
@@ -148,7 +148,7 @@ static double row_error(const prompt *p, int position, int head, const bf16 *got
     return sqrt(diff / size);
 }
 
-// The first and the last row of the run, of a tile of 64 and of 128, and some others, of all heads.
+// Checks all heads of these rows: the first and the last row of the run, of a tile of 64 and of a tile of 128, and some others.
 static double worst_error(const prompt *p, int first, int n_tokens) {
     int rows[N_CHECKED] = {0, n_tokens - 1, 1, 63, 64, 127, 128, 191, 192, n_tokens / 2};
     int n_heads = p->geom.n_heads, dim = p->geom.head_dim;
@@ -201,8 +201,8 @@ static void on_every_kernel(check_fn check, int group, double query_scale) {
     }
 }
 
-// Scores of up to some hundreds: one or two keys take all the weight, and the running maximum grows by leaps. A score of size s
-// (in powers of 2) errs by a few times s 2^-24, which is nothing beside bf16.
+// Scores of up to some hundreds: one or two keys have all the mass, and the running maximum grows in large steps. A score s (in
+// powers of 2) is off by a few times s 2^-24, which is far below the rounding to bf16.
 static void check_large_scores(prompt *p) {
     run_checked(p, 300, MAX_TOKENS);
     double error = worst_error(p, 300, MAX_TOKENS);
@@ -212,7 +212,7 @@ static void large_scores(void) {
     on_every_kernel(check_large_scores, 2, 100);
 }
 
-// A prompt whole, and in chunks that begin everywhere in a tile; rows after a chunk do not exist yet when it runs.
+// A prompt whole, and in chunks that begin anywhere in a tile. Rows after a chunk do not exist when the chunk runs.
 static void check_chunks(prompt *p) {
     static const int chunks[] = {1, 127, 128, 300, 444, 64, 7, 1000, 513};
     size_t row = (size_t)p->geom.n_heads * p->geom.head_dim;

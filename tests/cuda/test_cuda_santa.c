@@ -1,5 +1,5 @@
-// tests/cuda/test_cuda_santa.c - the SANTA family on a GPU: stored weights against double precision, and, from the very weights
-// that the kernel stored, the CPU's draws: the output must be the mean of these rows.
+// tests/cuda/test_cuda_santa.c - the SANTA family on a GPU. Stored masses agree with double precision. The CPU draws from the
+// masses that the kernel stored, and the kernel's output must be the mean of these rows.
 #include "tests/support/gpu.h"
 
 #ifdef SLEIGH_CUDA
@@ -22,7 +22,7 @@ static void check(int n_heads, int n_kv_heads, int dim, int n_seqs, const int *l
 }
 
 static void lengths(void) {
-    // Tiles of 64 rows, pages of 256, and as many pages as a GPU has multiprocessors, twice as many, and more
+    // Borders of tiles (64 rows) and pages (256); as many pages as a GPU has multiprocessors, twice as many, and more
     static const int all[] = {1,   31,  32,  33,  63,  64,   65,   127,  128,   129,   191,   192,
                               193, 255, 256, 257, 320, 1000, 4097, 8192, 32768, 32769, 40000, 65536};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
@@ -32,7 +32,7 @@ static void lengths(void) {
 static void samples(void) {
     static const int n = 3000, S[] = {1, 3, 127, 128, 129, 1000, 4096};
     for (size_t i = 0; i < sizeof S / sizeof *S; i++) check(4, 1, 128, 1, &n, 2, S[i]);
-    static const int ties = 40000, few[] = {3, 127, 130}; // tiles of equal mass: santa-prop's remainders are equal
+    static const int ties = 40000, few[] = {3, 127, 130}; // tiles of equal mass have equal remainders in santa-prop
     for (int i = 0; i < 3; i++) check(4, 1, 128, 1, &ties, 0, few[i]);
 }
 
@@ -42,14 +42,15 @@ static void shapes(void) {
         for (int g = 0; g < 5; g++) check(2 * groups[g], 2, dims[d], 3, lengths, 2, 64);
 }
 
-// The second and third take more room than several L2 caches: their tiles are long.
+// K and V of the second and third batch are larger than several L2 caches, so the kernels choose long tiles.
 static void ragged_batch(void) {
     check(8, 2, 128, RIG_SEQS, rig_ragged, 3, 128);
     check(8, 4, 128, RIG_SEQS, rig_ragged, 3, 128);
     check(8, 8, 80, RIG_SEQS, rig_ragged, 2, 100);
 }
 
-// A race between copies and those that read them shows in few of many runs: stored weights and output, to the bit.
+// A race between copies and their readers shows in few of many runs. So 200 runs must give equal bits of stored masses and
+// outputs.
 static void stored_again_by(int n_kv_heads) {
     ref_cache c = ref_cache_new(8, n_kv_heads, 128, RIG_SEQS, rig_ragged, 3, test_seed);
     rig r = rig_new(&c, "santa-sys:S=128", 5);

@@ -1,5 +1,5 @@
-// tests/cuda/test_cuda_sparse.c - topk, topp, streaming, quest and random on a GPU: the CPU's rows from equal stored weights,
-// and what they give.
+// tests/cuda/test_cuda_sparse.c - topk, topp, streaming, quest and random on a GPU. From the masses that the kernel stored, the
+// CPU chooses the same rows, and these rows give the kernel's output.
 #include "tests/support/gpu.h"
 
 #ifdef SLEIGH_CUDA
@@ -13,7 +13,7 @@ static const char *const specs[] = {"topk:k=128", "topp:p=0.9", "streaming:sink=
                                     "random:S=100"};
 enum { N_SPECS = sizeof specs / sizeof *specs };
 
-// Equal scores, flat, peaked, one row with nearly all of the weight.
+// Scores that are equal, flat, peaked, and such that one row has nearly all the mass.
 static void all_lengths(void) {
     static const int all[] = {1, 31, 32, 33, 255, 256, 257, 1000, 8192, 32768, 32769};
     static const double scales[] = {0, 1, 4, 30};
@@ -30,7 +30,7 @@ static void shapes(void) {
             for (int k = 0; k < N_SPECS; k++) rig_try(specs[k], 2 * groups[g], 2, dims[d], 3, lengths, 2);
 }
 
-// Budgets from one row to more than there are.
+// Budgets from one row to more rows than there are.
 static void budgets(void) {
     static const char *const all[] = {"topk:k=1",
                                       "topk:k=2",
@@ -59,7 +59,7 @@ static void budgets(void) {
         for (int scale = 0; scale < 2; scale++) rig_try(all[i], 4, 1, 64, 1, &n, 1.5 * scale);
 }
 
-// The weights that quest stores are those of the bounds.
+// The masses that quest stores are those of the bounds.
 static void bounds(void) {
     static const int lengths[] = {1, 255, 256, 257, 3000}, dims[] = {64, 80, 96, 128};
     for (int d = 0; d < 4; d++) {

@@ -1,5 +1,5 @@
-// tests/cuda/test_cuda_take_all.c - take-all + PPS draws on a GPU against the CPU's, from the same stored sizes: the same rows,
-// counts and expected counts.
+// tests/cuda/test_cuda_take_all.c - take-all + PPS draws on a GPU: the CPU's rows, counts and expected counts from the same
+// stored sizes.
 #include "tests/support/gpu.h"
 
 #ifdef SLEIGH_CUDA
@@ -19,14 +19,14 @@ typedef struct problem {
     sl_rng_id id;
 } problem;
 
-static uint64_t draw_of(int row, float inv_pi) { // sorts by row
+static uint64_t draw_of(int row, float inv_pi) { // the row is in the high bits, so that integers sort by row
     uint32_t bits;
     memcpy(&bits, &inv_pi, sizeof bits);
     return (uint64_t)row << 32 | bits;
 }
 
-// What the GPU drew, against the CPU. Light sizes of less than a few units are left to rounding: equal ranks may differ by one
-// unit of mass there, and the CPU orders by rank.
+// Compares the GPU's draws with the CPU's. Where light sizes are a few units of mass only, rounding decides: rows of equal rank
+// may differ by one unit there, and the CPU orders rows by rank.
 static void check(const problem *p, const int *result, uint64_t light, const int32_t *row, const float *inv_pi) {
     int n = p->size.n, S = p->S, n_drawn = 0, at = 0, cap = S < n ? S : n;
     sl_draws d = {.row = malloc(n * sizeof *d.row),
@@ -41,7 +41,7 @@ static void check(const problem *p, const int *result, uint64_t light, const int
         got[n_drawn++] = draw_of(row[i], inv_pi[i]);
     }
     sl_sort(got, n_drawn);
-    if (want.k && light / (unsigned)want.k < 64 && light != want.light) goto done; // beyond what 64-bit masses tell apart
+    if (want.k && light / (unsigned)want.k < 64 && light != want.light) goto done; // 64-bit masses cannot distinguish such rows
     if (want.k == result[2]) CHECK(light == want.light && result[1] == want.n_heavy);
     CHECK_INT(n_drawn, d.n_draws);
     for (int i = 0; i < d.n; i++)
@@ -53,7 +53,7 @@ done:
     free(d.row), free(d.count), free(d.inv_pi), free(d.scratch), free(got);
 }
 
-// Draws of all problems; returns for how many the candidates fitted.
+// Draws all problems. Returns the number of problems whose candidates fitted in shared memory.
 static int run(problem *problems, int n_problems) {
     take_all_problem on_gpu[MOST_PROBLEMS];
     int n_listed = 0;
@@ -100,7 +100,7 @@ static int run(problem *problems, int n_problems) {
     return n_listed;
 }
 
-static int run_sizes(const sl_masses *size, uint32_t seed) { // with every budget and kind of draw
+static int run_sizes(const sl_masses *size, uint32_t seed) { // every budget and kind of draw
     static const int budgets[] = {1, 2, 7, 128, 1000, 4096};
     int n_listed = 0;
     for (int mixed = 0; mixed < 2; mixed++) {
@@ -127,7 +127,7 @@ static void shapes_and_lengths(void) {
     printf("      candidates fitted in %d of %d\n", n_listed, n);
 }
 
-// Few distinct sizes: rows tie at the cut.
+// With few distinct sizes, rows tie at the limit of the heavy rows.
 static void ties(void) {
     static const int n[] = {40, 1000, 5000, 70000};
     for (int i = 0; i < 8; i++) {
@@ -136,7 +136,7 @@ static void ties(void) {
         for (int b = 0; b < s.sizes.n_blocks; b++) {
             s.sizes.ref[b] = 0;
             s.sizes.cum[b + 1] = 0;
-            for (int j = 0; j < SL_BLOCK; j++) { // one value; or powers of four, a block's first being 1
+            for (int j = 0; j < SL_BLOCK; j++) { // one value; or powers of four, with 1 first in each block
                 float x = i % 2 ? ldexpf(1, -2 * (int)(8 * sqrt(test_uniform(&seed))) * (j > 0)) : 0.75f;
                 bf16 w = b * SL_BLOCK + j < s.sizes.n ? sl_f32_to_bf16(x) : 0;
                 s.sizes.stored[b * SL_BLOCK + j] = w;
@@ -149,7 +149,7 @@ static void ties(void) {
     }
 }
 
-// As attention's sizes are: at S = 128 the candidates fit, where there are more blocks than draws.
+// Sizes as attention has them: at S = 128 the candidates fit when there are more blocks than draws.
 static void candidates_fit(void) {
     static const double spreads[] = {0.5, 1, 2, 4};
     static const int n[] = {8192, 32768, 131072};

@@ -1,6 +1,6 @@
 // tests/cuda/test_cuda_tiny.c - errors of the GPU's kernels on real attention: the embedded model with prompts of 32k tokens.
-// Methods attend over the same queries, keys and values within the engine's own decode steps, all layers and heads, and are
-// judged by attention in double precision.
+// In the engine's decode steps, all methods attend to the same queries, keys and values, in all layers and heads. Their outputs
+// are compared with attention in double precision.
 #include "tests/support/gpu.h"
 
 #ifdef SLEIGH_CUDA
@@ -15,8 +15,8 @@
 
 enum {
     TOKENS = 32768,
-    STEPS = 8,   // the prompt's last tokens
-    REPEATS = 4, // draws on the same state, under the numbers of layers that there are not
+    STEPS = 8,   // the last tokens of the prompt
+    REPEATS = 4, // draws from the same state; each uses a layer number beyond the model's, for other random numbers
     LAYERS = 4,
     HEADS = 8,
     KV_HEADS = 2,
@@ -29,14 +29,14 @@ enum { PROP, PPS, IS, N_METHODS };
 
 static sl_error err;
 
-// ---- a method that runs the others on its own states ----
+// ---- a method that runs the other methods on its queries and keys ----
 
 static struct {
     sl_attn_spec specs[N_METHODS];
     void *ws[N_METHODS], *stats;
-    bf16 *out;             // [N_METHODS][REPEATS][LAYERS][ROW], on the device
-    bf16 *q;               // [LAYERS][ROW], likewise
-    const bf16 *k[LAYERS]; // [n_pages][KV_HEADS][256][DIM], the engine's
+    bf16 *out;             // [N_METHODS][REPEATS][LAYERS][ROW], in device memory
+    bf16 *q;               // [LAYERS][ROW], in device memory
+    const bf16 *k[LAYERS]; // [n_pages][KV_HEADS][256][DIM], lent by the engine
     const bf16 *v[LAYERS]; //
     const sl_row *rows;    // likewise
 } spy;
@@ -46,12 +46,12 @@ static int spy_needs(const sl_attn_spec *spec, sl_kv_need *out) {
     int n = 0;
     for (int i = 0; i < N_METHODS; i++)
         if (spy.specs[i].method->cuda->needs) n += spy.specs[i].method->cuda->needs(&spy.specs[i], out + n);
-    return n; // of no two methods the same
+    return n; // no two methods have a need in common
 }
 
 static size_t spy_state(const sl_attn_geom *geom, const sl_attn_spec *spec) {
     (void)spec;
-    return spy.specs[PPS].method->cuda->state(geom, &spy.specs[PPS]); // the others keep nothing
+    return spy.specs[PPS].method->cuda->state(geom, &spy.specs[PPS]); // the other methods have no state
 }
 
 static void spy_decode(const sl_attn_cuda_decode_args *args) {
@@ -71,7 +71,7 @@ static void spy_decode(const sl_attn_cuda_decode_args *args) {
     }
     cudaMemcpyAsync(spy.q + layer * ROW, args->q, ROW * sizeof(bf16), cudaMemcpyDeviceToDevice, args->stream);
     spy.k[layer] = args->k, spy.v[layer] = args->v, spy.rows = args->rows;
-    sl_dense_cuda_ops.decode(args); // what the model goes on with
+    sl_dense_cuda_ops.decode(args); // the model continues with dense attention
 }
 
 static void spy_account(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats) {
@@ -82,12 +82,12 @@ static const sl_attn_cuda_ops spy_ops = {
     .workspace = sl_cuda_dense_workspace, .decode = spy_decode, .needs = spy_needs, .state = spy_state, .account = spy_account};
 static const sl_attn_method spy_method = {.name = "spy", .mean = SL_MEAN_EXACT, .cuda = &spy_ops};
 
-// ---- a prompt's states ----
+// ---- queries, keys and values of a prompt ----
 
 typedef struct states {
     int n_kv[STEPS];
     bf16 q[STEPS][LAYERS][ROW], out[STEPS][N_METHODS][REPEATS][LAYERS][ROW];
-    bf16 *k[LAYERS], *v[LAYERS]; // [rows][KV_HEADS][DIM], of the last step
+    bf16 *k[LAYERS], *v[LAYERS]; // [rows][KV_HEADS][DIM], after the last step
 } states;
 
 static void make_prompt(const sl_model *model, const char *task, sl_ids *ids) {
@@ -101,7 +101,7 @@ static void make_prompt(const sl_model *model, const char *task, sl_ids *ids) {
     eval_prompter_free(&prompter);
 }
 
-// The rows of one layer, in the sequence's order.
+// The rows of one layer, in the order of the sequence.
 static bf16 *read_rows(const bf16 *pages, const int32_t *page_ids, int n_kv) {
     size_t page_row = (size_t)KV_HEADS * SL_PAGE * DIM;
     bf16 *page = malloc(page_row * sizeof *page), *rows = malloc((size_t)n_kv * KV_HEADS * DIM * sizeof *rows);
@@ -184,7 +184,7 @@ static double relative(const bf16 *out, const double mu[DIM]) {
     return sqrt(square / norm);
 }
 
-// Mean over steps, heads and repeats.
+// The mean over steps, heads and repeats.
 static void layer_errors(const states *s, double error[LAYERS][N_METHODS]) {
     enum { HEAD_STATES = STEPS * LAYERS * HEADS };
     static double all[HEAD_STATES][N_METHODS];
@@ -205,7 +205,8 @@ static void layer_errors(const states *s, double error[LAYERS][N_METHODS]) {
         for (int m = 0; m < N_METHODS; m++) error[i / HEADS % LAYERS][m] += all[i][m];
 }
 
-// santa-pps below santa-prop in every layer, santa-is with twice the draws of a proposal of 4 bits at most 0.55 of it.
+// In every layer the error of santa-pps is below santa-prop's. The error of santa-is, with twice the draws and a proposal of 4
+// bits, is at most 0.55 of santa-prop's.
 static void errors_of(sl_model *model, const char *task) {
     double error[LAYERS][N_METHODS], total[N_METHODS] = {0};
     states *s = malloc(sizeof *s);

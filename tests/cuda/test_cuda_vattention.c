@@ -1,5 +1,5 @@
-// tests/cuda/test_cuda_vattention.c - vAttention on a GPU: from equal stored weights the CPU's fixed rows, sample and budget;
-// and how often a stated error is exceeded.
+// tests/cuda/test_cuda_vattention.c - vAttention on a GPU. From equal stored masses the CPU chooses the same fixed rows, sample
+// and budget. Stated errors are exceeded in the stated share of cases at most.
 #include "tests/support/gpu.h"
 
 #ifdef SLEIGH_CUDA
@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Values get a mean: without one a flat head's output is so near zero that a relative error needs every row.
+// Values have a mean that is not 0. Without it the output of a flat head is so close to 0 that a relative error needs every
+// row.
 static ref_cache new_cache(int n_heads, int n_kv_heads, int dim, int n_seqs, const int *lengths, double scale) {
     ref_cache c = ref_cache_new(n_heads, n_kv_heads, dim, n_seqs, lengths, scale, test_seed);
     ref_add_to_values(&c, 1);
@@ -40,7 +41,7 @@ static void lengths_and_shapes(void) {
             for (int k = 1; k < 3; k++) check(specs[k], 2 * groups[g], 2, dims[d], 3, some, 1);
 }
 
-// Samples from the least base sample to every row.
+// Samples from the smallest base sample to all rows.
 static void budgets(void) {
     static const char *const verify[] = {"denominator", "numerator", "output"}, *const predictor[] = {"oracle", "quest"};
     static const double epsilons[] = {1, 0.3, 0.1, 0.03};
@@ -55,8 +56,8 @@ static void budgets(void) {
     }
 }
 
-// The share of outputs further than epsilon from those of all rows, over queries and draws; 3 standard errors above delta
-// (test_vattention.c says what this can show). The bf16 output adds 2^-9.
+// The share of outputs, over queries and draws, that differ from dense attention by more than epsilon. It must be at most 3
+// standard errors above delta (test_vattention.c says what such a test can show). Rounding the output to bf16 adds 2^-9.
 static void coverage(void) {
     enum { SEQS = 8, HEADS = 8, DIM = 64, SEEDS = 10 };
     static const int lengths[SEQS] = {2000, 2500, 3000, 3500, 4000, 5000, 6000, 8000};
@@ -78,7 +79,7 @@ static void coverage(void) {
         ref_cache_free(&c);
     }
     printf("      epsilon %g, delta %g: %d of %d exceed it\n", epsilon, delta, exceeded, runs);
-    CHECK_INT(sampled, 2 * SEEDS); // not every row
+    CHECK_INT(sampled, 2 * SEEDS); // no launch reads every row
     CHECK(exceeded <= delta * runs + 3 * sqrt(delta * (1 - delta) * runs));
 }
 
@@ -93,7 +94,7 @@ static void heavy_tails(void) {
     for (int i = 0; i < 4; i++) {
         const char *attn = "vattention:sink=32:window=32:top=0:base=0.05:epsilon=0.2";
         ref_cache c = new_cache(HEADS, 2, 64, SEQS, lengths, scales[i]);
-        rig r = rig_new(&c, attn, 23); // rounds the queries: before the CPU reads them
+        rig r = rig_new(&c, attn, 23); // rounds the queries to bf16, so it comes before the CPU's decode
         rig_launch(&r);
         sl_attn_stats cpu = ref_decode(&c, attn, 0, SEQS, 23, RIG_LAYER);
         printf("      query scale %g: %llu heavy tails, kurtosis %.4g; on the CPU %llu, %.4g\n", scales[i],

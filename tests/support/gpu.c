@@ -13,7 +13,7 @@ static void check(cudaError_t rc, const char *what) {
 
 void *gpu_new(size_t size) {
     void *p = NULL;
-    if (n_blocks == MAX_BLOCKS) FAIL("a case may take %d blocks of device memory", MAX_BLOCKS);
+    if (n_blocks == MAX_BLOCKS) FAIL("a case may allocate at most %d blocks of device memory", MAX_BLOCKS);
     check(cudaMalloc(&p, size ? size : 1), "cudaMalloc");
     blocks[n_blocks++] = p;
     check(cudaMemset(p, 0xFF, size), "cudaMemset");

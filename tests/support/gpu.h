@@ -1,5 +1,5 @@
-// tests/support/gpu.h - device memory for tests of CUDA kernels. A file with GPU cases compiles without CUDA too: its bodies
-// are within #ifdef SLEIGH_CUDA, and GPU_CASE keeps the case's name, so that it is counted as skipped.
+// tests/support/gpu.h - device memory for tests of CUDA kernels. A file with GPU cases compiles without CUDA too: the functions
+// of its cases are within #ifdef SLEIGH_CUDA, and GPU_CASE keeps the names of the cases, so that they are counted as skipped.
 #ifndef SLEIGH_TEST_GPU_H
 #define SLEIGH_TEST_GPU_H
 
@@ -15,12 +15,13 @@
 #define TWO_GPUS_CASE(NAME, FN)                                                                                                \
     { NAME, NEEDS_GPU | NEEDS_WHOLE_GPU | NEEDS_TWO_GPUS, FN }
 
-// All end the case with a failure when CUDA refuses. Memory is freed by gpu_free_all, which the runner calls after each case.
+// Each of these functions fails the case when CUDA returns an error. The runner calls gpu_free_all after each case, which frees
+// the memory.
 void *gpu_new(size_t size);                             // filled with 0xFF: NaN as bf16 and fp32
 void *gpu_zero(size_t size);                            // filled with 0
 void *gpu_copy(const void *data, size_t size);          // a device copy of host memory
-void gpu_read(void *to, const void *from, size_t size); // device to host, after all work has ended
-void gpu_sync(const char *what);                        // waits; fails the case on any error since the last call
+void gpu_read(void *to, const void *from, size_t size); // device to host; waits for all work first
+void gpu_sync(const char *what);                        // waits for all work; fails the case on an error since the last call
 #else
 #define GPU_CASE(NAME, FN)                                                                                                     \
     { NAME, NEEDS_GPU, NULL }
@@ -31,6 +32,6 @@ void gpu_sync(const char *what);                        // waits; fails the case
 #endif
 void gpu_free_all(void);
 int gpu_count(void);   // 0 without a CUDA build
-int gpu_present(void); // a CUDA build and a device
+int gpu_present(void); // 1: this build has CUDA and finds a device
 
 #endif
