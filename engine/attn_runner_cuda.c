@@ -71,7 +71,7 @@ static void prefill(const sl_batch *b, int layer, int first, int n, sl_queries q
         .out = out,
         .k = kv.k,
         .v = kv.v,
-        .pages = s->pages,
+        .pages = s->device_pages,
         .ws = e->step_ws,
         .stream = b->backend->stream(b->backend),
     };

@@ -89,7 +89,7 @@ static int open_backend(sl_engine *e, const sl_engine_options *o, sl_error *err)
 // Bytes beside the KV cache that are still to be taken on this backend.
 static size_t fixed_bytes(const sl_model *model, const sl_backend *be, int n_sequences, int max_rows) {
     const sl_config *c = &model->config;
-    size_t weights = be->is_device ? sl_tensors_bytes(model->tensors) : sl_model_bytes_to_come(model);
+    size_t weights = be->is_device ? sl_tensors_bytes(model->tensors) : sl_model_bytes_to_allocate(model);
     size_t scratch = c->arch->scratch_size(c, be, max_rows);
     return RESERVE_BYTES + weights + scratch + 2 * (size_t)n_sequences * c->n_vocab * sizeof(float);
 }
@@ -164,8 +164,8 @@ static int new_step(sl_engine *e, sl_error *err) {
     e->rows = calloc(rows, sizeof *e->rows);
     e->ranges = calloc(e->n_sequences, sizeof *e->ranges);
     e->queries = calloc(e->n_sequences, sizeof *e->queries);
-    e->logits_of = calloc(e->n_sequences, sizeof *e->logits_of);
-    if (!e->rows || !e->ranges || !e->queries || !e->logits_of) return no_memory(e, err);
+    e->logits_owner = calloc(e->n_sequences, sizeof *e->logits_owner);
+    if (!e->rows || !e->ranges || !e->queries || !e->logits_owner) return no_memory(e, err);
     e->step_rows = be->is_device ? be->alloc(be, rows * sizeof *e->step_rows) : e->rows;
     e->step_ids = be->alloc(be, rows * sizeof *e->step_ids);
     e->step_logits = be->alloc(be, logits);
@@ -188,7 +188,7 @@ static void free_step(sl_engine *e) {
     free(e->rows);
     free(e->ranges);
     free(e->queries);
-    free(e->logits_of);
+    free(e->logits_owner);
     free(e->step_ws_at);
 }
 
@@ -270,9 +270,9 @@ int sl_engine_set_attention(sl_engine *e, const sl_attn_plan *plan, sl_error *er
 }
 
 int sl_engine_leave_out(sl_engine *e, unsigned parts, sl_error *err) {
-    if (!e->backend->leave_out) return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: steps are not timed in parts", e->backend->name);
+    if (!e->backend->skip_parts) return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: steps are not timed in parts", e->backend->name);
     e->backend->forget(e->backend);
-    e->backend->leave_out(e->backend, parts);
+    e->backend->skip_parts(e->backend, parts);
     return 0;
 }
 

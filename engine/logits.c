@@ -1,14 +1,14 @@
 // engine/logits.c - where the logits of sessions lie.
 //
-// A step writes the logits of its sessions to rows of sl_engine.step_logits. On the CPU each session gets its row's copy at
-// once. On a device the row stays the session's until another step needs the row, and sl_session.logits is filled when a
-// caller asks.
+// A step writes the logits of its sessions to rows of sl_engine.step_logits. On the CPU each row is copied to its session at
+// once. On a device the session owns the row until another step needs the row, and the logits are downloaded to
+// sl_session.logits when a caller reads them.
 #include "engine/base/hash.h"
 #include "engine/engine_internal.h"
 
 #include <string.h>
 
-static void fetch(sl_session *s) {
+static void fetch(sl_session *s) { // to host memory
     const sl_engine *e = s->engine;
     size_t n = e->model->config.n_vocab;
     if (s->has_host_logits) return;
@@ -17,7 +17,7 @@ static void fetch(sl_session *s) {
 }
 
 const float *sl_session_logits(const sl_session *s) {
-    fetch((sl_session *)s); // a cache: the caller sees the same logits before and after
+    fetch((sl_session *)s); // fills a cache; the session does not change for the caller
     return s->logits;
 }
 
@@ -26,7 +26,7 @@ uint64_t sl_logits_hash(const float *logits, int n_vocab) {
 }
 
 void sl_logits_forget_row(sl_session *s) {
-    if (s->logits_row >= 0) s->engine->logits_of[s->logits_row] = NULL;
+    if (s->logits_row >= 0) s->engine->logits_owner[s->logits_row] = NULL;
     s->logits_row = -1;
     s->has_host_logits = 1;
 }
@@ -39,7 +39,7 @@ static int is_in(const sl_session *s, sl_session *const *sessions, int n) {
 
 void sl_logits_before_step(sl_engine *e, sl_session *const *sessions, int n, int n_rows) {
     for (int i = 0; i < n_rows; i++) {
-        sl_session *owner = e->logits_of[i];
+        sl_session *owner = e->logits_owner[i];
         if (!owner) continue;
         if (!is_in(owner, sessions, n)) fetch(owner);
         sl_logits_forget_row(owner);
@@ -54,8 +54,8 @@ void sl_logits_after_step(sl_engine *e, sl_session *const *sessions, int n) {
             memcpy(s->logits, e->step_logits + i * n_vocab, n_vocab * sizeof(float));
             continue;
         }
-        sl_logits_forget_row(s); // a row beyond this batch's may have been the session's
-        e->logits_of[i] = s;
+        sl_logits_forget_row(s); // the session may own a row behind those of this batch
+        e->logits_owner[i] = s;
         s->logits_row = i;
         s->has_host_logits = 0;
     }
@@ -64,7 +64,7 @@ void sl_logits_after_step(sl_engine *e, sl_session *const *sessions, int n) {
 void sl_logits_to_rows(sl_engine *e, sl_session *const *sessions, int n) {
     size_t n_vocab = e->model->config.n_vocab;
     for (int i = 0; i < n; i++) {
-        sl_session *s = sessions[i], *owner = e->logits_of[i];
+        sl_session *s = sessions[i], *owner = e->logits_owner[i];
         if (owner == s) continue;
         if (owner) {
             fetch(owner);
@@ -73,7 +73,7 @@ void sl_logits_to_rows(sl_engine *e, sl_session *const *sessions, int n) {
         fetch(s);
         sl_logits_forget_row(s);
         e->backend->upload(e->backend, e->step_logits + i * n_vocab, s->logits, n_vocab * sizeof(float));
-        e->logits_of[i] = s;
+        e->logits_owner[i] = s;
         s->logits_row = i;
     }
 }

@@ -59,7 +59,7 @@ int sl_model_is_dummy(const sl_model *model) {
     return model->is_dummy;
 }
 
-size_t sl_model_bytes_to_come(const sl_model *model) {
+size_t sl_model_bytes_to_allocate(const sl_model *model) {
     return model->is_dummy && sl_model_weights_have_data(&model->weights) ? 0 : sl_tensors_bytes(model->tensors);
 }
 

@@ -119,8 +119,7 @@ void sl_observation_count_tiles(const sl_observation *o, int first, int n, int n
     }
 }
 
-void sl_observation_hand_over(const sl_engine *e, const sl_attn_record *what, int i, sl_attn_report *reports,
-                              const float *out) {
+void sl_observation_report(const sl_engine *e, const sl_attn_record *what, int i, sl_attn_report *reports, const float *out) {
     const sl_observation *o = &e->observation;
     int heads = e->geom.n_heads, dim = e->geom.head_dim;
     for (int h = 0; h < heads; h++) {
@@ -183,7 +182,7 @@ static void hand_over(const sl_engine *e, const sl_attn_decode_args *a) {
                                        .n_kv = q->kv.n_kv,
                                        .spec = a->spec,
                                        .seed = a->seed};
-        sl_observation_hand_over(e, &record, i, &a->reports[i * e->geom.n_heads], q->out);
+        sl_observation_report(e, &record, i, &a->reports[i * e->geom.n_heads], q->out);
     }
 }
 

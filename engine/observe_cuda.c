@@ -226,7 +226,7 @@ static void hand_over(sl_engine *e, const sl_attn_cuda_decode_args *running, int
                                        .seed = at->seed + seed};
         fill_reports(e, record.spec, record.n_kv, &r->counted[which * n + i], o->reports);
         widen(r->out + (which * n + i) * row, row, out);
-        sl_observation_hand_over(e, &record, i, o->reports, out);
+        sl_observation_report(e, &record, i, o->reports, out);
     }
 }
 

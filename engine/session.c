@@ -1,10 +1,11 @@
-// engine/session.c - sl_session: the life of a timeline, and what attention methods keep for it. engine/step.c extends it.
+// engine/session.c - sl_session: making, forking and cutting a timeline, and what attention methods keep for it. engine/step.c
+// appends tokens.
 #include "engine/engine_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-// ---- what the plan's methods keep: state from step to step, and page extras ----
+// ---- state and page extras of the plan's methods ----
 
 static void free_state(sl_session *s) {
     const sl_backend *be = s->engine->backend;
@@ -16,17 +17,18 @@ static void free_state(sl_session *s) {
     s->device_state = NULL;
 }
 
-// Same method and parameters: the state of one is the state of the other. A zeroed spec is nobody's.
+// 1 when a state of one specification serves the other: the method and all parameters are equal. A zeroed spec equals none.
 static int same_spec(const sl_attn_spec *a, const sl_attn_spec *b) {
     if (a->method != b->method || a->plus != b->plus) return 0;
     return !memcmp(a->value, b->value, sizeof a->value) && !memcmp(a->plus_value, b->plus_value, sizeof a->plus_value);
 }
 
-static int no_state(const sl_attn_spec *spec, size_t size, sl_error *err) {
+static int fail_no_state(const sl_attn_spec *spec, size_t size, sl_error *err) {
     return sl_fail(err, SL_ERR_MEMORY, "--attn %s: state of %zu bytes: out of memory", spec->method->name, size);
 }
 
-// On a device: one block of all layers' parts, each 256-byte aligned; anew when any layer's method is another.
+// On a device one block holds the states of all layers, each 256-byte aligned. It is made anew when the method of any layer
+// changes.
 static int sync_device_state(sl_session *s, sl_error *err) {
     sl_engine *e = s->engine;
     const sl_backend *be = e->backend;
@@ -39,7 +41,7 @@ static int sync_device_state(sl_session *s, sl_error *err) {
         s->state[i].size = e->attention->state_size(e, &s->plan->layer[i]);
         total += (s->state[i].size + 255) / 256 * 256;
     }
-    if (total > 0 && !(s->device_state = be->alloc(be, total))) return no_state(&s->plan->layer[0], total, err);
+    if (total > 0 && !(s->device_state = be->alloc(be, total))) return fail_no_state(&s->plan->layer[0], total, err);
     s->device_state_size = total;
     for (size_t at = i = 0; i < e->geom.n_layers; at += (s->state[i++].size + 255) / 256 * 256) {
         s->state[i].data = total ? (char *)s->device_state + at : NULL;
@@ -57,14 +59,14 @@ static int sync_host_state(sl_session *s, sl_error *err) {
         free(state->data);
         *state = (struct sl_method_state){0};
         size_t size = e->attention->state_size(e, spec);
-        if (size && !(state->data = calloc(1, size))) return no_state(spec, size, err);
+        if (size && !(state->data = calloc(1, size))) return fail_no_state(spec, size, err);
         state->size = size;
         state->spec = *spec;
     }
     return 0;
 }
 
-// After a change of observer: the new shadows' state, empty. The running methods' stays: observing changes nothing.
+// After a change of observer: makes the state of the new shadows. The running methods keep their state.
 static int sync_shadows(sl_session *s, sl_error *err) {
     sl_engine *e = s->engine;
     const sl_backend *be = e->backend;
@@ -109,14 +111,14 @@ const int32_t *sl_session_page_table(sl_session *s) {
     const sl_kv_seq *kv = &s->kv;
     if (!be->is_device) return kv->pages;
     int first = 0;
-    while (first < kv->n_pages && first < s->n_sent && kv->pages[first] == s->sent[first]) first++;
+    while (first < kv->n_pages && first < s->n_sent_pages && kv->pages[first] == s->sent_pages[first]) first++;
     if (first < kv->n_pages) {
         size_t size = (kv->n_pages - first) * sizeof *kv->pages;
-        memcpy(s->sent + first, kv->pages + first, size);
-        be->upload(be, s->pages + first, kv->pages + first, size);
+        memcpy(s->sent_pages + first, kv->pages + first, size);
+        be->upload(be, s->device_pages + first, kv->pages + first, size);
     }
-    s->n_sent = kv->n_pages;
-    return s->pages;
+    s->n_sent_pages = kv->n_pages;
+    return s->device_pages;
 }
 
 // ---- life ----
@@ -134,11 +136,11 @@ int sl_session_new(sl_engine *engine, uint32_t sequence, sl_session **out, sl_er
     s->logits = calloc(c->n_vocab, sizeof *s->logits);
     s->state = calloc(c->n_layers, sizeof *s->state);
     if (be->is_device) {
-        s->sent = calloc(max_pages(engine), sizeof *s->sent);
-        s->pages = be->alloc(be, max_pages(engine) * sizeof *s->pages);
+        s->sent_pages = calloc(max_pages(engine), sizeof *s->sent_pages);
+        s->device_pages = be->alloc(be, max_pages(engine) * sizeof *s->device_pages);
     }
     engine->n_sessions++;
-    if (!s->logits || !s->state || (be->is_device && (!s->sent || !s->pages))) {
+    if (!s->logits || !s->state || (be->is_device && (!s->sent_pages || !s->device_pages))) {
         sl_session_free(s);
         return sl_fail(err, SL_ERR_MEMORY, "session: out of memory");
     }
@@ -152,9 +154,9 @@ void sl_session_free(sl_session *s) {
     s->engine->backend->release(s->engine->backend, s->shadow_state, s->shadow_size);
     sl_kv_seq_free(&s->engine->pool, &s->kv);
     sl_logits_forget_row(s);
-    s->engine->backend->release(s->engine->backend, s->pages, max_pages(s->engine) * sizeof *s->pages);
+    s->engine->backend->release(s->engine->backend, s->device_pages, max_pages(s->engine) * sizeof *s->device_pages);
     s->engine->n_sessions--;
-    free(s->sent);
+    free(s->sent_pages);
     free(s->state);
     free(s->logits);
     free(s);
@@ -189,7 +191,7 @@ static int branch(const sl_session *s, int n_tokens, uint32_t sequence, branch_f
     if (rc) return rc;
     rc = fn(&s->engine->pool, &s->kv, &(*out)->kv, n_tokens, err);
     if (rc) sl_session_free(*out);
-    return rc; // its methods' state follows at its first step
+    return rc; // the first step makes the methods' state
 }
 
 int sl_session_fork(const sl_session *s, int n_tokens, uint32_t sequence, sl_session **out, sl_error *err) {

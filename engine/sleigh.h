@@ -145,7 +145,7 @@ int sl_decode(sl_session *const *batch, int n, const int32_t *ids, sl_error *err
 
 // ---- the next token, and a step that begins with it ----
 
-// Draws the token that follows each sequence from its logits, as sl_sampler_draw does with samplers[i]. ids: [n]. The logits
+// Draws the token that follows each sequence from its logits, as sl_sampler_sample does with samplers[i]. ids: [n]. The logits
 // must not be stale. Neither this nor sl_step tells the samplers what was drawn: sl_sampler_accept is the caller's.
 // SL_ERR_ARG when n is out of the engine's range. SL_ERR_NOT_FINITE as sl_session_check_logits: no token is drawn then.
 int sl_sample(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err);

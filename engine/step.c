@@ -204,8 +204,8 @@ int sl_decode(sl_session *const *batch, int n, const int32_t *ids, sl_error *err
 
 // 1: the device samples from the logits where they lie, with the parameters of all these samplers.
 static int can_sample_on_device(const sl_engine *e, sl_sampler *const *samplers, int n) {
-    int can = e->backend->draw != NULL;
-    for (int i = 0; can && i < n; i++) can = e->backend->draws(sl_sampler_params(samplers[i]), e->model->config.n_vocab);
+    int can = e->backend->sample_rows != NULL;
+    for (int i = 0; can && i < n; i++) can = e->backend->can_sample(sl_sampler_params(samplers[i]), e->model->config.n_vocab);
     return can;
 }
 
@@ -215,7 +215,7 @@ static sl_batch queue_sampling(sl_engine *e, sl_session *const *batch, int n, sl
     for (int i = 0; i < n; i++) params[i] = sl_sampler_params(samplers[i]);
     sl_logits_to_rows(e, batch, n);
     sl_batch step = decode_batch(batch, n, NULL);
-    e->backend->draw(e->backend, e->step_logits, e->step_rows, params, n, e->model->config.n_vocab, e->step_ids);
+    e->backend->sample_rows(e->backend, e->step_logits, e->step_rows, params, n, e->model->config.n_vocab, e->step_ids);
     return step;
 }
 
@@ -231,12 +231,13 @@ int sl_sample(sl_session *const *batch, int n, sl_sampler *const *samplers, int3
     int rc = check_batch(e, n, err);
     if (!rc && can_sample_on_device(e, samplers, n)) {
         queue_sampling(e, batch, n, samplers);
-        rc = e->backend->drawn(e->backend, ids, n, err);
+        rc = e->backend->sampled_ids(e->backend, ids, n, err);
         return rc ? rc : check_sampled(batch, n, ids, err);
     }
     for (int i = 0; !rc && i < n; i++) rc = sl_session_check_logits(batch[i], err);
     for (int i = 0; !rc && i < n; i++)
-        ids[i] = sl_sampler_draw(samplers[i], sl_session_logits(batch[i]), batch[i]->sequence, (uint32_t)batch[i]->kv.n_tokens);
+        ids[i] =
+            sl_sampler_sample(samplers[i], sl_session_logits(batch[i]), batch[i]->sequence, (uint32_t)batch[i]->kv.n_tokens);
     return rc;
 }
 
@@ -252,7 +253,7 @@ static int step_on_device(sl_session *const *batch, int n, sl_sampler *const *sa
     sl_batch step = queue_sampling(e, batch, n, samplers);
     be->copy(be, e->last_logits, e->step_logits, size, size, 1);
     be->replay(be, n, e->model->config.arch->forward, &step);
-    rc = be->drawn(be, ids, n, err);
+    rc = be->sampled_ids(be, ids, n, err);
     if (rc) return rc;
     sl_logits_after_step(e, batch, n);
     int is_finite = 1;

@@ -156,7 +156,7 @@ static void forward(const sl_batch *b) {
     SL_CHECK(b->n_rows > 0 && b->n_rows <= b->max_rows && b->n_out >= 0 && b->n_out <= b->n_rows);
     SL_CHECK(b->mode == SL_LINEAR_DECODE || b->n_ranges == 1); // the rows' positions follow from the first one
     lay_out(c, be, b->max_rows, b->scratch, &s);
-    be->begin(be, &b->weights->rope, b->rows, b->n_rows);
+    be->prepare_rope(be, &b->weights->rope, b->rows, b->n_rows);
     be->embed(be, &w->embed, b->ids, b->n_rows, s.x);
     for (int i = 0; i < c->n_layers; i++) run_layer(b, i, i + 1 < c->n_layers ? 0 : b->n_rows - b->n_out, &s);
     if (b->n_out && b->logits) logits(b, 0, b->n_out, b->logits);

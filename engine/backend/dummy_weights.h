@@ -1,12 +1,12 @@
-// engine/backend/dummy_weights.h - random weights of the right shapes, for measuring a model's speed from its config.json
-// alone.
+// engine/backend/dummy_weights.h - random weights of the right shapes. With them the speed of a model can be measured from
+// config.json only.
 //
-// A matrix's element i (row-major) is a bf16 number of the normal distribution with mean 0 and deviation 0.02, found by
-// integers and a table alone, so that every device makes the same bits, in any order and with any number of threads:
+// Element i of a matrix (row-major) is a bf16 number of the normal distribution with mean 0 and deviation 0.02. It is computed
+// with integers and a table, so every device makes the same bits, in any order and with any number of threads:
 //   block = sl_philox(key, key >> 32, i / 8, i / 8 >> 32, 0, SL_STREAM_WEIGHTS), key = sl_dummy_key(tensor's name)
 //   word  = the lower (even i) or upper 16 bits of block.v[i % 8 / 2]
 //   element = quantiles[word], quantiles[w] = bf16(0.02 Phi^-1((w + 1/2) / 65536)): 128 KB, made on the host
-// Vectors (the norms' weights) are 1.
+// All elements of a vector (the weights of a norm) are 1.
 #ifndef SLEIGH_DUMMY_H
 #define SLEIGH_DUMMY_H
 
@@ -19,7 +19,7 @@ enum { SL_DUMMY_QUANTILES = 65536 };
 
 uint64_t sl_dummy_key(const char *name);  // FNV-1a
 void sl_dummy_quantiles(bf16 *quantiles); // [SL_DUMMY_QUANTILES]
-// Elements [from, from + n) of a matrix into out[n]; from is a multiple of 8. n_threads 0: OpenMP's default.
+// Writes elements [from, from + n) of a matrix to out[n]. from is a multiple of 8. n_threads 0: OpenMP's default.
 void sl_dummy_fill(uint64_t key, const bf16 *quantiles, size_t from, size_t n, int n_threads, bf16 *out);
 
 #endif

@@ -1,5 +1,5 @@
-// engine/backend/sampler.c - from logits to a token. Candidates are kept sorted, best first, as soon as a filter needs an
-// order.
+// engine/backend/sampler.c - from logits to a token. Greedy sampling scans the logits. All other sampling sorts the best
+// candidates first, because top-k, top-p and min-p each keep the beginning of that order.
 #include "engine/backend/sampler.h"
 #include "engine/base/philox.h"
 
@@ -14,10 +14,10 @@ typedef struct candidate {
 
 struct sl_sampler {
     sl_sampling params;
-    sl_logit_bias *bias; // own copy
+    sl_logit_bias *bias; // a copy
     int n_vocab;
     candidate *candidates; // [n_vocab]
-    double *weight;        // [n_vocab]
+    double *mass;          // [n_vocab] of sorted candidates
     int32_t *count;        // [n_vocab] occurrences within the penalty window
     int32_t *history;      // every token of the context
     size_t n_history, cap_history;
@@ -61,10 +61,10 @@ int sl_sampler_new(const sl_sampling *params, int n_vocab, sl_sampler **out, sl_
     s->params = *params;
     s->n_vocab = n_vocab;
     s->candidates = malloc(n_vocab * sizeof *s->candidates);
-    s->weight = malloc(n_vocab * sizeof *s->weight);
+    s->mass = malloc(n_vocab * sizeof *s->mass);
     s->count = calloc(n_vocab, sizeof *s->count);
     s->bias = malloc((params->n_bias + 1) * sizeof *s->bias);
-    if (!s->candidates || !s->weight || !s->count || !s->bias) {
+    if (!s->candidates || !s->mass || !s->count || !s->bias) {
         sl_sampler_free(s);
         return sl_fail(err, SL_ERR_MEMORY, "sampler: out of memory");
     }
@@ -75,7 +75,7 @@ int sl_sampler_new(const sl_sampling *params, int n_vocab, sl_sampler **out, sl_
 
 void sl_sampler_free(sl_sampler *s) {
     if (!s) return;
-    free(s->bias), free(s->candidates), free(s->weight), free(s->count), free(s->history);
+    free(s->bias), free(s->candidates), free(s->mass), free(s->count), free(s->history);
     free(s);
 }
 
@@ -113,13 +113,13 @@ void sl_sampler_truncate(sl_sampler *s, int n_tokens) {
     for (size_t i = window_begin(s, s->n_history); i < s->n_history; i++) s->count[s->history[i]]++;
 }
 
-// ---- drawing ----
+// ---- sampling ----
 
 static int better(const candidate *a, const candidate *b) {
     return a->logit != b->logit ? a->logit > b->logit : a->id < b->id;
 }
 
-static void sift_down(candidate *x, int i, int n) { // heap with the worst candidate on top
+static void sift_down(candidate *x, int i, int n) { // x is a heap with the worst candidate on top
     for (int child; (child = 2 * i + 1) < n; i = child) {
         if (child + 1 < n && better(&x[child], &x[child + 1])) child++;
         if (!better(&x[i], &x[child])) return;
@@ -128,7 +128,7 @@ static void sift_down(candidate *x, int i, int n) { // heap with the worst candi
     }
 }
 
-// Brings the k best to the front, best first. O(n log k), nothing allocated.
+// Moves the k best candidates to the front, the best first. O(n log k). Allocates nothing.
 static void sort_best(candidate *x, int n, int k) {
     for (int i = k / 2 - 1; i >= 0; i--) sift_down(x, i, k);
     for (int i = k; i < n; i++) {
@@ -151,7 +151,7 @@ static void load_candidates(sl_sampler *s, const float *logits) {
     for (int i = 0; i < p->n_bias; i++) {
         float *x = &s->candidates[s->bias[i].id].logit;
         *x += s->bias[i].bias;
-        if (isnan(*x)) *x = -INFINITY; // inf - inf: the ban wins
+        if (isnan(*x)) *x = -INFINITY; // inf - inf: a ban wins
     }
     if (p->repeat_last_n == 0 || (p->repeat_penalty == 1 && p->presence_penalty == 0 && p->frequency_penalty == 0)) return;
     for (int i = 0; i < s->n_vocab; i++) {
@@ -162,26 +162,26 @@ static void load_candidates(sl_sampler *s, const float *logits) {
     }
 }
 
-// weight[i] = e^((logit_i - logit_0) / temp) of sorted candidates; returns their sum.
-static double fill_weights(sl_sampler *s, int n, double temp) {
+// mass[i] = e^((logit_i - logit_0) / temp) of sorted candidates. Returns their sum.
+static double fill_masses(sl_sampler *s, int n, double temp) {
     double sum = 0;
     for (int i = 0; i < n; i++) {
-        s->weight[i] = i == 0 ? 1 : exp(((double)s->candidates[i].logit - s->candidates[0].logit) / temp);
-        sum += s->weight[i];
+        s->mass[i] = i == 0 ? 1 : exp(((double)s->candidates[i].logit - s->candidates[0].logit) / temp);
+        sum += s->mass[i];
     }
     return sum;
 }
 
-// Applies top-k, top-p and min-p; returns how many candidates are left, sorted.
+// Applies top-k, top-p and min-p. Returns how many sorted candidates are left.
 static int filter(sl_sampler *s) {
     const sl_sampling *p = &s->params;
     int n = p->top_k > 0 && p->top_k < s->n_vocab ? p->top_k : s->n_vocab;
     sort_best(s->candidates, s->n_vocab, n);
     if (p->top_p < 1) {
-        double sum = fill_weights(s, n, 1), running = 0;
+        double sum = fill_masses(s, n, 1), running = 0;
         for (int i = 0; i < n; i++) {
-            running += s->weight[i];
-            if (running >= p->top_p * sum) n = i + 1; // ends the loop; at least one is kept
+            running += s->mass[i];
+            if (running >= p->top_p * sum) n = i + 1; // ends the loop, and keeps at least one candidate
         }
     }
     if (p->min_p > 0) {
@@ -200,17 +200,17 @@ static int32_t greedy(const candidate *x, int n) {
     return x[best].id;
 }
 
-int32_t sl_sampler_draw(sl_sampler *s, const float *logits, uint32_t sequence, uint32_t position) {
+int32_t sl_sampler_sample(sl_sampler *s, const float *logits, uint32_t sequence, uint32_t position) {
     load_candidates(s, logits);
     if (s->params.temp == 0) return greedy(s->candidates, s->n_vocab);
     int n = filter(s);
     if (s->candidates[0].logit == -INFINITY || s->candidates[0].logit == INFINITY) return s->candidates[0].id;
     const sl_rng_id id = {.seed = s->params.seed, .sequence = sequence, .position = position};
-    double sum = fill_weights(s, n, s->params.temp), running = 0;
+    double sum = fill_masses(s, n, s->params.temp), running = 0;
     double t = (double)(sl_rng_u64(&id, 0, SL_STREAM_TOKEN) >> 11) * 0x1p-53 * sum;
     for (int i = 0; i < n; i++) {
-        running += s->weight[i];
+        running += s->mass[i];
         if (running > t) return s->candidates[i].id;
     }
-    return s->candidates[n - 1].id; // rounding of the sum alone can lead here
+    return s->candidates[n - 1].id; // reached when the sum was rounded up
 }

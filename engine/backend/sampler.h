@@ -1,8 +1,8 @@
 // engine/backend/sampler.h - from logits to the next token: llama.cpp's sampler names, order and defaults.
 //
-// Order: logit bias, penalties, top-k, top-p, min-p, temperature, draw. Temperature 0 is greedy (the lowest id wins ties).
-// Randomness is Philox: key (seed, sequence), counter (position, SL_STREAM_TOKEN): the token drawn at a position depends on
-// nothing else.
+// The order is logit bias, penalties, top-k, top-p, min-p, temperature, and then sampling. Temperature 0 is greedy: the largest
+// logit wins, and of equal logits the lowest id. Random numbers come from Philox with key (seed, sequence) and counter
+// (position, SL_STREAM_TOKEN). So the token of a position depends on the logits and on these numbers only.
 #ifndef SLEIGH_SAMPLER_H
 #define SLEIGH_SAMPLER_H
 
@@ -33,14 +33,14 @@ typedef struct sl_sampling {
 sl_sampling sl_sampling_default(void);
 int sl_sampling_check(const sl_sampling *s, int n_vocab, sl_error *err); // ranges; names the flag
 
-typedef struct sl_sampler sl_sampler; // one per session: scratch for n_vocab and the token history of the penalties
+typedef struct sl_sampler sl_sampler; // one for each session: scratch memory, and the token history of the penalties
 int sl_sampler_new(const sl_sampling *params, int n_vocab, sl_sampler **out, sl_error *err);
 void sl_sampler_free(sl_sampler *s);
 const sl_sampling *sl_sampler_params(const sl_sampler *s);
 // A token entered the context (prompt or generated).
 int sl_sampler_accept(sl_sampler *s, int32_t id, sl_error *err);
-void sl_sampler_truncate(sl_sampler *s, int n_tokens); // the context was cut back to its first n tokens
-// logits: [n_vocab], not changed. position: of the token to be drawn. Returns its id; allocates nothing.
-int32_t sl_sampler_draw(sl_sampler *s, const float *logits, uint32_t sequence, uint32_t position);
+void sl_sampler_truncate(sl_sampler *s, int n_tokens); // the context was cut back to its first n_tokens tokens
+// Samples a token. logits: [n_vocab], not changed. position: of the new token. Returns the token's id. Allocates nothing.
+int32_t sl_sampler_sample(sl_sampler *s, const float *logits, uint32_t sequence, uint32_t position);
 
 #endif

@@ -364,9 +364,9 @@ static void measure(const cli_bench_plan *plan, int copy, measured *m) {
 }
 
 // Greedy, never an end token: the logits after n_prompt random tokens of the prompt's sequence and n steps of the session's.
-static void by_hand(rig *r, int prompt, int sequence, int n_prompt, int n, float *out) {
+static void by_hand(model_fixture *r, int prompt, int sequence, int n_prompt, int n, float *out) {
     const sl_config *c = sl_model_config(r->model);
-    sl_session *s = rig_session(r, (uint32_t)sequence);
+    sl_session *s = model_fixture_session(r, (uint32_t)sequence);
     sl_error e;
     int32_t ids[512], next;
     for (int i = 0; i < n_prompt; i++) {
@@ -395,7 +395,8 @@ static void sequences(void) {
     for (int copy = 0; copy < 2; copy++) {
         measured m;
         measure(&plan, copy, &m);
-        rig r = rig_load(tiny(), "dense", (sl_engine_options){.n_ctx = 512, .device = "cpu", .n_threads = 1});
+        model_fixture r =
+            model_fixture_load(tiny(), "dense", (sl_engine_options){.n_ctx = 512, .device = "cpu", .n_threads = 1});
         float *want = malloc((size_t)r.n_vocab * sizeof *want);
         CHECK_INT(m.n_rows, 4);
         for (int i = 0; i < 4; i++)
@@ -410,7 +411,7 @@ static void sequences(void) {
                 free(m.logits[i][j]);
             }
         free(want);
-        rig_close(&r);
+        model_fixture_close(&r);
     }
 }
 

@@ -13,8 +13,8 @@
 
 static sl_error err;
 
-static rig rig_on(const char *device, const char *dir, int n_ctx, int n_sequences, int chunk) {
-    return rig_load(
+static model_fixture fixture_on(const char *device, const char *dir, int n_ctx, int n_sequences, int chunk) {
+    return model_fixture_load(
         dir, NULL,
         (sl_engine_options){.n_ctx = n_ctx, .n_sequences = n_sequences, .prefill_chunk = chunk, .device = device, .seed = 1});
 }
@@ -53,12 +53,12 @@ static int keep_rows(void *ctx, int first, int n_rows, const float *logits, sl_e
 }
 
 static float *all_logits(const char *device, const char *dir, const int32_t *ids, int n, int chunk) {
-    rig r = rig_on(device, dir, n, 1, chunk);
+    model_fixture r = fixture_on(device, dir, n, 1, chunk);
     rows out = {malloc((size_t)n * r.n_vocab * sizeof(float)), r.n_vocab};
-    sl_session *s = rig_session(&r, 0);
+    sl_session *s = model_fixture_session(&r, 0);
     CHECK_OK(sl_prefill_logits(s, ids, n, keep_rows, &out, NULL, &err), err);
     sl_session_free(s);
-    rig_close(&r);
+    model_fixture_close(&r);
     return out.data;
 }
 
@@ -156,9 +156,10 @@ static void logits_shapes(void) {
 // near-ties: there the CPU's margin is within twice the difference of the two devices' logits of the two tokens.
 static void greedy_tokens(void) {
     enum { N = 700, STEPS = 200 };
-    rig cpu = rig_on("cpu", "models/tiny", N + STEPS, 1, 0), gpu = rig_on("cuda", "models/tiny", N + STEPS, 1, 0);
+    model_fixture cpu = fixture_on("cpu", "models/tiny", N + STEPS, 1, 0),
+                  gpu = fixture_on("cuda", "models/tiny", N + STEPS, 1, 0);
     int32_t *ids = test_ids(N, cpu.n_vocab, test_seed + 5);
-    sl_session *a = rig_session(&cpu, 0), *b = rig_session(&gpu, 0);
+    sl_session *a = model_fixture_session(&cpu, 0), *b = model_fixture_session(&gpu, 0);
     CHECK_OK(sl_prefill(a, ids, N, NULL, &err), err);
     CHECK_OK(sl_prefill(b, ids, N, NULL, &err), err);
     int n_ties = 0;
@@ -177,7 +178,7 @@ static void greedy_tokens(void) {
     printf("      %d of %d tokens differ, all near-ties\n", n_ties, STEPS);
     CHECK(n_ties <= STEPS / 20);
     sl_session_free(a), sl_session_free(b);
-    rig_close(&cpu), rig_close(&gpu);
+    model_fixture_close(&cpu), model_fixture_close(&gpu);
     free(ids);
 }
 
@@ -185,10 +186,10 @@ static void greedy_tokens(void) {
 
 static void chunks_bits(void) {
     enum { N = 1100 };
-    rig r = rig_on("cuda", "models/tiny", N, 1, N);
+    model_fixture r = fixture_on("cuda", "models/tiny", N, 1, N);
     int32_t *ids = test_ids(N, r.n_vocab, test_seed);
     int n_vocab = r.n_vocab;
-    rig_close(&r);
+    model_fixture_close(&r);
     float *want = all_logits("cuda", "models/tiny", ids, N, N);
     static const int chunks[] = {1024, 300, 64, 17};
     for (int i = 0; i < 4; i++) {
@@ -210,20 +211,20 @@ static int length_of(int i) { // while it grows, the sequence crosses borders of
 }
 
 // Makes sequence i of the batch test and prefills it.
-static sl_session *grown(rig *r, int i) {
+static sl_session *grown(model_fixture *r, int i) {
     int32_t *ids = test_ids(length_of(i), r->n_vocab, test_seed + i);
-    sl_session *s = rig_session(r, i);
+    sl_session *s = model_fixture_session(r, i);
     CHECK_OK(sl_prefill(s, ids, length_of(i), NULL, &err), err);
     free(ids);
     return s;
 }
 
-static int32_t fed(const rig *r, int i, int step) {
+static int32_t fed(const model_fixture *r, int i, int step) {
     return (int32_t)((i * 131 + step * 17 + 7) % (r->n_vocab - 16));
 }
 
 static void batch_bits(void) {
-    rig r = rig_on("cuda", "models/tiny", 1200, BATCH, 0);
+    model_fixture r = fixture_on("cuda", "models/tiny", 1200, BATCH, 0);
     float *want = malloc((size_t)BATCH * r.n_vocab * sizeof *want);
     for (int i = 0; i < BATCH; i++) { // alone
         sl_session *s = grown(&r, i);
@@ -249,7 +250,7 @@ static void batch_bits(void) {
         }
     }
     free(want);
-    rig_close(&r);
+    model_fixture_close(&r);
 }
 
 // Device memory in use, in bytes.
@@ -261,7 +262,7 @@ static size_t taken(void) {
 
 // After a batch size has been recorded, its steps allocate no memory, even when contexts grow into new pages.
 static void no_allocation(void) {
-    rig r = rig_on("cuda", "models/tiny", 1200, 2, 0);
+    model_fixture r = fixture_on("cuda", "models/tiny", 1200, 2, 0);
     sl_session *batch[2] = {grown(&r, 2), grown(&r, 12)};
     sl_sampling greedy = sl_sampling_default();
     sl_sampler *samplers[2];
@@ -277,14 +278,14 @@ static void no_allocation(void) {
     }
     CHECK_INT(taken(), before);
     for (int i = 0; i < 2; i++) sl_session_free(batch[i]), sl_sampler_free(samplers[i]);
-    rig_close(&r);
+    model_fixture_close(&r);
 }
 
 // Recorded steps and newly queued steps give equal bits. (A change of the attention plan discards the recordings.)
 static void replay_bits(void) {
     float *last[2];
     for (int afresh = 0; afresh < 2; afresh++) {
-        rig r = rig_on("cuda", "models/tiny", 1200, 2, 0);
+        model_fixture r = fixture_on("cuda", "models/tiny", 1200, 2, 0);
         sl_session *batch[2] = {grown(&r, 2), grown(&r, 12)};
         for (int step = 0; step < 100; step++) { // across borders of pages and chunks
             int32_t ids[2] = {fed(&r, 2, step), fed(&r, 12, step)};
@@ -297,7 +298,7 @@ static void replay_bits(void) {
             sl_session_free(batch[i]);
         }
         if (afresh) check_bits(last[1], last[0], 2 * r.n_vocab, "run afresh");
-        rig_close(&r);
+        model_fixture_close(&r);
     }
     free(last[0]), free(last[1]);
 }
@@ -307,10 +308,10 @@ static void batch_grows(void) {
     enum { B = 6, N = 8 };
     float *last[2];
     for (int alone = 0; alone < 2; alone++) {
-        rig r = rig_on("cuda", "models/tiny", 64, B, 0);
+        model_fixture r = fixture_on("cuda", "models/tiny", 64, B, 0);
         sl_session *batch[B];
         for (int i = 0; i < B; i++) {
-            batch[i] = rig_session(&r, 0);
+            batch[i] = model_fixture_session(&r, 0);
             CHECK_OK(sl_prefill(batch[i], (int32_t[]){5, 6}, 2, NULL, &err), err);
         }
         for (int step = 0; step < N; step++) {
@@ -323,7 +324,7 @@ static void batch_grows(void) {
         memcpy(last[alone], sl_session_logits(batch[0]), r.n_vocab * sizeof **last);
         if (alone) check_bits(last[1], last[0], r.n_vocab, "in batches that grow and shrink");
         for (int i = 0; i < B; i++) sl_session_free(batch[i]);
-        rig_close(&r);
+        model_fixture_close(&r);
     }
     free(last[0]), free(last[1]);
 }
@@ -331,9 +332,9 @@ static void batch_grows(void) {
 // A prefix that is shared by reference, then cut back and extended again.
 static void prefix_bits(void) {
     enum { N = 600, CUT = 300 };
-    rig r = rig_on("cuda", "models/tiny", 1024, 3, 0);
+    model_fixture r = fixture_on("cuda", "models/tiny", 1024, 3, 0);
     int32_t *ids = test_ids(N, r.n_vocab, test_seed + 3), id = 5;
-    sl_session *whole = rig_session(&r, 0), *fork, *cut = rig_session(&r, 0);
+    sl_session *whole = model_fixture_session(&r, 0), *fork, *cut = model_fixture_session(&r, 0);
     CHECK_OK(sl_prefill(whole, ids, N, NULL, &err), err);
     CHECK_OK(sl_session_fork(whole, CUT, 0, &fork, &err), err);
     CHECK_OK(sl_prefill(fork, ids + CUT, N - CUT, NULL, &err), err);
@@ -348,17 +349,18 @@ static void prefix_bits(void) {
     check_bits(sl_session_logits(fork), sl_session_logits(whole), r.n_vocab, "forked prefix, a step on");
     check_bits(sl_session_logits(cut), sl_session_logits(whole), r.n_vocab, "cut prefix, a step on");
     for (int i = 0; i < 3; i++) sl_session_free(batch[i]);
-    rig_close(&r);
+    model_fixture_close(&r);
     free(ids);
 }
 
 // ---- token sampling on the device ----
 
-// Compares sl_step with sl_decode and sl_sampler_draw on the downloaded logits, for greedy and sampled sequences that end one
+// Compares sl_step with sl_decode and sl_sampler_sample on the downloaded logits, for greedy and sampled sequences that end one
 // by one.
 static void steps(void) {
     enum { N_SEQS = 4, N_STEPS = 40 };
-    rig a = rig_on("cuda", "models/tiny", 1200, N_SEQS, 0), b = rig_on("cuda", "models/tiny", 1200, N_SEQS, 0);
+    model_fixture a = fixture_on("cuda", "models/tiny", 1200, N_SEQS, 0),
+                  b = fixture_on("cuda", "models/tiny", 1200, N_SEQS, 0);
     sl_session *there[N_SEQS], *here[N_SEQS];
     sl_sampler *samplers[N_SEQS];
     for (int i = 0; i < N_SEQS; i++) {
@@ -381,8 +383,8 @@ static void steps(void) {
             n = 2;
         }
         for (int i = 0; i < n; i++)
-            want[i] = sl_sampler_draw(samplers[i], sl_session_logits(here[i]), sl_session_sequence(here[i]),
-                                      (uint32_t)sl_session_n_tokens(here[i]));
+            want[i] = sl_sampler_sample(samplers[i], sl_session_logits(here[i]), sl_session_sequence(here[i]),
+                                        (uint32_t)sl_session_n_tokens(here[i]));
         CHECK_OK(sl_step(there, n, samplers, got, &err), err);
         sl_session *live[N_SEQS];
         int32_t ids[N_SEQS];
@@ -398,7 +400,7 @@ static void steps(void) {
         check_bits(sl_session_logits(there[i]), sl_session_logits(here[i]), a.n_vocab, "after the steps");
         sl_session_free(there[i]), sl_session_free(here[i]), sl_sampler_free(samplers[i]);
     }
-    rig_close(&a), rig_close(&b);
+    model_fixture_close(&a), model_fixture_close(&b);
 }
 
 // ---- errors ----

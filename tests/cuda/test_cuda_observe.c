@@ -13,8 +13,8 @@
 static sl_error err;
 enum { SEED = 7 };
 
-static rig rig_on(const char *device, const char *attn, int n_ctx, int n_sequences) {
-    return rig_load(
+static model_fixture fixture_on(const char *device, const char *attn, int n_ctx, int n_sequences) {
+    return model_fixture_load(
         "models/tiny", attn,
         (sl_engine_options){.n_ctx = n_ctx, .n_sequences = n_sequences, .device = device, .n_threads = 4, .seed = SEED});
 }
@@ -75,18 +75,18 @@ static void add_record(void *ctx, const sl_attn_record *r) {
 
 static void observe_run(const char *device, figures *out) {
     sl_attn_spec shadows[JUDGED];
-    rig r = rig_on(device, "dense", TOKENS + STEPS, 1);
+    model_fixture r = fixture_on(device, "dense", TOKENS + STEPS, 1);
     const sl_config *c = sl_model_config(r.model);
     CHECK(c->n_layers == LAYERS && c->n_heads == HEADS && c->n_kv_heads == KV_HEADS && c->head_dim == HEAD_DIM);
     int32_t *ids = test_ids(TOKENS + STEPS, r.n_vocab, test_seed);
-    sl_session *s = rig_session(&r, 3);
+    sl_session *s = model_fixture_session(&r, 3);
     parse_all(judged, JUDGED, shadows);
     const sl_observer o = {.fn = add_record, .ctx = out, .shadows = shadows, .n_shadows = JUDGED, .n_seeds = SEEDS};
     CHECK_OK(sl_prefill(s, ids, TOKENS, NULL, &err), err);
     CHECK_OK(sl_engine_observe(r.engine, &o, &err), err);
     for (int i = 0; i < STEPS; i++) CHECK_OK(sl_decode(&s, 1, ids + TOKENS + i, &err), err);
     sl_session_free(s);
-    rig_close(&r);
+    model_fixture_close(&r);
     free(ids);
 }
 
@@ -138,7 +138,7 @@ typedef struct seen {
     sl_attn_report report;
 } seen;
 
-enum { SHADOWS = 3, TWINS = 2, RUNS = 1 + SHADOWS * TWINS, MAX_SEEN = RIG_BATCH_STEPS * LAYERS * RUNS * RIG_BATCH * HEADS };
+enum { SHADOWS = 3, TWINS = 2, RUNS = 1 + SHADOWS * TWINS, MAX_SEEN = FIXTURE_STEPS * LAYERS * RUNS * FIXTURE_BATCH * HEADS };
 
 typedef struct witness {
     seen at[MAX_SEEN];
@@ -158,14 +158,14 @@ static int same_outcome(const sl_attn_report *a, const sl_attn_report *b) {
 }
 
 static void check_records(const witness *w, const sl_attn_spec *shadows) {
-    int group = RIG_BATCH * HEADS, other = 0, fallbacks = 0;
+    int group = FIXTURE_BATCH * HEADS, other = 0, fallbacks = 0;
     CHECK_INT(w->n, MAX_SEEN);
     for (int i = 0; i < w->n; i++) {
         int at = i % group, run = i / group % RUNS, layer = i / group / RUNS % LAYERS, which = (run - 1) / TWINS;
         const sl_attn_record *x = &w->at[i].record;
         const sl_attn_report *y = &w->at[i].report, *first = &w->at[i - run * group].report;
         CHECK(x->layer == layer && x->head == at % HEADS && (int)x->sequence == 50 + at / HEADS);
-        CHECK_INT(x->position, rig_batch_lengths[at / HEADS] + i / group / RUNS / LAYERS);
+        CHECK_INT(x->position, model_fixture_lengths[at / HEADS] + i / group / RUNS / LAYERS);
         CHECK_INT(x->n_kv, x->position + 1);
         CHECK_INT(x->seed, SEED + (run ? (run - 1) % TWINS : 0));
         CHECK(x->spec->method == shadows[run ? which : 0].method);
@@ -184,17 +184,17 @@ static void changes_nothing(void) {
     static const char *const names[SHADOWS] = {running, "dense", "quest:tokens=64"};
     static witness w;
     sl_attn_spec shadows[SHADOWS];
-    rig r = rig_on("cuda", running, 1024, RIG_BATCH);
-    size_t size = (size_t)RIG_BATCH * r.n_vocab * sizeof(float);
+    model_fixture r = fixture_on("cuda", running, 1024, FIXTURE_BATCH);
+    size_t size = (size_t)FIXTURE_BATCH * r.n_vocab * sizeof(float);
     float *want = malloc(size), *got = malloc(size);
     parse_all(names, SHADOWS, shadows);
-    rig_run_batch(&r, want);
+    model_fixture_run_batch(&r, want);
     sl_attn_stats stats = *sl_engine_attn_stats(r.engine), now;
     sl_engine_reset_stats(r.engine);
     w.n = 0;
     const sl_observer o = {.fn = note, .ctx = &w, .shadows = shadows, .n_shadows = SHADOWS, .n_seeds = TWINS};
     CHECK_OK(sl_engine_observe(r.engine, &o, &err), err);
-    rig_run_batch(&r, got);
+    model_fixture_run_batch(&r, got);
     now = *sl_engine_attn_stats(r.engine);
     CHECK(!memcmp(got, want, size));
     CHECK(!memcmp(&now, &stats, sizeof now)); // observed methods do not add to the statistics
@@ -203,7 +203,7 @@ static void changes_nothing(void) {
     sl_observer plain = {.fn = note, .ctx = &w}; // an observer without `errors` gets none
     w.n = 0;
     CHECK_OK(sl_engine_observe(r.engine, &plain, &err), err);
-    rig_run_batch(&r, got);
+    model_fixture_run_batch(&r, got);
     CHECK(!memcmp(got, want, size));
     CHECK_INT(w.n, MAX_SEEN / RUNS);
     for (int i = 0; i < w.n; i++) CHECK(isnan(w.at[i].report.error) && w.at[i].report.tiles == 0);
@@ -213,10 +213,10 @@ static void changes_nothing(void) {
     plain.shadows = &bad, plain.n_shadows = 1;
     CHECK_ERR(sl_engine_observe(r.engine, &plain, &err), err, SL_ERR_UNSUPPORTED, "magicpig: not offered on a GPU (observed)");
     CHECK_OK(sl_engine_observe(r.engine, NULL, &err), err);
-    rig_run_batch(&r, got); // steps are recorded again
+    model_fixture_run_batch(&r, got); // steps are recorded again
     CHECK(!memcmp(got, want, size));
     CHECK_INT(w.n, MAX_SEEN / RUNS);
-    rig_close(&r);
+    model_fixture_close(&r);
     free(want), free(got);
 }
 #endif

@@ -78,7 +78,7 @@ static int compare(fixture *f) {
     gpu_draw(f, ids);
     for (int i = 0; i < f->n_rows; i++) {
         const sl_row *row = &f->rows[i];
-        int32_t want = sl_sampler_draw(f->samplers[i], f->logits + (size_t)i * f->n_vocab, row->sequence, row->position);
+        int32_t want = sl_sampler_sample(f->samplers[i], f->logits + (size_t)i * f->n_vocab, row->sequence, row->position);
         if (ids[i] == want) continue;
         differ++;
         const sl_sampling *p = &f->params[i];

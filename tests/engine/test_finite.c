@@ -51,7 +51,7 @@ static const char *broken_model(const char *name, int row) {
 }
 
 typedef struct batch {
-    rig on;
+    model_fixture on;
     sl_session *s[B];
     sl_sampler *samplers[B];
 } batch;
@@ -59,14 +59,14 @@ typedef struct batch {
 // Sequences of 300 tokens; sequence i has the broken token at bad_at[i], unless that is negative.
 static batch open_batch(const char *dir, const char *device, const char *attn, const int bad_at[B]) {
     sl_sampling greedy = sl_sampling_default();
-    batch b = {.on = rig_load(dir, attn, (sl_engine_options){.n_ctx = 1024, .n_sequences = B, .device = device})};
+    batch b = {.on = model_fixture_load(dir, attn, (sl_engine_options){.n_ctx = 1024, .n_sequences = B, .device = device})};
     greedy.temp = 0;
     for (int i = 0; i < B; i++) {
         int32_t *ids = test_ids(300, b.on.n_vocab, test_seed + i);
         for (int j = 0; j < 300; j++)
             if (ids[j] == BAD) ids[j]++;
         if (bad_at[i] >= 0) ids[bad_at[i]] = BAD;
-        b.s[i] = rig_session(&b.on, 10 + i);
+        b.s[i] = model_fixture_session(&b.on, 10 + i);
         CHECK_OK(sl_prefill(b.s[i], ids, 300, NULL, &err), err);
         CHECK_OK(sl_sampler_new(&greedy, b.on.n_vocab, &b.samplers[i], &err), err);
         free(ids);
@@ -76,7 +76,7 @@ static batch open_batch(const char *dir, const char *device, const char *attn, c
 
 static void close_batch(batch *b) {
     for (int i = 0; i < B; i++) sl_session_free(b->s[i]), sl_sampler_free(b->samplers[i]);
-    rig_close(&b->on);
+    model_fixture_close(&b->on);
 }
 
 // The second of three sequences is broken: by its prompt, or by a token that it decodes.

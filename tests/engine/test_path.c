@@ -192,8 +192,8 @@ static void need_addr2line(void) {
 // Prefills PROMPT tokens and takes one step. with_step: records the step, else the prefill. attn: a method that scores by
 // `score`
 static path run_and_trace(const char *attn, int with_step) {
-    rig r = rig_load("models/tiny", attn, (sl_engine_options){.n_ctx = 512, .n_threads = 1, .seed = 1});
-    sl_session *s = rig_session(&r, 1);
+    model_fixture r = model_fixture_load("models/tiny", attn, (sl_engine_options){.n_ctx = 512, .n_threads = 1, .seed = 1});
+    sl_session *s = model_fixture_session(&r, 1);
     sl_sampling greedy = sl_sampling_default();
     sl_sampler *sampler;
     int32_t *ids = test_ids(PROMPT, r.n_vocab, PROMPT_SEED), id;
@@ -210,7 +210,7 @@ static path run_and_trace(const char *attn, int with_step) {
     CHECK(n_addresses > 0);
     sl_sampler_free(sampler);
     sl_session_free(s);
-    rig_close(&r);
+    model_fixture_close(&r);
     free(ids);
     return with_step ? trace("sl_step", (void *)real.score) : trace("sl_prefill", (void *)real.gemm);
 }

@@ -75,7 +75,7 @@ static void check_distribution(const sl_sampling *p, uint64_t seed) {
     make_logits(logits, seed);
     reference(logits, p, prob);
     sl_sampler *s = sampler(p);
-    for (uint32_t i = 0; i < DRAWS; i++) count[sl_sampler_draw(s, logits, 1, i)]++;
+    for (uint32_t i = 0; i < DRAWS; i++) count[sl_sampler_sample(s, logits, 1, i)]++;
     for (int i = 0; i < VOCAB; i++) {
         if (prob[i] == 0 && count[i] > 0) FAIL("token %d was drawn, the filters drop it", i);
         double want = prob[i] * DRAWS;
@@ -111,7 +111,7 @@ static void documented_counter(void) {
         sl_sampler *s = sampler(&p);
         for (uint32_t j = 0; j < 50; j++) {
             sl_philox4 r = sl_philox(who[i][0], who[i][1], who[i][2] + j, 0, 0, 1);
-            CHECK_INT(sl_sampler_draw(s, logits, who[i][1], who[i][2] + j), (int)(((uint64_t)r.v[0] * VOCAB) >> 32));
+            CHECK_INT(sl_sampler_sample(s, logits, who[i][1], who[i][2] + j), (int)(((uint64_t)r.v[0] * VOCAB) >> 32));
         }
         sl_sampler_free(s);
     }
@@ -122,7 +122,7 @@ static void check_support(sl_sampling p, const float *logits, const int *want, i
     int count[VOCAB] = {0}, seen = 0;
     p.temp = 1000;
     sl_sampler *s = sampler(&p);
-    for (uint32_t i = 0; i < 3000; i++) count[sl_sampler_draw(s, logits, 7, i)]++;
+    for (uint32_t i = 0; i < 3000; i++) count[sl_sampler_sample(s, logits, 7, i)]++;
     for (int i = 0; i < n; i++)
         if (!count[want[i]]) FAIL("token %d of %d was never drawn", want[i], n);
     for (int i = 0; i < VOCAB; i++) seen += count[i] > 0;
@@ -175,17 +175,17 @@ static void greedy(void) {
     sl_sampler *s = sampler(&p);
     make_logits(logits, test_seed);
     logits[70] = logits[30] = 100;
-    CHECK_INT(sl_sampler_draw(s, logits, 0, 0), 30); // the lowest id wins a tie
+    CHECK_INT(sl_sampler_sample(s, logits, 0, 0), 30); // the lowest id wins a tie
     logits[30] = NAN;
-    CHECK_INT(sl_sampler_draw(s, logits, 0, 0), 70);
+    CHECK_INT(sl_sampler_sample(s, logits, 0, 0), 70);
     for (int i = 0; i < VOCAB; i++) logits[i] = i % 2 ? NAN : -INFINITY;
-    CHECK_INT(sl_sampler_draw(s, logits, 0, 0), 0);
+    CHECK_INT(sl_sampler_sample(s, logits, 0, 0), 0);
     sl_sampler_free(s);
     p = plain(1);
     s = sampler(&p);
-    CHECK_INT(sl_sampler_draw(s, logits, 0, 0), 0);
+    CHECK_INT(sl_sampler_sample(s, logits, 0, 0), 0);
     logits[9] = 1;
-    for (uint32_t i = 0; i < 100; i++) CHECK_INT(sl_sampler_draw(s, logits, 0, i), 9);
+    for (uint32_t i = 0; i < 100; i++) CHECK_INT(sl_sampler_sample(s, logits, 0, i), 9);
     sl_sampler_free(s);
 }
 
@@ -196,15 +196,15 @@ static void bias(void) {
     p.bias = list, p.n_bias = 2;
     logits[6] = 40;
     sl_sampler *s = sampler(&p);
-    CHECK_INT(sl_sampler_draw(s, logits, 0, 0), 5);
+    CHECK_INT(sl_sampler_sample(s, logits, 0, 0), 5);
     logits[6] = INFINITY; // a ban wins over an infinite logit
-    CHECK_INT(sl_sampler_draw(s, logits, 0, 0), 5);
+    CHECK_INT(sl_sampler_sample(s, logits, 0, 0), 5);
     sl_sampler_free(s);
     const sl_logit_bias ban = {0, -INFINITY};
     p.bias = &ban, p.n_bias = 1;
     s = sampler(&p);
     logits[0] = INFINITY, logits[6] = 40;
-    CHECK_INT(sl_sampler_draw(s, logits, 0, 0), 6);
+    CHECK_INT(sl_sampler_sample(s, logits, 0, 0), 6);
     sl_sampler_free(s);
 }
 
@@ -218,31 +218,31 @@ static void penalties(void) {
     p.repeat_penalty = 2, p.repeat_last_n = 3;
     sl_sampler *s = sampler(&p);
     logits[1] = 4, logits[2] = 3, logits[3] = 2.5f;
-    CHECK_INT(sl_sampler_draw(s, logits, 0, 0), 1);
+    CHECK_INT(sl_sampler_sample(s, logits, 0, 0), 1);
     accept(s, 1); // 4 / 2 = 2
-    CHECK_INT(sl_sampler_draw(s, logits, 0, 0), 2);
+    CHECK_INT(sl_sampler_sample(s, logits, 0, 0), 2);
     accept(s, 2); // 3 / 2
-    CHECK_INT(sl_sampler_draw(s, logits, 0, 0), 3);
+    CHECK_INT(sl_sampler_sample(s, logits, 0, 0), 3);
     accept(s, 9);
-    CHECK_INT(sl_sampler_draw(s, logits, 0, 0), 3);
+    CHECK_INT(sl_sampler_sample(s, logits, 0, 0), 3);
     accept(s, 9); // 1 leaves the window of 3
-    CHECK_INT(sl_sampler_draw(s, logits, 0, 0), 1);
+    CHECK_INT(sl_sampler_sample(s, logits, 0, 0), 1);
     sl_sampler_truncate(s, 1); // 1 alone is in it again
-    CHECK_INT(sl_sampler_draw(s, logits, 0, 0), 2);
+    CHECK_INT(sl_sampler_sample(s, logits, 0, 0), 2);
     sl_sampler_free(s);
     for (int i = 0; i < VOCAB; i++) logits[i] = -1;
     logits[7] = -0.6f; // negative logits are multiplied: -1.2
     s = sampler(&p);
     accept(s, 7);
-    CHECK_INT(sl_sampler_draw(s, logits, 0, 0), 0);
+    CHECK_INT(sl_sampler_sample(s, logits, 0, 0), 0);
     sl_sampler_free(s);
     p = plain(0), p.repeat_last_n = -1, p.frequency_penalty = 0.5f, p.presence_penalty = 0.25f;
     s = sampler(&p);
     logits[7] = 0.3f, logits[8] = 0.1f;
     accept(s, 7); // 0.3 - 0.75
-    CHECK_INT(sl_sampler_draw(s, logits, 0, 0), 8);
+    CHECK_INT(sl_sampler_sample(s, logits, 0, 0), 8);
     accept(s, 8), accept(s, 8); // 0.1 - 1.25
-    CHECK_INT(sl_sampler_draw(s, logits, 0, 0), 7);
+    CHECK_INT(sl_sampler_sample(s, logits, 0, 0), 7);
     sl_sampler_free(s);
 }
 
@@ -253,10 +253,10 @@ static void replay(void) { // a draw depends on seed, sequence and position, on 
     sl_sampler *a = sampler(&p), *b = sampler(&p);
     int equal = 0;
     for (uint32_t i = 0; i < 500; i++) {
-        int32_t x = sl_sampler_draw(a, logits, 3, i);
-        sl_sampler_draw(b, logits, 3, i + 7);
-        CHECK_INT(sl_sampler_draw(b, logits, 3, i), x);
-        equal += sl_sampler_draw(b, logits, 4, i) == x;
+        int32_t x = sl_sampler_sample(a, logits, 3, i);
+        sl_sampler_sample(b, logits, 3, i + 7);
+        CHECK_INT(sl_sampler_sample(b, logits, 3, i), x);
+        equal += sl_sampler_sample(b, logits, 4, i) == x;
     }
     // two independent draws agree with probability sum p^2; 5 standard deviations of a binomial
     double prob[VOCAB], square = 0;
@@ -274,9 +274,9 @@ static void check_penalty(sl_sampling p, int n_before, float x, float less, floa
     logits[1] = x;
     for (int i = 0; i < n_before; i++) accept(s, 1);
     logits[5] = x - more;
-    CHECK_INT(sl_sampler_draw(s, logits, 0, 0), 1);
+    CHECK_INT(sl_sampler_sample(s, logits, 0, 0), 1);
     logits[5] = x - less;
-    CHECK_INT(sl_sampler_draw(s, logits, 0, 0), 5);
+    CHECK_INT(sl_sampler_sample(s, logits, 0, 0), 5);
     CHECK(logits[1] == x && logits[5] == x - less); // the caller's logits stay
     sl_sampler_free(s);
 }

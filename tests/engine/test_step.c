@@ -12,15 +12,16 @@ static sl_error err;
 enum { B = 4, N_CTX = 1024 };
 static const int lengths[B] = {1, 255, 256, 600};
 
-typedef struct step_rig {
-    rig on;
+typedef struct step_fixture {
+    model_fixture on;
     sl_session *batch[B];
     sl_sampler *samplers[B];
-} step_rig;
+} step_fixture;
 
 // Sequence i has lengths[i] tokens and draws with params[i].
-static step_rig step_open(const char *attn, int n_ctx, const sl_sampling *params) {
-    step_rig r = {.on = rig_load("models/tiny", attn, (sl_engine_options){.n_ctx = n_ctx, .n_sequences = B, .seed = 7})};
+static step_fixture step_open(const char *attn, int n_ctx, const sl_sampling *params) {
+    step_fixture r = {
+        .on = model_fixture_load("models/tiny", attn, (sl_engine_options){.n_ctx = n_ctx, .n_sequences = B, .seed = 7})};
     for (int i = 0; i < B; i++) {
         uint64_t state = test_seed + i;
         int32_t ids[N_CTX];
@@ -32,13 +33,13 @@ static step_rig step_open(const char *attn, int n_ctx, const sl_sampling *params
     return r;
 }
 
-static void step_close(step_rig *r) {
+static void step_close(step_fixture *r) {
     for (int i = 0; i < B; i++) sl_session_free(r->batch[i]), sl_sampler_free(r->samplers[i]);
-    rig_close(&r->on);
+    model_fixture_close(&r->on);
 }
 
 // What sl_step promises, from sl_sample and sl_decode. rc: the decode step's.
-static int draw_and_decode(step_rig *r, int32_t *ids) {
+static int draw_and_decode(step_fixture *r, int32_t *ids) {
     sl_session *live[B];
     int32_t live_ids[B];
     int n = 0;
@@ -48,7 +49,7 @@ static int draw_and_decode(step_rig *r, int32_t *ids) {
     return n ? sl_decode(live, n, live_ids, &err) : 0;
 }
 
-static void check_equal(const step_rig *a, const step_rig *b, const char *what) {
+static void check_equal(const step_fixture *a, const step_fixture *b, const char *what) {
     for (int i = 0; i < B; i++) {
         CHECK_INT(sl_session_n_tokens(a->batch[i]), sl_session_n_tokens(b->batch[i]));
         if (memcmp(sl_session_logits(a->batch[i]), sl_session_logits(b->batch[i]), a->on.n_vocab * sizeof(float)))
@@ -66,14 +67,14 @@ static void step_is_draw_and_decode(void) {
         params[0].temp = 0;
         params[1].temp = params[2].temp = 2;
         params[2].bias = &end, params[2].n_bias = 1;
-        step_rig a = step_open(methods[m], N_CTX, params), b = step_open(methods[m], N_CTX, params);
+        step_fixture a = step_open(methods[m], N_CTX, params), b = step_open(methods[m], N_CTX, params);
         for (int step = 0; step < STEPS; step++) {
             int32_t drawn[B], ids[B], want[B];
             CHECK_OK(sl_sample(a.batch, B, a.samplers, drawn, &err), err);
             for (int i = 0; i < B; i++) { // the token's position is that of the row that it will have
                 const sl_session *x = a.batch[i];
-                CHECK_INT(drawn[i], sl_sampler_draw(a.samplers[i], sl_session_logits(x), 100 + (uint32_t)i,
-                                                    (uint32_t)sl_session_n_tokens(x)));
+                CHECK_INT(drawn[i], sl_sampler_sample(a.samplers[i], sl_session_logits(x), 100 + (uint32_t)i,
+                                                      (uint32_t)sl_session_n_tokens(x)));
             }
             CHECK_OK(sl_step(a.batch, B, a.samplers, ids, &err), err);
             CHECK_OK(draw_and_decode(&b, want), err);
@@ -93,7 +94,7 @@ static void end_tokens(void) { // are drawn and not appended: by some, by all
     sl_sampling params[B];
     for (int i = 0; i < B; i++) params[i] = sl_sampling_default(), params[i].temp = 0;
     params[1].bias = params[3].bias = &end, params[1].n_bias = params[3].n_bias = 1;
-    step_rig r = step_open("dense", N_CTX, params);
+    step_fixture r = step_open("dense", N_CTX, params);
     int32_t ids[B];
     float *before = malloc(r.on.n_vocab * sizeof *before);
     memcpy(before, sl_session_logits(r.batch[3]), r.on.n_vocab * sizeof *before);
@@ -117,7 +118,7 @@ static void end_tokens(void) { // are drawn and not appended: by some, by all
 static void all_or_none(void) {
     sl_sampling params[B];
     for (int i = 0; i < B; i++) params[i] = sl_sampling_default();
-    step_rig r = step_open("dense", 600, params); // the longest is full
+    step_fixture r = step_open("dense", 600, params); // the longest is full
     int32_t ids[B], want[B], drawn[B];
     CHECK_OK(sl_sample(r.batch, B, r.samplers, want, &err), err);
     CHECK_ERR(sl_step(r.batch, B, r.samplers, ids, &err), err, SL_ERR_CONTEXT, "sequence 103: the context is full: 600");

@@ -12,15 +12,16 @@
 
 static sl_error err;
 
-static rig rig_open(const char *dir, const char *attn, int n_ctx, int n_sequences, int chunk, int n_threads, uint32_t seed) {
-    return rig_load(
+static model_fixture fixture_open(const char *dir, const char *attn, int n_ctx, int n_sequences, int chunk, int n_threads,
+                                  uint32_t seed) {
+    return model_fixture_load(
         dir, attn,
         (sl_engine_options){
             .n_ctx = n_ctx, .n_sequences = n_sequences, .prefill_chunk = chunk, .n_threads = n_threads, .seed = seed});
 }
 
 // Prefills ids and decodes n_steps greedily; the last logits into out[n_vocab].
-static void run_greedy(rig *r, sl_session *s, const int32_t *ids, int n, int n_steps, float *out, int32_t *tokens) {
+static void run_greedy(model_fixture *r, sl_session *s, const int32_t *ids, int n, int n_steps, float *out, int32_t *tokens) {
     CHECK_OK(sl_prefill(s, ids, n, NULL, &err), err);
     for (int i = 0; i < n_steps; i++) {
         int32_t id = test_argmax(sl_session_logits(s), r->n_vocab);
@@ -67,7 +68,8 @@ static void check_golden(const char *name) {
     char path[256];
     int n, n_greedy;
     snprintf(path, sizeof path, "tests/goldens/%s", name);
-    rig r = rig_open(path, "dense", 0, 1, 100, 0, 0); // chunks of 100: the fixtures cross chunk and page boundaries
+    model_fixture r =
+        fixture_open(path, "dense", 0, 1, 100, 0, 0); // chunks of 100: the fixtures cross chunk and page boundaries
     snprintf(path, sizeof path, "tests/goldens/%s/ids.json", name);
     int32_t *ids = test_read_ids(path, &n);
     snprintf(path, sizeof path, "tests/goldens/%s/greedy.json", name);
@@ -79,7 +81,7 @@ static void check_golden(const char *name) {
     CHECK(n_greedy >= GREEDY_STEPS);
 
     golden_check g = {.want = &want};
-    sl_session *s = rig_session(&r, 0);
+    sl_session *s = model_fixture_session(&r, 0);
     CHECK_OK(sl_prefill_logits(s, ids, n, compare_rows, &g, NULL, &err), err);
     double relative = sqrt(g.square / g.norm);
     if (!(relative <= GOLDEN_RELATIVE))
@@ -90,7 +92,7 @@ static void check_golden(const char *name) {
         CHECK_OK(sl_decode(&s, 1, &id, &err), err);
     }
     sl_session_free(s);
-    rig_close(&r);
+    model_fixture_close(&r);
     free(ids), free(greedy), free(want.data);
 }
 
@@ -132,11 +134,11 @@ static const double TINY_RELATIVE = 1e-3;
 
 static void golden_tiny(void) { // the embedded model itself: its last positions and greedy continuation
     int n, n_greedy;
-    rig r = rig_open("models/tiny", "dense", 4096, 1, 0, 0, 0);
+    model_fixture r = fixture_open("models/tiny", "dense", 4096, 1, 0, 0, 0);
     int32_t *ids = test_read_ids("tests/goldens/tiny/ids.json", &n);
     int32_t *greedy = test_read_ids("tests/goldens/tiny/greedy.json", &n_greedy);
     test_array want = test_read_npy("tests/goldens/tiny/logits_last.npy");
-    sl_session *s = rig_session(&r, 0);
+    sl_session *s = model_fixture_session(&r, 0);
     double square = 0, norm = 0;
     for (int row = 0; row < want.n_rows; row++) {
         int from = sl_session_n_tokens(s), to = n - want.n_rows + row + 1;
@@ -153,7 +155,7 @@ static void golden_tiny(void) { // the embedded model itself: its last positions
         CHECK_OK(sl_decode(&s, 1, &id, &err), err);
     }
     sl_session_free(s);
-    rig_close(&r);
+    model_fixture_close(&r);
     free(ids), free(greedy), free(want.data);
 }
 
@@ -161,23 +163,23 @@ static void golden_tiny(void) { // the embedded model itself: its last positions
 
 static void chunked_prefill(void) { // equal bits whatever the chunk, at and around page boundaries
     static const int lengths[] = {1, 255, 256, 257, 700}, chunks[] = {1024, 256, 100, 17};
-    rig first = rig_open("models/tiny", "dense", 1024, 1, chunks[0], 0, 0);
+    model_fixture first = fixture_open("models/tiny", "dense", 1024, 1, chunks[0], 0, 0);
     int32_t *ids = test_ids(700, first.n_vocab, test_seed);
     float *want = malloc(first.n_vocab * sizeof *want), *got = malloc(first.n_vocab * sizeof *got);
     for (size_t l = 0; l < sizeof lengths / sizeof *lengths; l++) {
-        sl_session *s = rig_session(&first, 0);
+        sl_session *s = model_fixture_session(&first, 0);
         run_greedy(&first, s, ids, lengths[l], 2, want, NULL);
         sl_session_free(s);
         for (size_t c = 1; c < sizeof chunks / sizeof *chunks; c++) {
-            rig r = rig_open("models/tiny", "dense", 1024, 1, chunks[c], 0, 0);
-            s = rig_session(&r, 0);
+            model_fixture r = fixture_open("models/tiny", "dense", 1024, 1, chunks[c], 0, 0);
+            s = model_fixture_session(&r, 0);
             run_greedy(&r, s, ids, lengths[l], 2, got, NULL);
             if (!equal_bits(got, want, r.n_vocab)) FAIL("%d tokens in chunks of %d: other bits", lengths[l], chunks[c]);
             sl_session_free(s);
-            rig_close(&r);
+            model_fixture_close(&r);
         }
     }
-    rig_close(&first);
+    model_fixture_close(&first);
     free(ids), free(want), free(got);
 }
 
@@ -185,13 +187,13 @@ static void chunked_prefill(void) { // equal bits whatever the chunk, at and aro
 static void batch_of_8(const char *attn) {
     enum { B = 8, STEPS = 6 };
     static const int lengths[B] = {1, 40, 255, 256, 257, 300, 511, 640};
-    rig r = rig_open("models/tiny", attn, 1024, B, 0, 0, 7);
+    model_fixture r = fixture_open("models/tiny", attn, 1024, B, 0, 0, 7);
     sl_session *batch[B];
     int32_t *ids[B], next[B];
     float *want = malloc((size_t)B * r.n_vocab * sizeof *want), *got = malloc(r.n_vocab * sizeof *got);
     for (int i = 0; i < B; i++) {
         ids[i] = test_ids(lengths[i], r.n_vocab, test_seed + i);
-        batch[i] = rig_session(&r, 100 + i);
+        batch[i] = model_fixture_session(&r, 100 + i);
         CHECK_OK(sl_prefill(batch[i], ids[i], lengths[i], NULL, &err), err);
     }
     for (int step = 0; step < STEPS; step++) {
@@ -203,13 +205,13 @@ static void batch_of_8(const char *attn) {
         sl_session_free(batch[i]);
     }
     for (int i = 0; i < B; i++) {
-        sl_session *s = rig_session(&r, 100 + i);
+        sl_session *s = model_fixture_session(&r, 100 + i);
         run_greedy(&r, s, ids[i], lengths[i], STEPS, got, NULL);
         if (!equal_bits(got, want + (size_t)i * r.n_vocab, r.n_vocab)) FAIL("%s: sequence %d alone gives other bits", attn, i);
         sl_session_free(s);
         free(ids[i]);
     }
-    rig_close(&r);
+    model_fixture_close(&r);
     free(want), free(got);
 }
 
@@ -232,15 +234,15 @@ static void seeds_and_threads(void) {
         char spec[64];
         snprintf(spec, sizeof spec, m == 0 ? "%s" : "%s:S=8", methods[m]);
         for (int i = 0; i < 4; i++) {
-            rig r = rig_open("models/tiny", spec, 1024, 1, 0, runs[i].threads, runs[i].seed);
+            model_fixture r = fixture_open("models/tiny", spec, 1024, 1, 0, runs[i].threads, runs[i].seed);
             int32_t *ids = test_ids(N, r.n_vocab, test_seed);
-            sl_session *s = rig_session(&r, runs[i].sequence);
+            sl_session *s = model_fixture_session(&r, runs[i].sequence);
             out[i] = malloc(r.n_vocab * sizeof *out[i]);
             CHECK_OK(sl_prefill(s, ids, N - STEPS, NULL, &err), err);
             for (int j = N - STEPS; j < N; j++) CHECK_OK(sl_decode(&s, 1, &ids[j], &err), err);
             memcpy(out[i], sl_session_logits(s), r.n_vocab * sizeof *out[i]);
             sl_session_free(s);
-            rig_close(&r);
+            model_fixture_close(&r);
             free(ids);
         }
         const int n = 1024;
@@ -253,9 +255,9 @@ static void seeds_and_threads(void) {
 
 static void decode_agrees_with_prefill(void) { // token by token and all at once differ by rounding alone
     enum { N = 400, FROM = 250 };
-    rig r = rig_open("models/tiny", "dense", 1024, 1, 0, 0, 0);
+    model_fixture r = fixture_open("models/tiny", "dense", 1024, 1, 0, 0, 0);
     int32_t *ids = test_ids(N, r.n_vocab, test_seed);
-    sl_session *whole = rig_session(&r, 0);
+    sl_session *whole = model_fixture_session(&r, 0);
     CHECK_OK(sl_prefill(whole, ids, N, NULL, &err), err);
     float *want = malloc(r.n_vocab * sizeof *want);
     memcpy(want, sl_session_logits(whole), r.n_vocab * sizeof *want);
@@ -268,17 +270,17 @@ static void decode_agrees_with_prefill(void) { // token by token and all at once
     }
     CHECK_NEAR(sqrt(square / norm), 0, 2e-3); // 150 tokens' K and V, rounded to bf16 from sums in another order
     sl_session_free(whole);
-    rig_close(&r);
+    model_fixture_close(&r);
     free(ids), free(want);
 }
 
 static void prefix_reuse(void) { // truncate and fork give the bits of a fresh session
     enum { N = 600, CUT = 300, STEPS = 4 };
-    rig r = rig_open("models/tiny", "santa-prop:S=16", 1024, 3, 0, 0, 3);
+    model_fixture r = fixture_open("models/tiny", "santa-prop:S=16", 1024, 3, 0, 0, 3);
     int32_t *ids = test_ids(N, r.n_vocab, test_seed), *other = test_ids(N, r.n_vocab, test_seed + 1);
     float *want = malloc(r.n_vocab * sizeof *want), *got = malloc(r.n_vocab * sizeof *got);
     memcpy(other, ids, CUT * sizeof *ids);
-    sl_session *a = rig_session(&r, 9), *b = rig_session(&r, 9), *fork;
+    sl_session *a = model_fixture_session(&r, 9), *b = model_fixture_session(&r, 9), *fork;
     run_greedy(&r, a, ids, N, STEPS, want, NULL);
 
     run_greedy(&r, b, other, N, STEPS, got, NULL); // same first 300 tokens, then another text
@@ -291,14 +293,14 @@ static void prefix_reuse(void) { // truncate and fork give the bits of a fresh s
     run_greedy(&r, b, ids + CUT, N - CUT, STEPS, got, NULL);
     CHECK(equal_bits(got, want, r.n_vocab));
     sl_session_free(a), sl_session_free(b);
-    rig_close(&r);
+    model_fixture_close(&r);
     free(ids), free(other), free(want), free(got);
 }
 
 static void context_overflow(void) {
-    rig r = rig_open("models/tiny", "dense", 300, 1, 0, 0, 0);
+    model_fixture r = fixture_open("models/tiny", "dense", 300, 1, 0, 0, 0);
     int32_t *ids = test_ids(301, r.n_vocab, test_seed), bad = r.n_vocab;
-    sl_session *s = rig_session(&r, 0);
+    sl_session *s = model_fixture_session(&r, 0);
     CHECK_ERR(sl_prefill(s, ids, 301, NULL, &err), err, SL_ERR_CONTEXT, "301");
     CHECK_INT(sl_session_n_tokens(s), 0);
     CHECK_OK(sl_prefill(s, ids, 300, NULL, &err), err);
@@ -311,7 +313,7 @@ static void context_overflow(void) {
     sl_engine_options o = {.n_ctx = 1 << 30};
     CHECK_ERR(sl_engine_new(r.model, &o, &none, &err), err, SL_ERR_ARG, "131072");
     sl_session_free(s);
-    rig_close(&r);
+    model_fixture_close(&r);
     free(ids);
 }
 
@@ -341,7 +343,7 @@ static size_t counting_state(const sl_attn_geom *g, const sl_attn_spec *spec) {
     return g->n_layers * sizeof(uint32_t);
 }
 
-static void set_plan(rig *r, const sl_attn_spec *spec) {
+static void set_plan(model_fixture *r, const sl_attn_spec *spec) {
     sl_attn_plan plan;
     CHECK_OK(sl_attn_plan_init(&plan, sl_model_config(r->model)->n_layers, spec, &err), err);
     CHECK_OK(sl_engine_set_attention(r->engine, &plan, &err), err);
@@ -353,10 +355,10 @@ static void method_state(void) {
     static const sl_attn_method counting = {
         .name = "counting", .summary = "test", .source = "test", .mean = SL_MEAN_EXACT, .cpu = &ops};
     dense_ops = sl_attn_find("dense")->cpu;
-    rig r = rig_open("models/tiny", "dense", 1024, 1, 64, 0, 0);
+    model_fixture r = fixture_open("models/tiny", "dense", 1024, 1, 64, 0, 0);
     int32_t *ids = test_ids(300, r.n_vocab, test_seed);
     float *want = malloc(r.n_vocab * sizeof *want), *got = malloc(r.n_vocab * sizeof *got);
-    sl_session *s = rig_session(&r, 0), *fork;
+    sl_session *s = model_fixture_session(&r, 0), *fork;
     run_greedy(&r, s, ids, 290, 5, want, NULL);
     CHECK_OK(sl_session_truncate(s, 100, &err), err);
     set_plan(&r, &(sl_attn_spec){.method = &counting});
@@ -381,7 +383,7 @@ static void method_state(void) {
     CHECK_OK(sl_decode(&fork, 1, ids, &err), err); // which itself begins anew
     CHECK_INT(last_count, 1);
     sl_session_free(fork), sl_session_free(s);
-    rig_close(&r);
+    model_fixture_close(&r);
     free(ids), free(want), free(got);
 }
 
@@ -396,8 +398,8 @@ static void state_after_a_parameter_change(void) {
         int value, plus_value, want;
     } t[] = {{1, 0, 1}, {1, 0, 2}, {2, 0, 1}, {2, 0, 2}, {1, 0, 1}, {1, 3, 1}, {1, 3, 2}, {1, 0, 1}};
     dense_ops = sl_attn_find("dense")->cpu;
-    rig r = rig_open("models/tiny", "dense", 1024, 1, 64, 0, 0);
-    sl_session *s = rig_session(&r, 0);
+    model_fixture r = fixture_open("models/tiny", "dense", 1024, 1, 64, 0, 0);
+    sl_session *s = model_fixture_session(&r, 0);
     int32_t id = 7;
     CHECK_OK(sl_prefill(s, &id, 1, NULL, &err), err);
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
@@ -407,7 +409,7 @@ static void state_after_a_parameter_change(void) {
         CHECK_INT(last_count, t[i].want);
     }
     sl_session_free(s);
-    rig_close(&r);
+    model_fixture_close(&r);
 }
 
 // Tokens that were prefilled since the last decode: its output is not that of the step before, and plans nothing. A fork has
@@ -416,9 +418,9 @@ static void state_after_a_prefill(void) {
     static const char *const methods[] = {"santa-pps:S=24:budget=variance", "santa:S=24:budget=variance"};
     enum { N = 200, FIRST = 180 };
     for (int m = 0; m < 2; m++) {
-        rig r = rig_open("models/tiny", methods[m], 1024, 2, 0, 0, 5);
+        model_fixture r = fixture_open("models/tiny", methods[m], 1024, 2, 0, 0, 5);
         int32_t *ids = test_ids(N + 2, r.n_vocab, test_seed);
-        sl_session *s = rig_session(&r, 3), *fork;
+        sl_session *s = model_fixture_session(&r, 3), *fork;
         CHECK_OK(sl_prefill(s, ids, FIRST, NULL, &err), err);
         CHECK_OK(sl_decode(&s, 1, &ids[FIRST], &err), err);
         CHECK_OK(sl_prefill(s, ids + FIRST + 1, N - FIRST - 1, NULL, &err), err);
@@ -430,7 +432,7 @@ static void state_after_a_prefill(void) {
             sl_session_free(fork);
         }
         sl_session_free(s);
-        rig_close(&r);
+        model_fixture_close(&r);
         free(ids);
     }
 }
@@ -445,9 +447,9 @@ static void seed_after_a_parameter_change(void) {
     for (int m = 0; m < 5; m++) {
         float *out[3];
         for (int i = 0; i < 3; i++) { // changed; opened so; opened so with another seed
-            rig r = rig_open("models/tiny", i ? to[m] : from[m], 1024, 1, 0, 0, i == 2 ? 6 : 5);
+            model_fixture r = fixture_open("models/tiny", i ? to[m] : from[m], 1024, 1, 0, 0, i == 2 ? 6 : 5);
             int32_t *ids = test_ids(N, r.n_vocab, test_seed);
-            sl_session *s = rig_session(&r, 3);
+            sl_session *s = model_fixture_session(&r, 3);
             sl_attn_spec spec;
             CHECK_OK(sl_prefill(s, ids, N - STEPS - 2, NULL, &err), err);
             if (i == 0) { // two steps with the method before, and back
@@ -460,7 +462,7 @@ static void seed_after_a_parameter_change(void) {
             out[i] = malloc(r.n_vocab * sizeof *out[i]);
             memcpy(out[i], sl_session_logits(s), r.n_vocab * sizeof *out[i]);
             sl_session_free(s);
-            rig_close(&r);
+            model_fixture_close(&r);
             free(ids);
         }
         if (!equal_bits(out[0], out[1], 1024)) FAIL("%s changed to %s: other bits", from[m], to[m]);
@@ -471,10 +473,10 @@ static void seed_after_a_parameter_change(void) {
 
 static void stats_count_rows(void) { // one dense step over n rows reads each row once per KV head and layer
     enum { N = 300 };
-    rig r = rig_open("models/tiny", "dense", 1024, 1, 0, 0, 0);
+    model_fixture r = fixture_open("models/tiny", "dense", 1024, 1, 0, 0, 0);
     const sl_config *c = sl_model_config(r.model);
     int32_t *ids = test_ids(N, r.n_vocab, test_seed);
-    sl_session *s = rig_session(&r, 0);
+    sl_session *s = model_fixture_session(&r, 0);
     CHECK_OK(sl_prefill(s, ids, N - 1, NULL, &err), err);
     CHECK_INT(sl_engine_attn_stats(r.engine)->steps, 0);
     CHECK_OK(sl_decode(&s, 1, ids, &err), err);
@@ -485,7 +487,7 @@ static void stats_count_rows(void) { // one dense step over n rows reads each ro
     CHECK_INT(st->bytes, (long long)c->n_layers * c->n_kv_heads * N * c->head_dim * 2 * 2);
     CHECK_INT(st->dense_bytes, st->bytes);
     sl_session_free(s);
-    rig_close(&r);
+    model_fixture_close(&r);
     free(ids);
 }
 
@@ -507,7 +509,7 @@ static void note_record(void *ctx, const sl_attn_record *r) {
     w->at[w->n++] = (seen){*r, *r->report};
 }
 
-static void observe(rig *r, witness *w, int with_error, const sl_attn_spec *shadows, int n_shadows, int n_seeds) {
+static void observe(model_fixture *r, witness *w, int with_error, const sl_attn_spec *shadows, int n_shadows, int n_seeds) {
     sl_observer o = {note_record, w, with_error, shadows, n_shadows, n_seeds};
     CHECK_OK(sl_engine_observe(r->engine, &o, &err), err);
 }
@@ -531,22 +533,22 @@ static void observer(void) {
     enum { SHADOWS = 4, SEEDS = 2, SEED = 7 };
     sl_attn_spec shadows[SHADOWS];
     witness w = {0};
-    rig r = rig_open("models/tiny", running, 1024, RIG_BATCH, 0, 0, SEED);
+    model_fixture r = fixture_open("models/tiny", running, 1024, FIXTURE_BATCH, 0, 0, SEED);
     const sl_config *c = sl_model_config(r.model);
-    size_t n = (size_t)RIG_BATCH * r.n_vocab;
+    size_t n = (size_t)FIXTURE_BATCH * r.n_vocab;
     float *want = malloc(n * sizeof *want), *got = malloc(n * sizeof *got);
     for (int i = 0; i < SHADOWS; i++) CHECK_OK(sl_attn_parse(names[i], &shadows[i], &err), err);
-    rig_run_batch(&r, want);
+    model_fixture_run_batch(&r, want);
     sl_attn_stats stats = *sl_engine_attn_stats(r.engine), now;
     sl_engine_reset_stats(r.engine);
     observe(&r, &w, 0, shadows, SHADOWS, SEEDS);
-    rig_run_batch(&r, got);
+    model_fixture_run_batch(&r, got);
     now = *sl_engine_attn_stats(r.engine);
     CHECK(equal_bits(got, want, (int)n));
     CHECK(!memcmp(&now, &stats, sizeof now)); // shadows do not count
 
-    int group = RIG_BATCH * c->n_heads, runs = 1 + SHADOWS * SEEDS, noisy = 0, other = 0;
-    CHECK_INT(w.n, RIG_BATCH_STEPS * c->n_layers * runs * group);
+    int group = FIXTURE_BATCH * c->n_heads, runs = 1 + SHADOWS * SEEDS, noisy = 0, other = 0;
+    CHECK_INT(w.n, FIXTURE_STEPS * c->n_layers * runs * group);
     for (int i = 0; i < w.n; i++) {
         int at = i % group, run = i / group % runs, layer = i / group / runs % c->n_layers, which = (run - 1) / SEEDS;
         const sl_attn_record *x = &w.at[i].record;
@@ -555,7 +557,7 @@ static void observer(void) {
         CHECK_INT(x->head, at % c->n_heads);
         CHECK_INT(x->sequence, 50 + at / c->n_heads);
         CHECK_INT(x->n_kv, x->position + 1);
-        CHECK_INT(x->position, rig_batch_lengths[at / c->n_heads] + i / group / runs / c->n_layers);
+        CHECK_INT(x->position, model_fixture_lengths[at / c->n_heads] + i / group / runs / c->n_layers);
         CHECK_INT(x->seed, SEED + (run ? (run - 1) % SEEDS : 0));
         CHECK(x->spec->method == (run ? shadows[which] : shadows[0]).method);
         CHECK(y->error >= 0 && fabs(y->cosine) <= 1 + 1e-6 && fabs(y->bias) <= y->error + 1e-6);
@@ -570,10 +572,10 @@ static void observer(void) {
     CHECK(other > w.n / runs / 2 && noisy > w.n / runs); // another seed, other errors; sampling has errors
     CHECK_OK(sl_engine_observe(r.engine, NULL, &err), err);
     int before = w.n;
-    rig_run_batch(&r, got);
+    model_fixture_run_batch(&r, got);
     CHECK(equal_bits(got, want, (int)n));
     CHECK_INT(w.n, before);
-    rig_close(&r);
+    model_fixture_close(&r);
     free(want), free(got), free(w.at);
 }
 
@@ -585,27 +587,27 @@ static void observer_same_state(void) {
     sl_attn_spec shadows[N];
     witness all = {0};
     for (int i = 0; i < N; i++) CHECK_OK(sl_attn_parse(names[i], &shadows[i], &err), err);
-    rig r = rig_open("models/tiny", "dense", 1024, 1, 0, 0, 3);
+    model_fixture r = fixture_open("models/tiny", "dense", 1024, 1, 0, 0, 3);
     int32_t *ids = test_ids(600, r.n_vocab, test_seed);
     int heads = sl_model_config(r.model)->n_heads;
-    sl_session *s = rig_session(&r, 4);
+    sl_session *s = model_fixture_session(&r, 4);
     CHECK_OK(sl_prefill(s, ids, 600, NULL, &err), err); // before the pool keeps any extras
     observe(&r, &all, 1, shadows, N, 1);
     CHECK_OK(sl_decode(&s, 1, ids, &err), err);
     sl_session_free(s);
-    rig_close(&r);
+    model_fixture_close(&r);
     for (int i = 0; i < N; i++) {
         witness one = {0};
-        r = rig_open("models/tiny", names[i], 1024, 1, 0, 0, 3);
+        r = fixture_open("models/tiny", names[i], 1024, 1, 0, 0, 3);
         observe(&r, &one, 1, NULL, 0, 0);
-        s = rig_session(&r, 4);
+        s = model_fixture_session(&r, 4);
         CHECK_OK(sl_prefill(s, ids, 600, NULL, &err), err);
         CHECK_OK(sl_decode(&s, 1, ids, &err), err);
         for (int h = 0; h < heads; h++)
             if (!same_report(&one.at[h].report, &all.at[(i + 1) * heads + h].report))
                 FAIL("%s: head %d: the shadow's report is another", names[i], h);
         sl_session_free(s);
-        rig_close(&r);
+        model_fixture_close(&r);
         free(one.at);
     }
     free(ids), free(all.at);
@@ -677,10 +679,10 @@ static void observer_error(void) {
     witness w = {0};
     dense_ops = sl_attn_find("dense")->cpu;
     CHECK_OK(sl_attn_parse("santa-sys:S=16", &judged_spec, &err), err);
-    rig r = rig_open("models/tiny", "dense", 1400, 1, 0, 0, 11);
+    model_fixture r = fixture_open("models/tiny", "dense", 1400, 1, 0, 0, 11);
     int32_t *ids = test_ids(1300, r.n_vocab, test_seed);
     set_plan(&r, &(sl_attn_spec){.method = &method});
-    sl_session *s = rig_session(&r, 0);
+    sl_session *s = model_fixture_session(&r, 0);
     CHECK_OK(sl_prefill(s, ids, 1300, NULL, &err), err);
     observe(&r, &w, 1, &judged_spec, 1, 1);
     CHECK_OK(sl_decode(&s, 1, ids, &err), err);
@@ -702,7 +704,7 @@ static void observer_error(void) {
     CHECK_INT(w.n, sl_model_config(r.model)->n_layers * sl_model_config(r.model)->n_heads);
     for (int i = 0; i < w.n; i++) CHECK(isnan(w.at[i].report.error) && isnan(w.at[i].report.cosine) && !w.at[i].report.tiles);
     sl_session_free(s);
-    rig_close(&r);
+    model_fixture_close(&r);
     free(ids), free(w.at);
 }
 
@@ -717,9 +719,9 @@ static void observer_state(void) { // of shadows: emptied by truncate, apart per
     sl_attn_spec twice[2] = {{.method = &counting}, {.method = &counting}};
     witness w = {0};
     dense_ops = sl_attn_find("dense")->cpu;
-    rig r = rig_open("models/tiny", "dense", 1024, 1, 0, 0, 0);
+    model_fixture r = fixture_open("models/tiny", "dense", 1024, 1, 0, 0, 0);
     int32_t *ids = test_ids(300, r.n_vocab, test_seed);
-    sl_session *s = rig_session(&r, 0);
+    sl_session *s = model_fixture_session(&r, 0);
     observe(&r, &w, 0, twice, 1, 3);
     CHECK_OK(sl_prefill(s, ids, 254, NULL, &err), err);
     for (int i = 0; i < 4; i++) CHECK_OK(sl_decode(&s, 1, ids + i, &err), err);
@@ -744,7 +746,7 @@ static void observer_state(void) { // of shadows: emptied by truncate, apart per
         observe(&r, &w, 1, NULL, 0, 0);
     }
     sl_session_free(s);
-    rig_close(&r);
+    model_fixture_close(&r);
     free(ids), free(w.at);
 }
 

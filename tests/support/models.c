@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-rig rig_load(const char *dir, const char *attn, sl_engine_options o) {
-    rig r;
+model_fixture model_fixture_load(const char *dir, const char *attn, sl_engine_options o) {
+    model_fixture r;
     sl_error err;
     sl_attn_spec spec;
     sl_attn_plan plan = {0};
@@ -23,32 +23,32 @@ rig rig_load(const char *dir, const char *attn, sl_engine_options o) {
     return r;
 }
 
-void rig_close(rig *r) {
+void model_fixture_close(model_fixture *r) {
     sl_engine_free(r->engine);
     sl_model_free(r->model);
 }
 
-sl_session *rig_session(rig *r, uint32_t sequence) {
+sl_session *model_fixture_session(model_fixture *r, uint32_t sequence) {
     sl_session *s;
     sl_error err;
     CHECK_OK(sl_session_new(r->engine, sequence, &s, &err), err);
     return s;
 }
 
-const int rig_batch_lengths[RIG_BATCH] = {40, 255, 600};
+const int model_fixture_lengths[FIXTURE_BATCH] = {40, 255, 600};
 
-void rig_run_batch(rig *r, float *out) {
-    sl_session *batch[RIG_BATCH];
+void model_fixture_run_batch(model_fixture *r, float *out) {
+    sl_session *batch[FIXTURE_BATCH];
     sl_error err;
-    for (int i = 0; i < RIG_BATCH; i++) {
-        int32_t *ids = test_ids(rig_batch_lengths[i], r->n_vocab, test_seed + i);
-        batch[i] = rig_session(r, 50 + i);
-        CHECK_OK(sl_prefill(batch[i], ids, rig_batch_lengths[i], NULL, &err), err);
+    for (int i = 0; i < FIXTURE_BATCH; i++) {
+        int32_t *ids = test_ids(model_fixture_lengths[i], r->n_vocab, test_seed + i);
+        batch[i] = model_fixture_session(r, 50 + i);
+        CHECK_OK(sl_prefill(batch[i], ids, model_fixture_lengths[i], NULL, &err), err);
         free(ids);
     }
-    for (int step = 0; step < RIG_BATCH_STEPS; step++)
-        CHECK_OK(sl_decode(batch, RIG_BATCH, (int32_t[]){70 + step, 71 + step, 72 + step}, &err), err);
-    for (int i = 0; i < RIG_BATCH; i++) {
+    for (int step = 0; step < FIXTURE_STEPS; step++)
+        CHECK_OK(sl_decode(batch, FIXTURE_BATCH, (int32_t[]){70 + step, 71 + step, 72 + step}, &err), err);
+    for (int i = 0; i < FIXTURE_BATCH; i++) {
         memcpy(out + (size_t)i * r->n_vocab, sl_session_logits(batch[i]), r->n_vocab * sizeof *out);
         sl_session_free(batch[i]);
     }

@@ -351,7 +351,7 @@ static void forget(const sl_backend *be) {
     (void)be;
 }
 
-static void begin(const sl_backend *be, const sl_rope *rope, const sl_row *rows, int n_rows) {
+static void prepare_rope(const sl_backend *be, const sl_rope *rope, const sl_row *rows, int n_rows) {
     (void)be, (void)rope, (void)rows, (void)n_rows;
 }
 
@@ -374,7 +374,7 @@ static const sl_backend backend = {
     .download = copy_bytes,
     .finish = finish,
     .forget = forget,
-    .begin = begin,
+    .prepare_rope = prepare_rope,
     .embed = embed,
     .rmsnorm = rmsnorm,
     .linear = linear,

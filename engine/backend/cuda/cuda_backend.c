@@ -18,7 +18,7 @@ static sl_cuda *use(const sl_backend *be) {
 }
 
 // The first step of a key is not recorded (sl_cuda_replay), so the buffers grow outside of recordings.
-static void begin(const sl_backend *be, const sl_rope *rope, const sl_row *rows, int n_rows) {
+static void prepare_rope(const sl_backend *be, const sl_rope *rope, const sl_row *rows, int n_rows) {
     sl_cuda *c = use(be);
     size_t half = rope->head_dim / 2, size = (size_t)n_rows * half * sizeof(float2);
     if (c->inv_freq_of != rope->inv_freq) {
@@ -254,11 +254,11 @@ static const sl_backend operations = {
     .finish = sl_cuda_finish,
     .replay = sl_cuda_replay,
     .forget = sl_cuda_forget,
-    .leave_out = skip_parts,
-    .begin = begin,
-    .draws = sl_cuda_sampler_offers,
-    .draw = sl_cuda_sample_rows,
-    .drawn = sl_cuda_sampled_ids,
+    .skip_parts = skip_parts,
+    .prepare_rope = prepare_rope,
+    .can_sample = sl_cuda_sampler_offers,
+    .sample_rows = sl_cuda_sample_rows,
+    .sampled_ids = sl_cuda_sampled_ids,
     .embed = embed,
     .rmsnorm = rmsnorm,
     .linear = linear,
