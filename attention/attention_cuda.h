@@ -89,7 +89,7 @@ void sl_cuda_build_norms(const sl_kv_device_build *b);
 void sl_cuda_build_quantised(const sl_kv_device_build *b);
 void sl_cuda_build_keys_by_feature(const sl_kv_device_build *b);
 
-// dense_decode.cu, dense_prefill.cu: head_dim 64, 80, 96, 128, groups of 1, 2, 3, 4, 8. The first 256 KB of decode's workspace
+// dense_decode.cu, dense_prefill.cu: head_dim 64, 80, 96, 128, groups of 1 to 8. The first 256 KB of decode's workspace
 // are counters, which every call leaves at 0: whoever else uses that memory must do so too.
 size_t sl_cuda_dense_workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv);
 void sl_cuda_dense_decode(const sl_attn_cuda_decode_args *args);

@@ -75,7 +75,7 @@ static void make_tensor(const sl_tensor *t, const bf16 *quantiles, int n_threads
         if (t->n_dims > 1)
             sl_dummy_fill(key, quantiles, i, m, n_threads, data + i);
         else
-            for (size_t j = 0; j < m; j++) data[i + j] = sl_f32_to_bf16(1);
+            for (size_t j = 0; j < m; j++) data[i + j] = sl_dummy_vector(t->name);
         *done += m * sizeof *data;
         if (progress && progress->fn) progress->fn(progress->ctx, (int)(*done >> MIB), (int)(total >> MIB));
     }

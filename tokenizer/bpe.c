@@ -1,7 +1,7 @@
-// tokenizer/bpe.c - byte-level byte-pair encoding: two hash tables (bytes to id, pair to merge) and the merging itself.
+// tokenizer/bpe.c - byte-level byte-pair encoding: two hash tables (bytes to id, pair to merge), and the encoder.
 //
-// Merges of a piece go in order of rank, leftmost first. Short pieces scan for the lowest rank; long ones keep a heap, so that
-// no input takes quadratic time.
+// The encoder merges the pairs of a piece in order of rank, and the leftmost pair first. It scans short pieces for the lowest
+// rank. For long pieces it keeps a heap, so that no input takes quadratic time.
 #include "tokenizer/tokenizer_internal.h"
 #include "tokenizer/siphash.h"
 
@@ -21,7 +21,7 @@ typedef struct merge {
 struct sl_bpe {
     int n_vocab, ignore_merges;
     size_t n_tokens, most_tokens;
-    sl_hash_key key; // random: what the tables hold is the file's choice
+    sl_hash_key key; // random, because the file chooses the entries of the tables
     token *tokens;   // [n_vocab]
     char *pool;      // bytes of all tokens
     size_t n_pool, cap_pool;
@@ -75,7 +75,7 @@ void sl_bpe_free(sl_bpe *b) {
     free(b);
 }
 
-static int32_t *slot_of(const sl_bpe *b, const char *s, size_t n) { // where it is, or the free slot where it would go
+static int32_t *slot_of(const sl_bpe *b, const char *s, size_t n) { // the slot of the token, or the free slot for it
     size_t i = hash_bytes(b, s, n) & (b->n_slots - 1);
     for (;; i = (i + 1) & (b->n_slots - 1)) {
         int32_t id = b->by_bytes[i];
@@ -222,8 +222,8 @@ static int encode_short(const sl_bpe *b, const char *piece, size_t n, sl_ids *id
     return push_all(ids, id, n, err);
 }
 
-// Long pieces: symbols in a doubly linked list, candidate merges in a heap ordered by (rank, place). A candidate is stale when
-// one of its two symbols has changed since.
+// Long pieces: symbols in a doubly linked list, candidate merges in a heap ordered by (rank, place). A candidate is void if one
+// of its two symbols has changed.
 typedef struct symbol {
     int32_t id;
     int64_t prev, next;

@@ -1,7 +1,7 @@
-// tokenizer/chat.h - chat templates: a list of messages to the prompt string that the model was trained on.
+// tokenizer/chat.h - chat templates: turn a list of messages into the prompt format that the model was trained on.
 //
-// A template is chosen by recognising the model's own Jinja text (tokenizer_config.json, chat_template.jinja or
-// chat_template.json), not by running Jinja. An unknown one, a near relative too, is refused with the names to pass instead.
+// Sleigh recognises the model's Jinja text (tokenizer_config.json, chat_template.jinja or chat_template.json) and does not run
+// Jinja. It refuses an unknown text, also a similar one, and the message lists the names that the user can pass instead.
 #ifndef SLEIGH_CHAT_H
 #define SLEIGH_CHAT_H
 
@@ -18,14 +18,14 @@ typedef struct sl_chat_template sl_chat_template; // const, static
 const sl_chat_template *sl_chat_find(const char *name); // by name: "llama2", "llama3", "llama3.1", ...; NULL: unknown
 const char *sl_chat_name(const sl_chat_template *t);
 const char *sl_chat_names(void); // comma-separated, for messages and help
-// The template that this Jinja text is: a published text, or one that differs from it in nothing that our prompts see (layout,
-// tools). SL_ERR_UNSUPPORTED: unknown.
+// Finds the template of a Jinja text: a published text, or a text that writes the same prompts because it differs only in
+// layout or tools. SL_ERR_UNSUPPORTED: unknown.
 int sl_chat_detect(const char *jinja, const sl_chat_template **out, sl_error *err);
-// Reads the model folder's own template text and detects it; SL_ERR_UNSUPPORTED when the folder has none.
+// Reads the template text of a model folder and finds its template. SL_ERR_UNSUPPORTED: the folder has no text.
 int sl_chat_load(const char *dir, const sl_chat_template **out, sl_error *err);
-// Appends the prompt, BOS text included where the template writes it (so tokenize it without SL_TOK_BOS), ending where the
-// assistant is to speak. date: "26 Jul 2024" style text for the templates that write one; NULL: the template's constant
-// (3.1) or today (3.2). A message order that the template refuses is SL_ERR_ARG.
+// Appends the prompt up to the start of the assistant's next reply. It holds the text of BOS if the template writes one, so
+// tokenize it without SL_TOK_BOS. date: a text like "26 Jul 2024" for the templates that write a date; NULL: the template's
+// constant (Llama 3.1) or today (Llama 3.2). SL_ERR_ARG: the template refuses this order of messages.
 int sl_chat_render(const sl_chat_template *t, const sl_message *messages, int n, const char *date, sl_text *out, sl_error *err);
 
 #endif

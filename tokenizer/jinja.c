@@ -1,5 +1,5 @@
-// tokenizer/jinja.c - the reduced form of a chat template (jinja.h). It cuts tags and text as Jinja's lexer does and drops
-// branches by a list of conditions; it understands no expression. What it does not know stays in the form.
+// tokenizer/jinja.c - the reduced form of a chat template (jinja.h). The reducer cuts tags and text as Jinja's lexer does, and
+// drops branches whose condition is in one of two lists. It does not parse expressions; everything else stays in the form.
 #include "tokenizer/jinja.h"
 
 #include <stdlib.h>
@@ -8,19 +8,19 @@
 enum { MOST_DEPTH = 64 };
 
 typedef struct frame { // an open if or for
-    int is_if, outer;  // outer: what stands around it is kept
-    int taken;         // a branch that is always taken has come: the rest is dead
-    int written;       // an `if` tag of this chain is in the form
+    int is_if, outer;  // outer: the text around the block is kept
+    int taken;         // a branch that is always taken has begun or ended: later branches are dropped
+    int written;       // the form holds an `if` tag of this chain
 } frame;
 
 typedef struct reducer {
     frame open[MOST_DEPTH];
-    int depth, live; // live: what comes now is kept
+    int depth, live; // live: the next text is kept
     sl_text *out, tag;
     sl_error *err;
 } reducer;
 
-// Conditions as they stand in the form, whose answer is the same for every prompt that we render.
+// Conditions, spelled as in the form, with the same answer for every prompt that chat.c writes.
 static const char *const always[] = {
     "add_generation_prompt",
     "strftime_now is defined",
@@ -79,12 +79,13 @@ static int is_blank(int c) {
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-static int put_letter(sl_text *out, char c, sl_error *err) { // of a string of the form, whose quotes are ' alone
+static int put_letter(sl_text *out, char c, sl_error *err) { // a character of a string of the form, whose quotes are '
     const char *escape = c == '\n' ? "\\n" : c == '\'' ? "\\'" : NULL;
     return escape ? put(out, escape, 2, err) : put(out, &c, 1, err);
 }
 
-// A string, from its first quote to past its last. Escapes other than \n, \' and \" stay as they are.
+// Moves *at from the first quote of a string to the character after the last quote. Escapes other than \n, \' and \" stay as
+// they are.
 static int take_string(const char **at, sl_text *out, sl_error *err) {
     const char *p = *at, quote = *p++;
     int rc = put(out, "'", 1, err);
@@ -103,7 +104,7 @@ static int take_string(const char **at, sl_text *out, sl_error *err) {
     return rc ? rc : put(out, "'", 1, err);
 }
 
-// ['role'] and ['content'] behind a name or bracket are written as attributes.
+// ['role'] and ['content'] after a name or bracket are written as attributes. Returns the length of such a subscript, or 0.
 static size_t attribute(const char *p, const sl_text *out, const char **name) {
     static const char *const names[] = {"role", "content"};
     if (out->n == 0 || !(is_word(out->data[out->n - 1]) || out->data[out->n - 1] == ']')) return 0;
@@ -116,7 +117,8 @@ static size_t attribute(const char *p, const sl_text *out, const char **name) {
     return 0;
 }
 
-// The inside of a tag up to `close` ("%}" or "}}"), which *at is moved past; *dash: the tag ends with a dash.
+// Takes the inside of a tag up to `close` ("%}" or "}}") and moves *at to the character after it. *dash: the tag ends with a
+// dash.
 static int take_tag(reducer *r, const char **at, const char *close, int *dash) {
     const char *p = *at, *name;
     sl_text *out = &r->tag;
@@ -133,7 +135,7 @@ static int take_tag(reducer *r, const char **at, const char *close, int *dash) {
             blank = 1, p++;
             continue;
         }
-        // a blank stays between words, and behind a string or bracket that a word follows
+        // a blank stays between two words, and between a string or bracket and a word
         if (blank && out->n > 0 && is_word(*p) && (is_word(out->data[out->n - 1]) || strchr("')]", out->data[out->n - 1])))
             rc = put(out, " ", 1, r->err);
         blank = 0;
@@ -160,7 +162,7 @@ static int put_tag(reducer *r, const char *word, const char *rest) {
     return rc ? rc : put(r->out, "%}", 2, r->err);
 }
 
-// A branch of the chain on top begins; condition NULL: else.
+// Begins a branch of the innermost chain. condition NULL: else.
 static int branch(reducer *r, const char *condition) {
     frame *f = &r->open[r->depth - 1];
     int is = condition ? answer(condition) : 1;
@@ -181,7 +183,7 @@ static int end_frame(reducer *r) {
     return r->live && (f->written || !f->is_if) ? put_tag(r, f->is_if ? "endif" : "endfor", "") : 0;
 }
 
-static const char *after(const char *s, const char *word) { // what follows the word and a blank or bracket, or NULL
+static const char *after(const char *s, const char *word) { // the text after the word at the start of s; NULL: another word
     size_t n = strlen(word);
     return !strncmp(s, word, n) && !is_word(s[n]) ? s + n + (s[n] == ' ') : NULL;
 }
@@ -204,8 +206,8 @@ static int block(reducer *r) {
 
 // ---- text ----
 
-// Opens a print tag, or goes on with the string that the form ends with.
-static int put_literal(reducer *r, const char *s, size_t n) { // s: letters as in a string of the form, without quotes
+// Appends to the string at the end of the form, or opens a print tag with a new string.
+static int put_literal(reducer *r, const char *s, size_t n) { // s: characters as in a string of the form, without quotes
     sl_text *out = r->out;
     int rc = 0;
     if (out->n >= 3 && !memcmp(out->data + out->n - 3, "'}}", 3))
@@ -229,7 +231,7 @@ static int put_print(reducer *r) {
     const char *s = r->tag.data;
     size_t n = r->tag.n, end = 1;
     if (!r->live) return 0;
-    if (s[0] == '\'') { // one string and nothing else is joined
+    if (s[0] == '\'') { // a tag of one string is joined with its neighbours
         while (end < n && s[end] != '\'') end += s[end] == '\\' ? 2 : 1;
         if (end + 1 == n) return n > 2 ? put_literal(r, s + 1, n - 2) : 0;
     }
@@ -244,7 +246,7 @@ static const char *next_tag(const char *p) {
     return p;
 }
 
-// What Jinja leaves of the text before `tag`, which may take the white space in front of it. at_line: the text begins a line.
+// Writes the text before `tag` without the white space that Jinja cuts for the tag. at_line: the text begins a line.
 static int text_between(reducer *r, const char *s, const char *tag, int at_line) {
     size_t n = (size_t)(tag - s), line = n;
     if (*tag && tag[2] == '-') {
@@ -252,7 +254,7 @@ static int text_between(reducer *r, const char *s, const char *tag, int at_line)
     } else if (*tag && tag[1] != '{') { // lstrip_blocks
         while (line > 0 && is_blank(s[line - 1]) && s[line - 1] != '\n') line--;
         if (line > 0 ? s[line - 1] == '\n' : at_line) n = line;
-    } else if (!*tag && n > 0 && s[n - 1] == '\n') { // one newline at the very end goes
+    } else if (!*tag && n > 0 && s[n - 1] == '\n') { // Jinja drops one newline at the end of the template
         n--;
     }
     return put_data(r, s, n);

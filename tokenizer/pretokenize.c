@@ -1,8 +1,9 @@
 // tokenizer/pretokenize.c - splits text into pieces by a model's pre-tokenizer pattern, with PCRE2 and its JIT.
 //
-// The patterns are written for Oniguruma (Hugging Face) and Rust's engines (tiktoken). \s there is Unicode's White_Space,
-// PCRE2's also takes U+180E: \s and \S are spelled out before compiling. What else PCRE2 would read in another way than one of
-// those engines is refused, with the pattern and the place: see check_escape, check_group, check_quantifier.
+// The patterns are written for Oniguruma (Hugging Face) and Rust's engines (tiktoken). Their \s is Unicode's White_Space;
+// PCRE2's \s also matches U+180E. So \s and \S are spelled out before compiling. Syntax with another meaning in PCRE2 than in
+// one of those engines is refused, and the message gives the pattern and the place: see check_escape, check_group,
+// check_quantifier.
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "tokenizer/tokenizer_internal.h"
 #include "engine/base/utf8.h"
@@ -29,15 +30,15 @@ static int put(sl_text *out, const char *s, sl_error *err) {
     return sl_text_append(out, s, strlen(s), err);
 }
 
-// ---- what means one thing here and another there; each check returns why, or NULL for what all engines agree on ----
+// ---- syntax with several meanings. Each check returns the reason to refuse, or NULL if all engines agree ----
 
 static size_t count_digits(const char *p) {
     return strspn(p, "0123456789");
 }
 
-// p: past the backslash. Oniguruma's \h is a hex digit, \w has marks and fewer numbers (so \b and \B lie elsewhere), \v is one
-// character, \K and \G see the search's start; clusters (\X), line breaks (\R), \Q, \N, \c, octal and bytes beyond ASCII (\xE9)
-// are each engine's own.
+// p: after the backslash. Oniguruma's \h is a hex digit, its \w has marks and fewer numbers (so \b and \B match elsewhere), its
+// \v is one character, its \K and \G depend on the start of the search. Clusters (\X), line breaks (\R), \Q, \N, \c, octal
+// escapes and bytes beyond ASCII (\xE9) differ from engine to engine.
 static const char *check_escape(const char *p, int in_class) {
     if (*p == 'p' || *p == 'P') { // general categories; a script is PCRE2's Script_Extensions from 10.40 on
         int letters = p[1] != '{' || !p[2] ? 0 : p[3] == '}' ? 1 : p[3] && p[4] == '}' ? 2 : 0;
@@ -54,8 +55,8 @@ static const char *check_escape(const char *p, int in_class) {
     return "an escape that means something else, or nothing, in another engine";
 }
 
-// p: at the parenthesis. Oniguruma's (?m) is PCRE2's (?s), its (?i) in mid-pattern takes in the alternatives that follow;
-// verbs, conditions, calls, comments and free spacing are each engine's own.
+// p: at the parenthesis. Oniguruma's (?m) is PCRE2's (?s), and its (?i) in mid-pattern covers the alternatives that follow.
+// Verbs, conditions, calls, comments and free spacing differ from engine to engine.
 static const char *check_group(const char *p, int at_start) {
     static const char *const agreed[] = {"?:", "?=", "?!", "?>", "?<=", "?<!", "?i:", "?-i:"};
     if (p[1] == '*') return "a verb";
@@ -65,7 +66,7 @@ static const char *check_group(const char *p, int at_start) {
     return "a group or flag that means something else, or nothing, in another engine";
 }
 
-// p: at the brace. To Oniguruma a{2}? is (?:a{2})?, a{1,3}+ is (?:a{1,3})+, and {,3} a quantifier.
+// p: at the brace. Oniguruma reads a{2}? as (?:a{2})?, a{1,3}+ as (?:a{1,3})+, and {,3} as a quantifier.
 static const char *check_quantifier(const char *p) {
     size_t least = count_digits(p + 1), comma = p[1 + least] == ',', most = comma ? count_digits(p + 2 + least) : 0;
     const char *end = p + 1 + least + comma + most;
@@ -82,7 +83,7 @@ static const char *check_char(const char *regex, const char *p, int in_class) {
     return *p == '(' ? check_group(p, p == regex) : *p == '{' ? check_quantifier(p) : NULL;
 }
 
-// In a class the first ']' is a letter. An unescaped '[' there nests classes in some engines and is a letter in others.
+// The first ']' of a class is a letter. An unescaped '[' in a class nests classes in some engines and is a letter in others.
 static int spell_out_white(const char *file, const char *regex, sl_text *out, sl_error *err) {
     int in_class = 0, rc = 0;
     for (const char *p = regex; !rc && *p; p++) {
@@ -133,7 +134,7 @@ int sl_pattern_new(const char *file, const char *regex, sl_pattern **out, sl_err
         sl_pattern_free(p);
         return rc;
     }
-    pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE); // without JIT it is slower, not wrong
+    pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE); // may fail: without JIT the results are the same, but slower
     *out = p;
     return 0;
 }
@@ -154,7 +155,7 @@ static size_t valid_run(const char *text, size_t n) { // bytes of valid UTF-8 fr
     return at;
 }
 
-typedef struct matcher { // what PCRE2 needs to match, of one call
+typedef struct matcher { // PCRE2's objects for one call
     pcre2_match_data *data;
     pcre2_match_context *limits;
     pcre2_jit_stack *stack;
@@ -166,14 +167,15 @@ static void end_matcher(matcher *m) {
     pcre2_jit_stack_free(m->stack);
 }
 
-// PCRE2's own JIT stack of 32 KiB fails on a long run, where a pattern remembers a place per character. Ours grows with the
-// text; it is reserved, not touched. The match limit stays, for patterns that take exponential time, but grows too.
+// PCRE2's default JIT stack of 32 KiB fails on a long run if the pattern keeps a place for each character. This stack grows
+// with the text; its memory is reserved and not touched. The match limit stops patterns that take exponential time, and grows
+// with the text.
 static int begin_matcher(matcher *m, size_t n, sl_error *err) {
     size_t stack = n < MOST_STACK / 64 - 4096 ? 64 * (n + 4096) : MOST_STACK;
     size_t steps = n < UINT32_MAX / 32 ? 10000000 + 16 * n : UINT32_MAX;
     *m = (matcher){pcre2_match_data_create(1, NULL), pcre2_match_context_create(NULL),
                    pcre2_jit_stack_create(32 << 10, stack, NULL)};
-    if (!m->data || !m->limits) { // no stack: PCRE2 has no JIT, or the address space is short; its own will do
+    if (!m->data || !m->limits) { // without a stack (no JIT, or no address space) PCRE2 uses its default
         end_matcher(m);
         return sl_fail(err, SL_ERR_MEMORY, "pre-tokenizer: out of memory");
     }
@@ -182,7 +184,7 @@ static int begin_matcher(matcher *m, size_t n, sl_error *err) {
     return 0;
 }
 
-static int match_failed(int code, size_t at, sl_error *err) { // `at`: in the text since the last added token
+static int match_failed(int code, size_t at, sl_error *err) { // `at`: bytes after the last added token
     PCRE2_UCHAR why[160];
     pcre2_get_error_message(code, why, sizeof why);
     int memory = code == PCRE2_ERROR_NOMEMORY || code == PCRE2_ERROR_JIT_STACKLIMIT || code == PCRE2_ERROR_HEAPLIMIT;
@@ -190,7 +192,7 @@ static int match_failed(int code, size_t at, sl_error *err) { // `at`: in the te
                    "pre-tokenizer: its pattern gives up on the text at byte %zu: %s", at, (char *)why);
 }
 
-// `offset` is where this run starts, for messages.
+// offset: the place of this run in the text, for messages.
 static int split_valid(const sl_pattern *p, const matcher *m, const char *text, size_t n, size_t offset, sl_piece_fn fn,
                        void *ctx, sl_error *err) {
     size_t at = 0;
@@ -199,7 +201,7 @@ static int split_valid(const sl_pattern *p, const matcher *m, const char *text, 
         int found = pcre2_match(p->code, (PCRE2_SPTR)text, n, at, PCRE2_NO_UTF_CHECK, m->data, m->limits);
         if (found < 0 && found != PCRE2_ERROR_NOMATCH) return match_failed(found, offset + at, err);
         size_t from = found < 0 ? n : span[0], to = found < 0 ? n : span[1];
-        if (to == from && found >= 0) to = from = n; // a pattern that can match nothing: the rest is one piece
+        if (to == from && found >= 0) to = from = n; // an empty match: the rest of the text is one piece
         int rc = from > at ? fn(ctx, text + at, from - at, err) : 0;
         if (!rc && to > from) rc = fn(ctx, text + from, to - from, err);
         if (rc) return rc;

@@ -1,7 +1,6 @@
-// tokenizer/sentencepiece.cc - the SentencePiece library behind the C functions of internal.h. Owns nothing else.
+// tokenizer/sentencepiece.cc - C functions over the SentencePiece library (tokenizer_internal.h).
 //
-// The library throws (its tries, memory that runs out). Nothing may be thrown through C, so that every function here catches
-// everything.
+// The library throws exceptions. No exception may pass through C code, so every function here catches all of them.
 #include "tokenizer/tokenizer_internal.h"
 
 #include <sentencepiece_processor.h>
@@ -14,10 +13,10 @@
 
 struct sl_spm {
     sentencepiece::SentencePieceProcessor processor;
-    size_t most_text; // bytes: the library counts the bytes of a normalised text in an int
+    size_t most_text; // bytes of a text, because the library counts the bytes of the normalised text in an int
 };
 
-// Runs fn, which returns 0 or an error; what it throws becomes one.
+// Runs fn, which returns 0 or an error. An exception becomes an error.
 template <typename F> static int guarded(const char *what, sl_error *err, F fn) noexcept {
     try {
         return fn();

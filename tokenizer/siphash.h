@@ -1,5 +1,5 @@
-// tokenizer/siphash.h - SipHash-1-3 (Aumasson and Bernstein, 2012), a keyed hash for tables whose entries a file chooses:
-// nobody can make entries that collide without the key.
+// tokenizer/siphash.h - SipHash-1-3 (Aumasson and Bernstein, 2012), a keyed hash for tables whose entries a file chooses.
+// Without the key an attacker cannot choose entries that collide.
 #ifndef SLEIGH_SIPHASH_H
 #define SLEIGH_SIPHASH_H
 

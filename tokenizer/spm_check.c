@@ -1,6 +1,7 @@
-// tokenizer/spm_check.c - checks a SentencePiece model before the library reads it. The library trusts the file: it follows the
-// trie of normalisation rules without a bound, reads more matches than its arrays keep, and throws when a piece holds a NUL.
-// The file is a protobuf (ModelProto of sentencepiece_model.proto); this reader knows the few fields that matter.
+// tokenizer/spm_check.c - checks a SentencePiece model before the library reads it. The library does not check the file: it
+// follows the trie of normalisation rules without a bound, writes more matches than its arrays hold, and throws if a piece
+// holds a NUL. The file is a protobuf (ModelProto of sentencepiece_model.proto). This reader checks the fields that the library
+// uses.
 #include "tokenizer/tokenizer_internal.h"
 
 #include <limits.h>
@@ -10,8 +11,8 @@
 
 enum {
     MOST_PIECE = 1024,      // bytes
-    MOST_RULES = 32,        // that begin one text: the library's array of matches
-    MOST_USER_DEFINED = 64, // pieces that begin one text: another such array
+    MOST_RULES = 32,        // rules that match at one place: the library's array of matches
+    MOST_USER_DEFINED = 64, // user-defined pieces that match at one place: another array of the library
     MOST_REPLACEMENT = 255, // bytes
     LABELS = 256,
 };
@@ -27,7 +28,7 @@ typedef struct checker {
     const unsigned char *start; // of the file, for messages
     sl_error *err;
     sl_spm_model *out;
-    bytes charsmap;      // of the normaliser; of several the last counts
+    bytes charsmap;      // the rules of the normaliser; the last field counts
     bytes *user_defined; // [n_user_defined]
     size_t n_user_defined, cap_user_defined;
     int n_pieces;
@@ -45,9 +46,9 @@ enum { VARINT = 0, FIXED64 = 1, BYTES = 2, FIXED32 = 5 };
 typedef struct field {
     uint64_t number;
     int type;
-    uint64_t value; // of a number
-    bytes data;     // of BYTES
-    bytes whole;    // with its tag
+    uint64_t value; // a number, or the length of BYTES
+    bytes data;     // the content of BYTES
+    bytes whole;    // the field with its tag
 } field;
 
 static int malformed(const checker *c, const unsigned char *at, const char *expected) {
@@ -109,17 +110,17 @@ static int expect_type(const checker *c, const field *f, int type, const char *n
 
 // ---- the trie of the normaliser's rules ----
 
-// A double array: unit i holds its label (the byte that leads to it), whether a rule ends at it, and the way to the base of its
-// children, which are the units base ^ byte. The value of a rule stands at the base itself. Units may share a base.
+// A double array. Unit i holds its label (the byte that leads to it), a flag (a rule ends here), and an offset to the base of
+// its children. The children are the units base ^ byte. The value of a rule is the unit at the base. Units may share a base.
 typedef struct trie {
     const unsigned char *units; // [n] of 4 bytes each, little-endian
     uint32_t n;
-    bytes replacements; // NUL-terminated texts, which the values are offsets into
-    int32_t *child;     // [n] of each base the next child to visit, -1: none
-    int32_t *sibling;   // [n] of each unit the next one of the same base
-    int32_t *open;      // [n] the bases from the root to the one that is visited
-    uint8_t *state;     // [n] of each base: NEW, OPEN, DONE
-    uint8_t *depth;     // [n] of each base: the most rules on one way down from it
+    bytes replacements; // NUL-terminated texts; a value is an offset into them
+    int32_t *child;     // [n] by base: the next child to visit, -1: none
+    int32_t *sibling;   // [n] by unit: the next unit of the same base
+    int32_t *open;      // [n] the bases from the root to the visited base
+    uint8_t *state;     // [n] by base: NEW, OPEN, DONE
+    uint8_t *depth;     // [n] by base: the most rules on one way down
 } trie;
 enum { NEW, OPEN, DONE };
 
@@ -145,7 +146,7 @@ static int trie_new(const checker *c, trie *t) {
     memset(t->child, 0xff, n * sizeof *t->child);
     for (uint32_t i = 0; i < t->n; i++) {
         uint32_t unit = unit_at(t, i), base = i ^ (unit & 0xff);
-        if (unit >> 31 || base >= t->n) continue; // a value, or a label that no base leads to
+        if (unit >> 31 || base >= t->n) continue; // a value, or a label without a base
         t->sibling[i] = t->child[base];
         t->child[base] = (int32_t)i;
     }
@@ -156,7 +157,7 @@ static void trie_free(trie *t) {
     free(t->child), free(t->sibling), free(t->open), free(t->state), free(t->depth);
 }
 
-// The base behind unit i: any byte may follow there in a text, so all of the base's units must exist.
+// Returns the base of unit i's children. Any byte may follow in a text, so all units of the base must exist.
 static int check_base(const checker *c, const trie *t, uint32_t i, uint32_t *base) {
     *base = base_of(i, unit_at(t, i));
     if ((*base | (LABELS - 1)) < t->n) return 0;
@@ -187,7 +188,7 @@ static void deepen(trie *t, uint32_t base, int depth) {
     if (depth > t->depth[base]) t->depth[base] = (uint8_t)depth;
 }
 
-// Visits all that a text can reach, each base once.
+// Visits every base that a text can reach, each once.
 static int walk(const checker *c, trie *t) {
     uint32_t root, n_open = 1;
     int rc = check_base(c, t, 0, &root);
@@ -223,7 +224,7 @@ static int walk(const checker *c, trie *t) {
     return 0;
 }
 
-// The bytes of the trie (their number in the first 4), then the replacements.
+// The charsmap: the size of the trie in bytes (4 bytes), the trie, the replacements.
 static int check_charsmap(const checker *c) {
     bytes rest = c->charsmap;
     uint64_t size;
@@ -286,7 +287,7 @@ static int check_piece(checker *c, bytes from) {
     return type == USER_DEFINED ? push_user_defined(c, text) : 0;
 }
 
-static int by_text(const void *a, const void *b) { // a text before those that begin with it
+static int by_text(const void *a, const void *b) { // a text comes before the texts that begin with it
     const bytes *x = a, *y = b;
     int order = memcmp(x->at, y->at, x->n < y->n ? x->n : y->n);
     return order ? order : (x->n > y->n) - (x->n < y->n);
@@ -360,7 +361,7 @@ static int check_model(checker *c, bytes from) {
         if (!rc && f.number == 2) rc = check_trainer(c, f.data);
         if (!rc && f.number == 3) rc = check_normalizer(c, f.data);
         if (!rc && f.number == 5) rc = check_denormalizer(c, f.data);
-        // The samples of self_test_data are left out: the library would encode them while it loads, and print what differs.
+        // Leave out the samples of self_test_data: the library would encode them at load, and print differences.
         if (!rc && f.number <= 3) rc = sl_text_append(&c->out->proto, (const char *)f.whole.at, f.whole.n, c->err);
     }
     if (!rc && c->n_pieces == 0)

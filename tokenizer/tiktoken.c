@@ -1,5 +1,5 @@
-// tokenizer/tiktoken.c - reads a tiktoken rank file: a line per token, its bytes in base64 and its rank, ended by LF or CRLF.
-// Such a file carries neither pattern nor special tokens; Llama 3's are taken.
+// tokenizer/tiktoken.c - reads a tiktoken rank file: one line per token with its bytes in base64 and its rank, ended by LF or
+// CRLF. The file has no pattern and no special tokens, so the reader adds those of Llama 3.
 #include "tokenizer/tokenizer_internal.h"
 
 #include <stdio.h>
@@ -44,8 +44,8 @@ static int read_line(const char *path, int line, const char *s, size_t n, int n_
     return sl_bpe_add(bpe, path, (int32_t)id, bytes, (size_t)length, err);
 }
 
-// tiktoken merges the neighbours whose union has the lowest rank: every split of a token into two tokens is a merge of its
-// rank.
+// tiktoken merges the two neighbours whose joined bytes have the lowest rank. So every split of a token into two tokens is a
+// merge of the token's rank.
 static int add_merges(const char *path, int n_ranks, sl_bpe *bpe, sl_error *err) {
     for (int32_t id = 0; id < n_ranks; id++) {
         size_t n = 0;
@@ -99,7 +99,7 @@ int sl_tiktoken_load(const char *path, const char *data, size_t n, sl_tokenizer 
         const char *stop = memchr(s, '\n', (size_t)(end - s));
         if (!stop) stop = end;
         size_t length = (size_t)(stop - s);
-        if (length > 0 && s[length - 1] == '\r') length--; // a line may end as on Windows
+        if (length > 0 && s[length - 1] == '\r') length--; // CRLF
         rc = read_line(path, ++line, s, length, n_ranks, tok->bpe, err);
         s = stop + 1;
     }

@@ -12,6 +12,12 @@ uint64_t sl_dummy_key(const char *name) {
     return sl_fnv1a(SL_FNV1A_START, name, strlen(name));
 }
 
+bf16 sl_dummy_vector(const char *name) {
+    static const char bias[] = ".bias";
+    size_t n = strlen(name), n_bias = sizeof bias - 1;
+    return sl_f32_to_bf16(n >= n_bias && !strcmp(name + n - n_bias, bias) ? 0 : 1);
+}
+
 void sl_dummy_quantiles(bf16 *quantiles) {
 #pragma omp parallel for schedule(static)
     for (int w = 0; w < SL_DUMMY_QUANTILES; w++)

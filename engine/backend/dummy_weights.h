@@ -6,7 +6,7 @@
 //   block = sl_philox(key, key >> 32, i / 8, i / 8 >> 32, 0, SL_STREAM_WEIGHTS), key = sl_dummy_key(tensor's name)
 //   word  = the lower (even i) or upper 16 bits of block.v[i % 8 / 2]
 //   element = quantiles[word], quantiles[w] = bf16(0.02 Phi^-1((w + 1/2) / 65536)): 128 KB, made on the host
-// All elements of a vector (the weights of a norm) are 1.
+// The elements of a vector are 0 in a bias and 1 in the weights of a norm.
 #ifndef SLEIGH_DUMMY_H
 #define SLEIGH_DUMMY_H
 
@@ -19,6 +19,7 @@ enum { SL_DUMMY_QUANTILES = 65536 };
 
 uint64_t sl_dummy_key(const char *name);  // FNV-1a
 void sl_dummy_quantiles(bf16 *quantiles); // [SL_DUMMY_QUANTILES]
+bf16 sl_dummy_vector(const char *name);   // every element of a vector
 // Writes elements [from, from + n) of a matrix to out[n]. from is a multiple of 8. n_threads 0: OpenMP's default.
 void sl_dummy_fill(uint64_t key, const bf16 *quantiles, size_t from, size_t n, int n_threads, bf16 *out);
 

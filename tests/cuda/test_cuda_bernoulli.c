@@ -64,11 +64,11 @@ static void lengths(void) {
 }
 
 static void shapes(void) {
-    static const int dims[] = {64, 80, 96, 128}, groups[] = {1, 2, 3, 4, 8}, n[] = {700, 1, 2049};
+    static const int dims[] = {64, 80, 96, 128}, groups[] = {1, 2, 3, 4, 5, 6, 7, 8}, n[] = {700, 1, 2049};
     static const char *const attn[] = {"bernoulli:B=4", "bernoulli-group:B=4", "bernoulli:B=4+santa-sys:S=32",
                                        "bernoulli-group:B=4+santa-prop:S=32"};
     for (int d = 0; d < 4; d++)
-        for (int g = 0; g < 5; g++) {
+        for (int g = 0; g < 8; g++) {
             ref_cache c = ref_cache_new(2 * groups[g], 2, dims[d], 3, n, 2, test_seed + d);
             for (int m = 0; m < 4; m++) check(&c, attn[m], 5);
             ref_cache_free(&c);

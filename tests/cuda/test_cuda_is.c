@@ -55,7 +55,7 @@ static void samples(void) {
 }
 
 static void shapes(void) {
-    static const int dims[] = {64, 80, 96, 128}, groups[] = {1, 2, 3, 4, 8}, lengths[] = {700, 1, 2049};
+    static const int dims[] = {64, 80, 96, 128}, groups[] = {1, 2, 3, 4, 5, 6, 7, 8}, lengths[] = {700, 1, 2049};
     static const char *const attn[] = {"santa-is:S=64:proposal=int8",
                                        "santa-is:S=64",
                                        "santa-is:S=64:proposal=int3",
@@ -63,7 +63,7 @@ static void shapes(void) {
                                        "dense-q:bits=4",
                                        "dense-q:bits=3"};
     for (int d = 0; d < 4; d++)
-        for (int g = 0; g < 5; g++) {
+        for (int g = 0; g < 8; g++) {
             ref_cache c = ref_cache_new(2 * groups[g], 2, dims[d], 3, lengths, 2, test_seed);
             for (int i = 0; i < 6; i++) check_on(&c, attn[i]);
             ref_cache_free(&c);

@@ -182,7 +182,7 @@ static void check_pair(int head_dim, int group) {
     static void dim##D##_group##G(void) {                                                                                      \
         check_pair(D, G);                                                                                                      \
     }
-#define GROUPS(D) PAIR(D, 1) PAIR(D, 2) PAIR(D, 3) PAIR(D, 4) PAIR(D, 8)
+#define GROUPS(D) PAIR(D, 1) PAIR(D, 2) PAIR(D, 3) PAIR(D, 4) PAIR(D, 5) PAIR(D, 6) PAIR(D, 7) PAIR(D, 8)
 GROUPS(64)
 GROUPS(80)
 GROUPS(96)
@@ -254,7 +254,9 @@ static void repeats_equal_bits(void) {
 #endif
 
 #define PAIR_CASE(D, G) GPU_CASE("dim" #D "_group" #G, dim##D##_group##G)
-#define GROUP_CASES(D) PAIR_CASE(D, 1), PAIR_CASE(D, 2), PAIR_CASE(D, 3), PAIR_CASE(D, 4), PAIR_CASE(D, 8)
+#define GROUP_CASES(D)                                                                                                         \
+    PAIR_CASE(D, 1), PAIR_CASE(D, 2), PAIR_CASE(D, 3), PAIR_CASE(D, 4), PAIR_CASE(D, 5), PAIR_CASE(D, 6), PAIR_CASE(D, 7),     \
+        PAIR_CASE(D, 8)
 
 static const test_case cases[] = {
     GROUP_CASES(64),

@@ -37,9 +37,9 @@ static void samples(void) {
 }
 
 static void shapes(void) {
-    static const int dims[] = {64, 80, 96, 128}, groups[] = {1, 2, 3, 4, 8}, lengths[] = {700, 1, 2049};
+    static const int dims[] = {64, 80, 96, 128}, groups[] = {1, 2, 3, 4, 5, 6, 7, 8}, lengths[] = {700, 1, 2049};
     for (int d = 0; d < 4; d++)
-        for (int g = 0; g < 5; g++) check(2 * groups[g], 2, dims[d], 3, lengths, 2, 64);
+        for (int g = 0; g < 8; g++) check(2 * groups[g], 2, dims[d], 3, lengths, 2, 64);
 }
 
 // K and V of the second and third batch are larger than several L2 caches, so the kernels choose long tiles.

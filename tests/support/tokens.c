@@ -64,7 +64,8 @@ static size_t ids_of(const json_t *list, int32_t *ids, size_t cap) {
     return json_array_size(list);
 }
 
-static const json_t *first_of(const json_t *row, const char *a, const char *b, const char *c) { // of these fields
+static const json_t *first_of(const json_t *row, const char *a, const char *b,
+                              const char *c) { // the first of these fields that the row has
     const json_t *v = json_object_get(row, a);
     if (!v) v = json_object_get(row, b);
     return v ? v : json_object_get(row, c);
@@ -97,7 +98,7 @@ int tokens_check_vectors(const sl_tokenizer *tok, const char *path, unsigned fir
 
 // ---- streaming ----
 
-static size_t whole_characters(const char *s, size_t n) { // bytes of valid UTF-8 before an unfinished last character
+static size_t whole_characters(const char *s, size_t n) { // number of bytes before an unfinished last character
     size_t back = 0;
     while (back < 3 && back < n && ((unsigned char)s[n - 1 - back] & 0xc0) == 0x80) back++;
     unsigned char lead = back < n ? (unsigned char)s[n - 1 - back] : 0;
@@ -105,7 +106,7 @@ static size_t whole_characters(const char *s, size_t n) { // bytes of valid UTF-
     return need > back + 1 ? n - back - 1 : n;
 }
 
-// After any number of tokens the stream has written all whole characters of what they decode to, and nothing else.
+// After each token the stream must have written the whole characters of the decoded text, and nothing more.
 void tokens_check_stream(const sl_tokenizer *tok, const char *text, size_t n) {
     sl_error err = {0};
     sl_ids ids = {0};
@@ -129,7 +130,7 @@ void tokens_check_stream(const sl_tokenizer *tok, const char *text, size_t n) {
 
 // ---- speed ----
 
-// Words of the vocabulary itself with a frequency that falls as 1 / id; one in six is glued from two, as rare words are.
+// Words of the vocabulary with a frequency proportional to 1 / id. One word in six is joined from two, like a rare word.
 static void make_prose(const sl_tokenizer *tok, int end, sl_text *text, size_t size) {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyz";
     uint64_t rng = test_seed;

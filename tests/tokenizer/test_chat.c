@@ -125,7 +125,7 @@ static void loading(void) {
     free(text);
     text = json_dumps(list, 0);
     write_file("tokenizer_config.json", text);
-    write_file("chat_template.json", "{\"chat_template\":null}"); // not given: the next file counts
+    write_file("chat_template.json", "{\"chat_template\":null}"); // null: the loader reads the next file
     CHECK_OK(sl_chat_load(test_tmp(), &t, &err), err);
     CHECK_STR(sl_chat_name(t), "chatml");
     write_file("chat_template.json", "{\"chat_template\":[{\"name\":\"default\",\"template\":null}]}");
@@ -133,7 +133,7 @@ static void loading(void) {
     write_file("chat_template.json", "{\"chat_template\":7}");
     CHECK_ERR(sl_chat_load(test_tmp(), &t, &err), err, SL_ERR_FORMAT, "chat_template.json: the chat template is not a string");
     CHECK(!json_object_set_new(list, "chat_template", json_stringn("{{ bos_token }}\0x", 17)));
-    char *nul = json_dumps(list, 0); // what stands before the NUL is no template of its own
+    char *nul = json_dumps(list, 0); // the text before the NUL alone is not a template
     write_file("chat_template.json", nul);
     CHECK_ERR(sl_chat_load(test_tmp(), &t, &err), err, SL_ERR_FORMAT, "without NUL");
     free(nul);
@@ -167,11 +167,11 @@ static void relatives(void) {
         {"{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' | trim + "
          "'\\n\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}",
          NULL},
-        // ChatML behind a BOS
+        // ChatML with a BOS before it
         {"{{ bos_token }}{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + "
          "'<|im_end|>' + '\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}",
          NULL},
-        // Mistral 7B v0.1: a blank behind the reply
+        // Mistral 7B v0.1: a blank after the reply
         {"{{ bos_token }}{% for message in messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ "
          "raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}{% endif %}{% if "
          "message['role'] == 'user' %}{{ '[INST] ' + message['content'] + ' [/INST]' }}{% elif message['role'] == 'assistant' "
@@ -197,7 +197,7 @@ static void relatives(void) {
          "message['content'] | trim + '<|eot_id|>' %}{{ content }}{% endfor %}{% if add_generation_prompt %}{{ "
          "'<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}",
          NULL},
-        // Llama 3 that closes with the end of text
+        // Llama 3 with the end of text after a finished conversation
         {"{{ bos_token }}{% for message in messages %}{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n'+ "
          "message['content'] | trim + '<|eot_id|>' }}{% endfor %}{% if add_generation_prompt %}{{ "
          "'<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% else %}{{ eos_token }}{% endif %}",

@@ -1,6 +1,5 @@
-// tests/tokenizer/test_sentencepiece.c - tokenizer.model files that the SentencePiece library trusts and should not. Without
-// the checks of tokenizer/spm_check.c the library reads out of bounds, writes beyond an array or ends the process at most of
-// these.
+// tests/tokenizer/test_sentencepiece.c - malformed tokenizer.model files. Without the checks of tokenizer/spm_check.c the
+// SentencePiece library reads out of bounds, writes beyond an array or ends the process with most of these files.
 #include "tests/test.h"
 #include "tests/support/tokens.h"
 #include "tokenizer/tokenizer_internal.h"
@@ -37,7 +36,7 @@ static void put_bytes(sl_text *to, int field, const void *data, size_t n) {
     put_varint(to, n);
     put(to, data, n);
 }
-static void put_message(sl_text *to, int field, sl_text *message) { // which is freed
+static void put_message(sl_text *to, int field, sl_text *message) { // frees message
     put_bytes(to, field, message->data, message->n);
     sl_text_free(message);
 }
@@ -54,7 +53,7 @@ static void put_piece(sl_text *to, const char *text, float score, int type) {
     put_piece_n(to, text, strlen(text), score, type);
 }
 
-// <unk>, <s>, </s>, U+2581 and the letters a to f: ids 0 to 9.
+// A model with the pieces <unk>, <s>, </s>, U+2581 and the letters a to f: ids 0 to 9.
 static sl_text base_model(int model_type) {
     sl_text model = {0}, trainer = {0};
     put_piece(&model, "<unk>", 0, UNKNOWN);
@@ -78,12 +77,12 @@ static void put_charsmap(sl_text *model, const void *data, size_t n) {
 enum { MOST_NODES = 80 };
 typedef struct rules {
     uint32_t units[256 * (MOST_NODES + 1)];
-    int n_nodes, n_cut; // n_cut: units that are left out at the end
+    int n_nodes, n_cut; // n_cut: units to leave out at the end
     char replacements[4096];
     size_t n_replacements;
 } rules;
 
-static uint32_t to_base(uint32_t i, uint32_t base) { // the bits of unit i that lead to this base
+static uint32_t to_base(uint32_t i, uint32_t base) { // the offset bits of unit i for this base
     return (i ^ base) << 10;
 }
 static int new_node(rules *r) {
@@ -101,7 +100,7 @@ static uint32_t base_of(int node) {
     return 256 * (uint32_t)(node + 1);
 }
 
-// The unit that the last byte of `key` leads to.
+// Returns the unit of the last byte of `key`.
 static uint32_t rules_path(rules *r, const char *key) {
     uint32_t base = base_of(0), i = 0;
     for (const unsigned char *p = (const unsigned char *)key; *p; p++) {
@@ -111,7 +110,7 @@ static uint32_t rules_path(rules *r, const char *key) {
     }
     return i;
 }
-static uint32_t rules_add(rules *r, const char *key, const char *replacement) { // the unit with the rule's value
+static uint32_t rules_add(rules *r, const char *key, const char *replacement) { // returns the unit of the rule's value
     uint32_t i = rules_path(r, key), base = i ^ r->units[i] >> 10;
     r->units[i] |= 1 << 8;
     r->units[base] = 1u << 31 | (uint32_t)r->n_replacements;
@@ -161,10 +160,10 @@ static void good_models(void) {
     for (int type = UNIGRAM; type <= 4; type++) {
         sl_text model = base_model(type), test = {0}, sample = {0};
         put_bytes(&sample, 1, "abc", 3);
-        put_bytes(&sample, 2, "\033[31mwhat is never so", 20); // a self-test that fails: it is neither run nor printed
+        put_bytes(&sample, 2, "\033[31mwhat is never so", 20); // a self-test that fails: the library must not run it
         put_message(&test, 1, &sample);
         put_message(&model, 4, &test);
-        put_number(&model, 200, 7); // extensions are passed over
+        put_number(&model, 200, 7); // extensions are skipped
         put_bytes(&model, 201, "x", 1);
         sl_tokenizer *tok = expect_model(&model);
         CHECK(sl_tokenizer_n_vocab(tok) == 10 && sl_tokenizer_bos(tok) == 1 && sl_tokenizer_eos(tok) == 2);
@@ -230,7 +229,7 @@ static void broken_protobuf(void) {
     model = base_model(BPE);
     put(&model, "\x2a\x02\x12\x00", 4); // a denormaliser without rules
     sl_tokenizer_free(expect_model(&model));
-    for (size_t n = 1; n < 135; n++) { // every start of a file, in a block of memory that ends with it
+    for (size_t n = 1; n < 135; n++) { // every beginning of the file, in a memory block of its length
         sl_spm_model checked;
         sl_spm *spm;
         model = base_model(BPE);
@@ -247,7 +246,7 @@ static void broken_protobuf(void) {
     }
 }
 
-static void long_file(void) { // sparse: it takes no room on the disk
+static void long_file(void) { // a sparse file: it takes no disk space
     char path[512];
     sl_tokenizer *tok;
     tokens_write("tokenizer.model", "\n", 1);
@@ -268,9 +267,9 @@ static void bad_pieces(void) {
         const char *says;
     } pieces[] = {
         {TEXT(""), 0, NORMAL, "piece 10 has 0 bytes, expected 1 to 1024"},
-        {TEXT("\0"), 0, NORMAL, "piece 10 holds a NUL byte"}, // the library's tries throw here,
+        {TEXT("\0"), 0, NORMAL, "piece 10 holds a NUL byte"}, // the library's tries throw an exception
         {TEXT("x\0y"), 0, NORMAL, "piece 10 holds a NUL byte"},
-        {TEXT("\0"), 0, USER_DEFINED, "piece 10 holds a NUL byte"}, // and here, at another place
+        {TEXT("\0"), 0, USER_DEFINED, "piece 10 holds a NUL byte"}, // another trie throws
         {TEXT("\0"), 0, CONTROL, "piece 10 holds a NUL byte"},
         {TEXT("x"), NAN, NORMAL, "piece 10 has the score nan"},
         {TEXT("x"), INFINITY, NORMAL, "piece 10 has the score inf"},
@@ -300,15 +299,15 @@ static void bad_pieces(void) {
         else
             sl_tokenizer_free(expect_model(&model));
     }
-    sl_text lone = {0}; // pieces that no model type can do without
+    sl_text lone = {0}; // pieces that each model type needs
     put_piece(&lone, "<s>", 0, CONTROL);
     put_piece(&lone, "a", 0, NORMAL);
     expect_refusal(&lone, SL_ERR_FORMAT, "not a SentencePiece model: Internal: unk is not defined");
-    put_piece(&lone, "<unk>", 0, UNKNOWN); // unigram is the default
+    put_piece(&lone, "<unk>", 0, UNKNOWN); // the default model type is unigram
     expect_refusal(&lone, SL_ERR_FORMAT, "not a SentencePiece model: Internal: no pieces are loaded");
 }
 
-static void extreme_pieces(void) { // what is odd and allowed
+static void extreme_pieces(void) { // unusual pieces that are allowed
     static const float scores[] = {3.4e38f, -3.4e38f, 1e-45f};
     for (int i = 0; i < 6; i++) {
         sl_text model = base_model(1 + i / 3);
@@ -324,7 +323,7 @@ static void extreme_pieces(void) { // what is odd and allowed
         sl_ids_free(&ids);
         sl_tokenizer_free(tok);
     }
-    sl_text model = base_model(BPE); // a control piece of one character: SentencePiece gives up on a text that holds it
+    sl_text model = base_model(BPE); // with a control piece of one character SentencePiece fails on texts that hold it
     sl_ids ids = {0};
     put_piece(&model, "x", 0, CONTROL);
     sl_tokenizer *tok = expect_model(&model);
@@ -335,7 +334,7 @@ static void extreme_pieces(void) { // what is odd and allowed
     sl_tokenizer_free(tok);
 }
 
-static void user_defined_chain(void) { // the library keeps 64 matches of a text, and reads what it did not keep
+static void user_defined_chain(void) { // the library keeps 64 matches at one place, and reads more of them
     char text[70];
     for (int most = 64; most <= 65; most++) {
         sl_text model = base_model(BPE);
@@ -343,7 +342,7 @@ static void user_defined_chain(void) { // the library keeps 64 matches of a text
             memset(text, 'x', sizeof text);
             text[n] = 0;
             put_piece(&model, text, 0, USER_DEFINED);
-            text[n - 1] = 'y'; // these begin no other but the shorter ones of x
+            text[n - 1] = 'y'; // these texts begin with the shorter texts of x only
             put_piece(&model, text, 0, USER_DEFINED);
         }
         if (most == 65) {
@@ -377,7 +376,7 @@ static void good_rules(void) {
         rules_put(&model, r);
         expect_encoded(&model, texts[i].text, texts[i].ids, (size_t)texts[i].n);
     }
-    sl_text model = base_model(BPE); // units may lie anywhere, and two may share their children
+    sl_text model = base_model(BPE); // units may lie anywhere, and two units may share their children
     rules *r = rules_new();
     rules_add(r, "AB", "e");
     uint32_t a = rules_path(r, "A"), x = base_of(0) ^ 'X';
@@ -386,7 +385,7 @@ static void good_rules(void) {
     expect_encoded(&model, "ABXB", IDS(3, 8, 8));
 }
 
-// A model whose rules `r` are changed after they were made.
+// Loads a model with the changed rules `r`, and expects a refusal.
 static void refuse_rules(rules *r, const char *says) {
     sl_text model = base_model(BPE);
     char whole[160];
@@ -408,7 +407,7 @@ static void bad_tries(void) {
     r->units[0] = to_base(0, base_of(r->n_nodes));
     refuse_rules(r, "unit 0 leads to units up to 1535, the trie has 1280");
     r = two_rules(&value);
-    r->n_cut = 1; // any byte of a text may follow "ac", 0xff too
+    r->n_cut = 1; // in a text any byte may follow "ac", also 0xff
     refuse_rules(r, "unit 611 leads to units up to 1279, the trie has 1279");
     r = two_rules(&value);
     i = rules_path(r, "ac");
@@ -416,7 +415,7 @@ static void bad_tries(void) {
     refuse_rules(r, "unit 611 leads to units up to 1535, the trie has 1280");
     r = two_rules(&value);
     i = rules_path(r, "ab");
-    r->units[i] |= 1 << 9; // its offset times 256
+    r->units[i] |= 1 << 9; // multiplies the offset by 256
     refuse_rules(r, "unit 610 leads to units up to");
     r = two_rules(&value);
     r->units[value] = 1u << 31 | 4;
@@ -425,21 +424,21 @@ static void bad_tries(void) {
     r->units[value] = ~0u;
     refuse_rules(r, "value 2147483647 at unit 1024, the replacements have 4 bytes");
     r = two_rules(&value);
-    r->n_replacements--; // the last has no end
+    r->n_replacements--; // the last replacement has no end
     refuse_rules(r, "the replacement at byte 2 has no end within 255 bytes");
     r = two_rules(&value);
     i = rules_path(r, "ac");
-    r->units[i] = (r->units[i] & 0x1ff) | to_base(i, base_of(1)); // to where it stands itself
+    r->units[i] = (r->units[i] & 0x1ff) | to_base(i, base_of(1)); // back to the unit's own base
     refuse_rules(r, "unit 611 leads back to where it comes from");
     r = two_rules(&value);
     i = rules_path(r, "ac");
     r->units[i] = (r->units[i] & 0x1ff) | to_base(i, base_of(0)); // to the root
     refuse_rules(r, "unit 611 leads back to where it comes from");
     r = two_rules(&value);
-    i = base_of(1); // a NUL byte is a label too: the value's own unit as a child of its node, and that a loop
+    i = base_of(1); // NUL is a label too: the value's unit becomes a child of its node, which makes a loop
     r->units[i] = to_base(i, i) | 0;
     refuse_rules(r, "unit 512 leads back to where it comes from");
-    r = rules_new(); // a node that two ways lead to, and a loop behind it
+    r = rules_new(); // a node with two parents, and a loop below it
     rules_add(r, "xyz", "x");
     i = base_of(0) ^ 'v';
     r->units[i] = to_base(i, base_of(1)) | 'v';
@@ -448,15 +447,15 @@ static void bad_tries(void) {
     refuse_rules(r, "unit 890 leads back to where it comes from");
 }
 
-static void rules_depth(void) { // the library keeps 32 matches of a text, and reads what it did not keep
+static void rules_depth(void) { // the library keeps 32 matches at one place, and reads more of them
     for (int most = 32; most <= 33; most++) {
         char key[2 * 33 + 2] = "";
         rules *r = rules_new();
         for (int n = 0; n < most; n++) {
-            strcat(key, n % 2 ? "y" : "zz"); // a node without a rule between some
+            strcat(key, n % 2 ? "y" : "zz"); // some nodes have no rule
             rules_add(r, key, n + 1 == most ? "e" : "a");
         }
-        rules_add(r, "A", "a"); // a shorter way, which is visited after the longest or before it
+        rules_add(r, "A", "a"); // a shorter way, visited before or after the longest one
         rules_add(r, "~", "a");
         if (most == 33) {
             refuse_rules(r, "33 rules or more begin with each other, expected at most 32");
@@ -480,7 +479,8 @@ static void rules_size(void) {
         {1025, 4096, "the trie says it has 1025 bytes"},
         {4096, 4096, "the trie says it has 4096 bytes, expected a multiple of 4 from 1024 to 4092"},
         {4096, 4097, "the trie says it has 4096 bytes, expected a multiple of 4 from 1024 to 4093"},
-        {4095, 4096, "the trie says it has 4095 bytes"}, // the library takes it, and the replacements begin behind the file
+        {4095, 4096,
+         "the trie says it has 4095 bytes"}, // the library accepts it, and its replacements begin after the file's end
         {UINT32_MAX, 4096, "the trie says it has 4294967295 bytes"},
         {UINT32_MAX - 3, 4096, "the trie says it has 4294967292 bytes"},
     };
@@ -494,7 +494,7 @@ static void rules_size(void) {
     }
 }
 
-// The library counts the bytes of a normalised text in an int: the longest text depends on the longest replacement.
+// The library counts the bytes of a normalised text in an int. So the longest text depends on the longest replacement.
 static void long_replacements(void) {
     static const struct {
         char letter;
@@ -514,10 +514,10 @@ static void long_replacements(void) {
         rules_put(&model, r);
         sl_tokenizer *tok = expect_model(&model);
         sl_ids ids = {0};
-        char *text = calloc(most + 1, 1); // of which nothing is read
+        char *text = calloc(most + 1, 1); // the library does not read it
         CHECK(text != NULL);
         CHECK_OK(sl_tokenize(tok, "bA", 2, SL_TOK_PLAIN, &ids, &err), err);
-        CHECK_INT(ids.n, replacements[i].letter == 'a' ? 2 + n : 2); // blanks at the end are left out
+        CHECK_INT(ids.n, replacements[i].letter == 'a' ? 2 + n : 2); // SentencePiece drops blanks at the end
         snprintf(says, sizeof says, "a text of %zu bytes: SentencePiece takes at most %zu ", most + 1, most);
         CHECK_ERR(sl_spm_encode(tok->spm, text, most + 1, &ids, &err), err, SL_ERR_UNSUPPORTED, says);
         free(text);
@@ -528,7 +528,7 @@ static void long_replacements(void) {
 
 // ---- random changes ----
 
-// A model with rules, of which some bytes are changed: it is refused, or every text gets ids of the vocabulary.
+// Changes random bytes of a model with rules. The loader refuses the model, or every text gets ids of the vocabulary.
 static void random_changes(void) {
     enum { ROUNDS = 3000 / TOKENS_SLOWER };
     sl_text good = base_model(UNIGRAM);
@@ -548,7 +548,8 @@ static void random_changes(void) {
         sl_spm_model checked;
         sl_spm *spm;
         put(&copy, good.data, good.n);
-        for (int n = 1 + (int)(4 * test_uniform(&rng)); n > 0; n--) { // half of them in what is set of the trie or before it
+        for (int n = 1 + (int)(4 * test_uniform(&rng)); n > 0;
+             n--) { // half of the changes are in the used part of the trie or before it
             size_t at = (size_t)(test_uniform(&rng) * (double)copy.n);
             if (test_uniform(&rng) < 0.5)
                 while (at > 0 && !copy.data[at]) at--;
@@ -580,7 +581,7 @@ static void random_changes(void) {
 
 // ---- what the library throws ----
 
-static void exceptions(void) { // unchecked models, as if the checks had let them pass
+static void exceptions(void) { // models that skip the checks
     sl_text model = base_model(UNIGRAM);
     sl_spm *spm = NULL;
     put_piece_n(&model, "\0", 1, 0, NORMAL);
@@ -588,7 +589,7 @@ static void exceptions(void) { // unchecked models, as if the checks had let the
               "a/file: SentencePiece: ");
     CHECK(strstr(err.message, "failed to insert key"));
     sl_text_free(&model);
-#ifndef __SANITIZE_ADDRESS__ // which needs more address space than there is then
+#ifndef __SANITIZE_ADDRESS__ // AddressSanitizer needs more address space than this limit leaves
     enum { SIZE = 64 << 20 };
     struct rlimit before, low;
     sl_ids ids = {0};
@@ -597,9 +598,9 @@ static void exceptions(void) { // unchecked models, as if the checks had let the
     CHECK_OK(sl_spm_load("a/file", &(sl_spm_model){.proto = model, .growth = 3}, &spm, &err), err);
     CHECK(text && !getrlimit(RLIMIT_AS, &before));
     low = before;
-    low.rlim_cur = 1; // what is mapped stays
+    low.rlim_cur = 1; // memory that is mapped already stays
     CHECK(!setrlimit(RLIMIT_AS, &low));
-    int rc = sl_spm_encode(spm, text, SIZE, &ids, &err); // needs 1.7 GB
+    int rc = sl_spm_encode(spm, text, SIZE, &ids, &err); // it needs 1.7 GB
     CHECK(!setrlimit(RLIMIT_AS, &before));
     if (rc != SL_ERR_MEMORY || !strstr(err.message, "a text of 67108864 bytes: out of memory"))
         FAIL("returned %d: %s", rc, err.message);

@@ -1,7 +1,7 @@
-// tests/tokenizer/test_tokenizer.c - ids against outside authorities, round trips, streaming, refused files, speed.
+// tests/tokenizer/test_tokenizer.c - compares ids with other encoders, and tests round trips, streaming, refused files, speed.
 //
-// Real vocabularies and their vectors come from ../shared (five independent encoders agree on each vector); the embedded
-// model's expected ids were made with Hugging Face's `tokenizers` 0.23.
+// Real vocabularies and their vectors come from ../shared (five independent encoders agree on each vector). Hugging Face's
+// `tokenizers` 0.23 made the expected ids of the embedded model.
 #include "tests/support/nulls.h"
 #include "tests/test.h"
 #include "tests/support/tokens.h"
@@ -29,14 +29,14 @@ static sl_tokenizer *load_shared(const char *name) {
     return tokens_load(path);
 }
 
-static sl_tokenizer *load_model_alone(const char *name) { // a tokenizer.model without the tokenizer.json beside it
+static sl_tokenizer *load_model_alone(const char *name) { // a tokenizer.model without a tokenizer.json
     char path[PATH_MAX];
     shared_path(name, path);
     tokens_link(path, "tokenizer.model");
     return tokens_load(test_tmp());
 }
 
-// Llama 2's `ids` is what SentencePiece itself says, which knows no special strings.
+// Llama 2's `ids` come from SentencePiece, which parses no special strings.
 static void check_real(sl_tokenizer *tok, const char *kind, int n_vocab, int bos, const char *name) {
     static const char *const files[] = {"vectors", "vectors-extra"};
     int llama2 = !strcmp(name, "llama2");
@@ -156,7 +156,7 @@ static void round_trips(void) {
     sl_tokenizer_free(tok);
 }
 
-// Runs that make one piece of the whole text, or take the search for special tokens to its worst.
+// Texts that are one long piece, or the worst case of the search for special tokens.
 static void long_runs(void) {
     static const char *const units[] = {"a", " ", "\n", "7", "<", "<|", "\xe4\xbd\xa0", "\xff", "!\r", " \n", "\xcc\x81"};
     enum { SIZE = 1 << 20 };
@@ -193,11 +193,11 @@ static void streaming(void) {
         TEXT("<|eot_id|> na\u00efve \u4f60\u597d \U0001f600\U0001f1e9\U0001f1ea \u0928\u092e\u0938\u094d a\u0301\0z \u05e9"));
 }
 
-static void streaming_sentencepiece(void) { // bytes without a piece, and the blank that is not there at the start
+static void streaming_sentencepiece(void) { // covers bytes without a piece, and the blank that decoding drops at the start
     stream_text(load_model_alone("llama2/tokenizer.model"), TEXT(" Hello \U0001f9a5\u0f40 world\n\u4f60\u1234"));
 }
 
-static void streaming_invalid(void) { // one U+FFFD for each part that cannot go on, as the Unicode standard advises
+static void streaming_invalid(void) { // one U+FFFD for each maximal invalid part, as the Unicode standard recommends
     static const struct {
         const char *bytes, *want;
     } texts[] = {
@@ -261,7 +261,7 @@ static size_t small_json(char *out, size_t cap) {
     return n;
 }
 
-static void write_changed(const char *from, const char *to) { // small_json with `from` (which it holds) replaced
+static void write_changed(const char *from, const char *to) { // small_json with `from` replaced by `to`
     static char json[16384], changed[16384];
     small_json(json, sizeof json);
     const char *at = strstr(json, from);
@@ -280,7 +280,7 @@ static void small_file(void) {
     CHECK_INT(sl_tokenizer_n_vocab(tok), 261);
     tokens_expect_ids(tok, TEXT(text), SL_TOK_BOS, IDS(259, 258, 'o', 259, ' ', 258, 260));
     tokens_expect_ids(tok, TEXT(text), SL_TOK_PLAIN, IDS(258, 'o', '<', 's', '>', ' ', 258, 260));
-    char *run = malloc(SIZE); // the pattern's (?:a|b)+ remembers a place per letter: more than PCRE2's own stack holds
+    char *run = malloc(SIZE); // (?:a|b)+ keeps a place for each letter: PCRE2's default stack is too small
     CHECK(run != NULL);
     for (int i = 0; i < SIZE; i++) run[i] = "ab"[i % 3 == 0];
     CHECK_OK(sl_tokenize(tok, run, SIZE, 0, &ids, &err), err);
@@ -289,7 +289,7 @@ static void small_file(void) {
     sl_ids_free(&ids);
     sl_tokenizer_free(tok);
     write_changed("[\"h e\", \"l l\", [\"he\", \"ll\"]],\n  \"vocab\": {",
-                  "[\"h e\", \"e l\", \"h e\"],\n  \"vocab\": {\"el\": 261, "); // of two merges of a pair the first counts
+                  "[\"h e\", \"e l\", \"h e\"],\n  \"vocab\": {\"el\": 261, "); // the first merge of a pair counts
     tok = tokens_load(test_tmp());
     tokens_expect_ids(tok, TEXT("hel"), 0, IDS(256, 'l'));
     sl_tokenizer_free(tok);
@@ -297,7 +297,7 @@ static void small_file(void) {
     tok = tokens_load(test_tmp());
     tokens_expect_ids(tok, TEXT("he]he"), 0, IDS(256, ']', 256));
     sl_tokenizer_free(tok);
-    write_changed("\\\\s|(?:a|b)+|[^\\\\s]+", "(a+)+c|b"); // exponential: stopped, and the reason said
+    write_changed("\\\\s|(?:a|b)+|[^\\\\s]+", "(a+)+c|b"); // exponential time: the match limit stops it
     tok = tokens_load(test_tmp());
     CHECK_ERR(sl_tokenize(tok, "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", 40, 0, &ids, &err), err, SL_ERR_UNSUPPORTED,
               "match limit");
@@ -379,8 +379,8 @@ static void refused_json(void) {
     }
 }
 
-// Patterns that PCRE2 reads in another way than Oniguruma or Rust's engines: refused, and the message holds the pattern. Those
-// that all read alike: taken.
+// Patterns that PCRE2 reads in another way than Oniguruma or Rust's engines are refused, and the message holds the pattern.
+// Patterns with one meaning in all engines are accepted.
 static void foreign_patterns(void) {
     static const char *const refused[] = {
         "\\h+",    "[\\h]",        "\\H",      "a\\Rb",        "\\X",      "a\\Kb",        "\\Ga",      "\\w+",
@@ -441,7 +441,7 @@ static void refused_model(void) {
     }
 }
 
-// A rank file of the 256 bytes and "he", with this end of line; `last`: the last line has it too.
+// Writes a rank file of the 256 bytes and "he" with this end of line. last: the last line ends with it too.
 static size_t small_ranks(char *out, size_t cap, const char *end, int last) {
     static const char digit[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     size_t n = 0;
@@ -474,7 +474,7 @@ static void ends_of_line(void) {
     CHECK_ERR(sl_tokenizer_load(test_tmp(), &tok, &err), err, SL_ERR_FORMAT, "line 2");
 }
 
-// Bytes that are not UTF-8 are a piece of their own: no merge joins them with what stands beside them. U+0031 is "1".
+// Bytes that are not UTF-8 are a separate piece, so that no merge joins them with their neighbours. U+0031 is "1".
 static void invalid_bytes(void) {
     static const struct {
         const char *bytes;
@@ -514,7 +514,7 @@ static void invalid_bytes(void) {
     json_t *model = json_object_get(root, "model"), *pattern = json_pack("{s:s}", "Regex", "[^x]+");
     CHECK(root && pattern && !json_object_set_new(json_object_get(root, "pre_tokenizer"), "pattern", pattern));
     vocab = json_object_get(model, "vocab"), merges = json_object_get(model, "merges");
-    for (int b = 128; b < 256; b++) { // "1" and any byte beyond ASCII is token 300 + the byte
+    for (int b = 128; b < 256; b++) { // "1" with a byte beyond ASCII is token 300 + the byte
         const char *key;
         json_t *value;
         char letter[8] = "", joined[16], merge[16];
@@ -586,7 +586,7 @@ static void nulls(void) {
     char *text = json_dumps(root, 0);
     tokens_write("tokenizer.json", text, strlen(text));
     describe(made, sizeof made);
-    CHECK(!strncmp(made, "261 259 -1: 259 258 111 259", 27)); // the file itself loads
+    CHECK(!strncmp(made, "261 259 -1: 259 258 111 259", 27)); // the unchanged file loads
     CHECK_INT(test_nulls(other, "tokenizer_config.json", maps, describe), 4);
     free(text);
     json_decref(other);
@@ -595,7 +595,7 @@ static void nulls(void) {
 
 // ---- tokens that collide ----
 
-static void siphash(void) { // CPython 3.11's hash() of these bytes with PYTHONHASHSEED=0; the last is Rust's own test
+static void siphash(void) { // CPython 3.11's hash() of these bytes with PYTHONHASHSEED=0; the last value is from Rust's tests
     static const struct {
         size_t n;
         uint64_t want;
@@ -619,8 +619,8 @@ static size_t put_rank(char *to, const unsigned char *bytes, size_t n, int rank)
     return at + (size_t)sprintf(to + at, " %d\n", rank);
 }
 
-// A rank file whose tokens and merges all fall into one 64th (merges: an 8th) of a table that is hashed with the key 0. With a
-// key of its own the loader finds each entry near its slot; the ids do not depend on the key.
+// With the key 0, all tokens of this rank file fall into one 64th of the hash table (merges: one 8th). With its random key the
+// loader finds each entry near its first slot. The ids do not depend on the key.
 static void collisions(void) {
     enum { N_LONG = 20000, SLOTS = 1 << 16, MERGE_SLOTS = 1 << 14 };
     static const sl_hash_key zero;
@@ -651,7 +651,7 @@ static void collisions(void) {
     for (int run = 0; run < 3; run++) {
         sl_error err = {0};
         sl_tokenizer *tok = tokens_load(test_tmp());
-        // A third of the slots of the one table is full, half of the other: 1/2 (1 / (1 - 1/2) - 1) = 1/2 slots on average.
+        // At most half of the slots are full: the mean distance is at most 1/2 (1 / (1 - 1/2) - 1) = 1/2 slots.
         uint64_t displaced = sl_bpe_displaced(tok->bpe, &n_entries);
         CHECK((int)n_entries >= rank + n_pairs);
         if (displaced > 2 * n_entries)
@@ -667,7 +667,7 @@ static void collisions(void) {
     sl_ids_free(&first);
 }
 
-// One to three random edits a file: nothing but success or an error with a message may come of it.
+// Makes one to three random edits in a file. Loading must succeed, or fail with a message.
 static void mutations(void) {
     static const char *const bits[] = {"\"", "{",  "}",    "[",    "]",       ",", "null", "-1", "999",
                                        "0",  "\\", "\xff", "true", "\\u0000", "(", "*",    "<s>"};
@@ -678,7 +678,7 @@ static void mutations(void) {
     for (int i = 0; i < 800; i++) {
         size_t m = n, edits = 1 + (size_t)(test_uniform(&rng) * 3);
         memcpy(copy, json, n);
-        for (size_t e = 0; e < edits; e++) { // most of them in the head of the file, where the fields are
+        for (size_t e = 0; e < edits; e++) { // most edits are near the start of the file, in its fields
             size_t at = (size_t)(pow(test_uniform(&rng), 2) * (double)m), cut = (size_t)(test_uniform(&rng) * 4), put;
             const char *bit = bits[(size_t)(test_uniform(&rng) * (sizeof bits / sizeof *bits))];
             if (cut > m - at) cut = m - at;
@@ -707,11 +707,11 @@ static void mutations(void) {
 
 // ---- the folder itself ----
 
-// A file and its header are one part; no part of tokenizer/ may include its way back to itself.
+// A file and its header are one part. No part of tokenizer/ may include itself through other parts.
 enum { MOST_PARTS = 32 };
 typedef struct parts {
     char name[MOST_PARTS][32];
-    int n, includes[MOST_PARTS][MOST_PARTS], seen[MOST_PARTS]; // seen: 1 on the way, 2 done
+    int n, includes[MOST_PARTS][MOST_PARTS], seen[MOST_PARTS]; // seen: 1 being visited, 2 done
 } parts;
 
 static int part_of(parts *p, const char *file) {

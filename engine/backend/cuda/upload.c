@@ -68,7 +68,7 @@ static int make_dummy(sl_cuda *c, bf16 *to, const sl_weight *w, sl_error *err) {
         rc = sl_cuda_check(cudaMalloc((void **)&c->quantiles, n * sizeof *values), "dummy weights", err);
         if (!rc) rc = send(c, (char *)c->quantiles, (const char *)values, n * sizeof *values, err);
     } else {
-        for (size_t i = 0; i < n; i++) values[i] = sl_f32_to_bf16(1);
+        for (size_t i = 0; i < n; i++) values[i] = sl_dummy_vector(w->name);
         rc = send(c, (char *)to, (const char *)values, n * sizeof *values, err);
     }
     free(values);
