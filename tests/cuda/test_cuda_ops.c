@@ -147,7 +147,7 @@ static void rope_append(void) {
 
 // Biases, norms, RoPE and the append.
 typedef struct heads_case {
-    int n_rows, n_heads, n_kv_heads, head_dim, padding, is_wide, has_bias, has_norm;
+    int n_rows, n_heads, n_kv_heads, head_dim, padding, is_fp32, has_bias, has_norm;
 } heads_case;
 
 // One head of a row in double precision. x: the products; bias, norm: NULL: none; turn: NULL: no RoPE
@@ -179,7 +179,7 @@ static void check_norm_rope_append(const heads_case *c, uint64_t *state) {
     const int32_t pages[N_PAGES] = {4, 0, 6, 2, 5, 1, 3};
     bf16 *narrow = random_bf16(n, 3, state), *bias = random_bf16(n_all * dim, 2, state), *norm = random_bf16(2 * dim, 1, state);
     float *wide = malloc(n * sizeof *wide);
-    for (size_t i = 0; i < n; i++) wide[i] = c->is_wide ? (float)(3 * test_normal(state)) : sl_bf16_to_f32(narrow[i]);
+    for (size_t i = 0; i < n; i++) wide[i] = c->is_fp32 ? (float)(3 * test_normal(state)) : sl_bf16_to_f32(narrow[i]);
     sl_row *rows = make_rows(c->n_rows, state);
     float2 *table = malloc((size_t)c->n_rows * half * sizeof *table);
     for (int i = 0; i < c->n_rows * half; i++) {
@@ -188,8 +188,8 @@ static void check_norm_rope_append(const heads_case *c, uint64_t *state) {
     }
     bf16 *gpu_q = gpu_new(q_size + GUARD), *gpu_k = gpu_new(cache * 2 + GUARD), *gpu_v = gpu_new(cache * 2 + GUARD);
     bf16 *gpu_norm = gpu_copy(norm, 4 * dim);
-    sl_cuda_heads h = {.qkv = c->is_wide ? gpu_copy(wide, n * 4) : (void *)gpu_copy(narrow, n * 2),
-                       .is_wide = c->is_wide,
+    sl_cuda_heads h = {.qkv = c->is_fp32 ? gpu_copy(wide, n * 4) : (void *)gpu_copy(narrow, n * 2),
+                       .is_fp32 = c->is_fp32,
                        .stride = stride,
                        .q = gpu_q,
                        .q_stride = c->n_heads * dim,
