@@ -167,7 +167,7 @@ static void short_stack(void) {
     result r = RUN_SHELL("ulimit -s 256; exec \"$0\" \"$@\"", SMALL);
     check_error(&r, 1, "the stack is limited to 256 KiB, expected 1024 at least; raise it: ulimit -s 1024");
     r = RUN_SHELL("OMP_STACKSIZE=100k exec \"$0\" \"$@\"", SMALL);
-    check_error(&r, 2, "threads have stacks of 100 KiB (OMP_STACKSIZE, or ulimit -s): expected 1024 at least");
+    check_error(&r, 2, "threads have stacks of 100 KiB (OMP_STACKSIZE, or ulimit -s): expected at least 1024");
     r = RUN_SHELL("OMP_STACKSIZE=' 1 M ' exec \"$0\" \"$@\"", SMALL);
     CHECK_GOOD(r);
 #ifndef __SANITIZE_ADDRESS__ // its frames are larger

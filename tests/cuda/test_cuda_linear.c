@@ -1,5 +1,5 @@
-// tests/cuda/test_cuda_linear.c - the decode step's linear layers and RMSNorm on CUDA against double precision, and the promise
-// that a row's bits depend neither on its company nor on its place.
+// tests/cuda/test_cuda_linear.c - the linear layers of a decode step and RMSNorm on CUDA against double precision. The bits of
+// a row depend neither on the other rows nor on its place among them.
 #include "tests/support/gpu.h"
 #include "tests/test.h"
 
@@ -13,21 +13,21 @@
 
 enum { GUARD = 256, N_ROWS = SL_LINEAR_ROWS, PAGES_PER_ROW = 3, N_PAGES = N_ROWS * PAGES_PER_ROW };
 
-// One matrix with 16 rows of input, of which a run takes any in any order.
+// One matrix and 16 rows of input. A run uses some of the rows, in some order.
 typedef struct problem {
     sl_linear_end end;
-    int n_out, n_in, n_y;              // n_y: values that a row ends as
+    int n_out, n_in, n_y;              // n_y: outputs of a row
     int n_heads, n_kv_heads, head_dim; // of SL_LINEAR_ROPE_APPEND
     bf16 *w, *x;                       // [n_out][n_in], [16][n_in]
     float *residual;                   // [16][n_out]
     float2 *rope;                      // [16][head_dim / 2]
     int32_t position[N_ROWS], *pages;  // [16][3]
-    double *want, *error;              // [16][n_y], and how far off a result may be
+    double *want, *error;              // [16][n_y] the expected outputs, and their tolerances
 } problem;
 
-// |y - want| of a sum of n_in products. The tensor cores add 16 products at a time to an fp32 sum and truncate: one unit in the
-// last place, 2^-23 of at most the sum of magnitudes, a step; a warp takes at most n_in / 64 + 8 steps (a quarter of the
-// chunks, rounded up), twice as many are allowed for.
+// A bound of |y - want| for a sum of n_in products. A tensor core adds 16 products to an fp32 sum and truncates: an error of
+// one unit in the last place, 2^-23 of at most the sum of magnitudes, per step. A warp takes at most n_in / 64 + 8 steps (a
+// quarter of the chunks, rounded up). The bound allows for twice as many.
 static double sum_error(int n_in, double size) {
     return (n_in / 64 + 8) * 0x1p-22 * size;
 }
@@ -53,7 +53,7 @@ static void expect(problem *p) {
             case SL_LINEAR_ADD:
                 want[o] = p->residual[(size_t)r * p->n_out + o] + y[o], error[o] = e[o] + 0x1p-23 * fabs(want[o]);
                 break;
-            case SL_LINEAR_SWIGLU: { // |d silu| <= 1.1
+            case SL_LINEAR_SWIGLU: { // the derivative of silu is at most 1.1
                 double silu = y[o] / (1 + exp(-y[o])), up = y[o + p->n_y];
                 want[o] = silu * up;
                 error[o] = 1.1 * e[o] * (fabs(up) + e[o]) + fabs(silu) * e[o + p->n_y] + (0x1p-8 + 0x1p-18) * fabs(want[o]);
@@ -61,9 +61,9 @@ static void expect(problem *p) {
             }
             case SL_LINEAR_ROPE_APPEND: {
                 int half = p->head_dim / 2, head = o / p->head_dim, i = o % p->head_dim, other = i < half ? o + half : o - half;
-                float2 turn = p->rope[r * half + i % half];
-                if (head >= p->n_heads + p->n_kv_heads) turn = (float2){1, 0};
-                want[o] = y[o] * turn.x + (i < half ? -1 : 1) * y[other] * turn.y;
+                float2 rotation = p->rope[r * half + i % half];
+                if (head >= p->n_heads + p->n_kv_heads) rotation = (float2){1, 0};
+                want[o] = y[o] * rotation.x + (i < half ? -1 : 1) * y[other] * rotation.y;
                 error[o] = e[o] + e[other] + 0x1p-22 * (fabs(y[o]) + fabs(y[other])) + 0x1p-8 * fabs(want[o]);
                 break;
             }
@@ -79,7 +79,7 @@ static void *filled(size_t n, size_t size) {
     return p;
 }
 
-// The heads are of SL_LINEAR_ROPE_APPEND, where they give n_out.
+// n_heads, n_kv_heads, head_dim: of SL_LINEAR_ROPE_APPEND, where they determine n_out.
 static problem problem_new(sl_linear_end end, int n_out, int n_in, int n_heads, int n_kv_heads, int head_dim) {
     uint64_t seed = test_seed + n_out * 1000 + n_in + end;
     if (end == SL_LINEAR_ROPE_APPEND) n_out = (n_heads + 2 * n_kv_heads) * head_dim;
@@ -117,7 +117,8 @@ static void problem_free(problem *p) {
     free(p->w), free(p->x), free(p->residual), free(p->rope), free(p->pages), free(p->want), free(p->error);
 }
 
-// Moves row `from` of k or v out of the host's copy of the pages into y [n_kv_heads][head_dim] and leaves 0xFFFF behind.
+// Moves the row of problem row r from `pages`, the host copy of k or v, to y [n_kv_heads][head_dim]. Its place then holds
+// 0xFFFF.
 static void take_kv(const problem *p, int r, bf16 *pages, float *y) {
     int position = p->position[r], page = p->pages[r * PAGES_PER_ROW + position / SL_PAGE];
     for (int h = 0; h < p->n_kv_heads; h++)
@@ -133,8 +134,8 @@ static void check_untouched(const void *data, size_t size, const char *what) {
         if (((const uint8_t *)data)[i] != 0xFF) FAIL("byte %zu of %s was written", i, what);
 }
 
-// Row i of the batch is row which[i] of the problem; y [n_rows][n_y]. Rows of x behind the last are NaN. Whatever lies before,
-// behind or between the outputs must stay as it was.
+// Row i of the batch is row which[i] of the problem; y: [n_rows][n_y]. Rows of x behind the last one are NaN. The memory
+// before, behind and between the outputs must not change.
 static void run(const problem *p, const int *which, int n_rows, float *y) {
     gpu_free_all();
     const int is_rope = p->end == SL_LINEAR_ROPE_APPEND, is_16 = is_rope || p->end == SL_LINEAR_SWIGLU;
@@ -223,12 +224,12 @@ static void check_bits(const problem *p) {
     run(p, which, N_ROWS, all);
     for (int first = 0; first < N_ROWS; first++)
         for (int n = 1; n <= N_ROWS; n++) {
-            if (n > 1 && n < N_ROWS && first != n % 5) continue; // alone and at every slot: all 16; in between: one
+            if (n > 1 && n < N_ROWS && first != n % 5) continue; // n = 1 and n = 16 with every first row, other n with one
             for (int i = 0; i < n; i++) which[i] = (first + 5 * i) % N_ROWS;
             run(p, which, n, y);
             for (int i = 0; i < n; i++)
                 if (memcmp(y + (size_t)i * p->n_y, all + (size_t)which[i] * p->n_y, size))
-                    FAIL("ending %d, %d x %d: row %d has other bits in slot %d of %d", p->end, p->n_out, p->n_in, which[i], i,
+                    FAIL("ending %d, %d x %d: row %d has other bits at place %d of %d", p->end, p->n_out, p->n_in, which[i], i,
                          n);
         }
     free(all), free(y);
@@ -244,7 +245,7 @@ static void on_sizes(sl_linear_end end, const int (*sizes)[2], int n_sizes) {
     }
 }
 
-// {n_out, n_in}: less than a tile and one more, several groups of tiles a block, less than a chunk a warp, chunks cut short
+// {n_out, n_in}: less than a tile, one row more than a tile, many tiles per thread block, warps without a chunk, partial chunks
 static const int plain_sizes[][2] = {{1, 8},    {15, 40},   {16, 64},    {17, 72},   {33, 120},    {100, 128}, {64, 136},
                                      {65, 520}, {257, 512}, {513, 1000}, {40, 4104}, {9000, 1000}, {17001, 72}};
 
@@ -287,7 +288,7 @@ static void same_bits(void) {
     problem_free(&p);
 }
 
-// out = x / sqrt(mean(x^2) + eps) * w to half a unit of bf16, and a little for fp32 sums.
+// out = x / sqrt(mean(x^2) + eps) * w. Tolerance: the rounding to bf16, and 2^-18 for the fp32 sums.
 static void rmsnorm(void) {
     static const int sizes[] = {64, 72, 512, 2048, 2052, 4096, 5120, 8192, 14336};
     const float eps = 1e-5f;
@@ -318,8 +319,8 @@ static void rmsnorm(void) {
         }
 }
 
-// A few layers of a small model, whose kernels may start before the one in front has ended: the same bits as when each is
-// waited for, again and again, and as a graph.
+// A few layers of a small model. Their kernels may start before the previous kernel has ended. 40 runs, of which 20 are replays
+// of a graph, give the same bits as a run that waits after every kernel.
 enum { LAYERS = 6, HIDDEN = 512, FFN = 1032, HEADS = 4, KV_HEADS = 2, DIM = 128, CHAIN_ROWS = 11 };
 
 typedef struct chain {
@@ -330,7 +331,7 @@ typedef struct chain {
     const float2 *rope; // [rows][DIM / 2]
     const sl_row *rows; // [rows]
     cudaStream_t stream;
-    int waits; // after every kernel
+    int waits; // 1: wait after every kernel
 } chain;
 
 static void chain_linear(chain *c, const bf16 *w, int n_out, int n_in, const bf16 *x, sl_linear_end end, bf16 *out16) {

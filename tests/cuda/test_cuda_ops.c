@@ -1,5 +1,5 @@
-// tests/cuda/test_cuda_ops.c - the small kernels against double precision, on awkward sizes, with untouched memory behind every
-// output.
+// tests/cuda/test_cuda_ops.c - the small kernels against double precision, on awkward sizes. The memory behind every output
+// must stay unchanged.
 #include "tests/support/gpu.h"
 
 #ifdef SLEIGH_CUDA
@@ -12,10 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-// One rounding to bf16 is at most 2^-8 of the value; fp32 arithmetic before it adds what FP32 allows for a few operations.
+// A rounding to bf16 changes a value by at most 2^-8 of it. FP32 allows for a few fp32 operations before the rounding.
 static const double BF16_ROUND = 0x1p-8, FP32 = 0x1p-21;
 
-enum { GUARD = 64 }; // bytes behind an output that must keep gpu_new's 0xFF
+enum { GUARD = 64 }; // bytes behind an output that must keep the 0xFF of gpu_new
 
 static void *read_guarded(const void *from, size_t size) {
     unsigned char *to = malloc(size + GUARD);
@@ -56,14 +56,15 @@ static void embed(void) {
 
 enum { N_PAGES = 7 };
 
-// Rows at random places of three sequences with pages in no order; no two rows share a place.
+// Rows at different positions of a sequence whose pages are in random order.
 static sl_row *make_rows(int n_rows, uint64_t *state) {
     static const int32_t pages[N_PAGES] = {4, 0, 6, 2, 5, 1, 3};
     const int32_t *gpu_pages = gpu_copy(pages, sizeof pages);
     sl_row *rows = malloc(n_rows * sizeof *rows);
     int places = N_PAGES * SL_PAGE;
     CHECK(n_rows <= places);
-    for (int i = 0, at = (int)(test_uniform(state) * places); i < n_rows; i++, at = (at + 5) % places) // 5: prime to places
+    for (int i = 0, at = (int)(test_uniform(state) * places); i < n_rows;
+         i++, at = (at + 5) % places) // 5 and `places` have no common factor, so no position repeats
         rows[i] = (sl_row){.position = at, .sequence = 1, .pages = gpu_pages};
     return rows;
 }
@@ -91,9 +92,9 @@ static void rope_table(void) {
 }
 
 // One pair of dimensions before and after.
-static void check_turn(float2 turn, bf16 a, bf16 b, bf16 got_a, bf16 got_b, size_t at) {
+static void check_rotation(float2 r, bf16 a, bf16 b, bf16 got_a, bf16 got_b, size_t at) {
     double x = sl_bf16_to_f32(a), y = sl_bf16_to_f32(b), slack = FP32 * (fabs(x) + fabs(y));
-    double want_x = x * turn.x - y * turn.y, want_y = y * turn.x + x * turn.y;
+    double want_x = x * r.x - y * r.y, want_y = y * r.x + x * r.y;
     check_near("rotated", at, sl_bf16_to_f32(got_a), want_x, BF16_ROUND * fabs(want_x) + slack);
     check_near("rotated", at, sl_bf16_to_f32(got_b), want_y, BF16_ROUND * fabs(want_y) + slack);
 }
@@ -118,9 +119,9 @@ static void check_rope_append(int n_rows, int n_heads, int n_kv_heads, int head_
         const bf16 *x = before + (size_t)r * stride, *y = after + (size_t)r * stride;
         for (int i = 0; i < n_heads * half; i++) {
             int at = i / half * head_dim + i % half;
-            check_turn(table[r * half + i % half], x[at], x[at + half], y[at], y[at + half], at);
+            check_rotation(table[r * half + i % half], x[at], x[at + half], y[at], y[at + half], at);
         }
-        int rest = n_heads * head_dim; // k, v and what lies between rows stay as they were
+        int rest = n_heads * head_dim; // k, v and the padding do not change
         CHECK(!memcmp(x + rest, y + rest, (size_t)(stride - rest) * 2));
         x += rest;
         for (int i = 0; i < n_kv_heads * half; i++) {
@@ -128,7 +129,7 @@ static void check_rope_append(int n_rows, int n_heads, int n_kv_heads, int head_
             size_t row = ((size_t)pages[rows[r].position / SL_PAGE] * n_kv_heads + h) * SL_PAGE + rows[r].position % SL_PAGE;
             bf16 *kr = k + row * head_dim + j, *vr = v + row * head_dim + j;
             const bf16 *from = x + h * head_dim + j, *from_v = from + n_kv_heads * head_dim;
-            check_turn(table[r * half + j], from[0], from[half], kr[0], kr[half], row);
+            check_rotation(table[r * half + j], from[0], from[half], kr[0], kr[half], row);
             CHECK(vr[0] == from_v[0] && vr[half] == from_v[half]);
             kr[0] = kr[half] = vr[0] = vr[half] = 0xFFFF;
         }
@@ -147,11 +148,11 @@ static void rope_append(void) {
 
 // Biases, norms, RoPE and the append.
 typedef struct heads_case {
-    int n_rows, n_heads, n_kv_heads, head_dim, padding, is_wide, has_bias, has_norm;
+    int n_rows, n_heads, n_kv_heads, head_dim, padding, is_fp32, has_bias, has_norm;
 } heads_case;
 
-// One head of a row in double precision. x: the products; bias, norm: NULL: none; turn: NULL: no RoPE
-static void reference_head(const float *x, const bf16 *bias, const bf16 *norm, float eps, const float2 *turn, int dim,
+// One head of a row in double precision. x: the products. bias, norm: NULL: none. rotation: cosines and sines; NULL: no RoPE
+static void reference_head(const float *x, const bf16 *bias, const bf16 *norm, float eps, const float2 *rotation, int dim,
                            double *out) {
     double sum = 0;
     for (int i = 0; i < dim; i++) {
@@ -159,9 +160,9 @@ static void reference_head(const float *x, const bf16 *bias, const bf16 *norm, f
         sum += out[i] * out[i];
     }
     for (int i = 0; i < dim && norm; i++) out[i] *= sl_bf16_to_f32(norm[i]) / sqrt(sum / dim + eps);
-    for (int i = 0; i < dim / 2 && turn; i++) {
+    for (int i = 0; i < dim / 2 && rotation; i++) {
         double a = out[i], b = out[i + dim / 2];
-        out[i] = a * turn[i].x - b * turn[i].y, out[i + dim / 2] = b * turn[i].x + a * turn[i].y;
+        out[i] = a * rotation[i].x - b * rotation[i].y, out[i + dim / 2] = b * rotation[i].x + a * rotation[i].y;
     }
 }
 
@@ -179,7 +180,7 @@ static void check_norm_rope_append(const heads_case *c, uint64_t *state) {
     const int32_t pages[N_PAGES] = {4, 0, 6, 2, 5, 1, 3};
     bf16 *narrow = random_bf16(n, 3, state), *bias = random_bf16(n_all * dim, 2, state), *norm = random_bf16(2 * dim, 1, state);
     float *wide = malloc(n * sizeof *wide);
-    for (size_t i = 0; i < n; i++) wide[i] = c->is_wide ? (float)(3 * test_normal(state)) : sl_bf16_to_f32(narrow[i]);
+    for (size_t i = 0; i < n; i++) wide[i] = c->is_fp32 ? (float)(3 * test_normal(state)) : sl_bf16_to_f32(narrow[i]);
     sl_row *rows = make_rows(c->n_rows, state);
     float2 *table = malloc((size_t)c->n_rows * half * sizeof *table);
     for (int i = 0; i < c->n_rows * half; i++) {
@@ -188,8 +189,8 @@ static void check_norm_rope_append(const heads_case *c, uint64_t *state) {
     }
     bf16 *gpu_q = gpu_new(q_size + GUARD), *gpu_k = gpu_new(cache * 2 + GUARD), *gpu_v = gpu_new(cache * 2 + GUARD);
     bf16 *gpu_norm = gpu_copy(norm, 4 * dim);
-    sl_cuda_heads h = {.qkv = c->is_wide ? gpu_copy(wide, n * 4) : (void *)gpu_copy(narrow, n * 2),
-                       .is_wide = c->is_wide,
+    sl_cuda_heads h = {.qkv = c->is_fp32 ? gpu_copy(wide, n * 4) : (void *)gpu_copy(narrow, n * 2),
+                       .is_fp32 = c->is_fp32,
                        .stride = stride,
                        .q = gpu_q,
                        .q_stride = c->n_heads * dim,

@@ -1,5 +1,5 @@
-// tests/cuda/test_cuda_sampler.c - token sampling on CUDA against engine/backend/sampler.c, the specification: equal tokens
-// from equal logits.
+// tests/cuda/test_cuda_sampler.c - token sampling on CUDA against engine/backend/sampler.c, the reference: equal logits give
+// equal tokens.
 #include "tests/support/gpu.h"
 
 #ifdef SLEIGH_CUDA
@@ -12,7 +12,7 @@
 enum { MAX_ROWS = 16 };
 static sl_error err;
 
-// A batch on both devices: every row has its own settings and its own logits.
+// A batch on both devices. Each row has different settings and different logits.
 typedef struct fixture {
     int n_rows, n_vocab;
     float *logits; // [n_rows][n_vocab]
@@ -65,17 +65,17 @@ static void launch(const fixture *f, cudaStream_t stream) {
                    stream);
 }
 
-static void gpu_draw(fixture *f, int32_t *ids) {
+static void gpu_sample(fixture *f, int32_t *ids) {
     upload(f->gpu_rows, f->rows, sizeof f->rows);
     launch(f, 0);
     gpu_read(ids, f->gpu_ids, f->n_rows * sizeof *ids);
 }
 
-// One batch of draws on both; how many tokens differ.
+// Samples one batch on both devices. Returns the number of tokens that differ.
 static int compare(fixture *f) {
     int32_t ids[MAX_ROWS];
     int differ = 0;
-    gpu_draw(f, ids);
+    gpu_sample(f, ids);
     for (int i = 0; i < f->n_rows; i++) {
         const sl_row *row = &f->rows[i];
         int32_t want = sl_sampler_sample(f->samplers[i], f->logits + (size_t)i * f->n_vocab, row->sequence, row->position);
@@ -83,7 +83,7 @@ static int compare(fixture *f) {
         differ++;
         const sl_sampling *p = &f->params[i];
         printf("      vocabulary %d, row %d: temp %g, top-k %d, top-p %g, min-p %g, seed %u, sequence %u, position %d: "
-               "token %d, the CPU's is %d\n",
+               "token %d, the CPU has %d\n",
                f->n_vocab, i, p->temp, p->top_k, p->top_p, p->min_p, p->seed, row->sequence, row->position, ids[i], want);
     }
     return differ;
@@ -93,8 +93,8 @@ static sl_sampling settings(float temp, int top_k, float top_p, float min_p) {
     return (sl_sampling){.temp = temp, .top_k = top_k, .top_p = top_p, .min_p = min_p, .repeat_penalty = 1, .seed = 17};
 }
 
-// Logits by kind: normal; peaked as a model's are (a few far above a wide bulk); few distinct values; all equal; in order; of
-// all sizes; half of them banned.
+// Kinds of logits: normal; peaked as those of a model (a few far above the others); few distinct values; all equal; rising;
+// falling; of all magnitudes; half of them banned.
 enum { NORMAL, PEAKED, TIED, EQUAL, RISING, FALLING, WIDE, BANNED, N_KINDS };
 static void fill(float *x, int n, int kind, uint64_t *state) {
     for (int i = 0; i < n; i++) {
@@ -116,14 +116,15 @@ enum { N_VOCABULARIES = sizeof vocabularies / sizeof *vocabularies };
 static void greedy(void) {
     sl_sampling params[MAX_ROWS];
     uint64_t state = test_seed;
-    for (int i = 0; i < MAX_ROWS; i++) params[i] = settings(i % 4 == 3, i % 8 == 7 ? 40 : 0, 1, 0); // every fourth sampled
+    for (int i = 0; i < MAX_ROWS; i++)
+        params[i] = settings(i % 4 == 3, i % 8 == 7 ? 40 : 0, 1, 0); // every fourth row is sampled
     for (int v = 0; v < N_VOCABULARIES; v++) {
         int n = vocabularies[v];
         fixture f = fixture_new(MAX_ROWS, n, params);
         for (int i = 0; i < MAX_ROWS; i++) {
             float *x = f.logits + (size_t)i * n;
             fill(x, n, NORMAL, &state);
-            if (i / 4 == 1) // sparse: NaN, -inf and a tie at the top
+            if (i / 4 == 1) // mostly NaN and -inf, with equal best logits
                 for (int j = 0; j < n; j++) x[j] = j % 3 ? (j % 2 ? NAN : -INFINITY) : (float)(j / 600 % 3);
             if (i == 8 || i == 11)
                 for (int j = 0; j < n; j++) x[j] = j % 2 ? NAN : -INFINITY;
@@ -140,8 +141,8 @@ static void greedy(void) {
     }
 }
 
-// Any settings of one row beside any of another, over all kinds of logits; new sequences and positions each time.
-static int mixed_draws(int n_rows, int n_vocab, const sl_sampling *params, int n_batches, int *n_draws, uint64_t *state) {
+// Batches of rows with different settings, over all kinds of logits. Each batch has new sequences and positions.
+static int mixed_samples(int n_rows, int n_vocab, const sl_sampling *params, int n_batches, int *n_samples, uint64_t *state) {
     fixture f = fixture_new(n_rows, n_vocab, params);
     int differ = 0;
     for (int b = 0; b < n_batches; b++) {
@@ -152,17 +153,17 @@ static int mixed_draws(int n_rows, int n_vocab, const sl_sampling *params, int n
         for (int i = 0; i < n_rows; i++)
             f.rows[i] = (sl_row){.position = (int32_t)(test_uniform(state) * 131072), .sequence = (uint32_t)(b * 31 + i)};
         differ += compare(&f);
-        *n_draws += n_rows;
+        *n_samples += n_rows;
     }
     fixture_free(&f);
     return differ;
 }
 
-static int batches_of(int n_vocab, int most) { // the CPU sorts the largest vocabularies in some tens of milliseconds
+static int batches_of(int n_vocab, int most) { // the CPU takes tens of milliseconds to sort the largest vocabularies
     return n_vocab > 200000 ? 4 : n_vocab > 50000 ? 16 : most;
 }
 
-static void short_lists(void) { // at most 1,024 candidates after top-k: the same additions as on the CPU
+static void short_lists(void) { // top-k leaves at most 1,024 candidates: the same additions as on the CPU
     sl_sampling params[MAX_ROWS] = {
         settings(0.8f, 40, 0.95f, 0.05f), settings(0, 0, 1, 0),          settings(1, 1, 1, 0),
         settings(1, 2, 0.5f, 0),          settings(0.7f, 40, 1, 0),      settings(1.5f, 64, 0.9f, 0),
@@ -172,17 +173,17 @@ static void short_lists(void) { // at most 1,024 candidates after top-k: the sam
         settings(1e-6f, 40, 0.95f, 0),
     };
     uint64_t state = test_seed;
-    int differ = 0, n_draws = 0;
+    int differ = 0, n_samples = 0;
     for (int i = 0; i < MAX_ROWS; i++) params[i].seed = (uint32_t)test_seed + i;
     for (int v = 0; v < N_VOCABULARIES; v++)
-        differ += mixed_draws(MAX_ROWS, vocabularies[v], params, batches_of(vocabularies[v], 120), &n_draws, &state);
-    for (int n_rows = 1; n_rows < MAX_ROWS; n_rows++) differ += mixed_draws(n_rows, 5000, params, 8, &n_draws, &state);
-    printf("      %d of %d draws differ\n", differ, n_draws);
+        differ += mixed_samples(MAX_ROWS, vocabularies[v], params, batches_of(vocabularies[v], 120), &n_samples, &state);
+    for (int n_rows = 1; n_rows < MAX_ROWS; n_rows++) differ += mixed_samples(n_rows, 5000, params, 8, &n_samples, &state);
+    printf("      %d of %d tokens differ\n", differ, n_samples);
     CHECK_INT(differ, 0);
 }
 
-// More candidates: sums over the row are added in another order, so a token may differ if the number drawn lies within about
-// 1e-14 of a border; 10,000 draws among 1e5 borders then differ with probability 1e-5 at most: none is expected to.
+// More candidates: the sums over a row have another order. A token may differ when the random number lies within about 1e-14 of
+// the border between two tokens. With 10,000 samples and 1e5 borders the probability of any difference is at most 1e-5.
 static void long_lists(void) {
     sl_sampling params[MAX_ROWS] = {
         settings(1, 0, 1, 0),   settings(1, 0, 0.95f, 0),        settings(0.8f, 0, 1, 0.05f), settings(1, 0, 0.9f, 0.02f),
@@ -191,15 +192,15 @@ static void long_lists(void) {
         settings(1, 0, 0, 0),   settings(1.5f, 0, 0.99f, 1e-4f), settings(1, 1 << 30, 1, 0),  settings(1e-6f, 0, 1, 0),
     };
     uint64_t state = test_seed;
-    int differ = 0, n_draws = 0;
+    int differ = 0, n_samples = 0;
     for (int i = 0; i < MAX_ROWS; i++) params[i].seed = (uint32_t)test_seed + i;
     for (int v = 0; v < N_VOCABULARIES; v++)
-        differ += mixed_draws(MAX_ROWS, vocabularies[v], params, batches_of(vocabularies[v], 64), &n_draws, &state);
-    printf("      %d of %d draws differ\n", differ, n_draws);
+        differ += mixed_samples(MAX_ROWS, vocabularies[v], params, batches_of(vocabularies[v], 64), &n_samples, &state);
+    printf("      %d of %d tokens differ\n", differ, n_samples);
     CHECK_INT(differ, 0);
 }
 
-// One captured graph serves changing positions, logits and settings; equal input gives equal tokens.
+// One captured graph works for other positions and logits. Equal inputs give equal tokens.
 static void graph_replay(void) {
     enum { N = 32000, ROWS = 4 };
     const sl_sampling params[ROWS] = {settings(0, 0, 1, 0), settings(1, 40, 0.95f, 0.05f), settings(1, 0, 0.9f, 0),
@@ -243,11 +244,12 @@ static void graph_replay(void) {
     fixture_free(&f);
 }
 
-// Pearson's chi-square of the draws themselves, the CPU aside: below its mean (cells - 1) plus 5 standard deviations.
+// The distribution of the tokens, without the CPU: Pearson's chi-square is below its mean (cells - 1) plus 5 standard
+// deviations.
 static void distribution(void) {
-    enum { N = 1500, BATCHES = 1500, DRAWS = BATCHES * MAX_ROWS };
+    enum { N = 1500, BATCHES = 1500, SAMPLES = BATCHES * MAX_ROWS };
     sl_sampling params[MAX_ROWS];
-    double weight[N], sum = 0, chi = 0, rest = 0;
+    double mass[N], sum = 0, chi = 0, rest = 0;
     int count[N] = {0}, cells = 0, rest_count = 0;
     int32_t ids[MAX_ROWS];
     uint64_t state = test_seed;
@@ -256,14 +258,14 @@ static void distribution(void) {
     fill(f.logits, N, NORMAL, &state);
     for (int i = 1; i < MAX_ROWS; i++) memcpy(f.logits + i * N, f.logits, N * sizeof(float));
     upload_logits(&f);
-    for (int i = 0; i < N; i++) sum += weight[i] = exp(f.logits[i] / 1.2);
+    for (int i = 0; i < N; i++) sum += mass[i] = exp(f.logits[i] / 1.2);
     for (int b = 0; b < BATCHES; b++) {
         for (int i = 0; i < MAX_ROWS; i++) f.rows[i] = (sl_row){.position = b, .sequence = (uint32_t)i};
-        gpu_draw(&f, ids);
+        gpu_sample(&f, ids);
         for (int i = 0; i < MAX_ROWS; i++) count[ids[i]]++;
     }
     for (int i = 0; i < N; i++) {
-        double want = weight[i] / sum * DRAWS;
+        double want = mass[i] / sum * SAMPLES;
         if (want < 5)
             rest += want, rest_count += count[i];
         else
@@ -275,7 +277,7 @@ static void distribution(void) {
     fixture_free(&f);
 }
 
-static void biases(void) { // greedy and sampled; bans, a ban of what is infinite, an id named twice
+static void biases(void) { // greedy and sampled rows; bans, a ban of an infinite logit, two biases for one id
     enum { N = 3000 };
     static const sl_logit_bias bias[] = {{5, 2},           {0, -INFINITY}, {2999, 9},     {1024, -3},
                                          {1023, INFINITY}, {5, -1},        {7, -INFINITY}};
@@ -304,16 +306,16 @@ static void offers(void) {
     CHECK(!sl_cuda_sampler_offers(&p, SL_CUDA_SAMPLER_VOCAB + 1));
     p.presence_penalty = 0.5f;
     CHECK(!sl_cuda_sampler_offers(&p, 128256));
-    p.repeat_last_n = 0; // no window, no penalty
+    p.repeat_last_n = 0; // no last tokens, so no penalty
     CHECK(sl_cuda_sampler_offers(&p, 128256));
     p.bias = &bias, p.n_bias = SL_CUDA_SAMPLER_BIASES;
     CHECK(sl_cuda_sampler_offers(&p, 128256));
     p.n_bias++;
     CHECK(!sl_cuda_sampler_offers(&p, 128256));
 }
-// A row with a logit that is NaN or infinite tells -1; it and the other rows draw as ever. The settings are sent before each
-// draw.
-static void not_finite_rows_tell(void) {
+
+// A row with a logit that is NaN or infinite reports -1 to the host. Its token, and the other rows, are sampled as usual.
+static void not_finite_rows_report(void) {
     static const float values[] = {NAN, INFINITY, -INFINITY};
     enum { ROWS = 4, VOCAB = 5000 };
     uint64_t state = test_seed;
@@ -327,7 +329,7 @@ static void not_finite_rows_tell(void) {
             for (int i = 0; i < ROWS; i++) f.rows[i] = (sl_row){.position = i, .sequence = 9};
             f.logits[bad * VOCAB + 1030 * k + 7] = values[k];
             upload_logits(&f);
-            gpu_draw(&f, ids);
+            gpu_sample(&f, ids);
             gpu_read(host_ids, f.gpu_host_ids, sizeof host_ids);
             for (int i = 0; i < ROWS; i++) {
                 CHECK(ids[i] >= 0 && ids[i] < VOCAB);
@@ -339,7 +341,7 @@ static void not_finite_rows_tell(void) {
 #endif
 
 static const test_case cases[] = {
-    GPU_CASE("not-finite-rows-tell", not_finite_rows_tell),
+    GPU_CASE("not-finite-rows-report", not_finite_rows_report),
     GPU_CASE("offers", offers),
     GPU_CASE("greedy", greedy),
     GPU_CASE("short-lists", short_lists),

@@ -1,5 +1,5 @@
-// tests/engine/test_dummy.c - models of random weights from a config.json alone: what they hold, that they are the same
-// everywhere, how the commands take them.
+// tests/engine/test_dummy.c - dummy models (random weights, made from config.json only): their shapes and values, equal values
+// for any number of threads, and the commands' flags for them.
 #include "attention/stages.h"
 #include "engine/backend/dummy_weights.h"
 #include "engine/base/philox.h"
@@ -43,12 +43,12 @@ static void shapes_without_memory(void) {
     CHECK(k && k->n_dims == 2 && k->dims[0] == 64 && k->dims[1] == 96);
     CHECK_STR(k->dtype_name, "BF16");
     CHECK(!sl_model_tokenizer(model));
-    CHECK_INT(sl_model_decode_bytes(model), sl_tensors_bytes(t) - 2 * 301 * 96); // of the embedding one row is read
+    CHECK_INT(sl_model_decode_bytes(model), sl_tensors_bytes(t) - 2 * 301 * 96); // a step reads one row of the embedding
     CHECK_ERR(sl_engine_new(model, &(sl_engine_options){0}, &engine, &err), err, SL_ERR_ARG, "not made yet");
     sl_model_free(model);
     model = load(write_config(1));
     CHECK_INT(sl_tensors_count(sl_model_tensors(model)), 2 + 2 * 9);
-    CHECK_INT(sl_model_decode_bytes(model), sl_tensors_bytes(sl_model_tensors(model))); // tied: as the head all of it
+    CHECK_INT(sl_model_decode_bytes(model), sl_tensors_bytes(sl_model_tensors(model))); // tied: the head reads all of it
     sl_model_free(model);
 }
 
@@ -57,14 +57,14 @@ static void progress(void *ctx, int done, int total) {
     *(int *)ctx = done;
 }
 
-// Each element is what dummy_weights.h's formula says, with one thread and with three.
+// Each element is the value of the formula in dummy_weights.h, with one thread and with three.
 static void weights(void) {
     int last = 0;
     const sl_progress p = {progress, &last};
     sl_model *a = load(write_config(0)), *b = load(test_tmp());
     CHECK_OK(sl_model_materialise(a, 1, &p, &err), err);
     CHECK_OK(sl_model_materialise(b, 3, NULL, &err), err);
-    CHECK_OK(sl_model_materialise(b, 2, NULL, &err), err); // nothing is left to do
+    CHECK_OK(sl_model_materialise(b, 2, NULL, &err), err); // the weights exist: does nothing
     for (int i = 0; i < sl_tensors_count(sl_model_tensors(a)); i++) {
         const sl_tensor *x = sl_tensors_at(sl_model_tensors(a), i), *y = sl_tensors_at(sl_model_tensors(b), i);
         const bf16 *w = x->data;
@@ -80,13 +80,13 @@ static void weights(void) {
             sl_philox4 r = sl_philox((uint32_t)key, (uint32_t)(key >> 32), (uint32_t)(j / 8), 0, 0, SL_STREAM_WEIGHTS);
             uint32_t word = r.v[j % 8 / 2] >> (j % 2 ? 16 : 0) & 0xffff;
             double q = sl_normal_quantile((word + 0.5) / 65536);
-            if (w[j] != sl_f32_to_bf16((float)(0.02 * q))) FAIL("%s: element %zu is another", x->name, j);
+            if (w[j] != sl_f32_to_bf16((float)(0.02 * q))) FAIL("%s: element %zu is wrong", x->name, j);
         }
     }
     sl_model_free(a), sl_model_free(b);
 }
 
-static void distribution(void) { // moments of a million numbers, at five standard deviations of each
+static void distribution(void) { // moments of a million numbers, within five standard deviations
     enum { N = 1 << 20 };
     bf16 *w = malloc(N * sizeof *w), *quantiles = malloc(SL_DUMMY_QUANTILES * sizeof *quantiles), part[24];
     sl_dummy_quantiles(quantiles);
@@ -98,11 +98,12 @@ static void distribution(void) { // moments of a million numbers, at five standa
         if (i > 0) neighbours += x * sl_bf16_to_f32(w[i - 1]) / 0.02 / N;
     }
     CHECK_NEAR(moment[1], 0, 5 / sqrt(N));
-    CHECK_NEAR(moment[2], 1, 5 * sqrt(2.0 / N) + 1e-4); // 16-bit quantiles leave out 4e-5 of the variance
+    CHECK_NEAR(moment[2], 1, 5 * sqrt(2.0 / N) + 1e-4); // quantiles of 16 bits have 4e-5 less variance
     CHECK_NEAR(moment[3], 0, 5 * sqrt(15.0 / N));
     CHECK_NEAR(moment[4], 3, 5 * sqrt(96.0 / N) + 3e-3);
     CHECK_NEAR(neighbours, 0, 5 / sqrt(N));
-    sl_dummy_fill(sl_dummy_key("a"), quantiles, 4096, 21, 2, part); // a piece in the middle, ending within a block
+    sl_dummy_fill(sl_dummy_key("a"), quantiles, 4096, 21, 2,
+                  part); // a part from the middle, whose end is within a Philox block
     CHECK(!memcmp(part, w + 4096, 21 * sizeof *part));
     sl_dummy_fill(sl_dummy_key("b"), quantiles, 0, 24, 0, part);
     CHECK(memcmp(part, w, sizeof part));
@@ -135,18 +136,18 @@ static void load_errors(void) {
     CHECK_ERR(sl_model_load(test_tmp(), SL_MODEL_DUMMY, &model, &err), err, SL_ERR_IO, "config.json");
     write_config(0);
     CHECK_ERR(sl_model_load(test_tmp(), 0, &model, &err), err, SL_ERR_IO, "--load-format dummy");
-    spill(in_tmp("tokenizer.json"), "{", 1); // one that is there must be good
+    spill(in_tmp("tokenizer.json"), "{", 1); // a tokenizer.json that exists must be valid
     CHECK_ERR(sl_model_load(test_tmp(), SL_MODEL_DUMMY, &model, &err), err, SL_ERR_FORMAT, "tokenizer.json");
     CHECK_OK(sl_model_load("models/tiny", 0, &model, &err), err);
     CHECK(!sl_model_is_dummy(model));
-    CHECK_OK(sl_model_materialise(model, 0, NULL, &err), err); // has its weights
+    CHECK_OK(sl_model_materialise(model, 0, NULL, &err), err); // the model has weights: does nothing
     sl_model_free(model);
-    CHECK_OK(sl_model_load("models/tiny", SL_MODEL_DUMMY, &model, &err), err); // weights are left alone
+    CHECK_OK(sl_model_load("models/tiny", SL_MODEL_DUMMY, &model, &err), err); // the weights of the folder are not read
     CHECK(sl_model_is_dummy(model) && sl_model_tokenizer(model));
     sl_model_free(model);
 }
 
-static void too_large(void) { // two terabytes: shapes alone are free
+static void too_large(void) { // two terabytes: loading needs shapes only, making the weights fails
     static const char config[] = "{\"model_type\":\"llama\",\"hidden_size\":65536,\"num_hidden_layers\":1,"
                                  "\"num_attention_heads\":256,\"head_dim\":128,\"intermediate_size\":65536,"
                                  "\"vocab_size\":16777216,\"tie_word_embeddings\":true}";
@@ -192,9 +193,9 @@ static void generating(void) {
     result d = RUN("generate", "-m", dir, "--load-format", "dummy", "--ids", in_tmp("ids"), "-n", "1", "--ignore-eos");
     CHECK_GOOD(d);
     CHECK_INT(stat_count(&d, "prefill"), 4);
-    result text = RUN("generate", "-m", tiny(), "--load-format", "dummy", "-p", question, "-n", "4"); // its tokenizer
+    result text = RUN("generate", "-m", tiny(), "--load-format", "dummy", "-p", question, "-n", "4"); // with its tokenizer
     CHECK_GOOD(text);
-    result again = RUN("generate", "-m", tiny(), "--ids", in_tmp("ids"), "-n", "4"); // ids for any model
+    result again = RUN("generate", "-m", tiny(), "--ids", in_tmp("ids"), "-n", "4"); // --ids works for any model
     CHECK_GOOD(again);
     result l = RUN("logits", "-m", dir, "--load-format", "dummy", "--ids", in_tmp("ids"), "-o", in_tmp("x.npy"));
     CHECK_GOOD(l);

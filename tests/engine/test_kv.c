@@ -1,5 +1,5 @@
-// tests/engine/test_kv.c - pages: who holds which, sharing, copies on write, exhaustion; page extras: built once, and anew when
-// rows change.
+// tests/engine/test_kv.c - pages: ownership, sharing, copy on write, exhaustion. Page extras: built once, and again after rows
+// have changed.
 #include "engine/kv/kv_extras.h"
 #include "tests/test.h"
 
@@ -26,7 +26,7 @@ static bf16 value(int tag, int layer, int h, int j) {
     return (bf16)(tag * 10007 + layer * 4099 + h * 2053 + j);
 }
 
-static void append(sl_kv_pool *pool, sl_kv_seq *seq, int n, int tag) { // rows up to n in all
+static void append(sl_kv_pool *pool, sl_kv_seq *seq, int n, int tag) { // until the sequence has n rows
     CHECK_OK(sl_kv_reserve(pool, seq, n, &err), err);
     for (int j = seq->n_tokens; j < n; j++)
         for (int layer = 0; layer < LAYERS; layer++)
@@ -90,10 +90,10 @@ static void forks(void) {
     CHECK(b.pages[0] == a.pages[0] && b.pages[1] == a.pages[1] && b.pages[2] != a.pages[2]);
     check_rows(&pool, &b, 0, 550, 1);
     append(&pool, &b, 600, 5);
-    check_rows(&pool, &a, 0, 600, 1); // a does not see what b wrote
+    check_rows(&pool, &a, 0, 600, 1); // b's rows do not change a
     check_rows(&pool, &b, 550, 600, 5);
     sl_kv_seq_free(&pool, &a);
-    check_rows(&pool, &b, 0, 550, 1); // b's pages outlive a
+    check_rows(&pool, &b, 0, 550, 1); // b keeps the shared pages
     sl_kv_seq_free(&pool, &b);
     CHECK_INT(pool.n_free, 8);
     sl_kv_pool_free(&pool);
@@ -104,7 +104,7 @@ static void copies(void) {
     sl_kv_seq a = {0}, b = {0}, c = {0};
     append(&pool, &a, 600, 1);
     CHECK_OK(sl_kv_copy(&pool, &a, &b, 512, &err), err);
-    CHECK_INT(pool.n_free, 1); // two pages of its own
+    CHECK_INT(pool.n_free, 1); // the copy shares no page
     check_rows(&pool, &b, 0, 512, 1);
     append(&pool, &b, 600, 5);
     check_rows(&pool, &a, 0, 600, 1);
@@ -116,7 +116,7 @@ static void copies(void) {
     sl_kv_pool_free(&pool);
 }
 
-static void copy_on_write(void) { // cut back into a shared page, then append: the other sequence keeps its rows
+static void copy_on_write(void) { // truncates within a shared page, then appends: the other sequence keeps its rows
     sl_kv_pool pool = pool_of(3);
     sl_kv_seq a = {0}, b = {0};
     append(&pool, &a, 512, 1);
@@ -129,15 +129,15 @@ static void copy_on_write(void) { // cut back into a shared page, then append: t
     check_rows(&pool, &b, 300, 400, 7);
     CHECK_INT(pool.n_free, 0);
     sl_kv_truncate(&pool, &a, 100);
-    CHECK_INT(pool.n_free, 1); // a's second page was its own by then
+    CHECK_INT(pool.n_free, 1); // no other sequence held a's second page any more
     sl_kv_seq_free(&pool, &a), sl_kv_seq_free(&pool, &b);
     CHECK_INT(pool.n_free, 3);
     sl_kv_pool_free(&pool);
 }
 
-// ---- page extras: a digest of a page's K and V, and one that is chained to the page before ----
+// ---- page extras: a digest of the page's K and V; a chained kind adds the digest of the previous page ----
 
-static int n_built; // build may run on several threads
+static int n_built; // several threads may add to it
 
 static uint64_t digest(uint64_t h, const bf16 *x) {
     for (int i = 0; i < SL_PAGE * DIM; i++) h = (h ^ x[i]) * 0x100000001b3u;
@@ -159,23 +159,23 @@ static const sl_kv_extra_kind plain = {.name = "digests", .size = digest_size, .
 static const sl_kv_need kinds[] = {{&plain, 1}, {&plain, 2}, {&chained, 1}};
 enum { N_KINDS = 3 };
 
-// Builds all kinds in all layers, checks every block against the sequence's rows, and that `pages` pages were built: one
-// build a layer, head and kind.
+// Builds all kinds in all layers. Checks every block against the rows of the sequence. Checks that `pages` pages were built,
+// with one build per layer, head and kind.
 static void check_extras(sl_kv_pool *pool, const sl_kv_seq *seq, int pages) {
     n_built = 0;
     for (int i = 0; i < N_KINDS; i++)
         for (int layer = 0; layer < LAYERS; layer++) {
             CHECK_OK(sl_kv_keep(pool, kinds[i], &err), err);
             sl_kv_build(pool, seq, layer, kinds[i]);
-            sl_kv_view view = sl_kv_view_of(pool, seq, layer, seq->n_tokens + 1); // a row that comes next
+            sl_kv_view view = sl_kv_view_of(pool, seq, layer, seq->n_tokens + 1); // with the row of the next token
             for (int h = 0; h < HEADS; h++) {
                 uint64_t before = 0;
                 for (int page = 0; page < seq->n_tokens / SL_PAGE; page++) {
                     const bf16 *k = k_at(pool, seq, layer, h, page * SL_PAGE), *v = v_at(pool, seq, layer, h, page * SL_PAGE);
                     uint64_t want = digest(digest((uint64_t)kinds[i].arg + before, k), v);
                     if (*(const uint64_t *)sl_kv_extra(&view, kinds[i], page, h) != want)
-                        FAIL("%s %d, layer %d, page %d, head %d: not what its rows give", kinds[i].kind->name, kinds[i].arg,
-                             layer, page, h);
+                        FAIL("%s %d, layer %d, page %d, head %d: the block does not fit the rows", kinds[i].kind->name,
+                             kinds[i].arg, layer, page, h);
                     if (kinds[i].kind->chained) before = want;
                 }
             }
@@ -192,14 +192,14 @@ static void extras_built_once(void) {
     check_extras(&pool, &a, 2);
     check_extras(&pool, &a, 0);
     CHECK_OK(sl_kv_fork(&pool, &a, &b, 600, &err), err);
-    check_extras(&pool, &b, 0); // shared pages have theirs
+    check_extras(&pool, &b, 0); // the extras of shared pages exist
     append(&pool, &b, 1024, 3);
     check_extras(&pool, &b, 2);
     append(&pool, &a, 768, 5);
     check_extras(&pool, &a, 1);
     check_extras(&pool, &b, 0);
     sl_kv_seq_free(&pool, &a);
-    check_extras(&pool, &b, 0); // they outlive the sequence that built them
+    check_extras(&pool, &b, 0); // the sequence that built them is gone
     sl_kv_seq_free(&pool, &b);
     sl_kv_pool_free(&pool);
 }
@@ -209,20 +209,20 @@ static void extras_built_anew(void) {
     sl_kv_seq a = {0}, b = {0};
     append(&pool, &a, 768, 1);
     check_extras(&pool, &a, 3);
-    sl_kv_truncate(&pool, &a, 300); // within the second page: its other rows are written anew, in place
+    sl_kv_truncate(&pool, &a, 300); // within the second page: the rows behind are written again, in place
     append(&pool, &a, 768, 3);
     check_extras(&pool, &a, 2);
-    sl_kv_truncate(&pool, &a, 512); // at the end of a page: nothing of it changes
+    sl_kv_truncate(&pool, &a, 512); // at the end of a page: no row of the page changes
     append(&pool, &a, 768, 5);
     check_extras(&pool, &a, 1);
     CHECK_OK(sl_kv_fork(&pool, &a, &b, 768, &err), err);
     sl_kv_truncate(&pool, &b, 300);
-    append(&pool, &b, 768, 7); // b's second page is a copy by now, its third a new one
+    append(&pool, &b, 768, 7); // b's second page is a copy, its third page is new
     check_extras(&pool, &b, 2);
     check_extras(&pool, &a, 0);
     int32_t last = b.pages[2];
     sl_kv_seq_free(&pool, &b);
-    append(&pool, &b, 256, 9); // a page that was given back
+    append(&pool, &b, 256, 9); // a page that was free before
     CHECK(b.pages[0] == last || b.pages[0] != a.pages[0]);
     check_extras(&pool, &b, 1);
     sl_kv_truncate(&pool, &b, 0);
@@ -232,7 +232,7 @@ static void extras_built_anew(void) {
     sl_kv_pool_free(&pool);
 }
 
-static void extras_of_a_fork(void) { // a page of which a fork takes a part: the copy is built when it is full, from its rows
+static void extras_of_a_fork(void) { // a fork copies a part of a page; the copy gets its extras when it is full
     sl_kv_pool pool = pool_of(6);
     sl_kv_seq a = {0}, b = {0};
     append(&pool, &a, 512, 1);
@@ -243,7 +243,7 @@ static void extras_of_a_fork(void) { // a page of which a fork takes a part: the
     append(&pool, &b, 512, 3);
     check_extras(&pool, &b, 1);
     check_extras(&pool, &a, 0);
-    sl_kv_truncate(&pool, &a, 400); // the fork of a cut page, and both go on
+    sl_kv_truncate(&pool, &a, 400); // a fork of a truncated page; both sequences then append
     sl_kv_seq_free(&pool, &b);
     CHECK_OK(sl_kv_fork(&pool, &a, &b, 400, &err), err);
     append(&pool, &a, 512, 5), append(&pool, &b, 512, 7);

@@ -12,7 +12,7 @@
 enum { VOCAB = 200 };
 static sl_error err;
 
-static void philox_known_answers(void) { // Random123's published vectors
+static void philox_known_answers(void) { // the vectors that Random123 publishes
     static const struct {
         uint32_t c[4], k[2], want[4];
     } v[] = {
@@ -65,20 +65,21 @@ static void reference(const float *logits, const sl_sampling *p, double *prob) {
     for (int i = 0; i < VOCAB; i++) prob[i] /= sum;
 }
 
-// Draws at many positions; nothing outside the reference's support, and Pearson's chi-square below its mean (cells - 1) plus 5
-// standard deviations sqrt(2 cells), over cells of at least 5 expected draws, the rest pooled.
+// Samples at many positions. Every token has a positive probability in the reference. Pearson's chi-square is below its mean
+// (cells - 1) plus 5 standard deviations sqrt(2 cells). A cell is a token that is expected at least 5 times; the others share
+// one cell.
 static void check_distribution(const sl_sampling *p, uint64_t seed) {
-    enum { DRAWS = 20000 };
+    enum { SAMPLES = 20000 };
     float logits[VOCAB];
     double prob[VOCAB], chi = 0, rest = 0;
     int count[VOCAB] = {0}, cells = 0, rest_count = 0;
     make_logits(logits, seed);
     reference(logits, p, prob);
     sl_sampler *s = sampler(p);
-    for (uint32_t i = 0; i < DRAWS; i++) count[sl_sampler_sample(s, logits, 1, i)]++;
+    for (uint32_t i = 0; i < SAMPLES; i++) count[sl_sampler_sample(s, logits, 1, i)]++;
     for (int i = 0; i < VOCAB; i++) {
-        if (prob[i] == 0 && count[i] > 0) FAIL("token %d was drawn, the filters drop it", i);
-        double want = prob[i] * DRAWS;
+        if (prob[i] == 0 && count[i] > 0) FAIL("token %d was sampled, but the filters remove it", i);
+        double want = prob[i] * SAMPLES;
         if (want < 5)
             rest += want, rest_count += count[i];
         else
@@ -93,45 +94,45 @@ static void distributions(void) {
     sl_sampling p[8] = {plain(1), plain(0.5f), plain(2), plain(1), plain(1), plain(1), plain(0.7f), plain(1.5f)};
     p[3].top_k = 10, p[4].top_p = 0.8f, p[5].min_p = 0.1f;
     p[6].top_k = 40, p[6].top_p = 0.95f, p[6].min_p = 0.05f;
-    p[7].top_k = 7, p[7].top_p = 0.6f, p[7].min_p = 0.2f; // with a high temperature: it must come last
+    p[7].top_k = 7, p[7].top_p = 0.6f, p[7].min_p = 0.2f; // and a high temperature, which must be applied last
     for (int i = 0; i < 8; i++) {
         p[i].seed = (uint32_t)test_seed + i;
         check_distribution(&p[i], test_seed + i);
     }
 }
 
-// Equal logits: token floor(u n) of n, u the documented number: key (seed, sequence), counter (position, 0, 0,
-// SL_STREAM_TOKEN).
+// With n equal logits the token is floor(u n). u is the documented random number: key (seed, sequence), counter (position, 0,
+// 0, SL_STREAM_TOKEN).
 static void documented_counter(void) {
-    static const uint32_t who[][3] = {{1, 2, 3}, {1, 2, 4}, {1, 3, 3}, {2, 2, 3}, {0, 0, 70000}, {1u << 31, ~0u, ~0u}};
+    static const uint32_t ids[][3] = {{1, 2, 3}, {1, 2, 4}, {1, 3, 3}, {2, 2, 3}, {0, 0, 70000}, {1u << 31, ~0u, ~0u}};
     float logits[VOCAB] = {0};
-    for (size_t i = 0; i < sizeof who / sizeof *who; i++) {
+    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
         sl_sampling p = plain(1);
-        p.seed = who[i][0];
+        p.seed = ids[i][0];
         sl_sampler *s = sampler(&p);
         for (uint32_t j = 0; j < 50; j++) {
-            sl_philox4 r = sl_philox(who[i][0], who[i][1], who[i][2] + j, 0, 0, 1);
-            CHECK_INT(sl_sampler_sample(s, logits, who[i][1], who[i][2] + j), (int)(((uint64_t)r.v[0] * VOCAB) >> 32));
+            sl_philox4 r = sl_philox(ids[i][0], ids[i][1], ids[i][2] + j, 0, 0, 1);
+            CHECK_INT(sl_sampler_sample(s, logits, ids[i][1], ids[i][2] + j), (int)(((uint64_t)r.v[0] * VOCAB) >> 32));
         }
         sl_sampler_free(s);
     }
 }
 
-// Which tokens 3,000 draws give: each of `want`, and no other. A temperature that makes all about equally likely.
+// 3,000 samples give each token of `want`, and no other. The temperature makes them about equally likely.
 static void check_support(sl_sampling p, const float *logits, const int *want, int n) {
     int count[VOCAB] = {0}, seen = 0;
     p.temp = 1000;
     sl_sampler *s = sampler(&p);
     for (uint32_t i = 0; i < 3000; i++) count[sl_sampler_sample(s, logits, 7, i)]++;
     for (int i = 0; i < n; i++)
-        if (!count[want[i]]) FAIL("token %d of %d was never drawn", want[i], n);
+        if (!count[want[i]]) FAIL("token %d of %d was never sampled", want[i], n);
     for (int i = 0; i < VOCAB; i++) seen += count[i] > 0;
     CHECK_INT(seen, n);
     sl_sampler_free(s);
 }
 
-// Sums and limits that are met exactly: of k equal weights k p reach p of the sum, the lower ids first; a weight of min-p times
-// the largest is kept.
+// Targets that are reached exactly. Top-p: of 8 equal masses, k masses reach k / 8 of the sum; the lowest ids come first.
+// Min-p: a mass of exactly min-p times the largest one stays.
 static void exact_ties(void) {
     float logits[VOCAB];
     int ids[VOCAB];
@@ -150,7 +151,7 @@ static void exact_ties(void) {
         check_support(p, logits, ids, k);
         p.top_k = 0;
     }
-    p.top_p = 0; // the best is always kept
+    p.top_p = 0; // the best token always stays
     check_support(p, logits, ids, 1);
     p.top_p = 1;
     static const float least[] = {0.5f, 0.05f, 0.9f};
@@ -163,7 +164,7 @@ static void exact_ties(void) {
         check_support(p, logits, (int[]){ids[0], ids[1], ids[2], ids[3], ids[4], ids[5], ids[7]}, 7);
         logits[ids[6]] = 2;
     }
-    p.min_p = 1; // all that are equal to the largest
+    p.min_p = 1; // the tokens whose logit equals the largest one
     check_support(p, logits, ids, 8);
     logits[ids[7]] = nextafterf(2, 0);
     check_support(p, logits, ids, 7);
@@ -225,9 +226,9 @@ static void penalties(void) {
     CHECK_INT(sl_sampler_sample(s, logits, 0, 0), 3);
     accept(s, 9);
     CHECK_INT(sl_sampler_sample(s, logits, 0, 0), 3);
-    accept(s, 9); // 1 leaves the window of 3
+    accept(s, 9); // 1 is no longer among the last 3
     CHECK_INT(sl_sampler_sample(s, logits, 0, 0), 1);
-    sl_sampler_truncate(s, 1); // 1 alone is in it again
+    sl_sampler_truncate(s, 1); // only 1 is among the last 3 again
     CHECK_INT(sl_sampler_sample(s, logits, 0, 0), 2);
     sl_sampler_free(s);
     for (int i = 0; i < VOCAB; i++) logits[i] = -1;
@@ -246,7 +247,7 @@ static void penalties(void) {
     sl_sampler_free(s);
 }
 
-static void replay(void) { // a draw depends on seed, sequence and position, on nothing else
+static void replay(void) { // a sampled token depends only on the logits, the seed, the sequence and the position
     float logits[VOCAB];
     sl_sampling p = plain(2);
     make_logits(logits, test_seed);
@@ -258,7 +259,7 @@ static void replay(void) { // a draw depends on seed, sequence and position, on 
         CHECK_INT(sl_sampler_sample(b, logits, 3, i), x);
         equal += sl_sampler_sample(b, logits, 4, i) == x;
     }
-    // two independent draws agree with probability sum p^2; 5 standard deviations of a binomial
+    // two independent samples are equal with probability sum p^2; 5 standard deviations of a binomial
     double prob[VOCAB], square = 0;
     reference(logits, &p, prob);
     for (int i = 0; i < VOCAB; i++) square += prob[i] * prob[i];
@@ -266,7 +267,8 @@ static void replay(void) { // a draw depends on seed, sequence and position, on 
     sl_sampler_free(a), sl_sampler_free(b);
 }
 
-// What a penalty takes from a logit, read off a draw: token 1, whose logit is x, against rivals at x - less and x - more.
+// A penalty lowers a logit by an amount between `less` and `more`: token 1, with logit x, wins against a token with x - more
+// and loses against one with x - less.
 static void check_penalty(sl_sampling p, int n_before, float x, float less, float more) {
     float logits[VOCAB];
     sl_sampler *s = sampler(&p);
@@ -277,26 +279,26 @@ static void check_penalty(sl_sampling p, int n_before, float x, float less, floa
     CHECK_INT(sl_sampler_sample(s, logits, 0, 0), 1);
     logits[5] = x - less;
     CHECK_INT(sl_sampler_sample(s, logits, 0, 0), 5);
-    CHECK(logits[1] == x && logits[5] == x - less); // the caller's logits stay
+    CHECK(logits[1] == x && logits[5] == x - less); // the caller's logits do not change
     sl_sampler_free(s);
 }
 
 static void presence_and_frequency(void) {
     sl_sampling p = plain(0);
-    p.repeat_last_n = -1, p.presence_penalty = 0.5f; // once, however often the token occurred
+    p.repeat_last_n = -1, p.presence_penalty = 0.5f; // counts once, not per occurrence
     check_penalty(p, 0, 2, -0.01f, 0.01f);
     check_penalty(p, 1, 2, 0.49f, 0.51f);
     check_penalty(p, 7, 2, 0.49f, 0.51f);
     p.presence_penalty = -1; // a reward
     check_penalty(p, 3, 2, -1.01f, -0.99f);
-    p.presence_penalty = 0, p.frequency_penalty = 0.5f; // once an occurrence
+    p.presence_penalty = 0, p.frequency_penalty = 0.5f; // counts once per occurrence
     check_penalty(p, 0, 2, -0.01f, 0.01f);
     check_penalty(p, 1, 2, 0.49f, 0.51f);
     check_penalty(p, 7, 2, 3.49f, 3.51f);
-    check_penalty(p, 7, -2, 3.49f, 3.51f); // subtracted from negative logits too
+    check_penalty(p, 7, -2, 3.49f, 3.51f); // also subtracted from negative logits
     p.frequency_penalty = -1;
     check_penalty(p, 3, 2, -3.01f, -2.99f);
-    p.frequency_penalty = 0.5f, p.repeat_last_n = 4; // occurrences within the window
+    p.frequency_penalty = 0.5f, p.repeat_last_n = 4; // occurrences among the last 4
     check_penalty(p, 7, 2, 1.99f, 2.01f);
     p.repeat_last_n = 0;
     check_penalty(p, 7, 2, -0.01f, 0.01f);
@@ -352,7 +354,7 @@ static void ranges(void) {
 
 // ---- stop strings ----
 
-// Feeds text in two parts; what was shown, and whether it stopped.
+// Feeds the text in two parts. Writes the text that was shown. Returns whether it stopped.
 static int run_stopper(const char *const *stops, int n, const char *text, size_t cut, char *shown) {
     sl_stopper *s;
     const char *out;
@@ -388,7 +390,7 @@ static void stop_strings(void) {
         {{"\n\n", "###"}, 2, "a\n##\n#\n\nb", "a\n##\n#", 1},
         {{"\xc3\xa9t\xc3\xa9"}, 1, "un \xc3\xa9t\xc3\xa9 x", "un ", 1},
         {{"abc", "b"}, 2, "xxabc", "xxa", 1}, // "b" is complete first
-        {{"b", "ab"}, 2, "xxabc", "xx", 1},   // both end together: the longest
+        {{"b", "ab"}, 2, "xxabc", "xx", 1},   // both end at the same byte: the longest one counts
         {{"x"}, 1, "", "", 0},
     };
     char shown[64];

@@ -1,6 +1,6 @@
-// engine/backend/cpu/blas_reserve.c - see reserve.h.
+// engine/backend/cpu/blas_reserve.c - see blas_reserve.h.
 //
-// Process-wide state: for how many threads it was done, guarded by the caller's lock.
+// Process-wide state: the number of threads that memory was reserved for. The lock of the caller guards it.
 #include "engine/backend/cpu/blas_reserve.h"
 
 #include <ctype.h>
@@ -14,18 +14,19 @@
 #include <string.h>
 #include <sys/mman.h>
 
-// OpenBLAS's own, which its static and its shared library show; other BLAS have neither.
+// Functions of OpenBLAS, which its static and its shared library export. Other BLAS libraries do not have them.
 __attribute__((weak)) void *blas_memory_alloc(int place);
 __attribute__((weak)) void blas_memory_free(void *buffer);
 
 enum {
-    BLAS_BUFFER = 128 << 20, // OpenBLAS's BUFFER_SIZE on x86-64 and ARM
+    BLAS_BUFFER = 128 << 20, // bytes: BUFFER_SIZE of OpenBLAS on x86-64 and ARM
     MOST_THREADS = 1024,
 };
 
 static int n_reserved;
 
-// Number and unit as libgomp reads them, KiB without one; 0: unset, or not understood there either.
+// The value in bytes of an environment variable such as OMP_STACKSIZE. It is a number and a unit, as libgomp reads them;
+// without a unit it is KiB. 0: the variable is not set, or libgomp would not accept it.
 static size_t stack_of(const char *name) {
     const char *text = getenv(name);
     char *end;
@@ -51,7 +52,8 @@ size_t sl_cpu_thread_stack(void) {
     return size;
 }
 
-// Can so much be mapped now? In pieces as they will be taken: one large mapping may be refused where many small ones are not.
+// Checks that the memory can be mapped, in the pieces in which OpenBLAS and OpenMP will map it: the system may refuse one large
+// mapping and accept many small ones.
 static int check_room(int n_buffers, int n_stacks, size_t stack, sl_error *err) {
     void *piece[2 * MOST_THREADS];
     size_t size[2 * MOST_THREADS], total = 0;
@@ -68,8 +70,8 @@ static int check_room(int n_buffers, int n_stacks, size_t stack, sl_error *err) 
     if (!failed) return 0;
     total = (size_t)n_buffers * BLAS_BUFFER + (size_t)n_stacks * stack;
     return sl_fail(err, SL_ERR_MEMORY,
-                   "not enough memory for OpenBLAS: it needs %zu MiB of address space for %d threads, %d MiB a thread and "
-                   "their stacks: %s; pass fewer --threads, or raise the limit (ulimit -v)",
+                   "not enough memory for OpenBLAS: it needs %zu MiB of address space for %d threads, %d MiB per thread and "
+                   "the threads' stacks: %s; pass fewer --threads, or raise the limit (ulimit -v)",
                    total >> 20, n_stacks + 1, BLAS_BUFFER >> 20, strerror(failed));
 }
 
@@ -78,12 +80,12 @@ int sl_cpu_reserve(int n_threads, sl_error *err) {
     int n_new = n_threads - n_reserved, has_buffers = blas_memory_alloc && blas_memory_free;
     if (n_new <= 0) return 0;
     if (n_threads > 1 && stack < SL_CPU_STACK)
-        return sl_fail(err, SL_ERR_ARG, "threads have stacks of %zu KiB (OMP_STACKSIZE, or ulimit -s): expected %d at least",
+        return sl_fail(err, SL_ERR_ARG, "threads have stacks of %zu KiB (OMP_STACKSIZE, or ulimit -s): expected at least %d",
                        stack >> 10, SL_CPU_STACK >> 10);
     int rc = check_room(has_buffers ? n_new : 0, n_new - (n_reserved == 0), stack, err);
     if (rc) return rc;
     atomic_int missing = 0;
-// Each thread holds one until all have theirs, so that they are as many.
+// Each thread holds its buffer until every thread has one. So OpenBLAS maps one buffer per thread.
 #pragma omp parallel num_threads(n_threads)
     {
         void *buffer = has_buffers ? blas_memory_alloc(0) : NULL;

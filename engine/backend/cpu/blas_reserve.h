@@ -1,7 +1,7 @@
-// engine/backend/cpu/blas_reserve.h - the memory that OpenBLAS and OpenMP take on their own, taken before it is needed.
+// engine/backend/cpu/blas_reserve.h - reserves the memory that OpenBLAS and OpenMP allocate themselves.
 //
-// Neither can refuse: OpenBLAS tries for ever to map a buffer for each thread that multiplies, OpenMP ends the process when a
-// thread's stack cannot be mapped, and a stack that is too small ends it with a signal.
+// These libraries do not report a failure. OpenBLAS retries for ever when it cannot map a buffer for a thread. OpenMP ends the
+// process when it cannot map the stack of a thread. A stack that is too small ends the process with a signal.
 #ifndef SLEIGH_CPU_RESERVE_H
 #define SLEIGH_CPU_RESERVE_H
 
@@ -9,11 +9,12 @@
 
 #include <stddef.h>
 
-enum { SL_CPU_STACK = 1 << 20 }; // bytes of a stack that are enough: the largest frames have a quarter of it
+enum { SL_CPU_STACK = 1 << 20 }; // bytes of stack that a thread needs: the largest frames take a quarter of them
 
-size_t sl_cpu_thread_stack(void); // bytes that OpenMP gives a thread: OMP_STACKSIZE, else the system's default
-// Starts n threads, and makes OpenBLAS map their buffers, which it keeps. SL_ERR_MEMORY when they do not fit, SL_ERR_ARG when
-// threads' stacks are too small. Nothing to do when it was done for as many threads before. The caller holds a lock.
+size_t sl_cpu_thread_stack(void); // bytes of stack that OpenMP gives a thread: OMP_STACKSIZE, or the default of the system
+// Starts n_threads threads, and makes OpenBLAS map a buffer for each of them; OpenBLAS keeps the buffers. Does nothing when an
+// earlier call had at least as many threads. The caller holds a lock. SL_ERR_MEMORY: not enough memory. SL_ERR_ARG: the stacks
+// of threads are too small.
 int sl_cpu_reserve(int n_threads, sl_error *err);
 
 #endif

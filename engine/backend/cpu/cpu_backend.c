@@ -1,9 +1,10 @@
-// engine/backend/cpu/cpu_backend.c - the CPU backend: picks the instruction set, splits the work over OpenMP threads, calls the
-// BLAS.
+// engine/backend/cpu/cpu_backend.c - the CPU backend: chooses the instruction set, splits the work over OpenMP threads, calls
+// the BLAS.
 //
-// Process-wide state: the choice of instruction set and the thread count, set by sl_cpu_init; the prefill's scratch memory,
-// which grows to what the widest weight needs and then stays, so that a prefill in steady state allocates nothing. Engines in
-// several threads take turns at it, one matrix at a time: each uses every core anyway.
+// Process-wide state:
+// - the instruction set and the number of threads, set by sl_cpu_init;
+// - the scratch memory of prefill. It grows to the size that the widest weight needs, so that later prefills allocate nothing.
+//   A lock lets one matrix at a time use it. Engines in several threads wait for each other; each uses every core anyway.
 #include "engine/backend/cpu/cpu_ops.h"
 #include "engine/backend/cpu/blas_reserve.h"
 #include "engine/kv/kv.h"
@@ -19,12 +20,12 @@
 #include <sys/mman.h>
 
 enum {
-    PANEL_ROWS = 64, // rows of one BLAS call (backend.h says why it is fixed)
-    PANEL_OUTS = 64, // weight rows that are widened to fp32 at a time
-    SMALL = 1 << 14, // below so many elements a parallel region costs more than it saves
+    PANEL_ROWS = 64, // rows of one BLAS call (backend.h says why the number is fixed)
+    PANEL_OUTS = 64, // rows of a weight that one BLAS call multiplies, after a conversion to fp32
+    SMALL = 1 << 14, // elements below which a parallel region costs more than it saves
 };
 
-// Only OpenBLAS has this; any other CBLAS links too.
+// Only OpenBLAS has these functions; another CBLAS links as well.
 __attribute__((weak)) void openblas_set_num_threads(int n);
 __attribute__((weak)) char *openblas_get_config(void);
 __attribute__((weak)) char *openblas_get_corename(void);
@@ -33,7 +34,7 @@ static const sl_cpu_ops *ops;
 static int n_threads;
 static struct {
     pthread_mutex_t lock;
-    float *data; // a part for each thread
+    float *data; // one part per thread
     size_t size; // bytes
 } scratch = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -71,7 +72,7 @@ static int pick_ops(sl_error *err) {
         ops = all_ops[i];
         return 0;
     }
-    return sl_fail(err, SL_ERR_ARG, "SLEIGH_ISA=%s: expected avx512, avx2 or portable, as far as this processor has it",
+    return sl_fail(err, SL_ERR_ARG, "SLEIGH_ISA=%s: expected avx512, avx2 or portable, and one that this processor has",
                    forced);
 }
 
@@ -80,7 +81,7 @@ static int usable_cores(void) {
     return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
 }
 
-// The BLAS and its kernels: "OpenBLAS 0.3.21 SkylakeX".
+// Writes the name and the core type of the BLAS: "OpenBLAS 0.3.21 SkylakeX".
 static void describe_blas(char *buf, size_t size) {
     const char *blas = openblas_get_config ? openblas_get_config() : "CBLAS";
     const char *core = openblas_get_corename ? openblas_get_corename() : "";
@@ -119,7 +120,7 @@ static void rmsnorm(const sl_backend *be, const float *x, const sl_weight *w, in
 }
 
 static void linear_decode(const sl_weight *w, const float *x, int n_rows, int accumulate, float *out) {
-    enum { STEP = 16 }; // outputs of one piece of work
+    enum { STEP = 16 }; // outputs that one thread computes at a time
     int n_pieces = (w->n_rows + STEP - 1) / STEP;
 #pragma omp parallel for if ((size_t)w->n_rows * w->n_cols > SMALL) schedule(static)
     for (int p = 0; p < n_pieces; p++) {
@@ -128,9 +129,9 @@ static void linear_decode(const sl_weight *w, const float *x, int n_rows, int ac
     }
 }
 
-// Outputs [o, o + PANEL_OUTS) of all rows, a panel of rows at a time; a panel that the rows do not fill is padded with zeros,
-// so that every call has one shape. part: [PANEL_OUTS][n_cols] weights, [PANEL_ROWS][n_cols] padded input,
-// [PANEL_ROWS][PANEL_OUTS] result.
+// Computes outputs [o, o + PANEL_OUTS) of all rows, one panel of rows per BLAS call. Zeros fill the rest of a panel that has
+// fewer rows, so that every call has the same shape. part: [PANEL_OUTS][n_cols] the weights in fp32, [PANEL_ROWS][n_cols] the
+// input with zeros, [PANEL_ROWS][PANEL_OUTS] the result.
 static void prefill_panel(const sl_weight *w, const float *x, int n_rows, int position, int o, int accumulate, float *out,
                           float *part) {
     int n = w->n_cols, outs = w->n_rows - o < PANEL_OUTS ? w->n_rows - o : PANEL_OUTS;
@@ -159,7 +160,7 @@ static void prefill_panel(const sl_weight *w, const float *x, int n_rows, int po
     }
 }
 
-// The calling thread holds the lock. NULL: there is no memory.
+// The calling thread holds the lock. NULL: no memory.
 static float *grow_scratch(size_t size) {
     if (size > scratch.size) {
         free(scratch.data);
@@ -169,11 +170,11 @@ static float *grow_scratch(size_t size) {
     return scratch.data;
 }
 
-static size_t part_size(int n_cols) { // floats; a multiple of 64 bytes
+static size_t part_size(int n_cols) { // in floats; a multiple of 64 bytes
     return (size_t)(PANEL_OUTS + PANEL_ROWS) * n_cols + PANEL_ROWS * PANEL_OUTS;
 }
 
-// Takes what prefills of this shape need beside their arguments, so that none fails half-way.
+// Allocates the scratch memory that prefills of this shape need, so that no prefill fails for lack of memory.
 static int prepare(const sl_backend *be, const sl_shape *shape, sl_error *err) {
     (void)be;
     int q_dim = shape->n_heads * shape->head_dim, n = shape->hidden > shape->n_ffn ? shape->hidden : shape->n_ffn;
@@ -192,7 +193,7 @@ static void linear_prefill(const sl_weight *w, const float *x, int n_rows, int p
     size_t part = part_size(w->n_cols);
     pthread_mutex_lock(&scratch.lock);
     float *parts = grow_scratch(part * most * sizeof *parts);
-    SL_CHECK(parts != NULL); // prepare
+    SL_CHECK(parts != NULL); // prepare has allocated it
 #pragma omp parallel for num_threads(most) schedule(dynamic)
     for (int p = 0; p < n_panels; p++)
         prefill_panel(w, x, n_rows, position, p * PANEL_OUTS, accumulate, out, parts + part * omp_get_thread_num());
@@ -209,7 +210,7 @@ static void linear(const sl_backend *be, const sl_weight *w, const void *x, int 
         linear_prefill(w, x, n_rows, position, accumulate, out);
 }
 
-// Hugging Face's layout: dimension i turns with dimension i + head_dim / 2.
+// The layout of Hugging Face: dimension i is rotated with dimension i + head_dim / 2.
 static void rotate(float *x, const float *cosine, const float *sine, int half) {
     for (int i = 0; i < half; i++) {
         float a = x[i], b = x[i + half];
@@ -294,9 +295,9 @@ static void gate_up(const sl_backend *be, const sl_weight *gate, const sl_weight
     sl_cpu_swiglu(out, work, (size_t)n_rows * gate->n_rows);
 }
 
-// ---- memory: the host's ----
+// ---- host memory ----
 
-// Bytes that this process may still take: the machine's, or its control group's where that is less.
+// Bytes that this process may still allocate: the free memory of the machine, or of the control group if that is less.
 static size_t free_memory(const sl_backend *be) {
     (void)be;
     size_t kib = 0, limit, used;
@@ -315,7 +316,8 @@ static size_t free_memory(const sl_backend *be) {
     return bytes;
 }
 
-static void *take(const sl_backend *be, size_t size) { // committed page by page at first touch: an unused context costs nothing
+// The system commits the memory page by page at first touch, so unused parts of a KV cache cost nothing.
+static void *map_memory(const sl_backend *be, size_t size) {
     (void)be;
     void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) return NULL;
@@ -345,7 +347,7 @@ static void copy_bytes(const sl_backend *be, void *to, const void *from, size_t 
     memcpy(to, from, size);
 }
 
-// ---- a step: operations run where they are called ----
+// ---- a step: an operation has run when its call returns ----
 
 static void forget(const sl_backend *be) {
     (void)be;
@@ -366,7 +368,7 @@ static const sl_backend backend = {
     .describe = describe,
     .prepare = prepare,
     .free_memory = free_memory,
-    .alloc = take,
+    .alloc = map_memory,
     .release = release,
     .copy = copy_runs,
     .clear = clear,
@@ -393,7 +395,8 @@ int sl_cpu_init(int threads, const sl_backend **out, sl_error *err) {
     if (rc) return rc;
     n_threads = threads ? threads : usable_cores();
     omp_set_num_threads(n_threads);
-    if (openblas_set_num_threads) openblas_set_num_threads(1); // threads are ours: one BLAS call never splits
+    if (openblas_set_num_threads)
+        openblas_set_num_threads(1); // this file splits the work over threads, so one BLAS call uses one thread
     *out = &backend;
     return 0;
 }

@@ -1,5 +1,5 @@
-// engine/backend/cpu/cpu_ops.inc.h - the template of the CPU backend's inner loops (ops.h); SL_ISA is the instruction set's
-// name.
+// engine/backend/cpu/cpu_ops.inc.h - the inner loops of the CPU backend (cpu_ops.h), compiled once per instruction set. SL_ISA
+// is the name of the instruction set.
 #include "engine/backend/cpu/cpu_ops.h"
 #include "engine/backend/cpu/simd.h"
 
@@ -10,7 +10,7 @@
 #define STRING_(a) #a
 #define STRING(a) STRING_(a)
 
-// A tile of n_out outputs by n_rows rows: every weight vector that is loaded serves all rows.
+// Computes n_out outputs of n_rows rows. Each vector of weights is loaded once and used for all rows.
 SIMD_INLINE void linear_tile(const sl_weight *w, sl_dtype dtype, const float *x, int o, int n_out, int n_rows, int accumulate,
                              float *out) {
     int n = w->n_cols, n_vec = n / VW * VW;
@@ -41,9 +41,9 @@ SIMD_INLINE void linear_tile(const sl_weight *w, sl_dtype dtype, const float *x,
 
 SIMD_INLINE void linear_rows(const sl_weight *w, sl_dtype dtype, const float *x, int n_rows, int o_from, int o_to,
                              int accumulate, float *out) {
-    while (n_rows > 0) { // rows in groups of 8, 4, 2, 1
-        int o = o_from, take = n_rows >= 8 ? 8 : n_rows >= 4 ? 4 : n_rows >= 2 ? 2 : 1;
-        switch (take) {
+    while (n_rows > 0) { // 8, 4, 2 or 1 rows at a time
+        int o = o_from, n_now = n_rows >= 8 ? 8 : n_rows >= 4 ? 4 : n_rows >= 2 ? 2 : 1;
+        switch (n_now) {
         case 8:
             TILES(2, 8);
             TILES(1, 8);
@@ -60,9 +60,9 @@ SIMD_INLINE void linear_rows(const sl_weight *w, sl_dtype dtype, const float *x,
             TILES(4, 1);
             TILES(1, 1);
         }
-        x += (size_t)take * w->n_cols;
-        out += (size_t)take * w->n_rows;
-        n_rows -= take;
+        x += (size_t)n_now * w->n_cols;
+        out += (size_t)n_now * w->n_rows;
+        n_rows -= n_now;
     }
 }
 
@@ -110,7 +110,8 @@ static void rmsnorm(const float *x, const sl_weight *w, float eps, float *out) {
     for (int i = 0; i < n; i++) out[i] = x[i] * scale * weight_at(w->data, w->dtype, i);
 }
 
-// silu(g) u = g u / (1 + e^-g). The exponent is clamped at 2^126: beyond it the quotient is below 2^-125 g u.
+// silu(g) u = g u / (1 + e^-g). The exponent of e^-g = 2^t is limited to t <= 126, so that 2^t stays finite. For larger t the
+// quotient is below 2^-125 g u.
 SIMD_INLINE vf silu_times(vf g, vf u) {
     vf t = g * -1.44269504f, limit = v_set(126.0f);
     vi big = t > limit;

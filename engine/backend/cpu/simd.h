@@ -1,8 +1,8 @@
-// engine/backend/cpu/simd.h - one vector type, written once and compiled per instruction set.
+// engine/backend/cpu/simd.h - one vector type for all instruction sets.
 //
-// A kernel file is a template (*.inc.h) that four small files include, each compiled with its own flags (Makefile);
-// SL_ISA names the result. Arithmetic uses the compiler's vector extension, intrinsics only where it has no words
-// (fused multiply-add, max, float16). Every reduction has one fixed order.
+// A kernel is written once, in a template (*.inc.h). One small file per instruction set includes the template, and the Makefile
+// compiles each with different flags; SL_ISA names the result. Arithmetic uses the vector extension of the compiler. Intrinsics
+// are used only where the extension has no operator (fused multiply-add, max, float16). Every reduction has a fixed order.
 #ifndef SLEIGH_SIMD_H
 #define SLEIGH_SIMD_H
 
@@ -29,9 +29,9 @@ typedef float vf_loose __attribute__((vector_size(VW * 4), aligned(4), may_alias
 
 #define SIMD_INLINE static inline __attribute__((always_inline, unused))
 
-SIMD_INLINE vf v_set(float x) {
+SIMD_INLINE vf v_set(float x) { // x in every lane; x - 0 keeps -0 and NaN
     return x - (vf){0};
-} // every lane x: x - 0 keeps -0 and NaN
+}
 SIMD_INLINE vf v_load(const float *p) {
     return *(const vf_loose *)p;
 }
@@ -49,7 +49,7 @@ SIMD_INLINE vf v_fma(vf a, vf b, vf c) { // a * b + c
 #endif
 }
 
-SIMD_INLINE vf v_max(vf a, vf b) { // b where either is NaN
+SIMD_INLINE vf v_max(vf a, vf b) { // b when a or b is NaN
 #if defined(__AVX512F__)
     return _mm512_max_ps(a, b);
 #elif defined(__AVX2__)
@@ -81,7 +81,7 @@ SIMD_INLINE vf v_load_f16(const f16 *p) {
 #endif
 }
 
-// VW weights of any dtype, from element i on. dtype is a constant at every call, so that one path is left.
+// VW elements of a weight, from element i on. dtype is a constant at every call, so the compiler removes the other branches.
 SIMD_INLINE vf v_load_weight(const void *w, sl_dtype dtype, size_t i) {
     if (dtype == SL_BF16) return v_load_bf16((const bf16 *)w + i);
     if (dtype == SL_F16) return v_load_f16((const f16 *)w + i);
@@ -94,7 +94,7 @@ SIMD_INLINE float weight_at(const void *w, sl_dtype dtype, size_t i) {
     return ((const float *)w)[i];
 }
 
-// Sum and maximum over lanes: halves are folded, lane i with lane i + width/2.
+// Sum and maximum over the lanes. Each step combines lane i with lane i + width / 2, then halves the width.
 SIMD_INLINE float v_sum(vf x) {
     float a[VW];
     memcpy(a, &x, sizeof a);
@@ -128,8 +128,8 @@ SIMD_INLINE int v_any(vi mask) { // mask: 0 or -1 in each lane
     return v_sum_int(mask) != 0;
 }
 
-// 2^x: x = n + f with n the nearest integer; 2^f by its Taylor polynomial of degree 7 on [-1/2, 1/2] (truncation 2^-27);
-// relative error below 2e-7. Below 2^-126 the result is 0, -inf included; NaN stays NaN; x must not exceed 127.
+// 2^x, for x <= 127. x = n + f, n the nearest integer; 2^f is the Taylor polynomial of degree 7 on [-1/2, 1/2] (truncation
+// error 2^-27). The relative error is below 2e-7. The result is 0 for x < -126, also for -inf. NaN gives NaN.
 SIMD_INLINE vf v_exp2(vf x) {
     const float magic = 12582912.0f; // 1.5 * 2^23: adding it rounds to an integer
     vi keep = ~(x < -126.0f);

@@ -141,7 +141,7 @@ static sl_queries qkv_decode_products(sl_cuda *c, const sl_qkv *a) {
     if (c->skipped_parts & SL_PART_REST) return (sl_queries){.data = q, .stride = q_dim};
     finish_heads(c, a,
                  (sl_cuda_heads){.qkv = products,
-                                 .is_wide = 1,
+                                 .is_fp32 = 1,
                                  .stride = all,
                                  .q = q,
                                  .q_stride = q_dim,

@@ -1,7 +1,7 @@
 // engine/backend/cuda/cuda_backend.h - the state of the CUDA backend, for the C files of this folder and the attention runner.
 //
 // The files depend on each other in this order: cuda_error.c -> cuda_device.c (errors, memory) -> cuda_graph.c, gemm.c,
-// cuda_sampling.c, upload.c -> cuda_backend.c (operations, and the table of all functions).
+// cuda_place.c, cuda_sampling.c -> cuda_backend.c (operations, and the table of all functions).
 #ifndef SLEIGH_CUDA_BACKEND_H
 #define SLEIGH_CUDA_BACKEND_H
 
@@ -111,7 +111,7 @@ void sl_cuda_sample_rows(const sl_backend *be, const float *logits, const sl_row
 int sl_cuda_sampled_ids(const sl_backend *be, int32_t *ids, int n, sl_error *err);
 void sl_cuda_sampling_free(sl_cuda *c);
 
-// ---- upload.c ----
+// ---- cuda_place.c ----
 int sl_cuda_place(const sl_backend *be, sl_weight *const *weights, int n, sl_error *err);
 void sl_cuda_place_free(sl_cuda *c);
 

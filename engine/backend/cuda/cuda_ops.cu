@@ -1,6 +1,6 @@
 // engine/backend/cuda/cuda_ops.cu - see cuda_ops.h. Every thread moves 16 bytes at a time: eight bf16 elements.
 //
-// Nothing is summed here: each output is computed by one thread from its own inputs, so there is no reduction order.
+// Only norm_rope_append_kernel computes a sum. In the others one thread computes each output from its inputs.
 // Rates: H100 80GB HBM3, November 2026, 2048 and 4096 rows of Llama-3.1-8B's shapes, cold L2, in graphs. A kernel that only
 // reads gets 2.8 TB/s there.
 #include "engine/backend/cuda/device.cuh"
@@ -151,7 +151,7 @@ void sl_cuda_rope_append(bf16 *qkv, size_t stride, const float2 *table, const sl
               head_dim, k, v);
 }
 
-// Two neighbours of a row of products.
+// Two neighbouring elements, in fp32.
 static __device__ __forceinline__ float2 load_pair(const float *x) {
     return __ldcg((const float2 *)x);
 }
@@ -163,12 +163,15 @@ static __device__ __forceinline__ void store_pair(bf16 *to, float x, float y) {
     *(__nv_bfloat162 *)to = __floats2bfloat162_rn(x, y);
 }
 
-enum { HEAD_WARPS = 4, MOST_PAIRS = 2 }; // MOST_PAIRS: a lane's pairs in half of a head of 256
+enum { HEAD_WARPS = 4, MOST_PAIRS = 2 }; // MOST_PAIRS: pairs of a lane in one half of a head of 256
 
-// Biases, norms, RoPE and the append, a head per warp. Grid (n_rows, ceil(heads / HEAD_WARPS)).
-// A lane holds the dimensions i, i + 1 and half + i, half + i + 1 for i = 2 lane, 2 lane + 64: both halves of a rotation.
-// Sum of squares: a lane's values in the order of its pairs, low half before high half, then sl_sum_lanes.
-// Moves 4 bytes (fp32: 6) for each element of q, k and v.
+// For each head of q, k and v, with x' = x + bias:
+//   y = x' / sqrt(mean(x'^2) + eps) * norm (q and k, if there is a norm; else y = x'), then RoPE for q and k, then the append
+//
+// Grid: (n_rows, ceil(heads / HEAD_WARPS)), one warp per head. A lane holds the dimensions i, i + 1 and half + i, half + i + 1
+// for i = 2 lane and 2 lane + 64: both members of each rotation. Needs: head_dim a multiple of 16, at most 128 MOST_PAIRS;
+// strides even. Bytes: 4 per element of q, k and v (6 when T is float). Reduction order of the sum of squares: the values of a
+// lane in the order of its pairs, low half before high half, then sl_sum_lanes.
 template <typename T> static __global__ void __launch_bounds__(HEAD_WARPS * 32) norm_rope_append_kernel(const sl_cuda_heads p) {
     sl_start_next();
     sl_wait_previous();
@@ -209,10 +212,10 @@ template <typename T> static __global__ void __launch_bounds__(HEAD_WARPS * 32) 
             a.x *= scale * u.x, a.y *= scale * u.y, b.x *= scale * w.x, b.y *= scale * w.y;
         }
         if (!is_v) {
-            const float4 turn = __ldcg((const float4 *)(p.table + (size_t)blockIdx.x * half + i)); // cos, sin, cos, sin
+            const float4 r = __ldcg((const float4 *)(p.table + (size_t)blockIdx.x * half + i)); // cos, sin, cos, sin
             const float2 c = a, d = b;
-            a = make_float2(c.x * turn.x - d.x * turn.y, c.y * turn.z - d.y * turn.w);
-            b = make_float2(d.x * turn.x + c.x * turn.y, d.y * turn.z + c.y * turn.w);
+            a = make_float2(c.x * r.x - d.x * r.y, c.y * r.z - d.y * r.w);
+            b = make_float2(d.x * r.x + c.x * r.y, d.y * r.z + c.y * r.w);
         }
         store_pair(out + i, a.x, a.y), store_pair(out + half + i, b.x, b.y);
     }
@@ -220,9 +223,9 @@ template <typename T> static __global__ void __launch_bounds__(HEAD_WARPS * 32) 
 
 void sl_cuda_norm_rope_append(const sl_cuda_heads *args, cudaStream_t stream) {
     const sl_cuda_heads &p = *args;
-    SL_CHECK(p.head_dim % (2 * UNIT) == 0 && p.head_dim <= 128 * MOST_PAIRS && p.stride % 2 == 0 && p.q_stride % 2 == 0);
+    SL_CHECK(p.head_dim % (2 * VEC) == 0 && p.head_dim <= 128 * MOST_PAIRS && p.stride % 2 == 0 && p.q_stride % 2 == 0);
     const dim3 grid(p.n_rows, (p.n_heads + 2 * p.n_kv_heads + HEAD_WARPS - 1) / HEAD_WARPS);
-    sl_launch(p.is_wide ? norm_rope_append_kernel<float> : norm_rope_append_kernel<bf16>, grid, dim3(HEAD_WARPS * 32), 0,
+    sl_launch(p.is_fp32 ? norm_rope_append_kernel<float> : norm_rope_append_kernel<bf16>, grid, dim3(HEAD_WARPS * 32), 0,
               stream, p);
 }
 

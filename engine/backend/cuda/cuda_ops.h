@@ -24,20 +24,18 @@ void sl_cuda_rope_table(const float *inv_freq, const sl_row *rows, int n_rows, i
 
 // RoPE, and the append to the KV cache. Dimension i is rotated with dimension i + head_dim / 2. qkv: [n_rows][stride] elements;
 // a row begins with its n_heads heads of q, then k, then v, each of head_dim elements. q is rotated in place. Rotated k, and v,
-// go to the row's place in its pages; k in qkv does not change. n_heads may be 0. head_dim a multiple of 16, stride a multiple
-// of
-// 8. table: the result of sl_cuda_rope_table. k, v: this layer, [n_pages][n_kv_heads][256][head_dim].
+// go to the row's place in its pages; k in qkv does not change. n_heads may be 0. head_dim a multiple of 16, stride a
+// multiple of 8. table: the result of sl_cuda_rope_table. k, v: this layer, [n_pages][n_kv_heads][256][head_dim].
 void sl_cuda_rope_append(bf16 *qkv, size_t stride, const float2 *table, const sl_row *rows, int n_rows, int n_heads,
                          int n_kv_heads, int head_dim, bf16 *k, bf16 *v, cudaStream_t stream);
 
-// The same with biases and norms, for one head after another: y = (x + bias) / sqrt(mean((x + bias)^2) + eps) * norm for heads
-// of q and k, y = x + bias for heads of v; then RoPE for q and k. One row order of sums, so that a row's result is equal alone
-// and in a batch.
+// The same with biases and norms. For each head, with x' = x + bias: y = x' / sqrt(mean(x'^2) + eps) * norm for q and k, y = x'
+// for v; then RoPE for q and k. The sum of a row has one order, so a row's result is equal alone and in a batch.
 typedef struct sl_cuda_heads {
-    const void *qkv; // [n_rows][stride]: a row's q heads, k heads, v heads, of head_dim each
-    int is_wide;     // qkv: 1 fp32, 0 bf16
+    const void *qkv; // [n_rows][stride]: the heads of q, then k, then v of a row, each of head_dim elements
+    int is_fp32;     // 1: qkv is fp32, 0: bf16
     size_t stride;   // elements
-    bf16 *q;         // [n_rows][q_stride]: the rotated q heads; may be qkv where that is bf16
+    bf16 *q;         // [n_rows][q_stride]: gets the rotated heads of q; may be qkv if qkv is bf16
     size_t q_stride;
     int n_rows, n_heads, n_kv_heads, head_dim; // n_heads or n_kv_heads may be 0; head_dim a multiple of 16, at most 256
     const bf16 *bias;                          // [n_heads + 2 n_kv_heads][head_dim]; NULL: none

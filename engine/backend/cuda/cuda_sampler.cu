@@ -158,7 +158,8 @@ static __device__ int top_k_of(const sl_cuda_sampling *p, int n_vocab) {
 
 // Sorts the runs of all rows, and sums the masses within each run.
 //
-// Grid: (n_runs, n_rows), one thread block per run.
+// Grid: (n_runs, n_rows), one thread block per run. All four warps have the same role.
+// Shared memory: one union of 8 KB, the candidates that warps exchange (sort_space), later the storage of cub's sums.
 // Bytes: reads 4 per logit. Writes 8 for each candidate that top-k can leave, and 8 to 16 more when top-k leaves more than
 // LIST. A greedy row writes one key per run. The sort's instructions bound the time: about 2 us per row with many rows. The
 // bytes of the logits would take 0.2 us.
@@ -424,7 +425,9 @@ static __device__ int sample_from_runs(search_space *s, run_view *v, uint64_t gu
 
 // Samples the token of each row from its sorted runs.
 //
-// Grid: one thread block per row. Thread r has run r; there are at most BLOCK runs.
+// Grid: one thread block per row. Thread r has run r; there are at most BLOCK runs. All warps have the same role; thread 0 adds
+// the running sums of a list.
+// Shared memory: list and running, 8 KB each; the storage of cub's sums, one at a time.
 // Bytes: some tens of keys and sums of each run, from L2 (the first kernel has just written them). Most of these loads depend
 // on each other, so latency bounds the time.
 // Reduction order: over runs, cub::BlockReduce and BlockScan, which have a fixed order; over a list, from the front.

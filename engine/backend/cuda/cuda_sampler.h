@@ -1,5 +1,4 @@
-// engine/backend/cuda/cuda_sampler.h - token sampling on CUDA: the filters of engine/backend/sampler.c, from logits in device
-// memory.
+// engine/backend/cuda/cuda_sampler.h - token sampling on CUDA, from logits in device memory (reference: sampler.c).
 //
 // Which tokens equal the CPU's:
 // - Greedy: always.

@@ -1,5 +1,4 @@
-// engine/backend/cuda/cuda_sampling.c - token sampling of the backend: uploads the settings, launches the sampler, downloads
-// ids.
+// engine/backend/cuda/cuda_sampling.c - token sampling: uploads the settings, launches the sampler, downloads the ids.
 //
 // An event marks the end of the download. sl_cuda_sampled_ids waits for the event only, so the GPU works on the next step while
 // the host reads the ids.

@@ -41,10 +41,6 @@ __device__ __forceinline__ bf16 to_bf16(float x) {
     return __bfloat16_as_ushort(__float2bfloat16_rn(x));
 }
 
-__device__ __forceinline__ float from_bf16(bf16 x) {
-    return __uint_as_float((uint32_t)x << 16);
-}
-
 // An ending defines what happens to y = W x: which rows of W form a tile, which values are read before the sums are complete
 // (`before`), and where the results go (`store`). A tile is two halves of 8 rows. One lane gets the sums of row g of both
 // halves, `lo` and `hi`, for row `col` of x.
@@ -184,8 +180,7 @@ template <sl_linear_end END> struct ring {
         asm volatile("cp.async.commit_group;" ::: "memory");
     }
 
-    // Waits for the oldest stage and reads it. w[0], w[1]: rows g and g + 8 of the tile; the 8 elements of this lane in each
-    // step.
+    // Waits for the oldest stage and reads it. w[0], w[1]: rows g and g + 8 of the tile; 8 elements per lane and step.
     __device__ __forceinline__ void next(uint4 (&w)[2][STEPS]) {
         asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 1) : "memory");
         __syncwarp(); // the copies of the other lanes have also landed
@@ -316,8 +311,7 @@ __global__ void __launch_bounds__(THREADS, 2) linear_ring_kernel(const __grid_co
                 for (int s = 0; s < STEPS; s++) x[nt][s] = x_next[nt][s];
         }
 
-        // Warp i adds the parts of tile i and ends it. The part of warp i stays in registers; the others come through shared
-        // memory.
+        // Warp i adds the parts of tile i and ends it. Registers hold the part of warp i, shared memory the others.
         float4 own[NT] = {};
         if (has_row) kv_row[threadIdx.x] = (size_t)page * p.n_kv_heads * SL_PAGE + position % SL_PAGE;
         __syncthreads(); // the parts of the previous tiles have been read
@@ -406,10 +400,10 @@ __global__ void __launch_bounds__(NORM_THREADS) rmsnorm_row_kernel(const float *
     for (int s = 0; s < PER_THREAD; s++) {
         const int i = (s * NORM_THREADS + threadIdx.x) * 4;
         if (i >= n) continue;
-        const bf16 y[4] = {to_bf16(v[s].x * scale * from_bf16((bf16)weights[s].x)),
-                           to_bf16(v[s].y * scale * from_bf16((bf16)(weights[s].x >> 16))),
-                           to_bf16(v[s].z * scale * from_bf16((bf16)weights[s].y)),
-                           to_bf16(v[s].w * scale * from_bf16((bf16)(weights[s].y >> 16)))};
+        const bf16 y[4] = {to_bf16(v[s].x * scale * sl_widen((bf16)weights[s].x)),
+                           to_bf16(v[s].y * scale * sl_widen((bf16)(weights[s].x >> 16))),
+                           to_bf16(v[s].z * scale * sl_widen((bf16)weights[s].y)),
+                           to_bf16(v[s].w * scale * sl_widen((bf16)(weights[s].y >> 16)))};
         *(uint2 *)(out + i) = uint2{y[0] | (uint32_t)y[1] << 16, y[2] | (uint32_t)y[3] << 16};
     }
 }

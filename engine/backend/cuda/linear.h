@@ -1,8 +1,7 @@
-// engine/backend/cuda/linear.h - the linear layers of a decode step: y = W x for up to SL_LINEAR_ROWS rows of x, reading W
-// once.
+// engine/backend/cuda/linear.h - the linear layers of a decode step: y = W x for up to SL_LINEAR_ROWS rows of x.
 //
-// Every output has one reduction order. It does not depend on the number of rows, or on the place of a row among them: a row
-// gets equal bits alone and in a batch.
+// A launch reads W once. Every output has one reduction order. It does not depend on the number of rows, or on the place of a
+// row among them: a row gets equal bits alone and in a batch.
 #ifndef SLEIGH_CUDA_LINEAR_H
 #define SLEIGH_CUDA_LINEAR_H
 
@@ -21,8 +20,7 @@ typedef enum {             // what happens to y [n_rows][n_out]
     SL_LINEAR_ADD,         // out32 += y: the residual stream
     SL_LINEAR_SWIGLU,      // W is [gate rows; up rows]: out16 [n_rows][n_out / 2] = silu(gate) * up
     SL_LINEAR_ROPE_APPEND, // W is [q rows; k rows; v rows]: q after RoPE goes to out16 [n_rows][n_heads * head_dim], k after
-                           // RoPE and v go to the row's place in the pages of this layer. RoPE is computed in fp32, then
-                           // rounded.
+                           // RoPE and v go to the row's place in the pages of this layer. RoPE is fp32, then rounded.
 } sl_linear_end;
 
 typedef struct sl_cuda_linear {

@@ -1,4 +1,4 @@
-// engine/backend/cuda/upload.c - copies weights to the GPU, or makes the weights of a dummy model there.
+// engine/backend/cuda/cuda_place.c - copies weights to the GPU, or makes the weights of a dummy model there.
 //
 // Weights that an operation reads together (q, k, v; gate, up) lie in one block, one matrix after the other. All weights are
 // bf16 on the GPU: F16 and F32 weights are rounded there. A copy goes from the mapped file through two pinned buffers: while
