@@ -29,13 +29,7 @@ struct block_shared {
 };
 enum { SHARED_BYTES = (sizeof(block_shared) + 127) / 128 * 128 };
 
-// out = sum_m v_(row m) / S over S rows drawn from softmax(q K^T / sqrt(DIM)). Flash weighs tiles by their exact mass.
-//
-// Grid: one thread block per multiprocessor, for any lengths. All thread blocks must be resident at once, because drawers wait
-// for other thread blocks. Preconditions: the counters are 0, and are 0 again at the end. Before the previous kernel has ended,
-// only K below each sequence's newest row, lengths and page tables are read. Bytes: K once; 2 + 1/4 bytes per row and query
-// head of stored masses (written, and partly read from the L2 cache); drawn rows of V. Order of reduction: masses are integers.
-// Draws of a head: a warp's 32 of each 128 in order, then the warps in order.
+// What drawer warps do with a part of a query head (draw_all).
 template <int DIM> struct santa_drawer {
     const santa_params &p;
     draw_space *space;
@@ -45,6 +39,15 @@ template <int DIM> struct santa_drawer {
     }
 };
 
+// out = sum_m v_(row m) / S over S rows drawn from softmax(q K^T / sqrt(DIM)). Flash weighs tiles by their exact mass.
+//
+// Grid: one thread block per multiprocessor, for any lengths. All thread blocks must be resident at once, because drawers wait
+// for other thread blocks.
+// Preconditions: the counters are 0, and are 0 again at the end. Before the previous kernel has ended, only K below each
+// sequence's newest row, lengths and page tables are read.
+// Bytes: K once; 2 + 1/4 bytes per row and query head of stored masses (written, and partly read from the L2 cache); drawn rows
+// of V.
+// Order of reduction: masses are integers. Draws of a head: a warp's 32 of each 128 in order, then the warps in order.
 template <int DIM, typename Config> __global__ void __maxnreg__(144) santa_ring_kernel(const santa_params p) {
     extern __shared__ __align__(128) char memory[];
     block_shared *head = (block_shared *)memory;
