@@ -191,7 +191,7 @@ __device__ __forceinline__ int ref_of(uint64_t packed) {
     return (int)((int64_t)packed >> 48);
 }
 
-// The reference of a block whose largest score, rounded up, is `most`. NaN gives SL_REF_BEYOND.
+// The reference of a block whose largest score, rounded up, is `most`. NaN gives SL_REF_INVALID.
 __device__ __forceinline__ int ref_of_largest(float most) {
     return most <= SL_REF_MOST ? max((int)most, (int)REF_EMPTY) : (int)SL_REF_INVALID;
 }
