@@ -171,8 +171,8 @@ template <int DIM, bool SCORES, bool MOMENTS> struct attender {
         if (MOMENTS) scale_moments(sums, factor);
     }
 
-    // Adds a batch. row: the lane's pool row, -1: none. weight: its mass, where rows are not scored here.
-    __device__ void add(const attend_params &p, int row, float weight) {
+    // Adds a batch. row: the lane's pool row, -1: none. row_mass: its mass, where rows are not scored here.
+    __device__ void add(const attend_params &p, int row, float row_mass) {
         int lane = threadIdx.x % 32;
         uint2 x[BATCH], y[BATCH];
         uint64_t policy = sl_l2_policy(SL_L2_FIRST_OUT); // draw_rows.cuh, gather: why these rows leave the L2 cache first
@@ -194,18 +194,18 @@ template <int DIM, bool SCORES, bool MOMENTS> struct attender {
             float score = sum_rows(s) * p.scale;
             score = row >= 0 ? score : -INFINITY;
             raise(score);
-            weight = exp2f(score - m);
+            row_mass = exp2f(score - m);
         } else {
             m = 0;
         }
-        l += weight;
+        l += row_mass;
         if (MOMENTS) {
-            double square = (double)weight * weight;
-            sums[0] += weight, sums[1] += square, sums[3] += square * weight, sums[4] += square * square;
+            double square = (double)row_mass * row_mass;
+            sums[0] += row_mass, sums[1] += square, sums[3] += square * row_mass, sums[4] += square * square;
         }
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
-            float v[4], own = __shfl_sync(~0u, weight, i * SHARE);
+            float v[4], own = __shfl_sync(~0u, row_mass, i * SHARE);
             widen4(y[i], v);
             o[0] += own * v[0], o[1] += own * v[1], o[2] += own * v[2], o[3] += own * v[3];
             if (MOMENTS) sums[2] += own * own * (v[0] * v[0] + v[1] * v[1] + v[2] * v[2] + v[3] * v[3]);
@@ -224,12 +224,12 @@ struct row_source {
     int stride, top;
 
     // The pool row of row i of the list, and its stored mass.
-    template <bool SCORES> __device__ int find(int i, float *weight) const {
+    template <bool SCORES> __device__ int find(int i, float *row_mass) const {
         int row = __ldcg(list + i / unit) * unit + i % unit;
         if (!SCORES) {
             int ref = ref_of(__ldcg(mass + row / BLOCK));
             bf16 x = __ldcg((const unsigned short *)w + (size_t)(row / BLOCK) * stride + row % BLOCK);
-            *weight = __uint_as_float((uint32_t)x << 16) * power_of_two(ref - top);
+            *row_mass = __uint_as_float((uint32_t)x << 16) * power_of_two(ref - top);
         }
         return (pages[row / SL_PAGE] * n_kv_heads + kv_head) * SL_PAGE + row % SL_PAGE;
     }
@@ -432,14 +432,14 @@ __global__ void __launch_bounds__(ATTEND_THREADS, SCORES ? 2 : 3) attend_rows_ke
     for (int chunk = blockIdx.x; chunk < n_chunks; chunk += p.n_workers, n_done++) {
         int at = chunk * chunk_rows + threadIdx.x / 32 * BATCH, end = min((chunk + 1) * chunk_rows, from.n);
         int lane_row = threadIdx.x % 32 / a.SHARE;
-        float weight = 0, next_weight = 0;
-        int next = at + lane_row < end ? from.find<SCORES>(at + lane_row, &next_weight) : -1;
+        float row_mass = 0, next_mass = 0;
+        int next = at + lane_row < end ? from.find<SCORES>(at + lane_row, &next_mass) : -1;
         a.begin(p.q + (size_t)head * DIM);
         for (; at < end; at += CHUNK_ROWS) {
             int place = next, ahead = at + CHUNK_ROWS + lane_row;
-            weight = next_weight, next_weight = 0;
-            next = ahead < end ? from.find<SCORES>(ahead, &next_weight) : -1;
-            a.add(p, place, weight);
+            row_mass = next_mass, next_mass = 0;
+            next = ahead < end ? from.find<SCORES>(ahead, &next_mass) : -1;
+            a.add(p, place, row_mass);
         }
         leave(a, &s);
         __syncthreads();

@@ -4,12 +4,13 @@
 // Full pages of keys lie feature by feature (page_extras.cu), 512 contiguous bytes per feature. Features whose counts are 0 are
 // not read.
 //
-// | role     | warps, alone / DRAWN | does |
-// |----------|----------------------|-------------------------------------------------------------------------------------------|
-// | consumer | 4 / 8                | scores 64 rows of a page per warp, in the CPU's order of sums; DRAWN stores masses, alone
-// sums V | | drawer   | 4                    | DRAWN: draws rows (samplers.cuh); alone: merges the items' sums | | sampler  | 1
-// | draws the feature counts of the next item (propose_bernoulli.c); adds finished items to `done` | | issuer   | 2 | copies
-// columns of features (or rows of the newest page, or V) into ring stages             |
+// | role     | warps, alone / DRAWN | does                                                                                     |
+// |----------|----------------------|------------------------------------------------------------------------------------------|
+// | consumer | 4 / 8                | scores 64 rows of a page per warp, in the CPU's order of sums; then DRAWN: stores masses |
+// |          |                      | alone: sums V                                                                            |
+// | drawer   | 4                    | DRAWN: draws rows (samplers.cuh); alone: merges the items' sums                          |
+// | sampler  | 1                    | draws the counts of the next item (propose_bernoulli.c); adds finished items to `done`   |
+// | issuer   | 2                    | copies columns of features (or rows of the newest page, or V) into ring stages           |
 //
 // | shared memory, in order | bytes                  | contents                                                            |
 // |-------------------------|------------------------|---------------------------------------------------------------------|
@@ -133,10 +134,10 @@ struct team_shared {
 };
 typedef stage_ring<team_shared> team_ring;
 
-template <int DIM, bool DRAWN, int HEADS> __device__ team_ring ring_of(block_shared<DIM, HEADS> *head, int team) {
+template <int DIM, bool DRAWN, int HEADS> __device__ team_ring ring_of(block_shared<DIM, HEADS> *shared, int team) {
     int first = team * warp_roles<DRAWN>::RING;
-    char *stages = (char *)head + (sizeof(*head) + 127) / 128 * 128;
-    return {.head = {head->full + first, head->empty + first, head->info + first},
+    char *stages = (char *)shared + (sizeof(*shared) + 127) / 128 * 128;
+    return {.head = {shared->full + first, shared->empty + first, shared->info + first},
             .stages = stages + first * part<DIM>::STAGE,
             .n_stages = warp_roles<DRAWN>::RING,
             .stage_bytes = part<DIM>::STAGE};
@@ -242,7 +243,7 @@ template <int DIM> __device__ void count_keys(const bernoulli_params &p, int n_k
 
 // Draws the counts of the thread block's items. Before it draws an item it adds the finished item in the same place to `done`.
 // The first item has the number blockIdx.x. A counter hands out the others in order.
-template <int DIM, int HEADS> __device__ void sample_items(const bernoulli_params &p, block_shared<DIM, HEADS> *head) {
+template <int DIM, int HEADS> __device__ void sample_items(const bernoulli_params &p, block_shared<DIM, HEADS> *shared) {
     int lane = threadIdx.x % 32, item = blockIdx.x, ticket = -1, n_kv_heads = p.score.n_kv_heads, group = p.score.group;
     chunk_rule rule = {n_kv_heads};
     seq_lookup lookup;
@@ -251,8 +252,8 @@ template <int DIM, int HEADS> __device__ void sample_items(const bernoulli_param
     for (int n = 0, n_ended = 0; n_ended < AHEAD; n++) {
         item_place at = lookup_find(&lookup, p.score.rows, p.score.n_seqs, n_kv_heads, rule, item);
         int which = n % AHEAD;
-        score_span span = {.seq_head = -1}, before = head->spans[which];
-        barrier_wait(&head->free[which], n / AHEAD % 2 ^ 1);
+        score_span span = {.seq_head = -1}, before = shared->spans[which];
+        barrier_wait(&shared->free[which], n / AHEAD % 2 ^ 1);
         if (lane == 0 && n >= AHEAD)
             add_released(p.score.done + before.seq_head, CONSUMER_WARPS * ceil_div(before.end - before.from, SL_PAGE));
         if (at.seq >= 0) {
@@ -261,18 +262,18 @@ template <int DIM, int HEADS> __device__ void sample_items(const bernoulli_param
             span.seq = at.seq, span.seq_head = at.seq * n_kv_heads + kv_head, span.n_kv = at.n_kv;
             span.chunk = at.local / n_kv_heads, span.from = span.chunk * rows, span.end = min(span.from + rows, at.n_kv);
             const uint4 *q = (const uint4 *)(p.score.q + (size_t)span.seq_head * group * DIM);
-            for (int k = lane; k < group * DIM / 8; k += 32) ((uint4 *)head->q)[k] = __ldcg(q + k);
+            for (int k = lane; k < group * DIM / 8; k += 32) ((uint4 *)shared->q)[k] = __ldcg(q + k);
             __syncwarp();
-            sampled<DIM, HEADS> *queries = &head->queries[which];
-            sample_queries<DIM, HEADS>(p.sampling, group, rng_of(p.draw, p.score.rows[span.seq], kv_head * group), head->q,
+            sampled<DIM, HEADS> *queries = &shared->queries[which];
+            sample_queries<DIM, HEADS>(p.sampling, group, rng_of(p.draw, p.score.rows[span.seq], kv_head * group), shared->q,
                                        queries);
             if (span.from == 0) count_keys<DIM>(p, at.n_kv, queries->n);
             item = gridDim.x + __shfl_sync(~0u, ticket, 0);
         }
         __syncwarp(); // all lanes have read q
         if (n_ended == 0) {
-            if (lane == 0) head->spans[which] = span;
-            barrier_arrive(&head->ready[which]); // each lane arrives, because each lane has written
+            if (lane == 0) shared->spans[which] = span;
+            barrier_arrive(&shared->ready[which]); // each lane arrives, because each lane has written
         }
         n_ended += at.seq < 0;
     }
@@ -283,7 +284,7 @@ template <int DIM, int HEADS> __device__ void sample_items(const bernoulli_param
 // Issues a team's pages of the keys (and values) of an item. which: number of the sampled queries. before: pages of earlier
 // items.
 template <int DIM, int HEADS, bool DRAWN>
-__device__ void produce_item(const bernoulli_params &p, block_shared<DIM, HEADS> *head, feed<DRAWN> *to, const score_span &u,
+__device__ void produce_item(const bernoulli_params &p, block_shared<DIM, HEADS> *shared, feed<DRAWN> *to, const score_span &u,
                              int which, int team, int before) {
     int lane = threadIdx.x % 32, kv_head = u.seq_head % p.score.n_kv_heads;
     const int32_t *pages = p.score.rows[u.seq].pages;
@@ -293,14 +294,14 @@ __device__ void produce_item(const bernoulli_params &p, block_shared<DIM, HEADS>
     enum { TEAMS = warp_roles<DRAWN>::TEAMS };
     int n_pages = ceil_div(u.end - u.from, SL_PAGE), first = (team + before) % TEAMS;
     if (first >= n_pages) // the team has no page of it
-        for (int i = 0; i < CONSUMER_WARPS; i++) barrier_arrive(&head->free[which]);
+        for (int i = 0; i < CONSUMER_WARPS; i++) barrier_arrive(&shared->free[which]);
     for (int i = first; i < n_pages; i += TEAMS) {
         size_t block = (size_t)__shfl_sync(~0u, id, i) * p.score.n_kv_heads + kv_head;
         int row = u.from + i * SL_PAGE, n_rows = min(u.n_kv - row, (int)SL_PAGE);
         bool last = i + TEAMS >= n_pages;
         info.row = row, info.last = DRAWN && last;
         if (row + SL_PAGE < u.n_kv)
-            produce_columns(to, head->queries[which], p.columns + block * SL_PAGE * DIM, info);
+            produce_columns(to, shared->queries[which], p.columns + block * SL_PAGE * DIM, info);
         else
             produce_rows<DIM>(to, p.score.k + block * SL_PAGE * DIM, n_rows, KEY_ROWS, info);
         info.last = last;
@@ -309,18 +310,18 @@ __device__ void produce_item(const bernoulli_params &p, block_shared<DIM, HEADS>
 }
 
 template <int DIM, int HEADS, bool DRAWN>
-__device__ void produce(const bernoulli_params &p, block_shared<DIM, HEADS> *head, int own) {
+__device__ void produce(const bernoulli_params &p, block_shared<DIM, HEADS> *shared, int own) {
     enum { TEAMS = warp_roles<DRAWN>::TEAMS };
     int team = own % TEAMS, n_pages = 0;
     feed<DRAWN> to = {
-        .fill = ring_of<DIM, DRAWN>(head, team), .turn = own / TEAMS, .n_issued = 0, .n_normal = p.score.n_normal / TEAMS};
+        .fill = ring_of<DIM, DRAWN>(shared, team), .turn = own / TEAMS, .n_issued = 0, .n_normal = p.score.n_normal / TEAMS};
     sl_wait_previous(); // the newest row
     for (int n = 0;; n++) {
-        barrier_wait(&head->ready[n % AHEAD], n / AHEAD % 2);
+        barrier_wait(&shared->ready[n % AHEAD], n / AHEAD % 2);
         __syncwarp();
-        score_span u = head->spans[n % AHEAD];
+        score_span u = shared->spans[n % AHEAD];
         if (u.seq_head < 0) break;
-        produce_item<DIM, HEADS, DRAWN>(p, head, &to, u, n % AHEAD, team, n_pages);
+        produce_item<DIM, HEADS, DRAWN>(p, shared, &to, u, n % AHEAD, team, n_pages);
         n_pages += ceil_div(u.end - u.from, SL_PAGE);
     }
     close_stage(&to, open_stage(&to, stage_info{.seq_head = -1}, 0));
@@ -453,7 +454,7 @@ template <int DIM, int HEADS> struct attention {
     }
 
     // Turns the scores of a page into masses, in shared memory.
-    __device__ void softmax(block_shared<DIM, HEADS> *head, const stage_info &info, float scale, const float s[2][HEADS]) {
+    __device__ void softmax(block_shared<DIM, HEADS> *shared, const stage_info &info, float scale, const float s[2][HEADS]) {
         int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = 2 * lane;
         int n_rows = info.n_kv - info.row - warp * PART; // of the part
         float most[HEADS];
@@ -463,13 +464,13 @@ template <int DIM, int HEADS> struct attention {
         max_heads<HEADS>(most, 16);
 #pragma unroll
         for (int h = 0; h < HEADS; h++)
-            if (lane == h) head->most[warp][h] = most[h] * scale;
+            if (lane == h) shared->most[warp][h] = most[h] * scale;
         consumers_sync();
-        bf16 *to = &head->masses[warp][0][row % 8 * 8 + row / 8];
+        bf16 *to = &shared->masses[warp][0][row % 8 * 8 + row / 8];
 #pragma unroll
         for (int h = 0; h < HEADS; h++) {
             float before = m[h];
-            for (int w = 0; w < CONSUMER_WARPS; w++) m[h] = fmaxf(m[h], head->most[w][h]); // finite: the page has a row
+            for (int w = 0; w < CONSUMER_WARPS; w++) m[h] = fmaxf(m[h], shared->most[w][h]); // finite: the page has a row
             // No fma here: m is a rounded product. The exact product of a huge score can exceed m by more than the exponent
             // range of a float.
             float even = row < n_rows ? exp2f(__fmul_rn(s[0][h], scale) - m[h]) : 0,
@@ -482,7 +483,7 @@ template <int DIM, int HEADS> struct attention {
         if (lane % 4 * 2 < HEADS)
             for (int i = 0; i < 2; i++) {
                 float before = own[i];
-                for (int w = 0; w < CONSUMER_WARPS; w++) own[i] = fmaxf(own[i], head->most[w][lane % 4 * 2 + i]);
+                for (int w = 0; w < CONSUMER_WARPS; w++) own[i] = fmaxf(own[i], shared->most[w][lane % 4 * 2 + i]);
                 factor[i] = exp2f(before - own[i]);
             }
 #pragma unroll
@@ -492,10 +493,10 @@ template <int DIM, int HEADS> struct attention {
     }
 
     // Adds part info.first of the page's values.
-    __device__ void add_values(const block_shared<DIM, HEADS> *head, const char *data, const stage_info &info) {
+    __device__ void add_values(const block_shared<DIM, HEADS> *shared, const char *data, const stage_info &info) {
         int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, q = lane % 4, matrix = lane / 8;
         int n_rows = info.n_kv - info.row - info.first * PART;
-        const uint32_t *w = (const uint32_t *)head->masses[info.first][g];
+        const uint32_t *w = (const uint32_t *)shared->masses[info.first][g];
         uint32_t low = w[8 * warp + q], high = w[8 * warp + 4 + q];
         uint32_t at =
             shared_address(data) + lane % 8 * part<DIM>::OCTET + (2 * warp + matrix / 2) * part<DIM>::ROW + matrix % 2 * 16;
@@ -534,8 +535,8 @@ template <int DIM, int HEADS> struct attention {
     }
 };
 
-template <int DIM, int HEADS, bool DRAWN> __device__ void consume(const bernoulli_params &p, block_shared<DIM, HEADS> *head) {
-    team_ring r = ring_of<DIM, DRAWN>(head, threadIdx.x / 32 / CONSUMER_WARPS);
+template <int DIM, int HEADS, bool DRAWN> __device__ void consume(const bernoulli_params &p, block_shared<DIM, HEADS> *shared) {
+    team_ring r = ring_of<DIM, DRAWN>(shared, threadIdx.x / 32 / CONSUMER_WARPS);
     int fresh = 1,
         top = REF_EMPTY; // fresh: the team's next stage begins an item; top: largest reference of the item and the lane's head
     float s[2][HEADS];
@@ -546,7 +547,7 @@ template <int DIM, int HEADS, bool DRAWN> __device__ void consume(const bernoull
         __syncwarp(); // mma needs a converged warp; lanes can leave the wait one by one
         stage_info info = r.head.info[r.stage];
         if (info.seq_head < 0) return;
-        const sampled<DIM, HEADS> &q = head->queries[info.which];
+        const sampled<DIM, HEADS> &q = shared->queries[info.which];
         if (!DRAWN && fresh) a.begin();
         if (fresh) top = REF_EMPTY;
         if (info.begins)
@@ -555,19 +556,19 @@ template <int DIM, int HEADS, bool DRAWN> __device__ void consume(const bernoull
         if (info.kind == COLUMNS)
             add_columns(q, r.data(), info, s);
         else if (info.kind == VALUE_ROWS)
-            a.add_values(head, r.data(), info);
+            a.add_values(shared, r.data(), info);
         else if (info.first == own_part())
             add_rows(q, r.data(), s);
         leave_stage(&r.head.empty[r.stage]);
         if (info.scored && DRAWN) top = max(top, store_part(p.score, info, s));
-        if (info.scored && !DRAWN) a.softmax(head, info, p.score.scale, s);
+        if (info.scored && !DRAWN) a.softmax(shared, info, p.score.scale, s);
         fresh = info.last;
         if (!info.last) continue;
         if (!DRAWN) a.store(p, info);
         int head_of_group = head_of_lane<HEADS>();
         if (DRAWN && threadIdx.x % (16 / HEADS) == 0 && head_of_group < p.score.group)
             atomicMax(p.score.top + info.seq_head * p.score.group + head_of_group, top - REF_EMPTY);
-        barrier_arrive(&head->free[info.which]); // after this thread's stores
+        barrier_arrive(&shared->free[info.which]); // after this thread's stores
     }
 }
 
@@ -632,25 +633,25 @@ template <int DIM, bool DRAWN> struct bernoulli_drawer {
 // counts are drawn.
 template <int DIM, int HEADS, bool DRAWN> __global__ void __maxnreg__(128) bernoulli_ring_kernel(const bernoulli_params p) {
     extern __shared__ __align__(128) char memory[];
-    typedef block_shared<DIM, HEADS> head_type;
-    head_type *head = (head_type *)memory;
+    typedef block_shared<DIM, HEADS> shared_type;
+    shared_type *shared = (shared_type *)memory;
     typedef warp_roles<DRAWN> at;
-    barriers_make<CONSUMER_WARPS, STAGES>(head->full, FULL_ARRIVALS);
-    barriers_make<CONSUMER_WARPS, STAGES>(head->empty, 32 * CONSUMER_WARPS);
-    barriers_make<CONSUMER_WARPS, AHEAD>(head->free, 32 * at::SCORE_WARPS);
-    barriers_make<CONSUMER_WARPS, AHEAD>(head->ready, 32);
+    barriers_make<CONSUMER_WARPS, STAGES>(shared->full, FULL_ARRIVALS);
+    barriers_make<CONSUMER_WARPS, STAGES>(shared->empty, 32 * CONSUMER_WARPS);
+    barriers_make<CONSUMER_WARPS, AHEAD>(shared->free, 32 * at::SCORE_WARPS);
+    barriers_make<CONSUMER_WARPS, AHEAD>(shared->ready, 32);
     barriers_made();
     __syncthreads();
     sl_start_next();
     int warp = threadIdx.x / 32, thread = threadIdx.x - 32 * at::SCORE_WARPS;
     if (warp < at::SCORE_WARPS)
-        consume<DIM, HEADS, DRAWN>(p, head);
+        consume<DIM, HEADS, DRAWN>(p, shared);
     else if (warp < at::SAMPLER)
-        draw_all(p.score, p.draw, &head->draw, thread, bernoulli_drawer<DIM, DRAWN>{p, &head->draw, thread});
+        draw_all(p.score, p.draw, &shared->draw, thread, bernoulli_drawer<DIM, DRAWN>{p, &shared->draw, thread});
     else if (warp == at::SAMPLER)
-        sample_items<DIM, HEADS>(p, head);
+        sample_items<DIM, HEADS>(p, shared);
     else
-        produce<DIM, HEADS, DRAWN>(p, head, warp - at::SAMPLER - 1);
+        produce<DIM, HEADS, DRAWN>(p, shared, warp - at::SAMPLER - 1);
 }
 
 // ---- launch ----

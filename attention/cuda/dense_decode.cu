@@ -447,14 +447,14 @@ template <int DIM> struct attention {
 
 // Passes an item's result to the finishers. seq_head -1: there are no more items.
 template <int DIM>
-__device__ void pass_to_finishers(const attention<DIM> &a, block_shared *head, float *merge, const tile_info &info, int group,
+__device__ void pass_to_finishers(const attention<DIM> &a, block_shared *shared, float *merge, const tile_info &info, int group,
                                   int *parity) {
     int warp = threadIdx.x / 32;
-    barrier_wait(&head->item_empty, *parity ^ 1);
+    barrier_wait(&shared->item_empty, *parity ^ 1);
     *parity ^= 1;
-    if (info.seq_head >= 0) a.store(merge + warp * group * DIM, head->ml[warp], group);
-    if (threadIdx.x == 0) head->item = info;
-    barrier_arrive(&head->item_full);
+    if (info.seq_head >= 0) a.store(merge + warp * group * DIM, shared->ml[warp], group);
+    if (threadIdx.x == 0) shared->item = info;
+    barrier_arrive(&shared->item_full);
 }
 
 template <int DIM> __device__ void consume(const decode_params &p, ring r, float *merge) {
@@ -485,17 +485,17 @@ __device__ void add_scaled(float4 *sum, float w, float4 x) {
 // Adds the four warps' results of an item in the warps' order and stores the sum to the workspace. The consumers' results lie
 // in shared memory.
 template <int DIM>
-__device__ void store_item(const decode_params &p, const block_shared *head, const float *merge, const tile_info &info,
+__device__ void store_item(const decode_params &p, const block_shared *shared, const float *merge, const tile_info &info,
                            int thread) {
     size_t item = (size_t)info.seq_head * p.max_chunks + info.chunk;
     for (int i = thread; i < p.group * DIM / 4; i += 32 * FINISHER_WARPS) {
         int h = i / (DIM / 4);
         float4 sum = make_float4(0, 0, 0, 0);
         float most = -INFINITY, l = 0;
-        for (int w = 0; w < CONSUMER_WARPS; w++) most = fmaxf(most, head->ml[w][h].x); // finite: the item has a row
+        for (int w = 0; w < CONSUMER_WARPS; w++) most = fmaxf(most, shared->ml[w][h].x); // finite: the item has a row
         for (int w = 0; w < CONSUMER_WARPS; w++) {
-            float factor = exp2f(head->ml[w][h].x - most);
-            l += factor * head->ml[w][h].y;
+            float factor = exp2f(shared->ml[w][h].x - most);
+            l += factor * shared->ml[w][h].y;
             add_scaled(&sum, factor, *(const float4 *)(merge + w * p.group * DIM + i * 4));
         }
         __stcg((float4 *)(p.o + item * p.group * DIM) + i, sum);
@@ -543,21 +543,21 @@ __device__ void finishers_sync() {
 
 // Takes items from the consumers, which continue meanwhile: while memory is busy, a store and an atomic take microseconds. The
 // thread block whose item is the last one of a seq_head merges the seq_head's items.
-template <int DIM> __device__ void finish(const decode_params &p, block_shared *head, const float *merge, int thread) {
+template <int DIM> __device__ void finish(const decode_params &p, block_shared *shared, const float *merge, int thread) {
     sl_wait_previous(); // finishers write memory that earlier kernels may still read
     for (int parity = 0;; parity ^= 1) {
-        barrier_wait(&head->item_full, parity);
-        tile_info info = head->item;
+        barrier_wait(&shared->item_full, parity);
+        tile_info info = shared->item;
         if (info.seq_head < 0) return;
-        store_item<DIM>(p, head, merge, info, thread);
-        barrier_arrive(&head->item_empty);
+        store_item<DIM>(p, shared, merge, info, thread);
+        barrier_arrive(&shared->item_empty);
         finishers_sync();
         if (thread == 0) {
-            head->is_last = sl_add_ordered(p.done + info.seq_head, 1) == info.n_chunks - 1;
-            if (head->is_last) p.done[info.seq_head] = 0;
+            shared->is_last = sl_add_ordered(p.done + info.seq_head, 1) == info.n_chunks - 1;
+            if (shared->is_last) p.done[info.seq_head] = 0;
         }
         finishers_sync();
-        if (head->is_last) merge_items<DIM>(p, info, thread);
+        if (shared->is_last) merge_items<DIM>(p, info, thread);
     }
 }
 
@@ -584,24 +584,24 @@ template <int DIM> __device__ void finish(const decode_params &p, block_shared *
 // reads (row, page, K) and of the merge dominates.
 template <int DIM> __global__ void __launch_bounds__(THREADS, 1) dense_decode_ring_kernel(const decode_params p) {
     extern __shared__ __align__(128) char memory[];
-    block_shared *head = (block_shared *)memory;
+    block_shared *shared = (block_shared *)memory;
     float *merge = (float *)(memory + SHARED_BYTES);
     int warp = threadIdx.x / 32;
     seq_lookup lookup;
     if (warp == CONSUMER_WARPS + FINISHER_WARPS)
         lookup_load(&lookup, p.rows, p.n_seqs, p.n_kv_heads, chunk_rule{p.subset, p.n_kv_heads}, 0, 0);
-    barriers_make<CONSUMER_WARPS, 1>(&head->item_full, 32 * CONSUMER_WARPS);
-    barriers_make<CONSUMER_WARPS, 1>(&head->item_empty, 32 * FINISHER_WARPS);
-    barriers_make<CONSUMER_WARPS, STAGES_MAX>(head->full, FULL_ARRIVALS);
-    barriers_make<CONSUMER_WARPS, STAGES_MAX>(head->empty, 32 * CONSUMER_WARPS);
+    barriers_make<CONSUMER_WARPS, 1>(&shared->item_full, 32 * CONSUMER_WARPS);
+    barriers_make<CONSUMER_WARPS, 1>(&shared->item_empty, 32 * FINISHER_WARPS);
+    barriers_make<CONSUMER_WARPS, STAGES_MAX>(shared->full, FULL_ARRIVALS);
+    barriers_make<CONSUMER_WARPS, STAGES_MAX>(shared->empty, 32 * CONSUMER_WARPS);
     barriers_made();
     __syncthreads();
     sl_start_next(); // each role waits for the previous kernel itself; consumers touch only shared memory
-    ring r = {head, memory + SHARED_BYTES + layout<DIM>::merge(p.group), p.n_stages, layout<DIM>::stage(p.group), 0, 0};
+    ring r = {shared, memory + SHARED_BYTES + layout<DIM>::merge(p.group), p.n_stages, layout<DIM>::stage(p.group), 0, 0};
     if (warp < CONSUMER_WARPS)
         consume<DIM>(p, r, merge);
     else if (warp < CONSUMER_WARPS + FINISHER_WARPS)
-        finish<DIM>(p, head, merge, threadIdx.x - 32 * CONSUMER_WARPS);
+        finish<DIM>(p, shared, merge, threadIdx.x - 32 * CONSUMER_WARPS);
     else
         produce<DIM>(p, r, lookup);
 }

@@ -231,8 +231,7 @@ static __device__ __forceinline__ void load(const prefill_params &p, uint32_t sh
         for (int j = 0; j <= w.n_keys; j++) {
             int row_v = (page * p.n_kv_heads + kv_head) * SL_PAGE + (j - 1) * KEYS % SL_PAGE; // of tile j - 1
             if (j % 2 == 0) page = next;
-            if (j % 2 == 0 && (j + 2) * KEYS < n_kv)
-                next = p.pages[(j + 2) * KEYS / SL_PAGE]; // loaded one tile before it is needed
+            if (j % 2 == 0 && (j + 2) * KEYS < n_kv) next = p.pages[(j + 2) * KEYS / SL_PAGE]; // one tile ahead
             if (j < w.n_keys) {
                 int stage = (n_done + j) % N_STAGES;
                 barrier_wait(&bars->k.empty[stage], (n_done + j) / N_STAGES % 2 ^ 1);

@@ -29,7 +29,7 @@ __device__ int value_rows_of(int n_kv) { // rows of a chunk
 // ---- values ----
 
 template <int DIM, int HEADS> struct values_space {
-    float weight[WARPS][BLOCK][HEADS];
+    float row_mass[WARPS][BLOCK][HEADS];
     float sum[WARPS][HEADS][DIM];
     float total[WARPS][HEADS];
     int top[HEADS];
@@ -66,14 +66,14 @@ __device__ void sum_values(const values_params &p, values_space<DIM, HEADS> *s, 
         }
 #pragma unroll
         for (int h = 0; h < HEADS; h++) {
-            float weight = 0;
+            float row_mass = 0;
             if (h < group) {
                 int ref = ref_of(__ldcg(mass + (size_t)h * p.score.max_blocks + b));
-                weight = __uint_as_float((uint32_t)__ldcg((const unsigned short *)w + h * BLOCK + lane) << 16) *
-                         exp2f((float)(ref - s->top[h]));
+                row_mass = __uint_as_float((uint32_t)__ldcg((const unsigned short *)w + h * BLOCK + lane) << 16) *
+                           exp2f((float)(ref - s->top[h]));
             }
-            s->weight[warp][lane][h] = weight;
-            total[h] += weight; // of the lane's row
+            s->row_mass[warp][lane][h] = row_mass;
+            total[h] += row_mass; // of the lane's row
         }
         __syncwarp();
 #pragma unroll
@@ -83,7 +83,7 @@ __device__ void sum_values(const values_params &p, values_space<DIM, HEADS> *s, 
             const uint32_t *pairs = (const uint32_t *)&x[j];
 #pragma unroll
             for (int h = 0; h < HEADS; h++) {
-                float c = s->weight[warp][i][h];
+                float c = s->row_mass[warp][i][h];
 #pragma unroll
                 for (int k = 0; k < 8; k++)
                     sum[h][k] += c * __uint_as_float(k % 2 ? pairs[k / 2] & 0xffff0000u : pairs[k / 2] << 16);

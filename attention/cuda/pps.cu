@@ -178,7 +178,7 @@ __device__ normaliser normaliser_of(const head &x) {
 }
 
 // p_j of row j. The normaliser is the same for all rows, but it is computed here, while the row mass is in flight.
-__device__ double share_of(const head &x, int j) {
+__device__ double probability_of(const head &x, int j) {
     int ref = ref_of(__ldcg(x.masses.mass + j / BLOCK));
     bf16 w = __ldcg(x.masses.w + (size_t)(j / BLOCK) * x.masses.stride + j % BLOCK);
     normaliser z = normaliser_of(x);
@@ -190,7 +190,7 @@ struct pps_factor {
     enum { IS_LATE = 1 };
     const block_shared *s;
     const drawn_row &x;
-    __device__ float find() const { return x.row < 0 ? 0 : (float)(share_of(s->at, x.row) * inverse_pi(&s->take, x)); }
+    __device__ float find() const { return x.row < 0 ? 0 : (float)(probability_of(s->at, x.row) * inverse_pi(&s->take, x)); }
 };
 
 // Adds this thread's row of the sequence, times p_j / pi_j, to the sum. Returns how many rows its warp read.
@@ -327,12 +327,12 @@ __device__ void count(sl_attn_cuda_stats *stats, const outcome &o, int row_bytes
 // Bytes: K and 2 bytes per row and KV head of norms once, the newest row's V; 2 + 1/2 bytes per row and query head of masses.
 template <int DIM, typename Config> __global__ void __maxnreg__(144) pps_score_kernel(const score_params p, const bf16 *v) {
     extern __shared__ __align__(128) char memory[];
-    score_shared *head = (score_shared *)memory;
-    ring r = {head, memory + SCORE_SHARED_BYTES, p.n_stages, layout<DIM, Config>::stage(p.group), 0, 0};
+    score_shared *shared = (score_shared *)memory;
+    ring r = {shared, memory + SCORE_SHARED_BYTES, p.n_stages, layout<DIM, Config>::stage(p.group), 0, 0};
     int warp = threadIdx.x / 32;
     producer to;
     if (warp == SCORE_WARPS + NORM_THREADS / 32) to = produce_begin(p, r);
-    score_begin<Config>(head, 32 * Config::SIZE);
+    score_begin<Config>(shared, 32 * Config::SIZE);
     __syncthreads();
     if (warp < SCORE_WARPS)
         consume<DIM, Config>(p, r);
@@ -372,7 +372,7 @@ template <int DIM, bool CERTIFIED> __global__ void __maxnreg__(96) pps_draw_kern
     }
     take_all_prepare(&s->take, memory + SHARED_BYTES, scores.size_mass + (masses.mass - scores.mass), masses.w, masses.stride,
                      row.position + 1, 0, id, thread);
-    wait_done(scores.done + seq_head, done_target<true>(row.position + 1), thread);
+    wait_done(scores.done + seq_head, done_target(SCORE_WARPS, row.position + 1), thread);
     take_all_begin(&s->take, thread);
     sum_masses(&s->at, thread);
     if (!CERTIFIED) take_all_solve(&s->take, p.draw.S, NULL, thread);

@@ -50,18 +50,18 @@ template <int DIM> struct santa_drawer {
 // Order of reduction: masses are integers. Draws of a head: a warp's 32 of each 128 in order, then the warps in order.
 template <int DIM, typename Config> __global__ void __maxnreg__(144) santa_ring_kernel(const santa_params p) {
     extern __shared__ __align__(128) char memory[];
-    block_shared *head = (block_shared *)memory;
-    ring r = {&head->score, memory + SHARED_BYTES, p.score.n_stages, layout<DIM, Config>::stage(p.score.group), 0, 0};
+    block_shared *shared = (block_shared *)memory;
+    ring r = {&shared->score, memory + SHARED_BYTES, p.score.n_stages, layout<DIM, Config>::stage(p.score.group), 0, 0};
     int warp = threadIdx.x / 32, thread = threadIdx.x - 32 * CONSUMER_WARPS;
     producer to;
     sl_start_next();
     if (warp == CONSUMER_WARPS + DRAW_WARPS) to = produce_begin(p.score, r);
-    score_begin<Config>(&head->score, 32 * Config::SIZE);
+    score_begin<Config>(&shared->score, 32 * Config::SIZE);
     __syncthreads();
     if (warp < CONSUMER_WARPS)
         consume<DIM, Config>(p.score, r);
     else if (warp < CONSUMER_WARPS + DRAW_WARPS)
-        draw_all(p.score, p.draw, &head->draw, thread, santa_drawer<DIM>{p, &head->draw, thread});
+        draw_all(p.score, p.draw, &shared->draw, thread, santa_drawer<DIM>{p, &shared->draw, thread});
     else
         produce<DIM, Config>(p.score, to);
 }

@@ -54,12 +54,12 @@ enum { SHARED_BYTES = (sizeof(block_shared) + 15) / 16 * 16 }; // block masses f
 
 // ---- sums of mass * v relative to a power of two ----
 
-struct weighted {
+struct mass_sum {
     float top, total, x; // masses are relative to 2^top; total: their sum; x: one column of the sum of mass * v
 };
 
 // Every caller runs the same instructions, so equal lists give equal bits, whichever thread blocks summed them.
-__device__ void add_list(weighted *to, const weighted &list) {
+__device__ void add_list(mass_sum *to, const mass_sum &list) {
     if (list.top == -INFINITY) return;
     float top = fmaxf(to->top, list.top), a = exp2f(to->top - top), b = exp2f(list.top - top);
     to->total = fmaf(to->total, a, __fmul_rn(list.total, b));
@@ -74,11 +74,11 @@ struct warp_sum {
 };
 
 // Adds all warps of a list. Returns column `thread`. After the next __syncthreads s->sums and s->columns may be written again.
-template <int DIM> __device__ weighted join_warps(block_shared *s, const warp_sum &own, int thread) {
+template <int DIM> __device__ mass_sum join_warps(block_shared *s, const warp_sum &own, int thread) {
     put_columns<DIM>(s->columns[thread / 32], own.sum, thread % 32);
     if (thread % 32 == 0) s->sums[thread / 32] = make_float2(own.top, own.total);
     __syncthreads();
-    weighted list = {.top = -INFINITY, .total = 0, .x = 0};
+    mass_sum list = {.top = -INFINITY, .total = 0, .x = 0};
 #pragma unroll
     for (int i = 0; i < TAKE_WARPS; i++) list.top = fmaxf(list.top, s->sums[i].x);
 #pragma unroll
@@ -171,7 +171,7 @@ template <int DIM> __device__ int add_rows(const is_params &p, block_shared *s, 
 
 // Adds a list to the head's sum, or stores it where several thread blocks share the head.
 template <int DIM>
-__device__ void finish_list(const is_params &p, int index, int list, const weighted &sum, int thread, weighted *all) {
+__device__ void finish_list(const is_params &p, int index, int list, const mass_sum &sum, int thread, mass_sum *all) {
     if (p.draw.parts == 1) {
         add_list(all, sum);
         return;
@@ -182,7 +182,7 @@ __device__ void finish_list(const is_params &p, int index, int list, const weigh
 }
 
 // A list in memory: the sum of mass * v, its reference, the sum of masses.
-template <int DIM> __device__ weighted load_list(const float *from, int thread) {
+template <int DIM> __device__ mass_sum load_list(const float *from, int thread) {
     return {__ldcg(from + DIM), __ldcg(from + DIM + 1), thread < DIM ? __ldcg(from + thread) : 0};
 }
 
@@ -202,8 +202,8 @@ template <int DIM> __device__ newest_sums load_newest(const is_params &p, const 
     return s;
 }
 
-__device__ weighted sum_newest(const newest_sums &s) {
-    weighted list = {.top = sl_max_lanes(s.own.x), .total = 0, .x = 0};
+__device__ mass_sum sum_newest(const newest_sums &s) {
+    mass_sum list = {.top = sl_max_lanes(s.own.x), .total = 0, .x = 0};
     float factor = list.top == -INFINITY ? 0 : exp2f(s.own.x - list.top);
     list.total = sl_sum_lanes(s.own.y * factor);
 #pragma unroll
@@ -216,7 +216,7 @@ struct counts {
 };
 
 // Sums lists part, part + parts, ...
-template <int DIM> __device__ counts sum_lists(const is_params &p, block_shared *s, int part, int thread, weighted *all) {
+template <int DIM> __device__ counts sum_lists(const is_params &p, block_shared *s, int part, int thread, mass_sum *all) {
     counts n = {};
     for (int list = part; list < p.n_lists; list += p.draw.parts) {
         warp_sum own = {.top = -INFINITY, .total = 0, .sum = {}};
@@ -232,7 +232,7 @@ template <int DIM> __device__ counts sum_lists(const is_params &p, block_shared 
 }
 
 // The last finished thread block of those that share a head adds all lists in order. Returns whether it is this one.
-template <int DIM> __device__ bool gather_lists(const is_params &p, block_shared *s, int index, int thread, weighted *all) {
+template <int DIM> __device__ bool gather_lists(const is_params &p, block_shared *s, int index, int thread, mass_sum *all) {
     __syncthreads(); // all threads have stored their part
     if (thread == 0) {
         s->is_last = sl_add_ordered(p.draw.merged + index, 1) == p.draw.parts - 1;
@@ -246,7 +246,7 @@ template <int DIM> __device__ bool gather_lists(const is_params &p, block_shared
 }
 
 // Column `thread` of exact attention.
-template <int DIM> __device__ weighted exact_column(const is_params &p, block_shared *s, int thread) {
+template <int DIM> __device__ mass_sum exact_column(const is_params &p, block_shared *s, int thread) {
     const query_head &h = s->at;
     if (thread < 32)
         attend_exactly<DIM>(exact_head_of(p.score, p.draw.v, p.draw.stats, h.row, h.seq_head, h.index % p.score.group, DIM),
@@ -308,7 +308,7 @@ template <int DIM, int REGISTERS> __global__ void __maxnreg__(REGISTERS) is_draw
         take_all_nothing(&s->take, thread);
     int top = s->at.n_built > 0 ? max(s->take.sizes.top, s->other_top) : s->other_top;
     bool exact = is_beyond(top);
-    weighted all = sum_newest(newest);
+    mass_sum all = sum_newest(newest);
     counts n = {};
     if (!exact) n = sum_lists<DIM>(p, s, part, thread, &all);
     bool is_last_seq_head = seq_head == p.score.n_seqs * p.score.n_kv_heads - 1;

@@ -1,11 +1,11 @@
 // attention/cuda/score_quantised.cuh - scores of quantised keys (propose_quantised.c), stored as masses, on CUDA. This is the
 // first half of santa_is.cu and dense_q.cu. The newest page has no quantised copy yet, so its scores are exact.
 //
-// | role      | warps        | does |
-// |-----------|--------------|-------------------------------------------------------------------------------------------------|
-// | consumer  | 4 pairs of 2 | a pair takes a tile: each warp quantises half of the queries, then scores half of the tile's
-// rows | | producer  | 1            | copies quantised pages, or 32 rows of K and V of the newest page, and q; takes tickets |
-// | announcer | 2            | adds a stored tile to `done` of its seq_head |
+// | role      | warps        | does                                                                                    |
+// |-----------|--------------|-----------------------------------------------------------------------------------------|
+// | consumer  | 4 pairs of 2 | a pair takes a tile; each warp quantises half of the queries, then scores half the rows |
+// | producer  | 1            | copies quantised pages, or 32 rows of K and V of the newest page, and q; takes tickets  |
+// | announcer | 2            | adds a stored tile to `done` of its seq_head                                            |
 //
 // | shared memory, in order | bytes                                 | contents                                          |
 // |-------------------------|---------------------------------------|---------------------------------------------------|
@@ -141,12 +141,12 @@ struct page_ring {
     __device__ char *data(int stage) const { return stages + stage * stage_bytes; }
 };
 
-__device__ void quantised_begin(ring_shared *head, stored_tiles *stored) {
+__device__ void quantised_begin(ring_shared *shared, stored_tiles *stored) {
     enum { WARPS = 2 * PAIRS };
     barriers_make<WARPS, PAIRS * UNANNOUNCED>(stored->full[0], 2);
     barriers_make<WARPS, PAIRS * UNANNOUNCED>(stored->empty[0], 1);
-    barriers_make<WARPS, PAIRS * QUANTISED_STAGES>(head->full[0], FULL_ARRIVALS);
-    barriers_make<WARPS, QUANTISED_STAGES>(head->empty, PAIR_THREADS);
+    barriers_make<WARPS, PAIRS * QUANTISED_STAGES>(shared->full[0], FULL_ARRIVALS);
+    barriers_make<WARPS, QUANTISED_STAGES>(shared->empty, PAIR_THREADS);
     barriers_made();
 }
 
@@ -701,20 +701,20 @@ __device__ int quantised_done_target(int page_tiles, int n_kv) {
 // Bytes: the quantised pages, K (and V) of the newest page, 2 + 1/4 bytes per row and query head of masses.
 template <int DIM, int BITS> __global__ void __maxnreg__(80) quantised_scores_kernel(const quantised_params p) {
     extern __shared__ __align__(128) char memory[];
-    typedef quantised_shared<BITS> head_type;
-    head_type *head = (head_type *)memory;
-    page_ring r = {&head->ring, memory + sizeof(head_type), p.score.n_stages, tile<DIM, BITS>::stage(p.score.group)};
+    typedef quantised_shared<BITS> shared_type;
+    shared_type *shared = (shared_type *)memory;
+    page_ring r = {&shared->ring, memory + sizeof(shared_type), p.score.n_stages, tile<DIM, BITS>::stage(p.score.group)};
     int warp = threadIdx.x / 32;
     first_items first;
     if (warp == 2 * PAIRS) first = plan_first(p);
-    quantised_begin(&head->ring, &head->stored);
+    quantised_begin(&shared->ring, &shared->stored);
     __syncthreads();
     if (warp < 2 * PAIRS)
-        consume_pages<DIM, BITS>(p, r, head->pair, &head->stored);
+        consume_pages<DIM, BITS>(p, r, shared->pair, &shared->stored);
     else if (warp == 2 * PAIRS)
         produce_pages<DIM, BITS>(p, r, first);
     else if (p.score.done)
-        announce_tiles(p.score, &head->stored, warp - 2 * PAIRS - 1);
+        announce_tiles(p.score, &shared->stored, warp - 2 * PAIRS - 1);
 }
 
 // newest: memory for the sums of the newest page; then `done` counts stored tiles. NULL: no sums, and readers wait for the

@@ -382,11 +382,11 @@ enum { SCORE_SHARED_BYTES = (sizeof(score_shared) + 127) / 128 * 128 };
 // Bytes: K once, and 2.25 bytes of stored masses per row and query head.
 template <int DIM> __global__ void __launch_bounds__(32 * (1 + CONSUMER_WARPS), 1) score_keys_kernel(const score_params p) {
     extern __shared__ __align__(128) char stages[];
-    score_shared *head = (score_shared *)stages;
-    ring r = {head, stages + SCORE_SHARED_BYTES, p.n_stages, layout<DIM>::stage(p.group), 0, 0};
+    score_shared *shared = (score_shared *)stages;
+    ring r = {shared, stages + SCORE_SHARED_BYTES, p.n_stages, layout<DIM>::stage(p.group), 0, 0};
     producer to;
     if (threadIdx.x / 32 == CONSUMER_WARPS) to = produce_begin(p, r);
-    score_begin(head, 32 * plain_config::SIZE);
+    score_begin(shared, 32 * plain_config::SIZE);
     __syncthreads();
     sl_start_next();
     if (threadIdx.x / 32 < CONSUMER_WARPS)

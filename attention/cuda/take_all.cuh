@@ -506,8 +506,8 @@ __device__ void take_all_nothing(take_space *s, int thread) {
 
 // Finds which rows of s->sizes are heavy with S draws, and stores the result to s->drawn. s->cum then holds the size before
 // each entry, or the light size where heavy rows are not listed. other_top: the largest reference of rows outside these sizes,
-// in shared memory since before the call. It becomes the unit if it is above theirs by at most 8 (sl_masses_truncate). NULL: there
-// are none.
+// in shared memory since before the call. It becomes the unit if it is above theirs by at most 8 (sl_masses_truncate). NULL:
+// there are none.
 template <typename Space> __device__ void take_all_solve(Space *s, int S, const int *other_top, int thread) {
     uint64_t least;
     int n;
