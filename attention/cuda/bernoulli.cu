@@ -4,13 +4,13 @@
 // Full pages of keys lie feature by feature (page_extras.cu), 512 contiguous bytes per feature. Features whose counts are 0 are
 // not read.
 //
-// | role     | warps, alone / DRAWN | does                                                                                     |
-// |----------|----------------------|------------------------------------------------------------------------------------------|
-// | consumer | 4 / 8                | scores 64 rows of a page per warp, in the CPU's order of sums; then DRAWN: stores masses |
-// |          |                      | alone: sums V                                                                            |
-// | drawer   | 4                    | DRAWN: draws rows (samplers.cuh); alone: merges the items' sums                          |
-// | sampler  | 1                    | draws the counts of the next item (propose_bernoulli.c); adds finished items to `done`   |
-// | issuer   | 2                    | copies columns of features (or rows of the newest page, or V) into ring stages           |
+// | role     | warps, alone / DRAWN | does                                                                              |
+// |----------|----------------------|-----------------------------------------------------------------------------------|
+// | consumer | 4 / 8                | scores 64 rows of a page per warp, in the CPU's order of sums                     |
+// |          |                      | then DRAWN: stores masses; alone: sums V                                          |
+// | drawer   | 4                    | DRAWN: draws rows (samplers.cuh); alone: merges the items' sums                   |
+// | sampler  | 1                    | draws the counts of the next item; adds finished items to `done`                  |
+// | issuer   | 2                    | copies columns of features (or rows of the newest page, or V) into ring stages    |
 //
 // | shared memory, in order | bytes                  | contents                                                            |
 // |-------------------------|------------------------|---------------------------------------------------------------------|

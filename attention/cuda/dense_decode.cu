@@ -290,10 +290,8 @@ template <int DIM> __device__ void produce(const decode_params &p, const ring &r
 //   output  O^T [16 dims][8 heads] += V^T [16][16 rows] P^T [16 rows][8]
 // The mma does not care which row or dim an operand's index stands for, so the code chooses:
 // - Rows: indices 2 b + e and 8 + 2 b + e are rows e and 2 + e of the warp's four rows in block b. So a lane's V rows are
-// neighbours, and the blocks of the four lanes lie in different banks.
-//
+//   neighbours, and the blocks of the four lanes lie in different banks.
 // - Dims of K and q: 16 bytes of a lane are the operand of two k-steps.
-//
 // - Dims of V: 16 bytes of a lane are dims g and g + 8 of four mma.
 
 __device__ uint32_t low_halves(uint32_t a, uint32_t b) {
