@@ -12,10 +12,10 @@
 // | sampler  | 1                    | draws the counts of the next item; adds finished items to `done`                  |
 // | issuer   | 2                    | copies columns of features (or rows of the newest page, or V) into ring stages    |
 //
-// | shared memory, in order | bytes                  | contents                                                            |
-// |-------------------------|------------------------|---------------------------------------------------------------------|
-// | block_shared            | about 20 KB (DIM 128)  | barriers, stage_infos, spans, draw_space, sampled queries, q, masses |
-// | ring stages             | 6 x part::STAGE        | 32 columns of 512 bytes, or 64 rows in 8 groups of eight             |
+// | shared memory, in order | bytes (DIM 128, HEADS 4) | contents                                                             |
+// |-------------------------|--------------------------|----------------------------------------------------------------------|
+// | block_shared            | about 22 KB              | barriers, stage_infos, spans, draw_space, sampled queries, q, masses |
+// | ring stages             | 6 x 16512                | 32 columns of 512 bytes, or 64 rows in 8 groups of eight             |
 //
 // Worked page: DIM 128, group 4, 40 used features. Two stages bring 32 and 8 columns; runs of neighbouring features are one
 // copy. Lane l of consumer warp w has rows 64 w + 2 l and + 1: per feature it loads 4 bytes and does 2 x 4 fma with 4

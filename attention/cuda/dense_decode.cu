@@ -15,14 +15,14 @@
 // |-------------------------|--------------------------|------------------------------------------------------|
 // | block_shared            | about 1 KB               | barriers, tile_infos, the consumers' (m, l)          |
 // | merge                   | 8192                     | [4 warps][group][DIM] float, for the finishers       |
-// | ring stages             | n_stages * 33.9 KB       | K [64][DIM], 4 blocks of V [16][DIM] + pad, q [group][DIM] |
+// | ring stages             | 3 x 33920                | K [64][DIM], 4 blocks of V [16][DIM] + pad, q [group][DIM] |
 //
 // Worked tile: DIM 128, group 4. Lane i < 6 of the producer issues copy i: K (16 KB), V rows 0-15, 16-31, 32-47, 48-63 (4 KB
 // each, 32 bytes apart from each other), q (1 KB, with the first tile of an item). Consumer warp w takes rows 4 w .. 4 w + 3 of
 // each V block, so 16 rows. Its lane (g, q) = (lane / 4, lane % 4) loads 16-byte pieces q, q + 4, q + 8, q + 12 of the K rows
 // 16 (g / 2) + 4 w + g % 2 and that + 2. 8 mma.m16n8k16 give S [16 rows][8 heads], columns 4 .. 7 are 0. Each lane holds 2 rows
 // of heads 2 q, 2 q + 1. The softmax reduces over g, rounds 2^(s - m) to bf16 and transposes it with movmatrix. 8 mma add V^T
-// [128 dims][16 rows] P^T [16 rows][8 heads] to o: a lane holds 4 of 16 dims x 8 heads of each.
+// [128 dims][16 rows] P^T [16 rows][8 heads] to o: each mma leaves a lane 4 elements of [16 dims][8 heads].
 #include "attention/cuda/head_dim.cuh"
 #include "attention/cuda/decode_ring.cuh"
 #include "attention/cuda/workspace.cuh"

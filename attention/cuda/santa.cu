@@ -1,15 +1,15 @@
 // attention/cuda/santa.cu - the SANTA family on CUDA: exact scores of all keys and S drawn rows of V, in one kernel.
 //
-// | role     | warps              | registers | does                                                          |
-// |----------|--------------------|-----------|---------------------------------------------------------------|
-// | consumer | 4                  | <= 144    | scores tiles of K and stores masses (score_keys.cuh)          |
-// | drawer   | 4                  | <= 144    | draws rows and sums their rows of V (draw_rows.cuh, samplers.cuh) |
-// | producer | 1                  | <= 144    | copies K and q into ring stages (score_keys.cuh)              |
+// | role     | warps | registers | does                                                              |
+// |----------|-------|-----------|-------------------------------------------------------------------|
+// | consumer | 4     | <= 144    | scores tiles of K and stores masses (score_keys.cuh)              |
+// | drawer   | 4     | <= 144    | draws rows and sums their rows of V (draw_rows.cuh, samplers.cuh) |
+// | producer | 1     | <= 144    | copies K and q into ring stages (score_keys.cuh)                  |
 //
-// | shared memory, in order | bytes                        |
-// |-------------------------|------------------------------|
-// | block_shared            | about 15 KB: ring barriers and tile_infos, then draw_space |
-// | ring stages             | up to 6 of 16 KB (or 32 KB) of K plus q                    |
+// | shared memory, in order | bytes (DIM 128, group 4)           | contents                                           |
+// |-------------------------|------------------------------------|----------------------------------------------------|
+// | block_shared            | about 10 KB                        | ring barriers and tile_infos, then draw_space      |
+// | ring stages             | 6 x 17408, or 3 x 33792 with LONG  | K, then q (score_keys.cuh)                         |
 #include "attention/cuda/head_dim.cuh"
 #include "attention/cuda/samplers.cuh"
 

@@ -7,10 +7,10 @@
 // | producer  | 1            | copies quantised pages, or 32 rows of K and V of the newest page, and q; takes tickets  |
 // | announcer | 2            | adds a stored tile to `done` of its seq_head                                            |
 //
-// | shared memory, in order | bytes                                 | contents                                          |
-// |-------------------------|---------------------------------------|---------------------------------------------------|
-// | quantised_shared        | about 2 KB, then 4 x 2 tile_space     | barriers, tile_infos, quantised queries           |
-// | ring stages             | up to 8, of tile::stage(group) bytes  | steps, zeros, code planes (or K and V), q [group][DIM] |
+// | shared memory, in order | bytes (int4, DIM 128, group 4) | contents                                               |
+// |-------------------------|--------------------------------|--------------------------------------------------------|
+// | quantised_shared        | 1 KB + 8 x 1152                | barriers, tile_infos; a tile_space twice for each pair |
+// | ring stages             | 7 x 17920                      | steps, zeros, code planes (or K and V); q [group][DIM] |
 //
 // Worked tile: int4, DIM 128, group 4. A tile is a page: 512 bytes of steps and zeros, 16 KB of codes, 1 KB of q. Warp 0 of the
 // pair quantises heads 0 and 2, warp 1 heads 1 and 3: lane l multiplies channels 4 l .. 4 l + 3 by their steps and rounds to

@@ -10,9 +10,10 @@
 // | counts of ranks         | select_words      | [RANKS]; later the bit words `above` and `equal` [n_blocks] each |
 // | references              | max_blocks / 2    | [n_blocks] int16                                                |
 //
-// Worked head: n_kv 32768, k = 128. 512 threads load 1024 references and find the top. lowest_rank: rank 255 at most, if 128
-// blocks have references within one octave of the top. So only blocks within two octaves are read: a thread loads 8 pieces of 8
-// masses (16 bytes) at a time. find_cut: a warp sums 128 ranks, then one warp finds the cut. mark_ranks reads the masses again.
+// Worked head: n_kv 32768, k = 128. 512 threads load 1024 references and find the top. Suppose that 128 references are at most
+// 1 below the top: then no selected mass has a rank above 256, and only blocks with references at most 2 below the top are
+// read. A thread loads 8 pieces of 8 masses (16 bytes) at a time. find_cut: a warp sums 128 ranks, then one warp finds the cut.
+// mark_ranks reads the masses again.
 #ifndef SLEIGH_SELECT_ROWS_CUH
 #define SLEIGH_SELECT_ROWS_CUH
 

@@ -13,10 +13,10 @@
 // | solve_blocks | the same from all blocks, where the candidates are too many: equal result, more time               |
 // | row_of_turn  | heavy rows, then light draws: a threshold on light sizes, moved by the heavy rows before it to all sizes |
 //
-// Worked head: n_kv 32768, S = 128, 256 threads. Each thread has 4 of 1024 blocks, whose masses lie in shared memory. Typically
-// some 30 blocks can hold heavy rows: warp w reads 4 of them, 8 blocks at a time with 4 lanes each, a lane 8 rows (16 bytes).
-// It lists its candidates in found.row[w]. Two or three turns give n_heavy = 40 and k = 88. Then 8 warps take 16 of the 128
-// rows each.
+// Worked head: n_kv 32768, S = 128, 256 threads. Each thread has 4 of 1024 blocks, whose masses lie in shared memory. Suppose
+// that 32 blocks can hold heavy rows: each warp reads 4 of them, four lanes a block, a lane 8 rows (16 bytes), and lists its
+// candidates in found.row[warp]. Suppose that solve_found ends with n_heavy = 40 and k = 88. Then each of the 8 warps takes 16
+// of the 128 rows.
 //
 // All TAKE_THREADS threads of a thread block call these functions together. The time from the last score to the first row of V
 // matters. It is a chain of about twenty short steps, so loads go out together, barriers are few, and divisions run while
