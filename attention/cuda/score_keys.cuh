@@ -1,9 +1,9 @@
 // attention/cuda/score_keys.cuh - exact scores of all keys, stored as masses, on CUDA. This is the first half of a decode
 // kernel. The second half draws rows from the stored masses (draw_rows.cuh).
 //
-// Score s of a row is q.k log2(e) / sqrt(head_dim). A block of 32 rows stores its reference ref = ceil(max s), a bf16 mass 2^(s
-// - ref) for each row ("row mass", w), and the integer sum of floor(2^30 w) ("block mass", packed with ref). stages.h defines
-// the format. A work item is a page of one KV head.
+// Score s of a row is q.k log2(e) / sqrt(head_dim). A block of 32 rows stores its reference ref = ceil(max s), a bf16 mass
+// 2^(s - ref) for each row ("row mass", w), and the integer sum of floor(2^30 w) ("block mass", packed with ref). stages.h
+// defines the format. A work item is a page of one KV head.
 //
 // | role     | warps                 | does                                                                            |
 // |----------|-----------------------|---------------------------------------------------------------------------------|
