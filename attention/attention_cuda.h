@@ -1,8 +1,8 @@
 // attention/attention_cuda.h - the contract of an attention method on CUDA: the counterpart of sl_attn_ops for device memory.
 //
-// All pointers are the device's. Everything that changes from step to step (lengths, page tables, positions) is read from
-// device memory, so that one captured graph of a step serves growing contexts: a launcher may depend on the number of sequences
-// and on max_kv, never on a length. Launchers return nothing; a failed launch is CUDA's last error
+// All pointers point to device memory. Kernels read everything that changes from step to step (lengths, page tables, positions)
+// from device memory, so one captured graph of a step serves growing contexts. A launcher may depend on the number of sequences
+// and on max_kv, but never on a length. Launchers return nothing. A failed launch is CUDA's last error
 // (engine/backend/cuda/device.cuh).
 #ifndef SLEIGH_ATTENTION_CUDA_H
 #define SLEIGH_ATTENTION_CUDA_H
@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-// What decode counts where the host cannot know it: the fields of sl_attn_stats, in device memory.
+// What decode counts where the host cannot know it: fields of sl_attn_stats, in device memory.
 typedef struct sl_attn_cuda_stats {
     unsigned long long k_rows, v_rows, v_distinct, samples, bytes, tries, fallbacks;
     unsigned long long heavy_tails, kurtosis; // kurtosis: the largest, as the bits of a float
@@ -34,23 +34,23 @@ typedef struct sl_attn_cuda_decode_args {
     const bf16 *q;                   // [n_seqs][n_heads][head_dim], after RoPE
     bf16 *out;                       // [n_seqs][n_heads][head_dim]
     const bf16 *k, *v;               // this layer: [n_pages][n_kv_heads][256][head_dim]
-    const void *extra[SL_MAX_NEEDS]; // this layer's page extras, in the order of ops->needs: [n_pages][n_kv_heads][extra_size]
+    const void *extra[SL_MAX_NEEDS]; // page extras of this layer, in the order of ops->needs: [n_pages][n_kv_heads][extra_size]
     size_t extra_size[SL_MAX_NEEDS];
-    size_t state_at;           // of this layer in rows[i].state, ops->state bytes, zero at a sequence's start
-    sl_attn_cuda_stats *stats; // added to, by integer atomics
-    void *ws;                  // ops->workspace() bytes, zero before the first call ever, 256-byte aligned
+    size_t state_at;           // of this layer in rows[i].state, ops->state bytes, zero at a session's start
+    sl_attn_cuda_stats *stats; // integer atomics add to it
+    void *ws;                  // ops->workspace() bytes, 256-byte aligned; the counters must be zero before the first call
     cudaStream_t stream;
-    int keeps_masses; // for tests: stored weights are in ws afterwards
+    int keeps_masses; // for tests: stored masses stay in ws
 } sl_attn_cuda_decode_args;
 
-// A run of consecutive tokens of one sequence: token i is at position `first` + i and sees rows [0, first + i].
+// A run of consecutive tokens of one sequence. Token i is at position `first` + i and sees rows [0, first + i].
 typedef struct sl_attn_cuda_prefill_args {
     const sl_attn_geom *geom;
     const sl_attn_spec *spec;
     int layer;
     int n_tokens, first;
     int n_pages;          // of the pool: k and v have n_pages * n_kv_heads * 256 rows
-    const bf16 *q;        // [n_tokens][q_stride], the token's first n_heads * head_dim elements, after RoPE
+    const bf16 *q;        // [n_tokens][q_stride]; the first n_heads * head_dim elements of each token, after RoPE
     size_t q_stride;      // elements from token to token, a multiple of 8
     bf16 *out;            // [n_tokens][n_heads][head_dim]
     const bf16 *k, *v;    // this layer: [n_pages][n_kv_heads][256][head_dim]
@@ -59,10 +59,10 @@ typedef struct sl_attn_cuda_prefill_args {
     cudaStream_t stream;
 } sl_attn_cuda_prefill_args;
 
-// The first SL_CUDA_COUNTERS ints of decode's workspace are counters: attention/cuda/workspace.cuh states their layout. Each
-// array behind them begins at a multiple of SL_CUDA_ALIGNMENT bytes. Stored masses come first: [n_seqs * n_kv_heads][group]
-// [max_blocks] block masses, then [n_seqs * n_kv_heads][max_blocks][group][32] row masses, then (santa-pps) the block masses of
-// sizes.
+// The first SL_CUDA_COUNTERS ints of decode's workspace are counters. attention/cuda/workspace.cuh states their layout. Each
+// array behind them begins at a multiple of SL_CUDA_ALIGNMENT bytes. Stored masses come first: block masses [n_seqs *
+// n_kv_heads][group][max_blocks], then row masses [n_seqs * n_kv_heads][max_blocks][group][32], then (santa-pps) block masses
+// of sizes.
 enum { SL_CUDA_COUNTERS = 65536, SL_CUDA_ALIGNMENT = 256 };
 
 // The largest number of sequences whose counters fit. Dense attention uses one counter for a KV head, and two for all. Other
@@ -73,13 +73,13 @@ static inline int sl_cuda_most_seqs(const sl_attn_geom *g, int is_dense) {
 }
 
 typedef struct sl_attn_cuda_ops {
-    // Bytes of scratch for decoding n_seqs sequences (n_tokens == 1) or for prefill of n_tokens, of up to n_kv rows.
+    // Bytes of workspace for decoding n_seqs sequences (n_tokens == 1) or for prefill of n_tokens, of up to n_kv rows.
     size_t (*workspace)(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv);
     void (*decode)(const sl_attn_cuda_decode_args *args);
-    int (*needs)(const sl_attn_spec *spec, sl_kv_need *out); // as sl_attn_ops; NULL: none
+    int (*needs)(const sl_attn_spec *spec, sl_kv_need *out); // as in sl_attn_ops; NULL: none
     size_t (*state)(const sl_attn_geom *geom, const sl_attn_spec *spec);
     int max_rows; // of a sequence; 0: any number
-    // What a step over n_kv rows reads, where that follows from n_kv; NULL: decode counts into args->stats
+    // Adds what a step over n_kv rows reads, where that depends only on n_kv. The kernels count the rest into args->stats.
     void (*account)(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats);
     void (*prefill)(const sl_attn_cuda_prefill_args *args);
 } sl_attn_cuda_ops;
@@ -89,25 +89,26 @@ void sl_cuda_build_norms(const sl_kv_device_build *b);
 void sl_cuda_build_quantised(const sl_kv_device_build *b);
 void sl_cuda_build_keys_by_feature(const sl_kv_device_build *b);
 
-// dense_decode.cu, dense_prefill.cu: head_dim 64, 80, 96, 128, groups of 1 to 8. The first 256 KB of decode's workspace
-// are counters, which every call leaves at 0: whoever else uses that memory must do so too.
+// dense_decode.cu, dense_prefill.cu: head_dim 64, 80, 96, 128; groups of 1 to 8. Every method shares the counters at the
+// beginning of the workspace, and every call leaves them at 0.
 size_t sl_cuda_dense_workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv);
 void sl_cuda_dense_decode(const sl_attn_cuda_decode_args *args);
 void sl_cuda_dense_prefill(const sl_attn_cuda_prefill_args *args);
-extern const sl_attn_cuda_ops sl_dense_cuda_ops; // of both
+extern const sl_attn_cuda_ops sl_dense_cuda_ops; // decode and prefill
 extern const sl_attn_cuda_ops sl_streaming_cuda_ops;
 
-// santa.cu: the same shapes.
+// santa.cu, for the same shapes.
 extern const sl_attn_cuda_ops sl_santa_cuda_ops, sl_santa_strat_cuda_ops, sl_santa_sys_cuda_ops, sl_santa_prop_cuda_ops,
     sl_santa_flash_cuda_ops;
 extern const sl_attn_cuda_ops sl_santa_pps_cuda_ops; // pps.cu
 
-// The rest, the same shapes. bernoulli.cu: alone and with the samplers of santa.cu. sparse.cu: the first is topk's and topp's.
+// The other methods, for the same shapes. bernoulli.cu: alone and with the samplers of santa.cu. sparse.cu: topk and topp
+// (oracle), random.
 extern const sl_attn_cuda_ops sl_bernoulli_cuda_ops, sl_bernoulli_group_cuda_ops;
 extern const sl_attn_cuda_ops sl_santa_is_cuda_ops, sl_dense_q_cuda_ops;
 extern const sl_attn_cuda_ops sl_oracle_cuda_ops, sl_random_cuda_ops, sl_quest_cuda_ops, sl_vattention_cuda_ops;
 
-// quest.cu: what reading the bounds of a step over n_kv rows counts, and the bounds' builder.
+// quest.cu: what a step over n_kv rows reads of page bounds, and the builder of page bounds.
 void sl_cuda_account_bounds(const sl_attn_geom *geom, int n_kv, sl_attn_stats *stats);
 void sl_cuda_build_bounds(const sl_kv_device_build *b);
 

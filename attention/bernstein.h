@@ -1,22 +1,22 @@
 // attention/bernstein.h - how many rows vAttention's uniform sample needs by an empirical Bernstein bound, on the CPU and on
-// CUDA (--bound=bernstein). Unlike the central limit theorem it holds for every finite sample and every tail.
+// CUDA (--bound=bernstein). Unlike the central limit theorem, the bound holds for every finite sample and every tail.
 //
-// The residual has n rows with e_j in [0, R] and |e_j v_j| <= R L; R and L are certified, never a sample's maximum. A base
-// sample of m rows and the final sample of b >= m rows are prefixes of one random permutation. With l = ln(1/d):
+// The residual has n rows with e_j in [0, R] and |e_j v_j| <= R L. R and L are certified bounds, never a sample's maximum. A
+// base sample of m rows and the final sample of b >= m rows are prefixes of one random permutation. Let l = ln(1/d). Except
+// with probability d each:
 //
-//   (1) E e^2 <= x^2 with x = (a + sqrt(a^2 + 4 mean e^2)) / 2, a = R sqrt(2 l / m), except with probability d. A mean of
-//       numbers Y >= 0 lies below E Y by more than sqrt(2 E Y^2 l / m) with probability d at most (Maurer 2003), and here
-//       E Y^2 <= R^2 E Y.
-//   (2) E e >= mean e - t(m), except with probability d, t(m) = R l / (3 m) + sqrt((R l / (3 m))^2 + 2 s^2 l / m), s^2 >= the
-//       variance (Bernstein). From (1) and (2) the variance is at most x^2 - (mean e - t(m))^2, and D at least what (2) says.
-//   (3) The same for the vectors e v, with l = ln(2/d) and 2 R L in place of R, for the norm of their deviation (Pinelis and
-//       Sakhanenko 1986: no dimension enters).
-//   (4) With these variances t(b) bounds the deviation of the final sample's mean. Drawn without replacement nothing is worse:
-//       all of these follow from the mean of a convex function of a sum (Hoeffding 1963, theorem 4). What was not drawn is a
-//       sample too: t'(b) = (n - b) / b t(n - b) holds as well.
+//   (1) E e^2 <= x^2 with x = (a + sqrt(a^2 + 4 mean e^2)) / 2, a = R sqrt(2 l / m). Reason: a mean of numbers Y >= 0
+//       lies below E Y by more than sqrt(2 E Y^2 l / m) with probability d at most (Maurer 2003), and E Y^2 <= R^2 E Y.
+//   (2) E e >= mean e - t(m), t(m) = R l / (3 m) + sqrt((R l / (3 m))^2 + 2 s^2 l / m), where s^2 >= the variance (Bernstein).
+//       From (1) and (2): the variance is at most x^2 - (mean e - t(m))^2, and D is at least what (2) states.
+//   (3) The same for the norm of the deviation of the vectors e v, with l = ln(2/d) and 2 R L in place of R (Pinelis and
+//       Sakhanenko 1986; the bound does not depend on the dimension).
+//   (4) With these variances t(b) bounds the deviation of the final sample's mean. Sampling without replacement only helps: all
+//       of these bounds follow from the mean of a convex function of a sum (Hoeffding 1963, theorem 4). The rows that were not
+//       drawn are a sample too, so t'(b) = (n - b) / b t(n - b) is also a bound.
 //
-// b depends on the base sample. So (4) is asked of all b on a grid that does not, m sqrt(2)^k, each with its share of delta;
-// the base sample's statements take a quarter of delta. What is chosen holds then, whichever b it is.
+// b depends on the base sample. So (4) is required for all b on a grid that does not depend on it, m sqrt(2)^k, each with its
+// share of delta. The base sample's statements use a quarter of delta. So the bound holds for the chosen b, whichever it is.
 #ifndef SLEIGH_BERNSTEIN_H
 #define SLEIGH_BERNSTEIN_H
 
@@ -27,7 +27,7 @@
 enum { SL_VERIFY_DENOMINATOR, SL_VERIFY_NUMERATOR, SL_VERIFY_OUTPUT };
 enum { SL_BOUND_CLT, SL_BOUND_HOEFFDING, SL_BOUND_BERNSTEIN }; // the values of --bound
 
-// Everything in one unit of e^s.
+// All values in the same unit of e^s.
 typedef struct sl_bernstein {
     int n, m;          // rows of the residual and of the base sample, 2 <= m < n
     double e, squares; // sums of e and e^2 over the base sample
@@ -35,23 +35,23 @@ typedef struct sl_bernstein {
     double ev;         // |sum of e v|
     double fixed;      // sum of e over the fixed rows
     double numerator;  // |sum of e v over the fixed rows + n / m times that over the base sample|
-    double most, norm; // R: no residual row's e exceeds it; L: no row's |v|
+    double most, norm; // R: no residual row's e exceeds it; L: no row's |v| exceeds it
 } sl_bernstein;
 
-// Kurtosis (3 for normal numbers) of m numbers from the sums of their powers; 0 where they hardly differ.
+// Kurtosis (3 for normal numbers) of m numbers from the sums of their powers; 0 if they hardly differ.
 static inline SL_HOST_DEVICE double sl_kurtosis(double sum, double squares, double cubes, double fourths, int m) {
     double mean = sum / m, m2 = squares / m - mean * mean;
     double m4 = fourths / m - 4 * mean * (cubes / m) + 6 * mean * mean * (squares / m) - 3 * mean * mean * mean * mean;
     return m2 > 1e-9 * mean * mean ? m4 / (m2 * m2) : 0;
 }
 
-// The variance of m such numbers has a relative standard error above a half, sqrt((kurtosis - 1) / m): the central limit
-// theorem is not to be believed yet.
+// Whether the variance of m such numbers has a relative standard error above a half, sqrt((kurtosis - 1) / m). Then the central
+// limit theorem is not yet reliable.
 static inline SL_HOST_DEVICE int sl_is_heavy_tail(double kurtosis, int m) {
     return kurtosis - 1 > 0.25 * m;
 }
 
-// t(b) of a variance s2 and a range; l = ln(1/d) or ln(2/d).
+// t(b) for a variance s2 and a range; l = ln(1/d) or ln(2/d).
 static inline SL_HOST_DEVICE double sl_bernstein_deviation(double s2, double range, double l, double b) {
     double h = range * l / (3 * b);
     return h + sqrt(h * h + 2 * s2 * l / b);
@@ -62,7 +62,8 @@ static inline SL_HOST_DEVICE double sl_bernstein_final(double s2, double range, 
     return fmin(own, rest);
 }
 
-// What the base sample says of a mean: its variance is at most *s2, and the mean of all lies within the returned distance.
+// What a base sample proves about a mean: its variance is at most *s2, and the mean of all rows is within the returned
+// distance.
 static inline SL_HOST_DEVICE double sl_bernstein_base(double squares, double mean, double most, double range, double d,
                                                       double sides, int m, double *s2) {
     double a = most * sqrt(2 * log(1 / d) / m), x = (a + sqrt(a * a + 4 * squares / m)) / 2;
@@ -72,13 +73,13 @@ static inline SL_HOST_DEVICE double sl_bernstein_base(double squares, double mea
     return t;
 }
 
-static inline SL_HOST_DEVICE int sl_bernstein_next(int b) { // of the grid
+static inline SL_HOST_DEVICE int sl_bernstein_next(int b) { // next b of the grid
     int next = (int)ceil(b * 1.4142135623730951);
     return next > b ? next : b + 1;
 }
 
-// The fewest rows of the grid whose bound on the relative error is at most epsilon, and that bound; all n rows, and 0, where
-// none is enough.
+// The smallest b of the grid whose bound on the relative error is at most epsilon, and that bound. If none is: all n rows, and
+// 0.
 static inline SL_HOST_DEVICE int sl_bernstein_rows(const sl_bernstein *x, int verify, double epsilon, double delta,
                                                    double *achieved) {
     int n_grid = 0, both = verify == SL_VERIFY_OUTPUT;
@@ -97,7 +98,7 @@ static inline SL_HOST_DEVICE int sl_bernstein_rows(const sl_bernstein *x, int ve
                        : of_d < 1                      ? (of_n + of_d) / (1 - of_d)
                                                        : INFINITY;
         *achieved = error;
-        if (error <= epsilon) return b; // not where one of them is NaN
+        if (error <= epsilon) return b; // false if a value is NaN
     }
     *achieved = 0;
     return x->n;

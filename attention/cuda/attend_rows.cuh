@@ -1,10 +1,14 @@
-// attention/cuda/attend_rows.cuh - attention over rows that were picked one by one, on CUDA: the last kernel of methods that
-// read a few rows of a long context.
+// attention/cuda/attend_rows.cuh - attention over listed rows, on CUDA: the last kernel of methods that read few rows of a long
+// context.
 //
-// Whoever picks (select_rows.cuh, vattention.cu) leaves up to three lists of rows for each query head in the workspace; here
-// they are read, in chunks that many blocks share, and the chunks' results merged in order. Rows come with their stored weight
-// (score_keys.cuh), so that V alone is read, or without one: then their keys are read and scored too. What is counted of
-// distinct rows is counted here, beside the work.
+// select_rows.cuh and vattention.cu write up to three lists of rows for each query head to the workspace. This kernel reads the
+// listed rows, in chunks that several thread blocks share, and merges the chunks' results in order. Where rows have stored
+// masses (score_keys.cuh), it reads only V. Else it reads and scores their keys too (SCORES). It also counts the distinct rows.
+//
+// Worked batch of rows: DIM 128, SCORES. A warp has 16 rows. Lanes 2 i and 2 i + 1 hold the address of row i. 16 loads of K and
+// 16 of V are issued, 8 bytes a lane: dims 4 l .. 4 l + 3 in lane l. Each lane multiplies its 4 dims of q with 16 rows;
+// sum_rows adds over the lanes so that lanes 2 i, 2 i + 1 hold the score of row i. raise finds the new maximum. Each lane then
+// adds 16 rows times 4 dims.
 #ifndef SLEIGH_ATTEND_ROWS_CUH
 #define SLEIGH_ATTEND_ROWS_CUH
 
@@ -13,32 +17,33 @@
 namespace {
 
 enum {
-    ATTEND_WARPS = 8, // warps
+    ATTEND_WARPS = 8,
     ATTEND_THREADS = 32 * ATTEND_WARPS,
     LISTS = 3,
-    BATCH = 16, // rows that a warp asks for at once
+    BATCH = 16, // rows that a warp loads together
     CHUNK_ROWS = BATCH * ATTEND_WARPS,
     CHUNKS = 32, // of a list at most
-    // Sums of weight, weight^2, |weight * v|^2, weight^3, weight^4
+    // Sums of mass, mass^2, |mass * v|^2, mass^3, mass^4.
     MOMENT_SUMS = 5,
-    BLOCKS_PER_SM = 8, // of a grid at most. Without a limit most of a large batch's blocks have no rows: 14 us at 8 x 32k
+    BLOCKS_PER_SM =
+        8, // of a grid at most. Without this limit most thread blocks of a large batch have no rows: 14 us at 8 x 32k
 };
 
 // ---- lists ----
 
-// What was picked for one query head. An entry stands for `unit` consecutive rows; the newest unit, which may have fewer, is
-// the last of its list.
+// The lists of one query head. An entry stands for `unit` consecutive rows. The newest unit, which can have fewer rows, is the
+// last of its list.
 struct head_plan {
     int at[LISTS + 1]; // list i: entries [at[i], at[i + 1])
-    int top;           // the largest reference of its stored weights; is_beyond: nothing was picked, the head attends exactly
-    float factor;      // 1 / pi of the rows of lists 1 and 2; list 0 has pi = 1
-    float hi;          // vattention: log2 of what no row that was left to chance exceeds, beside 2^top
+    int top;           // the largest reference of its masses. is_beyond(top): the lists are empty, and the head attends exactly
+    float factor;      // 1 / pi of the rows of lists 1 and 2; in list 0 pi is 1
+    float hi;          // vattention: log2 of an upper bound of the masses outside list 0, relative to 2^top
 };
 
 struct row_lists {
     head_plan *plan; // [n_seqs * n_heads]
     int32_t *list;   // [n_seqs * n_heads][capacity] ascending entries
-    uint32_t *mask;  // [n_seqs * n_heads][mask_words] bit i: entry i is in one of the lists
+    uint32_t *mask;  // [n_seqs * n_heads][mask_words] bit i: entry i is in a list
     int capacity, mask_words, unit;
 };
 
@@ -58,7 +63,7 @@ __device__ int rows_of(int n_entries, int unit, int n_kv) {
 __host__ __device__ int list_chunk_rows(int n_rows) {
     return max(ceil_div(ceil_div(n_rows, CHUNKS), CHUNK_ROWS), 1) * CHUNK_ROWS;
 }
-__host__ __device__ int list_chunks(int n_rows) { // one of no rows too
+__host__ __device__ int list_chunks(int n_rows) { // at least 1
     return max(ceil_div(n_rows, list_chunk_rows(n_rows)), 1);
 }
 
@@ -68,23 +73,23 @@ struct attend_params {
     const sl_row *rows; // [n_seqs]
     const bf16 *q;      // [n_seqs][n_kv_heads][group][head_dim]
     const bf16 *k, *v;  // [n_pages][n_kv_heads][256][head_dim]
-    bf16 *out;          // [n_seqs][n_kv_heads][group][head_dim]; NULL: partial results are all that is wanted
+    bf16 *out;          // [n_seqs][n_kv_heads][group][head_dim]; NULL: only partial results are wanted
     int n_kv_heads, group;
     float scale; // log2(e) / sqrt(head_dim)
     row_lists lists;
-    int first_list;       // of this launch; how many is the grid's to say
-    int n_lists;          // to merge, those of earlier launches included
-    const uint64_t *mass; // stored weights, as score_params has them; used where rows are not scored here
+    int first_list;       // first list of this launch; the grid gives the number of lists
+    int n_lists;          // lists to merge, including those of earlier launches
+    const uint64_t *mass; // stored masses as in score_params, used where this kernel does not score
     const bf16 *w;
     int max_blocks;
     int max_chunks;
-    int n_workers;    // blocks that share a list's chunks; one more counts, where anything is counted
-    float2 *ml;       // [n_seqs * n_heads][LISTS][max_chunks] maximum (log2) and sum of a chunk's weights
-    float *o;         // [n_seqs * n_heads][LISTS][max_chunks][head_dim] sum of weight * v
+    int n_workers;    // thread blocks that share the chunks of a list. One more thread block counts, if stats are wanted
+    float2 *ml;       // [n_seqs * n_heads][LISTS][max_chunks] maximum (log2) and sum of a chunk's masses
+    float *o;         // [n_seqs * n_heads][LISTS][max_chunks][head_dim] sum of mass * v
     double *moments;  // [n_seqs * n_heads][LISTS][max_chunks][MOMENT_SUMS]
-    int *done;        // [n_seqs * n_heads] chunks finished; 0 between launches
-    int reads_k;      // of what is counted: rows of K are refined,
-    int reads_newest; // the newest page's, which an index lacks, have been read before
+    int *done;        // [n_seqs * n_heads] counter: finished chunks
+    int reads_k;      // for the counts: rows of K are read here,
+    int reads_newest; // but those of the newest page were read before, because an index lacks them
     sl_attn_cuda_stats *stats;
 };
 
@@ -96,7 +101,7 @@ static void take_partials(arena *from, attend_params *p, int n_heads, int head_d
     p->moments = with_moments ? from->take<double>(MOMENT_SUMS * n) : NULL;
 }
 
-// All but the lists and the partial results' memory.
+// All but the lists and the memory of partial results.
 static attend_params attend_params_of(const sl_attn_cuda_decode_args *a) {
     attend_params p = {};
     p.rows = a->rows, p.q = a->q, p.k = a->k, p.v = a->v, p.out = a->out;
@@ -108,21 +113,21 @@ static attend_params attend_params_of(const sl_attn_cuda_decode_args *a) {
     return p;
 }
 
-// ---- a warp's rows ----
+// ---- the rows of a warp ----
 
 // 2^x for an integer x <= 0; 0 below the normal numbers.
 __device__ __forceinline__ float power_of_two(int x) {
     return x < -126 ? 0 : __int_as_float((x + 127) << 23);
 }
 
-// Of weights that are multiplied by factor.
+// The moments of masses that are multiplied by factor.
 __device__ __forceinline__ void scale_moments(double sums[MOMENT_SUMS], double factor) {
     double square = factor * factor;
     sums[0] *= factor, sums[1] *= square, sums[2] *= square, sums[3] *= square * factor, sums[4] *= square * square;
 }
 
-// Rows in batches, a row's dims over the lanes, four each. Row i of a batch belongs to lanes 2 i and 2 i + 1: these know its
-// place and its weight.
+// One warp's attention over batches of rows. The lanes share the dims of a row, four each. Lanes 2 i and 2 i + 1 hold the
+// address and the mass of row i of a batch.
 template <int DIM, bool SCORES, bool MOMENTS> struct attender {
     enum { SHARE = 32 / BATCH, LANES = DIM / 4 };
     float q[4], o[4];
@@ -137,8 +142,7 @@ template <int DIM, bool SCORES, bool MOMENTS> struct attender {
         for (int i = 0; i < MOMENT_SUMS; i++) sums[i] = 0;
     }
 
-    // The sums of s[i] over the lanes, to the lanes that own row i, by halves: in each step a lane gives away the rows of the
-    // other half.
+    // Sums s[i] over the lanes; the lanes that own row i get the sum. In each step a lane gives away half of its rows.
     static __device__ float sum_rows(float s[BATCH]) {
         int lane = threadIdx.x % 32;
 #pragma unroll
@@ -155,7 +159,7 @@ template <int DIM, bool SCORES, bool MOMENTS> struct attender {
         return s[0] + __shfl_xor_sync(~0u, s[0], 1);
     }
 
-    // From here on weights are measured from the larger of m and the batch's largest score.
+    // Measures masses from the larger of m and the batch's largest score from now on.
     __device__ void raise(float score) {
         float next = score;
 #pragma unroll
@@ -167,11 +171,11 @@ template <int DIM, bool SCORES, bool MOMENTS> struct attender {
         if (MOMENTS) scale_moments(sums, factor);
     }
 
-    // row: the lane's row of the pool, -1: none; weight: its weight, where rows are not scored.
-    __device__ void add(const attend_params &p, int row, float weight) {
+    // Adds a batch. row: the lane's pool row, -1: none. row_mass: its mass, where rows are not scored here.
+    __device__ void add(const attend_params &p, int row, float row_mass) {
         int lane = threadIdx.x % 32;
         uint2 x[BATCH], y[BATCH];
-        uint64_t policy = sl_l2_policy(SL_L2_FIRST_OUT); // draw_rows.cuh's gather says why
+        uint64_t policy = sl_l2_policy(SL_L2_FIRST_OUT); // draw_rows.cuh, gather: why these rows leave the L2 cache first
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
             int at = __shfl_sync(~0u, row, i * SHARE);
@@ -190,18 +194,18 @@ template <int DIM, bool SCORES, bool MOMENTS> struct attender {
             float score = sum_rows(s) * p.scale;
             score = row >= 0 ? score : -INFINITY;
             raise(score);
-            weight = exp2f(score - m);
+            row_mass = exp2f(score - m);
         } else {
             m = 0;
         }
-        l += weight;
+        l += row_mass;
         if (MOMENTS) {
-            double square = (double)weight * weight;
-            sums[0] += weight, sums[1] += square, sums[3] += square * weight, sums[4] += square * square;
+            double square = (double)row_mass * row_mass;
+            sums[0] += row_mass, sums[1] += square, sums[3] += square * row_mass, sums[4] += square * square;
         }
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
-            float v[4], own = __shfl_sync(~0u, weight, i * SHARE);
+            float v[4], own = __shfl_sync(~0u, row_mass, i * SHARE);
             widen4(y[i], v);
             o[0] += own * v[0], o[1] += own * v[1], o[2] += own * v[2], o[3] += own * v[3];
             if (MOMENTS) sums[2] += own * own * (v[0] * v[0] + v[1] * v[1] + v[2] * v[2] + v[3] * v[3]);
@@ -219,13 +223,13 @@ struct row_source {
     const bf16 *w;
     int stride, top;
 
-    // The place in the pool of row i of the list, and its stored weight.
-    template <bool SCORES> __device__ int find(int i, float *weight) const {
+    // The pool row of row i of the list, and its stored mass.
+    template <bool SCORES> __device__ int find(int i, float *row_mass) const {
         int row = __ldcg(list + i / unit) * unit + i % unit;
         if (!SCORES) {
             int ref = ref_of(__ldcg(mass + row / BLOCK));
             bf16 x = __ldcg((const unsigned short *)w + (size_t)(row / BLOCK) * stride + row % BLOCK);
-            *weight = __uint_as_float((uint32_t)x << 16) * power_of_two(ref - top);
+            *row_mass = __uint_as_float((uint32_t)x << 16) * power_of_two(ref - top);
         }
         return (pages[row / SL_PAGE] * n_kv_heads + kv_head) * SL_PAGE + row % SL_PAGE;
     }
@@ -233,7 +237,7 @@ struct row_source {
 
 __device__ row_source source_of(const attend_params &p, const sl_row &row, int seq_head, int head, int list) {
     const head_plan *plan = p.lists.plan + head;
-    int from = list > 0 ? plan->at[list] : 0; // the first list's entries can be asked for at once
+    int from = list > 0 ? plan->at[list] : 0; // the entries of the first list can be loaded without waiting for the plan
     return {.pages = row.pages,
             .list = p.lists.list + (size_t)head * p.lists.capacity + from,
             .kv_head = seq_head % p.n_kv_heads,
@@ -254,7 +258,7 @@ template <int DIM> struct attend_space {
     double moments[ATTEND_WARPS][MOMENT_SUMS];
     float2 parts[LISTS * CHUNKS]; // of all chunks
     float factor[LISTS];
-    int first[LISTS + 1]; // part of each list
+    int first[LISTS + 1]; // first part of each list
     int is_last;
 };
 
@@ -263,7 +267,7 @@ __device__ double sum_lanes(double x) {
     return x;
 }
 
-// A warp's result to shared memory.
+// Stores a warp's result to shared memory.
 template <int DIM, bool SCORES, bool MOMENTS>
 __device__ void leave(const attender<DIM, SCORES, MOMENTS> &a, attend_space<DIM> *s) {
     typedef attender<DIM, SCORES, MOMENTS> type;
@@ -275,12 +279,12 @@ __device__ void leave(const attender<DIM, SCORES, MOMENTS> &a, attend_space<DIM>
     if (!MOMENTS) return;
 #pragma unroll
     for (int i = 0; i < MOMENT_SUMS; i++) {
-        double sum = sum_lanes(a.sums[i]) / (i == 2 ? 1 : (int)type::SHARE); // SHARE lanes know a row's weight
+        double sum = sum_lanes(a.sums[i]) / (i == 2 ? 1 : (int)type::SHARE); // SHARE lanes hold the mass of a row
         if (lane == 0) s->moments[warp][i] = sum;
     }
 }
 
-// What a part's weights, measured from m, are beside those measured from the largest.
+// Factor from masses relative to 2^m to masses relative to 2^most.
 __device__ float relative(float m, float most) {
     return m == -INFINITY ? 0 : exp2f(m - most);
 }
@@ -289,7 +293,7 @@ __device__ void store_bf16(bf16 *to, float x) {
     *to = __bfloat16_as_ushort(__float2bfloat16_rn(x));
 }
 
-// The warps' results, in their order: the output, where this chunk is all there is, or a partial result.
+// Adds the warps' results in order. Stores the output if this is the only chunk, else a partial result.
 template <int DIM, bool MOMENTS>
 __device__ void merge_warps(const attend_params &p, const attend_space<DIM> *s, size_t head, int list, int chunk, bool is_all) {
     size_t at = (head * LISTS + list) * p.max_chunks + chunk;
@@ -301,7 +305,7 @@ __device__ void merge_warps(const attend_params &p, const attend_space<DIM> *s, 
         float factor = relative(s->ml[w].x, most);
         l += factor * s->ml[w].y, o += factor * s->o[w][d];
     }
-    if (is_all) return store_bf16(p.out + head * DIM + d, l == 0 ? 0 : o / l); // 0 / 0: nothing was picked
+    if (is_all) return store_bf16(p.out + head * DIM + d, l == 0 ? 0 : o / l); // 0 / 0: no row was listed
     __stcg(p.o + at * DIM + d, o);
     if (d == 0) __stcg(p.ml + at, make_float2(most, l));
     if (!MOMENTS || d > 0) return;
@@ -315,8 +319,8 @@ __device__ void merge_warps(const attend_params &p, const attend_space<DIM> *s, 
     for (int j = 0; j < MOMENT_SUMS; j++) __stcg(p.moments + at * MOMENT_SUMS + j, sums[j]);
 }
 
-// out = sum_c f_c 2^(m_c - m) o_c / sum_c f_c 2^(m_c - m) l_c over the chunks c of the head's lists: a warp every eighth of
-// them, then the warps in order.
+// out = sum_c f_c 2^(m_c - m) o_c / sum_c f_c 2^(m_c - m) l_c over the chunks c of the head's lists. A warp adds every eighth
+// chunk, then the warps are added in order.
 template <int DIM> __device__ void merge_chunks(const attend_params &p, attend_space<DIM> *s, size_t head, int n_kv) {
     if (threadIdx.x == 0) {
         s->first[0] = 0;
@@ -356,7 +360,7 @@ template <int DIM> __device__ void merge_chunks(const attend_params &p, attend_s
 
 // ---- what is counted ----
 
-// Entries that at least one head of the group reads, as the CPU reports them (decode.c).
+// Counts the entries that at least one head of the group reads, as the CPU reports them (decode.c).
 __device__ void count_distinct(const attend_params &p, int seq_head, int head_dim) {
     __shared__ int sums[2];
     int n_kv = p.rows[seq_head / p.n_kv_heads].position + 1, unit = p.lists.unit, newest = (n_kv - 1) / SL_PAGE * SL_PAGE;
@@ -382,9 +386,9 @@ __device__ void count_distinct(const attend_params &p, int seq_head, int head_di
     atomicAdd(&p.stats->bytes, (unsigned long long)(refined + sums[0]) * head_dim * sizeof(bf16));
 }
 
-// ---- heads whose stored weights say nothing ----
+// ---- heads that stored masses cannot represent ----
 
-// By a warp. Keys are counted here: count_distinct knows of those that are refined alone.
+// Exact attention by one warp. It counts the keys, because count_distinct counts only those that are read by the lists.
 template <int DIM>
 __device__ void attend_beyond(const attend_params &p, attend_space<DIM> *s, const sl_row &row, int seq_head, int head) {
     const exact_head h = make_exact_head(p.q + (size_t)head * DIM, p.k, p.v, row, p.n_kv_heads, seq_head, p.scale, NULL);
@@ -397,15 +401,15 @@ __device__ void attend_beyond(const attend_params &p, attend_space<DIM> *s, cons
 
 // ---- the kernel ----
 
-// out = sum_j f_j e_j v_j / sum_j f_j e_j over the rows j of a query head's lists: e_j its stored weight, or 2^(q.k_j scale);
-// f_j the list's factor.
+// out = sum_j f_j e_j v_j / sum_j f_j e_j over the rows j of a query head's lists. e_j: the stored mass, or 2^(q.k_j scale).
+// f_j: the factor of the list.
 //
-// grid: (workers that take the chunks of a list in turn, and one more block where rows are counted; query heads; lists), from
-// max_kv and the specification alone. Eight warps; a warp has 16 rows of K and V on their way at a time.
-// bytes: the rows of V, and of K where they are scored, once for each query head; of rows that several heads picked all but the
-// first reader's come from the L2 cache. Partial results stay there.
-// order of reduction: a lane's rows, the lanes of a row, the warps, the chunks, the lists, each in order; chunks follow from
-// the list's length alone.
+// Grid: (workers that take the chunks of a list in turn, and one thread block more that counts; query heads; lists). It depends
+// only on max_kv and the specification. A thread block has eight warps; a warp has 16 rows of K and V in flight.
+// Bytes: the rows of V, and of K with SCORES, once per query head. Rows that several heads of a group list come from the L2
+// cache for all but the first reader. Partial results stay in the L2 cache.
+// Order of reduction: a lane's rows, the lanes of a row, the warps, the chunks, the lists, each in order. Chunks depend only on
+// the list's length.
 template <int DIM, bool SCORES, bool MOMENTS>
 __global__ void __launch_bounds__(ATTEND_THREADS, SCORES ? 2 : 3) attend_rows_kernel(const attend_params p) {
     __shared__ __align__(16) attend_space<DIM> s;
@@ -418,7 +422,7 @@ __global__ void __launch_bounds__(ATTEND_THREADS, SCORES ? 2 : 3) attend_rows_ke
         return;
     }
     row_source from = source_of(p, row, seq_head, head, list);
-    if (from.n == 0 && is_beyond(p.lists.plan[head].top)) { // its lists are empty: others need not wait for `top`
+    if (from.n == 0 && is_beyond(p.lists.plan[head].top)) { // its lists are empty, so other heads need not wait for `top`
         if (p.out && blockIdx.x == 0 && threadIdx.x < 32) attend_beyond<DIM>(p, &s, row, seq_head, head);
         return;
     }
@@ -428,14 +432,14 @@ __global__ void __launch_bounds__(ATTEND_THREADS, SCORES ? 2 : 3) attend_rows_ke
     for (int chunk = blockIdx.x; chunk < n_chunks; chunk += p.n_workers, n_done++) {
         int at = chunk * chunk_rows + threadIdx.x / 32 * BATCH, end = min((chunk + 1) * chunk_rows, from.n);
         int lane_row = threadIdx.x % 32 / a.SHARE;
-        float weight = 0, next_weight = 0;
-        int next = at + lane_row < end ? from.find<SCORES>(at + lane_row, &next_weight) : -1;
+        float row_mass = 0, next_mass = 0;
+        int next = at + lane_row < end ? from.find<SCORES>(at + lane_row, &next_mass) : -1;
         a.begin(p.q + (size_t)head * DIM);
         for (; at < end; at += CHUNK_ROWS) {
             int place = next, ahead = at + CHUNK_ROWS + lane_row;
-            weight = next_weight, next_weight = 0;
-            next = ahead < end ? from.find<SCORES>(ahead, &next_weight) : -1;
-            a.add(p, place, weight);
+            row_mass = next_mass, next_mass = 0;
+            next = ahead < end ? from.find<SCORES>(ahead, &next_mass) : -1;
+            a.add(p, place, row_mass);
         }
         leave(a, &s);
         __syncthreads();
@@ -443,7 +447,7 @@ __global__ void __launch_bounds__(ATTEND_THREADS, SCORES ? 2 : 3) attend_rows_ke
         __syncthreads();
     }
     if (is_all || !p.out || n_done == 0) return;
-    if (threadIdx.x == 0) { // of this launch's one list: the others' chunks belong to earlier launches
+    if (threadIdx.x == 0) { // of this launch's one list: the chunks of the others belong to earlier launches
         s.is_last = sl_add_ordered(p.done + head, n_done) + n_done == n_chunks;
         if (s.is_last) p.done[head] = 0;
     }

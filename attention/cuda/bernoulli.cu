@@ -1,12 +1,28 @@
-// attention/cuda/bernoulli.cu - Bernoulli qK^T on CUDA: scores from the key features that a sampled query needs, alone (values
-// densely) or with a sampler of the SANTA family (`bernoulli-group+santa-sys`), in one kernel.
+// attention/cuda/bernoulli.cu - Bernoulli qK^T on CUDA, in one kernel: scores from only the key features that a sampled query
+// needs. It runs alone (then it reads all of V) or with a sampler of the SANTA family (`bernoulli-group+santa-sys`).
 //
-// Full pages of keys lie feature by feature (page_extras.cu), 512 contiguous bytes each: features whose counts are 0 are not
-// read. A warp of a block draws the counts of its next unit (propose_bernoulli.c's) while others stream the columns of the last
-// one's features through rings: short copies, whose asking takes its time. Consumer warps score, in the order of the CPU's
-// sums. With a sampler they store weights and drawers draw from them (samplers.cuh); alone they sum V too, and the drawers
-// merge the units' sums. The warp that draws counts also tells the drawers what is done: what has been stored must be seen by
-// all before, which takes a microsecond that consumers would lose.
+// Full pages of keys lie feature by feature (page_extras.cu), 512 contiguous bytes per feature. Features whose counts are 0 are
+// not read.
+//
+// | role     | warps, alone / DRAWN | does                                                                              |
+// |----------|----------------------|-----------------------------------------------------------------------------------|
+// | consumer | 4 / 8                | scores 64 rows of a page per warp, in the CPU's order of sums                     |
+// |          |                      | then DRAWN: stores masses; alone: sums V                                          |
+// | drawer   | 4                    | DRAWN: draws rows (samplers.cuh); alone: merges the items' sums                   |
+// | sampler  | 1                    | draws the counts of the next item; adds finished items to `done`                  |
+// | issuer   | 2                    | copies columns of features (or rows of the newest page, or V) into ring stages    |
+//
+// | shared memory, in order | bytes (DIM 128, HEADS 4) | contents                                                             |
+// |-------------------------|--------------------------|----------------------------------------------------------------------|
+// | block_shared            | about 22 KB              | barriers, stage_infos, spans, draw_space, sampled queries, q, masses |
+// | ring stages             | 6 x 16512                | 32 columns of 512 bytes, or 64 rows in 8 groups of eight             |
+//
+// Worked page: DIM 128, group 4, 40 used features. Two stages bring 32 and 8 columns; runs of neighbouring features are one
+// copy. Lane l of consumer warp w has rows 64 w + 2 l and + 1: per feature it loads 4 bytes and does 2 x 4 fma with 4
+// coefficients. With a sampler, half a warp holds a block of 32 rows, and shuffles give each head's reference and block mass.
+//
+// Before `done` may grow, all threads must see the stored data. That takes about a microsecond, which the sampler warp spends
+// instead of consumers.
 #include "attention/cuda/head_dim.cuh"
 #include "attention/cuda/sample_queries.cuh"
 #include "attention/cuda/samplers.cuh"
@@ -15,42 +31,42 @@
 namespace {
 
 enum {
-    ISSUER_WARPS = 2,                     // warps that ask for copies
-    COLUMN = SL_PAGE * (int)sizeof(bf16), // of one feature in a page
-    COLUMNS_MAX = 32,                     // in a stage
-    PART = 64,                            // rows of a page that a consumer warp scores; rows of V or newest keys in a stage
-    OCTETS = PART / 8,                    // these come eight rows to a copy, the copies OCTET_PAD bytes apart,
-    OCTET_PAD = 16,                       //   so that row i of all octets lies in different banks
-    STAGES = 6,                           // of all rings
-    AHEAD = 3,                            // units whose counts are drawn and that are not yet done, at most
-    P_STRIDE = PART + 8,                  // weights of a part and head: heads in different banks
-    ITEMS_WANTED = 128,                   // of a long sequence, over all its KV heads
+    ISSUER_WARPS = 2,                     // warps that issue copies
+    COLUMN = SL_PAGE * (int)sizeof(bf16), // bytes of one feature in a page
+    COLUMNS_MAX = 32,                     // of a stage
+    PART = 64,           // rows of a page that a consumer warp scores; rows of V or of the newest keys in a stage
+    OCTETS = PART / 8,   // such rows come eight to a copy; the copies lie OCTET_PAD bytes further apart,
+    OCTET_PAD = 16,      // so that row i of all octets lies in different banks
+    STAGES = 6,          // of all rings
+    AHEAD = 3,           // items whose counts are drawn and that are not yet finished, at most
+    P_STRIDE = PART + 8, // stride of masses from head to head: heads lie in different banks
+    ITEMS_WANTED = 128,  // items of a long sequence, over all its KV heads
     CHUNK_ROWS_MAX = 4096,
 };
 static_assert((int)PART * (int)CONSUMER_WARPS == (int)SL_PAGE, "a part for each consumer of a team");
 
-// Where weights are stored, and nothing is kept from page to page, two teams of consumers take pages by turns. A team has a
-// ring of its own; where there is one team, both issuers fill its ring, a stage each by turns.
+// With a sampler, consumers carry nothing from page to page, so two teams take pages in turn, each with its own ring. Alone
+// there is one team, and both issuers fill its ring, alternate stages each.
 template <bool DRAWN> struct warp_roles {
     enum {
         TEAMS = DRAWN ? 2 : 1,
-        RING = STAGES / TEAMS, // stages
+        RING = STAGES / TEAMS, // stages of a ring
         ISSUERS_OF_RING = ISSUER_WARPS / TEAMS,
         SCORE_WARPS = TEAMS * CONSUMER_WARPS,
-        SAMPLER = SCORE_WARPS + DRAW_WARPS, // warp that draws counts; issuers follow
+        SAMPLER = SCORE_WARPS + DRAW_WARPS, // the warp that draws counts; issuers follow
         THREADS = 32 * (SAMPLER + 1 + ISSUER_WARPS),
     };
 };
 
-// Of a page, the warp's.
+// The warp's part of a page.
 __device__ int own_part() {
     return threadIdx.x / 32 % CONSUMER_WARPS;
 }
 
-// Units are several pages, for which counts are drawn once.
+// A work item is several pages, for which the counts are drawn once.
 struct chunk_rule {
     int n_kv_heads;
-    __device__ int rows(int n_kv) const { // of a unit
+    __device__ int rows(int n_kv) const { // rows of an item
         int wanted = max(ITEMS_WANTED / n_kv_heads, 1), rows = ceil_div(max(n_kv, 1), wanted);
         return ceil_div(min(rows, (int)CHUNK_ROWS_MAX), SL_PAGE) * SL_PAGE;
     }
@@ -62,31 +78,31 @@ struct bernoulli_params {
     draw_params draw;
     const bf16 *columns; // [n_pages][n_kv_heads][head_dim][256]
     query_sampling sampling;
-    sampler kind;   // of the values; alone:
-    int max_chunks; //   of a sequence, the stride of
-    float2 *ml;     //   [n_seqs * n_kv_heads][max_chunks][4][group] maximum (log2) and sum of weights, a warp's of a unit
-    float *o;       //   [n_seqs * n_kv_heads][max_chunks][4][group][head_dim] sum of weight * v
+    sampler kind;   // for the values. Alone:
+    int max_chunks; // chunks of a sequence, the stride of
+    float2 *ml;     // [n_seqs * n_kv_heads][max_chunks][4][group] maximum (log2) and sum of masses, of a warp and item
+    float *o;       // [n_seqs * n_kv_heads][max_chunks][4][group][head_dim] sum of mass * v
 };
 
 enum stage_kind { COLUMNS, KEY_ROWS, VALUE_ROWS };
 
-// What a stage holds.
+// The contents of a ring stage.
 struct __align__(16) stage_info {
-    int seq_head;   // sequence * n_kv_heads + KV head; -1: no more stages
-    int row;        // of the sequence: its page's first
-    int n_kv;       // of the sequence
-    short kind;     // COLUMNS: [n][256], of features number `first` on. Others: [8][8 rows + pad], part `first` of the page
-    short first, n; //
-    short begins;   // its page's first stage
-    short scored;   // the last of its page's scores
-    short last;     // of its unit, for its team
-    short chunk;    // of the sequence
-    short which;    // sampled queries
+    int seq_head; // -1: no more stages
+    int row;      // first row of its page, counted in the sequence
+    int n_kv;     // of the sequence
+    short kind;   // COLUMNS: [n][256], features from number `first` on. Others: [8][8 rows + pad], part `first` of the page
+    short first, n;
+    short begins; // first stage of its page
+    short scored; // last stage of its page's scores
+    short last;   // last stage of its item, for its team
+    short chunk;  // of the sequence
+    short which;  // number of the sampled queries
 };
 
-// Rows [from, end) of one KV head of a sequence.
+// Rows [from, end) of one seq_head: a work item.
 struct score_span {
-    int seq, seq_head; // sequence * n_kv_heads + KV head; -1: there are no more
+    int seq, seq_head; // seq_head -1: there are no more
     int from, end, n_kv;
     int chunk; // of the sequence
 };
@@ -94,7 +110,7 @@ struct score_span {
 template <int DIM, int HEADS> struct block_shared {
     uint64_t full[STAGES], empty[STAGES];
     stage_info info[STAGES];
-    uint64_t ready[AHEAD], free[AHEAD]; // of `spans` and `queries`: they are there; consumers that are done with the unit
+    uint64_t ready[AHEAD], free[AHEAD]; // ready: spans and queries are there. free: consumers have finished the item
     score_span spans[AHEAD];
     draw_space draw;
     sampled<DIM, HEADS> queries[AHEAD];
@@ -111,17 +127,17 @@ template <int DIM> struct part {
     };
 };
 
-// Of a team's stages.
+// The stages of one team.
 struct team_shared {
     uint64_t *full, *empty;
     stage_info *info;
 };
 typedef stage_ring<team_shared> team_ring;
 
-template <int DIM, bool DRAWN, int HEADS> __device__ team_ring ring_of(block_shared<DIM, HEADS> *head, int team) {
+template <int DIM, bool DRAWN, int HEADS> __device__ team_ring ring_of(block_shared<DIM, HEADS> *shared, int team) {
     int first = team * warp_roles<DRAWN>::RING;
-    char *stages = (char *)head + (sizeof(*head) + 127) / 128 * 128;
-    return {.head = {head->full + first, head->empty + first, head->info + first},
+    char *stages = (char *)shared + (sizeof(*shared) + 127) / 128 * 128;
+    return {.head = {shared->full + first, shared->empty + first, shared->info + first},
             .stages = stages + first * part<DIM>::STAGE,
             .n_stages = warp_roles<DRAWN>::RING,
             .stage_bytes = part<DIM>::STAGE};
@@ -132,14 +148,14 @@ template <int DIM, bool DRAWN, int HEADS> __device__ team_ring ring_of(block_sha
 template <bool DRAWN> struct feed {
     team_ring fill;
     int turn;                            // of the issuers of this ring
-    int n_issued;                        // stages of the ring
-    int n_normal;                        // of them, that the L2 cache treats as any data: score_keys.cuh's normal_tiles
-    __device__ uint64_t policy() const { // of the stage that is open
+    int n_issued;                        // stages of the ring that were opened
+    int n_normal;                        // the first of them, copied with the normal L2 policy (score_keys.cuh, normal_tiles)
+    __device__ uint64_t policy() const { // of the open stage
         return sl_l2_policy(n_issued > n_normal ? SL_L2_FIRST_OUT : SL_L2_ANY);
     }
 };
 
-// Waits for an empty stage and announces what comes. False: it is another issuer's.
+// Waits for an empty stage and announces its bytes. Returns false if the stage is another issuer's.
 template <bool DRAWN> __device__ bool open_stage(feed<DRAWN> *to, const stage_info &info, int bytes) {
     team_ring *r = &to->fill;
     if (to->n_issued++ % warp_roles<DRAWN>::ISSUERS_OF_RING != to->turn) return false;
@@ -154,7 +170,7 @@ template <bool DRAWN> __device__ bool open_stage(feed<DRAWN> *to, const stage_in
     return true;
 }
 
-// All copies of the stage have been asked for.
+// All copies of the stage are issued.
 template <bool DRAWN> __device__ void close_stage(feed<DRAWN> *to, bool mine) {
     team_ring *r = &to->fill;
 #if __CUDA_ARCH__ < 900
@@ -165,7 +181,7 @@ template <bool DRAWN> __device__ void close_stage(feed<DRAWN> *to, bool mine) {
     r->advance();
 }
 
-// Every lane copies its bytes (0: none) to its place, 16-byte aligned.
+// Every lane copies its bytes (0: none) to its 16-byte aligned place.
 __device__ void copy_lanes(uint64_t *full, uint32_t to, const void *from, int bytes, uint64_t policy) {
 #if __CUDA_ARCH__ >= 900
     if (bytes) copy_bulk(to, from, bytes, full, policy);
@@ -179,7 +195,7 @@ __device__ void copy_lanes(uint64_t *full, uint32_t to, const void *from, int by
 #endif
 }
 
-// The features' columns of one page of one KV head, [DIM][256]. Neighbours come in one copy.
+// Copies the features' columns of one page of one KV head, [DIM][256]. Neighbouring columns come in one copy.
 template <int DIM, int HEADS, bool DRAWN>
 __device__ void produce_columns(feed<DRAWN> *to, const sampled<DIM, HEADS> &q, const bf16 *page, stage_info info) {
     int lane = threadIdx.x % 32, n_stages = max(ceil_div(q.n, COLUMNS_MAX), 1);
@@ -191,7 +207,7 @@ __device__ void produce_columns(feed<DRAWN> *to, const sampled<DIM, HEADS> &q, c
         bool mine = open_stage(to, info, n * COLUMN);
         int feature = lane < n ? q.feature[first + lane] : -1, before = __shfl_up_sync(~0u, feature, 1);
         bool leads = lane < n && (lane == 0 || feature != before + 1);
-        uint32_t later = __ballot_sync(~0u, leads) & ~(~0u >> (31 - lane)); // of the run behind this one's
+        uint32_t later = __ballot_sync(~0u, leads) & ~(~0u >> (31 - lane)); // leaders behind this lane's run
         int run = (later ? __ffs(later) - 1 : n) - lane;
         copy_lanes(&to->fill.head.full[to->fill.stage], shared_address(to->fill.data()) + lane * COLUMN,
                    page + feature * SL_PAGE, mine && leads ? run * COLUMN : 0, to->policy());
@@ -199,7 +215,7 @@ __device__ void produce_columns(feed<DRAWN> *to, const sampled<DIM, HEADS> &q, c
     }
 }
 
-// The first n_rows rows of one page of one KV head, [256][DIM], whole octets.
+// Copies the first n_rows rows of one page of one KV head, [256][DIM], in whole octets.
 template <int DIM, bool DRAWN>
 __device__ void produce_rows(feed<DRAWN> *to, const bf16 *page, int n_rows, stage_kind kind, stage_info info) {
     int lane = threadIdx.x % 32, n_stages = ceil_div(n_rows, PART);
@@ -216,7 +232,7 @@ __device__ void produce_rows(feed<DRAWN> *to, const bf16 *page, int n_rows, stag
     }
 }
 
-// Counts what reading a sequence's KV head takes.
+// Counts what the reads of one seq_head's keys are.
 template <int DIM> __device__ void count_keys(const bernoulli_params &p, int n_kv, int n_features) {
     if (!p.draw.stats || threadIdx.x % 32 > 0) return;
     int n_full = (n_kv - 1) / SL_PAGE * SL_PAGE;
@@ -225,19 +241,19 @@ template <int DIM> __device__ void count_keys(const bernoulli_params &p, int n_k
     atomicAdd(&p.draw.stats->features, (unsigned long long)(n_features * 1024 * p.score.group + DIM / 2) / DIM);
 }
 
-// Draws the counts of a block's units, and tells which are done: before one is drawn, that whose place it takes. The first unit
-// is the block's number, the others are handed out in order as blocks get to them.
-template <int DIM, int HEADS> __device__ void sample_items(const bernoulli_params &p, block_shared<DIM, HEADS> *head) {
+// Draws the counts of the thread block's items. Before it draws an item it adds the finished item in the same place to `done`.
+// The first item has the number blockIdx.x. A counter hands out the others in order.
+template <int DIM, int HEADS> __device__ void sample_items(const bernoulli_params &p, block_shared<DIM, HEADS> *shared) {
     int lane = threadIdx.x % 32, item = blockIdx.x, ticket = -1, n_kv_heads = p.score.n_kv_heads, group = p.score.group;
     chunk_rule rule = {n_kv_heads};
     seq_lookup lookup;
     lookup_load(&lookup, p.score.rows, p.score.n_seqs, n_kv_heads, rule, 0, 0);
-    sl_wait_previous(); // which keys are read depends on q
+    sl_wait_previous(); // q decides which keys are read
     for (int n = 0, n_ended = 0; n_ended < AHEAD; n++) {
         item_place at = lookup_find(&lookup, p.score.rows, p.score.n_seqs, n_kv_heads, rule, item);
         int which = n % AHEAD;
-        score_span span = {.seq_head = -1}, before = head->spans[which];
-        barrier_wait(&head->free[which], n / AHEAD % 2 ^ 1);
+        score_span span = {.seq_head = -1}, before = shared->spans[which];
+        barrier_wait(&shared->free[which], n / AHEAD % 2 ^ 1);
         if (lane == 0 && n >= AHEAD)
             add_released(p.score.done + before.seq_head, CONSUMER_WARPS * ceil_div(before.end - before.from, SL_PAGE));
         if (at.seq >= 0) {
@@ -246,45 +262,46 @@ template <int DIM, int HEADS> __device__ void sample_items(const bernoulli_param
             span.seq = at.seq, span.seq_head = at.seq * n_kv_heads + kv_head, span.n_kv = at.n_kv;
             span.chunk = at.local / n_kv_heads, span.from = span.chunk * rows, span.end = min(span.from + rows, at.n_kv);
             const uint4 *q = (const uint4 *)(p.score.q + (size_t)span.seq_head * group * DIM);
-            for (int k = lane; k < group * DIM / 8; k += 32) ((uint4 *)head->q)[k] = __ldcg(q + k);
+            for (int k = lane; k < group * DIM / 8; k += 32) ((uint4 *)shared->q)[k] = __ldcg(q + k);
             __syncwarp();
-            sampled<DIM, HEADS> *queries = &head->queries[which];
-            sample_queries<DIM, HEADS>(p.sampling, group, rng_of(p.draw, p.score.rows[span.seq], kv_head * group), head->q,
+            sampled<DIM, HEADS> *queries = &shared->queries[which];
+            sample_queries<DIM, HEADS>(p.sampling, group, rng_of(p.draw, p.score.rows[span.seq], kv_head * group), shared->q,
                                        queries);
             if (span.from == 0) count_keys<DIM>(p, at.n_kv, queries->n);
             item = gridDim.x + __shfl_sync(~0u, ticket, 0);
         }
-        __syncwarp(); // head->q is read
+        __syncwarp(); // all lanes have read q
         if (n_ended == 0) {
-            if (lane == 0) head->spans[which] = span;
-            barrier_arrive(&head->ready[which]); // each lane, of what it has written
+            if (lane == 0) shared->spans[which] = span;
+            barrier_arrive(&shared->ready[which]); // each lane arrives, because each lane has written
         }
         n_ended += at.seq < 0;
     }
     int n_items = __shfl_sync(~0u, lookup.end, 31);
-    if (lane == 0 && ticket == n_items - 1) *p.score.next_item = 0; // a ticket is taken per unit, so this was the last of all
+    if (lane == 0 && ticket == n_items - 1) *p.score.next_item = 0; // an item takes one ticket, so this was the last one
 }
 
-// Asks for what a team takes of the keys (and values) of a unit, `which` of the sampled queries; before: pages of earlier
-// units.
+// Issues a team's pages of the keys (and values) of an item. which: number of the sampled queries. before: pages of earlier
+// items.
 template <int DIM, int HEADS, bool DRAWN>
-__device__ void produce_item(const bernoulli_params &p, block_shared<DIM, HEADS> *head, feed<DRAWN> *to, const score_span &u,
+__device__ void produce_item(const bernoulli_params &p, block_shared<DIM, HEADS> *shared, feed<DRAWN> *to, const score_span &u,
                              int which, int team, int before) {
     int lane = threadIdx.x % 32, kv_head = u.seq_head % p.score.n_kv_heads;
     const int32_t *pages = p.score.rows[u.seq].pages;
-    int32_t id = u.from + lane * SL_PAGE < u.end ? pages[u.from / SL_PAGE + lane] : 0; // at most CHUNK_ROWS_MAX rows
+    int32_t id =
+        u.from + lane * SL_PAGE < u.end ? pages[u.from / SL_PAGE + lane] : 0; // an item has at most CHUNK_ROWS_MAX rows
     stage_info info = {.seq_head = u.seq_head, .n_kv = u.n_kv, .chunk = (short)u.chunk, .which = (short)which};
     enum { TEAMS = warp_roles<DRAWN>::TEAMS };
     int n_pages = ceil_div(u.end - u.from, SL_PAGE), first = (team + before) % TEAMS;
-    if (first >= n_pages) // the team has nothing of it
-        for (int i = 0; i < CONSUMER_WARPS; i++) barrier_arrive(&head->free[which]);
+    if (first >= n_pages) // the team has no page of it
+        for (int i = 0; i < CONSUMER_WARPS; i++) barrier_arrive(&shared->free[which]);
     for (int i = first; i < n_pages; i += TEAMS) {
         size_t block = (size_t)__shfl_sync(~0u, id, i) * p.score.n_kv_heads + kv_head;
         int row = u.from + i * SL_PAGE, n_rows = min(u.n_kv - row, (int)SL_PAGE);
         bool last = i + TEAMS >= n_pages;
         info.row = row, info.last = DRAWN && last;
         if (row + SL_PAGE < u.n_kv)
-            produce_columns(to, head->queries[which], p.columns + block * SL_PAGE * DIM, info);
+            produce_columns(to, shared->queries[which], p.columns + block * SL_PAGE * DIM, info);
         else
             produce_rows<DIM>(to, p.score.k + block * SL_PAGE * DIM, n_rows, KEY_ROWS, info);
         info.last = last;
@@ -293,18 +310,18 @@ __device__ void produce_item(const bernoulli_params &p, block_shared<DIM, HEADS>
 }
 
 template <int DIM, int HEADS, bool DRAWN>
-__device__ void produce(const bernoulli_params &p, block_shared<DIM, HEADS> *head, int own) {
+__device__ void produce(const bernoulli_params &p, block_shared<DIM, HEADS> *shared, int own) {
     enum { TEAMS = warp_roles<DRAWN>::TEAMS };
     int team = own % TEAMS, n_pages = 0;
     feed<DRAWN> to = {
-        .fill = ring_of<DIM, DRAWN>(head, team), .turn = own / TEAMS, .n_issued = 0, .n_normal = p.score.n_normal / TEAMS};
+        .fill = ring_of<DIM, DRAWN>(shared, team), .turn = own / TEAMS, .n_issued = 0, .n_normal = p.score.n_normal / TEAMS};
     sl_wait_previous(); // the newest row
     for (int n = 0;; n++) {
-        barrier_wait(&head->ready[n % AHEAD], n / AHEAD % 2);
+        barrier_wait(&shared->ready[n % AHEAD], n / AHEAD % 2);
         __syncwarp();
-        score_span u = head->spans[n % AHEAD];
+        score_span u = shared->spans[n % AHEAD];
         if (u.seq_head < 0) break;
-        produce_item<DIM, HEADS, DRAWN>(p, head, &to, u, n % AHEAD, team, n_pages);
+        produce_item<DIM, HEADS, DRAWN>(p, shared, &to, u, n % AHEAD, team, n_pages);
         n_pages += ceil_div(u.end - u.from, SL_PAGE);
     }
     close_stage(&to, open_stage(&to, stage_info{.seq_head = -1}, 0));
@@ -312,14 +329,14 @@ __device__ void produce(const bernoulli_params &p, block_shared<DIM, HEADS> *hea
 
 // ---- consumers ----
 //
-// Warp w has part w of a page: rows 64 w .. 64 w + 63, its lane l rows 2 l and 2 l + 1 of them, for all heads. s[i][h]: the
-// score of row 2 l + i for head h.
+// Warp w has rows 64 w .. 64 w + 63 of a page. Its lane l has rows 2 l and 2 l + 1 of these, for all heads. s[i][h]: the score
+// of row 2 l + i for head h.
 
 __device__ void consumers_sync() {
     asm volatile("bar.sync 2, %0;" ::"n"(32 * CONSUMER_WARPS) : "memory");
 }
 
-// N columns from x on, with their coefficients.
+// Adds N columns from x on, times their coefficients.
 template <int N, int HEADS> __device__ void add_some(const char *x, const float (*coef)[HEADS], float s[2][HEADS]) {
     uint32_t both[N];
 #pragma unroll
@@ -340,18 +357,18 @@ template <int N, int HEADS> __device__ void add_some(const char *x, const float 
 
 template <int DIM, int HEADS>
 __device__ void add_columns(const sampled<DIM, HEADS> &q, const char *data, const stage_info &info, float s[2][HEADS]) {
-    enum { N = 64 / HEADS }; // at a time: what registers hold, for one warp must cover the latency of its own loads
+    enum { N = 64 / HEADS }; // as many as registers hold: a warp must hide the latency of its own loads
     const char *x = data + own_part() * PART * sizeof(bf16) + threadIdx.x % 32 * 4;
     const float(*coef)[HEADS] = q.coef + info.first;
     int n = info.n;
     for (; n >= N; n -= N, x += N * COLUMN, coef += N) add_some<N>(x, coef, s);
-    if (n & 8) add_some<8>(x, coef, s), x += 8 * COLUMN, coef += 8; // HEADS 4 alone
+    if (n & 8) add_some<8>(x, coef, s), x += 8 * COLUMN, coef += 8; // only with 4 HEADS
     if (n & 4) add_some<4>(x, coef, s), x += 4 * COLUMN, coef += 4;
     if (n & 2) add_some<2>(x, coef, s), x += 2 * COLUMN, coef += 2;
     if (n & 1) add_some<1>(x, coef, s);
 }
 
-// The warp's own part of the newest page.
+// The warp's part of the newest page.
 template <int DIM, int HEADS> __device__ void add_rows(const sampled<DIM, HEADS> &q, const char *data, float s[2][HEADS]) {
     int row = threadIdx.x % 32 * 2;
     const bf16 *x = (const bf16 *)(data + row / 8 * part<DIM>::OCTET + row % 8 * part<DIM>::ROW);
@@ -367,19 +384,19 @@ template <int DIM, int HEADS> __device__ void add_rows(const sampled<DIM, HEADS>
     }
 }
 
-// x[h]: the largest of a group of 2 STEP lanes; NaN where one of them has NaN.
+// x[h]: the largest of a group of 2 STEP lanes. NaN if one of them is NaN.
 template <int HEADS> __device__ void max_heads(float x[HEADS], int step) {
     for (; step > 0; step /= 2)
 #pragma unroll
         for (int h = 0; h < HEADS; h++) x[h] = sl_max_nan(x[h], __shfl_xor_sync(~0u, x[h], step));
 }
 
-// Head of the group whose mass a lane adds up in store_part, of its half warp's block.
+// The head whose block mass a lane sums in store_part, of its half warp's block.
 template <int HEADS> __device__ int head_of_lane() {
     return threadIdx.x % 16 / (16 / HEADS);
 }
 
-// Scores to stored weights (stages.h). A block of 32 rows is half a warp's. Returns the reference of the lane's head.
+// Turns scores into stored masses (stages.h). Half a warp has a block of 32 rows. Returns the reference of the lane's head.
 template <int HEADS> __device__ int store_part(const score_params &p, const stage_info &info, float s[2][HEADS]) {
     int lane = threadIdx.x % 32, row = info.row + own_part() * PART + 2 * lane, block = row / BLOCK;
     bool there = block * BLOCK < info.n_kv;
@@ -403,7 +420,7 @@ template <int HEADS> __device__ int store_part(const score_params &p, const stag
         mass[h] = pair_mass(*(uint32_t *)&pair);
         if (there && h < p.group) store_result(p, w + h * (BLOCK / 2), *(uint32_t *)&pair);
     }
-    // Sums over half a warp, in every step of half the heads, until a lane has one head's
+    // Sums over half a warp. Each step halves the heads of a lane, until it has one.
     int head = head_of_lane<HEADS>();
 #pragma unroll
     for (int n = HEADS / 2, step = 8; step > 0; n /= 2, step /= 2) {
@@ -422,11 +439,11 @@ template <int HEADS> __device__ int store_part(const score_params &p, const stag
     return ref[0];
 }
 
-// Online softmax over a unit's pages, and the sum of V: as an mma, columns of V by rows, times rows by heads. The maxima are
-// the same in all consumer warps; of every 64 rows of V a warp takes rows 8 b + 2 warp and 8 b + 2 warp + 1, b = 0..7.
+// Online softmax over an item's pages, and the sum of V as an mma: columns of V by rows, times rows by heads. All consumer
+// warps have the same maxima. Of every 64 rows of V a warp takes rows 8 b + 2 warp and 8 b + 2 warp + 1, b = 0 .. 7.
 template <int DIM, int HEADS> struct attention {
     float m[HEADS], l[HEADS];     // l: of the lane's own rows
-    float own[2], o[DIM / 16][4]; // of heads 2 (lane % 4) and the next; o: columns 16 i + lane / 4 and 8 further
+    float own[2], o[DIM / 16][4]; // own: of heads 2 (lane % 4) and + 1; o: columns 16 i + lane / 4 and + 8
 
     __device__ void begin() {
         own[0] = own[1] = -INFINITY;
@@ -436,8 +453,8 @@ template <int DIM, int HEADS> struct attention {
         for (int i = 0; i < DIM / 16; i++) o[i][0] = o[i][1] = o[i][2] = o[i][3] = 0;
     }
 
-    // A page's scores to weights, in head->masses.
-    __device__ void softmax(block_shared<DIM, HEADS> *head, const stage_info &info, float scale, const float s[2][HEADS]) {
+    // Turns the scores of a page into masses, in shared memory.
+    __device__ void softmax(block_shared<DIM, HEADS> *shared, const stage_info &info, float scale, const float s[2][HEADS]) {
         int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = 2 * lane;
         int n_rows = info.n_kv - info.row - warp * PART; // of the part
         float most[HEADS];
@@ -447,14 +464,15 @@ template <int DIM, int HEADS> struct attention {
         max_heads<HEADS>(most, 16);
 #pragma unroll
         for (int h = 0; h < HEADS; h++)
-            if (lane == h) head->most[warp][h] = most[h] * scale;
+            if (lane == h) shared->most[warp][h] = most[h] * scale;
         consumers_sync();
-        bf16 *to = &head->masses[warp][0][row % 8 * 8 + row / 8];
+        bf16 *to = &shared->masses[warp][0][row % 8 * 8 + row / 8];
 #pragma unroll
         for (int h = 0; h < HEADS; h++) {
             float before = m[h];
-            for (int w = 0; w < CONSUMER_WARPS; w++) m[h] = fmaxf(m[h], head->most[w][h]); // the page has a row: finite
-            // no fma: m is a rounded product, which a huge score's exact one may exceed by more than float's exponents hold
+            for (int w = 0; w < CONSUMER_WARPS; w++) m[h] = fmaxf(m[h], shared->most[w][h]); // finite: the page has a row
+            // No fma here: m is a rounded product. The exact product of a huge score can exceed m by more than the exponent
+            // range of a float.
             float even = row < n_rows ? exp2f(__fmul_rn(s[0][h], scale) - m[h]) : 0,
                   odd = row + 1 < n_rows ? exp2f(__fmul_rn(s[1][h], scale) - m[h]) : 0;
             bf16 a = __bfloat16_as_ushort(__float2bfloat16_rn(even)), b = __bfloat16_as_ushort(__float2bfloat16_rn(odd));
@@ -465,7 +483,7 @@ template <int DIM, int HEADS> struct attention {
         if (lane % 4 * 2 < HEADS)
             for (int i = 0; i < 2; i++) {
                 float before = own[i];
-                for (int w = 0; w < CONSUMER_WARPS; w++) own[i] = fmaxf(own[i], head->most[w][lane % 4 * 2 + i]);
+                for (int w = 0; w < CONSUMER_WARPS; w++) own[i] = fmaxf(own[i], shared->most[w][lane % 4 * 2 + i]);
                 factor[i] = exp2f(before - own[i]);
             }
 #pragma unroll
@@ -474,15 +492,15 @@ template <int DIM, int HEADS> struct attention {
         consumers_sync();
     }
 
-    // Part info.first of the page's values.
-    __device__ void add_values(const block_shared<DIM, HEADS> *head, const char *data, const stage_info &info) {
+    // Adds part info.first of the page's values.
+    __device__ void add_values(const block_shared<DIM, HEADS> *shared, const char *data, const stage_info &info) {
         int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, q = lane % 4, matrix = lane / 8;
         int n_rows = info.n_kv - info.row - info.first * PART;
-        const uint32_t *w = (const uint32_t *)head->masses[info.first][g];
+        const uint32_t *w = (const uint32_t *)shared->masses[info.first][g];
         uint32_t low = w[8 * warp + q], high = w[8 * warp + 4 + q];
         uint32_t at =
             shared_address(data) + lane % 8 * part<DIM>::OCTET + (2 * warp + matrix / 2) * part<DIM>::ROW + matrix % 2 * 16;
-        uint32_t keep[2] = {~0u, ~0u}; // rows that are there: beyond them lies anything, NaN too
+        uint32_t keep[2] = {~0u, ~0u}; // clears rows behind the sequence's end, whose memory can hold NaN
         for (int i = 0; i < 2 && n_rows < PART; i++) {
             int row = 16 * q + 2 * warp + i;
             keep[i] = (row < n_rows ? 0xffff : 0) | (row + 8 < n_rows ? 0xffff0000u : 0);
@@ -498,7 +516,7 @@ template <int DIM, int HEADS> struct attention {
         }
     }
 
-    // The warp's sums of the unit, to the workspace.
+    // Stores the warp's sums of the item to the workspace.
     __device__ void store(const bernoulli_params &p, const stage_info &info) {
         int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = p.score.group;
         size_t first = (((size_t)info.seq_head * p.max_chunks + info.chunk) * CONSUMER_WARPS + warp) * group;
@@ -517,19 +535,19 @@ template <int DIM, int HEADS> struct attention {
     }
 };
 
-template <int DIM, int HEADS, bool DRAWN> __device__ void consume(const bernoulli_params &p, block_shared<DIM, HEADS> *head) {
-    team_ring r = ring_of<DIM, DRAWN>(head, threadIdx.x / 32 / CONSUMER_WARPS);
+template <int DIM, int HEADS, bool DRAWN> __device__ void consume(const bernoulli_params &p, block_shared<DIM, HEADS> *shared) {
+    team_ring r = ring_of<DIM, DRAWN>(shared, threadIdx.x / 32 / CONSUMER_WARPS);
     int fresh = 1,
-        top = REF_EMPTY; // the team's next stage is a unit's first; largest reference of the unit and the lane's head
+        top = REF_EMPTY; // fresh: the team's next stage begins an item; top: largest reference of the item and the lane's head
     float s[2][HEADS];
     attention<DIM, HEADS> a;
     sl_wait_previous(); // the drawers of the layer before may still read what is stored here
     for (;; r.advance()) {
         barrier_wait(&r.head.full[r.stage], r.parity);
-        __syncwarp(); // for mma: lanes may have left the wait one by one
+        __syncwarp(); // mma needs a converged warp; lanes can leave the wait one by one
         stage_info info = r.head.info[r.stage];
         if (info.seq_head < 0) return;
-        const sampled<DIM, HEADS> &q = head->queries[info.which];
+        const sampled<DIM, HEADS> &q = shared->queries[info.which];
         if (!DRAWN && fresh) a.begin();
         if (fresh) top = REF_EMPTY;
         if (info.begins)
@@ -538,25 +556,25 @@ template <int DIM, int HEADS, bool DRAWN> __device__ void consume(const bernoull
         if (info.kind == COLUMNS)
             add_columns(q, r.data(), info, s);
         else if (info.kind == VALUE_ROWS)
-            a.add_values(head, r.data(), info);
+            a.add_values(shared, r.data(), info);
         else if (info.first == own_part())
             add_rows(q, r.data(), s);
         leave_stage(&r.head.empty[r.stage]);
         if (info.scored && DRAWN) top = max(top, store_part(p.score, info, s));
-        if (info.scored && !DRAWN) a.softmax(head, info, p.score.scale, s);
+        if (info.scored && !DRAWN) a.softmax(shared, info, p.score.scale, s);
         fresh = info.last;
         if (!info.last) continue;
         if (!DRAWN) a.store(p, info);
         int head_of_group = head_of_lane<HEADS>();
         if (DRAWN && threadIdx.x % (16 / HEADS) == 0 && head_of_group < p.score.group)
             atomicMax(p.score.top + info.seq_head * p.score.group + head_of_group, top - REF_EMPTY);
-        barrier_arrive(&head->free[info.which]); // and what this thread has stored
+        barrier_arrive(&shared->free[info.which]); // after this thread's stores
     }
 }
 
-// ---- values densely: merging ----
+// ---- all values: merging ----
 
-// out = sum_i 2^(m_i - m) o_i / sum_i 2^(m_i - m) l_i over the warps' sums i of a KV head's units, for one query head.
+// out = sum_i 2^(m_i - m) o_i / sum_i 2^(m_i - m) l_i over the warps' sums i of a seq_head's items, for one query head.
 template <int DIM> __device__ void merge_head(const bernoulli_params &p, draw_space *s, int seq_head, int head, int thread) {
     enum { LANES = DIM / 8, ROWS = 32 / LANES };
     int n_kv = p.score.rows[seq_head / p.score.n_kv_heads].position + 1, group = p.score.group;
@@ -598,43 +616,47 @@ template <int DIM, bool DRAWN> struct bernoulli_drawer {
     }
 };
 
-// out = softmax(q' K^T / sqrt(DIM)) V, q' the sampled queries of the group, or sum_m v_(row m) / S over rows drawn from it.
+// out = softmax(q' K^T / sqrt(DIM)) V, or sum_m v_(row m) / S over rows drawn from that softmax. q': the group's sampled
+// queries.
 //
-// grid: a block for each multiprocessor, whatever the lengths; all of them are there at once, which the drawers' wait needs.
-// precondition: counters are 0, and are 0 again at the end. Only lengths and page tables are read while the kernel in front
-// may still run: which keys are read depends on q. bytes: of each full page of K 512 for every feature that a head of the group
-// uses, the newest page whole; with DRAWN 2 + 1/4 a row and query head of stored weights and the drawn rows of V, else V and
-// 16 (DIM + 2) bytes a unit and query head of partial sums. order of reduction: a score's features in ascending order, as on
-// the CPU; weights: a page's rows by the mma, pages in order, the four warps' sums of each unit; draws as in santa.cu.
-// measured (H100 80GB, 22 November 2026: docs/results/h100-sampled.md): 75% of the rate of a kernel that only reads with
-// santa-sys at 8 x 32k, 87% alone: runs of columns are many small copies, and before a block's first counts are drawn nothing
-// is read.
+// Grid: one thread block per multiprocessor, for any lengths. All thread blocks must be resident at once, because drawers wait
+// for other thread blocks.
+// Preconditions: the counters are 0, and are 0 again at the end. Before the previous kernel has ended, only lengths and page
+// tables are read, because q decides which keys are read.
+// Bytes: of each full page of K 512 for every feature that a head of the group uses; the newest page whole. DRAWN: 2 + 1/4
+// bytes per row and query head of masses, and the drawn rows of V. Alone: V, and 16 (DIM + 2) bytes per item and query head of
+// partial sums.
+// Order of reduction: a score's features in ascending order, as on the CPU. Values: a page's rows by the mma, pages in order,
+// the four warps' sums of each item. Draws as in santa.cu.
+// Measured (H100 80GB, 22 November 2026, docs/results/h100-sampled.md): 75% of the rate of a kernel that only reads with
+// santa-sys at 8 x 32k, 87% alone. Runs of columns are many small copies, and nothing is read before a thread block's first
+// counts are drawn.
 template <int DIM, int HEADS, bool DRAWN> __global__ void __maxnreg__(128) bernoulli_ring_kernel(const bernoulli_params p) {
     extern __shared__ __align__(128) char memory[];
-    typedef block_shared<DIM, HEADS> head_type;
-    head_type *head = (head_type *)memory;
+    typedef block_shared<DIM, HEADS> shared_type;
+    shared_type *shared = (shared_type *)memory;
     typedef warp_roles<DRAWN> at;
-    barriers_make<CONSUMER_WARPS, STAGES>(head->full, FULL_ARRIVALS);
-    barriers_make<CONSUMER_WARPS, STAGES>(head->empty, 32 * CONSUMER_WARPS);
-    barriers_make<CONSUMER_WARPS, AHEAD>(head->free, 32 * at::SCORE_WARPS);
-    barriers_make<CONSUMER_WARPS, AHEAD>(head->ready, 32);
+    barriers_make<CONSUMER_WARPS, STAGES>(shared->full, FULL_ARRIVALS);
+    barriers_make<CONSUMER_WARPS, STAGES>(shared->empty, 32 * CONSUMER_WARPS);
+    barriers_make<CONSUMER_WARPS, AHEAD>(shared->free, 32 * at::SCORE_WARPS);
+    barriers_make<CONSUMER_WARPS, AHEAD>(shared->ready, 32);
     barriers_made();
     __syncthreads();
     sl_start_next();
     int warp = threadIdx.x / 32, thread = threadIdx.x - 32 * at::SCORE_WARPS;
     if (warp < at::SCORE_WARPS)
-        consume<DIM, HEADS, DRAWN>(p, head);
+        consume<DIM, HEADS, DRAWN>(p, shared);
     else if (warp < at::SAMPLER)
-        draw_all(p.score, p.draw, &head->draw, thread, bernoulli_drawer<DIM, DRAWN>{p, &head->draw, thread});
+        draw_all(p.score, p.draw, &shared->draw, thread, bernoulli_drawer<DIM, DRAWN>{p, &shared->draw, thread});
     else if (warp == at::SAMPLER)
-        sample_items<DIM, HEADS>(p, head);
+        sample_items<DIM, HEADS>(p, shared);
     else
-        produce<DIM, HEADS, DRAWN>(p, head, warp - at::SAMPLER - 1);
+        produce<DIM, HEADS, DRAWN>(p, shared, warp - at::SAMPLER - 1);
 }
 
 // ---- launch ----
 
-// The sampler of a method of the SANTA family; 0: it has none here.
+// Finds the sampler of a method of the SANTA family. Returns 0 if the method has none.
 int sampler_of(const sl_attn_method *m, sampler *out) {
     const sl_attn_cuda_ops *const ops[] = {&sl_santa_cuda_ops, &sl_santa_strat_cuda_ops, &sl_santa_sys_cuda_ops,
                                            &sl_santa_prop_cuda_ops, &sl_santa_flash_cuda_ops};
@@ -643,7 +665,7 @@ int sampler_of(const sl_attn_method *m, sampler *out) {
     return 0;
 }
 
-int max_chunks_of(int n_kv_heads, int n_kv) { // of any sequence of up to n_kv rows
+int max_chunks_of(int n_kv_heads, int n_kv) { // for any sequence of up to n_kv rows
     return max(min(max(ITEMS_WANTED / n_kv_heads, 1), ceil_div(n_kv, SL_PAGE)), ceil_div(n_kv, CHUNK_ROWS_MAX));
 }
 

@@ -1,9 +1,28 @@
-// attention/cuda/dense_decode.cu - exact decode attention on CUDA: one new token per sequence, paged K and V, all query heads
-// of a KV head in one pass over its rows.
+// attention/cuda/dense_decode.cu - exact decode attention on CUDA: one new token per sequence, paged K and V. One pass over the
+// rows of a KV head serves all query heads of its group.
 //
-// Owns how a context is cut into chunks, how blocks share the chunks, and how their results are merged. The context may be the
-// first `sink` and the last `window` rows alone (streaming): then the rows between them are left out by whole tiles.
-// Refuses (SL_CHECK) a head_dim other than 64, 80, 96, 128 and groups of more than 8 heads.
+// Owns how a context is cut into chunks, how thread blocks share the chunks, and how results are merged. streaming reads only
+// the first `sink` and the last `window` rows: whole tiles between them are skipped. Refuses (SL_CHECK) a head_dim other than
+// 64, 80, 96, 128, and groups of more than 8 heads.
+//
+// | role     | warps | does                                                                                           |
+// |----------|-------|------------------------------------------------------------------------------------------------|
+// | consumer | 4     | online softmax over an item; each warp takes 16 of the 64 rows of every tile                   |
+// | finisher | 4     | adds the 4 warps' results, writes them to the workspace; merges the chunks of a finished seq_head |
+// | producer | 1     | copies K, V and q into ring stages, across the borders of items; takes tickets                 |
+//
+// | shared memory, in order | bytes (DIM 128, group 4) | contents                                             |
+// |-------------------------|--------------------------|------------------------------------------------------|
+// | block_shared            | about 1 KB               | barriers, tile_infos, the consumers' (m, l)          |
+// | merge                   | 8192                     | [4 warps][group][DIM] float, for the finishers       |
+// | ring stages             | 3 x 33920                | K [64][DIM], 4 blocks of V [16][DIM] + pad, q [group][DIM] |
+//
+// Worked tile: DIM 128, group 4. Lane i < 6 of the producer issues copy i: K (16 KB), V rows 0-15, 16-31, 32-47, 48-63 (4 KB
+// each, 32 bytes apart from each other), q (1 KB, with the first tile of an item). Consumer warp w takes rows 4 w .. 4 w + 3 of
+// each V block, so 16 rows. Its lane (g, q) = (lane / 4, lane % 4) loads 16-byte pieces q, q + 4, q + 8, q + 12 of the K rows
+// 16 (g / 2) + 4 w + g % 2 and that + 2. 8 mma.m16n8k16 give S [16 rows][8 heads], columns 4 .. 7 are 0. Each lane holds 2 rows
+// of heads 2 q, 2 q + 1. The softmax reduces over g, rounds 2^(s - m) to bf16 and transposes it with movmatrix. 8 mma add V^T
+// [128 dims][16 rows] P^T [16 rows][8 heads] to o: each mma leaves a lane 4 elements of [16 dims][8 heads].
 #include "attention/cuda/head_dim.cuh"
 #include "attention/cuda/decode_ring.cuh"
 #include "attention/cuda/workspace.cuh"
@@ -13,30 +32,30 @@
 namespace {
 
 enum {
-    TILE = 64,   // rows of K and V in a stage of the ring, 16 for each consumer warp
-    V_ROWS = 16, // rows of V brought by one copy; the copies lie V_PAD bytes apart
-    V_PAD = 32,  //   so that the four of them that a warp reads at once are in different banks
-    COPIES = 6,  // of a stage: K, four blocks of V, Q
+    TILE = 64,   // rows of K and V in a ring stage, 16 for each consumer warp
+    V_ROWS = 16, // rows of V in one copy; the copies lie V_PAD bytes apart,
+    V_PAD = 32,  // so that the four that a warp reads together are in different banks
+    COPIES = 6,  // of a stage: K, four blocks of V, q
     STAGES_MAX = 12,
-    CONSUMER_WARPS = 4, // warps
-    FINISHER_WARPS = 4, // warps
+    CONSUMER_WARPS = 4,
+    FINISHER_WARPS = 4,
     THREADS = 32 * (CONSUMER_WARPS + FINISHER_WARPS + 1),
-    FLIGHT_BYTES = 64 << 10, // asked for and not yet there: half of it costs 7%, three times as much 3% (8 x 32k)
-    SPARE = 1,               // stages beyond those in flight; few, so that a block of a linear layer that takes a little over
-                             // half of the shared memory (engine/backend/cuda/linear.cu) fits beside this one
-    ITEMS_WANTED = 128,      // of a long sequence, over all its KV heads
-    CHUNKS_MAX = 64,         // of a KV head
+    FLIGHT_BYTES = 64 << 10, // bytes in flight; half of it costs 7%, three times as much costs 3% (8 x 32k)
+    SPARE = 1, // stages beyond those in flight. Few, so that a thread block of linear.cu, which takes a little over half of the
+               // shared memory, fits beside this one
+    ITEMS_WANTED = 128, // chunks of a long sequence, over all its KV heads
+    CHUNKS_MAX = 64,    // of a seq_head
     CHUNK_ROWS_MAX = 4096,
-    CHUNK_ROWS_MIN = 512,   // 256 costs 5% at 16 x 4k
-    CHUNK_ROWS_SHORT = 256, // the least of a context of fewer than SHORT rows: 512 costs 10% at 1 x 1k
+    CHUNK_ROWS_MIN = 512,   // 256 rows cost 5% at 16 x 4k
+    CHUNK_ROWS_SHORT = 256, // the least for a context of fewer than SHORT rows; 512 rows cost 10% at 1 x 1k
     SHORT = 4096,
-    MERGE = 16, // chunks that are read at a time
+    MERGE = 16, // chunks that are read together
 };
 
-// A unit of work: one chunk of one KV head of one sequence. A long context is cut into equal chunks, so many that they are one
-// wave of blocks for a single sequence: more of them would only mean more partial results. A very long one is cut finer, or
-// the last units of a ragged batch would be long, and a short one to have blocks enough.
-// The chunks follow from the sequence's own length and the model alone: a result never depends on batch, seq_head or grid.
+// A work item is one chunk of one seq_head. A long context is cut into equal chunks, enough for one wave of thread blocks with
+// a single sequence: more chunks would only add partial results. A very long context gets more chunks, because the last items
+// of a ragged batch would otherwise be long. A short context gets shorter chunks, so that all thread blocks have work. The
+// chunks depend only on the sequence's length and the model. So a result never depends on the batch or on the grid.
 __device__ int chunk_rows_of(int n_kv, int n_kv_heads) {
     int wanted = min(max(ITEMS_WANTED / n_kv_heads, 1), (int)CHUNKS_MAX),
         least = n_kv < SHORT ? CHUNK_ROWS_SHORT : CHUNK_ROWS_MIN;
@@ -44,11 +63,11 @@ __device__ int chunk_rows_of(int n_kv, int n_kv_heads) {
     return ceil_div(max(rows, ceil_div(n_kv, CHUNKS_MAX)), TILE) * TILE;
 }
 
-// The rows that are read: all tiles that hold one of the first `sink` or of the last `window`, row numbers closed up.
+// The rows that are read: all tiles with one of the first `sink` or of the last `window` rows, numbered without a gap.
 struct row_subset {
     int sink, window; // window INT_MAX: all rows
     __host__ __device__ int sink_end() const { return ceil_div(sink, TILE) * TILE; }
-    __host__ __device__ int skipped(int n_kv) const { // between sink_end and the window's first tile
+    __host__ __device__ int skipped(int n_kv) const { // rows between sink_end and the window's first tile
         return sink < n_kv && window < n_kv - sink ? max((n_kv - window) / TILE * TILE - sink_end(), 0) : 0;
     }
 };
@@ -70,32 +89,32 @@ struct decode_params {
     const bf16 *k, *v; // [n_pages][n_kv_heads][256][head_dim]
     bf16 *out;         // [n_seqs][n_kv_heads][group][head_dim]
     int n_seqs, n_kv_heads, group;
-    int n_stages, n_flight; // of the ring, and how many may be on their way
-    int n_normal;           // tiles of a block that the L2 cache treats as any data (producer)
+    int n_stages, n_flight; // stages of the ring; how many may be in flight
+    int n_normal;           // the first tiles of a thread block, copied with the normal L2 policy (producer)
     float scale;            // log2(e) / sqrt(head_dim)
     int max_chunks;         // of any sequence: the stride below
-    int *next_item;         // units handed out beyond each block's first; 0 between launches
-    int *done;              // [n_seqs * n_kv_heads] units finished; 0 between launches
-    float2 *ml;             // [n_seqs * n_kv_heads][max_chunks][group] maximum (log2) and sum of a chunk's weights
-    float *o;               // [n_seqs * n_kv_heads][max_chunks][group][head_dim] sum of weight * v
+    int *next_item;         // counter: items handed out beyond the first one of each thread block
+    int *done;              // [n_seqs * n_kv_heads] counter: finished items
+    float2 *ml;             // [n_seqs * n_kv_heads][max_chunks][group] maximum (log2) and sum of a chunk's masses
+    float *o;               // [n_seqs * n_kv_heads][max_chunks][group][head_dim] sum of mass * v
 };
 
-// What a stage holds.
+// The tile in a ring stage.
 struct tile_info {
-    int seq_head;              // sequence * n_kv_heads + KV head; -1: no more tiles
+    int seq_head;              // -1: no more tiles
     short chunk, n_chunks;     // of the sequence
-    int n_rows;                // valid ones, possibly more than TILE
-    short is_first, is_last;   // tile of its unit
-    short skip_from, skip_end; // rows of the tile between these are left out
+    int n_rows;                // valid rows from the tile's first row to the item's end; can exceed TILE
+    short is_first, is_last;   // the tile is the first, the last one of its item
+    short skip_from, skip_end; // rows of the tile in [skip_from, skip_end) are skipped
 };
 
-// Shared memory: barriers and tile_infos, the consumers' merge, then n_stages stages.
+// The beginning of shared memory.
 struct block_shared {
     uint64_t full[STAGES_MAX], empty[STAGES_MAX];
     tile_info info[STAGES_MAX];
-    // The consumers' results of a unit, for the finishers; these and `merge` behind this head.
+    // The consumers' results of an item, for the finishers. `merge` behind this struct belongs to it.
     uint64_t item_full, item_empty;
-    tile_info item; // its last tile
+    tile_info item; // the last tile of the item
     float2 ml[CONSUMER_WARPS][GROUP_MAX];
     int is_last;
 };
@@ -105,7 +124,7 @@ template <int DIM> struct layout {
     enum {
         ROW = DIM * (int)sizeof(bf16),
         V_BLOCK = V_ROWS * ROW + V_PAD,
-        V_AT = TILE * ROW, // of a stage: K [64][DIM], four blocks of V [16][DIM], Q [group][DIM]
+        V_AT = TILE * ROW, // order in a stage: K [64][DIM], four blocks of V [16][DIM], q [group][DIM]
         Q_AT = V_AT + TILE / V_ROWS * V_BLOCK,
     };
     static __host__ __device__ int stage(int group) { return ceil_div(Q_AT + group * ROW, 128) * 128; }
@@ -125,8 +144,8 @@ __device__ void start_copy(const copy &c, uint64_t *full, uint64_t policy) {
     copy_bulk(c.to, c.from, c.bytes, full, policy);
 }
 
-// Lane i of the warp starts copy i by the bulk copy engine; `full` completes with the last byte. The copies from number `later`
-// on are only announced: start_copy follows.
+// Lane i of the warp starts copy i with the bulk copy engine. `full` completes with the last byte. The copies from number
+// `later` on are only announced; start_copy follows.
 __device__ void start_copies(const copy *mine, int later, uint64_t *full, uint64_t policy) {
     int total = __reduce_add_sync(~0u, mine->bytes), lane = threadIdx.x % 32;
     if (lane == 0) barrier_expect(full, total);
@@ -136,7 +155,7 @@ __device__ void start_copies(const copy *mine, int later, uint64_t *full, uint64
 #else
 __device__ void start_copy(const copy &, uint64_t *, uint64_t) {}
 
-// The warp does the copies of all lanes together, all at once.
+// The warp does the copies of all lanes together.
 __device__ void start_copies(const copy *mine, int, uint64_t *full, uint64_t) {
     for (int i = 0; i < COPIES; i++)
         copy_warp(__shfl_sync(~0u, mine->to, i), (const void *)__shfl_sync(~0u, (unsigned long long)mine->from, i),
@@ -150,7 +169,7 @@ __device__ void start_copies(const copy *mine, int, uint64_t *full, uint64_t) {
 
 typedef stage_ring<block_shared *> ring;
 
-// Copy i of a tile: 0 K, 1 to 4 V, 5 Q with the unit's first tile.
+// Copy i of a tile: 0 is K, 1 to 4 are V, 5 is q (with the first tile of an item).
 template <int DIM>
 __device__ copy tile_copy(int i, const decode_params &p, const tile_info &info, size_t row, const char *data) {
     typedef layout<DIM> at;
@@ -163,29 +182,30 @@ __device__ copy tile_copy(int i, const decode_params &p, const tile_info &info, 
     return {NULL, 0, 0};
 }
 
-// Where the producer is. `landed` follows n_flight tiles behind `next`: more bytes on their way than the memory's latency
-// needs only make everything wait longer, the partial results and the counters above all.
+// The producer's state. `landed` follows n_flight tiles behind `fill`. More bytes in flight than the memory latency needs make
+// every access wait longer, above all those of partial results and counters.
 struct producer {
     ring fill, landed;
-    int n_issued; // tiles
-    int ticket;   // lane 0: of the unit after the next one; -1: none was taken
-    // Until the kernel in front has ended, K and V of earlier tokens, lengths and page tables may be read (attention_cuda.h),
-    // not q, the newest rows or the counters. Lane COPIES - 1 keeps the copy of q for then.
+    int n_issued; // tiles that were issued
+    int ticket;   // lane 0: of the item after the next one; -1: none was taken
+    // Before the previous kernel has ended, the producer may read K and V of earlier tokens, lengths and page tables
+    // (attention_cuda.h). It may not read q, the newest rows or the counters. Lane COPIES - 1 keeps the copy of q until then.
     int has_waited;
     copy q;
     uint64_t *q_full;
-    // Lines of the L2 cache that leave first replace only each other: partial results, counters and page tables stay. But so
-    // would an earlier kernel's changed lines, and writing these back bit by bit among all the reads costs 5% (8 x 32k). So
-    // the first n_normal tiles, twice the cache over all blocks, are read as anything is, and push those out at once.
+    // Lines that leave the L2 cache first replace only each other, so partial results, counters and page tables stay. But the
+    // changed lines of earlier kernels would stay too, and writing them back one by one among all the reads costs 5% (8 x 32k).
+    // So the first n_normal tiles, twice the cache over all thread blocks, use the normal policy and push these lines out at
+    // once.
     uint64_t normal, leaves_first;
 };
 
-// The answer is used after a unit's copies, so nobody waits for it.
+// Takes the ticket of a later item. Its value is used only after the copies of an item, so no warp waits for it.
 __device__ void take_ticket(const decode_params &p, producer *to) {
     if (threadIdx.x % 32 == 0) to->ticket = sl_take_number(p.next_item);
 }
 
-// Waits for the kernel in front, once, and asks for what had to wait.
+// Waits once for the previous kernel, and issues what had to wait.
 __device__ void wait_previous(const decode_params &p, producer *to) {
     if (to->has_waited) return;
     sl_wait_previous();
@@ -212,12 +232,12 @@ template <int DIM> __device__ void produce_tile(const decode_params &p, producer
     r->advance();
 }
 
-// Asks for the tiles of rows [from, end) of one KV head, in order. n_kv: rows of the sequence that are read; `skipped` others
-// lie before those from sink_end on.
+// Issues the tiles of rows [from, end) of one KV head in order. n_kv: rows of the sequence that are read. `skipped` others lie
+// before the rows from sink_end on.
 template <int DIM>
 __device__ void produce_item(const decode_params &p, producer *to, const int32_t *pages, int from, int end, int n_kv,
                              int skipped, int head, tile_info info) {
-    int lane = threadIdx.x % 32, held = INT_MIN; // a lane holds the id of page held + lane
+    int lane = threadIdx.x % 32, held = INT_MIN; // lane i holds the id of page held + i
     int32_t id = 0;
     for (int at = from; at < end; at += TILE) {
         int row = at < p.subset.sink_end() ? at : at + skipped, page = row / SL_PAGE;
@@ -230,13 +250,13 @@ __device__ void produce_item(const decode_params &p, producer *to, const int32_t
         info.is_first = at == from, info.is_last = at + TILE >= end;
         info.skip_from = (short)max(min(p.subset.sink - row, (int)TILE), 0);
         info.skip_end = (short)max(min(n_kv + skipped - p.subset.window - row, (int)TILE), 0);
-        if (at + TILE >= n_kv) wait_previous(p, to); // the newest row
+        if (at + TILE >= n_kv) wait_previous(p, to); // the tile holds the newest row
         produce_tile<DIM>(p, to, info, block * SL_PAGE + row % SL_PAGE);
     }
 }
 
-// The first unit of a block is its own number, the others are handed out in order as blocks get to them.
-// w: of the first sequences.
+// Produces all items of this thread block. The first has the number blockIdx.x. A counter hands out the others in order.
+// lookup: of the first 32 sequences.
 template <int DIM> __device__ void produce(const decode_params &p, const ring &r, seq_lookup lookup) {
     int lane = threadIdx.x % 32, item = blockIdx.x;
     chunk_rule rule = {p.subset, p.n_kv_heads};
@@ -255,7 +275,7 @@ template <int DIM> __device__ void produce(const decode_params &p, const ring &r
         item = gridDim.x + __shfl_sync(~0u, to.ticket, 0);
     }
     int n_items = __shfl_sync(~0u, lookup.end, 31);
-    if (lane == 0 && to.ticket == n_items - 1) *p.next_item = 0; // a ticket is taken per unit, so this was the last of all
+    if (lane == 0 && to.ticket == n_items - 1) *p.next_item = 0; // an item takes one ticket, so this was the last one
     ring *end = &to.fill;
     barrier_wait(&end->head->empty[end->stage], end->parity ^ 1);
     if (lane == 0) end->head->info[end->stage].seq_head = -1;
@@ -264,14 +284,15 @@ template <int DIM> __device__ void produce(const decode_params &p, const ring &r
 }
 
 // ---- consumers ----
-//
-// A warp takes 16 of the 64 rows: of each V block q = 0..3 the rows 4 warp .. 4 warp + 3. As the operands of mma.m16n8k16,
-// lane (g, q) = (lane / 4, lane % 4):
+// A warp takes 16 of the 64 rows: of each V block b = 0 .. 3 the rows 4 warp .. 4 warp + 3. Operands of mma.m16n8k16, lane (g,
+// q) = (lane / 4, lane % 4):
 //   scores  S^T [16 rows][8 heads] = K [16][DIM] Q^T [DIM][8]
 //   output  O^T [16 dims][8 heads] += V^T [16][16 rows] P^T [16 rows][8]
-// Which rows and dims an operand's index means is ours to choose. Rows: index 2 q + e and 8 + 2 q + e is row e and 2 + e of
-// the warp's four in block q, so a lane's V rows are neighbours and the four lanes' blocks lie in different banks. Dims of
-// K and Q: a lane's 16 bytes are two k-steps' operand. Dims of V: a lane's 16 bytes are four mmas' dims g and g + 8.
+// The mma does not care which row or dim an operand's index stands for, so the code chooses:
+// - Rows: indices 2 b + e and 8 + 2 b + e are rows e and 2 + e of the warp's four rows in block b. So a lane's V rows are
+//   neighbours, and the blocks of the four lanes lie in different banks.
+// - Dims of K and q: 16 bytes of a lane are the operand of two k-steps.
+// - Dims of V: 16 bytes of a lane are dims g and g + 8 of four mma.
 
 __device__ uint32_t low_halves(uint32_t a, uint32_t b) {
     return __byte_perm(a, b, 0x5410);
@@ -281,7 +302,7 @@ __device__ uint32_t high_halves(uint32_t a, uint32_t b) {
     return __byte_perm(a, b, 0x7632);
 }
 
-// Reductions over the eight lanes of equal q; every lane gets the same bits.
+// Reductions over the eight lanes of equal q. Every lane gets the same bits.
 __device__ float max_over_rows(float x) {
     for (int step = 4; step < 32; step *= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, step));
     return x;
@@ -292,17 +313,17 @@ __device__ float sum_over_rows(float x) {
     return x;
 }
 
-// A warp's running attention over its rows of a unit. Lane (g, q) has heads 2q and 2q + 1.
+// A warp's running attention over its rows of an item. Lane (g, q) has heads 2 q and 2 q + 1.
 template <int DIM> struct attention {
     enum {
         K_STEPS = DIM / 16,
-        K_LOADS = DIM / 32, // of 16 bytes, two k-steps each; DIM % 32 == 16: one of 8 bytes more
-        V_LOADS = DIM / 64, // of 16 bytes, four mmas each; then REST bytes
+        K_LOADS = DIM / 32, // loads of 16 bytes, each for two k-steps; where DIM % 32 == 16, one load of 8 bytes more
+        V_LOADS = DIM / 64, // loads of 16 bytes, each for four mma; then REST bytes
         REST = DIM % 64 / 8 * 2,
     };
     uint32_t q[K_STEPS][2];
     float o[DIM / 16][4];
-    float m[2], l[2]; // l: of this lane's rows alone
+    float m[2], l[2]; // l: of the lane's own rows
 
     __device__ void begin(const char *q_rows, int group) {
         int g = threadIdx.x % 32 / 4, lane_q = threadIdx.x % 4;
@@ -323,7 +344,7 @@ template <int DIM> struct attention {
         l[0] = l[1] = 0;
     }
 
-    // s[0], s[1]: row g of the operand, this lane's heads; s[2], s[3]: row g + 8
+    // s[0], s[1]: operand row g, the lane's two heads. s[2], s[3]: operand row g + 8.
     __device__ void scores(const char *k, float s[4]) const {
         int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, lane_q = threadIdx.x % 4;
         const char *a_row = k + (V_ROWS * (g / 2) + 4 * warp + g % 2) * layout<DIM>::ROW, *b_row = a_row + 2 * layout<DIM>::ROW;
@@ -344,8 +365,8 @@ template <int DIM> struct attention {
         for (int i = 0; i < 4; i++) s[i] += odd[i];
     }
 
-    // Scores to weights 2^(s scale - m), rounded to bf16 as the product with V takes them, and summed as rounded: so
-    // the rounding errors of a row with nearly all the weight cancel. weights: operand b of that product.
+    // Turns scores into masses 2^(s scale - m). They are rounded to bf16 for the product with V, and the sum uses the rounded
+    // values: so the rounding errors of a row with nearly all the mass cancel. masses: operand b of that product.
     __device__ void softmax(float s[4], float scale, const tile_info &info, uint32_t masses[2]) {
         int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, row = V_ROWS * (g / 2) + 4 * warp + g % 2;
         float factor[2];
@@ -372,7 +393,7 @@ template <int DIM> struct attention {
             o[i][0] *= factor[0], o[i][1] *= factor[1], o[i][2] *= factor[0], o[i][3] *= factor[1];
     }
 
-    // x[i][r]: two neighbouring dims of the lane's row r, zeros beyond the sequence's end: there lies anything, NaN too
+    // x[i][r]: two neighbouring dims of the lane's row r. Rows behind the sequence's end become 0: their memory can hold NaN.
     __device__ void load_values(const char *v, int n_rows, uint32_t x[DIM / 16][4]) {
         int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, lane_q = threadIdx.x % 4, row = V_ROWS * lane_q + 4 * warp;
         const char *base = v + lane_q * layout<DIM>::V_BLOCK + 4 * warp * layout<DIM>::ROW;
@@ -404,7 +425,7 @@ template <int DIM> struct attention {
                         high_halves(x[i][2], x[i][3]), masses[0], masses[1]);
     }
 
-    // Leaves o [group][DIM], m and l of this warp in shared memory.
+    // Stores o [group][DIM], m and l of this warp to shared memory.
     __device__ void store(float *to, float2 *ml, int group) const {
         int g = threadIdx.x % 32 / 4, lane_q = threadIdx.x % 4;
 #pragma unroll
@@ -422,16 +443,16 @@ template <int DIM> struct attention {
     }
 };
 
-// Hands a unit on to the finishers; seq_head -1: there are no more.
+// Passes an item's result to the finishers. seq_head -1: there are no more items.
 template <int DIM>
-__device__ void pass_to_finishers(const attention<DIM> &a, block_shared *head, float *merge, const tile_info &info, int group,
+__device__ void pass_to_finishers(const attention<DIM> &a, block_shared *shared, float *merge, const tile_info &info, int group,
                                   int *parity) {
     int warp = threadIdx.x / 32;
-    barrier_wait(&head->item_empty, *parity ^ 1);
+    barrier_wait(&shared->item_empty, *parity ^ 1);
     *parity ^= 1;
-    if (info.seq_head >= 0) a.store(merge + warp * group * DIM, head->ml[warp], group);
-    if (threadIdx.x == 0) head->item = info;
-    barrier_arrive(&head->item_full);
+    if (info.seq_head >= 0) a.store(merge + warp * group * DIM, shared->ml[warp], group);
+    if (threadIdx.x == 0) shared->item = info;
+    barrier_arrive(&shared->item_full);
 }
 
 template <int DIM> __device__ void consume(const decode_params &p, ring r, float *merge) {
@@ -445,7 +466,7 @@ template <int DIM> __device__ void consume(const decode_params &p, ring r, float
         uint32_t masses[2], values[DIM / 16][4];
         if (info.is_first) a.begin(k + layout<DIM>::Q_AT, p.group);
         a.scores(k, s);
-        a.load_values(v, info.n_rows, values); // here, so that the softmax's latency covers it
+        a.load_values(v, info.n_rows, values); // loaded here, so that the softmax hides its latency
         a.softmax(s, p.scale, info, masses);
         a.add_values(values, masses);
         leave_stage(&r.head->empty[r.stage]);
@@ -459,19 +480,20 @@ __device__ void add_scaled(float4 *sum, float w, float4 x) {
     sum->x += w * x.x, sum->y += w * x.y, sum->z += w * x.z, sum->w += w * x.w;
 }
 
-// The four warps' results of a unit, in the warps' order, to the workspace. The caller has put them into shared memory.
+// Adds the four warps' results of an item in the warps' order and stores the sum to the workspace. The consumers' results lie
+// in shared memory.
 template <int DIM>
-__device__ void store_item(const decode_params &p, const block_shared *head, const float *merge, const tile_info &info,
+__device__ void store_item(const decode_params &p, const block_shared *shared, const float *merge, const tile_info &info,
                            int thread) {
     size_t item = (size_t)info.seq_head * p.max_chunks + info.chunk;
     for (int i = thread; i < p.group * DIM / 4; i += 32 * FINISHER_WARPS) {
         int h = i / (DIM / 4);
         float4 sum = make_float4(0, 0, 0, 0);
         float most = -INFINITY, l = 0;
-        for (int w = 0; w < CONSUMER_WARPS; w++) most = fmaxf(most, head->ml[w][h].x); // the unit has a row, so it is finite
+        for (int w = 0; w < CONSUMER_WARPS; w++) most = fmaxf(most, shared->ml[w][h].x); // finite: the item has a row
         for (int w = 0; w < CONSUMER_WARPS; w++) {
-            float factor = exp2f(head->ml[w][h].x - most);
-            l += factor * head->ml[w][h].y;
+            float factor = exp2f(shared->ml[w][h].x - most);
+            l += factor * shared->ml[w][h].y;
             add_scaled(&sum, factor, *(const float4 *)(merge + w * p.group * DIM + i * 4));
         }
         __stcg((float4 *)(p.o + item * p.group * DIM) + i, sum);
@@ -479,11 +501,11 @@ __device__ void store_item(const decode_params &p, const block_shared *head, con
     }
 }
 
-// out = sum_i 2^(m_i - m) o_i / sum_i 2^(m_i - m) l_i over the sequence's chunks i, in their order, 16 at a time.
+// out = sum_i 2^(m_i - m) o_i / sum_i 2^(m_i - m) l_i over the sequence's chunks i in order, 16 at a time.
 template <int DIM> __device__ void merge_items(const decode_params &p, const tile_info &info, int thread) {
     size_t first = (size_t)info.seq_head * p.max_chunks * p.group;
     for (int i = thread; i < p.group * DIM / 4; i += 32 * FINISHER_WARPS) {
-        const float4 *o = (const float4 *)(p.o + first * DIM) + i; // of the next chunk: group * DIM / 4 further on
+        const float4 *o = (const float4 *)(p.o + first * DIM) + i; // the next chunk lies group * DIM / 4 further on
         const float2 *ml = p.ml + first + i / (DIM / 4);
         float4 sum = make_float4(0, 0, 0, 0);
         float most = -INFINITY, l = 0;
@@ -491,7 +513,7 @@ template <int DIM> __device__ void merge_items(const decode_params &p, const til
             float4 x[MERGE];
             float2 y[MERGE];
 #pragma unroll
-            for (int j = 0; j < MERGE; j++) { // past L1, which knows nothing of other blocks' writes
+            for (int j = 0; j < MERGE; j++) { // past the L1 cache, which is not coherent with other multiprocessors' writes
                 bool real = c + j < info.n_chunks;
                 y[j] = real ? __ldcg(ml + (c + j) * p.group) : make_float2(-INFINITY, 0);
                 x[j] = real ? __ldcg(o + (c + j) * (p.group * DIM / 4)) : make_float4(0, 0, 0, 0);
@@ -517,72 +539,74 @@ __device__ void finishers_sync() {
     asm volatile("bar.sync 1, %0;" ::"n"(32 * FINISHER_WARPS) : "memory");
 }
 
-// Takes units from the consumers, who go on meanwhile: behind a full memory queue, a store and a counter take microseconds.
-// Who finds all units of the sequence's KV head in the workspace merges them.
-template <int DIM> __device__ void finish(const decode_params &p, block_shared *head, const float *merge, int thread) {
-    sl_wait_previous(); // who writes what earlier kernels may still read
+// Takes items from the consumers, which continue meanwhile: while memory is busy, a store and an atomic take microseconds. The
+// thread block whose item is the last one of a seq_head merges the seq_head's items.
+template <int DIM> __device__ void finish(const decode_params &p, block_shared *shared, const float *merge, int thread) {
+    sl_wait_previous(); // finishers write memory that earlier kernels may still read
     for (int parity = 0;; parity ^= 1) {
-        barrier_wait(&head->item_full, parity);
-        tile_info info = head->item;
+        barrier_wait(&shared->item_full, parity);
+        tile_info info = shared->item;
         if (info.seq_head < 0) return;
-        store_item<DIM>(p, head, merge, info, thread);
-        barrier_arrive(&head->item_empty);
+        store_item<DIM>(p, shared, merge, info, thread);
+        barrier_arrive(&shared->item_empty);
         finishers_sync();
         if (thread == 0) {
-            head->is_last = sl_add_ordered(p.done + info.seq_head, 1) == info.n_chunks - 1;
-            if (head->is_last) p.done[info.seq_head] = 0;
+            shared->is_last = sl_add_ordered(p.done + info.seq_head, 1) == info.n_chunks - 1;
+            if (shared->is_last) p.done[info.seq_head] = 0;
         }
         finishers_sync();
-        if (head->is_last) merge_items<DIM>(p, info, thread);
+        if (shared->is_last) merge_items<DIM>(p, info, thread);
     }
 }
 
 // out = softmax(q K^T / sqrt(DIM)) V for every query head, exactly.
 //
-// grid: a block for each multiprocessor, whatever the lengths; blocks take units (chunk_rows_of) as they get to them.
-// block: a producer warp keeps a ring of 64-row stages full, across the borders of units; four consumer warps run an online
-// softmax over a unit, each on its 16 rows of every tile; four finisher warps write the unit's result and merge the sequence's.
-// precondition: the workspace's counters are 0, and are 0 again at the end. K and V below each sequence's newest row, lengths
-// and page tables are read while the kernel in front may still run, everything else after it.
-// bytes: K and V of every sequence once, and 2 * 4 * (DIM + 2) bytes of partial results per query head and chunk, which stay
-// in the L2 cache.
-// order of reduction: a warp's rows of a tile, its tiles, the four warps, the chunks, each in order: it follows from the
-// sequence's length alone.
-// error: scores, sums and o are fp32, weights are rounded to bf16 for the product with V, and summed as rounded: with the
-// rounding of the output at most 2^-7 sum_j p_j |v_j| (tests/cuda/test_cuda_decode.c), about 2^-9 of a head's norm.
-// measured (H100 80GB, 21 November 2026, 32 heads, 8 KV heads, 128, pages shuffled, cold L2, graph replays), us; the L2 cache
-// full of changed lines / of clean ones, as a step's weights leave it: 1 x 8k 25.2 / 20.4, 1 x 32k 64.0 / 53.9, 1 x 128k
-// 195.3 / 184.9, 8 x 32k 364.3 / 353.8, 16 x 32k 708.4 / 697.8, 32 x 8k 362.8 / 353.0: at 8 x 32k 2.95 / 3.03 TB/s, 97 / 100%
-// of the rate of a kernel that only reads; below 32k what counts is the latency of three dependent reads (row, page, K) and of
-// the merge.
+// Grid: one thread block per multiprocessor, for any lengths. Thread blocks take items (chunk_rows_of) in order.
+// Preconditions: the counters are 0, and are 0 again at the end. Before the previous kernel has ended, only K and V below each
+// sequence's newest row, lengths and page tables are read.
+// Bytes: K and V of every sequence once, and 8 (DIM + 2) bytes of partial results per query head and chunk, which stay in the
+// L2 cache.
+// Order of reduction: a warp's rows of a tile, its tiles, the four warps, the chunks, each in order. It depends only on the
+// sequence's length.
+// Error: scores, sums and o are fp32. Masses are rounded to bf16. With the rounding of the output the error is at most 2^-7
+// sum_j p_j |v_j| (tests/cuda/test_cuda_decode.c), about 2^-9 of a head's norm. Measured (H100 80GB, 21 November 2026, 32
+// heads, 8 KV heads, head_dim 128, pages shuffled, cold L2, graph replays), us, with the L2 cache full of changed lines / of
+// clean lines as a step's weights leave it:
+//
+// |         | 1 x 8k | 1 x 32k | 1 x 128k | 8 x 32k | 16 x 32k | 32 x 8k |
+// |---------|--------|---------|----------|---------|----------|---------|
+// | changed | 25.2   | 64.0    | 195.3    | 364.3   | 708.4    | 362.8   |
+// | clean   | 20.4   | 53.9    | 184.9    | 353.8   | 697.8    | 353.0   |
+//
+// 8 x 32k reads 2.95 / 3.03 TB/s, 97 / 100% of the rate of a kernel that only reads. Below 32k the latency of three dependent
+// reads (row, page, K) and of the merge dominates.
 template <int DIM> __global__ void __launch_bounds__(THREADS, 1) dense_decode_ring_kernel(const decode_params p) {
     extern __shared__ __align__(128) char memory[];
-    block_shared *head = (block_shared *)memory;
+    block_shared *shared = (block_shared *)memory;
     float *merge = (float *)(memory + SHARED_BYTES);
     int warp = threadIdx.x / 32;
     seq_lookup lookup;
     if (warp == CONSUMER_WARPS + FINISHER_WARPS)
-        lookup_load(&lookup, p.rows, p.n_seqs, p.n_kv_heads, chunk_rule{p.subset, p.n_kv_heads}, 0,
-                    0); // while barriers are made
-    barriers_make<CONSUMER_WARPS, 1>(&head->item_full, 32 * CONSUMER_WARPS);
-    barriers_make<CONSUMER_WARPS, 1>(&head->item_empty, 32 * FINISHER_WARPS);
-    barriers_make<CONSUMER_WARPS, STAGES_MAX>(head->full, FULL_ARRIVALS);
-    barriers_make<CONSUMER_WARPS, STAGES_MAX>(head->empty, 32 * CONSUMER_WARPS);
+        lookup_load(&lookup, p.rows, p.n_seqs, p.n_kv_heads, chunk_rule{p.subset, p.n_kv_heads}, 0, 0);
+    barriers_make<CONSUMER_WARPS, 1>(&shared->item_full, 32 * CONSUMER_WARPS);
+    barriers_make<CONSUMER_WARPS, 1>(&shared->item_empty, 32 * FINISHER_WARPS);
+    barriers_make<CONSUMER_WARPS, STAGES_MAX>(shared->full, FULL_ARRIVALS);
+    barriers_make<CONSUMER_WARPS, STAGES_MAX>(shared->empty, 32 * CONSUMER_WARPS);
     barriers_made();
     __syncthreads();
-    sl_start_next(); // each role waits for the kernel in front by itself: consumers touch shared memory alone
-    ring r = {head, memory + SHARED_BYTES + layout<DIM>::merge(p.group), p.n_stages, layout<DIM>::stage(p.group), 0, 0};
+    sl_start_next(); // each role waits for the previous kernel itself; consumers touch only shared memory
+    ring r = {shared, memory + SHARED_BYTES + layout<DIM>::merge(p.group), p.n_stages, layout<DIM>::stage(p.group), 0, 0};
     if (warp < CONSUMER_WARPS)
         consume<DIM>(p, r, merge);
     else if (warp < CONSUMER_WARPS + FINISHER_WARPS)
-        finish<DIM>(p, head, merge, threadIdx.x - 32 * CONSUMER_WARPS);
+        finish<DIM>(p, shared, merge, threadIdx.x - 32 * CONSUMER_WARPS);
     else
         produce<DIM>(p, r, lookup);
 }
 
 // ---- launch ----
 
-int max_chunks_of(int n_kv) { // of any sequence of up to n_kv rows
+int max_chunks_of(int n_kv) { // for any sequence of up to n_kv rows
     return min(ceil_div(n_kv, CHUNK_ROWS_SHORT), (int)CHUNKS_MAX);
 }
 
@@ -600,7 +624,7 @@ template <int DIM> void launch(const sl_attn_cuda_decode_args *a, row_subset sub
     int n_sms = sl_multiprocessors(), shared = sl_device_get(cudaDevAttrMaxSharedMemoryPerBlockOptin);
     int l2 = (int)sl_l2_bytes();
     int fixed = SHARED_BYTES + layout<DIM>::merge(group), stage = layout<DIM>::stage(group);
-    int tile = 2 * TILE * layout<DIM>::ROW; // K and V
+    int tile = 2 * TILE * layout<DIM>::ROW; // bytes of K and V
     int n_flight = max(FLIGHT_BYTES / tile, 1);
     int n_stages = min(min(n_flight + SPARE, (shared - fixed) / stage), (int)STAGES_MAX);
     decode_counters counters = counters_of(a, 1);
@@ -648,7 +672,7 @@ static row_subset subset_of(const sl_attn_spec *spec) {
     return {(int)sl_attn_get(spec, "sink"), (int)sl_attn_get(spec, "window")};
 }
 
-static int most_rows(const sl_attn_spec *spec, int n_kv) { // that are read of any sequence of up to n_kv
+static int most_rows(const sl_attn_spec *spec, int n_kv) { // rows that are read of any sequence of up to n_kv rows
     row_subset subset = subset_of(spec);
     return min(n_kv, subset.sink_end() + subset.window + TILE);
 }

@@ -1,5 +1,18 @@
 // attention/cuda/dense_prefill.cu - dense attention of a prompt's tokens on any GPU from sm_80, and the choice between this
-// kernel and Hopper's own (dense_prefill_wgmma.cu). What both compute is in dense_prefill.h.
+// kernel and the one for Hopper (dense_prefill_wgmma.cu). dense_prefill.cuh states what both compute.
+//
+// 4 warps, all with the same role: 32 tokens each of a tile of 128 tokens.
+//
+// | shared memory, in order | bytes               | contents                              |
+// |-------------------------|---------------------|---------------------------------------|
+// | q                       | 128 * 2 (DIM + 8)   | [128 tokens][DIM + 8]; later the output |
+// | k                       | 64 * 2 (DIM + 8)    | [64 keys][DIM + 8]                    |
+// | v                       | 64 * 2 (DIM + 8)    | [64 keys][DIM + 8]                    |
+//
+// Worked tile: DIM 128. 128 threads copy 64 keys of 256 bytes: thread t has the 16-byte column t % 16 of rows t / 16, + 8, ...
+// A warp computes S [32][64] with 2 x 8 x 8 mma.m16n8k16; a lane holds 2 x 8 x 4 of the scores: rows lane / 4 and + 8 of both
+// blocks of 16. The softmax reduces over 4 lanes. The masses are packed to bf16 in place, as operand a of O [32][128] += P
+// [32][64] V [64][128].
 #include "attention/cuda/head_dim.cuh"
 #include "attention/cuda/dense_prefill.cuh"
 #include "engine/backend/cuda/barrier.cuh"
@@ -11,7 +24,7 @@ enum { N_WARPS = 4, WARP_ROWS = 32, ROWS = N_WARPS * WARP_ROWS, KEYS = 64, THREA
 
 typedef struct prefill_params {
     const bf16 *q;     // [n_tokens][q_stride]
-    size_t q_stride;   // elements
+    size_t q_stride;   // elements from token to token
     bf16 *out;         // [n_tokens][n_heads][head_dim]
     const bf16 *k, *v; // [n_pages][n_kv_heads][256][head_dim]
     const int32_t *pages;
@@ -19,28 +32,28 @@ typedef struct prefill_params {
     float scale; // sl_prefill_scale
 } prefill_params;
 
-// A row of a tile in shared memory takes 16 bytes more than head_dim elements: an odd number of 16-byte units, so that the
-// eight rows of an ldmatrix lie in different banks.
+// A tile row in shared memory takes 16 bytes more than head_dim elements. That is an odd number of 16-byte units, so the eight
+// rows of an ldmatrix lie in different banks.
 template <int D> struct tile_shape {
     static constexpr int stride = D + 8; // elements
     static constexpr size_t bytes = (size_t)(ROWS + 2 * KEYS) * stride * sizeof(bf16);
 };
 
-// 16 bytes from `from`, or zeros.
+// Copies 16 bytes from `from`, or zeros.
 static __device__ __forceinline__ void copy_async(bf16 *to, const bf16 *from, bool present) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(present ? 16 : 0)
                  : "memory");
 }
-static __device__ __forceinline__ void copies_landed() { // this thread's; a __syncthreads makes it everybody's
+static __device__ __forceinline__ void copies_landed() { // of this thread; a __syncthreads makes them visible to all threads
     asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-// from [n_rows][stride_from], the first n_present rows read and the others zero, to [n_rows][D + 8] in shared memory. A
-// thread has the same column of every row that it copies, so that all its addresses are one plus constants: registers are
-// short.
+// Copies from [n_rows][stride_from] to [n_rows][D + 8] in shared memory: the first n_present rows, and zeros for the others. A
+// thread copies the same column of each of its rows, so all addresses are one address plus constants. This saves registers.
 template <int D, int n_rows>
 static __device__ __forceinline__ void load_tile(bf16 *to, const bf16 *from, size_t stride_from, int n_present) {
-    constexpr int lanes = (D / 8) & -(D / 8); // threads side by side: the power of 2 in a row's number of 16-byte pieces
+    constexpr int lanes =
+        (D / 8) & -(D / 8); // threads side by side: the largest power of 2 that divides the number of 16-byte pieces of a row
     int row = threadIdx.x / lanes, column = threadIdx.x % lanes * 8;
     from += row * stride_from + column, to += row * tile_shape<D>::stride + column;
 #pragma unroll
@@ -50,7 +63,7 @@ static __device__ __forceinline__ void load_tile(bf16 *to, const bf16 *from, siz
             copy_async(to + r * tile_shape<D>::stride + c, from + r * stride_from + c, row + r < n_present);
 }
 
-// Four 8x8 matrices; lane l gives the address of row l % 8 of matrix l / 8.
+// Loads four 8 x 8 matrices. Lane l gives the address of row l % 8 of matrix l / 8.
 static __device__ __forceinline__ void load_matrices(uint32_t r[4], const bf16 *p) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -68,13 +81,11 @@ static __device__ __forceinline__ void mma(float c[4], const uint32_t a[4], uint
     sl_mma_bf16(c, a[0], a[1], a[2], a[3], b0, b1);
 }
 
-// A warp's share of the tile: two blocks of 16 rows. In a block, element 0 and
-// 1 of a lane are of row lane / 4, 2 and 3 of row lane / 4 + 8; columns are 8 n
-// + lane % 4 * 2 and the next.
+// A warp's part of the tile is two blocks of 16 rows. In a block, elements 0 and 1 of a lane belong to row lane / 4, elements 2
+// and 3 to row lane / 4 + 8. Their columns are 8 n + lane % 4 * 2 and the next one.
 enum { BLOCKS = WARP_ROWS / 16 };
 
-// s[block][n] = q k^T: q [32][D] of this warp, k [KEYS][D], both in shared
-// memory
+// s[block][n] = q k^T. q: [32][D] of this warp, k: [KEYS][D], both in shared memory.
 template <int D>
 static __device__ __forceinline__ void scores(float s[BLOCKS][KEYS / 8][4], const bf16 *q, const bf16 *k, int lane) {
     constexpr int stride = tile_shape<D>::stride;
@@ -101,7 +112,7 @@ static __device__ __forceinline__ void scores(float s[BLOCKS][KEYS / 8][4], cons
     }
 }
 
-// o += p v: p are the weights in s, rounded; v [KEYS][D] in shared memory
+// o += p v. p: the masses in s, rounded to bf16. v: [KEYS][D] in shared memory.
 template <int D>
 static __device__ __forceinline__ void add_values(float o[BLOCKS][D / 8][4], const float s[BLOCKS][KEYS / 8][4], const bf16 *v,
                                                   int lane) {
@@ -129,13 +140,13 @@ static __device__ __forceinline__ void add_values(float o[BLOCKS][D / 8][4], con
     }
 }
 
-// A lane's part of the softmax of its rows; row 2 b + r is row lane / 4 + 8 r of block b.
+// A lane's part of the softmax of its rows. Row 2 b + r is row lane / 4 + 8 r of block b.
 typedef struct softmax_state {
-    float max[2 * BLOCKS]; // what the row's weights are relative to (sl_raise_max)
-    float sum[2 * BLOCKS]; // of the weights so far, this lane's columns
+    float max[2 * BLOCKS]; // the masses of the row are relative to it (sl_raise_max)
+    float sum[2 * BLOCKS]; // of the masses so far, in this lane's columns
 } softmax_state;
 
-// Turns scores into weights 2^(scale (s - max)) and brings the state and o to the new maximum.
+// Turns scores into masses 2^(scale (s - max)), and scales the state and o to the new maximum.
 template <int D>
 static __device__ __forceinline__ void softmax(float s[BLOCKS][KEYS / 8][4], float o[BLOCKS][D / 8][4], softmax_state &state,
                                                float scale) {
@@ -162,7 +173,7 @@ static __device__ __forceinline__ void softmax(float s[BLOCKS][KEYS / 8][4], flo
         }
 }
 
-// Scores of keys behind a row's position become -infinity. `last`: the last visible column of the lane's first row.
+// Sets scores of keys behind a row's position to -infinity. last: the last visible column of the lane's first row.
 static __device__ __forceinline__ void mask(float s[BLOCKS][KEYS / 8][4], int last, int lane) {
 #pragma unroll
     for (int b = 0; b < BLOCKS; b++)
@@ -173,7 +184,7 @@ static __device__ __forceinline__ void mask(float s[BLOCKS][KEYS / 8][4], int la
                 if (n * 8 + lane % 4 * 2 + e % 2 > last + 16 * b + e / 2 * 8) s[b][n][e] = -INFINITY;
 }
 
-// out = o / sum, through the warp's own rows of the query tile, so that a row leaves in 16-byte pieces.
+// out = o / sum. It goes through the warp's own rows of the query tile, so that rows are stored in 16-byte pieces.
 template <int D>
 static __device__ __forceinline__ void store(const prefill_params &p, float o[BLOCKS][D / 8][4], const softmax_state &state,
                                              bf16 *staged, int token0, int head, int lane) {
@@ -198,7 +209,7 @@ static __device__ __forceinline__ void store(const prefill_params &p, float o[BL
     }
 }
 
-// Starts the copy of the tile of keys (from = p.k) or values (p.v) that begins at row `key` of the sequence.
+// Starts the copy of a tile of keys (from = p.k) or values (p.v) that begins at row `key` of the sequence.
 template <int D>
 static __device__ __forceinline__ void load_keys(const prefill_params &p, bf16 *to, const bf16 *from, int key, int kv_head,
                                                  int n_kv) {
@@ -208,16 +219,12 @@ static __device__ __forceinline__ void load_keys(const prefill_params &p, bf16 *
 
 // Dense causal attention with mma.sync: the online softmax of FlashAttention-2 (Dao, 2023, section 3.1).
 //
-// Grid [n_heads][query tiles], longest tiles first: block (h, y) has head h and the tile of 128 tokens that is y-th from the
-// end; heads of a group are neighbours and find their keys in L2. Each of 4 warps has 32 tokens. Keys come in tiles of 64, a
-// quarter of a page: V's copy runs during q k^T, that of the next K during softmax and p v.
-//
-// Preconditions: head_dim D; q, out, k, v 16-byte aligned, q_stride a multiple of 8; pages hold rows [0, first + n_tokens).
-//
-// Bytes: q and out once; K and V once per query tile and head, from L2 but for the first of them.
-//
-// Order: tiles of 64 keys ascending; in a tile, a row's sum is four lanes' partial sums.
-//
+// Grid: [n_heads][query tiles], longest tiles first. Thread block (h, y) has head h and the tile of 128 tokens that is y-th
+// from the end. Heads of a group are neighbours and find their keys in the L2 cache. Keys come in tiles of 64, a quarter of a
+// page. The copy of V runs during q k^T, the copy of the next K during softmax and p v.
+// Preconditions: head_dim D; q, out, k, v 16-byte aligned; q_stride a multiple of 8; pages hold rows [0, first + n_tokens).
+// Bytes: q and out once. K and V once per query tile and head, from the L2 cache but for the first of them.
+// Order of reduction: tiles of 64 keys ascending. In a tile, a row's sum is the sum of four lanes' partial sums.
 // Measured on one H100, November 2026, 8k tokens, 32 heads: 345 TFLOP/s with head_dim 128, 310 with 96, 265 with 80, 279 with
 // 64 (FlashAttention-2: 322 with 128).
 template <int D> __global__ void __launch_bounds__(THREADS) dense_prefill_mma_kernel(const prefill_params p) {
@@ -226,7 +233,7 @@ template <int D> __global__ void __launch_bounds__(THREADS) dense_prefill_mma_ke
     bf16 *q = (bf16 *)shared, *k = q + ROWS * stride, *v = k + KEYS * stride;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, head = blockIdx.x;
     int token0 = ((int)gridDim.y - 1 - (int)blockIdx.y) * ROWS;
-    int n_kv = p.first + min(token0 + ROWS, p.n_tokens); // rows that the tile sees
+    int n_kv = p.first + min(token0 + ROWS, p.n_tokens); // rows that the tile's tokens see
     int row0 = p.first + token0 + warp * WARP_ROWS;      // the warp's first position
     int kv_head = head / (p.n_heads / p.n_kv_heads);
     sl_start_next();
@@ -240,11 +247,11 @@ template <int D> __global__ void __launch_bounds__(THREADS) dense_prefill_mma_ke
     for (int i = 0; i < 2 * BLOCKS; i++) state.max[i] = -INFINITY, state.sum[i] = 0;
     for (int key = 0; key < n_kv; key += KEYS) {
         copies_landed();
-        __syncthreads(); // K is here, and V of the tile before is done with
+        __syncthreads(); // K has landed, and no thread reads the V of the tile before
         load_keys<D>(p, v, p.v, key, kv_head, n_kv);
         scores<D>(s, q + warp * WARP_ROWS * stride, k, lane);
         copies_landed();
-        __syncthreads(); // V is here, and K is done with
+        __syncthreads(); // V has landed, and no thread reads K
         if (key + KEYS < n_kv) load_keys<D>(p, k, p.k, key + KEYS, kv_head, n_kv);
         if (key + KEYS - 1 > row0) mask(s, row0 + lane / 4 - key, lane);
         softmax<D>(s, o, state, p.scale);

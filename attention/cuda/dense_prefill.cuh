@@ -1,13 +1,15 @@
-// attention/cuda/dense_prefill.cuh - what the two kernels of dense prefill share: dense_prefill.cu has the one for every GPU,
-// and the launcher that chooses; dense_prefill_wgmma.cu has Hopper's.
+// attention/cuda/dense_prefill.cuh - what the two kernels of dense prefill share. dense_prefill.cu has the kernel for every
+// GPU, and the launcher that chooses; dense_prefill_wgmma.cu has the kernel for Hopper.
 //
 // Both compute, for token i of a run, head h and its KV head h / group,
 //   out[i][h] = sum_j p_j v_j,  p = softmax over rows j <= first + i of  q[i][h] . k_j / sqrt(head_dim)
-// with scores, running maximum, sum and output in fp32 and p rounded to bf16 for its product with V. A row of the result has
-// the same bits in whichever chunk, query tile or block it is computed: tiles of keys begin at multiples of their size from the
-// sequence's start and are taken in ascending order, a row's sums never meet another row's, and a tile that lies wholly
-// behind a row's position leaves that row's state as it is, to the bit (its p are 0 and its maximum does not grow). Rows of V
-// past the sequence's end may hold anything, NaN too: 0 times NaN is NaN, so they are read as 0.
+// Scores, running maximum, sum and output are fp32. p is rounded to bf16 for its product with V. A row of the result has the
+// same bits in any chunk, query tile and thread block, for three reasons:
+// - Tiles of keys begin at multiples of their size from the sequence's start, and are taken in ascending order.
+// - The sums of a row never include another row's.
+// - A tile wholly behind a row's position does not change that row's state: its p are 0, and its maximum does not grow.
+//
+// Rows of V behind the sequence's end can hold NaN, and 0 times NaN is NaN, so they are read as 0.
 #ifndef SLEIGH_ATTENTION_DENSE_PREFILL_CUH
 #define SLEIGH_ATTENTION_DENSE_PREFILL_CUH
 
@@ -19,8 +21,8 @@
 extern "C" {
 #endif
 
-// What sl_cuda_dense_prefill calls: the first where it runs (this build holds its machine code and the current device is a
-// Hopper), else the second. Which one depends on nothing else, so that equal rows have equal bits.
+// sl_cuda_dense_prefill calls the first one if it runs: the build has its machine code, and the current device is a Hopper.
+// Else it calls the second one. The choice depends on nothing else, so equal rows have equal bits.
 void sl_cuda_dense_prefill_wgmma(const sl_attn_cuda_prefill_args *args);
 int sl_cuda_dense_prefill_wgmma_runs(void);
 void sl_cuda_dense_prefill_mma(const sl_attn_cuda_prefill_args *args);
@@ -58,9 +60,9 @@ static __device__ __forceinline__ float sl_quad_sum(float x) {
     return x + __shfl_xor_sync(0xffffffff, x, 2);
 }
 
-// A row's weights are 2^(scale (score - *max)). Before a tile whose highest score, or that of the tiles before, is `top`:
-// raises *max to it, and returns the factor that sums under the old *max need. Only when the scores have grown by 2^8, though:
-// until then weights exceed 1, which costs bf16 and fp32 no accuracy, and the factor of nearly every tile is 1, to the bit.
+// The masses of a row are 2^(scale (score - *max)). top: the highest score of the next tile and the tiles before. Raises *max
+// to top and returns the factor for sums under the old *max, but only if the scores have grown by more than 2^8. Until then
+// masses exceed 1, which costs bf16 and fp32 no accuracy, and the factor of nearly every tile is exactly 1.
 static __device__ __forceinline__ float sl_raise_max(float *max, float top, float scale) {
     float growth = (top - *max) * scale; // infinite at the first tile
     if (growth <= 8) return 1;

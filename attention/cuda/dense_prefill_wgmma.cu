@@ -1,9 +1,25 @@
-// attention/cuda/dense_prefill_wgmma.cu - dense attention of a prompt's tokens on Hopper: tiles come through the tensor memory
-// accelerator (TMA), products run as wgmma, one warpgroup loads and the others compute. What it computes is in
-// dense_prefill.cuh; the plan of overlaps is FlashAttention-3's (Shah et al., 2024, section 3).
+// attention/cuda/dense_prefill_wgmma.cu - dense attention of a prompt's tokens on Hopper. The tensor memory accelerator (TMA)
+// copies tiles, and wgmma multiplies them. dense_prefill.cuh states what it computes. The overlaps are those of
+// FlashAttention-3 (Shah et al., 2024, section 3).
 //
-// Machine code for sm_90a only: for every other architecture the kernel's body is empty, and
-// sl_cuda_dense_prefill_wgmma_runs says so.
+// | role     | warps          | registers  | does                                                            |
+// |----------|----------------|------------|-----------------------------------------------------------------|
+// | load     | warp 0 of 4    | 24 or 32   | issues TMA copies of query tiles, K tiles, V tiles              |
+// | compute  | 2 or 3 groups of 4 | 240 or 160 | a warpgroup has 64 tokens of the tile: scores, softmax, values, output |
+//
+// | shared memory, in order | bytes (DIM 128)  | contents                                              |
+// |-------------------------|------------------|-------------------------------------------------------|
+// | 2 query tiles           | 2 x 32 KB        | [2 warpgroups][64 tokens][128]; later the output      |
+// | 2 K tiles               | 2 x 32 KB        | [128 keys][128], 128-byte swizzle                     |
+// | 2 V tiles               | 2 x 32 KB        | [128 keys][128], 128-byte swizzle                     |
+//
+// Worked tile: DIM 128. Lane 0 of the loading warp issues two boxes of [128 keys][64 columns] for K. A warpgroup computes S
+// [64][128] with 8 wgmma.m64n128k16; a lane holds 64 scores: rows lane / 4 and + 8 of its warp's 16, 32 columns each. The
+// softmax reduces over 4 lanes. 64 masses become 32 registers of bf16 pairs, operand a of O [64][128] += P [64][128] V
+// [128][128]: 8 wgmma.
+//
+// The machine code exists for sm_90a only. For other architectures the kernel's body is empty, and
+// sl_cuda_dense_prefill_wgmma_runs returns 0.
 #include "attention/cuda/head_dim.cuh"
 #include "attention/cuda/dense_prefill.cuh"
 #include "engine/backend/cuda/barrier.cuh"
@@ -13,7 +29,7 @@
 #include <math.h>
 
 enum {
-    KEYS = 128,   // rows of a key tile: half a page, so that one page number finds it
+    KEYS = 128,   // rows of a key tile: half a page, so a tile lies in one page
     N_STAGES = 2, // key tiles in flight, K and V each
     WG_ROWS = 64, // tokens of a warpgroup: the M of wgmma
     WG_THREADS = 128,
@@ -22,10 +38,10 @@ enum {
     BAR_STORE = 4, // + w: the warps of warpgroup w
 };
 
-// Shared memory of a block. A tile of n rows lies as [padded / 64][n][64] elements, TMA's 128-byte swizzle: the 16-byte unit c
-// of row r is at place c ^ (r % 8). Columns from D on are not used.
+// Shared memory of a thread block. A tile of n rows lies as [padded / 64][n][64] elements with TMA's 128-byte swizzle: the
+// 16-byte unit c of row r has the place c ^ (r % 8). Columns from D on are not used.
 template <int D> struct tiles {
-    // Computing warpgroups: three where 160 registers a thread hold scores, weights and output.
+    // Computing warpgroups: three, if 160 registers a thread hold scores, masses and output.
     static constexpr int n_wgs = D == 64 ? 3 : 2;
     static constexpr int threads = WG_THREADS * (n_wgs + 1);
     static constexpr int rows = WG_ROWS * n_wgs;
@@ -34,8 +50,8 @@ template <int D> struct tiles {
     static constexpr int q_bytes = n_wgs * wg_bytes;
     static constexpr int kv_bytes = KEYS * padded * 2;
     static constexpr int k_at = 2 * q_bytes, v_at = k_at + N_STAGES * kv_bytes; // two query tiles come first
-    static constexpr int bytes = v_at + N_STAGES * kv_bytes + 1024;             // and room to align to 1024
-    // 64 K registers: the loading warpgroup gives most of its share to the others
+    static constexpr int bytes = v_at + N_STAGES * kv_bytes + 1024;             // 1024 bytes more to align to 1024
+    // The multiprocessor has 64 K registers. The loading warpgroup gives most of its registers to the others.
     static constexpr int load_registers = n_wgs == 2 ? 24 : 32, compute_registers = n_wgs == 2 ? 240 : 160;
 };
 
@@ -60,7 +76,8 @@ static __device__ __forceinline__ void named_arrive(int id, int n_threads) {
 
 // ---- TMA ----
 
-// The box of map at (column, row) to shared memory; its bytes count for `bar`. Columns and rows past the map's end are zeros.
+// Copies the box of `map` at (column, row) to shared memory. Its bytes count for `bar`. Columns and rows past the map's end are
+// zeros.
 static __device__ __forceinline__ void tma_load(uint32_t to, const CUtensorMap *map, int column, int row, uint64_t *bar) {
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::"r"(
@@ -68,7 +85,7 @@ static __device__ __forceinline__ void tma_load(uint32_t to, const CUtensorMap *
         "l"(map), "r"(column), "r"(row), "r"(shared_address(bar))
         : "memory");
 }
-// The same for maps of heads, and back; columns and tokens past the end are not written.
+// The same for maps of heads, and the way back. Columns and tokens past the end are not written.
 static __device__ __forceinline__ void tma_load_head(uint32_t to, const CUtensorMap *map, int column, int head, int token,
                                                      uint64_t *bar) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], "
@@ -84,7 +101,7 @@ static __device__ __forceinline__ void tma_store_head(const CUtensorMap *map, in
 static __device__ __forceinline__ void tma_commit() {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-static __device__ __forceinline__ void tma_stores_read() { // shared memory may be written again
+static __device__ __forceinline__ void tma_stores_read() { // waits until shared memory may be written again
     asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 // Makes this thread's ordinary writes to shared memory visible to TMA and wgmma.
@@ -94,28 +111,29 @@ static __device__ __forceinline__ void fence_async() {
 
 // ---- wgmma: a warpgroup's product, c [64][N] += a [64][16] b [16][N] ----
 //
-// Accumulator: warp w of the group has rows 16 w to 16 w + 15; element 4 n + e of a lane is of row lane / 4 + 8 (e / 2) and
-// column 8 n + lane % 4 * 2 + e % 2. `a` from registers lies the same way, two bf16 a register.
+// Accumulator: warp w of the group has rows 16 w .. 16 w + 15. Element 4 n + e of a lane is in row lane / 4 + 8 (e / 2) and
+// column 8 n + lane % 4 * 2 + e % 2. Operand `a` in registers has the same layout, two bf16 a register.
 
-static __device__ __forceinline__ void wgmma_fence() { // before the first product that reads registers written since
+static __device__ __forceinline__ void wgmma_fence() { // before the first product that reads newly written registers
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 static __device__ __forceinline__ void wgmma_commit() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// The compiler moves arithmetic freely over the waits below: what makes x stays in front of this, what uses it stays behind.
+// The compiler moves arithmetic across the waits below. This keeps the code that makes x before this place, and the code that
+// uses x behind it.
 template <int N> static __device__ __forceinline__ void pin(float (&x)[N]) {
 #pragma unroll
     for (int i = 0; i < N; i++) asm volatile("" : "+f"(x[i])::"memory");
 }
-// Until at most n_pending of the committed groups still run; x then holds its result.
+// Waits until at most n_pending of the committed groups still run. Then x holds its result.
 template <int n_pending, int N> static __device__ __forceinline__ void wgmma_wait(float (&x)[N]) {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n_pending) : "memory");
     pin(x);
 }
 
 // Descriptor of a tile in shared memory with the 128-byte swizzle: its address, the bytes from one block of 64 columns to the
-// next (read for V only, whose columns are the product's N) and the bytes from 8 rows to the next 8, all in units of 16.
+// next (only read for V, whose columns are the product's N), and the bytes from 8 rows to the next 8, all in units of 16.
 static __device__ __forceinline__ uint64_t descriptor(uint32_t address, int block_bytes) {
     return (uint64_t)1 << 62 | (uint64_t)(1024 / 16) << 32 | (uint64_t)(block_bytes / 16) << 16 | (address & 0x3ffff) / 16;
 }
@@ -134,7 +152,7 @@ static __device__ __forceinline__ uint64_t descriptor(uint32_t address, int bloc
 #define C64 C48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 // clang-format on
 
-// c = a b^T (+ c): a and b [.][16] in shared memory
+// c = a b^T (+ c). a and b: [.][16] in shared memory.
 template <bool add> static __device__ __forceinline__ void wgmma_keys(float (&c)[64], uint64_t a, uint64_t b) {
     asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" C64 "}, %64, %65, add, 1, 1, 0, 0;\n}"
@@ -142,7 +160,7 @@ template <bool add> static __device__ __forceinline__ void wgmma_keys(float (&c)
                  : "l"(a), "l"(b), "n"(add));
 }
 
-// wgmma_values: c += a b, a in registers, b [16][N] in shared memory
+// wgmma_values: c += a b. a: registers. b: [16][N] in shared memory.
 #define WGMMA_VALUES(N, F, C, A, B)                                                                                            \
     static __device__ __forceinline__ void wgmma_values(float(&c)[N / 2], const uint32_t *a, uint64_t b) {                     \
         asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" C "}, {" A "}, " B ", 1, 1, 1, 1;"           \
@@ -156,21 +174,22 @@ WGMMA_VALUES(128, F64, C64, "%64, %65, %66, %67", "%68")
 
 // ---- the pieces of the kernel ----
 
-typedef struct ring { // K and V tiles; `full` when landed, `empty` when every computing warp is done with it
+typedef struct ring { // K and V tiles. full: the tile has landed. empty: no computing warp reads it any more
     uint64_t full[N_STAGES], empty[N_STAGES];
 } ring;
 
 typedef struct barriers {
     ring k, v, q;  // q: of the two query tiles
-    uint64_t tail; // the last tile of V has landed, its rows past the end not yet zero
+    uint64_t tail; // the last tile of V has landed, but its rows behind the end are not yet zero
 } barriers;
 
-// The query tiles that a block computes, one after the other. Heads come in sections whose keys and values fit in L2 together
-// (section_heads). In a section, tiles are ordered by falling length and dealt to the blocks forth and back, so that every
-// block gets about the same number of keys, and what runs at the same time reads the same keys.
+// The query tiles of a thread block, one after the other. Heads come in sections whose keys and values fit in the L2 cache
+// together (section_heads). In a section, tiles are ordered by falling length and dealt to the thread blocks forth and back. So
+// every thread block gets about the same number of keys, and thread blocks that run at the same time read the same keys.
 template <int ROWS> struct work {
-    int token0, head, n_keys;      // the tile's first token; key tiles of its last one
-    int section = 0, n_rounds = 0; // of the tile to come: its section's first head, tiles dealt there to every block before
+    int token0, head, n_keys; // first token of the tile; key tiles that its last token sees
+    int section = 0,
+        n_rounds = 0; // of the next tile: first head of its section; tiles that each thread block already has of this section
     __device__ __forceinline__ bool next(const prefill_params &p) {
         int n_tiles = (p.n_tokens + ROWS - 1) / ROWS, n_blocks = gridDim.x, block = blockIdx.x;
         for (; section < p.n_heads; section += p.section_heads, n_rounds = 0) {
@@ -187,7 +206,8 @@ template <int ROWS> struct work {
     }
 };
 
-// The loading warp: queries, then K and V tiles, as far ahead as the rings allow. V comes a tile later than K, as it is used.
+// The loading warp: queries, then K and V tiles, as far ahead as the rings allow. V comes one tile later than K, because it is
+// used later.
 template <int D>
 static __device__ __forceinline__ void load(const prefill_params &p, uint32_t shared, barriers *bars, const CUtensorMap *q_map,
                                             const CUtensorMap *k_map, const CUtensorMap *v_map, int lane) {
@@ -211,7 +231,7 @@ static __device__ __forceinline__ void load(const prefill_params &p, uint32_t sh
         for (int j = 0; j <= w.n_keys; j++) {
             int row_v = (page * p.n_kv_heads + kv_head) * SL_PAGE + (j - 1) * KEYS % SL_PAGE; // of tile j - 1
             if (j % 2 == 0) page = next;
-            if (j % 2 == 0 && (j + 2) * KEYS < n_kv) next = p.pages[(j + 2) * KEYS / SL_PAGE]; // a tile before it is needed
+            if (j % 2 == 0 && (j + 2) * KEYS < n_kv) next = p.pages[(j + 2) * KEYS / SL_PAGE]; // one tile ahead
             if (j < w.n_keys) {
                 int stage = (n_done + j) % N_STAGES;
                 barrier_wait(&bars->k.empty[stage], (n_done + j) / N_STAGES % 2 ^ 1);
@@ -273,12 +293,12 @@ template <int D> static __device__ __forceinline__ void issue_values(float (&o)[
 
 // A lane's part of the softmax of its two rows, lane / 4 and lane / 4 + 8 of its warp's 16.
 typedef struct softmax_state {
-    float max[2];  // what the row's weights are relative to (sl_raise_max)
-    float sum[2];  // of the weights so far, this lane's columns
-    float keep[2]; // what the last tile makes of the tiles before: a factor
+    float max[2];  // the masses of the row are relative to it (sl_raise_max)
+    float sum[2];  // of the masses so far, in this lane's columns
+    float keep[2]; // factor of the last tile for the sums of the tiles before
 } softmax_state;
 
-// Turns scores into weights 2^(scale (s - max)). Columns > last (> last + 8 for the second row) are masked.
+// Turns scores into masses 2^(scale (s - max)). Columns > last (> last + 8 for the second row) are masked.
 template <bool masked>
 static __device__ __forceinline__ void softmax(float (&s)[64], softmax_state &state, float scale, int last) {
 #pragma unroll
@@ -313,13 +333,13 @@ static __device__ __forceinline__ void round_masses(uint32_t (&p)[32], const flo
 // What a computing warpgroup carries from tile to tile.
 template <int D> struct consumer {
     float o[D / 2];
-    uint32_t p[32]; // weights of the newest tile: V is there, the product is still to be made
+    uint32_t p[32]; // masses of the newest tile; V has landed, and the product is still to be issued
     softmax_state state;
-    int n_done; // key tiles whose scores are made; V's are one behind
+    int n_done; // key tiles whose scores are computed; values are one tile behind
 };
 
-// One more key tile: the scores of tile j and the values of tile j - 1 are issued together, and while the values are
-// multiplied, the softmax of tile j runs; while this warpgroup does softmax, the others have the tensor cores.
+// One more key tile. The scores of tile j and the values of tile j - 1 are issued together. The softmax of tile j runs while
+// the values are multiplied. While this warpgroup does its softmax, the others use the tensor cores.
 template <int D, bool masked>
 static __device__ __forceinline__ void step(consumer<D> &c, uint32_t q, uint32_t shared, barriers *bars, int wg, int lane,
                                             float scale, int last) {
@@ -334,8 +354,8 @@ static __device__ __forceinline__ void step(consumer<D> &c, uint32_t q, uint32_t
     wgmma_wait<1>(s);
     if (lane == 0) barrier_arrive(&bars->k.empty[k_stage]);
     softmax<masked>(s, c.state, scale, last);
-    // Asked here, where the answer is not needed yet, because the assembler moves no arithmetic over the loop that waits: so
-    // the whole softmax runs beside the product with V, and not a part of it behind.
+    // Poll here, long before the answer is needed: the assembler moves no arithmetic across the loop of the wait. So the whole
+    // softmax runs during the product with V, and no part of it behind.
     pin(s);
     barrier_poll(&bars->v.full[k_stage], c.n_done / N_STAGES % 2);
     wgmma_wait<0>(c.o);
@@ -347,12 +367,12 @@ static __device__ __forceinline__ void step(consumer<D> &c, uint32_t q, uint32_t
     c.n_done++;
 }
 
-// out = o / sum, through the warpgroup's own queries in shared memory: rows past n_tokens are left out by TMA.
+// out = o / sum, through the warpgroup's own queries in shared memory. TMA does not write rows past n_tokens.
 template <int D>
 static __device__ __forceinline__ void store(const consumer<D> &c, uint32_t staged, const CUtensorMap *out_map, int head,
                                              int token, int wg, int thread) {
     float factor[2] = {1 / sl_quad_sum(c.state.sum[0]), 1 / sl_quad_sum(c.state.sum[1])};
-    named_sync(BAR_STORE + wg, WG_THREADS); // no warp's products read queries any more
+    named_sync(BAR_STORE + wg, WG_THREADS); // from here on no warp's product reads the queries
     int lane = thread % 32, r = thread / 32 * 16 + lane / 4;
 #pragma unroll
     for (int i = 0; i < D / 2; i += 2) {
@@ -375,7 +395,7 @@ static __device__ __forceinline__ void compute(const prefill_params &p, uint32_t
                                                const CUtensorMap *out_map, int wg, int thread) {
     using T = tiles<D>;
     int lane = thread % 32;
-    int row = thread / 32 * 16 + lane / 4; // this lane's first, of the warpgroup's 64
+    int row = thread / 32 * 16 + lane / 4; // this lane's first row, of the warpgroup's 64
     work<T::rows> w;
     consumer<D> c;
     c.n_done = 0;
@@ -384,7 +404,7 @@ static __device__ __forceinline__ void compute(const prefill_params &p, uint32_t
     for (int n = 0; more; n++) {
         uint32_t q = shared + n % 2 * T::q_bytes + wg * T::wg_bytes;
         int position = p.first + w.token0 + wg * WG_ROWS;   // of the warpgroup's first token
-        int last = position + row - lane % 4 * 2;           // the last visible column of the lane, were tile 0 endless
+        int last = position + row - lane % 4 * 2;           // last visible column of the lane, counted from tile 0
         int n_whole = min((position + 1) / KEYS, w.n_keys); // key tiles that all of its tokens see whole
         float s[64];
         int stage = c.n_done % N_STAGES;
@@ -400,7 +420,7 @@ static __device__ __forceinline__ void compute(const prefill_params &p, uint32_t
         barrier_wait(&bars->v.full[stage], c.n_done / N_STAGES % 2);
         round_masses(c.p, s);
         c.n_done++;
-        if (n > 0 && thread == 0) { // the output before has left for long: its place is the producer's
+        if (n > 0 && thread == 0) { // the output before has been copied out, so the producer may use its place
             tma_stores_read();
             barrier_arrive(&bars->q.empty[(n - 1) % 2]);
         }
@@ -415,26 +435,22 @@ static __device__ __forceinline__ void compute(const prefill_params &p, uint32_t
         if (lane == 0) barrier_arrive(&bars->v.empty[stage]);
         store<D>(c, q, out_map, head, token, wg, thread);
     }
-    if (thread == 0) tma_stores_read(); // shared memory ends with the block
+    if (thread == 0) tma_stores_read(); // shared memory ends with the thread block
 }
 
 #endif // __CUDA_ARCH_FEAT_SM90_ALL
 
-// Dense causal attention: FlashAttention-3's two overlaps (step), for paged keys.
+// Dense causal attention for paged keys, with the two overlaps of FlashAttention-3 (step).
 //
-// Grid: one block an SM, each with its share of the query tiles (work). Block: warp 0 loads, warpgroups 1.. compute, each 64
-// tokens of the tile for one head.
-//
-// Preconditions: head_dim D; all pointers 16-byte aligned, q_stride a multiple of 8; pages hold rows [0, first + n_tokens);
+// Grid: one thread block per multiprocessor, each with its share of the query tiles (work).
+// Preconditions: head_dim D; all pointers 16-byte aligned; q_stride a multiple of 8; pages hold rows [0, first + n_tokens);
 // tensor maps and section_heads as the launcher makes them.
-//
-// Bytes: q and out once; K and V once per query tile and head, from L2 but for the first of the blocks that run together.
-//
-// Order: tiles of 128 keys ascending; in a tile, a row's sum is four lanes' partial sums.
-//
+// Bytes: q and out once. K and V once per query tile and head, from the L2 cache but for the first of the thread blocks that
+// run together.
+// Order of reduction: tiles of 128 keys ascending. In a tile, a row's sum is the sum of four lanes' partial sums.
 // Measured on one H100, November 2026, 32 heads of 128 over 8 KV heads: 680 TFLOP/s at 4k tokens, 727 at 8k, 689 at 32k (where
-// power limits the clock), 670 for 2,048 tokens behind 30,720, 690 for 8,192 behind 24,576; cuBLAS multiplies large matrices
-// at 795 there. cuDNN 9: 618 at 8k, 622 at 32k. At 8k with heads of 96: 620; of 80: 529; of 64: 524.
+// power limits the clock), 670 for 2,048 tokens behind 30,720, 690 for 8,192 behind 24,576. cuBLAS multiplies large matrices at
+// 795. cuDNN 9: 618 at 8k, 622 at 32k. At 8k with heads of 96: 620; of 80: 529; of 64: 524.
 template <int D>
 __global__ void __launch_bounds__(tiles<D>::threads, 1)
     dense_prefill_wgmma_kernel(const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtensorMap k_map,
@@ -460,7 +476,8 @@ __global__ void __launch_bounds__(tiles<D>::threads, 1)
     __syncthreads();
     sl_start_next();
     sl_wait_previous();
-    int wg = __shfl_sync(0xffffffff, threadIdx.x / WG_THREADS, 0); // the same in all lanes, and known to be
+    int wg = __shfl_sync(0xffffffff, threadIdx.x / WG_THREADS,
+                         0); // the shuffle tells the compiler that all lanes have the same value
     if (wg == 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(T::load_registers));
         if (threadIdx.x < 32) load<D>(p, shared, &bars, &q_map, &k_map, &v_map, threadIdx.x);
@@ -471,13 +488,13 @@ __global__ void __launch_bounds__(tiles<D>::threads, 1)
 #endif
 }
 
-// A map of bf16 in n_dims dimensions of these sizes, the first contiguous and the others `stride` elements apart, for boxes of
-// 64 columns and box_rows of the last dimension.
+// A map of bf16 in n_dims dimensions of these sizes. The first dimension is contiguous, the others are `stride` elements apart.
+// Boxes have 64 columns and box_rows of the last dimension.
 static CUtensorMap tensor_map(const bf16 *data, int n_dims, const cuuint64_t *size, const size_t *stride, int box_rows) {
     typedef CUresult encode_fn(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *, const cuuint64_t *,
                                const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
                                CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-    void *encode = NULL; // from the driver that runs, so that nothing links against it
+    void *encode = NULL; // from the driver that runs, so the program does not link against it
     cudaDriverEntryPointQueryResult found;
     cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000, cudaEnableDefault, &found);
     SL_CHECK(encode != NULL); // every driver for CUDA 12 and Hopper has it
@@ -492,21 +509,21 @@ static CUtensorMap tensor_map(const bf16 *data, int n_dims, const cuuint64_t *si
     SL_CHECK(rc == CUDA_SUCCESS); // data and rows are 16-byte aligned
     return map;
 }
-// [n_tokens][n_heads][head_dim], a token's heads together and tokens `stride` elements apart
+// [n_tokens][n_heads][head_dim]; the heads of a token are contiguous, and tokens are `stride` elements apart.
 static CUtensorMap head_map(const bf16 *data, const sl_attn_geom *geom, int n_tokens, size_t stride) {
     cuuint64_t size[3] = {(cuuint64_t)geom->head_dim, (cuuint64_t)geom->n_heads, (cuuint64_t)n_tokens};
     size_t strides[2] = {(size_t)geom->head_dim, stride};
     return tensor_map(data, 3, size, strides, WG_ROWS);
 }
-// [n_pages * n_kv_heads * 256][head_dim]
+// [n_pages * n_kv_heads * 256][head_dim].
 static CUtensorMap page_map(const bf16 *data, const sl_attn_geom *geom, int n_pages) {
     cuuint64_t size[2] = {(cuuint64_t)geom->head_dim, (cuuint64_t)n_pages * geom->n_kv_heads * SL_PAGE};
     size_t stride[1] = {(size_t)geom->head_dim};
     return tensor_map(data, 2, size, stride, KEYS);
 }
 
-// Heads of a section: as many as have their keys and values in two thirds of L2 together, the sections being about equal; all
-// of them if sections would leave blocks idle: the tiles of a section must come near filling its last round.
+// Heads of a section: as many as have their keys and values in two thirds of the L2 cache together, in about equal sections.
+// All heads, if sections would leave thread blocks idle: the tiles of a section must nearly fill its last round.
 static int section_heads(const sl_attn_cuda_prefill_args *args, int n_tiles, int n_blocks, int l2_bytes) {
     int n_heads = args->geom->n_heads, n_kv_heads = args->geom->n_kv_heads, n_kv = args->first + args->n_tokens;
     size_t bytes = (size_t)n_kv * n_kv_heads * args->geom->head_dim * 2 * sizeof(bf16), limit = (size_t)l2_bytes / 3 * 2;

@@ -1,5 +1,9 @@
-// attention/cuda/dense_q.cu - dense-q on CUDA: every row, with scores from quantised keys as if they were exact. The rival that
-// santa-is must beat: two kernels, one that stores weights (score_quantised.cuh) and one that reads all of V.
+// attention/cuda/dense_q.cu - dense-q on CUDA: attention over every row with the scores of quantised keys, as if they were
+// exact. santa-is must be faster than this method. Two kernels: one stores masses (score_quantised.cuh), one reads all of V.
+//
+// mass_values_kernel: 8 warps, all with the same role. Shared memory: values_space. Worked block: DIM 128, group 4. A warp
+// takes every eighth block of 32 rows. 16 lanes load a row of V (256 bytes), so 16 loads bring the block. Lane l computes the
+// mass of row l for each head. Then each lane adds 16 rows x 8 columns x 4 heads.
 #include "attention/cuda/score_quantised.cuh"
 
 namespace {
@@ -7,33 +11,34 @@ namespace {
 enum {
     WARPS = 8,
     THREADS = 32 * WARPS,
-    CHUNKS = 32, // of a KV head at most
+    CHUNKS = 32, // of a seq_head at most
 };
 
 struct values_params {
-    score_params score; // done: chunks of a KV head that have been summed; 0 between launches
+    score_params score; // done: summed chunks of a seq_head; 0 between launches
     const bf16 *v;      // [n_pages][n_kv_heads][256][head_dim]
     bf16 *out;          // [n_seqs][n_kv_heads][group][head_dim]
     float *partial;     // [n_seqs * n_kv_heads][CHUNKS][group][head_dim + 2]
     sl_attn_cuda_stats *stats;
 };
 
-__device__ int value_rows_of(int n_kv) { // of a chunk
+__device__ int value_rows_of(int n_kv) { // rows of a chunk
     return max(ceil_div(n_kv, CHUNKS * BLOCK) * BLOCK, (int)SL_PAGE);
 }
 
 // ---- values ----
 
 template <int DIM, int HEADS> struct values_space {
-    float weight[WARPS][BLOCK][HEADS];
+    float row_mass[WARPS][BLOCK][HEADS];
     float sum[WARPS][HEADS][DIM];
     float total[WARPS][HEADS];
     int top[HEADS];
     int is_last;
-    bool is_exact[HEADS]; // the stored weights say nothing
+    bool is_exact[HEADS]; // stored masses cannot represent the head
 };
 
-// The chunk's largest references; the rows of V of a warp, every WARPS-th block of 32, times their weights to s->sum.
+// Finds the chunk's largest references. Then sums the rows of V, times their masses, to s->sum: a warp has every WARPS-th block
+// of 32.
 template <int DIM, int HEADS>
 __device__ void sum_values(const values_params &p, values_space<DIM, HEADS> *s, const sl_row &row, int seq_head, int first,
                            int end) {
@@ -61,14 +66,14 @@ __device__ void sum_values(const values_params &p, values_space<DIM, HEADS> *s, 
         }
 #pragma unroll
         for (int h = 0; h < HEADS; h++) {
-            float weight = 0;
+            float row_mass = 0;
             if (h < group) {
                 int ref = ref_of(__ldcg(mass + (size_t)h * p.score.max_blocks + b));
-                weight = __uint_as_float((uint32_t)__ldcg((const unsigned short *)w + h * BLOCK + lane) << 16) *
-                         exp2f((float)(ref - s->top[h]));
+                row_mass = __uint_as_float((uint32_t)__ldcg((const unsigned short *)w + h * BLOCK + lane) << 16) *
+                           exp2f((float)(ref - s->top[h]));
             }
-            s->weight[warp][lane][h] = weight;
-            total[h] += weight; // of the lane's rows
+            s->row_mass[warp][lane][h] = row_mass;
+            total[h] += row_mass; // of the lane's row
         }
         __syncwarp();
 #pragma unroll
@@ -78,7 +83,7 @@ __device__ void sum_values(const values_params &p, values_space<DIM, HEADS> *s, 
             const uint32_t *pairs = (const uint32_t *)&x[j];
 #pragma unroll
             for (int h = 0; h < HEADS; h++) {
-                float c = s->weight[warp][i][h];
+                float c = s->row_mass[warp][i][h];
 #pragma unroll
                 for (int k = 0; k < 8; k++)
                     sum[h][k] += c * __uint_as_float(k % 2 ? pairs[k / 2] & 0xffff0000u : pairs[k / 2] << 16);
@@ -101,11 +106,13 @@ __device__ void sum_values(const values_params &p, values_space<DIM, HEADS> *s, 
     __syncthreads();
 }
 
-// out = sum_j w_j v_j / sum_j w_j from stored weights.
+// out = sum_j w_j v_j / sum_j w_j from stored masses w.
 //
-// grid: (CHUNKS, KV heads, sequences), blocks past a sequence's last chunk end at once. precondition: done is 0, and is 0 again
-// at the end; so is next. bytes: V once, the stored weights. order of reduction: a warp's blocks of 32 rows in order, then the
-// warps, then the chunks: the last block of a KV head adds them.
+// Grid: (CHUNKS, KV heads, sequences). Thread blocks past a sequence's last chunk end at once.
+// Preconditions: `done` is 0. `done` and next_item are 0 at the end.
+// Bytes: V once, the stored masses.
+// Order of reduction: a warp's blocks of 32 rows in order, then the warps, then the chunks: the last thread block of a seq_head
+// adds them.
 template <int DIM, int HEADS> __global__ void __launch_bounds__(THREADS) mass_values_kernel(const values_params p) {
     extern __shared__ __align__(128) char memory[];
     values_space<DIM, HEADS> *s = (values_space<DIM, HEADS> *)memory;
@@ -140,7 +147,7 @@ template <int DIM, int HEADS> __global__ void __launch_bounds__(THREADS) mass_va
         if (exact) attend_exactly<DIM>(exact_head_of(p.score, p.v, NULL, row, seq_head, h, DIM), s->sum[0][h]);
         if (threadIdx.x % 32 > 0) continue;
         s->is_exact[h] = exact;
-        if (exact && p.stats) { // account has counted every row of V once
+        if (exact && p.stats) { // account_proposal_and_values has counted every row of V once
             atomicAdd(&p.stats->fallbacks, 1ull);
             atomicAdd(&p.stats->bytes, (unsigned long long)n_kv * 2 * DIM * sizeof(bf16));
         }

@@ -1,10 +1,9 @@
 // attention/cuda/draw_rows.cuh - draws of rows from stored masses, and the sum of their rows of V, on CUDA. This is the work of
 // the drawer warps in decode kernels.
 //
-// | role   | warps          | does |
-// |--------|----------------|--------------------------------------------------------------------------------------------------|
-// | drawer | DRAW_WARPS = 4 | take parts of query heads in order, wait for the masses, draw, gather rows of V, write the output
-// |
+// | role   | warps          | does                                                                                    |
+// |--------|----------------|-----------------------------------------------------------------------------------------|
+// | drawer | DRAW_WARPS = 4 | parts of query heads in order: waits for masses, draws, gathers V, writes the output    |
 //
 // Consumer warps score later heads meanwhile, so only the draws of the last heads add time.
 //
@@ -456,7 +455,7 @@ template <int DIM> __device__ void write_head(const draw_params &p, draw_space *
 // Waits until all masses of a seq_head of n_kv rows are stored.
 __device__ void wait_scored(const score_params &p, int seq_head, int n_kv, int thread) {
     if (thread == 0) {
-        int wanted = done_target(n_kv);
+        int wanted = done_target(CONSUMER_WARPS, n_kv);
         while (load_acquired(p.done + seq_head) != wanted) __nanosleep(20);
     }
     drawers_sync();
@@ -470,8 +469,8 @@ __device__ int release_masses(const draw_params &d, int seq_head, int thread, in
     return thread == 0 ? sl_take_number(d.released + seq_head) : 0;
 }
 
-// n_released: what release_masses returned. The last part of a seq_head sets the counters to 0. Returns to thread 0 whether this
-// part was the last.
+// n_released: what release_masses returned. The last part of a seq_head sets the counters to 0. Returns to thread 0 whether
+// this part was the last.
 __device__ bool clear_counters(const score_params &p, const draw_params &d, int seq_head, int n_released, int thread) {
     if (thread > 0 || n_released < p.group * d.parts - 1) return false;
     p.done[seq_head] = d.released[seq_head] = 0;

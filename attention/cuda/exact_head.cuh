@@ -78,9 +78,9 @@ template <int DIM> __device__ __noinline__ void attend_exactly(const exact_head 
         for (int d = 0; d < 4; d++) o[d] *= factor;
 #pragma unroll
         for (int i = 0; i < BATCH; i++) {
-            float weight = exp2f(s[i] - base);
-            l += weight;
-            for (int d = 0; d < 4; d++) o[d] += weight * v[i][d];
+            float row_mass = exp2f(s[i] - base);
+            l += row_mass;
+            for (int d = 0; d < 4; d++) o[d] += row_mass * v[i][d];
         }
     }
     for (int d = 0; has_dims && d < 4; d++) out[4 * lane + d] = o[d] / l;

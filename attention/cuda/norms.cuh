@@ -1,10 +1,10 @@
-// attention/cuda/norms.cuh - the norm of a row of V on CUDA, as the page extra holds it (propose_exact.c).
+// attention/cuda/norms.cuh - the norm of a row of V on CUDA, as the page extra stores it (page_norms.c).
 #ifndef SLEIGH_NORMS_CUH
 #define SLEIGH_NORMS_CUH
 
 #include "attention/attention_cuda.h"
 
-// |v|, its squares added in order, as bf16, rounded up. row: 16-byte aligned, head_dim a multiple of 8
+// |v| as bf16, rounded up. Squares are added in order. row: 16-byte aligned. head_dim: a multiple of 8.
 static __device__ __forceinline__ bf16 sl_norm_of_row(const bf16 *row, int head_dim) {
     float square = 0;
     for (int d = 0; d < head_dim; d += 8) {

@@ -1,6 +1,5 @@
-// attention/cuda/page_extras.cu - page extras built on CUDA: norms of V, quantised keys, keys by feature. What they hold and
-// how is said where the CPU builds them (propose_exact.c, propose_quantised.c, propose_bernoulli.c); all are the same to the
-// bit.
+// attention/cuda/page_extras.cu - builds page extras on CUDA: norms of V, quantised keys, keys by feature. The CPU's builders
+// state the contents and the layout (page_norms.c, propose_quantised.c, propose_bernoulli.c). All bits are the CPU's.
 #include "attention/cuda/norms.cuh"
 #include "engine/backend/cuda/device.cuh"
 
@@ -13,7 +12,7 @@ static_assert((int)THREADS == (int)SL_PAGE, "a thread a row");
 
 // ---- norms of V ----
 
-// out[j] = |v_j|. Grid (pages, KV heads), a thread a row.
+// out[j] = |v_j|. Grid: (pages, KV heads), a thread per row.
 static __global__ void __launch_bounds__(THREADS) norms_kernel(const int32_t *pages, const bf16 *v, int head_dim, bf16 *out) {
     sl_start_next();
     sl_wait_previous();
@@ -28,7 +27,7 @@ void sl_cuda_build_norms(const sl_kv_device_build *b) {
 
 // ---- quantised keys ----
 
-// f16 numbers next to x from below and from above; beyond the largest, the largest.
+// The f16 number next to x from below and from above. Beyond the largest f16 number: the largest.
 static __device__ __forceinline__ __half half_below(float x) {
     return x > -65504.0f ? __float2half_rd(fminf(x, 65504.0f)) : __float2half_rd(-65504.0f);
 }
@@ -36,7 +35,7 @@ static __device__ __forceinline__ __half half_above(float x) {
     return x < 65504.0f ? __float2half_ru(fmaxf(x, -65504.0f)) : __float2half_ru(65504.0f);
 }
 
-// Shares of a code: `width` bits from `shift` on, in a plane of its own.
+// A plane holds `width` bits of each code, from bit `shift` on.
 struct plane {
     int width, shift;
 };
@@ -45,14 +44,14 @@ static __device__ int plane_units(int width, int head_dim) { // 64-byte units of
     return (head_dim * width + 31) / 32;
 }
 
-// The words of 32 channels' codes of row j in one plane.
+// Stores the words of 32 channels' codes of row j in one plane.
 static __device__ void store_words(plane p, const uint8_t codes[32], int first, int head_dim, int j, uint8_t *to) {
     int n_units = plane_units(p.width, head_dim), per_word = 32 / p.width, per_byte = 8 / p.width;
-    for (int w = 0; w < p.width; w++) { // words of 32 channels
+    for (int w = 0; w < p.width; w++) { // the words of 32 channels
         int unit = first / per_word + w;
         if (unit >= n_units) return;
         uint32_t word = 0;
-        for (int i = 0; i < per_word; i++) { // channel 4 t + b of the word: bits [width t, width (t + 1)) of byte b
+        for (int i = 0; i < per_word; i++) { // channel 4 t + b of the word has bits [width t, width (t + 1)) of byte b
             uint32_t part = codes[w * per_word + i] >> p.shift & ((1u << p.width) - 1);
             word |= part << (i % 4 * 8 + i / 4 % per_byte * p.width);
         }
@@ -60,8 +59,10 @@ static __device__ void store_words(plane p, const uint8_t codes[32], int first, 
     }
 }
 
-// Grid (pages, KV heads). First a thread a channel finds its step and zero, then a thread a row makes its codes. Reads the page
-// twice, the second time from the L2 cache, and writes bits / 16 of it.
+// First a thread per channel finds its step and zero. Then a thread per row makes its codes.
+//
+// Grid: (pages, KV heads).
+// Bytes: the page twice, the second time from the L2 cache; writes bits / 16 of it.
 static __global__ void __launch_bounds__(THREADS)
     quantise_kernel(const int32_t *pages, const bf16 *k, int head_dim, int bits, size_t size, uint8_t *data) {
     __shared__ float zero[128], inverse[128];
@@ -118,13 +119,13 @@ void sl_cuda_build_quantised(const sl_kv_device_build *b) {
 
 // ---- keys by feature ----
 
-enum { FEATURES = 16 }; // of a block
+enum { FEATURES = 16 }; // of a thread block
 
-// out[i][j] = k[j][i]. Grid (pages, KV heads, head_dim / 16): a thread reads 32 bytes of its row, then writes 32 of a
-// feature's.
+// out[i][j] = k[j][i]. Grid: (pages, KV heads, head_dim / 16). A thread reads 32 bytes of its row, and then writes 32 bytes of
+// a feature.
 static __global__ void __launch_bounds__(THREADS)
     by_feature_kernel(const int32_t *pages, const bf16 *k, int head_dim, size_t size, char *data) {
-    __shared__ __align__(16) bf16 turned[FEATURES][SL_PAGE + 8]; // rows 16 bytes apart in the banks
+    __shared__ __align__(16) bf16 turned[FEATURES][SL_PAGE + 8]; // rows shifted by 16 bytes lie in different banks
     sl_start_next();
     sl_wait_previous();
     size_t block = (size_t)pages[blockIdx.x] * gridDim.y + blockIdx.y;

@@ -1,11 +1,20 @@
-// attention/cuda/pps.cu - santa-pps on CUDA: exact scores of all keys, the rows with a large share p |v| exactly, the others
-// drawn in proportion to it; S draws, or as many as a stated error needs. Two kernels.
+// attention/cuda/pps.cu - santa-pps on CUDA, in two kernels: exact scores of all keys; rows with a large p |v| are taken whole,
+// the others are drawn in proportion to p |v|. It takes S draws, or as many as a stated error needs.
 //
-// The first stores weights p, and masses of these and of sizes p |v| (score_keys.cuh). Of the second a block takes a query
-// head: heavy rows and light draws from the sizes (take_all.cuh), which it makes from stored weights and norms as it needs
-// them, and what a row weighs from the stored weights. Norms of the newest page are kept in the sequence's state. With a stated
-// error it goes on until the head is certified (draw_pps.c: the same bounds, tries and uniform numbers), or sums over every
-// row.
+// | kernel           | role           | warps | does                                                                  |
+// |------------------|----------------|-------|-----------------------------------------------------------------------|
+// | pps_score_kernel | consumer       | 8     | stores masses p, block masses of p and of sizes p |v| (score_keys.cuh) |
+// |                  | norms          | 3     | norms of the newest page, kept in the session's state                 |
+// |                  | producer       | 1     | copies K, norms and q into ring stages                                |
+// | pps_draw_kernel  | (all the same) | 8     | one query head: heavy rows and light draws (take_all.cuh), rows of V  |
+//
+// | shared memory of pps_draw_kernel | bytes                | contents                                        |
+// |----------------------------------|----------------------|-------------------------------------------------|
+// | block_shared                     | SHARED_BYTES         | sized_space, head, columns, page table, row, coef |
+// | block masses of sizes            | take_all_memory      | [n_blocks], padded (place_of)                   |
+//
+// The draw kernel computes sizes from masses and norms when it needs them. With a stated error it repeats until the head is
+// certified (draw_pps.c: the same bounds, tries and uniform numbers), or sums over every row.
 #include "attention/cuda/head_dim.cuh"
 #include "attention/cuda/norms.cuh"
 #include "attention/cuda/take_all.cuh"
@@ -21,45 +30,45 @@ enum {
     SCORE_WARPS = score_config<true, false>::WARPS,
     NORM_THREADS = 96,
     SCORE_THREADS = 32 * (1 + SCORE_WARPS) + NORM_THREADS,
-    PILOT = 128,    // draws that plan the first try of a session
-    MOST_TRIES = 3, // then the head goes dense
-    FEW = 30,       // draws below which the central limit theorem is not leaned on
+    PILOT = 128,    // draws of the try that plans a session's first try
+    MOST_TRIES = 3, // then the head reads all rows
+    FEW = 30,       // with fewer draws the central limit theorem is not used
 };
 
 // What a head keeps from step to step.
 struct head_state {
-    uint32_t next; // position at which it is the step before; 0: empty
-    float norm;    // of its output
+    uint32_t next; // position of the next step; the state is valid only there. 0: empty
+    float norm;    // norm of its output
 };
 
 struct pps_params {
     score_params score;
     draw_params draw;
     bool shared; // one uniform number for all light draws
-    // Query heads that read V once the scores are done, while memory has little to do, for the last sequence's heads must first
-    // be drawn: those before them that have a place beside the scores (6 x 30k: 1.1 us less).
+    // Query heads in [late, late_end) wait for the end of the scores before they read V. These heads share multiprocessors with
+    // the scores, and the last sequence's heads must be drawn first, while memory is idle (6 x 30k: 1.1 us less).
     int late, late_end;
-    size_t head_state_at; // of this layer in a sequence's state, behind newest_norms: kept [n_heads], with a stated error
+    size_t head_state_at; // of this layer in a session's state, behind newest_norms: head_state [n_heads], with a stated error
     double share;         // epsilon / (1 + epsilon); 0: S draws
     int bernstein;
     double z[MOST_TRIES] = {}, log_term[MOST_TRIES] = {}; // of try i + 1: z(1 - delta / 2), ln(2 / delta)
 };
 
-// The query head that a block is at.
+// The query head of a thread block.
 struct head {
     sl_row row;
-    head_view masses;          // but for its entries
-    int top[TAKE_WARPS];       // largest reference of the weights that each warp has seen
-    uint64_t mass[TAKE_WARPS]; // theirs, beside it
+    head_view masses;          // without its running masses
+    int top[TAKE_WARPS];       // largest reference that each warp has seen
+    uint64_t mass[TAKE_WARPS]; // sum of the warp's block masses relative to it
     sl_rng_id id;
     int n;
 };
 
-// Sizes that are made of weights and norms.
+// Sizes that are computed from masses and norms.
 struct sized_space : take_space {
-    const bf16 *norms, *newest; // of the KV head: page i's of the pool at i * stride; the newest page's
+    const bf16 *norms, *newest; // norms of the KV head: page i of the pool at i * stride; of the newest page
     const int32_t *page;        // of the sequence, in shared memory
-    int stride, n_built;        // rows of built pages
+    int stride, n_built;        // n_built: rows of built pages
 };
 
 struct block_shared {
@@ -68,21 +77,21 @@ struct block_shared {
     float columns[TAKE_WARPS][DIM_MAX];
     float square[TAKE_WARPS];
     int32_t page[TILES_MAX];
-    int row[TAKE_THREADS]; // of the pool; a warp's 32 places are its own
+    int row[TAKE_THREADS]; // pool rows; a warp writes only its own 32 places
     float coef[TAKE_THREADS];
 };
 enum {
     SCORE_SHARED_BYTES = (sizeof(score_shared) + 127) / 128 * 128,
-    SHARED_BYTES = (sizeof(block_shared) + 15) / 16 * 16, // masses lie behind it
+    SHARED_BYTES = (sizeof(block_shared) + 15) / 16 * 16, // block masses follow
 };
 
 // ---- norms of the newest page ----
 
-// Of all sequences and KV heads, a warp each: those of rows that came since they were last asked for, mostly the newest alone.
-// A page that is new gets zeros behind its last row.
+// Stores the norms of rows that are new since the last step, mostly one row. One warp per seq_head. A new page gets zeros
+// behind its last row.
 template <int DIM> __device__ void store_newest_norms(const score_params &p, const bf16 *v, int thread) {
     sl_wait_previous(); // the newest row
-    sl_start_next();    // who draws asks `done`, which must be this launch's
+    sl_start_next();    // drawers read `done`, which must be this launch's
     int lane = thread % 32, n_seq_heads = p.n_seqs * p.n_kv_heads;
     for (int seq_head = thread / 32 * gridDim.x + blockIdx.x; seq_head < n_seq_heads;
          seq_head += NORM_THREADS / 32 * gridDim.x) {
@@ -100,7 +109,7 @@ template <int DIM> __device__ void store_newest_norms(const score_params &p, con
     }
 }
 
-// ---- sizes, made from what is stored ----
+// ---- sizes, computed from what is stored ----
 
 struct sized_piece {
     uint4 w, norms;
@@ -128,7 +137,7 @@ __device__ uint32_t size_of_row(const sized_space *s, int b, int row) {
 
 // ---- one query head ----
 
-// All weights: a part to each warp.
+// Sums all block masses: each warp a part.
 __device__ void sum_masses(head *x, int thread) {
     uint64_t packed[8], sum = 0;
     int top = REF_EMPTY;
@@ -151,7 +160,7 @@ __device__ double power_of_two(int e) {
 }
 
 struct normaliser {
-    int top; // 2^top is the unit
+    int top; // 2^top is the unit of masses
     double inverse;
 };
 
@@ -168,20 +177,20 @@ __device__ normaliser normaliser_of(const head &x) {
     return {top, 1 / sum};
 }
 
-// p_j of the stored weight of row j. The normaliser, though each row's the same, is found while the weight is on its way.
-__device__ double share_of(const head &x, int j) {
+// p_j of row j. The normaliser is the same for all rows, but it is computed here, while the row mass is in flight.
+__device__ double probability_of(const head &x, int j) {
     int ref = ref_of(__ldcg(x.masses.mass + j / BLOCK));
     bf16 w = __ldcg(x.masses.w + (size_t)(j / BLOCK) * x.masses.stride + j % BLOCK);
     normaliser z = normaliser_of(x);
     return (double)__uint_as_float((uint32_t)w << 16) * power_of_two(ref - z.top) * z.inverse;
 }
 
-// p_j / pi_j of a row, found while rows of V are on their way (gather).
+// p_j / pi_j of a row, computed while rows of V are in flight (gather).
 struct pps_factor {
     enum { IS_LATE = 1 };
     const block_shared *s;
     const drawn_row &x;
-    __device__ float find() const { return x.row < 0 ? 0 : (float)(share_of(s->at, x.row) * inverse_pi(&s->take, x)); }
+    __device__ float find() const { return x.row < 0 ? 0 : (float)(probability_of(s->at, x.row) * inverse_pi(&s->take, x)); }
 };
 
 // Adds this thread's row of the sequence, times p_j / pi_j, to the sum. Returns how many rows its warp read.
@@ -191,7 +200,7 @@ template <int DIM> __device__ int add_row(const pps_params &p, block_shared *s, 
     return gather<DIM, 8>(p.draw.v, s, thread, pool, pps_factor{s, x}, sum);
 }
 
-// The thread's column of the sum over the rows of s->take.drawn.
+// Column `thread` of the sum over the rows of s->take.drawn.
 template <int DIM> __device__ float sum_draws(const pps_params &p, block_shared *s, uint32_t index, int *n_read, int thread) {
     row_sum sum = {};
     *n_read = 0;
@@ -211,7 +220,7 @@ template <int DIM> __device__ float sum_all(const pps_params &p, block_shared *s
     return join_columns<DIM>(s->columns, sum, thread);
 }
 
-// The thread's column of exact attention.
+// Column `thread` of exact attention.
 template <int DIM> __device__ float exact_column(const pps_params &p, block_shared *s, int seq_head, int h, int thread) {
     if (thread < 32)
         attend_exactly<DIM>(exact_head_of(p.score, p.draw.v, p.draw.stats, s->at.row, seq_head, h, DIM), s->columns[0]);
@@ -221,7 +230,7 @@ template <int DIM> __device__ float exact_column(const pps_params &p, block_shar
 
 // ---- a stated error ----
 
-// Error bound of k draws on light rows of size `light` in all, in try i.
+// Error bound of k draws from light rows of total size `light`, in try i.
 __device__ double error_bound(const pps_params &p, int i, double light, int k) {
     if (light <= 0) return 0;
     double kappa = light / k, B = kappa * light;
@@ -229,16 +238,16 @@ __device__ double error_bound(const pps_params &p, int i, double light, int k) {
     return sqrt(2 * B * p.log_term[i - 1]) + 4.0 / 3 * kappa * p.log_term[i - 1];
 }
 
-// The largest kappa whose bound stays within target.
+// The largest kappa whose bound is within target.
 __device__ double widest_kappa(const pps_params &p, int i, double light, double target) {
-    enum { MARGIN = FEW + 4 }; // rows that turn heavy when k is rounded to an integer leave fewer draws
+    enum { MARGIN = FEW + 4 }; // rows that become heavy when k is rounded to an integer leave fewer draws
     double a = 4.0 / 3 * p.log_term[i - 1], b = sqrt(2 * light * p.log_term[i - 1]), x = target / p.z[i - 1];
-    double root = 2 * target / (b + sqrt(b * b + 4 * a * target)), kappa = root * root; // a root^2 + b root = target
+    double root = 2 * target / (b + sqrt(b * b + 4 * a * target)), kappa = root * root; // solves a root^2 + b root = target
     return p.bernstein ? kappa : fmax(kappa, fmin(x * x / light, light / MARGIN));
 }
 
-// Draws with which the bound stays within target, near the fewest; 0: more than half of the rows. The light rows' size, and
-// with it kappa, is approached from the safe side, so any number of rounds gives a plan that holds.
+// Number of draws with which the bound is within target, near the smallest one. 0: more than half of the rows. The light size,
+// and with it kappa, approaches its value from the safe side, so any number of rounds gives a valid plan.
 __device__ int plan(const pps_params &p, block_shared *s, int i, double target, int thread) {
     enum { MOST_ROUNDS = 12 };
     const size_view &z = s->take.sizes;
@@ -272,15 +281,15 @@ struct outcome {
     bool dense;
 };
 
-// The thread's column of the head's output. Try 0 is the pilot.
+// Column `thread` of the head's output. Try 0 is the pilot.
 template <int DIM> __device__ float certify(const pps_params &p, block_shared *s, head_state *before, outcome *o, int thread) {
     const take_all &r = s->take.drawn;
     bool planned = before->next && before->next == (uint32_t)s->at.row.position;
     float norm = planned ? before->norm : 0, out = 0;
-    for (int i = 0, S = PILOT;; i++) {             // left by break
-        take_all_solve(&s->take, S, NULL, thread); // the pilot's also finds the sizes' total
+    for (int i = 0, S = PILOT;; i++) {             // ends by break
+        take_all_solve(&s->take, S, NULL, thread); // the pilot's call also finds the total of the sizes
         normaliser z = normaliser_of(s->at);
-        double unit = exp2((double)(s->take.sizes.top - z.top - 38)) * z.inverse; // of size, as a part of the output
+        double unit = exp2((double)(s->take.sizes.top - z.top - 38)) * z.inverse; // of size, relative to the output
         if (i > 0 || !planned) {
             out = sum_draws<DIM>(p, s, sl_try_index(i, 0), &o->n_read, thread);
             norm = norm_of(s, out, thread);
@@ -311,19 +320,19 @@ __device__ void count(sl_attn_cuda_stats *stats, const outcome &o, int row_bytes
     if (o.dense) atomicAdd(&stats->fallbacks, 1ull);
 }
 
-// Stored weights and sizes of all rows of all heads.
+// Stores masses and block masses of sizes for all rows of all heads.
 //
-// grid: a block for each multiprocessor, whatever the lengths. preconditions: as santa_ring_kernel's (santa.cu). Page extras
-// are read while the kernel in front may still run. bytes: K and 2 a row and KV head of norms once, the newest row's V, 2 +
-// 1/2 a row and query head of stored weights, theirs and the sizes' masses.
+// Grid: one thread block per multiprocessor, for any lengths.
+// Preconditions: as in santa_ring_kernel (santa.cu). Before the previous kernel has ended, page extras may be read too.
+// Bytes: K and 2 bytes per row and KV head of norms once, the newest row's V; 2 + 1/2 bytes per row and query head of masses.
 template <int DIM, typename Config> __global__ void __maxnreg__(144) pps_score_kernel(const score_params p, const bf16 *v) {
     extern __shared__ __align__(128) char memory[];
-    score_shared *head = (score_shared *)memory;
-    ring r = {head, memory + SCORE_SHARED_BYTES, p.n_stages, layout<DIM, Config>::stage(p.group), 0, 0};
+    score_shared *shared = (score_shared *)memory;
+    ring r = {shared, memory + SCORE_SHARED_BYTES, p.n_stages, layout<DIM, Config>::stage(p.group), 0, 0};
     int warp = threadIdx.x / 32;
     producer to;
     if (warp == SCORE_WARPS + NORM_THREADS / 32) to = produce_begin(p, r);
-    score_begin<Config>(head, 32 * Config::SIZE);
+    score_begin<Config>(shared, 32 * Config::SIZE);
     __syncthreads();
     if (warp < SCORE_WARPS)
         consume<DIM, Config>(p, r);
@@ -333,14 +342,16 @@ template <int DIM, typename Config> __global__ void __maxnreg__(144) pps_score_k
         produce<DIM, Config>(p, to);
 }
 
-// out = sum_j c_j (p_j / pi_j) v_j, c_j from S draws of take-all + PPS with size p_j |v_j|; CERTIFIED: from as many draws as a
+// out = sum_j c_j (p_j / pi_j) v_j, c_j from S draws of take-all + PPS with size p_j |v_j|. CERTIFIED: from as many draws as a
 // stated error needs.
 //
-// grid: a block for each query head of all sequences. precondition: `drawn` is 0; that, `done` and newest_done are 0 at the
-// end. Lengths and page tables are read while the kernel in front may still run. bytes: masses of blocks, weights and norms of
-// those that may hold heavy rows or hold a draw (weights from the L2 cache), drawn rows of V; CERTIFIED: these several times.
-// order of reduction: masses are integers; a head's rows, heavy ones before light ones, a warp's share of each TAKE_THREADS in
-// order, then the warps in order. 96 registers: one block has room beside the scores, and nothing of S draws is spilled.
+// Grid: one thread block per query head of all sequences.
+// Preconditions: `released` is 0. `released`, `done` and newest_done are 0 at the end. Before the previous kernel has ended,
+// only lengths, page tables and what `done` announces are read.
+// Bytes: block masses; row masses (from the L2 cache) and norms of blocks with candidates or draws; drawn rows of V. CERTIFIED:
+// these several times.
+// Order of reduction: masses are integers. Rows of a head: heavy rows before light rows, a warp's share of each TAKE_THREADS in
+// order, then the warps in order. 96 registers: one thread block fits beside the scores, and S draws need no spills.
 template <int DIM, bool CERTIFIED> __global__ void __maxnreg__(96) pps_draw_kernel(const pps_params p) {
     extern __shared__ __align__(128) char memory[];
     block_shared *s = (block_shared *)memory;
@@ -361,11 +372,11 @@ template <int DIM, bool CERTIFIED> __global__ void __maxnreg__(96) pps_draw_kern
     }
     take_all_prepare(&s->take, memory + SHARED_BYTES, scores.size_mass + (masses.mass - scores.mass), masses.w, masses.stride,
                      row.position + 1, 0, id, thread);
-    wait_done(scores.done + seq_head, done_target<true>(row.position + 1), thread);
+    wait_done(scores.done + seq_head, done_target(SCORE_WARPS, row.position + 1), thread);
     take_all_begin(&s->take, thread);
     sum_masses(&s->at, thread);
     if (!CERTIFIED) take_all_solve(&s->take, p.draw.S, NULL, thread);
-    if (CERTIFIED) __syncthreads(); // the largest references are there
+    if (CERTIFIED) __syncthreads(); // the largest references are stored
     if (is_beyond(largest_reference(s->at))) {
         out = exact_column<DIM>(p, s, seq_head, h, thread);
     } else if (CERTIFIED) {
@@ -379,7 +390,7 @@ template <int DIM, bool CERTIFIED> __global__ void __maxnreg__(96) pps_draw_kern
     if (thread < DIM) p.draw.out[(size_t)index * DIM + thread] = __bfloat16_as_ushort(__float2bfloat16_rn(out));
     count(p.draw.stats, o, DIM * sizeof(bf16), thread);
     before = thread < 32 ? __shfl_sync(~0u, before, 0) : 0;
-    if (thread < 32 && before == scores.group - 1) { // the seq_head's last
+    if (thread < 32 && before == scores.group - 1) { // the last head of the seq_head
         if (thread == 0) p.draw.released[seq_head] = scores.done[seq_head] = scores.newest_done[seq_head] = 0;
         discard_stored(scores, seq_head, row.position + 1, thread, 32);
     }
@@ -419,7 +430,7 @@ template <int DIM> pps_params params_of(const sl_attn_cuda_decode_args *a) {
     p.score.top = NULL;
     p.score.norms = (const bf16 *)a->extra[0];
     p.score.state_at = a->state_at;
-    p.score.newest_done = p.draw.merged; // no head is drawn in parts
+    p.score.newest_done = p.draw.merged; // no head is drawn in parts, so `merged` is free
     lay_out(a->geom, a->n_seqs, a->max_kv, a->ws, &p);
     for (int i = 0; i < MOST_TRIES; i++) {
         double of_try = delta / exp2(i + 1);
@@ -458,7 +469,7 @@ size_t state(const sl_attn_geom *geom, const sl_attn_spec *spec) {
     return (bytes + 15) / 16 * 16;
 }
 
-// All keys and norms. The kernel counts what is drawn of V.
+// All keys and norms. The kernel counts the rows of V.
 void account_keys_and_norms(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats) {
     account_all_keys(geom, spec, n_kv, stats);
     stats->bytes += (uint64_t)n_kv * geom->n_kv_heads * sizeof(bf16);

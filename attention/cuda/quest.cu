@@ -1,10 +1,13 @@
-// attention/cuda/quest.cu - Quest on CUDA: page bounds propose, the 16-row units of largest bound are read whole, K and V.
+// attention/cuda/quest.cu - Quest on CUDA: page bounds propose; K and V of the 16-row units of largest bound are read whole.
 //
-// Three kernels: bounds to stored weights, units selected from them, attention over their rows. Owns the page extra too.
+// Three kernels: score_bounds_kernel stores bounds as masses, select_rows_kernel selects units, attend_rows_kernel reads their
+// rows.
+// Owns also the page extra.
 //
-// measured (H100 80GB, 21 November 2026, 32 heads, 8 KV heads, 128, 1024 tokens a head, cold L2, graph replays of which an
-// empty one takes 3 us), us, and dense decode's: 1 x 32k 37 (64), 8 x 32k 114 (363), 32 x 8k 287 (363). Alone the kernels take
-// 11, 9 and 16 us at 1 x 32k, 41, 10 and 66 at 8 x 32k, where reading their bytes would take 22 and 45.
+// Measured (H100 80GB, 21 November 2026, 32 heads, 8 KV heads, head_dim 128, 1024 tokens a head, cold L2, graph replays, of
+// which an empty one takes 3 us), us, and dense decode's in brackets: 1 x 32k 37 (64), 8 x 32k 114 (363), 32 x 8k 287 (363).
+// The kernels alone take 11, 9 and 16 us at 1 x 32k, and 41, 10 and 66 us at 8 x 32k, where reading their bytes takes 22 and
+// 45.
 #include "attention/cuda/head_dim.cuh"
 #include "attention/cuda/score_bounds.cuh"
 #include "attention/cuda/select_rows.cuh"
@@ -13,8 +16,8 @@ namespace {
 
 // ---- the page extra ----
 
-// [16][2][DIM]: least and largest key of every channel. Grid (pages, KV heads), a warp two units. Reads K once, writes an
-// eighth of it.
+// The page extra, [16][2][DIM]: smallest and largest key element of every channel, for each unit. Grid: (pages, KV heads); a
+// warp has two units. Bytes: K once; writes an eighth of it.
 template <int DIM>
 __global__ void __launch_bounds__(BOUND_THREADS)
     build_bounds_kernel(const int32_t *pages, const bf16 *k, size_t size, char *data) {
@@ -72,7 +75,7 @@ int needs(const sl_attn_spec *, sl_kv_need *out) {
     return 1;
 }
 
-// The bounds and the newest page's keys; what else is read the kernels count.
+// The bounds, and the keys of the newest page. The kernels count the other reads.
 void account_bounds(const sl_attn_geom *geom, const sl_attn_spec *, int n_kv, sl_attn_stats *stats) {
     sl_cuda_account_bounds(geom, n_kv, stats);
 }

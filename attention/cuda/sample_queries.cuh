@@ -1,5 +1,5 @@
-// attention/cuda/sample_queries.cuh - queries of a KV head sampled to few features (propose_bernoulli.c), on CUDA: the CPU's
-// counts.
+// attention/cuda/sample_queries.cuh - samples the queries of a KV head to few features (propose_bernoulli.c), on CUDA. The
+// counts are the CPU's.
 #ifndef SLEIGH_SAMPLE_QUERIES_CUH
 #define SLEIGH_SAMPLE_QUERIES_CUH
 
@@ -10,17 +10,17 @@
 namespace {
 
 struct query_sampling {
-    int B, iid, shared; // samples a feature; independent ones; one set of features for the group
+    int B, iid, shared; // trials per feature; independent trials; one set of features for the group
 };
 
-// Sampled queries: the features to read, and each one's coefficient for every head of the group.
+// Sampled queries: the features to read, and the coefficient of each for every head of the group.
 template <int DIM, int HEADS> struct __align__(16) sampled {
     float coef[DIM][HEADS];
     int n;
     uint8_t feature[DIM]; // ascending
 };
 
-// sl_bernoulli_count (propose_bernoulli.c), to the bit: B a is rounded before its floor is taken off.
+// sl_bernoulli_count (propose_bernoulli.c), to the bit: B a is rounded before its floor is subtracted.
 __device__ int count_of(const sl_rng_id &id, int feature, int dim, int B, double a, int iid) {
     if (a >= 1) return B;
     if (!iid) {
@@ -34,9 +34,8 @@ __device__ int count_of(const sl_rng_id &id, int feature, int dim, int B, double
     return count;
 }
 
-// A warp's lanes take features 32 at a time. Loops are not unrolled: at the first unit this code comes from memory.
-//
-// Equation 9: coef[i][h] = sign(q_h) norm_h c_h / B of feature i, every head its own counts.
+// Equation 9 of the SANTA paper: coef[i][h] = sign(q_h) norm_h c_h / B of feature i. Every head has its own counts. The lanes
+// of the warp take 32 features at a time. Loops are not unrolled, because for the first item this code comes from memory.
 template <int DIM, int HEADS>
 __device__ void sample_each(const query_sampling &p, int group, sl_rng_id id, const bf16 *q, float coef[DIM][HEADS]) {
     int lane = threadIdx.x % 32;
@@ -45,7 +44,7 @@ __device__ void sample_each(const query_sampling &p, int group, sl_rng_id id, co
         float norm = 0;
         for (int i = lane; i < DIM; i += 32) norm = sl_max_nan(norm, fabsf(sl_widen(q[i])));
         norm = sl_max_nan_lanes(norm);
-        bool samples = norm < INFINITY; // else the query is used as it is
+        bool samples = norm < INFINITY; // else the query stays as it is
 #pragma unroll 1
         for (int i = lane; i < DIM; i += 32) {
             float x = sl_widen(q[i]);
@@ -68,7 +67,7 @@ __device__ void sample_shared(const query_sampling &p, int group, const sl_rng_i
         norm = sl_max_nan(norm, coef[i][0]);
     }
     norm = sl_max_nan_lanes(norm);
-    bool samples = norm < INFINITY; // else the queries are used as they are
+    bool samples = norm < INFINITY; // else the queries stay as they are
 #pragma unroll 1
     for (int i = lane; i < DIM; i += 32) {
         float mean = coef[i][0];
@@ -81,7 +80,7 @@ __device__ void sample_shared(const query_sampling &p, int group, const sl_rng_i
     }
 }
 
-// One warp: the sampled queries of a KV head, q [group][DIM] in shared memory.
+// Samples the queries of a KV head. One warp calls it. q: [group][DIM] in shared memory.
 template <int DIM, int HEADS>
 __device__ void sample_queries(const query_sampling &p, int group, const sl_rng_id &id, const bf16 *q,
                                sampled<DIM, HEADS> *to) {
@@ -93,7 +92,7 @@ __device__ void sample_queries(const query_sampling &p, int group, const sl_rng_
     else
         sample_each<DIM, HEADS>(p, group, id, q, to->coef);
 #pragma unroll 1
-    for (int first = 0; first < DIM; first += 32) { // those that are used move up
+    for (int first = 0; first < DIM; first += 32) { // moves used features to the front
         float x[HEADS];
         bool used = false;
 #pragma unroll
@@ -103,7 +102,7 @@ __device__ void sample_queries(const query_sampling &p, int group, const sl_rng_
         }
         uint32_t all = __ballot_sync(~0u, used);
         int at = n + __popc(all & ((1u << lane) - 1));
-        __syncwarp(); // all have read what others overwrite
+        __syncwarp(); // all lanes have read what others overwrite
         if (used) {
             to->feature[at] = (uint8_t)(first + lane);
 #pragma unroll

@@ -1,15 +1,15 @@
 // attention/cuda/santa.cu - the SANTA family on CUDA: exact scores of all keys and S drawn rows of V, in one kernel.
 //
-// | role     | warps              | registers | does                                                          |
-// |----------|--------------------|-----------|---------------------------------------------------------------|
-// | consumer | 4                  | <= 144    | scores tiles of K and stores masses (score_keys.cuh)          |
-// | drawer   | 4                  | <= 144    | draws rows and sums their rows of V (draw_rows.cuh, samplers.cuh) |
-// | producer | 1                  | <= 144    | copies K and q into ring stages (score_keys.cuh)              |
+// | role     | warps | registers | does                                                              |
+// |----------|-------|-----------|-------------------------------------------------------------------|
+// | consumer | 4     | <= 144    | scores tiles of K and stores masses (score_keys.cuh)              |
+// | drawer   | 4     | <= 144    | draws rows and sums their rows of V (draw_rows.cuh, samplers.cuh) |
+// | producer | 1     | <= 144    | copies K and q into ring stages (score_keys.cuh)                  |
 //
-// | shared memory, in order | bytes                        |
-// |-------------------------|------------------------------|
-// | block_shared            | about 15 KB: ring barriers and tile_infos, then draw_space |
-// | ring stages             | up to 6 of 16 KB (or 32 KB) of K plus q                    |
+// | shared memory, in order | bytes (DIM 128, group 4)           | contents                                           |
+// |-------------------------|------------------------------------|----------------------------------------------------|
+// | block_shared            | about 10 KB                        | ring barriers and tile_infos, then draw_space      |
+// | ring stages             | 6 x 17408, or 3 x 33792 with LONG  | K, then q (score_keys.cuh)                         |
 #include "attention/cuda/head_dim.cuh"
 #include "attention/cuda/samplers.cuh"
 
@@ -29,13 +29,7 @@ struct block_shared {
 };
 enum { SHARED_BYTES = (sizeof(block_shared) + 127) / 128 * 128 };
 
-// out = sum_m v_(row m) / S over S rows drawn from softmax(q K^T / sqrt(DIM)). Flash weighs tiles by their exact mass.
-//
-// Grid: one thread block per multiprocessor, for any lengths. All thread blocks must be resident at once, because drawers wait
-// for other thread blocks. Preconditions: the counters are 0, and are 0 again at the end. Before the previous kernel has ended,
-// only K below each sequence's newest row, lengths and page tables are read. Bytes: K once; 2 + 1/4 bytes per row and query
-// head of stored masses (written, and partly read from the L2 cache); drawn rows of V. Order of reduction: masses are integers.
-// Draws of a head: a warp's 32 of each 128 in order, then the warps in order.
+// What drawer warps do with a part of a query head (draw_all).
 template <int DIM> struct santa_drawer {
     const santa_params &p;
     draw_space *space;
@@ -45,20 +39,29 @@ template <int DIM> struct santa_drawer {
     }
 };
 
+// out = sum_m v_(row m) / S over S rows drawn from softmax(q K^T / sqrt(DIM)). Flash weighs tiles by their exact mass.
+//
+// Grid: one thread block per multiprocessor, for any lengths. All thread blocks must be resident at once, because drawers wait
+// for other thread blocks.
+// Preconditions: the counters are 0, and are 0 again at the end. Before the previous kernel has ended, only K below each
+// sequence's newest row, lengths and page tables are read.
+// Bytes: K once; 2 + 1/4 bytes per row and query head of stored masses (written, and partly read from the L2 cache); drawn rows
+// of V.
+// Order of reduction: masses are integers. Draws of a head: a warp's 32 of each 128 in order, then the warps in order.
 template <int DIM, typename Config> __global__ void __maxnreg__(144) santa_ring_kernel(const santa_params p) {
     extern __shared__ __align__(128) char memory[];
-    block_shared *head = (block_shared *)memory;
-    ring r = {&head->score, memory + SHARED_BYTES, p.score.n_stages, layout<DIM, Config>::stage(p.score.group), 0, 0};
+    block_shared *shared = (block_shared *)memory;
+    ring r = {&shared->score, memory + SHARED_BYTES, p.score.n_stages, layout<DIM, Config>::stage(p.score.group), 0, 0};
     int warp = threadIdx.x / 32, thread = threadIdx.x - 32 * CONSUMER_WARPS;
     producer to;
     sl_start_next();
     if (warp == CONSUMER_WARPS + DRAW_WARPS) to = produce_begin(p.score, r);
-    score_begin<Config>(&head->score, 32 * Config::SIZE);
+    score_begin<Config>(&shared->score, 32 * Config::SIZE);
     __syncthreads();
     if (warp < CONSUMER_WARPS)
         consume<DIM, Config>(p.score, r);
     else if (warp < CONSUMER_WARPS + DRAW_WARPS)
-        draw_all(p.score, p.draw, &head->draw, thread, santa_drawer<DIM>{p, &head->draw, thread});
+        draw_all(p.score, p.draw, &shared->draw, thread, santa_drawer<DIM>{p, &shared->draw, thread});
     else
         produce<DIM, Config>(p.score, to);
 }

@@ -1,9 +1,21 @@
-// attention/cuda/santa_is.cu - santa-is on CUDA: quantised keys propose, S rows are drawn and corrected with their exact keys.
-// Two kernels: stored weights of all rows (score_quantised.cuh), then a block for each query head that draws by take-all + PPS
-// (take_all.cuh: the CPU's rows, given the same stored weights), reads the drawn rows of K and V, and sums.
+// attention/cuda/santa_is.cu - santa-is on CUDA, in two kernels: quantised keys propose (score_quantised.cuh); S rows are drawn
+// by take-all + PPS and corrected with their exact keys.
 //
-// Owns: the sums. They differ from combine.c's in this: rows of the newest page keep the weights that were stored, exact scores
-// rounded to bf16 as dense attention's are.
+// is_draw_kernel: 8 warps, all with the same role. A thread block takes a query head, or a part of one. It draws (take_all.cuh:
+// the CPU's rows, if the stored masses are equal), reads the drawn rows of K and V, and sums.
+//
+// | shared memory of is_draw_kernel | bytes           | contents                                                          |
+// |---------------------------------|-----------------|-------------------------------------------------------------------|
+// | block_shared                    | SHARED_BYTES    | take_space, query_head, sums, columns, q, page table, row, coef   |
+// | block masses                    | take_all_memory | [n_blocks], padded (place_of)                                     |
+//
+// Worked list: S = 128, head_dim 128, one list. Lanes 0 .. 15 of each warp have one row. The warp prefetches their rows of V.
+// Then score_rows loads 16 rows of K: lane (g, q) pieces q, q + 4, q + 8, q + 12 of rows g and g + 8; 8 mma with q in column 0
+// give 16 scores. The warp computes e^s / pi relative to its maximum and gathers V. join_warps adds the 8 warps in order, 128
+// threads with a column each.
+//
+// Owns: the sums. One difference to combine.c: rows of the newest page keep their stored masses, which are exact scores rounded
+// to bf16, as in dense attention.
 #include "attention/cuda/score_quantised.cuh"
 #include "attention/cuda/take_all.cuh"
 
@@ -13,41 +25,41 @@ enum { LISTS_MAX = 8 }; // of a head's draws
 
 struct is_params {
     score_params score;
-    draw_params draw; // parts: blocks that share a head
+    draw_params draw; // parts: thread blocks that share a head
     int page_tiles;   // tiles of a quantised page
-    int n_lists;      // of drawn rows: list i has every n_lists-th TAKE_THREADS of them
+    int n_lists;      // list i has every n_lists-th group of TAKE_THREADS drawn rows
     float *newest;    // quantised_params.newest
 };
 
-// The query head that a block is at.
+// The query head of a thread block.
 struct query_head {
     sl_row row;
-    int seq_head, index; // sequence * n_kv_heads + KV head; of all query heads
-    int n_kv, n_built;   // rows, and those of built pages
+    int seq_head, index; // index: number among all query heads
+    int n_kv, n_built;   // rows; rows of built pages
     sl_rng_id id;
 };
 
 struct block_shared {
     take_space take;
     query_head at;
-    float2 sums[TAKE_WARPS]; // largest score and sum of a warp's weights
+    float2 sums[TAKE_WARPS]; // largest score and sum of masses of each warp
     float columns[TAKE_WARPS][DIM_MAX];
     uint4 q[DIM_MAX / 8]; // of the head
     int32_t page[TILES_MAX];
-    int row[TAKE_THREADS]; // of the pool; a warp's 32 places are its own
+    int row[TAKE_THREADS]; // pool rows; a warp writes only its own 32 places
     float coef[TAKE_THREADS];
     int other_top, is_last;
 };
-enum { SHARED_BYTES = (sizeof(block_shared) + 15) / 16 * 16 }; // masses lie behind it
+enum { SHARED_BYTES = (sizeof(block_shared) + 15) / 16 * 16 }; // block masses follow
 
-// ---- sums of weight * v beside a power of two ----
+// ---- sums of mass * v relative to a power of two ----
 
-struct weighted {
-    float top, total, x; // weights are 2^-top of what they were; x: a column
+struct mass_sum {
+    float top, total, x; // masses are relative to 2^top; total: their sum; x: one column of the sum of mass * v
 };
 
-// Always by the same instructions: equal lists give equal bits, whichever blocks they were summed by.
-__device__ void add_list(weighted *to, const weighted &list) {
+// Every caller runs the same instructions, so equal lists give equal bits, whichever thread blocks summed them.
+__device__ void add_list(mass_sum *to, const mass_sum &list) {
     if (list.top == -INFINITY) return;
     float top = fmaxf(to->top, list.top), a = exp2f(to->top - top), b = exp2f(list.top - top);
     to->total = fmaf(to->total, a, __fmul_rn(list.total, b));
@@ -55,18 +67,18 @@ __device__ void add_list(weighted *to, const weighted &list) {
     to->top = top;
 }
 
-// What a warp has summed of its list.
+// The sum of a warp's part of a list.
 struct warp_sum {
     float top, total;
     row_sum sum;
 };
 
-// The list of all warps, thread's column of it. s->sums and s->columns are free again after a __syncthreads.
-template <int DIM> __device__ weighted join_warps(block_shared *s, const warp_sum &own, int thread) {
+// Adds all warps of a list. Returns column `thread`. After the next __syncthreads s->sums and s->columns may be written again.
+template <int DIM> __device__ mass_sum join_warps(block_shared *s, const warp_sum &own, int thread) {
     put_columns<DIM>(s->columns[thread / 32], own.sum, thread % 32);
     if (thread % 32 == 0) s->sums[thread / 32] = make_float2(own.top, own.total);
     __syncthreads();
-    weighted list = {.top = -INFINITY, .total = 0, .x = 0};
+    mass_sum list = {.top = -INFINITY, .total = 0, .x = 0};
 #pragma unroll
     for (int i = 0; i < TAKE_WARPS; i++) list.top = fmaxf(list.top, s->sums[i].x);
 #pragma unroll
@@ -84,8 +96,8 @@ __device__ void prefetch(const bf16 *row, int bytes) {
     for (int at = 0; at < bytes; at += 128) asm volatile("prefetch.global.L2 [%0];" ::"l"((const char *)row + at));
 }
 
-// Exact scores of the warp's n rows s->row, lane i's that of row i. The query is the products' column 0. beside(): what can be
-// done while the first rows are on their way.
+// Exact scores of the warp's n rows in s->row; lane i gets that of row i. The query is column 0 of the mma. *factor: inverse_pi
+// of the lane's row, computed while the first rows are in flight.
 template <int DIM>
 __device__ float score_rows(const score_params &p, const block_shared *s, int n, int thread, const drawn_row &drawn,
                             float *factor) {
@@ -124,20 +136,20 @@ __device__ float score_rows(const score_params &p, const block_shared *s, int n,
         }
     }
 #pragma unroll
-    for (int i = 0; i < 4; i++) { // place 8 i + g is in lane 4 g
+    for (int i = 0; i < 4; i++) { // row 8 i + g is in lane 4 g
         float x = __shfl_sync(~0u, c[i / 2][i % 2 * 2], lane % 8 * 4);
         if (lane / 8 == i) score = x;
     }
-    __syncwarp(); // s->row may be written again
+    __syncwarp(); // from here on s->row may be written again
     return score * p.scale;
 }
 
-// Row j of the head, of the pool.
+// Row j of the head as a pool row.
 __device__ int pool_row(const is_params &p, const block_shared *s, int j) {
     return (s->page[j / SL_PAGE] * p.score.n_kv_heads + s->at.seq_head % p.score.n_kv_heads) * SL_PAGE + j % SL_PAGE;
 }
 
-// Adds a warp's rows, those at its end being none, times e^{s_j} / pi_j. Returns how many were read.
+// Adds a warp's rows, times e^{s_j} / pi_j. Lanes without a row come last. Returns how many rows were read.
 template <int DIM> __device__ int add_rows(const is_params &p, block_shared *s, const drawn_row &x, int thread, warp_sum *to) {
     int n = __popc(__ballot_sync(~0u, x.row >= 0)), row = x.row < 0 ? -1 : pool_row(p, s, x.row);
     if (n == 0) return 0;
@@ -157,9 +169,9 @@ template <int DIM> __device__ int add_rows(const is_params &p, block_shared *s, 
 
 // ---- a query head ----
 
-// A list's sum: to the head's, or where others sum too to memory.
+// Adds a list to the head's sum, or stores it where several thread blocks share the head.
 template <int DIM>
-__device__ void finish_list(const is_params &p, int index, int list, const weighted &sum, int thread, weighted *all) {
+__device__ void finish_list(const is_params &p, int index, int list, const mass_sum &sum, int thread, mass_sum *all) {
     if (p.draw.parts == 1) {
         add_list(all, sum);
         return;
@@ -169,12 +181,13 @@ __device__ void finish_list(const is_params &p, int index, int list, const weigh
     if (thread == 0) __stcg(to + DIM, sum.top), __stcg(to + DIM + 1, sum.total);
 }
 
-// A list in memory: sums, the weights' unit, their total.
-template <int DIM> __device__ weighted load_list(const float *from, int thread) {
+// A list in memory: the sum of mass * v, its reference, the sum of masses.
+template <int DIM> __device__ mass_sum load_list(const float *from, int thread) {
     return {__ldcg(from + DIM), __ldcg(from + DIM + 1), thread < DIM ? __ldcg(from + thread) : 0};
 }
 
-// The newest page's tiles, as they come from memory: a lane has one tile's unit and total, a thread a column of each.
+// The sums of the newest page's tiles as loaded: a lane has the reference and total of one tile, a thread one column of each
+// tile.
 struct newest_sums {
     float2 own;
     float x[NEWEST_TILES];
@@ -189,8 +202,8 @@ template <int DIM> __device__ newest_sums load_newest(const is_params &p, const 
     return s;
 }
 
-__device__ weighted sum_newest(const newest_sums &s) {
-    weighted list = {.top = sl_max_lanes(s.own.x), .total = 0, .x = 0};
+__device__ mass_sum sum_newest(const newest_sums &s) {
+    mass_sum list = {.top = sl_max_lanes(s.own.x), .total = 0, .x = 0};
     float factor = list.top == -INFINITY ? 0 : exp2f(s.own.x - list.top);
     list.total = sl_sum_lanes(s.own.y * factor);
 #pragma unroll
@@ -202,8 +215,8 @@ struct counts {
     int n_read, n_drawn; // of the warp
 };
 
-// Every parts-th list from `part` on.
-template <int DIM> __device__ counts sum_lists(const is_params &p, block_shared *s, int part, int thread, weighted *all) {
+// Sums lists part, part + parts, ...
+template <int DIM> __device__ counts sum_lists(const is_params &p, block_shared *s, int part, int thread, mass_sum *all) {
     counts n = {};
     for (int list = part; list < p.n_lists; list += p.draw.parts) {
         warp_sum own = {.top = -INFINITY, .total = 0, .sum = {}};
@@ -218,9 +231,9 @@ template <int DIM> __device__ counts sum_lists(const is_params &p, block_shared 
     return n;
 }
 
-// The last block to come of those that share a head adds their lists in order.
-template <int DIM> __device__ bool gather_lists(const is_params &p, block_shared *s, int index, int thread, weighted *all) {
-    __syncthreads(); // all have stored theirs
+// The last finished thread block of those that share a head adds all lists in order. Returns whether it is this one.
+template <int DIM> __device__ bool gather_lists(const is_params &p, block_shared *s, int index, int thread, mass_sum *all) {
+    __syncthreads(); // all threads have stored their part
     if (thread == 0) {
         s->is_last = sl_add_ordered(p.draw.merged + index, 1) == p.draw.parts - 1;
         if (s->is_last) p.draw.merged[index] = 0;
@@ -232,8 +245,8 @@ template <int DIM> __device__ bool gather_lists(const is_params &p, block_shared
     return true;
 }
 
-// The thread's column of exact attention.
-template <int DIM> __device__ weighted exact_column(const is_params &p, block_shared *s, int thread) {
+// Column `thread` of exact attention.
+template <int DIM> __device__ mass_sum exact_column(const is_params &p, block_shared *s, int thread) {
     const query_head &h = s->at;
     if (thread < 32)
         attend_exactly<DIM>(exact_head_of(p.score, p.draw.v, p.draw.stats, h.row, h.seq_head, h.index % p.score.group, DIM),
@@ -242,7 +255,7 @@ template <int DIM> __device__ weighted exact_column(const is_params &p, block_sh
     return {.top = 0, .total = 1, .x = thread < DIM ? s->columns[0][thread] : 0};
 }
 
-// Asks for the masses of the head's blocks, and for its query.
+// Issues the loads of the head's block masses and of its query.
 template <int DIM> __device__ void begin(const is_params &p, block_shared *s, int thread) {
     const query_head &h = s->at;
     take_all_begin(&s->take, thread);
@@ -250,7 +263,7 @@ template <int DIM> __device__ void begin(const is_params &p, block_shared *s, in
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(s->q + thread)),
                      "l"(p.score.q + (size_t)h.index * DIM + 8 * thread)
                      : "memory");
-    if (thread / 32 == TAKE_WARPS - 1) { // the newest page's largest reference goes into the unit of sizes
+    if (thread / 32 == TAKE_WARPS - 1) { // the newest page's largest reference is also part of the unit of sizes
         int b = h.n_built / BLOCK + thread % 32;
         int top = b <= h.row.position / BLOCK ? ref_of(__ldcg(s->take.sizes.mass + b)) : REF_EMPTY;
         top = __reduce_max_sync(~0u, top);
@@ -259,15 +272,16 @@ template <int DIM> __device__ void begin(const is_params &p, block_shared *s, in
 }
 
 // out = sum_j c_j e^{s_j} / pi_j v_j / sum_j c_j e^{s_j} / pi_j over S rows drawn in proportion to a mixture of 0.99 e^{s~_j}
-// and 0.01 / n, s~ the scores of quantised keys, and all rows of the newest page.
+// and 0.01 / n, and all rows of the newest page. s~: scores of quantised keys.
 //
-// grid: (parts, query heads of all sequences). Lists of TAKE_THREADS drawn rows are dealt to the parts. precondition: `merged`
-// and `drawn` are 0; they, `done` and `next` are 0 at the end. Lengths and page tables are read while the kernel in front may
-// still run. bytes: masses of blocks, weights of those that may hold heavy rows or hold a draw (from the L2 cache), K and V of
-// drawn rows. order of reduction: masses are integers; the newest page's tiles, then the lists, of each a warp's rows in order,
-// then the warps.
-//
-// REGISTERS: 128, so that two blocks share a multiprocessor once the scores are done, or 136, all that are left beside them.
+// Grid: (parts, query heads of all sequences). Lists of TAKE_THREADS drawn rows are dealt to the parts.
+// Preconditions: `merged` and `released` are 0. They, `done` and next_item are 0 at the end. Before the previous kernel has
+// ended, only lengths, page tables and what `done` announces are read.
+// Bytes: block masses; row masses (from the L2 cache) of blocks with candidates or draws; K and V of drawn rows.
+// Order of reduction: masses are integers. The newest page's tiles, then the lists; in a list a warp's rows in order, then the
+// warps.
+// REGISTERS: 128, so that two thread blocks share a multiprocessor when the scores have ended; or 136, all that are free beside
+// the scores.
 template <int DIM, int REGISTERS> __global__ void __maxnreg__(REGISTERS) is_draw_kernel(const is_params p) {
     extern __shared__ __align__(128) char memory[];
     block_shared *s = (block_shared *)memory;
@@ -283,18 +297,18 @@ template <int DIM, int REGISTERS> __global__ void __maxnreg__(REGISTERS) is_draw
     head_view x = view_of(p.score, row, seq_head, index % p.score.group);
     copy_pages(s->page, row, thread);
     if (thread == 0) s->at = at;
-    // 0.01: every row keeps a chance, however wrong its proposal
+    // 0.01: every row keeps a chance, however wrong the proposal is.
     take_all_prepare(&s->take, memory + SHARED_BYTES, x.mass, x.w, x.stride, at.n_built, 0.01, at.id, thread);
     wait_done(p.score.done + seq_head, quantised_done_target(p.page_tiles, row.position + 1), thread);
     begin<DIM>(p, s, thread);
-    newest_sums newest = load_newest<DIM>(p, s->at, thread); // beside the masses
+    newest_sums newest = load_newest<DIM>(p, s->at, thread); // in flight together with the block masses
     if (s->at.n_built > 0)
         take_all_solve(&s->take, p.draw.S, &s->other_top, thread);
     else
         take_all_nothing(&s->take, thread);
     int top = s->at.n_built > 0 ? max(s->take.sizes.top, s->other_top) : s->other_top;
     bool exact = is_beyond(top);
-    weighted all = sum_newest(newest);
+    mass_sum all = sum_newest(newest);
     counts n = {};
     if (!exact) n = sum_lists<DIM>(p, s, part, thread, &all);
     bool is_last_seq_head = seq_head == p.score.n_seqs * p.score.n_kv_heads - 1;
@@ -302,7 +316,7 @@ template <int DIM, int REGISTERS> __global__ void __maxnreg__(REGISTERS) is_draw
     if (exact && part == 0) all = exact_column<DIM>(p, s, thread);
     if ((exact ? part == 0 : p.draw.parts == 1 || gather_lists<DIM>(p, s, index, thread, &all)) && thread < DIM)
         p.draw.out[(size_t)index * DIM + thread] = __bfloat16_as_ushort(__float2bfloat16_rn(all.x / all.total));
-    if (thread == 0 && before == p.draw.parts * p.score.group - 1) { // the seq_head's last
+    if (thread == 0 && before == p.draw.parts * p.score.group - 1) { // the last part of the seq_head
         p.draw.released[seq_head] = p.score.done[seq_head] = 0;
         if (is_last_seq_head) *p.score.next_item = 0;
     }
@@ -321,7 +335,7 @@ int lists_of(const sl_attn_spec *spec) {
     return n < LISTS_MAX ? n : (int)LISTS_MAX;
 }
 
-// Bytes of `n` sums for each query head: [n_seqs * n_heads][n][head_dim + 2] floats.
+// Number of floats in n sums for each query head: [n_seqs * n_heads][n][head_dim + 2].
 size_t n_sum_floats(const sl_attn_geom *geom, int n, int n_seqs) {
     return (size_t)n_seqs * geom->n_heads * n * (geom->head_dim + 2);
 }
@@ -339,7 +353,7 @@ size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs,
     return lay_out(geom, lists_of(spec), n_seqs, n_kv, NULL, &p);
 }
 
-// Where heads are few, several blocks share one.
+// Thread blocks that share a head, where heads are few.
 int parts_of(int n_heads, int n_lists) {
     int parts = 2 * sl_multiprocessors() / n_heads;
     return parts < 1 ? 1 : parts < n_lists ? parts : n_lists;
@@ -357,7 +371,7 @@ template <int DIM, int BITS> void launch(const sl_attn_cuda_decode_args *a) {
     lay_out(a->geom, n_lists, a->n_seqs, a->max_kv, a->ws, &p);
     p.score = launch_quantised_scores<DIM, BITS>(a, p.score, p.newest);
     SL_CHECK(a->max_kv <= DRAW_ROWS_MAX);
-    bool few = n_heads <= 4 * sl_multiprocessors(); // 8 x 32k: 2% less one by one, 32 x 8k: 17% more
+    bool few = n_heads <= 4 * sl_multiprocessors(); // 1 thread block per multiprocessor: 8 x 32k 2% less; 32 x 8k 17% more
     sl_launch(few ? is_draw_kernel<DIM, 136> : is_draw_kernel<DIM, 128>, dim3(p.draw.parts, n_heads), dim3(TAKE_THREADS),
               SHARED_BYTES + take_all_memory(ceil_div(a->max_kv, BLOCK)), a->stream, p);
 }

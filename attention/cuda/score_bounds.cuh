@@ -1,5 +1,5 @@
-// attention/cuda/score_bounds.cuh - page bounds (Quest) as stored weights, on CUDA: for each 16 consecutive rows the largest
-// score that their channels' bounds allow (propose_bounds.c), kept as score_keys.cuh keeps exact ones.
+// attention/cuda/score_bounds.cuh - page bounds (Quest) stored as masses, on CUDA. The score of 16 consecutive rows is the
+// largest one that their channels' bounds allow (propose_bounds.c). The format is that of score_keys.cuh.
 #ifndef SLEIGH_SCORE_BOUNDS_CUH
 #define SLEIGH_SCORE_BOUNDS_CUH
 
@@ -10,24 +10,25 @@ namespace {
 enum {
     UNIT = 16, // rows that share bounds
     PAGE_UNITS = SL_PAGE / UNIT,
-    BOUND_WARPS = 4,                  // that score
-    BOUND_THREADS = 64 * BOUND_WARPS, // twice as many find the newest page's bounds
+    BOUND_WARPS = 4,                  // warps that score
+    BOUND_THREADS = 64 * BOUND_WARPS, // twice as many warps find the newest page's bounds
 };
 
 struct bounds_params {
     score_params score; // of units
-    const char *bounds; // [n_pages][n_kv_heads][16][2][head_dim] bf16: least, largest. Of full pages
+    const char *bounds; // [n_pages][n_kv_heads][16][2][head_dim] bf16: smallest, largest. Of full pages
     size_t size;        // bytes of a page and KV head
 };
 
-// The workspace of score_keys.cuh for units: stored weights behind the counters, which are not used.
+// The parameters of score_keys.cuh for units in place of rows. The counters are not used.
 template <int DIM> static bounds_params bounds_params_of(const sl_attn_cuda_decode_args *a) {
     sl_attn_cuda_decode_args units = *a;
     units.max_kv = ceil_div(a->max_kv, UNIT);
     return {score_params_of<DIM>(&units), (const char *)a->extra[0], a->extra_size[0]};
 }
 
-// Channel bounds of 16 rows, of which n_rows are there; a warp. A key that is NaN makes its channel's NaN. out: [2][DIM]
+// Channel bounds of 16 rows, of which n_rows exist. One warp calls it. A NaN key makes the bounds of its channel NaN. out:
+// [2][DIM].
 template <int DIM> __device__ void find_bounds(const bf16 *k, int n_rows, bf16 *out) {
     int lane = threadIdx.x % 32;
     if (lane >= DIM / 4) return;
@@ -45,10 +46,10 @@ template <int DIM> __device__ void find_bounds(const bf16 *k, int n_rows, bf16 *
     memcpy(out + 4 * lane, low, sizeof low), memcpy(out + DIM + 4 * lane, high, sizeof high);
 }
 
-// Two pages' bounds in shared memory.
+// The bounds of two pages in shared memory.
 template <int DIM> struct bounds_stage { bf16 page[2][PAGE_UNITS][2 * DIM]; };
 
-// Brings the bounds of a warp's pages [first, end), at most two, to its stage. before: only to the L2 cache.
+// Copies the bounds of a warp's pages [first, end), at most two, to its stage. before: only prefetches them to the L2 cache.
 template <int DIM>
 __device__ void load_bounds(const bounds_params &p, const int32_t *pages, int kv_head, int first, int end, bool before,
                             bounds_stage<DIM> *to, uint64_t *full) {
@@ -81,12 +82,12 @@ __device__ void wait_bounds(uint64_t *full) {
 #endif
 }
 
-// s_u = scale sum_c max(q_c low_c, q_c high_c) = scale [min(q, 0), max(q, 0)] . [low, high]: a product like that of keys of
-// twice the dimension.
+// s_u = scale sum_c max(q_c low_c, q_c high_c) = scale [min(q, 0), max(q, 0)] . [low, high]: a product with keys of twice the
+// dimension.
 //
-// grid: (blocks of 4 x 32 units, the newest first; sequences x KV heads), a warp 32 units (two pages). The bounds of the newest
-// page, which is not full or was filled in this step, are found here.
-// bytes: the bounds, a sixteenth of K and V, all asked for at once.
+// Grid: (thread blocks of 4 x 32 units, the newest first; sequences x KV heads). A warp has 32 units, that is two pages. The
+// newest page was not full before this step, so its bounds are found here.
+// Bytes: the bounds, a sixteenth of K and V, all in flight at once.
 template <int DIM> __global__ void __launch_bounds__(BOUND_THREADS) score_bounds_kernel(const bounds_params p) {
     extern __shared__ __align__(128) char bounds_memory[];
     __shared__ __align__(16) bf16 q[GROUP_MAX][2 * DIM];
@@ -122,7 +123,7 @@ template <int DIM> __global__ void __launch_bounds__(BOUND_THREADS) score_bounds
     float s[8];
     a.begin((const char *)q, p.score.group);
     wait_bounds(full + warp);
-    a.scores((const char *)(stages + warp), s); // units that there are not are left out next
+    a.scores((const char *)(stages + warp), s); // units that do not exist get -inf below
 #pragma unroll
     for (int i = 0; i < 8; i++) s[i] = block * BLOCK + row_of_part(i / 2) < n_units ? s[i] * p.score.scale : -INFINITY;
     store_block(p.score, seq_head, block * BLOCK, to_masses(s));

@@ -1,9 +1,9 @@
 // attention/cuda/score_keys.cuh - exact scores of all keys, stored as masses, on CUDA. This is the first half of a decode
 // kernel. The second half draws rows from the stored masses (draw_rows.cuh).
 //
-// Score s of a row is q.k log2(e) / sqrt(head_dim). A block of 32 rows stores its reference ref = ceil(max s), a bf16 mass 2^(s
-// - ref) for each row ("row mass", w), and the integer sum of floor(2^30 w) ("block mass", packed with ref). stages.h defines
-// the format. A work item is a page of one KV head.
+// Score s of a row is q.k log2(e) / sqrt(head_dim). A block of 32 rows stores its reference ref = ceil(max s), a bf16 mass
+// 2^(s - ref) for each row ("row mass", w), and the integer sum of floor(2^30 w) ("block mass", packed with ref). stages.h
+// defines the format. A work item is a page of one KV head.
 //
 // | role     | warps                 | does                                                                            |
 // |----------|-----------------------|---------------------------------------------------------------------------------|
@@ -175,8 +175,8 @@ template <int DIM> static score_params score_params_of(const sl_attn_cuda_decode
 }
 
 // The value of `done` when all masses of a seq_head are stored.
-template <bool SIZES = false> __device__ int done_target(int n_kv) {
-    return score_config<SIZES, false>::WARPS * ceil_div(n_kv, SL_PAGE);
+__device__ int done_target(int n_consumer_warps, int n_kv) {
+    return n_consumer_warps * ceil_div(n_kv, SL_PAGE);
 }
 
 // ---- stored masses ----
@@ -191,7 +191,7 @@ __device__ __forceinline__ int ref_of(uint64_t packed) {
     return (int)((int64_t)packed >> 48);
 }
 
-// The reference of a block whose largest score, rounded up, is `most`. NaN gives SL_REF_BEYOND.
+// The reference of a block whose largest score, rounded up, is `most`. NaN gives SL_REF_INVALID.
 __device__ __forceinline__ int ref_of_largest(float most) {
     return most <= SL_REF_MOST ? max((int)most, (int)REF_EMPTY) : (int)SL_REF_INVALID;
 }
@@ -269,9 +269,9 @@ template <int DIM, typename Config> static size_t set_tiles(score_params *p, int
 typedef stage_ring<score_shared *> ring;
 
 // Makes the ring's barriers. Call it before the thread block's first __syncthreads. n_readers: threads that read a stage.
-template <typename Config = plain_config> __device__ void score_begin(score_shared *head, int n_readers) {
-    barriers_make<Config::WARPS, Config::TEAMS * STAGES_MAX>(head->full[0], FULL_ARRIVALS);
-    barriers_make<Config::WARPS, STAGES_MAX>(head->empty, n_readers);
+template <typename Config = plain_config> __device__ void score_begin(score_shared *shared, int n_readers) {
+    barriers_make<Config::WARPS, Config::TEAMS * STAGES_MAX>(shared->full[0], FULL_ARRIVALS);
+    barriers_make<Config::WARPS, STAGES_MAX>(shared->empty, n_readers);
     barriers_made();
 }
 
@@ -332,10 +332,10 @@ template <int DIM, typename Config> __device__ void wait_previous(const score_pa
     if (to->has_waited) return;
     sl_wait_previous();
     to->has_waited = 1;
-    score_shared *head = to->fill.head;
+    score_shared *shared = to->fill.head;
 #pragma unroll 1
     for (int i = 0; threadIdx.x % 32 == 0 && i < to->n_issued; i++)
-        copy_q<DIM, Config>(p, *to, head->info[i], i, &head->full[i % Config::TEAMS][i]);
+        copy_q<DIM, Config>(p, *to, shared->info[i], i, &shared->full[i % Config::TEAMS][i]);
     __syncwarp();
 }
 

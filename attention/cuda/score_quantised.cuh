@@ -1,12 +1,25 @@
-// attention/cuda/score_quantised.cuh - scores of quantised keys (propose_quantised.c) as stored weights, on CUDA: the first
-// half of santa_is.cu and dense_q.cu. The newest page has no copy yet: its scores are exact.
+// attention/cuda/score_quantised.cuh - scores of quantised keys (propose_quantised.c), stored as masses, on CUDA. This is the
+// first half of santa_is.cu and dense_q.cu. The newest page has no quantised copy yet, so its scores are exact.
 //
-// A producer warp streams tiles through a ring: quantised pages, and 32 rows of K and V at a time of the newest page. Pairs of
-// consumer warps take tiles by turns. A pair quantises the group's queries for its tile's steps and zeros, a warp a head, and
-// then scores half the tile each with integer products: the CPU's integers, so that a score differs from the CPU's by the order
-// in which its bias is summed alone. Of the newest page it also sums stored weight times V, where that is asked for. Warps
-// more tell whoever draws, in a kernel of its own (take_all.cuh), how far a KV head is, by `done`: what has been stored must be
-// seen by all before, which takes a microsecond that consumers would lose.
+// | role      | warps        | does                                                                                    |
+// |-----------|--------------|-----------------------------------------------------------------------------------------|
+// | consumer  | 4 pairs of 2 | a pair takes a tile; each warp quantises half of the queries, then scores half the rows |
+// | producer  | 1            | copies quantised pages, or 32 rows of K and V of the newest page, and q; takes tickets  |
+// | announcer | 2            | adds a stored tile to `done` of its seq_head                                            |
+//
+// | shared memory, in order | bytes (int4, DIM 128, group 4) | contents                                               |
+// |-------------------------|--------------------------------|--------------------------------------------------------|
+// | quantised_shared        | 1 KB + 8 x 1152                | barriers, tile_infos; a tile_space twice for each pair |
+// | ring stages             | 7 x 17920                      | steps, zeros, code planes (or K and V); q [group][DIM] |
+//
+// Worked tile: int4, DIM 128, group 4. A tile is a page: 512 bytes of steps and zeros, 16 KB of codes, 1 KB of q. Warp 0 of the
+// pair quantises heads 0 and 2, warp 1 heads 1 and 3: lane l multiplies channels 4 l .. 4 l + 3 by their steps and rounds to
+// bytes. Then warp h scores blocks 4 h .. 4 h + 3 (32 rows each): 4 steps x 4 blocks x 2 = 32 mma.m16n8k32 of unsigned codes
+// with signed query bytes. Lane (g, q) gets 4 scores a block, and store_blocks turns them into masses.
+//
+// The integers are the CPU's. So a score differs from the CPU's only by the order in which its bias is summed. For tiles of the
+// newest page a pair can also sum mass * V. A separate kernel draws (take_all.cuh) and waits on `done`. Before `done` may grow,
+// all threads must see the stored masses. That takes about a microsecond, which announcer warps spend instead of consumers.
 #ifndef SLEIGH_SCORE_QUANTISED_CUH
 #define SLEIGH_SCORE_QUANTISED_CUH
 
@@ -22,32 +35,34 @@ extern "C" {
 namespace {
 
 enum {
-    PAIRS = 4, // of consumer warps: two warps for each of a multiprocessor's schedulers, with one the wait for products shows
+    PAIRS =
+        4, // of consumer warps: two warps per scheduler of the multiprocessor; one warp per scheduler would wait for its mma
     PAIR_THREADS = 64,
-    ANNOUNCERS = 2, // warps: what one has to tell while it waits for memory, the other tells
+    ANNOUNCERS = 2, // warps: one continues while the other waits for memory
     QUANTISED_THREADS = PAIRS * PAIR_THREADS + 32 + 32 * ANNOUNCERS,
     QUANTISED_STAGES = 8,
-    // A block's shared memory. It is more than half of a multiprocessor's, against linear.cu's rule, for each pair holds a
-    // stage while it scores, and only the others are on their way. A block of the product in front of attention, of up to 8
-    // rows, fits beside it all the same; the one behind waits for the draws in any case.
+    // Shared memory of a thread block. It is more than half of a multiprocessor's, unlike linear.cu's rule, because each pair
+    // holds a stage while it scores, and only the other stages are in flight. A thread block of the linear layer before
+    // attention (up to 8 rows) still fits beside it. The linear layer after attention waits for the draws anyway.
     QUANTISED_SHARED = 139600,
-    PASS = 4,           // heads scored together: two halves of 16 rows lie side by side in an mma's 8 columns
-    EXACT_ROWS = BLOCK, // of K and V in a tile of the newest page
+    PASS = 4,           // heads scored together: two halves of 16 rows share the 8 columns of an mma
+    EXACT_ROWS = BLOCK, // rows of K and V in a tile of the newest page
     NEWEST_TILES = SL_PAGE / EXACT_ROWS,
-    WORDS = 32,        // of 4 channels: a query, padded with zeros
-    UNANNOUNCED = 8,   // tiles of a pair that are stored and not yet told, at most
-    FIRST_ITEMS = 8,   // of a block, by its number
-    LAST_OF_FIRST = 4, // of them: those behind the first ticket
-    TICKET_ITEMS = 2,  // handed out together
+    WORDS = 32,        // words of 4 channels in a query, padded with zeros
+    UNANNOUNCED = 8,   // most tiles of a pair that are stored and not yet announced
+    FIRST_ITEMS = 8,   // of a thread block, by blockIdx.x
+    LAST_OF_FIRST = 4, // the last of these, which come after the first ticket
+    TICKET_ITEMS = 2,  // items of one ticket
 };
 
 struct quantised_params {
     score_params score;
-    const char *codes; // [n_pages][n_kv_heads][size]: a page's extra
+    const char *codes; // [n_pages][n_kv_heads][size], the page extra
     int size;
-    // NULL: nobody asks for sums of the newest page
+    // NULL: sums of the newest page are not wanted.
     const bf16 *v; // [n_pages][n_kv_heads][256][head_dim]
-    float *newest; // [n_seqs * n_heads][NEWEST_TILES][head_dim + 2]: sum of weight * v, log2 of the weights' unit, their sum
+    float *newest; // [n_seqs * n_heads][NEWEST_TILES][head_dim + 2]: sum of mass * v; then the sum's reference; then the sum of
+                   // masses
 };
 
 // ---- how a sequence is cut ----
@@ -62,40 +77,40 @@ __device__ int newest_tiles(int n_kv) {
 
 // ---- tiles ----
 
-// Bits of codes in planes of words: [16-row group][unit][16 rows][4 bytes].
+// A tile of quantised keys. The bits of codes lie in planes of words: [16-row group][64-byte unit][16 rows][4 bytes].
 template <int DIM, int BITS> struct tile {
     enum {
-        ROWS = BITS == 8 ? 128 : 256, // rows of a tile: of 8-bit codes half a page
-        TILES = SL_PAGE / ROWS,       // of a page
-        BLOCKS = ROWS / BLOCK / 2,    // of 32 rows, a warp's
-        WIDTH = BITS == 3 ? 2 : 4,    // bits of the first plane
+        ROWS = BITS == 8 ? 128 : 256, // rows of a tile; with 8-bit codes half a page
+        TILES = SL_PAGE / ROWS,       // tiles of a page
+        BLOCKS = ROWS / BLOCK / 2,    // blocks of 32 rows for each of the two warps
+        WIDTH = BITS == 3 ? 2 : 4,    // bits in the first plane
         UNITS = (DIM * WIDTH + 31) / 32,
         SECOND = BITS == 4   ? 0
                  : BITS == 3 ? 1
-                             : 4, // bits of the second
+                             : 4, // bits in the second plane
         UNITS2 = (DIM * SECOND + 31) / 32,
         PLANE_AT = 4 * DIM, // behind steps and zeros
         PLANE = UNITS * 64 * ROWS / 16,
         PLANE2_AT = PLANE_AT + PLANE,
         PLANE2 = UNITS2 * 64 * ROWS / 16,
         BYTES = PLANE2_AT + PLANE2,
-        V_AT = EXACT_ROWS * layout<DIM>::ROW, // behind as many bytes of K
+        V_AT = EXACT_ROWS * layout<DIM>::ROW, // behind K of a tile of the newest page
         EXACT_BYTES = 2 * V_AT,
         Q_AT = (int)BYTES > (int)EXACT_BYTES ? (int)BYTES : (int)EXACT_BYTES,
-        STEPS = (UNITS + 3) / 4, // loads of a block, a unit for each quarter of the lanes
+        STEPS = (UNITS + 3) / 4, // loads of a block; each loads one unit per quarter of the lanes
     };
     static __host__ __device__ int stage(int group) { return ceil_div(Q_AT + group * layout<DIM>::ROW, 128) * 128; }
-    static __host__ int stages(int group, int others) { // beside `others` bytes of shared memory
+    static __host__ int stages(int group, int others) { // others: bytes of shared memory besides the stages
         int n = (QUANTISED_SHARED - others) / stage(group);
-        SL_CHECK(n >= PAIRS); // end_pair: a stage that holds an end is never free again
+        SL_CHECK(n >= PAIRS); // needed by end_pair: a stage with an end is never empty again
         return n < QUANTISED_STAGES ? n : (int)QUANTISED_STAGES;
     }
 };
 
-// What a pair's warps tell each other of one tile; twice, so that one barrier a tile is enough.
+// What the warps of a pair exchange for one tile. There are two copies, so one barrier per tile is enough.
 template <int BITS> struct quantised_queries {
-    enum { PARTS = BITS == 8 ? 2 : 1 };     // of 8-bit codes the high ones, then the low ones
-    uint32_t word[PARTS][GROUP_MAX][WORDS]; // four channels' bytes
+    enum { PARTS = BITS == 8 ? 2 : 1 };     // of 8-bit codes: the high parts, then the low parts
+    uint32_t word[PARTS][GROUP_MAX][WORDS]; // bytes of four channels
     float4 score[GROUP_MAX];                // s = (dot - x) y + z
 };
 template <int BITS> union tile_space {
@@ -103,12 +118,12 @@ template <int BITS> union tile_space {
     bf16 masses[GROUP_MAX][EXACT_ROWS]; // of the newest page
 };
 
-// A stage is taken by any pair, so each has full barriers of its own: none is asked for a phase that another waits for.
+// Any pair can take a stage, so each pair has its own `full` barriers. So no pair waits for a phase that another pair consumes.
 struct ring_shared {
     uint64_t full[PAIRS][QUANTISED_STAGES], empty[QUANTISED_STAGES];
     tile_info info[QUANTISED_STAGES];
 };
-// Tiles of each pair that are stored and not yet told; number i has place i % UNANNOUNCED.
+// Tiles of each pair that are stored and not yet announced. Tile number i has the place i % UNANNOUNCED.
 struct stored_tiles {
     uint64_t full[PAIRS][UNANNOUNCED], empty[PAIRS][UNANNOUNCED];
     int seq_head[PAIRS][UNANNOUNCED]; // -1: there are no more
@@ -126,23 +141,23 @@ struct page_ring {
     __device__ char *data(int stage) const { return stages + stage * stage_bytes; }
 };
 
-__device__ void quantised_begin(ring_shared *head, stored_tiles *stored) {
+__device__ void quantised_begin(ring_shared *shared, stored_tiles *stored) {
     enum { WARPS = 2 * PAIRS };
     barriers_make<WARPS, PAIRS * UNANNOUNCED>(stored->full[0], 2);
     barriers_make<WARPS, PAIRS * UNANNOUNCED>(stored->empty[0], 1);
-    barriers_make<WARPS, PAIRS * QUANTISED_STAGES>(head->full[0], FULL_ARRIVALS);
-    barriers_make<WARPS, QUANTISED_STAGES>(head->empty, PAIR_THREADS);
+    barriers_make<WARPS, PAIRS * QUANTISED_STAGES>(shared->full[0], FULL_ARRIVALS);
+    barriers_make<WARPS, QUANTISED_STAGES>(shared->empty, PAIR_THREADS);
     barriers_made();
 }
 
 // ---- producer ----
 
-// A unit of work: a quantised page of a KV head, or one tile of its newest page.
+// A work item is a quantised page of a seq_head, or one tile of its newest page.
 struct quantised_items {
     __device__ int count(int n_kv) const { return n_kv > 0 ? built_pages(n_kv) + newest_tiles(n_kv) : 0; }
 };
 
-// A lane's.
+// The item of one lane.
 struct quantised_item {
     int seq_head, row, n_kv; // seq_head -1: there is none
     bool exact;
@@ -153,7 +168,7 @@ struct quantised_item {
 struct page_producer {
     page_ring r;
     int stage, parity; // of the next tile
-    int n_issued;      // tiles: the pairs take them by turns
+    int n_issued;      // tiles that were issued; the pairs take them in turn
     int has_waited;
     uint64_t normal, leaves_first; // L2 policies: normal_tiles
     __device__ uint64_t *full() const { return &r.head->full[n_issued % PAIRS][stage]; }
@@ -163,7 +178,7 @@ struct page_producer {
     }
 };
 
-// One thread.
+// One thread calls it.
 template <int DIM, int BITS>
 __device__ void copy_query(const quantised_params &p, const page_ring &r, int stage, uint64_t *full, int seq_head) {
 #if __CUDA_ARCH__ >= 900
@@ -172,7 +187,7 @@ __device__ void copy_query(const quantised_params &p, const page_ring &r, int st
 #endif
 }
 
-// Waits for the kernel in front, once, and asks for what had to wait: the queries of the tiles so far.
+// Waits once for the previous kernel, and issues the copies that had to wait: the queries of the tiles so far.
 template <int DIM, int BITS> __device__ void wait_previous(const quantised_params &p, page_producer *to) {
     if (to->has_waited) return;
     sl_wait_previous();
@@ -183,8 +198,8 @@ template <int DIM, int BITS> __device__ void wait_previous(const quantised_param
     __syncwarp();
 }
 
-// Asks for a tile of lane `owner`'s unit: part `part` of its page, or its rows of K and V. The owner does it all, so that
-// nothing of its unit has to be told to the others.
+// Issues a tile of lane `owner`'s item: part `part` of its page, or its rows of K and V. The owner issues all copies, so its
+// item needs no broadcast.
 template <int DIM, int BITS>
 __device__ void ask(const quantised_params &p, page_producer *to, const quantised_item &own, int owner, int part) {
     typedef tile<DIM, BITS> at;
@@ -227,7 +242,7 @@ __device__ void ask(const quantised_params &p, page_producer *to, const quantise
     to->advance();
 }
 
-// Tells a pair that there are no more tiles.
+// Tells one pair that there are no more tiles.
 __device__ void end_pair(page_producer *to) {
     uint64_t *full = to->full();
     barrier_wait(&to->r.head->empty[to->stage], to->parity ^ 1);
@@ -240,7 +255,7 @@ __device__ void end_pair(page_producer *to) {
     to->advance();
 }
 
-// Lane's unit, number `number` of all.
+// The lane's item, number `number` of all items.
 __device__ quantised_item plan_item(const quantised_params &p, seq_lookup *lookup, int number) {
     int n_heads = p.score.n_kv_heads;
     item_place at = lookup_find_each(lookup, p.score.rows, p.score.n_seqs, n_heads, quantised_items(), number);
@@ -256,7 +271,7 @@ __device__ quantised_item plan_item(const quantised_params &p, seq_lookup *looku
             .kv_head = kv_head};
 }
 
-// Lanes' units from lane `from` up to the first that has none or lane `end`. Returns whether there were so many.
+// Issues the items of lanes `from` .. `end` - 1, up to the first lane that has none. Returns whether all had one.
 template <int DIM, int BITS>
 __device__ bool produce_items(const quantised_params &p, page_producer *to, const quantised_item &own, int from, int end) {
     uint32_t exact = __ballot_sync(~0u, own.exact), there = __ballot_sync(~0u, own.seq_head >= 0);
@@ -269,7 +284,7 @@ __device__ bool produce_items(const quantised_params &p, page_producer *to, cons
     return true;
 }
 
-// A block's first units follow from its own number. They are looked up before the block's first __syncthreads.
+// The first items of a thread block follow from blockIdx.x. They are looked up before the thread block's first __syncthreads.
 struct first_items {
     seq_lookup lookup;
     quantised_item own;
@@ -285,11 +300,11 @@ __device__ first_items plan_first(const quantised_params &p) {
     return f;
 }
 
-// The other units are handed out in order, several at a time, as blocks get to them: blocks beside which heads are drawn are
-// slower. A ticket is taken, and its units looked up, while others are copied.
+// Counters hand out the other items in order, several per ticket: thread blocks that share their multiprocessor with draws are
+// slower. The producer takes a ticket and looks up its items while other items are copied.
 template <int DIM, int BITS>
 __device__ void produce_pages(const quantised_params &p, const page_ring &r, const first_items &f) {
-    int lane = threadIdx.x % 32, ticket = 0; // lane 0: the next one
+    int lane = threadIdx.x % 32, ticket = 0; // lane 0: the next ticket
     page_producer to = {.r = r, .normal = sl_l2_policy(SL_L2_ANY), .leaves_first = sl_l2_policy(SL_L2_FIRST_OUT)};
 #if __CUDA_ARCH__ < 900
     wait_previous<DIM, BITS>(p, &to);
@@ -309,13 +324,13 @@ __device__ void produce_pages(const quantised_params &p, const page_ring &r, con
     for (int i = 0; i < PAIRS; i++) end_pair(&to);
 }
 
-// ---- a query in a page's units ----
+// ---- a query in the units of a page ----
 
 __device__ float2 halves(uint32_t x) {
     return __half22float2(*(const __half2 *)&x);
 }
 
-// x / y, rounded to nearest, where y and the quotient are normal numbers.
+// x / y, rounded to nearest, if y and the quotient are normal numbers.
 __device__ float divide(float x, float y) {
     float inverse;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(y));
@@ -325,8 +340,8 @@ __device__ float divide(float x, float y) {
     return fmaf(fmaf(-y, q, x), inverse, q);
 }
 
-// N heads' queries, `stride` apart, for the steps and zeros at the tile's begin: cpu_kernels.inc.h's quantise_query, a lane
-// four channels. Heads past the group's last are made from the last.
+// Quantises N heads' queries for the steps and zeros at the tile's beginning (cpu_kernels.inc.h, quantise_query). A lane has
+// four channels. The heads are first, first + stride, ... Heads past the group repeat its last head.
 template <int DIM, int BITS, int N>
 __device__ void quantise_queries(const char *data, int first, int stride, int group, float scale,
                                  quantised_queries<BITS> *out) {
@@ -353,8 +368,9 @@ __device__ void quantise_queries(const char *data, int first, int stride, int gr
     }
 #pragma unroll
     for (int h = 0; h < N; h++) {
-        most[h] = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(most[h]))); // not below 0: ordered as integers are
-        bool tiny = !(most[h] > 0x1p-100f);                                          // as good as 0
+        most[h] = __uint_as_float(
+            __reduce_max_sync(~0u, __float_as_uint(most[h]))); // not negative, so the bits order as the numbers do
+        bool tiny = !(most[h] > 0x1p-100f);                    // treated as 0
         float inverse = tiny ? 0 : divide(levels, most[h]), unit = tiny ? 0 : divide(most[h], levels);
         int sum = 0, word = first + h * stride;
         uint32_t high = 0, low = 0;
@@ -383,28 +399,28 @@ __device__ void mma_codes(int c[4], const uint32_t a[4], uint32_t b0, uint32_t b
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Lane (g, q) = (lane / 4, lane % 4) loads rows 4 g .. 4 g + 3 of a block of 32 in one word of unit 4 step + q. As operands of
-// two products, a row each of A and of its lower half: the first takes rows 4 g, 4 g + 1, the second 4 g + 2, 4 g + 3. The
-// first product's queries fill columns 0 to 3, the second's 4 to 7, the others being 0, and both add to one accumulator: its
-// columns (2 q, 2 q + 1) hold heads 2 (q % 2), + 1 of rows 4 g + 2 (q / 2) and the next one.
+// Lane (g, q) = (lane / 4, lane % 4) loads rows 4 g .. 4 g + 3 of a block of 32, one word of unit 4 step + q each. These four
+// rows are operands of two mma: the first takes rows 4 g and 4 g + 1 as operand rows g and g + 8, the second rows 4 g + 2 and 4
+// g + 3. The first mma has its queries in columns 0 .. 3, the second in columns 4 .. 7, with zeros in the others. Both add to
+// the same accumulator. Its columns 2 q, 2 q + 1 hold heads 2 (q % 2), + 1 of rows 4 g + 2 (q / 2) and the next row.
 template <int DIM, int BITS> struct code_scorer {
     typedef tile<DIM, BITS> at;
     enum { PARTS = quantised_queries<BITS>::PARTS, PER_STEP = BITS == 3 ? 2 : 1 };
 
-    // c[part][block][4]: dot products of the blocks of `half` with heads pass * PASS on.
+    // c[part][block][4]: dot products of the blocks of `half` with heads pass * PASS, + 1, ...
     static __device__ void products(const char *data, const quantised_queries<BITS> *queries, int pass, int half,
                                     int c[PARTS][at::BLOCKS][4]) {
         int g = threadIdx.x % 32 / 4, q = threadIdx.x % 4;
         const char *rows = data + g % 4 * 16;
-        int first_group = half * at::BLOCKS * 2 + g / 4; // of 16 rows
+        int first_group = half * at::BLOCKS * 2 + g / 4; // group of 16 rows
 #pragma unroll
         for (int part = 0; part < PARTS; part++)
 #pragma unroll
             for (int b = 0; b < at::BLOCKS; b++) c[part][b][0] = c[part][b][1] = c[part][b][2] = c[part][b][3] = 0;
 #pragma unroll
         for (int step = 0; step < at::STEPS; step++) {
-            int unit = 4 * step + q, word = unit * 2 * PER_STEP; // of the query
-            if (at::UNITS % 4) unit = min(unit, at::UNITS - 1);  // its query words are 0
+            int unit = 4 * step + q, word = unit * 2 * PER_STEP; // word of the query
+            if (at::UNITS % 4) unit = min(unit, at::UNITS - 1);  // the query words of units past the last one are 0
             uint32_t first[PARTS][2 * PER_STEP], second[PARTS][2 * PER_STEP];
 #pragma unroll
             for (int part = 0; part < PARTS; part++)
@@ -441,7 +457,7 @@ template <int DIM, int BITS> struct code_scorer {
         }
     }
 
-    // The codes of channels 4 i .. 4 i + 3 of a unit's word, from its planes' words.
+    // The codes of channels 4 i .. 4 i + 3 of a unit, from the words of its planes.
     static __device__ uint32_t codes(uint32_t x, uint32_t y, int i) {
         if (BITS == 4) return (i ? x >> 4 : x) & 0x0f0f0f0fu;
         if (BITS == 8) return i ? (x >> 4 & 0x0f0f0f0fu) | (y & 0xf0f0f0f0u) : (x & 0x0f0f0f0fu) | (y << 4 & 0xf0f0f0f0u);
@@ -449,7 +465,7 @@ template <int DIM, int BITS> struct code_scorer {
     }
 };
 
-// ---- scores to stored weights ----
+// ---- scores to masses ----
 
 __device__ float exp2_fast(float x) {
     float y;
@@ -457,15 +473,15 @@ __device__ float exp2_fast(float x) {
     return y;
 }
 
-__device__ uint32_t ceilings(float low, float high) { // as two 16-bit integers, saturated; NaN: SL_REF_INVALID
+__device__ uint32_t ceilings(float low, float high) { // two ceilings as saturated 16-bit integers; NaN gives SL_REF_INVALID
     uint32_t x;
     asm("{ .reg .b16 a, b; cvt.rpi.s16.f32 a, %1; cvt.rpi.s16.f32 b, %2; mov.b32 %0, {a, b}; }"
         : "=r"(x)
-        : "f"(fminf(low, SL_REF_INVALID)), "f"(fminf(high, SL_REF_INVALID))); // fminf passes over NaN
+        : "f"(fminf(low, SL_REF_INVALID)), "f"(fminf(high, SL_REF_INVALID))); // fminf drops NaN
     return x;
 }
 
-// Sums of x[i] over the lanes that differ in bits 0, 1 and 4; lane q = lane % 4 gets the sum of x[q % N].
+// Sums x[i] over the lanes that differ in bits 0, 1 and 4. Lane q = lane % 4 gets the sum of x[q % N].
 template <int N> __device__ uint64_t sum_each(const uint64_t x[N]) {
     int q = threadIdx.x % 4;
     uint64_t y[2], z;
@@ -483,7 +499,8 @@ template <int N> __device__ uint64_t sum_each(const uint64_t x[N]) {
     return z + __shfl_xor_sync(~0u, z, 16);
 }
 
-// Blocks of 32 scores, in products' places, to stored weights from block `first` of the sequence on.
+// Stores the masses of N blocks of 32 scores, in the places that the products gave them. first: number of the first block in
+// the sequence.
 template <int N> __device__ void store_blocks(const score_params &p, int seq_head, int first, int pass, const float s[N][4]) {
     int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4, head = pass * PASS + g % 4, lower = g / 4;
     uint32_t refs[N];
@@ -501,7 +518,7 @@ template <int N> __device__ void store_blocks(const score_params &p, int seq_hea
         __nv_bfloat162 one = __float2bfloat162_rn(1.0f);
         __nv_bfloat162 upper_row = __hmin2(__floats2bfloat162_rn(exp2_fast(s[b][0] - even), exp2_fast(s[b][1] - odd)), one);
         __nv_bfloat162 lower_row = __hmin2(__floats2bfloat162_rn(exp2_fast(s[b][2] - even), exp2_fast(s[b][3] - odd)), one);
-        // Now lane (g, q) has of head g % 4 the rows 8 q + 2 (g / 4), + 1, + 4, + 5.
+        // now lane (g, q) has rows 8 q + 2 (g / 4), + 1, + 4, + 5 of head g % 4
         uint32_t x = sl_transpose_b16(*(uint32_t *)&upper_row), y = sl_transpose_b16(*(uint32_t *)&lower_row);
         uint32_t w0 = __byte_perm(x, y, 0x5410), w1 = __byte_perm(x, y, 0x7632);
         mass[b] = (uint64_t)(unit_mass(w0 & 0xffff) + unit_mass(w0 >> 16)) + (unit_mass(w1 & 0xffff) + unit_mass(w1 >> 16));
@@ -509,7 +526,7 @@ template <int N> __device__ void store_blocks(const score_params &p, int seq_hea
         w[b] = lower ? make_uint2(other, w1) : make_uint2(w0, other);
     }
     uint64_t sum = sum_each<N>(mass);
-    uint32_t own = refs[0]; // of block g % N: lane (b, head / 2) hands it on to lanes (head, b)
+    uint32_t own = refs[0]; // of block g % N: lane (b, head / 2) gives it to lanes (head, b)
 #pragma unroll
     for (int b = 1; b < N; b++) own = g % N == b ? refs[b] : own;
     own = __shfl_sync(~0u, own, q * 4 + g % 4 / 2);
@@ -528,7 +545,7 @@ __device__ void pair_sync(int pair) {
     asm volatile("bar.sync %0, %1;" ::"r"(2 + pair), "n"((int)PAIR_THREADS) : "memory");
 }
 
-// A tile of the newest page: stored weights, and the sum of weight * v, half of the dimensions a warp.
+// A tile of the newest page: the first warp stores the masses; then each warp sums mass * v for half of the dimensions.
 template <int DIM, int BITS>
 __device__ void consume_rows(const quantised_params &params, const tile_info &info, const char *data, uint64_t *empty,
                              bf16 (*masses)[EXACT_ROWS], int pair, int half) {
@@ -536,7 +553,7 @@ __device__ void consume_rows(const quantised_params &params, const tile_info &in
     int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4, n_rows = info.n_kv - info.row;
     float *sums =
         params.newest + ((size_t)info.seq_head * p.group * NEWEST_TILES + info.row % SL_PAGE / EXACT_ROWS) * (DIM + 2);
-    const size_t stride = NEWEST_TILES * (DIM + 2); // of heads
+    const size_t stride = NEWEST_TILES * (DIM + 2); // from head to head
     if (half == 0) {
         scorer<DIM> a;
         float s[8], total = 0;
@@ -556,7 +573,7 @@ __device__ void consume_rows(const quantised_params &params, const tile_info &in
             __stcg(sums + g * stride + DIM, (float)x.ref), __stcg(sums + g * stride + DIM + 1, total);
     }
     pair_sync(pair);
-#pragma unroll 1 // registers: a head is drawn beside this kernel
+#pragma unroll 1 // unrolled code needs more registers, and a head is drawn beside this kernel
     for (int d = 16 * half; params.newest && d < DIM; d += 32) {
         float c[4] = {};
 #pragma unroll
@@ -569,7 +586,7 @@ __device__ void consume_rows(const quantised_params &params, const tile_info &in
                          : "r"(from)
                          : "memory");
 #pragma unroll
-            for (int i = 0; i < 4; i++) { // beyond the last row lies anything, NaN too
+            for (int i = 0; i < 4; i++) { // memory behind the last row can hold NaN
                 int row = k + i / 2 * 8 + 2 * q;
                 a[i] &= (row < n_rows ? 0xffffu : 0) | (row + 1 < n_rows ? 0xffff0000u : 0);
             }
@@ -583,7 +600,7 @@ __device__ void consume_rows(const quantised_params &params, const tile_info &in
     leave_stage(empty);
 }
 
-// A tile of quantised keys. The stage is free once its products are there.
+// A tile of quantised keys. The stage is empty again as soon as its products are computed.
 template <int DIM, int BITS>
 __device__ void consume_codes(const score_params &p, const tile_info &info, const char *data, uint64_t *empty,
                               quantised_queries<BITS> *queries, int pair, int half) {
@@ -610,9 +627,9 @@ __device__ void consume_codes(const score_params &p, const tile_info &info, cons
     }
 }
 
-// ---- telling ----
+// ---- announcing ----
 
-// A warp has stored its part of its pair's tile number i.
+// A warp of the pair has stored its part of the pair's tile number i.
 __device__ void add_tile(stored_tiles *stored, int pair, int half, int i, int seq_head) {
     int at = i % UNANNOUNCED, leads = threadIdx.x % 32 == 0;
     if (half == 0) {
@@ -623,10 +640,10 @@ __device__ void add_tile(stored_tiles *stored, int pair, int half, int i, int se
     if (leads) barrier_arrive(&stored->full[pair][at]);
 }
 
-// Warp `own` of the tellers, a lane for each place of its pairs.
+// Announcer warp `own`, a lane for each place of its pairs.
 __device__ void announce_tiles(const score_params &p, stored_tiles *stored, int own) {
     enum { PLACES = PAIRS * UNANNOUNCED / ANNOUNCERS };
-    int lane = threadIdx.x % 32, place = own * PLACES + lane, parity = 0, n_ended = 0; // pairs
+    int lane = threadIdx.x % 32, place = own * PLACES + lane, parity = 0, n_ended = 0; // n_ended: pairs that have ended
     for (;;) {
         bool here = lane < PLACES && barrier_ended(&stored->full[0][place], parity);
         if (!__any_sync(~0u, here)) {
@@ -636,7 +653,8 @@ __device__ void announce_tiles(const score_params &p, stored_tiles *stored, int 
         }
         int seq_head = here ? stored->seq_head[0][place] : 0;
         if (here) {
-            if (seq_head >= 0) add_released(p.done + seq_head, 1); // and what the consumers have stored
+            if (seq_head >= 0)
+                add_released(p.done + seq_head, 1); // release: all threads see what the consumers have stored before
             barrier_arrive(&stored->empty[0][place]);
             parity ^= 1;
         }
@@ -649,13 +667,13 @@ __device__ void consume_pages(const quantised_params &params, const page_ring &r
                               stored_tiles *stored) {
     const score_params &p = params.score;
     int warp = threadIdx.x / 32, pair = warp / 2, half = warp % 2, stage = pair % r.n_stages;
-    uint32_t parities = 0; // a bit for each stage: of its next phase of this pair
-    sl_wait_previous();    // who drew in the layer before may still read the stored weights
-    sl_start_next();       // who draws from them asks `done`, which must be this launch's
+    uint32_t parities = 0; // bit i: the parity of the pair's next phase of stage i
+    sl_wait_previous();    // the drawers of the layer before may still read the stored masses
+    sl_start_next();       // drawers read `done`, which must be this launch's
     for (int i = 0;; i++, stage = (stage + PAIRS) % r.n_stages) {
         barrier_wait(&r.head->full[pair][stage], parities >> stage & 1);
         parities ^= 1u << stage;
-        __syncwarp(); // for mma: lanes may have left the wait one by one
+        __syncwarp(); // mma needs a converged warp; lanes can leave the wait one by one
         tile_info info = r.head->info[stage];
         const char *data = r.data(stage);
         uint64_t *empty = &r.head->empty[stage];
@@ -670,43 +688,44 @@ __device__ void consume_pages(const quantised_params &params, const page_ring &r
     }
 }
 
-// What `done` of a sequence's KV heads comes to: its tiles.
+// The value of `done` when all masses of a seq_head are stored: the number of its tiles.
 __device__ int quantised_done_target(int page_tiles, int n_kv) {
     return built_pages(n_kv) * page_tiles + newest_tiles(n_kv);
 }
 
-// Stored weights of all rows of all heads; the newest page's sums, where p.newest is given.
+// Stores masses of all rows of all heads, and the sums of the newest page if p.newest is given.
 //
-// grid: a block for each multiprocessor, whatever the lengths. precondition: score.next is 0; whoever comes next sets it to 0
-// again. Built pages, lengths and page tables are read while the kernel in front may still run, everything else after it.
-// bytes: the quantised pages, K (and V) of the newest page, 2 + 1/4 a row and query head of stored weights.
+// Grid: one thread block per multiprocessor, for any lengths.
+// Preconditions: next_item is 0; the next kernel of the method sets it to 0 again. Before the previous kernel has ended, only
+// built pages, lengths and page tables are read.
+// Bytes: the quantised pages, K (and V) of the newest page, 2 + 1/4 bytes per row and query head of masses.
 template <int DIM, int BITS> __global__ void __maxnreg__(80) quantised_scores_kernel(const quantised_params p) {
     extern __shared__ __align__(128) char memory[];
-    typedef quantised_shared<BITS> head_type;
-    head_type *head = (head_type *)memory;
-    page_ring r = {&head->ring, memory + sizeof(head_type), p.score.n_stages, tile<DIM, BITS>::stage(p.score.group)};
+    typedef quantised_shared<BITS> shared_type;
+    shared_type *shared = (shared_type *)memory;
+    page_ring r = {&shared->ring, memory + sizeof(shared_type), p.score.n_stages, tile<DIM, BITS>::stage(p.score.group)};
     int warp = threadIdx.x / 32;
     first_items first;
     if (warp == 2 * PAIRS) first = plan_first(p);
-    quantised_begin(&head->ring, &head->stored);
+    quantised_begin(&shared->ring, &shared->stored);
     __syncthreads();
     if (warp < 2 * PAIRS)
-        consume_pages<DIM, BITS>(p, r, head->pair, &head->stored);
+        consume_pages<DIM, BITS>(p, r, shared->pair, &shared->stored);
     else if (warp == 2 * PAIRS)
         produce_pages<DIM, BITS>(p, r, first);
     else if (p.score.done)
-        announce_tiles(p.score, &head->stored, warp - 2 * PAIRS - 1);
+        announce_tiles(p.score, &shared->stored, warp - 2 * PAIRS - 1);
 }
 
-// newest: where the newest page's sums go, and then `done` counts what is stored; NULL: the kernel's end is enough.
-// score: with the arrays of the workspace. Returns the parameters for the kernel that reads the stored masses.
+// newest: memory for the sums of the newest page; then `done` counts stored tiles. NULL: no sums, and readers wait for the
+// kernel's end. scores: with the arrays of the workspace. Returns the parameters for the kernel that reads the masses.
 template <int DIM, int BITS>
 score_params launch_quantised_scores(const sl_attn_cuda_decode_args *a, score_params scores, float *newest) {
     typedef tile<DIM, BITS> at;
     quantised_params p = {
         .score = scores, .codes = (const char *)a->extra[0], .size = (int)a->extra_size[0], .v = a->v, .newest = newest};
     p.score.masses_last_out = true,
-    p.score.n_discarded = 0; // 1 to 2 us less: codes are a quarter of K, what is stored weighs more
+    p.score.n_discarded = 0; // 1 to 2 us less: codes are a quarter of K, so stored masses weigh more
     score_params score = p.score;
     if (!newest) p.score.done = NULL;
     p.score.n_normal = normal_tiles((size_t)a->n_seqs * a->max_kv / SL_PAGE * a->geom->n_kv_heads * p.size, at::BYTES);
@@ -716,7 +735,7 @@ score_params launch_quantised_scores(const sl_attn_cuda_decode_args *a, score_pa
     return score;
 }
 
-// ---- what methods of quantised keys share beside the kernel ----
+// ---- what methods with quantised keys share ----
 
 // Calls FUNCTION<DIM, bits of a code>(arguments). CHOICE: index into the parameter's choices "8,4,3".
 #define SL_WITH_BITS(CHOICE, FUNCTION, DIM, ...)                                                                               \
@@ -735,7 +754,7 @@ int needs_quantised(const sl_attn_spec *spec, sl_kv_need *out) {
     return sl_propose_quantised.needs(spec, out);
 }
 
-// What the scores of n_kv rows read: quantised pages, and K of the newest page, whose rows it returns.
+// Counts what the scores of n_kv rows read: quantised pages, and K of the newest page. Returns the rows of the newest page.
 int account_quantised(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats) {
     sl_kv_need need;
     needs_quantised(spec, &need);

@@ -1,10 +1,19 @@
-// attention/cuda/select_rows.cuh - the rows of largest stored weight, on CUDA: weights.c's ranks, one block for each query
-// head.
+// attention/cuda/select_rows.cuh - selects the entries of largest stored mass, on CUDA. A thread block takes a query head.
 //
-// A weight's rank is its distance below 2^top in steps of the bf16 number line, 128 to the octave; equal ranks are equal
-// weights, and ranks past 64 octaves share the last bin. The block counts ranks in shared memory, finds the rank at which the
-// budget ends, and marks what lies above it and, of what lies on it, the first entries: all integers, so that equal stored
-// weights give the CPU's rows.
+// An entry is a row, or a unit of 16 rows (Quest). The rank of a mass is its distance below 2^top in steps of bf16 numbers, 128
+// per octave. Equal ranks are equal masses. Ranks past 64 octaves share the last bin. The thread block counts ranks in shared
+// memory, finds the rank at which the budget ends ("the cut"), and marks all entries above the cut and the first ones on it.
+// All counts are integers, so equal stored masses give the rows of the CPU (stored_masses).
+//
+// | shared memory, in order | ints              | contents                                                        |
+// |-------------------------|-------------------|-----------------------------------------------------------------|
+// | counts of ranks         | select_words      | [RANKS]; later the bit words `above` and `equal` [n_blocks] each |
+// | references              | max_blocks / 2    | [n_blocks] int16                                                |
+//
+// Worked head: n_kv 32768, k = 128. 512 threads load 1024 references and find the top. Suppose that 128 references are at most
+// 1 below the top: then no selected mass has a rank above 256, and only blocks with references at most 2 below the top are
+// read. A thread loads 8 pieces of 8 masses (16 bytes) at a time. find_cut: a warp sums 128 ranks, then one warp finds the cut.
+// mark_ranks reads the masses again.
 #ifndef SLEIGH_SELECT_ROWS_CUH
 #define SLEIGH_SELECT_ROWS_CUH
 
@@ -13,19 +22,19 @@
 namespace {
 
 enum {
-    SELECT_THREADS = 512, // threads; 256 cost 5 us at 1 x 32k and gain 13 of 263 at 32 x 8k
+    SELECT_THREADS = 512, // 256 threads cost 5 us at 1 x 32k, and save 13 of 263 us at 32 x 8k
     SELECT_WARPS = SELECT_THREADS / 32,
     RANKS = 64 * 128 + 1,
     RANK_GROUPS = 65,
-    PIECES_AHEAD = 8, // pieces of 8 weights that a thread has on their way
+    PIECES_AHEAD = 8, // pieces of 8 masses that a thread has in flight
 };
 
-// One query head's stored weights.
+// The stored masses of one query head.
 struct stored_masses {
-    const bf16 *w; // block b's 32 weights begin at b * stride
+    const bf16 *w; // the 32 row masses of block b begin at b * stride
     int stride, n, n_blocks;
-    const int16_t *ref; // [n_blocks] of the blocks, in shared memory
-    int top;            // the largest of them
+    const int16_t *ref; // [n_blocks] references of the blocks, in shared memory
+    int top;            // the largest reference
 };
 
 struct select_space {
@@ -37,12 +46,12 @@ struct select_space {
     int cut, at_cut, n_cut;
 };
 
-// What is taken: entries of a rank below `cut`, and the first `at_cut` of the n_cut that have it.
+// The selected entries: all whose rank is below `cut`, and the first at_cut of the n_cut entries on it.
 struct cut_rule {
     int cut, at_cut, n_cut;
 };
 
-// ---- over the block ----
+// ---- over the thread block ----
 
 __device__ int max_block(select_space *s, int x) {
     x = __reduce_max_sync(~0u, x);
@@ -71,7 +80,7 @@ __device__ uint64_t scan_block(select_space *s, uint64_t x, uint64_t *all) {
 
 // ---- ranks ----
 
-// Query head `head` of the group, of n entries. ref: [n_blocks] shared memory, filled here.
+// Opens query head `head` of the group, with n entries. ref: [n_blocks] in shared memory, filled here.
 __device__ stored_masses open_masses(select_space *s, const score_params &p, int seq_head, int head, int n, int16_t *ref) {
     stored_masses h = {.w = p.w + ((size_t)seq_head * p.max_blocks * p.group + head) * BLOCK,
                        .stride = p.group * BLOCK,
@@ -89,7 +98,8 @@ __device__ stored_masses open_masses(select_space *s, const score_params &p, int
     return h;
 }
 
-// No entry below this rank is among the k largest: each of the k blocks of largest reference holds a weight above half of it.
+// The k largest entries have at most this rank: each of the k blocks of largest reference holds a mass above half of its
+// reference.
 __device__ int lowest_rank(select_space *s, const stored_masses &h, int k) {
     for (int i = threadIdx.x; i <= RANK_GROUPS; i += SELECT_THREADS) s->groups[i] = 0;
     __syncthreads();
@@ -102,8 +112,8 @@ __device__ int lowest_rank(select_space *s, const stored_masses &h, int k) {
     return RANKS - 1;
 }
 
-// f(piece, eight weights, base) for every piece of 8 entries: a weight w > 0 has rank base - w. Weights are 0 where none of the
-// piece's block has a rank up to `last`.
+// Calls visitor.visit(piece, eight masses, base) for every piece of 8 entries. A mass w > 0, as bits, has rank base - w. The
+// masses are 0 if no entry of the piece's block can have a rank up to `last`.
 template <typename Visitor> __device__ void for_pieces(const stored_masses &h, int last, Visitor &visitor) {
     int n = h.n_blocks * (BLOCK / 8);
     for (int first = threadIdx.x; first < n; first += SELECT_THREADS * PIECES_AHEAD) {
@@ -127,7 +137,7 @@ __device__ __forceinline__ int mass_at(const uint4 &x, int i) {
     return i % 2 ? word >> 16 : word & 0xffff;
 }
 
-// for_pieces: count[r] = number of entries of rank r <= last.
+// for_pieces: counts the entries of each rank up to `last`.
 struct rank_counter {
     int last, *count;
     __device__ void visit(int, const uint4 &x, int base) {
@@ -139,17 +149,17 @@ struct rank_counter {
     }
 };
 
-// count[r] = how many have rank r, for r up to `last`.
+// count[r] = number of entries of rank r, for r up to `last`.
 __device__ void count_ranks(const stored_masses &h, int last, int *count) {
-    for (int i = threadIdx.x; i < ceil_div(last + 1, 128) * 128; i += SELECT_THREADS) count[i] = 0; // whole groups
+    for (int i = threadIdx.x; i < ceil_div(last + 1, 128) * 128; i += SELECT_THREADS) count[i] = 0; // whole groups of 128
     __syncthreads();
     rank_counter visitor = {last, count};
     for_pieces(h, last, visitor);
     __syncthreads();
 }
 
-// Where the budget ends: k entries (by_mass false), or the share p of the mass. Rank 128 g + i is the weight
-// (256 - i) 2^-(g + 8): within a group masses are integers.
+// Finds the cut of a budget: k entries (by_mass false), or the share p of the mass. Rank 128 g + i is the mass (256 - i) 2^-(g
+// + 8), so within a group of 128 ranks masses are integers.
 __device__ cut_rule find_cut(select_space *s, const int *count, int last, bool by_mass, int k, double p) {
     int lane = threadIdx.x % 32, n_groups = last / 128 + 1;
     for (int g = threadIdx.x / 32; g < n_groups; g += SELECT_WARPS) {
@@ -185,7 +195,7 @@ __device__ cut_rule find_cut(select_space *s, const int *count, int last, bool b
         uint32_t reached = __ballot_sync(~0u, before >= need);
         before -= sum;
         if (reached ? lane == __ffs(reached) - 1 : lane == 31) {
-            s->cut = last, s->at_cut = INT_MAX, s->n_cut = count[last]; // the budget is for all
+            s->cut = last, s->at_cut = INT_MAX, s->n_cut = count[last]; // the budget covers all entries
             for (int i = 0; reached && i < 4; i++) {
                 int each = by_mass ? 256 - 4 * lane - i : 1;
                 if (before + n[i] * each >= need) {
@@ -217,14 +227,14 @@ struct rank_marker {
     }
 };
 
-// Bit i of above[b]: entry 32 b + i has a rank below the cut; of equal[b]: it has that rank. [n_blocks] each.
+// Bit i of above[b]: entry 32 b + i has a rank below the cut. Bit i of equal[b]: its rank is the cut. [n_blocks] each.
 __device__ void mark_ranks(const stored_masses &h, int cut, uint32_t *above, uint32_t *equal) {
     rank_marker visitor = {cut, above, equal};
     for_pieces(h, cut, visitor);
     __syncthreads();
 }
 
-__device__ uint32_t first_bits(uint32_t x, int n) { // the n lowest ones of x
+__device__ uint32_t first_bits(uint32_t x, int n) { // the n lowest set bits of x
     if (n <= 0) return 0;
     if (n >= __popc(x)) return x;
     uint32_t bits = 0;
@@ -248,8 +258,8 @@ __device__ void take_equal(select_space *s, const cut_rule &c, int n_blocks, uin
     __syncthreads();
 }
 
-// Lists the entries whose bits are set in words [n_words] and not in `without` (NULL: nothing is left out), in ascending order.
-// Returns their number.
+// Lists the entries whose bits are set in words [n_words] and not in `without` (NULL: empty), in ascending order. Returns their
+// number.
 __device__ int list_entries(select_space *s, int n_words, int32_t *to, const uint32_t *words, const uint32_t *without) {
     uint64_t before = 0, all;
     for (int b = threadIdx.x; b - (int)threadIdx.x < n_words; b += SELECT_THREADS) {
@@ -261,13 +271,13 @@ __device__ int list_entries(select_space *s, int n_words, int32_t *to, const uin
     return (int)before;
 }
 
-// Shared memory of a selection from n_words * 32 entries: counts of ranks, and later two bits for every entry.
+// Shared memory, in ints, of a selection from n_words * 32 entries: counts of ranks, and later two bits for every entry.
 __host__ __device__ int select_words(int n_words) {
     return max(ceil_div(RANKS, 128) * 128, 2 * n_words + 2);
 }
 
-// The k largest (by_mass false) or the fewest that reach the share p of the mass, as bits in above [n_blocks]; memory:
-// [select_words], `above` is its beginning. Returns the rule.
+// Selects the k largest entries (by_mass false), or the fewest entries that hold the share p of the mass, as bits in above
+// [n_blocks]. memory: [select_words], `above` is its beginning. Returns the rule.
 __device__ cut_rule select_largest(select_space *s, const stored_masses &h, int *memory, bool by_mass, int k, double p) {
     int last = by_mass ? RANKS - 1 : lowest_rank(s, h, k);
     count_ranks(h, last, memory);
@@ -277,7 +287,7 @@ __device__ cut_rule select_largest(select_space *s, const stored_masses &h, int 
     return c;
 }
 
-// ---- the kernel of methods that take what it selects ----
+// ---- the kernel of methods that use the selected entries as they are ----
 
 enum selection { LARGEST, REACHING, LARGEST_UNITS };
 
@@ -285,17 +295,17 @@ struct select_params {
     score_params score; // of entries
     row_lists lists;
     selection kind;
-    int k;    // entries
+    int k;    // number of entries
     double p; // REACHING
     sl_attn_cuda_stats *stats;
 };
 
-// The bits of word b of n entries.
+// Word b of a mask of n entries that has all bits set.
 __device__ uint32_t all_entries(int n, int b) {
     return n - 32 * b >= 32 ? ~0u : (1u << n % 32) - 1;
 }
 
-// A head that attends exactly: no list, all entries in its mask. n: its entries.
+// Plans a head that attends exactly: an empty list, and all entries in its mask. n: its entries.
 __device__ void plan_beyond(const row_lists &lists, int head, int top, int n, int n_kv, sl_attn_cuda_stats *stats) {
     for (int b = threadIdx.x; b < ceil_div(n, 32); b += SELECT_THREADS)
         lists.mask[(size_t)head * lists.mask_words + b] = all_entries(n, b);
@@ -307,7 +317,7 @@ __device__ void plan_beyond(const row_lists &lists, int head, int top, int n, in
     atomicAdd(&stats->samples, (unsigned long long)n_kv);
 }
 
-// The newest unit takes the place of the last of the others where it is not among them (draw_rank.c's top_units).
+// Selects the newest unit in place of the last other one, if it is not selected (draw_rank.c, top_units).
 __device__ void add_newest(const stored_masses &h, int k, cut_rule *c, uint32_t *above, uint32_t *equal) {
     int newest = h.n - 1;
     uint32_t bit = 1u << newest % 32;
@@ -319,8 +329,11 @@ __device__ void add_newest(const stored_masses &h, int k, cut_rule *c, uint32_t 
     __syncthreads();
 }
 
-// Grid: a block for each query head. Reads its stored weights twice, from the L2 cache; writes its mask and list 0. Counts and
-// marks are integers, the mass of an octave too: the order does not matter.
+// Writes the mask and list 0 of a query head.
+//
+// Grid: a thread block per query head.
+// Bytes: the head's stored masses twice, from the L2 cache.
+// Order of reduction: counts, marks and the masses of an octave are integers, so the order has no effect.
 static __global__ void __launch_bounds__(SELECT_THREADS, 2) select_rows_kernel(const select_params p) {
     extern __shared__ __align__(16) int memory[];
     __shared__ select_space s;
@@ -364,15 +377,17 @@ static inline void launch_select(const select_params &p, int n_heads, cudaStream
 
 enum { SCORE_SHARED_BYTES = (sizeof(score_shared) + 127) / 128 * 128 };
 
-// w_j = bf16(2^(s_j - ref)) for every key and query head (stages.h). grid: a block for each multiprocessor. bytes: K once, and
-// 2.25 bytes of stored weights for a row and query head.
+// Stores the masses w_j = bf16(2^(s_j - ref)) of every key and query head (stages.h).
+//
+// Grid: one thread block per multiprocessor. Warps: 4 consumers and a producer, as in santa.cu.
+// Bytes: K once, and 2.25 bytes of stored masses per row and query head.
 template <int DIM> __global__ void __launch_bounds__(32 * (1 + CONSUMER_WARPS), 1) score_keys_kernel(const score_params p) {
     extern __shared__ __align__(128) char stages[];
-    score_shared *head = (score_shared *)stages;
-    ring r = {head, stages + SCORE_SHARED_BYTES, p.n_stages, layout<DIM>::stage(p.group), 0, 0};
+    score_shared *shared = (score_shared *)stages;
+    ring r = {shared, stages + SCORE_SHARED_BYTES, p.n_stages, layout<DIM>::stage(p.group), 0, 0};
     producer to;
     if (threadIdx.x / 32 == CONSUMER_WARPS) to = produce_begin(p, r);
-    score_begin(head, 32 * plain_config::SIZE);
+    score_begin(shared, 32 * plain_config::SIZE);
     __syncthreads();
     sl_start_next();
     if (threadIdx.x / 32 < CONSUMER_WARPS)
@@ -383,7 +398,7 @@ template <int DIM> __global__ void __launch_bounds__(32 * (1 + CONSUMER_WARPS), 
 
 template <int DIM> static void launch_score(score_params p, cudaStream_t stream) {
     p.n_stages = layout<DIM>::stages(p.group, SCORE_SHARED_BYTES);
-    p.done = p.top = NULL; // the kernel's end is enough
+    p.done = p.top = NULL; // readers wait for the kernel's end
     size_t bytes = SCORE_SHARED_BYTES + (size_t)p.n_stages * layout<DIM>::stage(p.group);
     sl_launch(score_keys_kernel<DIM>, dim3(sl_multiprocessors()), dim3(32 * (1 + CONSUMER_WARPS)), bytes, stream, p);
 }

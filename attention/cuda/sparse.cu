@@ -1,10 +1,13 @@
-// attention/cuda/sparse.cu - methods that attend to some rows exactly and drop the rest, on CUDA: topk and topp by the exact
-// scores of all keys, random by chance. (streaming is dense_decode.cu's.)
+// attention/cuda/sparse.cu - topk, topp and random on CUDA: attention over some rows, without the others. dense_decode.cu has
+// streaming.
 //
-// topk and topp are three kernels: all scores as stored weights, the rows selected from them, the rows of V. random is two.
+// | method     | kernels                                                                                      |
+// |------------|----------------------------------------------------------------------------------------------|
+// | topk, topp | score_keys_kernel, select_rows_kernel (select_rows.cuh), attend_rows_kernel (attend_rows.cuh) |
+// | random     | draw_uniform_kernel, attend_rows_kernel                                                      |
 //
-// measured (as in quest.cu, peaked queries), us: topk, k = 128, 1 x 8k 30, 1 x 32k 56, 8 x 32k 229, 32 x 8k 263; topp, p =
-// 0.95, 1 x 32k 64, 8 x 32k 263. Selecting costs 10 us and the rows' latencies 6 beyond the scores.
+// Measured (as in quest.cu, peaked queries), us: topk, k = 128: 1 x 8k 30, 1 x 32k 56, 8 x 32k 229, 32 x 8k 263. topp, p =
+// 0.95: 1 x 32k 64, 8 x 32k 263. Beyond the scores, the selection costs 10 us and the latency of the rows 6 us.
 #include "attention/cuda/head_dim.cuh"
 #include "attention/cuda/select_rows.cuh"
 #include "attention/random_counter.h"
@@ -17,7 +20,7 @@ int entries_of(const sl_attn_spec *spec, int n_kv) { // most rows of a head
     return sl_attn_has(spec, "k") ? min((int)sl_attn_get(spec, "k"), n_kv) : n_kv;
 }
 
-// The scores' part of the workspace is the caller's; returns the size of all.
+// The arrays of the workspace. Returns its size.
 size_t lay_out_oracle(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_kv, void *ws, score_params *score,
                       attend_params *p) {
     int n_heads = n_seqs * geom->n_heads, most = entries_of(spec, n_kv);
@@ -66,8 +69,9 @@ struct random_params {
     sl_attn_cuda_stats *stats;
 };
 
-// S rows of each query head, drawn uniformly with replacement, in the order of the draws; a row that is drawn again is listed
-// again. Row floor(u n / 2^64) is draw_samplers.c's choice among n rows of equal mass. Grid: a block for each query head.
+// Draws S rows of each query head uniformly with replacement. The list has the order of the draws, so a row that is drawn again
+// is listed again. Row floor(u n / 2^64) is the choice of draw_samplers.c among n rows of equal mass. Grid: a thread block per
+// query head.
 __global__ void __launch_bounds__(DRAW_THREADS) draw_uniform_kernel(const random_params p) {
     extern __shared__ uint32_t drawn[]; // a bit for each row
     __shared__ int n_distinct;

@@ -1,22 +1,30 @@
-// attention/cuda/take_all.cuh - take-all + PPS draws from one head's stored sizes, on CUDA: sl_draw_take_all (draw_take_all.c),
-// the same rows and the same 1 / pi_j, by a block of threads.
+// attention/cuda/take_all.cuh - take-all + PPS draws from one head's stored sizes, by one thread block on CUDA. It draws the
+// rows and the 1 / pi_j of sl_draw_take_all (draw_take_all.c).
 //
-// A row is heavy when its size exceeds kappa = light / (S - heavy). kappa only falls as rows become heavy, so that the
-// sets {size > kappa}, taken again and again, grow to the very set that the CPU finds in order of size; equal sizes are all
-// heavy or all light. Nothing is sorted. A bound on kappa from below follows from masses and references of blocks alone
-// (find_bounds); only rows above it, the candidates, are then asked again and again, in registers. Where they are too many,
-// blocks are read anew each time: as right, and slower. Light draws are thresholds on light sizes; the heavy rows that lie
-// before one, a list in order, turn it into a threshold on all sizes.
+// A row is heavy if its size exceeds kappa = light / (S - heavy). kappa only falls while rows become heavy. So the sets {size >
+// kappa}, computed repeatedly, grow to the set that the CPU finds in order of size. Equal sizes are all heavy or all light.
+// Nothing is sorted. Steps:
 //
-// All TAKE_THREADS threads of a block call these functions together; masses of blocks lie in shared memory. What matters is the
-// way from the last score to the rows of V: it is a chain of some twenty short steps, so loads go out together, barriers are
-// few, divisions wait until memory has to be waited for. And a first head's instructions come from memory, 8 in a line: code
-// that runs once is better short than unrolled.
+// | step         | does                                                                                               |
+// |--------------|----------------------------------------------------------------------------------------------------|
+// | find_blocks  | block masses give the total, running sums (cum), and a lower bound of kappa (find_bounds)          |
+// | collect_rows | rows above the bound, the candidates, with their exact sizes, from few blocks                      |
+// | solve_found  | repeats the split into heavy and light over the candidates, in registers                           |
+// | solve_blocks | the same from all blocks, where the candidates are too many: equal result, more time               |
+// | row_of_turn  | heavy rows, then light draws: a threshold on light sizes, moved by the heavy rows before it to all sizes |
 //
-// Lost, by `bench attn` at 1 x 32k: 512 threads (3 us more), each warp asking all candidates in place of a barrier a turn (3 us
-// more: its code is longer), and walking through a made-up head while waiting, to have the instructions there (6 us more).
+// Worked head: n_kv 32768, S = 128, 256 threads. Each thread has 4 of 1024 blocks, whose masses lie in shared memory. Suppose
+// that 32 blocks can hold heavy rows: each warp reads 4 of them, four lanes a block, a lane 8 rows (16 bytes), and lists its
+// candidates in found.row[warp]. Suppose that solve_found ends with n_heavy = 40 and k = 88. Then each of the 8 warps takes 16
+// of the 128 rows.
 //
-// Owns: rows and their expected counts. What they weigh, and whose rows they are, is the caller's.
+// All TAKE_THREADS threads of a thread block call these functions together. The time from the last score to the first row of V
+// matters. It is a chain of about twenty short steps, so loads go out together, barriers are few, and divisions run while
+// memory is awaited. The first head's instructions come from memory, 8 per line: code that runs once should be short rather
+// than unrolled. Slower attempts (`bench attn` at 1 x 32k): 512 threads (3 us more); each warp tests all candidates instead of
+// one barrier per turn (3 us more, because the code is longer); a dummy head that loads the instructions ahead (6 us more).
+//
+// Owns: the rows and their expected counts. The callers own their masses and their addresses.
 #ifndef SLEIGH_TAKE_ALL_CUH
 #define SLEIGH_TAKE_ALL_CUH
 
@@ -25,53 +33,53 @@
 namespace {
 
 enum {
-    TAKE_THREADS = 256, // threads
+    TAKE_THREADS = 256,
     TAKE_WARPS = TAKE_THREADS / 32,
-    TAKE_ENTRIES = 4 * TAKE_THREADS,           // of running sizes
-    WARP_CANDIDATES = 64,                      // candidates that one warp may find
-    CANDIDATES = TAKE_WARPS * WARP_CANDIDATES, // rows that may be heavy
-    CANDIDATE_BLOCKS = 512,                    // that hold them
-    S_MOST_LISTED = 4096,                      // then S sizes are below 2^53, and products of S with one below 2^64
-    OCTAVES = 32,                              // below the largest size; what is smaller does not count
-    OCTAVE_PLACES = 128,                       // an octave's is that of its reference, modulo these
+    TAKE_ENTRIES = 4 * TAKE_THREADS,           // running sums of sizes
+    WARP_CANDIDATES = 64,                      // candidates that one warp can hold
+    CANDIDATES = TAKE_WARPS * WARP_CANDIDATES, // rows that can be heavy
+    CANDIDATE_BLOCKS = 512,                    // blocks that can hold candidates
+    S_MOST_LISTED = 4096,                      // so S sizes are below 2^53, and S times a size is below 2^64
+    OCTAVES = 32,                              // below the largest size; smaller sizes do not count
+    OCTAVE_PLACES = 128,                       // the place of an octave is its reference modulo this
     OCTAVE_COLUMNS = 8,
-    SIZE_BITS = 40, // of a candidate: a size is at most 2^38, and a uniform part of it
+    SIZE_BITS = 40, // of a candidate: a size is at most 2^38, plus a uniform part of it
 };
 static_assert(OCTAVE_PLACES * OCTAVE_COLUMNS * sizeof(uint32_t) == TAKE_THREADS * sizeof(uint4), "clear_octaves");
 const uint64_t SIZE_MASK = (1ull << SIZE_BITS) - 1;
 
-// Stored sizes of one head (stages.h), or what they follow from: `typename Space` is a take_space or derives from it, and with
-// stored_piece, sizes_of and size_of_row of its own sizes are made from what is stored (pps.cu).
+// The sizes of one head (stages.h), or what they follow from. `typename Space` is a take_space or derives from it. A derived
+// space (pps.cu) defines stored_piece, sizes_of and size_of_row, which compute sizes from masses and norms.
 struct size_view {
-    const uint64_t *mass; // [n_blocks] ref << 48 | in-block mass
-    const bf16 *w;        // block b's 32 sizes begin at b * stride; 16-byte aligned
-    int stride, n;        // rows, at most 131072
+    const uint64_t *mass; // [n_blocks] ref << 48 | block mass
+    const bf16 *w;        // the 32 sizes of block b begin at b * stride, 16-byte aligned
+    int stride, n;        // n: rows, at most 131072
     int n_blocks;
-    double share; // a row's uniform part, of the total: sl_masses_mix
-    // found by take_all_solve
-    int shift, top; // an entry is 2^shift blocks; the unit
+    double share; // a row's uniform part, as a fraction of the total (sl_masses_mix)
+    // Found by take_all_solve:
+    int shift, top; // an entry is 2^shift blocks; sizes are in units of 2^(top - 38)
     uint64_t each, total;
 };
 
 struct take_all {
-    int n_heavy, k; // n_heavy + k draws in all
-    uint64_t light; // total size of the light rows
+    int n_heavy, k; // n_heavy + k: number of rows drawn
+    uint64_t light; // sum of the light rows' sizes
     uint64_t cut;   // a row is heavy if its size exceeds it
-    bool listed;    // the heavy rows are in take_space.heavy
+    bool listed;    // take_space.heavy lists the heavy rows
 };
 
-struct take_space { // views lie here, not in registers, which rows of V on their way fill
-    uint64_t *mass; // [take_all_memory] block b's at place_of(b)
+struct take_space { // views lie here and not in registers, which rows of V in flight need
+    uint64_t *mass; // [take_all_memory], block b at place_of(b)
     size_view sizes;
     take_all drawn;
-    uint64_t uniform[TAKE_THREADS];                               // the first numbers of the head's draws
+    uint64_t uniform[TAKE_THREADS];                               // the head's first uniform numbers
     uint64_t cum[TAKE_ENTRIES + 1];                               // size before each entry
-    uint64_t scan[2][TAKE_WARPS];                                 // by turns
+    uint64_t scan[2][TAKE_WARPS];                                 // of the two turns
     __align__(16) int ints[TAKE_WARPS], n_listed[TAKE_WARPS];     // of the warps
-    __align__(16) uint32_t octave[OCTAVE_PLACES][OCTAVE_COLUMNS]; // sums of in-block mass, in units of 2^24, each of some lanes
+    __align__(16) uint32_t octave[OCTAVE_PLACES][OCTAVE_COLUMNS]; // sums of block masses in units of 2^24, each of some lanes
     int block[CANDIDATE_BLOCKS];                                  // ascending
     __align__(16) int n_found[TAKE_WARPS];                        // candidates of each warp
-    int heavy_count[2][TAKE_WARPS];                               // of those, by turns
+    int heavy_count[2][TAKE_WARPS];                               // heavy candidates of each warp, of the two turns
     uint64_t heavy_sum[2][TAKE_WARPS];
     struct {
         uint64_t row[TAKE_WARPS][WARP_CANDIDATES];    // row << 40 | size, ascending
@@ -79,27 +87,27 @@ struct take_space { // views lie here, not in registers, which rows of V on thei
     } found;
     union {
         struct {
-            uint64_t light[CANDIDATES]; // of the light rows before it
-            uint64_t heavy[CANDIDATES]; // of the heavy rows up to and including it
+            uint64_t light[CANDIDATES]; // sum of the light rows before it
+            uint64_t heavy[CANDIDATES]; // sum of the heavy rows up to and including it
             int row[CANDIDATES];        // ascending
         } heavy;
-        uint64_t heavy_of[TAKE_ENTRIES]; // heavy sizes of an entry, where they are not listed
+        uint64_t heavy_of[TAKE_ENTRIES]; // heavy sizes of each entry, where heavy rows are not listed
     };
 };
 
 // ---- masses of blocks ----
 
-// Blocks of a thread, in order.
+// Consecutive blocks of a thread.
 __host__ __device__ int blocks_each(int n_blocks) {
     return n_blocks <= 2 * TAKE_THREADS ? 2 : n_blocks <= 4 * TAKE_THREADS ? 4 : 16;
 }
 
-// Two places more for each 16 keep the banks of threads that have as many apart.
+// Two extra places for each 16 put the masses of threads with 16 blocks each into different banks.
 __host__ __device__ int place_of(int b) {
     return b + b / 16 * 2;
 }
 
-// Bytes of take_space.mass for contexts of up to n_blocks.
+// Bytes of take_space.mass for contexts of up to n_blocks blocks.
 __host__ __device__ int take_all_memory(int n_blocks) {
     return ceil_div(place_of(n_blocks) + 2, 2) * 2 * (int)sizeof(uint64_t);
 }
@@ -112,9 +120,9 @@ __device__ void clear_octaves(take_space *s, int thread) {
     ((uint4 *)s->octave)[thread] = make_uint4(0, 0, 0, 0);
 }
 
-// What can be done before the sizes are there: whose they will be, and the first uniform numbers of the head's draws, of index
-// 0 on. n rows; mass: [n_blocks] 16-byte aligned; memory: take_all_memory bytes; alpha: of the uniform part, sl_masses_mix's.
-// The caller's __syncthreads comes between this and take_all_begin.
+// Prepares a head before its sizes are stored, with its first uniform numbers. n: rows. mass: [n_blocks], 16-byte aligned.
+// memory: take_all_memory bytes. alpha: of the uniform part, as in sl_masses_mix. Call __syncthreads between this and
+// take_all_begin.
 __device__ void take_all_prepare(take_space *s, void *memory, const uint64_t *mass, const bf16 *w, int stride, int n,
                                  double alpha, const sl_rng_id &id, int thread) {
     if (thread == 0) {
@@ -126,7 +134,7 @@ __device__ void take_all_prepare(take_space *s, void *memory, const uint64_t *ma
     s->uniform[thread] = sl_draw_random(&id, thread);
 }
 
-// Asks for the masses, whole lines at a time, past the L1 cache, which may hold the line from before; take_all_solve waits for
+// Issues the loads of the block masses, in whole lines, past the L1 cache, which may hold older lines. take_all_solve waits for
 // them.
 __device__ void take_all_begin(take_space *s, int thread) {
     const uint64_t *mass = s->sizes.mass;
@@ -135,7 +143,7 @@ __device__ void take_all_begin(take_space *s, int thread) {
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + place_of(b) * 8), "l"(mass + b) : "memory");
 }
 
-// Inclusive scan of x over the threads, and the sum of all. One barrier: calls alternate between turns 0 and 1.
+// Inclusive scan of x over the threads, and the sum of all. It has one barrier, so calls must alternate between turns 0 and 1.
 __device__ uint64_t scan_takers(take_space *s, int turn, int thread, uint64_t x, uint64_t *all) {
     int lane = thread % 32, warp = thread / 32;
     x = sl_scan_lanes(x, lane);
@@ -153,7 +161,7 @@ __device__ uint64_t scan_takers(take_space *s, int turn, int thread, uint64_t x,
 
 // ---- sizes of rows ----
 
-// No row of the block is larger.
+// An upper bound of the sizes in a block.
 __device__ uint64_t largest_of(uint64_t packed, int top, uint64_t each) {
     return to_global(1u << 30, top - ref_of(packed)) + each;
 }
@@ -165,13 +173,13 @@ __device__ uint64_t each_of_block(uint64_t each, int b, int n) {
     return each > 0 ? each * (uint64_t)max(min(n - b * BLOCK, (int)BLOCK), 0) : 0;
 }
 
-// Size of the lane's row of block b, in-block mass being `before` and `mass` more with the row. Sizes are differences of global
-// masses, as the CPU's are.
+// Size of the lane's row of block b. before: in-block mass before the row. mass: mass of the row. Sizes are differences of
+// global masses, as on the CPU.
 __device__ uint64_t size_between(const size_view &z, int shift, uint64_t before, uint64_t mass, bool there) {
     return to_global(before + mass, shift) - to_global(before, shift) + (there ? z.each : 0);
 }
 
-// Stored sizes 8 i .. 8 i + 7 of block b, as they are stored; and as bf16, packed: the block's mass.
+// stored_piece: sizes 8 i .. 8 i + 7 of block b as they are stored. sizes_of: the same as bf16. packed: the block's mass.
 __device__ uint4 stored_piece(const take_space *s, int b, int i) {
     return __ldcg((const uint4 *)(s->sizes.w + (size_t)b * s->sizes.stride) + i);
 }
@@ -184,7 +192,7 @@ __device__ uint32_t size_of_row(const take_space *s, int b, int row) {
     return __ldcg((const unsigned short *)s->sizes.w + (size_t)b * s->sizes.stride + row);
 }
 
-// Size of the lane's row of block b, the warp's; 0 past the last.
+// Size of the lane's row of block b, which is the same for the whole warp; 0 behind the last row.
 template <typename Space> __device__ uint64_t size_of_lane(const Space *s, int b) {
     const size_view &z = s->sizes;
     int lane = threadIdx.x % 32;
@@ -193,31 +201,32 @@ template <typename Space> __device__ uint64_t size_of_lane(const Space *s, int b
     return size_between(z, z.top - ref_of(mass_of(s, b)), running - mass, mass, b * BLOCK + lane < z.n);
 }
 
-__device__ uint64_t sum_lanes(uint64_t x) { // of numbers below 2^52
+__device__ uint64_t sum_lanes(uint64_t x) { // numbers below 2^52
     uint32_t low = __reduce_add_sync(~0u, (uint32_t)x & 0x3ffffff), high = __reduce_add_sync(~0u, (uint32_t)(x >> 26));
     return ((uint64_t)high << 26) + low;
 }
 
 // ---- candidates ----
 
-// What masses in octaves tell, in rows of the largest size.
+// Bounds from block masses, in units of the largest size.
 struct bounds {
-    uint64_t least;     // kappa is not below it
-    uint64_t each_most; // nor a row's uniform part above this
+    uint64_t least;     // kappa is at least this
+    uint64_t each_most; // a row's uniform part is at most this
 };
 
-// kappa is not below `least`: by concavity a block of mass M whose rows are at most U has an expected count of at least that of
-// M / U rows of size U, min(M / U, M / kappa), and the largest kappa whose expected counts come to S is sought. Octave o holds
-// blocks of U = 2^(38 - o). With a uniform part e, min(1, (z + e) / kappa) >= e / kappa + (1 - e / kappa) min(1, z / kappa).
-// Masses were rounded down to units, by a 32th at most, for a block's mass is more than half of its largest row. A block of
-// another warp, OCTAVE_PLACES octaves below, may be taken for a large one: the bound is then too high, which solve_found sees.
+// A lower bound of kappa. By concavity a block of mass M whose rows are at most U has an expected count of at least min(M / U,
+// M / kappa), that of M / U rows of size U. The function finds the largest kappa whose expected counts sum to S. Octave o holds
+// blocks of U = 2^(38 - o). With a uniform part e: min(1, (z + e) / kappa) >= e / kappa + (1 - e / kappa) min(1, z / kappa).
+// Masses were rounded down to units, by at most 1/32, because a block's mass exceeds half of its largest row. A block of
+// another warp that is OCTAVE_PLACES octaves smaller can be counted as a large one. Then the bound is too high, and solve_found
+// detects this.
 __device__ bounds find_bounds(const take_space *s, int top, int S) {
     int lane = threadIdx.x % 32, n = s->sizes.n;
     const uint4 *own_octave = (const uint4 *)s->octave[(top - lane) & (OCTAVE_PLACES - 1)];
     uint4 x = own_octave[0], y = own_octave[1];
     uint32_t sum = (x.x + x.y) + (x.z + x.w) + ((y.x + y.y) + (y.z + y.w));
     float fall = __uint_as_float((uint32_t)(127 - lane) << 23), t = __uint_as_float((uint32_t)(127 + lane) << 23);
-    float above = (float)sum / 64, below = above * fall; // t: 2^38 / kappa; above: counts of octaves <= lane
+    float above = (float)sum / 64, below = above * fall; // t: 2^38 / kappa; above: counts of octaves up to `lane`
     float own = below;
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
@@ -225,7 +234,7 @@ __device__ bounds find_bounds(const take_space *s, int top, int S) {
         if (lane >= step) above += a;
         if (lane + step < 32) below += b;
     }
-    float share = (float)s->sizes.share, total = __shfl_sync(~0u, below, 0); // of all, rounded down
+    float share = (float)s->sizes.share, total = __shfl_sync(~0u, below, 0); // total: of all blocks, rounded down
     float uniform = fminf(share * total * 0.9999f * t, 1);
     float count = n * uniform + (1 - uniform) * (above + t * (below - own));
     bounds b = {0, share > 0 ? (uint64_t)(share * 0x1p38f * (1.04f * total + 0.001f)) + 1 : 0};
@@ -233,7 +242,8 @@ __device__ bounds find_bounds(const take_space *s, int top, int S) {
     if (!enough) return b;
     int o = __ffs(enough) - 1;
     float count1 = __shfl_sync(~0u, count, o), count0 = __shfl_sync(~0u, count, max(o - 1, 0));
-    float t1 = __shfl_sync(~0u, t, o), t0 = o ? t1 / 2 : 0; // concave in between: the chord lies below
+    float t1 = __shfl_sync(~0u, t, o),
+          t0 = o ? t1 / 2 : 0; // the count is concave between t0 and t1, so the chord lies below it
     if (o == 0) count0 = 0;
     b.least = (uint64_t)__fdividef(0x1p38f * 0.999f, t0 + __fdividef(S - count0, count1 - count0) * (t1 - t0));
     return b;
@@ -248,7 +258,7 @@ __device__ uint64_t size_before(const take_space *s, int b) {
     return sum;
 }
 
-// The thread's EACH blocks; those past the last are empty.
+// Loads the thread's EACH blocks. Blocks past the last one are empty.
 template <int EACH> __device__ void own_masses(const take_space *s, int thread, uint64_t x[EACH]) {
     int first = thread * EACH, n_own = s->sizes.n_blocks - first;
     const uint64_t *mass = s->mass + place_of(first);
@@ -260,8 +270,9 @@ template <int EACH> __device__ void own_masses(const take_space *s, int thread, 
     }
 }
 
-// The unit, the total, sizes before each entry to s->cum, *least, a bound on kappa, and the blocks that may hold larger rows to
-// s->block. Returns their number, or -1: too many. precondition: octaves are 0; they are again at the end.
+// Finds the unit (top), the total, the sizes before each entry (s->cum), *least, a lower bound of kappa, and the blocks that
+// can hold larger rows (s->block). Returns the number of these blocks, or -1 if they are too many. Precondition: octaves are 0.
+// They are 0 again at the end.
 template <int EACH> __device__ int find_blocks(take_space *s, int S, const int *other_top, uint64_t *least, int thread) {
     enum { SHIFT = EACH > 4 ? 2 : 0, N = 1 << SHIFT };
     int lane = thread % 32, warp = thread / 32, first = thread * EACH, top = REF_EMPTY;
@@ -271,7 +282,7 @@ template <int EACH> __device__ int find_blocks(take_space *s, int S, const int *
     for (int j = 0; j < EACH; j++) top = max(top, ref_of(x[j]));
     top = __reduce_max_sync(~0u, top);
 #pragma unroll
-    for (int j = 0; j < EACH; j++) { // a block far below its warp's largest counts for nothing
+    for (int j = 0; j < EACH; j++) { // a block far below the warp's largest one does not count
         uint32_t units = (uint32_t)((x[j] & MASS_MASK) >> 24);
         int ref = ref_of(x[j]);
         if (units && top - ref < OCTAVES) atomicAdd(&s->octave[ref & (OCTAVE_PLACES - 1)][lane % OCTAVE_COLUMNS], units);
@@ -303,7 +314,7 @@ template <int EACH> __device__ int find_blocks(take_space *s, int S, const int *
     running += before - own + each * (uint64_t)min(first * BLOCK, n);
     at += n_before - __popc(mask);
 #pragma unroll
-    for (int j = 0; j < EACH; j++) { // entries past the last hold the total
+    for (int j = 0; j < EACH; j++) { // entries past the last one hold the total
         if (j % N == 0) s->cum[(first + j) / N] = running;
         running += global_mass(x[j], top) + each_of_block(each, first + j, n);
     }
@@ -319,14 +330,14 @@ template <int EACH> __device__ int find_blocks(take_space *s, int S, const int *
     return fit ? n_listed : -1;
 }
 
-// Rows larger than `least`, and few others, of the listed blocks, to s->found, and how many each warp found: a warp has eight
-// blocks at a time, four lanes a block.
+// Collects the rows larger than `least`, and few others, of the listed blocks to s->found, with each warp's number of rows. A
+// warp takes eight blocks at a time, four lanes a block.
 template <typename Space> __device__ void collect_rows(Space *s, int n_blocks, uint64_t least, int thread) {
-    enum { AHEAD = 4 }; // times eight blocks, asked for together
+    enum { AHEAD = 4 }; // pieces per lane that are loaded together
     const size_view &z = s->sizes;
     int lane = thread % 32, warp = thread / 32, quarter = lane % 4, n = 0;
     int from = n_blocks * warp / TAKE_WARPS, end = n_blocks * (warp + 1) / TAKE_WARPS;
-    float limit = least > z.each + 2 ? (float)(least - z.each - 2) * 0.99999f : z.each ? -1 : 0; // of what is stored
+    float limit = least > z.each + 2 ? (float)(least - z.each - 2) * 0.99999f : z.each ? -1 : 0; // a limit of the stored size
     decltype(stored_piece(s, 0, 0)) ahead[AHEAD];
 #pragma unroll 1
     for (int first = from; first < end; first += 8) {
@@ -344,9 +355,10 @@ template <typename Space> __device__ void collect_rows(Space *s, int n_blocks, u
         const uint32_t pairs[4] = {w.x, w.y, w.z, w.w};
 #pragma unroll
         for (int k = 1; k < AHEAD; k++) ahead[k - 1] = ahead[k];
-        float in_block = limit * __uint_as_float((uint32_t)(127 - 38 + min(shift, 128)) << 23); // limit of a stored size
+        float in_block =
+            limit * __uint_as_float((uint32_t)(127 - 38 + min(shift, 128)) << 23); // the limit as a stored size of this block
         uint32_t mask = 0, mass[8];
-        uint64_t running = 0; // in-block mass up to the lane's last row, then before its first
+        uint64_t running = 0; // in-block mass up to the lane's last row, later before its first row
 #pragma unroll
         for (int j = 0; j < 8; j++) {
             uint32_t x = j % 2 ? pairs[j / 2] & 0xffff0000u : pairs[j / 2] << 16;
@@ -380,8 +392,8 @@ template <typename Space> __device__ void collect_rows(Space *s, int n_blocks, u
 
 // ---- which rows are heavy ----
 
-// From the rows found, all that are larger than `least`. False: they are too many, or kappa lies below. A warp keeps what it
-// has found in registers.
+// Finds the heavy rows among the collected ones. Returns false if these are too many, or if kappa lies below `least`. A warp
+// keeps its candidates in registers.
 __device__ bool solve_found(take_space *s, int S, uint64_t least, int thread) {
     enum { EACH = WARP_CANDIDATES / 32 };
     int lane = thread % 32, warp = thread / 32, n = 0, own = s->n_found[warp];
@@ -392,8 +404,8 @@ __device__ bool solve_found(take_space *s, int S, uint64_t least, int thread) {
     if (!fits) return false;
 #pragma unroll
     for (int i = 0; i < EACH; i++) x[i] = i * 32 + lane < own ? s->found.row[warp][i * 32 + lane] : 0;
-    // Expected counts are concave in 1 / kappa: from the line where all that were found are heavy, kappa falls to its place.
-    uint64_t light = n < S ? 0 : total, before; // at first 0: all are heavy
+    // Expected counts are concave in 1 / kappa, so kappa falls monotonically from the state where all candidates are heavy.
+    uint64_t light = n < S ? 0 : total, before; // 0 at first: all candidates are heavy
     int k = S, n_heavy = -1, at;
 #pragma unroll 1
     for (int turn = 0;; turn ^= 1) {
@@ -433,7 +445,7 @@ __device__ bool solve_found(take_space *s, int S, uint64_t least, int thread) {
     return true;
 }
 
-// Number and size of the rows larger than cut.
+// Number and total size of the rows larger than cut.
 template <typename Space> __device__ void split(Space *s, uint64_t cut, int *n_heavy, uint64_t *heavy, int thread) {
     uint64_t sum = 0, all;
     int count = 0;
@@ -447,8 +459,8 @@ template <typename Space> __device__ void split(Space *s, uint64_t cut, int *n_h
     scan_takers(s, 1, thread, sum, heavy);
 }
 
-// The same from all blocks, each time anew; light sizes before each entry to s->cum. Apart from the rest, so that its
-// instructions do not lie between theirs.
+// The same from all blocks, read again each time. s->cum then holds the light sizes before each entry. It is not inlined, so
+// that its instructions do not lie between the others.
 template <typename Space> __device__ __noinline__ void solve_blocks(Space *s, int S, int thread) {
     enum { EACH = TAKE_ENTRIES / TAKE_THREADS };
     const size_view &z = s->sizes;
@@ -476,7 +488,7 @@ template <typename Space> __device__ __noinline__ void solve_blocks(Space *s, in
         int e = thread * EACH + i;
         own += entry[i] = e < n_entries ? s->cum[e + 1] - s->cum[e] - s->heavy_of[e] : 0;
     }
-    uint64_t running = scan_takers(s, 0, thread, own, &all) - own; // and all have read s->cum
+    uint64_t running = scan_takers(s, 0, thread, own, &all) - own; // after the scan's barrier all threads have read s->cum
     for (int i = 0; i < EACH; i++) {
         s->cum[thread * EACH + i] = running;
         running += entry[i];
@@ -485,16 +497,17 @@ template <typename Space> __device__ __noinline__ void solve_blocks(Space *s, in
     __syncthreads();
 }
 
-// There is nothing to draw.
+// Ends a head that draws nothing.
 __device__ void take_all_nothing(take_space *s, int thread) {
     asm volatile("cp.async.wait_all;" ::: "memory");
     if (thread == 0) s->drawn = {.n_heavy = 0, .k = 0, .light = 0, .cut = 0, .listed = true};
     __syncthreads();
 }
 
-// Which rows of s->sizes are heavy with S draws, to s->drawn. s->cum then holds the sizes before each entry; where heavy rows
-// are not listed, the light sizes. other_top: the largest reference of rows beyond these, in shared memory since before, which
-// stays the unit where it is at most 8 above (sl_masses_truncate); NULL: there are none.
+// Finds which rows of s->sizes are heavy with S draws, and stores the result to s->drawn. s->cum then holds the size before
+// each entry, or the light size where heavy rows are not listed. other_top: the largest reference of rows outside these sizes,
+// in shared memory since before the call. It becomes the unit if it is above theirs by at most 8 (sl_masses_truncate). NULL:
+// there are none.
 template <typename Space> __device__ void take_all_solve(Space *s, int S, const int *other_top, int thread) {
     uint64_t least;
     int n;
@@ -526,14 +539,14 @@ template <typename Space> __device__ void take_all_solve(Space *s, int S, const 
 
 struct drawn_row {
     int row;       // -1: there is none
-    uint64_t size; // of a light row; 0: it is taken whole
+    uint64_t size; // size of a light row; 0: a heavy row
 };
 
-__device__ uint64_t add_mass(uint64_t sum, uint32_t w) { // of a bf16 in the low half; sums of in-block mass, times 2^8
+__device__ uint64_t add_mass(uint64_t sum, uint32_t w) { // bf16 in the low half; sums of in-block mass times 2^8
     return sum + (uint64_t)unit_mass(w) * 256;
 }
 
-// Row of block b at which its running size exceeds t.
+// The row of block b at which the running size exceeds t.
 template <typename Space> __device__ drawn_row find_in_block(const Space *s, int b, uint64_t packed, uint64_t t) {
     const size_view &z = s->sizes;
     decltype(stored_piece(s, 0, 0)) stored[4];
@@ -543,8 +556,8 @@ template <typename Space> __device__ drawn_row find_in_block(const Space *s, int
 #pragma unroll
     for (int i = 0; i < 4; i++) x[i] = sizes_of(stored[i], packed);
     uint4 own = x[0];
-    uint64_t sum = 0, each = z.each, uniform = 0;         // of rows before the sought one
-    int shift = min(z.top - ref_of(packed), 63), row = 0; // eight rows, then one
+    uint64_t sum = 0, each = z.each, uniform = 0;         // of the rows before the row that is sought
+    int shift = min(z.top - ref_of(packed), 63), row = 0; // first by eight rows, then by one
 #pragma unroll
     for (int i = 0; i < 3; i++) {
         const uint32_t pairs[4] = {x[i].x, x[i].y, x[i].z, x[i].w};
@@ -567,7 +580,7 @@ template <typename Space> __device__ drawn_row find_in_block(const Space *s, int
     return {b * BLOCK + row + step, (next >> shift) - (sum >> shift) + each};
 }
 
-// The first row whose running size exceeds t, in an entry from `low` to `high`.
+// The first row whose running size exceeds t, in entries low .. high.
 template <typename Space> __device__ drawn_row find_size(const Space *s, uint64_t t, int low, int high) {
     const size_view &z = s->sizes;
     int entry = low + count_upto(s->cum + low + 1, high - low, t), b = entry << z.shift;
@@ -590,13 +603,14 @@ __device__ int entry_of_row(const size_view &z, int row) {
 template <typename Space> __device__ drawn_row find_listed(const Space *s, uint64_t t) {
     const size_view &z = s->sizes;
     int n_heavy = s->drawn.n_heavy;
-    int n = count_upto(s->heavy.light, n_heavy, t); // heavy rows before it: those with no more than t before them
+    int n = count_upto(s->heavy.light, n_heavy,
+                       t); // heavy rows before the light row: those with at most t of light size before them
     int low = n > 0 ? entry_of_row(z, s->heavy.row[n - 1]) : 0;
     int high = entry_of_row(z, n < n_heavy ? s->heavy.row[n] : z.n - 1);
     return find_size(s, n > 0 ? t + s->heavy.heavy[n - 1] : t, low, high);
 }
 
-// The same where s->cum holds light sizes alone.
+// The same where s->cum holds only light sizes.
 template <typename Space> __device__ __noinline__ drawn_row find_unlisted(const Space *s, uint64_t t) {
     const size_view &z = s->sizes;
     int low = count_upto(s->cum + 1, entry_of_row(z, z.n - 1), t);
@@ -621,7 +635,8 @@ template <typename Space> __device__ __noinline__ drawn_row find_unlisted(const 
     return found;
 }
 
-// The lane's heavy row of block b, a warp's block; they come first and ascend. -1: no more.
+// The lane's heavy row of block b, which is the same for the whole warp. Heavy rows fill the first lanes, ascending. -1: no
+// more.
 template <typename Space> __device__ __noinline__ int heavy_row(const Space *s, int b) {
     if (b >= s->sizes.n_blocks || largest_of(s->sizes, mass_of(s, b)) <= s->drawn.cut) return -1;
     int lane = threadIdx.x % 32;
@@ -629,7 +644,7 @@ template <typename Space> __device__ __noinline__ int heavy_row(const Space *s, 
     return lane < __popc(heavy) ? b * BLOCK + (int)__fns(heavy, 0, lane + 1) : -1;
 }
 
-// ---- turns of TAKE_THREADS rows: heavy rows that were not listed, a block for each warp, then listed ones and draws ----
+// ---- turns of TAKE_THREADS rows: unlisted heavy rows (a block for each warp), then listed heavy rows and light draws ----
 
 __device__ int heavy_turns(const take_space *s) {
     return s->drawn.listed ? 0 : ceil_div(s->sizes.n_blocks, TAKE_WARPS);
@@ -639,9 +654,10 @@ __device__ int turns_of(const take_space *s) {
     return heavy_turns(s) + ceil_div((s->drawn.listed ? s->drawn.n_heavy : 0) + s->drawn.k, TAKE_THREADS);
 }
 
-// Thread's row of a turn of those that s->drawn stands for. A warp's rows come first and ascend, heavy ones before light ones;
-// neighbours may be equal: a light row drawn twice. Few rows are shared out among all warps, which ask for theirs at once. Draw
-// m of the light rows has uniform number `index` | m, or all have number `index` (shared).
+// The thread's row in a turn of the rows that s->drawn describes. In a warp, lanes with rows come first, heavy rows come before
+// light ones, and rows ascend. Equal neighbours are a light row that was drawn twice. Few rows are spread over all warps, so
+// that all warps load at once. Draw m of the light rows has the uniform number `index` | m, or all draws have the number
+// `index` (shared).
 template <typename Space>
 __device__ drawn_row row_of_turn(const Space *s, bool shared, const sl_rng_id &id, uint32_t index, int turn, int thread) {
     const take_all &r = s->drawn;
@@ -656,33 +672,34 @@ __device__ drawn_row row_of_turn(const Space *s, bool shared, const sl_rng_id &i
     return r.listed ? find_listed(s, t) : find_unlisted(s, t);
 }
 
-// 1 / pi of a row. Two divisions: best asked for while memory is waited for.
+// 1 / pi of a row. It needs two divisions, so call it while memory is awaited.
 __device__ float inverse_pi(const take_space *s, const drawn_row &x) {
     return x.size ? (float)((double)s->drawn.light / s->drawn.k / (double)x.size) : 1;
 }
 
-// ---- when a head can be drawn, and when all have been ----
+// ---- when a head's masses are stored, and when no thread block reads them any more ----
 
-// A block takes a query head as soon as the kernel in front has stored all of its KV head, so the draws of a batch's first
-// sequences lie beside the scores of its last. Blocks run in order. The kernel in front lets these blocks start (sl_start_next)
-// when all its blocks have a place and what came before it has ended: so nobody waits for a block that has no place, and the
-// counter is not one that an earlier launch has yet to set to 0.
+// A thread block draws a query head as soon as the previous kernel has stored all masses of the seq_head. So the draws of a
+// batch's first sequences overlap the scores of its last. Thread blocks start in order. The previous kernel calls sl_start_next
+// when all its thread blocks are resident and the kernel before it has ended. So no thread block waits for one that is not
+// resident, and the counter that it reads is never an earlier launch's.
 
-// Copies the sequence's page table to shared memory; take_all_solve waits for it.
+// Copies the sequence's page table to shared memory. take_all_solve waits for it.
 __device__ void copy_pages(int32_t *to, const sl_row &row, int thread) {
     for (int i = thread; i <= row.position / SL_PAGE; i += TAKE_THREADS)
         asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to + i)), "l"(row.pages + i) : "memory");
 }
 
-// Until the counter has come to `wanted`.
+// Waits until the counter is `wanted`.
 __device__ void wait_done(const int *done, int wanted, int thread) {
     if (thread == 0)
         while (load_acquired(done) != wanted) __nanosleep(20);
     __syncthreads();
 }
 
-// A block no longer asks for a KV head's counters. How many blocks did so before it, in thread 0; the last may set them to 0.
-// The kernel must not end before the one in front: the last blocks wait for that.
+// This thread block no longer reads the seq_head's counters and masses. Returns to thread 0 how many thread blocks were before
+// it; the last one may set the counters to 0. The kernel must not end before the previous one, so the last seq_head waits for
+// that.
 __device__ int release_seq_head(int *drawn, bool is_last_seq_head, int thread) {
     if (is_last_seq_head) sl_wait_previous();
     return thread == 0 ? sl_take_number(drawn) : 0;
@@ -690,7 +707,7 @@ __device__ int release_seq_head(int *drawn, bool is_last_seq_head, int thread) {
 
 // ---- sums over the warps of a block ----
 
-// The sum over the warps, in their order, of a lane's row_sum: thread's column of it. columns: [TAKE_WARPS][DIM_MAX]
+// Adds a lane's row_sum over the warps in order. Returns column `thread`. columns: [TAKE_WARPS][DIM_MAX].
 template <int DIM> __device__ float join_columns(float (*columns)[DIM_MAX], const row_sum &sum, int thread) {
     put_columns<DIM>(columns[thread / 32], sum, thread % 32);
     __syncthreads();

@@ -1,14 +1,20 @@
-// attention/cuda/vattention.cu - vAttention on CUDA: rows that are always taken (sink, window, predicted top rows) and, of the
-// others, as many drawn uniformly without replacement as a stated error needs (draw_verified.c).
+// attention/cuda/vattention.cu - vAttention on CUDA: some rows are always taken (sink, sliding window, predicted top rows). Of
+// the others ("residual") it draws as many as a stated error needs, uniformly without replacement (draw_verified.c).
 //
-// Five kernels: scores of all keys or of page bounds as stored weights; the fixed rows and the base sample; attention over
-// these with their moments; how many more rows; attention over those and the output. The sample is a prefix of a random
-// permutation, the CPU's from equal stored weights; how long a prefix follows from sums whose order differs from the CPU's, so
-// once in many thousand heads it is one row longer or shorter.
+// | kernel                                    | does                                                               |
+// |-------------------------------------------|--------------------------------------------------------------------|
+// | score_keys_kernel, or score_bounds_kernel | masses of all rows, or of units of 16 rows                         |
+// | pick_rows_kernel                          | list 0: the fixed rows; list 1: the base sample                    |
+// | attend_rows_kernel, MOMENTS               | attention over lists 0 and 1, with moments                         |
+// | plan_rows_kernel                          | how many rows are needed; list 2: the rest of the sample           |
+// | attend_rows_kernel                        | attention over list 2, and the output                              |
 //
-// measured (as in quest.cu, peaked queries), us, and dense decode's: epsilon 0.5 1 x 32k 107 (64), 8 x 32k 399 (363); the
-// latter alone: scores 201, picking 55, rows 122, planning 13, the output 14. With a base sample of 5%, 5% of top rows and four
-// heads that share few of them it reads two thirds of dense attention's bytes.
+// The sample is a prefix of a random permutation: the CPU's, if the stored masses are equal. The length of the prefix depends
+// on sums whose order differs from the CPU's. So in one of many thousand heads it is one row longer or shorter.
+//
+// Measured (as in quest.cu, peaked queries, epsilon 0.5), us, and dense decode's in brackets: 1 x 32k 107 (64), 8 x 32k 399
+// (363). 8 x 32k by kernel: scores 201, picking 55, rows 122, planning 13, the output 14. With a base sample of 5%, 5% of top
+// rows, and four heads that share few of them, it reads two thirds of dense attention's bytes.
 #include "attention/bernstein.h"
 #include "attention/cuda/head_dim.cuh"
 #include "attention/cuda/norms.cuh"
@@ -19,21 +25,21 @@
 
 namespace {
 
-enum { SPLITS = 50 }; // delta shared out between numerator and denominator
+enum { SPLITS = 50 }; // ways to split delta between numerator and denominator
 
 struct verified_params {
-    score_params score; // of rows, or of units of 16
-    row_lists lists;    // of rows: fixed, base sample, the rest of the sample
+    score_params score; // of rows, or of units of 16 rows
+    row_lists lists;    // of rows: fixed, base sample, rest of the sample
     attend_params attend;
-    uint32_t *fixed;  // [n_seqs * n_heads][mask_words] list 0
-    int *permutation; // [n_seqs * n_heads][2][stride] draw_sample's `last` and `partners`
+    uint32_t *fixed;  // [n_seqs * n_heads][mask_words] bits of list 0
+    int *permutation; // [n_seqs * n_heads][2][stride] `last` and `partners` of draw_sample
     int stride;
     int unit, layer, n_heads, first_head;
     double top, base;
     int sink, window;
     int verify, bound;
     double epsilon, delta, z[SPLITS + 1]; // z[i] = Phi^-1(1 - delta i / 50 / 2)
-    const char *norms;                    // [n_pages][n_kv_heads][256] |v|; where a bound needs them
+    const char *norms;                    // [n_pages][n_kv_heads][256] |v|; only for bounds that need it
     size_t norms_size;
     sl_attn_cuda_stats *stats;
 };
@@ -45,11 +51,12 @@ __device__ sl_rng_id rng_of(const verified_params &p, int head) {
     return sl_attn_rng_id(row.seed, row.sequence, (uint32_t)row.position, p.layer, p.first_head + head % p.n_heads);
 }
 
-// Bit r of drawn: r is among the first m < n places after m steps, of which `from` have been made here before. All steps at
-// once: a place p >= m that was a partner ends up with what lay at place k when the last such step k came to it; and that is k,
-// or what an earlier step had put there, the last whose partner was k, and so on. So the first m places hold 0 .. m - 1
-// without the ends of these chains, and the places p.
-// partners: [n] of the steps; last: [n] the last step whose partner a place was, + 1. Global memory, kept from call to call.
+// Finds the first m of n residual rows in a random permutation: bit r of drawn is set if row r is among them. `from` steps were
+// made by an earlier call. Step k of the Fisher-Yates shuffle exchanges places k and p(k) >= k. All steps run at once. A place
+// p >= m that was a partner ends with the row of place k, for the last step k with this partner. That row is k, or the row that
+// an earlier step had put there: follow the last step whose partner was k, and so on. So the first m places hold 0 .. m - 1
+// without the ends of these chains, plus the places p. partners: [n] of the steps. last: [n] the last step with this partner, +
+// 1. Both lie in global memory and stay from call to call.
 __device__ void draw_sample(const sl_rng_id &id, int n, int from, int m, int *partners, int *last, uint32_t *drawn) {
     enum { AHEAD = 4 };
     for (int i = threadIdx.x * 4; from == 0 && i < n; i += SELECT_THREADS * 4) *(int4 *)(last + i) = make_int4(0, 0, 0, 0);
@@ -89,14 +96,14 @@ __device__ uint32_t range_bits(int b, int from, int end) { // rows of word b wit
     return lo >= hi ? 0 : (hi < 32 ? (1u << hi) - 1 : ~0u) & (~0u << lo);
 }
 
-__device__ uint32_t deposit(uint32_t bits, uint32_t mask) { // bit i to the i-th one of mask
+__device__ uint32_t deposit(uint32_t bits, uint32_t mask) { // bit i goes to the i-th set bit of mask
     uint32_t out = 0;
     for (; mask; mask &= mask - 1, bits >>= 1) out |= bits & 1 ? mask & -mask : 0;
     return out;
 }
 
-// words[b] = the rows of word b that are drawn; fixed ones are not numbered. m of n_residual, all of them where they are as
-// many; `from` of them have been drawn before.
+// words[b] = the drawn rows of word b. Residual rows are numbered without the fixed ones. It draws m of n_residual rows; `from`
+// of them were drawn before. If m = n_residual, it takes all.
 __device__ void sample_words(select_space *s, const verified_params &p, int head, const uint32_t *fixed, int n_kv,
                              int n_residual, int from, int m, uint32_t *drawn, uint32_t *words) {
     int n_words = ceil_div(n_kv, 32);
@@ -127,7 +134,7 @@ struct least_rank {
     }
 };
 
-// log2 of the largest weight that was not taken, beside 2^top, and no less than what was rounded to it.
+// log2 of the largest mass that was not taken, relative to 2^top, with a margin for its rounding to bf16.
 __device__ float largest_left(select_space *s, const stored_masses &h, const uint32_t *taken) {
     least_rank visitor = {taken, INT_MAX};
     for_pieces(h, RANKS - 1, visitor);
@@ -137,8 +144,11 @@ __device__ float largest_left(select_space *s, const stored_masses &h, const uin
     return (float)(log2(256.0 - least % 128) - least / 128 - 8 + log2(1 + 0x1p-8));
 }
 
-// Grid: a block for each query head. Leaves lists 0 and 1, their masks and the permutation so far. Reads the stored weights
-// twice, from the L2 cache; 8 bytes of permutation for each row. Nothing is summed in floating point.
+// Writes lists 0 and 1, their masks and the permutation so far.
+//
+// Grid: a thread block per query head.
+// Bytes: the stored masses twice, from the L2 cache; 8 bytes of permutation per row.
+// Order of reduction: no floating-point sums.
 __global__ void __launch_bounds__(SELECT_THREADS, 2) pick_rows_kernel(const verified_params p) {
     extern __shared__ __align__(16) int memory[]; // [select_words], fixed [mask_words], references
     __shared__ select_space s;
@@ -190,18 +200,18 @@ __global__ void __launch_bounds__(SELECT_THREADS, 2) pick_rows_kernel(const veri
 // ---- how many rows ----
 
 struct estimates {
-    double n, D, N, sigma, trace; // as draw_verified.c has them, in one unit of e^s
+    double n, D, N, sigma, trace; // as in draw_verified.c, all in the same unit of e^s
     double kurtosis;
-    sl_bernstein base; // all but its norm; for hoeffding too
+    sl_bernstein base; // without its norm; also for Hoeffding
 };
 
 __device__ double square(double x) {
     return x * x;
 }
 
-// Rows for a relative error of 1.
+// Number of rows for a relative error of 1.
 __device__ double clt_budget(const verified_params &p, const estimates &f) {
-    double z = p.z[SPLITS], best = INFINITY; // a lane two of the splits
+    double z = p.z[SPLITS], best = INFINITY; // a lane has two of the splits
     if (p.verify == SL_VERIFY_DENOMINATOR) return square(z * f.n * f.sigma / f.D);
     if (p.verify == SL_VERIFY_NUMERATOR) return square(z * f.n * sqrt(f.trace) / f.N);
     for (int i = 1 + threadIdx.x % 32; i < SPLITS; i += 32)
@@ -230,11 +240,11 @@ __device__ int rows_needed(const verified_params &p, const estimates &f, int bas
     return b < f.n ? max((int)ceil(b), base) : n_residual;
 }
 
-// The largest |v| of a sequence's KV head.
+// The largest |v| of a seq_head.
 __device__ float largest_norm(const verified_params &p, select_space *s, int seq_head, int n_kv, int dim) {
     const int32_t *pages = p.score.rows[seq_head / p.score.n_kv_heads].pages;
     int newest = (n_kv - 1) / SL_PAGE * SL_PAGE;
-    int most = 0; // norms order as integers do
+    int most = 0; // norms are not negative, so their bits order as the numbers do
     for (int j = threadIdx.x; j < n_kv; j += SELECT_THREADS) {
         size_t block = (size_t)pages[j / SL_PAGE] * p.score.n_kv_heads + seq_head % p.score.n_kv_heads;
         most = max(most, (int)(j < newest ? ((const bf16 *)(p.norms + block * p.norms_size))[j % SL_PAGE]
@@ -244,7 +254,7 @@ __device__ float largest_norm(const verified_params &p, select_space *s, int seq
 }
 
 template <int DIM> struct plan_space {
-    double sums[2][DIM];     // sum e^s v of lists 0 and 1
+    double sums[2][DIM];     // sum of e^s v of lists 0 and 1
     float factor[2][CHUNKS]; // of their chunks
     int n_wanted;
 };
@@ -254,7 +264,7 @@ __device__ float max_lanes(float x) {
     return x;
 }
 
-// What lists 0 and 1 say. A lane takes a chunk of each, in every warp alike.
+// Estimates from lists 0 and 1. A lane takes one chunk of each list, equally in every warp.
 template <int DIM>
 __device__ estimates estimate(const verified_params &p, int head, const head_plan &plan, int n_kv, plan_space<DIM> *s) {
     const attend_params &a = p.attend;
@@ -291,18 +301,21 @@ __device__ estimates estimate(const verified_params &p, int head, const head_pla
     f.kurtosis = sl_kurtosis(e, squares, moments[3], moments[4], n_base);
     f.base = {.n = (int)n, .m = n_base, .e = e, .squares = squares, .ev_squares = ev_squares, .ev = sqrt(sampled)};
     f.base.fixed = D, f.base.numerator = f.N;
-    f.base.most = exp2(plan.hi + (p.unit == 1 ? 0 : (double)plan.top - most)); // refined scores are measured from `most`
+    f.base.most = exp2(plan.hi + (p.unit == 1 ? 0 : (double)plan.top - most)); // scores of this kernel are relative to `most`
     return f;
 }
 
-// Kurtoses are counted as the bits of floats, which order as the numbers do where these are not below 0.
+// Kurtoses are stored as the bits of floats, which order as the numbers do if they are not negative.
 __device__ void count_tail(sl_attn_cuda_stats *stats, double kurtosis, int n_base) {
     atomicMax(&stats->kurtosis, (unsigned long long)__float_as_uint(fmaxf((float)kurtosis, 0)));
     if (sl_is_heavy_tail(kurtosis, n_base)) atomicAdd(&stats->heavy_tails, 1ull);
 }
 
-// Grid: a block for each query head. Reads the partial results of lists 0 and 1, summed in the order of chunks and lanes;
-// leaves list 2, the rows that the base sample lacks, and the sample's factor.
+// Writes list 2, the rows that the base sample lacks, and the factor of the sample.
+//
+// Grid: a thread block per query head.
+// Bytes: the partial results of lists 0 and 1.
+// Order of reduction: the chunks in order, then the lanes.
 template <int DIM> __global__ void __launch_bounds__(SELECT_THREADS, 2) plan_rows_kernel(const verified_params p) {
     extern __shared__ __align__(16) int memory[]; // fixed, drawn, words
     __shared__ select_space s;
@@ -423,7 +436,7 @@ void decode(const sl_attn_cuda_decode_args *args) {
     SL_WITH_HEAD_DIM(args->geom->head_dim, launch, args);
 }
 
-// The index; what else is read the kernels count.
+// The index. The kernels count the other reads.
 void account_index(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats) {
     stats->tries += geom->n_heads;
     if (needs_norms(spec)) stats->bytes += (uint64_t)n_kv * geom->n_kv_heads * sizeof(bf16);

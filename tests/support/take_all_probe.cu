@@ -1,4 +1,4 @@
-// tests/support/take_all_probe.cu - see take_all.h.
+// tests/support/take_all_probe.cu - see take_all_probe.h.
 #include "tests/support/take_all_probe.h"
 #include "attention/cuda/take_all.cuh"
 

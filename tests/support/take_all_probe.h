@@ -1,4 +1,5 @@
-// tests/support/take_all_probe.h - draws of attention/cuda/take_all.cuh on a GPU, for tests: one block a problem.
+// tests/support/take_all_probe.h - runs the draws of attention/cuda/take_all.cuh on a GPU, for tests. A thread block takes a
+// problem.
 #ifndef SLEIGH_TEST_TAKE_ALL_H
 #define SLEIGH_TEST_TAKE_ALL_H
 
@@ -9,19 +10,19 @@
 extern "C" {
 #endif
 
-typedef struct take_all_problem { // pointers are the device's
-    const uint64_t *mass;         // [n_blocks] ref << 48 | in-block mass
+typedef struct take_all_problem { // pointers point to device memory
+    const uint64_t *mass;         // [n_blocks] ref << 48 | block mass
     const bf16 *w;                // [n_blocks][32]
     int n, S, shared;
     double alpha;
     sl_rng_id id;
-    int32_t *row;  // [n + S + 1024] -1 where there is none
-    float *inv_pi; // likewise
-    int *result;   // entries of row; heavy rows; light draws; 1: its candidates fitted
+    int32_t *row;  // [n + S + 1024], -1: no row
+    float *inv_pi; // [n + S + 1024]
+    int *result;   // number of entries of row; of heavy rows; of light draws; 1: the candidates fitted
     uint64_t *light;
 } take_all_problem;
 
-void take_all_on_gpu(const take_all_problem *problems, int n); // in device memory; returns at once
+void take_all_on_gpu(const take_all_problem *problems, int n); // problems: device memory. Returns before the kernel ends
 
 #ifdef __cplusplus
 }
