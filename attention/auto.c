@@ -1,24 +1,24 @@
-// attention/auto.c - see auto.h: the request, the choice, the plan; auto_table.c has the file.
+// attention/auto.c - chooses a method for the request `auto` (auto.h). auto_table.c reads and writes the table.
 #include "attention/auto.h"
 #include "engine/base/number.h"
 
 #include <math.h>
 #include <string.h>
 
-// A candidate must save a twentieth: clocks differ by as much from day to day, and dense attention has no error.
+// A candidate must be 5% faster than dense attention: clocks differ by 5% from day to day, and dense attention has no error.
 #define FASTER 0.95
 
-// ---- what a request allows ----
+// ---- candidates ----
 
-// Only santa-pps: vattention's certificate of an output is a formula for uniform samples that tests hold to be far off.
+// Only santa-pps. vAttention's error bound of an output does not hold on heavy tails (sleigh-test means vattention_bounds).
 static int states_error(const sl_attn_spec *spec) {
     return !strcmp(spec->method->name, "santa-pps") && sl_attn_get(spec, "epsilon") > 0;
 }
 
-static int allows(const sl_attn_spec *request, const sl_attn_spec *candidate) {
+static int is_candidate(const sl_attn_spec *request, const sl_attn_spec *spec) {
     double epsilon = sl_attn_get(request, "epsilon"), delta = sl_attn_get(request, "delta");
-    if (epsilon == 0) return !states_error(candidate);
-    return states_error(candidate) && sl_attn_get(candidate, "epsilon") <= epsilon && sl_attn_get(candidate, "delta") <= delta;
+    if (epsilon == 0) return !states_error(spec);
+    return states_error(spec) && sl_attn_get(spec, "epsilon") <= epsilon && sl_attn_get(spec, "delta") <= delta;
 }
 
 static void set(sl_attn_spec *spec, const char *name, double value) {
@@ -28,15 +28,16 @@ static void set(sl_attn_spec *spec, const char *name, double value) {
 
 // ---- the choice ----
 
-// The fastest that is allowed at a point; 0: dense is.
+// The fastest candidate at a point; 0: no candidate is faster than dense.
 static int fastest(const sl_auto_table *t, const sl_attn_spec *request, const sl_auto_point *p) {
     int best = 0;
-    for (int s = 1; s < t->n_specs; s++) // a comparison with NaN is false
-        if (allows(request, &t->specs[s]) && p->us[s] <= FASTER * p->us[0] && (!best || p->us[s] < p->us[best])) best = s;
+    for (int s = 1; s < t->n_specs; s++) // a comparison with NaN is false: specifications without a time are skipped
+        if (is_candidate(request, &t->specs[s]) && p->us[s] <= FASTER * p->us[0] && (!best || p->us[s] < p->us[best])) best = s;
     return best;
 }
 
-static int column(const sl_auto_table *t, int n_seqs) {
+// The n_seqs of the points that decide for an engine of n_seqs sequences.
+static int seqs_of_points(const sl_auto_table *t, int n_seqs) {
     int found = t->points[0].n_seqs;
     for (int i = 0; i < t->n_points && t->points[i].n_seqs <= n_seqs; i++) found = t->points[i].n_seqs;
     return found;
@@ -47,13 +48,13 @@ void sl_auto_choose(const sl_auto_table *t, const sl_attn_spec *request, int n_s
     SL_CHECK(request->method == &sl_method_auto);
     *out = (sl_auto_choice){.spec = {.method = &sl_method_dense}, .us = NAN, .dense_us = NAN};
     if (!t) return;
-    out->n_seqs = column(t, n_seqs);
-    for (int s = 1; s < t->n_specs; s++) out->n_candidates += allows(request, &t->specs[s]);
+    out->n_seqs = seqs_of_points(t, n_seqs);
+    for (int s = 1; s < t->n_specs; s++) out->n_candidates += is_candidate(request, &t->specs[s]);
     for (int i = 0; i < t->n_points; i++) {
         const sl_auto_point *p = &t->points[i];
         if (p->n_seqs != out->n_seqs) continue;
         if (p->n_kv <= n_kv) at = p;
-        if (!fastest(t, request, p)) // a crossover lies above every point at which dense is the fastest
+        if (!fastest(t, request, p)) // the crossover lies above every point where dense is the fastest
             out->crossover = 0;
         else if (!out->crossover)
             out->crossover = p->n_kv;

@@ -1,17 +1,19 @@
-// attention/auto.h - --attn=auto: dense attention below a measured crossover, above it the fastest method that is allowed.
+// attention/auto.h - --attn=auto: dense attention below a measured crossover, above it the fastest candidate.
 //
-// What is fast is measured, not guessed: a table holds the microseconds of one layer's decode attention for dense and for some
-// candidates, over numbers of sequences and rows of their contexts, on one device and for one geometry (`sleigh bench attn
-// --calibrate` makes it). `auto` is no method: it has no functions, an engine refuses it, and it is not in sl_attn_methods.
-// sl_attn_parse knows it, so that specifications and plans can hold it until sl_auto_choose_plan puts a method in its place:
+// `sleigh bench attn --calibrate` measures a table: microseconds of the decode attention of one layer, for dense and for some
+// other specifications, over numbers of sequences and context lengths. A table belongs to one device and one geometry.
 //
-//   auto                       candidates that state no error: those that were calibrated, by default santa-pps:S=128 and
+// `auto` is not a method: it has no functions, an engine refuses it, and sl_attn_methods does not list it. sl_attn_parse
+// accepts it, so a specification or a plan can hold it until sl_auto_choose_plan replaces it:
+//
+//   auto                       candidates: the specifications of the table that state no error, by default santa-pps:S=128 and
 //                              santa-is:S=256
-//   auto:epsilon=E[:delta=D]   santa-pps:epsilon=E:delta=D, if it was timed at an epsilon and a delta that are not larger: its
-//                              rows, and so its time, rise as they fall
+//   auto:epsilon=E[:delta=D]   candidate: santa-pps:epsilon=E:delta=D, if the table has a time of santa-pps with an epsilon <=
+//   E
+//                              and a delta <= D. Smaller values draw more rows, so this time is an upper bound.
 //
-// The choice depends on the table, on the sequences that the engine decodes together at most and on the length of the caller's
-// context: on no batch slot and on no other sequence.
+// The choice depends on three things: the table, the largest number of sequences that the engine decodes together, and the
+// length of the context of the caller. It depends on no batch index and on no other sequence.
 #ifndef SLEIGH_ATTENTION_AUTO_H
 #define SLEIGH_ATTENTION_AUTO_H
 
@@ -22,49 +24,51 @@ extern const sl_attn_method sl_method_auto;
 enum { SL_AUTO_SPECS = 16, SL_AUTO_POINTS = 512 };
 
 typedef struct sl_auto_point {
-    int n_seqs, n_kv;         // sequences of equally many rows
-    double us[SL_AUTO_SPECS]; // [n_specs] microseconds of one layer; NaN: not measured, of dense never
+    int n_seqs, n_kv;         // n_seqs sequences of n_kv rows each
+    double us[SL_AUTO_SPECS]; // [n_specs] microseconds of one layer; NaN: not measured (never for dense)
 } sl_auto_point;
 
 typedef struct sl_auto_table {
     char device[256], date[16]; // sl_device_name's; 2026-11-21
     int n_heads, n_kv_heads, head_dim;
-    double query_deviation; // of the queries that were timed; keys' is 1
+    double query_deviation; // standard deviation of the timed queries; that of the keys is 1
     int n_specs, n_points;
     sl_attn_spec specs[SL_AUTO_SPECS]; // the first is dense
-    sl_auto_point *points;             // [n_points], by n_seqs, then by n_kv; no two alike
+    sl_auto_point *points;             // [n_points], sorted by n_seqs, then by n_kv; no two are equal
 } sl_auto_table;
 
-// $XDG_CACHE_HOME/sleigh/attn-DEVICE-hN-kvN-dN.json, or ~/.cache's. SL_ERR_ARG when neither variable is an absolute path.
+// Writes the path $XDG_CACHE_HOME/sleigh/attn-DEVICE-hN-kvN-dN.json into buf; without XDG_CACHE_HOME, ~/.cache/sleigh/...
+// SL_ERR_ARG when neither XDG_CACHE_HOME nor HOME is an absolute path.
 int sl_auto_path(const char *device, const sl_attn_geom *geom, char *buf, size_t size, sl_error *err);
-// Reads a table. A missing file is SL_ERR_IO, or 0 with n_specs = 0 if `optional`; anything else than a table is
-// SL_ERR_FORMAT. Errors name the file and the field. *out is the caller's to free, after an error too.
+// Reads a table. A missing file is SL_ERR_IO; with `optional` it returns 0 and n_specs = 0. A file that is no table is
+// SL_ERR_FORMAT. Errors name the file and the field. The caller frees *out, after an error too.
 int sl_auto_read(const char *path, int optional, sl_auto_table *out, sl_error *err);
-// Writes it beside its target and renames it when it is complete: a reader finds the old table or the new one. Makes the
-// folders that are missing. SL_ERR_IO; the old table stays then.
+// Writes a temporary file in the same folder and renames it, so a reader finds the old table or the new one. Makes missing
+// folders. After SL_ERR_IO the old table is still there.
 int sl_auto_write(const sl_auto_table *table, const char *path, sl_error *err);
 void sl_auto_free(sl_auto_table *table);
-// SL_ERR_UNSUPPORTED when the table is of another device or geometry, with both. path: for the message.
+// SL_ERR_UNSUPPORTED when the table belongs to another device or geometry; the message names both. path: for the message.
 int sl_auto_check(const sl_auto_table *table, const char *path, const char *device, const sl_attn_geom *geom, sl_error *err);
 
 typedef struct sl_auto_choice {
-    sl_attn_spec spec;   // dense, or a method that decodes
-    int crossover;       // rows from which on another than dense is taken; 0: from none
-    int n_seqs;          // of the points that were looked at: the table's most that are not more than asked, else its least
-    int n_candidates;    // beside dense that the request allows
-    double us, dense_us; // at the point that decided; NaN below the first
+    sl_attn_spec spec;   // dense, or a candidate
+    int crossover;       // fewest rows at which a candidate is chosen; 0: dense is chosen for every length
+    int n_seqs;          // of the points that decide: the largest in the table that is <= n_seqs, else the smallest
+    int n_candidates;    // candidates without dense
+    double us, dense_us; // times at the point that decides; NaN for contexts shorter than every point
 } sl_auto_choice;
 
-// What `request` (auto with its parameters) comes to for contexts of n_kv rows in an engine of n_seqs sequences. The crossover
-// is the least measured n_kv from which on, up to the table's end, an allowed candidate takes at most 95% of dense attention's
-// time; from it on the fastest at the largest measured n_kv that is not more than asked. table NULL: dense.
+// Chooses for `request` (auto with parameters), for contexts of n_kv rows in an engine of n_seqs sequences. The crossover is
+// the smallest measured n_kv where a candidate takes at most 95% of the time of dense attention, at this and at every larger
+// measured n_kv. From the crossover on, the choice is the fastest candidate at the largest measured n_kv <= n_kv. Without a
+// table (NULL) the choice is dense.
 void sl_auto_choose(const sl_auto_table *table, const sl_attn_spec *request, int n_seqs, int n_kv, sl_auto_choice *out);
-// The choice as one line, without the length that was asked for: equal for all lengths of equal choice.
+// Writes the choice as one line. The line does not contain n_kv, so it is equal for all lengths with the same choice.
 void sl_auto_choice_format(const sl_auto_table *table, const sl_attn_spec *request, const sl_auto_choice *choice, char *buf,
                            size_t size);
 
-int sl_auto_in_plan(const sl_attn_plan *plan); // 1: a layer's method is auto
-// plan with sl_auto_choose's choices in place of auto, into *out, which is the caller's to free. SL_ERR_MEMORY.
+int sl_auto_in_plan(const sl_attn_plan *plan); // 1: the method of some layer is auto
+// Copies plan into *out and replaces auto by the choices of sl_auto_choose. The caller frees *out. SL_ERR_MEMORY.
 int sl_auto_choose_plan(const sl_auto_table *table, const sl_attn_plan *plan, int n_seqs, int n_kv, sl_attn_plan *out,
                         sl_error *err);
 

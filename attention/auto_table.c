@@ -1,5 +1,4 @@
-// attention/auto_table.c - the calibration table of auto.h as a file: where it lies, reading it, writing it whole or not at
-// all.
+// attention/auto_table.c - the calibration table (auto.h) as a file: its path, the reader and the writer.
 //
 //   {"format": "sleigh attention calibration 1", "device": "...", "date": "2026-11-21",
 //    "n_heads": 32, "n_kv_heads": 8, "head_dim": 128, "query_deviation": 4.0,
@@ -18,7 +17,7 @@
 
 static const char format[] = "sleigh attention calibration 1";
 
-// ---- where ----
+// ---- the path ----
 
 int sl_auto_path(const char *device, const sl_attn_geom *g, char *buf, size_t size, sl_error *err) {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
@@ -45,7 +44,7 @@ static int bad(const char *path, sl_error *err, const char *what) {
 static int read_text(const char *path, const json_t *root, const char *field, char *out, size_t size, sl_error *err) {
     const char *text = json_string_value(sl_json_get(root, field));
     char what[96];
-    size_t n = 0; // the text goes to the terminal
+    size_t n = 0; // the text is printed on a terminal, so control characters are refused
     while (text && (unsigned char)text[n] >= 0x20 && text[n] < 0x7f) n++;
     if (n > 0 && !text[n] && n < size) {
         strcpy(out, text);
@@ -63,7 +62,7 @@ static int read_specs(const char *path, const json_t *list, sl_auto_table *t, sl
     for (size_t i = 0; i < n; i++) {
         const char *text = json_string_value(json_array_get(list, i));
         int rc = sl_attn_parse(text ? text : "", &t->specs[i], &why);
-        snprintf(what, sizeof what, "field attn: %.500s", rc ? why.message : "auto is chosen by the table, not in it");
+        snprintf(what, sizeof what, "field attn: %.500s", rc ? why.message : "found auto, expected a method");
         if (rc || t->specs[i].method == &sl_method_auto) return bad(path, err, what);
     }
     if (t->specs[0].method != &sl_method_dense) return bad(path, err, "field attn: the first is not dense");
@@ -75,7 +74,7 @@ static int is_whole(const json_t *x) {
     return json_is_integer(x) && json_integer_value(x) >= 1 && json_integer_value(x) <= 1 << 30;
 }
 
-static int read_point(const json_t *item, const sl_auto_table *t, sl_auto_point *p) { // -1: it is none
+static int read_point(const json_t *item, const sl_auto_table *t, sl_auto_point *p) { // -1: not a point
     const json_t *n_seqs = sl_json_get(item, "n_seqs"), *n_kv = sl_json_get(item, "n_kv"), *us = sl_json_get(item, "us");
     if (!is_whole(n_seqs) || !is_whole(n_kv) || json_array_size(us) != (size_t)t->n_specs) return -1;
     p->n_seqs = (int)json_integer_value(n_seqs), p->n_kv = (int)json_integer_value(n_kv);
@@ -115,7 +114,7 @@ static int read_table(const char *path, json_t *root, sl_auto_table *t, sl_error
     const sl_json_file f = {.path = path, .root = root};
     const char *found = json_string_value(sl_json_get(root, "format"));
     float deviation = 0;
-    if (!found || strcmp(found, format)) return bad(path, err, "it is no calibration table, or one of another version");
+    if (!found || strcmp(found, format)) return bad(path, err, "not a calibration table, or a table of another version");
     int rc = read_text(path, root, "device", t->device, sizeof t->device, err);
     if (!rc) rc = read_text(path, root, "date", t->date, sizeof t->date, err);
     if (!rc) rc = sl_json_int(&f, "n_heads", 1, 1 << 20, NULL, &t->n_heads, err);
@@ -185,7 +184,7 @@ static json_t *table_json(const sl_auto_table *t) {
                      t->query_deviation, "attn", attn, "points", points_json(t));
 }
 
-// mkdir -p of what lies before the last '/'. What fails shows when the file is opened.
+// Makes the folders of the path. A failure shows when the file is opened.
 static void make_folders(const char *path) {
     char folder[4096];
     for (const char *p = strchr(path + 1, '/'); p; p = strchr(p + 1, '/')) {

@@ -1,8 +1,8 @@
-// attention/budget.c - --budget=variance: a layer's draws split over its heads so that the mean relative squared error is
-// least (METHODS: budgets over heads). It needs the norm of each head's output one step before, which does not depend on this
-// step's draws; without one (the first step of a session) every head gets S.
+// attention/budget.c - --budget=variance: splits the draws of a layer over its heads so that the mean relative squared error is
+// smallest (docs/methods.md, budgets over heads). The split uses the norm |m_h| of each head's previous output, which does not
+// depend on the draws of this step. In the first step of a session there is none, and every head gets S.
 //
-// A head's demand for draws falls with one number t, common to the layer, which is found by bisection:
+// The demand S_h of a head falls with a number t. Bisection finds the t of the layer where the demands add up to n_heads S:
 //   draws from p        S_h = (1/t) sqrt(sum_j p_j |v_j|^2 - |m_h|^2) / |m_h|
 //   take-all + PPS      S_h = #{x_j >= t} + sum_{x_j < t} x_j / t, x_j = p_j |v_j| / |m_h|: one threshold for the layer
 #include "attention/stages.h"
@@ -13,12 +13,12 @@
 enum { MAX_HEADS = 1024 };
 
 int sl_budget_is_by_variance(const sl_attn_spec *spec) {
-    if (sl_attn_states_error(spec)) return 0; // a stated error sets each head's draws
+    if (sl_attn_states_error(spec)) return 0; // the stated error sets the draws of each head
     return sl_attn_has(spec, "budget") && sl_attn_get(spec, "budget") == 1;
 }
 
-// The profile lies in draws.scratch as doubles. Draws from p: [0] the deviation. PPS: the largest 4 S sizes x_j, descending,
-// each followed by the sum of all smaller ones.
+// The profile of a head: doubles in draws.scratch. Draws from p: [0] is the relative standard deviation of one draw. PPS:
+// [0, n) are the n = n_profile <= 4 S largest sizes x_j, descending; [n + i] is the sum of all sizes below number i.
 static double *profile_of(const sl_head *x) {
     return (double *)x->draws.scratch;
 }
@@ -48,15 +48,15 @@ void sl_budget_profile(sl_head *x) {
     for (int i = 0; i < n; i++) profile[n + i] = rest -= profile[i];
 }
 
-// Draws that a head wants at t, within its limits.
+// The draws that a head needs at t, within its limits.
 static double demand(const sl_head *x, double t) {
-    if (x->needs_exact) return x->S; // it draws nothing
+    if (x->needs_exact) return x->S; // it draws nothing, and other heads do not get its draws
     const double *profile = profile_of(x);
     double want, least = fmax(1, x->S / (double)SL_BUDGET_MOST), most = (double)SL_BUDGET_MOST * x->S;
     if (!is_pps(x)) {
         want = profile[0] / t;
     } else {
-        int low = 0, high = x->n_profile; // the first size below t
+        int low = 0, high = x->n_profile; // the answer: the first size below t
         while (low < high) {
             int mid = (low + high) / 2;
             if (profile[mid] >= t)
@@ -84,13 +84,13 @@ void sl_budget_by_variance(sl_head *heads, int n_heads) {
         else
             high = mid;
     }
-    for (int i = 0; i < n_heads; i++) want[i] = demand(&heads[i], exp2(high)); // demand() looks at S: all before any is set
+    for (int i = 0; i < n_heads; i++) want[i] = demand(&heads[i], exp2(high)); // demand() reads S, so no S is set yet
     for (int i = 0; i < n_heads; i++) left -= heads[i].S = (int)want[i];
-    for (; left > 0; left--) { // what is left goes to the largest remainders; nobody wants more than those add up to
+    for (; left > 0; left--) { // the draws that are left go to the largest remainders
         int best = 0;
         for (int i = 1; i < n_heads; i++)
             if (want[i] - heads[i].S > want[best] - heads[best].S) best = i;
-        if (want[best] <= heads[best].S) return; // at its limit, for which its memory is made
+        if (want[best] <= heads[best].S) return; // every head is at its limit, which is the capacity of its arrays
         heads[best].S++;
     }
 }

@@ -1,4 +1,5 @@
-// attention/combine.c - refinement and combination: from drawn rows to the output, reading those rows of K and V alone.
+// attention/combine.c - refinement and combination: from drawn rows to the output. Reads the drawn rows of K and V and no
+// others.
 #include "attention/stages.h"
 
 #include <math.h>
@@ -9,7 +10,8 @@ double sl_norm(const float *x, int n) {
     return sqrt(square);
 }
 
-static void point_at(sl_head *x, const bf16 *base) { // base: all pages of this layer's K, or V
+// x->rows[i]: the address of row draws.row[i]. base: all pages of K, or of V, of this layer.
+static void point_at(sl_head *x, const bf16 *base) {
     const sl_group *g = x->group;
     for (int i = 0; i < x->draws.n; i++) {
         int j = x->draws.row[i];

@@ -1,5 +1,5 @@
-// attention/composition.c - what the two drivers of a composition (decode.c, online_softmax.c) share: reading a specification,
-// the view of one KV head, the workspace, the statistics at the end of a call.
+// attention/composition.c - parts that the two drivers of a composition (decode.c, online_softmax.c) and the stages share: the
+// composition of a specification, the view of one KV head, the workspace, the statistics at the end of a call.
 #include "attention/stages.h"
 
 #include <math.h>
@@ -16,8 +16,8 @@ sl_composition sl_composition_of(const sl_attn_spec *spec) {
 int sl_attn_on_gpu(const sl_attn_spec *spec) {
 #ifdef SLEIGH_CUDA
     const sl_attn_cuda_ops *ops = spec->method->cuda;
-    if (!ops || !ops->decode || sl_budget_is_by_variance(spec)) return 0; // on a GPU no head waits for the others' budgets
-    return !spec->plus || (spec->plus->cuda && spec->plus->stages->draw->sampler); // what bernoulli.cu draws with
+    if (!ops || !ops->decode || sl_budget_is_by_variance(spec)) return 0; // CUDA kernels cannot wait for budgets of other heads
+    return !spec->plus || (spec->plus->cuda && spec->plus->stages->draw->sampler); // bernoulli.cu has the samplers only
 #else
     (void)spec;
     return 0;
@@ -100,23 +100,23 @@ void sl_reports_close(const sl_attn_decode_args *a, const sl_attn_report *report
     const sl_attn_geom *g = a->geom;
     sl_attn_stats st = {0};
     int group = g->n_heads / g->n_kv_heads;
-    for (int slot = 0; slot < a->n_seqs * g->n_heads; slot++) {
-        const sl_attn_report *r = &reports[slot];
+    for (int i = 0; i < a->n_seqs * g->n_heads; i++) {
+        const sl_attn_report *r = &reports[i];
         st.steps++;
         st.v_rows += r->v_rows;
-        st.dense_v_rows += (uint64_t)a->seqs[slot / g->n_heads].kv.n_kv;
+        st.dense_v_rows += (uint64_t)a->seqs[i / g->n_heads].kv.n_kv;
         st.samples += r->samples;
         st.tries += r->tries;
         st.fallbacks += r->fallback;
         st.heavy_tails += r->heavy_tail;
         if (r->kurtosis > st.kurtosis) st.kurtosis = r->kurtosis;
         st.features += r->features;
-        if (slot % group) continue;
+        if (i % group) continue;
         st.k_rows += r->k_rows;
         st.v_distinct += r->v_distinct;
         st.bytes += r->bytes;
         st.dense_bytes += r->dense_bytes;
-        st.dense_k_rows += (uint64_t)a->seqs[slot / g->n_heads].kv.n_kv;
+        st.dense_k_rows += (uint64_t)a->seqs[i / g->n_heads].kv.n_kv;
     }
     sl_attn_stats_add(a->stats, &st);
     if (a->reports) memcpy(a->reports, reports, (size_t)a->n_seqs * g->n_heads * sizeof *reports);

@@ -1,4 +1,4 @@
-// attention/cpu_kernels.c - which table of vector loops this processor runs.
+// attention/cpu_kernels.c - chooses the table of vector loops for this processor.
 #include "attention/cpu_kernels.h"
 #include "engine/backend/cpu/cpu_ops.h"
 

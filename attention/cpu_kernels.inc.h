@@ -1,4 +1,5 @@
-// attention/cpu_kernels.inc.h - the template of attention's vector loops (cpu_kernels.h); SL_ISA is the instruction set's name.
+// attention/cpu_kernels.inc.h - the template of the vector loops of attention (cpu_kernels.h). SL_ISA: name of the instruction
+// set.
 #include "attention/cpu_kernels.h"
 #include "attention/stages.h"
 #include "engine/backend/cpu/simd.h"
@@ -15,8 +16,8 @@ typedef uint16_t vh __attribute__((vector_size(VW * 2), aligned(2), may_alias));
 typedef uint16_t vs __attribute__((vector_size(VW * 4), aligned(2), may_alias));
 
 // ---- sums of VW vectors at once ----
-// Lane i of fold(a, b, s) is the pair sum over lanes i, i^s of a where bit s of i is clear, of b where it is set. log2(VW) such
-// levels leave the sum of vector r in lane r; each row is summed by the same balanced tree.
+// Lane i of FOLD(a, b, s) is the sum of lanes i and i^s of a (bit s of i clear) or of b (bit s set). After log2(VW) levels lane
+// r holds the sum of vector r. Every row is summed by the same balanced tree.
 #define PICK(i, s, flip) (((i) ^ ((flip) * (s))) + (((i) & (s)) ? VW : 0))
 #if defined(__AVX512F__)
 #define MASK(s, f)                                                                                                             \
@@ -38,7 +39,7 @@ typedef uint16_t vs __attribute__((vector_size(VW * 4), aligned(2), may_alias));
 #endif
 #define FOLD(a, b, s) (__builtin_shuffle(a, b, MASK(s, 0)) + __builtin_shuffle(a, b, MASK(s, 1)))
 
-SIMD_INLINE vf sum_each(vf *x) { // x[VW] is used up
+SIMD_INLINE vf sum_each(vf *x) { // overwrites x[VW]
     for (int i = 0; i < VW / 2; i++) x[i] = FOLD(x[2 * i], x[2 * i + 1], 1);
     for (int i = 0; i < VW / 4; i++) x[i] = FOLD(x[2 * i], x[2 * i + 1], 2);
 #if defined(__AVX2__)
@@ -52,8 +53,8 @@ SIMD_INLINE vf sum_each(vf *x) { // x[VW] is used up
 
 // ---- decode ----
 
-// VW rows of K are widened once and multiplied with every head of the group. (AVX512-BF16 dot products, with q split into two
-// bf16 numbers to keep its precision, were tried: on a Zen 5 a santa-sys step took 1.3 times as long.)
+// Widens VW rows of K once and multiplies them with every head of the group. AVX512-BF16 dot products are slower: with q as two
+// bf16 numbers, for the precision of fp32, a santa-sys step took 1.3 times as long on a Zen 5.
 static void score(const float *q, int group, const bf16 *k, int n_rows, int head_dim, float scale, float *out, int stride) {
     float wide[VW * 256] __attribute__((aligned(64)));
     for (int j = 0; j < n_rows; j += VW) {
@@ -80,7 +81,7 @@ static void score(const float *q, int group, const bf16 *k, int n_rows, int head
 }
 
 static void score_rows(const float *q, const bf16 *const *k, int n, int head_dim, float scale, float *out) {
-    enum { AHEAD = 4 }; // the rows lie far apart: fetch some early
+    enum { AHEAD = 4 }; // rows to prefetch: the rows lie far apart
     for (int i = 0; i < n; i++) {
         vf sum = v_set(0);
         if (i + AHEAD < n)
@@ -98,7 +99,8 @@ SIMD_INLINE void score_features_heads(const float *q, int n_heads, int head_dim,
         for (int h = 0; h < n_heads; h++) acc[h][0] = acc[h][1] = v_set(0);
         for (int i = 0; i < n_features; i++) {
             const bf16 *row = kt + (size_t)features[i] * SL_TILE + j;
-            // The next lines of all features fit the first cache; without this hint the loop took 2.5 times as long on a Zen 5.
+            // The next lines of all features fit the L1 cache. Without this prefetch the loop took 2.5 times as long on a
+            // Zen 5.
             if (j + LINE < SL_TILE) __builtin_prefetch(row + LINE);
             vf x0 = v_load_bf16(row), x1 = v_load_bf16(row + VW);
             for (int h = 0; h < n_heads; h++) {
@@ -117,7 +119,7 @@ SIMD_INLINE void score_features_heads(const float *q, int n_heads, int head_dim,
 static void score_features(const float *q, int group, int head_dim, const int32_t *features, int n_features, const bf16 *kt,
                            float scale, float *out, int stride) {
     for (int g = 0; g < group; g += 4, q += (size_t)4 * head_dim, out += (size_t)4 * stride)
-        switch (group - g) { // so that each loop over heads has a constant count
+        switch (group - g) { // each loop over heads gets a constant count
         case 1:
             score_features_heads(q, 1, head_dim, features, n_features, kt, scale, out, stride);
             break;
@@ -180,12 +182,12 @@ static void quantise_query(const float *q, const f16 *step, const f16 *zero, int
     float largest = v_max_lane(most), inverse = largest > 0 ? (float)levels / largest : 0;
     out->scale = largest / (float)levels;
     out->bias = v_sum(bias);
-    // Rounding the keys moves a channel by half a step, rounding the query by half a unit times a code within the middle.
+    // Rounding a key moves a channel by at most half a step. Rounding the query moves it by half a unit times |code - middle|.
     out->bound = 0.5f * v_sum(size) + 0.5f * out->scale * middle * (float)head_dim;
     vi sum = {0};
     for (int d = 0; d < head_dim; d += VW) {
         const float magic = 12582912.0f; // 1.5 * 2^23: adding it rounds to an integer
-        // NaN becomes a number, for the conversion's sake: the bias, which is NaN too, tells.
+        // NaN becomes a number here, because the conversion of NaN is undefined. The bias stays NaN, and so do the scores.
         vf rounded = v_max((v_load(unit + d) * inverse + magic) - magic, v_set((float)-levels));
         vi x = __builtin_convertvector(rounded, vi), high = (x + 64 * fine) >> (7 * fine);
         *(vb *)(out->high + d) = __builtin_convertvector(high, vb);
@@ -197,8 +199,8 @@ static void quantise_query(const float *q, const f16 *step, const f16 *zero, int
     memset(out->low + head_dim, 0, SL_QUANT_DIM - head_dim);
 }
 
-// Sums over the 4 bytes of a lane of codes (unsigned, below 16) times q (signed). With vector instructions they stay in pairs
-// of 16-bit sums for FLUSH words: 8 * 2 * 15 * 127 < 2^15.
+// Sums over the 4 bytes of a lane: codes (unsigned, below 16) times q (signed). Vector instructions keep pairs of 16-bit sums.
+// FLUSH words fit in 16 bits: 8 * 2 * 15 * 127 < 2^15.
 enum { FLUSH = 8 };
 #if defined(__AVX512F__)
 typedef __m512i pair_sums;
@@ -249,7 +251,7 @@ SIMD_INLINE void dot_plane(const uint8_t *rows, int width, int head_dim, const i
     }
 }
 
-// The planes of a page: widths, and how far each is shifted.
+// Dot products of VW rows of a page: the sum over its planes, each shifted to its bits of the code.
 SIMD_INLINE void dot_codes(const uint8_t *planes, int row, int bits, int head_dim, const int8_t *const *q, int n_heads,
                            vi *acc) {
     int n_planes = bits == 4 ? 1 : 2, group = row / 16, part = row % 16;
@@ -300,19 +302,19 @@ static void score_quantised(const sl_quant_query *q, int group, const uint8_t *p
         score_group(q, group, planes, head_dim, 3, out, stride);
 }
 
-// ---- stored weights ----
+// ---- stored masses ----
 
-static uint32_t at_least(const bf16 *w, bf16 least) {
+static uint32_t at_least(const bf16 *stored, bf16 least) {
 #if defined(__AVX512F__)
-    return _mm512_cmpge_epu16_mask(_mm512_loadu_si512(w), _mm512_set1_epi16((short)least));
+    return _mm512_cmpge_epu16_mask(_mm512_loadu_si512(stored), _mm512_set1_epi16((short)least));
 #elif defined(__AVX2__)
-    __m256i limit = _mm256_set1_epi16((short)least), x = _mm256_loadu_si256((const __m256i *)w),
-            y = _mm256_loadu_si256((const __m256i *)(w + 16));
+    __m256i limit = _mm256_set1_epi16((short)least), x = _mm256_loadu_si256((const __m256i *)stored),
+            y = _mm256_loadu_si256((const __m256i *)(stored + 16));
     x = _mm256_cmpeq_epi16(_mm256_max_epu16(x, limit), x), y = _mm256_cmpeq_epi16(_mm256_max_epu16(y, limit), y);
     return (uint32_t)_mm256_movemask_epi8(_mm256_permute4x64_epi64(_mm256_packs_epi16(x, y), 0xd8));
 #else
     uint32_t mask = 0;
-    for (int i = 0; i < SL_BLOCK; i++) mask |= (uint32_t)(w[i] >= least) << i;
+    for (int i = 0; i < SL_BLOCK; i++) mask |= (uint32_t)(stored[i] >= least) << i;
     return mask;
 #endif
 }
@@ -324,17 +326,17 @@ SIMD_INLINE vi nearest_bf16(vf x) {
 }
 
 // Stores a block's bf16 in [0, 1]; returns its mass: 32 of up to 2^30, summed in two halves.
-SIMD_INLINE uint64_t store_block(const vi u[SL_BLOCK / VW], bf16 *w) {
+SIMD_INLINE uint64_t store_block(const vi u[SL_BLOCK / VW], bf16 *stored) {
     vi high = {0}, low = {0};
     for (int i = 0; i < SL_BLOCK / VW; i++) {
-        *(vh *)(w + i * VW) = __builtin_convertvector(u[i], vh);
+        *(vh *)(stored + i * VW) = __builtin_convertvector(u[i], vh);
         vi m = __builtin_convertvector((vf)(u[i] << 16) * 0x1p30f, vi);
         high += m >> 15, low += m & 0x7fff;
     }
     return ((uint64_t)v_sum_int(high) << 15) + (uint64_t)v_sum_int(low);
 }
 
-SIMD_INLINE void masses_of_block(const float *s, bf16 *w, int16_t *ref, uint64_t *mass) {
+SIMD_INLINE void masses_of_block(const float *s, bf16 *stored, int16_t *ref, uint64_t *mass) {
     vi u[SL_BLOCK / VW], unordered = {0};
     vf top = v_set(-INFINITY);
     for (int i = 0; i < SL_BLOCK; i += VW) {
@@ -345,56 +347,56 @@ SIMD_INLINE void masses_of_block(const float *s, bf16 *w, int16_t *ref, uint64_t
     float largest = ceilf(v_max_lane(top));
     int needs_exact = v_any(unordered) || largest > SL_REF_MOST;
     if (needs_exact || !(largest > SL_REF_EMPTY)) { // -inf: every row is masked
-        memset(w, 0, SL_BLOCK * sizeof *w);
+        memset(stored, 0, SL_BLOCK * sizeof *stored);
         *ref = needs_exact ? SL_REF_INVALID : SL_REF_EMPTY;
         *mass = 0;
         return;
     }
     *ref = (int16_t)largest;
     for (int i = 0; i < SL_BLOCK / VW; i++) u[i] = nearest_bf16(v_exp2(v_load(s + i * VW) - largest));
-    *mass = store_block(u, w);
+    *mass = store_block(u, stored);
 }
 
-static void masses(const float *s, int n_rows, bf16 *w, int16_t *ref, uint64_t *mass) {
+static void masses(const float *s, int n_rows, bf16 *stored, int16_t *ref, uint64_t *mass) {
     int n_whole = n_rows / SL_BLOCK * SL_BLOCK;
-    for (int i = 0; i < n_whole; i += SL_BLOCK) masses_of_block(s + i, w + i, ref++, mass++);
+    for (int i = 0; i < n_whole; i += SL_BLOCK) masses_of_block(s + i, stored + i, ref++, mass++);
     if (n_whole == n_rows) return;
     float last[SL_BLOCK];
     for (int i = 0; i < SL_BLOCK; i++) last[i] = n_whole + i < n_rows ? s[n_whole + i] : -INFINITY;
-    masses_of_block(last, w + n_whole, ref, mass);
+    masses_of_block(last, stored + n_whole, ref, mass);
 }
 
-SIMD_INLINE void sizes_of_block(const bf16 *w, int ref, const bf16 *norm, int power, bf16 *size_w, int16_t *size_ref,
+SIMD_INLINE void sizes_of_block(const bf16 *stored, int ref, const bf16 *norm, int power, bf16 *size_stored, int16_t *size_ref,
                                 uint64_t *mass) {
     vi u[SL_BLOCK / VW];
     vf top = v_set(0);
     for (int i = 0; i < SL_BLOCK / VW; i++) {
         vf norms = v_load_bf16(norm + i * VW);
-        u[i] = nearest_bf16(v_load_bf16(w + i * VW) * norms);
+        u[i] = nearest_bf16(v_load_bf16(stored + i * VW) * norms);
         if (power == 2) u[i] = nearest_bf16((vf)(u[i] << 16) * norms);
         top = v_max(top, (vf)(u[i] << 16));
     }
-    int most = sl_f32_to_bf16(v_max_lane(top)), e = ((most + 0x7f) >> 7) - 127; // the smallest integer not below log2 most
+    int most = sl_f32_to_bf16(v_max_lane(top)), e = ((most + 0x7f) >> 7) - 127; // smallest integer not below log2 of most
     e = e < -126 ? -126 : e > 126 ? 126 : e;
     float unit = -sl_bf16_to_f32((bf16)((127 - e) << 7)); // -2^-e
     for (int i = 0; i < SL_BLOCK / VW; i++) u[i] = nearest_bf16(-v_max((vf)(u[i] << 16) * unit, v_set(-1)));
-    *mass = store_block(u, size_w);
-    int both = ref + e > SL_REF_EMPTY ? ref + e : SL_REF_EMPTY + 1; // of a head that is drawn: nearer to 0
+    *mass = store_block(u, size_stored);
+    int both = ref + e > SL_REF_EMPTY ? ref + e : SL_REF_EMPTY + 1; // only heads beyond SL_REF_MOST reach this limit
     *size_ref = (int16_t)(most == 0 ? SL_REF_EMPTY : both);
 }
 
-static void sizes(const bf16 *w, const int16_t *ref, const bf16 *norm, int n_rows, int power, bf16 *size_w, int16_t *size_ref,
-                  uint64_t *mass) {
+static void sizes(const bf16 *stored, const int16_t *ref, const bf16 *norm, int n_rows, int power, bf16 *size_stored,
+                  int16_t *size_ref, uint64_t *mass) {
     int n_whole = n_rows / SL_BLOCK * SL_BLOCK;
-    for (int i = 0; i < n_whole; i += SL_BLOCK) sizes_of_block(w + i, *ref++, norm + i, power, size_w + i, size_ref++, mass++);
+    for (int i = 0; i < n_whole; i += SL_BLOCK)
+        sizes_of_block(stored + i, *ref++, norm + i, power, size_stored + i, size_ref++, mass++);
     if (n_whole == n_rows) return;
     bf16 last[SL_BLOCK] = {0};
     memcpy(last, norm + n_whole, (n_rows - n_whole) * sizeof *last);
-    sizes_of_block(w + n_whole, *ref, last, power, size_w + n_whole, size_ref, mass);
+    sizes_of_block(stored + n_whole, *ref, last, power, size_stored + n_whole, size_ref, mass);
 }
 
-// e[j] = 2^(s[j] - m), m the new maximum; returns the factor for what was summed before. n <= 256; e is zero up to a multiple
-// of VW.
+// e[j] = 2^(s[j] - m), m the new maximum. Returns the factor for earlier sums. n <= 256; e is 0 from n to a multiple of VW.
 SIMD_INLINE float softmax_step(const float *s, int n, float *m, float *l, float *e) {
     float last[VW];
     int n_vec = n / VW * VW;
@@ -403,7 +405,7 @@ SIMD_INLINE float softmax_step(const float *s, int n, float *m, float *l, float 
     for (int i = 0; i < VW; i++) last[i] = n_vec + i < n ? s[n_vec + i] : -INFINITY;
     float largest = v_max_lane(v_max(top, v_load(last)));
     if (!(largest > *m)) largest = *m;
-    if (largest == -INFINITY) { // no row is visible yet, or a NaN has hidden the largest score
+    if (largest == -INFINITY) { // no row is visible yet, or the maximum skipped a NaN
         memset(e, 0, (size_t)(n_vec + VW) * sizeof *e);
         for (int i = 0; i < n; i++)
             if (isnan(s[i])) *l = NAN;
@@ -422,7 +424,7 @@ SIMD_INLINE float softmax_step(const float *s, int n, float *m, float *l, float 
     return factor;
 }
 
-// o[g][d .. d + n_vec * VW) += sum_j e[g][j] v[j][d..], the rows in order, for n_heads heads at once.
+// o[g][d .. d + n_vec * VW) += sum_j e[g][j] v[j][d..] for n_heads heads, the rows in order.
 SIMD_INLINE void accumulate_tile(const float *e, const bf16 *v, int n_rows, int head_dim, int n_heads, int n_vec, float *o) {
     vf acc[4][4];
     for (int g = 0; g < n_heads; g++)
@@ -468,7 +470,7 @@ static void online_softmax(const float *s, int stride, int group, const bf16 *v,
 }
 
 static void gather(const bf16 *const *v, const float *coef, int n, int head_dim, float *out) {
-    enum { AHEAD = 4 }; // drawn rows lie far apart: fetch some early
+    enum { AHEAD = 4 }; // rows to prefetch: drawn rows lie far apart
     for (int d = 0; d < head_dim; d += VW) v_store(out + d, v_set(0));
     for (int i = 0; i < n; i++) {
         if (i + AHEAD < n)

@@ -1,14 +1,17 @@
 // attention/decode.c - runs a composition of stages for every sequence and head of a decode call.
 //
-// Passes inside one parallel region: (1) proposal, a task per 1,024-row chunk of a KV head; (2) running masses of each query
-// head, and with --budget=variance how the draws are split; (3) draw, refine, combine, a task per query head; (4) distinct rows
-// of a KV head, for the statistics. No task's result depends on how tasks are spread over threads.
+// One parallel region has four passes:
+//   1. proposal: a task for each chunk of 1,024 rows of a KV head;
+//   2. running masses: a task for each query head; with --budget=variance also the split of the draws over heads;
+//   3. draw, refine, combine: a task for each query head;
+//   4. distinct rows, for the statistics: a task for each KV head.
+// The result of a task does not depend on the thread that runs it.
 #include "attention/stages.h"
 
 #include <math.h>
 #include <string.h>
 
-// ---- what a specification composes ----
+// ---- what a specification needs ----
 
 static int budget(const sl_attn_spec *spec, const sl_draw *draw, int n_kv) {
     return draw->budget ? draw->budget(spec, n_kv) : (int)sl_attn_get(spec, "S");
@@ -18,7 +21,7 @@ static int size_power(const sl_attn_spec *spec, const sl_draw *draw) {
     return draw->size_power ? draw->size_power(spec) : 0;
 }
 
-// Of every page: for sizes, or for a draw's own bound.
+// 1: the norms of V of all pages are read, for sizes or for a bound of the draw.
 static int reads_norms(const sl_attn_spec *spec, const sl_draw *draw) {
     sl_kv_need need;
     return size_power(spec, draw) || (draw->needs && draw->needs(spec, &need) && need.kind == &sl_page_norms);
@@ -34,67 +37,68 @@ static int needs(const sl_attn_spec *spec, sl_kv_need *out) {
     return n;
 }
 
-// ---- the output of the step before ----
+// ---- the output of the previous step ----
 
-typedef struct memory {
-    uint32_t next; // position at which it is the step before; 0: empty
-    float out[];   // [n_heads][head_dim]
-} memory;
+typedef struct last_output {
+    uint32_t next_position; // the position of the step that follows it; 0: empty
+    float out[];            // [n_heads][head_dim]
+} last_output;
 
 static size_t state(const sl_attn_geom *g, const sl_attn_spec *spec) {
     int plans = sl_budget_is_by_variance(spec) || (sl_attn_states_error(spec) && sl_composition_of(spec).draw->size_power);
-    return plans ? sizeof(memory) + (size_t)g->n_heads * g->head_dim * sizeof(float) : 0;
+    return plans ? sizeof(last_output) + (size_t)g->n_heads * g->head_dim * sizeof(float) : 0;
 }
 
-static void remember(const sl_attn_query *query, const sl_attn_geom *g) {
-    memory *m = query->state;
+static void keep_output(const sl_attn_query *query, const sl_attn_geom *g) {
+    last_output *m = query->state;
     if (!m) return;
-    m->next = query->position + 1;
+    m->next_position = query->position + 1;
     memcpy(m->out, query->out, (size_t)g->n_heads * g->head_dim * sizeof(float));
 }
 
 // ---- the workspace ----
 
-// Byte offsets of [slot][...], a slot being a (sequence, query head), and of [pair][...], a (sequence, KV head).
+// Byte offsets of arrays [item][...] and [pair][...]. An item is a (sequence, query head), a pair is a (sequence, KV head).
 typedef struct layout {
-    size_t n_entries, n_blocks, cap, n_scratch, n_state; // of a slot; bytes of state of a pair
+    size_t n_entries, n_blocks, cap, n_scratch; // of an item
+    size_t n_state;                             // bytes of a pair
     size_t heads, groups, reports, states;
-    size_t w[2], ref[2], cum[2]; // weights, sizes
+    size_t stored[2], ref[2], cum[2]; // [0]: masses, [1]: sizes
     size_t row, count, inv_pi, scratch, rows, coef, score;
-    size_t size;
+    size_t size; // of the workspace
 } layout;
 
 static layout lay_out(const sl_attn_geom *g, const sl_attn_spec *spec, int n_seqs, int n_kv) {
     sl_composition c = sl_composition_of(spec);
-    size_t pairs = (size_t)n_seqs * g->n_kv_heads, slots = (size_t)n_seqs * g->n_heads, at = 0;
+    size_t pairs = (size_t)n_seqs * g->n_kv_heads, items = (size_t)n_seqs * g->n_heads, at = 0;
     int unit = c.propose->unit;
     layout l = {.cap = c.draw->capacity(spec, n_kv),
                 .n_scratch = c.draw->scratch ? c.draw->scratch(spec, n_kv) : 0,
                 .n_state = c.propose->state ? (c.propose->state(g, spec, n_kv) + 63) / 64 * 64 : 0};
     if (unit) l.n_blocks = ((size_t)(n_kv + unit - 1) / unit + SL_BLOCK - 1) / SL_BLOCK;
     l.n_entries = l.n_blocks * SL_BLOCK;
-    l.heads = sl_workspace_take(&at, slots * sizeof(sl_head));
+    l.heads = sl_workspace_take(&at, items * sizeof(sl_head));
     l.groups = sl_workspace_take(&at, pairs * sizeof(sl_group));
-    l.reports = sl_workspace_take(&at, slots * sizeof(sl_attn_report));
+    l.reports = sl_workspace_take(&at, items * sizeof(sl_attn_report));
     l.states = sl_workspace_take(&at, pairs * l.n_state);
     for (int i = 0; i < (size_power(spec, c.draw) ? 2 : 1); i++) {
-        l.w[i] = sl_workspace_take(&at, slots * l.n_entries * sizeof(bf16));
-        l.ref[i] = sl_workspace_take(&at, slots * l.n_blocks * sizeof(int16_t));
-        l.cum[i] = sl_workspace_take(&at, slots * (l.n_blocks + 1) * sizeof(uint64_t));
+        l.stored[i] = sl_workspace_take(&at, items * l.n_entries * sizeof(bf16));
+        l.ref[i] = sl_workspace_take(&at, items * l.n_blocks * sizeof(int16_t));
+        l.cum[i] = sl_workspace_take(&at, items * (l.n_blocks + 1) * sizeof(uint64_t));
     }
-    l.row = sl_workspace_take(&at, slots * l.cap * sizeof(int32_t));
-    l.count = sl_workspace_take(&at, slots * l.cap * sizeof(int32_t));
-    l.inv_pi = sl_workspace_take(&at, slots * l.cap * sizeof(float));
-    l.scratch = sl_workspace_take(&at, slots * l.n_scratch * sizeof(uint64_t));
-    l.rows = sl_workspace_take(&at, slots * l.cap * sizeof(bf16 *));
-    l.coef = sl_workspace_take(&at, slots * l.cap * sizeof(float));
-    l.score = sl_workspace_take(&at, slots * l.cap * sizeof(float));
+    l.row = sl_workspace_take(&at, items * l.cap * sizeof(int32_t));
+    l.count = sl_workspace_take(&at, items * l.cap * sizeof(int32_t));
+    l.inv_pi = sl_workspace_take(&at, items * l.cap * sizeof(float));
+    l.scratch = sl_workspace_take(&at, items * l.n_scratch * sizeof(uint64_t));
+    l.rows = sl_workspace_take(&at, items * l.cap * sizeof(bf16 *));
+    l.coef = sl_workspace_take(&at, items * l.cap * sizeof(float));
+    l.score = sl_workspace_take(&at, items * l.cap * sizeof(float));
     l.size = at;
     return l;
 }
 
 static size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv) {
-    (void)n_tokens; // decode alone
+    (void)n_tokens; // these methods have no prefill
     if (!sl_composition_of(spec).draw) return sl_online_softmax_workspace(geom, spec, n_seqs, n_kv);
     return lay_out(geom, spec, n_seqs, n_kv).size;
 }
@@ -110,44 +114,45 @@ typedef struct call {
     sl_group *groups; // [n_seqs * n_kv_heads]
 } call;
 
-static sl_masses masses_of(const call *c, int which, size_t slot, int n) {
+static sl_masses masses_of(const call *c, int which, size_t item, int n) {
     return (sl_masses){
         .n = n,
         .n_blocks = (n + SL_BLOCK - 1) / SL_BLOCK,
-        .stored = (bf16 *)(c->ws + c->l.w[which]) + slot * c->l.n_entries,
-        .ref = (int16_t *)(c->ws + c->l.ref[which]) + slot * c->l.n_blocks,
-        .cum = (uint64_t *)(c->ws + c->l.cum[which]) + slot * (c->l.n_blocks + 1),
+        .stored = (bf16 *)(c->ws + c->l.stored[which]) + item * c->l.n_entries,
+        .ref = (int16_t *)(c->ws + c->l.ref[which]) + item * c->l.n_blocks,
+        .cum = (uint64_t *)(c->ws + c->l.cum[which]) + item * (c->l.n_blocks + 1),
     };
 }
 
-static void open_head(call *c, size_t slot, const sl_group *g, int index) {
+static void open_head(call *c, size_t item, const sl_group *g, int index) {
     const sl_attn_decode_args *a = c->args;
-    const memory *m = g->query->state;
+    const last_output *m = g->query->state;
     int head = g->h * g->n + index, unit = c->stages.propose->unit, n = unit ? (g->kv->n_kv + unit - 1) / unit : 0;
-    size_t at = slot * c->l.cap;
-    sl_head *x = &c->heads[slot];
+    size_t at = item * c->l.cap;
+    sl_head *x = &c->heads[item];
     *x = (sl_head){
         .group = g,
         .draw = c->stages.draw,
         .index = index,
         .q = g->q + (size_t)index * g->head_dim,
-        .masses = masses_of(c, 0, slot, n),
+        .masses = masses_of(c, 0, item, n),
         .S = budget(a->spec, c->stages.draw, g->kv->n_kv),
         .id = sl_attn_rng_id(a->seed, g->query->sequence, g->query->position, a->layer, a->geom->first_head + head),
-        .previous = m && m->next == g->query->position && m->next ? m->out + (size_t)head * g->head_dim : NULL,
+        .previous =
+            m && m->next_position == g->query->position && m->next_position ? m->out + (size_t)head * g->head_dim : NULL,
         .draws = {.row = (int32_t *)(c->ws + c->l.row) + at,
                   .count = (int32_t *)(c->ws + c->l.count) + at,
                   .inv_pi = (float *)(c->ws + c->l.inv_pi) + at,
-                  .scratch = (uint64_t *)(c->ws + c->l.scratch) + slot * c->l.n_scratch},
+                  .scratch = (uint64_t *)(c->ws + c->l.scratch) + item * c->l.n_scratch},
         .rows = (const bf16 **)(c->ws + c->l.rows) + at,
         .coef = (float *)(c->ws + c->l.coef) + at,
         .score = (float *)(c->ws + c->l.score) + at,
         .out = g->query->out + (size_t)head * g->head_dim,
-        .report = (sl_attn_report *)(c->ws + c->l.reports) + slot,
+        .report = (sl_attn_report *)(c->ws + c->l.reports) + item,
     };
     *x->report = (sl_attn_report){.error_bound = NAN, .kurtosis = NAN, .error = NAN, .cosine = NAN, .bias = NAN, .features = 1};
     x->u = sl_uniform_philox(&x->id);
-    if (c->l.w[1]) x->sizes = masses_of(c, 1, slot, n);
+    if (c->l.stored[1]) x->sizes = masses_of(c, 1, item, n);
 }
 
 static void open_call(call *c) {
@@ -163,7 +168,7 @@ static void open_call(call *c) {
 
 // ---- the passes ----
 
-// One chunk of KV head h for its group, as stored weights and in-block masses.
+// Scores one chunk of a KV head for its group. Fills stored masses, refs and in-block masses of the chunk.
 static void propose_chunk(const call *c, const sl_group *g, sl_head *heads, int chunk) {
     const sl_proposal *propose = c->stages.propose;
     int unit = propose->unit, first = chunk * (SL_CHUNK / SL_PAGE), last = first + SL_CHUNK / SL_PAGE;
@@ -203,7 +208,7 @@ static void finish_masses(const call *c, sl_head *x) {
     if (sl_budget_is_by_variance(c->args->spec)) sl_budget_profile(x);
 }
 
-// Every row, exactly: the stored weights cannot say which rows have mass.
+// Attends to every row exactly, because stored masses cannot hold the scores of this head.
 static void fall_back(const call *c, sl_head *x) {
     sl_attn_report *r = x->report;
     sl_exact_head(x);
@@ -229,7 +234,8 @@ static void draw_and_combine(const call *c, sl_head *x) {
     if (c->stages.propose->report) c->stages.propose->report(x);
 }
 
-// Rows that at least one head of the group drew, a merge of their ascending lists; *fresh: those of the newest page.
+// Merges the ascending lists of the group's heads. Returns the number of rows that at least one head drew; *fresh: how many of
+// them lie in the newest page.
 static int count_distinct(const sl_group *g, const sl_head *heads, int *fresh) {
     int at[SL_MAX_GROUP] = {0}, newest = sl_kv_n_built(g->kv) * SL_PAGE;
     *fresh = 0;
@@ -250,13 +256,13 @@ static void report_group(const call *c, const sl_group *g, const sl_head *heads)
     int needs_exact = 0, n_kv = g->kv->n_kv;
     for (int i = 0; i < g->n; i++) needs_exact |= heads[i].needs_exact;
     if (needs_exact) distinct = n_kv, fresh = sl_page_rows(g->kv, sl_kv_n_built(g->kv));
-    // A proposal from page extras has read the newest page's keys already.
+    // A proposal from page extras has already read the keys of the newest page.
     int refined_rows = refined ? distinct - (propose->needs ? fresh : 0) : 0;
     int k_rows = refined          ? refined_rows + (propose->needs ? sl_page_rows(g->kv, sl_kv_n_built(g->kv)) : 0)
                  : propose->needs ? 0
                                   : n_kv;
     uint64_t bytes = propose->bytes(g) + (refined_rows + (uint64_t)distinct) * row;
-    if (needs_exact && !refined) k_rows = n_kv, bytes += n_kv * row; // keys that were scored are read again
+    if (needs_exact && !refined) k_rows = n_kv, bytes += n_kv * row; // exact attention reads the scored keys again
     if (reads_norms(c->args->spec, c->stages.draw)) bytes += (uint64_t)n_kv * sizeof(bf16);
     for (int i = 0; i < g->n; i++) {
         sl_attn_report *r = heads[i].report;
@@ -286,14 +292,14 @@ static void run(call *c) {
         }
         if (propose->unit) {
 #pragma omp for schedule(dynamic)
-            for (int slot = 0; slot < n_pairs * group; slot++) finish_masses(c, &c->heads[slot]);
+            for (int item = 0; item < n_pairs * group; item++) finish_masses(c, &c->heads[item]);
         }
         if (sl_budget_is_by_variance(c->args->spec)) {
 #pragma omp for schedule(dynamic)
             for (int s = 0; s < c->args->n_seqs; s++) sl_budget_by_variance(c->heads + (size_t)s * g->n_heads, g->n_heads);
         }
 #pragma omp for schedule(dynamic)
-        for (int slot = 0; slot < n_pairs * group; slot++) draw_and_combine(c, &c->heads[slot]);
+        for (int item = 0; item < n_pairs * group; item++) draw_and_combine(c, &c->heads[item]);
 #pragma omp for schedule(dynamic)
         for (int pair = 0; pair < n_pairs; pair++) report_group(c, &c->groups[pair], c->heads + (size_t)pair * group);
     }
@@ -313,7 +319,7 @@ static void decode(const sl_attn_decode_args *a) {
     open_call(&c);
     run(&c);
     sl_reports_close(a, c.heads[0].report);
-    for (int s = 0; s < a->n_seqs; s++) remember(&a->seqs[s], a->geom);
+    for (int s = 0; s < a->n_seqs; s++) keep_output(&a->seqs[s], a->geom);
 }
 
 const sl_attn_ops sl_stages_ops = {.workspace = workspace, .decode = decode, .needs = needs, .state = state};

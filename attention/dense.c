@@ -1,5 +1,5 @@
-// attention/dense.c - exact attention: every row drawn once. Decode is the composition (exact, all) of online_softmax.c;
-// prefill is one pass over pages for a tile of queries, with an online softmax.
+// attention/dense.c - exact attention. Decode is a composition without a draw (online_softmax.c). Prefill is one pass over
+// pages for each tile of queries, with an online softmax.
 #include "attention/stages.h"
 
 #include <math.h>
@@ -10,26 +10,27 @@ static float log2_scale(int head_dim) {
     return (float)(1.4426950408889634 / sqrt(head_dim));
 }
 
-// ---- prefill: a task per tile of query tokens and KV head; pages in order, an online softmax per row ----
+// ---- prefill: a task for each tile of query tokens and KV head. Pages in order, an online softmax for each row of the tile
+// ----
 
-enum { TILE_ROWS = 256 }; // (token, head of the group) pairs of a query tile
+enum { TILE_ROWS = 256 }; // rows of a query tile; a row is a (token, query head of the group)
 
 static int tile_tokens(int group) {
     return group >= TILE_ROWS ? 1 : TILE_ROWS / group;
 }
 
-static int tile_rows(int group) { // padded to what gemm takes
+static int tile_rows(int group) { // padded to a multiple of SL_GEMM_ROWS
     return (tile_tokens(group) * group + SL_GEMM_ROWS - 1) / SL_GEMM_ROWS * SL_GEMM_ROWS;
 }
 
-// Floats of scratch for one thread: q, o [rows][head_dim]; s [rows][256]; k^T [head_dim][256]; v [256][head_dim]; m, l [rows].
+// Floats of scratch of one thread: q, o [rows][head_dim]; s [rows][256]; k^T [head_dim][256]; v [256][head_dim]; m, l [rows].
 static size_t tile_floats(const sl_attn_geom *g) {
     size_t rows = tile_rows(g->n_heads / g->n_kv_heads);
     return rows * (2 * g->head_dim + SL_PAGE + 2) + 2 * (size_t)SL_PAGE * g->head_dim;
 }
 
 typedef struct tile {
-    int rows, first, n_tokens; // rows in use; tokens [first, first + n_tokens) of the call
+    int rows, first, n_tokens; // rows without padding; tokens [first, first + n_tokens) of the call
     float *q, *o, *s, *kt, *v, *m, *l;
 } tile;
 
@@ -72,7 +73,7 @@ static void prefill_tile(const sl_attn_prefill_args *a, const sl_attn_kernels *k
     t.first = first;
     t.n_tokens = a->n_tokens - first < most ? a->n_tokens - first : most;
     t.rows = t.n_tokens * group;
-    memset(t.q, 0, 2 * (size_t)tile_rows(group) * dim * sizeof *t.q); // q and o, padding rows included
+    memset(t.q, 0, 2 * (size_t)tile_rows(group) * dim * sizeof *t.q); // q and o, with padding rows
     for (int r = 0; r < tile_rows(group); r++) t.m[r] = -INFINITY, t.l[r] = 0;
     size_t row = (size_t)g->n_heads * dim;
     for (int r = 0; r < t.rows; r++)
@@ -94,7 +95,7 @@ static void prefill(const sl_attn_prefill_args *a) {
     SL_CHECK(tile_floats(g) * sizeof(float) * omp_get_max_threads() <= a->ws->size);
 #pragma omp parallel for schedule(dynamic)
     for (int task = 0; task < n_tiles * g->n_kv_heads; task++) {
-        int index = n_tiles - 1 - task / g->n_kv_heads; // the longest first
+        int index = n_tiles - 1 - task / g->n_kv_heads; // the last tile has most rows to read, so it starts first
         prefill_tile(a, kernels, task % g->n_kv_heads, index * step, scratch + tile_floats(g) * omp_get_thread_num());
     }
 }
@@ -102,7 +103,7 @@ static void prefill(const sl_attn_prefill_args *a) {
 // ---- the method ----
 
 static size_t workspace(const sl_attn_geom *g, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv) {
-    (void)n_tokens; // prefill works tile by tile
+    (void)n_tokens; // the scratch of prefill depends on the tile alone
     size_t decode_bytes = sl_stages_ops.workspace(g, spec, n_seqs, 1, n_kv);
     size_t prefill_bytes = sizeof(float) * tile_floats(g) * omp_get_max_threads();
     return decode_bytes > prefill_bytes ? decode_bytes : prefill_bytes;

@@ -1,15 +1,15 @@
-// attention/draw_importance.c - santa-is: take-all + PPS by proposed masses with a uniform part, and every row of the newest
-// page.
+// attention/draw_importance.c - the draw of santa-is: take-all + PPS on the proposed masses, mixed with a uniform part, and
+// every row of the newest page once.
 #include "attention/stages.h"
 
-// Rows of pages without quantised keys are taken once, beyond S.
+// The newest page has no quantised keys. Its rows are taken once each, in addition to the S draws.
 static void run(sl_head *x) {
-    const double alpha = 0.01; // every row keeps a chance, however wrong its proposal
+    const double alpha = 0.01; // every row keeps a positive probability, even where the proposal is wrong
     int n_proposed = sl_kv_n_built(x->group->kv) * SL_PAGE;
     sl_masses proposed = x->masses;
     sl_draws_clear(&x->draws);
     if (n_proposed > 0) {
-        sl_masses_truncate(&proposed, n_proposed); // the newest page alone may hold nearly all mass
+        sl_masses_truncate(&proposed, n_proposed); // the newest page may hold nearly all mass
         sl_masses_mix(&proposed, alpha);
         sl_draw_take_all(&proposed, x->S, 0, x->u, &x->draws);
     }

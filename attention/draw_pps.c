@@ -1,10 +1,11 @@
-// attention/draw_pps.c - santa-pps: take-all + PPS by p |v|, with a budget of S draws or, with --epsilon, as many as a
-// stated error needs (METHODS: santa-pps, "a stated error").
+// attention/draw_pps.c - the draw of santa-pps: take-all + PPS by p |v|, with S draws or, with --epsilon, with as many draws as
+// a stated error needs (docs/methods.md, santa-pps, "a stated error").
 //
 // In units of the output, B = kappa * sum_light p_j |v_j| bounds the trace of the covariance of stratified draws, and no
-// summand exceeds kappa. A head is certified when the error bound b is at most epsilon / (1 + epsilon) |mu^|: then |err| <=
-// epsilon |mu| whenever |err| <= b, which fails with probability delta at most. Try i has the share delta / 2^i, its own
-// uniform numbers and a plan made from the estimate of the try before, so that no try looks at its own draws before it stands.
+// summand exceeds kappa. A head is certified when its error bound b is at most epsilon / (1 + epsilon) |mu^|. Then |err| <= b
+// implies |err| <= epsilon |mu|, and |err| > b has probability delta at most. Try i has the share delta / 2^i of delta and
+// uniform numbers that no other try uses. Its plan uses the estimate of the previous try, so the plan does not depend on the
+// draws of the try.
 #include "attention/stages.h"
 #include "engine/base/quantile.h"
 
@@ -12,9 +13,9 @@
 #include <string.h>
 
 enum {
-    PILOT = 128,    // draws that plan the first try of a session
-    MOST_TRIES = 3, // then the head goes dense
-    FEW = 30,       // draws below which the central limit theorem is not leaned on
+    PILOT = 128,    // draws of the pilot, which plans the first try where there is no previous output
+    MOST_TRIES = 3, // after them every row is taken once
+    FEW = 30,       // with fewer draws, Bernstein's inequality replaces the central limit theorem
 };
 
 typedef struct stated {
@@ -26,7 +27,7 @@ static stated stated_error(double delta, int bernstein) {
     return (stated){sl_normal_quantile(1 - delta / 2), log(2 / delta), bernstein};
 }
 
-// Error bound of k draws on light rows of size `light` in all.
+// Error bound of k draws from light rows of total size `light`.
 static double error_bound(const void *ctx, double light, int k) {
     const stated *s = ctx;
     if (light <= 0) return 0;
@@ -60,7 +61,7 @@ static void run_certified(sl_head *x, double epsilon) {
     const sl_attn_spec *spec = x->group->args->spec;
     double delta = sl_attn_get(spec, "delta"), norm, most = x->masses.n / 2;
     int bernstein = sl_attn_get(spec, "bound") == 1, dim = x->group->head_dim;
-    double unit = sl_masses_share(&x->sizes, 1, &x->masses); // one unit of size as a part of the output
+    double unit = sl_masses_share(&x->sizes, 1, &x->masses); // one unit of size, in units of the output
     if (x->previous) {
         norm = sl_norm(x->previous, dim);
     } else {
@@ -102,7 +103,7 @@ static int by_norm(const sl_attn_spec *spec) {
 static size_t most_draws(const sl_attn_spec *spec) {
     return (size_t)sl_attn_get(spec, "S") * (sl_budget_is_by_variance(spec) ? SL_BUDGET_MOST : 1);
 }
-static size_t capacity(const sl_attn_spec *spec, int n_kv) { // with a stated error, a head may draw every row
+static size_t capacity(const sl_attn_spec *spec, int n_kv) { // with a stated error, a head may take every row
     size_t most = most_draws(spec);
     return sl_attn_get(spec, "epsilon") > 0 || most > (size_t)n_kv ? (size_t)n_kv : most;
 }

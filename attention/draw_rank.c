@@ -1,5 +1,5 @@
-// attention/draw_rank.c - draws without chance: the rows of largest weight, the rows that carry a share of the mass, a fixed
-// set. Each row is taken once (pi = 1); what is left out makes the output biased.
+// attention/draw_rank.c - deterministic draws: the rows of largest mass, the fewest rows with a share of the mass, a fixed set,
+// the units of largest bound. Each row is taken once (pi = 1). The rows that are left out bias the output.
 #include "attention/stages.h"
 
 #include <math.h>
@@ -29,7 +29,7 @@ static size_t every_row(const sl_attn_spec *spec, int n_kv) {
     (void)spec;
     return n_kv;
 }
-static int no_budget(const sl_attn_spec *spec, int n_kv) { // it follows from the weights
+static int no_budget(const sl_attn_spec *spec, int n_kv) { // the number of rows follows from the masses
     (void)spec, (void)n_kv;
     return 0;
 }
@@ -68,7 +68,8 @@ static size_t unit_scratch(const sl_attn_spec *spec, int n_kv) {
     return (size_t)unit_budget(spec, n_kv);
 }
 
-// Weights of units whose bound is 2^-133 of a neighbour's are zero: such units are not drawn, unless there is budget for all.
+// A unit whose bound is 2^-133 of another bound of its block has a stored mass of 0. Such a unit is drawn only when the budget
+// allows every unit.
 static int top_units(sl_head *x, int32_t *units) {
     int newest = x->masses.n - 1, n = 0;
     if (x->S > newest) {
@@ -77,7 +78,7 @@ static int top_units(sl_head *x, int32_t *units) {
     }
     n = sl_masses_largest(&x->masses, x->S, units);
     if (n > 0 && units[n - 1] == newest) return n;
-    if (n == x->S) n = x->S > 1 ? sl_masses_largest(&x->masses, x->S - 1, units) : 0; // it takes the place of the least
+    if (n == x->S) n = x->S > 1 ? sl_masses_largest(&x->masses, x->S - 1, units) : 0; // the newest unit replaces the smallest
     units[n++] = newest;
     return n;
 }

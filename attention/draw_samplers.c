@@ -1,7 +1,7 @@
-// attention/draw_samplers.c - the SANTA family's draws: from running masses and uniform numbers to rows and counts.
+// attention/draw_samplers.c - the draws of the SANTA family: from running masses and uniform numbers to rows and counts.
 //
-// All arithmetic on masses is in integers, so equal weights give equal rows on every device. Thresholds, never differences
-// of floors: in floating point the latter do not add up to S.
+// All arithmetic on masses is in integers, so equal masses give equal rows on every device. Draws follow from thresholds, not
+// from differences of floors of running masses: those do not add up to S in floating point.
 #include "attention/stages.h"
 
 enum { TILE_BLOCKS = SL_TILE / SL_BLOCK };
@@ -16,7 +16,7 @@ sl_uniform sl_uniform_philox(const sl_rng_id *id) {
     return (sl_uniform){philox_next, id};
 }
 
-size_t sl_sampler_capacity(int S, int n) { // flash draws up to a sample for each tile, and rounds up to S / 2 more than S
+size_t sl_sampler_capacity(int S, int n) { // santa-flash makes at least one draw per tile, and rounding adds up to S / 2 draws
     size_t tiles = (size_t)(n + SL_TILE - 1) / SL_TILE, most = (size_t)S + S / 2 + tiles;
     return most < (size_t)n ? most : (size_t)n;
 }
@@ -26,7 +26,7 @@ size_t sl_sampler_scratch(int S, int n) {
     return (size_t)S > 3 * tiles ? (size_t)S : 3 * tiles;
 }
 
-// Threshold of draw m: the point (m + u) / S of a mass W.
+// Threshold of draw m of S: the point (m + u / 2^64) / S of a mass.
 static uint64_t threshold(uint64_t mass, int S, uint32_t m, uint64_t u) {
     return (uint64_t)(((u128)m * mass + (uint64_t)((u128)u * mass >> 64)) / (unsigned)S);
 }
@@ -36,8 +36,8 @@ static uint64_t threshold(uint64_t mass, int S, uint32_t m, uint64_t u) {
 typedef struct cursor {
     const sl_masses *masses;
     sl_draws *out;
-    int block, row;    // next row to look at
-    uint64_t in_block; // in-block mass before row
+    int block, row;    // the next row that a threshold may draw
+    uint64_t in_block; // in-block mass before `row`
 } cursor;
 
 static cursor cursor_begin(const sl_masses *masses, sl_draws *out) {
@@ -45,8 +45,8 @@ static cursor cursor_begin(const sl_masses *masses, sl_draws *out) {
     return (cursor){.masses = masses, .out = out};
 }
 
-// The first row whose running mass exceeds t; t is below the total, so there is one. Thresholds must not descend. *mass: the
-// row's own.
+// The first row whose running mass exceeds t. t is below the total mass, so there is one. Thresholds must not descend from call
+// to call. *mass: mass of the row.
 static int cursor_find(cursor *c, uint64_t t, uint64_t *mass) {
     const sl_masses *masses = c->masses;
     while (masses->cum[c->block + 1] + masses->uniform * SL_BLOCK * (uint64_t)(c->block + 1) <= t) {
@@ -62,7 +62,7 @@ static int cursor_find(cursor *c, uint64_t t, uint64_t *mass) {
         uint64_t running =
             masses->cum[c->block] + masses->uniform * ((uint64_t)j + 1) + (shift < 64 ? in_block << 8 >> shift : 0);
         if (running > t) {
-            c->row = j; // it may be drawn again: in_block is the mass before it
+            c->row = j; // the next threshold may draw this row again, so in_block stays the mass before it
             *mass = running - before;
             return j;
         }
@@ -86,14 +86,14 @@ void sl_draws_add(sl_draws *out, int row, float inv_pi) {
     out->inv_pi[out->n++] = inv_pi;
 }
 
-// The row at threshold t, where a mass W gets S draws: pi_j = S mass_j / W.
+// Draws the row at threshold t. pi_j = S mass_j / W.
 static void draw_at(cursor *c, uint64_t t, double W, int S) {
     uint64_t mass;
     int row = cursor_find(c, t, &mass);
     sl_draws_add(c->out, row, (float)(W / ((double)S * (double)mass)));
 }
 
-// S draws at the points (m + u) / S of the mass [from, from + mass); their pi_j is S_all mass_j / W.
+// S draws at the points (m + u) / S of the mass [from, from + mass). pi_j = S_all mass_j / W.
 static void draw_systematic(cursor *c, uint64_t from, uint64_t mass, int S, uint64_t u, double W, int S_all) {
     for (int m = 0; m < S; m++) draw_at(c, from + threshold(mass, S, (uint32_t)m, u), W, S_all);
 }
@@ -135,8 +135,8 @@ static uint64_t tile_mass(const sl_masses *masses, int t) {
     return tile_begin(masses, t + 1) - tile_begin(masses, t);
 }
 
-// The cut of the largest remainders: tiles with a remainder above *cut get one more draw each, and the first *at_cut of those
-// equal to it do. sorted: scratch of T.
+// Finds which of T tiles get one of `left` more draws: the tiles with a remainder above *cut, and the first *at_cut tiles with
+// a remainder equal to *cut. sorted: [T] scratch.
 static void find_cut(const uint64_t *remainder, uint64_t *sorted, int T, int left, uint64_t *cut, int *at_cut) {
     *cut = UINT64_MAX, *at_cut = 0;
     if (left == 0) return;

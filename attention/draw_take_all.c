@@ -1,7 +1,8 @@
-// attention/draw_take_all.c - take-all + PPS: heavy rows once, light rows in proportion to size (METHODS: santa-pps).
+// attention/draw_take_all.c - take-all + PPS (probability proportional to size): every heavy row once, light rows in proportion
+// to size (docs/methods.md, santa-pps).
 //
-// Unbiased for every heavy set that does not depend on the uniform numbers; this one is solved exactly, so that no light row
-// has an expected count above 1 and the draws are S in all.
+// The estimate is unbiased for every heavy set that does not depend on the uniform numbers. This heavy set makes S draws in
+// all, and no light row has an expected count above 1.
 #include "attention/stages.h"
 
 #include <math.h>
@@ -16,13 +17,13 @@ static void sort_descending(uint64_t *x, int n) {
     }
 }
 
-// The largest `most` rows: the rows, ascending, into out->row, their sizes into out->scratch[most..), and sorted, descending,
-// into out->scratch[0..).
+// Finds the n <= most largest rows of positive size: the rows, ascending, into out->row; their sizes, in this order, into
+// out->scratch[most..); the sizes in descending order into out->scratch[0..). Returns n.
 static int largest_sizes(const sl_masses *size, int most, sl_draws *out) {
     int found = sl_masses_largest(size, most, out->row), n = 0;
     for (int i = 0; i < found; i++) {
         uint64_t mass = sl_masses_of_row(size, out->row[i]);
-        if (mass == 0) continue; // too small to be drawn
+        if (mass == 0) continue; // the stored size is positive, but its integer is 0
         out->row[n] = out->row[i];
         out->scratch[n] = out->scratch[most + n] = mass;
         n++;
@@ -31,18 +32,18 @@ static int largest_sizes(const sl_masses *size, int most, sl_draws *out) {
     return n;
 }
 
-// ---- the light rows' draws ----
+// ---- draws of light rows ----
 
 typedef struct walk {
     const sl_masses *size;
     sl_draws *out;
     const uint64_t *heavy, *heavy_size; // [n_heavy] rows, ascending, and their sizes
-    int n_heavy, next;                  // heavy rows before `next` are passed, and drawn
-    uint64_t passed;                    // their size
-    int row;                            // next row to look at
-    uint64_t running;                   // of the rows before it, heavy ones included
-    uint64_t mass[SL_BLOCK];            // of its block's rows
-    int block;                          // whose masses those are; -1: none
+    int n_heavy, next;                  // heavy rows before `next` are passed: they are drawn
+    uint64_t passed;                    // total size of the passed heavy rows
+    int row;                            // the next row that a threshold may draw
+    uint64_t running;                   // total size of the rows before `row`, heavy rows included
+    uint64_t mass[SL_BLOCK];            // of the rows of block `block`
+    int block;                          // -1: none
 } walk;
 
 static void pass_heavy(walk *w) {
@@ -54,7 +55,7 @@ static uint64_t running_at_block(const sl_masses *size, int b) { // of the rows 
     return b < size->n_blocks ? size->cum[b] + size->uniform * SL_BLOCK * (uint64_t)b : sl_masses_total(size);
 }
 
-// Passes whole blocks whose light rows end at or before t.
+// Skips blocks while the running light size at the end of the block is at most t.
 static void skip_blocks(walk *w, uint64_t t) {
     for (int b = w->row / SL_BLOCK;; b++) {
         int next = w->next;
@@ -67,7 +68,7 @@ static void skip_blocks(walk *w, uint64_t t) {
     }
 }
 
-// Draws the light row at t; t is below the light total and does not descend.
+// Draws the light row at t. t is below the total light size, and does not descend from call to call.
 static void draw_light(walk *w, uint64_t t, double kappa) {
     skip_blocks(w, t);
     for (;; w->row++) {
@@ -78,7 +79,7 @@ static void draw_light(walk *w, uint64_t t, double kappa) {
             continue;
         }
         uint64_t mass = w->mass[w->row % SL_BLOCK];
-        if (w->running + mass - w->passed > t) { // it may be drawn again: the walk stays before it
+        if (w->running + mass - w->passed > t) { // the next threshold may draw this row again, so the walk stays here
             sl_draws_add(w->out, w->row, (float)(kappa / (double)mass));
             return;
         }
@@ -86,37 +87,38 @@ static void draw_light(walk *w, uint64_t t, double kappa) {
     }
 }
 
-// heavy and its sizes: in out->scratch[0..) and from [n_scratch] on.
+// Draws heavy and light rows in ascending order. Heavy rows: out->scratch[0, n_heavy). heavy_size lies in out->scratch too.
 static void draw_both(const sl_masses *size, const uint64_t *heavy_size, int n_heavy, uint64_t light, int k, int shared,
                       sl_uniform u, sl_draws *out) {
     walk w = {.size = size, .out = out, .heavy = out->scratch, .heavy_size = heavy_size, .n_heavy = n_heavy, .block = -1};
     sl_draws_clear(out);
-    uint64_t own = shared && k ? u.next(u.ctx, 0) : 0;
+    uint64_t number = shared && k ? u.next(u.ctx, 0) : 0;
     for (int m = 0; m < k; m++) {
-        if (!shared) own = u.next(u.ctx, (uint32_t)m);
-        uint64_t t = (uint64_t)(((u128)(unsigned)m * light + (uint64_t)((u128)own * light >> 64)) / (unsigned)k);
+        if (!shared) number = u.next(u.ctx, (uint32_t)m);
+        uint64_t t = (uint64_t)(((u128)(unsigned)m * light + (uint64_t)((u128)number * light >> 64)) / (unsigned)k);
         draw_light(&w, t, (double)light / k);
     }
     while (w.next < n_heavy) pass_heavy(&w);
 }
 
-// How many of the sizes z[0..n), descending, are heavy with S draws in all: row h is, while it exceeds kappa = light / (S - h).
+// The number of heavy rows with S draws in all. z[0..n): sizes, descending. Size h is heavy while it exceeds
+// kappa = light / (S - h). *light: in, the total size; out, the total light size.
 static int count_heavy(const uint64_t *z, int n, int S, uint64_t *light) {
     int h = 0;
     while (h < n && h < S - 1 && (u128)z[h] * (unsigned)(S - h) > *light) *light -= z[h++];
     return h;
 }
 
-// Of the candidates out->row[0..n) with their sizes, the n_heavy largest; z: all sizes, descending. Heavy rows replace z, their
-// sizes the candidates'.
-static void keep_heavy(int n, int n_heavy, uint64_t *sizes, sl_draws *out) {
+// Selects the n_heavy largest of the rows out->row[0..n) with these sizes, the lower row on ties. Writes the rows into
+// out->scratch[0..), over the sorted sizes z, and their sizes into sizes[0..).
+static void select_heavy(int n, int n_heavy, uint64_t *sizes, sl_draws *out) {
     uint64_t *z = out->scratch, least = n_heavy ? z[n_heavy - 1] : 0;
-    int ties = n_heavy, kept = 0;
+    int ties = n_heavy, n_found = 0;
     while (ties > 0 && z[n_heavy - ties] > least) ties--;
-    for (int i = 0; i < n && kept < n_heavy; i++)
+    for (int i = 0; i < n && n_found < n_heavy; i++)
         if (sizes[i] > least || (sizes[i] == least && ties-- > 0)) {
-            z[kept] = (uint64_t)out->row[i];
-            sizes[kept++] = sizes[i];
+            z[n_found] = (uint64_t)out->row[i];
+            sizes[n_found++] = sizes[i];
         }
 }
 
@@ -133,15 +135,15 @@ sl_take_all sl_draw_take_all(const sl_masses *size, int S, int shared, sl_unifor
         r = (sl_take_all){.n_heavy = n};
     else
         r.n_heavy = count_heavy(out->scratch, n, S, &r.light);
-    keep_heavy(n, r.n_heavy, out->scratch + S, out);
+    select_heavy(n, r.n_heavy, out->scratch + S, out);
     r.k = r.light ? S - r.n_heavy : 0;
     draw_both(size, out->scratch + S, r.n_heavy, r.light, r.k, shared, u, out);
     return r;
 }
 
 int sl_plan_take_all(const sl_masses *size, int most, double target, sl_bound_fn bound, const void *ctx, sl_draws *out) {
-    int n = largest_sizes(size, most, out), low = 0, high = most + 1; // the answer is in (low, high]
-    if (n < most) return n;                                           // every row, exactly
+    int n = largest_sizes(size, most, out), low = 0, high = most + 1; // the answer lies in (low, high]
+    if (n < most) return n;                                           // every row of positive size once
     while (high - low > 1) {
         int S = low + (high - low) / 2;
         uint64_t light = sl_masses_total(size);

@@ -1,14 +1,19 @@
-// attention/draw_verified.c - vAttention (Desai et al.): rows that are always taken (sink, window, predicted top-k) and, of the
-// residual n_s rows, as many drawn uniformly without replacement as an (epsilon, delta) error of the denominator D = sum e^s,
-// the numerator N = sum e^s v or the output N / D needs (their Algorithm 1, section 4).
+// attention/draw_verified.c - the draw of vAttention ("vAttention: Verified Sparse Attention", Algorithm 1 and section 4).
 //
-// A base sample estimates the residual's spread; the sample that follows is a longer prefix of the same random permutation.
-// e^s is measured in units of the total (oracle) or of the largest fixed or sampled row (quest): budgets do not depend on it.
+// Fixed rows are always taken: sink, window and predicted top-k. Of the other n_s rows, the residual, b rows are drawn
+// uniformly without replacement. b follows from an (epsilon, delta) error of the denominator D = sum e^s, the numerator N = sum
+// e^s v or the output N / D.
 //
-// Three bounds. clt is the paper's: it takes the base sample's moments for the residual's, and misses delta where a few rows
-// that the base sample has not met carry the spread (heavy tails; the kurtosis that is reported warns of them). hoeffding and
-// bernstein lean on certified ranges and hold for every tail; hoeffding takes D and |N| from the base sample, bernstein bounds
-// them too.
+// A base sample estimates the variance of the residual. It is a prefix of a random permutation; the sample of b rows is a
+// longer prefix of the same permutation. e^s is measured in units of the total mass (oracle) or of the largest fixed or sampled
+// row (quest). The number of rows does not depend on this unit.
+//
+// There are three bounds:
+//   clt        (the paper's) takes moments of the base sample as moments of the residual. It exceeds delta on heavy tails,
+//   where
+//              a few rows that are not in the base sample have most of the variance. The reported kurtosis warns of them.
+//   hoeffding  uses certified ranges, and D and |N| of the base sample.
+//   bernstein  uses certified ranges, and bounds D and |N| too. It holds for every tail.
 #include "attention/bernstein.h"
 #include "attention/stages.h"
 #include "engine/base/quantile.h"
@@ -25,15 +30,15 @@ typedef struct verified {
     int exact, verify, bound; // of the specification
     int32_t *residual;        // [n_residual], permuted
     uint8_t *mark;            // [n]
-    double shift;             // refined scores are measured from here
-    double hi;                // but for clt: log2 of what no residual row's e^s exceeds
-    double D, N;              // estimates, the fixed part included; N: |N|
-    double sigma;             // standard deviation of e^s over the residual
-    double trace;             // trace of the covariance of e^s v over it
-    sl_bernstein base;        // what the base sample says
+    double shift;             // the largest refined score: refined e^s are 2^(score - shift)
+    double hi;                // log2 of a bound on e^s of every residual row; unused by clt
+    double D, N;              // estimates of D and |N|, with the fixed rows
+    double sigma;             // estimate: standard deviation of e^s over the residual
+    double trace;             // estimate: trace of the covariance of e^s v over the residual
+    sl_bernstein base;        // sums over the base sample
 } verified;
 
-// ---- rows that are always taken ----
+// ---- fixed rows ----
 
 static void fix_row(verified *f, int j) {
     if (f->mark[j] == FIXED) return;
@@ -41,7 +46,7 @@ static void fix_row(verified *f, int j) {
     f->n_fixed++;
 }
 
-// The largest entry of the weights that is not among rows[0..n), as log2; for a bound rounded to bf16, not below it.
+// log2 of an upper bound on the masses of all rows that are not in rows[0..n). The factor 1 + 2^-8 covers the rounding to bf16.
 static double largest_left(const sl_masses *masses, const int32_t *rows, int n) {
     double most = -INFINITY;
     for (int j = 0, i = 0; j < masses->n; j++) {
@@ -72,7 +77,7 @@ static void fix_rows(verified *f) {
 
 // ---- the permutation ----
 
-static void permute(verified *f, int from, int to) { // places [from, to): Fisher-Yates
+static void permute(verified *f, int from, int to) { // positions [from, to) of the permutation: Fisher-Yates
     for (int i = from; i < to; i++) {
         uint64_t u = f->x->u.next(f->x->u.ctx, (uint32_t)i);
         int other = i + (int)((unsigned __int128)u * (unsigned)(f->n_residual - i) >> 64);
@@ -81,9 +86,9 @@ static void permute(verified *f, int from, int to) { // places [from, to): Fishe
     }
 }
 
-// ---- what the base sample says ----
+// ---- estimates of the base sample ----
 
-// The fixed rows, then the first m of the permutation, into draws.row; their e^s into x->coef.
+// Writes the fixed rows and the first m rows of the permutation into draws.row, and their e^s into x->coef.
 static void take(verified *f, int m) {
     sl_head *x = f->x;
     double total = (double)sl_masses_total(&x->masses);
@@ -132,7 +137,7 @@ static double largest_norm(const verified *f) {
     return sl_bf16_to_f32(most);
 }
 
-static double certified_most(const verified *f) { // no residual row's e^s exceeds it
+static double certified_most(const verified *f) { // upper bound on e^s of every residual row
     const sl_masses *masses = &f->x->masses;
     return f->exact ? exp2(f->hi - masses->top + 38) / (double)sl_masses_total(masses) : exp2(f->hi - f->shift);
 }
@@ -182,13 +187,14 @@ static double square(double x) {
     return x * x;
 }
 
-// Rows for a relative error of 1: for epsilon, 1 / epsilon^2 times as many.
-// Central limit theorem: half the interval of n_s rows' mean from b draws is z sigma / sqrt(b).
+// Both functions return the rows for a relative error of 1. A relative error epsilon needs 1 / epsilon^2 times as many.
+
+// Central limit theorem: the mean of n_s rows from b draws has a confidence interval of half-width z sigma / sqrt(b).
 static double clt_budget(const verified *f, double delta) {
     double z = sl_normal_quantile(1 - delta / 2), n = f->n_residual, best = INFINITY;
     if (f->verify == SL_VERIFY_DENOMINATOR) return square(z * n * f->sigma / f->D);
     if (f->verify == SL_VERIFY_NUMERATOR) return square(z * n * sqrt(f->trace) / f->N);
-    for (int i = 1; i < 50; i++) { // delta split between the two
+    for (int i = 1; i < 50; i++) { // delta is split between numerator and denominator
         double part = delta * i / 50, A = sl_normal_quantile(1 - part / 2) * f->sigma / f->D;
         double C = sl_normal_quantile(1 - (delta - part) / 2) * sqrt(f->trace) / f->N;
         best = fmin(best, square(2 * n * (A + C)));
@@ -196,8 +202,8 @@ static double clt_budget(const verified *f, double delta) {
     return best;
 }
 
-// Hoeffding, with e^s in [0, hi] certified by the prediction. The output takes a quarter of epsilon and half of delta for each
-// of numerator and denominator: (e1 + e2) / (1 - e2) <= 2 (e1 + e2) (their Lemma 4.2).
+// Hoeffding, with e^s in [0, hi]. The prediction certifies hi. For the output, numerator and denominator get a quarter of
+// epsilon and half of delta each, because (e1 + e2) / (1 - e2) <= 2 (e1 + e2) (Lemma 4.2 of the paper).
 static double hoeffding_budget(const verified *f, int verify, double delta) {
     double n = f->n_residual, log_term = log(2 / delta), hi = f->base.most;
     if (verify == SL_VERIFY_DENOMINATOR) return square(n * hi / f->D) * log_term / 2;
@@ -206,8 +212,8 @@ static double hoeffding_budget(const verified *f, int verify, double delta) {
            fmax(hoeffding_budget(f, SL_VERIFY_DENOMINATOR, delta / 2), hoeffding_budget(f, SL_VERIFY_NUMERATOR, delta / 2));
 }
 
-// How many rows, and the relative error that the formula gives for as many: at most epsilon, less where the base sample is the
-// larger. Drawn without replacement: variances shrink by 1 - b / n_s. Hoeffding goes without: no such factor is proven for N.
+// Returns the number of rows. *achieved: the relative error that the formula states for them, at most epsilon. Sampling without
+// replacement multiplies variances by 1 - b / n_s. Only clt uses this factor: for N it is not proven with Hoeffding's bound.
 static int rows_needed(const verified *f, int base, double *achieved) {
     double epsilon = sl_attn_get(f->spec, "epsilon"), delta = sl_attn_get(f->spec, "delta"), n = f->n_residual;
     if (f->bound == SL_BOUND_BERNSTEIN) return sl_bernstein_rows(&f->base, f->verify, epsilon, delta, achieved);
@@ -215,7 +221,7 @@ static int rows_needed(const verified *f, int base, double *achieved) {
     double unit = clt ? clt_budget(f, delta) : hoeffding_budget(f, f->verify, delta), b = unit / square(epsilon);
     if (clt) b /= 1 + b / n;
     *achieved = 0;
-    if (!(b < n)) return f->n_residual; // nor where D or |N| is zero or no number
+    if (!(b < n)) return f->n_residual; // also where D or |N| is 0 or NaN
     int rows = (int)ceil(b) > base ? (int)ceil(b) : base;
     if (rows < f->n_residual) *achieved = sqrt(unit * (1.0 / rows - (clt ? 1 / n : 0)));
     return rows;
@@ -226,7 +232,7 @@ static int rows_needed(const verified *f, int base, double *achieved) {
 static void run(sl_head *x) {
     const sl_attn_spec *spec = x->group->args->spec;
     verified f = {.x = x, .spec = spec, .n = x->group->kv->n_kv, .exact = sl_composition_of(spec).propose->exact};
-    double achieved = 0; // of all rows
+    double achieved = 0; // all rows have no error
     f.verify = (int)sl_attn_get(spec, "verify"), f.bound = (int)sl_attn_get(spec, "bound");
     f.residual = (int32_t *)x->draws.scratch;
     f.mark = (uint8_t *)(f.residual + f.n);

@@ -1,9 +1,9 @@
-// attention/importance.c - compressed keys: as a proposal that is corrected (santa-is), or as if they were exact (dense-q).
+// attention/importance.c - quantised keys: as a proposal that exact keys correct (santa-is), or in place of the keys (dense-q).
 #include "attention/stages.h"
 
 static const sl_attn_param is_params[] = {
-    {"S", SL_PARAM_INT, 128, 1, 65536, "rows drawn per query head, beside the newest page's", NULL},
-    {"proposal", SL_PARAM_CHOICE, 1, 0, 2, "the keys' copy that proposes", "int8,int4,int3"},
+    {"S", SL_PARAM_INT, 128, 1, 65536, "rows drawn per query head, in addition to the newest page", NULL},
+    {"proposal", SL_PARAM_CHOICE, 1, 0, 2, "format of the quantised keys", "int8,int4,int3"},
     {0},
 };
 static const sl_attn_param dense_params[] = {
@@ -16,16 +16,16 @@ static const sl_composition is = {&sl_propose_quantised, &sl_draw_importance, SL
 
 const sl_attn_method sl_method_santa_is = {
     .name = "santa-is",
-    .summary = "quantised keys propose, S rows are drawn and corrected with their exact keys, self-normalised",
-    .source = "ours: importance sampling with compressed keys",
+    .summary = "S rows drawn by scores from quantised keys, corrected with their exact keys, self-normalised",
+    .source = "ours: importance sampling with quantised keys",
     .mean = SL_MEAN_BIASED,
     .params = is_params,
     .stages = &is,
     .cpu = &sl_stages_ops,
     .cuda = SL_ON_CUDA(sl_santa_is_cuda_ops)};
 const sl_attn_method sl_method_dense_q = {.name = "dense-q",
-                                          .summary = "every row, with scores from quantised keys as if they were exact",
-                                          .source = "the uncorrected rival of santa-is",
+                                          .summary = "every row, with scores from quantised keys in place of exact scores",
+                                          .source = "santa-is without its correction",
                                           .mean = SL_MEAN_BIASED,
                                           .params = dense_params,
                                           .stages = &dense_q,

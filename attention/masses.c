@@ -1,4 +1,4 @@
-// attention/masses.c - stored weights as integers (stages.h): running masses, and the rows of largest weight.
+// attention/masses.c - running masses, and the rows of largest mass (masses.h).
 #include "attention/stages.h"
 
 #include <math.h>
@@ -26,7 +26,7 @@ void sl_masses_truncate(sl_masses *masses, int n) {
     masses->n = n;
     masses->n_blocks = n / SL_BLOCK;
     for (int b = 0; b < masses->n_blocks; b++) top = masses->ref[b] > top ? masses->ref[b] : top;
-    if (masses->top - top <= 8) return; // enough bits are left
+    if (masses->top - top <= 8) return; // the eight bits below a mass of 1 (<< 8) still hold the other rows
     for (int b = 0; b < masses->n_blocks; b++) {
         masses->cum[b + 1] = 0;
         for (int i = 0; i < SL_BLOCK; i++) masses->cum[b + 1] += unit_mass(masses->stored[b * SL_BLOCK + i]);
@@ -34,7 +34,7 @@ void sl_masses_truncate(sl_masses *masses, int n) {
     sl_masses_finish(masses);
 }
 
-// In-block mass of the rows of j's block before j.
+// In-block mass of the rows before j in the block of j.
 static uint64_t mass_before(const sl_masses *masses, int j) {
     uint64_t mass = 0;
     for (int i = j / SL_BLOCK * SL_BLOCK; i < j; i++) mass += unit_mass(masses->stored[i]);
@@ -82,12 +82,12 @@ void sl_masses_mix(sl_masses *masses, double alpha) {
 }
 
 // ---- ranks ----
-// A weight's rank is its distance below 2^top in steps of the bf16 number line, 128 to the octave: equal ranks are equal
-// weights. Ranks past 64 octaves share the last bin.
+// The rank of a row is the distance of its mass below 2^top in steps of bf16, 128 steps to the octave. Equal ranks are equal
+// masses. Masses more than 64 octaves below 2^top share the last rank.
 
 enum { N_RANKS = 64 * 128 + 1 };
 
-// No row below this rank is among the k largest: each of the k blocks of largest ref holds a weight above 2^(ref - 1).
+// No row below this rank is among the k largest, because each of the k blocks of largest ref has a mass above 2^(ref - 1).
 static int lowest_rank(const sl_masses *masses, int k) {
     int count[65] = {0}, n = 0;
     for (int b = 0; b < masses->n_blocks; b++) {
@@ -99,8 +99,8 @@ static int lowest_rank(const sl_masses *masses, int k) {
     return N_RANKS - 1;
 }
 
-// Of block b: the rank of a weight is base - w; weights from *least on have a rank up to `last`, the last bin holding all
-// others. 0: the block has none.
+// A stored mass of block b has the rank *base - stored, as integers. Stored masses >= *least have a rank <= last. The last rank
+// of all, N_RANKS - 1, holds every smaller mass. Returns 0 where the block has no such mass.
 static int block_ranks(const sl_masses *masses, int b, int last, int *base, int *least) {
     int octaves = masses->top - masses->ref[b];
     *base = octaves * 128 + 0x3f80;
@@ -121,7 +121,7 @@ static void count_ranks(const sl_masses *masses, int last, int32_t count[N_RANKS
     }
 }
 
-// Rows above rank `cut`, and the first `at_cut` of it.
+// Writes the rows of a rank below `cut` (larger masses), and the first `at_cut` rows of rank `cut`.
 static int collect(const sl_masses *masses, int cut, int at_cut, int32_t *rows) {
     const sl_attn_kernels *kernels = sl_attn_kernels_best();
     int n = 0;

@@ -1,13 +1,14 @@
-// attention/online_softmax.c - every row drawn once: proposal, draw and combination fused into one pass over pages with an
-// online softmax. A task is a 1,024-row chunk of a KV head; partial results merge in chunk order.
+// attention/online_softmax.c - the driver of compositions without a draw: every row once. One pass over pages fuses proposal,
+// draw and combination with an online softmax. A task is a chunk of 1,024 rows of a KV head. Partial results merge in the order
+// of the chunks.
 #include "attention/stages.h"
 
 #include <math.h>
 #include <string.h>
 
-// Where everything lies in the workspace; a pair is a (sequence, KV head).
+// Byte offsets in the workspace. A pair is a (sequence, KV head), an item is a (sequence, query head).
 typedef struct layout {
-    size_t n_state; // bytes of a pair's proposal state
+    size_t n_state; // bytes of the proposal's state of a pair
     size_t reports, groups, states, partials, size;
 } layout;
 
@@ -15,7 +16,7 @@ static int chunks(int n_kv) {
     return (n_kv + SL_CHUNK - 1) / SL_CHUNK;
 }
 
-// Floats of one chunk's partial result: o [group][head_dim], m [group], l [group].
+// Floats of the partial result of a chunk: o [group][head_dim], m [group], l [group].
 static size_t partial_floats(const sl_attn_geom *g) {
     return (size_t)(g->n_heads / g->n_kv_heads) * (g->head_dim + 2);
 }
@@ -62,7 +63,7 @@ static void merge_chunks(const sl_group *g, int i, const float *partials, size_t
     for (int d = 0; d < g->head_dim; d++) out[d] /= l;
 }
 
-// Two passes over the chunks, so that no memory is needed for their partial results: the largest score first, then the sums.
+// Two passes over the chunks: the first finds the largest score, the second adds up. So partial results need no memory.
 void sl_exact_head(sl_head *x) {
     const int dim = x->group->head_dim, n = chunks(x->group->kv->n_kv);
     float o[SL_QUANT_DIM + 2], *out = x->out, m = -INFINITY, l = 0;
@@ -131,9 +132,9 @@ void sl_online_softmax_decode(const sl_attn_decode_args *a, const sl_proposal *p
             if (chunk * SL_CHUNK < g->kv->n_kv) softmax_chunk(g, propose, chunk, partials + (size_t)task * stride);
         }
 #pragma omp for schedule(static)
-        for (int slot = 0; slot < n_pairs * group; slot++) {
-            merge_chunks(&groups[slot / group], slot % group, partials + (size_t)(slot / group) * n_chunks * stride, stride);
-            report_head(&groups[slot / group], propose, slot % group, &reports[slot]);
+        for (int item = 0; item < n_pairs * group; item++) {
+            merge_chunks(&groups[item / group], item % group, partials + (size_t)(item / group) * n_chunks * stride, stride);
+            report_head(&groups[item / group], propose, item % group, &reports[item]);
         }
     }
     sl_reports_close(a, reports);

@@ -1,4 +1,4 @@
-// attention/params.c - from `name[:k=v]*` to a checked specification, and the plan of which layer decodes with which.
+// attention/params.c - parses `name[:k=v]*` into a checked specification, prints specifications, and lists the methods.
 #include "attention/stages.h"
 #include "engine/base/number.h"
 
@@ -10,7 +10,7 @@
 
 // ---- suggestions ----
 
-static int edit_distance(const char *a, const char *b) { // Levenshtein; names are short
+static int edit_distance(const char *a, const char *b) { // Levenshtein distance to the first 63 bytes of b
     enum { MOST = 63 };
     int row[MOST + 1], n = (int)strnlen(b, MOST);
     for (int j = 0; j <= n; j++) row[j] = j;
@@ -47,7 +47,7 @@ static int unknown_param(const sl_attn_method *m, const char *name, sl_error *er
 
 // ---- values ----
 
-// A number with an optional k or K: 1024.
+// Parses a number. A suffix k or K means 1024.
 static int parse_number(const char *text, double *out) {
     char *end;
     errno = 0;
@@ -57,7 +57,7 @@ static int parse_number(const char *text, double *out) {
     return *end ? -1 : 0;
 }
 
-// The index of a word in "even,variance"; -1: it is not there.
+// The index of a word in a list such as "even,variance"; -1: not in the list.
 static int choice_index(const char *choices, const char *word) {
     size_t n = strlen(word);
     for (int i = 0; *choices; i++) {
@@ -123,7 +123,7 @@ static int parse_method(char *text, const sl_attn_method **m, double *value, sl_
     return 0;
 }
 
-// `score+value`: the first must leave the values to another method, the second must take scores from another.
+// `score+value`: the first method must have no draw, and the second must sample values from exact scores.
 static int check_parts(const sl_attn_spec *spec, sl_error *err) {
     const sl_composition *score = spec->method->stages, *value = spec->plus->stages;
     if (!score || score->draw || score->propose->exact)
@@ -154,7 +154,7 @@ static size_t format_method(const sl_attn_method *m, const double *value, char *
     size_t n = (size_t)snprintf(buf, size, "%s", m->name);
     for (int i = 0; m->params && m->params[i].name && n < size; i++) {
         char text[64];
-        if ((i > 0 || !m->cpu) && value[i] == m->params[i].def) continue; // auto alone says what it is asked
+        if ((i > 0 || !m->cpu) && value[i] == m->params[i].def) continue; // auto shows no parameter at its default
         sl_attn_param_format(&m->params[i], value[i], text, sizeof text);
         n += (size_t)snprintf(buf + n, size - n, ":%s=%s", m->params[i].name, text);
     }

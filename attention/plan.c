@@ -1,4 +1,4 @@
-// attention/plan.c - which layer decodes with which specification: --attn-layer and --S-schedule.
+// attention/plan.c - the specification that each layer decodes with: --attn-layer and --S-schedule.
 #include "attention/attention.h"
 
 #include <ctype.h>
@@ -38,7 +38,7 @@ int sl_attn_plan_set(sl_attn_plan *plan, const char *rule, sl_error *err) {
     return 0;
 }
 
-// text: n bytes, taken apart.
+// Reads one line of n bytes. Writes into text.
 static int schedule_line(sl_attn_plan *plan, const char *path, int line, char *text, size_t n, char *seen, sl_error *err) {
     if (strlen(text) != n) return sl_fail(err, SL_ERR_ARG, "--S-schedule %s: line %d: found a NUL byte", path, line);
     char *end, *rest, *layer_text = strtok_r(text, " \t\r\n", &rest), *value = strtok_r(NULL, " \t\r\n", &rest),
@@ -55,7 +55,7 @@ static int schedule_line(sl_attn_plan *plan, const char *path, int line, char *t
 }
 
 int sl_attn_plan_schedule(sl_attn_plan *plan, const char *path, sl_error *err) {
-    char *text = NULL; // a whole line: a part of one would be taken for a line of its own
+    char *text = NULL; // a whole line: a fixed buffer would take the rest of a long line for the next line
     size_t size = 0;
     ssize_t n;
     FILE *f = fopen(path, "r");

@@ -1,12 +1,14 @@
-// attention/propose_bernoulli.c - Bernoulli qK^T (SANTA paper, section 5 and appendix C): unbiased scores from a query whose
-// features are random whole multiples of norm / B, most of them 0. Features that are 0 in the whole group are not read: full
-// pages lie feature by feature, [head_dim][256]. A query with a magnitude that is not finite is used as it is, not sampled.
+// attention/propose_bernoulli.c - the proposal Bernoulli qK^T (SANTA paper, arXiv:2605.01910, section 5 and appendix C).
+//
+// A query is replaced by a random query: every feature is a random integer multiple of norm / B, and most features
+// are 0. The scores are unbiased. Features that are 0 in the whole group are not read, because full pages have a copy of the
+// keys by feature, [head_dim][256]. A query with a magnitude that is not finite is used as it is.
 #include "attention/stages.h"
 
 #include <math.h>
 #include <string.h>
 
-// The state of a step: the group's sampled queries and the features to read.
+// The state of a step: the random queries of the group, and the features to read.
 typedef struct sampled {
     int n_features;
     int32_t *features; // [head_dim], ascending
@@ -23,8 +25,8 @@ static size_t state(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv
     return sizeof(int32_t) * (1 + geom->head_dim) + sizeof(float) * (geom->n_heads / geom->n_kv_heads) * geom->head_dim;
 }
 
-// c_i of equation 9: B trials of probability a. Stratified: floor(B a + U). Compared as integers: as floating-point numbers the
-// largest U round to 1, which would count to B + 1.
+// c_i of equation 9: B trials of probability a. Stratified: floor(B a + U). The comparison is in integers, because in floating
+// point the largest U round to 1 and would give B + 1.
 int sl_bernoulli_count(sl_uniform u, int feature, int head_dim, int B, double a, int iid) {
     if (a >= 1) return B;
     if (!iid) {
@@ -42,7 +44,7 @@ static uint64_t next_uniform(const void *id, uint32_t index) {
     return sl_feature_random(id, index);
 }
 
-// out[i] = norm c_i / B for the magnitudes m[head_dim], as drawn for query head `head`.
+// out[i] = norm c_i / B for the magnitudes m[head_dim]. The trials use the numbers of query head `head`.
 static void sample_magnitudes(const sl_group *g, int head, const float *m, float *out) {
     const sl_attn_decode_args *a = g->args;
     const sl_rng_id id = sl_attn_rng_id(a->seed, g->query->sequence, g->query->position, a->layer, a->geom->first_head + head);
@@ -73,7 +75,7 @@ static void list_features(sl_group *g) {
     *(int32_t *)g->state = n;
 }
 
-static void begin_each(sl_group *g) { // every head its own features
+static void begin_each(sl_group *g) { // every head has features of its own
     sampled s = state_of(g);
     float m[SL_QUANT_DIM];
     for (int j = 0; j < g->n; j++) {
@@ -86,20 +88,20 @@ static void begin_each(sl_group *g) { // every head its own features
     list_features(g);
 }
 
-static void begin_group(sl_group *g) { // equations 10-13: one set for the group, from the mean magnitudes
+static void begin_group(sl_group *g) { // equations 10-13: one set of features for the group, from the mean magnitudes
     sampled s = state_of(g);
-    float m[SL_QUANT_DIM], drawn[SL_QUANT_DIM];
+    float m[SL_QUANT_DIM], sampled_m[SL_QUANT_DIM];
     for (int i = 0; i < g->head_dim; i++) {
         m[i] = 0;
         for (int j = 0; j < g->n; j++) m[i] += fabsf(g->q[(size_t)j * g->head_dim + i]);
         m[i] /= (float)g->n;
     }
     int samples = all_finite(m, g->head_dim);
-    if (samples) sample_magnitudes(g, g->h * g->n, m, drawn);
+    if (samples) sample_magnitudes(g, g->h * g->n, m, sampled_m);
     for (int j = 0; j < g->n; j++)
         for (int i = 0; i < g->head_dim; i++) {
             size_t at = (size_t)j * g->head_dim + i;
-            s.q[at] = !samples ? g->q[at] : m[i] > 0 ? drawn[i] * (g->q[at] / m[i]) : 0;
+            s.q[at] = !samples ? g->q[at] : m[i] > 0 ? sampled_m[i] * (g->q[at] / m[i]) : 0;
         }
     list_features(g);
 }

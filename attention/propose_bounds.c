@@ -1,12 +1,13 @@
-// attention/propose_bounds.c - page bounds (Quest): the largest score that any of 16 consecutive rows can have, from the least
-// and the largest key of every channel. No row's score exceeds its unit's. A key that is NaN makes both bounds NaN.
+// attention/propose_bounds.c - the proposal of Quest (arXiv:2406.10774): an upper bound on the scores of a unit of 16
+// consecutive rows, from the smallest and the largest key of every channel. A key that is NaN makes both bounds of its channel
+// NaN.
 #include "attention/stages.h"
 
 #include <math.h>
 
 enum { UNIT = 16, UNITS = SL_PAGE / UNIT };
 
-// bounds: [units][2][head_dim] of the first n_rows rows.
+// bounds: [units][2][head_dim], of the first n_rows rows.
 static void find_bounds(const bf16 *k, int n_rows, int head_dim, bf16 *bounds) {
     for (int from = 0; from < n_rows; from += UNIT, bounds += 2 * head_dim) {
         int end = from + UNIT < n_rows ? from + UNIT : n_rows;
@@ -15,9 +16,9 @@ static void find_bounds(const bf16 *k, int n_rows, int head_dim, bf16 *bounds) {
             for (int j = from; j < end; j++) {
                 float x = sl_bf16_to_f32(k[(size_t)j * head_dim + c]);
                 low = fminf(low, x), high = fmaxf(high, x);
-                if (isnan(x)) low = high = x, j = end; // fminf and fmaxf pass over NaN
+                if (isnan(x)) low = high = x, j = end; // fminf and fmaxf skip NaN
             }
-            bounds[c] = sl_f32_to_bf16(low), bounds[head_dim + c] = sl_f32_to_bf16(high); // exact: they are keys
+            bounds[c] = sl_f32_to_bf16(low), bounds[head_dim + c] = sl_f32_to_bf16(high); // exact: both are bf16 keys
         }
     }
 }

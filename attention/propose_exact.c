@@ -1,5 +1,4 @@
-// attention/propose_exact.c - proposals that quantise nothing: the exact score of every row, the same weight for every row,
-// and none at all.
+// attention/propose_exact.c - three proposals: the exact score of every row, the same mass for every row, and no masses.
 #include "attention/stages.h"
 
 #include <math.h>
@@ -20,4 +19,4 @@ static uint64_t no_bytes(const sl_group *g) {
 
 const sl_proposal sl_propose_exact = {.exact = 1, .unit = 1, .score = sl_score_exact, .bytes = all_keys};
 const sl_proposal sl_propose_nothing = {.unit = 0, .bytes = no_bytes};
-const sl_proposal sl_propose_uniform = {.unit = 1, .bytes = no_bytes}; // no scores: decode.c gives every row one mass
+const sl_proposal sl_propose_uniform = {.unit = 1, .bytes = no_bytes}; // without scores decode.c gives all rows the same mass

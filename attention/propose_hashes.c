@@ -1,24 +1,25 @@
-// attention/propose_hashes.c - locality-sensitive hashing (MagicPIG, Chen et al. 2024): a row is a candidate when its key's
-// hash equals the query's in `hits` of L tables at least; its probability of being one, over random projections, follows from
-// the angle between query and key, so that candidates are a sample with known expected counts.
+// attention/propose_hashes.c - locality-sensitive hashing (MagicPIG, arXiv:2410.16179): the proposal and the draw. A row is a
+// candidate when the hash of its key equals the hash of the query in at least `hits` of L tables. Over random projections, the
+// probability of a candidate follows from the angle between query and key. So candidates are a sample with known expected
+// counts.
 //
-// Keys are centred, which leaves softmax alone and spreads their angles. A page's centre is the mean of all keys of its
-// sequence up to and including the page: a function of the prefix alone, so that pages may be shared. The first `sink` rows,
-// the last `window` and the newest page are always taken.
+// Keys are centred. Softmax does not change, and the angles of the keys spread. The centre of a page is the mean of all keys of
+// the sequence up to the end of the page. It depends on the prefix alone, so sequences can share pages. The first `sink` rows,
+// the last `window` rows and the newest page are always taken.
 //
-// The hash functions depend on the engine's seed, the layer and the KV head. They do not depend on the sequence or the
-// position: signatures lie with pages that sequences share. So candidates of two sequences, and of two steps, are not
-// independent.
+// The hash functions depend on the seed of the engine, the layer and the KV head. They do not depend on the sequence or the
+// position, because signatures are part of pages that sequences share. So candidates of two sequences, and of two steps, are
+// not independent.
 //
-// A page of one KV head: the number of keys so far [16, the first counts], their sum and centre [head_dim] each,
-// |k_j - centre| [256], all fp32, then a 16-bit signature per table and row, [L][256]. A key that is not finite makes the sums
-// of its page and of all later pages NaN: their scores are NaN then.
+// The page extra of one KV head: number of keys so far [16, the first is used], sum of keys [head_dim], centre [head_dim],
+// |k_j - centre| [256], all in fp32; then a 16-bit signature per table and row, [L][256]. A key that is not finite makes the
+// sums of its page and of all later pages NaN, and so their scores.
 #include "attention/stages.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { TABLES = 16, MOST_TABLES = 512, MAX_DIM = 256 }; // tables hashed at a time
+enum { TABLES = 16, MOST_TABLES = 512, MAX_DIM = 256 }; // TABLES: tables of one GEMM
 
 static int n_bits(int arg) {
     return arg & 0xff;
@@ -53,7 +54,7 @@ static void share(int arg, int head_dim, uint32_t seed, int layer, int head, voi
     }
 }
 
-// Signatures of `rows` rows (a multiple of 8, at most 256) of x [rows][head_dim]: sig[t * 256 + row].
+// Signatures of x [rows][head_dim], rows a multiple of 8 and at most 256: sig[t * 256 + row].
 static void hash_rows(const sl_attn_kernels *kernels, const float *projections, int arg, int head_dim, const float *x, int rows,
                       uint16_t *sig) {
     float dots[8 * TABLES * 16];
@@ -115,7 +116,7 @@ static void build(int arg, int head_dim, const bf16 *k, const bf16 *v, const voi
 static const sl_kv_extra_kind hashed_keys = {
     .name = "hashed keys", .chained = 1, .size = size, .shared_size = shared_size, .share = share, .build = build};
 
-// ---- the proposal: weight 1 for candidates and rows that are always taken, else 0 ----
+// ---- the proposal: mass 1 for candidates and for rows that are always taken, else mass 0 ----
 
 static sl_kv_need need_of(const sl_attn_spec *spec) {
     return (sl_kv_need){&hashed_keys, (int)sl_attn_get(spec, "L") << 8 | (int)sl_attn_get(spec, "K")};
@@ -131,7 +132,7 @@ static int always_taken(const sl_group *g, int j) {
            j >= sl_kv_n_built(g->kv) * SL_PAGE;
 }
 
-// The state of a step: signatures of the group's queries, [L][256 places, the first `group` used].
+// The state of a step: signatures of the queries of the group, [L][256], the first `group` of each 256 in use.
 static size_t state(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv) {
     (void)geom, (void)n_kv;
     return (size_t)sl_attn_get(spec, "L") * SL_PAGE * sizeof(uint16_t);
@@ -151,7 +152,7 @@ static void score(const sl_group *g, int page, float *out) {
     int window = g->kv->n_kv - (int)sl_attn_get(spec, "window");
     uint16_t hits[SL_PAGE];
     hashed_page x = {0};
-    float taken = 0; // the score of a row that is taken; NaN where a key of the prefix is not finite
+    float taken = 0; // score of candidates; NaN where a key of the prefix is not finite
     if (built) x = page_at(sl_kv_extra(g->kv, need_of(spec), page, g->h), g->head_dim);
     for (int c = 0; built && c < g->head_dim; c++) taken += 0 * x.sum[c];
     for (int i = 0; i < g->n; i++) {
@@ -173,7 +174,7 @@ static uint64_t bytes(const sl_group *g) {
 const sl_proposal sl_propose_hashes = {
     .unit = 1, .needs = needs, .state = state, .begin = begin, .score = score, .bytes = bytes};
 
-// ---- the draw: every row of positive weight, with its probability of being a candidate ----
+// ---- the draw: every row of positive mass, with the probability that it is a candidate ----
 
 double sl_hash_probability(double cosine, int K, int L, int hits) {
     double theta = acos(fmin(fmax(cosine, -1), 1)), table = pow(1 - theta / 3.14159265358979323846, K);
@@ -202,7 +203,7 @@ static void expect(sl_head *x) {
         }
         double norm = q_norm * page.norm[j % SL_PAGE], cosine = norm > 0 ? (x->score[i] / g->scale - q_centre) / norm : 0;
         double p = sl_hash_probability(cosine, K, L, hits);
-        x->draws.inv_pi[i] = (float)(1 / fmax(p, 1e-12)); // it was one: its probability is not zero
+        x->draws.inv_pi[i] = (float)(1 / fmax(p, 1e-12)); // the row is a candidate, so p > 0 up to rounding
     }
 }
 

@@ -1,14 +1,14 @@
-// attention/propose_quantised.c - scores from a second copy of the keys in 8, 4 or 3 bits (METHODS: santa-is, dense-q).
+// attention/propose_quantised.c - scores from a second copy of the keys in 8, 4 or 3 bits (docs/methods.md, santa-is, dense-q).
 //
-// A page's keys are quantised per channel, asymmetrically: k = zero + step * code, zero and step in 16 bits, rounded outwards
-// so that every key lies within half a step of its code. A channel that 16 bits cannot hold so (a key that is NaN, or a range
-// beyond 65504 levels of 65504) has a step of NaN, and with it all scores of the page. The newest page has no copy yet: its
-// scores are exact.
+// The keys of a page are quantised per channel, asymmetrically: k = zero + step * code. zero and step are f16, rounded
+// outwards, so every key lies within half a step of its code. A channel that f16 cannot represent (a key that is NaN, or a
+// range beyond 65504 levels of 65504) has a step of NaN, and so all scores of the page are NaN. The newest page has no copy:
+// its scores are exact.
 //
-// A page of one KV head: step [head_dim], zero [head_dim] in f16, then planes of codes. A plane holds `width` bits of each code
-// (int4: 4; int8: low 4, high 4; int3: low 2, high 1) for groups of 16 rows in units of 64 bytes, 4 per row: bits
-// [width t, width (t + 1)) of byte b of row r in unit u belong to channel 4 (u * 8 / width + t) + b. So a vector register
-// holds one row per lane, and no code is ever unpacked to memory.
+// The page extra of one KV head: step [head_dim], zero [head_dim] in f16, then planes of codes. A plane holds `width` bits of
+// each code (int4: 4; int8: low 4, high 4; int3: low 2, high 1) for groups of 16 rows, in lines of 64 bytes, 4 bytes per row.
+// Bits [width t, width (t + 1)) of byte b of row r in line u belong to channel 4 (u * 8 / width + t) + b. So a vector register
+// holds one row per lane, and no code is unpacked to memory.
 #include "attention/stages.h"
 
 #include <math.h>
@@ -24,7 +24,7 @@ static int planes_of(int bits, plane out[2]) {
     return bits == 4 ? 1 : 2;
 }
 
-static int plane_units(int width, int head_dim) { // 64-byte units of 16 rows
+static int plane_lines(int width, int head_dim) { // 64-byte lines of 16 rows
     return (head_dim * width + 31) / 32;
 }
 
@@ -32,7 +32,7 @@ static size_t size(int bits, int head_dim) {
     plane p[2];
     size_t bytes = 2 * (size_t)head_dim * sizeof(f16);
     for (int i = 0, n = planes_of(bits, p); i < n; i++)
-        bytes += (size_t)plane_units(p[i].width, head_dim) * 64 * (SL_PAGE / 16);
+        bytes += (size_t)plane_lines(p[i].width, head_dim) * 64 * (SL_PAGE / 16);
     return (bytes + 63) / 64 * 64;
 }
 
@@ -54,7 +54,7 @@ enum { F16_NAN = 0x7e00 };
 
 static f16 f16_below(float x) {
     f16 h = f16_toward_zero(x);
-    return sl_f16_to_f32(h) > x && h != 0xfbff ? (f16)(h + 1) : h; // only a negative x was rounded up; never to infinity
+    return sl_f16_to_f32(h) > x && h != 0xfbff ? (f16)(h + 1) : h; // rounding up happens to negative x only; never to infinity
 }
 static f16 f16_above(float x) {
     f16 h = f16_toward_zero(x);
@@ -79,7 +79,7 @@ static void build(int bits, int head_dim, const bf16 *k, const bf16 *v, const vo
         }
         zero[c] = f16_below(low);
         float from = sl_f16_to_f32(zero[c]);
-        step[c] = f16_above(fmaxf((high - from) / (float)levels, 2 * (from - low))); // low is below zero past f16's range alone
+        step[c] = f16_above(fmaxf((high - from) / (float)levels, 2 * (from - low))); // from > low only past the range of f16
         float width = sl_f16_to_f32(step[c]), inverse = width > 0 ? 1 / width : 0;
         if (n_nan || high > from + width * ((float)levels + 0.5f) || low < from - width * 0.5f) step[c] = F16_NAN, inverse = 0;
         for (int j = 0; j < SL_PAGE; j++) {
@@ -87,7 +87,7 @@ static void build(int bits, int head_dim, const bf16 *k, const bf16 *v, const vo
             code = code < 0 ? 0 : code > levels ? levels : code;
             uint8_t *to = at;
             for (int i = 0; i < n_planes; i++) {
-                int per_byte = 8 / p[i].width, n_units = plane_units(p[i].width, head_dim), word = c / 4;
+                int per_byte = 8 / p[i].width, n_units = plane_lines(p[i].width, head_dim), word = c / 4;
                 int part = (code >> p[i].shift) & ((1 << p[i].width) - 1);
                 to[((size_t)(j / 16) * n_units + word / per_byte) * 64 + j % 16 * 4 + c % 4] |=
                     (uint8_t)(part << (p[i].width * (word % per_byte)));
@@ -106,7 +106,7 @@ const sl_kv_extra_kind sl_quantised_keys = {
 
 // ---- the proposal ----
 
-// --bits of dense-q, --proposal of santa-is.
+// The parameter is --bits of dense-q, or --proposal of santa-is.
 static int bits_of(const sl_attn_spec *spec) {
     static const int bits[] = {8, 4, 3};
     return bits[(int)sl_attn_get(spec, sl_attn_has(spec, "bits") ? "bits" : "proposal")];
@@ -117,7 +117,7 @@ static int needs(const sl_attn_spec *spec, sl_kv_need *out) {
     return 1;
 }
 
-// The state of a step: every page's error bound for every head of the group.
+// The state of a step: the error bound of every page for every head of the group.
 static size_t state(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv) {
     (void)spec;
     return (size_t)(n_kv + SL_PAGE - 1) / SL_PAGE * (geom->n_heads / geom->n_kv_heads) * sizeof(float);

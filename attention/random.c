@@ -1,4 +1,4 @@
-// attention/random.c - S rows drawn uniformly: the simplest method, and the example of docs/add-an-attention.md.
+// attention/random.c - the method `random`: S rows drawn uniformly. It is the example of docs/add-an-attention.md.
 #include "attention/stages.h"
 
 static const sl_attn_param params[] = {
@@ -21,7 +21,7 @@ static const sl_composition stages = {&sl_propose_uniform, &uniform_rows, SL_BY_
 
 const sl_attn_method sl_method_random = {
     .name = "random",
-    .summary = "S rows drawn uniformly, self-normalised: what any method must beat",
+    .summary = "S rows drawn uniformly, self-normalised: the baseline of every method",
     .source = "importance sampling with a uniform proposal",
     .mean = SL_MEAN_BIASED,
     .params = params,

@@ -1,4 +1,4 @@
-// attention/registry.c - the list of methods. A new one is its own file and a word here.
+// attention/registry.c - the list of methods. A new method needs a file and one word in this list.
 #include "attention/auto.h"
 
 #include <string.h>
@@ -22,5 +22,5 @@ const sl_attn_method *const sl_attn_methods[] = {METHODS(ADDRESS) NULL};
 const sl_attn_method *sl_attn_find(const char *name) {
     for (int i = 0; sl_attn_methods[i]; i++)
         if (!strcmp(sl_attn_methods[i]->name, name)) return sl_attn_methods[i];
-    return strcmp(name, sl_method_auto.name) ? NULL : &sl_method_auto; // a request that stands for one of them
+    return strcmp(name, sl_method_auto.name) ? NULL : &sl_method_auto; // auto.c replaces it by a method of the list
 }

@@ -1,8 +1,12 @@
-// attention/sparse.c - methods that read an index of the keys and then a few rows exactly: Quest, MagicPIG.
+// attention/sparse.c - methods that read an index of the keys, and then a few rows exactly.
+//
+// Quest: J. Tang, Y. Zhao, K. Zhu, G. Xiao, B. Kasikci, S. Han: Quest: Query-Aware Sparsity for Efficient Long-Context LLM
+// Inference, arXiv:2406.10774. MagicPIG: Z. Chen, R. Sadhukhan, Z. Ye, Y. Zhou, J. Zhang, N. Nolte, Y. Tian, M. Douze, L.
+// Bottou, Z. Jia, B. Chen: MagicPIG: LSH Sampling for Efficient LLM Generation, arXiv:2410.16179.
 #include "attention/stages.h"
 
 static const sl_attn_param quest_params[] = {
-    {"tokens", SL_PARAM_INT, 1024, 16, 1 << 20, "rows that are read, in pages of 16", NULL},
+    {"tokens", SL_PARAM_INT, 1024, 16, 1 << 20, "rows that are read, in units of 16", NULL},
     {0},
 };
 static const sl_attn_param magicpig_params[] = {
@@ -19,8 +23,8 @@ static const sl_composition quest = {&sl_propose_bounds, &sl_draw_top_units, SL_
 
 const sl_attn_method sl_method_quest = {
     .name = "quest",
-    .summary = "the pages of 16 rows whose channel bounds allow the largest scores, renormalised",
-    .source = "Quest (Tang et al. 2024)",
+    .summary = "the units of 16 rows whose channel bounds allow the largest scores, renormalised",
+    .source = "Quest (Tang et al., arXiv:2406.10774)",
     .mean = SL_MEAN_BIASED,
     .params = quest_params,
     .stages = &quest,
@@ -29,12 +33,11 @@ const sl_attn_method sl_method_quest = {
 };
 const sl_attn_method sl_method_magicpig = {
     .name = "magicpig",
-    .summary = "rows whose hash matches the query's, weighted by how likely that was, self-normalised",
-    .source = "MagicPIG (Chen et al. 2024)",
+    .summary = "rows whose hash matches that of the query, divided by the probability of a match, self-normalised",
+    .source = "MagicPIG (Chen et al., arXiv:2410.16179)",
     .mean = SL_MEAN_BIASED,
-    .caution =
-        "its hash functions depend on the seed, the layer and the KV head, not on the sequence or the position: sequences "
-        "share pages, and signatures lie with them",
+    .caution = "the hash functions depend on the seed, the layer and the KV head, not on the sequence or the position, because "
+               "signatures are part of pages that sequences share",
     .params = magicpig_params,
     .stages = &magicpig,
     .cpu = &sl_stages_ops,

@@ -1,5 +1,5 @@
-// attention/spec.c - what a specification says: the values of its parameters, and whether they go together. It reads method
-// tables through the specification and names no method.
+// attention/spec.c - the values of the parameters of a specification, and their check. This file names no method: it reads the
+// tables that the specification points to.
 #include "attention/attention.h"
 
 #include <string.h>
@@ -36,7 +36,7 @@ int sl_attn_check(const sl_attn_spec *spec, sl_error *err) {
 
 sl_attn_mean sl_attn_mean_of(const sl_attn_spec *spec) {
     const sl_attn_method *m = spec->method;
-    return m->mean_of ? m->mean_of(spec) : m->mean; // `score+value` has the bias of its scores
+    return m->mean_of ? m->mean_of(spec) : m->mean; // the bias of `score+value` is that of its scores
 }
 
 const char *sl_attn_mean_name(sl_attn_mean mean) {

@@ -1,18 +1,21 @@
-// attention/subset.c - methods that attend to some rows exactly and drop the rest: the k largest, the smallest set of a given
-// mass, attention sinks with a sliding window.
+// attention/subset.c - methods that attend to some rows exactly and leave out the others: the k rows of largest score, the
+// fewest rows with a share of the mass, attention sinks with a sliding window.
+//
+// streaming: G. Xiao, Y. Tian, B. Chen, S. Han, M. Lewis: Efficient Streaming Language Models with Attention Sinks,
+// arXiv:2309.17453.
 #include "attention/stages.h"
 
 static const sl_attn_param top_k_params[] = {
-    {"k", SL_PARAM_INT, 128, 1, 1 << 20, "rows of largest score that are kept", NULL},
+    {"k", SL_PARAM_INT, 128, 1, 1 << 20, "rows of largest score that are read", NULL},
     {0},
 };
 static const sl_attn_param top_p_params[] = {
-    {"p", SL_PARAM_FLOAT, 0.95, 0, 1, "share of the attention mass that is kept", NULL},
+    {"p", SL_PARAM_FLOAT, 0.95, 0, 1, "share of the attention mass that the rows reach", NULL},
     {0},
 };
 static const sl_attn_param streaming_params[] = {
-    {"sink", SL_PARAM_INT, 4, 0, 1 << 20, "first rows that are kept", NULL},
-    {"window", SL_PARAM_INT, 2044, 1, 1 << 20, "last rows that are kept", NULL},
+    {"sink", SL_PARAM_INT, 4, 0, 1 << 20, "first rows that are read", NULL},
+    {"window", SL_PARAM_INT, 2044, 1, 1 << 20, "last rows that are read (sliding window)", NULL},
     {0},
 };
 
@@ -32,7 +35,7 @@ const sl_attn_method sl_method_topk = {
 };
 const sl_attn_method sl_method_topp = {
     .name = "topp",
-    .summary = "the fewest rows that carry the share p of the attention, renormalised (an oracle)",
+    .summary = "the fewest rows that reach the share p of the attention mass, renormalised (an oracle: it reads every key)",
     .source = "exact top-p",
     .mean = SL_MEAN_BIASED,
     .params = top_p_params,
@@ -43,7 +46,7 @@ const sl_attn_method sl_method_topp = {
 const sl_attn_method sl_method_streaming = {
     .name = "streaming",
     .summary = "the first rows (attention sinks) and the last ones, renormalised",
-    .source = "StreamingLLM",
+    .source = "StreamingLLM (Xiao et al., arXiv:2309.17453)",
     .mean = SL_MEAN_BIASED,
     .params = streaming_params,
     .stages = &window,

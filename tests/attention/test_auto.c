@@ -208,7 +208,7 @@ static void broken(void) {
         {"\"dense\", \"santa\"", "", "field points: expected a list"},
         {"", point, "field attn: expected a list"},
         {"\"santa\", \"dense\"", point, "field attn: the first is not dense"},
-        {"\"dense\", \"auto\"", point, "field attn: auto is chosen by the table"},
+        {"\"dense\", \"auto\"", point, "field attn: found auto, expected a method"},
         {"\"dense\", \"nope\"", point, "field attn: --attn nope: unknown method"},
         {two, "7", "field points: number 1: expected"},
         {two, "{\"n_seqs\": 1, \"n_kv\": 64, \"us\": [2]}", "field points: number 1: expected"},
@@ -227,7 +227,7 @@ static void broken(void) {
         CHECK(strstr(err.message, "broken.json: ") && strstr(err.message, "makes a new table"));
     }
     spill(in_tmp("other.json"), "{\"rows\": []}", 12);
-    CHECK_ERR(sl_auto_read(in_tmp("other.json"), 1, &t, &err), err, SL_ERR_FORMAT, "it is no calibration table");
+    CHECK_ERR(sl_auto_read(in_tmp("other.json"), 1, &t, &err), err, SL_ERR_FORMAT, "not a calibration table");
     CHECK_ERR(sl_auto_read(in_tmp("none.json"), 0, &t, &err), err, SL_ERR_IO, "none.json: No such file");
     CHECK_OK(sl_auto_read(in_tmp("none.json"), 1, &t, &err), err);
     CHECK_INT(t.n_specs, 0);
