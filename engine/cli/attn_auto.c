@@ -8,11 +8,11 @@
 static void say(cli_auto *a, const char *line) {
     size_t n = strlen(a->said);
     if (strstr(a->said, line)) return;
-    snprintf(a->said + n, sizeof a->said - n, "%s\n", line); // what no longer fits is said again
+    snprintf(a->said + n, sizeof a->said - n, "%s\n", line); // a line that does not fit is printed again
     fprintf(stderr, "%s\n", line);
 }
 
-// Reads the table that there is, once.
+// Finds and reads the table, once.
 static int open_table(cli_auto *a, const cli_options *o, const char *device, const sl_config *c, sl_error *err) {
     const sl_attn_geom geom = {
         .n_layers = c->n_layers, .n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim};
@@ -30,12 +30,12 @@ static int open_table(cli_auto *a, const cli_options *o, const char *device, con
     }
     a->is_open = 1;
     if (a->has_table) return 0;
-    snprintf(line, sizeof line, "attn auto: dense: there is no %s; `sleigh bench attn --calibrate -m DIR` measures it", path);
+    snprintf(line, sizeof line, "attn auto: dense: %s does not exist; `sleigh bench attn --calibrate -m DIR` creates it", path);
     say(a, line);
     return 0;
 }
 
-static void say_choices(cli_auto *a, const sl_attn_plan *plan, int n_seqs, int n_kv) {
+static void report_choices(cli_auto *a, const sl_attn_plan *plan, int n_seqs, int n_kv) {
     for (int i = 0; i < plan->n_layers; i++) {
         sl_auto_choice choice;
         char text[512], line[640];
@@ -52,7 +52,7 @@ int cli_auto_resolve(cli_auto *a, const cli_options *o, const char *device, cons
     *out = (sl_attn_plan){0};
     int wanted = sl_auto_in_plan(plan), rc = wanted ? open_table(a, o, device, config, err) : 0;
     if (rc) return rc;
-    if (wanted && a->has_table && !quiet) say_choices(a, plan, n_seqs, n_kv);
+    if (wanted && a->has_table && !quiet) report_choices(a, plan, n_seqs, n_kv);
     return sl_auto_choose_plan(a->has_table ? &a->table : NULL, plan, n_seqs, n_kv, out, err);
 }
 

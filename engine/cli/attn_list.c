@@ -11,7 +11,7 @@ static int add(cli_attn_list *list, const char *word, sl_error *err) {
     char name[CLI_ATTN_NAME];
     sl_error why;
     int rc = sl_attn_parse(word, &spec, &why);
-    if (rc && strncmp(why.message, "--attn", 6)) // a parameter's value: of which method in the list?
+    if (rc && strncmp(why.message, "--attn", 6)) // the message names only a parameter: add the method
         return sl_fail(err, (sl_err)rc, "--attn %.200s: %.700s", word, why.message);
     if (rc) return sl_fail(err, (sl_err)rc, "%s", why.message);
     sl_attn_format(&spec, name, sizeof name);
@@ -32,24 +32,26 @@ static int add(cli_attn_list *list, const char *word, sl_error *err) {
     return 0;
 }
 
-// One method, its first braces resolved: each alternative in turn.
+// Adds a method once for each alternative in its braces, from left to right.
 static int expand(cli_attn_list *list, const char *word, sl_error *err) {
     const char *open = strchr(word, '{'), *close = open ? strchr(open, '}') : NULL;
     if (!open && !strchr(word, '}')) return add(list, word, err);
     if (!close || (strchr(open + 1, '{') && strchr(open + 1, '{') < close))
-        return sl_fail(err, SL_ERR_ARG, "--attn %.200s: braces hold alternatives, as S={64,128}, and no braces", word);
+        return sl_fail(err, SL_ERR_ARG,
+                       "--attn %.200s: expected braces around alternatives, for example S={64,128}, without braces inside",
+                       word);
     int rc = 0;
     for (const char *p = open + 1; !rc && p <= close; p += strcspn(p, ",}") + 1) {
         char one[CLI_ATTN_NAME];
         int n = snprintf(one, sizeof one, "%.*s%.*s%s", (int)(open - word), word, (int)strcspn(p, ",}"), p, close + 1);
         if (n >= CLI_ATTN_NAME)
-            return sl_fail(err, SL_ERR_ARG, "--attn %.100s...: longer than %d letters", word, CLI_ATTN_NAME - 1);
+            return sl_fail(err, SL_ERR_ARG, "--attn %.100s...: expected at most %d characters", word, CLI_ATTN_NAME - 1);
         rc = expand(list, one, err);
     }
     return rc;
 }
 
-// Commas within braces do not separate.
+// Length up to the next comma outside braces.
 static size_t word_length(const char *p) {
     int depth = 0;
     size_t n = 0;

@@ -1,5 +1,5 @@
-// engine/cli/attn_list.h - a list of attention methods, as --attn takes it where many are run: flags and commas separate, and
-// braces sweep a parameter: 'dense,santa-prop:S={64,128}' is three methods.
+// engine/cli/attn_list.h - the list of attention methods that --attn takes in bench, compare and eval. Repeated flags and
+// commas separate methods. Braces hold the values of a parameter: 'dense,santa-prop:S={64,128}' is three methods.
 #ifndef SLEIGH_ATTN_LIST_H
 #define SLEIGH_ATTN_LIST_H
 
@@ -14,11 +14,10 @@ typedef struct cli_attn_list {
     int n, cap;
 } cli_attn_list;
 
-// `dense` where the flag was not given. A method that is named twice is SL_ERR_ARG. *out is the caller's to free, after an
-// error too.
+// Without the flag the list is `dense`. SL_ERR_ARG: a method is named twice. The caller frees *out, also after an error.
 int cli_attn_list_parse(const cli_list *items, cli_attn_list *out, sl_error *err);
-// Methods that differ in their budget alone lie on one curve: the name without its first parameter where that is S or k, and
-// that parameter, NaN where there is none. 'santa-is:S=64:proposal=int8' is 64 on 'santa-is:proposal=int8'.
+// For plots: methods that differ only in their budget lie on one curve. Returns the budget, the first parameter if it is S or
+// k, else NaN. name: the method without its budget. 'santa-is:S=64:proposal=int8' is 64 on curve 'santa-is:proposal=int8'.
 double cli_attn_curve(const cli_attn_list *list, int i, char name[CLI_ATTN_NAME]);
 void cli_attn_list_free(cli_attn_list *list);
 

@@ -1,7 +1,7 @@
-// engine/cli/cmd_chat.c - sleigh chat: a conversation read from standard input, a message a line, with commands.
+// engine/cli/cmd_chat.c - sleigh chat: a conversation from standard input, one message per line, with commands.
 //
-// The whole conversation is rendered and tokenized at every turn; what the session already holds of it stays, only the
-// new tokens are prefilled. On a terminal an error ends the turn; where standard input is a script it ends the program.
+// Each turn renders and tokenizes the whole conversation. The session keeps the common prefix and prefills only the new tokens.
+// An error ends the turn if standard input is a terminal, else the program.
 #include "engine/cli/commands.h"
 #include "engine/cli/io.h"
 #include "engine/cli/process.h"
@@ -30,13 +30,13 @@ typedef struct chat {
 } chat;
 
 static const char help_text[] =
-    "/help        this list\n"
-    "/ctx         tokens in the context; /ctx N: a context of N tokens (the conversation is kept)\n"
-    "/read FILE   send a file as the message\n"
-    "/attn SPEC   decode every layer with another method, as santa-prop:S=128; /attn: what it is now\n"
+    "/help        show this list\n"
+    "/ctx         show the number of tokens in the context; /ctx N: set the context size and keep the conversation\n"
+    "/read FILE   send the text of FILE as the message\n"
+    "/attn SPEC   decode all layers with another method, for example santa-prop:S=128; /attn: show the method\n"
     "/reset       forget the conversation\n"
-    "/stats       statistics of the last answer\n"
-    "/quit        leave (so does Ctrl+D)\n"
+    "/stats       show statistics of the last answer\n"
+    "/quit        leave the chat (also: Ctrl+D)\n"
     "A \\ at the end of a line continues the message. Ctrl+C ends an answer.\n";
 
 // ---- the conversation ----
@@ -93,8 +93,8 @@ static int answer(chat *c, sl_error *err) {
     if (!rc) rc = cli_check_prompt(&c->run, ids.n, err);
     if (!rc) {
         int n = (int)ids.n, keep = cli_timeline_common(&c->t, ids.data, n);
-        if (keep == n) keep = n - 1; // the logits belong to the last step
-        rc = cli_run_settle(&c->run, n, err);
+        if (keep == n) keep = n - 1; // repeat the last token: the session holds logits of another step
+        rc = cli_run_set_prompt(&c->run, n, err);
         if (!rc) rc = cli_timeline_cut(&c->t, keep, err);
         if (!rc) rc = cli_timeline_prefill(&c->t, ids.data + keep, n - keep, err);
         if (!rc) rc = cli_timeline_generate(&c->t, 1, sink_reply, c, err);
@@ -110,10 +110,11 @@ static int say(chat *c, const char *text, size_t n, sl_error *err) {
     cli_clear_interrupt();
     rc = answer(c, err);
     if (rc || (c->t.stopped && c->t.n_generated == 0))
-        pop_turn(c); // as if it had not been said
+        pop_turn(c); // forget the message that has no answer
     else
         rc = push_turn(c, "assistant", c->reply.n ? c->reply.data : "", c->reply.n, err);
-    if (!rc && !strcmp(c->t.stopped, "context full")) fprintf(stderr, "context full: /reset forgets, /ctx N makes it larger\n");
+    if (!rc && !strcmp(c->t.stopped, "context full"))
+        fprintf(stderr, "context full: /reset forgets the conversation, /ctx N enlarges the context\n");
     if (!rc && !strcmp(c->t.stopped, "interrupted")) fprintf(stderr, "interrupted\n");
     cli_clear_interrupt();
     return rc;
@@ -130,7 +131,8 @@ static int set_ctx(chat *c, const char *arg, sl_error *err) {
     long n = strtol(arg, &end, 10);
     if (end != arg && (*end == 'k' || *end == 'K') && n < 1 << 20) n *= 1024, end++;
     int limit = sl_model_config(c->run.model)->n_ctx;
-    if (*end || n < 1 || n > limit) return sl_fail(err, SL_ERR_ARG, "/ctx %.60s: expected 1 to %d tokens", arg, limit);
+    if (*end || n < 1 || n > limit)
+        return sl_fail(err, SL_ERR_ARG, "/ctx %.60s: expected a number from 1 to %d, this model's limit", arg, limit);
     uint32_t sequence = sl_session_sequence(c->t.session);
     cli_timeline_close(&c->t);
     int rc = cli_run_set_ctx(&c->run, (int)n, err);
@@ -153,7 +155,7 @@ static int set_attn(chat *c, const char *arg, sl_error *err) {
 
 static int say_file(chat *c, const char *path, sl_error *err) {
     sl_text text = {0};
-    int rc = *path ? cli_read_file(path, &text, err) : sl_fail(err, SL_ERR_ARG, "/read needs a file");
+    int rc = *path ? cli_read_file(path, &text, err) : sl_fail(err, SL_ERR_ARG, "/read: expected a file name");
     if (!rc) rc = say(c, text.data, text.n, err);
     sl_text_free(&text);
     return rc;
@@ -181,15 +183,15 @@ static int command(chat *c, const char *line, sl_error *err) {
         c->quit = 1;
     else {
         const char *nearest = cli_nearest(name, names, sizeof names / sizeof *names);
-        return sl_fail(err, SL_ERR_ARG, "unknown command %.60s; %s%s", name, nearest ? "did you mean " : "/help lists them",
-                       nearest ? nearest : "");
+        return sl_fail(err, SL_ERR_ARG, "unknown command %.60s; %s%s", name,
+                       nearest ? "did you mean " : "/help lists all commands", nearest ? nearest : "");
     }
     return 0;
 }
 
 // ---- the loop ----
 
-// Appends a message to *text: a line, continued while it ends in a backslash. 0 at the end of the input.
+// Appends a message to *text: one line, or several if all but the last end in a backslash. Returns 0 at the end of the input.
 static int read_message(const chat *c, sl_text *text, sl_error *err, int *rc) {
     char *line = NULL;
     size_t cap = 0;
@@ -198,10 +200,10 @@ static int read_message(const chat *c, sl_text *text, sl_error *err, int *rc) {
         if (c->on_terminal) fputs(got ? ". " : "> ", stderr);
         errno = 0;
         ssize_t n = getline(&line, &cap, stdin);
-        if (n < 0 && errno == EINTR) { // Ctrl+C while typing: begin again
+        if (n < 0 && errno == EINTR) { // Ctrl+C while typing: start the message again
             clearerr(stdin);
             cli_clear_interrupt();
-            fputs("\n(/quit or Ctrl+D leaves)\n", stderr);
+            fputs("\n(/quit or Ctrl+D leaves the chat)\n", stderr);
             text->n = 0;
             got = 0;
             continue;
@@ -247,7 +249,7 @@ int cmd_chat(const cli_options *o, sl_error *err) {
     int rc = open_chat(&c, o, err);
     if (!rc) {
         cli_run_describe(&c.run, stderr);
-        fprintf(stderr, "chat: template %s; /help lists the commands\n", sl_chat_name(c.template));
+        fprintf(stderr, "chat: template %s; /help lists all commands\n", sl_chat_name(c.template));
         cli_catch_interrupt(0);
         rc = loop(&c, err);
     }

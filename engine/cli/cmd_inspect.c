@@ -1,4 +1,4 @@
-// engine/cli/cmd_inspect.c - sleigh inspect: what a model folder holds and what it costs to run. Reads no weights.
+// engine/cli/cmd_inspect.c - sleigh inspect: shows the contents of a model folder and the costs of the model. Reads no weights.
 #include "engine/cli/commands.h"
 #include "engine/cli/io.h"
 #include "engine/cli/output/print_json.h"
@@ -32,7 +32,7 @@ static const char *rope_name(const sl_config *c) {
     return c->rope_type == SL_ROPE_LLAMA3 ? "llama3" : c->rope_type == SL_ROPE_LINEAR ? "linear" : "plain";
 }
 
-// "bpe, 1024 ids", or why there is none.
+// Writes "bpe, 1024 ids", or the reason why the folder has no tokenizer.
 static void describe_tokenizer(const char *dir, char *buf, size_t size) {
     sl_tokenizer *tok;
     sl_error err = {0};

@@ -1,7 +1,8 @@
-// engine/cli/cmd_logits.c - sleigh logits: one dense prefill, every token's logits as a NumPy file.
+// engine/cli/cmd_logits.c - sleigh logits: writes the logits of each token of a dense prefill to a NumPy file.
 //
-// The file is written beside its target under another name and renamed when it is complete: nothing half-written is left.
+// The file is written under a temporary name in the same folder and renamed when it is complete, so no partial file remains.
 #include "engine/cli/commands.h"
+#include "engine/cli/io.h"
 #include "engine/cli/output/progress_bar.h"
 #include "engine/cli/process.h"
 #include "engine/cli/run.h"
@@ -25,7 +26,7 @@ static int io_error(const npy *out, const char *what, sl_error *err) {
     return sl_fail(err, SL_ERR_IO, "cannot %s %s: %s", what, out->path, strerror(errno));
 }
 
-// NumPy's format 1.0: magic, version, a header padded with blanks to a multiple of 64 bytes, then the rows.
+// NumPy format 1.0: magic, version, a header padded with blanks to a multiple of 64 bytes, then the rows.
 static int write_header(const npy *out, int n_rows, int n_cols, sl_error *err) {
     char head[256], dict[192];
     int n = snprintf(dict, sizeof dict, "{'descr': '<f4', 'fortran_order': False, 'shape': (%d, %d), }", n_rows, n_cols);
@@ -43,7 +44,7 @@ static int begin(npy *out, const char *path, sl_error *err) {
     struct stat st;
     *out = (npy){.path = path};
     if (!stat(path, &st) && !S_ISREG(st.st_mode))
-        return sl_fail(err, SL_ERR_IO, "--output %s: is there and is no regular file", path);
+        return sl_fail(err, SL_ERR_IO, "--output %s: expected a new or a regular file, found another kind of file", path);
     size_t size = strlen(path) + 32;
     out->tmp = malloc(size);
     if (!out->tmp) return sl_fail(err, SL_ERR_MEMORY, "--output %s: out of memory", path);
@@ -52,7 +53,7 @@ static int begin(npy *out, const char *path, sl_error *err) {
     return out->file ? 0 : io_error(out, "create", err);
 }
 
-// rc: how the work went. The file appears under its name only when all of it did.
+// rc: the result of the work. The file gets its final name only if all went well.
 static int end(npy *out, int rc, sl_error *err) {
     if (out->file) {
         if (fclose(out->file) && !rc) rc = io_error(out, "write", err);
@@ -91,7 +92,7 @@ static int prefill(const cli_options *o, const sl_model *model, const sl_ids *id
         rc = sl_prefill_logits(session, ids->data, (int)ids->n, write_rows, out, &progress, err);
         cli_progress_end(&bar);
         double ms = cli_now() - start;
-        if (!rc) fprintf(stderr, "prefill: %.2f ms, %zu tokens, %.2f tok/s\n", ms, ids->n, ms > 0 ? ids->n * 1e3 / ms : 0);
+        if (!rc) fprintf(stderr, "prefill: %.2f ms, %zu tokens, %.2f tok/s\n", ms, ids->n, cli_per_second((double)ids->n, ms));
     }
     sl_session_free(session);
     sl_engine_free(engine);
@@ -102,14 +103,14 @@ int cmd_logits(const cli_options *o, sl_error *err) {
     sl_ids ids = {0};
     sl_model *model = NULL;
     int rc = cli_need_model(o, err);
-    if (!rc && !o->ids) rc = sl_fail(err, SL_ERR_ARG, "flag --ids is required: a file of token ids");
-    if (!rc && !o->out) rc = sl_fail(err, SL_ERR_ARG, "flag --output is required: the .npy file to write");
+    if (!rc && !o->ids) rc = sl_fail(err, SL_ERR_ARG, "flag --ids is required: give a file of token ids");
+    if (!rc && !o->out) rc = sl_fail(err, SL_ERR_ARG, "flag --output is required: give the .npy file to write");
     if (!rc) rc = cli_check_device(o, err);
     if (!rc) rc = cli_load_model(o, o->device, SL_MODEL_NO_TOKENIZER, &model, err);
     if (!rc) rc = cli_read_ids(o, sl_model_config(model), &ids, err);
     if (!rc && ids.n > (size_t)sl_model_config(model)->n_ctx)
-        rc = sl_fail(err, SL_ERR_CONTEXT, "--ids %s: %zu tokens, this model's context holds %d", o->ids, ids.n,
-                     sl_model_config(model)->n_ctx);
+        rc = sl_fail(err, SL_ERR_CONTEXT, "--ids %s: expected at most %d tokens, this model's context; found %zu", o->ids,
+                     sl_model_config(model)->n_ctx, ids.n);
     if (!rc) {
         npy out;
         cli_catch_interrupt(1);

@@ -1,4 +1,4 @@
-// engine/cli/cmd_methods.c - sleigh methods: the registry of attention methods, as a table or as JSON.
+// engine/cli/cmd_methods.c - sleigh methods: prints the registry of attention methods as a table or as JSON.
 #include "attention/attention.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/io.h"

@@ -1,11 +1,11 @@
-// engine/cli/cmd_perplexity.c - sleigh perplexity: exp of the mean negative log-likelihood of a text's tokens, window
-// by window.
+// engine/cli/cmd_perplexity.c - sleigh perplexity: exp of the mean negative log-likelihood of the tokens of a text, window by
+// window. (A window is a part of the text here, as in llama.cpp.)
 //
-// Windows of --ctx-size tokens begin --stride apart, each with the tokenizer's BOS in the place of its first token. The first
-// half of a window is context and is not scored, as in llama.cpp; nor is what an earlier window scored, so that every token
-// counts once. Tokens after the last whole window are left out. Dense attention takes a window in one batched pass. With
-// another method, or --dense-prefix, the window's beginning is prefilled densely and every scored token is predicted by a
-// decode step. Memory is O(vocabulary) and a number a scored token.
+// Windows of --ctx-size tokens start --stride tokens apart. The tokenizer's BOS replaces the first token of each window. The
+// first half of a window is context and is not scored, as in llama.cpp. Tokens that an earlier window scored are not scored
+// again. Tokens after the last whole window are left out. Dense attention takes a window in one prefill pass. With another
+// method, or with --dense-prefix, dense attention prefills the beginning of the window, and a decode step predicts each scored
+// token. Memory: O(vocabulary), and one number per scored token.
 #include "engine/cli/commands.h"
 #include "engine/cli/io.h"
 #include "engine/cli/output/print_json.h"
@@ -27,10 +27,10 @@ typedef struct perplexity {
     sl_ids text;
     int has_bos;
     int n_ctx, stride, n_windows;
-    int n_dense;  // tokens of a window that are prefilled before decode steps; n_ctx: all in one pass
-    int32_t *ids; // [n_ctx] of the window
+    int n_dense;  // first tokens of a window, prefilled with dense attention; n_ctx: the whole window in one pass
+    int32_t *ids; // [n_ctx] ids of the window
     int n_vocab;
-    cli_values nll;  // a group a window
+    cli_values nll;  // one group per window
     cli_rows table;  // -o md, csv
     json_t *windows; // -o json
     char attn[CLI_ATTN_TEXT];
@@ -38,7 +38,8 @@ typedef struct perplexity {
 
 // ---- one window ----
 
-static int score(perplexity *p, int at, const float *logits, sl_error *err) { // logits after token `at` of the window
+// Scores the token after token `at` of the window.
+static int score(perplexity *p, int at, const float *logits, sl_error *err) {
     double log_sum = cli_log_sum(logits, p->n_vocab);
     if (!isfinite(log_sum)) return sl_fail(err, SL_ERR_FORMAT, "the logits after token %d of a window are not finite", at);
     return cli_values_add(&p->nll, log_sum - logits[p->ids[at + 1]], err);
@@ -46,7 +47,7 @@ static int score(perplexity *p, int at, const float *logits, sl_error *err) { //
 
 typedef struct scored_rows {
     perplexity *p;
-    int from; // the window's token of row 0
+    int from; // index in the window of row 0
 } scored_rows;
 
 static int score_rows(void *ctx, int first, int n_rows, const float *logits, sl_error *err) {
@@ -56,7 +57,7 @@ static int score_rows(void *ctx, int first, int n_rows, const float *logits, sl_
     return rc;
 }
 
-// first: the first token whose next one is scored. The last token of a window only is one to predict.
+// first: the first token whose successor is scored. The last token of a window is only predicted.
 static int run_window(perplexity *p, int first, sl_error *err) {
     int last = p->n_ctx - 1, n = p->n_dense < first ? p->n_dense : first;
     scored_rows rows = {p, first};
@@ -77,7 +78,7 @@ static int is(const perplexity *p, const char *format) {
     return !strcmp(p->o->format, format);
 }
 
-// Windows so far. Of the last: its place, its tokens that were scored.
+// The row of the last window, with totals so far. n_before: scored tokens of earlier windows.
 static json_t *row_of(const perplexity *p, int window, int n_before) {
     cli_estimate mean = cli_values_mean(&p->nll);
     double sum = 0;
@@ -135,7 +136,7 @@ static int print_end(perplexity *p, sl_error *err) {
 
 // ---- all windows ----
 
-// The window's ids; the token after which scoring begins.
+// Sets the ids of a window. Returns the first token whose successor is scored.
 static int begin_window(perplexity *p, int window) {
     memcpy(p->ids, p->text.data + (size_t)window * p->stride, p->n_ctx * sizeof *p->ids);
     if (p->has_bos) p->ids[0] = p->text.data[0];
@@ -161,7 +162,7 @@ static int run_windows(perplexity *p, sl_error *err) {
     if (rc) return rc;
     double ms = cli_now() - start, n = (double)p->n_windows * (p->n_ctx - 1);
     fprintf(stderr, "load: %.2f ms\nwindows: %.2f ms, %.0f tokens, %.2f tok/s\npeak_rss: %.1f MiB\n", p->run.load_ms, ms, n,
-            ms > 0 ? n * 1e3 / ms : 0, cli_peak_mib());
+            cli_per_second(n, ms), cli_peak_mib());
     return 0;
 }
 
@@ -173,15 +174,17 @@ static int cut_windows(perplexity *p, sl_error *err) {
     p->n_ctx = o->n_ctx ? o->n_ctx : limit < 512 ? limit : 512;
     p->stride = o->stride ? o->stride : p->n_ctx;
     if (p->stride > p->n_ctx)
-        return sl_fail(err, SL_ERR_ARG, "--stride %d: expected at most a window, %d tokens", p->stride, p->n_ctx);
+        return sl_fail(err, SL_ERR_ARG, "--stride %d: expected at most %d, the window size", p->stride, p->n_ctx);
     if (o->dense_prefix > p->n_ctx / 2)
-        return sl_fail(err, SL_ERR_ARG, "--dense-prefix %d: expected at most half a window, %d tokens: the rest is scored",
+        return sl_fail(err, SL_ERR_ARG,
+                       "--dense-prefix %d: expected at most %d, half a window, because the other half is scored",
                        o->dense_prefix, p->n_ctx / 2);
     if (p->text.n < (size_t)p->n_ctx)
-        return sl_fail(err, SL_ERR_ARG, "the text has %zu tokens, a window %d; --ctx-size sets it", p->text.n, p->n_ctx);
+        return sl_fail(err, SL_ERR_ARG, "the text has %zu tokens; expected at least %d, one window; lower --ctx-size",
+                       p->text.n, p->n_ctx);
     p->n_windows = (int)((p->text.n - p->n_ctx) / p->stride) + 1;
     int is_dense = 1;
-    for (int i = 0; i < p->run.wanted.n_layers; i++) is_dense &= p->run.wanted.layer[i].method == &sl_method_dense;
+    for (int i = 0; i < p->run.requested.n_layers; i++) is_dense &= p->run.requested.layer[i].method == &sl_method_dense;
     p->n_dense = o->dense_prefix >= 0 ? o->dense_prefix : is_dense ? p->n_ctx : p->n_ctx / 2;
     return 0;
 }
@@ -199,10 +202,10 @@ static int tokenise(perplexity *p, const sl_text *text, sl_error *err) {
 static void describe(const perplexity *p) {
     cli_run_describe_attention(&p->run, stderr);
     if (p->n_dense == p->n_ctx)
-        fprintf(stderr, "setup: %d windows of %d tokens, each in one dense pass\n", p->n_windows, p->n_ctx);
+        fprintf(stderr, "setup: %d windows of %d tokens, each in one dense prefill pass\n", p->n_windows, p->n_ctx);
     else
-        fprintf(stderr, "setup: %d windows of %d tokens, %d prefilled densely, the rest decoded\n", p->n_windows, p->n_ctx,
-                p->n_dense);
+        fprintf(stderr, "setup: %d windows of %d tokens, prefill of %d with dense attention, the rest decoded\n", p->n_windows,
+                p->n_ctx, p->n_dense);
 }
 
 static int run_text(perplexity *p, sl_error *err) {
@@ -211,7 +214,7 @@ static int run_text(perplexity *p, sl_error *err) {
     p->ids = malloc(p->n_ctx * sizeof *p->ids);
     if (!p->ids) rc = sl_fail(err, SL_ERR_MEMORY, "a window of %d tokens: out of memory", p->n_ctx);
     if (!rc) rc = sl_session_new(p->run.engine, p->o->seq_id, &p->session, err);
-    if (!rc) rc = cli_run_settle(&p->run, p->n_dense, err);
+    if (!rc) rc = cli_run_set_prompt(&p->run, p->n_dense, err);
     if (rc) return rc;
     describe(p);
     cli_run_format_attention(&p->run, p->attn, sizeof p->attn);

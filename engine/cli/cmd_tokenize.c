@@ -1,4 +1,4 @@
-// engine/cli/cmd_tokenize.c - sleigh tokenize and detokenize: they need a folder with a tokenizer, and nothing else of it.
+// engine/cli/cmd_tokenize.c - sleigh tokenize and detokenize. Both read only the tokenizer of the model folder.
 #include "engine/cli/commands.h"
 #include "engine/cli/io.h"
 #include "engine/cli/run.h"

@@ -1,4 +1,4 @@
-// engine/cli/cmd_version.c - sleigh version: what this build is.
+// engine/cli/cmd_version.c - sleigh version: prints version, commit, compiler and backend of this build.
 #include "engine/backend/backend.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/io.h"

@@ -22,15 +22,17 @@ int cli_read_file(const char *path, sl_text *out, sl_error *err) {
     if (!rc && ferror(f))
         rc = sl_fail(err, SL_ERR_IO, "cannot read %s: %s", is_stdin ? "standard input" : path, strerror(errno));
     if (!is_stdin) fclose(f);
-    return rc ? rc : sl_text_append(out, "", 0, err); // an empty file is a text too
+    return rc ? rc : sl_text_append(out, "", 0, err); // gives an empty file a buffer too
 }
 
 int cli_read_input(const cli_options *o, sl_text *out, sl_error *err) {
-    int by_prompt = CLI_GIVEN(o, prompt), by_file = CLI_GIVEN(o, file); // a flag wins over the environment
-    if (by_prompt && by_prompt == by_file) return sl_fail(err, SL_ERR_ARG, "--prompt and --file: give one of them");
+    int by_prompt = CLI_GIVEN(o, prompt),
+        by_file = CLI_GIVEN(o, file); // CLI_BY_FLAG is above CLI_BY_ENV: a flag takes precedence
+    if (by_prompt && by_prompt == by_file) return sl_fail(err, SL_ERR_ARG, "--prompt and --file: expected only one of them");
     if (by_prompt > by_file) return sl_text_append(out, o->prompt, strlen(o->prompt), err);
     if (by_file) return cli_read_file(o->file, out, err);
-    if (isatty(STDIN_FILENO)) return sl_fail(err, SL_ERR_ARG, "no input: give --prompt, --file or pipe a text in");
+    if (isatty(STDIN_FILENO))
+        return sl_fail(err, SL_ERR_ARG, "no input: give --prompt or --file, or pipe text into standard input");
     return cli_read_file("-", out, err);
 }
 
@@ -46,7 +48,7 @@ int cli_parse_ids(const char *source, const sl_text *text, sl_ids *ids, sl_error
         long id = strtol(p, &after, 10);
         if (after == p || errno || id < 0 || id > INT32_MAX || (after < end && !strchr(", \t\r\n", *after)) ||
             (after < end && !*after))
-            return sl_fail(err, SL_ERR_FORMAT, "%s: byte %td: expected token ids separated by commas or blanks", source,
+            return sl_fail(err, SL_ERR_FORMAT, "%s: byte %td: expected token ids, separated by commas or blanks", source,
                            p - text->data);
         int rc = sl_ids_push(ids, (int32_t)id, err);
         if (rc) return rc;
@@ -77,7 +79,7 @@ int cli_flush(sl_error *err) {
     return fflush(stdout) || ferror(stdout) ? stdout_failed(err) : 0;
 }
 
-// ---- text ----
+// ---- numbers ----
 
 const char *cli_bytes(double bytes, char buf[32]) {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
@@ -85,4 +87,14 @@ const char *cli_bytes(double bytes, char buf[32]) {
     while (bytes >= 1024 && u < 4) bytes /= 1024, u++;
     snprintf(buf, 32, u ? "%.2f %s" : "%.0f %s", bytes, units[u]);
     return buf;
+}
+
+double cli_per_second(double n, double ms) {
+    return ms > 0 ? n * 1e3 / ms : 0;
+}
+
+int cli_common_prefix(const int32_t *a, size_t n_a, const int32_t *b, size_t n_b) {
+    size_t most = n_a < n_b ? n_a : n_b, n = 0;
+    while (n < most && a[n] == b[n]) n++;
+    return (int)n;
 }

@@ -21,6 +21,11 @@ int cli_write(const char *data, size_t n, sl_error *err);
 __attribute__((format(printf, 2, 3))) int cli_printf(sl_error *err, const char *fmt, ...);
 int cli_flush(sl_error *err);
 
+// ---- numbers ----
+
 const char *cli_bytes(double bytes, char buf[32]); // "12.3 MiB"
+double cli_per_second(double n, double ms);        // n / ms * 1000; 0 if no time passed
+// Length of the common prefix of two lists of ids.
+int cli_common_prefix(const int32_t *a, size_t n_a, const int32_t *b, size_t n_b);
 
 #endif

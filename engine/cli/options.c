@@ -501,6 +501,12 @@ int cli_option_given(const cli_options *o, size_t field) {
     return 0;
 }
 
+const char *cli_given_flag(const cli_options *o, const cli_flag *flags, int n) {
+    for (int i = 0; i < n; i++)
+        if (cli_option_given(o, flags[i].field) == CLI_BY_FLAG) return flags[i].name;
+    return NULL;
+}
+
 // ---- help ----
 
 static void help_option(const option *opt, FILE *out) {

@@ -81,6 +81,17 @@ void cli_options_free(cli_options *o);
 #define CLI_GIVEN(o, field) cli_option_given((o), offsetof(cli_options, field))
 int cli_option_given(const cli_options *o, size_t field);
 
+// A flag and its field, to ask for one of several flags.
+typedef struct cli_flag {
+    const char *name;
+    size_t field;
+} cli_flag;
+#define CLI_FLAG(name, field)                                                                                                  \
+    { name, offsetof(cli_options, field) }
+#define CLI_N_FLAGS(flags) ((int)(sizeof(flags) / sizeof *(flags)))
+// The name of the first of flags[0..n) that the command line gives; NULL: none.
+const char *cli_given_flag(const cli_options *o, const cli_flag *flags, int n);
+
 void cli_help_command(const cli_command *c, FILE *out);
 
 // Of names[0..n), the one nearest to word, or NULL when none is near.

@@ -13,11 +13,13 @@
 
 // ---- start ----
 
-// The wrong direction for 0 and 1: an empty input or a lost output must not look like a good one.
+// Opens 0 for writing and 1 for reading on purpose: use of a closed descriptor must fail, not look like empty input or good
+// output.
 static void open_standard(void) {
     static const int flags[] = {O_WRONLY, O_RDONLY, O_WRONLY};
     for (int fd = 0; fd < 3; fd++)
-        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", flags[fd]) != fd) _exit(1); // nowhere to say why
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", flags[fd]) != fd)
+            _exit(1); // no descriptor is left for a message
 }
 
 static int is_limited(int resource) {
@@ -25,20 +27,20 @@ static int is_limited(int resource) {
     return !getrlimit(resource, &limit) && limit.rlim_cur != RLIM_INFINITY;
 }
 
-// Before main, OpenBLAS starts a thread a core. We use none of them, but each maps a buffer of 128 MiB and tries for ever where
-// it cannot, and the process's end waits for them. OpenBLAS reads its environment at the start only.
+// OpenBLAS starts one thread per core before main. We use none of them. Under a memory limit such a thread retries for ever to
+// map its buffer of 128 MiB, and the end of the process waits for it. OpenBLAS reads its environment only at the start.
 static void leave_out_blas_threads(char **argv) {
     static const char name[] = "OPENBLAS_NUM_THREADS";
     const char *now = getenv(name);
     if (now && !strcmp(now, "1")) return;
     if (!is_limited(RLIMIT_AS) && !is_limited(RLIMIT_DATA)) return;
-    if (!setenv(name, "1", 1)) execv("/proc/self/exe", argv); // where it fails we go on: most limits are wide enough
+    if (!setenv(name, "1", 1)) execv("/proc/self/exe", argv); // ignore a failure: most limits are high enough
 }
 
 static int check_stack(sl_error *err) {
     struct rlimit limit;
     if (getrlimit(RLIMIT_STACK, &limit) || limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= SL_CPU_STACK) return 0;
-    return sl_fail(err, SL_ERR_MEMORY, "the stack is limited to %llu KiB, expected %d at least; raise it: ulimit -s %d",
+    return sl_fail(err, SL_ERR_MEMORY, "the stack limit is %llu KiB; expected at least %d; raise it with: ulimit -s %d",
                    (unsigned long long)limit.rlim_cur >> 10, SL_CPU_STACK >> 10, SL_CPU_STACK >> 10);
 }
 

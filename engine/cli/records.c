@@ -2,6 +2,7 @@
 #include "engine/cli/records.h"
 #include "attention/attention.h"
 #include "engine/base/json.h"
+#include "engine/cli/io.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -26,7 +27,8 @@ static int check_texts(const cli_records *r, const json_t *record, sl_error *err
     const json_t *prompt = sl_json_get(record, "prompt");
     const char *other = sl_json_get(record, "context") ? "context" : sl_json_get(record, "question") ? "question" : NULL;
     if (prompt && other)
-        return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: both \"prompt\" and \"%s\"", r->path, r->n_lines, other);
+        return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: expected \"prompt\" or \"%s\", found both", r->path, r->n_lines,
+                       other);
     if (prompt && !json_is_string(prompt))
         return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: \"prompt\": expected a string", r->path, r->n_lines);
     for (int i = 0; !prompt && i < 2; i++) {
@@ -38,7 +40,7 @@ static int check_texts(const cli_records *r, const json_t *record, sl_error *err
     return 0;
 }
 
-// The line's fields. A method is only parsed here: whether this model can run it shows when its turn comes.
+// Checks the fields of a line. A method is only parsed: this model may still refuse it later.
 static int check_record(const cli_records *r, const json_t *record, sl_error *err) {
     const json_t *attn = sl_json_get(record, "attn"), *seq = sl_json_get(record, "seq");
     int rc = check_texts(r, record, err);
@@ -57,7 +59,7 @@ static int check_record(const cli_records *r, const json_t *record, sl_error *er
 static int plain_record(const cli_records *r, size_t n, json_t **out, sl_error *err) {
     while (n && (r->line[n - 1] == '\n' || r->line[n - 1] == '\r')) n--;
     json_t *text = json_stringn(r->line, n);
-    if (!text) return sl_fail(err, SL_ERR_FORMAT, "%s: line %d is not UTF-8", r->path, r->n_lines);
+    if (!text) return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: expected UTF-8 text", r->path, r->n_lines);
     *out = json_object();
     json_object_set_new(*out, "prompt", text);
     return 0;
@@ -119,8 +121,7 @@ int cli_records_tokenize(cli_records *r, const sl_tokenizer *tok, const json_t *
     if (!rc) rc = sl_tokenize(tok, r->whole.data, r->whole.n, SL_TOK_BOS, ids, err);
     *n_shared = prompt ? (int)ids->n : 0;
     if (rc || prompt) return rc;
-    size_t most = ids->n < r->context_ids.n ? ids->n : r->context_ids.n;
-    while ((size_t)*n_shared < most && ids->data[*n_shared] == r->context_ids.data[*n_shared]) ++*n_shared;
+    *n_shared = cli_common_prefix(ids->data, ids->n, r->context_ids.data, r->context_ids.n);
     return 0;
 }
 
@@ -148,5 +149,5 @@ int cli_records_check_flags(const cli_options *o, const char *mode, sl_error *er
                         : o->dense_prefix >= 0 ? "--dense-prefix"
                         : o->display_prompt    ? "--display-prompt"
                                                : NULL;
-    return other ? sl_fail(err, SL_ERR_ARG, "flag %s does not go with %s", other, mode) : 0;
+    return other ? sl_fail(err, SL_ERR_ARG, "flag %s cannot be used with %s", other, mode) : 0;
 }

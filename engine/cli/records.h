@@ -1,9 +1,8 @@
-// engine/cli/records.h - files of many prompts, a line each: the JSONL of generate --jsonl, the plain lines of
-// --prompts.
+// engine/cli/records.h - reads files of many prompts, one per line: JSONL (--jsonl) or plain text (--prompts).
 //
-// A record is an object with "prompt", or with "context" and "question" (set-up B: the question goes through --attn), and
-// optionally "id", "attn" (a method of its own) and "seq" (the sequence that keys its random numbers). A plain line is a record
-// with a prompt alone. Blank lines are skipped. Errors name file and line.
+// A record is an object with "prompt", or with "context" and "question" (set-up B: --attn decodes the question). Optional
+// fields: "id", "attn" (the method of this line) and "seq" (the sequence number that keys its random numbers). A plain line
+// becomes a record with "prompt" only. Blank lines are skipped. Errors name file and line.
 #ifndef SLEIGH_RECORDS_H
 #define SLEIGH_RECORDS_H
 
@@ -19,30 +18,30 @@ typedef struct cli_records {
     const char *path;
     int plain;
     FILE *file;
-    char *line; // getline's
+    char *line; // buffer of getline
     size_t cap;
-    int n_lines;        // read so far
-    sl_ids context_ids; // of `context`, the last record's
+    int n_lines;        // lines read so far
+    sl_ids context_ids; // ids of `context`, the context of the last record
     sl_text context, whole;
 } cli_records;
 
-// path "-": standard input.
+// Path "-" is standard input. plain: lines of text, not JSON.
 int cli_records_open(cli_records *r, const char *path, int plain, sl_error *err);
 void cli_records_close(cli_records *r);
-// The next record, checked. *out is NULL at the end of the file; the caller's to release.
+// Reads and checks the next record. *out: the caller releases it; NULL at the end of the file.
 int cli_records_next(cli_records *r, json_t **out, sl_error *err);
-// Reads the file once so that a malformed line is found before hours of work, and begins anew. *n: records; 0 for a pipe, which
-// is not read ahead.
+// Checks all lines before hours of work, then rewinds the file. *n: the number of records; 0 for a pipe, which cannot be
+// rewound and is not checked.
 int cli_records_check(cli_records *r, int *n, sl_error *err);
-// The ids of the prompt, or of context and question as one text, BOS included. *n_shared: of them the context's own; all of a
-// prompt's.
+// Tokenizes the prompt, or context and question as one text, with BOS. *n_shared: tokens of the context, or all tokens of a
+// prompt.
 int cli_records_tokenize(cli_records *r, const sl_tokenizer *tok, const json_t *record, sl_ids *ids, int *n_shared,
                          sl_error *err);
-const char *cli_record_attn(const json_t *record);                          // NULL: the flags' method
-uint32_t cli_record_sequence(const json_t *record, uint32_t seq_id, int i); // its own, or seq_id + i
-// Puts file and line in front of an error's message, but for SL_ERR_IO, which names its own. Returns rc.
+const char *cli_record_attn(const json_t *record);                          // NULL: as the flags say
+uint32_t cli_record_sequence(const json_t *record, uint32_t seq_id, int i); // "seq" of the record, else seq_id + i
+// Adds file and line to the message of an error, except SL_ERR_IO, whose message names a file already. Returns rc.
 int cli_records_at_line(const cli_records *r, int line, int rc, sl_error *err);
-// SL_ERR_ARG for flags that are about one prompt. mode: the flag that says there are many.
+// SL_ERR_ARG: a flag for a single prompt was given. mode: the flag that selects many prompts.
 int cli_records_check_flags(const cli_options *o, const char *mode, sl_error *err);
 
 #endif

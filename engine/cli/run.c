@@ -1,4 +1,4 @@
-// engine/cli/run.c - from flags to a loaded model, an attention plan, an engine and sampling parameters; see run.h.
+// engine/cli/run.c - see run.h.
 #include "engine/cli/run.h"
 #include "engine/base/number.h"
 #include "engine/base/philox.h"
@@ -21,7 +21,13 @@ int cli_check_device(const cli_options *o, sl_error *err) {
 }
 
 int cli_need_model(const cli_options *o, sl_error *err) {
-    return o->model ? 0 : sl_fail(err, SL_ERR_ARG, "flag --model is required: the folder of a model");
+    return o->model ? 0 : sl_fail(err, SL_ERR_ARG, "flag --model is required: give the folder of a model");
+}
+
+int cli_check_chat_flags(const cli_options *o, sl_error *err) {
+    static const cli_flag flags[] = {CLI_FLAG("--system-prompt", system_prompt), CLI_FLAG("--chat-template", chat_template)};
+    const char *flag = o->chat ? NULL : cli_given_flag(o, flags, CLI_N_FLAGS(flags));
+    return flag ? sl_fail(err, SL_ERR_ARG, "flag %s needs --chat", flag) : 0;
 }
 
 int cli_chat_template(const cli_options *o, const sl_chat_template **out, sl_error *err) {
@@ -56,13 +62,14 @@ int cli_is_parallel(const cli_options *o) {
 
 static int check_tokenizer(const cli_options *o, const sl_model *model, sl_error *err) {
     if (sl_model_tokenizer(model)) return 0;
-    if (o->stops.n) return sl_fail(err, SL_ERR_ARG, "flag --stop: this model's folder has no tokenizer");
+    if (o->stops.n) return sl_fail(err, SL_ERR_ARG, "flag --stop needs a tokenizer; the folder of this model has none");
     if (o->ids || o->random_prompt) return 0;
     return sl_fail(err, SL_ERR_ARG,
-                   "this model's folder has no tokenizer: there are no texts; generate takes --ids FILE or --random-prompt N");
+                   "the folder of this model has no tokenizer, so text is not possible; generate takes --ids FILE or "
+                   "--random-prompt N");
 }
 
-// A GPU makes dummy weights itself.
+// Makes dummy weights in host memory. A GPU makes its dummy weights itself.
 static int make_weights(const cli_options *o, const char *device, sl_model *model, sl_error *err) {
     cli_progress bar;
     sl_progress progress = {.fn = cli_progress_update, .ctx = &bar};
@@ -103,11 +110,11 @@ int cli_read_ids(const cli_options *o, const sl_config *c, sl_ids *ids, sl_error
     int rc = cli_read_file(o->ids, &text, err);
     if (!rc) rc = cli_parse_ids(o->ids, &text, ids, err);
     sl_text_free(&text);
-    if (!rc && ids->n == 0) rc = sl_fail(err, SL_ERR_FORMAT, "--ids %s: holds no ids", o->ids);
+    if (!rc && ids->n == 0) rc = sl_fail(err, SL_ERR_FORMAT, "--ids %s: expected token ids, found none", o->ids);
     for (size_t i = 0; !rc && i < ids->n; i++)
         if (ids->data[i] >= c->n_vocab)
-            rc = sl_fail(err, SL_ERR_FORMAT, "--ids %s: id %d at place %zu, this model's are 0 to %d", o->ids, ids->data[i], i,
-                         c->n_vocab - 1);
+            rc = sl_fail(err, SL_ERR_FORMAT, "--ids %s: id %d at index %zu; expected 0 to %d, the ids of this model", o->ids,
+                         ids->data[i], i, c->n_vocab - 1);
     return rc;
 }
 
@@ -128,7 +135,7 @@ static int has_param(const sl_attn_method *m, const char *name) {
     return 0;
 }
 
-// --attn with the --PARAM flags that its method has.
+// Parses --attn and applies the --PARAM flags that its method has.
 static int parse_attn(const cli_options *o, sl_attn_spec *spec, unsigned char *used, sl_error *err) {
     int rc = sl_attn_parse(o->attn, spec, err);
     for (int i = 0; !rc && i < o->n_params; i++) {
@@ -139,7 +146,7 @@ static int parse_attn(const cli_options *o, sl_attn_spec *spec, unsigned char *u
     return rc;
 }
 
-// Is `name` set in `method[:k=v]*`?
+// 1: the text `method[:k=v]*` sets parameter `name`.
 static int spec_sets(const char *spec, const char *name) {
     size_t n = strlen(name);
     for (const char *p = strchr(spec, ':'); p; p = strchr(p + 1, ':'))
@@ -147,8 +154,8 @@ static int spec_sets(const char *spec, const char *name) {
     return 0;
 }
 
-// A layer rule, completed by the --PARAM flags that its method has and that it does not set itself. The rule's own errors
-// are left to sl_attn_plan_set.
+// Appends to a layer rule the --PARAM flags that its method has and that the rule does not set. sl_attn_plan_set reports errors
+// in the rule.
 static int complete_rule(const cli_options *o, const char *rule, sl_text *out, unsigned char *used, sl_error *err) {
     const char *spec_text = strchr(rule, '=');
     sl_attn_spec spec;
@@ -167,7 +174,7 @@ static int complete_rule(const cli_options *o, const char *rule, sl_text *out, u
     return rc;
 }
 
-// The parts of --attn, --attn-layer and --PARAM that can be judged without a model. plan: NULL, or one to apply the rules to.
+// Checks --attn, --attn-layer and --PARAM as far as possible without a model. plan: NULL, or the plan to fill.
 static int apply_attention(const cli_options *o, sl_attn_spec *spec, sl_attn_plan *plan, sl_error *err) {
     unsigned char used[CLI_MAX_PARAMS] = {0};
     int rc = parse_attn(o, spec, used, err);
@@ -184,13 +191,13 @@ static int apply_attention(const cli_options *o, sl_attn_spec *spec, sl_attn_pla
     }
     for (int i = 0; !rc && i < o->n_params; i++)
         if (!used[i])
-            rc = sl_fail(err, SL_ERR_ARG, "flag --%s: no attention method that is chosen (%s) has this parameter",
+            rc = sl_fail(err, SL_ERR_ARG, "flag --%s: the chosen attention method (%s) has no such parameter",
                          o->params[i].name, spec->method->name);
     if (!rc && plan && o->schedule) rc = sl_attn_plan_schedule(plan, o->schedule, err);
     return rc;
 }
 
-// Adds to buf what fits.
+// Appends to buf; cuts the text at `size`.
 __attribute__((format(printf, 3, 4))) static void append(char *buf, size_t size, const char *fmt, ...) {
     size_t n = strlen(buf);
     va_list ap;
@@ -226,15 +233,15 @@ static int default_sequences(const cli_options *o) {
 }
 
 static int resolve(cli_run *run, const sl_attn_plan *wanted, int n_kv, int quiet, sl_attn_plan *out, sl_error *err) {
-    return cli_auto_resolve(&run->choose, run->options, run->device, sl_model_config(run->model), wanted,
+    return cli_auto_resolve(&run->attn_auto, run->options, run->device, sl_model_config(run->model), wanted,
                             default_sequences(run->options), n_kv, quiet, out, err);
 }
 
-int cli_run_resolve(cli_run *run, const sl_attn_plan *listed, sl_attn_plan *out, sl_error *err) {
+int cli_run_resolve_plan(cli_run *run, const sl_attn_plan *listed, sl_attn_plan *out, sl_error *err) {
     return resolve(run, listed, run->n_kv, 0, out, err);
 }
 
-// Takes `wanted`, and lets the engine decode with what it comes to. After an error everything is as before.
+// Takes over `wanted`, resolves auto in it and sets the result in the engine. An error leaves the run as it was.
 static int apply_plan(cli_run *run, sl_attn_plan *wanted, sl_error *err) {
     sl_attn_plan plan;
     int rc = resolve(run, wanted, run->n_kv, 1, &plan, err);
@@ -244,17 +251,17 @@ static int apply_plan(cli_run *run, sl_attn_plan *wanted, sl_error *err) {
         sl_attn_plan_free(wanted);
         return rc;
     }
-    sl_attn_plan_free(&run->wanted);
+    sl_attn_plan_free(&run->requested);
     sl_attn_plan_free(&run->plan);
-    run->wanted = *wanted, run->plan = plan;
+    run->requested = *wanted, run->plan = plan;
     return 0;
 }
 
-int cli_run_settle(cli_run *run, int n_tokens, sl_error *err) {
+int cli_run_set_prompt(cli_run *run, int n_tokens, sl_error *err) {
     sl_attn_plan plan;
     run->n_kv = n_tokens;
-    if (!sl_auto_in_plan(&run->wanted)) return 0;
-    int rc = resolve(run, &run->wanted, n_tokens, 0, &plan, err), same = !rc;
+    if (!sl_auto_in_plan(&run->requested)) return 0;
+    int rc = resolve(run, &run->requested, n_tokens, 0, &plan, err), same = !rc;
     for (int i = 0; same && i < plan.n_layers; i++) same = !memcmp(&plan.layer[i], &run->plan.layer[i], sizeof *plan.layer);
     if (!rc && !same) rc = sl_engine_set_attention(run->engine, &plan, err);
     if (rc || same) {
@@ -266,7 +273,7 @@ int cli_run_settle(cli_run *run, int n_tokens, sl_error *err) {
     return 0;
 }
 
-int cli_run_choice(cli_run *run, const char *attn, int n_tokens, char *buf, size_t size, sl_error *err) {
+int cli_run_resolve_text(cli_run *run, const char *attn, int n_tokens, char *buf, size_t size, sl_error *err) {
     sl_attn_spec spec;
     sl_attn_plan wanted = {.n_layers = run->plan.n_layers}, plan = {0};
     int rc = attn ? sl_attn_parse(attn, &spec, err) : apply_attention(run->options, &spec, &wanted, err);
@@ -305,14 +312,14 @@ static int add_bias(cli_run *run, int32_t id, float value, sl_error *err) {
     return 0;
 }
 
-// llama.cpp's ID+BIAS or ID-BIAS.
+// ID+BIAS or ID-BIAS, as in llama.cpp.
 static int parse_bias(const char *text, sl_logit_bias *out, sl_error *err) {
     char *sign, *end = "?";
     long id = strtol(text, &sign, 10);
     double bias = 0;
     if (sign != text && (*sign == '+' || *sign == '-') && sign[1] != '+' && sign[1] != '-') bias = strtod(sign, &end);
     if (*end || end == sign + 1 || id < 0 || id > INT32_MAX || isnan(bias))
-        return sl_fail(err, SL_ERR_ARG, "--logit-bias %.60s: expected ID+BIAS or ID-BIAS, as 15043+1.5", text);
+        return sl_fail(err, SL_ERR_ARG, "--logit-bias %.60s: expected ID+BIAS or ID-BIAS, for example 15043+1.5", text);
     *out = (sl_logit_bias){.id = (int32_t)id, .bias = (float)bias};
     return 0;
 }
@@ -324,7 +331,7 @@ static int check_biases(const cli_options *o, sl_error *err) {
     return rc;
 }
 
-// A flag wins over generation_config.json, which wins over the table's default.
+// A flag takes precedence over generation_config.json, which takes precedence over the default in the table.
 static float choose(int given, double flag, float from_model) {
     return given || isnan(from_model) ? (float)flag : from_model;
 }
@@ -357,13 +364,13 @@ static int make_sampling(cli_run *run, sl_error *err) {
 
 // ---- the run ----
 
-// A GPU's table names what runs there.
+// auto always runs on a GPU: the calibration table of a GPU names only methods that run there.
 static int runs_on_gpu(const sl_attn_spec *spec) {
     return spec->method == &sl_method_auto || sl_attn_on_gpu(spec);
 }
 
 const char *cli_pick_device(const cli_options *o, const sl_attn_spec *specs, int n) {
-    const char *missing = o->stats ? "what single heads count (--stats)" : NULL;
+    const char *missing = o->stats ? "--stats (counts of single heads)" : NULL;
     if (strcmp(o->device, "auto")) return o->device;
     if (!sl_device_is_gpu("auto")) return "cpu";
     for (int i = 0; !missing && i < n; i++)
@@ -374,7 +381,7 @@ const char *cli_pick_device(const cli_options *o, const sl_attn_spec *specs, int
         if (text && !sl_attn_parse(text + 1, &spec, NULL) && !runs_on_gpu(&spec)) missing = spec.method->name;
     }
     if (!missing) return "cuda";
-    fprintf(stderr, "device: cpu, since %s is not offered on a GPU\n", missing);
+    fprintf(stderr, "device: cpu, because a GPU does not offer %s\n", missing);
     return "cpu";
 }
 
@@ -410,11 +417,11 @@ static int open_model(cli_run *run, sl_error *err) {
     if (!rc) rc = cli_stats_open(&run->stats, o, err);
     if (!rc) rc = cli_load_model(o, run->device, 0, &run->model, err);
     if (rc) return rc;
-    run->wanted.n_layers = sl_model_config(run->model)->n_layers;
-    rc = apply_attention(o, &spec, &run->wanted, err);
-    // The longest context's choice first, so that what its method needs of memory is missed here, not at a later prompt.
+    run->requested.n_layers = sl_model_config(run->model)->n_layers;
+    rc = apply_attention(o, &spec, &run->requested, err);
+    // Resolve auto for the longest context first: if its method needs too much memory, the error comes now.
     run->n_kv = INT_MAX;
-    if (!rc) rc = resolve(run, &run->wanted, run->n_kv, 1, &run->plan, err);
+    if (!rc) rc = resolve(run, &run->requested, run->n_kv, 1, &run->plan, err);
     if (!rc) rc = make_sampling(run, err);
     run->load_ms = cli_now() - start;
     return rc;
@@ -447,9 +454,9 @@ int cli_run_finish(cli_run *run, sl_error *err) {
 void cli_run_close(cli_run *run) {
     cli_stats_close(&run->stats, NULL);
     sl_engine_free(run->engine);
-    sl_attn_plan_free(&run->wanted);
+    sl_attn_plan_free(&run->requested);
     sl_attn_plan_free(&run->plan);
-    cli_auto_close(&run->choose);
+    cli_auto_close(&run->attn_auto);
     free((void *)run->sampling.bias);
     sl_model_free(run->model);
     *run = (cli_run){0};
@@ -457,18 +464,18 @@ void cli_run_close(cli_run *run) {
 
 int cli_run_set_ctx(cli_run *run, int n_ctx, sl_error *err) {
     int before = sl_engine_n_ctx(run->engine);
-    sl_engine_free(run->engine); // first: two KV caches may not fit
+    sl_engine_free(run->engine); // before the new engine: two KV caches may not fit in memory
     run->engine = NULL;
     int n = default_sequences(run->options), rc = new_engine(run, n_ctx, n, &run->engine, err);
     if (rc && new_engine(run, before, n, &run->engine, NULL)) run->engine = NULL;
     return rc;
 }
 
-// ---- what is said at the start ----
+// ---- description on stderr ----
 
 void cli_run_describe_attention(const cli_run *run, FILE *out) {
     char text[CLI_ATTN_TEXT];
-    format_plan(run->n_kv == INT_MAX ? &run->wanted : &run->plan, text, sizeof text); // auto: no prompt was settled yet
+    format_plan(run->n_kv == INT_MAX ? &run->requested : &run->plan, text, sizeof text); // no prompt yet: show auto
     fprintf(out, "attention: %s\n", text);
 }
 
@@ -494,7 +501,7 @@ void cli_run_describe(const cli_run *run, FILE *out) {
     sl_engine_describe(run->engine, buf, sizeof buf);
     fprintf(out, "model: %s: %s, %d layers, hidden %d, context %d of %d tokens%s\n", run->options->model, c->model_type,
             c->n_layers, c->hidden, sl_engine_n_ctx(run->engine), c->n_ctx,
-            sl_model_is_dummy(run->model) ? ", dummy weights: what it says means nothing" : "");
+            sl_model_is_dummy(run->model) ? ", dummy weights: its text has no meaning" : "");
     fprintf(out, "backend: %s\n", buf);
     cli_run_describe_attention(run, out);
     describe_sampling(&run->sampling, out);

@@ -16,65 +16,66 @@
 
 typedef struct cli_run {
     const cli_options *options;
-    const char *device; // what --device auto comes to
+    const char *device; // the device in use, after --device auto is resolved
     sl_model *model;
     sl_engine *engine;
-    sl_attn_plan wanted; // what the flags or the caller ask for
-    sl_attn_plan plan;   // the same with what auto comes to: what runs
-    cli_auto choose;
-    int n_kv;             // tokens of the prompt that auto chooses for; INT_MAX: none yet
-    sl_sampling sampling; // .bias is owned by the run
+    sl_attn_plan requested; // what the flags or the caller request
+    sl_attn_plan plan;      // the plan in use: `requested`, with each auto replaced by a method
+    cli_auto attn_auto;
+    int n_kv;             // prompt tokens, for which auto is resolved; INT_MAX: no prompt yet
+    sl_sampling sampling; // the run owns .bias
     double load_ms;
     cli_stats stats;
 } cli_run;
 
-// What --device auto comes to: a GPU where there is one that offers these n methods and what other flags ask for; else the CPU,
-// which a line on stderr says where there is a GPU.
+// Resolves --device auto: a GPU if there is one that offers these n methods and the other flags, else the CPU. If there is a
+// GPU that lacks something, a line on stderr names it.
 const char *cli_pick_device(const cli_options *o, const sl_attn_spec *specs, int n);
-// config.json of --model, with the flags that its context bounds held against it: before weights are made or texts are read.
+// Reads config.json of --model and checks the flags that the model's context bounds. Call it before slow work.
 int cli_read_config(const cli_options *o, sl_config *out, sl_error *err);
-// --model as --load-format says, dummy weights made. flags: sl_model_load's. SL_ERR_ARG where a dummy model has no tokenizer
-// and the flags are about texts.
+// Loads --model, or makes dummy weights (--load-format). flags: those of sl_model_load. SL_ERR_ARG: the flags need texts, but
+// a dummy model has no tokenizer.
 int cli_load_model(const cli_options *o, const char *device, unsigned flags, sl_model **out, sl_error *err);
-// --ids as ids of this model. SL_ERR_FORMAT when there are none, or one out of range.
+// Reads the ids of --ids. SL_ERR_FORMAT: there are none, or one is not an id of this model.
 int cli_read_ids(const cli_options *o, const sl_config *config, sl_ids *ids, sl_error *err);
-// n ids that a seed and a sequence give; fewer are the beginning of more.
+// Makes n random ids from a seed and a sequence number. The first ids do not depend on n.
 int cli_random_ids(uint32_t seed, uint32_t sequence, int n, int n_vocab, sl_ids *ids, sl_error *err);
 
-// Loads the model and opens an engine as the flags say. The flags are checked before the weights are touched.
+// Loads the model and opens an engine as the flags say. Checks the flags before it reads weights.
 int cli_run_open(cli_run *run, const cli_options *o, sl_error *err);
-// The two halves of it, for commands that tokenise before they know how large a context they need.
+// The two halves of cli_run_open, for commands that tokenise texts to find the context size.
 int cli_run_open_model(cli_run *run, const cli_options *o, sl_error *err);
-int cli_run_open_engine(cli_run *run, int n_ctx, int n_sequences, sl_error *err); // closes the run where it fails
-int cli_run_finish(cli_run *run, sl_error *err);                                  // completes what the run writes: --stats
+int cli_run_open_engine(cli_run *run, int n_ctx, int n_sequences, sl_error *err); // after an error the run is closed
+int cli_run_finish(cli_run *run, sl_error *err);                                  // completes the file of --stats
 void cli_run_close(cli_run *run);
-// Replaces the engine by one of n_ctx tokens; every timeline must be closed.
+// Replaces the engine by one with a context of n_ctx tokens. All timelines must be closed.
 int cli_run_set_ctx(cli_run *run, int n_ctx, sl_error *err);
-int cli_run_set_attention(cli_run *run, const char *spec, sl_error *err); // all layers; NULL: as the flags say
-int cli_run_set_attention_but(cli_run *run, const char *spec, const cli_list *rules, sl_error *err); // rules: of --attn-layer
-// A prompt of n_tokens is next: where the plan holds auto, chooses for this length and says on stderr what was not said yet.
-// What a prompt and its answer are decoded with follows from the prompt's own length (and --parallel). Plans that are set
-// later are for this length too, until the next prompt.
-int cli_run_settle(cli_run *run, int n_tokens, sl_error *err);
-// Any specifications, [n_layers] of `listed`, with what auto comes to for the prompt that was settled. *out is the caller's.
-int cli_run_resolve(cli_run *run, const sl_attn_plan *listed, sl_attn_plan *out, sl_error *err);
-// What a prompt of n_tokens with `attn` (NULL: as the flags say) decodes with; prompts of equal text may share a batch.
-int cli_run_choice(cli_run *run, const char *attn, int n_tokens, char *buf, size_t size, sl_error *err);
-void cli_run_describe(const cli_run *run, FILE *out); // model:, backend:, attention:, sampling: lines
-
+int cli_run_set_attention(cli_run *run, const char *spec, sl_error *err); // for all layers; NULL: as the flags say
+// The same, then applies rules in the form of --attn-layer.
+int cli_run_set_attention_but(cli_run *run, const char *spec, const cli_list *rules, sl_error *err);
+// Sets the length of the next prompt and resolves auto for this length; a new choice is reported on stderr once. The choice
+// depends only on the prompt's length and on --parallel, so the answer does not grow into another method. Plans that are set
+// later use this length, until the next prompt.
+int cli_run_set_prompt(cli_run *run, int n_tokens, sl_error *err);
+// Resolves auto in any plan, for the current prompt. The caller frees *out.
+int cli_run_resolve_plan(cli_run *run, const sl_attn_plan *listed, sl_attn_plan *out, sl_error *err);
+// Writes the resolved plan of a prompt of n_tokens with method `attn` (NULL: as the flags say). Prompts of equal plans may
+// share a batch.
+int cli_run_resolve_text(cli_run *run, const char *attn, int n_tokens, char *buf, size_t size, sl_error *err);
+void cli_run_describe(const cli_run *run, FILE *out); // lines model:, backend:, attention: and sampling:
 void cli_run_describe_attention(const cli_run *run, FILE *out);
-// The plan: a specification, or "0=dense 1-31=santa-prop:S=128" where layers differ.
+// Writes the plan: one specification, or "0=dense 1-31=santa-prop:S=128" if layers differ.
 enum { CLI_ATTN_TEXT = 16384 };
 void cli_run_format_attention(const cli_run *run, char *buf, size_t size);
 
-// --device: SL_ERR_ARG when this build has no such device. For commands that open an engine of their own.
-int cli_check_device(const cli_options *o, sl_error *err);
-int cli_need_model(const cli_options *o, sl_error *err); // SL_ERR_ARG without --model
+int cli_check_device(const cli_options *o, sl_error *err); // SL_ERR_ARG: this build has no such --device
+int cli_need_model(const cli_options *o, sl_error *err);   // SL_ERR_ARG: --model is missing
 
-// --chat-template, or the model's own. An unknown name is SL_ERR_ARG.
+int cli_check_chat_flags(const cli_options *o, sl_error *err); // SL_ERR_ARG: a flag of the chat template without --chat
+// Finds --chat-template, or the template of the model. SL_ERR_ARG: the name is unknown.
 int cli_chat_template(const cli_options *o, const sl_chat_template **out, sl_error *err);
-// Replaces *text by the template's rendering of it as the user's message, after --system-prompt.
+// Replaces *text by its rendering in the template: --system-prompt, then *text as the user's message.
 int cli_chat_wrap(const cli_options *o, const sl_chat_template *template, sl_text *text, sl_error *err);
-int cli_is_parallel(const cli_options *o); // generate --parallel, or --prompts: batches of o->parallel sequences
+int cli_is_parallel(const cli_options *o); // generate --parallel or --prompts: batches of o->parallel sequences
 
 #endif

@@ -1,4 +1,4 @@
-// engine/cli/timeline.c - one session as the commands use it: prefill, feed, generate with streaming, statistics; see run.h.
+// engine/cli/timeline.c - see timeline.h.
 #include "engine/cli/timeline.h"
 #include "engine/cli/io.h"
 #include "engine/cli/output/progress_bar.h"
@@ -48,28 +48,27 @@ int cli_timeline_cut(cli_timeline *t, int n_tokens, sl_error *err) {
 }
 
 int cli_timeline_common(const cli_timeline *t, const int32_t *ids, int n) {
-    int i = 0;
-    while (i < n && i < (int)t->ids.n && ids[i] == t->ids.data[i]) i++;
-    return i;
+    return cli_common_prefix(ids, (size_t)n, t->ids.data, t->ids.n);
 }
 
 int cli_check_prompt(const cli_run *run, size_t n, sl_error *err) {
     size_t n_ctx = (size_t)sl_engine_n_ctx(run->engine);
-    if (n == 0) return sl_fail(err, SL_ERR_FORMAT, "the prompt is empty and this model's tokenizer puts no BOS in front");
+    if (n == 0) return sl_fail(err, SL_ERR_FORMAT, "the prompt is empty, and the tokenizer of this model adds no BOS token");
     if (n <= n_ctx) return 0;
     return sl_fail(err, SL_ERR_CONTEXT,
-                   "the prompt has %zu tokens, the context holds %zu; --ctx-size sets it, this model's limit is %d", n, n_ctx,
-                   sl_model_config(run->model)->n_ctx);
+                   "the prompt has %zu tokens, but the context holds %zu; raise --ctx-size (this model's limit is %d)", n,
+                   n_ctx, sl_model_config(run->model)->n_ctx);
 }
 
 // ---- tokens in ----
 
-static int note(cli_timeline *t, int32_t id, sl_error *err) { // a token entered the context
+// Records a token that entered the context.
+static int note(cli_timeline *t, int32_t id, sl_error *err) {
     int rc = sl_sampler_accept(t->sampler, id, err);
     return rc ? rc : sl_ids_push(&t->ids, id, err);
 }
 
-// In pieces of a prefill pass, so that Ctrl+C is heard; the logits do not depend on the pieces.
+// Prefills one pass at a time, to react to Ctrl+C in between. The logits do not depend on the passes.
 int cli_timeline_prefill(cli_timeline *t, const int32_t *ids, int n, sl_error *err) {
     cli_progress progress;
     int rc = 0, piece = sl_engine_prefill_chunk(t->run->engine);
@@ -115,7 +114,7 @@ int cli_sink_stdout(void *ctx, const char *text, size_t n, sl_error *err) {
     return rc ? rc : cli_flush(err);
 }
 
-// Hands on what the last token made printable. Sets `stopped` at a stop string.
+// Writes the text that the last token made printable. Sets `stopped` at a stop string.
 static int emit(cli_timeline *t, sl_error *err) {
     const char *text = t->piece.data;
     size_t n = t->piece.n;
@@ -127,7 +126,7 @@ static int emit(cli_timeline *t, sl_error *err) {
     return n ? t->sink(t->sink_ctx, text, n, err) : 0;
 }
 
-// The end of the text: half a character, then what looked like the beginning of a stop string.
+// Writes the rest of the text: an incomplete character, then text that looked like the beginning of a stop string.
 static int finish(cli_timeline *t, sl_error *err) {
     const char *before = t->stopped, *text;
     size_t n = 0;
@@ -139,16 +138,16 @@ static int finish(cli_timeline *t, sl_error *err) {
     return n ? t->sink(t->sink_ctx, text, n, err) : 0;
 }
 
-// The text of a token; of a model without a tokenizer its id.
+// Appends the text of a token, or its id if the model has no tokenizer.
 static int add_piece(cli_timeline *t, int32_t id, sl_error *err) {
     char number[16];
-    if (t->detok.tok) // ids beyond the tokenizer's are padding of the vocabulary: no text
+    if (t->detok.tok) // ids above the tokenizer's are padding of the vocabulary and have no text
         return id < sl_tokenizer_n_vocab(t->detok.tok) ? sl_detok_next(&t->detok, id, &t->piece, err) : 0;
     int n = snprintf(number, sizeof number, t->n_generated > 1 ? " %d" : "%d", id);
     return sl_text_append(&t->piece, number, (size_t)n, err);
 }
 
-// Why the text ends with the next token, whatever that is: its logits would not be used. NULL: it need not.
+// The reason why the next token is the last one in any case, so that its own step is not needed. NULL: there is none.
 static const char *ends_with_next(const cli_timeline *t) {
     int n_predict = t->run->options->n_predict;
     if (n_predict >= 0 && t->n_generated + 1 >= n_predict) return "limit";
@@ -163,8 +162,9 @@ static void check_running(cli_timeline *t) {
         t->stopped = "limit";
 }
 
-// A token was drawn and, unless it is an end token or `ending` was known, appended. Where its text completes a stop string it
-// is taken back: a session holds what was shown, and chat goes on from there.
+// Handles a sampled token. ending: the reason why it is the last one; else the token was appended to the session, unless it is
+// an end token. A token that completes a stop string is taken back, because the session must hold the shown text: chat
+// continues it.
 static int take(cli_timeline *t, int32_t id, const char *ending, sl_error *err) {
     int n_before = (int)t->ids.n, rc = sl_ids_push(&t->generated, id, err);
     if (rc) return rc;
@@ -187,28 +187,29 @@ static int take(cli_timeline *t, int32_t id, const char *ending, sl_error *err) 
     return ending ? 0 : cut_back(t, n_before, err);
 }
 
-// What sl_step and sl_sample take: the batch's running timelines, first those that step, then those that only draw.
-typedef struct lanes {
+// The arguments of sl_step and sl_sample: the running timelines of a batch. Timelines that step come first, then timelines that
+// only sample their last token.
+typedef struct step_batch {
     cli_timeline **t;
     sl_session **sessions;
     sl_sampler **samplers;
     int32_t *ids;
     int n_step, n;
-} lanes;
+} step_batch;
 
-static int lanes_new(lanes *l, int n, sl_error *err) {
-    *l = (lanes){.t = malloc(n * sizeof *l->t),
-                 .sessions = malloc(n * sizeof *l->sessions),
-                 .samplers = malloc(n * sizeof *l->samplers),
-                 .ids = malloc(n * sizeof *l->ids)};
+static int step_batch_new(step_batch *l, int n, sl_error *err) {
+    *l = (step_batch){.t = malloc(n * sizeof *l->t),
+                      .sessions = malloc(n * sizeof *l->sessions),
+                      .samplers = malloc(n * sizeof *l->samplers),
+                      .ids = malloc(n * sizeof *l->ids)};
     return l->t && l->sessions && l->samplers && l->ids ? 0 : sl_fail(err, SL_ERR_MEMORY, "a batch of %d: out of memory", n);
 }
 
-static void lanes_free(lanes *l) {
+static void step_batch_free(step_batch *l) {
     free(l->t), free(l->sessions), free(l->samplers), free(l->ids);
 }
 
-static void fill_lanes(lanes *l, cli_timeline *const *batch, int n) {
+static void fill_step_batch(step_batch *l, cli_timeline *const *batch, int n) {
     l->n = 0;
     for (int i = 0; i < n; i++) check_running(batch[i]);
     for (int ending = 0; ending < 2; ending++) {
@@ -222,11 +223,11 @@ static void fill_lanes(lanes *l, cli_timeline *const *batch, int n) {
     }
 }
 
-// One token for each of the lanes. The time is that of all: each waits for the batch.
-static int advance(const lanes *l, sl_error *err) {
-    int n_step = l->n_step, n_draw = l->n - n_step, rc = 0;
+// Makes one token for each running timeline. Each timeline is charged the time of the whole batch.
+static int advance(const step_batch *l, sl_error *err) {
+    int n_step = l->n_step, n_sample = l->n - n_step, rc = 0;
     double start = cli_now();
-    if (n_draw) rc = sl_sample(l->sessions + n_step, n_draw, l->samplers + n_step, l->ids + n_step, err);
+    if (n_sample) rc = sl_sample(l->sessions + n_step, n_sample, l->samplers + n_step, l->ids + n_step, err);
     if (!rc && n_step) rc = sl_step(l->sessions, n_step, l->samplers, l->ids, err);
     double ms = cli_now() - start;
     if (!rc) rc = cli_stats_check(&l->t[0]->run->stats, err);
@@ -248,15 +249,15 @@ void cli_timeline_begin(cli_timeline *t, int at_start, cli_sink sink, void *ctx)
 }
 
 int cli_timelines_generate(cli_timeline *const *batch, int n, sl_error *err) {
-    lanes l;
-    int rc = lanes_new(&l, n, err);
-    if (!rc) fill_lanes(&l, batch, n);
+    step_batch l;
+    int rc = step_batch_new(&l, n, err);
+    if (!rc) fill_step_batch(&l, batch, n);
     while (!rc && l.n) {
         rc = advance(&l, err);
-        if (!rc) fill_lanes(&l, batch, n);
+        if (!rc) fill_step_batch(&l, batch, n);
     }
     for (int i = 0; !rc && i < n; i++) rc = finish(batch[i], err);
-    lanes_free(&l);
+    step_batch_free(&l);
     return rc;
 }
 
@@ -267,25 +268,24 @@ int cli_timeline_generate(cli_timeline *t, int at_start, cli_sink sink, void *ct
 
 // ---- statistics ----
 
-static double per_second(double n, double ms) {
-    return ms > 0 ? n * 1e3 / ms : 0;
-}
-
 static void share(FILE *out, const char *key, uint64_t n, uint64_t dense) {
     fprintf(out, "%s: %llu of %llu, %.2f%%\n", key, (unsigned long long)n, (unsigned long long)dense,
             dense ? 100.0 * n / dense : 100.0);
 }
 
-// What methods with a stated error tell of themselves, and heads that no method's stored weights can hold.
+// Prints certificates of methods with a stated error, fallbacks to dense attention, and heavy tails.
 static void certificates(const sl_attn_stats *a, FILE *out) {
     unsigned long long dense = a->fallbacks, heads = a->steps;
     if (a->tries)
-        fprintf(out, "certified: %.2f draws a head, %llu of %llu heads went dense\n", (double)a->tries / (double)heads, dense,
-                heads);
+        fprintf(out, "certified: %.2f draws a head, %llu of %llu heads used dense attention\n",
+                (double)a->tries / (double)heads, dense, heads);
     else if (dense)
-        fprintf(out, "fallbacks: %llu of %llu heads went dense, scores beyond what stored weights hold\n", dense, heads);
+        fprintf(out, "fallbacks: %llu of %llu heads used dense attention: their scores are beyond the range of stored masses\n",
+                dense, heads);
     if (a->heavy_tails)
-        fprintf(out, "heavy tails: kurtosis up to %.3g, base samples of %llu of %llu heads; bound=clt does not hold there\n",
+        fprintf(out,
+                "heavy tails: kurtosis up to %.3g in the base samples of %llu of %llu heads; bound=clt does not hold for these "
+                "heads\n",
                 a->kurtosis, (unsigned long long)a->heavy_tails, heads);
 }
 
@@ -297,10 +297,11 @@ void cli_timeline_stats(const cli_timeline *t, FILE *out) {
     double bytes = (double)sl_model_decode_bytes(run->model) * steps + a->bytes;
     fprintf(out, "load: %.2f ms\n", run->load_ms);
     fprintf(out, "prefill: %.2f ms, %d tokens, %.2f tok/s, %.1f GFLOP/s\n", t->prefill_ms, t->n_prefill,
-            per_second(t->n_prefill, t->prefill_ms), per_second(t->prefill_flops, t->prefill_ms) * 1e-9);
+            cli_per_second(t->n_prefill, t->prefill_ms), cli_per_second(t->prefill_flops, t->prefill_ms) * 1e-9);
     if (t->n_feed)
-        fprintf(out, "feed: %.2f ms, %d tokens, %.2f tok/s\n", t->feed_ms, t->n_feed, per_second(t->n_feed, t->feed_ms));
-    fprintf(out, "decode: %.2f ms, %d runs, %.2f tok/s\n", t->decode_ms, t->n_decode, per_second(t->n_decode, t->decode_ms));
+        fprintf(out, "feed: %.2f ms, %d tokens, %.2f tok/s\n", t->feed_ms, t->n_feed, cli_per_second(t->n_feed, t->feed_ms));
+    fprintf(out, "decode: %.2f ms, %d runs, %.2f tok/s\n", t->decode_ms, t->n_decode,
+            cli_per_second(t->n_decode, t->decode_ms));
     fprintf(out, "bandwidth: %.2f GB/s, %.0f bytes a step\n", step_ms > 0 ? bytes / step_ms * 1e-6 : 0,
             steps ? bytes / steps : 0);
     share(out, "k_rows", a->k_rows, a->dense_k_rows);

@@ -1,4 +1,4 @@
-// engine/cli/watch.c - see watch.h. A signal handler has no context: the files are mutable static state.
+// engine/cli/watch.c - see watch.h. The files are mutable static state, because a signal handler has no context.
 #include "engine/cli/watch.h"
 
 #include <errno.h>
@@ -9,10 +9,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static sl_tensor_file *files; // with paths and descriptors of their own
+static sl_tensor_file *files; // copies with duplicated paths and descriptors
 static int n_files;
 
-static void say(const char *text) { // in a signal handler: nothing else may be called there
+static void say(const char *text) { // write() is safe in a signal handler; stdio is not
     if (write(STDERR_FILENO, text, strlen(text)) < 0) _exit(1);
 }
 
@@ -23,18 +23,18 @@ static void on_bus_error(int sig, siginfo_t *info, void *context) {
         if (at < files[i].map || at >= files[i].map + files[i].size) continue;
         say("sleigh: error: ");
         say(files[i].path);
-        say(" changed while it was in use, or its disk failed: a part of it that was there cannot be read\n");
+        say(" changed while it was in use, or its disk failed: a mapped part of it cannot be read\n");
         _exit(1);
     }
-    signal(sig, SIG_DFL); // not ours: the access is made again, and ends the process as without a handler
+    signal(sig, SIG_DFL); // not a watched file: the access repeats and ends the process by default
 }
 
-// Mapped again: it must be the same file still.
+// Handles a path that is mapped again: it must still name the same file.
 static int add_again(sl_tensor_file *old, const sl_tensor_file *f, sl_error *err) {
     struct stat was, is;
     int rc = sl_tensor_file_check(old, err);
     if (!rc && (fstat(old->fd, &was) || fstat(f->fd, &is) || was.st_dev != is.st_dev || was.st_ino != is.st_ino))
-        rc = sl_fail(err, SL_ERR_IO, "%s changed while it was in use: another file has its name", f->path);
+        rc = sl_fail(err, SL_ERR_IO, "%s changed while it was in use: another file has this name now", f->path);
     old->map = f->map;
     return rc;
 }

@@ -1,13 +1,14 @@
-// engine/cli/watch.h - the files of weights that a command has mapped: named when they change or vanish under it.
+// engine/cli/watch.h - reports files of weights that change or vanish while a command has them mapped.
 #ifndef SLEIGH_WATCH_H
 #define SLEIGH_WATCH_H
 
 #include "models/safetensors.h"
 
-// From now on a page of theirs that cannot be read (SIGBUS) ends the process with the file's name, and cli_watch_check holds
-// the files against what they were when they were mapped. The tensors may be closed, and
-// opened again, before.
+// Watches the files of these tensors, also after the tensors are closed or opened again. From now on, a page of a file that
+// cannot be read (SIGBUS) ends the process with a message that names the file.
 int cli_watch(const sl_tensors *tensors, sl_error *err);
-int cli_watch_check(sl_error *err); // SL_ERR_IO: a file changed; main asks after every command
+// Compares the watched files with their state when they were mapped. SL_ERR_IO: a file changed. main calls it after every
+// command.
+int cli_watch_check(sl_error *err);
 
 #endif

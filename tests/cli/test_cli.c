@@ -1,7 +1,7 @@
-// tests/cli/test_cli.c - build/sleigh end to end, as a user runs it: arguments and input in; output, errors, exit code out.
+// tests/cli/test_cli.c - runs build/sleigh as a user does, and checks output, errors and exit codes.
 //
-// Runs $SLEIGH_BIN (default build/sleigh) on the embedded model. What the model says is not judged here, only that equal
-// questions get equal answers and that everything wrong is refused in one line.
+// Runs $SLEIGH_BIN (default build/sleigh) on the embedded model. The cases do not judge the text of the model. They check that
+// equal questions get equal answers and that each error is one line.
 #include "attention/attention.h"
 #include "tests/support/run_cli.h"
 
@@ -41,9 +41,9 @@ static void help(void) {
     result r = RUN("help", "generate");
     CHECK_GOOD(r);
     CHECK_HAS(r.out, "--repeat-penalty X");
-    CHECK_HAS(r.out, "(default 0.95)");
+    CHECK_HAS(r.out, "(default: 0.95)");
     CHECK_HAS(r.out, "SLEIGH_CTX_SIZE");
-    CHECK_HAS(r.out, "--S N"); // from the methods' tables
+    CHECK_HAS(r.out, "--S N"); // a parameter of a method
 }
 
 static void usage_errors(void) {
@@ -70,7 +70,7 @@ static void usage_errors(void) {
         {{"generate", "-m", "M", "-p"}, "flag -p needs a value"},
         {{"generate", "-m", "M", "--chat=1"}, "flag --chat takes no value"},
         {{"generate", "-m", "M", "hello"}, "unexpected argument \"hello\""},
-        {{"generate", "-m", "M", "-p", "x", "--S=8"}, "--S: no attention method that is chosen (dense)"},
+        {{"generate", "-m", "M", "-p", "x", "--S=8"}, "--S: the chosen attention method (dense) has no such parameter"},
         {{"generate", "-m", "M", "-p", "x", "--attn=santaprop"}, "santa-prop"},
         {{"generate", "-m", "M", "-p", "x", "--attn=santa:Q=1"}, "Q"},
         {{"generate", "-m", "M", "-p", "x", "--attn=santa:S=0"}, "S"},
@@ -82,16 +82,16 @@ static void usage_errors(void) {
         {{"generate", "-m", "M", "-p", "x", "-sys=y"}, "unknown flag -sys=y"},
         {{"generate", "-m", "M", "-p", "x", "--system-prompt=y"}, "needs --chat"},
         {{"generate", "-m", "M", "-p", "x", "--question-dense"}, "needs --jsonl"},
-        {{"generate", "-m", "M", "-p", "x", "--jsonl=y"}, "--prompt does not go with --jsonl"},
+        {{"generate", "-m", "M", "-p", "x", "--jsonl=y"}, "--prompt cannot be used with --jsonl"},
         {{"generate", "-m", "M", "-p", "x", "--logit-bias=5*2"}, "--logit-bias 5*2"},
         {{"generate", "-m", "M", "-p", "x", "--logit-bias=9999+1"}, "9999"},
         {{"generate", "-m", "M", "-p", "x", "--dense-prefix=5000"}, "--dense-prefix 5000"},
         {{"generate", "-m", "M", "-p", "x", "-c=200k"}, "unknown flag -c=200k"},
         {{"generate", "-m", "M", "-p", "x", "--ctx-size=200k"}, "--ctx-size 204800"},
-        {{"generate", "-m", "M", "-p", "x", "--bos"}, "--bos is not one of this command's"},
+        {{"generate", "-m", "M", "-p", "x", "--bos"}, "--bos does not belong to this command"},
         {{"chat", "-m", "M", "--chat-template", "nope"}, "--chat-template nope: expected one of llama"},
         {{"tokenize", "-p", "x"}, "--model is required"},
-        {{"tokenize", "-m", "M", "--temp", "1"}, "--temp is not one of this command's"},
+        {{"tokenize", "-m", "M", "--temp", "1"}, "--temp does not belong to this command"},
         {{"logits", "-m", "M", "-o", "x.npy"}, "--ids is required"},
         {{"logits", "-m", "M", "--ids", "x"}, "--output is required"},
         {{"methods", "-o", "xml"}, "-o xml: expected one of md,json"},
@@ -121,13 +121,13 @@ static void environment(void) {
     CHECK_GOOD(by_env);
     CHECK_GOOD(by_flag);
     CHECK_INT(stat_count(&by_env, "decode"), 2);
-    CHECK_INT(stat_count(&by_flag, "decode"), 4); // the flag wins
-    setenv("SLEIGH_LOGIT_BIAS", "999999+1", 1);   // no such token
+    CHECK_INT(stat_count(&by_flag, "decode"), 4); // the flag takes precedence
+    setenv("SLEIGH_LOGIT_BIAS", "999999+1", 1);   // not a token id
     result list_by_env = RUN("generate", "-m", m, "-p", "x", "-n", "1"),
            list_by_flag = RUN("generate", "-m", m, "-p", "x", "-n", "1", "-l", "15+1", "--top-p", "1");
     unsetenv("SLEIGH_LOGIT_BIAS");
     CHECK(list_by_env.code != 0);
-    CHECK_GOOD(list_by_flag); // its list takes the other's place; the largest number that --top-p takes
+    CHECK_GOOD(list_by_flag); // its list replaces that of the environment; --top-p takes its largest number
 }
 
 static void prompt_sources(void) {
@@ -140,7 +140,7 @@ static void prompt_sources(void) {
     check_same(&p, &s);
     CHECK(p.n_out > 0);
     CHECK_HAS(p.err, "setup: A");
-    CHECK_HAS(p.err, "sampling: greedy"); // its generation_config.json says do_sample false
+    CHECK_HAS(p.err, "sampling: greedy"); // generation_config.json has do_sample false
     CHECK_HAS(p.err, "attention: dense");
     spill(in_tmp("nul"), "a\0b", 3);
     result nul = RUN("generate", "-m", m, "-n", "1", "-f", in_tmp("nul"), "--display-prompt");
@@ -169,7 +169,7 @@ static void statistics(void) {
     result stated =
         RUN("generate", "-m", tiny(), "-p", long_text(20), "-n", "2", "--ignore-eos", "--attn=santa-pps:epsilon=0.1");
     CHECK_GOOD(stated);
-    CHECK_HAS(stat_line(&stated, "certified", buf), "of 32 heads went dense"); // 4 layers x 8 heads x 1 step
+    CHECK_HAS(stat_line(&stated, "certified", buf), "of 32 heads used dense attention"); // 4 layers x 8 heads x 1 step
     result none = RUN("generate", "-m", tiny(), "-p", question, "-n", "6", "--ignore-eos", "--no-perf");
     CHECK_GOOD(none);
     CHECK_STR(none.out, r.out);
@@ -232,7 +232,7 @@ static void stop_strings(void) {
     result cut = RUN("generate", "-m", m, "-p", long_text(12), "-n", "40", "--ignore-eos", "--stop", "never said", "-r", stop);
     CHECK_GOOD(cut);
     CHECK_STR(cut.out, want);
-    int n_prompt, n_generated, n_context; // the token that completes a stop string is taken back
+    int n_prompt, n_generated, n_context; // the context does not keep the token that completes a stop string
     CHECK_HAS(stat_line(&cut, "stopped", buf), "stop string");
     CHECK(sscanf(buf, "stop string, %d prompt tokens, %d generated, %d in", &n_prompt, &n_generated, &n_context) == 3);
     CHECK_INT(n_prompt, stat_count(&cut, "prefill"));
@@ -294,7 +294,7 @@ static void tokenizer_alone(void) { // a folder that holds only a tokenizer
     CHECK_GOOD(r);
 }
 
-static int count_files(const char *part) { // in the case's folder
+static int count_files(const char *part) { // in the folder of the case
     char cmd[512];
     int n = -1;
     snprintf(cmd, sizeof cmd, "ls '%s' | grep -c '%s'", test_tmp(), part);
@@ -330,7 +330,7 @@ static void logits_errors(void) {
     check_error(&r, 1, "byte 5");
     spill(in_tmp("ids"), "\n", 1);
     r = RUN("logits", "-m", tiny(), "--ids", in_tmp("ids"), "-o", in_tmp("out.npy"));
-    check_error(&r, 1, "holds no ids");
+    check_error(&r, 1, "expected token ids, found none");
     CHECK_INT(count_files("npy"), 0);
     spill(in_tmp("ids"), "1008", 4);
     r = RUN("logits", "-m", tiny(), "--ids", in_tmp("ids"), "-o", in_tmp("no/such/out.npy"));
@@ -355,7 +355,7 @@ static void context(void) {
     CHECK_HAS(stat_line(&full, "stopped", buf), "context full");
     CHECK_HAS(buf, "128 in the context");
     result one = RUN("generate", "-m", m, "-p", question, "-n", "1", "--ignore-eos");
-    snprintf(counts, sizeof counts, "%d", stat_count(&one, "prefill")); // a full context still says one token
+    snprintf(counts, sizeof counts, "%d", stat_count(&one, "prefill")); // a full context still gives one token
     result exact = RUN("generate", "-m", m, "-p", question, "-c", counts, "--ignore-eos");
     CHECK_GOOD(exact);
     CHECK_HAS(stat_line(&exact, "stopped", buf), "context full");
@@ -416,8 +416,8 @@ static void chat(void) {
     CHECK_HAS(r.err, "of 2048 tokens");
     int lines = 0;
     for (const char *p = r.out; *p; p++) lines += *p == '\n';
-    CHECK(lines >= 4); // an answer each, which may hold newlines
-    // The second turn prefills only what is new.
+    CHECK(lines >= 4); // at least one line per answer
+    // The second turn prefills only the new tokens.
     const char *second = strstr(r.err, "stopped: ");
     CHECK(second != NULL);
     int n_first, n_second, n_prompt;

@@ -1,5 +1,5 @@
-// tests/cli/test_cli_bench.c - sleigh bench and bench decode end to end: which rows they print, in which formats, and the
-// figures that can be known beforehand; the lists that they take.
+// tests/cli/test_cli_bench.c - sleigh bench and bench decode end to end: rows, formats, figures that are known beforehand, and
+// lists of numbers.
 #include "engine/cli/attn_list.h"
 #include "engine/cli/bench/bench.h"
 #include "engine/cli/options.h"
@@ -28,7 +28,7 @@ static void check_text(const json_t *row, const char *key, const char *want) {
     if (!text || !strstr(text, want)) FAIL("\"%s\" is %s, expected %s", key, text ? text : "no text", want);
 }
 
-// Rows of K and V that a dense step reads, on average over the steps: the token before them and their own included.
+// Mean rows of K and V that a dense step reads, with the token before the steps and the tokens of the steps.
 static double rows_read(int depth, int steps) {
     return depth + 2 + (steps - 1) / 2.0;
 }
@@ -66,7 +66,7 @@ static void json(void) {
     json_decref(rows);
 }
 
-// Depths of 4 sequences: d / 4, d / 2, 3 d / 4, d, made odd; copies read what own rows would.
+// Depths of 4 sequences: d / 4, d / 2, 3 d / 4, d, rounded to odd numbers. Copied rows are read like prefilled rows.
 static void ragged(void) {
     static const int depths[] = {255, 511, 767, 1023};
     double want = 0;
@@ -128,10 +128,10 @@ static void dummy(void) { // no weights, no tokenizer
     CHECK_GOOD(r);
     json_t *rows = rows_of(&r, 1);
     CHECK(json_is_true(json_object_get(json_array_get(rows, 0), "dummy")));
-    CHECK(number(json_array_get(rows, 0), "kv_bytes") == 2 * rows_read(128, 64) * 2 * 2 * 16 * 4); // no sequence ended early
+    CHECK(number(json_array_get(rows, 0), "kv_bytes") == 2 * rows_read(128, 64) * 2 * 2 * 16 * 4); // no sequence ends early
     json_decref(rows);
     r = RUN("bench", "decode", "-m", test_tmp(), "--load-format", "dummy", "-d", "192", "-n", "64");
-    check_error(&r, 2, "--depth 192: with the 65 tokens that a test adds this model's context holds 191");
+    check_error(&r, 2, "--depth 192: expected at most 191, because a test adds 65 tokens");
     r = RUN("bench", "decode", "-m", test_tmp(), "--load-format", "dummy", "-d", "191", "-n", "64", "--memory-rate", "20");
     CHECK_GOOD(r);
 }
@@ -140,15 +140,15 @@ static void errors(void) {
     static const struct {
         const char *args[5], *part;
     } cases[] = {
-        {{"encode"}, "bench encode: expected decode, attn, or no word"},
-        {{"decode", "-p", "8"}, "bench decode: --n-prompt is one of bench's flags"},
-        {{"decode", "-n", "4,0"}, "--steps 0: expected a whole number from 1"},
-        {{"-p", "0", "-n", "0"}, "--n-prompt and --n-gen: all are 0"},
-        {{"-p", "200k"}, "a test of 204800 tokens: this model's context holds 131072"},
-        {{"-p", "8", "-d", "131072"}, "--depth 131072: with the "},
-        {{"-pg", "512"}, "-pg 512: expected two numbers, as 512,128"},
+        {{"encode"}, "bench encode: expected decode, attn, or no subject"},
+        {{"decode", "-p", "8"}, "bench decode: flag --n-prompt belongs to"},
+        {{"decode", "-n", "4,0"}, "--steps 0: expected a whole number, 1 or more"},
+        {{"-p", "0", "-n", "0"}, "--n-prompt and --n-gen: expected a number above 0"},
+        {{"-p", "200k"}, "a test of 204800 tokens: expected at most 131072"},
+        {{"-p", "8", "-d", "131072"}, "--depth 131072: expected at most 130943, because"},
+        {{"-pg", "512"}, "-pg 512: expected two numbers, for example 512,128"},
         {{"-pg", "512,0"}, "-pg 0: expected a whole number"},
-        {{"--phase", "decode"}, "--phase is bench attn's"},
+        {{"--phase", "decode"}, "flag --phase belongs to `sleigh bench attn`"},
         {{"--plot", "x.pdf"}, "--plot x.pdf: expected a file name that ends in .svg or .png"},
         {{"decode", "again"}, "unexpected argument \"again\""},
         {{"decode", "-b", "0"}, "-b 0: expected a whole number from 1 to 1024"},
@@ -157,9 +157,9 @@ static void errors(void) {
         {{"decode", "-d", "1q"}, "-d 1q: expected a whole number"},
         {{"decode", "--attn", "dense,nope"}, "nope"},
         {{"decode", "--attn", ","}, "--attn : unknown method"},
-        {{"decode", "--attn", "santa:S={4,8"}, "--attn santa:S={4,8: braces hold alternatives"},
+        {{"decode", "--attn", "santa:S={4,8"}, "--attn santa:S={4,8: expected braces around alternatives"},
         {{"decode", "-o", "xml"}, "-o xml: expected one of md,json,csv,jsonl"},
-        {{"decode", "--temp", "1"}, "--temp is not one of this command's"},
+        {{"decode", "--temp", "1"}, "--temp does not belong to this command"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *args[12] = {"bench"};
@@ -175,7 +175,7 @@ static void errors(void) {
     check_error(&r, 2, "--model is required");
 }
 
-// ---- bench without a word: llama-bench's shape ----
+// ---- bench without a subject: llama-bench's shape ----
 
 static void names(void) {
     static const char *const want[] = {
@@ -195,13 +195,14 @@ static void names(void) {
         CHECK_STR(json_string_value(json_object_get(row, "attn")), i % 6 == 3 || i % 6 == 5 ? "topk:k=8" : "dense");
         CHECK(number(row, "batch") == batch && number(row, "depth") == depth && number(row, "repetitions") == 2);
         CHECK(number(row, "tok_s_sd") >= 0 && number(row, "tok_s_median") > 0 && number(row, "peak_gb_s") == 30);
-        double per_run = (double)batch * (n_prompt + n_gen) * 1e3; // two runs: the median is their mean
+        double per_run = (double)batch * (n_prompt + n_gen) * 1e3; // with two runs the median is the mean
         CHECK_NEAR(number(row, "tok_s"), number(row, "tok_s_median"), 1e-6 * number(row, "tok_s"));
-        CHECK(number(row, "tok_s") >= per_run / number(row, "ms") * (1 - 1e-6)); // the mean of inverses
+        CHECK(number(row, "tok_s") >=
+              per_run / number(row, "ms") * (1 - 1e-6)); // a mean of inverses is at least the inverse of the mean
         CHECK(json_is_number(json_object_get(row, "step_ms")) == (n_gen > 0));
         CHECK(json_is_number(json_object_get(row, "gb_s")) == (n_gen > 0));
-        CHECK(json_is_null(json_object_get(row, "driver")) && json_is_null(json_object_get(row, "sm_mhz"))); // of a GPU
-        if (i % 6 == 2) { // after a first token at depth 0, after the cache's last elsewhere
+        CHECK(json_is_null(json_object_get(row, "driver")) && json_is_null(json_object_get(row, "sm_mhz"))); // only on a GPU
+        if (i % 6 == 2) { // at depth 0 after a first token, else after the last token in the cache
             int from = depth ? depth : 1;
             CHECK(number(row, "kv_bytes") == batch * rows_read(from, 4) * KV_TOKEN);
         }
@@ -213,7 +214,7 @@ static const char *logits_of(json_t *rows, size_t i) {
     return json_string_value(json_object_get(json_array_get(rows, i), "logits"));
 }
 
-// Walking up through depths, cutting back after every test, leaves what a fresh prefill to the last one gives.
+// After rising depths with cuts in between, a session equals one with a fresh prefill to the last depth.
 static void restored(void) {
     result walk = RUN("bench", "-m", tiny(), "-p", "20", "-n", "3", "-d", "70,257,0,600", "-b", "2,1", "--attn",
                       "santa-prop:S=16,santa-is:S=8", "-r", "2", "--memory-rate", "30", "-o", "json"),
@@ -229,7 +230,7 @@ static void restored(void) {
     }
     json_decref(all);
     json_decref(last);
-    // --ragged goes back to smaller depths, which are filled anew
+    // --ragged returns to smaller depths, which are prefilled again
     result there = RUN("bench", "decode", "-m", tiny(), "-n", "3", "-d", "600", "-b", "4,2,3", "--ragged", "-o", "json"),
            again = RUN("bench", "decode", "-m", tiny(), "-n", "3", "-d", "600", "-b", "3", "--ragged", "-o", "json");
     CHECK_GOOD(there);
@@ -255,7 +256,7 @@ static void formats(void) {
         !strncmp(one.out, "| test | tok/s | median | step ms | ms / output token | GB/s | % of peak | J / token |\n|---|", 90));
     CHECK_HAS(one.out, "\n| pp8 | ");
     CHECK_HAS(one.out, " | - | - | - | - | - |\n| tg2 | ");
-    CHECK_LACKS(one.out, "±"); // a single repetition has no deviation
+    CHECK_LACKS(one.out, "±"); // one repetition has no standard deviation
     CHECK(!strncmp(many.out, "| batch | attention | test | tok/s |", 36));
     CHECK_HAS(many.out, "\n| 2 | topk:k=8 | tg2 | ");
     CHECK_HAS(many.out, " ± ");
@@ -270,14 +271,14 @@ static void formats(void) {
     CHECK_HAS(csv.out, ",\"pp8\",8,0,0,1,\"dense\",false,false,1,0,");
 }
 
-// ---- what is measured, without the command around it ----
+// ---- the measurements, without the command ----
 
 enum { MAX_ROWS = 8, BATCH = 2 };
 
 typedef struct measured {
     cli_bench bench;
     int n_rows, depth[MAX_ROWS];
-    float *logits[MAX_ROWS][BATCH]; // of each sequence after a row's last step
+    float *logits[MAX_ROWS][BATCH]; // of each sequence, after the last step of a row
 } measured;
 
 static void check_figures(const cli_bench *b, const cli_bench_row *r) {
@@ -290,7 +291,7 @@ static void check_figures(const cli_bench *b, const cli_bench_row *r) {
     CHECK_INT(runs, 3);
     CHECK_NEAR(r->ms, ms, 1e-9 * ms);
     CHECK_NEAR(r->ms_sd, sqrt(ms_squares / (runs - 1)), 1e-9 * ms);
-    CHECK_NEAR(r->ms_median, b->run_ms[1], 0); // sorted by now
+    CHECK_NEAR(r->ms_median, b->run_ms[1], 0); // sorted already
     CHECK_NEAR(r->tok_s, rate, 1e-9 * rate);
     CHECK_NEAR(r->tok_s_sd, sqrt(rate_squares / (runs - 1)), 1e-9 * rate);
     CHECK_NEAR(r->tok_s_median, tokens / (b->run_ms[1] * 1e-3), 1e-9 * rate);
@@ -316,7 +317,7 @@ static int note_row(void *ctx, const cli_bench_row *r, sl_error *e) {
         memcpy(m->logits[m->n_rows][j], sl_session_logits(m->bench.sessions[j]), size);
         prefill_ms += m->bench.fill_ms[j];
         if (m->bench.fill_ms[j] > most) most = m->bench.fill_ms[j];
-        for (int i = 0; i < j; i++) // rows of its own, of full pages too
+        for (int i = 0; i < j; i++) // each session has rows of its own, also in full pages
             CHECK(m->bench.sessions[i]->kv.pages[0] != m->bench.sessions[j]->kv.pages[0]);
         CHECK(m->bench.batch[BATCH - 1 - j] == m->bench.sessions[j]);
     }
@@ -351,7 +352,7 @@ static void measure(const cli_bench_plan *plan, int copy, measured *m) {
     sl_error e;
     *m = (measured){0};
     CHECK_OK(cli_options_parse(&o, CLI_BENCH, copy ? 11 : 10, args, &e), e);
-    int was = dup(STDERR_FILENO), none = open("/dev/null", O_WRONLY); // it says what it measures
+    int was = dup(STDERR_FILENO), none = open("/dev/null", O_WRONLY); // the description of the run is not shown
     dup2(none, STDERR_FILENO);
     int rc = cli_bench_open(&m->bench, &o, plan, &e);
     if (!rc) rc = cli_bench_run(&m->bench, note_row, m, &e);
@@ -363,7 +364,7 @@ static void measure(const cli_bench_plan *plan, int copy, measured *m) {
     CHECK_OK(rc, e);
 }
 
-// Greedy, never an end token: the logits after n_prompt random tokens of the prompt's sequence and n steps of the session's.
+// Logits after n_prompt random tokens of the prompt's sequence and n greedy steps of the session, without end tokens.
 static void by_hand(model_fixture *r, int prompt, int sequence, int n_prompt, int n, float *out) {
     const sl_config *c = sl_model_config(r->model);
     sl_session *s = model_fixture_session(r, (uint32_t)sequence);
@@ -384,7 +385,7 @@ static void by_hand(model_fixture *r, int prompt, int sequence, int n_prompt, in
     sl_session_free(s);
 }
 
-// Sequences have prompts of their own, or with --copy the first one's; of each test all logits are those of sessions by hand.
+// Each sequence has its own prompt, or with --copy the first one. All logits of each test equal those of sessions by hand.
 static void sequences(void) {
     enum { STEPS = 2 };
     const cli_bench_plan plan = {.batches = {.at = {BATCH}, .n = 1},
@@ -402,8 +403,8 @@ static void sequences(void) {
         for (int i = 0; i < 4; i++)
             for (int j = 0; j < BATCH; j++) {
                 const cli_bench_test *t = &plan.tests[i % 2];
-                CHECK_INT(m.depth[i], i < 2 ? 5 : 260); // upwards
-                // copies hold the first prompt's tokens up to the depth; what a test prefills is their own
+                CHECK_INT(m.depth[i], i < 2 ? 5 : 260); // ascending
+                // up to the depth, copies hold tokens of the first prompt; then a test prefills tokens of their own prompt
                 if (!copy || !t->n_prompt || !j) {
                     by_hand(&r, copy ? 0 : j, j, m.depth[i] + t->n_prompt, t->n_gen ? t->n_gen + 1 : 0, want);
                     CHECK(!memcmp(m.logits[i][j], want, (size_t)r.n_vocab * sizeof *want));
@@ -431,11 +432,16 @@ static void ranges(void) {
     static const struct {
         const char *text, *part;
     } bad[] = {
-        {"4-1", "-d 4-1: a range is FIRST-LAST"}, {"1-8*1", "-d 1-8*1: a range is"},
-        {"0-8*2", "-d 0-8*2: a range is"},        {"1-", "-d : expected a whole number"},
-        {"1-8+", "-d : expected a whole number"}, {"1-8+0", "-d 0: expected a whole number"},
-        {"1-x", "-d x: expected a whole number"}, {"-4", "-d -4: expected a whole number"},
-        {"0-1k", "-d: at most 128 numbers"},      {"1,,2", "-d : expected a whole number"},
+        {"4-1", "-d 4-1: expected a rising range: FIRST-LAST"},
+        {"1-8*1", "-d 1-8*1: expected a rising range"},
+        {"0-8*2", "-d 0-8*2: expected a rising range"},
+        {"1-", "-d : expected a whole number"},
+        {"1-8+", "-d : expected a whole number"},
+        {"1-8+0", "-d 0: expected a whole number"},
+        {"1-x", "-d x: expected a whole number"},
+        {"-4", "-d -4: expected a whole number"},
+        {"0-1k", "-d: expected at most 128 numbers"},
+        {"1,,2", "-d : expected a whole number"},
     };
     check_ints("512-4096*2", 4, (const int[]){512, 1024, 2048, 4096});
     check_ints("1-4", 4, (const int[]){1, 2, 3, 4});
@@ -470,9 +476,9 @@ static void braces(void) {
         {"dense,", "--attn : unknown method"},
         {"topk:k={64,64}", "--attn: topk:k=64 is named twice"},
         {"topk,topk:k=128", "--attn: topk:k=128 is named twice"},
-        {"santa:S={4,8", "braces hold alternatives"},
-        {"santa:S=4}", "braces hold"},
-        {"santa:S={4,{5}}", "braces hold"},
+        {"santa:S={4,8", "expected braces around alternatives"},
+        {"santa:S=4}", "expected braces"},
+        {"santa:S={4,{5}}", "expected braces"},
         {"dense,santa:S={4,x}", "--attn santa:S=x: --S x: expected"},
         {"santa:S={}", "--attn santa:S=: "},
     };
@@ -501,7 +507,7 @@ static void braces(void) {
     }
 }
 
-// ---- pictures ----
+// ---- plots ----
 
 static void plot(void) {
     result both = RUN("bench", "-m", tiny(), "-p", "0", "-n", "2", "-d", "8,64", "-b", "1,2", "--attn", "dense,topk:k=8", "-r",
@@ -516,14 +522,14 @@ static void plot(void) {
     CHECK_HAS(data, "# curve: topk:k=8, batch 2\n8 ");
     CHECK_HAS(data,
               "# panel: speedup of decoding\n# x: sequences in the batch; y: times as fast\n# curve: topk:k=8, depth 8\n1 ");
-    CHECK_LACKS(data, "dense, depth"); // 1 by definition
+    CHECK_LACKS(data, "dense, depth"); // its speedup is 1 by definition
     CHECK_GOOD(latency);
     data = slurp(in_tmp("b.dat"), &n);
     CHECK_HAS(data, "# curve: dense\n8 ");
     CHECK_LACKS(data, "speedup");
-    check_error(&nothing, 2, "--plot: no test decodes alone");
+    check_error(&nothing, 2, "--plot draws tests that only decode");
     result r = RUN("bench", "-m", tiny(), "--plot", "/nowhere/x.svg");
-    check_error(&r, 1, "--plot /nowhere/x.svg: its folder cannot be written");
+    check_error(&r, 1, "--plot /nowhere/x.svg: cannot write to its folder");
 }
 
 static void attn_errors(void) {
@@ -538,10 +544,10 @@ static void attn_errors(void) {
         {{"--attn", "bernoulli+santa-pps:S=4"}, "--attn bernoulli:B=8+santa-pps:S=4: not offered on a GPU", 1},
         {{"--attn", "santa-pps:budget=variance"}, "--attn santa-pps:S=128:budget=variance: not offered on a GPU", 1},
         {{"--phase", "load"}, "--phase load: expected one of decode,prefill,all", 2},
-        {{"--steps", "4"}, "--steps is not one of bench attn's flags", 2},
-        {{"-d", "0"}, "--depth 0: a kernel that attends to nothing", 2},
+        {{"--steps", "4"}, "flag --steps does not belong to `sleigh bench attn`", 2},
+        {{"-d", "0"}, "--depth 0: expected at least 1", 2},
         {{"--plot", "x.jpg"}, "--plot x.jpg: expected a file name", 2},
-        {{"--plot", "x.svg", "--phase", "prefill"}, "--plot: draws decode, which --phase leaves out", 2},
+        {{"--plot", "x.svg", "--phase", "prefill"}, "--plot draws decode times; --phase prefill measures none", 2},
         {{"again"}, "unexpected argument \"again\"", 2},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -555,7 +561,7 @@ static void attn_errors(void) {
     check_error(&r, 1, "bench: no GPU to measure");
 #else
     result r = RUN("bench", "attn");
-    check_error(&r, 1, "bench attn: this build has no CUDA");
+    check_error(&r, 1, "bench attn needs a GPU; this build has no CUDA");
 #endif
 }
 

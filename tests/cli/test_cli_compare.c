@@ -1,5 +1,5 @@
-// tests/cli/test_cli_compare.c - sleigh compare end to end: its figures against those of sessions of the library, each with an
-// engine of its own and all logits kept, and against generate's texts and --stats; dense against dense; formats; refusals.
+// tests/cli/test_cli_compare.c - sleigh compare end to end: compares its figures with library sessions (one engine each, all
+// logits kept) and with the texts and --stats of generate. Also: dense against dense, formats, errors.
 #include "engine/sleigh.h"
 #include "tests/support/run_cli.h"
 #include "tests/support/gpu.h"
@@ -12,7 +12,7 @@ enum { N_NEW = 20, MAX_STEPS = 256 };
 
 static sl_error err;
 
-// ---- records and what compare says of them ----
+// ---- records, and compare's results for them ----
 
 static void add_line(char *file, size_t size, json_t *line) {
     char *text = json_dumps(line, 0);
@@ -22,7 +22,7 @@ static void add_line(char *file, size_t size, json_t *line) {
     json_decref(line);
 }
 
-// n contexts of different lengths, a question each; long_one: sentences of the last one, 0: as the others.
+// Writes n contexts of different lengths with one question each. long_one: sentences of the last context; 0: like the others.
 static const char *spill_lengths(int n, int long_one) {
     static char file[65536];
     char context[4096], asked[256];
@@ -32,7 +32,7 @@ static const char *spill_lengths(int n, int long_one) {
         snprintf(asked, sizeof asked, "What is the hidden number of house %d? Answer:", i % 4);
         add_line(file, sizeof file, json_pack("{s:s, s:s, s:i}", "context", context, "question", asked, "id", 10 + i));
     }
-    static char path[256]; // in_tmp's are few
+    static char path[256]; // in_tmp reuses its paths
     snprintf(path, sizeof path, "%s", in_tmp("records.jsonl"));
     spill(path, file, strlen(file));
     return path;
@@ -66,14 +66,14 @@ static void check_close(const char *what, double got, double want) {
     if (!(fabs(got - want) <= 2e-8 * fabs(want) + 1e-12)) FAIL("%s: got %.12g, expected %.12g", what, got, want);
 }
 
-// ---- the same from the library ----
+// ---- the same figures from the library ----
 
 typedef struct lab {
     sl_model *model;
     int n_vocab;
 } lab;
 
-// Logits after each of path[n_dense..n - 1), which one session decodes with one method: [n - 1 - n_dense][n_vocab].
+// Decodes path[n_dense..n - 1) in one session with one method. Returns the logits after each: [n - 1 - n_dense][n_vocab].
 static float *forced_logits(const lab *l, const char *attn, const int32_t *path, int n, int n_dense, uint32_t sequence) {
     sl_attn_spec spec;
     sl_attn_plan plan;
@@ -132,7 +132,7 @@ static int by_value(const void *x, const void *y) {
     return (a > b) - (a < b);
 }
 
-// Chance that a binomial count of n with p lies in [low, high].
+// Probability that a binomial count (n, p) lies in [low, high].
 static double binomial(int n, double p, int low, int high) {
     double sum = 0;
     for (int k = low; k <= high; k++)
@@ -140,7 +140,7 @@ static double binomial(int n, double p, int low, int high) {
     return sum;
 }
 
-// A quantile is the order statistic that it should be, and its interval covers as often as it says.
+// A quantile is the right order statistic, and its interval has the stated coverage.
 static void check_quantile(const json_t *row, const char *name, const double *sorted, int n, double share) {
     char key[64];
     int low = 0, high = n - 1;
@@ -179,7 +179,7 @@ static void check_method(const json_t *row, expected *e) {
     check_close("ppl_answer_dense", number(row, "ppl_answer_dense"), exp(e->dense_nll[1] / e->n_part[1]));
     CHECK_NEAR(number(row, "ln_ppl_ratio"), nll / e->n, 1e-8);
     for (int part = 0; part < 2; part++)
-        for (int of_dense = 0; of_dense < 2; of_dense++) { // the error of exp(mean): exp(mean) times the mean's
+        for (int of_dense = 0; of_dense < 2; of_dense++) { // error of exp(mean): exp(mean) times the error of the mean
             char key[64];
             double n_part = e->n_part[part], total = (of_dense ? e->dense_nll : e->nll)[part];
             double all_squares = (of_dense ? e->dense_squares : e->nll_squares)[part];
@@ -189,7 +189,7 @@ static void check_method(const json_t *row, expected *e) {
         }
 }
 
-// The prompt's ids, those of context and question, or with a text after them, as one text.
+// Ids of context, question and an optional text after them, as one text.
 static int prompt_ids(const lab *l, const char *record_text, int32_t *out) {
     sl_ids ids = {0};
     CHECK_OK(sl_tokenize(sl_model_tokenizer(l->model), record_text, strlen(record_text), SL_TOK_BOS, &ids, &err), err);
@@ -202,7 +202,7 @@ static int prompt_ids(const lab *l, const char *record_text, int32_t *out) {
 
 // ---- cases ----
 
-// Two prompts, the second with a reference in place of the answer; paths of more than one block of steps; a method with state.
+// Two prompts, the second with a reference instead of the answer; paths longer than a block of steps; a method with state.
 static void next_tokens(void) {
     static const char *const methods[] = {"santa-prop:S=12", "santa-pps:S=8:budget=variance"};
     static const char reference[] = " 17281. The grass is green and the hidden number of the harbor is not.";
@@ -231,7 +231,7 @@ static void next_tokens(void) {
             if (i) {
                 char longer[8192];
                 snprintf(longer, sizeof longer, "%s%s", whole[i], reference);
-                n = prompt_ids(&l, longer, path); // its first tokens are the prompt's: no merge crosses the blank
+                n = prompt_ids(&l, longer, path); // the prompt's tokens are a prefix, because no merge crosses the blank
             } else {
                 n = n_prompt + ids_of(json_object_get(prompt, "dense"), "ids", path + n_prompt);
                 CHECK_INT(n, n_prompt + N_NEW);
@@ -241,7 +241,7 @@ static void next_tokens(void) {
             add_steps(&e, &l, dense, method, path + n_dense + 1, n - 1 - n_dense, n_prompt - n_dense - 1);
             free(dense), free(method);
         }
-        CHECK(e.n > 40); // blocks of steps, and parts of them
+        CHECK(e.n > 40); // several blocks of steps, and a partial one
         check_method(item(out, "methods", (size_t)m), &e);
     }
     sl_model_free(l.model);
@@ -265,7 +265,7 @@ static void dense_with_dense(void) {
     json_decref(out);
 }
 
-// Each answer is generate's, and what is said about it follows from the ids.
+// Each answer equals that of generate. Its figures follow from the ids.
 static void texts(void) {
     static const char *const methods[] = {"streaming:window=8:sink=2", "santa:S=2"};
     const char *records = spill_records(3);
@@ -327,7 +327,7 @@ static void check_reads(const json_t *row, const head_sums *h) {
     check_close("v_distinct", number(row, "v_distinct"), h->v_distinct / h->n);
     check_close("samples", number(row, "samples"), h->samples / h->n);
     check_close("ess", number(row, "ess"), h->ess / h->n);
-    CHECK_NEAR(number(row, "weight_spread"), h->spread / h->n, 1e-4); // ess has nine digits, and is near the rows
+    CHECK_NEAR(number(row, "weight_spread"), h->spread / h->n, 1e-4); // ess has nine digits and is close to the number of rows
     check_close("bytes", number(row, "bytes"), h->bytes / h->n);
     check_close("bytes_share", number(row, "bytes_share"), h->bytes / h->dense_bytes);
 }
@@ -337,12 +337,12 @@ static void add_heads(head_sums *to, const head_sums *h) {
     for (size_t i = 0; i < sizeof *h / sizeof *x; i++) x[i] += ((const double *)h)[i];
 }
 
-// Heads whose mass is in 1, 2, 3 or 4, 5 to 8, more tiles.
+// Heads with their mass in 1, 2, 3 to 4, 5 to 8 or more tiles.
 static int tile_row(double tiles) {
     return tiles <= 1 ? 0 : tiles <= 2 ? 1 : tiles <= 4 ? 2 : tiles <= 8 ? 3 : 4;
 }
 
-// What generate's --stats writes of the same dense run and shadows, averaged.
+// Averages the --stats of generate for the same dense run and shadows.
 static void heads(void) {
     enum { LAYERS = 4, HEADS = 8 };
     static const char *const methods[] = {"santa-prop:S=12", "topk:k=8"};
@@ -351,7 +351,7 @@ static void heads(void) {
     memset(sums, 0, sizeof sums);
     char file[256];
     snprintf(file, sizeof file, "%s", in_tmp("stats.jsonl"));
-    const char *records = spill_lengths(2, 70); // in the second heads have their mass in up to five tiles
+    const char *records = spill_lengths(2, 70); // in the second prompt, heads have their mass in up to five tiles
     json_t *out = compare_json(records, "santa-prop:S=12,topk:k=8", NULL);
     result r = RUN("generate", "-m", tiny(), "--jsonl", records, "-n", "20", "--ignore-eos", "--temp", "0", "--stats", file,
                    "--stats-attn", methods[0], "--stats-attn", methods[1]);
@@ -412,7 +412,7 @@ static void heads(void) {
 }
 
 #ifdef SLEIGH_CUDA
-// The tables of a GPU beside the CPU's; tests/cuda/test_cuda_observe.c says how near they are and why.
+// Compares the tables of a GPU with those of the CPU; tests/cuda/test_cuda_observe.c gives the tolerances and their reasons.
 static void heads_on_gpu(void) {
     static const char *const devices[] = {"cpu", "cuda"};
     static const char *const known[] = {"l2", "cosine", "v_rows", "k_rows", "samples"};
@@ -430,11 +430,11 @@ static void heads_on_gpu(void) {
         CHECK_INT(number(got, "head_outputs"), number(want, "head_outputs"));
         CHECK_INT(json_array_size(json_object_get(got, "heads")), json_array_size(json_object_get(want, "heads")));
         CHECK(json_is_null(json_object_get(got, "ess")) && json_is_null(json_object_get(got, "weight_spread")));
-        CHECK(json_is_null(json_object_get(got, "v_distinct")) == (m == 0)); // samplers do not count them there
+        CHECK(json_is_null(json_object_get(got, "v_distinct")) == (m == 0)); // sampled methods do not count them on a GPU
         CHECK(number(item(got, "tiles", 0), "head_outputs") > 0);
     }
     json_decref(out[0]), json_decref(out[1]);
-    for (int i = 0; i < 2; i++) { // generate says the same of its steps
+    for (int i = 0; i < 2; i++) { // generate gives the same
         char line[256];
         result r = RUN("generate", "-m", tiny(), "-p", question, "-n", "4", "--ignore-eos", "--device", "cuda", "--attn",
                        i ? "topk:k=4" : "santa-sys:S=4");
@@ -448,7 +448,7 @@ static void heads_on_gpu(void) {
 }
 #endif
 
-// With eight prompts and more the error is that between prompts, whatever happens within one.
+// With eight or more prompts the error is between prompts and does not depend on the values within one.
 static void between_prompts(void) {
     enum { N = 9 };
     json_t *out = compare_json(spill_records(N), "santa:S=4", "--no-heads");
@@ -466,7 +466,8 @@ static void between_prompts(void) {
     json_decref(out);
 }
 
-// Answers of different lengths agree in the tokens that both have; a method's bytes are those of its own run.
+// The agreement of answers of different lengths counts the tokens that both have. The bytes of a method are those of its own
+// run.
 static void lengths(void) {
     static const char *const methods[] = {"streaming:sink=2:window=8", "santa:S=2", "topk:k=2"};
     int n_shorter = 0, n_longer = 0;
@@ -496,7 +497,8 @@ static void lengths(void) {
     json_decref(out);
 }
 
-// A reference whose first letters end the prompt's last word: the path is their common text's, scored from where it differs.
+// The first letters of the reference continue the last word of the prompt: the path is the joint text, scored from the first
+// different token.
 static void merged_reference(void) {
     static const char begun[] = "The numb", end[] = "er is 48213.";
     lab l;
@@ -518,7 +520,8 @@ static void merged_reference(void) {
     json_decref(out);
 }
 
-// One prompt, set-up A and B; questions are dense in A. Many methods on a context of one page need many forks' pages.
+// One prompt in set-ups A and B; dense attention prefills the question in A. Many methods on a context of one page need pages
+// for many forks.
 static void set_ups(void) {
     static const char attn[] = "santa:S=4,santa:S=5,santa:S=6,santa:S=7,santa:S=8,santa-sys:S=8,topk:k=2,quest:tokens=16";
     result a = RUN("compare", "-m", tiny(), "-p", question, "--attn", attn, "-n", "12", "--ignore-eos", "-o", "json");
@@ -530,7 +533,7 @@ static void set_ups(void) {
     json_t *x = document(&a), *y = document(&b);
     int n_prompt = (int)number(item(x, "prompts", 0), "n_prompt");
     for (size_t m = 0; m < 8; m++) {
-        CHECK_INT(number(item(x, "methods", m), "positions"), 11); // the first answer token follows from dense logits
+        CHECK_INT(number(item(x, "methods", m), "positions"), 11); // dense logits give the first answer token
         CHECK_INT(number(item(x, "methods", m), "question_tokens"), 0);
         CHECK(json_is_null(json_object_get(item(x, "methods", m), "ppl_question")));
         CHECK_INT(number(item(y, "methods", m), "positions"), n_prompt - 5 + 11);
@@ -547,7 +550,8 @@ static void set_ups(void) {
     CHECK_HAS(r.out, "or the reference: ");
 }
 
-// --chat: prompts in the model's template, as generate has them; of a record the context is dense, template in front included.
+// --chat puts prompts into the model's template, as in generate. In a record, the dense part is the context with the template
+// before it.
 static void chats(void) {
     static const char context[] = "The hidden number of the harbor is 48213. The grass is green. ", asked[] = "What is it?";
     char text[256], lines[512] = "";
@@ -578,7 +582,7 @@ static void chats(void) {
     }
 }
 
-// Rows of a table have the columns of its head; a | in a text is none.
+// The rows of a table have as many columns as its head. A | in a text is not a column.
 static void tables(void) {
     const char *records = spill_records(2);
     spill(in_tmp("bars.jsonl"), "{\"prompt\": \"a | b | c\\nd | e\"}\n", 31);
@@ -611,7 +615,7 @@ static void tables(void) {
     CHECK_HAS(again[0].out, "\n\"topk:k=4\",2,");
 }
 
-// The curves are of the table's figures, the heat map of JSON's heads.
+// The curves show the figures of the table; the heat map shows the heads of the JSON.
 static void plot(void) {
     const char *records = spill_records(2);
     char data[65536];
@@ -634,7 +638,7 @@ static void plot(void) {
     const char *p = strstr(data, "# columns: santa:S=2\n# columns: santa:S=8\n# columns: streaming:sink=2:window=8\n");
     CHECK(p != NULL);
     for (int i = 0; i < 3; i++) p = strchr(p, '\n') + 1;
-    size_t n_heads = json_array_size(json_object_get(item(out, "methods", 0), "heads")) / 4; // of 4 layers
+    size_t n_heads = json_array_size(json_object_get(item(out, "methods", 0), "heads")) / 4; // 4 layers
     for (size_t layer = 0; layer < 4; layer++)
         for (size_t i = 0; i < 3 * n_heads; i++) {
             const json_t *head = item(item(out, "methods", i / n_heads), "heads", layer * n_heads + i % n_heads);
@@ -655,19 +659,17 @@ static void errors(void) {
         {2, {"-p", "x", "--attn", "dense,,topk"}, "--attn : unknown method"},
         {2, {"-p", "x", "--attn", "dense,santta"}, "santta"},
         {2, {"-p", "x", "--attn", "dense", "-n", "0"}, "-n 0: expected"},
-        {2, {"-p", "x", "--attn", "dense", "--dense-prefix=9"}, "--dense-prefix 9: the prompt has only"},
+        {2, {"-p", "x", "--attn", "dense", "--dense-prefix=9"}, "--dense-prefix 9: expected at most"},
         {2, {"-p", "x", "--attn", "dense", "--question-dense"}, "flag --question-dense needs --jsonl"},
-        {2, {"--jsonl", "-", "--attn", "dense", "--dense-prefix=9"}, "flag --dense-prefix does not go with --jsonl"},
-        {2, {"--jsonl", "-", "--attn", "dense", "--reference=x"}, "flag --reference does not go with --jsonl"},
+        {2, {"--jsonl", "-", "--attn", "dense", "--dense-prefix=9"}, "flag --dense-prefix cannot be used with --jsonl"},
+        {2, {"--jsonl", "-", "--attn", "dense", "--reference=x"}, "flag --reference cannot be used with --jsonl"},
         {2, {"-p", "x", "--attn", "dense", "-sys", "x"}, "flag --system-prompt needs --chat"},
         {2, {"-p", "x", "--attn", "dense", "--chat-template", "llama3"}, "flag --chat-template needs --chat"},
         {2, {"-p", "x", "--attn", "dense", "--chat", "--chat-template=x"}, "--chat-template x: expected one of"},
-        {1, {"-p", "x", "--attn", "dense", "--reference", "/dev/null"}, "the reference adds no token"},
-        {1, {"--jsonl", "-", "--attn", "dense"}, "holds no prompts"},
+        {1, {"-p", "x", "--attn", "dense", "--reference", "/dev/null"}, "expected a reference with at least one token"},
+        {1, {"--jsonl", "-", "--attn", "dense"}, "expected prompts, found none"},
         {2, {"-p", "x", "--attn", "dense", "--plot", "x.jpg"}, "--plot x.jpg: expected a file name"},
-        {2,
-         {"-p", "x", "--attn", "dense", "--no-heads", "--plot=x.svg"},
-         "--plot: draws the errors of heads, which --no-heads"},
+        {2, {"-p", "x", "--attn", "dense", "--no-heads", "--plot=x.svg"}, "--plot draws the errors of heads; --no-heads"},
         {2, {"-p", "x", "--attn", "dense", "-o", "jsonl"}, "expected one of md,csv,json"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -677,7 +679,7 @@ static void errors(void) {
         check_error(&r, cases[i].code, cases[i].part);
     }
     static const char *const lines[][2] = {
-        {"{\"prompt\": \"a\", \"attn\": \"dense\"}", "line 1: \"attn\": compare takes its methods from --attn"},
+        {"{\"prompt\": \"a\", \"attn\": \"dense\"}", "line 1: \"attn\": not supported here"},
         {"{\"prompt\": \"a\", \"reference\": 1}", "line 1: \"reference\": expected a string"},
         {"{\"prompt\": 1}", "line 1: \"prompt\": expected a string"},
     };

@@ -1,4 +1,4 @@
-// tests/cli/test_cli_eval.c - sleigh eval end to end: what its texts hold, that a run can be cut short and goes on, its tables.
+// tests/cli/test_cli_eval.c - sleigh eval end to end: the contents of its texts, interrupted and continued runs, tables.
 #include "tests/support/run_cli.h"
 
 #include <errno.h>
@@ -14,7 +14,8 @@ enum { MAX_LINES = 512, MAX_FACTS = 2048, WORD = 64 };
 // ---- files of lines ----
 
 static int n_parsed;
-static json_t *parsed[MAX_LINES]; // of the last read_lines; static so that a failed check leaks nothing for long
+static json_t
+    *parsed[MAX_LINES]; // from the last read_lines; static, because a failed check jumps out of a case and would leak it
 
 static int read_lines(const char *path) {
     size_t n;
@@ -44,12 +45,12 @@ static int int_of(const json_t *line, const char *key) {
 
 typedef struct fact {
     char a[WORD], b[WORD];
-    const char *at, *end; // in the text
+    const char *at, *end; // position in the text
 } fact;
 
 static fact facts[MAX_FACTS];
 
-// Every `before A middle B after` of a text, A and B without line breaks and as short as can be.
+// Finds every `before A middle B after` in a text, with the shortest A and B, without line breaks.
 static int find_facts(const char *text, const char *before, const char *middle, const char *after) {
     int n = 0;
     for (const char *p = text; (p = strstr(p, before)); n++) {
@@ -71,13 +72,14 @@ static void check_references(const json_t *line, char want[][WORD], int n) {
     for (int i = 0; i < n; i++) CHECK_STR(json_string_value(json_array_get(outputs, (size_t)i)), want[i]);
 }
 
-// Needles: the values of every key that the question names, key by key in its order, those of one key in the text's.
+// Needles: the values of the keys that the question names, in the order of the question; values of one key in the order of the
+// text.
 static void check_needles(const json_t *line, int n_needles) {
     const char *text = text_of(line, "input"), *asked = text_of(line, "question"), *p = strstr(asked, " for ") + 5;
     char want[8][WORD];
     int n = find_facts(text, " One of the special magic numbers for ", " is: ", "."), n_want = 0;
     CHECK_INT(n, n_needles);
-    for (int i = 1; i < n; i++) CHECK(facts[i].at > facts[i - 1].end); // a sentence between any two
+    for (int i = 1; i < n; i++) CHECK(facts[i].at > facts[i - 1].end); // facts do not overlap
     while (strncmp(p, "mentioned", 9)) {
         char key[WORD];
         size_t size = strcspn(p, ", ");
@@ -94,7 +96,7 @@ static void check_variables(const json_t *line) {
     char value[WORD], want[8][WORD];
     int n = find_facts(text_of(line, "input"), " VAR ", " = ", "."), n_want = 0;
     CHECK(sscanf(text_of(line, "question"), "Which variables hold %63[0-9]?", value) == 1);
-    for (int i = 0; i < n; i++) { // in the text's order, each after the one that it copies
+    for (int i = 0; i < n; i++) { // in the order of the text, each after the variable that it copies
         int holds = !strcmp(facts[i].b, value);
         for (int j = 0; j < n_want; j++) holds |= !strncmp(facts[i].b, "VAR ", 4) && !strcmp(facts[i].b + 4, want[j]);
         if (holds) CHECK(n_want < 8), strcpy(want[n_want++], facts[i].a);
@@ -133,7 +135,7 @@ static void check_two_hop(const json_t *line) {
     check_references(line, want, 1);
 }
 
-// The n most frequent words between the introduction and the end, the (n + 1)th rarer than they.
+// The n most frequent words between the introduction and the end; the next word must be rarer.
 static void check_words(const json_t *line, int n) {
     static char words[MAX_FACTS][WORD];
     static int counts[MAX_FACTS];
@@ -144,7 +146,8 @@ static void check_words(const json_t *line, int n) {
     while (p < end) {
         char word[WORD];
         size_t size = strcspn(p, " ");
-        snprintf(word, sizeof word, "%.*s", (int)(p + size >= end ? end - p - 1 : (long)size), p); // the last one's full stop
+        snprintf(word, sizeof word, "%.*s", (int)(p + size >= end ? end - p - 1 : (long)size),
+                 p); // without the full stop of the last word
         p += size + 1;
         if (!strcmp(word, "...") || (word[strlen(word) - 1] == '.' && strspn(word, "0123456789") == strlen(word) - 1)) continue;
         int i = 0;
@@ -207,16 +210,16 @@ static void texts(void) {
         int length = lengths[i / SAMPLES % LENGTHS];
         CHECK_INT(int_of(parsed[i], "index"), i % SAMPLES);
         check_line(parsed[i]);
-        // no longer than asked for, and shorter by no more than a sentence or, of lists of words, two ranks' jumps
+        // at most --length; shorter by at most one sentence, or for lists of words by the jumps of two ranks
         static char whole[65536];
         snprintf(whole, sizeof whole, "%s%s", text_of(parsed[i], "input"), text_of(parsed[i], "answer_prefix"));
         int prompt = n_tokens(whole, "--bos"), all = int_of(parsed[i], "length");
-        CHECK(all - prompt >= 24 && all - prompt <= 96); // generated ones
+        CHECK(all - prompt >= 24 && all - prompt <= 96); // generated tokens
         if (all > length || all < length - 60) FAIL("%s: %d tokens of %d", text_of(parsed[i], "task"), all, length);
     }
 }
 
-// Lines of a file whose `key` is `value`, joined.
+// Joins the lines of a file in which `key` is `value`.
 static const char *select_lines(const char *path, const char *part, int max) {
     static char out[4][1 << 20];
     static int next;
@@ -235,7 +238,7 @@ static const char *select_lines(const char *path, const char *part, int max) {
     return to;
 }
 
-// A sample is the same in whatever company it is made; with another seed it is another.
+// A sample does not depend on the other samples. Another seed gives another sample.
 static void seeds(void) {
     const char *m = tiny();
     char few[256], many[256], other[256];
@@ -253,7 +256,7 @@ static void seeds(void) {
     const char *a = select_lines(few, "", 5);
     CHECK_INT(read_lines(many), 48);
     int same = 0;
-    for (int i = 0; i < n_parsed; i++) { // of qa-2hop at 900 tokens, in order
+    for (int i = 0; i < n_parsed; i++) { // lines of qa-2hop at 900 tokens, in order
         char *text = json_dumps(parsed[i], JSON_COMPACT);
         size_t n = strlen(text);
         if (!strcmp(text_of(parsed[i], "task"), "qa-2hop") && int_of(parsed[i], "length") <= 900 && same < 5) {
@@ -270,7 +273,7 @@ static void seeds(void) {
     CHECK(strncmp(text_of(parsed[1], "input"), text_of(parsed[2], "input"), 2000));
 }
 
-// Haystacks, and the wording for assistants: within the length with the chat template around it.
+// Haystacks, and the wording for assistants, whose length includes the chat template.
 static void wordings(void) {
     const char *m = tiny();
     static const char *const haystacks[][2] = {{"noise", "again"}, {"needles", "magic numbers"}};
@@ -299,7 +302,7 @@ static void wordings(void) {
     CHECK_INT(json_array_size(json_object_get(parsed[2], "outputs")), 10);
     for (int i = 0; i < 5; i++) {
         int plain = n_tokens(text_of(parsed[i], "input"), "--bos"), all = int_of(parsed[i], "length");
-        CHECK(all <= 2048 && all > 1900 && all - plain > 30 + 5); // the template's tokens too
+        CHECK(all <= 2048 && all > 1900 && all - plain > 30 + 5); // with the tokens of the template
     }
     r = RUN("eval", "-m", m, "--chat", "--task", "niah-single", "--length", "600", "--samples", "1", "--attn", "dense,topk:k=8",
             "-o", "csv", "-n", "4");
@@ -312,7 +315,7 @@ static void wordings(void) {
 #define SMALL                                                                                                                  \
     "eval", "-m", tiny(), "--task", "niah-single,qa-2hop", "--length", "600", "--samples", "4", "--questions", "2", "--attn"
 
-// The embedded model answers what it was trained to; sampled values change nothing that matters.
+// The embedded model solves the tasks of its training; sampled values give the same scores.
 static void answers(void) {
     result r = RUN(SMALL, "dense,santa-pps:S=64,streaming:window=64", "--task-seed", "3", "-o", "json");
     CHECK_GOOD(r);
@@ -326,7 +329,7 @@ static void answers(void) {
         CHECK_STR(text_of(row, "task"), i % 3 == 0 ? "niah-single" : i % 3 == 1 ? "qa-2hop" : "all");
         CHECK_INT(int_of(row, "samples"), i % 3 == 2 ? 8 : 4);
         CHECK_INT(int_of(row, "texts"), i % 3 == 0 ? 4 : i % 3 == 1 ? 2 : 6);
-        if (i < 6) { // dense and santa-pps: all right, in four texts, in two of two samples, in both groups
+        if (i < 6) { // dense and santa-pps: all right
             const double z2 = 1.959963984540054 * 1.959963984540054, off[] = {z2 / (4 + z2), z2 / (2 + z2)};
             double want = 1 - (i % 3 < 2 ? off[i % 3] : hypot(off[0], off[1]) / 2);
             CHECK(score == 1);
@@ -335,7 +338,9 @@ static void answers(void) {
             CHECK_INT(int_of(row, "worse"), 0);
             CHECK(number(row, "p_value") == 1);
         }
-        if (i == 8) CHECK(score < 1 && json_real_value(json_object_get(row, "difference")) == score - 1); // the needle is gone
+        if (i == 8)
+            CHECK(score < 1 &&
+                  json_real_value(json_object_get(row, "difference")) == score - 1); // the method does not see the needle
         CHECK(i < 3 ? share == 1 : share < 0.7);
     }
     json_decref(table);
@@ -363,7 +368,7 @@ static void plot(void) {
     }
 }
 
-// A rule for all layers is the method itself; a file knows the rules that it was made with.
+// A rule for all layers equals the method. The file keeps its rules.
 static void layers(void) {
     result rule = RUN(SMALL, "dense", "--attn-layer", "0-3=streaming:window=64", "-o", "csv", "--out", in_tmp("o")),
            method = RUN(SMALL, "streaming:window=64", "-o", "csv");
@@ -390,22 +395,22 @@ static void threads(void) {
     CHECK_STR(a.out, b.out);
     const char *x = slurp(one, &n), *y = slurp(two, &m);
     CHECK_STR(x, y);
-    result c = RUN(SMALL, "dense,santa:S=4", "--out", one); // all done: the model is not even loaded
+    result c = RUN(SMALL, "dense,santa:S=4", "--out", one); // nothing is left: the model is not loaded
     CHECK_GOOD(c);
     CHECK_STR(c.out, a.out);
     CHECK_LACKS(c.err, "backend:");
-    c = RUN(SMALL, "dense,santa:S=4", "--seed", "5", "--out", in_tmp("five")); // other draws, the same questions
+    c = RUN(SMALL, "dense,santa:S=4", "--seed", "5", "--out", in_tmp("five")); // other random numbers, the same questions
     CHECK_GOOD(c);
     const char *z = slurp(in_tmp("five"), &n);
     CHECK(strcmp(strchr(x, '\n'), strchr(z, '\n')));
     CHECK(!strcmp(select_lines(one, "\"attn\":\"dense\"", 99), select_lines(in_tmp("five"), "\"attn\":\"dense\"", 99)));
 }
 
-// An uninterrupted run whose file is at `whole`, and the name of another.
+// An uninterrupted run with its file at `whole`, and the name of another file.
 typedef struct two_files {
     char whole[256], cut[256];
     result run;
-    const char *text; // [n] of the file
+    const char *text; // [n] contents of the file
     size_t n;
 } two_files;
 
@@ -419,7 +424,7 @@ static two_files run_whole(void) {
     return f;
 }
 
-// The same command on the other file makes it the same, byte for byte.
+// Checks that the same command completes the other file to the same bytes.
 static void check_goes_on(const two_files *f) {
     size_t n;
     result r = RUN(SMALL, "dense,santa:S=4", "--out", f->cut);
@@ -428,7 +433,7 @@ static void check_goes_on(const two_files *f) {
     CHECK_STR(slurp(f->cut, &n), f->text);
 }
 
-// Cut at any byte, the file is completed to what an uninterrupted run writes; then more samples and methods are added to it.
+// A file that is cut at any byte is completed to the bytes of an uninterrupted run. Then more samples and methods are added.
 static void resume(void) {
     const two_files f = run_whole();
     size_t head = strcspn(f.text, "\n") + 1, n;
@@ -441,9 +446,9 @@ static void resume(void) {
     result more = RUN("eval", "-m", tiny(), "--task", "niah-single,qa-2hop", "--length", "600", "--samples", "6", "--questions",
                       "2", "--attn", "dense,santa:S=4,topk:k=8", "--out", f.cut, "-o", "csv");
     CHECK_GOOD(more);
-    CHECK_HAS(more.err, "samples: 12 with 3 methods each, 20 of 36 answers to go");
+    CHECK_HAS(more.err, "samples: 12 with 3 methods each, 20 of 36 answers left");
     CHECK_INT(read_lines(f.cut), 1 + 36);
-    CHECK(!strncmp(slurp(f.cut, &n), f.text, f.n)); // what was there stays
+    CHECK(!strncmp(slurp(f.cut, &n), f.text, f.n)); // the old part stays
     for (int i = 1; i < n_parsed; i++)
         for (int j = 1; j < i; j++)
             CHECK(strcmp(text_of(parsed[i], "attn"), text_of(parsed[j], "attn")) ||
@@ -451,7 +456,8 @@ static void resume(void) {
                   int_of(parsed[i], "sample") != int_of(parsed[j], "sample"));
 }
 
-// Cut short while it writes, by a signal that it answers and by one that it cannot: the file ends up the same, byte for byte.
+// A run is interrupted while it writes, by a signal that it handles and by one that it cannot handle. The completed file has
+// the same bytes.
 static void interrupted(void) {
     static const int signals[] = {SIGINT, SIGKILL};
     const two_files f = run_whole();
@@ -468,7 +474,7 @@ static void interrupted(void) {
         kill(pid, signals[i]);
         result r = finish(pid, NULL);
         if (r.code == 0) FAIL("the run was over before signal %d", signals[i]);
-        if (signals[i] == SIGINT) check_error(&r, 1, "interrupted; the same command goes on from there");
+        if (signals[i] == SIGINT) check_error(&r, 1, "interrupted; run the same command to continue");
         slurp(f.cut, &n);
         CHECK(n >= 1000 && n < f.n);
         check_goes_on(&f);
@@ -479,14 +485,14 @@ static void refusals(void) {
     static const struct {
         const char *args[3], *part;
     } other[] = {
-        {{"--seed", "1"}, "seed = 0, this command says 1"},
-        {{"--task-seed", "1"}, "task-seed = 42, this command says 1"},
-        {{"--questions", "2"}, "questions = 1, this command says 2"},
-        {{"--question-dense"}, "question-dense = false, this command says true"},
-        {{"--haystack", "noise"}, "haystack = \"text\", this command says \"noise\""},
-        {{"-n", "5"}, "n-predict = -1, this command says 5"},
-        {{"--temp", "1"}, "temp = 0.0, this command says 1.0"},
-        {{"--grader", "exact"}, "grader = (not set), this command says \"exact\""},
+        {{"--seed", "1"}, "seed = 0, but this command has 1"},
+        {{"--task-seed", "1"}, "task-seed = 42, but this command has 1"},
+        {{"--questions", "2"}, "questions = 1, but this command has 2"},
+        {{"--question-dense"}, "question-dense = false, but this command has true"},
+        {{"--haystack", "noise"}, "haystack = \"text\", but this command has \"noise\""},
+        {{"-n", "5"}, "n-predict = -1, but this command has 5"},
+        {{"--temp", "1"}, "temp = 0.0, but this command has 1.0"},
+        {{"--grader", "exact"}, "grader = (not set), but this command has \"exact\""},
     };
     char path[256];
     size_t n;
@@ -503,23 +509,23 @@ static void refusals(void) {
     snprintf(twice, sizeof twice, "%.12000s%.4000s", text, line);
     spill(path, twice, strlen(twice));
     r = RUN("eval", "-m", tiny(), "--task", "niah-single", "--length", "600", "--samples", "1", "--out", path);
-    check_error(&r, 1, "line 3: this sample and method are there twice");
+    check_error(&r, 1, "line 3: this sample and method occur twice");
     static const char *const foreign[] = {"{\"a\": 1}\n", "no JSON at all", "[1]\n"};
     for (int i = 0; i < 3; i++) {
         spill(path, foreign[i], strlen(foreign[i]));
         r = RUN("eval", "-m", tiny(), "--task", "niah-single", "--length", "600", "--samples", "1", "--out", path);
-        check_error(&r, 2, "line 1 is not the head of a file that sleigh eval wrote");
-        CHECK_STR(slurp(path, &n), foreign[i]); // and it is left as it was
+        check_error(&r, 2, "expected a file that sleigh eval wrote");
+        CHECK_STR(slurp(path, &n), foreign[i]); // the file is unchanged
     }
 }
 
-// Prompts that were dumped are RULER's form: read back, each is asked and scored as where it came from.
+// Dumped prompts have RULER's format. Read back, each gets the same answer and score.
 static void ruler_file(void) {
     char dump[256], direct[256], back[256];
     snprintf(dump, sizeof dump, "%s", in_tmp("ruler.jsonl"));
     snprintf(direct, sizeof direct, "%s", in_tmp("direct")), snprintf(back, sizeof back, "%s", in_tmp("back"));
     for (int a = 0; a < 2; a++) {
-        const char *dense = a ? "--question-dense" : "--seed=0"; // B is the default
+        const char *dense = a ? "--question-dense" : "--seed=0"; // set-up B is the default
         result r =
             RUN("eval", "-m", tiny(), "--task", "niah-multivalue,vt", "--length", "600", "--samples", "2", "--dump", dump);
         CHECK_GOOD(r);
@@ -563,13 +569,13 @@ static void questions(void) {
             "csv");
     CHECK_GOOD(r);
     CHECK_HAS(r.out, "\"needles\",0,\"dense\",1,1,1.0,0.206549314,1.0,0.0,0.0,0.0,1.0,0,0,1.0\n");
-    spill(in_tmp("q.jsonl"), file, sizeof file - 2); // another file now
+    spill(in_tmp("q.jsonl"), file, sizeof file - 2); // another content
     r = RUN("eval", "-m", tiny(), "--jsonl", in_tmp("q.jsonl"), "--stop", "\n", "-n", "16", "--procedure", "gsm8k", "--chat",
             "--out", in_tmp("o"));
     check_error(&r, 2, "jsonl = \"fnv1a:");
 }
 
-// ---- what an answer is made of ----
+// ---- the parts of an answer ----
 
 static uint32_t fnv32(const char *text) {
     uint32_t hash = 2166136261u;
@@ -577,7 +583,7 @@ static uint32_t fnv32(const char *text) {
     return hash;
 }
 
-// Of a line of a dump: its context, and what is asked about it.
+// Context and question of a line of a dump.
 static json_t *record_of(const json_t *line, uint32_t sequence) {
     const char *input = text_of(line, "input"), *asked = text_of(line, "question");
     char whole[1024];
@@ -586,8 +592,8 @@ static json_t *record_of(const json_t *line, uint32_t sequence) {
                      (json_int_t)sequence);
 }
 
-// An answer is what generate says to the same prompt in the same set-up, with the draws that the sample's name and --seq-id
-// key.
+// An answer equals that of generate for the same prompt and set-up, with random numbers keyed by the name of the sample and
+// --seq-id.
 static void as_generate(void) {
     char file[32768] = "", name[64];
     result dump = RUN("eval", "-m", tiny(), "--task", "qa-2hop", "--length", "600", "--samples", "3", "--dump", in_tmp("d"));
@@ -619,7 +625,7 @@ static void as_generate(void) {
     }
 }
 
-// A context that goes on with what a method was fed before is prefilled densely all the same.
+// A context is prefilled with dense attention even if a method has decoded its first tokens before.
 static void longer_context(void) {
     static const char said[] = "The hidden number of the harbor is 48213. The grass is green. The sky is blue and wide.",
                       fed[] = " The hidden number of the tower is 7312. The lantern stood beside the river.",
@@ -638,7 +644,7 @@ static void longer_context(void) {
         CHECK_GOOD(r);
         CHECK_INT(read_lines(in_tmp("o")), 3 + 2 * both);
         snprintf(answers[both], sizeof answers[both], "%s",
-                 text_of(parsed[1 + 2 * both], "answer")); // dense attention's to the last record
+                 text_of(parsed[1 + 2 * both], "answer")); // answer of dense attention to the last record
     }
     CHECK_STR(answers[1], answers[0]);
     CHECK(strlen(answers[0]) > 20);
@@ -652,7 +658,8 @@ static uint64_t fnv64(const char *path) {
     return hash;
 }
 
-// The texts that a seed gives, to the byte: files of --out go on only while these stay (GENERATOR in cmd_eval.c).
+// The exact bytes of the texts of a seed. If they change, GENERATOR in cmd_eval.c must change, because files of --out depend on
+// them.
 static void golden(void) {
     static const struct {
         const char *args[10];
@@ -673,10 +680,10 @@ static void golden(void) {
         if (hash != goldens[i].hash)
             FAIL("dump %zu: %016llx, expected %016llx", i, (unsigned long long)hash, (unsigned long long)goldens[i].hash);
     }
-    CHECK_INT(read_lines(in_tmp("texts")), 64); // 32 samples where none are asked for
+    CHECK_INT(read_lines(in_tmp("texts")), 64); // 32 samples by default
 }
 
-// The tables say what the rows of json say.
+// The tables show the numbers of the JSON rows.
 static void printed(void) {
     static const char *const methods[] = {"dense", "santa:S=4", "streaming:sink=4:window=64"}, *const titles[] = {
                                                                                                    "niah-single 600",
@@ -733,17 +740,17 @@ static void errors(void) {
         int code;
         const char *part;
     } cases[] = {
-        {{"--dump", "x", "--plot", "x.svg"}, 2, "flag --plot does not go with --dump"},
+        {{"--dump", "x", "--plot", "x.svg"}, 2, "flag --plot cannot be used with --dump"},
         {{"--plot", "x.jpg"}, 2, "--plot x.jpg: expected a file name"},
         {{"--task", "niah"}, 2, "--task niah: unknown"},
-        {{"--task", "vt,vt"}, 2, "--task vt at --length 4096 is named twice"},
+        {{"--task", "vt,vt"}, 2, "--task vt with --length 4096 is named twice"},
         {{"--length", "10"}, 2, "--length 10: expected a whole number"},
-        {{"--length", "128", "--task", "qa-2hop"}, 2, "--length 128: task qa-2hop needs "},
-        {{"--length", "128", "--task", "fwe"}, 2, "task fwe needs 222 tokens for its facts, its question and 32 that are"},
+        {{"--length", "128", "--task", "qa-2hop"}, 2, "--length 128: task qa-2hop needs at least "},
+        {{"--length", "128", "--task", "fwe"}, 2, "task fwe needs at least 222 tokens for its facts, its question and 32 generated"},
         {{"--attn", "dense,santas"}, 2, "unknown method"},
         {{"--grader", "best"}, 2, "--grader best: unknown"},
         {{"--procedure", "mmlu"}, 2, "--procedure needs --jsonl"},
-        {{"--jsonl", "x", "--length", "1k"}, 2, "--length does not go with --jsonl"},
+        {{"--jsonl", "x", "--length", "1k"}, 2, "--length cannot be used with --jsonl"},
         {{"--jsonl", "/no/such"}, 1, "cannot open /no/such"},
         {{"--system-prompt", "x"}, 2, "--system-prompt needs --chat"},
         {{"--out", "/no/such/file"}, 1, "--out: cannot write /no/such/file"},

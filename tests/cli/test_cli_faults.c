@@ -1,5 +1,5 @@
-// tests/cli/test_cli_faults.c - what the system or a user does to build/sleigh that no good run has: closed descriptors, full
-// disks, numbers beyond every limit. It must end with one line that says why, and with nothing lost or half-written.
+// tests/cli/test_cli_faults.c - faults of the system or the user: closed descriptors, full disks, numbers beyond the limits.
+// The program must end with one line that gives the reason, without lost or partial output.
 #include "engine/cli/eval/fingerprint.h"
 #include "models/safetensors.h"
 #include "tests/support/run_cli.h"
@@ -13,7 +13,7 @@
 
 #define SMALL "eval", "-m", tiny(), "--task", "niah-single", "--length", "600", "--samples", "2"
 
-// The file of SMALL --out, of a run that nothing happens to.
+// The file of SMALL --out after a run without faults.
 static const char *good_file(void) {
     char path[256];
     size_t n;
@@ -23,7 +23,7 @@ static const char *good_file(void) {
     return slurp(path, &n);
 }
 
-// A file that is opened while descriptor 1 or 2 is closed must not become standard output or the log.
+// A file that is opened while descriptor 1 or 2 is closed must not become standard output or standard error.
 static void closed_descriptors(void) {
     static const struct {
         const char *shell;
@@ -56,7 +56,7 @@ static void full_disk(void) {
     check_error(&r, 1, "--dump: cannot write /no/such/file: No such file");
 }
 
-// A limit on a file's size (512-byte blocks) is an error that names the file; what was written whole is gone on from.
+// A limit on the size of a file (in 512-byte blocks) is an error that names the file. The complete lines can be continued.
 static void file_size_limit(void) {
     char path[256], head[320];
     size_t n;
@@ -79,7 +79,7 @@ static void file_size_limit(void) {
     CHECK(access(in_tmp("out.npy"), F_OK));
 }
 
-// Refused in a moment: before texts, ids or weights are made.
+// Refused at once, before texts, ids or weights are made.
 static void limits(void) {
     static const struct {
         const char *args[9], *part;
@@ -89,7 +89,7 @@ static void limits(void) {
         {{"eval", "-m", "M", "--length", "1k,16777216"}, "--length 16777216: expected at most 131072"},
         {{"eval", "-m", "M", "--length", "16777216", "--dump", "/dev/null"}, "--length 16777216: expected at most 131072"},
         {{"eval", "-m", "M", "--samples", "2147483647"}, "--samples 2147483647: expected a whole number from 1 to 1000000"},
-        {{"eval", "-m", "M", "--samples", "1000000", "--attn", "santa:S={1,2,3,4,5,6}"}, "are 18000000 answers, expected at "},
+        {{"eval", "-m", "M", "--samples", "1000000", "--attn", "santa:S={1,2,3,4,5,6}"}, "are 18000000 answers; expected at "},
         {{"eval", "-m", "M", "-n", "2147483647"}, "--n-predict 2147483647: expected at most 131072"},
         {{"eval", "-m", "M", "-c", "2147483647"}, "--ctx-size 2147483647: expected 1 to 131072"},
         {{"generate", "-m", "D", "--load-format", "dummy", "--random-prompt", "2147483647"}, "--random-prompt 2147483647: exp"},
@@ -115,14 +115,14 @@ static void limits(void) {
     }
 }
 
-enum { NO_LOADER = 127 }; // exit code where the loader cannot map the program's libraries: nothing of ours has run
+enum { NO_LOADER = 127 }; // exit code if the loader cannot map the libraries of the program
 
-// MiB of address space in which the program is loaded and ends: cuBLAS alone takes several hundred.
+// MiB of address space that the program needs to load and end. cuBLAS alone takes several hundred.
 static int least_address_space(void) {
     for (int mib = 75; mib < 8192; mib += 50) {
         char shell[128];
         snprintf(shell, sizeof shell, "ulimit -v %d; exec timeout 30 \"$0\" \"$@\"", mib << 10);
-        result r = RUN_SHELL(shell, "version"); // OpenBLAS's own threads held the end up
+        result r = RUN_SHELL(shell, "version"); // threads of OpenBLAS could block the end
         if (r.code == NO_LOADER) continue;
         CHECK_GOOD(r);
         return mib;
@@ -131,14 +131,14 @@ static int least_address_space(void) {
     return 0;
 }
 
-// Whatever the memory, a run ends, by itself: with the right text or with one error. OpenBLAS waits for memory for ever, OpenMP
-// and a failed check end the process.
+// With any amount of memory a run ends by itself, with the right text or with one error. (OpenBLAS can wait for memory for
+// ever; OpenMP and a failed check would abort the process.)
 static void short_memory(void) {
 #ifdef __SANITIZE_ADDRESS__
     TEST_SKIP("AddressSanitizer needs all of the address space");
 #endif
     const char *text = long_text(8);
-    char want[256]; // outputs do not live for so many runs
+    char want[256]; // a copy, because outputs are reused after some runs
     char shell[128];
     int n_good = 0, n_bad = 0, least = least_address_space();
     result whole = RUN("generate", "-m", tiny(), "-p", text, "-n", "4", "-c", "4k", "--no-perf");
@@ -165,12 +165,12 @@ static void short_memory(void) {
 
 static void short_stack(void) {
     result r = RUN_SHELL("ulimit -s 256; exec \"$0\" \"$@\"", SMALL);
-    check_error(&r, 1, "the stack is limited to 256 KiB, expected 1024 at least; raise it: ulimit -s 1024");
+    check_error(&r, 1, "the stack limit is 256 KiB; expected at least 1024; raise it with: ulimit -s 1024");
     r = RUN_SHELL("OMP_STACKSIZE=100k exec \"$0\" \"$@\"", SMALL);
     check_error(&r, 2, "threads have stacks of 100 KiB (OMP_STACKSIZE, or ulimit -s): expected at least 1024");
     r = RUN_SHELL("OMP_STACKSIZE=' 1 M ' exec \"$0\" \"$@\"", SMALL);
     CHECK_GOOD(r);
-#ifndef __SANITIZE_ADDRESS__ // its frames are larger
+#ifndef __SANITIZE_ADDRESS__ // frames are larger with it
     static const char *const methods[] = {"dense,vattention,santa-pps:epsilon=0.1,santa-is,bernoulli-group:B=8+santa-prop",
                                           "quest,magicpig,streaming,topk:k=8,topp,random"};
     for (int i = 0; i < 2; i++) {
@@ -212,7 +212,7 @@ static void wait_for(const char *path, long size) {
     CHECK(st.st_size >= size);
 }
 
-// The answers that were made of the weights before are kept, and there are no others.
+// The file keeps the answers from before the change and gets no others.
 static void weights_under_eval(void) {
     char dir[256], good[256], out[256];
     size_t n, n_good;
@@ -242,7 +242,7 @@ static void weights_under_eval(void) {
     }
 }
 
-// Every command says it, at its end at the latest (main.c).
+// Every command reports the change, at its end at the latest (main.c).
 static void weights_under_generate(void) {
     char dir[256];
     const char *m = dir;
@@ -259,13 +259,13 @@ static void weights_under_generate(void) {
     }
 }
 
-// ---- a results file goes on with the same weights, binary and arithmetic alone ----
+// ---- a file of results continues only with the same weights, binary and arithmetic ----
 
 static void spill_text(const char *path, const char *text) {
     spill(path, text, strlen(text));
 }
 
-static void edit(const char *path, const char *from, const char *to) { // the first of it in a text file
+static void edit(const char *path, const char *from, const char *to) { // replaces the first occurrence in a text file
     size_t n;
     char *text = slurp(path, &n), *at = strstr(text, from), edited[32768];
     CHECK(at && n + strlen(to) < sizeof edited);
@@ -273,7 +273,7 @@ static void edit(const char *path, const char *from, const char *to) { // the fi
     spill_text(path, edited);
 }
 
-// With that folder as the current one, which is the model.
+// Runs eval with the model folder as the current folder.
 static const char in_folder[] = "b=$(realpath \"$0\"); cd \"$1\"; shift; exec \"$b\" \"$@\"";
 #define IN(dir, n)                                                                                                             \
     RUN_SHELL(in_folder, dir, "eval", "-m", ".", "--task", "niah-single", "--length", "600", "--samples", n, "--out", out)
@@ -282,10 +282,10 @@ static void refused(const char *dir, const char *out, const char *key) {
     char part[64];
     size_t n;
     const char *before = slurp(out, &n);
-    snprintf(part, sizeof part, " was made with %s = \"", key);
+    snprintf(part, sizeof part, " was written with %s = \"", key);
     result r = IN(dir, "2");
     check_error(&r, 2, part);
-    CHECK_HAS(r.err, "this command says \"");
+    CHECK_HAS(r.err, "but this command has \"");
     CHECK_STR(slurp(out, &n), before);
 }
 
@@ -299,7 +299,7 @@ static void resume_elsewhere(void) {
     CHECK_GOOD(r);
     r = IN(second, "2"); // the same weights
     CHECK_GOOD(r);
-    CHECK_HAS(r.err, "1 of 2 answers to go");
+    CHECK_HAS(r.err, "1 of 2 answers left");
     snprintf(path, sizeof path, "%s/config.json", second);
     edit(path, "{", "{ ");
     refused(second, out, "config");
@@ -308,7 +308,7 @@ static void resume_elsewhere(void) {
     edit(path, "{", "{ ");
     refused(second, out, "tokenizer");
     edit(path, "{ ", "{");
-    do_harm(second, TOUCH); // read anew, and the same
+    do_harm(second, TOUCH); // only the time of the file changes
     r = IN(second, "2");
     CHECK_GOOD(r);
     snprintf(path, sizeof path, "%s/model.safetensors", second); // other weights of the same shapes
@@ -321,7 +321,7 @@ static void resume_elsewhere(void) {
 
 __attribute__((weak)) char *openblas_get_config(void);
 
-// Of OpenBLAS's kernels two that sum in different orders, on any processor that this runs on.
+// Two OpenBLAS kernels that sum in different orders and run on any supported processor.
 static void blas_core(void) {
 #ifdef __x86_64__
     static const char *const shells[] = {"OPENBLAS_CORETYPE=Prescott exec \"$0\" \"$@\"",
@@ -338,14 +338,14 @@ static void blas_core(void) {
     a = RUN_SHELL(shells[0], SMALL, "--out", out);
     CHECK_GOOD(a);
     b = RUN_SHELL(shells[1], SMALL, "--samples", "3", "--out", out);
-    check_error(&b, 2, " Prescott\", this command says \"");
-    CHECK_HAS(b.err, "was made with arithmetic = ");
+    check_error(&b, 2, " Prescott\", but this command has \"");
+    CHECK_HAS(b.err, "was written with arithmetic = ");
 #else
     TEST_SKIP("needs x86-64");
 #endif
 }
 
-// The first and the last bytes of every tensor count, how the folder is called does not.
+// The first and the last bytes of every tensor count. The name of the folder does not.
 static void fingerprints(void) {
     static const char model[] = "tests/goldens/mha";
     cli_fingerprint whole, other;
@@ -377,7 +377,7 @@ static void fingerprints(void) {
     CHECK(n_tensors > 10);
 }
 
-// Methods that differ in a late digit stay two, in the answers' file and in the table.
+// Methods whose parameters differ only in a late digit stay separate in the file and in the table.
 static void digits(void) {
     size_t n;
     result r = RUN(SMALL, "--attn", "dense,vattention:epsilon={0.05,0.050000001}", "--out", in_tmp("out"), "-o", "csv");

@@ -1,5 +1,5 @@
-// tests/cli/test_cli_jsonl.c - generate --jsonl and --stats end to end: what each line says, methods and sequences of lines,
-// refusals.
+// tests/cli/test_cli_jsonl.c - generate --jsonl and --stats end to end: fields of each line, methods and sequence numbers of
+// lines, errors.
 #include "attention/attention.h"
 #include "tests/support/run_cli.h"
 
@@ -13,7 +13,7 @@ static int parse_ids(const char *text, int *ids, int max) {
     return n;
 }
 
-// How many tokens of context + question are the context's own.
+// Number of tokens of the context in context + question.
 static int shared_tokens(const char *context, const char *whole) {
     static int a[8192], b[8192];
     result x = RUN("tokenize", "--bos", "-m", tiny(), "-p", context), y = RUN("tokenize", "--bos", "-m", tiny(), "-p", whole);
@@ -32,10 +32,10 @@ static json_t *line_json(const char *text, int index) {
     return line;
 }
 
-// Three questions over two contexts in one session give what each gives alone.
+// Three questions about two contexts in one session get the same answers as each alone.
 static void jsonl(void) {
     const char *m = tiny(), *attn = "--attn=santa-prop:S=12";
-    static const char *const nulls[] = {"id", "attn", "seq", "prompt"}; // not given
+    static const char *const nulls[] = {"id", "attn", "seq", "prompt"}; // null means not given
     char contexts[3][2048], file[16384];
     static const char *const questions[] = {"What is the hidden number of house 3? Answer:",
                                             "What is the hidden number of house 5? Answer:", " Which one is house 2? Answer:"};
@@ -109,7 +109,7 @@ static const char *const stats_fields[] = {
     "dense_bytes", "tries",    "fallback", "cosine",  "bias",   "tiles", "heavy_tail", "kurtosis"};
 enum { N_STATS_FIELDS = sizeof stats_fields / sizeof *stats_fields };
 
-// Reads a file of --stats line by line: every line has exactly the fields. Counts the lines of a method and seed.
+// Reads a file of --stats; each line must have exactly the fields. Counts the lines of a method and seed.
 static int count_stats(const char *path, const char *attn, int seed, int *n_lines, int *n_errors) {
     size_t n;
     int found = 0;
@@ -133,7 +133,7 @@ static int count_stats(const char *path, const char *attn, int seed, int *n_line
 
 static void stats_file(void) {
     const char *m = tiny(), *text = long_text(12);
-    char file[256]; // in_tmp's own is reused
+    char file[256]; // a copy, because in_tmp reuses its paths
     snprintf(file, sizeof file, "%s", in_tmp("stats.jsonl"));
     enum { LINES = 4 * 8 * 4 }; // layers x heads x steps
     int n, errors;
@@ -158,7 +158,7 @@ static void stats_file(void) {
     CHECK_INT(count_stats(file, "quest:tokens=64", 4, &n, &errors), LINES);
     CHECK_INT(count_stats(file, "santa-prop:S=12", 3, &n, &errors), LINES);
     r = RUN_IN("Hello\n/ctx 2k\nHi\n", "chat", "-m", m, "--chat-template", "llama3", "-n", "3", "--stats", file);
-    CHECK_GOOD(r); // another context is another engine: it is observed too
+    CHECK_GOOD(r); // /ctx makes a new engine, which is observed too
     count_stats(file, "dense", 0, &n, &errors);
     CHECK_INT(n, 4 * 8 * 2 * 2);
 }
@@ -184,14 +184,15 @@ static void stats_errors(void) {
     }
     result r = RUN("generate", "-m", m, "-p", "x", "--stats", in_tmp("no/such/file"));
     check_error(&r, 1, "no/such/file: No such file");
-    r = RUN("generate", "-m", m, "-p", question, "-n", "3", "--stats", "/dev/full"); // found out at the end
+    r = RUN("generate", "-m", m, "-p", question, "-n", "3", "--stats", "/dev/full"); // the error occurs at the end
     check_error(&r, 1, "--stats: cannot write /dev/full: No space left on device");
-    r = RUN("generate", "-m", m, "-p", question, "-n", "400", "--ignore-eos", "--stats", "/dev/full"); // and on the way
+    r = RUN("generate", "-m", m, "-p", question, "-n", "400", "--ignore-eos", "--stats",
+            "/dev/full"); // the error occurs on the way
     check_error(&r, 1, "--stats: cannot write /dev/full: No space left on device");
     CHECK_LACKS(r.err, "stopped:");
 }
 
-// A method and a sequence per line: each answer is what the flags would give, and the context is prefilled once.
+// Each line has a method and a sequence number: each answer equals that with the same flags, and the context is prefilled once.
 static void jsonl_methods(void) {
     const char *m = tiny(), *context = long_text(20), *ask = "What is the hidden number of house 3? Answer:";
     static const char *const specs[] = {NULL, "santa-sys:S=4", "quest:tokens=64", NULL, "santa-sys:S=4", "santa-sys:S=4"};
@@ -226,7 +227,7 @@ static void jsonl_methods(void) {
         CHECK_STR(attn, specs[i] ? specs[i] : "0=dense 1-2=santa:S=6 3=dense");
         CHECK_INT(n_prefill, i ? 0 : atoi(prefix));
         if (same_as[i] >= 0) {
-            CHECK_STR(answers[i], answers[same_as[i]]); // whatever was asked in between
+            CHECK_STR(answers[i], answers[same_as[i]]); // independent of the lines in between
             continue;
         }
         result alone =

@@ -1,5 +1,4 @@
-// tests/cli/test_cli_meter.c - engine/cli/bench/meter.h against a made-up RAPL folder, a made-up NVML and a real GPU; the
-// memory's rate.
+// tests/cli/test_cli_meter.c - engine/cli/bench/meter.h with a fake RAPL folder, a fake NVML and a real GPU; the memory rate.
 #include "engine/cli/bench/meter.h"
 #include "tests/support/run_cli.h"
 #include "tests/support/gpu.h"
@@ -25,7 +24,7 @@ static void zone(const char *name, const char *label, const char *energy) {
     }
 }
 
-// Packages alone count: not their parts, not the platform that holds them.
+// Only packages count, not their parts and not the platform.
 static void rapl(void) {
     cli_meter m;
     int sm, memory;
@@ -39,7 +38,7 @@ static void rapl(void) {
     CHECK(cli_meter_joules(&m) == 0);
     zone("intel-rapl:1", "package-1\n", "6500000\n");
     CHECK_NEAR(cli_meter_joules(&m), 1.5, 1e-9);
-    zone("intel-rapl:0", "package-0\n", "2000000\n"); // began anew after 1000 J
+    zone("intel-rapl:0", "package-0\n", "2000000\n"); // the counter restarted after 1000 J
     zone("intel-rapl:0:0", "core\n", "8000000\n");
     CHECK_NEAR(cli_meter_joules(&m), 1.5 + 3, 1e-9);
     cli_meter_clocks(&m, &sm, &memory);
@@ -60,7 +59,7 @@ static void absent(void) {
     }
 }
 
-// A library with NVML's functions, of which one GPU is known.
+// A library with NVML's functions that knows one GPU.
 static void nvml(void) {
     static const char code[] =
         "#include <string.h>\n"
@@ -89,7 +88,7 @@ static void nvml(void) {
     cli_meter_clocks(&m, &sm, &memory);
     CHECK(sm == 1980 && memory == 2619);
     cli_meter_close(&m);
-    source.pci_id = "0000:02:00.0"; // a GPU that it does not know
+    source.pci_id = "0000:02:00.0"; // an unknown GPU
     cli_meter_open(&m, &source);
     cli_meter_clocks(&m, &sm, &memory);
     CHECK(isnan(cli_meter_joules(&m)) && sm == 0 && memory == 0 && !strcmp(m.driver, "580.1"));
@@ -101,7 +100,7 @@ static void rate(void) {
     sl_error e;
     CHECK_OK(cli_memory_rate(1, &one, &e), e);
     CHECK_OK(cli_memory_rate(2, &two, &e), e);
-    CHECK(one > 0.5 && two > 0.5 && one < 2000 && two < 5000); // orders of magnitude that a machine of today can have
+    CHECK(one > 0.5 && two > 0.5 && one < 2000 && two < 5000); // plausible orders of magnitude
 }
 
 #ifdef SLEIGH_CUDA

@@ -1,5 +1,4 @@
-// tests/cli/test_cli_parallel.c - generate --parallel end to end: each line answers what it answers alone, whatever its
-// company.
+// tests/cli/test_cli_parallel.c - generate --parallel end to end: the answer to a line does not depend on the other lines.
 #include "tests/support/run_cli.h"
 
 #include <jansson.h>
@@ -7,7 +6,7 @@
 
 enum { N_PROMPTS = 7 };
 
-// Prompts of different lengths, one after the other's page boundary; the last is a question that the model ends by itself.
+// Prompts of different lengths around a page boundary. The model ends its answer to the last one by itself.
 static const char *prompt(int i) {
     static const int sentences[N_PROMPTS] = {1, 12, 3, 30, 2, 17, 0};
     static char text[4096];
@@ -65,7 +64,7 @@ static int count_lines(const char *text) {
     return n;
 }
 
-// Runs all prompts in batches and each alone, with these flags. How many generations ended for `reason`.
+// Runs all prompts in batches and each alone, with these flags. Returns how many generations ended for `reason`.
 static int same_as_alone(const char *parallel, const char *const *flags, const char *reason) {
     const char *args[32] = {"generate", "-m",        tiny(),          "-c",  "2k",    "--seq-id",
                             "5",        "--prompts", write_prompts(), "-np", parallel};
@@ -95,10 +94,10 @@ static int same_as_alone(const char *parallel, const char *const *flags, const c
 #define SAME(parallel, reason, ...) same_as_alone(parallel, (const char *const[]){__VA_ARGS__, NULL}, reason)
 
 static void equal_to_alone(void) {
-    CHECK_INT(SAME("3", "limit", "-n", "12"), N_PROMPTS); // greedy, as its generation_config.json says
+    CHECK_INT(SAME("3", "limit", "-n", "12"), N_PROMPTS); // greedy, from generation_config.json
     CHECK_INT(SAME("7", "limit", "-n", "10", "--ignore-eos", "--attn=santa-prop:S=12"), N_PROMPTS);
     CHECK(SAME("2", "limit", "-n", "16", "--temp", "1.2", "--repeat-penalty", "1.1") > 0);
-    // an end token comes now and then: some leave early, the batch goes on
+    // some sequences end early; the batch continues
     CHECK(SAME("4", "eos", "-n", "24", "--temp", "1.5", "--min-p", "0", "--top-k", "0", "--logit-bias", "1012+12") > 0);
     CHECK(SAME("3", "eos", "-n", "24", "--temp", "1.5", "--min-p", "0", "--top-k", "0", "--logit-bias", "1012+12", "--seed",
                "3", "--attn=santa-prop:S=12") > 0);
@@ -108,7 +107,7 @@ static void equal_to_alone(void) {
     CHECK(SAME("3", "limit", "-n", "8", "--chat", "--chat-template", "llama3", "-sys", "Be kind.") > 0);
 }
 
-static void context_full(void) { // the longest fills its context and leaves; the others go on
+static void context_full(void) { // the longest sequence fills its context and leaves; the others continue
     write_prompts();
     result r = RUN("generate", "-m", tiny(), "--prompts", in_tmp("prompts.txt"), "-np", "7", "--ignore-eos", "-c", "800");
     CHECK_GOOD(r);
@@ -143,7 +142,7 @@ static void report(void) {
     CHECK_INT(count_lines(piped.out), 2);
 }
 
-// The lines of --jsonl, prompts among them, answer in batches what they answer one after the other.
+// Lines of --jsonl, some with prompts, get the same answers in batches as one after the other.
 static void jsonl(void) {
     char file[32768];
     size_t at = 0;
@@ -200,14 +199,14 @@ static void errors(void) {
     } cases[] = {
         {{"-np", "2", "-p", "x"}, "--parallel needs --prompts FILE or --jsonl FILE", 2},
         {{"-np", "0", "--prompts", "x"}, "-np 0: expected a whole number from 1 to 1024", 2},
-        {{"--prompts", "x", "--jsonl", "y"}, "--prompts and --jsonl: give one", 2},
-        {{"--prompts", "x", "-p", "y"}, "--prompt does not go with --prompts", 2},
-        {{"--prompts", "x", "--dense-prefix", "1"}, "--dense-prefix does not go with --prompts", 2},
+        {{"--prompts", "x", "--jsonl", "y"}, "--prompts and --jsonl: expected only one", 2},
+        {{"--prompts", "x", "-p", "y"}, "--prompt cannot be used with --prompts", 2},
+        {{"--prompts", "x", "--dense-prefix", "1"}, "--dense-prefix cannot be used with --prompts", 2},
         {{"--prompts", "x", "--question-dense"}, "--question-dense needs --jsonl", 2},
         {{"--prompts", "x", "-sys", "y"}, "--system-prompt needs --chat", 2},
-        {{"--jsonl", "x", "-np", "2", "--ids", "y"}, "--ids does not go with --jsonl", 2},
+        {{"--jsonl", "x", "-np", "2", "--ids", "y"}, "--ids cannot be used with --jsonl", 2},
         {{"--prompts", "/no/such/file"}, "cannot open /no/such/file", 1},
-        {{"--prompts", "/dev/null"}, "/dev/null: holds no prompts", 1},
+        {{"--prompts", "/dev/null"}, "/dev/null: expected prompts, found none", 1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *args[12] = {"generate", "-m", m};
@@ -220,10 +219,10 @@ static void errors(void) {
         const char *text, *part;
     } files[] = {
         {"{\"prompt\": 3}\n", "line 1: \"prompt\": expected a string"},
-        {"{\"prompt\": \"a\", \"question\": \"b\"}\n", "line 1: both \"prompt\" and \"question\""},
+        {"{\"prompt\": \"a\", \"question\": \"b\"}\n", "line 1: expected \"prompt\" or \"question\", found both"},
         {"\n{\"id\": 3}\n", "line 2: expected an object with a string \"context\", or a string \"prompt\""},
         {"{\"context\": \"a\"}\n", "line 1: expected an object with a string \"question\""},
-        {"{\"prompt\": \"a\"}\n{\"context\": \"a\", \"question\": \"b\"}\n", "line 2: --chat needs a \"prompt\""},
+        {"{\"prompt\": \"a\"}\n{\"context\": \"a\", \"question\": \"b\"}\n", "line 2: --chat: expected \"prompt\""},
     };
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         spill(in_tmp("bad.jsonl"), files[i].text, strlen(files[i].text));
@@ -234,15 +233,15 @@ static void errors(void) {
     }
     spill(in_tmp("latin1"), "caf\xe9\n", 5);
     result r = RUN("generate", "-m", m, "--prompts", in_tmp("latin1"));
-    check_error(&r, 1, "line 1 is not UTF-8");
+    check_error(&r, 1, "line 1: expected UTF-8 text");
 }
 
-static void too_long(void) { // found before any work, with file, line and both counts
+static void too_long(void) { // found before any work; the message has file, line and both counts
     char want[128], fits[16];
     result second = RUN("generate", "-m", tiny(), "-p", prompt(1), "-n", "0");
-    result fourth = RUN("generate", "-m", tiny(), "-p", prompt(3), "-n", "0"); // in line 5, for one is blank
+    result fourth = RUN("generate", "-m", tiny(), "-p", prompt(3), "-n", "0"); // line 5, because one line is blank
     snprintf(fits, sizeof fits, "%d", stat_count(&second, "prefill"));
-    snprintf(want, sizeof want, "prompts.txt: line 5: the prompt has %d tokens, the context holds %s",
+    snprintf(want, sizeof want, "prompts.txt: line 5: the prompt has %d tokens, but the context holds %s",
              stat_count(&fourth, "prefill"), fits);
     result r = RUN("generate", "-m", tiny(), "--prompts", write_prompts(), "-np", "2", "-c", fits, "-n", "1");
     check_error(&r, 1, want);

@@ -1,4 +1,4 @@
-// tests/cli/test_cli_parts.c - what the commands share: rows of tables, sizes, token ids as text, the nearest word.
+// tests/cli/test_cli_parts.c - shared parts of the commands: table rows, sizes, token ids as text, the nearest word.
 #include "engine/cli/io.h"
 #include "engine/cli/options.h"
 #include "engine/cli/output/rows.h"
@@ -27,7 +27,7 @@ static json_t *row(const char *name, int n, double share, double mean, double er
     return out;
 }
 
-// What two rows look like on standard output.
+// The output of two rows.
 static const char *printed(const char *format, int n) {
     cli_rows rows = {.format = format, .columns = columns, .n_columns = sizeof columns / sizeof *columns};
     size_t size;
@@ -84,7 +84,7 @@ static void bytes(void) {
 static void ids(void) {
     static const struct {
         const char *text;
-        int n, last, byte; // byte: where it is wrong, -1: nowhere
+        int n, last, byte; // byte: position of the error; -1: none
     } cases[] = {{"0,2147483647", 2, 2147483647, -1},
                  {" 1\t2\r\n3,,4 ", 4, 4, -1},
                  {"", 0, 0, -1},
@@ -108,15 +108,16 @@ static void ids(void) {
         sl_ids_free(&out);
     }
     sl_ids out = {0};
-    CHECK(cli_parse_ids("list", &(sl_text){.data = "1\0002", .n = 3}, &out, &err) == SL_ERR_FORMAT); // no end of the text
+    CHECK(cli_parse_ids("list", &(sl_text){.data = "1\0002", .n = 3}, &out, &err) ==
+          SL_ERR_FORMAT); // a NUL does not end the text
     sl_ids_free(&out);
 }
 
-// A word of n letters takes up to n / 3 + 1 changes; two neighbours swapped are one.
+// A word of n letters allows n / 3 + 1 changes. A swap of two neighbours is one change.
 static void nearest(void) {
     static const char *const names[] = {"--samples", "--seed", "--stop", "--step", "heads"};
     static const struct {
-        const char *word, *want; // NULL: none is near
+        const char *word, *want; // NULL: no name is near
     } cases[] = {{"--seed", "--seed"}, {"--sede", "--seed"}, {"--sample", "--samples"},
                  {"--ste", "--step"},  {"--stxp", "--stop"}, {"--smaplse", "--samples"},
                  {"--x", NULL},        {"--abcdefg", NULL},  {"--sexxx", "--seed"},

@@ -1,5 +1,5 @@
-// tests/cli/test_cli_perplexity.c - sleigh perplexity end to end, against logits of the library's sessions in long double:
-// batched passes, decode steps, strides; formats; refusals.
+// tests/cli/test_cli_perplexity.c - sleigh perplexity end to end, compared with logits of library sessions in long double:
+// prefill passes, decode steps, strides; formats; errors.
 #include "engine/sleigh.h"
 #include "tests/support/run_cli.h"
 #include "tests/support/models.h"
@@ -60,7 +60,7 @@ static int add_rows(void *ctx, int first, int n_rows, const float *logits, sl_er
     return 0;
 }
 
-// Sum of -log p of the window's tokens from first + 1 on. n_dense < n: the rest is decoded with the method.
+// Sum of -log p of the tokens of a window from first + 1 on. n_dense < n: the method decodes the rest.
 static double window_sum(const text_ids *t, sl_engine *engine, int at, int first, int n_dense, uint32_t sequence) {
     int n = sl_engine_n_ctx(engine);
     sl_session *s;
@@ -91,7 +91,7 @@ static sl_engine *new_engine(const text_ids *t, int n_ctx, const char *attn) {
     return engine;
 }
 
-// Every window's and the whole text's figures; the standard error from the windows' sums, as there are 8 or more.
+// Checks the figures of each window and of the text. With 8 or more windows the standard error is from their sums.
 static void check_windows(const text_ids *t, const json_t *out, int n_ctx, int stride, int n_dense, const char *attn) {
     int n_windows = ((int)t->ids.n - n_ctx) / stride + 1, n = 0;
     double *sums = malloc(n_windows * sizeof *sums), total = 0, squares = 0;
@@ -112,7 +112,7 @@ static void check_windows(const text_ids *t, const json_t *out, int n_ctx, int s
         check_close("ppl_so_far", number(row, "ppl_so_far"), exp(total / n));
         squares = 0;
         for (int j = 0; j <= i; j++) squares += pow(sums[j] - counts[j] * total / n, 2);
-        if (i + 1 < 8) continue; // an error between tokens
+        if (i + 1 < 8) continue; // before, the error is between tokens
         double se = sqrt(squares * (i + 1) / i) / n;
         check_close("nll_so_far_se", number(row, "nll_so_far_se"), se);
         check_close("ppl_so_far_se", number(row, "ppl_so_far_se"), exp(total / n) * se);
@@ -130,20 +130,20 @@ static void check_windows(const text_ids *t, const json_t *out, int n_ctx, int s
 
 #define PERPLEXITY(...) RUN("perplexity", "-m", tiny(), "-f", spill_text(), "--seed", "3", "--seq-id", "7", __VA_ARGS__)
 
-static void dense(void) { // a batched pass; windows next to each other, and overlapping ones
+static void dense(void) { // one prefill pass per window; adjacent and overlapping windows
     text_ids t = open_text();
     result r = PERPLEXITY("-c", "101", "-o", "json"),
            over = PERPLEXITY("-c", "100", "--stride", "45", "-ub", "32", "-o", "json");
     json_t *out = document(&r), *overlapping = document(&over);
     check_windows(&t, out, 101, 101, 101, "dense");
     check_windows(&t, overlapping, 100, 45, 100, "dense");
-    CHECK_HAS(r.err, "each in one dense pass");
+    CHECK_HAS(r.err, "each in one dense prefill pass");
     CHECK_HAS(r.err, " tok/s");
     json_decref(out), json_decref(overlapping);
     close_text(&t);
 }
 
-// Through a method, which reads less than dense attention does and shows it; dense decode steps give dense passes' figure.
+// With a method, which changes the figure. Dense decode steps give the figure of dense passes.
 static void decoded(void) {
     text_ids t = open_text();
     result r = PERPLEXITY("-c", "64", "--attn", "santa:S=2", "-o", "json"),
@@ -156,7 +156,7 @@ static void decoded(void) {
     CHECK(number(slow, "n_dense") == 32 && number(fast, "n_dense") == 64);
     CHECK_NEAR(number(slow, "ppl"), number(fast, "ppl"), 1e-3 * number(fast, "ppl"));
     CHECK(number(out, "ppl") > number(slow, "ppl") + 3 * number(slow, "ppl_se"));
-    CHECK_HAS(r.err, "32 prefilled densely, the rest decoded");
+    CHECK_HAS(r.err, "prefill of 32 with dense attention, the rest decoded");
     json_decref(out), json_decref(pps), json_decref(slow), json_decref(fast);
     close_text(&t);
 }
@@ -180,10 +180,10 @@ static void tables(void) {
     const char *text = spill_text();
     size_t n;
     result piped = RUN_IN(slurp(text, &n), "perplexity", "-m", tiny(), "-c", "300", "-o", "csv");
-    CHECK_STR(piped.out, csv.out); // dense attention draws nothing
+    CHECK_STR(piped.out, csv.out); // dense attention uses no random numbers
 }
 
-// A text of just one window; windows of 512 tokens where none are asked for; a stride that is a window.
+// A text of exactly one window; windows of 512 tokens by default; a stride of one window.
 static void sizes(void) {
     text_ids t = open_text();
     char whole[16];
@@ -200,14 +200,14 @@ static void errors(void) {
     static const struct {
         const char *args[4], *part;
     } cases[] = {
-        {{"-c", "64", "--stride", "65"}, "--stride 65: expected at most a window, 64 tokens"},
-        {{"-c", "64", "--dense-prefix", "33"}, "--dense-prefix 33: expected at most half a window, 32 tokens"},
-        {{"-c", "128k"}, "a window 131072; --ctx-size sets it"},
+        {{"-c", "64", "--stride", "65"}, "--stride 65: expected at most 64, the window size"},
+        {{"-c", "64", "--dense-prefix", "33"}, "--dense-prefix 33: expected at most 32, half a window"},
+        {{"-c", "128k"}, "expected at least 131072, one window"},
         {{"-c", "200k"}, "--ctx-size 204800: expected 1 to 131072"},
         {{"-c", "3"}, "-c 3: expected"},
         {{"--attn", "santta"}, "santta"},
-        {{"--S", "4"}, "flag --S: no attention method"},
-        {{"-p", "x"}, "flag -p is not one of this command's"},
+        {{"--S", "4"}, "flag --S: the chosen attention method"},
+        {{"-p", "x"}, "flag -p does not belong to this command"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *args[12] = {"perplexity", "-m", tiny(), "-f", spill_text()};

@@ -1,5 +1,5 @@
-// tests/cli/test_cli_plot.c - engine/cli/output/plot.h: the data files to the letter, fitted slopes, and, where gnuplot is
-// installed, that its pictures are whole and name every curve.
+// tests/cli/test_cli_plot.c - engine/cli/output/plot.h: exact data files, fitted slopes and, if gnuplot is installed, complete
+// plots that name every curve.
 #include "engine/cli/output/plot.h"
 #include "tests/support/run_cli.h"
 
@@ -19,7 +19,7 @@ static int has_gnuplot(void) {
     return system("command -v gnuplot >/dev/null 2>&1") == 0;
 }
 
-// No XML parser is linked: tags must open and close in turn, which is what cut or mixed output breaks.
+// Checks that tags open and close in order; incomplete or mixed output breaks this. (No XML parser is linked.)
 static void check_svg(const char *path, const char *const *names) {
     enum { DEPTH = 64 };
     size_t n, open[DEPTH][2];
@@ -67,7 +67,7 @@ static void latency(void) {
     cli_curves curves = {0};
     add(&curves, "dense, batch 1", depths, ms, 2);
     add(&curves, "santa-prop:S=128 <it's \"one\" & a_b>", depths, santa, N);
-    add(&curves, "dense, batch 1", depths + 2, ms + 2, 2); // the same curve again
+    add(&curves, "dense, batch 1", depths + 2, ms + 2, 2); // more points of the same curve
     const cli_panel panel = cli_panel_latency(&curves);
     drawn("latency", "embedded model", &panel, 1, &curves,
           "# title: embedded model\n# panel: decode step\n# x: tokens of context; y: ms\n"
@@ -125,7 +125,7 @@ static void layers(void) {
           (const char *const[]){"santa_a:S=4", "it's topk", ">layer<", NULL});
 }
 
-// Blocks of the data file are counted over all panels.
+// The index of a block in the data file counts over all panels.
 static void panels(void) {
     const double cells[] = {1, 2};
     cli_curves curves = {0};
@@ -154,14 +154,14 @@ static void slopes(void) {
     CHECK_NEAR(log2(scale), sy - sxy / sxx * sx, 1e-12);
     CHECK(isnan(cli_plot_slope(points, 1, &scale)) && isnan(scale));
     CHECK(isnan(cli_plot_slope((const cli_point[]){{64, 1, 0, 0}, {64, 2, 0, 0}}, 2, NULL)));
-    for (int i = 2; i < 200; i++) { // one x alone, whatever rounding makes of its spread
+    for (int i = 2; i < 200; i++) { // all x are equal, up to rounding
         const cli_point same[] = {{i, 1, 0, 0}, {i, 2, 0, 0}, {i, 4, 0, 0}};
         CHECK(isnan(cli_plot_slope(same, 3, NULL)));
     }
     CHECK_NEAR(cli_plot_slope((const cli_point[]){{64, 4, 0, 0}, {0, 7, 0, 0}, {128, 2, 0, 0}}, 3, NULL), -1, 1e-12);
 }
 
-// The script that stays where there is no gnuplot: tics at every x, the groups of a heat map's columns.
+// The script without gnuplot: ticks at every x, groups of the columns of a heat map.
 static void scripts(void) {
     const double x[] = {64, 1024, 1500, 131072}, y[] = {1, 2, 3, 4};
     static double cells[16 * 8];
@@ -188,7 +188,7 @@ static void scripts(void) {
     CHECK_HAS(text, "'s.dat' index 1 matrix with image notitle\n");
 }
 
-// Without gnuplot there are the data file and the script, which draws the picture where there is one, and nothing fails.
+// Without gnuplot there are a data file and a script, and no error. With gnuplot the script draws the plot.
 static void absent(void) {
     cli_curves curves = {0};
     add(&curves, "dense", sizes, ms, N);
@@ -216,14 +216,15 @@ static void errors(void) {
     sl_error e;
     CHECK_ERR(cli_plot("x.jpg", "", &panel, 1, &e), e, SL_ERR_ARG, "x.jpg: expected a file name that ends in .svg or .png");
     CHECK_ERR(cli_plot(".svg", "", &panel, 1, &e), e, SL_ERR_ARG, "expected a file name");
-    CHECK_ERR(cli_plot_check("/nowhere/x.svg", "--plot", &e), e, SL_ERR_IO, "--plot /nowhere/x.svg: its folder");
+    CHECK_ERR(cli_plot_check("/nowhere/x.svg", "--plot", &e), e, SL_ERR_IO,
+              "--plot /nowhere/x.svg: cannot write to its folder");
     CHECK_OK(cli_plot_check("x.svg", "--plot", &e), e);
     if (!has_gnuplot()) TEST_SKIP("what gnuplot refuses needs gnuplot");
     const double zero[] = {0};
     cli_curves nothing = {0};
     add(&nothing, "nothing", zero, zero, 1); // on logarithmic axes
     const cli_panel blank = cli_panel_error(&nothing);
-    CHECK_ERR(cli_plot(in_tmp("blank.svg"), "", &blank, 1, &e), e, SL_ERR_IO, "gnuplot did not draw ");
+    CHECK_ERR(cli_plot(in_tmp("blank.svg"), "", &blank, 1, &e), e, SL_ERR_IO, "gnuplot could not draw ");
     cli_curves_free(&nothing);
 }
 

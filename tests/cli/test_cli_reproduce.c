@@ -1,5 +1,5 @@
-// tests/cli/test_cli_reproduce.c - scripts/reproduce.sh with files such as its user brings: LongBench v2 and GSM8K in small,
-// prompts in a chat template; that parts which are there are not run again, and that a report holds the parts that are.
+// tests/cli/test_cli_reproduce.c - scripts/reproduce.sh with a user's files: small versions of LongBench v2 and GSM8K, prompts
+// in a chat template. Existing parts are not run again, and a report holds the existing parts.
 #include "tests/support/run_cli.h"
 
 #include <stdlib.h>
@@ -15,7 +15,7 @@ static const char gsm8k[] =
     "{\"question\": \"Tom has 3 apples and buys 4. How many has he?\", \"answer\": \"3 + 4 = 7\\n#### 7\"}\n"
     "{\"question\": \"A box holds 12 eggs. How many are in 2?\", \"answer\": \"#### 24\"}\n";
 
-// Runs the script on these parts; what it says of its commands. The report is at *report.
+// Runs the script on these parts. Returns its messages; *report is the report.
 static const char *reproduce(const char *parts, const char *files, const char **report) {
     char command[2048], log[256], path[256];
     const char *sleigh = getenv("SLEIGH_BIN"), *slash = sleigh ? strrchr(sleigh, '/') : NULL;
@@ -50,7 +50,7 @@ static void files(void) {
     snprintf(given, sizeof given, "LONGBENCH='%s' GSM8K='%s'", path, in_tmp("gsm.jsonl"));
 
     said = reproduce("long-bench one-hot", given, &report);
-    CHECK_INT(count(said, "reproduce: "), 1 + 5 + 1); // LongBench, no layer and each of four, the report
+    CHECK_INT(count(said, "reproduce: "), 1 + 5 + 1); // LongBench, no layer and each of four layers, the report
     CHECK_INT(count(said, " --chat "), 1 + 5);
     CHECK_HAS(said, " --grader choice-line --attn 'dense,");
     CHECK_HAS(said, "gsm.jsonl --procedure gsm8k --samples 2 --attn santa:S=256 --attn-layer=3=santa:S=1");
@@ -58,7 +58,7 @@ static void files(void) {
     CHECK_INT(count(report, "\n| santa-"), 9); // methods of Table 18
     CHECK_HAS(report, "\n| dense | 0.0 (0.0 to 65.8) | 28.363 ");
     CHECK_HAS(report, "## Figure 8");
-    CHECK_INT(count(report, " (0.0 to 65.8) |\n"), 5); // layers: the embedded model adds no eggs
+    CHECK_INT(count(report, " (0.0 to 65.8) |\n"), 5); // layers: the embedded model cannot do sums
     CHECK_LACKS(report, "## Table 28");
 
     said = reproduce("one-hot same-state", given, &report);
@@ -70,9 +70,9 @@ static void files(void) {
     CHECK_HAS(report, "\n| QA2 | santa-is:S=256 | 0.");
     size_t n;
     snprintf(path, sizeof path, "%s/reproduce-tiny-error-fwe-1k.dat", in_tmp("results"));
-    CHECK_HAS(slurp(path, &n), "# curve: santa-flash\n"); // the picture too, where there is gnuplot
+    CHECK_HAS(slurp(path, &n), "# curve: santa-flash\n"); // the data of the plot
     snprintf(path, sizeof path, "%s/fwe-1k-records.jsonl", in_tmp("work"));
-    CHECK_LACKS(slurp(path, &n), "Answer:"); // the wording for assistants, whose answers begin themselves
+    CHECK_LACKS(slurp(path, &n), "Answer:"); // the wording for assistants has no answer prefix
 }
 
 static const test_case cases[] = {

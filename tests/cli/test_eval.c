@@ -1,4 +1,4 @@
-// tests/cli/test_eval.c - the parts of sleigh eval that need no model: graders, question files.
+// tests/cli/test_eval.c - parts of sleigh eval that need no model: graders, files of questions, the file of scores.
 #include "engine/cli/eval/eval_grade.h"
 #include "engine/cli/eval/eval_records.h"
 #include "engine/cli/eval/eval_scores.h"
@@ -12,7 +12,7 @@
 static const struct {
     const char *grader, *answer, *references;
     double score;
-    const char *extracted; // NULL: not looked at
+    const char *extracted; // NULL: not checked
 } grades[] = {
     {"substring", " 1234567.", "[\"1234567\"]", 1, ""},
     {"substring", "The numbers are 11, 22 and 44.", "[\"11\",\"22\",\"33\",\"44\"]", 0.75, ""},
@@ -24,8 +24,8 @@ static const struct {
     {"words", "bada, badaku, zu", "[\"bada\",\"ku\",\"ZU\"]", 2.0 / 3, ""},
     {"words", "bada\xC3\xA9", "[\"bada\"]", 0, ""}, // a letter beyond ASCII follows
     {"integers", "7, 7, 8, 9, 10, 11", "[\"7\",\"8\",\"9\",\"10\"]", 1, ""},
-    {"integers", "1 2 7 8 9 10", "[\"7\",\"8\",\"9\",\"10\"]", 0.5, ""}, // the first four alone
-    {"integers", "7 7", "[\"7\",\"8\"]", 0.5, ""},                       // one that comes twice counts once
+    {"integers", "1 2 7 8 9 10", "[\"7\",\"8\",\"9\",\"10\"]", 0.5, ""}, // only the first four count
+    {"integers", "7 7", "[\"7\",\"8\"]", 0.5, ""},                       // a repeated integer counts once
     {"integers", "7.5 and 8", "[\"7\",\"8\"]", 0.5, ""},
     {"integers", "none", "[\"7\",\"8\"]", 0, ""},
     {"exact", " with Ann in Rome.\n", "[\"with Ann in Rome.\"]", 1, "with Ann in Rome."},
@@ -33,7 +33,7 @@ static const struct {
     {"boxed", "so \\boxed{3} and at last \\boxed{\\frac{1}{2}}.", "[\"0.5\"]", 1, "\\frac{1}{2}"},
     {"boxed", "\\boxed{a{b}c}", "[\"a{b}c\"]", 1, "a{b}c"},
     {"boxed", "\\boxed{ x + 1 }", "[\"x + 1\"]", 1, "x + 1"},
-    {"boxed", "\\boxed{7} then \\boxed{8", "[\"7\"]", 1, "7"}, // the last one never closes
+    {"boxed", "\\boxed{7} then \\boxed{8", "[\"7\"]", 1, "7"}, // the last box does not close
     {"boxed", "the answer is 7", "[\"7\"]", 0, ""},
     {"boxed", "\\boxed{3/4}", "[\"0.75\"]", 1, NULL},
     {"boxed", "\\boxed{1/0}", "[\"0\"]", 0, NULL},
@@ -53,33 +53,34 @@ static const struct {
      "[\"-7\"]", 1, NULL}, // U+2212
     {"numeric-line", "pages 3-4", "[\"3\"]", 1, "3"},
     {"numeric-line", "a list 1,2,3", "[\"1\"]", 1, "1"},
-    {"numeric-line", "about 1,23 of it", "[\"1\"]", 1, "1"},                    // no thousands
-    {"numeric-line", "so there are 9 of them\nthat is all", "[\"9\"]", 1, "9"}, // no number in the last line: the last words
+    {"numeric-line", "about 1,23 of it", "[\"1\"]", 1, "1"}, // the comma does not separate thousands
+    {"numeric-line", "so there are 9 of them\nthat is all", "[\"9\"]", 1,
+     "9"}, // no number in the last line: look in the last words
     {"numeric-line", "1 a a a a a a a a a a a a a a a a a a a a a a a a\na b", "[\"1\"]", 0, ""}, // 26 words before the end
     {"numeric-line", "18.5", "[\"18\"]", 0, "18.5"},
     {"numeric-line", "B12 is a vitamin, 3 is not", "[\"3\"]", 1, "3"},
     {"numeric-line", "", "[\"18\"]", 0, ""},
     {"choice-boxed", "A or C? \\boxed{c}", "[\"C\"]", 1, "C"},
     {"choice-boxed", "\\boxed{\\text{B}}", "[\"B\"]", 1, "B"},
-    {"choice-boxed", "First A, in the end D.", "[\"d\"]", 1, "D"}, // no box: backwards
+    {"choice-boxed", "First A, in the end D.", "[\"d\"]", 1, "D"}, // no box: the last letter
     {"choice-boxed", "It is a trick, so B", "[\"B\"]", 1, "B"},
     {"choice-boxed", "E", "[\"A\"]", 0, ""},
     {"choice-line", "I weighed A and B.\nC", "[\"C\"]", 1, "C"},
     {"choice-line", "thus\nThe answer is (B).", "[\"B\"]", 1, "B"},
-    {"choice-line", "thus\nthe answer is a bird, B", "[\"B\"]", 1, "B"}, // a capital before a word in lower case
+    {"choice-line", "thus\nthe answer is a bird, B", "[\"B\"]", 1, "B"}, // a capital takes precedence over a lower-case word
     {"choice-line", "thus\nb", "[\"B\"]", 1, "B"},
     {"choice-line", "It must be D\nas I'd said", "[\"D\"]", 1, "D"}, // not the d of I'd
     {"choice-line", "D one two three four five six seven eight nine ten\nno letter here", "[\"D\"]", 0, ""},
     {"choice-line", "ABCD", "[\"A\"]", 0, ""},
-    // where a match may end and what may stand beside it
+    // ends and neighbours of a match
     {"substring", "Paris", "[\"Paris\"]", 1, ""},
     {"substring", "Pari", "[\"Paris\"]", 0, ""},
     {"any", "in Oslo", "[\"Oslo\"]", 1, ""},
     {"words", "bada", "[\"bada\"]", 1, ""},
     {"words", "bada1", "[\"bada\"]", 0, ""},
     {"words", "1bada", "[\"bada\"]", 0, ""},
-    {"words", "badaku bada", "[\"bada\"]", 1, ""}, // the second time alone
-    // digits behind commas and points
+    {"words", "badaku bada", "[\"bada\"]", 1, ""}, // only the second occurrence
+    // digits after commas and points
     {"numeric-line", "1,234,567", "[\"1234567\"]", 1, "1,234,567"},
     {"numeric-line", "1,2345", "[\"1\"]", 1, "1"}, // a fourth digit
     {"numeric-line", "12,34", "[\"12\"]", 1, "12"},
@@ -90,7 +91,7 @@ static const struct {
     {"numeric-line", "3.14159 or so", "[\"3.14159\"]", 1, "3.14159"},
     {"numeric-line", "3.14159", "[\"3.1416\"]", 0, NULL},
     {"numeric-line", "so 2. Then", "[\"2\"]", 1, "2"},
-    // numbers are equal up to 1e-9 of the larger one, or of 1
+    // numbers are equal within 1e-9 of the larger number, or of 1
     {"numeric-line", "1.0000000009", "[\"1\"]", 1, NULL},
     {"numeric-line", "1.0000000011", "[\"1\"]", 0, NULL},
     {"numeric-line", "0.0000000009", "[\"0\"]", 1, NULL},
@@ -100,7 +101,7 @@ static const struct {
     {"numeric-line", "-1000000000999", "[\"-1000000000000\"]", 1, NULL},
     {"boxed", "\\boxed{2000000000}", "[\"2000000001\"]", 1, NULL},
     {"boxed", "\\boxed{2000000000}", "[\"2000000003\"]", 0, NULL},
-    // signs, hyphens, names; also behind a number that was read before
+    // signs, hyphens, names; also after a number
     {"numeric-boxed", "it takes 3-4", "[\"4\"]", 1, "4"},
     {"numeric-boxed", "from 3 to -4", "[\"-4\"]", 1, "-4"},
     {"numeric-boxed", "5 and x-7", "[\"7\"]", 1, "7"},
@@ -108,8 +109,8 @@ static const struct {
     {"numeric-boxed", "so 12x3", "[\"12\"]", 1, "12"},
     {"integers", "7-8-9", "[\"7\",\"8\",\"9\"]", 1, ""},
     {"integers", "-7, 8", "[\"7\",\"8\"]", 0.5, ""},
-    {"integers", "7.5, 7, 8", "[\"7\",\"8\"]", 1, ""}, // a fraction is none of the first two
-    // what as a whole is a number
+    {"integers", "7.5, 7, 8", "[\"7\",\"8\"]", 1, ""}, // a fraction does not count as an integer
+    // whole texts that are numbers
     {"boxed", "\\boxed{-$5}", "[\"-5\"]", 1, NULL},
     {"boxed", "\\boxed{$-5}", "[\"-5\"]", 1, NULL},
     {"boxed", "\\boxed{5.}", "[\"5\"]", 1, NULL},
@@ -120,19 +121,19 @@ static const struct {
     {"boxed", "\\boxed{\\frac{1}2}", "[\"0.5\"]", 0, NULL},
     {"boxed", "\\boxed{\\frac{1}}", "[\"1\"]", 0, NULL},
     {"boxed", "\\boxed{1 2}", "[\"1\"]", 0, NULL},
-    // the 25th word from the end is looked at, the 26th is not; likewise the tenth and the eleventh
+    // the 25th word from the end counts, the 26th does not; for letters the 10th and the 11th
     {"numeric-line", "1 a a a a a a a a a a a a a a a a a a a a a a\na b", "[\"1\"]", 1, "1"},
     {"numeric-line", "1 a a a a a a a a a a a a a a a a a a a a a a a\na b", "[\"1\"]", 0, ""},
     {"choice-line", "D 2 3 4 5 6 7 8\nno letter", "[\"D\"]", 1, "D"},
     {"choice-line", "D 2 3 4 5 6 7 8 9\nno letter", "[\"D\"]", 0, ""},
-    {"choice-line", "A D\nno letter", "[\"D\"]", 1, "D"}, // backwards there
-    {"choice-line", "so\nA or D", "[\"A\"]", 1, "A"},     // forwards in the last line
+    {"choice-line", "A D\nno letter", "[\"D\"]", 1, "D"}, // the last letter
+    {"choice-line", "so\nA or D", "[\"A\"]", 1, "A"},     // the first letter in the last line
     {"choice-line", "so\nB' or C", "[\"C\"]", 1, "C"},
     {"choice-line", "so\nC", "[\"CD\",\"B\"]", 0, "C"},
     {"choice-line", "so\n'B or C", "[\"C\"]", 1, "C"},
     {"boxed", "\\boxed{0.5}", "[\"\\\\frac{1}{2\"]", 0, NULL},
     {"boxed", "\\boxed{0.5}", "[\"\\\\frac{1}{2}\"]", 1, NULL},
-    {"exact", "5.0", "[\"5\"]", 0, NULL}, // a text
+    {"exact", "5.0", "[\"5\"]", 0, NULL}, // compared as text
     {"choice-boxed", "so \\boxed{B or A}", "[\"A\"]", 1, "A"},
 };
 
@@ -154,8 +155,8 @@ static void graders(void) {
     CHECK_INT(eval_grader_find("numeric"), GRADE_NONE);
 }
 
-// A long answer with no box: the letter must be within its last 300 bytes, the number within its last 200; what is kept never
-// ends in half a character.
+// A long answer without a box: the letter must be in its last 300 bytes, the number in its last 200. The extract never ends in
+// an incomplete character.
 static void grade_long(void) {
     char text[1024], extracted[EVAL_EXTRACT];
     json_t *references = json_loads("[\"B\"]", 0, NULL);
@@ -178,9 +179,10 @@ static void grade_long(void) {
     for (int i = 0; i < 512; i++) memcpy(text + 2 * i, "\xC3\xA9", 2);
     eval_grade(GRADE_EXACT, text, sizeof text, references, extracted);
     CHECK_INT(strlen(extracted), EVAL_EXTRACT - 2);
-    eval_grade(GRADE_EXACT, text, EVAL_EXTRACT - 3, references, extracted); // all of it fits, half a character at its end too
+    eval_grade(GRADE_EXACT, text, EVAL_EXTRACT - 3, references,
+               extracted); // all of it fits, also an incomplete character at its end
     CHECK_INT(strlen(extracted), EVAL_EXTRACT - 3);
-    CHECK(eval_grade(GRADE_WORDS, "so 78", 4, references, extracted) == 1); // what lies behind the answer is none of it
+    CHECK(eval_grade(GRADE_WORDS, "so 78", 4, references, extracted) == 1); // bytes after the answer do not count
     CHECK(eval_grade(GRADE_NUMERIC_LINE, "so 78", 4, references, extracted) == 1);
     json_decref(references);
 }
@@ -217,7 +219,7 @@ static void records(void) {
     check_record(&r.at[0], "Head.\nBody.\n", "What is it?\n", "1", "substring");
     CHECK_INT(json_array_size(r.at[0].text.items->references), 2);
     CHECK_STR(r.at[0].text.items->prefix.data, " It is");
-    CHECK_STR(r.at[0].task, "q"); // the file's name
+    CHECK_STR(r.at[0].task, "q"); // the name of the file
     check_record(&r.at[1], "Head. Body. ", "Ask?", "3", "words");
     CHECK_STR(r.at[1].task, "vt");
     CHECK_INT(r.at[1].line, 3);
@@ -245,7 +247,7 @@ static void records(void) {
     check_record(&r.at[2], "", "a\nA. x\nB. y", "b", "exact");
     CHECK_INT(json_array_size(r.at[2].text.items->references), 1);
     check_record(&r.at[3], "", "All\nsame.", "7", "numeric-boxed");
-    check_record(&r.at[4], "One\n", " Two \n \n", "7", "numeric-boxed"); // what follows the last ####
+    check_record(&r.at[4], "One\n", " Two \n \n", "7", "numeric-boxed"); // the text after the last ####
     check_record(&r.at[5], "\n", "Two", "###", "numeric-boxed");
     CHECK(r.at[0].text.items->n_predict == 1024 && r.at[2].text.items->n_predict == 128);
     eval_records_free(&r);
@@ -262,23 +264,23 @@ static void records_errors(void) {
         {"{\"prompt\": \"a\", \"answer\": \"b\"}\n{\"prompt\"\n", "line 2: "},
         {"[1]\n", "line 1: expected an object"},
         {"{\"answer\": \"b\"}\n", "line 1: expected a string \"input\", \"prompt\" or \"question\""},
-        {"{\"prompt\": \"\", \"answer\": \"b\"}\n", "line 1: the prompt is empty"},
-        {"{\"prompt\": \"a\"}\n", "line 1: no reference"},
+        {"{\"prompt\": \"\", \"answer\": \"b\"}\n", "line 1: expected a prompt that is not empty"},
+        {"{\"prompt\": \"a\"}\n", "line 1: expected a reference: "},
         {"{\"prompt\": \"a\", \"outputs\": []}\n", "line 1: \"outputs\" or \"answers\": expected a list"},
-        {"{\"prompt\": \"a\", \"outputs\": [\"x\", \" \"]}\n", "line 1: a reference is empty"},
-        {"{\"prompt\": \"a\", \"answer\": null}\n", "line 1: no reference"},
-        {"{\"prompt\": \"a\", \"answer\": {}}\n", "line 1: the reference is neither"},
+        {"{\"prompt\": \"a\", \"outputs\": [\"x\", \" \"]}\n", "line 1: expected references that are not empty"},
+        {"{\"prompt\": \"a\", \"answer\": null}\n", "line 1: expected a reference: "},
+        {"{\"prompt\": \"a\", \"answer\": {}}\n", "line 1: expected a text or a number"},
         {"{\"prompt\": \"a\", \"answer\": \"b\", \"grader\": \"good\"}\n", "line 1: \"grader\": unknown"},
         {"{\"question\": \"a\", \"choices\": [\"x\", \"y\"], \"answer\": 4}\n", "line 1: \"answer\": expected 0 to 3"},
         {"{\"question\": \"a\", \"choices\": [\"x\", \"y\"], \"answer\": -1}\n", "line 1: \"answer\": expected 0 to 3"},
         {"{\"question\": \"a\", \"choices\": [\"x\"], \"answer\": 0}\n", "line 1: \"choices\": "},
         {"{\"question\": \"a\", \"choices\": [\"v\", \"w\", \"x\", \"y\", \"z\"], \"answer\": 0}\n", "line 1: \"choices\": "},
         {"{\"question\": \"a\", \"choices\": [\"v\", 5], \"answer\": 0}\n", "line 1: \"choices\": "},
-        {"{\"question\": \"a\", \"answer\": \"b ####\"}\n", "line 1: a reference is empty"},
+        {"{\"question\": \"a\", \"answer\": \"b ####\"}\n", "line 1: expected references that are not empty"},
         {"\n{\"prompt\": \"a\", \"answer\": 0}\n\n{\"prompt\": 5}", "line 4: "},
         {"{\"prompt\": \"a\", \"context\": \"c\", \"answer\": 0}\n", "line 1: \"context\": "},
         {"{\"prompt\": \"a\", \"task\": 3, \"answer\": 0}\n", "line 1: \"task\": "},
-        {"\n\n", "holds no questions"},
+        {"\n\n", "expected questions, found none"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         sl_error e;
@@ -301,7 +303,7 @@ static void add_line(char *file, const char *task, int length, int sample, const
         task, length, sample, attn, score, 10 + sample, 100 + sample);
 }
 
-// Two groups of two samples, two methods: cells of other tasks, lengths, samples and methods are left alone.
+// Two groups of two samples, two methods. Cells of other tasks, lengths, samples and methods are ignored.
 static int open_scores(eval_scores *s, int seed, FILE **out, sl_error *e) {
     static char *names[] = {"dense", "topk:k=8"};
     json_t *settings = settings_of(seed);
@@ -324,14 +326,14 @@ static void scores_file(void) {
     eval_scores s;
     add_line(file, "x", 64, 1, "dense", 0.5);
     add_line(file, "x", 65, 0, "topk:k=8", 1);
-    add_line(file, "x", 64, 2, "dense", 1);  // a sample too many: not the next group's first
-    add_line(file, "x", 65, -1, "dense", 1); // nor the one before
+    add_line(file, "x", 64, 2, "dense", 1);  // a sample beyond the group: not the first of the next group
+    add_line(file, "x", 65, -1, "dense", 1); // nor a sample before the group
     add_line(file, "x", 65, -1, "topk:k=8", 1);
     add_line(file, "y", 64, 0, "dense", 1);
     add_line(file, "x", 66, 0, "dense", 1);
     add_line(file, "x", 64, 0, "dense,topk", 1);
     size_t whole = strlen(file);
-    strcat(file, "{\"task\":\"x\",\"len"); // cut short
+    strcat(file, "{\"task\":\"x\",\"len"); // an incomplete line
     spill(in_tmp("scores"), file, strlen(file));
     CHECK_OK(open_scores(&s, 7, &out, &e), e);
     const double want[8] = {NAN, 0.5, NAN, NAN, NAN, NAN, 1, NAN};
@@ -343,28 +345,28 @@ static void scores_file(void) {
     json_decref(line);
     const char *now = slurp(in_tmp("scores"), &n);
     CHECK(n > whole && !memcmp(now, file, whole));
-    CHECK_STR(now + whole, "{\"score\":0.10000000000000001}\n"); // every bit
+    CHECK_STR(now + whole, "{\"score\":0.10000000000000001}\n"); // all digits
     FILE *other;
     eval_scores t;
     CHECK_ERR(open_scores(&t, 7, &other, &e), e, SL_ERR_IO, "another run writes to it");
     eval_scores_free(&t);
     fclose(out);
     eval_scores_free(&s);
-    CHECK_ERR(open_scores(&s, 8, &out, &e), e, SL_ERR_ARG, "seed = 7, this command says 8");
+    CHECK_ERR(open_scores(&s, 8, &out, &e), e, SL_ERR_ARG, "seed = 7, but this command has 8");
     eval_scores_free(&s);
     file[whole] = 0;
     add_line(file, "x", 65, 0, "topk:k=8", 0);
     spill(in_tmp("scores"), file, strlen(file));
-    CHECK_ERR(open_scores(&s, 7, &out, &e), e, SL_ERR_FORMAT, "line 10: this sample and method are there twice");
+    CHECK_ERR(open_scores(&s, 7, &out, &e), e, SL_ERR_FORMAT, "line 10: this sample and method occur twice");
     eval_scores_free(&s);
     file[whole] = 0;
     strcat(file, "{\"task\":\"x\"}\n");
     spill(in_tmp("scores"), file, strlen(file));
-    CHECK_ERR(open_scores(&s, 7, &out, &e), e, SL_ERR_FORMAT, "line 10: not a sample's line");
+    CHECK_ERR(open_scores(&s, 7, &out, &e), e, SL_ERR_FORMAT, "line 10: expected a line with a sample");
     eval_scores_free(&s);
     static const char other_version[] = "{\"sleigh_eval\":2,\"settings\":{\"seed\":7,\"model\":\"m\"}}\n";
     spill(in_tmp("scores"), other_version, sizeof other_version - 1);
-    CHECK_ERR(open_scores(&s, 7, &out, &e), e, SL_ERR_ARG, "line 1 is not the head");
+    CHECK_ERR(open_scores(&s, 7, &out, &e), e, SL_ERR_ARG, "expected a file that sleigh eval wrote");
     eval_scores_free(&s);
 }
 

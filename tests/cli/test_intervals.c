@@ -1,5 +1,5 @@
-// tests/cli/test_intervals.c - figures with their errors: standard errors, quantiles, shares, paired differences, and what
-// sleigh eval makes of them. Expected values follow from definitions, by hand or by search, not from the code's formulas.
+// tests/cli/test_intervals.c - statistics with errors: standard errors, quantiles, shares, paired differences, and the summary
+// of sleigh eval. Expected values follow from definitions, by hand or by search, not from the formulas of the code.
 #include "engine/cli/eval/eval_table.h"
 #include "engine/cli/eval/eval_scores.h"
 #include "engine/cli/output/summary.h"
@@ -19,7 +19,7 @@ static cli_values values_of(const double *x, int n, const int *sizes, int n_grou
     for (int g = 0, i = 0; g < n_groups; g++) {
         for (int j = 0; j < sizes[g]; j++) CHECK_OK(cli_values_add(&v, x[i++], &err), err);
         CHECK_OK(cli_values_end_group(&v, &err), err);
-        CHECK_OK(cli_values_end_group(&v, &err), err); // a second time: nothing was added since, so no group
+        CHECK_OK(cli_values_end_group(&v, &err), err); // no values since the last group: no new group
         CHECK(g + 1 < n_groups || i == n);
     }
     CHECK_INT(v.n, n);
@@ -39,13 +39,13 @@ static void means(void) {
     const double few[] = {2, 4, 9}, paired[] = {1, 3, 2, 2, 5, 5, 0, 0, 3, 3, 4, 2, 1, 1, 6, 8};
     const int all[] = {3}, seven[] = {2, 2, 2, 2, 2, 2, 4}, eight[] = {2, 2, 2, 2, 2, 2, 2, 2},
               uneven[] = {1, 1, 1, 1, 1, 1, 1, 9};
-    check_mean(few, 3, all, 1, 5, sqrt((9 + 1 + 16) / 2.0 / 3)); // squares off 5; n - 1, then n
-    // mean 46/16 = 2.875; seven groups: as if independent. sum of squares 208, so that 208 - 46^2 / 16 is off the mean
+    check_mean(few, 3, all, 1, 5, sqrt((9 + 1 + 16) / 2.0 / 3)); // squared distances from 5; divided by n - 1, then by n
+    // mean 46/16 = 2.875. Seven groups: treated as independent. Sum of squares 208, so 208 - 46^2 / 16 around the mean
     check_mean(paired, 16, seven, 7, 2.875, sqrt((208 - 46 * 46 / 16.0) / 15 / 16));
-    // eight groups of sums 4 4 10 0 6 6 2 14, each off 5.75
+    // eight groups with sums 4 4 10 0 6 6 2 14, compared with 5.75
     double squares = 2 * 1.75 * 1.75 + 4.25 * 4.25 + 5.75 * 5.75 + 2 * 0.25 * 0.25 + 3.75 * 3.75 + 8.25 * 8.25;
     check_mean(paired, 16, eight, 8, 2.875, sqrt(squares * 8 / 7) / 16);
-    // groups of other sizes: a group's sum is held against its size times the mean
+    // groups of other sizes: the sum of a group is compared with its size times the mean
     squares = 0;
     for (int i = 0; i < 7; i++) squares += (paired[i] - 2.875) * (paired[i] - 2.875);
     squares += (28 - 9 * 2.875) * (28 - 9 * 2.875); // the last nine: 46 - (1 + 3 + 2 + 2 + 5 + 5 + 0)
@@ -53,7 +53,7 @@ static void means(void) {
     cli_values v = {0};
     CHECK(isnan(cli_values_mean(&v).at) && isnan(cli_values_mean(&v).error) && isnan(cli_values_max(&v)));
     CHECK_OK(cli_values_add(&v, -3, &err), err);
-    CHECK(cli_values_mean(&v).at == -3 && isnan(cli_values_mean(&v).error)); // no spread of one value
+    CHECK(cli_values_mean(&v).at == -3 && isnan(cli_values_mean(&v).error)); // one value has no spread
     CHECK(cli_values_max(&v) == -3);
     for (int i = 0; i < 1000; i++) CHECK_OK(cli_values_add(&v, i == 700 ? 5 : -4, &err), err); // beyond the first allocation
     CHECK_INT(v.n, 1001);
@@ -80,7 +80,7 @@ static void spreads(void) {
     check_spread(x, 5, 6, sqrt((9 + 16 + 4 + 9 + 36) / 4.0), 4);
 }
 
-// Values 1 to n in an order of their own, so that a quantile is its rank.
+// Values 1 to n in a mixed order, so that a quantile equals its rank.
 static void check_ranks(int n, double share, int at, int low, int high) {
     cli_values v = {0};
     cli_interval got;
@@ -92,15 +92,15 @@ static void check_ranks(int n, double share, int at, int low, int high) {
     cli_values_free(&v);
 }
 
-// The rank is ceil(n share); those of the interval's ends are floor and ceil + 1 of n share -+ z sqrt(n share (1 - share)).
+// The rank is ceil(n share). The ends of the interval have ranks floor and ceil + 1 of n share -+ z sqrt(n share (1 - share)).
 static void quantiles(void) {
     check_ranks(100, 0.5, 50, 40, 61);   // 50 -+ 9.80
     check_ranks(101, 0.5, 51, 40, 62);   // 50.5 -+ 9.85
     check_ranks(100, 0.9, 90, 84, 97);   // 90 -+ 5.88
     check_ranks(100, 0.1, 10, 4, 17);    // 10 -+ 5.88
-    check_ranks(100, 0.99, 99, 97, 100); // 99 -+ 1.95; the 102nd is not there
+    check_ranks(100, 0.99, 99, 97, 100); // 99 -+ 1.95; there is no 102nd
     check_ranks(25, 0.04, 1, 1, 4);      // 1 -+ 1.92: no rank below 1
-    check_ranks(40, 0.9, 36, 32, 40);    // 36 -+ 3.72: the 41st is not there
+    check_ranks(40, 0.9, 36, 32, 40);    // 36 -+ 3.72: there is no 41st
     check_ranks(1, 0.5, 1, 1, 1);
     const double shares[] = {0.25, 0.5, 1};
     cli_values v = {0};
@@ -124,11 +124,11 @@ static void logits(void) {
     CHECK_NEAR(p_sum, log(4), 1e-7); // 1 + 2 + 1
     CHECK_NEAR(q_sum, log(3), 1e-15);
     CHECK_NEAR(cli_log_sum(big, 3), 1000 + log(2), 1e-12);
-    // shares 1/4 1/2 1/4 against thirds
+    // probabilities 1/4 1/2 1/4 compared with thirds
     CHECK_NEAR(cli_kl(p, p_sum, q, q_sum, 3), 0.5 * log(0.75) + 0.5 * log(1.5), 1e-7);
     CHECK_NEAR(cli_kl(q, q_sum, p, p_sum, 3), 2.0 / 3 * log(4.0 / 3) + log(2.0 / 3) / 3, 1e-7);
     CHECK(cli_kl(p, p_sum, p, p_sum, 3) == 0);
-    CHECK(cli_kl(q, q_sum, q, q_sum - 1e-9, 3) == 0); // below 0 by rounding
+    CHECK(cli_kl(q, q_sum, q, q_sum - 1e-9, 3) == 0); // rounding would give a number below 0
     CHECK_INT(cli_argmax(p, 3), 1);
     CHECK_INT(cli_argmax(q, 3), 0); // the lowest index wins ties
     CHECK_INT(cli_argmax(big, 3), 1);
@@ -138,7 +138,7 @@ static void logits(void) {
 
 // ---- shares ----
 
-// Wilson's ends are where the share is z standard deviations away, by the end's own variance.
+// At the ends of Wilson's interval the share is z standard deviations away, with the variance at that end.
 static void check_share(double good, double n) {
     cli_interval i = cli_share(good, n);
     double p = good / n;
@@ -153,12 +153,12 @@ static void shares(void) {
         for (int good = 0; good <= n; good++) check_share(good, n);
     check_share(7.25, 9.5);
     cli_interval all = cli_share(24, 24), none = cli_share(0, 24), unknown = cli_share(0, 0);
-    CHECK_NEAR(all.low, 24 / (24 + Z * Z), 1e-12); // 86.2%: 24 right of 24 are not 100.0 to 100.0
+    CHECK_NEAR(all.low, 24 / (24 + Z * Z), 1e-12); // 86.2%: the interval of 24 right of 24 has a width
     CHECK_NEAR(none.high, Z * Z / (24 + Z * Z), 1e-12);
     CHECK(all.high == 1 && none.low == 0 && isnan(unknown.at) && isnan(unknown.low) && isnan(unknown.high));
 }
 
-// The likeliest probability of "worse" when that of "better" is x more, by search.
+// The maximum-likelihood probability of "worse" if that of "better" is x more, by search.
 static double likeliest(double better, double worse, double n, double x) {
     double low = fmax(0, -x), high = (1 - x) / 2, rest = n - better - worse;
     for (int i = 0; i < 200; i++) {
@@ -176,7 +176,8 @@ static void check_pairs(double better, double worse, double n) {
     double d = (better - worse) / n, ends[2] = {i.low, i.high};
     CHECK_NEAR(i.at, d, 1e-15);
     CHECK(-1 <= i.low && i.low <= d && d <= i.high && i.high <= 1 && i.high - i.low > 0);
-    for (int k = 0; k < 2; k++) { // Tango's ends: z standard deviations away, by the end's own likeliest probabilities
+    for (int k = 0; k < 2;
+         k++) { // Tango's ends: z standard deviations away, with the maximum-likelihood probabilities at that end
         double x = ends[k], q = likeliest(better, worse, n, x);
         if (x == (k ? 1 : -1)) continue;
         double z = (d - x) / sqrt((2 * q + x - x * x) / n);
@@ -193,7 +194,7 @@ static void pairs(void) {
             for (int worse = 0; better + worse <= n; worse++) check_pairs(better, worse, n);
     check_pairs(0, 1, 1024), check_pairs(300, 17, 1024), check_pairs(2.5, 0.75, 19.8);
     cli_interval same = cli_paired_shares(0, 0, 24);
-    CHECK_NEAR(same.high, Z * Z / (24 + Z * Z), 1e-12); // no pair differs: as Wilson's of 0 of 24
+    CHECK_NEAR(same.high, Z * Z / (24 + Z * Z), 1e-12); // no pair differs: equals Wilson's for 0 of 24
     CHECK_NEAR(same.low, -same.high, 1e-12);
     CHECK(isnan(cli_paired_shares(0, 0, 0).at));
 }
@@ -209,7 +210,7 @@ static void mcnemar(void) {
     CHECK(cli_mcnemar(0, 5000) == 0 && cli_mcnemar(60000, 60000) == 1);
 }
 
-// ---- sleigh eval's ----
+// ---- the summary of sleigh eval ----
 
 typedef struct table {
     eval_scores s;
@@ -217,7 +218,7 @@ typedef struct table {
     eval_summary rows[16];
 } table;
 
-// sizes: [n_clusters] of the one group; scores: [n_methods][sum of sizes]
+// sizes: [n_clusters] of one group; scores: [n_methods][sum of sizes]
 static void summarise(table *t, const int *sizes, int n_clusters, const double *scores, int n_methods) {
     static char *names[] = {"a", "b", "c"};
     int n = 0;
@@ -233,11 +234,11 @@ static void summarise(table *t, const int *sizes, int n_clusters, const double *
 }
 
 static void free_table(table *t) {
-    t->s.groups = NULL; // not from malloc
+    t->s.groups = NULL; // not allocated
     eval_scores_free(&t->s);
 }
 
-// That the first method's interval is Wilson's of n samples.
+// Checks that the interval of the first method is Wilson's for n samples.
 static void check_worth(const int *sizes, int n_clusters, const double *scores, double mean, double n) {
     table t;
     summarise(&t, sizes, n_clusters, scores, 1);
@@ -259,34 +260,34 @@ static void fill_sizes(int *x, int n, int value) {
     for (int i = 0; i < n; i++) x[i] = value;
 }
 
-// How many samples an interval supposes.
+// The number of samples that an interval assumes.
 static void worth(void) {
     double x[MAX];
     int sizes[MAX];
     fill_sizes(sizes, MAX, 1);
     fill(x, 24, 1);
-    check_worth(sizes, 24, x, 1, 24); // the issue's: 24 right of 24
+    check_worth(sizes, 24, x, 1, 24); // 24 right of 24
     x[3] = x[11] = 0;
-    check_worth(sizes, 24, x, 22 / 24.0, 24); // a text each: Wilson's own
+    check_worth(sizes, 24, x, 22 / 24.0, 24); // one sample per text: exactly Wilson's
     check_worth(sizes, 5, x, 0.8, 5);
-    // Four samples of each of ten texts, five of them with 3 right, five with 1: a text's sum is 1 off 2. The mean's variance
-    // is 10 x 10/9 / 40^2 = 1/144, a coin's 1/4.
+    // Four samples about each of ten texts, five texts with 3 right, five with 1: the sum of a text differs by 1 from 2. The
+    // variance of the mean is 10 x 10/9 / 40^2 = 1/144; that of a coin is 1/4.
     fill_sizes(sizes, MAX, 4);
     for (int i = 0; i < 40; i++) x[i] = i < 20 ? i % 4 != 0 : i % 4 == 0;
     check_worth(sizes, 10, x, 0.5, 36);
-    for (int i = 0; i < 40; i++) x[i] = i < 20; // all or nothing: a text is one sample
+    for (int i = 0; i < 40; i++) x[i] = i < 20; // all or none right: a text counts as one sample
     check_worth(sizes, 10, x, 0.5, 10);
-    for (int i = 0; i < 40; i++) x[i] = i % 2; // all texts alike, with no spread between them: as little
+    for (int i = 0; i < 40; i++) x[i] = i % 2; // all texts equal, without spread between them: also one sample per text
     check_worth(sizes, 10, x, 0.5, 10);
-    x[0] = 1, x[4] = 1, x[9] = 0, x[13] = 0; // less spread than coins have: no more than all samples
+    x[0] = 1, x[4] = 1, x[9] = 0, x[13] = 0; // less spread than coins: at most the number of samples
     check_worth(sizes, 10, x, 0.5, 40);
-    // seven texts: too few to judge by, a text counts once; eight: five with 3 right and three with 1: mean 18/32, sums
-    // off 2.25
+    // seven texts are too few: a text counts once. Eight texts, five with 3 right and three with 1: mean 18/32; sums are
+    // compared with 2.25
     for (int i = 0; i < 32; i++) x[i] = i < 20 ? i % 4 != 0 : i % 4 == 0;
     check_worth(sizes, 7, x, 17 / 28.0, 7);
     double squares = 5 * 0.75 * 0.75 + 3 * 1.25 * 1.25, p = 18 / 32.0;
     check_worth(sizes, 8, x, p, p * (1 - p) / (squares * 8 / 7 / 32 / 32));
-    // texts of other sizes, all right: (sum)^2 / sum of squares texts of one size
+    // texts of different sizes, all right: worth (sum)^2 / (sum of squares)
     fill(x, MAX, 1);
     sizes[0] = 1, sizes[1] = 2, sizes[2] = 5;
     check_worth(sizes, 3, x, 1, 64 / 30.0);
@@ -296,7 +297,7 @@ static void worth(void) {
     squares = 3 * (0.25 + 1 / 36.0 + 1 / 36.0 + 0.25);
     check_worth(sizes, 12, x, 0.5, 0.25 / (squares * 12 / 11 / 144)); // 19.8: more than 12, as each sample is three answers
     fill(x, 12, 1 / 3.0);
-    check_worth(sizes, 12, x, 1 / 3.0, 12); // all alike
+    check_worth(sizes, 12, x, 1 / 3.0, 12); // all equal
 }
 
 static void differences(void) {
@@ -306,13 +307,13 @@ static void differences(void) {
     table t;
     fill_sizes(sizes, N, 1);
     fill(x, 2 * N, 1);
-    summarise(&t, sizes, 24, x, 2); // both right throughout
+    summarise(&t, sizes, 24, x, 2); // both methods always right
     CHECK_NEAR(t.rows[2].difference.high, Z * Z / (24 + Z * Z), 1e-9);
     CHECK_NEAR(t.rows[2].difference.low, -Z * Z / (24 + Z * Z), 1e-9);
     CHECK(t.rows[2].difference.at == 0 && t.rows[2].p_value == 1 && !t.rows[2].n_better && !t.rows[2].n_worse);
-    CHECK(t.rows[0].difference.low == 0 && t.rows[0].difference.high == 0 && t.rows[0].p_value == 1); // with itself
+    CHECK(t.rows[0].difference.low == 0 && t.rows[0].difference.high == 0 && t.rows[0].p_value == 1); // compared with itself
     free_table(&t);
-    for (int i = 0; i < N; i++) x[i] = i >= 10, x[N + i] = i < 10 || i >= 12; // ten gained, two lost, 28 alike
+    for (int i = 0; i < N; i++) x[i] = i >= 10, x[N + i] = i < 10 || i >= 12; // 10 gained, 2 lost, 28 equal
     summarise(&t, sizes, N, x, 2);
     cli_interval want = cli_paired_shares(10, 2, N);
     CHECK_NEAR(t.rows[2].difference.at, 0.2, 1e-12);
@@ -333,12 +334,12 @@ static void differences(void) {
     CHECK_NEAR(t.rows[2].difference.at, d, 1e-12);
     CHECK_NEAR(t.rows[2].difference.low, want.low, 1e-9);
     CHECK_NEAR(t.rows[2].difference.high, want.high, 1e-9);
-    CHECK(t.rows[2].n_better == 6 && t.rows[2].n_worse == 2); // texts
+    CHECK(t.rows[2].n_better == 6 && t.rows[2].n_worse == 2); // counts texts
     CHECK_NEAR(t.rows[2].p_value, 2 * (1 + 8 + 28) / 256.0, 1e-12);
     free_table(&t);
 }
 
-// Two groups of texts that are their own: the mean of their means, with distances to the ends that add as errors do.
+// Two groups with separate texts: the mean of their means; distances to the ends of the intervals add up like errors.
 static void all_groups(void) {
     enum { N = 30 };
     static char *names[] = {"a", "b"};
@@ -349,7 +350,7 @@ static void all_groups(void) {
     CHECK_INT(eval_scores_missing(&s), 2 * N);
     s.groups = groups;
     for (int i = 0; i < N; i++) {
-        s.cluster[i] = i < 10 ? i : (i - 10) / 2; // numbers begin anew in each group
+        s.cluster[i] = i < 10 ? i : (i - 10) / 2; // cluster numbers restart in each group
         s.score[i] = i != 4, s.score[N + i] = i != 4 && i != 5 && i % 5 < 4;
         s.bytes[i] = s.dense[i] = s.dense[N + i] = i < 10 ? 100 : 50;
         s.bytes[N + i] = i < 10 ? 30 : 5;
@@ -387,8 +388,8 @@ static void all_groups(void) {
     eval_scores_free(&s);
 }
 
-// Samples of a text that depend on each other: the intervals hold as often as they say. Texts have a chance of their own, 1 or
-// 0.6, so that Wilson's interval of all 128 samples would hold 86 times of 100. Of 2,000 tries 95% are 1,900 +- 10.
+// Samples of a text depend on each other: each text has its own probability, 1 or 0.6. The intervals have the stated coverage;
+// Wilson's interval of all 128 samples would cover in only 86 of 100 cases. 95% of 2,000 tries are 1,900 +- 10.
 static void coverage(void) {
     enum { TEXTS = 32, PER_TEXT = 4, N = TEXTS * PER_TEXT, TRIES = 2000 };
     uint64_t state = test_seed;

@@ -212,10 +212,10 @@ static void command_errors(void) {
     } cases[] = {
         {{"generate", "-p", "x"}, "no tokenizer", 2},
         {{"chat", "--chat-template", "llama3"}, "no tokenizer", 2},
-        {{"generate", "--random-prompt", "4", "--stop", "x"}, "--stop: this model's folder has no tokenizer", 2},
-        {{"generate", "--random-prompt", "4", "-p", "x"}, "--prompt does not go with --random-prompt", 2},
-        {{"generate", "--random-prompt", "4", "--ids", "y"}, "--random-prompt does not go with --ids", 2},
-        {{"generate", "--random-prompt", "4", "--jsonl", "y"}, "--random-prompt does not go with --jsonl", 2},
+        {{"generate", "--random-prompt", "4", "--stop", "x"}, "--stop needs a tokenizer", 2},
+        {{"generate", "--random-prompt", "4", "-p", "x"}, "--prompt cannot be used with --random-prompt", 2},
+        {{"generate", "--random-prompt", "4", "--ids", "y"}, "--random-prompt cannot be used with --ids", 2},
+        {{"generate", "--random-prompt", "4", "--jsonl", "y"}, "--random-prompt cannot be used with --jsonl", 2},
         {{"generate", "--random-prompt", "4k"}, "--random-prompt 4096: expected 1 to 2048", 2},
         {{"generate", "--ids", "/no/such/ids"}, "/no/such/ids", 1},
         {{"generate", "--random-prompt", "4", "--load-format", "gguf"}, "--load-format gguf: expected one of auto,dummy", 2},
@@ -230,7 +230,7 @@ static void command_errors(void) {
     }
     spill(in_tmp("ids"), "1 301", 5);
     result r = RUN("generate", "-m", test_tmp(), "--load-format", "dummy", "--ids", in_tmp("ids"));
-    check_error(&r, 1, "id 301 at place 1, this model's are 0 to 300");
+    check_error(&r, 1, "id 301 at index 1; expected 0 to 300");
 }
 
 static const test_case cases[] = {

@@ -1,4 +1,4 @@
-// tests/support/npy.h - reads the fixtures' arrays: .npy files of float32 and JSON lists of ids.
+// tests/support/npy.h - reads goldens: .npy files of float32 and JSON lists of ids.
 #ifndef SLEIGH_NPY_H
 #define SLEIGH_NPY_H
 
@@ -9,7 +9,7 @@ typedef struct test_array {
     float *data;
 } test_array; // [n_rows][n_cols]
 
-test_array test_read_npy(const char *path);       // fails the case unless it is 2-d little-endian float32 in C order
+test_array test_read_npy(const char *path);       // the case fails unless the file holds 2-d little-endian float32 in C order
 int32_t *test_read_ids(const char *path, int *n); // a JSON list of numbers
 
 #endif

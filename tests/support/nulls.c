@@ -42,7 +42,7 @@ static void try_all(trial *t, json_t *value, int is_fields) {
     for (size_t i = 0; i < json_array_size(value); i++) try_all(t, json_array_get(value, i), 1);
     for (void *at = json_object_iter(value); at && n < 512; at = json_object_iter_next(value, at))
         keys[n++] = json_object_iter_key(at);
-    for (int i = 0; i < n; i++) { // the iterator does not survive a change of the object, its keys do: one comes back at once
+    for (int i = 0; i < n; i++) { // a change of the object invalidates the iterator, so the keys are collected first
         char key[128];
         snprintf(key, sizeof key, "%s", keys[i]);
         json_t *inside = json_incref(json_object_get(value, key));

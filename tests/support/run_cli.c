@@ -1,4 +1,4 @@
-// tests/support/run_cli.c - see cli.h.
+// tests/support/run_cli.c - see run_cli.h.
 #include "tests/support/run_cli.h"
 
 #include <errno.h>
@@ -8,11 +8,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { MAX_ARGS = 48, N_SLOTS = 32 };
+enum { MAX_ARGS = 48, N_RUNS = 32 };
 
-// Outputs live until N_SLOTS runs later; static so that a failed check, which jumps out of a case, leaks nothing.
-static char *slots[2 * N_SLOTS];
-static int next_slot;
+// Outputs of the last runs. Static, because a failed check jumps out of a case and would leak them.
+static char *outputs[2 * N_RUNS];
+static int next_output;
 
 const char *in_tmp(const char *name) {
     static char paths[8][256];
@@ -32,9 +32,9 @@ char *slurp(const char *path, size_t *n) {
     if (!data || fread(data, 1, *n, f) != *n) FAIL("cannot read %s", path);
     data[*n] = 0;
     fclose(f);
-    free(slots[next_slot]);
-    slots[next_slot] = data;
-    next_slot = (next_slot + 1) % (2 * N_SLOTS);
+    free(outputs[next_output]);
+    outputs[next_output] = data;
+    next_output = (next_output + 1) % (2 * N_RUNS);
     return data;
 }
 
@@ -64,7 +64,8 @@ static void redirect(const char *path, int flags, int fd) {
     close(file);
 }
 
-// args: ended by NULL. out: where standard output goes, NULL: a file of ours. shell: NULL, or what runs "$0" "$@".
+// args: ends with NULL. out: file for standard output; NULL: a file in the folder of the case. shell: NULL, or a line of
+// /bin/sh that runs "$0" "$@".
 static pid_t start_in(const char *shell, const char *input, size_t n_input, const char *out, const char *const *args) {
     const char *path = binary(), *in_path = in_tmp("stdin"), *out_path = out ? out : in_tmp("stdout"),
                *err_path = in_tmp("stderr");
@@ -87,8 +88,8 @@ static pid_t start_in(const char *shell, const char *input, size_t n_input, cons
     redirect(input ? in_path : "/dev/null", O_RDONLY, 0);
     redirect(out_path, O_WRONLY | O_CREAT | O_TRUNC, 1);
     redirect(err_path, O_WRONLY | O_CREAT | O_TRUNC, 2);
-    setenv("SLEIGH_DEVICE", "cpu", 0); // what these tests are about; GPU cases say --device cuda
-    setenv("SLEIGH_THREADS", "2", 0);  // enough, and kind to a machine that is busy
+    setenv("SLEIGH_DEVICE", "cpu", 0); // GPU cases use --device cuda
+    setenv("SLEIGH_THREADS", "2", 0);  // few, because cases run in parallel
     execv(path, argv);
     _exit(127);
 }
@@ -116,7 +117,6 @@ result run_args(const char *input, const char *const *args) {
     return finish(start(input, input ? strlen(input) : 0, NULL, args), NULL);
 }
 
-// Exit code, exactly one error line, and what it names. A usage error writes nothing else.
 void check_error(const result *r, int code, const char *part) {
     int n = 0, lines = 0;
     for (const char *p = r->err; *p; p = strchr(p, '\n') ? strchr(p, '\n') + 1 : p + strlen(p), lines++)
@@ -130,7 +130,6 @@ void check_error(const result *r, int code, const char *part) {
     }
 }
 
-// The text after `key: ` on the line of stderr that begins so.
 const char *stat_line(const result *r, const char *key, char buf[256]) {
     size_t n = strlen(key);
     for (const char *p = r->err; p; p = strchr(p, '\n') ? strchr(p, '\n') + 1 : NULL)
@@ -175,7 +174,6 @@ void check_same(const result *a, const result *b) { // output and logits
     CHECK_STR(stat_line(a, "logits", x), stat_line(b, "logits", y));
 }
 
-// A text of n sentences with different numbers.
 const char *long_text(int n) {
     static char text[32768];
     size_t at = 0;

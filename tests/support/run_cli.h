@@ -1,5 +1,4 @@
-// tests/support/run_cli.h - running build/sleigh as a user does ($SLEIGH_BIN, on the embedded model) and judging what it
-// prints.
+// tests/support/run_cli.h - runs build/sleigh as a user does ($SLEIGH_BIN, on the embedded model) and checks its output.
 #ifndef SLEIGH_TEST_CLI_H
 #define SLEIGH_TEST_CLI_H
 
@@ -15,17 +14,17 @@ typedef struct result {
     size_t n_out;
 } result;
 
-const char *tiny(void);                   // the embedded model's folder
-const char *in_tmp(const char *name);     // a path in the case's folder
-char *slurp(const char *path, size_t *n); // lives until 64 outputs later, as a result's texts do
+const char *tiny(void);                   // folder of the embedded model
+const char *in_tmp(const char *name);     // a path in the folder of the case
+char *slurp(const char *path, size_t *n); // valid until 64 outputs later, like the texts of a result
 void spill(const char *path, const char *data, size_t n);
 const char *long_text(int n); // n sentences with different numbers
 
-// start and finish run in the background; out: where stdout goes, NULL: into the result.
+// start and finish run the program in the background. out: file for stdout; NULL: the result holds it.
 pid_t start(const char *input, size_t n_input, const char *out, const char *const *args);
 result finish(pid_t pid, const char *out);
 result run_args(const char *input, const char *const *args);
-// Through /bin/sh, where "$0" "$@" is the program with its arguments: `ulimit -s 256; exec "$0" "$@"`.
+// Runs a line of /bin/sh in which "$0" "$@" is the program with its arguments: `ulimit -s 256; exec "$0" "$@"`.
 result run_shell(const char *shell, const char *const *args);
 #define RUN_SHELL(shell, ...) run_shell(shell, (const char *const[]){__VA_ARGS__, NULL})
 #define RUN_IN(input, ...) run_args(input, (const char *const[]){__VA_ARGS__, NULL})
@@ -44,16 +43,16 @@ result run_shell(const char *shell, const char *const *args);
         if (strstr(text, part)) FAIL("\"%s\" has \"%s\"", text, part);                                                         \
     } while (0)
 
-// Exit code, exactly one error line, and what it names. A usage error writes nothing else.
+// Checks the exit code and that there is exactly one error line, which holds `part`. A usage error prints nothing else.
 void check_error(const result *r, int code, const char *part);
 void check_same(const result *a, const result *b); // output and logits
-// The text after `key: ` on the line of stderr that begins so.
+// The text after `key: ` on the line of stderr that starts with it.
 const char *stat_line(const result *r, const char *key, char buf[256]);
 int stat_count(const result *r, const char *key); // "12.3 ms, COUNT tokens"
 
 int count_of(const char *text, size_t n, char c);
-json_t *document(const result *r);                 // the JSON on stdout of a run that ended well
-double number(const json_t *row, const char *key); // a field, which must be there
+json_t *document(const result *r);                 // the JSON on stdout of a successful run
+double number(const json_t *row, const char *key); // a field, which must exist
 
 static const char __attribute__((unused)) question[] =
     "The hidden number of the harbor is 48213. What is the hidden number of the harbor? Answer:";

@@ -1,4 +1,4 @@
-// engine/cli/bench/attn_timing.cu - see bench_attn.h.
+// engine/cli/bench/attn_timing.cu - see attn_timing.h.
 #include "engine/cli/bench/attn_timing.h"
 #include "attention/attention_cuda.h"
 #include "engine/backend/cuda/device.cuh"
@@ -23,15 +23,15 @@ struct sl_bench_attn {
     float *flush;   // FLUSH_BYTES
     bf16 *k, *v;    // [n_pages][n_kv_heads][256][head_dim]
     bf16 *q, *out;  // [max(n_seqs, n_tokens)][n_heads][head_dim]
-    int32_t *pages; // [n_pages] all ids, shuffled
+    int32_t *pages; // [n_pages] page ids in random order
     sl_row *rows;   // [n_seqs]
     sl_attn_cuda_stats *stats;
-    struct { // the last page extra that was asked for, of all pages
+    struct { // page extras of the last method, for all pages
         sl_kv_need need;
-        size_t size; // bytes of a block
+        size_t size; // bytes per page and KV head
         void *data;
     } extras[SL_MAX_NEEDS];
-    uint32_t *never; // where kernels that only read would write
+    uint32_t *never; // target of a write that never happens; keeps the reads of read-only kernels
     cudaStream_t stream;
 };
 
@@ -49,15 +49,15 @@ static __device__ float normal(uint64_t seed, size_t i) { // by Box and Muller
     return sqrtf(-2 * logf(fminf(u, 1))) * cospif(angle);
 }
 
-// to[i]: normal numbers of this deviation. grid-stride
+// Fills `to` with normal numbers of this deviation. Grid-stride loop.
 static __global__ void fill_normal_kernel(bf16 *to, size_t n, uint64_t seed, float deviation) {
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
         to[i] = __bfloat16_as_ushort(__float2bfloat16_rn(deviation * normal(seed, i)));
     }
 }
 
-// Queries whose channels differ in size, each alike in a group's heads, as models' do: q *= e^(spread x - spread^2), x normal,
-// which leaves the mean square. q: [n / row][row], a row of one group's heads. grid-stride
+// Scales the channels of queries differently, as in models; the heads of a group share scales: q *= e^(spread x - spread^2), x
+// normal, which keeps the mean square. q: [n / row][row], row: the heads of one group. Grid-stride loop.
 static __global__ void spread_kernel(bf16 *q, size_t n, int row, int head_dim, float spread, uint64_t seed) {
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
         float x = spread * (normal(seed, i / row * head_dim + i % head_dim) - spread);
@@ -71,7 +71,7 @@ static __global__ void flush_kernel(float *to, size_t n) {
 
 static __global__ void empty_kernel() {}
 
-// Reads n * 16 bytes, eight loads of a thread at a time; n a multiple of 8 * gridDim.x * blockDim.x.
+// Reads n * 16 bytes, eight loads per thread at a time. n: a multiple of 8 * gridDim.x * blockDim.x.
 static __global__ void read_kernel(const uint4 *from, size_t n, uint32_t *never) {
     size_t step = (size_t)gridDim.x * blockDim.x;
     uint32_t x = 0;
@@ -82,7 +82,7 @@ static __global__ void read_kernel(const uint4 *from, size_t n, uint32_t *never)
 #pragma unroll
         for (int j = 0; j < 8; j++) x ^= y[j].x ^ y[j].y ^ y[j].z ^ y[j].w;
     }
-    if (x == 0x5EED5EED) *never = x; // so that the loads are not left out
+    if (x == 0x5EED5EED) *never = x; // keeps the compiler from removing the loads
 }
 
 // ---- memory ----
@@ -186,7 +186,7 @@ static int replay(sl_bench_attn *b, cudaGraphExec_t graph, cudaEvent_t begin, cu
     return rc;
 }
 
-// after: called after each replay, 0 or an error.
+// after: a function that is called after each replay; it returns 0 or an error.
 template <typename After>
 static int measure(sl_bench_attn *b, cudaGraphExec_t graph, int repetitions, sl_bench_attn_time *out, sl_error *err,
                    After after) {
@@ -206,7 +206,7 @@ static int measure(sl_bench_attn *b, cudaGraphExec_t graph, int repetitions, sl_
     return rc;
 }
 
-// The time of what `launch` puts on the stream.
+// Times the work that `launch` puts on the stream.
 template <typename Launch, typename After>
 static int time_graph(sl_bench_attn *b, int repetitions, sl_bench_attn_time *out, sl_error *err, Launch launch, After after) {
     cudaGraph_t graph;
@@ -243,7 +243,7 @@ int sl_bench_attn_device_of(sl_bench_attn *b, sl_bench_attn_device *out, sl_erro
     rc = time_graph(b, 15, &time, err, [&] { empty_kernel<<<1, 32, 0, b->stream>>>(); });
     out->empty_us = time.us;
     if (!rc) rc = sl_cuda_check(cudaMalloc(&from, READ_BYTES), "memory for the benchmark", err);
-    for (int blocks = 1; !rc && blocks <= 8; blocks *= 2) { // of a multiprocessor: which is best differs
+    for (int blocks = 1; !rc && blocks <= 8; blocks *= 2) { // thread blocks per SM; the best number differs between GPUs
         size_t pass = (size_t)8 * blocks * b->n_sms * 256, n = READ_BYTES / sizeof(uint4) / pass * pass;
         rc = time_graph(b, 9, &time, err, [&] { read_kernel<<<blocks * b->n_sms, 256, 0, b->stream>>>(from, n, b->never); });
         out->read_gb_s = std::max(out->read_gb_s, n * sizeof(uint4) / (time.us - out->empty_us) * 1e-3);
@@ -271,7 +271,7 @@ int sl_bench_pci_id(int index, char *buf, int size, sl_error *err) {
 
 // ---- attention ----
 
-// Bytes and the share of key features that one step reads, by the method's own account.
+// Bytes and share of key features that one step reads, as the method counts them.
 static int count_reads(sl_bench_attn *b, const sl_attn_cuda_decode_args *args, const int *n_kv, sl_bench_attn_result *out,
                        sl_error *err) {
     const sl_attn_cuda_ops *ops = args->spec->method->cuda;
@@ -289,7 +289,7 @@ static int count_reads(sl_bench_attn *b, const sl_attn_cuda_decode_args *args, c
     return 0;
 }
 
-// The page extra as number i of a method's needs, built from all pages.
+// Builds page extra number i of a method for all pages, unless it is built already.
 static int keep_extra(sl_bench_attn *b, int i, const sl_kv_need *need, sl_error *err) {
     const sl_attn_geom *g = &b->geom;
     if (b->extras[i].data && b->extras[i].need.kind == need->kind && b->extras[i].need.arg == need->arg) return 0;
@@ -307,11 +307,11 @@ static int keep_extra(sl_bench_attn *b, int i, const sl_kv_need *need, sl_error 
     return sl_cuda_check(cudaStreamSynchronize(b->stream), need->kind->name, err);
 }
 
-// What a step needs beside K and V: memory of its own, from one allocation.
+// Workspace and state of a step, in one allocation.
 typedef struct sl_bench_attn_memory {
     char *data;
     void *ws, *state;
-    size_t state_size; // of a sequence
+    size_t state_size; // bytes per sequence
 } sl_bench_attn_memory;
 
 static int take_memory(sl_bench_attn *b, const sl_attn_spec *spec, int n_seqs, int longest, sl_bench_attn_memory *out,
@@ -330,7 +330,7 @@ int sl_bench_attn_decode(sl_bench_attn *b, const sl_attn_spec *spec, int n_seqs,
     const sl_attn_cuda_ops *ops = spec->method->cuda;
     int most_seqs = sl_cuda_most_seqs(&b->geom, spec->method == &sl_method_dense);
     if (n_seqs > most_seqs)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %s: %d sequences, at most %d on a GPU for this model",
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %s: %d sequences; expected at most %d, the limit of a GPU for this model",
                        spec->method->name, n_seqs, most_seqs);
     std::vector<sl_row> rows(n_seqs);
     sl_bench_attn_memory memory = {};
@@ -352,7 +352,7 @@ int sl_bench_attn_decode(sl_bench_attn *b, const sl_attn_spec *spec, int n_seqs,
     for (int i = 0; i < n_needs; i++) args.extra[i] = b->extras[i].data, args.extra_size[i] = b->extras[i].size;
     args.stats = b->stats, args.ws = memory.ws, args.stream = b->stream;
     std::vector<bf16> first, last((size_t)n_seqs * b->geom.n_heads * b->geom.head_dim);
-    auto same = [&] { // equal steps give equal bits, at these sizes too
+    auto same = [&] { // checks that equal steps give equal bits
         int failed =
             sl_cuda_check(cudaMemcpy(last.data(), b->out, last.size() * sizeof(bf16), cudaMemcpyDeviceToHost), "out", err);
         if (first.empty()) first = last;

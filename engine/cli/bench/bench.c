@@ -26,12 +26,12 @@ static int most(const cli_ints *list) {
     return x;
 }
 
-// Rows of the KV cache that a test adds, the step before the timed ones included.
+// Rows of the KV cache that a test adds, with the step that is not timed.
 static int64_t added(const cli_bench_test *t) {
     return (int64_t)t->n_prompt + t->n_gen + (t->n_gen > 0);
 }
 
-// Rows that the longest test ends with. A depth of 0 with nothing to prefill holds one token all the same: decoding needs
+// Rows at the end of the longest test. A test at depth 0 without a prefill starts with one token, because decoding needs
 // logits.
 static int64_t most_rows(const cli_bench_plan *plan) {
     int64_t depth = most(&plan->depths), x = 0;
@@ -47,9 +47,11 @@ static int check_depths(const cli_bench_plan *plan, int limit, sl_error *err) {
     long long rows = most_rows(plan), depth = most(&plan->depths);
     if (rows <= limit) return 0;
     if (rows - depth > limit)
-        return sl_fail(err, SL_ERR_ARG, "a test of %lld tokens: this model's context holds %d", rows, limit);
-    return sl_fail(err, SL_ERR_ARG, "--depth %lld: with the %lld tokens that a test adds this model's context holds %lld",
-                   depth, rows - depth, limit - (rows - depth));
+        return sl_fail(err, SL_ERR_ARG, "a test of %lld tokens: expected at most %d, this model's context", rows, limit);
+    return sl_fail(err, SL_ERR_ARG,
+                   "--depth %lld: expected at most %lld, because a test adds %lld tokens and this model's "
+                   "context holds %d",
+                   depth, limit - (rows - depth), rows - depth, limit);
 }
 
 static int new_engine(cli_bench *b, sl_error *err) {
@@ -103,7 +105,7 @@ static int new_sequences(cli_bench *b, sl_error *err) {
     return rc;
 }
 
-// Libraries load and choose at their first use, which is not what is measured.
+// Runs one prefill before the measurements, because libraries load and tune themselves at first use.
 static int warm_up(cli_bench *b, sl_error *err) {
     sl_session *s;
     int n = (int)b->prompts[0].n, chunk = sl_engine_prefill_chunk(b->engine);
@@ -114,7 +116,7 @@ static int warm_up(cli_bench *b, sl_error *err) {
     return rc;
 }
 
-// ---- what rates are held against ----
+// ---- memory rate and energy ----
 
 #ifdef SLEIGH_CUDA
 static int gpu_index(const char *device) {
@@ -133,7 +135,7 @@ static int measure_rate(const cli_bench *b, double *gb_s, sl_error *err) {
     return rc ? rc : cli_memory_rate(n_threads ? n_threads : sl_cpu_threads(), gb_s, err);
 }
 
-// Before the engine takes the device's memory.
+// Measures the peak rate, before the engine takes the memory of the device.
 static void find_peak(cli_bench *b) {
     sl_error why;
     int decodes = 0;
@@ -142,7 +144,7 @@ static void find_peak(cli_bench *b) {
     if (b->o->memory_rate > 0 || !decodes) return;
     if (measure_rate(b, &b->peak_gb_s, &why)) {
         b->peak_gb_s = NAN;
-        fprintf(stderr, "memory rate: not measured: %s\n", why.message);
+        fprintf(stderr, "memory rate: could not be measured: %s\n", why.message);
     }
 }
 
@@ -159,7 +161,7 @@ static void open_meter(cli_bench *b) {
 static void describe(const cli_bench *b) {
     char size[32];
     fprintf(stderr, "model: %s, a step reads %s of weights%s\nbackend: %s\n", b->o->model,
-            cli_bytes((double)sl_model_decode_bytes(b->model), size), sl_model_is_dummy(b->model) ? ", which are dummies" : "",
+            cli_bytes((double)sl_model_decode_bytes(b->model), size), sl_model_is_dummy(b->model) ? " (dummy weights)" : "",
             b->backend);
     if (isfinite(b->peak_gb_s))
         fprintf(stderr, "memory rate: %.1f GB/s, %s\n", b->peak_gb_s, b->o->memory_rate > 0 ? "given" : "measured");
@@ -196,7 +198,7 @@ void cli_bench_close(cli_bench *b) {
     free(b->prompts), free(b->sessions), free(b->batch), free(b->held), free(b->fill_ms), free(b->samplers);
     free(b->ids), free(b->step_ms), free(b->run_ms);
     cli_attn_list_free(&b->attn);
-    cli_auto_close(&b->choose);
+    cli_auto_close(&b->attn_auto);
     cli_meter_close(&b->meter);
     sl_engine_free(b->engine);
     sl_model_free(b->model);
@@ -204,7 +206,7 @@ void cli_bench_close(cli_bench *b) {
 
 // ---- the cache at a depth ----
 
-// Of session j in a batch of n: all `depth`, or evenly apart and odd (--ragged).
+// Depth of session j in a batch of n: `depth`, or with --ragged evenly spaced odd depths.
 static int depth_of(const cli_bench *b, int depth, int n, int j) {
     int apart = (int)((long long)depth * (n - j) / n);
     return !b->o->ragged || depth == 0 ? depth : apart > 1 ? (apart - 1) | 1 : 1;
@@ -223,8 +225,7 @@ static int prefill_to(cli_bench *b, int j, int want, sl_error *err) {
     return rc;
 }
 
-// Session j holds the first `want` tokens of its prompt and nothing else, from wherever it was. Only --ragged goes back to
-// less than a session held.
+// Makes session j hold exactly the first `want` tokens of its prompt. Only --ragged asks for fewer tokens than before.
 static int hold(cli_bench *b, int j, int want, sl_error *err) {
     int copied = b->o->copy && j > 0, rc = 0;
     if (b->sessions[j] && (want < b->held[j] || (copied && want > b->held[j]))) {
@@ -252,7 +253,7 @@ static int hold_all(cli_bench *b, int depth, int n, sl_error *err) {
     return rc;
 }
 
-// Every session back at its depth, with the logits of the token before it.
+// Repeats the last token of each session, so that a test that starts with decode steps has logits.
 static int make_logits(cli_bench *b, int n, sl_error *err) {
     int rc = 0;
     for (int j = 0; !rc && j < n; j++) {
@@ -270,7 +271,7 @@ static int set_attention(cli_bench *b, const cli_bench_row *r, const sl_attn_spe
     const sl_config *config = sl_model_config(b->model);
     int rc = sl_attn_plan_init(&wanted, config->n_layers, spec, err);
     if (!rc)
-        rc = cli_auto_resolve(&b->choose, b->o, b->device, config, &wanted, r->batch, r->depth + r->test.n_prompt, 0, &plan,
+        rc = cli_auto_resolve(&b->attn_auto, b->o, b->device, config, &wanted, r->batch, r->depth + r->test.n_prompt, 0, &plan,
                               err);
     if (!rc) rc = sl_engine_set_attention(b->engine, &plan, err);
     sl_attn_plan_free(&wanted);
@@ -278,12 +279,12 @@ static int set_attention(cli_bench *b, const cli_bench_row *r, const sl_attn_spe
     return rc;
 }
 
-typedef struct timing { // of a test
+typedef struct timing { // times of one test
     double *step_ms;    // [n_gen]
-    double ms, joules;  // of prompts and timed steps
+    double ms, joules;  // totals of prompts and timed steps
 } timing;
 
-// The prompts of a test, from the depth on.
+// Times the prefill of the test's prompts.
 static int run_prompts(cli_bench *b, const cli_bench_row *r, timing *t, sl_error *err) {
     int n = r->test.n_prompt, rc = 0;
     if (!n) return 0;
@@ -294,7 +295,7 @@ static int run_prompts(cli_bench *b, const cli_bench_row *r, timing *t, sl_error
     return rc;
 }
 
-// n_gen steps of the batch after one that is not timed.
+// Times n_gen steps of the batch, after one step that is not timed.
 static int run_steps(cli_bench *b, const cli_bench_row *r, timing *t, sl_error *err) {
     int n = r->batch, rc = 0;
     if (!r->test.n_gen) return 0;
@@ -313,7 +314,7 @@ static int run_steps(cli_bench *b, const cli_bench_row *r, timing *t, sl_error *
     return rc;
 }
 
-// The test once, from the depth on, which is filled before where it is not yet.
+// Runs the test once. Fills the caches to the depth first.
 static int run_once(cli_bench *b, const cli_bench_row *r, timing *t, sl_error *err) {
     t->ms = t->joules = 0;
     int rc = hold_all(b, r->depth, r->batch, err);
@@ -324,7 +325,7 @@ static int run_once(cli_bench *b, const cli_bench_row *r, timing *t, sl_error *e
 
 // ---- one row ----
 
-// The median step without these parts.
+// Median time of a step without these parts.
 static int time_without(cli_bench *b, const cli_bench_row *r, unsigned parts, double *ms, sl_error *err) {
     timing t = {.step_ms = b->step_ms};
     int rc = sl_engine_leave_out(b->engine, parts, err);
@@ -347,19 +348,19 @@ static int time_parts(cli_bench *b, int which, cli_bench_row *r, sl_error *err) 
     return rc;
 }
 
-// What is added up over a row's repetitions.
+// Sums over the repetitions of a row.
 typedef struct sums {
     double *step_ms, *run_ms; // [repetitions][n_gen], [repetitions]
     double kv_bytes, joules;
 } sums;
 
-// Repetition `run` of a row. r->logits, and that it is the first one's.
+// Runs repetition `run` of a row. Repetition 0 sets r->logits; the others must give the same logits.
 static int repeat(cli_bench *b, int which, int run, cli_bench_row *r, sums *s, sl_error *err) {
     int n_gen = r->test.n_gen, rc = n_gen ? set_attention(b, r, &b->attn.specs[which], err) : 0;
     timing t = {.step_ms = s->step_ms + (size_t)run * n_gen};
     if (!rc) rc = run_once(b, r, &t, err);
     for (int j = 0; !rc && j < r->batch; j++)
-        rc = sl_session_check_logits(b->sessions[j], err); // steps look at those before them
+        rc = sl_session_check_logits(b->sessions[j], err); // each step checks only the logits before it
     if (rc) return rc;
     s->run_ms[run] = t.ms;
     s->joules += t.joules;
@@ -367,14 +368,15 @@ static int repeat(cli_bench *b, int which, int run, cli_bench_row *r, sums *s, s
     uint64_t logits = sl_logits_hash(sl_session_logits(b->sessions[0]), sl_model_config(b->model)->n_vocab);
     cli_meter_clocks(&b->meter, &r->sm_mhz, &r->memory_mhz);
     if (run > 0 && logits != r->logits)
-        return sl_fail(err, SL_ERR_DEVICE, "batch %d at depth %d, %s: repetition %d has other logits than the first", r->batch,
+        return sl_fail(err, SL_ERR_DEVICE,
+                       "batch %d at depth %d, %s: the logits of repetition %d differ from those of the first", r->batch,
                        r->depth, r->attn, run + 1);
     r->logits = logits;
     return 0;
 }
 
 static void sum_up(const cli_bench *b, cli_bench_row *r, const sums *s) {
-    enum { COUNTER_MS = 250 }; // energy counters tick 10 to 100 ms apart
+    enum { COUNTER_MS = 250 }; // shortest test for energy: counters update every 10 to 100 ms
     int runs = b->plan->repetitions, n_steps = r->test.n_gen;
     double tokens = (double)r->batch * (r->test.n_prompt + n_steps), rate[runs], steps = 0;
     for (int i = 0; i < runs; i++) rate[i] = tokens * 1e3 / s->run_ms[i];
@@ -396,7 +398,7 @@ static void sum_up(const cli_bench *b, cli_bench_row *r, const sums *s) {
 
 // ---- all rows ----
 
-// The rows of one test, a method each, which take turns; their figures but the parts of a step.
+// Measures the rows of one test, one per method, with the methods in alternation. Does not time the parts of a step.
 static int measure(cli_bench *b, int n, cli_bench_row *rows, sl_error *err) {
     int runs = b->plan->repetitions, rc = 0;
     sums all[n];
@@ -408,7 +410,7 @@ static int measure(cli_bench *b, int n, cli_bench_row *rows, sl_error *err) {
     return rc;
 }
 
-// One test with every method that it depends on.
+// Runs one test with each method, or once if the test does not decode.
 static int run_test(cli_bench *b, const cli_bench_row *size, cli_bench_fn fn, void *ctx, sl_error *err) {
     int n = size->test.n_gen ? b->attn.n : 1;
     cli_bench_row rows[n];
@@ -448,7 +450,7 @@ void cli_bench_name(const cli_bench_row *r, char buf[64]) {
     if (r->depth) snprintf(buf + n, 64 - n, " @ d%d", r->depth);
 }
 
-static json_t *count(int n) { // 0: absent
+static json_t *count(int n) { // 0: unknown
     return n ? json_integer(n) : json_null();
 }
 

@@ -1,14 +1,13 @@
-// engine/cli/bench/bench.h - the measuring core of `sleigh bench` and `bench decode`: tests of a model at depths of its KV
-// cache.
+// engine/cli/bench/bench.h - the measurements of `sleigh bench` and `bench decode`: tests of a model at depths of its KV cache.
 //
-// A test is a prefill of n_prompt tokens (pp512), n_gen decode steps (tg128), or one after the other (pp512+tg128), of a batch
-// whose sequences begin at a depth. Every sequence has its own random ids, from --seed. Its cache is filled once: depths go
-// upwards, each continues the one before, and after a test the sequence is cut back to its depth. Tests that decode are made
-// with every method, those that only prefill once: prefill is dense whatever decodes. Methods take turns, repetition by
-// repetition, so that a machine whose speed drifts treats them alike.
+// A test is a prefill of n_prompt tokens (pp512), n_gen decode steps (tg128), or both in a row (pp512+tg128), for a batch of
+// sequences at a depth. Each sequence has random ids of its own, from --seed. Its cache is filled once: depths rise, each depth
+// continues the previous one, and a test ends with a cut back to the depth. A test that decodes runs with each method. A test
+// that only prefills runs once, because prefill is always dense. Methods alternate from repetition to repetition, so that drift
+// of the machine's speed affects all of them equally.
 //
-// Decoding is greedy, never to an end token. One step that is not timed comes before those that are. A step's time is that
-// between two returns of sl_step: on a GPU, where it returns while its step still runs, that is a whole step as well.
+// Decoding is greedy and never generates an end token. The first step is not timed. The time of a step is the time between two
+// returns of sl_step. On a GPU, sl_step returns while its step still runs, but this time is that of a whole step too.
 #ifndef SLEIGH_BENCH_H
 #define SLEIGH_BENCH_H
 
@@ -29,24 +28,24 @@ typedef struct cli_bench_plan {
     cli_ints batches, depths;
     cli_bench_test tests[CLI_MAX_TESTS];
     int n_tests, repetitions;
-    int parts; // on a GPU also time steps without their linear layers, without attention, without the rest
+    int parts; // 1: on a GPU, also time steps without attention and without the rest
 } cli_bench_plan;
 
 typedef struct cli_bench_row {
     cli_bench_test test;
     int batch, depth;
     const char *attn;
-    // NaN where a figure does not apply or is not to be had
-    double ms, ms_sd, ms_median;             // a whole test, over repetitions
-    double tok_s, tok_s_sd, tok_s_median;    // tokens of the whole batch, over repetitions
-    double prefill_ms, decode_ms;            // means: of the sequences' prefills to the depth; of all timed steps together
-    double step_ms;                          // median over steps: the time between two tokens of one sequence
-    double token_ms;                         // decode time / (steps x batch): the SANTA authors' tpot_ms
-    double speedup;                          // the first method's token_ms to this one's
-    double kv_bytes, gb_s, peak_share;       // K, V and page extras a step; with the weights, per second; of the peak
+    // NaN: the figure does not apply or is not available
+    double ms, ms_sd, ms_median;             // time of a whole test, over repetitions
+    double tok_s, tok_s_sd, tok_s_median;    // tokens of the whole batch per second, over repetitions
+    double prefill_ms, decode_ms;            // prefill of all sequences to the depth; all timed steps, mean over repetitions
+    double step_ms;                          // time between two tokens of one sequence, median over steps
+    double token_ms;                         // decode time / (steps x batch); tpot_ms of the SANTA authors
+    double speedup;                          // token_ms of the first method / token_ms
+    double kv_bytes, gb_s, peak_share;       // bytes of K, V and page extras per step; GB/s with the weights; gb_s / peak
     double joules;                           // per token
-    double linear_ms, attention_ms, rest_ms; // parts; they overlap: their sum is not step_ms
-    int sm_mhz, memory_mhz;                  // of a GPU, at the end; 0: absent
+    double linear_ms, attention_ms, rest_ms; // parts of a step; they overlap, so their sum is not step_ms
+    int sm_mhz, memory_mhz;                  // clocks of a GPU at the end of a test; 0: unknown
     uint64_t logits;                         // hash of the first sequence's last logits
 } cli_bench_row;
 
@@ -57,33 +56,33 @@ typedef struct cli_bench {
     sl_model *model;
     sl_engine *engine;
     cli_attn_list attn;
-    cli_auto choose;
+    cli_auto attn_auto;
     cli_meter meter;
-    char backend[256]; // what runs
-    double peak_gb_s;  // of memory; NaN: not measured
+    char backend[256]; // description of the backend
+    double peak_gb_s;  // memory rate; NaN: unknown
     int max_batch;
-    sl_ids *prompts;       // [max_batch] each of the deepest test's tokens
-    sl_session **sessions; // [max_batch], the deepest first; NULL: not there yet
-    int *held;             // [max_batch] tokens of its prompt that a session began a test with
-    double *fill_ms;       // [max_batch] what prefilling these took
-    sl_session **batch;    // [max_batch] the batch that is timed, the deepest last
+    sl_ids *prompts;       // [max_batch] ids, enough for the longest test
+    sl_session **sessions; // [max_batch], the deepest first; NULL: not open
+    int *held;             // [max_batch] prompt tokens in a session at the start of a test
+    double *fill_ms;       // [max_batch] prefill time of these tokens
+    sl_session **batch;    // [max_batch] sessions of the timed batch, the deepest last
     sl_sampler **samplers; // [max_batch]
     int32_t *ids;          // [max_batch]
     double *step_ms;       // [methods][repetitions][n_gen]
     double *run_ms;        // [methods][repetitions]
 } cli_bench;
 
-// The name of a test as llama-bench has it: "pp512", "tg128 @ d32768".
+// Writes the name of a test as llama-bench does: "pp512", "tg128 @ d32768".
 void cli_bench_name(const cli_bench_row *row, char buf[64]);
 
-// Loads the model, opens an engine that holds the plan, and measures its memory's rate if --memory-rate does not say it.
-// plan must outlive *b. Close it after an error too.
+// Loads the model, opens an engine for the plan, and measures the memory rate if --memory-rate does not give it. `plan` must
+// outlive *b. Close *b also after an error.
 int cli_bench_open(cli_bench *b, const cli_options *o, const cli_bench_plan *plan, sl_error *err);
 void cli_bench_close(cli_bench *b);
-// Every combination: depth by depth, within it batch by batch, test by test, method by method. A non-zero return of fn stops.
+// Runs every combination, nested in the order depth, batch, test, method. A non-zero return of fn stops the run.
 typedef int (*cli_bench_fn)(void *ctx, const cli_bench_row *row, sl_error *err);
 int cli_bench_run(cli_bench *b, cli_bench_fn fn, void *ctx, sl_error *err);
-// All that is known of a row, what it was measured with included.
+// All fields of a row, with the settings of the measurement.
 json_t *cli_bench_json(const cli_bench *b, const cli_bench_row *row);
 
 #endif

@@ -27,7 +27,7 @@ static const cli_grid gpu_grid = {.n_seqs = {.at = {1, 2, 4, 8, 16, 32}, .n = 6}
                       cpu_grid = {.n_seqs = {.at = {1, 4, 16}, .n = 3},
                                   .n_kv = {.at = {256, 512, 1024, 2048, 4096, 8192, 16384, 32768}, .n = 8},
                                   .most_rows = 64 * 1024};
-// Those without a stated error are what auto takes without epsilon: both are held to quality goals (docs/methods.md).
+// Without epsilon, auto chooses among the candidates without a stated error. These meet quality goals (docs/methods.md).
 static const char *const candidates[] = {
     "dense",
     "santa-pps:S=128",
@@ -42,7 +42,7 @@ static int fits(const cli_grid *g, int n_seqs, int n_kv) {
     return (long long)n_seqs * n_kv <= g->most_rows;
 }
 
-// Sizes of the grid that are left in, upwards, none twice.
+// Lists the sizes of the grid within most_rows, in rising order, each once.
 static int list_points(const cli_grid *grid, sl_auto_table *t, sl_error *err) {
     cli_grid g = *grid;
     cli_sort_ints(&g.n_seqs);
@@ -56,10 +56,13 @@ static int list_points(const cli_grid *grid, sl_auto_table *t, sl_error *err) {
             int again = (i && g.n_seqs.at[i] == g.n_seqs.at[i - 1]) || (j && g.n_kv.at[j] == g.n_kv.at[j - 1]);
             if (again || !fits(&g, g.n_seqs.at[i], g.n_kv.at[j])) continue;
             if (t->n_points == SL_AUTO_POINTS)
-                return sl_fail(err, SL_ERR_ARG, "--batch and --depth: more than %d sizes", SL_AUTO_POINTS);
+                return sl_fail(err, SL_ERR_ARG, "--batch and --depth: expected at most %d sizes", SL_AUTO_POINTS);
             t->points[t->n_points++] = (sl_auto_point){.n_seqs = g.n_seqs.at[i], .n_kv = g.n_kv.at[j]};
         }
-    return t->n_points ? 0 : sl_fail(err, SL_ERR_ARG, "--batch and --depth: no size of at most %d rows", g.most_rows);
+    return t->n_points
+               ? 0
+               : sl_fail(err, SL_ERR_ARG, "--batch and --depth: expected a size of at most %d rows (batch x depth), found none",
+                         g.most_rows);
 }
 
 int cli_calibrate(const cli_clock *clock, const cli_grid *grid, sl_auto_table *t, sl_error *err) {
@@ -70,29 +73,26 @@ int cli_calibrate(const cli_clock *clock, const cli_grid *grid, sl_auto_table *t
         sl_auto_point *p = &t->points[i / t->n_specs];
         cli_progress_update(&bar, i, n);
         rc = clock->time(clock->ctx, &t->specs[i % t->n_specs], p->n_seqs, p->n_kv, &p->us[i % t->n_specs], err);
-        if (!rc && cli_interrupted()) rc = sl_fail(err, SL_ERR_IO, "interrupted; no table is written");
+        if (!rc && cli_interrupted()) rc = sl_fail(err, SL_ERR_IO, "interrupted; the table was not written");
     }
     cli_progress_end(&bar);
     return rc;
 }
 
-// ---- what the flags say ----
+// ---- flags ----
 
 static int check_flags(const cli_options *o, sl_error *err) {
-    static const struct {
-        const char *flag;
-        size_t field;
-    } others[] = {{"--steps", offsetof(cli_options, n_gens)},     {"--n-prompt", offsetof(cli_options, n_prompts)},
-                  {"--prompt-gen", offsetof(cli_options, pairs)}, {"--ragged", offsetof(cli_options, ragged)},
-                  {"--copy", offsetof(cli_options, copy)},        {"--memory-rate", offsetof(cli_options, memory_rate)},
-                  {"--plot", offsetof(cli_options, plot)},        {"--query-spread", offsetof(cli_options, query_spread)},
-                  {"--phase", offsetof(cli_options, phase)},      {"--output", offsetof(cli_options, format)},
-                  {"--seed", offsetof(cli_options, seed)}};
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        if (cli_option_given(o, others[i].field) == CLI_BY_FLAG)
-            return sl_fail(err, SL_ERR_ARG, "flag %s does not go with --calibrate", others[i].flag);
+    static const cli_flag others[] = {CLI_FLAG("--steps", n_gens),     CLI_FLAG("--n-prompt", n_prompts),
+                                      CLI_FLAG("--prompt-gen", pairs), CLI_FLAG("--ragged", ragged),
+                                      CLI_FLAG("--copy", copy),        CLI_FLAG("--memory-rate", memory_rate),
+                                      CLI_FLAG("--plot", plot),        CLI_FLAG("--query-spread", query_spread),
+                                      CLI_FLAG("--phase", phase),      CLI_FLAG("--output", format),
+                                      CLI_FLAG("--seed", seed)};
+    const char *other = cli_given_flag(o, others, CLI_N_FLAGS(others));
+    if (other) return sl_fail(err, SL_ERR_ARG, "flag %s cannot be used with --calibrate", other);
     for (int i = 0; CLI_GIVEN(o, depths) && i < o->depths.n; i++)
-        if (o->depths.at[i] == 0) return sl_fail(err, SL_ERR_ARG, "--depth 0: a step that attends to nothing");
+        if (o->depths.at[i] == 0)
+            return sl_fail(err, SL_ERR_ARG, "--depth 0: expected at least 1, a step needs rows to attend to");
     return sl_device_check(o->device, err);
 }
 
@@ -104,7 +104,7 @@ static int offered(const sl_attn_spec *spec, const sl_attn_geom *geom, int on_gp
     return spec->method->supports ? spec->method->supports(geom, spec, err) : 0;
 }
 
-// dense and the methods of --attn, or the candidates that this device and shape have.
+// Lists dense and the methods of --attn, or the candidates that this device and shape offer.
 static int list_specs(const cli_options *o, const sl_attn_geom *geom, int on_gpu, sl_auto_table *t, sl_error *err) {
     const cli_list standard = {.items = (const char **)candidates, .n = sizeof candidates / sizeof *candidates};
     cli_attn_list list;
@@ -119,7 +119,7 @@ static int list_specs(const cli_options *o, const sl_attn_geom *geom, int on_gpu
         else if (rc)
             sl_fail(err, (sl_err)rc, "%s", why.message);
         else if (t->n_specs == SL_AUTO_SPECS)
-            rc = sl_fail(err, SL_ERR_ARG, "--attn: at most %d methods", SL_AUTO_SPECS);
+            rc = sl_fail(err, SL_ERR_ARG, "--attn: expected at most %d methods", SL_AUTO_SPECS);
         else
             t->specs[t->n_specs++] = list.specs[i];
     }
@@ -143,7 +143,7 @@ static cli_grid find_grid(const cli_options *o, int on_gpu) {
     return g;
 }
 
-// Pages and sequences that the largest of its steps needs.
+// Pages and sequences of the largest step of the grid.
 static void find_limits(const cli_grid *g, int *n_pages, int *n_seqs) {
     *n_pages = *n_seqs = 1;
     for (int i = 0; i < g->n_seqs.n; i++)
@@ -176,22 +176,25 @@ static int gpu_time(void *ctx, const sl_attn_spec *spec, int n_seqs, int n_kv, d
     return rc;
 }
 
-// As the CUDA backend, which no model is loaded into here.
+// The same check as in the CUDA backend, which is not open here.
 static int check_shape(const sl_attn_geom *g, sl_error *err) {
     int group = g->n_heads / g->n_kv_heads, dim = g->head_dim;
     int ok = (dim == 64 || dim == 80 || dim == 96 || dim == 128) && ((group >= 1 && group <= 4) || group == 8);
     return ok ? 0
-              : sl_fail(err, SL_ERR_UNSUPPORTED, "head_dim %d, %d query heads for each key head: not supported on a GPU", dim,
-                        group);
+              : sl_fail(err, SL_ERR_UNSUPPORTED,
+                        "head_dim %d, %d query heads per KV head: a GPU supports head_dim 64, 80, 96 and 128, and 1 to 4 or 8 "
+                        "query heads per KV head",
+                        dim, group);
 }
 
 static int calibrate_gpu(const cli_options *o, const sl_attn_geom *geom, const cli_grid *g, sl_auto_table *t, sl_error *err) {
     gpu_clock c = {.repetitions = CLI_GIVEN(o, repetitions) ? o->repetitions : GPU_REPETITIONS};
     sl_bench_attn_limits limits = {.n_tokens = 1, .query_deviation = o->query_deviation};
     if (!strncmp(o->device, "cuda:", 5) && strcmp(o->device, "cuda:0"))
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "--device %.40s: --calibrate measures the first GPU; CUDA_VISIBLE_DEVICES makes another the first",
-                       o->device);
+        return sl_fail(
+            err, SL_ERR_UNSUPPORTED,
+            "--device %.40s: --calibrate measures only the first GPU; set CUDA_VISIBLE_DEVICES to make another GPU the first",
+            o->device);
     find_limits(g, &limits.n_pages, &limits.n_seqs);
     int rc = check_shape(geom, err);
     if (!rc) rc = sl_bench_attn_open(geom, &limits, &c.bench, err);
@@ -216,7 +219,7 @@ static int calibrate_cpu(const cli_options *o, const sl_attn_geom *geom, const c
     return rc;
 }
 
-// ---- what is said ----
+// ---- output ----
 
 static int print_times(const sl_auto_table *t, sl_error *err) {
     char text[512];
@@ -237,14 +240,14 @@ static int print_times(const sl_auto_table *t, sl_error *err) {
     return rc ? rc : cli_printf(err, "\n\n");
 }
 
-// What auto comes to on the longest contexts, without epsilon and with those that were measured.
+// Prints the choices of auto on the longest contexts, without epsilon and with each measured epsilon.
 static int print_choices(const sl_auto_table *t, sl_error *err) {
     char line[512], text[512], number[2][SL_NUMBER_TEXT];
     int rc = 0;
     for (int s = 0; !rc && s < t->n_specs; s++) {
         const sl_attn_spec *spec = &t->specs[s];
         double epsilon = sl_attn_has(spec, "epsilon") ? sl_attn_get(spec, "epsilon") : 0;
-        if (s > 0 && epsilon == 0) continue; // auto without it is said once, with dense
+        if (s > 0 && epsilon == 0) continue; // auto without epsilon was printed with dense
         if (s)
             snprintf(text, sizeof text, "auto:epsilon=%s:delta=%s", sl_number_text(epsilon, number[0]),
                      sl_number_text(sl_attn_get(spec, "delta"), number[1]));

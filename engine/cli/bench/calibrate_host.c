@@ -1,4 +1,4 @@
-// engine/cli/bench/calibrate_host.c - the CPU's clock of calibrate.h.
+// engine/cli/bench/calibrate_host.c - see calibrate_host.h.
 #include "engine/cli/bench/calibrate_host.h"
 #include "engine/backend/backend.h"
 #include "engine/backend/dummy_weights.h"
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DUMMY_DEVIATION 0.02 // of sl_dummy_fill's numbers: queries make up for the keys', outputs only scale with the values'
+#define DUMMY_DEVIATION 0.02 // deviation of sl_dummy_fill's numbers; queries are scaled up to make up for that of the keys
 enum { WARM_UP = 2 };
 
 struct cli_host_clock {
@@ -52,7 +52,7 @@ void cli_host_clock_close(cli_host_clock *c) {
     free(c);
 }
 
-// What one step reads and writes.
+// Inputs and outputs of one step.
 typedef struct batch {
     int n;
     sl_kv_seq *seqs;        // [n]
@@ -89,7 +89,7 @@ static int open_batch(cli_host_clock *c, const sl_attn_spec *spec, int n_seqs, i
     for (int s = 0; !rc && s < n_seqs; s++) {
         rc = sl_kv_reserve(&c->pool, &b->seqs[s], n_kv, err);
         if (rc) return rc;
-        b->seqs[s].n_tokens = n_kv - 1; // as the engine does: extras before the newest row
+        b->seqs[s].n_tokens = n_kv - 1; // as in the engine: build the extras before the newest row
         for (int i = 0; i < n_needs; i++) sl_kv_build(&c->pool, &b->seqs[s], 0, need[i]);
         b->seqs[s].n_tokens = n_kv;
         b->queries[s] = (sl_attn_query){.q = b->q + s * row,

@@ -1,4 +1,4 @@
-// engine/cli/bench/cmd_bench.c - sleigh bench [WHAT]: a model's speed, or finds which of the engine's parts is to be timed.
+// engine/cli/bench/cmd_bench.c - sleigh bench [SUBJECT]: chooses the subject that is timed.
 #include "engine/cli/bench/cmd_bench.h"
 #include "engine/cli/bench/calibrate.h"
 #include "engine/cli/commands.h"
@@ -18,11 +18,11 @@ enum { N_SUBJECTS = sizeof subjects / sizeof *subjects };
 int cmd_bench(const cli_options *o, sl_error *err) {
     char names[128] = "";
     if (o->calibrate && o->what && !strcmp(o->what, "attn")) return cmd_calibrate(o, err);
-    if (o->calibrate) return sl_fail(err, SL_ERR_ARG, "flag --calibrate needs the word attn: sleigh bench attn --calibrate");
+    if (o->calibrate) return sl_fail(err, SL_ERR_ARG, "flag --calibrate needs the subject attn: sleigh bench attn --calibrate");
     if (!o->what) return cmd_bench_model(o, err);
     for (int i = 0; i < N_SUBJECTS; i++) {
         if (!strcmp(o->what, subjects[i].name)) return subjects[i].run(o, err);
         snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", i ? ", " : "", subjects[i].name);
     }
-    return sl_fail(err, SL_ERR_ARG, "bench %.60s: expected %s, or no word for a model's speed", o->what, names);
+    return sl_fail(err, SL_ERR_ARG, "bench %.60s: expected %s, or no subject to time a model", o->what, names);
 }

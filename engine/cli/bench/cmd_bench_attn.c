@@ -1,6 +1,7 @@
-// engine/cli/bench/cmd_bench_attn.c - sleigh bench attn: attention kernels alone, against what reading their bytes costs.
+// engine/cli/bench/cmd_bench_attn.c - sleigh bench attn: times attention kernels alone and compares them with the time that
+// reading their bytes takes.
 //
-// Owns which sizes are timed and how the tables look; engine/cli/bench/attn_timing.h owns the clock.
+// Owns the sizes and the tables. attn_timing.cu owns the clock.
 #include "engine/cli/bench/cmd_bench.h"
 
 #include <stdio.h>
@@ -22,14 +23,14 @@
 static const sl_attn_geom geom = {.n_layers = 1, .n_heads = 32, .n_kv_heads = 8, .head_dim = 128}; // Llama-3.1-8B
 enum { MAX_SIZES = 64, MAX_SEQS = 1024, MAX_METHODS = 16, REPETITIONS = 40 };
 
-// ---- what is timed ----
+// ---- sizes and methods ----
 
 typedef struct size {
     char name[48];
-    int n_tokens, first; // prefill; 0: decode
+    int n_tokens, first; // prefill of n_tokens from position `first`; n_tokens 0: decode
     int n_seqs;
-    int n_kv;          // of each sequence
-    const int *ragged; // [n_seqs], instead of n_kv
+    int n_kv;          // rows of each sequence
+    const int *ragged; // [n_seqs] rows, instead of n_kv
 } size;
 
 typedef struct plan {
@@ -42,7 +43,7 @@ typedef struct row { // one line of the result
     const size *size;
     const sl_attn_spec *spec;
     sl_bench_attn_time time;
-    double bytes, features, flops; // bytes that decode reads; flops of prefill
+    double bytes, features, flops; // decode: bytes and share of key features read; prefill: flops
 } row;
 
 static const int ragged[] = {1000, 60001, 8192, 300, 40007, 15000, 131072, 22222};
@@ -77,16 +78,18 @@ static void add_standard(plan *p) {
     *s = (size){.name = "8 ragged", .n_seqs = N_RAGGED, .ragged = ragged};
 }
 
-// Every batch with every depth, where one of them is given; else the standard sizes.
+// Adds every batch with every depth if one of the flags is given, else the standard sizes.
 static int add_sizes(plan *p, const cli_options *o, sl_error *err) {
     static const cli_ints some_batches = {.at = {1, 4}, .n = 2}, some_depths = {.at = {512, 4096}, .n = 2};
     const cli_ints *batches = CLI_GIVEN(o, batches) ? &o->batches : &some_batches;
     const cli_ints *depths = CLI_GIVEN(o, depths) ? &o->depths : &some_depths;
     if (!CLI_GIVEN(o, batches) && !CLI_GIVEN(o, depths)) return add_standard(p), 0;
     if (batches->n * depths->n > MAX_SIZES / 2)
-        return sl_fail(err, SL_ERR_ARG, "--batch and --depth: %d sizes, at most %d", batches->n * depths->n, MAX_SIZES / 2);
+        return sl_fail(err, SL_ERR_ARG, "--batch and --depth: expected at most %d sizes, found %d", MAX_SIZES / 2,
+                       batches->n * depths->n);
     for (int d = 0; d < depths->n; d++) {
-        if (depths->at[d] == 0) return sl_fail(err, SL_ERR_ARG, "--depth 0: a kernel that attends to nothing");
+        if (depths->at[d] == 0)
+            return sl_fail(err, SL_ERR_ARG, "--depth 0: expected at least 1, a kernel needs rows to attend to");
         for (int b = 0; b < batches->n; b++) add_decode(p, batches->at[b], depths->at[d]);
     }
     return 0;
@@ -95,28 +98,25 @@ static int add_sizes(plan *p, const cli_options *o, sl_error *err) {
 static int add_methods(plan *p, const cli_options *o, sl_error *err) {
     cli_attn_list *list = &p->methods;
     int rc = cli_attn_list_parse(&o->attns, list, err);
-    if (!rc && list->n > MAX_METHODS) rc = sl_fail(err, SL_ERR_ARG, "--attn: at most %d methods", MAX_METHODS);
+    if (!rc && list->n > MAX_METHODS) rc = sl_fail(err, SL_ERR_ARG, "--attn: expected at most %d methods", MAX_METHODS);
     for (int i = 0; !rc && i < list->n; i++)
         if (!sl_attn_on_gpu(&list->specs[i]))
             rc = sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %.100s: not offered on a GPU", list->names[i]);
     return rc;
 }
 
-// The other flags of `bench` are about steps of a model.
+// Refuses flags that concern the steps of a model.
 static int check_flags(const cli_options *o, sl_error *err) {
-    static const struct {
-        const char *flag;
-        size_t field;
-    } others[] = {{"--model", offsetof(cli_options, model)},        {"--steps", offsetof(cli_options, n_gens)},
-                  {"--n-prompt", offsetof(cli_options, n_prompts)}, {"--prompt-gen", offsetof(cli_options, pairs)},
-                  {"--ragged", offsetof(cli_options, ragged)},      {"--copy", offsetof(cli_options, copy)},
-                  {"--device", offsetof(cli_options, device)},      {"--memory-rate", offsetof(cli_options, memory_rate)}};
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        if (cli_option_given(o, others[i].field) == CLI_BY_FLAG)
-            return sl_fail(err, SL_ERR_ARG, "%s is not one of bench attn's flags; it is about steps of a model",
-                           others[i].flag);
+    static const cli_flag of_models[] = {CLI_FLAG("--model", model),        CLI_FLAG("--steps", n_gens),
+                                         CLI_FLAG("--n-prompt", n_prompts), CLI_FLAG("--prompt-gen", pairs),
+                                         CLI_FLAG("--ragged", ragged),      CLI_FLAG("--copy", copy),
+                                         CLI_FLAG("--device", device),      CLI_FLAG("--memory-rate", memory_rate)};
+    const char *other = cli_given_flag(o, of_models, CLI_N_FLAGS(of_models));
+    if (other)
+        return sl_fail(err, SL_ERR_ARG, "flag %s does not belong to `sleigh bench attn`; it concerns the steps of a model",
+                       other);
     if (o->plot && !strcmp(o->phase, "prefill"))
-        return sl_fail(err, SL_ERR_ARG, "--plot: draws decode, which --phase leaves out");
+        return sl_fail(err, SL_ERR_ARG, "--plot draws decode times; --phase prefill measures none");
     return o->plot ? cli_plot_check(o->plot, "--plot", err) : 0;
 }
 
@@ -156,7 +156,7 @@ static int time_row(sl_bench_attn *bench, row *r, int repetitions, sl_error *err
     int n_kv[MAX_SEQS];
     if (s->n_tokens) {
         double pairs = (double)s->n_tokens * s->first + 0.5 * s->n_tokens * (s->n_tokens + 1.0);
-        r->flops = 4 * pairs * geom.n_heads * geom.head_dim; // two products, each a multiplication and an addition
+        r->flops = 4 * pairs * geom.n_heads * geom.head_dim; // two matrix products, each a multiplication and an addition
         return sl_bench_attn_prefill(bench, r->spec, s->n_tokens, s->first, repetitions, &r->time, err);
     }
     for (int i = 0; i < s->n_seqs; i++) n_kv[i] = rows_of(s, i);
@@ -166,7 +166,7 @@ static int time_row(sl_bench_attn *bench, row *r, int repetitions, sl_error *err
     return rc;
 }
 
-// Fills rows[0..*n_rows), size by size; a method that has no kernel for a phase has no row.
+// Fills rows[0..*n_rows), size by size. A method without a kernel for the phase gets no row.
 static int time_all(sl_bench_attn *bench, const plan *p, int repetitions, row *rows, int *n_rows, sl_error *err) {
     int rc = 0, n_methods = p->methods.n, total = p->n_sizes * n_methods;
     cli_progress progress;
@@ -196,7 +196,7 @@ static const char *attn_name(const row *r, char buf[256]) {
 
 static int print_md(const row *rows, int n, const sl_bench_attn_device *device, sl_error *err) {
     char attn[256];
-    int phase = -1, rc = cli_printf(err, "%s: a kernel that only reads reaches %.0f GB/s, an empty graph takes %.1f us\n",
+    int phase = -1, rc = cli_printf(err, "%s: a read-only kernel reaches %.0f GB/s, an empty graph takes %.1f us\n",
                                     device->name, device->read_gb_s, device->empty_us);
     for (int i = 0; !rc && i < n; i++) {
         const row *r = &rows[i];
@@ -273,7 +273,8 @@ static int print(const char *format, const row *rows, int n, const sl_bench_attn
     return !strcmp(format, "csv") ? print_csv(rows, n, device, err) : print_md(rows, n, device, err);
 }
 
-// Latency against context: a curve for each method and number of sequences. Ragged batches have no one length.
+// Draws latency against context, one curve for each method and number of sequences. Skips ragged batches, which have no single
+// length.
 static int draw(const char *file, const row *rows, int n, const sl_bench_attn_device *device, sl_error *err) {
     cli_curves curves = {0};
     char attn[256], name[288], title[320];
@@ -316,7 +317,7 @@ int cmd_bench_attn(const cli_options *o, sl_error *err) {
 
 int cmd_bench_attn(const cli_options *o, sl_error *err) {
     (void)o;
-    return sl_fail(err, SL_ERR_UNSUPPORTED, "bench attn: this build has no CUDA");
+    return sl_fail(err, SL_ERR_UNSUPPORTED, "bench attn needs a GPU; this build has no CUDA");
 }
 
 #endif

@@ -1,5 +1,5 @@
-// engine/cli/bench/cmd_bench_decode.c - sleigh bench decode: what decoding a batch costs, method beside method, as Table 3 of
-// the SANTA paper has it; on a GPU also which part of a step costs what.
+// engine/cli/bench/cmd_bench_decode.c - sleigh bench decode: times the decoding of a batch with several methods, in the form of
+// Table 3 of the SANTA paper. On a GPU it also times the parts of a step.
 #include "engine/cli/bench/cmd_bench.h"
 #include "engine/cli/output/rows.h"
 
@@ -31,10 +31,10 @@ static int make_plan(cli_bench_plan *plan, const cli_options *o, sl_error *err) 
                              .repetitions = CLI_GIVEN(o, repetitions) ? o->repetitions : 1,
                              .parts = 1};
     if (o->n_prompts.n || o->pairs.n)
-        return sl_fail(err, SL_ERR_ARG, "bench decode: %s is one of bench's flags, without a word behind it",
+        return sl_fail(err, SL_ERR_ARG, "bench decode: flag %s belongs to `sleigh bench` without a subject",
                        o->pairs.n ? "--prompt-gen" : "--n-prompt");
     for (int i = 0; i < steps->n; i++) {
-        if (steps->at[i] == 0) return sl_fail(err, SL_ERR_ARG, "--steps 0: expected a whole number from 1");
+        if (steps->at[i] == 0) return sl_fail(err, SL_ERR_ARG, "--steps 0: expected a whole number, 1 or more");
         plan->tests[plan->n_tests++].n_gen = steps->at[i];
     }
     return 0;

@@ -1,5 +1,5 @@
-// engine/cli/bench/cmd_bench_model.c - sleigh bench without a word behind it: a model's speed in llama-bench's shape; and the
-// table, with its picture, that it shares with bench decode.
+// engine/cli/bench/cmd_bench_model.c - sleigh bench without a subject: times a model with tests like llama-bench's. Also prints
+// the table and draws the plot of `bench decode`.
 #include "engine/cli/bench/cmd_bench.h"
 #include "engine/cli/io.h"
 #include "engine/cli/output/plot.h"
@@ -13,7 +13,7 @@
 
 static int add_test(cli_bench_plan *plan, int n_prompt, int n_gen, sl_error *err) {
     if (!n_prompt && !n_gen) return 0;
-    if (plan->n_tests == CLI_MAX_TESTS) return sl_fail(err, SL_ERR_ARG, "bench: at most %d tests", CLI_MAX_TESTS);
+    if (plan->n_tests == CLI_MAX_TESTS) return sl_fail(err, SL_ERR_ARG, "bench: expected at most %d tests", CLI_MAX_TESTS);
     plan->tests[plan->n_tests++] = (cli_bench_test){n_prompt, n_gen};
     return 0;
 }
@@ -30,15 +30,15 @@ static int make_plan(cli_bench_plan *plan, const cli_options *o, sl_error *err) 
     for (int i = 0; !rc && i < n->n; i++) rc = add_test(plan, 0, n->at[i], err);
     for (int i = 0; !rc && i < o->pairs.n; i += 2) rc = add_test(plan, o->pairs.at[i], o->pairs.at[i + 1], err);
     if (rc || plan->n_tests) return rc;
-    return sl_fail(err, SL_ERR_ARG, "--n-prompt and --n-gen: all are 0, nothing to measure");
+    return sl_fail(err, SL_ERR_ARG, "--n-prompt and --n-gen: expected a number above 0, found only 0");
 }
 
-// ---- what the rows say, drawn: those that decode and nothing else ----
+// ---- the plot: rows of tests that only decode ----
 
 typedef struct output {
     cli_bench bench;
     cli_rows rows;
-    cli_curves latency, speedup; // of rows that differ in depth alone, in batch alone
+    cli_curves latency, speedup; // rows that differ only in depth; rows that differ only in batch
 } output;
 
 static void name_curve(const output *out, const cli_bench_row *r, int speedup, char *buf, size_t size) {
@@ -55,12 +55,12 @@ static int note_row(output *out, const cli_bench_row *r, sl_error *err) {
     if (!out->bench.o->plot || r->test.n_prompt) return 0;
     name_curve(out, r, 0, name, sizeof name);
     int rc = cli_curves_add(&out->latency, name, (cli_point){r->depth, r->step_ms, NAN, NAN}, err);
-    if (rc || !strcmp(r->attn, out->bench.attn.names[0])) return rc; // whose speedup is 1 throughout
+    if (rc || !strcmp(r->attn, out->bench.attn.names[0])) return rc; // the speedup of the first method is always 1
     name_curve(out, r, 1, name, sizeof name);
     return cli_curves_add(&out->speedup, name, (cli_point){r->batch, r->speedup, NAN, NAN}, err);
 }
 
-// Latency against context where depths vary or nothing does, speedup against batch where batches and methods vary.
+// Draws speedup against batch if batches and methods vary, and latency against context if depths vary or speedup is not drawn.
 static int draw(const output *out, sl_error *err) {
     const cli_bench_plan *plan = out->bench.plan;
     int speedup = plan->batches.n > 1 && out->speedup.n, n_panels = 0;
@@ -84,9 +84,9 @@ static int add_row(void *ctx, const cli_bench_row *r, sl_error *err) {
 static int check_flags(const cli_options *o, const cli_bench_plan *plan, sl_error *err) {
     int decodes = 0;
     for (int i = 0; i < plan->n_tests; i++) decodes |= !plan->tests[i].n_prompt;
-    if (CLI_GIVEN(o, phase) == CLI_BY_FLAG) return sl_fail(err, SL_ERR_ARG, "--phase is bench attn's");
+    if (CLI_GIVEN(o, phase) == CLI_BY_FLAG) return sl_fail(err, SL_ERR_ARG, "flag --phase belongs to `sleigh bench attn`");
     if (o->plot && !decodes)
-        return sl_fail(err, SL_ERR_ARG, "--plot: no test decodes alone, which is what it draws; give --n-gen");
+        return sl_fail(err, SL_ERR_ARG, "--plot draws tests that only decode, and there is none; give --n-gen");
     return o->plot ? cli_plot_check(o->plot, "--plot", err) : 0;
 }
 
@@ -97,7 +97,7 @@ int cli_bench_print(const cli_options *o, const cli_bench_plan *plan, const cli_
     rc = cli_bench_open(&out.bench, o, plan, err);
     if (!rc) {
         rc = cli_bench_run(&out.bench, add_row, &out, err);
-        int ended = cli_rows_end(&out.rows, rc ? NULL : err); // so that it parses after an error too
+        int ended = cli_rows_end(&out.rows, rc ? NULL : err); // also after an error, so that the JSON parses
         if (!rc) rc = ended ? ended : cli_flush(err);
         if (!rc) rc = draw(&out, err);
     }
@@ -107,7 +107,7 @@ int cli_bench_print(const cli_options *o, const cli_bench_plan *plan, const cli_
     return rc;
 }
 
-// Columns of what is the same in every row are left out where it is what everyone expects.
+// 1: all rows use dense attention, so the table needs no attention column.
 static int is_dense(const cli_options *o) {
     return o->attns.n == 0 || (o->attns.n == 1 && !strcmp(o->attns.items[0], "dense"));
 }

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// ---- GPU: NVML. Its functions return 0 when they did what was asked ----
+// ---- GPU: NVML, whose functions return 0 on success ----
 
 enum { CLOCK_SM = 1, CLOCK_MEMORY = 2 }; // nvmlClockType_t
 
@@ -20,7 +20,8 @@ static void *symbol(const cli_meter *m, const char *name) {
 static void open_nvml(cli_meter *m, const char *library, const char *pci_id) {
     int (*init)(void), (*version)(char *buf, unsigned size), (*by_pci)(const char *id, void **gpu);
     if (!(m->library = dlopen(library, RTLD_NOW | RTLD_LOCAL))) return;
-    *(void **)&init = symbol(m, "nvmlInit_v2"); // as POSIX has it: ISO C converts no object pointers to functions
+    *(void **)&init = symbol(
+        m, "nvmlInit_v2"); // the form that POSIX gives, because ISO C does not convert object pointers to function pointers
     *(void **)&version = symbol(m, "nvmlSystemGetDriverVersion");
     *(void **)&by_pci = symbol(m, "nvmlDeviceGetHandleByPciBusId_v2");
     *(void **)&m->nvml_shutdown = symbol(m, "nvmlShutdown");
@@ -51,7 +52,7 @@ static double read_number(const char *path) {
     return end == text ? NAN : x;
 }
 
-// A package: neither a part of one (two colons) nor the platform, which would count twice.
+// Adds a package. Skips its parts (names with two colons) and the platform zone, which would count the energy twice.
 static void add_package(cli_meter *m, const char *folder, const char *zone) {
     const char *colon = strchr(zone, ':');
     struct cli_rapl *p = &m->packages[m->n_packages];
@@ -86,7 +87,7 @@ static double rapl_joules(cli_meter *m) {
     return m->n_packages ? sum * 1e-6 : NAN;
 }
 
-// ---- either ----
+// ---- both ----
 
 void cli_meter_open(cli_meter *m, const cli_meter_source *source) {
     *m = (cli_meter){0};
@@ -122,7 +123,7 @@ void cli_meter_clocks(const cli_meter *m, int *sm_mhz, int *memory_mhz) {
 
 // ---- memory ----
 
-// Touched by the threads that read it, so that on several sockets it lies near them.
+// Reads the data once. fill: writes it first, from the threads that read it, so that memory lies on their sockets.
 static uint64_t read_pass(uint64_t *data, size_t n, int n_threads, int fill) {
     uint64_t x = 0;
 #pragma omp parallel for num_threads(n_threads) schedule(static) reduction(^ : x)
@@ -137,16 +138,16 @@ static uint64_t read_pass(uint64_t *data, size_t n, int n_threads, int fill) {
 
 int cli_memory_rate(int n_threads, double *gb_s, sl_error *err) {
     enum { PASSES = 5 };
-    const size_t size = (size_t)512 << 20, n = size / sizeof(uint64_t); // several times what caches hold
+    const size_t size = (size_t)512 << 20, n = size / sizeof(uint64_t); // several times the size of caches
     uint64_t *data = aligned_alloc(64, size), all = 0;
     *gb_s = 0;
-    if (!data) return sl_fail(err, SL_ERR_MEMORY, "measuring the memory's rate: no %zu MiB", size >> 20);
+    if (!data) return sl_fail(err, SL_ERR_MEMORY, "memory rate: out of memory: %zu MiB", size >> 20);
     read_pass(data, n, n_threads, 1);
     for (int i = 0; i < PASSES; i++) {
         double start = cli_now();
         uint64_t x = read_pass(data, n, n_threads, 0);
         double rate = (double)size / (cli_now() - start) * 1e-6;
-        all |= x; // 0, and what keeps the reads from being left out
+        all |= x; // always 0; keeps the compiler from removing the reads
         if (rate > *gb_s) *gb_s = rate;
     }
     free(data);

@@ -1,8 +1,7 @@
-// engine/cli/bench/meter.h - what a machine says of itself while it is measured: joules, clocks, driver, and how fast it reads
-// memory.
+// engine/cli/bench/meter.h - energy, clocks and driver of the measured machine, and its memory rate.
 //
-// On a GPU from NVML, where the driver's libnvidia-ml.so.1 can be loaded; on the CPU from RAPL, where the kernel lets this user
-// read it. What is not there is absent, never an error and never a guess: NaN, 0 or "".
+// GPU: from NVML, if the driver's libnvidia-ml.so.1 can be loaded. CPU: from RAPL, if this user may read it. A missing value is
+// NaN, 0 or "", never an error or a guess.
 #ifndef SLEIGH_METER_H
 #define SLEIGH_METER_H
 
@@ -13,13 +12,13 @@
 enum { CLI_MAX_PACKAGES = 16 };
 
 typedef struct cli_meter_source {
-    const char *pci_id;   // of the GPU, as CUDA names it; NULL: the CPU is measured
-    const char *nvml;     // library; NULL: libnvidia-ml.so.1
-    const char *powercap; // folder; NULL: /sys/class/powercap
+    const char *pci_id;   // PCI id of the GPU, as CUDA writes it; NULL: measure the CPU
+    const char *nvml;     // library file; NULL: libnvidia-ml.so.1
+    const char *powercap; // RAPL folder; NULL: /sys/class/powercap
 } cli_meter_source;
 
 typedef struct cli_meter {
-    char driver[96]; // its version; "": none
+    char driver[96]; // version; "": none
     // GPU
     void *library, *gpu;
     int (*nvml_shutdown)(void);
@@ -27,18 +26,18 @@ typedef struct cli_meter {
     int (*nvml_clock)(void *gpu, int type, unsigned *mhz);
     // CPU
     struct cli_rapl {
-        char path[384];         // of its counter
-        double last, wrap, sum; // microjoules; the counter begins anew at wrap
+        char path[384];         // file of the counter
+        double last, wrap, sum; // microjoules; the counter restarts at 0 after `wrap`
     } packages[CLI_MAX_PACKAGES];
     int n_packages;
 } cli_meter;
 
 void cli_meter_open(cli_meter *meter, const cli_meter_source *source);
 void cli_meter_close(cli_meter *meter);
-double cli_meter_joules(cli_meter *meter);                                   // since some moment; NaN: absent
-void cli_meter_clocks(const cli_meter *meter, int *sm_mhz, int *memory_mhz); // of this moment; 0: absent
+double cli_meter_joules(cli_meter *meter);                                   // since an arbitrary moment; NaN: unknown
+void cli_meter_clocks(const cli_meter *meter, int *sm_mhz, int *memory_mhz); // current clocks; 0: unknown
 
-// GB/s at which n_threads of the CPU together read memory: the best of five passes over 512 MiB.
+// GB/s at which n_threads CPU threads together read memory: the best of five passes over 512 MiB.
 int cli_memory_rate(int n_threads, double *gb_s, sl_error *err);
 
 #endif

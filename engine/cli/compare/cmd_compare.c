@@ -1,6 +1,5 @@
-// engine/cli/compare/cmd_compare.c - sleigh compare: the same prompts through dense attention and through other methods: their
-// texts, their next-token distributions on one path, the outputs of their heads on one state. See compare_runs.c for the
-// protocol.
+// engine/cli/compare/cmd_compare.c - sleigh compare: compares methods with dense attention on the same prompts: answers,
+// next-token distributions on the same tokens, and outputs of heads on the same states. compare_runs.c has the protocol.
 #include "engine/base/json.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/compare/compare.h"
@@ -19,18 +18,16 @@
 
 static int check_flags(const cli_options *o, sl_error *err) {
     if (o->jsonl && o->reference)
-        return sl_fail(err, SL_ERR_ARG, "flag --reference does not go with --jsonl: a line has its own \"reference\"");
-    if (!o->chat && CLI_GIVEN(o, system_prompt) == CLI_BY_FLAG)
-        return sl_fail(err, SL_ERR_ARG, "flag --system-prompt needs --chat");
-    if (!o->chat && CLI_GIVEN(o, chat_template) == CLI_BY_FLAG)
-        return sl_fail(err, SL_ERR_ARG, "flag --chat-template needs --chat");
+        return sl_fail(err, SL_ERR_ARG, "flag --reference cannot be used with --jsonl; a line gives its \"reference\"");
+    int rc = cli_check_chat_flags(o, err);
+    if (rc) return rc;
     if (o->question_dense && !o->jsonl) return sl_fail(err, SL_ERR_ARG, "flag --question-dense needs --jsonl");
     return o->jsonl ? cli_records_check_flags(o, "--jsonl", err) : 0;
 }
 
 // ---- prompts ----
 
-static compare_prompt *new_prompt(compare *c, sl_error *err) { // NULL: the reason is in *err
+static compare_prompt *new_prompt(compare *c, sl_error *err) { // NULL: out of memory
     compare_prompt *grown = realloc(c->prompts, (c->n_prompts + 1) * sizeof *grown);
     if (!grown) {
         sl_fail(err, SL_ERR_MEMORY, "prompt %d: out of memory", c->n_prompts);
@@ -43,25 +40,24 @@ static compare_prompt *new_prompt(compare *c, sl_error *err) { // NULL: the reas
 
 static int check_length(const compare *c, const compare_prompt *p, sl_error *err) {
     size_t limit = (size_t)sl_model_config(c->run.model)->n_ctx, n = p->reference.n > p->ids.n ? p->reference.n : p->ids.n;
-    if (!p->ids.n) return sl_fail(err, SL_ERR_FORMAT, "the prompt is empty and this model's tokenizer puts no BOS in front");
+    if (!p->ids.n) return sl_fail(err, SL_ERR_FORMAT, "the prompt is empty, and the tokenizer of this model adds no BOS token");
     if (n <= limit) return 0;
-    return sl_fail(err, SL_ERR_CONTEXT, "%s has %zu tokens, this model's context holds %zu",
+    return sl_fail(err, SL_ERR_CONTEXT, "%s has %zu tokens; expected at most %zu, this model's context",
                    p->reference.n ? "the prompt with its reference" : "the prompt", n, limit);
 }
 
-// The ids of context and question as one text, in the model's chat template where that is asked for.
+// Sets the ids of context and question as one text, in the chat template if --chat is given.
 static int set_prompt(compare *c, compare_prompt *p, const sl_text *context, const sl_text *asked, sl_error *err) {
     const eval_item item = {.question = *asked};
     return eval_prompt_ids(&c->prompter, context, &item, &p->ids, &p->n_dense, err);
 }
 
-// Tokenises the prompt that was set last and its reference as one text.
+// Tokenises the last prompt and its reference as one text.
 static int set_reference(compare *c, compare_prompt *p, const char *text, size_t n, sl_error *err) {
     int rc = eval_prompt_continued(&c->prompter, text, n, &p->reference, err);
-    size_t most = p->reference.n < p->ids.n ? p->reference.n : p->ids.n;
-    while ((size_t)p->n_before < most && p->reference.data[p->n_before] == p->ids.data[p->n_before]) p->n_before++;
+    p->n_before = cli_common_prefix(p->reference.data, p->reference.n, p->ids.data, p->ids.n);
     if (!rc && p->reference.n == (size_t)p->n_before)
-        rc = sl_fail(err, SL_ERR_FORMAT, "the reference adds no token to the prompt");
+        rc = sl_fail(err, SL_ERR_FORMAT, "expected a reference with at least one token");
     c->n_references++;
     return rc;
 }
@@ -74,7 +70,8 @@ static int read_text(compare *c, const sl_text *text, const sl_text *reference, 
     int rc = set_prompt(c, p, &(sl_text){0}, text, err);
     if (o->dense_prefix >= 0) p->n_dense = o->dense_prefix;
     if (!rc && p->n_dense > (int)p->ids.n)
-        rc = sl_fail(err, SL_ERR_ARG, "--dense-prefix %d: the prompt has only %zu tokens", o->dense_prefix, p->ids.n);
+        rc = sl_fail(err, SL_ERR_ARG, "--dense-prefix %d: expected at most %zu, the number of prompt tokens", o->dense_prefix,
+                     p->ids.n);
     if (!rc && o->reference) rc = set_reference(c, p, reference->data ? reference->data : "", reference->n, err);
     return rc ? rc : check_length(c, p, err);
 }
@@ -92,7 +89,8 @@ static int read_record(compare *c, const json_t *record, sl_error *err) {
     if (!p) return SL_ERR_MEMORY;
     p->sequence = cli_record_sequence(record, c->o->seq_id, c->n_prompts - 1);
     p->id = json_incref(sl_json_get(record, "id"));
-    if (cli_record_attn(record)) return sl_fail(err, SL_ERR_FORMAT, "\"attn\": compare takes its methods from --attn");
+    if (cli_record_attn(record))
+        return sl_fail(err, SL_ERR_FORMAT, "\"attn\": not supported here; give the methods with --attn");
     if (reference && !json_is_string(reference)) return sl_fail(err, SL_ERR_FORMAT, "\"reference\": expected a string");
     int rc = set_prompt(c, p, &context, &asked, err);
     if (c->o->question_dense) p->n_dense = (int)p->ids.n;
@@ -108,7 +106,7 @@ static int read_records(compare *c, cli_records *r, sl_error *err) {
         json_decref(record);
         if (rc) return rc;
     }
-    return rc || c->n_prompts ? rc : sl_fail(err, SL_ERR_FORMAT, "%s: holds no prompts", r->path);
+    return rc || c->n_prompts ? rc : sl_fail(err, SL_ERR_FORMAT, "%s: expected prompts, found none", r->path);
 }
 
 // ---- the engine ----
@@ -117,8 +115,8 @@ static int pages(size_t n_tokens) {
     return (int)((n_tokens + SL_PAGE - 1) / SL_PAGE);
 }
 
-// A context for the longest prompt with its answer, and as many sequences' pages as that and the forks of the dense path need:
-// they share their prefix, so that two sequences do for long ones.
+// Opens an engine with a context for the longest prompt and its answer, and with pages for the forks of the dense path. Forks
+// share the pages of their prefix, so long prompts need pages of about two sequences.
 static int open_engine(compare *c, sl_error *err) {
     size_t limit = (size_t)sl_model_config(c->run.model)->n_ctx, n_ctx = 0;
     int n_sequences = 1;
@@ -157,15 +155,16 @@ static void describe(const compare *c) {
     cli_run_describe(&c->run, stderr);
     for (int i = 0; i < c->n_prompts; i++)
         if (c->prompts[i].n_dense < (int)c->prompts[i].ids.n) {
-            fprintf(stderr, "setup: B, contexts are prefilled densely; questions and answers are decoded by the methods\n");
+            fprintf(stderr, "setup: B, prefill of contexts with dense attention; the methods decode questions and answers\n");
             return;
         }
-    fprintf(stderr, "setup: A, prompts are prefilled densely; answers are decoded by the methods\n");
+    fprintf(stderr, "setup: A, prefill of prompts with dense attention; the methods decode the answers\n");
 }
 
 static void describe_switches(const compare *c) {
     if (!c->n_first || !c->n_other) return;
-    fprintf(stderr, "switch: %.2f us to set a method, %.3f ms for the step after that, %.3f ms for others; %d switches\n",
+    fprintf(stderr,
+            "switch: %.2f us to set a method, %.3f ms for the first step after it, %.3f ms for other steps; %d switches\n",
             1e3 * c->switch_ms / c->n_switches, c->first_ms / c->n_first, c->other_ms / c->n_other, c->n_switches);
 }
 
@@ -226,13 +225,13 @@ static int run_compare(compare *c, sl_error *err) {
 }
 
 int cmd_compare(const cli_options *flags, sl_error *err) {
-    cli_options o = *flags; // with the device that --device auto comes to
+    cli_options o = *flags; // with --device auto resolved
     compare c = {.o = &o, .prompter = {.o = &o}};
     cli_records records = {0};
     sl_text text = {0}, reference = {0};
     int n_records, is_open = 0, rc = cli_need_model(&o, err);
     if (!rc) rc = check_flags(&o, err);
-    if (!rc && !o.attns.n) rc = sl_fail(err, SL_ERR_ARG, "flag --attn is required: the methods, separated by commas");
+    if (!rc && !o.attns.n) rc = sl_fail(err, SL_ERR_ARG, "flag --attn is required: give the methods, separated by commas");
     if (!rc) rc = cli_attn_list_parse(&o.attns, &c.attn, err);
     if (!rc) rc = cli_check_device(&o, err);
     if (!rc && o.chat) rc = cli_chat_template(&o, &c.prompter.chat, err);
@@ -248,7 +247,7 @@ int cmd_compare(const cli_options *flags, sl_error *err) {
         rc = cli_run_open_model(&c.run, &o, err);
         is_open = !rc;
     }
-    if (!rc && !CLI_GIVEN(&o, temp)) c.run.sampling.temp = 0; // whatever the model's own default
+    if (!rc && !CLI_GIVEN(&o, temp)) c.run.sampling.temp = 0; // not the default of the model
     if (!rc) c.prompter.tok = sl_model_tokenizer(c.run.model);
     if (!rc) rc = o.jsonl ? read_records(&c, &records, err) : read_text(&c, &text, &reference, err);
     if (!rc) {

@@ -1,4 +1,4 @@
-// engine/cli/compare/compare_plot.c - what sleigh compare draws, from the errors of heads on identical states.
+// engine/cli/compare/compare_plot.c - the plots of sleigh compare: errors of heads on identical states.
 #include "engine/cli/compare/compare.h"
 #include "engine/cli/output/plot.h"
 
@@ -8,7 +8,7 @@
 
 int compare_plot_check(const compare *c, sl_error *err) {
     if (!c->o->plot) return 0;
-    if (!c->o->heads) return sl_fail(err, SL_ERR_ARG, "--plot: draws the errors of heads, which --no-heads leaves out");
+    if (!c->o->heads) return sl_fail(err, SL_ERR_ARG, "--plot draws the errors of heads; --no-heads measures none");
     return cli_plot_check(c->o->plot, "--plot", err);
 }
 
@@ -17,7 +17,7 @@ static double field(const json_t *row, const char *name) {
     return json_is_number(value) ? json_number_value(value) : NAN;
 }
 
-// Of methods with a budget.
+// Curves of the methods with a budget.
 static int error_curves(const compare *c, const json_t *rows, cli_curves *out, sl_error *err) {
     int rc = 0;
     for (int i = 0; !rc && i < c->attn.n; i++) {
@@ -29,7 +29,7 @@ static int error_curves(const compare *c, const json_t *rows, cli_curves *out, s
     return rc;
 }
 
-// [n_layers][methods][n_heads] means over steps
+// [n_layers][methods][n_heads], mean errors over steps
 static double *layer_cells(const compare *c, int n_layers, int n_heads) {
     double *cells = malloc((size_t)n_layers * (size_t)c->attn.n * (size_t)n_heads * sizeof *cells), *at = cells;
     for (int layer = 0; cells && layer < n_layers; layer++)

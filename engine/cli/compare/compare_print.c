@@ -1,6 +1,6 @@
-// engine/cli/compare/compare_print.c - what sleigh compare prints. md: each prompt's texts as they come, three tables at the
-// end. csv: the figures of the tables, a row a method. json: all of it, heads and tokens too. No times: equal runs print equal
-// bytes.
+// engine/cli/compare/compare_print.c - the output of sleigh compare. md: the answers to each prompt as they come, and three
+// tables at the end. csv: the figures of the tables, one row per method. json: everything, with heads and tokens. It prints no
+// times, so equal runs print equal bytes.
 #include "engine/cli/commands.h"
 #include "engine/cli/compare/compare.h"
 #include "engine/cli/io.h"
@@ -28,11 +28,11 @@ typedef struct figures {
     cli_interval kl_at[N_SHARES];
     double kl_max;
     cli_estimate error, cosine;
-    cli_interval error_at[2], cosine_at[2]; // median and 90%; the cosine's 10%
-    compare_head heads;                     // sums over all
+    cli_interval error_at[2], cosine_at[2]; // error: median and 90%; cosine: median and 10%
+    compare_head heads;                     // sums over all heads
 } figures;
 
-// exp of the mean; the error is that of its linear part.
+// exp of the mean, with the standard error of its linear approximation.
 static cli_estimate perplexity(const cli_values *nll) {
     cli_estimate mean = cli_values_mean(nll);
     return (cli_estimate){exp(mean.at), exp(mean.at) * mean.error};
@@ -93,7 +93,7 @@ static void put_interval(json_t *row, const char *name, cli_interval i) {
     put(row, key, i.high);
 }
 
-static void put_reads(json_t *row, const compare_head *h) { // means
+static void put_reads(json_t *row, const compare_head *h) { // means over steps
     put(row, "bias", h->bias / h->n);
     put(row, "v_rows", h->v_rows / h->n);
     put(row, "v_distinct", h->v_distinct > 0 || h->v_rows == 0 ? h->v_distinct / h->n : NAN);
@@ -105,7 +105,7 @@ static void put_reads(json_t *row, const compare_head *h) { // means
     put(row, "bytes_share", h->bytes / h->dense_bytes);
 }
 
-// One flat object, the same fields in the same order for every method.
+// A flat object with the same fields in the same order for every method.
 static json_t *row_of(const compare *c, const compare_method *m, const figures *f) {
     static const char *const kl_names[N_SHARES] = {"kl_median", "kl_90", "kl_99"};
     json_t *row = json_pack("{s:s, s:i, s:i}", "attn", m->text, "prompts", c->n_prompts, "identical", m->n_identical);
@@ -165,11 +165,11 @@ static json_t *tiles_json(const compare *c, const compare_method *m) {
 static json_t *answer_json(const compare_answer *a) {
     json_t *ids = json_array(), *text = json_stringn(a->text.data, a->text.n);
     for (size_t i = 0; i < a->ids.n; i++) json_array_append_new(ids, json_integer(a->ids.data[i]));
-    // only --stop texts that cut a character in two are not UTF-8
+    // the text is not UTF-8 only if a --stop text cuts a character in two
     return json_pack("{s:o, s:o, s:s}", "text", text ? text : json_null(), "ids", ids, "stopped", a->stopped);
 }
 
-// Of the values added for the last prompt: how many, and their mean.
+// Mean of the values of the last prompt; *n: their number.
 static double last_group(const cli_values *v, int *n) {
     int from = v->n_groups > 1 ? v->ends[v->n_groups - 2] : 0;
     double sum = 0;
@@ -199,7 +199,7 @@ static json_t *prompt_json(const compare *c, const compare_prompt *p, json_t *id
     return row;
 }
 
-// methods: a row each, to which their heads are added; lent.
+// methods: one row per method; this adds the heads to the rows and does not take over the reference.
 static int print_json(compare *c, json_t *methods, sl_error *err) {
     const cli_options *o = c->o;
     char device[256];
@@ -218,7 +218,7 @@ static int print_json(compare *c, json_t *methods, sl_error *err) {
 
 // ---- the texts of a prompt ----
 
-// Text in a cell of a Markdown table.
+// Prints text as a cell of a Markdown table.
 static int print_cell(const char *text, size_t n, sl_error *err) {
     int rc = 0;
     for (size_t i = 0; !rc && i < n; i++) {
@@ -231,19 +231,19 @@ static int print_cell(const char *text, size_t n, sl_error *err) {
     return rc;
 }
 
-// Bytes of the answer's text that its first n tokens make.
+// Length in bytes of the text of the first n tokens of an answer.
 static int text_before(const compare *c, const compare_answer *a, int n, size_t *bytes, sl_error *err) {
     sl_text text = {0};
     sl_detok_stream detok = sl_detok_begin(sl_model_tokenizer(c->run.model), 0, 0);
     int rc = 0, n_vocab = sl_tokenizer_n_vocab(detok.tok);
-    for (int i = 0; !rc && i < n; i++) // ids beyond the tokenizer's are padding of the vocabulary: no text
+    for (int i = 0; !rc && i < n; i++) // ids above the tokenizer's are padding of the vocabulary and have no text
         if (a->ids.data[i] < n_vocab) rc = sl_detok_next(&detok, a->ids.data[i], &text, err);
     *bytes = text.n < a->text.n ? text.n : a->text.n;
     sl_text_free(&text);
     return rc;
 }
 
-// From the first token that differs on the text is red on a terminal, else in {+ +}.
+// Prints the text from the first different token on in red on a terminal, else in {+ +}.
 static int print_answer(const compare *c, const compare_method *m, sl_error *err) {
     const compare_answer *a = &m->answer;
     int differ = compare_differ_at(&c->dense.ids, &a->ids), colour = isatty(STDOUT_FILENO);

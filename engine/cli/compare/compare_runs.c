@@ -1,12 +1,13 @@
 // engine/cli/compare/compare_runs.c - the runs of one prompt of sleigh compare:
-//   the dense run generates, and is observed: every method runs on the queries and KV of each of its steps (same state);
-//   each method generates from the same dense prefix (free run);
-//   each method decodes the tokens of the dense run, or of a reference (teacher-forced), next to dense attention.
+//   dense run:          dense attention generates; at each step, every method also runs on its queries and KV cache (same
+//   state); free run:           each method generates from the same dense prefix; teacher-forced run: each method decodes the
+//   tokens of the dense run, or of a reference, in parallel with dense attention.
 //
-// In the last, dense attention and the methods take turns on one engine, BLOCK steps at a time, each on its own fork of the
-// dense prefix. BLOCK rows of logits are all that is kept of the dense turn, so that memory is O(vocabulary) at any length, and
-// a change of method, which on a GPU means to record its step anew, is paid once in BLOCK steps.
+// In the teacher-forced run, dense attention and the methods alternate on one engine, BLOCK steps at a time, each on its fork
+// of the dense prefix. Only BLOCK rows of dense logits are kept, so memory is O(vocabulary) at any length. A switch of method
+// makes a GPU record its step again; BLOCK steps share this cost.
 #include "engine/cli/compare/compare.h"
+#include "engine/cli/io.h"
 #include "engine/cli/output/progress_bar.h"
 #include "engine/cli/process.h"
 #include "engine/cli/timeline.h"
@@ -23,12 +24,12 @@ static int check_interrupt(sl_error *err) {
 
 // ---- the prefix and free runs ----
 
-// The session holds the prompt's dense prefix and no more; where that is the whole prompt, its logits are those of the last
-// token.
+// Makes the session hold exactly the dense prefix of the prompt. If that is the whole prompt, the session has the logits of its
+// last token.
 static int to_prefix(compare *c, const compare_prompt *p, sl_error *err) {
     int keep = cli_timeline_common(&c->t, p->ids.data, p->n_dense);
     if (keep > c->n_held) keep = c->n_held;
-    if (keep == (int)p->ids.n) keep--; // take the last token again
+    if (keep == (int)p->ids.n) keep--; // repeat the last token, for its logits
     int rc = cli_timeline_cut(&c->t, keep, err);
     c->n_held = keep;
     if (!rc) rc = cli_timeline_prefill(&c->t, p->ids.data + keep, p->n_dense - keep, err);
@@ -41,7 +42,7 @@ static int sink_answer(void *ctx, const char *text, size_t n, sl_error *err) {
     return sl_text_append(ctx, text, n, err);
 }
 
-// The rest of the prompt and the answer with the method that is set.
+// Decodes the rest of the prompt and the answer with the current method.
 static int generate(compare *c, const compare_prompt *p, compare_answer *a, sl_error *err) {
     int rc = to_prefix(c, p, err);
     a->text.n = a->ids.n = 0;
@@ -56,9 +57,8 @@ static int generate(compare *c, const compare_prompt *p, compare_answer *a, sl_e
 }
 
 int compare_differ_at(const sl_ids *a, const sl_ids *b) {
-    size_t least = a->n < b->n ? a->n : b->n, i = 0;
-    while (i < least && a->data[i] == b->data[i]) i++;
-    return i == a->n && i == b->n ? -1 : (int)i;
+    int i = cli_common_prefix(a->data, a->n, b->data, b->n);
+    return (size_t)i == a->n && (size_t)i == b->n ? -1 : i;
 }
 
 static int judge_answer(compare *c, compare_method *m, sl_error *err) {
@@ -73,14 +73,14 @@ static int judge_answer(compare *c, compare_method *m, sl_error *err) {
 static int free_run(compare *c, const compare_prompt *p, int which, sl_error *err) {
     compare_method *m = &c->methods[which];
     int rc = cli_run_set_attention(&c->run, m->text, err);
-    if (!rc) rc = cli_run_settle(&c->run, (int)p->ids.n, err);
+    if (!rc) rc = cli_run_set_prompt(&c->run, (int)p->ids.n, err);
     if (!rc) rc = generate(c, p, &m->answer, err);
     if (rc) return rc;
     sl_attn_stats_add(&m->read, sl_engine_attn_stats(c->run.engine));
     return judge_answer(c, m, err);
 }
 
-// ---- heads, on the states of the dense run ----
+// ---- heads on the states of the dense run ----
 
 static void add_tiles(compare_method *m, const sl_attn_report *p) {
     int i = 0;
@@ -91,7 +91,7 @@ static void add_tiles(compare_method *m, const sl_attn_report *p) {
 static int add_record(compare_method *m, const sl_attn_record *r, int n_heads) {
     const sl_attn_report *p = r->report;
     compare_head *h = &m->heads[r->layer * n_heads + r->head];
-    double ess = p->ess > 0 ? p->ess : NAN, spread = p->v_rows / ess - 1; // squared; below 0 by rounding alone
+    double ess = p->ess > 0 ? p->ess : NAN, spread = p->v_rows / ess - 1; // squared; below 0 only by rounding
     h->n++;
     h->error += p->error, h->cosine += p->cosine, h->bias += p->bias;
     h->k_rows += p->k_rows, h->v_rows += p->v_rows, h->v_distinct += p->v_distinct;
@@ -102,7 +102,7 @@ static int add_record(compare_method *m, const sl_attn_record *r, int n_heads) {
     return rc ? rc : cli_values_add(&m->cosine, p->cosine, NULL);
 }
 
-// The heads of a step are a group.
+// Ends the groups of a step: its heads are one group.
 static int end_groups(compare *c) {
     int rc = 0;
     for (int i = 0; !rc && i < c->attn.n; i++) {
@@ -112,7 +112,7 @@ static int end_groups(compare *c) {
     return rc;
 }
 
-// In each layer the heads of dense attention, which runs, then those of each method in order.
+// Receives, for each layer, the heads of dense attention, which runs, and then the heads of each method in order.
 static void observe(void *ctx, const sl_attn_record *r) {
     compare *c = ctx;
     int n_heads = sl_model_config(c->run.model)->n_heads, which = c->n_observed++ / n_heads % (c->attn.n + 1) - 1;
@@ -121,11 +121,11 @@ static void observe(void *ctx, const sl_attn_record *r) {
     if (which >= 0 && r->layer == sl_model_config(c->run.model)->n_layers - 1) add_tiles(&c->methods[which], r->report);
 }
 
-// With what auto comes to for the prompt at work.
+// Observes the methods, with auto resolved for the current prompt.
 static int observe_methods(compare *c, sl_error *err) {
     const sl_attn_plan listed = {.n_layers = c->attn.n, .layer = c->attn.specs};
     sl_attn_plan shadows;
-    int rc = cli_run_resolve(&c->run, &listed, &shadows, err);
+    int rc = cli_run_resolve_plan(&c->run, &listed, &shadows, err);
     const sl_observer observer = {.fn = observe, .ctx = c, .shadows = shadows.layer, .n_shadows = shadows.n_layers};
     if (!rc) rc = sl_engine_observe(c->run.engine, &observer, err);
     sl_attn_plan_free(&shadows);
@@ -149,10 +149,10 @@ static int dense_run(compare *c, const compare_prompt *p, sl_error *err) {
 typedef struct forced {
     compare *c;
     const int32_t *path; // [n]
-    int n, n_before;     // n_before: tokens of the path that are the prompt's
+    int n, n_before;     // n_before: first tokens of the path that are the prompt
     int n_vocab;
-    sl_session **sessions; // [1 + attn.n]: dense attention's, the methods'
-    float *logits;         // [BLOCK][n_vocab] dense attention's of this block
+    sl_session **sessions; // [1 + attn.n]: of dense attention, then of the methods
+    float *logits;         // [BLOCK][n_vocab] dense logits of this block of steps
     double log_sum[BLOCK];
     int top[BLOCK];
 } forced;
@@ -180,7 +180,7 @@ static int switch_to(compare *c, const char *attn, sl_error *err) {
     return rc;
 }
 
-// Decodes token `at` of the path; *logits are those of the next. first: of a block.
+// Decodes token `at` of the path; *logits predict the next token. first: the first step of a block.
 static int step(forced *f, int which, int at, int first, const float **logits, double *log_sum, sl_error *err) {
     compare *c = f->c;
     double start = cli_now();
@@ -227,7 +227,7 @@ static int method_block(forced *f, int which, int from, int n, sl_error *err) {
     return rc;
 }
 
-static int end_prompt(compare *c, sl_error *err) { // a group of the values
+static int end_prompt(compare *c, sl_error *err) { // one group of values per prompt
     int rc = 0;
     for (int j = 0; !rc && j < N_PARTS; j++) rc = cli_values_end_group(&c->dense_nll[j], err);
     for (int i = 0; !rc && i < c->attn.n; i++) {
@@ -263,7 +263,8 @@ static int forced_run(compare *c, const compare_prompt *p, sl_error *err) {
     f.path = p->reference.n ? p->reference.data : path.data;
     f.n = (int)(p->reference.n ? p->reference.n : path.n);
     f.n_before = p->reference.n ? p->n_before : (int)p->ids.n;
-    int from = p->n_dense < f.n_before ? p->n_dense : f.n_before; // a reference may change the prompt's last tokens
+    int from = p->n_dense < f.n_before ? p->n_dense
+                                       : f.n_before; // as one text with a reference, the last tokens of the prompt may change
     if (!rc) rc = open_forced(&f, from, p->sequence, err);
     if (!rc) rc = run_forced(&f, from, err);
     close_forced(&f);
@@ -273,7 +274,7 @@ static int forced_run(compare *c, const compare_prompt *p, sl_error *err) {
 
 int compare_run_prompt(compare *c, const compare_prompt *p, sl_error *err) {
     sl_session_set_sequence(c->t.session, p->sequence);
-    int rc = cli_run_settle(&c->run, (int)p->ids.n, err);
+    int rc = cli_run_set_prompt(&c->run, (int)p->ids.n, err);
     if (!rc) rc = dense_run(c, p, err);
     for (int i = 0; !rc && i < c->attn.n; i++) rc = free_run(c, p, i, err);
     return rc ? rc : forced_run(c, p, err);

@@ -1,9 +1,10 @@
-// engine/cli/eval/cmd_eval.c - sleigh eval: tasks or questions of a file, each asked with every method on one prefilled
-// context.
+// engine/cli/eval/cmd_eval.c - sleigh eval: asks the questions of generated tasks, or of a file, with each method on the same
+// prefilled context.
 //
-// Set-up B: the context is prefilled densely, question and answer go through the method (--question-dense: set-up A). A text's
-// questions are asked method by method, so that what a method keeps beside the pages is made once. A sample's draws are keyed
-// by its task, length and number: neither the count, nor the order, nor the threads change an answer.
+// Set-up B: dense attention prefills the context, and the method decodes question and answer (--question-dense: set-up A). All
+// questions about a text are asked with one method before the next, so that the page extras of a method are built once. The
+// random numbers of a sample are keyed by its task, length and number, so an answer does not depend on the number of samples,
+// their order or the threads.
 #include "engine/base/hash.h"
 #include "engine/cli/attn_list.h"
 #include "engine/cli/commands.h"
@@ -27,26 +28,26 @@
 #include <string.h>
 
 enum {
-    GENERATOR = 1, // another number where the tasks' texts have changed
+    GENERATOR = 1, // version of the generated texts
     DEFAULT_SAMPLES = 32,
     MOST_CELLS = 1 << 24,
 };
 
 typedef struct eval {
-    cli_options o; // the flags, with what this command decides: device, context, tokens to generate, stop texts
+    cli_options o; // the flags, with this command's choice of device, context, tokens to generate and stop texts
     cli_attn_list attn;
     eval_records records; // of --jsonl
-    int *tasks;           // [scores.n_groups] of generated ones
+    int *tasks;           // [scores.n_groups] task of each generated group
     eval_scores scores;
     json_t *settings;
     eval_maker maker;
     eval_prompter prompter;
     FILE *out; // --out, or NULL
     const char *newline[1];
-    // while it runs
+    // state of the run
     cli_run run;
     cli_timeline t;
-    int n_dense; // tokens at the session's beginning that were prefilled densely
+    int n_dense; // first tokens of the session that dense attention prefilled
     sl_ids *ids; // [questions of a text]
     int *n_shared;
     sl_text answer;
@@ -54,26 +55,24 @@ typedef struct eval {
     int n_done, n_todo;
 } eval;
 
-// ---- what the flags ask for ----
+// ---- flags and samples ----
 
 static int check_flags(const cli_options *o, sl_error *err) {
-    const char *other = CLI_GIVEN(o, task) == CLI_BY_FLAG        ? "--task"
-                        : CLI_GIVEN(o, lengths) == CLI_BY_FLAG   ? "--length"
-                        : CLI_GIVEN(o, questions) == CLI_BY_FLAG ? "--questions"
-                        : CLI_GIVEN(o, haystack) == CLI_BY_FLAG  ? "--haystack"
-                                                                 : NULL;
-    if (o->jsonl && other) return sl_fail(err, SL_ERR_ARG, "flag %s does not go with --jsonl", other);
+    static const cli_flag of_tasks[] = {CLI_FLAG("--task", task), CLI_FLAG("--length", lengths),
+                                        CLI_FLAG("--questions", questions), CLI_FLAG("--haystack", haystack)};
+    const char *other = cli_given_flag(o, of_tasks, CLI_N_FLAGS(of_tasks));
+    if (o->jsonl && other) return sl_fail(err, SL_ERR_ARG, "flag %s cannot be used with --jsonl", other);
     if (!o->jsonl && o->procedure) return sl_fail(err, SL_ERR_ARG, "flag --procedure needs --jsonl");
     if (o->procedure && !eval_procedure_find(o->procedure))
         return sl_fail(err, SL_ERR_ARG, "--procedure %.60s: expected one of %s", o->procedure, eval_procedure_names());
     if (o->grader && eval_grader_find(o->grader) == GRADE_NONE)
-        return sl_fail(err, SL_ERR_ARG, "--grader %.60s: unknown; `sleigh eval --help` lists them", o->grader);
-    if (o->dump && o->plot) return sl_fail(err, SL_ERR_ARG, "flag --plot does not go with --dump, which asks nothing");
-    if (o->procedure && o->grader) return sl_fail(err, SL_ERR_ARG, "--procedure has a grader of its own: leave out --grader");
-    if (!o->chat && CLI_GIVEN(o, system_prompt) == CLI_BY_FLAG)
-        return sl_fail(err, SL_ERR_ARG, "flag --system-prompt needs --chat");
-    if (!o->chat && CLI_GIVEN(o, chat_template) == CLI_BY_FLAG)
-        return sl_fail(err, SL_ERR_ARG, "flag --chat-template needs --chat");
+        return sl_fail(err, SL_ERR_ARG, "--grader %.60s: unknown grader; `sleigh eval --help` lists all graders", o->grader);
+    if (o->dump && o->plot)
+        return sl_fail(err, SL_ERR_ARG, "flag --plot cannot be used with --dump, which does not run the model");
+    if (o->procedure && o->grader)
+        return sl_fail(err, SL_ERR_ARG, "flag --grader cannot be used with --procedure, which sets the grader");
+    int rc = cli_check_chat_flags(o, err);
+    if (rc) return rc;
     return o->plot ? cli_plot_check(o->plot, "--plot", err) : 0;
 }
 
@@ -81,7 +80,7 @@ static int add_group(eval *e, const char *task, int length, int n, sl_error *err
     eval_scores *s = &e->scores;
     for (int g = 0; g < s->n_groups; g++)
         if (s->groups[g].length == length && !strcmp(s->groups[g].task, task))
-            return sl_fail(err, SL_ERR_ARG, "--task %s at --length %d is named twice", task, length);
+            return sl_fail(err, SL_ERR_ARG, "--task %s with --length %d is named twice", task, length);
     eval_group *groups = realloc(s->groups, (size_t)(s->n_groups + 1) * sizeof *groups);
     if (groups) s->groups = groups;
     int *tasks = realloc(e->tasks, (size_t)(s->n_groups + 1) * sizeof *tasks);
@@ -106,7 +105,8 @@ static int list_tasks(eval *e, sl_error *err) {
         char name[32];
         snprintf(name, sizeof name, "%.*s", (int)strcspn(p, ","), p);
         int task = eval_task_find(name), all = !strcmp(name, "all");
-        if (task < 0 && !all) return sl_fail(err, SL_ERR_ARG, "--task %s: unknown; `sleigh eval --help` lists them", name);
+        if (task < 0 && !all)
+            return sl_fail(err, SL_ERR_ARG, "--task %s: unknown task; `sleigh eval --help` lists all tasks", name);
         for (int i = 0; all && !rc && eval_task_name(i); i++) rc = add_task(e, i, err);
         if (!all) rc = add_task(e, task, err);
     }
@@ -129,7 +129,7 @@ static int list_records(eval *e, sl_error *err) {
     for (int i = 0, j; !rc && i < n; i = j) {
         for (j = i + 1; j < n && !strcmp(e->records.at[j].task, e->records.at[i].task);) j++;
         int wanted = o->samples && o->samples < j - i ? o->samples : j - i;
-        if (wanted < j - i) { // the group's first records stay
+        if (wanted < j - i) { // keep the first records of the group
             for (int k = i + wanted; k < j; k++) free(e->records.at[k].task), eval_text_free(&e->records.at[k].text);
             memmove(&e->records.at[i + wanted], &e->records.at[j], (size_t)(n - j) * sizeof *e->records.at);
             n = e->records.n = n - (j - i - wanted);
@@ -140,11 +140,11 @@ static int list_records(eval *e, sl_error *err) {
     return rc;
 }
 
-static int n_questions(const eval *e, int group) { // of a text
+static int n_questions(const eval *e, int group) { // per text
     return e->o.jsonl ? 1 : eval_task_questions(e->tasks[group], e->maker.n_questions);
 }
 
-// Samples of one text are one cluster: of a file, lines in a row with the same context.
+// The samples of one text are one cluster. In a file, consecutive lines with the same context are one text.
 static void find_clusters(eval *e) {
     for (int g = 0; g < e->scores.n_groups; g++)
         for (int i = 0, at = e->scores.groups[g].first; i < e->scores.groups[g].n; i++) {
@@ -164,7 +164,7 @@ static json_t *texts_json(const cli_list *texts) {
     return out;
 }
 
-// What an answer depends on, under the names of the flags.
+// Collects everything that an answer depends on, under the names of the flags.
 static int make_settings(eval *e, sl_error *err) {
     const cli_options *o = &e->o;
     cli_fingerprint model;
@@ -198,7 +198,7 @@ static int make_settings(eval *e, sl_error *err) {
 
 // ---- prompts ----
 
-// The text that group and number name; generated ones are the caller's to free.
+// Gets the text of a group and number. The caller frees a generated text (free_text).
 static int get_text(eval *e, int group, int number, eval_text *out, sl_error *err) {
     const eval_group *g = &e->scores.groups[group];
     if (e->o.jsonl) {
@@ -214,13 +214,13 @@ static void free_text(const eval *e, eval_text *text) {
     if (!e->o.jsonl) eval_text_free(text);
 }
 
-// Before a text is made: making one of --length tokens takes the longer the more they are.
+// Checks limits before a text is generated, because long texts take long to generate.
 static int check_limits(const eval *e, sl_error *err) {
     const cli_options *o = &e->o;
     long long cells = (long long)e->scores.n_samples * e->scores.n_methods;
     sl_config config;
     if (cells > MOST_CELLS)
-        return sl_fail(err, SL_ERR_ARG, "--samples: %d questions of %d methods are %lld answers, expected at most %d",
+        return sl_fail(err, SL_ERR_ARG, "--samples: %d questions with %d methods are %lld answers; expected at most %d",
                        e->scores.n_samples, e->scores.n_methods, cells, MOST_CELLS);
     int rc = cli_read_config(o, &config, err);
     if (rc) return rc;
@@ -234,7 +234,7 @@ static int check_limits(const eval *e, sl_error *err) {
     return 0;
 }
 
-// A length that a task does not fit into is found before the weights are loaded.
+// Finds a --length that is too short for a task before the weights are loaded.
 static int check_lengths(eval *e, sl_error *err) {
     int rc = 0;
     for (int g = 0; !rc && !e->o.jsonl && g < e->scores.n_groups; g++) {
@@ -245,7 +245,7 @@ static int check_lengths(eval *e, sl_error *err) {
     return rc;
 }
 
-// Errors about a line of a file name it.
+// Adds file and line to an error about a line of --jsonl.
 static int at_line(const eval *e, int sample, int rc, sl_error *err) {
     if (!rc || !e->o.jsonl || rc == SL_ERR_IO) return rc;
     sl_error why = *err;
@@ -301,8 +301,8 @@ static int ask(eval *e, const sl_ids *ids, int n_shared, sl_error *err) {
     int n = (int)ids->n, n_dense = e->o.question_dense ? n : n_shared;
     int keep = cli_timeline_common(t, ids->data, n_dense);
     if (keep > e->n_dense) keep = e->n_dense;
-    if (keep == n) keep = n - 1; // the logits belong to the last step: take the last token again
-    int rc = cli_run_settle(&e->run, n, err);
+    if (keep == n) keep = n - 1; // repeat the last token: the session holds logits of another step
+    int rc = cli_run_set_prompt(&e->run, n, err);
     if (!rc) rc = cli_timeline_cut(t, keep, err);
     e->n_dense = keep;
     if (!rc) rc = cli_timeline_prefill(t, ids->data + keep, n_dense - keep, err);
@@ -312,7 +312,7 @@ static int ask(eval *e, const sl_ids *ids, int n_shared, sl_error *err) {
     if (!rc) rc = sl_text_append(&e->answer, "", 0, err);
     if (!rc) rc = cli_timeline_generate(t, 0, sink_answer, e, err);
     if (!rc && cli_interrupted())
-        rc = sl_fail(err, SL_ERR_IO, e->out ? "interrupted; the same command goes on from there" : "interrupted");
+        rc = sl_fail(err, SL_ERR_IO, e->out ? "interrupted; run the same command to continue" : "interrupted");
     return rc;
 }
 
@@ -409,7 +409,7 @@ static int open_run(eval *e, sl_error *err) {
         if (o->lengths.at[i] > e->o.n_ctx) e->o.n_ctx = o->lengths.at[i];
     int rc = cli_run_open(&e->run, &e->o, err);
     if (rc) return rc;
-    if (!CLI_GIVEN(o, temp)) // a model's own settings do not count: greedy
+    if (!CLI_GIVEN(o, temp)) // greedy; ignores the settings of the model
         e->run.sampling = (sl_sampling){.temp = 0, .top_p = 1, .repeat_penalty = 1, .seed = o->seed};
     return cli_timeline_open(&e->t, &e->run, 0, err);
 }
@@ -420,9 +420,9 @@ static int run(eval *e, sl_error *err) {
     if (rc) return rc;
     sl_engine_describe(e->run.engine, device, sizeof device);
     fprintf(stderr, "model: %s\nbackend: %s\nsetup: %s\n", e->o.model, device,
-            e->o.question_dense ? "A, context and question are prefilled densely"
-                                : "B, contexts are prefilled densely; question and answer go through each method");
-    fprintf(stderr, "samples: %d with %d methods each, %d of %d answers to go\n", e->scores.n_samples, e->scores.n_methods,
+            e->o.question_dense ? "A, prefill of contexts and questions with dense attention; each method decodes the answers"
+                                : "B, prefill of contexts with dense attention; each method decodes questions and answers");
+    fprintf(stderr, "samples: %d with %d methods each, %d of %d answers left\n", e->scores.n_samples, e->scores.n_methods,
             e->n_todo, e->scores.n_samples * e->scores.n_methods);
     cli_catch_interrupt(1);
     return run_texts(e, err);
@@ -441,7 +441,7 @@ static int print_table(eval *e, sl_error *err) {
     return rc;
 }
 
-// All that can be refused without the model's weights.
+// Makes all checks that do not need the weights of the model.
 static int prepare(eval *e, sl_tokenizer **tok, sl_error *err) {
     cli_options *o = &e->o;
     int rc = cli_need_model(o, err);
@@ -457,7 +457,7 @@ static int prepare(eval *e, sl_tokenizer **tok, sl_error *err) {
     if (rc) return rc;
     const eval_procedure *procedure = o->procedure ? eval_procedure_find(o->procedure) : NULL;
     if (o->chat && procedure && !o->system_prompt) o->system_prompt = procedure->system;
-    e->newline[0] = "\n"; // the plain wording's answers are a line
+    e->newline[0] = "\n"; // answers in the plain wording are one line
     if (!o->jsonl && !o->chat && !o->stops.n) o->stops = (cli_list){.items = e->newline, .n = 1};
     o->device = cli_pick_device(o, e->attn.specs, e->attn.n);
     e->prompter.o = o;

@@ -43,7 +43,7 @@ int eval_grader_is_choice(eval_grader grader) {
 
 // ---- parts of a text ----
 
-static int is_word(char c) { // letters beyond ASCII too
+static int is_word(char c) { // any byte of a character beyond ASCII counts as a letter
     return isalnum((unsigned char)c) || (unsigned char)c >= 128;
 }
 
@@ -66,13 +66,13 @@ static span last_words(span s, int n) {
     return (span){s.p + at, s.n - at};
 }
 
-static span last_line(span s) { // of a text without blanks at its end
+static span last_line(span s) { // s: without blanks at its end
     size_t at = s.n;
     while (at && s.p[at - 1] != '\n') at--;
     return (span){s.p + at, s.n - at};
 }
 
-// Where `part` occurs, case ignored (ASCII); whole: with no letter or digit on either side.
+// 1: `part` occurs in s, case ignored (ASCII). whole: only without a letter or digit on either side.
 static int contains(span s, span part, int whole) {
     if (!part.n) return 0;
     for (size_t i = 0; i + part.n <= s.n; i++) {
@@ -102,7 +102,7 @@ static int last_boxed(span s, span *out) {
 
 // ---- numbers ----
 
-static size_t minus(span s, size_t i) { // bytes of a minus sign at i: ASCII's or U+2212
+static size_t minus(span s, size_t i) { // length in bytes of a minus sign at i, ASCII or U+2212; 0: none
     if (i < s.n && s.p[i] == '-') return 1;
     return i + 3 <= s.n && !memcmp(s.p + i, "\xE2\x88\x92", 3) ? 3 : 0;
 }
@@ -111,12 +111,12 @@ static int is_digit(span s, size_t i) {
     return i < s.n && isdigit((unsigned char)s.p[i]);
 }
 
-// A comma between digits that marks thousands: three digits follow, no fourth.
+// 1: the comma at i separates thousands: exactly three digits follow.
 static int is_thousands(span s, size_t i) {
     return s.p[i] == ',' && is_digit(s, i + 1) && is_digit(s, i + 2) && is_digit(s, i + 3) && !is_digit(s, i + 4);
 }
 
-// The number that begins at i, sign included: digits, commas between thousands, decimals. 0: none.
+// Reads the number at i: sign, digits with commas between thousands, decimals. Returns its length in bytes; 0: no number.
 static size_t number_at(span s, size_t i, double *out) {
     char digits[64];
     size_t n = 0, at = i, sign = minus(s, i);
@@ -134,10 +134,10 @@ static size_t number_at(span s, size_t i, double *out) {
     return at - i;
 }
 
-// From byte `from` on, which need not be the beginning: what stands before a minus says whether it is a sign.
+// Finds the next number from byte `from` on. Looks at the byte before it: after a letter or digit, a minus is a hyphen.
 static int next_number(span s, size_t from, span *found, double *out) {
     for (size_t i = from; i < s.n; i++) {
-        if (i && isalnum((unsigned char)s.p[i - 1])) continue; // x2 and B12 are names, the minus of 3-4 a hyphen
+        if (i && isalnum((unsigned char)s.p[i - 1])) continue; // x2 and B12 are names; in 3-4 the minus is a hyphen
         size_t n = number_at(s, i, out);
         if (!n) continue;
         *found = (span){s.p + i, n};
@@ -168,7 +168,7 @@ static int take(span *s, const char *word) {
     return 1;
 }
 
-// The whole of s as a number: currency and per cent signs aside, a fraction as a/b or \frac{a}{b}.
+// Reads all of s as a number. Ignores currency and per cent signs; accepts fractions a/b and \frac{a}{b}.
 static int as_number(span s, double *out) {
     static const char *const fractions[] = {"\\frac{", "\\dfrac{", "\\tfrac{"};
     double a, b = 1;
@@ -203,7 +203,7 @@ static int same_number(double a, double b) {
 
 // ---- choice letters ----
 
-// A letter A to D that stands alone: no letter, digit or apostrophe beside it.
+// 1: a letter A to D stands alone at i, without a letter, digit or apostrophe on either side.
 static int is_choice(span s, size_t i) {
     if (!strchr("ABCDabcd", s.p[i]) || !s.p[i]) return 0;
     int before = i && (is_word(s.p[i - 1]) || s.p[i - 1] == '\'');
@@ -211,7 +211,7 @@ static int is_choice(span s, size_t i) {
     return !before && !after;
 }
 
-// The first or last choice letter; one in lower case ("a" is a word too) only where there is no capital.
+// The first or last choice letter. Takes a lower-case letter only if there is no capital, because "a" is also a word.
 static char find_choice(span s, int backwards) {
     for (int lower = 0; lower < 2; lower++)
         for (size_t j = 0; j < s.n; j++) {

@@ -1,4 +1,4 @@
-// engine/cli/eval/eval_plot.c - what sleigh eval draws; see eval_scores.h.
+// engine/cli/eval/eval_plot.c - see eval_plot.h.
 #include "engine/cli/eval/eval_plot.h"
 #include "engine/cli/attn_list.h"
 #include "engine/cli/eval/eval_scores.h"

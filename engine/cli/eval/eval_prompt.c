@@ -1,5 +1,6 @@
 // engine/cli/eval/eval_prompt.c - see eval_prompt.h.
 #include "engine/cli/eval/eval_prompt.h"
+#include "engine/cli/io.h"
 #include "engine/cli/run.h"
 
 #include <ctype.h>
@@ -17,7 +18,7 @@ static int append(sl_text *to, const sl_text *text, sl_error *err) {
 
 static int tokenize(const eval_prompter *p, const sl_text *text, sl_ids *ids, sl_error *err) {
     ids->n = 0;
-    return sl_tokenize(p->tok, text->data, text->n, p->chat ? 0 : SL_TOK_BOS, ids, err); // a template writes BOS itself
+    return sl_tokenize(p->tok, text->data, text->n, p->chat ? 0 : SL_TOK_BOS, ids, err); // a template writes BOS
 }
 
 static int render(eval_prompter *p, const sl_text *context, const eval_item *item, sl_error *err) {
@@ -28,7 +29,8 @@ static int render(eval_prompter *p, const sl_text *context, const eval_item *ite
     return rc ? rc : append(&p->whole, &item->prefix, err);
 }
 
-// The prompt up to the context's end. Templates cut blanks at a message's ends, so the context is looked for without its first.
+// Sets head: the prompt up to the end of the context. Searches for the context without its leading blanks, because templates
+// trim messages.
 static int find_head(eval_prompter *p, const sl_text *context, sl_error *err) {
     const char *begin = context->data, *at = NULL;
     size_t n = context->n;
@@ -36,7 +38,8 @@ static int find_head(eval_prompter *p, const sl_text *context, sl_error *err) {
     for (size_t i = 0; !at && i + n <= p->whole.n; i++)
         if (!memcmp(p->whole.data + i, begin, n)) at = p->whole.data + i;
     if (!at)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "this chat template changes the text: the context is not found in its prompt");
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "this chat template changes the text of the context, so the end of the context cannot be found");
     p->head.n = 0;
     return sl_text_append(&p->head, p->whole.data, (size_t)(at - p->whole.data) + n, err);
 }
@@ -51,9 +54,7 @@ int eval_prompt_ids(eval_prompter *p, const sl_text *context, const eval_item *i
     rc = find_head(p, context, err);
     if (!rc) rc = tokenize(p, &p->head, &p->head_ids, err);
     if (rc) return rc;
-    size_t most = ids->n < p->head_ids.n ? ids->n : p->head_ids.n, n = 0;
-    while (n < most && ids->data[n] == p->head_ids.data[n]) n++;
-    *n_shared = (int)n;
+    *n_shared = cli_common_prefix(ids->data, ids->n, p->head_ids.data, p->head_ids.n);
     return 0;
 }
 

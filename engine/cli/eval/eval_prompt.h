@@ -1,5 +1,5 @@
-// engine/cli/eval/eval_prompt.h - from a context and a question to token ids, and where set-up B's dense part ends: for eval
-// and compare.
+// engine/cli/eval/eval_prompt.h - makes token ids from a context and a question, and finds the end of the context, where set-up
+// B stops the dense prefill. Used by eval and compare.
 #ifndef SLEIGH_EVAL_PROMPT_H
 #define SLEIGH_EVAL_PROMPT_H
 
@@ -10,17 +10,17 @@
 
 typedef struct eval_prompter {
     const cli_options *o;         // --system-prompt
-    const sl_tokenizer *tok;      // lent
+    const sl_tokenizer *tok;      // not owned
     const sl_chat_template *chat; // NULL: no template
     sl_text whole, head;
     sl_ids ids, head_ids;
 } eval_prompter;
 
 void eval_prompter_free(eval_prompter *p);
-// Ids of context, question and prefix as one text. *n_shared (or NULL): how many of them are the context's own, template in
-// front included; all of them where there is no context.
+// Ids of context, question and prefix as one text. *n_shared (or NULL): number of ids up to the end of the context, with the
+// part of the template before it; all ids if there is no context.
 int eval_prompt_ids(eval_prompter *p, const sl_text *context, const eval_item *item, sl_ids *ids, int *n_shared, sl_error *err);
-// Ids of the prompt that eval_prompt_ids made last with a text behind it, as one text.
+// Ids of the last prompt of eval_prompt_ids and a text after it, as one text.
 int eval_prompt_continued(eval_prompter *p, const char *text, size_t n, sl_ids *ids, sl_error *err);
 int eval_prompt_count(void *prompter, const sl_text *context, const eval_item *item, int *n_tokens, sl_error *err);
 

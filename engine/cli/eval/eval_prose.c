@@ -1,4 +1,4 @@
-// engine/cli/eval/eval_prose.c - see eval_prose.h. The grammar is scripts/tiny_text.py's.
+// engine/cli/eval/eval_prose.c - see eval_prose.h. The grammar is the one in scripts/tiny_text.py.
 #include "engine/cli/eval/eval_prose.h"
 #include "engine/base/hash.h"
 #include "engine/cli/eval/eval_words.h"
@@ -47,9 +47,9 @@ void prose_put(prose *p, sl_text *to, const char *text, size_t n) {
 
 // ---- sentences ----
 
-// %n noun, %p its plural, %a adjective, %v and %i transitive and intransitive verb, %r preposition, %d adverb, %t time;
-// %N noun phrase, %S subject, %A and %B a noun with and without adjective after a or an, %Q quantity, %C colour, %G and %E
-// endings.
+// %n noun, %p plural noun, %a adjective, %v transitive verb, %i intransitive verb, %r preposition, %d adverb, %t time; %N noun
+// phrase, %S subject, %A "a" with adjective and noun, %B "a" with noun, %D "a" with adjective, %Q quantity, %C colour, %G and
+// %E endings.
 static const char *const sentences[] = {
     "%S %v %N",
     "%S %v %N %r %N",
@@ -72,7 +72,7 @@ static const char *const sentences[] = {
     "without %N, %N would be %a",
     "%S has %A and %B",
 };
-static const char *const noun_phrases[] = { // of equal chance: 5%
+static const char *const noun_phrases[] = { // each with a chance of 5%
     "the %n",    "the %n",    "the %n",    "the %n",    "the %n",           "the %n",          "the %n",
     "the %a %n", "the %a %n", "the %a %n", "the %a %n", "the %a %n",        "the %a %n",       "%A",
     "%A",        "%A",        "%B",        "%B",        "the %n of the %n", "the %n of the %n"};

@@ -62,7 +62,7 @@ static int append_json(const reader *r, sl_text *to, const json_t *text) {
 
 // ---- the prompt ----
 
-// Where the last line that is not blank begins.
+// Start of the last line that is not blank.
 static size_t last_line(const char *text, size_t n) {
     while (n && strchr(" \t\r\n", text[n - 1])) n--;
     while (n && text[n - 1] != '\n') n--;
@@ -98,10 +98,10 @@ static int read_prompt(const reader *r, const json_t *record, eval_text *text) {
     eval_item *item = text->items;
     const json_t *asked = input ? input : prompt ? prompt : question;
     if (!json_is_string(asked)) return bad(r, "expected a string \"input\", \"prompt\" or \"question\"");
-    if (!json_string_length(asked)) return bad(r, "the prompt is empty");
+    if (!json_string_length(asked)) return bad(r, "expected a prompt that is not empty");
     if (prefix && !json_is_string(prefix)) return bad(r, "\"answer_prefix\": expected a string");
     if (context && (asked != question || !json_is_string(context)))
-        return bad(r, "\"context\": expected a string, beside a \"question\"");
+        return bad(r, "\"context\": expected a string together with a \"question\"");
     int rc = 0;
     if (asked == input)
         rc = read_input(r, input, question, text);
@@ -117,13 +117,14 @@ static int read_prompt(const reader *r, const json_t *record, eval_text *text) {
 
 // ---- the references ----
 
-// One reference as a text. GSM8K's answers end in "#### 18".
+// Adds a reference as text. Answers of GSM8K end in "#### 18".
 static int add_reference(const reader *r, const json_t *value, int is_choice, eval_item *item) {
     char number[64];
     const char *text = json_string_value(value);
     size_t n = json_string_length(value);
     if (json_is_integer(value) && is_choice) {
-        if (json_integer_value(value) < 0 || json_integer_value(value) > 3) return bad(r, "\"answer\": expected 0 to 3");
+        if (json_integer_value(value) < 0 || json_integer_value(value) > 3)
+            return bad(r, "\"answer\": expected 0 to 3, the index of a choice");
         snprintf(number, sizeof number, "%c", (char)('A' + json_integer_value(value)));
         text = number;
     } else if (json_is_integer(value)) {
@@ -133,7 +134,7 @@ static int add_reference(const reader *r, const json_t *value, int is_choice, ev
         snprintf(number, sizeof number, "%.15g", json_real_value(value));
         text = number;
     }
-    if (!text) return bad(r, "the reference is neither a text nor a number");
+    if (!text) return bad(r, "expected a text or a number as reference");
     if (text == number) n = strlen(number);
     for (size_t i = n; i-- > 0 && n >= 4;)
         if (i + 4 <= n && !memcmp(text + i, "####", 4)) {
@@ -142,7 +143,7 @@ static int add_reference(const reader *r, const json_t *value, int is_choice, ev
         }
     while (n && strchr(" \t\r\n", *text)) text++, n--;
     while (n && strchr(" \t\r\n", text[n - 1])) n--;
-    if (!n) return bad(r, "a reference is empty");
+    if (!n) return bad(r, "expected references that are not empty");
     if (json_array_append_new(item->references, json_stringn(text, n)))
         return sl_fail(r->err, SL_ERR_MEMORY, "%s: out of memory", r->path);
     return 0;
@@ -154,11 +155,11 @@ static int read_references(const reader *r, const json_t *record, eval_item *ite
     const json_t *list = outputs ? outputs : answers, *value;
     size_t i;
     item->grader = name ? eval_grader_find(json_is_string(name) ? json_string_value(name) : "") : r->grader;
-    if (name && item->grader == GRADE_NONE) return bad(r, "\"grader\": unknown; `sleigh eval --help` lists them");
+    if (name && item->grader == GRADE_NONE) return bad(r, "\"grader\": unknown grader; `sleigh eval --help` lists all graders");
     int rc = 0;
     if (list && (!json_is_array(list) || !json_array_size(list)))
         return bad(r, "\"outputs\" or \"answers\": expected a list that is not empty");
-    if (!list && !answer) return bad(r, "no reference: expected \"outputs\", \"answers\" or \"answer\"");
+    if (!list && !answer) return bad(r, "expected a reference: \"outputs\", \"answers\" or \"answer\"");
     int is_choice = sl_json_get(record, "choices") || eval_grader_is_choice(item->grader);
     if (item->grader == GRADE_NONE) item->grader = is_choice ? GRADE_CHOICE_LINE : list ? GRADE_SUBSTRING : GRADE_ANY;
     if (!list || item->grader == GRADE_EXACT)
@@ -218,7 +219,7 @@ static int read_lines(reader *r, const sl_text *file, eval_records *out) {
         }
         p += n + 1;
     }
-    return rc || out->n ? rc : sl_fail(r->err, SL_ERR_FORMAT, "%s: holds no questions", r->path);
+    return rc || out->n ? rc : sl_fail(r->err, SL_ERR_FORMAT, "%s: expected questions, found none", r->path);
 }
 
 int eval_records_read(const char *path, eval_grader grader, const eval_procedure *procedure, int n_predict, eval_records *out,

@@ -35,7 +35,7 @@ int eval_scores_missing(const eval_scores *s) {
     return n;
 }
 
-// ---- reading what is there ----
+// ---- reading an existing file ----
 
 static void show(const json_t *value, char buf[160]) {
     char *text = value ? json_dumps(value, JSON_ENCODE_ANY) : NULL;
@@ -46,16 +46,17 @@ static void show(const json_t *value, char buf[160]) {
 static const char HEAD[] = "{\"sleigh_eval\":";
 
 static int not_ours(const char *path, sl_error *err) {
-    return sl_fail(err, SL_ERR_ARG, "--out %s: line 1 is not the head of a file that sleigh eval wrote; name another", path);
+    return sl_fail(err, SL_ERR_ARG, "--out %s: expected a file that sleigh eval wrote, found another line 1; name another file",
+                   path);
 }
 
-// The first of `some` that `others` do not have, or have otherwise; NULL: none.
+// The first key of `some` that `others` do not have or have with another value; NULL: none.
 static const char *differing(const json_t *some, const json_t *others) {
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)some, key, value) {
         const json_t *other = sl_json_get(others, key);
-        if (json_is_null(value) && !other) continue; // neither has it
+        if (json_is_null(value) && !other) continue; // absent in both
         if (!other || !json_equal(other, value)) return key;
     }
     return NULL;
@@ -64,15 +65,14 @@ static const char *differing(const json_t *some, const json_t *others) {
 static int check_settings(const char *path, const json_t *header, const json_t *settings, sl_error *err) {
     const json_t *was = sl_json_get(header, "settings"), *version = sl_json_get(header, "sleigh_eval");
     char before[160], now[160];
-    if (!json_is_object(was) || json_integer_value(version) != FORMAT)
-        return sl_fail(err, SL_ERR_ARG, "--out %s: line 1 is not the head of a file that sleigh eval wrote; name another",
-                       path);
+    if (!json_is_object(was) || json_integer_value(version) != FORMAT) return not_ours(path, err);
     const char *key = differing(settings, was);
     if (!key) key = differing(was, settings);
     if (!key) return 0;
     show(sl_json_get(was, key), before), show(sl_json_get(settings, key), now);
-    return sl_fail(err, SL_ERR_ARG, "--out %s was made with %s = %s, this command says %s; name another file, or remove it",
-                   path, key, before, now);
+    return sl_fail(err, SL_ERR_ARG,
+                   "--out %s was written with %s = %s, but this command has %s; name another file, or remove this one", path,
+                   key, before, now);
 }
 
 static int bad_line(const char *path, int n, const char *what, sl_error *err) {
@@ -93,20 +93,20 @@ static int take_line(const char *path, int n, const json_t *line, eval_scores *s
     double score;
     if (json_unpack((json_t *)line, "{s:s, s:i, s:I, s:s, s:F, s:I, s:I}", "task", &task, "length", &length, "sample", &sample,
                     "attn", &attn, "score", &score, "kv_bytes", &bytes, "kv_dense_bytes", &dense))
-        return bad_line(path, n, "not a sample's line", err);
+        return bad_line(path, n, "expected a line with a sample", err);
     if (!(score >= 0 && score <= 1) || bytes < 0 || dense < 0)
-        return bad_line(path, n, "expected a score from 0 to 1, and bytes that are not negative", err);
+        return bad_line(path, n, "expected a score from 0 to 1 and bytes of 0 or more", err);
     int i = find_sample(s, task, length, sample);
     for (int m = 0; i >= 0 && m < s->n_methods; m++) {
         int cell = eval_cell(s, m, i);
         if (strcmp(s->methods[m], attn)) continue;
-        if (!isnan(s->score[cell])) return bad_line(path, n, "this sample and method are there twice", err);
+        if (!isnan(s->score[cell])) return bad_line(path, n, "this sample and method occur twice", err);
         s->score[cell] = score, s->bytes[cell] = (double)bytes, s->dense[cell] = (double)dense;
     }
     return 0;
 }
 
-// Whole lines; *end is where the last of them ends.
+// Reads complete lines. *end: the end of the last complete line.
 static int read_lines(const char *path, FILE *f, const json_t *settings, eval_scores *s, long *end, sl_error *err) {
     char *line = NULL;
     size_t cap = 0;
@@ -114,7 +114,7 @@ static int read_lines(const char *path, FILE *f, const json_t *settings, eval_sc
     int rc = 0;
     *end = 0;
     for (int n = 1; !rc && (size = getline(&line, &cap, f)) > 0; n++) {
-        if (line[size - 1] != '\n') { // cut short; only what is ours may be cut off
+        if (line[size - 1] != '\n') { // incomplete: it may be removed only if sleigh eval wrote it
             if (n == 1 && strncmp(line, HEAD, strlen(line) < strlen(HEAD) ? strlen(line) : strlen(HEAD)))
                 rc = not_ours(path, err);
             break;

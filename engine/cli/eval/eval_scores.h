@@ -1,7 +1,7 @@
-// engine/cli/eval/eval_scores.h - the scores of an evaluation: kept in a file that an interrupted run goes on from, and
-// summarised with intervals.
+// engine/cli/eval/eval_scores.h - the scores of an evaluation, and the file that keeps them so that a run can be continued.
 //
-// Samples lie in groups of one task and length, in clusters that share a text. A cell is a sample and a method.
+// A group holds the samples of one task and length. A cluster holds the samples of a group that share a text. A cell is a
+// sample with a method.
 #ifndef SLEIGH_EVAL_SCORES_H
 #define SLEIGH_EVAL_SCORES_H
 
@@ -13,34 +13,34 @@
 
 typedef struct eval_group {
     const char *task;
-    int length; // tokens; 0: as the file has them
+    int length; // tokens; 0: as in the file of --jsonl
     int first, n;
 } eval_group;
 
 typedef struct eval_scores {
     eval_group *groups; // [n_groups]
     int n_groups, n_samples;
-    int *cluster;   // [n_samples], not falling within a group
-    char **methods; // [n_methods], lent; the first is the one to compare with
+    int *cluster;   // [n_samples], ascending within a group
+    char **methods; // [n_methods], not owned; differences are to the first
     int n_methods;
-    double *score;         // [n_methods][n_samples]; NaN: not yet
-    double *bytes, *dense; // of the KV cache: read, and what dense attention reads
+    double *score;         // [n_methods][n_samples]; NaN: missing
+    double *bytes, *dense; // [n_methods][n_samples] bytes of the KV cache read; the same for dense attention
 } eval_scores;
 
-int eval_scores_alloc(eval_scores *s, sl_error *err); // n_samples, n_methods and groups are set
-void eval_scores_free(eval_scores *s);                // not the methods
+int eval_scores_alloc(eval_scores *s, sl_error *err); // n_samples, n_methods and groups must be set
+void eval_scores_free(eval_scores *s);                // does not free the methods
 static inline int eval_cell(const eval_scores *s, int method, int sample) {
     return method * s->n_samples + sample;
 }
-int eval_scores_missing(const eval_scores *s);
+int eval_scores_missing(const eval_scores *s); // number of cells without a score
 
-// ---- the file: a line {"sleigh_eval", "settings"}, then one a cell ----
+// ---- the file: a line {"sleigh_eval", "settings"}, then one line per cell ----
 
-// Opens `path` to append to, or makes it. Of a file that is there: half a line at its end is cut off; SL_ERR_ARG when its
-// settings differ, with the name of one that does; its cells are taken into *s, those of other tasks, lengths, samples and
-// methods left alone. Another run that writes to it is SL_ERR_IO.
+// Opens or creates `path` for appending. From an existing file it removes an incomplete last line and reads the cells into *s,
+// except those of other tasks, lengths, samples and methods. SL_ERR_ARG names a setting that differs from the file. SL_ERR_IO:
+// another run writes to the file.
 int eval_file_open(const char *path, const json_t *settings, eval_scores *s, FILE **out, sl_error *err);
-// Adds a line and writes it through. flag: what named the file, for messages.
+// Writes a line and flushes it. flag: the flag that named the file, for messages.
 int eval_file_add(FILE *f, const char *flag, const char *path, const json_t *line, sl_error *err);
 
 #endif

@@ -1,4 +1,4 @@
-// engine/cli/eval/eval_table.c - intervals and the tables of `sleigh eval`; see eval_scores.h.
+// engine/cli/eval/eval_table.c - see eval_table.h.
 #include "engine/cli/eval/eval_table.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/eval/eval_scores.h"
@@ -14,13 +14,13 @@
 
 // ---- intervals ----
 
-enum { MIN_CLUSTERS = 8 }; // the spread of fewer says little
+enum { MIN_CLUSTERS = 8 }; // the spread of fewer clusters is unreliable
 
-// Samples of a group, and of a method's scores there less those of another.
+// The scores of a method in a group, minus those of another method.
 typedef struct paired {
     const eval_scores *s;
     const eval_group *g;
-    int method, against; // against -1: the scores themselves
+    int method, against; // against -1: subtract nothing
 } paired;
 
 static double value(const paired *p, int i) {
@@ -33,10 +33,10 @@ static int cluster_end(const paired *p, int from) {
     return end;
 }
 
-// How many independent samples the group is worth: `coin`, the variance that one value would have if all were whole, over the
-// variance of the mean as the clusters' sums show it. At most n where values are whole; where scores are shares of several
-// references a sample is worth more. At least what it is worth when the samples of a cluster are all alike. That also holds
-// where values are all the same, for then their dependence cannot be seen.
+// Effective number of independent samples in the group: `coin`, the variance of one value if values were whole, divided by the
+// variance of the mean, estimated from the sums of clusters. Upper bound: n if values are whole (a score that is a share of
+// several references is worth more than one sample). Lower bound: the number if all samples of a cluster were equal. The lower
+// bound is also used if all values are equal, because dependence is not visible then.
 static double effective_n(const paired *p, double mean, double coin) {
     double squares = 0, sizes = 0, n = p->g->n;
     int n_clusters = 0, whole = 1, end;
@@ -81,8 +81,8 @@ static void count_clusters(const paired *p, eval_summary *out) {
     out->n += p->g->n;
 }
 
-// Adds a part of a mean of n_parts independent ones: distances to the interval's ends add as standard errors do (MOVER: Zou and
-// Donner, Statistics in Medicine 27, 2008). The ends hold squares until end_mean.
+// Adds a part to a mean of n_parts independent parts. The distances to the ends of the intervals add up like standard errors
+// (MOVER: Zou and Donner, Statistics in Medicine 27, 2008). The ends hold squares until end_mean.
 static void add_part(cli_interval *mean, const cli_interval *part, int n_parts) {
     double low = (part->at - part->low) / n_parts, high = (part->high - part->at) / n_parts;
     mean->at += part->at / n_parts, mean->low += low * low, mean->high += high * high;
@@ -131,12 +131,12 @@ static json_t *row_json(const eval_scores *s, const eval_summary *r, int method,
                      "better", r->n_better, "worse", r->n_worse, "p_value", r->p_value);
 }
 
-// Of the md tables, in which a method is a row: a group's column, and its keys in that row.
+// The column of a group in the md tables, and its keys in the row of a method.
 typedef struct group_column {
     char title[128], key[16], low[24], high[24];
 } group_column;
 
-static void name_column(const eval_group *g, int index, group_column *out) { // g NULL: all
+static void name_column(const eval_group *g, int index, group_column *out) { // g NULL: all groups
     int k = g && g->length % 1024 == 0;
     if (!g || !g->length)
         snprintf(out->title, sizeof out->title, "%.100s", g ? g->task : "all");
@@ -176,7 +176,7 @@ static int print_methods(const eval_scores *s, const eval_summary *summary, int 
                                       .digits = differences ? 2 : 1,
                                       .scale = 100,
                                       .sign = differences,
-                                      .hidden = g == s->n_groups && s->n_groups == 1}; // "all" would say the same
+                                      .hidden = g == s->n_groups && s->n_groups == 1}; // hides "all" if there is one group
     }
     if (!rc)
         columns[n_columns - 1] = differences

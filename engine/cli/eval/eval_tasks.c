@@ -1,8 +1,8 @@
-// engine/cli/eval/eval_tasks.c - see eval_tasks.h. A text is drafted (facts, questions, references) and then filled: with n
-// sentences between the facts, or with n words, n found by bisection over the tokenizer.
+// engine/cli/eval/eval_tasks.c - see eval_tasks.h. A text starts as a draft of facts, questions and references. Then filler is
+// added: n sentences between the facts, or n words. A bisection with the tokenizer finds n.
 //
-// All randomness is Philox: key (--task-seed, the task's name), counter (text, length, index). Facts, places, filler and words
-// draw from streams of their own, so that more filler changes nothing else.
+// All random numbers are from Philox: key (--task-seed, name of the task), counter (text, length, index). Facts, places, filler
+// and words use separate streams, so more filler changes nothing else.
 #include "engine/cli/eval/eval_tasks.h"
 #include "engine/cli/eval/eval_prose.h"
 #include "engine/cli/eval/eval_words.h"
@@ -20,7 +20,7 @@ enum { PLAIN, INSTRUCT };
 static const struct {
     const char *name;
     int one_question;
-    int n_predict[2]; // of the plain and the instruct wording
+    int n_predict[2]; // for the plain and the instruct wording
     eval_grader grader;
 } tasks[N_TASKS] = {
     [NIAH_SINGLE] = {"niah-single", 1, {24, 128}, GRADE_SUBSTRING},
@@ -34,13 +34,13 @@ static const struct {
     [QA_2HOP] = {"qa-2hop", 0, {32, 32}, GRADE_ANY},
 };
 
-// {0}, {1}, {2} are filled in. The plain wording is the embedded model's training (scripts/tiny_text.py), to the letter.
+// {0}, {1}, {2} are placeholders. The plain wording is exactly that of the embedded model's training (scripts/tiny_text.py).
 static const struct {
     const char *intro_needles, *intro_people, *intro_variables, *intro_coded, *intro_list, *end;
     const char *needle, *assign, *copy, *works, *lives_with, *lives_in;
     const char *ask_one, *ask_values, *ask_keys, *ask_variables, *ask_coded, *ask_list, *ask_place, *ask_job, *ask_home;
     const char *say_one, *say_values, *say_keys, *say_variables, *say_coded, *say_list, *say_place, *say_job, *say_home;
-    int n_letters, n_common; // of a variable's name; words that cwe asks for
+    int n_letters, n_common; // letters of a variable's name; number of words that cwe asks for
 } wordings[2] = {
     [PLAIN] =
         {
@@ -154,21 +154,21 @@ void eval_text_free(eval_text *text) {
 
 typedef struct fact {
     sl_text text;
-    double place; // in [0, 1) of the filler
+    double place; // position in the filler, in [0, 1)
 } fact;
 
 typedef struct draft {
     const eval_maker *maker;
     int task, wording, length;
-    prose p; // randomness and the first error
+    prose p; // random numbers and the first error
     eval_text *out;
     const char *intro, *end;
     fact *facts;
     int n_facts, cap;
-    unsigned char *keys, *people; // taken
+    unsigned char *keys, *people; // 1: used already
     int n_keys;
-    // what the filler is made of
-    sl_text *units; // sentences; words of fwe and cwe, those asked for first
+    // filler
+    sl_text *units; // sentences; for fwe and cwe words, with the words of the answer first
     int n_units, cap_units;
 } draft;
 
@@ -180,7 +180,7 @@ static void add_str(draft *d, sl_text *to, const char *text) {
     add(d, to, text, strlen(text));
 }
 
-// pattern with {0}, {1}, {2} filled in.
+// Appends the pattern with {0}, {1}, {2} replaced by a, b, c.
 static void fill_in(draft *d, sl_text *to, const char *pattern, const char *a, const char *b, const char *c) {
     const char *const values[] = {a, b, c};
     for (const char *p = pattern; *p;) {
@@ -225,7 +225,7 @@ static void refer(draft *d, eval_item *item, const char *reference) {
         d->p.rc = sl_fail(d->p.err, SL_ERR_MEMORY, "task %s: out of memory", tasks[d->task].name);
 }
 
-// The item's texts; its references and answer are the caller's to add.
+// Sets the texts of the item. The caller adds references and answer.
 static void ask(draft *d, eval_item *item, const char *question, const char *prefix, const char *about) {
     item->grader = tasks[d->task].grader;
     item->n_predict = d->maker->n_predict >= 0 ? d->maker->n_predict : tasks[d->task].n_predict[d->wording];
@@ -237,12 +237,12 @@ static void ask(draft *d, eval_item *item, const char *question, const char *pre
 
 enum { KEY_LETTERS = 6, MAX_KEYS = 20000, NAME = 96 };
 
-// One that was not taken; short words, as most keys that the embedded model saw.
+// Makes an unused key of short words, like most keys in the training of the embedded model.
 static void new_key(draft *d, char out[NAME]) {
     const eval_words *w = &eval_vocabulary;
     if (d->n_keys++ == MAX_KEYS && !d->p.rc)
-        d->p.rc = sl_fail(d->p.err, SL_ERR_ARG, "--length %d: task %s has no more than %d keys", d->length, tasks[d->task].name,
-                          MAX_KEYS);
+        d->p.rc = sl_fail(d->p.err, SL_ERR_ARG, "--length %d: too long for task %s, which has only %d keys", d->length,
+                          tasks[d->task].name, MAX_KEYS);
     for (out[0] = 0; !d->p.rc;) {
         uint32_t a = prose_below(&d->p, (uint32_t)w->adjectives.n), b = prose_below(&d->p, (uint32_t)w->nouns.n);
         const char *adjective = w->adjectives.words[a], *noun = w->nouns.words[b];
@@ -280,7 +280,7 @@ static void draft_needles(draft *d, int n_keys, int n_values) {
         new_key(d, key);
         if (item && many) ask(d, item, wordings[d->wording].ask_values, wordings[d->wording].say_values, key);
         if (item && !many) ask(d, item, wordings[d->wording].ask_one, wordings[d->wording].say_one, key);
-        double *places = prose_sorted(&d->p, n_values); // the answer lists them in the order of the text
+        double *places = prose_sorted(&d->p, n_values); // ascending: the answer lists the values in the order of the text
         for (int v = 0; v < n_values && !d->p.rc; v++) {
             new_number(d, 1000000, 10000000, value);
             add_fact(d, places[v], wordings[d->wording].needle, key, value, "");
@@ -377,7 +377,7 @@ static void draft_two_hop(draft *d, int n) {
     }
 }
 
-// The words that are asked for are units [0, n).
+// The words of the answer are units [from, from + n).
 static void draft_answer_words(draft *d, int from, int n, const char *question, const char *prefix) {
     eval_item *item = d->out->items;
     ask(d, item, question, prefix, "");
@@ -388,7 +388,7 @@ static void draft_answer_words(draft *d, int from, int n, const char *question, 
     add_str(d, &item->answer, ".");
 }
 
-// Ranks 1, 2, ... of the Zipf law; rank 1 is noise.
+// Words of ranks 1, 2, ... of Zipf's law. Rank 1 is the noise "...".
 static void draft_coded(draft *d) {
     int n_words = d->length / 50 > 12 ? d->length / 50 : 12;
     sl_text *unit = add_unit(d);
@@ -406,7 +406,7 @@ static void draft_coded(draft *d) {
 
 static void draft_list(draft *d) {
     int n = wordings[d->wording].n_common;
-    int rare = d->length / 6 < 8000 ? d->length / 6 : 8000; // what fits at three times each, and more
+    int rare = d->length / 6 < 8000 ? d->length / 6 : 8000; // more words than fit if each occurs three times
     for (int i = 0; i < n + rare && !d->p.rc; i++) {
         char word[NAME];
         sl_text *unit = add_unit(d);
@@ -464,7 +464,7 @@ static int by_place(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// The gaps of the facts, by place: in front of unit 0 .. n. Different ones where there are enough.
+// Chooses a gap for each fact from its place: gap i is in front of unit i, 0 <= i <= n. Gaps differ if there are enough.
 static void choose_gaps(const draft *d, int n, int *gap) {
     int k = d->n_facts, distinct = k <= n + 1;
     for (int i = 0; i < k; i++) {
@@ -490,7 +490,7 @@ static void compose_scattered(draft *d, int n) {
     free(gap);
 }
 
-// counts[u] times unit u, shuffled. numbered: "1. a 2. b".
+// Writes each unit u counts[u] times, in random order. numbered: "1. a 2. b".
 static void compose_words(draft *d, const int *counts, int numbered) {
     sl_text *to = &d->out->context;
     size_t n = 0, at = 0;
@@ -508,7 +508,7 @@ static void compose_words(draft *d, const int *counts, int numbered) {
         int other = order[j];
         order[j] = order[i - 1], order[i - 1] = other;
     }
-    for (size_t i = n; !numbered && i-- > 0 && !order[n - 1];) { // "..." before the full stop would be another token
+    for (size_t i = n; !numbered && i-- > 0 && !order[n - 1];) { // not "..." last: with the full stop it would be another token
         int other = order[i];
         order[i] = order[n - 1], order[n - 1] = other;
     }
@@ -523,7 +523,7 @@ static void compose_words(draft *d, const int *counts, int numbered) {
     free(order);
 }
 
-// fwe: of n words in all, rank r has the share r^-2 / sum. cwe: n rare words thrice each.
+// fwe: n words in total; rank r has the share r^-2 / sum. cwe: n rare words, three times each.
 static void count_words(const draft *d, int n, int *counts) {
     double sum = 0;
     int is_short = d->length < 4096, n_common = wordings[d->wording].n_common;
@@ -556,7 +556,7 @@ static void compose(draft *d, int n) {
     add_str(d, &d->out->context, d->end);
 }
 
-// ---- as long as the length allows ----
+// ---- filler up to the length ----
 
 static int count(draft *d, const sl_text *context, const eval_item *item) {
     int n = 0;
@@ -564,7 +564,7 @@ static int count(draft *d, const sl_text *context, const eval_item *item) {
     return n;
 }
 
-// Sentences of more tokens than can be wanted: joined, they have a few less than each alone.
+// Makes more sentences than the text can need. Joined sentences have slightly fewer tokens than the sum of single ones.
 static void make_filler(draft *d) {
     const sl_text none = {0};
     prose_stream(&d->p, PROSE_FILLER);
@@ -572,7 +572,7 @@ static void make_filler(draft *d) {
     eval_haystack haystack =
         d->maker->haystack == HAYSTACK_NEEDLES && d->task > NIAH_MULTIQUERY ? HAYSTACK_TEXT : d->maker->haystack;
     if (haystack == HAYSTACK_NOISE) prose_begin_noise(&d->p, &noise);
-    eval_item alone = {0}; // a sentence as a prompt of its own, less what every prompt has
+    eval_item alone = {0}; // counts a sentence as a prompt, minus the tokens that every prompt has
     int empty = count(d, &none, &alone);
     for (int tokens = 0, i = 0; tokens - tokens / 16 < d->length && !d->p.rc; i++) {
         sl_text *unit = add_unit(d);
@@ -593,7 +593,7 @@ static void make_filler(draft *d) {
     }
 }
 
-// Tokens of the longest prompt of the draft with n units, generated ones included.
+// Tokens of the longest prompt of the draft with n units, with the generated tokens.
 static int longest(draft *d, int n) {
     int most = 0;
     compose(d, n);
@@ -604,7 +604,7 @@ static int longest(draft *d, int n) {
     return most;
 }
 
-// Tokens with n units and the question that is the longest by itself.
+// Tokens of the prompt with n units and question `which`, with the generated tokens.
 static int with_question(draft *d, int n, int which) {
     compose(d, n);
     return count(d, &d->out->context, &d->out->items[which]) + d->out->items[which].n_predict;
@@ -620,7 +620,7 @@ static int longest_question(draft *d) {
     return which;
 }
 
-// The least n that makes a text of this task.
+// The smallest n for a valid text of this task.
 static int least_units(const draft *d) {
     if (d->task != FWE) return 0;
     for (int n = 60;; n++) { // ranks 1 to 5 have different counts
@@ -639,7 +639,7 @@ static void fit(draft *d) {
     int least = longest(d, low);
     if (!d->p.rc && least > d->length)
         d->p.rc = sl_fail(d->p.err, SL_ERR_ARG,
-                          "--length %d: task %s needs %d tokens for its facts, its question and %d that are generated",
+                          "--length %d: task %s needs at least %d tokens for its facts, its question and %d generated tokens",
                           d->length, tasks[d->task].name, least, d->out->items[0].n_predict);
     while (!d->p.rc && low < high) {
         int middle = low + (high - low + 1) / 2;
@@ -648,7 +648,7 @@ static void fit(draft *d) {
         else
             high = middle - 1;
     }
-    while (!d->p.rc && longest(d, low) > d->length && low > 0) low--; // another question is longer after this text
+    while (!d->p.rc && longest(d, low) > d->length && low > 0) low--; // after this text, another question may be longer
 }
 
 static void draft_free(draft *d) {

@@ -1,5 +1,5 @@
-// engine/cli/eval/eval_words.c - the words that `sleigh eval` makes its texts of: those of scripts/tiny_text.py, which the
-// embedded model was trained on. Their order is part of what a seed gives.
+// engine/cli/eval/eval_words.c - the words of the generated texts: those of scripts/tiny_text.py, the training of the embedded
+// model. The texts of a seed depend on the order of the words.
 #include "engine/cli/eval/eval_words.h"
 
 static const char *const nouns[] = {

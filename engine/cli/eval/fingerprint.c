@@ -11,7 +11,7 @@
 
 enum { BLOCK = 4096, BLOCKS = 8 };
 
-// Files that are not there count as such.
+// Hashes the names and contents of the files that exist.
 static int hash_files(const char *dir, const char *const *names, char out[SL_HASH_TEXT], sl_error *err) {
     uint64_t hash = SL_FNV1A_START;
     int rc = 0;
@@ -41,7 +41,7 @@ static void hash_tensor(const sl_tensor *t, uint64_t *hash) {
         *hash = sl_fnv1a(*hash, t->data, t->n_bytes);
         return;
     }
-    size_t step = (t->n_bytes - BLOCK) / (BLOCKS - 1); // the first block begins the tensor, the last one ends it
+    size_t step = (t->n_bytes - BLOCK) / (BLOCKS - 1); // the first block is at the start of the tensor, the last one at its end
     for (int i = 0; i < BLOCKS; i++)
         *hash = sl_fnv1a(*hash, (const char *)t->data + (i + 1 < BLOCKS ? i * step : t->n_bytes - BLOCK), BLOCK);
 }

@@ -1,5 +1,4 @@
-// engine/cli/eval/fingerprint.h - what a model folder holds, in three short texts: results of other weights are told apart,
-// whatever their folder is called.
+// engine/cli/eval/fingerprint.h - hashes of a model folder, to tell results of different models apart.
 #ifndef SLEIGH_FINGERPRINT_H
 #define SLEIGH_FINGERPRINT_H
 
@@ -7,14 +6,14 @@
 #include "engine/base/hash.h"
 
 typedef struct cli_fingerprint {
-    char config[SL_HASH_TEXT]; // "fnv1a:" and 16 digits: of config.json and generation_config.json
-    char
-        weights[SL_HASH_TEXT]; // of every tensor's name, dtype, shape and samples of its data, however the tensors lie in files
-    char tokenizer[SL_HASH_TEXT]; // of the tokenizer's and the chat template's files
+    // Each "fnv1a:" and 16 digits.
+    char config[SL_HASH_TEXT];    // config.json and generation_config.json
+    char weights[SL_HASH_TEXT];   // name, dtype, shape and samples of the data of each tensor; independent of shards
+    char tokenizer[SL_HASH_TEXT]; // files of the tokenizer and the chat template
 } cli_fingerprint;
 
-// Reads 8 blocks of 4 KiB of each tensor: 10 MB of a model of 16 GB. Two models that differ in a few numbers alone may look the
-// same. is_dummy: there are no weights to read. The files of weights are watched from then on (watch.h).
+// Reads 8 blocks of 4 KiB of each tensor: 10 MB of a model of 16 GB. Models that differ in a few numbers only may have equal
+// hashes. is_dummy: there are no weights to read. From then on the files of weights are watched (watch.h).
 int cli_fingerprint_read(const char *dir, int is_dummy, cli_fingerprint *out, sl_error *err);
 
 #endif

@@ -1,5 +1,5 @@
-// engine/cli/generate/cmd_generate.c - sleigh generate: a prompt in, the generated text on stdout as it comes, statistics on
-// stderr.
+// engine/cli/generate/cmd_generate.c - sleigh generate: reads a prompt, streams the generated text to stdout, and prints
+// statistics to stderr.
 #include "engine/cli/commands.h"
 #include "engine/cli/generate/generate.h"
 #include "engine/cli/io.h"
@@ -12,10 +12,8 @@
 #include <unistd.h>
 
 static int check_flags(const cli_options *o, sl_error *err) {
-    if (CLI_GIVEN(o, system_prompt) == CLI_BY_FLAG && !o->chat)
-        return sl_fail(err, SL_ERR_ARG, "flag --system-prompt needs --chat");
-    if (CLI_GIVEN(o, chat_template) == CLI_BY_FLAG && !o->chat)
-        return sl_fail(err, SL_ERR_ARG, "flag --chat-template needs --chat");
+    int rc = cli_check_chat_flags(o, err);
+    if (rc) return rc;
     const char *ids = o->ids ? "--ids" : o->random_prompt ? "--random-prompt" : NULL;
     const char *other = CLI_GIVEN(o, prompt) == CLI_BY_FLAG ? "--prompt"
                         : CLI_GIVEN(o, file) == CLI_BY_FLAG ? "--file"
@@ -23,21 +21,23 @@ static int check_flags(const cli_options *o, sl_error *err) {
                         : o->display_prompt                 ? "--display-prompt"
                         : o->ids && o->random_prompt        ? "--random-prompt"
                                                             : NULL;
-    if (ids && other) return sl_fail(err, SL_ERR_ARG, "flag %s does not go with %s", other, ids);
+    if (ids && other) return sl_fail(err, SL_ERR_ARG, "flag %s cannot be used with %s", other, ids);
     if (CLI_GIVEN(o, parallel) == CLI_BY_FLAG)
         return sl_fail(err, SL_ERR_ARG, "flag --parallel needs --prompts FILE or --jsonl FILE");
     if (o->question_dense) return sl_fail(err, SL_ERR_ARG, "flag --question-dense needs --jsonl");
     return 0;
 }
 
-// Prefills (set-up A), or prefills --dense-prefix tokens and feeds the rest (set-up B), then generates.
+// Set-up A prefills the whole prompt. Set-up B prefills --dense-prefix tokens and feeds the rest. Then both generate.
 static int run_prompt(cli_timeline *t, const sl_ids *ids, int at_start, sl_error *err) {
     const cli_options *o = t->run->options;
     int n = (int)ids->n, n_dense = o->dense_prefix < 0 ? n : o->dense_prefix;
     if (o->dense_prefix < 0)
-        fprintf(stderr, "setup: A, all %d prompt tokens are prefilled densely; --attn decodes what is generated\n", n);
+        fprintf(stderr, "setup: A, prefill of all %d prompt tokens with dense attention; --attn decodes the answer\n", n);
     else
-        fprintf(stderr, "setup: B, %d of %d prompt tokens are prefilled densely; --attn decodes the rest\n", n_dense, n);
+        fprintf(stderr,
+                "setup: B, prefill of %d of %d prompt tokens with dense attention; --attn decodes the rest and the answer\n",
+                n_dense, n);
     int rc = cli_timeline_prefill(t, ids->data, n_dense, err);
     if (!rc) rc = cli_timeline_feed(t, ids->data + n_dense, n - n_dense, err);
     return rc ? rc : cli_timeline_generate(t, at_start, cli_sink_stdout, NULL, err);
@@ -62,8 +62,9 @@ static int generate(cli_run *run, const sl_text *text, sl_error *err) {
     int rc = make_ids(run, text, &ids, err);
     if (!rc) rc = cli_check_prompt(run, ids.n, err);
     if (!rc && o->dense_prefix > (int)ids.n)
-        rc = sl_fail(err, SL_ERR_ARG, "--dense-prefix %d: the prompt has only %zu tokens", o->dense_prefix, ids.n);
-    if (!rc) rc = cli_run_settle(run, (int)ids.n, err);
+        rc = sl_fail(err, SL_ERR_ARG, "--dense-prefix %d: expected at most %zu, the number of prompt tokens", o->dense_prefix,
+                     ids.n);
+    if (!rc) rc = cli_run_set_prompt(run, (int)ids.n, err);
     if (!rc) rc = cli_timeline_open(&t, run, o->seq_id, err);
     if (!rc) {
         cli_run_describe(run, stderr);

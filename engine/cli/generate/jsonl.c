@@ -1,9 +1,9 @@
 // engine/cli/generate/jsonl.c - sleigh generate --jsonl: many questions over long contexts, one JSON object per answer.
 //
-// Set-up B: a line's context is prefilled densely, its question goes through the decode method token by token. The tokens
-// are those of context and question as one text; what they share with the context's own tokens counts as the context.
-// One session serves all lines: a context that begins like the one before keeps the rows of the common part. A line may name
-// its own method ("attn") and the sequence that keys its random numbers ("seq"), so that one pass over a context compares many.
+// Set-up B: dense attention prefills the context of a line, and --attn decodes the question token by token. Context and
+// question are tokenized as one text; the common prefix with the tokens of the context alone counts as the context. One session
+// serves all lines: the rows of a common prefix of two consecutive contexts are kept. A line may name its method
+// ("attn") and the sequence number that keys its random numbers ("seq"), so that one prefill serves many methods.
 #include "engine/base/json.h"
 #include "engine/cli/generate/generate.h"
 #include "engine/cli/io.h"
@@ -21,15 +21,15 @@ typedef struct job {
     cli_run *run;
     cli_timeline t;
     cli_records records;
-    int n_total;  // records of the file; 0: unknown
-    int n_dense;  // tokens at the session's beginning that were prefilled densely
+    int n_total;  // records in the file; 0: unknown
+    int n_dense;  // first tokens of the session that dense attention prefilled
     sl_ids ids;   // of the line
-    int n_shared; // of ids: the context's part
+    int n_shared; // tokens of the context, a prefix of ids
     sl_text answer;
-    sl_text attn; // the method of the line before, "" for the flags'
+    sl_text attn; // method of the previous line; "": as the flags say
 } job;
 
-// The line's method, if it is not the one that runs.
+// Sets the method of the line if it differs from the previous one.
 static int set_method(job *j, const json_t *record, sl_error *err) {
     const char *attn = cli_record_attn(record), *text = attn ? attn : "";
     if (!strcmp(text, j->attn.data ? j->attn.data : "")) return 0;
@@ -49,7 +49,7 @@ static int answer(job *j, sl_error *err) {
     int n = (int)j->ids.n, n_dense = j->run->options->question_dense ? n : j->n_shared;
     int keep = cli_timeline_common(t, j->ids.data, n_dense);
     if (keep > j->n_dense) keep = j->n_dense;
-    if (keep == n) keep = n - 1; // the logits belong to the last step: take the last token again
+    if (keep == n) keep = n - 1; // repeat the last token: the session holds logits of another step
     int rc = cli_timeline_cut(t, keep, err);
     j->n_dense = keep;
     if (!rc) rc = cli_timeline_prefill(t, j->ids.data + keep, n_dense - keep, err);
@@ -72,7 +72,7 @@ static int print_answer(const job *j, json_t *id, int index, sl_error *err) {
     cli_run_format_attention(j->run, attn, sizeof attn);
     json_t *out = json_object();
     json_t *text = json_stringn(j->answer.data, j->answer.n);
-    if (!text) { // only --stop texts that cut a character in two lead here
+    if (!text) { // only a --stop text that cuts a character in two causes this
         json_decref(out);
         return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: the answer is not UTF-8", j->records.path, j->records.n_lines);
     }
@@ -80,11 +80,11 @@ static int print_answer(const job *j, json_t *id, int index, sl_error *err) {
     json_object_set_new(out, "text", text);
     json_object_set_new(out, "attn", json_string(attn));
     json_object_set_new(out, "n_prompt", json_integer((json_int_t)j->ids.n));
-    json_object_set_new(out, "n_prefill", json_integer(t->n_prefill)); // 0: the rows of the line before were all that it needs
+    json_object_set_new(out, "n_prefill", json_integer(t->n_prefill)); // 0: all rows came from the previous line
     json_object_set_new(out, "n_generated", json_integer(t->n_generated));
     json_object_set_new(out, "prefill_ms", json_real(t->prefill_ms));
     json_object_set_new(out, "decode_ms", json_real(ms));
-    json_object_set_new(out, "decode_tok_s", json_real(ms > 0 ? (t->n_feed + t->n_decode) * 1e3 / ms : 0));
+    json_object_set_new(out, "decode_tok_s", json_real(cli_per_second(t->n_feed + t->n_decode, ms)));
     json_object_set_new(out, "v_rows_share", share(a->v_rows, a->dense_v_rows));
     json_object_set_new(out, "v_distinct_share",
                         sl_attn_knows_distinct(a->v_rows, a->v_distinct) ? share(a->v_distinct, a->dense_k_rows) : json_null());
@@ -101,7 +101,7 @@ static int run_line(job *j, const json_t *record, int index, sl_error *err) {
     int rc = set_method(j, record, err);
     if (!rc) rc = cli_records_tokenize(&j->records, sl_model_tokenizer(j->run->model), record, &j->ids, &j->n_shared, err);
     if (!rc) rc = cli_check_prompt(j->run, j->ids.n, err);
-    if (!rc) rc = cli_run_settle(j->run, (int)j->ids.n, err);
+    if (!rc) rc = cli_run_set_prompt(j->run, (int)j->ids.n, err);
     if (!rc) rc = answer(j, err);
     rc = cli_records_at_line(&j->records, j->records.n_lines, rc, err);
     if (!rc && cli_interrupted())
@@ -125,11 +125,9 @@ static int run_lines(job *j, sl_error *err) {
 }
 
 static int check_flags(const cli_options *o, sl_error *err) {
-    const char *other = o->chat                                      ? "--chat"
-                        : CLI_GIVEN(o, chat_template) == CLI_BY_FLAG ? "--chat-template"
-                        : CLI_GIVEN(o, system_prompt) == CLI_BY_FLAG ? "--system-prompt"
-                                                                     : NULL;
-    if (other) return sl_fail(err, SL_ERR_ARG, "flag %s does not go with --jsonl", other);
+    static const cli_flag flags[] = {CLI_FLAG("--chat-template", chat_template), CLI_FLAG("--system-prompt", system_prompt)};
+    const char *other = o->chat ? "--chat" : cli_given_flag(o, flags, CLI_N_FLAGS(flags));
+    if (other) return sl_fail(err, SL_ERR_ARG, "flag %s cannot be used with --jsonl", other);
     return cli_records_check_flags(o, "--jsonl", err);
 }
 
@@ -153,8 +151,10 @@ int cli_generate_jsonl(const cli_options *o, sl_error *err) {
         rc = cli_timeline_open(&j.t, &run, o->seq_id, err);
         if (!rc) {
             cli_run_describe(&run, stderr);
-            fprintf(stderr, o->question_dense ? "setup: A, context and question are prefilled densely\n"
-                                              : "setup: B, contexts are prefilled densely; --attn decodes the questions\n");
+            fprintf(stderr,
+                    o->question_dense
+                        ? "setup: A, prefill of contexts and questions with dense attention; --attn decodes the answers\n"
+                        : "setup: B, prefill of contexts with dense attention; --attn decodes questions and answers\n");
             cli_catch_interrupt(1);
             rc = run_lines(&j, err);
             if (!rc && o->perf) fprintf(stderr, "load: %.2f ms\npeak_rss: %.1f MiB\n", run.load_ms, cli_peak_mib());

@@ -1,9 +1,9 @@
 // engine/cli/generate/parallel.c - sleigh generate --parallel N: many prompts in static batches of N, one JSON object per
 // answer.
 //
-// Every prompt is read, tokenized and measured before any work. A group of N lines is then prefilled line by line and decoded
-// together; a sequence that ends leaves the batch, and the next group begins when all have ended. A group also ends where a
-// line asks for another method: the engine decodes with one at a time. What a line answers does not depend on its company.
+// All prompts are read, tokenized and checked first. Then each group of N lines is prefilled line by line and decoded together.
+// Finished slots are not refilled until the whole batch ends. A line with another method starts a new group, because the engine
+// decodes with one plan at a time. An answer does not depend on the other lines of its group.
 #include "engine/base/json.h"
 #include "engine/cli/generate/generate.h"
 #include "engine/cli/io.h"
@@ -22,15 +22,15 @@ typedef struct request { // a line of the file
     int line;
     json_t *record;
     sl_ids ids;
-    int n_dense; // of ids: prefilled densely, the rest goes through --attn
-    char *attn;  // what it decodes with
+    int n_dense; // first ids, prefilled with dense attention; --attn decodes the rest
+    char *attn;  // resolved plan
     cli_timeline t;
     sl_text text;
 } request;
 
-// Of a group, or of all.
+// Totals of a group, or of all groups.
 typedef struct totals {
-    int n_prompts, n_prefill, n_feed, n_steps, n_decode, n_generated; // steps of the batch; tokens that they made
+    int n_prompts, n_prefill, n_feed, n_steps, n_decode, n_generated; // n_steps: of the batch; n_decode: their tokens
     double prefill_ms, feed_ms, decode_ms;
 } totals;
 
@@ -41,7 +41,7 @@ typedef struct job {
     request *requests;
     int n_requests, cap_requests, n_groups;
     cli_timeline **batch; // [--parallel]
-    const char *attn;     // the method that runs, NULL: the flags'
+    const char *attn;     // method in use; NULL: as the flags say
     totals all;
 } job;
 
@@ -66,14 +66,14 @@ static int read_requests(job *j, sl_error *err) {
         rc = add_request(j, record, err);
         json_decref(record);
     }
-    if (!rc && !j->n_requests) rc = sl_fail(err, SL_ERR_FORMAT, "%s: holds no prompts", j->records.path);
+    if (!rc && !j->n_requests) rc = sl_fail(err, SL_ERR_FORMAT, "%s: expected prompts, found none", j->records.path);
     return rc;
 }
 
 static int tokenize_chat(job *j, request *r, sl_error *err) {
     const json_t *prompt = sl_json_get(r->record, "prompt");
     sl_text text = {0};
-    if (!prompt) return sl_fail(err, SL_ERR_FORMAT, "--chat needs a \"prompt\", not \"context\" and \"question\"");
+    if (!prompt) return sl_fail(err, SL_ERR_FORMAT, "--chat: expected \"prompt\", found \"context\" and \"question\"");
     int rc = sl_text_append(&text, json_string_value(prompt), json_string_length(prompt), err);
     if (!rc) rc = cli_chat_wrap(j->run->options, j->template, &text, err);
     if (!rc) rc = sl_tokenize(sl_model_tokenizer(j->run->model), text.data, text.n, 0, &r->ids, err);
@@ -84,12 +84,12 @@ static int tokenize_chat(job *j, request *r, sl_error *err) {
 
 static int choose(job *j, request *r, sl_error *err) {
     char text[CLI_ATTN_TEXT];
-    int rc = cli_run_choice(j->run, cli_record_attn(r->record), (int)r->ids.n, text, sizeof text, err);
+    int rc = cli_run_resolve_text(j->run, cli_record_attn(r->record), (int)r->ids.n, text, sizeof text, err);
     if (!rc && !(r->attn = strdup(text))) rc = sl_fail(err, SL_ERR_MEMORY, "--parallel: out of memory");
     return rc;
 }
 
-// All prompts as ids, each one's length checked.
+// Tokenizes all prompts and checks their lengths.
 static int tokenize_all(job *j, sl_error *err) {
     const sl_tokenizer *tok = sl_model_tokenizer(j->run->model);
     int rc = 0;
@@ -137,7 +137,7 @@ static void add_totals(totals *to, const totals *from) {
     to->prefill_ms += from->prefill_ms, to->feed_ms += from->feed_ms, to->decode_ms += from->decode_ms;
 }
 
-// Of the group's timelines. The batch took as many steps as its longest member.
+// Totals of the timelines of a group. The batch took as many steps as its longest timeline.
 static totals totals_of(const request *r, int n) {
     totals t = {.n_prompts = n};
     for (int i = 0; i < n; i++) {
@@ -161,7 +161,7 @@ static int print_answer(const job *j, const request *r, const totals *group, sl_
     int index = (int)(r - j->requests);
     json_t *id = sl_json_get(r->record, "id"), *text = json_stringn(r->text.data, r->text.n);
     char attn[CLI_ATTN_TEXT];
-    if (!text) // only --stop texts that cut a character in two lead here
+    if (!text) // only a --stop text that cuts a character in two causes this
         return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: the answer is not UTF-8", j->records.path, r->line);
     cli_run_format_attention(j->run, attn, sizeof attn);
     json_t *out =
@@ -175,7 +175,7 @@ static int print_answer(const job *j, const request *r, const totals *group, sl_
 static int run_group(job *j, request *r, int n, sl_error *err) {
     int first = (int)(r - j->requests);
     int rc = cli_records_at_line(&j->records, r->line, set_method(j, cli_record_attn(r->record), err), err);
-    if (!rc) rc = cli_run_settle(j->run, (int)r->ids.n, err); // the choice of all of them
+    if (!rc) rc = cli_run_set_prompt(j->run, (int)r->ids.n, err); // all of the group resolve to the same plan
     sl_engine_reset_stats(j->run->engine);
     for (int i = 0; !rc && i < n; i++) {
         rc = cli_records_at_line(&j->records, r[i].line, begin(j, &r[i], first + i, err), err);
@@ -226,31 +226,28 @@ static int run_groups(job *j, sl_error *err) {
     return rc;
 }
 
-static double rate(double n, double ms) {
-    return ms > 0 ? n * 1e3 / ms : 0;
-}
-
 static void report(const job *j, FILE *out) {
     const totals *t = &j->all;
     double ms = t->prefill_ms + t->feed_ms + t->decode_ms;
     fprintf(out, "load: %.2f ms\n", j->run->load_ms);
-    fprintf(out, "prefill: %.2f ms, %d tokens, %.2f tok/s\n", t->prefill_ms, t->n_prefill, rate(t->n_prefill, t->prefill_ms));
-    if (t->n_feed) fprintf(out, "feed: %.2f ms, %d tokens, %.2f tok/s\n", t->feed_ms, t->n_feed, rate(t->n_feed, t->feed_ms));
-    fprintf(out, "decode: %.2f ms, %d tokens, %.2f tok/s\n", t->decode_ms, t->n_decode, rate(t->n_decode, t->decode_ms));
+    fprintf(out, "prefill: %.2f ms, %d tokens, %.2f tok/s\n", t->prefill_ms, t->n_prefill,
+            cli_per_second(t->n_prefill, t->prefill_ms));
+    if (t->n_feed)
+        fprintf(out, "feed: %.2f ms, %d tokens, %.2f tok/s\n", t->feed_ms, t->n_feed, cli_per_second(t->n_feed, t->feed_ms));
+    fprintf(out, "decode: %.2f ms, %d tokens, %.2f tok/s\n", t->decode_ms, t->n_decode,
+            cli_per_second(t->n_decode, t->decode_ms));
     fprintf(out, "step: %.3f ms per step of a sequence, %d steps, %.2f sequences a step\n",
             t->n_steps ? t->decode_ms / t->n_steps : 0, t->n_steps, t->n_steps ? (double)t->n_decode / t->n_steps : 0);
     fprintf(out, "token: %.3f ms per token of the whole batch\n", t->n_decode ? t->decode_ms / t->n_decode : 0);
     fprintf(out, "total: %.2f ms, %d prompts in %d groups, %d tokens generated, %.2f tok/s\n", ms, t->n_prompts, j->n_groups,
-            t->n_generated, rate(t->n_generated, ms));
+            t->n_generated, cli_per_second(t->n_generated, ms));
     fprintf(out, "peak_rss: %.1f MiB\n", cli_peak_mib());
 }
 
 static int check_flags(const cli_options *o, sl_error *err) {
-    if (o->prompts && o->jsonl) return sl_fail(err, SL_ERR_ARG, "--prompts and --jsonl: give one of them");
-    if (CLI_GIVEN(o, system_prompt) == CLI_BY_FLAG && !o->chat)
-        return sl_fail(err, SL_ERR_ARG, "flag --system-prompt needs --chat");
-    if (CLI_GIVEN(o, chat_template) == CLI_BY_FLAG && !o->chat)
-        return sl_fail(err, SL_ERR_ARG, "flag --chat-template needs --chat");
+    if (o->prompts && o->jsonl) return sl_fail(err, SL_ERR_ARG, "--prompts and --jsonl: expected only one of them");
+    int rc = cli_check_chat_flags(o, err);
+    if (rc) return rc;
     if (o->prompts && o->question_dense) return sl_fail(err, SL_ERR_ARG, "flag --question-dense needs --jsonl");
     return cli_records_check_flags(o, o->prompts ? "--prompts" : "--jsonl", err);
 }
@@ -263,8 +260,9 @@ static int run_job(job *j, sl_error *err) {
     if (rc) return rc;
     cli_run_describe(j->run, stderr);
     fprintf(stderr, "setup: %s\n",
-            o->prompts || o->question_dense ? "A, prompts are prefilled densely; --attn decodes what is generated"
-                                            : "B, prompts and contexts are prefilled densely; --attn decodes the questions");
+            o->prompts || o->question_dense
+                ? "A, prefill of prompts with dense attention; --attn decodes the answers"
+                : "B, prefill of prompts and contexts with dense attention; --attn decodes questions and answers");
     fprintf(stderr, "parallel: %d prompts in static batches of %d\n", j->n_requests, o->parallel);
     cli_catch_interrupt(1);
     rc = run_groups(j, err);

@@ -131,7 +131,7 @@ static void put_number(FILE *f, double x, const char *before) {
         fprintf(f, "%sNaN", before);
 }
 
-// A comment is one line.
+// Writes a comment; replaces line breaks, because a comment is one line.
 static void put_comment(FILE *f, const char *key, const char *text) {
     fprintf(f, "# %s: ", key);
     for (const char *p = text; *p; p++) fputc(*p == '\n' ? ' ' : *p, f);
@@ -192,7 +192,7 @@ static int write_data(const char *path, const char *title, const cli_panel *pane
 
 // ---- gnuplot's script ----
 
-static void put_quoted(FILE *f, const char *text) { // in single quotes a quote is doubled, nothing else is special
+static void put_quoted(FILE *f, const char *text) { // gnuplot: in single quotes only the quote is special; it is doubled
     fputc('\'', f);
     for (const char *p = text; *p; p++) fprintf(f, *p == '\'' ? "''" : "%c", *p == '\n' ? ' ' : *p);
     fputc('\'', f);
@@ -204,7 +204,7 @@ static void put_setting(FILE *f, const char *what, const char *text) {
     fprintf(f, " noenhanced\n");
 }
 
-// A tic at every x there is, few as they are.
+// Puts a tick at the x of each point.
 static void put_ticks(FILE *f, const cli_panel *p) {
     const char *comma = "";
     fprintf(f, "set xtics (");
@@ -248,7 +248,7 @@ static void put_curve(FILE *f, const char *data, const cli_panel *p, int i, int 
     if (isfinite(slope)) fprintf(f, ", %.9g * x ** %.9g lc %d notitle", scale, slope, i + 1);
 }
 
-// The name of each group of columns under its middle, a line between groups.
+// Puts the name of each group of columns below its middle, and a line between groups.
 static void put_groups(FILE *f, const cli_panel *p) {
     double width = (double)p->n_x / p->n_names;
     fprintf(f, "set xtics noenhanced rotate by 45 right (");
@@ -274,7 +274,7 @@ static void put_heat_map(FILE *f, const char *data, const cli_panel *p, int inde
     fprintf(f, " index %d matrix with image notitle\n", index);
 }
 
-// Of a row of panels; *index: the first of its blocks in the data file, moved on.
+// Writes a panel. *index: its first block in the data file; moves to the next panel's.
 static void put_panel(FILE *f, const char *data, const cli_panel *p, int *index) {
     put_axes(f, p);
     if (p->cells) {
@@ -318,7 +318,7 @@ static void put_script(FILE *f, const char *file, const char *data, const char *
 
 // ---- gnuplot itself ----
 
-// Runs it on the script, its complaints into a file. *status: as waitpid has it. Returns an errno: ENOENT where there is none.
+// Runs gnuplot on the script; its messages go to a file. *status: as from waitpid. Returns 0 or an errno; ENOENT: no gnuplot.
 static int run_gnuplot(FILE *script, FILE *complaints, int *status) {
     char *const args[] = {"gnuplot", NULL};
     posix_spawn_file_actions_t actions;
@@ -336,7 +336,7 @@ static int run_gnuplot(FILE *script, FILE *complaints, int *status) {
     return rc;
 }
 
-// Its first line that says something.
+// The first line that holds a message.
 static void first_complaint(FILE *complaints, char *buf, int size) {
     rewind(complaints);
     *buf = 0;
@@ -345,7 +345,7 @@ static void first_complaint(FILE *complaints, char *buf, int size) {
     buf[strcspn(buf, "\n")] = 0;
 }
 
-// *missing: there is no gnuplot.
+// *missing: 1 if gnuplot is not installed.
 static int draw(const char *file, const char *data, FILE *script, FILE *complaints, int *missing, sl_error *err) {
     char why[256];
     int status = 0, rc = run_gnuplot(script, complaints, &status);
@@ -354,7 +354,7 @@ static int draw(const char *file, const char *data, FILE *script, FILE *complain
     if (rc) return sl_fail(err, SL_ERR_IO, "cannot run gnuplot: %s", strerror(rc));
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return 0;
     first_complaint(complaints, why, sizeof why);
-    return sl_fail(err, SL_ERR_IO, "gnuplot did not draw %s (its figures are in %s): %s", file, data, why);
+    return sl_fail(err, SL_ERR_IO, "gnuplot could not draw %s (the data is in %s): %s", file, data, why);
 }
 
 int cli_plot_check(const char *file, const char *flag, sl_error *err) {
@@ -362,11 +362,11 @@ int cli_plot_check(const char *file, const char *flag, sl_error *err) {
     if (!has_extension(file, ".svg") && !has_extension(file, ".png"))
         return sl_fail(err, SL_ERR_ARG, "%s %.200s: expected a file name that ends in .svg or .png", flag, file);
     if (snprintf(folder, sizeof folder, "%s", file) >= MAX_PATH - 8)
-        return sl_fail(err, SL_ERR_ARG, "%s: a path of more than %d letters", flag, MAX_PATH - 8);
+        return sl_fail(err, SL_ERR_ARG, "%s: expected a path of at most %d characters", flag, MAX_PATH - 8);
     char *slash = strrchr(folder, '/');
     if (slash) slash[slash == folder] = 0;
     if (!access(slash ? folder : ".", W_OK)) return 0;
-    return sl_fail(err, SL_ERR_IO, "%s %.200s: its folder cannot be written: %s", flag, file, strerror(errno));
+    return sl_fail(err, SL_ERR_IO, "%s %.200s: cannot write to its folder: %s", flag, file, strerror(errno));
 }
 
 static const char *name_of(const char *path) {
@@ -374,7 +374,7 @@ static const char *name_of(const char *path) {
     return slash ? slash + 1 : path;
 }
 
-// For a machine with gnuplot: it names the picture and the figures as they lie beside it.
+// Keeps the script for a machine with gnuplot. It names plot and data file without folders.
 static int keep_script(const char *path, const char *file, const char *data, const char *title, const cli_panel *panels, int n,
                        sl_error *err) {
     FILE *f = fopen(path, "w");
@@ -382,8 +382,8 @@ static int keep_script(const char *path, const char *file, const char *data, con
     put_script(f, name_of(file), name_of(data), title, panels, n);
     int rc = close_written(f, path, err);
     if (rc) return rc;
-    fprintf(stderr, "plot: gnuplot is not installed: %s was not drawn; `gnuplot %s` in its folder draws it from %s\n", file,
-            name_of(path), name_of(data));
+    fprintf(stderr, "plot: %s was not drawn, because gnuplot is not installed; `gnuplot %s` in its folder draws it from %s\n",
+            file, name_of(path), name_of(data));
     return 0;
 }
 
@@ -401,7 +401,7 @@ int cli_plot(const char *file, const char *title, const cli_panel *panels, int n
         put_script(script, file, data, title, panels, n);
         rc = draw(file, data, script, complaints, &missing, err);
     } else {
-        rc = sl_fail(err, SL_ERR_IO, "gnuplot's script: cannot make a temporary file: %s", strerror(errno));
+        rc = sl_fail(err, SL_ERR_IO, "cannot create a temporary file for the gnuplot script: %s", strerror(errno));
     }
     if (script) fclose(script);
     if (complaints) fclose(complaints);

@@ -6,7 +6,8 @@
 
 #include <jansson.h>
 
-// Writes value and a newline; takes over the reference. flags: Jansson's, as JSON_INDENT(1). NULL is SL_ERR_MEMORY.
+// Writes value and a newline, and releases the value. flags: Jansson's, for example JSON_INDENT(1). SL_ERR_MEMORY: value is
+// NULL.
 int cli_print_json(json_t *value, size_t flags, sl_error *err);
 
 #endif

@@ -1,4 +1,4 @@
-// engine/cli/output/progress_bar.c - see progress.h.
+// engine/cli/output/progress_bar.c - see progress_bar.h.
 #include "engine/cli/output/progress_bar.h"
 #include "engine/cli/process.h"
 

@@ -1,14 +1,13 @@
-// engine/cli/output/progress_bar.h - how far a long piece of work is, on stderr: a bar on a terminal, an occasional line
-// elsewhere.
+// engine/cli/output/progress_bar.h - the progress of long work on stderr: a bar on a terminal, else a line from time to time.
 //
-// Says nothing about work that ends within a second (terminal) or ten (elsewhere).
+// Shows nothing in the first second on a terminal, or in the first 10 seconds elsewhere.
 #ifndef SLEIGH_PROGRESS_H
 #define SLEIGH_PROGRESS_H
 
 typedef struct cli_progress {
     const char *label, *unit; // "prefill", "tokens"
     int on_terminal, shown;
-    double start, last; // milliseconds: of the work, of the last time something was shown
+    double start, last; // milliseconds: start of the work; last output
 } cli_progress;
 
 void cli_progress_begin(cli_progress *p, const char *label, const char *unit);

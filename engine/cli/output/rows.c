@@ -11,7 +11,7 @@ json_t *cli_number(double x) {
     return isfinite(x) ? json_real(x) : json_null();
 }
 
-// A text in quotes, its own doubled (RFC 4180).
+// Prints a text in quotes, with quotes in it doubled (RFC 4180).
 static int print_quoted(const char *text, sl_error *err) {
     int rc = cli_printf(err, "\"");
     for (const char *p = text; !rc && *p; p++) rc = cli_printf(err, *p == '"' ? "\"\"" : "%c", *p);
@@ -40,7 +40,7 @@ static int print_csv(json_t *row, int names, sl_error *err) {
 }
 
 static int print_number(const cli_column *c, const char *before, const json_t *value, sl_error *err) {
-    double x = json_number_value(value) * (c->scale != 0 ? c->scale : 1) + 0.0; // no -0.00
+    double x = json_number_value(value) * (c->scale != 0 ? c->scale : 1) + 0.0; // turns -0 into 0
     int n = c->digits < 0 ? -c->digits : c->digits;
     if (c->sign) return cli_printf(err, c->digits < 0 ? "%s%+.*g" : "%s%+.*f", before, n, x);
     return cli_printf(err, c->digits < 0 ? "%s%.*g" : "%s%.*f", before, n, x);

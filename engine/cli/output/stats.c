@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BUFFER = 1 << 20 }; // a step of a large model writes a thousand lines
+enum { BUFFER = 1 << 20 }; // bytes; a step of a large model writes a thousand lines
 
-// sl_attn_parse with errors that name the flag.
+// Parses a method; errors name the flag.
 static int parse_shadow(const char *text, sl_attn_spec *spec, sl_error *err) {
     sl_error why;
     int rc = sl_attn_parse(text, spec, &why);

@@ -1,5 +1,5 @@
-// engine/cli/output/stats.h - --stats: one JSON line per decode step, layer and query head, of the method that decodes and
-// its shadows.
+// engine/cli/output/stats.h - the file of --stats: one JSON line per decode step, layer and query head, for the method that
+// decodes and for each shadow method (--stats-attn).
 #ifndef SLEIGH_STATS_H
 #define SLEIGH_STATS_H
 
@@ -10,16 +10,16 @@
 
 typedef struct cli_stats {
     const char *path;
-    FILE *file;            // NULL: not wanted
-    int error;             // errno of the first write that failed
+    FILE *file;            // NULL: no --stats
+    int error;             // errno of the first failed write
     sl_attn_spec *shadows; // --stats-attn
     int n_shadows, n_seeds, with_error;
 } cli_stats;
 
-// Opens what the flags ask for; *stats is empty without --stats. SL_ERR_ARG when another --stats-* flag stands alone.
+// Opens the file of --stats; without --stats, *stats is empty. SL_ERR_ARG: another --stats-* flag is given without --stats.
 int cli_stats_open(cli_stats *stats, const cli_options *o, sl_error *err);
-int cli_stats_observe(cli_stats *stats, sl_engine *engine, sl_error *err); // stats must stay where it is
-int cli_stats_check(const cli_stats *stats, sl_error *err);                // SL_ERR_IO when a write has failed
-int cli_stats_close(cli_stats *stats, sl_error *err);                      // SL_ERR_IO when not all could be written
+int cli_stats_observe(cli_stats *stats, sl_engine *engine, sl_error *err); // the engine keeps a pointer to *stats
+int cli_stats_check(const cli_stats *stats, sl_error *err);                // SL_ERR_IO: a write failed
+int cli_stats_close(cli_stats *stats, sl_error *err);                      // SL_ERR_IO: a write failed
 
 #endif

@@ -7,7 +7,7 @@
 
 enum { MIN_GROUPS = 8 };
 
-static const double Z95 = 1.959963984540054; // of the normal distribution, two-sided 95%
+static const double Z95 = 1.959963984540054; // two-sided 95% quantile of the normal distribution
 
 static int by_value(const void *x, const void *y) {
     double a = *(const double *)x, b = *(const double *)y;
@@ -67,7 +67,7 @@ void cli_values_free(cli_values *v) {
     *v = (cli_values){0};
 }
 
-// The mean is a ratio, of the sum of groups' sums to that of their sizes; its error is that of a ratio of two means.
+// The mean is a ratio: the sum of the group sums over the sum of the group sizes. Its error is that of a ratio of two means.
 cli_estimate cli_values_mean(const cli_values *v) {
     double sum = 0, squares = 0;
     for (int i = 0; i < v->n; i++) sum += v->x[i];
@@ -84,7 +84,7 @@ cli_estimate cli_values_mean(const cli_values *v) {
     return (cli_estimate){mean, sqrt(squares * v->n_groups / (v->n_groups - 1)) / v->n};
 }
 
-// The number of values below a quantile is binomial; its interval in ranks is taken from the normal approximation.
+// The number of values below a quantile is binomial. The interval in ranks uses the normal approximation.
 static cli_interval quantile(const double *sorted, int n, double share) {
     if (!n) return (cli_interval){NAN, NAN, NAN};
     double spread = Z95 * sqrt(n * share * (1 - share));
@@ -119,8 +119,8 @@ cli_interval cli_share(double n_good, double n) {
     return (cli_interval){p, n_good > 0 ? centre - half : 0, n_good < n ? centre + half : 1};
 }
 
-// The score statistic of "the difference is x", squared and with the sign of d - x; it falls with x. better, worse: shares of n
-// pairs. The variance is that of the likeliest probabilities whose difference is x.
+// The score statistic of the hypothesis "the difference is x", squared, with the sign of d - x; it decreases in x. better,
+// worse: shares of n pairs. The variance is that of the maximum-likelihood probabilities with difference x.
 static double score_of(double better, double worse, double n, double x) {
     double off = better - worse - x, b = (2 - better + worse) * x - better - worse, c = -worse * x * (1 - x);
     double is_worse = (sqrt(fmax(b * b - 8 * c, 0)) - b) / 4, variance = 2 * is_worse + x * (1 - x);
@@ -130,7 +130,7 @@ static double score_of(double better, double worse, double n, double x) {
 cli_interval cli_paired_shares(double n_better, double n_worse, double n) {
     if (!(n > 0)) return (cli_interval){NAN, NAN, NAN};
     double better = n_better / n, worse = n_worse / n, at = better - worse, ends[2] = {-1, 1};
-    for (int i = 0; i < 2; i++) { // between the end of what is possible and the difference itself
+    for (int i = 0; i < 2; i++) { // bisection between -1 or 1 and the observed difference
         double out = ends[i], in = at;
         for (int k = 0; k < 60; k++) {
             double x = (out + in) / 2;

@@ -1,6 +1,5 @@
-// engine/cli/output/summary.h - figures with their errors: means, quantiles and shares of values that come in groups, and
-// next-token distributions against each other. All sums in double precision and in the order of the values: equal values, equal
-// figures.
+// engine/cli/output/summary.h - statistics with errors: means, quantiles and shares of values in groups, and comparisons of
+// next-token distributions. Sums are in double precision and in the order of the values, so equal values give equal results.
 #ifndef SLEIGH_SUMMARY_H
 #define SLEIGH_SUMMARY_H
 
@@ -8,56 +7,58 @@
 
 #include <stdint.h>
 
-void cli_sort(double *x, int n);     // upwards
-double cli_median(double *x, int n); // sorts; of an even number the mean of the middle two
-// Of x[0..n), which it sorts. The deviation is that of a sample; NaN for one.
+void cli_sort(double *x, int n);     // ascending
+double cli_median(double *x, int n); // sorts x; for even n the mean of the middle two
+// Statistics of x[0..n); sorts x. deviation: sample standard deviation; NaN for n = 1.
 void cli_spread(double *x, int n, double *mean, double *deviation, double *median);
 
-// Values in groups that are independent of each other where the values of one are not: the positions of a text, the heads of a
-// step.
+// Values in groups. Groups are independent of each other; the values of one group may not be (positions of a text, heads of a
+// step).
 typedef struct cli_values {
-    double *x; // in the order of cli_values_add
+    double *x; // [n] in the order of cli_values_add
     int n, cap;
-    int *ends; // [n_groups] where each group ends
+    int *ends; // [n_groups] end of each group in x
     int n_groups, cap_groups;
 } cli_values;
 
 int cli_values_add(cli_values *v, double x, sl_error *err);
-int cli_values_end_group(cli_values *v, sl_error *err); // of those added since the last one; nothing where there are none
+int cli_values_end_group(cli_values *v,
+                         sl_error *err); // ends a group of the values added since the last group; an empty group is not added
 void cli_values_free(cli_values *v);
 
 typedef struct cli_estimate {
     double at, error; // NaN: unknown
 } cli_estimate;
 
-// The mean with its standard error: between groups where there are 8 or more (values of a group may then depend on each other
-// in any way), else as if all values were independent: the spread of a few groups says little.
+// The mean with its standard error. With 8 or more groups it is the error between groups, so that values of a group may depend
+// on each other in any way. With fewer groups, whose spread is unreliable, it treats all values as independent.
 cli_estimate cli_values_mean(const cli_values *v);
 
 typedef struct cli_interval {
     double at, low, high; // NaN: no values
 } cli_interval;
 
-// n quantiles (shares of 1, rising) with 95% intervals between order statistics: no assumption on the distribution but that
-// values are independent. The quantile is the smallest value with at least that share at or below it.
+// n quantiles (share: ascending, in 0 to 1) with 95% intervals between order statistics. They assume independent values, and
+// nothing else about the distribution. A quantile is the smallest value with at least that share of values at or below it.
 int cli_values_quantiles(const cli_values *v, const double *share, int n, cli_interval *out, sl_error *err);
 double cli_values_max(const cli_values *v);
 
-// ---- counts: intervals that have a width where all are right, too; counts need not be whole (an effective number) ----
+// ---- counts: intervals keep a width if all are right; counts may be fractions (effective numbers) ----
 
-// n_good of n with Wilson's 95% interval.
+// The share n_good / n with Wilson's 95% interval.
 cli_interval cli_share(double n_good, double n);
-// Of n pairs, the second is better in n_better and worse in n_worse: the difference of the two shares with Tango's 95% score
+// n pairs; in n_better the second is better, in n_worse it is worse. The difference of the shares, with Tango's 95% score
 // interval (Statistics in Medicine 17, 1998).
 cli_interval cli_paired_shares(double n_better, double n_worse, double n);
-// Two-sided exact test that better and worse are as likely as each other: McNemar's, binomial on the pairs that differ.
+// McNemar's two-sided exact test of equal chances for better and worse: binomial on the pairs that differ.
 double cli_mcnemar(int n_better, int n_worse);
 
 // ---- logits: [n], natural logarithms ----
 
-double cli_log_sum(const float *logits, int n); // log sum exp; NaN or infinite when the logits are not finite
+double cli_log_sum(const float *logits, int n); // log sum exp; NaN or infinite if the logits are not finite
 int cli_argmax(const float *logits, int n);     // the lowest index wins ties
-// sum_i p_i (log p_i - log q_i) with p, q the softmax of both, given their log sums; exactly 0 for equal logits.
+// KL divergence: sum_i p_i (log p_i - log q_i), p and q the softmax of both logits, given their log sums. Exactly 0 for equal
+// logits.
 double cli_kl(const float *p, double p_log_sum, const float *q, double q_log_sum, int n);
 
 #endif
