@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""make bench: decode and prefill of the embedded model on the CPU, at 8k and 32k tokens, dense and sampled in one run.
+"""make bench: measures prefill and decode of the embedded model on the CPU, at 8k and 32k tokens, with dense and sampled attention.
 
-Each row is a run of `sleigh generate` on a text of that length; the figures are those it prints. Methods take turns, so that a
-machine whose speed drifts treats them alike; the table gives the medians."""
+Each run is a `sleigh generate` on a text of that length, and the figures are those that it prints. Methods take turns, so that a
+machine whose speed drifts affects all of them. The table has medians."""
 import argparse
 import os
 import random
@@ -25,7 +25,7 @@ def main():
     p.add_argument("--attn", default="dense,santa-prop:S=128,santa-sys:S=128,santa-is:S=128")
     a = p.parse_args()
 
-    print("| tokens | method | prefill s | prefill GFLOP/s | decode tok/s | to dense | GB/s | KV bytes read | peak MiB |")
+    print("| tokens | method | prefill s | prefill GFLOP/s | decode tok/s | compared with dense | GB/s | KV bytes read | peak MiB |")
     print("|---|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as tmp:
         for tokens in map(int, a.tokens.split(",")):

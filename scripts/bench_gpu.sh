@@ -1,7 +1,7 @@
 #!/bin/sh
-# On a machine with a GPU: the GPU tests, then every table of docs/results/h100.md and h100-sampled.md, peers beside ours where
-# PyTorch is there. Steps from 4k to 128k are bench_steps.py's, accuracy and errors reproduce.sh's.
-# usage: scripts/bench_gpu.sh [FOLDER of sleigh and sleigh-test: build]
+# Runs on a machine with a GPU: the GPU tests, then every table of docs/results/h100.md and h100-sampled.md, with the peers where
+# PyTorch is installed. bench_steps.py times steps from 4k to 128k tokens; reproduce.sh measures accuracy and errors.
+# usage: scripts/bench_gpu.sh [FOLDER of sleigh and sleigh-test (default: build)]
 set -eu
 bin=${1:-build}
 sampled="dense,santa-sys,santa-prop,santa-pps,santa-flash,santa-is:S=256,dense-q:bits={4,8}"

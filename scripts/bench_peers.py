@@ -1,8 +1,8 @@
-"""Times what others reach on this GPU for the shapes of Llama-3.1-8B, from a PyTorch install: attention of FlashAttention-2 and
-cuDNN (through scaled_dot_product_attention), linear layers of cuBLAS. As `sleigh bench attn` does: replays of a CUDA graph, 512 MB
-touched before each, medians.
+"""Times peers on this GPU with PyTorch, for the shapes of Llama-3.1-8B: attention of FlashAttention-2 and cuDNN (through
+scaled_dot_product_attention), linear layers of cuBLAS. The method is that of `sleigh bench attn`: replays of a CUDA graph, a write of
+512 MB before each replay, medians.
 
-usage: python3 scripts/bench_peers.py [decode] [prefill] [linear]     one JSON line per row
+usage: python3 scripts/bench_peers.py [decode] [prefill] [linear]     prints one JSON line for each row
 """
 
 import json
@@ -43,7 +43,7 @@ def microseconds(fn, repetitions=30):
     for _ in range(repetitions):
         touched.add_(1.0)
         start, end = torch.cuda.Event(True), torch.cuda.Event(True)
-        torch.cuda._sleep(20000)  # the host is ahead of the device when the replay begins
+        torch.cuda._sleep(20000)  # the device waits, so that the host has queued the replay before it begins
         start.record()
         graph.replay()
         end.record()

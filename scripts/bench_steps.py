@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Decode steps of a model of Llama-3.1-8B's shape on a GPU, from 4k to 128k tokens and in batches as far as memory holds them:
-dense attention, santa-prop and santa-is, with random weights.
+"""Times decode steps of a model of Llama-3.1-8B's shape with random weights on a GPU, from 4k to 128k tokens, with the batches that
+fit into memory, for dense attention, santa-prop and santa-is.
 
     python3 scripts/bench_steps.py --sleigh build/sleigh -o docs/results/h100-steps.md
 
-A batch's rows are those of `sleigh bench --copy`: one sequence is prefilled, the others hold copies of its rows, so that every
-sequence's keys and values are read from memory. What the commands print lies in --work; a batch that is there is not run again.
-The figures are drawn beside the report where gnuplot is installed; their data is kept."""
+`sleigh bench --copy` fills a batch: it prefills one sequence, and the others get copies of its rows, so that a step reads every sequence's
+keys and values from memory. The output of the commands goes to --work, and a batch that exists there does not run again. With gnuplot the
+script draws a picture next to the report; it always writes the picture's data."""
 import argparse
 import json
 import os
@@ -15,7 +15,7 @@ import subprocess
 import sys
 
 METHODS = ("dense", "santa-prop:S=128", "santa-is:S=256")
-# Batch and longest context: what 80 GB hold beside 15 GiB of weights and the 4-bit keys. 127k is the model's limit less the steps.
+# Batch and longest context that fit into 80 GB with 15 GiB of weights and the 4-bit keys. 127k is the model's limit minus the steps.
 SIZES = "1:127k 2:127k 4:96k 8:48k 16:24k"
 
 
@@ -24,12 +24,12 @@ def tokens(word):
 
 
 def depths(longest):
-    """4k, 8k, ... below the longest, and it."""
+    """4k, 8k, ... up to the longest."""
     return ",".join([f"{4 << i}k" for i in range(10) if (4096 << i) < tokens(longest)] + [longest])
 
 
 def measure(args, batch, longest):
-    """(command as a reader would type it, rows)"""
+    """Returns the command as a reader types it, and the rows."""
     cmd = ["bench", "-m", args.model, "--load-format", "dummy", "--device", args.device, "--copy", "-p", "0", "-n", str(args.steps), "-r", "1",
            "-b", batch, "-d", depths(longest), "--attn", ",".join(METHODS), "-o", "json"]
     path = os.path.join(args.work, f"batch-{batch}.json")
@@ -53,7 +53,7 @@ def count(n):
 
 
 def batch_table(rows):
-    """One line a depth: every method's step, then the rates and energies."""
+    """Prints one line for each depth: every method's step, then the rates and energies."""
     of = {(r["depth"], r["attn"]): r for r in rows}
     names = [m.split(":")[0] for m in METHODS]
     head = [f"{n}, ms" for n in names] + [f"{n}, speedup" for n in names[1:]] + [f"{n}, % of peak" for n in names]
@@ -68,7 +68,7 @@ def batch_table(rows):
 
 
 def draw(stem, found, device):
-    """Step ms against tokens: a curve for each method and batch; a colour is a method."""
+    """Draws step ms against tokens: one curve for each method and batch, one colour for each method."""
     curves = [(m, b, sorted((r["depth"], r["step_ms"]) for r in rows if r["attn"] == m)) for m in METHODS for b, (_, rows) in found.items()]
     with open(stem + ".dat", "w") as f:
         for method, batch, points in curves:
@@ -99,11 +99,11 @@ def report(args, found):
     print(f"""# Decode steps from 4k to 128k tokens
 
 **A model of Llama-3.1-8B's shape with random weights** ({args.model}, bf16) on {row['device']} (driver {row['driver']}), commit
-{row['commit']}: {', '.join(METHODS)}. Attention over random keys is flat: methods draw as many different rows as they ever will. Made by
-`python3 scripts/bench_steps.py{sizes} -o {args.output}`. A step makes one token for each sequence of the batch: ms are
-medians of {args.steps} steps; % of peak is the rate at which weights and KV rows were read, of the {row['peak_gb_s']:.0f} GB/s that a kernel which
-only reads reaches; joules are of the whole GPU (NVML, whose counter moves ten times a second: short
-runs are a third off), per token of the whole batch. The weights alone take {row['floor_ms']:.2f} ms at the peak.
+{row['commit']}: {', '.join(METHODS)}. Attention over random keys is flat, so methods draw as many distinct rows as they can. Made by
+`python3 scripts/bench_steps.py{sizes} -o {args.output}`. A step makes one token for each sequence of the batch. ms are
+medians of {args.steps} steps. % of peak is the rate at which a step reads weights and KV rows, as a share of the {row['peak_gb_s']:.0f} GB/s
+of a kernel that only reads. Joules are those of the whole GPU for each token of the whole batch (NVML, whose counter moves ten times a
+second, so short runs are a third off). The weights alone take {row['floor_ms']:.2f} ms at the peak.
 
 ![step time against tokens]({os.path.basename(args.stem)}.svg)
 """)
@@ -118,7 +118,7 @@ def main():
     p.add_argument("-m", "--model", default="models/llama-3.1-8b")
     p.add_argument("--device", default="cuda")
     p.add_argument("--sizes", default=SIZES, help=f"BATCH:LONGEST, separated by blanks (default {SIZES})")
-    p.add_argument("--steps", type=int, default=48, help="of each row; fewer than 250 ms of them have no energy")
+    p.add_argument("--steps", type=int, default=48, help="decode steps of each row; less than 250 ms of them have no energy")
     p.add_argument("--work", default="build/bench-steps")
     p.add_argument("-o", "--output", default="docs/results/h100-steps.md")
     a = p.parse_args()

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""make demo: hides 16 needles among distractors in an 8k-token text, asks the embedded model for some of them with dense
-and with sampled attention, and prints each answer as it comes and a small table at the end.
+"""make demo: hides 16 needles in a text of 8k tokens and asks the embedded model for some of them, with dense and with sampled attention.
+It prints each answer when it is complete, and a table at the end.
 
-The context is prefilled densely; question and answer go through the decode method token by token (set-up B)."""
+Each context is prefilled densely. The method decodes the question and the answer token by token (set-up B)."""
 import argparse
 import json
 import os
@@ -29,8 +29,8 @@ def main():
 
     context, questions = tiny_text.needle_context(random.Random(a.seed), a.tokens, a.needles)
     asked = random.Random(a.seed + 1).sample(questions, min(a.questions, len(questions)))
-    print(f"A text of about {a.tokens} tokens with {len(questions)} needles; {len(asked)} of them are asked for.")
-    print(f"  it begins: {context[:100]!r} ...\n")
+    print(f"The text has about {a.tokens} tokens and hides {len(questions)} numbers. Each method answers {len(asked)} questions about them.")
+    print(f"  The text begins: {context[:100]!r} ...\n")
     rows = []
     with tempfile.TemporaryDirectory() as tmp:
         path = os.path.join(tmp, "questions.jsonl")
@@ -44,7 +44,7 @@ def main():
                 r["right"] = r["text"].strip() == r["id"].strip()
                 results.append(r)
                 question = asked[len(results) - 1][0].strip().splitlines()[0]
-                print(f"  {question} {r['text'].strip():<12} {'right' if r['right'] else 'WRONG, it is ' + r['id'].strip()}", flush=True)
+                print(f"  {question} {r['text'].strip():<12} {'right' if r['right'] else 'WRONG, expected ' + r['id'].strip()}", flush=True)
             n = len(results)
             rows.append((method, f"{sum(r['right'] for r in results)}/{n}", sum(r["decode_tok_s"] for r in results) / n,
                          100 * sum(r["v_rows_share"] for r in results) / n, 100 * sum(r["kv_bytes_share"] for r in results) / n))
@@ -54,7 +54,7 @@ def main():
         print(f"| {method} | {right} | {speed:.0f} | {v_rows:.2f}% | {kv_bytes:.1f}% |")
     n = len(asked)
     if any(right != f"{n}/{n}" for _, right, *_ in rows[:3]):
-        sys.exit("demo: dense and the two S=128 methods should answer every question")
+        sys.exit("demo: found a wrong answer of dense or of a method with S=128, expected only right answers")
 
 
 if __name__ == "__main__":

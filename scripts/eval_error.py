@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Error of attention methods on the embedded model's own states: relative L2 error of one head's output against dense
-attention, over all layers, heads, last positions and seeds of a few texts (the paper's same-state protocol: dense attention
-decodes, every method runs on the same queries and keys).
+"""Measures the error of attention methods on states of the embedded model: the relative L2 error of one head's output compared with
+dense attention, over all layers, heads, last positions and seeds of a few texts. This is the paper's same-state protocol: dense attention
+decodes, and every method runs on the same queries and keys.
 
     python3 scripts/eval_error.py --tokens 8192 --attn 'santa-prop:S=128,santa-pps:S={64,128}'
 
-Columns: mean and median error per kind of text; distinct V rows a head (Table 20 of the SANTA paper); KV bytes read as a share of
-dense attention's. Then, for methods that are swept over S, the slope of the log of the mean squared error on log S (Figure 7).
-The first position of a text is left out: methods that plan with the step before have none yet. --plot needs gnuplot."""
+Columns: mean and median error for each kind of text; distinct V rows of a head (Table 20 of the SANTA paper); KV bytes read as a share of
+dense attention's. For methods with several S the script also prints the slope of the log of the mean squared error on log S (Figure 7).
+The first position of a text does not count, because methods that plan with the step before have none there. --plot needs gnuplot."""
 import argparse
 import collections
 import json
@@ -34,7 +34,7 @@ def expand(text):
 
 
 def observe(args, kind, index, methods, tmp):
-    """Yields the records of one text: a dict a line of --stats."""
+    """Yields the records of one text: one dict for each line of --stats."""
     context, questions = tiny_text.task_context(kind, random.Random(f"{args.seed}/{kind}/{index}"), args.tokens, 4)
     prompt, stats = os.path.join(tmp, "prompt.txt"), os.path.join(tmp, "stats.jsonl")
     with open(prompt, "w") as f:
@@ -55,7 +55,7 @@ def observe(args, kind, index, methods, tmp):
 
 
 def collect(args, methods, kinds):
-    """{method: {kind: [errors], "rows": [...], "bytes": [...]}}, methods named as --attn named them."""
+    """Returns {method: {kind: [errors], "rows": [...], "bytes": [...]}} with the names of --attn."""
     found = {m: collections.defaultdict(list) for m in methods}
     with tempfile.TemporaryDirectory() as tmp:
         for kind in kinds:
@@ -71,7 +71,7 @@ def collect(args, methods, kinds):
 
 
 def name_records(args, methods):
-    """Whose record is the next: for each step and layer all heads of dense, then of each method and seed in order."""
+    """Yields the method of each record: for each step and layer all heads of dense, then those of each method and seed in order."""
     with open(os.path.join(args.model, "config.json")) as f:
         heads = json.load(f)["num_attention_heads"]
     while True:
@@ -92,7 +92,7 @@ def slopes(found, kinds):
 
 
 def plot(path, rows, title):
-    """Mean error against V rows a head and against KV bytes read, log-log, a line for each method; the data beside it."""
+    """Draws mean error against V rows of a head and against KV bytes read, log-log, one line for each method. Writes the data too."""
     lines = collections.defaultdict(list)
     for r in rows:
         name = re.sub(r":(S|k|L|B|bits|window|tokens|p)=[\d.]+", "", r["attn"], count=1)
@@ -149,15 +149,15 @@ def main():
     p.add_argument("-m", "--model", default="models/tiny")
     p.add_argument("--tokens", type=int, default=8192)
     p.add_argument("--kinds", default="two-hop,frequent-words")
-    p.add_argument("--texts", type=int, default=4, help="of each kind")
+    p.add_argument("--texts", type=int, default=4, help="texts of each kind")
     p.add_argument("--positions", type=int, default=8, help="last positions of a text")
     p.add_argument("--seeds", type=int, default=6)
     p.add_argument("--attn", default="santa-prop:S=128,santa-pps:S=128,santa-is:S={128,256}")
-    p.add_argument("--seed", type=int, default=20261121, help="of the texts")
+    p.add_argument("--seed", type=int, default=20261121, help="seed of the texts")
     p.add_argument("-t", "--threads", type=int, default=0)
     p.add_argument("-o", "--output", choices=("md", "json"), default="md")
     p.add_argument("--render", metavar="FILE.json", help="only print (and plot) a result that -o json wrote")
-    p.add_argument("--plot", metavar="FILE.svg", help="mean error against rows and bytes; the data file is kept beside it")
+    p.add_argument("--plot", metavar="FILE.svg", help="draw mean error against rows and bytes; writes a data file too")
     a = p.parse_args()
     if a.render:
         with open(a.render) as f:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs the fuzz targets of tests/fuzz, two at a time: scripts/fuzz.sh FOLDER SECONDS [TARGET...], as `make fuzz` calls it.
-# FOLDER holds the program sleigh-fuzz. Corpora grow in FOLDER/corpus, logs lie in FOLDER/log, and inputs with a fault in
-# FOLDER/findings. Prints a line per target; fails when there is a finding.
+# Runs the fuzz targets of tests/fuzz, two at a time. `make fuzz` calls it: scripts/fuzz.sh FOLDER SECONDS [TARGET...].
+# FOLDER holds the program sleigh-fuzz. Corpora grow in FOLDER/corpus. Logs go to FOLDER/log, and inputs with a fault to
+# FOLDER/findings. Prints one line for each target, and fails when there is a finding.
 set -u
 folder=$1 seconds=$2
 shift 2
@@ -23,7 +23,7 @@ run() { # run TARGET
 }
 
 for target; do
-    case " ${all//$'\n'/ } " in *" $target "*) ;; *) echo "fuzz: no target $target; there are: ${all//$'\n'/, }" >&2 && exit 1 ;; esac
+    case " ${all//$'\n'/ } " in *" $target "*) ;; *) echo "fuzz: unknown target $target; expected one of: ${all//$'\n'/, }" >&2 && exit 1 ;; esac
 done
 for target; do
     while [ "$(jobs -rp | wc -l)" -ge 2 ]; do wait -n; done

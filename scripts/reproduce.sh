@@ -1,23 +1,23 @@
 #!/bin/sh
-# What the SANTA paper reports, repeated as far as this machine and this model allow, the paper's numbers beside ours.
+# Repeats the tables of the SANTA paper as far as this machine and this model allow, with the paper's numbers next to ours.
 #
 #   scripts/reproduce.sh                                   # the embedded model
-#   scripts/reproduce.sh ~/models/Llama-3.1-8B-Instruct    # the paper's model: the real tables
-#   PARTS="decode kernels" scripts/reproduce.sh            # only these, and a report of all parts that are there
+#   scripts/reproduce.sh ~/models/Llama-3.1-8B-Instruct    # the paper's model: the paper's tables
+#   PARTS="decode kernels" scripts/reproduce.sh            # only these parts, and a report of all parts that exist
 #
-# Writes reproduce-NAME.md and its pictures (NAME: the model folder's name). What the commands print lies in WORK: a part that is
-# there is not run again (delete its file), and an evaluation that was cut short goes on. Environment:
-#   PARTS      accuracy, long-bench, one-hot, same-state, figures, decode, kernels; all of them
-#   SIZES      tokens of a prompt and questions of each task: "8k:32", with a GPU "8k:128 32k:64"
-#   STATES     tokens of a prompt and prompts of each task for Tables 28 to 30: the longest of SIZES, 8 prompts; with a GPU
-#              "32k:16 128k:4"
-#   THREADS    0: every core
-#   CHAT       "--chat" for models that are asked in their chat template (the default but for the embedded one), or ""
+# Writes reproduce-NAME.md and its pictures (NAME is the model folder's name). The output of the commands goes to WORK. A part that
+# exists there does not run again (delete its file to run it), and an interrupted evaluation continues. Environment:
+#   PARTS      accuracy, long-bench, one-hot, same-state, figures, decode, kernels; by default all
+#   SIZES      tokens of a prompt and questions of each task; by default "8k:32", with a GPU "8k:128 32k:64"
+#   STATES     tokens of a prompt and prompts of each task for Tables 28 to 30; by default the longest of SIZES with 8 prompts, with
+#              a GPU "32k:16 128k:4"
+#   THREADS    by default 0: every core
+#   CHAT       "--chat" asks in the model's chat template (the default, except for the embedded model), "" does not
 #   LONGBENCH  LongBench v2 as JSONL (context, question, choices, answer) for Table 18
-#   GSM8K      GSM8K as JSONL (question, answer) for Figure 8, which is of a task made here without it
-#   RESULTS    folder of the report: docs/results
-#   WORK       build/reproduce-NAME
-#   BIN        folder of sleigh and sleigh-test: build
+#   GSM8K      GSM8K as JSONL (question, answer) for Figure 8; without it Figure 8 uses a task of `sleigh eval`
+#   RESULTS    folder of the report; by default docs/results
+#   WORK       by default build/reproduce-NAME
+#   BIN        folder of sleigh and sleigh-test; by default build
 set -eu
 cd "$(dirname "$0")/.."
 model=${1:-models/tiny} name=$(basename "${1:-models/tiny}") bin=${BIN:-build} results=${RESULTS:-docs/results}
@@ -35,14 +35,14 @@ wanted() {
     case " ${PARTS:-accuracy long-bench one-hot same-state figures decode kernels} " in *" $1 "*) ;; *) return 1 ;; esac
 }
 
-# The words of a command as a shell takes them.
+# Prints the words of a command with the quotes that a shell needs.
 quoted() {
     for word; do
         case $word in *[{}*]*) printf " '%s'" "$word" ;; *) printf ' %s' "$word" ;; esac
     done
 }
 
-# part NAME COMMAND...: standard output to $out/NAME, the command to $out/NAME.cmd; nothing where it is there.
+# part NAME COMMAND...: writes standard output to $out/NAME and the command to $out/NAME.cmd. Does nothing where $out/NAME exists.
 part() {
     file=$out/$1
     shift
@@ -53,7 +53,7 @@ part() {
     mv "$file.part" "$file"
 }
 
-# Tables 1 and 26: accuracy against budgets, the least of them at the first length only.
+# Tables 1 and 26: accuracy against budgets. The smallest budgets run only at the first length.
 methods='dense,santa-prop:S={64,128,256,1024},santa-flash:S={256,1024,2048},santa-pps:S={128,256,1024},santa-is:S={128,256,1024},topk:k=128,streaming'
 least=',santa-flash:S={64,128,512}'
 for size in $sizes; do
@@ -80,7 +80,7 @@ for layer in none $(seq 0 $((n_layers - 1))); do
     ! wanted one-hot || part "one-hot-$layer.json" "$bin/sleigh" eval $run $chat $questions --attn santa:S=256 $rule -o json
 done
 
-# Tables 28 to 30: the same states through every budget. In a chat the answer's beginning is not the user's to give.
+# Tables 28 to 30: every budget on the same states. In a chat the user cannot give the beginning of the answer.
 for size in $states; do
     for task in fwe qa-2hop; do
         wanted same-state || continue
@@ -93,16 +93,16 @@ for size in $states; do
     done
 done
 
-# Figures 6 and 7, Table 20: on the CPU, which tells how many different rows a head drew.
+# Figures 6 and 7, Table 20: on the CPU, which counts the distinct rows that a head drew.
 ! wanted figures || part figures.md python3 scripts/santa_figures.py --sleigh "$bin/sleigh" --test "$bin/sleigh-test" $run
 
-# Table 3: 30k tokens, a batch of six. With a GPU the shape of Llama-3.1-8B, which needs no weights; the paper has 2,048 steps.
+# Table 3: 30k tokens, a batch of six. With a GPU it uses the shape of Llama-3.1-8B without weights. The paper has 2,048 steps.
 speed=$run steps=32
 [ "$gpu" -eq 0 ] || speed="-m models/llama-3.1-8b --load-format dummy --device cuda" steps=256
 ! wanted decode || part decode.json "$bin/sleigh" bench decode $speed -b 6 -d 30k -n $steps \
     --attn dense,santa-flash:S=2048,santa-prop:S=128,santa-pps:S=128,santa-is:S=256 -o json
 
-# Figure 4: a GPU's attention kernels alone.
+# Figure 4: only the attention kernels of a GPU.
 if wanted kernels && [ "$gpu" -gt 0 ]; then
     part kernels.json "$bin/sleigh" bench attn -b 1 -d '4k-128k*2' --phase decode --plot "$results/reproduce-$name-kernels.svg" -o json \
         --attn dense,santa-flash:S=2048,santa-prop:S=128,santa-sys:S=128,santa-pps:S=128,santa-is:S=256

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Figures of the SANTA paper, repeated: Figure 6 (Bernoulli score error), Table 20 (distinct rows against S) and Figure 7 (slope of
-the variance against S), ours beside the paper's.
+"""Repeats figures of the SANTA paper and prints ours next to the paper's: Figure 6 (error of Bernoulli scores), Table 20 (distinct rows
+against S) and Figure 7 (slope of the variance against S).
 
-Figure 6 is of random queries and keys, as in the paper. Table 20 and Figure 7 are of the embedded model's states on one-hop
-questions at 8k tokens; the paper's are of Llama-3.1-8B on single-hop QA prompts: orders and slopes compare, not levels."""
+Figure 6 uses random queries and keys, as in the paper. Table 20 and Figure 7 use the embedded model's states on one-hop questions at 8k
+tokens. The paper uses Llama-3.1-8B on single-hop QA prompts, so compare orders and slopes, not levels."""
 import argparse
 import re
 import subprocess
@@ -37,7 +37,7 @@ def variance_figures(args):
         own = [sum(found[f"{m}:S={s}"]["rows"]) / len(found[f"{m}:S={s}"]["rows"]) for m in SAMPLERS]
         print(f"| {s} | {' | '.join(f'{x:.1f}' for x in own)} | {' | '.join(map(str, paper))} |")
         if not own[0] < own[1] <= own[2] * 1.02:
-            sys.exit(f"S={s}: the order is not the paper's")
+            sys.exit(f"S={s}: distinct rows of santa, santa-strat, santa-sys are not in the paper's order")
     slope = eval_error.slopes(found, ["one-hop"])
     print("\n## Figure 7: slope of log variance on log S\n")
     print(f"| | {' | '.join(SAMPLERS)} |\n|---|---|---|---|")

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs what the build needs and a bare Debian or Ubuntu machine lacks. As root it calls apt; otherwise it prints the
-# exact line to run and fails. Does nothing, quickly, where all is there. `scripts/setup.sh fuzz`: what `make fuzz` needs too.
+# Installs the packages that the build needs on Debian or Ubuntu. As root it calls apt; as another user it prints the line to run and
+# fails. It does nothing where no package is missing. `scripts/setup.sh fuzz` also installs what `make fuzz` needs.
 set -eu
 
 missing=""
@@ -9,7 +9,7 @@ need() { # need PACKAGE TEST...
     shift
     "$@" >/dev/null 2>&1 || missing="$missing $package"
 }
-library() { [ "$("${CC:-cc}" -print-file-name="lib$1.so")" != "lib$1.so" ]; } # its header may be another library's
+library() { [ "$("${CC:-cc}" -print-file-name="lib$1.so")" != "lib$1.so" ]; } # another library may have installed the header
 header() { [ -e "/usr/include/$1" ] || [ -e "/usr/include/$(uname -m)-linux-gnu/$1" ] || [ -e "/usr/local/include/$1" ]; }
 
 need gcc command -v "${CC:-cc}"
@@ -22,7 +22,7 @@ need libpcre2-dev header pcre2.h
 need libutf8proc-dev header utf8proc.h
 need libsentencepiece-dev header sentencepiece_processor.h
 need libopenblas-dev library openblas
-if [ "${1:-}" = fuzz ]; then # clang, and the library of its that makes the inputs
+if [ "${1:-}" = fuzz ]; then # clang and its fuzzing library
     clang=${FUZZ_CC:-clang}
     need clang command -v "$clang"
     need libclang-rt-dev test -e "$("$clang" -print-file-name="libclang_rt.fuzzer-$(uname -m).a" 2>/dev/null)"

@@ -1,16 +1,16 @@
-"""What the scripts share: running build/sleigh and reading what it prints."""
+"""Runs build/sleigh and reads its output, for the other scripts."""
 import json
 import os
 import re
 import subprocess
 import sys
 
-# Methods are compared on one device: dense runs on a GPU too, most others do not yet.
+# All methods run on one device, so that their figures are comparable.
 os.environ.setdefault("SLEIGH_DEVICE", "cpu")
 
 
 def run_jsonl(sleigh, model, path, attn, n_predict=24, threads=0, extra=()):
-    """Yields one result object a line of `sleigh generate --jsonl`, greedy, as each is printed."""
+    """Runs `sleigh generate --jsonl` greedily, and yields one result object for each line as it is printed."""
     cmd = [sleigh, "generate", "-m", model, "--jsonl", path, f"--attn={attn}", "--temp", "0", "-n", str(n_predict),
            "--stop", "\n", "--no-perf", *extra]
     if threads:
@@ -24,7 +24,7 @@ def run_jsonl(sleigh, model, path, attn, n_predict=24, threads=0, extra=()):
 
 
 def run_generate(sleigh, model, prompt_path, attn, n_predict, threads, extra=()):
-    """Runs `sleigh generate` on a file; returns (text, stats) with stats a dict of the numbers of each line on stderr."""
+    """Runs `sleigh generate` on a file. Returns the text, and a dict of the lines on stderr: what stands before the colon to the rest."""
     cmd = [sleigh, "generate", "-m", model, "-f", prompt_path, f"--attn={attn}", "--temp", "0", "-n", str(n_predict),
            "-t", str(threads), "--no-display-prompt", *extra]
     p = subprocess.run(cmd, capture_output=True, text=True)
@@ -38,7 +38,7 @@ def run_generate(sleigh, model, prompt_path, attn, n_predict, threads, extra=())
 
 
 def number_before(text, unit):
-    """The number that stands before `unit` in a stats line: number_before('3 ms, 20.5 tok/s', 'tok/s') == 20.5."""
+    """Returns the number before `unit` in a line: number_before('3 ms, 20.5 tok/s', 'tok/s') == 20.5."""
     m = re.search(r"([-+0-9.eE]+)\s*" + re.escape(unit), text)
     if not m:
         sys.exit(f"no number before {unit!r} in {text!r}")

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Prints the structure of the tree: files of each folder, the largest files, the longest functions, as Markdown tables.
+"""Prints the structure of the tree as Markdown: files of each folder, the largest files, the longest functions.
 
-    scripts/structure.py [-n 10] [FOLDER of a tree]      without a folder: this tree
+    scripts/structure.py [-n 10]                                        of this tree
+    scripts/structure.py --before f5e3eec > docs/results/structure.md   of an earlier commit and of this tree
 
-A function is a definition at the left margin, or in a namespace, that ends with a "}" at the same margin. A kernel is a function
-marked __global__. Lines count from the first line of the signature to the closing brace."""
+Only C, C++ and CUDA files count. A function begins with a signature at the left margin and ends with a "}" there. Its lines count
+from the signature to that brace. A kernel is a function marked __global__. Tests count as files, but not as longest functions."""
 import argparse
 import collections
 import os
@@ -16,9 +17,22 @@ SOURCES = (".c", ".cc", ".cu", ".h", ".cuh")
 SIGNATURE = re.compile(r"^(?!typedef|struct|enum|union|extern|namespace|#|//|\}|\s)[^;=]*?(\w+)\([^;]*$")
 
 
-def sources(root):
-    listed = subprocess.run(["git", "ls-files"], cwd=root, capture_output=True, text=True, check=True).stdout.split("\n")
-    return [p for p in listed if p.endswith(SOURCES)]
+def read_tree(commit):
+    """{path: lines} of the sources of a commit; None: of the working tree."""
+    git = ["git", "-C", ROOT]
+    listing = ["ls-tree", "-r", "--name-only", commit] if commit else ["ls-files"]
+    names = subprocess.run(git + listing, capture_output=True, text=True, check=True).stdout.split("\n")
+    out = {}
+    for path in (x for x in names if x.endswith(SOURCES)):
+        if commit:
+            text = subprocess.run(git + ["show", f"{commit}:{path}"], capture_output=True, text=True, check=True).stdout
+        elif os.path.exists(os.path.join(ROOT, path)):
+            with open(os.path.join(ROOT, path), encoding="utf-8") as f:
+                text = f.read()
+        else:
+            continue
+        out[path] = text.split("\n")[:-1]
+    return out
 
 
 def functions(path, lines):
@@ -44,6 +58,30 @@ def functions(path, lines):
             start = name = None
 
 
+class Tree:
+    def __init__(self, commit):
+        files = read_tree(commit)
+        self.sizes = {path: len(lines) for path, lines in files.items()}
+        self.folders, by_name = collections.defaultdict(list), collections.defaultdict(list)
+        for path in files:
+            self.folders[os.path.dirname(path)].append(path)
+            by_name[os.path.basename(path)].append(path)
+        found = [x for path, lines in files.items() for x in functions(path, lines) if not path.startswith("tests/")]
+        self.functions = sorted(found, key=lambda x: (-x[0], x[2], x[1]))
+        self.largest = sorted(self.sizes.items(), key=lambda x: (-x[1], x[0]))
+        self.repeated = {k: v for k, v in sorted(by_name.items()) if len(v) > 1 and k != "main.c"}
+
+    def summary(self):
+        fullest = max(self.folders, key=lambda x: len(self.folders[x]))
+        lines, name, path, _ = self.functions[0]
+        return [("source files", len(self.sizes)), ("lines", sum(self.sizes.values())), ("folders with sources", len(self.folders)),
+                ("most files in one folder", f"{len(self.folders[fullest])} (`{fullest}/`)"),
+                ("file names that occur more than once", len(self.repeated)),
+                ("largest file", f"{self.largest[0][1]} lines (`{self.largest[0][0]}`)"),
+                ("longest function outside tests", f"{lines} lines (`{name}`, `{path}`)"),
+                ("functions outside tests of more than 60 lines", sum(x[0] > 60 for x in self.functions))]
+
+
 def table(head, rows):
     print("| " + " | ".join(head) + " |\n|" + "---|" * len(head))
     for row in rows:
@@ -51,33 +89,41 @@ def table(head, rows):
     print()
 
 
+def details(tree, n, title):
+    print(f"## Longest functions{title}\n")
+    rows = [(f"`{name}`" + (" (kernel)" if kernel else ""), f"`{path}`", lines) for lines, name, path, kernel in tree.functions[:n]]
+    table(("function", "file", "lines"), rows)
+    print(f"## Largest files{title}\n")
+    table(("file", "lines"), [(f"`{path}`", lines) for path, lines in tree.largest[:n]])
+    print(f"## File names that occur more than once{title}\n")
+    if tree.repeated:
+        table(("name", "files"), [(f"`{k}`", ", ".join(f"`{x}`" for x in v)) for k, v in tree.repeated.items()])
+    else:
+        print("None, except `main.c`.\n")
+    print(f"## Files of each folder{title}\n")
+    rows = [(f"`{x}/`", len(paths), sum(tree.sizes[p] for p in paths)) for x, paths in sorted(tree.folders.items())]
+    table(("folder", "files", "lines"), rows)
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("tree", nargs="?", default=ROOT)
-    p.add_argument("-n", type=int, default=10, help="rows of the tables of largest files and longest functions")
+    p.add_argument("--before", metavar="COMMIT", help="also print this commit's structure")
+    p.add_argument("-n", type=int, default=5, help="rows of the tables of functions and files (default 5)")
     a = p.parse_args()
-    folders, sizes, found = collections.defaultdict(list), {}, []
-    for path in sources(a.tree):
-        with open(os.path.join(a.tree, path), encoding="utf-8") as f:
-            lines = f.read().split("\n")
-        sizes[path] = len(lines) - 1
-        folders[os.path.dirname(path)].append(path)
-        found += functions(path, lines)
-    print("## Files of each folder\n")
-    rows = [(f"`{folder}/`", len(paths), sum(sizes[x] for x in paths)) for folder, paths in sorted(folders.items())]
-    table(("folder", "files", "lines"), rows + [("all", len(sizes), sum(sizes.values()))])
-    print("## Largest files\n")
-    table(("file", "lines"), [(f"`{x}`", n) for x, n in sorted(sizes.items(), key=lambda x: (-x[1], x[0]))[: a.n]])
-    print("## Longest functions\n")
-    found.sort(key=lambda x: (-x[0], x[2], x[1]))
-    code = [x for x in found if not x[2].startswith("tests/")]
-    table(("function", "file", "lines"), [(f"`{name}`" + (" (kernel)" if k else ""), f"`{path}`", n) for n, name, path, k in code[: a.n]])
-    repeated = collections.defaultdict(list)
-    for path in sizes:
-        repeated[os.path.basename(path)].append(path)
-    repeated = {k: v for k, v in repeated.items() if len(v) > 1 and k != "main.c"}
-    print("## File names that occur more than once\n")
-    table(("name", "files"), [(f"`{k}`", ", ".join(f"`{x}`" for x in v)) for k, v in sorted(repeated.items())]) if repeated else print("None.\n")
+    now = Tree(None)
+    head = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    print("# Structure of the tree\n")
+    if not a.before:
+        print(f"Commit {head}.\n")
+        table(("", "now"), now.summary())
+        details(now, a.n, "")
+        return
+    old = Tree(a.before)
+    print(f"Commits {a.before} (before) and {head} (after). `scripts/structure.py` says what counts:\n")
+    print(f"    scripts/structure.py --before {a.before} > docs/results/structure.md\n")
+    table(("", "before", "after"), [(what, x, y) for (what, x), (_, y) in zip(old.summary(), now.summary())])
+    details(now, a.n, ", after")
+    details(old, a.n, ", before")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-// tests/fuzz/fuzz.c - the table of targets and what they share; see fuzz.h.
+// tests/fuzz/fuzz.c - the table of targets and their helpers; see fuzz.h.
 #include "tests/fuzz/fuzz.h"
 
 #include <limits.h>
@@ -48,7 +48,7 @@ void fuzz_remove_files(const char *const *names) {
     for (; *names; names++) fuzz_remove(*names);
 }
 
-// The name that a line "%%NAME" of the input gives; NULL: the line is none, or the name is not in the list.
+// The name in a line "%%NAME" of the input. NULL: the line has another form, or the name is not in the list.
 static const char *marked(const char *p, const char *end, const char *const *names, int *is_mark) {
     *is_mark = end - p >= 2 && p[0] == '%' && p[1] == '%';
     for (; *is_mark && *names; names++)
@@ -64,7 +64,7 @@ void fuzz_files(const char *data, size_t n, const char *first, const char *const
         stop = p < end ? memchr(p, '\n', (size_t)(end - p)) : NULL;
         if (!stop) stop = end;
         const char *next = marked(p, stop, names, &is_mark);
-        if (is_mark || stop == end) { // the newline before a mark belongs to the mark
+        if (is_mark || stop == end) { // the newline before a mark is part of the mark
             const char *last = !is_mark ? end : p > from ? p - 1 : p;
             if (name && !(is_mark && p == data)) fuzz_write(name, from, (size_t)(last - from));
             name = next;
@@ -75,13 +75,14 @@ void fuzz_files(const char *data, size_t n, const char *first, const char *const
 
 // ---- errors ----
 
-// Bytes of the printable UTF-8 character at s; 0: there is none.
+// Bytes of the printable UTF-8 character at s; 0: s does not begin with one.
 static int printable(const unsigned char *s) {
     if (s[0] >= 0x20 && s[0] < 0x7f) return 1;
     int n = s[0] >= 0xc2 && s[0] < 0xe0 ? 2 : s[0] >= 0xe0 && s[0] < 0xf0 ? 3 : s[0] >= 0xf0 && s[0] < 0xf5 ? 4 : 0;
     for (int i = 1; i < n; i++)
         if ((s[i] & 0xc0) != 0x80) return 0;
-    if (n == 2 && s[0] == 0xc2 && s[1] < 0xa0) return 0; // control characters of Latin-1, as 0x9b, which begins a command
+    if (n == 2 && s[0] == 0xc2 && s[1] < 0xa0)
+        return 0; // control characters of Latin-1, like 0x9b, which begins a terminal command
     if (n == 3 && ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f))) return 0;
     if (n == 4 && ((s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f))) return 0;
     return n;

@@ -1,8 +1,8 @@
-// tests/fuzz/fuzz.h - functions that read one input of any bytes with one of our readers of files, texts and flags, and check
-// what the reader promises of every input.
+// tests/fuzz/fuzz.h - the fuzz targets. A target gives one input of any bytes to one parser of files, texts or flags, and
+// checks what the parser promises for every input.
 //
-// Two programs call them: `make fuzz`, with inputs that libFuzzer makes (tests/fuzz/main.c), and the suite `fuzz` of
-// build/sleigh-test, with the files of tests/fuzz/seeds/TARGET and tests/fuzz/crashes/TARGET.
+// Two programs call the targets: `make fuzz` with inputs from libFuzzer (tests/fuzz/main.c), and the suite `fuzz` of
+// build/sleigh-test with the files of tests/fuzz/seeds/TARGET and tests/fuzz/crashes/TARGET.
 #ifndef SLEIGH_FUZZ_H
 #define SLEIGH_FUZZ_H
 
@@ -19,26 +19,26 @@ typedef struct fuzz_target {
 extern const fuzz_target fuzz_targets[]; // ended by {0}
 const fuzz_target *fuzz_find(const char *name);
 
-// ---- what the program gives ----
+// ---- functions of the program ----
 
 const char *fuzz_dir(void); // a folder for the input's files, in memory where there is such a file system
 _Noreturn void fuzz_failed(const char *file, int line, const char *what, const char *found);
 
 #define FUZZ_CHECK(cond, found) ((cond) ? (void)0 : fuzz_failed(__FILE__, __LINE__, #cond, (found)))
 
-// ---- what the targets share (fuzz.c) ----
+// ---- helpers of the targets (fuzz.c) ----
 
-const char *fuzz_path(const char *name); // fuzz_dir()/name; good until the next call
+const char *fuzz_path(const char *name); // fuzz_dir()/name; valid until the next call
 void fuzz_write(const char *name, const char *data, size_t n);
 void fuzz_remove(const char *name);
-// The input as files of fuzz_dir(). It is the text of `first`; a line "%%NAME" begins another file. Names are those of the
-// list alone, ended by NULL; what lies behind another name is left out. Files of the list that the input does not hold are
-// removed.
+// Writes the input as files of fuzz_dir(). The input begins with the text of `first`, and a line "%%NAME" begins another file.
+// The list of names ends with NULL. Text after a name that is not in the list is left out. Files of the list that the input
+// does not hold are removed.
 void fuzz_files(const char *data, size_t n, const char *first, const char *const *names);
 void fuzz_remove_files(const char *const *names);
 
-// Checks an error, as every function must give it: a known code, and one line of printable UTF-8. Returns 1 where rc is 0.
-// Begin with an *err of zeros.
+// Checks that an error has a known code and one line of printable UTF-8. Returns 1 where rc is 0. *err must be zero before the
+// checked call.
 int fuzz_ok(int rc, const sl_error *err);
 
 // The targets.

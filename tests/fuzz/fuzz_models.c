@@ -12,7 +12,7 @@ static const char config_json[] =
     "{\"model_type\":\"llama\",\"vocab_size\":4,\"hidden_size\":8,\"intermediate_size\":8,\"num_hidden_layers\":1,"
     "\"num_attention_heads\":1,\"head_dim\":16,\"max_position_embeddings\":64,\"tie_word_embeddings\":true}";
 
-// Every byte of every tensor: what lies outside the mapping faults.
+// Reads every byte of every tensor: a byte outside the mapping faults.
 static unsigned touch(const sl_tensors *t) {
     unsigned sum = 0;
     for (int i = 0; i < sl_tensors_count(t); i++) {
@@ -24,7 +24,7 @@ static unsigned touch(const sl_tensors *t) {
     return sum;
 }
 
-// The file of this header, with as many bytes of data as its last tensor asks for, if those are few.
+// Writes the file of this header, with the bytes that its last tensor needs, if they are few.
 static void open_file(const char *header, size_t n, const sl_header *h) {
     enum { MOST = 4096 };
     int64_t size = 0;
@@ -50,7 +50,7 @@ static void open_file(const char *header, size_t n, const sl_header *h) {
 void fuzz_safetensors(const char *data, size_t n) {
     sl_header h;
     sl_error err = {0};
-    char *text = malloc(n + 1); // of its own size, so that a byte too far is seen
+    char *text = malloc(n + 1); // of exactly this size, so that a read past the end faults
     FUZZ_CHECK(text != NULL, "memory");
     text = realloc(text, n ? n : 1);
     memcpy(text, data, n);

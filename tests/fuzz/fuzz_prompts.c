@@ -17,7 +17,7 @@ static void render(const sl_chat_template *t, const sl_message *m, int n) {
     sl_text_free(&text);
 }
 
-// Messages with the input as their contents, for every template.
+// Renders messages that contain the input, with every template.
 static void render_all(const char *data, size_t n) {
     static const char *const names[] = {"llama2",     "llama3",     "llama3.1",       "llama3.2",          "mistral-v0",
                                         "mistral-v1", "mistral-v3", "mistral-v7",     "mistral-v3-tekken", "chatml",

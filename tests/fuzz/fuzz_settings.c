@@ -1,4 +1,4 @@
-// tests/fuzz/fuzz_settings.c - lists and rules of --attn, --S-schedule, and the files that Sleigh wrote itself: results of
+// tests/fuzz/fuzz_settings.c - lists and rules of --attn, --S-schedule, and files that Sleigh writes: results of
 // eval --out and the table of --attn=auto.
 #include "attention/auto.h"
 #include "engine/cli/attn_list.h"
@@ -20,7 +20,7 @@ static int same_values(const sl_attn_method *m, const double *a, const double *b
     return 1;
 }
 
-// What is written of a specification is read as the same.
+// A specification that is formatted and parsed again is the same.
 static void check_spec(const sl_attn_spec *spec) {
     char name[CLI_ATTN_NAME], again[CLI_ATTN_NAME];
     sl_attn_spec back;
@@ -65,7 +65,7 @@ static void check_rule(const char *text) {
     sl_attn_plan_free(&plan);
 }
 
-// Lengthens every comment: what it says must not matter.
+// Lengthens every comment: a comment must not change the result.
 static void write_longer(const char *data, size_t n) {
     static const char more[] = " 5 7";
     char *text = malloc(n * 300 + 1), *to = text;
@@ -98,7 +98,7 @@ static void check_schedule(const char *data, size_t n) {
     sl_attn_plan_free(&same);
 }
 
-// The first byte: '=' a rule of --attn-layer, '#' a schedule, anything else belongs to a list.
+// The first byte selects: '=' a rule of --attn-layer, '#' a schedule, any other byte is part of a list.
 void fuzz_attn(const char *data, size_t n) {
     if (n && *data == '#') {
         check_schedule(data + 1, n - 1);
@@ -128,7 +128,7 @@ static void check_results(const char *data, size_t n) {
     if (fuzz_ok(eval_file_open(fuzz_path("out"), settings, &s, &f, &err), &err)) {
         for (int i = 0; i < 14; i++) FUZZ_CHECK(isnan(s.score[i]) || (s.score[i] >= 0 && s.score[i] <= 1), "a score");
         fclose(f);
-    } else { // a file that is not ours stays as it is
+    } else { // a file of another format must not change
         struct stat st;
         FUZZ_CHECK(!stat(fuzz_path("out"), &st) && (size_t)st.st_size == n, "the file was changed");
     }
@@ -170,7 +170,7 @@ static void check_table(const char *data, size_t n) {
     fuzz_remove("table.json");
 }
 
-// A file of results begins with {"sl: the other one is the table.
+// A file of results begins with {"s. Every other input is a table.
 void fuzz_results(const char *data, size_t n) {
     if (n > 3 && !memcmp(data, "{\"s", 3))
         check_results(data, n);

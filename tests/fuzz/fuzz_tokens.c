@@ -8,7 +8,7 @@
 
 #define DIR "tests/vocabularies/"
 
-// ---- what every tokenizer promises ----
+// ---- checks of every tokenizer ----
 
 static void check_stream(const sl_tokenizer *tok, const int32_t *ids, size_t n, int specials) {
     sl_detok_stream s = sl_detok_begin(tok, specials, 1);
@@ -17,7 +17,7 @@ static void check_stream(const sl_tokenizer *tok, const int32_t *ids, size_t n, 
     for (size_t i = 0; i < n; i++) FUZZ_CHECK(!sl_detok_next(&s, ids[i], &text, &err), err.message);
     FUZZ_CHECK(!sl_detok_end(&s, &text, &err), err.message);
     FUZZ_CHECK(!sl_detokenize(tok, ids, n, specials, &whole, &err), err.message);
-    // the stream writes U+FFFD for what is not UTF-8: with none of them it writes the same
+    // the stream writes U+FFFD for bytes that are not UTF-8; without U+FFFD both outputs are equal
     if (!memmem(text.data, text.n, "\xef\xbf\xbd", 3))
         FUZZ_CHECK(text.n == whole.n && !memcmp(text.data, whole.data, text.n), text.data);
     sl_text_free(&text);
@@ -32,7 +32,7 @@ static void check_text(const sl_tokenizer *tok, const char *text, size_t n, unsi
     if (fuzz_ok(sl_tokenize(tok, text, n, flags, &ids, &err), &err)) {
         for (size_t i = 0; i < ids.n; i++) FUZZ_CHECK(ids.data[i] >= 0 && ids.data[i] < sl_tokenizer_n_vocab(tok), "an id");
         FUZZ_CHECK(!sl_detokenize(tok, ids.data, ids.n, 1, &back, &err), err.message);
-        // SentencePiece rewrites texts; byte-level BPE gives every byte back
+        // SentencePiece normalises texts; byte-level BPE returns every byte
         if (!is_spm && !(flags & SL_TOK_BOS)) FUZZ_CHECK(back.n == n && !memcmp(back.data, text, n), back.data);
         check_stream(tok, ids.data, ids.n, specials);
     }
@@ -88,7 +88,7 @@ static const sl_tokenizer *vocabulary(int which) { // loaded once
     static sl_tokenizer *loaded[N_VOCABULARIES];
     sl_error err = {0};
     if (!loaded[which] && dirs[which]) FUZZ_CHECK(!sl_tokenizer_load(dirs[which], &loaded[which], &err), err.message);
-    if (!loaded[which]) { // a rank file has another name there
+    if (!loaded[which]) { // the rank file needs another name
         static char data[16384];
         FILE *f = fopen(DIR "bpe/ranks.model", "rb");
         FUZZ_CHECK(f != NULL, DIR "bpe/ranks.model");
@@ -100,7 +100,8 @@ static const sl_tokenizer *vocabulary(int which) { // loaded once
     return loaded[which];
 }
 
-// Bits of the first byte: 0 and 1 the vocabulary, 2 and 3 the flags, 4 the specials, 5 ids instead of a text.
+// Bits of the first byte: 0 and 1 select the vocabulary, 2 and 3 are flags, 4 adds special tokens, 5 means ids instead of a
+// text.
 void fuzz_text(const char *data, size_t n) {
     if (n == 0) return;
     const sl_tokenizer *tok = vocabulary(data[0] & 3);

@@ -1,5 +1,5 @@
-// tests/fuzz/main.c - what libFuzzer calls. The program's own name says which target runs: scripts/fuzz.sh makes a link for
-// each.
+// tests/fuzz/main.c - the functions that libFuzzer calls. The name of the program selects the target: scripts/fuzz.sh makes
+// one link for each target.
 #include "tests/fuzz/fuzz.h"
 
 #include <stdio.h>

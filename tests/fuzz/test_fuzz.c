@@ -1,5 +1,5 @@
-// tests/fuzz/test_fuzz.c - the inputs of tests/fuzz without a fuzzer, null in files of prompts, questions and results, and what
-// messages make of bytes that a terminal must not see.
+// tests/fuzz/test_fuzz.c - replays the inputs of tests/fuzz without a fuzzer. Also tests null in files of prompts, questions
+// and results, and the escapes that messages write for bytes that a terminal must not receive.
 #include "attention/auto.h"
 #include "engine/cli/eval/eval_records.h"
 #include "engine/cli/eval/eval_scores.h"
@@ -15,7 +15,7 @@
 
 // ---- inputs ----
 
-static char input[512]; // of the target that runs
+static char input[512]; // path of the current input
 
 const char *fuzz_dir(void) {
     return test_tmp();
@@ -25,7 +25,7 @@ void fuzz_failed(const char *file, int line, const char *what, const char *found
     test_fail(file, line, "%s: %s does not hold: %s", input, what, found);
 }
 
-// The whole file, and its beginnings of 16 lengths. Each lies in memory of its own size, so that a byte too far is seen.
+// Runs the whole file and 16 shorter prefixes. Each has memory of exactly its size, so that a read past the end faults.
 static void run_file(const fuzz_target *target) {
     enum { MOST = 4096, CUTS = 16 };
     static char data[MOST];
@@ -100,7 +100,7 @@ static void results(void) {
     replay("results", 15);
 }
 
-static void all_targets(void) { // a target without a case here would never be replayed
+static void all_targets(void) { // each target needs a case here, or nothing replays its inputs
     static const char *const here[] = {"safetensors", "model", "config",    "bpe",  "tokenizer-model", "text",
                                        "chat",        "jsonl", "questions", "attn", "results",         NULL};
     int n = 0;
@@ -126,7 +126,7 @@ static void messages(void) {
          "\\x9b31m \\xff\\xfe"},
         {"cut \xe2\x82", "cut \\xe2\\x82"},
         {"\xe2\x82z \xf0\x9f\xa6", "\\xe2\\x82z \\xf0\\x9f\\xa6"},
-        {"\xc0\xaf \xe0\x80\xaf \xf0\x80\x80\xaf", "\\xc0\\xaf \\xe0\\x80\\xaf \\xf0\\x80\\x80\\xaf"}, // too long a form
+        {"\xc0\xaf \xe0\x80\xaf \xf0\x80\x80\xaf", "\\xc0\\xaf \\xe0\\x80\\xaf \\xf0\\x80\\x80\\xaf"}, // overlong forms
         {"\xed\xa0\x80 \xed\x9f\xbf", "\\xed\\xa0\\x80 \xed\x9f\xbf"},                                 // a surrogate
         {"\xf4\x90\x80\x80 \xf4\x8f\xbf\xbf \xf5", "\\xf4\\x90\\x80\\x80 \xf4\x8f\xbf\xbf \\xf5"},
     };
@@ -134,10 +134,10 @@ static void messages(void) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         CHECK_INT(sl_fail(&e, SL_ERR_FORMAT, "%s", rows[i].text), SL_ERR_FORMAT);
         CHECK_STR(e.message, rows[i].want);
-        sl_fail(&e, SL_ERR_FORMAT, "again: %s", e.message); // what is quoted once more stays
+        sl_fail(&e, SL_ERR_FORMAT, "again: %s", e.message); // a message that is quoted again does not change
         CHECK_STR(e.message + 7, rows[i].want);
     }
-    for (int shift = 0; shift < 4; shift++) { // a message that is cut
+    for (int shift = 0; shift < 4; shift++) { // a truncated message
         char text[2048];
         for (size_t i = 0; i < sizeof text - 4; i++)
             text[i] = i < (size_t)shift ? 'a' : "\xf0\x9f\xa6\xa5"[(i - (size_t)shift) % 4];
@@ -198,7 +198,7 @@ static void describe_table(char *out, size_t size) {
     sl_auto_free(&t);
 }
 
-// The head of a file of results, as a whole line.
+// The first line of a file of results.
 static void describe_results(char *out, size_t size) {
     static char name[] = "dense", line[1024];
     char *methods[] = {name};
@@ -225,7 +225,7 @@ static void nulls(void) {
         const char *text, *file;
         null_probe probe;
         int n;
-        const char *want; // of the file as it is
+        const char *want; // part of the message for this file
     } files[] = {
         {"{\"context\":\"c\",\"question\":\"q\",\"attn\":\"santa:S=4\",\"seq\":9,\"id\":1}", "prompts", describe_prompt, 5,
          "santa:S=4 9"},
