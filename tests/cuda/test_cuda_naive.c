@@ -203,12 +203,12 @@ static void take_all(void) {
         }
 }
 
-static void check_largest(const sl_masses *wt, int k, const uint8_t *taken) {
-    int32_t *rows = malloc(wt->n * sizeof *rows);
-    int n = sl_masses_largest(wt, k, rows), at = 0;
-    for (int j = 0; j < wt->n; j++) {
+static void check_largest(const sl_masses *masses, int k, const uint8_t *taken) {
+    int32_t *rows = malloc(masses->n * sizeof *rows);
+    int n = sl_masses_largest(masses, k, rows), at = 0;
+    for (int j = 0; j < masses->n; j++) {
         int want = at < n && rows[at] == j;
-        if (taken[j] != want) FAIL("k %d of %d, row %d: taken %d, expected %d", k, wt->n, j, taken[j], want);
+        if (taken[j] != want) FAIL("k %d of %d, row %d: taken %d, expected %d", k, masses->n, j, taken[j], want);
         at += want;
     }
     free(rows);
@@ -525,27 +525,27 @@ static sl_rng_id rng_of(const rig *r, int s, int head) {
 // From the masses that the fast kernel stored: the naive kernel's rows are those of the naive functions on the CPU and those of
 // the CPU's sampler, and the fast kernel's output is the mean of these rows.
 static void check_head_draws(const rig *r, const head_memory *m, int is_systematic, int S, int s, int head) {
-    sl_masses wt = rig_weights(r, 0, s, head);
+    sl_masses masses = rig_weights(r, 0, s, head);
     sl_rng_id id = rng_of(r, s, head);
     int32_t *rows = malloc(S * sizeof *rows);
     double *coef = malloc(S * sizeof *coef);
-    size_t most = sl_sampler_capacity(S, wt.n) + 1;
+    size_t most = sl_sampler_capacity(S, masses.n) + 1;
     sl_draws d = {.row = malloc(most * sizeof *d.row),
                   .count = malloc(most * sizeof *d.count),
                   .inv_pi = malloc(most * sizeof *d.inv_pi),
-                  .scratch = malloc((sl_sampler_scratch(S, wt.n) + 1) * sizeof *d.scratch)};
-    put(m->w, wt.stored, wt.n * sizeof *wt.stored), put(m->ref, wt.ref, wt.n_blocks * sizeof *wt.ref);
-    naive_masses on_device = {m->w, m->ref, wt.n, wt.top}, on_host = {wt.stored, wt.ref, wt.n, wt.top};
+                  .scratch = malloc((sl_sampler_scratch(S, masses.n) + 1) * sizeof *d.scratch)};
+    put(m->w, masses.stored, masses.n * sizeof *masses.stored), put(m->ref, masses.ref, masses.n_blocks * sizeof *masses.ref);
+    naive_masses on_device = {m->w, m->ref, masses.n, masses.top}, on_host = {masses.stored, masses.ref, masses.n, masses.top};
     (is_systematic ? naive_cuda_draw_systematic : naive_cuda_draw_independent)(on_device, S, id, m->rows);
     gpu_read(rows, m->rows, S * sizeof *rows);
     for (int i = 0; i < S; i += 1 + S / 16)
         CHECK_INT(rows[i], is_systematic ? naive_draw_systematic(on_host, S, id, i) : naive_draw_independent(on_host, id, i));
-    (is_systematic ? sl_draw_systematic : sl_draw_independent)(&wt, S, sl_uniform_philox(&id), &d);
+    (is_systematic ? sl_draw_systematic : sl_draw_independent)(&masses, S, sl_uniform_philox(&id), &d);
     check_rows("on the GPU", &d, rows, S);
     for (int i = 0; i < S; i++) coef[i] = 1.0 / S;
     check_sum(r, m, rows, coef, S, s, head, (S + 8) * 0x1p-24); // 2^-24 for each of S terms
     free(d.row), free(d.count), free(d.inv_pi), free(d.scratch), free(rows), free(coef);
-    rig_weights_free(&wt);
+    rig_weights_free(&masses);
 }
 
 static void gpu_draws(void) {
@@ -566,22 +566,22 @@ static void gpu_draws(void) {
 
 // The same for take-all + PPS, from stored sizes. The coefficients are p_j / pi_j.
 static void check_head_take_all(const rig *r, const head_memory *m, int shared, int S, int s, int head) {
-    sl_masses wt = rig_weights(r, 0, s, head), sizes = rig_weights(r, 1, s, head);
+    sl_masses masses = rig_weights(r, 0, s, head), sizes = rig_weights(r, 1, s, head);
     sl_rng_id id = rng_of(r, s, head);
     int32_t *rows = malloc(S * sizeof *rows);
     float *inv_pi = malloc(S * sizeof *inv_pi);
     double *coef = malloc(S * sizeof *coef);
-    naive_masses masses = {wt.w, wt.ref, wt.n, wt.top};
-    put(m->w, sizes.w, sizes.n * sizeof *sizes.w), put(m->ref, sizes.ref, sizes.n_blocks * sizeof *sizes.ref);
+    naive_masses naive = {masses.stored, masses.ref, masses.n, masses.top};
+    put(m->w, sizes.stored, sizes.n * sizeof *sizes.stored), put(m->ref, sizes.ref, sizes.n_blocks * sizeof *sizes.ref);
     naive_cuda_row_masses((naive_masses){m->w, m->ref, sizes.n, sizes.top}, m->size);
     naive_cuda_take_all(m->size, sizes.n, S, shared, id, m->is_heavy, m->rows, m->inv_pi);
     gpu_read(rows, m->rows, S * sizeof *rows), gpu_read(inv_pi, m->inv_pi, S * sizeof *inv_pi);
     check_take_all(&sizes, S, shared, id, rows, inv_pi);
-    uint64_t total = naive_running_mass(masses, wt.n - 1);
-    for (int i = 0; i < S; i++) coef[i] = rows[i] < 0 ? 0 : naive_probability(masses, total, rows[i]) * inv_pi[i];
+    uint64_t total = naive_running_mass(naive, masses.n - 1);
+    for (int i = 0; i < S; i++) coef[i] = rows[i] < 0 ? 0 : naive_probability(naive, total, rows[i]) * inv_pi[i];
     check_sum(r, m, rows, coef, S, s, head, (S + 8) * 0x1p-24);
     free(rows), free(inv_pi), free(coef);
-    rig_weights_free(&wt), rig_weights_free(&sizes);
+    rig_weights_free(&masses), rig_weights_free(&sizes);
 }
 
 static void gpu_take_all(void) {
@@ -602,22 +602,22 @@ static void gpu_take_all(void) {
 
 // topk: the rows of largest stored mass, each with its share of their masses.
 static void check_head_largest(const rig *r, const head_memory *m, int k, int s, int head) {
-    sl_masses wt = rig_weights(r, 0, s, head);
-    uint8_t *taken = malloc(wt.n);
+    sl_masses masses = rig_weights(r, 0, s, head);
+    uint8_t *taken = malloc(masses.n);
     int32_t *rows = malloc(k * sizeof *rows);
     double *coef = malloc(k * sizeof *coef), sum = 0;
     int n = 0;
-    naive_masses masses = {wt.w, wt.ref, wt.n, wt.top};
-    put(m->w, wt.w, wt.n * sizeof *wt.w), put(m->ref, wt.ref, wt.n_blocks * sizeof *wt.ref);
-    naive_cuda_largest((naive_masses){m->w, m->ref, wt.n, wt.top}, k, m->is_heavy);
-    gpu_read(taken, m->is_heavy, wt.n);
-    check_largest(&wt, k, taken);
-    for (int j = 0; j < wt.n; j++)
-        if (taken[j]) sum += coef[n] = naive_probability(masses, 1, j), rows[n++] = j;
+    naive_masses naive = {masses.stored, masses.ref, masses.n, masses.top};
+    put(m->w, masses.stored, masses.n * sizeof *masses.stored), put(m->ref, masses.ref, masses.n_blocks * sizeof *masses.ref);
+    naive_cuda_largest((naive_masses){m->w, m->ref, masses.n, masses.top}, k, m->is_heavy);
+    gpu_read(taken, m->is_heavy, masses.n);
+    check_largest(&masses, k, taken);
+    for (int j = 0; j < masses.n; j++)
+        if (taken[j]) sum += coef[n] = naive_probability(naive, 1, j), rows[n++] = j;
     for (int i = 0; i < n; i++) coef[i] /= sum;
     check_sum(r, m, rows, coef, n, s, head, 4e-5); // scores as fp32 sums: decode_check.c's tolerance
     free(taken), free(rows), free(coef);
-    rig_weights_free(&wt);
+    rig_weights_free(&masses);
 }
 
 static void gpu_largest(void) {
@@ -640,9 +640,9 @@ static void gpu_largest(void) {
 
 // A mass that the fast kernel stored, against a proposed score: one rounding to bf16, 2^-8, and as much again for a score that
 // is an fp32 sum.
-static void check_stored(const sl_masses *stored, int j, double score) {
-    double want = exp2(score - stored->ref[j / SL_BLOCK]);
-    CHECK_NEAR(sl_bf16_to_f32(stored->w[j]), want, want * 0x1p-7 + 1e-30);
+static void check_stored(const sl_masses *masses, int j, double score) {
+    double want = exp2(score - masses->ref[j / SL_BLOCK]);
+    CHECK_NEAR(sl_bf16_to_f32(masses->stored[j]), want, want * 0x1p-7 + 1e-30);
 }
 
 // All pages with quantised keys. The query is quantised on the CPU.
@@ -651,7 +651,7 @@ static void check_head_quantised(const rig *r, const head_memory *m, int bits, i
     size_t size = r->args.extra_size[0];
     char *block = malloc(size);
     double score[SL_PAGE];
-    sl_masses stored = rig_weights(r, 0, s, head);
+    sl_masses masses = rig_weights(r, 0, s, head);
     for (int i = 0; i < n_pages; i++) {
         size_t at = (size_t)r->c->seqs[s].pages[i] * r->c->geom.n_kv_heads + head / r->group;
         const char *on_device = (const char *)r->args.extra[0] + at * size;
@@ -665,11 +665,11 @@ static void check_head_quantised(const rig *r, const head_memory *m, int bits, i
         for (int j = 0; j < SL_PAGE; j++) {
             double want = naive_quantised_score(q, page.planes, bits, dim, j);
             CHECK_NEAR(score[j], want, DOUBLES * (1 + fabs(want)));
-            check_stored(&stored, i * SL_PAGE + j, score[j]);
+            check_stored(&masses, i * SL_PAGE + j, score[j]);
         }
     }
     free(block);
-    rig_weights_free(&stored);
+    rig_weights_free(&masses);
 }
 
 static void gpu_quantised(void) {
@@ -694,7 +694,7 @@ static void check_head_features(const rig *r, const head_memory *m, int B, int s
     double *score = malloc(n * sizeof *score), feature[128], want[128];
     bf16 q[128];
     sl_rng_id id = rng_of(r, s, head);
-    sl_masses stored = rig_weights(r, 0, s, head);
+    sl_masses masses = rig_weights(r, 0, s, head);
     naive_cuda_bernoulli_scores(device_cache_of(r, s), r->args.q + at, n, head, B, id, m->out, m->scores);
     gpu_read(feature, m->out, dim * sizeof *feature), gpu_read(score, m->scores, n * sizeof *score);
     for (int d = 0; d < dim; d++) q[d] = sl_f32_to_bf16(r->c->q[at + d]);
@@ -703,10 +703,10 @@ static void check_head_features(const rig *r, const head_memory *m, int B, int s
     for (int j = 0; j < n; j++) {
         if (j % 37 == 0)
             CHECK_NEAR(score[j], naive_bernoulli_score(cache_of(r->c, s), want, head, j), DOUBLES * (1 + fabs(score[j])));
-        check_stored(&stored, j, score[j]);
+        check_stored(&masses, j, score[j]);
     }
     free(score);
-    rig_weights_free(&stored);
+    rig_weights_free(&masses);
 }
 
 static void gpu_features(void) {
