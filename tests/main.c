@@ -1,5 +1,5 @@
-// tests/main.c - the runner of test.h. A case runs in this process, or with -j in one of several; a failed check jumps back
-// here.
+// tests/main.c - the runner of test.h. A case runs in this process, or with -j in one of several processes. A failed check
+// jumps back to the runner.
 #define _GNU_SOURCE
 #include "tests/support/gpu.h"
 #include "tests/test.h"
@@ -92,7 +92,7 @@ double test_normal(uint64_t *state) { // Box and Muller
     return sqrt(-2 * log(u)) * cos(2 * M_PI * v);
 }
 
-static int missing(int needs) { // 1: skipped, with the reason set
+static int missing(int needs) { // 1: the case is skipped, and `reason` says why
     if ((needs & NEEDS_GPU) && !gpu_present()) return snprintf(reason, sizeof reason, "needs a GPU build and a GPU");
     if ((needs & NEEDS_TWO_GPUS) && gpu_count() < 2) return snprintf(reason, sizeof reason, "needs two GPUs");
     if ((needs & NEEDS_SHARED) && access(test_shared(), R_OK))
@@ -157,14 +157,14 @@ static int run_chosen(const chosen *x) {
 
 enum {
     MOST_JOBS = 256,
-    GPU_JOBS = 8, // that share a GPU: each has half a gigabyte of it
+    GPU_JOBS = 8, // processes that share a GPU: each allocates half a gigabyte
 };
 
-// What the processes share.
+// Memory that all processes share.
 typedef struct board {
-    atomic_int next[3];     // case: of those that need no GPU, of those that do, of those that need it whole
-    atomic_int count[4];    // of each result
-    int running[MOST_JOBS]; // the case that a process is at; -1: none
+    atomic_int next[3];     // next case that needs no GPU, a GPU, a whole GPU
+    atomic_int count[4];    // cases of each result
+    int running[MOST_JOBS]; // the case that a process runs; -1: none
     int fail_fast;          // the first failure ends the run
 } board;
 
@@ -176,11 +176,11 @@ static void run_on(board *b, int job, int i) {
         for (int kind = 0; kind < 3; kind++) atomic_store(&b->next[kind], n_cases);
 }
 
-static int kind_of(const test_case *c) { // of board.next
+static int kind_of(const test_case *c) { // index of board.next
     return c->needs & NEEDS_WHOLE_GPU ? 2 : !!(c->needs & NEEDS_GPU);
 }
 
-// Takes cases of a kind until there are no more.
+// Runs cases of one kind until none is left.
 static void work(board *b, int job, int kind) {
     for (int i; (i = atomic_fetch_add(&b->next[kind], 1)) < n_cases;)
         if (kind_of(cases[i].c) == kind) run_on(b, job, i);
@@ -189,7 +189,7 @@ static void work(board *b, int job, int kind) {
 static pid_t start_job(board *b, int job, int whole_gpu) {
     pid_t pid = fork();
     if (pid) return pid;
-    static char lines[1 << 16]; // a case's lines stay together
+    static char lines[1 << 16]; // keeps the lines of a case together
     setvbuf(stdout, lines, _IOFBF, sizeof lines);
     for (int kind = 1; !whole_gpu && kind >= 0; kind--)
         if (kind == 0 || job < GPU_JOBS) work(b, job, kind);
@@ -197,7 +197,7 @@ static pid_t start_job(board *b, int job, int whole_gpu) {
     exit(0);
 }
 
-// A case that ends its process has failed; another process goes on.
+// A case that ends its process has failed. A new process runs the other cases.
 static void run_jobs(board *b, int n_jobs, int whole_gpu) {
     pid_t pids[MOST_JOBS];
     int n_live = n_jobs, status;
@@ -209,7 +209,7 @@ static void run_jobs(board *b, int n_jobs, int whole_gpu) {
         while (job < n_jobs && pids[job] != pid) job++;
         if (pid < 0 || job == n_jobs) exit((perror("sleigh-test: processes"), 1));
         int i = b->running[job];
-        if (i >= 0 || status) { // in a case, or at the end: a leak
+        if (i >= 0 || status) { // the process ended within a case, or it reports a leak at its end
             printf("FAIL  %-52s ended its process (status 0x%x)\n", i >= 0 ? cases[i].name : "sleigh-test", status);
             fflush(stdout);
             atomic_fetch_add(&b->count[FAILED], 1);

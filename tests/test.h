@@ -1,8 +1,8 @@
 // tests/test.h - the table runner behind build/sleigh-test: `sleigh-test [--list] [--seed N] [--gpu] [--fail-fast]
-// [-j N] [NAME-PREFIX...]`. With -j, N processes take the cases by turns, those on a GPU the first.
+// [-j N] [NAME-PREFIX...]`. With -j, N processes share the cases. GPU cases run first.
 //
-// A suite is one array of cases in a tests/test_*.c file, named in tests/main.c. A failed check prints file, line and
-// values, and ends the case; a case that cannot run here calls TEST_SKIP and is counted and listed as skipped.
+// A suite is one array of cases in a test_*.c file; tests/main.c lists all suites. A failed check prints file, line and values,
+// and ends the case. A case that cannot run on this machine calls TEST_SKIP, and is counted and listed as skipped.
 #ifndef SLEIGH_TEST_H
 #define SLEIGH_TEST_H
 
@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-// NEEDS_SHARED: ../shared (or $SLEIGH_SHARED) must exist. NEEDS_WHOLE_GPU: nobody else may take its memory or its time.
+// NEEDS_SHARED: ../shared (or $SLEIGH_SHARED) must exist. NEEDS_WHOLE_GPU: no other case may use the GPU at the same time.
 enum { NEEDS_NOTHING = 0, NEEDS_GPU = 1, NEEDS_SHARED = 2, NEEDS_WHOLE_GPU = 4, NEEDS_TWO_GPUS = 8 };
 
 typedef struct test_case {
@@ -53,7 +53,7 @@ _Noreturn void test_skip(const char *fmt, ...) __attribute__((format(printf, 1, 
         double d_ = g_ > w_ ? g_ - w_ : w_ - g_;                                                                               \
         if (!(d_ <= t_)) FAIL("%s: got %.9g, expected %.9g +- %.3g", #got, g_, w_, t_);                                        \
     } while (0)
-// The call must succeed, or fail with this code and a message that holds this text.
+// CHECK_OK: the call must succeed. CHECK_ERR: the call must fail with this code and a message that contains this text.
 #define CHECK_OK(call, e)                                                                                                      \
     do {                                                                                                                       \
         int rc_ = (call);                                                                                                      \
