@@ -18,7 +18,7 @@ static double score_of(const sl_masses *wt, int j) {
 
 // Compares the kernel's counters and the method's account with the CPU's statistics. With a sampler the rows of V are counted
 // differently, so they are not compared.
-static void check_stats(const rig *r, const sl_attn_stats *cpu) {
+static void check_stats(const decode_fixture *r, const sl_attn_stats *cpu) {
     CHECK_NEAR(r->stats.features, cpu->features, 1e-3 * cpu->steps);
     CHECK_INT(r->stats.samples, cpu->samples);
     CHECK_INT(r->stats.k_rows, cpu->k_rows);
@@ -29,13 +29,13 @@ static void check_stats(const rig *r, const sl_attn_stats *cpu) {
 }
 
 static void check(ref_cache *c, const char *attn, uint32_t seed) {
-    rig r = rig_new(c, attn, seed);
-    sl_attn_stats cpu = ref_decode(c, attn, 0, c->n_seqs, seed, RIG_LAYER);
-    rig_launch(&r);
-    rig_check_weights(&r);
-    rig_check(&r);
+    decode_fixture r = fixture_new(c, attn, seed);
+    sl_attn_stats cpu = ref_decode(c, attn, 0, c->n_seqs, seed, FIXTURE_LAYER);
+    fixture_launch(&r);
+    fixture_check_masses(&r);
+    fixture_check(&r);
     check_stats(&r, &cpu);
-    rig_free(&r);
+    fixture_free(&r);
 }
 
 // ---- cases ----
@@ -100,16 +100,16 @@ static void counts(void) {
             char attn[80];
             snprintf(attn, sizeof attn, "bernoulli%s:B=%d:bernoulli-sampling=%s+santa:S=1", shared ? "-group" : "", x[i].B,
                      x[i].iid ? "iid" : "stratified");
-            rig r = rig_new(&c, attn, 77);
-            rig_launch(&r);
+            decode_fixture r = fixture_new(&c, attn, 77);
+            fixture_launch(&r);
             for (int head = 0; head < x[i].heads; head++) {
-                sl_masses wt = rig_weights(&r, 0, 0, head);
+                sl_masses wt = fixture_masses(&r, 0, 0, head);
                 for (int j = 0; j < n; j++) {
                     int d = j % dim;
                     const sl_rng_id id = {.seed = 77,
                                           .sequence = c.queries[0].sequence,
                                           .position = (uint32_t)n - 1,
-                                          .layer = RIG_LAYER,
+                                          .layer = FIXTURE_LAYER,
                                           .head = (uint32_t)(shared ? head / group * group : head)};
                     float q = c.q[head * dim + d];
                     uint64_t u = 0;
@@ -124,9 +124,9 @@ static void counts(void) {
                     if (lrint(got) != (q < 0 ? -want : want))
                         FAIL("%s, head %d, feature %d: count %g, expected %d", attn, head, d, got, q < 0 ? -want : want);
                 }
-                rig_weights_free(&wt);
+                fixture_masses_free(&wt);
             }
-            rig_free(&r);
+            fixture_free(&r);
             ref_cache_free(&c);
         }
 }
@@ -152,12 +152,12 @@ static void closed_forms(void) {
         // Relative errors do not depend on the scale of queries
         ref_cache c = ref_cache_new(HEADS, KV_HEADS, DIM, 1, &n, 4, test_seed + step);
         for (int iid = 0; iid < 2; iid++) {
-            rig r = rig_new(&c, attn[iid], 100 + step);
-            rig_launch(&r);
+            decode_fixture r = fixture_new(&c, attn[iid], 100 + step);
+            fixture_launch(&r);
             for (int head = 0; head < HEADS; head++) {
                 const float *q = c.q + head * DIM;
                 double error = 0, square = 0;
-                sl_masses wt = rig_weights(&r, 0, 0, head);
+                sl_masses wt = fixture_masses(&r, 0, 0, head);
                 for (int j = 0; j < n; j++) {
                     const bf16 *k = ref_k_row(&c, 0, head / r.group, j);
                     double want = 0;
@@ -165,10 +165,10 @@ static void closed_forms(void) {
                     want *= 1.4426950408889634 / sqrt(DIM);
                     error += pow(score_of(&wt, j) - want, 2), square += want * want;
                 }
-                rig_weights_free(&wt);
+                fixture_masses_free(&wt);
                 ratio[iid] += error / square / closed_form(q, DIM, 4, iid) / (STEPS * HEADS);
             }
-            rig_free(&r);
+            fixture_free(&r);
         }
         ref_cache_free(&c);
     }
@@ -178,7 +178,7 @@ static void closed_forms(void) {
 }
 
 static void ragged_batch(void) {
-    ref_cache c = ref_cache_new(8, 2, 128, RIG_SEQS, rig_ragged, 3, test_seed);
+    ref_cache c = ref_cache_new(8, 2, 128, FIXTURE_SEQS, fixture_ragged, 3, test_seed);
     check(&c, "bernoulli-group:B=4", 9);
     check(&c, "bernoulli-group:B=4+santa-sys:S=128", 9);
     ref_cache_free(&c);
@@ -192,15 +192,15 @@ static void unread_features(void) {
     ref_cache c = ref_cache_new(4, HEADS, DIM, 1, &n, 1, test_seed);
     for (int i = 0; i < 4 * DIM; i++) c.q[i] *= i % DIM == 3 || i % DIM == 40 ? 8 : i % DIM == 9 ? 0 : 0.3f;
     for (int m = 0; m < 3; m++) {
-        rig r = rig_new(&c, attn[m], 3);
+        decode_fixture r = fixture_new(&c, attn[m], 3);
         size_t size = (size_t)c.pool.n_pages * HEADS * DIM * SL_PAGE * sizeof(bf16), out = 4 * DIM * sizeof(bf16);
         bf16 *columns = malloc(size), *before = malloc(out);
         int n_poisoned = 0;
-        rig_launch(&r);
+        fixture_launch(&r);
         memcpy(before, r.out, out);
         gpu_read(columns, r.args.extra[0], size);
         sl_attn_decode_args args = {
-            .geom = &c.geom, .spec = &r.spec, .layer = RIG_LAYER, .seed = 3, .n_seqs = 1, .seqs = c.queries};
+            .geom = &c.geom, .spec = &r.spec, .layer = FIXTURE_LAYER, .seed = 3, .n_seqs = 1, .seqs = c.queries};
         for (int h = 0; h < HEADS; h++) {
             const sl_proposal *propose = sl_composition_of(&r.spec).propose;
             sl_group g = sl_group_of(&args, 0, h);
@@ -218,10 +218,10 @@ static void unread_features(void) {
         }
         CHECK(n_poisoned > 0);
         r.args.extra[0] = gpu_copy(columns, size);
-        rig_launch(&r);
+        fixture_launch(&r);
         CHECK(!memcmp(before, r.out, out));
         free(columns), free(before);
-        rig_free(&r);
+        fixture_free(&r);
     }
     ref_cache_free(&c);
 }

@@ -62,23 +62,23 @@ static void all_methods(void) {
 
 // Values have a mean that is not 0, so that a stated error does not need every row.
 static ref_cache ragged_cache(void) {
-    ref_cache c = ref_cache_new(HEADS, KV_HEADS, DIM, RIG_SEQS, rig_ragged, 2, test_seed);
+    ref_cache c = ref_cache_new(HEADS, KV_HEADS, DIM, FIXTURE_SEQS, fixture_ragged, 2, test_seed);
     ref_add_to_values(&c, 1);
     return c;
 }
 
 static void runs(void) {
     ref_cache c = ragged_cache();
-    bf16 *first = malloc(RIG_SEQS * ROW * sizeof *first);
+    bf16 *first = malloc(FIXTURE_SEQS * ROW * sizeof *first);
     for (int k = 0; k < N_SPECS; k++) {
-        rig r = rig_new(&c, specs[k], 5);
+        decode_fixture r = fixture_new(&c, specs[k], 5);
         for (int i = 0; i < RUNS; i++) {
-            rig_seed(&r, 5); // also clears the state of the step before
-            rig_decode(&r);
-            if (i == 0) memcpy(first, r.out, RIG_SEQS * ROW * sizeof *first);
-            if (memcmp(first, r.out, RIG_SEQS * ROW * sizeof *first)) FAIL("%s: run %d has other bits", specs[k], i);
+            fixture_seed(&r, 5); // also clears the state of the step before
+            fixture_decode(&r);
+            if (i == 0) memcpy(first, r.out, FIXTURE_SEQS * ROW * sizeof *first);
+            if (memcmp(first, r.out, FIXTURE_SEQS * ROW * sizeof *first)) FAIL("%s: run %d has other bits", specs[k], i);
         }
-        rig_free(&r);
+        fixture_free(&r);
     }
     free(first);
     ref_cache_free(&c);
@@ -91,32 +91,32 @@ static void queued(void) {
     ref_cache c = ref_cache_new(HEADS, KV_HEADS, DIM, N, lengths, 2, test_seed);
     bf16 once[N * ROW];
     for (int k = 0; k < N_SPECS; k++) {
-        rig r = rig_new(&c, specs[k], 5);
-        rig_decode(&r);
+        decode_fixture r = fixture_new(&c, specs[k], 5);
+        fixture_decode(&r);
         memcpy(once, r.out, sizeof once);
-        rig_seed(&r, 5);
-        rig_decode_queued(&r, QUEUED);
+        fixture_seed(&r, 5);
+        fixture_decode_queued(&r, QUEUED);
         if (memcmp(once, r.out, sizeof once)) FAIL("%s: a step behind other steps has other bits", specs[k]);
-        rig_free(&r);
+        fixture_free(&r);
     }
     ref_cache_free(&c);
 }
 
 static void alone(void) {
     ref_cache c = ragged_cache();
-    bf16 *batch = malloc(RIG_SEQS * ROW * sizeof *batch);
+    bf16 *batch = malloc(FIXTURE_SEQS * ROW * sizeof *batch);
     for (int k = 0; k < N_SPECS; k++) {
-        rig r = rig_new(&c, specs[k], 5);
-        rig_decode(&r);
-        memcpy(batch, r.out, RIG_SEQS * ROW * sizeof *batch);
-        rig_free(&r);
-        r = rig_new(&c, specs[k], 5); // its workspace has not been used by a batch
-        for (int s = 0; s < RIG_SEQS; s++) {
-            rig_decode_alone(&r, s);
+        decode_fixture r = fixture_new(&c, specs[k], 5);
+        fixture_decode(&r);
+        memcpy(batch, r.out, FIXTURE_SEQS * ROW * sizeof *batch);
+        fixture_free(&r);
+        r = fixture_new(&c, specs[k], 5); // its workspace has not been used by a batch
+        for (int s = 0; s < FIXTURE_SEQS; s++) {
+            fixture_decode_alone(&r, s);
             if (memcmp(batch + s * ROW, r.out, ROW * sizeof *batch))
-                FAIL("%s: sequence %d of %d rows alone has other bits", specs[k], s, rig_ragged[s]);
+                FAIL("%s: sequence %d of %d rows alone has other bits", specs[k], s, fixture_ragged[s]);
         }
-        rig_free(&r);
+        fixture_free(&r);
     }
     free(batch);
     ref_cache_free(&c);
@@ -128,21 +128,21 @@ static void discarded(void) {
     enum { MANY = 32 };
     static const char *const some[] = {"santa-sys:S=128", "santa-prop:S=1000", "santa-pps:S=128", "santa-pps:epsilon=0.3",
                                        "bernoulli-group:B=8+santa-sys:S=128"};
-    ref_cache c = ref_cache_new(MANY, MANY / 4, DIM, RIG_SEQS, rig_ragged, 2, test_seed);
+    ref_cache c = ref_cache_new(MANY, MANY / 4, DIM, FIXTURE_SEQS, fixture_ragged, 2, test_seed);
     ref_add_to_values(&c, 1);
-    size_t bytes = (size_t)RIG_SEQS * MANY * DIM * sizeof(bf16);
+    size_t bytes = (size_t)FIXTURE_SEQS * MANY * DIM * sizeof(bf16);
     bf16 *kept = malloc(bytes);
     for (size_t k = 0; k < sizeof some / sizeof *some; k++) {
-        rig r = rig_new(&c, some[k], 5);
-        rig_decode(&r);
+        decode_fixture r = fixture_new(&c, some[k], 5);
+        fixture_decode(&r);
         memcpy(kept, r.out, bytes);
         r.args.keeps_masses = 0;
         for (int i = 0; i < 20; i++) {
-            rig_seed(&r, 5);
-            rig_decode_queued(&r, 1 + (i % 2 && !strstr(some[k], "epsilon")));
+            fixture_seed(&r, 5);
+            fixture_decode_queued(&r, 1 + (i % 2 && !strstr(some[k], "epsilon")));
             if (memcmp(kept, r.out, bytes)) FAIL("%s: run %d has other bits than with masses kept", some[k], i);
         }
-        rig_free(&r);
+        fixture_free(&r);
     }
     free(kept);
     ref_cache_free(&c);

@@ -29,16 +29,16 @@ static int runs_on_gpu(const char *attn) {
 // Launches one method twice: the second launch must give the bits of the first. out: from malloc
 static sl_attn_stats launch(ref_cache *c, const char *attn, bf16 **out, double error[SEQS][HEADS]) {
     size_t size = (size_t)SEQS * HEADS * c->geom.head_dim * sizeof(bf16);
-    rig r = rig_new(c, attn, 5);
-    rig_launch(&r);
+    decode_fixture r = fixture_new(c, attn, 5);
+    fixture_launch(&r);
     sl_attn_stats stats = r.stats;
     *out = malloc(size);
     memcpy(*out, r.out, size);
-    rig_seed(&r, 5);
-    rig_launch(&r);
+    fixture_seed(&r, 5);
+    fixture_launch(&r);
     CHECK(!memcmp(*out, r.out, size));
-    for (int i = 0; error && i < SEQS * HEADS; i++) error[i / HEADS][i % HEADS] = rig_error(&r, i / HEADS, i % HEADS, NULL);
-    rig_free(&r);
+    for (int i = 0; error && i < SEQS * HEADS; i++) error[i / HEADS][i % HEADS] = fixture_error(&r, i / HEADS, i % HEADS, NULL);
+    fixture_free(&r);
     return stats;
 }
 
@@ -166,7 +166,7 @@ static void extras(void) {
         ((bf16 *)ref_k_row(&c, 4, 1, 300))[9] = 0x7fc0;
         ((bf16 *)ref_k_row(&c, 2, 0, 700))[0] = 0x7f80;
         CHECK_OK(sl_attn_parse(methods[m], &spec, &err), err);
-        rig r = rig_new(&c, methods[m], 5);
+        decode_fixture r = fixture_new(&c, methods[m], 5);
         CHECK_INT(spec.method->cuda->needs(&spec, need), 1);
         size_t size = need[0].kind->size(need[0].arg, DIM);
         char *block = malloc(size), *want = malloc(size);
@@ -189,7 +189,7 @@ static void extras(void) {
                     }
                 }
         free(block), free(want);
-        rig_free(&r);
+        fixture_free(&r);
         ref_cache_free(&c);
     }
 }

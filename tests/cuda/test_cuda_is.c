@@ -9,26 +9,26 @@
 #include <math.h>
 #include <stdlib.h>
 
-static int n_weights, n_off_by_1; // in all steps of a case
+static int n_compared, n_off_by_1; // in all steps of a case
 
-static void check_step(rig *r) {
-    rig_launch(r);
-    rig_check_weights(r);
-    rig_check(r);
-    n_weights += r->n_weights, n_off_by_1 += r->n_off_by_1;
+static void check_step(decode_fixture *r) {
+    fixture_launch(r);
+    fixture_check_masses(r);
+    fixture_check(r);
+    n_compared += r->n_compared, n_off_by_1 += r->n_off_by_1;
 }
 
 static void check_on(ref_cache *c, const char *attn) {
-    rig r = rig_new(c, attn, 11);
+    decode_fixture r = fixture_new(c, attn, 11);
     check_step(&r);
-    rig_free(&r);
+    fixture_free(&r);
 }
 
 // A score of quantised keys is an integer times a few factors: at most one mass in a thousand differs from the CPU's.
-static void report_weights(void) {
-    printf("      %d of %d stored masses differ from the CPU's in their last bit\n", n_off_by_1, n_weights);
-    if (n_off_by_1 > n_weights / 1000 + 3) FAIL("%d of %d stored masses differ from the CPU's", n_off_by_1, n_weights);
-    n_off_by_1 = n_weights = 0;
+static void report_masses(void) {
+    printf("      %d of %d stored masses differ from the CPU's in their last bit\n", n_off_by_1, n_compared);
+    if (n_off_by_1 > n_compared / 1000 + 3) FAIL("%d of %d stored masses differ from the CPU's", n_off_by_1, n_compared);
+    n_off_by_1 = n_compared = 0;
 }
 
 static void lengths(void) {
@@ -41,7 +41,7 @@ static void lengths(void) {
         check_on(&c, "dense-q");
         ref_cache_free(&c);
     }
-    report_weights();
+    report_masses();
 }
 
 static void samples(void) {
@@ -51,7 +51,7 @@ static void samples(void) {
     ref_cache c = ref_cache_new(4, 1, 128, 1, &n, 2, test_seed);
     for (size_t i = 0; i < sizeof attn / sizeof *attn; i++) check_on(&c, attn[i]);
     ref_cache_free(&c);
-    report_weights();
+    report_masses();
 }
 
 static void shapes(void) {
@@ -68,7 +68,7 @@ static void shapes(void) {
             for (int i = 0; i < 6; i++) check_on(&c, attn[i]);
             ref_cache_free(&c);
         }
-    report_weights();
+    report_masses();
 }
 
 // Keys of the newest page get the direction of head 0's query: the masses of these rows are 2^shift times as large as others.
@@ -86,30 +86,30 @@ static void a_heavy_newest_page(void) {
         check_on(&c, "santa-is:S=64");
         ref_cache_free(&c);
     }
-    n_off_by_1 = n_weights = 0; // huge scores sometimes differ by more than the last bit
+    n_off_by_1 = n_compared = 0; // huge scores sometimes differ by more than the last bit
 }
 
 // When S covers all rows, the output is dense attention.
 static void equals_dense(void) {
     static const int n = 1500;
     ref_cache c = ref_cache_new(8, 2, 128, 1, &n, 2, test_seed);
-    rig r = rig_new(&c, "santa-is:S=1500", 5);
-    rig_launch(&r);
+    decode_fixture r = fixture_new(&c, "santa-is:S=1500", 5);
+    fixture_launch(&r);
     for (int h = 0; h < 8; h++) {
         double mu[128];
-        rig_error(&r, 0, h, mu);
+        fixture_error(&r, 0, h, mu);
         for (int d = 0; d < 128; d++) CHECK_NEAR(sl_bf16_to_f32(r.out[h * 128 + d]), mu[d], 0.01 * fabs(mu[d]) + 2e-3);
     }
-    rig_free(&r);
+    fixture_free(&r);
     ref_cache_free(&c);
 }
 
 static void ragged_batch(void) {
     static const char *const attn[] = {"santa-is:S=256", "dense-q", "santa-is:S=128:proposal=int8"};
-    ref_cache c = ref_cache_new(8, 2, 128, RIG_SEQS, rig_ragged, 3, test_seed);
+    ref_cache c = ref_cache_new(8, 2, 128, FIXTURE_SEQS, fixture_ragged, 3, test_seed);
     for (int i = 0; i < 3; i++) check_on(&c, attn[i]);
     ref_cache_free(&c);
-    report_weights();
+    report_masses();
 }
 #endif
 

@@ -51,7 +51,7 @@ static double norm(const double *x, int n) {
     return sqrt(square);
 }
 
-static void output(const rig *r, int head, double *to) {
+static void output(const decode_fixture *r, int head, double *to) {
     for (int d = 0; d < DIM; d++) to[d] = sl_bf16_to_f32(r->out[head * DIM + d]);
 }
 
@@ -60,19 +60,19 @@ static void output(const rig *r, int head, double *to) {
 static void check_unbiased(ref_cache *c, const char *attn) {
     moments m[HEADS];
     double mu[HEADS][DIM], out[DIM];
-    rig r = rig_new(c, attn, 0);
+    decode_fixture r = fixture_new(c, attn, 0);
     for (int h = 0; h < HEADS; h++) m[h] = moments_new(DIM);
     for (uint32_t seed = 0; seed < SEEDS; seed++) {
-        rig_seed(&r, seed);
-        rig_decode(&r);
+        fixture_seed(&r, seed);
+        fixture_decode(&r);
         for (int h = 0; h < HEADS; h++) {
-            if (seed == 0) rig_error(&r, 0, h, mu[h]);
+            if (seed == 0) fixture_error(&r, 0, h, mu[h]);
             output(&r, h, out);
             moments_add(&m[h], out);
         }
     }
     for (int h = 0; h < HEADS; h++) moments_check(&m[h], mu[h], 0x1p-9 * norm(mu[h], DIM), attn, h);
-    rig_free(&r);
+    fixture_free(&r);
 }
 
 static void unbiased(void) {
@@ -96,27 +96,27 @@ static void bernoulli_scores(void) {
     int n = ROWS;
     ref_cache c = ref_cache_new(FEW, 2, DIM, 1, &n, 1, test_seed);
     for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
-        rig exact = rig_new(&c, "santa:S=1", 0), r = rig_new(&c, specs[i], 0);
+        decode_fixture exact = fixture_new(&c, "santa:S=1", 0), r = fixture_new(&c, specs[i], 0);
         moments m[FEW];
         for (int h = 0; h < FEW; h++) m[h] = moments_new(ROWS);
         for (uint32_t seed = 0; seed < SEEDS; seed++) {
-            rig_seed(&r, seed);
-            rig_launch(&r);
+            fixture_seed(&r, seed);
+            fixture_launch(&r);
             for (int h = 0; h < FEW; h++) {
-                sl_masses wt = rig_weights(&r, 0, 0, h);
+                sl_masses wt = fixture_masses(&r, 0, 0, h);
                 double score[ROWS];
                 for (int j = 0; j < n; j++) score[j] = wt.ref[j / SL_BLOCK] + log2(sl_bf16_to_f32(wt.stored[j]));
                 moments_add(&m[h], score);
-                rig_weights_free(&wt);
+                fixture_masses_free(&wt);
             }
         }
         for (int kv = 0; kv < 2; kv++) {
-            double *want = rig_scores(&exact, 0, kv);
+            double *want = fixture_scores(&exact, 0, kv);
             for (int h = 0; h < 4; h++)
                 moments_check(&m[kv * 4 + h], want + h * n, 0x1p-9 / log(2) * sqrt(n), specs[i], kv * 4 + h);
             free(want);
         }
-        rig_free(&exact), rig_free(&r);
+        fixture_free(&exact), fixture_free(&r);
     }
     ref_cache_free(&c);
 }
@@ -131,13 +131,13 @@ static void bernoulli_values(void) {
     for (int k = 0; k < 8; k++) {
         char attn[64];
         snprintf(attn, sizeof attn, "%s+%s", scores[k / 4], samplers[k % 4]);
-        rig every = rig_new(&c, scores[k / 4], 0), r = rig_new(&c, attn, 0);
+        decode_fixture every = fixture_new(&c, scores[k / 4], 0), r = fixture_new(&c, attn, 0);
         moments m[HEADS];
         double size[HEADS] = {0}, a[DIM], b[DIM];
         for (int h = 0; h < HEADS; h++) m[h] = moments_new(DIM);
         for (uint32_t seed = 0; seed < SEEDS; seed++) {
-            rig_seed(&every, seed), rig_seed(&r, seed);
-            rig_decode(&every), rig_decode(&r);
+            fixture_seed(&every, seed), fixture_seed(&r, seed);
+            fixture_decode(&every), fixture_decode(&r);
             for (int h = 0; h < HEADS; h++) {
                 output(&r, h, a), output(&every, h, b);
                 size[h] += norm(b, DIM) / SEEDS;
@@ -146,7 +146,7 @@ static void bernoulli_values(void) {
             }
         }
         for (int h = 0; h < HEADS; h++) moments_check(&m[h], zero, 0x1p-8 * size[h], attn, h); // both outputs are rounded
-        rig_free(&every), rig_free(&r);
+        fixture_free(&every), fixture_free(&r);
     }
     ref_cache_free(&c);
 }
@@ -158,22 +158,22 @@ typedef struct bias {
 } bias;
 
 static bias bias_of(ref_cache *c, const char *attn) {
-    rig r = rig_new(c, attn, 0);
+    decode_fixture r = fixture_new(c, attn, 0);
     double mu[HEADS][DIM], out[DIM], sum = 0, square = 0;
     for (uint32_t seed = 0; seed < SEEDS; seed++) {
         double all = 0;
-        rig_seed(&r, seed);
-        rig_decode(&r);
+        fixture_seed(&r, seed);
+        fixture_decode(&r);
         for (int h = 0; h < HEADS; h++) {
             double dot = 0;
-            if (seed == 0) rig_error(&r, 0, h, mu[h]);
+            if (seed == 0) fixture_error(&r, 0, h, mu[h]);
             output(&r, h, out);
             for (int d = 0; d < DIM; d++) dot += (out[d] - mu[h][d]) * mu[h][d];
             all += dot / pow(norm(mu[h], DIM), 2) / HEADS;
         }
         sum += all, square += all * all;
     }
-    rig_free(&r);
+    fixture_free(&r);
     double mean = sum / SEEDS;
     return (bias){mean, sqrt(fmax(square / SEEDS - mean * mean, 0) / SEEDS)};
 }
@@ -211,18 +211,18 @@ static void self_normalised(void) {
 static double mean_error(ref_cache *c, const char *attn) {
     enum { MANY = 2000 }; // with flat attention the errors of the methods differ by a thousandth only
     double sum = 0, mu[HEADS][DIM];
-    rig r = rig_new(c, attn, 0);
+    decode_fixture r = fixture_new(c, attn, 0);
     for (uint32_t seed = 0; seed < MANY; seed++) {
-        rig_seed(&r, seed);
-        rig_decode(&r);
+        fixture_seed(&r, seed);
+        fixture_decode(&r);
         for (int h = 0; h < c->geom.n_heads; h++) {
             float out[DIM];
-            if (seed == 0) rig_error(&r, 0, h, mu[h]);
+            if (seed == 0) fixture_error(&r, 0, h, mu[h]);
             for (int d = 0; d < DIM; d++) out[d] = sl_bf16_to_f32(r.out[h * DIM + d]);
             sum += ref_relative(out, mu[h], DIM) / c->geom.n_heads / MANY;
         }
     }
-    rig_free(&r);
+    fixture_free(&r);
     return sum;
 }
 
@@ -260,17 +260,17 @@ static ref_cache label_cache(int problem, double mu[MEANS_DIM]) {
 
 static means_verdict measure(ref_cache *c, const char *attn, const double *mu, int launches) {
     means m = means_of(mu);
-    rig r = rig_new(c, attn, 0);
+    decode_fixture r = fixture_new(c, attn, 0);
     for (int i = 0; i < launches; i++) {
-        rig_seed(&r, (uint32_t)(test_seed + i));
-        rig_decode(&r);
+        fixture_seed(&r, (uint32_t)(test_seed + i));
+        fixture_decode(&r);
         for (int k = 0; k < REPLICATES; k++) {
             float out[MEANS_DIM];
             for (int d = 0; d < MEANS_DIM; d++) out[d] = sl_bf16_to_f32(r.out[k * MEANS_DIM + d]);
             means_add(&m, out);
         }
     }
-    rig_free(&r);
+    fixture_free(&r);
     return means_judge(&m, ROUNDING);
 }
 

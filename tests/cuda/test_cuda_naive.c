@@ -203,12 +203,12 @@ static void take_all(void) {
         }
 }
 
-static void check_largest(const sl_masses *wt, int k, const uint8_t *taken) {
-    int32_t *rows = malloc(wt->n * sizeof *rows);
-    int n = sl_masses_largest(wt, k, rows), at = 0;
-    for (int j = 0; j < wt->n; j++) {
+static void check_largest(const sl_masses *masses, int k, const uint8_t *taken) {
+    int32_t *rows = malloc(masses->n * sizeof *rows);
+    int n = sl_masses_largest(masses, k, rows), at = 0;
+    for (int j = 0; j < masses->n; j++) {
         int want = at < n && rows[at] == j;
-        if (taken[j] != want) FAIL("k %d of %d, row %d: taken %d, expected %d", k, wt->n, j, taken[j], want);
+        if (taken[j] != want) FAIL("k %d of %d, row %d: taken %d, expected %d", k, masses->n, j, taken[j], want);
         at += want;
     }
     free(rows);
@@ -314,18 +314,18 @@ static void features(void) {
 #include "tests/support/decode_check.h"
 
 // Sequence s of the device's copy of the cache.
-static naive_cache device_cache_of(const rig *r, int s) {
+static naive_cache device_cache_of(const decode_fixture *r, int s) {
     const sl_attn_geom *g = &r->c->geom;
     return (naive_cache){r->args.k, r->args.v, r->rows[s].pages, g->n_heads, g->n_kv_heads, g->head_dim};
 }
 
-static size_t row_of(const rig *r) { // numbers of one sequence's queries, and of its outputs
+static size_t row_of(const decode_fixture *r) { // numbers of one sequence's queries, and of its outputs
     return (size_t)r->c->geom.n_heads * r->c->geom.head_dim;
 }
 
 // The device's copy of V with the sizes |v| of its numbers: attention over it gives sum_j p_j |v_j|, the scale of rounding
 // errors.
-static const bf16 *sizes_of_v(const rig *r) {
+static const bf16 *sizes_of_v(const decode_fixture *r) {
     const sl_kv_pool *pool = &r->c->pool;
     size_t n = (size_t)pool->n_pages * pool->n_kv_heads * SL_PAGE * pool->head_dim;
     bf16 *v = malloc(n * sizeof *v);
@@ -339,12 +339,12 @@ static const bf16 *sizes_of_v(const rig *r) {
 // rows' sizes (test_cuda_decode.c derives the bound: rounded masses, a rounded output).
 static void check_decode(int n_heads, int n_kv_heads, int dim, int n_seqs, const int *lengths, double scale) {
     ref_cache c = ref_cache_new(n_heads, n_kv_heads, dim, n_seqs, lengths, scale, test_seed);
-    rig r = rig_new(&c, "dense", 1);
+    decode_fixture r = fixture_new(&c, "dense", 1);
     size_t row = row_of(&r);
     bf16 *q = round_queries(&c);
     double *out_device = gpu_new(row * sizeof(double)), *out = malloc(row * sizeof *out), *size = malloc(row * sizeof *size);
     const bf16 *v_sizes = sizes_of_v(&r);
-    rig_decode(&r);
+    fixture_decode(&r);
     for (int s = 0; s < n_seqs; s++) {
         naive_cache cache = device_cache_of(&r, s);
         naive_cuda_dense_decode(cache, r.args.q + s * row, lengths[s], out_device);
@@ -358,7 +358,7 @@ static void check_decode(int n_heads, int n_kv_heads, int dim, int n_seqs, const
         for (size_t i = 0; i < row; i++) CHECK_NEAR(sl_bf16_to_f32(r.out[s * row + i]), out[i], size[i] / 128);
     }
     free(q), free(out), free(size);
-    rig_free(&r);
+    fixture_free(&r);
     ref_cache_free(&c);
 }
 
@@ -374,7 +374,7 @@ static void gpu_dense_decode(void) {
 static void check_prefill(int n_heads, int dim, int first, int n_tokens) {
     int n_kv = first + n_tokens;
     ref_cache c = ref_cache_new(n_heads, 2, dim, 1, &n_kv, 1, test_seed + first);
-    rig r = rig_new(&c, "dense", 1);
+    decode_fixture r = fixture_new(&c, "dense", 1);
     size_t row = row_of(&r), n = n_tokens * row, stride = row + 2 * 2 * dim; // as in the output of a merged QKV layer
     bf16 *q = malloc(n_tokens * stride * sizeof *q), *fast = malloc(n * sizeof *fast);
     double *out_device = gpu_new(n * sizeof(double)), *out = malloc(n * sizeof *out), *size = malloc(n * sizeof *size);
@@ -405,7 +405,7 @@ static void check_prefill(int n_heads, int dim, int first, int n_tokens) {
                    DOUBLES);
     for (size_t i = 0; i < n; i++) CHECK_NEAR(sl_bf16_to_f32(fast[i]), out[i], size[i] / 128);
     free(q), free(fast), free(out), free(size);
-    rig_free(&r);
+    fixture_free(&r);
     ref_cache_free(&c);
 }
 
@@ -456,7 +456,7 @@ static void put(void *to, const void *from, size_t size) {
 // stored. The GPU's 2^x in double precision may differ from the CPU's in the last bit, so nearly all bf16 masses are equal. The
 // fast kernel's mass and the naive mass are both rounded to bf16, 2^-8 each. The fast kernel's scores are fp32 sums, which add
 // far less than this: 2^-6 in all.
-static void check_head_masses(const rig *r, const head_memory *m, int s, int head) {
+static void check_head_masses(const decode_fixture *r, const head_memory *m, int s, int head) {
     int n = r->c->seqs[s].n_tokens, dim = r->c->geom.head_dim, n_blocks = (n + SL_BLOCK - 1) / SL_BLOCK, n_off = 0;
     float *score = malloc(n * sizeof *score);
     bf16 *w = malloc(n * sizeof *w);
@@ -466,7 +466,7 @@ static void check_head_masses(const rig *r, const head_memory *m, int s, int hea
     naive_cuda_masses(m->score, n, m->w, m->ref, m->sum);
     gpu_read(score, m->score, n * sizeof *score), gpu_read(w, m->w, n * sizeof *w);
     gpu_read(ref, m->ref, n_blocks * sizeof *ref), gpu_read(sum, m->sum, n_blocks * sizeof *sum);
-    sl_masses masses = rig_weights(r, 0, s, head);
+    sl_masses masses = fixture_masses(r, 0, s, head);
     for (int b = 0; b < n_blocks; b++) {
         CHECK_INT(ref[b], naive_reference(score, n, b));
         CHECK_INT(sum[b], naive_block_mass(w, n, b));
@@ -480,7 +480,7 @@ static void check_head_masses(const rig *r, const head_memory *m, int s, int hea
         CHECK_NEAR(sl_bf16_to_f32(masses.stored[j]), want, want * 0x1p-6 + 1e-30);
     }
     CHECK(n_off <= 2 + n / 1000);
-    rig_weights_free(&masses);
+    fixture_masses_free(&masses);
     free(score), free(w), free(ref), free(sum);
 }
 
@@ -489,20 +489,20 @@ static void gpu_masses(void) {
     static const double scales[] = {0, 1, 4, 30};
     for (int i = 0; i < 4; i++) {
         ref_cache c = ref_cache_new(6, 2, i % 2 ? 128 : 80, 5, lengths, scales[i], test_seed + i);
-        rig r = rig_new(&c, "santa-sys:S=128", 17);
+        decode_fixture r = fixture_new(&c, "santa-sys:S=128", 17);
         head_memory m = head_memory_new(2075);
-        rig_launch(&r);
+        fixture_launch(&r);
         for (int s = 0; s < 5; s++)
             for (int head = 0; head < 6; head++) check_head_masses(&r, &m, s, head);
-        rig_free(&r);
+        fixture_free(&r);
         ref_cache_free(&c);
     }
 }
 
 // The fast output against the naive sum of rows. The result is rounded to bf16; `tolerance` is that of the fp32 sums, as a
 // share of the sum of the rows' sizes.
-static void check_sum(const rig *r, const head_memory *m, const int32_t *rows, const double *coef, int n, int s, int head,
-                      double tolerance) {
+static void check_sum(const decode_fixture *r, const head_memory *m, const int32_t *rows, const double *coef, int n, int s,
+                      int head, double tolerance) {
     int dim = r->c->geom.head_dim;
     double out[128];
     naive_cache cache = cache_of(r->c, s);
@@ -518,34 +518,34 @@ static void check_sum(const rig *r, const head_memory *m, const int32_t *rows, c
     }
 }
 
-static sl_rng_id rng_of(const rig *r, int s, int head) {
-    return (sl_rng_id){r->rows[s].seed, r->rows[s].sequence, (uint32_t)r->rows[s].position, RIG_LAYER, (uint32_t)head};
+static sl_rng_id rng_of(const decode_fixture *r, int s, int head) {
+    return (sl_rng_id){r->rows[s].seed, r->rows[s].sequence, (uint32_t)r->rows[s].position, FIXTURE_LAYER, (uint32_t)head};
 }
 
 // From the masses that the fast kernel stored: the naive kernel's rows are those of the naive functions on the CPU and those of
 // the CPU's sampler, and the fast kernel's output is the mean of these rows.
-static void check_head_draws(const rig *r, const head_memory *m, int is_systematic, int S, int s, int head) {
-    sl_masses wt = rig_weights(r, 0, s, head);
+static void check_head_draws(const decode_fixture *r, const head_memory *m, int is_systematic, int S, int s, int head) {
+    sl_masses masses = fixture_masses(r, 0, s, head);
     sl_rng_id id = rng_of(r, s, head);
     int32_t *rows = malloc(S * sizeof *rows);
     double *coef = malloc(S * sizeof *coef);
-    size_t most = sl_sampler_capacity(S, wt.n) + 1;
+    size_t most = sl_sampler_capacity(S, masses.n) + 1;
     sl_draws d = {.row = malloc(most * sizeof *d.row),
                   .count = malloc(most * sizeof *d.count),
                   .inv_pi = malloc(most * sizeof *d.inv_pi),
-                  .scratch = malloc((sl_sampler_scratch(S, wt.n) + 1) * sizeof *d.scratch)};
-    put(m->w, wt.stored, wt.n * sizeof *wt.stored), put(m->ref, wt.ref, wt.n_blocks * sizeof *wt.ref);
-    naive_masses on_device = {m->w, m->ref, wt.n, wt.top}, on_host = {wt.stored, wt.ref, wt.n, wt.top};
+                  .scratch = malloc((sl_sampler_scratch(S, masses.n) + 1) * sizeof *d.scratch)};
+    put(m->w, masses.stored, masses.n * sizeof *masses.stored), put(m->ref, masses.ref, masses.n_blocks * sizeof *masses.ref);
+    naive_masses on_device = {m->w, m->ref, masses.n, masses.top}, on_host = {masses.stored, masses.ref, masses.n, masses.top};
     (is_systematic ? naive_cuda_draw_systematic : naive_cuda_draw_independent)(on_device, S, id, m->rows);
     gpu_read(rows, m->rows, S * sizeof *rows);
     for (int i = 0; i < S; i += 1 + S / 16)
         CHECK_INT(rows[i], is_systematic ? naive_draw_systematic(on_host, S, id, i) : naive_draw_independent(on_host, id, i));
-    (is_systematic ? sl_draw_systematic : sl_draw_independent)(&wt, S, sl_uniform_philox(&id), &d);
+    (is_systematic ? sl_draw_systematic : sl_draw_independent)(&masses, S, sl_uniform_philox(&id), &d);
     check_rows("on the GPU", &d, rows, S);
     for (int i = 0; i < S; i++) coef[i] = 1.0 / S;
     check_sum(r, m, rows, coef, S, s, head, (S + 8) * 0x1p-24); // 2^-24 for each of S terms
     free(d.row), free(d.count), free(d.inv_pi), free(d.scratch), free(rows), free(coef);
-    rig_weights_free(&wt);
+    fixture_masses_free(&masses);
 }
 
 static void gpu_draws(void) {
@@ -554,34 +554,34 @@ static void gpu_draws(void) {
         char attn[32];
         ref_cache c = ref_cache_new(6, 2, i % 2 ? 64 : 96, 4, lengths, i % 3, test_seed + i);
         snprintf(attn, sizeof attn, "%s:S=%d", i / 4 ? "santa-sys" : "santa", budgets[i % 4]);
-        rig r = rig_new(&c, attn, 17);
+        decode_fixture r = fixture_new(&c, attn, 17);
         head_memory m = head_memory_new(2075);
-        rig_launch(&r);
+        fixture_launch(&r);
         for (int s = 0; s < 4; s++)
             for (int head = 0; head < 6; head++) check_head_draws(&r, &m, i / 4, budgets[i % 4], s, head);
-        rig_free(&r);
+        fixture_free(&r);
         ref_cache_free(&c);
     }
 }
 
 // The same for take-all + PPS, from stored sizes. The coefficients are p_j / pi_j.
-static void check_head_take_all(const rig *r, const head_memory *m, int shared, int S, int s, int head) {
-    sl_masses wt = rig_weights(r, 0, s, head), sizes = rig_weights(r, 1, s, head);
+static void check_head_take_all(const decode_fixture *r, const head_memory *m, int shared, int S, int s, int head) {
+    sl_masses masses = fixture_masses(r, 0, s, head), sizes = fixture_masses(r, 1, s, head);
     sl_rng_id id = rng_of(r, s, head);
     int32_t *rows = malloc(S * sizeof *rows);
     float *inv_pi = malloc(S * sizeof *inv_pi);
     double *coef = malloc(S * sizeof *coef);
-    naive_masses masses = {wt.w, wt.ref, wt.n, wt.top};
-    put(m->w, sizes.w, sizes.n * sizeof *sizes.w), put(m->ref, sizes.ref, sizes.n_blocks * sizeof *sizes.ref);
+    naive_masses naive = {masses.stored, masses.ref, masses.n, masses.top};
+    put(m->w, sizes.stored, sizes.n * sizeof *sizes.stored), put(m->ref, sizes.ref, sizes.n_blocks * sizeof *sizes.ref);
     naive_cuda_row_masses((naive_masses){m->w, m->ref, sizes.n, sizes.top}, m->size);
     naive_cuda_take_all(m->size, sizes.n, S, shared, id, m->is_heavy, m->rows, m->inv_pi);
     gpu_read(rows, m->rows, S * sizeof *rows), gpu_read(inv_pi, m->inv_pi, S * sizeof *inv_pi);
     check_take_all(&sizes, S, shared, id, rows, inv_pi);
-    uint64_t total = naive_running_mass(masses, wt.n - 1);
-    for (int i = 0; i < S; i++) coef[i] = rows[i] < 0 ? 0 : naive_probability(masses, total, rows[i]) * inv_pi[i];
+    uint64_t total = naive_running_mass(naive, masses.n - 1);
+    for (int i = 0; i < S; i++) coef[i] = rows[i] < 0 ? 0 : naive_probability(naive, total, rows[i]) * inv_pi[i];
     check_sum(r, m, rows, coef, S, s, head, (S + 8) * 0x1p-24);
     free(rows), free(inv_pi), free(coef);
-    rig_weights_free(&wt), rig_weights_free(&sizes);
+    fixture_masses_free(&masses), fixture_masses_free(&sizes);
 }
 
 static void gpu_take_all(void) {
@@ -590,34 +590,34 @@ static void gpu_take_all(void) {
         char attn[48];
         ref_cache c = ref_cache_new(6, 2, i % 2 ? 64 : 128, 4, lengths, 1 + i % 2, test_seed + i);
         snprintf(attn, sizeof attn, "santa-pps:S=%d:pps=%s", budgets[i % 3], i / 3 ? "sys" : "strat");
-        rig r = rig_new(&c, attn, 17);
+        decode_fixture r = fixture_new(&c, attn, 17);
         head_memory m = head_memory_new(2075);
-        rig_launch(&r);
+        fixture_launch(&r);
         for (int s = 0; s < 4; s++)
             for (int head = 0; head < 6; head++) check_head_take_all(&r, &m, i / 3, budgets[i % 3], s, head);
-        rig_free(&r);
+        fixture_free(&r);
         ref_cache_free(&c);
     }
 }
 
 // topk: the rows of largest stored mass, each with its share of their masses.
-static void check_head_largest(const rig *r, const head_memory *m, int k, int s, int head) {
-    sl_masses wt = rig_weights(r, 0, s, head);
-    uint8_t *taken = malloc(wt.n);
+static void check_head_largest(const decode_fixture *r, const head_memory *m, int k, int s, int head) {
+    sl_masses masses = fixture_masses(r, 0, s, head);
+    uint8_t *taken = malloc(masses.n);
     int32_t *rows = malloc(k * sizeof *rows);
     double *coef = malloc(k * sizeof *coef), sum = 0;
     int n = 0;
-    naive_masses masses = {wt.w, wt.ref, wt.n, wt.top};
-    put(m->w, wt.w, wt.n * sizeof *wt.w), put(m->ref, wt.ref, wt.n_blocks * sizeof *wt.ref);
-    naive_cuda_largest((naive_masses){m->w, m->ref, wt.n, wt.top}, k, m->is_heavy);
-    gpu_read(taken, m->is_heavy, wt.n);
-    check_largest(&wt, k, taken);
-    for (int j = 0; j < wt.n; j++)
-        if (taken[j]) sum += coef[n] = naive_probability(masses, 1, j), rows[n++] = j;
+    naive_masses naive = {masses.stored, masses.ref, masses.n, masses.top};
+    put(m->w, masses.stored, masses.n * sizeof *masses.stored), put(m->ref, masses.ref, masses.n_blocks * sizeof *masses.ref);
+    naive_cuda_largest((naive_masses){m->w, m->ref, masses.n, masses.top}, k, m->is_heavy);
+    gpu_read(taken, m->is_heavy, masses.n);
+    check_largest(&masses, k, taken);
+    for (int j = 0; j < masses.n; j++)
+        if (taken[j]) sum += coef[n] = naive_probability(naive, 1, j), rows[n++] = j;
     for (int i = 0; i < n; i++) coef[i] /= sum;
     check_sum(r, m, rows, coef, n, s, head, 4e-5); // scores as fp32 sums: decode_check.c's tolerance
     free(taken), free(rows), free(coef);
-    rig_weights_free(&wt);
+    fixture_masses_free(&masses);
 }
 
 static void gpu_largest(void) {
@@ -626,12 +626,12 @@ static void gpu_largest(void) {
         char attn[32];
         ref_cache c = ref_cache_new(6, 2, i % 2 ? 64 : 128, 4, lengths, i, test_seed + i);
         snprintf(attn, sizeof attn, "topk:k=%d", counts[i]);
-        rig r = rig_new(&c, attn, 17);
+        decode_fixture r = fixture_new(&c, attn, 17);
         head_memory m = head_memory_new(2075);
-        rig_launch(&r);
+        fixture_launch(&r);
         for (int s = 0; s < 4; s++)
             for (int head = 0; head < 6; head++) check_head_largest(&r, &m, counts[i], s, head);
-        rig_free(&r);
+        fixture_free(&r);
         ref_cache_free(&c);
     }
 }
@@ -640,18 +640,18 @@ static void gpu_largest(void) {
 
 // A mass that the fast kernel stored, against a proposed score: one rounding to bf16, 2^-8, and as much again for a score that
 // is an fp32 sum.
-static void check_stored(const sl_masses *stored, int j, double score) {
-    double want = exp2(score - stored->ref[j / SL_BLOCK]);
-    CHECK_NEAR(sl_bf16_to_f32(stored->w[j]), want, want * 0x1p-7 + 1e-30);
+static void check_stored(const sl_masses *masses, int j, double score) {
+    double want = exp2(score - masses->ref[j / SL_BLOCK]);
+    CHECK_NEAR(sl_bf16_to_f32(masses->stored[j]), want, want * 0x1p-7 + 1e-30);
 }
 
 // All pages with quantised keys. The query is quantised on the CPU.
-static void check_head_quantised(const rig *r, const head_memory *m, int bits, int s, int head) {
+static void check_head_quantised(const decode_fixture *r, const head_memory *m, int bits, int s, int head) {
     int dim = r->c->geom.head_dim, n_pages = (r->c->seqs[s].n_tokens - 1) / SL_PAGE;
     size_t size = r->args.extra_size[0];
     char *block = malloc(size);
     double score[SL_PAGE];
-    sl_masses stored = rig_weights(r, 0, s, head);
+    sl_masses masses = fixture_masses(r, 0, s, head);
     for (int i = 0; i < n_pages; i++) {
         size_t at = (size_t)r->c->seqs[s].pages[i] * r->c->geom.n_kv_heads + head / r->group;
         const char *on_device = (const char *)r->args.extra[0] + at * size;
@@ -665,11 +665,11 @@ static void check_head_quantised(const rig *r, const head_memory *m, int bits, i
         for (int j = 0; j < SL_PAGE; j++) {
             double want = naive_quantised_score(q, page.planes, bits, dim, j);
             CHECK_NEAR(score[j], want, DOUBLES * (1 + fabs(want)));
-            check_stored(&stored, i * SL_PAGE + j, score[j]);
+            check_stored(&masses, i * SL_PAGE + j, score[j]);
         }
     }
     free(block);
-    rig_weights_free(&stored);
+    fixture_masses_free(&masses);
 }
 
 static void gpu_quantised(void) {
@@ -678,23 +678,23 @@ static void gpu_quantised(void) {
         char attn[32];
         ref_cache c = ref_cache_new(6, 2, dims[i / 3], 3, lengths, 1 + i % 2, test_seed + i);
         snprintf(attn, sizeof attn, "dense-q:bits=%d", bits[i % 3]);
-        rig r = rig_new(&c, attn, 17);
+        decode_fixture r = fixture_new(&c, attn, 17);
         head_memory m = head_memory_new(2075);
-        rig_launch(&r);
+        fixture_launch(&r);
         for (int s = 0; s < 3; s++)
             for (int head = 0; head < 6; head++) check_head_quantised(&r, &m, bits[i % 3], s, head);
-        rig_free(&r);
+        fixture_free(&r);
         ref_cache_free(&c);
     }
 }
 
-static void check_head_features(const rig *r, const head_memory *m, int B, int s, int head) {
+static void check_head_features(const decode_fixture *r, const head_memory *m, int B, int s, int head) {
     int n = r->c->seqs[s].n_tokens, dim = r->c->geom.head_dim;
     size_t at = s * row_of(r) + (size_t)head * dim;
     double *score = malloc(n * sizeof *score), feature[128], want[128];
     bf16 q[128];
     sl_rng_id id = rng_of(r, s, head);
-    sl_masses stored = rig_weights(r, 0, s, head);
+    sl_masses masses = fixture_masses(r, 0, s, head);
     naive_cuda_bernoulli_scores(device_cache_of(r, s), r->args.q + at, n, head, B, id, m->out, m->scores);
     gpu_read(feature, m->out, dim * sizeof *feature), gpu_read(score, m->scores, n * sizeof *score);
     for (int d = 0; d < dim; d++) q[d] = sl_f32_to_bf16(r->c->q[at + d]);
@@ -703,10 +703,10 @@ static void check_head_features(const rig *r, const head_memory *m, int B, int s
     for (int j = 0; j < n; j++) {
         if (j % 37 == 0)
             CHECK_NEAR(score[j], naive_bernoulli_score(cache_of(r->c, s), want, head, j), DOUBLES * (1 + fabs(score[j])));
-        check_stored(&stored, j, score[j]);
+        check_stored(&masses, j, score[j]);
     }
     free(score);
-    rig_weights_free(&stored);
+    fixture_masses_free(&masses);
 }
 
 static void gpu_features(void) {
@@ -715,12 +715,12 @@ static void gpu_features(void) {
         char attn[48];
         ref_cache c = ref_cache_new(6, 2, i % 2 ? 80 : 128, 4, lengths, 1 + i % 2, test_seed + i);
         snprintf(attn, sizeof attn, "bernoulli:B=%d+santa-sys:S=64", trials[i % 3]);
-        rig r = rig_new(&c, attn, 17);
+        decode_fixture r = fixture_new(&c, attn, 17);
         head_memory m = head_memory_new(2075);
-        rig_launch(&r);
+        fixture_launch(&r);
         for (int s = 0; s < 4; s++)
             for (int head = 0; head < 6; head++) check_head_features(&r, &m, trials[i % 3], s, head);
-        rig_free(&r);
+        fixture_free(&r);
         ref_cache_free(&c);
     }
 }

@@ -17,7 +17,7 @@ static void check(int n_heads, int n_kv_heads, int dim, int n_seqs, const int *l
     for (int k = 0; k < 2; k++) {
         char attn[64];
         snprintf(attn, sizeof attn, "santa-pps:S=%d:pps=%s", S, k ? "sys" : "strat");
-        rig_try_on(&c, attn);
+        fixture_try_on(&c, attn);
     }
     ref_cache_free(&c);
 }
@@ -41,9 +41,9 @@ static void shapes_of_model(void) {
 
 // K and V of the second and third batch are larger than several L2 caches, so the kernels choose long tiles.
 static void ragged_batch(void) {
-    check(8, 2, 128, RIG_SEQS, rig_ragged, 3, 128);
-    check(8, 4, 128, RIG_SEQS, rig_ragged, 3, 128);
-    check(8, 8, 80, RIG_SEQS, rig_ragged, 2, 100);
+    check(8, 2, 128, FIXTURE_SEQS, fixture_ragged, 3, 128);
+    check(8, 4, 128, FIXTURE_SEQS, fixture_ragged, 3, 128);
+    check(8, 8, 80, FIXTURE_SEQS, fixture_ragged, 2, 100);
 }
 
 // The norms of the newest page are kept from step to step. After steps at earlier rows, of this page and of the page before,
@@ -51,18 +51,18 @@ static void ragged_batch(void) {
 static void kept_norms(void) {
     static const int n[] = {700, 513, 2049, 300, 1}, before[] = {290, 40, 39, 1};
     ref_cache c = ref_cache_new(8, 2, 128, 5, n, 2, test_seed);
-    rig r = rig_new(&c, "santa-pps:S=64", 5);
+    decode_fixture r = fixture_new(&c, "santa-pps:S=64", 5);
     for (int i = 0; i < 4; i++) {
         for (int s = 0; s < 5; s++) r.rows[s].position = n[s] > before[i] ? n[s] - 1 - before[i] : 0;
-        rig_upload_rows(&r);
-        rig_decode(&r);
+        fixture_upload_rows(&r);
+        fixture_decode(&r);
     }
     for (int s = 0; s < 5; s++) r.rows[s].position = n[s] - 1;
-    rig_upload_rows(&r);
-    rig_launch(&r);
-    rig_check_weights(&r);
-    rig_check(&r);
-    rig_free(&r);
+    fixture_upload_rows(&r);
+    fixture_launch(&r);
+    fixture_check_masses(&r);
+    fixture_check(&r);
+    fixture_free(&r);
     ref_cache_free(&c);
 }
 
@@ -71,22 +71,23 @@ static void kept_norms(void) {
 static void enough_rows_is_dense(void) { // stored masses are bf16: each is off by at most 2^-9, independently
     static const int n[] = {1, 31, 255, 256, 257, 1500};
     ref_cache c = ref_cache_new(8, 2, 128, 6, n, 2, test_seed);
-    rig r = rig_new(&c, "santa-pps:S=1500", 5);
-    rig_launch(&r);
-    for (int i = 0; i < 48; i++) CHECK(rig_error(&r, i / 8, i % 8, NULL) < 0x1p-7); // 2^-7: masses and the output are rounded
+    decode_fixture r = fixture_new(&c, "santa-pps:S=1500", 5);
+    fixture_launch(&r);
+    for (int i = 0; i < 48; i++)
+        CHECK(fixture_error(&r, i / 8, i % 8, NULL) < 0x1p-7); // 2^-7: masses and the output are rounded
     CHECK_INT(r.stats.samples, 8 * (1 + 31 + 255 + 256 + 257 + 1500));
     CHECK_INT(r.stats.v_rows, r.stats.samples);
-    rig_free(&r);
+    fixture_free(&r);
     ref_cache_free(&c);
 }
 
 static void one_hot_is_exact(void) {
     static const int n = 3000;
     ref_cache c = ref_cache_new(4, 4, 128, 1, &n, 400, test_seed);
-    rig r = rig_new(&c, "santa-pps", 5);
+    decode_fixture r = fixture_new(&c, "santa-pps", 5);
     double *p = malloc(n * sizeof *p), mu[128];
     int n_one_hot = 0;
-    rig_launch(&r);
+    fixture_launch(&r);
     for (int head = 0; head < 4; head++) {
         int best = 0;
         ref_attention(&c, 0, head, c.q + head * 128, n, p, mu);
@@ -98,7 +99,7 @@ static void one_hot_is_exact(void) {
     }
     CHECK(n_one_hot > 0);
     free(p);
-    rig_free(&r);
+    fixture_free(&r);
     ref_cache_free(&c);
 }
 
@@ -130,18 +131,18 @@ static void stated(const char *bound, double epsilon, double delta, int hardest)
             set_along_one_channel(&c, test_seed + k);
         else
             ref_add_to_values(&c, 1);
-        rig r = rig_new(&c, attn, 5);
+        decode_fixture r = fixture_new(&c, attn, 5);
         double mu[2][SEQS * HEADS][128], *p = malloc(8000 * sizeof *p);
         for (int x = 0; x < 2 * SEQS * HEADS; x++) {
             int head = x / 2; // counted over the batch
             ref_attention(&c, head / HEADS, head % HEADS, c.q + head * 64, n[head / HEADS] - 1 + x % 2, p, mu[x % 2][head]);
         }
         for (uint32_t i = 0; i < SEEDS; i++) {
-            rig_seed(&r, i);
+            fixture_seed(&r, i);
             for (int step = 0; step < 2; step++) { // first without the newest row, then with it
                 for (int s = 0; s < SEQS; s++) r.rows[s].position = n[s] - 2 + step;
-                rig_upload_rows(&r);
-                rig_launch(&r);
+                fixture_upload_rows(&r);
+                fixture_launch(&r);
                 tries += (int)r.stats.tries, dense_heads += (int)r.stats.fallbacks;
                 certified[step] += SEQS * HEADS - (int)r.stats.fallbacks;
                 for (int x = 0; x < SEQS * HEADS; x++) {
@@ -152,7 +153,7 @@ static void stated(const char *bound, double epsilon, double delta, int hardest)
             }
         }
         free(p);
-        rig_free(&r);
+        fixture_free(&r);
         ref_cache_free(&c);
     }
     for (int step = 0; step < 2; step++) {
@@ -180,16 +181,16 @@ enum { LIKE_HEADS = 16, LIKE_KV_HEADS = 4, LIKE_SEQS = 2, LIKE_DIM = 64 };
 
 // Decodes the row that lies `back` rows before the newest row, on both devices. Counts the heads whose outputs differ by
 // roundings only.
-static int step_of_both(rig *r, const char *attn, const int *n, int back, sl_attn_stats *cpu) {
+static int step_of_both(decode_fixture *r, const char *attn, const int *n, int back, sl_attn_stats *cpu) {
     ref_cache *c = r->c;
     int same = 0;
     for (int s = 0; s < LIKE_SEQS; s++) {
         r->rows[s].position = c->queries[s].position = n[s] - 1 - back;
         c->queries[s].kv.n_kv = n[s] - back;
     }
-    rig_upload_rows(r);
-    rig_launch(r);
-    *cpu = ref_decode(c, attn, 0, LIKE_SEQS, 5, RIG_LAYER);
+    fixture_upload_rows(r);
+    fixture_launch(r);
+    *cpu = ref_decode(c, attn, 0, LIKE_SEQS, 5, FIXTURE_LAYER);
     for (int i = 0; i < LIKE_SEQS * LIKE_HEADS; i++) {
         double want[LIKE_DIM];
         float got[LIKE_DIM];
@@ -220,7 +221,7 @@ static void like_the_cpu(const char *attn, int hardest) {
             bf16 *v = (bf16 *)ref_v_row(&c, s, 1, j);
             for (int d = 0; d < LIKE_DIM; d++) v[d] = sl_f32_to_bf16(64 * sl_bf16_to_f32(v[d]));
         }
-    rig r = rig_new(&c, attn, 5);
+    decode_fixture r = fixture_new(&c, attn, 5);
     size_t size = r.spec.method->cpu->state(&c.geom, &r.spec);
     for (int s = 0; s < LIKE_SEQS; s++) c.queries[s].state = calloc(1, size);
     int second_tries = 0;
@@ -240,7 +241,7 @@ static void like_the_cpu(const char *attn, int hardest) {
     }
     if (hardest) CHECK(second_tries > 0);
     for (int s = 0; s < LIKE_SEQS; s++) free(c.queries[s].state);
-    rig_free(&r);
+    fixture_free(&r);
     ref_cache_free(&c);
 }
 static void plans_are_the_cpus(void) {
@@ -259,15 +260,15 @@ static void rows_rise_as_epsilon_falls(void) {
     for (int i = 0; i < 5; i++) {
         ref_cache c = ref_cache_new(8, 2, 64, 1, &n, 1.5, test_seed);
         ref_add_to_values(&c, 1);
-        rig r = rig_new(&c, specs[i], 3);
-        rig_launch(&r);
+        decode_fixture r = fixture_new(&c, specs[i], 3);
+        fixture_launch(&r);
         printf("      %s: %llu rows, %llu tries, %llu fall-backs\n", specs[i], (unsigned long long)r.stats.v_rows,
                (unsigned long long)r.stats.tries, (unsigned long long)r.stats.fallbacks);
         CHECK(r.stats.v_rows > before);
         before = r.stats.v_rows;
         if (i == 4) CHECK_INT(r.stats.fallbacks, 8);
-        for (int h = 0; i == 4 && h < 8; h++) CHECK(rig_error(&r, 0, h, NULL) < 0x1p-7);
-        rig_free(&r);
+        for (int h = 0; i == 4 && h < 8; h++) CHECK(fixture_error(&r, 0, h, NULL) < 0x1p-7);
+        fixture_free(&r);
         ref_cache_free(&c);
     }
 }

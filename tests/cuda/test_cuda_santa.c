@@ -16,7 +16,7 @@ static void check(int n_heads, int n_kv_heads, int dim, int n_seqs, const int *l
     for (int k = 0; k < N_METHODS; k++) {
         char attn[32];
         snprintf(attn, sizeof attn, "%s:S=%d", methods[k], S);
-        rig_try_on(&c, attn);
+        fixture_try_on(&c, attn);
     }
     ref_cache_free(&c);
 }
@@ -44,30 +44,30 @@ static void shapes(void) {
 
 // K and V of the second and third batch are larger than several L2 caches, so the kernels choose long tiles.
 static void ragged_batch(void) {
-    check(8, 2, 128, RIG_SEQS, rig_ragged, 3, 128);
-    check(8, 4, 128, RIG_SEQS, rig_ragged, 3, 128);
-    check(8, 8, 80, RIG_SEQS, rig_ragged, 2, 100);
+    check(8, 2, 128, FIXTURE_SEQS, fixture_ragged, 3, 128);
+    check(8, 4, 128, FIXTURE_SEQS, fixture_ragged, 3, 128);
+    check(8, 8, 80, FIXTURE_SEQS, fixture_ragged, 2, 100);
 }
 
 // A race between copies and their readers shows in few of many runs. So 200 runs must give equal bits of stored masses and
 // outputs.
 static void stored_again_by(int n_kv_heads) {
-    ref_cache c = ref_cache_new(8, n_kv_heads, 128, RIG_SEQS, rig_ragged, 3, test_seed);
-    rig r = rig_new(&c, "santa-sys:S=128", 5);
-    size_t n_mass = (size_t)r.n_slots * r.group * r.max_blocks, out_bytes = (size_t)RIG_SEQS * 8 * 128 * sizeof(bf16);
-    rig_launch(&r);
+    ref_cache c = ref_cache_new(8, n_kv_heads, 128, FIXTURE_SEQS, fixture_ragged, 3, test_seed);
+    decode_fixture r = fixture_new(&c, "santa-sys:S=128", 5);
+    size_t n_mass = (size_t)r.n_pairs * r.group * r.max_blocks, out_bytes = (size_t)FIXTURE_SEQS * 8 * 128 * sizeof(bf16);
+    fixture_launch(&r);
     uint64_t *mass = malloc(n_mass * sizeof *mass);
     bf16 *w = malloc(n_mass * SL_BLOCK * sizeof *w), *out = malloc(out_bytes);
-    memcpy(mass, r.mass[0], n_mass * sizeof *mass), memcpy(w, r.w, n_mass * SL_BLOCK * sizeof *w);
+    memcpy(mass, r.mass[0], n_mass * sizeof *mass), memcpy(w, r.stored, n_mass * SL_BLOCK * sizeof *w);
     memcpy(out, r.out, out_bytes);
     for (int i = 0; i < 200; i++) {
-        rig_launch(&r);
+        fixture_launch(&r);
         CHECK(!memcmp(mass, r.mass[0], n_mass * sizeof *mass));
-        CHECK(!memcmp(w, r.w, n_mass * SL_BLOCK * sizeof *w));
+        CHECK(!memcmp(w, r.stored, n_mass * SL_BLOCK * sizeof *w));
         CHECK(!memcmp(out, r.out, out_bytes));
     }
     free(mass), free(w), free(out);
-    rig_free(&r);
+    fixture_free(&r);
     ref_cache_free(&c);
 }
 static void stored_again(void) {

@@ -20,12 +20,12 @@ static ref_cache new_cache(int n_heads, int n_kv_heads, int dim, int n_seqs, con
 
 static void check(const char *attn, int n_heads, int n_kv_heads, int dim, int n_seqs, const int *lengths, double scale) {
     ref_cache c = new_cache(n_heads, n_kv_heads, dim, n_seqs, lengths, scale);
-    rig r = rig_new(&c, attn, 23);
-    rig_launch(&r);
-    rig_check_weights(&r);
-    rig_check(&r);
+    decode_fixture r = fixture_new(&c, attn, 23);
+    fixture_launch(&r);
+    fixture_check_masses(&r);
+    fixture_check(&r);
     CHECK_INT(r.stats.tries, (uint64_t)n_heads * n_seqs);
-    rig_free(&r);
+    fixture_free(&r);
     ref_cache_free(&c);
 }
 
@@ -67,15 +67,15 @@ static void coverage(void) {
         char attn[120];
         snprintf(attn, sizeof attn, "vattention:sink=32:window=32:epsilon=%g:delta=%g", epsilon, delta);
         ref_cache c = new_cache(HEADS, 2, DIM, SEQS, lengths, 0.5 + scale);
-        rig r = rig_new(&c, attn, 1);
+        decode_fixture r = fixture_new(&c, attn, 1);
         for (uint32_t seed = 0; seed < SEEDS; seed++) {
-            rig_seed(&r, (uint32_t)test_seed + seed);
-            rig_launch(&r);
+            fixture_seed(&r, (uint32_t)test_seed + seed);
+            fixture_launch(&r);
             sampled += r.stats.v_rows < (uint64_t)HEADS * 34000;
             for (int i = 0; i < SEQS * HEADS; i++, runs++)
-                exceeded += rig_error(&r, i / HEADS, i % HEADS, NULL) > epsilon * (1 + 0x1p-7);
+                exceeded += fixture_error(&r, i / HEADS, i % HEADS, NULL) > epsilon * (1 + 0x1p-7);
         }
-        rig_free(&r);
+        fixture_free(&r);
         ref_cache_free(&c);
     }
     printf("      epsilon %g, delta %g: %d of %d exceed it\n", epsilon, delta, exceeded, runs);
@@ -94,23 +94,23 @@ static void heavy_tails(void) {
     for (int i = 0; i < 4; i++) {
         const char *attn = "vattention:sink=32:window=32:top=0:base=0.05:epsilon=0.2";
         ref_cache c = new_cache(HEADS, 2, 64, SEQS, lengths, scales[i]);
-        rig r = rig_new(&c, attn, 23); // rounds the queries to bf16, so it comes before the CPU's decode
-        rig_launch(&r);
-        sl_attn_stats cpu = ref_decode(&c, attn, 0, SEQS, 23, RIG_LAYER);
+        decode_fixture r = fixture_new(&c, attn, 23); // rounds the queries to bf16, so it comes before the CPU's decode
+        fixture_launch(&r);
+        sl_attn_stats cpu = ref_decode(&c, attn, 0, SEQS, 23, FIXTURE_LAYER);
         printf("      query scale %g: %llu heavy tails, kurtosis %.4g; on the CPU %llu, %.4g\n", scales[i],
                (unsigned long long)r.stats.heavy_tails, r.stats.kurtosis, (unsigned long long)cpu.heavy_tails, cpu.kurtosis);
         CHECK_NEAR((double)r.stats.heavy_tails, (double)cpu.heavy_tails, 1);
         CHECK_NEAR(r.stats.kurtosis, cpu.kurtosis, 0x1p-6 * cpu.kurtosis);
         n_heavy += (int)cpu.heavy_tails;
-        rig_free(&r);
+        fixture_free(&r);
         ref_cache_free(&c);
     }
     CHECK(n_heavy > 0 && n_heavy < 4 * HEADS * SEQS); // some, not all
 }
 
 static void ragged_batch(void) {
-    check("vattention:epsilon=0.2", 8, 2, 128, RIG_SEQS, rig_ragged, 1);
-    check("vattention:epsilon=0.2:predictor=quest", 8, 2, 128, RIG_SEQS, rig_ragged, 1);
+    check("vattention:epsilon=0.2", 8, 2, 128, FIXTURE_SEQS, fixture_ragged, 1);
+    check("vattention:epsilon=0.2:predictor=quest", 8, 2, 128, FIXTURE_SEQS, fixture_ragged, 1);
 }
 #endif
 

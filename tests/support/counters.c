@@ -21,7 +21,7 @@ const counter_method counter_methods[N_COUNTER_METHODS] = {
     {"vattention:sink=0:window=1:top=0:base=0.01:epsilon=0.1:verify=denominator:bound=hoeffding", COUNTER_PERMUTATION, 8},
 };
 
-// A row's number is told apart by sequence and KV head, so that a row of another one would show.
+// The number of a row depends on its sequence and KV head, so that a row of another sequence or head is noticed.
 static int code_of(int s, int h, int j) {
     return (j ^ (37 * h + 101 * s)) % TILE;
 }
@@ -42,7 +42,7 @@ ref_cache counter_cache(int n_heads, int n_kv_heads, int n_seqs) {
     return c;
 }
 
-static uint64_t number(const sl_rng_id *id, uint32_t index) { // not by sl_rng_u64, which is what is tested
+static uint64_t number(const sl_rng_id *id, uint32_t index) { // does not call sl_rng_u64, which is under test
     sl_philox4 r = sl_philox(id->seed, id->sequence, id->position, (id->layer << 16) + id->head, index, 0);
     return (uint64_t)r.v[0] << 32 | r.v[1];
 }
@@ -57,7 +57,7 @@ static void add_row(const ref_cache *c, int s, int h, int j, double weight, doub
 
 void counter_expect(const ref_cache *c, const counter_method *m, int s, int head, const sl_rng_id *id, int budget,
                     double out[COUNTER_DIM]) {
-    static const int last = COUNTER_ROWS - 1; // what vattention's window takes
+    static const int last = COUNTER_ROWS - 1; // the row that vattention's sliding window takes
     int h = head / (c->geom.n_heads / c->geom.n_kv_heads), row[COUNTER_ROWS];
     memset(out, 0, COUNTER_DIM * sizeof *out);
     for (uint32_t i = 0; i < 8 && m->kind == COUNTER_ROW_DRAWS; i++)

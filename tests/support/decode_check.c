@@ -1,4 +1,4 @@
-// tests/support/decode_check.c - see decode_rig.h.
+// tests/support/decode_check.c - see decode_check.h.
 #include "tests/support/decode_check.h"
 
 #ifdef SLEIGH_CUDA
@@ -11,9 +11,9 @@
 static const double LOG2_E = 1.4426950408889634;
 static sl_error err;
 
-const int rig_ragged[RIG_SEQS] = {1, 5000, 256, 257, 31, 9000, 1024, 77, 4096, 300, 2, 20000, 512, 513, 100, 3333};
+const int fixture_ragged[FIXTURE_SEQS] = {1, 5000, 256, 257, 31, 9000, 1024, 77, 4096, 300, 2, 20000, 512, 513, 100, 3333};
 
-static void build_extras(rig *r) {
+static void build_extras(decode_fixture *r) {
     sl_kv_need need[SL_MAX_NEEDS];
     const sl_attn_cuda_ops *ops = r->spec.method->cuda;
     const sl_attn_geom *g = &r->c->geom;
@@ -45,30 +45,30 @@ static void build_extras(rig *r) {
     free(pages);
 }
 
-// What decode leaves in its workspace: nothing, weights, or weights and sizes.
+// What decode leaves in its workspace: nothing (0), masses (1), or masses and sizes (2).
 static int count_stored(const sl_attn_spec *spec) {
     sl_composition c = sl_composition_of(spec);
     if (!c.propose->score || (!c.draw && c.propose != &sl_propose_quantised)) return 0;
     return c.draw && c.draw->size_power && c.draw->size_power(spec) ? 2 : 1;
 }
 
-static size_t n_masses(const rig *r) {
-    return (size_t)r->n_slots * r->group * r->max_blocks;
+static size_t n_masses(const decode_fixture *r) {
+    return (size_t)r->n_pairs * r->group * r->max_blocks;
 }
 
 static size_t aligned(size_t bytes) {
     return (bytes + SL_CUDA_ALIGNMENT - 1) / SL_CUDA_ALIGNMENT * SL_CUDA_ALIGNMENT;
 }
 
-static size_t out_size(const rig *r, int n_seqs) {
+static size_t out_size(const decode_fixture *r, int n_seqs) {
     return (size_t)n_seqs * r->c->geom.n_heads * r->c->geom.head_dim;
 }
 
-rig rig_new(ref_cache *c, const char *attn, uint32_t seed) {
+decode_fixture fixture_new(ref_cache *c, const char *attn, uint32_t seed) {
     const sl_attn_geom *g = &c->geom;
-    rig r = {.c = c, .group = g->n_heads / g->n_kv_heads, .n_slots = c->n_seqs * g->n_kv_heads};
+    decode_fixture r = {.c = c, .group = g->n_heads / g->n_kv_heads, .n_pairs = c->n_seqs * g->n_kv_heads};
     CHECK_OK(sl_attn_parse(attn, &r.spec, &err), err);
-    CHECK(sl_attn_on_gpu(&r.spec) && c->n_seqs <= RIG_SEQS);
+    CHECK(sl_attn_on_gpu(&r.spec) && c->n_seqs <= FIXTURE_SEQS);
     const sl_attn_cuda_ops *ops = r.spec.method->cuda;
     r.n_stored = count_stored(&r.spec), r.unit = sl_composition_of(&r.spec).propose->unit;
     for (int s = 0; s < c->n_seqs; s++) r.max_kv = c->seqs[s].n_tokens > r.max_kv ? c->seqs[s].n_tokens : r.max_kv;
@@ -89,7 +89,7 @@ rig rig_new(ref_cache *c, const char *attn, uint32_t seed) {
                              .state = state + s * r.state_size,
                              .pages = gpu_copy(c->seqs[s].pages, c->seqs[s].n_pages * sizeof(int32_t))};
     r.args = (sl_attn_cuda_decode_args){.geom = g,
-                                        .layer = RIG_LAYER,
+                                        .layer = FIXTURE_LAYER,
                                         .n_seqs = c->n_seqs,
                                         .max_kv = r.max_kv,
                                         .rows = gpu_copy(r.rows, sizeof r.rows),
@@ -101,71 +101,71 @@ rig rig_new(ref_cache *c, const char *attn, uint32_t seed) {
                                         .ws = gpu_zero(ops->workspace(g, &r.spec, c->n_seqs, 1, r.max_kv)),
                                         .keeps_masses = 1};
     build_extras(&r);
-    gpu_sync("page extras"); // a step may read them before the kernel in front has ended
+    gpu_sync("page extras"); // a step may read them before an earlier kernel has ended
     r.out = malloc(n_q * sizeof *r.out);
     for (int i = 0; i < r.n_stored; i++) r.mass[i] = malloc(n_masses(&r) * sizeof *r.mass[i]);
-    if (r.n_stored) r.w = malloc(n_masses(&r) * SL_BLOCK * sizeof *r.w);
+    if (r.n_stored) r.stored = malloc(n_masses(&r) * SL_BLOCK * sizeof *r.stored);
     free(q);
     return r;
 }
 
-void rig_free(rig *r) {
+void fixture_free(decode_fixture *r) {
     free(r->out);
-    free(r->mass[0]), free(r->mass[1]), free(r->w);
+    free(r->mass[0]), free(r->mass[1]), free(r->stored);
     gpu_free_all();
 }
 
-void rig_upload_rows(rig *r) {
+void fixture_upload_rows(decode_fixture *r) {
     CHECK(cudaMemcpy((void *)r->args.rows, r->rows, sizeof r->rows, cudaMemcpyHostToDevice) == cudaSuccess);
 }
 
-void rig_seed(rig *r, uint32_t seed) {
+void fixture_seed(decode_fixture *r, uint32_t seed) {
     for (int s = 0; s < r->c->n_seqs; s++) r->rows[s].seed = seed;
     if (r->state_size) CHECK(cudaMemset(r->rows[0].state, 0, r->c->n_seqs * r->state_size) == cudaSuccess);
-    rig_upload_rows(r);
+    fixture_upload_rows(r);
 }
 
-static void decode(rig *r, const sl_attn_cuda_decode_args *args) {
+static void decode(decode_fixture *r, const sl_attn_cuda_decode_args *args) {
     r->spec.method->cuda->decode(args);
     gpu_read(r->out, args->out, out_size(r, args->n_seqs) * sizeof *r->out);
 }
 
-void rig_decode(rig *r) {
-    rig_decode_queued(r, 1);
+void fixture_decode(decode_fixture *r) {
+    fixture_decode_queued(r, 1);
 }
 
-void rig_decode_queued(rig *r, int n) {
-    r->args.spec = &r->spec; // r may have moved
+void fixture_decode_queued(decode_fixture *r, int n) {
+    r->args.spec = &r->spec; // the caller may have copied *r
     for (int i = 1; i < n; i++) r->spec.method->cuda->decode(&r->args);
     decode(r, &r->args);
 }
 
-void rig_decode_alone(rig *r, int s) {
+void fixture_decode_alone(decode_fixture *r, int s) {
     sl_attn_cuda_decode_args args = r->args;
     args.spec = &r->spec, args.n_seqs = 1, args.max_kv = r->c->seqs[s].n_tokens;
     args.rows += s, args.q += s * out_size(r, 1);
     decode(r, &args);
 }
 
-static sl_attn_cuda_stats read_stats(const rig *r) {
+static sl_attn_cuda_stats read_stats(const decode_fixture *r) {
     sl_attn_cuda_stats c;
     gpu_read(&c, r->args.stats, sizeof c);
     return c;
 }
 
-void rig_launch(rig *r) {
+void fixture_launch(decode_fixture *r) {
     sl_attn_cuda_stats before = read_stats(r);
-    rig_decode(r);
-    const char *at = (char *)((int *)r->args.ws + SL_CUDA_COUNTERS); // attention_cuda.h states what follows
-    size_t n = n_masses(r) * sizeof *r->mass[0], n_w = n_masses(r) * SL_BLOCK * sizeof *r->w;
-    if (r->n_stored) gpu_read(r->mass[0], at, n), gpu_read(r->w, at + aligned(n), n_w);
+    fixture_decode(r);
+    const char *at = (char *)((int *)r->args.ws + SL_CUDA_COUNTERS); // attention_cuda.h states the layout
+    size_t n = n_masses(r) * sizeof *r->mass[0], n_w = n_masses(r) * SL_BLOCK * sizeof *r->stored;
+    if (r->n_stored) gpu_read(r->mass[0], at, n), gpu_read(r->stored, at + aligned(n), n_w);
     if (r->n_stored > 1) gpu_read(r->mass[1], at + aligned(n) + aligned(n_w), n);
     int *counters = malloc(SL_CUDA_COUNTERS * sizeof *counters);
     gpu_read(counters, r->args.ws, SL_CUDA_COUNTERS * sizeof *counters);
     for (int i = 0; i < SL_CUDA_COUNTERS; i++) CHECK_INT(counters[i], 0);
     free(counters);
     sl_attn_cuda_stats now = read_stats(r);
-    uint32_t kurtosis_bits = (uint32_t)now.kurtosis; // the largest of all launches, not of this one alone
+    uint32_t kurtosis_bits = (uint32_t)now.kurtosis; // the largest of all launches so far
     float kurtosis;
     memcpy(&kurtosis, &kurtosis_bits, sizeof kurtosis);
     r->stats = (sl_attn_stats){.k_rows = now.k_rows - before.k_rows,
@@ -182,7 +182,7 @@ void rig_launch(rig *r) {
         r->spec.method->cuda->account(&r->c->geom, &r->spec, r->rows[s].position + 1, &r->stats);
 }
 
-double rig_error(const rig *r, int s, int head, double *mu) {
+double fixture_error(const decode_fixture *r, int s, int head, double *mu) {
     int dim = r->c->geom.head_dim, n = r->c->seqs[s].n_tokens;
     size_t at = s * out_size(r, 1) + (size_t)head * dim;
     double *p = malloc(n * sizeof *p), own[128];
@@ -193,9 +193,9 @@ double rig_error(const rig *r, int s, int head, double *mu) {
     return ref_relative(out, mu ? mu : own, dim);
 }
 
-// ---- scores and weights ----
+// ---- scores and masses ----
 
-static double exact_score(const rig *r, int s, int head, int j) { // log2
+static double exact_score(const decode_fixture *r, int s, int head, int j) { // in log2 units
     int dim = r->c->geom.head_dim;
     const float *q = r->c->q + s * out_size(r, 1) + (size_t)head * dim;
     const bf16 *k = ref_k_row(r->c, s, head / r->group, j);
@@ -204,17 +204,17 @@ static double exact_score(const rig *r, int s, int head, int j) { // log2
     return dot * LOG2_E / sqrt(dim);
 }
 
-static sl_attn_decode_args cpu_args(rig *r) {
-    for (int s = 0; s < r->c->n_seqs; s++) r->c->queries[s].kv.pool = &r->c->pool; // the cache may have moved
+static sl_attn_decode_args cpu_args(decode_fixture *r) {
+    for (int s = 0; s < r->c->n_seqs; s++) r->c->queries[s].kv.pool = &r->c->pool; // the caller may have copied the cache
     return (sl_attn_decode_args){.geom = &r->c->geom,
                                  .spec = &r->spec,
-                                 .layer = RIG_LAYER,
+                                 .layer = FIXTURE_LAYER,
                                  .seed = r->rows[0].seed,
                                  .n_seqs = r->c->n_seqs,
                                  .seqs = r->c->queries};
 }
 
-double *rig_scores(rig *r, int s, int kv_head) {
+double *fixture_scores(decode_fixture *r, int s, int kv_head) {
     const sl_proposal *propose = sl_composition_of(&r->spec).propose;
     int n_kv = r->c->seqs[s].n_tokens, n = (n_kv + r->unit - 1) / r->unit, each = SL_PAGE / r->unit;
     double *out = malloc((size_t)r->group * n * sizeof *out);
@@ -237,119 +237,120 @@ double *rig_scores(rig *r, int s, int kv_head) {
     return out;
 }
 
-// From weights to sizes, which must have the masses that are stored.
-static void make_sizes(const rig *r, int s, int head, const uint64_t *packed, sl_masses *wt) {
-    size_t n_blocks = wt->n_blocks;
-    bf16 *norm = malloc(wt->n * sizeof *norm), *w = malloc(n_blocks * SL_BLOCK * sizeof *w);
+// Makes sizes from masses. Their block masses must be those that the GPU stored.
+static void make_sizes(const decode_fixture *r, int s, int head, const uint64_t *packed, sl_masses *masses) {
+    size_t n_blocks = masses->n_blocks;
+    bf16 *norm = malloc(masses->n * sizeof *norm), *w = malloc(n_blocks * SL_BLOCK * sizeof *w);
     int16_t *ref = malloc(n_blocks * sizeof *ref);
-    memcpy(w, wt->stored, n_blocks * SL_BLOCK * sizeof *w);
-    memcpy(ref, wt->ref, n_blocks * sizeof *ref);
-    for (int j = 0; j < wt->n; j++) sl_norms(ref_v_row(r->c, s, head / r->group, j), 1, r->c->geom.head_dim, norm + j);
-    sl_attn_kernels_best()->sizes(w, ref, norm, wt->n, 1, wt->stored, wt->ref, wt->cum + 1);
+    memcpy(w, masses->stored, n_blocks * SL_BLOCK * sizeof *w);
+    memcpy(ref, masses->ref, n_blocks * sizeof *ref);
+    for (int j = 0; j < masses->n; j++) sl_norms(ref_v_row(r->c, s, head / r->group, j), 1, r->c->geom.head_dim, norm + j);
+    sl_attn_kernels_best()->sizes(w, ref, norm, masses->n, 1, masses->stored, masses->ref, masses->cum + 1);
     for (size_t b = 0; b < n_blocks; b++) {
-        CHECK_INT(packed[b] & 0xfffffffff, wt->cum[b + 1]);
-        CHECK_INT((int16_t)(packed[b] >> 48), wt->ref[b]);
-        if (wt->ref[b] != SL_REF_EMPTY) CHECK_INT((int)(packed[b] >> 36 & 0xff) - 126, wt->ref[b] - ref[b]);
+        CHECK_INT(packed[b] & 0xfffffffff, masses->cum[b + 1]);
+        CHECK_INT((int16_t)(packed[b] >> 48), masses->ref[b]);
+        if (masses->ref[b] != SL_REF_EMPTY) CHECK_INT((int)(packed[b] >> 36 & 0xff) - 126, masses->ref[b] - ref[b]);
     }
     free(norm), free(w), free(ref);
 }
 
-sl_masses rig_weights(const rig *r, int which, int s, int head) {
-    int slot = s * r->c->geom.n_kv_heads + head / r->group, h = head % r->group, n_kv = r->c->seqs[s].n_tokens;
+sl_masses fixture_masses(const decode_fixture *r, int which, int s, int head) {
+    int pair = s * r->c->geom.n_kv_heads + head / r->group, h = head % r->group, n_kv = r->c->seqs[s].n_tokens;
     int n = r->unit ? (n_kv + r->unit - 1) / r->unit : 0;
-    size_t first = ((size_t)slot * r->group + h) * r->max_blocks; // block
-    sl_masses wt = {.n = n, .n_blocks = (n + SL_BLOCK - 1) / SL_BLOCK};
-    wt.stored = calloc((size_t)wt.n_blocks * SL_BLOCK + 1, sizeof *wt.stored);
-    wt.ref = malloc((wt.n_blocks + 1) * sizeof *wt.ref);
-    wt.cum = calloc(wt.n_blocks + 1, sizeof *wt.cum);
-    if (which >= r->n_stored) { // decode.c's uniform weights
-        for (int b = 0; b < wt.n_blocks; b++) wt.ref[b] = SL_REF_EMPTY;
-        wt.top = SL_REF_EMPTY, wt.uniform = 1u << 30;
-        return wt;
+    size_t first = ((size_t)pair * r->group + h) * r->max_blocks; // first block of the head
+    sl_masses masses = {.n = n, .n_blocks = (n + SL_BLOCK - 1) / SL_BLOCK};
+    masses.stored = calloc((size_t)masses.n_blocks * SL_BLOCK + 1, sizeof *masses.stored);
+    masses.ref = malloc((masses.n_blocks + 1) * sizeof *masses.ref);
+    masses.cum = calloc(masses.n_blocks + 1, sizeof *masses.cum);
+    if (which >= r->n_stored) { // the uniform masses of decode.c
+        for (int b = 0; b < masses.n_blocks; b++) masses.ref[b] = SL_REF_EMPTY;
+        masses.top = SL_REF_EMPTY, masses.uniform = 1u << 30;
+        return masses;
     }
-    for (int b = 0; b < wt.n_blocks; b++) {
+    for (int b = 0; b < masses.n_blocks; b++) {
         uint64_t packed = r->mass[0][first + b], mass = 0;
-        const bf16 *w = r->w + (((size_t)slot * r->max_blocks + b) * r->group + h) * SL_BLOCK;
+        const bf16 *w = r->stored + (((size_t)pair * r->max_blocks + b) * r->group + h) * SL_BLOCK;
         for (int i = 0; i < SL_BLOCK; i++) {
-            wt.stored[b * SL_BLOCK + i] = w[i];
+            masses.stored[b * SL_BLOCK + i] = w[i];
             mass += (uint32_t)(sl_bf16_to_f32(w[i]) * 0x1p30f);
             if (b * SL_BLOCK + i >= n) CHECK_INT(w[i], 0);
         }
         CHECK_INT(packed & 0xffffffffffff, mass);
-        wt.ref[b] = (int16_t)(packed >> 48), wt.cum[b + 1] = mass;
+        masses.ref[b] = (int16_t)(packed >> 48), masses.cum[b + 1] = mass;
     }
-    if (which == 1) make_sizes(r, s, head, r->mass[1] + first, &wt);
-    sl_masses_finish(&wt);
-    return wt;
+    if (which == 1) make_sizes(r, s, head, r->mass[1] + first, &masses);
+    sl_masses_finish(&masses);
+    return masses;
 }
 
-void rig_weights_free(sl_masses *wt) {
-    free(wt->stored), free(wt->ref), free(wt->cum);
+void fixture_masses_free(sl_masses *masses) {
+    free(masses->stored), free(masses->ref), free(masses->cum);
 }
 
-// A weight is a rounded 2^(score - ref), of a score that is off by fp32's last bits: 2^-8 and as much again. A block's
-// reference is its largest score, rounded up.
-static void check_weights(rig *r, int which, int s, int head, const double *score) {
-    sl_masses wt = rig_weights(r, which, s, head);
-    for (int b = 0; b < wt.n_blocks; b++) {
+// A stored mass is 2^(score - ref), rounded by 2^-8 at most, of a score that is off by the last bits of fp32: another 2^-8. The
+// reference of a block is its largest score, rounded up.
+static void check_masses(decode_fixture *r, int which, int s, int head, const double *score) {
+    sl_masses masses = fixture_masses(r, which, s, head);
+    for (int b = 0; b < masses.n_blocks; b++) {
         double top = -INFINITY;
-        for (int j = b * SL_BLOCK; j < wt.n && j < (b + 1) * SL_BLOCK; j++) {
-            double want = exp2(score[j] - wt.ref[b]), got = sl_bf16_to_f32(wt.stored[j]);
+        for (int j = b * SL_BLOCK; j < masses.n && j < (b + 1) * SL_BLOCK; j++) {
+            double want = exp2(score[j] - masses.ref[b]), got = sl_bf16_to_f32(masses.stored[j]);
             if (!(fabs(got - want) <= want * (which ? 0x1.1p-7 : 0x1p-7) + 1e-30)) // a size is rounded twice, by 2^-8
                 FAIL("%s, sequence %d of %d rows, head %d, row %d: %s %g, expected %g", r->spec.method->name, s,
-                     r->c->seqs[s].n_tokens, head, j, which ? "size" : "weight", got, want);
+                     r->c->seqs[s].n_tokens, head, j, which ? "size" : "mass", got, want);
             top = fmax(top, score[j]);
-            r->n_weights++, r->n_off_by_1 += wt.stored[j] != sl_f32_to_bf16((float)want);
+            r->n_compared++, r->n_off_by_1 += masses.stored[j] != sl_f32_to_bf16((float)want);
         }
-        if (wt.ref[b] != ceil(top) && fabs(top - rint(top)) > (which ? 0.012 : 1e-3)) // of rounded sizes
-            FAIL("%s, sequence %d, head %d, block %d: reference %d, expected %g", r->spec.method->name, s, head, b, wt.ref[b],
-                 ceil(top));
+        if (masses.ref[b] != ceil(top) && fabs(top - rint(top)) > (which ? 0.012 : 1e-3)) // sizes are rounded
+            FAIL("%s, sequence %d, head %d, block %d: reference %d, expected %g", r->spec.method->name, s, head, b,
+                 masses.ref[b], ceil(top));
     }
-    rig_weights_free(&wt);
+    fixture_masses_free(&masses);
 }
 
-void rig_check_weights(rig *r) {
+void fixture_check_masses(decode_fixture *r) {
     const sl_attn_geom *g = &r->c->geom;
-    for (int slot = 0; r->n_stored && slot < r->n_slots; slot++) {
-        int s = slot / g->n_kv_heads, kv_head = slot % g->n_kv_heads, n = (r->c->seqs[s].n_tokens + r->unit - 1) / r->unit;
-        double *score = rig_scores(r, s, kv_head);
-        for (int h = 0; h < r->group; h++) check_weights(r, 0, s, kv_head * r->group + h, score + (size_t)h * n);
+    for (int pair = 0; r->n_stored && pair < r->n_pairs; pair++) {
+        int s = pair / g->n_kv_heads, kv_head = pair % g->n_kv_heads, n = (r->c->seqs[s].n_tokens + r->unit - 1) / r->unit;
+        double *score = fixture_scores(r, s, kv_head);
+        for (int h = 0; h < r->group; h++) check_masses(r, 0, s, kv_head * r->group + h, score + (size_t)h * n);
         for (int j = 0; r->n_stored > 1 && j < n; j++) {
             bf16 norm;
             sl_norms(ref_v_row(r->c, s, kv_head, j), 1, g->head_dim, &norm);
             for (int h = 0; h < r->group; h++) score[(size_t)h * n + j] += log2(sl_bf16_to_f32(norm));
         }
         for (int h = 0; r->n_stored > 1 && h < r->group; h++)
-            check_weights(r, 1, s, kv_head * r->group + h, score + (size_t)h * n);
+            check_masses(r, 1, s, kv_head * r->group + h, score + (size_t)h * n);
         free(score);
     }
 }
 
 // ---- draws ----
 
-// What the CPU's draw picks for one head from the GPU's stored weights, and what its rows give.
+// The rows that the CPU draws for one head from the masses that the GPU stored, and the output that these rows give.
 typedef struct drawn_head {
-    sl_masses wt, sizes;
+    sl_masses masses, sizes;
     sl_draws draws;
-    double mean[128], size[128]; // sum_j f_j v_j and sum_j f_j |v_j|, f_j the rows' shares
+    double mean[128], size[128]; // sum_j f_j v_j and sum_j f_j |v_j|, with f_j the share of row j
 } drawn_head;
 
-// log2 of a row's weight: the stored one of an exact score, of dense-q's, and of santa-is' newest page.
-static double log_weight(const rig *r, const sl_masses *wt, int s, int head, int j) {
+// log2 of a row's mass: the stored mass with exact scores, with dense-q, and in the newest page with santa-is; else from the
+// exact score.
+static double log_mass(const decode_fixture *r, const sl_masses *masses, int s, int head, int j) {
     sl_composition stages = sl_composition_of(&r->spec);
     int is_newest = j >= (r->c->seqs[s].n_tokens - 1) / SL_PAGE * SL_PAGE;
     if (stages.propose->exact || !stages.draw || stages.normaliser == SL_BY_TOTAL ||
         (stages.draw == &sl_draw_importance && is_newest))
-        return log2(sl_bf16_to_f32(wt->stored[j])) + wt->ref[j / SL_BLOCK];
+        return log2(sl_bf16_to_f32(masses->stored[j])) + masses->ref[j / SL_BLOCK];
     return exact_score(r, s, head, j);
 }
 
-// f_j to share[i], and the means.
-static void combine(const rig *r, drawn_head *h, int s, int head) {
+// Computes the shares f_j and the means.
+static void combine(const decode_fixture *r, drawn_head *h, int s, int head) {
     int by_total = sl_composition_of(&r->spec).normaliser == SL_BY_TOTAL;
     double top = -INFINITY, sum = 0, *share = malloc((h->draws.n + 1) * sizeof *share);
-    for (int i = 0; i < h->draws.n; i++) top = fmax(top, share[i] = log_weight(r, &h->wt, s, head, h->draws.row[i]));
-    if (by_total) top = log2((double)sl_masses_total(&h->wt)) + h->wt.top - 38;
+    for (int i = 0; i < h->draws.n; i++) top = fmax(top, share[i] = log_mass(r, &h->masses, s, head, h->draws.row[i]));
+    if (by_total) top = log2((double)sl_masses_total(&h->masses)) + h->masses.top - 38;
     for (int i = 0; i < h->draws.n; i++) sum += share[i] = h->draws.count[i] * exp2(share[i] - top) * h->draws.inv_pi[i];
     if (by_total) sum = 1;
     for (int i = 0; i < h->draws.n; i++) {
@@ -367,14 +368,14 @@ static void draw_all_rows(sl_draws *out, int n) {
     for (int j = 0; j < n; j++) sl_draws_add(out, j, 1);
 }
 
-static drawn_head draw_head(rig *r, int s, int head) {
+static drawn_head draw_head(decode_fixture *r, int s, int head) {
     sl_composition stages = sl_composition_of(&r->spec);
     const sl_draw *draw = stages.draw;
     int n = r->c->seqs[s].n_tokens, dim = r->c->geom.head_dim;
     size_t most = (draw ? draw->capacity(&r->spec, n) : (size_t)n) + 1,
            scratch = draw && draw->scratch ? draw->scratch(&r->spec, n) : 0;
-    drawn_head h = {.wt = rig_weights(r, 0, s, head)};
-    if (r->n_stored > 1) h.sizes = rig_weights(r, 1, s, head);
+    drawn_head h = {.masses = fixture_masses(r, 0, s, head)};
+    if (r->n_stored > 1) h.sizes = fixture_masses(r, 1, s, head);
     h.draws = (sl_draws){.row = malloc(most * sizeof(int32_t)),
                          .count = malloc(most * sizeof(int32_t)),
                          .inv_pi = malloc(most * sizeof(float)),
@@ -385,9 +386,9 @@ static drawn_head draw_head(rig *r, int s, int head) {
     sl_head x = {.group = &group,
                  .draw = draw,
                  .q = group.q + (size_t)(head % r->group) * dim,
-                 .masses = h.wt,
+                 .masses = h.masses,
                  .sizes = h.sizes,
-                 .id = {r->rows[s].seed, r->rows[s].sequence, (uint32_t)n - 1, RIG_LAYER, (uint32_t)head},
+                 .id = {r->rows[s].seed, r->rows[s].sequence, (uint32_t)n - 1, FIXTURE_LAYER, (uint32_t)head},
                  .draws = h.draws,
                  .rows = malloc(most * sizeof *x.rows),
                  .coef = malloc(most * sizeof *x.coef),
@@ -407,24 +408,28 @@ static drawn_head draw_head(rig *r, int s, int head) {
 }
 
 static void drawn_head_free(drawn_head *h) {
-    rig_weights_free(&h->wt), rig_weights_free(&h->sizes);
+    fixture_masses_free(&h->masses), fixture_masses_free(&h->sizes);
     free(h->draws.row), free(h->draws.count), free(h->draws.inv_pi), free(h->draws.scratch);
 }
 
 // ---- the check ----
 
-// How far the sum of a head's rows may be off, as a share of the sum of their sizes, beside the output's rounding to bf16. fp32
-// sums of stored weights: 2^-24 a row. Weights from scores of a few hundred octaves at most, as fp32 sums: 2e-5, twice over.
-// santa-is' scores are sums of products up to 2^5 times as large: 2^-12, twice over; dense-q has as many rows as there are.
-// streaming is dense attention's kernel, which rounds weights to bf16 (test_cuda_decode.c).
-static double tolerance(const rig *r, const drawn_head *h) {
+// The allowed error of a head's output, as a share of the sum of the sizes of its rows; rounding the output to bf16 comes in
+// addition.
+// - fp32 sums of stored masses: 2^-24 per row.
+// - masses from scores of at most a few hundred octaves, which are fp32 sums: 2e-5, doubled.
+// - santa-is: its scores are sums of products that are up to 2^5 times as large: 2^-12, doubled. The same for dense-q, which
+// takes
+//   all rows.
+// - streaming: the kernel of dense attention, which rounds masses to bf16 (test_cuda_decode.c).
+static double tolerance(const decode_fixture *r, const drawn_head *h) {
     sl_composition stages = sl_composition_of(&r->spec);
     if (stages.propose == &sl_propose_nothing) return 0x1p-7;
     if (!stages.draw || stages.draw == &sl_draw_importance) return 0x1p-11;
     return stages.normaliser == SL_BY_TOTAL ? (h->draws.n_draws + 8) * 0x1p-24 : 4e-5;
 }
 
-static void check_output(const rig *r, const drawn_head *h, int s, int head) {
+static void check_output(const decode_fixture *r, const drawn_head *h, int s, int head) {
     int dim = r->c->geom.head_dim;
     const bf16 *out = r->out + s * out_size(r, 1) + (size_t)head * dim;
     for (int d = 0; d < dim; d++) {
@@ -438,7 +443,7 @@ static void check_output(const rig *r, const drawn_head *h, int s, int head) {
     }
 }
 
-// Rows of a KV head that at least one head drew; *fresh: those of the newest page.
+// Rows of a KV head that at least one head drew. *fresh: the number of them in the newest page.
 static int distinct_rows(const drawn_head *heads, int group, int n_kv, int *fresh) {
     char *seen = calloc(n_kv, 1);
     int n = 0;
@@ -453,8 +458,8 @@ static int distinct_rows(const drawn_head *heads, int group, int n_kv, int *fres
     return n;
 }
 
-// Adds what the drawn heads of a KV head read.
-static void count(const rig *r, const sl_group *group, const drawn_head *heads, sl_attn_stats *want) {
+// Adds the rows and bytes that the heads of a KV head read.
+static void count(const decode_fixture *r, const sl_group *group, const drawn_head *heads, sl_attn_stats *want) {
     sl_composition stages = sl_composition_of(&r->spec);
     const sl_proposal *propose = stages.propose;
     int n_kv = group->kv->n_kv, newest = n_kv - (n_kv - 1) / SL_PAGE * SL_PAGE, fresh;
@@ -462,22 +467,23 @@ static void count(const rig *r, const sl_group *group, const drawn_head *heads, 
     int refined = propose->exact || !stages.draw ? 0 : distinct - (propose->needs ? fresh : 0);
     for (int h = 0; h < r->group; h++) {
         want->v_rows += heads[h].draws.n;
-        if (stages.draw) want->samples += heads[h].draws.n_draws; // else they are all rows, none of them drawn
+        if (stages.draw) want->samples += heads[h].draws.n_draws; // without a draw stage all rows are taken, none is drawn
     }
-    if (!r->stats.v_distinct) return; // samplers gather a row as often as they draw it, and count that
+    if (!r->stats.v_distinct) return; // samplers gather and count a row as often as they draw it
     want->v_distinct += distinct;
     want->k_rows += propose->exact ? n_kv : refined + (propose->needs ? newest : 0);
     want->bytes += propose->bytes(group) + (size_t)(refined + distinct) * r->c->geom.head_dim * sizeof(bf16);
-    sl_kv_need norms; // a bound's
+    sl_kv_need norms; // that a bound reads
     if (stages.draw && stages.draw->needs && stages.draw->needs(&r->spec, &norms)) want->bytes += n_kv * sizeof(bf16);
 }
 
-// Every row, of scores that are stored nowhere: the CPU's output, but for weights and output rounded to bf16, 2^-9 each.
-static void check_unstored(rig *r) {
+// Methods that take all rows and store no masses: the CPU's output, except that masses and output are rounded to bf16, 2^-9
+// each.
+static void check_unstored(decode_fixture *r) {
     const sl_attn_geom *g = &r->c->geom;
     char attn[128];
     sl_attn_format(&r->spec, attn, sizeof attn);
-    ref_decode(r->c, attn, 0, r->c->n_seqs, r->rows[0].seed, RIG_LAYER);
+    ref_decode(r->c, attn, 0, r->c->n_seqs, r->rows[0].seed, FIXTURE_LAYER);
     for (int i = 0; i < r->c->n_seqs * g->n_heads; i++) {
         float got[128];
         double want[128];
@@ -492,7 +498,7 @@ static void check_unstored(rig *r) {
     }
 }
 
-void rig_check(rig *r) {
+void fixture_check(decode_fixture *r) {
     const sl_attn_geom *g = &r->c->geom;
     sl_composition stages = sl_composition_of(&r->spec);
     sl_attn_stats want = {0};
@@ -501,8 +507,8 @@ void rig_check(rig *r) {
         check_unstored(r);
         return;
     }
-    for (int slot = 0; slot < r->n_slots; slot++) {
-        int s = slot / g->n_kv_heads, kv_head = slot % g->n_kv_heads;
+    for (int pair = 0; pair < r->n_pairs; pair++) {
+        int s = pair / g->n_kv_heads, kv_head = pair % g->n_kv_heads;
         for (int h = 0; h < r->group; h++) {
             heads[h] = draw_head(r, s, kv_head * r->group + h);
             check_output(r, &heads[h], s, kv_head * r->group + h);
@@ -521,19 +527,20 @@ void rig_check(rig *r) {
     CHECK(r->stats.features == g->n_heads * r->c->n_seqs);
 }
 
-void rig_try_on(ref_cache *c, const char *attn) {
-    rig r = rig_new(c, attn, 17);
-    rig_launch(&r);
-    rig_check_weights(&r);
-    rig_check(&r);
-    rig_free(&r);
+void fixture_try_on(ref_cache *c, const char *attn) {
+    decode_fixture r = fixture_new(c, attn, 17);
+    fixture_launch(&r);
+    fixture_check_masses(&r);
+    fixture_check(&r);
+    fixture_free(&r);
 }
 
-void rig_try(const char *attn, int n_heads, int n_kv_heads, int head_dim, int n_seqs, const int *lengths, double query_scale) {
+void fixture_try(const char *attn, int n_heads, int n_kv_heads, int head_dim, int n_seqs, const int *lengths,
+                 double query_scale) {
     ref_cache c = ref_cache_new(n_heads, n_kv_heads, head_dim, n_seqs, lengths, query_scale, test_seed);
-    rig_try_on(&c, attn);
+    fixture_try_on(&c, attn);
     ref_cache_free(&c);
 }
 #else
-typedef int decode_rig_needs_cuda; // a source file is not empty
+typedef int decode_check_needs_cuda; // a source file is not empty
 #endif

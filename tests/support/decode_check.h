@@ -1,56 +1,60 @@
-// tests/support/decode_check.h - a decode method on a GPU against the CPU's stages: what it stored against the proposal's
-// scores, and from the very weights that it stored the CPU's draw picks its rows: the output must be what these rows give in
-// double precision.
-#ifndef SLEIGH_TEST_DECODE_RIG_H
-#define SLEIGH_TEST_DECODE_RIG_H
+// tests/support/decode_check.h - compares a decode method on a GPU with the CPU's stages. The stored masses must agree with the
+// proposal's scores. Then the CPU draws rows from the masses that the GPU stored, and the GPU's output must be what these rows
+// give in double precision.
+#ifndef SLEIGH_TEST_DECODE_CHECK_H
+#define SLEIGH_TEST_DECODE_CHECK_H
 
 #ifdef SLEIGH_CUDA
 #include "attention/attention_cuda.h"
 #include "attention/stages.h"
 #include "tests/support/reference.h"
 
-enum { RIG_LAYER = 3, RIG_SEQS = 16 };
-extern const int rig_ragged[RIG_SEQS]; // lengths of a batch: on both sides of pages and chunks
+enum { FIXTURE_LAYER = 3, FIXTURE_SEQS = 16 };
+extern const int fixture_ragged[FIXTURE_SEQS]; // lengths of a batch, on both sides of page and chunk borders
 
-typedef struct rig {
-    ref_cache *c; // lent; its queries become bf16 numbers
+typedef struct decode_fixture {
+    ref_cache *c; // lent; fixture_new rounds its queries to bf16
     sl_attn_spec spec;
-    int max_kv, group, n_slots;
-    int n_stored;         // 0; 1: weights; 2: sizes too
-    int unit, max_blocks; // rows of a stored weight; blocks of them
-    size_t state_size;    // bytes of a sequence
-    sl_row rows[RIG_SEQS];
+    int max_kv, group, n_pairs; // n_pairs: pairs of a sequence and a KV head
+    int n_stored;               // 0: nothing; 1: masses; 2: masses and sizes
+    int unit, max_blocks;       // rows that share a stored mass; blocks of 32 stored masses of the longest head
+    size_t state_size;          // bytes per sequence
+    sl_row rows[FIXTURE_SEQS];
     sl_attn_cuda_decode_args args;
-    bf16 *out;                 // [n_seqs][n_heads][head_dim] of the last step
-    uint64_t *mass[2];         // of weights and sizes: [n_slots][group][max_blocks] score_keys.cuh's
-    bf16 *w;                   // [n_slots][max_blocks][group][32]
-    sl_attn_stats stats;       // of the last rig_launch
-    int n_weights, n_off_by_1; // that rig_check_weights has compared, and those that are not the nearest bf16
-} rig;
+    bf16 *out;                  // [n_seqs][n_heads][head_dim] of the last step
+    uint64_t *mass[2];          // block masses and sizes: [n_pairs][group][max_blocks], packed as in score_keys.cuh
+    bf16 *stored;               // masses: [n_pairs][max_blocks][group][32]
+    sl_attn_stats stats;        // of the last fixture_launch
+    int n_compared, n_off_by_1; // masses that fixture_check_masses compared; those that are not the nearest bf16
+} decode_fixture;
 
-// Page extras are built on both, of all pages but each sequence's newest. Memory on the GPU is NaN where nothing was written.
-rig rig_new(ref_cache *c, const char *attn, uint32_t seed);
-void rig_free(rig *r);                 // and all device memory of the case
-void rig_upload_rows(rig *r);          // r->rows have changed
-void rig_seed(rig *r, uint32_t seed);  // another seed, and no step before
-void rig_decode(rig *r);               // one step
-void rig_decode_queued(rig *r, int n); // n times the same, none waited for but the last
-void rig_launch(rig *r);               // the same, what it stored and counted, and that the counters are 0 again
-void rig_decode_alone(rig *r, int s);  // of one sequence: its output is out[0]
-void rig_check(rig *r);                // the last rig_launch: every head's output, and what was counted
-void rig_check_weights(rig *r);        // the last rig_launch: what was stored, against the scores
-double rig_error(const rig *r, int s, int head, double *mu); // |out - mu| / |mu|; mu: [head_dim] dense attention, or NULL
+// Builds page extras on both devices, of all pages except the newest one of each sequence. Device memory that was not written
+// is NaN.
+decode_fixture fixture_new(ref_cache *c, const char *attn, uint32_t seed);
+void fixture_free(decode_fixture *r);                 // also frees all device memory of the case
+void fixture_upload_rows(decode_fixture *r);          // after a change of r->rows
+void fixture_seed(decode_fixture *r, uint32_t seed);  // sets the seed and clears the state of the step before
+void fixture_decode(decode_fixture *r);               // one step
+void fixture_decode_queued(decode_fixture *r, int n); // the same step n times; waits for the last one only
+void fixture_launch(decode_fixture *r); // one step; reads what it stored and counted, and checks that the counters are 0 again
+void fixture_decode_alone(decode_fixture *r, int s); // one step of sequence s only; its output goes to out[0]
+void fixture_check(decode_fixture *r);               // after fixture_launch: checks every head's output, and the counts
+void fixture_check_masses(decode_fixture *r);        // after fixture_launch: compares stored masses with the scores
+// |out - mu| / |mu|, with mu dense attention. mu: [head_dim], filled, or NULL.
+double fixture_error(const decode_fixture *r, int s, int head, double *mu);
 
-// One head's stored weights (which 0) or sizes (1) as the CPU keeps them; checks that masses are those of the weights.
-sl_masses rig_weights(const rig *r, int which, int s, int head);
-void rig_weights_free(sl_masses *wt);
-// The proposal's scores in log2 units of a KV head: [group][units]. Exact ones in double precision, else the CPU's. From
-// malloc.
-double *rig_scores(rig *r, int s, int kv_head);
+// The masses (which 0) or sizes (which 1) that the GPU stored for one head, in the CPU's format. Checks that the block masses
+// are the sums of the stored masses.
+sl_masses fixture_masses(const decode_fixture *r, int which, int s, int head);
+void fixture_masses_free(sl_masses *masses);
+// The proposed scores of a KV head in log2 units: [group][units], from malloc. Exact scores are in double precision; others are
+// the CPU's.
+double *fixture_scores(decode_fixture *r, int s, int kv_head);
 
-// A step of `attn` on such a cache: all of the above.
-void rig_try(const char *attn, int n_heads, int n_kv_heads, int head_dim, int n_seqs, const int *lengths, double query_scale);
-void rig_try_on(ref_cache *c, const char *attn);
+// Makes a fixture for `attn`, launches one step and makes all checks above.
+void fixture_try(const char *attn, int n_heads, int n_kv_heads, int head_dim, int n_seqs, const int *lengths,
+                 double query_scale);
+void fixture_try_on(ref_cache *c, const char *attn);
 #endif
 
 #endif

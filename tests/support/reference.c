@@ -1,4 +1,4 @@
-// tests/support/reference.c - see reference.h. Plain loops over rows, in double precision, sharing no code with attention/.
+// tests/support/reference.c - see reference.h. Plain loops over rows in double precision. They share no code with attention/.
 #include "tests/support/reference.h"
 #include "engine/backend/backend.h"
 #include "tests/test.h"
@@ -71,13 +71,13 @@ sl_attn_stats ref_decode_spec(ref_cache *c, const sl_attn_spec *spec, int first,
     sl_attn_stats stats = {0};
     int longest = 0;
     for (int s = first; s < first + n; s++) longest = c->seqs[s].n_tokens > longest ? c->seqs[s].n_tokens : longest;
-    for (int s = 0; s < c->n_seqs; s++) c->queries[s].kv.pool = &c->pool; // the cache may have moved since it was made
+    for (int s = 0; s < c->n_seqs; s++) c->queries[s].kv.pool = &c->pool; // the caller may have copied the cache
     sl_kv_need need[SL_MAX_NEEDS];
     int n_needs = spec->method->cpu->needs ? spec->method->cpu->needs(spec, need) : 0;
     for (int i = 0; i < n_needs; i++) {
         CHECK_OK(sl_kv_keep(&c->pool, need[i], &err), err);
         for (int s = first; s < first + n; s++) {
-            sl_kv_seq before = c->seqs[s]; // as the engine does: before the newest row
+            sl_kv_seq before = c->seqs[s]; // the engine builds page extras before it appends the newest row
             before.n_tokens--;
             sl_kv_build(&c->pool, &before, 0, need[i]);
         }
