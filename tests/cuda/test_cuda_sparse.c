@@ -26,7 +26,7 @@ static void all_lengths(void) {
 static void shapes(void) {
     static const int dims[] = {64, 80, 96, 128}, groups[] = {1, 2, 3, 4, 5, 6, 7, 8}, lengths[] = {700, 1, 2049};
     for (int d = 0; d < 4; d++)
-        for (int g = 0; g < 5; g++)
+        for (int g = 0; g < 8; g++)
             for (int k = 0; k < N_SPECS; k++) fixture_try(specs[k], 2 * groups[g], 2, dims[d], 3, lengths, 2);
 }
 
