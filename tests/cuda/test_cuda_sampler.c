@@ -37,7 +37,7 @@ static fixture fixture_new(int n_rows, int n_vocab, const sl_sampling *params) {
     f.ws = gpu_new(sl_cuda_sampler_workspace(n_rows, n_vocab));
     for (int i = 0; i < n_rows; i++) {
         f.params[i] = params[i];
-        CHECK(sl_cuda_sampler_offers(&params[i], n_vocab));
+        CHECK(sl_cuda_can_sample(&params[i], n_vocab));
         CHECK_OK(sl_sampler_new(&params[i], n_vocab, &f.samplers[i], &err), err);
         sampling[i] = sl_cuda_sampling_of(&params[i]);
     }
@@ -299,19 +299,19 @@ static void biases(void) { // greedy and sampled rows; bans, a ban of an infinit
     fixture_free(&f);
 }
 
-static void offers(void) {
+static void can_sample(void) {
     const sl_logit_bias bias = {1, 2};
     sl_sampling p = sl_sampling_default();
-    CHECK(sl_cuda_sampler_offers(&p, 128256));
-    CHECK(!sl_cuda_sampler_offers(&p, SL_CUDA_SAMPLER_VOCAB + 1));
+    CHECK(sl_cuda_can_sample(&p, 128256));
+    CHECK(!sl_cuda_can_sample(&p, SL_CUDA_SAMPLER_VOCAB + 1));
     p.presence_penalty = 0.5f;
-    CHECK(!sl_cuda_sampler_offers(&p, 128256));
+    CHECK(!sl_cuda_can_sample(&p, 128256));
     p.repeat_last_n = 0; // no last tokens, so no penalty
-    CHECK(sl_cuda_sampler_offers(&p, 128256));
+    CHECK(sl_cuda_can_sample(&p, 128256));
     p.bias = &bias, p.n_bias = SL_CUDA_SAMPLER_BIASES;
-    CHECK(sl_cuda_sampler_offers(&p, 128256));
+    CHECK(sl_cuda_can_sample(&p, 128256));
     p.n_bias++;
-    CHECK(!sl_cuda_sampler_offers(&p, 128256));
+    CHECK(!sl_cuda_can_sample(&p, 128256));
 }
 
 // A row with a logit that is NaN or infinite reports -1 to the host. Its token, and the other rows, are sampled as usual.
@@ -342,7 +342,7 @@ static void not_finite_rows_report(void) {
 
 static const test_case cases[] = {
     GPU_CASE("not-finite-rows-report", not_finite_rows_report),
-    GPU_CASE("offers", offers),
+    GPU_CASE("can-sample", can_sample),
     GPU_CASE("greedy", greedy),
     GPU_CASE("short-lists", short_lists),
     GPU_CASE("long-lists", long_lists),

@@ -481,7 +481,7 @@ static __global__ void __launch_bounds__(BLOCK, 1)
 
 // ---- launch ----
 
-int sl_cuda_sampler_offers(const sl_sampling *p, int n_vocab) {
+int sl_cuda_can_sample(const sl_sampling *p, int n_vocab) {
     int penalties = p->repeat_last_n != 0 && (p->repeat_penalty != 1 || p->presence_penalty != 0 || p->frequency_penalty != 0);
     return !penalties && p->n_bias <= SL_CUDA_SAMPLER_BIASES && n_vocab <= SL_CUDA_SAMPLER_VOCAB;
 }

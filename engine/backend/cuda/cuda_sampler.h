@@ -7,7 +7,7 @@
 // - Other rows: the sums over all candidates are added run by run instead of in sorted order. The token differs when the random
 //   number, or top-p's threshold, lies within the rounding error (about 1e-14 of the sum) of the border between two tokens.
 //
-// Refuses penalties, and more than SL_CUDA_SAMPLER_BIASES logit biases (sl_cuda_sampler_offers): the caller samples on the CPU.
+// Refuses penalties, and more than SL_CUDA_SAMPLER_BIASES logit biases (sl_cuda_can_sample): the caller samples on the CPU.
 #ifndef SLEIGH_CUDA_SAMPLER_H
 #define SLEIGH_CUDA_SAMPLER_H
 
@@ -38,7 +38,7 @@ typedef struct sl_cuda_sampling {
 } sl_cuda_sampling;
 
 // Returns 1 when the GPU can sample with these settings (checked by sl_sampling_check before).
-int sl_cuda_sampler_offers(const sl_sampling *p, int n_vocab);
+int sl_cuda_can_sample(const sl_sampling *p, int n_vocab);
 sl_cuda_sampling sl_cuda_sampling_of(const sl_sampling *p);
 
 // Bytes of scratch memory, 256-byte aligned: 24 per logit, 50 MB for 16 rows of 128,256. A call leaves nothing in it.
