@@ -340,14 +340,39 @@ static inline SL_HOST_DEVICE double naive_swiglu(bf16 gate, bf16 up) {
     return g / (1 + exp(-g)) * naive_from_bf16(up);
 }
 
-// RoPE (engine/backend/cuda/cuda_ops.cu): turns the pair (x[i], x[i + head_dim / 2]) of a head by the angle
-// position inv_freq[i]. The angle is rounded to fp32, because transformers computes it so. x: [head_dim]; the result is
-// element d.
-static inline SL_HOST_DEVICE double naive_rope(const bf16 *x, const float *inv_freq, int head_dim, int position, int d) {
+// RoPE (engine/backend/cuda/cuda_ops.cu): rotates the pair (a, b) = (y[i], y[i + head_dim / 2]) of a head by the angle
+// position inv_freq[i]. The angle is rounded to fp32, because transformers computes it so. The result is the first or the
+// second number of the rotated pair.
+static inline SL_HOST_DEVICE double naive_rotate(double a, double b, float inv_freq, int position, int second) {
+    float angle = (float)position * inv_freq;
+    double cosine = cos((double)angle), sine = sin((double)angle);
+    return second ? b * cosine + a * sine : a * cosine - b * sine;
+}
+
+// The parameters of the heads of q or k. Each may be NULL.
+typedef struct naive_head {
+    const bf16 *bias; // [head_dim] of this head
+    const bf16 *norm; // [head_dim]
+    double eps;
+} naive_head;
+
+// Element d of a head before RoPE: x' = x + bias, y = x' / sqrt(mean(x'^2) + eps) norm. x: [head_dim]
+static inline SL_HOST_DEVICE double naive_norm_head(const bf16 *x, naive_head h, int head_dim, int d) {
+    double squares = 0, own = 0;
+    for (int i = 0; i < head_dim; i++) {
+        double y = naive_from_bf16(x[i]) + (h.bias ? naive_from_bf16(h.bias[i]) : 0);
+        squares += y * y;
+        if (i == d) own = y;
+    }
+    return h.norm ? own / sqrt(squares / head_dim + h.eps) * naive_from_bf16(h.norm[d]) : own;
+}
+
+// Element d of a head after RoPE.
+static inline SL_HOST_DEVICE double naive_rope(const bf16 *x, naive_head h, const float *inv_freq, int head_dim, int position,
+                                               int d) {
     int half = head_dim / 2, i = d % half;
-    float angle = (float)position * inv_freq[i];
-    double a = naive_from_bf16(x[i]), b = naive_from_bf16(x[i + half]), cosine = cos((double)angle), sine = sin((double)angle);
-    return d < half ? a * cosine - b * sine : b * cosine + a * sine;
+    double a = naive_norm_head(x, h, head_dim, i), b = naive_norm_head(x, h, head_dim, i + half);
+    return naive_rotate(a, b, inv_freq[i], position, d >= half);
 }
 
 // Where row `position` of KV head h begins in the cache: RoPE's k, and v as it is, go there (rope_append).
@@ -404,6 +429,9 @@ typedef struct naive_qkv {
     const float *inv_freq; // [head_dim / 2]
     const int32_t *position, *pages;
     int n_rows, n_heads, n_kv_heads, head_dim;
+    const bf16 *bias;            // [n_heads + 2 n_kv_heads][head_dim]; NULL: none
+    const bf16 *q_norm, *k_norm; // [head_dim]; NULL: none
+    double eps;
     double *q, *k, *v;
 } naive_qkv;
 void naive_cuda_rope_append(naive_qkv a);
