@@ -162,14 +162,14 @@ static inline SL_HOST_DEVICE int naive_draw_independent(naive_masses m, sl_rng_i
     return naive_find_row(m, naive_high(sl_rng_u64(&id, (uint32_t)i, SL_STREAM_ATTENTION), total));
 }
 
-// santa-sys: S thresholds at equal distances Z / S, all moved by one uniform number u_0: t_i = (i + u_0) Z / S.
+// santa-sys: S thresholds at equal distances Z / S, all shifted by one uniform number u_0: t_i = (i + u_0) Z / S.
 static inline SL_HOST_DEVICE int naive_draw_systematic(naive_masses m, int S, sl_rng_id id, int i) {
     uint64_t total = naive_running_mass(m, m.n - 1), u = sl_rng_u64(&id, 0, SL_STREAM_ATTENTION);
     return naive_find_row(m, (uint64_t)(((unsigned __int128)(unsigned)i * total + naive_high(u, total)) / (unsigned)S));
 }
 
-// The output of every sampled method: out[d] = sum_i coef[i] v_{rows[i]}[d]. A row that is drawn twice stands in `rows` twice;
-// rows[i] = -1 stands for no row. For santa and santa-sys coef[i] = 1 / S, because a row is drawn S p_j times on average.
+// The output of every sampled method: out[d] = sum_i coef[i] v_{rows[i]}[d]. A row that is drawn twice occurs in `rows` twice;
+// rows[i] = -1 means no row. For santa and santa-sys coef[i] = 1 / S, because a row is drawn S p_j times on average.
 static inline SL_HOST_DEVICE double naive_sum_of_rows(naive_cache c, const int32_t *rows, const double *coef, int n, int head,
                                                       int d) {
     double out = 0;
@@ -182,16 +182,16 @@ static inline SL_HOST_DEVICE double naive_sum_of_rows(naive_cache c, const int32
 //
 // santa-pps draws row j with S draws in all and in proportion to its size z_j = p_j |v_j|. Rows of large size would be drawn
 // more than once, so each of them is taken exactly once ("heavy"). The k = S - n_heavy draws that are left go to the other rows
-// ("light"): kappa = light / k is the size of one draw, with `light` the sum of light sizes, and row j is expected z_j / kappa
-// < 1 times.
+// ("light"). With `light` the sum of the light sizes, one draw stands for the size kappa = light / k. The expected number of
+// draws of a light row is z_j / kappa, which is below 1.
 
 // The mass of row j: a difference of running masses, so that the masses of all rows add up to the total.
 static inline SL_HOST_DEVICE uint64_t naive_row_mass(naive_masses m, int j) {
     return naive_running_mass(m, j) - (j > 0 ? naive_running_mass(m, j - 1) : 0);
 }
 
-// The probability of row j, from its bf16 mass: w_j 2^ref in units of the total. total: of running masses, in units of 2^(top -
-// 38)
+// The probability of row j: its bf16 mass w_j 2^ref as a share of the total. total: the running mass of all rows, whose unit is
+// 2^(top - 38)
 static inline SL_HOST_DEVICE double naive_probability(naive_masses m, uint64_t total, int j) {
     return ldexp(naive_from_bf16(m.w[j]), m.ref[j / SL_BLOCK] - m.top + 38) / (double)total;
 }
