@@ -1,5 +1,6 @@
 // attention/cuda/bernoulli.cu - Bernoulli qK^T on CUDA, in one kernel: scores from only the key features that a sampled query
 // needs. It runs alone (then it reads all of V) or with a sampler of the SANTA family (`bernoulli-group+santa-sys`).
+// The naive versions are in tests/cuda/naive.h: naive_bernoulli_feature and naive_bernoulli_score.
 //
 // Full pages of keys lie feature by feature (page_extras.cu), 512 contiguous bytes per feature. Features whose counts are 0 are
 // not read.

@@ -1,5 +1,6 @@
 // attention/cuda/dense_decode.cu - exact decode attention on CUDA: one new token per sequence, paged K and V. One pass over the
 // rows of a KV head serves all query heads of its group.
+// The naive version is in tests/cuda/naive.h: naive_dense_decode.
 //
 // Owns how a context is cut into chunks, how thread blocks share the chunks, and how results are merged. streaming reads only
 // the first `sink` and the last `window` rows: whole tiles between them are skipped. Refuses (SL_CHECK) a head_dim other than

@@ -1,5 +1,6 @@
 // attention/cuda/dense_prefill.cu - dense attention of a prompt's tokens on any GPU from sm_80, and the choice between this
 // kernel and the one for Hopper (dense_prefill_wgmma.cu). dense_prefill.cuh states what both compute.
+// The naive version is in tests/cuda/naive.h: naive_dense_prefill.
 //
 // 4 warps, all with the same role: 32 tokens each of a tile of 128 tokens.
 //

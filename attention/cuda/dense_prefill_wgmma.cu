@@ -1,6 +1,7 @@
 // attention/cuda/dense_prefill_wgmma.cu - dense attention of a prompt's tokens on Hopper. The tensor memory accelerator (TMA)
 // copies tiles, and wgmma multiplies them. dense_prefill.cuh states what it computes. The overlaps are those of
 // FlashAttention-3 (Shah et al., 2024, section 3).
+// The naive version is in tests/cuda/naive.h: naive_dense_prefill.
 //
 // | role     | warps          | registers  | does                                                            |
 // |----------|----------------|------------|-----------------------------------------------------------------|

@@ -1,5 +1,6 @@
 // attention/cuda/pps.cu - santa-pps on CUDA, in two kernels: exact scores of all keys; rows with a large p |v| are taken whole,
 // the others are drawn in proportion to p |v|. It takes S draws, or as many as a stated error needs.
+// The naive versions are in tests/cuda/naive.h: naive_score, naive_mass, naive_take_all and naive_sum_of_rows.
 //
 // | kernel           | role           | warps | does                                                                  |
 // |------------------|----------------|-------|-----------------------------------------------------------------------|

@@ -1,4 +1,5 @@
 // attention/cuda/santa.cu - the SANTA family on CUDA: exact scores of all keys and S drawn rows of V, in one kernel.
+// The naive versions are in tests/cuda/naive.h: naive_score, naive_mass, naive_draw_systematic and naive_sum_of_rows.
 //
 // | role     | warps | registers | does                                                              |
 // |----------|-------|-----------|-------------------------------------------------------------------|

@@ -1,5 +1,6 @@
 // attention/cuda/score_keys.cuh - exact scores of all keys, stored as masses, on CUDA. This is the first half of a decode
 // kernel. The second half draws rows from the stored masses (draw_rows.cuh).
+// The naive versions are in tests/cuda/naive.h: naive_score, naive_reference and naive_mass.
 //
 // Score s of a row is q.k log2(e) / sqrt(head_dim). A block of 32 rows stores its reference ref = ceil(max s), a bf16 mass
 // 2^(s - ref) for each row ("row mass", w), and the integer sum of floor(2^30 w) ("block mass", packed with ref). stages.h

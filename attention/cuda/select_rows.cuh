@@ -1,4 +1,5 @@
 // attention/cuda/select_rows.cuh - selects the entries of largest stored mass, on CUDA. A thread block takes a query head.
+// The naive version is in tests/cuda/naive.h: naive_is_among_largest.
 //
 // An entry is a row, or a unit of 16 rows (Quest). The rank of a mass is its distance below 2^top in steps of bf16 numbers, 128
 // per octave. Equal ranks are equal masses. Ranks past 64 octaves share the last bin. The thread block counts ranks in shared

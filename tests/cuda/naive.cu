@@ -121,7 +121,12 @@ __global__ void rope_append_kernel(naive_qkv a) {
     if (row >= a.n_rows) return;
     const bf16 *x = a.qkv + row * a.stride + (size_t)head * a.head_dim;
     int position = a.position[row], is_v = head >= a.n_heads + a.n_kv_heads;
-    double y = is_v ? naive_from_bf16(x[d]) : naive_rope(x, a.inv_freq, a.head_dim, position, d);
+    naive_head h = {a.bias ? a.bias + (size_t)head * a.head_dim : NULL,
+                    is_v               ? NULL
+                    : head < a.n_heads ? a.q_norm
+                                       : a.k_norm,
+                    a.eps};
+    double y = is_v ? naive_norm_head(x, h, a.head_dim, d) : naive_rope(x, h, a.inv_freq, a.head_dim, position, d);
     if (head < a.n_heads) {
         a.q[((size_t)row * a.n_heads + head) * a.head_dim + d] = y;
     } else {

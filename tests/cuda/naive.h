@@ -162,14 +162,14 @@ static inline SL_HOST_DEVICE int naive_draw_independent(naive_masses m, sl_rng_i
     return naive_find_row(m, naive_high(sl_rng_u64(&id, (uint32_t)i, SL_STREAM_ATTENTION), total));
 }
 
-// santa-sys: S thresholds at equal distances Z / S, all moved by one uniform number u_0: t_i = (i + u_0) Z / S.
+// santa-sys: S thresholds at equal distances Z / S, all shifted by one uniform number u_0: t_i = (i + u_0) Z / S.
 static inline SL_HOST_DEVICE int naive_draw_systematic(naive_masses m, int S, sl_rng_id id, int i) {
     uint64_t total = naive_running_mass(m, m.n - 1), u = sl_rng_u64(&id, 0, SL_STREAM_ATTENTION);
     return naive_find_row(m, (uint64_t)(((unsigned __int128)(unsigned)i * total + naive_high(u, total)) / (unsigned)S));
 }
 
-// The output of every sampled method: out[d] = sum_i coef[i] v_{rows[i]}[d]. A row that is drawn twice stands in `rows` twice;
-// rows[i] = -1 stands for no row. For santa and santa-sys coef[i] = 1 / S, because a row is drawn S p_j times on average.
+// The output of every sampled method: out[d] = sum_i coef[i] v_{rows[i]}[d]. A row that is drawn twice occurs in `rows` twice;
+// rows[i] = -1 means no row. For santa and santa-sys coef[i] = 1 / S, because a row is drawn S p_j times on average.
 static inline SL_HOST_DEVICE double naive_sum_of_rows(naive_cache c, const int32_t *rows, const double *coef, int n, int head,
                                                       int d) {
     double out = 0;
@@ -182,16 +182,16 @@ static inline SL_HOST_DEVICE double naive_sum_of_rows(naive_cache c, const int32
 //
 // santa-pps draws row j with S draws in all and in proportion to its size z_j = p_j |v_j|. Rows of large size would be drawn
 // more than once, so each of them is taken exactly once ("heavy"). The k = S - n_heavy draws that are left go to the other rows
-// ("light"): kappa = light / k is the size of one draw, with `light` the sum of light sizes, and row j is expected z_j / kappa
-// < 1 times.
+// ("light"). With `light` the sum of the light sizes, one draw stands for the size kappa = light / k. The expected number of
+// draws of a light row is z_j / kappa, which is below 1.
 
 // The mass of row j: a difference of running masses, so that the masses of all rows add up to the total.
 static inline SL_HOST_DEVICE uint64_t naive_row_mass(naive_masses m, int j) {
     return naive_running_mass(m, j) - (j > 0 ? naive_running_mass(m, j - 1) : 0);
 }
 
-// The probability of row j, from its bf16 mass: w_j 2^ref in units of the total. total: of running masses, in units of 2^(top -
-// 38)
+// The probability of row j: its bf16 mass w_j 2^ref as a share of the total. total: the running mass of all rows, whose unit is
+// 2^(top - 38)
 static inline SL_HOST_DEVICE double naive_probability(naive_masses m, uint64_t total, int j) {
     return ldexp(naive_from_bf16(m.w[j]), m.ref[j / SL_BLOCK] - m.top + 38) / (double)total;
 }
@@ -340,14 +340,39 @@ static inline SL_HOST_DEVICE double naive_swiglu(bf16 gate, bf16 up) {
     return g / (1 + exp(-g)) * naive_from_bf16(up);
 }
 
-// RoPE (engine/backend/cuda/cuda_ops.cu): turns the pair (x[i], x[i + head_dim / 2]) of a head by the angle
-// position inv_freq[i]. The angle is rounded to fp32, because transformers computes it so. x: [head_dim]; the result is
-// element d.
-static inline SL_HOST_DEVICE double naive_rope(const bf16 *x, const float *inv_freq, int head_dim, int position, int d) {
+// RoPE (engine/backend/cuda/cuda_ops.cu): rotates the pair (a, b) = (y[i], y[i + head_dim / 2]) of a head by the angle
+// position inv_freq[i]. The angle is rounded to fp32, because transformers computes it so. The result is the first or the
+// second number of the rotated pair.
+static inline SL_HOST_DEVICE double naive_rotate(double a, double b, float inv_freq, int position, int second) {
+    float angle = (float)position * inv_freq;
+    double cosine = cos((double)angle), sine = sin((double)angle);
+    return second ? b * cosine + a * sine : a * cosine - b * sine;
+}
+
+// The parameters of the heads of q or k. Each may be NULL.
+typedef struct naive_head {
+    const bf16 *bias; // [head_dim] of this head
+    const bf16 *norm; // [head_dim]
+    double eps;
+} naive_head;
+
+// Element d of a head before RoPE: x' = x + bias, y = x' / sqrt(mean(x'^2) + eps) norm. x: [head_dim]
+static inline SL_HOST_DEVICE double naive_norm_head(const bf16 *x, naive_head h, int head_dim, int d) {
+    double squares = 0, own = 0;
+    for (int i = 0; i < head_dim; i++) {
+        double y = naive_from_bf16(x[i]) + (h.bias ? naive_from_bf16(h.bias[i]) : 0);
+        squares += y * y;
+        if (i == d) own = y;
+    }
+    return h.norm ? own / sqrt(squares / head_dim + h.eps) * naive_from_bf16(h.norm[d]) : own;
+}
+
+// Element d of a head after RoPE.
+static inline SL_HOST_DEVICE double naive_rope(const bf16 *x, naive_head h, const float *inv_freq, int head_dim, int position,
+                                               int d) {
     int half = head_dim / 2, i = d % half;
-    float angle = (float)position * inv_freq[i];
-    double a = naive_from_bf16(x[i]), b = naive_from_bf16(x[i + half]), cosine = cos((double)angle), sine = sin((double)angle);
-    return d < half ? a * cosine - b * sine : b * cosine + a * sine;
+    double a = naive_norm_head(x, h, head_dim, i), b = naive_norm_head(x, h, head_dim, i + half);
+    return naive_rotate(a, b, inv_freq[i], position, d >= half);
 }
 
 // Where row `position` of KV head h begins in the cache: RoPE's k, and v as it is, go there (rope_append).
@@ -404,6 +429,9 @@ typedef struct naive_qkv {
     const float *inv_freq; // [head_dim / 2]
     const int32_t *position, *pages;
     int n_rows, n_heads, n_kv_heads, head_dim;
+    const bf16 *bias;            // [n_heads + 2 n_kv_heads][head_dim]; NULL: none
+    const bf16 *q_norm, *k_norm; // [head_dim]; NULL: none
+    double eps;
     double *q, *k, *v;
 } naive_qkv;
 void naive_cuda_rope_append(naive_qkv a);

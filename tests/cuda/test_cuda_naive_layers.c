@@ -78,7 +78,8 @@ static void rope_and_swiglu(void) {
         sl_cpu_rope_append(&rope, &row, 1, HEADS, KV_HEADS, q, k, v, k_cache, v_cache);
         for (int i = 0; i < Q + KV; i++) {
             int head = i / DIM, d = i % DIM;
-            double want = naive_rope(x + head * DIM, in.inv_freq, DIM, positions[r], d), size = fabs(sl_bf16_to_f32(x[i]));
+            double want = naive_rope(x + head * DIM, (naive_head){0}, in.inv_freq, DIM, positions[r], d),
+                   size = fabs(sl_bf16_to_f32(x[i]));
             size += fabs(sl_bf16_to_f32(x[head * DIM + (d + DIM / 2) % DIM]));
             if (head < HEADS) {
                 CHECK_NEAR(q[i], want, 3 * 0x1p-24 * size);
@@ -87,6 +88,13 @@ static void rope_and_swiglu(void) {
             size_t at = naive_place(pages, KV_HEADS, DIM, positions[r], head - HEADS) + d;
             CHECK_NEAR(sl_bf16_to_f32(k_cache[at]), want, 3 * 0x1p-24 * size + 0x1.01p-8 * fabs(want));
             CHECK_INT(v_cache[at], x[i + KV]);
+        }
+        // A norm of a head is RMSNorm: without bias and at position 0 the head is only normalised.
+        for (int d = 0; d < DIM; d += 5) {
+            float wide[DIM];
+            widen(x, DIM, wide);
+            naive_head h = {NULL, in.w, 1e-5f};
+            CHECK_NEAR(naive_rope(x, h, in.inv_freq, DIM, 0, d), naive_rmsnorm(wide, in.w, DIM, 1e-5f, d), 1e-12);
         }
         float gate[HIDDEN], up[HIDDEN];
         const bf16 *both = in.gate_up + r * 2 * HIDDEN;
@@ -194,11 +202,81 @@ static void gpu_rope_append(void) {
         size_t at = head < HEADS ? 0 : naive_place(pages, KV_HEADS, DIM, positions[r], head - HEADS) + d;
         double got = head < HEADS ? q[(r * HEADS + head) * DIM + d] : k[at];
         bf16 by_fast = head < HEADS ? fast[r * STRIDE + head * DIM + d] : fast_k[at];
-        CHECK_NEAR(got, naive_rope(x, in.inv_freq, DIM, positions[r], d), DOUBLES);
+        CHECK_NEAR(got, naive_rope(x, (naive_head){0}, in.inv_freq, DIM, positions[r], d), DOUBLES);
         CHECK_NEAR(sl_bf16_to_f32(by_fast), got, ROUNDED * fabs(got) + 4 * 0x1p-24 * size);
         if (head < HEADS) continue;
         CHECK_INT(fast_v[at], x[KV_HEADS * DIM + d]);
         CHECK(v[at] == sl_bf16_to_f32(fast_v[at]));
+    }
+    free(fast_k), free(fast_v), free(k), free(v);
+}
+
+// RoPE with the biases and norms of heads. The norm adds an fp32 sum of 64 squares, a root and two products to the arithmetic.
+static void gpu_norm_rope_append(void) {
+    enum { STRIDE = HEADS_IN_ROW * DIM, CACHE = PAGES * KV_HEADS * 256 * DIM };
+    layer_inputs in = make_layer_inputs(test_seed + 5);
+    uint64_t seed = test_seed + 6;
+    bf16 bias[STRIDE], norms[2][DIM], fast_q[ROWS * HEADS * DIM];
+    fill_bf16(bias, STRIDE, 1, &seed), fill_bf16(norms[0], 2 * DIM, 1, &seed);
+    float *inv_freq = gpu_copy(in.inv_freq, sizeof in.inv_freq);
+    int32_t *pages_device = gpu_copy(pages, sizeof pages);
+    bf16 *qkv = gpu_copy(in.qkv, sizeof in.qkv), *bias_device = gpu_copy(bias, sizeof bias),
+         *norms_device = gpu_copy(norms, sizeof norms), *fast_k = malloc(CACHE * sizeof *fast_k),
+         *fast_v = malloc(CACHE * sizeof *fast_v);
+    double q[ROWS * HEADS * DIM], *k = malloc(CACHE * sizeof *k), *v = malloc(CACHE * sizeof *v);
+    naive_qkv a = {.qkv = qkv,
+                   .stride = STRIDE,
+                   .inv_freq = inv_freq,
+                   .position = gpu_copy(positions, sizeof positions),
+                   .pages = pages_device,
+                   .n_rows = ROWS,
+                   .n_heads = HEADS,
+                   .n_kv_heads = KV_HEADS,
+                   .head_dim = DIM,
+                   .bias = bias_device,
+                   .q_norm = norms_device,
+                   .k_norm = norms_device + DIM,
+                   .eps = 1e-5f,
+                   .q = gpu_new(sizeof q),
+                   .k = gpu_new(CACHE * sizeof *k),
+                   .v = gpu_new(CACHE * sizeof *v)};
+    naive_cuda_rope_append(a);
+    gpu_read(q, a.q, sizeof q), gpu_read(k, a.k, CACHE * sizeof *k), gpu_read(v, a.v, CACHE * sizeof *v);
+    sl_row rows[ROWS];
+    for (int r = 0; r < ROWS; r++) rows[r] = (sl_row){.position = positions[r], .pages = pages_device};
+    sl_row *rows_device = gpu_copy(rows, sizeof rows);
+    float2 *table = gpu_new(ROWS * DIM / 2 * sizeof *table);
+    sl_cuda_heads fast = {.qkv = qkv,
+                          .stride = STRIDE,
+                          .q = gpu_new(sizeof fast_q),
+                          .q_stride = HEADS * DIM,
+                          .n_rows = ROWS,
+                          .n_heads = HEADS,
+                          .n_kv_heads = KV_HEADS,
+                          .head_dim = DIM,
+                          .bias = bias_device,
+                          .q_norm = norms_device,
+                          .k_norm = norms_device + DIM,
+                          .eps = 1e-5f,
+                          .table = table,
+                          .rows = rows_device,
+                          .k = gpu_new(CACHE * sizeof *fast_k),
+                          .v = gpu_new(CACHE * sizeof *fast_v)};
+    sl_cuda_rope_table(inv_freq, rows_device, ROWS, DIM, table, 0);
+    sl_cuda_norm_rope_append(&fast, 0);
+    gpu_read(fast_q, fast.q, sizeof fast_q);
+    gpu_read(fast_k, fast.k, CACHE * sizeof *fast_k), gpu_read(fast_v, fast.v, CACHE * sizeof *fast_v);
+    for (int i = 0; i < ROWS * STRIDE; i++) {
+        int r = i / STRIDE, head = i / DIM % HEADS_IN_ROW, d = i % DIM, is_q = head < HEADS, is_v = head >= HEADS + KV_HEADS;
+        const bf16 *x = in.qkv + r * STRIDE + head * DIM;
+        naive_head h = {bias + head * DIM, is_v ? NULL : norms[!is_q], 1e-5f};
+        double y = naive_norm_head(x, h, DIM, d), other = naive_norm_head(x, h, DIM, (d + DIM / 2) % DIM),
+               want = is_v ? y : naive_rope(x, h, in.inv_freq, DIM, positions[r], d);
+        size_t at = is_q ? 0 : naive_place(pages, KV_HEADS, DIM, positions[r], (head - HEADS) % KV_HEADS) + d;
+        double got = is_q ? q[(r * HEADS + head) * DIM + d] : is_v ? v[at] : k[at];
+        bf16 by_fast = is_q ? fast_q[(r * HEADS + head) * DIM + d] : is_v ? fast_v[at] : fast_k[at];
+        CHECK_NEAR(got, want, DOUBLES);
+        CHECK_NEAR(sl_bf16_to_f32(by_fast), got, ROUNDED * fabs(got) + 80 * 0x1p-24 * (fabs(y) + fabs(other)));
     }
     free(fast_k), free(fast_v), free(k), free(v);
 }
@@ -210,6 +288,7 @@ static const test_case cases[] = {
     GPU_CASE("gpu-norm-and-linear", gpu_norm_and_linear),
     GPU_CASE("gpu-swiglu", gpu_swiglu),
     GPU_CASE("gpu-rope-append", gpu_rope_append),
+    GPU_CASE("gpu-norm-rope-append", gpu_norm_rope_append),
     {0},
 };
 const test_suite suite_cuda_naive_layers = {"cuda_naive_layers", cases};

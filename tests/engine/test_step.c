@@ -1,5 +1,4 @@
-// tests/engine/test_step.c - sl_sample and sl_step: the same tokens, logits and states as drawing and decoding one after the
-// other.
+// tests/engine/test_step.c - sl_sample and sl_step give the same tokens, logits and states as separate sampling and decoding.
 #include "engine/sleigh.h"
 #include "tests/support/models.h"
 #include "tests/test.h"
@@ -18,7 +17,7 @@ typedef struct step_fixture {
     sl_sampler *samplers[B];
 } step_fixture;
 
-// Sequence i has lengths[i] tokens and draws with params[i].
+// Sequence i has lengths[i] tokens and samples with params[i].
 static step_fixture step_open(const char *attn, int n_ctx, const sl_sampling *params) {
     step_fixture r = {
         .on = model_fixture_load("models/tiny", attn, (sl_engine_options){.n_ctx = n_ctx, .n_sequences = B, .seed = 7})};
@@ -38,7 +37,7 @@ static void step_close(step_fixture *r) {
     model_fixture_close(&r->on);
 }
 
-// What sl_step promises, from sl_sample and sl_decode. rc: the decode step's.
+// The results that sl_step must give, from sl_sample and sl_decode. rc: the return code of the decode step.
 static int draw_and_decode(step_fixture *r, int32_t *ids) {
     sl_session *live[B];
     int32_t live_ids[B];
@@ -61,7 +60,7 @@ static void step_is_draw_and_decode(void) {
     static const char *const methods[] = {"dense", "santa-prop:S=16", "santa-pps:S=24:budget=variance"}; // the last keeps state
     enum { STEPS = 6, EOS = 1009 };
     for (size_t m = 0; m < sizeof methods / sizeof *methods; m++) {
-        const sl_logit_bias end = {EOS, 14}; // drawn now and then
+        const sl_logit_bias end = {EOS, 14}; // is chosen now and then
         sl_sampling params[B];
         for (int i = 0; i < B; i++) params[i] = sl_sampling_default(), params[i].seed = 5 + i;
         params[0].temp = 0;
@@ -71,7 +70,7 @@ static void step_is_draw_and_decode(void) {
         for (int step = 0; step < STEPS; step++) {
             int32_t drawn[B], ids[B], want[B];
             CHECK_OK(sl_sample(a.batch, B, a.samplers, drawn, &err), err);
-            for (int i = 0; i < B; i++) { // the token's position is that of the row that it will have
+            for (int i = 0; i < B; i++) { // a token is sampled with the position of the row that it will have
                 const sl_session *x = a.batch[i];
                 CHECK_INT(drawn[i], sl_sampler_sample(a.samplers[i], sl_session_logits(x), 100 + (uint32_t)i,
                                                       (uint32_t)sl_session_n_tokens(x)));
@@ -89,7 +88,7 @@ static void step_is_draw_and_decode(void) {
     }
 }
 
-static void end_tokens(void) { // are drawn and not appended: by some, by all
+static void end_tokens(void) { // are returned but not appended: for some sequences, for all
     const sl_logit_bias end = {1012, 1e4f};
     sl_sampling params[B];
     for (int i = 0; i < B; i++) params[i] = sl_sampling_default(), params[i].temp = 0;
@@ -118,7 +117,7 @@ static void end_tokens(void) { // are drawn and not appended: by some, by all
 static void all_or_none(void) {
     sl_sampling params[B];
     for (int i = 0; i < B; i++) params[i] = sl_sampling_default();
-    step_fixture r = step_open("dense", 600, params); // the longest is full
+    step_fixture r = step_open("dense", 600, params); // the longest sequence has no room left
     int32_t ids[B], want[B], drawn[B];
     CHECK_OK(sl_sample(r.batch, B, r.samplers, want, &err), err);
     CHECK_ERR(sl_step(r.batch, B, r.samplers, ids, &err), err, SL_ERR_CONTEXT, "sequence 103: the context is full: 600");

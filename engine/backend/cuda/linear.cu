@@ -1,4 +1,5 @@
 // engine/backend/cuda/linear.cu - the linear layers of a decode step, and RMSNorm: see linear.h.
+// The naive versions are in tests/cuda/naive.h: naive_linear and naive_rmsnorm.
 //
 // A decode step reads every weight once and does little work with it, so its time is the time to read the weights. Device
 // memory must stay busy within a kernel and between kernels. Therefore one thread block per multiprocessor computes a share of
