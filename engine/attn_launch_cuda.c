@@ -1,5 +1,5 @@
-// engine/attn_launch_cuda.c - what a launch of an attention method on the GPU needs, for the runner of the plan's methods
-// (attn_runner_cuda.c) and for the observer (observe_cuda.c).
+// engine/attn_launch_cuda.c - checks a method and fills the arguments of its launch on a GPU. attn_runner_cuda.c launches the
+// plan's methods, observe_cuda.c also shadows.
 #include "attention/attention_cuda.h"
 #include "attention/stages.h"
 #include "engine/backend/cuda/cuda_backend.h"

@@ -1,4 +1,6 @@
-// engine/attn_runner_cuda.c - attention on the GPU: what a step's rows mean to a method's kernels.
+// engine/attn_runner_cuda.c - attention on the GPU: translates a batch into the arguments of a method's kernels.
+//
+// sl_backend.stream makes the engine's GPU the current device, so every launch here and in observe_cuda.c goes to that GPU.
 #include "attention/attention_cuda.h"
 #include "engine/backend/cuda/cuda_backend.h"
 #include "engine/observe_cuda.h"
@@ -16,7 +18,8 @@ static size_t state_size(const sl_engine *e, const sl_attn_spec *spec) {
     return ops_of(spec)->state ? ops_of(spec)->state(&e->geom, spec) : 0;
 }
 
-// Where in the scratch memory each layer's method has its part: one for each method and specification. Returns the size of all.
+// Sets at[layer], the offset of the layer's method in the workspace. Layers of equal specification share a part. Returns the
+// size.
 static size_t lay_out(const sl_engine *e, const sl_attn_plan *plan, size_t *at) {
     size_t total = 0;
     for (int i = 0; i < plan->n_layers; i++) {
@@ -50,7 +53,7 @@ static int prepare(sl_engine *e, const sl_attn_plan *plan, sl_error *err) {
         e->step_ws = ws;
         e->step_ws_size = size;
     }
-    be->clear(be, e->step_ws, e->step_ws_size); // another method's leavings
+    be->clear(be, e->step_ws, e->step_ws_size); // kernels expect counters of zero
     return 0;
 }
 
@@ -101,7 +104,7 @@ static void attend(const sl_batch *b, int layer, int first, int n, sl_queries q,
         ops_of(args.spec)->decode(&args);
 }
 
-// What dense attention would read, and what methods whose reading follows from the length do.
+// Counts what dense attention would read, and what methods read whose reads follow from the length.
 static void account(sl_engine *e, sl_session *const *sessions, int n) {
     const sl_attn_geom *g = &e->geom;
     for (int i = 0; i < n; i++)
@@ -118,7 +121,7 @@ static void account(sl_engine *e, sl_session *const *sessions, int n) {
         }
 }
 
-// Adds what the methods' kernels have counted since the last time to the engine's statistics.
+// Moves the counts of the kernels to the engine's statistics.
 static void collect(sl_engine *e) {
     const sl_backend *be = e->backend;
     sl_attn_cuda_stats counted;

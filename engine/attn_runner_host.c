@@ -1,4 +1,4 @@
-// engine/attn_runner_host.c - attention on the host: what a step's rows mean to the methods of attention/.
+// engine/attn_runner_host.c - attention on the host: translates a batch into the arguments of a method.
 #include "engine/engine_internal.h"
 
 static int needs(const sl_attn_spec *spec, sl_kv_need *out) {

@@ -1,6 +1,6 @@
 // engine/engine.c - sl_engine: one device's weights, KV pages, scratch memory and attention plan.
 //
-// Everything that a step needs is allocated here, for the largest step: nothing is allocated within one.
+// An engine allocates everything that the largest step needs. A step allocates nothing.
 #include "engine/engine_internal.h"
 
 #include <stdio.h>
@@ -21,7 +21,7 @@ static sl_attn_geom geometry(const sl_config *c) {
 
 enum { ON_CPU = -1 };
 
-// The GPU that a name means, or ON_CPU.
+// *index: the GPU that the name means, or ON_CPU.
 static int parse_device(const char *device, int *index, sl_error *err) {
     int n = 0;
     char end;
@@ -73,7 +73,7 @@ int sl_device_arithmetic(const char *device, char *buf, size_t size, sl_error *e
 static int open_backend(sl_engine *e, const sl_engine_options *o, sl_error *err) {
     int index, rc = parse_device(o->device ? o->device : "cpu", &index, err);
     e->attention = &sl_host_attn_runner;
-    if (!rc) rc = sl_cpu_init(o->n_threads, &e->backend, err); // threads also bring weights to a GPU
+    if (!rc) rc = sl_cpu_init(o->n_threads, &e->backend, err); // the upload to a GPU uses these threads too
 #ifdef SLEIGH_CUDA
     if (!rc && index != ON_CPU) {
         e->backend = NULL;
@@ -84,9 +84,9 @@ static int open_backend(sl_engine *e, const sl_engine_options *o, sl_error *err)
     return rc;
 }
 
-// ---- what fits ----
+// ---- memory limits ----
 
-// Bytes beside the KV cache that are still to be taken on this backend.
+// Bytes that the engine will still allocate on this backend, without the KV cache.
 static size_t fixed_bytes(const sl_model *model, const sl_backend *be, int n_sequences, int max_rows) {
     const sl_config *c = &model->config;
     size_t weights = be->is_device ? sl_tensors_bytes(model->tensors) : sl_model_bytes_to_allocate(model);
@@ -283,7 +283,8 @@ int sl_engine_prefill_chunk(const sl_engine *e) {
     return e->prefill_chunk;
 }
 const sl_attn_stats *sl_engine_attn_stats(const sl_engine *e) {
-    if (e->attention->collect) e->attention->collect((sl_engine *)e); // counted late: nothing that a caller sees changes
+    if (e->attention->collect)
+        e->attention->collect((sl_engine *)e); // fills a cache; the engine does not change for the caller
     return &e->stats;
 }
 void sl_engine_reset_stats(sl_engine *e) {

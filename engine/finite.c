@@ -1,5 +1,5 @@
-// engine/finite.c - logits that are not finite are refused: no token is drawn from them. The error names the first key of the
-// cache that is not finite: its layer, KV head and position say where the numbers broke.
+// engine/finite.c - refuses logits that are not finite, so that no token is sampled from them. The error names the layer, KV
+// head and position of the first key in the cache that is not finite. There the arithmetic broke first.
 #include "engine/engine_internal.h"
 
 #include <stdlib.h>
@@ -19,7 +19,7 @@ static int count_not_finite(const float *x, int n) {
     return count;
 }
 
-// The first row of a page [n_kv_heads][256][head_dim], of n_rows, that is not finite: row * n_kv_heads + KV head; -1: none
+// The first of n_rows rows of a page [n_kv_heads][256][head_dim] that is not finite: row * n_kv_heads + KV head; -1: none
 static int find_in_page(const bf16 *page, const sl_attn_geom *g, int n_rows) {
     for (int row = 0; row < n_rows; row++)
         for (int h = 0; h < g->n_kv_heads; h++)
@@ -28,7 +28,7 @@ static int find_in_page(const bf16 *page, const sl_attn_geom *g, int n_rows) {
     return -1;
 }
 
-// By layer, then by position. page: scratch of a page. Writes what is found as text.
+// Searches layer by layer, then by position, and describes the first key found. page: scratch memory of one page
 static void describe_keys(const sl_session *s, bf16 *page, char *text, size_t size) {
     const sl_engine *e = s->engine;
     const sl_attn_geom *g = &e->geom;
@@ -50,10 +50,10 @@ static void describe_keys(const sl_session *s, bf16 *page, char *text, size_t si
     snprintf(text, size, "all keys of the cache are finite");
 }
 
-// n_bad of the logits of s are not finite.
+// n_bad: how many logits of s are not finite.
 static int fail_not_finite(const sl_session *s, int n_bad, sl_error *err) {
     const sl_attn_geom *g = &s->engine->geom;
-    char where[128] = "the keys could not be looked at: out of memory";
+    char where[128] = "the keys could not be checked: out of memory";
     bf16 *page = malloc((size_t)g->n_kv_heads * SL_PAGE * g->head_dim * sizeof *page);
     if (page) describe_keys(s, page, where, sizeof where);
     free(page);

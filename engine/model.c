@@ -1,4 +1,4 @@
-// engine/model.c - sl_model: what a folder holds, loaded once and never changed.
+// engine/model.c - sl_model: the config, weights and tokenizer of a folder, loaded once and then constant.
 #include "engine/backend/dummy_weights.h"
 #include "engine/engine_internal.h"
 
@@ -63,7 +63,7 @@ size_t sl_model_bytes_to_allocate(const sl_model *model) {
     return model->is_dummy && sl_model_weights_have_data(&model->weights) ? 0 : sl_tensors_bytes(model->tensors);
 }
 
-// In pieces, so that progress can be told.
+// Makes a tensor in pieces, to report progress.
 static void make_tensor(const sl_tensor *t, const bf16 *quantiles, int n_threads, const sl_progress *progress, size_t *done,
                         size_t total) {
     enum { PIECE = 1 << 23, MIB = 20 }; // elements: 16 MiB
@@ -84,7 +84,7 @@ static void make_tensor(const sl_tensor *t, const bf16 *quantiles, int n_threads
 int sl_model_materialise(sl_model *model, int n_threads, const sl_progress *progress, sl_error *err) {
     if (sl_model_weights_have_data(&model->weights)) return 0;
     size_t done = 0, total = sl_tensors_bytes(model->tensors), room = sl_cpu_backend()->free_memory(sl_cpu_backend());
-    if (total > room) // the system would hand the memory out and end the process when it is used
+    if (total > room) // Linux would grant the memory and kill the process at its first use
         return sl_fail(err, SL_ERR_MEMORY, "dummy weights of %zu MiB do not fit into memory: %zu MiB are free", total >> 20,
                        room >> 20);
     bf16 *quantiles = malloc(SL_DUMMY_QUANTILES * sizeof *quantiles);
@@ -125,10 +125,10 @@ size_t sl_model_decode_bytes(const sl_model *model) {
 double sl_model_prefill_flops(const sl_model *model, int n_from, int n) {
     const sl_config *c = &model->config;
     double q_dim = (double)c->n_heads * c->head_dim, kv_dim = (double)c->n_kv_heads * c->head_dim;
-    double kv = 2.0 * 2 * kv_dim * c->hidden;                                     // a token and layer: K and V,
-    double rest = 2.0 * (2 * q_dim * c->hidden + 3.0 * c->n_ffn * c->hidden);     // everything else but
-    double pairs = (double)n * n_from + 0.5 * n * (n + 1.0);                      // attention: q.k and p v for these pairs
-    double last = rest + 4 * q_dim * (n_from + n) + 2.0 * c->n_vocab * c->hidden; // the last layer's last token, the head
+    double kv = 2.0 * 2 * kv_dim * c->hidden;                                 // of a token and layer: K and V
+    double rest = 2.0 * (2 * q_dim * c->hidden + 3.0 * c->n_ffn * c->hidden); // of a token and layer: the other linear layers
+    double pairs = (double)n * n_from + 0.5 * n * (n + 1.0);                  // of query and key in attention
+    double last = rest + 4 * q_dim * (n_from + n) + 2.0 * c->n_vocab * c->hidden; // of the last token: the last layer, lm_head
     return (double)n * c->n_layers * kv + (c->n_layers - 1) * (n * rest + 4 * q_dim * pairs) + last;
 }
 

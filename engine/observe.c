@@ -1,8 +1,8 @@
-// engine/observe.c - the observer of decode steps: every method's report, its error against dense attention on the same state,
-// and shadow methods that run on the states of the method that decodes (the paper's same-state protocol).
+// engine/observe.c - the observer of decode steps. It reports what the running method did, its error against dense attention on
+// the same queries and KV, and the same of shadow methods (the SANTA paper's same-state protocol).
 //
-// The step itself does not change: its outputs have the same bits with and without an observer, and the engine's statistics
-// leave shadows out. All memory is taken by sl_engine_observe and by a session's first step after it.
+// An observer does not change a step: the outputs have equal bits with and without it, and the engine's statistics do not count
+// shadows. sl_engine_observe and the next step of a session allocate all memory.
 #include "attention/stages.h"
 #include "engine/engine_internal.h"
 
@@ -73,7 +73,7 @@ int sl_engine_observe(sl_engine *e, const sl_observer *observer, sl_error *err) 
     return 0;
 }
 
-size_t sl_shadow_state_size(const sl_engine *e) { // bytes of a session
+size_t sl_shadow_state_size(const sl_engine *e) {
     return sl_shadow_state_at(e, e->geom.n_layers, 0);
 }
 
@@ -82,9 +82,9 @@ size_t sl_shadow_state_at(const sl_engine *e, int layer, int which) {
     return ((size_t)layer * o->observer.n_shadows * o->observer.n_seeds + which) * o->state_size;
 }
 
-// ---- what a record says beside what the method tells of itself ----
+// ---- the parts of a record that the method does not report ----
 
-// Error, cosine and bias of one head's output against dense attention's.
+// Sets error, cosine and bias of one head's output against dense attention's output mu.
 static void compare(const float *out, const float *mu, int dim, sl_attn_report *r) {
     double error = 0, dot = 0, norm = 0, own = 0;
     for (int d = 0; d < dim; d++) {
@@ -96,15 +96,16 @@ static void compare(const float *out, const float *mu, int dim, sl_attn_report *
     r->bias = (float)((dot - norm) / norm);
 }
 
-static int falling(const void *x, const void *y) {
+static int by_falling_mass(const void *x, const void *y) {
     double a = *(const double *)x, b = *(const double *)y;
     return (a < b) - (a > b);
 }
 
-static uint32_t fewest_reaching(double *mass, int n, double share) { // leaves mass sorted
+// The fewest masses whose sum is at least `share` of the total. Sorts mass.
+static uint32_t fewest_reaching(double *mass, int n, double share) {
     double total = 0, sum = 0;
     uint32_t count = 0;
-    qsort(mass, n, sizeof *mass, falling);
+    qsort(mass, n, sizeof *mass, by_falling_mass);
     for (int i = 0; i < n; i++) total += mass[i];
     while (sum < share * total) sum += mass[count++];
     return count;
@@ -147,7 +148,7 @@ int sl_host_check_shadow(sl_engine *e, const sl_attn_spec *spec, sl_error *err) 
     return sl_workspace_reserve(&e->workspace, m->cpu->workspace(&e->geom, spec, e->n_sequences, 1, e->n_ctx), err);
 }
 
-// log2 of the mass of one page's rows, sum_j 2^{s_j}.
+// log2 of the mass of one page's rows: log2 sum_j 2^{s_j}.
 static double page_mass(const float *score, int n_rows) {
     double most = -INFINITY, sum = 0;
     for (int j = 0; j < n_rows; j++) most = score[j] > most ? score[j] : most;
@@ -155,7 +156,8 @@ static double page_mass(const float *score, int n_rows) {
     return most + log2(sum);
 }
 
-// Tiles of dense attention's mass, for every head: how many the draws of santa-flash are not spread over in vain.
+// Counts, for every head, the tiles that hold 90% of dense attention's mass. santa-flash spreads its draws over all tiles, so
+// draws in the other tiles are wasted.
 static void count_tiles(const sl_observation *o, const sl_attn_decode_args *a) {
     int n_kv_heads = a->geom->n_kv_heads, group = a->geom->n_heads / n_kv_heads;
 #pragma omp parallel for schedule(dynamic)
@@ -173,7 +175,7 @@ static void count_tiles(const sl_observation *o, const sl_attn_decode_args *a) {
     }
 }
 
-static void hand_over(const sl_engine *e, const sl_attn_decode_args *a) {
+static void report(const sl_engine *e, const sl_attn_decode_args *a) {
     for (int i = 0; i < a->n_seqs; i++) {
         const sl_attn_query *q = &a->seqs[i];
         const sl_attn_record record = {.sequence = q->sequence,
@@ -186,8 +188,8 @@ static void hand_over(const sl_engine *e, const sl_attn_decode_args *a) {
     }
 }
 
-// Runs spec on the queries of `a`, its outputs to `out` and its state from the sessions' shadow state, number `which`; -1:
-// dense attention, the judge.
+// Runs spec on the queries of `a` and writes its outputs to `out`. which: the number of the shadow, whose state it uses; -1:
+// dense attention as the reference, which is not reported.
 static void run_shadow(sl_engine *e, const sl_attn_decode_args *a, const sl_batch *batch, const sl_attn_spec *spec,
                        uint32_t seed, int which, float *out) {
     sl_observation *o = &e->observation;
@@ -206,7 +208,7 @@ static void run_shadow(sl_engine *e, const sl_attn_decode_args *a, const sl_batc
     args.stats = &unused;
     args.reports = o->reports;
     spec->method->cpu->decode(&args);
-    if (which >= 0) hand_over(e, &args);
+    if (which >= 0) report(e, &args);
 }
 
 void sl_host_observe(sl_engine *e, const sl_attn_decode_args *a, const sl_batch *batch) {
@@ -217,7 +219,7 @@ void sl_host_observe(sl_engine *e, const sl_attn_decode_args *a, const sl_batch 
         run_shadow(e, a, batch, &dense, a->seed, -1, o->dense);
         count_tiles(o, a);
     }
-    hand_over(e, a);
+    report(e, a);
     float *out = o->dense + (size_t)e->n_sequences * e->geom.n_heads * e->geom.head_dim;
     for (int i = 0; i < observer->n_shadows; i++)
         for (int j = 0; j < observer->n_seeds; j++)

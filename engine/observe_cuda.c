@@ -1,12 +1,12 @@
 // engine/observe_cuda.c - the observer of decode steps on a GPU: engine/observe.c's protocol with the kernels that decode.
 //
-// In each layer the running method, dense attention and every shadow are launched one after the other, one sequence at a time
-// (a sequence's result is the same in any batch), each into its own place of one block of device memory, which the host then
-// fetches and hands over. So an observed step is not recorded, and its time means nothing.
+// In each layer the running method, dense attention and every shadow are launched one after the other, one sequence at a time.
+// (The result of a sequence is the same in any batch.) The results go to one block of device memory, which the host downloads
+// and reports. So an observed step is not recorded, and its time means nothing.
 //
-// What kernels count they count for all heads of a launch: the rows, draws and bytes of a report are that total shared out over
-// its heads, so that sums and means over heads are exact and single heads are not told apart. Effective samples and bounds are
-// not known: NaN. Outputs are bf16: of a relative error the rounding of both outputs is about 0.002.
+// Kernels count for all heads of a launch together. A report gets an equal share of the rows, draws and bytes, so sums and
+// means over heads are exact, but single heads are not told apart. Effective samples and bounds are unknown: NaN. Outputs are
+// bf16: the rounding of both outputs contributes about 0.002 to a relative error.
 #include "engine/backend/cuda/cuda.h"
 #include "engine/observe_cuda.h"
 
@@ -15,16 +15,17 @@
 #include <string.h>
 
 struct sl_device_observation {
-    int n_specs, n_launches; // launches of a layer and sequence: the running method's, dense attention's, each shadow's by seed
-    sl_attn_spec *specs;     // [n_specs] dense attention, the shadows
-    size_t *ws_at;           // [n_specs] where in ws each has its scratch memory, for one sequence
+    int n_specs,
+        n_launches;      // n_launches: of a layer and sequence; the running method, dense attention, each shadow with each seed
+    sl_attn_spec *specs; // [n_specs] dense attention, then the shadows
+    size_t *ws_at;       // [n_specs] offset of the specification's workspace in ws, for one sequence
     void *ws;
     size_t ws_size;
-    sl_row *rows, *sent;   // [n_launches][n_sequences] on the device; the same on the host
-    char *block, *fetched; // results of a layer on the device; the same on the host
+    sl_row *rows, *sent;   // [n_launches][n_sequences] on the device, and on the host
+    char *block, *fetched; // results of a layer on the device, and on the host
 };
 
-// Results of a layer for n sequences, as they lie in a block.
+// The layout of a block: results of a layer for n sequences.
 typedef struct results {
     bf16 *out;                   // [n_launches][n][n_heads][head_dim]
     sl_attn_cuda_stats *counted; // [n_launches][n]
@@ -35,7 +36,7 @@ static size_t rounded(size_t size) {
     return (size + 255) / 256 * 256;
 }
 
-// Bytes of outputs and of counts, and of all.
+// *outs, *counts: bytes of the outputs and of the counts. Returns the bytes of the block.
 static size_t results_size(const sl_engine *e, const sl_observation *o, int n, size_t *outs, size_t *counts) {
     size_t n_launches = o->device->n_launches, heads = (size_t)n * e->geom.n_heads;
     *outs = rounded(n_launches * heads * e->geom.head_dim * sizeof(bf16));
@@ -79,7 +80,7 @@ void sl_cuda_free_observation(sl_engine *e, sl_observation *o) {
     o->device = NULL;
 }
 
-// Each specification's scratch memory is its own: a method relies on what it left there.
+// Every specification has its part of the workspace, because a method relies on what its last call left there.
 static void lay_out(const sl_engine *e, struct sl_device_observation *d) {
     for (int i = 0; i < d->n_specs; i++) {
         d->ws_at[i] = d->ws_size;
@@ -114,13 +115,13 @@ int sl_cuda_new_observation(sl_engine *e, sl_observation *o, sl_error *err) {
 
 // ---- launches ----
 
-// Launch number `which` is of specification *spec (-1: the running method) with seed + *seed.
+// The specification of launch `which` (-1: the running method). *seed: what its seed adds to the engine's.
 static int spec_of(const sl_observation *o, int which, uint32_t *seed) {
     *seed = which < 2 ? 0 : (uint32_t)((which - 2) % o->observer.n_seeds);
     return which < 2 ? which - 1 : 1 + (which - 2) / o->observer.n_seeds;
 }
 
-// The rows of every launch: the step's, with the launch's seed and state.
+// Uploads the rows of every launch: the rows of the step with the launch's seed and state.
 static void send_rows(const sl_batch *batch, int layer) {
     sl_engine *e = batch->ranges[0].session->engine;
     int n = batch->n_ranges;
@@ -199,7 +200,7 @@ static void widen(const bf16 *from, size_t n, float *to) {
     for (size_t i = 0; i < n; i++) to[i] = sl_bf16_to_f32(from[i]);
 }
 
-// Dense attention's outputs and tiles, for the others to be held against.
+// Takes dense attention's outputs and tiles, with which report compares the other launches.
 static void take_dense(sl_engine *e, int n, const results *r) {
     sl_observation *o = &e->observation;
     size_t heads = (size_t)n * e->geom.n_heads;
@@ -209,7 +210,7 @@ static void take_dense(sl_engine *e, int n, const results *r) {
         sl_observation_count_tiles(o, i * e->geom.n_heads, e->geom.n_heads, e->rows[i].position / SL_PAGE + 1);
 }
 
-static void hand_over(sl_engine *e, const sl_attn_cuda_decode_args *running, int which, const results *r) {
+static void report(sl_engine *e, const sl_attn_cuda_decode_args *running, int which, const results *r) {
     sl_observation *o = &e->observation;
     size_t row = (size_t)e->geom.n_heads * e->geom.head_dim;
     float *out = o->dense + e->n_sequences * row;
@@ -249,5 +250,5 @@ void sl_cuda_observe(const sl_batch *batch, const sl_attn_cuda_decode_args *runn
         sl_attn_stats_add(&e->stats, &counted);
     }
     for (int which = 0; which < d->n_launches; which++)
-        if (which != 1) hand_over(e, running, which, &here);
+        if (which != 1) report(e, running, which, &here);
 }

@@ -1,5 +1,5 @@
-// engine/observe_cuda.h - launches of attention methods on a GPU: what attn_runner_cuda.c, which runs the plan's methods, and
-// observe_cuda.c, which also runs shadows, share; and the kernel that only an observer needs (page_masses.cu).
+// engine/observe_cuda.h - launches of attention methods on a GPU (attn_launch_cuda.c), the observer on a GPU (observe_cuda.c),
+// and the kernel that only an observer needs (page_masses.cu).
 #ifndef SLEIGH_CUDA_OBSERVE_H
 #define SLEIGH_CUDA_OBSERVE_H
 
@@ -13,25 +13,27 @@ extern "C" {
 // ---- attn_launch_cuda.c ----
 
 int sl_cuda_needs(const sl_attn_spec *spec, sl_kv_need *out); // page extras of a method
-// Is decode with spec offered here? Makes the pool keep its page extras. where: what the message says of it, as "layer 3".
+// SL_ERR_UNSUPPORTED when decode with spec is not offered here. Makes the pool keep its page extras. where: for the message,
+// "layer 3".
 int sl_cuda_check_method(sl_engine *e, const sl_attn_spec *spec, const char *where, sl_error *err);
-// What a launch of spec on this layer's queries needs, but for whose they are and where results go: n_seqs, rows, out, stats,
-// ws and state_at are the caller's.
+// The arguments of a launch of spec on a layer's queries. The caller fills in n_seqs, rows, out, stats, ws and state_at. Makes
+// the engine's GPU the current device.
 sl_attn_cuda_decode_args sl_cuda_decode_args_of(sl_engine *e, const sl_attn_spec *spec, int layer, const bf16 *q);
-sl_attn_stats sl_cuda_counted(const sl_attn_cuda_stats *counted); // what kernels have counted, as the engine's statistics
+sl_attn_stats sl_cuda_counted(const sl_attn_cuda_stats *counted); // the counts of kernels as statistics
 
 // ---- observe_cuda.c ----
 
 int sl_cuda_check_shadow(sl_engine *e, const sl_attn_spec *spec, sl_error *err);
 int sl_cuda_new_observation(sl_engine *e, sl_observation *o, sl_error *err);
 void sl_cuda_free_observation(sl_engine *e, sl_observation *o);
-// In place of the running method's launch.
+// Call instead of the running method's launch: launches it with the shadows, and reports.
 void sl_cuda_observe(const sl_batch *batch, const sl_attn_cuda_decode_args *running);
 
 // ---- page_masses.cu ----
 
-// masses[s][h][p] = log2 of sum_j e^{q_sh . k_j / sqrt(head_dim)} over the rows j of page p that sequence s has:
-// [n_seqs][n_heads] [max_pages]; pages that a sequence does not have are left alone. Of args: geom, n_seqs, rows, q, k, stream.
+// masses[s][h][p] = log2 of sum_j e^{q_sh . k_j / sqrt(head_dim)} over the rows j of page p of sequence s. masses:
+// [n_seqs][n_heads][max_pages]; entries behind a sequence's last page do not change. Reads geom, n_seqs, rows, q, k and stream
+// of args.
 void sl_cuda_page_masses(const sl_attn_cuda_decode_args *args, int max_pages, float *masses);
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-// engine/page_masses.cu - how dense attention's mass lies over pages: what an observer reports as tiles.
+// engine/page_masses.cu - the mass of each page in dense attention, from which an observer counts tiles.
 #include "engine/backend/cuda/device.cuh"
 #include "engine/observe_cuda.h"
 
@@ -8,37 +8,38 @@ namespace {
 
 enum { WARPS = SL_PAGE / 32 };
 
-// The largest of, then the sum over, the block's threads, in a fixed order. both: [WARPS] in shared memory.
-__device__ float block_max(float x, float *both) {
+// The maximum of x over the thread block. warps: [WARPS] in shared memory.
+__device__ float block_max(float x, float *warps) {
     x = sl_max_lanes(x);
-    if (threadIdx.x % 32 == 0) both[threadIdx.x / 32] = x;
+    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = x;
     __syncthreads();
-    for (int i = 0; i < WARPS; i++) x = fmaxf(x, both[i]);
+    for (int i = 0; i < WARPS; i++) x = fmaxf(x, warps[i]);
     __syncthreads();
     return x;
 }
 
-__device__ float block_sum(float x, float *both) {
+// The sum of x over the thread block, in a fixed order. warps: [WARPS] in shared memory.
+__device__ float block_sum(float x, float *warps) {
     x = sl_sum_lanes(x);
-    if (threadIdx.x % 32 == 0) both[threadIdx.x / 32] = x;
+    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = x;
     __syncthreads();
     x = 0;
-    for (int i = 0; i < WARPS; i++) x += both[i];
+    for (int i = 0; i < WARPS; i++) x += warps[i];
     __syncthreads();
     return x;
 }
 
-// masses[s][h][p] = max + log2 sum_j 2^{t_j - max}, t_j = q_sh . k_j * scale, scale = log2(e) / sqrt(head_dim). Block (p, g, s)
-// takes page p of KV head g of sequence s, thread j its row j, one query head of the group after the other. Reads the page's
-// keys once from memory, again from the L1 cache; a head's terms are added by lanes, then by warps. head_dim a multiple of 8.
-// For observers, so for no step whose time counts.
+// masses[s][h][p] = max + log2 sum_j 2^{t_j - max}, t_j = q_sh . k_j * scale, scale = log2(e) / sqrt(head_dim). Thread
+// block (p, g, s) handles page p of KV head g of sequence s, and thread j handles row j, for one query head of the group after
+// the other. The keys of the page are read once from memory and again from the L1 cache. Lanes add a head's terms, then warps.
+// head_dim is a multiple of 8. The kernel is not tuned, because the time of an observed step is not measured.
 __global__ void __launch_bounds__(SL_PAGE)
     page_masses_kernel(const sl_row *__restrict__ rows, // [n_seqs]
                        const bf16 *__restrict__ q,      // [n_seqs][n_heads][head_dim]
                        const bf16 *__restrict__ k,      // [n_pages][n_kv_heads][256][head_dim]
                        int n_heads, int head_dim, float scale,
                        float *__restrict__ masses) { // [n_seqs][n_heads][max_pages]
-    __shared__ float both[WARPS];
+    __shared__ float warps[WARPS];
     int page = blockIdx.x, kv_head = blockIdx.y, n_kv_heads = gridDim.y, s = blockIdx.z, group = n_heads / n_kv_heads;
     sl_start_next();
     sl_wait_previous();
@@ -59,7 +60,7 @@ __global__ void __launch_bounds__(SL_PAGE)
             }
         }
         t = (int)threadIdx.x < n_rows ? t * scale : -INFINITY;
-        float most = block_max(t, both), sum = block_sum(exp2f(t - most), both);
+        float most = block_max(t, warps), sum = block_sum(exp2f(t - most), warps);
         if (threadIdx.x == 0) masses[((size_t)s * n_heads + head) * gridDim.x + page] = most + log2f(sum);
     }
 }

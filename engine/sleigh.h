@@ -1,11 +1,11 @@
 // engine/sleigh.h - the public interface of libsleigh: load a model, open sessions, prefill, decode.
 //
-//   sl_model    config, weights, tokenizer. Immutable, may be shared by engines and threads.
-//   sl_engine   one device's KV pages, scratch memory and attention plan. One thread at a time.
-//   sl_session  one mutable timeline: its tokens' KV rows and the logits that follow the last one. A batch is an array of
-//               sessions of one engine, each with its own length.
+//   sl_model    config, weights, tokenizer. Immutable. Engines and threads may share it.
+//   sl_engine   the KV pages, scratch memory and attention plan of one device. One thread at a time.
+//   sl_session  one mutable timeline: the KV rows of its tokens, and the logits after the last token. A batch is an array of
+//               sessions of one engine, of any lengths.
 //
-// Functions return 0 or a negative sl_err with the reason in *err (engine/base/error.h).
+// Functions return 0, or a negative sl_err with the reason in *err (engine/base/error.h).
 #ifndef SLEIGH_H
 #define SLEIGH_H
 
@@ -29,63 +29,65 @@ struct sl_tensors;
 // ---- model ----
 
 enum {
-    SL_MODEL_NO_TOKENIZER = 1, // leave the tokenizer out (a folder may not have one)
-    SL_MODEL_DUMMY = 2, // random weights: of the folder only config.json is needed; a tokenizer is loaded where there is one
+    SL_MODEL_NO_TOKENIZER = 1, // do not load the tokenizer, which a folder may lack
+    SL_MODEL_DUMMY = 2,        // random weights: the folder needs config.json only; its tokenizer is loaded when it has one
 };
 
 int sl_model_load(const char *dir, unsigned flags, sl_model **out, sl_error *err);
 void sl_model_free(sl_model *model);
 int sl_model_is_dummy(const sl_model *model);
-// A dummy model has names and shapes alone, so that a GPU can make the weights where they are used
-// (engine/backend/dummy_weights.h). This makes them in host memory, which an engine on the CPU needs; before the first engine.
-// Progress is in MiB. Nothing to do for a model with weights. n_threads 0: every core; the same weights with any number.
+// Makes the weights of a dummy model in host memory. Call it before the first engine on the CPU; a GPU makes its weights itself
+// (engine/backend/dummy_weights.h). Progress is in MiB. n_threads 0: every core. The number of threads does not change the
+// weights. Does nothing for a model with weights.
 int sl_model_materialise(sl_model *model, int n_threads, const sl_progress *progress, sl_error *err);
 const sl_config *sl_model_config(const sl_model *model);
-const sl_tokenizer *sl_model_tokenizer(const sl_model *model); // NULL: none
+const sl_tokenizer *sl_model_tokenizer(const sl_model *model); // NULL: no tokenizer
 const struct sl_tensors *sl_model_tensors(const sl_model *model);
 size_t sl_model_decode_bytes(const sl_model *model); // bytes of weights that one decode step reads
-// Floating-point operations of a dense prefill of n tokens after n_from others, a multiply-add as two: what sl_prefill does,
-// which leaves out the last layer of all tokens but the last.
+// Floating-point operations of sl_prefill of n tokens after n_from others. A multiply-add counts as two. (sl_prefill skips most
+// of the last layer for every token except the last.)
 double sl_model_prefill_flops(const sl_model *model, int n_from, int n);
 int sl_model_is_eos(const sl_model *model, int32_t id);
 
 // ---- engine ----
 
-// 0 when sl_engine_options.device can be had here: SL_ERR_ARG for a name that is none, SL_ERR_DEVICE without such a GPU.
+// Checks a name for sl_engine_options.device: SL_ERR_ARG when it is not a device name, SL_ERR_DEVICE when there is no such GPU.
 int sl_device_check(const char *device, sl_error *err);
 int sl_device_is_gpu(const char *device); // 1: an engine on that device would run on a GPU
-// "cpu", or the GPU's name as its driver gives it: what a calibration table is of (attention/auto.h).
+// Writes "cpu", or the GPU's name from its driver. Calibration tables are filed under this name (attention/auto.h).
 int sl_device_name(const char *device, char *buf, size_t size, sl_error *err);
-// What the bits of a result depend on there beside model and flags: the GPU's name, or the CPU's instruction set and the BLAS
-// with the core type that it chose ("avx512, OpenBLAS 0.3.21 SkylakeX"; SLEIGH_ISA and OPENBLAS_CORETYPE force others).
+// Writes what the bits of a result depend on in addition to model and flags: the GPU's name, or the CPU's instruction set and
+// the BLAS with its core type ("avx512, OpenBLAS 0.3.21 SkylakeX"). SLEIGH_ISA and OPENBLAS_CORETYPE choose others.
 int sl_device_arithmetic(const char *device, char *buf, size_t size, sl_error *err);
 
 typedef struct sl_engine_options {
-    int n_ctx;                   // tokens per sequence; 0: the least of the model's limit, what fits in memory and 32768
-    int n_sequences;             // KV pages are reserved for this many sequences of n_ctx tokens; 0: 1
-    int prefill_chunk;           // tokens of one prefill pass; 0: 512, on a GPU 2048
-    const char *device;          // "auto" (a GPU where there is one), "cpu", "cuda", "cuda:1"; NULL: "cpu"
-    const sl_progress *progress; // of weights on their way to a GPU; NULL: not wanted
+    int n_ctx;          // tokens of a sequence; 0: 32768, or the model's limit or what fits in memory when that is less
+    int n_sequences;    // KV pages are reserved for this many sequences of n_ctx tokens; 0: 1
+    int prefill_chunk;  // tokens of one prefill pass; 0: 512, on a GPU 2048
+    const char *device; // "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1"; NULL: "cpu"
+    const sl_progress *progress; // of the upload of weights to a GPU, in tensors; NULL: no reports
     int n_threads;               // 0: every core
     uint32_t seed;               // of attention's draws
     const sl_attn_plan *attn;    // NULL: dense everywhere. Copied.
 } sl_engine_options;
 
 int sl_engine_new(const sl_model *model, const sl_engine_options *options, sl_engine **out, sl_error *err);
-void sl_engine_free(sl_engine *engine); // after its sessions
+void sl_engine_free(sl_engine *engine); // free its sessions first
 int sl_engine_n_ctx(const sl_engine *engine);
 int sl_engine_prefill_chunk(const sl_engine *engine); // tokens of one prefill pass
+// Sets the plan of all sessions of the engine, from their next decode step on. NULL: dense everywhere. The plan is copied.
+// After an error the previous plan stays.
 int sl_engine_set_attention(sl_engine *engine, const sl_attn_plan *plan, sl_error *err);
 void sl_engine_describe(const sl_engine *engine, char *buf, size_t size); // "cpu: avx512bf16, 4 threads, OpenBLAS"
-// Attention work done by decode steps since the last reset.
+// The work of attention in decode steps since the last reset.
 const sl_attn_stats *sl_engine_attn_stats(const sl_engine *engine);
 void sl_engine_reset_stats(sl_engine *engine);
 
-// For benches: steps from now on leave out these parts (SL_PART_... of engine/backend/backend.h), so that their logits mean
-// nothing. 0: whole steps again. SL_ERR_UNSUPPORTED on the CPU.
+// For benches: later steps skip these parts (SL_PART_... of engine/backend/backend.h). Their logits mean nothing. 0: whole
+// steps again. SL_ERR_UNSUPPORTED on the CPU.
 int sl_engine_leave_out(sl_engine *engine, unsigned parts, sl_error *err);
 
-// What one query head did in one decode step of one layer. Spec and report are lent for the call.
+// What one query head did in one decode step of one layer. spec and report are valid during the call only.
 typedef struct sl_attn_record {
     uint32_t sequence, position, seed;
     int layer, head, n_kv;
@@ -94,71 +96,72 @@ typedef struct sl_attn_record {
 } sl_attn_record;
 
 typedef struct sl_observer {
-    // Called within sl_decode, so it must not call the engine: layer by layer, first the running method's records
-    // ([batch][head]), then those of each shadow and seed.
+    // Called during sl_decode, so it must not call the engine. The order is layer by layer; within a layer first the records of
+    // the running method ([batch][head]), then those of each shadow and seed.
     void (*fn)(void *ctx, const sl_attn_record *record);
     void *ctx;
-    int with_error; // fill the reports' error, cosine and bias: costs a dense step. Shadows imply it.
-    // Shadows: methods that also run on the same queries and KV, with seeds seed, seed + 1, ...; their outputs are compared
-    // with dense attention's and thrown away.
+    int with_error; // 1: fill error, cosine and bias of the reports, which costs a dense step. Shadows imply it.
+    // Shadows are methods that also run on the same queries and KV, with seeds seed, seed + 1, ... Their outputs are compared
+    // with dense attention's and then dropped.
     const sl_attn_spec *shadows; // [n_shadows], copied
     int n_shadows, n_seeds;      // n_seeds 0: 1
 } sl_observer;
 
-// Observes every decode step from now on; NULL: no longer. Logits, statistics and the running method's state are the same to
-// the bit with and without. SL_ERR_UNSUPPORTED or SL_ERR_MEMORY when a shadow cannot run here; the observer before stays then.
+// Observes every later decode step; NULL: stops observing. An observer does not change a bit of logits, statistics and the
+// running method's state. SL_ERR_UNSUPPORTED or SL_ERR_MEMORY when a shadow cannot run here; then the previous observer stays.
 int sl_engine_observe(sl_engine *engine, const sl_observer *observer, sl_error *err);
-// Largest n_ctx whose KV for n_sequences fits into the device's free memory beside the weights; 0: not even these. device: as
-// in sl_engine_options.
+// *n_ctx: the largest context for which weights, scratch memory and the KV of n_sequences fit into the device's free memory; 0:
+// the weights do not fit. device: as in sl_engine_options.
 int sl_engine_largest_ctx(const sl_model *model, const char *device, int n_sequences, int *n_ctx, sl_error *err);
 
 // ---- session ----
 
-// sequence: keys the random numbers of attention and of token sampling; the caller's own, never a batch slot.
+// sequence: keys the random numbers of attention and of token sampling. The caller chooses it; it is never a batch index.
 int sl_session_new(sl_engine *engine, uint32_t sequence, sl_session **out, sl_error *err);
 void sl_session_free(sl_session *s);
 int sl_session_n_tokens(const sl_session *s);
 uint32_t sl_session_sequence(const sl_session *s);
 void sl_session_set_sequence(sl_session *s, uint32_t sequence);
-// Forgets the tokens from n_tokens on. The logits are stale until the next prefill or decode.
+// Drops the tokens from n_tokens on. The logits are stale until the next prefill or decode.
 int sl_session_truncate(sl_session *s, int n_tokens, sl_error *err);
 // A new session that shares the first n_tokens of s.
 int sl_session_fork(const sl_session *s, int n_tokens, uint32_t sequence, sl_session **out, sl_error *err);
-// The same with rows of its own, for benches of memory traffic.
+// The same with copied rows, for benches of memory traffic.
 int sl_session_copy(const sl_session *s, int n_tokens, uint32_t sequence, sl_session **out, sl_error *err);
 const float *sl_session_logits(const sl_session *s); // [n_vocab] after the last token
-// SL_ERR_NOT_FINITE when one of them is NaN or infinite. The message names the first layer, KV head and position whose key is
-// not finite. sl_sample and sl_step ask it of every row that they draw from.
+// SL_ERR_NOT_FINITE when a logit is NaN or infinite. The message names the layer, KV head and position of the first key that is
+// not finite. sl_sample and sl_step check the logits of every session in the same way.
 int sl_session_check_logits(const sl_session *s, sl_error *err);
 
-// Appends n tokens with dense attention, chunk by chunk. More tokens than the context holds: SL_ERR_CONTEXT, with both
-// counts, and nothing is appended. The same logits to the bit whatever the chunk size.
+// Appends n tokens with dense attention, chunk by chunk. SL_ERR_CONTEXT, with both counts, when the context has no room for n
+// tokens; then nothing is appended. The chunk size does not change a bit of the logits.
 int sl_prefill(sl_session *s, const int32_t *ids, int n, const sl_progress *progress, sl_error *err);
-// The same, handing over the logits of every token: rows [first, first + n_rows) of [n][n_vocab]. A non-zero return of the
-// callback stops and is returned.
+// The same, and calls fn with the logits of every token, in groups: rows [first, first + n_rows) of [n][n_vocab]. When fn
+// returns another value than 0, the prefill stops and returns that value.
 typedef int (*sl_logits_fn)(void *ctx, int first, int n_rows, const float *logits, sl_error *err);
 int sl_prefill_logits(sl_session *s, const int32_t *ids, int n, sl_logits_fn fn, void *ctx, const sl_progress *progress,
                       sl_error *err);
-// One step: appends ids[i] to batch[i] with the plan's decode attention. All or none; a sequence's logits are equal to the
-// bit alone and in any batch.
+// One step: appends ids[i] to batch[i] with the decode attention of the plan, or to no session after an error. The logits of a
+// sequence have equal bits alone and in any batch.
 int sl_decode(sl_session *const *batch, int n, const int32_t *ids, sl_error *err);
 
-// ---- the next token, and a step that begins with it ----
+// ---- token sampling, and a step that begins with it ----
 
-// Draws the token that follows each sequence from its logits, as sl_sampler_sample does with samplers[i]. ids: [n]. The logits
-// must not be stale. Neither this nor sl_step tells the samplers what was drawn: sl_sampler_accept is the caller's.
-// SL_ERR_ARG when n is out of the engine's range. SL_ERR_NOT_FINITE as sl_session_check_logits: no token is drawn then.
+// Samples the next token of each sequence from its logits, with samplers[i] as sl_sampler_sample does. ids: [n]. The logits
+// must not be stale. sl_sample and sl_step do not add the token to the samplers' histories: the caller calls sl_sampler_accept.
+// SL_ERR_ARG when the engine does not take batches of n. SL_ERR_NOT_FINITE as sl_session_check_logits; then no token is
+// sampled.
 int sl_sample(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err);
-// The same, and appends each token with one decode step of the batch, except those that are the model's end tokens (their
-// sequences stay as they are, logits included). Leaves the state of sl_sample and sl_decode of the other tokens. On a GPU the
-// tokens are handed back while the step still runs.
-// All or none: after an error no sequence has changed. SL_ERR_ARG and SL_ERR_NOT_FINITE as sl_sample; SL_ERR_CONTEXT when a
-// sequence has no room for another token, whatever it would draw (sl_sample still draws from it); SL_ERR_MEMORY when pages or
-// method state run out.
+// The same as sl_sample and then sl_decode of the sampled tokens. A sequence that samples an end token of the model does not
+// change, and keeps its logits. On a GPU the call returns while the step still runs. After an error no sequence has changed.
+// SL_ERR_ARG and SL_ERR_NOT_FINITE as sl_sample. SL_ERR_CONTEXT when a sequence has no room for another token, even if it would
+// sample an end token (sl_sample does not need room). SL_ERR_MEMORY when there is no memory for pages or for the state of
+// methods.
 int sl_step(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err);
 
-// SL_ERR_IO with the file's name when a file of weights has changed since it was mapped: what was computed since may be wrong.
-// A file that was cut short ends the process with SIGBUS before that, unless the program handles it, as the command line does.
+// SL_ERR_IO with the file's name when a file of weights has changed since it was mapped: later results may be wrong. When a
+// file was cut short, reading it raises SIGBUS before that. SIGBUS ends the process, unless the program handles it, as the
+// command line does.
 int sl_model_check(const sl_model *model, sl_error *err);
 
 // FNV-1a over the fp32 bytes of the logits.

@@ -1,4 +1,4 @@
-// engine/stopper.c - stop strings over a stream of text (stopper.h). What may be the beginning of a stop string is held back.
+// engine/stopper.c - stop strings in a stream of text. See stopper.h.
 #include "engine/stopper.h"
 
 #include <stdlib.h>
@@ -9,7 +9,7 @@ struct sl_stopper {
     size_t *lengths;
     int n_stops;
     size_t longest;
-    char *text; // held text, then what was shown last
+    char *text; // the text held back, then the text returned last
     size_t n, cap, n_shown;
 };
 
@@ -51,8 +51,8 @@ static void drop_shown(sl_stopper *s) {
     s->n_shown = 0;
 }
 
-// Where the stop string begins that is complete first (the longest of those that end there); n if none stands whole. By
-// end, not by beginning: what is shown must not depend on how the stream was cut into pieces.
+// The beginning of the stop string that ends first (of several, the longest); n when the text contains none. The end decides,
+// not the beginning, so that the output does not depend on how the stream was cut into pieces.
 static size_t find_stop(const sl_stopper *s) {
     for (size_t end = 1; end <= s->n; end++) {
         size_t longest = 0;
@@ -65,7 +65,7 @@ static size_t find_stop(const sl_stopper *s) {
     return s->n;
 }
 
-// First place from which the text could still become a stop string.
+// The first position from which the text could still become a stop string.
 static size_t find_beginning(const sl_stopper *s) {
     size_t at = s->n > s->longest ? s->n - s->longest : 0;
     for (; at < s->n; at++)

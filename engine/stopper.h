@@ -1,4 +1,4 @@
-// engine/stopper.h - stop strings over a stream of text.
+// engine/stopper.h - stop strings in a stream of text.
 #ifndef SLEIGH_STOPPER_H
 #define SLEIGH_STOPPER_H
 
@@ -8,13 +8,13 @@
 
 // Holds back text that may be the beginning of a stop string.
 typedef struct sl_stopper sl_stopper;
-int sl_stopper_new(const char *const *stops, int n, sl_stopper **out, sl_error *err); // empty strings are SL_ERR_ARG
+int sl_stopper_new(const char *const *stops, int n, sl_stopper **out, sl_error *err); // an empty string is SL_ERR_ARG
 void sl_stopper_free(sl_stopper *s);
 void sl_stopper_reset(sl_stopper *s);
-// Feeds text[0..n); *out, *n_out (valid until the next call) is what can be shown now. Returns 1 when a stop string was
-// completed (it and what follows are dropped), 0 otherwise, or a negative sl_err.
+// Feeds text[0..n). *out, *n_out: the text that can be shown now, valid until the next call. Returns 1 when a stop string is
+// complete (the stop string and the text behind it are dropped), else 0, or a negative sl_err.
 int sl_stopper_feed(sl_stopper *s, const char *text, size_t n, const char **out, size_t *n_out, sl_error *err);
-// What was held back, at the end of the stream.
+// At the end of the stream: the text that was held back.
 void sl_stopper_flush(sl_stopper *s, const char **out, size_t *n_out);
 
 #endif

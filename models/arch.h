@@ -16,10 +16,11 @@ typedef struct sl_batch sl_batch;
 
 // ---- what one step runs over ----
 
-// Consecutive rows of one session within a batch. A prefill pass is one range of many rows, a decode step is a range of one row
-// for each session. The engine builds batches of one kind today; a batch may hold both kinds once attend takes them.
+// Consecutive rows of one session within a batch. A prefill pass is one range of many rows. A decode step is a range of one row
+// for each session. The type can describe a batch of both kinds, but today the engine makes batches of one kind, and attend
+// checks this.
 typedef struct sl_row_range {
-    struct sl_session *session; // architectures do not look into it
+    struct sl_session *session; // only the engine reads it
     int first, n_rows;          // rows [first, first + n_rows) of the batch
     int position;               // of row `first`; the next rows follow
     int is_decode;              // 1: one row, which attends with the session's plan. 0: prefill, dense attention
@@ -54,8 +55,8 @@ typedef struct sl_arch {
     // Reads and checks the fields of config.json (models/config_fields.h). *c holds the defaults, and arch.
     // Refuses by name every field that changes the arithmetic and that this architecture does not understand.
     int (*read_config)(const struct sl_json_file *f, sl_config *c, sl_error *err);
-    // The architecture's own struct of sl_weight: its bytes for this config, and the one list of its tensors
-    // (sl_model_weights_add), from which weights are bound, placed, made up and counted.
+    // The struct of sl_weight that forward reads: its bytes for this config, and the list of its tensors
+    // (sl_model_weights_add). From this list weights are bound to files, made (dummy weights), placed on a backend and counted.
     size_t (*weights_size)(const sl_config *c);
     void (*declare)(sl_model_weights *w);
     size_t (*scratch_size)(const sl_config *c, const sl_backend *be, int max_rows); // bytes of a step of up to max_rows rows

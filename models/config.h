@@ -1,6 +1,6 @@
-// models/config.h - what a model folder's config.json and generation_config.json say, checked.
+// models/config.h - the checked contents of a model folder's config.json and generation_config.json.
 //
-// Every field that changes the arithmetic is either understood here or refused by name: nothing is guessed.
+// A field that changes the arithmetic is either understood or refused by name. Nothing is guessed.
 #ifndef SLEIGH_CONFIG_H
 #define SLEIGH_CONFIG_H
 
@@ -19,23 +19,22 @@ typedef struct sl_config {
     char model_type[32];                                                        // "llama", "mistral"
     int n_vocab, hidden, n_ffn, n_layers, n_heads, n_kv_heads, head_dim, n_ctx; // n_ctx: max_position_embeddings
     float norm_eps;
-    int tied; // the output head is the embedding table
+    int tied; // 1: lm_head is the embedding table
     float rope_theta;
     sl_rope_type rope_type;
-    float rope_factor, rope_low_freq, rope_high_freq; // linear: factor alone
+    float rope_factor, rope_low_freq, rope_high_freq; // linear RoPE uses rope_factor only
     int rope_original_ctx;
     int32_t bos;             // -1: none
-    int32_t eos[SL_MAX_EOS]; // the union of config.json's and generation_config.json's; n_eos may be 0
+    int32_t eos[SL_MAX_EOS]; // the ids of both files; n_eos may be 0
     int n_eos;
-    // generation_config.json, NaN / -1 where it says nothing. do_sample: -1 unset, 0, 1
+    // generation_config.json. NaN or -1: not given. do_sample: 0, 1, or -1
     float gen_temp, gen_top_p, gen_min_p, gen_repeat_penalty;
     int gen_top_k, gen_do_sample;
 } sl_config;
 
-// Reads what a folder says; the architecture that model_type names reads the fields of config.json that it knows.
+// Reads both files. The architecture that model_type names reads its fields of config.json.
 int sl_config_load(const char *dir, sl_config *config, sl_error *err);
-// inv_freq[head_dim / 2] of the rotary embedding, scaled as config says, in fp32 as Hugging Face computes it
-// (models/config_fields.c).
+// Writes inv_freq[head_dim / 2] of RoPE, scaled as config says, in fp32 as Hugging Face computes it (config_fields.c).
 void sl_config_rope(const sl_config *config, float *inv_freq);
 
 #endif

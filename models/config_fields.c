@@ -1,13 +1,12 @@
-// models/config_fields.c - readers of config.json's fields for architectures to choose from, and the frequencies of RoPE.
+// models/config_fields.c - readers of config.json's fields, which architectures call, and the frequencies of RoPE.
 #include "models/config_fields.h"
 #include "engine/base/json.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { MAX_DIM = 1 << 20, MAX_GROUP = 64 }; // MAX_GROUP: SL_MAX_GROUP of attention/
+enum { MAX_DIM = 1 << 20, MAX_GROUP = 64 }; // MAX_GROUP is SL_MAX_GROUP of attention/attention.h
 
-// Fields that change the arithmetic when they differ from the neutral value (or are not null).
 const sl_refused_field sl_config_refused[] = {
     {"quantization_config", "null"},
     {"use_sliding_window", "false"},
@@ -78,7 +77,7 @@ int sl_config_read_shapes(const sl_json_file *f, sl_config *c, sl_error *err) {
     const long long all_heads = c->n_heads, head_dim = c->hidden / c->n_heads, ctx = 2048;
     if (!sl_json_get(f->root, "head_dim") && c->hidden % c->n_heads)
         return sl_fail(err, SL_ERR_FORMAT,
-                       "%s: hidden_size %d is no multiple of num_attention_heads %d and head_dim is not given", f->path,
+                       "%s: hidden_size %d is not a multiple of num_attention_heads %d and head_dim is not given", f->path,
                        c->hidden, c->n_heads);
     rc = sl_json_int(f, "num_key_value_heads", 1, c->n_heads, &all_heads, &c->n_kv_heads, err);
     if (!rc) rc = sl_json_int(f, "head_dim", 1, 1024, &head_dim, &c->head_dim, err);
@@ -86,7 +85,7 @@ int sl_config_read_shapes(const sl_json_file *f, sl_config *c, sl_error *err) {
     if (!rc) rc = sl_json_float(f, "rms_norm_eps", 0, 1, &default_eps, &c->norm_eps, err);
     if (rc) return rc;
     if (c->n_heads % c->n_kv_heads)
-        return sl_fail(err, SL_ERR_FORMAT, "%s: num_attention_heads %d is no multiple of num_key_value_heads %d", f->path,
+        return sl_fail(err, SL_ERR_FORMAT, "%s: num_attention_heads %d is not a multiple of num_key_value_heads %d", f->path,
                        c->n_heads, c->n_kv_heads);
     if (c->n_heads / c->n_kv_heads > MAX_GROUP)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: %d query heads share a KV head, supported are at most %d", f->path,
@@ -105,7 +104,7 @@ int sl_config_read_rope(const sl_json_file *f, sl_config *c, sl_error *err) {
         return sl_fail(err, SL_ERR_FORMAT, "%s: field %s is %s, expected an object", f->path, name, sl_json_type(r.root));
     int rc = sl_json_float(sl_json_get(r.root, "rope_theta") ? &r : f, "rope_theta", 1, 1e12, &theta, &c->rope_theta, err);
     if (!rc) rc = sl_json_string(&r, "rope_type", &type, err);
-    if (!rc && !type) rc = sl_json_string(&r, "type", &type, err); // its older name
+    if (!rc && !type) rc = sl_json_string(&r, "type", &type, err); // older files use "type"
     if (rc || !type || !strcmp(type, "default")) return rc;
     if (strcmp(type, "linear") && strcmp(type, "llama3"))
         return sl_fail(err, SL_ERR_UNSUPPORTED,
@@ -126,8 +125,9 @@ int sl_config_read_rope(const sl_json_file *f, sl_config *c, sl_error *err) {
 
 // ---- RoPE ----
 
-// Llama 3.1's rule: wavelengths below original / high stay, above original / low are divided by factor, between them the
-// frequency is interpolated linearly in original / wavelength.
+// Llama 3.1's rule. A frequency with a wavelength below original / high stays. A frequency with a wavelength above
+// original / low is divided by factor. Between the two wavelengths the result is interpolated linearly in original /
+// wavelength.
 static float llama3_scaled(const sl_config *c, float freq) {
     const float pi2 = 6.283185307179586f;
     float wavelength = pi2 / freq, original = (float)c->rope_original_ctx;

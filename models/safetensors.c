@@ -1,4 +1,4 @@
-// models/safetensors.c - maps the files of a folder and holds every tensor against them. See safetensors.h.
+// models/safetensors.c - maps the files of a folder and checks every tensor's extent. See safetensors.h.
 #include "models/safetensors.h"
 #include "engine/base/json.h"
 #include "models/safetensors_header.h"
@@ -90,7 +90,7 @@ static int by_begin(const void *a, const void *b) {
     return (x->end > y->end) - (x->end < y->end);
 }
 
-// The data area must be covered exactly: neither overlaps nor holes.
+// The tensors must cover the data area exactly, without overlaps and holes.
 static int check_cover(const char *path, sl_header *h, size_t data_size, sl_error *err) {
     int64_t at = 0;
     if (h->n > 0) qsort(h->entries, h->n, sizeof *h->entries, by_begin);
@@ -109,7 +109,7 @@ static int check_cover(const char *path, sl_header *h, size_t data_size, sl_erro
     return 0;
 }
 
-// Hands the entries over to t->tensors, names included.
+// Moves the entries to t->tensors, which then owns the names.
 static int take_entries(sl_tensors *t, const sl_tensor_file *s, sl_header *h, size_t data_offset, sl_error *err) {
     sl_tensor *grown = realloc(t->tensors, ((size_t)t->n_tensors + (size_t)h->n + 1) * sizeof *grown);
     if (!grown) return sl_fail(err, SL_ERR_MEMORY, "%s: %d tensors: out of memory", s->path, h->n);
@@ -161,12 +161,12 @@ static int sort_names(sl_tensors *t, sl_error *err) {
     if (t->n_tensors > 0) qsort(t->tensors, t->n_tensors, sizeof *t->tensors, by_name);
     for (int i = 1; i < t->n_tensors; i++)
         if (!strcmp(t->tensors[i].name, t->tensors[i - 1].name))
-            return sl_fail(err, SL_ERR_FORMAT, "%s: tensor %s is there twice (also in %s)", t->tensors[i].file,
+            return sl_fail(err, SL_ERR_FORMAT, "%s: tensor %s occurs twice (also in %s)", t->tensors[i].file,
                            t->tensors[i].name, t->tensors[i - 1].file);
     return 0;
 }
 
-// The shards that weight_map names, each once. n_mapped: entries of the map.
+// Opens every shard that weight_map names. n_mapped: entries of the map.
 static int open_index(sl_tensors *t, const char *dir, const json_t *map, sl_error *err) {
     const char *key;
     json_t *value;
@@ -190,8 +190,8 @@ static int open_index(sl_tensors *t, const char *dir, const json_t *map, sl_erro
         const sl_tensor *found = sl_tensors_find(t, key);
         snprintf(path, sizeof path, "%s/%s", dir, json_string_value(value));
         if (!found || strcmp(found->file, path))
-            return sl_fail(err, SL_ERR_FORMAT, "%s: tensor %s is not in it, model.safetensors.index.json says it is", path,
-                           key);
+            return sl_fail(err, SL_ERR_FORMAT,
+                           "%s: tensor %s is not in this file, but model.safetensors.index.json names this file", path, key);
     }
     for (int i = 0; i < t->n_tensors; i++)
         if (!json_object_get(map, t->tensors[i].name))
@@ -208,7 +208,7 @@ static int exists(const char *dir, const char *name) {
 
 static int open_folder(sl_tensors *t, const char *dir, sl_error *err) {
     char path[4096];
-    if (exists(dir, "model.safetensors")) { // as transformers does: the single file wins
+    if (exists(dir, "model.safetensors")) { // the single file wins, as in transformers
         t->shards = calloc(1, sizeof *t->shards);
         if (!t->shards) return sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", dir);
         snprintf(path, sizeof path, "%s/model.safetensors", dir);
@@ -216,7 +216,7 @@ static int open_folder(sl_tensors *t, const char *dir, sl_error *err) {
         return rc ? rc : sort_names(t, err);
     }
     if (!exists(dir, "model.safetensors.index.json"))
-        return sl_fail(err, SL_ERR_IO, "%s: neither model.safetensors nor model.safetensors.index.json is there%s", dir,
+        return sl_fail(err, SL_ERR_IO, "%s: neither model.safetensors nor model.safetensors.index.json exists%s", dir,
                        exists(dir, "pytorch_model.bin") ? "; pytorch_model.bin is not read"
                                                         : "; --load-format dummy makes random weights");
     json_t *root;
@@ -320,13 +320,14 @@ int sl_tensor_file_check(const sl_tensor_file *f, sl_error *err) {
     if (f->fd < 0) return 0;
     if (fstat(f->fd, &st)) return sl_fail(err, SL_ERR_IO, "%s: %s", f->path, strerror(errno));
     if ((size_t)st.st_size != f->size)
-        return sl_fail(err, SL_ERR_IO, "%s changed while it was in use: %lld bytes, expected %zu; results since are void",
-                       f->path, (long long)st.st_size, f->size);
-    if (st.st_mtim.tv_sec != f->modified.tv_sec || st.st_mtim.tv_nsec != f->modified.tv_nsec)
         return sl_fail(err, SL_ERR_IO,
-                       "%s changed while it was in use: modified at %lld.%09ld, expected %lld.%09ld; results since are void",
-                       f->path, (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec, (long long)f->modified.tv_sec,
-                       f->modified.tv_nsec);
+                       "%s changed while it was in use: %lld bytes, expected %zu; results since then may be wrong", f->path,
+                       (long long)st.st_size, f->size);
+    if (st.st_mtim.tv_sec != f->modified.tv_sec || st.st_mtim.tv_nsec != f->modified.tv_nsec)
+        return sl_fail(
+            err, SL_ERR_IO,
+            "%s changed while it was in use: modified at %lld.%09ld, expected %lld.%09ld; results since then may be wrong",
+            f->path, (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec, (long long)f->modified.tv_sec, f->modified.tv_nsec);
     return 0;
 }
 

@@ -1,7 +1,8 @@
 // models/safetensors_header.c - a strict parser of the JSON header of one safetensors file.
 //
-// The format is a small part of JSON: an object of tensors, each an object of dtype, shape and data_offsets, and an optional
-// __metadata__ object of strings. Anything else is an error with the place where it stands. It allocates nothing but names.
+// The format is a small part of JSON: an object of tensors and an optional object __metadata__ of strings. Each tensor is an
+// object of dtype, shape and data_offsets. Anything else is an error with its byte position. The parser allocates memory for
+// names, entries and one buffer for metadata.
 #include "models/safetensors_header.h"
 
 #include <stdlib.h>
@@ -21,7 +22,7 @@ static void skip_blanks(parser *p) {
     while (p->at < p->n && strchr(" \t\r\n", p->text[p->at]) && p->text[p->at]) p->at++;
 }
 
-static int next_is(parser *p, char c) { // takes c if it is next
+static int next_is(parser *p, char c) { // 1: c is next, and is consumed
     skip_blanks(p);
     if (p->at >= p->n || p->text[p->at] != c) return 0;
     p->at++;
@@ -50,7 +51,8 @@ static int put_utf8(char *to, unsigned c) {
     return to[3] = (char)(0x80 | (c & 63)), 4;
 }
 
-// The character of \uXXXX, or of the two of a surrogate pair, whose first digit is next; -1: a NUL, half a pair, no hex digits.
+// Parses the digits of \uXXXX, and the second half of a surrogate pair. Returns the character; -1: NUL, half a pair, no hex
+// digits.
 static int take_unicode(parser *p) {
     int x = p->n - p->at >= 4 ? hex4(p->text + p->at) : -1;
     if (x <= 0 || (x >= 0xdc00 && x < 0xe000)) return -1;
@@ -62,7 +64,7 @@ static int take_unicode(parser *p) {
     return 0x10000 + ((x - 0xd800) << 10) + (low - 0xdc00);
 }
 
-// A string into out[0..cap), NUL-terminated. Escapes are decoded; NUL and half a surrogate pair are refused.
+// Parses a string into out[0..cap), NUL-terminated. Decodes escapes. Refuses NUL and half a surrogate pair.
 static int parse_string(parser *p, char *out, size_t cap) {
     size_t n = 0;
     if (!next_is(p, '"')) return fail(p, "a string");
@@ -127,7 +129,7 @@ static int take_null(parser *p) {
     return 1;
 }
 
-static int parse_metadata(parser *p) { // null: not given
+static int parse_metadata(parser *p) { // null counts as not given
     static const size_t CAP = 1 << 20;
     if (take_null(p)) return 0;
     char *text = malloc(CAP);
@@ -145,7 +147,7 @@ static int parse_metadata(parser *p) { // null: not given
     return rc;
 }
 
-// {"dtype": "BF16", "shape": [..], "data_offsets": [begin, end]} in any order, each once.
+// Parses {"dtype": "BF16", "shape": [..], "data_offsets": [begin, end]}, in any order, each field once.
 static int parse_tensor(parser *p, sl_header_entry *t) {
     enum { DTYPE = 1, SHAPE = 2, OFFSETS = 4 };
     int seen = 0, rc = 0, n;

@@ -1,4 +1,4 @@
-// models/safetensors_header.h - the parsed header of one safetensors file, not yet held against the file's size.
+// models/safetensors_header.h - the parsed header of one safetensors file. sl_tensors_open checks it against the file.
 #ifndef SLEIGH_SAFETENSORS_HEADER_H
 #define SLEIGH_SAFETENSORS_HEADER_H
 

@@ -1,8 +1,8 @@
 // models/weights.h - the weights of a model: one list of tensors, from which they are bound to the files, declared without
 // files (dummy weights), brought to a backend, and counted.
 //
-// The architecture fills the list (sl_arch.declare). Every entry names a tensor, its shape, and the field of the architecture's
-// own struct where the weight goes.
+// The architecture fills the list (sl_arch.declare). Every entry has the name and the shape of a tensor, and the field of the
+// architecture's struct where the weight goes.
 #ifndef SLEIGH_WEIGHTS_H
 #define SLEIGH_WEIGHTS_H
 

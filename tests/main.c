@@ -17,7 +17,7 @@
 
 // clang-format off
 #define SUITES(X)                                                                                       \
-    X(kv) X(loader) X(fuzz) X(backend) X(tokenizer) X(vocabularies) X(sentencepiece) X(chat) X(sampler) \
+    X(kv) X(loader) X(weights) X(fuzz) X(backend) X(tokenizer) X(vocabularies) X(sentencepiece) X(chat) X(sampler) \
     X(kernels) X(attention) X(randomness) X(draws) X(estimators) X(pps) X(proposals) X(importance)      \
     X(sparse) X(bernoulli) X(vattention) X(vattention_bounds) X(extremes) X(means) X(model) X(dummy)    \
     X(step) X(path) X(finite) X(cli) X(cli_jsonl) X(cli_parallel) X(cli_bench) X(cli_compare) X(cli_eval)       \

@@ -1,5 +1,5 @@
-// tests/engine/test_backend.c - the CPU backend's operations on every instruction set of this machine, against double
-// precision.
+// tests/engine/test_backend.c - compares the CPU backend's operations with double precision, on every instruction set of this
+// machine.
 #include "engine/backend/cpu/cpu_ops.h"
 #include "engine/kv/kv.h"
 #include "tests/test.h"
@@ -14,7 +14,7 @@ static const float SENTINEL = 9876.5f;
 enum { GUARD = 32 };
 static sl_error err;
 
-static const sl_backend *backend_of(const char *isa, int threads) { // NULL: not on this processor
+static const sl_backend *backend_of(const char *isa, int threads) { // NULL: this processor does not have it
     const sl_backend *be;
     setenv("SLEIGH_ISA", isa, 1);
     int rc = sl_cpu_init(threads, &be, &err);
@@ -36,7 +36,7 @@ static sl_weight make_weight(sl_dtype dtype, int n_rows, int n_cols, uint64_t se
         float x = (float)test_normal(&seed);
         bf16 b = sl_f32_to_bf16(x);
         f16 h = (f16)(test_uniform(&seed) * 65536);
-        if ((h >> 10 & 31) > 16) h &= 0x83ff; // no huge numbers, infinities or NaN: subnormals instead
+        if ((h >> 10 & 31) > 16) h &= 0x83ff; // huge numbers, infinities and NaN become subnormals
         (*wide)[i] = dtype == SL_BF16 ? sl_bf16_to_f32(b) : dtype == SL_F16 ? sl_f16_to_f32(h) : x;
         if (dtype == SL_BF16)
             memcpy(data + 2 * i, &b, 2);
@@ -54,7 +54,7 @@ static float *normals(size_t n, uint64_t seed) {
     return x;
 }
 
-// n products summed in fp32 in any order: error below n 2^-24 times the sum of magnitudes.
+// The sum of n products in fp32, in any order, has an error below n 2^-24 times the sum of the magnitudes.
 static void check_linear(const float *out, const float *x, const float *w, int n_rows, int n_outs, int n, float before) {
     for (int r = 0; r < n_rows; r++)
         for (int o = 0; o < n_outs; o++) {
@@ -95,7 +95,8 @@ static void linear(void) {
     restore();
 }
 
-// Decode: a row alone, among others, with 1 thread. Prefill: whole and in chunks at their positions, with 1 thread.
+// Equal bits. Decode: a row alone and among others, with many threads and 1. Prefill: whole and in chunks, with many threads
+// and 1.
 static void linear_bits_of(const char *isa, int N) {
     enum { ROWS = 150, OUTS = 200, FIRST = 300 };
     const sl_backend *be = backend_of(isa, 0);
@@ -146,7 +147,8 @@ static void small_ops(void) {
                 for (int r = 0; r < 3; r++) {
                     double sum = 0;
                     for (int j = 0; j < n; j++) sum += (double)x[r * n + j] * x[r * n + j];
-                    for (int j = 0; j < n; j++) { // the sum is good to n 2^-24, its root to half of that, three more roundings
+                    for (int j = 0; j < n;
+                         j++) { // relative errors: n 2^-24 of the sum, half of it of the root, three roundings
                         double want = x[r * n + j] / sqrt(sum / n + 1e-5) * wide[j];
                         CHECK_NEAR(out[r * n + j], want, fabs(want) * (n / 2 + 4) * 0x1p-24);
                     }
@@ -159,7 +161,7 @@ static void small_ops(void) {
                 for (int j = 0; j < 3 * n; j++) g[j] *= j % 5 == 0 ? 60 : 3; // large and small arguments
                 memcpy(out, g, 3 * n * 4);
                 sl_cpu_swiglu(out, x, 3 * n);
-                for (int j = 0; j < 3 * n; j++) { // 2^x is good to 2e-7, its argument to |g| 2^-24
+                for (int j = 0; j < 3 * n; j++) { // relative error of 2^x 2e-7, absolute error of its argument |g| 2^-24
                     double want = g[j] / (1 + exp(-(double)g[j])) * x[j];
                     CHECK_NEAR(out[j], want, fabs(want) * (1e-6 + fabs(g[j]) * 0x1p-22) + 1e-35);
                 }
@@ -195,7 +197,7 @@ static void rope_append(void) {
                     CHECK_NEAR(y[i], x[i] * c - x[i + half] * s, 6 * 4 * 0x1p-24);
                     CHECK_NEAR(y[i + half], x[i + half] * c + x[i] * s, 6 * 4 * 0x1p-24);
                 }
-                for (int h = 0; h < KV; h++) { // and bf16: 2^-8 relative at most half a step
+                for (int h = 0; h < KV; h++) { // rounded to bf16: a relative error of at most 2^-9, half a step
                     const float *x = k0 + (r * KV + h) * dim;
                     size_t at = (((size_t)pages[positions[r] / 256] * KV + h) * 256 + positions[r] % 256) * dim + i;
                     double want = x[i] * c - x[i + half] * s;

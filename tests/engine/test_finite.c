@@ -1,5 +1,5 @@
-// tests/engine/test_finite.c - a model whose numbers become NaN: no token is sampled, no state changes, and the error states
-// the place.
+// tests/engine/test_finite.c - models whose logits become NaN: no token is sampled, no session changes, and the error names the
+// place.
 #include "engine/sleigh.h"
 #include "tests/support/run_cli.h"
 #include "tests/support/gpu.h"
@@ -13,9 +13,9 @@
 
 static sl_error err;
 
-enum { BAD = 77, B = 3 }; // a token whose embedding is NaN; sequences
+enum { BAD = 77, B = 3 }; // BAD: a token whose embedding is NaN. B: sequences
 
-// Copies the embedded model to the case's folder, with NaN in row `row` of tensor `name`, or in the whole tensor (-1).
+// Copies the embedded model to the case's folder, with NaN in row `row` of tensor `name`. row -1: in all rows
 static const char *broken_model(const char *name, int row) {
     static char dir[256];
     char from[300], to[300], key[128], *at;
@@ -57,7 +57,7 @@ typedef struct batch {
     sl_sampler *samplers[B];
 } batch;
 
-// Sequences of 300 tokens. Sequence i has the broken token at bad_at[i], if this is not negative.
+// Sequences of 300 tokens. Sequence i has the token BAD at bad_at[i], unless bad_at[i] is negative.
 static batch open_batch(const char *dir, const char *device, const char *attn, const int bad_at[B]) {
     sl_sampling greedy = sl_sampling_default();
     batch b = {.on = model_fixture_load(dir, attn, (sl_engine_options){.n_ctx = 1024, .n_sequences = B, .device = device})};
@@ -80,7 +80,7 @@ static void close_batch(batch *b) {
     model_fixture_close(&b->on);
 }
 
-// The second of three sequences becomes NaN, by a token of its prompt or by a token that it decodes.
+// The second of three sequences gets the token BAD, in its prompt or in a decode step.
 static void try_batch(const char *device, const char *attn, int by_prompt) {
     const char *dir = broken_model("model.embed_tokens.weight", BAD);
     batch b = open_batch(dir, device, attn, (int[]){-1, by_prompt ? 123 : -1, -1});
@@ -95,7 +95,7 @@ static void try_batch(const char *device, const char *attn, int by_prompt) {
     CHECK_OK(sl_session_check_logits(b.s[0], &err), err);
     CHECK_ERR(sl_session_check_logits(b.s[1], &err), err, SL_ERR_NOT_FINITE, where);
     CHECK_OK(sl_sample(good, 2, samplers, want, &err), err);
-    for (int i = 0; i < 2; i++) { // twice, because the first error must not change any state
+    for (int i = 0; i < 2; i++) { // twice, because the first error must not change a session
         CHECK_ERR(sl_sample(b.s, B, b.samplers, ids, &err), err, SL_ERR_NOT_FINITE, where);
         CHECK_ERR(sl_step(b.s, B, b.samplers, ids, &err), err, SL_ERR_NOT_FINITE, "sequence 11: ");
         for (int k = 0; k < B; k++) CHECK_INT(sl_session_n_tokens(b.s[k]), n_tokens);
@@ -109,7 +109,7 @@ static void try_batch(const char *device, const char *attn, int by_prompt) {
     close_batch(&b);
 }
 
-// A weight of the last layer behind its keys is NaN: all keys are finite, but the logits are not.
+// A weight behind the last key is NaN: all keys are finite, the logits are not.
 static void try_last_norm(const char *device) {
     batch b = open_batch(broken_model("model.norm.weight", -1), device, "dense", (int[]){-1, -1, -1});
     int32_t ids[B];
@@ -128,12 +128,12 @@ static void last_norm_cpu(void) {
     try_last_norm("cpu");
 }
 
-// A method may never read the broken row again. So the error must come from the logits of the step that adds the row.
+// Methods that skip the row of NaN would decode on. The logits of the row's own step are refused.
 static void unread_row_cpu(void) {
     try_batch("cpu", "streaming:sink=1:window=8", 0);
 }
 
-// Commands end with an error that states the place. They write no figure, no answer and no file.
+// Commands end with an error that names the place. They write no figure, no answer and no file.
 static void commands(void) {
     static char dir[256], out[300], npy[300], ids[300], prompt[300], attn[] = "dense,santa-prop:S=32";
     const char *from = broken_model("model.norm.weight", -1);
@@ -167,7 +167,7 @@ static void commands(void) {
     CHECK(access(npy, F_OK));
 }
 
-// One token of several is broken. The error counts tokens from the beginning of the text, for any length of the passes.
+// One token of several is BAD. The position in the error counts from the beginning of the text, with any chunk size.
 static void logits_command(void) {
     const char *dir = broken_model("model.embed_tokens.weight", BAD);
     spill(in_tmp("ids"), "5,6,7,8,77,6,9", 14);

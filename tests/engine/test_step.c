@@ -1,4 +1,5 @@
-// tests/engine/test_step.c - sl_sample and sl_step give the same tokens, logits and states as separate sampling and decoding.
+// tests/engine/test_step.c - sl_sample and sl_step give the same tokens, logits and states as sampling on the host and then
+// decoding.
 #include "engine/sleigh.h"
 #include "tests/support/models.h"
 #include "tests/test.h"
@@ -37,8 +38,8 @@ static void step_close(step_fixture *r) {
     model_fixture_close(&r->on);
 }
 
-// The results that sl_step must give, from sl_sample and sl_decode. rc: the return code of the decode step.
-static int draw_and_decode(step_fixture *r, int32_t *ids) {
+// Does what sl_step does, with sl_sample and sl_decode. Returns the result of the decode step.
+static int sample_and_decode(step_fixture *r, int32_t *ids) {
     sl_session *live[B];
     int32_t live_ids[B];
     int n = 0;
@@ -56,11 +57,12 @@ static void check_equal(const step_fixture *a, const step_fixture *b, const char
     }
 }
 
-static void step_is_draw_and_decode(void) {
-    static const char *const methods[] = {"dense", "santa-prop:S=16", "santa-pps:S=24:budget=variance"}; // the last keeps state
+static void step_is_sample_and_decode(void) {
+    static const char *const methods[] = {"dense", "santa-prop:S=16",
+                                          "santa-pps:S=24:budget=variance"}; // the last method keeps a state
     enum { STEPS = 6, EOS = 1009 };
     for (size_t m = 0; m < sizeof methods / sizeof *methods; m++) {
-        const sl_logit_bias end = {EOS, 14}; // is chosen now and then
+        const sl_logit_bias end = {EOS, 14}; // sampled now and then
         sl_sampling params[B];
         for (int i = 0; i < B; i++) params[i] = sl_sampling_default(), params[i].seed = 5 + i;
         params[0].temp = 0;
@@ -70,13 +72,13 @@ static void step_is_draw_and_decode(void) {
         for (int step = 0; step < STEPS; step++) {
             int32_t drawn[B], ids[B], want[B];
             CHECK_OK(sl_sample(a.batch, B, a.samplers, drawn, &err), err);
-            for (int i = 0; i < B; i++) { // a token is sampled with the position of the row that it will have
+            for (int i = 0; i < B; i++) { // the position of a token is the position of its row
                 const sl_session *x = a.batch[i];
                 CHECK_INT(drawn[i], sl_sampler_sample(a.samplers[i], sl_session_logits(x), 100 + (uint32_t)i,
                                                       (uint32_t)sl_session_n_tokens(x)));
             }
             CHECK_OK(sl_step(a.batch, B, a.samplers, ids, &err), err);
-            CHECK_OK(draw_and_decode(&b, want), err);
+            CHECK_OK(sample_and_decode(&b, want), err);
             for (int i = 0; i < B; i++) {
                 CHECK_INT(ids[i], want[i]);
                 CHECK_INT(drawn[i], want[i]);
@@ -88,7 +90,7 @@ static void step_is_draw_and_decode(void) {
     }
 }
 
-static void end_tokens(void) { // are returned but not appended: for some sequences, for all
+static void end_tokens(void) { // they are not appended, when some or all sequences sample one
     const sl_logit_bias end = {1012, 1e4f};
     sl_sampling params[B];
     for (int i = 0; i < B; i++) params[i] = sl_sampling_default(), params[i].temp = 0;
@@ -117,7 +119,7 @@ static void end_tokens(void) { // are returned but not appended: for some sequen
 static void all_or_none(void) {
     sl_sampling params[B];
     for (int i = 0; i < B; i++) params[i] = sl_sampling_default();
-    step_fixture r = step_open("dense", 600, params); // the longest sequence has no room left
+    step_fixture r = step_open("dense", 600, params); // the longest sequence is full
     int32_t ids[B], want[B], drawn[B];
     CHECK_OK(sl_sample(r.batch, B, r.samplers, want, &err), err);
     CHECK_ERR(sl_step(r.batch, B, r.samplers, ids, &err), err, SL_ERR_CONTEXT, "sequence 103: the context is full: 600");
@@ -132,7 +134,7 @@ static void all_or_none(void) {
 }
 
 static const test_case cases[] = {
-    {"step-is-draw-and-decode", 0, step_is_draw_and_decode},
+    {"step-is-sample-and-decode", 0, step_is_sample_and_decode},
     {"end-tokens", 0, end_tokens},
     {"all-or-none", 0, all_or_none},
     {0},

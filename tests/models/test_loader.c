@@ -1,5 +1,5 @@
-// tests/models/test_loader.c - model folders, good and broken: safetensors files, indices, config.json. Each refusal names what
-// is wrong.
+// tests/models/test_loader.c - good and broken model folders: safetensors files, indices, config.json. Each error names the
+// fault.
 #include "engine/base/json.h"
 #include "models/safetensors.h"
 #include "engine/sleigh.h"
@@ -30,7 +30,7 @@ static void remove_file(const char *name) {
     unlink(path);
 }
 
-// A safetensors file with this header (padded with blanks to a multiple of 8) and n_data bytes 0, 1, 2, ...
+// Writes a safetensors file with this header, padded with blanks to a multiple of 8, and n_data bytes 0, 1, 2, ...
 static void write_tensors(const char *name, const char *header, size_t n_data) {
     size_t n = (strlen(header) + 7) / 8 * 8;
     unsigned char *file = malloc(8 + n + n_data);
@@ -107,7 +107,7 @@ static const struct {
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2]}}", 8, "dtype, shape and data_offsets"},
     {"{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}", 8, "each once"},
     {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8],\"x\":1}}", 8, "each once"},
-    {"{\"a\":" T("F32", "[1]", "[0,4]") ",\"a\":" T("F32", "[1]", "[4,8]") "}", 8, "tensor a is there twice"},
+    {"{\"a\":" T("F32", "[1]", "[0,4]") ",\"a\":" T("F32", "[1]", "[4,8]") "}", 8, "tensor a occurs twice"},
     {"{\"a\":" T("F32", "[2]", "[0,8]"), 8, "',' or '}'"},
     {"{\"a\":" T("F32", "[2]", "[0,8]") "} x", 8, "nothing after the last '}'"},
     {"[]", 0, "'{'"},
@@ -151,8 +151,8 @@ static void shards(void) {
         int code;
     } bad[] = {
         {INDEX("{\"a\":\"1.safetensors\",\"b\":\"3.safetensors\"}"), "3.safetensors: No such file", SL_ERR_IO},
-        {INDEX("{\"a\":\"1.safetensors\",\"c\":\"2.safetensors\"}"), "tensor c is not in it", SL_ERR_FORMAT},
-        {INDEX("{\"a\":\"2.safetensors\",\"b\":\"1.safetensors\"}"), "is not in it", SL_ERR_FORMAT},
+        {INDEX("{\"a\":\"1.safetensors\",\"c\":\"2.safetensors\"}"), "tensor c is not in this file", SL_ERR_FORMAT},
+        {INDEX("{\"a\":\"2.safetensors\",\"b\":\"1.safetensors\"}"), "is not in this file", SL_ERR_FORMAT},
         {INDEX("{\"a\":\"1.safetensors\"}"), "", 0},
         {INDEX("{\"b\":\"2.safetensors\",\"a\":\"../1.safetensors\"}"), "a file in this folder", SL_ERR_FORMAT},
         {INDEX("{\"a\":7}"), "a file in this folder", SL_ERR_FORMAT},
@@ -175,12 +175,12 @@ static void shards(void) {
     CHECK(strstr(sl_tensors_find(t, "b")->file, "2.safetensors"));
     sl_tensors_close(t);
     write_tensors("2.safetensors", "{\"a\":" T("F16", "[2]", "[0,4]") "}", 4);
-    CHECK_ERR(sl_tensors_open(test_tmp(), &t, &err), err, SL_ERR_FORMAT, "tensor a is there twice");
+    CHECK_ERR(sl_tensors_open(test_tmp(), &t, &err), err, SL_ERR_FORMAT, "tensor a occurs twice");
     write_tensors("2.safetensors", "{\"b\":" T("F16", "[1]", "[0,2]") ",\"x\":" T("F16", "[1]", "[2,4]") "}", 4);
     CHECK_ERR(sl_tensors_open(test_tmp(), &t, &err), err, SL_ERR_FORMAT, "tensor x is not in model.safetensors.index.json");
 }
 
-// A file of `size` bytes that says its header has n: `{}` and blanks fill it, all else is zero.
+// Writes a file of `size` bytes whose header length says n. `{}` and blanks fill the header. All other bytes are zero.
 static void write_header_length(uint64_t n, size_t size) {
     static const char text[] = "{}";
     char path[512];
@@ -197,7 +197,7 @@ static void write_header_length(uint64_t n, size_t size) {
     CHECK(!fclose(f));
 }
 
-static void header_lengths(void) { // the file ends with a page: a byte behind it cannot be read
+static void header_lengths(void) { // the file ends at the end of a page, so that a read behind it faults
     enum { SIZE = 4096, MIB = 1 << 20, LARGE = 102 * MIB };
     static const uint64_t beyond[] = {SIZE - 7,       SIZE - 6,          SIZE - 5,       SIZE - 4,   SIZE - 3,
                                       SIZE - 2,       SIZE - 1,          SIZE,           SIZE + 1,   INT32_MAX,
@@ -217,17 +217,17 @@ static void header_lengths(void) { // the file ends with a page: a byte behind i
                  (unsigned long long)beyond[i], SIZE - 8);
         CHECK_ERR(sl_tensors_open(test_tmp(), &t, &err), err, SL_ERR_FORMAT, says);
     }
-    write_header_length(1, 9); // the smallest: a header of one byte, which is no object
+    write_header_length(1, 9); // the smallest file: a header of one byte, which is not an object
     CHECK_ERR(sl_tensors_open(test_tmp(), &t, &err), err, SL_ERR_FORMAT, "header, byte 1: expected a string");
     write_header_length(0, 8);
     CHECK_ERR(sl_tensors_open(test_tmp(), &t, &err), err, SL_ERR_FORMAT, "header, byte 0: expected '{'");
-    write_header_length(100 * MIB, LARGE); // the format's own limit
+    write_header_length(100 * MIB, LARGE); // the limit of the format
     CHECK_ERR(sl_tensors_open(test_tmp(), &t, &err), err, SL_ERR_FORMAT, "nothing after the last '}'");
     write_header_length(100 * MIB + 1, LARGE);
     CHECK_ERR(sl_tensors_open(test_tmp(), &t, &err), err, SL_ERR_FORMAT, "104857601 bytes, expected at most 104857600");
 }
 
-// Escaped characters in JSON strings: half a surrogate pair is no character.
+// Escaped characters in JSON strings. Half a surrogate pair is not a character.
 static void surrogates(void) {
     static const struct {
         const char *escaped, *name; // NULL: refused
@@ -272,7 +272,7 @@ static void surrogates(void) {
             CHECK_STR(sl_tensors_at(t, 0)->name, names[i].name);
             sl_tensors_close(t);
         }
-        snprintf(text, sizeof text, LLAMA(SHAPE ",\"_name_or_path\":\"%s\""), names[i].escaped); // by the other parser
+        snprintf(text, sizeof text, LLAMA(SHAPE ",\"_name_or_path\":\"%s\""), names[i].escaped); // the parser of config.json
         int zero = !strcmp(names[i].escaped, "\\u0000");
         rc = load_config(text, &c);
         if (rc != (names[i].name || zero ? 0 : SL_ERR_FORMAT) || (rc && !strstr(err.message, "config.json: line 1")))
@@ -280,7 +280,7 @@ static void surrogates(void) {
     }
 }
 
-// Mutated files either open, with every byte readable, or are refused; the sanitizers watch.
+// A mutated file either opens, and then every byte can be read, or is refused. Sanitizers find reads outside the mapping.
 static void fuzz(void) {
     enum { ROUNDS = 4000 };
     unsigned char base[8 + 512 + 28], file[sizeof base];
@@ -311,7 +311,7 @@ static void fuzz(void) {
         sl_tensors_close(t);
         opened++;
     }
-    CHECK(opened > 0 && opened < ROUNDS); // mutations inside a name or a blank leave a good file
+    CHECK(opened > 0 && opened < ROUNDS); // a mutation of a name or a blank leaves a good file
 }
 
 // ---- config.json ----
@@ -375,7 +375,7 @@ static void config_refusals(void) {
         {"{" SHAPE "}", "model_type"},
         {"{\"model_type\":\"llama\",\"architectures\":[\"LlamaForSequenceClassification\"]," SHAPE "}", "architectures"},
         {LLAMA(SHAPE ",\"head_dim\":72"), "head_dim is 72"},
-        {LLAMA(SHAPE ",\"num_key_value_heads\":5"), "no multiple"},
+        {LLAMA(SHAPE ",\"num_key_value_heads\":5"), "not a multiple"},
         {LLAMA(SHAPE ",\"num_key_value_heads\":64"), "num_key_value_heads is 64"},
         {LLAMA("\"vocab_size\":10"), "hidden_size is missing"},
         {LLAMA("\"vocab_size\":\"10\""), "vocab_size is a string"},
@@ -453,20 +453,20 @@ static void nulls(void) {
         CHECK(root != NULL);
         CHECK_INT(test_nulls(root, configs[i].file, none, describe_config), configs[i].n);
         json_decref(root);
-        CHECK_OK(load_config(configs[0].text, &(sl_config){0}), err); // for the next file
+        CHECK_OK(load_config(configs[0].text, &(sl_config){0}), err); // the next file gets no field of this one
     }
     write_tensors("1.safetensors", "{\"__metadata__\":null,\"a\":" T("F32", "[2]", "[0,8]") "}", 8);
     static const char text[] = INDEX("{\"a\":\"1.safetensors\"}");
     char made[256];
     write_file("model.safetensors.index.json", text, sizeof text - 1);
     describe_tensors(made, sizeof made);
-    CHECK_STR(made, "a "); // null as the header's metadata is read
+    CHECK_STR(made, "a "); // null as __metadata__ is accepted
     json_t *index = json_loads(text, 0, NULL);
     CHECK_INT(test_nulls(index, "model.safetensors.index.json", index_maps, describe_tensors), 2);
     json_decref(index);
 }
 
-// What a config derives must be good, whether its fields are left out or null.
+// Derived values are right when a field is left out and when it is null.
 static void derived(void) {
     static const char *const head_dims[] = {"", ",\"head_dim\":null"};
     sl_config c;
@@ -476,7 +476,7 @@ static void derived(void) {
             LLAMA("\"vocab_size\":10,\"hidden_size\":%d,\"intermediate_size\":64,\"num_hidden_layers\":1,"
                   "\"num_attention_heads\":%d%s");
         snprintf(text, sizeof text, dims, 8, 16, head_dims[i]);
-        CHECK_ERR(load_config(text, &c), err, SL_ERR_FORMAT, "hidden_size 8 is no multiple of num_attention_heads 16");
+        CHECK_ERR(load_config(text, &c), err, SL_ERR_FORMAT, "hidden_size 8 is not a multiple of num_attention_heads 16");
         snprintf(text, sizeof text, dims, 8, 1, head_dims[i]);
         CHECK_ERR(load_config(text, &c), err, SL_ERR_UNSUPPORTED, "head_dim is 8, supported are multiples of 16 up to 256");
         snprintf(text, sizeof text, dims, 512, 1, head_dims[i]);
@@ -491,7 +491,7 @@ static void derived(void) {
     CHECK(c.norm_eps == 1e-6f);
 }
 
-static void rope_frequencies(void) { // against double arithmetic: powf and its like are good to a few 2^-24, exponents add 1e-6
+static void rope_frequencies(void) { // compares with double precision: powf has an error of a few 2^-24, the exponent adds 1e-6
     sl_config c = {.head_dim = 128,
                    .rope_theta = 500000,
                    .rope_type = SL_ROPE_LLAMA3,
@@ -518,7 +518,7 @@ static void rope_frequencies(void) { // against double arithmetic: powf and its 
     for (int i = 0; i < 64; i++) CHECK_NEAR(got[i] / (pow(500000, -2.0 * i / 128) / 8), 1, 4e-6);
 }
 
-// What was mapped against what the file has become; a file that takes its name is not it.
+// A mapped file that changes is found. A new file with the same name does not count as a change.
 static void changed_files(void) {
     static const char *const parts[] = {NULL, NULL, "bytes, expected ", "modified at 0.000000001, expected "};
     const struct timespec early[2] = {{.tv_nsec = 1}, {.tv_nsec = 1}};

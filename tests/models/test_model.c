@@ -1,6 +1,5 @@
-// tests/models/test_model.c - whole models. Golden logits and tokens come from Hugging Face transformers (tests/goldens, made
-// by scripts/make_goldens.py). Other cases check what the engine promises: paging, chunks, batches, seeds, threads, reuse of a
-// prefix.
+// tests/models/test_model.c - whole models: golden logits and tokens from Hugging Face transformers (tests/goldens, made by
+// scripts/make_goldens.py), and equal bits with paging, chunks, batches, threads and a reused prefix.
 #include "engine/backend/backend.h"
 #include "engine/sleigh.h"
 #include "tests/support/models.h"
@@ -40,7 +39,7 @@ static int equal_bits(const float *a, const float *b, int n) {
 
 typedef struct golden_check {
     const test_array *want;
-    double square, norm, worst; // sums over all logits; the largest |difference|
+    double square, norm, worst; // sums over all entries; the worst |difference|
 } golden_check;
 
 static int compare_rows(void *ctx, int first, int n_rows, const float *logits, sl_error *e) {
@@ -58,10 +57,10 @@ static int compare_rows(void *ctx, int first, int n_rows, const float *logits, s
     return 0;
 }
 
-// The goldens are computed in fp32, with K and V rounded to bf16 as in our cache. Two differences remain. The order of fp32
-// sums differs: 2^-24 * sqrt(terms), about 1e-6 relative. And such a difference moves a few numbers of K and V across a
-// rounding boundary of bf16: about 2^-24 * sqrt(100) * 2^9 / 2 = 1e-4 of them, by 2^-8 each. Averaged over the rows of
-// attention this is about 1e-5 relative. 2e-4 leaves a margin for models with few keys.
+// The goldens are fp32, except K and V, which are rounded to bf16 as in our cache. Two differences remain. The order of fp32
+// sums gives a relative error of 2^-24 * sqrt(terms), about 1e-6. Such an error moves a few entries of K and V over a rounding
+// boundary of bf16: a share of about 2^-24 * sqrt(100) * 2^9 / 2 = 1e-4 of the entries, by 2^-8 each. Averaged over a row of
+// attention this is a relative error of about 1e-5. 2e-4 leaves a margin for models with few keys.
 enum { GREEDY_STEPS = 32 };
 static const double GOLDEN_RELATIVE = 2e-4;
 
@@ -121,7 +120,7 @@ static void golden_sharded(void) {
 static void golden_mistral(void) {
     check_golden("mistral");
 }
-// The numbers that each norm reads are as small as eps, so another eps in one norm makes an error of a percent.
+// The input of every norm is as small as eps, so a wrong eps in one norm causes an error of a percent.
 static void golden_eps(void) {
     check_golden("eps");
 }
@@ -129,11 +128,11 @@ static void golden_eps_default(void) { // a config.json without rms_norm_eps
     check_golden("eps-default");
 }
 
-// Attention of the trained model is more peaked than with random weights, so a key on the other side of a rounding boundary
-// changes more.
+// The attention of the trained model is sharper than that of random weights, so a key on the other side of a rounding boundary
+// has a larger effect.
 static const double TINY_RELATIVE = 1e-3;
 
-static void golden_tiny(void) { // the embedded model: the last positions of a prompt and the greedy continuation
+static void golden_tiny(void) { // the embedded model: its last positions and its greedy continuation
     int n, n_greedy;
     model_fixture r = fixture_open("models/tiny", "dense", 4096, 1, 0, 0, 0);
     int32_t *ids = test_read_ids("tests/goldens/tiny/ids.json", &n);
@@ -160,9 +159,9 @@ static void golden_tiny(void) { // the embedded model: the last positions of a p
     free(ids), free(greedy), free(want.data);
 }
 
-// ---- what the engine promises, with the embedded model ----
+// ---- the engine, on the embedded model ----
 
-static void chunked_prefill(void) { // equal bits for every chunk size, at and around page borders
+static void chunked_prefill(void) { // equal bits with any chunk size, at and around page boundaries
     static const int lengths[] = {1, 255, 256, 257, 700}, chunks[] = {1024, 256, 100, 17};
     model_fixture first = fixture_open("models/tiny", "dense", 1024, 1, chunks[0], 0, 0);
     int32_t *ids = test_ids(700, first.n_vocab, test_seed);
@@ -184,7 +183,7 @@ static void chunked_prefill(void) { // equal bits for every chunk size, at and a
     free(ids), free(want), free(got);
 }
 
-// Decodes 8 sequences of different lengths together, then each alone. The bits must be equal.
+// Decoding 8 sequences of different lengths together and one by one gives equal bits.
 static void batch_of_8(const char *attn) {
     enum { B = 8, STEPS = 6 };
     static const int lengths[B] = {1, 40, 255, 256, 257, 300, 511, 640};
@@ -254,7 +253,7 @@ static void seeds_and_threads(void) {
     }
 }
 
-static void decode_agrees_with_prefill(void) { // decoding token by token and prefilling all at once differ by rounding only
+static void decode_agrees_with_prefill(void) { // token by token and all at once, the logits differ by rounding only
     enum { N = 400, FROM = 250 };
     model_fixture r = fixture_open("models/tiny", "dense", 1024, 1, 0, 0, 0);
     int32_t *ids = test_ids(N, r.n_vocab, test_seed);
@@ -269,13 +268,13 @@ static void decode_agrees_with_prefill(void) { // decoding token by token and pr
         double d = sl_session_logits(whole)[i] - want[i];
         square += d * d, norm += (double)want[i] * want[i];
     }
-    CHECK_NEAR(sqrt(square / norm), 0, 2e-3); // K and V of 150 tokens are rounded to bf16 after sums in another order
+    CHECK_NEAR(sqrt(square / norm), 0, 2e-3); // K and V of 150 tokens are rounded to bf16 from sums in another order
     sl_session_free(whole);
     model_fixture_close(&r);
     free(ids), free(want);
 }
 
-static void prefix_reuse(void) { // after truncate and fork a session gives the bits of a new one
+static void prefix_reuse(void) { // truncate and fork give the bits of a new session
     enum { N = 600, CUT = 300, STEPS = 4 };
     model_fixture r = fixture_open("models/tiny", "santa-prop:S=16", 1024, 3, 0, 0, 3);
     int32_t *ids = test_ids(N, r.n_vocab, test_seed), *other = test_ids(N, r.n_vocab, test_seed + 1);
@@ -318,8 +317,8 @@ static void context_overflow(void) {
     free(ids);
 }
 
-// A method that attends densely and counts the steps of its sequence and layer in its state. The count shows when the engine
-// clears the state.
+// A method that counts the steps of its sequence and layer in its state, which shows when the engine clears the state. It
+// attends densely.
 static const sl_attn_ops *dense_ops;
 static uint32_t last_count; // of layer 0
 
@@ -335,7 +334,8 @@ static void counting_decode(const sl_attn_decode_args *args) {
     for (int i = 0; i < args->n_seqs; i++) {
         uint32_t *count = args->seqs[i].state;
         count[args->layer]++;
-        for (int j = 0; j < args->geom->n_layers; j++) CHECK(j == args->layer || count[j] == 0); // one state per layer
+        for (int j = 0; j < args->geom->n_layers; j++)
+            CHECK(j == args->layer || count[j] == 0); // every layer has its own state
         if (args->layer == 0) last_count = count[0];
     }
     dense_ops->decode(&as_dense);
@@ -370,11 +370,11 @@ static void method_state(void) {
     CHECK(steps >= 4);
     CHECK_OK(sl_decode(&s, 1, ids, &err), err);
     CHECK_INT(last_count, steps + 1);
-    CHECK_OK(sl_session_fork(s, 280, 0, &fork, &err), err); // a fork begins with a cleared state
+    CHECK_OK(sl_session_fork(s, 280, 0, &fork, &err), err); // the state of a fork begins with zeros
     run_greedy(&r, fork, ids + 280, 10, 5, got, NULL);
     CHECK(equal_bits(got, want, r.n_vocab));
     CHECK_INT(last_count, steps);
-    CHECK_OK(sl_session_truncate(s, 280, &err), err); // a truncated session too
+    CHECK_OK(sl_session_truncate(s, 280, &err), err); // the state of a truncated session begins with zeros
     CHECK_OK(sl_decode(&s, 1, ids, &err), err);
     CHECK_INT(last_count, 1);
     set_plan(&r, &(sl_attn_spec){.method = sl_attn_find("dense")}); // another session decodes with another method
@@ -382,15 +382,15 @@ static void method_state(void) {
     set_plan(&r, &(sl_attn_spec){.method = &counting});
     CHECK_OK(sl_decode(&s, 1, ids, &err), err);
     CHECK_INT(last_count, 2);
-    CHECK_OK(sl_decode(&fork, 1, ids, &err), err); // the step with the other method has cleared its state
+    CHECK_OK(sl_decode(&fork, 1, ids, &err), err); // its state begins with zeros
     CHECK_INT(last_count, 1);
     sl_session_free(fork), sl_session_free(s);
     model_fixture_close(&r);
     free(ids), free(want), free(got);
 }
 
-// A change of a parameter, of the method, or of the second method of a composition clears the state, because other parameters
-// made it. Setting equal parameters keeps it.
+// After a change of one parameter, of the method or of the second method of a composition, the state begins with zeros, because
+// another parameter made the old state. Setting the same parameters again keeps the state.
 static void state_after_a_parameter_change(void) {
     static const sl_attn_param params[] = {{"x", SL_PARAM_INT, 0, 0, 9, "test", NULL}, {0}};
     static const sl_attn_ops ops = {.workspace = counting_workspace, .decode = counting_decode, .state = counting_state};
@@ -414,9 +414,9 @@ static void state_after_a_parameter_change(void) {
     model_fixture_close(&r);
 }
 
-// After a prefill, the output of the last decode step does not belong to the row before, so it must not be used for a plan. A
-// fork has the same rows, the same sequence and a cleared state, so its bits are equal. One step later the output before is
-// used, so a new fork gives other bits.
+// When tokens were prefilled since the last decode step, the remembered output of that step is not the previous step's, and the
+// method must not plan with it. A fork has the same rows, the same sequence and an empty state, so it gives equal bits. One
+// step later the method plans with its output, so a fork gives other bits.
 static void state_after_a_prefill(void) {
     static const char *const methods[] = {"santa-pps:S=24:budget=variance", "santa:S=24:budget=variance"};
     enum { N = 200, FIRST = 180 };
@@ -441,7 +441,7 @@ static void state_after_a_prefill(void) {
 }
 
 // An engine whose method or parameter was changed gives the bits of an engine that was opened with it: the seed does not
-// change. Prefill is dense, so all earlier numbers are equal.
+// change. Prefill is dense, so the bits are equal up to the change.
 static void seed_after_a_parameter_change(void) {
     static const char *const from[] = {"dense", "santa-sys:S=9", "santa-pps:S=24", "magicpig:K=5:L=20", "santa-sys:S=9"};
     static const char *const to[] = {"santa-sys:S=8", "santa-sys:S=8", "santa-pps:S=24:budget=variance", "magicpig:K=5:L=21",
@@ -449,13 +449,13 @@ static void seed_after_a_parameter_change(void) {
     enum { N = 600, STEPS = 3 };
     for (int m = 0; m < 5; m++) {
         float *out[3];
-        for (int i = 0; i < 3; i++) { // method changed later; opened with it; opened with it and with another seed
+        for (int i = 0; i < 3; i++) { // changed; opened with it; opened with it and another seed
             model_fixture r = fixture_open("models/tiny", i ? to[m] : from[m], 1024, 1, 0, 0, i == 2 ? 6 : 5);
             int32_t *ids = test_ids(N, r.n_vocab, test_seed);
             sl_session *s = model_fixture_session(&r, 3);
             sl_attn_spec spec;
             CHECK_OK(sl_prefill(s, ids, N - STEPS - 2, NULL, &err), err);
-            if (i == 0) { // two steps with the first method, then truncated
+            if (i == 0) { // two steps with the previous method, and back
                 for (int j = N - STEPS - 2; j < N - STEPS; j++) CHECK_OK(sl_decode(&s, 1, &ids[j], &err), err);
                 CHECK_OK(sl_session_truncate(s, N - STEPS - 2, &err), err);
                 CHECK_OK(sl_attn_parse(to[m], &spec, &err), err);
@@ -529,8 +529,7 @@ static int same_report(const sl_attn_report *a, const sl_attn_report *b) {
            same_float(a->cosine, b->cosine) && same_float(a->bias, b->bias) && a->tiles == b->tiles;
 }
 
-// Observes a ragged batch whose method keeps state. Checks the number, order and figures of the records, and that no output
-// changes.
+// Shadows with a state, on a ragged batch: checks count, order and figures of the records, and that the step does not change.
 static void observer(void) {
     static const char *const running = "santa-pps:S=24:budget=variance", *const names[] = {running, "dense", "santa-sys:S=16",
                                                                                            "quest:tokens=64"};
@@ -549,7 +548,7 @@ static void observer(void) {
     model_fixture_run_batch(&r, got);
     now = *sl_engine_attn_stats(r.engine);
     CHECK(equal_bits(got, want, (int)n));
-    CHECK(!memcmp(&now, &stats, sizeof now)); // observed methods do not add to the statistics
+    CHECK(!memcmp(&now, &stats, sizeof now)); // shadows are not counted
 
     int group = FIXTURE_BATCH * c->n_heads, runs = 1 + SHADOWS * SEEDS, noisy = 0, other = 0;
     CHECK_INT(w.n, FIXTURE_STEPS * c->n_layers * runs * group);
@@ -565,7 +564,7 @@ static void observer(void) {
         CHECK_INT(x->seed, SEED + (run ? (run - 1) % SEEDS : 0));
         CHECK(x->spec->method == (run ? shadows[which] : shadows[0]).method);
         CHECK(y->error >= 0 && fabs(y->cosine) <= 1 + 1e-6 && fabs(y->bias) <= y->error + 1e-6);
-        if (run == 1) CHECK(same_report(y, first)); // the running method again, with its state of the steps before
+        if (run == 1) CHECK(same_report(y, first)); // the running method as its own shadow, with the state of earlier steps
         if (run == 2) other += y->error != first->error;
         if (run && which == 1) { // dense
             CHECK(y->error == 0 && y->bias == 0);
@@ -573,7 +572,7 @@ static void observer(void) {
         }
         if (run && which == 2) noisy += y->error > 0;
     }
-    CHECK(other > w.n / runs / 2 && noisy > w.n / runs); // another seed gives other errors; sampled methods have errors
+    CHECK(other > w.n / runs / 2 && noisy > w.n / runs); // another seed gives other errors; sampling has errors
     CHECK_OK(sl_engine_observe(r.engine, NULL, &err), err);
     int before = w.n;
     model_fixture_run_batch(&r, got);
@@ -583,8 +582,8 @@ static void observer(void) {
     free(want), free(got), free(w.at);
 }
 
-// In layer 0 of the first step the queries and keys do not depend on the running method. So a method that is observed there,
-// with its page extras, must report the same as when it runs.
+// In layer 0 of the first step the queries and keys do not depend on the running method. So a shadow of a method reports the
+// same as the running method, page extras included.
 static void observer_same_state(void) {
     static const char *const names[] = {"quest:tokens=64", "dense-q", "santa-is:S=32", "santa-sys:S=16"};
     enum { N = 4 };
@@ -595,7 +594,7 @@ static void observer_same_state(void) {
     int32_t *ids = test_ids(600, r.n_vocab, test_seed);
     int heads = sl_model_config(r.model)->n_heads;
     sl_session *s = model_fixture_session(&r, 4);
-    CHECK_OK(sl_prefill(s, ids, 600, NULL, &err), err); // before the pool keeps page extras
+    CHECK_OK(sl_prefill(s, ids, 600, NULL, &err), err); // the pool has no page extras yet
     observe(&r, &all, 1, shadows, N, 1);
     CHECK_OK(sl_decode(&s, 1, ids, &err), err);
     sl_session_free(s);
@@ -617,12 +616,12 @@ static void observer_same_state(void) {
     free(ids), free(all.at);
 }
 
-// Observes santa-sys and dense attention. Computes the observer's figures again from the outputs of the public operations.
+// Recomputes the observer's figures for santa-sys from the outputs of the public operations of santa-sys and dense.
 static sl_attn_spec judged_spec;
 static float judged[8][64][3]; // [layer][head] error, cosine, bias of the last step
 static uint32_t judged_tiles[8][64];
 
-// The fewest tiles that hold 90% of a head's mass, computed from K: takes the largest tiles until they hold it.
+// The tiles that hold 90% of a head's mass, computed from K: adds the largest tile until the sum reaches 90%.
 static uint32_t tiles_of(const sl_attn_decode_args *a, int head) {
     const sl_kv_view *kv = &a->seqs[0].kv;
     int dim = a->geom->head_dim, h = head / (a->geom->n_heads / a->geom->n_kv_heads);
@@ -692,7 +691,7 @@ static void observer_error(void) {
     CHECK_OK(sl_decode(&s, 1, ids, &err), err);
     double sum = 0;
     int spread = 0;                 // heads whose mass lies in several tiles
-    for (int i = 0; i < w.n; i++) { // of the running method and of the observed one: the same method and seed
+    for (int i = 0; i < w.n; i++) { // running method and shadow have the same method and seed
         const float *want = judged[w.at[i].record.layer][w.at[i].record.head];
         CHECK_NEAR(w.at[i].report.error, want[0], 1e-6);
         CHECK_NEAR(w.at[i].report.cosine, want[1], 1e-6);
@@ -702,7 +701,7 @@ static void observer_error(void) {
         spread += w.at[i].report.tiles > 1;
     }
     CHECK(sum > 0 && spread > 0 && spread < w.n);
-    observe(&r, &w, 0, NULL, 0, 0); // errors and tiles were not requested
+    observe(&r, &w, 0, NULL, 0, 0); // an observer without with_error gets none
     w.n = 0;
     CHECK_OK(sl_decode(&s, 1, ids, &err), err);
     CHECK_INT(w.n, sl_model_config(r.model)->n_layers * sl_model_config(r.model)->n_heads);
@@ -712,8 +711,7 @@ static void observer_error(void) {
     free(ids), free(w.at);
 }
 
-// Observed methods have a state per seed. Truncate clears the states. The state of the running method does not change.
-static void observer_state(void) {
+static void observer_state(void) { // truncate clears it; each seed has its own; the running method keeps its state
     static const sl_attn_ops ops = {.workspace = counting_workspace, .decode = counting_decode, .state = counting_state};
     static const sl_attn_method counting = {.name = "counting",
                                             .summary = "test",
@@ -734,20 +732,20 @@ static void observer_state(void) {
     CHECK_OK(sl_session_truncate(s, 255, &err), err);
     CHECK_OK(sl_decode(&s, 1, ids, &err), err);
     CHECK_INT(last_count, 1);
-    observe(&r, &w, 0, twice, 2, 50); // a larger observer, set before the session is truncated
+    observe(&r, &w, 0, twice, 2, 50); // a larger observer, set after the last step, before the cut
     CHECK_OK(sl_session_truncate(s, 200, &err), err);
     CHECK_OK(sl_decode(&s, 1, ids, &err), err);
     CHECK_INT(last_count, 1);
     sl_attn_spec bad = {.method = &none};
     sl_observer wrong = {note_record, &w, 0, &bad, 1, 1};
     CHECK_ERR(sl_engine_observe(r.engine, &wrong, &err), err, SL_ERR_UNSUPPORTED, "none");
-    CHECK_OK(sl_decode(&s, 1, ids, &err), err); // with the observer before
+    CHECK_OK(sl_decode(&s, 1, ids, &err), err); // the previous observer continues
     CHECK_INT(last_count, 2);
     CHECK_OK(sl_engine_observe(r.engine, NULL, &err), err);
     set_plan(&r, &twice[0]);
     for (int i = 0; i < 3; i++) {
         CHECK_OK(sl_decode(&s, 1, ids, &err), err);
-        CHECK_INT(last_count, i + 1); // observing between steps does not clear it
+        CHECK_INT(last_count, i + 1); // observing in between does not clear it
         observe(&r, &w, 1, NULL, 0, 0);
     }
     sl_session_free(s);

@@ -1,4 +1,4 @@
-// tests/support/models.h - what tests of whole models share.
+// tests/support/models.h - fixtures for tests of whole models.
 #ifndef SLEIGH_TEST_MODELS_H
 #define SLEIGH_TEST_MODELS_H
 
@@ -12,19 +12,19 @@ typedef struct model_fixture { // a model with an engine on it
     int n_vocab;
 } model_fixture;
 
-// The model of folder dir, without its tokenizer. attn: the method of all layers, NULL: o->attn's plan
+// Loads the model of folder dir, without its tokenizer. attn: the method of all layers; NULL: the plan o.attn
 model_fixture model_fixture_load(const char *dir, const char *attn, sl_engine_options o);
-void model_fixture_close(model_fixture *r); // after its sessions
+void model_fixture_close(model_fixture *r); // free its sessions first
 sl_session *model_fixture_session(model_fixture *r, uint32_t sequence);
 
 enum { FIXTURE_BATCH = 3, FIXTURE_STEPS = 3 };
 extern const int model_fixture_lengths[FIXTURE_BATCH]; // tokens; the second crosses into a new page
-// Prefills sequences 50, 51 and 52 of these lengths, decodes FIXTURE_STEPS of the batch; the logits of all to out
+// Prefills sequences 50, 51 and 52 of these lengths and decodes FIXTURE_STEPS steps of the batch. Writes the logits to out
 // [FIXTURE_BATCH][n_vocab].
 void model_fixture_run_batch(model_fixture *r, float *out);
 
-int test_argmax(const float *x, int n); // the lowest of equal ones
-// n ids of a model's vocabulary, its last 16 (special ones) left out. From malloc.
+int test_argmax(const float *x, int n); // of equal numbers the lowest index
+// n ids of a model's vocabulary, without its last 16 ids, which are special. From malloc.
 int32_t *test_ids(int n, int n_vocab, uint64_t seed);
 
 #endif

@@ -1,0 +1,156 @@
+// tests/models/test_weights.c - the list of architectures, and the one list of tensors of a model: what is declared, placed on
+// a backend and counted.
+#include "models/arch.h"
+#include "tests/test.h"
+
+#include <string.h>
+
+static sl_error err;
+
+// ---- a backend that only places: every call gets a part of one block ----
+
+enum { MOST_CALLS = 4096 };
+
+static char block[1 << 20];
+static int n_calls, n_weights, fail_at; // fail_at: the call that fails; -1: none
+static size_t used;
+
+static int place(const sl_backend *be, sl_weight *const *weights, int n, sl_error *e) {
+    (void)be;
+    if (n_calls++ == fail_at) return sl_fail(e, SL_ERR_MEMORY, "no memory");
+    for (int i = 0; i < n; i++) {
+        weights[i]->data = block + used++; // one byte stands for a weight
+        n_weights++;
+    }
+    used += 100; // a gap between two blocks
+    CHECK(used < sizeof block && n_calls < MOST_CALLS);
+    return 0;
+}
+
+static const sl_backend placing = {.name = "placing", .place = place};
+
+static void note_progress(void *ctx, int done, int total) {
+    int *last = ctx;
+    CHECK(done > *last && done <= total);
+    *last = done == total ? -1 : done;
+}
+
+// ---- cases ----
+
+static void load(const char *dir, sl_config *c, sl_tensors **tensors, sl_model_weights *w) {
+    CHECK_OK(sl_config_load(dir, c, &err), err);
+    CHECK_OK(sl_model_weights_declare(c, tensors, w, &err), err);
+    CHECK(!sl_model_weights_have_data(w));
+}
+
+static const sl_weight *find(const sl_model_weights *w, const char *name) {
+    for (int i = 0; i < w->n_tensors; i++)
+        if (!strcmp(w->tensors[i].shape.name, name)) return w->tensors[i].weight;
+    FAIL("no tensor %s", name);
+}
+
+static size_t bytes(const sl_weight *w) {
+    return (size_t)w->n_rows * w->n_cols * sl_dtype_size(w->dtype);
+}
+
+// A decode step reads every tensor once, of the embedding table one row. Tied weights are read as lm_head.
+static void check_bytes(const sl_model_weights *w, const sl_tensors *tensors) {
+    const sl_config *c = w->config;
+    size_t all = sl_tensors_bytes(tensors), embed = bytes(find(w, "model.embed_tokens.weight"));
+    CHECK_INT(sl_model_weights_decode_bytes(w), c->tied ? all : all - embed);
+}
+
+// What one operation reads together lies in one block, and nothing else does.
+static void check_layout(const sl_model_weights *w) {
+    static const char *const joined[][2] = {
+        {"self_attn.q_proj", "self_attn.k_proj"}, {"self_attn.k_proj", "self_attn.v_proj"}, {"mlp.gate_proj", "mlp.up_proj"}};
+    for (int layer = 0; layer < w->config->n_layers; layer++)
+        for (size_t i = 0; i < sizeof joined / sizeof *joined; i++) {
+            char first[120], second[120];
+            snprintf(first, sizeof first, "model.layers.%d.%s.weight", layer, joined[i][0]);
+            snprintf(second, sizeof second, "model.layers.%d.%s.weight", layer, joined[i][1]);
+            CHECK((const char *)find(w, second)->data == (const char *)find(w, first)->data + 1);
+        }
+    for (int i = 1; i < w->n_tensors; i++) {
+        if (w->tensors[i].same_as || w->tensors[i].flags & SL_TENSOR_JOINED) continue;
+        CHECK((const char *)w->tensors[i].weight->data > (const char *)w->tensors[i - 1].weight->data + 1);
+    }
+}
+
+static void place_on_a_backend(const char *dir) {
+    sl_config c;
+    sl_tensors *tensors;
+    sl_model_weights w, placed;
+    int last = 0, n_ties = 0;
+    const sl_progress progress = {note_progress, &last};
+    load(dir, &c, &tensors, &w);
+    check_bytes(&w, tensors);
+    used = n_calls = n_weights = 0, fail_at = -1;
+    CHECK_OK(sl_model_weights_place(&w, &placing, &progress, &placed, &err), err);
+    CHECK_INT(last, -1); // the last report is n of n
+    CHECK_INT(n_weights, sl_tensors_count(tensors));
+    for (int i = 0; i < placed.n_tensors; i++) {
+        const sl_model_tensor *t = &placed.tensors[i];
+        CHECK(t->weight->data != NULL && w.tensors[i].weight->data == NULL); // the model does not change
+        CHECK(!t->same_as || t->weight->data == t->same_as->data);
+        n_ties += t->same_as != NULL;
+    }
+    CHECK_INT(n_ties, c.tied);
+    check_layout(&placed);
+    sl_model_weights_free(&placed);
+
+    const int all_calls = n_calls;
+    for (fail_at = 0; fail_at < all_calls; fail_at += 7) { // nothing leaks, which sanitizers see
+        used = n_calls = 0;
+        CHECK_ERR(sl_model_weights_place(&w, &placing, NULL, &placed, &err), err, SL_ERR_MEMORY, "no memory");
+    }
+    sl_model_weights_free(&w);
+    sl_tensors_close(tensors);
+}
+
+static void placing_untied(void) {
+    place_on_a_backend("models/llama-3.1-8b");
+}
+
+static void placing_tied(void) {
+    place_on_a_backend("models/llama-3.2-1b");
+}
+
+// Without `place` a backend reads the weights where they are.
+static void without_place(void) {
+    sl_config c;
+    sl_tensors *tensors;
+    sl_model_weights w, placed;
+    CHECK_OK(sl_config_load("models/tiny", &c, &err), err);
+    CHECK_OK(sl_tensors_open("models/tiny", &tensors, &err), err);
+    CHECK_OK(sl_model_weights_bind(&c, tensors, &w, &err), err);
+    CHECK(sl_model_weights_have_data(&w));
+    check_bytes(&w, tensors);
+    CHECK_OK(sl_model_weights_place(&w, &(sl_backend){.name = "in place"}, NULL, &placed, &err), err);
+    for (int i = 0; i < w.n_tensors; i++) CHECK(placed.tensors[i].weight->data == w.tensors[i].weight->data);
+    CHECK(!memcmp(placed.rope.inv_freq, w.rope.inv_freq, c.head_dim / 2 * sizeof(float)));
+    sl_model_weights_free(&placed);
+    sl_model_weights_free(&w);
+    sl_tensors_close(tensors);
+}
+
+static void list_of_architectures(void) {
+    char list[256], small[12];
+    sl_arch_list(list, sizeof list);
+    sl_arch_list(small, sizeof small); // cut, not overrun
+    CHECK(strlen(small) == sizeof small - 1 && !strncmp(list, small, strlen(small)));
+    CHECK(strstr(list, "\"llama\", \"mistral\"") == list);
+    CHECK(sl_arch_find("llama") && sl_arch_find("llama") != sl_arch_find("mistral"));
+    CHECK(!sl_arch_find("llam") && !sl_arch_find("llama2") && !sl_arch_find(""));
+    CHECK_STR(sl_arch_find("mistral")->architecture, "MistralForCausalLM");
+}
+
+static const test_case cases[] = {
+    {"architectures", 0, list_of_architectures},
+    {"placing", 0, placing_untied},
+    {"placing-tied", 0, placing_tied},
+    {"without-place", 0, without_place},
+    {0},
+};
+extern const test_suite suite_weights;
+const test_suite suite_weights = {"weights", cases};
