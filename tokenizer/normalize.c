@@ -1,5 +1,8 @@
 // tokenizer/normalize.c - Unicode normalisation form C (Unicode Standard Annex 15), with the tables of the utf8proc library.
 //
+// The tables have thousands of entries and grow with Unicode, so a library of Debian holds them. It is small, and static in the
+// portable build.
+//
 // utf8proc decomposes and composes. The canonical order in between is sorted here: utf8proc sorts by insertion, and a long run
 // of combining marks would take quadratic time.
 #include "engine/base/utf8.h"
