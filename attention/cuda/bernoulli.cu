@@ -119,6 +119,7 @@ template <int DIM, int HEADS> struct block_shared {
     __align__(16) bf16 masses[CONSUMER_WARPS][GROUP_MAX][P_STRIDE]; // alone: row 8 b + r of a part at 8 r + b
 };
 
+// Bytes of rows in a stage.
 template <int DIM> struct part {
     enum {
         ROW = DIM * (int)sizeof(bf16),
@@ -134,6 +135,7 @@ struct team_shared {
 };
 typedef stage_ring<team_shared> team_ring;
 
+// The ring of one team.
 template <int DIM, bool DRAWN, int HEADS> __device__ team_ring ring_of(block_shared<DIM, HEADS> *shared, int team) {
     int first = team * warp_roles<DRAWN>::RING;
     char *stages = (char *)shared + (sizeof(*shared) + 127) / 128 * 128;
@@ -145,6 +147,7 @@ template <int DIM, bool DRAWN, int HEADS> __device__ team_ring ring_of(block_sha
 
 // ---- producer ----
 
+// The state of an issuer warp.
 template <bool DRAWN> struct feed {
     team_ring fill;
     int turn;                            // of the issuers of this ring
@@ -309,6 +312,7 @@ __device__ void produce_item(const bernoulli_params &p, block_shared<DIM, HEADS>
     }
 }
 
+// The loop of an issuer warp: takes items from the sampler warp and issues its team's pages.
 template <int DIM, int HEADS, bool DRAWN>
 __device__ void produce(const bernoulli_params &p, block_shared<DIM, HEADS> *shared, int own) {
     enum { TEAMS = warp_roles<DRAWN>::TEAMS };
@@ -332,6 +336,7 @@ __device__ void produce(const bernoulli_params &p, block_shared<DIM, HEADS> *sha
 // Warp w has rows 64 w .. 64 w + 63 of a page. Its lane l has rows 2 l and 2 l + 1 of these, for all heads. s[i][h]: the score
 // of row 2 l + i for head h.
 
+// A barrier of the consumer warps; alone there is one team.
 __device__ void consumers_sync() {
     asm volatile("bar.sync 2, %0;" ::"n"(32 * CONSUMER_WARPS) : "memory");
 }
@@ -355,6 +360,7 @@ template <int N, int HEADS> __device__ void add_some(const char *x, const float 
     }
 }
 
+// Adds the columns of a stage to the scores of the lane's two rows.
 template <int DIM, int HEADS>
 __device__ void add_columns(const sampled<DIM, HEADS> &q, const char *data, const stage_info &info, float s[2][HEADS]) {
     enum { N = 64 / HEADS }; // as many as registers hold: a warp must hide the latency of its own loads
@@ -535,6 +541,7 @@ template <int DIM, int HEADS> struct attention {
     }
 };
 
+// The loop of a consumer warp: waits for its team's next stage, scores it; stores masses, or sums V.
 template <int DIM, int HEADS, bool DRAWN> __device__ void consume(const bernoulli_params &p, block_shared<DIM, HEADS> *shared) {
     team_ring r = ring_of<DIM, DRAWN>(shared, threadIdx.x / 32 / CONSUMER_WARPS);
     int fresh = 1,
@@ -683,6 +690,7 @@ size_t lay_out(const sl_attn_geom *geom, int S, int n_seqs, int n_kv, void *ws, 
     return bytes_taken(a, ws);
 }
 
+// Draws of a head; 0 without a sampler.
 int draws_of(const sl_attn_spec *spec) {
     return spec->plus ? (int)sl_attn_get(spec, "S") : 0;
 }

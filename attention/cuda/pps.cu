@@ -111,10 +111,12 @@ template <int DIM> __device__ void store_newest_norms(const score_params &p, con
 
 // ---- sizes, computed from what is stored ----
 
+// What a piece of 8 sizes follows from.
 struct sized_piece {
     uint4 w, norms;
 };
 
+// Norms of the rows from `row` on, in the page extra or in the session's state.
 __device__ const bf16 *norms_of(const sized_space *s, int row) {
     return row < s->n_built ? s->norms + (size_t)s->page[row / SL_PAGE] * s->stride + row % SL_PAGE
                             : s->newest + row - s->n_built;
@@ -155,6 +157,7 @@ __device__ void sum_masses(head *x, int thread) {
     if (thread % 32 == 0) x->top[thread / 32] = top, x->mass[thread / 32] = sum;
 }
 
+// 2^e; 0 below the normal numbers.
 __device__ double power_of_two(int e) {
     return __hiloint2double((1023 + max(e, -1023)) << 20, 0);
 }
@@ -164,6 +167,7 @@ struct normaliser {
     double inverse;
 };
 
+// The largest reference of the head's masses.
 __device__ int largest_reference(const head &x) {
     int top = REF_EMPTY;
     for (int i = 0; i < TAKE_WARPS; i++) top = max(top, x.top[i]);
@@ -310,6 +314,7 @@ template <int DIM> __device__ float certify(const pps_params &p, block_shared *s
 
 // ---- the kernels ----
 
+// Adds a head's counts to the statistics.
 __device__ void count(sl_attn_cuda_stats *stats, const outcome &o, int row_bytes, int thread) {
     if (!stats || thread % 32 > 0) return;
     atomicAdd(&stats->v_rows, (unsigned long long)o.n_read);
@@ -398,6 +403,7 @@ template <int DIM, bool CERTIFIED> __global__ void __maxnreg__(96) pps_draw_kern
 
 // ---- launch ----
 
+// Whether the method has a stated error.
 int certifies(const sl_attn_spec *spec) {
     return sl_attn_get(spec, "epsilon") > 0;
 }

@@ -92,6 +92,7 @@ template <int DIM> __device__ mass_sum join_warps(block_shared *s, const warp_su
 
 // ---- rows of a warp ----
 
+// Brings a row to the L2 cache.
 __device__ void prefetch(const bf16 *row, int bytes) {
     for (int at = 0; at < bytes; at += 128) asm volatile("prefetch.global.L2 [%0];" ::"l"((const char *)row + at));
 }
@@ -202,6 +203,7 @@ template <int DIM> __device__ newest_sums load_newest(const is_params &p, const 
     return s;
 }
 
+// The sum of the newest page's tiles.
 __device__ mass_sum sum_newest(const newest_sums &s) {
     mass_sum list = {.top = sl_max_lanes(s.own.x), .total = 0, .x = 0};
     float factor = list.top == -INFINITY ? 0 : exp2f(s.own.x - list.top);
@@ -330,6 +332,7 @@ template <int DIM, int REGISTERS> __global__ void __maxnreg__(REGISTERS) is_draw
 
 // ---- launch ----
 
+// Lists of a head's S draws.
 int lists_of(const sl_attn_spec *spec) {
     int n = ceil_div((int)sl_attn_get(spec, "S"), (int)TAKE_THREADS);
     return n < LISTS_MAX ? n : (int)LISTS_MAX;

@@ -187,6 +187,7 @@ enum {
     SIZE_UNIT_MOST = 126,
 };
 
+// The reference in a packed block mass.
 __device__ __forceinline__ int ref_of(uint64_t packed) {
     return (int)((int64_t)packed >> 48);
 }
@@ -196,6 +197,7 @@ __device__ __forceinline__ int ref_of_largest(float most) {
     return most <= SL_REF_MOST ? max((int)most, (int)REF_EMPTY) : (int)SL_REF_INVALID;
 }
 
+// Of a size's block mass: its reference less that of the masses.
 __device__ __forceinline__ int size_unit_of(uint64_t packed) {
     return (int)(packed >> SIZE_UNIT_AT & 0xff) - SIZE_UNIT_MOST;
 }
@@ -207,6 +209,7 @@ __device__ __forceinline__ uint64_t to_global(uint64_t in_block, int shift) {
     return x;
 }
 
+// A packed block mass relative to the head's largest reference.
 __device__ __forceinline__ uint64_t global_mass(uint64_t packed, int top) {
     return to_global(packed & MASS_MASK, top - ref_of(packed));
 }
@@ -236,6 +239,7 @@ struct score_shared {
     int first_seq_head; // of the thread block's first item; -1: it has none
 };
 
+// A ring stage in bytes.
 template <int DIM, typename Config = plain_config> struct layout {
     enum {
         ROW = DIM * (int)sizeof(bf16),
@@ -369,6 +373,7 @@ template <int DIM, typename Config> __device__ void produce_tile(const score_par
     r->advance();
 }
 
+// Looks up a work item.
 __device__ score_item locate(const score_params &p, producer *to, int item) {
     item_place at = lookup_find(&to->lookup, p.rows, p.n_seqs, p.n_kv_heads, page_items(), item);
     if (at.seq < 0) return {.seq_head = -1};
@@ -570,6 +575,7 @@ __device__ int store_block(const score_params &p, int seq_head, int row, const b
 
 // ---- sizes ----
 
+// The bits of two bf16 numbers.
 __device__ __nv_bfloat162 as_bf16x2(uint32_t x) {
     return *(const __nv_bfloat162 *)&x;
 }
@@ -612,12 +618,14 @@ __device__ void discard_stored(const score_params &p, int seq_head, int n_kv, in
     }
 }
 
+// Acquire load: writes before the matching add_released are visible after it.
 __device__ int load_acquired(const int *from) {
     int x;
     asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(from) : "memory");
     return x;
 }
 
+// Release add: earlier writes of this thread are visible to a thread that acquires the new value.
 __device__ void add_released(int *to, int x) {
     asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(to), "r"(x) : "memory");
 }
@@ -630,12 +638,14 @@ struct announcements {
 };
 enum { ANNOUNCED_AT_ONCE = 8 };
 
+// Adds the finished work of this warp to `done`.
 __device__ void announce(const score_params &p, announcements *a) {
     __syncwarp();
     if (threadIdx.x % 32 < a->n) add_released(p.done + a->seq_head, a->amount);
     a->n = 0;
 }
 
+// The loop of a consumer warp: waits for a tile of its team, scores its block, stores the masses.
 template <int DIM, typename Config = plain_config> __device__ void consume(const score_params &p, ring r) {
     typedef layout<DIM, Config> at_stage;
     enum { TEAMS = Config::TEAMS, SIZE = Config::SIZE };

@@ -67,10 +67,12 @@ struct quantised_params {
 
 // ---- how a sequence is cut ----
 
+// Pages with a quantised copy: all but the newest.
 __device__ int built_pages(int n_kv) {
     return (n_kv - 1) / SL_PAGE;
 }
 
+// Tiles of the newest page.
 __device__ int newest_tiles(int n_kv) {
     return (n_kv - 1) % SL_PAGE / EXACT_ROWS + 1;
 }
@@ -141,6 +143,7 @@ struct page_ring {
     __device__ char *data(int stage) const { return stages + stage * stage_bytes; }
 };
 
+// Makes the barriers. Call it before the thread block's first __syncthreads.
 __device__ void quantised_begin(ring_shared *shared, stored_tiles *stored) {
     enum { WARPS = 2 * PAIRS };
     barriers_make<WARPS, PAIRS * UNANNOUNCED>(stored->full[0], 2);
@@ -326,6 +329,7 @@ __device__ void produce_pages(const quantised_params &p, const page_ring &r, con
 
 // ---- a query in the units of a page ----
 
+// Two f16 numbers as floats.
 __device__ float2 halves(uint32_t x) {
     return __half22float2(*(const __half2 *)&x);
 }
@@ -392,6 +396,7 @@ __device__ void quantise_queries(const char *data, int first, int stride, int gr
 
 // ---- products ----
 
+// c [16][8] += a [16][32] b [32][8]: unsigned codes times signed query bytes.
 __device__ void mma_codes(int c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
     asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
                  "{%0, %1, %2, %3};"
@@ -467,6 +472,7 @@ template <int DIM, int BITS> struct code_scorer {
 
 // ---- scores to masses ----
 
+// 2^x; 0 for -inf, and where 2^x is subnormal.
 __device__ float exp2_fast(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -541,6 +547,7 @@ template <int N> __device__ void store_blocks(const score_params &p, int seq_hea
 
 // ---- consumers ----
 
+// A barrier of the two warps of a pair.
 __device__ void pair_sync(int pair) {
     asm volatile("bar.sync %0, %1;" ::"r"(2 + pair), "n"((int)PAIR_THREADS) : "memory");
 }
@@ -662,6 +669,7 @@ __device__ void announce_tiles(const score_params &p, stored_tiles *stored, int 
     }
 }
 
+// The loop of a consumer warp: waits for its pair's next tile, stores the masses, announces the tile.
 template <int DIM, int BITS>
 __device__ void consume_pages(const quantised_params &params, const page_ring &r, tile_space<BITS> (*spaces)[2],
                               stored_tiles *stored) {
