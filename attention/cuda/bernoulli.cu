@@ -14,7 +14,7 @@
 //
 // | shared memory, in order | bytes (DIM 128, HEADS 4) | contents                                                             |
 // |-------------------------|--------------------------|----------------------------------------------------------------------|
-// | block_shared            | about 22 KB              | barriers, stage_infos, spans, draw_space, sampled queries, q, masses |
+// | block_shared            | about 22 KB              | barriers, stage_infos, items, draw_space, sampled queries, q, masses |
 // | ring stages             | 6 x 16512                | 32 columns of 512 bytes, or 64 rows in 8 groups of eight             |
 //
 // Worked page: DIM 128, group 4, 40 used features. Two stages bring 32 and 8 columns; runs of neighbouring features are one
@@ -101,7 +101,7 @@ struct __align__(16) stage_info {
 };
 
 // Rows [from, end) of one seq_head: a work item.
-struct score_span {
+struct chunk_item {
     int seq, seq_head; // seq_head -1: there are no more
     int from, end, n_kv;
     int chunk; // of the sequence
@@ -110,8 +110,8 @@ struct score_span {
 template <int DIM, int HEADS> struct block_shared {
     uint64_t full[STAGES], empty[STAGES];
     stage_info info[STAGES];
-    uint64_t ready[AHEAD], free[AHEAD]; // ready: spans and queries are there. free: consumers have finished the item
-    score_span spans[AHEAD];
+    uint64_t ready[AHEAD], free[AHEAD]; // ready: items and queries are there. free: consumers have finished the item
+    chunk_item items[AHEAD];
     draw_space draw;
     sampled<DIM, HEADS> queries[AHEAD];
     __align__(16) bf16 q[HEADS * DIM];
@@ -255,7 +255,7 @@ template <int DIM, int HEADS> __device__ void sample_items(const bernoulli_param
     for (int n = 0, n_ended = 0; n_ended < AHEAD; n++) {
         item_place at = lookup_find(&lookup, p.score.rows, p.score.n_seqs, n_kv_heads, rule, item);
         int which = n % AHEAD;
-        score_span span = {.seq_head = -1}, before = shared->spans[which];
+        chunk_item span = {.seq_head = -1}, before = shared->items[which];
         barrier_wait(&shared->free[which], n / AHEAD % 2 ^ 1);
         if (lane == 0 && n >= AHEAD)
             add_released(p.score.done + before.seq_head, CONSUMER_WARPS * ceil_div(before.end - before.from, SL_PAGE));
@@ -275,7 +275,7 @@ template <int DIM, int HEADS> __device__ void sample_items(const bernoulli_param
         }
         __syncwarp(); // all lanes have read q
         if (n_ended == 0) {
-            if (lane == 0) shared->spans[which] = span;
+            if (lane == 0) shared->items[which] = span;
             barrier_arrive(&shared->ready[which]); // each lane arrives, because each lane has written
         }
         n_ended += at.seq < 0;
@@ -287,7 +287,7 @@ template <int DIM, int HEADS> __device__ void sample_items(const bernoulli_param
 // Issues a team's pages of the keys (and values) of an item. which: number of the sampled queries. before: pages of earlier
 // items.
 template <int DIM, int HEADS, bool DRAWN>
-__device__ void produce_item(const bernoulli_params &p, block_shared<DIM, HEADS> *shared, feed<DRAWN> *to, const score_span &u,
+__device__ void produce_item(const bernoulli_params &p, block_shared<DIM, HEADS> *shared, feed<DRAWN> *to, const chunk_item &u,
                              int which, int team, int before) {
     int lane = threadIdx.x % 32, kv_head = u.seq_head % p.score.n_kv_heads;
     const int32_t *pages = p.score.rows[u.seq].pages;
@@ -323,7 +323,7 @@ __device__ void produce(const bernoulli_params &p, block_shared<DIM, HEADS> *sha
     for (int n = 0;; n++) {
         barrier_wait(&shared->ready[n % AHEAD], n / AHEAD % 2);
         __syncwarp();
-        score_span u = shared->spans[n % AHEAD];
+        chunk_item u = shared->items[n % AHEAD];
         if (u.seq_head < 0) break;
         produce_item<DIM, HEADS, DRAWN>(p, shared, &to, u, n % AHEAD, team, n_pages);
         n_pages += ceil_div(u.end - u.from, SL_PAGE);
