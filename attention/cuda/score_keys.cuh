@@ -257,7 +257,7 @@ template <int DIM, typename Config = plain_config> struct layout {
 
 // Whether a launch uses tiles of 128 rows. few_draws: a head has few draws. With many draws, long tiles cost 3% (8 x 32k,
 // santa-flash).
-static bool uses_long_tiles(const score_params &p, bool few_draws) {
+static inline bool uses_long_tiles(const score_params &p, bool few_draws) {
     return p.long_tiles && few_draws;
 }
 
