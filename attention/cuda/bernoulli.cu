@@ -210,7 +210,7 @@ __device__ void produce_columns(feed<DRAWN> *to, const sampled<DIM, HEADS> &q, c
         bool mine = open_stage(to, info, n * COLUMN);
         int feature = lane < n ? q.feature[first + lane] : -1, before = __shfl_up_sync(~0u, feature, 1);
         bool leads = lane < n && (lane == 0 || feature != before + 1);
-        uint32_t later = __ballot_sync(~0u, leads) & ~(~0u >> (31 - lane)); // leaders behind this lane's run
+        uint32_t later = __ballot_sync(~0u, leads) & ~(~0u >> (31 - lane)); // leaders after this lane's run
         int run = (later ? __ffs(later) - 1 : n) - lane;
         copy_lanes(&to->fill.head.full[to->fill.stage], shared_address(to->fill.data()) + lane * COLUMN,
                    page + feature * SL_PAGE, mine && leads ? run * COLUMN : 0, to->policy());
@@ -506,7 +506,7 @@ template <int DIM, int HEADS> struct attention {
         uint32_t low = w[8 * warp + q], high = w[8 * warp + 4 + q];
         uint32_t at =
             shared_address(data) + lane % 8 * part<DIM>::OCTET + (2 * warp + matrix / 2) * part<DIM>::ROW + matrix % 2 * 16;
-        uint32_t keep[2] = {~0u, ~0u}; // clears rows behind the sequence's end, whose memory can hold NaN
+        uint32_t keep[2] = {~0u, ~0u}; // clears rows after the sequence's end, whose memory can hold NaN
         for (int i = 0; i < 2 && n_rows < PART; i++) {
             int row = 16 * q + 2 * warp + i;
             keep[i] = (row < n_rows ? 0xffff : 0) | (row + 8 < n_rows ? 0xffff0000u : 0);

@@ -366,7 +366,7 @@ __device__ int gather(const bf16 *v, Space *s, int thread, int row, Factor facto
     int lane = thread % 32, warp = thread / 32 * 32, before = __shfl_up_sync(~0u, row, 1);
     bool leads = row >= 0 && (lane == 0 || row != before);
     uint32_t leaders = __ballot_sync(~0u, leads), present = __ballot_sync(~0u, row >= 0);
-    uint32_t later = leaders & ~(~0u >> (31 - lane)); // leaders behind this lane
+    uint32_t later = leaders & ~(~0u >> (31 - lane)); // leaders after this lane
     int run = (later ? __ffs(later) - 1 : __popc(present)) - lane, n = __popc(leaders);
     int at = __popc(leaders & ((1u << lane) - 1));
     if (n == 0) return 0;

@@ -48,7 +48,7 @@ struct pps_params {
     // Query heads in [late, late_end) wait for the end of the scores before they read V. These heads share multiprocessors with
     // the scores, and the last sequence's heads must be drawn first, while memory is idle (6 x 30k: 1.1 us less).
     int late, late_end;
-    size_t head_state_at; // of this layer in a session's state, behind newest_norms: head_state [n_heads], with a stated error
+    size_t head_state_at; // of this layer in a session's state, after newest_norms: head_state [n_heads], with a stated error
     double share;         // epsilon / (1 + epsilon); 0: S draws
     int bernstein;
     double z[MOST_TRIES] = {}, log_term[MOST_TRIES] = {}; // of try i + 1: z(1 - delta / 2), ln(2 / delta)
@@ -88,7 +88,7 @@ enum {
 // ---- norms of the newest page ----
 
 // Stores the norms of rows that are new since the last step, mostly one row. One warp per seq_head. A new page gets zeros
-// behind its last row.
+// after its last row.
 template <int DIM> __device__ void store_newest_norms(const score_params &p, const bf16 *v, int thread) {
     sl_wait_previous(); // the newest row
     sl_start_next();    // drawers read `done`, which must be this launch's
@@ -356,7 +356,8 @@ template <int DIM, typename Config> __global__ void __maxnreg__(144) pps_score_k
 // Bytes: block masses; row masses (from the L2 cache) and norms of blocks with candidates or draws; drawn rows of V. CERTIFIED:
 // these several times.
 // Order of reduction: masses are integers. Rows of a head: heavy rows before light rows, a warp's share of each TAKE_THREADS in
-// order, then the warps in order. 96 registers: one thread block fits beside the scores, and S draws need no spills.
+// order, then the warps in order. 96 registers: one thread block fits on a multiprocessor with the scores, and S draws need no
+// spills.
 template <int DIM, bool CERTIFIED> __global__ void __maxnreg__(96) pps_draw_kernel(const pps_params p) {
     extern __shared__ __align__(128) char memory[];
     block_shared *s = (block_shared *)memory;

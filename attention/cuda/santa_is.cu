@@ -282,8 +282,8 @@ template <int DIM> __device__ void begin(const is_params &p, block_shared *s, in
 // Bytes: block masses; row masses (from the L2 cache) of blocks with candidates or draws; K and V of drawn rows.
 // Order of reduction: masses are integers. The newest page's tiles, then the lists; in a list a warp's rows in order, then the
 // warps.
-// REGISTERS: 128, so that two thread blocks share a multiprocessor when the scores have ended; or 136, all that are free beside
-// the scores.
+// REGISTERS: 128, so that two thread blocks share a multiprocessor when the scores have ended; or 136, all that the
+// scores leave free.
 template <int DIM, int REGISTERS> __global__ void __maxnreg__(REGISTERS) is_draw_kernel(const is_params p) {
     extern __shared__ __align__(128) char memory[];
     block_shared *s = (block_shared *)memory;

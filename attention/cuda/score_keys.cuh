@@ -109,7 +109,7 @@ static int block_stride(int max_kv) {
 struct newest_norms {
     int n;
     int reserved[3];
-    bf16 norm[SL_PAGE]; // 0 behind the page's last row
+    bf16 norm[SL_PAGE]; // 0 after the page's last row
 };
 
 __device__ newest_norms *newest_norms_of(const score_params &p, int seq_head) {
@@ -120,7 +120,7 @@ static size_t n_block_masses(const sl_attn_geom *geom, int n_seqs, int n_kv) {
     return (size_t)n_seqs * geom->n_heads * block_stride(n_kv);
 }
 
-// Takes the arrays of stored masses. They are the first arrays behind the counters.
+// Takes the arrays of stored masses. They are the first arrays after the counters.
 static void take_masses(arena *from, score_params *p, const sl_attn_geom *geom, int n_seqs, int n_kv) {
     size_t n_blocks = n_block_masses(geom, n_seqs, n_kv);
     p->mass = from->take<uint64_t>(n_blocks);
@@ -221,7 +221,7 @@ __device__ __forceinline__ uint32_t unit_mass(uint32_t w) { // bf16 in the low h
 // ---- shared memory ----
 
 // The tile in a ring stage. Each team needs q of a new item, so the first tiles of an item, one for each team, bring q.
-// Exception: consumers load the q of a thread block's first item themselves, because behind the first keys it would come late.
+// Exception: consumers load the q of a thread block's first item themselves, because after the first keys it would come late.
 struct tile_info {
     int seq_head; // -1: no more tiles
     int row;      // first row of the tile, counted in the sequence
@@ -531,7 +531,7 @@ __device__ uint64_t mass_of_block(const uint4 &x) {
     return mass;
 }
 
-// Turns scores (in log2 units, -inf behind the sequence's end) into masses.
+// Turns scores (in log2 units, -inf after the sequence's end) into masses.
 __device__ block_masses to_masses(float s[8]) {
     int g = threadIdx.x % 32 / 4, ref[2];
     uint32_t x[4];

@@ -43,7 +43,8 @@ enum {
     QUANTISED_STAGES = 8,
     // Shared memory of a thread block. It is more than half of a multiprocessor's, unlike linear.cu's rule, because each pair
     // holds a stage while it scores, and only the other stages are in flight. A thread block of the linear layer before
-    // attention (up to 8 rows) still fits beside it. The linear layer after attention waits for the draws anyway.
+    // attention (up to 8 rows) still fits on the same multiprocessor. The linear layer after attention waits for the draws
+    // anyway.
     QUANTISED_SHARED = 139600,
     PASS = 4,           // heads scored together: two halves of 16 rows share the 8 columns of an mma
     EXACT_ROWS = BLOCK, // rows of K and V in a tile of the newest page
@@ -91,12 +92,12 @@ template <int DIM, int BITS> struct tile {
                  : BITS == 3 ? 1
                              : 4, // bits in the second plane
         UNITS2 = (DIM * SECOND + 31) / 32,
-        PLANE_AT = 4 * DIM, // behind steps and zeros
+        PLANE_AT = 4 * DIM, // after steps and zeros
         PLANE = UNITS * 64 * ROWS / 16,
         PLANE2_AT = PLANE_AT + PLANE,
         PLANE2 = UNITS2 * 64 * ROWS / 16,
         BYTES = PLANE2_AT + PLANE2,
-        V_AT = EXACT_ROWS * layout<DIM>::ROW, // behind K of a tile of the newest page
+        V_AT = EXACT_ROWS * layout<DIM>::ROW, // after K of a tile of the newest page
         EXACT_BYTES = 2 * V_AT,
         Q_AT = (int)BYTES > (int)EXACT_BYTES ? (int)BYTES : (int)EXACT_BYTES,
         STEPS = (UNITS + 3) / 4, // loads of a block; each loads one unit per quarter of the lanes
@@ -580,7 +581,7 @@ __device__ void consume_rows(const quantised_params &params, const tile_info &in
             __stcg(sums + g * stride + DIM, (float)x.ref), __stcg(sums + g * stride + DIM + 1, total);
     }
     pair_sync(pair);
-#pragma unroll 1 // unrolled code needs more registers, and a head is drawn beside this kernel
+#pragma unroll 1 // unrolled code needs more registers, and heads are drawn on the same multiprocessor
     for (int d = 16 * half; params.newest && d < DIM; d += 32) {
         float c[4] = {};
 #pragma unroll
@@ -593,7 +594,7 @@ __device__ void consume_rows(const quantised_params &params, const tile_info &in
                          : "r"(from)
                          : "memory");
 #pragma unroll
-            for (int i = 0; i < 4; i++) { // memory behind the last row can hold NaN
+            for (int i = 0; i < 4; i++) { // memory after the last row can hold NaN
                 int row = k + i / 2 * 8 + 2 * q;
                 a[i] &= (row < n_rows ? 0xffffu : 0) | (row + 1 < n_rows ? 0xffff0000u : 0);
             }

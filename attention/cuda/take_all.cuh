@@ -197,7 +197,7 @@ __device__ uint32_t size_of_row(const take_space *s, int b, int row) {
     return __ldcg((const unsigned short *)s->sizes.w + (size_t)b * s->sizes.stride + row);
 }
 
-// Size of the lane's row of block b, which is the same for the whole warp; 0 behind the last row.
+// Size of the lane's row of block b, which is the same for the whole warp; 0 after the last row.
 template <typename Space> __device__ uint64_t size_of_lane(const Space *s, int b) {
     const size_view &z = s->sizes;
     int lane = threadIdx.x % 32;
