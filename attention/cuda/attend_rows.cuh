@@ -273,7 +273,7 @@ __device__ double sum_lanes(double x) {
 
 // Stores a warp's result to shared memory.
 template <int DIM, bool SCORES, bool MOMENTS>
-__device__ void leave(const attender<DIM, SCORES, MOMENTS> &a, attend_space<DIM> *s) {
+__device__ void store_warp(const attender<DIM, SCORES, MOMENTS> &a, attend_space<DIM> *s) {
     typedef attender<DIM, SCORES, MOMENTS> type;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     float l = a.l;
@@ -445,7 +445,7 @@ __global__ void __launch_bounds__(ATTEND_THREADS, SCORES ? 2 : 3) attend_rows_ke
             next = ahead < end ? from.find<SCORES>(ahead, &next_mass) : -1;
             a.add(p, place, row_mass);
         }
-        leave(a, &s);
+        store_warp(a, &s);
         __syncthreads();
         merge_warps<DIM, MOMENTS>(p, &s, head, list, chunk, is_all);
         __syncthreads();
