@@ -60,7 +60,7 @@ typedef struct sl_attn_cuda_prefill_args {
 } sl_attn_cuda_prefill_args;
 
 // The first SL_CUDA_COUNTERS ints of decode's workspace are counters. attention/cuda/workspace.cuh states their layout. Each
-// array behind them begins at a multiple of SL_CUDA_ALIGNMENT bytes. Stored masses come first: block masses [n_seqs *
+// array after them begins at a multiple of SL_CUDA_ALIGNMENT bytes. Stored masses come first: block masses [n_seqs *
 // n_kv_heads][group][max_blocks], then row masses [n_seqs * n_kv_heads][max_blocks][group][32], then (santa-pps) block masses
 // of sizes.
 enum { SL_CUDA_COUNTERS = 65536, SL_CUDA_ALIGNMENT = 256 };

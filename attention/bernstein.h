@@ -68,8 +68,8 @@ static inline SL_HOST_DEVICE double sl_bernstein_base(double squares, double mea
                                                       double sides, int m, double *s2) {
     double a = most * sqrt(2 * log(1 / d) / m), x = (a + sqrt(a * a + 4 * squares / m)) / 2;
     double second = fmin(x * x, most * most), t = sl_bernstein_deviation(second, range, log(sides / d), m);
-    double least = fmax(mean - t, 0);
-    *s2 = fmax(second - least * least, 0);
+    double least = fmax(mean - t, 0.0);
+    *s2 = fmax(second - least * least, 0.0);
     return t;
 }
 
@@ -87,9 +87,9 @@ static inline SL_HOST_DEVICE int sl_bernstein_rows(const sl_bernstein *x, int ve
     double d = delta / (both ? 16 : 8), l = log(2 * n_grid * (both ? 2 : 1) / (0.75 * delta)), n = x->n, s2, s2_vector;
     double mean = x->e / x->m, range = x->most, length = x->most * x->norm;
     double t = sl_bernstein_base(x->squares, mean, x->most, range, d, 1, x->m, &s2);
-    double least = x->fixed + n * fmax(mean - t, 0);
+    double least = x->fixed + n * fmax(mean - t, 0.0);
     double t_vector = sl_bernstein_base(x->ev_squares, x->ev / x->m, length, 2 * length, d, 2, x->m, &s2_vector);
-    double least_vector = fmax(x->numerator - n * t_vector, 0);
+    double least_vector = fmax(x->numerator - n * t_vector, 0.0);
     for (int b = x->m; b < x->n; b = sl_bernstein_next(b)) {
         double of_d = n * sl_bernstein_final(s2, range, l, n, b) / least;
         double of_n = verify ? n * sl_bernstein_final(s2_vector, 2 * length, l, n, b) / least_vector : 0;

@@ -41,6 +41,7 @@ struct head_plan {
     float hi;          // vattention: log2 of an upper bound of the masses outside list 0, relative to 2^top
 };
 
+// The lists of all query heads, in the workspace.
 struct row_lists {
     head_plan *plan; // [n_seqs * n_heads]
     int32_t *list;   // [n_seqs * n_heads][capacity] ascending entries
@@ -57,10 +58,12 @@ static row_lists take_lists(arena *from, int n_heads, int capacity, int n_entrie
     return l;
 }
 
+// Rows of n_entries entries of a list. Its last entry is the newest unit, which can have fewer than `unit` rows.
 __device__ int rows_of(int n_entries, int unit, int n_kv) {
     return n_entries * unit - (n_entries > 0 ? (unit - n_kv % unit) % unit : 0);
 }
 
+// Rows of a chunk of a list.
 __host__ __device__ int list_chunk_rows(int n_rows) {
     return max(ceil_div(ceil_div(n_rows, CHUNKS), CHUNK_ROWS), 1) * CHUNK_ROWS;
 }
@@ -236,6 +239,7 @@ struct row_source {
     }
 };
 
+// The rows of list `list` of query head `head`, counted over all sequences.
 __device__ row_source source_of(const attend_params &p, const sl_row &row, int seq_head, int head, int list) {
     const head_plan *plan = p.lists.plan + head;
     int from = list > 0 ? plan->at[list] : 0; // the entries of the first list can be loaded without waiting for the plan
@@ -270,7 +274,7 @@ __device__ double sum_lanes(double x) {
 
 // Stores a warp's result to shared memory.
 template <int DIM, bool SCORES, bool MOMENTS>
-__device__ void leave(const attender<DIM, SCORES, MOMENTS> &a, attend_space<DIM> *s) {
+__device__ void store_warp(const attender<DIM, SCORES, MOMENTS> &a, attend_space<DIM> *s) {
     typedef attender<DIM, SCORES, MOMENTS> type;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     float l = a.l;
@@ -442,7 +446,7 @@ __global__ void __launch_bounds__(ATTEND_THREADS, SCORES ? 2 : 3) attend_rows_ke
             next = ahead < end ? from.find<SCORES>(ahead, &next_mass) : -1;
             a.add(p, place, row_mass);
         }
-        leave(a, &s);
+        store_warp(a, &s);
         __syncthreads();
         merge_warps<DIM, MOMENTS>(p, &s, head, list, chunk, is_all);
         __syncthreads();

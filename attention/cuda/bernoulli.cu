@@ -15,7 +15,7 @@
 //
 // | shared memory, in order | bytes (DIM 128, HEADS 4) | contents                                                             |
 // |-------------------------|--------------------------|----------------------------------------------------------------------|
-// | block_shared            | about 22 KB              | barriers, stage_infos, spans, draw_space, sampled queries, q, masses |
+// | block_shared            | about 22 KB              | barriers, stage_infos, items, draw_space, sampled queries, q, masses |
 // | ring stages             | 6 x 16512                | 32 columns of 512 bytes, or 64 rows in 8 groups of eight             |
 //
 // Worked page: DIM 128, group 4, 40 used features. Two stages bring 32 and 8 columns; runs of neighbouring features are one
@@ -102,7 +102,7 @@ struct __align__(16) stage_info {
 };
 
 // Rows [from, end) of one seq_head: a work item.
-struct score_span {
+struct chunk_item {
     int seq, seq_head; // seq_head -1: there are no more
     int from, end, n_kv;
     int chunk; // of the sequence
@@ -111,8 +111,8 @@ struct score_span {
 template <int DIM, int HEADS> struct block_shared {
     uint64_t full[STAGES], empty[STAGES];
     stage_info info[STAGES];
-    uint64_t ready[AHEAD], free[AHEAD]; // ready: spans and queries are there. free: consumers have finished the item
-    score_span spans[AHEAD];
+    uint64_t ready[AHEAD], free[AHEAD]; // ready: items and queries are there. free: consumers have finished the item
+    chunk_item items[AHEAD];
     draw_space draw;
     sampled<DIM, HEADS> queries[AHEAD];
     __align__(16) bf16 q[HEADS * DIM];
@@ -120,6 +120,7 @@ template <int DIM, int HEADS> struct block_shared {
     __align__(16) bf16 masses[CONSUMER_WARPS][GROUP_MAX][P_STRIDE]; // alone: row 8 b + r of a part at 8 r + b
 };
 
+// Bytes of rows in a stage.
 template <int DIM> struct part {
     enum {
         ROW = DIM * (int)sizeof(bf16),
@@ -135,6 +136,7 @@ struct team_shared {
 };
 typedef stage_ring<team_shared> team_ring;
 
+// The ring of one team.
 template <int DIM, bool DRAWN, int HEADS> __device__ team_ring ring_of(block_shared<DIM, HEADS> *shared, int team) {
     int first = team * warp_roles<DRAWN>::RING;
     char *stages = (char *)shared + (sizeof(*shared) + 127) / 128 * 128;
@@ -146,6 +148,7 @@ template <int DIM, bool DRAWN, int HEADS> __device__ team_ring ring_of(block_sha
 
 // ---- producer ----
 
+// The state of an issuer warp.
 template <bool DRAWN> struct feed {
     team_ring fill;
     int turn;                            // of the issuers of this ring
@@ -208,7 +211,7 @@ __device__ void produce_columns(feed<DRAWN> *to, const sampled<DIM, HEADS> &q, c
         bool mine = open_stage(to, info, n * COLUMN);
         int feature = lane < n ? q.feature[first + lane] : -1, before = __shfl_up_sync(~0u, feature, 1);
         bool leads = lane < n && (lane == 0 || feature != before + 1);
-        uint32_t later = __ballot_sync(~0u, leads) & ~(~0u >> (31 - lane)); // leaders behind this lane's run
+        uint32_t later = __ballot_sync(~0u, leads) & ~(~0u >> (31 - lane)); // leaders after this lane's run
         int run = (later ? __ffs(later) - 1 : n) - lane;
         copy_lanes(&to->fill.head.full[to->fill.stage], shared_address(to->fill.data()) + lane * COLUMN,
                    page + feature * SL_PAGE, mine && leads ? run * COLUMN : 0, to->policy());
@@ -253,7 +256,7 @@ template <int DIM, int HEADS> __device__ void sample_items(const bernoulli_param
     for (int n = 0, n_ended = 0; n_ended < AHEAD; n++) {
         item_place at = lookup_find(&lookup, p.score.rows, p.score.n_seqs, n_kv_heads, rule, item);
         int which = n % AHEAD;
-        score_span span = {.seq_head = -1}, before = shared->spans[which];
+        chunk_item span = {.seq_head = -1}, before = shared->items[which];
         barrier_wait(&shared->free[which], n / AHEAD % 2 ^ 1);
         if (lane == 0 && n >= AHEAD)
             add_released(p.score.done + before.seq_head, CONSUMER_WARPS * ceil_div(before.end - before.from, SL_PAGE));
@@ -273,7 +276,7 @@ template <int DIM, int HEADS> __device__ void sample_items(const bernoulli_param
         }
         __syncwarp(); // all lanes have read q
         if (n_ended == 0) {
-            if (lane == 0) shared->spans[which] = span;
+            if (lane == 0) shared->items[which] = span;
             barrier_arrive(&shared->ready[which]); // each lane arrives, because each lane has written
         }
         n_ended += at.seq < 0;
@@ -285,7 +288,7 @@ template <int DIM, int HEADS> __device__ void sample_items(const bernoulli_param
 // Issues a team's pages of the keys (and values) of an item. which: number of the sampled queries. before: pages of earlier
 // items.
 template <int DIM, int HEADS, bool DRAWN>
-__device__ void produce_item(const bernoulli_params &p, block_shared<DIM, HEADS> *shared, feed<DRAWN> *to, const score_span &u,
+__device__ void produce_item(const bernoulli_params &p, block_shared<DIM, HEADS> *shared, feed<DRAWN> *to, const chunk_item &u,
                              int which, int team, int before) {
     int lane = threadIdx.x % 32, kv_head = u.seq_head % p.score.n_kv_heads;
     const int32_t *pages = p.score.rows[u.seq].pages;
@@ -310,6 +313,7 @@ __device__ void produce_item(const bernoulli_params &p, block_shared<DIM, HEADS>
     }
 }
 
+// The loop of an issuer warp: takes items from the sampler warp and issues its team's pages.
 template <int DIM, int HEADS, bool DRAWN>
 __device__ void produce(const bernoulli_params &p, block_shared<DIM, HEADS> *shared, int own) {
     enum { TEAMS = warp_roles<DRAWN>::TEAMS };
@@ -320,7 +324,7 @@ __device__ void produce(const bernoulli_params &p, block_shared<DIM, HEADS> *sha
     for (int n = 0;; n++) {
         barrier_wait(&shared->ready[n % AHEAD], n / AHEAD % 2);
         __syncwarp();
-        score_span u = shared->spans[n % AHEAD];
+        chunk_item u = shared->items[n % AHEAD];
         if (u.seq_head < 0) break;
         produce_item<DIM, HEADS, DRAWN>(p, shared, &to, u, n % AHEAD, team, n_pages);
         n_pages += ceil_div(u.end - u.from, SL_PAGE);
@@ -333,6 +337,7 @@ __device__ void produce(const bernoulli_params &p, block_shared<DIM, HEADS> *sha
 // Warp w has rows 64 w .. 64 w + 63 of a page. Its lane l has rows 2 l and 2 l + 1 of these, for all heads. s[i][h]: the score
 // of row 2 l + i for head h.
 
+// A barrier of the consumer warps; alone there is one team.
 __device__ void consumers_sync() {
     asm volatile("bar.sync 2, %0;" ::"n"(32 * CONSUMER_WARPS) : "memory");
 }
@@ -356,6 +361,7 @@ template <int N, int HEADS> __device__ void add_some(const char *x, const float 
     }
 }
 
+// Adds the columns of a stage to the scores of the lane's two rows.
 template <int DIM, int HEADS>
 __device__ void add_columns(const sampled<DIM, HEADS> &q, const char *data, const stage_info &info, float s[2][HEADS]) {
     enum { N = 64 / HEADS }; // as many as registers hold: a warp must hide the latency of its own loads
@@ -501,7 +507,7 @@ template <int DIM, int HEADS> struct attention {
         uint32_t low = w[8 * warp + q], high = w[8 * warp + 4 + q];
         uint32_t at =
             shared_address(data) + lane % 8 * part<DIM>::OCTET + (2 * warp + matrix / 2) * part<DIM>::ROW + matrix % 2 * 16;
-        uint32_t keep[2] = {~0u, ~0u}; // clears rows behind the sequence's end, whose memory can hold NaN
+        uint32_t keep[2] = {~0u, ~0u}; // clears rows after the sequence's end, whose memory can hold NaN
         for (int i = 0; i < 2 && n_rows < PART; i++) {
             int row = 16 * q + 2 * warp + i;
             keep[i] = (row < n_rows ? 0xffff : 0) | (row + 8 < n_rows ? 0xffff0000u : 0);
@@ -536,6 +542,7 @@ template <int DIM, int HEADS> struct attention {
     }
 };
 
+// The loop of a consumer warp: waits for its team's next stage, scores it; stores masses, or sums V.
 template <int DIM, int HEADS, bool DRAWN> __device__ void consume(const bernoulli_params &p, block_shared<DIM, HEADS> *shared) {
     team_ring r = ring_of<DIM, DRAWN>(shared, threadIdx.x / 32 / CONSUMER_WARPS);
     int fresh = 1,
@@ -684,6 +691,7 @@ size_t lay_out(const sl_attn_geom *geom, int S, int n_seqs, int n_kv, void *ws, 
     return bytes_taken(a, ws);
 }
 
+// Draws of a head; 0 without a sampler.
 int draws_of(const sl_attn_spec *spec) {
     return spec->plus ? (int)sl_attn_get(spec, "S") : 0;
 }

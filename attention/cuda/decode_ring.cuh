@@ -8,7 +8,7 @@
 // | tile          | the rows that one step of a kernel handles; a ring stage holds one tile                             |
 // | block         | 32 rows with one exponent reference; "thread block" is the CUDA block                               |
 // | ring stage    | a stage of a ring in shared memory, with barriers `full` and `empty` and a struct that describes it |
-// | tile_info     | the struct that describes the tile in a ring stage                                                  |
+// | tile_info     | the struct that describes the tile in a ring stage; stage_info in bernoulli.cu                      |
 // | producer      | the warp that issues the copies of tiles into ring stages                                           |
 // | consumer      | a warp that computes on full ring stages                                                            |
 // | pool row      | a row of K or V counted over all pages and KV heads of the layer: (page * n_kv_heads + head) * 256  |

@@ -43,7 +43,7 @@ enum {
     THREADS = 32 * (CONSUMER_WARPS + FINISHER_WARPS + 1),
     FLIGHT_BYTES = 64 << 10, // bytes in flight; half of it costs 7%, three times as much costs 3% (8 x 32k)
     SPARE = 1, // stages beyond those in flight. Few, so that a thread block of linear.cu, which takes a little over half of the
-               // shared memory, fits beside this one
+               // shared memory, fits on the same multiprocessor
     ITEMS_WANTED = 128, // chunks of a long sequence, over all its KV heads
     CHUNKS_MAX = 64,    // of a seq_head
     CHUNK_ROWS_MAX = 4096,
@@ -113,7 +113,7 @@ struct tile_info {
 struct block_shared {
     uint64_t full[STAGES_MAX], empty[STAGES_MAX];
     tile_info info[STAGES_MAX];
-    // The consumers' results of an item, for the finishers. `merge` behind this struct belongs to it.
+    // The consumers' results of an item, for the finishers. `merge` after this struct belongs to it.
     uint64_t item_full, item_empty;
     tile_info item; // the last tile of the item
     float2 ml[CONSUMER_WARPS][GROUP_MAX];
@@ -394,7 +394,7 @@ template <int DIM> struct attention {
             o[i][0] *= factor[0], o[i][1] *= factor[1], o[i][2] *= factor[0], o[i][3] *= factor[1];
     }
 
-    // x[i][r]: two neighbouring dims of the lane's row r. Rows behind the sequence's end become 0: their memory can hold NaN.
+    // x[i][r]: two neighbouring dims of the lane's row r. Rows after the sequence's end become 0: their memory can hold NaN.
     __device__ void load_values(const char *v, int n_rows, uint32_t x[DIM / 16][4]) {
         int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, lane_q = threadIdx.x % 4, row = V_ROWS * lane_q + 4 * warp;
         const char *base = v + lane_q * layout<DIM>::V_BLOCK + 4 * warp * layout<DIM>::ROW;

@@ -174,7 +174,7 @@ static __device__ __forceinline__ void softmax(float s[BLOCKS][KEYS / 8][4], flo
         }
 }
 
-// Sets scores of keys behind a row's position to -infinity. last: the last visible column of the lane's first row.
+// Sets scores of keys after a row's position to -infinity. last: the last visible column of the lane's first row.
 static __device__ __forceinline__ void mask(float s[BLOCKS][KEYS / 8][4], int last, int lane) {
 #pragma unroll
     for (int b = 0; b < BLOCKS; b++)

@@ -7,9 +7,9 @@
 // same bits in any chunk, query tile and thread block, for three reasons:
 // - Tiles of keys begin at multiples of their size from the sequence's start, and are taken in ascending order.
 // - The sums of a row never include another row's.
-// - A tile wholly behind a row's position does not change that row's state: its p are 0, and its maximum does not grow.
+// - A tile wholly after a row's position does not change that row's state: its p are 0, and its maximum does not grow.
 //
-// Rows of V behind the sequence's end can hold NaN, and 0 times NaN is NaN, so they are read as 0.
+// Rows of V after the sequence's end can hold NaN, and 0 times NaN is NaN, so they are read as 0.
 #ifndef SLEIGH_ATTENTION_DENSE_PREFILL_CUH
 #define SLEIGH_ATTENTION_DENSE_PREFILL_CUH
 

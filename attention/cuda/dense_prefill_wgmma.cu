@@ -122,7 +122,7 @@ static __device__ __forceinline__ void wgmma_commit() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 // The compiler moves arithmetic across the waits below. This keeps the code that makes x before this place, and the code that
-// uses x behind it.
+// uses x after it.
 template <int N> static __device__ __forceinline__ void pin(float (&x)[N]) {
 #pragma unroll
     for (int i = 0; i < N; i++) asm volatile("" : "+f"(x[i])::"memory");
@@ -181,7 +181,7 @@ typedef struct ring { // K and V tiles. full: the tile has landed. empty: no com
 
 typedef struct barriers {
     ring k, v, q;  // q: of the two query tiles
-    uint64_t tail; // the last tile of V has landed, but its rows behind the end are not yet zero
+    uint64_t tail; // the last tile of V has landed, but its rows after the end are not yet zero
 } barriers;
 
 // The query tiles of a thread block, one after the other. Heads come in sections whose keys and values fit in the L2 cache
@@ -356,7 +356,7 @@ static __device__ __forceinline__ void step(consumer<D> &c, uint32_t q, uint32_t
     if (lane == 0) barrier_arrive(&bars->k.empty[k_stage]);
     softmax<masked>(s, c.state, scale, last);
     // Poll here, long before the answer is needed: the assembler moves no arithmetic across the loop of the wait. So the whole
-    // softmax runs during the product with V, and no part of it behind.
+    // softmax runs during the product with V, and no part of it after.
     pin(s);
     barrier_poll(&bars->v.full[k_stage], c.n_done / N_STAGES % 2);
     wgmma_wait<0>(c.o);
@@ -450,7 +450,7 @@ static __device__ __forceinline__ void compute(const prefill_params &p, uint32_t
 // run together.
 // Order of reduction: tiles of 128 keys ascending. In a tile, a row's sum is the sum of four lanes' partial sums.
 // Measured on one H100, November 2026, 32 heads of 128 over 8 KV heads: 680 TFLOP/s at 4k tokens, 727 at 8k, 689 at 32k (where
-// power limits the clock), 670 for 2,048 tokens behind 30,720, 690 for 8,192 behind 24,576. cuBLAS multiplies large matrices at
+// power limits the clock), 670 for 2,048 tokens after 30,720, 690 for 8,192 after 24,576. cuBLAS multiplies large matrices at
 // 795. cuDNN 9: 618 at 8k, 622 at 32k. At 8k with heads of 96: 620; of 80: 529; of 64: 524.
 template <int D>
 __global__ void __launch_bounds__(tiles<D>::threads, 1)

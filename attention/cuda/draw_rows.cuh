@@ -224,6 +224,7 @@ template <typename T> __device__ int count_upto(const T *x, int n, T t) {
     return at;
 }
 
+// Mass before a sampler's tile.
 __device__ uint64_t tile_begin(const draw_space *s, const head_view &h, int tile) {
     return s->cum[min(tile * TILE_BLOCKS >> h.shift, (int)ENTRIES)];
 }
@@ -246,10 +247,12 @@ __device__ uint64_t threshold(uint64_t mass, int S, double share, uint32_t m, ui
     return q + (n + (rest >= S) - (rest < 0));
 }
 
+// Sum of two row masses, as an integer.
 __device__ uint64_t pair_mass(uint32_t pair) {
     return (uint64_t)unit_mass(pair & 0xffff) + unit_mass(pair >> 16);
 }
 
+// Loads the 32 row masses of a block.
 __device__ void load_row_masses(const head_view &h, int block, uint4 x[4]) {
     const uint4 *w = (const uint4 *)(h.w + (size_t)block * h.stride);
 #pragma unroll
@@ -364,7 +367,7 @@ __device__ int gather(const bf16 *v, Space *s, int thread, int row, Factor facto
     int lane = thread % 32, warp = thread / 32 * 32, before = __shfl_up_sync(~0u, row, 1);
     bool leads = row >= 0 && (lane == 0 || row != before);
     uint32_t leaders = __ballot_sync(~0u, leads), present = __ballot_sync(~0u, row >= 0);
-    uint32_t later = leaders & ~(~0u >> (31 - lane)); // leaders behind this lane
+    uint32_t later = leaders & ~(~0u >> (31 - lane)); // leaders after this lane
     int run = (later ? __ffs(later) - 1 : __popc(present)) - lane, n = __popc(leaders);
     int at = __popc(leaders & ((1u << lane) - 1));
     if (n == 0) return 0;

@@ -29,6 +29,7 @@ struct exact_head {
     sl_attn_cuda_stats *stats; // counts one fall-back and all rows of K and V; NULL: counts nothing
 };
 
+// q: the query row [head_dim]. k, v: the layer's pools.
 inline __device__ exact_head make_exact_head(const bf16 *q, const bf16 *k, const bf16 *v, const sl_row &row, int n_kv_heads,
                                              int seq_head, float scale, sl_attn_cuda_stats *stats) {
     return {.q = q,
@@ -42,11 +43,13 @@ inline __device__ exact_head make_exact_head(const bf16 *q, const bf16 *k, const
             .stats = stats};
 }
 
+// Four bf16 numbers as floats.
 __device__ __forceinline__ void widen4(uint2 x, float to[4]) {
     to[0] = __uint_as_float(x.x << 16), to[1] = __uint_as_float(x.x & 0xffff0000u);
     to[2] = __uint_as_float(x.y << 16), to[3] = __uint_as_float(x.y & 0xffff0000u);
 }
 
+// Loads four bf16 numbers as floats, or zeros.
 __device__ __forceinline__ void load4(const bf16 *from, bool there, float to[4]) {
     widen4(there ? __ldg((const uint2 *)from) : make_uint2(0, 0), to);
 }

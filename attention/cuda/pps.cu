@@ -49,7 +49,7 @@ struct pps_params {
     // Query heads in [late, late_end) wait for the end of the scores before they read V. These heads share multiprocessors with
     // the scores, and the last sequence's heads must be drawn first, while memory is idle (6 x 30k: 1.1 us less).
     int late, late_end;
-    size_t head_state_at; // of this layer in a session's state, behind newest_norms: head_state [n_heads], with a stated error
+    size_t head_state_at; // of this layer in a session's state, after newest_norms: head_state [n_heads], with a stated error
     double share;         // epsilon / (1 + epsilon); 0: S draws
     int bernstein;
     double z[MOST_TRIES] = {}, log_term[MOST_TRIES] = {}; // of try i + 1: z(1 - delta / 2), ln(2 / delta)
@@ -89,7 +89,7 @@ enum {
 // ---- norms of the newest page ----
 
 // Stores the norms of rows that are new since the last step, mostly one row. One warp per seq_head. A new page gets zeros
-// behind its last row.
+// after its last row.
 template <int DIM> __device__ void store_newest_norms(const score_params &p, const bf16 *v, int thread) {
     sl_wait_previous(); // the newest row
     sl_start_next();    // drawers read `done`, which must be this launch's
@@ -112,10 +112,12 @@ template <int DIM> __device__ void store_newest_norms(const score_params &p, con
 
 // ---- sizes, computed from what is stored ----
 
+// What a piece of 8 sizes follows from.
 struct sized_piece {
     uint4 w, norms;
 };
 
+// Norms of the rows from `row` on, in the page extra or in the session's state.
 __device__ const bf16 *norms_of(const sized_space *s, int row) {
     return row < s->n_built ? s->norms + (size_t)s->page[row / SL_PAGE] * s->stride + row % SL_PAGE
                             : s->newest + row - s->n_built;
@@ -156,6 +158,7 @@ __device__ void sum_masses(head *x, int thread) {
     if (thread % 32 == 0) x->top[thread / 32] = top, x->mass[thread / 32] = sum;
 }
 
+// 2^e; 0 below the normal numbers.
 __device__ double power_of_two(int e) {
     return __hiloint2double((1023 + max(e, -1023)) << 20, 0);
 }
@@ -165,6 +168,7 @@ struct normaliser {
     double inverse;
 };
 
+// The largest reference of the head's masses.
 __device__ int largest_reference(const head &x) {
     int top = REF_EMPTY;
     for (int i = 0; i < TAKE_WARPS; i++) top = max(top, x.top[i]);
@@ -311,6 +315,7 @@ template <int DIM> __device__ float certify(const pps_params &p, block_shared *s
 
 // ---- the kernels ----
 
+// Adds a head's counts to the statistics.
 __device__ void count(sl_attn_cuda_stats *stats, const outcome &o, int row_bytes, int thread) {
     if (!stats || thread % 32 > 0) return;
     atomicAdd(&stats->v_rows, (unsigned long long)o.n_read);
@@ -352,7 +357,8 @@ template <int DIM, typename Config> __global__ void __maxnreg__(144) pps_score_k
 // Bytes: block masses; row masses (from the L2 cache) and norms of blocks with candidates or draws; drawn rows of V. CERTIFIED:
 // these several times.
 // Order of reduction: masses are integers. Rows of a head: heavy rows before light rows, a warp's share of each TAKE_THREADS in
-// order, then the warps in order. 96 registers: one thread block fits beside the scores, and S draws need no spills.
+// order, then the warps in order. 96 registers: one thread block fits on a multiprocessor with the scores, and S draws need no
+// spills.
 template <int DIM, bool CERTIFIED> __global__ void __maxnreg__(96) pps_draw_kernel(const pps_params p) {
     extern __shared__ __align__(128) char memory[];
     block_shared *s = (block_shared *)memory;
@@ -399,6 +405,7 @@ template <int DIM, bool CERTIFIED> __global__ void __maxnreg__(96) pps_draw_kern
 
 // ---- launch ----
 
+// Whether the method has a stated error.
 int certifies(const sl_attn_spec *spec) {
     return sl_attn_get(spec, "epsilon") > 0;
 }

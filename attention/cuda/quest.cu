@@ -30,6 +30,7 @@ __global__ void __launch_bounds__(BOUND_THREADS)
 
 // ---- the method ----
 
+// Most units of a head.
 int units_of(const sl_attn_spec *spec, int n_kv) {
     return min((int)sl_attn_get(spec, "tokens") / UNIT, ceil_div(n_kv, UNIT));
 }
@@ -91,6 +92,7 @@ void sl_cuda_build_bounds(const sl_kv_device_build *b) {
     SL_WITH_HEAD_DIM(b->head_dim, launch_build_bounds, b);
 }
 
+// Counts the bounds of built pages, and the keys of the newest page, whose bounds each step finds anew.
 void sl_cuda_account_bounds(const sl_attn_geom *geom, int n_kv, sl_attn_stats *stats) {
     int n_built = (n_kv - 1) / SL_PAGE, n_newest = n_kv - n_built * SL_PAGE;
     count_rows_read(geom, n_newest, 0, stats);

@@ -13,6 +13,7 @@ enum sampler { INDEPENDENT, STRATIFIED, SYSTEMATIC, TILES_PROPORTIONAL, TILES_UN
 
 // ---- budgets of tiles ----
 
+// Tiles of a head, for samplers that work by tiles.
 __device__ int tiles_of(const head_view &h) {
     return ceil_div(h.n_blocks, TILE_BLOCKS);
 }

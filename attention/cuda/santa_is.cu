@@ -92,6 +92,7 @@ template <int DIM> __device__ mass_sum join_warps(block_shared *s, const warp_su
 
 // ---- rows of a warp ----
 
+// Brings a row to the L2 cache.
 __device__ void prefetch(const bf16 *row, int bytes) {
     for (int at = 0; at < bytes; at += 128) asm volatile("prefetch.global.L2 [%0];" ::"l"((const char *)row + at));
 }
@@ -202,6 +203,7 @@ template <int DIM> __device__ newest_sums load_newest(const is_params &p, const 
     return s;
 }
 
+// The sum of the newest page's tiles.
 __device__ mass_sum sum_newest(const newest_sums &s) {
     mass_sum list = {.top = sl_max_lanes(s.own.x), .total = 0, .x = 0};
     float factor = list.top == -INFINITY ? 0 : exp2f(s.own.x - list.top);
@@ -280,8 +282,8 @@ template <int DIM> __device__ void begin(const is_params &p, block_shared *s, in
 // Bytes: block masses; row masses (from the L2 cache) of blocks with candidates or draws; K and V of drawn rows.
 // Order of reduction: masses are integers. The newest page's tiles, then the lists; in a list a warp's rows in order, then the
 // warps.
-// REGISTERS: 128, so that two thread blocks share a multiprocessor when the scores have ended; or 136, all that are free beside
-// the scores.
+// REGISTERS: 128, so that two thread blocks share a multiprocessor when the scores have ended; or 136, all that the
+// scores leave free.
 template <int DIM, int REGISTERS> __global__ void __maxnreg__(REGISTERS) is_draw_kernel(const is_params p) {
     extern __shared__ __align__(128) char memory[];
     block_shared *s = (block_shared *)memory;
@@ -330,6 +332,7 @@ template <int DIM, int REGISTERS> __global__ void __maxnreg__(REGISTERS) is_draw
 
 // ---- launch ----
 
+// Lists of a head's S draws.
 int lists_of(const sl_attn_spec *spec) {
     int n = ceil_div((int)sl_attn_get(spec, "S"), (int)TAKE_THREADS);
     return n < LISTS_MAX ? n : (int)LISTS_MAX;

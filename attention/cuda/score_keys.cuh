@@ -110,7 +110,7 @@ static int block_stride(int max_kv) {
 struct newest_norms {
     int n;
     int reserved[3];
-    bf16 norm[SL_PAGE]; // 0 behind the page's last row
+    bf16 norm[SL_PAGE]; // 0 after the page's last row
 };
 
 __device__ newest_norms *newest_norms_of(const score_params &p, int seq_head) {
@@ -121,7 +121,7 @@ static size_t n_block_masses(const sl_attn_geom *geom, int n_seqs, int n_kv) {
     return (size_t)n_seqs * geom->n_heads * block_stride(n_kv);
 }
 
-// Takes the arrays of stored masses. They are the first arrays behind the counters.
+// Takes the arrays of stored masses. They are the first arrays after the counters.
 static void take_masses(arena *from, score_params *p, const sl_attn_geom *geom, int n_seqs, int n_kv) {
     size_t n_blocks = n_block_masses(geom, n_seqs, n_kv);
     p->mass = from->take<uint64_t>(n_blocks);
@@ -188,6 +188,7 @@ enum {
     SIZE_UNIT_MOST = 126,
 };
 
+// The reference in a packed block mass.
 __device__ __forceinline__ int ref_of(uint64_t packed) {
     return (int)((int64_t)packed >> 48);
 }
@@ -197,6 +198,7 @@ __device__ __forceinline__ int ref_of_largest(float most) {
     return most <= SL_REF_MOST ? max((int)most, (int)REF_EMPTY) : (int)SL_REF_INVALID;
 }
 
+// Of a size's block mass: its reference less that of the masses.
 __device__ __forceinline__ int size_unit_of(uint64_t packed) {
     return (int)(packed >> SIZE_UNIT_AT & 0xff) - SIZE_UNIT_MOST;
 }
@@ -208,6 +210,7 @@ __device__ __forceinline__ uint64_t to_global(uint64_t in_block, int shift) {
     return x;
 }
 
+// A packed block mass relative to the head's largest reference.
 __device__ __forceinline__ uint64_t global_mass(uint64_t packed, int top) {
     return to_global(packed & MASS_MASK, top - ref_of(packed));
 }
@@ -219,7 +222,7 @@ __device__ __forceinline__ uint32_t unit_mass(uint32_t w) { // bf16 in the low h
 // ---- shared memory ----
 
 // The tile in a ring stage. Each team needs q of a new item, so the first tiles of an item, one for each team, bring q.
-// Exception: consumers load the q of a thread block's first item themselves, because behind the first keys it would come late.
+// Exception: consumers load the q of a thread block's first item themselves, because after the first keys it would come late.
 struct tile_info {
     int seq_head; // -1: no more tiles
     int row;      // first row of the tile, counted in the sequence
@@ -237,6 +240,7 @@ struct score_shared {
     int first_seq_head; // of the thread block's first item; -1: it has none
 };
 
+// A ring stage in bytes.
 template <int DIM, typename Config = plain_config> struct layout {
     enum {
         ROW = DIM * (int)sizeof(bf16),
@@ -254,7 +258,7 @@ template <int DIM, typename Config = plain_config> struct layout {
 
 // Whether a launch uses tiles of 128 rows. few_draws: a head has few draws. With many draws, long tiles cost 3% (8 x 32k,
 // santa-flash).
-static bool uses_long_tiles(const score_params &p, bool few_draws) {
+static inline bool uses_long_tiles(const score_params &p, bool few_draws) {
     return p.long_tiles && few_draws;
 }
 
@@ -370,6 +374,7 @@ template <int DIM, typename Config> __device__ void produce_tile(const score_par
     r->advance();
 }
 
+// Looks up a work item.
 __device__ score_item locate(const score_params &p, producer *to, int item) {
     item_place at = lookup_find(&to->lookup, p.rows, p.n_seqs, p.n_kv_heads, page_items(), item);
     if (at.seq < 0) return {.seq_head = -1};
@@ -527,7 +532,7 @@ __device__ uint64_t mass_of_block(const uint4 &x) {
     return mass;
 }
 
-// Turns scores (in log2 units, -inf behind the sequence's end) into masses.
+// Turns scores (in log2 units, -inf after the sequence's end) into masses.
 __device__ block_masses to_masses(float s[8]) {
     int g = threadIdx.x % 32 / 4, ref[2];
     uint32_t x[4];
@@ -571,6 +576,7 @@ __device__ int store_block(const score_params &p, int seq_head, int row, const b
 
 // ---- sizes ----
 
+// The bits of two bf16 numbers.
 __device__ __nv_bfloat162 as_bf16x2(uint32_t x) {
     return *(const __nv_bfloat162 *)&x;
 }
@@ -613,12 +619,14 @@ __device__ void discard_stored(const score_params &p, int seq_head, int n_kv, in
     }
 }
 
+// Acquire load: writes before the matching add_released are visible after it.
 __device__ int load_acquired(const int *from) {
     int x;
     asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(from) : "memory");
     return x;
 }
 
+// Release add: earlier writes of this thread are visible to a thread that acquires the new value.
 __device__ void add_released(int *to, int x) {
     asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(to), "r"(x) : "memory");
 }
@@ -631,12 +639,14 @@ struct announcements {
 };
 enum { ANNOUNCED_AT_ONCE = 8 };
 
+// Adds the finished work of this warp to `done`.
 __device__ void announce(const score_params &p, announcements *a) {
     __syncwarp();
     if (threadIdx.x % 32 < a->n) add_released(p.done + a->seq_head, a->amount);
     a->n = 0;
 }
 
+// The loop of a consumer warp: waits for a tile of its team, scores its block, stores the masses.
 template <int DIM, typename Config = plain_config> __device__ void consume(const score_params &p, ring r) {
     typedef layout<DIM, Config> at_stage;
     enum { TEAMS = Config::TEAMS, SIZE = Config::SIZE };

@@ -44,7 +44,8 @@ enum {
     QUANTISED_STAGES = 8,
     // Shared memory of a thread block. It is more than half of a multiprocessor's, unlike linear.cu's rule, because each pair
     // holds a stage while it scores, and only the other stages are in flight. A thread block of the linear layer before
-    // attention (up to 8 rows) still fits beside it. The linear layer after attention waits for the draws anyway.
+    // attention (up to 8 rows) still fits on the same multiprocessor. The linear layer after attention waits for the draws
+    // anyway.
     QUANTISED_SHARED = 139600,
     PASS = 4,           // heads scored together: two halves of 16 rows share the 8 columns of an mma
     EXACT_ROWS = BLOCK, // rows of K and V in a tile of the newest page
@@ -68,10 +69,12 @@ struct quantised_params {
 
 // ---- how a sequence is cut ----
 
+// Pages with a quantised copy: all but the newest.
 __device__ int built_pages(int n_kv) {
     return (n_kv - 1) / SL_PAGE;
 }
 
+// Tiles of the newest page.
 __device__ int newest_tiles(int n_kv) {
     return (n_kv - 1) % SL_PAGE / EXACT_ROWS + 1;
 }
@@ -90,12 +93,12 @@ template <int DIM, int BITS> struct tile {
                  : BITS == 3 ? 1
                              : 4, // bits in the second plane
         UNITS2 = (DIM * SECOND + 31) / 32,
-        PLANE_AT = 4 * DIM, // behind steps and zeros
+        PLANE_AT = 4 * DIM, // after steps and zeros
         PLANE = UNITS * 64 * ROWS / 16,
         PLANE2_AT = PLANE_AT + PLANE,
         PLANE2 = UNITS2 * 64 * ROWS / 16,
         BYTES = PLANE2_AT + PLANE2,
-        V_AT = EXACT_ROWS * layout<DIM>::ROW, // behind K of a tile of the newest page
+        V_AT = EXACT_ROWS * layout<DIM>::ROW, // after K of a tile of the newest page
         EXACT_BYTES = 2 * V_AT,
         Q_AT = (int)BYTES > (int)EXACT_BYTES ? (int)BYTES : (int)EXACT_BYTES,
         STEPS = (UNITS + 3) / 4, // loads of a block; each loads one unit per quarter of the lanes
@@ -142,6 +145,7 @@ struct page_ring {
     __device__ char *data(int stage) const { return stages + stage * stage_bytes; }
 };
 
+// Makes the barriers. Call it before the thread block's first __syncthreads.
 __device__ void quantised_begin(ring_shared *shared, stored_tiles *stored) {
     enum { WARPS = 2 * PAIRS };
     barriers_make<WARPS, PAIRS * UNANNOUNCED>(stored->full[0], 2);
@@ -327,6 +331,7 @@ __device__ void produce_pages(const quantised_params &p, const page_ring &r, con
 
 // ---- a query in the units of a page ----
 
+// Two f16 numbers as floats.
 __device__ float2 halves(uint32_t x) {
     return __half22float2(*(const __half2 *)&x);
 }
@@ -393,6 +398,7 @@ __device__ void quantise_queries(const char *data, int first, int stride, int gr
 
 // ---- products ----
 
+// c [16][8] += a [16][32] b [32][8]: unsigned codes times signed query bytes.
 __device__ void mma_codes(int c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
     asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
                  "{%0, %1, %2, %3};"
@@ -468,6 +474,7 @@ template <int DIM, int BITS> struct code_scorer {
 
 // ---- scores to masses ----
 
+// 2^x; 0 for -inf, and where 2^x is subnormal.
 __device__ float exp2_fast(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -542,6 +549,7 @@ template <int N> __device__ void store_blocks(const score_params &p, int seq_hea
 
 // ---- consumers ----
 
+// A barrier of the two warps of a pair.
 __device__ void pair_sync(int pair) {
     asm volatile("bar.sync %0, %1;" ::"r"(2 + pair), "n"((int)PAIR_THREADS) : "memory");
 }
@@ -574,7 +582,7 @@ __device__ void consume_rows(const quantised_params &params, const tile_info &in
             __stcg(sums + g * stride + DIM, (float)x.ref), __stcg(sums + g * stride + DIM + 1, total);
     }
     pair_sync(pair);
-#pragma unroll 1 // unrolled code needs more registers, and a head is drawn beside this kernel
+#pragma unroll 1 // unrolled code needs more registers, and heads are drawn on the same multiprocessor
     for (int d = 16 * half; params.newest && d < DIM; d += 32) {
         float c[4] = {};
 #pragma unroll
@@ -587,7 +595,7 @@ __device__ void consume_rows(const quantised_params &params, const tile_info &in
                          : "r"(from)
                          : "memory");
 #pragma unroll
-            for (int i = 0; i < 4; i++) { // memory behind the last row can hold NaN
+            for (int i = 0; i < 4; i++) { // memory after the last row can hold NaN
                 int row = k + i / 2 * 8 + 2 * q;
                 a[i] &= (row < n_rows ? 0xffffu : 0) | (row + 1 < n_rows ? 0xffff0000u : 0);
             }
@@ -663,6 +671,7 @@ __device__ void announce_tiles(const score_params &p, stored_tiles *stored, int 
     }
 }
 
+// The loop of a consumer warp: waits for its pair's next tile, stores the masses, announces the tile.
 template <int DIM, int BITS>
 __device__ void consume_pages(const quantised_params &params, const page_ring &r, tile_space<BITS> (*spaces)[2],
                               stored_tiles *stored) {

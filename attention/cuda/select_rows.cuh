@@ -54,6 +54,7 @@ struct cut_rule {
 
 // ---- over the thread block ----
 
+// The largest x of the thread block.
 __device__ int max_block(select_space *s, int x) {
     x = __reduce_max_sync(~0u, x);
     __syncthreads();
@@ -133,6 +134,7 @@ template <typename Visitor> __device__ void for_pieces(const stored_masses &h, i
     }
 }
 
+// The i-th of eight row masses, as bits.
 __device__ __forceinline__ int mass_at(const uint4 &x, int i) {
     uint32_t word = i / 2 == 0 ? x.x : i / 2 == 1 ? x.y : i / 2 == 2 ? x.z : x.w;
     return i % 2 ? word >> 16 : word & 0xffff;

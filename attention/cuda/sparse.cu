@@ -62,6 +62,7 @@ void oracle_decode(const sl_attn_cuda_decode_args *args) {
 
 enum { DRAW_THREADS = 256 };
 
+// Parameters of draw_uniform_kernel.
 struct random_params {
     const sl_row *rows;
     row_lists lists;

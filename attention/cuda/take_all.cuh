@@ -62,6 +62,7 @@ struct size_view {
     uint64_t each, total;
 };
 
+// What take_all_solve finds: which rows are drawn.
 struct take_all {
     int n_heavy, k; // n_heavy + k: number of rows drawn
     uint64_t light; // sum of the light rows' sizes
@@ -69,6 +70,7 @@ struct take_all {
     bool listed;    // take_space.heavy lists the heavy rows
 };
 
+// The shared memory of a head.
 struct take_space { // views lie here and not in registers, which rows of V in flight need
     uint64_t *mass; // [take_all_memory], block b at place_of(b)
     size_view sizes;
@@ -113,10 +115,12 @@ __host__ __device__ int take_all_memory(int n_blocks) {
     return ceil_div(place_of(n_blocks) + 2, 2) * 2 * (int)sizeof(uint64_t);
 }
 
+// The packed mass of block b.
 __device__ uint64_t mass_of(const take_space *s, int b) {
     return s->mass[place_of(b)];
 }
 
+// Each of the TAKE_THREADS threads clears 16 bytes.
 __device__ void clear_octaves(take_space *s, int thread) {
     ((uint4 *)s->octave)[thread] = make_uint4(0, 0, 0, 0);
 }
@@ -170,6 +174,7 @@ __device__ uint64_t largest_of(const size_view &z, uint64_t packed) {
     return largest_of(packed, z.top, z.each);
 }
 
+// The uniform parts of block b's rows together.
 __device__ uint64_t each_of_block(uint64_t each, int b, int n) {
     return each > 0 ? each * (uint64_t)max(min(n - b * BLOCK, (int)BLOCK), 0) : 0;
 }
@@ -193,7 +198,7 @@ __device__ uint32_t size_of_row(const take_space *s, int b, int row) {
     return __ldcg((const unsigned short *)s->sizes.w + (size_t)b * s->sizes.stride + row);
 }
 
-// Size of the lane's row of block b, which is the same for the whole warp; 0 behind the last row.
+// Size of the lane's row of block b, which is the same for the whole warp; 0 after the last row.
 template <typename Space> __device__ uint64_t size_of_lane(const Space *s, int b) {
     const size_view &z = s->sizes;
     int lane = threadIdx.x % 32;
@@ -596,6 +601,7 @@ template <typename Space> __device__ drawn_row find_size(const Space *s, uint64_
     return find_in_block(s, b, packed, t);
 }
 
+// The entry of `cum` that holds a row.
 __device__ int entry_of_row(const size_view &z, int row) {
     return row / BLOCK >> z.shift;
 }
@@ -647,10 +653,12 @@ template <typename Space> __device__ __noinline__ int heavy_row(const Space *s, 
 
 // ---- turns of TAKE_THREADS rows: unlisted heavy rows (a block for each warp), then listed heavy rows and light draws ----
 
+// Turns of the heavy rows that are not listed.
 __device__ int heavy_turns(const take_space *s) {
     return s->drawn.listed ? 0 : ceil_div(s->sizes.n_blocks, TAKE_WARPS);
 }
 
+// Turns of all drawn rows.
 __device__ int turns_of(const take_space *s) {
     return heavy_turns(s) + ceil_div((s->drawn.listed ? s->drawn.n_heavy : 0) + s->drawn.k, TAKE_THREADS);
 }

@@ -46,6 +46,7 @@ struct verified_params {
 
 // ---- a uniform sample without replacement ----
 
+// The key and counter of a head's random numbers.
 __device__ sl_rng_id rng_of(const verified_params &p, int head) {
     const sl_row &row = p.score.rows[head / p.n_heads];
     return sl_attn_rng_id(row.seed, row.sequence, (uint32_t)row.position, p.layer, p.first_head + head % p.n_heads);
@@ -220,6 +221,7 @@ __device__ double clt_budget(const verified_params &p, const estimates &f) {
     return best;
 }
 
+// Number of rows for a relative error of 1 by Hoeffding's bound.
 __device__ double hoeffding_budget(const estimates &f, int verify, double delta) {
     double log_term = log(2 / delta);
     double denominator = square(f.n * f.base.most / f.D) * log_term / 2;
@@ -229,6 +231,7 @@ __device__ double hoeffding_budget(const estimates &f, int verify, double delta)
                                            : fmax(denominator, numerator);
 }
 
+// Rows of the final sample: at least `base`; n_residual if the bound needs all rows.
 __device__ int rows_needed(const verified_params &p, const estimates &f, int base, int n_residual) {
     double achieved;
     if (p.bound == SL_BOUND_BERNSTEIN) return sl_bernstein_rows(&f.base, p.verify, p.epsilon, p.delta, &achieved);
@@ -259,11 +262,6 @@ template <int DIM> struct plan_space {
     int n_wanted;
 };
 
-__device__ float max_lanes(float x) {
-    for (int step = 16; step >= 1; step /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, step));
-    return x;
-}
-
 // Estimates from lists 0 and 1. A lane takes one chunk of each list, equally in every warp.
 template <int DIM>
 __device__ estimates estimate(const verified_params &p, int head, const head_plan &plan, int n_kv, plan_space<DIM> *s) {
@@ -275,7 +273,7 @@ __device__ estimates estimate(const verified_params &p, int head, const head_pla
     double n = n_kv - plan.at[1], all = 0, D = 0, moments[MOMENT_SUMS] = {}, sampled = 0;
     if (has_fixed) D = __ldcg(a.moments + fixed * MOMENT_SUMS);
     for (int i = 0; has_base && i < MOMENT_SUMS; i++) moments[i] = __ldcg(a.moments + base * MOMENT_SUMS + i);
-    float most = max_lanes(fmaxf(fixed_m, base_m)), factor = relative(base_m, most);
+    float most = sl_max_lanes(fmaxf(fixed_m, base_m)), factor = relative(base_m, most);
     if (threadIdx.x < 32) s->factor[0][lane] = relative(fixed_m, most), s->factor[1][lane] = factor;
     __syncthreads();
     for (int i = threadIdx.x; i < 2 * DIM; i += SELECT_THREADS) {

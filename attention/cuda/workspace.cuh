@@ -1,23 +1,23 @@
 // attention/cuda/workspace.cuh - the layout of decode's workspace, and what a step counts on the host.
 //
-// | bytes                       | contents                                                              |
-// |-----------------------------|-----------------------------------------------------------------------|
-// | 0 .. 4 SL_CUDA_COUNTERS - 1 | counters, below                                                       |
-// | then                        | the method's arrays in the order of its `lay_out`, each 256-byte aligned |
+// | bytes                       | contents                                                                   |
+// |-----------------------------|----------------------------------------------------------------------------|
+// | 0 .. 4 SL_CUDA_COUNTERS - 1 | counters, below                                                            |
+// | then                        | the method's arrays in the order of its `lay_out`, each 256-byte aligned   |
 //
 // A method lays out its arrays in one function. Its `workspace` calls the function with ws = NULL to measure; its launcher
 // calls the same function with the memory. So both always agree.
 //
 // Counters, in ints. S = n_seqs * n_kv_heads (seq_heads), H = n_seqs * n_heads. All counters are 0 between launches.
-// | at               | length | name       | counts                                                                       |
-// |------------------|--------|------------|------------------------------------------------------------------------------|
-// | 0                | 1      | next_item  | work items that were handed out beyond the first ones of the thread blocks   |
-// | 1                | 1      | next_part  | parts of heads that were handed out to drawer warps (draw_rows.cuh)          |
-// | 2                | S      | done       | finished work of a seq_head: items, or consumer warps * tiles (score_keys)   |
-// | 2 + S            | S      | released   | parts that no longer read the stored masses of a seq_head                    |
-// | 2 + 2 S          | H      | top        | the largest reference of a query head, less SL_REF_EMPTY                     |
-// | 2 + 2 S + H      | H      | merged     | finished parts of a query head                                               |
-// | SL_CUDA_COUNTERS - H | H  | lists_done | finished chunks of a query head's lists (attend_rows.cuh)                    |
+// | at                   | length | name       | counts                                                                |
+// |----------------------|--------|------------|-----------------------------------------------------------------------|
+// | 0                    | 1      | next_item  | work items handed out beyond the first ones of the thread blocks      |
+// | 1                    | 1      | next_part  | parts of heads handed out to drawer warps (draw_rows.cuh)             |
+// | 2                    | S      | done       | finished work of a seq_head: items, or consumer warps * tiles         |
+// | 2 + S                | S      | released   | parts that no longer read the stored masses of a seq_head             |
+// | 2 + 2 S              | H      | top        | no count: the largest reference of a query head, less SL_REF_EMPTY    |
+// | 2 + 2 S + H          | H      | merged     | finished parts of a query head; santa-pps: newest_done [S]            |
+// | SL_CUDA_COUNTERS - H | H      | lists_done | finished chunks of a query head's lists (attend_rows.cuh)             |
 #ifndef SLEIGH_ATTENTION_WORKSPACE_CUH
 #define SLEIGH_ATTENTION_WORKSPACE_CUH
 

@@ -43,15 +43,15 @@ static void lengths_and_shapes(void) {
 
 // Samples from the smallest base sample to all rows.
 static void budgets(void) {
-    static const char *const verify[] = {"denominator", "numerator", "output"}, *const predictor[] = {"oracle", "quest"};
+    static const char *const verify[] = {"denominator", "numerator", "output"}, *const predictor[] = {"oracle", "quest"},
+                             *const bound[] = {"clt", "hoeffding", "bernstein"};
     static const double epsilons[] = {1, 0.3, 0.1, 0.03};
     static const int n = 3000;
     char attn[200];
-    for (int i = 0; i < 48; i++) {
+    for (int i = 0; i < 72; i++) {
         snprintf(attn, sizeof attn,
                  "vattention:sink=32:window=32:top=%g:base=%g:epsilon=%g:delta=0.1:verify=%s:bound=%s:predictor=%s",
-                 i % 5 ? 0.02 : 0, i % 7 ? 0.05 : 0, epsilons[i % 4], verify[i % 3], i / 24 ? "hoeffding" : "clt",
-                 predictor[i / 12 % 2]);
+                 i % 5 ? 0.02 : 0, i % 7 ? 0.05 : 0, epsilons[i % 4], verify[i % 3], bound[i / 24], predictor[i / 12 % 2]);
         check(attn, 4, 2, 64, 1, &n, 0.3 + i % 2);
     }
 }
