@@ -14,7 +14,7 @@ static const char budgets[] = "even,variance";
 #define S_PARAM(DEFAULT)                                                                                                       \
     { "S", SL_PARAM_INT, DEFAULT, 1, 65536, "rows of V drawn per query head", NULL }
 #define BUDGET_PARAM                                                                                                           \
-    { "budget", SL_PARAM_CHOICE, 0, 0, 1, "how a layer's draws are split over its heads", budgets }
+    { "budget", SL_PARAM_CHOICE, 0, 0, 1, "split of the draws of a layer over its heads", budgets }
 
 static const sl_attn_param params[] = {S_PARAM(128), BUDGET_PARAM, {0}};
 static const sl_attn_param flash_params[] = {S_PARAM(2048), {0}};

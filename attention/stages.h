@@ -10,17 +10,17 @@
 //
 // A method is an sl_composition. It names a proposal, a draw and a normaliser, and has no loop over keys. decode.c runs it.
 //
-// The files of attention/ have one order. A file calls files of lines above its own line only, and
-// scripts/check_layers.py checks the calls:
+// The files of attention/ have one order. A file calls only files of the lines above its line, and files to the left on its
+// line. scripts/check_layers.py finds circles of calls:
 //
 //   contracts  attention.h, random_counter.h, masses.h, stages.h; spec.c (values of parameters)
-//   loops      cpu_kernels*.c, masses.c, attention/cuda/*.cu
-//   shared     composition.c, page_norms.c, combine.c, budget.c
-//   stages     propose_*.c, draw_*.c
-//   drivers    online_softmax.c, decode.c
+//   loops      cpu_kernels_*.c, cpu_kernels.c, masses.c; cuda/page_extras.cu
+//   shared     combine.c, budget.c, composition.c, page_norms.c
+//   stages     draw_samplers.c, draw_take_all.c, propose_*.c, draw_*.c
+//   drivers    online_softmax.c, decode.c; the other files of cuda/
 //   methods    dense.c, santa.c, importance.c, bernoulli.c, subset.c, sparse.c, vattention.c, random.c; auto_request.c
 //   registry   registry.c
-//   on top     params.c (parsing), plan.c, auto.c, auto_table.c
+//   on top     params.c (parsing), plan.c, auto_table.c, auto.c
 #ifndef SLEIGH_STAGES_H
 #define SLEIGH_STAGES_H
 

@@ -32,7 +32,7 @@ static void registry(void) {
     CHECK(!sl_attn_find("nothing"));
 }
 
-static void check_round_trip(const char *name) { // what is formatted parses to the same
+static void check_round_trip(const char *name) { // a formatted specification parses to the same specification
     char text[256];
     sl_attn_spec a = parse(name), b;
     sl_attn_format(&a, text, sizeof text);
@@ -41,7 +41,7 @@ static void check_round_trip(const char *name) { // what is formatted parses to 
     CHECK(b.plus == a.plus && !memcmp(a.plus_value, b.plus_value, sizeof a.plus_value));
 }
 
-// Numbers that differ are told apart in names, and nothing is written longer than it needs.
+// Different numbers have different texts, and no text is longer than needed.
 static void digits(void) {
     static const char *const texts[] = {"vattention:epsilon=0.05",
                                         "vattention:epsilon=0.050000001",
@@ -63,7 +63,7 @@ static void digits(void) {
         CHECK_STR(text, same[i]);
     }
     uint64_t state = test_seed;
-    for (int i = 0; i < 2000; i++) { // every digit that a number has
+    for (int i = 0; i < 2000; i++) { // all digits of a double
         snprintf(other, sizeof other, "vattention:epsilon=%.17g", 1e-4 + 0.5 * test_uniform(&state));
         check_round_trip(other);
     }
@@ -177,7 +177,7 @@ static void schedules(void) {
     CHECK_ERR(schedule(&plan, "0\n"), err, SL_ERR_ARG, "LAYER S");
     CHECK_ERR(schedule(&plan, "1 4\n1 5\n"), err, SL_ERR_ARG, "twice");
     CHECK_ERR(schedule(&plan, "1 0\n"), err, SL_ERR_ARG, "65536");
-    char comment[512]; // what follows the 255th byte of a line is no line of its own
+    char comment[512]; // the part of a line after its 255th byte must not be read as a line
     for (int n = 250; n < 260; n++) {
         snprintf(comment, sizeof comment, "#%*s0 7\n1 9\n", n, "");
         CHECK_OK(schedule(&plan, comment), err);
@@ -203,7 +203,7 @@ static void listing(void) {
     free(text);
 }
 
-// One and many threads, alone and in a ragged batch of 16: the same bits.
+// One and many threads, alone and in a ragged batch of 16 sequences: equal bits.
 static void check_bits(ref_cache *c, const char *attn) {
     size_t row = (size_t)c->geom.n_heads * c->geom.head_dim, bytes = c->n_seqs * row * sizeof(float);
     int threads = omp_get_max_threads();
@@ -225,7 +225,7 @@ static void check_bits(ref_cache *c, const char *attn) {
     free(want);
 }
 
-// Every method of the registry, and what parameters change the path of.
+// Every method of the registry, and parameters that change the path through the code.
 static void same_bits(void) {
     static const char *const more[] = {
         "santa-pps:epsilon=0.3",

@@ -1,5 +1,5 @@
-// tests/attention/test_auto.c - --attn=auto: what a made table comes to on both sides of its crossover, tables as files,
-// calibration with a made clock and the host's own, and the commands that take it.
+// tests/attention/test_auto.c - --attn=auto: choices on both sides of the crossover of a given table, tables as files,
+// calibration with a given clock and with the clock of the host, and the commands that accept auto.
 #include "attention/auto.h"
 #include "engine/cli/bench/calibrate.h"
 #include "engine/sleigh.h"
@@ -16,9 +16,9 @@
 static sl_error err;
 static const sl_attn_geom shape = {.n_layers = 1, .n_heads = 8, .n_kv_heads = 2, .head_dim = 128}; // of the embedded model
 
-// ---- made tables ----
+// ---- given tables ----
 
-// Of the embedded model on the CPU; points: what stands between the brackets.
+// A table of the embedded model on the CPU. points: the text between the brackets.
 static const char *spill_table(const char *name, const char *attn, const char *points) {
     static char paths[4][256], text[4096];
     static int i;
@@ -42,7 +42,7 @@ static sl_auto_table read_table(const char *path) {
 static const char methods[] =
     "\"dense\", \"santa-pps:S=128\", \"santa-is:S=256\", \"santa-pps:epsilon=0.1\", \"santa-pps:epsilon=0.3:delta=0.01\"";
 
-// What a request comes to, as text; *crossover.
+// The choice for a request, as text; *crossover.
 static const char *pick(const sl_auto_table *t, const char *request, int n_seqs, int n_kv, int *crossover) {
     static char text[256];
     sl_attn_spec spec;
@@ -55,7 +55,7 @@ static const char *pick(const sl_auto_table *t, const char *request, int n_seqs,
 }
 
 static void choices(void) {
-    // At 2048 rows of one sequence a candidate is faster, at 4096 none: the crossover lies above.
+    // With one sequence a candidate is faster at 2048 rows and none is at 4096: the crossover lies above 4096.
     const char *points = "{\"n_seqs\": 1, \"n_kv\": 32768, \"us\": [60, 30, 20, 35, 34]},"
                          "{\"n_seqs\": 1, \"n_kv\": 2048, \"us\": [10, 5, 12, 11, 11]},"
                          "{\"n_seqs\": 1, \"n_kv\": 4096, \"us\": [10, 9.6, 11, null, null]},"
@@ -78,7 +78,7 @@ static void choices(void) {
         {"auto", 8, 1023, 1024, "dense"},
         {"auto", 8, 1024, 1024, "santa-pps:S=128"},
         {"auto", 99, 4096, 1024, "santa-is:S=256"},
-        // 19.5 of 20 is no gain; what was timed at a tighter epsilon may stand for a looser one
+        // 19.5 of 20 is less than 5% faster; a time with a smaller epsilon is an upper bound for a larger one
         {"auto:epsilon=0.1", 1, 8192, 32768, "dense"},
         {"auto:epsilon=0.1", 1, 32768, 32768, "santa-pps:S=128:epsilon=0.1"},
         {"auto:epsilon=0.2:delta=0.1", 1, 32768, 32768, "santa-pps:S=128:epsilon=0.2:delta=0.1"},
@@ -127,7 +127,7 @@ static void lines(void) {
     sl_auto_free(&t);
 }
 
-// auto stands in some layers of a plan; the others stay. What an engine is handed without sl_auto_choose_plan it refuses.
+// auto in some layers of a plan; the others stay. The engine refuses a plan with auto.
 static void plans(void) {
     sl_attn_spec spec;
     sl_attn_plan plan, out;
@@ -174,15 +174,15 @@ static void files(void) {
     sl_auto_table t = read_table(spill_table("t.json", methods,
                                              "{\"n_seqs\": 2, \"n_kv\": 64, \"us\": [10.25, 9, 8, null, 12]},"
                                              "{\"n_seqs\": 1, \"n_kv\": 64, \"us\": [10, 9, 8, 7, 12]}"));
-    CHECK_OK(sl_auto_write(&t, path, &err), err); // makes a and b
-    CHECK_OK(sl_auto_write(&t, path, &err), err); // over itself
+    CHECK_OK(sl_auto_write(&t, path, &err), err); // makes the folders a and b
+    CHECK_OK(sl_auto_write(&t, path, &err), err); // over the first file
     CHECK_INT(count_files(dir), 1);
     sl_auto_table again = read_table(path);
     CHECK_STR(again.device, "cpu");
     CHECK(again.n_points == 2 && again.n_specs == 5 && again.points[0].n_seqs == 1 && again.points[1].us[0] == 10.25);
     CHECK(isnan(again.points[1].us[3]) && !memcmp(again.specs, t.specs, sizeof t.specs));
     sl_auto_free(&again);
-    // A write that fails leaves what was there, and nothing beside it.
+    // After a failed write the old file is there, and no temporary file is.
     snprintf(blocked, sizeof blocked, "%s/t.json/x.json", dir);
     CHECK_ERR(sl_auto_write(&t, blocked, &err), err, SL_ERR_IO, "x.json: cannot be written: ");
     snprintf(blocked, sizeof blocked, "%s/c", dir);
@@ -250,10 +250,10 @@ static void grids(void) {
     CHECK_OK(sl_attn_parse("dense", &t.specs[0], &err), err);
     CHECK_OK(sl_attn_parse("santa-is:S=256", &t.specs[1], &err), err);
     CHECK_OK(cli_calibrate(&clock, &grid, &t, &err), err);
-    CHECK_INT(t.n_points, 4 + 3); // 4 x 4096 is too much
+    CHECK_INT(t.n_points, 4 + 3); // 4 x 4096 exceeds the limit
     CHECK_INT(calls, 14);
     pick(&t, "auto", 1, 1, &crossover);
-    CHECK_INT(crossover, 4096); // at 2048 it takes 99% of dense attention's time
+    CHECK_INT(crossover, 4096); // at 2048 the candidate takes 99% of the time of dense attention
     pick(&t, "auto", 4, 1, &crossover);
     CHECK_INT(crossover, 1024);
     grid.n_kv.at[0] = 666;
@@ -263,7 +263,7 @@ static void grids(void) {
     sl_auto_free(&t);
 }
 
-// From the flag to the cache's file, and from there to a choice.
+// From the flag to the file in the cache folder, and from there to a choice.
 static void calibrate(void) {
     char cache[256], path[512], before[4096] = "", home[256];
     const char *was = getenv("XDG_CACHE_HOME");
@@ -283,7 +283,8 @@ static void calibrate(void) {
     CHECK(!rc && !rc_home && strstr(home, "/.cache/sleigh/attn-Some-GPU-7-h8-kv2-d128.json"));
     CHECK_GOOD(none);
     CHECK_HAS(none.err, "attn auto: dense: ");
-    CHECK_HAS(none.err, "/cache/sleigh/attn-cpu-h8-kv2-d128.json does not exist; `sleigh bench attn --calibrate -m DIR` creates it\n");
+    CHECK_HAS(none.err,
+              "/cache/sleigh/attn-cpu-h8-kv2-d128.json does not exist; `sleigh bench attn --calibrate -m DIR` creates it\n");
     CHECK_HAS(none.err, "attention: dense\n");
     CHECK_GOOD(made);
     CHECK_HAS(made.out, "cpu, 8 heads, 2 KV heads, head_dim 128: microseconds");
@@ -300,7 +301,7 @@ static void calibrate(void) {
 }
 
 #ifdef SLEIGH_CUDA
-// On a GPU, both sides of a crossover: what auto comes to gives the logits of the method that was measured to be fastest.
+// On a GPU, on both sides of a crossover: auto gives the logits of the method that was measured to be fastest.
 static void calibrate_gpu(void) {
     char path[256], attn[128], list[192], device[256];
     json_error_t e;
@@ -364,7 +365,7 @@ static void calibrate_errors(void) {
 
 // ---- commands ----
 
-// A table whose crossover is at 256 rows; the method takes few rows, so that a run shows which one ran.
+// A table with a crossover at 256 rows. Its method reads few rows, so the rows of a run show the method.
 static const char *small_table(void) {
     return spill_table(
         "small.json", "\"dense\", \"santa-pps:S=16\", \"santa-pps:epsilon=0.05\"",
@@ -374,7 +375,7 @@ static const char *small_table(void) {
 #define GENERATE(...) RUN("generate", "-m", tiny(), "--temp", "0", "-n", "4", "--ignore-eos", __VA_ARGS__)
 
 static void sides(void) {
-    const char *text = long_text(24), *table = small_table(); // some 400 tokens
+    const char *text = long_text(24), *table = small_table(); // about 400 tokens
     result below = GENERATE("-p", question, "--attn", "auto", "--calibration", table),
            dense = GENERATE("-p", question, "--attn", "dense"),
            above = GENERATE("-p", text, "--attn", "auto", "--calibration", table),
@@ -428,7 +429,7 @@ static void refusals(void) {
     result c = GENERATE("-p", question, "--attn", "auto", "--calibration", other);
     result d = GENERATE("-p", question, "--attn", "auto", "--calibration", "/nowhere/t.json");
     result e = GENERATE("-p", question, "--attn", "auto", "--S", "4");
-    result f = GENERATE("-p", question, "--attn", "dense", "--calibration", cut); // nobody asks for it
+    result f = GENERATE("-p", question, "--attn", "dense", "--calibration", cut); // no auto, so the table is not read
     check_error(&a, 1, "wrong.json: measured for 8 heads, 2 KV heads, head_dim 64; this model has 8, 2, 128");
     check_error(&b, 1, "cut.json: line ");
     check_error(&c, 1, "other.json: measured on gpu, this device is cpu");
@@ -437,7 +438,7 @@ static void refusals(void) {
     CHECK_GOOD(f);
 }
 
-// A line's choice is its own: short ones are dense, long ones are not, alone and in a batch; one after the other too.
+// Every line has a choice of its own. Short lines are dense, long lines are not: alone, in a batch, and one after the other.
 static void many(void) {
     static char lines[65536];
     const char *table = small_table(), *texts[] = {question, NULL, "The grass is", NULL};
@@ -472,7 +473,7 @@ static void many(void) {
     }
 }
 
-// The other commands that take methods: what auto comes to gives the figures of that method.
+// The other commands that accept methods: auto gives the figures of the chosen method.
 static void others(void) {
     const char *table = small_table(), *text = long_text(24);
     result c = RUN("compare", "-m", tiny(), "-p", text, "-n", "3", "--attn", "auto,santa-pps:S=16", "--calibration", table,

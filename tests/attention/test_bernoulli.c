@@ -1,5 +1,5 @@
-// tests/attention/test_bernoulli.c - Bernoulli qK^T: its counts, its scores against the same sums in double precision, the
-// errors that the paper states, and its compositions with samplers of values.
+// tests/attention/test_bernoulli.c - Bernoulli qK^T: counts, scores against the same sums in double precision, the errors that
+// the paper states, and compositions with a draw of values.
 #include "attention/stages.h"
 #include "tests/support/reference.h"
 #include "tests/test.h"
@@ -9,7 +9,7 @@
 #include <string.h>
 
 #ifdef __SANITIZE_ADDRESS__
-enum { REDUCED = 4 }; // fewer repetitions where a bound adapts to their number
+enum { REDUCED = 4 }; // divides the repetitions, where a bound adapts to their number
 #else
 enum { REDUCED = 1 };
 #endif
@@ -43,7 +43,7 @@ static void counts(void) {
                 sum += c;
             }
             CHECK_NEAR(sum / GRID, B * shares[i], 1.0 / GRID);
-            CHECK_INT(fixed_count(0, B, shares[i]), low); // the ends: never beyond B
+            CHECK_INT(fixed_count(0, B, shares[i]), low); // the ends: 0 to B
             CHECK_INT(fixed_count(UINT64_MAX, B, shares[i]), high);
             sum = 0;
             for (uint32_t r = 0; r < R; r++) { // independent: 4 standard errors of a binomial number
@@ -55,7 +55,7 @@ static void counts(void) {
         }
 }
 
-// ---- one step's scores ----
+// ---- the scores of one step ----
 
 typedef struct step {
     sl_attn_spec spec;
@@ -65,7 +65,7 @@ typedef struct step {
     sl_kv_need need;
 } step;
 
-// Opens sequence s, KV head h: extras built as the engine does, state filled.
+// Opens sequence s, KV head h: builds page extras and fills the state, as the engine does.
 static void step_open(step *st, ref_cache *c, const char *attn, int s, int h, uint32_t seed, int layer) {
     sl_error err;
     CHECK_OK(sl_attn_parse(attn, &st->spec, &err), err);
@@ -97,7 +97,7 @@ static float features_read(const step *st) {
     return report.features;
 }
 
-// The query q' of head i of the group whose products with keys are the scores, from the formulas of the paper.
+// The query q' of head i of the group, from the formulas of the paper. Scores are its products with keys.
 static void sampled_query(const step *st, int i, double *out) {
     int dim = st->g.head_dim, B = (int)sl_attn_get(&st->spec, "B"), iid = (int)sl_attn_get(&st->spec, "bernoulli-sampling");
     const float *q = st->g.q + (size_t)i * dim;
@@ -122,7 +122,7 @@ static void sampled_query(const step *st, int i, double *out) {
     }
 }
 
-// Every score of the group against q'.k in double precision: a sum of dim products in fp32, and q' itself rounded 4 times.
+// Every score of the group against q'.k in double precision. The bound: a sum of dim products in fp32, and 4 roundings of q'.
 static void check_scores(const ref_cache *c, const step *st, int s) {
     int dim = st->g.head_dim, n = c->seqs[s].n_tokens;
     float *score = malloc((size_t)st->g.n * SL_CHUNK * sizeof *score);
@@ -159,7 +159,7 @@ static void check_share(const step *st) {
     CHECK(st->propose->bytes(&st->g) == 2 * ((uint64_t)built * SL_PAGE * n + newest));
 }
 
-static void scores(void) { // built pages and the newest one, full or partly filled
+static void scores(void) { // built pages and the newest page, full or partly filled
     static const struct { int heads, kv_heads, dim; } g[] = {{1, 1, 64}, {3, 1, 80}, {8, 2, 128}, {8, 1, 64}, {2, 2, 80}};
     static const int n[] = {1, 31, 255, 256, 257, 1500};
     static const char *const attn[] = {"bernoulli:B=8", "bernoulli:B=3:bernoulli-sampling=iid", "bernoulli-group:B=4",
@@ -179,7 +179,7 @@ static void scores(void) { // built pages and the newest one, full or partly fil
     }
 }
 
-// Queries with a few large features and one that is zero in all heads: most others are not sampled.
+// Queries with a few large features and one feature that is zero in all heads: most other features have count 0.
 static void make_outliers(ref_cache *c) {
     for (int i = 0; i < c->n_seqs * c->geom.n_heads * c->geom.head_dim; i++) {
         int d = i % c->geom.head_dim;
@@ -187,7 +187,7 @@ static void make_outliers(ref_cache *c) {
     }
 }
 
-static void unread_features(void) { // a feature that counts 0 is not touched in built pages; any other is
+static void unread_features(void) { // features of count 0 are not read in built pages; all others are
     static const char *const attn[] = {"bernoulli:B=2", "bernoulli-group:B=2"};
     int n = 600;
     for (int m = 0; m < 2; m++) {
@@ -217,7 +217,7 @@ static void unread_features(void) { // a feature that counts 0 is not touched in
     }
 }
 
-static void reported_share(void) { // what a call reports: each head its group's share, bytes once per KV head
+static void reported_share(void) { // reports: every head has the share of its group, bytes count once per KV head
     static const char *const attn[] = {"bernoulli:B=2", "bernoulli-group:B=2", "bernoulli-group:B=2+santa-prop:S=16"};
     int n = 600;
     for (int m = 0; m < 3; m++) {
@@ -242,7 +242,7 @@ static void reported_share(void) { // what a call reports: each head its group's
     }
 }
 
-// Equal queries in all heads and KV heads, equal keys in both: scores are equal just where the counts are.
+// All heads and KV heads have equal queries, both KV heads have equal keys: scores are equal if and only if counts are.
 static void keys_of_randomness(void) {
     int n = 40;
     ref_cache c = ref_cache_new(4, 2, 64, 1, &n, 1, test_seed);
@@ -268,9 +268,9 @@ static void keys_of_randomness(void) {
     ref_cache_free(&c);
 }
 
-// ---- the paper's errors ----
+// ---- the errors of the paper ----
 
-// |p^ - p|^2 / |p|^2 of query head 0 of sequence 0, and what METHODS expects of it for random keys.
+// |p^ - p|^2 / |p|^2 of query head 0 of sequence 0, and its expectation for random keys.
 static double squared_error(const ref_cache *c, const step *st) {
     int n = c->seqs[0].n_tokens, dim = st->g.head_dim;
     double error = 0, norm = 0;
@@ -298,18 +298,18 @@ static double expected_error(const float *q, int dim, int B, int iid) {
     return iid ? norm * sum / (B * square) - 1.0 / B : norm * norm * parts / (B * B * square);
 }
 
-// d = 128, n = 1024, q and K normal (the scale of K cancels): squared errors within 5% of their closed forms, and Figure 6 at
-// B = 4 by its definition, the mean of |p^ - p| / |p| over 100 instances. Its expectation is 0.555 (iid) and 0.286
-// (stratified), from a program of its own that simulated 400 instances (standard errors 0.0034 and 0.0019; closed forms, which
-// lie above the mean of a root: 0.559 and 0.288). One instance has a standard deviation of 0.068 and 0.039: 4 standard errors
-// of 100 instances are 0.027 and 0.016, within which lie the 0.548 and 0.282 that the project noted from one such hundred.
+// d = 128, n = 1024, q and K normal; the scale of K cancels. Squared errors lie within 5% of their closed forms. Figure 6 at B
+// = 4 is the mean of |p^ - p| / |p| over 100 instances. Its expectation is 0.555 (iid) and 0.286 (stratified), by a separate
+// simulation of 400 instances with standard errors 0.0034 and 0.0019. (The closed forms, 0.559 and 0.288, are upper bounds:
+// they are roots of means.) One instance has a standard deviation of 0.068 and 0.039, so 4 standard errors of 100 instances are
+// 0.027 and 0.016. One earlier run of 100 instances gave 0.548 and 0.282.
 static void errors_of_the_paper(void) {
     enum { INSTANCES = 100, DRAWS = 4 };
     static const int trials[] = {1, 2, 4, 8, 16};
     double ratio[5][2] = {{0}}, figure[5][2] = {{0}};
     int n = 1024;
     for (int r = 0; r < INSTANCES; r++) {
-        ref_cache c = ref_cache_new(1, 1, 128, 1, &n, 1, test_seed * INSTANCES + r); // no instance under two seeds
+        ref_cache c = ref_cache_new(1, 1, 128, 1, &n, 1, test_seed * INSTANCES + r); // no instance occurs with two seeds
         for (int t = 0; t < 5; t++)
             for (int iid = 0; iid < 2; iid++)
                 for (int draw = 0; draw < DRAWS; draw++) {
@@ -347,7 +347,7 @@ static double mean_error(ref_cache *c, const char *attn, int s) {
     return sum;
 }
 
-// The stratified error falls as 1 / B; scores have unit variance, so the output's is about that of the scores, 1.1 / B.
+// The stratified error falls as 1 / B. Scores have variance 1, so the error of the output is about that of the scores, 1.1 / B.
 static void large_B(void) {
     static const char *const names[] = {"bernoulli", "bernoulli-group"};
     int n = 1500;
@@ -362,7 +362,7 @@ static void large_B(void) {
     ref_cache_free(&c);
 }
 
-// |q_gi| = (k_i / 4) (1 + (2 g - (G - 1)) / 16), k_i of 0 to 8: with B = 8 every count is whole, so q' = q.
+// |q_gi| = (k_i / 4) (1 + (2 g - (G - 1)) / 16), k_i from 0 to 8: with B = 8 every count is an integer, so q' = q.
 static void exact_counts(void) {
     static const struct { int heads, kv_heads, dim; } g[] = {{1, 1, 64}, {3, 1, 80}, {8, 2, 128}, {8, 1, 64}};
     static const int n[] = {1, 31, 255, 256, 257, 1500};
@@ -388,7 +388,7 @@ static void exact_counts(void) {
     }
 }
 
-static void zero_query(void) { // no feature is read, all scores are 0: the mean of V
+static void zero_query(void) { // no feature is read, and all scores are 0: the output is the mean of V
     int n = 300;
     static const char *const attn[] = {"bernoulli", "bernoulli-group", "bernoulli:bernoulli-sampling=iid"};
     ref_cache c = ref_cache_new(4, 2, 64, 1, &n, 0, test_seed);
@@ -399,15 +399,16 @@ static void zero_query(void) { // no feature is read, all scores are 0: the mean
     ref_cache_free(&c);
 }
 
-// ---- with a sampler of values ----
+// ---- with a draw of values ----
 
-// Differences to the output over all rows with the same scores: the scores' seed is the draws', their numbers are not.
+// Differences to the output over all rows with the same scores. Scores and draws have the same seed and different numbers.
 typedef struct moments {
     double sum[4 * 64], square[4];
 } moments;
 
-// An unbiased sampler's differences have mean 0 whatever the scores: |mean| <= 4 sqrt(trace Cov / R) + rounding. Draws use
-// weights rounded to bf16, each off by 2^-9 at most, and so is their total: 2^-8 of |v - mu|, about sqrt(dim), at worst.
+// The differences of an unbiased draw have mean 0 for all scores: |mean| <= 4 sqrt(trace Cov / R) + rounding. Draws use masses
+// that are rounded to bf16. Each mass and their total err by at most 2^-9, so the bound is 2^-8 of |v - mu|, which is about
+// sqrt(dim).
 static void check_moments(const char *attn, const moments *x, int R) {
     for (int head = 0; head < 4; head++) {
         double mean = 0;
@@ -437,10 +438,10 @@ static void compositions(void) {
                 char attn[96];
                 snprintf(attn, sizeof attn, "%s+%s:S=%d", scores[m], values[v], S);
                 ref_decode(&c, attn, 0, 1, seed, 0);
-                for (int head = 0; head < 4; head++) { // flash: round(32 / 3) = 11 in each of 3 tiles
+                for (int head = 0; head < 4; head++) { // santa-flash: round(32 / 3) = 11 draws in each of 3 tiles
                     CHECK_INT(c.reports[head].samples, v == 4 ? 33 : S);
                     CHECK(c.reports[head].v_rows >= 1 && c.reports[head].v_rows <= c.reports[head].samples);
-                    CHECK_INT(c.reports[head].k_rows, 0); // nothing is refined
+                    CHECK_INT(c.reports[head].k_rows, 0); // no row is refined
                 }
                 CHECK(c.reports[0].features == share);
                 for (int i = 0; i < 4 * 64; i++) {

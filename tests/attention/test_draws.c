@@ -1,6 +1,6 @@
-// tests/attention/test_draws.c - what a draw takes, by brute force and closed forms: the tile budgets of santa-flash, the
-// uniform part of santa-is and the masses that it keeps, the sum of all masses, topp at equal weights, the fewest draws of a
-// stated error, budgets by variance, and what is reported of a step.
+// tests/attention/test_draws.c - rows of a draw, by brute force and closed forms: the tile budgets of santa-flash, the uniform
+// part of santa-is and the masses of truncated rows, the sum of all masses, topp at equal masses, the fewest draws for a stated
+// error, budgets by variance, and the reports of a step.
 #include "attention/stages.h"
 #include "engine/backend/backend.h"
 #include "tests/support/counters.h"
@@ -14,7 +14,8 @@
 
 // ---- santa-flash ----
 
-// S / T to the nearest whole number, halves up, at least 1: every S from 1 to 3 T, and each kind of remainder beyond.
+// S_t is S / T to the nearest integer, halves up, at least 1: for every S from 1 to 3 T, and for every kind of remainder
+// beyond.
 static void tile_budgets(void) {
     static const int n_rows[] = {200, 512, 700, 1024, 2500};
     for (int l = 0; l < 5; l++) {
@@ -22,7 +23,7 @@ static void tile_budgets(void) {
         int T = (n_rows[l] + SL_TILE - 1) / SL_TILE;
         for (int S = 1; S <= 3 * T + 100; S++) {
             uint32_t r = (uint32_t)S;
-            int want = 1; // the first that is no further from S / T than the next
+            int want = 1; // the first integer that is no further from S / T than the next one
             while (want + 1 - (double)S / T <= (double)S / T - want) want++;
             sl_draw_tiles_uniform(&s.masses, S, (sl_uniform){uniform_random, &r}, &s.draws);
             if (s.draws.n_draws != T * want) FAIL("S=%d in %d tiles: %d draws, expected %d", S, T, s.draws.n_draws, T * want);
@@ -33,8 +34,8 @@ static void tile_budgets(void) {
 
 // ---- santa-is ----
 
-// One draw of proposed rows: pi_j = 0.99 p_j + 0.01 / n, p_j of the rows before the newest page. The last number below 1 and
-// 0 draw the last row and the first, whose p_j may be next to nothing.
+// One draw of proposed rows: pi_j = 0.99 p_j + 0.01 / n, with p_j over the rows before the newest page. The last number below 1
+// and the number 0 draw the last and the first row, whose p_j may be almost 0.
 static void uniform_part(void) {
     static const int n_rows[] = {257, 700, 2500};
     static const uint64_t ends[] = {0, UINT64_MAX};
@@ -61,7 +62,7 @@ static void uniform_part(void) {
                 CHECK_INT(x.draws.n, 1 + n - n_proposed);
                 CHECK(j < n_proposed);
                 double pi = 0.99 * weight[j] / total + 0.01 / n_proposed;
-                // Masses are whole numbers, of 2^-38 of the largest reference or less
+                // masses are integers, in units of 2^-38 of the largest reference or less
                 if (!(fabs(x.draws.inv_pi[0] * pi - 1) < 1e-5))
                     FAIL("n=%d, shape %d, row %d: pi %.9g, expected %.9g", n, k, j, 1 / x.draws.inv_pi[0], pi);
                 for (int i = 1; i < x.draws.n; i++) CHECK(x.draws.row[i] == n_proposed + i - 1 && x.draws.inv_pi[i] == 1);
@@ -71,8 +72,8 @@ static void uniform_part(void) {
         }
 }
 
-// The newest page outweighs the rows before it by some octaves. What is kept of these must have all its bits: a mass is the
-// in-block mass of its block, floor(w 2^30), by the same factor for every row of the largest reference.
+// The newest page outweighs the rows before it by some octaves. After truncation the other rows must have all bits: their
+// masses are floor(stored 2^30) times a factor that is equal for every row of the largest reference.
 static void kept_masses(void) {
     enum { N = 256, ALL = 288 };
     for (int octaves = 0; octaves <= 70; octaves++) {
@@ -92,8 +93,7 @@ static void kept_masses(void) {
         double unit = 0;
         for (int j = 0; j < N; j++) {
             uint64_t whole = (uint64_t)(sl_bf16_to_f32(s.masses.stored[j]) * 0x1p30), mass = sl_masses_of_row(&s.masses, j);
-            if (s.masses.ref[j / SL_BLOCK] <
-                0) { // three octaves below: nothing is lost either while there are 8 bits to shift out
+            if (s.masses.ref[j / SL_BLOCK] < 0) { // three octaves below: 8 spare bits hold the whole mass
                 if (unit == 0) continue;
                 whole >>= 3; // up to rounding
                 CHECK_NEAR((double)mass, whole * unit, 2 * unit);
@@ -109,8 +109,9 @@ static void kept_masses(void) {
     }
 }
 
-// Blocks from 0 to 63 octaves below the top one. A row's mass is w 2^38 of its octaves, as the difference of two running sums
-// that are cut to whole numbers: at most 1 off, and the masses of all rows add up to the total, which draws take for granted.
+// Blocks from 0 to 63 octaves below the top block. The mass of a row is the difference of two running sums that are rounded
+// down, so it differs from stored * 2^38 of its octaves by at most 1. The masses of all rows add up to the total, because draws
+// rely on it.
 static void masses_add_up(void) {
     enum { N = 64 * SL_BLOCK - 5 };
     for (int mixed = 0; mixed < 2; mixed++) {
@@ -146,13 +147,13 @@ static int descending(const void *a, const void *b) {
     return (x < y) - (x > y);
 }
 
-// Weights that are whole multiples of an eighth, so that every sum is exact: the fewest rows that reach p of the total, by
-// sorting; of equal ones the first.
+// Masses are multiples of an eighth, so every sum is exact. The expected rows are found by sorting: the fewest rows that reach
+// p of the total, the lower row first on ties.
 static void fewest_rows(void) {
     static const int n_rows[] = {32, 96, 1000, 1024};
     const sl_backend *backend;
     sl_error err;
-    CHECK_OK(sl_cpu_init(0, &backend, &err), err); // picks the kernels
+    CHECK_OK(sl_cpu_init(0, &backend, &err), err); // chooses the kernels
     for (int l = 0; l < 4; l++)
         for (int levels = 1; levels <= 4; levels++) {
             int n = n_rows[l], n_blocks = (n + SL_BLOCK - 1) / SL_BLOCK;
@@ -204,7 +205,7 @@ static double half_width(const void *ctx, double light, int k) { // falls with k
     return light / sqrt(k) * (1 + *(const double *)ctx / k);
 }
 
-// Light rows' total and draws with S in all, by the definition: heavy rows are above light / (S - heavy).
+// Total size of light rows, and their draws, with S draws in all. By the definition, heavy rows are above light / (S - heavy).
 static void split(const double *sorted, int n, int S, double total, double *light, int *k) {
     int h = 0;
     for (*light = total; h < n && h < S - 1 && sorted[h] * (S - h) > *light; h++) *light -= sorted[h];
@@ -222,9 +223,9 @@ static void fewest_draws(void) {
             qsort(sorted, n, sizeof *sorted, descending);
             for (int i = 0; i < 40; i++) {
                 double light, target;
-                int draws, want = 0, of = 1 + i * most / 36; // of > most: out of reach
+                int draws, want = 0, of = 1 + i * most / 36; // of > most: no plan
                 split(sorted, n, of, total, &light, &draws);
-                target = half_width(&ctx, light, draws); // exactly what `of` draws reach
+                target = half_width(&ctx, light, draws); // exactly the bound of `of` draws
                 for (int S = 1; S <= most && !want; S++) {
                     split(sorted, n, S, total, &light, &draws);
                     if (half_width(&ctx, light, draws) <= target) want = S;
@@ -242,9 +243,9 @@ static void fewest_draws(void) {
 
 enum { HEADS = 8, KV_HEADS = 4, DIM = 64, ROWS = 1500, S_EACH = 100 };
 
-// Draws that a head wants at t, without limits, from p, |v| as norms are kept, and the output m of the step before.
-//   draws from p    (1/t) sqrt(sum p |v|^2 - |m|^2) / |m|
-//   take-all + PPS  #{x >= t} + sum_{x < t} x / t, x = p |v| / |m|
+// Draws of a head at t, without limits, from p, |v| as rounded norms, and the previous output m.
+// draws from p    (1/t) sqrt(sum p |v|^2 - |m|^2) / |m|
+// take-all + PPS  #{x >= t} + sum_{x < t} x / t, x = p |v| / |m|
 static double wanted(const double *p, const double *norm, double m, double t, int is_pps) {
     double second = 0, sum = 0;
     for (int j = 0; j < ROWS; j++) {
@@ -255,7 +256,8 @@ static double wanted(const double *p, const double *norm, double m, double t, in
     return is_pps ? sum : sqrt(second - m * m) / m / t;
 }
 
-// Heads whose outputs differ in length: KV heads' values have means from 0.2 to 3, heads' scores scales from 1 to 4.
+// Heads whose outputs have different lengths: values of KV heads have means from 0.2 to 3, scores of heads have scales from 1
+// to 4.
 static void budgets_in_closed_form(void) {
     static const char *const methods[] = {"santa-strat", "santa", "santa-prop", "santa-pps", "santa-pps:pps=sys"};
     static const float mean[KV_HEADS] = {0.2f, 0.5f, 1, 3}, scale[] = {1, 4, 2, 1, 3, 1, 2, 4};
@@ -303,8 +305,8 @@ static void budgets_in_closed_form(void) {
         for (int head = 0; head < HEADS; head++) {
             int got = (int)c.reports[head].budget;
             all += got, inside += got > S_EACH / 4 && got < 4 * S_EACH;
-            // Stored sizes and weights are bf16, each off by 2^-8 at most: their sums by far less, the difference of two sums
-            // by some times that.
+            // Stored sizes and masses are bf16, each within 2^-8. Their sums err far less; the difference of two sums errs by
+            // some times that.
             if (!(fabs(got - want[head]) <= 1.5 + 0.02 * want[head]))
                 FAIL("%s, head %d: budget %d, expected %.1f", attn, head, got, want[head]);
         }
@@ -314,10 +316,10 @@ static void budgets_in_closed_form(void) {
     ref_cache_free(&c);
 }
 
-// ---- what is reported ----
+// ---- reports ----
 
-// Effective samples (sum x)^2 / sum x^2 of combined weights whose sum is far from 1: 7 rows of weight 256 beside 256 of weight
-// 1, parts of the mass, 8 rows that stand for all.
+// Effective sample size (sum x)^2 / sum x^2 of coefficients whose sum is far from 1: 7 rows of coefficient 256 and 256 rows of
+// 1; parts of the mass; 8 rows that stand for all.
 static void effective_samples(void) {
     static const struct {
         const char *attn;
@@ -340,8 +342,8 @@ static void effective_samples(void) {
     ref_cache_free(&c);
 }
 
-// Row j has the value e_j, so that an output is positive in the channels of the rows that its head drew: the rows of a KV head
-// that at least one of its heads drew, by brute force.
+// Row j has the value e_j, so an output is positive in the channels of the rows that its head drew. The test counts the rows of
+// a KV head that at least one of its heads drew, by brute force.
 static void distinct_rows(void) {
     enum { N = 128, HEADS_OF = 4, ALL = 2 * HEADS_OF };
     static const int n = N;
@@ -373,13 +375,13 @@ static void distinct_rows(void) {
     ref_cache_free(&c);
 }
 
-// Bytes of one KV head: rows of K and V at 2 head_dim bytes, norms at 2 bytes a row, built or not; copies of pages.
+// Bytes of one KV head: rows of K and V at 2 head_dim bytes, norms at 2 bytes a row (built or not), page extras.
 static void bytes_read(void) {
     enum { N = 900, N_BUILT = 768, NEW = N - N_BUILT };
     static const int n = N;
     static const struct {
         const char *attn;
-        int k, norms, extra, refines; // rows of K; are norms read? bytes of page copies; are drawn rows of K read too?
+        int k, norms, extra, refines; // rows of K; 1: norms are read; bytes of page extras; 1: drawn rows of K are read too
     } t[] = {{"santa-sys:S=40", N, 0, 0, 0},
              {"santa-pps:S=40", N, 1, 0, 0},
              {"santa-pps:S=40:budget=variance", N, 1, 0, 0},
@@ -400,11 +402,11 @@ static void bytes_read(void) {
         uint64_t sum = 0;
         for (int head = 0; head < 6; head += 3) {
             const sl_attn_report *r = &c.reports[head];
-            // Rows of the newest page were read by the proposal already, and are drawn by santa-is, and as Quest's newest unit.
+            // the proposal has read the rows of the newest page; santa-is and Quest's newest unit draw them
             int fresh = !strncmp(t[i].attn, "santa-is", 8) ? NEW : 0;
             uint64_t want = (uint64_t)(t[i].k + r->v_distinct) * 64 * 2 + (t[i].norms ? 2 * N : 0) + (uint64_t)t[i].extra;
             if (t[i].refines) want += (r->v_distinct - (uint64_t)fresh) * 64 * 2;
-            if (!strncmp(t[i].attn, "quest", 5)) { // drawn units of the newest page: between its newest one and all of it
+            if (!strncmp(t[i].attn, "quest", 5)) { // drawn units of the newest page: from one unit to all
                 CHECK(r->bytes <= want && r->bytes >= want - NEW * 64 * 2 && r->bytes < want);
                 want = r->bytes;
             }

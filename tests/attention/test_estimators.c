@@ -1,6 +1,5 @@
-// tests/attention/test_estimators.c - the statistics of the SANTA samplers, as METHODS of the project demand them:
-// expectations, variances, totals, and what is drawn when. p, mu and E c_j are those of the stored weights: mass_j = C_j -
-// C_{j-1}.
+// tests/attention/test_estimators.c - statistics of the SANTA draws: expectations, variances, totals, and the draws at given
+// numbers (docs/methods.md). p, mu and E c_j are those of the stored masses: mass_j = C_j - C_{j-1}.
 #include "attention/cpu_kernels.h"
 #include "attention/stages.h"
 #include "tests/support/reference.h"
@@ -11,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// ---- what holds for every draw ----
+// ---- properties of every draw ----
 
 typedef struct method {
     const char *name;
@@ -76,7 +75,7 @@ static void extreme_uniforms(void) { // u = 0 and the largest u below 1
             }
 }
 
-// n <= 8: every threshold cell is visited by a grid much finer than the masses.
+// n <= 8: a grid much finer than the masses visits every cell of every threshold
 static void exhaustive_small(void) {
     enum { R = 4096 };
     for (int n = 1; n <= 8; n++) {
@@ -89,7 +88,7 @@ static void exhaustive_small(void) {
             double at = (double)u * 0x1p-64, before = 0; // by hand: the row whose interval of p holds u
             int row = 0;
             while (row + 1 < n && before + s.p[row] <= at) before += s.p[row++];
-            // a point closer to a boundary than the sums' rounding may fall on either side
+            // a point within the rounding of the sums may lie on either side of a boundary
             if (s.draws.row[0] != row && fabs(at - before) > 1e-12 && fabs(at - before - s.p[row]) > 1e-12)
                 FAIL("n=%d u=%.17g: row %d, expected %d", n, at, s.draws.row[0], row);
             seen[s.draws.row[0]] += 1.0 / R;
@@ -102,7 +101,7 @@ static void exhaustive_small(void) {
 
 // ---- expectations ----
 
-// |mean - mu| <= 4 sqrt(Var / R) + rounding, Var the closed form of independent draws, which stratified ones never exceed.
+// |mean - mu| <= 4 sqrt(Var / R) + rounding. Var is the closed form of independent draws, an upper bound for stratified draws.
 static void unbiased(sl_sampler_fn draw, const char *name) {
     for (int k = 0; k < N_SHAPES; k++)
         for (int l = 0; l < N_LENGTHS; l++) {
@@ -128,7 +127,7 @@ static void unbiased_stratified(void) {
     unbiased(sl_draw_stratified, "stratified");
 }
 
-// Budgets of the proportional draw by its definition, in long double.
+// Budgets of santa-prop by the definition, in long double.
 static void prop_budgets(const sample *s, int S, int *budget) {
     int T = (s->masses.n + SL_TILE - 1) / SL_TILE, left = S;
     long double total = s->masses.cum[s->masses.n_blocks], *rest = calloc(T, sizeof *rest);
@@ -150,7 +149,7 @@ static void prop_budgets(const sample *s, int S, int *budget) {
     free(rest);
 }
 
-// Systematic draws on the grid u = (i + 1/2) / R: |mean c_j - E c_j| < 1/R for every row, and prop's bias formula.
+// Systematic draws on the grid u = (i + 1/2) / R: |mean c_j - E c_j| < 1/R for every row, and the bias formula of santa-prop.
 static void grid_expectations(void) {
     enum { R = 256, S = 37 };
     for (int k = 0; k < N_SHAPES; k++)
@@ -176,9 +175,9 @@ static void grid_expectations(void) {
                         FAIL("%s n=%d shape %d row %d: mean count %.6g, expected %.6g", methods[m].name, n, k, j, mean[j],
                              expected);
                     want += (m == 3 ? (tile > 0 ? budget[t] / (double)S / tile : 0) : 1) * s.p[j] *
-                            s.v[j]; // mu, or mu plus prop's bias
+                            s.v[j]; // mu, or mu plus the bias of santa-prop
                 }
-                // each row's mean count is within 1/R of its expectation; a draw stands for at most 1/S (prop, sys) or W_t /
+                // the mean count of a row is within 1/R of its expectation; a draw contributes at most 1/S (prop, sys) or W_t /
                 // S_t
                 double slack = 1e-6;
                 for (int j = 0; j < n; j++) slack += fabs(s.v[j]) / R * (m == 4 ? 1.0 / S_t : 1.0 / S) * (s.p[j] > 0);
@@ -212,8 +211,8 @@ static double measured_variance(sample *s, sl_sampler_fn draw, int S, int R) {
 }
 
 static void variances(void) {
-    // A variance measured over R draws of bounded kurtosis has relative standard error sqrt((kurtosis - 1) / R), about
-    // sqrt(3 / R) here; 5 of them.
+    // A variance over R draws of bounded kurtosis has the relative standard error sqrt((kurtosis - 1) / R), here about sqrt(3 /
+    // R). The bound is 5 of them.
     const int R = 20000 / SCALE, budgets[] = {1, 4, 32};
     const double slack = 5 * sqrt(3.0 / R);
     for (int k = 0; k < 2; k++)
@@ -229,7 +228,7 @@ static void variances(void) {
                 CHECK(strat <= iid);
             CHECK_NEAR(measured_variance(&s, sl_draw_independent, S, R) / iid, 1, slack);
             CHECK_NEAR(measured_variance(&s, sl_draw_stratified, S, R) / strat, 1, slack);
-            if (k == FLAT) { // random values: systematic is like stratified
+            if (k == FLAT) { // random values: systematic draws behave like stratified ones
                 double ratio = measured_variance(&s, sl_draw_systematic, S, R) / strat;
                 if (!(ratio > 0.5 && ratio < 2)) FAIL("S=%d: systematic has %.2f of stratified's variance", S, ratio);
             }
@@ -257,10 +256,10 @@ static void one_hot_is_exact(void) {
     ref_cache_free(&c);
 }
 
-// The squared error of S independent draws is (sum p |v|^2 - |mu|^2) / S; stratified, systematic and
-// proportional draws have no more, flash's even budgets up to 1.5 times as much. Averaged over seeds, heads and 64 channels and
-// more it is known to a few percent: santa's is checked on both sides. Of 65,536 draws, twice as many as the most rows, all but
-// independent ones have a fraction of it. bf16 weights add sum p^2 |v - mu|^2 at an error of 2^-9 each at most.
+// The squared error of S independent draws is (sum p |v|^2 - |mu|^2) / S. Stratified, systematic and proportional draws have no
+// more; even tile budgets (santa-flash) have up to 1.5 times as much. Averaged over seeds, heads and at least 64 channels the
+// error is known within a few percent, so santa is checked on both sides. With 65,536 draws, twice the largest number of rows,
+// all draws but independent ones have a fraction of it. bf16 masses add at most sum p^2 |v - mu|^2 2^-18.
 static void near_dense(void) {
     static const struct {
         int heads, kv_heads, dim, n, seeds;
@@ -296,8 +295,8 @@ static void near_dense(void) {
     }
 }
 
-// Different seeds, layers, heads, positions and sequences: uniform numbers must be unrelated. Over M pairs the mean product of
-// centred uniforms has standard deviation 1 / (12 sqrt(M)); 5 of them.
+// Different seeds, layers, heads, positions and sequences: uniform numbers must be uncorrelated. Over M pairs the mean product
+// of centred uniform numbers has the standard deviation 1 / (12 sqrt(M)). The bound is 5 of them.
 static void independent_streams(void) {
     enum { M = 20000 };
     const sl_rng_id base = {.seed = 1, .sequence = 2, .position = 3, .layer = 4, .head = 5};
@@ -315,8 +314,8 @@ static void independent_streams(void) {
     }
 }
 
-// Neighbours alone do not show that two words of a counter overlap: no two of 100 layers x 128 heads, 64 positions x 64 heads,
-// and 64 numbers x 64 heads share a number. 64-bit numbers of so few are all different by chance too.
+// Neighbours alone do not show that two words of a counter overlap. So no two of 100 layers x 128 heads, of 64 positions x 64
+// heads, and of 64 numbers x 64 heads may share a number. By chance, 64-bit numbers of these few are all different too.
 static int by_number(const void *a, const void *b) {
     uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
     return (x > y) - (x < y);

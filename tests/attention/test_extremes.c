@@ -1,5 +1,5 @@
-// tests/attention/test_extremes.c - scores that stored weights cannot hold: huge ones, infinite ones, NaN. Every method must
-// return what dense attention returns for such a head and count a fall-back; the other heads must keep their bits.
+// tests/attention/test_extremes.c - scores that stored masses cannot hold: huge, infinite, NaN. Every method must return the
+// output of dense attention for such a head and count a fallback. Other heads must keep their bits.
 #include "attention/stages.h"
 #include "tests/support/extremes.h"
 #include "tests/support/reference.h"
@@ -11,7 +11,7 @@
 
 enum { HEADS = 8, KV_HEADS = 2, GROUP = HEADS / KV_HEADS, DIM = 64, ROWS = 1500, SEED = 5, LAYER = 1 };
 
-// Every method of the registry is tried.
+// Every method of the registry occurs in the list.
 static void none_is_missing(void) {
     for (int i = 0; sl_attn_methods[i]; i++) {
         int n = 0;
@@ -28,11 +28,11 @@ static void none_is_missing(void) {
 static ref_cache new_cache(void) {
     static const int n = ROWS;
     ref_cache c = ref_cache_new(HEADS, KV_HEADS, DIM, 1, &n, 1, test_seed);
-    ref_add_to_values(&c, 1); // so that no output is near 0
+    ref_add_to_values(&c, 1); // no output is near 0
     return c;
 }
 
-// A run of one method: outputs, reports, fall-backs.
+// One run of a method: outputs, reports, fallbacks.
 typedef struct run {
     float out[HEADS * DIM];
     sl_attn_report reports[HEADS];
@@ -41,7 +41,7 @@ typedef struct run {
 
 static run decode(ref_cache *c, const char *attn) {
     run r;
-    for (int i = 0; i < HEADS * DIM; i++) c->out[i] = 12345; // poison
+    for (int i = 0; i < HEADS * DIM; i++) c->out[i] = 12345; // must be overwritten
     r.fallbacks = ref_decode(c, attn, 0, 1, SEED, LAYER).fallbacks;
     memcpy(r.out, c->out, sizeof r.out);
     memcpy(r.reports, c->reports, sizeof r.reports);
@@ -71,7 +71,7 @@ static void check_usable(const run *r, int head, const char *attn) { // finite, 
 
 // ---- huge scores ----
 
-// Multiplies one query, and adds `shift` to channel 0 of all keys, so that its scores lie far above or far below the range.
+// Multiplies one query, and adds `shift` to channel 0 of all keys, so the scores lie far above or far below the range.
 static void make_huge(ref_cache *c, int head, float factor) {
     for (int d = 0; d < DIM; d++) c->q[head * DIM + d] *= factor;
 }
@@ -86,7 +86,7 @@ static void check_huge_head(const extreme_subject *s, const run *plain, const ru
             CHECK_INT(got->reports[head].v_rows, ROWS);
             CHECK_INT(got->reports[head].v_distinct, ROWS);
         }
-        // bernoulli-group samples one set of features for the group: its other heads change with the huge one's query.
+        // bernoulli-group has one set of features for the group: the huge query changes the other heads of its group
         int shares_query = !strncmp(s->attn, "bernoulli-group", 15) && head / GROUP == huge / GROUP;
         int shares_budget = strstr(s->attn, "budget=variance") != NULL;
         if (!is_huge && !shares_query && !shares_budget)
@@ -107,14 +107,14 @@ static void huge_scores(void) {
             run dense = decode(&c, "dense"), got = decode(&c, extremes[i].attn);
             if (!(ref_error(&c, 0, 0) < INFINITY)) FAIL("%s: no number", extremes[i].attn);
             check_huge_head(&extremes[i], &plain, &got, &dense, head);
-            make_huge(&c, head, 1 / factors[k]); // nearly what it was: plain is made anew
+            make_huge(&c, head, 1 / factors[k]); // nearly the old query: compute `plain` again
             plain = decode(&c, extremes[i].attn);
         }
     }
     ref_cache_free(&c);
 }
 
-// All scores of a head lie far below the range: the rows still differ, and dense attention knows by how much.
+// All scores of a head lie far below the range. The rows still differ, and the reference knows by how much.
 static void all_far_below(void) {
     ref_cache c = new_cache();
     for (int h = 0; h < KV_HEADS; h++)
@@ -122,7 +122,7 @@ static void all_far_below(void) {
     c.q[0] = -4096; // -32768 / sqrt(DIM) * ... : q k / sqrt(DIM) = -32768 nats
     for (int i = 0; i < N_EXTREMES; i++) {
         run dense = decode(&c, "dense");
-        CHECK(ref_error(&c, 0, 0) < 1e-2); // fp32 scores of 47,000 octaves are known to 2^-8 of one
+        CHECK(ref_error(&c, 0, 0) < 1e-2); // fp32 scores of 47,000 octaves are known within 2^-8 octave
         run got = decode(&c, extremes[i].attn);
         check_usable(&got, 0, extremes[i].attn);
         CHECK_INT(got.reports[0].fallback, extremes[i].falls_back);
@@ -132,8 +132,8 @@ static void all_far_below(void) {
     ref_cache_free(&c);
 }
 
-// Up to SL_REF_MOST heads are drawn as ever, also where powers of two no longer fit a double (1,024 octaves); beyond it they
-// fall back. All keys have the same large channel: scores keep their differences, which fp32 knows to 2^-9 of an octave here.
+// Up to SL_REF_MOST heads are drawn, also where powers of two exceed a double (1,024 octaves). Beyond it they fall back. All
+// keys have the same large channel: scores keep their differences, which fp32 knows within 2^-9 octave here.
 static void the_limit(void) {
     static const struct {
         double octaves;
@@ -209,20 +209,20 @@ static void nan_key(void) {
     }
 }
 
-// One channel of one key is NaN or infinite: an index made from the page must not hide it.
+// One channel of one key is NaN or infinite. A page extra must not hide it.
 static void one_channel_of_a_key(void) {
     static const bf16 values[] = {0x7fc0, 0x7f80, 0xff80};
     for (int k = 0; k < 3; k++) {
         ref_cache c = new_cache();
         ((bf16 *)ref_k_row(&c, 0, 1, 300))[9] = values[k];
         for (int i = 0; i < N_EXTREMES; i++) {
-            if (!extremes[i].sees_rows || strstr(extremes[i].attn, "bernoulli")) continue; // reads only some features
+            if (!extremes[i].sees_rows || strstr(extremes[i].attn, "bernoulli")) continue; // reads some features only
             run got = decode(&c, extremes[i].attn);
             for (int head = 0; head < HEADS; head++) {
                 double score = (double)c.q[head * DIM + 9] * sl_bf16_to_f32(values[k]);
                 if (head / GROUP == 0)
                     check_usable(&got, head, extremes[i].attn);
-                else if (isnan(score) || score > 0) // else the row has no mass: dense attention leaves it out
+                else if (isnan(score) || score > 0) // else the row has no mass, and dense attention leaves it out
                     check_nan(&got, head, extremes[i].attn);
             }
         }
@@ -230,7 +230,7 @@ static void one_channel_of_a_key(void) {
     }
 }
 
-// Keys that 16-bit steps cannot hold within half a step: the proposal says nothing, and the head is attended to exactly.
+// Keys that f16 steps cannot hold within half a step: the scores of the page are NaN, and the head is attended to exactly.
 static void keys_beyond_the_quantiser(void) {
     static const char *const methods[] = {"santa-is", "santa-is:proposal=int8", "santa-is:proposal=int3"};
     ref_cache c = new_cache();
@@ -246,7 +246,7 @@ static void keys_beyond_the_quantiser(void) {
     ref_cache_free(&c);
 }
 
-// Prefill: a NaN in q or in a key that the query sees makes that query's output NaN, and no other's.
+// Prefill: a NaN in q, or in a key that the query sees, makes the output of this query NaN, and no other output.
 static void prefill(void) {
     enum { N = 300 };
     static const int n = N;

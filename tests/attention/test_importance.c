@@ -1,6 +1,5 @@
-// tests/attention/test_importance.c - what tests/attention/test_proposals.c leaves of importance sampling and of subsets: every
-// instruction set, keys that 16 bits cannot hold, one-hot attention, a newest page that outweighs the rest, p of topp, the mean
-// of random.
+// tests/attention/test_importance.c - importance sampling and subsets, in addition to test_proposals.c: every instruction set,
+// keys that f16 cannot hold, one-hot attention, a newest page that outweighs the others, p of topp, the mean of random.
 #include "attention/cpu_kernels.h"
 #include "attention/stages.h"
 #include "tests/support/reference.h"
@@ -19,7 +18,7 @@ static void set_key(ref_cache *c, int h, int j, int d, double x) {
 
 // ---- quantised keys ----
 
-// Channels of every kind: constant, zero, huge, subnormal in f16, one with an outlier.
+// Channels of every kind: constant, zero, huge, subnormal in f16, with an outlier.
 static void spoil(ref_cache *c, int h) {
     for (int j = 0; j < c->seqs[0].n_tokens; j++) {
         const bf16 *k = ref_k_row(c, 0, h, j);
@@ -29,8 +28,8 @@ static void spoil(ref_cache *c, int h) {
     }
 }
 
-// Scores of every page, each instruction set: within its own bound of the exact score in double precision. Adding about a
-// hundred terms in fp32 moves a score by at most 128 * 2^-24 < 1e-5 of the sum of their sizes.
+// Scores of every page, on every instruction set: within the stated bound of the exact score in double precision. The sum of
+// about a hundred fp32 terms errs by at most 128 * 2^-24 < 1e-5 of the sum of their magnitudes.
 static void check_page(const ref_cache *c, const sl_attn_kernels *kernels, sl_kv_need need, int bits, int page, int h) {
     int dim = c->geom.head_dim, group = c->geom.n_heads / c->geom.n_kv_heads;
     const f16 *step = sl_kv_extra(&c->queries[0].kv, need, page, h), *zero = step + dim;
@@ -67,7 +66,7 @@ static void bounds_on_every_isa(void) {
             sl_attn_spec spec;
             sl_kv_need need;
             snprintf(attn, sizeof attn, "dense-q:bits=%d", bits[b]);
-            ref_decode(&c, attn, 0, 1, 1, 0); // keeps and builds the codes
+            ref_decode(&c, attn, 0, 1, 1, 0); // builds the quantised keys
             CHECK_OK(sl_attn_parse(attn, &spec, &err), err);
             spec.method->cpu->needs(&spec, &need);
             for (int k = 0; k < 3; k++)
@@ -79,7 +78,7 @@ static void bounds_on_every_isa(void) {
     }
 }
 
-// Keys beyond 65,504 in either direction: steps and zeros stay finite, the bound holds, and the draws correct the proposal.
+// Keys beyond 65,504 in both directions: steps and zeros stay finite, the bound holds, and the draws correct the proposal.
 static void keys_beyond_f16(void) {
     static const int n = 600, bits[] = {8, 4, 3};
     static const double far[] = {-70000, 70000, -90000, 300000};
@@ -108,7 +107,7 @@ static void keys_beyond_f16(void) {
 
 // ---- santa-is ----
 
-// A key along the query, 40 times as long as the others: v_j exactly, once rounded to bf16.
+// One key along the query, 40 times as long as the others: the output is v_j, rounded once to bf16.
 static void one_hot_is_exact(void) {
     static const int n = 1500, hot[] = {0, 255, 256, 700, 1499};
     static const char *const methods[] = {"santa-is:S=8",
@@ -134,7 +133,7 @@ static void one_hot_is_exact(void) {
     }
 }
 
-// The newest page outweighs all others by more than 2^60: the others' rows are drawn all the same, S + r in all.
+// The newest page outweighs all others by more than 2^60. Rows of the others are still drawn, S + r in all.
 static void a_heavy_newest_page(void) {
     static const int n = 530;
     ref_cache c = ref_cache_new(2, 2, 64, 1, &n, 1, test_seed);
@@ -148,7 +147,7 @@ static void a_heavy_newest_page(void) {
     ref_cache_free(&c);
 }
 
-// Rows cut off and written anew: what was built of their pages is built again, and decode gives the bits of a fresh cache.
+// Rows are cut off and written again: page extras of their pages are built again, and decode gives the bits of a fresh cache.
 static void rewritten_pages(void) {
     static const int n = 900, keep = 300;
     static const char *const methods[] = {"dense-q",          "dense-q:bits=3",    "santa-is:S=40", "santa-pps:S=40",
@@ -156,7 +155,7 @@ static void rewritten_pages(void) {
     ref_cache fresh = ref_cache_new(4, 2, 64, 1, &n, 1, test_seed), used = ref_cache_new(4, 2, 64, 1, &n, 1, test_seed + 1);
     memcpy(used.q, fresh.q, 4 * 64 * sizeof *used.q);
     used.queries[0].sequence = fresh.queries[0].sequence;
-    for (int cut = 2; cut > 0; cut--) { // all rows, then those after `keep`
+    for (int cut = 2; cut > 0; cut--) { // all rows, then the rows after `keep`
         for (int m = 0; m < 7; m++) ref_decode(&used, methods[m], 0, 1, 4, 0);
         int from = cut == 2 ? 0 : keep;
         sl_kv_truncate(&used.pool, &used.seqs[0], from);
@@ -170,7 +169,7 @@ static void rewritten_pages(void) {
                 memcpy((bf16 *)ref_k_row(&used, 0, h, j), ref_k_row(&fresh, 0, h, j), row);
                 memcpy((bf16 *)ref_v_row(&used, 0, h, j), ref_v_row(&fresh, 0, h, j), row);
             }
-        ref_cache again = ref_cache_new(4, 2, 64, 1, &n, 1, test_seed); // the same rows, nothing built
+        ref_cache again = ref_cache_new(4, 2, 64, 1, &n, 1, test_seed); // the same rows, no page extra built
         memcpy(again.pool.k, fresh.pool.k, fresh.pool.n_bytes / 2);
         for (int m = 0; m < 7; m++) {
             ref_decode(&used, methods[m], 0, 1, 4, 0);
@@ -185,8 +184,8 @@ static void rewritten_pages(void) {
 
 // ---- subsets ----
 
-// The fewest rows with mass p, in double precision: stored weights are bf16 (2^-9 each), so that the mass kept is p to within
-// 2^-8 and a row's mass. Which of the rows next to the cut is in may differ: by one row of the cut's weight.
+// The fewest rows with mass p, in double precision. Stored masses are bf16 (2^-9 each), so the mass of the rows is p within
+// 2^-8 and one row's mass. Rows next to the cut may differ by one row of the mass at the cut.
 static void top_p(void) {
     static const int n = 1500;
     static const double shares[] = {0.3, 0.9, 0.99};
@@ -201,7 +200,7 @@ static void top_p(void) {
             int rows[2] = {0}, kept = (int)c.reports[head].v_rows;
             ref_attention(&c, 0, head, c.q + head * 64, n, p, mu);
             memcpy(sorted, p, sizeof p);
-            for (int a = 1; a < n; a++) // insertion, descending
+            for (int a = 1; a < n; a++) // insertion sort, descending
                 for (int b = a; b > 0 && sorted[b] > sorted[b - 1]; b--) {
                     double t = sorted[b];
                     sorted[b] = sorted[b - 1], sorted[b - 1] = t;
@@ -226,8 +225,9 @@ static void top_p(void) {
     ref_cache_free(&c);
 }
 
-// S uniform rows with replacement: self-normalised, so consistent. Its mean square error against the ratio estimator's first
-// order, sum_j p_j^2 n |v_j - mu|^2 / S; flat attention keeps the second order small. 320 outputs: 5 standard errors < 40%.
+// S uniform rows with replacement, self-normalised: consistent. The mean square error is compared with the first order of the
+// ratio estimator, sum_j p_j^2 n |v_j - mu|^2 / S. Flat attention keeps the second order small. 320 outputs: 5 standard errors
+// < 40%.
 static void random_error(void) {
     static const int n = 400;
     enum { S = 2000 };

@@ -1,5 +1,5 @@
-// tests/attention/test_kernels.c - attention's vector loops on every instruction set of this machine, and dense attention made
-// of them, against double precision on awkward sizes.
+// tests/attention/test_kernels.c - the vector loops of attention on every instruction set of this machine, and dense attention,
+// against double precision on awkward sizes.
 #include "attention/cpu_kernels.h"
 #include "attention/stages.h"
 #include "engine/backend/backend.h"
@@ -55,8 +55,8 @@ static void on_every_size(size_fn fn) {
     buffers_free(&b);
 }
 
-// A sum of dim products in fp32, in lanes: error below (dim / lanes + log2 lanes + 2) 2^-24 times the sum of magnitudes; 64
-// 2^-24 covers 128 dimensions in 4 lanes.
+// A sum of dim products in fp32, in lanes: the error is below (dim / lanes + log2 lanes + 2) 2^-24 times the sum of magnitudes.
+// 64 2^-24 covers 128 dimensions in 4 lanes.
 static void check_score(const sl_attn_kernels *k, buffers *b, int dim, int group, int n) {
     for (int i = 0; i < 8 * 256 + GUARD; i++) b->score[i] = SENTINEL;
     k->score(b->q, group, b->k, n, dim, 0.125f, b->score, 256);
@@ -75,7 +75,7 @@ static void score(void) {
     on_every_size(check_score);
 }
 
-// Some features of a page: all, none, the last, or two of five; the others hold NaN. A head alone gives the same bits.
+// Some features of a page: all, none, the last, or two of five. The other features hold NaN. A head alone gives equal bits.
 static void check_score_features(const sl_attn_kernels *k, buffers *b, int dim, int group, int n) {
     int32_t features[128];
     int n_features = 0;
@@ -107,8 +107,8 @@ static void score_features(void) {
     on_every_size(check_score_features);
 }
 
-// The weights are bf16(2^(s - ref)): exact but where an error of 2e-7 in 2^x crosses a rounding boundary (bf16 steps are 2^-8
-// apart: 1 in 10^4), and then they are neighbours.
+// Stored masses are bf16(2^(s - ref)), exact unless an error of 2e-7 in 2^x crosses a rounding boundary (bf16 steps are 2^-8
+// apart: 1 in 10^4). Then they are the neighbouring bf16.
 static void check_masses(const sl_attn_kernels *k, buffers *b, int dim, int group, int n) {
     bf16 w[256 + 32];
     int16_t ref[9];
@@ -138,13 +138,13 @@ static void check_masses(const sl_attn_kernels *k, buffers *b, int dim, int grou
         CHECK(mass[i] == sum);
     }
     CHECK(off <= 1 + n / 100);
-    CHECK_INT(ref[blocks], 0x7f7f); // not touched
+    CHECK_INT(ref[blocks], 0x7f7f); // unchanged
     CHECK_INT(w[blocks * 32], 0x7f7f);
 }
 static void masses(void) {
     on_every_size(check_masses);
     static const char *const isas[] = {"portable", "avx2", "avx512"};
-    for (int i = 0; i < 3; i++) { // beyond ref's range weights stay within [0, 1]
+    for (int i = 0; i < 3; i++) { // outside the range of ref, masses stay within [0, 1]
         const sl_attn_kernels *k = sl_attn_kernels_named(isas[i]);
         float score[48];
         bf16 w[64];
@@ -159,7 +159,7 @@ static void masses(void) {
     }
 }
 
-// Two calls of online softmax over the same rows against one softmax over both, in double.
+// Two calls of online softmax over parts of the rows against one softmax over all rows, in double precision.
 static void check_attend(const sl_attn_kernels *k, buffers *b, int dim, int group, int n) {
     float m[8], l[8];
     for (int i = 0; i < 8 * 128 + GUARD; i++) b->o[i] = i < group * dim ? 0 : SENTINEL;
@@ -176,7 +176,7 @@ static void check_attend(const sl_attn_kernels *k, buffers *b, int dim, int grou
                 sum += p;
                 for (int d = 0; d < dim; d++) o[d] += p * sl_bf16_to_f32(b->v[j * dim + d]);
             }
-        // weights are off by 2e-7 each, and sums of n terms by n 2^-24 at most: relative to sum p |v|, |v| < 6
+        // masses err by 2e-7 each, sums of n terms by at most n 2^-24, relative to sum p |v|, with |v| < 6
         for (int d = 0; d < dim; d++) CHECK_NEAR(b->o[g * dim + d] / l[g], o[d] / sum, 6 * (1e-6 + 2 * n * 0x1p-24));
     }
     for (int i = group * dim; i < 8 * 128 + GUARD; i++) CHECK(b->o[i] == SENTINEL);
@@ -232,7 +232,7 @@ static void gemm(void) {
 
 // ---- dense attention ----
 
-// fp32 arithmetic throughout: weights off by about 1e-6 relative (scores of size 10 times 2^-24, exp2 2e-7).
+// fp32 arithmetic: masses err by about 1e-6 relative (scores of size 10 times 2^-24, exp2 2e-7).
 static const double DENSE_RELATIVE = 1e-5;
 
 static void dense_decode(void) {
@@ -274,7 +274,7 @@ static void run_prefill(ref_cache *c, const float *q, float *out, int from, int 
     }
 }
 
-static void dense_prefill(void) { // queries at an offset, in chunks, with 1 and all threads: right, and equal to the bit
+static void dense_prefill(void) { // queries at an offset, in chunks, with 1 and all threads: right, with equal bits
     static const struct {
         int heads, kv_heads, dim, from, n;
     } g[] = {{8, 2, 128, 0, 300}, {3, 1, 80, 250, 70}, {4, 4, 64, 511, 2}, {16, 2, 16, 700, 600}, {1, 1, 96, 0, 1}};
@@ -315,7 +315,7 @@ static void count_matches(void) {
     const sl_backend *backend;
     sl_error err;
     CHECK_OK(sl_cpu_init(0, &backend, &err), err);
-    for (int i = 0; i < TABLES * 256; i++) // all 16 bits matter
+    for (int i = 0; i < TABLES * 256; i++) // all 16 bits are used
         sig[i] = (uint16_t)(test_uniform(&seed) * 3) * 0x7fff, query[i] = (uint16_t)(test_uniform(&seed) * 3) * 0x7fff;
     for (int i = 0; i < N_ISAS; i++) {
         const sl_attn_kernels *k = sl_attn_kernels_named(isas[i]);

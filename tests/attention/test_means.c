@@ -1,6 +1,5 @@
-// tests/attention/test_means.c - every method of the registry against its label (sl_attn_method.mean), on problems that show a
-// bias of 1% of the output; methods with a wrong label, which must be found; and what biases santa-pps with --epsilon, and by
-// how much.
+// tests/attention/test_means.c - checks every method of the registry against its label (sl_attn_method.mean) on problems that
+// show a bias of 1% of the output. Methods with a wrong label must be found. Prints the bias of santa-pps with --epsilon.
 #include "attention/stages.h"
 #include "tests/support/means.h"
 #include "tests/test.h"
@@ -19,7 +18,7 @@ static ref_cache new_cache(int problem, double mu[MEANS_DIM]) {
     return c;
 }
 
-// Outputs of `calls` calls of 64 heads each. has_before: of steps that have a step before them, which is of another position.
+// Outputs of `calls` calls of 64 heads each. has_before: the calls have a previous step, at another position.
 static means collect(ref_cache *c, const sl_attn_spec *spec, const double *mu, int calls, int has_before) {
     means m = means_of(mu);
     size_t size = spec->method->cpu->state ? spec->method->cpu->state(&c->geom, spec) : 0;
@@ -42,7 +41,7 @@ static sl_attn_spec parse(const char *attn) {
     return spec;
 }
 
-// fp32 sums of at most 2,048 shares, each rounded.
+// fp32 sums of at most 2,048 terms, each rounded.
 static const double ROUNDING = 1e-5;
 
 static int try_label(ref_cache *c, int problem, const double *mu, const char *attn, int calls, int is_sharp) {
@@ -54,7 +53,7 @@ static int try_label(ref_cache *c, int problem, const double *mu, const char *at
 
 // ---- the registry ----
 
-// A biased method must be found biased on one problem at least: a label that is too modest is wrong too.
+// A biased method must be found biased on at least one problem: the label "biased" of an unbiased method is wrong too.
 static void registry(void) {
     static const char *const few_draws[] = {"santa:S=2",     "santa-strat:S=3", "santa-sys:S=5",         "santa-flash:S=1",
                                             "santa-pps:S=3", "santa-pps:S=1",   "santa-pps:S=20:pps=sys"};
@@ -69,7 +68,7 @@ static void registry(void) {
             const char *attn = means_spec(sl_attn_methods[i]->name);
             sl_attn_mean label = sl_attn_methods[i]->mean;
             if (!attn) FAIL("method %s has no row in means_spec: add one", sl_attn_methods[i]->name);
-            if (label == SL_MEAN_BIASED && biased[i]) continue; // its label has been seen to be right
+            if (label == SL_MEAN_BIASED && biased[i]) continue; // the label is confirmed already
             biased[i] |= try_label(&c, problem, mu, attn, label == SL_MEAN_EXACT ? 2 : 100 / SCALE, SCALE == 1);
         }
         for (size_t i = 0; i < sizeof few_draws / sizeof *few_draws; i++)
@@ -88,13 +87,13 @@ static void run_too_large(sl_head *x) {
     sl_draw_systematic(&x->masses, x->S, x->u, &x->draws);
     for (int i = 0; i < x->draws.n; i++) x->draws.inv_pi[i] *= 1.01f;
 }
-// santa-sys that loses the newest row.
+// santa-sys without the newest row.
 static void run_without_newest(sl_head *x) {
     sl_draw_systematic(&x->masses, x->S, x->u, &x->draws);
     for (int i = 0; i < x->draws.n; i++)
         if (x->draws.row[i] == x->masses.n - 1) x->draws.inv_pi[i] = 0;
 }
-// santa-sys that makes two estimates and keeps the one with the larger sum.
+// santa-sys that makes two estimates and returns the one with the larger sum.
 static void run_chosen(sl_head *x) {
     double best = -INFINITY;
     uint64_t kept = 0;
@@ -110,7 +109,7 @@ static void run_chosen(sl_head *x) {
     sl_draw_systematic(&x->masses, x->S, (sl_uniform){uniform_fixed, &kept}, &x->draws);
 }
 
-// A toy method with the stages of santa-sys and a `run` of its own, labelled unbiased: is it found?
+// 1: a toy method with the stages of santa-sys and another `run`, labelled unbiased, is found biased.
 static int is_found(void (*run)(sl_head *x)) {
     sl_attn_spec sys = parse("santa-sys:S=512");
     sl_draw draw = *sys.method->stages->draw;
@@ -135,10 +134,10 @@ static void biased_toys_are_found(void) {
     CHECK(is_found(run_without_newest) >= 1);
     CHECK(is_found(run_chosen) >= 2);
     sl_attn_spec sys = parse("santa-sys:S=512");
-    CHECK_INT(is_found(sys.method->stages->draw->run), 0); // the toy without its fault
+    CHECK_INT(is_found(sys.method->stages->draw->run), 0); // the toy without a fault
 }
 
-// santa-prop would be found if it were labelled unbiased.
+// santa-prop with the label "unbiased" is found.
 static void published_allocation_is_found(void) {
     double mu[MEANS_DIM];
     ref_cache c = new_cache(4, mu);
@@ -171,7 +170,7 @@ static void labels(void) {
     for (int i = 0; sl_attn_methods[i]; i++) CHECK(sl_attn_methods[i]->mean != SL_MEAN_UNSTATED);
 }
 
-// A method that does not state its mean is refused, alone and as a part.
+// A method that does not state its mean is refused, alone and as a part of `score+value`.
 static void unstated_mean_is_refused(void) {
     sl_error err;
     sl_attn_spec spec = parse("bernoulli+santa-sys"), alone = parse("santa-sys");
@@ -195,15 +194,15 @@ static void exclusive_parameters(void) {
         CHECK_ERR(sl_attn_parse(refused[i], &spec, &err), err, SL_ERR_ARG, "--pps sys with --epsilon 0.2");
         CHECK_OK(sl_attn_parse(taken[i], &spec, &err), err);
     }
-    spec = parse("santa-pps:pps=sys"); // as --pps and --epsilon do, one after the other
+    spec = parse("santa-pps:pps=sys"); // as --pps and then --epsilon do
     CHECK_OK(sl_attn_set(&spec, "epsilon", "0.1", &err), err);
     CHECK_ERR(sl_attn_check(&spec, &err), err, SL_ERR_ARG, "--pps sys with --epsilon 0.1");
 }
 
 // ---- santa-pps with --epsilon ----
 
-// Draws are accepted when the bound is small beside the estimate: large estimates are accepted more often. The label says so,
-// and this prints by how much. On one channel the bias must be seen: an unbiased form would make the label wrong.
+// Draws are accepted when the bound is small relative to the estimate, so large estimates are accepted more often. The label
+// says "biased"; this prints the bias. On one channel it must show: without a bias the label would be wrong.
 static void stated_errors_are_biased(void) {
     static const char *const specs[] = {"santa-pps:epsilon=0.2:delta=0.2", "santa-pps:epsilon=0.4:delta=0.2",
                                         "santa-pps:epsilon=0.3:delta=0.2:bound=bernstein"};
@@ -226,7 +225,7 @@ static void stated_errors_are_biased(void) {
                        has_before ? "yes" : "no", 100 * v.bias, 100 * v.error, v.error > 1e-9 ? v.bias / v.error : 0, dense,
                        HEADS);
                 CHECK(v.error < 0.004 * sqrt(SCALE));
-                CHECK(fabs(v.bias) < 0.06); // what the label's figures say, with room for other seeds
+                CHECK(fabs(v.bias) < 0.06); // the figures of the caution, with room for other seeds
                 if (problem == 1) n_seen += v.is_biased;
             }
             ref_cache_free(&c);

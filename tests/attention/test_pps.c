@@ -1,5 +1,5 @@
 // tests/attention/test_pps.c - take-all + PPS draws (santa-pps), stated errors, budgets over heads, and the rows of largest
-// weight.
+// mass.
 #include "tests/support/reference.h"
 #include "tests/test.h"
 #include "tests/support/draw_inputs.h"
@@ -11,7 +11,7 @@
 
 // ---- the largest rows ----
 
-static const sl_masses *sorted_by; // compares value, then the lower row
+static const sl_masses *sorted_by; // sorts by mass, then by row
 static int by_mass(const void *a, const void *b) {
     int i = *(const int32_t *)a, j = *(const int32_t *)b;
     double x = ldexp(sl_bf16_to_f32(sorted_by->stored[i]), sorted_by->ref[i / SL_BLOCK] - sorted_by->top);
@@ -42,7 +42,7 @@ static void largest_rows(void) {
                 qsort(want, n_want, sizeof *want, by_row);
                 int n_got = sl_masses_largest(&s.masses, sizes[i], got);
                 CHECK_INT(n_got, n_want);
-                if (last < 0x1p-60) continue; // beyond 64 octaves ranks are not told apart
+                if (last < 0x1p-60) continue; // ranks do not distinguish masses more than 64 octaves below the top
                 CHECK(!memcmp(got, want, n_want * sizeof *want));
             }
             free(want), free(got), free(all);
@@ -75,8 +75,8 @@ static void reaching_rows(void) { // the fewest rows with the mass: one row fewe
 
 // ---- sizes ----
 
-// Each block's are w |v|^power of its stored weights in units of the least power of two that holds them, within two roundings a
-// step; masses are theirs.
+// Sizes are stored |v|^power in units of the smallest power of two per block that holds them, within two roundings a step.
+// In-block masses are sums over these sizes.
 static void sizes_by(const sl_attn_kernels *kernels) {
     static const int ns[] = {1, 31, 32, 33, 1000};
     static const double scales[] = {1, 1e-12, 1e12, 0};
@@ -138,7 +138,7 @@ static int n_positive(const sl_masses *masses) {
     return n;
 }
 
-// pi_j = min(1, size_j / kappa); light rows are no larger than kappa, heavy ones no smaller, up to the integers' rounding.
+// pi_j = min(1, size_j / kappa). Light rows are at most kappa, heavy rows at least kappa, up to the rounding of integers.
 static void check_take_all(const sample *s, const sl_masses *size, const sl_take_all *r, int S) {
     int want = n_positive(size) < S ? n_positive(size) : S, total = 0;
     double kappa = r->k ? (double)r->light / r->k : 0;
@@ -175,7 +175,7 @@ static void take_all_totals(void) {
         }
 }
 
-// One shared uniform number on a grid: |mean c_j - pi_j| < 1/R for every row, pi_j from the solved kappa by definition.
+// One shared uniform number on a grid: |mean c_j - pi_j| < 1/R for every row, with pi_j from kappa by the definition.
 static void take_all_expectations(void) {
     enum { R = 256, S = 37 };
     for (int k = 0; k < N_SHAPES; k++)
@@ -204,15 +204,16 @@ static void take_all_expectations(void) {
             }
 }
 
-// Own uniform numbers: the mean is mu, the variance the closed form (each unit of the light rows' running size is a stratum)
-// and at most B = kappa sum_light p |v|; less than that of stratified draws from p with as many rows where attention is peaked.
-// A variance over R draws of bounded kurtosis has relative standard error of about sqrt(3 / R): 5 of them.
+// A uniform number per draw: the mean is mu, and the variance is the closed form (each unit of the running light size is a
+// stratum), at most B = kappa sum_light p |v|. Where attention is peaked it is below that of stratified draws from p with as
+// many rows. A variance over R draws of bounded kurtosis has a relative standard error of about sqrt(3 / R); the bound is 5 of
+// them.
 static void take_all_moments(void) {
     enum { S = 24 };
     const int R = 8000 / SCALE;
     for (int k = 0; k < 4; k++) {
         sample s = sample_new(700, shapes[k % 2], test_seed + k % 2);
-        if (k >= 2) sl_masses_mix(&s.sizes, 0.2); // a uniform part: unbiased, and the closed form, with those sizes
+        if (k >= 2) sl_masses_mix(&s.sizes, 0.2); // sizes with a uniform part: unbiased, with the closed form of these sizes
         double mean = 0, square = 0, variance = 0, first = 0, second = 0, filled = 0, B = 0;
         uint32_t zero = 0;
         sl_take_all r = sl_draw_take_all(&s.sizes, S, 0, (sl_uniform){uniform_random, &zero}, &s.draws);
@@ -264,7 +265,7 @@ static void take_all_exhaustive(void) { // n <= 8, S = 1 .. n: a grid of U visit
 
 // ---- the method ----
 
-static void enough_rows_is_dense(void) { // stored weights are bf16: each is off by 2^-9 at most, on its own
+static void enough_rows_is_dense(void) { // stored masses are bf16: each errs by at most 2^-9
     static const int n[] = {1, 31, 255, 256, 257, 1500};
     static const struct { int heads, kv_heads, dim; } g[] = {{1, 1, 64}, {6, 2, 80}, {8, 2, 128}, {8, 1, 128}};
     for (int i = 0; i < 4; i++) {
@@ -285,7 +286,7 @@ static void enough_rows_is_dense(void) { // stored weights are bf16: each is off
 
 // ---- stated errors ----
 
-// Decodes two positions with state, as the engine does, so that the second plans with the first's output.
+// Decodes two positions with state, as the engine does, so the second step plans with the output of the first.
 static sl_attn_stats decode_twice(ref_cache *c, const char *attn, int n_seqs, uint32_t seed) {
     sl_error err;
     sl_attn_spec spec;
@@ -302,14 +303,15 @@ static sl_attn_stats decode_twice(ref_cache *c, const char *attn, int n_seqs, ui
     return st;
 }
 
-// No certified head may exceed epsilon more often than delta. The reference takes exact weights, the method bf16 ones: 2^-8 of
-// slack. Heads of one cache share keys, so that errors of seeds are what is counted. On values of many channels none comes near
-// epsilon, whatever the bound: what can fail here is that B, taken back from the stated bound, bounds the mean square error.
+// A certified head may exceed epsilon with probability delta at most. The reference has exact masses, the method has bf16 ones,
+// so there is a slack of 2^-8. Heads of one cache share keys, so the test counts errors over seeds. With values of many
+// channels no error comes near epsilon. This test fails when B, computed back from the stated bound, does not bound the mean
+// square error.
 static void stated_error(const char *bound, double epsilon, double delta) {
     static const double scales[] = {0.3, 1, 3};
     static const int n[] = {2000, 3000};
     int certified = 0, exceeded = 0, seeds = 40 / SCALE, fallbacks = 0, bernstein = !strcmp(bound, "bernstein");
-    double share = 0; // of B that the mean square error takes up
+    double share = 0; // mean square error relative to B
     for (int k = 0; k < 3; k++) {
         ref_cache c = ref_cache_new(8, 2, 64, 2, n, scales[k], test_seed + k);
         ref_add_to_values(&c, 1);
@@ -324,7 +326,7 @@ static void stated_error(const char *bound, double epsilon, double delta) {
                 CHECK(r->tries >= 1 && r->error_bound <= epsilon / (1 + epsilon) * (1 + 1e-6));
                 certified++;
                 double error = ref_error(&c, slot / 8, slot % 8), of_try = delta / exp2(r->tries);
-                double z = bernstein ? sqrt(2 * log(2 / of_try)) : sl_normal_quantile(1 - of_try / 2); // of sqrt(B)
+                double z = bernstein ? sqrt(2 * log(2 / of_try)) : sl_normal_quantile(1 - of_try / 2); // factor of sqrt(B)
                 if (r->error_bound > 0) share += pow(error * z / r->error_bound, 2);
                 exceeded += error > epsilon + 0x1p-8;
             }
@@ -346,8 +348,9 @@ static void stated_bernstein(void) {
     stated_error("bernstein", 0.4, 0.1);
 }
 
-// The hardest values for a stated error: all along one channel, a quarter of them negative. Errors of many channels add up to
-// nearly their mean, far below the bound; these are normal numbers with three quarters of the variance that the bound states.
+// The worst values for a stated error: all along one channel, a quarter of them negative. Errors of many channels add up to
+// nearly their mean, far below the bound. Here errors are normal numbers with three quarters of the variance that the bound
+// states.
 static ref_cache cache_along_one_channel(int n_seqs, const int *n, double scale, uint64_t seed) {
     ref_cache c = ref_cache_new(8, 8, 16, n_seqs, n, scale, seed);
     for (int s = 0; s < n_seqs; s++)
@@ -363,7 +366,7 @@ static ref_cache cache_along_one_channel(int n_seqs, const int *n, double scale,
 static void stated_error_at_its_hardest(const char *bound, double epsilon, double delta) {
     static const double scales[] = {0.3, 1, 3};
     static const int n[] = {2000, 8000};
-    int certified[2] = {0}, exceeded[2] = {0}, fallbacks = 0; // by position: without and with the output of the step before
+    int certified[2] = {0}, exceeded[2] = {0}, fallbacks = 0; // by position: without and with a previous output
     char attn[128];
     sl_error err;
     sl_attn_spec spec;
@@ -428,7 +431,7 @@ static double two_sided_quantile(double delta) { // z with P(|N| > z) = delta
     return low;
 }
 
-// b / |mu^| from the documented formulas, with S draws in try `tries`: in double precision, from p_j |v_j| of exact weights.
+// b / |mu^| from the documented formulas, with S draws in try `tries`, in double precision, from p_j |v_j| of exact masses.
 static double documented_bound(const ref_cache *c, int head, int bernstein, double delta, double *tolerance) {
     static double size[8000];
     const sl_attn_report *r = &c->reports[head];
@@ -443,7 +446,7 @@ static double documented_bound(const ref_cache *c, int head, int bernstein, doub
     qsort(size, n, sizeof *size, descending);
     for (int j = 0; k > 1 && size[j] * k > light; j++, k--) light -= size[j]; // heavy: above kappa = light / k
     delta /= exp2(r->tries);
-    int near = 0; // rows that rounding may move across the cut, each of a k-th of the light rows' size
+    int near = 0; // rows that rounding may move across the cut; each has the k-th part of the light size
     for (int j = 0; j < n; j++) near += fabs(size[j] * k / light - 1) < 0x1p-6;
     *tolerance = 0x1p-7 + 0.5 * near / k;
     double kappa = light / k, B = kappa * light, b = two_sided_quantile(delta) * sqrt(B), log_term = log(2 / delta);
@@ -452,8 +455,8 @@ static double documented_bound(const ref_cache *c, int head, int bernstein, doub
     return b / sqrt(norm);
 }
 
-// Stored weights are bf16, and so are their products with norms, each off by 2^-8 at most: kappa and the light total, sums of
-// many, by far less, so that b is off by 2^-7 at most, and by 1 / 2k for each row that changes sides.
+// Stored masses and their products with norms are bf16, each within 2^-8. kappa and the light total are sums and err far less.
+// So b errs by at most 2^-7, and by 1 / 2k for each row that changes sides.
 static void the_stated_bound_is_as_documented(void) {
     static const int n = 4000;
     static const double scales[] = {0.3, 2, 4}, epsilons[] = {0.3, 0.1};
@@ -479,8 +482,8 @@ static void the_stated_bound_is_as_documented(void) {
     CHECK(n_certified >= 150);
 }
 
-// Equal weights and values that are all the same vector v: every draw gives v, whose norm is a power of two, so that nothing is
-// rounded. Then kappa = |v| / S, B = |v|^2 / S, and the fewest draws with a bound of at most `target` |v| in try i follow.
+// Equal masses, and values that are all the vector v: every draw gives v. |v| is a power of two, so nothing is rounded. Then
+// kappa = |v| / S and B = |v|^2 / S. The fewest draws with a bound of at most `target` |v| in try i follow.
 static ref_cache cache_of_equal_rows(int n, float value) {
     ref_cache c = ref_cache_new(4, 2, 64, 1, &n, 0, test_seed);
     for (int i = 0; i < n * 2 * 64; i++) ((bf16 *)ref_v_row(&c, 0, i / 64 % 2, i / 128))[i % 64] = sl_f32_to_bf16(value);
@@ -494,12 +497,12 @@ static int fewest_draws(double target, double delta, int bernstein) {
     return S;
 }
 
-// A plan leaves 5% of room in the first try and 20% in the next, as |mu^| is an estimate. The step before has an output of
-// `before` |v|: up to 1 / 0.95 the first try still stands; beyond, its bound is too wide, and the second plans with |v|.
+// A plan leaves 5% of room in the first try and 20% in the next, because |mu^| is an estimate. The previous output is `before`
+// |v|. Up to 1 / 0.95 the first try holds. Beyond, its bound is too wide, and the second try plans with |v|.
 static void plans_leave_room(void) {
     enum { N = 2000 };
     static const struct {
-        double before; // 0: there was no step before, the pilot's output counts
+        double before; // 0: there is no previous output, and the pilot plans
         int tries;
     } t[] = {{0, 1}, {1, 1}, {1.03125, 1}, {0.75, 1}, {1.0625, 2}, {2, 2}};
     const double delta = 0.1, epsilon = 0.2, most = epsilon / (1 + epsilon);
@@ -533,7 +536,7 @@ static void plans_leave_room(void) {
     ref_cache_free(&c);
 }
 
-// A head that goes dense takes each row once: dense attention but for the order of fp32 sums, as equal weights are not rounded.
+// A fallback takes each row once. It equals dense attention up to the order of fp32 sums, because equal masses are not rounded.
 static void out_of_reach_is_dense(void) {
     static const int lengths_of[] = {1, 33, 300, 1000};
     for (int i = 0; i < 4; i++) {
@@ -566,7 +569,7 @@ static void rows_rise_as_epsilon_falls(void) {
             FAIL("epsilon %g: %llu rows, before %llu", epsilons[i], (unsigned long long)st.v_rows, (unsigned long long)before);
         before = st.v_rows;
     }
-    sl_attn_stats st = decode_twice(&c, "santa-pps:epsilon=0.0001", 1, 3); // out of reach: every head goes dense
+    sl_attn_stats st = decode_twice(&c, "santa-pps:epsilon=0.0001", 1, 3); // impossible: every head takes every row
     CHECK_INT(st.fallbacks, 8);
     CHECK_INT(st.v_rows, 8 * n);
     for (int head = 0; head < 8; head++) CHECK(ref_error(&c, 0, head) < 0x1p-8);
@@ -591,10 +594,10 @@ static double mean_square(ref_cache *c, const char *attn, int S, int seeds) {
     return sum;
 }
 
-// Independent draws have a mean square error of a^2 / S, a = sqrt(sum p |v|^2 - |mu|^2) / |mu|. Even budgets give sum a^2 / S,
-// those by variance, in proportion to a, (sum a)^2 / (8 S): three quarters of it here. Head 0 has three times the a of the
-// others by a small output, head 4 by a wide spread: without |mu|, or without the root, the split is worse by a quarter. R runs
-// know a mean square to sqrt(2 / 64 / R) for 64 channels; |mu| as the step before gives it costs up to 2% more.
+// Independent draws have the mean square error a^2 / S with a = sqrt(sum p |v|^2 - |mu|^2) / |mu|. Even budgets give sum a^2 /
+// S, budgets proportional to a give (sum a)^2 / (8 S): three quarters of it here. Head 0 has three times the a of the others
+// because of a small output, head 4 because of a large variance. A split without |mu|, or without the root, is worse by a
+// quarter. R runs know a mean square within sqrt(2 / 64 / R) for 64 channels. The previous |mu| costs up to 2% more.
 static void budgets_follow_variance(void) {
     enum { N = 1000, RUNS = 160 / SCALE, EACH = 192 };
     static const int n = N;
@@ -618,14 +621,14 @@ static void budgets_follow_variance(void) {
     CHECK(want < 0.8);
     CHECK_NEAR(even * EACH * 8 / squares, 1, 6 * sqrt(2.0 / 64 / RUNS));
     CHECK_NEAR(by_variance / even / want, 1.01, 0.02 + 5 * sqrt(4.0 / 64 / RUNS));
-    sl_attn_stats st = ref_decode(&c, "santa-pps:S=48:budget=variance", 0, 1, 1, 0); // no step before: even
+    sl_attn_stats st = ref_decode(&c, "santa-pps:S=48:budget=variance", 0, 1, 1, 0); // no previous step: even
     CHECK_INT(st.samples, 8 * 48);
     for (int head = 0; head < 8; head++) CHECK_INT(c.reports[head].budget, 48);
     ref_cache_free(&c);
 }
 
-// One diffuse head beside heads whose attention is one-hot: it takes its limit of 4 S, the others want nothing, and what is
-// left over must not lift it past the limit, for which its memory is made.
+// One diffuse head among heads with one-hot attention. It gets its limit of 4 S, and the others need nothing. The draws that
+// are left must not lift it above the limit, which is the capacity of its arrays.
 static void budgets_stay_within_limits(void) {
     static const int n = 2000, budgets[] = {8, 50, 128};
     static const char *const methods[] = {"santa-pps", "santa-strat", "santa-sys", "santa"};
@@ -652,7 +655,7 @@ static void budgets_stay_within_limits(void) {
     }
 }
 
-// A stated error sets each head's draws: budgets then change nothing, and ask for no memory that is not there.
+// A stated error sets the draws of each head: budgets change nothing then, and need no more memory.
 static void a_stated_error_needs_no_budgets(void) {
     static const int n = 600;
     float want[8 * 64];

@@ -1,6 +1,6 @@
-// tests/attention/test_proposals.c - proposals that are not exact: quantised keys, page bounds, hashes; their page extras; the
-// methods that draw from them. Scores are judged by double precision and, for quantised keys, by an own reading of the
-// documented layout.
+// tests/attention/test_proposals.c - proposals that are not exact (quantised keys, page bounds, hashes), their page extras, and
+// the methods that draw from them. Double precision judges the scores; for quantised keys the test decodes the documented
+// layout itself.
 #include "attention/cpu_kernels.h"
 #include "attention/stages.h"
 #include "tests/support/reference.h"
@@ -16,10 +16,10 @@ static const int lengths_of[] = {1, 31, 255, 256, 257, 1500};
 static const struct { int heads, kv_heads, dim; } geometries[] = {{1, 1, 64}, {6, 2, 80}, {8, 2, 128}, {8, 1, 96}};
 enum { N_GEOMETRIES = 4, N_SEQS = 6 };
 
-// The proposal's scores of one sequence and KV head, [group][n_units] into out; stride n_units.
+// Writes the proposal's scores of one sequence and KV head, [group][n_units], into out.
 static int scores_of(ref_cache *c, const char *attn, int s, int h, double *out, sl_attn_report *report) {
     sl_attn_spec spec;
-    ref_decode(c, attn, s, 1, 1, 0); // keeps and builds the extras
+    ref_decode(c, attn, s, 1, 1, 0); // builds the page extras
     CHECK_OK(sl_attn_parse(attn, &spec, &err), err);
     const sl_proposal *propose = sl_composition_of(&spec).propose;
     sl_attn_decode_args args = {.geom = &c->geom, .spec = &spec, .seed = 1, .n_seqs = 1, .seqs = c->queries + s};
@@ -95,7 +95,7 @@ static void quantised_scores(void) {
     }
 }
 
-// A code by the layout that propose_quantised.c documents.
+// The code of a key by the layout that propose_quantised.c documents.
 static int code_at(const uint8_t *planes, int bits, int dim, int row, int c) {
     int widths[2] = {bits == 3 ? 2 : 4, bits == 3 ? 1 : 4}, code = 0, shift = 0;
     for (int p = 0; p < (bits == 4 ? 1 : 2); p++) {
@@ -108,8 +108,8 @@ static int code_at(const uint8_t *planes, int bits, int dim, int row, int c) {
     return code;
 }
 
-// A page's bound for one query by the documented formula, in log2 units: half a step of every channel, and the query's rounding
-// to half a unit of its largest term, times codes within `middle` of the middle code. *keys: the first part alone.
+// The error bound of a page for one query by the documented formula, in log2 units: half a step of every channel, plus the
+// rounding of the query to half a unit of its largest term times |code - middle|. *keys: the first part alone.
 static double documented_bound(const float *q, const f16 *step, int dim, int bits, double *keys) {
     double sum = 0, most = 0, middle = ((1 << bits) - 1) / 2.0, levels = bits == 8 ? 127 * 128 : 127;
     for (int d = 0; d < dim; d++) {
@@ -120,7 +120,7 @@ static double documented_bound(const float *q, const f16 *step, int dim, int bit
     return *keys + 0.5 * most / levels * middle * dim;
 }
 
-static sl_kv_need quantised_pages(ref_cache *c, int bits) { // keeps and builds them
+static sl_kv_need quantised_pages(ref_cache *c, int bits) { // builds the quantised keys
     char attn[32];
     sl_attn_spec spec;
     sl_kv_need need;
@@ -131,9 +131,9 @@ static sl_kv_need quantised_pages(ref_cache *c, int bits) { // keeps and builds 
     return need;
 }
 
-// One page of one KV head on every instruction set: bounds are the documented ones and hold. Adding about a hundred terms in
-// fp32 moves a score by at most 1e-5 of the sum of their sizes. Returns the least share of the keys' part that the largest
-// error of a head takes up.
+// One page of one KV head on every instruction set: bounds equal the documented ones, and they hold. A sum of about a hundred
+// fp32 terms errs by at most 1e-5 of the sum of their magnitudes. Returns the smallest share of the keys' part of the bound
+// that the largest error of a head reaches.
 static double check_page_bounds(const ref_cache *c, sl_kv_need need, int page, int h) {
     static const char *const isas[] = {"portable", "avx2", "avx512"};
     static float score[SL_MAX_GROUP * SL_PAGE];
@@ -167,7 +167,7 @@ static double check_page_bounds(const ref_cache *c, sl_kv_need need, int page, i
     return least;
 }
 
-// Each page in turn is the worst one: what is reported is its bound, whichever page it is.
+// Each page in turn has the largest bound, and reports must have this bound.
 static void the_worst_page_is_reported(void) {
     static const int bits[] = {8, 4, 3}, n = 900;
     static const char *const specs[2][3] = {{"dense-q:bits=8", "dense-q:bits=4", "dense-q:bits=3"},
@@ -203,8 +203,8 @@ static void the_worst_page_is_reported(void) {
     }
 }
 
-// Keys half a step from the next code in every channel, on the side that adds up: the error is the whole of the keys' part. A
-// bound that is a tenth too small does not hold here.
+// Keys half a step from the next code in every channel, with errors that add up: the error equals the keys' part of the bound.
+// A bound that is a tenth too small does not hold here.
 static void bounds_are_met(void) {
     static const int bits[] = {8, 4, 3}, n = 257;
     for (int b = 0; b < 3; b++) {
@@ -212,7 +212,7 @@ static void bounds_are_met(void) {
         ref_cache c = ref_cache_new(2, 1, 64, 1, &n, 1, test_seed);
         for (int i = 0; i < 2 * 64; i++) c.q[i] = (i * 7 % 64 < 31) != (i >= 64) ? 1.5f : -1.5f; // head 1 is minus head 0
         for (int j = 0; j < n; j++)
-            for (int d = 0; d < 64; d++) { // codes c + 1/2 go to the even one: up from an odd c, down from an even one
+            for (int d = 0; d < 64; d++) { // codes c + 1/2 round to even: up from an odd c, down from an even c
                 double half = levels / 2 + 0.5 - ((c.q[d] < 0) != (j % 2)), code = j == 0 ? 0 : j == 1 ? levels : half;
                 ((bf16 *)ref_k_row(&c, 0, 0, j))[d] = sl_f32_to_bf16((float)ldexp(code, -6));
             }
@@ -222,9 +222,9 @@ static void bounds_are_met(void) {
     }
 }
 
-// A channel's zero is the largest 16-bit number that is not above its least key, its step the least one that reaches its
-// largest key in as many levels. A zero above the least key would be made good by a wider step: bounds hold then, but are
-// coarser.
+// The zero of a channel is the largest f16 that is not above the smallest key. The step is the smallest f16 that reaches the
+// largest key in the number of levels. A wider step could compensate a zero above the smallest key: bounds would hold, but
+// would be coarser.
 static void check_outward(const ref_cache *c, sl_kv_need need, int page, int h, int d) {
     int dim = c->geom.head_dim, levels = (1 << need.arg) - 1;
     const f16 *step = sl_kv_extra(&c->queries[0].kv, need, page, h), *zero = step + dim;
@@ -234,15 +234,15 @@ static void check_outward(const ref_cache *c, sl_kv_need need, int page, int h, 
         low = fmin(low, k), high = fmax(high, k);
     }
     double from = sl_f16_to_f32(zero[d]), width = sl_f16_to_f32(step[d]), least = (high - from) / levels; // least: in fp32
-    double above = sl_f16_to_f32((f16)(zero[d] & 0x8000 ? zero[d] - 1 : zero[d] + 1)); // the next 16-bit number
+    double above = sl_f16_to_f32((f16)(zero[d] & 0x8000 ? zero[d] - 1 : zero[d] + 1));                    // the next f16
     double below = sl_f16_to_f32((f16)(step[d] - 1));
     if (!(from <= low && above > low)) FAIL("%d bits, channel %d: zero %g, least key %g", need.arg, d, from, low);
     if (!(width >= least * (1 - 1e-6) && below < least * (1 + 1e-6)))
         FAIL("%d bits, channel %d: step %g, expected the 16-bit number not below %g", need.arg, d, width, least);
 }
 
-// Channels so small that steps and zeros are a few multiples of 2^-24, f16's least number: rounded outwards, every key still
-// lies within half a step of its code. No large channel hides it.
+// Channels so small that steps and zeros are a few multiples of 2^-24, the smallest f16. Rounded outwards, every key lies
+// within half a step of its code. No large channel hides an error.
 static void small_channels(void) {
     static const int bits[] = {8, 4, 3}, n = 513;
     static const double sizes[] = {1, 1e-5, 2e-6, 4e-7, 1e-7};
@@ -250,7 +250,7 @@ static void small_channels(void) {
         ref_cache c = ref_cache_new(4, 2, 80, 1, &n, 1 / sizes[i], test_seed + i);
         for (int h = 0; h < 2; h++)
             for (int j = 0; j < n; j++)
-                for (int d = 0; d < 80; d++) { // off 0 on either side
+                for (int d = 0; d < 80; d++) { // away from 0 on both sides
                     bf16 *k = (bf16 *)ref_k_row(&c, 0, h, j) + d;
                     *k = sl_f32_to_bf16((float)(sizes[i] * (sl_bf16_to_f32(*k) + (d % 3 - 1) * 6)));
                 }
@@ -277,7 +277,7 @@ static void small_channels(void) {
     }
 }
 
-// dense-q is dense attention on the dequantised keys: zero + step * code.
+// dense-q is dense attention on the dequantised keys zero + step * code.
 static void dense_on_dequantised_keys(void) {
     static const int bits[] = {8, 4, 3}, n = 700;
     static double p[700], mu[80];
@@ -315,14 +315,15 @@ static void dense_on_dequantised_keys(void) {
                 ref_relative(c.out + head * 80, out, 80); // the query is rounded too: to 1 part in 254 of its largest term
             ref_attention(&c, 0, head, c.q + head * 80, n, p, mu);
             for (int d = 0; d < 80; d++) exact[d] = (float)mu[d];
-            double away = ref_relative(exact, out, 80); // what the keys' rounding does: all but a quarter of it must be there
+            double away =
+                ref_relative(exact, out, 80); // effect of the rounding of keys: the error must be at least three quarters of it
             if (!(off < 0.25 * away)) FAIL("%d bits, head %d: error %g, exact keys are %g away", bits[b], head, off, away);
         }
     }
     ref_cache_free(&c);
 }
 
-static void equal_integers(void) { // the dot products are integers: the same on every instruction set
+static void equal_integers(void) { // dot products are integers: equal on every instruction set
     static const char *const isas[] = {"portable", "avx2", "avx512"};
     uint64_t seed = test_seed;
     enum { DIM = 80 };
@@ -357,7 +358,7 @@ static void importance_limits(void) {
         ref_decode(&c, "santa-is:S=1500", 0, N_SEQS, 5, 0); // every row: dense
         for (int s = 0; s < N_SEQS; s++)
             for (int head = 0; head < geometries[g].heads; head++) CHECK(ref_error(&c, s, head) < 1e-5);
-        ref_decode(&c, "santa-is:S=20", 0, N_SEQS, 5, 0); // S + r, r rows in the newest page; r alone is dense
+        ref_decode(&c, "santa-is:S=20", 0, N_SEQS, 5, 0); // S + r draws, r rows in the newest page; r alone is dense
         for (int s = 0; s < N_SEQS; s++) {
             int newest = lengths_of[s] - (lengths_of[s] - 1) / 256 * 256;
             for (int head = 0; head < geometries[g].heads; head++) {
@@ -369,9 +370,9 @@ static void importance_limits(void) {
     }
 }
 
-// A self-normalised estimate has a bias that falls as 1 / S. Rows whose proposal is too small have the value 1, the others -1:
-// the bias is then along one direction and far above what chance adds, so that bias times S can be seen to be flat. A wrong
-// expected count leaves a bias that does not fall.
+// A self-normalised estimate has a bias that falls as 1 / S. Rows with a proposal that is too small have the value 1, the
+// others -1. So the bias has one direction and exceeds the noise, and bias times S is seen to be constant. A wrong expected
+// count leaves a bias that does not fall.
 static void importance_bias(void) {
     static const int n = 600, budgets[] = {4, 8, 16};
     enum { HEADS = 8, DIM = 64 };
@@ -411,7 +412,8 @@ static void importance_bias(void) {
     ref_cache_free(&c);
 }
 
-static void one_bad_proposal_is_corrected(void) { // an outlier makes a page's proposal coarse; the error still falls with S
+static void
+one_bad_proposal_is_corrected(void) { // an outlier makes the proposal of a page coarse; the error still falls with S
     static const int n = 2000;
     ref_cache c = ref_cache_new(8, 2, 64, 1, &n, 1, test_seed);
     for (int h = 0; h < 2; h++)
@@ -491,8 +493,8 @@ static void quest_budgets(void) {
 // ---- hashes ----
 
 // A hash bit is the sign of a random projection: two vectors agree in it with probability 1 - theta / pi. Over all tables and
-// rows of a few hundred (query, key) pairs, the share of matching tables must be the mean of p^K; standard error from the
-// spread between pairs and tables (each table's K projections are shared by all pairs, so tables are what is counted).
+// rows of a few hundred (query, key) pairs, the share of matching tables must be the mean of p^K. The standard error comes from
+// the spread over pairs and tables. All pairs share the K projections of a table, so tables are the independent samples.
 static void hash_probabilities(void) {
     enum { K = 4, L = 512, DIM = 64 };
     static const int n = 300;
@@ -532,7 +534,7 @@ static void hash_probabilities(void) {
     ref_cache_free(&c);
 }
 
-static void hashes_tend_to_dense(void) { // more tables, more candidates; short hashes make every row one
+static void hashes_tend_to_dense(void) { // more tables, more candidates; short hashes make every row a candidate
     static const int n = 1500;
     static const char *const specs[] = {"magicpig:K=8:L=20", "magicpig:K=8:L=100", "magicpig:K=8:L=500", "magicpig:K=1:L=200"};
     ref_cache c = ref_cache_new(8, 2, 64, 1, &n, 1, test_seed);
@@ -565,7 +567,7 @@ static void subsets(void) {
         for (int head = 0; head < 8; head++) {
             double sum = 0, out[64] = {0}, cut = 0, next = 0;
             ref_attention(&c, 5, head, c.queries[5].q + head * 64, 1500, p, mu);
-            for (int k = 0; i && k <= 20; k++) { // the 20th, and the one after it
+            for (int k = 0; i && k <= 20; k++) { // the 20th score, and the next one
                 if (k == 20) cut = next;
                 double before = next;
                 next = 0;
@@ -578,7 +580,7 @@ static void subsets(void) {
                 for (int d = 0; d < 64; d++) out[d] += p[j] * sl_bf16_to_f32(ref_v_row(&c, 5, head / 4, j)[d]);
             }
             for (int d = 0; d < 64; d++) out[d] /= sum;
-            // Weights are bf16, off by 2^-9 each: rows nearer to each other than that may change places at the cut.
+            // Masses are bf16, each within 2^-9: rows closer than that may swap at the cut.
             if (i && next > cut * (1 - 0x1p-7))
                 n_near++;
             else
@@ -590,7 +592,7 @@ static void subsets(void) {
     ref_cache_free(&c);
 }
 
-static void uniform_rows(void) { // every row equally often, n rows and R S draws: 5 standard errors for the worst of n
+static void uniform_rows(void) { // every row equally often, n rows and R S draws: 5 standard errors for the worst of n rows
     enum { N = 500, S = 16, R = 4000 };
     int32_t row[S], count[S];
     float inv_pi[S];

@@ -1,5 +1,5 @@
-// tests/attention/test_randomness.c - the random numbers of every sampled method through decode itself: each head, layer,
-// position, sequence, seed and tile has numbers of its own, at the documented place of the counter.
+// tests/attention/test_randomness.c - the random numbers of every method that draws, through decode: each head, layer,
+// position, sequence, seed and tile has different numbers, at the documented place of the counter (attention/random_counter.h).
 #include "attention/stages.h"
 #include "tests/support/counters.h"
 #include "tests/test.h"
@@ -40,7 +40,8 @@ static void documented_counter(void) {
                 id.sequence += (uint32_t)s, id.head = (uint32_t)(slot % HEADS);
                 counter_expect(&c, &counter_methods[m], s, slot % HEADS, &id, budget, want);
                 if (counter_methods[m].kind == COUNTER_PERMUTATION)
-                    CHECK(budget > 2 * (int)ceil(0.01 * (COUNTER_ROWS - 1)) && budget < COUNTER_ROWS - 1); // beyond the base
+                    CHECK(budget > 2 * (int)ceil(0.01 * (COUNTER_ROWS - 1)) &&
+                          budget < COUNTER_ROWS - 1); // more rows than the base sample
                 for (int d = 0; d < COUNTER_DIM; d++)
                     if (!(fabs(out_of(&c, s, slot % HEADS)[d] - want[d]) < 1e-4))
                         FAIL("%s, call %zu, sequence %d, head %d, channel %d: got %g, expected %g", counter_methods[m].attn, i,
@@ -53,7 +54,8 @@ static void documented_counter(void) {
 // ---- shards ----
 
 // A shard holds the query heads 8 to 23 and the KV heads 1 and 2 of a model of 24 and 3. Its head h gives the bits of the
-// model's head h + 8. Methods with hash functions are not here: those belong to pages, which know the KV heads of one shard.
+// model's head h + 8. Methods with hash functions are not in the list: their hashes belong to pages, which know the KV heads of
+// one shard.
 static void first_head(void) {
     enum { HEADS = 24, KV_HEADS = 3, GROUP = HEADS / KV_HEADS, FIRST = GROUP, N = 2048 };
     static const char *const more[] = {"bernoulli:B=2", "bernoulli-group:B=2", "bernoulli:B=2:bernoulli-sampling=iid",
@@ -68,14 +70,15 @@ static void first_head(void) {
         ref_cache shard = ref_cache_new(HEADS - FIRST, KV_HEADS - 1, COUNTER_DIM, 1, lengths, 1, test_seed);
         size_t row = COUNTER_DIM * sizeof(bf16);
         int differ = 0;
-        ref_add_to_values(&model, 1); // without a mean every row would be needed for a stated error
+        ref_add_to_values(&model, 1); // without a mean, a stated error needs every row
         memcpy(shard.q, model.q + FIRST * COUNTER_DIM, (HEADS - FIRST) * COUNTER_DIM * sizeof *shard.q);
         for (int h = 0; h < KV_HEADS - 1; h++)
             for (int j = 0; j < N; j++) {
                 memcpy((bf16 *)ref_k_row(&shard, 0, h, j), ref_k_row(&model, 0, h + 1, j), row);
                 memcpy((bf16 *)ref_v_row(&shard, 0, h, j), ref_v_row(&model, 0, h + 1, j), row);
             }
-        for (int first = 0; first <= FIRST; first += FIRST) { // as if its heads were the first ones; as they are
+        for (int first = 0; first <= FIRST;
+             first += FIRST) { // 0: the numbers of the first heads; FIRST: those of its own heads
             shard.geom.first_head = first;
             ref_decode(&shard, attn, 0, 1, 7, 3);
             ref_decode(&model, attn, 0, 1, 7, 3);
@@ -92,8 +95,8 @@ static void first_head(void) {
 
 // ---- goldens ----
 
-// FNV-1a over the outputs in sixteenths. An output is a whole number of eighths (vattention: about 1,100 of its own steps), so
-// the rounding is the same on every instruction set.
+// FNV-1a over the outputs in sixteenths. An output is a multiple of an eighth (vattention: of about 1/1,100), so the rounding
+// is equal on every instruction set.
 static void goldens(void) {
     enum { HEADS = 16, KV_HEADS = 2 };
     // One draw in each tile by numbers 0 to 7: strat, prop, flash and pps draw the same rows; so do santa and random, and both
@@ -116,9 +119,9 @@ static void goldens(void) {
 
 // ---- nothing is correlated ----
 
-// Over R seeds, the mean product of two places, each uniform on [-1, 1], has standard deviation 1 / 3 / sqrt(R); places that
-// come from one number have a mean product of 1 / 3, sqrt(R) = 12 of them. 8 of them is beyond chance for the 20,000 pairs
-// here.
+// Over R seeds, the mean product of two places, each uniform on [-1, 1], has the standard deviation 1 / 3 / sqrt(R). Places
+// from one number have a mean product of 1 / 3, which is sqrt(R) = 12 of them. The bound is 8, which no chance reaches in the
+// 20,000 pairs here.
 enum { R = 144, HEADS = 16, RUNS = 4 };
 
 static void check_pair(const double *a, const double *b, const char *attn, const char *what, int i, int j) {
@@ -185,7 +188,7 @@ static int by_index(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// The pilot and the tries of santa-pps: number m of try i has index i << 20 | m. They are the first ones of each.
+// The pilot and the tries of santa-pps: number m of try i has the index i << 20 | m. Every try uses its first numbers.
 static void check_tries(const log_of_head *l, const sl_attn_report *report, int *n_second) {
     int used[4] = {0};
     for (int i = 0; i < l->n; i++) {
@@ -193,7 +196,7 @@ static void check_tries(const log_of_head *l, const sl_attn_report *report, int 
         CHECK(try < 4);
         CHECK_INT(m, used[try]++);
     }
-    CHECK(used[0] > 0); // the pilot: there was no step before
+    CHECK(used[0] > 0); // the pilot: there is no previous step
     for (int i = 1; i <= 3; i++) CHECK_INT(used[i] > 0, (int)report->tries >= i);
     *n_second += report->tries > 1;
 }
@@ -215,7 +218,7 @@ static void every_number_once(void) {
     sl_error err;
     int n_second = 0;
     ref_cache c = ref_cache_new(N_HEADS, 2, 64, 1, &n, 1, test_seed);
-    for (int i = 0; i < 2 * n; i++) { // along one channel, a quarter negative: estimates differ enough for second tries
+    for (int i = 0; i < 2 * n; i++) { // along one channel, a quarter negative: estimates vary enough for second tries
         bf16 *v = (bf16 *)ref_v_row(&c, 0, i % 2, i / 2);
         memset(v, 0, 64 * sizeof *v);
         v[0] = sl_f32_to_bf16(i % 8 < 2 ? -1 : 1);
@@ -246,10 +249,11 @@ static void every_number_once(void) {
     ref_cache_free(&c);
 }
 
-// ---- MagicPIG's hash functions ----
+// ---- hash functions of MagicPIG ----
 
 // Projection i of a layer and KV head: a normal number from two words of key (seed, 0), counter (i, layer << 16 | head, 0, 2).
-// Pages are shared by sequences, so neither the sequence nor the position is in it. Each KV head of a cache has its own.
+// Sequences share pages, so the counter has neither the sequence nor the position. Every KV head of a cache has other
+// projections.
 static void hash_functions(void) {
     static const uint32_t who[][3] = {{1, 0, 0}, {1, 0, 1},   {1, 1, 0},
                                       {2, 0, 0}, {1, 0, 300}, {9, 300, 17}}; // seed, layer, head

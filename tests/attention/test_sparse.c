@@ -1,6 +1,6 @@
-// tests/attention/test_sparse.c - quest and magicpig from end to end, against plain double precision: which units Quest reads,
-// how often a row is MagicPIG's candidate, what it makes of its candidates, and page extras of a sequence that was cut back or
-// forked. What the proposals say of single rows is tested in test_proposals.c.
+// tests/attention/test_sparse.c - quest and magicpig from end to end, against plain double precision: the units that Quest
+// reads, the frequency of MagicPIG's candidates and the output from them, and page extras of a sequence that was cut back or
+// forked. test_proposals.c tests the scores of single rows.
 #include "attention/stages.h"
 #include "tests/support/reference.h"
 #include "tests/test.h"
@@ -18,9 +18,9 @@ static double dot_bf16(const float *q, const bf16 *k, int dim) {
     return sum;
 }
 
-// ---- Quest: which units are read ----
+// ---- Quest: units that are read ----
 
-// The largest score within a unit's channel bounds, in log2 units.
+// The largest score within the channel bounds of a unit, in log2 units.
 static double bound_of(const ref_cache *c, int head, int unit) {
     int dim = c->geom.head_dim, n = c->seqs[0].n_tokens, h = head / (c->geom.n_heads / c->geom.n_kv_heads);
     double sum = 0;
@@ -33,7 +33,7 @@ static double bound_of(const ref_cache *c, int head, int unit) {
     return sum * 1.4426950408889634 / sqrt(dim);
 }
 
-// Every unit has a value channel of its own, so that the output shows which units were read.
+// Every unit has a value channel of its own, so the output shows the units that were read.
 static void mark_units(ref_cache *c) {
     for (int h = 0; h < c->geom.n_kv_heads; h++)
         for (int j = 0; j < c->seqs[0].n_tokens; j++)
@@ -43,7 +43,7 @@ static void mark_units(ref_cache *c) {
 static void check_units(const ref_cache *c, int head, int n_wanted) {
     int dim = c->geom.head_dim, newest = (c->seqs[0].n_tokens - 1) / 16, n_read = 0;
     const float *out = c->out + head * dim;
-    double least = INFINITY, most = -INFINITY; // bound of units that were read, and that were not
+    double least = INFINITY, most = -INFINITY; // smallest bound of the units that were read, largest of the others
     for (int u = 0; u <= newest; u++) {
         double bound = bound_of(c, head, u);
         if (out[u] > 0 && u != newest) least = fmin(least, bound);
@@ -52,7 +52,7 @@ static void check_units(const ref_cache *c, int head, int n_wanted) {
     }
     CHECK_INT(n_read, n_wanted);
     CHECK(out[newest] > 0);
-    // Weights are bf16: two that lie within a rounding step of each other may change places.
+    // Masses are bf16: two bounds within a rounding step of each other may swap.
     if (!(least >= most - 0.012)) FAIL("head %d: a unit of bound %g was read, one of %g was not", head, least, most);
 }
 
@@ -78,14 +78,14 @@ static void largest_units(void) {
     }
 }
 
-// A unit's bound may lie far above its rows and far above other units' best rows: with a budget for all rows, bounds must not
-// matter. Here one page's bounds are hundreds of octaves above all scores.
+// The bound of a unit may lie far above its rows, and far above the best rows of other units. With a budget for all rows,
+// bounds must have no effect. Here the bounds of one page are hundreds of octaves above all scores.
 static void whole_budget_ignores_bounds(void) {
     enum { N = 1000, DIM = 64 };
     static const int n = N;
     ref_cache c = ref_cache_new(8, 2, DIM, 1, &n, 1, test_seed);
     for (int h = 0; h < 2; h++)
-        for (int j = 32; j < 48; j++) // row j has a huge entry of either sign in channel pairs; its own terms cancel
+        for (int j = 32; j < 48; j++) // row j has a huge entry of either sign in channel pairs; its terms cancel
             for (int d = 0; d < DIM; d++)
                 ((bf16 *)ref_k_row(&c, 0, h, j))[d] = sl_f32_to_bf16((d + j) % 2 ? 1500.0f : -1500.0f);
     for (int head = 0; head < 8; head++)
@@ -98,17 +98,17 @@ static void whole_budget_ignores_bounds(void) {
     ref_cache_free(&c);
 }
 
-// ---- MagicPIG: how often a row is a candidate ----
+// ---- MagicPIG: frequency of candidates ----
 
 typedef struct hashed {
     sl_kv_need need;
     int L;
     const float *centre, *norm; // of page 0, KV head 0
     const uint16_t *sig;        // [L][256]
-    uint16_t *query;            // [L][256], the first `group` used
+    uint16_t *query;            // [L][256], the first `group` in use
 } hashed;
 
-// Page 0 as the proposal stored it, and the signatures of KV head 0's queries.
+// Page 0 as the proposal stored it, and the signatures of the queries of KV head 0.
 static hashed hashed_of(ref_cache *c, const char *attn) {
     sl_attn_spec spec;
     hashed x;
@@ -136,14 +136,14 @@ static double cosine_of(const ref_cache *c, const hashed *x, const float *q, con
     return dot / sqrt(square * q_square);
 }
 
-// 512 tables in 32 sets of 16 are 32 independent sets of projections. In each, the share of (query, key) pairs that match in at
-// least `hits` of 16 tables, by classes of the cosine; its mean over the sets is the mean of pi, to 4 standard errors, which
-// are taken from the spread between sets, as pairs of one set share projections.
+// 512 tables in 32 sets of 16 are 32 independent sets of projections. For each set, the share of (query, key) pairs that match
+// in at least `hits` of 16 tables, by classes of the cosine. The mean over the sets is the mean of pi, within 4 standard
+// errors. The standard error comes from the spread over sets, because pairs of one set share projections.
 static void candidates_are_as_likely_as_stated(void) {
     enum { K = 4, SETS = 32, EACH = 16, DIM = 64, CLASSES = 3 };
     static const int n = 300;
     ref_cache c = ref_cache_new(8, 1, DIM, 1, &n, 1, test_seed);
-    for (int j = 0; j < 256; j++) // off the origin, so that centring matters; half the keys lean to a query
+    for (int j = 0; j < 256; j++) // away from the origin, so that centring has an effect; half of the keys lean towards a query
         for (int d = 0; d < DIM; d++) {
             bf16 *k = (bf16 *)ref_k_row(&c, 0, 0, j);
             k[d] = sl_f32_to_bf16(sl_bf16_to_f32(k[d]) + (d % 5 ? 0 : 3.0f) + (j % 2 ? c.q[j / 2 % 8 * DIM + d] : 0));
@@ -179,7 +179,7 @@ static void candidates_are_as_likely_as_stated(void) {
 
 // ---- MagicPIG: from candidates to the output ----
 
-// Bits by double precision; one that rounding could turn is taken from `stored`, any other must equal it there.
+// Bits in double precision. A bit that rounding could flip is taken from `stored`; every other bit must equal it.
 static unsigned signature(const double *x, const float *projections, int dim, int K, int t, const uint16_t *stored) {
     unsigned bits = 0;
     const float *p = projections + (size_t)(t / 16) * dim * 16 * K + t % 16 * K; // [set][dim][16 K]
@@ -198,8 +198,8 @@ typedef struct lsh {
     int K, L, hits, sink, window;
 } lsh;
 
-// The output of query head i of KV head 0 from candidates, weights and centres that are all worked out here; stored signatures
-// only decide on bits that are too close to call.
+// The output of query head i of KV head 0 from candidates, masses and centres that are all computed here. Stored signatures
+// decide only on bits that rounding could flip.
 static void check_output(ref_cache *c, const lsh *m, int head, const hashed *x) {
     int dim = c->geom.head_dim, n = c->seqs[0].n_tokens, n_pages = (n - 1) / 256;
     const float *projections = sl_kv_shared(&c->queries[0].kv, x->need, 0), *q = c->q + head * dim;
@@ -267,7 +267,7 @@ static void one_hit_tends_to_dense(void) {
     ref_decode(&c, "magicpig:K=1:L=200:hits=1", 0, 4, 1, 0);
     for (int s = 0; s < 4; s++)
         for (int head = 0; head < 8; head++) CHECK(ref_error(&c, s, head) < 1e-5);
-    double last = INFINITY; // and on the way there the error falls
+    double last = INFINITY; // the error falls on the way
     for (int L = 4; L <= 256; L *= 4) {
         char attn[48];
         double sum = 0;
@@ -312,8 +312,8 @@ static void check_same_extras(const ref_cache *a, int s, const ref_cache *b, con
                     FAIL("%s: \"%s\" of page %d differs from one that was built from scratch", attn, need[i].kind->name, page);
 }
 
-// A sequence is cut back inside a page and continued; another one shares its first pages and goes on in its own way. Both must
-// hold what a fresh sequence with the same rows holds, and give the same bits.
+// A sequence is cut back inside a page and continued. Another sequence shares its first pages and continues differently. Both
+// must hold the page extras of a fresh sequence with the same rows, and give equal bits.
 static void extras_follow_their_rows(void) {
     static const char *const methods[] = {"quest:tokens=256", "magicpig:K=5:L=33"};
     enum { N = 1100, CUT = 300, AGAIN = 1050, FORK = 700, FORKED = 900, ROW = 8 * 64 };
@@ -342,7 +342,7 @@ static void extras_follow_their_rows(void) {
         memcpy(f.q, a.q + ROW, ROW * sizeof *f.q);
         ref_decode(&f, methods[m], 0, 1, 1, 0);
         check_same_extras(&a, 1, &f, methods[m]);
-        check_same_extras(&a, 0, &b, methods[m]); // the fork left its parent alone
+        check_same_extras(&a, 0, &b, methods[m]); // the fork did not change its parent
         if (memcmp(a.out + ROW, f.out, ROW * sizeof *f.out)) FAIL("%s: other bits after a fork", methods[m]);
         ref_cache_free(&a), ref_cache_free(&b), ref_cache_free(&f);
     }

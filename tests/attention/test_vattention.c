@@ -1,5 +1,5 @@
-// tests/attention/test_vattention.c - vAttention: what is fixed, how the residual is sampled, how many rows a stated error asks
-// for, and how often it is exceeded.
+// tests/attention/test_vattention.c - vAttention: fixed rows, the sample of the residual, the rows that a stated error needs,
+// and how often the error exceeds it.
 #include "tests/support/reference.h"
 #include "tests/test.h"
 #include "tests/support/draw_inputs.h"
@@ -11,7 +11,7 @@
 
 static const char *const verify_names[] = {"denominator", "numerator", "output"};
 
-static void small_contexts_are_dense(void) { // sink + window cover them, or the base sample does
+static void small_contexts_are_dense(void) { // sink + window cover all rows, or the base sample does
     static const int n[] = {1, 31, 128, 255, 256, 257};
     static const struct { int heads, kv_heads, dim; } g[] = {{1, 1, 64}, {6, 2, 80}, {8, 2, 128}, {8, 1, 128}};
     static const char *const specs[] = {"vattention", "vattention:sink=0:window=1:base=1",
@@ -37,7 +37,8 @@ static void small_contexts_are_dense(void) { // sink + window cover them, or the
 
 enum { DIM = 64 };
 
-// One head over one cache: the draw alone, on exact weights that are made here, for one query and specification after another.
+// One head over one cache, to test the draw alone, on exact masses that are made here, for one query and specification after
+// another.
 typedef struct lab {
     ref_cache c;
     sl_attn_spec spec;
@@ -46,14 +47,14 @@ typedef struct lab {
     sl_head head;
     sl_attn_report report;
     sl_rng_id id;
-    double total, mu[DIM], norm; // of the stored weights; |mu|
+    double total, mu[DIM], norm; // of the stored masses; |mu|
 } lab;
 
 static lab *lab_open(int n, uint64_t seed) {
     lab *l = calloc(1, sizeof *l);
     int blocks = (n + 31) / 32;
     l->c = ref_cache_new(1, 1, DIM, 1, &n, 1, seed);
-    // Values with a mean: without one a flat head's output is so near zero that a relative error needs every row.
+    // Values with a mean: without one, the output of a flat head is so close to 0 that a relative error needs every row.
     for (int j = 0; j < n; j++)
         for (int d = 0; d < DIM; d++) {
             bf16 *v = (bf16 *)ref_v_row(&l->c, 0, 0, j) + d;
@@ -89,7 +90,7 @@ static void lab_close(lab *l) {
 
 static void lab_spec(lab *l, const char *attn) {
     sl_error err;
-    ref_decode(&l->c, attn, 0, 1, 1, 0); // keeps and builds the extras
+    ref_decode(&l->c, attn, 0, 1, 1, 0); // builds the page extras
     CHECK_OK(sl_attn_parse(attn, &l->spec, &err), err);
     l->group = sl_group_of(&l->args, 0, 0);
 }
@@ -97,7 +98,7 @@ static void lab_spec(lab *l, const char *attn) {
 static void lab_query(lab *l, double scale, uint64_t seed) { // after a first lab_spec
     sl_masses *masses = &l->head.masses;
     float score[SL_CHUNK + 16];
-    l->id.position = (uint32_t)seed; // each query its own draws
+    l->id.position = (uint32_t)seed; // every query has draws of its own
     for (int d = 0; d < DIM; d++) l->c.q[d] = (float)(scale * test_normal(&seed));
     for (int page = 0; page * SL_PAGE < masses->n; page++) {
         int b = page * (SL_PAGE / SL_BLOCK);
@@ -120,7 +121,7 @@ static double mass_of(const lab *l, int j) {
 }
 
 typedef struct drawn {
-    int n_fixed, n_sample, n_residual; // n_sample 0 where every row was taken
+    int n_fixed, n_sample, n_residual; // n_sample: 0 where every row was taken
     double weight;                     // n_s / b
 } drawn;
 
@@ -138,7 +139,7 @@ static drawn draw(lab *l, uint32_t seed) {
     return d;
 }
 
-// Relative errors of D, N and N / D by what was drawn, against all rows with the same weights.
+// Relative errors of D, N and N / D of the drawn rows, against all rows with the same masses.
 static void true_errors(const lab *l, double error[3]) {
     double D = 0, N[DIM] = {0}, off = 0, off_out = 0;
     for (int i = 0; i < l->head.draws.n; i++) {
@@ -157,9 +158,9 @@ static void true_errors(const lab *l, double error[3]) {
 
 // ---- the sample ----
 
-// The sample is without replacement, from the residual alone, each of its rows equally often: of R runs a row's count has
-// standard deviation sqrt(R f (1 - f)), f = b / n_s. 5 of them, not 4, for the worst of 900 rows: that one of them is further
-// off has probability 900 * 6e-7 = 5e-4.
+// The sample is without replacement, from the residual alone, and has each row equally often. Over R runs the count of a row
+// has the standard deviation sqrt(R f (1 - f)), f = b / n_s. The bound is 5 of them, for the worst of 900 rows: the probability
+// that one row is further off is 900 * 6e-7 = 5e-4.
 static void uniform_sample(void) {
     enum { N = 1000, R = 2000 };
     lab *l = lab_open(N, test_seed);
@@ -178,7 +179,7 @@ static void uniform_sample(void) {
         for (int i = 0; i < l->head.draws.n; i++) {
             int j = l->head.draws.row[i], is_fixed = l->head.draws.inv_pi[i] == 1;
             if (r == 0 && is_fixed) fixed[j] = 1;
-            CHECK_INT(is_fixed, fixed[j]); // what is fixed depends on the weights alone
+            CHECK_INT(is_fixed, fixed[j]); // fixed rows depend on the masses alone
             seen[j] += !is_fixed;
         }
     }
@@ -189,7 +190,7 @@ static void uniform_sample(void) {
     lab_close(l);
 }
 
-static void residual_of_few_rows(void) { // 0, 1 and 2 rows are all read; of more, two at least
+static void residual_of_few_rows(void) { // 0, 1 and 2 rows are all read; of more rows, at least two
     for (int n = 32; n < 36; n++) {
         lab *l = lab_open(n, test_seed + n);
         lab_spec(l, "vattention:sink=16:window=16:top=0:base=0:epsilon=1:delta=0.5:verify=denominator");
@@ -204,7 +205,7 @@ static void residual_of_few_rows(void) { // 0, 1 and 2 rows are all read; of mor
     }
 }
 
-static void no_spread(void) { // equal scores: the base sample is enough for D at any epsilon, and is exact
+static void no_spread(void) { // equal scores: the base sample is enough for D at any epsilon, and exact
     double error[3];
     lab *l = lab_open(3000, test_seed);
     lab_spec(l, "vattention:base=0.02:epsilon=0.0001:verify=denominator");
@@ -216,12 +217,12 @@ static void no_spread(void) { // equal scores: the base sample is enough for D a
     lab_close(l);
 }
 
-// ---- how many rows ----
+// ---- the number of rows ----
 
-// What the base sample says, by an own reading of it. Masses are shares of the total.
+// Estimates of the base sample, computed here. Masses are shares of the total.
 typedef struct figures {
     double sigma, trace, D, N, n_s, largest_v;
-    double left; // the largest row that is not among the k largest: what hi is made of
+    double left; // the largest row that is not among the k largest: hi follows from it
     int m;
 } figures;
 
@@ -249,7 +250,7 @@ static figures read_base(const lab *l, drawn d, int k) {
         }
     }
     for (int j = 0; j < n; j++) {
-        bf16 norm; // as pages keep it: rounded up
+        bf16 norm; // as a page keeps it: rounded up
         mass[j] = mass_of(l, j);
         sl_norms(ref_v_row(&l->c, 0, 0, j), 1, DIM, &norm);
         f.largest_v = fmax(f.largest_v, sl_bf16_to_f32(norm));
@@ -282,7 +283,7 @@ static double hoeffding_rows(const figures *f, int verify, double epsilon, doubl
 }
 
 // The rows that epsilon = 1 draws for the denominator are the base sample. Hoeffding's hi is the largest row that was not
-// predicted, and a rounding step of the weights, 2^-8, above it. A base sample of few rows tells a variance's m - 1 from m.
+// predicted, plus a rounding step of the masses, 2^-8. A base sample of few rows distinguishes m - 1 from m in a variance.
 static void budgets_by_formula(void) {
     enum { N = 3000 };
     static const double epsilons[2][3] = {{0.1, 0.1, 0.3}, {0.1, 0.3, 1}}, scales[2][2] = {{0.3, 1.5}, {0.2, 0.4}};
@@ -308,19 +309,20 @@ static void budgets_by_formula(void) {
         lab_spec(l, spec);
         drawn got = draw(l, 3);
         for (int at = 0; at < l->head.draws.n && found < n_base; at++) found += l->head.draws.row[at] == base[found];
-        CHECK_INT(found, n_base); // the base sample is a part of the larger one
+        CHECK_INT(found, n_base); // the base sample is a part of the larger sample
         double unit = hoeffding ? hoeffding_rows(&f, verify, epsilon, delta, f.left * (1 + 0x1p-8))
                                 : clt_rows(&f, verify, epsilon, delta);
-        CHECK(got.n_sample || k); // the flatter queries sample by every formula
-        if (!got.n_sample) {      // every row: the formula asks for as many, and nothing is left to err
+        CHECK(got.n_sample || k); // flatter queries sample by every formula
+        if (!got.n_sample) {      // every row: the formula needs all rows, and the error is 0
             CHECK(unit > 0.99 * f.n_s && l->report.error_bound == 0);
             continue;
         }
-        // The lab splits delta in thousandths, the method in fiftieths; sums over the base sample are in fp32.
+        // The lab splits delta in thousandths, the method in fiftieths. Sums over the base sample are in fp32.
         double rest = hoeffding ? 0 : 1 / f.n_s, b = got.n_sample, slack = verify == 2 && !hoeffding ? 2e-3 : 1e-4;
         double want = fmax(f.m, ceil(unit / (1 + unit * rest))), error = epsilon * sqrt(unit * (1 / b - rest));
         if (!(fabs(b - want) <= 1 + slack * want)) FAIL("%s: %g rows, expected %g", spec, b, want);
-        CHECK(l->report.error_bound <= epsilon && l->report.error_bound > 0); // what that many rows are good for
+        CHECK(l->report.error_bound <= epsilon &&
+              l->report.error_bound > 0); // the error that the formula states for this number of rows
         if (!(fabs(l->report.error_bound / error - 1) < slack))
             FAIL("%s: the bound is %.9g, expected %.9g", spec, l->report.error_bound, error);
     }
@@ -338,10 +340,10 @@ static void normal_quantiles(void) { // Phi(x) = p; values of tables
     }
 }
 
-// ---- how often a stated error is exceeded ----
+// ---- how often the error exceeds epsilon ----
 
-// The share of errors above epsilon for the quantity that is verified: many queries, flat to peaked, many draws each. epsilon
-// is for 2,000 rows and falls as 1 / sqrt(n): b / n_s stays, so that the budget and not the base sample decides.
+// The share of errors above epsilon for the verified quantity: many queries, flat to peaked, many draws each. epsilon is for
+// 2,000 rows and falls as 1 / sqrt(n), so b / n_s is constant, and the budget decides, not the base sample.
 static void coverage(int verify, const char *bound, double epsilon, double base) {
     static const double scales[] = {0.5, 1, 2};
     static const int lengths[] = {2000, 4000, 8000};
@@ -359,7 +361,7 @@ static void coverage(int verify, const char *bound, double epsilon, double base)
             for (int seed = 0; seed < seeds; seed++, runs++) {
                 drawn d = draw(l, (uint32_t)(test_seed + seed));
                 int by_budget = d.n_sample > (int)ceil(base * d.n_residual);
-                CHECK(d.n_sample > 0); // not every row: those would cover nothing up
+                CHECK(d.n_sample > 0); // not every row: such a run would hide errors
                 CHECK(l->report.error_bound <= limit * (1 + 1e-6));
                 true_errors(l, error);
                 exceeded += error[verify] > limit;
@@ -373,11 +375,11 @@ static void coverage(int verify, const char *bound, double epsilon, double base)
         "the base sample was drawn\n",
         verify_names[verify], bound, epsilon, delta, exceeded, runs, 100 * (1 - upper_share(runs - exceeded, runs)),
         100 * upper_share(exceeded, runs), exceeded_asked, asked);
-    // 3 standard errors above delta. This bounds gross errors (a sigma 10% too small, a share of 14%, passes once in 9); it
-    // does not show that clt keeps delta, and for the denominator it does not quite. 18,000 draws over 900 such queries
-    // (2026-11-21): of delta 10%, 5%, 1% the share was 10.5% (95%: 10.0 to 10.9), 5.6% (5.3 to 5.9), 1.3% (1.1 to 1.4); with
-    // base 0.01, 7.1% of 5%. With the residual's true sigma and D the formula gives 4.9% (4.7 to 5.1): the rest is what
-    // estimating them costs.
+    // The bound is 3 standard errors above delta. It finds gross faults: a sigma that is 10% too small, with a share of 14%,
+    // passes once in 9 runs. It does not show that clt holds delta exactly, and for the denominator clt does not. 18,000 draws
+    // over 900 such queries (2026-11-21) gave shares of 10.5% (95%: 10.0 to 10.9), 5.6% (5.3 to 5.9), 1.3% (1.1 to 1.4) for
+    // delta 10%, 5%, 1%; with base 0.01, 7.1% for 5%. With the true sigma and D of the residual the formula gives 4.9% (4.7
+    // to 5.1): the rest is the cost of their estimates.
     CHECK(exceeded <= delta * runs + 3 * sqrt(delta * (1 - delta) * runs));
     CHECK(asked > runs / 2);
 }
@@ -391,11 +393,12 @@ static void coverage_numerator(void) {
     coverage(1, "hoeffding", 1, 0.05);
 }
 static void coverage_output(void) {
-    coverage(2, "clt", 0.2, 0.05); // by Hoeffding, these would read every row
+    coverage(2, "clt", 0.2, 0.05); // Hoeffding would read every row here
 }
 
-// With the base sample's floor off and b < n_s the error is near-linear in epsilon: slope of log error on log epsilon. Of R
-// squares the root mean has a relative error of about 1 / sqrt(2 R), and the slope sqrt(2 / (2 R)) / log(4).
+// Without the floor of the base sample, and with b < n_s, the error is nearly linear in epsilon. The test fits the slope of log
+// error on log epsilon. The root of the mean of R squares has a relative error of about 1 / sqrt(2 R), so the slope has sqrt(2
+// / (2 R)) / log(4).
 static void error_follows_epsilon(void) {
     static const double epsilons[] = {0.03, 0.06, 0.12};
     double x[3], y[3], sxx = 0, sxy = 0, mx = 0, my = 0;

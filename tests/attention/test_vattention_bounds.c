@@ -1,5 +1,6 @@
-// tests/attention/test_vattention_bounds.c - how often vAttention's stated error is exceeded, and what it costs, for its three
-// bounds: on scores whose exponentials have heavy tails, where the central limit theorem misses delta, and on mild ones.
+// tests/attention/test_vattention_bounds.c - how often the error of vAttention exceeds epsilon, and how many rows are read, for
+// its three bounds: on scores whose exponentials have heavy tails, where the central limit theorem exceeds delta, and on mild
+// scores.
 #include "attention/bernstein.h"
 #include "attention/stages.h"
 #include "tests/support/reference.h"
@@ -13,7 +14,7 @@
 enum { DIM = 64, N = 4000, QUERIES = 12 };
 static const double DELTA = 0.1;
 
-// ---- one head at the level of its draw ----
+// ---- the draw of one head ----
 
 typedef struct bench {
     ref_cache c; // QUERIES heads of one KV head
@@ -22,7 +23,7 @@ typedef struct bench {
     sl_group group;
     sl_head head;
     sl_attn_report report;
-    double *e;            // [N] stored weights, their total 1
+    double *e;            // [N] stored masses as shares of their total
     double D, N_all[DIM]; // sum of e; of e v
     double error[3];      // of the last draw: denominator, numerator, output
 } bench;
@@ -46,7 +47,7 @@ static void bench_close(bench *b) {
     free(b);
 }
 
-// Makes query `index` of the cache the head, with its stored weights, and works out what the estimates should be.
+// Sets up query `index` of the cache: its stored masses, and the exact values of the estimates.
 static void bench_query(bench *b, const char *attn, int index) {
     sl_error err;
     sl_head *x = &b->head;
@@ -90,7 +91,7 @@ static void bench_query(bench *b, const char *attn, int index) {
     }
 }
 
-// One draw; its errors relative to D, |N| and |N / D|. Returns the rows that were drawn by chance, 0: every row was taken.
+// One draw, with its errors relative to D, |N| and |N / D|. Returns the number of sampled rows, 0 where every row was taken.
 static int bench_draw(bench *b, uint32_t seed) {
     sl_head *x = &b->head;
     double D = 0, sum[DIM] = {0}, of_n = 0, of_out = 0, norm = 0;
@@ -116,11 +117,11 @@ static int bench_draw(bench *b, uint32_t seed) {
     return n_sampled;
 }
 
-// ---- coverage ----
+// ---- how often the error exceeds epsilon ----
 
 typedef struct tally {
-    int runs, exceeded, whole, heavy; // runs that read every row; whose base sample is heavy-tailed
-    double rows, kurtosis;            // rows drawn by chance, summed; the largest kurtosis
+    int runs, exceeded, whole, heavy; // whole: runs that read every row; heavy: runs with a heavy-tailed base sample
+    double rows, kurtosis;            // sum of sampled rows; largest kurtosis
 } tally;
 
 static tally cover(double scale, double base, int verify, const char *bound, double epsilon) {
@@ -147,7 +148,7 @@ static tally cover(double scale, double base, int verify, const char *bound, dou
     return t;
 }
 
-// Scores of deviation 2.6: lognormal weights, of which a base sample of 2% mostly misses the largest.
+// Scores of deviation 2.6 have lognormal masses. A base sample of 2% mostly misses the largest.
 static void bounds(void) {
     static const struct {
         double scale, base;
@@ -166,29 +167,35 @@ static void bounds(void) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         for (int bound = 0; bound < 3; bound++) {
             tally t = cover(rows[i].scale, rows[i].base, rows[i].verify, names[bound], rows[i].epsilon);
-            double least = 1 - upper_share(t.runs - t.exceeded, t.runs); // of the share of misses
+            double least = 1 - upper_share(t.runs - t.exceeded, t.runs); // lower end of the interval of the share
             if (bound == 0 && rows[i].scale > 2 && least > DELTA) missed++;
             if (bound > 0) CHECK(upper_share(t.exceeded, t.runs) <= DELTA);
             if (rows[i].scale > 2)
-                CHECK(t.heavy > t.runs / 4); // the warning is there where clt misses,
+                CHECK(t.heavy > t.runs / 4); // the warning shows where clt fails,
             else
-                CHECK(t.heavy < t.runs / 10); // and not where it does not
+                CHECK(t.heavy < t.runs / 10); // and not where clt holds
         }
-    if (SCALE == 1) CHECK(missed >= 1); // what the method's caution says; a quarter of the runs cannot tell
+    if (SCALE == 1) CHECK(missed >= 1); // the caution of the method states this; a quarter of the runs cannot show it
 }
 
-// Where the bound asks for fewer rows than there are, it asks for fewer than Hoeffding's, and the more the smaller epsilon is.
+// Sums over a base sample of m of 100,000 rows: e has the mean 1e-5 and the mean square 1.5e-10, |v| = 8. 8 ev is the norm of
+// the mean of e v.
+static sl_bernstein base_sample(int m, double ev, double numerator, double most) {
+    return (sl_bernstein){.n = 100000,
+                          .m = m,
+                          .e = m * 1e-5,
+                          .squares = m * 1.5e-10,
+                          .ev_squares = m * 1.5e-10 * 64,
+                          .ev = m * ev * 8,
+                          .fixed = 0.5,
+                          .numerator = numerator,
+                          .most = most,
+                          .norm = 10};
+}
+
+// Where the bound needs fewer than all rows, it needs fewer than Hoeffding's. Rows rise as epsilon falls.
 static void bernstein_rows(void) {
-    sl_bernstein x = {.n = 100000,
-                      .m = 5000,
-                      .e = 5000 * 1e-5,
-                      .squares = 5000 * 1.5e-10,
-                      .ev_squares = 5000 * 1.5e-10 * 64,
-                      .ev = 5000 * 0.5e-5 * 8,
-                      .fixed = 0.5,
-                      .numerator = 6,
-                      .most = 1e-3,
-                      .norm = 10};
+    sl_bernstein x = base_sample(5000, 0.5e-5, 6, 1e-3);
     int before = 0;
     for (double epsilon = 0.5; epsilon > 0.001; epsilon /= 1.7) {
         double achieved;
@@ -202,7 +209,7 @@ static void bernstein_rows(void) {
             CHECK(sl_bernstein_rows(&x, verify, epsilon, 0.1, &achieved) >= b);
         CHECK(sl_bernstein_rows(&x, SL_VERIFY_DENOMINATOR, epsilon, 0.01, &achieved) >= b);
     }
-    x.most = 0; // nothing is left to chance
+    x.most = 0; // the residual has no mass
     double achieved;
     x.e = x.squares = x.ev_squares = x.ev = 0;
     CHECK_INT(sl_bernstein_rows(&x, SL_VERIFY_OUTPUT, 0.01, 0.1, &achieved), x.m);
@@ -210,7 +217,7 @@ static void bernstein_rows(void) {
     CHECK_INT(sl_bernstein_rows(&x, SL_VERIFY_OUTPUT, 0.5, 0.1, &achieved), x.n);
 }
 
-// bernstein.h's statements (1) to (4) for a final sample of b rows, written down once more.
+// Statements (1) to (4) of bernstein.h for a final sample of b rows, implemented a second time.
 static double deviation_by_hand(double variance, double range, double l, double rows) {
     double third = range * l / (3 * rows);
     return third + sqrt(pow(third, 2) + 2 * variance * l / rows);
@@ -218,7 +225,7 @@ static double deviation_by_hand(double variance, double range, double l, double 
 static double error_by_hand(const sl_bernstein *x, int verify, double delta, int b) {
     double n = x->n, m = x->m, grid = 0, shares = verify == SL_VERIFY_OUTPUT ? 2 : 1, relative[2];
     for (int i = x->m; i < x->n; i = (int)fmax(ceil(i * sqrt(2)), i + 1)) grid++;
-    double l = log(2 * grid * shares / (0.75 * delta)), d = delta / 4 / (2 * shares); // two statements a sum
+    double l = log(2 * grid * shares / (0.75 * delta)), d = delta / 4 / (2 * shares); // two statements for each sum
     for (int vectors = 0; vectors < 2; vectors++) {
         double most = x->most * (vectors ? x->norm : 1), range = vectors ? 2 * most : most, sides = vectors ? 2 : 1;
         double mean = (vectors ? x->ev : x->e) / m, squares = (vectors ? x->ev_squares : x->squares) / m;
@@ -235,30 +242,21 @@ static double error_by_hand(const sl_bernstein *x, int verify, double delta, int
 }
 
 static void bernstein_formula(void) {
-    const sl_bernstein x = {.n = 100000,
-                            .m = 20000,
-                            .e = 20000 * 1e-5,
-                            .squares = 20000 * 1.5e-10,
-                            .ev_squares = 20000 * 1.5e-10 * 64,
-                            .ev = 20000 * 0.9e-5 * 8,
-                            .fixed = 0.5,
-                            .numerator = 9,
-                            .most = 4e-5,
-                            .norm = 10};
+    const sl_bernstein x = base_sample(20000, 0.9e-5, 9, 4e-5);
     for (int verify = SL_VERIFY_DENOMINATOR; verify <= SL_VERIFY_OUTPUT; verify++)
         for (double epsilon = 0.5; epsilon > 1e-3; epsilon *= 0.8) {
             double achieved, delta = 0.1;
             int b = sl_bernstein_rows(&x, verify, epsilon, delta, &achieved);
             CHECK(b < x.n || achieved == 0);
             if (b < x.n) CHECK_NEAR(achieved / error_by_hand(&x, verify, delta, b), 1, 1e-9);
-            for (int i = x.m; i < b; i = (int)fmax(ceil(i * sqrt(2)), i + 1)) // fewer rows would not do
+            for (int i = x.m; i < b; i = (int)fmax(ceil(i * sqrt(2)), i + 1)) // fewer rows of the grid are not enough
                 CHECK(error_by_hand(&x, verify, delta, i) > epsilon);
         }
     double achieved;
     CHECK_INT(sl_bernstein_rows(&x, SL_VERIFY_OUTPUT, 0.5, 0.1, &achieved), x.m);
 }
 
-// Kurtoses that are known, and the threshold of the warning.
+// Known kurtoses, and the threshold of the warning.
 static void kurtosis(void) {
     enum { M = 200000 };
     double s[4] = {0}, u[4] = {0};
@@ -272,7 +270,7 @@ static void kurtosis(void) {
     CHECK_NEAR(sl_kurtosis(1, 1, 1, 1, 100), 100, 3); // one of 100 is 1: 1 / (p (1 - p)) - 3
     CHECK(sl_kurtosis(20, 20, 20, 20, 20) == 0);      // all equal
     CHECK(sl_is_heavy_tail(26.1, 100) && !sl_is_heavy_tail(25.9, 100));
-    sl_attn_stats sum = {.kurtosis = 3, .heavy_tails = 1}; // of several calls: the largest, and how many
+    sl_attn_stats sum = {.kurtosis = 3, .heavy_tails = 1}; // of several calls: the largest kurtosis, and the sum of heavy tails
     sl_attn_stats_add(&sum, &(sl_attn_stats){.kurtosis = 7, .heavy_tails = 2});
     sl_attn_stats_add(&sum, &(sl_attn_stats){.kurtosis = 5});
     CHECK(sum.kurtosis == 7 && sum.heavy_tails == 3);

@@ -12,7 +12,7 @@ const int lengths[] = {1, 31, 255, 256, 257, 2500, 32768, 32769};
 sample sample_new(int n, shape kind, uint64_t seed) {
     sl_error err;
     const sl_backend *backend;
-    CHECK_OK(sl_cpu_init(0, &backend, &err), err); // picks the kernels
+    CHECK_OK(sl_cpu_init(0, &backend, &err), err); // chooses the kernels
     sample s = {.masses = {.n = n, .n_blocks = (n + SL_BLOCK - 1) / SL_BLOCK}};
     int blocks = s.masses.n_blocks;
     float *score = malloc((blocks * SL_BLOCK + 16) * sizeof *score);
@@ -90,7 +90,7 @@ uint64_t uniform_grid(int i, int R) {
     return (uint64_t)(((double)i + 0.5) / R * 0x1p64);
 } // exact for R a power of two
 
-// Variance of a stratum's draw: E v^2 - (E v)^2 with p restricted to the stratum; the sum of strata over S^2.
+// Sum over strata of the variance of one draw, E v^2 - (E v)^2 with p restricted to the stratum, over S^2.
 double sample_stratified_variance(const sample *s, int S) {
     double sum = 0, running = 0, first = 0, second = 0;
     int m = 0;

@@ -1,25 +1,25 @@
-// tests/support/draw_inputs.h - weights to draw from, a value for each row, and uniform numbers to draw with. p, mu and E c_j
-// are those of the stored weights: mass_j = C_j - C_{j-1}.
+// tests/support/draw_inputs.h - masses to draw from, a value for each row, and uniform numbers to draw with. p, mu and E c_j
+// are those of the stored masses: mass_j = C_j - C_{j-1}.
 #ifndef SLEIGH_TEST_WEIGHTS_H
 #define SLEIGH_TEST_WEIGHTS_H
 
 #include "attention/stages.h"
 
 #ifdef __SANITIZE_ADDRESS__
-enum { SCALE = 4 }; // fewer repetitions; bounds adapt to their number
+enum { SCALE = 4 }; // divides the repetitions; bounds adapt to their number
 #else
 enum { SCALE = 1 };
 #endif
 
 typedef struct sample {
-    sl_masses masses, sizes; // sizes: of w_j |v_j|
+    sl_masses masses, sizes; // sizes: of p_j |v_j|
     sl_draws draws;
     double *p; // [n] mass_j / total
-    double *v; // [n] a value per row, one-dimensional
+    double *v; // [n] one number per row
     double mu;
 } sample;
 
-typedef enum { FLAT, PEAKED, ONE_HOT, GAPS } shape; // GAPS: whole tiles far below the rest
+typedef enum { FLAT, PEAKED, ONE_HOT, GAPS } shape; // GAPS: whole tiles far below the others
 extern const shape shapes[];
 extern const int lengths[];
 enum { N_SHAPES = 4, N_LENGTHS = 8, MAX_S = 4096 };
@@ -29,12 +29,12 @@ void sample_free(sample *s);
 double sample_estimate(const sample *s);                   // sum_j c_j p_j / pi_j v_j of the last draw
 double sample_stratified_variance(const sample *s, int S); // of S draws from p, one in each of S equal strata
 
-// Contexts: repetition (uint32_t); the number itself (uint64_t).
+// Contexts of the two functions: the repetition (uint32_t); the number itself (uint64_t).
 uint64_t uniform_random(const void *ctx, uint32_t index);
 uint64_t uniform_fixed(const void *ctx, uint32_t index);
 uint64_t uniform_grid(int i, int R); // (i + 1/2) / R, exact for R a power of two
 
-// Share of successes k of n: the upper end of its Clopper-Pearson 95% interval.
+// The upper end of the Clopper-Pearson 95% interval of a share, with k successes of n.
 double upper_share(int k, int n);
 
 #endif

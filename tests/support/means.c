@@ -15,34 +15,34 @@ int means_rows(int problem) {
     return n[problem];
 }
 
-// A row's score in octaves, a whole number, and its value.
+// Score of a row in octaves, an integer, and its value.
 static int problem_row(int problem, int j, uint64_t *rng, double v[MEANS_DIM]) {
     double size = 1, octaves = 2 * test_normal(rng);
     memset(v, 0, MEANS_DIM * sizeof *v);
     for (int d = 0; d < MEANS_DIM; d++) v[d] = 1 + test_normal(rng);
     switch (problem) {
-    case 1: // all along one channel, a quarter negative: the hardest values for an error that is stated by a norm
+    case 1: // all along one channel, a quarter negative: the worst values for an error that is stated by a norm
         memset(v, 0, MEANS_DIM * sizeof *v);
         size = 0.5 + test_uniform(rng);
         v[0] = test_uniform(rng) < 0.25 ? -size : size;
         break;
-    case 2: // large values on rows of little weight
+    case 2: // large values on rows of small mass
         octaves = 3 * test_normal(rng);
         size = exp2(-octaves / 2 + test_normal(rng));
         for (int d = 0; d < MEANS_DIM; d++) v[d] *= size;
         break;
-    case 3: // one row has much of the mass, the others point elsewhere; rows of no mass make 3-bit keys err by octaves
+    case 3: // one row has most of the mass, the others point elsewhere; on rows without mass, 3-bit keys err by octaves
         octaves = j == 333 ? 10 : j % 100 == 7 ? -30 : octaves;
         for (int d = 0; d < MEANS_DIM; d++) v[d] *= j == 333 ? 1 : d % 2 ? 3 : -1;
         break;
-    case 4: // tiles of 256 rows with masses that S times is no whole number, each tile with values of its own
+    case 4: // tiles of 256 rows whose masses times S are no integers, with different values in every tile
         octaves = j / 256 - 2;
         for (int d = 0; d < MEANS_DIM; d++) v[d] = 0.5 + (d % 5 == j / 256) + 0.1 * test_normal(rng);
         break;
     case 5:
         octaves = 0.7 * test_normal(rng);
         break;
-    case 6: // values that cancel: the output is small beside them
+    case 6: // values that cancel: the output is small relative to them
         for (int d = 0; d < MEANS_DIM; d++) v[d] -= 1;
         break;
     }
@@ -50,7 +50,7 @@ static int problem_row(int problem, int j, uint64_t *rng, double v[MEANS_DIM]) {
 }
 
 // q such that q.k / sqrt(dim) is `c` octaves for a key with c in its first three channels: sqrt(dim) ln 2 as a sum of three
-// bf16 numbers, right to 2^-24.
+// bf16 numbers, exact within 2^-24.
 static void unit_query(float *q) {
     double left = sqrt(MEANS_DIM) * log(2);
     memset(q, 0, MEANS_DIM * sizeof *q);

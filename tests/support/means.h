@@ -1,9 +1,9 @@
-// tests/support/means.h - is the mean of a method's output dense attention's? Problems on which a wrong estimator shows, and
-// the test of the mean, for methods on the CPU (test_means.c) and on a GPU (test_cuda_means.c).
+// tests/support/means.h - compares the mean of a method's output with dense attention. Problems that show a wrong estimator,
+// and the test of the mean, for methods on the CPU (test_means.c) and on a GPU (test_cuda_means.c).
 //
-// Every score is a whole number of octaves, so stored weights (bf16) are exact and the double-precision mu is the mean that an
-// unbiased method must have: no rounding hides a bias. All query heads of a problem ask the same: each is a replicate with
-// random numbers of its own.
+// Every score is an integer number of octaves, so stored masses (bf16) are exact, and an unbiased method must have the mean mu
+// of double precision: no rounding hides a bias. All query heads of a problem have the same query. Each is a replicate with
+// other random numbers.
 #ifndef SLEIGH_TEST_MEANS_H
 #define SLEIGH_TEST_MEANS_H
 
@@ -18,31 +18,31 @@ int means_rows(int problem);
 // means_rows(problem) rows. mu: [MEANS_DIM] dense attention in double precision.
 void means_fill(ref_cache *c, int problem, uint64_t seed, double mu[MEANS_DIM]);
 
-// How each method of the registry is tried: its specification, with few enough draws for an error to remain. NULL: the method
-// is not in the list.
+// The specification that tests a method of the registry, with few enough draws that an error remains. NULL: not in the list.
 const char *means_spec(const char *method);
 
 typedef struct means {
     double mu[MEANS_DIM];
-    int n;                                    // outputs that were added
-    double sum[MEANS_DIM], square[MEANS_DIM]; // of (out - mu), by channel
-    double along, along_square;               // of (out - mu).mu / |mu|^2
+    int n;                                    // number of outputs
+    double sum[MEANS_DIM], square[MEANS_DIM]; // sums of (out - mu) and of its square, by channel
+    double along, along_square;               // sums of (out - mu).mu / |mu|^2 and of its square
 } means;
 
 means means_of(const double mu[MEANS_DIM]);
 void means_add(means *m, const float out[MEANS_DIM]);
 
 typedef struct means_verdict {
-    double bias, error; // along mu, relative to |mu|, and its standard error
-    double worst;       // largest |mean - mu| of a channel, in standard errors, what rounding explains taken off
-    int is_biased;      // the mean along mu is off by more than 5 standard errors and rounding, or a channel's by more than 6
+    double bias, error; // along mu, relative to |mu|; its standard error
+    double worst;       // largest |mean - mu| of a channel in standard errors, without the part that rounding explains
+    int is_biased; // 1: the mean along mu is off by more than 5 standard errors plus rounding, or that of a channel by more
+                   // than 6
 } means_verdict;
 
-// rounding: relative to |mu|, what the outputs' own format may add to a mean.
+// rounding: relative to |mu|, the largest effect of the output format on a mean.
 means_verdict means_judge(const means *m, double rounding);
 
-// Compares a verdict with a label and prints the line of the table; a wrong label fails the case. An unbiased or exact method
-// must not be found biased and, if is_sharp, a bias of 1% of mu must have shown. Returns whether the method was found biased.
+// Compares a verdict with a label and prints the line of the table. A wrong label fails the case: an unbiased or exact method
+// must not be found biased, and with is_sharp a bias of 1% of mu must have shown. Returns 1 if the method is found biased.
 int means_check(const char *attn, sl_attn_mean label, int problem, int is_sharp, const means_verdict *v);
 
 #endif
