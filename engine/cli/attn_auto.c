@@ -47,8 +47,8 @@ static void report_choices(cli_auto *a, const sl_attn_plan *plan, int n_seqs, in
     }
 }
 
-int cli_auto_resolve(cli_auto *a, const cli_options *o, const char *device, const sl_config *config, const sl_attn_plan *plan,
-                     int n_seqs, int n_kv, int quiet, sl_attn_plan *out, sl_error *err) {
+int cli_auto_choose_plan(cli_auto *a, const cli_options *o, const char *device, const sl_config *config,
+                         const sl_attn_plan *plan, int n_seqs, int n_kv, int quiet, sl_attn_plan *out, sl_error *err) {
     *out = (sl_attn_plan){0};
     int wanted = sl_auto_in_plan(plan), rc = wanted ? open_table(a, o, device, config, err) : 0;
     if (rc) return rc;

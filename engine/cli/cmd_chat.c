@@ -3,6 +3,7 @@
 // Each turn renders and tokenizes the whole conversation. The session keeps the common prefix and prefills only the new tokens.
 // An error ends the turn if standard input is a terminal, else the program.
 #include "engine/cli/commands.h"
+#include "engine/cli/grow.h"
 #include "engine/cli/io.h"
 #include "engine/cli/process.h"
 #include "engine/cli/run.h"
@@ -42,13 +43,9 @@ static const char help_text[] =
 // ---- the conversation ----
 
 static int push_turn(chat *c, const char *role, const char *text, size_t n, sl_error *err) {
-    if (c->n_turns == c->cap_turns) {
-        int cap = c->cap_turns ? 2 * c->cap_turns : 16;
-        turn *turns = realloc(c->turns, (size_t)cap * sizeof *turns);
-        if (!turns) return sl_fail(err, SL_ERR_MEMORY, "conversation: out of memory");
-        c->turns = turns;
-        c->cap_turns = cap;
-    }
+    turn *turns = cli_grow(c->turns, c->n_turns, &c->cap_turns, sizeof *turns);
+    if (!turns) return sl_fail(err, SL_ERR_MEMORY, "conversation: out of memory");
+    c->turns = turns;
     turn *t = &c->turns[c->n_turns];
     *t = (turn){.role = role};
     int rc = sl_text_append(&t->text, text, n, err);

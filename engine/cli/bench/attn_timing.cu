@@ -44,7 +44,7 @@ static __device__ uint32_t mix(uint64_t x) { // splitmix64
     return (uint32_t)(x ^ x >> 31);
 }
 
-static __device__ float normal(uint64_t seed, size_t i) { // by Box and Muller
+static __device__ float normal(uint64_t seed, size_t i) { // Box-Muller method
     float u = (mix(seed + 2 * i) + 1.0f) * 0x1p-32f, angle = mix(seed + 2 * i + 1) * 0x1p-31f;
     return sqrtf(-2 * logf(fminf(u, 1))) * cospif(angle);
 }
@@ -330,8 +330,9 @@ int sl_bench_attn_decode(sl_bench_attn *b, const sl_attn_spec *spec, int n_seqs,
     const sl_attn_cuda_ops *ops = spec->method->cuda;
     int most_seqs = sl_cuda_most_seqs(&b->geom, spec->method == &sl_method_dense);
     if (n_seqs > most_seqs)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %s: %d sequences; expected at most %d, the limit of a GPU for this model",
-                       spec->method->name, n_seqs, most_seqs);
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "--attn %s: %d sequences; expected at most %d, the limit of a GPU for this model", spec->method->name,
+                       n_seqs, most_seqs);
     std::vector<sl_row> rows(n_seqs);
     sl_bench_attn_memory memory = {};
     sl_kv_need need[SL_MAX_NEEDS];

@@ -271,8 +271,8 @@ static int set_attention(cli_bench *b, const cli_bench_row *r, const sl_attn_spe
     const sl_config *config = sl_model_config(b->model);
     int rc = sl_attn_plan_init(&wanted, config->n_layers, spec, err);
     if (!rc)
-        rc = cli_auto_resolve(&b->attn_auto, b->o, b->device, config, &wanted, r->batch, r->depth + r->test.n_prompt, 0, &plan,
-                              err);
+        rc = cli_auto_choose_plan(&b->attn_auto, b->o, b->device, config, &wanted, r->batch, r->depth + r->test.n_prompt, 0,
+                                  &plan, err);
     if (!rc) rc = sl_engine_set_attention(b->engine, &plan, err);
     sl_attn_plan_free(&wanted);
     sl_attn_plan_free(&plan);
@@ -309,7 +309,7 @@ static int run_steps(cli_bench *b, const cli_bench_row *r, timing *t, sl_error *
         t->ms += t->step_ms[i];
         before = now;
     }
-    if (!rc) sl_session_logits(b->sessions[0]); // waits for a GPU's last step
+    if (!rc) sl_session_logits(b->sessions[0]); // waits for the last step of a GPU
     t->joules += cli_meter_joules(&b->meter) - joules;
     return rc;
 }
