@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static void say(cli_auto *a, const char *line) {
+static void report_line(cli_auto *a, const char *line) {
     size_t n = strlen(a->said);
     if (strstr(a->said, line)) return;
     snprintf(a->said + n, sizeof a->said - n, "%s\n", line); // a line that does not fit is printed again
@@ -31,7 +31,7 @@ static int open_table(cli_auto *a, const cli_options *o, const char *device, con
     a->is_open = 1;
     if (a->has_table) return 0;
     snprintf(line, sizeof line, "attn auto: dense: %s does not exist; `sleigh bench attn --calibrate -m DIR` creates it", path);
-    say(a, line);
+    report_line(a, line);
     return 0;
 }
 
@@ -43,7 +43,7 @@ static void report_choices(cli_auto *a, const sl_attn_plan *plan, int n_seqs, in
         sl_auto_choose(&a->table, &plan->layer[i], n_seqs, n_kv, &choice);
         sl_auto_choice_format(&a->table, &plan->layer[i], &choice, text, sizeof text);
         snprintf(line, sizeof line, "attn auto: %s", text);
-        say(a, line);
+        report_line(a, line);
     }
 }
 

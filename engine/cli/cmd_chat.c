@@ -101,7 +101,7 @@ static int answer(chat *c, sl_error *err) {
     return rc;
 }
 
-static int say(chat *c, const char *text, size_t n, sl_error *err) {
+static int send_message(chat *c, const char *text, size_t n, sl_error *err) {
     int rc = push_turn(c, "user", text, n, err);
     if (rc) return rc;
     cli_clear_interrupt();
@@ -150,10 +150,10 @@ static int set_attn(chat *c, const char *arg, sl_error *err) {
     return rc;
 }
 
-static int say_file(chat *c, const char *path, sl_error *err) {
+static int send_file(chat *c, const char *path, sl_error *err) {
     sl_text text = {0};
     int rc = *path ? cli_read_file(path, &text, err) : sl_fail(err, SL_ERR_ARG, "/read: expected a file name");
-    if (!rc) rc = say(c, text.data, text.n, err);
+    if (!rc) rc = send_message(c, text.data, text.n, err);
     sl_text_free(&text);
     return rc;
 }
@@ -169,7 +169,7 @@ static int command(chat *c, const char *line, sl_error *err) {
     else if (!strcmp(name, "/ctx"))
         return set_ctx(c, arg, err);
     else if (!strcmp(name, "/read"))
-        return say_file(c, arg, err);
+        return send_file(c, arg, err);
     else if (!strcmp(name, "/attn"))
         return set_attn(c, arg, err);
     else if (!strcmp(name, "/reset"))
@@ -223,7 +223,7 @@ static int loop(chat *c, sl_error *err) {
     int rc = 0;
     while (!c->quit && (text.n = 0, read_message(c, &text, err, &rc))) {
         if (!text.n || strspn(text.data, " \t\n") == text.n) continue;
-        rc = text.data[0] == '/' ? command(c, text.data, err) : say(c, text.data, text.n, err);
+        rc = text.data[0] == '/' ? command(c, text.data, err) : send_message(c, text.data, text.n, err);
         if (!rc) continue;
         if (!c->on_terminal || ferror(stdout) || c->quit) break;
         fprintf(stderr, "error: %s\n", err->message);

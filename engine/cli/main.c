@@ -98,8 +98,8 @@ static const char compare_notes[] =
     "Dense attention answers each prompt first. Then each method of --attn answers it, from the same dense prefill. The tables\n"
     "(docs/compare.md):\n"
     "  texts          the answer of each method: the first token that differs from the dense answer, the share of equal tokens\n"
-    "  next tokens    each method decodes the tokens of the dense answer (or of the reference) on its own KV cache, in parallel\n"
-    "                 with dense attention: share of equal top-1 tokens (Wilson 95% interval), KL divergence (nats; mean with\n"
+    "  next tokens    each method decodes the tokens of the dense answer (or of the reference) on its own KV cache, along with\n"
+    "                 dense attention: share of equal top-1 tokens (Wilson 95% interval), KL divergence (nats; mean with\n"
     "                 standard error, quantiles with 95% intervals), perplexity of question tokens and of answer tokens\n"
     "  heads          each method runs on the queries and the KV cache of each step of the dense run: relative L2 error, cosine\n"
     "                 and bias (the part of the error along the dense output) of the output of each head, rows and bytes read,\n"
@@ -155,8 +155,8 @@ static const cli_command commands[] = {
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
 static void help(FILE *out) {
-    fprintf(out,
-            "usage: sleigh COMMAND [flags]\n\nRun language models of the Llama family with exact and sampled attention.\n\n");
+    fprintf(out, "usage: sleigh COMMAND [flags]\n\nRun language models of the Llama and Qwen families with exact and sampled "
+                 "attention.\n\n");
     for (int i = 0; i < N_COMMANDS; i++) fprintf(out, "  %-11s %s\n", commands[i].name, commands[i].summary);
     fprintf(out, "\n`sleigh COMMAND --help` lists the flags of a command; `sleigh --version` describes this build.\n"
                  "Exit codes: 0 success, 2 usage error, 1 any other error.\n");
