@@ -573,6 +573,6 @@ void cli_help_command(const cli_command *c, FILE *out) {
     }
     if (c->bit & DECODES) help_params(out);
     if (c->notes) fprintf(out, "\n%s", c->notes);
-    fprintf(out, "\nEach flag can also be set by the environment variable in brackets; the flag takes precedence. In numbers, "
-                 "k and K mean 1024.\n");
+    fprintf(out, "\nEach flag has an environment variable, shown in brackets; the flag takes precedence. In numbers, k and K "
+                 "mean 1024.\n");
 }
