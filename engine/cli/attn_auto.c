@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static void say(cli_auto *a, const char *line) {
+static void report_line(cli_auto *a, const char *line) {
     size_t n = strlen(a->said);
     if (strstr(a->said, line)) return;
     snprintf(a->said + n, sizeof a->said - n, "%s\n", line); // a line that does not fit is printed again
@@ -31,7 +31,7 @@ static int open_table(cli_auto *a, const cli_options *o, const char *device, con
     a->is_open = 1;
     if (a->has_table) return 0;
     snprintf(line, sizeof line, "attn auto: dense: %s does not exist; `sleigh bench attn --calibrate -m DIR` creates it", path);
-    say(a, line);
+    report_line(a, line);
     return 0;
 }
 
@@ -43,12 +43,12 @@ static void report_choices(cli_auto *a, const sl_attn_plan *plan, int n_seqs, in
         sl_auto_choose(&a->table, &plan->layer[i], n_seqs, n_kv, &choice);
         sl_auto_choice_format(&a->table, &plan->layer[i], &choice, text, sizeof text);
         snprintf(line, sizeof line, "attn auto: %s", text);
-        say(a, line);
+        report_line(a, line);
     }
 }
 
-int cli_auto_resolve(cli_auto *a, const cli_options *o, const char *device, const sl_config *config, const sl_attn_plan *plan,
-                     int n_seqs, int n_kv, int quiet, sl_attn_plan *out, sl_error *err) {
+int cli_auto_choose_plan(cli_auto *a, const cli_options *o, const char *device, const sl_config *config,
+                         const sl_attn_plan *plan, int n_seqs, int n_kv, int quiet, sl_attn_plan *out, sl_error *err) {
     *out = (sl_attn_plan){0};
     int wanted = sl_auto_in_plan(plan), rc = wanted ? open_table(a, o, device, config, err) : 0;
     if (rc) return rc;

@@ -16,8 +16,8 @@ typedef struct cli_auto {
 // Copies `plan` to *out and replaces each auto by the method for a context of n_kv tokens in batches of n_seqs. The caller
 // frees *out. The table is --calibration FILE, else the file in the cache folder; without a file, auto means dense. quiet:
 // print nothing. SL_ERR_FORMAT: the file is not a table. SL_ERR_UNSUPPORTED: the table is for another device or model.
-int cli_auto_resolve(cli_auto *a, const cli_options *o, const char *device, const sl_config *config, const sl_attn_plan *plan,
-                     int n_seqs, int n_kv, int quiet, sl_attn_plan *out, sl_error *err);
+int cli_auto_choose_plan(cli_auto *a, const cli_options *o, const char *device, const sl_config *config,
+                         const sl_attn_plan *plan, int n_seqs, int n_kv, int quiet, sl_attn_plan *out, sl_error *err);
 void cli_auto_close(cli_auto *a);
 
 #endif

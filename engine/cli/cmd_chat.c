@@ -3,6 +3,7 @@
 // Each turn renders and tokenizes the whole conversation. The session keeps the common prefix and prefills only the new tokens.
 // An error ends the turn if standard input is a terminal, else the program.
 #include "engine/cli/commands.h"
+#include "engine/cli/grow.h"
 #include "engine/cli/io.h"
 #include "engine/cli/process.h"
 #include "engine/cli/run.h"
@@ -42,13 +43,9 @@ static const char help_text[] =
 // ---- the conversation ----
 
 static int push_turn(chat *c, const char *role, const char *text, size_t n, sl_error *err) {
-    if (c->n_turns == c->cap_turns) {
-        int cap = c->cap_turns ? 2 * c->cap_turns : 16;
-        turn *turns = realloc(c->turns, (size_t)cap * sizeof *turns);
-        if (!turns) return sl_fail(err, SL_ERR_MEMORY, "conversation: out of memory");
-        c->turns = turns;
-        c->cap_turns = cap;
-    }
+    turn *turns = cli_grow(c->turns, c->n_turns, &c->cap_turns, sizeof *turns);
+    if (!turns) return sl_fail(err, SL_ERR_MEMORY, "conversation: out of memory");
+    c->turns = turns;
     turn *t = &c->turns[c->n_turns];
     *t = (turn){.role = role};
     int rc = sl_text_append(&t->text, text, n, err);
@@ -104,7 +101,7 @@ static int answer(chat *c, sl_error *err) {
     return rc;
 }
 
-static int say(chat *c, const char *text, size_t n, sl_error *err) {
+static int send_message(chat *c, const char *text, size_t n, sl_error *err) {
     int rc = push_turn(c, "user", text, n, err);
     if (rc) return rc;
     cli_clear_interrupt();
@@ -153,10 +150,10 @@ static int set_attn(chat *c, const char *arg, sl_error *err) {
     return rc;
 }
 
-static int say_file(chat *c, const char *path, sl_error *err) {
+static int send_file(chat *c, const char *path, sl_error *err) {
     sl_text text = {0};
     int rc = *path ? cli_read_file(path, &text, err) : sl_fail(err, SL_ERR_ARG, "/read: expected a file name");
-    if (!rc) rc = say(c, text.data, text.n, err);
+    if (!rc) rc = send_message(c, text.data, text.n, err);
     sl_text_free(&text);
     return rc;
 }
@@ -172,7 +169,7 @@ static int command(chat *c, const char *line, sl_error *err) {
     else if (!strcmp(name, "/ctx"))
         return set_ctx(c, arg, err);
     else if (!strcmp(name, "/read"))
-        return say_file(c, arg, err);
+        return send_file(c, arg, err);
     else if (!strcmp(name, "/attn"))
         return set_attn(c, arg, err);
     else if (!strcmp(name, "/reset"))
@@ -226,7 +223,7 @@ static int loop(chat *c, sl_error *err) {
     int rc = 0;
     while (!c->quit && (text.n = 0, read_message(c, &text, err, &rc))) {
         if (!text.n || strspn(text.data, " \t\n") == text.n) continue;
-        rc = text.data[0] == '/' ? command(c, text.data, err) : say(c, text.data, text.n, err);
+        rc = text.data[0] == '/' ? command(c, text.data, err) : send_message(c, text.data, text.n, err);
         if (!rc) continue;
         if (!c->on_terminal || ferror(stdout) || c->quit) break;
         fprintf(stderr, "error: %s\n", err->message);

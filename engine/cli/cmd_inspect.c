@@ -53,7 +53,7 @@ static int print_config(const cli_options *o, const sl_config *c, sl_error *err)
                         "| model | %s |\n|---|---|\n| type | %s |\n| layers | %d |\n| hidden | %d |\n| feed-forward | %d |\n"
                         "| heads | %d, KV %d, dimension %d |\n| vocabulary | %d |\n| output head | %s |\n",
                         o->model, c->model_type, c->n_layers, c->hidden, c->n_ffn, c->n_heads, c->n_kv_heads, c->head_dim,
-                        c->n_vocab, c->tied ? "tied to the embedding" : "own");
+                        c->n_vocab, c->tied ? "tied to the embedding" : "separate");
     if (!rc) rc = cli_printf(err, "| RoPE | theta %g, %s", c->rope_theta, rope_name(c));
     if (!rc && c->rope_type != SL_ROPE_PLAIN) rc = cli_printf(err, ", factor %g", c->rope_factor);
     if (!rc)
@@ -68,7 +68,7 @@ static int print_costs(const costs *k, sl_error *err) {
     return cli_printf(
         err,
         "| costs | |\n|---|---|\n| weights | %.0f bytes, %s |\n| KV per token | %.0f bytes, %s |\n"
-        "| KV at %d tokens | %.0f bytes, %s |\n| dense decode step at %d tokens reads | %.0f bytes, %s (%s of it weights) |\n"
+        "| KV at %d tokens | %.0f bytes, %s |\n| dense decode step at %d tokens reads | %.0f bytes, %s (weights: %s) |\n"
         "| largest context that fits now | %d tokens on the %s |\n\n",
         k->weights, cli_bytes(k->weights, a), k->kv_token, cli_bytes(k->kv_token, b), k->n_ctx, k->kv_ctx,
         cli_bytes(k->kv_ctx, c), k->n_ctx, k->decode_weights + k->kv_ctx, cli_bytes(k->decode_weights + k->kv_ctx, d),

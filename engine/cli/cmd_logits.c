@@ -17,7 +17,7 @@
 
 typedef struct npy {
     const char *path;
-    char *tmp; // path of the unfinished file
+    char *tmp; // path of the incomplete file
     FILE *file;
     size_t row_bytes;
 } npy;

@@ -35,7 +35,7 @@ int cmd_detokenize(const cli_options *o, sl_error *err) {
     if (!rc) rc = sl_tokenizer_load(o->model, &tok, err);
     if (!rc) rc = sl_detokenize(tok, ids.data, ids.n, 1, &text, err);
     if (!rc) rc = cli_write(text.data, text.n, err);
-    if (rc == SL_ERR_ARG && ids.n) rc = SL_ERR_FORMAT; // an id out of range is bad input, no usage error
+    if (rc == SL_ERR_ARG && ids.n) rc = SL_ERR_FORMAT; // an id out of range is an input error, not a usage error
     sl_tokenizer_free(tok);
     sl_ids_free(&ids);
     sl_text_free(&input);

@@ -1,6 +1,7 @@
 // engine/cli/options.c - the table of flags, the parser of flags and the help texts; see options.h.
 #include "engine/cli/options.h"
 #include "attention/attention.h"
+#include "engine/cli/grow.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -15,17 +16,17 @@ typedef enum {
     OPT_INT,    // int, k suffix allowed
     OPT_UINT32, // uint32_t, k suffix allowed
     OPT_FLOAT,  // double
-    OPT_FLAG,   // int, 1 when given
+    OPT_FLAG,   // int, 1 if given
     OPT_SWITCH, // int, --name and --no-name
     OPT_LIST,   // cli_list, repeatable
     OPT_INTS,   // cli_ints, numbers and ranges separated by commas, k suffix allowed
     OPT_PAIRS,  // cli_ints, two numbers per flag, repeatable
-    OPT_CHOICE, // const char *, one of a comma-separated list
+    OPT_CHOICE, // const char *, one of the words in `value`
 } option_type;
 
 typedef struct option {
     const char *group; // heading in the help
-    const char *names; // blank-separated; the first long one names the environment variable
+    const char *names; // separated by blanks; the first long name gives the environment variable
     const char *value; // placeholder in the help; OPT_CHOICE: the choices
     option_type type;
     size_t field;
@@ -37,9 +38,9 @@ typedef struct option {
 
 #define F(name) offsetof(cli_options, name)
 #define RUNS (CLI_GENERATE | CLI_CHAT)
-#define DRAWS (RUNS | CLI_COMPARE)
+#define SAMPLES (RUNS | CLI_COMPARE)
 #define DECODES (RUNS | CLI_PERPLEXITY) // commands with one attention plan: --attn and its flags
-#define ENGINES (DRAWS | DECODES | CLI_LOGITS | CLI_BENCH | CLI_EVAL)
+#define ENGINES (SAMPLES | DECODES | CLI_LOGITS | CLI_BENCH | CLI_EVAL)
 #define LOADS (ENGINES | CLI_TOKENIZE | CLI_DETOKENIZE | CLI_INSPECT)
 #define INPUTS (CLI_GENERATE | CLI_TOKENIZE | CLI_DETOKENIZE | CLI_COMPARE)
 #define BIG 2147483647.0
@@ -72,8 +73,8 @@ static const option table[] = {
 
     {"Output", "-n --n-predict --predict", "N", OPT_INT, F(n_predict), -1, BIG, "-1", RUNS, "maximum number of tokens to generate; -1: no limit"},
     {"Output", "-n --n-predict --predict", "N", OPT_INT, F(n_predict), 1, BIG, "64", CLI_COMPARE, "maximum number of tokens to generate"},
-    {"Output", "--stop -r --reverse-prompt", "TEXT", OPT_LIST, F(stops), 0, 0, NULL, DRAWS | CLI_EVAL, "stop before show this help would appear in the output (may be repeated)"},
-    {"Output", "--ignore-eos", NULL, OPT_FLAG, F(ignore_eos), 0, 0, "0", DRAWS, "never generate an end-of-text token"},
+    {"Output", "--stop -r --reverse-prompt", "TEXT", OPT_LIST, F(stops), 0, 0, NULL, SAMPLES | CLI_EVAL, "stop before this text would appear in the output (may be repeated)"},
+    {"Output", "--ignore-eos", NULL, OPT_FLAG, F(ignore_eos), 0, 0, "0", SAMPLES, "never generate an end-of-text token"},
     {"Output", "--display-prompt", NULL, OPT_SWITCH, F(display_prompt), 0, 0, "0", CLI_GENERATE, "write the prompt before the generated text"},
     {"Output", "--perf", NULL, OPT_SWITCH, F(perf), 0, 0, "1", CLI_GENERATE, "print statistics to stderr at the end"},
     {"Output", "-o --output", "FILE", OPT_STRING, F(out), 0, 0, NULL, CLI_LOGITS, "the .npy file to write: float32 [n_tokens, vocab]"},
@@ -81,17 +82,17 @@ static const option table[] = {
     {"Output", "--plot", "FILE", OPT_STRING, F(plot), 0, 0, NULL, CLI_BENCH | CLI_COMPARE | CLI_EVAL, "plot the results into FILE, an .svg or .png, with gnuplot; a .dat file next to FILE holds the numbers"},
     {"Output", "-o --output", "md,csv,json", OPT_CHOICE, F(format), 0, 0, "md", CLI_COMPARE | CLI_PERPLEXITY, "format of the tables"},
 
-    {"Sampling", "-s --seed", "N", OPT_UINT32, F(seed), 0, 4294967295.0, "0", DRAWS | CLI_PERPLEXITY | CLI_BENCH | CLI_EVAL, "seed for token sampling and for the draws of the attention methods"},
+    {"Sampling", "-s --seed", "N", OPT_UINT32, F(seed), 0, 4294967295.0, "0", SAMPLES | CLI_PERPLEXITY | CLI_BENCH | CLI_EVAL, "seed for token sampling and for the draws of the attention methods"},
     {"Sampling", "--temp --temperature", "X", OPT_FLOAT, F(temp), 0, 1e6, "0.8", RUNS, "sampling temperature; 0: greedy"},
     {"Sampling", "--temp --temperature", "X", OPT_FLOAT, F(temp), 0, 1e6, "0", CLI_COMPARE, "sampling temperature of the answers; 0: greedy"},
-    {"Sampling", "--top-k", "N", OPT_INT, F(top_k), 0, BIG, "40", DRAWS | CLI_EVAL, "sample from the N most likely tokens only; 0: from all tokens"},
-    {"Sampling", "--top-p", "X", OPT_FLOAT, F(top_p), 0, 1, "0.95", DRAWS | CLI_EVAL, "sample from the most likely tokens with a total probability of X; 1: from all tokens"},
-    {"Sampling", "--min-p", "X", OPT_FLOAT, F(min_p), 0, 1, "0.05", DRAWS | CLI_EVAL, "drop tokens that are less likely than X times the most likely token; 0: drop none"},
-    {"Sampling", "--repeat-penalty", "X", OPT_FLOAT, F(repeat_penalty), 1e-3, 1e3, "1", DRAWS, "penalty factor on the logits of recent tokens; 1: off"},
-    {"Sampling", "--repeat-last-n", "N", OPT_INT, F(repeat_last_n), -1, BIG, "64", DRAWS, "number of recent tokens that the three penalties see; 0: off, -1: the whole context"},
-    {"Sampling", "--presence-penalty", "X", OPT_FLOAT, F(presence_penalty), -1e3, 1e3, "0", DRAWS, "subtract X from the logit of each recent token; 0: off"},
-    {"Sampling", "--frequency-penalty", "X", OPT_FLOAT, F(frequency_penalty), -1e3, 1e3, "0", DRAWS, "subtract X from the logit of a token for each recent occurrence; 0: off"},
-    {"Sampling", "-l --logit-bias", "ID+BIAS", OPT_LIST, F(logit_bias), 0, 0, NULL, DRAWS, "change the logit of a token: 15+1, 15-0.5, 15-inf (may be repeated)"},
+    {"Sampling", "--top-k", "N", OPT_INT, F(top_k), 0, BIG, "40", SAMPLES | CLI_EVAL, "sample from the N most likely tokens only; 0: from all tokens"},
+    {"Sampling", "--top-p", "X", OPT_FLOAT, F(top_p), 0, 1, "0.95", SAMPLES | CLI_EVAL, "sample from the most likely tokens with a total probability of X; 1: from all tokens"},
+    {"Sampling", "--min-p", "X", OPT_FLOAT, F(min_p), 0, 1, "0.05", SAMPLES | CLI_EVAL, "drop tokens that are less likely than X times the most likely token; 0: drop none"},
+    {"Sampling", "--repeat-penalty", "X", OPT_FLOAT, F(repeat_penalty), 1e-3, 1e3, "1", SAMPLES, "penalty factor on the logits of recent tokens; 1: off"},
+    {"Sampling", "--repeat-last-n", "N", OPT_INT, F(repeat_last_n), -1, BIG, "64", SAMPLES, "number of recent tokens that the three penalties see; 0: off, -1: the whole context"},
+    {"Sampling", "--presence-penalty", "X", OPT_FLOAT, F(presence_penalty), -1e3, 1e3, "0", SAMPLES, "subtract X from the logit of each recent token; 0: off"},
+    {"Sampling", "--frequency-penalty", "X", OPT_FLOAT, F(frequency_penalty), -1e3, 1e3, "0", SAMPLES, "subtract X from the logit of a token for each recent occurrence; 0: off"},
+    {"Sampling", "-l --logit-bias", "ID+BIAS", OPT_LIST, F(logit_bias), 0, 0, NULL, SAMPLES, "change the logit of a token: 15+1, 15-0.5, 15-inf (may be repeated)"},
 
     {"Attention", "--attn", "SPEC", OPT_STRING, F(attn), 0, 0, "dense", DECODES, "attention method for decoding, with parameters: santa-prop:S=128 (`sleigh methods` lists all); auto: dense below a measured length, the fastest method above it"},
     {"Attention", "--attn-layer", "RULE", OPT_LIST, F(attn_layers), 0, 0, NULL, DECODES | CLI_EVAL, "use another method in some layers: 0=dense, 2-5=santa:S=64 (may be repeated)"},
@@ -104,7 +105,7 @@ static const option table[] = {
     {"Attention", "--stats-error", NULL, OPT_FLAG, F(stats_error), 0, 0, "0", RUNS, "with --stats: also report the error against dense attention on the same state"},
     {"Attention", "--stats-attn", "SPEC", OPT_LIST, F(stats_attn), 0, 0, NULL, RUNS, "with --stats: also run this method on the same states and report its error (may be repeated)"},
     {"Attention", "--stats-seeds", "N", OPT_INT, F(stats_seeds), 1, 1000, "1", RUNS, "with --stats-attn: number of seeds per method and step"},
-    {"Attention", "--seq-id", "N", OPT_UINT32, F(seq_id), 0, 4294967295.0, "0", DRAWS | CLI_EVAL | CLI_PERPLEXITY, "sequence number that keys the random numbers; with --jsonl: the number of the first line"},
+    {"Attention", "--seq-id", "N", OPT_UINT32, F(seq_id), 0, 4294967295.0, "0", SAMPLES | CLI_EVAL | CLI_PERPLEXITY, "sequence number that keys the random numbers; with --jsonl: the number of the first line"},
     {"Attention", "--attn", "SPEC,...", OPT_LIST, F(attns), 0, 0, NULL, CLI_COMPARE, "methods to compare with dense attention; `sleigh methods` lists them (may be repeated)"},
     {"Attention", "--heads", NULL, OPT_SWITCH, F(heads), 0, 0, "1", CLI_COMPARE, "also run each method on the states of the dense run and report the error of each head"},
 
@@ -149,7 +150,7 @@ _Static_assert((int)N_OPTIONS <= (int)CLI_MAX_FLAGS, "cli_options.given has a by
 
 // ---- names ----
 
-// Copies the i-th blank-separated word of s; 0 when there is none.
+// Copies word i of s, which blanks separate. Returns 0 if there is none.
 static int word_of(const char *s, int i, char *out, size_t size) {
     for (; *s; i--) {
         size_t n = strcspn(s, " ");
@@ -375,13 +376,9 @@ static int set_choice(cli_options *o, const option *opt, const char *flag, const
 }
 
 static int list_add(cli_list *list, const char *item, sl_error *err) {
-    if (list->n == list->cap) {
-        int cap = list->cap ? 2 * list->cap : 8;
-        const char **items = realloc(list->items, cap * sizeof *items);
-        if (!items) return sl_fail(err, SL_ERR_MEMORY, "command line: out of memory");
-        list->items = items;
-        list->cap = cap;
-    }
+    const char **items = cli_grow(list->items, list->n, &list->cap, sizeof *items);
+    if (!items) return sl_fail(err, SL_ERR_MEMORY, "command line: out of memory");
+    list->items = items;
     list->items[list->n++] = item;
     return 0;
 }
@@ -468,10 +465,10 @@ static int parse_env(cli_options *o, sl_error *err) {
 
 int cli_options_parse(cli_options *o, unsigned command, int n, char **args, sl_error *err) {
     *o = (cli_options){.command = command, .dense_prefix = -1};
-    for (int own = 0; own < 2;
-         own++) // a default of this command replaces the default that another command has for the same field
+    // A default of this command replaces the default that another command has for the same field.
+    for (int only_command = 0; only_command < 2; only_command++)
         for (int i = 0; i < N_OPTIONS; i++)
-            if (table[i].def && (!own || (table[i].commands & command)))
+            if (table[i].def && (!only_command || (table[i].commands & command)))
                 SL_CHECK(set_value(o, &table[i], table[i].names, table[i].def, 0, err) == 0);
     int rc = parse_env(o, err);
     for (int i = 0; !rc && i < n;) {
@@ -509,8 +506,22 @@ const char *cli_given_flag(const cli_options *o, const cli_flag *flags, int n) {
 
 // ---- help ----
 
+// Prints an entry of the help: `left`, and `text` in a column of its own, broken at blanks.
+static void print_entry(const char *left, const char *text, FILE *out) {
+    enum { INDENT = 39, WIDTH = 120 };
+    int column = fprintf(out, "  %-36s", left);
+    while (*text) {
+        int n = (int)strcspn(text, " ");
+        if (!strncmp(text, "(default: ", 10)) n = 10 + (int)strcspn(text + 10, " "); // keep the value with its label
+        if (column + 1 + n > WIDTH && column > INDENT) column = fprintf(out, "\n%*s", INDENT - 1, "") - 1;
+        column += fprintf(out, " %.*s", n, text);
+        text += n + (text[n] == ' ');
+    }
+    fputc('\n', out);
+}
+
 static void help_option(const option *opt, FILE *out) {
-    char left[96], word[32], env[48];
+    char left[96], word[32], env[48], text[512];
     int n = 0;
     for (int i = 0; word_of(opt->names, i, word, sizeof word); i++) {
         const char *no = opt->type == OPT_SWITCH ? "[no-]" : "";
@@ -518,11 +529,11 @@ static void help_option(const option *opt, FILE *out) {
         if (*no) n += snprintf(left + n, sizeof left - n, "%s%s", no, word + 2);
     }
     if (opt->value) snprintf(left + n, sizeof left - n, " %s", opt->value);
-    fprintf(out, "  %-36s %s", left, opt->help);
-    if (opt->def && takes_value(opt)) fprintf(out, " (default: %s)", opt->def);
-    if (opt->type == OPT_SWITCH) fprintf(out, " (default: %s)", *opt->def == '1' ? "yes" : "no");
-    if (opt->field != F(help)) fprintf(out, " [%s]", env_name(opt, env));
-    fputc('\n', out);
+    const char *def = opt->type == OPT_SWITCH ? (*opt->def == '1' ? "yes" : "no") : takes_value(opt) ? opt->def : NULL;
+    n = snprintf(text, sizeof text, "%s", opt->help);
+    if (def) n += snprintf(text + n, sizeof text - n, " (default: %s)", def);
+    if (opt->field != F(help)) snprintf(text + n, sizeof text - n, " [%s]", env_name(opt, env));
+    print_entry(left, text, out);
 }
 
 // Prints the parameters of all methods: each name once, with the methods that have the parameter.
@@ -535,18 +546,19 @@ static void help_params(FILE *out) {
             for (const sl_attn_method *const *before = sl_attn_methods; before != m; before++)
                 for (const sl_attn_param *q = (*before)->params; q && q->name; q++) seen |= !strcmp(q->name, p->name);
             if (seen) continue;
-            char left[96], def[64];
+            char left[96], def[64], text[1024];
             const char *value = p->choices ? p->choices : p->type == SL_PARAM_INT ? "N" : "X";
             snprintf(left, sizeof left, "--%s %s", p->name, value);
-            fprintf(out, "  %-36s %s (", left, p->help);
+            int n = snprintf(text, sizeof text, "%s (", p->help);
             const char *comma = "";
             for (const sl_attn_method *const *other = m; *other; other++)
                 for (const sl_attn_param *q = (*other)->params; q && q->name; q++) {
                     if (strcmp(q->name, p->name)) continue;
                     sl_attn_param_format(q, q->def, def, sizeof def);
-                    fprintf(out, "%s%s: %s", comma, (*other)->name, def), comma = ", ";
+                    n += snprintf(text + n, sizeof text - n, "%s%s: %s", comma, (*other)->name, def), comma = ", ";
                 }
-            fprintf(out, ")\n");
+            snprintf(text + n, sizeof text - n, ")");
+            print_entry(left, text, out);
         }
     }
 }
@@ -561,6 +573,6 @@ void cli_help_command(const cli_command *c, FILE *out) {
     }
     if (c->bit & DECODES) help_params(out);
     if (c->notes) fprintf(out, "\n%s", c->notes);
-    fprintf(out, "\nEach flag can also be set by the environment variable in brackets; the flag takes precedence. In numbers, "
-                 "k and K mean 1024.\n");
+    fprintf(out, "\nEach flag has an environment variable, shown in brackets; the flag takes precedence. In numbers, k and K "
+                 "mean 1024.\n");
 }

@@ -1,9 +1,9 @@
-// engine/cli/options.h - the flags of every command, from one declarative table (options.c).
+// engine/cli/options.h - the flags of all commands, from one table (options.c).
 //
-// Each flag is also an environment variable, SLEIGH_ and the flag's first long name in capitals with '_' for '-'
-// (--ctx-size: SLEIGH_CTX_SIZE). The command line wins over the environment. Sizes take a k or K suffix: 1024.
-// Every parameter of an attention method is a flag too (--S 128), taken from the registry.
-// Refuses unknown flags (with the nearest name), flags that the command does not take, values out of range.
+// Each flag is also an environment variable: SLEIGH_ and the first long name of the flag in capitals, with '_' for '-'
+// (--ctx-size: SLEIGH_CTX_SIZE). The command line takes precedence. In numbers the suffix k or K means 1024. Each parameter of
+// an attention method is a flag too (--S 128); the names come from the registry.
+// Refuses unknown flags (and suggests the nearest name), flags of other commands, and values out of range.
 #ifndef SLEIGH_OPTIONS_H
 #define SLEIGH_OPTIONS_H
 
@@ -13,7 +13,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-enum { // a command's bit in cli_option.commands
+enum { // the bit of each command in option.commands
     CLI_GENERATE = 1,
     CLI_CHAT = 2,
     CLI_TOKENIZE = 4,
@@ -38,9 +38,9 @@ enum { CLI_MAX_INTS = 128 };
 typedef struct cli_ints { // 1,6,4k or 512-4096*2
     int at[CLI_MAX_INTS], n;
 } cli_ints;
-void cli_sort_ints(cli_ints *list); // upwards
+void cli_sort_ints(cli_ints *list); // ascending
 
-typedef struct cli_param { // --S=128: a method's parameter
+typedef struct cli_param { // a parameter of a method: --S=128
     char name[32];
     const char *value;
 } cli_param;
@@ -51,14 +51,14 @@ typedef struct cli_options {
     unsigned command;
     const char *model, *prompt, *file, *system_prompt, *chat_template, *jsonl, *attn, *schedule, *ids, *out, *format, *device,
         *stats, *load_format, *prompts, *phase, *plot, *reference, *task, *haystack, *grader, *procedure, *dump, *calibration,
-        *what; // what: the word after `bench`
+        *what; // what: the subject after `bench`
     int n_predict, n_ctx, ubatch, threads, top_k, repeat_last_n, dense_prefix, stats_seeds, random_prompt, parallel,
         repetitions, stride, samples, questions;
     uint32_t seed, seq_id, task_seed;
     double memory_rate, query_deviation, query_spread, temp, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
     int ignore_eos, chat, display_prompt, perf, question_dense, bos, plain, stats_error, ragged, copy, heads, calibrate, help;
     cli_list stops, logit_bias, attn_layers, stats_attn, attns;
-    cli_ints batches, depths, lengths, n_prompts, n_gens, pairs; // pairs: prompt and generated tokens of each
+    cli_ints batches, depths, lengths, n_prompts, n_gens, pairs; // pairs: prompt and generated tokens, alternating
     cli_param params[CLI_MAX_PARAMS];
     int n_params;
     unsigned char given[CLI_MAX_FLAGS]; // per row of the table: 0, CLI_BY_ENV, CLI_BY_FLAG
@@ -70,18 +70,18 @@ typedef struct cli_command {
     const char *name, *args, *summary;
     unsigned bit;
     int (*run)(const cli_options *o, sl_error *err);
-    const char *notes; // paragraphs at the end of its help; NULL: none
+    const char *notes; // paragraphs at the end of the help; NULL: none
 } cli_command;
 
 // Fills *o with the defaults, the environment and args[0..n) for this command. Values point into args and the environment.
 int cli_options_parse(cli_options *o, unsigned command, int n, char **args, sl_error *err);
 void cli_options_free(cli_options *o);
 
-// How a field was set: CLI_GIVEN(o, temp) is 0, CLI_BY_ENV or CLI_BY_FLAG.
+// The source of a field: CLI_GIVEN(o, temp) is 0 for a default, CLI_BY_ENV or CLI_BY_FLAG.
 #define CLI_GIVEN(o, field) cli_option_given((o), offsetof(cli_options, field))
 int cli_option_given(const cli_options *o, size_t field);
 
-// A flag and its field, to ask for one of several flags.
+// A flag and its field, for cli_given_flag.
 typedef struct cli_flag {
     const char *name;
     size_t field;
@@ -94,7 +94,7 @@ const char *cli_given_flag(const cli_options *o, const cli_flag *flags, int n);
 
 void cli_help_command(const cli_command *c, FILE *out);
 
-// Of names[0..n), the one nearest to word, or NULL when none is near.
+// The name in names[0..n) that is nearest to word; NULL: none is near.
 const char *cli_nearest(const char *word, const char *const *names, int n);
 
 #endif

@@ -232,19 +232,19 @@ static int default_sequences(const cli_options *o) {
     return cli_is_parallel(o) ? o->parallel : 1;
 }
 
-static int resolve(cli_run *run, const sl_attn_plan *wanted, int n_kv, int quiet, sl_attn_plan *out, sl_error *err) {
-    return cli_auto_resolve(&run->attn_auto, run->options, run->device, sl_model_config(run->model), wanted,
-                            default_sequences(run->options), n_kv, quiet, out, err);
+static int choose_plan(cli_run *run, const sl_attn_plan *wanted, int n_kv, int quiet, sl_attn_plan *out, sl_error *err) {
+    return cli_auto_choose_plan(&run->attn_auto, run->options, run->device, sl_model_config(run->model), wanted,
+                                default_sequences(run->options), n_kv, quiet, out, err);
 }
 
-int cli_run_resolve_plan(cli_run *run, const sl_attn_plan *listed, sl_attn_plan *out, sl_error *err) {
-    return resolve(run, listed, run->n_kv, 0, out, err);
+int cli_run_choose_plan(cli_run *run, const sl_attn_plan *listed, sl_attn_plan *out, sl_error *err) {
+    return choose_plan(run, listed, run->n_kv, 0, out, err);
 }
 
-// Takes over `wanted`, resolves auto in it and sets the result in the engine. An error leaves the run as it was.
+// Takes over `wanted`, lets auto choose and sets the result in the engine. An error leaves the run as it was.
 static int apply_plan(cli_run *run, sl_attn_plan *wanted, sl_error *err) {
     sl_attn_plan plan;
-    int rc = resolve(run, wanted, run->n_kv, 1, &plan, err);
+    int rc = choose_plan(run, wanted, run->n_kv, 1, &plan, err);
     if (!rc) rc = sl_engine_set_attention(run->engine, &plan, err);
     if (rc) {
         sl_attn_plan_free(&plan);
@@ -261,7 +261,7 @@ int cli_run_set_prompt(cli_run *run, int n_tokens, sl_error *err) {
     sl_attn_plan plan;
     run->n_kv = n_tokens;
     if (!sl_auto_in_plan(&run->requested)) return 0;
-    int rc = resolve(run, &run->requested, n_tokens, 0, &plan, err), same = !rc;
+    int rc = choose_plan(run, &run->requested, n_tokens, 0, &plan, err), same = !rc;
     for (int i = 0; same && i < plan.n_layers; i++) same = !memcmp(&plan.layer[i], &run->plan.layer[i], sizeof *plan.layer);
     if (!rc && !same) rc = sl_engine_set_attention(run->engine, &plan, err);
     if (rc || same) {
@@ -273,12 +273,12 @@ int cli_run_set_prompt(cli_run *run, int n_tokens, sl_error *err) {
     return 0;
 }
 
-int cli_run_resolve_text(cli_run *run, const char *attn, int n_tokens, char *buf, size_t size, sl_error *err) {
+int cli_run_choose_text(cli_run *run, const char *attn, int n_tokens, char *buf, size_t size, sl_error *err) {
     sl_attn_spec spec;
     sl_attn_plan wanted = {.n_layers = run->plan.n_layers}, plan = {0};
     int rc = attn ? sl_attn_parse(attn, &spec, err) : apply_attention(run->options, &spec, &wanted, err);
     if (!rc && attn) rc = sl_attn_plan_init(&wanted, wanted.n_layers, &spec, err);
-    if (!rc) rc = resolve(run, &wanted, n_tokens, 1, &plan, err);
+    if (!rc) rc = choose_plan(run, &wanted, n_tokens, 1, &plan, err);
     if (!rc) format_plan(&plan, buf, size);
     sl_attn_plan_free(&wanted);
     sl_attn_plan_free(&plan);
@@ -332,7 +332,7 @@ static int check_biases(const cli_options *o, sl_error *err) {
 }
 
 // A flag takes precedence over generation_config.json, which takes precedence over the default in the table.
-static float choose(int given, double flag, float from_model) {
+static float setting(int given, double flag, float from_model) {
     return given || isnan(from_model) ? (float)flag : from_model;
 }
 
@@ -341,11 +341,11 @@ static int make_sampling(cli_run *run, sl_error *err) {
     const sl_config *c = sl_model_config(run->model);
     float model_temp = c->gen_do_sample == 0 ? 0 : c->gen_temp;
     run->sampling = (sl_sampling){
-        .temp = choose(CLI_GIVEN(o, temp), o->temp, model_temp),
+        .temp = setting(CLI_GIVEN(o, temp), o->temp, model_temp),
         .top_k = !CLI_GIVEN(o, top_k) && c->gen_top_k >= 0 ? c->gen_top_k : o->top_k,
-        .top_p = choose(CLI_GIVEN(o, top_p), o->top_p, c->gen_top_p),
-        .min_p = choose(CLI_GIVEN(o, min_p), o->min_p, c->gen_min_p),
-        .repeat_penalty = choose(CLI_GIVEN(o, repeat_penalty), o->repeat_penalty, c->gen_repeat_penalty),
+        .top_p = setting(CLI_GIVEN(o, top_p), o->top_p, c->gen_top_p),
+        .min_p = setting(CLI_GIVEN(o, min_p), o->min_p, c->gen_min_p),
+        .repeat_penalty = setting(CLI_GIVEN(o, repeat_penalty), o->repeat_penalty, c->gen_repeat_penalty),
         .repeat_last_n = o->repeat_last_n,
         .presence_penalty = (float)o->presence_penalty,
         .frequency_penalty = (float)o->frequency_penalty,
@@ -419,9 +419,9 @@ static int open_model(cli_run *run, sl_error *err) {
     if (rc) return rc;
     run->requested.n_layers = sl_model_config(run->model)->n_layers;
     rc = apply_attention(o, &spec, &run->requested, err);
-    // Resolve auto for the longest context first: if its method needs too much memory, the error comes now.
+    // Let auto choose for the longest context first: if its method needs too much memory, the error comes now.
     run->n_kv = INT_MAX;
-    if (!rc) rc = resolve(run, &run->requested, run->n_kv, 1, &run->plan, err);
+    if (!rc) rc = choose_plan(run, &run->requested, run->n_kv, 1, &run->plan, err);
     if (!rc) rc = make_sampling(run, err);
     run->load_ms = cli_now() - start;
     return rc;

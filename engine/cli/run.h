@@ -16,20 +16,20 @@
 
 typedef struct cli_run {
     const cli_options *options;
-    const char *device; // the device in use, after --device auto is resolved
+    const char *device; // the device in use; never auto
     sl_model *model;
     sl_engine *engine;
     sl_attn_plan requested; // what the flags or the caller request
     sl_attn_plan plan;      // the plan in use: `requested`, with each auto replaced by a method
     cli_auto attn_auto;
-    int n_kv;             // prompt tokens, for which auto is resolved; INT_MAX: no prompt yet
+    int n_kv;             // prompt tokens, for which auto chooses; INT_MAX: no prompt yet
     sl_sampling sampling; // the run owns .bias
     double load_ms;
     cli_stats stats;
 } cli_run;
 
-// Resolves --device auto: a GPU if there is one that offers these n methods and the other flags, else the CPU. If there is a
-// GPU that lacks something, a line on stderr names it.
+// The device of --device auto: a GPU if there is one that offers these n methods and the other flags, else the CPU. If there is
+// a GPU that lacks something, a line on stderr names it.
 const char *cli_pick_device(const cli_options *o, const sl_attn_spec *specs, int n);
 // Reads config.json of --model and checks the flags that the model's context bounds. Call it before slow work.
 int cli_read_config(const cli_options *o, sl_config *out, sl_error *err);
@@ -53,15 +53,15 @@ int cli_run_set_ctx(cli_run *run, int n_ctx, sl_error *err);
 int cli_run_set_attention(cli_run *run, const char *spec, sl_error *err); // for all layers; NULL: as the flags say
 // The same, then applies rules in the form of --attn-layer.
 int cli_run_set_attention_but(cli_run *run, const char *spec, const cli_list *rules, sl_error *err);
-// Sets the length of the next prompt and resolves auto for this length; a new choice is reported on stderr once. The choice
-// depends only on the prompt's length and on --parallel, so the answer does not grow into another method. Plans that are set
-// later use this length, until the next prompt.
+// Sets the length of the next prompt. If the plan holds auto, chooses for this length and reports a new choice on stderr. The
+// choice depends only on the prompt's length and on --parallel, so the answer does not grow into another method. Plans that are
+// set later use this length, until the next prompt.
 int cli_run_set_prompt(cli_run *run, int n_tokens, sl_error *err);
-// Resolves auto in any plan, for the current prompt. The caller frees *out.
-int cli_run_resolve_plan(cli_run *run, const sl_attn_plan *listed, sl_attn_plan *out, sl_error *err);
-// Writes the resolved plan of a prompt of n_tokens with method `attn` (NULL: as the flags say). Prompts of equal plans may
-// share a batch.
-int cli_run_resolve_text(cli_run *run, const char *attn, int n_tokens, char *buf, size_t size, sl_error *err);
+// Replaces auto in any plan by the choice for the current prompt. The caller frees *out.
+int cli_run_choose_plan(cli_run *run, const sl_attn_plan *listed, sl_attn_plan *out, sl_error *err);
+// Writes the plan of a prompt of n_tokens with method `attn` (NULL: as the flags say), with the choice of auto. Prompts with
+// equal plans may share a batch.
+int cli_run_choose_text(cli_run *run, const char *attn, int n_tokens, char *buf, size_t size, sl_error *err);
 void cli_run_describe(const cli_run *run, FILE *out); // lines model:, backend:, attention: and sampling:
 void cli_run_describe_attention(const cli_run *run, FILE *out);
 // Writes the plan: one specification, or "0=dense 1-31=santa-prop:S=128" if layers differ.

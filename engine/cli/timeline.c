@@ -63,7 +63,7 @@ int cli_check_prompt(const cli_run *run, size_t n, sl_error *err) {
 // ---- tokens in ----
 
 // Records a token that entered the context.
-static int note(cli_timeline *t, int32_t id, sl_error *err) {
+static int record_token(cli_timeline *t, int32_t id, sl_error *err) {
     int rc = sl_sampler_accept(t->sampler, id, err);
     return rc ? rc : sl_ids_push(&t->ids, id, err);
 }
@@ -78,7 +78,7 @@ int cli_timeline_prefill(cli_timeline *t, const int32_t *ids, int n, sl_error *e
         int m = n - i < piece ? n - i : piece;
         t->prefill_flops += sl_model_prefill_flops(t->run->model, sl_session_n_tokens(t->session), m);
         rc = sl_prefill(t->session, ids + i, m, NULL, err);
-        for (int j = 0; !rc && j < m; j++) rc = note(t, ids[i + j], err);
+        for (int j = 0; !rc && j < m; j++) rc = record_token(t, ids[i + j], err);
         if (!rc) t->n_prefill += m;
         cli_progress_update(&progress, i + m, n);
         if (cli_interrupted()) t->stopped = "interrupted";
@@ -96,7 +96,7 @@ int cli_timeline_feed(cli_timeline *t, const int32_t *ids, int n, sl_error *err)
     for (int i = 0; !rc && !t->stopped && i < n; i++) {
         rc = sl_decode(&t->session, 1, &ids[i], err);
         if (!rc) rc = cli_stats_check(&t->run->stats, err);
-        if (!rc) rc = note(t, ids[i], err);
+        if (!rc) rc = record_token(t, ids[i], err);
         if (!rc) t->n_feed++;
         cli_progress_update(&progress, i + 1, n);
         if (cli_interrupted()) t->stopped = "interrupted";
@@ -165,7 +165,7 @@ static void check_running(cli_timeline *t) {
 // Handles a sampled token. ending: the reason why it is the last one; else the token was appended to the session, unless it is
 // an end token. A token that completes a stop string is taken back, because the session must hold the shown text: chat
 // continues it.
-static int take(cli_timeline *t, int32_t id, const char *ending, sl_error *err) {
+static int handle_token(cli_timeline *t, int32_t id, const char *ending, sl_error *err) {
     int n_before = (int)t->ids.n, rc = sl_ids_push(&t->generated, id, err);
     if (rc) return rc;
     t->n_generated++;
@@ -175,7 +175,7 @@ static int take(cli_timeline *t, int32_t id, const char *ending, sl_error *err) 
     }
     if (!ending) {
         t->n_decode++;
-        rc = note(t, id, err);
+        rc = record_token(t, id, err);
     }
     if (!rc) rc = add_piece(t, id, err);
     if (!rc) rc = emit(t, err);
@@ -197,43 +197,43 @@ typedef struct step_batch {
     int n_step, n;
 } step_batch;
 
-static int step_batch_new(step_batch *l, int n, sl_error *err) {
-    *l = (step_batch){.t = malloc(n * sizeof *l->t),
-                      .sessions = malloc(n * sizeof *l->sessions),
-                      .samplers = malloc(n * sizeof *l->samplers),
-                      .ids = malloc(n * sizeof *l->ids)};
-    return l->t && l->sessions && l->samplers && l->ids ? 0 : sl_fail(err, SL_ERR_MEMORY, "a batch of %d: out of memory", n);
+static int step_batch_new(step_batch *b, int n, sl_error *err) {
+    *b = (step_batch){.t = malloc(n * sizeof *b->t),
+                      .sessions = malloc(n * sizeof *b->sessions),
+                      .samplers = malloc(n * sizeof *b->samplers),
+                      .ids = malloc(n * sizeof *b->ids)};
+    return b->t && b->sessions && b->samplers && b->ids ? 0 : sl_fail(err, SL_ERR_MEMORY, "a batch of %d: out of memory", n);
 }
 
-static void step_batch_free(step_batch *l) {
-    free(l->t), free(l->sessions), free(l->samplers), free(l->ids);
+static void step_batch_free(step_batch *b) {
+    free(b->t), free(b->sessions), free(b->samplers), free(b->ids);
 }
 
-static void fill_step_batch(step_batch *l, cli_timeline *const *batch, int n) {
-    l->n = 0;
+static void fill_step_batch(step_batch *b, cli_timeline *const *batch, int n) {
+    b->n = 0;
     for (int i = 0; i < n; i++) check_running(batch[i]);
     for (int ending = 0; ending < 2; ending++) {
         for (int i = 0; i < n; i++) {
             if (batch[i]->stopped || (ends_with_next(batch[i]) != NULL) != ending) continue;
-            l->t[l->n] = batch[i];
-            l->sessions[l->n] = batch[i]->session;
-            l->samplers[l->n++] = batch[i]->sampler;
+            b->t[b->n] = batch[i];
+            b->sessions[b->n] = batch[i]->session;
+            b->samplers[b->n++] = batch[i]->sampler;
         }
-        if (!ending) l->n_step = l->n;
+        if (!ending) b->n_step = b->n;
     }
 }
 
 // Makes one token for each running timeline. Each timeline is charged the time of the whole batch.
-static int advance(const step_batch *l, sl_error *err) {
-    int n_step = l->n_step, n_sample = l->n - n_step, rc = 0;
+static int advance(const step_batch *b, sl_error *err) {
+    int n_step = b->n_step, n_sample = b->n - n_step, rc = 0;
     double start = cli_now();
-    if (n_sample) rc = sl_sample(l->sessions + n_step, n_sample, l->samplers + n_step, l->ids + n_step, err);
-    if (!rc && n_step) rc = sl_step(l->sessions, n_step, l->samplers, l->ids, err);
+    if (n_sample) rc = sl_sample(b->sessions + n_step, n_sample, b->samplers + n_step, b->ids + n_step, err);
+    if (!rc && n_step) rc = sl_step(b->sessions, n_step, b->samplers, b->ids, err);
     double ms = cli_now() - start;
-    if (!rc) rc = cli_stats_check(&l->t[0]->run->stats, err);
-    for (int i = 0; !rc && i < l->n; i++) {
-        l->t[i]->decode_ms += ms;
-        rc = take(l->t[i], l->ids[i], i < n_step ? NULL : ends_with_next(l->t[i]), err);
+    if (!rc) rc = cli_stats_check(&b->t[0]->run->stats, err);
+    for (int i = 0; !rc && i < b->n; i++) {
+        b->t[i]->decode_ms += ms;
+        rc = handle_token(b->t[i], b->ids[i], i < n_step ? NULL : ends_with_next(b->t[i]), err);
     }
     return rc;
 }
@@ -249,15 +249,15 @@ void cli_timeline_begin(cli_timeline *t, int at_start, cli_sink sink, void *ctx)
 }
 
 int cli_timelines_generate(cli_timeline *const *batch, int n, sl_error *err) {
-    step_batch l;
-    int rc = step_batch_new(&l, n, err);
-    if (!rc) fill_step_batch(&l, batch, n);
-    while (!rc && l.n) {
-        rc = advance(&l, err);
-        if (!rc) fill_step_batch(&l, batch, n);
+    step_batch b;
+    int rc = step_batch_new(&b, n, err);
+    if (!rc) fill_step_batch(&b, batch, n);
+    while (!rc && b.n) {
+        rc = advance(&b, err);
+        if (!rc) fill_step_batch(&b, batch, n);
     }
     for (int i = 0; !rc && i < n; i++) rc = finish(batch[i], err);
-    step_batch_free(&l);
+    step_batch_free(&b);
     return rc;
 }
 

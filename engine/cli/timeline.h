@@ -15,10 +15,10 @@ typedef struct cli_timeline {
     sl_session *session;
     sl_sampler *sampler;
     sl_stopper *stopper; // NULL: no stop strings
-    sl_ids ids;          // the session's tokens
-    // since the last cut
+    sl_ids ids;          // tokens of the session
+    // counts and times since the last cut
     int n_prefill, n_feed, n_decode, n_generated; // n_decode: steps, also the one whose token completed a stop string
-    int n_prompt;                                 // tokens of the context when the generation began
+    int n_prompt;                                 // tokens in the context when the generation began
     double prefill_ms, feed_ms, decode_ms;
     double prefill_flops;
     const char *stopped; // the reason why the generation ended; NULL: it has not ended

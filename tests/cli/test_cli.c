@@ -26,9 +26,16 @@ static void version(void) {
     CHECK_STR(r.err, "");
 }
 
+static int longest_line(const char *text) {
+    int longest = 0;
+    for (const char *p = text; *p; p += strcspn(p, "\n") + (p[strcspn(p, "\n")] != 0))
+        if ((int)strcspn(p, "\n") > longest) longest = (int)strcspn(p, "\n");
+    return longest;
+}
+
 static void help(void) {
-    static const char *const commands[] = {"generate", "chat",    "tokenize", "detokenize",
-                                           "logits",   "inspect", "bench",    "methods"};
+    static const char *const commands[] = {"generate", "chat",    "tokenize",   "detokenize", "logits",  "inspect",
+                                           "bench",    "compare", "perplexity", "eval",       "methods", "version"};
     result all = RUN("--help");
     CHECK_GOOD(all);
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
@@ -36,6 +43,7 @@ static void help(void) {
         result r = RUN(commands[i], "--help");
         CHECK_GOOD(r);
         CHECK_HAS(r.out, "usage: sleigh ");
+        CHECK(longest_line(r.out) <= 120);
         CHECK_HAS(r.out, commands[i]);
     }
     result r = RUN("help", "generate");

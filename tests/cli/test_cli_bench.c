@@ -558,7 +558,7 @@ static void attn_errors(void) {
     }
     if (gpu_present()) return;
     result r = RUN("bench", "attn");
-    check_error(&r, 1, "bench: no GPU to measure");
+    check_error(&r, 1, "bench needs a GPU: ");
 #else
     result r = RUN("bench", "attn");
     check_error(&r, 1, "bench attn needs a GPU; this build has no CUDA");

@@ -44,7 +44,7 @@ static __device__ uint32_t mix(uint64_t x) { // splitmix64
     return (uint32_t)(x ^ x >> 31);
 }
 
-static __device__ float normal(uint64_t seed, size_t i) { // by Box and Muller
+static __device__ float normal(uint64_t seed, size_t i) { // Box-Muller method
     float u = (mix(seed + 2 * i) + 1.0f) * 0x1p-32f, angle = mix(seed + 2 * i + 1) * 0x1p-31f;
     return sqrtf(-2 * logf(fminf(u, 1))) * cospif(angle);
 }
@@ -87,7 +87,7 @@ static __global__ void read_kernel(const uint4 *from, size_t n, uint32_t *never)
 
 // ---- memory ----
 
-static int take(sl_bench_attn *b, size_t size, void *to, sl_error *err) {
+static int allocate(sl_bench_attn *b, size_t size, void *to, sl_error *err) {
     void *p = NULL;
     SL_CHECK(b->n_blocks < MAX_BLOCKS);
     int rc = sl_cuda_check(cudaMalloc(&p, size), "memory for the benchmark", err);
@@ -121,19 +121,19 @@ static int shuffle_pages(sl_bench_attn *b, sl_error *err) {
                          err);
 }
 
-static int take_all(sl_bench_attn *b, sl_error *err) {
+static int allocate_all(sl_bench_attn *b, sl_error *err) {
     const sl_attn_geom *g = &b->geom;
     size_t pool = (size_t)b->limits.n_pages * g->n_kv_heads * SL_PAGE * g->head_dim;
     size_t q = (size_t)std::max(b->limits.n_seqs, b->limits.n_tokens) * g->n_heads * g->head_dim;
-    int rc = take(b, FLUSH_BYTES, &b->flush, err);
-    if (!rc) rc = take(b, pool * sizeof(bf16), &b->k, err);
-    if (!rc) rc = take(b, pool * sizeof(bf16), &b->v, err);
-    if (!rc) rc = take(b, q * sizeof(bf16), &b->q, err);
-    if (!rc) rc = take(b, q * sizeof(bf16), &b->out, err);
-    if (!rc) rc = take(b, b->limits.n_pages * sizeof(int32_t), &b->pages, err);
-    if (!rc) rc = take(b, b->limits.n_seqs * sizeof(sl_row), &b->rows, err);
-    if (!rc) rc = take(b, sizeof *b->stats, &b->stats, err);
-    if (!rc) rc = take(b, sizeof(uint32_t), &b->never, err);
+    int rc = allocate(b, FLUSH_BYTES, &b->flush, err);
+    if (!rc) rc = allocate(b, pool * sizeof(bf16), &b->k, err);
+    if (!rc) rc = allocate(b, pool * sizeof(bf16), &b->v, err);
+    if (!rc) rc = allocate(b, q * sizeof(bf16), &b->q, err);
+    if (!rc) rc = allocate(b, q * sizeof(bf16), &b->out, err);
+    if (!rc) rc = allocate(b, b->limits.n_pages * sizeof(int32_t), &b->pages, err);
+    if (!rc) rc = allocate(b, b->limits.n_seqs * sizeof(sl_row), &b->rows, err);
+    if (!rc) rc = allocate(b, sizeof *b->stats, &b->stats, err);
+    if (!rc) rc = allocate(b, sizeof(uint32_t), &b->never, err);
     if (!rc) rc = sl_cuda_check(cudaStreamCreate(&b->stream), "stream", err);
     if (!rc) rc = sl_cuda_check(cudaMemset(b->flush, 0, FLUSH_BYTES), "cudaMemset", err);
     if (!rc) rc = fill(b, b->k, pool, 1, 1, err);
@@ -147,7 +147,7 @@ int sl_bench_attn_open(const sl_attn_geom *geom, const sl_bench_attn_limits *lim
     int n = 0, device = 0;
     cudaError_t rc = cudaGetDeviceCount(&n);
     if (rc != cudaSuccess || n == 0)
-        return sl_fail(err, SL_ERR_DEVICE, "bench: no GPU to measure: %s",
+        return sl_fail(err, SL_ERR_DEVICE, "bench needs a GPU: %s",
                        rc != cudaSuccess ? cudaGetErrorString(rc) : "CUDA lists none");
     sl_bench_attn *b = (sl_bench_attn *)calloc(1, sizeof *b);
     if (!b) return sl_fail(err, SL_ERR_MEMORY, "bench: out of memory");
@@ -155,7 +155,7 @@ int sl_bench_attn_open(const sl_attn_geom *geom, const sl_bench_attn_limits *lim
     b->limits = *limits;
     cudaGetDevice(&device);
     cudaDeviceGetAttribute(&b->n_sms, cudaDevAttrMultiProcessorCount, device);
-    int failed = take_all(b, err);
+    int failed = allocate_all(b, err);
     if (failed) {
         sl_bench_attn_close(b);
         return failed;
@@ -290,7 +290,7 @@ static int count_reads(sl_bench_attn *b, const sl_attn_cuda_decode_args *args, c
 }
 
 // Builds page extra number i of a method for all pages, unless it is built already.
-static int keep_extra(sl_bench_attn *b, int i, const sl_kv_need *need, sl_error *err) {
+static int build_extra(sl_bench_attn *b, int i, const sl_kv_need *need, sl_error *err) {
     const sl_attn_geom *g = &b->geom;
     if (b->extras[i].data && b->extras[i].need.kind == need->kind && b->extras[i].need.arg == need->arg) return 0;
     size_t size = need->kind->size(need->arg, g->head_dim);
@@ -314,8 +314,8 @@ typedef struct sl_bench_attn_memory {
     size_t state_size; // bytes per sequence
 } sl_bench_attn_memory;
 
-static int take_memory(sl_bench_attn *b, const sl_attn_spec *spec, int n_seqs, int longest, sl_bench_attn_memory *out,
-                       sl_error *err) {
+static int allocate_step_memory(sl_bench_attn *b, const sl_attn_spec *spec, int n_seqs, int longest, sl_bench_attn_memory *out,
+                                sl_error *err) {
     const sl_attn_cuda_ops *ops = spec->method->cuda;
     size_t ws = (ops->workspace(&b->geom, spec, n_seqs, 1, longest) + 255) / 256 * 256;
     out->state_size = ops->state ? (ops->state(&b->geom, spec) + 255) / 256 * 256 : 0;
@@ -330,13 +330,14 @@ int sl_bench_attn_decode(sl_bench_attn *b, const sl_attn_spec *spec, int n_seqs,
     const sl_attn_cuda_ops *ops = spec->method->cuda;
     int most_seqs = sl_cuda_most_seqs(&b->geom, spec->method == &sl_method_dense);
     if (n_seqs > most_seqs)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %s: %d sequences; expected at most %d, the limit of a GPU for this model",
-                       spec->method->name, n_seqs, most_seqs);
+        return sl_fail(err, SL_ERR_UNSUPPORTED,
+                       "--attn %s: %d sequences; expected at most %d, the limit of a GPU for this model", spec->method->name,
+                       n_seqs, most_seqs);
     std::vector<sl_row> rows(n_seqs);
     sl_bench_attn_memory memory = {};
     sl_kv_need need[SL_MAX_NEEDS];
     int page = 0, longest = *std::max_element(n_kv, n_kv + n_seqs);
-    int rc = take_memory(b, spec, n_seqs, longest, &memory, err), n_needs = ops->needs ? ops->needs(spec, need) : 0;
+    int rc = allocate_step_memory(b, spec, n_seqs, longest, &memory, err), n_needs = ops->needs ? ops->needs(spec, need) : 0;
     for (int i = 0; i < n_seqs; i++) {
         rows[i].position = n_kv[i] - 1, rows[i].sequence = (uint32_t)i, rows[i].pages = b->pages + page;
         rows[i].state = (char *)memory.state + i * memory.state_size;
@@ -344,7 +345,7 @@ int sl_bench_attn_decode(sl_bench_attn *b, const sl_attn_spec *spec, int n_seqs,
     }
     SL_CHECK(n_seqs <= b->limits.n_seqs && page <= b->limits.n_pages);
     if (!rc) rc = sl_cuda_check(cudaMemcpy(b->rows, rows.data(), n_seqs * sizeof(sl_row), cudaMemcpyHostToDevice), "rows", err);
-    for (int i = 0; !rc && i < n_needs; i++) rc = keep_extra(b, i, &need[i], err);
+    for (int i = 0; !rc && i < n_needs; i++) rc = build_extra(b, i, &need[i], err);
     sl_attn_cuda_decode_args args = {};
     args.geom = &b->geom, args.spec = spec;
     args.n_seqs = n_seqs, args.max_kv = longest;

@@ -226,7 +226,7 @@ static int prefill_to(cli_bench *b, int j, int want, sl_error *err) {
 }
 
 // Makes session j hold exactly the first `want` tokens of its prompt. Only --ragged asks for fewer tokens than before.
-static int hold(cli_bench *b, int j, int want, sl_error *err) {
+static int set_depth(cli_bench *b, int j, int want, sl_error *err) {
     int copied = b->o->copy && j > 0, rc = 0;
     if (b->sessions[j] && (want < b->held[j] || (copied && want > b->held[j]))) {
         sl_session_free(b->sessions[j]);
@@ -244,10 +244,10 @@ static int hold(cli_bench *b, int j, int want, sl_error *err) {
     return rc;
 }
 
-static int hold_all(cli_bench *b, int depth, int n, sl_error *err) {
+static int set_depths(cli_bench *b, int depth, int n, sl_error *err) {
     int rc = 0;
     for (int j = 0; !rc && j < n; j++) {
-        rc = hold(b, j, depth_of(b, depth, n, j), err);
+        rc = set_depth(b, j, depth_of(b, depth, n, j), err);
         b->batch[n - 1 - j] = b->sessions[j];
     }
     return rc;
@@ -271,8 +271,8 @@ static int set_attention(cli_bench *b, const cli_bench_row *r, const sl_attn_spe
     const sl_config *config = sl_model_config(b->model);
     int rc = sl_attn_plan_init(&wanted, config->n_layers, spec, err);
     if (!rc)
-        rc = cli_auto_resolve(&b->attn_auto, b->o, b->device, config, &wanted, r->batch, r->depth + r->test.n_prompt, 0, &plan,
-                              err);
+        rc = cli_auto_choose_plan(&b->attn_auto, b->o, b->device, config, &wanted, r->batch, r->depth + r->test.n_prompt, 0,
+                                  &plan, err);
     if (!rc) rc = sl_engine_set_attention(b->engine, &plan, err);
     sl_attn_plan_free(&wanted);
     sl_attn_plan_free(&plan);
@@ -309,7 +309,7 @@ static int run_steps(cli_bench *b, const cli_bench_row *r, timing *t, sl_error *
         t->ms += t->step_ms[i];
         before = now;
     }
-    if (!rc) sl_session_logits(b->sessions[0]); // waits for a GPU's last step
+    if (!rc) sl_session_logits(b->sessions[0]); // waits for the last step of a GPU
     t->joules += cli_meter_joules(&b->meter) - joules;
     return rc;
 }
@@ -317,7 +317,7 @@ static int run_steps(cli_bench *b, const cli_bench_row *r, timing *t, sl_error *
 // Runs the test once. Fills the caches to the depth first.
 static int run_once(cli_bench *b, const cli_bench_row *r, timing *t, sl_error *err) {
     t->ms = t->joules = 0;
-    int rc = hold_all(b, r->depth, r->batch, err);
+    int rc = set_depths(b, r->depth, r->batch, err);
     if (!rc && !r->test.n_prompt) rc = make_logits(b, r->batch, err);
     if (!rc) rc = run_prompts(b, r, t, err);
     return rc ? rc : run_steps(b, r, t, err);

@@ -46,7 +46,7 @@ typedef struct cli_bench_row {
     double joules;                           // per token
     double linear_ms, attention_ms, rest_ms; // parts of a step; they overlap, so their sum is not step_ms
     int sm_mhz, memory_mhz;                  // clocks of a GPU at the end of a test; 0: unknown
-    uint64_t logits;                         // hash of the first sequence's last logits
+    uint64_t logits;                         // hash of the last logits of the first sequence
 } cli_bench_row;
 
 typedef struct cli_bench {

@@ -18,7 +18,7 @@ struct cli_host_clock {
     int repetitions;
     sl_kv_pool pool;
     sl_workspace ws;
-    bf16 *quantiles; // of sl_dummy_fill
+    bf16 *quantiles; // table for sl_dummy_fill
 };
 
 int cli_host_clock_open(const sl_attn_geom *geom, int n_pages, double query_deviation, int n_threads, int repetitions,

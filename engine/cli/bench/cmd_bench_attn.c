@@ -205,7 +205,7 @@ static int print_md(const row *rows, int n, const sl_bench_attn_device *device, 
             rc = cli_printf(
                 err,
                 prefill ? "\n| prefill, tokens | attn | ms | mean ms | TFLOP/s |\n|---|---|---|---|---|\n"
-                        : "\n| decode, B x rows | attn | us | mean us | GB/s | floor, us | share of floor | of K's features |\n"
+                        : "\n| decode, B x rows | attn | us | mean us | GB/s | floor, us | floor / time | key features read |\n"
                           "|---|---|---|---|---|---|---|---|\n");
         phase = prefill;
         if (!rc && prefill)

@@ -50,7 +50,7 @@ static void name_curve(const output *out, const cli_bench_row *r, int speedup, c
     if (n_tests > 1) snprintf(buf + n, size - n, ", %d steps", r->test.n_gen);
 }
 
-static int note_row(output *out, const cli_bench_row *r, sl_error *err) {
+static int plot_row(output *out, const cli_bench_row *r, sl_error *err) {
     char name[192];
     if (!out->bench.o->plot || r->test.n_prompt) return 0;
     name_curve(out, r, 0, name, sizeof name);
@@ -78,7 +78,7 @@ static int draw(const output *out, sl_error *err) {
 static int add_row(void *ctx, const cli_bench_row *r, sl_error *err) {
     output *out = ctx;
     int rc = cli_rows_add(&out->rows, cli_bench_json(&out->bench, r), err);
-    return rc ? rc : note_row(out, r, err);
+    return rc ? rc : plot_row(out, r, err);
 }
 
 static int check_flags(const cli_options *o, const cli_bench_plan *plan, sl_error *err) {

@@ -225,7 +225,7 @@ static int run_compare(compare *c, sl_error *err) {
 }
 
 int cmd_compare(const cli_options *flags, sl_error *err) {
-    cli_options o = *flags; // with --device auto resolved
+    cli_options o = *flags; // with a device that is not auto
     compare c = {.o = &o, .prompter = {.o = &o}};
     cli_records records = {0};
     sl_text text = {0}, reference = {0};

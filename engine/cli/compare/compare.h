@@ -55,7 +55,7 @@ typedef struct compare_method {
 } compare_method;
 
 typedef struct compare {
-    const cli_options *o; // the flags, with the resolved device
+    const cli_options *o; // the flags, with a device that is not auto
     cli_run run;
     cli_timeline t;
     cli_attn_list attn;

@@ -289,7 +289,7 @@ int compare_print_prompt(compare *c, const compare_prompt *p, int index, sl_erro
 static const cli_column free_columns[] = {
     {.title = "method", .key = "attn"},
     {.title = "identical", .key = "identical"},
-    {.title = "tokens before the first that differs", .key = "common_prefix", .spread = "common_prefix_se", .digits = 1},
+    {.title = "equal tokens before the first difference", .key = "common_prefix", .spread = "common_prefix_se", .digits = 1},
     {.title = "agreement %", .key = "agreement", .spread = "agreement_se", .digits = 1, .scale = 100},
     {.title = "KV bytes %", .key = "kv_bytes_share", .digits = 2, .scale = 100},
 };

@@ -121,11 +121,11 @@ static void observe(void *ctx, const sl_attn_record *r) {
     if (which >= 0 && r->layer == sl_model_config(c->run.model)->n_layers - 1) add_tiles(&c->methods[which], r->report);
 }
 
-// Observes the methods, with auto resolved for the current prompt.
+// Observes the methods, with the choice of auto for the current prompt.
 static int observe_methods(compare *c, sl_error *err) {
     const sl_attn_plan listed = {.n_layers = c->attn.n, .layer = c->attn.specs};
     sl_attn_plan shadows;
-    int rc = cli_run_resolve_plan(&c->run, &listed, &shadows, err);
+    int rc = cli_run_choose_plan(&c->run, &listed, &shadows, err);
     const sl_observer observer = {.fn = observe, .ctx = c, .shadows = shadows.layer, .n_shadows = shadows.n_layers};
     if (!rc) rc = sl_engine_observe(c->run.engine, &observer, err);
     sl_attn_plan_free(&shadows);
@@ -240,7 +240,7 @@ static int end_prompt(compare *c, sl_error *err) { // one group of values per pr
 
 static int run_forced(forced *f, int from, sl_error *err) {
     cli_progress bar;
-    int rc = 0, last = f->n - 1; // the last token has no next one
+    int rc = 0, last = f->n - 1; // the last token has no successor
     cli_progress_begin(&bar, "dense path", "tokens");
     for (int at = from; !rc && at < last; at += BLOCK) {
         int n = last - at < BLOCK ? last - at : BLOCK;

@@ -322,7 +322,7 @@ static uint32_t sequence_of(const eval *e, const eval_group *g, int number) {
     return e->o.seq_id + sl_fnv1a_32(SL_FNV1A_32_START, name, (size_t)n);
 }
 
-static int note_answer(eval *e, int group, int number, int method, const eval_item *item, int n_prompt, sl_error *err) {
+static int record_answer(eval *e, int group, int number, int method, const eval_item *item, int n_prompt, sl_error *err) {
     const eval_group *g = &e->scores.groups[group];
     const sl_attn_stats *a = sl_engine_attn_stats(e->run.engine);
     int cell = eval_cell(&e->scores, method, g->first + number);
@@ -365,7 +365,7 @@ static int ask_all(eval *e, int group, int first, const eval_text *text, int n, 
             sl_session_set_sequence(e->t.session, sequence_of(e, g, first + q));
             e->o.n_predict = text->items[q].n_predict;
             if (!rc) rc = ask(e, &e->ids[q], e->n_shared[q], err);
-            if (!rc) rc = note_answer(e, group, first + q, m, &text->items[q], (int)e->ids[q].n, err);
+            if (!rc) rc = record_answer(e, group, first + q, m, &text->items[q], (int)e->ids[q].n, err);
         }
     }
     return rc;

@@ -83,7 +83,7 @@ static int contains(span s, span part, int whole) {
     return 0;
 }
 
-// The content of the last \boxed{...} whose braces balance.
+// Finds the content of the last \boxed{...} with balanced braces.
 static int last_boxed(span s, span *out) {
     static const char word[] = "\\boxed{";
     enum { N = sizeof word - 1 };
@@ -230,7 +230,7 @@ static span reference(const json_t *references, size_t i) {
 
 static void keep(span s, char extracted[EVAL_EXTRACT]) {
     size_t n = s.n < EVAL_EXTRACT - 1 ? s.n : EVAL_EXTRACT - 1;
-    while (n && n < s.n && ((unsigned char)s.p[n] & 0xC0) == 0x80) n--; // no half characters
+    while (n && n < s.n && ((unsigned char)s.p[n] & 0xC0) == 0x80) n--; // do not cut a character in two
     memcpy(extracted, s.p, n);
     extracted[n] = 0;
 }

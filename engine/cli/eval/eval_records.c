@@ -2,6 +2,7 @@
 #include "engine/cli/eval/eval_records.h"
 #include "engine/base/hash.h"
 #include "engine/base/json.h"
+#include "engine/cli/grow.h"
 #include "engine/cli/io.h"
 #include "engine/sleigh.h"
 
@@ -190,13 +191,9 @@ static int read_record(const reader *r, const json_t *record, eval_record *out) 
 }
 
 static int next_record(eval_records *out, eval_record **record, sl_error *err) {
-    if (out->n == out->cap) {
-        int cap = out->cap ? 2 * out->cap : 64;
-        eval_record *bigger = realloc(out->at, (size_t)cap * sizeof *bigger);
-        if (!bigger) return sl_fail(err, SL_ERR_MEMORY, "--jsonl: out of memory");
-        out->at = bigger;
-        out->cap = cap;
-    }
+    eval_record *grown = cli_grow(out->at, out->n, &out->cap, sizeof *grown);
+    if (!grown) return sl_fail(err, SL_ERR_MEMORY, "--jsonl: out of memory");
+    out->at = grown;
     *record = &out->at[out->n++];
     **record = (eval_record){0};
     return 0;

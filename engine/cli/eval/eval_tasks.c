@@ -6,6 +6,7 @@
 #include "engine/cli/eval/eval_tasks.h"
 #include "engine/cli/eval/eval_prose.h"
 #include "engine/cli/eval/eval_words.h"
+#include "engine/cli/grow.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -194,15 +195,10 @@ static void fill_in(draft *d, sl_text *to, const char *pattern, const char *a, c
 }
 
 static void *grow(draft *d, void *array, int n, int *cap, size_t size) {
-    if (d->p.rc || n < *cap) return array;
-    int more = *cap ? 2 * *cap : 64;
-    void *bigger = realloc(array, (size_t)more * size);
-    if (!bigger) {
-        d->p.rc = sl_fail(d->p.err, SL_ERR_MEMORY, "task %s: out of memory", tasks[d->task].name);
-        return array;
-    }
-    *cap = more;
-    return bigger;
+    if (d->p.rc) return array;
+    void *grown = cli_grow(array, n, cap, size);
+    if (!grown) d->p.rc = sl_fail(d->p.err, SL_ERR_MEMORY, "task %s: out of memory", tasks[d->task].name);
+    return grown ? grown : array;
 }
 
 static void add_fact(draft *d, double place, const char *pattern, const char *a, const char *b, const char *c) {
@@ -327,7 +323,7 @@ static void draft_variables(draft *d) {
             int n = wordings[d->wording].n_letters;
             for (int c = 0; c < n; c++) name[k][c] = (char)('A' + prose_below(&d->p, 26));
             name[k][n] = 0;
-            int again = !strcmp(name[k], "VAR"); // names are few: 26^3
+            int again = !strcmp(name[k], "VAR"); // there are only 26^3 names
             for (int f = 0; f < d->n_facts; f++) again |= strstr(d->facts[f].text.data, name[k]) != NULL;
             if (again) {
                 k--;

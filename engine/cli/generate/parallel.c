@@ -6,6 +6,7 @@
 // decodes with one plan at a time. An answer does not depend on the other lines of its group.
 #include "engine/base/json.h"
 #include "engine/cli/generate/generate.h"
+#include "engine/cli/grow.h"
 #include "engine/cli/io.h"
 #include "engine/cli/output/print_json.h"
 #include "engine/cli/output/progress_bar.h"
@@ -23,7 +24,7 @@ typedef struct request { // a line of the file
     json_t *record;
     sl_ids ids;
     int n_dense; // first ids, prefilled with dense attention; --attn decodes the rest
-    char *attn;  // resolved plan
+    char *attn;  // plan, with the choice of auto
     cli_timeline t;
     sl_text text;
 } request;
@@ -48,13 +49,9 @@ typedef struct job {
 // ---- reading ----
 
 static int add_request(job *j, json_t *record, sl_error *err) {
-    if (j->n_requests == j->cap_requests) {
-        int cap = j->cap_requests ? 2 * j->cap_requests : 64;
-        request *grown = realloc(j->requests, cap * sizeof *grown);
-        if (!grown) return sl_fail(err, SL_ERR_MEMORY, "%s: %d lines: out of memory", j->records.path, cap);
-        j->requests = grown;
-        j->cap_requests = cap;
-    }
+    request *grown = cli_grow(j->requests, j->n_requests, &j->cap_requests, sizeof *grown);
+    if (!grown) return sl_fail(err, SL_ERR_MEMORY, "%s: %d lines: out of memory", j->records.path, j->n_requests);
+    j->requests = grown;
     j->requests[j->n_requests++] = (request){.line = j->records.n_lines, .record = json_incref(record)};
     return 0;
 }
@@ -84,7 +81,7 @@ static int tokenize_chat(job *j, request *r, sl_error *err) {
 
 static int choose(job *j, request *r, sl_error *err) {
     char text[CLI_ATTN_TEXT];
-    int rc = cli_run_resolve_text(j->run, cli_record_attn(r->record), (int)r->ids.n, text, sizeof text, err);
+    int rc = cli_run_choose_text(j->run, cli_record_attn(r->record), (int)r->ids.n, text, sizeof text, err);
     if (!rc && !(r->attn = strdup(text))) rc = sl_fail(err, SL_ERR_MEMORY, "--parallel: out of memory");
     return rc;
 }
@@ -175,7 +172,7 @@ static int print_answer(const job *j, const request *r, const totals *group, sl_
 static int run_group(job *j, request *r, int n, sl_error *err) {
     int first = (int)(r - j->requests);
     int rc = cli_records_at_line(&j->records, r->line, set_method(j, cli_record_attn(r->record), err), err);
-    if (!rc) rc = cli_run_set_prompt(j->run, (int)r->ids.n, err); // all of the group resolve to the same plan
+    if (!rc) rc = cli_run_set_prompt(j->run, (int)r->ids.n, err); // auto chooses the same plan for all of the group
     sl_engine_reset_stats(j->run->engine);
     for (int i = 0; !rc && i < n; i++) {
         rc = cli_records_at_line(&j->records, r[i].line, begin(j, &r[i], first + i, err), err);
@@ -203,7 +200,7 @@ static void free_request(request *r) {
     r->record = NULL;
 }
 
-// How many of the requests from r on make a group: at most --parallel, of one method.
+// Number of requests from r on that form a group: at most --parallel, with one method.
 static int group_size(const job *j, const request *r) {
     int most = j->run->options->parallel, left = j->n_requests - (int)(r - j->requests), n = 1;
     while (n < most && n < left && !strcmp(r[n].attn, r->attn)) n++;
@@ -282,7 +279,7 @@ int cli_generate_parallel(const cli_options *o, sl_error *err) {
     if (!rc) {
         j.run = &run;
         rc = run_job(&j, err);
-        for (int i = 0; i < j.n_requests; i++) cli_timeline_close(&j.requests[i].t); // before the engine
+        for (int i = 0; i < j.n_requests; i++) cli_timeline_close(&j.requests[i].t); // before the engine is freed
         if (!rc) rc = cli_run_finish(&run, err);
         cli_run_close(&run);
     }

@@ -1,5 +1,6 @@
 // engine/cli/output/plot.c - see plot.h.
 #include "engine/cli/output/plot.h"
+#include "engine/cli/grow.h"
 
 #include <errno.h>
 #include <math.h>
@@ -18,13 +19,9 @@ extern char **environ;
 static cli_curve *find_curve(cli_curves *curves, const char *name) { // NULL: out of memory
     for (int i = 0; i < curves->n; i++)
         if (!strcmp(curves->at[i].name, name)) return &curves->at[i];
-    if (curves->n == curves->cap) {
-        int cap = curves->cap ? 2 * curves->cap : 8;
-        cli_curve *at = realloc(curves->at, (size_t)cap * sizeof *at);
-        if (!at) return NULL;
-        curves->at = at;
-        curves->cap = cap;
-    }
+    cli_curve *at = cli_grow(curves->at, curves->n, &curves->cap, sizeof *at);
+    if (!at) return NULL;
+    curves->at = at;
     cli_curve *c = &curves->at[curves->n++];
     *c = (cli_curve){0};
     snprintf(c->name, sizeof c->name, "%s", name);
@@ -34,13 +31,9 @@ static cli_curve *find_curve(cli_curves *curves, const char *name) { // NULL: ou
 int cli_curves_add(cli_curves *curves, const char *name, cli_point point, sl_error *err) {
     cli_curve *c = find_curve(curves, name);
     if (!c) return sl_fail(err, SL_ERR_MEMORY, "--plot: out of memory");
-    if (c->n == c->cap) {
-        int cap = c->cap ? 2 * c->cap : 8;
-        cli_point *points = realloc(c->points, (size_t)cap * sizeof *points);
-        if (!points) return sl_fail(err, SL_ERR_MEMORY, "--plot: out of memory");
-        c->points = points;
-        c->cap = cap;
-    }
+    cli_point *points = cli_grow(c->points, c->n, &c->cap, sizeof *points);
+    if (!points) return sl_fail(err, SL_ERR_MEMORY, "--plot: out of memory");
+    c->points = points;
     c->points[c->n++] = point;
     return 0;
 }

@@ -1,5 +1,6 @@
 // engine/cli/output/summary.c - see summary.h.
 #include "engine/cli/output/summary.h"
+#include "engine/cli/grow.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -37,26 +38,18 @@ static int no_memory(sl_error *err) {
 }
 
 int cli_values_add(cli_values *v, double x, sl_error *err) {
-    if (v->n == v->cap) {
-        int cap = v->cap ? 2 * v->cap : 256;
-        double *grown = realloc(v->x, cap * sizeof *grown);
-        if (!grown) return no_memory(err);
-        v->x = grown;
-        v->cap = cap;
-    }
+    double *grown = cli_grow(v->x, v->n, &v->cap, sizeof *grown);
+    if (!grown) return no_memory(err);
+    v->x = grown;
     v->x[v->n++] = x;
     return 0;
 }
 
 int cli_values_end_group(cli_values *v, sl_error *err) {
     if (v->n == (v->n_groups ? v->ends[v->n_groups - 1] : 0)) return 0;
-    if (v->n_groups == v->cap_groups) {
-        int cap = v->cap_groups ? 2 * v->cap_groups : 16;
-        int *grown = realloc(v->ends, cap * sizeof *grown);
-        if (!grown) return no_memory(err);
-        v->ends = grown;
-        v->cap_groups = cap;
-    }
+    int *grown = cli_grow(v->ends, v->n_groups, &v->cap_groups, sizeof *grown);
+    if (!grown) return no_memory(err);
+    v->ends = grown;
     v->ends[v->n_groups++] = v->n;
     return 0;
 }
