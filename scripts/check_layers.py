@@ -4,9 +4,9 @@
     scripts/check_layers.py                reads the #include lines
     scripts/check_layers.py BUILD_FOLDER   also reads the symbols of the objects in BUILD_FOLDER
 
-A file may include files of its own layer and of lower layers. A test, and only a test, may include everything. The includes form
-no circle. With a build folder the same holds for what the objects call: an object needs symbols of lower layers only, and no
-two objects of the library need each other. Prints one line for each violation, and exits with 1 when there is one.
+A file may include files of its layer and of lower layers. Only a test may include everything. The includes must not form a circle.
+With a build folder the script checks calls in the same way: an object may need symbols of its layer and of lower layers, and no two
+objects of the library may need each other. Prints one line for each violation, and exits with 1 when there is one.
 """
 
 import os
@@ -84,7 +84,7 @@ def check_includes():
         graph[path] = set()
         for to in includes(path):
             if not os.path.exists(os.path.join(ROOT, to)):
-                faults.append(f"{path}: includes {to}, which is no file of the tree: paths begin at the root")
+                faults.append(f"{path}: includes {to}, which does not exist; expected a path from the root of the tree")
                 continue
             graph[path].add(to)
             if layer_of(to) is None or layer_of(path) < layer_of(to):
@@ -102,7 +102,7 @@ def is_main(paths):
 
 
 def symbols(build):
-    """By source file of the library or the commands: the global symbols that its object defines, and those that it needs."""
+    """Returns, for each source file of the library and the commands, the global symbols that its object defines and those that it needs."""
     objects = [(p, os.path.join(build, p + ".o")) for p in sources() if not p.startswith("tests/")]
     objects = [(p, o) for p, o in objects if os.path.exists(o)]
     out = {}

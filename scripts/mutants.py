@@ -1,15 +1,15 @@
-"""Mutations of the sources for mutate.py: those written by hand (scripts/mutations/*.txt) and those made with fixed operators.
+"""Mutations of the sources for mutate.py: written by hand (scripts/mutations/*.txt), or generated with fixed operators ("made").
 
 A catalogue is plain text. `## PATH` names the file of the mutations that follow. A mutation is
 
-    * what it breaks [suites that should catch it]
+    * what it breaks [suites that should notice it]
     - text to replace, which occurs once in the file (`-2 ` the second of several times); several lines: several `-`
-    + new text; several lines: several `+`; none: the old text goes
-    = why no test can tell it from the right program (equivalent)
-    ? why it survives although it is not equivalent
+    + new text; several lines: several `+`; none: the old text is deleted
+    = why no test can distinguish it from the right program (equivalent)
+    ? why it survives and is not equivalent
 
-Lines before the first `##` are notes. A made mutation is chosen by a hash of the seed, its line's text and its new text, so an
-edit elsewhere in the tree does not change the choice."""
+Lines before the first `##` are notes. A hash of the seed, the line's text and the new text chooses a generated mutation, so an edit at
+another place of the tree does not change the choice."""
 import hashlib
 import os
 import re
@@ -19,7 +19,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 DATA = os.path.join(HERE, "mutations")
 FOLDERS = ("attention", "models", "tokenizer", "engine", "engine/cli", "cuda")
-# Measured constants, and benchmarks: a changed figure there breaks no promise. A change of device.cuh rebuilds every kernel.
+# No mutations are generated for measured constants and benchmarks, where a changed figure breaks nothing, and for device.cuh, because
+# its change rebuilds every kernel.
 NOT_MADE = ("attention/auto_table.c", "engine/cli/bench/attn_timing.cu", "engine/cli/bench/attn_timing.h", "engine/backend/cuda/device.cuh")
 
 
@@ -61,7 +62,7 @@ def read(path):
 
 
 def tracked():
-    """The tree's files. Without git (a copy of the tree), every file outside build/."""
+    """Returns the files of the tree. Without git (in a copy of the tree), every file outside build/."""
     try:
         done = subprocess.run(["git", "-C", ROOT, "ls-files", "-z"], capture_output=True, check=True, text=True)
         return sorted(p for p in done.stdout.split("\0") if p and os.path.isfile(os.path.join(ROOT, p)))
@@ -75,17 +76,17 @@ def tracked():
 
 
 def folder_of(path):
-    """The row of the table: everything that needs a GPU is one row."""
+    """Returns the row of the table. All code that needs a GPU is one row."""
     if path.startswith("engine/backend/cuda/") or path.endswith((".cu", ".cuh", "_cuda.c")):
         return "cuda"
     return "engine/cli" if path.startswith("engine/cli/") else path.split("/")[0]
 
 
-# ---- those written by hand ----
+# ---- mutations written by hand ----
 
 
 def parse(name, kind="hand"):
-    """The mutations of one catalogue."""
+    """Returns the mutations of one catalogue."""
     out, path, last = [], None, None
     with open(os.path.join(DATA, name), encoding="utf-8") as f:
         lines = f.read().split("\n")
@@ -128,16 +129,16 @@ def hand_written():
     return out
 
 
-# ---- those made with operators ----
+# ---- generated mutations ----
 
 
 def masked(text):
-    """The text with comments, strings and preprocessor lines blanked, so that offsets stay."""
+    """Replaces comments, strings and preprocessor lines by blanks, so that offsets do not change."""
     token = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|^[ \t]*#(?:\\\n|[^\n])*', re.S | re.M)
     return token.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), without_branches(text))
 
 
-# Branches of the preprocessor that are not compiled where the mutations run: CUDA on a CPU, GPUs before sm_90.
+# Branches of the preprocessor that the mutation run does not compile: CUDA on a CPU, GPUs before sm_90.
 LEFT_OUT = ("#ifdef SLEIGH_CUDA", "#if __CUDA_ARCH__ < 900")
 KEPT_TO_ELSE = ("#if __CUDA_ARCH__ >= 900",)
 
@@ -157,7 +158,7 @@ def without_branches(text):
 
 
 def bodies(code):
-    """Spans of function bodies in masked text: what follows `)` at the top level of the file or of a namespace."""
+    """Returns the spans of function bodies in masked text: braces after `)` at the top level of the file or of a namespace."""
     out, depth, start, outer = [], 0, None, []
     for m in re.finditer(r"[{}]", code):
         if m[0] == "{":
@@ -195,17 +196,17 @@ OPERATORS = {  # name: (pattern in masked code, new text)
     "call": (r"(?<=\n)[ ]+(?!(?:return|if|for|while|switch|sizeof|%s)\b)[a-z_]\w*\((?:[^;{}\n])*\);(?=\n)" % FREEING,
              lambda m: re.sub(r"\S.*", ";", m[0])),
 }
-# What no test can see: broken promises between our own functions, messages, how much memory is asked for and whether it is
-# given back (sanitizers say), progress bars. Waits of a kernel: it would hang or race.
+# No test can notice these: checks of programmer errors, messages, the size of an allocation and whether it is freed (sanitizers notice
+# it), progress bars. Without its waits a kernel hangs or races.
 SKIPPED = re.compile(r"SL_CHECK|static_assert|_Static_assert|sl_fail|\basm\b|printf\(|\bfail\(|usage|case \d+:$|enum \{|"
                      r"\bcap(_\w+)?\b|alloc\(|_free\(|cudaFree|progress|"
                      r"_sync\(|__sync|barrier_|sl_wait_|sl_start_next|load_acquired|wait_done|__nanosleep|prefetch|SL_L2_")
-# Not on a CPU.
+# Lines that do nothing on a CPU.
 DEVICE = re.compile(r"is_device|on_gpu|is_gpu|->cuda|_there\(|sl_cuda_|build_device")
 
 
 def candidates(path, text):
-    """Every mutation that the operators can make in one file, in order of place."""
+    """Returns every mutation that the operators can generate in one file, in the order of the lines."""
     code, out, seen, on_device = masked(text), [], {}, folder_of(path) == "cuda"
     for first, end in bodies(code):
         head = code[max(code.rfind("}", 0, first), code.rfind(";", 0, first)) + 1:first]
@@ -222,7 +223,7 @@ def candidates(path, text):
                 changed = text[begin:m.start()] + new(m) + text[m.end():stop]
                 made = Mutation(path, name, [], "made")
                 made.at, made.old, made.new = m.start(), line, changed
-                # Equal lines: the place among them, counted in whole lines.
+                # The number of this line among equal lines.
                 made.nth = len(re.findall(re.escape(line), text[:begin])) + 1 if text.count(line) > 1 else 0
                 if changed != line and seen.setdefault((line, changed, made.nth), made) is made:
                     out.append(made)
@@ -240,7 +241,7 @@ def suites_by_file():
 
 
 def made(count, seed):
-    """`count` made mutations, spread over the folders by their lines; in each folder the operators take turns."""
+    """Returns `count` generated mutations, spread over the folders by their lines. In each folder the operators take turns."""
     table, places, lines = suites_by_file(), {}, {}
     for path in tracked():
         if not re.match(r"(attention|models|tokenizer|engine)/.*\.(c|cc|cu|cuh|h)$", path) or path in NOT_MADE:
@@ -266,7 +267,7 @@ def made(count, seed):
     return out
 
 
-# ---- what CI holds the catalogue to ----
+# ---- checks of the catalogue, which CI runs ----
 
 SAMPLE = """// a < b
 #define LESS(a, b) ((a) < (b))
@@ -288,7 +289,7 @@ SAMPLE_MADE = (
 
 
 def check():
-    """Complaints of a stale or wrong catalogue; none where all is well."""
+    """Returns one complaint for each fault of the catalogue."""
     out = []
     got, want = sorted(m.new for m in candidates("sample.c", SAMPLE)), sorted(SAMPLE_MADE)
     out += [f"operators: the sample gives {x!r}, which is not expected" for x in got if x not in want]

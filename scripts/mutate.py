@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""The mutation run: breaks the program in one place at a time and says which breaks the test suite does not notice.
+"""The mutation run: breaks the program in one place at a time and reports the breaks that the test suite does not notice.
 
-    python3 scripts/mutate.py -j 2 --results build/mutate.jsonl               # what a machine without a GPU can try
+    python3 scripts/mutate.py -j 2 --results build/mutate.jsonl               # everything except the CUDA kernels
     python3 scripts/mutate.py --gpu -j 4 --results build/mutate-gpu.jsonl     # the CUDA kernels, on a machine with a GPU
     python3 scripts/mutate.py --report --results build/mutate.jsonl --results build/mutate-gpu.jsonl
 
-Mutations come from scripts/mutations/*.txt (written by hand; mutants.py says how) and from fixed operators (--made of them,
-chosen by --seed). Each is applied to a copy of the tree under --work and built; the suites that should catch it run. It is
-killed when a test fails, crashes or takes ten times its time. One that does not compile does not count. First the unmutated
-tree has to pass the same suites.
+Mutations are written by hand in scripts/mutations/*.txt (kind "hand"; mutants.py describes the format), or generated with fixed
+operators (kind "made"; --made is their number, --seed chooses them). The run applies each mutation to a copy of the tree under --work,
+builds it, and runs the suites that should notice it. A mutation is killed when a test fails, crashes or takes ten times its time. A
+mutation that does not compile does not count. First the unmutated tree must pass the same suites.
 
-The exit status is 1 when less than --goal of the built, non-equivalent mutations is killed, or a survivor lacks an explanation.
-Results go to the first --results file as they come; a run that was cut off goes on from there. What survived an earlier state
-of the tree is tried again, what was killed is not. CI does not run this: it takes hours."""
+The exit status is 1 when less than --goal of the built, non-equivalent mutations is killed, or when a survivor has no explanation. The
+run appends each result to the first --results file, and an interrupted run continues from this file. A mutation that survived an
+earlier state of the tree runs again; a killed mutation does not. CI does not run this, because it takes hours."""
 import argparse
 import collections
 import concurrent.futures
@@ -46,7 +46,7 @@ def say(text):
 
 
 def mirror(source, to):
-    """Makes the folder `to` equal to `source`: only what differs is copied, times are kept."""
+    """Makes the folder `to` equal to `source`. Copies only files that differ, and keeps their times."""
     os.makedirs(to, exist_ok=True)
     wanted = {x.name: x for x in os.scandir(source)}
     have = {x.name: x for x in os.scandir(to)}
@@ -64,8 +64,8 @@ def mirror(source, to):
 
 
 def copy_tree(to):
-    """The tracked files into the folder, those that are equal untouched, so that make builds what has changed. Returns a hash
-    of all but documents and this program."""
+    """Copies the tracked files to the folder. Equal files are not touched, so that make builds only what changed. Returns a hash
+    of all files except documents and this program."""
     state, paths = hashlib.sha256(), mutants.tracked()
     for path in paths:
         target = os.path.join(to, path)
@@ -103,7 +103,7 @@ class Runner:
             self.env["SLEIGH_SHARED"] = os.path.abspath(shared)
 
     def command(self, words, folder, timeout, limited=False):
-        """(exit status or None at the time limit, output). Ends what the command has started."""
+        """Returns exit status (None at the time limit) and output. Ends all processes that the command started."""
         limit = (lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))) if limited else None
         with self.lock:
             p = subprocess.Popen(words, cwd=folder, env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -134,7 +134,7 @@ class Runner:
         return self.command(words, folder, 1800)
 
     def suite(self, folder, name, timeout):
-        """(None or what failed, seconds, cases that passed)"""
+        """Returns what failed (or None), seconds, and the cases that passed."""
         words = [f"{BUILD}/sleigh-test", "--fail-fast", *(["--gpu"] if self.args.gpu else []), name]
         start = time.time()
         status, out = self.command(words, folder, timeout, not self.args.gpu)
@@ -152,7 +152,7 @@ class Runner:
 
 
 def unmutated(runner, base, names):
-    """Seconds of each suite on the tree as it is; ends the program where one fails."""
+    """Returns the seconds of each suite on the unmutated tree. Ends the program when a suite fails."""
     say("unmutated tree: build")
     status, out = runner.make(base, os.cpu_count() or 1)
     if status != 0:
@@ -167,14 +167,14 @@ def unmutated(runner, base, names):
     return times
 
 
-# Kernels by the suite that is theirs.
+# The kernel files of each suite.
 KERNELS = {"cuda_santa/": "santa.cu", "cuda_pps/": "pps.cu", "cuda_is/": "santa_is.cu dense_q.cu", "cuda_sparse/": "sparse.cu quest.cu",
            "cuda_bernoulli/": "bernoulli.cu", "cuda_vattention/": "vattention.cu"}
 
 
 def keep_far_objects(folder, mutation):
-    """--near: of a device header only the kernels whose own suites are named are made anew; the others' objects get a time that
-    make takes for newer. Without such a suite all are made."""
+    """--near: after a change of a device header, make builds only the kernels of the named suites. The other objects get a newer
+    time. Without such a suite make builds all kernels."""
     near = " ".join(KERNELS.get(x, "") for x in mutation.suites).split()
     if not mutation.path.startswith("attention/cuda/") or not mutation.path.endswith(".cuh") or not near:
         return
@@ -186,7 +186,7 @@ def keep_far_objects(folder, mutation):
 
 
 def attempt(runner, mutation, base, folder, times):
-    """Tries one mutation in its own copy: its record."""
+    """Runs one mutation in a copy of the tree and returns its record."""
     record = dict(mutation.row(), result="survived", by="", seconds=0)
     start = time.time()
     mirror(base, folder)
@@ -215,7 +215,7 @@ def attempt(runner, mutation, base, folder, times):
 
 
 def load(paths):
-    """The last record of each mutation, and the unmutated times by state of the tree."""
+    """Returns the last record of each mutation, and the times of the unmutated suites for each state of the tree."""
     records, times = {}, {}
     for path in paths:
         if not os.path.exists(path):
@@ -252,7 +252,7 @@ COLUMNS = ("killed", "survived", "equivalent", "not built", "not tried")
 
 
 def report(mutations, records, args):
-    """Prints the table and the survivors; returns whether the goal is met."""
+    """Prints the table and the survivors. Returns 1 when the goal is met."""
     counts = {}
     for m in mutations:
         for row in ((m.folder, m.kind), (m.folder, "all"), ("all", m.kind), ("all", "all")):
@@ -275,7 +275,7 @@ def report(mutations, records, args):
         w.writeheader()
         w.writerows(rows)
     else:
-        print(f"Seed of the made mutations: {args.seed}\n")
+        print(f"Seed of the generated mutations: {args.seed}\n")
         print("| " + " | ".join(rows[0]) + " |\n|" + "---|" * len(rows[0]))
         for r in rows:
             print("| " + " | ".join("" if x is None else f"{x}%" if k == "kill rate" else str(x) for k, x in r.items()) + " |")
@@ -305,7 +305,7 @@ def listing(mutations, args):
         w.writeheader()
         w.writerows(dict(r, suites=" ".join(r["suites"])) for r in rows)
     else:
-        print(f"{len(rows)} mutations; seed of the made ones: {args.seed}")
+        print(f"{len(rows)} mutations; seed of the generated ones: {args.seed}")
         for x in rows:
             print(f"\n{x['key']} {x['folder']} {x['kind']} {x['path']}: {x['why']} [{' '.join(x['suites'])}]")
             print("\n".join(f"    {sign} {y}" for sign, y in changed_lines(x)))
@@ -327,7 +327,7 @@ def run(mutations, records, times_of, args):
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        sys.exit(f"mutate.py: another run works in {work}; --work names another folder")
+        sys.exit(f"mutate.py: another run uses the folder {work}; pass another folder with --work")
     tree = copy_tree(base)
     for m in mutations:
         m.suites = every_suite(args.gpu) if args.all_suites else [x if "/" in x else x + "/" for x in m.suites]
@@ -385,27 +385,27 @@ def run(mutations, records, times_of, args):
 
 def arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("-j", "--jobs", type=int, default=1, help="mutations at a time, each in its own copy of the tree")
-    p.add_argument("--make-jobs", type=int, help="compilers at a time of each job (cores / jobs)")
-    p.add_argument("--make", action="append", default=[], metavar="VAR=VALUE", help="for make; may be repeated")
-    p.add_argument("--gpu", action="store_true", help="the CUDA kernels, with nvcc and a GPU; without it all others")
+    p.add_argument("-j", "--jobs", type=int, default=1, help="mutations at a time, each in another copy of the tree")
+    p.add_argument("--make-jobs", type=int, help="compilers at a time in each job (default: cores / jobs)")
+    p.add_argument("--make", action="append", default=[], metavar="VAR=VALUE", help="pass this to make; may be repeated")
+    p.add_argument("--gpu", action="store_true", help="run the mutations of CUDA kernels, with nvcc and a GPU; without this flag, all others")
     p.add_argument("--near", action="store_true",
-                   help="with --gpu: compile a mutated header into the kernels of the named suites alone (quicker)")
+                   help="with --gpu: after a change of a header, build only the kernels of the named suites (faster)")
     p.add_argument("--work", default=os.path.join(mutants.ROOT, "build/mutate"), help="folder of the copies")
     p.add_argument("--keep", action="store_true", help="keep the copies for the next run")
     p.add_argument("--results", action="append", default=[], metavar="FILE",
-                   help="JSON lines: read, and written as results come; more of them are only read")
+                   help="JSON lines: the first file is read and appended to, further files are only read")
     p.add_argument("--retry", action="store_true", help="try survivors again")
-    p.add_argument("--all-suites", action="store_true", help="run the whole suite on each, not only the suites it names")
-    p.add_argument("--made", type=int, default=120, metavar="N", help="how many to make with operators (default %(default)s)")
-    p.add_argument("--seed", type=int, default=20261121, help="of the made ones (default %(default)s)")
-    p.add_argument("--only", default="", metavar="TEXT", help="those whose folder, path, kind or key begins with this")
-    p.add_argument("--part", default="1/1", metavar="I/N", help="part I of N, to share the work among machines")
+    p.add_argument("--all-suites", action="store_true", help="run all suites on each mutation, not only the suites that it names")
+    p.add_argument("--made", type=int, default=120, metavar="N", help="number of generated mutations (default %(default)s)")
+    p.add_argument("--seed", type=int, default=20261121, help="seed of the generated mutations (default %(default)s)")
+    p.add_argument("--only", default="", metavar="TEXT", help="only mutations whose folder, path, kind or key begins with this")
+    p.add_argument("--part", default="1/1", metavar="I/N", help="only part I of N, to share the work among machines")
     p.add_argument("--minutes", type=float, default=1e6, help="begin no more mutations after this time")
-    p.add_argument("--goal", type=float, default=0.92, help="share to kill (default %(default)s)")
+    p.add_argument("--goal", type=float, default=0.92, help="share of mutations to kill (default %(default)s)")
     p.add_argument("-o", "--output", choices=("md", "json", "csv"), default="md")
     p.add_argument("--list", action="store_true", help="print the mutations")
-    p.add_argument("--report", action="store_true", help="print the table of --results of both kinds of machine, run nothing")
+    p.add_argument("--report", action="store_true", help="print the table of all --results files and run nothing")
     p.add_argument("--self-test", action="store_true", help="check the catalogue against the tree")
     args = p.parse_args()
     args.make_jobs = args.make_jobs or max(1, (os.cpu_count() or 1) // args.jobs)
@@ -435,7 +435,7 @@ def main():
     if args.list:
         listing(mutations, args)
         return 0
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("mutate.py: terminated"))  # what runs is ended, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("mutate.py: terminated"))  # ends running commands too
     records, times = load(args.results)
     if not args.report:
         run(mutations, records, times, args)

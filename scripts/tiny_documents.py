@@ -1,8 +1,8 @@
-"""Training documents of the embedded model, as token arrays with the answers marked.
+"""Makes training documents of the embedded model: token arrays in which the answers are marked.
 
 A document is a list of pieces: bytes that hold little-endian uint16 token ids. Pieces end where pre-tokens end, so that joined
-pieces are the tokens of the joined text. scripts/train_tiny.py draws from here; words, sentences and stories come from
-tiny_text.py, the wording of questions from tiny_tokenizer.py."""
+pieces are the tokens of the joined text. scripts/train_tiny.py uses this module. Words, sentences and stories come from
+tiny_text.py, and the wording of questions from tiny_tokenizer.py."""
 
 import math
 import random

@@ -1,13 +1,13 @@
 """The embedded model's language: word lists, sentences, stories and question kinds, from a seed.
 
-Pure standard library. scripts/demo.py and `sleigh eval` ask in exactly the wording that the model was trained on;
-other wording lowers its scores.
+It needs only the standard library. scripts/demo.py and `sleigh eval` ask in exactly the wording that the model was trained on, because
+another wording lowers its scores.
 
     python3 scripts/tiny_text.py --kind needle --tokens 8192 --questions 16 --seed 1
 
-prints JSONL lines {"id", "kind", "context", "question", "answer"}. A prompt is context + question; it ends in "Answer:" and
-the model continues with the answer and a newline, e.g. " 1234567.\\n": generate to the newline and compare the stripped line
-with the stripped answer (the full stop is part of both).
+prints JSONL lines {"id", "kind", "context", "question", "answer"}. A prompt is context + question. It ends in "Answer:", and the model
+continues with the answer and a newline, e.g. " 1234567.\\n". Generate to the newline, and compare the stripped line with the stripped
+answer (the full stop is part of both).
 """
 import argparse
 import json

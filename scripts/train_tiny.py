@@ -7,8 +7,8 @@
 
 Progress goes to stderr, the evaluation (teacher-forced exact match of whole answers) to stdout, a Hugging Face folder to --out.
 
-What makes retrieval appear within minutes: documents with up to 128 questions (tiny_documents.py), a loss that is two thirds the
-answers', and a start from which the circuit is near (init_model). Stages are wall-clock seconds; one cosine spans them all."""
+Retrieval appears within minutes because documents have up to 128 questions (tiny_documents.py), answers are two thirds of the loss, and
+the initial weights are close to a retrieval circuit (init_model). A stage is a number of wall-clock seconds. One cosine spans all stages."""
 import argparse
 import json
 import math
@@ -44,7 +44,7 @@ N_SPECIAL = 16
 
 
 def rope_frequencies(c):
-    """float64 [head_dim / 2], with llama3 scaling."""
+    """Returns float64 [head_dim / 2], with llama3 scaling."""
     s, dim = c["rope_scaling"], c["head_dim"]
     freq = c["rope_theta"] ** -(np.arange(0, dim, 2, dtype=np.float64) / dim)
     turns = s["original_max_position_embeddings"] * freq / (2 * math.pi)
@@ -130,12 +130,12 @@ class Model(nn.Module):
 
 
 def init_model(model, seed):
-    """A start from which the retrieval circuit is near; everything stays trainable.
+    """Sets initial weights that are close to a retrieval circuit. All weights stay trainable.
 
-    Random weights of 1/sqrt(fan-in), and on top of them: the heads of layer 0's first group attend to the previous tokens (a constant
-    channel in the embeddings and phases of RoPE); from layer 1 on W_q starts close to W_k in the slowly turning dimensions, so that heads
-    look for like content, and W_o W_v close to a multiple of the identity, so that what they find is copied; the head starts as the
-    scaled embedding, so that what is copied can be read."""
+    Weights are random with 1/sqrt(fan-in). In addition, the heads of layer 0's first group attend to the previous tokens (through a
+    constant channel in the embeddings and phases of RoPE). From layer 1 on W_q starts close to W_k in the slowly turning dimensions, so
+    that heads look for equal content. W_o W_v starts close to a multiple of the identity, so that heads copy what they find. lm_head
+    starts as the scaled embedding, so that it can read what was copied."""
     c, g = model.c, torch.Generator().manual_seed(seed)
     hidden, dim, n_heads, n_kv = c["hidden_size"], c["head_dim"], c["num_attention_heads"], c["num_key_value_heads"]
     group, half, freq = n_heads // n_kv, dim // 2, rope_frequencies(c)
@@ -208,7 +208,7 @@ def loader_of(tok, length, a, stage):
 
 @torch.no_grad()
 def evaluate(model, tok, lengths, n_docs, device, kinds=docs.EVAL_KINDS):
-    """{kind: {length: exact match}}: a question counts if every token of its answer is the model's first choice."""
+    """Returns {kind: {length: exact match}}. A question counts if every token of its answer is the model's most likely token."""
     gen, result = docs.Gen(tok, 987654321, n_sent=8000, n_story=400, chat_frac=0.0), {}
     for kind in kinds:
         for length in lengths:
@@ -273,7 +273,7 @@ def optimizer_of(model, a):
 
 
 def step_once(model, losses, optimizer, batches, n_micro, lr, a, device):
-    """One update over n_micro batches: mean loss of the answers and of the rest weighted a.answers to 1 - a.answers."""
+    """Runs one update over n_micro batches. The loss is a.answers times the mean loss of answers plus 1 - a.answers times that of the rest."""
     parts = [next(batches) for _ in range(n_micro)]
     n_answer = max(1, sum(int(m[:, 1:].sum()) for _, m in parts))
     n_rest = max(1, sum(m[:, 1:].numel() for _, m in parts) - n_answer)
@@ -317,7 +317,7 @@ def train(model, tok, a, device):
 
 
 def selftest(a):
-    """A few steps on short documents: the answers' loss must fall."""
+    """Runs a few steps on short documents. The loss of the answers must fall."""
     tok = Tok.load(a.tokenizer)
     model = Model(CONFIG, torch.float32)
     init_model(model, a.seed)
@@ -334,10 +334,10 @@ def main():
     here = os.path.dirname(os.path.abspath(__file__))
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--out", help="folder for the result, in Hugging Face's format")
-    p.add_argument("--resume", help="an earlier --out to start from")
+    p.add_argument("--resume", help="folder of an earlier --out to start from")
     p.add_argument("--stages", default="512:50,2048:110,8192:270", help="LENGTH:SECONDS,...")
     p.add_argument("--lr", type=float, default=1.5e-3)
-    p.add_argument("--warmup", type=int, default=100, help="steps")
+    p.add_argument("--warmup", type=int, default=100, help="warm-up steps")
     p.add_argument("--answers", type=float, default=0.65, help="the answers' share of the loss")
     p.add_argument("--tokens-per-step", type=int, default=131072)
     p.add_argument("--micro-tokens", type=int, default=65536, help="tokens of one forward and backward pass")

@@ -28,9 +28,10 @@ static void layers(void) {
     run_script(script);
 }
 
-// Every source file that README, CONTRIBUTING, a page of docs/ or a script names exists.
+// Every source file that README, CONTRIBUTING, a page of docs/, a script or a comment names exists.
 static void names(void) {
     run_script("scripts/check_names.py");
+    run_script("scripts/check_names.py --sources");
 }
 
 static const test_case cases[] = {

@@ -17,7 +17,7 @@
 
 #define PAGE "docs/architecture.md"
 
-enum { MOST_FRAMES = 64, MOST_LINES = 128, PROMPT = 300, PROMPT_SEED = 17 };
+enum { MOST_FRAMES = 64, MOST_LINES = 128, PROMPT = 300, PROMPT_SEED = 17, WHY = 600 };
 
 typedef struct frame {
     char function[80], file[200];
@@ -165,20 +165,20 @@ static int is_same(const frame *page, const frame *real_frame) {
     return !real_frame->file[0] || ends_with(real_frame->file, page->file);
 }
 
-// 1 when the page is right. Else says in why[400] what differs.
+// 1 when the page is right. Else says in why[WHY] what differs.
 static int compare(const path *page, const path *found, char *why) {
     int j = 0;
     for (int i = 0; i < page->n; i++) {
         if (j < found->n && is_same(&page->at[i], &found->at[j]))
             j++;
         else if (!page->at[i].may_vanish) {
-            snprintf(why, 400, "the page has %.79s (%.100s) where the backtrace has %.79s (%.100s)", page->at[i].function,
+            snprintf(why, WHY, "the page has %.79s (%.100s) where the backtrace has %.79s (%.100s)", page->at[i].function,
                      page->at[i].file, j < found->n ? found->at[j].function : "nothing", j < found->n ? found->at[j].file : "");
             return 0;
         }
     }
     if (j == found->n) return 1;
-    snprintf(why, 400, "the page lacks %.79s (%.100s)", found->at[j].function, found->at[j].file);
+    snprintf(why, WHY, "the page lacks %.79s (%.100s)", found->at[j].function, found->at[j].file);
     return 0;
 }
 
@@ -216,7 +216,7 @@ static path run_and_trace(const char *attn, int with_step) {
 }
 
 static void check_page(const char *title, const path *found) {
-    char why[400];
+    char why[WHY];
     path page = read_page(title);
     if (compare(&page, found, why)) return;
     for (int i = 0; i < found->n; i++) printf("    %-24s %s\n", found->at[i].function, found->at[i].file);
@@ -237,7 +237,7 @@ static void prefill(void) {
 
 // The comparison notices another name, another file, a line too many and a line too few.
 static void wrong_pages_are_found(void) {
-    char why[400];
+    char why[WHY];
     need_addr2line();
     path page = read_page("step on the CPU"), found = run_and_trace("santa-prop:S=16", 1);
     for (int i = 0; i < page.n; i++) {
