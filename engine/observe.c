@@ -86,13 +86,13 @@ size_t sl_shadow_state_at(const sl_engine *e, int layer, int which) {
 
 // Sets error, cosine and bias of one head's output against dense attention's output mu.
 static void compare(const float *out, const float *mu, int dim, sl_attn_report *r) {
-    double error = 0, dot = 0, norm = 0, own = 0;
+    double error = 0, dot = 0, norm = 0, out_norm = 0;
     for (int d = 0; d < dim; d++) {
         double e = (double)out[d] - mu[d];
-        error += e * e, dot += (double)out[d] * mu[d], norm += (double)mu[d] * mu[d], own += (double)out[d] * out[d];
+        error += e * e, dot += (double)out[d] * mu[d], norm += (double)mu[d] * mu[d], out_norm += (double)out[d] * out[d];
     }
     r->error = (float)sqrt(error / norm);
-    r->cosine = (float)(dot / sqrt(norm * own));
+    r->cosine = (float)(dot / sqrt(norm * out_norm));
     r->bias = (float)((dot - norm) / norm);
 }
 

@@ -21,8 +21,8 @@ struct sl_device_observation {
     size_t *ws_at;       // [n_specs] offset of the specification's workspace in ws, for one sequence
     void *ws;
     size_t ws_size;
-    sl_row *rows, *sent;   // [n_launches][n_sequences] on the device, and on the host
-    char *block, *fetched; // results of a layer on the device, and on the host
+    sl_row *rows, *host_rows; // [n_launches][n_sequences] on the device, and on the host
+    char *block, *host_block; // results of a layer on the device, and on the host
 };
 
 // The layout of a block: results of a layer for n sequences.
@@ -74,8 +74,8 @@ void sl_cuda_free_observation(sl_engine *e, sl_observation *o) {
     be->release(be, d->block, block_size(e, o));
     free(d->specs);
     free(d->ws_at);
-    free(d->sent);
-    free(d->fetched);
+    free(d->host_rows);
+    free(d->host_block);
     free(d);
     o->device = NULL;
 }
@@ -105,10 +105,10 @@ int sl_cuda_new_observation(sl_engine *e, sl_observation *o, sl_error *err) {
         lay_out(e, d);
         if (d->ws_size) d->ws = be->alloc(be, d->ws_size);
         d->rows = be->alloc(be, rows_size(e, d));
-        d->sent = malloc(rows_size(e, d));
+        d->host_rows = malloc(rows_size(e, d));
         d->block = be->alloc(be, size);
-        d->fetched = malloc(size);
-        if ((d->ws || !d->ws_size) && d->rows && d->sent && d->block && d->fetched) return 0;
+        d->host_block = malloc(size);
+        if ((d->ws || !d->ws_size) && d->rows && d->host_rows && d->block && d->host_block) return 0;
     }
     return sl_fail(err, SL_ERR_MEMORY, "observer of %d methods on a GPU: out of memory", o->observer.n_shadows);
 }
@@ -129,7 +129,7 @@ static void send_rows(const sl_batch *batch, int layer) {
     struct sl_device_observation *d = o->device;
     for (int which = 0; which < d->n_launches; which++)
         for (int i = 0; i < n; i++) {
-            sl_row *row = &d->sent[which * n + i];
+            sl_row *row = &d->host_rows[which * n + i];
             uint32_t seed;
             spec_of(o, which, &seed);
             *row = e->rows[i];
@@ -138,7 +138,7 @@ static void send_rows(const sl_batch *batch, int layer) {
             const sl_session *s = batch->ranges[i].session;
             if (which > 1 && s->shadow_state) row->state = s->shadow_state + sl_shadow_state_at(e, layer, which - 2);
         }
-    e->backend->upload(e->backend, d->rows, d->sent, (size_t)d->n_launches * n * sizeof *d->rows);
+    e->backend->upload(e->backend, d->rows, d->host_rows, (size_t)d->n_launches * n * sizeof *d->rows);
 }
 
 static void launch(sl_engine *e, const sl_attn_cuda_decode_args *running, int which, const results *to) {
@@ -237,13 +237,13 @@ void sl_cuda_observe(const sl_batch *batch, const sl_attn_cuda_decode_args *runn
     struct sl_device_observation *d = e->observation.device;
     int n = running->n_seqs;
     size_t size = (size_t)n * e->geom.n_heads * e->geom.head_dim * sizeof(bf16), outs, counts;
-    const results there = results_of(e, n, d->block), here = results_of(e, n, d->fetched);
+    const results there = results_of(e, n, d->block), here = results_of(e, n, d->host_block);
     be->clear(be, there.counted, (size_t)d->n_launches * n * sizeof *there.counted);
     send_rows(batch, running->layer);
     for (int which = 0; which < d->n_launches; which++) launch(e, running, which, &there);
     if (d->n_specs) sl_cuda_page_masses(running, e->observation.max_pages, there.masses);
     be->copy(be, running->out, there.out, size, size, 1);
-    be->download(be, d->fetched, d->block, results_size(e, &e->observation, n, &outs, &counts));
+    be->download(be, d->host_block, d->block, results_size(e, &e->observation, n, &outs, &counts));
     if (d->n_specs) take_dense(e, n, &here);
     for (int i = 0; i < n; i++) {
         sl_attn_stats counted = sl_cuda_counted(&here.counted[i]);

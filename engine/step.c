@@ -1,7 +1,7 @@
-// engine/step.c - how sessions grow: prefill, decode, token sampling, and sl_step, which samples and decodes.
+// engine/step.c - appends tokens to sessions: prefill, decode, token sampling, and sl_step, which samples and then decodes.
 //
-// Each of them makes an sl_batch (models/arch.h) and calls the architecture's forward, on a device through a recording
-// (sl_backend.replay). docs/architecture.md draws the path down to a kernel.
+// Prefill and decode make an sl_batch (models/arch.h) and call the architecture's forward. On a device a decode step goes
+// through a recording (sl_backend.replay). docs/architecture.md shows the path down to a kernel.
 #include "engine/engine_internal.h"
 
 #include <stdlib.h>
@@ -17,8 +17,8 @@ static int check_ids(const sl_engine *e, const int32_t *ids, int n, sl_error *er
     return 0;
 }
 
-// A batch of the engine's n_rows rows and n_ranges ranges, which are filled in. Sends rows and ids to the backend. ids: NULL
-// when they lie in step_ids already
+// Makes a batch of the first n_ranges of e->ranges and n_rows of e->rows. Uploads rows and ids. ids: NULL when step_ids holds
+// them
 static sl_batch make_batch(sl_engine *e, int n_ranges, int n_rows, const int32_t *ids, sl_linear_mode mode) {
     const sl_backend *be = e->backend;
     if (be->is_device) be->upload(be, e->step_rows, e->rows, n_rows * sizeof *e->rows);
@@ -202,7 +202,7 @@ int sl_decode(sl_session *const *batch, int n, const int32_t *ids, sl_error *err
 
 // ---- the next token ----
 
-// 1: the device samples from the logits where they lie, with the parameters of all these samplers.
+// 1: the backend can sample in its memory, with the parameters of all samplers.
 static int can_sample_on_device(const sl_engine *e, sl_sampler *const *samplers, int n) {
     int can = e->backend->sample_rows != NULL;
     for (int i = 0; can && i < n; i++) can = e->backend->can_sample(sl_sampler_params(samplers[i]), e->model->config.n_vocab);

@@ -1,4 +1,4 @@
-// models/arch.c - the list of architectures. A new one is its own file and a word here.
+// models/arch.c - the list of architectures. A new architecture is a file and a word here.
 #include "models/arch.h"
 
 #include <stdio.h>

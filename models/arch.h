@@ -1,8 +1,8 @@
 // models/arch.h - the table of a model architecture, and what one step hands to it.
 //
-// An architecture is one const sl_arch in a file of its own (models/llama.c), and a word in models/arch.c. The table says which
-// config.json it reads, which tensors it has, how much scratch memory a step needs, and how token ids become logits. The engine
-// reaches an architecture through its table only. docs/add-an-architecture.md shows how to add one.
+// An architecture is one const sl_arch in one file (models/llama.c), and a word in the list of models/arch.c. The table says
+// which config.json it reads, which tensors it has, how much scratch memory a step needs, and how token ids become logits. The
+// engine reaches an architecture through its table only. docs/add-an-architecture.md shows how to add one.
 #ifndef SLEIGH_ARCH_H
 #define SLEIGH_ARCH_H
 

@@ -65,7 +65,7 @@ typedef enum { SL_LINEAR_DECODE, SL_LINEAR_PREFILL } sl_linear_mode;
 
 typedef struct sl_qkv {
     const sl_weight *q, *k, *v; // placed together (place)
-    int n_rows, first;          // queries are wanted of the rows [first, n_rows) alone
+    int n_rows, first;          // queries are computed for rows [first, n_rows) only
     const void *x;              // activations [n_rows][hidden]
     const sl_row *rows;         // [n_rows]
     int position;               // of row 0; the others follow (prefill)
