@@ -122,7 +122,7 @@ static size_t n_block_masses(const sl_attn_geom *geom, int n_seqs, int n_kv) {
 }
 
 // Takes the arrays of stored masses. They are the first arrays after the counters.
-static void take_masses(arena *from, score_params *p, const sl_attn_geom *geom, int n_seqs, int n_kv) {
+static inline void take_masses(arena *from, score_params *p, const sl_attn_geom *geom, int n_seqs, int n_kv) {
     size_t n_blocks = n_block_masses(geom, n_seqs, n_kv);
     p->mass = from->take<uint64_t>(n_blocks);
     p->w = from->take<bf16>(n_blocks * BLOCK);
