@@ -88,6 +88,7 @@ typedef struct sl_attn_cuda_ops {
 void sl_cuda_build_norms(const sl_kv_device_build *b);
 void sl_cuda_build_quantised(const sl_kv_device_build *b);
 void sl_cuda_build_keys_by_feature(const sl_kv_device_build *b);
+void sl_cuda_build_bounds(const sl_kv_device_build *b); // page_bounds.cu
 
 // dense_decode.cu, dense_prefill.cu: head_dim 64, 80, 96, 128; groups of 1 to 8. Every method shares the counters at the
 // beginning of the workspace, and every call leaves them at 0.
@@ -108,9 +109,8 @@ extern const sl_attn_cuda_ops sl_bernoulli_cuda_ops, sl_bernoulli_group_cuda_ops
 extern const sl_attn_cuda_ops sl_santa_is_cuda_ops, sl_dense_q_cuda_ops;
 extern const sl_attn_cuda_ops sl_oracle_cuda_ops, sl_random_cuda_ops, sl_quest_cuda_ops, sl_vattention_cuda_ops;
 
-// quest.cu: what a step over n_kv rows reads of page bounds, and the builder of page bounds.
+// quest.cu: counts what a step over n_kv rows reads of page bounds.
 void sl_cuda_account_bounds(const sl_attn_geom *geom, int n_kv, sl_attn_stats *stats);
-void sl_cuda_build_bounds(const sl_kv_device_build *b);
 
 #ifdef __cplusplus
 }

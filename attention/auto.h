@@ -6,11 +6,11 @@
 // `auto` is not a method: it has no functions, an engine refuses it, and sl_attn_methods does not list it. sl_attn_parse
 // accepts it, so a specification or a plan can hold it until sl_auto_choose_plan replaces it:
 //
-//   auto                       candidates: the specifications of the table that state no error, by default santa-pps:S=128 and
-//                              santa-is:S=256
-//   auto:epsilon=E[:delta=D]   candidate: santa-pps:epsilon=E:delta=D, if the table has a time of santa-pps with an epsilon <=
-//   E
-//                              and a delta <= D. Smaller values draw more rows, so this time is an upper bound.
+//   auto                       candidates: the specifications of the table that state no error,
+//                              by default santa-pps:S=128 and santa-is:S=256
+//   auto:epsilon=E[:delta=D]   candidate: santa-pps:epsilon=E:delta=D, if the table has a time of santa-pps with
+//                              an epsilon <= E and a delta <= D. Smaller values draw more rows, so this time is
+//                              an upper bound.
 //
 // The choice depends on three things: the table, the largest number of sequences that the engine decodes together, and the
 // length of the context of the caller. It depends on no batch index and on no other sequence.

@@ -9,9 +9,9 @@
 // row (quest). The number of rows does not depend on this unit.
 //
 // There are three bounds:
-//   clt        (the paper's) takes moments of the base sample as moments of the residual. It exceeds delta on heavy tails,
-//   where
-//              a few rows that are not in the base sample have most of the variance. The reported kurtosis warns of them.
+//   clt        (the paper's) takes moments of the base sample as moments of the residual. It exceeds delta
+//              on heavy tails, where a few rows that are not in the base sample have most of the variance.
+//              The reported kurtosis warns of them.
 //   hoeffding  uses certified ranges, and D and |N| of the base sample.
 //   bernstein  uses certified ranges, and bounds D and |N| too. It holds for every tail.
 #include "attention/bernstein.h"

@@ -14,7 +14,7 @@
 // line. scripts/check_layers.py finds circles of calls:
 //
 //   contracts  attention.h, random_counter.h, masses.h, stages.h; spec.c (values of parameters)
-//   loops      cpu_kernels_*.c, cpu_kernels.c, masses.c; cuda/page_extras.cu
+//   loops      cpu_kernels_*.c, cpu_kernels.c, masses.c; cuda/page_extras.cu, cuda/page_bounds.cu
 //   shared     combine.c, budget.c, composition.c, page_norms.c
 //   stages     draw_samplers.c, draw_take_all.c, propose_*.c, draw_*.c
 //   drivers    online_softmax.c, decode.c; the other files of cuda/
@@ -66,7 +66,7 @@ typedef struct sl_uniform {
 } sl_uniform;
 sl_uniform sl_uniform_philox(const sl_rng_id *id); // id must outlive the result
 
-// Draws S >= 1 rows from masses. A total mass of zero draws nothing.
+// Draws rows from masses with a budget of S >= 1. A total mass of zero draws nothing.
 // A threshold t draws the first row whose running mass exceeds t, so rows of zero mass are never drawn. Draw m of S draws from
 // the mass W has the threshold floor((m W + floor(u_m W / 2^64)) / S).
 typedef void (*sl_sampler_fn)(const sl_masses *masses, int S, sl_uniform u, sl_draws *out);
@@ -208,8 +208,8 @@ double sl_norm(const float *x, int n); // Euclidean
 enum { SL_BUDGET_MOST = 4 };                            // a head gets from S / 4 to 4 S draws
 int sl_budget_is_by_variance(const sl_attn_spec *spec); // 1: --budget=variance, and no stated error
 void sl_budget_profile(sl_head *x);                     // prepares one head
-void sl_budget_by_variance(sl_head *heads,
-                           int n_heads); // sets S of every head of one sequence's layer: n_heads * S in all at most
+// Sets S of every head of one sequence's layer, at most n_heads * S draws in all.
+void sl_budget_by_variance(sl_head *heads, int n_heads);
 
 // ---- proposals: propose_*.c ----
 

@@ -2,7 +2,7 @@
 //
 // Three kernels: score_bounds_kernel stores bounds as masses, select_rows_kernel selects units, attend_rows_kernel reads their
 // rows.
-// Owns also the page extra.
+// page_bounds.cu builds the page extra.
 //
 // Measured (H100 80GB, 21 November 2026, 32 heads, 8 KV heads, head_dim 128, 1024 tokens a head, cold L2, graph replays, of
 // which an empty one takes 3 us), us, and dense decode's in brackets: 1 x 32k 37 (64), 8 x 32k 114 (363), 32 x 8k 287 (363).
@@ -13,22 +13,6 @@
 #include "attention/cuda/select_rows.cuh"
 
 namespace {
-
-// ---- the page extra ----
-
-// The page extra, [16][2][DIM]: smallest and largest key element of every channel, for each unit. Grid: (pages, KV heads); a
-// warp has two units. Bytes: K once; writes an eighth of it.
-template <int DIM>
-__global__ void __launch_bounds__(BOUND_THREADS)
-    build_bounds_kernel(const int32_t *pages, const bf16 *k, size_t size, char *data) {
-    sl_start_next();
-    sl_wait_previous();
-    size_t block = (size_t)pages[blockIdx.x] * gridDim.y + blockIdx.y;
-    for (int u = threadIdx.x / 32; u < PAGE_UNITS; u += BOUND_THREADS / 32)
-        find_bounds<DIM>(k + (block * SL_PAGE + u * UNIT) * DIM, UNIT, (bf16 *)(data + block * size) + u * 2 * DIM);
-}
-
-// ---- the method ----
 
 // Most units of a head.
 int units_of(const sl_attn_spec *spec, int n_kv) {
@@ -82,15 +66,6 @@ void account_bounds(const sl_attn_geom *geom, const sl_attn_spec *, int n_kv, sl
 }
 
 } // namespace
-
-template <int DIM> static void launch_build_bounds(const sl_kv_device_build *b) {
-    sl_launch(build_bounds_kernel<DIM>, dim3(b->n, b->n_kv_heads), dim3(BOUND_THREADS), 0, (cudaStream_t)b->stream, b->pages,
-              b->k, b->size, (char *)b->data);
-}
-
-void sl_cuda_build_bounds(const sl_kv_device_build *b) {
-    SL_WITH_HEAD_DIM(b->head_dim, launch_build_bounds, b);
-}
 
 // Counts the bounds of built pages, and the keys of the newest page, whose bounds each step finds anew.
 void sl_cuda_account_bounds(const sl_attn_geom *geom, int n_kv, sl_attn_stats *stats) {

@@ -39,7 +39,7 @@ enum { DIM = 64 };
 
 // One head over one cache, to test the draw alone, on exact masses that are made here, for one query and specification after
 // another.
-typedef struct lab {
+typedef struct fixture {
     ref_cache c;
     sl_attn_spec spec;
     sl_attn_decode_args args;
@@ -48,10 +48,10 @@ typedef struct lab {
     sl_attn_report report;
     sl_rng_id id;
     double total, mu[DIM], norm; // of the stored masses; |mu|
-} lab;
+} fixture;
 
-static lab *lab_open(int n, uint64_t seed) {
-    lab *l = calloc(1, sizeof *l);
+static fixture *fixture_open(int n, uint64_t seed) {
+    fixture *l = calloc(1, sizeof *l);
     int blocks = (n + 31) / 32;
     l->c = ref_cache_new(1, 1, DIM, 1, &n, 1, seed);
     // Values with a mean: without one, the output of a flat head is so close to 0 that a relative error needs every row.
@@ -80,7 +80,7 @@ static lab *lab_open(int n, uint64_t seed) {
     return l;
 }
 
-static void lab_close(lab *l) {
+static void fixture_close(fixture *l) {
     free(l->head.masses.stored), free(l->head.masses.ref), free(l->head.masses.cum);
     free(l->head.draws.row), free(l->head.draws.count), free(l->head.draws.inv_pi), free(l->head.draws.scratch);
     free(l->head.rows), free(l->head.coef), free(l->head.score), free(l->head.out);
@@ -88,14 +88,14 @@ static void lab_close(lab *l) {
     free(l);
 }
 
-static void lab_spec(lab *l, const char *attn) {
+static void fixture_spec(fixture *l, const char *attn) {
     sl_error err;
     ref_decode(&l->c, attn, 0, 1, 1, 0); // builds the page extras
     CHECK_OK(sl_attn_parse(attn, &l->spec, &err), err);
     l->group = sl_group_of(&l->args, 0, 0);
 }
 
-static void lab_query(lab *l, double scale, uint64_t seed) { // after a first lab_spec
+static void fixture_query(fixture *l, double scale, uint64_t seed) { // after a first fixture_spec
     sl_masses *masses = &l->head.masses;
     float score[SL_CHUNK + 16];
     l->id.position = (uint32_t)seed; // every query has draws of its own
@@ -116,7 +116,7 @@ static void lab_query(lab *l, double scale, uint64_t seed) { // after a first la
     l->norm = sqrt(l->norm);
 }
 
-static double mass_of(const lab *l, int j) {
+static double mass_of(const fixture *l, int j) {
     return (double)sl_masses_of_row(&l->head.masses, j) / l->total;
 }
 
@@ -125,7 +125,7 @@ typedef struct drawn {
     double weight;                     // n_s / b
 } drawn;
 
-static drawn draw(lab *l, uint32_t seed) {
+static drawn draw(fixture *l, uint32_t seed) {
     drawn d = {.weight = 1};
     l->id.seed = seed;
     l->head.draw->run(&l->head);
@@ -140,7 +140,7 @@ static drawn draw(lab *l, uint32_t seed) {
 }
 
 // Relative errors of D, N and N / D of the drawn rows, against all rows with the same masses.
-static void true_errors(const lab *l, double error[3]) {
+static void true_errors(const fixture *l, double error[3]) {
     double D = 0, N[DIM] = {0}, off = 0, off_out = 0;
     for (int i = 0; i < l->head.draws.n; i++) {
         int j = l->head.draws.row[i];
@@ -163,13 +163,13 @@ static void true_errors(const lab *l, double error[3]) {
 // that one row is further off is 900 * 6e-7 = 5e-4.
 static void uniform_sample(void) {
     enum { N = 1000, R = 2000 };
-    lab *l = lab_open(N, test_seed);
+    fixture *l = fixture_open(N, test_seed);
     static double seen[N];
     static int fixed[N];
     memset(seen, 0, sizeof seen), memset(fixed, 0, sizeof fixed);
     drawn first = {0};
-    lab_spec(l, "vattention:sink=16:window=16:top=0.05:base=0.1:epsilon=1:verify=denominator");
-    lab_query(l, 0.5, test_seed);
+    fixture_spec(l, "vattention:sink=16:window=16:top=0.05:base=0.1:epsilon=1:verify=denominator");
+    fixture_query(l, 0.5, test_seed);
     for (uint32_t r = 0; r < R; r++) {
         drawn d = draw(l, r);
         if (r == 0) first = d;
@@ -187,34 +187,34 @@ static void uniform_sample(void) {
     for (int j = 0; j < N; j++)
         if (!fixed[j]) CHECK_NEAR(seen[j], R * f, 5 * sqrt(R * f * (1 - f)));
     for (int j = 0; j < 16; j++) CHECK(fixed[j] && fixed[N - 1 - j]);
-    lab_close(l);
+    fixture_close(l);
 }
 
 static void residual_of_few_rows(void) { // 0, 1 and 2 rows are all read; of more rows, at least two
     for (int n = 32; n < 36; n++) {
-        lab *l = lab_open(n, test_seed + n);
-        lab_spec(l, "vattention:sink=16:window=16:top=0:base=0:epsilon=1:delta=0.5:verify=denominator");
-        lab_query(l, 0, test_seed);
+        fixture *l = fixture_open(n, test_seed + n);
+        fixture_spec(l, "vattention:sink=16:window=16:top=0:base=0:epsilon=1:delta=0.5:verify=denominator");
+        fixture_query(l, 0, test_seed);
         drawn d = draw(l, 7);
         CHECK_INT(l->head.draws.n, n < 35 ? n : 34);
         CHECK_INT(d.n_sample, n < 35 ? 0 : 2);
         if (n < 35) CHECK(l->report.error_bound == 0);
         CHECK_INT(l->report.budget, n < 35 ? n - 32 : 2);
         CHECK_INT(l->report.tries, 1);
-        lab_close(l);
+        fixture_close(l);
     }
 }
 
 static void no_spread(void) { // equal scores: the base sample is enough for D at any epsilon, and exact
     double error[3];
-    lab *l = lab_open(3000, test_seed);
-    lab_spec(l, "vattention:base=0.02:epsilon=0.0001:verify=denominator");
-    lab_query(l, 0, test_seed);
+    fixture *l = fixture_open(3000, test_seed);
+    fixture_spec(l, "vattention:base=0.02:epsilon=0.0001:verify=denominator");
+    fixture_query(l, 0, test_seed);
     drawn d = draw(l, 1);
     true_errors(l, error);
     CHECK_INT(d.n_sample, (int)ceil(0.02 * d.n_residual));
     CHECK(l->report.error_bound < 1e-6 && error[0] < 1e-6);
-    lab_close(l);
+    fixture_close(l);
 }
 
 // ---- the number of rows ----
@@ -231,7 +231,7 @@ static int descending(const void *a, const void *b) {
     return x > y ? -1 : x < y;
 }
 
-static figures read_base(const lab *l, drawn d, int k) {
+static figures read_base(const fixture *l, drawn d, int k) {
     figures f = {.n_s = d.n_residual, .m = d.n_sample};
     double e = 0, squares = 0, N[DIM] = {0}, sum[DIM] = {0}, ev = 0, mean = 0;
     int n = l->head.masses.n;
@@ -289,15 +289,15 @@ static void budgets_by_formula(void) {
     static const double epsilons[2][3] = {{0.1, 0.1, 0.3}, {0.1, 0.3, 1}}, scales[2][2] = {{0.3, 1.5}, {0.2, 0.4}};
     static const double bases[] = {0.05, 0.05, 0.003};
     const double delta = 0.1;
-    lab *l = lab_open(N, test_seed);
+    fixture *l = fixture_open(N, test_seed);
     static int32_t base[N];
     for (int i = 0; i < 18; i++) {
         int verify = i % 3, hoeffding = i / 3 % 2, k = i / 6 == 1;
         double epsilon = epsilons[hoeffding][verify];
         char spec[200];
         snprintf(spec, sizeof spec, "vattention:sink=32:window=32:top=0.02:base=%g:epsilon=1:verify=denominator", bases[i / 6]);
-        lab_spec(l, spec);
-        lab_query(l, i / 6 == 2 ? 0.2 : scales[hoeffding][k], test_seed + k);
+        fixture_spec(l, spec);
+        fixture_query(l, i / 6 == 2 ? 0.2 : scales[hoeffding][k], test_seed + k);
         drawn d = draw(l, 3);
         CHECK_INT(d.n_sample, (int)ceil(bases[i / 6] * d.n_residual));
         figures f = read_base(l, d, (int)ceil(0.02 * N));
@@ -306,7 +306,7 @@ static void budgets_by_formula(void) {
             if (l->head.draws.inv_pi[at] != 1) base[n_base++] = l->head.draws.row[at];
         snprintf(spec, sizeof spec, "vattention:sink=32:window=32:top=0.02:base=%g:epsilon=%g:delta=%g:verify=%s:bound=%s",
                  bases[i / 6], epsilon, delta, verify_names[verify], hoeffding ? "hoeffding" : "clt");
-        lab_spec(l, spec);
+        fixture_spec(l, spec);
         drawn got = draw(l, 3);
         for (int at = 0; at < l->head.draws.n && found < n_base; at++) found += l->head.draws.row[at] == base[found];
         CHECK_INT(found, n_base); // the base sample is a part of the larger sample
@@ -317,7 +317,7 @@ static void budgets_by_formula(void) {
             CHECK(unit > 0.99 * f.n_s && l->report.error_bound == 0);
             continue;
         }
-        // The lab splits delta in thousandths, the method in fiftieths. Sums over the base sample are in fp32.
+        // This file splits delta in thousandths, the method in fiftieths. Sums over the base sample are in fp32.
         double rest = hoeffding ? 0 : 1 / f.n_s, b = got.n_sample, slack = verify == 2 && !hoeffding ? 2e-3 : 1e-4;
         double want = fmax(f.m, ceil(unit / (1 + unit * rest))), error = epsilon * sqrt(unit * (1 / b - rest));
         if (!(fabs(b - want) <= 1 + slack * want)) FAIL("%s: %g rows, expected %g", spec, b, want);
@@ -326,7 +326,7 @@ static void budgets_by_formula(void) {
         if (!(fabs(l->report.error_bound / error - 1) < slack))
             FAIL("%s: the bound is %.9g, expected %.9g", spec, l->report.error_bound, error);
     }
-    lab_close(l);
+    fixture_close(l);
 }
 
 static void normal_quantiles(void) { // Phi(x) = p; values of tables
@@ -350,14 +350,14 @@ static void coverage(int verify, const char *bound, double epsilon, double base)
     const double delta = 0.1;
     int exceeded = 0, runs = 0, asked = 0, exceeded_asked = 0, seeds = 40 / SCALE;
     for (int i = 0; i < 3; i++) {
-        lab *l = lab_open(lengths[i], test_seed + i);
+        fixture *l = fixture_open(lengths[i], test_seed + i);
         double limit = epsilon * sqrt(2000.0 / lengths[i]), error[3];
         char spec[200];
         snprintf(spec, sizeof spec, "vattention:sink=32:window=32:top=0.05:base=%g:epsilon=%.9g:delta=%g:verify=%s:bound=%s",
                  base, limit, delta, verify_names[verify], bound);
-        lab_spec(l, spec);
+        fixture_spec(l, spec);
         for (int query = 0; query < 9; query++) {
-            lab_query(l, scales[query % 3], test_seed + 100 * i + query);
+            fixture_query(l, scales[query % 3], test_seed + 100 * i + query);
             for (int seed = 0; seed < seeds; seed++, runs++) {
                 drawn d = draw(l, (uint32_t)(test_seed + seed));
                 int by_budget = d.n_sample > (int)ceil(base * d.n_residual);
@@ -368,7 +368,7 @@ static void coverage(int verify, const char *bound, double epsilon, double base)
                 asked += by_budget, exceeded_asked += by_budget && error[verify] > limit;
             }
         }
-        lab_close(l);
+        fixture_close(l);
     }
     printf(
         "      %s, %s, epsilon %g, delta %g: %d of %d exceed it (%.1f%% to %.1f%%, 95%% confidence); %d of %d where more than "
@@ -402,17 +402,17 @@ static void coverage_output(void) {
 static void error_follows_epsilon(void) {
     static const double epsilons[] = {0.03, 0.06, 0.12};
     double x[3], y[3], sxx = 0, sxy = 0, mx = 0, my = 0;
-    lab *l = lab_open(20000, test_seed);
+    fixture *l = fixture_open(20000, test_seed);
     for (int i = 0; i < 3; i++) {
         char spec[160];
         double square = 0;
         int R = 400 / SCALE;
         snprintf(spec, sizeof spec, "vattention:sink=32:window=32:top=0.01:base=0.0025:epsilon=%g:verify=denominator",
                  epsilons[i]);
-        lab_spec(l, spec);
+        fixture_spec(l, spec);
         for (int r = 0; r < R; r++) {
             double error[3];
-            if (r % 50 == 0) lab_query(l, 1, test_seed + r);
+            if (r % 50 == 0) fixture_query(l, 1, test_seed + r);
             drawn d = draw(l, (uint32_t)r);
             CHECK(d.n_sample > (int)ceil(0.0025 * d.n_residual)); // 0: every row
             true_errors(l, error);
@@ -420,28 +420,28 @@ static void error_follows_epsilon(void) {
         }
         x[i] = log(epsilons[i]), y[i] = 0.5 * log(square), mx += x[i] / 3, my += y[i] / 3;
     }
-    lab_close(l);
+    fixture_close(l);
     for (int i = 0; i < 3; i++) sxx += pow(x[i] - mx, 2), sxy += (x[i] - mx) * (y[i] - my);
     printf("      slope of log error on log epsilon: %.3f\n", sxy / sxx);
     CHECK(sxy / sxx > 0.8 && sxy / sxx < 1.2);
 }
 
 static void hoeffding_asks_for_more(void) {
-    lab *l = lab_open(6000, test_seed);
+    fixture *l = fixture_open(6000, test_seed);
     for (int i = 0; i < 9; i++) {
         int rows[2];
         for (int h = 0; h < 2; h++) {
             char spec[160];
             snprintf(spec, sizeof spec, "vattention:epsilon=0.5:sink=32:window=32:top=0.1:base=0.02:verify=%s:bound=%s",
                      verify_names[i % 3], h ? "hoeffding" : "clt");
-            lab_spec(l, spec);
-            lab_query(l, 0.5 * (1 + i / 3), test_seed + i);
+            fixture_spec(l, spec);
+            fixture_query(l, 0.5 * (1 + i / 3), test_seed + i);
             draw(l, (uint32_t)i);
             rows[h] = l->head.draws.n;
         }
         CHECK(rows[1] >= rows[0]);
     }
-    lab_close(l);
+    fixture_close(l);
 }
 
 static const test_case cases[] = {

@@ -16,7 +16,7 @@ static const double DELTA = 0.1;
 
 // ---- the draw of one head ----
 
-typedef struct bench {
+typedef struct fixture {
     ref_cache c; // QUERIES heads of one KV head
     sl_attn_spec spec;
     sl_attn_decode_args args;
@@ -26,18 +26,18 @@ typedef struct bench {
     double *e;            // [N] stored masses as shares of their total
     double D, N_all[DIM]; // sum of e; of e v
     double error[3];      // of the last draw: denominator, numerator, output
-} bench;
+} fixture;
 
-static bench *bench_open(double scale, uint64_t seed) {
+static fixture *fixture_open(double scale, uint64_t seed) {
     static const int n = N;
-    bench *b = calloc(1, sizeof *b);
+    fixture *b = calloc(1, sizeof *b);
     b->c = ref_cache_new(QUERIES, 1, DIM, 1, &n, scale, seed);
     ref_add_to_values(&b->c, 1);
     b->e = malloc(N * sizeof *b->e);
     return b;
 }
 
-static void bench_close(bench *b) {
+static void fixture_close(fixture *b) {
     sl_head *x = &b->head;
     free(x->masses.stored), free(x->masses.ref), free(x->masses.cum);
     free(x->draws.row), free(x->draws.count), free(x->draws.inv_pi), free(x->draws.scratch);
@@ -48,7 +48,7 @@ static void bench_close(bench *b) {
 }
 
 // Sets up query `index` of the cache: its stored masses, and the exact values of the estimates.
-static void bench_query(bench *b, const char *attn, int index) {
+static void fixture_query(fixture *b, const char *attn, int index) {
     sl_error err;
     sl_head *x = &b->head;
     CHECK_OK(sl_attn_parse(attn, &b->spec, &err), err);
@@ -92,7 +92,7 @@ static void bench_query(bench *b, const char *attn, int index) {
 }
 
 // One draw, with its errors relative to D, |N| and |N / D|. Returns the number of sampled rows, 0 where every row was taken.
-static int bench_draw(bench *b, uint32_t seed) {
+static int fixture_draw(fixture *b, uint32_t seed) {
     sl_head *x = &b->head;
     double D = 0, sum[DIM] = {0}, of_n = 0, of_out = 0, norm = 0;
     int n_sampled = 0;
@@ -130,17 +130,17 @@ static tally cover(double scale, double base, int verify, const char *bound, dou
     char attn[200];
     snprintf(attn, sizeof attn, "vattention:sink=32:window=32:top=0.01:base=%g:epsilon=%g:delta=%g:verify=%s:bound=%s", base,
              epsilon, DELTA, names[verify], bound);
-    bench *b = bench_open(scale, test_seed);
+    fixture *b = fixture_open(scale, test_seed);
     for (int query = 0; query < QUERIES; query++) {
-        bench_query(b, attn, query);
+        fixture_query(b, attn, query);
         for (int seed = 0; seed < 40 / SCALE; seed++) {
-            int rows = bench_draw(b, (uint32_t)(test_seed + 1000 * query + seed));
+            int rows = fixture_draw(b, (uint32_t)(test_seed + 1000 * query + seed));
             t.runs++, t.rows += rows, t.whole += rows == 0;
             t.exceeded += b->error[verify] > epsilon;
             t.heavy += (int)b->report.heavy_tail, t.kurtosis = fmax(t.kurtosis, b->report.kurtosis);
         }
     }
-    bench_close(b);
+    fixture_close(b);
     printf("      | %s | %g | %s | %s | %g | %.1f%% (%.1f to %.1f) | %.0f | %.0f%% | %.0f | %.0f%% |\n",
            scale > 2 ? "heavy" : "mild", base, names[verify], bound, epsilon, 100.0 * t.exceeded / t.runs,
            100 * (1 - upper_share(t.runs - t.exceeded, t.runs)), 100 * upper_share(t.exceeded, t.runs), t.rows / t.runs,

@@ -1,0 +1,29 @@
+// attention/cuda/page_bounds.cu - builds the page extra "key bounds" on CUDA (propose_bounds.c states the layout). It is a file
+// of its own, because the methods that read the bounds need the page extra, and the page extra needs its builder.
+#include "attention/cuda/head_dim.cuh"
+#include "attention/cuda/score_bounds.cuh"
+
+namespace {
+
+// The page extra, [16][2][DIM]: smallest and largest key element of every channel, for each unit. Grid: (pages, KV heads); a
+// warp has two units. Bytes: K once; writes an eighth of it.
+template <int DIM>
+__global__ void __launch_bounds__(BOUND_THREADS)
+    build_bounds_kernel(const int32_t *pages, const bf16 *k, size_t size, char *data) {
+    sl_start_next();
+    sl_wait_previous();
+    size_t block = (size_t)pages[blockIdx.x] * gridDim.y + blockIdx.y;
+    for (int u = threadIdx.x / 32; u < PAGE_UNITS; u += BOUND_THREADS / 32)
+        find_bounds<DIM>(k + (block * SL_PAGE + u * UNIT) * DIM, UNIT, (bf16 *)(data + block * size) + u * 2 * DIM);
+}
+
+} // namespace
+
+template <int DIM> static void launch_build_bounds(const sl_kv_device_build *b) {
+    sl_launch(build_bounds_kernel<DIM>, dim3(b->n, b->n_kv_heads), dim3(BOUND_THREADS), 0, (cudaStream_t)b->stream, b->pages,
+              b->k, b->size, (char *)b->data);
+}
+
+void sl_cuda_build_bounds(const sl_kv_device_build *b) {
+    SL_WITH_HEAD_DIM(b->head_dim, launch_build_bounds, b);
+}
