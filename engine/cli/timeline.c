@@ -300,7 +300,7 @@ void cli_timeline_stats(const cli_timeline *t, FILE *out) {
             cli_per_second(t->n_prefill, t->prefill_ms), cli_per_second(t->prefill_flops, t->prefill_ms) * 1e-9);
     if (t->n_feed)
         fprintf(out, "feed: %.2f ms, %d tokens, %.2f tok/s\n", t->feed_ms, t->n_feed, cli_per_second(t->n_feed, t->feed_ms));
-    fprintf(out, "decode: %.2f ms, %d runs, %.2f tok/s\n", t->decode_ms, t->n_decode,
+    fprintf(out, "decode: %.2f ms, %d steps, %.2f tok/s\n", t->decode_ms, t->n_decode,
             cli_per_second(t->n_decode, t->decode_ms));
     fprintf(out, "bandwidth: %.2f GB/s, %.0f bytes a step\n", step_ms > 0 ? bytes / step_ms * 1e-6 : 0,
             steps ? bytes / steps : 0);

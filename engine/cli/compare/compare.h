@@ -1,5 +1,5 @@
-// engine/cli/compare/compare.h - types and functions that the files of sleigh compare share: cmd_compare.c (prompts and order
-// of work), compare_runs.c (runs of one prompt), compare_print.c (output) and compare_plot.c (plots).
+// engine/cli/compare/compare.h - the state of sleigh compare, which its files share: cmd_compare.c (prompts and order of work),
+// compare_runs.c (runs of one prompt), compare_print.c (output) and compare_plot.c (plots).
 #ifndef SLEIGH_COMPARE_H
 #define SLEIGH_COMPARE_H
 
@@ -72,18 +72,5 @@ typedef struct compare {
     double switch_ms, first_ms, other_ms;
     json_t *rows; // -o json: one object per prompt
 } compare;
-
-// compare_runs.c: runs one prompt and fills answers and values.
-int compare_run_prompt(compare *c, const compare_prompt *p, sl_error *err);
-int compare_differ_at(const sl_ids *a, const sl_ids *b); // index of the first difference; -1: equal
-
-// compare_print.c
-json_t *compare_rows(const compare *c, sl_error *err); // [attn.n] a flat object of figures per method; NULL: SL_ERR_MEMORY
-int compare_print_prompt(compare *c, const compare_prompt *p, int index, sl_error *err);
-int compare_print_summary(compare *c, json_t *rows, sl_error *err);
-
-// compare_plot.c: --plot, errors of heads against S, and of each layer and head.
-int compare_plot_check(const compare *c, sl_error *err);
-int compare_plot(const compare *c, const json_t *rows, sl_error *err);
 
 #endif

@@ -1,4 +1,5 @@
 // engine/cli/compare/compare_plot.c - the plots of sleigh compare: errors of heads on identical states.
+#include "engine/cli/compare/compare_plot.h"
 #include "engine/cli/compare/compare.h"
 #include "engine/cli/output/plot.h"
 

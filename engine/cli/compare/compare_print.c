@@ -1,8 +1,10 @@
 // engine/cli/compare/compare_print.c - the output of sleigh compare. md: the answers to each prompt as they come, and three
 // tables at the end. csv: the figures of the tables, one row per method. json: everything, with heads and tokens. It prints no
 // times, so equal runs print equal bytes.
+#include "engine/cli/compare/compare_print.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/compare/compare.h"
+#include "engine/cli/compare/compare_runs.h"
 #include "engine/cli/io.h"
 #include "engine/cli/output/print_json.h"
 #include "engine/cli/output/rows.h"

@@ -6,6 +6,7 @@
 // In the teacher-forced run, dense attention and the methods alternate on one engine, BLOCK steps at a time, each on its fork
 // of the dense prefix. Only BLOCK rows of dense logits are kept, so memory is O(vocabulary) at any length. A switch of method
 // makes a GPU record its step again; BLOCK steps share this cost.
+#include "engine/cli/compare/compare_runs.h"
 #include "engine/cli/compare/compare.h"
 #include "engine/cli/io.h"
 #include "engine/cli/output/progress_bar.h"

@@ -1,7 +1,8 @@
 // engine/cli/generate/cmd_generate.c - sleigh generate: reads a prompt, streams the generated text to stdout, and prints
 // statistics to stderr.
 #include "engine/cli/commands.h"
-#include "engine/cli/generate/generate.h"
+#include "engine/cli/generate/jsonl.h"
+#include "engine/cli/generate/parallel.h"
 #include "engine/cli/io.h"
 #include "engine/cli/process.h"
 #include "engine/cli/run.h"

@@ -4,8 +4,8 @@
 // question are tokenized as one text; the common prefix with the tokens of the context alone counts as the context. One session
 // serves all lines: the rows of a common prefix of two consecutive contexts are kept. A line may name its method
 // ("attn") and the sequence number that keys its random numbers ("seq"), so that one prefill serves many methods.
+#include "engine/cli/generate/jsonl.h"
 #include "engine/base/json.h"
-#include "engine/cli/generate/generate.h"
 #include "engine/cli/io.h"
 #include "engine/cli/output/print_json.h"
 #include "engine/cli/output/progress_bar.h"

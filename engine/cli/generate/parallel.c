@@ -4,8 +4,8 @@
 // All prompts are read, tokenized and checked first. Then each group of N lines is prefilled line by line and decoded together.
 // Finished slots are not refilled until the whole batch ends. A line with another method starts a new group, because the engine
 // decodes with one plan at a time. An answer does not depend on the other lines of its group.
+#include "engine/cli/generate/parallel.h"
 #include "engine/base/json.h"
-#include "engine/cli/generate/generate.h"
 #include "engine/cli/grow.h"
 #include "engine/cli/io.h"
 #include "engine/cli/output/print_json.h"
