@@ -56,7 +56,7 @@ TEST_SRC  += $(call sources,tests,*.cu)
 CPPFLAGS  += -DSLEIGH_CUDA -I$(CUDA_HOME)/include
 LDLIBS    += -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcublasLt -lcudart_static -lrt -ldl -lpthread -lstdc++
 # Machine code for each architecture, and PTX of the last one without "a" for newer GPUs.
-NVCCFLAGS := -std=c++17 -O3 -lineinfo -Xcompiler -Wall,-Wextra $(CUDA_OPT) \
+NVCCFLAGS := -std=c++17 -O3 -lineinfo -Werror cross-execution-space-call -Xcompiler -Wall,-Wextra $(CUDA_OPT) \
     $(foreach a,$(CUDA_ARCH),-gencode=arch=compute_$(a),code=sm_$(a)) \
     $(foreach a,$(lastword $(filter-out %a,$(CUDA_ARCH))),-gencode=arch=compute_$(a),code=compute_$(a))
 endif
