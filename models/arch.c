@@ -5,7 +5,7 @@
 #include <string.h>
 
 // clang-format off
-#define ARCHS(X) X(llama) X(mistral)
+#define ARCHS(X) X(llama) X(mistral) X(qwen2) X(qwen3)
 // clang-format on
 
 #define DECLARE(NAME) extern const sl_arch sl_arch_##NAME;

@@ -16,10 +16,12 @@ struct sl_arch;
 
 typedef struct sl_config {
     const struct sl_arch *arch;                                                 // models/arch.h
-    char model_type[32];                                                        // "llama", "mistral"
+    char model_type[32];                                                        // "llama", "mistral", "qwen2", "qwen3"
     int n_vocab, hidden, n_ffn, n_layers, n_heads, n_kv_heads, head_dim, n_ctx; // n_ctx: max_position_embeddings
     float norm_eps;
-    int tied; // 1: lm_head is the embedding table
+    int tied;         // 1: lm_head is the embedding table
+    int has_qkv_bias; // q, k and v have biases (Qwen2.5)
+    int has_qk_norm;  // query heads and key heads are normed (Qwen3)
     float rope_theta;
     sl_rope_type rope_type;
     float rope_factor, rope_low_freq, rope_high_freq; // linear RoPE uses rope_factor only

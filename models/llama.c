@@ -1,4 +1,5 @@
-// models/llama.c - the Llama architecture: Llama 2, 3, 3.1, 3.2 and Mistral 7B are this file with other numbers.
+// models/llama.c - the Llama architecture: Llama 2, 3, 3.1, 3.2 and Mistral 7B are this file with other numbers. Qwen2.5 and
+// Qwen3 are this file with biases or norms of q, k and v (models/qwen.c).
 //
 //   x = embed[id]
 //   for each layer:  x += o attention(rope(q h), rope(k h), v h),       h = rmsnorm(x, attn_norm)
@@ -6,7 +7,7 @@
 //   logits = head rmsnorm(x, norm)
 //
 // The file calls the backend's operations. It knows nothing of devices, sessions or attention methods.
-#include "models/arch.h"
+#include "models/llama.h"
 #include "models/config_fields.h"
 
 // ---- config.json ----
@@ -24,12 +25,14 @@ static int read_config(const sl_json_file *f, sl_config *c, sl_error *err) {
 // ---- tensors ----
 
 typedef struct layer_weights {
-    sl_weight attn_norm; // [hidden]
-    sl_weight q, k, v;   // [n_heads * head_dim][hidden], [n_kv_heads * head_dim][hidden] twice
-    sl_weight o;         // [hidden][n_heads * head_dim]
-    sl_weight mlp_norm;  // [hidden]
-    sl_weight gate, up;  // [n_ffn][hidden]
-    sl_weight down;      // [hidden][n_ffn]
+    sl_weight attn_norm;              // [hidden]
+    sl_weight q, k, v;                // [n_heads * head_dim][hidden], [n_kv_heads * head_dim][hidden] twice
+    sl_weight q_bias, k_bias, v_bias; // [n_heads * head_dim], [n_kv_heads * head_dim] twice; if config.has_qkv_bias
+    sl_weight q_norm, k_norm;         // [head_dim]; if config.has_qk_norm
+    sl_weight o;                      // [hidden][n_heads * head_dim]
+    sl_weight mlp_norm;               // [hidden]
+    sl_weight gate, up;               // [n_ffn][hidden]
+    sl_weight down;                   // [hidden][n_ffn]
 } layer_weights;
 
 typedef struct llama_weights {
@@ -39,11 +42,11 @@ typedef struct llama_weights {
     layer_weights layers[];
 } llama_weights;
 
-static size_t weights_size(const sl_config *c) {
+size_t sl_llama_weights_size(const sl_config *c) {
     return sizeof(llama_weights) + c->n_layers * sizeof(layer_weights);
 }
 
-// q, k and v, and gate and up: one operation reads them together (sl_backend.qkv, .gate_up).
+// q, k and v, their biases, and gate and up: one operation reads them together (sl_backend.qkv, .gate_up).
 static void declare_layer(sl_model_weights *w, int i, layer_weights *l) {
     const sl_config *c = w->config;
     int q_dim = c->n_heads * c->head_dim, kv_dim = c->n_kv_heads * c->head_dim;
@@ -51,6 +54,15 @@ static void declare_layer(sl_model_weights *w, int i, layer_weights *l) {
     sl_model_weights_add(w, &l->q, q_dim, c->hidden, 0, "model.layers.%d.self_attn.q_proj.weight", i);
     sl_model_weights_add(w, &l->k, kv_dim, c->hidden, SL_TENSOR_JOINED, "model.layers.%d.self_attn.k_proj.weight", i);
     sl_model_weights_add(w, &l->v, kv_dim, c->hidden, SL_TENSOR_JOINED, "model.layers.%d.self_attn.v_proj.weight", i);
+    if (c->has_qkv_bias) {
+        sl_model_weights_add(w, &l->q_bias, 0, q_dim, 0, "model.layers.%d.self_attn.q_proj.bias", i);
+        sl_model_weights_add(w, &l->k_bias, 0, kv_dim, SL_TENSOR_JOINED, "model.layers.%d.self_attn.k_proj.bias", i);
+        sl_model_weights_add(w, &l->v_bias, 0, kv_dim, SL_TENSOR_JOINED, "model.layers.%d.self_attn.v_proj.bias", i);
+    }
+    if (c->has_qk_norm) {
+        sl_model_weights_add(w, &l->q_norm, 0, c->head_dim, 0, "model.layers.%d.self_attn.q_norm.weight", i);
+        sl_model_weights_add(w, &l->k_norm, 0, c->head_dim, 0, "model.layers.%d.self_attn.k_norm.weight", i);
+    }
     sl_model_weights_add(w, &l->o, c->hidden, q_dim, 0, "model.layers.%d.self_attn.o_proj.weight", i);
     sl_model_weights_add(w, &l->mlp_norm, 0, c->hidden, 0, "model.layers.%d.post_attention_layernorm.weight", i);
     sl_model_weights_add(w, &l->gate, c->n_ffn, c->hidden, 0, "model.layers.%d.mlp.gate_proj.weight", i);
@@ -58,7 +70,7 @@ static void declare_layer(sl_model_weights *w, int i, layer_weights *l) {
     sl_model_weights_add(w, &l->down, c->hidden, c->n_ffn, 0, "model.layers.%d.mlp.down_proj.weight", i);
 }
 
-static void declare(sl_model_weights *w) {
+void sl_llama_declare(sl_model_weights *w) {
     const sl_config *c = w->config;
     llama_weights *model = w->fields;
     sl_model_weights_add(w, &model->embed, c->n_vocab, c->hidden, SL_TENSOR_LOOKUP, "model.embed_tokens.weight");
@@ -77,7 +89,7 @@ typedef struct scratch {
     void *h;    // act [max_rows][hidden]: normed
     void *att;  // act [max_rows][n_heads * head_dim]
     void *act;  // act [max_rows][n_ffn]
-    void *work; // act [max_rows][the larger of n_heads * head_dim + 2 * n_kv_heads * head_dim and 2 * n_ffn]
+    void *work; // act [max_rows][the larger of what qkv (sl_qkv) and gate_up need]
 } scratch;
 
 static char *take(size_t *at, char *base, size_t size) {
@@ -89,7 +101,8 @@ static char *take(size_t *at, char *base, size_t size) {
 // The layout from base on; returns its size.
 static size_t lay_out(const sl_config *c, const sl_backend *be, size_t rows, char *base, scratch *s) {
     size_t q_dim = (size_t)c->n_heads * c->head_dim, kv_dim = (size_t)c->n_kv_heads * c->head_dim, at = 0;
-    size_t qkv = q_dim + 2 * kv_dim, gate_up = 2 * (size_t)c->n_ffn, act = rows * be->act_size;
+    size_t qkv = (q_dim + 2 * kv_dim) * (c->has_qkv_bias || c->has_qk_norm ? SL_QKV_PARTS : 1), gate_up = 2 * (size_t)c->n_ffn,
+           act = rows * be->act_size;
     s->x = (float *)take(&at, base, rows * c->hidden * sizeof(float));
     s->h = take(&at, base, act * c->hidden);
     s->att = take(&at, base, act * q_dim);
@@ -98,7 +111,7 @@ static size_t lay_out(const sl_config *c, const sl_backend *be, size_t rows, cha
     return at;
 }
 
-static size_t scratch_size(const sl_config *c, const sl_backend *be, int max_rows) {
+size_t sl_llama_scratch_size(const sl_config *c, const sl_backend *be, int max_rows) {
     scratch unused;
     return lay_out(c, be, max_rows, NULL, &unused);
 }
@@ -128,7 +141,13 @@ static void run_layer(const sl_batch *b, int layer, int first, const scratch *s)
                                          .n_kv_heads = c->n_kv_heads,
                                          .k_layer = kv.k,
                                          .v_layer = kv.v,
-                                         .work = s->work});
+                                         .work = s->work,
+                                         .q_bias = c->has_qkv_bias ? &l->q_bias : NULL,
+                                         .k_bias = c->has_qkv_bias ? &l->k_bias : NULL,
+                                         .v_bias = c->has_qkv_bias ? &l->v_bias : NULL,
+                                         .q_norm = c->has_qk_norm ? &l->q_norm : NULL,
+                                         .k_norm = c->has_qk_norm ? &l->k_norm : NULL,
+                                         .norm_eps = c->norm_eps});
     if (n == 0) return;
     b->attend(b, layer, first, n, q, s->att);
     be->linear(be, &l->o, s->att, n, b->mode, position, 1, x);
@@ -137,7 +156,7 @@ static void run_layer(const sl_batch *b, int layer, int first, const scratch *s)
     be->linear(be, &l->down, s->act, n, b->mode, position, 1, x);
 }
 
-static void logits(const sl_batch *b, int first, int n, float *out) {
+void sl_llama_logits(const sl_batch *b, int first, int n, float *out) {
     const sl_backend *be = b->backend;
     const sl_config *c = b->weights->config;
     const llama_weights *w = b->weights->fields;
@@ -148,7 +167,7 @@ static void logits(const sl_batch *b, int first, int n, float *out) {
     be->linear(be, &w->head, s.h, n, b->logits_mode, b->ranges[0].position + row, 0, out);
 }
 
-static void forward(const sl_batch *b) {
+void sl_llama_forward(const sl_batch *b) {
     const sl_backend *be = b->backend;
     const sl_config *c = b->weights->config;
     const llama_weights *w = b->weights->fields;
@@ -159,7 +178,7 @@ static void forward(const sl_batch *b) {
     be->prepare_rope(be, &b->weights->rope, b->rows, b->n_rows);
     be->embed(be, &w->embed, b->ids, b->n_rows, s.x);
     for (int i = 0; i < c->n_layers; i++) run_layer(b, i, i + 1 < c->n_layers ? 0 : b->n_rows - b->n_out, &s);
-    if (b->n_out && b->logits) logits(b, 0, b->n_out, b->logits);
+    if (b->n_out && b->logits) sl_llama_logits(b, 0, b->n_out, b->logits);
 }
 
 // ---- the tables ----
@@ -168,20 +187,20 @@ const sl_arch sl_arch_llama = {
     .model_type = "llama",
     .architecture = "LlamaForCausalLM",
     .read_config = read_config,
-    .weights_size = weights_size,
-    .declare = declare,
-    .scratch_size = scratch_size,
-    .forward = forward,
-    .logits = logits,
+    .weights_size = sl_llama_weights_size,
+    .declare = sl_llama_declare,
+    .scratch_size = sl_llama_scratch_size,
+    .forward = sl_llama_forward,
+    .logits = sl_llama_logits,
 };
 
 const sl_arch sl_arch_mistral = {
     .model_type = "mistral",
     .architecture = "MistralForCausalLM",
     .read_config = read_config,
-    .weights_size = weights_size,
-    .declare = declare,
-    .scratch_size = scratch_size,
-    .forward = forward,
-    .logits = logits,
+    .weights_size = sl_llama_weights_size,
+    .declare = sl_llama_declare,
+    .scratch_size = sl_llama_scratch_size,
+    .forward = sl_llama_forward,
+    .logits = sl_llama_logits,
 };

@@ -52,11 +52,16 @@ static int keep_rows(void *ctx, int first, int n_rows, const float *logits, sl_e
     return 0;
 }
 
-static float *all_logits(const char *device, const char *dir, const int32_t *ids, int n, int chunk) {
+// Logits of n tokens: a prefill of all but the last n_decoded tokens, which are decoded one by one.
+static float *all_logits(const char *device, const char *dir, const int32_t *ids, int n, int n_decoded, int chunk) {
     model_fixture r = fixture_on(device, dir, n, 1, chunk);
     rows out = {malloc((size_t)n * r.n_vocab * sizeof(float)), r.n_vocab};
     sl_session *s = model_fixture_session(&r, 0);
-    CHECK_OK(sl_prefill_logits(s, ids, n, keep_rows, &out, NULL, &err), err);
+    CHECK_OK(sl_prefill_logits(s, ids, n - n_decoded, keep_rows, &out, NULL, &err), err);
+    for (int i = n - n_decoded; i < n; i++) {
+        CHECK_OK(sl_decode(&s, 1, ids + i, &err), err);
+        CHECK_OK(keep_rows(&out, i, 1, sl_session_logits(s), &err), err);
+    }
     sl_session_free(s);
     model_fixture_close(&r);
     return out.data;
@@ -68,10 +73,13 @@ static void logits_of(const char *dir, int n) {
     int n_vocab = sl_model_config(model)->n_vocab;
     sl_model_free(model);
     int32_t *ids = test_ids(n, n_vocab, test_seed);
-    float *want = all_logits("cpu", dir, ids, n, 512), *got = all_logits("cuda", dir, ids, n, 100);
-    double e = relative(got, want, (size_t)n * n_vocab);
-    printf("      %s: relative error of %d rows of logits %.3g\n", dir, n, e);
-    if (!(e <= LOGITS_RELATIVE)) FAIL("%s: relative error of the logits %.3g > %.3g", dir, e, LOGITS_RELATIVE);
+    enum { DECODED = 16 };
+    float *want = all_logits("cpu", dir, ids, n, DECODED, 512), *got = all_logits("cuda", dir, ids, n, DECODED, 100);
+    size_t prefilled = (size_t)(n - DECODED) * n_vocab, decoded = (size_t)DECODED * n_vocab;
+    double e = relative(got, want, prefilled), d = relative(got + prefilled, want + prefilled, decoded);
+    printf("      %s: relative error of %d rows of logits %.3g, of %d decode steps %.3g\n", dir, n - DECODED, e, DECODED, d);
+    if (!(e <= LOGITS_RELATIVE && d <= LOGITS_RELATIVE))
+        FAIL("%s: relative error of the logits %.3g, %.3g > %.3g", dir, e, d, LOGITS_RELATIVE);
     free(ids), free(want), free(got);
 }
 
@@ -81,7 +89,8 @@ static void logits_tiny(void) {
 
 // The golden models whose shapes the kernels support. The others must be refused with the reason, before any upload.
 static void logits_goldens(void) {
-    static const char *const names[] = {"f16", "f32", "gqa", "headdim80", "mha", "mistral", "sharded", "tied"};
+    static const char *const names[] = {"f16",     "f32",  "gqa",   "headdim80",  "mha",   "mistral",
+                                        "sharded", "tied", "qwen2", "qwen2-tied", "qwen3", "qwen3-tied"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char dir[128];
         snprintf(dir, sizeof dir, "tests/goldens/%s", names[i]);
@@ -190,12 +199,12 @@ static void chunks_bits(void) {
     int32_t *ids = test_ids(N, r.n_vocab, test_seed);
     int n_vocab = r.n_vocab;
     model_fixture_close(&r);
-    float *want = all_logits("cuda", "models/tiny", ids, N, N);
+    float *want = all_logits("cuda", "models/tiny", ids, N, 0, N);
     static const int chunks[] = {1024, 300, 64, 17};
     for (int i = 0; i < 4; i++) {
         char what[64];
         snprintf(what, sizeof what, "chunks of %d", chunks[i]);
-        float *got = all_logits("cuda", "models/tiny", ids, N, chunks[i]);
+        float *got = all_logits("cuda", "models/tiny", ids, N, 0, chunks[i]);
         check_bits(got, want, N * n_vocab, what);
         free(got);
     }
@@ -210,24 +219,29 @@ static int length_of(int i) { // while it grows, the sequence crosses borders of
     return lengths[i];
 }
 
-// Makes sequence i of the batch test and prefills it.
-static sl_session *grown(model_fixture *r, int i) {
-    int32_t *ids = test_ids(length_of(i), r->n_vocab, test_seed + i);
+// Makes sequence i of the batch test, of at most `longest` tokens, and prefills it.
+static sl_session *grown_to(model_fixture *r, int i, int longest) {
+    int n = 1 + (length_of(i) - 1) % longest;
+    int32_t *ids = test_ids(n, r->n_vocab, test_seed + i);
     sl_session *s = model_fixture_session(r, i);
-    CHECK_OK(sl_prefill(s, ids, length_of(i), NULL, &err), err);
+    CHECK_OK(sl_prefill(s, ids, n, NULL, &err), err);
     free(ids);
     return s;
+}
+
+static sl_session *grown(model_fixture *r, int i) {
+    return grown_to(r, i, 1024);
 }
 
 static int32_t fed(const model_fixture *r, int i, int step) {
     return (int32_t)((i * 131 + step * 17 + 7) % (r->n_vocab - 16));
 }
 
-static void batch_bits(void) {
-    model_fixture r = fixture_on("cuda", "models/tiny", 1200, BATCH, 0);
+static void check_batch(const char *dir, int longest) {
+    model_fixture r = fixture_on("cuda", dir, longest + STEPS, BATCH, 0);
     float *want = malloc((size_t)BATCH * r.n_vocab * sizeof *want);
     for (int i = 0; i < BATCH; i++) { // alone
-        sl_session *s = grown(&r, i);
+        sl_session *s = grown_to(&r, i, longest);
         for (int step = 0; step < STEPS; step++) {
             int32_t id = fed(&r, i, step);
             CHECK_OK(sl_decode(&s, 1, &id, &err), err);
@@ -238,7 +252,7 @@ static void batch_bits(void) {
     for (int turn = 0; turn < 2; turn++) { // together, in two orders of the batch
         sl_session *batch[BATCH];
         int32_t ids[BATCH];
-        for (int i = 0; i < BATCH; i++) batch[turn ? BATCH - 1 - i : i] = grown(&r, i);
+        for (int i = 0; i < BATCH; i++) batch[turn ? BATCH - 1 - i : i] = grown_to(&r, i, longest);
         for (int step = 0; step < STEPS; step++) {
             for (int i = 0; i < BATCH; i++) ids[turn ? BATCH - 1 - i : i] = fed(&r, i, step);
             CHECK_OK(sl_decode(batch, BATCH, ids, &err), err);
@@ -251,6 +265,14 @@ static void batch_bits(void) {
     }
     free(want);
     model_fixture_close(&r);
+}
+
+static void batch_bits(void) {
+    check_batch("models/tiny", 1024);
+}
+static void batch_bits_qwen(void) { // biases; norms of heads
+    check_batch("tests/goldens/qwen2", 300);
+    check_batch("tests/goldens/qwen3-tied", 300);
 }
 
 // Device memory in use, in bytes.
@@ -437,6 +459,7 @@ static const test_case cases[] = {
     GPU_CASE("greedy-tokens", greedy_tokens),
     GPU_CASE("chunks-bits", chunks_bits),
     GPU_CASE("batch-bits", batch_bits),
+    GPU_CASE("batch-bits-qwen", batch_bits_qwen),
     GPU_CASE("replay-bits", replay_bits),
     WHOLE_GPU_CASE("no-allocation", no_allocation),
     GPU_CASE("batch-grows", batch_grows),

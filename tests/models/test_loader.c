@@ -316,6 +316,9 @@ static void fuzz(void) {
 
 // ---- config.json ----
 
+#define QWEN2(rest) "{\"architectures\":[\"Qwen2ForCausalLM\"],\"model_type\":\"qwen2\",\"num_key_value_heads\":4," rest "}"
+#define QWEN3(rest) "{\"architectures\":[\"Qwen3ForCausalLM\"],\"model_type\":\"qwen3\",\"num_key_value_heads\":4," rest "}"
+
 static void configs(void) {
     sl_config c;
     CHECK_OK(load_config(LLAMA("\"vocab_size\":32000,\"hidden_size\":4096,\"intermediate_size\":11008,\"num_hidden_layers\":32,"
@@ -341,7 +344,15 @@ static void configs(void) {
                          "\"sliding_window\":null,\"rope_theta\":1000000.0,\"num_key_value_heads\":8," SHAPE "}",
                          &c),
              err);
-    CHECK(c.rope_theta == 1e6f && c.rope_type == SL_ROPE_PLAIN);
+    CHECK(c.rope_theta == 1e6f && c.rope_type == SL_ROPE_PLAIN && !c.has_qkv_bias && !c.has_qk_norm);
+    CHECK_OK(load_config(QWEN2(SHAPE ",\"use_sliding_window\":false,\"sliding_window\":131072,\"max_window_layers\":28"), &c),
+             err);
+    CHECK(c.has_qkv_bias && !c.has_qk_norm && c.n_kv_heads == 4);
+    CHECK_OK(load_config(QWEN3(SHAPE ",\"head_dim\":64,\"attention_bias\":false,\"rope_scaling\":null,\"sliding_window\":null,"
+                                     "\"max_window_layers\":36,\"layer_types\":[\"full_attention\"]"),
+                         &c),
+             err);
+    CHECK(!c.has_qkv_bias && c.has_qk_norm && c.head_dim == 64);
     CHECK_OK(
         load_config(LLAMA(SHAPE ",\"rope_parameters\":{\"rope_type\":\"linear\",\"rope_theta\":20000.0,\"factor\":4.0}"), &c),
         err);
@@ -371,7 +382,17 @@ static void config_refusals(void) {
         {LLAMA(SHAPE ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0}"), "\"yarn\""},
         {LLAMA(SHAPE ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":4.0}"), "\"dynamic\""},
         {LLAMA(SHAPE ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0}"), "low_freq_factor is missing"},
-        {"{\"model_type\":\"qwen2\"," SHAPE "}", "model_type is \"qwen2\""},
+        {"{\"model_type\":\"qwen2_moe\"," SHAPE "}", "model_type is \"qwen2_moe\""},
+        {QWEN2(SHAPE ",\"use_sliding_window\":true,\"sliding_window\":4096"), "use_sliding_window is true"},
+        {QWEN2(SHAPE ",\"rope_scaling\":{\"type\":\"yarn\",\"factor\":4.0}"), "\"yarn\""},
+        {QWEN2(SHAPE ",\"layer_types\":[\"full_attention\",\"sliding_attention\"]"), "layer_types"},
+        {QWEN2(SHAPE ",\"mlp_bias\":true"), "mlp_bias"},
+        {"{\"model_type\":\"qwen2\"," SHAPE "}", "num_key_value_heads is missing"},
+        {QWEN3(SHAPE ",\"head_dim\":128,\"attention_bias\":true"), "attention_bias is true"},
+        {QWEN3(SHAPE), "head_dim is missing"},
+        {QWEN3(SHAPE ",\"head_dim\":128,\"architectures\":[\"Qwen3MoeForCausalLM\"]"), "duplicate"},
+        {"{\"model_type\":\"qwen3\",\"architectures\":[\"Qwen2ForCausalLM\"],\"head_dim\":128," SHAPE "}",
+         "architectures begins with"},
         {"{" SHAPE "}", "model_type"},
         {"{\"model_type\":\"llama\",\"architectures\":[\"LlamaForSequenceClassification\"]," SHAPE "}", "architectures"},
         {LLAMA(SHAPE ",\"head_dim\":72"), "head_dim is 72"},
