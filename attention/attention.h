@@ -44,7 +44,7 @@ enum { SL_ATTN_MAX_PARAMS = 12 };
 typedef struct sl_attn_method sl_attn_method;
 
 // A specification: a method with the values of its parameters, parsed from `name[:k=v]*`. `score+value` has two methods: the
-// first gives the scores, the second samples the values.
+// first gives the scores, the second draws rows of V.
 typedef struct sl_attn_spec {
     const sl_attn_method *method;
     double value[SL_ATTN_MAX_PARAMS]; // parallel to method->params
@@ -94,7 +94,7 @@ typedef struct sl_attn_stats {
 
 void sl_attn_stats_add(sl_attn_stats *to, const sl_attn_stats *from);
 
-// 0 for samplers on a GPU: they do not know which heads drew the same row, and leave v_distinct at 0 though rows were read.
+// 0: a sampler on a GPU read the rows. It does not know which heads drew the same row, and leaves v_distinct at 0.
 static inline int sl_attn_knows_distinct(uint64_t v_rows, uint64_t v_distinct) {
     return v_distinct > 0 || v_rows == 0;
 }

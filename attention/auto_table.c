@@ -50,7 +50,7 @@ static int read_text(const char *path, const json_t *root, const char *field, ch
         strcpy(out, text);
         return 0;
     }
-    snprintf(what, sizeof what, "field %s: expected a text of 1 to %zu letters of ASCII", field, size - 1);
+    snprintf(what, sizeof what, "field %s: expected a text of 1 to %zu printable ASCII characters", field, size - 1);
     return bad(path, err, what);
 }
 
@@ -106,7 +106,8 @@ static int read_points(const char *path, const json_t *list, sl_auto_table *t, s
     }
     qsort(t->points, n, sizeof *t->points, by_size);
     for (size_t i = 1; i < n; i++)
-        if (!by_size(&t->points[i - 1], &t->points[i])) return bad(path, err, "field points: two are of the same size");
+        if (!by_size(&t->points[i - 1], &t->points[i]))
+            return bad(path, err, "field points: two points have the same n_seqs and n_kv");
     return 0;
 }
 

@@ -11,9 +11,9 @@
 #include <stdint.h>
 
 enum {
-    SL_BLOCK = 32,         // rows that share an exponent reference (stages.h)
+    SL_BLOCK = 32,         // rows that share an exponent reference (masses.h)
     SL_REF_EMPTY = -32768, // ref of a block whose masses are all 0
-    // The refs of a head that is drawn from lie within +-SL_REF_MOST, 22,180 nats: the refs of sizes p |v| differ by up to 126.
+    // The refs of a head with draws lie within +-SL_REF_MOST, 22,180 nats. The refs of sizes p |v| add up to 126 to them.
     // SL_REF_INVALID marks a block with a larger score or NaN. The masses of such a block are 0 (sl_masses_out_of_range).
     SL_REF_MOST = 32000,
     SL_REF_INVALID = 32767,

@@ -345,10 +345,10 @@ SIMD_INLINE void masses_of_block(const float *s, bf16 *stored, int16_t *ref, uin
         top = v_max(top, x);
     }
     float largest = ceilf(v_max_lane(top));
-    int needs_exact = v_any(unordered) || largest > SL_REF_MOST;
-    if (needs_exact || !(largest > SL_REF_EMPTY)) { // -inf: every row is masked
+    int is_invalid = v_any(unordered) || largest > SL_REF_MOST;
+    if (is_invalid || !(largest > SL_REF_EMPTY)) { // -inf: every row is masked
         memset(stored, 0, SL_BLOCK * sizeof *stored);
-        *ref = needs_exact ? SL_REF_INVALID : SL_REF_EMPTY;
+        *ref = is_invalid ? SL_REF_INVALID : SL_REF_EMPTY;
         *mass = 0;
         return;
     }

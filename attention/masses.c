@@ -26,7 +26,7 @@ void sl_masses_truncate(sl_masses *masses, int n) {
     masses->n = n;
     masses->n_blocks = n / SL_BLOCK;
     for (int b = 0; b < masses->n_blocks; b++) top = masses->ref[b] > top ? masses->ref[b] : top;
-    if (masses->top - top <= 8) return; // the eight bits below a mass of 1 (<< 8) still hold the other rows
+    if (masses->top - top <= 8) return; // masses are multiplied by 2^8, so a shift by at most 8 loses no bits
     for (int b = 0; b < masses->n_blocks; b++) {
         masses->cum[b + 1] = 0;
         for (int i = 0; i < SL_BLOCK; i++) masses->cum[b + 1] += unit_mass(masses->stored[b * SL_BLOCK + i]);

@@ -123,16 +123,16 @@ static int parse_method(char *text, const sl_attn_method **m, double *value, sl_
     return 0;
 }
 
-// `score+value`: the first method must have no draw, and the second must sample values from exact scores.
+// `score+value`: the first method must have no draw, and the second must draw rows of V from exact scores.
 static int check_parts(const sl_attn_spec *spec, sl_error *err) {
     const sl_composition *score = spec->method->stages, *value = spec->plus->stages;
     if (!score || score->draw || score->propose->exact)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %s+%s: %s is no score method, so \"+%s\" cannot follow it",
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %s+%s: %s is not a score method, so \"+%s\" cannot follow it",
                        spec->method->name, spec->plus->name, spec->method->name, spec->plus->name);
     if (!value || !value->draw || !value->propose->exact || value->normaliser != SL_BY_TOTAL)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "--attn %s+%s: %s does not sample values from given scores, as the santa methods do", spec->method->name,
-                       spec->plus->name, spec->plus->name);
+                       "--attn %s+%s: %s does not draw rows of V from given scores, as the santa methods do",
+                       spec->method->name, spec->plus->name, spec->plus->name);
     return 0;
 }
 

@@ -48,7 +48,7 @@ static int schedule_line(sl_attn_plan *plan, const char *path, int line, char *t
     if (!value || (after && *after != '#') || *end || layer < 0 || layer >= plan->n_layers)
         return sl_fail(err, SL_ERR_ARG, "--S-schedule %s: line %d: expected \"LAYER S\" with a layer from 0 to %d", path, line,
                        plan->n_layers - 1);
-    if (seen[layer]++) return sl_fail(err, SL_ERR_ARG, "--S-schedule %s: line %d: layer %ld is there twice", path, line, layer);
+    if (seen[layer]++) return sl_fail(err, SL_ERR_ARG, "--S-schedule %s: line %d: layer %ld occurs twice", path, line, layer);
     sl_error why;
     int rc = sl_attn_set(&plan->layer[layer], "S", value, &why);
     return rc ? sl_fail(err, rc, "--S-schedule %s: line %d: %s", path, line, why.message) : 0;

@@ -143,7 +143,7 @@ static void plans(void) {
     CHECK_STR(out.layer[1].method->name, "santa-is");
     CHECK_STR(out.layer[3].method->name, "santa-pps");
     CHECK_NEAR(sl_attn_get(&out.layer[3], "epsilon"), 0.2, 0);
-    CHECK_ERR(sl_attn_parse("auto+santa", &spec, &err), err, SL_ERR_UNSUPPORTED, "auto is no score method");
+    CHECK_ERR(sl_attn_parse("auto+santa", &spec, &err), err, SL_ERR_UNSUPPORTED, "auto is not a score method");
     CHECK_ERR(sl_attn_parse("auto:S=4", &spec, &err), err, SL_ERR_ARG, "unknown parameter \"S\"");
     sl_model *model;
     sl_engine *engine;
@@ -216,7 +216,7 @@ static void broken(void) {
         {two, "{\"n_seqs\": 1, \"n_kv\": 64, \"us\": [2, -1]}", "field points: number 1: expected"},
         {two, "{\"n_seqs\": 0, \"n_kv\": 64, \"us\": [2, 1]}", "field points: number 1: expected"},
         {two, "{\"n_seqs\": 1, \"n_kv\": 64, \"us\": [2, 1]}, {\"n_seqs\": 1, \"n_kv\": 64, \"us\": [3, 1]}",
-         "field points: two are of the same size"},
+         "field points: two points have the same n_seqs and n_kv"},
         {two, "{", "line 1: "},
     };
     sl_auto_table t;
