@@ -142,6 +142,8 @@ struct sl_session {
 // Before a step: makes the state of the plan's methods and of shadows, zeroed, where it is missing. A layer whose method did
 // not change since the session's last step keeps its state, so sessions with different methods can take turns on one engine.
 int sl_session_sync_state(sl_session *s, sl_error *err);
+// The offset of a layer's part in sl_session.device_state. layer = n_layers: the size of all parts.
+size_t sl_device_state_at(const sl_engine *e, const sl_attn_plan *plan, int layer);
 void sl_session_build_extras(sl_session *s); // builds the page extras of full pages that have none
 // The page table in the backend's memory. A device gets the entries that changed since the last call.
 const int32_t *sl_session_page_table(sl_session *s);

@@ -1,7 +1,7 @@
 // engine/step.c - appends tokens to sessions: prefill, decode, token sampling, and sl_step, which samples and then decodes.
 //
 // Prefill and decode make an sl_batch (models/arch.h) and call the architecture's forward. On a device a decode step goes
-// through a recording (sl_backend.replay). docs/architecture.md shows the path down to a kernel.
+// through a recording (sl_backend.run_step). docs/architecture.md shows the path down to a kernel.
 #include "engine/engine_internal.h"
 
 #include <stdlib.h>
@@ -188,8 +188,8 @@ int sl_decode(sl_session *const *batch, int n, const int32_t *ids, sl_error *err
     if (rc) return rc;
     sl_logits_before_step(e, batch, n, n);
     sl_batch step = decode_batch(batch, n, ids);
-    if (be->replay && !e->observation.observer.fn)
-        be->replay(be, n, arch->forward, &step);
+    if (be->run_step && !e->observation.observer.fn)
+        be->run_step(be, n, arch->forward, &step);
     else
         arch->forward(&step); // an observed step is not recorded: the host looks at every layer
     rc = be->finish(be, err);
@@ -252,7 +252,7 @@ static int step_on_device(sl_session *const *batch, int n, sl_sampler *const *sa
     if (rc) return rc;
     sl_batch step = queue_sampling(e, batch, n, samplers);
     be->copy(be, e->last_logits, e->step_logits, size, size, 1);
-    be->replay(be, n, e->model->config.arch->forward, &step);
+    be->run_step(be, n, e->model->config.arch->forward, &step);
     rc = be->sampled_ids(be, ids, n, err);
     if (rc) return rc;
     sl_logits_after_step(e, batch, n);

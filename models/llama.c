@@ -94,7 +94,7 @@ typedef struct scratch {
 
 static char *take(size_t *at, char *base, size_t size) {
     char *p = base + *at;
-    *at += (size + 255) / 256 * 256;
+    *at += sl_align(size);
     return p;
 }
 
