@@ -92,12 +92,12 @@ struct sl_engine {
     int n_ctx, n_sequences, prefill_chunk, max_rows;
     uint32_t seed;
     int n_sessions;
-    // Buffers of one step, in host memory.
+    // Buffers of one pass (a chunk of a prefill, or a decode step), in host memory.
     sl_workspace workspace; // of attention on the CPU
-    sl_row_range *ranges;   // [n_sequences] of the step's batch
+    sl_row_range *ranges;   // [n_sequences]
     sl_row *rows;           // [max_rows]
     sl_attn_query *queries; // [n_sequences]
-    // Buffers of one step, in the backend's memory.
+    // Buffers of one pass, in the backend's memory.
     void *scratch; // the architecture's activations
     size_t scratch_size;
     sl_row *step_rows;  // [max_rows]; on the CPU the same array as rows

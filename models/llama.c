@@ -82,7 +82,7 @@ void sl_llama_declare(sl_model_weights *w) {
         sl_model_weights_add(w, &model->head, c->n_vocab, c->hidden, 0, "lm_head.weight");
 }
 
-// ---- scratch memory of a step. act: bf16 or fp32 (backend.h) ----
+// ---- scratch memory of a pass. act: bf16 or fp32 (backend.h) ----
 
 typedef struct scratch {
     float *x;   // [max_rows][hidden], the residual stream
@@ -116,7 +116,7 @@ size_t sl_llama_scratch_size(const sl_config *c, const sl_backend *be, int max_r
     return lay_out(c, be, max_rows, NULL, &unused);
 }
 
-// ---- a step ----
+// ---- a pass ----
 
 // One layer over the batch's rows. Rows before `first` only store K and V: in the last layer nothing reads more of them.
 static void run_layer(const sl_batch *b, int layer, int first, const scratch *s) {
