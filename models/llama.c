@@ -8,18 +8,21 @@
 //
 // The file calls the backend's operations. It knows nothing of devices, sessions or attention methods.
 #include "models/llama.h"
-#include "models/config_fields.h"
 
 // ---- config.json ----
 
-static int read_config(const sl_json_file *f, sl_config *c, sl_error *err) {
-    static const sl_refused_field refused[] = {
-        {"attention_bias", "false"}, {"mlp_bias", "false"}, {"sliding_window", "null"}, {0}};
+int sl_llama_read_config(const sl_json_file *f, const sl_refused_field *refused, sl_config *c, sl_error *err) {
     int rc = sl_config_check_string(f, "hidden_act", "silu", err);
     if (!rc) rc = sl_config_refuse(f, refused, err);
     if (!rc) rc = sl_config_refuse(f, sl_config_refused, err);
     if (!rc) rc = sl_config_read_shapes(f, c, err);
     return rc ? rc : sl_config_read_rope(f, c, err);
+}
+
+static int read_config(const sl_json_file *f, sl_config *c, sl_error *err) {
+    static const sl_refused_field refused[] = {
+        {"attention_bias", "false"}, {"mlp_bias", "false"}, {"sliding_window", "null"}, {0}};
+    return sl_llama_read_config(f, refused, c, err);
 }
 
 // ---- tensors ----
@@ -184,23 +187,6 @@ void sl_llama_forward(const sl_batch *b) {
 // ---- the tables ----
 
 const sl_arch sl_arch_llama = {
-    .model_type = "llama",
-    .architecture = "LlamaForCausalLM",
-    .read_config = read_config,
-    .weights_size = sl_llama_weights_size,
-    .declare = sl_llama_declare,
-    .scratch_size = sl_llama_scratch_size,
-    .forward = sl_llama_forward,
-    .logits = sl_llama_logits,
-};
-
+    .model_type = "llama", .architecture = "LlamaForCausalLM", .read_config = read_config, SL_LLAMA_LAYERS};
 const sl_arch sl_arch_mistral = {
-    .model_type = "mistral",
-    .architecture = "MistralForCausalLM",
-    .read_config = read_config,
-    .weights_size = sl_llama_weights_size,
-    .declare = sl_llama_declare,
-    .scratch_size = sl_llama_scratch_size,
-    .forward = sl_llama_forward,
-    .logits = sl_llama_logits,
-};
+    .model_type = "mistral", .architecture = "MistralForCausalLM", .read_config = read_config, SL_LLAMA_LAYERS};
