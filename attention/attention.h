@@ -207,6 +207,7 @@ int sl_attn_set(sl_attn_spec *spec, const char *name, const char *value, sl_erro
 int sl_attn_param_index(const sl_attn_method *method, const char *name); // -1: it has no such parameter
 double sl_attn_get(const sl_attn_spec *spec, const char *name);          // a method of the specification must have it
 int sl_attn_has(const sl_attn_spec *spec, const char *name);
+int sl_attn_same(const sl_attn_spec *a, const sl_attn_spec *b); // 1: the methods and all parameters are equal
 int sl_attn_states_error(const sl_attn_spec *spec); // 1: --epsilon sets the draws, and every head reports its error bound
 int sl_attn_on_gpu(const sl_attn_spec *spec);       // 1: this build decodes with it on a GPU
 // Writes `santa-prop:S=128` into buf: the first parameter, and every parameter that is not at its default.

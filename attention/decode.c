@@ -305,7 +305,7 @@ static void run(call *c) {
     }
 }
 
-static void decode(const sl_attn_decode_args *a) {
+void sl_stages_decode(const sl_attn_decode_args *a) {
     call c = {.args = a, .stages = sl_composition_of(a->spec), .ws = a->ws->data};
     SL_CHECK(a->geom->n_heads / a->geom->n_kv_heads <= SL_MAX_GROUP);
     if (!c.stages.draw) {
@@ -322,4 +322,4 @@ static void decode(const sl_attn_decode_args *a) {
     for (int s = 0; s < a->n_seqs; s++) keep_output(&a->seqs[s], a->geom);
 }
 
-const sl_attn_ops sl_stages_ops = {.workspace = workspace, .decode = decode, .needs = needs, .state = state};
+const sl_attn_ops sl_stages_ops = {.workspace = workspace, .decode = sl_stages_decode, .needs = needs, .state = state};

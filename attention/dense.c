@@ -109,11 +109,7 @@ static size_t workspace(const sl_attn_geom *g, const sl_attn_spec *spec, int n_s
     return decode_bytes > prefill_bytes ? decode_bytes : prefill_bytes;
 }
 
-static void decode(const sl_attn_decode_args *args) {
-    sl_stages_ops.decode(args);
-}
-
-static const sl_attn_ops ops = {.workspace = workspace, .decode = decode, .prefill = prefill};
+static const sl_attn_ops ops = {.workspace = workspace, .decode = sl_stages_decode, .prefill = prefill};
 static const sl_composition stages = {.propose = &sl_propose_exact};
 
 const sl_attn_method sl_method_dense = {

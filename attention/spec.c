@@ -14,6 +14,11 @@ int sl_attn_has(const sl_attn_spec *spec, const char *name) {
     return sl_attn_param_index(spec->method, name) >= 0 || (spec->plus && sl_attn_param_index(spec->plus, name) >= 0);
 }
 
+int sl_attn_same(const sl_attn_spec *a, const sl_attn_spec *b) {
+    if (a->method != b->method || a->plus != b->plus) return 0;
+    return !memcmp(a->value, b->value, sizeof a->value) && !memcmp(a->plus_value, b->plus_value, sizeof a->plus_value);
+}
+
 double sl_attn_get(const sl_attn_spec *spec, const char *name) {
     int i = sl_attn_param_index(spec->method, name);
     if (i >= 0) return spec->value[i];

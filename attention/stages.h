@@ -240,6 +240,7 @@ void sl_exact_head(sl_head *x);
 // ---- the driver of a composition: decode.c ----
 
 // Runs the composition of a call for every sequence and head, over all threads.
-extern const sl_attn_ops sl_stages_ops;
+void sl_stages_decode(const sl_attn_decode_args *args);
+extern const sl_attn_ops sl_stages_ops; // sl_stages_decode, and what it needs
 
 #endif

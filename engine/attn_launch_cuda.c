@@ -1,18 +1,11 @@
-// engine/attn_launch_cuda.c - checks a method and fills the arguments of its launch on a GPU. attn_runner_cuda.c launches the
-// plan's methods, observe_cuda.c also shadows.
-#include "attention/attention_cuda.h"
+// engine/attn_launch_cuda.c - see attn_launch_cuda.h.
+#include "engine/attn_launch_cuda.h"
 #include "attention/stages.h"
-#include "engine/backend/cuda/cuda_backend.h"
-#include "engine/observe_cuda.h"
 
 #include <string.h>
 
-static const sl_attn_cuda_ops *ops_of(const sl_attn_spec *spec) {
-    return spec->method->cuda;
-}
-
 int sl_cuda_needs(const sl_attn_spec *spec, sl_kv_need *out) {
-    return ops_of(spec)->needs ? ops_of(spec)->needs(spec, out) : 0;
+    return spec->method->cuda->needs ? spec->method->cuda->needs(spec, out) : 0;
 }
 
 int sl_cuda_check_method(sl_engine *e, const sl_attn_spec *spec, const char *where, sl_error *err) {
@@ -26,7 +19,7 @@ int sl_cuda_check_method(sl_engine *e, const sl_attn_spec *spec, const char *whe
     if (!sl_attn_on_gpu(spec))
         return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %s%s%s: not offered on a GPU (%s); use --device cpu",
                        spec->method->name, spec->plus ? "+" : "", spec->plus ? spec->plus->name : "", where);
-    int most = spec->plus ? spec->plus->cuda->max_rows : ops_of(spec)->max_rows;
+    int most = spec->plus ? spec->plus->cuda->max_rows : spec->method->cuda->max_rows;
     if (most && e->n_ctx > most)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %s: a context of %d tokens, at most %d on a GPU (%s)",
                        spec->method->name, e->n_ctx, most, where);

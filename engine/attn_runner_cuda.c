@@ -1,60 +1,64 @@
 // engine/attn_runner_cuda.c - attention on the GPU: translates a batch into the arguments of a method's kernels.
 //
 // sl_backend.stream makes the engine's GPU the current device, so every launch here and in observe_cuda.c goes to that GPU.
-#include "attention/attention_cuda.h"
+#include "engine/attn_launch_cuda.h"
 #include "engine/backend/cuda/cuda_backend.h"
 #include "engine/observe_cuda.h"
-#include "engine/engine_internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const sl_attn_cuda_ops *ops_of(const sl_attn_spec *spec) {
-    return spec->method->cuda;
-}
-
 static size_t state_size(const sl_engine *e, const sl_attn_spec *spec) {
-    return ops_of(spec)->state ? ops_of(spec)->state(&e->geom, spec) : 0;
+    return spec->method->cuda->state ? spec->method->cuda->state(&e->geom, spec) : 0;
 }
 
 // Sets at[layer], the offset of the layer's method in the workspace. Layers of equal specification share a part. Returns the
-// size.
+// size of the workspace.
 static size_t lay_out(const sl_engine *e, const sl_attn_plan *plan, size_t *at) {
     size_t total = 0;
     for (int i = 0; i < plan->n_layers; i++) {
         const sl_attn_spec *spec = &plan->layer[i];
         int same = 0;
-        while (same < i && memcmp(&plan->layer[same], spec, sizeof *spec)) same++;
+        while (same < i && !sl_attn_same(&plan->layer[same], spec)) same++;
         at[i] = same < i ? at[same] : total;
-        if (same == i) total += (ops_of(spec)->workspace(&e->geom, spec, e->n_sequences, 1, e->n_ctx) + 255) / 256 * 256;
+        if (same == i) total += sl_align(spec->method->cuda->workspace(&e->geom, spec, e->n_sequences, 1, e->n_ctx));
     }
     return total;
 }
 
-static int prepare(sl_engine *e, const sl_attn_plan *plan, sl_error *err) {
+// Reserves the workspace of the plan. After an error the workspace and the offsets of the previous plan stay.
+static int reserve(sl_engine *e, const sl_attn_plan *plan, sl_error *err) {
     const sl_backend *be = e->backend;
-    int rc = 0;
-    for (int i = 0; !rc && i < plan->n_layers; i++) {
-        char where[32];
-        snprintf(where, sizeof where, "layer %d", i);
-        rc = sl_cuda_check_method(e, &plan->layer[i], where, err);
-    }
-    if (rc) return rc;
-    if (!e->step_ws_at) e->step_ws_at = malloc(e->geom.n_layers * sizeof *e->step_ws_at);
+    size_t *at = malloc(e->geom.n_layers * sizeof *at), size = at ? lay_out(e, plan, at) : 0;
+    void *ws = e->step_ws;
     e->step_stats_size = sizeof(sl_attn_cuda_stats);
     if (!e->step_stats) e->step_stats = be->alloc(be, e->step_stats_size);
-    if (!e->step_ws_at || !e->step_stats) return sl_fail(err, SL_ERR_MEMORY, "--attn: out of memory");
-    size_t size = lay_out(e, plan, e->step_ws_at);
-    if (size > e->step_ws_size) {
-        void *ws = be->alloc(be, size);
-        if (!ws) return sl_fail(err, SL_ERR_MEMORY, "--attn: %zu MiB of scratch memory on the GPU: out of memory", size >> 20);
+    if (size > e->step_ws_size) ws = be->alloc(be, size);
+    if (!at || !e->step_stats || (size && !ws)) {
+        free(at);
+        if (ws != e->step_ws) be->release(be, ws, size);
+        return sl_fail(err, SL_ERR_MEMORY, "--attn: %zu MiB of scratch memory on the GPU: out of memory", size >> 20);
+    }
+    free(e->step_ws_at);
+    e->step_ws_at = at;
+    if (ws != e->step_ws) {
         be->release(be, e->step_ws, e->step_ws_size);
         e->step_ws = ws;
         e->step_ws_size = size;
     }
     be->clear(be, e->step_ws, e->step_ws_size); // kernels expect counters of zero
     return 0;
+}
+
+static int prepare(sl_engine *e, const sl_attn_plan *plan, sl_error *err) {
+    int rc = 0;
+    for (int i = 0; !rc && i < plan->n_layers; i++) {
+        char where[32];
+        snprintf(where, sizeof where, "layer %d", i);
+        rc = sl_cuda_check_method(e, &plan->layer[i], where, err);
+    }
+    return rc ? rc : reserve(e, plan, err);
 }
 
 static void prefill(const sl_batch *b, int layer, int first, int n, sl_queries q, void *out) {
@@ -78,7 +82,7 @@ static void prefill(const sl_batch *b, int layer, int first, int n, sl_queries q
         .ws = e->step_ws,
         .stream = b->backend->stream(b->backend),
     };
-    ops_of(&dense)->prefill(&args);
+    sl_method_dense.cuda->prefill(&args);
 }
 
 static void attend(const sl_batch *b, int layer, int first, int n, sl_queries q, void *out) {
@@ -97,11 +101,11 @@ static void attend(const sl_batch *b, int layer, int first, int n, sl_queries q,
     args.out = out;
     args.stats = e->step_stats;
     args.ws = (char *)e->step_ws + e->step_ws_at[layer];
-    for (int i = 0; i < layer; i++) args.state_at += (state_size(e, &plan->layer[i]) + 255) / 256 * 256;
+    args.state_at = sl_device_state_at(e, plan, layer);
     if (e->observation.observer.fn)
         sl_cuda_observe(b, &args);
     else
-        ops_of(args.spec)->decode(&args);
+        args.spec->method->cuda->decode(&args);
 }
 
 // Counts what dense attention would read, and what methods read whose reads follow from the length.
@@ -116,7 +120,7 @@ static void account(sl_engine *e, sl_session *const *sessions, int n) {
                                   .dense_k_rows = rows * g->n_kv_heads,
                                   .dense_v_rows = rows * g->n_heads,
                                   .dense_bytes = rows * g->n_kv_heads * g->head_dim * 2 * sizeof(bf16)};
-            if (ops_of(spec)->account) ops_of(spec)->account(g, spec, n_kv, &step);
+            if (spec->method->cuda->account) spec->method->cuda->account(g, spec, n_kv, &step);
             sl_attn_stats_add(&e->stats, &step);
         }
 }

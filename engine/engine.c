@@ -64,8 +64,9 @@ int sl_device_name(const char *device, char *buf, size_t size, sl_error *err) {
 
 int sl_device_arithmetic(const char *device, char *buf, size_t size, sl_error *err) {
     const sl_backend *cpu;
-    if (sl_device_is_gpu(device)) return sl_device_name(device, buf, size, err);
-    int rc = sl_cpu_init(0, &cpu, err);
+    int index, rc = parse_device(device, &index, err);
+    if (rc || index != ON_CPU) return rc ? rc : sl_device_name(device, buf, size, err);
+    rc = sl_cpu_init(sl_cpu_threads(), &cpu, err); // engines keep their number of threads
     if (!rc) sl_cpu_arithmetic(buf, size);
     return rc;
 }
@@ -247,10 +248,9 @@ void sl_engine_free(sl_engine *e) {
 // ---- attention ----
 
 int sl_engine_set_attention(sl_engine *e, const sl_attn_plan *plan, sl_error *err) {
-    sl_attn_spec dense;
+    const sl_attn_spec dense = {.method = &sl_method_dense};
     sl_attn_plan copy;
-    int rc = sl_attn_parse("dense", &dense, err);
-    if (!rc) rc = sl_attn_plan_init(&copy, e->geom.n_layers, &dense, err);
+    int rc = sl_attn_plan_init(&copy, e->geom.n_layers, &dense, err);
     if (rc) return rc;
     if (plan) {
         SL_CHECK(plan->n_layers == copy.n_layers);

@@ -92,12 +92,12 @@ struct sl_engine {
     int n_ctx, n_sequences, prefill_chunk, max_rows;
     uint32_t seed;
     int n_sessions;
-    // Buffers of one step, in host memory.
+    // Buffers of one pass (a chunk of a prefill, or a decode step), in host memory.
     sl_workspace workspace; // of attention on the CPU
-    sl_row_range *ranges;   // [n_sequences] of the step's batch
+    sl_row_range *ranges;   // [n_sequences]
     sl_row *rows;           // [max_rows]
     sl_attn_query *queries; // [n_sequences]
-    // Buffers of one step, in the backend's memory.
+    // Buffers of one pass, in the backend's memory.
     void *scratch; // the architecture's activations
     size_t scratch_size;
     sl_row *step_rows;  // [max_rows]; on the CPU the same array as rows
@@ -142,6 +142,8 @@ struct sl_session {
 // Before a step: makes the state of the plan's methods and of shadows, zeroed, where it is missing. A layer whose method did
 // not change since the session's last step keeps its state, so sessions with different methods can take turns on one engine.
 int sl_session_sync_state(sl_session *s, sl_error *err);
+// The offset of a layer's part in sl_session.device_state. layer = n_layers: the size of all parts.
+size_t sl_device_state_at(const sl_engine *e, const sl_attn_plan *plan, int layer);
 void sl_session_build_extras(sl_session *s); // builds the page extras of full pages that have none
 // The page table in the backend's memory. A device gets the entries that changed since the last call.
 const int32_t *sl_session_page_table(sl_session *s);

@@ -93,8 +93,12 @@ int sl_model_materialise(sl_model *model, int n_threads, const sl_progress *prog
         sl_dummy_quantiles(quantiles);
         for (int i = 0; i < sl_tensors_count(model->tensors); i++)
             make_tensor(sl_tensors_at(model->tensors, i), quantiles, n_threads, progress, &done, total);
-        sl_model_weights_free(&model->weights);
-        rc = sl_model_weights_bind(&model->config, model->tensors, &model->weights, err);
+        sl_model_weights bound;
+        rc = sl_model_weights_bind(&model->config, model->tensors, &bound, err);
+        if (!rc) {
+            sl_model_weights_free(&model->weights);
+            model->weights = bound;
+        }
     }
     free(quantiles);
     return rc;

@@ -8,6 +8,7 @@
 // means over heads are exact, but single heads are not told apart. Effective samples and bounds are unknown: NaN. Outputs are
 // bf16: the rounding of both outputs contributes about 0.002 to a relative error.
 #include "engine/backend/cuda/cuda.h"
+#include "engine/attn_launch_cuda.h"
 #include "engine/observe_cuda.h"
 
 #include <math.h>
@@ -32,15 +33,11 @@ typedef struct results {
     float *masses;               // [n][n_heads][max_pages]
 } results;
 
-static size_t rounded(size_t size) {
-    return (size + 255) / 256 * 256;
-}
-
 // *outs, *counts: bytes of the outputs and of the counts. Returns the bytes of the block.
 static size_t results_size(const sl_engine *e, const sl_observation *o, int n, size_t *outs, size_t *counts) {
     size_t n_launches = o->device->n_launches, heads = (size_t)n * e->geom.n_heads;
-    *outs = rounded(n_launches * heads * e->geom.head_dim * sizeof(bf16));
-    *counts = rounded(n_launches * n * sizeof(sl_attn_cuda_stats));
+    *outs = sl_align(n_launches * heads * e->geom.head_dim * sizeof(bf16));
+    *counts = sl_align(n_launches * n * sizeof(sl_attn_cuda_stats));
     return *outs + *counts + heads * o->max_pages * sizeof(float);
 }
 
@@ -84,7 +81,7 @@ void sl_cuda_free_observation(sl_engine *e, sl_observation *o) {
 static void lay_out(const sl_engine *e, struct sl_device_observation *d) {
     for (int i = 0; i < d->n_specs; i++) {
         d->ws_at[i] = d->ws_size;
-        d->ws_size += rounded(d->specs[i].method->cuda->workspace(&e->geom, &d->specs[i], 1, 1, e->n_ctx));
+        d->ws_size += sl_align(d->specs[i].method->cuda->workspace(&e->geom, &d->specs[i], 1, 1, e->n_ctx));
     }
 }
 

@@ -1,5 +1,4 @@
-// engine/observe_cuda.h - launches of attention methods on a GPU (attn_launch_cuda.c), the observer on a GPU (observe_cuda.c),
-// and the kernel that only an observer needs (page_masses.cu).
+// engine/observe_cuda.h - the observer on a GPU (observe_cuda.c), and the kernel that only an observer needs (page_masses.cu).
 #ifndef SLEIGH_CUDA_OBSERVE_H
 #define SLEIGH_CUDA_OBSERVE_H
 
@@ -9,17 +8,6 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-// ---- attn_launch_cuda.c ----
-
-int sl_cuda_needs(const sl_attn_spec *spec, sl_kv_need *out); // page extras of a method
-// SL_ERR_UNSUPPORTED when decode with spec is not offered here. Makes the pool keep its page extras. where: for the message,
-// "layer 3".
-int sl_cuda_check_method(sl_engine *e, const sl_attn_spec *spec, const char *where, sl_error *err);
-// The arguments of a launch of spec on a layer's queries. The caller fills in n_seqs, rows, out, stats, ws and state_at. Makes
-// the engine's GPU the current device.
-sl_attn_cuda_decode_args sl_cuda_decode_args_of(sl_engine *e, const sl_attn_spec *spec, int layer, const bf16 *q);
-sl_attn_stats sl_cuda_counted(const sl_attn_cuda_stats *counted); // the counts of kernels as statistics
 
 // ---- observe_cuda.c ----
 

@@ -17,35 +17,32 @@ static void free_state(sl_session *s) {
     s->device_state = NULL;
 }
 
-// 1 when a state of one specification serves the other: the method and all parameters are equal. A zeroed spec equals none.
-static int same_spec(const sl_attn_spec *a, const sl_attn_spec *b) {
-    if (a->method != b->method || a->plus != b->plus) return 0;
-    return !memcmp(a->value, b->value, sizeof a->value) && !memcmp(a->plus_value, b->plus_value, sizeof a->plus_value);
-}
-
 static int fail_no_state(const sl_attn_spec *spec, size_t size, sl_error *err) {
     return sl_fail(err, SL_ERR_MEMORY, "--attn %s: state of %zu bytes: out of memory", spec->method->name, size);
 }
 
-// On a device one block holds the states of all layers, each 256-byte aligned. It is made anew when the method of any layer
-// changes.
+size_t sl_device_state_at(const sl_engine *e, const sl_attn_plan *plan, int layer) {
+    size_t at = 0;
+    for (int i = 0; i < layer; i++) at += sl_align(e->attention->state_size(e, &plan->layer[i]));
+    return at;
+}
+
+// On a device one block holds the states of all layers. It is made anew when the method of any layer changes.
 static int sync_device_state(sl_session *s, sl_error *err) {
-    sl_engine *e = s->engine;
-    const sl_backend *be = e->backend;
-    size_t total = 0;
-    int i = 0;
-    while (i < e->geom.n_layers && same_spec(&s->state[i].spec, &s->plan->layer[i])) i++;
-    if (i == e->geom.n_layers) return 0;
+    const sl_engine *e = s->engine;
+    const sl_attn_plan *plan = s->plan;
+    int i = 0, n_layers = e->geom.n_layers;
+    while (i < n_layers && sl_attn_same(&s->state[i].spec, &plan->layer[i])) i++;
+    if (i == n_layers) return 0;
     free_state(s);
-    for (i = 0; i < e->geom.n_layers; i++) {
-        s->state[i].size = e->attention->state_size(e, &s->plan->layer[i]);
-        total += (s->state[i].size + 255) / 256 * 256;
-    }
-    if (total > 0 && !(s->device_state = be->alloc(be, total))) return fail_no_state(&s->plan->layer[0], total, err);
+    size_t total = sl_device_state_at(e, plan, n_layers);
+    for (i = 0; i + 1 < n_layers && !e->attention->state_size(e, &plan->layer[i]);) i++; // the error names this layer's method
+    if (total && !(s->device_state = e->backend->alloc(e->backend, total))) return fail_no_state(&plan->layer[i], total, err);
     s->device_state_size = total;
-    for (size_t at = i = 0; i < e->geom.n_layers; at += (s->state[i++].size + 255) / 256 * 256) {
-        s->state[i].data = total ? (char *)s->device_state + at : NULL;
-        s->state[i].spec = s->plan->layer[i];
+    for (i = 0; i < n_layers; i++) {
+        size_t size = e->attention->state_size(e, &plan->layer[i]);
+        s->state[i] = (struct sl_method_state){
+            .data = size ? s->device_state + sl_device_state_at(e, plan, i) : NULL, .size = size, .spec = plan->layer[i]};
     }
     return 0;
 }
@@ -55,7 +52,7 @@ static int sync_host_state(sl_session *s, sl_error *err) {
     for (int i = 0; i < e->geom.n_layers; i++) {
         const sl_attn_spec *spec = &s->plan->layer[i];
         struct sl_method_state *state = &s->state[i];
-        if (same_spec(&state->spec, spec)) continue;
+        if (sl_attn_same(&state->spec, spec)) continue;
         free(state->data);
         *state = (struct sl_method_state){0};
         size_t size = e->attention->state_size(e, spec);
@@ -187,11 +184,16 @@ typedef int (*branch_fn)(sl_kv_pool *pool, const sl_kv_seq *src, sl_kv_seq *dst,
 static int branch(const sl_session *s, int n_tokens, uint32_t sequence, branch_fn fn, sl_session **out, sl_error *err) {
     if (n_tokens < 0 || n_tokens > s->kv.n_tokens)
         return sl_fail(err, SL_ERR_ARG, "fork at %d tokens: the session has %d", n_tokens, s->kv.n_tokens);
-    int rc = sl_session_new(s->engine, sequence, out, err);
+    sl_session *made;
+    int rc = sl_session_new(s->engine, sequence, &made, err);
     if (rc) return rc;
-    rc = fn(&s->engine->pool, &s->kv, &(*out)->kv, n_tokens, err);
-    if (rc) sl_session_free(*out);
-    return rc; // the first step makes the methods' state
+    rc = fn(&s->engine->pool, &s->kv, &made->kv, n_tokens, err);
+    if (rc) {
+        sl_session_free(made);
+        return rc;
+    }
+    *out = made; // its first step makes the methods' state
+    return 0;
 }
 
 int sl_session_fork(const sl_session *s, int n_tokens, uint32_t sequence, sl_session **out, sl_error *err) {

@@ -1,13 +1,13 @@
 // engine/step.c - appends tokens to sessions: prefill, decode, token sampling, and sl_step, which samples and then decodes.
 //
-// Prefill and decode make an sl_batch (models/arch.h) and call the architecture's forward. On a device a decode step goes
-// through a recording (sl_backend.replay). docs/architecture.md shows the path down to a kernel.
+// Prefill and decode make an sl_batch (models/arch.h), the input of one pass, and call the architecture's forward. On a device
+// a decode step goes through a recording (sl_backend.run_step). docs/architecture.md shows the path down to a kernel.
 #include "engine/engine_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-// ---- the batch of a step ----
+// ---- the batch of a pass ----
 
 static int check_ids(const sl_engine *e, const int32_t *ids, int n, sl_error *err) {
     for (int i = 0; i < n; i++)
@@ -88,27 +88,28 @@ int sl_prefill(sl_session *s, const int32_t *ids, int n, const sl_progress *prog
     sl_logits_before_step(e, &s, 1, 1);
     for (int i = 0; i < n; i += e->prefill_chunk) {
         int m = n - i < e->prefill_chunk ? n - i : e->prefill_chunk;
-        sl_batch step = prefill_batch(s, ids + i, m);
-        step.n_out = i + m == n;
-        e->model->config.arch->forward(&step);
+        sl_batch pass = prefill_batch(s, ids + i, m);
+        pass.n_out = i + m == n;
+        e->model->config.arch->forward(&pass);
         s->kv.n_tokens += m;
         sl_progress_report(progress, i + m, n);
     }
     rc = e->backend->finish(e->backend, err);
-    if (!rc) sl_logits_after_step(e, &s, 1);
+    if (rc) return rc;
+    sl_logits_after_step(e, &s, 1);
     sl_session_build_extras(s);
-    return rc;
+    return 0;
 }
 
-// The logits of rows [first, first + n) of a step, to host memory [n][n_vocab]. Waits. A device makes as many at a time as
+// The logits of rows [first, first + n) of a pass, to host memory [n][n_vocab]. Waits. A device makes as many at a time as
 // step_logits holds.
-static int download_logits(sl_engine *e, const sl_batch *step, int first, int n, float *logits, sl_error *err) {
+static int download_logits(sl_engine *e, const sl_batch *pass, int first, int n, float *logits, sl_error *err) {
     const sl_backend *be = e->backend;
     size_t n_vocab = e->model->config.n_vocab;
     for (int i = 0, most = be->is_device ? e->n_sequences : n; i < n; i += most) {
         int rows = n - i < most ? n - i : most;
         float *to = be->is_device ? e->step_logits : logits;
-        e->model->config.arch->logits(step, first + i, rows, to);
+        e->model->config.arch->logits(pass, first + i, rows, to);
         if (be->is_device) be->download(be, logits + i * n_vocab, to, rows * n_vocab * sizeof(float));
     }
     return be->finish(be, err);
@@ -129,20 +130,20 @@ int sl_prefill_logits(sl_session *s, const int32_t *ids, int n, sl_logits_fn fn,
     sl_logits_before_step(e, &s, 1, e->n_sequences);
     for (int i = 0; !rc && i < n; i += e->prefill_chunk) {
         int m = n - i < e->prefill_chunk ? n - i : e->prefill_chunk;
-        sl_batch step = prefill_batch(s, ids + i, m);
-        step.n_out = m;
-        step.logits = NULL; // in groups, below
-        step.logits_mode = SL_LINEAR_PREFILL;
-        e->model->config.arch->forward(&step);
+        sl_batch pass = prefill_batch(s, ids + i, m);
+        pass.n_out = m;
+        pass.logits = NULL; // in groups, below
+        pass.logits_mode = SL_LINEAR_PREFILL;
+        e->model->config.arch->forward(&pass);
         s->kv.n_tokens += m;
         for (int j = 0; !rc && j < m; j += GROUP) {
             int rows = m - j < GROUP ? m - j : GROUP;
-            rc = download_logits(e, &step, j, rows, logits, err);
+            rc = download_logits(e, &pass, j, rows, logits, err);
             if (rc) break;
             memcpy(s->logits, logits + (rows - 1) * n_vocab, n_vocab * sizeof *logits);
             rc = fn(ctx, i + j, rows, logits, err);
         }
-        sl_progress_report(progress, i + m, n);
+        if (!rc) sl_progress_report(progress, i + m, n);
     }
     sl_logits_forget_row(s);
     free(logits);
@@ -188,8 +189,8 @@ int sl_decode(sl_session *const *batch, int n, const int32_t *ids, sl_error *err
     if (rc) return rc;
     sl_logits_before_step(e, batch, n, n);
     sl_batch step = decode_batch(batch, n, ids);
-    if (be->replay && !e->observation.observer.fn)
-        be->replay(be, n, arch->forward, &step);
+    if (be->run_step && !e->observation.observer.fn)
+        be->run_step(be, n, arch->forward, &step);
     else
         arch->forward(&step); // an observed step is not recorded: the host looks at every layer
     rc = be->finish(be, err);
@@ -252,7 +253,7 @@ static int step_on_device(sl_session *const *batch, int n, sl_sampler *const *sa
     if (rc) return rc;
     sl_batch step = queue_sampling(e, batch, n, samplers);
     be->copy(be, e->last_logits, e->step_logits, size, size, 1);
-    be->replay(be, n, e->model->config.arch->forward, &step);
+    be->run_step(be, n, e->model->config.arch->forward, &step);
     rc = be->sampled_ids(be, ids, n, err);
     if (rc) return rc;
     sl_logits_after_step(e, batch, n);

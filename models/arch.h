@@ -1,7 +1,7 @@
-// models/arch.h - the table of a model architecture, and what one step hands to it.
+// models/arch.h - the table of a model architecture, and the input of one pass.
 //
 // An architecture is one const sl_arch in one file (models/llama.c), and a word in the list of models/arch.c. The table says
-// which config.json it reads, which tensors it has, how much scratch memory a step needs, and how token ids become logits. The
+// which config.json it reads, which tensors it has, how much scratch memory a pass needs, and how token ids become logits. The
 // engine reaches an architecture through its table only. docs/add-an-architecture.md shows how to add one.
 #ifndef SLEIGH_ARCH_H
 #define SLEIGH_ARCH_H
@@ -14,11 +14,11 @@
 struct sl_json_file;
 typedef struct sl_batch sl_batch;
 
-// ---- what one step runs over ----
+// ---- the input of one pass: a chunk of a prefill, or a decode step ----
 
-// Consecutive rows of one session within a batch. A prefill pass is one range of many rows. A decode step is a range of one row
-// for each session. The type can describe a batch of both kinds, but today the engine makes batches of one kind, and attend
-// checks this.
+// Consecutive rows of one session within a pass. A chunk of a prefill is one range of many rows. A decode step is a range of
+// one row for each session. The type can describe a pass of both kinds, but today the engine makes passes of one kind, and
+// attend checks this.
 typedef struct sl_row_range {
     struct sl_session *session; // only the engine reads it
     int first, n_rows;          // rows [first, first + n_rows) of the batch
@@ -41,7 +41,7 @@ struct sl_batch {
     // Attention of rows [first, first + n) in one layer, after their K and V are stored. out: act [n][n_heads * head_dim]. The
     // engine's runner for the backend: engine/attn_runner_host.c, engine/attn_runner_cuda.c.
     void (*attend)(const sl_batch *batch, int layer, int first, int n, sl_queries q, void *out);
-    // Logits of the last n_out rows. n_out 0: the step fills the KV cache only.
+    // Logits of the last n_out rows. n_out 0: the pass fills the KV cache only.
     int n_out;
     sl_linear_mode logits_mode; // of lm_head
     float *logits;              // [n_out][n_vocab], the backend's memory; NULL: the caller calls arch->logits afterwards
@@ -59,8 +59,8 @@ typedef struct sl_arch {
     // (sl_model_weights_add). From this list weights are bound to files, made (dummy weights), placed on a backend and counted.
     size_t (*weights_size)(const sl_config *c);
     void (*declare)(sl_model_weights *w);
-    size_t (*scratch_size)(const sl_config *c, const sl_backend *be, int max_rows); // bytes of a step of up to max_rows rows
-    // Runs a step: embeds the ids, runs the layers, which store K and V, and writes batch->logits. On a device it queues the
+    size_t (*scratch_size)(const sl_config *c, const sl_backend *be, int max_rows); // bytes of a pass of up to max_rows rows
+    // Runs a pass: embeds the ids, runs the layers, which store K and V, and writes batch->logits. On a device it queues the
     // operations. What it queues depends on the numbers in *batch only, never on a sequence's length.
     void (*forward)(const sl_batch *batch);
     // After forward with logits NULL: the final norm and lm_head of rows [first, first + n) of the last n_out rows, to

@@ -1,11 +1,11 @@
 // models/config_fields.c - readers of config.json's fields, which architectures call, and the frequencies of RoPE.
 #include "models/config_fields.h"
-#include "engine/base/json.h"
+#include "attention/attention.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { MAX_DIM = 1 << 20, MAX_GROUP = 64 }; // MAX_GROUP is SL_MAX_GROUP of attention/attention.h
+enum { MAX_DIM = 1 << 20 };
 
 const sl_refused_field sl_config_refused[] = {
     {"quantization_config", "null"},
@@ -87,9 +87,9 @@ int sl_config_read_shapes(const sl_json_file *f, sl_config *c, sl_error *err) {
     if (c->n_heads % c->n_kv_heads)
         return sl_fail(err, SL_ERR_FORMAT, "%s: num_attention_heads %d is not a multiple of num_key_value_heads %d", f->path,
                        c->n_heads, c->n_kv_heads);
-    if (c->n_heads / c->n_kv_heads > MAX_GROUP)
+    if (c->n_heads / c->n_kv_heads > SL_MAX_GROUP)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: %d query heads share a KV head, supported are at most %d", f->path,
-                       c->n_heads / c->n_kv_heads, MAX_GROUP);
+                       c->n_heads / c->n_kv_heads, SL_MAX_GROUP);
     if (c->head_dim % 16 || c->head_dim > 256)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: head_dim is %d, supported are multiples of 16 up to 256", f->path,
                        c->head_dim);

@@ -8,18 +8,21 @@
 //
 // The file calls the backend's operations. It knows nothing of devices, sessions or attention methods.
 #include "models/llama.h"
-#include "models/config_fields.h"
 
 // ---- config.json ----
 
-static int read_config(const sl_json_file *f, sl_config *c, sl_error *err) {
-    static const sl_refused_field refused[] = {
-        {"attention_bias", "false"}, {"mlp_bias", "false"}, {"sliding_window", "null"}, {0}};
+int sl_llama_read_config(const sl_json_file *f, const sl_refused_field *refused, sl_config *c, sl_error *err) {
     int rc = sl_config_check_string(f, "hidden_act", "silu", err);
     if (!rc) rc = sl_config_refuse(f, refused, err);
     if (!rc) rc = sl_config_refuse(f, sl_config_refused, err);
     if (!rc) rc = sl_config_read_shapes(f, c, err);
     return rc ? rc : sl_config_read_rope(f, c, err);
+}
+
+static int read_config(const sl_json_file *f, sl_config *c, sl_error *err) {
+    static const sl_refused_field refused[] = {
+        {"attention_bias", "false"}, {"mlp_bias", "false"}, {"sliding_window", "null"}, {0}};
+    return sl_llama_read_config(f, refused, c, err);
 }
 
 // ---- tensors ----
@@ -82,7 +85,7 @@ void sl_llama_declare(sl_model_weights *w) {
         sl_model_weights_add(w, &model->head, c->n_vocab, c->hidden, 0, "lm_head.weight");
 }
 
-// ---- scratch memory of a step. act: bf16 or fp32 (backend.h) ----
+// ---- scratch memory of a pass. act: bf16 or fp32 (backend.h) ----
 
 typedef struct scratch {
     float *x;   // [max_rows][hidden], the residual stream
@@ -94,7 +97,7 @@ typedef struct scratch {
 
 static char *take(size_t *at, char *base, size_t size) {
     char *p = base + *at;
-    *at += (size + 255) / 256 * 256;
+    *at += sl_align(size);
     return p;
 }
 
@@ -116,7 +119,7 @@ size_t sl_llama_scratch_size(const sl_config *c, const sl_backend *be, int max_r
     return lay_out(c, be, max_rows, NULL, &unused);
 }
 
-// ---- a step ----
+// ---- a pass ----
 
 // One layer over the batch's rows. Rows before `first` only store K and V: in the last layer nothing reads more of them.
 static void run_layer(const sl_batch *b, int layer, int first, const scratch *s) {
@@ -184,23 +187,6 @@ void sl_llama_forward(const sl_batch *b) {
 // ---- the tables ----
 
 const sl_arch sl_arch_llama = {
-    .model_type = "llama",
-    .architecture = "LlamaForCausalLM",
-    .read_config = read_config,
-    .weights_size = sl_llama_weights_size,
-    .declare = sl_llama_declare,
-    .scratch_size = sl_llama_scratch_size,
-    .forward = sl_llama_forward,
-    .logits = sl_llama_logits,
-};
-
+    .model_type = "llama", .architecture = "LlamaForCausalLM", .read_config = read_config, SL_LLAMA_LAYERS};
 const sl_arch sl_arch_mistral = {
-    .model_type = "mistral",
-    .architecture = "MistralForCausalLM",
-    .read_config = read_config,
-    .weights_size = sl_llama_weights_size,
-    .declare = sl_llama_declare,
-    .scratch_size = sl_llama_scratch_size,
-    .forward = sl_llama_forward,
-    .logits = sl_llama_logits,
-};
+    .model_type = "mistral", .architecture = "MistralForCausalLM", .read_config = read_config, SL_LLAMA_LAYERS};

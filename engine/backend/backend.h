@@ -27,6 +27,11 @@ static inline size_t sl_dtype_size(sl_dtype t) {
     return t == SL_F32 ? 4 : 2;
 }
 
+// Rounds up to 256 bytes: the alignment of sl_backend.alloc, and of the arrays within one such block.
+static inline size_t sl_align(size_t size) {
+    return (size + 255) / 256 * 256;
+}
+
 // A weight, row-major [n_rows][n_cols]; a vector has n_rows = 1. On the CPU data lies in the mapped file.
 // A quantised weight is scale * (data - zero), with one scale and one zero for `group` consecutive columns of a row. The loader
 // refuses quantised weights today, and the operations check that a weight has no scale (sl_weight_check).
@@ -131,9 +136,11 @@ struct sl_backend {
     int (*finish)(const sl_backend *be, sl_error *err); // SL_ERR_DEVICE: an operation failed since the last finish
 
     // ---- a step ----
-    // Runs forward(batch) (models/arch.h). Calls of equal key must queue the same operations with the same arguments, because
-    // CUDA records them once and replays the recording. NULL: the backend records nothing; call forward directly
-    void (*replay)(const sl_backend *be, int key, void (*forward)(const struct sl_batch *batch), const struct sl_batch *batch);
+    // Runs forward(batch) (models/arch.h) for a decode step. The first call of a key runs forward and then records it. Later
+    // calls of this key replay the recording. So calls of equal key must queue the same operations with the same arguments.
+    // NULL: the backend records nothing; call forward directly
+    void (*run_step)(const sl_backend *be, int key, void (*forward)(const struct sl_batch *batch),
+                     const struct sl_batch *batch);
     void (*forget)(const sl_backend *be); // deletes all recordings
     // Steps that are recorded from now on skip these parts (SL_PART_...). Their results mean nothing. NULL: not offered
     void (*skip_parts)(const sl_backend *be, unsigned parts);

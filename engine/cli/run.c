@@ -262,7 +262,7 @@ int cli_run_set_prompt(cli_run *run, int n_tokens, sl_error *err) {
     run->n_kv = n_tokens;
     if (!sl_auto_in_plan(&run->requested)) return 0;
     int rc = choose_plan(run, &run->requested, n_tokens, 0, &plan, err), same = !rc;
-    for (int i = 0; same && i < plan.n_layers; i++) same = !memcmp(&plan.layer[i], &run->plan.layer[i], sizeof *plan.layer);
+    for (int i = 0; same && i < plan.n_layers; i++) same = sl_attn_same(&plan.layer[i], &run->plan.layer[i]);
     if (!rc && !same) rc = sl_engine_set_attention(run->engine, &plan, err);
     if (rc || same) {
         sl_attn_plan_free(&plan);

@@ -87,7 +87,7 @@ static void try_huge(const char *attn, int falls_back, int dim) {
 }
 
 static void huge_scores(void) {
-    for (int i = 0; i < N_EXTREMES; i++)
+    for (int i = 0; i < n_extremes; i++)
         for (int k = 0; k < N_DIMS && runs_on_gpu(extremes[i].attn); k++)
             try_huge(extremes[i].attn, extremes[i].falls_back_on_gpu, dims[k]);
 }
@@ -95,7 +95,7 @@ static void huge_scores(void) {
 // The scores of one head lie far below the range but close together, so that attention is not one-hot.
 static void all_far_below(void) {
     enum { DIM = 128 };
-    for (int i = 0; i < N_EXTREMES; i++) {
+    for (int i = 0; i < n_extremes; i++) {
         if (!extremes[i].falls_back_on_gpu || !runs_on_gpu(extremes[i].attn)) continue;
         ref_cache c = new_cache(DIM);
         bf16 *got;
@@ -114,7 +114,7 @@ static void nan_query(void) {
     static const float values[] = {NAN, INFINITY, -INFINITY};
     static const int bad[SEQS] = {0, -1, 5, -1, 2};
     enum { DIM = 64 };
-    for (int i = 0; i < N_EXTREMES; i++) {
+    for (int i = 0; i < n_extremes; i++) {
         const char *attn = extremes[i].attn;
         if (!runs_on_gpu(attn)) continue;
         ref_cache c = new_cache(DIM);
@@ -135,9 +135,9 @@ static void nan_query(void) {
 // One row of KV head 1 is NaN: first in a page with extras, then in the newest page.
 static void nan_key(void) {
     enum { DIM = 128 };
-    for (int i = 0; i < N_EXTREMES; i++) {
+    for (int i = 0; i < n_extremes; i++) {
         const char *attn = extremes[i].attn;
-        if (!runs_on_gpu(attn) || !extremes[i].sees_rows) continue;
+        if (!runs_on_gpu(attn) || extremes[i].sees_rows < 1) continue;
         ref_cache c = new_cache(DIM);
         bf16 *got;
         for (int d = 0; d < DIM; d++) ((bf16 *)ref_k_row(&c, 2, 1, 700))[d] = ((bf16 *)ref_k_row(&c, 4, 1, 2048))[d] = 0x7fc0;

@@ -1,7 +1,7 @@
 // tests/support/extremes.c - see extremes.h.
 #include "tests/support/extremes.h"
 
-const extreme_subject extremes[N_EXTREMES] = {
+const extreme_subject extremes[] = {
     {"dense", 0, 0, 1},
     {"dense-q:bits=8", 0, 1, 1},
     {"dense-q:bits=4", 0, 1, 1},
@@ -32,5 +32,6 @@ const extreme_subject extremes[N_EXTREMES] = {
     {"vattention", 1, 1, 1},
     {"vattention:predictor=quest", 1, 1, 1},
     {"vattention:bound=hoeffding:epsilon=0.5", 1, 1, 1},
-    {"random", 0, 0, 0},
+    {"random", 0, 0, -1},
 };
+const int n_extremes = sizeof extremes / sizeof *extremes;

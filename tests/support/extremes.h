@@ -7,10 +7,10 @@ typedef struct extreme_subject {
     const char *attn;
     int falls_back;        // on the CPU: a head with huge scores attends to every row exactly
     int falls_back_on_gpu; // on a GPU: here dense-q computes stored masses too
-    int sees_rows;         // every row of K affects the scores
+    int sees_rows;         // 1: every row of K affects the scores; 0: not every row; -1: no row, but every row may be drawn
 } extreme_subject;
 
-enum { N_EXTREMES = 31 };
-extern const extreme_subject extremes[N_EXTREMES];
+extern const extreme_subject extremes[];
+extern const int n_extremes;
 
 #endif

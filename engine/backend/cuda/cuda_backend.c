@@ -17,7 +17,7 @@ static sl_cuda *use(const sl_backend *be) {
     return sl_cuda_of(be);
 }
 
-// The first step of a key is not recorded (sl_cuda_replay), so the buffers grow outside of recordings.
+// The first step of a key is not recorded (sl_cuda_run_step), so the buffers grow outside of recordings.
 static void prepare_rope(const sl_backend *be, const sl_rope *rope, const sl_row *rows, int n_rows) {
     sl_cuda *c = use(be);
     size_t half = rope->head_dim / 2, size = (size_t)n_rows * half * sizeof(float2);
@@ -252,7 +252,7 @@ static const sl_backend operations = {
     .place = sl_cuda_place,
     .stream = sl_cuda_stream,
     .finish = sl_cuda_finish,
-    .replay = sl_cuda_replay,
+    .run_step = sl_cuda_run_step,
     .forget = sl_cuda_forget,
     .skip_parts = skip_parts,
     .prepare_rope = prepare_rope,

@@ -93,7 +93,8 @@ void *sl_cuda_stream(const sl_backend *be);
 int sl_cuda_finish(const sl_backend *be, sl_error *err);
 
 // ---- cuda_graph.c ----
-void sl_cuda_replay(const sl_backend *be, int key, void (*forward)(const struct sl_batch *batch), const struct sl_batch *batch);
+void sl_cuda_run_step(const sl_backend *be, int key, void (*forward)(const struct sl_batch *batch),
+                      const struct sl_batch *batch);
 void sl_cuda_forget(const sl_backend *be);
 
 // ---- gemm.c ----

@@ -16,8 +16,8 @@ static cudaGraphExec_t record(sl_cuda *c, void (*forward)(const struct sl_batch 
     return exec;
 }
 
-void sl_cuda_replay(const sl_backend *be, int key, void (*forward)(const struct sl_batch *batch),
-                    const struct sl_batch *batch) {
+void sl_cuda_run_step(const sl_backend *be, int key, void (*forward)(const struct sl_batch *batch),
+                      const struct sl_batch *batch) {
     sl_cuda *c = sl_cuda_of(be);
     sl_cuda_use(c);
     for (int i = 0; i < c->n_graphs; i++) {

@@ -1,0 +1,18 @@
+// engine/attn_launch_cuda.h - checks a method, and fills the arguments of its launch on a GPU. attn_runner_cuda.c launches the
+// plan's methods, observe_cuda.c also shadows.
+#ifndef SLEIGH_ATTN_LAUNCH_CUDA_H
+#define SLEIGH_ATTN_LAUNCH_CUDA_H
+
+#include "attention/attention_cuda.h"
+#include "engine/engine_internal.h"
+
+int sl_cuda_needs(const sl_attn_spec *spec, sl_kv_need *out); // page extras of a method
+// SL_ERR_UNSUPPORTED when decode with spec is not offered here. Makes the pool keep its page extras. where: for the message,
+// "layer 3".
+int sl_cuda_check_method(sl_engine *e, const sl_attn_spec *spec, const char *where, sl_error *err);
+// The arguments of a launch of spec on a layer's queries. The caller fills in n_seqs, rows, out, stats, ws and state_at. Makes
+// the engine's GPU the current device.
+sl_attn_cuda_decode_args sl_cuda_decode_args_of(sl_engine *e, const sl_attn_spec *spec, int layer, const bf16 *q);
+sl_attn_stats sl_cuda_counted(const sl_attn_cuda_stats *counted); // the counts of kernels as statistics
+
+#endif
