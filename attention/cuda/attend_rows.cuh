@@ -4,12 +4,13 @@
 //
 // select_rows.cuh and vattention.cu write up to three lists of rows for each query head to the workspace. This kernel reads the
 // listed rows, in chunks that several thread blocks share, and merges the chunks' results in order. Where rows have stored
-// masses (score_keys.cuh), it reads only V. Else it reads and scores their keys too (SCORES). It also counts the distinct rows.
+// masses (score_keys.cuh), it reads only V. Otherwise it reads and scores their keys too (SCORES). It also counts the distinct
+// rows.
 //
-// Worked batch of rows: DIM 128, SCORES. A warp has 16 rows. Lanes 2 i and 2 i + 1 hold the address of row i. 16 loads of K and
-// 16 of V are issued, 8 bytes a lane: dims 4 l .. 4 l + 3 in lane l. Each lane multiplies its 4 dims of q with 16 rows;
-// sum_rows adds over the lanes so that lanes 2 i, 2 i + 1 hold the score of row i. raise finds the new maximum. Each lane then
-// adds 16 rows times 4 dims.
+// Worked 16 rows: DIM 128, SCORES. A warp has 16 rows. Lanes 2 i and 2 i + 1 hold the address of row i. The warp issues 16
+// loads of K and 16 of V. A lane l loads 8 bytes each time: dims 4 l .. 4 l + 3. Each lane multiplies its 4 dims of q with 16
+// rows. sum_rows adds the products over the lanes. After it, lanes 2 i and 2 i + 1 hold the score of row i. `raise` finds the
+// new maximum. Each lane then adds 4 dims of 16 rows.
 #ifndef SLEIGH_ATTEND_ROWS_CUH
 #define SLEIGH_ATTEND_ROWS_CUH
 
@@ -26,8 +27,9 @@ enum {
     CHUNKS = 32, // of a list at most
     // Sums of mass, mass^2, |mass * v|^2, mass^3, mass^4.
     MOMENT_SUMS = 5,
-    BLOCKS_PER_SM =
-        8, // of a grid at most. Without this limit most thread blocks of a large batch have no rows: 14 us at 8 x 32k
+    // Most thread blocks of a launch for each multiprocessor. Without this limit most thread blocks of a large batch have no
+    // rows: 14 us more at 8 x 32k.
+    BLOCKS_PER_SM = 8,
 };
 
 // ---- lists ----
@@ -92,8 +94,8 @@ struct attend_params {
     float *o;         // [n_seqs * n_heads][LISTS][max_chunks][head_dim] sum of mass * v
     double *moments;  // [n_seqs * n_heads][LISTS][max_chunks][MOMENT_SUMS]
     int *done;        // [n_seqs * n_heads] counter: finished chunks
-    int reads_k;      // for the counts: rows of K are read here,
-    int reads_newest; // but those of the newest page were read before, because an index lacks them
+    int reads_k;      // for the statistics: 1: this kernel reads rows of K
+    int reads_newest; // 1: the scores have counted K of the newest page already, because it has no page extra
     sl_attn_cuda_stats *stats;
 };
 
@@ -105,7 +107,7 @@ static void take_partials(arena *from, attend_params *p, int n_heads, int head_d
     p->moments = with_moments ? from->take<double>(MOMENT_SUMS * n) : NULL;
 }
 
-// All but the lists and the memory of partial results.
+// Everything but the lists and the memory of partial results.
 static attend_params attend_params_of(const sl_attn_cuda_decode_args *a) {
     attend_params p = {};
     p.rows = a->rows, p.q = a->q, p.k = a->k, p.v = a->v, p.out = a->out;
@@ -130,8 +132,8 @@ __device__ __forceinline__ void scale_moments(double sums[MOMENT_SUMS], double f
     sums[0] *= factor, sums[1] *= square, sums[2] *= square, sums[3] *= square * factor, sums[4] *= square * square;
 }
 
-// One warp's attention over batches of rows. The lanes share the dims of a row, four each. Lanes 2 i and 2 i + 1 hold the
-// address and the mass of row i of a batch.
+// One warp's attention over rows, 16 at a time. A lane has four dims of every row. Lanes 2 i and 2 i + 1 hold the address and
+// the mass of row i of the 16.
 template <int DIM, bool SCORES, bool MOMENTS> struct attender {
     enum { SHARE = 32 / BATCH, LANES = DIM / 4 };
     float q[4], o[4];
@@ -146,7 +148,8 @@ template <int DIM, bool SCORES, bool MOMENTS> struct attender {
         for (int i = 0; i < MOMENT_SUMS; i++) sums[i] = 0;
     }
 
-    // Sums s[i] over the lanes; the lanes that own row i get the sum. In each step a lane gives away half of its rows.
+    // Sums s[i] over the lanes. The lanes that hold row i get the sum. In each step a lane passes the sums of half of its rows
+    // to another lane.
     static __device__ float sum_rows(float s[BATCH]) {
         int lane = threadIdx.x % 32;
 #pragma unroll
@@ -163,7 +166,7 @@ template <int DIM, bool SCORES, bool MOMENTS> struct attender {
         return s[0] + __shfl_xor_sync(~0u, s[0], 1);
     }
 
-    // Measures masses from the larger of m and the batch's largest score from now on.
+    // Raises the reference m to the largest score of the 16 rows, if this is larger, and rescales the sums.
     __device__ void raise(float score) {
         float next = score;
 #pragma unroll
@@ -175,7 +178,7 @@ template <int DIM, bool SCORES, bool MOMENTS> struct attender {
         if (MOMENTS) scale_moments(sums, factor);
     }
 
-    // Adds a batch. row: the lane's pool row, -1: none. row_mass: its mass, where rows are not scored here.
+    // Adds 16 rows. row: the lane's pool row, or -1. row_mass: its mass, if this kernel does not score the rows.
     __device__ void add(const attend_params &p, int row, float row_mass) {
         int lane = threadIdx.x % 32;
         uint2 x[BATCH], y[BATCH];
@@ -227,7 +230,7 @@ struct row_source {
     const bf16 *w;
     int stride, top;
 
-    // The pool row of row i of the list, and its stored mass.
+    // Returns the pool row of row i of the list, and finds its stored mass.
     template <bool SCORES> __device__ int find(int i, float *row_mass) const {
         int row = __ldcg(list + i / unit) * unit + i % unit;
         if (!SCORES) {
@@ -255,13 +258,13 @@ __device__ row_source source_of(const attend_params &p, const sl_row &row, int s
             .top = plan->top};
 }
 
-// ---- results ----
+// ---- merging results ----
 
 template <int DIM> struct attend_space {
     float o[ATTEND_WARPS][DIM];
     float2 ml[ATTEND_WARPS]; // of the warps
     double moments[ATTEND_WARPS][MOMENT_SUMS];
-    float2 parts[LISTS * CHUNKS]; // of all chunks
+    float2 parts[LISTS * CHUNKS]; // (maximum, sum) of all chunks
     float factor[LISTS];
     int first[LISTS + 1]; // first part of each list
     int is_last;
@@ -363,7 +366,7 @@ template <int DIM> __device__ void merge_chunks(const attend_params &p, attend_s
     store_bf16(p.out + head * DIM + i, l == 0 ? 0 : sum / l);
 }
 
-// ---- what is counted ----
+// ---- statistics ----
 
 // Counts the entries that at least one head of the group reads, as the CPU reports them (decode.c).
 __device__ void count_distinct(const attend_params &p, int seq_head, int head_dim) {
@@ -393,7 +396,7 @@ __device__ void count_distinct(const attend_params &p, int seq_head, int head_di
 
 // ---- heads that stored masses cannot represent ----
 
-// Exact attention by one warp. It counts the keys, because count_distinct counts only those that are read by the lists.
+// Exact attention by one warp. The function counts the keys of the head, because count_distinct counts only rows of lists.
 template <int DIM>
 __device__ void attend_beyond(const attend_params &p, attend_space<DIM> *s, const sl_row &row, int seq_head, int head) {
     const exact_head h = make_exact_head(p.q + (size_t)head * DIM, p.k, p.v, row, p.n_kv_heads, seq_head, p.scale, NULL);
@@ -409,8 +412,9 @@ __device__ void attend_beyond(const attend_params &p, attend_space<DIM> *s, cons
 // out = sum_j f_j e_j v_j / sum_j f_j e_j over the rows j of a query head's lists. e_j: the stored mass, or 2^(q.k_j scale).
 // f_j: the factor of the list.
 //
-// Grid: (workers that take the chunks of a list in turn, and one thread block more that counts; query heads; lists). It depends
-// only on max_kv and the specification. A thread block has eight warps; a warp has 16 rows of K and V in flight.
+// Grid: (workers that take the chunks of a list in turn, and one thread block more that counts; query heads; lists). The grid
+// depends only on max_kv, the number of sequences and the specification. A thread block has eight warps; a warp has 16 rows of
+// K and V in flight.
 // Bytes: the rows of V, and of K with SCORES, once per query head. Rows that several heads of a group list come from the L2
 // cache for all but the first reader. Partial results stay in the L2 cache.
 // Order of reduction: a lane's rows, the lanes of a row, the warps, the chunks, the lists, each in order. Chunks depend only on
@@ -427,7 +431,7 @@ __global__ void __launch_bounds__(ATTEND_THREADS, SCORES ? 2 : 3) attend_rows_ke
         return;
     }
     row_source from = source_of(p, row, seq_head, head, list);
-    if (from.n == 0 && is_beyond(p.lists.plan[head].top)) { // its lists are empty, so other heads need not wait for `top`
+    if (from.n == 0 && is_beyond(p.lists.plan[head].top)) { // only a head with an empty list waits for the load of `top`
         if (p.out && blockIdx.x == 0 && threadIdx.x < 32) attend_beyond<DIM>(p, &s, row, seq_head, head);
         return;
     }
@@ -452,7 +456,7 @@ __global__ void __launch_bounds__(ATTEND_THREADS, SCORES ? 2 : 3) attend_rows_ke
         __syncthreads();
     }
     if (is_all || !p.out || n_done == 0) return;
-    if (threadIdx.x == 0) { // of this launch's one list: the chunks of the others belong to earlier launches
+    if (threadIdx.x == 0) { // a launch that writes the output has one list, and n_chunks counts its chunks
         s.is_last = sl_add_ordered(p.done + head, n_done) + n_done == n_chunks;
         if (s.is_last) p.done[head] = 0;
     }

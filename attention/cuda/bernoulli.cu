@@ -1,16 +1,17 @@
 // attention/cuda/bernoulli.cu - Bernoulli qK^T on CUDA, in one kernel: scores from only the key features that a sampled query
-// needs. It runs alone (then it reads all of V) or with a sampler of the SANTA family (`bernoulli-group+santa-sys`).
+// needs. The method runs alone and then reads all of V. Or it runs with a sampler of the SANTA family
+// (`bernoulli-group+santa-sys`).
 // The naive versions are in tests/cuda/naive.h: naive_bernoulli_feature and naive_bernoulli_score.
 //
-// Full pages of keys lie feature by feature (page_extras.cu), 512 contiguous bytes per feature. Features whose counts are 0 are
-// not read.
+// Full pages of keys are stored feature by feature (page_extras.cu), 512 contiguous bytes for each feature. The kernel does not
+// read features whose counts are 0.
 //
 // | role     | warps, alone / DRAWN | does                                                                              |
 // |----------|----------------------|-----------------------------------------------------------------------------------|
 // | consumer | 4 / 8                | scores 64 rows of a page per warp, in the CPU's order of sums                     |
 // |          |                      | then DRAWN: stores masses; alone: sums V                                          |
 // | drawer   | 4                    | DRAWN: draws rows (samplers.cuh); alone: merges the items' sums                   |
-// | sampler  | 1                    | draws the counts of the next item; adds finished items to `done`                  |
+// | sampler  | 1                    | samples the counts of the next item; adds finished items to `done`                |
 // | issuer   | 2                    | copies columns of features (or rows of the newest page, or V) into ring stages    |
 //
 // | shared memory, in order | bytes (DIM 128, HEADS 4) | contents                                                             |
@@ -18,12 +19,13 @@
 // | block_shared            | about 22 KB              | barriers, stage_infos, items, draw_space, sampled queries, q, masses |
 // | ring stages             | 6 x 16512                | 32 columns of 512 bytes, or 64 rows in 8 groups of eight             |
 //
-// Worked page: DIM 128, group 4, 40 used features. Two stages bring 32 and 8 columns; runs of neighbouring features are one
-// copy. Lane l of consumer warp w has rows 64 w + 2 l and + 1: per feature it loads 4 bytes and does 2 x 4 fma with 4
-// coefficients. With a sampler, half a warp holds a block of 32 rows, and shuffles give each head's reference and block mass.
+// Worked page: DIM 128, group 4, 40 used features. Two stages bring 32 and 8 columns. One copy brings a run of neighbouring
+// features. Lane l of consumer warp w has rows 64 w + 2 l and 64 w + 2 l + 1. For each feature it loads 4 bytes and computes 2
+// x 4 fma with 4 coefficients. With a sampler, half a warp has a block of 32 rows, and shuffles give each head's reference and
+// block mass.
 //
-// Before `done` may grow, all threads must see the stored data. That takes about a microsecond, which the sampler warp spends
-// instead of consumers.
+// Before `done` may grow, all threads must see the stored data. That takes about a microsecond. So the sampler warp waits for
+// it, and consumers do not.
 #include "attention/cuda/head_dim.cuh"
 #include "attention/cuda/sample_queries.cuh"
 #include "attention/cuda/samplers.cuh"
@@ -36,25 +38,25 @@ enum {
     COLUMN = SL_PAGE * (int)sizeof(bf16), // bytes of one feature in a page
     COLUMNS_MAX = 32,                     // of a stage
     PART = 64,           // rows of a page that a consumer warp scores; rows of V or of the newest keys in a stage
-    OCTETS = PART / 8,   // such rows come eight to a copy; the copies lie OCTET_PAD bytes further apart,
-    OCTET_PAD = 16,      // so that row i of all octets lies in different banks
+    OCTETS = PART / 8,   // copies of such rows; each copy brings eight rows
+    OCTET_PAD = 16,      // bytes between two copies: puts row i of all octets into different banks
     STAGES = 6,          // of all rings
-    AHEAD = 3,           // items whose counts are drawn and that are not yet finished, at most
-    P_STRIDE = PART + 8, // stride of masses from head to head: heads lie in different banks
+    AHEAD = 3,           // most items whose counts are sampled and that are not yet finished
+    P_STRIDE = PART + 8, // stride of masses from head to head; puts heads into different banks
     ITEMS_WANTED = 128,  // items of a long sequence, over all its KV heads
     CHUNK_ROWS_MAX = 4096,
 };
 static_assert((int)PART * (int)CONSUMER_WARPS == (int)SL_PAGE, "a part for each consumer of a team");
 
-// With a sampler, consumers carry nothing from page to page, so two teams take pages in turn, each with its own ring. Alone
-// there is one team, and both issuers fill its ring, alternate stages each.
+// With a sampler, pages are independent, so two teams of consumers take pages in turn. Each team has a ring and an issuer.
+// Alone there is one team with one ring, and the two issuers fill its stages in turn.
 template <bool DRAWN> struct warp_roles {
     enum {
         TEAMS = DRAWN ? 2 : 1,
         RING = STAGES / TEAMS, // stages of a ring
         ISSUERS_OF_RING = ISSUER_WARPS / TEAMS,
         SCORE_WARPS = TEAMS * CONSUMER_WARPS,
-        SAMPLER = SCORE_WARPS + DRAW_WARPS, // the warp that draws counts; issuers follow
+        SAMPLER = SCORE_WARPS + DRAW_WARPS, // the warp that samples counts; the issuers follow it
         THREADS = 32 * (SAMPLER + 1 + ISSUER_WARPS),
     };
 };
@@ -64,7 +66,7 @@ __device__ int own_part() {
     return threadIdx.x / 32 % CONSUMER_WARPS;
 }
 
-// A work item is several pages, for which the counts are drawn once.
+// A work item is several pages. The counts are sampled once for an item.
 struct chunk_rule {
     int n_kv_heads;
     __device__ int rows(int n_kv) const { // rows of an item
@@ -79,9 +81,9 @@ struct bernoulli_params {
     draw_params draw;
     const bf16 *columns; // [n_pages][n_kv_heads][head_dim][256]
     query_sampling sampling;
-    sampler kind;   // for the values. Alone:
-    int max_chunks; // chunks of a sequence, the stride of
-    float2 *ml;     // [n_seqs * n_kv_heads][max_chunks][4][group] maximum (log2) and sum of masses, of a warp and item
+    sampler kind;   // draws rows of V
+    int max_chunks; // alone: most chunks of a sequence, the stride below
+    float2 *ml;     // [n_seqs * n_kv_heads][max_chunks][4][group] alone: maximum (log2) and sum of a warp's masses of an item
     float *o;       // [n_seqs * n_kv_heads][max_chunks][4][group][head_dim] sum of mass * v
 };
 
@@ -94,16 +96,16 @@ struct __align__(16) stage_info {
     int n_kv;     // of the sequence
     short kind;   // COLUMNS: [n][256], features from number `first` on. Others: [8][8 rows + pad], part `first` of the page
     short first, n;
-    short begins; // first stage of its page
-    short scored; // last stage of its page's scores
-    short last;   // last stage of its item, for its team
+    short begins; // 1: the first stage of its page
+    short scored; // 1: the last stage of the keys of its page
+    short last;   // 1: the team's last stage of its item
     short chunk;  // of the sequence
     short which;  // number of the sampled queries
 };
 
 // Rows [from, end) of one seq_head: a work item.
 struct chunk_item {
-    int seq, seq_head; // seq_head -1: there are no more
+    int seq, seq_head; // seq_head -1: there are no more items
     int from, end, n_kv;
     int chunk; // of the sequence
 };
@@ -111,7 +113,7 @@ struct chunk_item {
 template <int DIM, int HEADS> struct block_shared {
     uint64_t full[STAGES], empty[STAGES];
     stage_info info[STAGES];
-    uint64_t ready[AHEAD], free[AHEAD]; // ready: items and queries are there. free: consumers have finished the item
+    uint64_t ready[AHEAD], free[AHEAD]; // ready: item and sampled queries are stored. free: consumers have finished the item
     chunk_item items[AHEAD];
     draw_space draw;
     sampled<DIM, HEADS> queries[AHEAD];
@@ -151,15 +153,15 @@ template <int DIM, bool DRAWN, int HEADS> __device__ team_ring ring_of(block_sha
 // The state of an issuer warp.
 template <bool DRAWN> struct feed {
     team_ring fill;
-    int turn;                            // of the issuers of this ring
-    int n_issued;                        // stages of the ring that were opened
+    int turn;                            // this issuer's number among the issuers of the ring
+    int n_issued;                        // stages of the ring that all its issuers have opened
     int n_normal;                        // the first of them, copied with the normal L2 policy (score_keys.cuh, normal_tiles)
-    __device__ uint64_t policy() const { // of the open stage
+    __device__ uint64_t policy() const { // policy of the open stage
         return sl_l2_policy(n_issued > n_normal ? SL_L2_FIRST_OUT : SL_L2_ANY);
     }
 };
 
-// Waits for an empty stage and announces its bytes. Returns false if the stage is another issuer's.
+// Waits for an empty stage and announces its bytes. Returns false if another issuer fills the stage.
 template <bool DRAWN> __device__ bool open_stage(feed<DRAWN> *to, const stage_info &info, int bytes) {
     team_ring *r = &to->fill;
     if (to->n_issued++ % warp_roles<DRAWN>::ISSUERS_OF_RING != to->turn) return false;
@@ -174,7 +176,7 @@ template <bool DRAWN> __device__ bool open_stage(feed<DRAWN> *to, const stage_in
     return true;
 }
 
-// All copies of the stage are issued.
+// Call it after the copies of the stage are issued. Goes on to the next stage.
 template <bool DRAWN> __device__ void close_stage(feed<DRAWN> *to, bool mine) {
     team_ring *r = &to->fill;
 #if __CUDA_ARCH__ < 900
@@ -185,7 +187,7 @@ template <bool DRAWN> __device__ void close_stage(feed<DRAWN> *to, bool mine) {
     r->advance();
 }
 
-// Every lane copies its bytes (0: none) to its 16-byte aligned place.
+// Every lane copies `bytes` bytes (0: none) from `from` to `to`, which is 16-byte aligned.
 __device__ void copy_lanes(uint64_t *full, uint32_t to, const void *from, int bytes, uint64_t policy) {
 #if __CUDA_ARCH__ >= 900
     if (bytes) copy_bulk(to, from, bytes, full, policy);
@@ -199,7 +201,8 @@ __device__ void copy_lanes(uint64_t *full, uint32_t to, const void *from, int by
 #endif
 }
 
-// Copies the features' columns of one page of one KV head, [DIM][256]. Neighbouring columns come in one copy.
+// Copies the columns of the used features of one page of one KV head, [DIM][256]. One copy brings a run of neighbouring
+// columns.
 template <int DIM, int HEADS, bool DRAWN>
 __device__ void produce_columns(feed<DRAWN> *to, const sampled<DIM, HEADS> &q, const bf16 *page, stage_info info) {
     int lane = threadIdx.x % 32, n_stages = max(ceil_div(q.n, COLUMNS_MAX), 1);
@@ -236,7 +239,7 @@ __device__ void produce_rows(feed<DRAWN> *to, const bf16 *page, int n_rows, stag
     }
 }
 
-// Counts what the reads of one seq_head's keys are.
+// Counts the reads of one seq_head's keys.
 template <int DIM> __device__ void count_keys(const bernoulli_params &p, int n_kv, int n_features) {
     if (!p.draw.stats || threadIdx.x % 32 > 0) return;
     int n_full = (n_kv - 1) / SL_PAGE * SL_PAGE;
@@ -245,8 +248,8 @@ template <int DIM> __device__ void count_keys(const bernoulli_params &p, int n_k
     atomicAdd(&p.draw.stats->features, (unsigned long long)(n_features * 1024 * p.score.group + DIM / 2) / DIM);
 }
 
-// Draws the counts of the thread block's items. Before it draws an item it adds the finished item in the same place to `done`.
-// The first item has the number blockIdx.x. A counter hands out the others in order.
+// Samples the counts of the thread block's items. An item takes the place of a finished item, and the finished item is added to
+// `done` first. The first item has the number blockIdx.x. The thread block takes tickets for the others.
 template <int DIM, int HEADS> __device__ void sample_items(const bernoulli_params &p, block_shared<DIM, HEADS> *shared) {
     int lane = threadIdx.x % 32, item = blockIdx.x, ticket = -1, n_kv_heads = p.score.n_kv_heads, group = p.score.group;
     chunk_rule rule = {n_kv_heads};
@@ -285,7 +288,7 @@ template <int DIM, int HEADS> __device__ void sample_items(const bernoulli_param
     if (lane == 0 && ticket == n_items - 1) *p.score.next_item = 0; // an item takes one ticket, so this was the last one
 }
 
-// Issues a team's pages of the keys (and values) of an item. which: number of the sampled queries. before: pages of earlier
+// Issues a team's pages of K (alone: and of V) of an item. which: number of the sampled queries. before: pages of earlier
 // items.
 template <int DIM, int HEADS, bool DRAWN>
 __device__ void produce_item(const bernoulli_params &p, block_shared<DIM, HEADS> *shared, feed<DRAWN> *to, const chunk_item &u,
@@ -297,7 +300,7 @@ __device__ void produce_item(const bernoulli_params &p, block_shared<DIM, HEADS>
     stage_info info = {.seq_head = u.seq_head, .n_kv = u.n_kv, .chunk = (short)u.chunk, .which = (short)which};
     enum { TEAMS = warp_roles<DRAWN>::TEAMS };
     int n_pages = ceil_div(u.end - u.from, SL_PAGE), first = (team + before) % TEAMS;
-    if (first >= n_pages) // the team has no page of it
+    if (first >= n_pages) // the team has no page of the item
         for (int i = 0; i < CONSUMER_WARPS; i++) barrier_arrive(&shared->free[which]);
     for (int i = first; i < n_pages; i += TEAMS) {
         size_t block = (size_t)__shfl_sync(~0u, id, i) * p.score.n_kv_heads + kv_head;
@@ -337,7 +340,7 @@ __device__ void produce(const bernoulli_params &p, block_shared<DIM, HEADS> *sha
 // Warp w has rows 64 w .. 64 w + 63 of a page. Its lane l has rows 2 l and 2 l + 1 of these, for all heads. s[i][h]: the score
 // of row 2 l + i for head h.
 
-// A barrier of the consumer warps; alone there is one team.
+// A barrier of the consumer warps of the only team.
 __device__ void consumers_sync() {
     asm volatile("bar.sync 2, %0;" ::"n"(32 * CONSUMER_WARPS) : "memory");
 }
@@ -364,7 +367,7 @@ template <int N, int HEADS> __device__ void add_some(const char *x, const float 
 // Adds the columns of a stage to the scores of the lane's two rows.
 template <int DIM, int HEADS>
 __device__ void add_columns(const sampled<DIM, HEADS> &q, const char *data, const stage_info &info, float s[2][HEADS]) {
-    enum { N = 64 / HEADS }; // as many as registers hold: a warp must hide the latency of its own loads
+    enum { N = 64 / HEADS }; // as many loads as registers permit: they hide the latency
     const char *x = data + own_part() * PART * sizeof(bf16) + threadIdx.x % 32 * 4;
     const float(*coef)[HEADS] = q.coef + info.first;
     int n = info.n;
@@ -391,19 +394,19 @@ template <int DIM, int HEADS> __device__ void add_rows(const sampled<DIM, HEADS>
     }
 }
 
-// x[h]: the largest of a group of 2 STEP lanes. NaN if one of them is NaN.
+// x[h] becomes the largest x[h] of 2 * step lanes; NaN if x[h] of one lane is NaN.
 template <int HEADS> __device__ void max_heads(float x[HEADS], int step) {
     for (; step > 0; step /= 2)
 #pragma unroll
         for (int h = 0; h < HEADS; h++) x[h] = sl_max_nan(x[h], __shfl_xor_sync(~0u, x[h], step));
 }
 
-// The head whose block mass a lane sums in store_part, of its half warp's block.
+// The head whose block mass a lane sums in store_part. The block is that of its half warp.
 template <int HEADS> __device__ int head_of_lane() {
     return threadIdx.x % 16 / (16 / HEADS);
 }
 
-// Turns scores into stored masses (stages.h). Half a warp has a block of 32 rows. Returns the reference of the lane's head.
+// Turns scores into stored masses (masses.h). Half a warp has a block of 32 rows. Returns the reference of the lane's head.
 template <int HEADS> __device__ int store_part(const score_params &p, const stage_info &info, float s[2][HEADS]) {
     int lane = threadIdx.x % 32, row = info.row + own_part() * PART + 2 * lane, block = row / BLOCK;
     bool there = block * BLOCK < info.n_kv;
@@ -427,7 +430,7 @@ template <int HEADS> __device__ int store_part(const score_params &p, const stag
         mass[h] = pair_mass(*(uint32_t *)&pair);
         if (there && h < p.group) store_result(p, w + h * (BLOCK / 2), *(uint32_t *)&pair);
     }
-    // Sums over half a warp. Each step halves the heads of a lane, until it has one.
+    // Sums over half a warp. Each step halves the number of heads of a lane, down to one head.
     int head = head_of_lane<HEADS>();
 #pragma unroll
     for (int n = HEADS / 2, step = 8; step > 0; n /= 2, step /= 2) {
@@ -449,8 +452,8 @@ template <int HEADS> __device__ int store_part(const score_params &p, const stag
 // Online softmax over an item's pages, and the sum of V as an mma: columns of V by rows, times rows by heads. All consumer
 // warps have the same maxima. Of every 64 rows of V a warp takes rows 8 b + 2 warp and 8 b + 2 warp + 1, b = 0 .. 7.
 template <int DIM, int HEADS> struct attention {
-    float m[HEADS], l[HEADS];     // l: of the lane's own rows
-    float own[2], o[DIM / 16][4]; // own: of heads 2 (lane % 4) and + 1; o: columns 16 i + lane / 4 and + 8
+    float m[HEADS], l[HEADS];     // l: sum over the lane's rows
+    float own[2], o[DIM / 16][4]; // heads 2 (lane % 4) and + 1. own: maxima; o: columns 16 i + lane / 4 and + 8
 
     __device__ void begin() {
         own[0] = own[1] = -INFINITY;
@@ -542,14 +545,14 @@ template <int DIM, int HEADS> struct attention {
     }
 };
 
-// The loop of a consumer warp: waits for its team's next stage, scores it; stores masses, or sums V.
+// The loop of a consumer warp: waits for its team's next stage and scores it. Then it stores masses, or sums V.
 template <int DIM, int HEADS, bool DRAWN> __device__ void consume(const bernoulli_params &p, block_shared<DIM, HEADS> *shared) {
     team_ring r = ring_of<DIM, DRAWN>(shared, threadIdx.x / 32 / CONSUMER_WARPS);
     int fresh = 1,
         top = REF_EMPTY; // fresh: the team's next stage begins an item; top: largest reference of the item and the lane's head
     float s[2][HEADS];
     attention<DIM, HEADS> a;
-    sl_wait_previous(); // the drawers of the layer before may still read what is stored here
+    sl_wait_previous(); // the drawers of the layer before may still read masses that this kernel overwrites
     for (;; r.advance()) {
         barrier_wait(&r.head.full[r.stage], r.parity);
         __syncwarp(); // mma needs a converged warp; lanes can leave the wait one by one
@@ -580,7 +583,7 @@ template <int DIM, int HEADS, bool DRAWN> __device__ void consume(const bernoull
     }
 }
 
-// ---- all values: merging ----
+// ---- merging, without a sampler ----
 
 // out = sum_i 2^(m_i - m) o_i / sum_i 2^(m_i - m) l_i over the warps' sums i of a seq_head's items, for one query head.
 template <int DIM> __device__ void merge_head(const bernoulli_params &p, draw_space *s, int seq_head, int head, int thread) {
@@ -612,7 +615,7 @@ template <int DIM> __device__ void merge_head(const bernoulli_params &p, draw_sp
     release_and_clear(p.score, p.draw, seq_head, thread);
 }
 
-// What drawer warps do with a part of a query head (draw_all).
+// The `drawer` of draw_all: draws one part of a query head, or merges the head's sums.
 template <int DIM, bool DRAWN> struct bernoulli_drawer {
     const bernoulli_params &p;
     draw_space *space;
@@ -627,18 +630,18 @@ template <int DIM, bool DRAWN> struct bernoulli_drawer {
 // out = softmax(q' K^T / sqrt(DIM)) V, or sum_m v_(row m) / S over rows drawn from that softmax. q': the group's sampled
 // queries.
 //
-// Grid: one thread block per multiprocessor, for any lengths. All thread blocks must be resident at once, because drawers wait
-// for other thread blocks.
-// Preconditions: the counters are 0, and are 0 again at the end. Before the previous kernel has ended, only lengths and page
-// tables are read, because q decides which keys are read.
-// Bytes: of each full page of K 512 for every feature that a head of the group uses; the newest page whole. DRAWN: 2 + 1/4
-// bytes per row and query head of masses, and the drawn rows of V. Alone: V, and 16 (DIM + 2) bytes per item and query head of
-// partial sums.
-// Order of reduction: a score's features in ascending order, as on the CPU. Values: a page's rows by the mma, pages in order,
-// the four warps' sums of each item. Draws as in santa.cu.
-// Measured (H100 80GB, 22 November 2026, docs/results/h100-sampled.md): 75% of the rate of a kernel that only reads with
-// santa-sys at 8 x 32k, 87% alone. Runs of columns are many small copies, and nothing is read before a thread block's first
-// counts are drawn.
+// Grid: one thread block per multiprocessor, for any lengths. All thread blocks must be resident at the same time, because
+// drawers wait for other thread blocks.
+// Preconditions: the counters are 0 at the start. They are 0 again at the end. Before the previous kernel has ended, the kernel
+// reads only lengths and page tables, because q decides which keys it reads.
+// Bytes: 512 bytes of each full page of K for every feature that a head of the group uses; all keys of the newest page. DRAWN:
+// 2 + 1/4 bytes of masses for each row and query head, and the drawn rows of V. Alone: V, and 16 (DIM + 2) bytes of partial
+// sums for each item and query head.
+// Order of reduction: the features of a score are added in ascending order, as on the CPU. Alone: the mma adds the rows of a
+// page, then pages are added in order, then the four warps' sums of each item. DRAWN: as in santa.cu.
+// Measured (H100 80GB, 22 November 2026, docs/results/h100-sampled.md): at 8 x 32k, the kernel reaches 75% (with santa-sys) and
+// 87% (alone) of the rate of a kernel that only reads. It loses time because runs of columns are many small copies, and because
+// a thread block reads no keys before it has sampled its first counts.
 template <int DIM, int HEADS, bool DRAWN> __global__ void __maxnreg__(128) bernoulli_ring_kernel(const bernoulli_params p) {
     extern __shared__ __align__(128) char memory[];
     typedef block_shared<DIM, HEADS> shared_type;
@@ -673,7 +676,7 @@ int sampler_of(const sl_attn_method *m, sampler *out) {
     return 0;
 }
 
-int max_chunks_of(int n_kv_heads, int n_kv) { // for any sequence of up to n_kv rows
+int max_chunks_of(int n_kv_heads, int n_kv) { // most chunks of a sequence of up to n_kv rows
     return max(min(max(ITEMS_WANTED / n_kv_heads, 1), ceil_div(n_kv, SL_PAGE)), ceil_div(n_kv, CHUNK_ROWS_MAX));
 }
 
@@ -737,7 +740,7 @@ int needs(const sl_attn_spec *, sl_kv_need *out) {
     return 1;
 }
 
-// Without a sampler: V, and the rows of the newest page. The kernel counts the rest.
+// Without a sampler, counts V and the rows of the newest page. The kernel counts the other reads.
 void account_values(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats) {
     if (spec->plus) return;
     count_rows_read(geom, 0, n_kv, stats);

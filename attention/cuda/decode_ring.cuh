@@ -1,22 +1,24 @@
-// attention/cuda/decode_ring.cuh - what the decode kernels share: copies into shared memory, and the lookup of work items.
+// attention/cuda/decode_ring.cuh - parts that the decode kernels share: copies into shared memory, and the lookup of work
+// items.
 //
 // Vocabulary of the decode kernels:
 // | term          | meaning                                                                                             |
 // |---------------|-----------------------------------------------------------------------------------------------------|
-// | seq_head      | sequence * n_kv_heads + KV head: one KV head of one sequence                                        |
+// | seq_head      | batch index * n_kv_heads + KV head: one KV head of one sequence                                     |
 // | work item     | the part of one seq_head that one thread block takes at a time: a chunk of rows, a page or a tile   |
 // | tile          | the rows that one step of a kernel handles; a ring stage holds one tile                             |
 // | block         | 32 rows with one exponent reference; "thread block" is the CUDA block                               |
-// | ring stage    | a stage of a ring in shared memory, with barriers `full` and `empty` and a struct that describes it |
+// | ring stage    | a part of a ring in shared memory, with barriers `full` and `empty` and a struct that describes it  |
 // | tile_info     | the struct that describes the tile in a ring stage; stage_info in bernoulli.cu                      |
 // | producer      | the warp that issues the copies of tiles into ring stages                                           |
 // | consumer      | a warp that computes on full ring stages                                                            |
-// | pool row      | a row of K or V counted over all pages and KV heads of the layer: (page * n_kv_heads + head) * 256  |
-// | ticket        | the number that a thread block takes from a counter in order to get its next work item              |
+// | pool row      | a row's number in the layer's pool: (page * n_kv_heads + KV head) * 256 + row in the page           |
+// | ticket        | a number that a thread block takes from a counter; it determines the thread block's next work items |
 //
-// Work items are numbered sequence by sequence, in a sequence chunk by chunk, in a chunk KV head by KV head. The first one or
-// two items of a thread block follow from blockIdx.x. Counters hand out the others in order. The lookup finds the sequence of
-// an item. A kernel defines its items with a struct that has `int count(int n_kv)`: the items of one KV head of n_kv rows.
+// Work items are numbered sequence by sequence, in a sequence chunk by chunk, in a chunk KV head by KV head. The first 1, 2 or
+// 8 items of a thread block follow from blockIdx.x. The thread block takes tickets for the others. The lookup finds the
+// sequence of an item. A kernel defines its items with a struct that has `int count(int n_kv)`: the items of one KV head of
+// n_kv rows.
 #ifndef SLEIGH_DECODE_RING_CUH
 #define SLEIGH_DECODE_RING_CUH
 
@@ -39,7 +41,7 @@ static inline float score_scale(int head_dim) { // log2(e) / sqrt(head_dim): sco
 // ---- copies to shared memory ----
 
 #if __CUDA_ARCH__ >= 900
-// Arrivals that end a phase of barrier `full`: the producer's lane, whose arrival announces the bytes.
+// Arrivals that end a phase of barrier `full`: one lane of the producer arrives and announces the bytes.
 enum { FULL_ARRIVALS = 1 };
 
 static __device__ __forceinline__ void copy_bulk(uint32_t to, const void *from, int bytes, uint64_t *full) {
@@ -56,10 +58,10 @@ static __device__ __forceinline__ void copy_bulk(uint32_t to, const void *from, 
         : "memory");
 }
 #else
-// Before sm_90: each lane when its copies have ended, and the lane that wrote the tile_info.
+// Before sm_90, each lane arrives when its copies have ended. The lane that wrote the tile_info arrives once more.
 enum { FULL_ARRIVALS = 33 };
 
-// The whole warp copies, 16 bytes a lane.
+// All lanes of the warp copy, 16 bytes each.
 static __device__ __forceinline__ void copy_warp(uint32_t to, const void *from, int bytes) {
     for (int at = threadIdx.x % 32 * 16; at < bytes; at += 32 * 16)
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + at), "l"((const char *)from + at) : "memory");
@@ -68,7 +70,7 @@ static __device__ __forceinline__ void copy_warp(uint32_t to, const void *from, 
 
 // ---- lookup of work items ----
 
-// A view of 32 consecutive sequences, one per lane. It only moves forward.
+// A view of 32 consecutive sequences, one for each lane. The view only moves forward.
 struct seq_lookup {
     int first_seq;  // sequence of lane 0
     int first_item; // first item of first_seq
@@ -105,7 +107,7 @@ static __device__ item_place lookup_place(const seq_lookup *lookup, int i, int i
             .pages = (const int32_t *)__shfl_sync(~0u, (unsigned long long)lookup->pages, i)};
 }
 
-// Finds one item for the whole warp. Moves the lookup forward to its sequence.
+// Finds one item for all lanes of the warp. Moves the lookup forward to the sequence of the item.
 template <typename Items>
 static __device__ item_place lookup_find(seq_lookup *lookup, const sl_row *rows, int n_seqs, int n_kv_heads, Items items,
                                          int item) {
@@ -117,7 +119,7 @@ static __device__ item_place lookup_find(seq_lookup *lookup, const sl_row *rows,
     }
 }
 
-// Finds an item for each lane. No lane may ask for an item before one that was looked up earlier.
+// Finds an item for each lane. No lane may look up an item that precedes an item of an earlier call.
 template <typename Items>
 static __device__ item_place lookup_find_each(seq_lookup *lookup, const sl_row *rows, int n_seqs, int n_kv_heads, Items items,
                                               int item) {

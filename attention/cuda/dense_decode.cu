@@ -2,9 +2,9 @@
 // rows of a KV head serves all query heads of its group.
 // The naive version is in tests/cuda/naive.h: naive_dense_decode.
 //
-// Owns how a context is cut into chunks, how thread blocks share the chunks, and how results are merged. streaming reads only
-// the first `sink` and the last `window` rows: whole tiles between them are skipped. Refuses (SL_CHECK) a head_dim other than
-// 64, 80, 96, 128, and groups of more than 8 heads.
+// Owns: the cut of a context into chunks, the distribution of chunks over thread blocks, the merge of results. streaming reads
+// only the first `sink` and the last `window` rows: the kernel skips all tiles between them. Refuses (SL_CHECK): a head_dim
+// other than 64, 80, 96, 128; groups of more than 8 heads.
 //
 // | role     | warps | does                                                                                           |
 // |----------|-------|------------------------------------------------------------------------------------------------|
@@ -19,11 +19,11 @@
 // | ring stages             | 3 x 33920                | K [64][DIM], 4 blocks of V [16][DIM] + pad, q [group][DIM] |
 //
 // Worked tile: DIM 128, group 4. Lane i < 6 of the producer issues copy i: K (16 KB), V rows 0-15, 16-31, 32-47, 48-63 (4 KB
-// each, 32 bytes apart from each other), q (1 KB, with the first tile of an item). Consumer warp w takes rows 4 w .. 4 w + 3 of
-// each V block, so 16 rows. Its lane (g, q) = (lane / 4, lane % 4) loads 16-byte pieces q, q + 4, q + 8, q + 12 of the K rows
-// 16 (g / 2) + 4 w + g % 2 and that + 2. 8 mma.m16n8k16 give S [16 rows][8 heads], columns 4 .. 7 are 0. Each lane holds 2 rows
-// of heads 2 q, 2 q + 1. The softmax reduces over g, rounds 2^(s - m) to bf16 and transposes it with movmatrix. 8 mma add V^T
-// [128 dims][16 rows] P^T [16 rows][8 heads] to o: each mma leaves a lane 4 elements of [16 dims][8 heads].
+// each, with 32 bytes between two of them), q (1 KB, with the first tile of an item). Consumer warp w takes rows 4 w .. 4 w + 3
+// of each V block, so 16 rows. Its lane (g, q) = (lane / 4, lane % 4) loads 16-byte pieces q, q + 4, q + 8, q + 12 of the K
+// rows 16 (g / 2) + 4 w + g % 2 and that + 2. 8 mma.m16n8k16 give S [16 rows][8 heads], columns 4 .. 7 are 0. Each lane holds 2
+// rows of heads 2 q, 2 q + 1. The softmax reduces over g, rounds 2^(s - m) to bf16 and transposes it with movmatrix. 8 mma add
+// V^T [128 dims][16 rows] P^T [16 rows][8 heads] to o: each mma leaves a lane 4 elements of [16 dims][8 heads].
 #include "attention/cuda/head_dim.cuh"
 #include "attention/cuda/decode_ring.cuh"
 #include "attention/cuda/workspace.cuh"
@@ -34,8 +34,8 @@ namespace {
 
 enum {
     TILE = 64,   // rows of K and V in a ring stage, 16 for each consumer warp
-    V_ROWS = 16, // rows of V in one copy; the copies lie V_PAD bytes apart,
-    V_PAD = 32,  // so that the four that a warp reads together are in different banks
+    V_ROWS = 16, // rows of V in one copy
+    V_PAD = 32,  // bytes between two copies: puts the four rows that a warp reads together into different banks
     COPIES = 6,  // of a stage: K, four blocks of V, q
     STAGES_MAX = 12,
     CONSUMER_WARPS = 4,
@@ -53,10 +53,11 @@ enum {
     MERGE = 16, // chunks that are read together
 };
 
-// A work item is one chunk of one seq_head. A long context is cut into equal chunks, enough for one wave of thread blocks with
-// a single sequence: more chunks would only add partial results. A very long context gets more chunks, because the last items
-// of a ragged batch would otherwise be long. A short context gets shorter chunks, so that all thread blocks have work. The
-// chunks depend only on the sequence's length and the model. So a result never depends on the batch or on the grid.
+// A work item is one chunk of one seq_head. A long context is cut into equal chunks. If there is a single sequence, their
+// number is enough for one wave of thread blocks: more chunks would only add partial results. A very long context gets more
+// chunks, because the last items of a ragged batch would otherwise be long. A short context gets shorter chunks, so that all
+// thread blocks have work. The chunks depend only on the sequence's length and the model. So a result never depends on the
+// batch or on the grid.
 __device__ int chunk_rows_of(int n_kv, int n_kv_heads) {
     int wanted = min(max(ITEMS_WANTED / n_kv_heads, 1), (int)CHUNKS_MAX),
         least = n_kv < SHORT ? CHUNK_ROWS_SHORT : CHUNK_ROWS_MIN;
@@ -64,7 +65,8 @@ __device__ int chunk_rows_of(int n_kv, int n_kv_heads) {
     return ceil_div(max(rows, ceil_div(n_kv, CHUNKS_MAX)), TILE) * TILE;
 }
 
-// The rows that are read: all tiles with one of the first `sink` or of the last `window` rows, numbered without a gap.
+// The rows that are read: all tiles that contain one of the first `sink` rows or of the last `window` rows. These rows are
+// numbered without a gap.
 struct row_subset {
     int sink, window; // window INT_MAX: all rows
     __host__ __device__ int sink_end() const { return ceil_div(sink, TILE) * TILE; }
@@ -90,11 +92,11 @@ struct decode_params {
     const bf16 *k, *v; // [n_pages][n_kv_heads][256][head_dim]
     bf16 *out;         // [n_seqs][n_kv_heads][group][head_dim]
     int n_seqs, n_kv_heads, group;
-    int n_stages, n_flight; // stages of the ring; how many may be in flight
+    int n_stages, n_flight; // stages of the ring; stages that may be in flight
     int n_normal;           // the first tiles of a thread block, copied with the normal L2 policy (producer)
     float scale;            // log2(e) / sqrt(head_dim)
     int max_chunks;         // of any sequence: the stride below
-    int *next_item;         // counter: items handed out beyond the first one of each thread block
+    int *next_item;         // counter: tickets, for all items but the first one of each thread block
     int *done;              // [n_seqs * n_kv_heads] counter: finished items
     float2 *ml;             // [n_seqs * n_kv_heads][max_chunks][group] maximum (log2) and sum of a chunk's masses
     float *o;               // [n_seqs * n_kv_heads][max_chunks][group][head_dim] sum of mass * v
@@ -113,7 +115,7 @@ struct tile_info {
 struct block_shared {
     uint64_t full[STAGES_MAX], empty[STAGES_MAX];
     tile_info info[STAGES_MAX];
-    // The consumers' results of an item, for the finishers. `merge` after this struct belongs to it.
+    // The consumers' results of an item, for the finishers: m and l. The sums o are in `merge`, which follows this struct.
     uint64_t item_full, item_empty;
     tile_info item; // the last tile of the item
     float2 ml[CONSUMER_WARPS][GROUP_MAX];
@@ -145,8 +147,8 @@ __device__ void start_copy(const copy &c, uint64_t *full, uint64_t policy) {
     copy_bulk(c.to, c.from, c.bytes, full, policy);
 }
 
-// Lane i of the warp starts copy i with the bulk copy engine. `full` completes with the last byte. The copies from number
-// `later` on are only announced; start_copy follows.
+// Lane i of the warp starts copy i with the bulk copy engine. `full` completes with the last byte. For copies from number
+// `later` on, the function only announces the bytes. The caller starts these copies later.
 __device__ void start_copies(const copy *mine, int later, uint64_t *full, uint64_t policy) {
     int total = __reduce_add_sync(~0u, mine->bytes), lane = threadIdx.x % 32;
     if (lane == 0) barrier_expect(full, total);
@@ -183,30 +185,32 @@ __device__ copy tile_copy(int i, const decode_params &p, const tile_info &info, 
     return {NULL, 0, 0};
 }
 
-// The producer's state. `landed` follows n_flight tiles behind `fill`. More bytes in flight than the memory latency needs make
-// every access wait longer, above all those of partial results and counters.
+// The producer's state. `landed` is n_flight tiles behind `fill`, to limit the bytes in flight. If more bytes are in flight
+// than the memory latency needs, every access waits longer: most of all, accesses to partial results and counters.
 struct producer {
     ring fill, landed;
     int n_issued; // tiles that were issued
     int ticket;   // lane 0: of the item after the next one; -1: none was taken
     // Before the previous kernel has ended, the producer may read K and V of earlier tokens, lengths and page tables
-    // (attention_cuda.h). It may not read q, the newest rows or the counters. Lane COPIES - 1 keeps the copy of q until then.
+    // (attention_cuda.h). It may not read q, the newest rows or the counters. Lane COPIES - 1 stores the copy of q until it may
+    // start.
     int has_waited;
     copy q;
     uint64_t *q_full;
     // Lines that leave the L2 cache first replace only each other, so partial results, counters and page tables stay. But the
-    // changed lines of earlier kernels would stay too, and writing them back one by one among all the reads costs 5% (8 x 32k).
-    // So the first n_normal tiles, twice the cache over all thread blocks, use the normal policy and push these lines out at
-    // once.
+    // changed lines of earlier kernels would stay too. The cache would write them back one by one between the reads, which
+    // costs 5% (8 x 32k). So the first n_normal tiles use the normal policy and evict these lines together. Over all thread
+    // blocks, these tiles have twice the size of the cache.
     uint64_t normal, leaves_first;
 };
 
-// Takes the ticket of a later item. Its value is used only after the copies of an item, so no warp waits for it.
+// Takes the ticket of a later item. The warp uses the ticket only after it has issued the copies of an item, so it does not
+// wait for the atomic.
 __device__ void take_ticket(const decode_params &p, producer *to) {
     if (threadIdx.x % 32 == 0) to->ticket = sl_take_number(p.next_item);
 }
 
-// Waits once for the previous kernel, and issues what had to wait.
+// Waits once for the previous kernel. Then issues the copy of q and takes the ticket, which had to wait.
 __device__ void wait_previous(const decode_params &p, producer *to) {
     if (to->has_waited) return;
     sl_wait_previous();
@@ -233,8 +237,8 @@ template <int DIM> __device__ void produce_tile(const decode_params &p, producer
     r->advance();
 }
 
-// Issues the tiles of rows [from, end) of one KV head in order. n_kv: rows of the sequence that are read. `skipped` others lie
-// before the rows from sink_end on.
+// Issues the tiles of rows [from, end) of one KV head in order. n_kv: rows of the sequence that are read. `skipped` other rows
+// begin at sink_end.
 template <int DIM>
 __device__ void produce_item(const decode_params &p, producer *to, const int32_t *pages, int from, int end, int n_kv,
                              int skipped, int head, tile_info info) {
@@ -256,7 +260,7 @@ __device__ void produce_item(const decode_params &p, producer *to, const int32_t
     }
 }
 
-// Produces all items of this thread block. The first has the number blockIdx.x. A counter hands out the others in order.
+// Produces all items of this thread block. The first has the number blockIdx.x. The thread block takes tickets for the others.
 // lookup: of the first 32 sequences.
 template <int DIM> __device__ void produce(const decode_params &p, const ring &r, seq_lookup lookup) {
     int lane = threadIdx.x % 32, item = blockIdx.x;
@@ -285,12 +289,12 @@ template <int DIM> __device__ void produce(const decode_params &p, const ring &r
 }
 
 // ---- consumers ----
-// A warp takes 16 of the 64 rows: of each V block b = 0 .. 3 the rows 4 warp .. 4 warp + 3. Operands of mma.m16n8k16, lane (g,
-// q) = (lane / 4, lane % 4):
+// A warp takes 16 of the 64 rows: rows 4 warp .. 4 warp + 3 of each V block b = 0 .. 3. Operands of mma.m16n8k16, lane (g, q) =
+// (lane / 4, lane % 4):
 //   scores  S^T [16 rows][8 heads] = K [16][DIM] Q^T [DIM][8]
 //   output  O^T [16 dims][8 heads] += V^T [16][16 rows] P^T [16 rows][8]
-// The mma does not care which row or dim an operand's index stands for, so the code chooses:
-// - Rows: indices 2 b + e and 8 + 2 b + e are rows e and 2 + e of the warp's four rows in block b. So a lane's V rows are
+// An operand's index may stand for any row or dim. The code chooses:
+// - Rows: indices 2 b + e and 8 + 2 b + e are rows e and 2 + e of the warp's four rows in block b. So the V rows of a lane are
 //   neighbours, and the blocks of the four lanes lie in different banks.
 // - Dims of K and q: 16 bytes of a lane are the operand of two k-steps.
 // - Dims of V: 16 bytes of a lane are dims g and g + 8 of four mma.
@@ -366,8 +370,8 @@ template <int DIM> struct attention {
         for (int i = 0; i < 4; i++) s[i] += odd[i];
     }
 
-    // Turns scores into masses 2^(s scale - m). They are rounded to bf16 for the product with V, and the sum uses the rounded
-    // values: so the rounding errors of a row with nearly all the mass cancel. masses: operand b of that product.
+    // Turns scores into masses 2^(s scale - m). Masses are rounded to bf16 for the product with V. The sum uses the rounded
+    // masses too. So the rounding error cancels if one row has nearly all the mass. masses: operand b of that product.
     __device__ void softmax(float s[4], float scale, const tile_info &info, uint32_t masses[2]) {
         int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, row = V_ROWS * (g / 2) + 4 * warp + g % 2;
         float factor[2];
@@ -467,7 +471,7 @@ template <int DIM> __device__ void consume(const decode_params &p, ring r, float
         uint32_t masses[2], values[DIM / 16][4];
         if (info.is_first) a.begin(k + layout<DIM>::Q_AT, p.group);
         a.scores(k, s);
-        a.load_values(v, info.n_rows, values); // loaded here, so that the softmax hides its latency
+        a.load_values(v, info.n_rows, values); // loads before the softmax, which hides the latency
         a.softmax(s, p.scale, info, masses);
         a.add_values(values, masses);
         leave_stage(&r.head->empty[r.stage]);
@@ -514,7 +518,7 @@ template <int DIM> __device__ void merge_items(const decode_params &p, const til
             float4 x[MERGE];
             float2 y[MERGE];
 #pragma unroll
-            for (int j = 0; j < MERGE; j++) { // past the L1 cache, which is not coherent with other multiprocessors' writes
+            for (int j = 0; j < MERGE; j++) { // __ldcg: the L1 cache is not coherent with writes of other multiprocessors
                 bool real = c + j < info.n_chunks;
                 y[j] = real ? __ldcg(ml + (c + j) * p.group) : make_float2(-INFINITY, 0);
                 x[j] = real ? __ldcg(o + (c + j) * (p.group * DIM / 4)) : make_float4(0, 0, 0, 0);
@@ -540,8 +544,9 @@ __device__ void finishers_sync() {
     asm volatile("bar.sync 1, %0;" ::"n"(32 * FINISHER_WARPS) : "memory");
 }
 
-// Takes items from the consumers, which continue meanwhile: while memory is busy, a store and an atomic take microseconds. The
-// thread block whose item is the last one of a seq_head merges the seq_head's items.
+// Takes items from the consumers. So the consumers continue with the next item and do not wait for the store and the atomic.
+// These take microseconds while memory is busy. The thread block whose item is the last one of a seq_head merges the seq_head's
+// items.
 template <int DIM> __device__ void finish(const decode_params &p, block_shared *shared, const float *merge, int thread) {
     sl_wait_previous(); // finishers write memory that earlier kernels may still read
     for (int parity = 0;; parity ^= 1) {
@@ -563,24 +568,24 @@ template <int DIM> __device__ void finish(const decode_params &p, block_shared *
 // out = softmax(q K^T / sqrt(DIM)) V for every query head, exactly.
 //
 // Grid: one thread block per multiprocessor, for any lengths. Thread blocks take items (chunk_rows_of) in order.
-// Preconditions: the counters are 0, and are 0 again at the end. Before the previous kernel has ended, only K and V below each
-// sequence's newest row, lengths and page tables are read.
-// Bytes: K and V of every sequence once, and 8 (DIM + 2) bytes of partial results per query head and chunk, which stay in the
-// L2 cache.
-// Order of reduction: a warp's rows of a tile, its tiles, the four warps, the chunks, each in order. It depends only on the
-// sequence's length.
+// Preconditions: the counters are 0 at the start. They are 0 again at the end. Before the previous kernel has ended, the kernel
+// reads only K and V of earlier tokens, lengths and page tables.
+// Bytes: reads K and V of every sequence once. Writes and reads 4 (DIM + 2) bytes of partial results for each query head and
+// chunk, in the L2 cache.
+// Order of reduction: a warp's rows of a tile, its tiles, the four warps, the chunks, each in order. The order depends only on
+// the sequence's length.
 // Error: scores, sums and o are fp32. Masses are rounded to bf16. With the rounding of the output the error is at most 2^-7
 // sum_j p_j |v_j| (tests/cuda/test_cuda_decode.c), about 2^-9 of a head's norm. Measured (H100 80GB, 21 November 2026, 32
-// heads, 8 KV heads, head_dim 128, pages shuffled, cold L2, graph replays), us, with the L2 cache full of changed lines / of
-// clean lines as a step's weights leave it:
+// heads, 8 KV heads, head_dim 128, pages shuffled, cold L2, graph replays), in us. Changed, clean: the L2 cache is full of
+// changed lines; of clean lines, as after reading weights.
 //
 // |         | 1 x 8k | 1 x 32k | 1 x 128k | 8 x 32k | 16 x 32k | 32 x 8k |
 // |---------|--------|---------|----------|---------|----------|---------|
 // | changed | 25.2   | 64.0    | 195.3    | 364.3   | 708.4    | 362.8   |
 // | clean   | 20.4   | 53.9    | 184.9    | 353.8   | 697.8    | 353.0   |
 //
-// 8 x 32k reads 2.95 / 3.03 TB/s, 97 / 100% of the rate of a kernel that only reads. Below 32k the latency of three dependent
-// reads (row, page, K) and of the merge dominates.
+// 8 x 32k reads 2.95 (changed) and 3.03 TB/s (clean): 97% and 100% of the rate of a kernel that only reads. Below 32k the
+// latency of three dependent reads (row, page, K) and of the merge dominates.
 template <int DIM> __global__ void __launch_bounds__(THREADS, 1) dense_decode_ring_kernel(const decode_params p) {
     extern __shared__ __align__(128) char memory[];
     block_shared *shared = (block_shared *)memory;
@@ -595,7 +600,7 @@ template <int DIM> __global__ void __launch_bounds__(THREADS, 1) dense_decode_ri
     barriers_make<CONSUMER_WARPS, STAGES_MAX>(shared->empty, 32 * CONSUMER_WARPS);
     barriers_made();
     __syncthreads();
-    sl_start_next(); // each role waits for the previous kernel itself; consumers touch only shared memory
+    sl_start_next(); // the producer and the finishers wait for the previous kernel; consumers access only shared memory
     ring r = {shared, memory + SHARED_BYTES + layout<DIM>::merge(p.group), p.n_stages, layout<DIM>::stage(p.group), 0, 0};
     if (warp < CONSUMER_WARPS)
         consume<DIM>(p, r, merge);
@@ -607,7 +612,7 @@ template <int DIM> __global__ void __launch_bounds__(THREADS, 1) dense_decode_ri
 
 // ---- launch ----
 
-int max_chunks_of(int n_kv) { // for any sequence of up to n_kv rows
+int max_chunks_of(int n_kv) { // most chunks of a sequence of up to n_kv rows
     return min(ceil_div(n_kv, CHUNK_ROWS_SHORT), (int)CHUNKS_MAX);
 }
 
@@ -673,7 +678,7 @@ static row_subset subset_of(const sl_attn_spec *spec) {
     return {(int)sl_attn_get(spec, "sink"), (int)sl_attn_get(spec, "window")};
 }
 
-static int most_rows(const sl_attn_spec *spec, int n_kv) { // rows that are read of any sequence of up to n_kv rows
+static int most_rows(const sl_attn_spec *spec, int n_kv) { // most rows that are read of a sequence of up to n_kv rows
     row_subset subset = subset_of(spec);
     return min(n_kv, subset.sink_end() + subset.window + TILE);
 }

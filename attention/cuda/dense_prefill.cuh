@@ -1,5 +1,5 @@
-// attention/cuda/dense_prefill.cuh - what the two kernels of dense prefill share. dense_prefill.cu has the kernel for every
-// GPU, and the launcher that chooses; dense_prefill_wgmma.cu has the kernel for Hopper.
+// attention/cuda/dense_prefill.cuh - parts that the two kernels of dense prefill share. dense_prefill.cu has the kernel for
+// every GPU, and the launcher that chooses a kernel. dense_prefill_wgmma.cu has the kernel for Hopper.
 //
 // Both compute, for token i of a run, head h and its KV head h / group,
 //   out[i][h] = sum_j p_j v_j,  p = softmax over rows j <= first + i of  q[i][h] . k_j / sqrt(head_dim)
@@ -9,7 +9,7 @@
 // - The sums of a row never include another row's.
 // - A tile wholly after a row's position does not change that row's state: its p are 0, and its maximum does not grow.
 //
-// Rows of V after the sequence's end can hold NaN, and 0 times NaN is NaN, so they are read as 0.
+// Rows of V after the sequence's end can hold NaN, and 0 times NaN is NaN. So both kernels read these rows as 0.
 #ifndef SLEIGH_ATTENTION_DENSE_PREFILL_CUH
 #define SLEIGH_ATTENTION_DENSE_PREFILL_CUH
 
@@ -21,8 +21,8 @@
 extern "C" {
 #endif
 
-// sl_cuda_dense_prefill calls the first one if it runs: the build has its machine code, and the current device is a Hopper.
-// Else it calls the second one. The choice depends on nothing else, so equal rows have equal bits.
+// sl_cuda_dense_prefill calls sl_cuda_dense_prefill_wgmma if the build has its machine code and the current device is a Hopper
+// GPU. Otherwise it calls sl_cuda_dense_prefill_mma. The choice depends on nothing else, so equal rows have equal bits.
 void sl_cuda_dense_prefill_wgmma(const sl_attn_cuda_prefill_args *args);
 int sl_cuda_dense_prefill_wgmma_runs(void);
 void sl_cuda_dense_prefill_mma(const sl_attn_cuda_prefill_args *args);
@@ -50,7 +50,7 @@ static __device__ __forceinline__ uint32_t sl_pack_bf16(float low, float high) {
     return r;
 }
 
-// Over the four lanes that hold one row of a matrix product's accumulator.
+// Maximum and sum over the four lanes that hold one row of a matrix product's accumulator.
 static __device__ __forceinline__ float sl_quad_max(float x) {
     x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
     return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
@@ -60,9 +60,9 @@ static __device__ __forceinline__ float sl_quad_sum(float x) {
     return x + __shfl_xor_sync(0xffffffff, x, 2);
 }
 
-// The masses of a row are 2^(scale (score - *max)). top: the highest score of the next tile and the tiles before. Raises *max
-// to top and returns the factor for sums under the old *max, but only if the scores have grown by more than 2^8. Until then
-// masses exceed 1, which costs bf16 and fp32 no accuracy, and the factor of nearly every tile is exactly 1.
+// The masses of a row are 2^(scale (score - *max)). top: the highest score of the next tile and the tiles before. If masses
+// would exceed 2^8, raises *max to top and returns the factor for sums that are relative to the old *max. Otherwise returns 1:
+// masses above 1 have the same relative accuracy in bf16 and fp32, and with this rule the factor of nearly every tile is 1.
 static __device__ __forceinline__ float sl_raise_max(float *max, float top, float scale) {
     float growth = (top - *max) * scale; // infinite at the first tile
     if (growth <= 8) return 1;

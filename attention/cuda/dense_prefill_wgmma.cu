@@ -1,6 +1,6 @@
 // attention/cuda/dense_prefill_wgmma.cu - dense attention of a prompt's tokens on Hopper. The tensor memory accelerator (TMA)
-// copies tiles, and wgmma multiplies them. dense_prefill.cuh states what it computes. The overlaps are those of
-// FlashAttention-3 (Shah et al., 2024, section 3).
+// copies tiles, and wgmma multiplies them. dense_prefill.cuh states the formula. The overlaps are those of FlashAttention-3
+// (Shah et al., 2024, section 3).
 // The naive version is in tests/cuda/naive.h: naive_dense_prefill.
 //
 // | role     | warps          | registers  | does                                                            |
@@ -15,9 +15,9 @@
 // | 2 V tiles               | 2 x 32 KB        | [128 keys][128], 128-byte swizzle                     |
 //
 // Worked tile: DIM 128. Lane 0 of the loading warp issues two boxes of [128 keys][64 columns] for K. A warpgroup computes S
-// [64][128] with 8 wgmma.m64n128k16; a lane holds 64 scores: rows lane / 4 and + 8 of its warp's 16, 32 columns each. The
-// softmax reduces over 4 lanes. 64 masses become 32 registers of bf16 pairs, operand a of O [64][128] += P [64][128] V
-// [128][128]: 8 wgmma.
+// [64][128] with 8 wgmma.m64n128k16; a lane holds 64 scores: 32 columns of rows lane / 4 and lane / 4 + 8 of its warp's 16
+// rows. The softmax reduces over 4 lanes. 64 masses become 32 registers of bf16 pairs, operand a of O [64][128] += P [64][128]
+// V [128][128]: 8 wgmma.
 //
 // The machine code exists for sm_90a only. For other architectures the kernel's body is empty, and
 // sl_cuda_dense_prefill_wgmma_runs returns 0.
@@ -34,7 +34,7 @@ enum {
     N_STAGES = 2, // key tiles in flight, K and V each
     WG_ROWS = 64, // tokens of a warpgroup: the M of wgmma
     WG_THREADS = 128,
-    COLUMNS = 64,  // elements of 128 bytes: the width of a swizzled block
+    COLUMNS = 64,  // number of elements in 128 bytes: the width of a swizzled block
     BAR_TURN = 1,  // named barriers: + w: warpgroup w may issue its products
     BAR_STORE = 4, // + w: the warps of warpgroup w
 };
@@ -42,7 +42,7 @@ enum {
 // Shared memory of a thread block. A tile of n rows lies as [padded / 64][n][64] elements with TMA's 128-byte swizzle: the
 // 16-byte unit c of row r has the place c ^ (r % 8). Columns from D on are not used.
 template <int D> struct tiles {
-    // Computing warpgroups: three, if 160 registers a thread hold scores, masses and output.
+    // Number of computing warpgroups: three if scores, masses and output fit in 160 registers a thread.
     static constexpr int n_wgs = D == 64 ? 3 : 2;
     static constexpr int threads = WG_THREADS * (n_wgs + 1);
     static constexpr int rows = WG_ROWS * n_wgs;
@@ -52,7 +52,7 @@ template <int D> struct tiles {
     static constexpr int kv_bytes = KEYS * padded * 2;
     static constexpr int k_at = 2 * q_bytes, v_at = k_at + N_STAGES * kv_bytes; // two query tiles come first
     static constexpr int bytes = v_at + N_STAGES * kv_bytes + 1024;             // 1024 bytes more to align to 1024
-    // The multiprocessor has 64 K registers. The loading warpgroup gives most of its registers to the others.
+    // The multiprocessor has 65536 registers. The loading warpgroup releases most of its registers for the other warpgroups.
     static constexpr int load_registers = n_wgs == 2 ? 24 : 32, compute_registers = n_wgs == 2 ? 240 : 160;
 };
 
@@ -77,7 +77,7 @@ static __device__ __forceinline__ void named_arrive(int id, int n_threads) {
 
 // ---- TMA ----
 
-// Copies the box of `map` at (column, row) to shared memory. Its bytes count for `bar`. Columns and rows past the map's end are
+// Copies the box of `map` at (column, row) to shared memory. `bar` counts its bytes. Columns and rows past the map's end are
 // zeros.
 static __device__ __forceinline__ void tma_load(uint32_t to, const CUtensorMap *map, int column, int row, uint64_t *bar) {
     asm volatile(
@@ -86,7 +86,8 @@ static __device__ __forceinline__ void tma_load(uint32_t to, const CUtensorMap *
         "l"(map), "r"(column), "r"(row), "r"(shared_address(bar))
         : "memory");
 }
-// The same for maps of heads, and the way back. Columns and tokens past the end are not written.
+// tma_load_head does the same for maps of heads. tma_store_head copies back to global memory; it does not write columns and
+// tokens past the map's end.
 static __device__ __forceinline__ void tma_load_head(uint32_t to, const CUtensorMap *map, int column, int head, int token,
                                                      uint64_t *bar) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], "
@@ -102,7 +103,8 @@ static __device__ __forceinline__ void tma_store_head(const CUtensorMap *map, in
 static __device__ __forceinline__ void tma_commit() {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
-static __device__ __forceinline__ void tma_stores_read() { // waits until shared memory may be written again
+// Waits until the stores have read shared memory. Then it may be written again.
+static __device__ __forceinline__ void tma_stores_read() {
     asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 // Makes this thread's ordinary writes to shared memory visible to TMA and wgmma.
@@ -115,26 +117,27 @@ static __device__ __forceinline__ void fence_async() {
 // Accumulator: warp w of the group has rows 16 w .. 16 w + 15. Element 4 n + e of a lane is in row lane / 4 + 8 (e / 2) and
 // column 8 n + lane % 4 * 2 + e % 2. Operand `a` in registers has the same layout, two bf16 a register.
 
-static __device__ __forceinline__ void wgmma_fence() { // before the first product that reads newly written registers
+static __device__ __forceinline__ void wgmma_fence() { // call it before the first product that reads newly written registers
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 static __device__ __forceinline__ void wgmma_commit() {
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// The compiler moves arithmetic across the waits below. This keeps the code that makes x before this place, and the code that
-// uses x after it.
+// The compiler can move arithmetic across the waits below. pin(x) keeps code that computes x before the call, and code that
+// uses x after the call.
 template <int N> static __device__ __forceinline__ void pin(float (&x)[N]) {
 #pragma unroll
     for (int i = 0; i < N; i++) asm volatile("" : "+f"(x[i])::"memory");
 }
-// Waits until at most n_pending of the committed groups still run. Then x holds its result.
+// Waits until at most n_pending of the committed groups still run. After it, x is valid.
 template <int n_pending, int N> static __device__ __forceinline__ void wgmma_wait(float (&x)[N]) {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n_pending) : "memory");
     pin(x);
 }
 
 // Descriptor of a tile in shared memory with the 128-byte swizzle: its address, the bytes from one block of 64 columns to the
-// next (only read for V, whose columns are the product's N), and the bytes from 8 rows to the next 8, all in units of 16.
+// next (the hardware reads this number only for V, whose columns are the product's N), and the bytes from 8 rows to the next 8,
+// all in units of 16.
 static __device__ __forceinline__ uint64_t descriptor(uint32_t address, int block_bytes) {
     return (uint64_t)1 << 62 | (uint64_t)(1024 / 16) << 32 | (uint64_t)(block_bytes / 16) << 16 | (address & 0x3ffff) / 16;
 }
@@ -180,13 +183,14 @@ typedef struct ring { // K and V tiles. full: the tile has landed. empty: no com
 } ring;
 
 typedef struct barriers {
-    ring k, v, q;  // q: of the two query tiles
+    ring k, v, q;  // q: q: the two query tiles
     uint64_t tail; // the last tile of V has landed, but its rows after the end are not yet zero
 } barriers;
 
-// The query tiles of a thread block, one after the other. Heads come in sections whose keys and values fit in the L2 cache
-// together (section_heads). In a section, tiles are ordered by falling length and dealt to the thread blocks forth and back. So
-// every thread block gets about the same number of keys, and thread blocks that run at the same time read the same keys.
+// The query tiles of a thread block, one after the other. The heads are cut into sections. The keys and values of a section fit
+// in the L2 cache (section_heads). In a section, tiles are in order of falling length. Round by round, each thread block gets
+// one tile, in rising order of thread blocks in even rounds and in falling order in odd rounds. So all thread blocks get about
+// the same number of keys, and thread blocks read the same keys at the same time.
 template <int ROWS> struct work {
     int token0, head, n_keys; // first token of the tile; key tiles that its last token sees
     int section = 0,
@@ -207,8 +211,8 @@ template <int ROWS> struct work {
     }
 };
 
-// The loading warp: queries, then K and V tiles, as far ahead as the rings allow. V comes one tile later than K, because it is
-// used later.
+// The loading warp: copies queries, then K and V tiles, until the rings are full. V is copied one tile later than K, because it
+// is used later.
 template <int D>
 static __device__ __forceinline__ void load(const prefill_params &p, uint32_t shared, barriers *bars, const CUtensorMap *q_map,
                                             const CUtensorMap *k_map, const CUtensorMap *v_map, int lane) {
@@ -230,7 +234,7 @@ static __device__ __forceinline__ void load(const prefill_params &p, uint32_t sh
         int kv_head = w.head / (p.n_heads / p.n_kv_heads);
         int n_kv = p.first + p.n_tokens, page = p.pages[0], next = page;
         for (int j = 0; j <= w.n_keys; j++) {
-            int row_v = (page * p.n_kv_heads + kv_head) * SL_PAGE + (j - 1) * KEYS % SL_PAGE; // of tile j - 1
+            int row_v = (page * p.n_kv_heads + kv_head) * SL_PAGE + (j - 1) * KEYS % SL_PAGE; // first row of V tile j - 1
             if (j % 2 == 0) page = next;
             if (j % 2 == 0 && (j + 2) * KEYS < n_kv) next = p.pages[(j + 2) * KEYS / SL_PAGE]; // one tile ahead
             if (j < w.n_keys) {
@@ -292,10 +296,10 @@ template <int D> static __device__ __forceinline__ void issue_values(float (&o)[
     wgmma_commit();
 }
 
-// A lane's part of the softmax of its two rows, lane / 4 and lane / 4 + 8 of its warp's 16.
+// A lane's part of the softmax of two rows: rows lane / 4 and lane / 4 + 8 of its warp's 16 rows.
 typedef struct softmax_state {
-    float max[2];  // the masses of the row are relative to it (sl_raise_max)
-    float sum[2];  // of the masses so far, in this lane's columns
+    float max[2];  // reference of the row's masses (sl_raise_max)
+    float sum[2];  // sum of the masses so far, in this lane's columns
     float keep[2]; // factor of the last tile for the sums of the tiles before
 } softmax_state;
 
@@ -331,16 +335,17 @@ static __device__ __forceinline__ void round_masses(uint32_t (&p)[32], const flo
     for (int i = 0; i < 32; i++) p[i] = sl_pack_bf16(s[2 * i], s[2 * i + 1]);
 }
 
-// What a computing warpgroup carries from tile to tile.
+// The state of a computing warpgroup from tile to tile.
 template <int D> struct consumer {
     float o[D / 2];
-    uint32_t p[32]; // masses of the newest tile; V has landed, and the product is still to be issued
+    uint32_t p[32]; // masses of the newest tile; its V has landed, and its product with V is not yet issued
     softmax_state state;
-    int n_done; // key tiles whose scores are computed; values are one tile behind
+    int n_done; // key tiles whose scores are computed; the last of them has not yet been multiplied by V
 };
 
-// One more key tile. The scores of tile j and the values of tile j - 1 are issued together. The softmax of tile j runs while
-// the values are multiplied. While this warpgroup does its softmax, the others use the tensor cores.
+// Adds key tile j. The products for the scores of tile j and for the values of tile j - 1 are issued together. The softmax of
+// tile j runs during the product with the values. While this warpgroup computes its softmax, other warpgroups use the tensor
+// cores.
 template <int D, bool masked>
 static __device__ __forceinline__ void step(consumer<D> &c, uint32_t q, uint32_t shared, barriers *bars, int wg, int lane,
                                             float scale, int last) {
@@ -355,8 +360,8 @@ static __device__ __forceinline__ void step(consumer<D> &c, uint32_t q, uint32_t
     wgmma_wait<1>(s);
     if (lane == 0) barrier_arrive(&bars->k.empty[k_stage]);
     softmax<masked>(s, c.state, scale, last);
-    // Poll here, long before the answer is needed: the assembler moves no arithmetic across the loop of the wait. So the whole
-    // softmax runs during the product with V, and no part of it after.
+    // Test the barrier here and not at the use of V: the assembler moves no arithmetic across the loop of a wait. So all of the
+    // softmax runs during the product with V.
     pin(s);
     barrier_poll(&bars->v.full[k_stage], c.n_done / N_STAGES % 2);
     wgmma_wait<0>(c.o);
@@ -368,12 +373,13 @@ static __device__ __forceinline__ void step(consumer<D> &c, uint32_t q, uint32_t
     c.n_done++;
 }
 
-// out = o / sum, through the warpgroup's own queries in shared memory. TMA does not write rows past n_tokens.
+// out = o / sum. The output goes through the warpgroup's part of the query tile in shared memory. TMA does not write rows past
+// n_tokens.
 template <int D>
 static __device__ __forceinline__ void store(const consumer<D> &c, uint32_t staged, const CUtensorMap *out_map, int head,
                                              int token, int wg, int thread) {
     float factor[2] = {1 / sl_quad_sum(c.state.sum[0]), 1 / sl_quad_sum(c.state.sum[1])};
-    named_sync(BAR_STORE + wg, WG_THREADS); // from here on no warp's product reads the queries
+    named_sync(BAR_STORE + wg, WG_THREADS); // after this barrier, no warp's product reads the queries
     int lane = thread % 32, r = thread / 32 * 16 + lane / 4;
 #pragma unroll
     for (int i = 0; i < D / 2; i += 2) {
@@ -396,17 +402,17 @@ static __device__ __forceinline__ void compute(const prefill_params &p, uint32_t
                                                const CUtensorMap *out_map, int wg, int thread) {
     using T = tiles<D>;
     int lane = thread % 32;
-    int row = thread / 32 * 16 + lane / 4; // this lane's first row, of the warpgroup's 64
+    int row = thread / 32 * 16 + lane / 4; // this lane's first row among the warpgroup's 64 rows
     work<T::rows> w;
     consumer<D> c;
     c.n_done = 0;
     bool more = w.next(p);
-    if (wg == T::n_wgs - 1) named_arrive(BAR_TURN, 2 * WG_THREADS); // warpgroup 0 begins
+    if (wg == T::n_wgs - 1) named_arrive(BAR_TURN, 2 * WG_THREADS); // lets warpgroup 0 begin
     for (int n = 0; more; n++) {
         uint32_t q = shared + n % 2 * T::q_bytes + wg * T::wg_bytes;
-        int position = p.first + w.token0 + wg * WG_ROWS;   // of the warpgroup's first token
-        int last = position + row - lane % 4 * 2;           // last visible column of the lane, counted from tile 0
-        int n_whole = min((position + 1) / KEYS, w.n_keys); // key tiles that all of its tokens see whole
+        int position = p.first + w.token0 + wg * WG_ROWS; // of the warpgroup's first token
+        int last = position + row - lane % 4 * 2;         // last visible column, relative to the lane's first column of tile 0
+        int n_whole = min((position + 1) / KEYS, w.n_keys); // key tiles in which all tokens of the warpgroup see all rows
         float s[64];
         int stage = c.n_done % N_STAGES;
         barrier_wait(&bars->q.full[n % 2], n / 2 % 2);
@@ -421,7 +427,7 @@ static __device__ __forceinline__ void compute(const prefill_params &p, uint32_t
         barrier_wait(&bars->v.full[stage], c.n_done / N_STAGES % 2);
         round_masses(c.p, s);
         c.n_done++;
-        if (n > 0 && thread == 0) { // the output before has been copied out, so the producer may use its place
+        if (n > 0 && thread == 0) { // when the output before has left shared memory, the loading warp may use its place
             tma_stores_read();
             barrier_arrive(&bars->q.empty[(n - 1) % 2]);
         }
@@ -436,7 +442,7 @@ static __device__ __forceinline__ void compute(const prefill_params &p, uint32_t
         if (lane == 0) barrier_arrive(&bars->v.empty[stage]);
         store<D>(c, q, out_map, head, token, wg, thread);
     }
-    if (thread == 0) tma_stores_read(); // shared memory ends with the thread block
+    if (thread == 0) tma_stores_read(); // shared memory must exist until the stores have read it
 }
 
 #endif // __CUDA_ARCH_FEAT_SM90_ALL
@@ -446,8 +452,8 @@ static __device__ __forceinline__ void compute(const prefill_params &p, uint32_t
 // Grid: one thread block per multiprocessor, each with its share of the query tiles (work).
 // Preconditions: head_dim D; all pointers 16-byte aligned; q_stride a multiple of 8; pages hold rows [0, first + n_tokens);
 // tensor maps and section_heads as the launcher makes them.
-// Bytes: q and out once. K and V once per query tile and head, from the L2 cache but for the first of the thread blocks that
-// run together.
+// Bytes: q and out once. K and V once for each query tile and head. Of the thread blocks that run together, all but the first
+// one find them in the L2 cache.
 // Order of reduction: tiles of 128 keys ascending. In a tile, a row's sum is the sum of four lanes' partial sums.
 // Measured on one H100, November 2026, 32 heads of 128 over 8 KV heads: 680 TFLOP/s at 4k tokens, 727 at 8k, 689 at 32k (where
 // power limits the clock), 670 for 2,048 tokens after 30,720, 690 for 8,192 after 24,576. cuBLAS multiplies large matrices at
@@ -460,7 +466,8 @@ __global__ void __launch_bounds__(tiles<D>::threads, 1)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     using T = tiles<D>;
     extern __shared__ unsigned char dynamic[];
-    __shared__ barriers bars; // the only static shared memory: sl_cuda_dense_prefill_wgmma_runs looks for it
+    __shared__ barriers bars; // the only static shared memory; sl_cuda_dense_prefill_wgmma_runs tests whether the kernel has
+                              // static shared memory
     uint32_t shared = (shared_address(dynamic) + 1023) & ~1023u;
     if (threadIdx.x == 0) {
         for (int i = 0; i < N_STAGES; i++) {
@@ -489,16 +496,16 @@ __global__ void __launch_bounds__(tiles<D>::threads, 1)
 #endif
 }
 
-// A map of bf16 in n_dims dimensions of these sizes. The first dimension is contiguous, the others are `stride` elements apart.
-// Boxes have 64 columns and box_rows of the last dimension.
+// A map of bf16 in n_dims dimensions of sizes size[]. The first dimension is contiguous. Neighbours in dimension i + 1 are
+// stride[i] elements apart. A box has 64 columns, and box_rows elements of the last dimension.
 static CUtensorMap tensor_map(const bf16 *data, int n_dims, const cuuint64_t *size, const size_t *stride, int box_rows) {
     typedef CUresult encode_fn(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *, const cuuint64_t *,
                                const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
                                CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-    void *encode = NULL; // from the driver that runs, so the program does not link against it
+    void *encode = NULL; // found at run time, so the program does not link against the driver
     cudaDriverEntryPointQueryResult found;
     cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode, 12000, cudaEnableDefault, &found);
-    SL_CHECK(encode != NULL); // every driver for CUDA 12 and Hopper has it
+    SL_CHECK(encode != NULL); // every driver that supports CUDA 12 and Hopper has the function
     cuuint64_t bytes[2];
     cuuint32_t box[3] = {COLUMNS, 1, 1}, step[3] = {1, 1, 1};
     for (int i = 0; i + 1 < n_dims; i++) bytes[i] = stride[i] * sizeof(bf16);
@@ -523,8 +530,8 @@ static CUtensorMap page_map(const bf16 *data, const sl_attn_geom *geom, int n_pa
     return tensor_map(data, 2, size, stride, KEYS);
 }
 
-// Heads of a section: as many as have their keys and values in two thirds of the L2 cache together, in about equal sections.
-// All heads, if sections would leave thread blocks idle: the tiles of a section must nearly fill its last round.
+// Number of heads of a section. The keys and values of a section fit in two thirds of the L2 cache, and sections have about
+// equal sizes. If sections would leave thread blocks idle in their last rounds, there is one section with all heads.
 static int section_heads(const sl_attn_cuda_prefill_args *args, int n_tiles, int n_blocks, int l2_bytes) {
     int n_heads = args->geom->n_heads, n_kv_heads = args->geom->n_kv_heads, n_kv = args->first + args->n_tokens;
     size_t bytes = (size_t)n_kv * n_kv_heads * args->geom->head_dim * 2 * sizeof(bf16), limit = (size_t)l2_bytes / 3 * 2;
@@ -532,7 +539,7 @@ static int section_heads(const sl_attn_cuda_prefill_args *args, int n_tiles, int
     int heads = (n_kv_heads + n_sections - 1) / n_sections * (n_heads / n_kv_heads);
     n_sections = (n_heads + heads - 1) / heads;
     int n_rounds = (n_tiles * n_heads + n_blocks - 1) / n_blocks;
-    int more = (n_tiles * heads + n_blocks - 1) / n_blocks * n_sections - n_rounds; // rounds, of the shortest tiles
+    int more = (n_tiles * heads + n_blocks - 1) / n_blocks * n_sections - n_rounds; // additional rounds, of the shortest tiles
     return (long long)more * (args->first + 1) * 64 <= (long long)n_rounds * n_kv ? heads : n_heads;
 }
 
@@ -562,6 +569,6 @@ void sl_cuda_dense_prefill_wgmma(const sl_attn_cuda_prefill_args *args) {
 }
 
 int sl_cuda_dense_prefill_wgmma_runs(void) {
-    cudaFuncAttributes attributes; // an empty body has no barriers
+    cudaFuncAttributes attributes; // an empty kernel body has no barriers, so it has no static shared memory
     return cudaFuncGetAttributes(&attributes, dense_prefill_wgmma_kernel<128>) == cudaSuccess && attributes.sharedSizeBytes > 0;
 }

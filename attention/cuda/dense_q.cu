@@ -1,9 +1,10 @@
-// attention/cuda/dense_q.cu - dense-q on CUDA: attention over every row with the scores of quantised keys, as if they were
-// exact. santa-is must be faster than this method. Two kernels: one stores masses (score_quantised.cuh), one reads all of V.
+// attention/cuda/dense_q.cu - dense-q on CUDA: attention over every row, with the scores of quantised keys in place of exact
+// scores. It is the baseline of santa-is: santa-is must be faster. The first kernel stores masses (score_quantised.cuh). The
+// second kernel reads all of V.
 //
-// mass_values_kernel: 8 warps, all with the same role. Shared memory: values_space. Worked block: DIM 128, group 4. A warp
-// takes every eighth block of 32 rows. 16 lanes load a row of V (256 bytes), so 16 loads bring the block. Lane l computes the
-// mass of row l for each head. Then each lane adds 16 rows x 8 columns x 4 heads.
+// mass_values_kernel: 8 warps with the same role. Shared memory: values_space. Worked block: DIM 128, group 4. A warp takes
+// every eighth block of 32 rows. 16 lanes load a row of V (256 bytes), so a warp needs 16 loads for the block. Lane l computes
+// the mass of row l for each head. Then each lane adds 16 rows x 8 columns x 4 heads.
 #include "attention/cuda/score_quantised.cuh"
 
 namespace {
@@ -15,7 +16,7 @@ enum {
 };
 
 struct values_params {
-    score_params score; // done: summed chunks of a seq_head; 0 between launches
+    score_params score; // score.done: number of summed chunks of a seq_head; 0 between launches
     const bf16 *v;      // [n_pages][n_kv_heads][256][head_dim]
     bf16 *out;          // [n_seqs][n_kv_heads][group][head_dim]
     float *partial;     // [n_seqs * n_kv_heads][CHUNKS][group][head_dim + 2]
@@ -37,8 +38,8 @@ template <int DIM, int HEADS> struct values_space {
     bool is_exact[HEADS]; // stored masses cannot represent the head
 };
 
-// Finds the chunk's largest references. Then sums the rows of V, times their masses, to s->sum: a warp has every WARPS-th block
-// of 32.
+// Finds the chunk's largest reference of each head. Then sums mass * v over the rows of V to s->sum. A warp takes every
+// WARPS-th block of 32 rows.
 template <int DIM, int HEADS>
 __device__ void sum_values(const values_params &p, values_space<DIM, HEADS> *s, const sl_row &row, int seq_head, int first,
                            int end) {
@@ -73,7 +74,7 @@ __device__ void sum_values(const values_params &p, values_space<DIM, HEADS> *s, 
                            exp2f((float)(ref - s->top[h]));
             }
             s->row_mass[warp][lane][h] = row_mass;
-            total[h] += row_mass; // of the lane's row
+            total[h] += row_mass; // mass of the lane's row
         }
         __syncwarp();
 #pragma unroll
@@ -108,9 +109,9 @@ __device__ void sum_values(const values_params &p, values_space<DIM, HEADS> *s, 
 
 // out = sum_j w_j v_j / sum_j w_j from stored masses w.
 //
-// Grid: (CHUNKS, KV heads, sequences). Thread blocks past a sequence's last chunk end at once.
+// Grid: (CHUNKS, KV heads, sequences). Thread blocks past a sequence's last chunk end immediately.
 // Preconditions: `done` is 0. `done` and next_item are 0 at the end.
-// Bytes: V once, the stored masses.
+// Bytes: V and the stored masses, once.
 // Order of reduction: a warp's blocks of 32 rows in order, then the warps, then the chunks: the last thread block of a seq_head
 // adds them.
 template <int DIM, int HEADS> __global__ void __launch_bounds__(THREADS) mass_values_kernel(const values_params p) {

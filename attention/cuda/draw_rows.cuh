@@ -6,14 +6,14 @@
 // |--------|----------------|-----------------------------------------------------------------------------------------|
 // | drawer | DRAW_WARPS = 4 | parts of query heads in order: waits for masses, draws, gathers V, writes the output    |
 //
-// Consumer warps score later heads meanwhile, so only the draws of the last heads add time.
+// While drawer warps draw the rows of a head, consumer warps score later heads. So only the draws of the last heads add time.
 //
 // Worked head: n_kv 32768, so 1024 blocks of 32 rows; S = 128 draws; head_dim 128. load_head: 128 threads read 1024 block
-// masses, add neighbours in pairs (shift 1), and scan 512 running sums into `cum`. Each thread makes one threshold t. find_row:
-// three steps of 7 comparisons find the entry of t in `cum`; the thread then loads 2 block masses and 2 x 64 bytes of row
-// masses, and sums in-block masses up to t. gather: equal neighbouring rows are merged; 16 lanes load one row of V (256 bytes),
-// a warp two rows per load instruction, 16 loads in flight. A lane sums 8 columns of every second row. put_columns adds the 2
-// row halves, sum_rows the 4 warps in order.
+// masses, add neighbours in pairs (shift 1), and scan 512 running sums into `cum`. Each thread computes one threshold t.
+// find_row: three steps of 7 comparisons find the entry of t in `cum`; the thread then loads 2 block masses and 2 x 64 bytes of
+// row masses, and sums in-block masses up to t. gather: equal neighbouring rows are merged. 16 lanes load one row of V (256
+// bytes), so one load instruction of a warp loads two rows. 16 loads are in flight. A lane sums 8 columns of every second row.
+// put_columns adds the sums of the two half warps. sum_rows adds the sums of the 4 warps in order.
 #ifndef SLEIGH_DRAW_ROWS_CUH
 #define SLEIGH_DRAW_ROWS_CUH
 
@@ -38,25 +38,26 @@ struct draw_params {
     int layer, first_head; // first_head: sl_attn_geom.first_head
     int S;
     int parts;             // thread blocks that share the draws of one head
-    int *next_part;        // counter: parts handed out to drawers
+    int *next_part;        // counter: parts that drawers have taken
     int *released;         // [n_seqs * n_kv_heads] counter: parts that no longer read the seq_head's masses
     int *merged;           // [n_seqs * n_heads] counter: finished parts of a head
     float *partial = NULL; // [n_seqs * n_heads][parts][head_dim]; NULL: one part
     sl_attn_cuda_stats *stats = NULL;
 };
 
-// Parts of S draws: enough to keep the share of a thread block short compared with reading the masses again.
+// The number of parts of S draws. With more parts, a thread block has fewer draws. But every part reads the head's masses
+// again.
 static int draw_parts(int S) {
     return min(ceil_div(S, 256), 8);
 }
 
-// Takes the partial sums of heads that several thread blocks share.
+// Takes the array of partial sums, which heads need when several thread blocks share their draws.
 static inline void take_partial(arena *from, draw_params *p, const sl_attn_geom *geom, int n_seqs, int S) {
     int parts = draw_parts(S);
     p->partial = parts == 1 ? NULL : from->take<float>((size_t)n_seqs * geom->n_heads * parts * geom->head_dim);
 }
 
-// All but the arrays of the workspace. S: 0 where nothing is drawn.
+// Everything but the arrays of the workspace. S: 0 if the method draws no rows.
 static inline draw_params draw_params_of(const sl_attn_cuda_decode_args *a, int S) {
     decode_counters counters = counters_of(a, 0);
     return {.v = a->v,
@@ -80,7 +81,7 @@ struct draw_space {
     uint64_t cum[ENTRIES + 1]; // mass before each entry
     int first[TILES_MAX + 1];  // draws before each tile
     uint64_t scan[DRAW_WARPS];
-    int ints[2][DRAW_WARPS];      // of the two turns of sum_threads
+    int ints[2][DRAW_WARPS];      // one array for each of the two turns of sum_threads
     int ticket, is_last, is_dead; // is_dead: no part needs the seq_head's masses any more
     int row[DRAW_THREADS];        // pool rows of V
     float coef[DRAW_THREADS];
@@ -105,7 +106,7 @@ __device__ int count_threads(bool x) {
 struct head_view {
     const uint64_t *mass; // [n_blocks]
     const bf16 *w;        // the 32 row masses of block b begin at b * stride
-    const int *top;       // the largest reference, less REF_EMPTY; top_ref holds it after load_head
+    const int *top;       // the largest reference minus REF_EMPTY; load_head writes the reference to top_ref
     const int32_t *pages; // of the sequence
     int n_kv_heads, kv_head;
     int stride, n_blocks;
@@ -126,7 +127,8 @@ __device__ head_view view_of(const score_params &p, const sl_row &row, int seq_h
             .n_blocks = row.position / BLOCK + 1};
 }
 
-// The sum of x over the drawer threads. It has one barrier, so calls must alternate between turns 0 and 1.
+// The sum of x over the drawer threads. The function has only one barrier, so `turn` must alternate between 0 and 1 from call
+// to call.
 __device__ int sum_threads(draw_space *s, int turn, int thread, int x) {
     x = __reduce_add_sync(~0u, x);
     if (thread % 32 == 0) s->ints[turn][thread / 32] = x;
@@ -160,9 +162,9 @@ template <int N> __device__ void load_masses(const head_view &h, int first, uint
     }
 }
 
-// load_head where an entry is 2^SHIFT blocks. A warp issues the loads of all masses of its entries at once, in whole cache
-// lines, because after the last key nothing hides their latency. Sums go through shared memory to the thread that has their
-// entries.
+// load_head for entries of 2^SHIFT blocks. A warp first issues the loads of all masses of its entries, in whole cache lines,
+// because nothing hides their latency after the last key. A lane can have the masses of another thread's entry. So the sums go
+// through shared memory.
 template <int SHIFT> __device__ void load_entries(draw_space *s, head_view *h, int thread) {
     enum { EACH = ENTRIES / DRAW_THREADS, LOADS = EACH << SHIFT >> 1, LANES = SHIFT ? 1 << SHIFT >> 1 : 1 };
     int lane = thread % 32, first = (ENTRIES / DRAW_WARPS << SHIFT) * (thread / 32) + 2 * lane; // first block of the lane
@@ -196,7 +198,8 @@ template <int SHIFT> __device__ void load_entries(draw_space *s, head_view *h, i
     drawers_sync();
 }
 
-// Finds the largest reference and the running masses by entries. Entries past the last block hold the total.
+// Loads the head's largest reference, and computes the mass before each entry. For entries past the last block this is the
+// total.
 __device__ void load_head(draw_space *s, head_view *h, int thread) {
     if (h->n_blocks <= ENTRIES)
         load_entries<0>(s, h, thread);
@@ -208,7 +211,7 @@ __device__ void load_head(draw_space *s, head_view *h, int thread) {
         load_entries<3>(s, h, thread);
 }
 
-// How many of x[0 .. n) are at most t. x is ascending. Each step compares three elements.
+// Returns how many of x[0 .. n) are at most t. x is ascending. Each step compares three elements.
 template <typename T> __device__ int count_upto(const T *x, int n, T t) {
     int at = 0;
 #pragma unroll 1
@@ -229,7 +232,7 @@ __device__ uint64_t tile_begin(const draw_space *s, const head_view &h, int tile
     return s->cum[min(tile * TILE_BLOCKS >> h.shift, (int)ENTRIES)];
 }
 
-// 1 / x, correct but for the last bits.
+// 1 / x. Only the last bits can be wrong.
 __device__ double inverse_of(double x) {
     double y;
     asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(x));
@@ -237,8 +240,8 @@ __device__ double inverse_of(double x) {
     return fma(fma(-x, y, 1.0), y, y);
 }
 
-// floor((m mass + floor(u mass / 2^64)) / S). share = 1.0 / S. It is an estimate in double precision, corrected by the exact
-// remainder.
+// floor((m mass + floor(u mass / 2^64)) / S). share = 1.0 / S. The function estimates the result in double precision. Then it
+// corrects the estimate by the exact remainder.
 __device__ uint64_t threshold(uint64_t mass, int S, double share, uint32_t m, uint64_t u) {
     uint64_t low = m * mass + __umul64hi(u, mass);
     uint64_t q = (uint64_t)((m + (double)u * 0x1p-64) * ((double)mass * share)); // below 2^56, so the error is below 2^6
@@ -259,7 +262,8 @@ __device__ void load_row_masses(const head_view &h, int block, uint4 x[4]) {
     for (int i = 0; i < 4; i++) x[i] = __ldcg(w + i);
 }
 
-// The first row of a block at which the running mass reaches `limit`: first by eight rows, then by one.
+// The first row of a block at which the running mass reaches `limit`. The search takes steps of eight rows, then steps of one
+// row.
 __device__ int row_in_block(const uint4 x[4], uint64_t limit) {
     uint64_t in_block = 0;
     uint4 own = x[0];
@@ -279,8 +283,8 @@ __device__ int row_in_block(const uint4 x[4], uint64_t limit) {
     return row + step;
 }
 
-// find_row within entry e of 2^SHIFT blocks. running: mass before the entry. The loads go out together: the block masses of the
-// entry, and for at most two blocks also the row masses.
+// find_row within entry e of 2^SHIFT blocks. running: mass before the entry. The function issues the loads of the entry's block
+// masses together. For entries of at most two blocks it also issues the loads of the row masses.
 template <int SHIFT> __device__ int find_in_entry(const head_view &h, int e, uint64_t running, uint64_t t) {
     enum { N = 1 << SHIFT, M = N < 2 ? 2 : N, AHEAD = N <= 2 ? N : 1 };
     int first = e << SHIFT, at = 0, ref = 0;
@@ -303,7 +307,7 @@ template <int SHIFT> __device__ int find_in_entry(const head_view &h, int e, uin
 #pragma unroll
         for (int k = 0; k < 4; k++) own[k] = at ? x[AHEAD - 1][k] : x[0][k];
     }
-    // The condition running + to_global(in_block, shift) > t, as a limit of in_block.
+    // The smallest in_block for which running + to_global(in_block, shift) > t.
     uint64_t limit = (((t - running + 1) << (h.top_ref - ref)) + 255) >> 8;
     int row = (first + at) * BLOCK + row_in_block(own, limit);
     return (page * h.n_kv_heads + h.kv_head) * SL_PAGE + row % SL_PAGE;
@@ -334,7 +338,7 @@ __device__ int find_row(const draw_space *s, const head_view &h, uint64_t t) {
 
 // ---- rows of V ----
 
-struct row_sum { // a lane's columns 8 (lane % (DIM / 8)) .. + 7, of every 32 / (DIM / 8)-th row
+struct row_sum { // a lane's sum over every (32 / (DIM / 8))-th row: columns 8 (lane % (DIM / 8)) .. + 7
     float x[8];
 };
 
@@ -347,7 +351,7 @@ struct known_factor {
 };
 
 // x[j]: the lane's 16 bytes of row (from + j) * ROWS + lane / LANES of the n rows in `row`. Numbers past n read the last row
-// again: a condition would make each load wait for its use.
+// again, because with a condition the loads would not be in flight together.
 template <int DIM, int N>
 __device__ void load_rows(uint4 x[N], const bf16 *v, const int *row, int n, int from, int lane, uint64_t policy) {
     enum { LANES = DIM / 8, ROWS = 32 / LANES };
@@ -357,10 +361,11 @@ __device__ void load_rows(uint4 x[N], const bf16 *v, const int *row, int n, int 
                           policy);
 }
 
-// Adds the lanes' pool rows of V, times their factors, to the warp's sum. row -1: the lane has none; such lanes come last.
-// Equal neighbours are read once. s->row and s->coef hold one place per thread. AHEAD: loads of a lane in flight. Returns the
-// number of rows that were read. The rows leave the L2 cache first. With the normal policy they would push out changed lines,
-// which then go to memory (16 x 32k, S = 2048: 525 us, with this policy 486).
+// Adds the lanes' pool rows of V, times their factors, to the warp's sum. row -1: the lane has no row; the lanes without a row
+// are the last ones of the warp. Equal neighbours are read once. s->row and s->coef have one place for each thread. AHEAD:
+// loads of a lane in flight. Returns the number of rows that were read. The rows of V leave the L2 cache first. With the normal
+// policy they would evict changed lines, and the cache would write these lines to memory (16 x 32k, S = 2048: 525 us with the
+// normal policy, 486 us with this one).
 template <int DIM, int AHEAD = 16, typename Space, typename Factor>
 __device__ int gather(const bf16 *v, Space *s, int thread, int row, Factor factor, row_sum *sum) {
     enum { LANES = DIM / 8, ROWS = 32 / LANES, PASSES = (32 + ROWS - 1) / ROWS };
@@ -371,7 +376,7 @@ __device__ int gather(const bf16 *v, Space *s, int thread, int row, Factor facto
     int run = (later ? __ffs(later) - 1 : __popc(present)) - lane, n = __popc(leaders);
     int at = __popc(leaders & ((1u << lane) - 1));
     if (n == 0) return 0;
-    if (leads) s->row[warp + at] = row; // a warp writes only its own 32 places
+    if (leads) s->row[warp + at] = row; // a warp writes only 32 places: its lanes'
     if (!Factor::IS_LATE)
         if (leads) s->coef[warp + at] = factor.find() * run;
     __syncwarp();
@@ -465,15 +470,15 @@ __device__ void wait_scored(const score_params &p, int seq_head, int n_kv, int t
     drawers_sync();
 }
 
-// This part no longer reads the stored masses of its seq_head. Thread 0 counts it. Issue the atomic before gathering V, to hide
-// its latency. row: the row that the thread has found, or any number. The barrier consumes `row`, so no load of masses is in
-// flight when another thread block discards them.
+// Thread 0 counts that this part no longer reads the stored masses of its seq_head. Issue the atomic before gathering V, to
+// hide its latency. row: the row that the thread has found, or any number. The barrier consumes `row`, so no load of masses is
+// in flight when another thread block discards them.
 __device__ int release_masses(const draw_params &d, int seq_head, int thread, int row) {
     count_threads(row >= 0);
     return thread == 0 ? sl_take_number(d.released + seq_head) : 0;
 }
 
-// n_released: what release_masses returned. The last part of a seq_head sets the counters to 0. Returns to thread 0 whether
+// n_released: the result of release_masses. The last part of a seq_head sets the counters to 0. Returns to thread 0 whether
 // this part was the last.
 __device__ bool clear_counters(const score_params &p, const draw_params &d, int seq_head, int n_released, int thread) {
     if (thread > 0 || n_released < p.group * d.parts - 1) return false;
@@ -482,15 +487,15 @@ __device__ bool clear_counters(const score_params &p, const draw_params &d, int 
     return true;
 }
 
-// Both steps at once, for heads that read stored data until their end.
+// release_masses and clear_counters together, for heads that read stored data until they end.
 __device__ void release_and_clear(const score_params &p, const draw_params &d, int seq_head, int thread) {
     clear_counters(p, d, seq_head, release_masses(d, seq_head, thread, -1), thread);
 }
 
 // Draws all heads, part by part. drawer.draw(seq_head, head of the group, part) waits for the masses, draws, releases the
-// masses and clears the counters. It returns to thread 0 whether no part needs the seq_head's masses any more; then they are
-// discarded. The first part of a thread block is number blockIdx.x. A counter hands out the others in order, each while the
-// part before is drawn.
+// masses and clears the counters. It returns to thread 0 whether no part needs the seq_head's masses any more. In this case
+// draw_all discards the masses. The first part of a thread block has the number blockIdx.x. The thread block takes the numbers
+// of the others from a counter, each while it draws the part before.
 template <typename Drawer>
 __device__ void draw_all(const score_params &p, const draw_params &d, draw_space *s, int thread, const Drawer &drawer) {
     int n_each = p.group * d.parts, n = p.n_seqs * p.n_kv_heads * n_each, ticket = blockIdx.x, taken = 0;
@@ -504,11 +509,12 @@ __device__ void draw_all(const score_params &p, const draw_params &d, draw_space
             s->ticket = gridDim.x + taken;
             if (s->ticket < n) taken = sl_take_number(d.next_part);
         }
-        drawers_sync(); // from here on s may be written again
+        drawers_sync(); // after this barrier, s may be written again
         if (s->is_dead) discard_stored(p, seq_head, p.rows[seq_head / p.n_kv_heads].position + 1, thread, DRAW_THREADS);
         ticket = s->ticket;
     }
-    // a thread block takes one number more than the numbers that gave it a part
+    // Each thread block takes one number past the last part. So the thread block with the last of these numbers clears the
+    // counter.
     if (thread == 0 && taken == (int)gridDim.x - 1 + max(n - (int)gridDim.x, 0)) *d.next_part = 0;
 }
 

@@ -1,7 +1,7 @@
-// attention/cuda/exact_head.cuh - exact attention of one query head by one warp, on CUDA. Decode kernels fall back to it for a
-// head whose scores stored masses cannot hold (stages.h).
+// attention/cuda/exact_head.cuh - exact attention of one query head by one warp, on CUDA. Decode kernels use it for a head
+// whose scores are out of the range of stored masses (masses.h).
 //
-// The function is slow and rarely runs. It is not inlined, so the registers and instructions of its callers stay as they are.
+// attend_exactly is slow and rarely runs. It is not inlined, so it adds no registers and few instructions to its callers.
 #ifndef SLEIGH_EXACT_HEAD_CUH
 #define SLEIGH_EXACT_HEAD_CUH
 
@@ -19,14 +19,14 @@ __device__ __forceinline__ bool is_beyond(int top) {
     return top > SL_REF_MOST || top < -SL_REF_MOST;
 }
 
-// One query head of one sequence, and what it reads.
+// One query head of one sequence, with the memory that attend_exactly reads.
 struct exact_head {
     const bf16 *q;        // [head_dim]
     const bf16 *k, *v;    // [n_pages][n_kv_heads][256][head_dim]
     const int32_t *pages; // of the sequence
     int n_kv_heads, kv_head, n_kv;
     float scale;               // log2(e) / sqrt(head_dim)
-    sl_attn_cuda_stats *stats; // counts one fall-back and all rows of K and V; NULL: counts nothing
+    sl_attn_cuda_stats *stats; // attend_exactly adds one fallback and all rows of K and V; NULL: it counts nothing
 };
 
 // q: the query row [head_dim]. k, v: the layer's pools.
@@ -55,7 +55,8 @@ __device__ __forceinline__ void load4(const bf16 *from, bool there, float to[4])
 }
 
 // out[d] = sum_j 2^(s_j - m) v_j[d] / sum_j 2^(s_j - m), s_j = scale q.k_j, with an online softmax in fp32 over all rows in
-// order. NaN in q or in a key gives NaN, as in dense decode. One warp calls it. out: [DIM], each lane writes four elements.
+// order. NaN in q or in a key gives NaN, as in dense decode. One warp calls the function. out: [DIM], each lane writes four
+// elements.
 template <int DIM> __device__ __noinline__ void attend_exactly(const exact_head &h, float *out) {
     enum { BATCH = 4 };
     int lane = threadIdx.x % 32;

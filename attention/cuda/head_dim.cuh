@@ -1,4 +1,4 @@
-// attention/cuda/head_dim.cuh - from a head dimension at run time to the kernels that are compiled for it.
+// attention/cuda/head_dim.cuh - calls the instance of a function template that is compiled for a head dimension.
 #ifndef SLEIGH_HEAD_DIM_CUH
 #define SLEIGH_HEAD_DIM_CUH
 

@@ -1,12 +1,13 @@
-// attention/cuda/page_bounds.cu - builds the page extra "key bounds" on CUDA (propose_bounds.c states the layout). It is a file
-// of its own, because the methods that read the bounds need the page extra, and the page extra needs its builder.
+// attention/cuda/page_bounds.cu - builds the page extra "key bounds" on CUDA (propose_bounds.c states the layout). The builder
+// is not in quest.cu, because that would make a circle of calls: quest.cu needs the page extra, and the page extra needs its
+// builder.
 #include "attention/cuda/head_dim.cuh"
 #include "attention/cuda/score_bounds.cuh"
 
 namespace {
 
-// The page extra, [16][2][DIM]: smallest and largest key element of every channel, for each unit. Grid: (pages, KV heads); a
-// warp has two units. Bytes: K once; writes an eighth of it.
+// The page extra, [16][2][DIM]: smallest and largest key element of every channel, for each unit. Grid: (pages, KV heads). A
+// warp takes two of the 16 units. Bytes: reads K once, and writes an eighth of its size.
 template <int DIM>
 __global__ void __launch_bounds__(BOUND_THREADS)
     build_bounds_kernel(const int32_t *pages, const bf16 *k, size_t size, char *data) {

@@ -1,5 +1,6 @@
 // attention/cuda/page_extras.cu - builds page extras on CUDA: norms of V, quantised keys, keys by feature. The CPU's builders
-// state the contents and the layout (page_norms.c, propose_quantised.c, propose_bernoulli.c). All bits are the CPU's.
+// state the contents and the layout (page_norms.c, propose_quantised.c, propose_bernoulli.c). The results have the same bits as
+// the CPU's.
 #include "attention/cuda/norms.cuh"
 #include "engine/backend/cuda/device.cuh"
 
@@ -8,11 +9,11 @@
 #include <math.h>
 
 enum { THREADS = 256 };
-static_assert((int)THREADS == (int)SL_PAGE, "a thread a row");
+static_assert((int)THREADS == (int)SL_PAGE, "one thread for each row");
 
 // ---- norms of V ----
 
-// out[j] = |v_j|. Grid: (pages, KV heads), a thread per row.
+// out[j] = |v_j|. Grid: (pages, KV heads), one thread for each row.
 static __global__ void __launch_bounds__(THREADS) norms_kernel(const int32_t *pages, const bf16 *v, int head_dim, bf16 *out) {
     sl_start_next();
     sl_wait_previous();
@@ -27,7 +28,8 @@ void sl_cuda_build_norms(const sl_kv_device_build *b) {
 
 // ---- quantised keys ----
 
-// The f16 number next to x from below and from above. Beyond the largest f16 number: the largest.
+// half_below: the largest f16 number that is not above x. half_above: the smallest f16 number that is not below x. The result
+// is always finite: x is first limited to the range of f16.
 static __device__ __forceinline__ __half half_below(float x) {
     return x > -65504.0f ? __float2half_rd(fminf(x, 65504.0f)) : __float2half_rd(-65504.0f);
 }
@@ -40,14 +42,14 @@ struct plane {
     int width, shift;
 };
 
-static __device__ int plane_units(int width, int head_dim) { // 64-byte units of 16 rows
+static __device__ int plane_units(int width, int head_dim) { // number of 64-byte units, each with codes of 16 rows
     return (head_dim * width + 31) / 32;
 }
 
-// Stores the words of 32 channels' codes of row j in one plane.
+// Stores the codes of channels first .. first + 31 of row j to one plane.
 static __device__ void store_words(plane p, const uint8_t codes[32], int first, int head_dim, int j, uint8_t *to) {
     int n_units = plane_units(p.width, head_dim), per_word = 32 / p.width, per_byte = 8 / p.width;
-    for (int w = 0; w < p.width; w++) { // the words of 32 channels
+    for (int w = 0; w < p.width; w++) {
         int unit = first / per_word + w;
         if (unit >= n_units) return;
         uint32_t word = 0;
@@ -59,10 +61,11 @@ static __device__ void store_words(plane p, const uint8_t codes[32], int first, 
     }
 }
 
-// First a thread per channel finds its step and zero. Then a thread per row makes its codes.
+// First, one thread for each channel finds the step and the zero of the channel. Then one thread for each row computes the
+// codes of the row.
 //
 // Grid: (pages, KV heads).
-// Bytes: the page twice, the second time from the L2 cache; writes bits / 16 of it.
+// Bytes: reads K of the page twice, the second time from the L2 cache; writes bits / 16 of its size.
 static __global__ void __launch_bounds__(THREADS)
     quantise_kernel(const int32_t *pages, const bf16 *k, int head_dim, int bits, size_t size, uint8_t *data) {
     __shared__ float zero[128], inverse[128];
@@ -119,13 +122,13 @@ void sl_cuda_build_quantised(const sl_kv_device_build *b) {
 
 // ---- keys by feature ----
 
-enum { FEATURES = 16 }; // of a thread block
+enum { FEATURES = 16 }; // features that a thread block transposes
 
-// out[i][j] = k[j][i]. Grid: (pages, KV heads, head_dim / 16). A thread reads 32 bytes of its row, and then writes 32 bytes of
-// a feature.
+// out[i][j] = k[j][i]. Grid: (pages, KV heads, head_dim / 16). A thread reads 32 bytes of one row. Then it writes 32 bytes of
+// one feature.
 static __global__ void __launch_bounds__(THREADS)
     by_feature_kernel(const int32_t *pages, const bf16 *k, int head_dim, size_t size, char *data) {
-    __shared__ __align__(16) bf16 turned[FEATURES][SL_PAGE + 8]; // rows shifted by 16 bytes lie in different banks
+    __shared__ __align__(16) bf16 turned[FEATURES][SL_PAGE + 8]; // the pad puts neighbouring features into different banks
     sl_start_next();
     sl_wait_previous();
     size_t block = (size_t)pages[blockIdx.x] * gridDim.y + blockIdx.y;

@@ -1,5 +1,5 @@
-// attention/cuda/pps.cu - santa-pps on CUDA, in two kernels: exact scores of all keys; rows with a large p |v| are taken whole,
-// the others are drawn in proportion to p |v|. It takes S draws, or as many as a stated error needs.
+// attention/cuda/pps.cu - santa-pps on CUDA, in two kernels. The first stores exact scores of all keys. The second always takes
+// rows with a large p |v|, and draws other rows in proportion to p |v|. A head has S draws, or as many as a stated error needs.
 // The naive versions are in tests/cuda/naive.h: naive_score, naive_mass, naive_take_all and naive_sum_of_rows.
 //
 // | kernel           | role           | warps | does                                                                  |
@@ -7,15 +7,15 @@
 // | pps_score_kernel | consumer       | 8     | stores masses p, block masses of p and of sizes p |v| (score_keys.cuh) |
 // |                  | norms          | 3     | norms of the newest page, kept in the session's state                 |
 // |                  | producer       | 1     | copies K, norms and q into ring stages                                |
-// | pps_draw_kernel  | (all the same) | 8     | one query head: heavy rows and light draws (take_all.cuh), rows of V  |
+// | pps_draw_kernel  | all            | 8     | one query head: heavy rows and light draws (take_all.cuh), rows of V  |
 //
 // | shared memory of pps_draw_kernel | bytes                | contents                                        |
 // |----------------------------------|----------------------|-------------------------------------------------|
 // | block_shared                     | SHARED_BYTES         | sized_space, head, columns, page table, row, coef |
 // | block masses of sizes            | take_all_memory      | [n_blocks], padded (place_of)                   |
 //
-// The draw kernel computes sizes from masses and norms when it needs them. With a stated error it repeats until the head is
-// certified (draw_pps.c: the same bounds, tries and uniform numbers), or sums over every row.
+// The draw kernel computes sizes from masses and norms when it needs them. With a stated error it draws again until the head is
+// certified. After MOST_TRIES tries it sums over every row. The bounds, tries and uniform numbers are those of draw_pps.c.
 #include "attention/cuda/head_dim.cuh"
 #include "attention/cuda/norms.cuh"
 #include "attention/cuda/take_all.cuh"
@@ -31,23 +31,24 @@ enum {
     SCORE_WARPS = score_config<true, false>::WARPS,
     NORM_THREADS = 96,
     SCORE_THREADS = 32 * (1 + SCORE_WARPS) + NORM_THREADS,
-    PILOT = 128,    // draws of the try that plans a session's first try
-    MOST_TRIES = 3, // then the head reads all rows
+    PILOT = 128,    // draws of the pilot, which plans the first try of a session
+    MOST_TRIES = 3, // after so many tries the head reads all rows
     FEW = 30,       // with fewer draws the central limit theorem is not used
 };
 
-// What a head keeps from step to step.
+// The state of a head from step to step.
 struct head_state {
-    uint32_t next; // position of the next step; the state is valid only there. 0: empty
-    float norm;    // norm of its output
+    uint32_t next; // position of the next step; the state is valid only at this position. 0: empty
+    float norm;    // norm of the head's output
 };
 
 struct pps_params {
     score_params score;
     draw_params draw;
     bool shared; // one uniform number for all light draws
-    // Query heads in [late, late_end) wait for the end of the scores before they read V. These heads share multiprocessors with
-    // the scores, and the last sequence's heads must be drawn first, while memory is idle (6 x 30k: 1.1 us less).
+    // Query heads in [late, late_end) wait for the end of the scores before they read V. These heads run on multiprocessors
+    // that still score keys. The heads of the last sequence must read V before them, while memory is idle (6 x 30k: 1.1 us
+    // less).
     int late, late_end;
     size_t head_state_at; // of this layer in a session's state, after newest_norms: head_state [n_heads], with a stated error
     double share;         // epsilon / (1 + epsilon); 0: S draws
@@ -58,16 +59,16 @@ struct pps_params {
 // The query head of a thread block.
 struct head {
     sl_row row;
-    head_view masses;          // without its running masses
-    int top[TAKE_WARPS];       // largest reference that each warp has seen
-    uint64_t mass[TAKE_WARPS]; // sum of the warp's block masses relative to it
+    head_view masses;          // without running masses
+    int top[TAKE_WARPS];       // largest reference of each warp's blocks
+    uint64_t mass[TAKE_WARPS]; // sum of the warp's block masses, relative to `top`
     sl_rng_id id;
     int n;
 };
 
-// Sizes that are computed from masses and norms.
+// A take_space whose sizes are computed from masses and norms.
 struct sized_space : take_space {
-    const bf16 *norms, *newest; // norms of the KV head: page i of the pool at i * stride; of the newest page
+    const bf16 *norms, *newest; // norms: of the KV head, page i of the pool at i * stride. newest: of the newest page
     const int32_t *page;        // of the sequence, in shared memory
     int stride, n_built;        // n_built: rows of built pages
 };
@@ -78,7 +79,7 @@ struct block_shared {
     float columns[TAKE_WARPS][DIM_MAX];
     float square[TAKE_WARPS];
     int32_t page[TILES_MAX];
-    int row[TAKE_THREADS]; // pool rows; a warp writes only its own 32 places
+    int row[TAKE_THREADS]; // pool rows; a warp writes only 32 places: its lanes'
     float coef[TAKE_THREADS];
 };
 enum {
@@ -88,11 +89,11 @@ enum {
 
 // ---- norms of the newest page ----
 
-// Stores the norms of rows that are new since the last step, mostly one row. One warp per seq_head. A new page gets zeros
-// after its last row.
+// Stores the norms of rows that are new since the last step. In most steps there is one new row. Each seq_head has one warp. In
+// a new page, the norms after the last row become 0.
 template <int DIM> __device__ void store_newest_norms(const score_params &p, const bf16 *v, int thread) {
     sl_wait_previous(); // the newest row
-    sl_start_next();    // drawers read `done`, which must be this launch's
+    sl_start_next();    // from now on the draw kernel may read `done`, which the previous launch must have set to 0
     int lane = thread % 32, n_seq_heads = p.n_seqs * p.n_kv_heads;
     for (int seq_head = thread / 32 * gridDim.x + blockIdx.x; seq_head < n_seq_heads;
          seq_head += NORM_THREADS / 32 * gridDim.x) {
@@ -110,9 +111,9 @@ template <int DIM> __device__ void store_newest_norms(const score_params &p, con
     }
 }
 
-// ---- sizes, computed from what is stored ----
+// ---- sizes, computed from masses and norms ----
 
-// What a piece of 8 sizes follows from.
+// The stored data from which 8 sizes follow.
 struct sized_piece {
     uint4 w, norms;
 };
@@ -140,7 +141,7 @@ __device__ uint32_t size_of_row(const sized_space *s, int b, int row) {
 
 // ---- one query head ----
 
-// Sums all block masses: each warp a part.
+// Sums all block masses. Each warp sums a part of them.
 __device__ void sum_masses(head *x, int thread) {
     uint64_t packed[8], sum = 0;
     int top = REF_EMPTY;
@@ -182,7 +183,7 @@ __device__ normaliser normaliser_of(const head &x) {
     return {top, 1 / sum};
 }
 
-// p_j of row j. The normaliser is the same for all rows, but it is computed here, while the row mass is in flight.
+// p_j of row j. The normaliser is the same for all rows. It is computed here, because the row mass is in flight at this place.
 __device__ double probability_of(const head &x, int j) {
     int ref = ref_of(__ldcg(x.masses.mass + j / BLOCK));
     bf16 w = __ldcg(x.masses.w + (size_t)(j / BLOCK) * x.masses.stride + j % BLOCK);
@@ -216,7 +217,7 @@ template <int DIM> __device__ float sum_draws(const pps_params &p, block_shared 
     return join_columns<DIM>(s->columns, sum, thread);
 }
 
-// The same over all rows.
+// Column `thread` of the sum over all rows.
 template <int DIM> __device__ float sum_all(const pps_params &p, block_shared *s, int *n_read, int thread) {
     row_sum sum = {};
     *n_read = 0;
@@ -245,14 +246,15 @@ __device__ double error_bound(const pps_params &p, int i, double light, int k) {
 
 // The largest kappa whose bound is within target.
 __device__ double widest_kappa(const pps_params &p, int i, double light, double target) {
-    enum { MARGIN = FEW + 4 }; // rows that become heavy when k is rounded to an integer leave fewer draws
+    enum { MARGIN = FEW + 4 }; // when k is rounded to an integer, more rows can become heavy, and fewer light draws remain
     double a = 4.0 / 3 * p.log_term[i - 1], b = sqrt(2 * light * p.log_term[i - 1]), x = target / p.z[i - 1];
     double root = 2 * target / (b + sqrt(b * b + 4 * a * target)), kappa = root * root; // solves a root^2 + b root = target
     return p.bernstein ? kappa : fmax(kappa, fmin(x * x / light, light / MARGIN));
 }
 
-// Number of draws with which the bound is within target, near the smallest one. 0: more than half of the rows. The light size,
-// and with it kappa, approaches its value from the safe side, so any number of rounds gives a valid plan.
+// Returns a number of draws with which the bound is within target. It is near the smallest such number. 0: the number is more
+// than half of the rows. The light size and kappa approach their limits from the safe side, so the plan is valid after any
+// number of rounds.
 __device__ int plan(const pps_params &p, block_shared *s, int i, double target, int thread) {
     enum { MOST_ROUNDS = 12 };
     const size_view &z = s->take.sizes;
@@ -269,7 +271,7 @@ __device__ int plan(const pps_params &p, block_shared *s, int i, double target, 
     return S <= z.n / 2 ? max((int)S, 1) : 0;
 }
 
-__device__ float norm_of(block_shared *s, float x, int thread) { // of a vector, an element a thread
+__device__ float norm_of(block_shared *s, float x, int thread) { // norm of a vector; each thread has one element, x
     x *= x;
     for (int step = 1; step < 32; step *= 2) x += __shfl_xor_sync(~0u, x, step);
     __syncthreads();
@@ -281,7 +283,7 @@ __device__ float norm_of(block_shared *s, float x, int thread) { // of a vector,
 }
 
 struct outcome {
-    int n_read; // of the warp, in the draws that count
+    int n_read; // rows that the warp read for the head's output
     int n_samples, tries;
     bool dense;
 };
@@ -292,9 +294,9 @@ template <int DIM> __device__ float certify(const pps_params &p, block_shared *s
     bool planned = before->next && before->next == (uint32_t)s->at.row.position;
     float norm = planned ? before->norm : 0, out = 0;
     for (int i = 0, S = PILOT;; i++) {             // ends by break
-        take_all_solve(&s->take, S, NULL, thread); // the pilot's call also finds the total of the sizes
+        take_all_solve(&s->take, S, NULL, thread); // the pilot's call also finds the total size
         normaliser z = normaliser_of(s->at);
-        double unit = exp2((double)(s->take.sizes.top - z.top - 38)) * z.inverse; // of size, relative to the output
+        double unit = exp2((double)(s->take.sizes.top - z.top - 38)) * z.inverse; // of sizes, relative to the output
         if (i > 0 || !planned) {
             out = sum_draws<DIM>(p, s, sl_try_index(i, 0), &o->n_read, thread);
             norm = norm_of(s, out, thread);
@@ -329,8 +331,9 @@ __device__ void count(sl_attn_cuda_stats *stats, const outcome &o, int row_bytes
 // Stores masses and block masses of sizes for all rows of all heads.
 //
 // Grid: one thread block per multiprocessor, for any lengths.
-// Preconditions: as in santa_ring_kernel (santa.cu). Before the previous kernel has ended, page extras may be read too.
-// Bytes: K and 2 bytes per row and KV head of norms once, the newest row's V; 2 + 1/2 bytes per row and query head of masses.
+// Preconditions: as in santa_ring_kernel (santa.cu). Before the previous kernel has ended, the kernel also reads page extras.
+// Bytes: reads K and the norms (2 bytes for each row and KV head) once, and the newest row's V. Writes 2 + 1/2 bytes of masses
+// for each row and query head.
 template <int DIM, typename Config> __global__ void __maxnreg__(144) pps_score_kernel(const score_params p, const bf16 *v) {
     extern __shared__ __align__(128) char memory[];
     score_shared *shared = (score_shared *)memory;
@@ -348,17 +351,17 @@ template <int DIM, typename Config> __global__ void __maxnreg__(144) pps_score_k
         produce<DIM, Config>(p, to);
 }
 
-// out = sum_j c_j (p_j / pi_j) v_j, c_j from S draws of take-all + PPS with size p_j |v_j|. CERTIFIED: from as many draws as a
+// out = sum_j c_j (p_j / pi_j) v_j, c_j from S draws of take-all + PPS with size p_j |v_j|. CERTIFIED: S is as large as a
 // stated error needs.
 //
 // Grid: one thread block per query head of all sequences.
 // Preconditions: `released` is 0. `released`, `done` and newest_done are 0 at the end. Before the previous kernel has ended,
-// only lengths, page tables and what `done` announces are read.
+// the kernel reads only lengths, page tables and the masses that `done` announces.
 // Bytes: block masses; row masses (from the L2 cache) and norms of blocks with candidates or draws; drawn rows of V. CERTIFIED:
-// these several times.
-// Order of reduction: masses are integers. Rows of a head: heavy rows before light rows, a warp's share of each TAKE_THREADS in
-// order, then the warps in order. 96 registers: one thread block fits on a multiprocessor with the scores, and S draws need no
-// spills.
+// the same again for each try.
+// Order of reduction: masses are integers. A warp adds its rows of each TAKE_THREADS rows in order, heavy rows before light
+// rows. Then the sums of the warps are added in order. With 96 registers a thread, a thread block fits on a multiprocessor that
+// also runs a thread block of the scores, and the kernel with S draws has no spills.
 template <int DIM, bool CERTIFIED> __global__ void __maxnreg__(96) pps_draw_kernel(const pps_params p) {
     extern __shared__ __align__(128) char memory[];
     block_shared *s = (block_shared *)memory;
@@ -383,7 +386,7 @@ template <int DIM, bool CERTIFIED> __global__ void __maxnreg__(96) pps_draw_kern
     take_all_begin(&s->take, thread);
     sum_masses(&s->at, thread);
     if (!CERTIFIED) take_all_solve(&s->take, p.draw.S, NULL, thread);
-    if (CERTIFIED) __syncthreads(); // the largest references are stored
+    if (CERTIFIED) __syncthreads(); // all warps have stored their largest references
     if (is_beyond(largest_reference(s->at))) {
         out = exact_column<DIM>(p, s, seq_head, h, thread);
     } else if (CERTIFIED) {
@@ -477,7 +480,7 @@ size_t state(const sl_attn_geom *geom, const sl_attn_spec *spec) {
     return (bytes + 15) / 16 * 16;
 }
 
-// All keys and norms. The kernel counts the rows of V.
+// Counts all keys and norms. The kernel counts the rows of V.
 void account_keys_and_norms(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats) {
     account_all_keys(geom, spec, n_kv, stats);
     stats->bytes += (uint64_t)n_kv * geom->n_kv_heads * sizeof(bf16);

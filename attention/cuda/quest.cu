@@ -1,20 +1,21 @@
-// attention/cuda/quest.cu - Quest on CUDA: page bounds propose; K and V of the 16-row units of largest bound are read whole.
+// attention/cuda/quest.cu - Quest on CUDA. It scores units of 16 rows by page bounds, and reads K and V of the units with the
+// largest scores.
 //
 // Three kernels: score_bounds_kernel stores bounds as masses, select_rows_kernel selects units, attend_rows_kernel reads their
 // rows.
 // page_bounds.cu builds the page extra.
 //
-// Measured (H100 80GB, 21 November 2026, 32 heads, 8 KV heads, head_dim 128, 1024 tokens a head, cold L2, graph replays, of
-// which an empty one takes 3 us), us, and dense decode's in brackets: 1 x 32k 37 (64), 8 x 32k 114 (363), 32 x 8k 287 (363).
-// The kernels alone take 11, 9 and 16 us at 1 x 32k, and 41, 10 and 66 us at 8 x 32k, where reading their bytes takes 22 and
-// 45.
+// Measured in us (H100 80GB, 21 November 2026, 32 heads, 8 KV heads, head_dim 128, 1024 tokens a head, cold L2, graph replays;
+// an empty replay takes 3 us). Dense decode's times are in brackets: 1 x 32k 37 (64), 8 x 32k 114 (363), 32 x 8k 287 (363). The
+// three kernels take 11, 9 and 16 us at 1 x 32k, and 41, 10 and 66 us at 8 x 32k. To read the bytes of the first and the third
+// kernel takes 22 and 45 us at 8 x 32k.
 #include "attention/cuda/head_dim.cuh"
 #include "attention/cuda/score_bounds.cuh"
 #include "attention/cuda/select_rows.cuh"
 
 namespace {
 
-// Most units of a head.
+// The largest number of units that a head reads.
 int units_of(const sl_attn_spec *spec, int n_kv) {
     return min((int)sl_attn_get(spec, "tokens") / UNIT, ceil_div(n_kv, UNIT));
 }
@@ -60,14 +61,14 @@ int needs(const sl_attn_spec *, sl_kv_need *out) {
     return 1;
 }
 
-// The bounds, and the keys of the newest page. The kernels count the other reads.
+// Counts the bounds, and the keys of the newest page. The kernels count the other reads.
 void account_bounds(const sl_attn_geom *geom, const sl_attn_spec *, int n_kv, sl_attn_stats *stats) {
     sl_cuda_account_bounds(geom, n_kv, stats);
 }
 
 } // namespace
 
-// Counts the bounds of built pages, and the keys of the newest page, whose bounds each step finds anew.
+// Counts the bounds of built pages, and the keys of the newest page, because each step computes the bounds of this page.
 void sl_cuda_account_bounds(const sl_attn_geom *geom, int n_kv, sl_attn_stats *stats) {
     int n_built = (n_kv - 1) / SL_PAGE, n_newest = n_kv - n_built * SL_PAGE;
     count_rows_read(geom, n_newest, 0, stats);

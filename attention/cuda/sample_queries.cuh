@@ -1,5 +1,5 @@
 // attention/cuda/sample_queries.cuh - samples the queries of a KV head to few features (propose_bernoulli.c), on CUDA. The
-// counts are the CPU's.
+// counts are equal to the CPU's.
 #ifndef SLEIGH_SAMPLE_QUERIES_CUH
 #define SLEIGH_SAMPLE_QUERIES_CUH
 
@@ -13,14 +13,14 @@ struct query_sampling {
     int B, iid, shared; // trials per feature; independent trials; one set of features for the group
 };
 
-// Sampled queries: the features to read, and the coefficient of each for every head of the group.
+// Sampled queries of a KV head: the features to read, and the coefficient of each feature for every head of the group.
 template <int DIM, int HEADS> struct __align__(16) sampled {
     float coef[DIM][HEADS];
     int n;
     uint8_t feature[DIM]; // ascending
 };
 
-// sl_bernoulli_count (propose_bernoulli.c), to the bit: B a is rounded before its floor is subtracted.
+// The same count as sl_bernoulli_count (propose_bernoulli.c). B a is rounded before its floor is subtracted, as on the CPU.
 __device__ int count_of(const sl_rng_id &id, int feature, int dim, int B, double a, int iid) {
     if (a >= 1) return B;
     if (!iid) {
@@ -35,7 +35,8 @@ __device__ int count_of(const sl_rng_id &id, int feature, int dim, int B, double
 }
 
 // Equation 9 of the SANTA paper: coef[i][h] = sign(q_h) norm_h c_h / B of feature i. Every head has its own counts. The lanes
-// of the warp take 32 features at a time. Loops are not unrolled, because for the first item this code comes from memory.
+// of the warp take 32 features at a time. Loops are not unrolled, because the instructions for the first item are read from
+// memory.
 template <int DIM, int HEADS>
 __device__ void sample_each(const query_sampling &p, int group, sl_rng_id id, const bf16 *q, float coef[DIM][HEADS]) {
     int lane = threadIdx.x % 32;
@@ -44,7 +45,7 @@ __device__ void sample_each(const query_sampling &p, int group, sl_rng_id id, co
         float norm = 0;
         for (int i = lane; i < DIM; i += 32) norm = sl_max_nan(norm, fabsf(sl_widen(q[i])));
         norm = sl_max_nan_lanes(norm);
-        bool samples = norm < INFINITY; // else the query stays as it is
+        bool samples = norm < INFINITY; // false: the query is used as it is
 #pragma unroll 1
         for (int i = lane; i < DIM; i += 32) {
             float x = sl_widen(q[i]);
@@ -54,7 +55,7 @@ __device__ void sample_each(const query_sampling &p, int group, sl_rng_id id, co
     }
 }
 
-// Equations 10 to 13: one count for the group, from the mean magnitude.
+// Equations 10 to 13 of the SANTA paper: the heads of the group share the counts, which follow from the mean magnitude.
 template <int DIM, int HEADS>
 __device__ void sample_shared(const query_sampling &p, int group, const sl_rng_id &id, const bf16 *q, float coef[DIM][HEADS]) {
     int lane = threadIdx.x % 32;
@@ -67,15 +68,15 @@ __device__ void sample_shared(const query_sampling &p, int group, const sl_rng_i
         norm = sl_max_nan(norm, coef[i][0]);
     }
     norm = sl_max_nan_lanes(norm);
-    bool samples = norm < INFINITY; // else the queries stay as they are
+    bool samples = norm < INFINITY; // false: the queries are used as they are
 #pragma unroll 1
     for (int i = lane; i < DIM; i += 32) {
         float mean = coef[i][0];
         int count = norm > 0 && samples ? count_of(id, i, DIM, p.B, (double)mean / norm, p.iid) : 0;
-        float drawn = norm * (float)count / (float)p.B;
+        float magnitude = norm * (float)count / (float)p.B;
         for (int h = 0; h < group; h++) {
             float x = sl_widen(q[h * DIM + i]);
-            coef[i][h] = !samples ? x : mean > 0 ? drawn * (x / mean) : 0;
+            coef[i][h] = !samples ? x : mean > 0 ? magnitude * (x / mean) : 0;
         }
     }
 }
@@ -102,7 +103,7 @@ __device__ void sample_queries(const query_sampling &p, int group, const sl_rng_
         }
         uint32_t all = __ballot_sync(~0u, used);
         int at = n + __popc(all & ((1u << lane) - 1));
-        __syncwarp(); // all lanes have read what others overwrite
+        __syncwarp(); // all lanes have read the entries that are overwritten below
         if (used) {
             to->feature[at] = (uint8_t)(first + lane);
 #pragma unroll

@@ -1,7 +1,7 @@
 // attention/cuda/samplers.cuh - the samplers of the SANTA family on CUDA: which rows the drawer warps draw from stored masses.
 // The naive versions are in tests/cuda/naive.h: naive_draw_systematic and naive_draw_independent.
 //
-// The draws are those of draw_samplers.c: integer thresholds on integer masses. So equal stored masses give equal rows.
+// The draws are the same as in draw_samplers.c: integer thresholds on integer masses. So equal stored masses give equal rows.
 #ifndef SLEIGH_SAMPLERS_CUH
 #define SLEIGH_SAMPLERS_CUH
 
@@ -33,9 +33,10 @@ __device__ uint32_t divide(uint64_t W, int S, uint64_t mass, uint64_t *r) {
     return q;
 }
 
-// Selects the `wanted` largest of all threads' values; on ties the lower tile. Bit i of the result: tile thread * EACH + i, of
-// value x[i], is selected. At least `wanted` values are not 0. Values are below 2^n_bits. It finds the least selected value bit
-// by bit. The last call of sum_threads before this one must have had turn 0.
+// Selects the `wanted` largest values of all threads. On ties it selects the lower tile. Bit i of the result: the function
+// selects tile thread * EACH + i, which has the value x[i]. Preconditions: at least `wanted` values are not 0; values are below
+// 2^n_bits; the last call of sum_threads before this call had turn 0. The function finds the smallest selected value bit by
+// bit.
 template <int EACH> __device__ int select_largest(draw_space *s, const uint64_t x[EACH], int n_bits, int wanted, int thread) {
     int open = (1 << EACH) - 1, chosen = 0, n_open = EACH * DRAW_THREADS;
     for (int bit = n_bits - 1, turn = 1; bit >= 0 && wanted < n_open; bit--, turn ^= 1) {
@@ -58,9 +59,9 @@ template <int EACH> __device__ int select_largest(draw_space *s, const uint64_t 
     return chosen;
 }
 
-// Stores to s->first how many draws come before each tile. Returns the number of all draws. There are T <= TILES_MAX tiles. A
-// thread has EACH consecutive tiles.
-template <int EACH> __device__ int plan_some(draw_space *s, const head_view &h, sampler kind, int S, int thread) {
+// Stores to s->first how many draws come before each tile. Returns the total number of draws. There are at most TILES_MAX
+// tiles. A thread has EACH consecutive tiles.
+template <int EACH> __device__ int plan_each(draw_space *s, const head_view &h, sampler kind, int S, int thread) {
     int T = tiles_of(h), each = max(1, (2 * S + T) / (2 * T)), n[EACH], own = 0;
     uint64_t remainder[EACH] = {}, all;
 #pragma unroll
@@ -89,16 +90,16 @@ template <int EACH> __device__ int plan_some(draw_space *s, const head_view &h, 
 }
 
 __device__ int plan_tiles(draw_space *s, const head_view &h, sampler kind, int S, int thread) {
-    if (h.n_blocks <= DRAW_THREADS * TILE_BLOCKS) return plan_some<1>(s, h, kind, S, thread);
-    return plan_some<TILES_MAX / DRAW_THREADS>(s, h, kind, S, thread);
+    if (h.n_blocks <= DRAW_THREADS * TILE_BLOCKS) return plan_each<1>(s, h, kind, S, thread);
+    return plan_each<TILES_MAX / DRAW_THREADS>(s, h, kind, S, thread);
 }
 
 struct draw {
     int pool;   // pool row
-    float coef; // factor of its row of V, the normaliser included
+    float coef; // factor of the row of V; it includes the normaliser
 };
 
-// The uniform number of draw m of samplers whose number does not depend on the masses.
+// The uniform number of draw m, for samplers whose number does not depend on the masses. Other samplers get 0.
 __device__ uint64_t uniform_of(sampler kind, int m, const sl_rng_id &id) {
     return kind < TILES_PROPORTIONAL ? sl_draw_random(&id, kind == SYSTEMATIC ? 0 : m) : 0;
 }
@@ -119,12 +120,12 @@ __device__ draw draw_row(const draw_space *s, const head_view &h, sampler kind, 
     return {find_row(s, h, begin + threshold(W, S, share, m, u)), coef};
 }
 
-// First draw of part `part` of n draws, n < 2^28.
+// The first of n draws that belongs to part `part`. n < 2^28.
 __device__ int part_of(int n, int part, int parts) {
     return (unsigned)(n * part) / parts;
 }
 
-// Draws one part of a query head and sums its rows. Returns to thread 0 whether it was the last part of its seq_head.
+// Draws one part of a query head and sums its rows. Returns to thread 0 whether this part was the last one of its seq_head.
 template <int DIM>
 __device__ bool draw_head(const score_params &p, const draw_params &d, sampler kind, draw_space *s, int seq_head, int head,
                           int part, int thread) {
@@ -133,7 +134,7 @@ __device__ bool draw_head(const score_params &p, const draw_params &d, sampler k
     sl_rng_id id = rng_of(d, row, seq_head % p.n_kv_heads * p.group + head);
     head_view h = view_of(p, row, seq_head, head);
     uint64_t u = uniform_of(kind, part_of(S, part, d.parts) + thread, id);
-    double share = 1.0 / S; // both before the wait, while keys are still scored
+    double share = 1.0 / S; // `u` and `share` are computed before the wait, while keys are still scored
     wait_scored(p, seq_head, row.position + 1, thread);
     load_head(s, &h, thread);
     bool exact = is_beyond(h.top_ref);

@@ -30,7 +30,7 @@ struct block_shared {
 };
 enum { SHARED_BYTES = (sizeof(block_shared) + 127) / 128 * 128 };
 
-// What drawer warps do with a part of a query head (draw_all).
+// The `drawer` of draw_all: draws one part of a query head.
 template <int DIM> struct santa_drawer {
     const santa_params &p;
     draw_space *space;
@@ -40,15 +40,17 @@ template <int DIM> struct santa_drawer {
     }
 };
 
-// out = sum_m v_(row m) / S over S rows drawn from softmax(q K^T / sqrt(DIM)). Flash weighs tiles by their exact mass.
+// out = sum_m v_(row m) / S over S rows drawn from softmax(q K^T / sqrt(DIM)). santa-flash multiplies the rows of a tile by the
+// tile's share of the mass (samplers.cuh).
 //
-// Grid: one thread block per multiprocessor, for any lengths. All thread blocks must be resident at once, because drawers wait
-// for other thread blocks.
-// Preconditions: the counters are 0, and are 0 again at the end. Before the previous kernel has ended, only K below each
-// sequence's newest row, lengths and page tables are read.
+// Grid: one thread block per multiprocessor, for any lengths. All thread blocks must be resident at the same time, because
+// drawers wait for other thread blocks.
+// Preconditions: the counters are 0 at the start. They are 0 again at the end. Before the previous kernel has ended, the kernel
+// reads only K of earlier tokens, lengths and page tables.
 // Bytes: K once; 2 + 1/4 bytes per row and query head of stored masses (written, and partly read from the L2 cache); drawn rows
 // of V.
-// Order of reduction: masses are integers. Draws of a head: a warp's 32 of each 128 in order, then the warps in order.
+// Order of reduction: masses are integers, so their order has no effect. A warp adds its 32 of every 128 draws in order. Then
+// the sums of the warps are added in order.
 template <int DIM, typename Config> __global__ void __maxnreg__(144) santa_ring_kernel(const santa_params p) {
     extern __shared__ __align__(128) char memory[];
     block_shared *shared = (block_shared *)memory;

@@ -1,8 +1,8 @@
-// attention/cuda/santa_is.cu - santa-is on CUDA, in two kernels: quantised keys propose (score_quantised.cuh); S rows are drawn
-// by take-all + PPS and corrected with their exact keys.
+// attention/cuda/santa_is.cu - santa-is on CUDA, in two kernels. The first scores quantised keys (score_quantised.cuh). The
+// second draws S rows by take-all + PPS and corrects the scores with the exact keys of these rows.
 //
-// is_draw_kernel: 8 warps, all with the same role. A thread block takes a query head, or a part of one. It draws (take_all.cuh:
-// the CPU's rows, if the stored masses are equal), reads the drawn rows of K and V, and sums.
+// is_draw_kernel: 8 warps, all with the same role. A thread block takes a query head, or a part of one. It draws rows
+// (take_all.cuh; the CPU draws the same rows if the stored masses are equal), reads the drawn rows of K and V, and sums.
 //
 // | shared memory of is_draw_kernel | bytes           | contents                                                          |
 // |---------------------------------|-----------------|-------------------------------------------------------------------|
@@ -10,12 +10,12 @@
 // | block masses                    | take_all_memory | [n_blocks], padded (place_of)                                     |
 //
 // Worked list: S = 128, head_dim 128, one list. Lanes 0 .. 15 of each warp have one row. The warp prefetches their rows of V.
-// Then score_rows loads 16 rows of K: lane (g, q) pieces q, q + 4, q + 8, q + 12 of rows g and g + 8; 8 mma with q in column 0
-// give 16 scores. The warp computes e^s / pi relative to its maximum and gathers V. join_warps adds the 8 warps in order, 128
-// threads with a column each.
+// Then score_rows loads 16 rows of K: lane (g, q) loads pieces q, q + 4, q + 8, q + 12 of rows g and g + 8. 8 mma with the
+// query in column 0 give 16 scores. The warp computes e^s / pi relative to its maximum and gathers V. join_warps adds the sums
+// of the 8 warps in order. 128 threads have one column each.
 //
-// Owns: the sums. One difference to combine.c: rows of the newest page keep their stored masses, which are exact scores rounded
-// to bf16, as in dense attention.
+// Owns: the sums. They differ from combine.c in one point: rows of the newest page keep their stored masses, which are exact
+// scores rounded to bf16, as in dense attention.
 #include "attention/cuda/score_quantised.cuh"
 #include "attention/cuda/take_all.cuh"
 
@@ -46,7 +46,7 @@ struct block_shared {
     float columns[TAKE_WARPS][DIM_MAX];
     uint4 q[DIM_MAX / 8]; // of the head
     int32_t page[TILES_MAX];
-    int row[TAKE_THREADS]; // pool rows; a warp writes only its own 32 places
+    int row[TAKE_THREADS]; // pool rows; a warp writes only 32 places: its lanes'
     float coef[TAKE_THREADS];
     int other_top, is_last;
 };
@@ -58,7 +58,7 @@ struct mass_sum {
     float top, total, x; // masses are relative to 2^top; total: their sum; x: one column of the sum of mass * v
 };
 
-// Every caller runs the same instructions, so equal lists give equal bits, whichever thread blocks summed them.
+// Every caller runs the same instructions. So equal lists give equal bits in every thread block.
 __device__ void add_list(mass_sum *to, const mass_sum &list) {
     if (list.top == -INFINITY) return;
     float top = fmaxf(to->top, list.top), a = exp2f(to->top - top), b = exp2f(list.top - top);
@@ -73,7 +73,8 @@ struct warp_sum {
     row_sum sum;
 };
 
-// Adds all warps of a list. Returns column `thread`. After the next __syncthreads s->sums and s->columns may be written again.
+// Adds the sums of all warps of a list. Returns column `thread`. After the next __syncthreads s->sums and s->columns may be
+// written again.
 template <int DIM> __device__ mass_sum join_warps(block_shared *s, const warp_sum &own, int thread) {
     put_columns<DIM>(s->columns[thread / 32], own.sum, thread % 32);
     if (thread % 32 == 0) s->sums[thread / 32] = make_float2(own.top, own.total);
@@ -97,8 +98,8 @@ __device__ void prefetch(const bf16 *row, int bytes) {
     for (int at = 0; at < bytes; at += 128) asm volatile("prefetch.global.L2 [%0];" ::"l"((const char *)row + at));
 }
 
-// Exact scores of the warp's n rows in s->row; lane i gets that of row i. The query is column 0 of the mma. *factor: inverse_pi
-// of the lane's row, computed while the first rows are in flight.
+// Computes the exact scores of the warp's n rows in s->row. Lane i gets the score of row i. The query is column 0 of the mma.
+// *factor: inverse_pi of the lane's row, computed while the first rows are in flight.
 template <int DIM>
 __device__ float score_rows(const score_params &p, const block_shared *s, int n, int thread, const drawn_row &drawn,
                             float *factor) {
@@ -141,7 +142,7 @@ __device__ float score_rows(const score_params &p, const block_shared *s, int n,
         float x = __shfl_sync(~0u, c[i / 2][i % 2 * 2], lane % 8 * 4);
         if (lane / 8 == i) score = x;
     }
-    __syncwarp(); // from here on s->row may be written again
+    __syncwarp(); // after this, s->row may be written again
     return score * p.scale;
 }
 
@@ -170,7 +171,7 @@ template <int DIM> __device__ int add_rows(const is_params &p, block_shared *s, 
 
 // ---- a query head ----
 
-// Adds a list to the head's sum, or stores it where several thread blocks share the head.
+// Adds a list to the head's sum. If several thread blocks share the head, stores the list instead.
 template <int DIM>
 __device__ void finish_list(const is_params &p, int index, int list, const mass_sum &sum, int thread, mass_sum *all) {
     if (p.draw.parts == 1) {
@@ -187,8 +188,8 @@ template <int DIM> __device__ mass_sum load_list(const float *from, int thread) 
     return {__ldcg(from + DIM), __ldcg(from + DIM + 1), thread < DIM ? __ldcg(from + thread) : 0};
 }
 
-// The sums of the newest page's tiles as loaded: a lane has the reference and total of one tile, a thread one column of each
-// tile.
+// The sums of the newest page's tiles after the loads. A lane has the reference and the total of one tile. A thread has one
+// column of each tile.
 struct newest_sums {
     float2 own;
     float x[NEWEST_TILES];
@@ -233,7 +234,7 @@ template <int DIM> __device__ counts sum_lists(const is_params &p, block_shared 
     return n;
 }
 
-// The last finished thread block of those that share a head adds all lists in order. Returns whether it is this one.
+// The thread block that finishes a shared head last adds all lists in order. Returns whether this thread block is the last one.
 template <int DIM> __device__ bool gather_lists(const is_params &p, block_shared *s, int index, int thread, mass_sum *all) {
     __syncthreads(); // all threads have stored their part
     if (thread == 0) {
@@ -265,7 +266,7 @@ template <int DIM> __device__ void begin(const is_params &p, block_shared *s, in
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(s->q + thread)),
                      "l"(p.score.q + (size_t)h.index * DIM + 8 * thread)
                      : "memory");
-    if (thread / 32 == TAKE_WARPS - 1) { // the newest page's largest reference is also part of the unit of sizes
+    if (thread / 32 == TAKE_WARPS - 1) { // the unit of sizes also depends on the newest page's largest reference
         int b = h.n_built / BLOCK + thread % 32;
         int top = b <= h.row.position / BLOCK ? ref_of(__ldcg(s->take.sizes.mass + b)) : REF_EMPTY;
         top = __reduce_max_sync(~0u, top);
@@ -276,14 +277,14 @@ template <int DIM> __device__ void begin(const is_params &p, block_shared *s, in
 // out = sum_j c_j e^{s_j} / pi_j v_j / sum_j c_j e^{s_j} / pi_j over S rows drawn in proportion to a mixture of 0.99 e^{s~_j}
 // and 0.01 / n, and all rows of the newest page. s~: scores of quantised keys.
 //
-// Grid: (parts, query heads of all sequences). Lists of TAKE_THREADS drawn rows are dealt to the parts.
-// Preconditions: `merged` and `released` are 0. They, `done` and next_item are 0 at the end. Before the previous kernel has
-// ended, only lengths, page tables and what `done` announces are read.
+// Grid: (parts, query heads of all sequences). The parts take the lists of drawn rows in turn.
+// Preconditions: `merged` and `released` are 0. `merged`, `released`, `done` and next_item are 0 at the end. Before the
+// previous kernel has ended, the kernel reads only lengths, page tables and the masses that `done` announces.
 // Bytes: block masses; row masses (from the L2 cache) of blocks with candidates or draws; K and V of drawn rows.
-// Order of reduction: masses are integers. The newest page's tiles, then the lists; in a list a warp's rows in order, then the
-// warps.
-// REGISTERS: 128, so that two thread blocks share a multiprocessor when the scores have ended; or 136, all that the
-// scores leave free.
+// Order of reduction: masses are integers. The tiles of the newest page come first, then the lists. In a list, a warp adds its
+// rows in order, then the sums of the warps are added in order.
+// REGISTERS: with 128, two thread blocks share a multiprocessor when the scores have ended. 136 is the largest number that a
+// thread block of the scores leaves free.
 template <int DIM, int REGISTERS> __global__ void __maxnreg__(REGISTERS) is_draw_kernel(const is_params p) {
     extern __shared__ __align__(128) char memory[];
     block_shared *s = (block_shared *)memory;
@@ -299,7 +300,7 @@ template <int DIM, int REGISTERS> __global__ void __maxnreg__(REGISTERS) is_draw
     head_view x = view_of(p.score, row, seq_head, index % p.score.group);
     copy_pages(s->page, row, thread);
     if (thread == 0) s->at = at;
-    // 0.01: every row keeps a chance, however wrong the proposal is.
+    // 0.01: every row has a positive probability, even if the proposal is wrong.
     take_all_prepare(&s->take, memory + SHARED_BYTES, x.mass, x.w, x.stride, at.n_built, 0.01, at.id, thread);
     wait_done(p.score.done + seq_head, quantised_done_target(p.page_tiles, row.position + 1), thread);
     begin<DIM>(p, s, thread);
@@ -338,7 +339,7 @@ int lists_of(const sl_attn_spec *spec) {
     return n < LISTS_MAX ? n : (int)LISTS_MAX;
 }
 
-// Number of floats in n sums for each query head: [n_seqs * n_heads][n][head_dim + 2].
+// Number of floats of n sums for each query head: [n_seqs * n_heads][n][head_dim + 2].
 size_t n_sum_floats(const sl_attn_geom *geom, int n, int n_seqs) {
     return (size_t)n_seqs * geom->n_heads * n * (geom->head_dim + 2);
 }
@@ -356,7 +357,7 @@ size_t workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs,
     return lay_out(geom, lists_of(spec), n_seqs, n_kv, NULL, &p);
 }
 
-// Thread blocks that share a head, where heads are few.
+// Thread blocks that share a head. It is more than 1 if there are few heads.
 int parts_of(int n_heads, int n_lists) {
     int parts = 2 * sl_multiprocessors() / n_heads;
     return parts < 1 ? 1 : parts < n_lists ? parts : n_lists;
@@ -387,7 +388,7 @@ void decode(const sl_attn_cuda_decode_args *args) {
     SL_WITH_HEAD_DIM(args->geom->head_dim, launch_bits, args);
 }
 
-// The scores, and V of the newest page. The kernel counts what is drawn.
+// Counts the reads of the scores, and V of the newest page. The kernel counts the drawn rows.
 void account_proposal_and_newest(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats) {
     uint64_t newest = account_quantised(geom, spec, n_kv, stats);
     stats->v_rows += newest * geom->n_heads;

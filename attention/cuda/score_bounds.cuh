@@ -1,5 +1,6 @@
-// attention/cuda/score_bounds.cuh - page bounds (Quest) stored as masses, on CUDA. The score of 16 consecutive rows is the
-// largest one that their channels' bounds allow (propose_bounds.c). The format is that of score_keys.cuh.
+// attention/cuda/score_bounds.cuh - page bounds (Quest) stored as masses, on CUDA. The score of a unit of 16 rows is the
+// largest score that the channel bounds of the unit allow (propose_bounds.c). The format is that of score_keys.cuh, with units
+// in place of rows.
 #ifndef SLEIGH_SCORE_BOUNDS_CUH
 #define SLEIGH_SCORE_BOUNDS_CUH
 
@@ -11,13 +12,13 @@ enum {
     UNIT = 16, // rows that share bounds
     PAGE_UNITS = SL_PAGE / UNIT,
     BOUND_WARPS = 4,                  // warps that score
-    BOUND_THREADS = 64 * BOUND_WARPS, // twice as many warps find the newest page's bounds
+    BOUND_THREADS = 64 * BOUND_WARPS, // the other warps only help to find the newest page's bounds
 };
 
 struct bounds_params {
-    score_params score; // of units
-    const char *bounds; // [n_pages][n_kv_heads][16][2][head_dim] bf16: smallest, largest. Of full pages
-    size_t size;        // bytes of a page and KV head
+    score_params score; // scores of units in place of rows
+    const char *bounds; // [n_pages][n_kv_heads][16][2][head_dim] bf16: smallest and largest element; only full pages have them
+    size_t size;        // bytes of the bounds of a page and KV head
 };
 
 // The parameters of score_keys.cuh for units in place of rows. The counters are not used.
@@ -27,8 +28,8 @@ template <int DIM> static bounds_params bounds_params_of(const sl_attn_cuda_deco
     return {score_params_of<DIM>(&units), (const char *)a->extra[0], a->extra_size[0]};
 }
 
-// Channel bounds of 16 rows, of which n_rows exist. One warp calls it. A NaN key makes the bounds of its channel NaN. out:
-// [2][DIM].
+// Finds the channel bounds of a unit. Only the first n_rows of its 16 rows exist. One warp calls the function. A NaN in a
+// channel makes its bounds NaN. out: [2][DIM].
 template <int DIM> __device__ void find_bounds(const bf16 *k, int n_rows, bf16 *out) {
     int lane = threadIdx.x % 32;
     if (lane >= DIM / 4) return;
@@ -46,10 +47,11 @@ template <int DIM> __device__ void find_bounds(const bf16 *k, int n_rows, bf16 *
     memcpy(out + 4 * lane, low, sizeof low), memcpy(out + DIM + 4 * lane, high, sizeof high);
 }
 
-// The bounds of two pages in shared memory.
+// Shared memory of a warp: the bounds of two pages.
 template <int DIM> struct bounds_stage { bf16 page[2][PAGE_UNITS][2 * DIM]; };
 
-// Copies the bounds of a warp's pages [first, end), at most two, to its stage. before: only prefetches them to the L2 cache.
+// Copies the bounds of a warp's pages [first, end), at most two, to shared memory. before: only prefetches the bounds to the L2
+// cache.
 template <int DIM>
 __device__ void load_bounds(const bounds_params &p, const int32_t *pages, int kv_head, int first, int end, bool before,
                             bounds_stage<DIM> *to, uint64_t *full) {
@@ -85,9 +87,9 @@ __device__ void wait_bounds(uint64_t *full) {
 // s_u = scale sum_c max(q_c low_c, q_c high_c) = scale [min(q, 0), max(q, 0)] . [low, high]: a product with keys of twice the
 // dimension.
 //
-// Grid: (thread blocks of 4 x 32 units, the newest first; sequences x KV heads). A warp has 32 units, that is two pages. The
-// newest page was not full before this step, so its bounds are found here.
-// Bytes: the bounds, a sixteenth of K and V, all in flight at once.
+// Grid: (thread blocks of 4 x 32 units, the newest first; sequences x KV heads). A warp has 32 units (two pages). The newest
+// page has no page extra, so the kernel finds its bounds.
+// Bytes: the bounds, a sixteenth of K and V. All loads are in flight together.
 template <int DIM> __global__ void __launch_bounds__(BOUND_THREADS) score_bounds_kernel(const bounds_params p) {
     extern __shared__ __align__(128) char bounds_memory[];
     __shared__ __align__(16) bf16 q[GROUP_MAX][2 * DIM];
@@ -102,7 +104,7 @@ template <int DIM> __global__ void __launch_bounds__(BOUND_THREADS) score_bounds
     int n_kv = row.position + 1, n_units = ceil_div(n_kv, UNIT), newest = (n_kv - 1) / SL_PAGE;
     int first = (gridDim.x - 1 - blockIdx.x) * BOUND_WARPS, n_blocks = ceil_div(n_units, BLOCK);
     if (first >= n_blocks) return;
-    int block = warp < BOUND_WARPS ? first + warp : n_blocks; // of this warp; n_blocks: none
+    int block = warp < BOUND_WARPS ? first + warp : n_blocks; // block of 32 units of this warp; n_blocks: none
     load_bounds<DIM>(p, row.pages, kv_head, 2 * block, min(2 * block + 2, newest), true, stages + warp, full + warp);
     sl_wait_previous();
     load_bounds<DIM>(p, row.pages, kv_head, 2 * block, min(2 * block + 2, newest), false, stages + warp, full + warp);
@@ -123,7 +125,7 @@ template <int DIM> __global__ void __launch_bounds__(BOUND_THREADS) score_bounds
     float s[8];
     a.begin((const char *)q, p.score.group);
     wait_bounds(full + warp);
-    a.scores((const char *)(stages + warp), s); // units that do not exist get -inf below
+    a.scores((const char *)(stages + warp), s); // scores of units that do not exist become -inf below
 #pragma unroll
     for (int i = 0; i < 8; i++) s[i] = block * BLOCK + row_of_part(i / 2) < n_units ? s[i] * p.score.scale : -INFINITY;
     store_block(p.score, seq_head, block * BLOCK, to_masses(s));

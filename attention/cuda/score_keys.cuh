@@ -3,7 +3,7 @@
 // The naive versions are in tests/cuda/naive.h: naive_score, naive_reference and naive_mass.
 //
 // Score s of a row is q.k log2(e) / sqrt(head_dim). A block of 32 rows stores its reference ref = ceil(max s), a bf16 mass
-// 2^(s - ref) for each row ("row mass", w), and the integer sum of floor(2^30 w) ("block mass", packed with ref). stages.h
+// 2^(s - ref) for each row ("row mass", w), and the integer sum of floor(2^30 w) ("block mass", packed with ref). masses.h
 // defines the format. A work item is a page of one KV head.
 //
 // | role     | warps                 | does                                                                            |
@@ -19,16 +19,17 @@
 //
 // Worked tile: DIM 128, group 4, TILE 64. A stage has 16 KB of K and 1 KB of q. Two warps form a team, and two teams take tiles
 // in turn. Warp w of a team scores rows 32 w .. 32 w + 31. Lane (g, q) = (lane / 4, lane % 4) loads 16-byte pieces q, q + 4, q
-// + 8, q + 12 of its four rows 8 (g / 2) + g % 2 + {0, 2, 4, 6}: 16 loads. 16 mma.m16n8k16 give S [32 rows][8 heads], of which
-// columns 4 .. 7 are 0. The lane then holds 4 rows of heads 2 q, 2 q + 1. Shuffles over g give the maximum and so the reference
-// of each head. movmatrix transposes: lane (g, q) gets rows 8 q .. 8 q + 7 of head g and writes them as 16 bytes.
+// + 8, q + 12 of its four rows 8 (g / 2) + g % 2 + {0, 2, 4, 6}: 16 loads. 16 mma.m16n8k16 give S [32 rows][8 heads]. Columns 4
+// .. 7 are 0. The lane then holds 4 rows of heads 2 q, 2 q + 1. Shuffles over g give the maximum of each head, from which its
+// reference follows. movmatrix transposes: lane (g, q) gets rows 8 q .. 8 q + 7 of head g and writes them as 16 bytes.
 //
-// A consumer warp adds to `done` of the seq_head when it has stored its part of a work item. Drawer warps wait until `done` has
-// reached done_target.
+// A consumer warp adds to `done` of the seq_head when it has stored its part of a work item. Drawer warps wait until `done` is
+// done_target.
 //
 // With SIZES the kernel also stores block masses of the sizes p |v|. The sizes follow from row masses and norms
-// (cpu_kernels.h), so readers compute them again. |v| comes from the page extra. The newest page has no page extra: its norms
-// are kept in the session's state, and separate warps add the newest row (pps.cu, store_newest_norms).
+// (cpu_kernels.h), so readers compute them again. The norms |v| come from the page extra. The newest page has no page extra.
+// The session's state contains the norms of this page, and separate warps add the norm of the newest row (pps.cu,
+// store_newest_norms).
 #ifndef SLEIGH_SCORE_KEYS_CUH
 #define SLEIGH_SCORE_KEYS_CUH
 
@@ -50,7 +51,8 @@ enum {
 
 // How keys are scored. Teams of consumer warps take tiles in turn. Each warp of a team has one block of 32 rows of the tile.
 // SIZES needs more warps, because it does more work per row. LONG tiles need fewer and longer copies: 0.5% less time where K is
-// many times the L2 cache. For a smaller K they cost time: the first tile arrives later, and thread blocks end further apart.
+// many times the L2 cache. For a smaller K they cost time: the first tile arrives later, and the thread blocks' end times
+// differ more.
 template <bool WITH_SIZES, bool LONG> struct score_config {
     enum {
         SIZES = WITH_SIZES,
@@ -63,7 +65,8 @@ template <bool WITH_SIZES, bool LONG> struct score_config {
 typedef score_config<false, false> plain_config;
 enum { CONSUMER_WARPS = plain_config::WARPS, TEAMS_MAX = score_config<true, false>::TEAMS, SHORT_TILE = plain_config::TILE };
 
-// A work item is one page. Items have no results to merge, so small items cost little, and thread blocks end together.
+// A work item is one page. Items have no results to merge, so small items cost little. With small items, all thread blocks end
+// at nearly the same time.
 struct page_items {
     __device__ int count(int n_kv) const { return ceil_div(n_kv, SL_PAGE); }
 };
@@ -77,13 +80,13 @@ struct score_params {
     int n_normal;         // the first tiles of a thread block, copied with the normal L2 policy (normal_tiles)
     bool masses_last_out; // stored masses leave the L2 cache last
     bool long_tiles;      // K is large enough for tiles of 128 rows
-    int n_discarded;      // the first n_discarded seq_heads: their masses are discarded from the L2 cache after their last draw
+    int n_discarded;      // masses of seq_heads below this number are discarded from the L2 cache after the last draw from them
     float scale;          // log2(e) / sqrt(head_dim)
     int max_blocks;       // blocks of a sequence, even: the stride below
-    int *next_item;       // counter: items handed out beyond the first two of each thread block
-    // Counters for the drawers, who set both to 0 again. NULL: nothing reads them.
+    int *next_item;       // counter: tickets, for all items but the first two of each thread block
+    // Counters for the drawers. The drawers set both to 0 again. NULL: no kernel reads them.
     int *done;             // [n_seqs * n_kv_heads] grows by Config::WARPS for each stored page
-    int *top;              // [n_seqs * n_kv_heads][group] the largest reference, less REF_EMPTY
+    int *top;              // [n_seqs * n_kv_heads][group] the largest reference minus REF_EMPTY
     uint64_t *mass = NULL; // [n_seqs * n_kv_heads][group][max_blocks] ref << 48 | block mass
     bf16 *w = NULL;        // [n_seqs * n_kv_heads][max_blocks][group][32] row masses
     // With SIZES:
@@ -128,32 +131,32 @@ static inline void take_masses(arena *from, score_params *p, const sl_attn_geom 
     p->w = from->take<bf16>(n_blocks * BLOCK);
 }
 
-// ---- what stays in the L2 cache ----
+// ---- policies of the L2 cache ----
 
 // Whether K is many times the size of the L2 cache. L2 policies of K and of stored masses depend on this.
 static bool floods_cache(size_t k_bytes) {
     return k_bytes >= 6 * sl_l2_bytes();
 }
 
-// K is read once, so its lines leave the cache first, and stored masses stay. But where K floods the cache, the first tiles of
-// a thread block use the normal policy: they push out the changed lines of earlier kernels at once (8 x 32k: 198 us, 204
-// without). Where K is smaller, writing these lines back costs more than they disturb (1 x 32k: 5 us). There stored masses
-// leave the cache last: the masses of one layer overwrite those of the layer before, and nothing is written to memory (1 x
-// 128k: 2 us less; 8 x 32k: 6 us more).
+// K is read once, so its lines leave the cache first, and stored masses stay. But if K floods the cache, the first tiles of a
+// thread block use the normal policy: they evict the changed lines of earlier kernels together (8 x 32k: 198 us; 204 us
+// without). If K is smaller, it costs more to write these lines back than to leave them in the cache (1 x 32k: 5 us). In this
+// case, stored masses leave the cache last: the masses of one layer overwrite the masses of the layer before, so they are never
+// written to memory (1 x 128k: 2 us less; 8 x 32k would take 6 us more).
 static int normal_tiles(size_t k_bytes, size_t tile) {
     return floods_cache(k_bytes) ? (int)(sl_l2_bytes() * 3 / 2 / sl_multiprocessors() / tile) : 0;
 }
 
-// Stored masses of a head are useless after its last draw. Where they fill a large part of the cache, K would push them out,
-// and each line would be written to memory (16 x 32k, santa-sys: 388 us, 369 with discard). The masses of the last sequence are
-// not discarded: the discard takes longer than it saves, and the next layer overwrites these lines.
+// Stored masses of a head are useless after its last draw. If they fill a large part of the cache, K would evict them, and each
+// line would be written to memory (16 x 32k, santa-sys: 388 us; 369 us with discard). The masses of the last sequence are not
+// discarded: the discard takes longer than the time that it saves, and the next layer overwrites these lines.
 static int discarded_seq_heads(const sl_attn_cuda_decode_args *a) {
     size_t stored = (size_t)a->n_seqs * a->geom->n_heads * a->max_kv * sizeof(bf16);
     if (a->keeps_masses || stored < sl_l2_bytes() / 6) return 0;
     return (a->n_seqs - 1) * a->geom->n_kv_heads;
 }
 
-// All but the arrays of the workspace, which the method's lay_out takes.
+// Everything but the arrays of the workspace. The method's lay_out takes these arrays.
 template <int DIM> static score_params score_params_of(const sl_attn_cuda_decode_args *a) {
     decode_counters counters = counters_of(a, 0);
     SL_CHECK(a->geom->n_heads <= GROUP_MAX * a->geom->n_kv_heads);
@@ -184,7 +187,8 @@ __device__ int done_target(int n_consumer_warps, int n_kv) {
 
 const uint64_t MASS_EMPTY = (uint64_t)REF_EMPTY << 48, MASS_MASK = (1ull << 36) - 1; // 32 masses of at most 2^30
 enum {
-    SIZE_UNIT_AT = 36, // bits of a size's block mass: its reference, less that of the masses, plus SIZE_UNIT_MOST
+    SIZE_UNIT_AT = 36, // first bit, in a block mass of sizes, of the reference of the sizes minus the reference of the masses
+                       // plus SIZE_UNIT_MOST
     SIZE_UNIT_MOST = 126,
 };
 
@@ -198,7 +202,7 @@ __device__ __forceinline__ int ref_of_largest(float most) {
     return most <= SL_REF_MOST ? max((int)most, (int)REF_EMPTY) : (int)SL_REF_INVALID;
 }
 
-// Of a size's block mass: its reference less that of the masses.
+// The reference of the sizes minus the reference of the masses, from a packed block mass of sizes.
 __device__ __forceinline__ int size_unit_of(uint64_t packed) {
     return (int)(packed >> SIZE_UNIT_AT & 0xff) - SIZE_UNIT_MOST;
 }
@@ -206,7 +210,7 @@ __device__ __forceinline__ int size_unit_of(uint64_t packed) {
 // A block mass as a mass relative to the head's largest reference.
 __device__ __forceinline__ uint64_t to_global(uint64_t in_block, int shift) {
     uint64_t x;
-    asm("shr.u64 %0, %1, %2;" : "=l"(x) : "l"(in_block << 8), "r"(shift)); // 0 from 64 on
+    asm("shr.u64 %0, %1, %2;" : "=l"(x) : "l"(in_block << 8), "r"(shift)); // 0 if shift is 64 or more
     return x;
 }
 
@@ -222,7 +226,8 @@ __device__ __forceinline__ uint32_t unit_mass(uint32_t w) { // bf16 in the low h
 // ---- shared memory ----
 
 // The tile in a ring stage. Each team needs q of a new item, so the first tiles of an item, one for each team, bring q.
-// Exception: consumers load the q of a thread block's first item themselves, because after the first keys it would come late.
+// Exception: consumers load q of a thread block's first item from global memory, because a copy after the first keys would
+// arrive late.
 struct tile_info {
     int seq_head; // -1: no more tiles
     int row;      // first row of the tile, counted in the sequence
@@ -233,7 +238,7 @@ struct tile_info {
                        // teams have no tile. Else 0
 };
 
-// Any team can take a stage, so each team has its own `full` barriers. So no team waits for a phase that another team consumes.
+// Any team can take a stage. Each team has separate `full` barriers, so no team waits for a phase that another team consumes.
 struct score_shared {
     uint64_t full[TEAMS_MAX][STAGES_MAX], empty[STAGES_MAX];
     tile_info info[STAGES_MAX];
@@ -249,7 +254,7 @@ template <int DIM, typename Config = plain_config> struct layout {
         Q_AT = NORMS_AT + NORMS
     };
     static __host__ __device__ int stage(int group) { return ceil_div(Q_AT + group * ROW, 128) * 128; }
-    static int stages(int group, int others) { // others: bytes of shared memory besides the stages
+    static int stages(int group, int others) { // others: bytes of shared memory without the stages
         int n = (SHARED_MOST - others) / stage(group);
         SL_CHECK(n >= SL_PAGE / Config::TILE); // needed by wait_previous
         return n < STAGES_MAX ? n : (int)STAGES_MAX;
@@ -262,7 +267,7 @@ static inline bool uses_long_tiles(const score_params &p, bool few_draws) {
     return p.long_tiles && few_draws;
 }
 
-// Sets the parameters that depend on the tiles of a configuration. other_bytes: shared memory of the kernel besides the stages.
+// Sets the parameters that depend on the tiles of a configuration. other_bytes: shared memory of the kernel without the stages.
 // Returns the kernel's shared memory in bytes.
 template <int DIM, typename Config> static size_t set_tiles(score_params *p, int other_bytes) {
     typedef layout<DIM, Config> at;
@@ -295,8 +300,8 @@ struct producer {
     score_item first, second;
     int n_issued; // tiles that were issued
     // Before the previous kernel has ended, the producer may read K of earlier tokens, norms of built pages, lengths and page
-    // tables, because no kernel of the step writes these. It may not read q, the newest rows or the counters. So for the first
-    // tiles it copies q later.
+    // tables, because no kernel of the step writes these. It may not read q, the newest rows or the counters. So it copies q of
+    // the first tiles later.
     int has_waited;
     uint64_t normal, leaves_first; // L2 policies
     template <typename Config> __device__ uint64_t *full() const {
@@ -317,7 +322,7 @@ __device__ bool in_newest_page(const tile_info &info) {
     return info.row / SL_PAGE == (info.n_kv - 1) / SL_PAGE;
 }
 
-// What a tile brings besides its keys: q, and with SIZES norms.
+// Bytes that a tile brings in addition to its keys: q, and with SIZES norms.
 template <int DIM, typename Config> __device__ int q_bytes(const score_params &p, const tile_info &info) {
     return info.has_q ? p.group * layout<DIM, Config>::ROW : 0;
 }
@@ -332,7 +337,7 @@ __device__ void copy_q(const score_params &p, const producer &to, const tile_inf
     copy_part(at, p.q + (size_t)info.seq_head * p.group * DIM, q_bytes<DIM, Config>(p, info), full, to.normal);
 }
 
-// Waits once for the previous kernel, and issues the copies of q that had to wait, of the tiles in stages 0, 1, ...
+// Waits once for the previous kernel. Then issues the copies of q that had to wait: those of the tiles in stages 0, 1, ...
 template <int DIM, typename Config> __device__ void wait_previous(const score_params &p, producer *to) {
     if (to->has_waited) return;
     sl_wait_previous();
@@ -431,19 +436,20 @@ __device__ producer produce_begin(const score_params &p, const ring &r) {
     return to;
 }
 
-// Counters hand out the other items in order. The producer takes a ticket in the middle of the item before, and looks up the
-// page before that item ends: as late as the latency allows, so that thread blocks end together.
+// The thread block takes tickets for the other items. The producer takes a ticket in the middle of the item before, and looks
+// up the page at the last tile of that item. It does both as late as the latency allows, so that all thread blocks end at
+// nearly the same time.
 template <int DIM, typename Config = plain_config> __device__ void produce(const score_params &p, producer to) {
     int lane = threadIdx.x % 32, ticket = -2; // lane 0: the last ticket
     score_item u = to.first, next = to.second;
     for (int n_done = 0; u.seq_head >= 0; u = next, n_done++) {
         int end = min(u.n_kv - u.from, (int)SL_PAGE), last = (end - 1) / Config::TILE * Config::TILE;
-#pragma unroll 1 // unrolled code would be read from memory while the first items run
+#pragma unroll 1 // the instructions of unrolled code would be read from memory while the first items run
         for (int row = 0; row < end; row += Config::TILE) {
             if (n_done > 0 && row == min(last, SL_PAGE / 2)) {
                 wait_previous<DIM, Config>(p, &to);
                 if (lane == 0)
-                    ticket = atomicAdd(p.next_item, 1); // waits here; with sl_take_number santa-flash takes 2% more time
+                    ticket = atomicAdd(p.next_item, 1); // waits for the result; sl_take_number costs 2% (santa-flash)
             }
             if (n_done > 0 && row == last) next = locate(p, &to, 2 * gridDim.x + __shfl_sync(~0u, ticket, 0));
             produce_tile_of<DIM, Config>(p, &to, u, row, n_done > 0);
@@ -451,16 +457,16 @@ template <int DIM, typename Config = plain_config> __device__ void produce(const
     }
     wait_previous<DIM, Config>(p, &to);
     int all =
-        __shfl_sync(~0u, to.lookup.end, 31); // all items; a thread block takes a ticket for each of its items but the first
+        __shfl_sync(~0u, to.lookup.end, 31); // all items. A thread block takes a ticket in each of its items but the first
     if (lane == 0 && ticket == all - min(all, (int)gridDim.x) - 1) *p.next_item = 0;
     for (int i = 0; i < Config::TEAMS; i++) produce_end<Config>(&to);
 }
 
 // ---- consumers ----
 
-// One warp scores a block of 32 rows for all query heads of the group. Lane (g, q) = (lane / 4, lane % 4). Part t = 0 .. 3 of
-// the rows holds row 8 (g / 2) + 2 t + g % 2 in the mma's row g. So after the transposition lane (head, q) has rows 8 q .. 8 q
-// + 7.
+// One warp scores a block of 32 rows for all query heads of the group. Lane (g, q) = (lane / 4, lane % 4). In part t = 0 .. 3
+// of the rows, row g of the mma's operand is row 8 (g / 2) + 2 t + g % 2. So after the transposition lane (head, q) has rows 8
+// q .. 8 q + 7.
 template <int DIM> struct scorer {
     enum {
         K_STEPS = DIM / 16,
@@ -597,7 +603,7 @@ __device__ uint32_t size_of_product(uint32_t product, int unit) {
 // Stores the block mass of the block's sizes (cpu_kernels.h, size). norms: of rows 8 (lane % 4) .. + 7.
 __device__ void store_sizes(const score_params &p, int seq_head, int row, const block_masses &x, const uint4 &norms) {
     uint4 y = {product_of(x.w.x, norms.x), product_of(x.w.y, norms.y), product_of(x.w.z, norms.z), product_of(x.w.w, norms.w)};
-    uint32_t most = __vmaxu2(__vmaxu2(y.x, y.y), __vmaxu2(y.z, y.w)); // not negative, so the bits order as the numbers do
+    uint32_t most = __vmaxu2(__vmaxu2(y.x, y.y), __vmaxu2(y.z, y.w)); // of bits: products are not negative
     for (int step = 1; step < 4; step *= 2) most = __vmaxu2(most, __shfl_xor_sync(~0u, most, step));
     most = max(most & 0xffff, most >> 16);
     int unit = min(max((int)((most + 0x7f) >> 7) - 127, -SIZE_UNIT_MOST), (int)SIZE_UNIT_MOST);
@@ -607,8 +613,8 @@ __device__ void store_sizes(const score_params &p, int seq_head, int row, const 
     if (threadIdx.x % 4 == 0 && threadIdx.x % 32 / 4 < p.group) store_mass(p, p.size_mass, seq_head, row, mass);
 }
 
-// Discards the masses of a seq_head of n_kv rows after its last draw. thread: 0 .. n_threads - 1, the threads that call
-// together.
+// Discards the masses of a seq_head of n_kv rows after its last draw. thread: 0 .. n_threads - 1. These threads call the
+// function together.
 __device__ void discard_stored(const score_params &p, int seq_head, int n_kv, int thread, int n_threads) {
     if (seq_head >= p.n_discarded) return;
     size_t block = (size_t)p.group * BLOCK, n_blocks = ceil_div(n_kv, BLOCK), mass = seq_head * p.group * (size_t)p.max_blocks;
@@ -631,13 +637,13 @@ __device__ void add_released(int *to, int x) {
     asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(to), "r"(x) : "memory");
 }
 
-// Finished work of a warp that is not yet added to `done`. Lane i holds number i. A release waits until all threads can see all
-// stores of the warp, which takes 1 to 2 us while memory is busy. So the warp releases several at a time.
+// Finished work of a warp that is not yet added to `done`. Lane i has number i of it. A release waits until all threads can see
+// all stores of the warp, which takes 1 to 2 us while memory is busy. So the warp releases several at a time.
 struct announcements {
     int seq_head, amount; // of the lane
     int n;
 };
-enum { ANNOUNCED_AT_ONCE = 8 };
+enum { ANNOUNCED_TOGETHER = 8 };
 
 // Adds the finished work of this warp to `done`.
 __device__ void announce(const score_params &p, announcements *a) {
@@ -693,7 +699,7 @@ template <int DIM, typename Config = plain_config> __device__ void consume(const
             atomicMax(p.top + info.seq_head * p.group + lane / 4, top - REF_EMPTY);
         if (!p.done) continue;
         if (lane == stored.n) stored.seq_head = info.seq_head, stored.amount = info.done_amount;
-        if (++stored.n == ANNOUNCED_AT_ONCE) announce(p, &stored);
+        if (++stored.n == ANNOUNCED_TOGETHER) announce(p, &stored);
     }
     announce(p, &stored);
 }

@@ -15,12 +15,13 @@
 //
 // Worked tile: int4, DIM 128, group 4. A tile is a page: 512 bytes of steps and zeros, 16 KB of codes, 1 KB of q. Warp 0 of the
 // pair quantises heads 0 and 2, warp 1 heads 1 and 3: lane l multiplies channels 4 l .. 4 l + 3 by their steps and rounds to
-// bytes. Then warp h scores blocks 4 h .. 4 h + 3 (32 rows each): 4 steps x 4 blocks x 2 = 32 mma.m16n8k32 of unsigned codes
-// with signed query bytes. Lane (g, q) gets 4 scores a block, and store_blocks turns them into masses.
+// bytes. Then warp h scores blocks 4 h .. 4 h + 3 (32 rows each): 4 steps x 4 blocks x 2 = 32 mma.m16n8k32. They multiply
+// unsigned codes by signed query bytes. Lane (g, q) gets 4 scores a block, and store_blocks turns them into masses.
 //
-// The integers are the CPU's. So a score differs from the CPU's only by the order in which its bias is summed. For tiles of the
-// newest page a pair can also sum mass * V. A separate kernel draws (take_all.cuh) and waits on `done`. Before `done` may grow,
-// all threads must see the stored masses. That takes about a microsecond, which announcer warps spend instead of consumers.
+// The integers are equal to the CPU's. So a score differs from the CPU's only by the order in which its bias is summed. For
+// tiles of the newest page a pair can also sum mass * V. A separate kernel draws (take_all.cuh) and waits on `done`. Before
+// `done` may grow, all threads must see the stored masses. That takes about a microsecond. So announcer warps wait for it, and
+// consumers do not.
 #ifndef SLEIGH_SCORE_QUANTISED_CUH
 #define SLEIGH_SCORE_QUANTISED_CUH
 
@@ -42,8 +43,8 @@ enum {
     ANNOUNCERS = 2, // warps: one continues while the other waits for memory
     QUANTISED_THREADS = PAIRS * PAIR_THREADS + 32 + 32 * ANNOUNCERS,
     QUANTISED_STAGES = 8,
-    // Shared memory of a thread block. It is more than half of a multiprocessor's, unlike linear.cu's rule, because each pair
-    // holds a stage while it scores, and only the other stages are in flight. A thread block of the linear layer before
+    // Shared memory of a thread block. It is more than half of a multiprocessor's, although linear.cu demands less than half.
+    // Reason: while a pair scores a stage, only the other stages are in flight. A thread block of the linear layer before
     // attention (up to 8 rows) still fits on the same multiprocessor. The linear layer after attention waits for the draws
     // anyway.
     QUANTISED_SHARED = 139600,
@@ -51,9 +52,9 @@ enum {
     EXACT_ROWS = BLOCK, // rows of K and V in a tile of the newest page
     NEWEST_TILES = SL_PAGE / EXACT_ROWS,
     WORDS = 32,        // words of 4 channels in a query, padded with zeros
-    UNANNOUNCED = 8,   // most tiles of a pair that are stored and not yet announced
-    FIRST_ITEMS = 8,   // of a thread block, by blockIdx.x
-    LAST_OF_FIRST = 4, // the last of these, which come after the first ticket
+    UNANNOUNCED = 8,   // most tiles of a pair that are stored and not yet added to `done`
+    FIRST_ITEMS = 8,   // items of a thread block that follow from blockIdx.x
+    LAST_OF_FIRST = 4, // the last of these; they are issued after the first ticket is taken
     TICKET_ITEMS = 2,  // items of one ticket
 };
 
@@ -61,7 +62,7 @@ struct quantised_params {
     score_params score;
     const char *codes; // [n_pages][n_kv_heads][size], the page extra
     int size;
-    // NULL: sums of the newest page are not wanted.
+    // NULL: the method does not need the sums of the newest page.
     const bf16 *v; // [n_pages][n_kv_heads][256][head_dim]
     float *newest; // [n_seqs * n_heads][NEWEST_TILES][head_dim + 2]: sum of mass * v; then the sum's reference; then the sum of
                    // masses
@@ -69,12 +70,12 @@ struct quantised_params {
 
 // ---- how a sequence is cut ----
 
-// Pages with a quantised copy: all but the newest.
+// Number of pages with a quantised copy: all pages but the newest one.
 __device__ int built_pages(int n_kv) {
     return (n_kv - 1) / SL_PAGE;
 }
 
-// Tiles of the newest page.
+// Number of tiles of the newest page.
 __device__ int newest_tiles(int n_kv) {
     return (n_kv - 1) % SL_PAGE / EXACT_ROWS + 1;
 }
@@ -104,14 +105,14 @@ template <int DIM, int BITS> struct tile {
         STEPS = (UNITS + 3) / 4, // loads of a block; each loads one unit per quarter of the lanes
     };
     static __host__ __device__ int stage(int group) { return ceil_div(Q_AT + group * layout<DIM>::ROW, 128) * 128; }
-    static __host__ int stages(int group, int others) { // others: bytes of shared memory besides the stages
+    static __host__ int stages(int group, int others) { // others: bytes of shared memory without the stages
         int n = (QUANTISED_SHARED - others) / stage(group);
-        SL_CHECK(n >= PAIRS); // needed by end_pair: a stage with an end is never empty again
+        SL_CHECK(n >= PAIRS); // end_pair needs it: consumers never release a stage with the mark of the end
         return n < QUANTISED_STAGES ? n : (int)QUANTISED_STAGES;
     }
 };
 
-// What the warps of a pair exchange for one tile. There are two copies, so one barrier per tile is enough.
+// The data that the warps of a pair exchange for one tile. A pair has two copies, so it needs only one barrier for each tile.
 template <int BITS> struct quantised_queries {
     enum { PARTS = BITS == 8 ? 2 : 1 };     // of 8-bit codes: the high parts, then the low parts
     uint32_t word[PARTS][GROUP_MAX][WORDS]; // bytes of four channels
@@ -122,15 +123,15 @@ template <int BITS> union tile_space {
     bf16 masses[GROUP_MAX][EXACT_ROWS]; // of the newest page
 };
 
-// Any pair can take a stage, so each pair has its own `full` barriers. So no pair waits for a phase that another pair consumes.
+// Any pair can take a stage. Each pair has separate `full` barriers, so no pair waits for a phase that another pair consumes.
 struct ring_shared {
     uint64_t full[PAIRS][QUANTISED_STAGES], empty[QUANTISED_STAGES];
     tile_info info[QUANTISED_STAGES];
 };
-// Tiles of each pair that are stored and not yet announced. Tile number i has the place i % UNANNOUNCED.
+// Tiles of each pair that are stored and not yet added to `done`. Tile number i has the place i % UNANNOUNCED.
 struct stored_tiles {
     uint64_t full[PAIRS][UNANNOUNCED], empty[PAIRS][UNANNOUNCED];
-    int seq_head[PAIRS][UNANNOUNCED]; // -1: there are no more
+    int seq_head[PAIRS][UNANNOUNCED]; // -1: the pair has no more tiles
 };
 template <int BITS> struct __align__(128) quantised_shared {
     ring_shared ring;
@@ -164,7 +165,7 @@ struct quantised_items {
 
 // The item of one lane.
 struct quantised_item {
-    int seq_head, row, n_kv; // seq_head -1: there is none
+    int seq_head, row, n_kv; // seq_head -1: there is no item
     bool exact;
     int32_t page;
     int kv_head;
@@ -183,7 +184,7 @@ struct page_producer {
     }
 };
 
-// One thread calls it.
+// One thread calls the function.
 template <int DIM, int BITS>
 __device__ void copy_query(const quantised_params &p, const page_ring &r, int stage, uint64_t *full, int seq_head) {
 #if __CUDA_ARCH__ >= 900
@@ -192,7 +193,7 @@ __device__ void copy_query(const quantised_params &p, const page_ring &r, int st
 #endif
 }
 
-// Waits once for the previous kernel, and issues the copies that had to wait: the queries of the tiles so far.
+// Waits once for the previous kernel. Then issues the copies that had to wait: q of the tiles in stages 0, 1, ...
 template <int DIM, int BITS> __device__ void wait_previous(const quantised_params &p, page_producer *to) {
     if (to->has_waited) return;
     sl_wait_previous();
@@ -206,7 +207,7 @@ template <int DIM, int BITS> __device__ void wait_previous(const quantised_param
 // Issues a tile of lane `owner`'s item: part `part` of its page, or its rows of K and V. The owner issues all copies, so its
 // item needs no broadcast.
 template <int DIM, int BITS>
-__device__ void ask(const quantised_params &p, page_producer *to, const quantised_item &own, int owner, int part) {
+__device__ void issue_tile(const quantised_params &p, page_producer *to, const quantised_item &own, int owner, int part) {
     typedef tile<DIM, BITS> at;
     if (to->n_issued >= p.score.n_stages) wait_previous<DIM, BITS>(p, to);
     barrier_wait(&to->r.head->empty[to->stage], to->parity ^ 1);
@@ -260,7 +261,7 @@ __device__ void end_pair(page_producer *to) {
     to->advance();
 }
 
-// The lane's item, number `number` of all items.
+// The lane's item: item `number` of all items. The tiles of the newest page come in the middle of a KV head's items.
 __device__ quantised_item plan_item(const quantised_params &p, seq_lookup *lookup, int number) {
     int n_heads = p.score.n_kv_heads;
     item_place at = lookup_find_each(lookup, p.score.rows, p.score.n_seqs, n_heads, quantised_items(), number);
@@ -276,7 +277,7 @@ __device__ quantised_item plan_item(const quantised_params &p, seq_lookup *looku
             .kv_head = kv_head};
 }
 
-// Issues the items of lanes `from` .. `end` - 1, up to the first lane that has none. Returns whether all had one.
+// Issues the items of lanes `from` .. `end` - 1, up to the first lane without an item. Returns whether each lane had an item.
 template <int DIM, int BITS>
 __device__ bool produce_items(const quantised_params &p, page_producer *to, const quantised_item &own, int from, int end) {
     uint32_t exact = __ballot_sync(~0u, own.exact), there = __ballot_sync(~0u, own.seq_head >= 0);
@@ -284,7 +285,7 @@ __device__ bool produce_items(const quantised_params &p, page_producer *to, cons
         if (!(there >> i & 1)) return false;
         bool is_exact = exact >> i & 1;
         if (is_exact) wait_previous<DIM, BITS>(p, to); // the newest row
-        for (int part = 0; part < (is_exact ? 1 : tile<DIM, BITS>::TILES); part++) ask<DIM, BITS>(p, to, own, i, part);
+        for (int part = 0; part < (is_exact ? 1 : tile<DIM, BITS>::TILES); part++) issue_tile<DIM, BITS>(p, to, own, i, part);
     }
     return true;
 }
@@ -305,8 +306,8 @@ __device__ first_items plan_first(const quantised_params &p) {
     return f;
 }
 
-// Counters hand out the other items in order, several per ticket: thread blocks that share their multiprocessor with draws are
-// slower. The producer takes a ticket and looks up its items while other items are copied.
+// The thread block takes tickets for the other items, because thread blocks that share a multiprocessor with draws are slower.
+// A ticket stands for TICKET_ITEMS items. The producer takes a ticket and looks up its items while other items are copied.
 template <int DIM, int BITS>
 __device__ void produce_pages(const quantised_params &p, const page_ring &r, const first_items &f) {
     int lane = threadIdx.x % 32, ticket = 0; // lane 0: the next ticket
@@ -336,7 +337,7 @@ __device__ float2 halves(uint32_t x) {
     return __half22float2(*(const __half2 *)&x);
 }
 
-// x / y, rounded to nearest, if y and the quotient are normal numbers.
+// x / y. The result is rounded to nearest if y and x / y are normal numbers.
 __device__ float divide(float x, float y) {
     float inverse;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(y));
@@ -347,7 +348,8 @@ __device__ float divide(float x, float y) {
 }
 
 // Quantises N heads' queries for the steps and zeros at the tile's beginning (cpu_kernels.inc.h, quantise_query). A lane has
-// four channels. The heads are first, first + stride, ... Heads past the group repeat its last head.
+// four channels. The heads are first, first + stride, ... For heads past the group, the function repeats the last head of the
+// group.
 template <int DIM, int BITS, int N>
 __device__ void quantise_queries(const char *data, int first, int stride, int group, float scale,
                                  quantised_queries<BITS> *out) {
@@ -374,9 +376,8 @@ __device__ void quantise_queries(const char *data, int first, int stride, int gr
     }
 #pragma unroll
     for (int h = 0; h < N; h++) {
-        most[h] = __uint_as_float(
-            __reduce_max_sync(~0u, __float_as_uint(most[h]))); // not negative, so the bits order as the numbers do
-        bool tiny = !(most[h] > 0x1p-100f);                    // treated as 0
+        most[h] = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(most[h]))); // of bits: numbers are not negative
+        bool tiny = !(most[h] > 0x1p-100f);                                          // treated as 0
         float inverse = tiny ? 0 : divide(levels, most[h]), unit = tiny ? 0 : divide(most[h], levels);
         int sum = 0, word = first + h * stride;
         uint32_t high = 0, low = 0;
@@ -406,10 +407,11 @@ __device__ void mma_codes(int c[4], const uint32_t a[4], uint32_t b0, uint32_t b
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Lane (g, q) = (lane / 4, lane % 4) loads rows 4 g .. 4 g + 3 of a block of 32, one word of unit 4 step + q each. These four
-// rows are operands of two mma: the first takes rows 4 g and 4 g + 1 as operand rows g and g + 8, the second rows 4 g + 2 and 4
-// g + 3. The first mma has its queries in columns 0 .. 3, the second in columns 4 .. 7, with zeros in the others. Both add to
-// the same accumulator. Its columns 2 q, 2 q + 1 hold heads 2 (q % 2), + 1 of rows 4 g + 2 (q / 2) and the next row.
+// Lane (g, q) = (lane / 4, lane % 4) loads one word of unit 4 step + q of each of the rows 4 g .. 4 g + 3 of a block of 32.
+// These four rows are operands of two mma: the first takes rows 4 g and 4 g + 1 as operand rows g and g + 8, the second rows 4
+// g + 2 and 4 g + 3. The first mma has the queries in columns 0 .. 3 and zeros in columns 4 .. 7. The second has the queries in
+// columns 4 .. 7 and zeros in columns 0 .. 3. Both add to the same accumulator. Its columns 2 q, 2 q + 1 hold heads 2 (q % 2),
+// + 1 of rows 4 g + 2 (q / 2) and the next row.
 template <int DIM, int BITS> struct code_scorer {
     typedef tile<DIM, BITS> at;
     enum { PARTS = quantised_queries<BITS>::PARTS, PER_STEP = BITS == 3 ? 2 : 1 };
@@ -507,8 +509,8 @@ template <int N> __device__ uint64_t sum_each(const uint64_t x[N]) {
     return z + __shfl_xor_sync(~0u, z, 16);
 }
 
-// Stores the masses of N blocks of 32 scores, in the places that the products gave them. first: number of the first block in
-// the sequence.
+// Stores the masses of N blocks of 32 scores. s has the layout of code_scorer's accumulators. first: number of the first block
+// in the sequence.
 template <int N> __device__ void store_blocks(const score_params &p, int seq_head, int first, int pass, const float s[N][4]) {
     int lane = threadIdx.x % 32, g = lane / 4, q = lane % 4, head = pass * PASS + g % 4, lower = g / 4;
     uint32_t refs[N];
@@ -526,7 +528,7 @@ template <int N> __device__ void store_blocks(const score_params &p, int seq_hea
         __nv_bfloat162 one = __float2bfloat162_rn(1.0f);
         __nv_bfloat162 upper_row = __hmin2(__floats2bfloat162_rn(exp2_fast(s[b][0] - even), exp2_fast(s[b][1] - odd)), one);
         __nv_bfloat162 lower_row = __hmin2(__floats2bfloat162_rn(exp2_fast(s[b][2] - even), exp2_fast(s[b][3] - odd)), one);
-        // now lane (g, q) has rows 8 q + 2 (g / 4), + 1, + 4, + 5 of head g % 4
+        // after the transposition, lane (g, q) has rows 8 q + 2 (g / 4) + {0, 1, 4, 5} of head g % 4
         uint32_t x = sl_transpose_b16(*(uint32_t *)&upper_row), y = sl_transpose_b16(*(uint32_t *)&lower_row);
         uint32_t w0 = __byte_perm(x, y, 0x5410), w1 = __byte_perm(x, y, 0x7632);
         mass[b] = (uint64_t)(unit_mass(w0 & 0xffff) + unit_mass(w0 >> 16)) + (unit_mass(w1 & 0xffff) + unit_mass(w1 >> 16));
@@ -534,7 +536,7 @@ template <int N> __device__ void store_blocks(const score_params &p, int seq_hea
         w[b] = lower ? make_uint2(other, w1) : make_uint2(w0, other);
     }
     uint64_t sum = sum_each<N>(mass);
-    uint32_t own = refs[0]; // of block g % N: lane (b, head / 2) gives it to lanes (head, b)
+    uint32_t own = refs[0]; // reference of block g % N; lane (b, head / 2) passes it to lanes (head, b)
 #pragma unroll
     for (int b = 1; b < N; b++) own = g % N == b ? refs[b] : own;
     own = __shfl_sync(~0u, own, q * 4 + g % 4 / 2);
@@ -609,7 +611,7 @@ __device__ void consume_rows(const quantised_params &params, const tile_info &in
     leave_stage(empty);
 }
 
-// A tile of quantised keys. The stage is empty again as soon as its products are computed.
+// Consumes a tile of quantised keys. Releases the stage as soon as the products are computed.
 template <int DIM, int BITS>
 __device__ void consume_codes(const score_params &p, const tile_info &info, const char *data, uint64_t *empty,
                               quantised_queries<BITS> *queries, int pair, int half) {
@@ -638,7 +640,7 @@ __device__ void consume_codes(const score_params &p, const tile_info &info, cons
 
 // ---- announcing ----
 
-// A warp of the pair has stored its part of the pair's tile number i.
+// Passes tile number i of the pair to the announcer. A warp calls it when it has stored its part of the tile.
 __device__ void add_tile(stored_tiles *stored, int pair, int half, int i, int seq_head) {
     int at = i % UNANNOUNCED, leads = threadIdx.x % 32 == 0;
     if (half == 0) {
@@ -649,7 +651,7 @@ __device__ void add_tile(stored_tiles *stored, int pair, int half, int i, int se
     if (leads) barrier_arrive(&stored->full[pair][at]);
 }
 
-// Announcer warp `own`, a lane for each place of its pairs.
+// The loop of announcer warp `own`. It has one lane for each place of its pairs.
 __device__ void announce_tiles(const score_params &p, stored_tiles *stored, int own) {
     enum { PLACES = PAIRS * UNANNOUNCED / ANNOUNCERS };
     int lane = threadIdx.x % 32, place = own * PLACES + lane, parity = 0, n_ended = 0; // n_ended: pairs that have ended
@@ -663,7 +665,7 @@ __device__ void announce_tiles(const score_params &p, stored_tiles *stored, int 
         int seq_head = here ? stored->seq_head[0][place] : 0;
         if (here) {
             if (seq_head >= 0)
-                add_released(p.done + seq_head, 1); // release: all threads see what the consumers have stored before
+                add_released(p.done + seq_head, 1); // release: makes the consumers' earlier stores visible to all threads
             barrier_arrive(&stored->empty[0][place]);
             parity ^= 1;
         }
@@ -671,7 +673,7 @@ __device__ void announce_tiles(const score_params &p, stored_tiles *stored, int 
     }
 }
 
-// The loop of a consumer warp: waits for its pair's next tile, stores the masses, announces the tile.
+// The loop of a consumer warp: waits for its pair's next tile, stores the masses, passes the tile to the announcer.
 template <int DIM, int BITS>
 __device__ void consume_pages(const quantised_params &params, const page_ring &r, tile_space<BITS> (*spaces)[2],
                               stored_tiles *stored) {
@@ -679,7 +681,7 @@ __device__ void consume_pages(const quantised_params &params, const page_ring &r
     int warp = threadIdx.x / 32, pair = warp / 2, half = warp % 2, stage = pair % r.n_stages;
     uint32_t parities = 0; // bit i: the parity of the pair's next phase of stage i
     sl_wait_previous();    // the drawers of the layer before may still read the stored masses
-    sl_start_next();       // drawers read `done`, which must be this launch's
+    sl_start_next();       // from now on the draw kernel may read `done`, which the previous launch must have set to 0
     for (int i = 0;; i++, stage = (stage + PAIRS) % r.n_stages) {
         barrier_wait(&r.head->full[pair][stage], parities >> stage & 1);
         parities ^= 1u << stage;
@@ -706,8 +708,8 @@ __device__ int quantised_done_target(int page_tiles, int n_kv) {
 // Stores masses of all rows of all heads, and the sums of the newest page if p.newest is given.
 //
 // Grid: one thread block per multiprocessor, for any lengths.
-// Preconditions: next_item is 0; the next kernel of the method sets it to 0 again. Before the previous kernel has ended, only
-// built pages, lengths and page tables are read.
+// Preconditions: next_item is 0; the next kernel of the method sets it to 0 again. Before the previous kernel has ended, the
+// kernel reads only built pages, lengths and page tables.
 // Bytes: the quantised pages, K (and V) of the newest page, 2 + 1/4 bytes per row and query head of masses.
 template <int DIM, int BITS> __global__ void __maxnreg__(80) quantised_scores_kernel(const quantised_params p) {
     extern __shared__ __align__(128) char memory[];
@@ -727,15 +729,15 @@ template <int DIM, int BITS> __global__ void __maxnreg__(80) quantised_scores_ke
         announce_tiles(p.score, &shared->stored, warp - 2 * PAIRS - 1);
 }
 
-// newest: memory for the sums of the newest page; then `done` counts stored tiles. NULL: no sums, and readers wait for the
-// kernel's end. scores: with the arrays of the workspace. Returns the parameters for the kernel that reads the masses.
+// newest: memory for the sums of the newest page; in this case `done` counts stored tiles. NULL: no sums; readers wait for the
+// end of the kernel. scores: with the arrays of the workspace. Returns the parameters for the kernel that reads the masses.
 template <int DIM, int BITS>
 score_params launch_quantised_scores(const sl_attn_cuda_decode_args *a, score_params scores, float *newest) {
     typedef tile<DIM, BITS> at;
     quantised_params p = {
         .score = scores, .codes = (const char *)a->extra[0], .size = (int)a->extra_size[0], .v = a->v, .newest = newest};
     p.score.masses_last_out = true,
-    p.score.n_discarded = 0; // 1 to 2 us less: codes are a quarter of K, so stored masses weigh more
+    p.score.n_discarded = 0; // 1 to 2 us less: codes have a quarter of K's bytes, so masses are a larger share of all bytes
     score_params score = p.score;
     if (!newest) p.score.done = NULL;
     p.score.n_normal = normal_tiles((size_t)a->n_seqs * a->max_kv / SL_PAGE * a->geom->n_kv_heads * p.size, at::BYTES);
@@ -745,7 +747,7 @@ score_params launch_quantised_scores(const sl_attn_cuda_decode_args *a, score_pa
     return score;
 }
 
-// ---- what methods with quantised keys share ----
+// ---- parts that methods with quantised keys share ----
 
 // Calls FUNCTION<DIM, bits of a code>(arguments). CHOICE: index into the parameter's choices "8,4,3".
 #define SL_WITH_BITS(CHOICE, FUNCTION, DIM, ...)                                                                               \
@@ -764,7 +766,8 @@ int needs_quantised(const sl_attn_spec *spec, sl_kv_need *out) {
     return sl_propose_quantised.needs(spec, out);
 }
 
-// Counts what the scores of n_kv rows read: quantised pages, and K of the newest page. Returns the rows of the newest page.
+// Counts the reads of the scores of n_kv rows: quantised pages, and K of the newest page. Returns the number of rows of the
+// newest page.
 int account_quantised(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats) {
     sl_kv_need need;
     needs_quantised(spec, &need);

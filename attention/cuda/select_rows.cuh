@@ -1,19 +1,20 @@
-// attention/cuda/select_rows.cuh - selects the entries of largest stored mass, on CUDA. A thread block takes a query head.
+// attention/cuda/select_rows.cuh - selects the entries with the largest stored masses, on CUDA. One thread block works on one
+// query head.
 // The naive version is in tests/cuda/naive.h: naive_is_among_largest.
 //
 // An entry is a row, or a unit of 16 rows (Quest). The rank of a mass is its distance below 2^top in steps of bf16 numbers, 128
-// per octave. Equal ranks are equal masses. Ranks past 64 octaves share the last bin. The thread block counts ranks in shared
-// memory, finds the rank at which the budget ends ("the cut"), and marks all entries above the cut and the first ones on it.
-// All counts are integers, so equal stored masses give the rows of the CPU (stored_masses).
+// per octave. Equal ranks are equal masses. All ranks from 64 octaves on are counted as one rank. The thread block counts ranks
+// in shared memory, finds the rank at which the budget ends ("the cut"), and marks all entries of smaller rank, and the first
+// entries of this rank. All counts are integers, so equal stored masses give the rows of the CPU (stored_masses).
 //
 // | shared memory, in order | ints              | contents                                                        |
 // |-------------------------|-------------------|-----------------------------------------------------------------|
 // | counts of ranks         | select_words      | [RANKS]; later the bit words `above` and `equal` [n_blocks] each |
 // | references              | max_blocks / 2    | [n_blocks] int16                                                |
 //
-// Worked head: n_kv 32768, k = 128. 512 threads load 1024 references and find the top. Suppose that 128 references are at most
-// 1 below the top: then no selected mass has a rank above 256, and only blocks with references at most 2 below the top are
-// read. A thread loads 8 pieces of 8 masses (16 bytes) at a time. find_cut: a warp sums 128 ranks, then one warp finds the cut.
+// Worked head: n_kv 32768, k = 128. 512 threads load 1024 references and find the top. Suppose that 128 references are at least
+// top - 1. Then no selected mass has a rank above 256, and the thread block reads only blocks whose reference is at least top -
+// 2. A thread loads 8 pieces of 8 masses (16 bytes) at a time. find_cut: a warp sums 128 ranks, then one warp finds the cut.
 // mark_ranks reads the masses again.
 #ifndef SLEIGH_SELECT_ROWS_CUH
 #define SLEIGH_SELECT_ROWS_CUH
@@ -23,7 +24,7 @@
 namespace {
 
 enum {
-    SELECT_THREADS = 512, // 256 threads cost 5 us at 1 x 32k, and save 13 of 263 us at 32 x 8k
+    SELECT_THREADS = 512, // 256 threads take 5 us more at 1 x 32k, and 13 of 263 us less at 32 x 8k
     SELECT_WARPS = SELECT_THREADS / 32,
     RANKS = 64 * 128 + 1,
     RANK_GROUPS = 65,
@@ -42,12 +43,12 @@ struct select_space {
     uint64_t scan[SELECT_WARPS];
     int ints[SELECT_WARPS];
     int groups[RANK_GROUPS + 1];
-    int group, before; // of the cut
+    int group, before; // group of ranks that contains the cut; entries of the groups before it
     double mass_before, wanted;
     int cut, at_cut, n_cut;
 };
 
-// The selected entries: all whose rank is below `cut`, and the first at_cut of the n_cut entries on it.
+// The selected entries: all whose rank is below `cut`, and the first at_cut of the n_cut entries whose rank is `cut`.
 struct cut_rule {
     int cut, at_cut, n_cut;
 };
@@ -82,7 +83,8 @@ __device__ uint64_t scan_block(select_space *s, uint64_t x, uint64_t *all) {
 
 // ---- ranks ----
 
-// Opens query head `head` of the group, with n entries. ref: [n_blocks] in shared memory, filled here.
+// Returns the stored masses of query head `head` of the group. n: entries. ref: [n_blocks] in shared memory; the function
+// writes it.
 __device__ stored_masses open_masses(select_space *s, const score_params &p, int seq_head, int head, int n, int16_t *ref) {
     stored_masses h = {.w = p.w + ((size_t)seq_head * p.max_blocks * p.group + head) * BLOCK,
                        .stride = p.group * BLOCK,
@@ -100,8 +102,8 @@ __device__ stored_masses open_masses(select_space *s, const score_params &p, int
     return h;
 }
 
-// The k largest entries have at most this rank: each of the k blocks of largest reference holds a mass above half of its
-// reference.
+// An upper bound of the ranks of the k largest entries. Reason: each of the k blocks with the largest references contains a
+// mass above 2^(reference - 1).
 __device__ int lowest_rank(select_space *s, const stored_masses &h, int k) {
     for (int i = threadIdx.x; i <= RANK_GROUPS; i += SELECT_THREADS) s->groups[i] = 0;
     __syncthreads();
@@ -140,7 +142,7 @@ __device__ __forceinline__ int mass_at(const uint4 &x, int i) {
     return i % 2 ? word >> 16 : word & 0xffff;
 }
 
-// for_pieces: counts the entries of each rank up to `last`.
+// A visitor of for_pieces: counts the entries of each rank up to `last`.
 struct rank_counter {
     int last, *count;
     __device__ void visit(int, const uint4 &x, int base) {
@@ -161,8 +163,8 @@ __device__ void count_ranks(const stored_masses &h, int last, int *count) {
     __syncthreads();
 }
 
-// Finds the cut of a budget: k entries (by_mass false), or the share p of the mass. Rank 128 g + i is the mass (256 - i) 2^-(g
-// + 8), so within a group of 128 ranks masses are integers.
+// Finds the rank at which a budget ends. The budget is k entries (by_mass false), or the share p of the mass. Rank 128 g + i is
+// the mass (256 - i) 2^-(g + 8), so within a group of 128 ranks masses are integers.
 __device__ cut_rule find_cut(select_space *s, const int *count, int last, bool by_mass, int k, double p) {
     int lane = threadIdx.x % 32, n_groups = last / 128 + 1;
     for (int g = threadIdx.x / 32; g < n_groups; g += SELECT_WARPS) {
@@ -214,7 +216,7 @@ __device__ cut_rule find_cut(select_space *s, const int *count, int last, bool b
     return {s->cut, s->at_cut, s->n_cut};
 }
 
-// for_pieces: marks entries whose rank is below the cut, and entries whose rank is the cut.
+// A visitor of for_pieces: marks entries whose rank is below the cut, and entries whose rank is the cut.
 struct rank_marker {
     int cut;
     uint32_t *above, *equal;
@@ -280,7 +282,7 @@ __host__ __device__ int select_words(int n_words) {
 }
 
 // Selects the k largest entries (by_mass false), or the fewest entries that hold the share p of the mass, as bits in above
-// [n_blocks]. memory: [select_words], `above` is its beginning. Returns the rule.
+// [n_blocks]. memory: [select_words]; `above` lies at its beginning. Returns the cut.
 __device__ cut_rule select_largest(select_space *s, const stored_masses &h, int *memory, bool by_mass, int k, double p) {
     int last = by_mass ? RANKS - 1 : lowest_rank(s, h, k);
     count_ranks(h, last, memory);
@@ -295,11 +297,11 @@ __device__ cut_rule select_largest(select_space *s, const stored_masses &h, int 
 enum selection { LARGEST, REACHING, LARGEST_UNITS };
 
 struct select_params {
-    score_params score; // of entries
+    score_params score; // masses of entries
     row_lists lists;
     selection kind;
-    int k;    // number of entries
-    double p; // REACHING
+    int k;    // LARGEST, LARGEST_UNITS: budget of entries
+    double p; // REACHING: share of the mass
     sl_attn_cuda_stats *stats;
 };
 
@@ -320,7 +322,7 @@ __device__ void plan_beyond(const row_lists &lists, int head, int top, int n, in
     atomicAdd(&stats->samples, (unsigned long long)n_kv);
 }
 
-// Selects the newest unit in place of the last other one, if it is not selected (draw_rank.c, top_units).
+// If the newest unit is not selected, selects it in place of the last selected unit (top_units in draw_rank.c).
 __device__ void add_newest(const stored_masses &h, int k, cut_rule *c, uint32_t *above, uint32_t *equal) {
     int newest = h.n - 1;
     uint32_t bit = 1u << newest % 32;
@@ -336,7 +338,7 @@ __device__ void add_newest(const stored_masses &h, int k, cut_rule *c, uint32_t 
 //
 // Grid: a thread block per query head.
 // Bytes: the head's stored masses twice, from the L2 cache.
-// Order of reduction: counts, marks and the masses of an octave are integers, so the order has no effect.
+// Order of reduction: counts, marks and the masses of an octave are integers, so their order has no effect.
 static __global__ void __launch_bounds__(SELECT_THREADS, 2) select_rows_kernel(const select_params p) {
     extern __shared__ __align__(16) int memory[];
     __shared__ select_space s;
@@ -380,7 +382,7 @@ static inline void launch_select(const select_params &p, int n_heads, cudaStream
 
 enum { SCORE_SHARED_BYTES = (sizeof(score_shared) + 127) / 128 * 128 };
 
-// Stores the masses w_j = bf16(2^(s_j - ref)) of every key and query head (stages.h).
+// Stores the masses w_j = bf16(2^(s_j - ref)) of every key and query head (masses.h).
 //
 // Grid: one thread block per multiprocessor. Warps: 4 consumers and a producer, as in santa.cu.
 // Bytes: K once, and 2.25 bytes of stored masses per row and query head.

@@ -1,13 +1,14 @@
-// attention/cuda/sparse.cu - topk, topp and random on CUDA: attention over some rows, without the others. dense_decode.cu has
-// streaming.
+// attention/cuda/sparse.cu - topk, topp and random on CUDA: attention over selected rows. The method streaming is in
+// dense_decode.cu.
 //
 // | method     | kernels                                                                                      |
 // |------------|----------------------------------------------------------------------------------------------|
 // | topk, topp | score_keys_kernel, select_rows_kernel (select_rows.cuh), attend_rows_kernel (attend_rows.cuh) |
 // | random     | draw_uniform_kernel, attend_rows_kernel                                                      |
 //
-// Measured (as in quest.cu, peaked queries), us: topk, k = 128: 1 x 8k 30, 1 x 32k 56, 8 x 32k 229, 32 x 8k 263. topp, p =
-// 0.95: 1 x 32k 64, 8 x 32k 263. Beyond the scores, the selection costs 10 us and the latency of the rows 6 us.
+// Measured in us (as in quest.cu, peaked queries). topk, k = 128: 1 x 8k 30, 1 x 32k 56, 8 x 32k 229, 32 x 8k 263. topp, p =
+// 0.95: 1 x 32k 64, 8 x 32k 263. In addition to the scores, the selection costs 10 us, and the latency of loading rows costs 6
+// us.
 #include "attention/cuda/head_dim.cuh"
 #include "attention/cuda/select_rows.cuh"
 #include "attention/random_counter.h"
@@ -16,7 +17,7 @@ namespace {
 
 // ---- topk, topp ----
 
-int entries_of(const sl_attn_spec *spec, int n_kv) { // most rows of a head
+int entries_of(const sl_attn_spec *spec, int n_kv) { // largest number of rows that a head reads
     return sl_attn_has(spec, "k") ? min((int)sl_attn_get(spec, "k"), n_kv) : n_kv;
 }
 
@@ -71,7 +72,7 @@ struct random_params {
 };
 
 // Draws S rows of each query head uniformly with replacement. The list has the order of the draws, so a row that is drawn again
-// is listed again. Row floor(u n / 2^64) is the choice of draw_samplers.c among n rows of equal mass. Grid: a thread block per
+// is listed again. From n rows of equal mass, draw_samplers.c draws the same row: floor(u n / 2^64). Grid: a thread block per
 // query head.
 __global__ void __launch_bounds__(DRAW_THREADS) draw_uniform_kernel(const random_params p) {
     extern __shared__ uint32_t drawn[]; // a bit for each row

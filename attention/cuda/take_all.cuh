@@ -14,18 +14,19 @@
 // | solve_blocks | the same from all blocks, where the candidates are too many: equal result, more time               |
 // | row_of_turn  | heavy rows, then light draws: a threshold on light sizes, moved by the heavy rows before it to all sizes |
 //
-// Worked head: n_kv 32768, S = 128, 256 threads. Each thread has 4 of 1024 blocks, whose masses lie in shared memory. Suppose
-// that 32 blocks can hold heavy rows: each warp reads 4 of them, four lanes a block, a lane 8 rows (16 bytes), and lists its
-// candidates in found.row[warp]. Suppose that solve_found ends with n_heavy = 40 and k = 88. Then each of the 8 warps takes 16
-// of the 128 rows.
+// Worked head: n_kv 32768, S = 128, 256 threads. Each thread has 4 of 1024 blocks. The block masses lie in shared memory.
+// Suppose that 32 blocks can contain heavy rows. Then each warp reads 4 blocks. Four lanes read a block, and a lane reads 8
+// rows (16 bytes). The warp lists its candidates in found.row[warp]. Suppose that solve_found ends with n_heavy = 40 and k =
+// 88. Then each of the 8 warps takes 16 of the 128 rows.
 //
 // All TAKE_THREADS threads of a thread block call these functions together. The time from the last score to the first row of V
-// matters. It is a chain of about twenty short steps, so loads go out together, barriers are few, and divisions run while
-// memory is awaited. The first head's instructions come from memory, 8 per line: code that runs once should be short rather
-// than unrolled. Slower attempts (`bench attn` at 1 x 32k): 512 threads (3 us more); each warp tests all candidates instead of
-// one barrier per turn (3 us more, because the code is longer); a dummy head that loads the instructions ahead (6 us more).
+// adds to the time of a step. It is a chain of about twenty short steps. So loads are issued together, barriers are few, and
+// divisions run while loads are in flight. The first head's instructions are read from memory, 8 in each cache line. So code
+// that runs once should be short rather than unrolled. Variants that are slower (`bench attn` at 1 x 32k): 512 threads (3 us
+// more); each warp tests all candidates instead of one barrier per turn (3 us more, because the code is longer); a dummy head
+// that loads the instructions ahead (6 us more).
 //
-// Owns: the rows and their expected counts. The callers own their masses and their addresses.
+// Owns: the choice of rows and their expected counts. The callers own the masses of rows and their addresses.
 #ifndef SLEIGH_TAKE_ALL_CUH
 #define SLEIGH_TAKE_ALL_CUH
 
@@ -36,21 +37,21 @@ namespace {
 enum {
     TAKE_THREADS = 256,
     TAKE_WARPS = TAKE_THREADS / 32,
-    TAKE_ENTRIES = 4 * TAKE_THREADS,           // running sums of sizes
+    TAKE_ENTRIES = 4 * TAKE_THREADS,           // entries of `cum`, the running sums of sizes
     WARP_CANDIDATES = 64,                      // candidates that one warp can hold
     CANDIDATES = TAKE_WARPS * WARP_CANDIDATES, // rows that can be heavy
     CANDIDATE_BLOCKS = 512,                    // blocks that can hold candidates
-    S_MOST_LISTED = 4096,                      // so S sizes are below 2^53, and S times a size is below 2^64
-    OCTAVES = 32,                              // below the largest size; smaller sizes do not count
+    S_MOST_LISTED = 4096,                      // so a sum of S sizes is below 2^53, and S * size is below 2^64
+    OCTAVES = 32,                              // octaves below the largest size; sizes below them are not counted
     OCTAVE_PLACES = 128,                       // the place of an octave is its reference modulo this
     OCTAVE_COLUMNS = 8,
-    SIZE_BITS = 40, // of a candidate: a size is at most 2^38, plus a uniform part of it
+    SIZE_BITS = 40, // bits of a candidate's size: at most 2^38 plus a uniform part
 };
 static_assert(OCTAVE_PLACES * OCTAVE_COLUMNS * sizeof(uint32_t) == TAKE_THREADS * sizeof(uint4), "clear_octaves");
 const uint64_t SIZE_MASK = (1ull << SIZE_BITS) - 1;
 
-// The sizes of one head (stages.h), or what they follow from. `typename Space` is a take_space or derives from it. A derived
-// space (pps.cu) defines stored_piece, sizes_of and size_of_row, which compute sizes from masses and norms.
+// The sizes of one head (masses.h), or the data from which sizes follow. `typename Space` is a take_space or derives from it. A
+// derived space (pps.cu) defines stored_piece, sizes_of and size_of_row, which compute sizes from masses and norms.
 struct size_view {
     const uint64_t *mass; // [n_blocks] ref << 48 | block mass
     const bf16 *w;        // the 32 sizes of block b begin at b * stride, 16-byte aligned
@@ -62,39 +63,39 @@ struct size_view {
     uint64_t each, total;
 };
 
-// What take_all_solve finds: which rows are drawn.
+// The result of take_all_solve: which rows are drawn.
 struct take_all {
-    int n_heavy, k; // n_heavy + k: number of rows drawn
+    int n_heavy, k; // n_heavy heavy rows and k light draws
     uint64_t light; // sum of the light rows' sizes
-    uint64_t cut;   // a row is heavy if its size exceeds it
+    uint64_t cut;   // not listed: a row is heavy if its size exceeds `cut`
     bool listed;    // take_space.heavy lists the heavy rows
 };
 
 // The shared memory of a head.
-struct take_space { // views lie here and not in registers, which rows of V in flight need
+struct take_space { // views lie in shared memory, because rows of V in flight need the registers
     uint64_t *mass; // [take_all_memory], block b at place_of(b)
     size_view sizes;
     take_all drawn;
-    uint64_t uniform[TAKE_THREADS];                               // the head's first uniform numbers
+    uint64_t uniform[TAKE_THREADS];                               // the head's first TAKE_THREADS uniform numbers
     uint64_t cum[TAKE_ENTRIES + 1];                               // size before each entry
     uint64_t scan[2][TAKE_WARPS];                                 // of the two turns
     __align__(16) int ints[TAKE_WARPS], n_listed[TAKE_WARPS];     // of the warps
-    __align__(16) uint32_t octave[OCTAVE_PLACES][OCTAVE_COLUMNS]; // sums of block masses in units of 2^24, each of some lanes
+    __align__(16) uint32_t octave[OCTAVE_PLACES][OCTAVE_COLUMNS]; // sums of block masses in units of 2^24; lanes share columns
     int block[CANDIDATE_BLOCKS];                                  // ascending
     __align__(16) int n_found[TAKE_WARPS];                        // candidates of each warp
     int heavy_count[2][TAKE_WARPS];                               // heavy candidates of each warp, of the two turns
     uint64_t heavy_sum[2][TAKE_WARPS];
     struct {
         uint64_t row[TAKE_WARPS][WARP_CANDIDATES];    // row << 40 | size, ascending
-        uint64_t before[TAKE_WARPS][WARP_CANDIDATES]; // size of all rows before it
+        uint64_t before[TAKE_WARPS][WARP_CANDIDATES]; // size of all rows before this row
     } found;
     union {
         struct {
-            uint64_t light[CANDIDATES]; // sum of the light rows before it
-            uint64_t heavy[CANDIDATES]; // sum of the heavy rows up to and including it
+            uint64_t light[CANDIDATES]; // size of the light rows before this row
+            uint64_t heavy[CANDIDATES]; // size of the heavy rows up to and including this row
             int row[CANDIDATES];        // ascending
         } heavy;
-        uint64_t heavy_of[TAKE_ENTRIES]; // heavy sizes of each entry, where heavy rows are not listed
+        uint64_t heavy_of[TAKE_ENTRIES]; // heavy rows not listed: size of the heavy rows of each entry
     };
 };
 
@@ -105,7 +106,8 @@ __host__ __device__ int blocks_each(int n_blocks) {
     return n_blocks <= 2 * TAKE_THREADS ? 2 : n_blocks <= 4 * TAKE_THREADS ? 4 : 16;
 }
 
-// Two extra places for each 16 put the masses of threads with 16 blocks each into different banks.
+// The place of block b. Two extra places after every 16 put the masses of threads that have 16 blocks each into different
+// banks.
 __host__ __device__ int place_of(int b) {
     return b + b / 16 * 2;
 }
@@ -126,7 +128,7 @@ __device__ void clear_octaves(take_space *s, int thread) {
 }
 
 // Prepares a head before its sizes are stored, with its first uniform numbers. n: rows. mass: [n_blocks], 16-byte aligned.
-// memory: take_all_memory bytes. alpha: of the uniform part, as in sl_masses_mix. Call __syncthreads between this and
+// memory: take_all_memory bytes. alpha: share of the uniform part, as in sl_masses_mix. Call __syncthreads between this and
 // take_all_begin.
 __device__ void take_all_prepare(take_space *s, void *memory, const uint64_t *mass, const bf16 *w, int stride, int n,
                                  double alpha, const sl_rng_id &id, int thread) {
@@ -139,8 +141,8 @@ __device__ void take_all_prepare(take_space *s, void *memory, const uint64_t *ma
     s->uniform[thread] = sl_draw_random(&id, thread);
 }
 
-// Issues the loads of the block masses, in whole lines, past the L1 cache, which may hold older lines. take_all_solve waits for
-// them.
+// Issues the loads of the block masses in whole lines. They bypass the L1 cache, because it can contain outdated lines.
+// take_all_solve waits for them.
 __device__ void take_all_begin(take_space *s, int thread) {
     const uint64_t *mass = s->sizes.mass;
     uint32_t to = shared_address(s->mass);
@@ -148,7 +150,8 @@ __device__ void take_all_begin(take_space *s, int thread) {
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + place_of(b) * 8), "l"(mass + b) : "memory");
 }
 
-// Inclusive scan of x over the threads, and the sum of all. It has one barrier, so calls must alternate between turns 0 and 1.
+// Inclusive scan of x over the threads, and the sum of all. The function has only one barrier, so `turn` must alternate between
+// 0 and 1 from call to call.
 __device__ uint64_t scan_takers(take_space *s, int turn, int thread, uint64_t x, uint64_t *all) {
     int lane = thread % 32, warp = thread / 32;
     x = sl_scan_lanes(x, lane);
@@ -174,7 +177,7 @@ __device__ uint64_t largest_of(const size_view &z, uint64_t packed) {
     return largest_of(packed, z.top, z.each);
 }
 
-// The uniform parts of block b's rows together.
+// The sum of the uniform parts of block b's rows.
 __device__ uint64_t each_of_block(uint64_t each, int b, int n) {
     return each > 0 ? each * (uint64_t)max(min(n - b * BLOCK, (int)BLOCK), 0) : 0;
 }
@@ -185,7 +188,8 @@ __device__ uint64_t size_between(const size_view &z, int shift, uint64_t before,
     return to_global(before + mass, shift) - to_global(before, shift) + (there ? z.each : 0);
 }
 
-// stored_piece: sizes 8 i .. 8 i + 7 of block b as they are stored. sizes_of: the same as bf16. packed: the block's mass.
+// stored_piece loads the data of sizes 8 i .. 8 i + 7 of block b. sizes_of returns these sizes as bf16. packed: the block's
+// mass.
 __device__ uint4 stored_piece(const take_space *s, int b, int i) {
     return __ldcg((const uint4 *)(s->sizes.w + (size_t)b * s->sizes.stride) + i);
 }
@@ -193,12 +197,12 @@ __device__ uint4 sizes_of(const uint4 &stored, uint64_t packed) {
     return stored;
 }
 
-// Row `row` of block b, as bf16.
+// The size of row `row` of block b, as bf16.
 __device__ uint32_t size_of_row(const take_space *s, int b, int row) {
     return __ldcg((const unsigned short *)s->sizes.w + (size_t)b * s->sizes.stride + row);
 }
 
-// Size of the lane's row of block b, which is the same for the whole warp; 0 after the last row.
+// Size of row `lane` of block b; 0 after the last row. b is the same for all lanes of the warp.
 template <typename Space> __device__ uint64_t size_of_lane(const Space *s, int b) {
     const size_view &z = s->sizes;
     int lane = threadIdx.x % 32;
@@ -207,7 +211,7 @@ template <typename Space> __device__ uint64_t size_of_lane(const Space *s, int b
     return size_between(z, z.top - ref_of(mass_of(s, b)), running - mass, mass, b * BLOCK + lane < z.n);
 }
 
-__device__ uint64_t sum_lanes(uint64_t x) { // numbers below 2^52
+__device__ uint64_t sum_lanes(uint64_t x) { // x < 2^52
     uint32_t low = __reduce_add_sync(~0u, (uint32_t)x & 0x3ffffff), high = __reduce_add_sync(~0u, (uint32_t)(x >> 26));
     return ((uint64_t)high << 26) + low;
 }
@@ -220,19 +224,19 @@ struct bounds {
     uint64_t each_most; // a row's uniform part is at most this
 };
 
-// A lower bound of kappa. By concavity a block of mass M whose rows are at most U has an expected count of at least min(M / U,
-// M / kappa), that of M / U rows of size U. The function finds the largest kappa whose expected counts sum to S. Octave o holds
-// blocks of U = 2^(38 - o). With a uniform part e: min(1, (z + e) / kappa) >= e / kappa + (1 - e / kappa) min(1, z / kappa).
-// Masses were rounded down to units, by at most 1/32, because a block's mass exceeds half of its largest row. A block of
-// another warp that is OCTAVE_PLACES octaves smaller can be counted as a large one. Then the bound is too high, and solve_found
-// detects this.
+// A lower bound of kappa. Consider a block of mass M whose rows have sizes of at most U. By concavity, its expected count is at
+// least that of M / U rows of size U: min(M / U, M / kappa). The function finds the largest kappa whose expected counts sum to
+// S. Octave o holds blocks of U = 2^(38 - o). With a uniform part e: min(1, (z + e) / kappa) >= e / kappa + (1 - e / kappa)
+// min(1, z / kappa). Masses were rounded down to units. This loses at most 1/32 of a mass, because a block with rows has a mass
+// of at least 2^29, that is 32 units. A block of another warp that is OCTAVE_PLACES octaves smaller can be counted as a large
+// block. Then the bound is too high, and solve_found detects this.
 __device__ bounds find_bounds(const take_space *s, int top, int S) {
     int lane = threadIdx.x % 32, n = s->sizes.n;
     const uint4 *own_octave = (const uint4 *)s->octave[(top - lane) & (OCTAVE_PLACES - 1)];
     uint4 x = own_octave[0], y = own_octave[1];
     uint32_t sum = (x.x + x.y) + (x.z + x.w) + ((y.x + y.y) + (y.z + y.w));
     float fall = __uint_as_float((uint32_t)(127 - lane) << 23), t = __uint_as_float((uint32_t)(127 + lane) << 23);
-    float above = (float)sum / 64, below = above * fall; // t: 2^38 / kappa; above: counts of octaves up to `lane`
+    float above = (float)sum / 64, below = above * fall; // t: 2^38 / kappa; above: sum of M / U of octaves up to `lane`
     float own = below;
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
@@ -240,7 +244,7 @@ __device__ bounds find_bounds(const take_space *s, int top, int S) {
         if (lane >= step) above += a;
         if (lane + step < 32) below += b;
     }
-    float share = (float)s->sizes.share, total = __shfl_sync(~0u, below, 0); // total: of all blocks, rounded down
+    float share = (float)s->sizes.share, total = __shfl_sync(~0u, below, 0); // total: mass of all blocks, rounded down
     float uniform = fminf(share * total * 0.9999f * t, 1);
     float count = n * uniform + (1 - uniform) * (above + t * (below - own));
     bounds b = {0, share > 0 ? (uint64_t)(share * 0x1p38f * (1.04f * total + 0.001f)) + 1 : 0};
@@ -276,9 +280,9 @@ template <int EACH> __device__ void own_masses(const take_space *s, int thread, 
     }
 }
 
-// Finds the unit (top), the total, the sizes before each entry (s->cum), *least, a lower bound of kappa, and the blocks that
-// can hold larger rows (s->block). Returns the number of these blocks, or -1 if they are too many. Precondition: octaves are 0.
-// They are 0 again at the end.
+// Finds the unit (top), the total, the sizes before each entry (s->cum), a lower bound of kappa (*least), and the blocks that
+// can contain rows above this bound (s->block). Returns the number of these blocks, or -1 if they are too many. Precondition:
+// s->octave is 0. It is 0 again at the end.
 template <int EACH> __device__ int find_blocks(take_space *s, int S, const int *other_top, uint64_t *least, int thread) {
     enum { SHIFT = EACH > 4 ? 2 : 0, N = 1 << SHIFT };
     int lane = thread % 32, warp = thread / 32, first = thread * EACH, top = REF_EMPTY;
@@ -288,7 +292,7 @@ template <int EACH> __device__ int find_blocks(take_space *s, int S, const int *
     for (int j = 0; j < EACH; j++) top = max(top, ref_of(x[j]));
     top = __reduce_max_sync(~0u, top);
 #pragma unroll
-    for (int j = 0; j < EACH; j++) { // a block far below the warp's largest one does not count
+    for (int j = 0; j < EACH; j++) { // blocks far below the warp's largest block are not counted
         uint32_t units = (uint32_t)((x[j] & MASS_MASK) >> 24);
         int ref = ref_of(x[j]);
         if (units && top - ref < OCTAVES) atomicAdd(&s->octave[ref & (OCTAVE_PLACES - 1)][lane % OCTAVE_COLUMNS], units);
@@ -320,7 +324,7 @@ template <int EACH> __device__ int find_blocks(take_space *s, int S, const int *
     running += before - own + each * (uint64_t)min(first * BLOCK, n);
     at += n_before - __popc(mask);
 #pragma unroll
-    for (int j = 0; j < EACH; j++) { // entries past the last one hold the total
+    for (int j = 0; j < EACH; j++) { // entries past the last block are equal to the total
         if (j % N == 0) s->cum[(first + j) / N] = running;
         running += global_mass(x[j], top) + each_of_block(each, first + j, n);
     }
@@ -336,14 +340,14 @@ template <int EACH> __device__ int find_blocks(take_space *s, int S, const int *
     return fit ? n_listed : -1;
 }
 
-// Collects the rows larger than `least`, and few others, of the listed blocks to s->found, with each warp's number of rows. A
-// warp takes eight blocks at a time, four lanes a block.
+// Collects the rows of the listed blocks that are larger than `least` to s->found, and the number of rows of each warp to
+// s->n_found. A few of the collected rows can be smaller. A warp takes eight blocks at a time. Four lanes take a block.
 template <typename Space> __device__ void collect_rows(Space *s, int n_blocks, uint64_t least, int thread) {
     enum { AHEAD = 4 }; // pieces per lane that are loaded together
     const size_view &z = s->sizes;
     int lane = thread % 32, warp = thread / 32, quarter = lane % 4, n = 0;
     int from = n_blocks * warp / TAKE_WARPS, end = n_blocks * (warp + 1) / TAKE_WARPS;
-    float limit = least > z.each + 2 ? (float)(least - z.each - 2) * 0.99999f : z.each ? -1 : 0; // a limit of the stored size
+    float limit = least > z.each + 2 ? (float)(least - z.each - 2) * 0.99999f : z.each ? -1 : 0; // a limit for stored sizes
     decltype(stored_piece(s, 0, 0)) ahead[AHEAD];
 #pragma unroll 1
     for (int first = from; first < end; first += 8) {
@@ -364,7 +368,7 @@ template <typename Space> __device__ void collect_rows(Space *s, int n_blocks, u
         float in_block =
             limit * __uint_as_float((uint32_t)(127 - 38 + min(shift, 128)) << 23); // the limit as a stored size of this block
         uint32_t mask = 0, mass[8];
-        uint64_t running = 0; // in-block mass up to the lane's last row, later before its first row
+        uint64_t running = 0; // first: in-block mass up to the lane's last row; later: before the lane's first row
 #pragma unroll
         for (int j = 0; j < 8; j++) {
             uint32_t x = j % 2 ? pairs[j / 2] & 0xffff0000u : pairs[j / 2] << 16;
@@ -398,8 +402,8 @@ template <typename Space> __device__ void collect_rows(Space *s, int n_blocks, u
 
 // ---- which rows are heavy ----
 
-// Finds the heavy rows among the collected ones. Returns false if these are too many, or if kappa lies below `least`. A warp
-// keeps its candidates in registers.
+// Finds the heavy rows among the collected ones. Returns false if these are too many, or if kappa lies below `least`. The
+// candidates of a warp are in its registers.
 __device__ bool solve_found(take_space *s, int S, uint64_t least, int thread) {
     enum { EACH = WARP_CANDIDATES / 32 };
     int lane = thread % 32, warp = thread / 32, n = 0, own = s->n_found[warp];
@@ -465,8 +469,9 @@ template <typename Space> __device__ void split(Space *s, uint64_t cut, int *n_h
     scan_takers(s, 1, thread, sum, heavy);
 }
 
-// The same from all blocks, read again each time. s->cum then holds the light sizes before each entry. It is not inlined, so
-// that its instructions do not lie between the others.
+// Finds the heavy rows like solve_found, but reads the sizes of all blocks again in each round. After it, s->cum contains the
+// light size before each entry. The function is not inlined, because its instructions would lie between those that run for
+// every head.
 template <typename Space> __device__ __noinline__ void solve_blocks(Space *s, int S, int thread) {
     enum { EACH = TAKE_ENTRIES / TAKE_THREADS };
     const size_view &z = s->sizes;
@@ -510,10 +515,10 @@ __device__ void take_all_nothing(take_space *s, int thread) {
     __syncthreads();
 }
 
-// Finds which rows of s->sizes are heavy with S draws, and stores the result to s->drawn. s->cum then holds the size before
-// each entry, or the light size where heavy rows are not listed. other_top: the largest reference of rows outside these sizes,
-// in shared memory since before the call. It becomes the unit if it is above theirs by at most 8 (sl_masses_truncate). NULL:
-// there are none.
+// Finds which rows of s->sizes are heavy with S draws, and stores the result to s->drawn. After it, s->cum contains the size
+// before each entry, or the light size if heavy rows are not listed. other_top: in shared memory, the largest reference of rows
+// that are not in these sizes. It becomes the unit if it is above the largest reference of the sizes by at most 8
+// (sl_masses_truncate). NULL: there are no such rows.
 template <typename Space> __device__ void take_all_solve(Space *s, int S, const int *other_top, int thread) {
     uint64_t least;
     int n;
@@ -544,11 +549,11 @@ template <typename Space> __device__ void take_all_solve(Space *s, int S, const 
 // ---- draws ----
 
 struct drawn_row {
-    int row;       // -1: there is none
+    int row;       // -1: the thread has no row
     uint64_t size; // size of a light row; 0: a heavy row
 };
 
-__device__ uint64_t add_mass(uint64_t sum, uint32_t w) { // bf16 in the low half; sums of in-block mass times 2^8
+__device__ uint64_t add_mass(uint64_t sum, uint32_t w) { // w: bf16 in the low half. The sums are in-block masses times 2^8
     return sum + (uint64_t)unit_mass(w) * 256;
 }
 
@@ -562,8 +567,8 @@ template <typename Space> __device__ drawn_row find_in_block(const Space *s, int
 #pragma unroll
     for (int i = 0; i < 4; i++) x[i] = sizes_of(stored[i], packed);
     uint4 own = x[0];
-    uint64_t sum = 0, each = z.each, uniform = 0;         // of the rows before the row that is sought
-    int shift = min(z.top - ref_of(packed), 63), row = 0; // first by eight rows, then by one
+    uint64_t sum = 0, each = z.each, uniform = 0;         // uniform: sum of the uniform parts before the row
+    int shift = min(z.top - ref_of(packed), 63), row = 0; // the search takes steps of eight rows, then of one row
 #pragma unroll
     for (int i = 0; i < 3; i++) {
         const uint32_t pairs[4] = {x[i].x, x[i].y, x[i].z, x[i].w};
@@ -601,7 +606,7 @@ template <typename Space> __device__ drawn_row find_size(const Space *s, uint64_
     return find_in_block(s, b, packed, t);
 }
 
-// The entry of `cum` that holds a row.
+// The entry of `cum` that contains a row.
 __device__ int entry_of_row(const size_view &z, int row) {
     return row / BLOCK >> z.shift;
 }
@@ -611,13 +616,13 @@ template <typename Space> __device__ drawn_row find_listed(const Space *s, uint6
     const size_view &z = s->sizes;
     int n_heavy = s->drawn.n_heavy;
     int n = count_upto(s->heavy.light, n_heavy,
-                       t); // heavy rows before the light row: those with at most t of light size before them
+                       t); // number of heavy rows before the light row: the light size before each of them is at most t
     int low = n > 0 ? entry_of_row(z, s->heavy.row[n - 1]) : 0;
     int high = entry_of_row(z, n < n_heavy ? s->heavy.row[n] : z.n - 1);
     return find_size(s, n > 0 ? t + s->heavy.heavy[n - 1] : t, low, high);
 }
 
-// The same where s->cum holds only light sizes.
+// The same result if heavy rows are not listed: s->cum contains only light sizes.
 template <typename Space> __device__ __noinline__ drawn_row find_unlisted(const Space *s, uint64_t t) {
     const size_view &z = s->sizes;
     int low = count_upto(s->cum + 1, entry_of_row(z, z.n - 1), t);
@@ -642,8 +647,8 @@ template <typename Space> __device__ __noinline__ drawn_row find_unlisted(const 
     return found;
 }
 
-// The lane's heavy row of block b, which is the same for the whole warp. Heavy rows fill the first lanes, ascending. -1: no
-// more.
+// Heavy row number `lane` of block b, in ascending order. -1: the block has no such row. b is the same for all lanes of the
+// warp.
 template <typename Space> __device__ __noinline__ int heavy_row(const Space *s, int b) {
     if (b >= s->sizes.n_blocks || largest_of(s->sizes, mass_of(s, b)) <= s->drawn.cut) return -1;
     int lane = threadIdx.x % 32;
@@ -653,20 +658,20 @@ template <typename Space> __device__ __noinline__ int heavy_row(const Space *s, 
 
 // ---- turns of TAKE_THREADS rows: unlisted heavy rows (a block for each warp), then listed heavy rows and light draws ----
 
-// Turns of the heavy rows that are not listed.
+// Number of turns for heavy rows that are not listed.
 __device__ int heavy_turns(const take_space *s) {
     return s->drawn.listed ? 0 : ceil_div(s->sizes.n_blocks, TAKE_WARPS);
 }
 
-// Turns of all drawn rows.
+// Number of turns for all drawn rows.
 __device__ int turns_of(const take_space *s) {
     return heavy_turns(s) + ceil_div((s->drawn.listed ? s->drawn.n_heavy : 0) + s->drawn.k, TAKE_THREADS);
 }
 
 // The thread's row in a turn of the rows that s->drawn describes. In a warp, lanes with rows come first, heavy rows come before
-// light ones, and rows ascend. Equal neighbours are a light row that was drawn twice. Few rows are spread over all warps, so
-// that all warps load at once. Draw m of the light rows has the uniform number `index` | m, or all draws have the number
-// `index` (shared).
+// light ones, and rows ascend. Equal neighbours are a light row that was drawn twice. If there are few rows, each warp gets 16
+// of them, so that all warps load together. Draw m of the light rows uses the uniform number `index` | m. With `shared`, all
+// draws use the number `index`.
 template <typename Space>
 __device__ drawn_row row_of_turn(const Space *s, bool shared, const sl_rng_id &id, uint32_t index, int turn, int thread) {
     const take_all &r = s->drawn;
@@ -681,17 +686,17 @@ __device__ drawn_row row_of_turn(const Space *s, bool shared, const sl_rng_id &i
     return r.listed ? find_listed(s, t) : find_unlisted(s, t);
 }
 
-// 1 / pi of a row. It needs two divisions, so call it while memory is awaited.
+// 1 / pi of a row. It needs two divisions, so call it while loads are in flight.
 __device__ float inverse_pi(const take_space *s, const drawn_row &x) {
     return x.size ? (float)((double)s->drawn.light / s->drawn.k / (double)x.size) : 1;
 }
 
-// ---- when a head's masses are stored, and when no thread block reads them any more ----
+// ---- order of the two kernels ----
 
-// A thread block draws a query head as soon as the previous kernel has stored all masses of the seq_head. So the draws of a
-// batch's first sequences overlap the scores of its last. Thread blocks start in order. The previous kernel calls sl_start_next
-// when all its thread blocks are resident and the kernel before it has ended. So no thread block waits for one that is not
-// resident, and the counter that it reads is never an earlier launch's.
+// A thread block draws a query head as soon as the previous kernel has stored all masses of the seq_head. So the draws of the
+// first sequences of a batch overlap the scores of the last sequences. Thread blocks start in order. The previous kernel calls
+// sl_start_next when all its thread blocks are resident and the kernel before it has ended. So no thread block waits for a
+// thread block that is not resident, and the counter that it reads belongs to this launch.
 
 // Copies the sequence's page table to shared memory. take_all_solve waits for it.
 __device__ void copy_pages(int32_t *to, const sl_row &row, int thread) {
@@ -706,9 +711,9 @@ __device__ void wait_done(const int *done, int wanted, int thread) {
     __syncthreads();
 }
 
-// This thread block no longer reads the seq_head's counters and masses. Returns to thread 0 how many thread blocks were before
-// it; the last one may set the counters to 0. The kernel must not end before the previous one, so the last seq_head waits for
-// that.
+// Counts that this thread block no longer reads the seq_head's counters and masses. Returns to thread 0 how many thread blocks
+// called it before. The last one may set the counters to 0. The kernel must not end before the previous kernel, so thread
+// blocks of the last seq_head wait for the end of that kernel.
 __device__ int release_seq_head(int *drawn, bool is_last_seq_head, int thread) {
     if (is_last_seq_head) sl_wait_previous();
     return thread == 0 ? sl_take_number(drawn) : 0;
@@ -716,7 +721,7 @@ __device__ int release_seq_head(int *drawn, bool is_last_seq_head, int thread) {
 
 // ---- sums over the warps of a block ----
 
-// Adds a lane's row_sum over the warps in order. Returns column `thread`. columns: [TAKE_WARPS][DIM_MAX].
+// Adds the row_sums of all lanes, over the warps in order. Returns column `thread`. columns: [TAKE_WARPS][DIM_MAX].
 template <int DIM> __device__ float join_columns(float (*columns)[DIM_MAX], const row_sum &sum, int thread) {
     put_columns<DIM>(columns[thread / 32], sum, thread % 32);
     __syncthreads();

@@ -1,5 +1,5 @@
-// attention/cuda/vattention.cu - vAttention on CUDA: some rows are always taken (sink, sliding window, predicted top rows). Of
-// the others ("residual") it draws as many as a stated error needs, uniformly without replacement (draw_verified.c).
+// attention/cuda/vattention.cu - vAttention on CUDA: it always takes some rows (sink, sliding window, predicted top rows). From
+// the other rows ("residual") it draws uniformly without replacement, as many rows as a stated error needs (draw_verified.c).
 //
 // | kernel                                    | does                                                               |
 // |-------------------------------------------|--------------------------------------------------------------------|
@@ -9,12 +9,13 @@
 // | plan_rows_kernel                          | how many rows are needed; list 2: the rest of the sample           |
 // | attend_rows_kernel                        | attention over list 2, and the output                              |
 //
-// The sample is a prefix of a random permutation: the CPU's, if the stored masses are equal. The length of the prefix depends
-// on sums whose order differs from the CPU's. So in one of many thousand heads it is one row longer or shorter.
+// The sample is a prefix of a random permutation. The CPU has the same permutation if the stored masses are equal. The length
+// of the prefix depends on sums, and their order differs from the CPU's. So in one of many thousand heads the prefix is one row
+// longer or shorter.
 //
-// Measured (as in quest.cu, peaked queries, epsilon 0.5), us, and dense decode's in brackets: 1 x 32k 107 (64), 8 x 32k 399
-// (363). 8 x 32k by kernel: scores 201, picking 55, rows 122, planning 13, the output 14. With a base sample of 5%, 5% of top
-// rows, and four heads that share few of them, it reads two thirds of dense attention's bytes.
+// Measured in us (as in quest.cu, peaked queries, epsilon 0.5). Dense decode's times are in brackets: 1 x 32k 107 (64), 8 x 32k
+// 399 (363). 8 x 32k by kernel: scores 201, picking 55, rows 122, planning 13, the output 14. With a base sample of 5% and 5%
+// of top rows, the method reads two thirds of dense attention's bytes, because the four heads of a group share few rows.
 #include "attention/bernstein.h"
 #include "attention/cuda/head_dim.cuh"
 #include "attention/cuda/norms.cuh"
@@ -28,8 +29,8 @@ namespace {
 enum { SPLITS = 50 }; // ways to split delta between numerator and denominator
 
 struct verified_params {
-    score_params score; // of rows, or of units of 16 rows
-    row_lists lists;    // of rows: fixed, base sample, rest of the sample
+    score_params score; // scores of rows, or of units of 16 rows
+    row_lists lists;    // lists of rows: fixed rows, base sample, rest of the sample
     attend_params attend;
     uint32_t *fixed;  // [n_seqs * n_heads][mask_words] bits of list 0
     int *permutation; // [n_seqs * n_heads][2][stride] `last` and `partners` of draw_sample
@@ -39,7 +40,7 @@ struct verified_params {
     int sink, window;
     int verify, bound;
     double epsilon, delta, z[SPLITS + 1]; // z[i] = Phi^-1(1 - delta i / 50 / 2)
-    const char *norms;                    // [n_pages][n_kv_heads][256] |v|; only for bounds that need it
+    const char *norms;                    // [n_pages][n_kv_heads][256] |v|; only for bounds that need |v|
     size_t norms_size;
     sl_attn_cuda_stats *stats;
 };
@@ -52,12 +53,13 @@ __device__ sl_rng_id rng_of(const verified_params &p, int head) {
     return sl_attn_rng_id(row.seed, row.sequence, (uint32_t)row.position, p.layer, p.first_head + head % p.n_heads);
 }
 
-// Finds the first m of n residual rows in a random permutation: bit r of drawn is set if row r is among them. `from` steps were
-// made by an earlier call. Step k of the Fisher-Yates shuffle exchanges places k and p(k) >= k. All steps run at once. A place
-// p >= m that was a partner ends with the row of place k, for the last step k with this partner. That row is k, or the row that
-// an earlier step had put there: follow the last step whose partner was k, and so on. So the first m places hold 0 .. m - 1
-// without the ends of these chains, plus the places p. partners: [n] of the steps. last: [n] the last step with this partner, +
-// 1. Both lie in global memory and stay from call to call.
+// Finds the first m of n residual rows in a random permutation: bit r of drawn is set if row r is among them. An earlier call
+// has made the first `from` steps. Step k of the Fisher-Yates shuffle exchanges places k and p(k) >= k; p(k) is the partner of
+// k. The threads compute all steps in parallel. Let k be the last step with partner p >= m. After the shuffle, place p contains
+// the row that place k had before step k. This is row k, or a row that an earlier step put there: the row of the last step
+// whose partner was k, and so on along the chain. So the first m places contain the rows 0 .. m - 1 without the ends of these
+// chains, and the rows p. partners: [n] the partner of each step. last: [n] 1 + the last step with this partner. Both lie in
+// global memory, and later calls use them again.
 __device__ void draw_sample(const sl_rng_id &id, int n, int from, int m, int *partners, int *last, uint32_t *drawn) {
     enum { AHEAD = 4 };
     for (int i = threadIdx.x * 4; from == 0 && i < n; i += SELECT_THREADS * 4) *(int4 *)(last + i) = make_int4(0, 0, 0, 0);
@@ -103,8 +105,8 @@ __device__ uint32_t deposit(uint32_t bits, uint32_t mask) { // bit i goes to the
     return out;
 }
 
-// words[b] = the drawn rows of word b. Residual rows are numbered without the fixed ones. It draws m of n_residual rows; `from`
-// of them were drawn before. If m = n_residual, it takes all.
+// words[b] = the drawn rows of word b. Residual rows are numbered without the fixed rows. The function draws m of n_residual
+// rows; an earlier call drew `from` of them. If m = n_residual, it takes all rows.
 __device__ void sample_words(select_space *s, const verified_params &p, int head, const uint32_t *fixed, int n_kv,
                              int n_residual, int from, int m, uint32_t *drawn, uint32_t *words) {
     int n_words = ceil_div(n_kv, 32);
@@ -123,7 +125,7 @@ __device__ void sample_words(select_space *s, const verified_params &p, int head
 
 // ---- fixed rows, base sample ----
 
-// for_pieces: the lowest rank, that is the largest mass, of the entries that were not taken.
+// A visitor of for_pieces: finds the lowest rank (the largest mass) of the entries that are not taken.
 struct least_rank {
     const uint32_t *taken; // a bit for each entry
     int least;
@@ -135,7 +137,7 @@ struct least_rank {
     }
 };
 
-// log2 of the largest mass that was not taken, relative to 2^top, with a margin for its rounding to bf16.
+// log2 of the largest mass that is not taken, relative to 2^top, with a margin for the rounding to bf16.
 __device__ float largest_left(select_space *s, const stored_masses &h, const uint32_t *taken) {
     least_rank visitor = {taken, INT_MAX};
     for_pieces(h, RANKS - 1, visitor);
@@ -149,7 +151,7 @@ __device__ float largest_left(select_space *s, const stored_masses &h, const uin
 //
 // Grid: a thread block per query head.
 // Bytes: the stored masses twice, from the L2 cache; 8 bytes of permutation per row.
-// Order of reduction: no floating-point sums.
+// Order of reduction: the kernel has no floating-point sums.
 __global__ void __launch_bounds__(SELECT_THREADS, 2) pick_rows_kernel(const verified_params p) {
     extern __shared__ __align__(16) int memory[]; // [select_words], fixed [mask_words], references
     __shared__ select_space s;
@@ -203,7 +205,7 @@ __global__ void __launch_bounds__(SELECT_THREADS, 2) pick_rows_kernel(const veri
 struct estimates {
     double n, D, N, sigma, trace; // as in draw_verified.c, all in the same unit of e^s
     double kurtosis;
-    sl_bernstein base; // without its norm; also for Hoeffding
+    sl_bernstein base; // base.norm is set only for bounds that need it; Hoeffding's bound also uses `base`
 };
 
 __device__ double square(double x) {
@@ -212,7 +214,7 @@ __device__ double square(double x) {
 
 // Number of rows for a relative error of 1.
 __device__ double clt_budget(const verified_params &p, const estimates &f) {
-    double z = p.z[SPLITS], best = INFINITY; // a lane has two of the splits
+    double z = p.z[SPLITS], best = INFINITY; // best: over the splits of a lane, two at most
     if (p.verify == SL_VERIFY_DENOMINATOR) return square(z * f.n * f.sigma / f.D);
     if (p.verify == SL_VERIFY_NUMERATOR) return square(z * f.n * sqrt(f.trace) / f.N);
     for (int i = 1 + threadIdx.x % 32; i < SPLITS; i += 32)
@@ -231,7 +233,7 @@ __device__ double hoeffding_budget(const estimates &f, int verify, double delta)
                                            : fmax(denominator, numerator);
 }
 
-// Rows of the final sample: at least `base`; n_residual if the bound needs all rows.
+// Number of rows of the final sample: at least `base`; n_residual if the bound needs all rows.
 __device__ int rows_needed(const verified_params &p, const estimates &f, int base, int n_residual) {
     double achieved;
     if (p.bound == SL_BOUND_BERNSTEIN) return sl_bernstein_rows(&f.base, p.verify, p.epsilon, p.delta, &achieved);
@@ -247,7 +249,7 @@ __device__ int rows_needed(const verified_params &p, const estimates &f, int bas
 __device__ float largest_norm(const verified_params &p, select_space *s, int seq_head, int n_kv, int dim) {
     const int32_t *pages = p.score.rows[seq_head / p.score.n_kv_heads].pages;
     int newest = (n_kv - 1) / SL_PAGE * SL_PAGE;
-    int most = 0; // norms are not negative, so their bits order as the numbers do
+    int most = 0; // norms are not negative, so their bits have the same order
     for (int j = threadIdx.x; j < n_kv; j += SELECT_THREADS) {
         size_t block = (size_t)pages[j / SL_PAGE] * p.score.n_kv_heads + seq_head % p.score.n_kv_heads;
         most = max(most, (int)(j < newest ? ((const bf16 *)(p.norms + block * p.norms_size))[j % SL_PAGE]
@@ -258,11 +260,11 @@ __device__ float largest_norm(const verified_params &p, select_space *s, int seq
 
 template <int DIM> struct plan_space {
     double sums[2][DIM];     // sum of e^s v of lists 0 and 1
-    float factor[2][CHUNKS]; // of their chunks
+    float factor[2][CHUNKS]; // factor of each chunk's sums
     int n_wanted;
 };
 
-// Estimates from lists 0 and 1. A lane takes one chunk of each list, equally in every warp.
+// Estimates from lists 0 and 1. A lane takes one chunk of each list. Every warp computes the same values.
 template <int DIM>
 __device__ estimates estimate(const verified_params &p, int head, const head_plan &plan, int n_kv, plan_space<DIM> *s) {
     const attend_params &a = p.attend;
@@ -299,17 +301,17 @@ __device__ estimates estimate(const verified_params &p, int head, const head_pla
     f.kurtosis = sl_kurtosis(e, squares, moments[3], moments[4], n_base);
     f.base = {.n = (int)n, .m = n_base, .e = e, .squares = squares, .ev_squares = ev_squares, .ev = sqrt(sampled)};
     f.base.fixed = D, f.base.numerator = f.N;
-    f.base.most = exp2(plan.hi + (p.unit == 1 ? 0 : (double)plan.top - most)); // scores of this kernel are relative to `most`
+    f.base.most = exp2(plan.hi + (p.unit == 1 ? 0 : (double)plan.top - most)); // the sums of this kernel are relative to 2^most
     return f;
 }
 
-// Kurtoses are stored as the bits of floats, which order as the numbers do if they are not negative.
+// Kurtoses are stored as the bits of floats. They are not negative, so their bits have the same order.
 __device__ void count_tail(sl_attn_cuda_stats *stats, double kurtosis, int n_base) {
     atomicMax(&stats->kurtosis, (unsigned long long)__float_as_uint(fmaxf((float)kurtosis, 0)));
     if (sl_is_heavy_tail(kurtosis, n_base)) atomicAdd(&stats->heavy_tails, 1ull);
 }
 
-// Writes list 2, the rows that the base sample lacks, and the factor of the sample.
+// Writes list 2 (the rows of the final sample that are not in the base sample) and the factor of the sample.
 //
 // Grid: a thread block per query head.
 // Bytes: the partial results of lists 0 and 1.
@@ -434,7 +436,7 @@ void decode(const sl_attn_cuda_decode_args *args) {
     SL_WITH_HEAD_DIM(args->geom->head_dim, launch, args);
 }
 
-// The index. The kernels count the other reads.
+// Counts the reads of the scores. The kernels count the other reads.
 void account_index(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats) {
     stats->tries += geom->n_heads;
     if (needs_norms(spec)) stats->bytes += (uint64_t)n_kv * geom->n_kv_heads * sizeof(bf16);

@@ -1,4 +1,4 @@
-// attention/cuda/workspace.cuh - the layout of decode's workspace, and what a step counts on the host.
+// attention/cuda/workspace.cuh - the layout of decode's workspace, and the statistics that the host counts.
 //
 // | bytes                       | contents                                                                   |
 // |-----------------------------|----------------------------------------------------------------------------|
@@ -11,11 +11,11 @@
 // Counters, in ints. S = n_seqs * n_kv_heads (seq_heads), H = n_seqs * n_heads. All counters are 0 between launches.
 // | at                   | length | name       | counts                                                                |
 // |----------------------|--------|------------|-----------------------------------------------------------------------|
-// | 0                    | 1      | next_item  | work items handed out beyond the first ones of the thread blocks      |
-// | 1                    | 1      | next_part  | parts of heads handed out to drawer warps (draw_rows.cuh)             |
+// | 0                    | 1      | next_item  | tickets taken for work items after a thread block's first ones        |
+// | 1                    | 1      | next_part  | numbers taken for parts of heads by drawer warps (draw_rows.cuh)      |
 // | 2                    | S      | done       | finished work of a seq_head: items, or consumer warps * tiles         |
 // | 2 + S                | S      | released   | parts that no longer read the stored masses of a seq_head             |
-// | 2 + 2 S              | H      | top        | no count: the largest reference of a query head, less SL_REF_EMPTY    |
+// | 2 + 2 S              | H      | top        | not a count: the largest reference of a query head minus SL_REF_EMPTY |
 // | 2 + 2 S + H          | H      | merged     | finished parts of a query head; santa-pps: newest_done [S]            |
 // | SL_CUDA_COUNTERS - H | H      | lists_done | finished chunks of a query head's lists (attend_rows.cuh)             |
 #ifndef SLEIGH_ATTENTION_WORKSPACE_CUH
@@ -31,7 +31,7 @@ struct decode_counters {
     int *lists_done;      // [n_seqs * n_heads]
 };
 
-// is_dense: the caller uses next_item and done alone.
+// is_dense: the caller uses only next_item and done.
 static inline decode_counters counters_of(const sl_attn_cuda_decode_args *a, int is_dense) {
     int *at = (int *)a->ws, n_seq_heads = a->n_seqs * a->geom->n_kv_heads, n_heads = a->n_seqs * a->geom->n_heads;
     SL_CHECK(a->n_seqs <= sl_cuda_most_seqs(a->geom, is_dense));
@@ -44,7 +44,7 @@ static inline decode_counters counters_of(const sl_attn_cuda_decode_args *a, int
             .lists_done = at + SL_CUDA_COUNTERS - n_heads};
 }
 
-// Memory that is handed out array by array. From NULL on it only measures.
+// Memory from which a method takes its arrays. If `at` starts at NULL, the arena only measures.
 struct arena {
     char *at;
     template <typename T> T *take(size_t n) {
@@ -62,9 +62,9 @@ static inline size_t bytes_taken(const arena &a, const void *ws) {
     return a.at - (const char *)ws;
 }
 
-// ---- what a step counts on the host ----
+// ---- statistics that the host counts ----
 
-// k_rows rows of K and v_rows rows of V of every KV head, each read once for the group.
+// Counts k_rows rows of K and v_rows rows of V of every KV head. Each row is read once for all heads of the group.
 static inline void count_rows_read(const sl_attn_geom *geom, uint64_t k_rows, uint64_t v_rows, sl_attn_stats *stats) {
     stats->k_rows += k_rows * geom->n_kv_heads;
     stats->v_distinct += v_rows * geom->n_kv_heads;
