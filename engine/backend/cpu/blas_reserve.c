@@ -14,7 +14,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-// Functions of OpenBLAS, which its static and its shared library export. Other BLAS libraries do not have them.
+// Functions that OpenBLAS exports, in the static and in the shared library. Other BLAS libraries do not have them.
 __attribute__((weak)) void *blas_memory_alloc(int place);
 __attribute__((weak)) void blas_memory_free(void *buffer);
 
@@ -25,8 +25,8 @@ enum {
 
 static int n_reserved;
 
-// The value in bytes of an environment variable such as OMP_STACKSIZE. It is a number and a unit, as libgomp reads them;
-// without a unit it is KiB. 0: the variable is not set, or libgomp would not accept it.
+// The value in bytes of an environment variable such as OMP_STACKSIZE. The text is a number and a unit, as libgomp reads them.
+// A number without a unit is in KiB. 0: the variable is not set, or libgomp would not accept it.
 static size_t stack_of(const char *name) {
     const char *text = getenv(name);
     char *end;
