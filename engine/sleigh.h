@@ -97,8 +97,8 @@ typedef struct sl_attn_record {
 } sl_attn_record;
 
 typedef struct sl_observer {
-    // Called during sl_decode, so it must not call the engine. The order is layer by layer; within a layer first the records of
-    // the running method ([batch][head]), then those of each shadow and seed.
+    // sl_decode and sl_step call fn, so fn must not call the engine. Records come layer by layer. Within a layer, the records
+    // of the running method ([batch][head]) come first, then the records of each shadow and seed.
     void (*fn)(void *ctx, const sl_attn_record *record);
     void *ctx;
     int with_error; // 1: fill error, cosine and bias of the reports; this costs a dense step. Set with shadows.

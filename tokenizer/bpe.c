@@ -16,7 +16,7 @@ typedef struct token {
 } token; // bytes in the pool
 typedef struct merge {
     int32_t left, right, rank, result;
-} merge; // left -1: free slot
+} merge; // left -1: a free entry
 
 struct sl_bpe {
     int n_vocab, ignore_merges;

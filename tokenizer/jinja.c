@@ -20,7 +20,7 @@ typedef struct reducer {
     sl_error *err;
 } reducer;
 
-// Conditions, spelled as in the form, with the same answer for every prompt that chat.c writes.
+// Conditions, written as in the form, whose value is the same for every prompt that chat.c writes.
 static const char *const always[] = {
     "add_generation_prompt",
     "strftime_now is defined",

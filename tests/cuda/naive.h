@@ -255,7 +255,7 @@ static inline SL_HOST_DEVICE int naive_rank(naive_masses m, int j) {
     return m.w[j] == 0 ? -1 : rank < 64 * 128 ? rank : 64 * 128;
 }
 
-// 1: row j is one of the k rows of largest mass. Of equal ranks the first rows are taken.
+// 1: row j is one of the k rows of largest mass. Among rows of equal rank, the first rows are taken.
 static inline SL_HOST_DEVICE int naive_is_among_largest(naive_masses m, int k, int j) {
     int rank = naive_rank(m, j), n_before = 0;
     for (int i = 0; i < m.n; i++) {
@@ -381,7 +381,7 @@ static inline SL_HOST_DEVICE size_t naive_place(const int32_t *pages, int n_kv_h
 }
 
 // ---- the same on a GPU (naive.cu): one thread per output element ----
-// Pointers are the device's. Every function returns at once.
+// Pointers are device pointers. Every function returns before the kernel has ended.
 
 #ifdef SLEIGH_CUDA
 #ifdef __cplusplus

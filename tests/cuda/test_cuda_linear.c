@@ -1,5 +1,5 @@
 // tests/cuda/test_cuda_linear.c - the linear layers of a decode step and RMSNorm on CUDA against double precision. The bits of
-// a row depend neither on the other rows nor on its place among them.
+// a row do not depend on the other rows or on the place of the row.
 #include "tests/support/gpu.h"
 #include "tests/test.h"
 
@@ -117,8 +117,8 @@ static void problem_free(problem *p) {
     free(p->w), free(p->x), free(p->residual), free(p->rope), free(p->pages), free(p->want), free(p->error);
 }
 
-// Moves the row of problem row r from `pages`, the host copy of k or v, to y [n_kv_heads][head_dim]. Its place then holds
-// 0xFFFF.
+// Moves the row of problem row r from `pages`, the host copy of k or v, to y [n_kv_heads][head_dim]. Afterwards `pages` holds
+// 0xFFFF at this place.
 static void take_kv(const problem *p, int r, bf16 *pages, float *y) {
     int position = p->position[r], page = p->pages[r * PAGES_PER_ROW + position / SL_PAGE];
     for (int h = 0; h < p->n_kv_heads; h++)

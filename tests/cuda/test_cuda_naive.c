@@ -156,8 +156,8 @@ static int sort_draws(const int32_t *rows, const float *inv_pi, int n, uint64_t 
     return n_drawn;
 }
 
-// The CPU finds heavy rows by rank, the naive loop by mass. In a block far below the top, equal ranks may differ by one unit of
-// mass: where draws are of less than 64 units, the two may choose other rows (test_cuda_take_all.c).
+// The CPU finds heavy rows by rank, the naive loop by mass. In a block far below the top, masses of equal rank may differ by
+// one unit. So the two may choose different rows when a draw stands for less than 64 units (test_cuda_take_all.c).
 static void check_take_all(const sl_masses *sizes, int S, int shared, sl_rng_id id, const int32_t *rows, const float *inv_pi) {
     int n = sizes->n;
     sl_draws d = {.row = malloc(n * sizeof *d.row),
@@ -246,8 +246,8 @@ static float score_scale(int dim) { // to log2 units
     return (float)(1.4426950408889634 / sqrt(dim));
 }
 
-// Every key lies within half a step of its code. The CPU's score is the naive one but for fp32: roundings of the integer sum,
-// of what is subtracted from it, of their difference and of the result. It lies within the stated bound of the exact score.
+// Every key lies within half a step of its code. The CPU's score differs from the naive score only by fp32 roundings of the
+// integer sum, the subtracted term, the difference and the result. It lies within the stated bound of the exact score.
 static void check_quantised(int bits, int dim, uint64_t seed) {
     static const char *const isas[] = {"avx512", "avx2", "portable"};
     bf16 *k = malloc(SL_PAGE * dim * sizeof *k);

@@ -129,7 +129,7 @@ static void copy_on_write(void) { // truncates within a shared page, then append
     check_rows(&pool, &b, 300, 400, 7);
     CHECK_INT(pool.n_free, 0);
     sl_kv_truncate(&pool, &a, 100);
-    CHECK_INT(pool.n_free, 1); // no other sequence held a's second page any more
+    CHECK_INT(pool.n_free, 1); // no other sequence holds a's second page
     sl_kv_seq_free(&pool, &a), sl_kv_seq_free(&pool, &b);
     CHECK_INT(pool.n_free, 3);
     sl_kv_pool_free(&pool);

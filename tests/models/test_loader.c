@@ -280,7 +280,7 @@ static void surrogates(void) {
     }
 }
 
-// A mutated file either opens, and then every byte can be read, or is refused. Sanitizers find reads outside the mapping.
+// A mutated file is refused, or it opens and every byte of its tensors can be read. Sanitizers find reads outside the mapping.
 static void fuzz(void) {
     enum { ROUNDS = 4000 };
     unsigned char base[8 + 512 + 28], file[sizeof base];

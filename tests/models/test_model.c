@@ -288,8 +288,8 @@ static void state_after_a_parameter_change(void) {
     model_fixture_close(&r);
 }
 
-// When tokens were prefilled since the last decode step, the remembered output of that step is not the previous step's, and the
-// method must not plan with it. A fork has the same rows, the same sequence and an empty state, so it gives equal bits. One
+// When tokens were prefilled since the last decode step, the stored output does not belong to the previous step, and the method
+// must not plan with this output. A fork has the same rows, the same sequence and an empty state, so it gives equal bits. One
 // step later the method plans with its output, so a fork gives other bits.
 static void state_after_a_prefill(void) {
     static const char *const methods[] = {"santa-pps:S=24:budget=variance", "santa:S=24:budget=variance"};
@@ -495,7 +495,7 @@ static sl_attn_spec judged_spec;
 static float judged[8][64][3]; // [layer][head] error, cosine, bias of the last step
 static uint32_t judged_tiles[8][64];
 
-// The tiles that hold 90% of a head's mass, computed from K: adds the largest tile until the sum reaches 90%.
+// The fewest tiles that hold 90% of a head's mass, computed from K: adds the largest remaining tile until the sum reaches 90%.
 static uint32_t tiles_of(const sl_attn_decode_args *a, int head) {
     const sl_kv_view *kv = &a->seqs[0].kv;
     int dim = a->geom->head_dim, h = head / (a->geom->n_heads / a->geom->n_kv_heads);

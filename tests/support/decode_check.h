@@ -1,6 +1,6 @@
 // tests/support/decode_check.h - compares a decode method on a GPU with the CPU's stages. The stored masses must agree with the
-// proposal's scores. Then the CPU draws rows from the masses that the GPU stored, and the GPU's output must be what these rows
-// give in double precision.
+// proposal's scores. Then the CPU draws rows from the masses that the GPU stored. The GPU's output must equal the output that
+// these rows give in double precision.
 #ifndef SLEIGH_TEST_DECODE_CHECK_H
 #define SLEIGH_TEST_DECODE_CHECK_H
 
@@ -13,7 +13,7 @@ enum { FIXTURE_LAYER = 3, FIXTURE_SEQS = 16 };
 extern const int fixture_ragged[FIXTURE_SEQS]; // lengths of a batch, on both sides of page and chunk borders
 
 typedef struct decode_fixture {
-    ref_cache *c; // lent; fixture_new rounds its queries to bf16
+    ref_cache *c; // belongs to the caller; fixture_new rounds its queries to bf16
     sl_attn_spec spec;
     int max_kv, group, n_pairs; // n_pairs: pairs of a sequence and a KV head
     int n_stored;               // 0: nothing; 1: masses; 2: masses and sizes
@@ -47,8 +47,8 @@ double fixture_error(const decode_fixture *r, int s, int head, double *mu);
 // are the sums of the stored masses.
 sl_masses fixture_masses(const decode_fixture *r, int which, int s, int head);
 void fixture_masses_free(sl_masses *masses);
-// The proposed scores of a KV head in log2 units: [group][units], from malloc. Exact scores are in double precision; others are
-// the CPU's.
+// The proposed scores of a KV head in log2 units: [group][units], from malloc. Exact scores are computed in double precision,
+// other scores by the CPU's code.
 double *fixture_scores(decode_fixture *r, int s, int kv_head);
 
 // Makes a fixture for `attn`, launches one step and makes all checks above.

@@ -31,7 +31,7 @@ static int problem_row(int problem, int j, uint64_t *rng, double v[MEANS_DIM]) {
         size = exp2(-octaves / 2 + test_normal(rng));
         for (int d = 0; d < MEANS_DIM; d++) v[d] *= size;
         break;
-    case 3: // one row has most of the mass, the others point elsewhere; on rows without mass, 3-bit keys err by octaves
+    case 3: // one row has most of the mass, other values differ in direction; on rows without mass, 3-bit keys err by octaves
         octaves = j == 333 ? 10 : j % 100 == 7 ? -30 : octaves;
         for (int d = 0; d < MEANS_DIM; d++) v[d] *= j == 333 ? 1 : d % 2 ? 3 : -1;
         break;

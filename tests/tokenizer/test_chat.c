@@ -141,8 +141,8 @@ static void loading(void) {
     json_decref(list);
 }
 
-// Templates of other models that look like a known one, and other spellings of known ones. Jinja 3.1's prompts of each text
-// were compared with its prompts of the published template.
+// Templates of other models that look like a known one, and other spellings of known ones. For each text, the prompts of Jinja
+// 3.1 were compared with its prompts for the published template.
 static void relatives(void) {
     static const struct {
         const char *jinja, *like; // like: the known template that writes the same prompts; NULL: none

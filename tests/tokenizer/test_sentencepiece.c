@@ -131,7 +131,7 @@ static void rules_put(sl_text *model, rules *r) { // frees r
     free(r);
 }
 
-// ---- what comes of a model; frees it ----
+// ---- loads of a model; they free the model ----
 
 static void expect_refusal(sl_text *model, int code, const char *says) {
     sl_tokenizer *tok;
