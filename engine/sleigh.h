@@ -86,7 +86,7 @@ void sl_engine_reset_stats(sl_engine *engine);
 
 // For benches: later steps skip these parts (SL_PART_... of engine/backend/backend.h). The logits of such steps are
 // meaningless. 0: later steps are complete again. SL_ERR_UNSUPPORTED on the CPU.
-int sl_engine_leave_out(sl_engine *engine, unsigned parts, sl_error *err);
+int sl_engine_skip_parts(sl_engine *engine, unsigned parts, sl_error *err);
 
 // What one query head did in one decode step of one layer. spec and report are valid during the call only.
 typedef struct sl_attn_record {

@@ -8,14 +8,14 @@
 enum { MOST_DEPTH = 64 };
 
 typedef struct frame { // an open if or for
-    int is_if, outer;  // outer: the text around the block is kept
-    int taken;         // a branch that is always taken has begun or ended: later branches are dropped
+    int is_if, outer;  // outer: the text around the block belongs to the form
+    int taken;         // a branch whose condition is always true has begun: later branches are dropped
     int written;       // the form holds an `if` tag of this chain
 } frame;
 
 typedef struct reducer {
     frame open[MOST_DEPTH];
-    int depth, live; // live: the next text is kept
+    int depth, live; // live: the next text belongs to the form
     sl_text *out, tag;
     sl_error *err;
 } reducer;

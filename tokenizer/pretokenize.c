@@ -72,8 +72,8 @@ static const char *check_quantifier(const char *p) {
     const char *end = p + 1 + least + comma + most;
     if (*end != '}' || (least == 0 && most == 0)) return NULL; // letters
     if (least == 0) return "{,n}";
-    if (end[1] == '+') return "a + behind a count in braces";
-    return end[1] == '?' && !comma ? "a ? behind a count in braces" : NULL;
+    if (end[1] == '+') return "a + after a count in braces";
+    return end[1] == '?' && !comma ? "a ? after a count in braces" : NULL;
 }
 
 static const char *check_char(const char *regex, const char *p, int in_class) {

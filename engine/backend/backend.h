@@ -137,8 +137,7 @@ struct sl_backend {
     // CUDA records them once and replays the recording. NULL: the backend records nothing; call forward directly
     void (*replay)(const sl_backend *be, int key, void (*forward)(const struct sl_batch *batch), const struct sl_batch *batch);
     void (*forget)(const sl_backend *be); // deletes all recordings
-    // Steps that are recorded from now on skip these parts (SL_PART_...). The results of such steps are meaningless. NULL: not
-    // offered
+    // Steps that are recorded after this call skip these parts (SL_PART_...). Their results are meaningless. NULL: not offered
     void (*skip_parts)(const sl_backend *be, unsigned parts);
     // Computes the rotations (cosines and sines) of the step's rows, which all layers share.
     void (*prepare_rope)(const sl_backend *be, const sl_rope *rope, const sl_row *rows, int n_rows);

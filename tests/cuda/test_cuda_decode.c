@@ -107,7 +107,7 @@ static void check_untouched(const char *what, const void *device, size_t size, i
     free(bytes);
 }
 
-// One call with new output memory. Checks that nothing behind the output is written, and that the workspace's counters are 0
+// One call with new output memory. Checks that nothing after the output is written, and that the workspace's counters are 0
 // again.
 static bf16 *decode(device_cache *d, int n, const int *order, const int *lengths, int max_kv) {
     size_t size = n * d->row * sizeof(bf16);

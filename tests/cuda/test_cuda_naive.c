@@ -47,7 +47,7 @@ static void dense(void) {
                 for (int d = i % 7; d < DIM; d += 7)
                     CHECK_NEAR(naive_dense_prefill(cache_of(&c, s), own, 0, first, i, head, d), mu[d], DOUBLES);
             }
-            for (int d = head; d < DIM; d += 5) // mu is now that of every row
+            for (int d = head; d < DIM; d += 5) // now mu is the output over all rows
                 CHECK_NEAR(naive_dense_decode(cache_of(&c, s), own, lengths[s], head, d), mu[d], DOUBLES);
         }
     free(q), free(p);
@@ -319,7 +319,7 @@ static naive_cache device_cache_of(const decode_fixture *r, int s) {
     return (naive_cache){r->args.k, r->args.v, r->rows[s].pages, g->n_heads, g->n_kv_heads, g->head_dim};
 }
 
-static size_t row_of(const decode_fixture *r) { // numbers of one sequence's queries, and of its outputs
+static size_t row_of(const decode_fixture *r) { // number of elements of one sequence's queries; the same for outputs
     return (size_t)r->c->geom.n_heads * r->c->geom.head_dim;
 }
 
@@ -522,8 +522,8 @@ static sl_rng_id rng_of(const decode_fixture *r, int s, int head) {
     return (sl_rng_id){r->rows[s].seed, r->rows[s].sequence, (uint32_t)r->rows[s].position, FIXTURE_LAYER, (uint32_t)head};
 }
 
-// From the masses that the fast kernel stored: the naive kernel's rows are those of the naive functions on the CPU and those of
-// the CPU's sampler, and the fast kernel's output is the mean of these rows.
+// Draws from the masses that the fast kernel stored. The naive kernel, the naive functions on the CPU and the CPU's sampler
+// must draw the same rows. The fast kernel's output must be the mean of these rows.
 static void check_head_draws(const decode_fixture *r, const head_memory *m, int is_systematic, int S, int s, int head) {
     sl_masses masses = fixture_masses(r, 0, s, head);
     sl_rng_id id = rng_of(r, s, head);

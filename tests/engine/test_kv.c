@@ -209,7 +209,7 @@ static void extras_built_anew(void) {
     sl_kv_seq a = {0}, b = {0};
     append(&pool, &a, 768, 1);
     check_extras(&pool, &a, 3);
-    sl_kv_truncate(&pool, &a, 300); // within the second page: the rows behind are written again, in place
+    sl_kv_truncate(&pool, &a, 300); // within the second page: rows 300 to 511 are written again, in place
     append(&pool, &a, 768, 3);
     check_extras(&pool, &a, 2);
     sl_kv_truncate(&pool, &a, 512); // at the end of a page: no row of the page changes

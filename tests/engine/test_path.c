@@ -116,7 +116,7 @@ static path trace(const char *entry, const void *kernel) {
     dl_iterate_phdr(find_program, &here);
     CHECK(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
     at = snprintf(command, sizeof command, "addr2line -f -i -e '%s' 0x%zx", self, (size_t)((uintptr_t)kernel - here.base));
-    for (int i = 0; i < n_addresses; i++) { // a return address lies behind the call
+    for (int i = 0; i < n_addresses; i++) { // a return address lies after the call
         uintptr_t call = (uintptr_t)addresses[i] - 1;
         if (call >= here.first && call < here.end)
             at += snprintf(command + at, sizeof command - at, " 0x%zx", (size_t)(call - here.base));

@@ -25,7 +25,7 @@ typedef struct decode_fixture {
     uint64_t *mass[2];          // block masses and sizes: [n_pairs][group][max_blocks], packed as in score_keys.cuh
     bf16 *stored;               // masses: [n_pairs][max_blocks][group][32]
     sl_attn_stats stats;        // of the last fixture_launch
-    int n_compared, n_off_by_1; // masses that fixture_check_masses compared; those that are not the nearest bf16
+    int n_compared, n_off_by_1; // masses that fixture_check_masses compared; masses of these that are not the nearest bf16
 } decode_fixture;
 
 // Builds page extras on both devices, of all pages except the newest one of each sequence. Device memory that was not written
@@ -36,7 +36,8 @@ void fixture_upload_rows(decode_fixture *r);          // after a change of r->ro
 void fixture_seed(decode_fixture *r, uint32_t seed);  // sets the seed and clears the state of the step before
 void fixture_decode(decode_fixture *r);               // one step
 void fixture_decode_queued(decode_fixture *r, int n); // the same step n times; waits for the last one only
-void fixture_launch(decode_fixture *r); // one step; reads what it stored and counted, and checks that the counters are 0 again
+// Runs one step, reads its masses, outputs and counts, and checks that the counters are 0 again.
+void fixture_launch(decode_fixture *r);
 void fixture_decode_alone(decode_fixture *r, int s); // one step of sequence s only; its output goes to out[0]
 void fixture_check(decode_fixture *r);               // after fixture_launch: checks every head's output, and the counts
 void fixture_check_masses(decode_fixture *r);        // after fixture_launch: compares stored masses with the scores

@@ -5,7 +5,7 @@
 
 #include "attention/attention.h"
 
-// A pool of one layer with its sequences. Pages are shuffled. Rows behind the end of a sequence are NaN.
+// A pool of one layer with its sequences. Pages are shuffled. Rows after the end of a sequence are NaN.
 typedef struct ref_cache {
     sl_attn_geom geom;
     sl_kv_pool pool;

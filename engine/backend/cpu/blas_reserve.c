@@ -42,7 +42,8 @@ static size_t stack_of(const char *name) {
     return *end || n > SIZE_MAX >> shift ? 0 : (size_t)n << shift;
 }
 
-size_t sl_cpu_thread_stack(void) {
+// Bytes of stack that OpenMP gives a thread: OMP_STACKSIZE, or the default of the system.
+static size_t thread_stack(void) {
     pthread_attr_t attr;
     size_t size = stack_of("OMP_STACKSIZE");
     if (!size) size = stack_of("GOMP_STACKSIZE");
@@ -76,7 +77,7 @@ static int check_room(int n_buffers, int n_stacks, size_t stack, sl_error *err) 
 }
 
 int sl_cpu_reserve(int n_threads, sl_error *err) {
-    size_t stack = sl_cpu_thread_stack();
+    size_t stack = thread_stack();
     int n_new = n_threads - n_reserved, has_buffers = blas_memory_alloc && blas_memory_free;
     if (n_new <= 0) return 0;
     if (n_threads > 1 && stack < SL_CPU_STACK)

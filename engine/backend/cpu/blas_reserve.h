@@ -11,7 +11,6 @@
 
 enum { SL_CPU_STACK = 1 << 20 }; // bytes of stack that a thread needs; the largest frames take a quarter
 
-size_t sl_cpu_thread_stack(void); // bytes of stack that OpenMP gives a thread: OMP_STACKSIZE, or the default of the system
 // Starts n_threads threads, and makes OpenBLAS map a buffer for each of them; OpenBLAS keeps the buffers. Does nothing when an
 // earlier call had at least as many threads. The caller holds a lock. SL_ERR_MEMORY: not enough memory. SL_ERR_ARG: the stacks
 // of threads are too small.

@@ -35,7 +35,7 @@
 enum {
     RUN = 1024,      // logits of a run
     RUN_BLOCK = 128, // threads of sample_sort_kernel
-    ITEMS = 8,       // candidates of one of them
+    ITEMS = 8,       // candidates of one thread of sample_sort_kernel
     LIST = 1024,     // candidates that are sorted as one list
     BLOCK = 512,     // threads of sample_search_kernel
 };

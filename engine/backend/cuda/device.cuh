@@ -62,9 +62,9 @@ template <typename... Params> static bool sl_starts_early(void (*kernel)(Params.
 // - Before sl_wait_previous() a kernel reads only memory that no kernel of the step writes (weights), and writes no memory.
 // - All kernels request the same split of L1 cache and shared memory. A multiprocessor must be idle before it changes the split
 //   (RMSNorm with the default split: 2 to 15 us more per launch).
-// - Exception: a counter, instead of sl_wait_previous(), may tell a kernel that the previous kernel has written its input
-//   (take_all.cuh). Then the previous kernel calls sl_start_next() after its sl_wait_previous(). Otherwise the counter may
-//   still have the value of an earlier step. The waiting kernel still calls sl_wait_previous() before it ends.
+// - Exception: a kernel may read its input before sl_wait_previous() when a counter shows that the previous kernel has written
+//   the input (take_all.cuh). Then the previous kernel calls sl_start_next() after its sl_wait_previous(). Otherwise the
+//   counter may still have the value of an earlier step. The waiting kernel still calls sl_wait_previous() before it ends.
 template <typename... Params, typename... Args>
 static void sl_launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream, Args... args) {
     cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);

@@ -49,7 +49,7 @@ __device__ __forceinline__ bf16 to_bf16(float x) {
 
 struct tile_rows {
     int lo, hi;     // row of W that is the first of each half
-    int n_lo, n_hi; // number of its rows that exist; 8 or more: all
+    int n_lo, n_hi; // number of existing rows of each half; 8 or more: all
 };
 
 struct plain_tiles { // 16 rows in order
