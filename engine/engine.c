@@ -269,7 +269,7 @@ int sl_engine_set_attention(sl_engine *e, const sl_attn_plan *plan, sl_error *er
     return 0;
 }
 
-int sl_engine_leave_out(sl_engine *e, unsigned parts, sl_error *err) {
+int sl_engine_skip_parts(sl_engine *e, unsigned parts, sl_error *err) {
     if (!e->backend->skip_parts) return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: steps are not timed in parts", e->backend->name);
     e->backend->forget(e->backend);
     e->backend->skip_parts(e->backend, parts);

@@ -15,7 +15,7 @@ struct sl_model {
     int is_dummy;
 };
 
-size_t sl_model_bytes_to_allocate(const sl_model *model); // of weights that this process will still allocate on the CPU
+size_t sl_model_bytes_to_allocate(const sl_model *model); // weights of a dummy model that are not made yet (CPU)
 
 // ---- observe.c ----
 
@@ -59,18 +59,18 @@ typedef struct sl_attn_runner {
     // method that this device does not offer.
     int (*prepare)(sl_engine *e, const sl_attn_plan *plan, sl_error *err);
     int (*needs)(const sl_attn_spec *spec, sl_kv_need *out);            // page extras of a method, at most SL_MAX_NEEDS
-    size_t (*state_size)(const sl_engine *e, const sl_attn_spec *spec); // bytes that a method keeps between steps in a layer
+    size_t (*state_size)(const sl_engine *e, const sl_attn_spec *spec); // bytes of a method's state in one layer
     // sl_batch.attend
     void (*attend)(const sl_batch *batch, int layer, int first, int n, sl_queries q, void *out);
-    // Once a step: adds to e->stats what the methods read, as far as it follows from the lengths. NULL: attend counts
+    // Called once a step: adds to e->stats the rows and bytes that follow from the lengths of the sessions. NULL: attend counts
     // everything
     void (*account)(sl_engine *e, sl_session *const *sessions, int n);
-    void (*collect)(sl_engine *e); // adds what the kernels counted to e->stats. NULL: attend counts everything
+    void (*collect)(sl_engine *e); // adds the kernels' counts to e->stats. NULL: attend counts everything
     // Checks that a shadow, or dense attention as the reference, can run, and makes the pool keep its page extras.
     int (*check_shadow)(sl_engine *e, const sl_attn_spec *spec, sl_error *err);
-    // Allocates what observing needs in addition to the arrays of *o. The shadows have passed check_shadow. NULL: nothing
+    // Allocates memory for the observer in addition to the arrays of *o, after check_shadow of all shadows. NULL: none needed
     int (*observe)(sl_engine *e, sl_observation *o, sl_error *err);
-    void (*unobserve)(sl_engine *e, sl_observation *o); // frees what observe allocated. NULL where observe is NULL
+    void (*unobserve)(sl_engine *e, sl_observation *o); // frees the memory of observe. NULL where observe is NULL
 } sl_attn_runner;
 
 extern const sl_attn_runner sl_host_attn_runner;
@@ -106,22 +106,22 @@ struct sl_engine {
     float *last_logits; // [n_sequences][n_vocab] on a device: step_logits before the step, for sequences that end with it
     void *step_ws;      // workspace of attention on a device
     size_t step_ws_size;
-    size_t *step_ws_at; // [n_layers] offset of a layer's method in step_ws. A method relies on what its last call left there
+    size_t *step_ws_at; // [n_layers] offset of a layer's part of step_ws. A method reads there what its last call wrote
     void *step_stats;   // sl_attn_cuda_stats, on a device
     size_t step_stats_size;
-    sl_session **logits_owner; // [n_sequences] the session whose logits a row of step_logits holds; NULL: none
+    sl_session **logits_owner; // [n_sequences] row i of step_logits holds the logits of this session; NULL: none
     sl_attn_stats stats;
     sl_observation observation;
 };
 
 struct sl_session {
     sl_engine *engine;
-    const sl_attn_plan *plan; // of its decode steps. Today every session has the engine's plan
+    const sl_attn_plan *plan; // for decode steps. Today every session has the engine's plan
     uint32_t sequence;
     sl_kv_seq kv;
     float *logits;         // [n_vocab], valid when has_host_logits
     int logits_row;        // the row of the engine's step_logits that holds the logits; -1: none
-    int has_host_logits;   // 0: only the row holds the logits
+    int has_host_logits;   // 0: only row logits_row of step_logits holds the logits
     int32_t *device_pages; // a device's copy of the page table
     int32_t *sent_pages;   // [n_sent_pages] what device_pages holds
     int n_sent_pages;
@@ -134,13 +134,14 @@ struct sl_session {
     size_t device_state_size;
     char *shadow_state; // [n_layers][n_shadows][n_seeds][state_size]; NULL: none
     size_t shadow_size; // bytes of shadow_state. The engine's size may differ between sl_engine_observe and the next step
-    int plan_version, observe_version; // the engine's, when the session's states were made
+    int plan_version, observe_version; // the engine's counts when the session's states were made
 };
 
 // ---- session.c ----
 
-// Before a step: makes the state of the plan's methods and of shadows, zeroed, where it is missing. A layer whose method did
-// not change since the session's last step keeps its state, so sessions with different methods can take turns on one engine.
+// Call before a step. Makes the missing states of the plan's methods and of shadows, filled with zeros. A layer whose method
+// did not change since the session's last step keeps its state. So sessions with different methods can run in turns on one
+// engine.
 int sl_session_sync_state(sl_session *s, sl_error *err);
 // The offset of a layer's part in sl_session.device_state. layer = n_layers: the size of all parts.
 size_t sl_device_state_at(const sl_engine *e, const sl_attn_plan *plan, int layer);
@@ -148,13 +149,13 @@ void sl_session_build_extras(sl_session *s); // builds the page extras of full p
 // The page table in the backend's memory. A device gets the entries that changed since the last call.
 const int32_t *sl_session_page_table(sl_session *s);
 
-// ---- logits.c: sl_engine.step_logits, and which session's logits each of its rows holds ----
+// ---- logits.c: sl_engine.step_logits, and the session that owns each row of step_logits ----
 
 // Call before a step over n sessions writes rows [0, n_rows) of step_logits. Saves the logits of other sessions in these rows.
 void sl_logits_before_step(sl_engine *e, sl_session *const *sessions, int n, int n_rows);
 // Call after a step: row i of step_logits now holds the logits of sessions[i].
 void sl_logits_after_step(sl_engine *e, sl_session *const *sessions, int n);
-// On a device: makes row i of step_logits hold the logits of sessions[i]. Copies only logits that lie elsewhere.
+// On a device: makes row i of step_logits hold the logits of sessions[i]. Copies logits only if the row does not hold them.
 void sl_logits_to_rows(sl_engine *e, sl_session *const *sessions, int n);
 // On a device, after a step: gives the session of row i the logits from before the step (sl_engine.last_logits).
 void sl_logits_restore(sl_session *s, int i);

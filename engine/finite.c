@@ -1,5 +1,5 @@
 // engine/finite.c - refuses logits that are not finite, so that no token is sampled from them. The error names the layer, KV
-// head and position of the first key in the cache that is not finite. There the arithmetic broke first.
+// head and position of the first key in the cache that is not finite. The arithmetic failed there first.
 #include "engine/engine_internal.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-// engine/observe.c - the observer of decode steps. It reports what the running method did, its error against dense attention on
-// the same queries and KV, and the same of shadow methods (the SANTA paper's same-state protocol).
+// engine/observe.c - the observer of decode steps. It reports what the running method did, and the error of the method against
+// dense attention on the same queries and KV. It reports the same about shadow methods (the SANTA paper's same-state protocol).
 //
 // An observer does not change a step: the outputs have equal bits with and without it, and the engine's statistics do not count
 // shadows. sl_engine_observe and the next step of a session allocate all memory.
@@ -82,7 +82,7 @@ size_t sl_shadow_state_at(const sl_engine *e, int layer, int which) {
     return ((size_t)layer * o->observer.n_shadows * o->observer.n_seeds + which) * o->state_size;
 }
 
-// ---- the parts of a record that the method does not report ----
+// ---- fields of a report that the method does not fill ----
 
 // Sets error, cosine and bias of one head's output against dense attention's output mu.
 static void compare(const float *out, const float *mu, int dim, sl_attn_report *r) {
@@ -156,8 +156,8 @@ static double page_mass(const float *score, int n_rows) {
     return most + log2(sum);
 }
 
-// Counts, for every head, the tiles that hold 90% of dense attention's mass. santa-flash spreads its draws over all tiles, so
-// draws in the other tiles are wasted.
+// Counts, for every head, the fewest tiles that hold 90% of dense attention's mass. santa-flash spreads draws over all tiles,
+// so draws in other tiles are wasted.
 static void count_tiles(const sl_observation *o, const sl_attn_decode_args *a) {
     int n_kv_heads = a->geom->n_kv_heads, group = a->geom->n_heads / n_kv_heads;
 #pragma omp parallel for schedule(dynamic)
@@ -188,8 +188,8 @@ static void report(const sl_engine *e, const sl_attn_decode_args *a) {
     }
 }
 
-// Runs spec on the queries of `a` and writes its outputs to `out`. which: the number of the shadow, whose state it uses; -1:
-// dense attention as the reference, which is not reported.
+// Runs spec on the queries of `a` and writes its outputs to `out`. which: the number of the shadow and of its state; -1: dense
+// attention as the reference, without a report.
 static void run_shadow(sl_engine *e, const sl_attn_decode_args *a, const sl_batch *batch, const sl_attn_spec *spec,
                        uint32_t seed, int which, float *out) {
     sl_observation *o = &e->observation;

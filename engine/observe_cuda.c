@@ -1,12 +1,12 @@
 // engine/observe_cuda.c - the observer of decode steps on a GPU: engine/observe.c's protocol with the kernels that decode.
 //
 // In each layer the running method, dense attention and every shadow are launched one after the other, one sequence at a time.
-// (The result of a sequence is the same in any batch.) The results go to one block of device memory, which the host downloads
-// and reports. So an observed step is not recorded, and its time means nothing.
+// (The result of a sequence is the same in any batch.) The results are stored in one block of device memory. The host downloads
+// this block and reports. So an observed step is not recorded, and its time is meaningless.
 //
 // Kernels count for all heads of a launch together. A report gets an equal share of the rows, draws and bytes, so sums and
-// means over heads are exact, but single heads are not told apart. Effective samples and bounds are unknown: NaN. Outputs are
-// bf16: the rounding of both outputs contributes about 0.002 to a relative error.
+// means over heads are exact, but the values of single heads are not known. Effective samples and bounds are not known either:
+// NaN. Outputs are bf16, and the rounding of both outputs contributes about 0.002 to a relative error.
 #include "engine/backend/cuda/cuda.h"
 #include "engine/attn_launch_cuda.h"
 #include "engine/observe_cuda.h"
@@ -77,7 +77,7 @@ void sl_cuda_free_observation(sl_engine *e, sl_observation *o) {
     o->device = NULL;
 }
 
-// Every specification has its part of the workspace, because a method relies on what its last call left there.
+// Every specification has a separate part of the workspace, because a method reads there what its last call wrote.
 static void lay_out(const sl_engine *e, struct sl_device_observation *d) {
     for (int i = 0; i < d->n_specs; i++) {
         d->ws_at[i] = d->ws_size;
@@ -112,7 +112,7 @@ int sl_cuda_new_observation(sl_engine *e, sl_observation *o, sl_error *err) {
 
 // ---- launches ----
 
-// The specification of launch `which` (-1: the running method). *seed: what its seed adds to the engine's.
+// The specification of launch `which` (-1: the running method). *seed: the offset from the engine's seed.
 static int spec_of(const sl_observation *o, int which, uint32_t *seed) {
     *seed = which < 2 ? 0 : (uint32_t)((which - 2) % o->observer.n_seeds);
     return which < 2 ? which - 1 : 1 + (which - 2) / o->observer.n_seeds;
@@ -197,7 +197,7 @@ static void widen(const bf16 *from, size_t n, float *to) {
     for (size_t i = 0; i < n; i++) to[i] = sl_bf16_to_f32(from[i]);
 }
 
-// Takes dense attention's outputs and tiles, with which report compares the other launches.
+// Stores dense attention's outputs and tiles. report compares the other launches with them.
 static void take_dense(sl_engine *e, int n, const results *r) {
     sl_observation *o = &e->observation;
     size_t heads = (size_t)n * e->geom.n_heads;

@@ -1,4 +1,4 @@
-// engine/page_masses.cu - the mass of each page in dense attention, from which an observer counts tiles.
+// engine/page_masses.cu - the mass of each page in dense attention. An observer counts tiles with it.
 #include "engine/backend/cuda/device.cuh"
 #include "engine/observe_cuda.h"
 
@@ -29,10 +29,11 @@ __device__ float block_sum(float x, float *warps) {
     return x;
 }
 
-// masses[s][h][p] = max + log2 sum_j 2^{t_j - max}, t_j = q_sh . k_j * scale, scale = log2(e) / sqrt(head_dim). Thread
-// block (p, g, s) handles page p of KV head g of sequence s, and thread j handles row j, for one query head of the group after
-// the other. The keys of the page are read once from memory and again from the L1 cache. Lanes add a head's terms, then warps.
-// head_dim is a multiple of 8. The kernel is not tuned, because the time of an observed step is not measured.
+// masses[s][h][p] = max + log2 sum_j 2^{t_j - max}, t_j = q_sh . k_j * scale, scale = log2(e) / sqrt(head_dim). Thread block
+// (p, g, s) handles page p of KV head g of sequence s, and thread j handles row j. The query heads of the group follow one
+// after the other: the first head reads the keys of the page from memory, and the other heads read them from the L1 cache.
+// Within a head, lanes add the terms, then warps. head_dim is a multiple of 8. The kernel is not tuned, because the time of an
+// observed step is not measured.
 __global__ void __launch_bounds__(SL_PAGE)
     page_masses_kernel(const sl_row *__restrict__ rows, // [n_seqs]
                        const bf16 *__restrict__ q,      // [n_seqs][n_heads][head_dim]

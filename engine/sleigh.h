@@ -56,13 +56,14 @@ int sl_device_check(const char *device, sl_error *err);
 int sl_device_is_gpu(const char *device); // 1: an engine on that device would run on a GPU
 // Writes "cpu", or the GPU's name from its driver. Calibration tables are filed under this name (attention/auto.h).
 int sl_device_name(const char *device, char *buf, size_t size, sl_error *err);
-// Writes what the bits of a result depend on in addition to model and flags: the GPU's name, or the CPU's instruction set and
-// the BLAS with its core type ("avx512, OpenBLAS 0.3.21 SkylakeX"). SLEIGH_ISA and OPENBLAS_CORETYPE choose others.
+// Writes a description of the arithmetic. Bits of results depend on it as well as on model and flags. It is the GPU's name, or
+// the CPU's instruction set and the BLAS with its core type ("avx512, OpenBLAS 0.3.21 SkylakeX"). The environment variables
+// SLEIGH_ISA and OPENBLAS_CORETYPE change the two.
 int sl_device_arithmetic(const char *device, char *buf, size_t size, sl_error *err);
 
 typedef struct sl_engine_options {
-    int n_ctx;          // tokens of a sequence; 0: 32768, or the model's limit or what fits in memory when that is less
-    int n_sequences;    // KV pages are reserved for this many sequences of n_ctx tokens; 0: 1
+    int n_ctx;          // tokens of a session; 0: the least of 32768, the model's limit and the most that fits in memory
+    int n_sequences;    // KV pages are reserved for this many sessions of n_ctx tokens; 0: 1
     int prefill_chunk;  // tokens of one prefill pass; 0: 512, on a GPU 2048
     const char *device; // "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1"; NULL: "cpu"
     const sl_progress *progress; // of the upload of weights to a GPU, in tensors; NULL: no reports
@@ -83,9 +84,9 @@ void sl_engine_describe(const sl_engine *engine, char *buf, size_t size); // "cp
 const sl_attn_stats *sl_engine_attn_stats(const sl_engine *engine);
 void sl_engine_reset_stats(sl_engine *engine);
 
-// For benches: later steps skip these parts (SL_PART_... of engine/backend/backend.h). Their logits mean nothing. 0: whole
-// steps again. SL_ERR_UNSUPPORTED on the CPU.
-int sl_engine_leave_out(sl_engine *engine, unsigned parts, sl_error *err);
+// For benches: later steps skip these parts (SL_PART_... of engine/backend/backend.h). The logits of such steps are
+// meaningless. 0: later steps are complete again. SL_ERR_UNSUPPORTED on the CPU.
+int sl_engine_skip_parts(sl_engine *engine, unsigned parts, sl_error *err);
 
 // What one query head did in one decode step of one layer. spec and report are valid during the call only.
 typedef struct sl_attn_record {
@@ -96,19 +97,20 @@ typedef struct sl_attn_record {
 } sl_attn_record;
 
 typedef struct sl_observer {
-    // Called during sl_decode, so it must not call the engine. The order is layer by layer; within a layer first the records of
-    // the running method ([batch][head]), then those of each shadow and seed.
+    // sl_decode and sl_step call fn, so fn must not call the engine. Records come layer by layer. Within a layer, the records
+    // of the running method ([batch][head]) come first, then the records of each shadow and seed.
     void (*fn)(void *ctx, const sl_attn_record *record);
     void *ctx;
-    int with_error; // 1: fill error, cosine and bias of the reports, which costs a dense step. Shadows imply it.
+    int with_error; // 1: fill error, cosine and bias of the reports; this costs a dense step. Set with shadows.
     // Shadows are methods that also run on the same queries and KV, with seeds seed, seed + 1, ... Their outputs are compared
-    // with dense attention's and then dropped.
+    // with dense attention's outputs, and not used otherwise.
     const sl_attn_spec *shadows; // [n_shadows], copied
     int n_shadows, n_seeds;      // n_seeds 0: 1
 } sl_observer;
 
-// Observes every later decode step; NULL: stops observing. An observer does not change a bit of logits, statistics and the
-// running method's state. SL_ERR_UNSUPPORTED or SL_ERR_MEMORY when a shadow cannot run here; then the previous observer stays.
+// Observes every later decode step; NULL: stops observing. An observer changes no bit of the logits, the statistics and the
+// running method's state. SL_ERR_UNSUPPORTED or SL_ERR_MEMORY: a shadow cannot run on this engine, and the previous observer
+// stays.
 int sl_engine_observe(sl_engine *engine, const sl_observer *observer, sl_error *err);
 // *n_ctx: the largest context for which weights, scratch memory and the KV of n_sequences fit into the device's free memory; 0:
 // the weights do not fit. device: as in sl_engine_options.
@@ -122,46 +124,46 @@ void sl_session_free(sl_session *s);
 int sl_session_n_tokens(const sl_session *s);
 uint32_t sl_session_sequence(const sl_session *s);
 void sl_session_set_sequence(sl_session *s, uint32_t sequence);
-// Drops the tokens from n_tokens on. The logits are stale until the next prefill or decode.
+// Keeps the first n_tokens tokens. The logits are stale until the next prefill or decode.
 int sl_session_truncate(sl_session *s, int n_tokens, sl_error *err);
 // A new session that shares the first n_tokens of s.
 int sl_session_fork(const sl_session *s, int n_tokens, uint32_t sequence, sl_session **out, sl_error *err);
-// The same with copied rows, for benches of memory traffic.
+// The same as sl_session_fork, but the new session gets a copy of every page. For benches of memory traffic.
 int sl_session_copy(const sl_session *s, int n_tokens, uint32_t sequence, sl_session **out, sl_error *err);
 const float *sl_session_logits(const sl_session *s); // [n_vocab] after the last token
 // SL_ERR_NOT_FINITE when a logit is NaN or infinite. The message names the layer, KV head and position of the first key that is
 // not finite. sl_sample and sl_step check the logits of every session in the same way.
 int sl_session_check_logits(const sl_session *s, sl_error *err);
 
-// Appends n tokens with dense attention, chunk by chunk. SL_ERR_CONTEXT, with both counts, when the context has no room for n
-// tokens; then nothing is appended. The chunk size does not change a bit of the logits.
+// Appends n tokens with dense attention, chunk by chunk. SL_ERR_CONTEXT when the context has no room for n tokens; the message
+// gives both counts, and nothing is appended. The chunk size does not change a bit of the logits.
 int sl_prefill(sl_session *s, const int32_t *ids, int n, const sl_progress *progress, sl_error *err);
-// The same, and calls fn with the logits of every token, in groups: rows [first, first + n_rows) of [n][n_vocab]. When fn
-// returns another value than 0, the prefill stops and returns that value.
+// The same as sl_prefill, and calls fn with the logits of every token, in groups: rows [first, first + n_rows) of [n][n_vocab].
+// When fn does not return 0, the prefill stops and returns the value of fn.
 typedef int (*sl_logits_fn)(void *ctx, int first, int n_rows, const float *logits, sl_error *err);
 int sl_prefill_logits(sl_session *s, const int32_t *ids, int n, sl_logits_fn fn, void *ctx, const sl_progress *progress,
                       sl_error *err);
-// One step: appends ids[i] to batch[i] with the decode attention of the plan, or to no session after an error. The logits of a
-// sequence have equal bits alone and in any batch.
+// One step: appends ids[i] to batch[i] with the decode attention of the plan. After an error no session has changed. The logits
+// of a session have equal bits in every batch.
 int sl_decode(sl_session *const *batch, int n, const int32_t *ids, sl_error *err);
 
 // ---- token sampling, and a step that begins with it ----
 
-// Samples the next token of each sequence from its logits, with samplers[i] as sl_sampler_sample does. ids: [n]. The logits
-// must not be stale. sl_sample and sl_step do not add the token to the samplers' histories: the caller calls sl_sampler_accept.
-// SL_ERR_ARG when the engine does not take batches of n. SL_ERR_NOT_FINITE as sl_session_check_logits; then no token is
-// sampled.
+// Samples the next token of each session from the session's logits, as sl_sampler_sample does with samplers[i]. ids: [n]. The
+// logits must not be stale. sl_sample and sl_step do not add the token to the samplers' histories: the caller calls
+// sl_sampler_accept. SL_ERR_ARG: the engine does not take batches of n sessions. SL_ERR_NOT_FINITE: as sl_session_check_logits;
+// no token is sampled.
 int sl_sample(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err);
-// The same as sl_sample and then sl_decode of the sampled tokens. A sequence that samples an end token of the model does not
-// change, and keeps its logits. On a GPU the call returns while the step still runs. After an error no sequence has changed.
-// SL_ERR_ARG and SL_ERR_NOT_FINITE as sl_sample. SL_ERR_CONTEXT when a sequence has no room for another token, even if it would
-// sample an end token (sl_sample does not need room). SL_ERR_MEMORY when there is no memory for pages or for the state of
-// methods.
+// The same as sl_sample and then sl_decode of the sampled tokens. A session whose sampled token is an end token of the model
+// does not change, and keeps its logits. On a GPU the call returns while the step still runs. After an error no session has
+// changed. SL_ERR_ARG, SL_ERR_NOT_FINITE: as sl_sample. SL_ERR_CONTEXT: a session has no room for another token; this is an
+// error even if the sampled token would be an end token (sl_sample does not need room). SL_ERR_MEMORY: no memory for pages or
+// for the state of methods.
 int sl_step(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err);
 
 // SL_ERR_IO with the file's name when a file of weights has changed since it was mapped: later results may be wrong. When a
-// file was cut short, reading it raises SIGBUS before that. SIGBUS ends the process, unless the program handles it, as the
-// command line does.
+// file has become shorter, a read of the weights raises SIGBUS. SIGBUS ends the process, unless the program handles the signal;
+// the command line handles it.
 int sl_model_check(const sl_model *model, sl_error *err);
 
 // FNV-1a over the fp32 bytes of the logits.

@@ -9,7 +9,7 @@ struct sl_stopper {
     size_t *lengths;
     int n_stops;
     size_t longest;
-    char *text; // the text held back, then the text returned last
+    char *text; // the delayed text, then the text of the last call
     size_t n, cap, n_shown;
 };
 
@@ -51,8 +51,8 @@ static void drop_shown(sl_stopper *s) {
     s->n_shown = 0;
 }
 
-// The beginning of the stop string that ends first (of several, the longest); n when the text contains none. The end decides,
-// not the beginning, so that the output does not depend on how the stream was cut into pieces.
+// The beginning of the stop string that ends first (if several end there, of the longest one); n when the text contains none.
+// The end decides, not the beginning. So the output does not depend on how the stream was cut into pieces.
 static size_t find_stop(const sl_stopper *s) {
     for (size_t end = 1; end <= s->n; end++) {
         size_t longest = 0;

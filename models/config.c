@@ -15,7 +15,7 @@ static int check_architecture(const sl_json_file *f, const char *want, sl_error 
                    name ? name : "(no string)", want);
 }
 
-// Finds the architecture, which then reads its part.
+// Finds the architecture and calls its read_config.
 static int read_arch(const sl_json_file *f, sl_config *c, sl_error *err) {
     const char *type;
     char known[256];

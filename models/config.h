@@ -1,6 +1,6 @@
 // models/config.h - the checked contents of a model folder's config.json and generation_config.json.
 //
-// A field that changes the arithmetic is either understood or refused by name. Nothing is guessed.
+// Sleigh understands a field that changes the arithmetic, or refuses the field by name. It never guesses.
 #ifndef SLEIGH_CONFIG_H
 #define SLEIGH_CONFIG_H
 
@@ -34,7 +34,7 @@ typedef struct sl_config {
     int gen_top_k, gen_do_sample;
 } sl_config;
 
-// Reads both files. The architecture that model_type names reads its fields of config.json.
+// Reads both files. model_type names the architecture; its read_config reads the fields of config.json.
 int sl_config_load(const char *dir, sl_config *config, sl_error *err);
 // Writes inv_freq[head_dim / 2] of RoPE, scaled as config says, in fp32 as Hugging Face computes it (config_fields.c).
 void sl_config_rope(const sl_config *config, float *inv_freq);

@@ -125,7 +125,7 @@ int sl_config_read_rope(const sl_json_file *f, sl_config *c, sl_error *err) {
 
 // ---- RoPE ----
 
-// Llama 3.1's rule. A frequency with a wavelength below original / high stays. A frequency with a wavelength above
+// Llama 3.1's rule. A frequency with a wavelength below original / high does not change. A frequency with a wavelength above
 // original / low is divided by factor. Between the two wavelengths the result is interpolated linearly in original /
 // wavelength.
 static float llama3_scaled(const sl_config *c, float freq) {

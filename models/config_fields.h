@@ -5,15 +5,15 @@
 #include "engine/base/json.h"
 #include "models/config.h"
 
-// A field that changes the arithmetic when it differs from `neutral` and is not null. neutral: "null", "false", "1" or
-// "full_attention" (a list of nothing else).
+// A field that changes the arithmetic unless its value is `neutral` or null. neutral: "null", "false", "1", or "full_attention"
+// for a list in which every entry is "full_attention".
 typedef struct sl_refused_field {
     const char *field, *neutral;
 } sl_refused_field;
 
-extern const sl_refused_field sl_config_refused[]; // fields that no architecture here understands, ended by {0}
+extern const sl_refused_field sl_config_refused[]; // fields that no architecture supports; {0} ends the list
 
-// SL_ERR_UNSUPPORTED with the field's name when a field of the list, which {0} ends, is not neutral.
+// SL_ERR_UNSUPPORTED, with the field's name, when a field of the list is not neutral. {0} ends the list.
 int sl_config_refuse(const sl_json_file *f, const sl_refused_field *refused, sl_error *err);
 // SL_ERR_UNSUPPORTED when the field is given and is not `want`.
 int sl_config_check_string(const sl_json_file *f, const char *field, const char *want, sl_error *err);

@@ -109,7 +109,7 @@ static int check_cover(const char *path, sl_header *h, size_t data_size, sl_erro
     return 0;
 }
 
-// Moves the entries to t->tensors, which then owns the names.
+// Moves the entries to t->tensors. Afterwards t owns the names.
 static int take_entries(sl_tensors *t, const sl_tensor_file *s, sl_header *h, size_t data_offset, sl_error *err) {
     sl_tensor *grown = realloc(t->tensors, ((size_t)t->n_tensors + (size_t)h->n + 1) * sizeof *grown);
     if (!grown) return sl_fail(err, SL_ERR_MEMORY, "%s: %d tensors: out of memory", s->path, h->n);

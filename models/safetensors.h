@@ -22,12 +22,12 @@ typedef struct sl_tensor {
     size_t n_bytes;
 } sl_tensor;
 
-// A mapped file, with its size and time when it was mapped.
+// A mapped file, with the size and the time that it had when it was mapped.
 typedef struct sl_tensor_file {
     char *path;
     char *map; // [size]
     size_t size;
-    int fd;                   // stays open, so that a check sees this file and not one that replaced it; -1: no file
+    int fd;                   // stays open: a check must see this file, not a new file with the same name; -1: no file
     struct timespec modified; // when it was mapped
 } sl_tensor_file;
 
@@ -48,7 +48,7 @@ void sl_tensors_close(sl_tensors *t);
 int sl_tensors_n_files(const sl_tensors *t);
 const sl_tensor_file *sl_tensors_file(const sl_tensors *t, int i);
 // SL_ERR_IO when the file's size or time has changed since it was mapped: later results may come from other weights. When the
-// file was cut short, the first read of a missing page raises SIGBUS, before any check.
+// file has become shorter, a read of a missing page raises SIGBUS.
 int sl_tensor_file_check(const sl_tensor_file *f, sl_error *err);
 int sl_tensors_count(const sl_tensors *t);
 const sl_tensor *sl_tensors_at(const sl_tensors *t, int i);

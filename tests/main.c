@@ -197,7 +197,7 @@ static pid_t start_job(board *b, int job, int whole_gpu) {
     exit(0);
 }
 
-// A case that ends its process counts as failed, and a new process continues with the other cases.
+// A case that ends its process counts as failed. A new process runs the other cases.
 static void run_jobs(board *b, int n_jobs, int whole_gpu) {
     pid_t pids[MOST_JOBS];
     int n_live = n_jobs, status;
@@ -209,7 +209,7 @@ static void run_jobs(board *b, int n_jobs, int whole_gpu) {
         while (job < n_jobs && pids[job] != pid) job++;
         if (pid < 0 || job == n_jobs) exit((perror("sleigh-test: processes"), 1));
         int i = b->running[job];
-        if (i >= 0 || status) { // within a case; or at the end, where a sanitizer found a leak
+        if (i >= 0 || status) { // the process ended within a case, or a sanitizer found a leak at the end
             printf("FAIL  %-52s ended its process (status 0x%x)\n", i >= 0 ? cases[i].name : "sleigh-test", status);
             fflush(stdout);
             atomic_fetch_add(&b->count[FAILED], 1);

@@ -1,7 +1,7 @@
 // tokenizer/bpe.c - byte-level byte-pair encoding: two hash tables (bytes to id, pair to merge), and the encoder.
 //
 // The encoder merges the pairs of a piece in order of rank, and the leftmost pair first. It scans short pieces for the lowest
-// rank. For long pieces it keeps a heap, so that no input takes quadratic time.
+// rank. For long pieces it uses a heap, so that no input takes quadratic time.
 #include "tokenizer/tokenizer_internal.h"
 #include "tokenizer/siphash.h"
 
@@ -16,7 +16,7 @@ typedef struct token {
 } token; // bytes in the pool
 typedef struct merge {
     int32_t left, right, rank, result;
-} merge; // left -1: free slot
+} merge; // left -1: a free entry
 
 struct sl_bpe {
     int n_vocab, ignore_merges;
@@ -222,8 +222,8 @@ static int encode_short(const sl_bpe *b, const char *piece, size_t n, sl_ids *id
     return push_all(ids, id, n, err);
 }
 
-// Long pieces: symbols in a doubly linked list, candidate merges in a heap ordered by (rank, place). A candidate is void if one
-// of its two symbols has changed.
+// Long pieces: symbols in a doubly linked list, candidate merges in a heap ordered by (rank, place). A candidate is invalid if
+// one of its two symbols has changed.
 typedef struct symbol {
     int32_t id;
     int64_t prev, next;

@@ -1,5 +1,5 @@
 // tokenizer/chat.c - the chat templates in C. A template is recognised if the reduced form of the model's Jinja text (jinja.h)
-// is exactly a form of this file. Other texts are refused, also those that look similar: a wrong prompt is worse than no
+// is exactly a form of this file. All other texts are refused, even similar ones, because a wrong prompt is worse than no
 // prompt.
 #include "tokenizer/chat.h"
 #include "engine/base/json.h"
@@ -476,7 +476,7 @@ static void split_thoughts(span whole, span *thoughts, span *answer) {
     *thoughts = strip_newlines((span){at, (size_t)(stop - at)}, 1, 1);
 }
 
-// The place of the last message of the user that is not a tool's response; n - 1: none
+// The index of the last message of the user that is not a tool's response; n - 1: none
 static int last_query(const sl_message *m, int n) {
     for (int i = n - 1; i >= 0; i--)
         if (is_role(&m[i], "user") && !(begins_with(&m[i], "<tool_response>") && ends_with(&m[i], "</tool_response>")))
@@ -484,7 +484,7 @@ static int last_query(const sl_message *m, int n) {
     return n - 1;
 }
 
-// Writes thoughts only after the last query: earlier replies lose them.
+// Writes the thoughts of replies after the last query only. Earlier replies are written without thoughts.
 static int render_qwen3(const sl_chat_template *t, const sl_message *m, int n, sl_text *out, sl_error *err) {
     int rc = 0, query = last_query(m, n);
     for (int i = 0; !rc && i < n; i++) {

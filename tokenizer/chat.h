@@ -1,7 +1,7 @@
 // tokenizer/chat.h - chat templates: turn a list of messages into the prompt format that the model was trained on.
 //
 // Sleigh recognises the model's Jinja text (tokenizer_config.json, chat_template.jinja or chat_template.json) and does not run
-// Jinja. It refuses an unknown text, also a similar one, and the message lists the names that the user can pass instead.
+// Jinja. It refuses every other text, even a similar one. The error lists the names that the user can pass instead.
 #ifndef SLEIGH_CHAT_H
 #define SLEIGH_CHAT_H
 

@@ -8,19 +8,19 @@
 enum { MOST_DEPTH = 64 };
 
 typedef struct frame { // an open if or for
-    int is_if, outer;  // outer: the text around the block is kept
-    int taken;         // a branch that is always taken has begun or ended: later branches are dropped
+    int is_if, outer;  // outer: the text around the block belongs to the form
+    int taken;         // a branch whose condition is always true has begun: later branches are dropped
     int written;       // the form holds an `if` tag of this chain
 } frame;
 
 typedef struct reducer {
     frame open[MOST_DEPTH];
-    int depth, live; // live: the next text is kept
+    int depth, live; // live: the next text belongs to the form
     sl_text *out, tag;
     sl_error *err;
 } reducer;
 
-// Conditions, spelled as in the form, with the same answer for every prompt that chat.c writes.
+// Conditions, written as in the form, whose value is the same for every prompt that chat.c writes.
 static const char *const always[] = {
     "add_generation_prompt",
     "strftime_now is defined",

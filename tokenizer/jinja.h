@@ -7,9 +7,9 @@
 
 // Appends the reduced form. It keeps what the template does for messages of the roles system, user and assistant, without tools
 // and with add_generation_prompt. The form has no comments, no blanks within tags, one kind of quotes, no white space that
-// Jinja cuts (with transformers' trim_blocks and lstrip_blocks), .role for ['role'], and no branches that such messages never
-// take. Text between tags becomes a printed string, and neighbouring strings are joined. All else stays as it is, so two texts
-// with one reduced form write the same prompts. SL_ERR_UNSUPPORTED: the text is not well-formed, or nested too deeply.
+// Jinja cuts (with transformers' trim_blocks and lstrip_blocks), .role for ['role'], and no branches that these messages never
+// take. Text between tags becomes a printed string, and neighbouring strings are joined. The rest stays as it is. So two texts
+// with the same reduced form write the same prompts. SL_ERR_UNSUPPORTED: the text is not well-formed, or nested too deeply.
 int sl_jinja_reduce(const char *jinja, sl_text *out, sl_error *err);
 
 #endif

@@ -1,10 +1,10 @@
 // tokenizer/normalize.c - Unicode normalisation form C (Unicode Standard Annex 15), with the tables of the utf8proc library.
 //
-// The tables have thousands of entries and grow with Unicode, so a library of Debian holds them. It is small, and static in the
-// portable build.
+// The tables have thousands of entries and grow with each version of Unicode, so Sleigh uses a library. utf8proc is small, and
+// the portable build links it statically.
 //
-// utf8proc decomposes and composes. The canonical order in between is sorted here: utf8proc sorts by insertion, and a long run
-// of combining marks would take quadratic time.
+// utf8proc decomposes and composes. Between the two steps, this file sorts the marks into canonical order: utf8proc sorts by
+// insertion, so a long run of combining marks would take quadratic time.
 #include "engine/base/utf8.h"
 #include "tokenizer/tokenizer_internal.h"
 

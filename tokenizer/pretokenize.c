@@ -1,9 +1,9 @@
 // tokenizer/pretokenize.c - splits text into pieces by a model's pre-tokenizer pattern, with PCRE2 and its JIT.
 //
-// The patterns are written for Oniguruma (Hugging Face) and Rust's engines (tiktoken). Their \s is Unicode's White_Space;
-// PCRE2's \s also matches U+180E. So \s and \S are spelled out before compiling. Syntax with another meaning in PCRE2 than in
-// one of those engines is refused, and the message gives the pattern and the place: see check_escape, check_group,
-// check_quantifier.
+// The patterns are written for Oniguruma (Hugging Face) and Rust's engines (tiktoken). The \s of these engines is Unicode's
+// White_Space; PCRE2's \s also matches U+180E. So this file replaces \s and \S by explicit character classes before compiling.
+// Syntax that has another meaning in PCRE2 than in one of those engines is refused (check_escape, check_group,
+// check_quantifier). The error gives the pattern and the position.
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "tokenizer/tokenizer_internal.h"
 #include "engine/base/utf8.h"
@@ -72,8 +72,8 @@ static const char *check_quantifier(const char *p) {
     const char *end = p + 1 + least + comma + most;
     if (*end != '}' || (least == 0 && most == 0)) return NULL; // letters
     if (least == 0) return "{,n}";
-    if (end[1] == '+') return "a + behind a count in braces";
-    return end[1] == '?' && !comma ? "a ? behind a count in braces" : NULL;
+    if (end[1] == '+') return "a + after a count in braces";
+    return end[1] == '?' && !comma ? "a ? after a count in braces" : NULL;
 }
 
 static const char *check_char(const char *regex, const char *p, int in_class) {
@@ -168,8 +168,8 @@ static void end_matcher(matcher *m) {
 }
 
 // PCRE2's default JIT stack of 32 KiB fails on a long run if the pattern keeps a place for each character. This stack grows
-// with the text; its memory is reserved and not touched. The match limit stops patterns that take exponential time, and grows
-// with the text.
+// with the text; the memory is reserved, and committed only when it is used. The match limit stops patterns that take
+// exponential time; it grows with the text too.
 static int begin_matcher(matcher *m, size_t n, sl_error *err) {
     size_t stack = n < MOST_STACK / 64 - 4096 ? 64 * (n + 4096) : MOST_STACK;
     size_t steps = n < UINT32_MAX / 32 ? 10000000 + 16 * n : UINT32_MAX;

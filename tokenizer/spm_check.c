@@ -110,8 +110,9 @@ static int expect_type(const checker *c, const field *f, int type, const char *n
 
 // ---- the trie of the normaliser's rules ----
 
-// A double array. Unit i holds its label (the byte that leads to it), a flag (a rule ends here), and an offset to the base of
-// its children. The children are the units base ^ byte. The value of a rule is the unit at the base. Units may share a base.
+// A double array. Unit i holds a label (the last byte of the path from the root), a flag (a rule ends at this unit), and an
+// offset to the base of the children. The children are the units base ^ byte. The value of a rule is the unit at the base.
+// Units may share a base.
 typedef struct trie {
     const unsigned char *units; // [n] of 4 bytes each, little-endian
     uint32_t n;

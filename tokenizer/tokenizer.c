@@ -49,8 +49,8 @@ static int load_sentencepiece(const char *path, const sl_text *data, sl_tokenize
     return rc ? rc : sl_tokenizer_index(tok, path, err);
 }
 
-// A tokenizer.model holds lines of base64 and rank, or a protobuf. A protobuf holds bytes below a blank: most begin with the
-// tag of the first field, whose byte is also a newline.
+// A tokenizer.model holds lines of base64 and rank, or a protobuf. The first line of a rank file is printable text. A protobuf
+// begins with control characters: most begin with the tag of the first field, and the byte of this tag is also a newline.
 static int load_model_file(const char *dir, sl_tokenizer *tok, sl_error *err) {
     char path[4200];
     sl_text data = {0};
@@ -63,8 +63,8 @@ static int load_model_file(const char *dir, sl_tokenizer *tok, sl_error *err) {
     return rc;
 }
 
-// tokenizer_config.json gives "bos_token" and "eos_token", as strings or objects, and add_bos_token. The BOS and EOS of the
-// tokenizer's file win.
+// tokenizer_config.json gives "bos_token" and "eos_token", as strings or objects, and add_bos_token. A BOS and an EOS of the
+// tokenizer's file have priority.
 static int read_config(const char *dir, sl_tokenizer *tok, sl_error *err) {
     static const char *const fields[2] = {"bos_token", "eos_token"};
     int32_t *to[2] = {&tok->bos, &tok->eos};

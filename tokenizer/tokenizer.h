@@ -33,8 +33,8 @@ int sl_tokenize(const sl_tokenizer *tok, const char *text, size_t n, unsigned fl
 // SL_ERR_ARG.
 int sl_detokenize(const sl_tokenizer *tok, const int32_t *ids, size_t n, int specials, sl_text *text, sl_error *err);
 
-// Streaming: sl_detok_next appends the text that is complete. The stream keeps the bytes of an unfinished UTF-8 character, and
-// whether SentencePiece's first blank is still to be dropped. Bytes that cannot become UTF-8 are written as U+FFFD.
+// Streaming: sl_detok_next appends the text that is complete. The stream stores the bytes of an unfinished UTF-8 character. It
+// also stores whether it must still drop SentencePiece's first blank. Bytes that cannot become UTF-8 are written as U+FFFD.
 typedef struct sl_detok_stream {
     const sl_tokenizer *tok;
     int specials; // write special tokens' strings

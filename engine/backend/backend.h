@@ -1,17 +1,18 @@
-// engine/backend/backend.h - the operations that a model is made of: one table for each device.
+// engine/backend/backend.h - the operations that a model calls: one table of functions for each device.
 //
 // The residual stream, the logits and all sums are fp32. The input of a linear layer (an "activation") is fp32 on the CPU and
 // bf16 on CUDA. There are two kinds of linear layer:
-//   decode   takes any number of rows. The reduction order of a row does not depend on the other rows, so a row alone and in a
-//            batch gives equal bits.
+//   decode   takes any number of rows. The reduction order of a row does not depend on the other rows. So a row has equal bits
+//            in every batch.
 //   prefill  on the CPU calls a BLAS on panels of a fixed number of rows. The place of a token in its panel is its position
 //            modulo the panel size. A BLAS may sum the rows of a panel in different orders (OpenBLAS's Haswell kernels do), so
-//            only a fixed place gives a token equal bits whole and in chunks. Another core type of OpenBLAS
-//            (OPENBLAS_CORETYPE) gives other bits. On CUDA it calls cuBLASLt, with one algorithm for each matrix, which does
-//            not depend on the number of rows.
+//            a token needs a fixed place to have equal bits in a whole prompt and in chunks. Another core type of OpenBLAS
+//            (OPENBLAS_CORETYPE) gives other bits. On CUDA it calls cuBLASLt. The algorithm for a matrix does not depend on the
+//            number of rows.
 //
-// Operations read and write the backend's memory: host memory on the CPU, device memory on CUDA. On CUDA operations are queued
-// in order and return at once. finish() waits for them and returns the first error.
+// Operations read and write the backend's memory: host memory on the CPU, device memory on CUDA. On CUDA the functions queue
+// the operations in order and return before the operations have run. finish() waits for all queued operations and returns the
+// first error.
 #ifndef SLEIGH_BACKEND_H
 #define SLEIGH_BACKEND_H
 
@@ -36,16 +37,16 @@ static inline size_t sl_align(size_t size) {
 // A quantised weight is scale * (data - zero), with one scale and one zero for `group` consecutive columns of a row. The loader
 // refuses quantised weights today, and the operations check that a weight has no scale (sl_weight_check).
 typedef struct sl_weight {
-    const void *data;
+    const void *data; // NULL: a dummy weight that is not made yet (dummy_weights.h)
     sl_dtype dtype;
     int n_rows, n_cols;
     const void *scale; // [n_rows][n_cols / group]; NULL: data are the numbers themselves
     const void *zero;  // [n_rows][n_cols / group]; NULL: zero is 0
     int group;         // columns that share a scale; 0 without a scale
-    const char *name;  // of the tensor. data of a dummy weight is NULL until the weight is made (dummy_weights.h)
+    const char *name;  // of the tensor
 } sl_weight;
 
-// For operations that read data as plain numbers.
+// Operations that read data as plain numbers call this.
 static inline void sl_weight_check(const sl_weight *w) {
     SL_CHECK(!w->scale && !w->zero && w->group == 0);
 }
@@ -69,11 +70,11 @@ typedef struct sl_rope {
 typedef enum { SL_LINEAR_DECODE, SL_LINEAR_PREFILL } sl_linear_mode;
 
 typedef struct sl_qkv {
-    const sl_weight *q, *k, *v; // placed together (place)
+    const sl_weight *q, *k, *v; // in one block of memory (place)
     int n_rows, first;          // queries are computed for rows [first, n_rows) only
     const void *x;              // activations [n_rows][hidden]
     const sl_row *rows;         // [n_rows]
-    int position;               // of row 0; the others follow (prefill)
+    int position;               // of row 0; row i has position + i (prefill only)
     sl_linear_mode mode;
     const sl_rope *rope;
     int n_heads, n_kv_heads;
@@ -81,9 +82,9 @@ typedef struct sl_qkv {
     // activations [n_rows][parts * (n_heads * head_dim + 2 * n_kv_heads * head_dim)]; parts: SL_QKV_PARTS with biases or norms,
     // else 1
     void *work;
-    // Biases, added to the products. NULL: none, else all three, placed together.
+    // Biases, added to the products. All three are NULL, or all three lie in one block of memory (place).
     const sl_weight *q_bias, *k_bias, *v_bias; // [n_heads * head_dim], [n_kv_heads * head_dim] twice
-    // RMSNorm of every query head and key head, after the biases and before RoPE. NULL: none, else both.
+    // RMSNorm of every query head and key head, after the biases and before RoPE. Both are NULL, or neither.
     const sl_weight *q_norm, *k_norm; // [head_dim]
     float norm_eps;
 } sl_qkv;
@@ -101,9 +102,9 @@ typedef struct sl_shape { // of a model
 } sl_shape;
 
 struct sl_sampling; // engine/backend/sampler.h
-struct sl_batch;    // models/arch.h: a backend does not look into it
+struct sl_batch;    // models/arch.h; a backend only passes it on
 
-// Parts of a decode step that a bench can skip, to measure what they cost.
+// Parts of a decode step. A bench skips a part to measure the time that the part takes.
 enum { SL_PART_LINEAR = 1, SL_PART_ATTENTION = 2, SL_PART_REST = 4 };
 
 typedef struct sl_backend sl_backend;
@@ -113,8 +114,9 @@ struct sl_backend {
     int is_device;    // 1: the backend's memory is not host memory
     // "avx512bf16, 4 threads, OpenBLAS 0.3.21"
     void (*describe)(const sl_backend *be, char *buf, size_t size);
-    // Called before the first weight is placed. Allocates the scratch memory that operations of this shape need, so that none
-    // fails later. SL_ERR_UNSUPPORTED with the reason, or SL_ERR_MEMORY. NULL: takes every shape, needs no scratch memory
+    // Called before the first weight is placed. Allocates the scratch memory that operations of this shape need, so that no
+    // operation fails later for lack of memory. SL_ERR_UNSUPPORTED with the reason, or SL_ERR_MEMORY. NULL: takes every shape,
+    // needs no scratch memory
     int (*prepare)(const sl_backend *be, const sl_shape *shape, sl_error *err);
     void (*free)(const sl_backend *be); // NULL: nothing to free
 
@@ -122,16 +124,16 @@ struct sl_backend {
     size_t (*free_memory)(const sl_backend *be);                 // bytes that can still be allocated
     void *(*alloc)(const sl_backend *be, size_t size);           // zeros, 256-byte aligned; NULL: out of memory
     void (*release)(const sl_backend *be, void *p, size_t size); // p may be NULL
-    // Copies `height` runs of `width` bytes within the backend's memory. Runs begin `pitch` bytes apart, in both.
+    // Copies `height` runs of `width` bytes within the backend's memory. Runs begin `pitch` bytes apart, in `to` and in `from`.
     void (*copy)(const sl_backend *be, void *to, const void *from, size_t pitch, size_t width, size_t height);
     void (*clear)(const sl_backend *be, void *p, size_t size);
     void (*upload)(const sl_backend *be, void *to, const void *from, size_t size);   // `from` may change after the call
     void (*download)(const sl_backend *be, void *to, const void *from, size_t size); // waits for all operations queued before
-    // Copies n weights of equal n_cols into one block of the backend's memory, one directly behind the other, and sets their
-    // data. Weights without data (a dummy model) get random numbers. NULL: operations read weights where the loader put them
+    // Copies n weights of equal n_cols into one block of the backend's memory, without gaps, and sets their data pointers.
+    // Weights without data (a dummy model) get random numbers. NULL: operations read weights where the loader put them
     int (*place)(const sl_backend *be, sl_weight *const *weights, int n, sl_error *err);
-    // The stream of the operations (cudaStream_t), for kernels of other folders. Makes the backend's device the calling
-    // thread's current device, which launches of those kernels need. NULL: there is no stream
+    // The stream of the operations (cudaStream_t), for kernels of other folders. Also makes the backend's device the current
+    // device of the calling thread, because a launch goes to the current device. NULL: there is no stream
     void *(*stream)(const sl_backend *be);
     int (*finish)(const sl_backend *be, sl_error *err); // SL_ERR_DEVICE: an operation failed since the last finish
 
@@ -142,7 +144,7 @@ struct sl_backend {
     void (*run_step)(const sl_backend *be, int key, void (*forward)(const struct sl_batch *batch),
                      const struct sl_batch *batch);
     void (*forget)(const sl_backend *be); // deletes all recordings
-    // Steps that are recorded from now on skip these parts (SL_PART_...). Their results mean nothing. NULL: not offered
+    // Steps that are recorded after this call skip these parts (SL_PART_...). Their results are meaningless. NULL: not offered
     void (*skip_parts)(const sl_backend *be, unsigned parts);
     // Computes the rotations (cosines and sines) of the step's rows, which all layers share.
     void (*prepare_rope)(const sl_backend *be, const sl_rope *rope, const sl_row *rows, int n_rows);
@@ -162,7 +164,7 @@ struct sl_backend {
     // out[r] = x[r] / sqrt(mean(x[r]^2) + eps) * w: activations [n_rows][w->n_cols]
     void (*rmsnorm)(const sl_backend *be, const float *x, const sl_weight *w, int n_rows, float eps, void *out);
     // out[r][o] = sum_i x[r][i] w[o][i], added to out if `accumulate`: x activations [n_rows][w->n_cols], out fp32
-    // [n_rows][w->n_rows]. position: of the first row; the others follow. Decode ignores position
+    // [n_rows][w->n_rows]. position: of the first row; row r has position + r. Decode ignores position
     void (*linear)(const sl_backend *be, const sl_weight *w, const void *x, int n_rows, sl_linear_mode mode, int position,
                    int accumulate, float *out);
     // Multiplies x by the q, k and v matrices, adds biases, norms and rotates the query and key heads (Hugging Face's

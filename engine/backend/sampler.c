@@ -1,5 +1,5 @@
-// engine/backend/sampler.c - from logits to a token. Greedy sampling scans the logits. All other sampling sorts the best
-// candidates first, because top-k, top-p and min-p each keep the beginning of that order.
+// engine/backend/sampler.c - see sampler.h. Greedy sampling scans the logits. Other sampling sorts the candidates, the best
+// first, because top-k, top-p and min-p each keep the first candidates of this order.
 #include "engine/backend/sampler.h"
 #include "engine/base/philox.h"
 
@@ -172,7 +172,7 @@ static double fill_masses(sl_sampler *s, int n, double temp) {
     return sum;
 }
 
-// Applies top-k, top-p and min-p. Returns how many sorted candidates are left.
+// Applies top-k, top-p and min-p. Returns the number of sorted candidates that remain.
 static int filter(sl_sampler *s) {
     const sl_sampling *p = &s->params;
     int n = p->top_k > 0 && p->top_k < s->n_vocab ? p->top_k : s->n_vocab;

@@ -1,4 +1,5 @@
-// engine/base/bf16.h - bfloat16 and float16 numbers: the definition of the conversions. Vector code implements them again.
+// engine/base/bf16.h - conversions between float32, bfloat16 and float16. They are the reference for the vector code and the
+// CUDA code.
 #ifndef SLEIGH_BF16_H
 #define SLEIGH_BF16_H
 

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// ---- messages: they quote the content of files and flags, which may be any bytes ----
+// ---- messages: they quote files and flags, which may contain any bytes ----
 
 // The length in bytes of the UTF-8 character at s. 0: s is not valid UTF-8, or a control character (U+0000 to U+001F, U+007F to
 // U+009F). s ends with a NUL.

@@ -1,5 +1,5 @@
-// engine/base/hash.h - FNV-1a (Fowler, Noll, Vo). It identifies contents in results, and turns a name into a key of random
-// numbers. It does not resist an attacker: a table whose keys come from a file uses tokenizer/siphash.h.
+// engine/base/hash.h - FNV-1a (Fowler, Noll, Vo). The hash identifies contents in results, and turns a name into a key of
+// random numbers. An attacker can make collisions, so a table whose keys come from a file uses tokenizer/siphash.h.
 #ifndef SLEIGH_HASH_H
 #define SLEIGH_HASH_H
 
@@ -10,14 +10,14 @@
 #define SL_FNV1A_START 0xcbf29ce484222325u // the hash of zero bytes
 #define SL_FNV1A_32_START 2166136261u      // the same for sl_fnv1a_32
 
-// Returns the hash of more bytes: `hash` is SL_FNV1A_START or the result of the previous call.
+// Continues a hash with n bytes. hash: SL_FNV1A_START, or the result for the bytes before.
 static inline uint64_t sl_fnv1a(uint64_t hash, const void *data, size_t n) {
     const unsigned char *p = (const unsigned char *)data;
     for (size_t i = 0; i < n; i++) hash = (hash ^ p[i]) * 0x100000001b3u;
     return hash;
 }
 
-// The same with 32 bits.
+// The same as sl_fnv1a with 32 bits.
 static inline uint32_t sl_fnv1a_32(uint32_t hash, const void *data, size_t n) {
     const unsigned char *p = (const unsigned char *)data;
     for (size_t i = 0; i < n; i++) hash = (hash ^ p[i]) * 16777619u;

@@ -7,7 +7,7 @@
 
 #include <jansson.h>
 
-// Loads dir/name, which must hold an object. A missing file is SL_ERR_IO; with `optional` it is no error, and *out is NULL.
+// Loads dir/name. The file must hold a JSON object. A missing file is SL_ERR_IO; with `optional`, *out is NULL instead.
 int sl_json_load(const char *dir, const char *name, int optional, json_t **out, sl_error *err);
 
 typedef struct sl_json_file {
@@ -15,7 +15,7 @@ typedef struct sl_json_file {
     json_t *root;
 } sl_json_file;
 
-// The value of a field. NULL when the field is missing or null, or when object is NULL: everywhere null means "not given".
+// The value of a field. NULL: the field is missing or null, or object is NULL. In all files, null means "not given".
 json_t *sl_json_get(const json_t *object, const char *field);
 const char *sl_json_type(const json_t *v); // the type, for messages: "a string"; "missing" when v is NULL
 

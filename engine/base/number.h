@@ -7,7 +7,8 @@
 
 enum { SL_NUMBER_TEXT = 32 };
 
-// The text of x with the fewest digits, at least 6, that strtod (strtof) reads as x. So different numbers have different texts.
+// Writes x with the fewest digits that strtod (sl_float_text: strtof) reads back as x, but at least 6. Different numbers have
+// different texts.
 static inline const char *sl_number_text(double x, char buf[SL_NUMBER_TEXT]) {
     for (int digits = 6; digits <= 17; digits++) {
         snprintf(buf, SL_NUMBER_TEXT, "%.*g", digits, x);

@@ -1,8 +1,8 @@
 // engine/base/philox.h - Philox4x32-10 (Salmon et al., SC'11): the only source of random numbers in Sleigh.
 //
-// A random number is a pure function of (seed, sequence id, position, layer, head, index, stream). It does not depend on the
-// place in a batch, the split of the work, the number of threads or earlier numbers. So every sampled result can be repeated
-// with equal bits.
+// A random number is a pure function of (seed, sequence id, position, layer, head, index, stream). The place in a batch, the
+// split of the work, the number of threads and earlier numbers do not change a random number. So every random result can be
+// repeated with equal bits.
 #ifndef SLEIGH_PHILOX_H
 #define SLEIGH_PHILOX_H
 
@@ -14,7 +14,7 @@
 #define SL_HOST_DEVICE
 #endif
 
-// The purpose of a number: the last word of the counter, so that no two purposes share numbers.
+// Streams: what a number is used for. The stream is the last word of the counter, so two uses never share numbers.
 enum {
     SL_STREAM_ATTENTION = 0,
     SL_STREAM_TOKEN = 1,
@@ -48,7 +48,7 @@ typedef struct {
     uint32_t layer, head;    // query head
 } sl_rng_id;
 
-// Number `index` of this head, uniform over 64 bits: u / 2^64 lies in [0, 1).
+// Number `index` of this head in this stream, uniform over 64 bits: u / 2^64 lies in [0, 1).
 static inline SL_HOST_DEVICE uint64_t sl_rng_u64(const sl_rng_id *id, uint32_t index, uint32_t stream) {
     sl_philox4 r = sl_philox(id->seed, id->sequence, id->position, id->layer << 16 | id->head, index, stream);
     return (uint64_t)r.v[0] << 32 | r.v[1];

@@ -1,4 +1,4 @@
-// engine/base/progress.h - how long-running functions report progress: a callback on the thread of the caller.
+// engine/base/progress.h - how long-running functions report progress: they call a function on the caller's thread.
 #ifndef SLEIGH_ENGINE_PROGRESS_H
 #define SLEIGH_ENGINE_PROGRESS_H
 

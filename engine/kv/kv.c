@@ -85,7 +85,7 @@ static int check_free(const sl_kv_pool *pool, int n, sl_error *err) {
 
 int sl_kv_reserve(sl_kv_pool *pool, sl_kv_seq *seq, int n_tokens, sl_error *err) {
     int want = (n_tokens + SL_PAGE - 1) / SL_PAGE, more = want > seq->n_pages ? want - seq->n_pages : 0;
-    // A partly filled last page that another sequence also holds is copied before it is written.
+    // If another sequence also holds the partly filled last page, the page is copied before it is written.
     int last = seq->n_tokens / SL_PAGE,
         shared = n_tokens > seq->n_tokens && seq->n_tokens % SL_PAGE && pool->refs[seq->pages[last]] > 1;
     if (n_tokens > seq->n_tokens && seq->n_tokens % SL_PAGE && !shared) pool->versions[seq->pages[last]]++;

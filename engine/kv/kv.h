@@ -1,9 +1,9 @@
 // engine/kv/kv.h - the paged KV cache: a pool of pages, the sequences that hold them, and the view that attention reads.
 //
-// A page holds SL_PAGE (256) consecutive rows of one sequence, in all layers: in each layer and KV head its K is one contiguous
-// [256][head_dim] bf16 block, and V likewise. Sequences share full pages by reference count. The pool reserves address space at
-// the start; the operating system commits memory at first touch. sl_kv_reserve takes pages before a step, never within it.
-// What attention methods keep for each page: engine/kv/kv_extras.h.
+// A page holds SL_PAGE (256) consecutive rows of one sequence, in all layers. In each layer and KV head, K of the page is one
+// contiguous [256][head_dim] bf16 block, and so is V. Sequences share full pages by reference count. The pool reserves address
+// space at the start; the operating system commits memory at first touch. sl_kv_reserve takes pages before a step, never within
+// it. What attention methods keep for each page is in engine/kv/kv_extras.h.
 #ifndef SLEIGH_KV_H
 #define SLEIGH_KV_H
 
@@ -16,15 +16,15 @@ enum { SL_PAGE = 256 }; // rows of a page; also the tile of every sampler
 typedef struct sl_kv_pool {
     const sl_backend *backend; // k and v lie in its memory
     int n_layers, n_kv_heads, head_dim, n_pages;
-    uint32_t seed;      // of the random numbers that page extras use; set it before the first sl_kv_keep
-    bf16 *k, *v;        // [n_layers][n_pages][n_kv_heads][256][head_dim]
-    int32_t *refs;      // [n_pages] number of sequences that hold the page; 0: free
-    int32_t *free;      // [n_free] ids of free pages, a stack
-    int n_free;         // pages
-    uint64_t *versions; // [n_pages] increases before rows of the page change; never 0. Tells which page extras are out of date
-    size_t n_bytes;     // of k and v together
-    struct sl_kv_extras *extras;                  // of kv_extras.c; NULL: none yet
-    void (*free_extras)(struct sl_kv_pool *pool); // set with extras: kv.c does not call kv_extras.c
+    uint32_t seed;               // of the random numbers that page extras use; set it before the first sl_kv_keep
+    bf16 *k, *v;                 // [n_layers][n_pages][n_kv_heads][256][head_dim]
+    int32_t *refs;               // [n_pages] number of sequences that hold the page; 0: free
+    int32_t *free;               // [n_free] ids of free pages, a stack
+    int n_free;                  // pages
+    uint64_t *versions;          // [n_pages] grows before rows of the page change; never 0. See kv_extras.c
+    size_t n_bytes;              // of k and v together
+    struct sl_kv_extras *extras; // of kv_extras.c; NULL: none yet
+    void (*free_extras)(struct sl_kv_pool *pool); // kv_extras.c sets this pointer, because kv.c must not call kv_extras.c
 } sl_kv_pool;
 
 typedef struct sl_kv_seq {
@@ -58,12 +58,12 @@ size_t sl_kv_bytes_per_token(int n_layers, int n_kv_heads, int head_dim);
 // Makes room for rows [0, n_tokens). If the next row lies in a page that another sequence also holds, the sequence gets a copy
 // of this page. SL_ERR_MEMORY when the pool has too few free pages; then nothing changes.
 int sl_kv_reserve(sl_kv_pool *pool, sl_kv_seq *seq, int n_tokens, sl_error *err);
-// Keeps the first n_tokens rows, and gives back the pages that hold none of them.
+// Keeps the first n_tokens rows, and releases the pages that hold no such row.
 void sl_kv_truncate(sl_kv_pool *pool, sl_kv_seq *seq, int n_tokens);
 // dst (empty) gets the first n_tokens rows of src: full pages are shared, a partly filled last page is copied. Later writes of
 // one sequence do not change rows of the other.
 int sl_kv_fork(sl_kv_pool *pool, const sl_kv_seq *src, sl_kv_seq *dst, int n_tokens, sl_error *err);
-// The same, but every page is copied.
+// The same as sl_kv_fork, but every page is copied.
 int sl_kv_copy(sl_kv_pool *pool, const sl_kv_seq *src, sl_kv_seq *dst, int n_tokens, sl_error *err);
 void sl_kv_seq_free(sl_kv_pool *pool, sl_kv_seq *seq);
 

@@ -116,14 +116,14 @@ static void build_page(const sl_kv_pool *pool, const store *s, const sl_kv_view 
                 block_of(pool, s, view->layer, view->pages[i], h));
 }
 
-// Was the block of the sequence's page number i built from the rows that the page has now?
+// Returns 1 when the block of the sequence's page number i was built from the rows that the page has now.
 static int is_built(const sl_kv_pool *pool, const store *s, const sl_kv_seq *seq, int layer, int i) {
     return s->built[(size_t)layer * pool->n_pages + seq->pages[i]] == pool->versions[seq->pages[i]];
 }
 
 static void build_on_host(const sl_kv_pool *pool, store *s, const sl_kv_seq *seq, int layer, int first, int n_full) {
     sl_kv_view view = sl_kv_view_of(pool, seq, layer, seq->n_tokens);
-    // Threads build pages in any order; a chained kind is one run of pages in order.
+    // Threads build single pages in any order. Pages of a chained kind are built in order, as one run.
     int stride = s->need.kind->chained ? n_full - first : 1, n_runs = (n_full - first) / stride;
 #pragma omp parallel for schedule(dynamic) collapse(2)
     for (int h = 0; h < pool->n_kv_heads; h++)

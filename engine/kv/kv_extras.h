@@ -1,9 +1,9 @@
-// engine/kv/kv_extras.h - page extras: what an attention method keeps for every full page beside K and V (quantised keys, norms
-// of V, channel bounds, hashes).
+// engine/kv/kv_extras.h - page extras: what an attention method keeps for every full page in addition to K and V (quantised
+// keys, norms of V, channel bounds, hashes).
 //
-// An extra is a block of bytes for each layer, page and KV head. It is built once from the rows of a full page, and sequences
-// that share the page share its extras. An extra is a kind (how to build it) and an argument of this kind; methods that need
-// the same kind and argument share the memory.
+// An extra is a block of bytes for each layer, page and KV head. The block is built once, from the rows of a full page.
+// Sequences that share a page also share the extras of the page. An extra is a kind (how to build it) and an argument of this
+// kind; methods that need the same kind and argument share the memory.
 #ifndef SLEIGH_KV_EXTRAS_H
 #define SLEIGH_KV_EXTRAS_H
 
@@ -27,15 +27,15 @@ typedef struct sl_kv_extra_kind {
     const char *name;
     int chained;                           // 1: build reads the block of the previous page
     size_t (*size)(int arg, int head_dim); // bytes of a block, a multiple of 64
-    // Data that all pages of one KV head in one layer share (random projections): its bytes, and the function that fills it. It
-    // depends on the seed of the pool, the layer and the KV head. It does not depend on a sequence or a position, because
-    // sequences share pages. NULL: no such data
+    // Data that all pages of one KV head in one layer share (random projections): the number of bytes, and the function that
+    // computes the data. The data depend on the seed of the pool, the layer and the KV head, but not on a sequence or a
+    // position, because sequences share pages. NULL: no such data
     size_t (*shared_size)(int arg, int head_dim);
     void (*share)(int arg, int head_dim, uint32_t seed, int layer, int head, void *out);
     // Builds the block of one page and KV head. k, v: [256][head_dim]. before: the block of the previous page, for a chained
     // kind; NULL for the first page.
     void (*build)(int arg, int head_dim, const bf16 *k, const bf16 *v, const void *before, const void *shared, void *out);
-    // Builds many pages on a device, with the same bits. NULL: not available on a device
+    // Builds many pages on a device, with the same bits as build. NULL: not available on a device
     void (*build_device)(const sl_kv_device_build *pages);
 } sl_kv_extra_kind;
 
@@ -46,15 +46,16 @@ typedef struct sl_kv_need { // one extra
 
 // Makes the pool keep an extra. A second call for the same extra does nothing. SL_ERR_MEMORY: no memory, or too many extras.
 int sl_kv_keep(sl_kv_pool *pool, sl_kv_need need, sl_error *err);
-// Builds an extra in one layer, for those full pages of the sequence whose block is missing or out of date. The pool must keep
-// it.
+// Builds an extra in one layer, for every full page of the sequence whose block is missing or out of date. The pool must keep
+// the extra.
 void sl_kv_build(sl_kv_pool *pool, const sl_kv_seq *seq, int layer, sl_kv_need need);
 
-// Number of pages of the view that have extras: all pages but the one of the newest row, which this step may have written.
+// Number of pages of the view that have extras: all pages except the page of the newest row. This step may have filled that
+// page, and its extras are built later.
 static inline int sl_kv_n_built(const sl_kv_view *view) {
     return (view->n_kv - 1) / SL_PAGE;
 }
-// All blocks of an extra in one layer: [n_pages][n_kv_heads][*size]. The pool must keep it.
+// All blocks of an extra in one layer: [n_pages][n_kv_heads][*size]. The pool must keep the extra.
 void *sl_kv_extra_layer(const sl_kv_pool *pool, sl_kv_need need, int layer, size_t *size);
 // The block of page number `page_index` < sl_kv_n_built(view) and KV head h. The pool must keep the extra.
 const void *sl_kv_extra(const sl_kv_view *view, sl_kv_need need, int page_index, int h);

@@ -54,7 +54,7 @@ static inline SL_HOST_DEVICE const bf16 *naive_row(naive_cache c, const bf16 *kv
     return kv + (((size_t)c.pages[j / 256] * c.n_kv_heads + kv_head) * 256 + j % 256) * c.head_dim;
 }
 
-// s_j = log2(e) / sqrt(head_dim) q . k_j: a score in log2 units, so that e^(q . k_j / sqrt(head_dim)) = 2^s_j. q: [head_dim]
+// s_j = log2(e) / sqrt(head_dim) q . k_j: a score in log2 units, with e^(q . k_j / sqrt(head_dim)) = 2^s_j. q: [head_dim]
 static inline SL_HOST_DEVICE double naive_score(naive_cache c, const bf16 *q, int head, int j) {
     const bf16 *k = naive_row(c, c.k, head, j);
     double dot = 0;
@@ -131,7 +131,8 @@ typedef struct naive_masses {
 } naive_masses;
 
 // The mass of rows 0..j in one unit for all blocks, 2^(top - 38): a block's sum is shifted by the distance of its reference
-// from `top`. Only whole prefixes of a block are shifted, so that the running mass never falls and loses less than 1 per block.
+// from `top`. The sum of a block up to a row is shifted, not each mass. So the running mass never falls, and each block loses
+// less than 1.
 static inline SL_HOST_DEVICE uint64_t naive_running_mass(naive_masses m, int j) {
     uint64_t running = 0;
     for (int b = 0; b <= j / SL_BLOCK; b++) {
@@ -142,8 +143,8 @@ static inline SL_HOST_DEVICE uint64_t naive_running_mass(naive_masses m, int j) 
     return running;
 }
 
-// The row that lies at threshold t on the line of masses: the first one whose running mass exceeds t. A row is found with
-// probability mass / total when t is uniform in [0, total). Binary search, as the running mass does not fall.
+// The row of threshold t: the first row whose running mass exceeds t. A row is found with probability mass / total when t is
+// uniform in [0, total). Binary search, as the running mass does not fall.
 static inline SL_HOST_DEVICE int naive_find_row(naive_masses m, uint64_t t) {
     int low = 0, high = m.n - 1;
     while (low < high) {
@@ -181,7 +182,7 @@ static inline SL_HOST_DEVICE double naive_sum_of_rows(naive_cache c, const int32
 // ---- take-all + PPS: attention/cuda/take_all.cuh ----
 //
 // santa-pps draws row j with S draws in all and in proportion to its size z_j = p_j |v_j|. Rows of large size would be drawn
-// more than once, so each of them is taken exactly once ("heavy"). The k = S - n_heavy draws that are left go to the other rows
+// more than once, so each of them is taken exactly once ("heavy"). The other k = S - n_heavy draws choose among the other rows
 // ("light"). With `light` the sum of the light sizes, one draw stands for the size kappa = light / k. The expected number of
 // draws of a light row is z_j / kappa, which is below 1.
 
@@ -201,8 +202,8 @@ typedef struct naive_split {
     uint64_t light; // the light rows' size
 } naive_split;
 
-// Which rows are heavy: the largest row that is still light becomes heavy as long as its size exceeds kappa. One draw is always
-// left for the light rows. size: [n]; is_heavy: [n], filled.
+// Which rows are heavy: the largest row that is still light becomes heavy as long as its size exceeds kappa. At least one draw
+// remains for the light rows. size: [n]; is_heavy: [n], filled.
 static inline SL_HOST_DEVICE naive_split naive_heavy_rows(const uint64_t *size, int n, int S, uint8_t *is_heavy) {
     naive_split split = {0, 0, 0};
     for (int j = 0; j < n; j++) is_heavy[j] = 0, split.light += size[j];
@@ -248,14 +249,14 @@ static inline SL_HOST_DEVICE void naive_take_all(const uint64_t *size, int n, in
 
 // ---- the rows of largest mass: attention/cuda/select_rows.cuh (topk) ----
 
-// How far a mass lies below 2^top, in steps of bf16 numbers: 128 steps are one octave. Equal masses have equal ranks, even in
+// The distance of a mass from 2^top, in steps of bf16 numbers: 128 steps are one octave. Equal masses have equal ranks, even in
 // blocks with different references. Masses of less than 2^(top - 64) share the last rank. -1: the mass is 0, no rank.
 static inline SL_HOST_DEVICE int naive_rank(naive_masses m, int j) {
     int one = 0x3f80, rank = (m.top - m.ref[j / SL_BLOCK]) * 128 + one - m.w[j]; // one: the bf16 number 1
     return m.w[j] == 0 ? -1 : rank < 64 * 128 ? rank : 64 * 128;
 }
 
-// 1: row j is one of the k rows of largest mass. Of equal ranks the first rows are taken.
+// 1: row j is one of the k rows of largest mass. Among rows of equal rank, the first rows are taken.
 static inline SL_HOST_DEVICE int naive_is_among_largest(naive_masses m, int k, int j) {
     int rank = naive_rank(m, j), n_before = 0;
     for (int i = 0; i < m.n; i++) {
@@ -306,7 +307,7 @@ static inline SL_HOST_DEVICE double naive_bernoulli_feature(const bf16 *q, int h
     if (norm == 0) return 0;
     double x = B * (fabs(own) / norm), whole = floor(x);
     uint64_t rest = (uint64_t)((x - whole) * 0x1p64), u = sl_rng_u64(&id, (uint32_t)d, SL_STREAM_FEATURES);
-    double count = whole + (u > UINT64_MAX - rest); // the fraction and u together reach 1: compared as integers, to be exact
+    double count = whole + (u > UINT64_MAX - rest); // adds 1 if fraction + u >= 1; comparing integers is exact
     return (own < 0 ? -norm : norm) * count / B;
 }
 
@@ -380,8 +381,8 @@ static inline SL_HOST_DEVICE size_t naive_place(const int32_t *pages, int n_kv_h
     return (((size_t)pages[position / 256] * n_kv_heads + h) * 256 + position % 256) * head_dim;
 }
 
-// ---- the same on a GPU (naive.cu): one thread per output element ----
-// Pointers are the device's. Every function returns at once.
+// ---- the same functions on a GPU (naive.cu): one thread per output element ----
+// Pointers are device pointers. Every function returns before the kernel has ended.
 
 #ifdef SLEIGH_CUDA
 #ifdef __cplusplus

@@ -80,7 +80,7 @@ static void counts(void) {
     static const struct {
         int heads, kv_heads, dim, B, iid;
     } x[] = {{8, 2, 128, 8, 0}, {3, 1, 80, 5, 0}, {4, 4, 64, 3, 1}, {8, 1, 96, 30, 0}, {8, 2, 128, 16, 1}};
-    int n = 600; // two full pages that are kept by feature, and the newest page that is read by row
+    int n = 600; // two full pages, stored by feature, and the newest page, which the kernel reads by row
     for (int i = 0; i < 5; i++)
         for (int shared = 0; shared < 2; shared++) {
             int dim = x[i].dim, group = x[i].heads / x[i].kv_heads;

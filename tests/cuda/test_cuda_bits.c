@@ -96,7 +96,7 @@ static void queued(void) {
         memcpy(once, r.out, sizeof once);
         fixture_seed(&r, 5);
         fixture_decode_queued(&r, QUEUED);
-        if (memcmp(once, r.out, sizeof once)) FAIL("%s: a step behind other steps has other bits", specs[k]);
+        if (memcmp(once, r.out, sizeof once)) FAIL("%s: a step after other steps has other bits", specs[k]);
         fixture_free(&r);
     }
     ref_cache_free(&c);

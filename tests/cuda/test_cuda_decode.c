@@ -1,10 +1,11 @@
-// tests/cuda/test_cuda_decode.c - exact decode attention on CUDA against double precision, and its promises of equal bits.
+// tests/cuda/test_cuda_decode.c - compares exact decode attention on CUDA with double precision, and checks that equal inputs
+// give equal bits.
 //
 // The bound. Rounding to bf16 changes a number by at most 2^-8 of it. A mass is rounded before it multiplies V, and the rounded
-// mass is summed. So the error of an output is at most 2^-8 sum_j p_j |v_j - out| <= 2^-7 A with A = sum_j p_j |v_j|, if all
-// roundings have the same sign. They are independent, so the test allows half of this. Rounding the output adds 2^-8 A: 2^-7 A
-// in all for one value. An fp32 score is off by up to about n 2^-24 sum_i |q_i k_i|, which is far smaller. Errors of a head's
-// values average out, so the test allows 2^-8 of the norm of a head's output.
+// mass is summed. So the error of an output is at most 2^-8 sum_j p_j |v_j - out| <= 2^-7 A with A = sum_j p_j |v_j|. This
+// bound needs roundings of one sign. They are independent, so the test allows half of the bound. Rounding the output adds 2^-8
+// A: 2^-7 A in all for one value. An fp32 score is off by up to about n 2^-24 sum_i |q_i k_i|, which is far smaller. Errors of
+// a head's values average out, so the test allows 2^-8 of the norm of a head's output.
 #include "tests/support/gpu.h"
 #include "tests/support/reference.h"
 
@@ -106,7 +107,7 @@ static void check_untouched(const char *what, const void *device, size_t size, i
     free(bytes);
 }
 
-// One call with new output memory. Checks that nothing behind the output is written, and that the workspace's counters are 0
+// One call with new output memory. Checks that nothing after the output is written, and that the workspace's counters are 0
 // again.
 static bf16 *decode(device_cache *d, int n, const int *order, const int *lengths, int max_kv) {
     size_t size = n * d->row * sizeof(bf16);

@@ -325,7 +325,7 @@ static void replay_bits(void) {
     free(last[0]), free(last[1]);
 }
 
-// A batch that is larger than all before makes buffers grow, which discards the recordings of smaller batches.
+// When a batch is larger than all earlier ones, buffers grow, and the recordings of smaller batches are discarded.
 static void batch_grows(void) {
     enum { B = 6, N = 8 };
     float *last[2];

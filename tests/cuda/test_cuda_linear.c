@@ -1,5 +1,5 @@
 // tests/cuda/test_cuda_linear.c - the linear layers of a decode step and RMSNorm on CUDA against double precision. The bits of
-// a row depend neither on the other rows nor on its place among them.
+// a row do not depend on the other rows or on the place of the row.
 #include "tests/support/gpu.h"
 #include "tests/test.h"
 
@@ -117,8 +117,8 @@ static void problem_free(problem *p) {
     free(p->w), free(p->x), free(p->residual), free(p->rope), free(p->pages), free(p->want), free(p->error);
 }
 
-// Moves the row of problem row r from `pages`, the host copy of k or v, to y [n_kv_heads][head_dim]. Its place then holds
-// 0xFFFF.
+// Moves the row of problem row r from `pages`, the host copy of k or v, to y [n_kv_heads][head_dim]. Afterwards `pages` holds
+// 0xFFFF at this place.
 static void take_kv(const problem *p, int r, bf16 *pages, float *y) {
     int position = p->position[r], page = p->pages[r * PAGES_PER_ROW + position / SL_PAGE];
     for (int h = 0; h < p->n_kv_heads; h++)
@@ -134,8 +134,8 @@ static void check_untouched(const void *data, size_t size, const char *what) {
         if (((const uint8_t *)data)[i] != 0xFF) FAIL("byte %zu of %s was written", i, what);
 }
 
-// Row i of the batch is row which[i] of the problem; y: [n_rows][n_y]. Rows of x behind the last one are NaN. The memory
-// before, behind and between the outputs must not change.
+// Row i of the batch is row which[i] of the problem; y: [n_rows][n_y]. Rows of x after the last one are NaN. The memory
+// before, after and between the outputs must not change.
 static void run(const problem *p, const int *which, int n_rows, float *y) {
     gpu_free_all();
     const int is_rope = p->end == SL_LINEAR_ROPE_APPEND, is_16 = is_rope || p->end == SL_LINEAR_SWIGLU;
@@ -183,7 +183,7 @@ static void run(const problem *p, const int *which, int n_rows, float *y) {
 
     const size_t row_size = is_16 ? 2 * n_16 : 4 * p->n_out;
     check_untouched(out, GUARD, "the space before the output");
-    check_untouched(out + GUARD + n_rows * row_size, out_size - GUARD - n_rows * row_size, "the space behind the output");
+    check_untouched(out + GUARD + n_rows * row_size, out_size - GUARD - n_rows * row_size, "the space after the output");
     for (int i = 0; i < n_rows; i++)
         for (int o = 0; o < (is_16 ? n_16 : p->n_y); o++)
             y[(size_t)i * p->n_y + o] = is_16 ? sl_bf16_to_f32(((bf16 *)(out + GUARD))[(size_t)i * n_16 + o])
@@ -306,7 +306,7 @@ static void rmsnorm(void) {
                             0);
             gpu_read(out, gpu_out, 2 * n_rows * n + 2 * GUARD);
             check_untouched(out, GUARD, "the space before the output");
-            check_untouched(out + GUARD / 2 + n_rows * n, GUARD, "the space behind the output");
+            check_untouched(out + GUARD / 2 + n_rows * n, GUARD, "the space after the output");
             for (int r = 0; r < n_rows; r++) {
                 double sum = 0;
                 for (int i = 0; i < n; i++) sum += (double)x[r * n + i] * x[r * n + i];

@@ -226,9 +226,9 @@ static double mean_error(ref_cache *c, const char *attn) {
     return sum;
 }
 
-// Compares errors with those of the published method's default, from flat to peaked attention. Flat attention has no heavy
-// rows, and the norms of Gaussian values differ by 6%: draws in proportion to p |v| then have an error that is 0.2% smaller
-// than that of draws from p, a few standard errors.
+// Compares the errors of methods with the errors of the published method's default, from flat to peaked attention. Flat
+// attention has no heavy rows, and the norms of Gaussian values differ by 6%: then draws in proportion to p |v| have an error
+// that is 0.2% smaller than the error of draws from p. This difference is a few standard errors.
 static void errors(void) {
     static const double scales[] = {0.5, 1, 2, 4};
     static const int n[] = {8192, 32768};

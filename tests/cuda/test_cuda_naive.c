@@ -47,7 +47,7 @@ static void dense(void) {
                 for (int d = i % 7; d < DIM; d += 7)
                     CHECK_NEAR(naive_dense_prefill(cache_of(&c, s), own, 0, first, i, head, d), mu[d], DOUBLES);
             }
-            for (int d = head; d < DIM; d += 5) // mu is now that of every row
+            for (int d = head; d < DIM; d += 5) // now mu is the output over all rows
                 CHECK_NEAR(naive_dense_decode(cache_of(&c, s), own, lengths[s], head, d), mu[d], DOUBLES);
         }
     free(q), free(p);
@@ -156,8 +156,8 @@ static int sort_draws(const int32_t *rows, const float *inv_pi, int n, uint64_t 
     return n_drawn;
 }
 
-// The CPU finds heavy rows by rank, the naive loop by mass. In a block far below the top, equal ranks may differ by one unit of
-// mass: where draws are of less than 64 units, the two may choose other rows (test_cuda_take_all.c).
+// The CPU finds heavy rows by rank, the naive loop by mass. In a block far below the top, masses of equal rank may differ by
+// one unit. So the two may choose different rows when a draw stands for less than 64 units (test_cuda_take_all.c).
 static void check_take_all(const sl_masses *sizes, int S, int shared, sl_rng_id id, const int32_t *rows, const float *inv_pi) {
     int n = sizes->n;
     sl_draws d = {.row = malloc(n * sizeof *d.row),
@@ -246,8 +246,8 @@ static float score_scale(int dim) { // to log2 units
     return (float)(1.4426950408889634 / sqrt(dim));
 }
 
-// Every key lies within half a step of its code. The CPU's score is the naive one but for fp32: roundings of the integer sum,
-// of what is subtracted from it, of their difference and of the result. It lies within the stated bound of the exact score.
+// Every key lies within half a step of its code. The CPU's score differs from the naive score only by fp32 roundings of the
+// integer sum, the subtracted term, the difference and the result. It lies within the stated bound of the exact score.
 static void check_quantised(int bits, int dim, uint64_t seed) {
     static const char *const isas[] = {"avx512", "avx2", "portable"};
     bf16 *k = malloc(SL_PAGE * dim * sizeof *k);
@@ -319,7 +319,7 @@ static naive_cache device_cache_of(const decode_fixture *r, int s) {
     return (naive_cache){r->args.k, r->args.v, r->rows[s].pages, g->n_heads, g->n_kv_heads, g->head_dim};
 }
 
-static size_t row_of(const decode_fixture *r) { // numbers of one sequence's queries, and of its outputs
+static size_t row_of(const decode_fixture *r) { // number of elements of one sequence's queries; the same for outputs
     return (size_t)r->c->geom.n_heads * r->c->geom.head_dim;
 }
 
@@ -522,8 +522,8 @@ static sl_rng_id rng_of(const decode_fixture *r, int s, int head) {
     return (sl_rng_id){r->rows[s].seed, r->rows[s].sequence, (uint32_t)r->rows[s].position, FIXTURE_LAYER, (uint32_t)head};
 }
 
-// From the masses that the fast kernel stored: the naive kernel's rows are those of the naive functions on the CPU and those of
-// the CPU's sampler, and the fast kernel's output is the mean of these rows.
+// Draws from the masses that the fast kernel stored. The naive kernel, the naive functions on the CPU and the CPU's sampler
+// must draw the same rows. The fast kernel's output must be the mean of these rows.
 static void check_head_draws(const decode_fixture *r, const head_memory *m, int is_systematic, int S, int s, int head) {
     sl_masses masses = fixture_masses(r, 0, s, head);
     sl_rng_id id = rng_of(r, s, head);

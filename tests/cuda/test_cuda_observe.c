@@ -25,16 +25,16 @@ static void parse_all(const char *const *names, int n, sl_attn_spec *specs) {
 
 // ---- the CPU's figures ----
 
-static const char *const judged[] = {"streaming:sink=4:window=252",
-                                     "topk:k=32",
-                                     "dense-q",
-                                     "santa-sys:S=64",
-                                     "santa-prop:S=64",
-                                     "santa-flash:S=64",
-                                     "santa-pps:S=64",
-                                     "santa-is:S=64"};
+static const char *const shadow_methods[] = {"streaming:sink=4:window=252",
+                                             "topk:k=32",
+                                             "dense-q",
+                                             "santa-sys:S=64",
+                                             "santa-prop:S=64",
+                                             "santa-flash:S=64",
+                                             "santa-pps:S=64",
+                                             "santa-is:S=64"};
 enum {
-    JUDGED = sizeof judged / sizeof *judged,
+    N_SHADOWS = sizeof shadow_methods / sizeof *shadow_methods,
     SEEDS = 8,
     LAYERS = 4,
     HEADS = 8,
@@ -50,7 +50,7 @@ typedef struct sums {
 } sums;
 
 typedef struct figures {
-    sums of[JUDGED][LAYERS];
+    sums of[N_SHADOWS][LAYERS];
     uint32_t tiles[STEPS * LAYERS * HEADS]; // of the heads of the dense run
     int n, n_records;
 } figures;
@@ -58,7 +58,7 @@ typedef struct figures {
 static void add_record(void *ctx, const sl_attn_record *r) {
     figures *f = ctx;
     const sl_attn_report *p = r->report;
-    int run = f->n_records++ / HEADS % (1 + JUDGED * SEEDS), which = (run - 1) / SEEDS;
+    int run = f->n_records++ / HEADS % (1 + N_SHADOWS * SEEDS), which = (run - 1) / SEEDS;
     CHECK_INT(r->seed, SEED + (run ? (run - 1) % SEEDS : 0));
     CHECK_INT(r->n_kv, r->position + 1);
     if (run == 0) {
@@ -74,14 +74,14 @@ static void add_record(void *ctx, const sl_attn_record *r) {
 }
 
 static void observe_run(const char *device, figures *out) {
-    sl_attn_spec shadows[JUDGED];
+    sl_attn_spec shadows[N_SHADOWS];
     model_fixture r = fixture_on(device, "dense", TOKENS + STEPS, 1);
     const sl_config *c = sl_model_config(r.model);
     CHECK(c->n_layers == LAYERS && c->n_heads == HEADS && c->n_kv_heads == KV_HEADS && c->head_dim == HEAD_DIM);
     int32_t *ids = test_ids(TOKENS + STEPS, r.n_vocab, test_seed);
     sl_session *s = model_fixture_session(&r, 3);
-    parse_all(judged, JUDGED, shadows);
-    const sl_observer o = {.fn = add_record, .ctx = out, .shadows = shadows, .n_shadows = JUDGED, .n_seeds = SEEDS};
+    parse_all(shadow_methods, N_SHADOWS, shadows);
+    const sl_observer o = {.fn = add_record, .ctx = out, .shadows = shadows, .n_shadows = N_SHADOWS, .n_seeds = SEEDS};
     CHECK_OK(sl_prefill(s, ids, TOKENS, NULL, &err), err);
     CHECK_OK(sl_engine_observe(r.engine, &o, &err), err);
     for (int i = 0; i < STEPS; i++) CHECK_OK(sl_decode(&s, 1, ids + TOKENS + i, &err), err);
@@ -119,12 +119,12 @@ static void same_figures(void) {
     observe_run("cpu", &cpu);
     observe_run("cuda", &gpu);
     CHECK_INT(gpu.n_records, cpu.n_records);
-    for (int i = 0; i < JUDGED; i++)
+    for (int i = 0; i < N_SHADOWS; i++)
         for (int layer = 0; layer < LAYERS; layer++) {
             const sums *got = &gpu.of[i][layer], *want = &cpu.of[i][layer];
-            printf("      %-28s layer %d: error %.4f, on the CPU %.4f\n", judged[i], layer, got->error / got->n,
+            printf("      %-28s layer %d: error %.4f, on the CPU %.4f\n", shadow_methods[i], layer, got->error / got->n,
                    want->error / want->n);
-            check_figures(got, want, judged[i], layer, i < EXACT);
+            check_figures(got, want, shadow_methods[i], layer, i < EXACT);
         }
     for (int i = 0; i < cpu.n; i++) same += gpu.tiles[i] == cpu.tiles[i];
     printf("      tiles: %d of %d heads have the CPU's\n", same, cpu.n);

@@ -1,4 +1,4 @@
-// tests/cuda/test_cuda_ops.c - the small kernels against double precision, on awkward sizes. The memory behind every output
+// tests/cuda/test_cuda_ops.c - the small kernels against double precision, on awkward sizes. The memory after every output
 // must stay unchanged.
 #include "tests/support/gpu.h"
 
@@ -15,13 +15,13 @@
 // A rounding to bf16 changes a value by at most 2^-8 of it. FP32 allows for a few fp32 operations before the rounding.
 static const double BF16_ROUND = 0x1p-8, FP32 = 0x1p-21;
 
-enum { GUARD = 64 }; // bytes behind an output that must keep the 0xFF of gpu_new
+enum { GUARD = 64 }; // bytes after an output that must keep the 0xFF of gpu_new
 
 static void *read_guarded(const void *from, size_t size) {
     unsigned char *to = malloc(size + GUARD);
     gpu_read(to, from, size + GUARD);
     for (int i = 0; i < GUARD; i++)
-        if (to[size + i] != 0xFF) FAIL("byte %d behind the output was written", i);
+        if (to[size + i] != 0xFF) FAIL("byte %d after the output was written", i);
     return to;
 }
 

@@ -46,8 +46,8 @@ static void ragged_batch(void) {
     check(8, 8, 80, FIXTURE_SEQS, fixture_ragged, 2, 100);
 }
 
-// The norms of the newest page are kept from step to step. After steps at earlier rows, of this page and of the page before,
-// they equal the norms that a first step computes.
+// A session stores the norms of the newest page from step to step. After steps at earlier rows, of this page and of the page
+// before, they equal the norms that a first step computes.
 static void kept_norms(void) {
     static const int n[] = {700, 513, 2049, 300, 1}, before[] = {290, 40, 39, 1};
     ref_cache c = ref_cache_new(8, 2, 128, 5, n, 2, test_seed);

@@ -32,7 +32,7 @@ typedef struct prompt {
     int32_t pages[N_PAGES]; // the first 24 belong to the sequence; the others hold NaN
     bf16 *q;                // [MAX_KV][q_stride]: the heads of a token, then NaN
     bf16 *k, *v;            // [N_PAGES][N_KV_HEADS][256][head_dim]
-    bf16 *cut;              // k or v, with NaN behind the last row
+    bf16 *cut;              // k or v, with NaN after the last row
     bf16 *d_q, *d_out, *d_k, *d_v;
     int32_t *d_pages;
     bf16 *out; // [GUARD + MAX_KV * n_heads * head_dim + GUARD]
@@ -107,7 +107,7 @@ static void run(prompt *p, int first, int n_tokens, bf16 *out) {
     p->kernel(&args);
 }
 
-// Runs the tokens, checks the sentinels before and behind the output, and reads the output to p->out + GUARD.
+// Runs the tokens, checks the sentinels before and after the output, and reads the output to p->out + GUARD.
 static void run_checked(prompt *p, int first, int n_tokens) {
     size_t n = (size_t)n_tokens * p->geom.n_heads * p->geom.head_dim;
     upload(p, p->d_k, p->k, first + n_tokens), upload(p, p->d_v, p->v, first + n_tokens);
@@ -212,7 +212,8 @@ static void large_scores(void) {
     on_every_kernel(check_large_scores, 2, 100);
 }
 
-// A prompt whole, and in chunks that begin anywhere in a tile. Rows after a chunk do not exist when the chunk runs.
+// Compares a whole prompt with chunks that begin at any place in a tile. Rows after a chunk do not exist yet when the chunk
+// runs.
 static void check_chunks(prompt *p) {
     static const int chunks[] = {1, 127, 128, 300, 444, 64, 7, 1000, 513};
     size_t row = (size_t)p->geom.n_heads * p->geom.head_dim;

@@ -93,8 +93,8 @@ static sl_sampling settings(float temp, int top_k, float top_p, float min_p) {
     return (sl_sampling){.temp = temp, .top_k = top_k, .top_p = top_p, .min_p = min_p, .repeat_penalty = 1, .seed = 17};
 }
 
-// Kinds of logits: normal; peaked as those of a model (a few far above the others); few distinct values; all equal; rising;
-// falling; of all magnitudes; half of them banned.
+// Kinds of logits: normal; peaked, as a model's logits are (a few far above the others); few distinct values; all equal;
+// rising; falling; of all magnitudes; half of them banned.
 enum { NORMAL, PEAKED, TIED, EQUAL, RISING, FALLING, WIDE, BANNED, N_KINDS };
 static void fill(float *x, int n, int kind, uint64_t *state) {
     for (int i = 0; i < n; i++) {

@@ -13,7 +13,7 @@ static const char *const specs[] = {"topk:k=128", "topp:p=0.9", "streaming:sink=
                                     "random:S=100"};
 enum { N_SPECS = sizeof specs / sizeof *specs };
 
-// Scores that are equal, flat, peaked, and such that one row has nearly all the mass.
+// Scores that are equal, flat or peaked, and scores that give one row nearly all the mass.
 static void all_lengths(void) {
     static const int all[] = {1, 31, 32, 33, 255, 256, 257, 1000, 8192, 32768, 32769};
     static const double scales[] = {0, 1, 4, 30};
@@ -59,7 +59,7 @@ static void budgets(void) {
         for (int scale = 0; scale < 2; scale++) fixture_try(all[i], 4, 1, 64, 1, &n, 1.5 * scale);
 }
 
-// The masses that quest stores are those of the bounds.
+// quest must store the masses of the bounds.
 static void bounds(void) {
     static const int lengths[] = {1, 255, 256, 257, 3000}, dims[] = {64, 80, 96, 128};
     for (int d = 0; d < 4; d++) {

@@ -36,7 +36,7 @@ static struct {
     void *ws[N_METHODS], *stats;
     bf16 *out;             // [N_METHODS][REPEATS][LAYERS][ROW], in device memory
     bf16 *q;               // [LAYERS][ROW], in device memory
-    const bf16 *k[LAYERS]; // [n_pages][KV_HEADS][256][DIM], lent by the engine
+    const bf16 *k[LAYERS]; // [n_pages][KV_HEADS][256][DIM], memory of the engine
     const bf16 *v[LAYERS]; //
     const sl_row *rows;    // likewise
 } spy;

@@ -95,8 +95,7 @@ static void linear(void) {
     restore();
 }
 
-// Equal bits. Decode: a row alone and among others, with many threads and 1. Prefill: whole and in chunks, with many threads
-// and 1.
+// Checks equal bits. Decode: a row alone and in a batch. Prefill: a whole prompt and chunks. Both with many threads and with 1.
 static void linear_bits_of(const char *isa, int N) {
     enum { ROWS = 150, OUTS = 200, FIRST = 300 };
     const sl_backend *be = backend_of(isa, 0);

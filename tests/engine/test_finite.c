@@ -109,7 +109,7 @@ static void try_batch(const char *device, const char *attn, int by_prompt) {
     close_batch(&b);
 }
 
-// A weight behind the last key is NaN: all keys are finite, the logits are not.
+// A weight after the last layer's keys is NaN: all keys are finite, but the logits are not.
 static void try_last_norm(const char *device) {
     batch b = open_batch(broken_model("model.norm.weight", -1), device, "dense", (int[]){-1, -1, -1});
     int32_t ids[B];
@@ -128,7 +128,7 @@ static void last_norm_cpu(void) {
     try_last_norm("cpu");
 }
 
-// Methods that skip the row of NaN would decode on. The logits of the row's own step are refused.
+// A method that skips the row of NaN has finite logits in later steps. But the step that appends the row must fail.
 static void unread_row_cpu(void) {
     try_batch("cpu", "streaming:sink=1:window=8", 0);
 }

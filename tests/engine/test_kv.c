@@ -129,7 +129,7 @@ static void copy_on_write(void) { // truncates within a shared page, then append
     check_rows(&pool, &b, 300, 400, 7);
     CHECK_INT(pool.n_free, 0);
     sl_kv_truncate(&pool, &a, 100);
-    CHECK_INT(pool.n_free, 1); // no other sequence held a's second page any more
+    CHECK_INT(pool.n_free, 1); // no other sequence holds a's second page
     sl_kv_seq_free(&pool, &a), sl_kv_seq_free(&pool, &b);
     CHECK_INT(pool.n_free, 3);
     sl_kv_pool_free(&pool);
@@ -209,7 +209,7 @@ static void extras_built_anew(void) {
     sl_kv_seq a = {0}, b = {0};
     append(&pool, &a, 768, 1);
     check_extras(&pool, &a, 3);
-    sl_kv_truncate(&pool, &a, 300); // within the second page: the rows behind are written again, in place
+    sl_kv_truncate(&pool, &a, 300); // within the second page: rows 300 to 511 are written again, in place
     append(&pool, &a, 768, 3);
     check_extras(&pool, &a, 2);
     sl_kv_truncate(&pool, &a, 512); // at the end of a page: no row of the page changes

@@ -2,7 +2,7 @@
 //
 // A case puts a probe in the place of one vector kernel, runs sl_step or sl_prefill on the embedded model, and takes the
 // backtrace of the probe's first call. addr2line turns the addresses into functions and files, inlined functions included. The
-// page must name every function from the entry down to the kernel, in this order, and no other.
+// page must name every function between the entry and the kernel, in the order of the calls, and no other function.
 #include "attention/cpu_kernels.h"
 #include "engine/sleigh.h"
 #include "tests/support/models.h"
@@ -21,7 +21,7 @@ enum { MOST_FRAMES = 64, MOST_LINES = 128, PROMPT = 300, PROMPT_SEED = 17, WHY =
 
 typedef struct frame {
     char function[80], file[200];
-    int may_vanish; // of the page: the call below is the function's last, so that an optimiser may reuse the frame
+    int may_vanish; // of the page: the next call is the last action of the function, so an optimiser may reuse the frame
 } frame;
 
 typedef struct path {
@@ -116,7 +116,7 @@ static path trace(const char *entry, const void *kernel) {
     dl_iterate_phdr(find_program, &here);
     CHECK(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
     at = snprintf(command, sizeof command, "addr2line -f -i -e '%s' 0x%zx", self, (size_t)((uintptr_t)kernel - here.base));
-    for (int i = 0; i < n_addresses; i++) { // a return address lies behind the call
+    for (int i = 0; i < n_addresses; i++) { // a return address lies after the call
         uintptr_t call = (uintptr_t)addresses[i] - 1;
         if (call >= here.first && call < here.end)
             at += snprintf(command + at, sizeof command - at, " 0x%zx", (size_t)(call - here.base));
@@ -259,7 +259,7 @@ static void wrong_pages_are_found(void) {
     }
 }
 
-// The functions of every drawn path stand in the files that the page names. This is all that is checked of the path on a GPU.
+// The functions of every drawn path stand in the files that the page names. For the path on a GPU there is no other check.
 static void functions_stand_in_their_files(void) {
     static const char *const titles[] = {"step on the CPU", "prefill on the CPU", "step on CUDA", "prefill on CUDA"};
     need_addr2line();

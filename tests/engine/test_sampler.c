@@ -131,8 +131,8 @@ static void check_support(sl_sampling p, const float *logits, const int *want, i
     sl_sampler_free(s);
 }
 
-// Targets that are reached exactly. Top-p: of 8 equal masses, k masses reach k / 8 of the sum; the lowest ids come first.
-// Min-p: a mass of exactly min-p times the largest one stays.
+// Checks sums that equal their target exactly. Top-p: of 8 equal masses, k masses reach k / 8 of the sum; the lowest ids come
+// first. Min-p: a mass of exactly min-p times the largest one stays.
 static void exact_ties(void) {
     float logits[VOCAB];
     int ids[VOCAB];

@@ -62,7 +62,7 @@ static void step_is_sample_and_decode(void) {
                                           "santa-pps:S=24:budget=variance"}; // the last method keeps a state
     enum { STEPS = 6, EOS = 1009 };
     for (size_t m = 0; m < sizeof methods / sizeof *methods; m++) {
-        const sl_logit_bias end = {EOS, 14}; // sampled now and then
+        const sl_logit_bias end = {EOS, 14}; // so that an end token is sampled sometimes
         sl_sampling params[B];
         for (int i = 0; i < B; i++) params[i] = sl_sampling_default(), params[i].seed = 5 + i;
         params[0].temp = 0;

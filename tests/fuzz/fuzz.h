@@ -32,8 +32,8 @@ const char *fuzz_path(const char *name); // fuzz_dir()/name; valid until the nex
 void fuzz_write(const char *name, const char *data, size_t n);
 void fuzz_remove(const char *name);
 // Writes the input as files of fuzz_dir(). The input begins with the text of `first`, and a line "%%NAME" begins another file.
-// The list of names ends with NULL. Text after a name that is not in the list is left out. Files of the list that the input
-// does not hold are removed.
+// The list of names ends with NULL. Text after a name that is not in the list is dropped. Files of the list that are not in the
+// input are deleted.
 void fuzz_files(const char *data, size_t n, const char *first, const char *const *names);
 void fuzz_remove_files(const char *const *names);
 

@@ -20,7 +20,7 @@ static int same_values(const sl_attn_method *m, const double *a, const double *b
     return 1;
 }
 
-// A specification that is formatted and parsed again is the same.
+// Formats a specification and parses the text again. The result must be the same specification.
 static void check_spec(const sl_attn_spec *spec) {
     char name[CLI_ATTN_NAME], again[CLI_ATTN_NAME];
     sl_attn_spec back;

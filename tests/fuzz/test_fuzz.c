@@ -25,7 +25,8 @@ void fuzz_failed(const char *file, int line, const char *what, const char *found
     test_fail(file, line, "%s: %s does not hold: %s", input, what, found);
 }
 
-// Runs the whole file and 16 shorter prefixes. Each has memory of exactly its size, so that a read past the end faults.
+// Runs the complete file and 16 prefixes of it. The memory has exactly the size of the input, so that a read past the end
+// faults.
 static void run_file(const fuzz_target *target) {
     enum { MOST = 4096, CUTS = 16 };
     static char data[MOST];

@@ -197,7 +197,7 @@ static void write_header_length(uint64_t n, size_t size) {
     CHECK(!fclose(f));
 }
 
-static void header_lengths(void) { // the file ends at the end of a page, so that a read behind it faults
+static void header_lengths(void) { // the file ends at the end of a page, so that a read after it faults
     enum { SIZE = 4096, MIB = 1 << 20, LARGE = 102 * MIB };
     static const uint64_t beyond[] = {SIZE - 7,       SIZE - 6,          SIZE - 5,       SIZE - 4,   SIZE - 3,
                                       SIZE - 2,       SIZE - 1,          SIZE,           SIZE + 1,   INT32_MAX,
@@ -280,7 +280,7 @@ static void surrogates(void) {
     }
 }
 
-// A mutated file either opens, and then every byte can be read, or is refused. Sanitizers find reads outside the mapping.
+// A mutated file is refused, or it opens and every byte of its tensors can be read. Sanitizers find reads outside the mapping.
 static void fuzz(void) {
     enum { ROUNDS = 4000 };
     unsigned char base[8 + 512 + 28], file[sizeof base];

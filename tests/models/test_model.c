@@ -127,7 +127,8 @@ static void seeds_and_threads(void) {
     }
 }
 
-static void decode_agrees_with_prefill(void) { // token by token and all at once, the logits differ by rounding only
+// Tokens decoded one by one and tokens prefilled together give logits that differ by rounding only.
+static void decode_agrees_with_prefill(void) {
     enum { N = 400, FROM = 250 };
     model_fixture r = fixture_open("models/tiny", "dense", 1024, 1, 0, 0, 0);
     int32_t *ids = test_ids(N, r.n_vocab, test_seed);
@@ -191,8 +192,7 @@ static void context_overflow(void) {
     free(ids);
 }
 
-// A method that counts the steps of its sequence and layer in its state, which shows when the engine clears the state. It
-// attends densely.
+// A dense method whose state counts the steps of a sequence and layer. The count shows when the engine clears the state.
 static const sl_attn_ops *dense_ops;
 static uint32_t last_count; // of layer 0
 
@@ -288,8 +288,8 @@ static void state_after_a_parameter_change(void) {
     model_fixture_close(&r);
 }
 
-// When tokens were prefilled since the last decode step, the remembered output of that step is not the previous step's, and the
-// method must not plan with it. A fork has the same rows, the same sequence and an empty state, so it gives equal bits. One
+// When tokens were prefilled since the last decode step, the stored output does not belong to the previous step, and the method
+// must not plan with this output. A fork has the same rows, the same sequence and an empty state, so it gives equal bits. One
 // step later the method plans with its output, so a fork gives other bits.
 static void state_after_a_prefill(void) {
     static const char *const methods[] = {"santa-pps:S=24:budget=variance", "santa:S=24:budget=variance"};
@@ -491,11 +491,11 @@ static void observer_same_state(void) {
 }
 
 // Recomputes the observer's figures for santa-sys from the outputs of the public operations of santa-sys and dense.
-static sl_attn_spec judged_spec;
-static float judged[8][64][3]; // [layer][head] error, cosine, bias of the last step
-static uint32_t judged_tiles[8][64];
+static sl_attn_spec recomputed_spec;
+static float recomputed[8][64][3]; // [layer][head] error, cosine, bias of the last step
+static uint32_t recomputed_tiles[8][64];
 
-// The tiles that hold 90% of a head's mass, computed from K: adds the largest tile until the sum reaches 90%.
+// The fewest tiles that hold 90% of a head's mass, computed from K: adds the largest remaining tile until the sum reaches 90%.
 static uint32_t tiles_of(const sl_attn_decode_args *a, int head) {
     const sl_kv_view *kv = &a->seqs[0].kv;
     int dim = a->geom->head_dim, h = head / (a->geom->n_heads / a->geom->n_kv_heads);
@@ -516,13 +516,13 @@ static uint32_t tiles_of(const sl_attn_decode_args *a, int head) {
     }
 }
 
-static size_t judged_workspace(const sl_attn_geom *g, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv) {
+static size_t recomputed_workspace(const sl_attn_geom *g, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv) {
     size_t a = counting_workspace(g, spec, n_seqs, n_tokens, n_kv),
-           b = judged_spec.method->cpu->workspace(g, &judged_spec, n_seqs, n_tokens, n_kv);
+           b = recomputed_spec.method->cpu->workspace(g, &recomputed_spec, n_seqs, n_tokens, n_kv);
     return a > b ? a : b;
 }
 
-static void judged_decode(const sl_attn_decode_args *args) {
+static void recomputed_decode(const sl_attn_decode_args *args) {
     static float mu[64 * 256];
     const sl_attn_spec dense = {.method = sl_attn_find("dense")};
     const sl_attn_geom *g = args->geom;
@@ -534,8 +534,8 @@ static void judged_decode(const sl_attn_decode_args *args) {
     a.spec = &dense, a.seqs = &query, a.stats = &unused, a.reports = NULL;
     dense_ops->decode(&a);
     a = *args;
-    a.spec = &judged_spec;
-    judged_spec.method->cpu->decode(&a);
+    a.spec = &recomputed_spec;
+    recomputed_spec.method->cpu->decode(&a);
     for (int h = 0; h < g->n_heads; h++) {
         const float *x = args->seqs[0].out + h * g->head_dim, *m = mu + h * g->head_dim;
         double gap = 0, mm = 0, xx = 0, xm = 0;
@@ -543,35 +543,35 @@ static void judged_decode(const sl_attn_decode_args *args) {
             gap += ((double)x[d] - m[d]) * ((double)x[d] - m[d]);
             mm += (double)m[d] * m[d], xx += (double)x[d] * x[d], xm += (double)x[d] * m[d];
         }
-        float *to = judged[args->layer][h];
-        judged_tiles[args->layer][h] = tiles_of(args, h);
+        float *to = recomputed[args->layer][h];
+        recomputed_tiles[args->layer][h] = tiles_of(args, h);
         to[0] = (float)sqrt(gap / mm), to[1] = (float)(xm / sqrt(xx * mm)), to[2] = (float)(xm / mm - 1);
     }
 }
 
 static void observer_error(void) {
-    static const sl_attn_ops ops = {.workspace = judged_workspace, .decode = judged_decode};
+    static const sl_attn_ops ops = {.workspace = recomputed_workspace, .decode = recomputed_decode};
     static const sl_attn_method method = {
-        .name = "judged", .summary = "test", .source = "test", .mean = SL_MEAN_EXACT, .cpu = &ops};
+        .name = "recomputed", .summary = "test", .source = "test", .mean = SL_MEAN_EXACT, .cpu = &ops};
     witness w = {0};
     dense_ops = sl_attn_find("dense")->cpu;
-    CHECK_OK(sl_attn_parse("santa-sys:S=16", &judged_spec, &err), err);
+    CHECK_OK(sl_attn_parse("santa-sys:S=16", &recomputed_spec, &err), err);
     model_fixture r = fixture_open("models/tiny", "dense", 1400, 1, 0, 0, 11);
     int32_t *ids = test_ids(1300, r.n_vocab, test_seed);
     set_plan(&r, &(sl_attn_spec){.method = &method});
     sl_session *s = model_fixture_session(&r, 0);
     CHECK_OK(sl_prefill(s, ids, 1300, NULL, &err), err);
-    observe(&r, &w, 1, &judged_spec, 1, 1);
+    observe(&r, &w, 1, &recomputed_spec, 1, 1);
     CHECK_OK(sl_decode(&s, 1, ids, &err), err);
     double sum = 0;
     int spread = 0;                 // heads whose mass lies in several tiles
     for (int i = 0; i < w.n; i++) { // running method and shadow have the same method and seed
-        const float *want = judged[w.at[i].record.layer][w.at[i].record.head];
+        const float *want = recomputed[w.at[i].record.layer][w.at[i].record.head];
         CHECK_NEAR(w.at[i].report.error, want[0], 1e-6);
         CHECK_NEAR(w.at[i].report.cosine, want[1], 1e-6);
         CHECK_NEAR(w.at[i].report.bias, want[2], 1e-6);
         sum += want[0];
-        CHECK_INT(w.at[i].report.tiles, judged_tiles[w.at[i].record.layer][w.at[i].record.head]);
+        CHECK_INT(w.at[i].report.tiles, recomputed_tiles[w.at[i].record.layer][w.at[i].record.head]);
         spread += w.at[i].report.tiles > 1;
     }
     CHECK(sum > 0 && spread > 0 && spread < w.n);
@@ -585,7 +585,8 @@ static void observer_error(void) {
     free(ids), free(w.at);
 }
 
-static void observer_state(void) { // truncate clears it; each seed has its own; the running method keeps its state
+// Truncating clears the states of shadows. Each seed has a separate state. The running method's state stays.
+static void observer_state(void) {
     static const sl_attn_ops ops = {.workspace = counting_workspace, .decode = counting_decode, .state = counting_state};
     static const sl_attn_method counting = {.name = "counting",
                                             .summary = "test",

@@ -60,7 +60,7 @@ static void check_bytes(const sl_model_weights *w, const sl_tensors *tensors) {
     CHECK_INT(sl_model_weights_decode_bytes(w), c->tied ? all : all - embed);
 }
 
-// What one operation reads together lies in one block, and nothing else does.
+// Each block holds the weights that one operation reads together, and no other weight.
 static void check_layout(const sl_model_weights *w) {
     static const char *const joined[][2] = {
         {"self_attn.q_proj", "self_attn.k_proj"}, {"self_attn.k_proj", "self_attn.v_proj"}, {"mlp.gate_proj", "mlp.up_proj"}};

@@ -1,9 +1,9 @@
 // tests/support/counters.h - computes which rows a method draws from the documented counter of its random numbers: key (seed,
-// sequence), counter (position, layer << 16 | head, index, stream). For methods on the CPU and on a GPU.
+// sequence), counter (position, layer << 16 | head, index, stream). Tests of the CPU and of a GPU use it.
 //
 // Every score is 0, so every row has the same mass, size and proposal on every device, and the uniform number of a draw gives
 // the row. The value of a row holds the index of the row in its tile. Every tile uses other channels. So the output shows which
-// rows were drawn.
+// rows the method drew.
 #ifndef SLEIGH_TEST_COUNTERS_H
 #define SLEIGH_TEST_COUNTERS_H
 

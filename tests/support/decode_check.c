@@ -45,7 +45,7 @@ static void build_extras(decode_fixture *r) {
     free(pages);
 }
 
-// What decode leaves in its workspace: nothing (0), masses (1), or masses and sizes (2).
+// The arrays that decode stores in the workspace: none (0), masses (1), masses and sizes (2).
 static int count_stored(const sl_attn_spec *spec) {
     sl_composition c = sl_composition_of(spec);
     if (!c.propose->score || (!c.draw && c.propose != &sl_propose_quantised)) return 0;
@@ -101,7 +101,7 @@ decode_fixture fixture_new(ref_cache *c, const char *attn, uint32_t seed) {
                                         .ws = gpu_zero(ops->workspace(g, &r.spec, c->n_seqs, 1, r.max_kv)),
                                         .keeps_masses = 1};
     build_extras(&r);
-    gpu_sync("page extras"); // a step may read them before an earlier kernel has ended
+    gpu_sync("page extras"); // because a step may read the extras before an earlier kernel has ended
     r.out = malloc(n_q * sizeof *r.out);
     for (int i = 0; i < r.n_stored; i++) r.mass[i] = malloc(n_masses(&r) * sizeof *r.mass[i]);
     if (r.n_stored) r.stored = malloc(n_masses(&r) * SL_BLOCK * sizeof *r.stored);
@@ -237,7 +237,7 @@ double *fixture_scores(decode_fixture *r, int s, int kv_head) {
     return out;
 }
 
-// Makes sizes from masses. Their block masses must be those that the GPU stored.
+// Computes sizes from masses, and checks the sums of the blocks against the sums that the GPU stored.
 static void make_sizes(const decode_fixture *r, int s, int head, const uint64_t *packed, sl_masses *masses) {
     size_t n_blocks = masses->n_blocks;
     bf16 *norm = malloc(masses->n * sizeof *norm), *w = malloc(n_blocks * SL_BLOCK * sizeof *w);
@@ -287,8 +287,8 @@ void fixture_masses_free(sl_masses *masses) {
     free(masses->stored), free(masses->ref), free(masses->cum);
 }
 
-// A stored mass is 2^(score - ref), rounded by 2^-8 at most, of a score that is off by the last bits of fp32: another 2^-8. The
-// reference of a block is its largest score, rounded up.
+// A stored mass is 2^(score - ref). Its rounding has a relative error of at most 2^-8, and the fp32 error of the score adds at
+// most another 2^-8. The reference of a block is the largest score of the block, rounded up.
 static void check_masses(decode_fixture *r, int which, int s, int head, const double *score) {
     sl_masses masses = fixture_masses(r, which, s, head);
     for (int b = 0; b < masses.n_blocks; b++) {
@@ -414,8 +414,8 @@ static void drawn_head_free(drawn_head *h) {
 
 // ---- the check ----
 
-// The allowed error of a head's output, as a share of the sum of the sizes of its rows; rounding the output to bf16 comes in
-// addition.
+// The allowed error of a head's output, as a share of the sum of the sizes of its rows, without the rounding of the output to
+// bf16.
 // - fp32 sums of stored masses: 2^-24 per row.
 // - masses from scores of at most a few hundred octaves, which are fp32 sums: 2e-5, doubled.
 // - santa-is: its scores are sums of products that are up to 2^5 times as large: 2^-12, doubled. The same for dense-q, which
@@ -469,7 +469,7 @@ static void count(const decode_fixture *r, const sl_group *group, const drawn_he
         want->v_rows += heads[h].draws.n;
         if (stages.draw) want->samples += heads[h].draws.n_draws; // without a draw stage all rows are taken, none is drawn
     }
-    if (!r->stats.v_distinct) return; // samplers gather and count a row as often as they draw it
+    if (!r->stats.v_distinct) return; // samplers read and count a row once per draw
     want->v_distinct += distinct;
     want->k_rows += propose->exact ? n_kv : refined + (propose->needs ? newest : 0);
     want->bytes += propose->bytes(group) + (size_t)(refined + distinct) * r->c->geom.head_dim * sizeof(bf16);
@@ -477,8 +477,8 @@ static void count(const decode_fixture *r, const sl_group *group, const drawn_he
     if (stages.draw && stages.draw->needs && stages.draw->needs(&r->spec, &norms)) want->bytes += n_kv * sizeof(bf16);
 }
 
-// Methods that take all rows and store no masses: the CPU's output, except that masses and output are rounded to bf16, 2^-9
-// each.
+// For methods that take all rows and store no masses. The output is the CPU's output, except that masses and output are rounded
+// to bf16: 2^-9 each.
 static void check_unstored(decode_fixture *r) {
     const sl_attn_geom *g = &r->c->geom;
     char attn[128];

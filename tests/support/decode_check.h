@@ -1,6 +1,6 @@
 // tests/support/decode_check.h - compares a decode method on a GPU with the CPU's stages. The stored masses must agree with the
-// proposal's scores. Then the CPU draws rows from the masses that the GPU stored, and the GPU's output must be what these rows
-// give in double precision.
+// proposal's scores. Then the CPU draws rows from the masses that the GPU stored. The GPU's output must equal the output that
+// these rows give in double precision.
 #ifndef SLEIGH_TEST_DECODE_CHECK_H
 #define SLEIGH_TEST_DECODE_CHECK_H
 
@@ -13,7 +13,7 @@ enum { FIXTURE_LAYER = 3, FIXTURE_SEQS = 16 };
 extern const int fixture_ragged[FIXTURE_SEQS]; // lengths of a batch, on both sides of page and chunk borders
 
 typedef struct decode_fixture {
-    ref_cache *c; // lent; fixture_new rounds its queries to bf16
+    ref_cache *c; // belongs to the caller; fixture_new rounds its queries to bf16
     sl_attn_spec spec;
     int max_kv, group, n_pairs; // n_pairs: pairs of a sequence and a KV head
     int n_stored;               // 0: nothing; 1: masses; 2: masses and sizes
@@ -25,7 +25,7 @@ typedef struct decode_fixture {
     uint64_t *mass[2];          // block masses and sizes: [n_pairs][group][max_blocks], packed as in score_keys.cuh
     bf16 *stored;               // masses: [n_pairs][max_blocks][group][32]
     sl_attn_stats stats;        // of the last fixture_launch
-    int n_compared, n_off_by_1; // masses that fixture_check_masses compared; those that are not the nearest bf16
+    int n_compared, n_off_by_1; // masses that fixture_check_masses compared; masses of these that are not the nearest bf16
 } decode_fixture;
 
 // Builds page extras on both devices, of all pages except the newest one of each sequence. Device memory that was not written
@@ -36,7 +36,8 @@ void fixture_upload_rows(decode_fixture *r);          // after a change of r->ro
 void fixture_seed(decode_fixture *r, uint32_t seed);  // sets the seed and clears the state of the step before
 void fixture_decode(decode_fixture *r);               // one step
 void fixture_decode_queued(decode_fixture *r, int n); // the same step n times; waits for the last one only
-void fixture_launch(decode_fixture *r); // one step; reads what it stored and counted, and checks that the counters are 0 again
+// Runs one step, reads its masses, outputs and counts, and checks that the counters are 0 again.
+void fixture_launch(decode_fixture *r);
 void fixture_decode_alone(decode_fixture *r, int s); // one step of sequence s only; its output goes to out[0]
 void fixture_check(decode_fixture *r);               // after fixture_launch: checks every head's output, and the counts
 void fixture_check_masses(decode_fixture *r);        // after fixture_launch: compares stored masses with the scores
@@ -47,8 +48,8 @@ double fixture_error(const decode_fixture *r, int s, int head, double *mu);
 // are the sums of the stored masses.
 sl_masses fixture_masses(const decode_fixture *r, int which, int s, int head);
 void fixture_masses_free(sl_masses *masses);
-// The proposed scores of a KV head in log2 units: [group][units], from malloc. Exact scores are in double precision; others are
-// the CPU's.
+// The proposed scores of a KV head in log2 units: [group][units], from malloc. Exact scores are computed in double precision,
+// other scores by the CPU's code.
 double *fixture_scores(decode_fixture *r, int s, int kv_head);
 
 // Makes a fixture for `attn`, launches one step and makes all checks above.

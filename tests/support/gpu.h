@@ -1,5 +1,6 @@
 // tests/support/gpu.h - device memory for tests of CUDA kernels. A file with GPU cases compiles without CUDA too: the functions
-// of its cases are within #ifdef SLEIGH_CUDA, and GPU_CASE keeps the names of the cases, so that they are counted as skipped.
+// of its cases are within #ifdef SLEIGH_CUDA, and GPU_CASE lists the names of the cases in both builds, so that the runner
+// counts the cases as skipped.
 #ifndef SLEIGH_TEST_GPU_H
 #define SLEIGH_TEST_GPU_H
 
@@ -15,8 +16,8 @@
 #define TWO_GPUS_CASE(NAME, FN)                                                                                                \
     { NAME, NEEDS_GPU | NEEDS_WHOLE_GPU | NEEDS_TWO_GPUS, FN }
 
-// Each of these functions fails the case when CUDA returns an error. The runner calls gpu_free_all after each case, which frees
-// the memory.
+// Each of these functions fails the case when CUDA returns an error. After each case, the runner frees the memory with
+// gpu_free_all.
 void *gpu_new(size_t size);                             // filled with 0xFF: NaN as bf16 and fp32
 void *gpu_zero(size_t size);                            // filled with 0
 void *gpu_copy(const void *data, size_t size);          // a device copy of host memory

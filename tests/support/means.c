@@ -31,7 +31,7 @@ static int problem_row(int problem, int j, uint64_t *rng, double v[MEANS_DIM]) {
         size = exp2(-octaves / 2 + test_normal(rng));
         for (int d = 0; d < MEANS_DIM; d++) v[d] *= size;
         break;
-    case 3: // one row has most of the mass, the others point elsewhere; on rows without mass, 3-bit keys err by octaves
+    case 3: // one row has most of the mass, other values differ in direction; on rows without mass, 3-bit keys err by octaves
         octaves = j == 333 ? 10 : j % 100 == 7 ? -30 : octaves;
         for (int d = 0; d < MEANS_DIM; d++) v[d] *= j == 333 ? 1 : d % 2 ? 3 : -1;
         break;
@@ -49,8 +49,8 @@ static int problem_row(int problem, int j, uint64_t *rng, double v[MEANS_DIM]) {
     return (int)rint(octaves);
 }
 
-// q such that q.k / sqrt(dim) is `c` octaves for a key with c in its first three channels: sqrt(dim) ln 2 as a sum of three
-// bf16 numbers, exact within 2^-24.
+// Makes a q for which q.k / sqrt(dim) is `c` octaves when a key has c in the first three channels. The three numbers of q are
+// bf16, and their sum is sqrt(dim) ln 2 within 2^-24.
 static void unit_query(float *q) {
     double left = sqrt(MEANS_DIM) * log(2);
     memset(q, 0, MEANS_DIM * sizeof *q);

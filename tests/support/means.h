@@ -1,9 +1,9 @@
 // tests/support/means.h - compares the mean of a method's output with dense attention. Problems that show a wrong estimator,
 // and the test of the mean, for methods on the CPU (test_means.c) and on a GPU (test_cuda_means.c).
 //
-// Every score is an integer number of octaves, so stored masses (bf16) are exact, and an unbiased method must have the mean mu
-// of double precision: no rounding hides a bias. All query heads of a problem have the same query. Each is a replicate with
-// other random numbers.
+// Every score is an integer number of octaves, so stored masses (bf16) are exact, and no rounding hides a bias. The mean of an
+// unbiased method must be mu, computed in double precision. All query heads of a problem have the same query, but other random
+// numbers: each head is a replicate.
 #ifndef SLEIGH_TEST_MEANS_H
 #define SLEIGH_TEST_MEANS_H
 
@@ -41,8 +41,9 @@ typedef struct means_verdict {
 // rounding: relative to |mu|, the largest effect of the output format on a mean.
 means_verdict means_judge(const means *m, double rounding);
 
-// Compares a verdict with a label and prints the line of the table. A wrong label fails the case: an unbiased or exact method
-// must not be found biased, and with is_sharp a bias of 1% of mu must have shown. Returns 1 if the method is found biased.
+// Compares a verdict with a label and prints the line of the table. A wrong label fails the case: the test must not find an
+// unbiased or exact method biased. With is_sharp, the standard error must be small enough to show a bias of 1% of mu. Returns 1
+// if the test finds the method biased.
 int means_check(const char *attn, sl_attn_mean label, int problem, int is_sharp, const means_verdict *v);
 
 #endif

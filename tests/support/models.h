@@ -18,7 +18,7 @@ void model_fixture_close(model_fixture *r); // free its sessions first
 sl_session *model_fixture_session(model_fixture *r, uint32_t sequence);
 
 enum { FIXTURE_BATCH = 3, FIXTURE_STEPS = 3 };
-extern const int model_fixture_lengths[FIXTURE_BATCH]; // tokens; the second crosses into a new page
+extern const int model_fixture_lengths[FIXTURE_BATCH]; // tokens; the second sequence begins a new page during the steps
 // Prefills sequences 50, 51 and 52 of these lengths and decodes FIXTURE_STEPS steps of the batch. Writes the logits to out
 // [FIXTURE_BATCH][n_vocab].
 void model_fixture_run_batch(model_fixture *r, float *out);

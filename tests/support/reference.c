@@ -77,7 +77,8 @@ sl_attn_stats ref_decode_spec(ref_cache *c, const sl_attn_spec *spec, int first,
     for (int i = 0; i < n_needs; i++) {
         CHECK_OK(sl_kv_keep(&c->pool, need[i], &err), err);
         for (int s = first; s < first + n; s++) {
-            sl_kv_seq before = c->seqs[s]; // the engine builds page extras before it appends the newest row
+            // The engine builds page extras before it appends the newest row.
+            sl_kv_seq before = c->seqs[s];
             before.n_tokens--;
             sl_kv_build(&c->pool, &before, 0, need[i]);
         }

@@ -5,7 +5,7 @@
 
 #include "attention/attention.h"
 
-// A pool of one layer with its sequences. Pages are shuffled. Rows behind the end of a sequence are NaN.
+// A pool of one layer with its sequences. Pages are shuffled. Rows after the end of a sequence are NaN.
 typedef struct ref_cache {
     sl_attn_geom geom;
     sl_kv_pool pool;
@@ -31,7 +31,8 @@ const bf16 *ref_v_row(const ref_cache *c, int s, int h, int j);
 // Dense attention of one head over the first n_visible rows. p: [n_visible] probabilities; mu: [head_dim] output.
 void ref_attention(const ref_cache *c, int s, int head, const float *q, int n_visible, double *p, double *mu);
 double ref_error(const ref_cache *c, int s, int head); // |out - mu| / |mu| of the output in c->out
-// Adds x to every value. Without a mean, the output of a flat head is so close to 0 that a relative error needs every row.
+// Adds x to every value. Values with mean 0 make the output of a flat head almost 0. Then even a few missing rows give a large
+// relative error.
 void ref_add_to_values(ref_cache *c, float x);
 double ref_relative(const float *got, const double *want, int n); // |got - want| / |want|
 

@@ -16,7 +16,7 @@ typedef struct result {
 
 const char *tiny(void);                   // folder of the embedded model
 const char *in_tmp(const char *name);     // a path in the folder of the case
-char *slurp(const char *path, size_t *n); // valid until 64 outputs later, like the texts of a result
+char *slurp(const char *path, size_t *n); // valid for the next 64 calls, as the texts of a result are
 void spill(const char *path, const char *data, size_t n);
 const char *long_text(int n); // n sentences with different numbers
 

@@ -34,7 +34,7 @@ double tokens_now(void); // processor time of this thread in seconds
 #ifdef __SANITIZE_ADDRESS__
 enum { TOKENS_SLOWER = 10, TOKENS_MIN_RATE = 0 };
 #else
-enum { TOKENS_SLOWER = 1, TOKENS_MIN_RATE = 5 }; // factor for limits of time; MB/s
+enum { TOKENS_SLOWER = 1, TOKENS_MIN_RATE = 5 }; // factor for time limits (sanitizers raise it); MB/s
 #endif
 
 #endif

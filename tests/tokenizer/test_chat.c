@@ -133,7 +133,7 @@ static void loading(void) {
     write_file("chat_template.json", "{\"chat_template\":7}");
     CHECK_ERR(sl_chat_load(test_tmp(), &t, &err), err, SL_ERR_FORMAT, "chat_template.json: the chat template is not a string");
     CHECK(!json_object_set_new(list, "chat_template", json_stringn("{{ bos_token }}\0x", 17)));
-    char *nul = json_dumps(list, 0); // the text before the NUL alone is not a template
+    char *nul = json_dumps(list, 0); // only the part before the NUL would be read, and it is not a template
     write_file("chat_template.json", nul);
     CHECK_ERR(sl_chat_load(test_tmp(), &t, &err), err, SL_ERR_FORMAT, "without NUL");
     free(nul);
@@ -141,8 +141,8 @@ static void loading(void) {
     json_decref(list);
 }
 
-// Templates of other models that look like a known one, and other spellings of known ones. Jinja 3.1's prompts of each text
-// were compared with its prompts of the published template.
+// Templates of other models that look like a known one, and other spellings of known ones. For each text, the prompts of Jinja
+// 3.1 were compared with its prompts for the published template.
 static void relatives(void) {
     static const struct {
         const char *jinja, *like; // like: the known template that writes the same prompts; NULL: none

@@ -131,7 +131,7 @@ static void rules_put(sl_text *model, rules *r) { // frees r
     free(r);
 }
 
-// ---- what comes of a model; frees it ----
+// ---- loads of a model; they free the model ----
 
 static void expect_refusal(sl_text *model, int code, const char *says) {
     sl_tokenizer *tok;
@@ -229,7 +229,7 @@ static void broken_protobuf(void) {
     model = base_model(BPE);
     put(&model, "\x2a\x02\x12\x00", 4); // a denormaliser without rules
     sl_tokenizer_free(expect_model(&model));
-    for (size_t n = 1; n < 135; n++) { // every beginning of the file, in a memory block of its length
+    for (size_t n = 1; n < 135; n++) { // every prefix of the file, in a memory block of the prefix's length
         sl_spm_model checked;
         sl_spm *spm;
         model = base_model(BPE);
@@ -334,7 +334,7 @@ static void extreme_pieces(void) { // unusual pieces that are allowed
     sl_tokenizer_free(tok);
 }
 
-static void user_defined_chain(void) { // the library keeps 64 matches at one place, and reads more of them
+static void user_defined_chain(void) { // the library stores 64 matches at one place, but reads all of them
     char text[70];
     for (int most = 64; most <= 65; most++) {
         sl_text model = base_model(BPE);
@@ -447,7 +447,7 @@ static void bad_tries(void) {
     refuse_rules(r, "unit 890 leads back to where it comes from");
 }
 
-static void rules_depth(void) { // the library keeps 32 matches at one place, and reads more of them
+static void rules_depth(void) { // the library stores 32 matches at one place, but reads all of them
     for (int most = 32; most <= 33; most++) {
         char key[2 * 33 + 2] = "";
         rules *r = rules_new();

@@ -74,7 +74,7 @@ static void bpe_merges(void) { // without ignore_merges, a word is one token onl
     json_decref(root);
 }
 
-static void bpe_added(void) { // of tokens that begin with each other the longest one counts, of tokens that overlap the first
+static void bpe_added(void) { // the longest token at a place counts; of two tokens that overlap, the first counts
     json_t *root = read_json(DIR "bpe/tokenizer.json"), *added = json_object_get(root, "added_tokens");
     FILE *f = fopen(DIR "bpe/added/tokens.jsonl", "r");
     CHECK(f != NULL);

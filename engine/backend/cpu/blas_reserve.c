@@ -14,7 +14,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-// Functions of OpenBLAS, which its static and its shared library export. Other BLAS libraries do not have them.
+// Functions that OpenBLAS exports, in the static and in the shared library. Other BLAS libraries do not have them.
 __attribute__((weak)) void *blas_memory_alloc(int place);
 __attribute__((weak)) void blas_memory_free(void *buffer);
 
@@ -25,8 +25,8 @@ enum {
 
 static int n_reserved;
 
-// The value in bytes of an environment variable such as OMP_STACKSIZE. It is a number and a unit, as libgomp reads them;
-// without a unit it is KiB. 0: the variable is not set, or libgomp would not accept it.
+// The value in bytes of an environment variable such as OMP_STACKSIZE. The text is a number and a unit, as libgomp reads them.
+// A number without a unit is in KiB. 0: the variable is not set, or libgomp would not accept it.
 static size_t stack_of(const char *name) {
     const char *text = getenv(name);
     char *end;
@@ -42,7 +42,8 @@ static size_t stack_of(const char *name) {
     return *end || n > SIZE_MAX >> shift ? 0 : (size_t)n << shift;
 }
 
-size_t sl_cpu_thread_stack(void) {
+// Bytes of stack that OpenMP gives a thread: OMP_STACKSIZE, or the default of the system.
+static size_t thread_stack(void) {
     pthread_attr_t attr;
     size_t size = stack_of("OMP_STACKSIZE");
     if (!size) size = stack_of("GOMP_STACKSIZE");
@@ -76,7 +77,7 @@ static int check_room(int n_buffers, int n_stacks, size_t stack, sl_error *err) 
 }
 
 int sl_cpu_reserve(int n_threads, sl_error *err) {
-    size_t stack = sl_cpu_thread_stack();
+    size_t stack = thread_stack();
     int n_new = n_threads - n_reserved, has_buffers = blas_memory_alloc && blas_memory_free;
     if (n_new <= 0) return 0;
     if (n_threads > 1 && stack < SL_CPU_STACK)

@@ -3,8 +3,9 @@
 //
 // Process-wide state:
 // - the instruction set and the number of threads, set by sl_cpu_init;
-// - the scratch memory of prefill. It grows to the size that the widest weight needs, so that later prefills allocate nothing.
-//   A lock lets one matrix at a time use it. Engines in several threads wait for each other; each uses every core anyway.
+// - the scratch memory of prefill. It grows to the size that the widest weight needs; later prefills allocate nothing. A lock
+//   lets one matrix at a time use this memory. So engines in several threads wait for each other. This costs little, because
+//   each engine uses every core.
 #include "engine/backend/cpu/cpu_ops.h"
 #include "engine/backend/cpu/blas_reserve.h"
 #include "engine/kv/kv.h"
@@ -25,7 +26,7 @@ enum {
     SMALL = 1 << 14, // elements below which a parallel region costs more than it saves
 };
 
-// Only OpenBLAS has these functions; another CBLAS links as well.
+// Only OpenBLAS has these functions. They are weak, so that the program links with other BLAS libraries too.
 __attribute__((weak)) void openblas_set_num_threads(int n);
 __attribute__((weak)) char *openblas_get_config(void);
 __attribute__((weak)) char *openblas_get_corename(void);
@@ -160,7 +161,7 @@ static void prefill_panel(const sl_weight *w, const float *x, int n_rows, int po
     }
 }
 
-// The calling thread holds the lock. NULL: no memory.
+// The calling thread must hold the lock. NULL: no memory.
 static float *grow_scratch(size_t size) {
     if (size > scratch.size) {
         free(scratch.data);
@@ -193,7 +194,7 @@ static void linear_prefill(const sl_weight *w, const float *x, int n_rows, int p
     size_t part = part_size(w->n_cols);
     pthread_mutex_lock(&scratch.lock);
     float *parts = grow_scratch(part * most * sizeof *parts);
-    SL_CHECK(parts != NULL); // prepare has allocated it
+    SL_CHECK(parts != NULL); // because prepare has allocated the memory
 #pragma omp parallel for num_threads(most) schedule(dynamic)
     for (int p = 0; p < n_panels; p++)
         prefill_panel(w, x, n_rows, position, p * PANEL_OUTS, accumulate, out, parts + part * omp_get_thread_num());
@@ -316,7 +317,7 @@ static size_t free_memory(const sl_backend *be) {
     return bytes;
 }
 
-// The system commits the memory page by page at first touch, so unused parts of a KV cache cost nothing.
+// The system commits memory page by page at first touch, so unused parts of a KV cache take no memory.
 static void *map_memory(const sl_backend *be, size_t size) {
     (void)be;
     void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -347,7 +348,7 @@ static void copy_bytes(const sl_backend *be, void *to, const void *from, size_t 
     memcpy(to, from, size);
 }
 
-// ---- a step: an operation has run when its call returns ----
+// ---- a step: every operation has ended when its call returns ----
 
 static void forget(const sl_backend *be) {
     (void)be;

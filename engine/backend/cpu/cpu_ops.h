@@ -8,8 +8,8 @@
 typedef struct sl_cpu_ops {
     const char *isa;
     // out[r][o] = sum_i x[r][i] w[o][i], added to out if `accumulate`, for outputs [o_from, o_to). x: [n_rows][n_cols]; out:
-    // [n_rows][w->n_rows]. Order of a sum: each lane of the vector along i, then over the lanes, then the elements after the
-    // last whole vector. It depends on n_cols only.
+    // [n_rows][w->n_rows]. Order of a sum: each vector lane adds its elements along i; then the lanes are added; then the
+    // elements after the last full vector. This order depends on n_cols only.
     void (*linear)(const sl_weight *w, const float *x, int n_rows, int o_from, int o_to, int accumulate, float *out);
     void (*widen)(const void *src, sl_dtype dtype, size_t n, float *dst);       // converts to fp32
     void (*rmsnorm)(const float *x, const sl_weight *w, float eps, float *out); // one row
@@ -29,6 +29,6 @@ void sl_cpu_swiglu(float *gate, const float *up, size_t n); // gate[i] = silu(ga
 
 // Returns 1 when this processor and operating system can run the instruction set.
 int sl_cpu_has(const char *isa);
-const char *sl_cpu_isa(void); // the one in use: the best one, or the one that SLEIGH_ISA names
+const char *sl_cpu_isa(void); // the instruction set in use: the best one, or the one that SLEIGH_ISA names
 
 #endif

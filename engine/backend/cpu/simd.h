@@ -1,8 +1,9 @@
 // engine/backend/cpu/simd.h - one vector type for all instruction sets.
 //
 // A kernel is written once, in a template (*.inc.h). One small file per instruction set includes the template, and the Makefile
-// compiles each with different flags; SL_ISA names the result. Arithmetic uses the vector extension of the compiler. Intrinsics
-// are used only where the extension has no operator (fused multiply-add, max, float16). Every reduction has a fixed order.
+// compiles each small file with different flags. SL_ISA names the instruction set. Arithmetic uses the vector extension of the
+// compiler. Intrinsics are used only where the extension has no operator (fused multiply-add, max, float16). Every reduction
+// has a fixed order.
 #ifndef SLEIGH_SIMD_H
 #define SLEIGH_SIMD_H
 

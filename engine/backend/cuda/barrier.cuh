@@ -1,9 +1,9 @@
-// engine/backend/cuda/barrier.cuh - barriers in shared memory (PTX mbarrier). A bulk copy signals its end on a barrier, and so
-// do threads.
+// engine/backend/cuda/barrier.cuh - barriers in shared memory (PTX mbarrier). Bulk copies and threads signal on a barrier that
+// they have ended their work.
 //
 // A barrier counts arrivals of threads and bytes of copies. A phase ends when all expected threads have arrived and all
-// expected bytes have landed; then the next phase begins. The parity of phases alternates, 0 first. A new barrier counts as if
-// a phase of parity 1 had ended: the first wait for an empty stage (parity 1) returns at once.
+// expected bytes have landed; then the next phase begins. The parity of phases alternates, 0 first. A new barrier behaves as if
+// a phase of parity 1 had ended. So the first wait for an empty stage (parity 1) does not block.
 #ifndef SLEIGH_CUDA_BARRIER_CUH
 #define SLEIGH_CUDA_BARRIER_CUH
 
@@ -20,7 +20,7 @@ static __device__ __forceinline__ void barrier_init(uint64_t *bar, int n_arrival
 }
 
 // Makes this thread's barrier_init calls visible to copies, and to other threads after a __syncthreads. A fence.proxy.async
-// would also do that, but it waits for memory, which takes about 1 us.
+// would have the same effect, but it takes about 1 us, because it waits for memory.
 static __device__ __forceinline__ void barriers_made() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -38,7 +38,7 @@ template <int WARPS, int N> static __device__ __forceinline__ void barriers_make
         if (i + warp < N) barrier_init(bars + i + warp, n_arrivals);
 }
 
-// This thread arrives. Its earlier reads and writes of shared memory come before the end of the phase.
+// This thread arrives. Earlier reads and writes of shared memory by this thread happen before the end of the phase.
 static __device__ __forceinline__ void barrier_arrive(uint64_t *bar) {
     asm volatile("{ .reg .b64 t; mbarrier.arrive.shared.b64 t, [%0]; }" ::"r"(shared_address(bar)) : "memory");
 }
@@ -65,8 +65,8 @@ static __device__ __forceinline__ void barrier_expect(uint64_t *bar, int n_bytes
                  "r"(PARITY)                                                                                                   \
                  : "memory")
 
-// Waits like barrier_wait, but never sleeps. The assembler moves the first test (also that of barrier_wait) ahead of arithmetic
-// that precedes it in the source. The test may fail there, and with barrier_wait the warp would sleep instead of computing.
+// Waits like barrier_wait, but never sleeps. The assembler moves the first test to a place before arithmetic that precedes the
+// test in the source. The test may fail there. Then barrier_wait makes the warp sleep, and barrier_poll lets the warp compute.
 static __device__ __forceinline__ void barrier_poll(uint64_t *bar, uint32_t parity) {
     BARRIER_ASK("test_wait", bar, parity);
 }
@@ -92,8 +92,8 @@ static __device__ __forceinline__ void barrier_wait(uint64_t *bar, uint32_t pari
 }
 
 // This thread has read a stage, and a bulk copy may fill the stage again. The fence orders the reads before the copy. Without
-// the fence the arrival may overtake reads that wait behind other warps' loads, and the copy then overwrites unread data (16 x
-// 32k, santa: one run in three had a wrong score).
+// the fence the arrival may overtake reads that wait for other warps' loads. Then the copy overwrites data before they are read
+// (santa, 16 sequences of 32k tokens: one run in three had a wrong score).
 static __device__ __forceinline__ void leave_stage(uint64_t *empty) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

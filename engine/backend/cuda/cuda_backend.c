@@ -1,6 +1,6 @@
 // engine/backend/cuda/cuda_backend.c - the CUDA backend: the operations of a step, and the table of all functions.
 //
-// Operations are queued on one stream and return nothing. The first error is kept until finish(), which returns it.
+// Operations are queued on one stream and return nothing. finish() returns the first error.
 #include "engine/backend/cuda/cuda_backend.h"
 #include "engine/backend/cuda/cuda.h"
 #include "engine/backend/cuda/linear.h"
@@ -11,13 +11,13 @@
 
 // ---- operations ----
 
-// The state of the backend. Its GPU is the current device of the calling thread afterwards.
+// Returns the state of the backend, and makes its GPU the current device of the calling thread.
 static sl_cuda *use(const sl_backend *be) {
     sl_cuda_use(sl_cuda_of(be));
     return sl_cuda_of(be);
 }
 
-// The first step of a key is not recorded (sl_cuda_run_step), so the buffers grow outside of recordings.
+// The buffers grow in the first step of a key only, and this step is not recorded (sl_cuda_run_step).
 static void prepare_rope(const sl_backend *be, const sl_rope *rope, const sl_row *rows, int n_rows) {
     sl_cuda *c = use(be);
     size_t half = rope->head_dim / 2, size = (size_t)n_rows * half * sizeof(float2);
@@ -29,7 +29,7 @@ static void prepare_rope(const sl_backend *be, const sl_rope *rope, const sl_row
         c->inv_freq_of = rope->inv_freq;
     }
     if (size > c->rope_size) {
-        sl_cuda_forget(be); // recordings keep the old address
+        sl_cuda_forget(be); // because recordings hold the old address
         cudaFree(c->rope);
         c->rope = NULL;
         c->rope_size = 0;
@@ -88,7 +88,7 @@ static void linear(const sl_backend *be, const sl_weight *w, const void *x, int 
                       n_rows, w->n_rows);
 }
 
-// Biases, norms, RoPE and the append for products of the rows [first, first + n_rows): heads of q, and of k and v.
+// Adds biases, norms, rotates (RoPE) and appends the products of rows [first, first + n_rows): heads of q, k and v.
 static void finish_heads(sl_cuda *c, const sl_qkv *a, sl_cuda_heads h, int first) {
     int half = a->rope->head_dim / 2;
     h.head_dim = a->rope->head_dim;
@@ -109,7 +109,7 @@ static sl_cuda_heads bf16_heads(bf16 *x, int stride, int n_rows, int n_heads, in
 }
 
 // Prefill. One product computes q, k and v of all rows. The last layer needs the queries of the last rows only (a->first > 0):
-// there one product computes k and v of all rows, and another one q of the rows [first, n_rows).
+// there one product computes k and v of all rows, and another product computes q of rows [first, n_rows).
 static sl_queries qkv_prefill(sl_cuda *c, const sl_qkv *a) {
     int q_dim = a->q->n_rows, all = q_dim + 2 * a->k->n_rows, n_in = a->q->n_cols, n = a->n_rows - a->first;
     bf16 *work = a->work;
@@ -128,7 +128,7 @@ static sl_queries qkv_prefill(sl_cuda *c, const sl_qkv *a) {
     return (sl_queries){.data = q, .stride = q_dim};
 }
 
-// Decode with biases or norms. The linear layer stores fp32 products at the start of work, and q goes behind them.
+// Decode with biases or norms. The linear layer stores fp32 products at the start of work, and q after the products.
 static sl_queries qkv_decode_products(sl_cuda *c, const sl_qkv *a) {
     int q_dim = a->q->n_rows, all = q_dim + 2 * a->k->n_rows;
     float *products = a->work;
@@ -152,7 +152,7 @@ static sl_queries qkv_decode_products(sl_cuda *c, const sl_qkv *a) {
     return (sl_queries){.data = q, .stride = q_dim};
 }
 
-// The matrices and the biases of q, k and v lie one behind the other (sl_cuda_place).
+// Checks that the matrices, and the biases, of q, k and v lie one after the other (sl_cuda_place).
 static void check_placed(const sl_qkv *a) {
     size_t n_in = a->q->n_cols, q_dim = a->q->n_rows, kv_dim = a->k->n_rows;
     SL_CHECK((const bf16 *)a->k->data == (const bf16 *)a->q->data + q_dim * n_in);

@@ -17,8 +17,8 @@ enum {
     SL_STAGING = 64 << 20,      // bytes of one pinned buffer for weights
 };
 
-// One matrix product of prefill. The algorithm does not depend on the number of rows, so that the sum of a row has one order
-// for a whole prompt and for chunks of it.
+// One matrix product of prefill. The algorithm does not depend on the number of rows. So the sums of a row have the same order
+// in a whole prompt and in chunks.
 typedef struct sl_gemm_plan {
     int n_out, n_in, is_fp32; // is_fp32: the output is fp32, else bf16
     cublasLtMatmulDesc_t op;
@@ -36,16 +36,16 @@ typedef struct sl_cuda {
     void *lt_workspace;
     sl_gemm_plan gemms[SL_MAX_GEMMS];
     int n_gemms;
-    // weights: blocks that live as long as the backend, and pinned buffers for the copies
+    // weights: blocks in device memory, freed with the backend, and pinned buffers for the copies
     void **blocks;
     int n_blocks, cap_blocks;
     char *staging[2];
     cudaEvent_t staging_read[2]; // the last copy from the buffer has ended
     int next_staging;
     bf16 *quantiles; // of dummy weights; NULL: the model has none
-    // rotations, which all layers of a step share
+    // rotations (RoPE); all layers of a step share them
     float *inv_freq;         // [head_dim / 2]
-    const void *inv_freq_of; // the host array that inv_freq is a copy of
+    const void *inv_freq_of; // the host array that was copied to inv_freq
     float *rope;             // [rows][head_dim / 2][2] cosine and sine
     size_t rope_size;        // bytes
     // recorded steps
@@ -71,11 +71,11 @@ static inline sl_cuda *sl_cuda_of(const sl_backend *be) {
 // ---- cuda_device.c ----
 
 // Makes c's GPU the current device of the calling thread. CUDA allocates, launches, records and queries on the current device,
-// so every function of the backend that does one of these calls sl_cuda_use first: two backends in one process use two GPUs. A
-// failure stays CUDA's last error, which finish() reads.
+// so every function of the backend that does one of these things calls sl_cuda_use first. Otherwise two backends in one process
+// would use one GPU. After a failure, finish() reads CUDA's last error.
 void sl_cuda_use(const sl_cuda *c);
 
-// Keeps the first error until finish(). Returns 1 when rc is an error.
+// Stores the first error for finish(). Returns 1 when rc is an error.
 int sl_cuda_keep_error(sl_cuda *c, cudaError_t rc, const char *what);
 
 int sl_cuda_device_open(sl_cuda *c, sl_error *err); // the GPU c->index: its properties, a stream

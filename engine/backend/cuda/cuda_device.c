@@ -1,4 +1,4 @@
-// engine/backend/cuda/cuda_device.c - one GPU: its properties, its stream, its memory, and the first error of a step.
+// engine/backend/cuda/cuda_device.c - one GPU: properties, stream, memory, and the first error of a step.
 //
 // Copies and clears are queued on the backend's stream. Only sl_cuda_release, sl_cuda_download and sl_cuda_finish wait.
 #include "engine/backend/cuda/cuda.h"
@@ -70,7 +70,7 @@ void sl_cuda_device_close(sl_cuda *c) {
     if (c->stream) cudaStreamDestroy(c->stream);
 }
 
-// Kernels of other folders are launched on this stream, on the current device. So the caller gets both.
+// Other folders launch kernels on this stream. A launch goes to the current device, so this function also sets the device.
 void *sl_cuda_stream(const sl_backend *be) {
     sl_cuda_use(sl_cuda_of(be));
     return sl_cuda_of(be)->stream;

@@ -1,4 +1,4 @@
-// engine/backend/cuda/cuda_graph.c - recorded steps: a decode step is one CUDA graph for each key (batch size).
+// engine/backend/cuda/cuda_graph.c - records decode steps as CUDA graphs, one graph for each key (batch size).
 //
 // A recording keeps the addresses and the grids of its launches. Tokens, positions and page tables lie in device memory, so one
 // recording serves every step of its key.
@@ -25,8 +25,8 @@ void sl_cuda_run_step(const sl_backend *be, int key, void (*forward)(const struc
         sl_cuda_keep_error(c, cudaGraphLaunch(c->graphs[i].exec, c->stream), "replaying a step");
         return;
     }
-    // The first step of a key runs without a recording. It may grow buffers, which makes recordings invalid, and it loads the
-    // kernels, which is not allowed within a recording.
+    // The first step of a key runs without a recording. This step may grow buffers, and so make recordings invalid. It also
+    // loads the kernels; CUDA does not allow that within a recording.
     forward(batch);
     if (c->first_error.code) return;
     cudaGraphExec_t exec = record(c, forward, batch);

@@ -1,7 +1,7 @@
 // engine/backend/cuda/cuda_ops.cu - see cuda_ops.h. Every thread moves 16 bytes at a time: eight bf16 elements.
 // The naive versions are in tests/cuda/naive.h: naive_rope and naive_swiglu.
 //
-// Only norm_rope_append_kernel computes a sum. In the others one thread computes each output from its inputs.
+// Only norm_rope_append_kernel computes a sum. In the other kernels, one thread computes each output from its inputs.
 // Rates: H100 80GB HBM3, November 2026, 2048 and 4096 rows of Llama-3.1-8B's shapes, cold L2, in graphs. A kernel that only
 // reads gets 2.8 TB/s there.
 #include "engine/backend/cuda/device.cuh"
@@ -84,8 +84,8 @@ void sl_cuda_embed(const bf16 *table, const int32_t *ids, int n_rows, int hidden
 // table[r][i] = (cos a, sin a), a = rows[r].position * inv_freq[i]
 //
 // Grid: ceil(n_rows * half / BLOCK). Each thread computes one angle.
-// Bytes: writes 8 per angle. It takes 4.7 and 5.4 us, most of them the launch. The local memory that the compiler reports
-// belongs to sincos, which needs it for angles of 2^31 or more.
+// Bytes: writes 8 per angle. The kernel takes 4.7 and 5.4 us; most of this time is the launch. The compiler reports local
+// memory, which sincos needs for angles of 2^31 or more only.
 static __global__ void rope_table_kernel(const float *inv_freq, const sl_row *rows, int n_rows, int half, float2 *table) {
     sl_start_next();
     sl_wait_previous();

@@ -29,8 +29,9 @@ void sl_cuda_rope_table(const float *inv_freq, const sl_row *rows, int n_rows, i
 void sl_cuda_rope_append(bf16 *qkv, size_t stride, const float2 *table, const sl_row *rows, int n_rows, int n_heads,
                          int n_kv_heads, int head_dim, bf16 *k, bf16 *v, cudaStream_t stream);
 
-// The same with biases and norms. For each head, with x' = x + bias: y = x' / sqrt(mean(x'^2) + eps) * norm for q and k, y = x'
-// for v; then RoPE for q and k. The sum of a row has one order, so a row's result is equal alone and in a batch.
+// The same as sl_cuda_rope_append with biases and norms. For each head, with x' = x + bias: y = x' / sqrt(mean(x'^2) + eps) *
+// norm for q and k, y = x' for v; then RoPE for q and k. The order of a sum does not depend on the number of rows, so a row has
+// equal bits in every batch.
 typedef struct sl_cuda_heads {
     const void *qkv; // [n_rows][stride]: the heads of q, then k, then v of a row, each of head_dim elements
     int is_fp32;     // 1: qkv is fp32, 0: bf16
@@ -55,7 +56,7 @@ void sl_cuda_swiglu(const bf16 *gate_up, int n_rows, int n_ffn, bf16 *out, cudaS
 // that file, in device memory.
 void sl_cuda_dummy_fill(uint64_t key, const bf16 *quantiles, size_t n, bf16 *out, cudaStream_t stream);
 
-// out[i] = in[i] rounded to nearest, ties to even; SL_F16 or SL_F32. Any NaN becomes one NaN.
+// out[i] = in[i] rounded to nearest, ties to even. dtype: SL_F16 or SL_F32. Every NaN becomes the same NaN.
 void sl_cuda_to_bf16(const void *in, sl_dtype dtype, size_t n, bf16 *out, cudaStream_t stream);
 
 #ifdef __cplusplus

@@ -1,8 +1,8 @@
 // engine/backend/cuda/cuda_place.c - copies weights to the GPU, or makes the weights of a dummy model there.
 //
 // Weights that an operation reads together (q, k, v; gate, up) lie in one block, one matrix after the other. All weights are
-// bf16 on the GPU: F16 and F32 weights are rounded there. A copy goes from the mapped file through two pinned buffers: while
-// CUDA copies one buffer, threads fill the other one.
+// bf16 on the GPU: F16 and F32 weights are rounded there. Weights are copied from the mapped file to the GPU through two pinned
+// buffers. While CUDA copies one buffer, threads fill the other one.
 #include "engine/backend/cuda/cuda_backend.h"
 #include "engine/backend/cuda/cuda_error.h"
 #include "engine/backend/cuda/cuda_ops.h"
@@ -41,7 +41,7 @@ static int send(sl_cuda *c, char *to, const char *from, size_t size, sl_error *e
     return rc;
 }
 
-// F16, F32: copies the weight as it is into a temporary buffer on the GPU, and rounds it from there.
+// Copies an F16 or F32 weight into a temporary buffer on the GPU, and rounds it on the GPU.
 static int send_rounded(sl_cuda *c, bf16 *to, const sl_weight *w, sl_error *err) {
     size_t size = count(w) * sl_dtype_size(w->dtype);
     void *unrounded = NULL;
@@ -53,7 +53,7 @@ static int send_rounded(sl_cuda *c, bf16 *to, const sl_weight *w, sl_error *err)
     return rc;
 }
 
-// Makes a dummy weight: the same numbers as on the CPU (engine/backend/dummy_weights.h). A vector is all ones.
+// Makes a dummy weight with the same numbers as on the CPU (engine/backend/dummy_weights.h).
 static int make_dummy(sl_cuda *c, bf16 *to, const sl_weight *w, sl_error *err) {
     size_t n = w->n_rows == 1 ? count(w) : SL_DUMMY_QUANTILES;
     if (w->n_rows > 1 && c->quantiles) {

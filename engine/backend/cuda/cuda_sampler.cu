@@ -4,19 +4,20 @@
 // 1. sample_sort_kernel, one thread block per run, sorts the candidates of a run, best first. It also stores the
 //    running sums of their masses within the run (mass: e^((logit - best) / temp), an unnormalised probability).
 // 2. sample_search_kernel, one thread block per row and one thread per run, applies top-k, top-p, min-p and samples the token.
-//    Each of these is a search: where does a running count or sum of masses, over the whole sorted row, reach a target? The row
-//    itself is never sorted. Each round chooses a pivot, and each thread finds the pivot's rank in its run by binary search.
-//    The sums of the runs before these ranks add up to the running sum of the row at the pivot. This sum tells on which side of
-//    the pivot the search continues.
+//    Each of these steps is a search for the place where a running count, or a running sum of masses, over the sorted row
+//    reaches a target. The kernel does not sort the row. Each round chooses a pivot, and each thread finds the pivot's rank in
+//    the thread's run by binary search. The sums of the runs before these ranks add up to the running sum of the row at the
+//    pivot. From this sum follows on which side of the pivot the search continues.
 //
-// The cost hardly depends on the logits. Equal logits are no special case: candidates are ordered by (logit, id), so no two are
-// equal. When at most 1,024 candidates are left, they are sorted and treated exactly as in engine/backend/sampler.c. A top-k
-// that is not above the number of runs needs no search: take the best candidate of each run, and the k-th best of these. Few
-// other candidates are as good as this one.
+// The cost hardly depends on the logits. Equal logits need no special case: candidates are ordered by (logit, id), so no two
+// candidates are equal. When at most 1,024 candidates are left, they are sorted and treated exactly as in
+// engine/backend/sampler.c. A top-k of at most the number of runs needs no search: the kernel takes the best candidate of each
+// run, and then the k-th best of these candidates. Few other candidates are better than this k-th candidate.
 //
-// One row, 128,256 logits, top-p alone: 126 runs. The search for top-p starts with 128,256 candidates in brackets [lo, hi) of
-// 126 runs. A round halves the brackets or better, so about 8 rounds leave at most 512 candidates. These are gathered into one
-// list and sorted, and a scan of their masses finds the first one whose running sum reaches top_p times the sum of all.
+// Example: one row of 128,256 logits, with top-p only, has 126 runs. The search for top-p starts with 128,256 candidates in
+// brackets [lo, hi) of 126 runs. A round leaves half of the candidates or fewer, so about 8 rounds leave at most 512. These
+// candidates are copied into one list and sorted. A scan of their masses finds the first candidate whose running sum reaches
+// top_p times the sum of all masses.
 //
 // Both kernels together, H100 80GB HBM3, November 2026, 128,256 logits in L2, in a graph of ten, 1 row / 16 rows:
 //   greedy                                 2.8 / 5.7 us
@@ -34,7 +35,7 @@
 enum {
     RUN = 1024,      // logits of a run
     RUN_BLOCK = 128, // threads of sample_sort_kernel
-    ITEMS = 8,       // candidates of one of them
+    ITEMS = 8,       // candidates of one thread of sample_sort_kernel
     LIST = 1024,     // candidates that are sorted as one list
     BLOCK = 512,     // threads of sample_search_kernel
 };
@@ -189,7 +190,7 @@ static __global__ void __launch_bounds__(RUN_BLOCK)
         is_finite &= isfinite(logit);
         x[i] = id < n_vocab ? candidate_key(biased(p, logit, id), id) : 0;
     }
-    if (!is_finite) sampling[blockIdx.y].not_finite = 1; // several threads may store the same value
+    if (!is_finite) sampling[blockIdx.y].not_finite = 1; // several threads may store 1; this race is harmless
     if (p.temp == 0) {
         uint64_t most = reduce(s.reduce_space).Reduce(x, max_key());
         if (t == 0) keys[0] = most;
@@ -239,13 +240,13 @@ struct search_space {
     double2 pair;
 };
 
-// What one thread knows of the row: its run, and the state of the row's search.
+// One thread's data: a run of the row, and the state of the row's search.
 struct run_view {
     const uint64_t *keys;       // [RUN]
     const double *mass_sums[2]; // [RUN]
     double scale[2];            // multiplies mass_sums: from "relative to the run's best logit" to "relative to the row's"
-    int end;                    // the run's candidates [0, end) are left; 0 in a thread without a run
-    uint64_t least;             // the worst candidate that is left: every key that is left is >= least
+    int end;                    // candidates [0, end) of the run remain; 0 in a thread without a run
+    uint64_t least;             // every candidate that remains is >= least
     float best;                 // the best logit of the row
     double temp;
 };
@@ -311,8 +312,8 @@ static __device__ void cut_below(run_view *v, uint64_t key) {
     v->least = key;
 }
 
-// The first candidate, best first, at which the running sum reaches the target (with `over`: exceeds it); the last candidate
-// that is left if no sum does. guess: the first pivot, if this candidate is left.
+// The first candidate, best first, at which the running sum reaches the target (with `over`: exceeds the target). If no sum
+// does: the last candidate that remains. guess: the first pivot, if this candidate remains.
 static __device__ uint64_t find_crossing(search_space *s, const run_view *v, measure of, double target, int over,
                                          uint64_t guess) {
     int lo = 0, hi = v->end; // the result lies in [lo, hi) of one of the runs
@@ -322,9 +323,9 @@ static __device__ uint64_t find_crossing(search_space *s, const run_view *v, mea
         if (n == 0) return pivot; // the last candidate; the sum up to it does not reach the target
         if (n <= BLOCK) break;
         if (round > 0 || guess < v->least) {
-            // Imagine the brackets of all runs one after the other. The pivot is the middle of the bracket in which the middle
-            // of all lies. It halves the brackets when all runs have similar values, and also when each run has worse values
-            // than the run before.
+            // Number the candidates of all brackets, run by run. The middle number lies in one bracket, and the pivot is the
+            // middle candidate of this bracket. This pivot halves the brackets when all runs have similar values, and also when
+            // each run has worse values than the run before.
             if (before <= n / 2 && n / 2 < before + hi - lo) s->key = v->keys[(lo + hi) / 2];
             __syncthreads();
             pivot = s->key;
@@ -368,7 +369,7 @@ static __device__ double sum_list(search_space *s, int n, float best, double tem
     return s->running[n - 1];
 }
 
-// The number of the first n running sums that are below the target (with `over`: that do not exceed it).
+// The number of the first n running sums that are below the target (with `over`: that do not exceed the target).
 static __device__ int count_below(const search_space *s, int n, double target, int over) {
     int count = 0;
     for (int from = 0; from < n; from += BLOCK) {
@@ -410,7 +411,7 @@ static __device__ int sample_from_runs(search_space *s, run_view *v, uint64_t gu
                                        double *sum_1) {
     int n;
     if (p->top_p < 1) *sum_1 = block_sum(s, make_double2(run_sum(v, MASS_1, v->end), 0)).x;
-    // Min-p first, because it needs no search. Both orders leave the same candidates.
+    // Apply min-p before top-p, because min-p needs no search. Both orders leave the same candidates.
     if (!isinf(p->log_min_p)) cut_below(v, candidate_key(v->best + p->log_min_p, SL_CUDA_SAMPLER_VOCAB - 1));
     block_scan(s, v->end, &n);
     if (n <= LIST) return -1;
@@ -466,7 +467,8 @@ static __global__ void __launch_bounds__(BLOCK, 1)
         int n = n_vocab;
         id = -1;
         if (n_left < n_vocab) {
-            if (n_left <= n_runs) cut_below(&v, kth); // n_left runs have a best candidate >= kth; few others are better
+            if (n_left <= n_runs)
+                cut_below(&v, kth); // n_left runs have a best candidate >= kth; few other candidates are better
             block_scan(&s, v.end, &n);
             if (n > LIST) cut_below(&v, find_crossing(&s, &v, COUNT, n_left, 0, kth));
         }

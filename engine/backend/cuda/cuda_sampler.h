@@ -1,13 +1,14 @@
 // engine/backend/cuda/cuda_sampler.h - token sampling on CUDA, from logits in device memory (reference: sampler.c).
 //
-// Which tokens equal the CPU's:
+// When the token equals the CPU's token:
 // - Greedy: always.
-// - Rows of which top-k leaves at most 1,024 candidates: the additions are the same, in the same order. Only the last bit of an
-//   exp() can differ.
-// - Other rows: the sums over all candidates are added run by run instead of in sorted order. The token differs when the random
+// - Top-k leaves at most 1,024 candidates: the additions are the same, in the same order. Only the last bit of an exp() can
+//   differ.
+// - Otherwise: the sums over all candidates are added run by run, not in sorted order. The token differs when the random
 //   number, or top-p's threshold, lies within the rounding error (about 1e-14 of the sum) of the border between two tokens.
 //
-// Refuses penalties, and more than SL_CUDA_SAMPLER_BIASES logit biases (sl_cuda_can_sample): the caller samples on the CPU.
+// Refuses penalties, and more than SL_CUDA_SAMPLER_BIASES logit biases (sl_cuda_can_sample). Then the caller samples on the
+// CPU.
 #ifndef SLEIGH_CUDA_SAMPLER_H
 #define SLEIGH_CUDA_SAMPLER_H
 
@@ -30,7 +31,7 @@ typedef struct sl_cuda_sampling {
     float temp;      // 0: greedy
     int top_k;       // 0: off
     float top_p;     // 1: off
-    float log_min_p; // logf(min_p), computed on the host: its last bit can decide. -inf: off
+    float log_min_p; // logf(min_p), computed on the host, because the last bit can change the result. -inf: off
     uint32_t seed;
     int n_bias;
     int not_finite; // 0 before; the kernel sets 1 when a logit of the row is NaN or infinite
@@ -41,7 +42,7 @@ typedef struct sl_cuda_sampling {
 int sl_cuda_can_sample(const sl_sampling *p, int n_vocab);
 sl_cuda_sampling sl_cuda_sampling_of(const sl_sampling *p);
 
-// Bytes of scratch memory, 256-byte aligned: 24 per logit, 50 MB for 16 rows of 128,256. A call leaves nothing in it.
+// Bytes of scratch memory, 256-byte aligned: 24 per logit, 50 MB for 16 rows of 128,256. No data stay there between calls.
 size_t sl_cuda_sampler_workspace(int n_rows, int n_vocab);
 
 // Samples ids[i] from logits[i], for position rows[i].position of sequence rows[i].sequence. host_ids[i] is the same id, or -1

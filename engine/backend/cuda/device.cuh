@@ -1,10 +1,10 @@
-// engine/backend/cuda/device.cuh - what the CUDA sources share: the launch of a kernel (host), and one page of device helpers.
+// engine/backend/cuda/device.cuh - functions that all CUDA sources share: the launch of a kernel (host), and device helpers.
 //
 // The helpers wrap PTX instructions that CUDA C++ has no function for, or whose function waits longer than necessary. Sections:
 // launch, order of kernels, counters, a warp, matrix instructions, L2 cache.
 //
-// Launchers return nothing. The error of a failed launch stays CUDA's last error, and the end of the step reads it
-// (sl_cuda_finish). So each launch is checked exactly once.
+// Launchers return nothing. When a launch fails, the end of the step reads CUDA's last error (sl_cuda_finish). So each launch
+// is checked exactly once.
 #ifndef SLEIGH_CUDA_DEVICE_CUH
 #define SLEIGH_CUDA_DEVICE_CUH
 
@@ -18,7 +18,7 @@
 
 // ---- launch (host) ----
 
-// The device that the launches of this thread go to: the launcher's caller has set it (sl_cuda_use).
+// The current device of this thread, which launches go to. The caller has set it (sl_cuda_use).
 static inline int sl_device() {
     int device = 0;
     cudaGetDevice(&device);
@@ -41,8 +41,8 @@ static inline size_t sl_l2_bytes() {
 }
 
 // Returns true when this kernel may start before the previous kernel of the stream has ended. Only code that was compiled for
-// sm_90 or later may: older code, which the driver translates for a newer GPU, has an empty sl_wait_previous. All kernels of a
-// file have the same answer, but devices differ: the answer is cached for each device.
+// sm_90 or later may start early. In code for older GPUs sl_wait_previous is empty, and the driver can translate such code for
+// a newer GPU. The result is the same for all kernels of a file, but devices differ, so it is cached for each device.
 template <typename... Params> static bool sl_starts_early(void (*kernel)(Params...)) {
     static std::atomic<uint64_t> known{0}, early{0}; // a bit for each device
     const int device = sl_device();
@@ -57,14 +57,14 @@ template <typename... Params> static bool sl_starts_early(void (*kernel)(Params.
 
 // Launches kernel<<<grid, block, shared, stream>>> with programmatic dependent launch: the kernel may start before the previous
 // kernel of the stream has ended.
-// - Every kernel of a step is launched with sl_launch, and calls sl_wait_previous() and sl_start_next(). So the end of the
-//   previous kernel implies the end of all earlier kernels.
+// - Every kernel of a step is launched with sl_launch, and calls sl_wait_previous() and sl_start_next(). So, when the previous
+//   kernel has ended, all earlier kernels have ended.
 // - Before sl_wait_previous() a kernel reads only memory that no kernel of the step writes (weights), and writes no memory.
 // - All kernels request the same split of L1 cache and shared memory. A multiprocessor must be idle before it changes the split
 //   (RMSNorm with the default split: 2 to 15 us more per launch).
-// - Exception: a counter, instead of sl_wait_previous(), may tell a kernel that the previous kernel has written its input
-//   (take_all.cuh). Then the previous kernel calls sl_start_next() after its sl_wait_previous(), otherwise the counter may
-//   still have its value of an earlier step. The waiting kernel still calls sl_wait_previous() before it ends.
+// - Exception: a kernel may read its input before sl_wait_previous() when a counter shows that the previous kernel has written
+//   the input (take_all.cuh). Then the previous kernel calls sl_start_next() after its sl_wait_previous(). Otherwise the
+//   counter may still have the value of an earlier step. The waiting kernel still calls sl_wait_previous() before it ends.
 template <typename... Params, typename... Args>
 static void sl_launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream, Args... args) {
     cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
@@ -85,15 +85,16 @@ static void sl_launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t s
 
 // ---- order of kernels ----
 
-// Waits until all earlier kernels of the stream have ended and their writes are visible to this thread.
+// Waits until all earlier kernels of the stream have ended, and their writes are visible to this thread.
 static __device__ __forceinline__ void sl_wait_previous() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-// Allows the next kernel of the stream to start. Its thread blocks run next to ours where shared memory and registers allow,
-// and otherwise start when ours end. The call early in a kernel hides the launch latency of the next kernel.
+// Allows the next kernel of the stream to start. The thread blocks of the next kernel run together with ours if shared memory
+// and registers have room for both. Otherwise they start when ours end. An early call hides the launch latency of the next
+// kernel.
 static __device__ __forceinline__ void sl_start_next() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");
@@ -110,8 +111,9 @@ static __device__ __forceinline__ int sl_add_ordered(int *to, int x) {
     return before;
 }
 
-// Adds 1 and returns the value before, without any memory order. At most one thread of a warp calls it. The thread waits where
-// it uses the result. For atomicAdd and atom.add the compiler combines the lanes of the warp, and so waits at the call.
+// Adds 1 and returns the value before, without any memory order. At most one thread of a warp calls this function. The thread
+// does not wait for the value before it uses the value. With atomicAdd and atom.add the thread would wait at the call, because
+// the compiler combines the lanes of the warp.
 static __device__ __forceinline__ int sl_take_number(int *from) {
     int before;
     asm volatile("atom.relaxed.gpu.global.inc.u32 %0, [%1], 0x7fffffff;" : "=r"(before) : "l"(from) : "memory");
@@ -138,7 +140,7 @@ static __device__ __forceinline__ float sl_max_lanes(float x) {
     return x;
 }
 
-// The maximum; NaN if a or b is NaN. fmaxf ignores a NaN, and then an error in the model would stay hidden.
+// The maximum; NaN if a or b is NaN. fmaxf ignores a NaN, and so it would hide an error in the model.
 static __device__ __forceinline__ float sl_max_nan(float a, float b) {
     float x;
     asm("max.NaN.f32 %0, %1, %2;" : "=f"(x) : "f"(a), "f"(b));
@@ -214,7 +216,7 @@ static __device__ __forceinline__ void sl_store_l2(uint64_t *to, uint64_t x, uin
 }
 
 // Loads with a policy of sl_l2_policy, past L1 (the data is read once). No kernel may write this memory at the same time (.nc).
-// `volatile` keeps the load behind sl_wait_previous.
+// `volatile` keeps the load after sl_wait_previous.
 static __device__ __forceinline__ uint4 sl_load_l2(const uint4 *from, uint64_t policy) {
     uint4 x;
     asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"

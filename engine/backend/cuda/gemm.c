@@ -1,12 +1,12 @@
 // engine/backend/cuda/gemm.c - the linear layers of prefill: cuBLASLt, with one fixed algorithm for each matrix.
 //
 // out [n_rows][n_out] = x [n_rows][n_in] W^T, in bf16 with fp32 sums. cuBLASLt's heuristic chooses an algorithm by the number
-// of rows, and the algorithm decides the order of each sum. So the choice is made once, for PLAN_ROWS rows, among the
-// algorithms that do not split n_in. A token then gets equal bits whether its prompt is computed whole or in chunks. Nothing is
-// timed, so every run makes the same choice.
+// of rows, and the algorithm decides the order of each sum. So this file chooses once for each matrix, for PLAN_ROWS rows,
+// among the algorithms that do not split n_in. A token then has equal bits whether its prompt is computed whole or in chunks.
+// The choice does not use timings, so every run makes the same choice.
 //
-// cuBLASLt's matrices are column-major: our row-major x [n_rows][n_in] is its n_in x n_rows matrix, and W its n_in x n_out
-// matrix, transposed by the operation. Needs: the GPU of the backend is the current device (sl_cuda_use).
+// cuBLASLt's matrices are column-major: for cuBLASLt, our row-major x [n_rows][n_in] is an n_in x n_rows matrix, and W is an
+// n_in x n_out matrix that the operation transposes. The caller makes the GPU of the backend the current device (sl_cuda_use).
 #include "engine/backend/cuda/cuda_backend.h"
 #include "engine/backend/cuda/cuda_error.h"
 

@@ -1,18 +1,19 @@
 // engine/backend/cuda/linear.cu - the linear layers of a decode step, and RMSNorm: see linear.h.
 // The naive versions are in tests/cuda/naive.h: naive_linear and naive_rmsnorm.
 //
-// A decode step reads every weight once and does little work with it, so its time is the time to read the weights. Device
+// A decode step reads every weight once and computes little with it, so the step takes as long as reading the weights. Device
 // memory must stay busy within a kernel and between kernels. Therefore one thread block per multiprocessor computes a share of
-// the matrix, weights flow through rings in shared memory, and the rings fill before the previous kernel has ended. For the
-// last point, thread blocks of two kernels must run on one multiprocessor at the same time:
+// the matrix, weights are copied to rings in shared memory, and a kernel starts to fill its rings before the previous kernel
+// has ended. For this early start, thread blocks of two kernels must run on one multiprocessor at the same time:
 //   - A thread block takes less than a half and more than a third of a multiprocessor's shared memory and registers: two fit,
 //     three do not.
 //   - There are as many thread blocks as multiprocessors. With fewer, two blocks of one kernel may share a multiprocessor. Each
-//     gets half of its bandwidth, and the others wait for them (128 blocks on 132 multiprocessors: 6.6 us more per kernel).
-//   - For the same reason two blocks of one kernel must not fit into the room that its neighbours leave. Every other matrix
-//     (those with SL_LINEAR_ADD) therefore requests a little more than half of the shared memory. Two of its blocks never
-//     fit on one multiprocessor, and next to one of its blocks only one block of the next kernel fits. Without this a step at
-//     4k took 5.7 or 6.7 ms at random.
+//     of the two gets half of the bandwidth, and the other blocks wait for these two (128 blocks on 132 multiprocessors: 6.6 us
+//     more per kernel).
+//   - For the same reason two blocks of one kernel must not run on one multiprocessor when blocks of the neighbouring kernels
+//     have ended there. Therefore every other kernel (SL_LINEAR_ADD) requests a little more than half of the shared memory. Two
+//     blocks of such a kernel do not fit on one multiprocessor, and only one block of the next kernel fits there with one of
+//     them. Without this rule a step at 4k took 5.7 or 6.7 ms at random.
 //   - Every kernel of the step requests the same split of L1 cache and shared memory (sl_launch).
 //
 // Refuses: more than SL_LINEAR_ROWS rows (cuBLASLt computes the matrix products of prefill), n_in that is not a multiple of 8.
@@ -48,7 +49,7 @@ __device__ __forceinline__ bf16 to_bf16(float x) {
 
 struct tile_rows {
     int lo, hi;     // row of W that is the first of each half
-    int n_lo, n_hi; // number of its rows that exist; 8 or more: all
+    int n_lo, n_hi; // number of existing rows of each half; 8 or more: all
 };
 
 struct plain_tiles { // 16 rows in order
@@ -134,7 +135,7 @@ __device__ __forceinline__ uint4 load_shared(uint32_t at) {
 }
 
 // The weights of one warp in flight: STAGES chunks. The order of fetches is the order of use: for each TILES tiles, for each
-// chunk of the warp, for each of these tiles. Only the warp itself fills and reads its ring, so it waits for no other warp.
+// chunk of the warp, for each of these tiles. Only one warp fills and reads a ring, so no warp waits for another warp.
 template <sl_linear_end END> struct ring {
     const sl_cuda_linear &p;
     const int lane, first_chunk, n_chunks, end; // `end`: the tile after the last one
@@ -148,7 +149,8 @@ template <sl_linear_end END> struct ring {
           stages((uint32_t)__cvta_generic_to_shared(stages)), tile(begin), n(min(TILES, end - begin)), chunk(warp), i(0),
           fill_stage(0), read_stage(0), policy(sl_l2_policy(SL_L2_FIRST_OUT)) {}
 
-    // Fetches the next chunk of a tile, if there is one. Always closes a group of copies, so that next() can count the groups.
+    // Fetches the next chunk of a tile, if there is one. Closes a group of copies in both cases, because next() counts the
+    // groups.
     //
     // One instruction copies two rows of 256 bytes. Rows 0 to 7 of a stage hold rows 0, 2, 4, 6, 1, 3, 5, 7 of the first half
     // of the tile, rows 8 to 15 those of the second half. The eight lanes of a 16-byte read need rows g and g + 1 of W. These
@@ -195,9 +197,9 @@ template <sl_linear_end END> struct ring {
         read_stage = read_stage + 1 == STAGES ? 0 : read_stage + 1;
     }
 
-    // Fetches into the stage that next() has read.
+    // Fetches a chunk into the stage that next() has just read.
     __device__ __forceinline__ void refill() {
-        __syncwarp(); // all lanes have read it
+        __syncwarp(); // all lanes have read the stage
         fetch();
     }
 };
@@ -218,8 +220,8 @@ template <int NT> __device__ __forceinline__ void load_x(const sl_cuda_linear &p
 }
 
 // sum += a chunk of a tile of W times a chunk of x. The 8 consecutive elements of a lane serve as k = 2 t, 2 t + 1, 2 t + 8,
-// 2 t + 9 of two instructions. Any assignment of elements to k is correct if W and x use the same one. Two sums are
-// independent, so an instruction need not wait for the previous one.
+// 2 t + 9 of two instructions. Any assignment of elements to k is correct if W and x use the same assignment. The two sums are
+// independent, so an instruction need not wait for the previous instruction.
 template <int NT>
 __device__ __forceinline__ void multiply(const uint4 (&w)[2][STEPS], const x_chunk<NT> &x, float4 (&sum)[NT]) {
     float4 odd[NT] = {};
@@ -261,8 +263,8 @@ __device__ __forceinline__ void multiply(const uint4 (&w)[2][STEPS], const x_chu
 // 21 November 2026).
 // Reduction order: a warp adds its chunks in order. Within a chunk an instruction adds 16 products; four instructions add to
 // the running sum, and four to a second sum, which is then added. The parts of the warps are added in the order of the warps.
-// The order depends on n_in only. Columns of a matrix instruction do not mix, so the other rows, and the place of a row among
-// them, do not change its bits.
+// The order depends on n_in only. Columns of a matrix instruction do not mix. So other rows of x, and the place of a row in x,
+// do not change the bits of the row.
 template <sl_linear_end END, int NT>
 __global__ void __launch_bounds__(THREADS, 2) linear_ring_kernel(const __grid_constant__ sl_cuda_linear p, int n_tiles) {
     extern __shared__ __align__(16) char shared[];

@@ -1,7 +1,7 @@
 // engine/backend/cuda/linear.h - the linear layers of a decode step: y = W x for up to SL_LINEAR_ROWS rows of x.
 //
-// A launch reads W once. Every output has one reduction order. It does not depend on the number of rows, or on the place of a
-// row among them: a row gets equal bits alone and in a batch.
+// A launch reads W once. Every output has one reduction order. The order does not depend on the number of rows or on the place
+// of a row. So a row has equal bits in every batch.
 #ifndef SLEIGH_CUDA_LINEAR_H
 #define SLEIGH_CUDA_LINEAR_H
 

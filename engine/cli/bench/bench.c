@@ -328,10 +328,10 @@ static int run_once(cli_bench *b, const cli_bench_row *r, timing *t, sl_error *e
 // Median time of a step without these parts.
 static int time_without(cli_bench *b, const cli_bench_row *r, unsigned parts, double *ms, sl_error *err) {
     timing t = {.step_ms = b->step_ms};
-    int rc = sl_engine_leave_out(b->engine, parts, err);
+    int rc = sl_engine_skip_parts(b->engine, parts, err);
     if (!rc) rc = run_once(b, r, &t, err);
     *ms = cli_median(b->step_ms, r->test.n_gen);
-    int back = sl_engine_leave_out(b->engine, 0, err);
+    int back = sl_engine_skip_parts(b->engine, 0, err);
     return rc ? rc : back;
 }
 
