@@ -3,10 +3,10 @@
 #   SAN=1      builds with AddressSanitizer and UndefinedBehaviorSanitizer, in build/san
 #   DEBUG=1    builds with -O0 -g, in build/debug
 #   CC, CXX, NVCC, PYTHON  the tools
-#   CUDA=0     builds without CUDA even where nvcc is found
+#   CUDA=0     builds without CUDA even if nvcc is found
 #   CUDA_ARCH="80 90a"  builds for these compute capabilities instead of all
-#   CUDA_OPT="-Ofc max" more flags for nvcc; these build slow kernels in a fifth of the time
-#   PORTABLE=1 builds in build/portable a binary for other machines: it needs glibc, libstdc++, cuBLAS and the file next to it
+#   CUDA_OPT="-Ofc max" passes more flags to nvcc; with these, nvcc compiles in a fifth of the time, but the kernels are slow
+#   PORTABLE=1 builds a binary for other machines in build/portable; it needs glibc, libstdc++, cuBLAS and the library in that folder
 
 CC      ?= cc
 CXX     ?= c++
@@ -39,13 +39,13 @@ LDLIBS   := -Wl,-Bstatic -ljansson -lpcre2-8 -lutf8proc -lopenblas -lgomp -lgfor
     -Wl,-rpath,'$$ORIGIN' -lstdc++ -ldl -lm -lpthread
 endif
 
-# Sources are in folders of up to three levels below a top folder. The library has all sources except the commands and the tests.
+# Sources are in the top folders and up to two levels below. The library has all sources except the commands and the tests.
 sources  = $(foreach d,$1 $1/* $1/*/*,$(wildcard $(addprefix $d/,$2)))
 LIB_SRC  := $(filter-out engine/cli/% engine/backend/cuda/% %_cuda.c,$(foreach d,engine attention tokenizer models,$(call sources,$d,*.c *.cc)))
 CLI_SRC  := $(call sources,engine/cli,*.c)
 TEST_SRC := $(filter-out tests/fuzz/main.c,$(call sources,tests,*.c))
 
-# The build has CUDA where nvcc and cuBLAS are found.
+# The build has CUDA if nvcc and cuBLAS are found.
 CUDA_HOME := $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC) 2>/dev/null)))
 CUDA      ?= $(if $(wildcard $(CUDA_HOME)/include/cublasLt.h),1,0)
 CUDA_ARCH ?= 80 86 89 90a
@@ -77,7 +77,7 @@ TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(TEST_SRC))
 
 all: $(BUILD)/sleigh $(BUILD)/sleigh-test $(if $(PORTABLE),$(BUILD)/libsentencepiece.so.0) ## build the binary, the library and the tests
 
-# Set-up runs first and the build in another make, which finds what the set-up installed.
+# Set-up runs first. The build runs in another make, because only a new make sees the packages that the set-up installed.
 demo: ## install packages, build, and answer questions with dense and sampled attention
 	@scripts/setup.sh
 	@$(MAKE) --no-print-directory -j$$(nproc) $(BUILD)/sleigh
@@ -88,14 +88,15 @@ test: ## install packages, build, and run the whole test suite
 	@$(MAKE) --no-print-directory -j$$(nproc) all
 	@$(MAKE) --no-print-directory check
 
-# Runs one case for each core at a time. Waiting threads must sleep, or they take the cores from other cases.
+# Runs as many cases at a time as there are cores. Waiting threads must sleep, because busy waiting would slow down the other cases.
 check: all ## build and run the test suite
 	@SLEIGH_BIN=$(BUILD)/sleigh OMP_WAIT_POLICY=passive $(BUILD)/sleigh-test -j $$(nproc)
 
 bench: $(BUILD)/sleigh ## measure prefill and decode of the embedded model at 8k and 32k tokens, on 2 threads
 	@$(PYTHON) scripts/bench_cpu.py --sleigh $(BUILD)/sleigh
 
-# libFuzzer on the parsers of files and text from outside (tests/fuzz). clang builds these files again; the others come from gcc.
+# libFuzzer on the parsers that read files and text from outside the program (tests/fuzz). clang compiles these files again with
+# instrumentation; the other objects are those of the normal build.
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS ?=
 FUZZ_CC      ?= clang
@@ -146,7 +147,7 @@ $(BUILD)/%_avx2.c.o: CFLAGS += $(AVX2)
 $(BUILD)/%_avx512.c.o: CFLAGS += $(AVX512)
 $(BUILD)/engine/cli/cmd_version.c.o: CPPFLAGS += -DSLEIGH_COMMIT='"$(COMMIT)"'
 
-# A binary prints its commit and writes it into results, so a new commit compiles this file again.
+# A binary prints its commit and writes the commit into results, so a new commit compiles this file again.
 $(BUILD)/commit: FORCE
 	@mkdir -p $(@D)
 	@echo '$(COMMIT)' | cmp -s - $@ || echo '$(COMMIT)' > $@

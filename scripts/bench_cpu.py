@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """make bench: measures prefill and decode of the embedded model on the CPU, at 8k and 32k tokens, with dense and sampled attention.
 
-Each run is a `sleigh generate` on a text of that length, and the figures are those that it prints. Methods take turns, so that a
-machine whose speed drifts affects all of them. The table has medians."""
+Each run is a `sleigh generate` on a text of that length, and the figures are those that `generate` prints. The methods take turns, so
+that a change of the machine's speed affects all methods equally. The table has medians."""
 import argparse
 import os
 import random

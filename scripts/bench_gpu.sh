@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs on a machine with a GPU: the GPU tests, then every table of docs/results/h100.md and h100-sampled.md, with the peers where
-# PyTorch is installed. bench_steps.py times steps from 4k to 128k tokens; reproduce.sh measures accuracy and errors.
+# Runs the GPU tests, then prints every table of docs/results/h100.md and h100-sampled.md. If PyTorch is installed, it also times the
+# peers. Needs a GPU. bench_steps.py times steps from 4k to 127k tokens; reproduce.sh measures accuracy and errors.
 # usage: scripts/bench_gpu.sh [FOLDER of sleigh and sleigh-test (default: build)]
 set -eu
 bin=${1:-build}

@@ -43,7 +43,7 @@ def microseconds(fn, repetitions=30):
     for _ in range(repetitions):
         touched.add_(1.0)
         start, end = torch.cuda.Event(True), torch.cuda.Event(True)
-        torch.cuda._sleep(20000)  # the device waits, so that the host has queued the replay before it begins
+        torch.cuda._sleep(20000)  # the device waits, so that the host queues the replay before the device is ready for it
         start.record()
         graph.replay()
         end.record()

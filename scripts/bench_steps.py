@@ -5,8 +5,8 @@ fit into memory, for dense attention, santa-prop and santa-is.
     python3 scripts/bench_steps.py --sleigh build/sleigh -o docs/results/h100-steps.md
 
 `sleigh bench --copy` fills a batch: it prefills one sequence, and the others get copies of its rows, so that a step reads every sequence's
-keys and values from memory. The output of the commands goes to --work, and a batch that exists there does not run again. With gnuplot the
-script draws a picture next to the report; it always writes the picture's data."""
+keys and values from memory. The output of the commands goes to --work. If the output of a batch exists there, the batch does not run again.
+The script writes the data of the picture next to the report, and draws the picture if gnuplot is installed."""
 import argparse
 import json
 import os
@@ -102,8 +102,8 @@ def report(args, found):
 {row['commit']}: {', '.join(METHODS)}. Attention over random keys is flat, so methods draw as many distinct rows as they can. Made by
 `python3 scripts/bench_steps.py{sizes} -o {args.output}`. A step makes one token for each sequence of the batch. ms are
 medians of {args.steps} steps. % of peak is the rate at which a step reads weights and KV rows, as a share of the {row['peak_gb_s']:.0f} GB/s
-of a kernel that only reads. Joules are those of the whole GPU for each token of the whole batch (NVML, whose counter moves ten times a
-second, so short runs are a third off). The weights alone take {row['floor_ms']:.2f} ms at the peak.
+of a kernel that only reads. Joules are the energy of the whole GPU for each token of the whole batch (NVML, whose counter moves ten times a
+second, so the energy of short runs has an error of about a third). The time to read only the weights is {row['floor_ms']:.2f} ms at the peak rate.
 
 ![step time against tokens]({os.path.basename(args.stem)}.svg)
 """)
@@ -118,7 +118,7 @@ def main():
     p.add_argument("-m", "--model", default="models/llama-3.1-8b")
     p.add_argument("--device", default="cuda")
     p.add_argument("--sizes", default=SIZES, help=f"BATCH:LONGEST, separated by blanks (default {SIZES})")
-    p.add_argument("--steps", type=int, default=48, help="decode steps of each row; less than 250 ms of them have no energy")
+    p.add_argument("--steps", type=int, default=48, help="decode steps of each row; energy needs at least 250 ms of steps")
     p.add_argument("--work", default="build/bench-steps")
     p.add_argument("-o", "--output", default="docs/results/h100-steps.md")
     a = p.parse_args()

@@ -4,10 +4,10 @@
     scripts/check_names.py [FILE...]      without files: README.md, CONTRIBUTING.md, docs/*.md, .ci/run, the scripts
     scripts/check_names.py --sources      the comments of the C, C++ and CUDA files
 
-Of pages every word counts, of other files their comments (and of .ci/run everything). A name with a folder is a path from the root
-of the tree, or from the folder of the page. A name without a folder is a file of any folder. `*` stands for any part of a name,
-{a,b} for one of several words. docs/results/ is left out: a measurement names the files of its commit. Prints one line for each
-name that does not exist, and exits with 1 when there is one."""
+In pages and in .ci/run the script checks every word, and in other files the words of comments. A name with a folder is a path from the
+root of the tree, or from the folder of the page. A name without a folder is a file of any folder. `*` means any part of a name, and
+{a,b} means one of several words. The script does not check docs/results/, because a measurement names the files of an earlier commit. It
+prints one line for each name that does not exist, and then exits with 1."""
 import fnmatch
 import glob
 import itertools

@@ -98,7 +98,7 @@ def render(name, jinja, messages, date):
 
 
 def asked(name, order):
-    """Only templates that refuse the role tool get a conversation with it. Sleigh knows three roles."""
+    """Only templates that refuse the role "tool" get a conversation with this role, because Sleigh has three roles."""
     return "t" not in order or name in ("mistral-v0", "mistral-v1", "mistral-v7")
 
 

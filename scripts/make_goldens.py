@@ -4,7 +4,7 @@
     python3 scripts/make_goldens.py            needs torch and transformers; a CPU is enough
 
 The files hold weights in the dtype under test. transformers computes in float32, with eager attention. The KV cache is rounded
-to bfloat16, as Sleigh's cache is, so that the comparison shows differences of the arithmetic alone."""
+to bfloat16, as Sleigh's cache is, so that the comparison shows only differences of the arithmetic."""
 import argparse
 import json
 import os
@@ -16,7 +16,7 @@ import transformers
 from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 GREEDY_STEPS = 32
-LEAST_MARGIN = 1e-2  # between the two largest logits at every greedy step, so that rounding cannot change the token
+LEAST_MARGIN = 1e-2  # least difference of the two largest logits at every greedy step, so that rounding cannot change the token
 BASE = dict(vocab_size=320, hidden_size=64, intermediate_size=112, num_hidden_layers=2, num_attention_heads=4,
             num_key_value_heads=2, max_position_embeddings=512, rms_norm_eps=1e-5, bos_token_id=1, eos_token_id=2)
 LLAMA3 = dict(rope_type="llama3", rope_theta=10000.0, factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)

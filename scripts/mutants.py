@@ -2,11 +2,11 @@
 
 A catalogue is plain text. `## PATH` names the file of the mutations that follow. A mutation is
 
-    * what it breaks [suites that should notice it]
+        * the fault that the mutation makes [suites that should notice the fault]
     - text to replace, which occurs once in the file (`-2 ` the second of several times); several lines: several `-`
     + new text; several lines: several `+`; none: the old text is deleted
-    = why no test can distinguish it from the right program (equivalent)
-    ? why it survives and is not equivalent
+        = why no test can distinguish the mutant from the right program (equivalent)
+    ? why the mutant survives although it is not equivalent
 
 Lines before the first `##` are notes. A hash of the seed, the line's text and the new text chooses a generated mutation, so an edit at
 another place of the tree does not change the choice."""

@@ -34,7 +34,7 @@ import mutants
 
 BUILD = "build/mutate-objects"  # in each copy
 MAKE = (f"BUILD={BUILD}", "OPT=-O3 -g0 -Wno-error")
-MEMORY = 16 << 30  # address space of a test on a CPU: a mutant may ask for anything
+MEMORY = 16 << 30  # address space of a test on a CPU, because a mutant may allocate any amount
 TIMES, LEAST = 10, 60  # a test run may take ten times as long as without a mutation, and a minute
 
 
@@ -46,7 +46,7 @@ def say(text):
 
 
 def mirror(source, to):
-    """Makes the folder `to` equal to `source`. Copies only files that differ, and keeps their times."""
+    """Makes the folder `to` equal to `source`. Copies only files that differ, with the times of the source files."""
     os.makedirs(to, exist_ok=True)
     wanted = {x.name: x for x in os.scandir(source)}
     have = {x.name: x for x in os.scandir(to)}
@@ -134,7 +134,7 @@ class Runner:
         return self.command(words, folder, 1800)
 
     def suite(self, folder, name, timeout):
-        """Returns what failed (or None), seconds, and the cases that passed."""
+        """Returns the name of the failed case (or None), the seconds, and the cases that passed."""
         words = [f"{BUILD}/sleigh-test", "--fail-fast", *(["--gpu"] if self.args.gpu else []), name]
         start = time.time()
         status, out = self.command(words, folder, timeout, not self.args.gpu)
@@ -225,7 +225,7 @@ def load(paths):
                 try:
                     x = json.loads(line)
                 except ValueError:
-                    continue  # cut off while it was written
+                    continue  # an interrupted run wrote only a part of this line
                 if "times" in x:
                     times.setdefault(x["tree"], {}).update(x["times"])
                 elif x["key"] not in records or x["result"] != "not run":

@@ -3,7 +3,7 @@
 
     SIZES=8k:32 STATES=8k:8 python3 scripts/reproduce.py --name tiny --model models/tiny --results docs/results build/reproduce-tiny
 
-The report leaves out parts that are not in the folder. --records FILE turns prompts of `sleigh eval --dump` into records for
+If a part is not in the folder, the report does not mention it. --records FILE turns prompts of `sleigh eval --dump` into records for
 `sleigh compare`: context, question with the beginning of the answer, and an id."""
 import argparse
 import json
@@ -148,7 +148,7 @@ def l2_and_cosine(x):
     return [f"{x[key]:.3f}" if x[key] is not None else "-" for key in ("l2", "cosine")]
 
 
-def beside(ours, paper):
+def interleave(ours, paper):
     """[a, b] and (x, y) as the cells a, x, b, y."""
     return [cell for pair in zip(ours, map(str, paper)) for cell in pair]
 
@@ -167,15 +167,15 @@ def same_state(args, results, length):
             mean = {key: statistics.fmean(h[key] for h in m["heads"] if h["layer"] == last) for key in ("l2", "cosine")}
             p = TABLE_28[task].get(m["attn"], ("",) * 3)
             top1 = f"{100 * m['top1']:.1f} ({100 * m['top1_low']:.1f} to {100 * m['top1_high']:.1f})"
-            rows.append([TASKS[task], m["attn"], *beside([*l2_and_cosine(mean), top1], p)])
+            rows.append([TASKS[task], m["attn"], *interleave([*l2_and_cosine(mean), top1], p)])
         flash = next(m for m in methods if m["attn"] == "santa-flash:S=2048")
-        by_tiles += [[TASKS[task], t["tiles"], str(t["head_outputs"]), *beside(l2_and_cosine(t), p)]
+        by_tiles += [[TASKS[task], t["tiles"], str(t["head_outputs"]), *interleave(l2_and_cosine(t), p)]
                      for t, p in zip(flash["tiles"], TABLE_29[task])]
     table(["task", "method", "L2", "paper", "cosine", "paper", "top-1 agreement %", "paper"], rows)
     for task in TABLE_28:
         results.picture(f"reproduce-{args.name}-error-{task}-{length}.svg", f"errors of heads, {TASKS[task]}, {length}")
-    print("In our top-1 agreement every step follows the method's KV rows and the errors of all its layers. In the paper's, one step follows a\n"
-          "dense history.\n")
+    print("For our top-1 agreement, the method decodes every step, so each step sees the errors of all earlier steps. For the paper's, only one step is\n"
+          "approximate, and all earlier steps are dense.\n")
     print(f"## Table 29 at {length}: santa-flash:S=2048 against the tiles that hold 90% of the mass\n")
     table(["task", "tiles", "head outputs", "L2", "paper", "cosine", "paper"], by_tiles)
     print(f"## Table 30 at {length}: tile size\n\nA tile is a page of the KV cache, 256 rows, so the table has only the tile size 256.\n")
@@ -206,12 +206,12 @@ def decode_speed(results):
     body = []
     for r in rows:
         ours = (f"{r['prefill_s']:.2f}", f"{r['decode_s']:.3f}", f"{r['token_ms']:.3f}", f"{r['speedup']:.3f}")
-        body.append([r["attn"], *beside(ours, [f"{x:g}" for x in TABLE_3[r["attn"]]] if r["attn"] in TABLE_3 else [""] * 4)])
+        body.append([r["attn"], *interleave(ours, [f"{x:g}" for x in TABLE_3[r["attn"]]] if r["attn"] in TABLE_3 else [""] * 4)])
     table(head, body)
 
 
 def kernels(args, results):
-    print("## Figure 4: attention alone\n")
+    print("## Figure 4: only attention\n")
     if not results.has("kernels.json"):
         print("Kernels are timed on a GPU, and no such part is in the folder.")
         return
@@ -272,7 +272,7 @@ def records(path, chat):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--records", metavar="FILE.jsonl")
-    p.add_argument("--chat", action="store_true", help="with --records: what the answer begins with is left out")
+    p.add_argument("--chat", action="store_true", help="with --records: omit the beginning of the answer")
     p.add_argument("--name")
     p.add_argument("--model")
     p.add_argument("--results", help="the folder with the pictures")

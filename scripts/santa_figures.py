@@ -31,7 +31,7 @@ def figure_6(args):
 def variance_figures(args):
     methods = [f"{m}:S={s}" for m in SAMPLERS for s in TABLE_20]
     found = eval_error.collect(args, methods, ["one-hop"])
-    print("\n## Table 20: distinct rows of V a head\n")
+    print("\n## Table 20: distinct rows of V for each head\n")
     print(f"| S | {' | '.join(SAMPLERS)} | paper: {' | '.join(SAMPLERS)} |\n|---|" + "---|" * 6)
     for s, paper in TABLE_20.items():
         own = [sum(found[f"{m}:S={s}"]["rows"]) / len(found[f"{m}:S={s}"]["rows"]) for m in SAMPLERS]

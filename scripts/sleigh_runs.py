@@ -24,7 +24,7 @@ def run_jsonl(sleigh, model, path, attn, n_predict=24, threads=0, extra=()):
 
 
 def run_generate(sleigh, model, prompt_path, attn, n_predict, threads, extra=()):
-    """Runs `sleigh generate` on a file. Returns the text, and a dict of the lines on stderr: what stands before the colon to the rest."""
+    """Runs `sleigh generate` on a file. Returns the text, and a dict of the lines on stderr: {text before the colon: text after it}."""
     cmd = [sleigh, "generate", "-m", model, "-f", prompt_path, f"--attn={attn}", "--temp", "0", "-n", str(n_predict),
            "-t", str(threads), "--no-display-prompt", *extra]
     p = subprocess.run(cmd, capture_output=True, text=True)

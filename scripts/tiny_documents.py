@@ -145,7 +145,7 @@ class Gen:
         return self.ADJ[i // len(self.HNOUN)] + self.HNOUN[i % len(self.HNOUN)]
 
     def keys(self, n):
-        """n distinct adj-noun keys; sometimes from a small grid, so that adjective or noun alone does not identify a key"""
+        """Returns n distinct adjective-noun keys. Some calls use few adjectives and nouns, so that one of the words does not identify a key."""
         r = self.r
         if n >= 4 and r.random() < 0.3:
             m = int(math.ceil(math.sqrt(n * 1.5)))
@@ -167,7 +167,7 @@ class Gen:
         return int(round(math.exp(self.r.uniform(math.log(a), math.log(b)))))
 
     def filler(self, kind, budget):
-        """list of sentence pieces with at most `budget` tokens"""
+        """Returns a list of sentence pieces with at most `budget` tokens."""
         if budget < 4:
             return []
         r = self.r
@@ -205,9 +205,9 @@ class Gen:
         x = self.r.random()
         return "noise" if x < 0.2 else "story" if x < 0.3 else "varied"
 
-    # ---- parts: each returns (facts, qas); facts = list of ordered groups of pieces, qas = list of (question, prefix, answer, tag)
-    # text of a qa: question + prefix + answer + terminator   (prefix =
-    # (plain, chat) variants of " Answer:" or of a statement)
+        # ---- parts: each returns (facts, qas)
+    # facts is a list of groups of pieces; the order in a group is fixed. qas is a list of (question, prefix, answer, tag). The text of
+    # a qa is question + prefix + answer + terminator. prefix is a pair, for plain text and for chat: " Answer:" or a statement.
 
     def p_niah(self, n, nq, tag, form=None):
         r = self.r
@@ -279,7 +279,7 @@ class Gen:
         return facts, qas
 
     def p_qa2(self, n, nq, tag, onehop=0.3):
-        """n pairs of people; A lives with B, B lives in PLACE. The answer spells out the bridge: ' with B in PLACE'"""
+        """n pairs of people: A lives with B, B lives in PLACE. The answer names both facts: ' with B in PLACE'"""
         r = self.r
         facts = []
         qas = []
@@ -320,7 +320,7 @@ class Gen:
     # ---- composition
 
     def compose(self, L, intro, facts, qas, fkind, chat=None):
-        """returns (pieces list of bytes, spans [(start, end, tag)]) ; total length <= L"""
+        """Returns (pieces, a list of bytes; spans of answers [(start, end, tag)]). The total length is at most L tokens."""
         r = self.r
         if chat is None:
             chat = r.random() < self.chat_frac
@@ -371,7 +371,7 @@ class Gen:
         return out, spans
 
     def budgets(self, L, max_q):
-        """tokens for questions and for facts"""
+        """Returns the tokens for questions and for facts."""
         f = 0.42 if L <= 640 else 0.34 if L <= 1536 else 0.25 if L <= 4096 else 0.16 if L <= 12000 else 0.11
         return int(f * (L - 30))
 
@@ -392,7 +392,7 @@ class Gen:
         chat = False if ev else None
         form = "A" if ev else None
         nl, ql = self.needle_len, self.q_len
-        room = L - 48 - (24 if chat is None else 0)  # rough fixed overhead
+        room = L - 48 - (24 if chat is None else 0)  # about the tokens of the introduction and the chat template
         if kind in ("niah_single", "niah_single_noise"):
             f, q = self.p_niah(1, 1, kind, form)
             return self.compose(L, "N", f, q, "noise" if kind.endswith("noise") else ("varied" if fk == "noise" else fk), chat)
@@ -480,7 +480,7 @@ class Gen:
         return out, []
 
     def d_assoc(self, L):
-        """dense associative recall: n 'key: value.' pairs, then the keys again in random order with their values"""
+        """Returns n 'key: value.' pairs, then the keys again in random order with their values."""
         r = self.r
         style = r.randrange(3)
         sep, end = ((self.COLON, self.DOT), (self.EQ, self.SEMI), (self.ARROW, self.DOT))[style]
@@ -529,7 +529,7 @@ class Gen:
         return out, spans
 
     def d_copy(self, L):
-        """a random word / number sequence repeated"""
+        """Returns a random sequence of words and numbers, repeated."""
         r = self.r
         m = r.randint(6, max(8, min(L // 8, 400)))
         pools = (self.NOUN, self.coded, self.ADJ, self.NAME)
@@ -597,7 +597,7 @@ class Gen:
         return self.r.choices(m[0], m[1])[0]
 
     def sequence(self, T):
-        """exactly T tokens, mask 1 = answer token"""
+        """Returns exactly T tokens and a mask, which is 1 at tokens of answers."""
         r = self.r
         toks = []
         pos = 0

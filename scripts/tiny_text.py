@@ -1,7 +1,7 @@
 """The embedded model's language: word lists, sentences, stories and question kinds, from a seed.
 
-It needs only the standard library. scripts/demo.py and `sleigh eval` ask in exactly the wording that the model was trained on, because
-another wording lowers its scores.
+This module needs only the standard library. scripts/demo.py and `sleigh eval` use exactly the wording of the training texts, because
+another wording lowers the model's scores.
 
     python3 scripts/tiny_text.py --kind needle --tokens 8192 --questions 16 --seed 1
 
@@ -119,7 +119,7 @@ def plural(n):
     if n.endswith("lf") or n.endswith("af"): return n[:-1] + "ves"
     return n + "s"
 def filler_sentence(r):
-    """one grammar generated sentence, no leading space"""
+    """Returns a sentence from a grammar, without a leading blank."""
     N = lambda: r.choice(NOUNS)
     A = lambda: r.choice(ADJS)
     VT = lambda: r.choice(VERB_T)
@@ -358,7 +358,7 @@ def ask_number(key):
 
 
 def needles(rng, n, n_asked, values=1):
-    """n needles; questions for n_asked of them. values > 1: so many numbers for each key."""
+    """Returns n needles, and questions for n_asked needles. `values` is how many numbers each key has."""
     facts, questions = [], []
     for i, key in enumerate(keys(rng, n)):
         found = [number(rng) for _ in range(values)]
@@ -394,7 +394,7 @@ def one_hop(rng, n, n_asked):
 
 
 def two_hop(rng, n, n_asked):
-    """A lives with B, B lives in a place; the answer spells out the bridge."""
+    """A lives with B, B lives in a place. The answer names both facts."""
     names, facts, questions = people(rng, 2 * n), [], []
     for i in range(n):
         a, b, place = names[2 * i], names[2 * i + 1], rng.choice(PLACES)
@@ -467,7 +467,7 @@ def filler(rng, budget, stories=False):
 
 
 def compose(rng, intro, facts, n_tokens):
-    """Scatters the facts, each group in its order, over filler so that the whole is just below n_tokens."""
+    """Distributes the facts over filler so that the text has just below n_tokens tokens. The order of facts in a group stays."""
     fixed = 1 + count_tokens(intro) + count_tokens(END) + sum(count_tokens(s) for group in facts for s in group)
     sentences = filler(rng, n_tokens - ROOM_FOR_ANSWER - fixed)
     placed = []
@@ -483,7 +483,7 @@ def compose(rng, intro, facts, n_tokens):
 
 
 def task_context(kind, rng, n_tokens, n_questions):
-    """(context, [(question, answer), ...]): a text that, with BOS, a question and its answer, has just below n_tokens tokens."""
+    """Returns (context, [(question, answer), ...]). Context, BOS, a question and its answer have together just below n_tokens tokens."""
     if kind == "frequent-words":
         return frequent_words_context(rng, n_tokens)
     intro, make, n_facts = KINDS[kind]

@@ -1,6 +1,6 @@
 """The embedded model's tokenizer: byte-level BPE in Llama 3's shape, trained on the generator's own text.
 
-tiny_documents.py encodes with it; --tokenizer new of train_tiny.py trains a fresh one (with the tokenizers library)."""
+tiny_documents.py encodes text with this tokenizer. `train_tiny.py --tokenizer new` trains a new one with the tokenizers library."""
 
 import collections
 import json
@@ -15,7 +15,7 @@ KNOUN = [NOUNS.index(w) for w in KEY_NOUNS]
 LLAMA3_PAT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|" r"\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-# the same for pure ASCII text with the stdlib re module (the corpus is pure ASCII)
+# The same pattern for ASCII text, for Python's re module. The corpus is ASCII.
 ASCII_PAT = re.compile(
     r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\nA-Za-z0-9]?[A-Za-z]+|[0-9]{1,3}|"
     r" ?[^\sA-Za-z0-9]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
@@ -65,7 +65,7 @@ def bpe_train_lib(words, n_new):
 
 
 class Tok:
-    """ids: 0..255 = bytes, then one id per distinct merge result, specials at the very end of the vocab"""
+    """Ids 0 to 255 are bytes. Then follows one id for each distinct merge result. Special tokens are at the end of the vocabulary."""
 
     def __init__(self, merges, vocab_size, n_special=16):
         self.merges = merges
@@ -78,7 +78,7 @@ class Tok:
         self.specials = SPECIALS + ["<|reserved_special_token_%d|>" % i for i in range(n_special - len(SPECIALS))]
         base = vocab_size - n_special
         assert len(self.vocab) <= base, (len(self.vocab), base)
-        self.filler_ids = list(range(len(self.vocab), base))  # only if BPE ran out of pairs (tiny smoke corpora)
+        self.filler_ids = list(range(len(self.vocab), base))  # only if a small corpus has too few pairs
         self.sid = {s: base + i for i, s in enumerate(self.specials)}
         self.bos, self.eos, self.soh, self.eoh, self.eot = [self.sid[s] for s in SPECIALS]
         self.inv = {i: t for t, i in self.vocab.items()}
@@ -257,7 +257,7 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def bpe_corpus(seed=1):
-    """{pre-token bytes: weight} from a sample of the corpus; digits, variable names and most coded words left out"""
+    """Returns {pre-token bytes: count} of a sample of the corpus, without digits, variable names and most coded words."""
     r = random.Random(seed)
     cnt = collections.Counter()
 
@@ -295,7 +295,7 @@ def bpe_corpus(seed=1):
     add("\n\n", 1000)
     for _ in range(60):
         add(" " + coded_word(r))
-    # sub-linear weights: do not spend the small vocabulary on template words only
+    # count^0.7, so that the words of the templates do not take the whole small vocabulary
     return {w.encode(): max(1, int(round(c**0.7))) for w, c in cnt.items()}
 
 

@@ -132,10 +132,10 @@ class Model(nn.Module):
 def init_model(model, seed):
     """Sets initial weights that are close to a retrieval circuit. All weights stay trainable.
 
-    Weights are random with 1/sqrt(fan-in). In addition, the heads of layer 0's first group attend to the previous tokens (through a
-    constant channel in the embeddings and phases of RoPE). From layer 1 on W_q starts close to W_k in the slowly turning dimensions, so
-    that heads look for equal content. W_o W_v starts close to a multiple of the identity, so that heads copy what they find. lm_head
-    starts as the scaled embedding, so that it can read what was copied."""
+        Weights are random with standard deviation 1/sqrt(fan-in). In addition, the heads of layer 0's first group attend to the previous
+    tokens (through a constant channel in the embeddings and phases of RoPE). From layer 1 on, W_q starts close to W_k in the dimensions
+    that RoPE rotates slowly, so that heads attend to tokens of equal content. W_o W_v starts close to a multiple of the identity, so that
+    heads copy the content of these tokens. lm_head starts as the scaled embedding, so that it can decode the copied content."""
     c, g = model.c, torch.Generator().manual_seed(seed)
     hidden, dim, n_heads, n_kv = c["hidden_size"], c["head_dim"], c["num_attention_heads"], c["num_key_value_heads"]
     group, half, freq = n_heads // n_kv, dim // 2, rope_frequencies(c)
@@ -363,7 +363,7 @@ def main():
     model.to(device)
     log(f"{sum(p.numel() for p in model.parameters())} parameters on {torch.cuda.get_device_name(0)}, torch {torch.__version__}")
     record = train(model, tok, a, device)
-    for _, p in model.named():  # what is evaluated is what is saved
+    for _, p in model.named():  # so that the evaluation uses the weights that are saved
         p.data.copy_(p.data.bfloat16().float())
     lengths = [int(x) for x in a.eval_lengths.split(",")]
     result = evaluate(model, tok, lengths, a.eval_docs, device)
