@@ -55,7 +55,7 @@ typedef struct sl_attn_cuda_prefill_args {
     bf16 *out;            // [n_tokens][n_heads][head_dim]
     const bf16 *k, *v;    // this layer: [n_pages][n_kv_heads][256][head_dim]
     const int32_t *pages; // of the sequence
-    void *ws;
+    void *ws;             // ops->workspace() bytes; NULL: dense prefill needs none
     cudaStream_t stream;
 } sl_attn_cuda_prefill_args;
 

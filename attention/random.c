@@ -17,7 +17,7 @@ static void run(sl_head *x) {
 }
 
 static const sl_draw uniform_rows = {.capacity = capacity, .scratch = scratch, .run = run};
-static const sl_composition stages = {&sl_propose_uniform, &uniform_rows, SL_BY_SAMPLE, NULL};
+static const sl_composition stages = {.propose = &sl_propose_uniform, .draw = &uniform_rows, .normaliser = SL_BY_SAMPLE};
 
 const sl_attn_method sl_method_random = {
     .name = "random",

@@ -79,7 +79,6 @@ static void prefill(const sl_batch *b, int layer, int first, int n, sl_queries q
         .k = kv.k,
         .v = kv.v,
         .pages = s->device_pages,
-        .ws = e->step_ws,
         .stream = b->backend->stream(b->backend),
     };
     sl_method_dense.cuda->prefill(&args);
