@@ -9,7 +9,7 @@
 
 // ---- the list ----
 
-static sl_model_tensor *add(sl_model_weights *w) { // NULL: out of memory, which is remembered
+static sl_model_tensor *add(sl_model_weights *w) { // NULL: out of memory; sets is_out_of_memory
     if (w->n_tensors == w->capacity) {
         int capacity = w->capacity ? 2 * w->capacity : 64;
         sl_model_tensor *grown = realloc(w->tensors, capacity * sizeof *grown);
@@ -59,7 +59,7 @@ void sl_model_weights_free(sl_model_weights *w) {
     *w = (sl_model_weights){0};
 }
 
-// ---- bound to files, or declared without ----
+// ---- bind to files, declare without files ----
 
 int sl_model_weights_bind(const sl_config *config, const sl_tensors *tensors, sl_model_weights *out, sl_error *err) {
     int rc = init(config, out, err);
@@ -101,9 +101,9 @@ size_t sl_model_weights_decode_bytes(const sl_model_weights *w) {
     return n;
 }
 
-// ---- on a backend ----
+// ---- place on a backend ----
 
-// Places tensor i and the ones joined to it; returns in *n how many.
+// Places tensor i and the tensors that are joined to it. *n: their number.
 static int place_group(sl_model_weights *w, int i, const sl_backend *be, int *n, sl_error *err) {
     enum { MOST = 8 };
     sl_weight *group[MOST];

@@ -2,6 +2,7 @@
 // machine.
 #include "engine/backend/cpu/cpu_ops.h"
 #include "engine/kv/kv.h"
+#include "engine/sleigh.h"
 #include "tests/test.h"
 
 #include <math.h>
@@ -339,13 +340,20 @@ static void init_errors(void) {
     restore();
 }
 
+// A description of the arithmetic changes no number of threads, and refuses a device that does not exist.
+static void arithmetic(void) {
+    const sl_backend *be;
+    char text[256];
+    CHECK_OK(sl_cpu_init(3, &be, &err), err);
+    CHECK_OK(sl_device_arithmetic("cpu", text, sizeof text, &err), err);
+    CHECK_INT(sl_cpu_threads(), 3);
+    CHECK_ERR(sl_device_arithmetic("gpu", text, sizeof text, &err), err, SL_ERR_ARG, "--device gpu");
+    CHECK_ERR(sl_device_arithmetic("cuda:999", text, sizeof text, &err), err, SL_ERR_DEVICE, "--device cuda:999");
+    restore();
+}
+
 static const test_case cases[] = {
-    {"linear", 0, linear},
-    {"linear-bits", 0, linear_bits},
-    {"small-ops", 0, small_ops},
-    {"rope-append", 0, rope_append},
-    {"qkv", 0, qkv},
-    {"init-errors", 0, init_errors},
-    {0},
+    {"linear", 0, linear}, {"linear-bits", 0, linear_bits}, {"small-ops", 0, small_ops},   {"rope-append", 0, rope_append},
+    {"qkv", 0, qkv},       {"init-errors", 0, init_errors}, {"arithmetic", 0, arithmetic}, {0},
 };
 const test_suite suite_backend = {"backend", cases};
