@@ -13,8 +13,8 @@
 enum {
     SL_BLOCK = 32,         // rows that share an exponent reference (masses.h)
     SL_REF_EMPTY = -32768, // ref of a block whose masses are all 0
-    // The refs of a head with draws lie within +-SL_REF_MOST, 22,180 nats. The refs of sizes p |v| differ from them by up to 126.
-    // SL_REF_INVALID marks a block with a larger score or NaN. The masses of such a block are 0 (sl_masses_out_of_range).
+    // The refs of a head with draws lie within +-SL_REF_MOST, 22,180 nats. The refs of sizes p |v| differ from them by up to
+    // 126. SL_REF_INVALID marks a block with a larger score or NaN. The masses of such a block are 0 (sl_masses_out_of_range).
     SL_REF_MOST = 32000,
     SL_REF_INVALID = 32767,
     SL_GEMM_ROWS = 8,   // the row count m of gemm is a multiple of this
