@@ -2,8 +2,8 @@
 //
 // A method is one const sl_attn_method: a name, a table of parameters, and a table of functions for each backend. The command
 // line, the help and the table of `sleigh methods` follow from the parameters. A NULL table means that the backend does not
-// offer the method; the engine refuses such a method before anything runs. On the CPU a decode method composes the four stages
-// of stages.h (propose, draw, refine, combine). A method has no loop over keys.
+// offer the method. The engine refuses the method before the first step. On the CPU a decode method composes the four stages of
+// stages.h (propose, draw, refine, combine). A method has no loop over keys.
 //
 // Shapes: q and out are fp32 [n_heads][head_dim] per token; K and V are bf16 pages (engine/kv/kv_extras.h). Query head h reads
 // KV head h / group, group = n_heads / n_kv_heads. Scores are q.k / sqrt(head_dim).
@@ -54,11 +54,12 @@ typedef struct sl_attn_spec {
 
 // ---- what a call reads and writes ----
 
-// What one step of one query head did. Figures of the KV head are equal for all query heads of its group.
+// What one step of one query head did. Values of the KV head are equal for all query heads of its group.
 typedef struct sl_attn_report {
     // of the KV head
-    uint32_t k_rows;      // rows of K that were read whole: all rows with an exact proposal, else the refined rows
-    uint32_t v_distinct;  // distinct rows of V: a row counts once where several heads of the group drew it
+    uint32_t k_rows; // rows of K that were read completely: all rows with an exact proposal; otherwise the refined rows and the
+                     // newest page
+    uint32_t v_distinct;  // distinct rows of V: a row that several heads of the group drew counts once
     float features;       // share of the key features that the proposal read
     uint64_t bytes;       // bytes read, page extras included
     uint64_t dense_bytes; // bytes that dense attention reads
@@ -71,12 +72,12 @@ typedef struct sl_attn_report {
     float kurtosis;                   // of e^s over the base sample of vattention (3 for normal numbers); NaN: no base sample
     uint32_t heavy_tail; // 1: the kurtosis is so large that the variance of the base sample, and so bound=clt, is unreliable
     // Comparison with dense attention on the same state; NaN without --stats-error. |out - mu| / |mu|; the cosine of out and
-    // mu; the part of the error along mu, (out - mu).mu / |mu|^2. The mean of the last over seeds is the bias.
+    // mu; the part of the error along mu, (out - mu).mu / |mu|^2. The mean of this part over seeds is the bias of the method.
     float error, cosine, bias;
     uint32_t tiles; // fewest 256-row tiles that hold 90% of the mass of dense attention; 0 without --stats-error
 } sl_attn_report;
 
-// Sums over calls. Counts are per query head where the comment names no other.
+// Sums over calls. Counts are sums over query heads, unless the comment says "per KV head".
 typedef struct sl_attn_stats {
     uint64_t steps;                                   // query heads served: n_seqs * n_heads a call
     uint64_t k_rows;                                  // rows of K read, per KV head
@@ -84,7 +85,7 @@ typedef struct sl_attn_stats {
     uint64_t v_distinct;                              // distinct rows of V, per KV head
     uint64_t samples;                                 // draws made, after the rounding of the method
     uint64_t bytes;                                   // bytes of K, V and page extras read, per KV head
-    uint64_t tries;                                   // of methods with a stated error
+    uint64_t tries;                                   // tries of methods with a stated error
     uint64_t fallbacks;                               // heads that attended to every row exactly
     uint64_t heavy_tails;                             // sum of heavy_tail
     double kurtosis;                                  // largest kurtosis; 0: none
@@ -103,8 +104,8 @@ static inline int sl_attn_knows_distinct(uint64_t v_rows, uint64_t v_distinct) {
 typedef struct sl_attn_query {
     const float *q;    // [n_heads][head_dim], after RoPE
     float *out;        // [n_heads][head_dim]
-    sl_kv_view kv;     // n_kv rows, with the row of the new token
-    uint32_t sequence; // sequence id of the caller, never the batch index: it keys the random numbers
+    sl_kv_view kv;     // n_kv rows, including the row of the new token
+    uint32_t sequence; // sequence id of the caller, never the batch index; it keys the random numbers
     uint32_t position; // of the query token
     void *state;       // ops->state bytes of this sequence and layer, or NULL
 } sl_attn_query;
@@ -143,7 +144,7 @@ typedef struct sl_attn_prefill_args {
     int n_tokens;
     const float *q; // [n_tokens][n_heads][head_dim], after RoPE
     float *out;     // [n_tokens][n_heads][head_dim]
-    sl_kv_view kv;  // with the rows of these tokens
+    sl_kv_view kv;  // includes the rows of these tokens
     sl_workspace *ws;
 } sl_attn_prefill_args;
 
@@ -168,7 +169,7 @@ typedef enum {
     SL_MEAN_UNSTATED, // the method does not state its mean: sl_attn_parse refuses the method
     SL_MEAN_UNBIASED, // the mean is the output of dense attention
     SL_MEAN_BIASED,   // the mean differs from it
-    SL_MEAN_EXACT,    // the output is that of dense attention: nothing is random, no row is left out
+    SL_MEAN_EXACT,    // the output is that of dense attention: no random numbers, and every row counts
 } sl_attn_mean;
 
 struct sl_attn_method {
@@ -179,11 +180,11 @@ struct sl_attn_method {
     sl_attn_mean (*mean_of)(const sl_attn_spec *spec); // with these parameters; NULL: always `mean`
     const char *caution;         // limits that a user must know, with figures and the command that prints them; NULL: none
     const sl_attn_param *params; // ended by {0}; NULL: none
-    // 0, or SL_ERR_ARG with the reason where parameters exclude each other. NULL: no parameters do.
+    // Returns 0, or SL_ERR_ARG with the reason if parameters exclude each other. NULL: no parameters exclude each other.
     int (*check)(const sl_attn_spec *spec, sl_error *err);
-    // 0, or SL_ERR_UNSUPPORTED with the reason. NULL: the method supports every shape that the engine loads.
+    // Returns 0, or SL_ERR_UNSUPPORTED with the reason. NULL: the method supports every shape that the engine loads.
     int (*supports)(const sl_attn_geom *geom, const sl_attn_spec *spec, sl_error *err);
-    const struct sl_composition *stages; // what sl_stages_ops runs (stages.h); NULL: `cpu` composes no stages
+    const struct sl_composition *stages; // the composition that sl_stages_ops runs (stages.h); NULL: `cpu` composes no stages
     const sl_attn_ops *cpu;              // NULL: the CPU does not offer the method
     const struct sl_attn_cuda_ops *cuda; // NULL: CUDA does not offer the method (attention_cuda.h)
 };

@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-// What decode counts where the host cannot know it: fields of sl_attn_stats, in device memory.
+// Statistics that only the kernels can count: fields of sl_attn_stats, in device memory.
 typedef struct sl_attn_cuda_stats {
     unsigned long long k_rows, v_rows, v_distinct, samples, bytes, tries, fallbacks;
     unsigned long long heavy_tails, kurtosis; // kurtosis: the largest, as the bits of a float
@@ -29,14 +29,14 @@ typedef struct sl_attn_cuda_decode_args {
     const sl_attn_spec *spec;
     int layer;
     int n_seqs;
-    int max_kv;                      // no sequence is longer, now or in a later replay of the graph
+    int max_kv;                      // no sequence is longer, in this step and in later replays of the graph
     const sl_row *rows;              // [n_seqs]: sequence i has rows[i].position + 1 rows in rows[i].pages
     const bf16 *q;                   // [n_seqs][n_heads][head_dim], after RoPE
     bf16 *out;                       // [n_seqs][n_heads][head_dim]
     const bf16 *k, *v;               // this layer: [n_pages][n_kv_heads][256][head_dim]
     const void *extra[SL_MAX_NEEDS]; // page extras of this layer, in the order of ops->needs: [n_pages][n_kv_heads][extra_size]
     size_t extra_size[SL_MAX_NEEDS];
-    size_t state_at;           // of this layer in rows[i].state, ops->state bytes, zero at a session's start
+    size_t state_at;           // offset of this layer in rows[i].state; ops->state bytes, zero at a session's start
     sl_attn_cuda_stats *stats; // integer atomics add to it
     void *ws;                  // ops->workspace() bytes, 256-byte aligned; the counters must be zero before the first call
     cudaStream_t stream;
@@ -65,8 +65,9 @@ typedef struct sl_attn_cuda_prefill_args {
 // of sizes.
 enum { SL_CUDA_COUNTERS = 65536, SL_CUDA_ALIGNMENT = 256 };
 
-// The largest number of sequences whose counters fit. Dense attention uses one counter for a KV head, and two for all. Other
-// methods use up to two for a KV head and two for a query head (draw_rows.cuh), or three for a query head (attend_rows.cuh).
+// The largest number of sequences whose counters fit. Two counters serve all heads. In addition, dense attention uses one
+// counter for a KV head. Methods with drawers use two for a KV head and two for a query head (draw_rows.cuh). Methods with
+// lists of rows may use three for a query head (attend_rows.cuh uses one).
 static inline int sl_cuda_most_seqs(const sl_attn_geom *g, int is_dense) {
     int draws = 2 * (g->n_kv_heads + g->n_heads), rows = 3 * g->n_heads;
     return (SL_CUDA_COUNTERS - 2) / (is_dense ? g->n_kv_heads : draws > rows ? draws : rows);
@@ -79,7 +80,7 @@ typedef struct sl_attn_cuda_ops {
     int (*needs)(const sl_attn_spec *spec, sl_kv_need *out); // as in sl_attn_ops; NULL: none
     size_t (*state)(const sl_attn_geom *geom, const sl_attn_spec *spec);
     int max_rows; // of a sequence; 0: any number
-    // Adds what a step over n_kv rows reads, where that depends only on n_kv. The kernels count the rest into args->stats.
+    // Adds those reads of a step over n_kv rows that depend only on n_kv. The kernels count the other reads into args->stats.
     void (*account)(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv, sl_attn_stats *stats);
     void (*prefill)(const sl_attn_cuda_prefill_args *args);
 } sl_attn_cuda_ops;
@@ -109,7 +110,7 @@ extern const sl_attn_cuda_ops sl_bernoulli_cuda_ops, sl_bernoulli_group_cuda_ops
 extern const sl_attn_cuda_ops sl_santa_is_cuda_ops, sl_dense_q_cuda_ops;
 extern const sl_attn_cuda_ops sl_oracle_cuda_ops, sl_random_cuda_ops, sl_quest_cuda_ops, sl_vattention_cuda_ops;
 
-// quest.cu: counts what a step over n_kv rows reads of page bounds.
+// quest.cu: counts the page bounds that a step over n_kv rows reads.
 void sl_cuda_account_bounds(const sl_attn_geom *geom, int n_kv, sl_attn_stats *stats);
 
 #ifdef __cplusplus

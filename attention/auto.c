@@ -10,7 +10,8 @@
 
 // ---- candidates ----
 
-// Only santa-pps. vAttention's error bound of an output does not hold on heavy tails (sleigh-test means vattention_bounds).
+// Only santa-pps counts. vAttention's error bound of an output does not hold on heavy tails (sleigh-test means
+// vattention_bounds).
 static int states_error(const sl_attn_spec *spec) {
     return !strcmp(spec->method->name, "santa-pps") && sl_attn_get(spec, "epsilon") > 0;
 }
@@ -54,7 +55,7 @@ void sl_auto_choose(const sl_auto_table *t, const sl_attn_spec *request, int n_s
         const sl_auto_point *p = &t->points[i];
         if (p->n_seqs != out->n_seqs) continue;
         if (p->n_kv <= n_kv) at = p;
-        if (!fastest(t, request, p)) // the crossover lies above every point where dense is the fastest
+        if (!fastest(t, request, p)) // the crossover lies above every point without a faster candidate
             out->crossover = 0;
         else if (!out->crossover)
             out->crossover = p->n_kv;

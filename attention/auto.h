@@ -40,7 +40,7 @@ typedef struct sl_auto_table {
 // Writes the path $XDG_CACHE_HOME/sleigh/attn-DEVICE-hN-kvN-dN.json into buf; without XDG_CACHE_HOME, ~/.cache/sleigh/...
 // SL_ERR_ARG when neither XDG_CACHE_HOME nor HOME is an absolute path.
 int sl_auto_path(const char *device, const sl_attn_geom *geom, char *buf, size_t size, sl_error *err);
-// Reads a table. A missing file is SL_ERR_IO; with `optional` it returns 0 and n_specs = 0. A file that is no table is
+// Reads a table. A missing file is SL_ERR_IO; with `optional` it returns 0 and n_specs = 0. A file that is not a table is
 // SL_ERR_FORMAT. Errors name the file and the field. The caller frees *out, after an error too.
 int sl_auto_read(const char *path, int optional, sl_auto_table *out, sl_error *err);
 // Writes a temporary file in the same folder and renames it, so a reader finds the old table or the new one. Makes missing
@@ -51,9 +51,10 @@ void sl_auto_free(sl_auto_table *table);
 int sl_auto_check(const sl_auto_table *table, const char *path, const char *device, const sl_attn_geom *geom, sl_error *err);
 
 typedef struct sl_auto_choice {
-    sl_attn_spec spec;   // dense, or a candidate
-    int crossover;       // fewest rows at which a candidate is chosen; 0: dense is chosen for every length
-    int n_seqs;          // of the points that decide: the largest in the table that is <= n_seqs, else the smallest
+    sl_attn_spec spec; // dense, or a candidate
+    int crossover;     // fewest rows at which a candidate is chosen; 0: dense is chosen for every length
+    int n_seqs; // of the points that decide: the largest n_seqs of the table that is not above the engine's; otherwise the
+                // smallest
     int n_candidates;    // candidates without dense
     double us, dense_us; // times at the point that decides; NaN for contexts shorter than every point
 } sl_auto_choice;

@@ -1,5 +1,5 @@
 // attention/bernoulli.c - Bernoulli qK^T: scores from few key features (SANTA paper, arXiv:2605.01910, section 5 and appendix
-// C). Every row of V is combined, or with `+` a santa method draws rows of V.
+// C). The method combines every row of V. With `+METHOD`, a santa method draws rows of V.
 #include "attention/stages.h"
 
 static const sl_attn_param params[] = {

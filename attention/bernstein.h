@@ -1,9 +1,9 @@
 // attention/bernstein.h - how many rows vAttention's uniform sample needs by an empirical Bernstein bound, on the CPU and on
 // CUDA (--bound=bernstein). Unlike the central limit theorem, the bound holds for every finite sample and every tail.
 //
-// The residual has n rows with e_j in [0, R] and |e_j v_j| <= R L. R and L are certified bounds, never a sample's maximum. A
-// base sample of m rows and the final sample of b >= m rows are prefixes of one random permutation. Let l = ln(1/d). Except
-// with probability d each:
+// The residual has n rows with e_j in [0, R] and |e_j v_j| <= R L. R and L are certified bounds; the maximum of a sample is not
+// such a bound. A base sample of m rows and the final sample of b >= m rows are prefixes of one random permutation. Let l =
+// ln(1/d). Each of these statements fails with probability d at most:
 //
 //   (1) E e^2 <= x^2 with x = (a + sqrt(a^2 + 4 mean e^2)) / 2, a = R sqrt(2 l / m). Reason: a mean of numbers Y >= 0
 //       lies below E Y by more than sqrt(2 E Y^2 l / m) with probability d at most (Maurer 2003), and E Y^2 <= R^2 E Y.
@@ -15,8 +15,8 @@
 //       of these bounds follow from the mean of a convex function of a sum (Hoeffding 1963, theorem 4). The rows that were not
 //       drawn are a sample too, so t'(b) = (n - b) / b t(n - b) is also a bound.
 //
-// b depends on the base sample. So (4) is required for all b on a grid that does not depend on it, m sqrt(2)^k, each with its
-// share of delta. The base sample's statements use a quarter of delta. So the bound holds for the chosen b, whichever it is.
+// b depends on the base sample. So (4) must hold for all b on a grid that does not depend on the base sample: m sqrt(2)^k. Each
+// b has a share of delta. The statements about the base sample use a quarter of delta. So the bound holds for the chosen b.
 #ifndef SLEIGH_BERNSTEIN_H
 #define SLEIGH_BERNSTEIN_H
 
@@ -45,7 +45,7 @@ static inline SL_HOST_DEVICE double sl_kurtosis(double sum, double squares, doub
     return m2 > 1e-9 * mean * mean ? m4 / (m2 * m2) : 0;
 }
 
-// Whether the variance of m such numbers has a relative standard error above a half, sqrt((kurtosis - 1) / m). Then the central
+// Whether the variance of m numbers has a relative standard error, sqrt((kurtosis - 1) / m), above a half. Then the central
 // limit theorem is not yet reliable.
 static inline SL_HOST_DEVICE int sl_is_heavy_tail(double kurtosis, int m) {
     return kurtosis - 1 > 0.25 * m;
@@ -62,8 +62,8 @@ static inline SL_HOST_DEVICE double sl_bernstein_final(double s2, double range, 
     return fmin(own, rest);
 }
 
-// What a base sample proves about a mean: its variance is at most *s2, and the mean of all rows is within the returned
-// distance.
+// The statements of a base sample about a mean: the variance is at most *s2, and the distance between `mean` and the mean of
+// all rows is at most the result.
 static inline SL_HOST_DEVICE double sl_bernstein_base(double squares, double mean, double most, double range, double d,
                                                       double sides, int m, double *s2) {
     double a = most * sqrt(2 * log(1 / d) / m), x = (a + sqrt(a * a + 4 * squares / m)) / 2;
@@ -73,13 +73,13 @@ static inline SL_HOST_DEVICE double sl_bernstein_base(double squares, double mea
     return t;
 }
 
-static inline SL_HOST_DEVICE int sl_bernstein_next(int b) { // next b of the grid
+static inline SL_HOST_DEVICE int sl_bernstein_next(int b) { // the next b of the grid
     int next = (int)ceil(b * 1.4142135623730951);
     return next > b ? next : b + 1;
 }
 
-// The smallest b of the grid whose bound on the relative error is at most epsilon, and that bound. If none is: all n rows, and
-// 0.
+// The smallest b of the grid whose bound on the relative error is at most epsilon, and that bound. If the grid has no such b,
+// returns n, and the bound is 0.
 static inline SL_HOST_DEVICE int sl_bernstein_rows(const sl_bernstein *x, int verify, double epsilon, double delta,
                                                    double *achieved) {
     int n_grid = 0, both = verify == SL_VERIFY_OUTPUT;

@@ -1,6 +1,7 @@
 // attention/budget.c - --budget=variance: splits the draws of a layer over its heads so that the mean relative squared error is
-// smallest (docs/methods.md, budgets over heads). The split uses the norm |m_h| of each head's previous output, which does not
-// depend on the draws of this step. In the first step of a session there is none, and every head gets S.
+// smallest (docs/methods.md, budgets over heads). The split uses the norm |m_h| of each head's previous output, because this
+// output does not depend on the draws of this step. The first step of a session has no previous output, so every head gets S
+// draws.
 //
 // The demand S_h of a head falls with a number t. Bisection finds the t of the layer where the demands add up to n_heads S:
 //   draws from p        S_h = (1/t) sqrt(sum_j p_j |v_j|^2 - |m_h|^2) / |m_h|
@@ -50,13 +51,13 @@ void sl_budget_profile(sl_head *x) {
 
 // The draws that a head needs at t, within its limits.
 static double demand(const sl_head *x, double t) {
-    if (x->needs_exact) return x->S; // it draws nothing, and other heads do not get its draws
+    if (x->needs_exact) return x->S; // the head draws no rows, and other heads do not get its draws
     const double *profile = profile_of(x);
     double want, least = fmax(1, x->S / (double)SL_BUDGET_MOST), most = (double)SL_BUDGET_MOST * x->S;
     if (!is_pps(x)) {
         want = profile[0] / t;
     } else {
-        int low = 0, high = x->n_profile; // the answer: the first size below t
+        int low = 0, high = x->n_profile; // finds the first size below t
         while (low < high) {
             int mid = (low + high) / 2;
             if (profile[mid] >= t)
@@ -86,11 +87,11 @@ void sl_budget_by_variance(sl_head *heads, int n_heads) {
     }
     for (int i = 0; i < n_heads; i++) want[i] = demand(&heads[i], exp2(high)); // demand() reads S, so no S is set yet
     for (int i = 0; i < n_heads; i++) left -= heads[i].S = (int)want[i];
-    for (; left > 0; left--) { // the draws that are left go to the largest remainders
+    for (; left > 0; left--) { // the remaining draws go to the heads with the largest remainders
         int best = 0;
         for (int i = 1; i < n_heads; i++)
             if (want[i] - heads[i].S > want[best] - heads[best].S) best = i;
-        if (want[best] <= heads[best].S) return; // every head is at its limit, which is the capacity of its arrays
+        if (want[best] <= heads[best].S) return; // every head is at its limit, the capacity of its arrays
         heads[best].S++;
     }
 }

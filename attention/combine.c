@@ -1,5 +1,4 @@
-// attention/combine.c - refinement and combination: from drawn rows to the output. Reads the drawn rows of K and V and no
-// others.
+// attention/combine.c - refinement and combination: from drawn rows to the output. It reads only the drawn rows of K and V.
 #include "attention/stages.h"
 
 #include <math.h>

@@ -1,8 +1,8 @@
 // attention/cpu_kernels.h - the loops over keys and values on the CPU: one table of functions per instruction set.
 //
-// Every function works on rows of one page and reads no page table. All accumulate in fp32 in a fixed order: the result of a
-// row does not depend on other rows, the batch, the split or the number of threads. head_dim is a multiple of 16. `group` query
-// heads share the rows.
+// Every function works on rows of one page and reads no page table. All functions accumulate in fp32 in a fixed order: the
+// result of a row does not depend on other rows, the batch, the split or the number of threads. head_dim is a multiple of 16.
+// `group` query heads share the rows.
 #ifndef SLEIGH_ATTENTION_KERNELS_H
 #define SLEIGH_ATTENTION_KERNELS_H
 
@@ -13,11 +13,11 @@
 enum {
     SL_BLOCK = 32,         // rows that share an exponent reference (masses.h)
     SL_REF_EMPTY = -32768, // ref of a block whose masses are all 0
-    // The refs of a head with draws lie within +-SL_REF_MOST, 22,180 nats. The refs of sizes p |v| add up to 126 to them.
-    // SL_REF_INVALID marks a block with a larger score or NaN. The masses of such a block are 0 (sl_masses_out_of_range).
+    // The refs of a head with draws lie within +-SL_REF_MOST, 22,180 nats. The refs of sizes p |v| differ from them by up to
+    // 126. SL_REF_INVALID marks a block with a larger score or NaN. The masses of such a block are 0 (sl_masses_out_of_range).
     SL_REF_MOST = 32000,
     SL_REF_INVALID = 32767,
-    SL_GEMM_ROWS = 8,   // row counts of gemm are multiples of this
+    SL_GEMM_ROWS = 8,   // the row count m of gemm is a multiple of this
     SL_SCORE_LEAD = 16, // score writes whole vectors: up to 15 floats past n_rows, within stride
 };
 
@@ -55,8 +55,8 @@ typedef struct sl_attn_kernels {
     // Scores of the 256 rows of a page for `group` heads: score[g * stride + j]. planes: propose_quantised.c has the layout.
     void (*score_quantised)(const sl_quant_query *q, int group, const uint8_t *planes, int head_dim, int bits, float *score,
                             int stride);
-    // Stored masses (masses.h) of n_rows scores of one head. Fills `stored` up to round_up(n_rows, 32), with 0 past n_rows, and
-    // ref and in-block mass of every block. A block with a score above SL_REF_MOST or NaN gets SL_REF_INVALID.
+    // Stored masses (masses.h) of n_rows scores of one head. Fills `stored` up to round_up(n_rows, 32), with 0 past n_rows.
+    // Fills ref and in-block mass of every block. A block with a score above SL_REF_MOST or NaN gets SL_REF_INVALID.
     void (*masses)(const float *score, int n_rows, bf16 *stored, int16_t *ref, uint64_t *mass);
     // Sizes stored_j |v_j|^power, power 1 or 2, in the format of masses. stored, ref: of the masses. norm: [n_rows]. A size is
     // a bf16 product, rounded at each step. Its unit is 2^e, the smallest power of two not below the largest product of the
@@ -84,7 +84,7 @@ typedef struct sl_attn_kernels {
     void (*scale_row)(float *x, int n, float factor); // n: a multiple of 16
 } sl_attn_kernels;
 
-const sl_attn_kernels *sl_attn_kernels_best(void);             // for this processor, or what SLEIGH_ISA forces
+const sl_attn_kernels *sl_attn_kernels_best(void); // the fastest one for this processor, or the one that SLEIGH_ISA names
 const sl_attn_kernels *sl_attn_kernels_named(const char *isa); // NULL: unknown, or not on this processor
 
 #endif

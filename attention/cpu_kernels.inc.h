@@ -15,7 +15,7 @@ typedef int8_t vb __attribute__((vector_size(VW), aligned(1), may_alias));
 typedef uint16_t vh __attribute__((vector_size(VW * 2), aligned(2), may_alias));
 typedef uint16_t vs __attribute__((vector_size(VW * 4), aligned(2), may_alias));
 
-// ---- sums of VW vectors at once ----
+// ---- sums of VW vectors together ----
 // Lane i of FOLD(a, b, s) is the sum of lanes i and i^s of a (bit s of i clear) or of b (bit s set). After log2(VW) levels lane
 // r holds the sum of vector r. Every row is summed by the same balanced tree.
 #define PICK(i, s, flip) (((i) ^ ((flip) * (s))) + (((i) & (s)) ? VW : 0))
@@ -152,7 +152,7 @@ static void score_bounds(const float *q, int group, const bf16 *bounds, int n_un
 // ---- signatures ----
 
 static void count_matches(const uint16_t *sig, const uint16_t *query, int n_tables, uint16_t *hits) {
-    enum { LANES = 2 * VW, ROWS = 128, N = ROWS / LANES }; // rows whose counts stay in registers
+    enum { LANES = 2 * VW, ROWS = 128, N = ROWS / LANES }; // rows whose counts fit in registers
     for (int j = 0; j < SL_TILE; j += ROWS) {
         vs count[N];
         for (int i = 0; i < N; i++) count[i] = (vs){0};
@@ -186,7 +186,7 @@ static void quantise_query(const float *q, const f16 *step, const f16 *zero, int
     out->bound = 0.5f * v_sum(size) + 0.5f * out->scale * middle * (float)head_dim;
     vi sum = {0};
     for (int d = 0; d < head_dim; d += VW) {
-        const float magic = 12582912.0f; // 1.5 * 2^23: adding it rounds to an integer
+        const float magic = 12582912.0f; // 1.5 * 2^23: adding this number rounds to an integer
         // NaN becomes a number here, because the conversion of NaN is undefined. The bias stays NaN, and so do the scores.
         vf rounded = v_max((v_load(unit + d) * inverse + magic) - magic, v_set((float)-levels));
         vi x = __builtin_convertvector(rounded, vi), high = (x + 64 * fine) >> (7 * fine);
@@ -199,8 +199,8 @@ static void quantise_query(const float *q, const f16 *step, const f16 *zero, int
     memset(out->low + head_dim, 0, SL_QUANT_DIM - head_dim);
 }
 
-// Sums over the 4 bytes of a lane: codes (unsigned, below 16) times q (signed). Vector instructions keep pairs of 16-bit sums.
-// FLUSH words fit in 16 bits: 8 * 2 * 15 * 127 < 2^15.
+// Sums over the 4 bytes of a lane: codes (unsigned, below 16) times q (signed). Vector instructions compute 16-bit sums of
+// pairs. FLUSH words fit in 16 bits: 8 * 2 * 15 * 127 < 2^15.
 enum { FLUSH = 8 };
 #if defined(__AVX512F__)
 typedef __m512i pair_sums;
@@ -325,7 +325,8 @@ SIMD_INLINE vi nearest_bf16(vf x) {
     return (u + 0x7fff + ((u >> 16) & 1)) >> 16;
 }
 
-// Stores a block's bf16 in [0, 1]; returns its mass: 32 of up to 2^30, summed in two halves.
+// Stores the 32 bf16 numbers of a block, each in [0, 1]. Returns the block's mass: the sum of 32 integers of up to 2^30. The
+// high and the low 15 bits are summed apart, so that sums fit in 32 bits.
 SIMD_INLINE uint64_t store_block(const vi u[SL_BLOCK / VW], bf16 *stored) {
     vi high = {0}, low = {0};
     for (int i = 0; i < SL_BLOCK / VW; i++) {

@@ -1,10 +1,12 @@
 // attention/decode.c - runs a composition of stages for every sequence and head of a decode call.
 //
-// One parallel region has four passes:
-//   1. proposal: a task for each chunk of 1,024 rows of a KV head;
-//   2. running masses: a task for each query head; with --budget=variance also the split of the draws over heads;
-//   3. draw, refine, combine: a task for each query head;
-//   4. distinct rows, for the statistics: a task for each KV head.
+// One parallel region has these passes:
+//   1. begin of the proposal, if it has one: a task for each KV head;
+//   2. proposal: a task for each chunk of 1,024 rows of a KV head;
+//   3. running masses: a task for each query head;
+//   4. with --budget=variance, the split of the draws over heads: a task for each sequence;
+//   5. draw, refine, combine: a task for each query head;
+//   6. distinct rows, for the statistics: a task for each KV head.
 // The result of a task does not depend on the thread that runs it.
 #include "attention/stages.h"
 
@@ -40,7 +42,7 @@ static int needs(const sl_attn_spec *spec, sl_kv_need *out) {
 // ---- the output of the previous step ----
 
 typedef struct last_output {
-    uint32_t next_position; // the position of the step that follows it; 0: empty
+    uint32_t next_position; // position of the next step; 0: empty
     float out[];            // [n_heads][head_dim]
 } last_output;
 
@@ -208,7 +210,7 @@ static void finish_masses(const call *c, sl_head *x) {
     if (sl_budget_is_by_variance(c->args->spec)) sl_budget_profile(x);
 }
 
-// Attends to every row exactly, because stored masses cannot hold the scores of this head.
+// Attends to every row exactly, because the scores of this head are out of the range of stored masses.
 static void fall_back(const call *c, sl_head *x) {
     sl_attn_report *r = x->report;
     sl_exact_head(x);
@@ -234,8 +236,8 @@ static void draw_and_combine(const call *c, sl_head *x) {
     if (c->stages.propose->report) c->stages.propose->report(x);
 }
 
-// Merges the ascending lists of the group's heads. Returns the number of rows that at least one head drew; *fresh: how many of
-// them lie in the newest page.
+// Merges the ascending lists of the group's heads. Returns the number of rows that at least one head drew; *fresh: the number
+// of these rows in the newest page.
 static int count_distinct(const sl_group *g, const sl_head *heads, int *fresh) {
     int at[SL_MAX_GROUP] = {0}, newest = sl_kv_n_built(g->kv) * SL_PAGE;
     *fresh = 0;

@@ -10,8 +10,8 @@ static float log2_scale(int head_dim) {
     return (float)(1.4426950408889634 / sqrt(head_dim));
 }
 
-// ---- prefill: a task for each tile of query tokens and KV head. Pages in order, an online softmax for each row of the tile
-// ----
+// ---- prefill ----
+// A task is a tile of query tokens for one KV head. It reads the pages in order. Each row of the tile has an online softmax.
 
 enum { TILE_ROWS = 256 }; // rows of a query tile; a row is a (token, query head of the group)
 
@@ -95,7 +95,7 @@ static void prefill(const sl_attn_prefill_args *a) {
     SL_CHECK(tile_floats(g) * sizeof(float) * omp_get_max_threads() <= a->ws->size);
 #pragma omp parallel for schedule(dynamic)
     for (int task = 0; task < n_tiles * g->n_kv_heads; task++) {
-        int index = n_tiles - 1 - task / g->n_kv_heads; // the last tile has most rows to read, so it starts first
+        int index = n_tiles - 1 - task / g->n_kv_heads; // the last tile reads the most rows, so it starts first
         prefill_tile(a, kernels, task % g->n_kv_heads, index * step, scratch + tile_floats(g) * omp_get_thread_num());
     }
 }
@@ -103,7 +103,7 @@ static void prefill(const sl_attn_prefill_args *a) {
 // ---- the method ----
 
 static size_t workspace(const sl_attn_geom *g, const sl_attn_spec *spec, int n_seqs, int n_tokens, int n_kv) {
-    (void)n_tokens; // the scratch of prefill depends on the tile alone
+    (void)n_tokens; // the scratch of prefill depends only on the tile
     size_t decode_bytes = sl_stages_ops.workspace(g, spec, n_seqs, 1, n_kv);
     size_t prefill_bytes = sizeof(float) * tile_floats(g) * omp_get_max_threads();
     return decode_bytes > prefill_bytes ? decode_bytes : prefill_bytes;

@@ -4,12 +4,12 @@
 
 // The newest page has no quantised keys. Its rows are taken once each, in addition to the S draws.
 static void run(sl_head *x) {
-    const double alpha = 0.01; // every row keeps a positive probability, even where the proposal is wrong
+    const double alpha = 0.01; // every row has a positive probability, even if the proposal is wrong
     int n_proposed = sl_kv_n_built(x->group->kv) * SL_PAGE;
     sl_masses proposed = x->masses;
     sl_draws_clear(&x->draws);
     if (n_proposed > 0) {
-        sl_masses_truncate(&proposed, n_proposed); // the newest page may hold nearly all mass
+        sl_masses_truncate(&proposed, n_proposed); // the newest page can have nearly all the mass
         sl_masses_mix(&proposed, alpha);
         sl_draw_take_all(&proposed, x->S, 0, x->u, &x->draws);
     }

@@ -13,8 +13,8 @@
 #include <string.h>
 
 enum {
-    PILOT = 128,    // draws of the pilot, which plans the first try where there is no previous output
-    MOST_TRIES = 3, // after them every row is taken once
+    PILOT = 128,    // draws of the pilot, which plans the first try if there is no previous output
+    MOST_TRIES = 3, // after so many tries, every row is taken once
     FEW = 30,       // with fewer draws, Bernstein's inequality replaces the central limit theorem
 };
 

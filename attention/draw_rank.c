@@ -1,4 +1,4 @@
-// attention/draw_rank.c - deterministic draws: the rows of largest mass, the fewest rows with a share of the mass, a fixed set,
+// attention/draw_rank.c - deterministic draws: the rows of largest mass; the fewest rows with a share of the mass; a fixed set;
 // the units of largest bound. Each row is taken once (pi = 1). The rows that are left out bias the output.
 #include "attention/stages.h"
 
@@ -23,7 +23,7 @@ static void run_top_k(sl_head *x) {
 }
 const sl_draw sl_draw_top_k = {.budget = k_budget, .capacity = k_of, .run = run_top_k};
 
-// ---- the fewest that carry the share p of the mass ----
+// ---- the fewest rows with the share p of the mass ----
 
 static size_t every_row(const sl_attn_spec *spec, int n_kv) {
     (void)spec;
@@ -54,7 +54,7 @@ static void run_window(sl_head *x) {
 }
 const sl_draw sl_draw_window = {.budget = window_budget, .capacity = window_capacity, .run = run_window};
 
-// ---- the units of largest bound, the newest unit always among them (Quest) ----
+// ---- the newest unit, and the units of largest bound (Quest) ----
 
 static int unit_budget(const sl_attn_spec *spec, int n_kv) {
     int unit = sl_composition_of(spec).propose->unit, k = (int)sl_attn_get(spec, "tokens") / unit, n = (n_kv + unit - 1) / unit;

@@ -1,7 +1,7 @@
 // attention/draw_samplers.c - the draws of the SANTA family: from running masses and uniform numbers to rows and counts.
 //
-// All arithmetic on masses is in integers, so equal masses give equal rows on every device. Draws follow from thresholds, not
-// from differences of floors of running masses: those do not add up to S in floating point.
+// All arithmetic on masses is in integers, so equal masses give equal rows on every device. Draws follow from thresholds.
+// Differences of floors of running masses would not add up to S in floating point.
 #include "attention/stages.h"
 
 enum { TILE_BLOCKS = SL_TILE / SL_BLOCK };
@@ -45,8 +45,8 @@ static cursor cursor_begin(const sl_masses *masses, sl_draws *out) {
     return (cursor){.masses = masses, .out = out};
 }
 
-// The first row whose running mass exceeds t. t is below the total mass, so there is one. Thresholds must not descend from call
-// to call. *mass: mass of the row.
+// The first row whose running mass exceeds t. t is below the total mass, so this row exists. Thresholds must not descend from
+// call to call. *mass: mass of the row.
 static int cursor_find(cursor *c, uint64_t t, uint64_t *mass) {
     const sl_masses *masses = c->masses;
     while (masses->cum[c->block + 1] + masses->uniform * SL_BLOCK * (uint64_t)(c->block + 1) <= t) {
@@ -62,7 +62,7 @@ static int cursor_find(cursor *c, uint64_t t, uint64_t *mass) {
         uint64_t running =
             masses->cum[c->block] + masses->uniform * ((uint64_t)j + 1) + (shift < 64 ? in_block << 8 >> shift : 0);
         if (running > t) {
-            c->row = j; // the next threshold may draw this row again, so in_block stays the mass before it
+            c->row = j; // the next threshold may draw this row again, so in_block stays the mass before this row
             *mass = running - before;
             return j;
         }

@@ -1,8 +1,8 @@
 // attention/draw_take_all.c - take-all + PPS (probability proportional to size): every heavy row once, light rows in proportion
 // to size (docs/methods.md, santa-pps).
 //
-// The estimate is unbiased for every heavy set that does not depend on the uniform numbers. This heavy set makes S draws in
-// all, and no light row has an expected count above 1.
+// The estimate is unbiased for every heavy set that does not depend on the uniform numbers. With this heavy set there are S
+// draws in total, and no light row has an expected count above 1.
 #include "attention/stages.h"
 
 #include <math.h>
@@ -38,7 +38,7 @@ typedef struct walk {
     const sl_masses *size;
     sl_draws *out;
     const uint64_t *heavy, *heavy_size; // [n_heavy] rows, ascending, and their sizes
-    int n_heavy, next;                  // heavy rows before `next` are passed: they are drawn
+    int n_heavy, next;                  // heavy rows before number `next` are passed, that is drawn
     uint64_t passed;                    // total size of the passed heavy rows
     int row;                            // the next row that a threshold may draw
     uint64_t running;                   // total size of the rows before `row`, heavy rows included
@@ -51,7 +51,7 @@ static void pass_heavy(walk *w) {
     sl_draws_add(w->out, (int)w->heavy[w->next++], 1);
 }
 
-static uint64_t running_at_block(const sl_masses *size, int b) { // of the rows before block b
+static uint64_t running_at_block(const sl_masses *size, int b) { // total size of the rows before block b
     return b < size->n_blocks ? size->cum[b] + size->uniform * SL_BLOCK * (uint64_t)b : sl_masses_total(size);
 }
 
@@ -101,7 +101,7 @@ static void draw_both(const sl_masses *size, const uint64_t *heavy_size, int n_h
     while (w.next < n_heavy) pass_heavy(&w);
 }
 
-// The number of heavy rows with S draws in all. z[0..n): sizes, descending. Size h is heavy while it exceeds
+// The number of heavy rows for S draws in total. z[0..n): sizes, descending. Size h is heavy while it exceeds
 // kappa = light / (S - h). *light: in, the total size; out, the total light size.
 static int count_heavy(const uint64_t *z, int n, int S, uint64_t *light) {
     int h = 0;
@@ -109,8 +109,8 @@ static int count_heavy(const uint64_t *z, int n, int S, uint64_t *light) {
     return h;
 }
 
-// Selects the n_heavy largest of the rows out->row[0..n) with these sizes, the lower row on ties. Writes the rows into
-// out->scratch[0..), over the sorted sizes z, and their sizes into sizes[0..).
+// Selects the n_heavy largest of the rows out->row[0..n) with sizes[0..n). On ties it selects the lower row. Writes the rows
+// into out->scratch[0..), over the sorted sizes z, and their sizes into sizes[0..).
 static void select_heavy(int n, int n_heavy, uint64_t *sizes, sl_draws *out) {
     uint64_t *z = out->scratch, least = n_heavy ? z[n_heavy - 1] : 0;
     int ties = n_heavy, n_found = 0;

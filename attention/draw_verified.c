@@ -1,6 +1,6 @@
 // attention/draw_verified.c - the draw of vAttention ("vAttention: Verified Sparse Attention", Algorithm 1 and section 4).
 //
-// Fixed rows are always taken: sink, window and predicted top-k. Of the other n_s rows, the residual, b rows are drawn
+// Fixed rows are always taken: sink, window and predicted top-k. The other n_s rows are the residual. The draw takes b of them
 // uniformly without replacement. b follows from an (epsilon, delta) error of the denominator D = sum e^s, the numerator N = sum
 // e^s v or the output N / D.
 //
@@ -187,7 +187,7 @@ static double square(double x) {
     return x * x;
 }
 
-// Both functions return the rows for a relative error of 1. A relative error epsilon needs 1 / epsilon^2 times as many.
+// Both functions return the rows for a relative error of 1. A relative error epsilon needs 1 / epsilon^2 times as many rows.
 
 // Central limit theorem: the mean of n_s rows from b draws has a confidence interval of half-width z sigma / sqrt(b).
 static double clt_budget(const verified *f, double delta) {
@@ -221,7 +221,7 @@ static int rows_needed(const verified *f, int base, double *achieved) {
     double unit = clt ? clt_budget(f, delta) : hoeffding_budget(f, f->verify, delta), b = unit / square(epsilon);
     if (clt) b /= 1 + b / n;
     *achieved = 0;
-    if (!(b < n)) return f->n_residual; // also where D or |N| is 0 or NaN
+    if (!(b < n)) return f->n_residual; // also if D or |N| is 0 or NaN
     int rows = (int)ceil(b) > base ? (int)ceil(b) : base;
     if (rows < f->n_residual) *achieved = sqrt(unit * (1.0 / rows - (clt ? 1 / n : 0)));
     return rows;
@@ -232,7 +232,7 @@ static int rows_needed(const verified *f, int base, double *achieved) {
 static void run(sl_head *x) {
     const sl_attn_spec *spec = x->group->args->spec;
     verified f = {.x = x, .spec = spec, .n = x->group->kv->n_kv, .exact = sl_composition_of(spec).propose->exact};
-    double achieved = 0; // all rows have no error
+    double achieved = 0; // with all rows there is no error
     f.verify = (int)sl_attn_get(spec, "verify"), f.bound = (int)sl_attn_get(spec, "bound");
     f.residual = (int32_t *)x->draws.scratch;
     f.mark = (uint8_t *)(f.residual + f.n);

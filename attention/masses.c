@@ -87,7 +87,8 @@ void sl_masses_mix(sl_masses *masses, double alpha) {
 
 enum { N_RANKS = 64 * 128 + 1 };
 
-// No row below this rank is among the k largest, because each of the k blocks of largest ref has a mass above 2^(ref - 1).
+// An upper bound of the ranks of the k largest rows. Reason: each of the k blocks with the largest refs has a mass above 2^(ref
+// - 1).
 static int lowest_rank(const sl_masses *masses, int k) {
     int count[65] = {0}, n = 0;
     for (int b = 0; b < masses->n_blocks; b++) {
@@ -99,8 +100,8 @@ static int lowest_rank(const sl_masses *masses, int k) {
     return N_RANKS - 1;
 }
 
-// A stored mass of block b has the rank *base - stored, as integers. Stored masses >= *least have a rank <= last. The last rank
-// of all, N_RANKS - 1, holds every smaller mass. Returns 0 where the block has no such mass.
+// A stored mass of block b has the rank *base - stored, as integers. Stored masses >= *least have a rank <= last. The last
+// rank, N_RANKS - 1, is the rank of every smaller mass. Returns 0 if the block has no such mass.
 static int block_ranks(const sl_masses *masses, int b, int last, int *base, int *least) {
     int octaves = masses->top - masses->ref[b];
     *base = octaves * 128 + 0x3f80;

@@ -1,12 +1,12 @@
-// attention/masses.h - the masses of the rows of one query head: what a proposal gives, and what a draw reads.
+// attention/masses.h - the masses of the rows of one query head. A proposal writes them, and a draw reads them.
 //
 // Scores are in log2 units. The stored mass of row j is bf16(2^(s_j - ref)). ref is the smallest integer that is not below the
 // largest score of the row's block of 32 rows. The in-block mass is the integer floor(stored_j * 2^30). The mass of the row is
 // in-block mass << 8 >> (top - ref), where top is the largest ref of the head. So masses add in 64-bit integers, and the same
 // rows are drawn for every tile, split, thread and device. p_j = mass_j / total.
 //
-// Sizes p_j |v_j| have the same format. The kernel `sizes` (cpu_kernels.h) makes them from stored masses and norms alone, so a
-// caller that has both need not store sizes.
+// Sizes p_j |v_j| have the same format. The kernel `sizes` (cpu_kernels.h) computes them only from stored masses and norms, so
+// a caller that has both need not store sizes.
 //
 // ref is a 16-bit integer. A head cannot be drawn from stored masses when its largest ref lies outside +-SL_REF_MOST (22,180
 // nats) or when one of its scores is NaN. Every method then attends to all rows of the head exactly and counts a fallback.
@@ -27,10 +27,10 @@ typedef struct sl_masses {
     uint64_t uniform; // added to the mass of every row
 } sl_masses;
 
-// Expects the in-block mass of block b in cum[b + 1]. Makes the running mass of it, and top.
+// Expects the in-block mass of block b in cum[b + 1]. Computes the running masses (cum) and top.
 void sl_masses_finish(sl_masses *masses);
-// Drops all rows but the first n, a multiple of 32. Makes cum again where dropped rows outweigh the others so far that masses
-// of the others are 0.
+// Drops all rows but the first n, a multiple of 32. Computes cum and top again if the largest ref of the dropped rows is more
+// than 8 above the others: masses of the others could be 0.
 void sl_masses_truncate(sl_masses *masses, int n);
 uint64_t sl_masses_running(const sl_masses *masses, int j); // C_j: mass up to and including row j; C_{-1} = 0
 uint64_t sl_masses_of_row(const sl_masses *masses, int j);  // C_j - C_{j-1}

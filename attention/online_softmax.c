@@ -63,7 +63,8 @@ static void merge_chunks(const sl_group *g, int i, const float *partials, size_t
     for (int d = 0; d < g->head_dim; d++) out[d] /= l;
 }
 
-// Two passes over the chunks: the first finds the largest score, the second adds up. So partial results need no memory.
+// Two passes over the chunks: the first finds the largest score, the second adds up the results of the chunks. So the function
+// stores no partial results.
 void sl_exact_head(sl_head *x) {
     const int dim = x->group->head_dim, n = chunks(x->group->kv->n_kv);
     float o[SL_QUANT_DIM + 2], *out = x->out, m = -INFINITY, l = 0;

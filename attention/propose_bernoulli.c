@@ -75,7 +75,7 @@ static void list_features(sl_group *g) {
     *(int32_t *)g->state = n;
 }
 
-static void begin_each(sl_group *g) { // every head has features of its own
+static void begin_each(sl_group *g) { // every head has a separate set of features
     sampled s = state_of(g);
     float m[SL_QUANT_DIM];
     for (int j = 0; j < g->n; j++) {

@@ -3,15 +3,15 @@
 // probability of a candidate follows from the angle between query and key. So candidates are a sample with known expected
 // counts.
 //
-// Keys are centred. Softmax does not change, and the angles of the keys spread. The centre of a page is the mean of all keys of
-// the sequence up to the end of the page. It depends on the prefix alone, so sequences can share pages. The first `sink` rows,
-// the last `window` rows and the newest page are always taken.
+// Keys are centred. This does not change the softmax, and it spreads the angles of the keys. The centre of a page is the mean
+// of all keys of the sequence up to the end of the page. The centre depends only on the prefix, so sequences can share pages.
+// The first `sink` rows, the last `window` rows and the newest page are always taken.
 //
 // The hash functions depend on the seed of the engine, the layer and the KV head. They do not depend on the sequence or the
 // position, because signatures are part of pages that sequences share. So candidates of two sequences, and of two steps, are
 // not independent.
 //
-// The page extra of one KV head: number of keys so far [16, the first is used], sum of keys [head_dim], centre [head_dim],
+// The page extra of one KV head: number of keys so far [16; only the first is used], sum of keys [head_dim], centre [head_dim],
 // |k_j - centre| [256], all in fp32; then a 16-bit signature per table and row, [L][256]. A key that is not finite makes the
 // sums of its page and of all later pages NaN, and so their scores.
 #include "attention/stages.h"
@@ -116,7 +116,7 @@ static void build(int arg, int head_dim, const bf16 *k, const bf16 *v, const voi
 static const sl_kv_extra_kind hashed_keys = {
     .name = "hashed keys", .chained = 1, .size = size, .shared_size = shared_size, .share = share, .build = build};
 
-// ---- the proposal: mass 1 for candidates and for rows that are always taken, else mass 0 ----
+// ---- the proposal: mass 1 for candidates and for rows that are always taken, mass 0 for others ----
 
 static sl_kv_need need_of(const sl_attn_spec *spec) {
     return (sl_kv_need){&hashed_keys, (int)sl_attn_get(spec, "L") << 8 | (int)sl_attn_get(spec, "K")};
@@ -132,7 +132,7 @@ static int always_taken(const sl_group *g, int j) {
            j >= sl_kv_n_built(g->kv) * SL_PAGE;
 }
 
-// The state of a step: signatures of the queries of the group, [L][256], the first `group` of each 256 in use.
+// The state of a step: signatures of the queries of the group, [L][256]. Only the first `group` of each 256 are used.
 static size_t state(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_kv) {
     (void)geom, (void)n_kv;
     return (size_t)sl_attn_get(spec, "L") * SL_PAGE * sizeof(uint16_t);
@@ -152,7 +152,7 @@ static void score(const sl_group *g, int page, float *out) {
     int window = g->kv->n_kv - (int)sl_attn_get(spec, "window");
     uint16_t hits[SL_PAGE];
     hashed_page x = {0};
-    float taken = 0; // score of candidates; NaN where a key of the prefix is not finite
+    float taken = 0; // score of candidates; NaN if a key of the prefix is not finite
     if (built) x = page_at(sl_kv_extra(g->kv, need_of(spec), page, g->h), g->head_dim);
     for (int c = 0; built && c < g->head_dim; c++) taken += 0 * x.sum[c];
     for (int i = 0; i < g->n; i++) {

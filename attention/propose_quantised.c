@@ -8,7 +8,7 @@
 // The page extra of one KV head: step [head_dim], zero [head_dim] in f16, then planes of codes. A plane holds `width` bits of
 // each code (int4: 4; int8: low 4, high 4; int3: low 2, high 1) for groups of 16 rows, in lines of 64 bytes, 4 bytes per row.
 // Bits [width t, width (t + 1)) of byte b of row r in line u belong to channel 4 (u * 8 / width + t) + b. So a vector register
-// holds one row per lane, and no code is unpacked to memory.
+// has one row in each lane, and codes are never unpacked to memory.
 #include "attention/stages.h"
 
 #include <math.h>
@@ -24,7 +24,7 @@ static int planes_of(int bits, plane out[2]) {
     return bits == 4 ? 1 : 2;
 }
 
-static int plane_lines(int width, int head_dim) { // 64-byte lines of 16 rows
+static int plane_lines(int width, int head_dim) { // number of 64-byte lines, each with codes of 16 rows
     return (head_dim * width + 31) / 32;
 }
 
@@ -54,7 +54,8 @@ enum { F16_NAN = 0x7e00 };
 
 static f16 f16_below(float x) {
     f16 h = f16_toward_zero(x);
-    return sl_f16_to_f32(h) > x && h != 0xfbff ? (f16)(h + 1) : h; // rounding up happens to negative x only; never to infinity
+    // Only negative x are rounded away from zero, and never to infinity.
+    return sl_f16_to_f32(h) > x && h != 0xfbff ? (f16)(h + 1) : h;
 }
 static f16 f16_above(float x) {
     f16 h = f16_toward_zero(x);

@@ -5,8 +5,8 @@
 //   key      (seed, sequence id)
 //   counter  (position of the query token, layer << 16 | query head, index, stream)
 //
-// The query head is the model's: sl_attn_geom.first_head + the head of this shard. So a shard draws the rows that the whole
-// model draws. The index says which number of the head this is:
+// The query head is the model's: sl_attn_geom.first_head + the head of this shard. So a shard draws the same rows as an engine
+// with all heads. The index tells the numbers of a head apart:
 //
 //   stream     use                                        index
 //   ATTENTION  independent and stratified draws           m, the draw
@@ -43,13 +43,13 @@ static inline SL_HOST_DEVICE uint64_t sl_feature_random(const sl_rng_id *id, uin
     return sl_rng_u64(id, index, SL_STREAM_FEATURES);
 }
 
-// Number i of a KV head's random projections needs two of the four words.
+// Four random words for number i of a KV head's projections. The caller uses two of them.
 static inline SL_HOST_DEVICE sl_philox4 sl_hash_random(uint32_t seed, uint32_t i, int layer, int kv_head) {
     return sl_philox(seed, 0, i, (uint32_t)layer << 16 | (uint32_t)kv_head, 0, SL_STREAM_HASH);
 }
 
 // santa-pps with a stated error draws again while its bound fails: number m of try i; try 0 is the pilot. A try has 2^20
-// numbers. Tries of more draws share numbers.
+// numbers. A try with more draws would share numbers with other tries.
 enum { SL_TRY_BITS = 20 };
 static inline SL_HOST_DEVICE uint32_t sl_try_index(int i, uint32_t m) {
     return (uint32_t)i << SL_TRY_BITS | m;

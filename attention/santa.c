@@ -4,8 +4,8 @@
 // for Memory-Bound Inference, arXiv:2605.01910. SANTA is Stochastic Additive No-mulT Attention; S2ANTA are its stratified and
 // systematic variants. santa-pps is ours.
 //
-// The methods differ in the draw and the default of S. All propose exactly and divide by the exact normaliser, so rows of V
-// that are not drawn are not read.
+// The methods differ in the draw and the default of S. All of them compute exact scores and divide by the exact normaliser. So
+// they read only the drawn rows of V.
 #include "attention/stages.h"
 
 #include <math.h>

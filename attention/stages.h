@@ -59,7 +59,7 @@ void sl_draws_clear(sl_draws *out);
 // Adds one draw of `row`. Rows must not descend from call to call.
 void sl_draws_add(sl_draws *out, int row, float inv_pi);
 
-// Uniform number `index` of one head, as u / 2^64 in [0, 1). Tests replace the generator by a grid.
+// Uniform number `index` of one head, as u / 2^64 in [0, 1). Tests use a grid in place of the generator.
 typedef struct sl_uniform {
     uint64_t (*next)(const void *ctx, uint32_t index);
     const void *ctx;
@@ -71,7 +71,7 @@ sl_uniform sl_uniform_philox(const sl_rng_id *id); // id must outlive the result
 // the mass W has the threshold floor((m W + floor(u_m W / 2^64)) / S).
 typedef void (*sl_sampler_fn)(const sl_masses *masses, int S, sl_uniform u, sl_draws *out);
 
-// SANTA, Algorithm 1: every draw has the whole mass, and its uniform number u_m.
+// SANTA, Algorithm 1: every draw has the total mass as its range, and its uniform number is u_m.
 void sl_draw_independent(const sl_masses *masses, int S, sl_uniform u, sl_draws *out);
 // S2ANTA, Appendix A: draw m lies in stratum m, with u_m.
 void sl_draw_stratified(const sl_masses *masses, int S, sl_uniform u, sl_draws *out);
@@ -91,8 +91,9 @@ size_t sl_sampler_scratch(int S, int n);  // scratch of a sampler, in uint64_t
 // ---- take-all + PPS: draw_take_all.c ----
 
 // Every heavy row (size >= kappa) is taken once. The light rows get k = S - n_heavy draws on their running size, in steps of
-// kappa = light / k, with a uniform number each (shared = 0) or with one number (shared = 1). The draws are S in all, or one
-// for each row of positive size where there are fewer rows. pi_j = min(1, size_j / kappa). Scratch: 2 S uint64_t.
+// kappa = light / k. Each draw has a uniform number (shared = 0), or all draws share one (shared = 1). In total there are S
+// draws. If fewer than S rows have a positive size, each of them is taken once. pi_j = min(1, size_j / kappa). Scratch: 2 S
+// uint64_t.
 typedef struct sl_take_all {
     int n_heavy, k;
     uint64_t light; // total size of the light rows
@@ -124,7 +125,7 @@ typedef struct sl_head {
     const struct sl_draw *draw;
     int index;               // within the group
     const float *q;          // [head_dim]
-    sl_masses masses, sizes; // sizes: present where sl_draw.size_power is not 0
+    sl_masses masses, sizes; // sizes: only if sl_draw.size_power is not 0
     int S;                   // budget
     int needs_exact;         // sl_masses_out_of_range(&masses): every row is attended to exactly
     sl_rng_id id;
@@ -161,15 +162,15 @@ typedef struct sl_draw {
     size_t (*capacity)(const sl_attn_spec *spec, int n_kv);  // most rows of a head
     size_t (*scratch)(const sl_attn_spec *spec, int n_kv);   // scratch of a head in uint64_t; NULL: none
     void (*run)(sl_head *x);                                 // fills x->draws
-    // Fills draws.inv_pi where pi_j follows from the exact score alone (MagicPIG). x->score[i]: the score of draws.row[i].
-    // NULL: run has filled it.
+    // Fills draws.inv_pi if pi_j depends on the exact score (MagicPIG). x->score[i]: the score of draws.row[i]. NULL: run has
+    // filled it.
     void (*expect)(sl_head *x);
-    sl_sampler_fn sampler; // what run calls, in the SANTA family
+    sl_sampler_fn sampler; // SANTA family: the sampler that `run` calls
 } sl_draw;
 
 typedef enum {
     SL_BY_TOTAL,  // scores of the proposal are taken as exact: their total is the normaliser Z
-    SL_BY_SAMPLE, // sum_j c_j e^{s_j} / pi_j: self-normalised. Where every pi_j = 1, the drawn rows are renormalised.
+    SL_BY_SAMPLE, // sum_j c_j e^{s_j} / pi_j: self-normalised. If every pi_j is 1, this renormalises the drawn rows.
 } sl_normaliser;
 
 typedef struct sl_composition {
@@ -234,7 +235,7 @@ extern const sl_draw sl_draw_pps, sl_draw_importance, sl_draw_top_k, sl_draw_top
 // The driver of a composition without a draw.
 size_t sl_online_softmax_workspace(const sl_attn_geom *geom, const sl_attn_spec *spec, int n_seqs, int n_kv);
 void sl_online_softmax_decode(const sl_attn_decode_args *args, const sl_proposal *propose);
-// Exact attention of one query head into x->out, with the bits of method dense. Reads K twice and V twice.
+// Exact attention of one query head into x->out, with the bits of method dense. The function reads K twice and V twice.
 void sl_exact_head(sl_head *x);
 
 // ---- the driver of a composition: decode.c ----

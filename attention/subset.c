@@ -1,4 +1,4 @@
-// attention/subset.c - methods that attend to some rows exactly and leave out the others: the k rows of largest score, the
+// attention/subset.c - methods that attend exactly to some rows and omit the other rows: the k rows of largest score, the
 // fewest rows with a share of the mass, attention sinks with a sliding window.
 //
 // streaming: G. Xiao, Y. Tian, B. Chen, S. Han, M. Lewis: Efficient Streaming Language Models with Attention Sinks,

@@ -1,5 +1,8 @@
-// attention/vattention.c - heavy rows exactly, and a uniform sample of the others whose size follows from a stated error.
-// A. Desai et al.: vAttention: Verified Sparse Attention.
+// attention/vattention.c - attention to fixed rows, and to a uniform sample of the other rows. The size of the sample follows
+// from a stated error.
+//
+// A. Desai, K. K. Agrawal, S. Yang, A. Cuadron, L. G. Schroeder, M. Zaharia, J. E. Gonzalez, I. Stoica: vAttention: Verified
+// Sparse Attention, arXiv:2510.05688.
 #include "attention/stages.h"
 
 static const sl_attn_param params[] = {
