@@ -1,6 +1,6 @@
-// tests/cuda/test_cuda_engine.c - whole models on a GPU, compared with the CPU. A sequence gives equal bits alone and in a
-// batch, with a prompt that is whole or in chunks, with recorded and with newly queued steps. Tokens are sampled on the device.
-// Errors are reported before any upload.
+// tests/cuda/test_cuda_engine.c - compares whole models on a GPU with the CPU. A session must have equal bits in every batch,
+// with every chunk size of the prompt, and with recorded and newly queued steps. Tokens are sampled on the device. Errors must
+// be reported before any upload.
 #include "tests/support/gpu.h"
 
 #ifdef SLEIGH_CUDA

@@ -93,8 +93,8 @@ static void observe_run(const char *device, figures *out) {
 // The states of the two devices differ, because activations are rounded to bf16 (logits differ by 0.7%: test_cuda_engine.c). So
 // a page or a row near a limit may be chosen on one device only. Rounding changes outputs by 0.002. Sampled methods draw mostly
 // the same rows from the same uniform numbers. The rest of the difference is noise of SEEDS * STEPS * HEADS outputs. The
-// standard deviation of an error is at most its mean, so the mean error has a standard error of 1 / sqrt(384) = 5%. The test
-// allows four of them.
+// standard deviation of an error is at most the mean error, so the mean has a standard error of 1 / sqrt(384) = 5%. The test
+// allows four standard errors.
 static void check_figures(const sums *got, const sums *want, const char *attn, int layer, int exact) {
     double g = got->error / got->n, w = want->error / want->n, most = 0.003 + (exact ? 0.05 : 0.2) * w;
     if (!(fabs(g - w) <= most)) FAIL("%s, layer %d: mean error %.5f, on the CPU %.5f", attn, layer, g, w);

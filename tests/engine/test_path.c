@@ -1,8 +1,8 @@
 // tests/engine/test_path.c - compares the paths drawn in docs/architecture.md with real backtraces at a kernel of the CPU.
 //
-// A case puts a probe in the place of one vector kernel, runs sl_step or sl_prefill on the embedded model, and takes the
-// backtrace of the probe's first call. addr2line turns the addresses into functions and files, inlined functions included. The
-// page must name every function between the entry and the kernel, in the order of the calls, and no other function.
+// A case replaces one vector kernel by a probe and runs sl_step or sl_prefill on the embedded model. The probe's first call
+// records a backtrace. addr2line turns the addresses into functions and files, inlined functions included. The page must name
+// every function between the entry and the kernel, in the order of the calls, and no other function.
 #include "attention/cpu_kernels.h"
 #include "engine/sleigh.h"
 #include "tests/support/models.h"

@@ -267,8 +267,8 @@ static void replay(void) { // a sampled token depends only on the logits, the se
     sl_sampler_free(a), sl_sampler_free(b);
 }
 
-// A penalty lowers a logit by an amount between `less` and `more`: token 1, with logit x, wins against a token with x - more
-// and loses against one with x - less.
+// A penalty must lower a logit by an amount between `less` and `more`. Token 1 has logit x. Greedy sampling must prefer it to a
+// token with logit x - more, and must prefer a token with logit x - less to it.
 static void check_penalty(sl_sampling p, int n_before, float x, float less, float more) {
     float logits[VOCAB];
     sl_sampler *s = sampler(&p);
