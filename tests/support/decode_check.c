@@ -35,12 +35,7 @@ static void build_extras(decode_fixture *r) {
                                                              .k = r->args.k,
                                                              .v = r->args.v,
                                                              .data = data});
-        CHECK_OK(sl_kv_keep(&r->c->pool, need[i], &err), err);
-        for (int s = 0; s < r->c->n_seqs; s++) {
-            sl_kv_seq before = r->c->seqs[s];
-            before.n_tokens--;
-            sl_kv_build(&r->c->pool, &before, 0, need[i]);
-        }
+        ref_build_extras(r->c, need[i], 0, r->c->n_seqs);
     }
     free(pages);
 }
