@@ -54,11 +54,11 @@ int sl_model_is_eos(const sl_model *model, int32_t id);
 // Checks a name for sl_engine_options.device: SL_ERR_ARG when it is not a device name, SL_ERR_DEVICE when there is no such GPU.
 int sl_device_check(const char *device, sl_error *err);
 int sl_device_is_gpu(const char *device); // 1: an engine on that device would run on a GPU
-// Writes "cpu", or the GPU's name from its driver. Calibration tables are filed under this name (attention/auto.h).
+// Writes "cpu", or the GPU's name from its driver. Calibration tables carry this name (attention/auto.h).
 int sl_device_name(const char *device, char *buf, size_t size, sl_error *err);
-// Writes a description of the arithmetic. Bits of results depend on it as well as on model and flags. It is the GPU's name, or
-// the CPU's instruction set and the BLAS with its core type ("avx512, OpenBLAS 0.3.21 SkylakeX"). The environment variables
-// SLEIGH_ISA and OPENBLAS_CORETYPE change the two.
+// Writes a description of the arithmetic, because the bits of a result depend on the arithmetic as well as on model and flags.
+// On a GPU, writes the GPU's name. On the CPU, writes the instruction set and the BLAS with its core type: "avx512, OpenBLAS
+// 0.3.21 SkylakeX". The environment variables SLEIGH_ISA and OPENBLAS_CORETYPE choose the instruction set and the core type.
 int sl_device_arithmetic(const char *device, char *buf, size_t size, sl_error *err);
 
 typedef struct sl_engine_options {

@@ -8,7 +8,7 @@
 
 // use_sliding_window is in sl_config_refused. Where it is false, sliding_window and max_window_layers have no effect.
 static int read_config(const sl_json_file *f, const sl_refused_field *refused, sl_config *c, sl_error *err) {
-    int n; // transformers' default is 32 heads, whatever the model: the field must be given
+    int n; // the default of transformers is 32 heads for every model, so the field must be given
     int rc = sl_json_int(f, "num_key_value_heads", 1, 1024, NULL, &n, err);
     return rc ? rc : sl_llama_read_config(f, refused, c, err);
 }
@@ -21,7 +21,7 @@ static int read_qwen2(const sl_json_file *f, sl_config *c, sl_error *err) {
 
 static int read_qwen3(const sl_json_file *f, sl_config *c, sl_error *err) {
     static const sl_refused_field refused[] = {{"attention_bias", "false"}, {"mlp_bias", "false"}, {0}};
-    int n; // transformers' default is 128: the field must be given
+    int n; // the default of transformers is 128 for every model, so the field must be given
     int rc = sl_json_int(f, "head_dim", 1, 1024, NULL, &n, err);
     c->has_qk_norm = 1;
     return rc ? rc : read_config(f, refused, c, err);

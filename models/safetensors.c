@@ -166,7 +166,7 @@ static int sort_names(sl_tensors *t, sl_error *err) {
     return 0;
 }
 
-// Opens every shard that weight_map names. n_mapped: entries of the map.
+// Opens every shard that weight_map names. map: weight_map, which gives the file of each tensor.
 static int open_index(sl_tensors *t, const char *dir, const json_t *map, sl_error *err) {
     const char *key;
     json_t *value;

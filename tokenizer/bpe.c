@@ -89,7 +89,7 @@ int32_t sl_bpe_find(const sl_bpe *b, const char *s, size_t n) {
 
 int sl_bpe_add(sl_bpe *b, const char *file, int32_t id, const char *bytes, size_t n, sl_error *err) {
     if (id < 0 || id >= b->n_vocab || b->tokens[id].known)
-        return sl_fail(err, SL_ERR_FORMAT, "%s: token id %d is out of range or there twice", file, id);
+        return sl_fail(err, SL_ERR_FORMAT, "%s: token id %d is out of range or occurs twice", file, id);
     if (n == 0) return sl_fail(err, SL_ERR_FORMAT, "%s: token %d is empty", file, id);
     int32_t *slot = slot_of(b, bytes, n);
     if (*slot >= 0) return sl_fail(err, SL_ERR_FORMAT, "%s: tokens %d and %d have the same bytes", file, *slot, id);
@@ -146,7 +146,7 @@ int sl_bpe_merge(sl_bpe *b, const char *file, int32_t rank, int32_t left, int32_
     char joined[1024];
     size_t n_left = 0, n_right = 0;
     const char *l = sl_bpe_bytes(b, left, &n_left), *r = sl_bpe_bytes(b, right, &n_right);
-    if (!l || !r) return sl_fail(err, SL_ERR_FORMAT, "%s: merge %d is of an unknown token", file, rank);
+    if (!l || !r) return sl_fail(err, SL_ERR_FORMAT, "%s: merge %d names an unknown token", file, rank);
     if (n_left + n_right > sizeof joined)
         return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: merge %d makes a token of more than %zu bytes", file, rank, sizeof joined);
     memcpy(joined, l, n_left);

@@ -36,9 +36,9 @@ static size_t count_digits(const char *p) {
     return strspn(p, "0123456789");
 }
 
-// p: after the backslash. Oniguruma's \h is a hex digit, its \w has marks and fewer numbers (so \b and \B match elsewhere), its
-// \v is one character, its \K and \G depend on the start of the search. Clusters (\X), line breaks (\R), \Q, \N, \c, octal
-// escapes and bytes beyond ASCII (\xE9) differ from engine to engine.
+// p: after the backslash. In Oniguruma, \h is a hex digit, \v is one character, and \K and \G depend on the start of the
+// search. \w there includes marks and fewer numbers, so \b and \B match at other places. Clusters (\X), line breaks (\R), \Q,
+// \N, \c, octal escapes and bytes beyond ASCII (\xE9) differ from engine to engine.
 static const char *check_escape(const char *p, int in_class) {
     if (*p == 'p' || *p == 'P') { // general categories; a script is PCRE2's Script_Extensions from 10.40 on
         int letters = p[1] != '{' || !p[2] ? 0 : p[3] == '}' ? 1 : p[3] && p[4] == '}' ? 2 : 0;
@@ -189,7 +189,7 @@ static int match_failed(int code, size_t at, sl_error *err) { // `at`: bytes aft
     pcre2_get_error_message(code, why, sizeof why);
     int memory = code == PCRE2_ERROR_NOMEMORY || code == PCRE2_ERROR_JIT_STACKLIMIT || code == PCRE2_ERROR_HEAPLIMIT;
     return sl_fail(err, memory ? SL_ERR_MEMORY : SL_ERR_UNSUPPORTED,
-                   "pre-tokenizer: its pattern gives up on the text at byte %zu: %s", at, (char *)why);
+                   "pre-tokenizer: the pattern cannot be matched at byte %zu of the text: %s", at, (char *)why);
 }
 
 // offset: the place of this run in the text, for messages.

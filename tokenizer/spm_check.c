@@ -1,5 +1,5 @@
-// tokenizer/spm_check.c - checks a SentencePiece model before the library reads it. The library does not check the file: it
-// follows the trie of normalisation rules without a bound, writes more matches than its arrays hold, and throws if a piece
+// tokenizer/spm_check.c - checks a SentencePiece model before the library reads it. The library does not check the file. It
+// follows the trie of normalisation rules without a bound. It writes more matches than its arrays hold. It throws if a piece
 // holds a NUL. The file is a protobuf (ModelProto of sentencepiece_model.proto). This reader checks the fields that the library
 // uses.
 #include "tokenizer/tokenizer_internal.h"
@@ -208,8 +208,7 @@ static int walk(const checker *c, trie *t) {
         if (!rc && ends_rule(unit_at(t, (size_t)i))) rc = check_replacement(c, t, next);
         if (rc) return rc;
         if (t->state[next] == OPEN)
-            return sl_fail(c->err, SL_ERR_FORMAT, "%s: precompiled_charsmap: unit %d leads back to where it comes from",
-                           c->file, i);
+            return sl_fail(c->err, SL_ERR_FORMAT, "%s: precompiled_charsmap: unit %d is part of a loop", c->file, i);
         if (t->state[next] == DONE) {
             deepen(t, base, t->depth[next] + ends_rule(unit_at(t, (size_t)i)));
             t->child[base] = t->sibling[i];
@@ -220,7 +219,7 @@ static int walk(const checker *c, trie *t) {
     }
     if (t->depth[root] > MOST_RULES)
         return sl_fail(c->err, SL_ERR_FORMAT,
-                       "%s: precompiled_charsmap: %d rules or more begin with each other, expected at most %d", c->file,
+                       "%s: precompiled_charsmap: %d rules or more match at one place, expected at most %d", c->file,
                        t->depth[root], MOST_RULES);
     return 0;
 }
@@ -303,7 +302,7 @@ static int check_user_defined(const checker *c) {
         while (n > 0 && (chain[n - 1]->n > text->n || memcmp(chain[n - 1]->at, text->at, chain[n - 1]->n))) n--;
         if (n == MOST_USER_DEFINED)
             return sl_fail(c->err, SL_ERR_FORMAT,
-                           "%s: more than %d user-defined pieces begin with each other, the last is \"%.*s\"", c->file,
+                           "%s: more than %d user-defined pieces match at one place, the last is \"%.*s\"", c->file,
                            MOST_USER_DEFINED, (int)text->n, (const char *)text->at);
         chain[n++] = text;
     }

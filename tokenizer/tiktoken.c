@@ -1,5 +1,5 @@
-// tokenizer/tiktoken.c - reads a tiktoken rank file: one line per token with its bytes in base64 and its rank, ended by LF or
-// CRLF. The file has no pattern and no special tokens, so the reader adds those of Llama 3.
+// tokenizer/tiktoken.c - reads a tiktoken rank file: one line per token, with the bytes in base64 and the rank. LF or CRLF ends
+// a line. The file has no pattern and no special tokens, so the reader adds the pattern and the special tokens of Llama 3.
 #include "tokenizer/tokenizer_internal.h"
 
 #include <stdio.h>

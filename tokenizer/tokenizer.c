@@ -95,7 +95,7 @@ static int load(const char *dir, sl_tokenizer *tok, sl_error *err) {
         snprintf(path, sizeof path, "%s/tokenizer.model", dir);
         if (access(path, F_OK)) // *err says why tokenizer.json is refused
             return has_json ? SL_ERR_UNSUPPORTED
-                            : sl_fail(err, SL_ERR_IO, "%s: neither tokenizer.json nor tokenizer.model is there", dir);
+                            : sl_fail(err, SL_ERR_IO, "%s: neither tokenizer.json nor tokenizer.model exists", dir);
         rc = load_model_file(dir, tok, err);
         if (rc) return rc;
     }

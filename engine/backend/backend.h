@@ -167,8 +167,8 @@ struct sl_backend {
     // [n_rows][w->n_rows]. position: of the first row; row r has position + r. Decode ignores position
     void (*linear)(const sl_backend *be, const sl_weight *w, const void *x, int n_rows, sl_linear_mode mode, int position,
                    int accumulate, float *out);
-    // Multiplies x by the q, k and v matrices, adds biases, norms and rotates the query and key heads (Hugging Face's
-    // half-split layout), and stores bf16 k and v into each row's page.
+    // Multiplies x by the q, k and v matrices and adds the biases. Norms and rotates the query and key heads (Hugging Face's
+    // half-split layout). Stores bf16 k and v into each row's page.
     sl_queries (*qkv)(const sl_backend *be, const sl_qkv *args);
     // out = silu(gate x) * (up x): activations [n_rows][gate->n_rows]; work: [n_rows][2 * gate->n_rows]
     void (*gate_up)(const sl_backend *be, const sl_weight *gate, const sl_weight *up, const void *x, int n_rows,

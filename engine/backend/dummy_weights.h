@@ -1,5 +1,5 @@
-// engine/backend/dummy_weights.h - random weights with the shapes of a model. They make it possible to measure the speed of a
-// model that has only a config.json.
+// engine/backend/dummy_weights.h - random weights with the shapes of a model. With such weights, a bench measures the speed of
+// a model that has only a config.json.
 //
 // Element i of a matrix (row-major) is a bf16 number of the normal distribution with mean 0 and deviation 0.02. It is computed
 // with integers and a table, so every device makes the same bits, in any order and with any number of threads:

@@ -85,13 +85,14 @@ int sl_kv_keep(sl_kv_pool *pool, sl_kv_need need, sl_error *err) {
     const sl_kv_extra_kind *kind = need.kind;
     if (find_store(pool, need)) return 0;
     if (pool->backend->is_device && (!kind->build_device || kind->share))
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "\"%s\" of the KV cache is not kept on a GPU; use --device cpu", kind->name);
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "page extra \"%s\": a GPU cannot build it; use --device cpu", kind->name);
     int rc = pool->extras ? 0 : init_extras(pool, err);
     if (rc) return rc;
     struct sl_kv_extras *x = pool->extras;
     if (x->n_stores == SL_KV_EXTRAS)
-        return sl_fail(err, SL_ERR_MEMORY, "the KV cache keeps %d kinds of page extras already; \"%s\" would be one more",
-                       SL_KV_EXTRAS, kind->name);
+        return sl_fail(err, SL_ERR_MEMORY,
+                       "page extra \"%s\": the KV cache already has %d page extras, the most that it can have", kind->name,
+                       SL_KV_EXTRAS);
     store s = {.need = need, .size = kind->size(need.arg, pool->head_dim)};
     s.built = calloc((size_t)pool->n_layers * pool->n_pages, sizeof *s.built);
     if (s.built && make_shared(pool, &s)) s.data = pool->backend->alloc(pool->backend, store_bytes(pool, &s));

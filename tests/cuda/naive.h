@@ -3,10 +3,10 @@
 //
 // Each function here computes one output element by plain loops, in double precision or in integers. It uses no shared memory,
 // no tiles and no running maximum. The functions compile for the CPU and for the GPU: naive.cu starts one GPU thread per output
-// element, and the test also calls the same functions on the CPU. So read the function here first, then the fast kernel.
+// element, and the test also calls the same functions on the CPU. Read the function here first, then the fast kernel.
 //
-// Sizes: n_kv rows of K and V (one row = one token of one KV head), head_dim numbers in a row, group = n_heads / n_kv_heads
-// query heads that read the same KV head.
+// Sizes: n_kv rows of K and V (a row is one token's K or V of one KV head); head_dim numbers in a row; group = n_heads /
+// n_kv_heads query heads read one KV head.
 #ifndef SLEIGH_TEST_NAIVE_H
 #define SLEIGH_TEST_NAIVE_H
 
@@ -181,8 +181,8 @@ static inline SL_HOST_DEVICE double naive_sum_of_rows(naive_cache c, const int32
 
 // ---- take-all + PPS: attention/cuda/take_all.cuh ----
 //
-// santa-pps draws row j with S draws in all and in proportion to its size z_j = p_j |v_j|. Rows of large size would be drawn
-// more than once, so each of them is taken exactly once ("heavy"). The other k = S - n_heavy draws choose among the other rows
+// santa-pps makes S draws, in proportion to the size z_j = p_j |v_j| of row j. Rows of large size would be drawn more than
+// once. So each large row is taken exactly once ("heavy"). The other k = S - n_heavy draws choose among the other rows
 // ("light"). With `light` the sum of the light sizes, one draw stands for the size kappa = light / k. The expected number of
 // draws of a light row is z_j / kappa, which is below 1.
 

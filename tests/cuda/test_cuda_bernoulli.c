@@ -1,5 +1,6 @@
-// tests/cuda/test_cuda_bernoulli.c - Bernoulli qK^T on a GPU. Counts and scores are the CPU's. The CPU's draws from the masses
-// that the kernel stored give the kernel's output. Errors agree with the closed forms. Features with count 0 are not read.
+// tests/cuda/test_cuda_bernoulli.c - Bernoulli qK^T on a GPU. Counts and scores must equal the CPU's. The CPU draws from the
+// masses that the kernel stored, and these draws must give the kernel's output. Errors must agree with the closed forms. The
+// kernel must not read features with count 0.
 #include "tests/support/gpu.h"
 
 #ifdef SLEIGH_CUDA

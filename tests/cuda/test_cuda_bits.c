@@ -1,5 +1,5 @@
-// tests/cuda/test_cuda_bits.c - every decode method on a GPU gives equal bits in 100 runs of a ragged batch, in runs that
-// follow other steps, and for each of the 16 sequences alone.
+// tests/cuda/test_cuda_bits.c - every decode method on a GPU must give equal bits: in 100 runs of a ragged batch, in runs after
+// other steps, and for each of the 16 sequences in a batch of 1.
 #include "tests/support/gpu.h"
 
 #ifdef SLEIGH_CUDA

@@ -335,8 +335,8 @@ static const bf16 *sizes_of_v(const decode_fixture *r) {
     return out;
 }
 
-// The naive kernel gives the function's value on the CPU, for some elements; the fast kernel's output lies within 2^-7 of the
-// rows' sizes (test_cuda_decode.c derives the bound: rounded masses, a rounded output).
+// For some elements, the naive kernel must give the value that the same function gives on the CPU. The fast kernel's output may
+// differ by 2^-7 of the rows' sizes (test_cuda_decode.c derives this bound).
 static void check_decode(int n_heads, int n_kv_heads, int dim, int n_seqs, const int *lengths, double scale) {
     ref_cache c = ref_cache_new(n_heads, n_kv_heads, dim, n_seqs, lengths, scale, test_seed);
     decode_fixture r = fixture_new(&c, "dense", 1);
@@ -370,7 +370,7 @@ static void gpu_dense_decode(void) {
     check_decode(16, 2, 96, 3, lengths + 7, 100);
 }
 
-// One run of n_tokens tokens that begins at position `first`. The bound is the one of decode.
+// One run of n_tokens tokens that begins at position `first`. The bound is the same as for decode.
 static void check_prefill(int n_heads, int dim, int first, int n_tokens) {
     int n_kv = first + n_tokens;
     ref_cache c = ref_cache_new(n_heads, 2, dim, 1, &n_kv, 1, test_seed + first);
@@ -418,7 +418,7 @@ static void gpu_dense_prefill(void) {
 
 // ---- masses and draws on a GPU ----
 
-// Room on the device for one head's masses and draws.
+// Device memory for one head's masses and draws.
 typedef struct head_memory {
     float *score;
     bf16 *w;
@@ -452,10 +452,10 @@ static void put(void *to, const void *from, size_t size) {
     CHECK(cudaMemcpy(to, from, size, cudaMemcpyHostToDevice) == cudaSuccess);
 }
 
-// The naive kernels' scores and masses of one head, compared with the functions on the CPU and with what the fast kernel
-// stored. The GPU's 2^x in double precision may differ from the CPU's in the last bit, so nearly all bf16 masses are equal. The
-// fast kernel's mass and the naive mass are both rounded to bf16, 2^-8 each. The fast kernel's scores are fp32 sums, which add
-// far less than this: 2^-6 in all.
+// Compares the naive kernels' scores and masses of one head with the functions on the CPU and with the masses that the fast
+// kernel stored. The GPU's 2^x in double precision may differ from the CPU's in the last bit, so nearly all bf16 masses are
+// equal. The fast kernel's mass and the naive mass are both rounded to bf16, 2^-8 each. The error of the fast kernel's fp32
+// scores is far smaller. The test allows 2^-6 in all.
 static void check_head_masses(const decode_fixture *r, const head_memory *m, int s, int head) {
     int n = r->c->seqs[s].n_tokens, dim = r->c->geom.head_dim, n_blocks = (n + SL_BLOCK - 1) / SL_BLOCK, n_off = 0;
     float *score = malloc(n * sizeof *score);
@@ -499,8 +499,8 @@ static void gpu_masses(void) {
     }
 }
 
-// The fast output against the naive sum of rows. The result is rounded to bf16; `tolerance` is that of the fp32 sums, as a
-// share of the sum of the rows' sizes.
+// Compares the fast output with the naive sum of rows. The output is rounded to bf16. tolerance: of the fp32 sums, as a share
+// of the sum of the rows' sizes.
 static void check_sum(const decode_fixture *r, const head_memory *m, const int32_t *rows, const double *coef, int n, int s,
                       int head, double tolerance) {
     int dim = r->c->geom.head_dim;
@@ -564,7 +564,7 @@ static void gpu_draws(void) {
     }
 }
 
-// The same for take-all + PPS, from stored sizes. The coefficients are p_j / pi_j.
+// The same comparison for take-all + PPS, from stored sizes. The coefficients are p_j / pi_j.
 static void check_head_take_all(const decode_fixture *r, const head_memory *m, int shared, int S, int s, int head) {
     sl_masses masses = fixture_masses(r, 0, s, head), sizes = fixture_masses(r, 1, s, head);
     sl_rng_id id = rng_of(r, s, head);
@@ -638,8 +638,8 @@ static void gpu_largest(void) {
 
 // ---- proposed scores on a GPU ----
 
-// A mass that the fast kernel stored, against a proposed score: one rounding to bf16, 2^-8, and as much again for a score that
-// is an fp32 sum.
+// Compares a mass that the fast kernel stored with a proposed score. The bound is 2^-8 for the rounding to bf16, and another
+// 2^-8 because the score is an fp32 sum.
 static void check_stored(const sl_masses *masses, int j, double score) {
     double want = exp2(score - masses->ref[j / SL_BLOCK]);
     CHECK_NEAR(sl_bf16_to_f32(masses->stored[j]), want, want * 0x1p-7 + 1e-30);

@@ -12,7 +12,7 @@ static void fill_bf16(bf16 *x, int n, double scale, uint64_t *seed) {
     for (int i = 0; i < n; i++) x[i] = sl_f32_to_bf16((float)(scale * test_normal(seed)));
 }
 
-// What the tests of the layers read. Weights are bf16; activations too, as they are on a GPU.
+// The inputs of all tests of layers. Weights and activations are bf16, as on a GPU.
 enum { ROWS = 5, HIDDEN = 72, OUTS = 40, HEADS = 4, KV_HEADS = 2, DIM = 64, HEADS_IN_ROW = HEADS + 2 * KV_HEADS, PAGES = 3 };
 static const int32_t pages[PAGES] = {2, 0, 1}, positions[ROWS] = {0, 255, 256, 600, 767};
 
@@ -63,8 +63,8 @@ static void norm_and_linear(void) {
     }
 }
 
-// A rotated number is a sum of two products with cosines and sines of fp32: 3 2^-24 of the two sizes. A bf16 in the cache is
-// off by 2^-9 of the number more.
+// A rotated number is a sum of two products with fp32 cosines and sines: an error of 3 2^-24 of the two sizes. The rounding to
+// bf16 in the cache adds at most 2^-8 of the number.
 static void rope_and_swiglu(void) {
     layer_inputs in = make_layer_inputs(test_seed + 1);
     enum { Q = HEADS * DIM, KV = KV_HEADS * DIM, CACHE = PAGES * KV_HEADS * 256 * DIM };
@@ -89,7 +89,7 @@ static void rope_and_swiglu(void) {
             CHECK_NEAR(sl_bf16_to_f32(k_cache[at]), want, 3 * 0x1p-24 * size + 0x1.01p-8 * fabs(want));
             CHECK_INT(v_cache[at], x[i + KV]);
         }
-        // A norm of a head is RMSNorm: without bias and at position 0 the head is only normalised.
+        // Checks the norm of a head against RMSNorm. Without bias and at position 0, the head is only normalised.
         for (int d = 0; d < DIM; d += 5) {
             float wide[DIM];
             widen(x, DIM, wide);
@@ -100,7 +100,7 @@ static void rope_and_swiglu(void) {
         const bf16 *both = in.gate_up + r * 2 * HIDDEN;
         widen(both, HIDDEN, gate), widen(both + HIDDEN, HIDDEN, up);
         sl_cpu_ops_portable.swiglu(gate, up, HIDDEN);
-        for (int i = 0; i < HIDDEN; i++) { // 2^x of an exponent that is off by 2^-24 of itself, at most 20
+        for (int i = 0; i < HIDDEN; i++) { // the exponent of 2^x is at most 20, with a relative error of 2^-24
             double want = naive_swiglu(both[i], both[HIDDEN + i]);
             CHECK_NEAR(gate[i], want, 32 * 0x1p-24 * fabs(want));
         }
@@ -112,10 +112,11 @@ static void rope_and_swiglu(void) {
 #include "engine/backend/cuda/cuda_ops.h"
 #include "engine/backend/cuda/linear.h"
 
-// Sums of the same numbers in double precision, in another order: n 2^-53 of the sum of sizes is far below this.
+// The tolerance of sums of the same numbers in double precision, in another order. Their error, n 2^-53 of the sum of sizes, is
+// far smaller.
 static const double DOUBLES = 1e-10;
 
-// One rounding to bf16 is off by at most 2^-8 of the number. fp32 arithmetic before it adds the bounds of the cases on the CPU.
+// The tolerance of one rounding to bf16, relative to the number. fp32 arithmetic adds the bounds of the CPU cases.
 static const double ROUNDED = 0x1.01p-8;
 
 static void gpu_norm_and_linear(void) {
@@ -164,8 +165,32 @@ static void gpu_swiglu(void) {
     }
 }
 
+enum { STRIDE = HEADS_IN_ROW * DIM, CACHE = PAGES * KV_HEADS * 256 * DIM };
+
+// Arguments of the naive kernel without biases and norms. All pointers are device memory.
+static naive_qkv naive_args(const bf16 *qkv, const float *inv_freq, const int32_t *pages_device) {
+    return (naive_qkv){.qkv = qkv,
+                       .stride = STRIDE,
+                       .inv_freq = inv_freq,
+                       .position = gpu_copy(positions, sizeof positions),
+                       .pages = pages_device,
+                       .n_rows = ROWS,
+                       .n_heads = HEADS,
+                       .n_kv_heads = KV_HEADS,
+                       .head_dim = DIM,
+                       .q = gpu_new(ROWS * HEADS * DIM * sizeof(double)),
+                       .k = gpu_new(CACHE * sizeof(double)),
+                       .v = gpu_new(CACHE * sizeof(double))};
+}
+
+// The rows of the step, in device memory.
+static sl_row *copy_rows(const int32_t *pages_device) {
+    sl_row rows[ROWS];
+    for (int r = 0; r < ROWS; r++) rows[r] = (sl_row){.position = positions[r], .pages = pages_device};
+    return gpu_copy(rows, sizeof rows);
+}
+
 static void gpu_rope_append(void) {
-    enum { STRIDE = HEADS_IN_ROW * DIM, CACHE = PAGES * KV_HEADS * 256 * DIM };
     layer_inputs in = make_layer_inputs(test_seed + 4);
     float *inv_freq = gpu_copy(in.inv_freq, sizeof in.inv_freq);
     int32_t *pages_device = gpu_copy(pages, sizeof pages);
@@ -173,23 +198,10 @@ static void gpu_rope_append(void) {
          *fast_v = malloc(CACHE * sizeof *fast_v), *fast_k_device = gpu_new(CACHE * sizeof *fast_k),
          *fast_v_device = gpu_new(CACHE * sizeof *fast_v);
     double q[ROWS * HEADS * DIM], *k = malloc(CACHE * sizeof *k), *v = malloc(CACHE * sizeof *v);
-    naive_qkv a = {.qkv = qkv,
-                   .stride = STRIDE,
-                   .inv_freq = inv_freq,
-                   .position = gpu_copy(positions, sizeof positions),
-                   .pages = pages_device,
-                   .n_rows = ROWS,
-                   .n_heads = HEADS,
-                   .n_kv_heads = KV_HEADS,
-                   .head_dim = DIM,
-                   .q = gpu_new(sizeof q),
-                   .k = gpu_new(CACHE * sizeof *k),
-                   .v = gpu_new(CACHE * sizeof *v)};
+    naive_qkv a = naive_args(qkv, inv_freq, pages_device);
     naive_cuda_rope_append(a); // before the fast kernel, which rotates q in place
     gpu_read(q, a.q, sizeof q), gpu_read(k, a.k, CACHE * sizeof *k), gpu_read(v, a.v, CACHE * sizeof *v);
-    sl_row rows[ROWS];
-    for (int r = 0; r < ROWS; r++) rows[r] = (sl_row){.position = positions[r], .pages = pages_device};
-    sl_row *rows_device = gpu_copy(rows, sizeof rows);
+    sl_row *rows_device = copy_rows(pages_device);
     float2 *table = gpu_new(ROWS * DIM / 2 * sizeof *table);
     sl_cuda_rope_table(inv_freq, rows_device, ROWS, DIM, table, 0);
     sl_cuda_rope_append(qkv, STRIDE, table, rows_device, ROWS, HEADS, KV_HEADS, DIM, fast_k_device, fast_v_device, 0);
@@ -213,7 +225,6 @@ static void gpu_rope_append(void) {
 
 // RoPE with the biases and norms of heads. The norm adds an fp32 sum of 64 squares, a root and two products to the arithmetic.
 static void gpu_norm_rope_append(void) {
-    enum { STRIDE = HEADS_IN_ROW * DIM, CACHE = PAGES * KV_HEADS * 256 * DIM };
     layer_inputs in = make_layer_inputs(test_seed + 5);
     uint64_t seed = test_seed + 6;
     bf16 bias[STRIDE], norms[2][DIM], fast_q[ROWS * HEADS * DIM];
@@ -224,27 +235,11 @@ static void gpu_norm_rope_append(void) {
          *norms_device = gpu_copy(norms, sizeof norms), *fast_k = malloc(CACHE * sizeof *fast_k),
          *fast_v = malloc(CACHE * sizeof *fast_v);
     double q[ROWS * HEADS * DIM], *k = malloc(CACHE * sizeof *k), *v = malloc(CACHE * sizeof *v);
-    naive_qkv a = {.qkv = qkv,
-                   .stride = STRIDE,
-                   .inv_freq = inv_freq,
-                   .position = gpu_copy(positions, sizeof positions),
-                   .pages = pages_device,
-                   .n_rows = ROWS,
-                   .n_heads = HEADS,
-                   .n_kv_heads = KV_HEADS,
-                   .head_dim = DIM,
-                   .bias = bias_device,
-                   .q_norm = norms_device,
-                   .k_norm = norms_device + DIM,
-                   .eps = 1e-5f,
-                   .q = gpu_new(sizeof q),
-                   .k = gpu_new(CACHE * sizeof *k),
-                   .v = gpu_new(CACHE * sizeof *v)};
+    naive_qkv a = naive_args(qkv, inv_freq, pages_device);
+    a.bias = bias_device, a.q_norm = norms_device, a.k_norm = norms_device + DIM, a.eps = 1e-5f;
     naive_cuda_rope_append(a);
     gpu_read(q, a.q, sizeof q), gpu_read(k, a.k, CACHE * sizeof *k), gpu_read(v, a.v, CACHE * sizeof *v);
-    sl_row rows[ROWS];
-    for (int r = 0; r < ROWS; r++) rows[r] = (sl_row){.position = positions[r], .pages = pages_device};
-    sl_row *rows_device = gpu_copy(rows, sizeof rows);
+    sl_row *rows_device = copy_rows(pages_device);
     float2 *table = gpu_new(ROWS * DIM / 2 * sizeof *table);
     sl_cuda_heads fast = {.qkv = qkv,
                           .stride = STRIDE,

@@ -1,5 +1,5 @@
-// tests/cuda/test_cuda_observe.c - observing decode steps on a GPU gives the CPU's figures of the same steps, and changes no
-// output.
+// tests/cuda/test_cuda_observe.c - an observer on a GPU must report the same figures as an observer on the CPU, and must not
+// change an output.
 #include "tests/support/gpu.h"
 
 #ifdef SLEIGH_CUDA
@@ -91,10 +91,10 @@ static void observe_run(const char *device, figures *out) {
 }
 
 // The states of the two devices differ, because activations are rounded to bf16 (logits differ by 0.7%: test_cuda_engine.c). So
-// a page or a row near a limit may be chosen on one device only. Outputs are rounded (0.002). Sampled methods draw mostly the
-// same rows from the same uniform numbers. The remaining difference is noise of SEEDS * STEPS * HEADS outputs. The standard
-// deviation of an error is at most its mean, so the mean error has a standard error of 1 / sqrt(384) = 5%. The test allows four
-// of them.
+// a page or a row near a limit may be chosen on one device only. Rounding changes outputs by 0.002. Sampled methods draw mostly
+// the same rows from the same uniform numbers. The rest of the difference is noise of SEEDS * STEPS * HEADS outputs. The
+// standard deviation of an error is at most the mean error, so the mean has a standard error of 1 / sqrt(384) = 5%. The test
+// allows four standard errors.
 static void check_figures(const sums *got, const sums *want, const char *attn, int layer, int exact) {
     double g = got->error / got->n, w = want->error / want->n, most = 0.003 + (exact ? 0.05 : 0.2) * w;
     if (!(fabs(g - w) <= most)) FAIL("%s, layer %d: mean error %.5f, on the CPU %.5f", attn, layer, g, w);
@@ -104,7 +104,7 @@ static void check_figures(const sums *got, const sums *want, const char *attn, i
     CHECK_NEAR(got->samples, want->samples, 0.01 * want->samples);
     CHECK_INT(got->dense_bytes, want->dense_bytes);
     CHECK_NEAR(got->features, want->features, 1e-3 * want->features);
-    // Sampled kernels count a row once for each head, and for each group of 32 draws, that reads it.
+    // Sampled kernels count a row once for each head and group of 32 draws that reads the row.
     double more = exact ? 0 : got->v_rows * HEADS / KV_HEADS;
     CHECK(got->v_rows >= 0.95 * want->v_rows && (exact ? got->v_rows <= 1.02 * want->v_rows : got->v_rows <= got->samples));
     CHECK(got->k_rows >= 0.98 * want->k_rows && got->k_rows <= 1.02 * want->k_rows + more);
@@ -128,7 +128,7 @@ static void same_figures(void) {
         }
     for (int i = 0; i < cpu.n; i++) same += gpu.tiles[i] == cpu.tiles[i];
     printf("      tiles: %d of %d heads have the CPU's\n", same, cpu.n);
-    CHECK(same >= 0.9 * cpu.n); // in the other heads a share of the mass is near 90%
+    CHECK(same >= 0.9 * cpu.n); // in the other heads the mass of some number of tiles is near 90%
 }
 
 // ---- no output changes ----
@@ -176,7 +176,7 @@ static void check_records(const witness *w, const sl_attn_spec *shadows) {
         fallbacks += y->fallback;
     }
     printf("      %d heads attended to all rows\n", fallbacks);
-    CHECK(other > w->n / RUNS / 10); // heads that do not fall back to all rows have other errors with another seed
+    CHECK(other > w->n / RUNS / 10); // some heads do not fall back to all rows; another seed gives these heads other errors
 }
 
 static void changes_nothing(void) {

@@ -64,7 +64,7 @@ static sl_row *make_rows(int n_rows, uint64_t *state) {
     int places = N_PAGES * SL_PAGE;
     CHECK(n_rows <= places);
     for (int i = 0, at = (int)(test_uniform(state) * places); i < n_rows;
-         i++, at = (at + 5) % places) // 5 and `places` have no common factor, so no position repeats
+         i++, at = (at + 5) % places) // 5 and `places` have no common factor, so every position is different
         rows[i] = (sl_row){.position = at, .sequence = 1, .pages = gpu_pages};
     return rows;
 }
@@ -84,7 +84,7 @@ static void rope_table(void) {
         float2 *table = read_guarded(gpu_table, size);
         for (int i = 0; i < n_rows * half; i++) {
             float angle = (float)rows[i / half].position * inv_freq[i % half];
-            check_near("cosine", i, table[i].x, cos((double)angle), 0x1.01p-25); // half a unit in the last place below 1
+            check_near("cosine", i, table[i].x, cos((double)angle), 0x1.01p-25); // half a unit in the last place, for < 1
             check_near("sine", i, table[i].y, sin((double)angle), 0x1.01p-25);
         }
         free(table);

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// ---- S draws are the CPU's ----
+// ---- a fixed number of draws, compared with the CPU ----
 
 static void check(int n_heads, int n_kv_heads, int dim, int n_seqs, const int *lengths, double scale, int S) {
     ref_cache c = ref_cache_new(n_heads, n_kv_heads, dim, n_seqs, lengths, scale, test_seed);
@@ -68,13 +68,13 @@ static void kept_norms(void) {
 
 // ---- compared with dense attention ----
 
-static void enough_rows_is_dense(void) { // stored masses are bf16: each is off by at most 2^-9, independently
+static void enough_rows_is_dense(void) { // stored masses are bf16: each is off by at most 2^-8, independently
     static const int n[] = {1, 31, 255, 256, 257, 1500};
     ref_cache c = ref_cache_new(8, 2, 128, 6, n, 2, test_seed);
     decode_fixture r = fixture_new(&c, "santa-pps:S=1500", 5);
     fixture_launch(&r);
     for (int i = 0; i < 48; i++)
-        CHECK(fixture_error(&r, i / 8, i % 8, NULL) < 0x1p-7); // 2^-7: masses and the output are rounded
+        CHECK(fixture_error(&r, i / 8, i % 8, NULL) < 0x1p-7); // masses and the output are rounded, by 2^-8 each
     CHECK_INT(r.stats.samples, 8 * (1 + 31 + 255 + 256 + 257 + 1500));
     CHECK_INT(r.stats.v_rows, r.stats.samples);
     fixture_free(&r);
@@ -203,12 +203,12 @@ static int step_of_both(decode_fixture *r, const char *attn, const int *n, int b
     return same;
 }
 
-// Rows, tries and outputs are the CPU's in three steps: without a step before, with a step before that plans this one, and with
-// a step before that is too old to be used. A stored mass in ten thousand differs by its last bit, which may change a plan by
-// one row. The values of the KV heads have different sizes.
+// Compares rows, tries and outputs with the CPU's in three steps: without an earlier step, with an earlier step that plans this
+// step, and with an earlier step that is too old to plan with. A stored mass in ten thousand differs by its last bit, which may
+// change a plan by one row. The values of the KV heads have different sizes.
 //
-// hardest: with the values of set_along_one_channel. Their estimated norm is off by up to the error bound, so that some heads
-// need a second try. If the first tries differ by one row, the second plans differ by more, so the limits are wider.
+// hardest: with the values of set_along_one_channel. The error of their estimated norm can be as large as the error bound, so
+// some heads need a second try. If the first tries differ by one row, the second plans differ by more, so the limits are wider.
 static void like_the_cpu(const char *attn, int hardest) {
     static const int n[LIKE_SEQS] = {3001, 6000}, back[] = {5, 4, 0};
     ref_cache c = ref_cache_new(LIKE_HEADS, LIKE_KV_HEADS, LIKE_DIM, LIKE_SEQS, n, 1.5, test_seed);

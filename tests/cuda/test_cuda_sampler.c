@@ -277,7 +277,7 @@ static void distribution(void) {
     fixture_free(&f);
 }
 
-static void biases(void) { // greedy and sampled rows; bans, a ban of an infinite logit, two biases for one id
+static void biases(void) { // greedy and sampled rows; biases of -inf (bans), a ban of an infinite logit, two biases for one id
     enum { N = 3000 };
     static const sl_logit_bias bias[] = {{5, 2},           {0, -INFINITY}, {2999, 9},     {1024, -3},
                                          {1023, INFINITY}, {5, -1},        {7, -INFINITY}};
@@ -314,7 +314,8 @@ static void can_sample(void) {
     CHECK(!sl_cuda_can_sample(&p, 128256));
 }
 
-// A row with a logit that is NaN or infinite reports -1 to the host. Its token, and the other rows, are sampled as usual.
+// A row with a logit that is NaN or infinite reports -1 to the host. A token is still sampled for this row, and the other rows
+// do not change.
 static void not_finite_rows_report(void) {
     static const float values[] = {NAN, INFINITY, -INFINITY};
     enum { ROWS = 4, VOCAB = 5000 };

@@ -49,8 +49,8 @@ static void ragged_batch(void) {
     check(8, 8, 80, FIXTURE_SEQS, fixture_ragged, 2, 100);
 }
 
-// A race between copies and their readers shows in few of many runs. So 200 runs must give equal bits of stored masses and
-// outputs.
+// A race between copies and their readers changes only a few of many runs. So this case compares the bits of stored masses and
+// outputs of 200 runs.
 static void stored_again_by(int n_kv_heads) {
     ref_cache c = ref_cache_new(8, n_kv_heads, 128, FIXTURE_SEQS, fixture_ragged, 3, test_seed);
     decode_fixture r = fixture_new(&c, "santa-sys:S=128", 5);

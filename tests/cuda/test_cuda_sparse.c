@@ -1,5 +1,5 @@
-// tests/cuda/test_cuda_sparse.c - topk, topp, streaming, quest and random on a GPU. From the masses that the kernel stored, the
-// CPU chooses the same rows, and these rows give the kernel's output.
+// tests/cuda/test_cuda_sparse.c - topk, topp, streaming, quest and random on a GPU. The CPU chooses rows from the masses that
+// the kernel stored. The kernel's output must equal the output of these rows.
 #include "tests/support/gpu.h"
 
 #ifdef SLEIGH_CUDA

@@ -1,5 +1,5 @@
-// tests/cuda/test_cuda_take_all.c - take-all + PPS draws on a GPU: the CPU's rows, counts and expected counts from the same
-// stored sizes.
+// tests/cuda/test_cuda_take_all.c - compares take-all + PPS draws on a GPU with the CPU's: rows, counts and expected counts
+// from the same stored sizes.
 #include "tests/support/gpu.h"
 
 #ifdef SLEIGH_CUDA
@@ -25,8 +25,8 @@ static uint64_t draw_of(int row, float inv_pi) { // the row is in the high bits,
     return (uint64_t)row << 32 | bits;
 }
 
-// Compares the GPU's draws with the CPU's. Where light sizes are a few units of mass only, rounding decides: rows of equal rank
-// may differ by one unit there, and the CPU orders rows by rank.
+// Compares the GPU's draws with the CPU's. When light sizes are only a few units of mass, rounding decides: the CPU orders rows
+// by rank, and rows of equal rank may differ by one unit.
 static void check(const problem *p, const int *result, uint64_t light, const int32_t *row, const float *inv_pi) {
     int n = p->size.n, S = p->S, n_drawn = 0, at = 0, cap = S < n ? S : n;
     sl_draws d = {.row = malloc(n * sizeof *d.row),

@@ -16,7 +16,7 @@
 enum {
     TOKENS = 32768,
     STEPS = 8,   // the last tokens of the prompt
-    REPEATS = 4, // draws from the same state; each uses a layer number beyond the model's, for other random numbers
+    REPEATS = 4, // draws from the same state; each draw uses a layer number above the model's, and so other random numbers
     LAYERS = 4,
     HEADS = 8,
     KV_HEADS = 2,

@@ -1,5 +1,5 @@
-// tests/cuda/test_cuda_vattention.c - vAttention on a GPU. From equal stored masses the CPU chooses the same fixed rows, sample
-// and budget. Stated errors are exceeded in the stated share of cases at most.
+// tests/cuda/test_cuda_vattention.c - vAttention on a GPU. From equal stored masses, the CPU must choose the same fixed rows,
+// base sample and budget. The share of cases that exceed the stated error must be at most the stated share.
 #include "tests/support/gpu.h"
 
 #ifdef SLEIGH_CUDA
@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Values have a mean that is not 0. Without it the output of a flat head is so close to 0 that a relative error needs every
-// row.
+// Values have a mean that is not 0. With mean 0, the output of a flat head is almost 0, and even a few missing rows give a
+// large relative error.
 static ref_cache new_cache(int n_heads, int n_kv_heads, int dim, int n_seqs, const int *lengths, double scale) {
     ref_cache c = ref_cache_new(n_heads, n_kv_heads, dim, n_seqs, lengths, scale, test_seed);
     ref_add_to_values(&c, 1);
@@ -57,7 +57,8 @@ static void budgets(void) {
 }
 
 // The share of outputs, over queries and draws, that differ from dense attention by more than epsilon. It must be at most 3
-// standard errors above delta (test_vattention.c says what such a test can show). Rounding the output to bf16 adds 2^-9.
+// standard errors above delta (test_vattention.c says what such a test can show). Rounding the output to bf16 adds about 2^-9
+// of its norm.
 static void coverage(void) {
     enum { SEQS = 8, HEADS = 8, DIM = 64, SEEDS = 10 };
     static const int lengths[SEQS] = {2000, 2500, 3000, 3500, 4000, 5000, 6000, 8000};
@@ -83,9 +84,10 @@ static void coverage(void) {
     CHECK(exceeded <= delta * runs + 3 * sqrt(delta * (1 - delta) * runs));
 }
 
-// The heads whose base sample has a heavy tail, and the largest kurtosis, are the CPU's. A stored mass in ten thousand differs
-// by its last bit, so one head that lies at the limit may be counted on one side only. A kurtosis is a sum of fourth powers,
-// divided by the square of a sum of squares: masses that are off by 2^-9 change it by at most 8 2^-9.
+// Compares the number of heads whose base sample has a heavy tail, and the largest kurtosis, with the CPU's. A stored mass in
+// ten thousand differs by its last bit, so one head at the limit may count on one device only. A kurtosis is a sum of fourth
+// powers, divided by the square of a sum of squares: masses that are off by 2^-9 (RMS of the rounding to bf16) change it by at
+// most 8 2^-9.
 static void heavy_tails(void) {
     enum { HEADS = 8, SEQS = 4 };
     static const int lengths[SEQS] = {1000, 2000, 3000, 5000};

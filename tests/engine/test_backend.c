@@ -197,7 +197,7 @@ static void rope_append(void) {
                     CHECK_NEAR(y[i], x[i] * c - x[i + half] * s, 6 * 4 * 0x1p-24);
                     CHECK_NEAR(y[i + half], x[i + half] * c + x[i] * s, 6 * 4 * 0x1p-24);
                 }
-                for (int h = 0; h < KV; h++) { // rounded to bf16: a relative error of at most 2^-9, half a step
+                for (int h = 0; h < KV; h++) { // rounded to bf16: a relative error of at most 2^-8
                     const float *x = k0 + (r * KV + h) * dim;
                     size_t at = (((size_t)pages[positions[r] / 256] * KV + h) * 256 + positions[r] % 256) * dim + i;
                     double want = x[i] * c - x[i + half] * s;

@@ -43,7 +43,7 @@ static void shapes_without_memory(void) {
     CHECK(k && k->n_dims == 2 && k->dims[0] == 64 && k->dims[1] == 96);
     CHECK_STR(k->dtype_name, "BF16");
     CHECK(!sl_model_tokenizer(model));
-    CHECK_INT(sl_model_decode_bytes(model), sl_tensors_bytes(t) - 2 * 301 * 96); // a step reads one row of the embedding
+    CHECK_INT(sl_model_decode_bytes(model), sl_tensors_bytes(t) - 2 * 301 * 96); // a step reads one row of the embedding table
     CHECK_ERR(sl_engine_new(model, &(sl_engine_options){0}, &engine, &err), err, SL_ERR_ARG, "not made yet");
     sl_model_free(model);
     model = load(write_config(1));
@@ -103,7 +103,7 @@ static void distribution(void) { // moments of a million numbers, within five st
     CHECK_NEAR(moment[4], 3, 5 * sqrt(96.0 / N) + 3e-3);
     CHECK_NEAR(neighbours, 0, 5 / sqrt(N));
     sl_dummy_fill(sl_dummy_key("a"), quantiles, 4096, 21, 2,
-                  part); // a part from the middle, whose end is within a Philox block
+                  part); // a part from the middle; it ends within a Philox block
     CHECK(!memcmp(part, w + 4096, 21 * sizeof *part));
     sl_dummy_fill(sl_dummy_key("b"), quantiles, 0, 24, 0, part);
     CHECK(memcmp(part, w, sizeof part));
@@ -147,7 +147,7 @@ static void load_errors(void) {
     sl_model_free(model);
 }
 
-static void too_large(void) { // two terabytes: loading needs shapes only, making the weights fails
+static void too_large(void) { // two terabytes: loading works, because it needs shapes only; making the weights fails
     static const char config[] = "{\"model_type\":\"llama\",\"hidden_size\":65536,\"num_hidden_layers\":1,"
                                  "\"num_attention_heads\":256,\"head_dim\":128,\"intermediate_size\":65536,"
                                  "\"vocab_size\":16777216,\"tie_word_embeddings\":true}";

@@ -26,7 +26,7 @@ static bf16 value(int tag, int layer, int h, int j) {
     return (bf16)(tag * 10007 + layer * 4099 + h * 2053 + j);
 }
 
-static void append(sl_kv_pool *pool, sl_kv_seq *seq, int n, int tag) { // until the sequence has n rows
+static void append(sl_kv_pool *pool, sl_kv_seq *seq, int n, int tag) { // appends until the sequence has n rows
     CHECK_OK(sl_kv_reserve(pool, seq, n, &err), err);
     for (int j = seq->n_tokens; j < n; j++)
         for (int layer = 0; layer < LAYERS; layer++)
@@ -199,7 +199,7 @@ static void extras_built_once(void) {
     check_extras(&pool, &a, 1);
     check_extras(&pool, &b, 0);
     sl_kv_seq_free(&pool, &a);
-    check_extras(&pool, &b, 0); // the sequence that built them is gone
+    check_extras(&pool, &b, 0); // the sequence that built the extras is gone
     sl_kv_seq_free(&pool, &b);
     sl_kv_pool_free(&pool);
 }

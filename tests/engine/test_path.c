@@ -1,8 +1,8 @@
 // tests/engine/test_path.c - compares the paths drawn in docs/architecture.md with real backtraces at a kernel of the CPU.
 //
-// A case puts a probe in the place of one vector kernel, runs sl_step or sl_prefill on the embedded model, and takes the
-// backtrace of the probe's first call. addr2line turns the addresses into functions and files, inlined functions included. The
-// page must name every function between the entry and the kernel, in the order of the calls, and no other function.
+// A case replaces one vector kernel by a probe and runs sl_step or sl_prefill on the embedded model. The probe's first call
+// records a backtrace. addr2line turns the addresses into functions and files, inlined functions included. The page must name
+// every function between the entry and the kernel, in the order of the calls, and no other function.
 #include "attention/cpu_kernels.h"
 #include "engine/sleigh.h"
 #include "tests/support/models.h"
@@ -96,7 +96,7 @@ static void drop_clone_suffix(char *name) { // run._omp_fn.0, run_layer.isra.0
     if (dot) *dot = 0;
 }
 
-// Adds a function below the last one. Parts of one function (its body and what OpenMP made of a loop) count once.
+// Adds a function below the last one. Parts of one function (its body and the function that OpenMP makes of a loop) count once.
 static void add(path *p, const char *function, const char *file) {
     frame *last = p->n ? &p->at[p->n - 1] : NULL;
     if (last && !strcmp(last->function, function) && !strcmp(last->file, file)) return;
@@ -129,7 +129,7 @@ static path trace(const char *entry, const void *kernel) {
         n++;
     }
     CHECK_INT(pclose(f), 0);
-    while (n > 0 && strcmp(functions[n - 1], entry)) n--; // the test and what called it
+    while (n > 0 && strcmp(functions[n - 1], entry)) n--; // the test and its callers
     if (n == 0) FAIL("the backtrace does not reach %s", entry);
     for (int i = n - 1; i > 0; i--)
         if (!is_foreign(functions[i], files[i])) add(&p, functions[i], files[i]);

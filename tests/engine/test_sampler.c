@@ -94,7 +94,7 @@ static void distributions(void) {
     sl_sampling p[8] = {plain(1), plain(0.5f), plain(2), plain(1), plain(1), plain(1), plain(0.7f), plain(1.5f)};
     p[3].top_k = 10, p[4].top_p = 0.8f, p[5].min_p = 0.1f;
     p[6].top_k = 40, p[6].top_p = 0.95f, p[6].min_p = 0.05f;
-    p[7].top_k = 7, p[7].top_p = 0.6f, p[7].min_p = 0.2f; // and a high temperature, which must be applied last
+    p[7].top_k = 7, p[7].top_p = 0.6f, p[7].min_p = 0.2f; // the temperature is high; it must be applied last
     for (int i = 0; i < 8; i++) {
         p[i].seed = (uint32_t)test_seed + i;
         check_distribution(&p[i], test_seed + i);
@@ -267,8 +267,8 @@ static void replay(void) { // a sampled token depends only on the logits, the se
     sl_sampler_free(a), sl_sampler_free(b);
 }
 
-// A penalty lowers a logit by an amount between `less` and `more`: token 1, with logit x, wins against a token with x - more
-// and loses against one with x - less.
+// A penalty must lower a logit by an amount between `less` and `more`. Token 1 has logit x. Greedy sampling must prefer it to a
+// token with logit x - more, and must prefer a token with logit x - less to it.
 static void check_penalty(sl_sampling p, int n_before, float x, float less, float more) {
     float logits[VOCAB];
     sl_sampler *s = sampler(&p);

@@ -197,7 +197,7 @@ static void write_header_length(uint64_t n, size_t size) {
     CHECK(!fclose(f));
 }
 
-static void header_lengths(void) { // the file ends at the end of a page, so that a read after it faults
+static void header_lengths(void) { // the file ends at the end of a page, so that a read after the end faults
     enum { SIZE = 4096, MIB = 1 << 20, LARGE = 102 * MIB };
     static const uint64_t beyond[] = {SIZE - 7,       SIZE - 6,          SIZE - 5,       SIZE - 4,   SIZE - 3,
                                       SIZE - 2,       SIZE - 1,          SIZE,           SIZE + 1,   INT32_MAX,
@@ -474,7 +474,8 @@ static void nulls(void) {
         CHECK(root != NULL);
         CHECK_INT(test_nulls(root, configs[i].file, none, describe_config), configs[i].n);
         json_decref(root);
-        CHECK_OK(load_config(configs[0].text, &(sl_config){0}), err); // the next file gets no field of this one
+        // Fields of this file must not remain for the next file.
+        CHECK_OK(load_config(configs[0].text, &(sl_config){0}), err);
     }
     write_tensors("1.safetensors", "{\"__metadata__\":null,\"a\":" T("F32", "[2]", "[0,8]") "}", 8);
     static const char text[] = INDEX("{\"a\":\"1.safetensors\"}");
@@ -487,7 +488,7 @@ static void nulls(void) {
     json_decref(index);
 }
 
-// Derived values are right when a field is left out and when it is null.
+// Derived values must be right both when a field is missing and when it is null.
 static void derived(void) {
     static const char *const head_dims[] = {"", ",\"head_dim\":null"};
     sl_config c;
@@ -539,7 +540,7 @@ static void rope_frequencies(void) { // compares with double precision: powf has
     for (int i = 0; i < 64; i++) CHECK_NEAR(got[i] / (pow(500000, -2.0 * i / 128) / 8), 1, 4e-6);
 }
 
-// A mapped file that changes is found. A new file with the same name does not count as a change.
+// The check must find a change of a mapped file. A new file with the same name is not a change.
 static void changed_files(void) {
     static const char *const parts[] = {NULL, NULL, "bytes, expected ", "modified at 0.000000001, expected "};
     const struct timespec early[2] = {{.tv_nsec = 1}, {.tv_nsec = 1}};

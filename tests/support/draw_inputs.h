@@ -6,7 +6,7 @@
 #include "attention/stages.h"
 
 #ifdef __SANITIZE_ADDRESS__
-enum { SCALE = 4 }; // divides the repetitions; bounds adapt to their number
+enum { SCALE = 4 }; // divides the number of repetitions; the bounds depend on that number
 #else
 enum { SCALE = 1 };
 #endif
@@ -19,7 +19,7 @@ typedef struct sample {
     double mu;
 } sample;
 
-typedef enum { FLAT, PEAKED, ONE_HOT, GAPS } shape; // GAPS: whole tiles far below the others
+typedef enum { FLAT, PEAKED, ONE_HOT, GAPS } shape; // GAPS: the scores of some tiles are far below the others
 extern const shape shapes[];
 extern const int lengths[];
 enum { N_SHAPES = 4, N_LENGTHS = 8, MAX_S = 4096 };
@@ -29,7 +29,7 @@ void sample_free(sample *s);
 double sample_estimate(const sample *s);                   // sum_j c_j p_j / pi_j v_j of the last draw
 double sample_stratified_variance(const sample *s, int S); // of S draws from p, one in each of S equal strata
 
-// Contexts of the two functions: the repetition (uint32_t); the number itself (uint64_t).
+// Uniform numbers. ctx: of uniform_random the repetition (uint32_t), of uniform_fixed the number (uint64_t).
 uint64_t uniform_random(const void *ctx, uint32_t index);
 uint64_t uniform_fixed(const void *ctx, uint32_t index);
 uint64_t uniform_grid(int i, int R); // (i + 1/2) / R, exact for R a power of two

@@ -6,7 +6,7 @@
 typedef struct extreme_subject {
     const char *attn;
     int falls_back;        // on the CPU: a head with huge scores attends to every row exactly
-    int falls_back_on_gpu; // on a GPU: here dense-q computes stored masses too
+    int falls_back_on_gpu; // the same on a GPU, where dense-q also stores masses
     int sees_rows;         // 1: every row of K affects the scores; 0: not every row; -1: no row, but every row may be drawn
 } extreme_subject;
 

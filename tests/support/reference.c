@@ -66,6 +66,16 @@ sl_attn_stats ref_decode(ref_cache *c, const char *attn, int first, int n, uint3
     return ref_decode_spec(c, &spec, first, n, seed, layer);
 }
 
+void ref_build_extras(ref_cache *c, sl_kv_need need, int first, int n) {
+    sl_error err;
+    CHECK_OK(sl_kv_keep(&c->pool, need, &err), err);
+    for (int s = first; s < first + n; s++) {
+        sl_kv_seq before = c->seqs[s];
+        before.n_tokens--;
+        sl_kv_build(&c->pool, &before, 0, need);
+    }
+}
+
 sl_attn_stats ref_decode_spec(ref_cache *c, const sl_attn_spec *spec, int first, int n, uint32_t seed, int layer) {
     sl_error err;
     sl_attn_stats stats = {0};
@@ -74,15 +84,7 @@ sl_attn_stats ref_decode_spec(ref_cache *c, const sl_attn_spec *spec, int first,
     for (int s = 0; s < c->n_seqs; s++) c->queries[s].kv.pool = &c->pool; // the caller may have copied the cache
     sl_kv_need need[SL_MAX_NEEDS];
     int n_needs = spec->method->cpu->needs ? spec->method->cpu->needs(spec, need) : 0;
-    for (int i = 0; i < n_needs; i++) {
-        CHECK_OK(sl_kv_keep(&c->pool, need[i], &err), err);
-        for (int s = first; s < first + n; s++) {
-            // The engine builds page extras before it appends the newest row.
-            sl_kv_seq before = c->seqs[s];
-            before.n_tokens--;
-            sl_kv_build(&c->pool, &before, 0, need[i]);
-        }
-    }
+    for (int i = 0; i < n_needs; i++) ref_build_extras(c, need[i], first, n);
     CHECK_OK(sl_workspace_reserve(&c->ws, spec->method->cpu->workspace(&c->geom, spec, n, 1, longest), &err), err);
     sl_attn_decode_args args = {.geom = &c->geom,
                                 .spec = spec,

@@ -25,6 +25,9 @@ void ref_cache_free(ref_cache *c);
 sl_attn_stats ref_decode(ref_cache *c, const char *attn, int first, int n, uint32_t seed, int layer);
 sl_attn_stats ref_decode_spec(ref_cache *c, const sl_attn_spec *spec, int first, int n, uint32_t seed, int layer);
 
+// Builds a page extra for sequences [first, first + n). The engine builds page extras before it appends the newest row, so the
+// newest row does not count.
+void ref_build_extras(ref_cache *c, sl_kv_need need, int first, int n);
 // Row j of KV head h of a sequence.
 const bf16 *ref_k_row(const ref_cache *c, int s, int h, int j);
 const bf16 *ref_v_row(const ref_cache *c, int s, int h, int j);

@@ -346,7 +346,7 @@ static void user_defined_chain(void) { // the library stores 64 matches at one p
             put_piece(&model, text, 0, USER_DEFINED);
         }
         if (most == 65) {
-            expect_refusal(&model, SL_ERR_FORMAT, "more than 64 user-defined pieces begin with each other, the last is \"xxxx");
+            expect_refusal(&model, SL_ERR_FORMAT, "more than 64 user-defined pieces match at one place, the last is \"xxxx");
         } else {
             memset(text, 'x', 64), text[64] = 0;
             expect_encoded(&model, text, IDS(3, 10 + 2 * 63));
@@ -429,22 +429,22 @@ static void bad_tries(void) {
     r = two_rules(&value);
     i = rules_path(r, "ac");
     r->units[i] = (r->units[i] & 0x1ff) | to_base(i, base_of(1)); // back to the unit's own base
-    refuse_rules(r, "unit 611 leads back to where it comes from");
+    refuse_rules(r, "unit 611 is part of a loop");
     r = two_rules(&value);
     i = rules_path(r, "ac");
     r->units[i] = (r->units[i] & 0x1ff) | to_base(i, base_of(0)); // to the root
-    refuse_rules(r, "unit 611 leads back to where it comes from");
+    refuse_rules(r, "unit 611 is part of a loop");
     r = two_rules(&value);
     i = base_of(1); // NUL is a label too: the value's unit becomes a child of its node, which makes a loop
     r->units[i] = to_base(i, i) | 0;
-    refuse_rules(r, "unit 512 leads back to where it comes from");
+    refuse_rules(r, "unit 512 is part of a loop");
     r = rules_new(); // a node with two parents, and a loop below it
     rules_add(r, "xyz", "x");
     i = base_of(0) ^ 'v';
     r->units[i] = to_base(i, base_of(1)) | 'v';
     i = rules_path(r, "xyz");
     r->units[i] = (r->units[i] & 0x1ff) | to_base(i, base_of(2));
-    refuse_rules(r, "unit 890 leads back to where it comes from");
+    refuse_rules(r, "unit 890 is part of a loop");
 }
 
 static void rules_depth(void) { // the library stores 32 matches at one place, but reads all of them
@@ -458,7 +458,7 @@ static void rules_depth(void) { // the library stores 32 matches at one place, b
         rules_add(r, "A", "a"); // a shorter way, visited before or after the longest one
         rules_add(r, "~", "a");
         if (most == 33) {
-            refuse_rules(r, "33 rules or more begin with each other, expected at most 32");
+            refuse_rules(r, "33 rules or more match at one place, expected at most 32");
         } else {
             sl_text model = base_model(BPE);
             rules_put(&model, r);

@@ -156,7 +156,7 @@ static void round_trips(void) {
     sl_tokenizer_free(tok);
 }
 
-// Texts that are one long piece, or the worst case of the search for special tokens.
+// Texts that form one long piece, and texts that make the search for special tokens slow.
 static void long_runs(void) {
     static const char *const units[] = {"a", " ", "\n", "7", "<", "<|", "\xe4\xbd\xa0", "\xff", "!\r", " \n", "\xcc\x81"};
     enum { SIZE = 1 << 20 };
@@ -280,7 +280,7 @@ static void small_file(void) {
     CHECK_INT(sl_tokenizer_n_vocab(tok), 261);
     tokens_expect_ids(tok, TEXT(text), SL_TOK_BOS, IDS(259, 258, 'o', 259, ' ', 258, 260));
     tokens_expect_ids(tok, TEXT(text), SL_TOK_PLAIN, IDS(258, 'o', '<', 's', '>', ' ', 258, 260));
-    char *run = malloc(SIZE); // (?:a|b)+ keeps a place for each letter: PCRE2's default stack is too small
+    char *run = malloc(SIZE); // (?:a|b)+ stores a position for each letter, so PCRE2's default stack is too small
     CHECK(run != NULL);
     for (int i = 0; i < SIZE; i++) run[i] = "ab"[i % 3 == 0];
     CHECK_OK(sl_tokenize(tok, run, SIZE, 0, &ids, &err), err);
@@ -293,7 +293,7 @@ static void small_file(void) {
     tok = tokens_load(test_tmp());
     tokens_expect_ids(tok, TEXT("hel"), 0, IDS(256, 'l'));
     sl_tokenizer_free(tok);
-    write_changed("[^\\\\s]+", "[]]|[^]\\\\s]+"); // a first ] is a letter of its class
+    write_changed("[^\\\\s]+", "[]]|[^]\\\\s]+"); // a ] at the start of a class is a letter of the class
     tok = tokens_load(test_tmp());
     tokens_expect_ids(tok, TEXT("he]he"), 0, IDS(256, ']', 256));
     sl_tokenizer_free(tok);
@@ -379,8 +379,8 @@ static void refused_json(void) {
     }
 }
 
-// Patterns that PCRE2 reads in another way than Oniguruma or Rust's engines are refused, and the message holds the pattern.
-// Patterns with one meaning in all engines are accepted.
+// Patterns that PCRE2 reads in another way than Oniguruma or Rust's engines must be refused, and the message must contain the
+// pattern. Patterns with one meaning in all engines are accepted.
 static void foreign_patterns(void) {
     static const char *const refused[] = {
         "\\h+",    "[\\h]",        "\\H",      "a\\Rb",        "\\X",      "a\\Kb",        "\\Ga",      "\\w+",
@@ -474,7 +474,7 @@ static void ends_of_line(void) {
     CHECK_ERR(sl_tokenizer_load(test_tmp(), &tok, &err), err, SL_ERR_FORMAT, "line 2");
 }
 
-// Bytes that are not UTF-8 are a separate piece, so that no merge joins them with their neighbours. U+0031 is "1".
+// Bytes that are not UTF-8 form a separate piece, so no merge joins these bytes with their neighbours. U+0031 is "1".
 static void invalid_bytes(void) {
     static const struct {
         const char *bytes;
@@ -678,7 +678,7 @@ static void mutations(void) {
     for (int i = 0; i < 800; i++) {
         size_t m = n, edits = 1 + (size_t)(test_uniform(&rng) * 3);
         memcpy(copy, json, n);
-        for (size_t e = 0; e < edits; e++) { // most edits are near the start of the file, in its fields
+        for (size_t e = 0; e < edits; e++) { // most edits are near the start of the file, where the fields are
             size_t at = (size_t)(pow(test_uniform(&rng), 2) * (double)m), cut = (size_t)(test_uniform(&rng) * 4), put;
             const char *bit = bits[(size_t)(test_uniform(&rng) * (sizeof bits / sizeof *bits))];
             if (cut > m - at) cut = m - at;
@@ -705,7 +705,7 @@ static void mutations(void) {
     CHECK(loaded > 8);
 }
 
-// ---- the folder itself ----
+// ---- includes within tokenizer/ ----
 
 // A file and its header are one part. No part of tokenizer/ may include itself through other parts.
 enum { MOST_PARTS = 32 };

@@ -74,8 +74,8 @@ static __device__ __forceinline__ int key_id(uint64_t key) {
     return (int)~(uint32_t)key;
 }
 
-// The mass e^((logit - best) / temp) in double, by the same expression as on the CPU. It is 1 for logits that equal the best
-// one, also for infinite ones (inf - inf would be NaN).
+// The mass e^((logit - best) / temp) in double, by the same expression as on the CPU. The mass is 1 for logits that equal the
+// best logit, also when both are infinite (inf - inf would be NaN).
 static __device__ __forceinline__ double mass_of(float logit, float best, double temp) {
     return logit == best ? 1 : exp(((double)logit - best) / temp);
 }
@@ -312,7 +312,7 @@ static __device__ void cut_below(run_view *v, uint64_t key) {
     v->least = key;
 }
 
-// The first candidate, best first, at which the running sum reaches the target (with `over`: exceeds the target). If no sum
+// The first candidate in sorted order at which the running sum reaches the target (with `over`: exceeds the target). If no sum
 // does: the last candidate that remains. guess: the first pivot, if this candidate remains.
 static __device__ uint64_t find_crossing(search_space *s, const run_view *v, measure of, double target, int over,
                                          uint64_t guess) {

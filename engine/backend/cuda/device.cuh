@@ -42,7 +42,7 @@ static inline size_t sl_l2_bytes() {
 
 // Returns true when this kernel may start before the previous kernel of the stream has ended. Only code that was compiled for
 // sm_90 or later may start early. In code for older GPUs sl_wait_previous is empty, and the driver can translate such code for
-// a newer GPU. The result is the same for all kernels of a file, but devices differ, so it is cached for each device.
+// a newer GPU. The result is the same for all kernels of a file. Devices differ, so the result is cached for each device.
 template <typename... Params> static bool sl_starts_early(void (*kernel)(Params...)) {
     static std::atomic<uint64_t> known{0}, early{0}; // a bit for each device
     const int device = sl_device();

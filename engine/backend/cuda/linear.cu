@@ -2,9 +2,10 @@
 // The naive versions are in tests/cuda/naive.h: naive_linear and naive_rmsnorm.
 //
 // A decode step reads every weight once and computes little with it, so the step takes as long as reading the weights. Device
-// memory must stay busy within a kernel and between kernels. Therefore one thread block per multiprocessor computes a share of
-// the matrix, weights are copied to rings in shared memory, and a kernel starts to fill its rings before the previous kernel
-// has ended. For this early start, thread blocks of two kernels must run on one multiprocessor at the same time:
+// memory must stay busy within a kernel and between kernels. Therefore each multiprocessor runs one thread block, which
+// computes a share of the matrix. Weights are copied to rings in shared memory. A kernel starts to fill its rings before the
+// previous kernel has ended. For this early start, thread blocks of two kernels must run on one multiprocessor at the same
+// time:
 //   - A thread block takes less than a half and more than a third of a multiprocessor's shared memory and registers: two fit,
 //     three do not.
 //   - There are as many thread blocks as multiprocessors. With fewer, two blocks of one kernel may share a multiprocessor. Each
@@ -154,8 +155,8 @@ template <sl_linear_end END> struct ring {
     //
     // One instruction copies two rows of 256 bytes. Rows 0 to 7 of a stage hold rows 0, 2, 4, 6, 1, 3, 5, 7 of the first half
     // of the tile, rows 8 to 15 those of the second half. The eight lanes of a 16-byte read need rows g and g + 1 of W. These
-    // lie 4 rows apart in the stage, and so, with an odd pitch, in opposite halves of the 32 banks: no bank conflict. Elements
-    // after n_in and rows after n_out are zeros.
+    // two rows lie 4 rows apart in the stage. With an odd pitch they lie in opposite halves of the 32 banks, so there is no
+    // bank conflict. Elements after n_in and rows after n_out are zeros.
     __device__ __forceinline__ void fetch() {
         if (tile < end) {
             const tile_rows rows = ending<END>::rows(p, tile + i);
