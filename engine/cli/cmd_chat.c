@@ -37,7 +37,7 @@ static const char help_text[] =
     "/attn SPEC   decode all layers with another method, for example santa-prop:S=128; /attn: show the method\n"
     "/reset       forget the conversation\n"
     "/stats       show statistics of the last answer\n"
-    "/quit        leave the chat (also: Ctrl+D)\n"
+    "/quit        end the chat (also: Ctrl+D)\n"
     "A \\ at the end of a line continues the message. Ctrl+C ends an answer.\n";
 
 // ---- the conversation ----
@@ -200,7 +200,7 @@ static int read_message(const chat *c, sl_text *text, sl_error *err, int *rc) {
         if (n < 0 && errno == EINTR) { // Ctrl+C while typing: start the message again
             clearerr(stdin);
             cli_clear_interrupt();
-            fputs("\n(/quit or Ctrl+D leaves the chat)\n", stderr);
+            fputs("\n(/quit or Ctrl+D ends the chat)\n", stderr);
             text->n = 0;
             got = 0;
             continue;

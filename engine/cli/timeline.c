@@ -147,7 +147,7 @@ static int add_piece(cli_timeline *t, int32_t id, sl_error *err) {
     return sl_text_append(&t->piece, number, (size_t)n, err);
 }
 
-// The reason why the next token is the last one in any case, so that its own step is not needed. NULL: there is none.
+// The reason why the next token is certainly the last one, so that the step of this token is not needed. NULL: there is none.
 static const char *ends_with_next(const cli_timeline *t) {
     int n_predict = t->run->options->n_predict;
     if (n_predict >= 0 && t->n_generated + 1 >= n_predict) return "limit";

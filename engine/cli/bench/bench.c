@@ -225,7 +225,7 @@ static int prefill_to(cli_bench *b, int j, int want, sl_error *err) {
     return rc;
 }
 
-// Makes session j hold exactly the first `want` tokens of its prompt. Only --ragged asks for fewer tokens than before.
+// Makes session j hold exactly the first `want` tokens of its prompt. Only --ragged needs fewer tokens than before.
 static int set_depth(cli_bench *b, int j, int want, sl_error *err) {
     int copied = b->o->copy && j > 0, rc = 0;
     if (b->sessions[j] && (want < b->held[j] || (copied && want > b->held[j]))) {
