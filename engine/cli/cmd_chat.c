@@ -107,7 +107,7 @@ static int send_message(chat *c, const char *text, size_t n, sl_error *err) {
     cli_clear_interrupt();
     rc = answer(c, err);
     if (rc || (c->t.stopped && c->t.n_generated == 0))
-        pop_turn(c); // forget the message that has no answer
+        pop_turn(c); // remove the message that has no answer
     else
         rc = push_turn(c, "assistant", c->reply.n ? c->reply.data : "", c->reply.n, err);
     if (!rc && !strcmp(c->t.stopped, "context full"))

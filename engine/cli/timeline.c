@@ -163,8 +163,8 @@ static void check_running(cli_timeline *t) {
 }
 
 // Handles a sampled token. ending: the reason why it is the last one; else the token was appended to the session, unless it is
-// an end token. A token that completes a stop string is taken back, because the session must hold the shown text: chat
-// continues it.
+// an end token. A token that completes a stop string is removed from the session, because the session must hold only the
+// shown text, which chat continues.
 static int handle_token(cli_timeline *t, int32_t id, const char *ending, sl_error *err) {
     int n_before = (int)t->ids.n, rc = sl_ids_push(&t->generated, id, err);
     if (rc) return rc;
