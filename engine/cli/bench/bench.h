@@ -72,9 +72,6 @@ typedef struct cli_bench {
     double *run_ms;        // [methods][repetitions]
 } cli_bench;
 
-// Writes the name of a test as llama-bench does: "pp512", "tg128 @ d32768".
-void cli_bench_name(const cli_bench_row *row, char buf[64]);
-
 // Loads the model, opens an engine for the plan, and measures the memory rate if --memory-rate does not give it. `plan` must
 // outlive *b. Close *b also after an error.
 int cli_bench_open(cli_bench *b, const cli_options *o, const cli_bench_plan *plan, sl_error *err);
