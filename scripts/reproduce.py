@@ -98,7 +98,7 @@ def accuracy(args, results, length, paper, number):
     rows = results.load(part)["rows"]
     methods = list(dict.fromkeys(r["attn"] for r in rows))
     of = {(r["attn"], r["task"]): r for r in rows}
-    print(f"## Table {number}: accuracy with {length} prompts, {of['dense', 'fwe']['samples']} questions a task\n")
+    print(f"## Table {number}: accuracy with {length} prompts, {of['dense', 'fwe']['samples']} questions for each task\n")
     results.command(part)
     head = ["method"] + [x for t in TASKS.values() for x in (t, "paper")] + ["mean", "KV bytes %"]
     body = []
@@ -200,8 +200,8 @@ def decode_speed(results):
     print(f"## Table 3: a batch of {first['batch']} at 30k tokens\n")
     results.command("decode.json")
     what = "dummy weights" if first["dummy"] else "its weights"
-    print(f"Ours: **{first['model']} with {what}** on {first['device']}, {first['n_gen']} tokens a sequence (commit {first['commit']}); the\n"
-          "paper: Llama-3.1-8B on an RTX 6000 Ada, 2,048 tokens a sequence.\n")
+    print(f"Ours: **{first['model']} with {what}** on {first['device']}, {first['n_gen']} tokens for each sequence (commit {first['commit']}); the\n"
+          "paper: Llama-3.1-8B on an RTX 6000 Ada, 2,048 tokens for each sequence.\n")
     head = ["method", "prefill s/batch", "paper", "decode s/batch", "paper", "ms / output token", "paper", "speedup", "paper"]
     body = []
     for r in rows:
@@ -246,8 +246,8 @@ def report(args):
     print(f"Made by `SIZES=\"{sizes}\" STATES=\"{states}\" scripts/reproduce.sh{'' if embedded else ' ' + args.model}`; each table follows the\n"
           f"command that measured it.{made_with(results)}\n")
     if embedded:
-        print("**Every figure of ours is of the embedded model** (4 layers, 1,024 tokens of vocabulary, trained on the tasks' own wording) where\n"
-              "nothing else is said. The paper's are of Llama-3.1-8B-Instruct, so compare orders, slopes and failures, and not levels. The tasks are\n"
+        print("**Our figures are of the embedded model** (4 layers, 1,024 tokens of vocabulary, trained with the wording of these tasks), unless a section\n"
+              "names another model. The paper's figures are of Llama-3.1-8B-Instruct, so compare orders, slopes and failures, and not levels. The tasks are\n"
               "those of `sleigh eval` in set-up B, which also decodes the question with the method.\n")
     for length in lengths:
         accuracy(args, results, length, TABLE_1 if length == "32k" else TABLE_26, 1 if length == "32k" else 26)

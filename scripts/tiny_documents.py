@@ -42,9 +42,11 @@ class Gen:
         self.r = random.Random(seed)
         self.nr = np.random.default_rng(seed)
         self.chat_frac = chat_frac
-        E = self.E
-        r = self.r
-        # fixed pieces
+        self.make_fixed_pieces()
+        self.make_pools(n_sent, n_story)
+
+    def make_fixed_pieces(self):
+        tok, E = self.tok, self.E
         self.BOS = self.S(tok.bos)
         self.EOS = self.S(tok.eos)
         nn = E("\n\n")
@@ -101,7 +103,10 @@ class Gen:
         self.Q_WORK = E(" work?")
         self.Q_LIVE = E(" live?")
         self.Q_JOB = E("What is the job of")
-        # pools (different in every worker)
+
+    def make_pools(self, n_sent, n_story):
+        """Makes sentences, stories and coded words. They depend on the seed, so each worker of train_tiny.py has others."""
+        E, r = self.E, self.r
         pool = []
         for i in range(n_sent):
             s = " " + filler_sentence(r)
@@ -132,10 +137,6 @@ class Gen:
         n = self.r.randrange(1000000, 10000000)
         d3 = self.D3
         return self.SP + self.D1[n // 1000000] + d3[n // 1000 % 1000] + d3[n % 1000]
-
-    def num5(self):
-        n = self.r.randrange(10000, 100000)
-        return self.SP + self.D2[n // 1000] + self.D3[n % 1000]
 
     def num(self, k):
         r = self.r
@@ -370,16 +371,16 @@ class Gen:
         out.append(self.EOS)
         return out, spans
 
-    def budgets(self, L, max_q):
-        """Returns the tokens for questions and for facts."""
+    def budget(self, L):
+        """Returns the tokens that the questions of a document of L tokens may take."""
         f = 0.42 if L <= 640 else 0.34 if L <= 1536 else 0.25 if L <= 4096 else 0.16 if L <= 12000 else 0.11
         return int(f * (L - 30))
 
     def nq(self, L, qlen, max_q, cap=96):
-        return max(1, min(self.budgets(L, max_q) // qlen, cap, max_q or 10**9))
+        return max(1, min(self.budget(L) // qlen, cap, max_q or 10**9))
 
     def doc(self, kind, L, max_q=None, ev=False):
-        r = self.r
+        """Makes a document of at most L tokens. ev: for the evaluation (fixed wording, no chat template)."""
         if kind == "story":
             return self.d_story(L)
         if kind == "assoc":
@@ -388,82 +389,83 @@ class Gen:
             return self.d_copy(L)
         if kind == "fwe":
             return self.d_fwe(L, ev)
-        fk = ("varied" if r.random() < 0.75 else "story") if ev else self.fkind()
+        fk = ("varied" if self.r.random() < 0.75 else "story") if ev else self.fkind()
         chat = False if ev else None
-        form = "A" if ev else None
-        nl, ql = self.needle_len, self.q_len
         room = L - 48 - (24 if chat is None else 0)  # about the tokens of the introduction and the chat template
+        if kind.startswith("niah_single"):
+            fk = "noise" if kind.endswith("noise") else ("varied" if fk == "noise" else fk)
+        if kind == "niah_needles":
+            fk = None if ev else "varied"
+        if kind.startswith("niah_"):
+            intro, (f, q) = "N", self.niah_parts(kind, L, room, max_q, ev)
+        elif kind.startswith("qa_"):
+            intro, (f, q) = "Q", self.qa_parts(kind, L, room, max_q, ev)
+        elif kind == "vt":
+            intro, (f, q) = "V", self.vt_parts(kind, L, room, max_q, ev)
+        elif kind == "mixed":
+            intro, (f, q) = "M", self.mixed_parts(L)
+        else:
+            raise ValueError(kind)
+        return self.compose(L, intro, f, q, fk, chat)
+
+    def niah_parts(self, kind, L, room, max_q, ev):
+        r, nl, ql = self.r, self.needle_len, self.q_len
+        form = "A" if ev else None
         if kind in ("niah_single", "niah_single_noise"):
-            f, q = self.p_niah(1, 1, kind, form)
-            return self.compose(L, "N", f, q, "noise" if kind.endswith("noise") else ("varied" if fk == "noise" else fk), chat)
+            return self.p_niah(1, 1, kind, form)
         if kind == "niah_multikey":
             nq = self.nq(L, ql, max_q)
             n = int(nq * r.uniform(1.0, 2.5)) + 1 if not ev else max(4, nq)
-            n = max(1, min(n, (room - nq * ql) // nl))
-            f, q = self.p_niah(n, nq, kind, form)
-            return self.compose(L, "N", f, q, fk, chat)
+            return self.p_niah(max(1, min(n, (room - nq * ql) // nl)), nq, kind, form)
         if kind == "niah_needles":
             nq = self.nq(L, ql, max_q)
             n = max(1, (room - nq * (ql + 2)) // (nl + 1))
-            nq = min(nq, n)
-            n = min(n, self.nkey // 2)
-            f, q = self.p_niah(n, nq, kind, form)
-            return self.compose(L, "N", f, q, "varied" if not ev else None, chat)
+            return self.p_niah(min(n, self.nkey // 2), min(nq, n), kind, form)
         if kind == "niah_multivalue":
             per_q = ql + 18
-            nv = 4 if ev else None
             m = 4 if ev else 2.8
             nq = self.nq(L, per_q, max_q and max(1, max_q // 2))
             nq = max(1, min(nq, int((room) // (per_q + m * nl + 12))))
-            if room < per_q + 4 * nl + 10:
-                nv = 2
-            f, q = self.p_multivalue(nq, nv, kind)
-            return self.compose(L, "N", f, q, fk, chat)
+            return self.p_multivalue(nq, 2 if room < per_q + 4 * nl + 10 else 4 if ev else None, kind)
         if kind == "niah_multiquery":
             per_q = 15 + 3 * (nl + 2)
-            m = 4 if ev else None
             nq = self.nq(L, per_q, max_q and max(1, max_q // 2))
             n = int(nq * (4 if ev else 3) * (1 if ev else r.uniform(1.0, 1.5)))
             n = max(2, min(n, int((room - nq * per_q * 1.2) // (nl + 1))))
-            f, q = self.p_multiquery(n, nq, m, kind)
-            return self.compose(L, "N", f, q, fk, chat)
+            return self.p_multiquery(n, nq, 4 if ev else None, kind)
+        raise ValueError(kind)
+
+    def qa_parts(self, kind, L, room, max_q, ev):
         if kind == "qa_1hop":
             nq = self.nq(L, 20, max_q)
-            n = int(nq * r.uniform(1.0, 2.5)) + 1 if not ev else nq * 2 + 2
-            n = max(1, min(n, (room - nq * 20) // 22))
-            f, q = self.p_qa1(n, nq, kind)
-            return self.compose(L, "Q", f, q, fk, chat)
-        if kind == "qa_2hop":
-            nq = self.nq(L, 26, max_q)
-            n = int(nq * r.uniform(1.0, 1.8)) + 1 if not ev else nq * 2 + 2
-            n = max(1, min(n, (room - nq * 28) // 36))
-            f, q = self.p_qa2(n, nq, kind, 0.0 if ev else 0.3)
-            return self.compose(L, "Q", f, q, fk, chat)
-        if kind == "vt":
-            hops = 4 if ev and L >= 512 else None
-            nq = self.nq(L, 36, max_q and max(1, max_q // 2), 48)
-            c = nq if ev else int(nq * r.uniform(1.0, 1.5))
-            c = max(1, min(c, (room - nq * 40) // 70))
-            f, q = self.p_vt(c, hops if room > 130 else 1, nq, kind)
-            return self.compose(L, "V", f, q, fk, chat)
-        if kind == "mixed":
-            f = []
-            q = []
-            w = self.budgets(L, None) // 6
-            n = max(1, w // ql)
-            for part in (
-                self.p_niah(n + r.randint(0, n), n, "mixed"),
-                self.p_multivalue(max(1, w // 56), None, "mixed"),
-                self.p_multiquery(max(3, w // 30), max(1, w // 95), None, "mixed"),
-                self.p_qa1(max(1, w // 18), max(1, w // 22), "mixed"),
-                self.p_qa2(max(1, w // 28), max(1, w // 28), "mixed"),
-                self.p_vt(max(1, w // 40), None, max(1, w // 40), "mixed"),
-            ):
-                f += part[0]
-                q += part[1]
-            r.shuffle(q)
-            return self.compose(L, "M", f, q[:128], fk, chat)
-        raise ValueError(kind)
+            n = int(nq * self.r.uniform(1.0, 2.5)) + 1 if not ev else nq * 2 + 2
+            return self.p_qa1(max(1, min(n, (room - nq * 20) // 22)), nq, kind)
+        nq = self.nq(L, 26, max_q)
+        n = int(nq * self.r.uniform(1.0, 1.8)) + 1 if not ev else nq * 2 + 2
+        return self.p_qa2(max(1, min(n, (room - nq * 28) // 36)), nq, kind, 0.0 if ev else 0.3)
+
+    def vt_parts(self, kind, L, room, max_q, ev):
+        hops = 4 if ev and L >= 512 else None
+        nq = self.nq(L, 36, max_q and max(1, max_q // 2), 48)
+        c = nq if ev else int(nq * self.r.uniform(1.0, 1.5))
+        return self.p_vt(max(1, min(c, (room - nq * 40) // 70)), hops if room > 130 else 1, nq, kind)
+
+    def mixed_parts(self, L):
+        r, f, q = self.r, [], []
+        w = self.budget(L) // 6
+        n = max(1, w // self.q_len)
+        for part in (
+            self.p_niah(n + r.randint(0, n), n, "mixed"),
+            self.p_multivalue(max(1, w // 56), None, "mixed"),
+            self.p_multiquery(max(3, w // 30), max(1, w // 95), None, "mixed"),
+            self.p_qa1(max(1, w // 18), max(1, w // 22), "mixed"),
+            self.p_qa2(max(1, w // 28), max(1, w // 28), "mixed"),
+            self.p_vt(max(1, w // 40), None, max(1, w // 40), "mixed"),
+        ):
+            f += part[0]
+            q += part[1]
+        r.shuffle(q)
+        return f, q[:128]
 
     def d_story(self, L):
         r = self.r

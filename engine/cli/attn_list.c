@@ -32,7 +32,7 @@ static int add(cli_attn_list *list, const char *word, sl_error *err) {
     return 0;
 }
 
-// Adds a method once for each alternative in its braces, from left to right.
+// Adds one method for each alternative in the braces of `word`, from left to right.
 static int expand(cli_attn_list *list, const char *word, sl_error *err) {
     const char *open = strchr(word, '{'), *close = open ? strchr(open, '}') : NULL;
     if (!open && !strchr(word, '}')) return add(list, word, err);

@@ -37,7 +37,7 @@ static const char help_text[] =
     "/attn SPEC   decode all layers with another method, for example santa-prop:S=128; /attn: show the method\n"
     "/reset       forget the conversation\n"
     "/stats       show statistics of the last answer\n"
-    "/quit        leave the chat (also: Ctrl+D)\n"
+    "/quit        end the chat (also: Ctrl+D)\n"
     "A \\ at the end of a line continues the message. Ctrl+C ends an answer.\n";
 
 // ---- the conversation ----
@@ -107,7 +107,7 @@ static int send_message(chat *c, const char *text, size_t n, sl_error *err) {
     cli_clear_interrupt();
     rc = answer(c, err);
     if (rc || (c->t.stopped && c->t.n_generated == 0))
-        pop_turn(c); // forget the message that has no answer
+        pop_turn(c); // remove the message that has no answer
     else
         rc = push_turn(c, "assistant", c->reply.n ? c->reply.data : "", c->reply.n, err);
     if (!rc && !strcmp(c->t.stopped, "context full"))
@@ -200,7 +200,7 @@ static int read_message(const chat *c, sl_text *text, sl_error *err, int *rc) {
         if (n < 0 && errno == EINTR) { // Ctrl+C while typing: start the message again
             clearerr(stdin);
             cli_clear_interrupt();
-            fputs("\n(/quit or Ctrl+D leaves the chat)\n", stderr);
+            fputs("\n(/quit or Ctrl+D ends the chat)\n", stderr);
             text->n = 0;
             got = 0;
             continue;

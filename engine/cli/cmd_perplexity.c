@@ -3,7 +3,7 @@
 //
 // Windows of --ctx-size tokens start --stride tokens apart. The tokenizer's BOS replaces the first token of each window. The
 // first half of a window is context and is not scored, as in llama.cpp. Tokens that an earlier window scored are not scored
-// again. Tokens after the last whole window are left out. Dense attention takes a window in one prefill pass. With another
+// again. Tokens after the last whole window are not used. Dense attention takes a window in one prefill pass. With another
 // method, or with --dense-prefix, dense attention prefills the beginning of the window, and a decode step predicts each scored
 // token. Memory: O(vocabulary), and one number per scored token.
 #include "engine/cli/commands.h"

@@ -9,7 +9,7 @@
 
 // clang-format off
 static const char generate_notes[] =
-    "The tokenizer's BOS token goes in front of the prompt; --chat also puts the prompt into the chat template of the model.\n"
+        "The prompt starts with the tokenizer's BOS token; --chat also puts the prompt into the chat template of the model.\n"
     "Only the generated text goes to stdout. Ctrl+C ends the generation. Sampling values come from flags, else from\n"
     "generation_config.json (do_sample false: temperature 0), else from the defaults above; the values in use go to stderr.\n"
     "\n"
@@ -17,7 +17,7 @@ static const char generate_notes[] =
     "  load        ms to load the model\n"
     "  prefill     ms, tokens of the dense prefill, tok/s\n"
     "  feed        ms, prompt tokens that --attn decoded (--dense-prefix), tok/s\n"
-    "  decode      ms, decode steps, tok/s of generation alone; includes the step whose token completed a stop string\n"
+    "  decode      ms, decode steps, tok/s of only the generation; includes the step whose token completed a stop string\n"
     "  bandwidth   GB/s: weights and rows of K and V that all decode steps read, divided by their time\n"
     "  k_rows, v_rows, v_distinct, kv_bytes   rows and bytes that decode attention read, dense attention's, the share; v_rows\n"
     "              counts a row once per query head, v_distinct once for all heads that read it (-: not counted, on a GPU)\n"
@@ -40,7 +40,7 @@ static const char generate_notes[] =
     "\n"
     "--parallel N answers the lines of --prompts FILE or --jsonl FILE in static batches. N prompts are prefilled one by one\n"
     "and decode together. Finished slots are not refilled until the whole batch ends. The answer to line i is the same as\n"
-    "that of a run with this prompt alone and --seq-id + i. --file reads one prompt, unchanged; llama-parallel reads a prompt\n"
+    "that of a run with only this prompt and --seq-id + i. --file reads one prompt, unchanged; llama-parallel reads a prompt\n"
     "per line, which is --prompts here. Prompts with line breaks go into --jsonl, as {\"prompt\"}. Output per line, in the\n"
     "order of the input: {\"index\", \"id\", \"text\", \"attn\", \"n_prompt\", \"n_generated\", \"stopped\", \"prefill_ms\", \"feed_ms\",\n"
     "\"decode_ms\", \"group\": {\"index\", \"size\", \"steps\", \"prefill_ms\", \"feed_ms\", \"decode_ms\", \"kv_bytes_share\"}}. A group is a\n"
@@ -62,8 +62,8 @@ static const char bench_notes[] =
     "`sleigh bench` runs every combination of depths, batches, tests and methods, and names tests as llama-bench does. pp512\n"
     "is a prefill of 512 tokens; tg128 is 128 decode steps; pp512+tg128 is both in a row; \" @ d32768\" means that each\n"
     "sequence held that many tokens before. Lists take numbers and ranges: 512-4096*2 is 512,1024,2048,4096; 0-8k+2k; 1-4.\n"
-    "Prefill is dense with every method, so a test without decoding runs once for all methods. Each sequence has random ids\n"
-    "of its own (--seed) and is prefilled once: depths rise, and after each test the sequence is cut back to its depth.\n"
+    "Prefill is dense with every method, so a test without decoding runs once for all methods. Each sequence has different\n"
+    "random ids (--seed) and is prefilled once: depths rise, and after each test the sequence is cut back to its depth.\n"
     "Decoding is greedy and never generates an end token. The first step is not timed. Columns (md omits batch if it is 1 and\n"
     "attention if it is dense):\n"
     "  tok/s           tokens of the whole batch per second: mean and standard deviation over -r repetitions; then the median\n"
@@ -75,18 +75,18 @@ static const char bench_notes[] =
     "  J / token       energy per token: NVML's counter on a GPU, RAPL's for all packages on a CPU; only if the counter is\n"
     "                  readable and the test ran for at least 250 ms\n"
     "json, jsonl and csv add version, commit, device, driver, clocks, model, sizes and flags, the hash of the last logits of\n"
-    "the first sequence, and floor_ms, the time to read the weights at the peak rate: no attention method makes a step\n"
-    "shorter.\n"
+    "the first sequence, and floor_ms, the time to read the weights at the peak rate: a step cannot be shorter with any\n"
+    "attention method.\n"
     "\n"
-    "`sleigh bench decode` times decoding alone, in the form of Table 3 of the SANTA paper: seconds to prefill the batch to\n"
+    "`sleigh bench decode` times only decoding, in the form of Table 3 of the SANTA paper: seconds to prefill the batch to\n"
     "its depth, seconds of its decode steps, ms / output token, and the speedup over the first method. On a GPU it also shows\n"
-    "the time of the linear layers alone, and the time that a step saves without attention, or without the rest. These three\n"
+    "the time of only the linear layers, and the time that a step saves without attention, or without the rest. These three\n"
     "parts overlap: their sum is not the time of a step.\n"
     "\n"
     "--plot draws the rows of tests that only decode: step ms against depth, and, if there are several batches and methods,\n"
     "the speedup against the batch.\n"
     "\n"
-    "`sleigh bench attn` times the attention kernels of a GPU alone, in the shape of Llama-3.1-8B (32 query heads, 8 KV\n"
+    "`sleigh bench attn` times only the attention kernels of a GPU, in the shape of Llama-3.1-8B (32 query heads, 8 KV\n"
     "heads, dimension 128, bf16): decode over -b and -d (without both: 1 x 8k to 32 x 8k and a ragged batch) and prefill. A\n"
     "time is the median over replays of a CUDA graph, with pages in random order and 512 MB written before each replay, so\n"
     "that K and V come from memory. The floor is the time to read the method's bytes at the rate of a read-only kernel. It\n"
@@ -101,14 +101,14 @@ static const char compare_notes[] =
     "Dense attention answers each prompt first. Then each method of --attn answers it, from the same dense prefill. The\n"
     "tables (docs/compare.md):\n"
     "  texts          the answer of each method: the first token that differs from the dense answer, the share of equal\n"
-    "              tokens\n"
+    "                 tokens\n"
     "  next tokens    each method decodes the tokens of the dense answer (or of the reference) on its own KV cache, along\n"
     "                 with dense attention: share of equal top-1 tokens (Wilson 95% interval), KL divergence (nats; mean with\n"
     "                 standard error, quantiles with 95% intervals), perplexity of question tokens and of answer tokens\n"
     "  heads          each method runs on the queries and the KV cache of each step of the dense run: relative L2 error,\n"
     "                 cosine and bias (the part of the error along the dense output) of the output of each head, rows and\n"
-    "                 bytes read, effective samples, spread of the masses (standard deviation / mean); -o json has each layer\n"
-    "                 and head\n"
+    "                 bytes read, effective samples, spread of the coefficients (standard deviation / mean); -o json has\n"
+    "                 each layer and head\n"
     "Standard errors are between prompts if there are at least 8, else between positions as if they were independent.\n"
     "\n"
     "Set-up A: the whole prompt is prefilled with dense attention, and the methods decode the answer. Set-up B: the methods\n"
@@ -118,12 +118,12 @@ static const char compare_notes[] =
 static const char perplexity_notes[] =
     "Windows of --ctx-size tokens start --stride tokens apart; the tokenizer's BOS replaces the first token of each window.\n"
     "Tokens in the first half of a window, and tokens that an earlier window scored, are context and are not scored. Tokens\n"
-    "after the last whole window are left out. Dense attention takes a window in one pass. With another method, or with\n"
+    "after the last whole window are not used. Dense attention takes a window in one pass. With another method, or with\n"
     "--dense-prefix, the scored half is decoded token by token. The standard error is between windows if there are at least\n"
     "8, else between tokens. Speed is printed to stderr.\n";
 
 static const char eval_notes[] =
-    "Tasks (of RULER's kinds, in our words): niah-single, niah-multikey, niah-multivalue, niah-multiquery, vt (variable\n"
+    "Tasks (like RULER's, in our words): niah-single, niah-multikey, niah-multivalue, niah-multiquery, vt (variable\n"
     "tracking), fwe (frequent coded words), cwe (common words), qa-1hop, qa-2hop. Without --chat, prompts are texts to\n"
     "complete, as in the training of the embedded model; with --chat, they are questions to an assistant. Sample i does not\n"
     "depend on --samples, --task or --threads. --questions N asks N consecutive samples about one text; intervals then treat\n"
@@ -132,14 +132,14 @@ static const char eval_notes[] =
     "Lines of --jsonl: {\"input\", \"outputs\", \"answer_prefix\"} (RULER: the last line of input is the question), or {\"question\",\n"
     "\"answer\"} with \"context\" or \"choices\", or {\"prompt\", \"answer\"}; \"task\" and \"grader\" are optional. Graders: substring\n"
     "(share of the references found), any, words, integers, exact, boxed, numeric-boxed, choice-boxed, numeric-line,\n"
-    "choice-line; docs/eval.md says which part of the answer each grader reads.\n"
+    "choice-line; docs/eval.md describes which part of the answer each grader reads.\n"
     "\n"
     "Set-up B is the default: the context is prefilled with dense attention; the method decodes the question and the answer.\n"
-    "--question-dense selects set-up A. All methods start from the same prefilled context. Differences are to the first\n"
-    "method, on the same samples. Intervals are 95%: Wilson's for scores, Tango's for differences; p is from McNemar's exact\n"
-    "test; \"all\" is the mean over the tasks of their mean scores.\n"
+    "--question-dense selects set-up A. All methods start from the same prefilled context. Differences compare a method with\n"
+    "the first method, on the same samples. Intervals are 95%: Wilson's for scores, Tango's for differences; p is from\n"
+    "McNemar's exact test; \"all\" is the mean over the tasks of their mean scores.\n"
     "\n"
-    "--out keeps every answer. If FILE exists, the same command continues its run, and may add samples, tasks, lengths or\n"
+    "--out stores every answer. If FILE exists, the same command continues its run, and may add samples, tasks, lengths or\n"
     "methods. A file from other settings, other weights or another build is refused.\n";
 
 static const cli_command commands[] = {
@@ -149,7 +149,7 @@ static const cli_command commands[] = {
     {"detokenize", "-m DIR [-p IDS | -f FILE | < FILE]", "Convert token ids, separated by commas or blanks, to text.", CLI_DETOKENIZE, cmd_detokenize, NULL},
     {"logits", "-m DIR --ids FILE -o OUT.npy [flags]", "Write the logits of each token of a dense prefill to a NumPy file.", CLI_LOGITS, cmd_logits, NULL},
     {"inspect", "-m DIR [-c N] [-o md|json]", "Show what a model folder holds and what the model costs to run.", CLI_INSPECT, cmd_inspect, NULL},
-    {"bench", "[decode] -m DIR [flags] | attn [flags]", "Time prefill and decode steps, or attention alone on a GPU.", CLI_BENCH, cmd_bench, bench_notes},
+    {"bench", "[decode] -m DIR [flags] | attn [flags]", "Time prefill and decode steps, or only attention on a GPU.", CLI_BENCH, cmd_bench, bench_notes},
     {"compare", "-m DIR --attn SPEC,... [-p TEXT | -f FILE | --jsonl FILE] [flags]", "Compare attention methods with dense attention: answers, next tokens, outputs of heads.", CLI_COMPARE, cmd_compare, compare_notes},
     {"perplexity", "-m DIR -f FILE [--attn SPEC] [flags]", "Measure how well the model predicts a text (perplexity).", CLI_PERPLEXITY, cmd_perplexity, perplexity_notes},
     {"eval", "-m DIR [--task LIST --length N | --jsonl FILE] [flags]", "Score the answers of attention methods on long-context tasks.", CLI_EVAL, cmd_eval, eval_notes},

@@ -424,7 +424,7 @@ static int takes_value(const option *opt) {
     return opt->type != OPT_FLAG && opt->type != OPT_SWITCH;
 }
 
-// Parses the flag at args[*i] and moves *i behind it.
+// Parses the flag at args[*i] and moves *i past it.
 static int parse_flag(cli_options *o, int n, char **args, int *i, sl_error *err) {
     char name[64];
     const char *arg = args[(*i)++], *equals = !strncmp(arg, "--", 2) ? strchr(arg, '=') : NULL, *value = NULL;
@@ -506,7 +506,7 @@ const char *cli_given_flag(const cli_options *o, const cli_flag *flags, int n) {
 
 // ---- help ----
 
-// Prints an entry of the help: `left`, and `text` in a column of its own, broken at blanks.
+// Prints an entry of the help: `left` in the first column, and `text` in the second column, broken at blanks.
 static void print_entry(const char *left, const char *text, FILE *out) {
     enum { INDENT = 39, WIDTH = 120 };
     int column = fprintf(out, "  %-36s", left);

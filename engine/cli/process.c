@@ -19,7 +19,7 @@ static void open_standard(void) {
     static const int flags[] = {O_WRONLY, O_RDONLY, O_WRONLY};
     for (int fd = 0; fd < 3; fd++)
         if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", flags[fd]) != fd)
-            _exit(1); // no descriptor is left for a message
+            _exit(1); // there is no descriptor for a message
 }
 
 static int is_limited(int resource) {
@@ -27,8 +27,9 @@ static int is_limited(int resource) {
     return !getrlimit(resource, &limit) && limit.rlim_cur != RLIM_INFINITY;
 }
 
-// OpenBLAS starts one thread per core before main. We use none of them. Under a memory limit such a thread retries for ever to
-// map its buffer of 128 MiB, and the end of the process waits for it. OpenBLAS reads its environment only at the start.
+// OpenBLAS starts one thread per core before main. We use none of these threads. Under a memory limit each of them retries
+// without end to map its buffer of 128 MiB, and the end of the process waits for the thread. OpenBLAS reads its environment
+// only at the start.
 static void leave_out_blas_threads(char **argv) {
     static const char name[] = "OPENBLAS_NUM_THREADS";
     const char *now = getenv(name);

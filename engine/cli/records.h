@@ -37,7 +37,7 @@ int cli_records_check(cli_records *r, int *n, sl_error *err);
 // prompt.
 int cli_records_tokenize(cli_records *r, const sl_tokenizer *tok, const json_t *record, sl_ids *ids, int *n_shared,
                          sl_error *err);
-const char *cli_record_attn(const json_t *record);                          // NULL: as the flags say
+const char *cli_record_attn(const json_t *record);                          // NULL: the method of the flags
 uint32_t cli_record_sequence(const json_t *record, uint32_t seq_id, int i); // "seq" of the record, else seq_id + i
 // Adds file and line to the message of an error, except SL_ERR_IO, whose message names a file already. Returns rc.
 int cli_records_at_line(const cli_records *r, int line, int rc, sl_error *err);

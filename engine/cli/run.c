@@ -241,7 +241,7 @@ int cli_run_choose_plan(cli_run *run, const sl_attn_plan *listed, sl_attn_plan *
     return choose_plan(run, listed, run->n_kv, 0, out, err);
 }
 
-// Takes over `wanted`, lets auto choose and sets the result in the engine. An error leaves the run as it was.
+// Makes `wanted` the requested plan, lets auto choose, and sets the result in the engine. After an error the run is unchanged.
 static int apply_plan(cli_run *run, sl_attn_plan *wanted, sl_error *err) {
     sl_attn_plan plan;
     int rc = choose_plan(run, wanted, run->n_kv, 1, &plan, err);
@@ -419,7 +419,7 @@ static int open_model(cli_run *run, sl_error *err) {
     if (rc) return rc;
     run->requested.n_layers = sl_model_config(run->model)->n_layers;
     rc = apply_attention(o, &spec, &run->requested, err);
-    // Let auto choose for the longest context first: if its method needs too much memory, the error comes now.
+    // Let auto choose for the longest context first: if its method needs too much memory, the error is reported now.
     run->n_kv = INT_MAX;
     if (!rc) rc = choose_plan(run, &run->requested, run->n_kv, 1, &run->plan, err);
     if (!rc) rc = make_sampling(run, err);

@@ -29,9 +29,9 @@ typedef struct cli_run {
 } cli_run;
 
 // The device of --device auto: a GPU if there is one that offers these n methods and the other flags, else the CPU. If there is
-// a GPU that lacks something, a line on stderr names it.
+// a GPU that lacks a feature, a line on stderr names the feature.
 const char *cli_pick_device(const cli_options *o, const sl_attn_spec *specs, int n);
-// Reads config.json of --model and checks the flags that the model's context bounds. Call it before slow work.
+// Reads config.json of --model and checks the flags whose range depends on the model's context. Call it before slow work.
 int cli_read_config(const cli_options *o, sl_config *out, sl_error *err);
 // Loads --model, or makes dummy weights (--load-format). flags: those of sl_model_load. SL_ERR_ARG: the flags need texts, but
 // a dummy model has no tokenizer.
@@ -50,17 +50,17 @@ int cli_run_finish(cli_run *run, sl_error *err);                                
 void cli_run_close(cli_run *run);
 // Replaces the engine by one with a context of n_ctx tokens. All timelines must be closed.
 int cli_run_set_ctx(cli_run *run, int n_ctx, sl_error *err);
-int cli_run_set_attention(cli_run *run, const char *spec, sl_error *err); // for all layers; NULL: as the flags say
+int cli_run_set_attention(cli_run *run, const char *spec, sl_error *err); // for all layers; NULL: the method of the flags
 // The same, then applies rules in the form of --attn-layer.
 int cli_run_set_attention_but(cli_run *run, const char *spec, const cli_list *rules, sl_error *err);
 // Sets the length of the next prompt. If the plan holds auto, chooses for this length and reports a new choice on stderr. The
-// choice depends only on the prompt's length and on --parallel, so the answer does not grow into another method. Plans that are
-// set later use this length, until the next prompt.
+// choice depends only on the prompt's length and on --parallel, so the method does not change while the answer grows. Plans
+// that are set later use this length, until the next prompt.
 int cli_run_set_prompt(cli_run *run, int n_tokens, sl_error *err);
 // Replaces auto in any plan by the choice for the current prompt. The caller frees *out.
 int cli_run_choose_plan(cli_run *run, const sl_attn_plan *listed, sl_attn_plan *out, sl_error *err);
-// Writes the plan of a prompt of n_tokens with method `attn` (NULL: as the flags say), with the choice of auto. Prompts with
-// equal plans may share a batch.
+// Writes the plan of a prompt of n_tokens with method `attn` (NULL: the method of the flags), with the choice of auto. Prompts
+// with equal plans may share a batch.
 int cli_run_choose_text(cli_run *run, const char *attn, int n_tokens, char *buf, size_t size, sl_error *err);
 void cli_run_describe(const cli_run *run, FILE *out); // lines model:, backend:, attention: and sampling:
 void cli_run_describe_attention(const cli_run *run, FILE *out);

@@ -147,7 +147,7 @@ static int add_piece(cli_timeline *t, int32_t id, sl_error *err) {
     return sl_text_append(&t->piece, number, (size_t)n, err);
 }
 
-// The reason why the next token is the last one in any case, so that its own step is not needed. NULL: there is none.
+// The reason why the next token is certainly the last one, so that the step of this token is not needed. NULL: there is none.
 static const char *ends_with_next(const cli_timeline *t) {
     int n_predict = t->run->options->n_predict;
     if (n_predict >= 0 && t->n_generated + 1 >= n_predict) return "limit";
@@ -163,8 +163,8 @@ static void check_running(cli_timeline *t) {
 }
 
 // Handles a sampled token. ending: the reason why it is the last one; else the token was appended to the session, unless it is
-// an end token. A token that completes a stop string is taken back, because the session must hold the shown text: chat
-// continues it.
+// an end token. A token that completes a stop string is removed from the session, because the session must hold only the
+// shown text, which chat continues.
 static int handle_token(cli_timeline *t, int32_t id, const char *ending, sl_error *err) {
     int n_before = (int)t->ids.n, rc = sl_ids_push(&t->generated, id, err);
     if (rc) return rc;

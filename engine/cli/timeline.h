@@ -37,12 +37,12 @@ int cli_timeline_cut(cli_timeline *t, int n_tokens, sl_error *err);
 // Append tokens: prefill with dense attention, feed with one decode step per token. Ctrl+C ends them early and sets `stopped`.
 int cli_timeline_prefill(cli_timeline *t, const int32_t *ids, int n, sl_error *err);
 int cli_timeline_feed(cli_timeline *t, const int32_t *ids, int n, sl_error *err);
-// Generates until EOS, a stop string, --n-predict, a full context or Ctrl+C, and sets `stopped` to the reason. at_start: the
-// text stands alone, so SentencePiece's first blank is left out. Afterwards the session holds the shown tokens, except a last
-// token that no further step needs.
+// Generates until EOS, a stop string, --n-predict, a full context or Ctrl+C, and sets `stopped` to the reason. at_start: no
+// text precedes the generated text, so SentencePiece's first blank is omitted. Afterwards the session holds the shown tokens,
+// except a last token that no further step needs.
 int cli_timeline_generate(cli_timeline *t, int at_start, cli_sink sink, void *ctx, sl_error *err);
 // The same for n timelines of one run, as a batch: call cli_timeline_begin for each, then cli_timelines_generate. A timeline
-// that ends leaves the batch.
+// that ends is removed from the batch.
 void cli_timeline_begin(cli_timeline *t, int at_start, cli_sink sink, void *ctx);
 int cli_timelines_generate(cli_timeline *const *batch, int n, sl_error *err);
 int cli_timeline_common(const cli_timeline *t, const int32_t *ids, int n); // length of the common prefix

@@ -1,4 +1,4 @@
-// engine/cli/watch.h - reports files of weights that change or vanish while a command has them mapped.
+// engine/cli/watch.h - reports files of weights that change or become shorter while a command has mapped them.
 #ifndef SLEIGH_WATCH_H
 #define SLEIGH_WATCH_H
 

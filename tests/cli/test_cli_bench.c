@@ -317,7 +317,7 @@ static int note_row(void *ctx, const cli_bench_row *r, sl_error *e) {
         memcpy(m->logits[m->n_rows][j], sl_session_logits(m->bench.sessions[j]), size);
         prefill_ms += m->bench.fill_ms[j];
         if (m->bench.fill_ms[j] > most) most = m->bench.fill_ms[j];
-        for (int i = 0; i < j; i++) // each session has rows of its own, also in full pages
+        for (int i = 0; i < j; i++) // no two sessions share a row, also not in full pages
             CHECK(m->bench.sessions[i]->kv.pages[0] != m->bench.sessions[j]->kv.pages[0]);
         CHECK(m->bench.batch[BATCH - 1 - j] == m->bench.sessions[j]);
     }
@@ -404,7 +404,8 @@ static void sequences(void) {
             for (int j = 0; j < BATCH; j++) {
                 const cli_bench_test *t = &plan.tests[i % 2];
                 CHECK_INT(m.depth[i], i < 2 ? 5 : 260); // ascending
-                // up to the depth, copies hold tokens of the first prompt; then a test prefills tokens of their own prompt
+                // up to the depth, copies hold tokens of the first prompt; then a test prefills tokens of the prompt of each
+                // sequence
                 if (!copy || !t->n_prompt || !j) {
                     by_hand(&r, copy ? 0 : j, j, m.depth[i] + t->n_prompt, t->n_gen ? t->n_gen + 1 : 0, want);
                     CHECK(!memcmp(m.logits[i][j], want, (size_t)r.n_vocab * sizeof *want));

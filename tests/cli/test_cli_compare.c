@@ -327,7 +327,8 @@ static void check_reads(const json_t *row, const head_sums *h) {
     check_close("v_distinct", number(row, "v_distinct"), h->v_distinct / h->n);
     check_close("samples", number(row, "samples"), h->samples / h->n);
     check_close("ess", number(row, "ess"), h->ess / h->n);
-    CHECK_NEAR(number(row, "weight_spread"), h->spread / h->n, 1e-4); // ess has nine digits and is close to the number of rows
+    CHECK_NEAR(number(row, "coefficient_spread"), h->spread / h->n,
+               1e-4); // ess has nine digits and is close to the number of rows
     check_close("bytes", number(row, "bytes"), h->bytes / h->n);
     check_close("bytes_share", number(row, "bytes_share"), h->bytes / h->dense_bytes);
 }
@@ -406,7 +407,7 @@ static void heads(void) {
         check_close("l2", number(row, "l2"), error / (n / 2));
         CHECK(number(row, "l2_median") <= number(row, "l2_90") && number(row, "l2_90") > number(row, "l2"));
         CHECK(number(row, "cosine_10") <= number(row, "cosine_median") && number(row, "l2_se") > 0);
-        CHECK(m || number(row, "weight_spread") > 0.1);
+        CHECK(m || number(row, "coefficient_spread") > 0.1);
     }
     json_decref(out);
 }
@@ -429,7 +430,7 @@ static void heads_on_gpu(void) {
             CHECK_NEAR(number(got, known[i]), number(want, known[i]), 0.003 + 0.1 * number(want, known[i]));
         CHECK_INT(number(got, "head_outputs"), number(want, "head_outputs"));
         CHECK_INT(json_array_size(json_object_get(got, "heads")), json_array_size(json_object_get(want, "heads")));
-        CHECK(json_is_null(json_object_get(got, "ess")) && json_is_null(json_object_get(got, "weight_spread")));
+        CHECK(json_is_null(json_object_get(got, "ess")) && json_is_null(json_object_get(got, "coefficient_spread")));
         CHECK(json_is_null(json_object_get(got, "v_distinct")) == (m == 0)); // sampled methods do not count them on a GPU
         CHECK(number(item(got, "tiles", 0), "head_outputs") > 0);
     }

@@ -79,7 +79,7 @@ static void file_size_limit(void) {
     CHECK(access(in_tmp("out.npy"), F_OK));
 }
 
-// Refused at once, before texts, ids or weights are made.
+// The commands refuse these flags before they make texts, ids or weights.
 static void limits(void) {
     static const struct {
         const char *args[9], *part;
@@ -117,7 +117,7 @@ static void limits(void) {
 
 enum { NO_LOADER = 127 }; // exit code if the loader cannot map the libraries of the program
 
-// MiB of address space that the program needs to load and end. cuBLAS alone takes several hundred.
+// MiB of address space that the program needs to load and end. cuBLAS takes several hundred of these MiB.
 static int least_address_space(void) {
     for (int mib = 75; mib < 8192; mib += 50) {
         char shell[128];

@@ -32,7 +32,7 @@ static json_t *line_json(const char *text, int index) {
     return line;
 }
 
-// Three questions about two contexts in one session get the same answers as each alone.
+// Three questions about two contexts in one session get the same answers as in a session for each question.
 static void jsonl(void) {
     const char *m = tiny(), *attn = "--attn=santa-prop:S=12";
     static const char *const nulls[] = {"id", "attn", "seq", "prompt"}; // null means not given

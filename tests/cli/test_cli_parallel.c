@@ -64,7 +64,8 @@ static int count_lines(const char *text) {
     return n;
 }
 
-// Runs all prompts in batches and each alone, with these flags. Returns how many generations ended for `reason`.
+// Runs all prompts in batches, and each prompt without a batch, with these flags. Returns how many generations ended for
+// `reason`.
 static int same_as_alone(const char *parallel, const char *const *flags, const char *reason) {
     const char *args[32] = {"generate", "-m",        tiny(),          "-c",  "2k",    "--seq-id",
                             "5",        "--prompts", write_prompts(), "-np", parallel};
@@ -107,7 +108,7 @@ static void equal_to_alone(void) {
     CHECK(SAME("3", "limit", "-n", "8", "--chat", "--chat-template", "llama3", "-sys", "Be kind.") > 0);
 }
 
-static void context_full(void) { // the longest sequence fills its context and leaves; the others continue
+static void context_full(void) { // the longest sequence fills its context and ends; the others continue
     write_prompts();
     result r = RUN("generate", "-m", tiny(), "--prompts", in_tmp("prompts.txt"), "-np", "7", "--ignore-eos", "-c", "800");
     CHECK_GOOD(r);

@@ -205,7 +205,7 @@ static void absent(void) {
     CHECK(access(in_tmp("x.svg"), F_OK) != 0);
     CHECK_HAS(slurp(in_tmp("x.dat"), &n), "# curve: dense\n64 0.25\n");
     CHECK_HAS(slurp(in_tmp("x.gp"), &n), "set output 'x.svg'\n");
-    if (!has_gnuplot()) TEST_SKIP("the script is there; what it draws needs gnuplot");
+    if (!has_gnuplot()) TEST_SKIP("gnuplot is not installed, so the script cannot be run");
     snprintf(command, sizeof command, "cd %s && gnuplot x.gp", test_tmp());
     CHECK_INT(system(command), 0);
     check_svg(in_tmp("x.svg"), (const char *const[]){"decode step", "dense", NULL});

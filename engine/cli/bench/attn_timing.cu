@@ -31,7 +31,7 @@ struct sl_bench_attn {
         size_t size; // bytes per page and KV head
         void *data;
     } extras[SL_MAX_NEEDS];
-    uint32_t *never; // target of a write that never happens; keeps the reads of read-only kernels
+    uint32_t *never; // target of a write that never happens; without this write the compiler would remove the loads
     cudaStream_t stream;
 };
 

@@ -1,4 +1,4 @@
-// engine/cli/bench/attn_timing.h - times attention kernels alone, through the function pointers that the engine calls.
+// engine/cli/bench/attn_timing.h - times only attention kernels, through the function pointers that the engine calls.
 //
 // A time is the median over replays of a captured graph. Before each replay 512 MB are written, so that K and V are not in the
 // L2 cache. The cache is then full of modified lines, so the time includes their write-back (about 40 MB). Pages are in random

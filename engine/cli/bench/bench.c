@@ -225,7 +225,7 @@ static int prefill_to(cli_bench *b, int j, int want, sl_error *err) {
     return rc;
 }
 
-// Makes session j hold exactly the first `want` tokens of its prompt. Only --ragged asks for fewer tokens than before.
+// Makes session j hold exactly the first `want` tokens of its prompt. Only --ragged needs fewer tokens than before.
 static int set_depth(cli_bench *b, int j, int want, sl_error *err) {
     int copied = b->o->copy && j > 0, rc = 0;
     if (b->sessions[j] && (want < b->held[j] || (copied && want > b->held[j]))) {
@@ -443,7 +443,8 @@ int cli_bench_run(cli_bench *b, cli_bench_fn fn, void *ctx, sl_error *err) {
 
 // ---- a row's fields ----
 
-void cli_bench_name(const cli_bench_row *r, char buf[64]) {
+// Writes the name of a test as llama-bench does: "pp512", "tg128 @ d32768".
+static void name_test(const cli_bench_row *r, char buf[64]) {
     int n = 0;
     if (r->test.n_prompt) n += snprintf(buf, 64, "pp%d", r->test.n_prompt);
     if (r->test.n_gen) n += snprintf(buf + n, 64 - n, "%stg%d", n ? "+" : "", r->test.n_gen);
@@ -464,7 +465,7 @@ static json_t *source_json(const cli_bench *b, const cli_bench_row *r) {
 
 static json_t *test_json(const cli_bench *b, const cli_bench_row *r) {
     char name[64] = "";
-    cli_bench_name(r, name);
+    name_test(r, name);
     return json_pack("{s:s, s:i, s:i, s:i, s:i, s:s, s:b, s:b, s:i, s:I}", "test", name, "n_prompt", r->test.n_prompt, "n_gen",
                      r->test.n_gen, "depth", r->depth, "batch", r->batch, "attn", r->attn, "ragged", b->o->ragged, "copy",
                      b->o->copy, "repetitions", b->plan->repetitions, "seed", (json_int_t)b->o->seed);

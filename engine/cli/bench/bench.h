@@ -1,10 +1,10 @@
 // engine/cli/bench/bench.h - the measurements of `sleigh bench` and `bench decode`: tests of a model at depths of its KV cache.
 //
 // A test is a prefill of n_prompt tokens (pp512), n_gen decode steps (tg128), or both in a row (pp512+tg128), for a batch of
-// sequences at a depth. Each sequence has random ids of its own, from --seed. Its cache is filled once: depths rise, each depth
-// continues the previous one, and a test ends with a cut back to the depth. A test that decodes runs with each method. A test
-// that only prefills runs once, because prefill is always dense. Methods alternate from repetition to repetition, so that drift
-// of the machine's speed affects all of them equally.
+// sequences at a depth. Each sequence has different random ids, from --seed. Its cache is filled once: depths rise, each depth
+// continues the previous one, and each test ends with a cut back to its depth. A test that decodes runs with each method. A
+// test that only prefills runs once, because prefill is always dense. Methods take turns in each repetition, so that a change
+// of the machine's speed affects all methods equally.
 //
 // Decoding is greedy and never generates an end token. The first step is not timed. The time of a step is the time between two
 // returns of sl_step. On a GPU, sl_step returns while its step still runs, but this time is that of a whole step too.
@@ -71,9 +71,6 @@ typedef struct cli_bench {
     double *step_ms;       // [methods][repetitions][n_gen]
     double *run_ms;        // [methods][repetitions]
 } cli_bench;
-
-// Writes the name of a test as llama-bench does: "pp512", "tg128 @ d32768".
-void cli_bench_name(const cli_bench_row *row, char buf[64]);
 
 // Loads the model, opens an engine for the plan, and measures the memory rate if --memory-rate does not give it. `plan` must
 // outlive *b. Close *b also after an error.

@@ -27,7 +27,7 @@ static const cli_grid gpu_grid = {.n_seqs = {.at = {1, 2, 4, 8, 16, 32}, .n = 6}
                       cpu_grid = {.n_seqs = {.at = {1, 4, 16}, .n = 3},
                                   .n_kv = {.at = {256, 512, 1024, 2048, 4096, 8192, 16384, 32768}, .n = 8},
                                   .most_rows = 64 * 1024};
-// Without epsilon, auto chooses among the candidates without a stated error. These meet quality goals (docs/methods.md).
+// Without epsilon, auto chooses among the candidates without a stated error.
 static const char *const candidates[] = {
     "dense",
     "santa-pps:S=128",

@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DUMMY_DEVIATION 0.02 // deviation of sl_dummy_fill's numbers; queries are scaled up to make up for that of the keys
+#define DUMMY_DEVIATION                                                                                                        \
+    0.02 // deviation of sl_dummy_fill's numbers; queries are scaled up, because the keys have this deviation too
 enum { WARM_UP = 2 };
 
 struct cli_host_clock {

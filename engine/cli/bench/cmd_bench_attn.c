@@ -1,4 +1,4 @@
-// engine/cli/bench/cmd_bench_attn.c - sleigh bench attn: times attention kernels alone and compares them with the time that
+// engine/cli/bench/cmd_bench_attn.c - sleigh bench attn: times only attention kernels and compares them with the time that
 // reading their bytes takes.
 //
 // Owns the sizes and the tables. attn_timing.cu owns the clock.

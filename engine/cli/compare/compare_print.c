@@ -1,6 +1,6 @@
-// engine/cli/compare/compare_print.c - the output of sleigh compare. md: the answers to each prompt as they come, and three
-// tables at the end. csv: the figures of the tables, one row per method. json: everything, with heads and tokens. It prints no
-// times, so equal runs print equal bytes.
+// engine/cli/compare/compare_print.c - the output of sleigh compare. md: the answers to each prompt as soon as they are
+// complete, and three tables at the end. csv: the figures of the tables, one row per method. json: everything, with heads and
+// tokens. It prints no times, so equal runs print equal bytes.
 #include "engine/cli/compare/compare_print.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/compare/compare.h"
@@ -101,7 +101,7 @@ static void put_reads(json_t *row, const compare_head *h) { // means over steps
     put(row, "v_distinct", h->v_distinct > 0 || h->v_rows == 0 ? h->v_distinct / h->n : NAN);
     put(row, "samples", h->samples / h->n);
     put(row, "ess", h->ess / h->n);
-    put(row, "weight_spread", h->spread / h->n);
+    put(row, "coefficient_spread", h->spread / h->n);
     put(row, "k_rows", h->k_rows / h->n);
     put(row, "bytes", h->bytes / h->n);
     put(row, "bytes_share", h->bytes / h->dense_bytes);
@@ -322,7 +322,7 @@ static const cli_column head_columns[] = {
     {.title = "V rows", .key = "v_rows", .digits = 1},
     {.title = "distinct V rows of a KV head", .key = "v_distinct", .digits = 1},
     {.title = "effective samples", .key = "ess", .digits = 1},
-    {.title = "weight spread", .key = "weight_spread", .digits = 2},
+    {.title = "coefficient spread", .key = "coefficient_spread", .digits = 2},
     {.title = "bytes %", .key = "bytes_share", .digits = 2, .scale = 100},
 };
 

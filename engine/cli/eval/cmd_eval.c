@@ -234,7 +234,7 @@ static int check_limits(const eval *e, sl_error *err) {
     return 0;
 }
 
-// Finds a --length that is too short for a task before the weights are loaded.
+// Checks that each --length is long enough for its task, before the weights are loaded.
 static int check_lengths(eval *e, sl_error *err) {
     int rc = 0;
     for (int g = 0; !rc && !e->o.jsonl && g < e->scores.n_groups; g++) {

@@ -203,7 +203,7 @@ static int same_number(double a, double b) {
 
 // ---- choice letters ----
 
-// 1: a letter A to D stands alone at i, without a letter, digit or apostrophe on either side.
+// 1: a letter A to D is at i, without a letter, digit or apostrophe on either side.
 static int is_choice(span s, size_t i) {
     if (!strchr("ABCDabcd", s.p[i]) || !s.p[i]) return 0;
     int before = i && (is_word(s.p[i - 1]) || s.p[i - 1] == '\'');

@@ -1,6 +1,7 @@
 // engine/cli/eval/eval_grade.h - graders: the text of an answer to a score in [0, 1].
 //
-// The graders *-boxed and *-line follow Tables 21 to 24 of the SANTA paper: they say where in the text the answer is.
+// The graders *-boxed and *-line follow Tables 21 to 24 of the SANTA paper: these tables define which part of the text is the
+// answer.
 #ifndef SLEIGH_EVAL_GRADE_H
 #define SLEIGH_EVAL_GRADE_H
 

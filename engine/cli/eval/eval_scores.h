@@ -1,4 +1,5 @@
-// engine/cli/eval/eval_scores.h - the scores of an evaluation, and the file that keeps them so that a run can be continued.
+// engine/cli/eval/eval_scores.h - the scores of an evaluation, and the file that stores the scores so that a run can be
+// continued.
 //
 // A group holds the samples of one task and length. A cluster holds the samples of a group that share a text. A cell is a
 // sample with a method.

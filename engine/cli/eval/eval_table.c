@@ -35,7 +35,7 @@ static int cluster_end(const paired *p, int from) {
 
 // Effective number of independent samples in the group: `coin`, the variance of one value if values were whole, divided by the
 // variance of the mean, estimated from the sums of clusters. Upper bound: n if values are whole (a score that is a share of
-// several references is worth more than one sample). Lower bound: the number if all samples of a cluster were equal. The lower
+// several references counts as more than one sample). Lower bound: the number if all samples of a cluster were equal. The lower
 // bound is also used if all values are equal, because dependence is not visible then.
 static double effective_n(const paired *p, double mean, double coin) {
     double squares = 0, sizes = 0, n = p->g->n;

@@ -18,7 +18,7 @@ typedef struct eval_summary {
 // the spread between clusters shows.
 void eval_summarise(const eval_scores *s, eval_summary *out);
 
-// format: "md", "csv" or "json". settings: not taken over.
+// format: "md", "csv" or "json". settings: the caller still owns it.
 int eval_print(const eval_scores *s, const eval_summary *summary, const json_t *settings, const char *format, sl_error *err);
 
 #endif

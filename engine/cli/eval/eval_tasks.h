@@ -47,7 +47,7 @@ typedef struct eval_maker {
 int eval_task_find(const char *name);           // -1: unknown
 const char *eval_task_name(int task);           // NULL: no such task
 int eval_task_questions(int task, int n_asked); // questions per text if n_asked are requested
-// Generates a text. SL_ERR_ARG: the facts alone are longer than `length` tokens.
+// Generates a text. SL_ERR_ARG: the facts without filler are longer than `length` tokens.
 int eval_task_text(const eval_maker *maker, int task, int length, uint32_t number, eval_text *out, sl_error *err);
 
 #endif

@@ -1,4 +1,4 @@
-// engine/cli/eval/fingerprint.h - hashes of a model folder, to tell results of different models apart.
+// engine/cli/eval/fingerprint.h - hashes of a model folder, to distinguish results of different models.
 #ifndef SLEIGH_FINGERPRINT_H
 #define SLEIGH_FINGERPRINT_H
 

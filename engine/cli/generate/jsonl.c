@@ -1,8 +1,8 @@
 // engine/cli/generate/jsonl.c - sleigh generate --jsonl: many questions over long contexts, one JSON object per answer.
 //
 // Set-up B: dense attention prefills the context of a line, and --attn decodes the question token by token. Context and
-// question are tokenized as one text; the common prefix with the tokens of the context alone counts as the context. One session
-// serves all lines: the rows of a common prefix of two consecutive contexts are kept. A line may name its method
+// question are tokenized as one text; the common prefix with the tokens of only the context counts as the context. One session
+// serves all lines: the rows of a common prefix of two consecutive contexts stay in the cache. A line may name its method
 // ("attn") and the sequence number that keys its random numbers ("seq"), so that one prefill serves many methods.
 #include "engine/cli/generate/jsonl.h"
 #include "engine/base/json.h"
@@ -26,7 +26,7 @@ typedef struct job {
     sl_ids ids;   // of the line
     int n_shared; // tokens of the context, a prefix of ids
     sl_text answer;
-    sl_text attn; // method of the previous line; "": as the flags say
+    sl_text attn; // method of the previous line; "": the method of the flags
 } job;
 
 // Sets the method of the line if it differs from the previous one.

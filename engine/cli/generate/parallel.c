@@ -42,7 +42,7 @@ typedef struct job {
     request *requests;
     int n_requests, cap_requests, n_groups;
     cli_timeline **batch; // [--parallel]
-    const char *attn;     // method in use; NULL: as the flags say
+    const char *attn;     // method in use; NULL: the method of the flags
     totals all;
 } job;
 

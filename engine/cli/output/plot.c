@@ -367,7 +367,7 @@ static const char *name_of(const char *path) {
     return slash ? slash + 1 : path;
 }
 
-// Keeps the script for a machine with gnuplot. It names plot and data file without folders.
+// Writes the script for a machine with gnuplot. The script names plot and data file without folders.
 static int keep_script(const char *path, const char *file, const char *data, const char *title, const cli_panel *panels, int n,
                        sl_error *err) {
     FILE *f = fopen(path, "w");

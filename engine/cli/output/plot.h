@@ -2,8 +2,8 @@
 //
 // The numbers of a plot FILE.svg are written to FILE.dat first: for each curve a comment with its name, then lines of `x y` or
 // `x y low high`, with two blank lines between curves (gnuplot's `index`). Without gnuplot, the script FILE.gp is written too,
-// and a line on stderr says so; this is not an error. `gnuplot FILE.gp` in the same folder draws the plot on another machine. A
-// point that is not finite, or not positive on a logarithmic axis, is in the data file but not in the plot.
+// and a line on stderr reports this; it is not an error. `gnuplot FILE.gp` in the same folder draws the plot on another
+// machine. A point that is not finite, or not positive on a logarithmic axis, is in the data file but not in the plot.
 //
 //     rc = cli_curves_add(&curves, "santa", (cli_point){64, 0.02, NAN, NAN}, err);
 //     cli_panel panel = cli_panel_error(&curves);
