@@ -174,15 +174,21 @@ static void list_param(const sl_attn_param *p, FILE *out) {
     if (p->choices)
         fprintf(out, "--%s (%s, default %s): %s", p->name, p->choices, def, p->help);
     else
-        fprintf(out, "--%s (%g to %g, default %s): %s", p->name, p->min, p->max, def, p->help);
+        fprintf(out, "--%s (%.9g to %.9g, default %s): %s", p->name, p->min, p->max, def, p->help);
+}
+
+// Prints a text as part of a Markdown table, where "|" would end the cell.
+static void put_cell(const char *text, FILE *out) {
+    for (; *text; text++) fprintf(out, *text == '|' ? "\\|" : "%c", *text);
 }
 
 void sl_attn_list(FILE *out) {
     fprintf(out, "| method | mean | what it does | parameters | source | caution |\n|---|---|---|---|---|---|\n");
     for (int i = 0; sl_attn_methods[i]; i++) {
         const sl_attn_method *m = sl_attn_methods[i];
-        fprintf(out, "| %s | %s%s | %s | ", m->name, sl_attn_mean_name(m->mean), m->mean_of ? " (see caution)" : "",
-                m->summary);
+        fprintf(out, "| %s | %s%s | ", m->name, sl_attn_mean_name(m->mean), m->mean_of ? " (see caution)" : "");
+        put_cell(m->summary, out);
+        fprintf(out, " | ");
         for (const sl_attn_param *p = m->params; p && p->name; p++) {
             if (p > m->params) fprintf(out, "; ");
             list_param(p, out);

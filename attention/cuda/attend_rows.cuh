@@ -284,11 +284,12 @@ __device__ void store_warp(const attender<DIM, SCORES, MOMENTS> &a, attend_space
     for (int step = type::SHARE; step < 32; step *= 2) l += __shfl_xor_sync(~0u, l, step);
     if (lane == 0) s->ml[warp] = make_float2(a.m, l);
     if (lane < type::LANES) *(float4 *)&s->o[warp][4 * lane] = make_float4(a.o[0], a.o[1], a.o[2], a.o[3]);
-    if (!MOMENTS) return;
+    if constexpr (MOMENTS) {
 #pragma unroll
-    for (int i = 0; i < MOMENT_SUMS; i++) {
-        double sum = sum_lanes(a.sums[i]) / (i == 2 ? 1 : (int)type::SHARE); // SHARE lanes hold the mass of a row
-        if (lane == 0) s->moments[warp][i] = sum;
+        for (int i = 0; i < MOMENT_SUMS; i++) {
+            double sum = sum_lanes(a.sums[i]) / (i == 2 ? 1 : (int)type::SHARE); // SHARE lanes hold the mass of a row
+            if (lane == 0) s->moments[warp][i] = sum;
+        }
     }
 }
 

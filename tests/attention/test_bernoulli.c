@@ -407,8 +407,8 @@ typedef struct moments {
 } moments;
 
 // The differences of an unbiased draw have mean 0 for all scores: |mean| <= 4 sqrt(trace Cov / R) + rounding. Draws use masses
-// that are rounded to bf16. Each mass and their total err by at most 2^-9, so the bound is 2^-8 of |v - mu|, which is about
-// sqrt(dim).
+// that are rounded to bf16. The relative error of a mass is at most 2^-8 and has a root mean square of about 2^-9. The bound
+// allows 2^-8 of |v - mu|, which is about sqrt(dim).
 static void check_moments(const char *attn, const moments *x, int R) {
     for (int head = 0; head < 4; head++) {
         double mean = 0;

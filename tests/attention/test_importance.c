@@ -184,8 +184,9 @@ static void rewritten_pages(void) {
 
 // ---- subsets ----
 
-// The fewest rows with mass p, in double precision. Stored masses are bf16 (2^-9 each), so the mass of the rows is p within
-// 2^-8 and one row's mass. Rows next to the cut may differ by one row of the mass at the cut.
+// The fewest rows with mass p, in double precision. The relative rounding error of a stored mass (bf16) has a root mean
+// square of about 2^-9. So the mass of the rows differs from p by less than 2^-8 and the mass of one row. Rows next to the cut
+// may differ by one row of the mass at the cut.
 static void top_p(void) {
     static const int n = 1500;
     static const double shares[] = {0.3, 0.9, 0.99};

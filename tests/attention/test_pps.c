@@ -265,7 +265,7 @@ static void take_all_exhaustive(void) { // n <= 8, S = 1 .. n: a grid of U visit
 
 // ---- the method ----
 
-static void enough_rows_is_dense(void) { // stored masses are bf16: each errs by at most 2^-9
+static void enough_rows_is_dense(void) { // relative error of a stored mass (bf16): at most 2^-8
     static const int n[] = {1, 31, 255, 256, 257, 1500};
     static const struct { int heads, kv_heads, dim; } g[] = {{1, 1, 64}, {6, 2, 80}, {8, 2, 128}, {8, 1, 128}};
     for (int i = 0; i < 4; i++) {

@@ -580,7 +580,7 @@ static void subsets(void) {
                 for (int d = 0; d < 64; d++) out[d] += p[j] * sl_bf16_to_f32(ref_v_row(&c, 5, head / 4, j)[d]);
             }
             for (int d = 0; d < 64; d++) out[d] /= sum;
-            // Masses are bf16, each within 2^-9: rows closer than that may swap at the cut.
+            // The relative error of a mass (bf16) is at most 2^-8. Rows whose masses are closer than that may swap at the cut.
             if (i && next > cut * (1 - 0x1p-7))
                 n_near++;
             else
