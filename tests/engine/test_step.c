@@ -133,7 +133,48 @@ static void all_or_none(void) {
     step_close(&r);
 }
 
+// A fork or a copy that finds no free page leaves *out as it was: the caller may free it.
+static void failed_fork(void) {
+    model_fixture m = model_fixture_load("models/tiny", "dense", (sl_engine_options){.n_ctx = 512});
+    sl_session *s = model_fixture_session(&m, 0), *fork = NULL;
+    int32_t *ids = test_ids(500, m.n_vocab, test_seed);
+    CHECK_OK(sl_prefill(s, ids, 500, NULL, &err), err);
+    CHECK_ERR(sl_session_fork(s, 500, 1, &fork, &err), err, SL_ERR_MEMORY, "pages");
+    CHECK(fork == NULL);
+    CHECK_ERR(sl_session_copy(s, 500, 1, &fork, &err), err, SL_ERR_MEMORY, "pages");
+    CHECK(fork == NULL);
+    sl_session_free(s);
+    free(ids);
+    model_fixture_close(&m);
+}
+
+static int stop_at_once(void *ctx, int first, int n_rows, const float *logits, sl_error *e) {
+    (void)ctx, (void)first, (void)n_rows, (void)logits;
+    return sl_fail(e, SL_ERR_IO, "stopped by the callback");
+}
+
+static void count_reports(void *ctx, int done, int total) {
+    (void)done, (void)total;
+    ++*(int *)ctx;
+}
+
+// A callback that stops sl_prefill_logits: its error is returned, and no progress is reported after it.
+static void stopped_prefill(void) {
+    model_fixture m = model_fixture_load("models/tiny", "dense", (sl_engine_options){.n_ctx = 512, .prefill_chunk = 64});
+    sl_session *s = model_fixture_session(&m, 0);
+    int32_t *ids = test_ids(200, m.n_vocab, test_seed);
+    int n_reports = 0;
+    sl_progress progress = {count_reports, &n_reports};
+    CHECK_ERR(sl_prefill_logits(s, ids, 200, stop_at_once, NULL, &progress, &err), err, SL_ERR_IO, "stopped by the callback");
+    CHECK_INT(n_reports, 0);
+    sl_session_free(s);
+    free(ids);
+    model_fixture_close(&m);
+}
+
 static const test_case cases[] = {
+    {"failed-fork", 0, failed_fork},
+    {"stopped-prefill", 0, stopped_prefill},
     {"step-is-sample-and-decode", 0, step_is_sample_and_decode},
     {"end-tokens", 0, end_tokens},
     {"all-or-none", 0, all_or_none},
