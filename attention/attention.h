@@ -22,8 +22,8 @@ extern "C" {
 
 typedef struct sl_attn_geom {
     int n_layers, n_heads, n_kv_heads, head_dim;
-    // The model-wide index of query head 0. Random counters add it, so that a shard of the heads draws the whole model's
-    // numbers.
+    // The model-wide index of query head 0. Random counters add it, so a shard of the heads uses the same random numbers as an
+    // engine with all heads.
     int first_head; // 0: every engine holds all heads today
 } sl_attn_geom;
 
@@ -44,7 +44,7 @@ enum { SL_ATTN_MAX_PARAMS = 12 };
 typedef struct sl_attn_method sl_attn_method;
 
 // A specification: a method with the values of its parameters, parsed from `name[:k=v]*`. `score+value` has two methods: the
-// first gives the scores, the second draws rows of V.
+// first computes the scores, the second draws rows of V.
 typedef struct sl_attn_spec {
     const sl_attn_method *method;
     double value[SL_ATTN_MAX_PARAMS]; // parallel to method->params

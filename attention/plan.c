@@ -55,7 +55,7 @@ static int schedule_line(sl_attn_plan *plan, const char *path, int line, char *t
 }
 
 int sl_attn_plan_schedule(sl_attn_plan *plan, const char *path, sl_error *err) {
-    char *text = NULL; // a whole line: a fixed buffer would take the rest of a long line for the next line
+    char *text = NULL; // a complete line: with a fixed buffer, the rest of a long line would look like the next line
     size_t size = 0;
     ssize_t n;
     FILE *f = fopen(path, "r");

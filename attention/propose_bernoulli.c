@@ -1,8 +1,8 @@
 // attention/propose_bernoulli.c - the proposal Bernoulli qK^T (SANTA paper, arXiv:2605.01910, section 5 and appendix C).
 //
 // A query is replaced by a random query: every feature is a random integer multiple of norm / B, and most features
-// are 0. The scores are unbiased. Features that are 0 in the whole group are not read, because full pages have a copy of the
-// keys by feature, [head_dim][256]. A query with a magnitude that is not finite is used as it is.
+// are 0. The scores are unbiased. Full pages have a copy of the keys by feature, [head_dim][256]. So features that are 0 for
+// all heads of the group are not read. A query with a magnitude that is not finite is used as it is.
 #include "attention/stages.h"
 
 #include <math.h>

@@ -25,7 +25,7 @@ static const sl_attn_param pps_params[] = {
     {"epsilon", SL_PARAM_FLOAT, 0, 0, 1, "relative error that every head states, in place of S (a biased estimate); 0: S draws",
      NULL},
     {"delta", SL_PARAM_FLOAT, 0.05, 1e-9, 0.2, "probability that a stated error is exceeded", NULL},
-    {"bound", SL_PARAM_CHOICE, 0, 0, 1, "theorem behind a stated error", "clt,bernstein"},
+    {"bound", SL_PARAM_CHOICE, 0, 0, 1, "theorem for a stated error", "clt,bernstein"},
     {0},
 };
 

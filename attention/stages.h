@@ -78,7 +78,8 @@ void sl_draw_stratified(const sl_masses *masses, int S, sl_uniform u, sl_draws *
 // S2ANTA, systematic: draw m lies in stratum m, with u_0 for all strata.
 void sl_draw_systematic(const sl_masses *masses, int S, sl_uniform u, sl_draws *out);
 // S2ANTA, Algorithms 2-5: tile t of mass W_t gets floor(S W_t / Z) draws. The tiles of largest remainder (the lower tile on
-// ties) get the other draws, one each. Draws are systematic within a tile, with u_t. pi_j is taken as S p_j. The bias is
+// ties) get the other draws, one each. Draws are systematic within a tile, with u_t. The method takes S p_j as pi_j. The bias
+// is
 // sum_t (S_t / S - W_t / Z) mu_t.
 void sl_draw_tiles_proportional(const sl_masses *masses, int S, sl_uniform u, sl_draws *out);
 // S2ANTA, Algorithms 6-8: each of the T tiles with positive mass gets S_t = max(1, round(S / T)) draws, systematic with u_t.
@@ -242,6 +243,6 @@ void sl_exact_head(sl_head *x);
 
 // Runs the composition of a call for every sequence and head, over all threads.
 void sl_stages_decode(const sl_attn_decode_args *args);
-extern const sl_attn_ops sl_stages_ops; // sl_stages_decode, and what it needs
+extern const sl_attn_ops sl_stages_ops; // sl_stages_decode with its workspace, page extras and state
 
 #endif

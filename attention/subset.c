@@ -45,7 +45,7 @@ const sl_attn_method sl_method_topp = {
 };
 const sl_attn_method sl_method_streaming = {
     .name = "streaming",
-    .summary = "the first rows (attention sinks) and the last ones, renormalised",
+    .summary = "the first rows (attention sinks) and the last rows, renormalised",
     .source = "StreamingLLM (Xiao et al., arXiv:2309.17453)",
     .mean = SL_MEAN_BIASED,
     .params = streaming_params,

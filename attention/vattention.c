@@ -7,14 +7,14 @@
 
 static const sl_attn_param params[] = {
     {"epsilon", SL_PARAM_FLOAT, 0.05, 1e-4, 1, "relative error that is verified", NULL},
-    {"delta", SL_PARAM_FLOAT, 0.05, 1e-9, 0.5, "probability that it is exceeded", NULL},
+    {"delta", SL_PARAM_FLOAT, 0.05, 1e-9, 0.5, "probability that the error exceeds epsilon", NULL},
     {"sink", SL_PARAM_INT, 128, 0, 1 << 20, "first rows that are always read", NULL},
     {"window", SL_PARAM_INT, 128, 1, 1 << 20, "last rows that are always read", NULL},
     {"top", SL_PARAM_FLOAT, 0.05, 0, 1, "share of the rows that are predicted to be heavy and always read", NULL},
     {"base", SL_PARAM_FLOAT, 0.05, 0, 1, "share of the other rows that the base sample reads", NULL},
     {"predictor", SL_PARAM_CHOICE, 0, 0, 1, "predictor of the heavy rows: exact scores or page bounds", "oracle,quest"},
     {"verify", SL_PARAM_CHOICE, 2, 0, 2, "quantity whose error is stated", "denominator,numerator,output"},
-    {"bound", SL_PARAM_CHOICE, 0, 0, 2, "theorem behind it; clt is asymptotic", "clt,hoeffding,bernstein"},
+    {"bound", SL_PARAM_CHOICE, 0, 0, 2, "theorem for the stated error; clt is asymptotic", "clt,hoeffding,bernstein"},
     {0},
 };
 

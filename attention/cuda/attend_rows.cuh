@@ -22,8 +22,8 @@ enum {
     ATTEND_WARPS = 8,
     ATTEND_THREADS = 32 * ATTEND_WARPS,
     LISTS = 3,
-    BATCH = 16, // rows that a warp loads together
-    CHUNK_ROWS = BATCH * ATTEND_WARPS,
+    WARP_ROWS = 16, // rows that a warp loads together
+    CHUNK_ROWS = WARP_ROWS * ATTEND_WARPS,
     CHUNKS = 32, // of a list at most
     // Sums of mass, mass^2, |mass * v|^2, mass^3, mass^4.
     MOMENT_SUMS = 5,
@@ -135,7 +135,7 @@ __device__ __forceinline__ void scale_moments(double sums[MOMENT_SUMS], double f
 // One warp's attention over rows, 16 at a time. A lane has four dims of every row. Lanes 2 i and 2 i + 1 hold the address and
 // the mass of row i of the 16.
 template <int DIM, bool SCORES, bool MOMENTS> struct attender {
-    enum { SHARE = 32 / BATCH, LANES = DIM / 4 };
+    enum { SHARE = 32 / WARP_ROWS, LANES = DIM / 4 };
     float q[4], o[4];
     float m, l; // l: of the lane's rows
     double sums[MOMENT_SUMS];
@@ -150,13 +150,13 @@ template <int DIM, bool SCORES, bool MOMENTS> struct attender {
 
     // Sums s[i] over the lanes. The lanes that hold row i get the sum. In each step a lane passes the sums of half of its rows
     // to another lane.
-    static __device__ float sum_rows(float s[BATCH]) {
+    static __device__ float sum_rows(float s[WARP_ROWS]) {
         int lane = threadIdx.x % 32;
 #pragma unroll
         for (int step = 16; step >= SHARE; step /= 2) {
             bool upper = lane & step;
 #pragma unroll
-            for (int i = 0; i < BATCH / 2; i++) {
+            for (int i = 0; i < WARP_ROWS / 2; i++) {
                 const int n = step / SHARE; // rows that remain
                 if (i >= n) continue;
                 float give = upper ? s[i] : s[i + n], keep = upper ? s[i + n] : s[i];
@@ -181,19 +181,19 @@ template <int DIM, bool SCORES, bool MOMENTS> struct attender {
     // Adds 16 rows. row: the lane's pool row, or -1. row_mass: its mass, if this kernel does not score the rows.
     __device__ void add(const attend_params &p, int row, float row_mass) {
         int lane = threadIdx.x % 32;
-        uint2 x[BATCH], y[BATCH];
+        uint2 x[WARP_ROWS], y[WARP_ROWS];
         uint64_t policy = sl_l2_policy(SL_L2_FIRST_OUT); // draw_rows.cuh, gather: why these rows leave the L2 cache first
 #pragma unroll
-        for (int i = 0; i < BATCH; i++) {
+        for (int i = 0; i < WARP_ROWS; i++) {
             int at = __shfl_sync(~0u, row, i * SHARE);
             bool real = at >= 0 && lane < LANES;
             if (SCORES) x[i] = real ? sl_load_l2((const uint2 *)(p.k + (size_t)at * DIM) + lane, policy) : make_uint2(0, 0);
             y[i] = real ? sl_load_l2((const uint2 *)(p.v + (size_t)at * DIM) + lane, policy) : make_uint2(0, 0);
         }
         if (SCORES) {
-            float s[BATCH];
+            float s[WARP_ROWS];
 #pragma unroll
-            for (int i = 0; i < BATCH; i++) {
+            for (int i = 0; i < WARP_ROWS; i++) {
                 float k[4];
                 widen4(x[i], k);
                 s[i] = q[0] * k[0] + q[1] * k[1] + q[2] * k[2] + q[3] * k[3];
@@ -211,7 +211,7 @@ template <int DIM, bool SCORES, bool MOMENTS> struct attender {
             sums[0] += row_mass, sums[1] += square, sums[3] += square * row_mass, sums[4] += square * square;
         }
 #pragma unroll
-        for (int i = 0; i < BATCH; i++) {
+        for (int i = 0; i < WARP_ROWS; i++) {
             float v[4], own = __shfl_sync(~0u, row_mass, i * SHARE);
             widen4(y[i], v);
             o[0] += own * v[0], o[1] += own * v[1], o[2] += own * v[2], o[3] += own * v[3];
@@ -302,7 +302,7 @@ __device__ void store_bf16(bf16 *to, float x) {
     *to = __bfloat16_as_ushort(__float2bfloat16_rn(x));
 }
 
-// Adds the warps' results in order. Stores the output if this is the only chunk, else a partial result.
+// Adds the warps' results in order. Stores the output if this is the only chunk. Otherwise stores a partial result.
 template <int DIM, bool MOMENTS>
 __device__ void merge_warps(const attend_params &p, const attend_space<DIM> *s, size_t head, int list, int chunk, bool is_all) {
     size_t at = (head * LISTS + list) * p.max_chunks + chunk;
@@ -440,7 +440,7 @@ __global__ void __launch_bounds__(ATTEND_THREADS, SCORES ? 2 : 3) attend_rows_ke
     bool is_all = p.n_lists == 1 && n_chunks == 1 && p.out;
     attender<DIM, SCORES, MOMENTS> a;
     for (int chunk = blockIdx.x; chunk < n_chunks; chunk += p.n_workers, n_done++) {
-        int at = chunk * chunk_rows + threadIdx.x / 32 * BATCH, end = min((chunk + 1) * chunk_rows, from.n);
+        int at = chunk * chunk_rows + threadIdx.x / 32 * WARP_ROWS, end = min((chunk + 1) * chunk_rows, from.n);
         int lane_row = threadIdx.x % 32 / a.SHARE;
         float row_mass = 0, next_mass = 0;
         int next = at + lane_row < end ? from.find<SCORES>(at + lane_row, &next_mass) : -1;

@@ -67,7 +67,7 @@ typedef struct prefill_params {
 
 // ---- barriers ----
 
-// Named barriers of whole warps.
+// Named barriers. All lanes of a warp call them together.
 static __device__ __forceinline__ void named_sync(int id, int n_threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(n_threads) : "memory");
 }
@@ -485,7 +485,7 @@ __global__ void __launch_bounds__(tiles<D>::threads, 1)
     sl_start_next();
     sl_wait_previous();
     int wg = __shfl_sync(0xffffffff, threadIdx.x / WG_THREADS,
-                         0); // the shuffle tells the compiler that all lanes have the same value
+                         0); // with the shuffle, the compiler knows that all lanes have the same value
     if (wg == 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(T::load_registers));
         if (threadIdx.x < 32) load<D>(p, shared, &bars, &q_map, &k_map, &v_map, threadIdx.x);

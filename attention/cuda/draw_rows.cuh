@@ -383,7 +383,7 @@ __device__ int gather(const bf16 *v, Space *s, int thread, int row, Factor facto
     enum { N = AHEAD < PASSES ? AHEAD : PASSES };
     uint4 x[N];
     uint64_t policy = sl_l2_policy(SL_L2_FIRST_OUT);
-    int own = lane / LANES; // < ROWS, except in lanes past the last whole row
+    int own = lane / LANES; // row of the lane among those of a load; ROWS or more: the lane has no row
     load_rows<DIM, N>(x, v, s->row + warp, n, 0, lane, policy);
     if (Factor::IS_LATE) {
         float c = factor.find();

@@ -14,7 +14,7 @@ extern "C" {
 
 namespace {
 
-// Whether stored masses cannot represent a head whose largest reference is `top`. Such a head attends exactly.
+// Whether stored masses cannot represent a head with the largest reference `top`. Such a head attends to every row exactly.
 __device__ __forceinline__ bool is_beyond(int top) {
     return top > SL_REF_MOST || top < -SL_REF_MOST;
 }
@@ -58,17 +58,17 @@ __device__ __forceinline__ void load4(const bf16 *from, bool there, float to[4])
 // order. NaN in q or in a key gives NaN, as in dense decode. One warp calls the function. out: [DIM], each lane writes four
 // elements.
 template <int DIM> __device__ __noinline__ void attend_exactly(const exact_head &h, float *out) {
-    enum { BATCH = 4 };
+    enum { AHEAD = 4 }; // rows in flight
     int lane = threadIdx.x % 32;
     bool has_dims = lane < DIM / 4;
     float q[4], o[4] = {0, 0, 0, 0}, m = -INFINITY, l = 0;
     load4(h.q + 4 * lane, has_dims, q);
-    for (int first = 0; first < h.n_kv; first += BATCH) { // BATCH divides a page
+    for (int first = 0; first < h.n_kv; first += AHEAD) { // AHEAD divides a page
         size_t block = (size_t)h.pages[first / SL_PAGE] * h.n_kv_heads + h.kv_head;
         const size_t at = (block * SL_PAGE + first % SL_PAGE) * DIM + 4 * lane;
-        float s[BATCH], v[BATCH][4], most = m;
+        float s[AHEAD], v[AHEAD][4], most = m;
 #pragma unroll
-        for (int i = 0; i < BATCH; i++) {
+        for (int i = 0; i < AHEAD; i++) {
             bool there = has_dims && first + i < h.n_kv;
             float k[4];
             load4(h.k + at + i * DIM, there, k);
@@ -81,7 +81,7 @@ template <int DIM> __device__ __noinline__ void attend_exactly(const exact_head 
         m = most, l *= factor;
         for (int d = 0; d < 4; d++) o[d] *= factor;
 #pragma unroll
-        for (int i = 0; i < BATCH; i++) {
+        for (int i = 0; i < AHEAD; i++) {
             float row_mass = exp2f(s[i] - base);
             l += row_mass;
             for (int d = 0; d < 4; d++) o[d] += row_mass * v[i][d];

@@ -5,7 +5,7 @@
 // | kernel           | role           | warps | does                                                                  |
 // |------------------|----------------|-------|-----------------------------------------------------------------------|
 // | pps_score_kernel | consumer       | 8     | stores masses p, block masses of p and of sizes p |v| (score_keys.cuh) |
-// |                  | norms          | 3     | norms of the newest page, kept in the session's state                 |
+// |                  | norms          | 3     | norms of the newest page, for the session's state                     |
 // |                  | producer       | 1     | copies K, norms and q into ring stages                                |
 // | pps_draw_kernel  | all            | 8     | one query head: heavy rows and light draws (take_all.cuh), rows of V  |
 //

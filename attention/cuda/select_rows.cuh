@@ -156,7 +156,7 @@ struct rank_counter {
 
 // count[r] = number of entries of rank r, for r up to `last`.
 __device__ void count_ranks(const stored_masses &h, int last, int *count) {
-    for (int i = threadIdx.x; i < ceil_div(last + 1, 128) * 128; i += SELECT_THREADS) count[i] = 0; // whole groups of 128
+    for (int i = threadIdx.x; i < ceil_div(last + 1, 128) * 128; i += SELECT_THREADS) count[i] = 0; // in groups of 128
     __syncthreads();
     rank_counter visitor = {last, count};
     for_pieces(h, last, visitor);
