@@ -42,8 +42,9 @@ enum {
     FINISHER_WARPS = 4,
     THREADS = 32 * (CONSUMER_WARPS + FINISHER_WARPS + 1),
     FLIGHT_BYTES = 64 << 10, // bytes in flight; half of it costs 7%, three times as much costs 3% (8 x 32k)
-    SPARE = 1, // stages in addition to those in flight. Only one, because a thread block of linear.cu, which takes a little
-               // over half of the shared memory, fits on the same multiprocessor
+    // Stages in addition to those in flight. There is only one, so that a thread block of linear.cu also fits on the
+    // multiprocessor. Such a thread block takes a little over half of the shared memory.
+    SPARE = 1,
     ITEMS_WANTED = 128, // chunks of a long sequence, over all its KV heads
     CHUNKS_MAX = 64,    // of a seq_head
     CHUNK_ROWS_MAX = 4096,
