@@ -319,13 +319,13 @@ static void stated_error(const char *bound, double epsilon, double delta) {
             char attn[128];
             snprintf(attn, sizeof attn, "santa-pps:epsilon=%g:delta=%g:bound=%s", epsilon, delta, bound);
             decode_twice(&c, attn, 2, (uint32_t)(test_seed + seed));
-            for (int slot = 0; slot < 16; slot++) {
-                const sl_attn_report *r = &c.reports[slot];
+            for (int index = 0; index < 16; index++) {
+                const sl_attn_report *r = &c.reports[index];
                 fallbacks += (int)r->fallback;
                 if (r->fallback) continue;
                 CHECK(r->tries >= 1 && r->error_bound <= epsilon / (1 + epsilon) * (1 + 1e-6));
                 certified++;
-                double error = ref_error(&c, slot / 8, slot % 8), of_try = delta / exp2(r->tries);
+                double error = ref_error(&c, index / 8, index % 8), of_try = delta / exp2(r->tries);
                 double z = bernstein ? sqrt(2 * log(2 / of_try)) : sl_normal_quantile(1 - of_try / 2); // factor of sqrt(B)
                 if (r->error_bound > 0) share += pow(error * z / r->error_bound, 2);
                 exceeded += error > epsilon + 0x1p-8;

@@ -33,19 +33,19 @@ static void documented_counter(void) {
     for (int m = 0; m < N_COUNTER_METHODS; m++)
         for (size_t i = 0; i < sizeof who / sizeof *who; i++) {
             run(&c, &counter_methods[m], &who[i]);
-            for (int slot = 0; slot < SEQS * HEADS; slot++) {
+            for (int index = 0; index < SEQS * HEADS; index++) {
                 double want[COUNTER_DIM];
                 sl_rng_id id = who[i];
-                int s = slot / HEADS, budget = (int)c.reports[slot].budget;
-                id.sequence += (uint32_t)s, id.head = (uint32_t)(slot % HEADS);
-                counter_expect(&c, &counter_methods[m], s, slot % HEADS, &id, budget, want);
+                int s = index / HEADS, budget = (int)c.reports[index].budget;
+                id.sequence += (uint32_t)s, id.head = (uint32_t)(index % HEADS);
+                counter_expect(&c, &counter_methods[m], s, index % HEADS, &id, budget, want);
                 if (counter_methods[m].kind == COUNTER_PERMUTATION)
                     CHECK(budget > 2 * (int)ceil(0.01 * (COUNTER_ROWS - 1)) &&
                           budget < COUNTER_ROWS - 1); // more rows than the base sample
                 for (int d = 0; d < COUNTER_DIM; d++)
-                    if (!(fabs(out_of(&c, s, slot % HEADS)[d] - want[d]) < 1e-4))
+                    if (!(fabs(out_of(&c, s, index % HEADS)[d] - want[d]) < 1e-4))
                         FAIL("%s, call %zu, sequence %d, head %d, channel %d: got %g, expected %g", counter_methods[m].attn, i,
-                             s, slot % HEADS, d, out_of(&c, s, slot % HEADS)[d], want[d]);
+                             s, index % HEADS, d, out_of(&c, s, index % HEADS)[d], want[d]);
             }
         }
     ref_cache_free(&c);
@@ -143,10 +143,10 @@ static void covariances(void) {
                 sl_rng_id id = {.seed = (uint32_t)test_seed + r, .sequence = 3, .position = 100, .layer = 4};
                 id.layer += i == 2, id.position += i == 3;
                 run(&c, x, &id);
-                for (int slot = 0; slot < (i == 1 ? 2 : 1) * HEADS; slot++)
+                for (int index = 0; index < (i == 1 ? 2 : 1) * HEADS; index++)
                     for (int t = 0; t < COUNTER_TILES; t++)
-                        at[i == 1 ? slot / HEADS : i][slot % HEADS][t][r] =
-                            counter_place(&c, slot / HEADS, slot % HEADS, out_of(&c, slot / HEADS, slot % HEADS), t);
+                        at[i == 1 ? index / HEADS : i][index % HEADS][t][r] =
+                            counter_place(&c, index / HEADS, index % HEADS, out_of(&c, index / HEADS, index % HEADS), t);
             }
         for (int h = 0; h < HEADS; h++)
             for (int t = 0; t < x->tiles; t++) {
