@@ -116,7 +116,7 @@ struct sl_engine {
 
 struct sl_session {
     sl_engine *engine;
-    const sl_attn_plan *plan; // for decode steps. Today every session has the engine's plan
+    const sl_attn_plan *plan; // of decode steps: the engine's plan
     uint32_t sequence;
     sl_kv_seq kv;
     float *logits;         // [n_vocab], valid when has_host_logits

@@ -1,4 +1,4 @@
-// models/arch.c - the list of architectures. A new architecture is a file and a word here.
+// models/arch.c - the list of architectures. A new architecture needs one file, and one word in ARCHS.
 #include "models/arch.h"
 
 #include <stdio.h>

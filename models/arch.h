@@ -17,8 +17,8 @@ typedef struct sl_batch sl_batch;
 // ---- the input of one pass: a chunk of a prefill, or a decode step ----
 
 // Consecutive rows of one session within a pass. A chunk of a prefill is one range of many rows. A decode step is a range of
-// one row for each session. The type can describe a pass of both kinds, but today the engine makes passes of one kind, and
-// attend checks this.
+// one row for each session. The type can describe a pass of both kinds, but the engine makes passes of one kind, and attend
+// checks this.
 typedef struct sl_row_range {
     struct sl_session *session; // only the engine reads it
     int first, n_rows;          // rows [first, first + n_rows) of the batch

@@ -1,5 +1,5 @@
-// models/llama.c - the Llama architecture: Llama 2, 3, 3.1, 3.2 and Mistral 7B are this file with other numbers. Qwen2.5 and
-// Qwen3 are this file with biases or norms of q, k and v (models/qwen.c).
+// models/llama.c - the Llama architecture: Llama 2, 3, 3.1, 3.2 and Mistral 7B, which differ only in their configs. Qwen2.5 and
+// Qwen3 (models/qwen.c) use this file with biases of q, k and v, or with norms of q and k.
 //
 //   x = embed[id]
 //   for each layer:  x += o attention(rope(q h), rope(k h), v h),       h = rmsnorm(x, attn_norm)
@@ -41,7 +41,7 @@ typedef struct layer_weights {
 typedef struct llama_weights {
     sl_weight embed; // [n_vocab][hidden]
     sl_weight norm;  // [hidden]
-    sl_weight head;  // [n_vocab][hidden]; the embedding again where tied
+    sl_weight head;  // [n_vocab][hidden]; a copy of embed if the config says tied
     layer_weights layers[];
 } llama_weights;
 
@@ -101,7 +101,7 @@ static char *take(size_t *at, char *base, size_t size) {
     return p;
 }
 
-// The layout from base on; returns its size.
+// Sets the pointers of *s to parts of the memory at base. Returns the size of all parts.
 static size_t lay_out(const sl_config *c, const sl_backend *be, size_t rows, char *base, scratch *s) {
     size_t q_dim = (size_t)c->n_heads * c->head_dim, kv_dim = (size_t)c->n_kv_heads * c->head_dim, at = 0;
     size_t qkv = (q_dim + 2 * kv_dim) * (c->has_qkv_bias || c->has_qk_norm ? SL_QKV_PARTS : 1), gate_up = 2 * (size_t)c->n_ffn,
