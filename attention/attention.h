@@ -13,6 +13,7 @@
 #include "engine/base/error.h"
 #include "engine/kv/kv_extras.h"
 
+#include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -26,6 +27,11 @@ typedef struct sl_attn_geom {
     // engine with all heads.
     int first_head; // 0: every engine holds all heads today
 } sl_attn_geom;
+
+// log2(e) / sqrt(head_dim): q.k times this factor is a score in log2 units, so 2^score = e^(q.k / sqrt(head_dim)).
+static inline float sl_score_scale(int head_dim) {
+    return (float)(1.4426950408889634 / sqrt((double)head_dim));
+}
 
 // ---- parameters ----
 

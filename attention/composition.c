@@ -75,7 +75,7 @@ sl_group sl_group_of(const sl_attn_decode_args *a, int s, int h) {
         .h = h,
         .n = group,
         .head_dim = g->head_dim,
-        .scale = (float)(1.4426950408889634 / sqrt(g->head_dim)),
+        .scale = sl_score_scale(g->head_dim),
     };
 }
 

@@ -6,10 +6,6 @@
 #include <omp.h>
 #include <string.h>
 
-static float log2_scale(int head_dim) {
-    return (float)(1.4426950408889634 / sqrt(head_dim));
-}
-
 // ---- prefill ----
 // A task is a tile of query tokens for one KV head. It reads the pages in order. Each row of the tile has an online softmax.
 
@@ -60,7 +56,7 @@ static void prefill_page(const sl_attn_prefill_args *a, const sl_attn_kernels *k
         int visible = r < t->rows ? base + t->first + r / group + 1 - from : 0;
         if (visible > SL_PAGE) visible = SL_PAGE;
         if (visible < 0) visible = 0;
-        float factor = kernels->softmax_row(t->s + (size_t)r * SL_PAGE, visible, log2_scale(dim), t->m + r, t->l + r);
+        float factor = kernels->softmax_row(t->s + (size_t)r * SL_PAGE, visible, sl_score_scale(dim), t->m + r, t->l + r);
         if (factor != 1) kernels->scale_row(t->o + (size_t)r * dim, dim, factor);
     }
     kernels->gemm(t->s, SL_PAGE, t->v, dim, rows, dim, SL_PAGE, 1, t->o, dim);

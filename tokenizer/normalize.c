@@ -90,11 +90,10 @@ int sl_nfc_is(const char *text, size_t n) {
 int sl_nfc_append(const char *text, size_t n, sl_text *out, sl_error *err) {
     int rc = 0;
     for (size_t at = 0; !rc && at < n;) {
-        size_t run = 0, bad = 0, len;
-        while (at + run < n && (len = sl_utf8_length((const unsigned char *)text + at + run, n - at - run)) > 0) run += len;
+        size_t run = sl_utf8_valid_run(text + at, n - at);
         if (run > 0) rc = append_run(text + at, run, out, err);
         at += run;
-        while (at + bad < n && sl_utf8_length((const unsigned char *)text + at + bad, n - at - bad) == 0) bad++;
+        size_t bad = sl_utf8_invalid_run(text + at, n - at);
         if (!rc && bad > 0) rc = sl_text_append(out, text + at, bad, err);
         at += bad;
     }

@@ -145,16 +145,6 @@ void sl_pattern_free(sl_pattern *p) {
     free(p);
 }
 
-static size_t valid_run(const char *text, size_t n) { // bytes of valid UTF-8 from the start
-    size_t at = 0;
-    while (at < n) {
-        size_t len = sl_utf8_length((const unsigned char *)text + at, n - at);
-        if (len == 0) break;
-        at += len;
-    }
-    return at;
-}
-
 typedef struct matcher { // PCRE2's objects for one call
     pcre2_match_data *data;
     pcre2_match_context *limits;
@@ -215,10 +205,10 @@ int sl_pattern_split(const sl_pattern *p, const char *text, size_t n, sl_piece_f
     int rc = begin_matcher(&m, n, err);
     if (rc) return rc;
     for (size_t at = 0; !rc && at < n;) {
-        size_t run = valid_run(text + at, n - at), bad = 0;
+        size_t run = sl_utf8_valid_run(text + at, n - at);
         if (run > 0) rc = split_valid(p, &m, text + at, run, at, fn, ctx, err);
         at += run;
-        while (at + bad < n && sl_utf8_length((const unsigned char *)text + at + bad, n - at - bad) == 0) bad++;
+        size_t bad = sl_utf8_invalid_run(text + at, n - at);
         if (!rc && bad > 0) rc = fn(ctx, text + at, bad, err);
         at += bad;
     }

@@ -112,7 +112,7 @@ static attend_params attend_params_of(const sl_attn_cuda_decode_args *a) {
     attend_params p = {};
     p.rows = a->rows, p.q = a->q, p.k = a->k, p.v = a->v, p.out = a->out;
     p.n_kv_heads = a->geom->n_kv_heads, p.group = a->geom->n_heads / a->geom->n_kv_heads;
-    p.scale = score_scale(a->geom->head_dim);
+    p.scale = sl_score_scale(a->geom->head_dim);
     p.n_lists = 1;
     p.stats = a->stats;
     p.done = counters_of(a, 0).lists_done;

@@ -34,10 +34,6 @@ static __host__ __device__ __forceinline__ int ceil_div(int a, int b) {
     return (a + b - 1) / b;
 }
 
-static inline float score_scale(int head_dim) { // log2(e) / sqrt(head_dim): scores are exponents of 2
-    return (float)(1.4426950408889634 / sqrt((double)head_dim));
-}
-
 // ---- copies to shared memory ----
 
 #if __CUDA_ARCH__ >= 900

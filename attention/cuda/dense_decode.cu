@@ -647,7 +647,7 @@ template <int DIM> void launch(const sl_attn_cuda_decode_args *a, row_subset sub
                        .n_stages = n_stages,
                        .n_flight = min(n_stages, n_flight),
                        .n_normal = 2 * (l2 / n_sms / tile),
-                       .scale = score_scale(DIM),
+                       .scale = sl_score_scale(DIM),
                        .max_chunks = max_chunks_of(a->max_kv),
                        .next_item = counters.next_item,
                        .done = counters.done,

@@ -30,7 +30,7 @@ typedef struct prefill_params {
     const bf16 *k, *v; // [n_pages][n_kv_heads][256][head_dim]
     const int32_t *pages;
     int n_tokens, first, n_heads, n_kv_heads;
-    float scale; // sl_prefill_scale
+    float scale; // sl_score_scale
 } prefill_params;
 
 // A tile row in shared memory has a pad of 16 bytes. Its size is an odd number of 16-byte units, so the eight rows of an
@@ -275,7 +275,7 @@ template <int D> static void launch(const sl_attn_cuda_prefill_args *args) {
         .first = args->first,
         .n_heads = args->geom->n_heads,
         .n_kv_heads = args->geom->n_kv_heads,
-        .scale = sl_prefill_scale(D),
+        .scale = sl_score_scale(D),
     };
     dim3 grid(p.n_heads, (p.n_tokens + ROWS - 1) / ROWS);
     sl_launch(dense_prefill_mma_kernel<D>, grid, dim3(THREADS), tile_shape<D>::bytes, args->stream, p);

@@ -31,18 +31,8 @@ void sl_cuda_dense_prefill_mma(const sl_attn_cuda_prefill_args *args);
 }
 #endif
 
-// Scores times this are exponents of 2.
-static inline float sl_prefill_scale(int head_dim) {
-    return (float)(1.4426950408889634 / sqrt((double)head_dim)); // log2(e) / sqrt(head_dim)
-}
-
 #ifdef __CUDACC__
-
-static __device__ __forceinline__ float sl_exp2(float x) { // 2^x; 0 for -inf, and where 2^x is subnormal
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
+#include "engine/backend/cuda/device.cuh"
 
 static __device__ __forceinline__ uint32_t sl_pack_bf16(float low, float high) {
     uint32_t r;

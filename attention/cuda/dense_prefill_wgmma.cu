@@ -60,7 +60,7 @@ typedef struct prefill_params {
     const int32_t *pages;
     int n_tokens, first, n_heads, n_kv_heads;
     int section_heads; // heads that are computed together (work)
-    float scale;       // sl_prefill_scale
+    float scale;       // sl_score_scale
 } prefill_params;
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -556,7 +556,7 @@ template <int D> static void launch(const sl_attn_cuda_prefill_args *args) {
         .n_heads = geom->n_heads,
         .n_kv_heads = geom->n_kv_heads,
         .section_heads = section_heads(args, n_tiles, n_blocks, l2_bytes),
-        .scale = sl_prefill_scale(D),
+        .scale = sl_score_scale(D),
     };
     CUtensorMap q = head_map(args->q, geom, args->n_tokens, args->q_stride);
     CUtensorMap out = head_map(args->out, geom, args->n_tokens, (size_t)geom->n_heads * D);

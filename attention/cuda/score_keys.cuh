@@ -171,7 +171,7 @@ template <int DIM> static score_params score_params_of(const sl_attn_cuda_decode
             .masses_last_out = !floods_cache(k_bytes),
             .long_tiles = k_bytes >= 4 * sl_l2_bytes(),
             .n_discarded = discarded_seq_heads(a),
-            .scale = score_scale(DIM),
+            .scale = sl_score_scale(DIM),
             .max_blocks = block_stride(a->max_kv),
             .next_item = counters.next_item,
             .done = counters.done,

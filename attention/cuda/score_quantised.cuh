@@ -476,13 +476,6 @@ template <int DIM, int BITS> struct code_scorer {
 
 // ---- scores to masses ----
 
-// 2^x; 0 for -inf, and where 2^x is subnormal.
-__device__ float exp2_fast(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 __device__ uint32_t ceilings(float low, float high) { // two ceilings as saturated 16-bit integers; NaN gives SL_REF_INVALID
     uint32_t x;
     asm("{ .reg .b16 a, b; cvt.rpi.s16.f32 a, %1; cvt.rpi.s16.f32 b, %2; mov.b32 %0, {a, b}; }"
@@ -526,8 +519,8 @@ template <int N> __device__ void store_blocks(const score_params &p, int seq_hea
     for (int b = 0; b < N; b++) {
         float even = (float)(int16_t)refs[b], odd = (float)((int)refs[b] >> 16);
         __nv_bfloat162 one = __float2bfloat162_rn(1.0f);
-        __nv_bfloat162 upper_row = __hmin2(__floats2bfloat162_rn(exp2_fast(s[b][0] - even), exp2_fast(s[b][1] - odd)), one);
-        __nv_bfloat162 lower_row = __hmin2(__floats2bfloat162_rn(exp2_fast(s[b][2] - even), exp2_fast(s[b][3] - odd)), one);
+        __nv_bfloat162 upper_row = __hmin2(__floats2bfloat162_rn(sl_exp2(s[b][0] - even), sl_exp2(s[b][1] - odd)), one);
+        __nv_bfloat162 lower_row = __hmin2(__floats2bfloat162_rn(sl_exp2(s[b][2] - even), sl_exp2(s[b][3] - odd)), one);
         // after the transposition, lane (g, q) has rows 8 q + 2 (g / 4) + {0, 1, 4, 5} of head g % 4
         uint32_t x = sl_transpose_b16(*(uint32_t *)&upper_row), y = sl_transpose_b16(*(uint32_t *)&lower_row);
         uint32_t w0 = __byte_perm(x, y, 0x5410), w1 = __byte_perm(x, y, 0x7632);

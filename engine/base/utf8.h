@@ -18,4 +18,18 @@ static inline size_t sl_utf8_length(const unsigned char *s, size_t n) {
     return len;
 }
 
+// Bytes of the valid characters at the start of a text of n bytes. The text after them is its end or an invalid byte.
+static inline size_t sl_utf8_valid_run(const char *text, size_t n) {
+    size_t at = 0, len;
+    while (at < n && (len = sl_utf8_length((const unsigned char *)text + at, n - at)) > 0) at += len;
+    return at;
+}
+
+// Bytes at the start of the text with which no valid character begins.
+static inline size_t sl_utf8_invalid_run(const char *text, size_t n) {
+    size_t at = 0;
+    while (at < n && sl_utf8_length((const unsigned char *)text + at, n - at) == 0) at++;
+    return at;
+}
+
 #endif

@@ -397,14 +397,7 @@ static void stated_error_at_its_hardest(const char *bound, double epsilon, doubl
         free(p);
         ref_cache_free(&c);
     }
-    for (int step = 0; step < 2; step++) {
-        double most = upper_share(exceeded[step], certified[step]);
-        printf("      epsilon %g, delta %g, %s, %s step before: %d of %d certified heads exceed it (at most %.2f%%, 95%% "
-               "confidence)\n",
-               epsilon, delta, bound, step ? "with a" : "no", exceeded[step], certified[step], 100 * most);
-        CHECK(certified[step] >= 2000 / SCALE);
-        CHECK(most <= delta);
-    }
+    check_certified(exceeded, certified, 2000 / SCALE, epsilon, delta, bound);
     printf("      %d went dense\n", fallbacks);
 }
 static void hardest_clt(void) {

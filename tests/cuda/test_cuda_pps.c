@@ -156,14 +156,7 @@ static void stated(const char *bound, double epsilon, double delta, int hardest)
         fixture_free(&r);
         ref_cache_free(&c);
     }
-    for (int step = 0; step < 2; step++) {
-        double most = upper_share(exceeded[step], certified[step]);
-        printf("      epsilon %g, delta %g, %s, %s step before: %d of %d certified heads exceed it (at most %.2f%%, 95%% "
-               "confidence)\n",
-               epsilon, delta, bound, step ? "with a" : "no", exceeded[step], certified[step], 100 * most);
-        CHECK(certified[step] >= 500);
-        CHECK(most <= delta);
-    }
+    check_certified(exceeded, certified, 500, epsilon, delta, bound);
     printf("      %d heads attended to all rows, %.2f tries per head\n", dense_heads,
            tries / (double)(certified[0] + certified[1] + dense_heads));
 }

@@ -125,3 +125,15 @@ double upper_share(int k, int n) { // bisection: P(X <= k) = 0.025 of a binomial
     }
     return high;
 }
+
+void check_certified(const int exceeded[2], const int certified[2], int least, double epsilon, double delta,
+                     const char *bound) {
+    for (int step = 0; step < 2; step++) {
+        double most = upper_share(exceeded[step], certified[step]);
+        printf("      epsilon %g, delta %g, %s, %s step before: %d of %d certified heads exceed it (at most %.2f%%, 95%% "
+               "confidence)\n",
+               epsilon, delta, bound, step ? "with a" : "no", exceeded[step], certified[step], 100 * most);
+        CHECK(certified[step] >= least);
+        CHECK(most <= delta);
+    }
+}

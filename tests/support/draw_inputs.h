@@ -36,5 +36,8 @@ uint64_t uniform_grid(int i, int R); // (i + 1/2) / R, exact for R a power of tw
 
 // The upper end of the Clopper-Pearson 95% interval of a share, with k successes of n.
 double upper_share(int k, int n);
+// For steps without and with a step before: prints how many of the certified heads exceed the stated error. Checks that the
+// upper end of the interval of this share is at most delta, and that there are at least `least` certified heads.
+void check_certified(const int exceeded[2], const int certified[2], int least, double epsilon, double delta, const char *bound);
 
 #endif

@@ -140,6 +140,13 @@ static __device__ __forceinline__ float sl_max_lanes(float x) {
     return x;
 }
 
+// 2^x; 0 for -inf, and where 2^x is subnormal.
+static __device__ __forceinline__ float sl_exp2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 // The maximum; NaN if a or b is NaN. fmaxf ignores a NaN, and so it would hide an error in the model.
 static __device__ __forceinline__ float sl_max_nan(float a, float b) {
     float x;

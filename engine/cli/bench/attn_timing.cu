@@ -317,8 +317,8 @@ typedef struct sl_bench_attn_memory {
 static int allocate_step_memory(sl_bench_attn *b, const sl_attn_spec *spec, int n_seqs, int longest, sl_bench_attn_memory *out,
                                 sl_error *err) {
     const sl_attn_cuda_ops *ops = spec->method->cuda;
-    size_t ws = (ops->workspace(&b->geom, spec, n_seqs, 1, longest) + 255) / 256 * 256;
-    out->state_size = ops->state ? (ops->state(&b->geom, spec) + 255) / 256 * 256 : 0;
+    size_t ws = sl_align(ops->workspace(&b->geom, spec, n_seqs, 1, longest));
+    out->state_size = ops->state ? sl_align(ops->state(&b->geom, spec)) : 0;
     size_t size = std::max<size_t>(ws + n_seqs * out->state_size, 1);
     int rc = sl_cuda_check(cudaMalloc(&out->data, size), "workspace", err);
     out->ws = out->data, out->state = out->data + ws;
