@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -11,6 +12,7 @@
 
 static sl_tensor_file *files; // copies with duplicated paths and descriptors
 static int n_files;
+static atomic_flag is_reported = ATOMIC_FLAG_INIT; // several threads can read a cut file at the same time
 
 static void say(const char *text) { // write() is safe in a signal handler; stdio is not
     if (write(STDERR_FILENO, text, strlen(text)) < 0) _exit(1);
@@ -21,6 +23,7 @@ static void on_bus_error(int sig, siginfo_t *info, void *context) {
     (void)context;
     for (int i = 0; i < n_files; i++) {
         if (at < files[i].map || at >= files[i].map + files[i].size) continue;
+        while (atomic_flag_test_and_set(&is_reported)) pause(); // another thread prints the error and ends the process
         say("sleigh: error: ");
         say(files[i].path);
         say(" changed while it was in use, or its disk failed: a mapped part of it cannot be read\n");
