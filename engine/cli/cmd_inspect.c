@@ -123,7 +123,7 @@ int cmd_inspect(const cli_options *o, sl_error *err) {
     sl_model *model = NULL;
     int rc = cli_need_model(o, err);
     unsigned dummy = strcmp(o->load_format, "dummy") ? 0 : SL_MODEL_DUMMY;
-    if (!rc) rc = sl_model_load(o->model, SL_MODEL_NO_TOKENIZER | dummy, &model, err);
+    if (!rc) rc = sl_model_load(o->model, &(sl_model_options){.flags = SL_MODEL_NO_TOKENIZER | dummy}, &model, err);
     if (rc) return rc;
     const sl_config *c = sl_model_config(model);
     const sl_tensors *tensors = sl_model_tensors(model);

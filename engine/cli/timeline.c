@@ -316,7 +316,7 @@ void cli_timeline_stats(const cli_timeline *t, FILE *out) {
         fprintf(out, "features: %.2f%% of key features\n", 100 * a->features / (double)a->steps);
     certificates(a, out);
     fprintf(out, "logits: %016llx\n",
-            (unsigned long long)sl_logits_hash(sl_session_logits(t->session), sl_model_config(run->model)->n_vocab));
+            (unsigned long long)sl_logits_hash(sl_session_logits(t->session, NULL), sl_model_config(run->model)->n_vocab));
     fprintf(out, "stopped: %s, %d prompt tokens, %d generated, %zu in the context\n", t->stopped ? t->stopped : "not begun",
             t->n_prompt, t->n_generated, t->ids.n);
     fprintf(out, "peak_rss: %.1f MiB\n", cli_peak_mib());
