@@ -16,6 +16,15 @@ typedef struct costs {
     double weights, decode_weights, kv_token, kv_ctx;
 } costs;
 
+// Lengths and numbers of sequences of the table of memory. 6 sequences are the batch of the SANTA paper.
+enum { MEMORY_LENGTHS = 3, MEMORY_BATCHES = 2 };
+static const int memory_tokens[MEMORY_LENGTHS] = {8192, 32768, 131072}, memory_sequences[MEMORY_BATCHES] = {1, 6};
+
+// Bytes of the weights and of the KV rows of n_sequences sequences.
+static double memory_of(const costs *k, int n_tokens, int n_sequences) {
+    return k->weights + k->kv_token * n_tokens * n_sequences;
+}
+
 static int costs_of(const sl_model *model, const cli_options *o, costs *out, sl_error *err) {
     const sl_config *c = sl_model_config(model);
     costs k = {.device = sl_device_is_gpu(o->device) ? "GPU" : "CPU"};
@@ -75,6 +84,17 @@ static int print_costs(const costs *k, sl_error *err) {
         cli_bytes(k->decode_weights, e), k->largest_ctx, k->device);
 }
 
+static int print_memory(const costs *k, int most, sl_error *err) {
+    int rc = cli_printf(err, "| memory of weights and KV | 1 sequence | 6 sequences |\n|---|---|---|\n");
+    for (int i = 0; !rc && i < MEMORY_LENGTHS && memory_tokens[i] <= most; i++) {
+        char one[32], six[32];
+        cli_bytes(memory_of(k, memory_tokens[i], memory_sequences[0]), one);
+        cli_bytes(memory_of(k, memory_tokens[i], memory_sequences[1]), six);
+        rc = cli_printf(err, "| %d tokens for each sequence | %s | %s |\n", memory_tokens[i], one, six);
+    }
+    return rc ? rc : cli_printf(err, "\n");
+}
+
 static int print_tensors(const sl_tensors *t, sl_error *err) {
     int rc = cli_printf(err, "| tensor | dtype | shape | bytes |\n|---|---|---|---|\n");
     for (int i = 0; !rc && i < sl_tensors_count(t); i++) {
@@ -119,6 +139,16 @@ static json_t *costs_json(const costs *k) {
                      (json_int_t)(k->decode_weights + k->kv_ctx), "largest_ctx", k->largest_ctx, "device", k->device);
 }
 
+static json_t *memory_json(const costs *k, int most) {
+    json_t *list = json_array();
+    for (int i = 0; i < MEMORY_LENGTHS && memory_tokens[i] <= most; i++)
+        for (int j = 0; j < MEMORY_BATCHES; j++)
+            json_array_append_new(list,
+                                  json_pack("{s:i, s:i, s:I}", "tokens", memory_tokens[i], "sequences", memory_sequences[j],
+                                            "bytes", (json_int_t)memory_of(k, memory_tokens[i], memory_sequences[j])));
+    return list;
+}
+
 int cmd_inspect(const cli_options *o, sl_error *err) {
     sl_model *model = NULL;
     int rc = cli_need_model(o, err);
@@ -134,12 +164,13 @@ int cmd_inspect(const cli_options *o, sl_error *err) {
         return rc;
     }
     if (!strcmp(o->format, "json")) {
-        rc = cli_print_json(json_pack("{s:s, s:o, s:o, s:o}", "model", o->model, "config", config_json(o, c), "costs",
-                                      costs_json(&k), "tensors", tensors_json(tensors)),
+        rc = cli_print_json(json_pack("{s:s, s:o, s:o, s:o, s:o}", "model", o->model, "config", config_json(o, c), "costs",
+                                      costs_json(&k), "memory", memory_json(&k, c->n_ctx), "tensors", tensors_json(tensors)),
                             JSON_INDENT(1), err);
     } else {
         rc = print_config(o, c, err);
         if (!rc) rc = print_costs(&k, err);
+        if (!rc) rc = print_memory(&k, c->n_ctx, err);
         if (!rc) rc = print_tensors(tensors, err);
     }
     sl_model_free(model);
