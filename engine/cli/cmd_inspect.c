@@ -1,4 +1,5 @@
 // engine/cli/cmd_inspect.c - sleigh inspect: shows the contents of a model folder and the costs of the model. Reads no weights.
+#include "attention/attention.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/io.h"
 #include "engine/cli/output/print_json.h"
@@ -95,6 +96,28 @@ static int print_memory(const costs *k, int most, sl_error *err) {
     return rc ? rc : cli_printf(err, "\n");
 }
 
+// Bytes that the page extras of a method with default parameters add to a token.
+static double extras_of(const sl_attn_method *m, const sl_config *c) {
+    sl_attn_spec spec;
+    sl_kv_need needs[SL_MAX_NEEDS];
+    double bytes = 0;
+    if (sl_attn_parse(m->name, &spec, &(sl_error){0}) || !m->cpu || !m->cpu->needs) return 0;
+    for (int n = m->cpu->needs(&spec, needs), i = 0; i < n; i++)
+        bytes += (double)needs[i].kind->size(needs[i].arg, c->head_dim);
+    return bytes * c->n_kv_heads * c->n_layers / SL_PAGE;
+}
+
+static int print_extras(const costs *k, const sl_config *c, sl_error *err) {
+    int rc = cli_printf(err, "| method | page extras per token | share of the KV cache |\n|---|---|---|\n");
+    for (const sl_attn_method *const *m = sl_attn_methods; !rc && *m; m++) {
+        double bytes = extras_of(*m, c);
+        char text[32];
+        if (bytes > 0)
+            rc = cli_printf(err, "| %s | %s | %.1f%% |\n", (*m)->name, cli_bytes(bytes, text), 100 * bytes / k->kv_token);
+    }
+    return rc ? rc : cli_printf(err, "\n");
+}
+
 static int print_tensors(const sl_tensors *t, sl_error *err) {
     int rc = cli_printf(err, "| tensor | dtype | shape | bytes |\n|---|---|---|---|\n");
     for (int i = 0; !rc && i < sl_tensors_count(t); i++) {
@@ -149,6 +172,15 @@ static json_t *memory_json(const costs *k, int most) {
     return list;
 }
 
+static json_t *extras_json(const sl_config *c) {
+    json_t *list = json_array();
+    for (const sl_attn_method *const *m = sl_attn_methods; *m; m++) {
+        double bytes = extras_of(*m, c);
+        if (bytes > 0) json_array_append_new(list, json_pack("{s:s, s:f}", "attn", (*m)->name, "bytes_per_token", bytes));
+    }
+    return list;
+}
+
 int cmd_inspect(const cli_options *o, sl_error *err) {
     sl_model *model = NULL;
     int rc = cli_need_model(o, err);
@@ -164,13 +196,15 @@ int cmd_inspect(const cli_options *o, sl_error *err) {
         return rc;
     }
     if (!strcmp(o->format, "json")) {
-        rc = cli_print_json(json_pack("{s:s, s:o, s:o, s:o, s:o}", "model", o->model, "config", config_json(o, c), "costs",
-                                      costs_json(&k), "memory", memory_json(&k, c->n_ctx), "tensors", tensors_json(tensors)),
+        rc = cli_print_json(json_pack("{s:s, s:o, s:o, s:o, s:o, s:o}", "model", o->model, "config", config_json(o, c), "costs",
+                                      costs_json(&k), "memory", memory_json(&k, c->n_ctx), "page_extras", extras_json(c),
+                                      "tensors", tensors_json(tensors)),
                             JSON_INDENT(1), err);
     } else {
         rc = print_config(o, c, err);
         if (!rc) rc = print_costs(&k, err);
         if (!rc) rc = print_memory(&k, c->n_ctx, err);
+        if (!rc) rc = print_extras(&k, c, err);
         if (!rc) rc = print_tensors(tensors, err);
     }
     sl_model_free(model);

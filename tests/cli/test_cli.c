@@ -474,6 +474,8 @@ static void inspect(void) {
     CHECK_HAS(r.out, "| KV per token | 4096 bytes");
     CHECK_HAS(r.out,
               "| 8192 tokens for each sequence | 42.50 MiB | 202.50 MiB |"); // weights of 10.5 MiB; 32 MiB for each sequence
+    CHECK_HAS(r.out, "| santa-pps | 16 B | 0.4% |");                         // 2 bytes for each of 4 layers and 2 KV heads
+    CHECK_LACKS(r.out, "| santa-prop |");
     CHECK_HAS(r.out, "model.embed_tokens.weight | BF16 | [1024, 256] | 524288 |");
     json_t *root = json_loads(j.out, 0, &e);
     CHECK(root != NULL);
