@@ -1,6 +1,7 @@
 // engine/cli/main.c - the main function of build/sleigh: finds and runs the command, and turns its result into the exit code.
 #include "engine/cli/commands.h"
 #include "engine/cli/io.h"
+#include "engine/cli/model_path.h"
 #include "engine/cli/process.h"
 #include "engine/cli/watch.h"
 
@@ -196,12 +197,15 @@ static int run(int argc, char **argv, sl_error *err) {
     const cli_command *c = find(argv[1 + wants_help]);
     if (!c) return unknown_command(argv[1 + wants_help], err);
     cli_options o;
+    char model[CLI_PATH_SIZE];
     int rc = wants_help ? 0 : cli_options_parse(&o, c->bit, argc - 2, argv + 2, err);
     if (rc) return rc;
     if (wants_help || o.help)
         cli_help_command(c, stdout);
-    else
-        rc = c->run(&o, err);
+    else {
+        if (o.model) rc = cli_model_path(o.model, model, err), o.model = model;
+        if (!rc) rc = c->run(&o, err);
+    }
     if (!wants_help) cli_options_free(&o);
     return rc;
 }

@@ -47,7 +47,7 @@ typedef struct option {
 
 // clang-format off
 static const option table[] = {
-    {"Model", "-m --model", "DIR", OPT_STRING, F(model), 0, 0, NULL, LOADS, "folder of a Hugging Face model"},
+    {"Model", "-m --model", "DIR", OPT_STRING, F(model), 0, 0, NULL, LOADS, "folder of a Hugging Face model, or the name of an installed model (tiny)"},
     {"Model", "--load-format", "auto,dummy", OPT_CHOICE, F(load_format), 0, 0, "auto", ENGINES | CLI_INSPECT, "auto: read the weights; dummy: make random ones (the folder needs only config.json)"},
     {"Model", "-c --ctx-size --ctx", "N", OPT_INT, F(n_ctx), 1, BIG, NULL, RUNS | CLI_INSPECT | CLI_EVAL, "context size in tokens (default: the smallest of the model's limit, what fits in memory and 32k)"},
     {"Model", "-c --ctx-size --ctx", "N", OPT_INT, F(n_ctx), 4, BIG, NULL, CLI_PERPLEXITY, "window size in tokens (default: 512)"},
