@@ -59,7 +59,7 @@ typedef struct cli_options {
         *stats, *load_format, *prompts, *phase, *plot, *reference, *task, *haystack, *grader, *procedure, *dump, *calibration,
         *what; // what: the subject after `bench`
     int n_predict, n_ctx, ubatch, threads, top_k, repeat_last_n, dense_prefix, stats_seeds, random_prompt, parallel,
-        repetitions, stride, samples, questions;
+        repetitions, stride, samples, questions, logprobs;
     uint32_t seed, seq_id, task_seed;
     double memory_rate, query_deviation, query_spread, temp, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
     int ignore_eos, chat, display_prompt, perf, question_dense, bos, plain, stats_error, ragged, copy, heads, calibrate, escape, mlock,
