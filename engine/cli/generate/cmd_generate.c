@@ -88,6 +88,7 @@ static int generate(cli_run *run, const sl_text *text, sl_error *err) {
     if (!rc) rc = cli_timeline_open(&t, run, o->seq_id, err);
     if (!rc) {
         cli_run_describe(run, stderr);
+        if (has_text(o) && !o->chat) cli_hint_chat(run, text, &ids, stderr);
         cli_catch_interrupt(1);
         t.n_logprobs = cli_answer_logprobs(o, NULL);
         if (o->display_prompt && !is_json(o)) rc = cli_sink_stdout(NULL, text->data, text->n, err);
