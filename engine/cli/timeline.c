@@ -235,7 +235,7 @@ static int advance(const step_batch *b, sl_error *err) {
     double start = cli_now();
     for (int i = 0; !rc && i < b->n; i++)
         if (b->t[i]->n_logprobs >= 0) // on a GPU this downloads the logits
-            rc = cli_logprobs_before(&b->t[i]->logprobs, sl_session_logits(b->sessions[i]), err);
+            rc = cli_logprobs_before(&b->t[i]->logprobs, sl_session_logits(b->sessions[i], NULL), err);
     if (!rc && n_sample) rc = sl_sample(b->sessions + n_step, n_sample, b->samplers + n_step, b->ids + n_step, err);
     if (!rc && n_step) rc = sl_step(b->sessions, n_step, b->samplers, b->ids, err);
     double ms = cli_now() - start;
