@@ -73,7 +73,7 @@ int cli_timeline_prefill(cli_timeline *t, const int32_t *ids, int n, sl_error *e
     cli_progress progress;
     int rc = 0, piece = sl_engine_prefill_chunk(t->run->engine);
     double start = cli_now();
-    cli_progress_begin(&progress, "prefill", "tokens");
+    cli_progress_begin_prefill(&progress, t->run->model, sl_session_n_tokens(t->session));
     for (int i = 0; !rc && !t->stopped && i < n; i += piece) {
         int m = n - i < piece ? n - i : piece;
         t->prefill_flops += sl_model_prefill_flops(t->run->model, sl_session_n_tokens(t->session), m);

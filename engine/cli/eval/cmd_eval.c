@@ -361,6 +361,7 @@ static int ask_all(eval *e, int group, int first, const eval_text *text, int n, 
         int is_set = 0;
         for (int q = 0; !rc && q < n; q++) {
             if (!isnan(e->scores.score[eval_cell(&e->scores, m, g->first + first + q)])) continue;
+            cli_progress_item(&e->progress, g->task);
             if (!is_set++) rc = cli_run_set_attention_but(&e->run, e->scores.methods[m], &e->o.attn_layers, err);
             sl_session_set_sequence(e->t.session, sequence_of(e, g, first + q));
             e->o.n_predict = text->items[q].n_predict;
@@ -378,9 +379,22 @@ static int is_done(const eval *e, int group, int first, int n) {
     return 1;
 }
 
+// Operations of the prefills of the generated texts that are left; 0: the lengths of a file are not known beforehand.
+static double prefill_left(const eval *e) {
+    double sum = 0;
+    for (int g = 0; !e->o.jsonl && g < e->scores.n_groups; g++) {
+        const eval_group *group = &e->scores.groups[g];
+        int per_text = n_questions(e, g);
+        for (int i = 0; i < group->n; i += per_text)
+            if (!is_done(e, g, i, group->n - i < per_text ? group->n - i : per_text))
+                sum += sl_model_prefill_flops(e->run.model, 0, group->length);
+    }
+    return sum;
+}
+
 static int run_texts(eval *e, sl_error *err) {
     int rc = 0;
-    cli_progress_begin(&e->progress, "eval", "answers");
+    cli_progress_begin_run(&e->progress, "eval", "answers", e->n_todo, prefill_left(e), 0);
     for (int g = 0; !rc && g < e->scores.n_groups; g++) {
         int per_text = n_questions(e, g);
         for (int i = 0; !rc && i < e->scores.groups[g].n; i += per_text) {

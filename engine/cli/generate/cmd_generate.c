@@ -30,7 +30,9 @@ static int check_flags(const cli_options *o, sl_error *err) {
 }
 
 // Set-up A prefills the whole prompt. Set-up B prefills --dense-prefix tokens and feeds the rest. Then both generate.
-static int run_prompt(cli_timeline *t, const sl_ids *ids, int at_start, sl_error *err) {
+// text: the prompt, printed before the answer; NULL: not printed. It is printed after the prefill, so that it does not share a
+// row of the terminal with the progress bar.
+static int run_prompt(cli_timeline *t, const sl_ids *ids, const sl_text *text, int at_start, sl_error *err) {
     const cli_options *o = t->run->options;
     int n = (int)ids->n, n_dense = o->dense_prefix < 0 ? n : o->dense_prefix;
     if (o->dense_prefix < 0)
@@ -41,6 +43,7 @@ static int run_prompt(cli_timeline *t, const sl_ids *ids, int at_start, sl_error
                 n_dense, n);
     int rc = cli_timeline_prefill(t, ids->data, n_dense, err);
     if (!rc) rc = cli_timeline_feed(t, ids->data + n_dense, n - n_dense, err);
+    if (!rc && text) rc = cli_sink_stdout(NULL, text->data, text->n, err);
     return rc ? rc : cli_timeline_generate(t, at_start, cli_sink_stdout, NULL, err);
 }
 
@@ -70,8 +73,7 @@ static int generate(cli_run *run, const sl_text *text, sl_error *err) {
     if (!rc) {
         cli_run_describe(run, stderr);
         cli_catch_interrupt(1);
-        if (o->display_prompt) rc = cli_sink_stdout(NULL, text->data, text->n, err);
-        if (!rc) rc = run_prompt(&t, &ids, o->chat || (has_text(o) && text->n == 0), err);
+        rc = run_prompt(&t, &ids, o->display_prompt ? text : NULL, o->chat || (has_text(o) && text->n == 0), err);
         if (!rc && isatty(STDOUT_FILENO)) rc = cli_sink_stdout(NULL, "\n", 1, err);
         if (!rc && o->perf) cli_timeline_stats(&t, stderr);
         cli_timeline_close(&t);
