@@ -79,7 +79,7 @@ static int run_window(perplexity *p, int first, sl_error *err) {
     if (!rc && p->n_dense == p->n_ctx) return prefill(p, first, last, 1, err);
     for (int i = n; !rc && i < last; i++) {
         rc = sl_decode(&p->session, 1, &p->ids[i], err);
-        if (!rc && i >= first) rc = score_rows(&(scored_rows){p, i}, 0, 1, sl_session_logits(p->session), err);
+        if (!rc && i >= first) rc = score_rows(&(scored_rows){p, i}, 0, 1, sl_session_logits(p->session, NULL), err);
         cli_progress_work(&p->progress, 1);
     }
     return rc;

@@ -292,10 +292,6 @@ static int dump(eval *e, sl_error *err) {
 
 // ---- answers ----
 
-static int sink_answer(void *ctx, const char *text, size_t n, sl_error *err) {
-    return sl_text_append(&((eval *)ctx)->answer, text, n, err);
-}
-
 static int ask(eval *e, const sl_ids *ids, int n_shared, sl_error *err) {
     cli_timeline *t = &e->t;
     int n = (int)ids->n, n_dense = e->o.question_dense ? n : n_shared;
@@ -310,9 +306,11 @@ static int ask(eval *e, const sl_ids *ids, int n_shared, sl_error *err) {
     if (!rc) rc = cli_timeline_feed(t, ids->data + n_dense, n - n_dense, err);
     e->answer.n = 0;
     if (!rc) rc = sl_text_append(&e->answer, "", 0, err);
-    if (!rc) rc = cli_timeline_generate(t, 0, sink_answer, e, err);
+    if (!rc) rc = cli_timeline_generate(t, 0, cli_sink_text, &e->answer, err);
     if (!rc && cli_interrupted())
-        rc = sl_fail(err, SL_ERR_IO, e->out ? "interrupted; run the same command to continue" : "interrupted");
+        rc = sl_fail(err, SL_ERR_IO, "interrupted; %s (%d of %d answers are done)",
+                     e->out ? "run the same command to continue" : "a run with --out FILE can be continued", e->n_done,
+                     e->n_todo);
     return rc;
 }
 
@@ -442,17 +440,27 @@ static int run(eval *e, sl_error *err) {
     return run_texts(e, err);
 }
 
-static int print_table(eval *e, sl_error *err) {
+// s: e->scores, or the complete samples of an interrupted run, which is not drawn.
+static int print_table(eval *e, const eval_scores *s, sl_error *err) {
     char title[320];
-    size_t n = (size_t)e->scores.n_methods * (size_t)(e->scores.n_groups + 1);
+    size_t n = (size_t)s->n_methods * (size_t)(s->n_groups + 1);
     eval_summary *summary = calloc(n, sizeof *summary);
     if (!summary) return sl_fail(err, SL_ERR_MEMORY, "the table: out of memory");
-    eval_summarise(&e->scores, summary);
-    int rc = eval_print(&e->scores, summary, e->settings, e->o.format, err);
-    snprintf(title, sizeof title, "%.200s, %d samples", e->o.model, e->scores.n_samples);
-    if (!rc && e->o.plot) rc = eval_plot(e->o.plot, title, &e->scores, &e->attn, summary, err);
+    eval_summarise(s, summary);
+    int rc = eval_print(s, summary, e->settings, e->scores.n_samples, e->o.format, err);
+    snprintf(title, sizeof title, "%.200s, %d samples", e->o.model, s->n_samples);
+    if (!rc && e->o.plot && s == &e->scores) rc = eval_plot(e->o.plot, title, s, &e->attn, summary, err);
     free(summary);
     return rc;
+}
+
+// Prints what an interrupted run has: the samples that every method answered. The interruption stays the error.
+static void print_partial(eval *e) {
+    eval_scores part;
+    sl_error why;
+    if (eval_scores_complete(&e->scores, &part, &why)) return;
+    if (part.n_samples) print_table(e, &part, &why);
+    eval_scores_free(&part);
 }
 
 // Makes all checks that do not need the weights of the model.
@@ -516,7 +524,10 @@ int cmd_eval(const cli_options *o, sl_error *err) {
         if (o->out) rc = eval_file_open(o->out, e.settings, &e.scores, &e.out, err);
         e.n_todo = rc ? 0 : eval_scores_missing(&e.scores);
         if (!rc && e.n_todo) rc = run(&e, err);
-        if (!rc) rc = print_table(&e, err);
+        if (!rc)
+            rc = print_table(&e, &e.scores, err);
+        else if (cli_interrupted())
+            print_partial(&e);
     }
     close_eval(&e);
     sl_tokenizer_free(tok);

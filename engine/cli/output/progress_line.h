@@ -3,7 +3,7 @@
 #ifndef SLEIGH_PROGRESS_LINE_H
 #define SLEIGH_PROGRESS_LINE_H
 
-#include "engine/sleigh.h"
+#include "engine/engine.h"
 
 #include <stddef.h>
 
