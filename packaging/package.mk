@@ -16,7 +16,7 @@ VERSION := $(shell awk '/define SLEIGH_VERSION/ { gsub("\"", ""); print $$3 }' e
 SONAME  := libsleigh.so.0
 SHARED  := $(BUILD)/libsleigh.so.$(VERSION)
 # A program under a sanitizer cannot load a library without it, and PORTABLE makes a program only.
-PACKAGE := $(if $(SAN)$(PORTABLE),,$(SHARED) $(BUILD)/sleigh.pc)
+PACKAGE := $(if $(SAN)$(PORTABLE),,$(SHARED) $(addprefix $(BUILD)/sleigh.,pc 1 bash))
 
 .PHONY: install install-strip uninstall deb
 
