@@ -79,7 +79,8 @@ static const option table[] = {
     {"Output", "--perf", NULL, OPT_SWITCH, F(perf), 0, 0, "1", CLI_GENERATE, "print statistics to stderr at the end"},
     {"Output", "-o --output", "FILE", OPT_STRING, F(out), 0, 0, NULL, CLI_LOGITS, "the .npy file to write: float32 [n_tokens, vocab]"},
     {"Output", "-o --output", "md,json", OPT_CHOICE, F(format), 0, 0, "md", CLI_METHODS | CLI_INSPECT, "format of the tables"},
-    {"Output", "--plot", "FILE", OPT_STRING, F(plot), 0, 0, NULL, CLI_BENCH | CLI_COMPARE | CLI_EVAL, "plot the results into FILE, an .svg or .png, with gnuplot; a .dat file next to FILE holds the numbers"},
+    {"Output", "--plot", "FILE", OPT_STRING, F(plot), 0, 0, NULL, CLI_BENCH | CLI_COMPARE | CLI_EVAL, "plot the results into FILE, an .svg, .pdf or .png, with gnuplot; a .dat file next to FILE holds the numbers"},
+    {"Output", "-o --output", "FILE", OPT_STRING, F(out), 0, 0, NULL, CLI_PLOT, "the picture to draw, an .svg, .pdf or .png (default: the name of the data file, as .svg)"},
     {"Output", "-o --output", "md,csv,json", OPT_CHOICE, F(format), 0, 0, "md", CLI_COMPARE | CLI_PERPLEXITY, "format of the tables"},
 
     {"Sampling", "-s --seed", "N", OPT_UINT32, F(seed), 0, 4294967295.0, "0", SAMPLES | CLI_PERPLEXITY | CLI_BENCH | CLI_EVAL, "seed for token sampling and for the draws of the attention methods"},
@@ -474,7 +475,7 @@ int cli_options_parse(cli_options *o, unsigned command, int n, char **args, sl_e
     for (int i = 0; !rc && i < n;) {
         if (args[i][0] == '-' && args[i][1])
             rc = parse_flag(o, n, args, &i, err);
-        else if (command == CLI_BENCH && !o->what)
+        else if ((command & (CLI_BENCH | CLI_PLOT)) && !o->what)
             o->what = args[i++];
         else
             rc = sl_fail(err, SL_ERR_ARG, "unexpected argument \"%.100s\"; give text with --prompt or --file", args[i]);
