@@ -1,6 +1,8 @@
 // engine/cli/main.c - the main function of build/sleigh: finds and runs the command, and turns its result into the exit code.
+#include "engine/base/nearest.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/io.h"
+#include "engine/cli/model_path.h"
 #include "engine/cli/process.h"
 #include "engine/cli/watch.h"
 
@@ -178,7 +180,7 @@ static const cli_command *find(const char *name) {
 static int unknown_command(const char *name, sl_error *err) {
     const char *names[N_COMMANDS];
     for (int i = 0; i < N_COMMANDS; i++) names[i] = commands[i].name;
-    const char *nearest = cli_nearest(name, names, N_COMMANDS);
+    const char *nearest = sl_nearest(name, names, N_COMMANDS);
     if (nearest) return sl_fail(err, SL_ERR_ARG, "unknown command \"%.60s\"; did you mean %s?", name, nearest);
     return sl_fail(err, SL_ERR_ARG, "unknown command \"%.60s\"; `sleigh --help` lists all commands", name);
 }
@@ -197,12 +199,15 @@ static int run(int argc, char **argv, sl_error *err) {
     const cli_command *c = find(argv[1 + wants_help]);
     if (!c) return unknown_command(argv[1 + wants_help], err);
     cli_options o;
+    char model[CLI_PATH_SIZE];
     int rc = wants_help ? 0 : cli_options_parse(&o, c->bit, argc - 2, argv + 2, err);
     if (rc) return rc;
     if (wants_help || o.help)
         cli_help_command(c, stdout);
-    else
-        rc = c->run(&o, err);
+    else {
+        if (o.model) rc = cli_model_path(o.model, model, err), o.model = model;
+        if (!rc) rc = c->run(&o, err);
+    }
     if (!wants_help) cli_options_free(&o);
     return rc;
 }

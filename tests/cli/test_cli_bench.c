@@ -314,7 +314,7 @@ static int note_row(void *ctx, const cli_bench_row *r, sl_error *e) {
     for (int j = 0; j < BATCH; j++) {
         size_t size = (size_t)sl_model_config(m->bench.model)->n_vocab * sizeof(float);
         m->logits[m->n_rows][j] = malloc(size);
-        memcpy(m->logits[m->n_rows][j], sl_session_logits(m->bench.sessions[j]), size);
+        memcpy(m->logits[m->n_rows][j], sl_session_logits(m->bench.sessions[j], NULL), size);
         prefill_ms += m->bench.fill_ms[j];
         if (m->bench.fill_ms[j] > most) most = m->bench.fill_ms[j];
         for (int i = 0; i < j; i++) // no two sessions share a row, also not in full pages
@@ -376,12 +376,12 @@ static void by_hand(model_fixture *r, int prompt, int sequence, int n_prompt, in
     }
     CHECK_OK(sl_prefill(s, ids, n_prompt, NULL, &e), e);
     for (int i = 0; i < n; i++) {
-        memcpy(out, sl_session_logits(s), (size_t)c->n_vocab * sizeof *out);
+        memcpy(out, sl_session_logits(s, NULL), (size_t)c->n_vocab * sizeof *out);
         for (int k = 0; k < c->n_eos; k++) out[c->eos[k]] = -INFINITY;
         next = test_argmax(out, c->n_vocab);
         CHECK_OK(sl_decode(&s, 1, &next, &e), e);
     }
-    memcpy(out, sl_session_logits(s), (size_t)c->n_vocab * sizeof *out);
+    memcpy(out, sl_session_logits(s, NULL), (size_t)c->n_vocab * sizeof *out);
     sl_session_free(s);
 }
 

@@ -39,10 +39,6 @@ static int to_prefix(compare *c, const compare_prompt *p, sl_error *err) {
     return rc;
 }
 
-static int sink_answer(void *ctx, const char *text, size_t n, sl_error *err) {
-    return sl_text_append(ctx, text, n, err);
-}
-
 // Decodes the rest of the prompt and the answer with the current method.
 static int generate(compare *c, const compare_prompt *p, compare_answer *a, sl_error *err) {
     int rc = to_prefix(c, p, err);
@@ -50,7 +46,7 @@ static int generate(compare *c, const compare_prompt *p, compare_answer *a, sl_e
     sl_engine_reset_stats(c->run.engine);
     if (!rc) rc = sl_text_append(&a->text, "", 0, err);
     if (!rc) rc = cli_timeline_feed(&c->t, p->ids.data + p->n_dense, (int)p->ids.n - p->n_dense, err);
-    if (!rc) rc = cli_timeline_generate(&c->t, 0, sink_answer, &a->text, err);
+    if (!rc) rc = cli_timeline_generate(&c->t, 0, cli_sink_text, &a->text, err);
     if (!rc) rc = check_interrupt(err);
     for (size_t i = 0; !rc && i < c->t.generated.n; i++) rc = sl_ids_push(&a->ids, c->t.generated.data[i], err);
     a->stopped = c->t.stopped;
@@ -187,7 +183,7 @@ static int step(forced *f, int which, int at, int first, const float **logits, d
     double start = cli_now();
     int rc = sl_decode(&f->sessions[which], 1, &f->path[at], err);
     if (rc) return rc;
-    *logits = sl_session_logits(f->sessions[which]);
+    *logits = sl_session_logits(f->sessions[which], NULL);
     *(first ? &c->first_ms : &c->other_ms) += cli_now() - start;
     ++*(first ? &c->n_first : &c->n_other);
     *log_sum = cli_log_sum(*logits, f->n_vocab);

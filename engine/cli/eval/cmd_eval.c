@@ -292,10 +292,6 @@ static int dump(eval *e, sl_error *err) {
 
 // ---- answers ----
 
-static int sink_answer(void *ctx, const char *text, size_t n, sl_error *err) {
-    return sl_text_append(&((eval *)ctx)->answer, text, n, err);
-}
-
 static int ask(eval *e, const sl_ids *ids, int n_shared, sl_error *err) {
     cli_timeline *t = &e->t;
     int n = (int)ids->n, n_dense = e->o.question_dense ? n : n_shared;
@@ -310,7 +306,7 @@ static int ask(eval *e, const sl_ids *ids, int n_shared, sl_error *err) {
     if (!rc) rc = cli_timeline_feed(t, ids->data + n_dense, n - n_dense, err);
     e->answer.n = 0;
     if (!rc) rc = sl_text_append(&e->answer, "", 0, err);
-    if (!rc) rc = cli_timeline_generate(t, 0, sink_answer, e, err);
+    if (!rc) rc = cli_timeline_generate(t, 0, cli_sink_text, &e->answer, err);
     if (!rc && cli_interrupted())
         rc = sl_fail(err, SL_ERR_IO, e->out ? "interrupted; run the same command to continue" : "interrupted");
     return rc;
