@@ -3,7 +3,9 @@
 #include "engine/cli/commands.h"
 #include "engine/cli/habits.h"
 #include "engine/cli/io.h"
+#include "engine/cli/manual.h"
 #include "engine/cli/model_path.h"
+#include "engine/cli/output/progress_bar.h"
 #include "engine/cli/process.h"
 #include "engine/cli/watch.h"
 #include "models/config.h"
@@ -157,6 +159,7 @@ static const cli_command commands[] = {
     {"compare", "-m DIR --attn SPEC,... [-p TEXT | -f FILE | --jsonl FILE] [flags]", "Compare attention methods with dense attention: answers, next tokens, outputs of heads.", CLI_COMPARE, cmd_compare, compare_notes},
     {"perplexity", "-m DIR -f FILE [--attn SPEC] [flags]", "Measure how well the model predicts a text (perplexity).", CLI_PERPLEXITY, cmd_perplexity, perplexity_notes},
     {"eval", "-m DIR [--task LIST --length N | --jsonl FILE] [flags]", "Score the answers of attention methods on long-context tasks.", CLI_EVAL, cmd_eval, eval_notes},
+    {"plot", "FILE.dat [-o FILE]", "Draw a picture again from the data file that --plot wrote.", CLI_PLOT, cmd_plot, NULL},
     {"methods", "[-o md|json]", "List the attention methods and their parameters.", CLI_METHODS, cmd_methods, NULL},
     {"version", "", "Print version, commit, compiler and backend.", CLI_VERSION, cmd_version, NULL},
 };
@@ -239,8 +242,8 @@ static int run_command(const cli_command *c, int n, char **args, sl_error *err) 
     } else {
         if (o.quiet) rc = cli_silence(err);
         if (!rc) rc = complete(&o, model, err);
-        if (!rc && *o.no_effect) fprintf(stderr, "note: no effect here: %s\n", o.no_effect);
-        if (!rc && o.random_seed) fprintf(stderr, "note: --seed -1 chose %u; --seed %u repeats this run\n", o.seed, o.seed);
+        if (!rc && *o.no_effect) cli_say("note: no effect here: %s", o.no_effect);
+        if (!rc && o.random_seed) cli_say("note: --seed -1 chose %u; --seed %u repeats this run", o.seed, o.seed);
         if (!rc) rc = c->run(&o, err);
     }
     cli_options_free(&o);
@@ -257,10 +260,9 @@ static int run(int argc, char **argv, sl_error *err) {
         help(stdout);
         return 0;
     }
-    if (wants_help && !strcmp(argv[2], "flags")) {
-        cli_habits_print(stdout);
-        return 0;
-    }
+    if (argc == 3 && wants_help && !strcmp(argv[2], "flags")) return cli_habits_print(stdout), 0;
+    if (argc == 3 && wants_help && !strcmp(argv[2], "--man")) return cli_manual_man(commands, N_COMMANDS, stdout), 0;
+    if (argc == 3 && wants_help && !strcmp(argv[2], "--bash")) return cli_manual_bash(commands, N_COMMANDS, stdout), 0;
     const cli_command *c = find(argv[1 + wants_help]);
     if (!c) return unknown_command(argv[1 + wants_help], err);
     if (!wants_help) return run_command(c, argc - 2, argv + 2, err);

@@ -426,7 +426,7 @@ int cli_options_parse(cli_options *o, unsigned command, int n, char **args, sl_e
         const char *word = args[a.i];
         if (word[0] == '-' && word[1])
             rc = parse_flag(o, &a, err);
-        else if (command == CLI_BENCH && !o->what)
+        else if ((command & (CLI_BENCH | CLI_PLOT)) && !o->what)
             o->what = args[a.i++];
         else
             rc = unexpected(o, word, err);

@@ -26,6 +26,7 @@ enum { // the bit of each command in option.commands
     CLI_COMPARE = 512,
     CLI_PERPLEXITY = 1024,
     CLI_EVAL = 2048,
+    CLI_PLOT = 4096,
     // groups of commands
     CLI_RUNS = CLI_GENERATE | CLI_CHAT,
     CLI_SAMPLES = CLI_RUNS | CLI_COMPARE,
@@ -57,20 +58,20 @@ typedef struct cli_options {
     unsigned command;
     const char *model, *prompt, *file, *system_prompt, *chat_template, *jsonl, *attn, *schedule, *ids, *out, *format, *device,
         *stats, *load_format, *prompts, *phase, *plot, *reference, *task, *haystack, *grader, *procedure, *dump, *calibration,
-        *what; // what: the subject after `bench`
+        *what; // what: the subject after `bench`, the file after `plot`
     int n_predict, n_ctx, ubatch, threads, top_k, repeat_last_n, dense_prefix, stats_seeds, random_prompt, parallel,
         repetitions, stride, samples, questions, logprobs;
     uint32_t seed, seq_id, task_seed;
     double memory_rate, query_deviation, query_spread, temp, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
-    int ignore_eos, chat, display_prompt, perf, question_dense, bos, plain, stats_error, ragged, copy, heads, calibrate, escape, mlock,
-        quiet, help;
+    int ignore_eos, chat, display_prompt, perf, question_dense, bos, plain, stats_error, ragged, copy, heads, calibrate, escape,
+        mlock, quiet, help;
     cli_list stops, logit_bias, attn_layers, stats_attn, attns;
     cli_ints batches, depths, lengths, n_prompts, n_gens, pairs; // pairs: prompt and generated tokens, alternating
     cli_param params[CLI_MAX_PARAMS];
     int n_params;
-    cli_list owned;         // strings that values point into: texts after --escape
-    char no_effect[1024];   // flags that were accepted and change nothing (habits.h), each with the reason; "": none
-    int random_seed;        // 1: --seed -1
+    cli_list owned;       // strings that values point into: texts after --escape
+    char no_effect[1024]; // flags that were accepted and change nothing (habits.h), each with the reason; "": none
+    int random_seed;      // 1: --seed -1
     unsigned char given[CLI_MAX_FLAGS]; // per row of the table: 0, CLI_BY_ENV, CLI_BY_FLAG
 } cli_options;
 

@@ -12,7 +12,8 @@
 // SL_ERR_MEMORY: the stack is too small.
 int cli_process_begin(char **argv, sl_error *err);
 
-// --quiet: from now on, standard error of this process leads nowhere. Errors still go to the descriptor that was standard error.
+// --quiet: from now on, standard error of this process leads nowhere. Errors still go to the descriptor that was standard
+// error.
 int cli_silence(sl_error *err);
 int cli_error_fd(void); // for errors, and for the dialogue of chat; safe in a signal handler
 

@@ -57,17 +57,34 @@ int cli_chat_wrap(const cli_options *o, const sl_chat_template *template, sl_tex
     return 0;
 }
 
-void cli_hint_chat(const cli_run *run, const sl_text *text, const sl_ids *ids, FILE *out) {
+// 1: the model was trained on conversations: one of its end tokens ends the messages of its template. (Base models can have a
+// template too.) A model of few layers, such as the embedded one, completes texts.
+static int is_assistant(const sl_model *model, const sl_chat_template *template) {
+    enum { FEW_LAYERS = 8 };
+    const sl_message messages[] = {{"user", "a", 1}, {"assistant", "b", 1}, {"user", "c", 1}};
+    sl_text text = {0};
+    sl_ids ids = {0};
+    int found = 0;
+    if (sl_model_config(model)->n_layers < FEW_LAYERS) return 0;
+    if (!sl_chat_render(template, messages, 3, NULL, &text, NULL) &&
+        !sl_tokenize(sl_model_tokenizer(model), text.data, text.n, 0, &ids, NULL))
+        for (size_t i = 0; i < ids.n; i++) found |= sl_model_is_eos(model, ids.data[i]);
+    sl_text_free(&text);
+    sl_ids_free(&ids);
+    return found;
+}
+
+void cli_hint_chat(const cli_run *run, const sl_text *text, const sl_ids *ids) {
     const sl_tokenizer *tok = sl_model_tokenizer(run->model);
     const sl_chat_template *template;
     sl_ids bos = {0};
-    if (sl_chat_load(run->options->model, &template, NULL)) return;
+    if (!tok || sl_chat_load(run->options->model, &template, NULL) || !is_assistant(run->model, template)) return;
     int has_special = text->n >= 6 && memmem(text->data, text->n, "[INST]", 6) != NULL; // plain text in templates of Mistral
     if (sl_tokenize(tok, "", 0, SL_TOK_BOS, &bos, NULL)) return;
     for (size_t i = bos.n; i < ids->n; i++) has_special |= sl_tokenizer_is_special(tok, ids->data[i]);
     sl_ids_free(&bos);
     if (!has_special)
-        fprintf(out, "hint: this model has a chat template (%s); --chat puts the prompt into it\n", sl_chat_name(template));
+        cli_say("hint: this model has a chat template (%s); --chat puts the prompt into it", sl_chat_name(template));
 }
 
 int cli_is_parallel(const cli_options *o) {
