@@ -84,7 +84,7 @@ const cli_habit cli_habits[] = {
     {"-sysf --system-prompt-file", "FILE", NULL, HABIT_REFUSED, RUNS, NULL, NULL, "--system-prompt \"$(cat FILE)\" reads the text from FILE"},
     {"-mu --model-url -hff --hf-file -hft --hf-token -dr --docker-repo --download-dir", "VALUE", NULL, HABIT_REFUSED, CLI_LOADS, NULL, NULL, "Sleigh does not download; `hf download ORG/NAME` and --model ORG/NAME do this"},
     {"--revision --code-revision --tokenizer-revision", "REVISION", NULL, HABIT_REFUSED, CLI_LOADS, NULL, NULL, "--model takes the folder of a snapshot"},
-    {"--tokenizer", "NAME", NULL, HABIT_REFUSED, CLI_LOADS, NULL, NULL, "the tokenizer is in the folder of --model"},
+    {"--tokenizer --tokenizer-mode", "VALUE", NULL, HABIT_REFUSED, CLI_LOADS, NULL, NULL, "the tokenizer is in the folder of --model"},
     {"--quantization", "METHOD", NULL, HABIT_REFUSED, CLI_LOADS, NULL, NULL, "Sleigh runs the original weights, without quantisation"},
     {"-fa --flash-attn", "[on|off|auto]", NULL, HABIT_REFUSED, ENGINES, NULL, NULL, "attention never stores the matrix of scores; --attn chooses the method"},
     {"-co --color", "[on|off|auto]", NULL, HABIT_REFUSED, CHAT, NULL, NULL, "set NO_COLOR=1 to turn colours off"},
