@@ -334,7 +334,8 @@ void cli_timeline_stats(const cli_timeline *t, FILE *out) {
         fprintf(out, "features: %.2f%% of key features\n", 100 * a->features / (double)a->steps);
     certificates(a, out);
     fprintf(out, "logits: %016llx\n", (unsigned long long)cli_timeline_logits_hash(t));
-    fprintf(out, "stopped: %s, %d prompt tokens, %d generated, %zu in the context\n", t->stopped ? t->stopped : "not begun",
-            t->n_prompt, t->n_generated, t->ids.n);
+    int is_default = t->stopped && !strcmp(t->stopped, "limit") && !CLI_GIVEN(run->options, n_predict);
+    fprintf(out, "stopped: %s, %d prompt tokens, %d generated, %zu in the context%s\n", t->stopped ? t->stopped : "not begun",
+            t->n_prompt, t->n_generated, t->ids.n, is_default ? "; -n N sets another limit, -n -1 none" : "");
     fprintf(out, "peak_rss: %.1f MiB\n", cli_peak_mib());
 }
