@@ -2,6 +2,7 @@
 #include "engine/base/nearest.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/io.h"
+#include "engine/cli/manual.h"
 #include "engine/cli/model_path.h"
 #include "engine/cli/process.h"
 #include "engine/cli/watch.h"
@@ -196,6 +197,8 @@ static int run(int argc, char **argv, sl_error *err) {
         return 0;
     }
     int wants_help = !strcmp(argv[1], "help");
+    if (argc == 3 && wants_help && !strcmp(argv[2], "--man")) return cli_manual_man(commands, N_COMMANDS, stdout), 0;
+    if (argc == 3 && wants_help && !strcmp(argv[2], "--bash")) return cli_manual_bash(commands, N_COMMANDS, stdout), 0;
     const cli_command *c = find(argv[1 + wants_help]);
     if (!c) return unknown_command(argv[1 + wants_help], err);
     cli_options o;
