@@ -6,7 +6,7 @@ fit into memory, for dense attention, santa-prop and santa-is.
 
 `sleigh bench --copy` fills a batch: it prefills one sequence, and the others get copies of its rows, so that a step reads every sequence's
 keys and values from memory. The output of the commands goes to --work. If the output of a batch exists there, the batch does not run again.
-The script draws the picture next to the report."""
+The script draws the picture next to the report; bars go from 10% to 90% of the steps."""
 import argparse
 import json
 import os
@@ -15,6 +15,7 @@ import sys
 
 from sleigh_runs import draw
 
+BARS = ("step_ms", "step_ms_10", "step_ms_90")  # median, and the ends of its bar
 METHODS = ("dense", "santa-prop:S=128", "santa-is:S=256")
 # Batch and longest context that fit into 80 GB with 15 GiB of weights and the 4-bit keys. 127k is the model's limit minus the steps.
 SIZES = "1:127k 2:127k 4:96k 8:48k 16:24k"
@@ -72,12 +73,13 @@ def plot(args, found):
     """Draws the time of a step, and the speedup over dense attention, against tokens: one curve for each method and batch."""
     time, speedup = {}, {}
     for batch, (_, rows) in found.items():
-        of = {(r["depth"], r["attn"]): r["step_ms"] for r in rows}
+        of = {(r["depth"], r["attn"]): r for r in rows}
         for method in METHODS:
             depths = sorted(depth for depth, name in of if name == method)
-            time[f"{method}, batch {batch}"] = [(depth, of[depth, method]) for depth in depths]
+            time[f"{method}, batch {batch}"] = [(depth, *(of[depth, method][key] for key in BARS)) for depth in depths]
             if method != "dense":
-                speedup[f"{method}, batch {batch}"] = [(depth, of[depth, "dense"] / of[depth, method]) for depth in depths]
+                speedup[f"{method}, batch {batch}"] = [(depth, of[depth, "dense"]["step_ms"] / of[depth, method]["step_ms"])
+                                                         for depth in depths]
     device = next(iter(found.values()))[1][0]["device"]
     draw(args.sleigh, args.stem + ".svg", f"a decode step of Llama-3.1-8B, {device}",
          [("time", "tokens of each sequence", "time of a step, ms", "log-x log-y lines ticks", time),

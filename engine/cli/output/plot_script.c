@@ -195,11 +195,12 @@ static int count_ticks(const axis *a, const double *digits) {
 // Ticks of a logarithmic axis at 1, 10, 100, or also at 2 and 5, or at more digits, so that there are at least three; short
 // ticks without label in between.
 static void put_log_ticks(FILE *f, const char *which, const axis *a) {
-    static const double sets[][10] = {{1}, {1, 2, 5}, {1, 1.5, 2, 3, 4, 5, 7}}, minor[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 0};
+    static const double sets[][10] = {{1}, {1, 2, 5}, {1, 1.5, 2, 3, 4, 5, 7}, {1, 1.5, 2, 3, 4, 5, 6, 7, 8}},
+                        minor[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 0};
     int set = 0;
     const char *comma = "";
     if (!isfinite(a->low)) return;
-    while (set < 2 && count_ticks(a, sets[set]) < 3) set++;
+    while (set < 3 && count_ticks(a, sets[set]) < 4) set++;
     fprintf(f, "set %s (", which);
     for (int level = 0; level < 2; level++)
         for (int e = (int)floor(log10(a->low)); pow(10, e) <= a->high; e++)
