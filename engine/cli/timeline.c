@@ -74,7 +74,7 @@ int cli_timeline_prefill(cli_timeline *t, const int32_t *ids, int n, sl_error *e
     cli_progress progress;
     int rc = 0, piece = sl_engine_prefill_chunk(t->run->engine);
     double start = cli_now();
-    cli_progress_begin(&progress, "prefill", "tokens");
+    cli_progress_begin_prefill(&progress, t->run->model, sl_session_n_tokens(t->session));
     for (int i = 0; !rc && !t->stopped && i < n; i += piece) {
         int m = n - i < piece ? n - i : piece;
         t->prefill_flops += sl_model_prefill_flops(t->run->model, sl_session_n_tokens(t->session), m);
@@ -234,8 +234,10 @@ static int advance(const step_batch *b, sl_error *err) {
     int n_step = b->n_step, n_sample = b->n - n_step, rc = 0;
     double start = cli_now();
     for (int i = 0; !rc && i < b->n; i++)
-        if (b->t[i]->n_logprobs >= 0) // on a GPU this downloads the logits
-            rc = cli_logprobs_before(&b->t[i]->logprobs, sl_session_logits(b->sessions[i]), err);
+        if (b->t[i]->n_logprobs >= 0) { // on a GPU this downloads the logits
+            const float *logits = sl_session_logits(b->sessions[i], err);
+            rc = logits ? cli_logprobs_before(&b->t[i]->logprobs, logits, err) : (int)err->code;
+        }
     if (!rc && n_sample) rc = sl_sample(b->sessions + n_step, n_sample, b->samplers + n_step, b->ids + n_step, err);
     if (!rc && n_step) rc = sl_step(b->sessions, n_step, b->samplers, b->ids, err);
     double ms = cli_now() - start;
