@@ -48,6 +48,28 @@ static void commands_of_docs(void) {
     run_commands("docs/*.md");
 }
 
+// check_commands.py finds a command that fails, a wrong flag in a block that does not run, and a command that no test would
+// run.
+static void faults_of_commands(void) {
+    static const char page[] = "```sh\nbuild/sleigh version\nbuild/sleigh tokenize -m tiny -f missing.txt\n```\n\n"
+                               "<!-- not run: needs a GPU -->\n```sh\nbuild/sleigh generate -m tiny --no-such-flag 1\n"
+                               "build/sleigh bench -p 8\n```\n\n    build/sleigh methods\n";
+    char command[700];
+    const char *bin = getenv("SLEIGH_BIN");
+    size_t n;
+    if (system("python3 -c '' 2>/dev/null")) TEST_SKIP("needs python3");
+    spill(in_tmp("page.md"), page, sizeof page - 1);
+    snprintf(command, sizeof command, "python3 scripts/check_commands.py --sleigh '%s' '%s' >'%s' 2>&1",
+             bin ? bin : "build/sleigh", in_tmp("page.md"), in_tmp("said"));
+    CHECK(system(command) != 0);
+    const char *said = slurp(in_tmp("said"), &n);
+    CHECK_HAS(said, "page.md:3: exit code 1: build/sleigh tokenize");
+    CHECK_HAS(said, "page.md:8: unknown flag --no-such-flag");
+    CHECK_HAS(said, "page.md:12: a command outside a block");
+    CHECK_HAS(said, "1 commands ran; 1 not run: needs a GPU");
+    CHECK_HAS(said, "1 passed, 3 failed, 1 skipped");
+}
+
 // Every mutation's old text occurs in its file, and its suites exist.
 static void mutations(void) {
     run_script("scripts/mutate.py --self-test");
@@ -80,6 +102,7 @@ static const test_case cases[] = {
     {"add-an-attention", NEEDS_NOTHING, add_an_attention},
     {"commands-of-readme", NEEDS_NOTHING, commands_of_readme},
     {"commands-of-docs", NEEDS_NOTHING, commands_of_docs},
+    {"faults-of-commands", NEEDS_NOTHING, faults_of_commands},
     {"mutations", NEEDS_NOTHING, mutations},
     {"layers", NEEDS_NOTHING, layers},
     {"names", NEEDS_NOTHING, names},
