@@ -1,5 +1,6 @@
 // engine/cli/main.c - the main function of build/sleigh: finds and runs the command, and turns its result into the exit code.
 #include "engine/cli/commands.h"
+#include "engine/cli/error_text.h"
 #include "engine/cli/io.h"
 #include "engine/cli/process.h"
 #include "engine/cli/watch.h"
@@ -217,8 +218,6 @@ int main(int argc, char **argv) {
     else
         fflush(stdout);
     if (!rc) return 0;
-    for (char *p = err.message; *p; p++)
-        if ((unsigned char)*p < ' ') *p = '?'; // a file name may hold control characters: keep the error on one line
-    fprintf(stderr, "sleigh: error: %s\n", err.message);
+    fprintf(stderr, "sleigh: error: %s\n", cli_error_text(&err));
     return rc == SL_ERR_ARG ? 2 : 1;
 }
