@@ -189,7 +189,7 @@ static void one_by_one(void) {
         {{"--max-model-len", "2k"}, 0, "context 2048 of"},
         {{"--max-model-len"}, 2, "flag --max-model-len needs a value"},
         {{"--tensor-parallel-size", "1"}, 0, "--tensor-parallel-size 1 (a run uses one GPU)"},
-        {{"-tp", "2"}, 2, "-tp 2: expected one of 1; a run uses one GPU"},
+        {{"-tp", "2"}, 2, "-tp 2: expected 1; a run uses one GPU"},
         {{"--prompt-cache", "x"}, 2, "Sleigh writes no cache files"},
         {{"--json-schema", "{}"}, 2, "Sleigh does not constrain the text"},
         {{"-s", "-1"}, 0, "note: --seed -1 chose "},
