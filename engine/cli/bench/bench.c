@@ -3,6 +3,7 @@
 #include "engine/backend/backend.h"
 #include "engine/cli/bench/bench_cost.h"
 #include "engine/cli/commands.h"
+#include "engine/cli/error_text.h"
 #include "engine/cli/io.h"
 #include "engine/cli/output/progress_bar.h"
 #include "engine/cli/output/rows.h"
@@ -71,7 +72,7 @@ static int new_engine(cli_bench *b, sl_error *err) {
     if (!rc) sl_engine_describe(b->engine, b->backend, sizeof b->backend);
     if (rc != SL_ERR_MEMORY) return rc;
     sl_error why = *err;
-    return sl_fail(err, rc, "--batch %d at --depth %d: %.800s", b->max_batch, most(&b->plan->depths), why.message);
+    return sl_fail(err, rc, "--batch %d at --depth %d: %.800s", b->max_batch, most(&b->plan->depths), cli_error_text(&why));
 }
 
 static int new_arrays(cli_bench *b, sl_error *err) {
@@ -173,7 +174,7 @@ static void find_peak(cli_bench *b) {
     if (b->o->memory_rate > 0 || !decodes) return;
     if (measure_rate(b, &b->peak_gb_s, &why)) {
         b->peak_gb_s = NAN;
-        fprintf(stderr, "memory rate: could not be measured: %s\n", why.message);
+        fprintf(stderr, "memory rate: could not be measured: %s\n", cli_error_text(&why));
     }
 }
 
@@ -434,10 +435,13 @@ static void sum_up(const cli_bench *b, cli_bench_row *r, const sums *s) {
     r->joules = r->ms * runs >= COUNTER_MS ? s->joules / (tokens * runs) : NAN;
     r->prefill_ms = 0;
     for (int j = 0; j < r->batch; j++) r->prefill_ms += b->fill_ms[j];
-    r->decode_ms = r->step_ms = r->token_ms = r->kv_bytes = r->gb_s = r->peak_share = r->speedup = NAN;
+    r->decode_ms = r->step_ms = r->step_ms_low = r->step_ms_high = r->token_ms = r->kv_bytes = r->gb_s = r->peak_share =
+        r->speedup = NAN;
     if (!n_steps) return;
     r->decode_ms = steps / runs;
-    r->step_ms = cli_median(s->step_ms, runs * n_steps);
+    r->step_ms = cli_median(s->step_ms, runs * n_steps); // sorts the steps
+    r->step_ms_low = s->step_ms[(runs * n_steps - 1) / 10];
+    r->step_ms_high = s->step_ms[runs * n_steps - 1 - (runs * n_steps - 1) / 10];
     r->token_ms = r->decode_ms / n_steps / r->batch;
     r->kv_bytes = s->kv_bytes / n_steps / runs;
     r->gb_s = ((double)sl_model_decode_bytes(b->model) + r->kv_bytes) / r->step_ms * 1e-6;
@@ -545,6 +549,8 @@ static json_t *figures_json(const cli_bench *b, const cli_bench_row *r) {
                    {"prefill_tok_s", held * 1e3 / r->prefill_ms},
                    {"decode_s", r->decode_ms * 1e-3},
                    {"step_ms", r->step_ms},
+                   {"step_ms_10", r->step_ms_low},
+                   {"step_ms_90", r->step_ms_high},
                    {"token_ms", r->token_ms},
                    {"speedup", r->speedup},
                    {"gb_s", r->gb_s},
