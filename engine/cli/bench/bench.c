@@ -161,10 +161,7 @@ static int measure_rate(const cli_bench *b, double *gb_s, sl_error *err) {
 #ifdef SLEIGH_CUDA
     if (sl_device_is_gpu(b->device)) return sl_bench_read_rate(gpu_index(b->device), gb_s, err);
 #endif
-    int n_threads = b->o->threads;
-    const sl_backend *cpu;
-    int rc = n_threads ? 0 : sl_cpu_init(0, &cpu, err);
-    return rc ? rc : cli_memory_rate(n_threads ? n_threads : sl_cpu_threads(), gb_s, err);
+    return cli_memory_rate(b->o->threads ? b->o->threads : sl_cpu_cores(), gb_s, err);
 }
 
 // Measures the peak rate, before the engine takes the memory of the device.
