@@ -3,9 +3,10 @@
 //
 // Windows of --ctx-size tokens start --stride tokens apart. The tokenizer's BOS replaces the first token of each window. The
 // first half of a window is context and is not scored, as in llama.cpp. Tokens that an earlier window scored are not scored
-// again. Tokens after the last whole window are not used. Dense attention takes a window in one prefill pass. With another
-// method, or with --dense-prefix, dense attention prefills the beginning of the window, and a decode step predicts each scored
-// token. Memory: O(vocabulary), and one number per scored token.
+// again. Tokens after the last whole window are not used. A text with fewer tokens than a window is one window of its length.
+// Dense attention takes a window in one prefill pass. With another method, or with --dense-prefix, dense attention prefills the
+// beginning of the window, and a decode step predicts each scored token. Memory: O(vocabulary), and one number per scored
+// token.
 #include "engine/cli/commands.h"
 #include "engine/cli/io.h"
 #include "engine/cli/output/print_json.h"
@@ -182,20 +183,31 @@ static int run_windows(perplexity *p, sl_error *err) {
 
 // ---- set-up ----
 
-static int cut_windows(perplexity *p, sl_error *err) {
+// Sets the size of a window and the distance of their starts.
+static int set_sizes(perplexity *p, sl_error *err) {
+    enum { LEAST = 4 }; // tokens of a window: two of context, one that is scored, and one that is only predicted
     const cli_options *o = p->o;
-    int limit = sl_model_config(p->run.model)->n_ctx;
+    int limit = sl_model_config(p->run.model)->n_ctx, n = (int)p->text.n;
     p->n_ctx = o->n_ctx ? o->n_ctx : limit < 512 ? limit : 512;
     p->stride = o->stride ? o->stride : p->n_ctx;
     if (p->stride > p->n_ctx)
         return sl_fail(err, SL_ERR_ARG, "--stride %d: expected at most %d, the window size", p->stride, p->n_ctx);
+    if (p->text.n >= (size_t)p->n_ctx) return 0;
+    if (n < LEAST) return sl_fail(err, SL_ERR_FORMAT, "the text has %d tokens; expected at least %d", n, LEAST);
+    cli_say("window: the text has %d tokens, fewer than the %d of --ctx-size; it is one window of %d tokens", n, p->n_ctx, n);
+    p->n_ctx = n;
+    if (p->stride > n) p->stride = n;
+    return 0;
+}
+
+static int cut_windows(perplexity *p, sl_error *err) {
+    const cli_options *o = p->o;
+    int rc = set_sizes(p, err);
+    if (rc) return rc;
     if (o->dense_prefix > p->n_ctx / 2)
         return sl_fail(err, SL_ERR_ARG,
                        "--dense-prefix %d: expected at most %d, half a window, because the other half is scored",
                        o->dense_prefix, p->n_ctx / 2);
-    if (p->text.n < (size_t)p->n_ctx)
-        return sl_fail(err, SL_ERR_ARG, "the text has %zu tokens; expected at least %d, one window; lower --ctx-size",
-                       p->text.n, p->n_ctx);
     p->n_windows = (int)((p->text.n - p->n_ctx) / p->stride) + 1;
     int is_dense = 1;
     for (int i = 0; i < p->run.requested.n_layers; i++) is_dense &= p->run.requested.layer[i].method == &sl_method_dense;
