@@ -79,6 +79,7 @@ static int run_window(perplexity *p, int first, sl_error *err) {
     if (!rc) rc = prefill(p, 0, n, 0, err);
     if (!rc && p->n_dense == p->n_ctx) return prefill(p, first, last, 1, err);
     for (int i = n; !rc && i < last; i++) {
+        if (cli_interrupted()) return sl_fail(err, SL_ERR_IO, "interrupted");
         rc = sl_decode(&p->session, 1, &p->ids[i], err);
         if (!rc && i >= first) rc = score_rows(&(scored_rows){p, i}, 0, 1, sl_session_logits(p->session, NULL), err);
         cli_progress_work(&p->progress, 1);
@@ -159,21 +160,32 @@ static int begin_window(perplexity *p, int window) {
     return window && seen > half ? seen : half;
 }
 
+// Prints the result of the windows before an interruption, which stays the error. n_scored: their tokens.
+static int print_partial(perplexity *p, int n_scored, int rc, sl_error *err) {
+    sl_error why;
+    int n = p->nll.n_groups, n_planned = p->n_windows;
+    p->nll.n = n_scored, p->n_windows = n;
+    if (n) print_end(p, &why);
+    return sl_fail(err, (sl_err)rc, "interrupted; the result is of %d windows, %d were planned", n, n_planned);
+}
+
 static int run_windows(perplexity *p, sl_error *err) {
     double start = cli_now(), n_prefill = p->n_dense == p->n_ctx ? p->n_ctx - 1 : p->n_dense;
     double prefill = n_prefill > 0 ? sl_model_prefill_flops(p->run.model, 0, (int)n_prefill) : 0;
     double steps = p->n_dense == p->n_ctx ? CLI_NO_WORK : (double)p->n_windows * (p->n_ctx - 1 - n_prefill);
-    int rc = 0;
+    int rc = 0, n_before = 0;
     cli_progress_begin_run(&p->progress, "perplexity", "windows", p->n_windows, p->n_windows * prefill, steps);
     for (int i = 0; !rc && i < p->n_windows; i++) {
-        int n_before = p->nll.n, first = begin_window(p, i);
+        int first = begin_window(p, i);
+        n_before = p->nll.n;
         rc = run_window(p, first, err);
         if (!rc) rc = cli_values_end_group(&p->nll, err);
         if (!rc) rc = print_window(p, i, n_before, err);
         cli_progress_update(&p->progress, i + 1, p->n_windows);
     }
     cli_progress_end(&p->progress);
-    if (!rc) rc = print_end(p, err);
+    if (rc) return cli_interrupted() ? print_partial(p, n_before, rc, err) : rc;
+    rc = print_end(p, err);
     if (rc) return rc;
     double ms = cli_now() - start, n = (double)p->n_windows * (p->n_ctx - 1);
     fprintf(stderr, "load: %.2f ms\nwindows: %.2f ms, %.0f tokens, %.2f tok/s\npeak_rss: %.1f MiB\n", p->run.load_ms, ms, n,

@@ -112,7 +112,28 @@ static void bench_rows(void) {
     json_decref(rows);
 }
 
+// ---- perplexity ----
+
+static void perplexity_windows(void) {
+    char path[256];
+    snprintf(path, sizeof path, "%s", in_tmp("text"));
+    FILE *f = fopen(path, "w");
+    for (int i = 0; f && i < 40; i++) fputs(long_text(400), f);
+    CHECK(f && !fclose(f));
+    const char *const args[] = {"perplexity", "-m", tiny(), "-f", path, "-c", "64", "--attn", "santa:S=4", NULL};
+    result r = interrupt(start(NULL, 0, NULL, args), "stdout", "\n| 3 | ", 1); // the row of the fourth window
+    int n = 0, rows = 0;
+    for (const char *p = r.out; (p = strstr(p, "\n| ")); p++) rows += p[3] >= '0' && p[3] <= '9';
+    const char *end = strstr(r.err, "interrupted; the result is of ");
+    CHECK(end && sscanf(end, "interrupted; the result is of %d windows, ", &n) == 1 && n == rows);
+    check_error(&r, 1, " were planned");
+    char line[64];
+    snprintf(line, sizeof line, " tokens scored in %d windows of 64, ", n);
+    CHECK_HAS(r.out, line);
+}
+
 static const test_case cases[] = {
+    {"perplexity-windows", NEEDS_NOTHING, perplexity_windows},
     {"eval-table", NEEDS_NOTHING, eval_table},
     {"complete", NEEDS_NOTHING, complete},
     {"bench-rows", NEEDS_NOTHING, bench_rows},
