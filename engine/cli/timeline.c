@@ -30,7 +30,13 @@ void cli_timeline_close(cli_timeline *t) {
     *t = (cli_timeline){0};
 }
 
+uint64_t cli_timeline_logits_hash(const cli_timeline *t) {
+    const float *logits = sl_session_logits(t->session, NULL);
+    return logits ? sl_logits_hash(logits, sl_model_config(t->run->model)->n_vocab) : t->cut_hash;
+}
+
 static int cut_back(cli_timeline *t, int n_tokens, sl_error *err) {
+    t->cut_hash = cli_timeline_logits_hash(t);
     int rc = sl_session_truncate(t->session, n_tokens, err);
     if (rc) return rc;
     t->ids.n = (size_t)n_tokens;
@@ -327,9 +333,9 @@ void cli_timeline_stats(const cli_timeline *t, FILE *out) {
     if (a->features < (double)a->steps)
         fprintf(out, "features: %.2f%% of key features\n", 100 * a->features / (double)a->steps);
     certificates(a, out);
-    fprintf(out, "logits: %016llx\n",
-            (unsigned long long)sl_logits_hash(sl_session_logits(t->session, NULL), sl_model_config(run->model)->n_vocab));
-    fprintf(out, "stopped: %s, %d prompt tokens, %d generated, %zu in the context\n", t->stopped ? t->stopped : "not begun",
-            t->n_prompt, t->n_generated, t->ids.n);
+    fprintf(out, "logits: %016llx\n", (unsigned long long)cli_timeline_logits_hash(t));
+    int is_default = t->stopped && !strcmp(t->stopped, "limit") && !CLI_GIVEN(run->options, n_predict);
+    fprintf(out, "stopped: %s, %d prompt tokens, %d generated, %zu in the context%s\n", t->stopped ? t->stopped : "not begun",
+            t->n_prompt, t->n_generated, t->ids.n, is_default ? "; -n N sets another limit, -n -1 none" : "");
     fprintf(out, "peak_rss: %.1f MiB\n", cli_peak_mib());
 }

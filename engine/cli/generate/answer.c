@@ -85,8 +85,7 @@ static json_t *method_json(const cli_answer *a) {
     const sl_session *session = a->t->session;
     char attn[CLI_ATTN_TEXT], hash[24];
     cli_run_format_attention(run, attn, sizeof attn);
-    snprintf(hash, sizeof hash, "%016llx",
-             (unsigned long long)sl_logits_hash(sl_session_logits(session, NULL), sl_model_config(run->model)->n_vocab));
+    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)cli_timeline_logits_hash(a->t));
     return json_pack("{s:s, s:I, s:I, s:s}", "attn", attn, "seed", (json_int_t)run->options->seed, "seq",
                      (json_int_t)sl_session_sequence(session), "logits", hash);
 }
