@@ -196,6 +196,8 @@ static void one_by_one(void) {
         {{"-c", "0"}, 0, "context 131072 of 131072 tokens"},
         {{"--simple-io=1"}, 2, "flag --simple-io takes no value"},
         {{"--no-escape"}, 0, "stopped: "},
+        {{"--flash-atn"}, 2, "unknown flag --flash-atn; did you mean --flash-attn?"},
+        {{"--json-schemx"}, 2, "unknown flag --json-schemx; --help"}, // a refused flag is no suggestion
         {{"--no-"}, 2, "unknown flag --no-"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
