@@ -33,9 +33,9 @@ CPPFLAGS := -I. -MMD -MP
 # No contraction and no fast-math: equal inputs give equal bits (README).
 CFLAGS   := -std=c11 -D_GNU_SOURCE= -Wall -Wextra -Werror -fopenmp -ffp-contract=off $(OPT)
 CXXFLAGS := -std=c++17 -Wall -Wextra -Werror $(OPT)
-LDLIBS   := -ljansson -lpcre2-8 -lutf8proc -lsentencepiece -lopenblas -lstdc++ -ldl -lm -fopenmp
+LDLIBS   := -ljansson -lpcre2-8 -lutf8proc -lsentencepiece -lopenblas -ledit -lstdc++ -ldl -lm -fopenmp
 ifdef PORTABLE # Debian has no static SentencePiece, so its library is copied next to the binary
-LDLIBS   := -Wl,-Bstatic -ljansson -lpcre2-8 -lutf8proc -lopenblas -lgomp -lgfortran -lquadmath -Wl,-Bdynamic -lsentencepiece \
+LDLIBS   := -Wl,-Bstatic -ljansson -lpcre2-8 -lutf8proc -lopenblas -lgomp -lgfortran -lquadmath -Wl,-Bdynamic -lsentencepiece -ledit \
     -Wl,-rpath,'$$ORIGIN' -lstdc++ -ldl -lm -lpthread
 endif
 

@@ -1,5 +1,6 @@
 // engine/cli/watch.c - see watch.h. The files are mutable static state, because a signal handler has no context.
 #include "engine/cli/watch.h"
+#include "engine/cli/process.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -27,7 +28,7 @@ static void on_bus_error(int sig, siginfo_t *info, void *context) {
         say("sleigh: error: ");
         say(files[i].path);
         say(" changed while it was in use, or its disk failed: a mapped part of it cannot be read\n");
-        _exit(1);
+        cli_end_now(1);
     }
     signal(sig, SIG_DFL); // not a watched file: the access repeats and ends the process by default
 }
