@@ -15,7 +15,7 @@
 #include <unistd.h>
 #include <utmp.h>
 
-enum { DEADLINE_S = 240, MAX_ARGS = 48 }; // a sanitizer build on a loaded machine is slow
+enum { DEADLINE_S = 120, MAX_ARGS = 48 }; // a sanitizer build on a loaded machine is slow
 
 // Mutable static state, because a failed check jumps out of a case and would leak the terminal.
 static struct {
@@ -41,6 +41,7 @@ static void end_last(void) {
     t.parent = t.program = 0;
     drop(&t.master), drop(&t.slave), drop(&t.events), drop(&t.commands);
     t.n = t.at = 0;
+    if (t.text) *t.text = 0;
     t.stopped = t.ended = 0;
 }
 
@@ -110,6 +111,7 @@ void pty_start(pty_options o, const char *const *args) {
         argv[n++] = (char *)*args++;
     }
     end_last();
+    test_tmp(); // makes the folder, which is the home of the program
     if (openpty(&t.master, &t.slave, NULL, NULL, &size)) TEST_SKIP("needs a pseudo-terminal: %s", strerror(errno));
     if (tcgetattr(t.slave, &t.before)) FAIL("tcgetattr: %s", strerror(errno));
     if (pipe2(events, O_CLOEXEC) || pipe2(commands, O_CLOEXEC)) FAIL("pipe: %s", strerror(errno));
@@ -144,8 +146,10 @@ static void read_output(void) {
             if (!t.text) FAIL("out of memory");
         }
         ssize_t n = read(t.master, t.text + t.n, t.cap - t.n - 1);
-        t.text[t.n] = 0;
-        if (n <= 0) return;
+        if (n <= 0) {
+            t.text[t.n] = 0;
+            return;
+        }
         for (char *p = t.text + t.n; p < t.text + t.n + n; p++) // a string for strstr
             if (!*p) *p = '?';
         t.n += (size_t)n;
@@ -209,6 +213,14 @@ void pty_expect(const char *text) {
         }
         if (t.ended) FAIL("the program ended (status %d) without \"%s\"; output: %s", t.status, text, pty_seen());
         wait_for(0, deadline, text);
+    }
+}
+
+void pty_expect_bytes(size_t n) {
+    double deadline = now() + DEADLINE_S;
+    while (t.n - t.at < n) {
+        if (t.ended) FAIL("the program ended (status %d) before more output; output: %s", t.status, pty_seen());
+        wait_for(0, deadline, "more output");
     }
 }
 

@@ -22,6 +22,7 @@ void pty_type(const char *text);
 // Waits until `text` occurs in the output behind the text that the last call found. Fails after a long time, or when the
 // program ends before.
 void pty_expect(const char *text);
+void pty_expect_bytes(size_t n);           // waits for n bytes behind the text that the last pty_expect found
 const char *pty_seen(void);                // the whole output so far
 const char *pty_since(void);               // the output behind the text that the last pty_expect found
 void pty_resize(int rows, int columns);    // the program gets SIGWINCH

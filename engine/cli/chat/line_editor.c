@@ -6,6 +6,7 @@
 #include "engine/cli/process.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <glob.h>
 #include <histedit.h>
 #include <langinfo.h>
@@ -258,17 +259,26 @@ static void open_history(cli_editor *e) {
     if (e->history_path) history(e->history, &event, H_LOAD, e->history_path);
 }
 
-void cli_editor_remember(cli_editor *e, const sl_text *text) {
+// Replaces the file at once, so that a chat that ends in between does not lose it. The texts are private: mode 0600.
+static void write_history(cli_editor *e) {
     HistEvent event;
     char *tmp = NULL;
+    if (!e->history_path || asprintf(&tmp, "%s.tmp.%ld", e->history_path, (long)getpid()) < 0) return;
+    sl_make_folders(e->history_path, 0700);
+    int fd = open(tmp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    FILE *f = fd < 0 ? NULL : fdopen(fd, "w");
+    int ok = f && history(e->history, &event, H_SAVE_FP, f) >= 0;
+    if (f && fclose(f)) ok = 0;
+    if (fd >= 0 && (!ok || rename(tmp, e->history_path))) unlink(tmp);
+    free(tmp);
+}
+
+void cli_editor_remember(cli_editor *e, const sl_text *text) {
+    HistEvent event;
     cli_pastes_clear(&e->pastes);
     if (!e->history || !text->n || text->n > HISTORY_BYTES) return;
     history(e->history, &event, H_ENTER, text->data);
-    if (!e->history_path || asprintf(&tmp, "%s.tmp.%ld", e->history_path, (long)getpid()) < 0) return;
-    sl_make_folders(e->history_path, 0700);
-    unlink(tmp); // H_SAVE makes the file with mode 0600
-    if (history(e->history, &event, H_SAVE, tmp) < 0 || rename(tmp, e->history_path)) unlink(tmp);
-    free(tmp);
+    write_history(e);
 }
 
 // ---- open, read, close ----
