@@ -344,7 +344,7 @@ static void colours(void) {
         CHECK_INT(pty_finish(), 0);
         CHECK(pty_modes_are_restored());
         CHECK_INT(pty_count("\033[0;32m>", 0) > 0, terminals[i].coloured);
-        CHECK_INT(pty_count("\033[31merror:\033[0m ", 0), terminals[i].coloured);
+        CHECK_INT(pty_count("\033[1;31merror:\033[0m ", 0), terminals[i].coloured);
         CHECK_INT(pty_count("\033[?2004", 0), 2 * terminals[i].marked);
     }
 }

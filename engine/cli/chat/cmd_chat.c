@@ -200,7 +200,7 @@ static int send_file(chat *c, const char *path, sl_error *err) {
 static int save(chat *c, const char *path, sl_error *err) {
     if (!c->turns.n) return sl_fail(err, SL_ERR_ARG, "/save: the conversation has no messages");
     int rc = chat_turns_write(path, &c->turns, err);
-    if (!rc) fprintf(stderr, "saved %d messages\n", c->turns.n);
+    if (!rc) fprintf(stderr, "saved %d message%s\n", c->turns.n, c->turns.n == 1 ? "" : "s");
     return rc;
 }
 
@@ -216,7 +216,7 @@ static int load(chat *c, const char *path, sl_error *err) {
     }
     chat_turns_clear(&c->turns);
     c->turns = turns;
-    fprintf(stderr, "loaded %d messages%s\n", turns.n,
+    fprintf(stderr, "loaded %d message%s%s\n", turns.n, turns.n == 1 ? "" : "s",
             chat_turns_last_is(&turns, "user") ? "; the last one has no answer: /regen answers it" : "");
     return 0;
 }
@@ -359,7 +359,7 @@ static int loop(chat *c, sl_error *err) {
         if (!rc) continue;
         if (!c->input.on_terminal || ferror(stdout) || c->quit) break;
         int colour = chat_input_has_colour(&c->input);
-        fprintf(stderr, "%serror:%s %s\n", colour ? "\033[31m" : "", colour ? "\033[0m" : "", err->message);
+        fprintf(stderr, "%serror:%s %s\n", colour ? "\033[1;31m" : "", colour ? "\033[0m" : "", err->message);
         rc = 0;
     }
     sl_text_free(&text);

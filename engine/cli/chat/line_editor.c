@@ -230,9 +230,10 @@ static void bind_keys(EditLine *el) {
         {"\\e[F", "ed-move-to-end"},  {"\\eOH", "ed-move-to-beg"},  {"\\eOF", "ed-move-to-end"},
         {"\\e[1;5C", "em-next-word"}, {"\\e[1;5D", "ed-prev-word"},
     };
-    el_set(el, EL_ADDFN, "paste", "insert a pasted text", on_paste);
-    el_set(el, EL_ADDFN, "backspace", "delete a character or a label", on_backspace);
-    el_set(el, EL_ADDFN, "complete", "complete a command or a file name", on_tab);
+    // The functions with wide characters keep these texts; those with bytes would copy them and never free the copies.
+    el_wset(el, EL_ADDFN, L"paste", L"insert a pasted text", on_paste);
+    el_wset(el, EL_ADDFN, L"backspace", L"delete a character or a label", on_backspace);
+    el_wset(el, EL_ADDFN, L"complete", L"complete a command or a file name", on_tab);
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) el_set(el, EL_BIND, keys[i][0], keys[i][1], NULL);
 }
 
