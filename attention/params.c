@@ -1,5 +1,6 @@
 // attention/params.c - parses `name[:k=v]*` into a checked specification, prints specifications, and lists the methods.
 #include "attention/stages.h"
+#include "engine/base/nearest.h"
 #include "engine/base/number.h"
 
 #include <ctype.h>
@@ -10,39 +11,35 @@
 
 // ---- suggestions ----
 
-static int edit_distance(const char *a, const char *b) { // Levenshtein distance to the first 63 bytes of b
-    enum { MOST = 63 };
-    int row[MOST + 1], n = (int)strnlen(b, MOST);
-    for (int j = 0; j <= n; j++) row[j] = j;
-    for (int i = 1; *a; a++, i++) {
-        int diagonal = row[0];
-        row[0] = i;
-        for (int j = 1; j <= n; j++) {
-            int best = diagonal + (*a != b[j - 1]);
-            if (row[j] + 1 < best) best = row[j] + 1;
-            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
-            diagonal = row[j];
-            row[j] = best;
-        }
-    }
-    return row[n];
-}
+enum { MOST_NAMES = 64 };
 
 static int unknown_method(const char *name, sl_error *err) {
-    const char *nearest = sl_method_dense.name;
-    for (int i = 1; sl_attn_methods[i]; i++)
-        if (edit_distance(name, sl_attn_methods[i]->name) < edit_distance(name, nearest)) nearest = sl_attn_methods[i]->name;
-    return sl_fail(err, SL_ERR_ARG, "--attn %.64s: unknown method; the nearest is \"%s\" (`sleigh methods` lists all)", name,
-                   nearest);
+    const char *names[MOST_NAMES];
+    int n = 0;
+    for (; sl_attn_methods[n]; n++) {
+        SL_CHECK(n < MOST_NAMES);
+        names[n] = sl_attn_methods[n]->name;
+    }
+    const char *nearest = sl_nearest(name, names, n);
+    if (nearest) return sl_fail(err, SL_ERR_ARG, "{attn} %.64s: unknown method; did you mean %s?", name, nearest);
+    return sl_fail(err, SL_ERR_ARG, "{attn} %.64s: unknown method; `sleigh methods` lists all", name);
 }
 
 static int unknown_param(const sl_attn_method *m, const char *name, sl_error *err) {
-    const char *nearest = NULL;
-    for (const sl_attn_param *p = m->params; p && p->name; p++)
-        if (!nearest || edit_distance(name, p->name) < edit_distance(name, nearest)) nearest = p->name;
-    return nearest ? sl_fail(err, SL_ERR_ARG, "--attn %s: unknown parameter \"%.64s\"; the nearest is \"%s\"", m->name, name,
-                             nearest)
-                   : sl_fail(err, SL_ERR_ARG, "--attn %s: it has no parameters, found \"%.64s\"", m->name, name);
+    const char *names[MOST_NAMES];
+    char list[512] = "";
+    int n = 0;
+    for (const sl_attn_param *p = m->params; p && p->name; p++) {
+        SL_CHECK(n < MOST_NAMES);
+        names[n++] = p->name;
+        size_t at = strlen(list);
+        snprintf(list + at, sizeof list - at, "%s%s", at ? ", " : "", p->name);
+    }
+    if (!n) return sl_fail(err, SL_ERR_ARG, "{attn} %s: it has no parameters, found \"%.64s\"", m->name, name);
+    const char *nearest = sl_nearest(name, names, n);
+    if (nearest)
+        return sl_fail(err, SL_ERR_ARG, "{attn} %s: unknown parameter \"%.64s\"; did you mean %s?", m->name, name, nearest);
+    return sl_fail(err, SL_ERR_ARG, "{attn} %s: unknown parameter \"%.64s\"; expected one of %s", m->name, name, list);
 }
 
 // ---- values ----
@@ -115,7 +112,7 @@ static int parse_method(char *text, const sl_attn_method **m, double *value, sl_
     for (int i = 0; (*m)->params && (*m)->params[i].name; i++) value[i] = (*m)->params[i].def;
     for (char *item = strtok_r(params, ":", &rest); item; item = strtok_r(NULL, ":", &rest)) {
         char *equals = strchr(item, '=');
-        if (!equals) return sl_fail(err, SL_ERR_ARG, "--attn %s: found \"%.64s\", expected NAME=VALUE", (*m)->name, item);
+        if (!equals) return sl_fail(err, SL_ERR_ARG, "{attn} %s: found \"%.64s\", expected NAME=VALUE", (*m)->name, item);
         *equals = 0;
         int rc = set_value(*m, value, item, equals + 1, err);
         if (rc) return rc;
@@ -127,11 +124,11 @@ static int parse_method(char *text, const sl_attn_method **m, double *value, sl_
 static int check_parts(const sl_attn_spec *spec, sl_error *err) {
     const sl_composition *score = spec->method->stages, *value = spec->plus->stages;
     if (!score || score->draw || score->propose->exact)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %s+%s: %s is not a score method, so \"+%s\" cannot follow it",
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "{attn} %s+%s: %s is not a score method, so \"+%s\" cannot follow it",
                        spec->method->name, spec->plus->name, spec->method->name, spec->plus->name);
     if (!value || !value->draw || !value->propose->exact || value->normaliser != SL_BY_TOTAL)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "--attn %s+%s: %s does not draw rows of V from given scores, as the santa methods do",
+                       "{attn} %s+%s: %s does not draw rows of V from given scores, as the santa methods do",
                        spec->method->name, spec->plus->name, spec->plus->name);
     return 0;
 }
@@ -139,7 +136,7 @@ static int check_parts(const sl_attn_spec *spec, sl_error *err) {
 int sl_attn_parse(const char *text, sl_attn_spec *spec, sl_error *err) {
     char copy[512];
     if (strlen(text) >= sizeof copy)
-        return sl_fail(err, SL_ERR_ARG, "--attn: %zu characters, expected at most %zu", strlen(text), sizeof copy - 1);
+        return sl_fail(err, SL_ERR_ARG, "{attn}: %zu characters, expected at most %zu", strlen(text), sizeof copy - 1);
     strcpy(copy, text);
     char *plus = strchr(copy, '+');
     if (plus) *plus = 0;

@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 static int has_tokenizer(const char *dir) {
@@ -14,17 +15,29 @@ static int has_tokenizer(const char *dir) {
     return access(path, F_OK) == 0;
 }
 
-static int load(const char *dir, unsigned flags, sl_model *model, sl_error *err) {
-    model->is_dummy = (flags & SL_MODEL_DUMMY) != 0;
-    int rc = sl_config_load(dir, &model->config, err);
+// Copies a path without slashes at its end. From malloc.
+static char *copy_dir(const char *dir) {
+    size_t n = strlen(dir);
+    while (n > 1 && dir[n - 1] == '/') n--;
+    return strndup(dir, n);
+}
+
+static int load(const char *dir, const sl_model_options *o, sl_model *model, sl_error *err) {
+    model->dir = copy_dir(dir);
+    if (!model->dir) return sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", dir);
+    model->name = strrchr(model->dir, '/') && model->dir[1] ? strrchr(model->dir, '/') + 1 : model->dir;
+    model->is_dummy = (o->flags & SL_MODEL_DUMMY) != 0;
+    int rc = sl_cancel_poll(&o->cancel, err);
+    if (!rc) rc = sl_config_load(dir, &model->config, err);
     if (!rc && model->is_dummy)
         rc = sl_model_weights_declare(&model->config, &model->tensors, &model->weights, err);
     else if (!rc) {
         rc = sl_tensors_open(dir, &model->tensors, err);
         if (!rc) rc = sl_model_weights_bind(&model->config, model->tensors, &model->weights, err);
     }
-    if (rc || (flags & SL_MODEL_NO_TOKENIZER) || (model->is_dummy && !has_tokenizer(dir))) return rc;
-    rc = sl_tokenizer_load(dir, &model->tokenizer, err);
+    if (rc || (o->flags & SL_MODEL_NO_TOKENIZER) || (model->is_dummy && !has_tokenizer(dir))) return rc;
+    rc = sl_cancel_poll(&o->cancel, err);
+    if (!rc) rc = sl_tokenizer_load(dir, &model->tokenizer, err);
     if (rc) return rc;
     int n_vocab = sl_tokenizer_n_vocab(model->tokenizer);
     if (n_vocab > model->config.n_vocab)
@@ -33,10 +46,12 @@ static int load(const char *dir, unsigned flags, sl_model *model, sl_error *err)
     return 0;
 }
 
-int sl_model_load(const char *dir, unsigned flags, sl_model **out, sl_error *err) {
+int sl_model_load(const char *dir, const sl_model_options *options, sl_model **out, sl_error *err) {
+    const sl_model_options unset = {0};
     sl_model *model = calloc(1, sizeof *model);
     if (!model) return sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", dir);
-    int rc = load(dir, flags, model, err);
+    atomic_init(&model->n_users, 1);
+    int rc = load(dir, options ? options : &unset, model, err);
     if (rc) {
         sl_model_free(model);
         return rc;
@@ -45,11 +60,16 @@ int sl_model_load(const char *dir, unsigned flags, sl_model **out, sl_error *err
     return 0;
 }
 
+void sl_model_use(const sl_model *model) {
+    atomic_fetch_add(&((sl_model *)model)->n_users, 1); // the count is no part of what the caller sees as constant
+}
+
 void sl_model_free(sl_model *model) {
-    if (!model) return;
+    if (!model || atomic_fetch_sub(&model->n_users, 1) > 1) return;
     sl_tokenizer_free(model->tokenizer);
     sl_model_weights_free(&model->weights);
     sl_tensors_close(model->tensors);
+    free(model->dir);
     free(model);
 }
 
@@ -83,7 +103,7 @@ static void make_tensor(const sl_tensor *t, const bf16 *quantiles, int n_threads
 
 int sl_model_materialise(sl_model *model, int n_threads, const sl_progress *progress, sl_error *err) {
     if (sl_model_weights_have_data(&model->weights)) return 0;
-    size_t done = 0, total = sl_tensors_bytes(model->tensors), room = sl_cpu_backend()->free_memory(sl_cpu_backend());
+    size_t done = 0, total = sl_tensors_bytes(model->tensors), room = sl_cpu_memory()->free_memory(sl_cpu_memory());
     if (total > room) // Linux would grant the memory and kill the process at its first use
         return sl_fail(err, SL_ERR_MEMORY, "dummy weights of %zu MiB do not fit into memory: %zu MiB are free", total >> 20,
                        room >> 20);
@@ -113,6 +133,18 @@ int sl_model_check(const sl_model *model, sl_error *err) {
 
 // ---- access ----
 
+const char *sl_model_name(const sl_model *model) {
+    return model->name;
+}
+const char *sl_model_type(const sl_model *model) {
+    return model->config.model_type;
+}
+int sl_model_n_ctx(const sl_model *model) {
+    return model->config.n_ctx;
+}
+int sl_model_n_vocab(const sl_model *model) {
+    return model->config.n_vocab;
+}
 const sl_config *sl_model_config(const sl_model *model) {
     return &model->config;
 }

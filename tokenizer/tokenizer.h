@@ -9,11 +9,6 @@
 
 typedef struct sl_tokenizer sl_tokenizer;
 
-enum {
-    SL_TOK_BOS = 1,   // begin with the model's BOS, if its post-processor (or SentencePiece trainer) adds one
-    SL_TOK_PLAIN = 2, // read the strings of special tokens as text
-};
-
 // Loads the tokenizer of a Hugging Face folder: tokenizer.json if it is byte-level BPE, else tokenizer.model.
 int sl_tokenizer_load(const char *dir, sl_tokenizer **out, sl_error *err);
 void sl_tokenizer_free(sl_tokenizer *tok);
@@ -25,13 +20,17 @@ int32_t sl_tokenizer_eos(const sl_tokenizer *tok);                     // -1: no
 int32_t sl_tokenizer_find(const sl_tokenizer *tok, const char *piece); // id of a special or added token's string, or -1
 int sl_tokenizer_is_special(const sl_tokenizer *tok, int32_t id);
 
-// Appends the ids of text[0..n) to *ids. A tokenizer with an NFC normaliser (Qwen) normalises the text between added tokens
-// first, so that its ids decode to the normalised text.
+// Appends the ids of text[0..n) to *ids. flags: SL_TOK_BOS, SL_TOK_PLAIN. A tokenizer with an NFC normaliser (Qwen) normalises
+// the text between added tokens first, so that its ids decode to the normalised text.
 int sl_tokenize(const sl_tokenizer *tok, const char *text, size_t n, unsigned flags, sl_ids *ids, sl_error *err);
 
 // Appends the text of all ids. `specials` 1 writes special tokens as their strings, 0 leaves them out. An id out of range is
 // SL_ERR_ARG.
 int sl_detokenize(const sl_tokenizer *tok, const int32_t *ids, size_t n, int specials, sl_text *text, sl_error *err);
+
+// Appends the bytes of one id inside a text, special tokens as their strings. The bytes of one id may be a part of a UTF-8
+// character. An id without a token, or out of range, has no bytes.
+int sl_token_bytes(const sl_tokenizer *tok, int32_t id, sl_text *bytes, sl_error *err);
 
 // Streaming: sl_detok_next appends the text that is complete. The stream stores the bytes of an unfinished UTF-8 character. It
 // also stores whether it must still drop SentencePiece's first blank. Bytes that cannot become UTF-8 are written as U+FFFD.

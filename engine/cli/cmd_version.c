@@ -1,8 +1,9 @@
 // engine/cli/cmd_version.c - sleigh version: prints version, commit, compiler and backend of this build.
 #include "engine/backend/backend.h"
 #include "engine/cli/commands.h"
+#include "engine/cli/error_text.h"
 #include "engine/cli/io.h"
-#include "engine/sleigh.h"
+#include "engine/engine.h"
 
 #ifndef SLEIGH_COMMIT
 #define SLEIGH_COMMIT ""
@@ -28,12 +29,13 @@ int cmd_version(const cli_options *o, sl_error *err) {
     (void)o;
     const sl_backend *backend;
     char buf[256];
-    int rc = sl_cpu_init(0, &backend, err);
+    int rc = sl_cpu_open(0, &backend, err);
     if (rc) return rc;
     backend->describe(backend, buf, sizeof buf);
+    backend->free(backend);
     rc = cli_printf(err, "sleigh %s\n", cli_version());
-    if (!rc) rc = cli_printf(err, "compiler: %s\nbackend: %s: %s\n", COMPILER, backend->name, buf);
+    if (!rc) rc = cli_printf(err, "compiler: %s\nbackend: cpu: %s\n", COMPILER, buf);
     sl_error why;
-    if (!rc) rc = cli_printf(err, "gpu: %s\n", sl_device_check("cuda", &why) ? why.message : "found");
+    if (!rc) rc = cli_printf(err, "gpu: %s\n", sl_device_check("cuda", &why) ? cli_error_text(&why) : "found");
     return rc;
 }

@@ -1,4 +1,4 @@
-// engine/cli/options.h - the flags of all commands, from one table (options.c).
+// engine/cli/options.h - the flags of all commands, from one table (option_table.c), and their parser.
 //
 // Each flag is also an environment variable: SLEIGH_ and the first long name of the flag in capitals, with '_' for '-'
 // (--ctx-size: SLEIGH_CTX_SIZE). The command line takes precedence. In numbers the suffix k or K means 1024. Each parameter of
@@ -25,7 +25,14 @@ enum { // the bit of each command in option.commands
     CLI_BENCH = 256,
     CLI_COMPARE = 512,
     CLI_PERPLEXITY = 1024,
-    CLI_EVAL = 2048
+    CLI_EVAL = 2048,
+    CLI_PLOT = 4096,
+    // groups of commands
+    CLI_RUNS = CLI_GENERATE | CLI_CHAT,
+    CLI_SAMPLES = CLI_RUNS | CLI_COMPARE,
+    CLI_DECODES = CLI_RUNS | CLI_PERPLEXITY, // with one attention plan: --attn and its flags
+    CLI_ENGINES = CLI_SAMPLES | CLI_DECODES | CLI_LOGITS | CLI_BENCH | CLI_EVAL,
+    CLI_LOADS = CLI_ENGINES | CLI_TOKENIZE | CLI_DETOKENIZE | CLI_INSPECT
 };
 
 typedef struct cli_list {
@@ -51,16 +58,20 @@ typedef struct cli_options {
     unsigned command;
     const char *model, *prompt, *file, *system_prompt, *chat_template, *jsonl, *attn, *schedule, *ids, *out, *format, *device,
         *stats, *load_format, *prompts, *phase, *plot, *reference, *task, *haystack, *grader, *procedure, *dump, *calibration,
-        *what; // what: the subject after `bench`
+        *what; // what: the subject after `bench`, the file after `plot`
     int n_predict, n_ctx, ubatch, threads, top_k, repeat_last_n, dense_prefix, stats_seeds, random_prompt, parallel,
-        repetitions, stride, samples, questions;
+        repetitions, stride, samples, questions, logprobs;
     uint32_t seed, seq_id, task_seed;
     double memory_rate, query_deviation, query_spread, temp, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
-    int ignore_eos, chat, display_prompt, perf, question_dense, bos, plain, stats_error, ragged, copy, heads, calibrate, help;
+    int ignore_eos, chat, display_prompt, perf, question_dense, bos, plain, stats_error, ragged, copy, heads, calibrate, escape,
+        mlock, quiet, help;
     cli_list stops, logit_bias, attn_layers, stats_attn, attns;
     cli_ints batches, depths, lengths, n_prompts, n_gens, pairs; // pairs: prompt and generated tokens, alternating
     cli_param params[CLI_MAX_PARAMS];
     int n_params;
+    cli_list owned;       // strings that values point into: texts after --escape
+    char no_effect[1024]; // flags that were accepted and change nothing (habits.h), each with the reason; "": none
+    int random_seed;      // 1: --seed -1
     unsigned char given[CLI_MAX_FLAGS]; // per row of the table: 0, CLI_BY_ENV, CLI_BY_FLAG
 } cli_options;
 
@@ -93,8 +104,5 @@ typedef struct cli_flag {
 const char *cli_given_flag(const cli_options *o, const cli_flag *flags, int n);
 
 void cli_help_command(const cli_command *c, FILE *out);
-
-// The name in names[0..n) that is nearest to word; NULL: none is near.
-const char *cli_nearest(const char *word, const char *const *names, int n);
 
 #endif

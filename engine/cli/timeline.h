@@ -2,12 +2,14 @@
 #ifndef SLEIGH_TIMELINE_H
 #define SLEIGH_TIMELINE_H
 
+#include "engine/cli/logprobs.h"
 #include "engine/cli/run.h"
 
 #include <stdio.h>
 
 // Receives generated text, piece by piece.
 typedef int (*cli_sink)(void *ctx, const char *text, size_t n, sl_error *err);
+int cli_sink_text(void *ctx, const char *text, size_t n, sl_error *err);   // appends to the sl_text ctx
 int cli_sink_stdout(void *ctx, const char *text, size_t n, sl_error *err); // writes to standard output and flushes
 
 typedef struct cli_timeline {
@@ -16,6 +18,7 @@ typedef struct cli_timeline {
     sl_sampler *sampler;
     sl_stopper *stopper; // NULL: no stop strings
     sl_ids ids;          // tokens of the session
+    uint64_t cut_hash;   // hash of the session's logits before the last cut; 0: there were none
     // counts and times since the last cut
     int n_prefill, n_feed, n_decode, n_generated; // n_decode: steps, also the one whose token completed a stop string
     int n_prompt;                                 // tokens in the context when the generation began
@@ -23,6 +26,8 @@ typedef struct cli_timeline {
     double prefill_flops;
     const char *stopped; // the reason why the generation ended; NULL: it has not ended
     sl_ids generated;    // all tokens sampled since cli_timeline_begin, an end token included
+    int n_logprobs;      // alternatives that `logprobs` records for each token of `generated`; -1: it records nothing
+    cli_logprobs logprobs;
     // output of the generated text
     sl_detok_stream detok;
     sl_text piece; // text of the last token
@@ -48,6 +53,7 @@ int cli_timelines_generate(cli_timeline *const *batch, int n, sl_error *err);
 // Samples later tokens with other parameters. After an error nothing changed.
 int cli_timeline_set_sampling(cli_timeline *t, const sl_sampling *sampling, sl_error *err);
 int cli_timeline_common(const cli_timeline *t, const int32_t *ids, int n); // length of the common prefix
+uint64_t cli_timeline_logits_hash(const cli_timeline *t); // of the last logits; a cut does not change the hash
 void cli_timeline_stats(const cli_timeline *t, FILE *out);
 
 // SL_ERR_CONTEXT, with both counts: a prompt of n tokens does not fit. SL_ERR_FORMAT: the prompt is empty.

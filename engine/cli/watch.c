@@ -1,6 +1,7 @@
 // engine/cli/watch.c - see watch.h. The files are mutable static state, because a signal handler has no context.
 #include "engine/cli/watch.h"
 #include "engine/cli/process.h"
+#include "engine/cli/output/progress_bar.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -16,7 +17,7 @@ static int n_files;
 static atomic_flag is_reported = ATOMIC_FLAG_INIT; // several threads can read a cut file at the same time
 
 static void say(const char *text) { // write() is safe in a signal handler; stdio is not
-    if (write(STDERR_FILENO, text, strlen(text)) < 0) _exit(1);
+    if (write(cli_error_fd(), text, strlen(text)) < 0) _exit(1);
 }
 
 static void on_bus_error(int sig, siginfo_t *info, void *context) {
@@ -25,6 +26,7 @@ static void on_bus_error(int sig, siginfo_t *info, void *context) {
     for (int i = 0; i < n_files; i++) {
         if (at < files[i].map || at >= files[i].map + files[i].size) continue;
         while (atomic_flag_test_and_set(&is_reported)) pause(); // another thread prints the error and ends the process
+        say(cli_progress_erase());
         say("sleigh: error: ");
         say(files[i].path);
         say(" changed while it was in use, or its disk failed: a mapped part of it cannot be read\n");

@@ -149,7 +149,7 @@ static void errors(void) {
         {{"-pg", "512"}, "-pg 512: expected two numbers, for example 512,128"},
         {{"-pg", "512,0"}, "-pg 0: expected a whole number"},
         {{"--phase", "decode"}, "flag --phase belongs to `sleigh bench attn`"},
-        {{"--plot", "x.pdf"}, "--plot x.pdf: expected a file name that ends in .svg or .png"},
+        {{"--plot", "x.jpg"}, "--plot x.jpg: expected a file name that ends in .svg, .pdf or .png"},
         {{"decode", "again"}, "unexpected argument \"again\""},
         {{"decode", "-b", "0"}, "-b 0: expected a whole number from 1 to 1024"},
         {{"decode", "-b", "1,,2"}, "-b : expected a whole number"},
@@ -300,6 +300,9 @@ static void check_figures(const cli_bench *b, const cli_bench_row *r) {
     CHECK_NEAR(r->decode_ms, steps / runs, 1e-9 * steps);
     CHECK(r->test.n_prompt ? r->decode_ms < 0.999 * r->ms : fabs(r->decode_ms - r->ms) < 1e-6);
     CHECK_NEAR(r->step_ms, step, 1e-12 * step);
+    int below = 0, above = 0;
+    for (int i = 0; i < runs * n; i++) below += b->step_ms[i]<r->step_ms_low, above += b->step_ms[i]> r->step_ms_high;
+    CHECK(below <= 0.1 * runs * n && above <= 0.1 * runs * n && r->step_ms_low <= step && r->step_ms_high >= step);
     CHECK_NEAR(r->token_ms, steps / runs / n / r->batch, 1e-9 * steps);
     CHECK_NEAR(r->gb_s, (sl_model_decode_bytes(b->model) + r->kv_bytes) / (step * 1e-3) * 1e-9, 1e-9 * r->gb_s);
     CHECK_NEAR(r->peak_share, r->gb_s / 20, 1e-12);
@@ -314,7 +317,7 @@ static int note_row(void *ctx, const cli_bench_row *r, sl_error *e) {
     for (int j = 0; j < BATCH; j++) {
         size_t size = (size_t)sl_model_config(m->bench.model)->n_vocab * sizeof(float);
         m->logits[m->n_rows][j] = malloc(size);
-        memcpy(m->logits[m->n_rows][j], sl_session_logits(m->bench.sessions[j]), size);
+        memcpy(m->logits[m->n_rows][j], sl_session_logits(m->bench.sessions[j], NULL), size);
         prefill_ms += m->bench.fill_ms[j];
         if (m->bench.fill_ms[j] > most) most = m->bench.fill_ms[j];
         for (int i = 0; i < j; i++) // no two sessions share a row, also not in full pages
@@ -376,12 +379,12 @@ static void by_hand(model_fixture *r, int prompt, int sequence, int n_prompt, in
     }
     CHECK_OK(sl_prefill(s, ids, n_prompt, NULL, &e), e);
     for (int i = 0; i < n; i++) {
-        memcpy(out, sl_session_logits(s), (size_t)c->n_vocab * sizeof *out);
+        memcpy(out, sl_session_logits(s, NULL), (size_t)c->n_vocab * sizeof *out);
         for (int k = 0; k < c->n_eos; k++) out[c->eos[k]] = -INFINITY;
         next = test_argmax(out, c->n_vocab);
         CHECK_OK(sl_decode(&s, 1, &next, &e), e);
     }
-    memcpy(out, sl_session_logits(s), (size_t)c->n_vocab * sizeof *out);
+    memcpy(out, sl_session_logits(s, NULL), (size_t)c->n_vocab * sizeof *out);
     sl_session_free(s);
 }
 
@@ -519,14 +522,17 @@ static void plot(void) {
     size_t n;
     CHECK_GOOD(both);
     const char *data = slurp(in_tmp("a.dat"), &n);
-    CHECK_HAS(data, "# panel: decode step\n# x: tokens of context; y: ms\n# curve: dense, batch 1\n8 ");
+    CHECK_HAS(data, "# panel: decode step\n# x: tokens of context; y: time of a step, ms\n# axes: log-x lines ticks\n# curve: "
+                    "dense, batch 1\n8 ");
     CHECK_HAS(data, "# curve: topk:k=8, batch 2\n8 ");
-    CHECK_HAS(data,
-              "# panel: speedup of decoding\n# x: sequences in the batch; y: times as fast\n# curve: topk:k=8, depth 8\n1 ");
+    CHECK_HAS(data, "# panel: speedup of decoding\n# x: sequences in the batch; y: speedup over dense\n# axes: lines ticks\n"
+                    "# curve: topk:k=8, depth 8\n1 ");
     CHECK_LACKS(data, "dense, depth"); // its speedup is 1 by definition
     CHECK_GOOD(latency);
     data = slurp(in_tmp("b.dat"), &n);
-    CHECK_HAS(data, "# curve: dense\n8 ");
+    double low, high, ms;
+    const char *point = strstr(data, "# curve: dense\n8 "); // with the bar from 10% to 90% of the steps
+    CHECK(point && sscanf(point + 15, "%*f %lf %lf %lf", &ms, &low, &high) == 3 && low <= ms && ms <= high);
     CHECK_LACKS(data, "speedup");
     check_error(&nothing, 2, "--plot draws tests that only decode");
     result r = RUN("bench", "-m", tiny(), "--plot", "/nowhere/x.svg");
@@ -573,7 +579,8 @@ static void attn_plot(void) {
                    "--plot", in_tmp("k.svg"));
     CHECK_GOOD(r);
     const char *data = slurp(in_tmp("k.dat"), &n);
-    CHECK_HAS(data, "# panel: attention of a decode step\n# x: tokens of context; y: us\n# curve: dense, batch 1\n512 ");
+    CHECK_HAS(data, "# panel: attention of a decode step\n# x: tokens of context; y: time of a step, us\n# axes: log-x log-y "
+                    "lines ticks\n# curve: dense, batch 1\n512 ");
     CHECK_HAS(data, "# curve: santa-sys:S=16, batch 2\n512 ");
     CHECK_LACKS(data, "prefill");
 }

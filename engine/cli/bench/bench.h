@@ -13,6 +13,7 @@
 
 #include "engine/cli/attn_list.h"
 #include "engine/cli/bench/meter.h"
+#include "engine/cli/output/progress_bar.h"
 #include "engine/cli/output/rows.h"
 #include "engine/cli/run.h"
 
@@ -40,6 +41,7 @@ typedef struct cli_bench_row {
     double tok_s, tok_s_sd, tok_s_median;    // tokens of the whole batch per second, over repetitions
     double prefill_ms, decode_ms;            // prefill of all sequences to the depth; all timed steps, mean over repetitions
     double step_ms;                          // time between two tokens of one sequence, median over steps
+    double step_ms_low, step_ms_high;        // 10% and 90% of the steps are below
     double token_ms;                         // decode time / (steps x batch); tpot_ms of the SANTA authors
     double speedup;                          // token_ms of the first method / token_ms
     double kv_bytes, gb_s, peak_share;       // bytes of K, V and page extras per step; GB/s with the weights; gb_s / peak
@@ -58,8 +60,10 @@ typedef struct cli_bench {
     cli_attn_list attn;
     cli_auto attn_auto;
     cli_meter meter;
-    char backend[256]; // description of the backend
-    double peak_gb_s;  // memory rate; NaN: unknown
+    char backend[256];       // description of the backend
+    double peak_gb_s;        // memory rate; NaN: unknown
+    cli_work prefill, steps; // of the whole run: operations of prefills, bytes that decode steps read
+    cli_progress progress;
     int max_batch;
     sl_ids *prompts;       // [max_batch] ids, enough for the longest test
     sl_session **sessions; // [max_batch], the deepest first; NULL: not open

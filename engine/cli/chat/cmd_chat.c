@@ -2,9 +2,11 @@
 //
 // Each turn renders and tokenizes the whole conversation. The session keeps the common prefix and prefills only the new tokens.
 // An error ends the turn if standard input is a terminal, else the program.
+#include "engine/base/nearest.h"
 #include "engine/cli/chat/chat_input.h"
 #include "engine/cli/chat/turns.h"
 #include "engine/cli/commands.h"
+#include "engine/cli/error_text.h"
 #include "engine/cli/io.h"
 #include "engine/cli/process.h"
 #include "engine/cli/run.h"
@@ -305,7 +307,7 @@ static int run_command(chat *c, const char *line, sl_error *err) {
         if (!strcmp(name, names[i])) found = &commands[i];
     }
     if (!found) {
-        const char *nearest = cli_nearest(name, names, N_COMMANDS);
+        const char *nearest = sl_nearest(name, names, N_COMMANDS);
         return sl_fail(err, SL_ERR_ARG, "unknown command %.60s; %s%s", name,
                        nearest ? "did you mean " : "/help lists all commands", nearest ? nearest : "");
     }
@@ -359,7 +361,7 @@ static int loop(chat *c, sl_error *err) {
         if (!rc) continue;
         if (!c->input.on_terminal || ferror(stdout) || c->quit) break;
         int colour = chat_input_has_colour(&c->input);
-        fprintf(stderr, "%serror:%s %s\n", colour ? "\033[1;31m" : "", colour ? "\033[0m" : "", err->message);
+        fprintf(stderr, "%serror:%s %s\n", colour ? "\033[1;31m" : "", colour ? "\033[0m" : "", cli_error_text(err));
         rc = 0;
     }
     sl_text_free(&text);
