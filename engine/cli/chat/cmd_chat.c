@@ -370,7 +370,9 @@ static int loop(chat *c, sl_error *err) {
 
 static int open_chat(chat *c, const cli_options *o, sl_error *err) {
     const char *system = o->system_prompt;
+    sl_config config;
     int rc = cli_need_model(o, err);
+    if (!rc && !o->chat_template) rc = cli_read_config(o, &config, err); // a folder that is no model has no template either
     if (!rc) rc = cli_chat_template(o, &c->template, err);
     if (!rc) rc = cli_run_open(&c->run, o, err);
     if (!rc) rc = cli_timeline_open(&c->t, &c->run, o->seq_id, err);
