@@ -1,8 +1,10 @@
 """Times peers on this GPU with PyTorch, for the shapes of Llama-3.1-8B: attention of FlashAttention-2 and cuDNN (through
-scaled_dot_product_attention), linear layers of cuBLAS. The method is that of `sleigh bench attn`: replays of a CUDA graph, a write of
-512 MB before each replay, medians.
+scaled_dot_product_attention), FlashAttention-3 if the package fa3-fwd is installed, linear layers of cuBLAS. The method is that of
+`sleigh bench attn`: replays of a CUDA graph, a write of 512 MB before each replay, medians.
 
-usage: python3 scripts/bench_peers.py [decode] [prefill] [linear]     prints one JSON line for each row
+usage: python3 scripts/bench_peers.py [decode] [prefill] [linear] [context]     prints one JSON line for each row
+
+decode and prefill use the sizes of `sleigh bench attn`; context times decode of one sequence from 4k to 128k tokens.
 """
 
 import json
@@ -13,12 +15,19 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+try:
+    import fa3_fwd_interface as fa3
+except ImportError:
+    fa3 = None
+
 HEADS, KV_HEADS, DIM = 32, 8, 128
 DECODE = [(1, 8192), (1, 32768), (1, 131072), (6, 30720), (8, 32768), (16, 32768), (32, 8192)]
+CONTEXT = [(1, 4096 << i) for i in range(6)]
 PREFILL = [4096, 8192, 32768]
 LAYER = [(6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336)]  # (out, in): qkv, output, gate and up, down
 HEAD = (128256, 4096)
 BACKENDS = {"fa2": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
+FA3_SPLITS = (0, 1, 8, 16, 32, 64, 128)  # pieces of the keys; 0: FlashAttention-3 chooses. The fastest counts.
 
 touched = torch.zeros(128 * 1024 * 1024, device="cuda")  # fp32: 512 MB, ten times the L2 cache
 
@@ -64,11 +73,26 @@ def report(**row):
     print(json.dumps(row), flush=True)
 
 
-def decode():
-    for batch, n in DECODE:
+def fa3_decode(q, k, v, splits):
+    return lambda: fa3.flash_attn_with_kvcache(q, k, v, num_splits=splits, pack_gqa=True, causal=True)
+
+
+def decode(sizes=DECODE):
+    for batch, n in sizes:
         q, k, v = random(batch, HEADS, 1, DIM), random(batch, KV_HEADS, n, DIM), random(batch, KV_HEADS, n, DIM)
         times = {f"{name}_us": microseconds(attention(b, q, k, v, False)) for name, b in BACKENDS.items()}
+        if fa3:  # its tensors are [batch][rows][heads][dim]
+            q, k, v = (x.transpose(1, 2).contiguous() for x in (q, k, v))
+            times["fa3_us"] = min(microseconds(fa3_decode(q, k, v, splits), 15) for splits in FA3_SPLITS)
         report(test="decode", batch=batch, n=n, **times)
+
+
+def context():
+    decode(CONTEXT)
+
+
+def report_prefill(n, backend, us):
+    report(test="prefill", n=n, backend=backend, ms=us / 1e3, tflops=round(2 * HEADS * n * n * DIM / us / 1e6))
 
 
 def prefill():
@@ -76,7 +100,10 @@ def prefill():
         q, k, v = random(1, HEADS, n, DIM), random(1, KV_HEADS, n, DIM), random(1, KV_HEADS, n, DIM)
         for name, backend in BACKENDS.items():
             us = microseconds(attention(backend, q, k, v, True), 10)
-            report(test="prefill", n=n, backend=name, ms=us / 1e3, tflops=round(2 * HEADS * n * n * DIM / us / 1e6))
+            report_prefill(n, name, us)
+        if fa3:
+            q, k, v = (x.transpose(1, 2).contiguous() for x in (q, k, v))
+            report_prefill(n, "fa3", microseconds(lambda: fa3.flash_attn_func(q, k, v, causal=True), 10))
 
 
 def linear():
@@ -101,4 +128,4 @@ def linear():
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or ["decode", "prefill", "linear"]:
-        {"decode": decode, "prefill": prefill, "linear": linear}[name]()
+        {"decode": decode, "prefill": prefill, "linear": linear, "context": context}[name]()

@@ -16,6 +16,11 @@ from sleigh_runs import run_jsonl
 METHODS = ["dense", "santa-prop:S=128", "santa-sys:S=128", "santa-prop:S=4"]
 
 
+def decode_rate(answer):
+    """Tokens per second of the question, which the method feeds, and of the answer."""
+    return 1e3 * (answer["n_feed"] + answer["n_decode"]) / (answer["feed_ms"] + answer["decode_ms"])
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("--sleigh", default="build/sleigh")
@@ -46,8 +51,9 @@ def main():
                 question = asked[len(results) - 1][0].strip().splitlines()[0]
                 print(f"  {question} {r['text'].strip():<12} {'right' if r['right'] else 'WRONG, expected ' + r['id'].strip()}", flush=True)
             n = len(results)
-            rows.append((method, f"{sum(r['right'] for r in results)}/{n}", sum(r["decode_tok_s"] for r in results) / n,
-                         100 * sum(r["v_rows_share"] for r in results) / n, 100 * sum(r["kv_bytes_share"] for r in results) / n))
+            rows.append((method, f"{sum(r['right'] for r in results)}/{n}", sum(decode_rate(r) for r in results) / n,
+                         100 * sum(r["group"]["v_rows_share"] for r in results) / n,
+                         100 * sum(r["group"]["kv_bytes_share"] for r in results) / n))
             print()
     print("| method | right | decode tok/s | V rows read | KV bytes read |\n|---|---|---|---|---|")
     for method, right, speed, v_rows, kv_bytes in rows:

@@ -233,6 +233,11 @@ int sl_detokenize(const sl_tokenizer *tok, const int32_t *ids, size_t n, int spe
     return rc;
 }
 
+int sl_token_bytes(const sl_tokenizer *tok, int32_t id, sl_text *bytes, sl_error *err) {
+    int rc = sl_text_append(bytes, "", 0, err), at_start = 0;
+    return rc || id < 0 || id >= tok->n_vocab ? rc : append_token(tok, id, 1, &at_start, bytes, err);
+}
+
 // ---- streaming ----
 
 sl_detok_stream sl_detok_begin(const sl_tokenizer *tok, int specials, int at_start) {

@@ -28,6 +28,10 @@ int sl_tokenize(const sl_tokenizer *tok, const char *text, size_t n, unsigned fl
 // SL_ERR_ARG.
 int sl_detokenize(const sl_tokenizer *tok, const int32_t *ids, size_t n, int specials, sl_text *text, sl_error *err);
 
+// Appends the bytes of one id inside a text, special tokens as their strings. The bytes of one id may be a part of a UTF-8
+// character. An id without a token, or out of range, has no bytes.
+int sl_token_bytes(const sl_tokenizer *tok, int32_t id, sl_text *bytes, sl_error *err);
+
 // Streaming: sl_detok_next appends the text that is complete. The stream stores the bytes of an unfinished UTF-8 character. It
 // also stores whether it must still drop SentencePiece's first blank. Bytes that cannot become UTF-8 are written as U+FFFD.
 typedef struct sl_detok_stream {

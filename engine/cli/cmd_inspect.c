@@ -1,4 +1,5 @@
 // engine/cli/cmd_inspect.c - sleigh inspect: shows the contents of a model folder and the costs of the model. Reads no weights.
+#include "attention/attention.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/io.h"
 #include "engine/cli/output/print_json.h"
@@ -15,6 +16,15 @@ typedef struct costs {
     int n_ctx, largest_ctx;
     double weights, decode_weights, kv_token, kv_ctx;
 } costs;
+
+// Lengths and numbers of sequences of the table of memory. 6 sequences are the batch of the SANTA paper.
+enum { MEMORY_LENGTHS = 3, MEMORY_BATCHES = 2 };
+static const int memory_tokens[MEMORY_LENGTHS] = {8192, 32768, 131072}, memory_sequences[MEMORY_BATCHES] = {1, 6};
+
+// Bytes of the weights and of the KV rows of n_sequences sequences.
+static double memory_of(const costs *k, int n_tokens, int n_sequences) {
+    return k->weights + k->kv_token * n_tokens * n_sequences;
+}
 
 static int costs_of(const sl_model *model, const cli_options *o, costs *out, sl_error *err) {
     const sl_config *c = sl_model_config(model);
@@ -75,6 +85,39 @@ static int print_costs(const costs *k, sl_error *err) {
         cli_bytes(k->decode_weights, e), k->largest_ctx, k->device);
 }
 
+static int print_memory(const costs *k, int most, sl_error *err) {
+    int rc = cli_printf(err, "| memory of weights and KV | 1 sequence | 6 sequences |\n|---|---|---|\n");
+    for (int i = 0; !rc && i < MEMORY_LENGTHS && memory_tokens[i] <= most; i++) {
+        char one[32], six[32];
+        cli_bytes(memory_of(k, memory_tokens[i], memory_sequences[0]), one);
+        cli_bytes(memory_of(k, memory_tokens[i], memory_sequences[1]), six);
+        rc = cli_printf(err, "| %d tokens for each sequence | %s | %s |\n", memory_tokens[i], one, six);
+    }
+    return rc ? rc : cli_printf(err, "\n");
+}
+
+// Bytes that the page extras of a method with default parameters add to a token.
+static double extras_of(const sl_attn_method *m, const sl_config *c) {
+    sl_attn_spec spec;
+    sl_kv_need needs[SL_MAX_NEEDS];
+    double bytes = 0;
+    if (sl_attn_parse(m->name, &spec, &(sl_error){0}) || !m->cpu || !m->cpu->needs) return 0;
+    for (int n = m->cpu->needs(&spec, needs), i = 0; i < n; i++)
+        bytes += (double)needs[i].kind->size(needs[i].arg, c->head_dim);
+    return bytes * c->n_kv_heads * c->n_layers / SL_PAGE;
+}
+
+static int print_extras(const costs *k, const sl_config *c, sl_error *err) {
+    int rc = cli_printf(err, "| method | page extras per token | share of the KV cache |\n|---|---|---|\n");
+    for (const sl_attn_method *const *m = sl_attn_methods; !rc && *m; m++) {
+        double bytes = extras_of(*m, c);
+        char text[32];
+        if (bytes > 0)
+            rc = cli_printf(err, "| %s | %s | %.1f%% |\n", (*m)->name, cli_bytes(bytes, text), 100 * bytes / k->kv_token);
+    }
+    return rc ? rc : cli_printf(err, "\n");
+}
+
 static int print_tensors(const sl_tensors *t, sl_error *err) {
     int rc = cli_printf(err, "| tensor | dtype | shape | bytes |\n|---|---|---|---|\n");
     for (int i = 0; !rc && i < sl_tensors_count(t); i++) {
@@ -119,6 +162,25 @@ static json_t *costs_json(const costs *k) {
                      (json_int_t)(k->decode_weights + k->kv_ctx), "largest_ctx", k->largest_ctx, "device", k->device);
 }
 
+static json_t *memory_json(const costs *k, int most) {
+    json_t *list = json_array();
+    for (int i = 0; i < MEMORY_LENGTHS && memory_tokens[i] <= most; i++)
+        for (int j = 0; j < MEMORY_BATCHES; j++)
+            json_array_append_new(list,
+                                  json_pack("{s:i, s:i, s:I}", "tokens", memory_tokens[i], "sequences", memory_sequences[j],
+                                            "bytes", (json_int_t)memory_of(k, memory_tokens[i], memory_sequences[j])));
+    return list;
+}
+
+static json_t *extras_json(const sl_config *c) {
+    json_t *list = json_array();
+    for (const sl_attn_method *const *m = sl_attn_methods; *m; m++) {
+        double bytes = extras_of(*m, c);
+        if (bytes > 0) json_array_append_new(list, json_pack("{s:s, s:f}", "attn", (*m)->name, "bytes_per_token", bytes));
+    }
+    return list;
+}
+
 int cmd_inspect(const cli_options *o, sl_error *err) {
     sl_model *model = NULL;
     int rc = cli_need_model(o, err);
@@ -134,12 +196,15 @@ int cmd_inspect(const cli_options *o, sl_error *err) {
         return rc;
     }
     if (!strcmp(o->format, "json")) {
-        rc = cli_print_json(json_pack("{s:s, s:o, s:o, s:o}", "model", o->model, "config", config_json(o, c), "costs",
-                                      costs_json(&k), "tensors", tensors_json(tensors)),
+        rc = cli_print_json(json_pack("{s:s, s:o, s:o, s:o, s:o, s:o}", "model", o->model, "config", config_json(o, c), "costs",
+                                      costs_json(&k), "memory", memory_json(&k, c->n_ctx), "page_extras", extras_json(c),
+                                      "tensors", tensors_json(tensors)),
                             JSON_INDENT(1), err);
     } else {
         rc = print_config(o, c, err);
         if (!rc) rc = print_costs(&k, err);
+        if (!rc) rc = print_memory(&k, c->n_ctx, err);
+        if (!rc) rc = print_extras(&k, c, err);
         if (!rc) rc = print_tensors(tensors, err);
     }
     sl_model_free(model);

@@ -1,7 +1,10 @@
 // engine/cli/main.c - the main function of build/sleigh: finds and runs the command, and turns its result into the exit code.
+#include "engine/base/nearest.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/error_text.h"
 #include "engine/cli/io.h"
+#include "engine/cli/manual.h"
+#include "engine/cli/model_path.h"
 #include "engine/cli/process.h"
 #include "engine/cli/watch.h"
 
@@ -154,6 +157,7 @@ static const cli_command commands[] = {
     {"compare", "-m DIR --attn SPEC,... [-p TEXT | -f FILE | --jsonl FILE] [flags]", "Compare attention methods with dense attention: answers, next tokens, outputs of heads.", CLI_COMPARE, cmd_compare, compare_notes},
     {"perplexity", "-m DIR -f FILE [--attn SPEC] [flags]", "Measure how well the model predicts a text (perplexity).", CLI_PERPLEXITY, cmd_perplexity, perplexity_notes},
     {"eval", "-m DIR [--task LIST --length N | --jsonl FILE] [flags]", "Score the answers of attention methods on long-context tasks.", CLI_EVAL, cmd_eval, eval_notes},
+    {"plot", "FILE.dat [-o FILE]", "Draw a picture again from the data file that --plot wrote.", CLI_PLOT, cmd_plot, NULL},
     {"methods", "[-o md|json]", "List the attention methods and their parameters.", CLI_METHODS, cmd_methods, NULL},
     {"version", "", "Print version, commit, compiler and backend.", CLI_VERSION, cmd_version, NULL},
 };
@@ -178,7 +182,7 @@ static const cli_command *find(const char *name) {
 static int unknown_command(const char *name, sl_error *err) {
     const char *names[N_COMMANDS];
     for (int i = 0; i < N_COMMANDS; i++) names[i] = commands[i].name;
-    const char *nearest = cli_nearest(name, names, N_COMMANDS);
+    const char *nearest = sl_nearest(name, names, N_COMMANDS);
     if (nearest) return sl_fail(err, SL_ERR_ARG, "unknown command \"%.60s\"; did you mean %s?", name, nearest);
     return sl_fail(err, SL_ERR_ARG, "unknown command \"%.60s\"; `sleigh --help` lists all commands", name);
 }
@@ -194,15 +198,20 @@ static int run(int argc, char **argv, sl_error *err) {
         return 0;
     }
     int wants_help = !strcmp(argv[1], "help");
+    if (argc == 3 && wants_help && !strcmp(argv[2], "--man")) return cli_manual_man(commands, N_COMMANDS, stdout), 0;
+    if (argc == 3 && wants_help && !strcmp(argv[2], "--bash")) return cli_manual_bash(commands, N_COMMANDS, stdout), 0;
     const cli_command *c = find(argv[1 + wants_help]);
     if (!c) return unknown_command(argv[1 + wants_help], err);
     cli_options o;
+    char model[CLI_PATH_SIZE];
     int rc = wants_help ? 0 : cli_options_parse(&o, c->bit, argc - 2, argv + 2, err);
     if (rc) return rc;
     if (wants_help || o.help)
         cli_help_command(c, stdout);
-    else
-        rc = c->run(&o, err);
+    else {
+        if (o.model) rc = cli_model_path(o.model, model, err), o.model = model;
+        if (!rc) rc = c->run(&o, err);
+    }
     if (!wants_help) cli_options_free(&o);
     return rc;
 }

@@ -4,6 +4,7 @@
 #include "engine/base/json.h"
 #include "engine/cli/error_text.h"
 #include "engine/cli/io.h"
+#include "engine/cli/logprobs.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -43,12 +44,17 @@ static int check_texts(const cli_records *r, const json_t *record, sl_error *err
 
 // Checks the fields of a line. A method is only parsed: this model may still refuse it later.
 static int check_record(const cli_records *r, const json_t *record, sl_error *err) {
-    const json_t *attn = sl_json_get(record, "attn"), *seq = sl_json_get(record, "seq");
+    const json_t *attn = sl_json_get(record, "attn"), *seq = sl_json_get(record, "seq"),
+                 *logprobs = sl_json_get(record, "logprobs");
     int rc = check_texts(r, record, err);
     if (rc) return rc;
     if (seq && (!json_is_integer(seq) || json_integer_value(seq) < 0 || json_integer_value(seq) > UINT32_MAX))
         return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: \"seq\": expected a whole number from 0 to 4294967295", r->path,
                        r->n_lines);
+    if (logprobs &&
+        (!json_is_integer(logprobs) || json_integer_value(logprobs) < 0 || json_integer_value(logprobs) > CLI_MAX_LOGPROBS))
+        return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: \"logprobs\": expected a whole number from 0 to %d", r->path,
+                       r->n_lines, CLI_MAX_LOGPROBS);
     if (!attn) return 0;
     sl_attn_spec spec;
     sl_error why = {.message = "expected a string, as --attn takes it"};
@@ -130,6 +136,10 @@ const char *cli_record_attn(const json_t *record) {
     return json_string_value(sl_json_get(record, "attn"));
 }
 
+const json_t *cli_record_logprobs(const json_t *record) {
+    return sl_json_get(record, "logprobs");
+}
+
 uint32_t cli_record_sequence(const json_t *record, uint32_t seq_id, int i) {
     const json_t *seq = sl_json_get(record, "seq");
     return seq ? (uint32_t)json_integer_value(seq) : seq_id + (uint32_t)i;
@@ -148,7 +158,6 @@ int cli_records_check_flags(const cli_options *o, const char *mode, sl_error *er
                         : o->ids               ? "--ids"
                         : o->random_prompt     ? "--random-prompt"
                         : o->dense_prefix >= 0 ? "--dense-prefix"
-                        : o->display_prompt    ? "--display-prompt"
                                                : NULL;
     return other ? sl_fail(err, SL_ERR_ARG, "flag %s cannot be used with %s", other, mode) : 0;
 }

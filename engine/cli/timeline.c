@@ -11,7 +11,7 @@
 
 int cli_timeline_open(cli_timeline *t, cli_run *run, uint32_t sequence, sl_error *err) {
     const cli_list *stops = &run->options->stops;
-    *t = (cli_timeline){.run = run};
+    *t = (cli_timeline){.run = run, .n_logprobs = -1};
     int rc = sl_session_new(run->engine, sequence, &t->session, err);
     if (!rc) rc = sl_sampler_new(&run->sampling, sl_model_config(run->model)->n_vocab, &t->sampler, err);
     if (!rc && stops->n) rc = sl_stopper_new(stops->items, stops->n, &t->stopper, err);
@@ -26,6 +26,7 @@ void cli_timeline_close(cli_timeline *t) {
     sl_ids_free(&t->ids);
     sl_ids_free(&t->generated);
     sl_text_free(&t->piece);
+    cli_logprobs_free(&t->logprobs);
     *t = (cli_timeline){0};
 }
 
@@ -73,7 +74,7 @@ int cli_timeline_prefill(cli_timeline *t, const int32_t *ids, int n, sl_error *e
     cli_progress progress;
     int rc = 0, piece = sl_engine_prefill_chunk(t->run->engine);
     double start = cli_now();
-    cli_progress_begin(&progress, "prefill", "tokens");
+    cli_progress_begin_prefill(&progress, t->run->model, sl_session_n_tokens(t->session));
     for (int i = 0; !rc && !t->stopped && i < n; i += piece) {
         int m = n - i < piece ? n - i : piece;
         t->prefill_flops += sl_model_prefill_flops(t->run->model, sl_session_n_tokens(t->session), m);
@@ -107,6 +108,10 @@ int cli_timeline_feed(cli_timeline *t, const int32_t *ids, int n, sl_error *err)
 }
 
 // ---- text out ----
+
+int cli_sink_text(void *ctx, const char *text, size_t n, sl_error *err) {
+    return sl_text_append(ctx, text, n, err);
+}
 
 int cli_sink_stdout(void *ctx, const char *text, size_t n, sl_error *err) {
     (void)ctx;
@@ -167,6 +172,7 @@ static void check_running(cli_timeline *t) {
 // shown text, which chat continues.
 static int handle_token(cli_timeline *t, int32_t id, const char *ending, sl_error *err) {
     int n_before = (int)t->ids.n, rc = sl_ids_push(&t->generated, id, err);
+    if (!rc) rc = cli_logprobs_add(&t->logprobs, id, err);
     if (rc) return rc;
     t->n_generated++;
     if (sl_model_is_eos(t->run->model, id)) {
@@ -227,7 +233,12 @@ static void fill_step_batch(step_batch *b, cli_timeline *const *batch, int n) {
 static int advance(const step_batch *b, sl_error *err) {
     int n_step = b->n_step, n_sample = b->n - n_step, rc = 0;
     double start = cli_now();
-    if (n_sample) rc = sl_sample(b->sessions + n_step, n_sample, b->samplers + n_step, b->ids + n_step, err);
+    for (int i = 0; !rc && i < b->n; i++)
+        if (b->t[i]->n_logprobs >= 0) { // on a GPU this downloads the logits
+            const float *logits = sl_session_logits(b->sessions[i], err);
+            rc = logits ? cli_logprobs_before(&b->t[i]->logprobs, logits, err) : (int)err->code;
+        }
+    if (!rc && n_sample) rc = sl_sample(b->sessions + n_step, n_sample, b->samplers + n_step, b->ids + n_step, err);
     if (!rc && n_step) rc = sl_step(b->sessions, n_step, b->samplers, b->ids, err);
     double ms = cli_now() - start;
     if (!rc) rc = cli_stats_check(&b->t[0]->run->stats, err);
@@ -243,6 +254,7 @@ void cli_timeline_begin(cli_timeline *t, int at_start, cli_sink sink, void *ctx)
     t->detok = sl_detok_begin(sl_model_tokenizer(t->run->model), 0, at_start);
     t->piece.n = 0;
     t->generated.n = 0;
+    cli_logprobs_begin(&t->logprobs, t->n_logprobs, sl_model_config(t->run->model)->n_vocab);
     t->sink = sink;
     t->sink_ctx = ctx;
     if (t->stopper) sl_stopper_reset(t->stopper);
@@ -316,7 +328,7 @@ void cli_timeline_stats(const cli_timeline *t, FILE *out) {
         fprintf(out, "features: %.2f%% of key features\n", 100 * a->features / (double)a->steps);
     certificates(a, out);
     fprintf(out, "logits: %016llx\n",
-            (unsigned long long)sl_logits_hash(sl_session_logits(t->session, NULL), sl_model_config(run->model)->n_vocab));
+            (unsigned long long)sl_logits_hash(sl_session_last_logits(t->session), sl_model_config(run->model)->n_vocab));
     fprintf(out, "stopped: %s, %d prompt tokens, %d generated, %zu in the context\n", t->stopped ? t->stopped : "not begun",
             t->n_prompt, t->n_generated, t->ids.n);
     fprintf(out, "peak_rss: %.1f MiB\n", cli_peak_mib());

@@ -2,12 +2,14 @@
 #ifndef SLEIGH_TIMELINE_H
 #define SLEIGH_TIMELINE_H
 
+#include "engine/cli/logprobs.h"
 #include "engine/cli/run.h"
 
 #include <stdio.h>
 
 // Receives generated text, piece by piece.
 typedef int (*cli_sink)(void *ctx, const char *text, size_t n, sl_error *err);
+int cli_sink_text(void *ctx, const char *text, size_t n, sl_error *err);   // appends to the sl_text ctx
 int cli_sink_stdout(void *ctx, const char *text, size_t n, sl_error *err); // writes to standard output and flushes
 
 typedef struct cli_timeline {
@@ -23,6 +25,8 @@ typedef struct cli_timeline {
     double prefill_flops;
     const char *stopped; // the reason why the generation ended; NULL: it has not ended
     sl_ids generated;    // all tokens sampled since cli_timeline_begin, an end token included
+    int n_logprobs;      // alternatives that `logprobs` records for each token of `generated`; -1: it records nothing
+    cli_logprobs logprobs;
     // output of the generated text
     sl_detok_stream detok;
     sl_text piece; // text of the last token

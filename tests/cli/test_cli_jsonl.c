@@ -64,7 +64,7 @@ static void jsonl(void) {
         json_t *line = line_json(r.out, i);
         snprintf(answer, sizeof answer, "%s", json_string_value(json_object_get(line, "text")));
         int n_prompt = (int)json_integer_value(json_object_get(line, "n_prompt"));
-        double share = json_real_value(json_object_get(line, "kv_bytes_share"));
+        double share = json_real_value(json_object_get(json_object_get(line, "group"), "kv_bytes_share"));
         int id_good =
             i == 1 ? json_is_string(json_object_get(line, "id")) : json_integer_value(json_object_get(line, "id")) == i;
         json_decref(line);

@@ -18,7 +18,9 @@ typedef struct eval_summary {
 // the spread between clusters shows.
 void eval_summarise(const eval_scores *s, eval_summary *out);
 
-// format: "md", "csv" or "json". settings: the caller still owns it.
-int eval_print(const eval_scores *s, const eval_summary *summary, const json_t *settings, const char *format, sl_error *err);
+// format: "md", "csv" or "json". settings: the caller still owns it. n_planned: samples of the whole run, of which *s holds
+// all, or a part after an interruption.
+int eval_print(const eval_scores *s, const eval_summary *summary, const json_t *settings, int n_planned, const char *format,
+               sl_error *err);
 
 #endif

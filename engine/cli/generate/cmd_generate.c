@@ -1,6 +1,7 @@
-// engine/cli/generate/cmd_generate.c - sleigh generate: reads a prompt, streams the generated text to stdout, and prints
-// statistics to stderr.
+// engine/cli/generate/cmd_generate.c - sleigh generate: reads a prompt, streams the generated text to stdout or prints it as
+// JSON, and prints statistics to stderr.
 #include "engine/cli/commands.h"
+#include "engine/cli/generate/answer.h"
 #include "engine/cli/generate/jsonl.h"
 #include "engine/cli/generate/parallel.h"
 #include "engine/cli/io.h"
@@ -12,6 +13,10 @@
 #include <string.h>
 #include <unistd.h>
 
+static int is_json(const cli_options *o) {
+    return !strcmp(o->format, "json");
+}
+
 static int check_flags(const cli_options *o, sl_error *err) {
     int rc = cli_check_chat_flags(o, err);
     if (rc) return rc;
@@ -19,10 +24,12 @@ static int check_flags(const cli_options *o, sl_error *err) {
     const char *other = CLI_GIVEN(o, prompt) == CLI_BY_FLAG ? "--prompt"
                         : CLI_GIVEN(o, file) == CLI_BY_FLAG ? "--file"
                         : o->chat                           ? "--chat"
-                        : o->display_prompt                 ? "--display-prompt"
+                        : o->display_prompt && !is_json(o)  ? "--display-prompt"
                         : o->ids && o->random_prompt        ? "--random-prompt"
                                                             : NULL;
     if (ids && other) return sl_fail(err, SL_ERR_ARG, "flag %s cannot be used with %s", other, ids);
+    if (CLI_GIVEN(o, logprobs) == CLI_BY_FLAG && !is_json(o))
+        return sl_fail(err, SL_ERR_ARG, "flag --logprobs needs -o json, --jsonl FILE or --prompts FILE");
     if (CLI_GIVEN(o, parallel) == CLI_BY_FLAG)
         return sl_fail(err, SL_ERR_ARG, "flag --parallel needs --prompts FILE or --jsonl FILE");
     if (o->question_dense) return sl_fail(err, SL_ERR_ARG, "flag --question-dense needs --jsonl");
@@ -30,7 +37,9 @@ static int check_flags(const cli_options *o, sl_error *err) {
 }
 
 // Set-up A prefills the whole prompt. Set-up B prefills --dense-prefix tokens and feeds the rest. Then both generate.
-static int run_prompt(cli_timeline *t, const sl_ids *ids, int at_start, sl_error *err) {
+// shown: the prompt, printed before the answer; NULL: not printed. It is printed after the prefill, because a progress bar
+// clears its row of the terminal.
+static int run_prompt(cli_timeline *t, const sl_ids *ids, const sl_text *shown, int at_start, sl_text *answer, sl_error *err) {
     const cli_options *o = t->run->options;
     int n = (int)ids->n, n_dense = o->dense_prefix < 0 ? n : o->dense_prefix;
     if (o->dense_prefix < 0)
@@ -41,7 +50,18 @@ static int run_prompt(cli_timeline *t, const sl_ids *ids, int at_start, sl_error
                 n_dense, n);
     int rc = cli_timeline_prefill(t, ids->data, n_dense, err);
     if (!rc) rc = cli_timeline_feed(t, ids->data + n_dense, n - n_dense, err);
-    return rc ? rc : cli_timeline_generate(t, at_start, cli_sink_stdout, NULL, err);
+    if (!rc && shown) rc = cli_sink_stdout(NULL, shown->data, shown->n, err);
+    return rc ? rc : cli_timeline_generate(t, at_start, is_json(o) ? cli_sink_text : cli_sink_stdout, answer, err);
+}
+
+// Prints the answer as JSON. A text was printed while it was generated.
+static int print_end(const cli_timeline *t, const sl_ids *ids, const sl_text *answer, sl_error *err) {
+    if (!is_json(t->run->options)) return isatty(STDOUT_FILENO) ? cli_sink_stdout(NULL, "\n", 1, err) : 0;
+    cli_model_name model;
+    cli_timeline *one = (cli_timeline *)t;
+    const cli_totals totals = cli_totals_of(&one, 1);
+    cli_model_name_of(t->run->model, t->run->options->model, &model);
+    return cli_answer_print(&(cli_answer){.model = &model, .prompt = ids, .text = answer, .t = t, .totals = &totals}, err);
 }
 
 static int has_text(const cli_options *o) {
@@ -59,8 +79,10 @@ static int make_ids(const cli_run *run, const sl_text *text, sl_ids *ids, sl_err
 static int generate(cli_run *run, const sl_text *text, sl_error *err) {
     const cli_options *o = run->options;
     sl_ids ids = {0};
+    sl_text answer = {0};
     cli_timeline t = {0};
     int rc = make_ids(run, text, &ids, err);
+    if (!rc) rc = sl_text_append(&answer, "", 0, err); // gives an empty answer a buffer too
     if (!rc) rc = cli_check_prompt(run, ids.n, err);
     if (!rc && o->dense_prefix > (int)ids.n)
         rc = sl_fail(err, SL_ERR_ARG, "--dense-prefix %d: expected at most %zu, the number of prompt tokens", o->dense_prefix,
@@ -70,17 +92,22 @@ static int generate(cli_run *run, const sl_text *text, sl_error *err) {
     if (!rc) {
         cli_run_describe(run, stderr);
         cli_catch_interrupt(1);
-        if (o->display_prompt) rc = cli_sink_stdout(NULL, text->data, text->n, err);
-        if (!rc) rc = run_prompt(&t, &ids, o->chat || (has_text(o) && text->n == 0), err);
-        if (!rc && isatty(STDOUT_FILENO)) rc = cli_sink_stdout(NULL, "\n", 1, err);
+        t.n_logprobs = cli_answer_logprobs(o, NULL);
+        rc = run_prompt(&t, &ids, o->display_prompt && !is_json(o) ? text : NULL, o->chat || (has_text(o) && text->n == 0),
+                        &answer, err);
+        if (!rc) rc = print_end(&t, &ids, &answer, err);
         if (!rc && o->perf) cli_timeline_stats(&t, stderr);
         cli_timeline_close(&t);
     }
     sl_ids_free(&ids);
+    sl_text_free(&answer);
     return rc;
 }
 
 int cmd_generate(const cli_options *o, sl_error *err) {
+    if ((o->jsonl || o->prompts) && CLI_GIVEN(o, format) == CLI_BY_FLAG && !is_json(o))
+        return sl_fail(err, SL_ERR_ARG, "-o text cannot be used with %s, which writes JSON",
+                       o->jsonl ? "--jsonl" : "--prompts");
     if (cli_is_parallel(o)) return cli_generate_parallel(o, err);
     if (o->jsonl) return cli_generate_jsonl(o, err);
     const sl_chat_template *template = NULL;

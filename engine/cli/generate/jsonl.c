@@ -7,8 +7,8 @@
 #include "engine/cli/generate/jsonl.h"
 #include "engine/base/json.h"
 #include "engine/cli/error_text.h"
+#include "engine/cli/generate/answer.h"
 #include "engine/cli/io.h"
-#include "engine/cli/output/print_json.h"
 #include "engine/cli/output/progress_bar.h"
 #include "engine/cli/process.h"
 #include "engine/cli/records.h"
@@ -28,6 +28,8 @@ typedef struct job {
     int n_shared; // tokens of the context, a prefix of ids
     sl_text answer;
     sl_text attn; // method of the previous line; "": the method of the flags
+    cli_model_name model;
+    cli_totals all;
 } job;
 
 // Sets the method of the line if it differs from the previous one.
@@ -39,10 +41,6 @@ static int set_method(job *j, const json_t *record, sl_error *err) {
     if (rc) return sl_fail(err, rc, "\"attn\": %.900s", cli_error_text(&why));
     j->attn.n = 0;
     return sl_text_append(&j->attn, text, strlen(text) + 1, err);
-}
-
-static int sink_answer(void *ctx, const char *text, size_t n, sl_error *err) {
-    return sl_text_append(&((job *)ctx)->answer, text, n, err);
 }
 
 static int answer(job *j, sl_error *err) {
@@ -58,46 +56,29 @@ static int answer(job *j, sl_error *err) {
     if (!rc) rc = cli_timeline_feed(t, j->ids.data + n_dense, n - n_dense, err);
     j->answer.n = 0;
     if (!rc) rc = sl_text_append(&j->answer, "", 0, err);
-    return rc ? rc : cli_timeline_generate(t, 0, sink_answer, j, err);
+    return rc ? rc : cli_timeline_generate(t, 0, cli_sink_text, &j->answer, err);
 }
 
-static json_t *share(uint64_t n, uint64_t dense) {
-    return dense ? json_real((double)n / dense) : json_null();
-}
-
-static int print_answer(const job *j, json_t *id, int index, sl_error *err) {
-    const cli_timeline *t = &j->t;
-    const sl_attn_stats *a = sl_engine_attn_stats(j->run->engine);
-    double ms = t->feed_ms + t->decode_ms;
-    char attn[CLI_ATTN_TEXT];
-    cli_run_format_attention(j->run, attn, sizeof attn);
-    json_t *out = json_object();
-    json_t *text = json_stringn(j->answer.data, j->answer.n);
-    if (!text) { // only a --stop text that cuts a character in two causes this
-        json_decref(out);
-        return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: the answer is not UTF-8", j->records.path, j->records.n_lines);
-    }
-    json_object_set_new(out, "id", id ? json_incref(id) : json_integer(index));
-    json_object_set_new(out, "text", text);
-    json_object_set_new(out, "attn", json_string(attn));
-    json_object_set_new(out, "n_prompt", json_integer((json_int_t)j->ids.n));
-    json_object_set_new(out, "n_prefill", json_integer(t->n_prefill)); // 0: all rows came from the previous line
-    json_object_set_new(out, "n_generated", json_integer(t->n_generated));
-    json_object_set_new(out, "prefill_ms", json_real(t->prefill_ms));
-    json_object_set_new(out, "decode_ms", json_real(ms));
-    json_object_set_new(out, "decode_tok_s", json_real(cli_per_second(t->n_feed + t->n_decode, ms)));
-    json_object_set_new(out, "v_rows_share", share(a->v_rows, a->dense_v_rows));
-    json_object_set_new(out, "v_distinct_share",
-                        sl_attn_knows_distinct(a->v_rows, a->v_distinct) ? share(a->v_distinct, a->dense_k_rows) : json_null());
-    json_object_set_new(out, "kv_bytes_share", share(a->bytes, a->dense_bytes));
-    json_object_set_new(out, "stopped", json_string(t->stopped));
-    int rc = cli_print_json(out, JSON_COMPACT, err);
+static int print_answer(job *j, const json_t *record, int index, sl_error *err) {
+    cli_timeline *t = &j->t;
+    const cli_totals totals = cli_totals_of(&t, 1);
+    const cli_answer a = {.model = &j->model,
+                          .index = index,
+                          .group = index,
+                          .id = sl_json_get(record, "id"),
+                          .prompt = &j->ids,
+                          .text = &j->answer,
+                          .t = t,
+                          .totals = &totals};
+    cli_totals_add(&j->all, &totals);
+    int rc = cli_records_at_line(&j->records, j->records.n_lines, cli_answer_print(&a, err), err);
     return rc ? rc : cli_flush(err);
 }
 
 // ---- all lines ----
 
 static int run_line(job *j, const json_t *record, int index, sl_error *err) {
+    j->t.n_logprobs = cli_answer_logprobs(j->run->options, record);
     sl_session_set_sequence(j->t.session, cli_record_sequence(record, j->run->options->seq_id, index));
     int rc = set_method(j, record, err);
     if (!rc) rc = cli_records_tokenize(&j->records, sl_model_tokenizer(j->run->model), record, &j->ids, &j->n_shared, err);
@@ -107,19 +88,19 @@ static int run_line(job *j, const json_t *record, int index, sl_error *err) {
     rc = cli_records_at_line(&j->records, j->records.n_lines, rc, err);
     if (!rc && cli_interrupted())
         rc = sl_fail(err, SL_ERR_IO, "%s: interrupted at line %d", j->records.path, j->records.n_lines);
-    return rc ? rc : print_answer(j, sl_json_get(record, "id"), index, err);
+    return rc ? rc : print_answer(j, record, index, err);
 }
 
 static int run_lines(job *j, sl_error *err) {
     cli_progress progress;
     json_t *record;
     int rc = 0, index = 0;
-    cli_progress_begin(&progress, "jsonl", "lines");
+    cli_progress_begin_run(&progress, "jsonl", "lines", j->n_total, 0, 0);
     for (; !(rc = cli_records_next(&j->records, &record, err)) && record; index++) {
         rc = run_line(j, record, index, err);
         json_decref(record);
         if (rc) break;
-        if (j->n_total) cli_progress_update(&progress, index + 1, j->n_total);
+        cli_progress_update(&progress, index + 1, j->n_total);
     }
     cli_progress_end(&progress);
     return rc;
@@ -149,6 +130,7 @@ int cli_generate_jsonl(const cli_options *o, sl_error *err) {
     if (!rc) rc = cli_run_open(&run, o, err);
     if (!rc) {
         j.run = &run;
+        cli_model_name_of(run.model, o->model, &j.model);
         rc = cli_timeline_open(&j.t, &run, o->seq_id, err);
         if (!rc) {
             cli_run_describe(&run, stderr);
@@ -158,7 +140,7 @@ int cli_generate_jsonl(const cli_options *o, sl_error *err) {
                         : "setup: B, prefill of contexts with dense attention; --attn decodes questions and answers\n");
             cli_catch_interrupt(1);
             rc = run_lines(&j, err);
-            if (!rc && o->perf) fprintf(stderr, "load: %.2f ms\npeak_rss: %.1f MiB\n", run.load_ms, cli_peak_mib());
+            if (!rc && o->perf) cli_totals_print(&j.all, run.load_ms, stderr);
             cli_timeline_close(&j.t);
         }
         if (!rc) rc = cli_run_finish(&run, err);

@@ -7,9 +7,9 @@
 #include "engine/cli/generate/parallel.h"
 #include "engine/base/json.h"
 #include "engine/cli/error_text.h"
+#include "engine/cli/generate/answer.h"
 #include "engine/cli/grow.h"
 #include "engine/cli/io.h"
-#include "engine/cli/output/print_json.h"
 #include "engine/cli/output/progress_bar.h"
 #include "engine/cli/process.h"
 #include "engine/cli/records.h"
@@ -30,21 +30,16 @@ typedef struct request { // a line of the file
     sl_text text;
 } request;
 
-// Totals of a group, or of all groups.
-typedef struct totals {
-    int n_prompts, n_prefill, n_feed, n_steps, n_decode, n_generated; // n_steps: of the batch; n_decode: their tokens
-    double prefill_ms, feed_ms, decode_ms;
-} totals;
-
 typedef struct job {
     cli_run *run;
     cli_records records;
     const sl_chat_template *template; // NULL: no --chat
     request *requests;
-    int n_requests, cap_requests, n_groups;
+    int n_requests, cap_requests;
     cli_timeline **batch; // [--parallel]
     const char *attn;     // method in use; NULL: the method of the flags
-    totals all;
+    cli_model_name model;
+    cli_totals all;
 } job;
 
 // ---- reading ----
@@ -105,10 +100,6 @@ static int tokenize_all(job *j, sl_error *err) {
 
 // ---- a group ----
 
-static int sink_text(void *ctx, const char *text, size_t n, sl_error *err) {
-    return sl_text_append(&((request *)ctx)->text, text, n, err);
-}
-
 static int set_method(job *j, const char *attn, sl_error *err) {
     if (attn == j->attn || (attn && j->attn && !strcmp(attn, j->attn))) return 0;
     sl_error why;
@@ -125,49 +116,21 @@ static int begin(job *j, request *r, int index, sl_error *err) {
     if (!rc) rc = cli_timeline_prefill(&r->t, r->ids.data, r->n_dense, err);
     if (!rc) rc = cli_timeline_feed(&r->t, r->ids.data + r->n_dense, n - r->n_dense, err);
     if (!rc) rc = sl_text_append(&r->text, "", 0, err);
-    if (!rc) cli_timeline_begin(&r->t, j->template != NULL, sink_text, r);
+    r->t.n_logprobs = cli_answer_logprobs(o, r->record);
+    if (!rc) cli_timeline_begin(&r->t, j->template != NULL, cli_sink_text, &r->text);
     return rc;
 }
 
-static void add_totals(totals *to, const totals *from) {
-    to->n_prompts += from->n_prompts, to->n_prefill += from->n_prefill, to->n_feed += from->n_feed;
-    to->n_steps += from->n_steps, to->n_decode += from->n_decode, to->n_generated += from->n_generated;
-    to->prefill_ms += from->prefill_ms, to->feed_ms += from->feed_ms, to->decode_ms += from->decode_ms;
-}
-
-// Totals of the timelines of a group. The batch took as many steps as its longest timeline.
-static totals totals_of(const request *r, int n) {
-    totals t = {.n_prompts = n};
-    for (int i = 0; i < n; i++) {
-        const cli_timeline *x = &r[i].t;
-        t.n_prefill += x->n_prefill, t.n_feed += x->n_feed, t.n_decode += x->n_decode, t.n_generated += x->n_generated;
-        t.prefill_ms += x->prefill_ms, t.feed_ms += x->feed_ms;
-        if (x->n_decode > t.n_steps) t.n_steps = x->n_decode;
-    }
-    return t;
-}
-
-static json_t *group_json(const job *j, const totals *t) {
-    const sl_attn_stats *a = sl_engine_attn_stats(j->run->engine);
-    json_t *share = a->dense_bytes ? json_real((double)a->bytes / a->dense_bytes) : json_null();
-    return json_pack("{s:i, s:i, s:i, s:f, s:f, s:f, s:o}", "index", j->n_groups, "size", t->n_prompts, "steps", t->n_steps,
-                     "prefill_ms", t->prefill_ms, "feed_ms", t->feed_ms, "decode_ms", t->decode_ms, "kv_bytes_share", share);
-}
-
-static int print_answer(const job *j, const request *r, const totals *group, sl_error *err) {
-    const cli_timeline *t = &r->t;
-    int index = (int)(r - j->requests);
-    json_t *id = sl_json_get(r->record, "id"), *text = json_stringn(r->text.data, r->text.n);
-    char attn[CLI_ATTN_TEXT];
-    if (!text) // only a --stop text that cuts a character in two causes this
-        return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: the answer is not UTF-8", j->records.path, r->line);
-    cli_run_format_attention(j->run, attn, sizeof attn);
-    json_t *out =
-        json_pack("{s:i, s:O, s:o, s:s, s:i, s:i, s:s, s:f, s:f, s:f, s:o}", "index", index, "id", id ? id : json_null(),
-                  "text", text, "attn", attn, "n_prompt", (int)r->ids.n, "n_generated", t->n_generated, "stopped", t->stopped,
-                  "prefill_ms", t->prefill_ms, "feed_ms", t->feed_ms, "decode_ms", t->decode_ms, "group", group_json(j, group));
-    if (out && !id) json_object_set_new(out, "id", json_integer(index));
-    return cli_print_json(out, JSON_COMPACT, err);
+static int print_answer(const job *j, const request *r, const cli_totals *group, sl_error *err) {
+    const cli_answer a = {.model = &j->model,
+                          .index = (int)(r - j->requests),
+                          .group = j->all.n_groups,
+                          .id = sl_json_get(r->record, "id"),
+                          .prompt = &r->ids,
+                          .text = &r->text,
+                          .t = &r->t,
+                          .totals = group};
+    return cli_records_at_line(&j->records, r->line, cli_answer_print(&a, err), err);
 }
 
 static int run_group(job *j, request *r, int n, sl_error *err) {
@@ -179,16 +142,13 @@ static int run_group(job *j, request *r, int n, sl_error *err) {
         rc = cli_records_at_line(&j->records, r[i].line, begin(j, &r[i], first + i, err), err);
         j->batch[i] = &r[i].t;
     }
-    double start = cli_now();
     if (!rc) rc = cli_timelines_generate(j->batch, n, err);
     if (!rc && cli_interrupted())
         rc = sl_fail(err, SL_ERR_IO, "%s: interrupted in lines %d to %d", j->records.path, r->line, r[n - 1].line);
-    totals group = totals_of(r, n);
-    group.decode_ms = cli_now() - start;
+    const cli_totals group = cli_totals_of(j->batch, rc ? 0 : n);
     for (int i = 0; !rc && i < n; i++) rc = print_answer(j, &r[i], &group, err);
     if (!rc) rc = cli_flush(err);
-    add_totals(&j->all, &group);
-    j->n_groups++;
+    cli_totals_add(&j->all, &group);
     return rc;
 }
 
@@ -212,8 +172,11 @@ static int group_size(const job *j, const request *r) {
 
 static int run_groups(job *j, sl_error *err) {
     cli_progress progress;
+    double prefill = 0;
     int rc = 0;
-    cli_progress_begin(&progress, "generate", "prompts");
+    for (int i = 0; i < j->n_requests; i++)
+        if (j->requests[i].n_dense) prefill += sl_model_prefill_flops(j->run->model, 0, j->requests[i].n_dense);
+    cli_progress_begin_run(&progress, "generate", "prompts", j->n_requests, prefill, 0);
     for (int i = 0, n; !rc && i < j->n_requests; i += n) {
         n = group_size(j, &j->requests[i]);
         rc = run_group(j, &j->requests[i], n, err);
@@ -222,24 +185,6 @@ static int run_groups(job *j, sl_error *err) {
     }
     cli_progress_end(&progress);
     return rc;
-}
-
-static void report(const job *j, FILE *out) {
-    const totals *t = &j->all;
-    double ms = t->prefill_ms + t->feed_ms + t->decode_ms;
-    fprintf(out, "load: %.2f ms\n", j->run->load_ms);
-    fprintf(out, "prefill: %.2f ms, %d tokens, %.2f tok/s\n", t->prefill_ms, t->n_prefill,
-            cli_per_second(t->n_prefill, t->prefill_ms));
-    if (t->n_feed)
-        fprintf(out, "feed: %.2f ms, %d tokens, %.2f tok/s\n", t->feed_ms, t->n_feed, cli_per_second(t->n_feed, t->feed_ms));
-    fprintf(out, "decode: %.2f ms, %d tokens, %.2f tok/s\n", t->decode_ms, t->n_decode,
-            cli_per_second(t->n_decode, t->decode_ms));
-    fprintf(out, "step: %.3f ms per step of a sequence, %d steps, %.2f sequences a step\n",
-            t->n_steps ? t->decode_ms / t->n_steps : 0, t->n_steps, t->n_steps ? (double)t->n_decode / t->n_steps : 0);
-    fprintf(out, "token: %.3f ms per token of the whole batch\n", t->n_decode ? t->decode_ms / t->n_decode : 0);
-    fprintf(out, "total: %.2f ms, %d prompts in %d groups, %d tokens generated, %.2f tok/s\n", ms, t->n_prompts, j->n_groups,
-            t->n_generated, cli_per_second(t->n_generated, ms));
-    fprintf(out, "peak_rss: %.1f MiB\n", cli_peak_mib());
 }
 
 static int check_flags(const cli_options *o, sl_error *err) {
@@ -264,7 +209,7 @@ static int run_job(job *j, sl_error *err) {
     fprintf(stderr, "parallel: %d prompts in static batches of %d\n", j->n_requests, o->parallel);
     cli_catch_interrupt(1);
     rc = run_groups(j, err);
-    if (!rc && o->perf) report(j, stderr);
+    if (!rc && o->perf) cli_totals_print(&j->all, j->run->load_ms, stderr);
     return rc;
 }
 
@@ -279,6 +224,7 @@ int cli_generate_parallel(const cli_options *o, sl_error *err) {
     if (!rc) rc = cli_run_open(&run, o, err);
     if (!rc) {
         j.run = &run;
+        cli_model_name_of(run.model, o->model, &j.model);
         rc = run_job(&j, err);
         for (int i = 0; i < j.n_requests; i++) cli_timeline_close(&j.requests[i].t); // before the engine is freed
         if (!rc) rc = cli_run_finish(&run, err);

@@ -1,0 +1,120 @@
+// engine/cli/generate/answer.c - see answer.h.
+#include "engine/cli/generate/answer.h"
+#include "engine/cli/io.h"
+#include "engine/cli/output/print_json.h"
+#include "engine/cli/output/rows.h"
+#include "engine/cli/output/token_json.h"
+#include "engine/cli/process.h"
+#include "engine/cli/records.h"
+
+#include <math.h>
+
+// ---- totals ----
+
+cli_totals cli_totals_of(cli_timeline *const *timelines, int n) {
+    cli_totals t = {.n_groups = 1, .n_prompts = n};
+    for (int i = 0; i < n; i++) {
+        const cli_timeline *x = timelines[i];
+        t.n_prefill += x->n_prefill, t.n_feed += x->n_feed, t.n_decode += x->n_decode, t.n_generated += x->n_generated;
+        t.prefill_ms += x->prefill_ms, t.feed_ms += x->feed_ms;
+        if (x->n_decode > t.n_steps) t.n_steps = x->n_decode; // the longest timeline takes part in all steps of the batch
+        if (x->decode_ms > t.decode_ms) t.decode_ms = x->decode_ms;
+    }
+    return t;
+}
+
+void cli_totals_add(cli_totals *to, const cli_totals *from) {
+    to->n_groups += from->n_groups, to->n_prompts += from->n_prompts;
+    to->n_prefill += from->n_prefill, to->n_feed += from->n_feed, to->n_steps += from->n_steps;
+    to->n_decode += from->n_decode, to->n_generated += from->n_generated;
+    to->prefill_ms += from->prefill_ms, to->feed_ms += from->feed_ms, to->decode_ms += from->decode_ms;
+}
+
+void cli_totals_print(const cli_totals *t, double load_ms, FILE *out) {
+    double ms = t->prefill_ms + t->feed_ms + t->decode_ms;
+    fprintf(out, "load: %.2f ms\n", load_ms);
+    fprintf(out, "prefill: %.2f ms, %d tokens, %.2f tok/s\n", t->prefill_ms, t->n_prefill,
+            cli_per_second(t->n_prefill, t->prefill_ms));
+    if (t->n_feed)
+        fprintf(out, "feed: %.2f ms, %d tokens, %.2f tok/s\n", t->feed_ms, t->n_feed, cli_per_second(t->n_feed, t->feed_ms));
+    fprintf(out, "decode: %.2f ms, %d tokens, %.2f tok/s\n", t->decode_ms, t->n_decode,
+            cli_per_second(t->n_decode, t->decode_ms));
+    fprintf(out, "step: %.3f ms per step of a sequence, %d steps, %.2f sequences a step\n",
+            t->n_steps ? t->decode_ms / t->n_steps : 0, t->n_steps, t->n_steps ? (double)t->n_decode / t->n_steps : 0);
+    fprintf(out, "token: %.3f ms per token of the whole batch\n", t->n_decode ? t->decode_ms / t->n_decode : 0);
+    fprintf(out, "total: %.2f ms, %d prompts in %d groups, %d tokens generated, %.2f tok/s\n", ms, t->n_prompts, t->n_groups,
+            t->n_generated, cli_per_second(t->n_generated, ms));
+    fprintf(out, "peak_rss: %.1f MiB\n", cli_peak_mib());
+}
+
+// ---- the object ----
+
+static json_t *share(uint64_t n, uint64_t dense) {
+    return cli_number(dense ? (double)n / (double)dense : NAN);
+}
+
+// Adds all fields of `from` to `to` and releases `from`. NULL counts as an empty object.
+static void put_all(json_t *to, json_t *from) {
+    if (from) json_object_update(to, from);
+    json_decref(from);
+}
+
+// What is known only of the whole group: the engine counts the rows and bytes of all sequences of a batch together.
+static json_t *group_json(const cli_answer *a) {
+    const sl_attn_stats *s = sl_engine_attn_stats(a->t->run->engine);
+    const cli_totals *t = a->totals;
+    return json_pack("{s:i, s:i, s:i, s:f, s:f, s:f, s:f, s:o, s:o, s:o, s:o, s:I}", "index", a->group, "size", t->n_prompts,
+                     "steps", t->n_steps, "prefill_ms", t->prefill_ms, "feed_ms", t->feed_ms, "decode_ms", t->decode_ms,
+                     "decode_tok_s", cli_per_second(t->n_decode, t->decode_ms), "k_rows_share",
+                     share(s->k_rows, s->dense_k_rows), "v_rows_share", share(s->v_rows, s->dense_v_rows), "v_distinct_share",
+                     sl_attn_knows_distinct(s->v_rows, s->v_distinct) ? share(s->v_distinct, s->dense_k_rows) : json_null(),
+                     "kv_bytes_share", cli_number(s->dense_bytes ? (double)s->bytes / (double)s->dense_bytes : NAN), "samples",
+                     (json_int_t)s->samples);
+}
+
+static json_t *counts_json(const cli_answer *a) {
+    const cli_timeline *t = a->t;
+    return json_pack("{s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:f, s:f}", "n_prompt", (int)a->prompt->n, "n_prefill", t->n_prefill,
+                     "n_feed", t->n_feed, "n_decode", t->n_decode, "n_generated", t->n_generated, "prefill_ms", t->prefill_ms,
+                     "feed_ms", t->feed_ms, "decode_ms", t->decode_ms, "decode_tok_s",
+                     cli_per_second(t->n_decode, t->decode_ms));
+}
+
+static json_t *method_json(const cli_answer *a) {
+    const cli_run *run = a->t->run;
+    const sl_session *session = a->t->session;
+    char attn[CLI_ATTN_TEXT], hash[24];
+    cli_run_format_attention(run, attn, sizeof attn);
+    snprintf(hash, sizeof hash, "%016llx",
+             (unsigned long long)sl_logits_hash(sl_session_last_logits(session), sl_model_config(run->model)->n_vocab));
+    return json_pack("{s:s, s:I, s:I, s:s}", "attn", attn, "seed", (json_int_t)run->options->seed, "seq",
+                     (json_int_t)sl_session_sequence(session), "logits", hash);
+}
+
+static void put_optional(const cli_answer *a, json_t *out) {
+    const sl_tokenizer *tok = sl_model_tokenizer(a->t->run->model);
+    if (a->t->n_logprobs >= 0) json_object_set_new(out, "logprobs", cli_logprobs_json(&a->t->logprobs, tok));
+    if (!a->t->run->options->display_prompt) return;
+    json_object_set_new(out, "prompt", cli_ids_text_json(tok, a->prompt));
+    json_object_set_new(out, "prompt_ids", cli_ids_json(a->prompt));
+}
+
+int cli_answer_print(const cli_answer *a, sl_error *err) {
+    json_t *text = json_stringn(a->text->data, a->text->n);
+    if (!text) return sl_fail(err, SL_ERR_FORMAT, "the answer is not UTF-8");
+    json_t *out = json_pack("{s:i, s:o, s:s, s:o, s:o, s:s}", "index", a->index, "id",
+                            a->id ? json_deep_copy(a->id) : json_integer(a->index), "model", a->model->name, "text", text,
+                            "ids", cli_ids_json(&a->t->generated), "stopped", a->t->stopped);
+    if (out) {
+        put_all(out, counts_json(a));
+        put_all(out, method_json(a));
+        put_optional(a, out);
+        json_object_set_new(out, "group", group_json(a));
+    }
+    return cli_print_json(out, JSON_COMPACT, err);
+}
+
+int cli_answer_logprobs(const cli_options *o, const json_t *record) {
+    const json_t *asked = cli_record_logprobs(record);
+    return asked ? (int)json_integer_value(asked) : CLI_GIVEN(o, logprobs) ? o->logprobs : -1;
+}

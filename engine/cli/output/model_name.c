@@ -1,0 +1,91 @@
+// engine/cli/output/model_name.c - see model_name.h.
+#include "engine/cli/output/model_name.h"
+#include "models/safetensors.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// Copies the part before `end` that follows the last '/', and sets *end to this '/' (or to the start).
+static void last_part(const char *path, size_t *end, char *out, size_t size) {
+    while (*end > 1 && path[*end - 1] == '/') --*end;
+    size_t from = *end;
+    while (from > 0 && path[from - 1] != '/') from--;
+    snprintf(out, size, "%.*s", (int)(*end - from), path + from);
+    *end = from;
+}
+
+// The folder's name. In the cache of the hub, models--ORG--NAME/snapshots/REVISION, the name is ORG/NAME.
+static void name_of(const char *path, char *out, size_t size) {
+    char parent[64], model[256];
+    size_t end = strlen(path);
+    last_part(path, &end, out, size);
+    last_part(path, &end, parent, sizeof parent);
+    last_part(path, &end, model, sizeof model);
+    if (strcmp(parent, "snapshots") || strncmp(model, "models--", 8)) return;
+    char *dashes = strstr(model + 8, "--");
+    if (dashes)
+        snprintf(out, size, "%.*s/%s", (int)(dashes - model - 8), model + 8, dashes + 2);
+    else
+        snprintf(out, size, "%s", model + 8);
+}
+
+static void replace_odd_bytes(char *name) {
+    json_t *utf8 = json_string(name); // NULL: the name is no UTF-8
+    for (char *p = name; *p; p++)
+        if ((unsigned char)*p < ' ' || *p == '|' || (!utf8 && (unsigned char)*p >= 0x80)) *p = '?';
+    json_decref(utf8);
+}
+
+static void count_params(const sl_tensors *tensors, cli_model_name *out) {
+    double most = 0;
+    for (int i = 0; i < sl_tensors_count(tensors); i++) {
+        const sl_tensor *t = sl_tensors_at(tensors, i);
+        double n = 1;
+        for (int j = 0; j < t->n_dims; j++) n *= (double)t->dims[j];
+        out->n_params += n;
+        if (n <= most) continue; // the largest tensor has the dtype of most parameters
+        most = n;
+        snprintf(out->dtype, sizeof out->dtype, "%s", t->dtype_name);
+    }
+    for (char *p = out->dtype; *p; p++) *p = (char)tolower((unsigned char)*p);
+}
+
+void cli_model_name_of(const sl_model *model, const char *path, cli_model_name *out) {
+    *out = (cli_model_name){.is_dummy = sl_model_is_dummy(model)};
+    name_of(path, out->name, sizeof out->name);
+    if (!strcmp(out->name, ".") || !strcmp(out->name, "..") || !*out->name || !strcmp(out->name, "/")) {
+        char *real = realpath(path, NULL);
+        if (real) name_of(real, out->name, sizeof out->name);
+        free(real);
+    }
+    replace_odd_bytes(out->name);
+    snprintf(out->type, sizeof out->type, "%s", sl_model_config(model)->model_type);
+    count_params(sl_model_tensors(model), out);
+}
+
+int cli_model_name_read(const char *path, int is_dummy, cli_model_name *out, sl_error *err) {
+    sl_model *model;
+    const sl_model_options options = {.flags = SL_MODEL_NO_TOKENIZER | (is_dummy ? SL_MODEL_DUMMY : 0)};
+    int rc = sl_model_load(path, &options, &model, err);
+    if (rc) return rc;
+    cli_model_name_of(model, path, out);
+    sl_model_free(model);
+    return 0;
+}
+
+const char *cli_model_name_text(const cli_model_name *m, char buf[CLI_MODEL_TEXT]) {
+    int big = m->n_params >= 1e9;
+    snprintf(buf, CLI_MODEL_TEXT, "%s (%s, %.2f %s parameters, %s%s)", m->name, m->type, m->n_params * (big ? 1e-9 : 1e-6),
+             big ? "B" : "M", m->dtype, m->is_dummy ? ", random weights" : "");
+    return buf;
+}
+
+void cli_model_name_put(const cli_model_name *m, json_t *object) {
+    json_object_set_new(object, "model", json_string(m->name));
+    json_object_set_new(object, "model_type", json_string(m->type));
+    json_object_set_new(object, "n_params", json_integer((json_int_t)m->n_params));
+    json_object_set_new(object, "dtype", json_string(m->dtype));
+    json_object_set_new(object, "dummy", json_boolean(m->is_dummy));
+}
