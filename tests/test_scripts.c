@@ -1,4 +1,4 @@
-// tests/test_scripts.c - runs the scripts that check the tree: mutations, layers, names of files, and the commands that the
+// tests/test_scripts.c - runs the scripts that check the tree: mutations, layers, names of files, messages, and the commands that the
 // pages print.
 #include "tests/support/run_cli.h"
 
@@ -58,12 +58,21 @@ static void names(void) {
     run_script("scripts/check_names.py --sources");
 }
 
+// Messages of the library name options, and the command line has a flag for each of them.
+static void messages(void) {
+    char script[500];
+    const char *bin = getenv("SLEIGH_BIN");
+    snprintf(script, sizeof script, "scripts/check_messages.py '%s'", bin ? bin : "build/sleigh");
+    run_script(script);
+}
+
 static const test_case cases[] = {
     {"commands-of-readme", NEEDS_NOTHING, commands_of_readme},
     {"commands-of-docs", NEEDS_NOTHING, commands_of_docs},
     {"mutations", NEEDS_NOTHING, mutations},
     {"layers", NEEDS_NOTHING, layers},
     {"names", NEEDS_NOTHING, names},
+    {"messages", NEEDS_NOTHING, messages},
     {0},
 };
 extern const test_suite suite_scripts;
