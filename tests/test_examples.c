@@ -99,9 +99,16 @@ static void example_cc(void) {
     example("c++ -std=c++17", "examples/embed.cc");
 }
 
+// docs/embed.md prints examples/embed.c.
+static void page(void) {
+    size_t n;
+    CHECK_HAS(slurp("docs/embed.md", &n), slurp("examples/embed.c", &n));
+}
+
 static const test_case cases[] = {
     {"header-alone", NEEDS_NOTHING, header_alone},
     {"exported-functions", NEEDS_NOTHING, exported_functions},
+    {"page", NEEDS_NOTHING, page},
     {"embed.c", NEEDS_NOTHING, example_c},
     {"embed.cc", NEEDS_NOTHING, example_cc},
     {0},

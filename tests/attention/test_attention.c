@@ -99,7 +99,7 @@ static void refusals(void) {
     } bad[] = {
         {"santa-porp", SL_ERR_ARG, "did you mean santa-prop?"},
         {"", SL_ERR_ARG, "unknown method"},
-        {"densee:S=1", SL_ERR_ARG, "\"dense\""},
+        {"densee:S=1", SL_ERR_ARG, "did you mean dense?"},
         {"dense:S=4", SL_ERR_ARG, "no parameters"},
         {"santa:T=4", SL_ERR_ARG, "\"S\""},
         {"santa:S", SL_ERR_ARG, "NAME=VALUE"},
