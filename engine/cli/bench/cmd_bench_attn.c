@@ -21,6 +21,7 @@
 #include <stdlib.h>
 
 static const sl_attn_geom geom = {.n_layers = 1, .n_heads = 32, .n_kv_heads = 8, .head_dim = 128}; // Llama-3.1-8B
+#define SHAPE "shape of Llama-3.1-8B (32 query heads, 8 KV heads, dimension 128, bf16)" // the model's name in the tables
 enum { MAX_SIZES = 64, MAX_SEQS = 1024, MAX_METHODS = 16, REPETITIONS = 40 };
 
 // ---- sizes and methods ----
@@ -196,8 +197,9 @@ static const char *attn_name(const row *r, char buf[256]) {
 
 static int print_md(const row *rows, int n, const sl_bench_attn_device *device, sl_error *err) {
     char attn[256];
-    int phase = -1, rc = cli_printf(err, "%s: a read-only kernel reaches %.0f GB/s, an empty graph takes %.1f us\n",
-                                    device->name, device->read_gb_s, device->empty_us);
+    int phase = -1,
+        rc = cli_printf(err, "model: " SHAPE "\n\n%s: a read-only kernel reaches %.0f GB/s, an empty graph takes %.1f us\n",
+                        device->name, device->read_gb_s, device->empty_us);
     for (int i = 0; !rc && i < n; i++) {
         const row *r = &rows[i];
         int prefill = r->size->n_tokens > 0;
@@ -221,15 +223,15 @@ static int print_md(const row *rows, int n, const sl_bench_attn_device *device, 
 
 static int print_csv(const row *rows, int n, const sl_bench_attn_device *device, sl_error *err) {
     char attn[256];
-    int rc = cli_printf(err, "phase,size,attn,us,mean_us,gb_s,floor_us,features,tflop_s\n");
+    int rc = cli_printf(err, "model,phase,size,attn,us,mean_us,gb_s,floor_us,features,tflop_s\n");
     for (int i = 0; !rc && i < n; i++) {
         const row *r = &rows[i];
         if (r->size->n_tokens)
-            rc = cli_printf(err, "prefill,%s,%s,%.2f,%.2f,,,,%.1f\n", r->size->name, attn_name(r, attn), r->time.us,
-                            r->time.mean_us, r->flops / r->time.us * 1e-6);
+            rc = cli_printf(err, "\"" SHAPE "\",prefill,%s,%s,%.2f,%.2f,,,,%.1f\n", r->size->name, attn_name(r, attn),
+                            r->time.us, r->time.mean_us, r->flops / r->time.us * 1e-6);
         else
-            rc = cli_printf(err, "decode,%s,%s,%.2f,%.2f,%.1f,%.2f,%.4f,\n", r->size->name, attn_name(r, attn), r->time.us,
-                            r->time.mean_us, r->bytes / r->time.us * 1e-3, floor_us(r, device), r->features);
+            rc = cli_printf(err, "\"" SHAPE "\",decode,%s,%s,%.2f,%.2f,%.1f,%.2f,%.4f,\n", r->size->name, attn_name(r, attn),
+                            r->time.us, r->time.mean_us, r->bytes / r->time.us * 1e-3, floor_us(r, device), r->features);
     }
     return rc;
 }
@@ -237,8 +239,8 @@ static int print_csv(const row *rows, int n, const sl_bench_attn_device *device,
 static json_t *row_json(const row *r, const sl_bench_attn_device *device) {
     char attn[256];
     int prefill = r->size->n_tokens > 0;
-    json_t *item = json_pack("{s:s, s:s, s:s, s:f, s:f}", "phase", prefill ? "prefill" : "decode", "size", r->size->name,
-                             "attn", attn_name(r, attn), "us", r->time.us, "mean_us", r->time.mean_us);
+    json_t *item = json_pack("{s:s, s:s, s:s, s:s, s:f, s:f}", "model", SHAPE, "phase", prefill ? "prefill" : "decode", "size",
+                             r->size->name, "attn", attn_name(r, attn), "us", r->time.us, "mean_us", r->time.mean_us);
     if (prefill) {
         json_object_set_new(item, "tflop_s", json_real(r->flops / r->time.us * 1e-6));
     } else {

@@ -3,6 +3,7 @@
 #define SLEIGH_EVAL_TABLE_H
 
 #include "engine/cli/eval/eval_scores.h"
+#include "engine/cli/output/model_name.h"
 #include "engine/cli/output/summary.h"
 
 typedef struct eval_summary {
@@ -19,6 +20,7 @@ typedef struct eval_summary {
 void eval_summarise(const eval_scores *s, eval_summary *out);
 
 // format: "md", "csv" or "json". settings: the caller still owns it.
-int eval_print(const eval_scores *s, const eval_summary *summary, const json_t *settings, const char *format, sl_error *err);
+int eval_print(const eval_scores *s, const eval_summary *summary, const json_t *settings, const cli_model_name *model,
+               const char *format, sl_error *err);
 
 #endif

@@ -38,6 +38,16 @@ static void replace_odd_bytes(char *name) {
     json_decref(utf8);
 }
 
+void cli_model_folder_name(const char *path, char *out, size_t size) {
+    name_of(path, out, size);
+    if (!strcmp(out, ".") || !strcmp(out, "..")) {
+        char *real = realpath(path, NULL);
+        if (real) name_of(real, out, size);
+        free(real);
+    }
+    replace_odd_bytes(out);
+}
+
 static void count_params(const sl_tensors *tensors, cli_model_name *out) {
     double most = 0;
     for (int i = 0; i < sl_tensors_count(tensors); i++) {
@@ -54,13 +64,7 @@ static void count_params(const sl_tensors *tensors, cli_model_name *out) {
 
 void cli_model_name_of(const sl_model *model, const char *path, cli_model_name *out) {
     *out = (cli_model_name){.is_dummy = sl_model_is_dummy(model)};
-    name_of(path, out->name, sizeof out->name);
-    if (!strcmp(out->name, ".") || !strcmp(out->name, "..") || !*out->name || !strcmp(out->name, "/")) {
-        char *real = realpath(path, NULL);
-        if (real) name_of(real, out->name, sizeof out->name);
-        free(real);
-    }
-    replace_odd_bytes(out->name);
+    cli_model_folder_name(path, out->name, sizeof out->name);
     snprintf(out->type, sizeof out->type, "%s", sl_model_config(model)->model_type);
     count_params(sl_model_tensors(model), out);
 }

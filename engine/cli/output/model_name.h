@@ -1,4 +1,4 @@
-// engine/cli/output/model_name.h - how tables and JSON name a model: "tiny (llama, 1.23 M parameters, bf16)".
+// engine/cli/output/model_name.h - how tables and JSON name a model: "tiny (llama, 5.51 M parameters, bf16)".
 #ifndef SLEIGH_MODEL_NAME_H
 #define SLEIGH_MODEL_NAME_H
 
@@ -18,6 +18,7 @@ typedef struct cli_model_name {
 
 enum { CLI_MODEL_TEXT = 512 };
 
+void cli_model_folder_name(const char *path, char *out, size_t size); // the field `name`
 void cli_model_name_of(const sl_model *model, const char *path, cli_model_name *out);
 // The same for a folder whose model is not loaded.
 int cli_model_name_read(const char *path, int is_dummy, cli_model_name *out, sl_error *err);
