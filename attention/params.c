@@ -1,5 +1,6 @@
 // attention/params.c - parses `name[:k=v]*` into a checked specification, prints specifications, and lists the methods.
 #include "attention/stages.h"
+#include "engine/base/nearest.h"
 #include "engine/base/number.h"
 
 #include <ctype.h>
@@ -10,39 +11,35 @@
 
 // ---- suggestions ----
 
-static int edit_distance(const char *a, const char *b) { // Levenshtein distance to the first 63 bytes of b
-    enum { MOST = 63 };
-    int row[MOST + 1], n = (int)strnlen(b, MOST);
-    for (int j = 0; j <= n; j++) row[j] = j;
-    for (int i = 1; *a; a++, i++) {
-        int diagonal = row[0];
-        row[0] = i;
-        for (int j = 1; j <= n; j++) {
-            int best = diagonal + (*a != b[j - 1]);
-            if (row[j] + 1 < best) best = row[j] + 1;
-            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
-            diagonal = row[j];
-            row[j] = best;
-        }
-    }
-    return row[n];
-}
+enum { MOST_NAMES = 64 };
 
 static int unknown_method(const char *name, sl_error *err) {
-    const char *nearest = sl_method_dense.name;
-    for (int i = 1; sl_attn_methods[i]; i++)
-        if (edit_distance(name, sl_attn_methods[i]->name) < edit_distance(name, nearest)) nearest = sl_attn_methods[i]->name;
-    return sl_fail(err, SL_ERR_ARG, "--attn %.64s: unknown method; the nearest is \"%s\" (`sleigh methods` lists all)", name,
-                   nearest);
+    const char *names[MOST_NAMES];
+    int n = 0;
+    for (; sl_attn_methods[n]; n++) {
+        SL_CHECK(n < MOST_NAMES);
+        names[n] = sl_attn_methods[n]->name;
+    }
+    const char *nearest = sl_nearest(name, names, n);
+    if (nearest) return sl_fail(err, SL_ERR_ARG, "--attn %.64s: unknown method; did you mean %s?", name, nearest);
+    return sl_fail(err, SL_ERR_ARG, "--attn %.64s: unknown method; `sleigh methods` lists all", name);
 }
 
 static int unknown_param(const sl_attn_method *m, const char *name, sl_error *err) {
-    const char *nearest = NULL;
-    for (const sl_attn_param *p = m->params; p && p->name; p++)
-        if (!nearest || edit_distance(name, p->name) < edit_distance(name, nearest)) nearest = p->name;
-    return nearest ? sl_fail(err, SL_ERR_ARG, "--attn %s: unknown parameter \"%.64s\"; the nearest is \"%s\"", m->name, name,
-                             nearest)
-                   : sl_fail(err, SL_ERR_ARG, "--attn %s: it has no parameters, found \"%.64s\"", m->name, name);
+    const char *names[MOST_NAMES];
+    char list[512] = "";
+    int n = 0;
+    for (const sl_attn_param *p = m->params; p && p->name; p++) {
+        SL_CHECK(n < MOST_NAMES);
+        names[n++] = p->name;
+        size_t at = strlen(list);
+        snprintf(list + at, sizeof list - at, "%s%s", at ? ", " : "", p->name);
+    }
+    if (!n) return sl_fail(err, SL_ERR_ARG, "--attn %s: it has no parameters, found \"%.64s\"", m->name, name);
+    const char *nearest = sl_nearest(name, names, n);
+    if (nearest)
+        return sl_fail(err, SL_ERR_ARG, "--attn %s: unknown parameter \"%.64s\"; did you mean %s?", m->name, name, nearest);
+    return sl_fail(err, SL_ERR_ARG, "--attn %s: unknown parameter \"%.64s\"; expected one of %s", m->name, name, list);
 }
 
 // ---- values ----

@@ -13,6 +13,14 @@
 
 enum { DEFAULT_CTX = 32768, DEFAULT_CHUNK = 512, DEFAULT_DEVICE_CHUNK = 2048, RESERVE_BYTES = 96 << 20 };
 
+const char *sl_version(void) {
+    return SLEIGH_VERSION;
+}
+
+sl_engine_options sl_engine_options_default(void) {
+    return (sl_engine_options){.device = "auto"};
+}
+
 static sl_attn_geom geometry(const sl_config *c) {
     return (sl_attn_geom){.n_layers = c->n_layers, .n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim};
 }
@@ -193,7 +201,7 @@ static void free_step(sl_engine *e) {
     free(e->step_ws_at);
 }
 
-static int init(sl_engine *e, const sl_engine_options *o, sl_error *err) {
+static int init(sl_engine *e, const sl_engine_options *o, const sl_attn_plan *plan, sl_error *err) {
     const sl_config *c = &e->model->config;
     const sl_shape shape = {c->hidden, c->n_ffn, c->n_heads, c->n_kv_heads, c->head_dim};
     int rc = open_backend(e, o, err);
@@ -206,29 +214,36 @@ static int init(sl_engine *e, const sl_engine_options *o, sl_error *err) {
     if (e->prefill_chunk > c->n_ctx) e->prefill_chunk = c->n_ctx;
     e->max_rows = e->prefill_chunk > e->n_sequences ? e->prefill_chunk : e->n_sequences;
     rc = choose_ctx(e, o, err);
-    if (!rc) rc = sl_model_weights_place(&e->model->weights, e->backend, o->progress, &e->weights, err);
+    if (!rc) rc = sl_model_weights_place(&e->model->weights, e->backend, &o->progress, &o->cancel, &e->weights, err);
     if (!rc) rc = new_scratch(e, err);
     int n_pages = (e->n_ctx + SL_PAGE - 1) / SL_PAGE * e->n_sequences;
     if (!rc) rc = sl_kv_pool_init(&e->pool, e->backend, c->n_layers, c->n_kv_heads, c->head_dim, n_pages, err);
     e->pool.seed = e->seed;
     if (!rc) rc = new_step(e, err);
-    return rc ? rc : sl_engine_set_attention(e, o->attn, err);
+    if (rc) return rc;
+    return plan ? sl_engine_set_plan(e, plan, err) : sl_engine_set_attention(e, o->attn ? o->attn : "dense", err);
 }
 
-int sl_engine_new(const sl_model *model, const sl_engine_options *options, sl_engine **out, sl_error *err) {
+int sl_engine_new_planned(const sl_model *model, const sl_engine_options *options, const sl_attn_plan *plan, sl_engine **out,
+                          sl_error *err) {
     sl_engine *e = calloc(1, sizeof *e);
     if (!e) return sl_fail(err, SL_ERR_MEMORY, "engine: out of memory");
     e->model = model;
     e->geom = geometry(&model->config);
     e->n_sequences = options->n_sequences > 0 ? options->n_sequences : 1;
     e->seed = options->seed;
-    int rc = init(e, options, err);
+    int rc = init(e, options, plan, err);
     if (rc) {
         sl_engine_free(e);
         return rc;
     }
     *out = e;
     return 0;
+}
+
+int sl_engine_new(const sl_model *model, const sl_engine_options *options, sl_engine **out, sl_error *err) {
+    const sl_engine_options unset = sl_engine_options_default();
+    return sl_engine_new_planned(model, options ? options : &unset, NULL, out, err);
 }
 
 void sl_engine_free(sl_engine *e) {
@@ -247,15 +262,12 @@ void sl_engine_free(sl_engine *e) {
 
 // ---- attention ----
 
-int sl_engine_set_attention(sl_engine *e, const sl_attn_plan *plan, sl_error *err) {
-    const sl_attn_spec dense = {.method = &sl_method_dense};
+int sl_engine_set_plan(sl_engine *e, const sl_attn_plan *plan, sl_error *err) {
     sl_attn_plan copy;
-    int rc = sl_attn_plan_init(&copy, e->geom.n_layers, &dense, err);
+    SL_CHECK(plan->n_layers == e->geom.n_layers);
+    int rc = sl_attn_plan_init(&copy, e->geom.n_layers, &plan->layer[0], err);
     if (rc) return rc;
-    if (plan) {
-        SL_CHECK(plan->n_layers == copy.n_layers);
-        memcpy(copy.layer, plan->layer, plan->n_layers * sizeof *copy.layer);
-    }
+    memcpy(copy.layer, plan->layer, plan->n_layers * sizeof *copy.layer);
     for (int i = 0; !rc && i < copy.n_layers; i++) rc = sl_attn_check(&copy.layer[i], err);
     if (!rc) rc = e->attention->prepare(e, &copy, err);
     if (rc) {
@@ -267,6 +279,17 @@ int sl_engine_set_attention(sl_engine *e, const sl_attn_plan *plan, sl_error *er
     e->plan_version++;
     e->backend->forget(e->backend);
     return 0;
+}
+
+int sl_engine_set_attention(sl_engine *e, const char *attn, sl_error *err) {
+    sl_attn_spec spec;
+    sl_attn_plan plan;
+    int rc = sl_attn_parse(attn, &spec, err);
+    if (!rc) rc = sl_attn_plan_init(&plan, e->geom.n_layers, &spec, err);
+    if (rc) return rc;
+    rc = sl_engine_set_plan(e, &plan, err);
+    sl_attn_plan_free(&plan);
+    return rc;
 }
 
 int sl_engine_skip_parts(sl_engine *e, unsigned parts, sl_error *err) {

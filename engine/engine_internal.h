@@ -4,7 +4,7 @@
 
 #include "engine/backend/backend.h"
 #include "engine/kv/kv_extras.h"
-#include "engine/sleigh.h"
+#include "engine/engine.h"
 #include "models/arch.h"
 
 struct sl_model {
@@ -86,7 +86,7 @@ struct sl_engine {
     sl_attn_geom geom;
     sl_kv_pool pool;
     sl_attn_plan plan;
-    // Counts of sl_engine_set_attention and sl_engine_observe. A session with another count rebuilds its methods' or shadows'
+    // Counts of sl_engine_set_plan and sl_engine_observe. A session with another count rebuilds its methods' or shadows'
     // state before its next step.
     int plan_version, observe_version;
     int n_ctx, n_sequences, prefill_chunk, max_rows;

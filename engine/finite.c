@@ -62,6 +62,6 @@ static int fail_not_finite(const sl_session *s, int n_bad, sl_error *err) {
 }
 
 int sl_session_check_logits(const sl_session *s, sl_error *err) {
-    int n_bad = count_not_finite(sl_session_logits(s), s->engine->model->config.n_vocab);
+    int n_bad = count_not_finite(sl_session_logits(s, NULL), s->engine->model->config.n_vocab);
     return n_bad ? fail_not_finite(s, n_bad, err) : 0;
 }

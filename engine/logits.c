@@ -16,7 +16,8 @@ static void fetch(sl_session *s) { // to host memory
     s->has_host_logits = 1;
 }
 
-const float *sl_session_logits(const sl_session *s) {
+const float *sl_session_logits(const sl_session *s, sl_error *err) {
+    (void)err;
     fetch((sl_session *)s); // fills a cache; the session does not change for the caller
     return s->logits;
 }

@@ -14,17 +14,19 @@ static int has_tokenizer(const char *dir) {
     return access(path, F_OK) == 0;
 }
 
-static int load(const char *dir, unsigned flags, sl_model *model, sl_error *err) {
-    model->is_dummy = (flags & SL_MODEL_DUMMY) != 0;
-    int rc = sl_config_load(dir, &model->config, err);
+static int load(const char *dir, const sl_model_options *o, sl_model *model, sl_error *err) {
+    model->is_dummy = (o->flags & SL_MODEL_DUMMY) != 0;
+    int rc = sl_cancel_poll(&o->cancel, err);
+    if (!rc) rc = sl_config_load(dir, &model->config, err);
     if (!rc && model->is_dummy)
         rc = sl_model_weights_declare(&model->config, &model->tensors, &model->weights, err);
     else if (!rc) {
         rc = sl_tensors_open(dir, &model->tensors, err);
         if (!rc) rc = sl_model_weights_bind(&model->config, model->tensors, &model->weights, err);
     }
-    if (rc || (flags & SL_MODEL_NO_TOKENIZER) || (model->is_dummy && !has_tokenizer(dir))) return rc;
-    rc = sl_tokenizer_load(dir, &model->tokenizer, err);
+    if (rc || (o->flags & SL_MODEL_NO_TOKENIZER) || (model->is_dummy && !has_tokenizer(dir))) return rc;
+    rc = sl_cancel_poll(&o->cancel, err);
+    if (!rc) rc = sl_tokenizer_load(dir, &model->tokenizer, err);
     if (rc) return rc;
     int n_vocab = sl_tokenizer_n_vocab(model->tokenizer);
     if (n_vocab > model->config.n_vocab)
@@ -33,10 +35,11 @@ static int load(const char *dir, unsigned flags, sl_model *model, sl_error *err)
     return 0;
 }
 
-int sl_model_load(const char *dir, unsigned flags, sl_model **out, sl_error *err) {
+int sl_model_load(const char *dir, const sl_model_options *options, sl_model **out, sl_error *err) {
+    const sl_model_options unset = {0};
     sl_model *model = calloc(1, sizeof *model);
     if (!model) return sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", dir);
-    int rc = load(dir, flags, model, err);
+    int rc = load(dir, options ? options : &unset, model, err);
     if (rc) {
         sl_model_free(model);
         return rc;
@@ -113,6 +116,15 @@ int sl_model_check(const sl_model *model, sl_error *err) {
 
 // ---- access ----
 
+const char *sl_model_type(const sl_model *model) {
+    return model->config.model_type;
+}
+int sl_model_n_ctx(const sl_model *model) {
+    return model->config.n_ctx;
+}
+int sl_model_n_vocab(const sl_model *model) {
+    return model->config.n_vocab;
+}
 const sl_config *sl_model_config(const sl_model *model) {
     return &model->config;
 }

@@ -1,172 +1,312 @@
-// engine/sleigh.h - the public interface of libsleigh: load a model, open sessions, prefill, decode.
+// sleigh.h - the public interface of libsleigh. A program that embeds Sleigh needs this header only. docs/embed.md explains it.
 //
 //   sl_model    config, weights, tokenizer. Immutable. Engines and threads may share it.
-//   sl_engine   the KV pages, scratch memory and attention plan of one device. One thread at a time.
+//   sl_engine   the KV pages, scratch memory, threads and attention methods of one device. One thread at a time.
 //   sl_session  one mutable timeline: the KV rows of its tokens, and the logits after the last token. A batch is an array of
 //               sessions of one engine, of any lengths.
+//   sl_chat     a conversation in a session of its own.
 //
-// Functions return 0, or a negative sl_err with the reason in *err (engine/base/error.h).
+// Errors. Functions that can fail return 0 or a negative sl_err, and write the reason to *err (err may be NULL). After an error
+// the output arguments are unchanged, and so are the objects unless the comment says otherwise. The library never prints or
+// exits.
+//
+// Lifetime. Objects count their users. sl_..._free ends the caller's use; the object lives until its last user ends: an engine
+// uses its model, a session and a chat use their engine. So objects can be freed in any order, each of them once. NULL is
+// allowed.
+//
+// Threads. Engines in different threads may run at the same time, also with one model. Calls that run an engine (sl_prefill,
+// sl_decode, sl_sample, sl_step, sl_generate, sl_chat_say) return SL_ERR_ARG while another call runs the same engine.
 #ifndef SLEIGH_H
 #define SLEIGH_H
-
-#include "attention/attention.h"
-#include "engine/base/error.h"
-#include "engine/base/progress.h"
-#include "engine/backend/sampler.h"
-#include "models/config.h"
-#include "tokenizer/tokenizer.h"
 
 #include <stddef.h>
 #include <stdint.h>
 
-#define SLEIGH_VERSION "0.1.0"
+#ifdef __cplusplus
+extern "C" {
+#endif
 
-typedef struct sl_model sl_model;
-typedef struct sl_engine sl_engine;
-typedef struct sl_session sl_session;
-struct sl_tensors;
+#if defined(__GNUC__)
+#define SL_API __attribute__((visibility("default"))) // the shared library exports these functions and no others
+#else
+#define SL_API
+#endif
+
+#define SLEIGH_VERSION "0.1.0"
+SL_API const char *sl_version(void); // of the library; SLEIGH_VERSION: of this header
+
+// ---- errors ----
+
+typedef enum sl_err {
+    SL_OK = 0,
+    SL_ERR_IO = -1,          // the operating system reported an error: open, read, write, mmap
+    SL_ERR_FORMAT = -2,      // the content of a file is malformed or truncated
+    SL_ERR_UNSUPPORTED = -3, // well-formed, but Sleigh does not support it
+    SL_ERR_ARG = -4,         // an argument is out of range or unknown, or the call is not allowed in this state
+    SL_ERR_MEMORY = -5,      // no memory, or no free KV pages
+    SL_ERR_CONTEXT = -6,     // the context has no room for the tokens
+    SL_ERR_DEVICE = -7,      // the GPU or its driver failed
+    SL_ERR_NOT_FINITE = -8,  // a value of the model became NaN or infinite
+    SL_ERR_CANCELLED = -9    // the caller's sl_cancel asked to stop
+} sl_err;
+
+enum { SL_ERROR_OPTIONS = 4 };
+
+typedef struct sl_error {
+    sl_err code;
+    char message[1024]; // one line of printable UTF-8: the file, tensor or option, the found value, the expected value
+    // Where the message names options (fields of the structs below): bytes [at, at + n). A program with flags can print the
+    // names of its flags there.
+    int n_options;
+    struct {
+        uint16_t at, n;
+    } options[SL_ERROR_OPTIONS];
+} sl_error;
+
+// ---- callbacks: the library calls them on the thread that called the library; fn NULL: no calls ----
+
+typedef void (*sl_progress_fn)(void *ctx, int done, int total);
+typedef struct sl_progress {
+    sl_progress_fn fn;
+    void *ctx;
+} sl_progress;
+
+typedef struct sl_log {
+    void (*fn)(void *ctx, const char *line); // line: without a newline, valid during the call
+    void *ctx;
+} sl_log;
+
+// The library asks before each part of a load, before each tensor of an upload, before each chunk of a prefill, and before each
+// decode step. When fn does not return 0, the call returns SL_ERR_CANCELLED. A cancelled call has changed nothing.
+typedef struct sl_cancel {
+    int (*fn)(void *ctx);
+    void *ctx;
+} sl_cancel;
 
 // ---- model ----
 
+typedef struct sl_model sl_model;
+
 enum {
-    SL_MODEL_NO_TOKENIZER = 1, // do not load the tokenizer, which a folder may lack
-    SL_MODEL_DUMMY = 2,        // random weights: the folder needs config.json only; its tokenizer is loaded when it has one
+    SL_MODEL_NO_TOKENIZER = 1 // do not load the tokenizer, which a folder may lack
 };
 
-int sl_model_load(const char *dir, unsigned flags, sl_model **out, sl_error *err);
-void sl_model_free(sl_model *model);
-int sl_model_is_dummy(const sl_model *model);
-// Makes the weights of a dummy model in host memory. Call it before the first engine on the CPU; a GPU makes its weights itself
-// (engine/backend/dummy_weights.h). Progress is in MiB. n_threads 0: every core. The number of threads does not change the
-// weights. Does nothing for a model with weights.
-int sl_model_materialise(sl_model *model, int n_threads, const sl_progress *progress, sl_error *err);
-const sl_config *sl_model_config(const sl_model *model);
-const sl_tokenizer *sl_model_tokenizer(const sl_model *model); // NULL: no tokenizer
-const struct sl_tensors *sl_model_tensors(const sl_model *model);
-size_t sl_model_decode_bytes(const sl_model *model); // bytes of weights that one decode step reads
-// Floating-point operations of sl_prefill of n tokens after n_from others. A multiply-add counts as two. (sl_prefill skips most
-// of the last layer for every token except the last.)
-double sl_model_prefill_flops(const sl_model *model, int n_from, int n);
-int sl_model_is_eos(const sl_model *model, int32_t id);
+typedef struct sl_model_options {
+    unsigned flags; // SL_MODEL_...
+    sl_cancel cancel;
+} sl_model_options;
+
+// Loads a folder of Hugging Face: config.json, *.safetensors, tokenizer files. The weights stay in the mapped files. options
+// NULL: no flags.
+SL_API int sl_model_load(const char *dir, const sl_model_options *options, sl_model **out, sl_error *err);
+SL_API void sl_model_free(sl_model *model);
+SL_API const char *sl_model_name(const sl_model *model); // last part of the folder's path
+SL_API const char *sl_model_type(const sl_model *model); // model_type of config.json: "llama"
+SL_API int sl_model_n_ctx(const sl_model *model);        // most tokens of a session
+SL_API int sl_model_n_vocab(const sl_model *model);
+SL_API int sl_model_is_eos(const sl_model *model, int32_t id); // 1: an end token
+// SL_ERR_IO with the file's name when a file of weights has changed since it was mapped: later results may be wrong. When a
+// file has become shorter, a read of the weights raises SIGBUS. SIGBUS ends the process, unless the program handles the signal.
+SL_API int sl_model_check(const sl_model *model, sl_error *err);
+
+enum {
+    SL_TOK_BOS = 1,     // tokenize: begin with the model's BOS, if its post-processor (or SentencePiece trainer) adds one
+    SL_TOK_PLAIN = 2,   // tokenize: read the strings of special tokens as text
+    SL_TOK_SPECIALS = 4 // detokenize: write special tokens as their strings; otherwise they are left out
+};
+// *ids: [*n_ids], for text[0..n), which may hold NUL. The caller frees *ids with sl_free. SL_ERR_ARG: no tokenizer.
+SL_API int sl_model_tokenize(const sl_model *model, const char *text, size_t n, unsigned flags, int32_t **ids, int *n_ids,
+                             sl_error *err);
+// *text: *n bytes and a NUL. The caller frees *text with sl_free. SL_ERR_ARG: an id is out of range, or there is no tokenizer.
+SL_API int sl_model_detokenize(const sl_model *model, const int32_t *ids, int n_ids, unsigned flags, char **text, size_t *n,
+                               sl_error *err);
+SL_API void sl_free(void *p);
 
 // ---- engine ----
 
-// Checks a name for sl_engine_options.device: SL_ERR_ARG when it is not a device name, SL_ERR_DEVICE when there is no such GPU.
-int sl_device_check(const char *device, sl_error *err);
-int sl_device_is_gpu(const char *device); // 1: an engine on that device would run on a GPU
-// Writes "cpu", or the GPU's name from its driver. Calibration tables carry this name (attention/auto.h).
-int sl_device_name(const char *device, char *buf, size_t size, sl_error *err);
-// Writes a description of the arithmetic, because the bits of a result depend on the arithmetic as well as on model and flags.
-// On a GPU, writes the GPU's name. On the CPU, writes the instruction set and the BLAS with its core type: "avx512, OpenBLAS
-// 0.3.21 SkylakeX". The environment variables SLEIGH_ISA and OPENBLAS_CORETYPE choose the instruction set and the core type.
-int sl_device_arithmetic(const char *device, char *buf, size_t size, sl_error *err);
+typedef struct sl_engine sl_engine;
 
 typedef struct sl_engine_options {
-    int n_ctx;          // tokens of a session; 0: the least of 32768, the model's limit and the most that fits in memory
-    int n_sequences;    // KV pages are reserved for this many sessions of n_ctx tokens; 0: 1
-    int prefill_chunk;  // tokens of one prefill pass; 0: 512, on a GPU 2048
-    const char *device; // "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1"; NULL: "cpu"
-    const sl_progress *progress; // of the upload of weights to a GPU, in tensors; NULL: no reports
-    int n_threads;               // 0: every core
-    uint32_t seed;               // of attention's draws
-    const sl_attn_plan *attn;    // NULL: dense everywhere. Copied.
+    int n_ctx;            // tokens of a session; 0: the least of 32768, the model's limit and the most that fits in memory
+    int n_sequences;      // KV pages are reserved for this many sessions of n_ctx tokens; a batch has at most as many; 0: 1
+    int prefill_chunk;    // tokens of one prefill pass; 0: 512, on a GPU 2048
+    const char *device;   // "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1"; NULL: "cpu"
+    const char *attn;     // attention of decode steps: "dense", "santa-prop:S=128" (docs/methods.md); NULL: "dense"
+    uint32_t seed;        // of attention's draws
+    int n_threads;        // threads of this engine on the CPU; 0: every core that this process may use
+    sl_progress progress; // of the upload of weights to a GPU, in tensors
+    sl_cancel cancel;     // of sl_engine_new, and of every later call that runs the engine
+    sl_log log;           // lines about decisions of the library, such as the context that fits into memory
 } sl_engine_options;
 
-int sl_engine_new(const sl_model *model, const sl_engine_options *options, sl_engine **out, sl_error *err);
-void sl_engine_free(sl_engine *engine); // free its sessions first
-int sl_engine_n_ctx(const sl_engine *engine);
-int sl_engine_prefill_chunk(const sl_engine *engine); // tokens of one prefill pass
-// Sets the plan of all sessions of the engine, from their next decode step on. NULL: dense everywhere. The plan is copied.
-// After an error the previous plan stays.
-int sl_engine_set_attention(sl_engine *engine, const sl_attn_plan *plan, sl_error *err);
-void sl_engine_describe(const sl_engine *engine, char *buf, size_t size); // "cpu: avx512bf16, 4 threads, OpenBLAS"
-// The work of attention in decode steps since the last reset.
-const sl_attn_stats *sl_engine_attn_stats(const sl_engine *engine);
-void sl_engine_reset_stats(sl_engine *engine);
+SL_API sl_engine_options sl_engine_options_default(void); // zeros, and device "auto"
+// options NULL: the default. The strings are copied.
+SL_API int sl_engine_new(const sl_model *model, const sl_engine_options *options, sl_engine **out, sl_error *err);
+SL_API void sl_engine_free(sl_engine *engine);
+SL_API int sl_engine_n_ctx(const sl_engine *engine);
+// Sets the attention of all sessions, from their next decode step on. attn: as in sl_engine_options. After an error the
+// previous methods stay.
+SL_API int sl_engine_set_attention(sl_engine *engine, const char *attn, sl_error *err);
+SL_API void sl_engine_describe(const sl_engine *engine, char *buf, size_t size); // "cpu: avx512, 4 threads, OpenBLAS"
 
-// For benches: later steps skip these parts (SL_PART_... of engine/backend/backend.h). The logits of such steps are
-// meaningless. 0: later steps are complete again. SL_ERR_UNSUPPORTED on the CPU.
-int sl_engine_skip_parts(sl_engine *engine, unsigned parts, sl_error *err);
+// What the attention of decode steps read, in bytes of K, V and what methods keep beside them.
+typedef struct sl_attention_work {
+    uint64_t bytes, dense_bytes; // read; what dense attention reads
+    uint64_t heads, fallbacks;   // query heads served; heads whose method attended to every row instead
+} sl_attention_work;
+SL_API sl_attention_work sl_engine_attention_work(const sl_engine *engine); // since the engine was made
 
-// What one query head did in one decode step of one layer. spec and report are valid during the call only.
-typedef struct sl_attn_record {
-    uint32_t sequence, position, seed;
-    int layer, head, n_kv;
-    const sl_attn_spec *spec;
-    const sl_attn_report *report;
-} sl_attn_record;
-
-typedef struct sl_observer {
-    // sl_decode and sl_step call fn, so fn must not call the engine. Records come layer by layer. Within a layer, the records
-    // of the running method ([batch][head]) come first, then the records of each shadow and seed.
-    void (*fn)(void *ctx, const sl_attn_record *record);
-    void *ctx;
-    int with_error; // 1: fill error, cosine and bias of the reports; this costs a dense step. Set with shadows.
-    // Shadows are methods that also run on the same queries and KV, with seeds seed, seed + 1, ... Their outputs are compared
-    // with dense attention's outputs, and not used otherwise.
-    const sl_attn_spec *shadows; // [n_shadows], copied
-    int n_shadows, n_seeds;      // n_seeds 0: 1
-} sl_observer;
-
-// Observes every later decode step; NULL: stops observing. An observer changes no bit of the logits, the statistics and the
-// running method's state. SL_ERR_UNSUPPORTED or SL_ERR_MEMORY: a shadow cannot run on this engine, and the previous observer
-// stays.
-int sl_engine_observe(sl_engine *engine, const sl_observer *observer, sl_error *err);
+// SL_ERR_ARG when device is not a device name, SL_ERR_DEVICE when there is no such GPU.
+SL_API int sl_device_check(const char *device, sl_error *err);
+// Writes "cpu", or the GPU's name from its driver.
+SL_API int sl_device_name(const char *device, char *buf, size_t size, sl_error *err);
 // *n_ctx: the largest context for which weights, scratch memory and the KV of n_sequences fit into the device's free memory; 0:
 // the weights do not fit. device: as in sl_engine_options.
-int sl_engine_largest_ctx(const sl_model *model, const char *device, int n_sequences, int *n_ctx, sl_error *err);
+SL_API int sl_engine_largest_ctx(const sl_model *model, const char *device, int n_sequences, int *n_ctx, sl_error *err);
 
 // ---- session ----
 
+typedef struct sl_session sl_session;
+
 // sequence: keys the random numbers of attention and of token sampling. The caller chooses it; it is never a batch index.
-int sl_session_new(sl_engine *engine, uint32_t sequence, sl_session **out, sl_error *err);
-void sl_session_free(sl_session *s);
-int sl_session_n_tokens(const sl_session *s);
-uint32_t sl_session_sequence(const sl_session *s);
-void sl_session_set_sequence(sl_session *s, uint32_t sequence);
-// Keeps the first n_tokens tokens. The logits are stale until the next prefill or decode.
-int sl_session_truncate(sl_session *s, int n_tokens, sl_error *err);
-// A new session that shares the first n_tokens of s.
-int sl_session_fork(const sl_session *s, int n_tokens, uint32_t sequence, sl_session **out, sl_error *err);
-// The same as sl_session_fork, but the new session gets a copy of every page. For benches of memory traffic.
-int sl_session_copy(const sl_session *s, int n_tokens, uint32_t sequence, sl_session **out, sl_error *err);
-const float *sl_session_logits(const sl_session *s); // [n_vocab] after the last token
-// SL_ERR_NOT_FINITE when a logit is NaN or infinite. The message names the layer, KV head and position of the first key that is
-// not finite. sl_sample and sl_step check the logits of every session in the same way.
-int sl_session_check_logits(const sl_session *s, sl_error *err);
+SL_API int sl_session_new(sl_engine *engine, uint32_t sequence, sl_session **out, sl_error *err);
+SL_API void sl_session_free(sl_session *s);
+SL_API int sl_session_n_tokens(const sl_session *s);
+SL_API uint32_t sl_session_sequence(const sl_session *s);
+SL_API void sl_session_set_sequence(sl_session *s, uint32_t sequence);
+// Keeps the first n_tokens tokens. With fewer tokens than before, the session has no logits until the next sl_prefill or
+// sl_decode.
+SL_API int sl_session_truncate(sl_session *s, int n_tokens, sl_error *err);
+// A new session that shares the KV rows of the first n_tokens tokens of s. It has logits if it has all tokens of s.
+SL_API int sl_session_fork(const sl_session *s, int n_tokens, uint32_t sequence, sl_session **out, sl_error *err);
+// [n_vocab], after the last token; valid until the next call with the session. NULL with SL_ERR_ARG in *err: the session has no
+// logits, because it is empty or was truncated.
+SL_API const float *sl_session_logits(const sl_session *s, sl_error *err);
 
 // Appends n tokens with dense attention, chunk by chunk. SL_ERR_CONTEXT when the context has no room for n tokens; the message
-// gives both counts, and nothing is appended. The chunk size does not change a bit of the logits.
-int sl_prefill(sl_session *s, const int32_t *ids, int n, const sl_progress *progress, sl_error *err);
-// The same as sl_prefill, and calls fn with the logits of every token, in groups: rows [first, first + n_rows) of [n][n_vocab].
-// When fn does not return 0, the prefill stops and returns the value of fn.
-typedef int (*sl_logits_fn)(void *ctx, int first, int n_rows, const float *logits, sl_error *err);
-int sl_prefill_logits(sl_session *s, const int32_t *ids, int n, sl_logits_fn fn, void *ctx, const sl_progress *progress,
-                      sl_error *err);
-// One step: appends ids[i] to batch[i] with the decode attention of the plan. After an error no session has changed. The logits
-// of a session have equal bits in every batch.
-int sl_decode(sl_session *const *batch, int n, const int32_t *ids, sl_error *err);
+// gives both counts. The chunk size does not change a bit of the logits. progress: in tokens; NULL: no reports. After
+// SL_ERR_CANCELLED the session has the tokens and logits of before.
+SL_API int sl_prefill(sl_session *s, const int32_t *ids, int n, const sl_progress *progress, sl_error *err);
+// One step: appends ids[i] to batch[i] with the engine's attention. After an error no session has changed. The logits of a
+// session have equal bits in every batch. SL_ERR_ARG: too many sessions, a session twice, or sessions of different engines.
+SL_API int sl_decode(sl_session *const *batch, int n, const int32_t *ids, sl_error *err);
 
 // ---- token sampling, and a step that begins with it ----
 
-// Samples the next token of each session from the session's logits, as sl_sampler_sample does with samplers[i]. ids: [n]. The
-// logits must not be stale. sl_sample and sl_step do not add the token to the samplers' histories: the caller calls
-// sl_sampler_accept. SL_ERR_ARG: the engine does not take batches of n sessions. SL_ERR_NOT_FINITE: as sl_session_check_logits;
-// no token is sampled.
-int sl_sample(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err);
+typedef struct sl_logit_bias {
+    int32_t id;
+    float bias;
+} sl_logit_bias;
+
+// In the order of their use: bias, penalties, top-k, top-p, min-p, temperature.
+typedef struct sl_sampling {
+    float temp;                // 0.8; 0: greedy
+    int top_k;                 // 40; 0: off
+    float top_p;               // 0.95; 1: off
+    float min_p;               // 0.05; 0: off
+    float repeat_penalty;      // 1: off
+    int repeat_last_n;         // 64; 0: off, -1: the whole context
+    float presence_penalty;    // 0: off
+    float frequency_penalty;   // 0: off
+    const sl_logit_bias *bias; // [n_bias]
+    int n_bias;
+    uint32_t seed;
+} sl_sampling;
+
+SL_API sl_sampling sl_sampling_default(void); // the values in the comments above
+
+typedef struct sl_sampler sl_sampler; // one for each session: scratch memory, and the token history of the penalties
+
+// n_vocab: of the model. params is copied. SL_ERR_ARG: a parameter is out of range.
+SL_API int sl_sampler_new(const sl_sampling *params, int n_vocab, sl_sampler **out, sl_error *err);
+SL_API void sl_sampler_free(sl_sampler *s);
+// Call for every token that enters the context, of the prompt and generated. SL_ERR_ARG: the id is out of range.
+SL_API int sl_sampler_accept(sl_sampler *s, int32_t id, sl_error *err);
+SL_API void sl_sampler_truncate(sl_sampler *s, int n_tokens); // keeps the first n_tokens of the history, or all
+
+// Samples the next token of each session from the session's logits with samplers[i]. ids: [n]. The samplers' histories do not
+// change: the caller calls sl_sampler_accept. SL_ERR_ARG: as sl_decode, or a session has no logits. SL_ERR_NOT_FINITE: a logit
+// is NaN or infinite; the message names the layer, KV head and position of the first key that is not finite.
+SL_API int sl_sample(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err);
 // The same as sl_sample and then sl_decode of the sampled tokens. A session whose sampled token is an end token of the model
 // does not change, and keeps its logits. On a GPU the call returns while the step still runs. After an error no session has
-// changed. SL_ERR_ARG, SL_ERR_NOT_FINITE: as sl_sample. SL_ERR_CONTEXT: a session has no room for another token; this is an
-// error even if the sampled token would be an end token (sl_sample does not need room). SL_ERR_MEMORY: no memory for pages or
-// for the state of methods.
-int sl_step(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err);
+// changed. SL_ERR_CONTEXT: a session has no room for another token; this is an error even if the sampled token would be an end
+// token (sl_sample does not need room).
+SL_API int sl_step(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err);
 
-// SL_ERR_IO with the file's name when a file of weights has changed since it was mapped: later results may be wrong. When a
-// file has become shorter, a read of the weights raises SIGBUS. SIGBUS ends the process, unless the program handles the signal;
-// the command line handles it.
-int sl_model_check(const sl_model *model, sl_error *err);
+// ---- text in, text out ----
 
-// FNV-1a over the fp32 bytes of the logits.
-uint64_t sl_logits_hash(const float *logits, int n_vocab);
+// Receives generated text piece by piece: text[0..n) of whole UTF-8 characters, without a NUL at its end. When it does not
+// return 0, the generation ends with SL_STOP_CALLER.
+typedef int (*sl_text_fn)(void *ctx, const char *text, size_t n);
+
+typedef enum sl_stop {
+    SL_STOP_END,     // the model sampled an end token
+    SL_STOP_STRING,  // a stop string appeared; the text ends before it
+    SL_STOP_LENGTH,  // max_tokens
+    SL_STOP_CONTEXT, // the context is full
+    SL_STOP_CALLER   // sl_text_fn or sl_cancel asked to stop; the text so far is valid
+} sl_stop;
+
+typedef struct sl_generation {
+    sl_sampling sampling;
+    int max_tokens;          // 0: until another reason to stop
+    const char *const *stop; // [n_stop] stop strings
+    int n_stop;
+    uint32_t sequence; // of the session
+} sl_generation;
+
+SL_API sl_generation sl_generation_default(void); // sl_sampling_default, max_tokens 1024
+
+typedef struct sl_generated {
+    sl_stop stop;
+    int n_prompt;    // tokens in the context before the generated ones
+    int n_reused;    // of these, tokens whose KV rows were in the session already
+    int n_generated; // tokens, without the end token
+} sl_generated;
+
+// Continues a text in a session of its own. options NULL: the default. on_text NULL: the text is dropped. *result may be NULL.
+// SL_ERR_CANCELLED: only before the first token; later the generation ends with SL_STOP_CALLER.
+SL_API int sl_generate(sl_engine *engine, const char *prompt, const sl_generation *options, sl_text_fn on_text, void *ctx,
+                       sl_generated *result, sl_error *err);
+
+// ---- chat ----
+
+typedef struct sl_chat sl_chat;
+
+typedef struct sl_chat_options {
+    const char *system_prompt; // NULL: none
+    const char *template_name; // "llama3.1", "qwen3", ...; NULL: the template of the model's folder
+    sl_generation generation;  // of every answer
+} sl_chat_options;
+
+typedef struct sl_message {
+    const char *role; // "system", "user", "assistant"
+    const char *content;
+    size_t n; // bytes of content
+} sl_message;
+
+SL_API sl_chat_options sl_chat_options_default(void);
+// options NULL: the default. The options are copied. The chat has one session of the engine.
+SL_API int sl_chat_open(sl_engine *engine, const sl_chat_options *options, sl_chat **out, sl_error *err);
+SL_API void sl_chat_free(sl_chat *chat);
+// Adds a message of the user and generates the answer, which becomes the next message. The tokens that the new prompt shares
+// with the session stay in the KV cache; only the others are prefilled. After an error the messages are those of before.
+SL_API int sl_chat_say(sl_chat *chat, const char *text, sl_text_fn on_text, void *ctx, sl_generated *result, sl_error *err);
+// Generates an answer to the last message of the user again, with the next sequence number. It replaces the last answer, if
+// there is one. SL_ERR_ARG: there is no message of the user.
+SL_API int sl_chat_again(sl_chat *chat, sl_text_fn on_text, void *ctx, sl_generated *result, sl_error *err);
+SL_API int sl_chat_n_messages(const sl_chat *chat);
+// Message i, valid until the messages change; content ends with a NUL. NULL: i is out of range.
+SL_API const sl_message *sl_chat_message(const sl_chat *chat, int i);
+// Replaces all messages, the system prompt included. The messages are copied. SL_ERR_ARG: a role is unknown.
+SL_API int sl_chat_set_messages(sl_chat *chat, const sl_message *messages, int n, sl_error *err);
+SL_API int sl_chat_reset(sl_chat *chat, sl_error *err); // back to the system prompt of the options
+SL_API int sl_chat_set_generation(sl_chat *chat, const sl_generation *options, sl_error *err); // of later answers
+SL_API sl_session *sl_chat_session(const sl_chat *chat); // owned by the chat; for its counts only
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

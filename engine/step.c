@@ -237,8 +237,8 @@ int sl_sample(sl_session *const *batch, int n, sl_sampler *const *samplers, int3
     }
     for (int i = 0; !rc && i < n; i++) rc = sl_session_check_logits(batch[i], err);
     for (int i = 0; !rc && i < n; i++)
-        ids[i] =
-            sl_sampler_sample(samplers[i], sl_session_logits(batch[i]), batch[i]->sequence, (uint32_t)batch[i]->kv.n_tokens);
+        ids[i] = sl_sampler_sample(samplers[i], sl_session_logits(batch[i], NULL), batch[i]->sequence,
+                                   (uint32_t)batch[i]->kv.n_tokens);
     return rc;
 }
 

@@ -117,7 +117,7 @@ static int place_group(sl_model_weights *w, int i, const sl_backend *be, int *n,
 }
 
 int sl_model_weights_place(const sl_model_weights *w, const sl_backend *be, const sl_progress *progress,
-                           sl_model_weights *placed, sl_error *err) {
+                           const sl_cancel *cancel, sl_model_weights *placed, sl_error *err) {
     int rc = init(w->config, placed, err);
     if (rc) return rc;
     for (int i = 0; i < w->n_tensors; i++) *placed->tensors[i].weight = *w->tensors[i].weight;
@@ -125,6 +125,8 @@ int sl_model_weights_place(const sl_model_weights *w, const sl_backend *be, cons
     for (int i = 0, n; !rc && i < w->n_tensors; i += n) {
         const sl_model_tensor *t = &placed->tensors[i];
         n = 1;
+        rc = sl_cancel_poll(cancel, err);
+        if (rc) break;
         if (t->same_as)
             *t->weight = *t->same_as;
         else

@@ -49,7 +49,7 @@ int sl_model_weights_bind(const sl_config *config, const sl_tensors *tensors, sl
 int sl_model_weights_declare(const sl_config *config, sl_tensors **tensors, sl_model_weights *out, sl_error *err);
 // Makes *placed, a copy of w whose data lies in the backend's memory. SL_ERR_MEMORY. Progress is in tensors.
 int sl_model_weights_place(const sl_model_weights *w, const sl_backend *backend, const sl_progress *progress,
-                           sl_model_weights *placed, sl_error *err);
+                           const sl_cancel *cancel, sl_model_weights *placed, sl_error *err);
 void sl_model_weights_free(sl_model_weights *w);
 int sl_model_weights_have_data(const sl_model_weights *w);       // 0: dummy weights that are not made yet
 size_t sl_model_weights_decode_bytes(const sl_model_weights *w); // bytes that a decode step reads

@@ -18,6 +18,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 # From the lowest to the highest. The longest prefix that fits a path decides.
 LAYERS = [
+    ("sleigh.h", ["engine/sleigh.h"]),
     ("base", ["engine/base/"]),
     ("backend.h", ["engine/backend/"]),
     ("kv, tokenizer", ["engine/kv/", "tokenizer/"]),

@@ -7,12 +7,6 @@
 
 #include "engine/base/arrays.h"
 
-typedef struct sl_message {
-    const char *role; // "system", "user", "assistant"
-    const char *content;
-    size_t n; // bytes of content
-} sl_message;
-
 typedef struct sl_chat_template sl_chat_template; // const, static
 
 const sl_chat_template *sl_chat_find(const char *name); // by name: "llama2", "llama3", "llama3.1", ...; NULL: unknown

@@ -9,11 +9,6 @@
 
 typedef struct sl_tokenizer sl_tokenizer;
 
-enum {
-    SL_TOK_BOS = 1,   // begin with the model's BOS, if its post-processor (or SentencePiece trainer) adds one
-    SL_TOK_PLAIN = 2, // read the strings of special tokens as text
-};
-
 // Loads the tokenizer of a Hugging Face folder: tokenizer.json if it is byte-level BPE, else tokenizer.model.
 int sl_tokenizer_load(const char *dir, sl_tokenizer **out, sl_error *err);
 void sl_tokenizer_free(sl_tokenizer *tok);
@@ -25,8 +20,8 @@ int32_t sl_tokenizer_eos(const sl_tokenizer *tok);                     // -1: no
 int32_t sl_tokenizer_find(const sl_tokenizer *tok, const char *piece); // id of a special or added token's string, or -1
 int sl_tokenizer_is_special(const sl_tokenizer *tok, int32_t id);
 
-// Appends the ids of text[0..n) to *ids. A tokenizer with an NFC normaliser (Qwen) normalises the text between added tokens
-// first, so that its ids decode to the normalised text.
+// Appends the ids of text[0..n) to *ids. flags: SL_TOK_BOS, SL_TOK_PLAIN. A tokenizer with an NFC normaliser (Qwen) normalises
+// the text between added tokens first, so that its ids decode to the normalised text.
 int sl_tokenize(const sl_tokenizer *tok, const char *text, size_t n, unsigned flags, sl_ids *ids, sl_error *err);
 
 // Appends the text of all ids. `specials` 1 writes special tokens as their strings, 0 leaves them out. An id out of range is

@@ -1,6 +1,6 @@
 // engine/cli/attn_auto.c - see attn_auto.h.
 #include "engine/cli/attn_auto.h"
-#include "engine/sleigh.h"
+#include "engine/engine.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -2,6 +2,7 @@
 //
 // Each turn renders and tokenizes the whole conversation. The session keeps the common prefix and prefills only the new tokens.
 // An error ends the turn if standard input is a terminal, else the program.
+#include "engine/base/nearest.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/grow.h"
 #include "engine/cli/io.h"
@@ -179,7 +180,7 @@ static int command(chat *c, const char *line, sl_error *err) {
     else if (!strcmp(name, "/quit"))
         c->quit = 1;
     else {
-        const char *nearest = cli_nearest(name, names, sizeof names / sizeof *names);
+        const char *nearest = sl_nearest(name, names, sizeof names / sizeof *names);
         return sl_fail(err, SL_ERR_ARG, "unknown command %.60s; %s%s", name,
                        nearest ? "did you mean " : "/help lists all commands", nearest ? nearest : "");
     }

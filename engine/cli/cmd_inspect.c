@@ -1,4 +1,5 @@
 // engine/cli/cmd_inspect.c - sleigh inspect: shows the contents of a model folder and the costs of the model. Reads no weights.
+#include "attention/attention.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/io.h"
 #include "engine/cli/output/model_name.h"
@@ -17,6 +18,15 @@ typedef struct costs {
     int n_ctx, largest_ctx;
     double weights, decode_weights, kv_token, kv_ctx;
 } costs;
+
+// Lengths and numbers of sequences of the table of memory. 6 sequences are the batch of the SANTA paper.
+enum { MEMORY_LENGTHS = 3, MEMORY_BATCHES = 2 };
+static const int memory_tokens[MEMORY_LENGTHS] = {8192, 32768, 131072}, memory_sequences[MEMORY_BATCHES] = {1, 6};
+
+// Bytes of the weights and of the KV rows of n_sequences sequences.
+static double memory_of(const costs *k, int n_tokens, int n_sequences) {
+    return k->weights + k->kv_token * n_tokens * n_sequences;
+}
 
 static int costs_of(const sl_model *model, const cli_options *o, costs *out, sl_error *err) {
     const sl_config *c = sl_model_config(model);
@@ -77,6 +87,39 @@ static int print_costs(const costs *k, sl_error *err) {
         cli_bytes(k->decode_weights, e), k->largest_ctx, k->device);
 }
 
+static int print_memory(const costs *k, int most, sl_error *err) {
+    int rc = cli_printf(err, "| memory of weights and KV | 1 sequence | 6 sequences |\n|---|---|---|\n");
+    for (int i = 0; !rc && i < MEMORY_LENGTHS && memory_tokens[i] <= most; i++) {
+        char one[32], six[32];
+        cli_bytes(memory_of(k, memory_tokens[i], memory_sequences[0]), one);
+        cli_bytes(memory_of(k, memory_tokens[i], memory_sequences[1]), six);
+        rc = cli_printf(err, "| %d tokens for each sequence | %s | %s |\n", memory_tokens[i], one, six);
+    }
+    return rc ? rc : cli_printf(err, "\n");
+}
+
+// Bytes that the page extras of a method with default parameters add to a token.
+static double extras_of(const sl_attn_method *m, const sl_config *c) {
+    sl_attn_spec spec;
+    sl_kv_need needs[SL_MAX_NEEDS];
+    double bytes = 0;
+    if (sl_attn_parse(m->name, &spec, &(sl_error){0}) || !m->cpu || !m->cpu->needs) return 0;
+    for (int n = m->cpu->needs(&spec, needs), i = 0; i < n; i++)
+        bytes += (double)needs[i].kind->size(needs[i].arg, c->head_dim);
+    return bytes * c->n_kv_heads * c->n_layers / SL_PAGE;
+}
+
+static int print_extras(const costs *k, const sl_config *c, sl_error *err) {
+    int rc = cli_printf(err, "| method | page extras per token | share of the KV cache |\n|---|---|---|\n");
+    for (const sl_attn_method *const *m = sl_attn_methods; !rc && *m; m++) {
+        double bytes = extras_of(*m, c);
+        char text[32];
+        if (bytes > 0)
+            rc = cli_printf(err, "| %s | %s | %.1f%% |\n", (*m)->name, cli_bytes(bytes, text), 100 * bytes / k->kv_token);
+    }
+    return rc ? rc : cli_printf(err, "\n");
+}
+
 static int print_tensors(const sl_tensors *t, sl_error *err) {
     int rc = cli_printf(err, "| tensor | dtype | shape | bytes |\n|---|---|---|---|\n");
     for (int i = 0; !rc && i < sl_tensors_count(t); i++) {
@@ -121,18 +164,39 @@ static json_t *costs_json(const costs *k) {
                      (json_int_t)(k->decode_weights + k->kv_ctx), "largest_ctx", k->largest_ctx, "device", k->device);
 }
 
-static int print_json(const cli_options *o, const cli_model_name *name, json_t *config, json_t *costs, json_t *tensors,
-                      sl_error *err) {
+static json_t *memory_json(const costs *k, int most) {
+    json_t *list = json_array();
+    for (int i = 0; i < MEMORY_LENGTHS && memory_tokens[i] <= most; i++)
+        for (int j = 0; j < MEMORY_BATCHES; j++)
+            json_array_append_new(list,
+                                  json_pack("{s:i, s:i, s:I}", "tokens", memory_tokens[i], "sequences", memory_sequences[j],
+                                            "bytes", (json_int_t)memory_of(k, memory_tokens[i], memory_sequences[j])));
+    return list;
+}
+
+static json_t *extras_json(const sl_config *c) {
+    json_t *list = json_array();
+    for (const sl_attn_method *const *m = sl_attn_methods; *m; m++) {
+        double bytes = extras_of(*m, c);
+        if (bytes > 0) json_array_append_new(list, json_pack("{s:s, s:f}", "attn", (*m)->name, "bytes_per_token", bytes));
+    }
+    return list;
+}
+
+static int print_json(const cli_options *o, const cli_model_name *name, const sl_model *model, const costs *k, sl_error *err) {
+    const sl_config *c = sl_model_config(model);
     json_t *out = json_object();
     cli_model_name_put(name, out);
     json_object_set_new(out, "folder", json_string(o->model));
-    json_object_set_new(out, "config", config);
-    json_object_set_new(out, "costs", costs);
-    json_object_set_new(out, "tensors", tensors);
+    json_object_set_new(out, "config", config_json(o, c));
+    json_object_set_new(out, "costs", costs_json(k));
+    json_object_set_new(out, "memory", memory_json(k, c->n_ctx));
+    json_object_set_new(out, "page_extras", extras_json(c));
+    json_object_set_new(out, "tensors", tensors_json(sl_model_tensors(model)));
     return cli_print_json(out, JSON_INDENT(1), err);
 }
 
-// csv, jsonl: one row without the tensors.
+// csv, jsonl: one row, with the config and the costs only.
 static int print_row(const cli_options *o, const cli_model_name *name, json_t *config, json_t *costs, sl_error *err) {
     cli_rows table = {.format = o->format, .model = name};
     json_object_del(config, "model_type"); // a field of the model's name
@@ -142,9 +206,12 @@ static int print_row(const cli_options *o, const cli_model_name *name, json_t *c
 }
 
 static int print_md(const cli_options *o, const cli_model_name *name, const sl_model *model, const costs *k, sl_error *err) {
+    const sl_config *c = sl_model_config(model);
     int rc = cli_print_model(name, err);
-    if (!rc) rc = print_config(o, sl_model_config(model), err);
+    if (!rc) rc = print_config(o, c, err);
     if (!rc) rc = print_costs(k, err);
+    if (!rc) rc = print_memory(k, c->n_ctx, err);
+    if (!rc) rc = print_extras(k, c, err);
     return rc ? rc : print_tensors(sl_model_tensors(model), err);
 }
 
@@ -152,10 +219,9 @@ int cmd_inspect(const cli_options *o, sl_error *err) {
     sl_model *model = NULL;
     int rc = cli_need_model(o, err);
     unsigned dummy = strcmp(o->load_format, "dummy") ? 0 : SL_MODEL_DUMMY;
-    if (!rc) rc = sl_model_load(o->model, SL_MODEL_NO_TOKENIZER | dummy, &model, err);
+    if (!rc) rc = sl_model_load(o->model, &(sl_model_options){.flags = SL_MODEL_NO_TOKENIZER | dummy}, &model, err);
     if (rc) return rc;
     const sl_config *c = sl_model_config(model);
-    const sl_tensors *tensors = sl_model_tensors(model);
     costs k;
     rc = costs_of(model, o, &k, err);
     if (rc) {
@@ -167,7 +233,7 @@ int cmd_inspect(const cli_options *o, sl_error *err) {
     if (!strcmp(o->format, "md"))
         rc = print_md(o, &name, model, &k, err);
     else if (!strcmp(o->format, "json"))
-        rc = print_json(o, &name, config_json(o, c), costs_json(&k), tensors_json(tensors), err);
+        rc = print_json(o, &name, model, &k, err);
     else
         rc = print_row(o, &name, config_json(o, c), costs_json(&k), err);
     sl_model_free(model);

@@ -68,7 +68,7 @@ static int run_window(perplexity *p, int first, sl_error *err) {
         return sl_prefill_logits(p->session, p->ids + first, last - first, score_rows, &rows, NULL, err);
     for (int i = n; !rc && i < last; i++) {
         rc = sl_decode(&p->session, 1, &p->ids[i], err);
-        if (!rc && i >= first) rc = score_rows(&(scored_rows){p, i}, 0, 1, sl_session_logits(p->session), err);
+        if (!rc && i >= first) rc = score_rows(&(scored_rows){p, i}, 0, 1, sl_session_logits(p->session, NULL), err);
     }
     return rc;
 }

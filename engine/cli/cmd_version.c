@@ -2,7 +2,7 @@
 #include "engine/backend/backend.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/io.h"
-#include "engine/sleigh.h"
+#include "engine/engine.h"
 
 #ifndef SLEIGH_COMMIT
 #define SLEIGH_COMMIT ""

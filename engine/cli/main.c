@@ -1,4 +1,5 @@
 // engine/cli/main.c - the main function of build/sleigh: finds and runs the command, and turns its result into the exit code.
+#include "engine/base/nearest.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/io.h"
 #include "engine/cli/model_path.h"
@@ -178,7 +179,7 @@ static const cli_command *find(const char *name) {
 static int unknown_command(const char *name, sl_error *err) {
     const char *names[N_COMMANDS];
     for (int i = 0; i < N_COMMANDS; i++) names[i] = commands[i].name;
-    const char *nearest = cli_nearest(name, names, N_COMMANDS);
+    const char *nearest = sl_nearest(name, names, N_COMMANDS);
     if (nearest) return sl_fail(err, SL_ERR_ARG, "unknown command \"%.60s\"; did you mean %s?", name, nearest);
     return sl_fail(err, SL_ERR_ARG, "unknown command \"%.60s\"; `sleigh --help` lists all commands", name);
 }

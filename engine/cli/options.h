@@ -1,4 +1,4 @@
-// engine/cli/options.h - the flags of all commands, from one table (options.c).
+// engine/cli/options.h - the flags of all commands, from one table (option_table.c), and their parser.
 //
 // Each flag is also an environment variable: SLEIGH_ and the first long name of the flag in capitals, with '_' for '-'
 // (--ctx-size: SLEIGH_CTX_SIZE). The command line takes precedence. In numbers the suffix k or K means 1024. Each parameter of
@@ -25,7 +25,8 @@ enum { // the bit of each command in option.commands
     CLI_BENCH = 256,
     CLI_COMPARE = 512,
     CLI_PERPLEXITY = 1024,
-    CLI_EVAL = 2048
+    CLI_EVAL = 2048,
+    CLI_DECODES = CLI_GENERATE | CLI_CHAT | CLI_PERPLEXITY // commands with one attention plan: --attn and its flags
 };
 
 typedef struct cli_list {
@@ -93,8 +94,5 @@ typedef struct cli_flag {
 const char *cli_given_flag(const cli_options *o, const cli_flag *flags, int n);
 
 void cli_help_command(const cli_command *c, FILE *out);
-
-// The name in names[0..n) that is nearest to word; NULL: none is near.
-const char *cli_nearest(const char *word, const char *const *names, int n);
 
 #endif

@@ -94,7 +94,7 @@ int cli_read_config(const cli_options *o, sl_config *out, sl_error *err) {
 
 int cli_load_model(const cli_options *o, const char *device, unsigned flags, sl_model **out, sl_error *err) {
     int is_dummy = !strcmp(o->load_format, "dummy");
-    int rc = sl_model_load(o->model, flags | (is_dummy ? SL_MODEL_DUMMY : 0), out, err);
+    int rc = sl_model_load(o->model, &(sl_model_options){.flags = flags | (is_dummy ? SL_MODEL_DUMMY : 0)}, out, err);
     if (rc) return rc;
     if (is_dummy && !(flags & SL_MODEL_NO_TOKENIZER)) rc = check_tokenizer(o, *out, err);
     if (!rc) rc = cli_watch(sl_model_tensors(*out), err);
@@ -245,7 +245,7 @@ int cli_run_choose_plan(cli_run *run, const sl_attn_plan *listed, sl_attn_plan *
 static int apply_plan(cli_run *run, sl_attn_plan *wanted, sl_error *err) {
     sl_attn_plan plan;
     int rc = choose_plan(run, wanted, run->n_kv, 1, &plan, err);
-    if (!rc) rc = sl_engine_set_attention(run->engine, &plan, err);
+    if (!rc) rc = sl_engine_set_plan(run->engine, &plan, err);
     if (rc) {
         sl_attn_plan_free(&plan);
         sl_attn_plan_free(wanted);
@@ -263,7 +263,7 @@ int cli_run_set_prompt(cli_run *run, int n_tokens, sl_error *err) {
     if (!sl_auto_in_plan(&run->requested)) return 0;
     int rc = choose_plan(run, &run->requested, n_tokens, 0, &plan, err), same = !rc;
     for (int i = 0; same && i < plan.n_layers; i++) same = sl_attn_same(&plan.layer[i], &run->plan.layer[i]);
-    if (!rc && !same) rc = sl_engine_set_attention(run->engine, &plan, err);
+    if (!rc && !same) rc = sl_engine_set_plan(run->engine, &plan, err);
     if (rc || same) {
         sl_attn_plan_free(&plan);
         return rc;
@@ -388,17 +388,15 @@ const char *cli_pick_device(const cli_options *o, const sl_attn_spec *specs, int
 static int new_engine(cli_run *run, int n_ctx, int n_sequences, sl_engine **out, sl_error *err) {
     const cli_options *o = run->options;
     cli_progress bar;
-    const sl_progress progress = {.fn = cli_progress_update, .ctx = &bar};
     sl_engine_options options = {.n_ctx = n_ctx,
                                  .n_sequences = n_sequences,
                                  .prefill_chunk = o->ubatch,
                                  .n_threads = o->threads,
                                  .device = run->device,
-                                 .progress = &progress,
-                                 .seed = o->seed,
-                                 .attn = &run->plan};
+                                 .progress = {.fn = cli_progress_update, .ctx = &bar},
+                                 .seed = o->seed};
     cli_progress_begin(&bar, "upload", "tensors");
-    int rc = sl_engine_new(run->model, &options, out, err);
+    int rc = sl_engine_new_planned(run->model, &options, &run->plan, out, err);
     cli_progress_end(&bar);
     return rc ? rc : cli_stats_observe(&run->stats, *out, err);
 }

@@ -7,7 +7,7 @@
 #include "engine/cli/attn_auto.h"
 #include "engine/cli/options.h"
 #include "engine/cli/output/stats.h"
-#include "engine/sleigh.h"
+#include "engine/engine.h"
 #include "engine/stopper.h"
 #include "tokenizer/chat.h"
 #include "tokenizer/tokenizer.h"

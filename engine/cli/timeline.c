@@ -234,8 +234,10 @@ static int advance(const step_batch *b, sl_error *err) {
     int n_step = b->n_step, n_sample = b->n - n_step, rc = 0;
     double start = cli_now();
     for (int i = 0; !rc && i < b->n; i++)
-        if (b->t[i]->n_logprobs >= 0) // on a GPU this downloads the logits
-            rc = cli_logprobs_before(&b->t[i]->logprobs, sl_session_logits(b->sessions[i]), err);
+        if (b->t[i]->n_logprobs >= 0) { // on a GPU this downloads the logits
+            const float *logits = sl_session_logits(b->sessions[i], err);
+            rc = logits ? cli_logprobs_before(&b->t[i]->logprobs, logits, err) : SL_ERR_ARG;
+        }
     if (!rc && n_sample) rc = sl_sample(b->sessions + n_step, n_sample, b->samplers + n_step, b->ids + n_step, err);
     if (!rc && n_step) rc = sl_step(b->sessions, n_step, b->samplers, b->ids, err);
     double ms = cli_now() - start;
@@ -299,9 +301,19 @@ static void certificates(const sl_attn_stats *a, FILE *out) {
                 a->kurtosis, (unsigned long long)a->heavy_tails, heads);
 }
 
+const char *cli_timeline_logits(const cli_timeline *t, char buf[CLI_LOGITS_TEXT]) {
+    const float *logits = sl_session_logits(t->session, NULL);
+    if (!logits) return NULL;
+    uint64_t hash = sl_logits_hash(logits, sl_model_config(t->run->model)->n_vocab);
+    snprintf(buf, CLI_LOGITS_TEXT, "%016llx", (unsigned long long)hash);
+    return buf;
+}
+
 void cli_timeline_stats(const cli_timeline *t, FILE *out) {
     const cli_run *run = t->run;
     const sl_attn_stats *a = sl_engine_attn_stats(run->engine);
+    char hash[CLI_LOGITS_TEXT];
+    const char *logits = cli_timeline_logits(t, hash);
     int steps = t->n_feed + t->n_decode;
     double step_ms = t->feed_ms + t->decode_ms;
     double bytes = (double)sl_model_decode_bytes(run->model) * steps + a->bytes;
@@ -325,8 +337,7 @@ void cli_timeline_stats(const cli_timeline *t, FILE *out) {
     if (a->features < (double)a->steps)
         fprintf(out, "features: %.2f%% of key features\n", 100 * a->features / (double)a->steps);
     certificates(a, out);
-    fprintf(out, "logits: %016llx\n",
-            (unsigned long long)sl_logits_hash(sl_session_logits(t->session), sl_model_config(run->model)->n_vocab));
+    fprintf(out, "logits: %s\n", logits ? logits : "-");
     fprintf(out, "stopped: %s, %d prompt tokens, %d generated, %zu in the context\n", t->stopped ? t->stopped : "not begun",
             t->n_prompt, t->n_generated, t->ids.n);
     fprintf(out, "peak_rss: %.1f MiB\n", cli_peak_mib());

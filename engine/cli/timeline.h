@@ -50,6 +50,10 @@ int cli_timeline_generate(cli_timeline *t, int at_start, cli_sink sink, void *ct
 void cli_timeline_begin(cli_timeline *t, int at_start, cli_sink sink, void *ctx);
 int cli_timelines_generate(cli_timeline *const *batch, int n, sl_error *err);
 int cli_timeline_common(const cli_timeline *t, const int32_t *ids, int n); // length of the common prefix
+// The hash of the logits after the last token. NULL: the session has none, because it is empty or a stop string cut its last
+// token off.
+enum { CLI_LOGITS_TEXT = 24 };
+const char *cli_timeline_logits(const cli_timeline *t, char buf[CLI_LOGITS_TEXT]);
 void cli_timeline_stats(const cli_timeline *t, FILE *out);
 
 // SL_ERR_CONTEXT, with both counts: a prompt of n tokens does not fit. SL_ERR_FORMAT: the prompt is empty.

@@ -2,7 +2,7 @@
 // calibration with a given clock and with the clock of the host, and the commands that accept auto.
 #include "attention/auto.h"
 #include "engine/cli/bench/calibrate.h"
-#include "engine/sleigh.h"
+#include "engine/engine.h"
 #include "tests/support/run_cli.h"
 #include "tests/support/gpu.h"
 
@@ -147,9 +147,9 @@ static void plans(void) {
     CHECK_ERR(sl_attn_parse("auto:S=4", &spec, &err), err, SL_ERR_ARG, "unknown parameter \"S\"");
     sl_model *model;
     sl_engine *engine;
-    CHECK_OK(sl_model_load(tiny(), 0, &model, &err), err);
-    const sl_engine_options o = {.n_ctx = 64, .n_threads = 1, .attn = &plan};
-    CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_UNSUPPORTED, "--attn auto: not offered");
+    CHECK_OK(sl_model_load(tiny(), NULL, &model, &err), err);
+    const sl_engine_options o = {.n_ctx = 64, .n_threads = 1};
+    CHECK_ERR(sl_engine_new_planned(model, &o, &plan, &engine, &err), err, SL_ERR_UNSUPPORTED, "--attn auto: not offered");
     sl_model_free(model);
     sl_attn_plan_free(&plan);
     sl_attn_plan_free(&out);

@@ -472,6 +472,10 @@ static void inspect(void) {
     CHECK_GOOD(j);
     CHECK_HAS(r.out, "| layers | 4 |");
     CHECK_HAS(r.out, "| KV per token | 4096 bytes");
+    CHECK_HAS(r.out,
+              "| 8192 tokens for each sequence | 42.50 MiB | 202.50 MiB |"); // weights of 10.5 MiB; 32 MiB for each sequence
+    CHECK_HAS(r.out, "| santa-pps | 16 B | 0.4% |");                         // 2 bytes for each of 4 layers and 2 KV heads
+    CHECK_LACKS(r.out, "| santa-prop |");
     CHECK_HAS(r.out, "model.embed_tokens.weight | BF16 | [1024, 256] | 524288 |");
     json_t *root = json_loads(j.out, 0, &e);
     CHECK(root != NULL);
@@ -479,7 +483,13 @@ static void inspect(void) {
     long long kv = json_integer_value(json_object_get(costs, "kv_bytes")),
               step = json_integer_value(json_object_get(costs, "decode_step_bytes"));
     size_t n_tensors = json_array_size(json_object_get(root, "tensors"));
+    const json_t *memory = json_object_get(root, "memory"), *last = json_array_get(memory, 5);
+    long long weights = json_integer_value(json_object_get(costs, "weights_bytes")),
+              most = json_integer_value(json_object_get(last, "bytes"));
+    size_t n_memory = json_array_size(memory);
     json_decref(root);
+    CHECK_INT(n_memory, 6);
+    CHECK_INT(most - weights, 4096LL * 131072 * 6);
     CHECK_INT(kv, 4096 * 8192);
     CHECK(step > kv);
     CHECK_INT(n_tensors, 3 + 4 * 9);

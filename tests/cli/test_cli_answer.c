@@ -110,6 +110,9 @@ static void ends(void) {
     o = line_of(&r, 0);
     CHECK_STR(text_of(o, "stopped"), "stop string");
     CHECK_STR(text_of(o, "text"), " 482");
+    char buf[256];
+    const char *logits = json_string_value(json_object_get(o, "logits")); // null: the last token was cut off
+    CHECK_STR(stat_line(&r, "logits", buf), logits ? logits : "-");
     result back = RUN("detokenize", "-m", tiny(), "-p", ids_text(json_object_get(o, "ids")));
     CHECK_GOOD(back);
     CHECK_STR(back.out, " 48213");

@@ -253,7 +253,8 @@ static void formats(void) {
     CHECK_GOOD(many);
     CHECK_GOOD(lines);
     CHECK_GOOD(csv);
-    CHECK(!strncmp(strchr(one.out, '|'), "| test | tok/s | median | step ms | ms / output token | GB/s | % of peak | J / token |\n|---|", 90));
+    CHECK(!strncmp(strchr(one.out, '|'),
+                   "| test | tok/s | median | step ms | ms / output token | GB/s | % of peak | J / token |\n|---|", 90));
     CHECK_HAS(one.out, "\n| pp8 | ");
     CHECK_HAS(one.out, " | - | - | - | - | - |\n| tg2 | ");
     CHECK_LACKS(one.out, "±"); // one repetition has no standard deviation
@@ -266,7 +267,7 @@ static void formats(void) {
     json_t *row = json_loadb(second, strlen(second) - 1, 0, NULL);
     check_text(row, "test", "tg2");
     json_decref(row);
-    CHECK(!strncmp(csv.out, "model,model_type,n_params,dtype,dummy,version,commit,device,driver,sm_mhz,memory_mhz,test,", 91));
+    CHECK(!strncmp(csv.out, "model,model_type,n_params,dtype,dummy,version,commit,device,driver,sm_mhz,memory_mhz,test,", 90));
     CHECK_INT(count_of(csv.out, csv.n_out, '\n'), 3);
     CHECK_HAS(csv.out, ",\"pp8\",8,0,0,1,\"dense\",false,false,1,0,");
 }
@@ -314,7 +315,7 @@ static int note_row(void *ctx, const cli_bench_row *r, sl_error *e) {
     for (int j = 0; j < BATCH; j++) {
         size_t size = (size_t)sl_model_config(m->bench.model)->n_vocab * sizeof(float);
         m->logits[m->n_rows][j] = malloc(size);
-        memcpy(m->logits[m->n_rows][j], sl_session_logits(m->bench.sessions[j]), size);
+        memcpy(m->logits[m->n_rows][j], sl_session_logits(m->bench.sessions[j], NULL), size);
         prefill_ms += m->bench.fill_ms[j];
         if (m->bench.fill_ms[j] > most) most = m->bench.fill_ms[j];
         for (int i = 0; i < j; i++) // no two sessions share a row, also not in full pages
@@ -376,12 +377,12 @@ static void by_hand(model_fixture *r, int prompt, int sequence, int n_prompt, in
     }
     CHECK_OK(sl_prefill(s, ids, n_prompt, NULL, &e), e);
     for (int i = 0; i < n; i++) {
-        memcpy(out, sl_session_logits(s), (size_t)c->n_vocab * sizeof *out);
+        memcpy(out, sl_session_logits(s, NULL), (size_t)c->n_vocab * sizeof *out);
         for (int k = 0; k < c->n_eos; k++) out[c->eos[k]] = -INFINITY;
         next = test_argmax(out, c->n_vocab);
         CHECK_OK(sl_decode(&s, 1, &next, &e), e);
     }
-    memcpy(out, sl_session_logits(s), (size_t)c->n_vocab * sizeof *out);
+    memcpy(out, sl_session_logits(s, NULL), (size_t)c->n_vocab * sizeof *out);
     sl_session_free(s);
 }
 

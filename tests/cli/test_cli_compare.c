@@ -1,6 +1,6 @@
 // tests/cli/test_cli_compare.c - sleigh compare end to end: compares its figures with library sessions (one engine each, all
 // logits kept) and with the texts and --stats of generate. Also: dense against dense, formats, errors.
-#include "engine/sleigh.h"
+#include "engine/engine.h"
 #include "tests/support/run_cli.h"
 #include "tests/support/gpu.h"
 #include "tests/support/models.h"
@@ -75,23 +75,18 @@ typedef struct lab {
 
 // Decodes path[n_dense..n - 1) in one session with one method. Returns the logits after each: [n - 1 - n_dense][n_vocab].
 static float *forced_logits(const lab *l, const char *attn, const int32_t *path, int n, int n_dense, uint32_t sequence) {
-    sl_attn_spec spec;
-    sl_attn_plan plan;
     sl_engine *engine;
     sl_session *s;
-    CHECK_OK(sl_attn_parse(attn, &spec, &err), err);
-    CHECK_OK(sl_attn_plan_init(&plan, sl_model_config(l->model)->n_layers, &spec, &err), err);
-    CHECK_OK(sl_engine_new(l->model, &(sl_engine_options){.n_ctx = n, .n_threads = 2, .attn = &plan}, &engine, &err), err);
+    CHECK_OK(sl_engine_new(l->model, &(sl_engine_options){.n_ctx = n, .n_threads = 2, .attn = attn}, &engine, &err), err);
     CHECK_OK(sl_session_new(engine, sequence, &s, &err), err);
     CHECK_OK(sl_prefill(s, path, n_dense, NULL, &err), err);
     float *out = malloc((size_t)(n - 1 - n_dense) * l->n_vocab * sizeof *out);
     for (int i = n_dense; i < n - 1; i++) {
         CHECK_OK(sl_decode(&s, 1, &path[i], &err), err);
-        memcpy(out + (size_t)(i - n_dense) * l->n_vocab, sl_session_logits(s), l->n_vocab * sizeof *out);
+        memcpy(out + (size_t)(i - n_dense) * l->n_vocab, sl_session_logits(s, NULL), l->n_vocab * sizeof *out);
     }
     sl_session_free(s);
     sl_engine_free(engine);
-    sl_attn_plan_free(&plan);
     return out;
 }
 
@@ -218,7 +213,7 @@ static void next_tokens(void) {
     spill(in_tmp("two.jsonl"), file, strlen(file));
     json_t *out = compare_json(in_tmp("two.jsonl"), "santa-prop:S=12,santa-pps:S=8:budget=variance", NULL);
     lab l;
-    CHECK_OK(sl_model_load(tiny(), 0, &l.model, &err), err);
+    CHECK_OK(sl_model_load(tiny(), NULL, &l.model, &err), err);
     l.n_vocab = sl_model_config(l.model)->n_vocab;
     for (int m = 0; m < 2; m++) {
         expected e = {0};
@@ -505,7 +500,7 @@ static void merged_reference(void) {
     lab l;
     int32_t a[256], b[256];
     char whole[256];
-    CHECK_OK(sl_model_load(tiny(), 0, &l.model, &err), err);
+    CHECK_OK(sl_model_load(tiny(), NULL, &l.model, &err), err);
     snprintf(whole, sizeof whole, "%s%s", begun, end);
     int n_a = prompt_ids(&l, begun, a), n_b = prompt_ids(&l, whole, b), same = 0;
     while (same < n_a && a[same] == b[same]) same++;

@@ -1,5 +1,6 @@
-// tests/cli/test_cli_parts.c - shared parts of the commands: table rows, sizes, token ids as text, the nearest word.
+// tests/cli/test_cli_parts.c - shared parts of the commands: table rows, sizes, token ids as text, the nearest name.
 #include "engine/cli/io.h"
+#include "engine/base/nearest.h"
 #include "engine/cli/options.h"
 #include "engine/cli/output/rows.h"
 #include "tests/support/run_cli.h"
@@ -113,18 +114,22 @@ static void ids(void) {
     sl_ids_free(&out);
 }
 
-// A word of n letters allows n / 3 + 1 changes. A swap of two neighbours is one change.
+// Five letters allow two edits, three letters allow one. A swap of two neighbours is one edit.
 static void nearest(void) {
     static const char *const names[] = {"--samples", "--seed", "--stop", "--step", "heads"};
     static const struct {
         const char *word, *want; // NULL: no name is near
-    } cases[] = {{"--seed", "--seed"}, {"--sede", "--seed"}, {"--sample", "--samples"},
-                 {"--ste", "--step"},  {"--stxp", "--stop"}, {"--smaplse", "--samples"},
-                 {"--x", NULL},        {"--abcdefg", NULL},  {"--sexxx", "--seed"},
-                 {"--xxxxxx", NULL},   {"xxsexd", "--seed"}, {"xxsexx", NULL},
-                 {"ehasd", "heads"},   {"ehxsd", NULL}};
+    } cases[] = {
+        {"--seed", "--seed"},  {"--sede", "--seed"},       {"--sample", "--samples"},
+        {"--ste", "--step"},   {"--stxp", "--stop"},       {"--smaplse", "--samples"},
+        {"--smaplsex", NULL},  {"--amplesx", "--samples"}, {"--x", NULL},
+        {"-x", NULL},          {"--abcdefg", NULL},        {"--sexxx", NULL},
+        {"--seddx", "--seed"}, {"--esde", NULL},           {"-seed", "--seed"},
+        {"ehasd", "heads"},    {"hxxds", "heads"},         {"ehxsd", NULL},
+        {"he", NULL},          {"eads", "heads"},
+    };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const char *got = cli_nearest(cases[i].word, names, 5);
+        const char *got = sl_nearest(cases[i].word, names, 5);
         if (!got != !cases[i].want || (got && strcmp(got, cases[i].want)))
             FAIL("%s: %s, expected %s", cases[i].word, got ? got : "none", cases[i].want ? cases[i].want : "none");
     }

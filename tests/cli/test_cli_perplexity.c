@@ -1,6 +1,6 @@
 // tests/cli/test_cli_perplexity.c - sleigh perplexity end to end, compared with logits of library sessions in long double:
 // prefill passes, decode steps, strides; formats; errors.
-#include "engine/sleigh.h"
+#include "engine/engine.h"
 #include "tests/support/run_cli.h"
 #include "tests/support/models.h"
 
@@ -28,7 +28,7 @@ typedef struct text_ids {
 static text_ids open_text(void) {
     text_ids t = {0};
     const char *text = long_text(40);
-    CHECK_OK(sl_model_load(tiny(), 0, &t.model, &err), err);
+    CHECK_OK(sl_model_load(tiny(), NULL, &t.model, &err), err);
     CHECK_OK(sl_tokenize(sl_model_tokenizer(t.model), text, strlen(text), SL_TOK_BOS, &t.ids, &err), err);
     CHECK(t.ids.n > 800 && t.ids.data[0] == sl_tokenizer_bos(sl_model_tokenizer(t.model)));
     t.n_vocab = sl_model_config(t.model)->n_vocab;
@@ -72,7 +72,7 @@ static double window_sum(const text_ids *t, sl_engine *engine, int at, int first
     CHECK_OK(sl_prefill_logits(s, ids, n_dense, add_rows, &r, NULL, &err), err);
     for (int i = n_dense; i < n - 1; i++) {
         CHECK_OK(sl_decode(&s, 1, &ids[i], &err), err);
-        add_rows(&r, i, 1, sl_session_logits(s), &err);
+        add_rows(&r, i, 1, sl_session_logits(s, NULL), &err);
     }
     sl_session_free(s);
     free(ids);
@@ -80,14 +80,9 @@ static double window_sum(const text_ids *t, sl_engine *engine, int at, int first
 }
 
 static sl_engine *new_engine(const text_ids *t, int n_ctx, const char *attn) {
-    sl_attn_spec spec;
-    sl_attn_plan plan;
     sl_engine *engine;
-    CHECK_OK(sl_attn_parse(attn, &spec, &err), err);
-    CHECK_OK(sl_attn_plan_init(&plan, sl_model_config(t->model)->n_layers, &spec, &err), err);
-    const sl_engine_options o = {.n_ctx = n_ctx, .n_threads = 2, .attn = &plan, .seed = 3};
+    const sl_engine_options o = {.n_ctx = n_ctx, .n_threads = 2, .attn = attn, .seed = 3};
     CHECK_OK(sl_engine_new(t->model, &o, &engine, &err), err);
-    sl_attn_plan_free(&plan);
     return engine;
 }
 
@@ -172,7 +167,7 @@ static void tables(void) {
     CHECK_INT(count_of(md.out, md.n_out, '|'), (windows + 2) * 6);
     CHECK_INT(count_of(csv.out, csv.n_out, '\n'), windows + 1);
     CHECK_INT(count_of(csv.out, csv.n_out, ','), (windows + 1) * 15);
-    CHECK(!strncmp(md.out, "model: tiny (llama, 5.51 M parameters, bf16)\n\n", 47));
+    CHECK(!strncmp(md.out, "model: tiny (llama, 5.51 M parameters, bf16)\n\n", 46));
     char line[128];
     snprintf(line, sizeof line, "perplexity: %.4f ± %.4f, %.0f of %.0f tokens scored in %d windows of 300, attention dense\n",
              number(out, "ppl"), number(out, "ppl_se"), number(out, "scored"), number(out, "tokens"), windows);

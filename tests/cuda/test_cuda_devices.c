@@ -92,20 +92,14 @@ typedef struct run { // one engine with two sessions
 
 static run start(const sl_model *model, const char *device, const char *method) {
     run r;
-    sl_attn_spec spec;
-    sl_attn_plan plan;
-    const sl_config *c = sl_model_config(model);
     sl_sampling sampled = sl_sampling_default();
     sampled.seed = 3;
-    CHECK_OK(sl_attn_parse(method, &spec, &err), err);
-    CHECK_OK(sl_attn_plan_init(&plan, c->n_layers, &spec, &err), err);
     const sl_engine_options o = {
-        .n_ctx = N_CTX, .n_sequences = 2, .prefill_chunk = CHUNK, .device = device, .seed = 1, .attn = &plan};
+        .n_ctx = N_CTX, .n_sequences = 2, .prefill_chunk = CHUNK, .device = device, .seed = 1, .attn = method};
     CHECK_OK(sl_engine_new(model, &o, &r.engine, &err), err);
-    sl_attn_plan_free(&plan);
     for (int i = 0; i < 2; i++) {
         CHECK_OK(sl_session_new(r.engine, 40 + i, &r.batch[i], &err), err);
-        CHECK_OK(sl_sampler_new(&sampled, c->n_vocab, &r.samplers[i], &err), err);
+        CHECK_OK(sl_sampler_new(&sampled, sl_model_n_vocab(model), &r.samplers[i], &err), err);
     }
     return r;
 }
@@ -117,7 +111,7 @@ static void stop(run *r) {
 
 static void check_bits(run r[GPUS], int n_vocab, const char *method, int step) {
     for (int i = 0; i < 2; i++) {
-        const float *a = sl_session_logits(r[0].batch[i]), *b = sl_session_logits(r[1].batch[i]);
+        const float *a = sl_session_logits(r[0].batch[i], NULL), *b = sl_session_logits(r[1].batch[i], NULL);
         if (memcmp(a, b, n_vocab * sizeof *a)) FAIL("%s: sequence %d differs between the GPUs after step %d", method, i, step);
     }
 }
@@ -154,7 +148,7 @@ static void steps(run r[GPUS], const sl_model *model, const char *method) {
 static void engines(void) {
     static const char *const methods[] = {"dense", "santa-strat:S=128", "quest:tokens=256"};
     sl_model *model;
-    CHECK_OK(sl_model_load("models/tiny", SL_MODEL_NO_TOKENIZER, &model, &err), err);
+    CHECK_OK(sl_model_load("models/tiny", &(sl_model_options){.flags = SL_MODEL_NO_TOKENIZER}, &model, &err), err);
     for (size_t m = 0; m < sizeof methods / sizeof *methods; m++) {
         run r[GPUS];
         size_t free_0 = free_bytes(0);

@@ -4,7 +4,7 @@
 #include "tests/support/gpu.h"
 
 #ifdef SLEIGH_CUDA
-#include "engine/sleigh.h"
+#include "engine/engine.h"
 #include "tests/support/models.h"
 
 #include <math.h>
@@ -60,7 +60,7 @@ static float *all_logits(const char *device, const char *dir, const int32_t *ids
     CHECK_OK(sl_prefill_logits(s, ids, n - n_decoded, keep_rows, &out, NULL, &err), err);
     for (int i = n - n_decoded; i < n; i++) {
         CHECK_OK(sl_decode(&s, 1, ids + i, &err), err);
-        CHECK_OK(keep_rows(&out, i, 1, sl_session_logits(s), &err), err);
+        CHECK_OK(keep_rows(&out, i, 1, sl_session_logits(s, NULL), &err), err);
     }
     sl_session_free(s);
     model_fixture_close(&r);
@@ -69,7 +69,7 @@ static float *all_logits(const char *device, const char *dir, const int32_t *ids
 
 static void logits_of(const char *dir, int n) {
     sl_model *model;
-    CHECK_OK(sl_model_load(dir, SL_MODEL_NO_TOKENIZER, &model, &err), err);
+    CHECK_OK(sl_model_load(dir, &(sl_model_options){.flags = SL_MODEL_NO_TOKENIZER}, &model, &err), err);
     int n_vocab = sl_model_config(model)->n_vocab;
     sl_model_free(model);
     int32_t *ids = test_ids(n, n_vocab, test_seed);
@@ -96,7 +96,7 @@ static void logits_goldens(void) {
         snprintf(dir, sizeof dir, "tests/goldens/%s", names[i]);
         sl_model *model;
         sl_engine *engine = NULL;
-        CHECK_OK(sl_model_load(dir, SL_MODEL_NO_TOKENIZER, &model, &err), err);
+        CHECK_OK(sl_model_load(dir, &(sl_model_options){.flags = SL_MODEL_NO_TOKENIZER}, &model, &err), err);
         const sl_config *c = sl_model_config(model);
         int dim = c->head_dim, n_ctx = c->n_ctx, takes = dim == 64 || dim == 80 || dim == 96 || dim == 128;
         int rc = sl_engine_new(model, &(sl_engine_options){.n_ctx = n_ctx, .device = "cuda"}, &engine, &err);
@@ -115,7 +115,7 @@ static float *dummy_logits(const char *device, const char *dir, const int32_t *i
     sl_model *model;
     sl_engine *engine;
     sl_session *s;
-    CHECK_OK(sl_model_load(dir, SL_MODEL_NO_TOKENIZER | SL_MODEL_DUMMY, &model, &err), err);
+    CHECK_OK(sl_model_load(dir, &(sl_model_options){.flags = SL_MODEL_NO_TOKENIZER | SL_MODEL_DUMMY}, &model, &err), err);
     if (!sl_device_is_gpu(device)) CHECK_OK(sl_model_materialise(model, 0, NULL, &err), err);
     CHECK_OK(sl_engine_new(model, &(sl_engine_options){.n_ctx = n + 1, .device = device}, &engine, &err), err);
     CHECK_OK(sl_session_new(engine, 0, &s, &err), err);
@@ -123,7 +123,7 @@ static float *dummy_logits(const char *device, const char *dir, const int32_t *i
     rows out = {malloc((size_t)(n + 1) * *n_vocab * sizeof(float)), *n_vocab};
     CHECK_OK(sl_prefill_logits(s, ids, n, keep_rows, &out, NULL, &err), err);
     CHECK_OK(sl_decode(&s, 1, ids, &err), err);
-    memcpy(out.data + (size_t)n * *n_vocab, sl_session_logits(s), *n_vocab * sizeof(float));
+    memcpy(out.data + (size_t)n * *n_vocab, sl_session_logits(s, NULL), *n_vocab * sizeof(float));
     sl_session_free(s);
     sl_engine_free(engine);
     sl_model_free(model);
@@ -173,7 +173,7 @@ static void greedy_tokens(void) {
     CHECK_OK(sl_prefill(b, ids, N, NULL, &err), err);
     int n_ties = 0;
     for (int i = 0; i < STEPS; i++) {
-        const float *want = sl_session_logits(a), *got = sl_session_logits(b);
+        const float *want = sl_session_logits(a, NULL), *got = sl_session_logits(b, NULL);
         int32_t id = test_argmax(want, cpu.n_vocab), other = test_argmax(got, cpu.n_vocab);
         if (id != other) {
             double margin = want[id] - want[other], off = fabs(got[id] - want[id]) + fabs(got[other] - want[other]);
@@ -246,7 +246,7 @@ static void check_batch(const char *dir, int longest) {
             int32_t id = fed(&r, i, step);
             CHECK_OK(sl_decode(&s, 1, &id, &err), err);
         }
-        memcpy(want + (size_t)i * r.n_vocab, sl_session_logits(s), r.n_vocab * sizeof *want);
+        memcpy(want + (size_t)i * r.n_vocab, sl_session_logits(s, NULL), r.n_vocab * sizeof *want);
         sl_session_free(s);
     }
     for (int turn = 0; turn < 2; turn++) { // together, in two orders of the batch
@@ -259,7 +259,7 @@ static void check_batch(const char *dir, int longest) {
         }
         for (int i = 0; i < BATCH; i++) {
             sl_session *s = batch[turn ? BATCH - 1 - i : i];
-            check_bits(sl_session_logits(s), want + (size_t)i * r.n_vocab, r.n_vocab, "in a batch of 20");
+            check_bits(sl_session_logits(s, NULL), want + (size_t)i * r.n_vocab, r.n_vocab, "in a batch of 20");
             sl_session_free(s);
         }
     }
@@ -311,12 +311,12 @@ static void replay_bits(void) {
         sl_session *batch[2] = {grown(&r, 2), grown(&r, 12)};
         for (int step = 0; step < 100; step++) { // across borders of pages and chunks
             int32_t ids[2] = {fed(&r, 2, step), fed(&r, 12, step)};
-            if (afresh) CHECK_OK(sl_engine_set_attention(r.engine, NULL, &err), err);
+            if (afresh) CHECK_OK(sl_engine_set_attention(r.engine, "dense", &err), err);
             CHECK_OK(sl_decode(batch, 2, ids, &err), err);
         }
         last[afresh] = malloc(2 * r.n_vocab * sizeof **last);
         for (int i = 0; i < 2; i++) {
-            memcpy(last[afresh] + i * r.n_vocab, sl_session_logits(batch[i]), r.n_vocab * sizeof **last);
+            memcpy(last[afresh] + i * r.n_vocab, sl_session_logits(batch[i], NULL), r.n_vocab * sizeof **last);
             sl_session_free(batch[i]);
         }
         if (afresh) check_bits(last[1], last[0], 2 * r.n_vocab, "run afresh");
@@ -343,7 +343,7 @@ static void batch_grows(void) {
             CHECK_OK(sl_decode(batch, n, ids, &err), err);
         }
         last[alone] = malloc(r.n_vocab * sizeof **last);
-        memcpy(last[alone], sl_session_logits(batch[0]), r.n_vocab * sizeof **last);
+        memcpy(last[alone], sl_session_logits(batch[0], NULL), r.n_vocab * sizeof **last);
         if (alone) check_bits(last[1], last[0], r.n_vocab, "in batches that grow and shrink");
         for (int i = 0; i < B; i++) sl_session_free(batch[i]);
         model_fixture_close(&r);
@@ -364,12 +364,12 @@ static void prefix_bits(void) {
     CHECK_OK(sl_decode(&cut, 1, &id, &err), err);
     CHECK_OK(sl_session_truncate(cut, CUT, &err), err);
     CHECK_OK(sl_prefill(cut, ids + CUT, N - CUT, NULL, &err), err);
-    check_bits(sl_session_logits(fork), sl_session_logits(whole), r.n_vocab, "forked prefix");
-    check_bits(sl_session_logits(cut), sl_session_logits(whole), r.n_vocab, "cut prefix");
+    check_bits(sl_session_logits(fork, NULL), sl_session_logits(whole, NULL), r.n_vocab, "forked prefix");
+    check_bits(sl_session_logits(cut, NULL), sl_session_logits(whole, NULL), r.n_vocab, "cut prefix");
     sl_session *batch[3] = {whole, fork, cut};
     CHECK_OK(sl_decode(batch, 3, (int32_t[]){9, 9, 9}, &err), err);
-    check_bits(sl_session_logits(fork), sl_session_logits(whole), r.n_vocab, "forked prefix, a step on");
-    check_bits(sl_session_logits(cut), sl_session_logits(whole), r.n_vocab, "cut prefix, a step on");
+    check_bits(sl_session_logits(fork, NULL), sl_session_logits(whole, NULL), r.n_vocab, "forked prefix, a step on");
+    check_bits(sl_session_logits(cut, NULL), sl_session_logits(whole, NULL), r.n_vocab, "cut prefix, a step on");
     for (int i = 0; i < 3; i++) sl_session_free(batch[i]);
     model_fixture_close(&r);
     free(ids);
@@ -405,7 +405,7 @@ static void steps(void) {
             n = 2;
         }
         for (int i = 0; i < n; i++)
-            want[i] = sl_sampler_sample(samplers[i], sl_session_logits(here[i]), sl_session_sequence(here[i]),
+            want[i] = sl_sampler_sample(samplers[i], sl_session_logits(here[i], NULL), sl_session_sequence(here[i]),
                                         (uint32_t)sl_session_n_tokens(here[i]));
         CHECK_OK(sl_step(there, n, samplers, got, &err), err);
         sl_session *live[N_SEQS];
@@ -419,7 +419,7 @@ static void steps(void) {
     }
     for (int i = 0; i < N_SEQS; i++) {
         CHECK_INT(sl_session_n_tokens(there[i]), sl_session_n_tokens(here[i]));
-        check_bits(sl_session_logits(there[i]), sl_session_logits(here[i]), a.n_vocab, "after the steps");
+        check_bits(sl_session_logits(there[i], NULL), sl_session_logits(here[i], NULL), a.n_vocab, "after the steps");
         sl_session_free(there[i]), sl_session_free(here[i]), sl_sampler_free(samplers[i]);
     }
     model_fixture_close(&a), model_fixture_close(&b);
@@ -430,24 +430,16 @@ static void steps(void) {
 static void errors(void) {
     sl_model *model;
     sl_engine *engine;
-    sl_attn_spec spec;
-    sl_attn_plan plan;
-    CHECK_OK(sl_model_load("models/tiny", SL_MODEL_NO_TOKENIZER, &model, &err), err);
+    CHECK_OK(sl_model_load("models/tiny", &(sl_model_options){.flags = SL_MODEL_NO_TOKENIZER}, &model, &err), err);
     sl_engine_options o = {.device = "cuda", .n_ctx = 131072, .n_sequences = 1000};
     CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_MEMORY, "GiB are missing. The largest that fits is");
     o = (sl_engine_options){.device = "cuda:99"};
     CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_DEVICE, "--device cuda:99");
-    CHECK_OK(sl_attn_parse("magicpig", &spec, &err), err);
-    CHECK_OK(sl_attn_plan_init(&plan, sl_model_config(model)->n_layers, &spec, &err), err);
-    o = (sl_engine_options){.device = "cuda", .n_ctx = 512, .attn = &plan};
+    o = (sl_engine_options){.device = "cuda", .n_ctx = 512, .attn = "magicpig"};
     CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_UNSUPPORTED, "--attn magicpig: not offered on a GPU");
-    sl_attn_plan_free(&plan);
-    CHECK_OK(sl_attn_parse("santa-sys", &spec, &err), err);
-    CHECK_OK(sl_attn_plan_init(&plan, sl_model_config(model)->n_layers, &spec, &err), err);
-    o = (sl_engine_options){.device = "cuda", .n_ctx = 256, .n_sequences = 2731, .attn = &plan};
+    o = (sl_engine_options){.device = "cuda", .n_ctx = 256, .n_sequences = 2731, .attn = "santa-sys"};
     CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_UNSUPPORTED,
               "--attn santa-sys: 2731 sequences, at most 2730");
-    sl_attn_plan_free(&plan);
     sl_model_free(model);
 }
 #endif

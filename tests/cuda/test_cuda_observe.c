@@ -3,7 +3,7 @@
 #include "tests/support/gpu.h"
 
 #ifdef SLEIGH_CUDA
-#include "engine/sleigh.h"
+#include "engine/engine.h"
 #include "tests/support/models.h"
 
 #include <math.h>

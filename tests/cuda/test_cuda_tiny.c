@@ -7,7 +7,7 @@
 #include "attention/attention_cuda.h"
 #include "attention/stages.h"
 #include "engine/cli/eval/eval_prompt.h"
-#include "engine/sleigh.h"
+#include "engine/engine.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -136,8 +136,8 @@ static void make_states(sl_model *model, const char *task, states *s) {
     sl_ids ids = {0};
     make_prompt(model, task, &ids);
     CHECK_OK(sl_attn_plan_init(&plan, LAYERS, &spec, &err), err);
-    const sl_engine_options options = {.n_ctx = TOKENS, .device = "cuda", .attn = &plan};
-    CHECK_OK(sl_engine_new(model, &options, &engine, &err), err);
+    const sl_engine_options options = {.n_ctx = TOKENS, .device = "cuda"};
+    CHECK_OK(sl_engine_new_planned(model, &options, &plan, &engine, &err), err);
     CHECK_OK(sl_session_new(engine, 0, &session, &err), err);
     CHECK_OK(sl_prefill(session, ids.data, (int)ids.n - STEPS, NULL, &err), err);
     for (int i = 0; i < STEPS; i++) {
@@ -228,7 +228,7 @@ static void errors_of(sl_model *model, const char *task) {
 
 static void errors(void) {
     sl_model *model;
-    CHECK_OK(sl_model_load("models/tiny", 0, &model, &err), err);
+    CHECK_OK(sl_model_load("models/tiny", NULL, &model, &err), err);
     const sl_config *c = sl_model_config(model);
     const sl_attn_geom geom = {
         .n_layers = c->n_layers, .n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim};

@@ -2,7 +2,7 @@
 // machine.
 #include "engine/backend/cpu/cpu_ops.h"
 #include "engine/kv/kv.h"
-#include "engine/sleigh.h"
+#include "engine/engine.h"
 #include "tests/test.h"
 
 #include <math.h>

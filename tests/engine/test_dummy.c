@@ -4,7 +4,7 @@
 #include "engine/backend/dummy_weights.h"
 #include "engine/base/philox.h"
 #include "models/safetensors.h"
-#include "engine/sleigh.h"
+#include "engine/engine.h"
 #include "tests/support/run_cli.h"
 #include "engine/base/quantile.h"
 
@@ -27,7 +27,7 @@ static const char *write_config(int tied) {
 
 static sl_model *load(const char *dir) {
     sl_model *model;
-    CHECK_OK(sl_model_load(dir, SL_MODEL_DUMMY, &model, &err), err);
+    CHECK_OK(sl_model_load(dir, &(sl_model_options){.flags = SL_MODEL_DUMMY}, &model, &err), err);
     CHECK(sl_model_is_dummy(model));
     return model;
 }
@@ -123,7 +123,7 @@ static void runs(void) {
         CHECK_OK(sl_prefill(s, ids, 300, NULL, &err), err);
         CHECK_OK(sl_decode(&s, 1, &next, &err), err);
         double square = 0;
-        for (int i = 0; i < 301; i++) square += (double)sl_session_logits(s)[i] * sl_session_logits(s)[i];
+        for (int i = 0; i < 301; i++) square += (double)sl_session_logits(s, NULL)[i] * sl_session_logits(s, NULL)[i];
         CHECK(square > 0 && isfinite(square));
         sl_session_free(s);
         sl_engine_free(engine);
@@ -133,16 +133,19 @@ static void runs(void) {
 
 static void load_errors(void) {
     sl_model *model;
-    CHECK_ERR(sl_model_load(test_tmp(), SL_MODEL_DUMMY, &model, &err), err, SL_ERR_IO, "config.json");
+    CHECK_ERR(sl_model_load(test_tmp(), &(sl_model_options){.flags = SL_MODEL_DUMMY}, &model, &err), err, SL_ERR_IO,
+              "config.json");
     write_config(0);
-    CHECK_ERR(sl_model_load(test_tmp(), 0, &model, &err), err, SL_ERR_IO, "--load-format dummy");
+    CHECK_ERR(sl_model_load(test_tmp(), NULL, &model, &err), err, SL_ERR_IO, "--load-format dummy");
     spill(in_tmp("tokenizer.json"), "{", 1); // a tokenizer.json that exists must be valid
-    CHECK_ERR(sl_model_load(test_tmp(), SL_MODEL_DUMMY, &model, &err), err, SL_ERR_FORMAT, "tokenizer.json");
-    CHECK_OK(sl_model_load("models/tiny", 0, &model, &err), err);
+    CHECK_ERR(sl_model_load(test_tmp(), &(sl_model_options){.flags = SL_MODEL_DUMMY}, &model, &err), err, SL_ERR_FORMAT,
+              "tokenizer.json");
+    CHECK_OK(sl_model_load("models/tiny", NULL, &model, &err), err);
     CHECK(!sl_model_is_dummy(model));
     CHECK_OK(sl_model_materialise(model, 0, NULL, &err), err); // the model has weights: does nothing
     sl_model_free(model);
-    CHECK_OK(sl_model_load("models/tiny", SL_MODEL_DUMMY, &model, &err), err); // the weights of the folder are not read
+    CHECK_OK(sl_model_load("models/tiny", &(sl_model_options){.flags = SL_MODEL_DUMMY}, &model, &err),
+             err); // the weights of the folder are not read
     CHECK(sl_model_is_dummy(model) && sl_model_tokenizer(model));
     sl_model_free(model);
 }

@@ -1,6 +1,6 @@
 // tests/engine/test_finite.c - models whose logits become NaN: no token is sampled, no session changes, and the error names the
 // place.
-#include "engine/sleigh.h"
+#include "engine/engine.h"
 #include "tests/support/run_cli.h"
 #include "tests/support/gpu.h"
 #include "tests/support/models.h"
@@ -91,7 +91,7 @@ static void try_batch(const char *device, const char *attn, int by_prompt) {
     if (!by_prompt) CHECK_OK(sl_decode(b.s, B, (int32_t[]){5, BAD, 6}, &err), err);
     int n_tokens = sl_session_n_tokens(b.s[0]);
     float *before = malloc(b.on.n_vocab * sizeof *before);
-    memcpy(before, sl_session_logits(b.s[0]), b.on.n_vocab * sizeof *before);
+    memcpy(before, sl_session_logits(b.s[0], NULL), b.on.n_vocab * sizeof *before);
     CHECK_OK(sl_session_check_logits(b.s[0], &err), err);
     CHECK_ERR(sl_session_check_logits(b.s[1], &err), err, SL_ERR_NOT_FINITE, where);
     CHECK_OK(sl_sample(good, 2, samplers, want, &err), err);
@@ -99,7 +99,7 @@ static void try_batch(const char *device, const char *attn, int by_prompt) {
         CHECK_ERR(sl_sample(b.s, B, b.samplers, ids, &err), err, SL_ERR_NOT_FINITE, where);
         CHECK_ERR(sl_step(b.s, B, b.samplers, ids, &err), err, SL_ERR_NOT_FINITE, "sequence 11: ");
         for (int k = 0; k < B; k++) CHECK_INT(sl_session_n_tokens(b.s[k]), n_tokens);
-        CHECK(!memcmp(before, sl_session_logits(b.s[0]), b.on.n_vocab * sizeof *before));
+        CHECK(!memcmp(before, sl_session_logits(b.s[0], NULL), b.on.n_vocab * sizeof *before));
     }
     CHECK_OK(sl_step(good, 2, samplers, ids, &err), err);
     for (int i = 0; i < 2; i++) CHECK_INT(ids[i], want[i]);

@@ -4,7 +4,7 @@
 // records a backtrace. addr2line turns the addresses into functions and files, inlined functions included. The page must name
 // every function between the entry and the kernel, in the order of the calls, and no other function.
 #include "attention/cpu_kernels.h"
-#include "engine/sleigh.h"
+#include "engine/engine.h"
 #include "tests/support/models.h"
 #include "tests/test.h"
 

@@ -1,6 +1,6 @@
 // tests/engine/test_step.c - sl_sample and sl_step give the same tokens, logits and states as sampling on the host and then
 // decoding.
-#include "engine/sleigh.h"
+#include "engine/engine.h"
 #include "tests/support/models.h"
 #include "tests/test.h"
 
@@ -52,7 +52,7 @@ static int sample_and_decode(step_fixture *r, int32_t *ids) {
 static void check_equal(const step_fixture *a, const step_fixture *b, const char *what) {
     for (int i = 0; i < B; i++) {
         CHECK_INT(sl_session_n_tokens(a->batch[i]), sl_session_n_tokens(b->batch[i]));
-        if (memcmp(sl_session_logits(a->batch[i]), sl_session_logits(b->batch[i]), a->on.n_vocab * sizeof(float)))
+        if (memcmp(sl_session_logits(a->batch[i], NULL), sl_session_logits(b->batch[i], NULL), a->on.n_vocab * sizeof(float)))
             FAIL("%s: sequence %d: other logits", what, i);
     }
 }
@@ -74,7 +74,7 @@ static void step_is_sample_and_decode(void) {
             CHECK_OK(sl_sample(a.batch, B, a.samplers, drawn, &err), err);
             for (int i = 0; i < B; i++) { // the position of a token is the position of its row
                 const sl_session *x = a.batch[i];
-                CHECK_INT(drawn[i], sl_sampler_sample(a.samplers[i], sl_session_logits(x), 100 + (uint32_t)i,
+                CHECK_INT(drawn[i], sl_sampler_sample(a.samplers[i], sl_session_logits(x, NULL), 100 + (uint32_t)i,
                                                       (uint32_t)sl_session_n_tokens(x)));
             }
             CHECK_OK(sl_step(a.batch, B, a.samplers, ids, &err), err);
@@ -98,13 +98,13 @@ static void end_tokens(void) { // they are not appended, when some or all sequen
     step_fixture r = step_open("dense", N_CTX, params);
     int32_t ids[B];
     float *before = malloc(r.on.n_vocab * sizeof *before);
-    memcpy(before, sl_session_logits(r.batch[3]), r.on.n_vocab * sizeof *before);
+    memcpy(before, sl_session_logits(r.batch[3], NULL), r.on.n_vocab * sizeof *before);
     CHECK_OK(sl_step(r.batch, B, r.samplers, ids, &err), err);
     for (int i = 0; i < B; i++) {
         CHECK_INT(ids[i] == 1012, i % 2);
         CHECK_INT(sl_session_n_tokens(r.batch[i]), lengths[i] + !(i % 2));
     }
-    CHECK(!memcmp(before, sl_session_logits(r.batch[3]), r.on.n_vocab * sizeof *before));
+    CHECK(!memcmp(before, sl_session_logits(r.batch[3], NULL), r.on.n_vocab * sizeof *before));
     sl_session *ended[2] = {r.batch[3], r.batch[1]};
     sl_sampler *samplers[2] = {r.samplers[3], r.samplers[1]};
     sl_engine_reset_stats(r.on.engine);

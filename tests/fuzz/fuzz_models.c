@@ -1,6 +1,6 @@
 // tests/fuzz/fuzz_models.c - a model folder: the header of a safetensors file, whole files and shards, config.json.
 #include "models/safetensors_header.h"
-#include "engine/sleigh.h"
+#include "engine/engine.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <math.h>
@@ -83,7 +83,7 @@ void fuzz_model(const char *data, size_t n) {
         sl_tensors_close(t);
     }
     err = (sl_error){0};
-    if (fuzz_ok(sl_model_load(fuzz_dir(), SL_MODEL_NO_TOKENIZER, &model, &err), &err)) {
+    if (fuzz_ok(sl_model_load(fuzz_dir(), &(sl_model_options){.flags = SL_MODEL_NO_TOKENIZER}, &model, &err), &err)) {
         touch(sl_model_tensors(model));
         FUZZ_CHECK(sl_model_decode_bytes(model) > 0, "decode bytes");
         sl_model_free(model);

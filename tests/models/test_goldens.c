@@ -1,6 +1,6 @@
 // tests/models/test_goldens.c - compares logits and greedy tokens of small models with Hugging Face transformers
 // (tests/goldens, made by scripts/make_goldens.py).
-#include "engine/sleigh.h"
+#include "engine/engine.h"
 #include "tests/support/models.h"
 #include "tests/support/npy.h"
 #include "tests/test.h"
@@ -60,7 +60,7 @@ static void check_golden(const char *name) {
     if (!(relative <= GOLDEN_RELATIVE))
         FAIL("%s: relative error of the logits %.3g > %.3g (worst difference %.3g)", name, relative, GOLDEN_RELATIVE, g.worst);
     for (int i = 0; i < n_greedy; i++) {
-        int32_t id = test_argmax(sl_session_logits(s), r.n_vocab);
+        int32_t id = test_argmax(sl_session_logits(s, NULL), r.n_vocab);
         if (id != greedy[i]) FAIL("%s: greedy token %d is %d, expected %d", name, i, id, greedy[i]);
         CHECK_OK(sl_decode(&s, 1, &id, &err), err);
     }
@@ -129,13 +129,13 @@ static void golden_tiny(void) { // the embedded model: its last positions and gr
         int from = sl_session_n_tokens(s), to = n - want.n_rows + row + 1;
         CHECK_OK(sl_prefill(s, ids + from, to - from, NULL, &err), err);
         for (int j = 0; j < r.n_vocab; j++) {
-            double w = want.data[(size_t)row * r.n_vocab + j], d = sl_session_logits(s)[j] - w;
+            double w = want.data[(size_t)row * r.n_vocab + j], d = sl_session_logits(s, NULL)[j] - w;
             square += d * d, norm += w * w;
         }
     }
     if (!(sqrt(square / norm) <= TINY_RELATIVE)) FAIL("relative error of the logits %.3g", sqrt(square / norm));
     for (int i = 0; i < n_greedy; i++) {
-        int32_t id = test_argmax(sl_session_logits(s), r.n_vocab);
+        int32_t id = test_argmax(sl_session_logits(s, NULL), r.n_vocab);
         CHECK_INT(id, greedy[i]);
         CHECK_OK(sl_decode(&s, 1, &id, &err), err);
     }

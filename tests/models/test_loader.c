@@ -2,7 +2,7 @@
 // fault.
 #include "engine/base/json.h"
 #include "models/safetensors.h"
-#include "engine/sleigh.h"
+#include "engine/engine.h"
 #include "models/config.h"
 #include "tests/support/nulls.h"
 #include "tests/test.h"
@@ -568,7 +568,7 @@ static void changed_files(void) {
     sl_model *model;
     snprintf(cmd, sizeof cmd, "cp tests/goldens/mha/*.json tests/goldens/mha/model.safetensors '%s'", test_tmp());
     CHECK_INT(system(cmd), 0);
-    CHECK_OK(sl_model_load(test_tmp(), SL_MODEL_NO_TOKENIZER, &model, &err), err);
+    CHECK_OK(sl_model_load(test_tmp(), &(sl_model_options){.flags = SL_MODEL_NO_TOKENIZER}, &model, &err), err);
     CHECK_OK(sl_model_check(model, &err), err);
     CHECK_INT(utimensat(AT_FDCWD, path, early, 0), 0);
     CHECK_ERR(sl_model_check(model, &err), err, SL_ERR_IO, path);

@@ -86,7 +86,7 @@ static void place_on_a_backend(const char *dir) {
     load(dir, &c, &tensors, &w);
     check_bytes(&w, tensors);
     used = n_calls = n_weights = 0, fail_at = -1;
-    CHECK_OK(sl_model_weights_place(&w, &placing, &progress, &placed, &err), err);
+    CHECK_OK(sl_model_weights_place(&w, &placing, &progress, NULL, &placed, &err), err);
     CHECK_INT(last, -1); // the last report is n of n
     CHECK_INT(n_weights, sl_tensors_count(tensors));
     for (int i = 0; i < placed.n_tensors; i++) {
@@ -102,7 +102,7 @@ static void place_on_a_backend(const char *dir) {
     const int all_calls = n_calls;
     for (fail_at = 0; fail_at < all_calls; fail_at += 7) { // nothing leaks, which sanitizers see
         used = n_calls = 0;
-        CHECK_ERR(sl_model_weights_place(&w, &placing, NULL, &placed, &err), err, SL_ERR_MEMORY, "no memory");
+        CHECK_ERR(sl_model_weights_place(&w, &placing, NULL, NULL, &placed, &err), err, SL_ERR_MEMORY, "no memory");
     }
     sl_model_weights_free(&w);
     sl_tensors_close(tensors);
@@ -126,7 +126,7 @@ static void without_place(void) {
     CHECK_OK(sl_model_weights_bind(&c, tensors, &w, &err), err);
     CHECK(sl_model_weights_have_data(&w));
     check_bytes(&w, tensors);
-    CHECK_OK(sl_model_weights_place(&w, &(sl_backend){.name = "in place"}, NULL, &placed, &err), err);
+    CHECK_OK(sl_model_weights_place(&w, &(sl_backend){.name = "in place"}, NULL, NULL, &placed, &err), err);
     for (int i = 0; i < w.n_tensors; i++) CHECK(placed.tensors[i].weight->data == w.tensors[i].weight->data);
     CHECK(!memcmp(placed.rope.inv_freq, w.rope.inv_freq, c.head_dim / 2 * sizeof(float)));
     sl_model_weights_free(&placed);

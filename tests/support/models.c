@@ -8,18 +8,10 @@
 model_fixture model_fixture_load(const char *dir, const char *attn, sl_engine_options o) {
     model_fixture r;
     sl_error err;
-    sl_attn_spec spec;
-    sl_attn_plan plan = {0};
-    CHECK_OK(sl_model_load(dir, SL_MODEL_NO_TOKENIZER, &r.model, &err), err);
-    const sl_config *c = sl_model_config(r.model);
-    if (attn) {
-        CHECK_OK(sl_attn_parse(attn, &spec, &err), err);
-        CHECK_OK(sl_attn_plan_init(&plan, c->n_layers, &spec, &err), err);
-        o.attn = &plan;
-    }
+    CHECK_OK(sl_model_load(dir, &(sl_model_options){.flags = SL_MODEL_NO_TOKENIZER}, &r.model, &err), err);
+    if (attn) o.attn = attn;
     CHECK_OK(sl_engine_new(r.model, &o, &r.engine, &err), err);
-    sl_attn_plan_free(&plan);
-    r.n_vocab = c->n_vocab;
+    r.n_vocab = sl_model_n_vocab(r.model);
     return r;
 }
 
@@ -49,7 +41,7 @@ void model_fixture_run_batch(model_fixture *r, float *out) {
     for (int step = 0; step < FIXTURE_STEPS; step++)
         CHECK_OK(sl_decode(batch, FIXTURE_BATCH, (int32_t[]){70 + step, 71 + step, 72 + step}, &err), err);
     for (int i = 0; i < FIXTURE_BATCH; i++) {
-        memcpy(out + (size_t)i * r->n_vocab, sl_session_logits(batch[i]), r->n_vocab * sizeof *out);
+        memcpy(out + (size_t)i * r->n_vocab, sl_session_logits(batch[i], NULL), r->n_vocab * sizeof *out);
         sl_session_free(batch[i]);
     }
 }

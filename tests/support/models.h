@@ -2,7 +2,7 @@
 #ifndef SLEIGH_TEST_MODELS_H
 #define SLEIGH_TEST_MODELS_H
 
-#include "engine/sleigh.h"
+#include "engine/engine.h"
 
 #include <stdint.h>
 
@@ -12,9 +12,9 @@ typedef struct model_fixture { // a model with an engine on it
     int n_vocab;
 } model_fixture;
 
-// Loads the model of folder dir, without its tokenizer. attn: the method of all layers; NULL: the plan o.attn
+// Loads the model of folder dir, without its tokenizer. attn: the method of all layers; NULL: o.attn
 model_fixture model_fixture_load(const char *dir, const char *attn, sl_engine_options o);
-void model_fixture_close(model_fixture *r); // free its sessions first
+void model_fixture_close(model_fixture *r);
 sl_session *model_fixture_session(model_fixture *r, uint32_t sequence);
 
 enum { FIXTURE_BATCH = 3, FIXTURE_STEPS = 3 };

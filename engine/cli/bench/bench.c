@@ -57,13 +57,12 @@ static int check_depths(const cli_bench_plan *plan, int limit, sl_error *err) {
 static int new_engine(cli_bench *b, sl_error *err) {
     const cli_options *o = b->o;
     cli_progress bar;
-    const sl_progress progress = {.fn = cli_progress_update, .ctx = &bar};
     const sl_engine_options options = {.n_ctx = (int)most_rows(b->plan), // check_depths
                                        .n_sequences = b->max_batch,
                                        .prefill_chunk = o->ubatch,
                                        .n_threads = o->threads,
                                        .device = b->device,
-                                       .progress = &progress,
+                                       .progress = {.fn = cli_progress_update, .ctx = &bar},
                                        .seed = o->seed};
     cli_progress_begin(&bar, "upload", "tensors");
     int rc = sl_engine_new(b->model, &options, &b->engine, err);
@@ -274,7 +273,7 @@ static int set_attention(cli_bench *b, const cli_bench_row *r, const sl_attn_spe
     if (!rc)
         rc = cli_auto_choose_plan(&b->attn_auto, b->o, b->device, config, &wanted, r->batch, r->depth + r->test.n_prompt, 0,
                                   &plan, err);
-    if (!rc) rc = sl_engine_set_attention(b->engine, &plan, err);
+    if (!rc) rc = sl_engine_set_plan(b->engine, &plan, err);
     sl_attn_plan_free(&wanted);
     sl_attn_plan_free(&plan);
     return rc;
@@ -310,7 +309,7 @@ static int run_steps(cli_bench *b, const cli_bench_row *r, timing *t, sl_error *
         t->ms += t->step_ms[i];
         before = now;
     }
-    if (!rc) sl_session_logits(b->sessions[0]); // waits for the last step of a GPU
+    if (!rc) sl_session_logits(b->sessions[0], NULL); // waits for the last step of a GPU
     t->joules += cli_meter_joules(&b->meter) - joules;
     return rc;
 }
@@ -366,7 +365,7 @@ static int repeat(cli_bench *b, int which, int run, cli_bench_row *r, sums *s, s
     s->run_ms[run] = t.ms;
     s->joules += t.joules;
     if (n_gen) s->kv_bytes += (double)sl_engine_attn_stats(b->engine)->bytes;
-    uint64_t logits = sl_logits_hash(sl_session_logits(b->sessions[0]), sl_model_config(b->model)->n_vocab);
+    uint64_t logits = sl_logits_hash(sl_session_logits(b->sessions[0], NULL), sl_model_config(b->model)->n_vocab);
     cli_meter_clocks(&b->meter, &r->sm_mhz, &r->memory_mhz);
     if (run > 0 && logits != r->logits)
         return sl_fail(err, SL_ERR_DEVICE,

@@ -7,7 +7,7 @@
 #include "engine/cli/output/model_name.h"
 #include "engine/cli/output/progress_bar.h"
 #include "engine/cli/process.h"
-#include "engine/sleigh.h"
+#include "engine/engine.h"
 
 #ifdef SLEIGH_CUDA
 #include "attention/attention_cuda.h"

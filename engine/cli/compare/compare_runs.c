@@ -183,7 +183,7 @@ static int step(forced *f, int which, int at, int first, const float **logits, d
     double start = cli_now();
     int rc = sl_decode(&f->sessions[which], 1, &f->path[at], err);
     if (rc) return rc;
-    *logits = sl_session_logits(f->sessions[which]);
+    *logits = sl_session_logits(f->sessions[which], NULL);
     *(first ? &c->first_ms : &c->other_ms) += cli_now() - start;
     ++*(first ? &c->n_first : &c->n_other);
     *log_sum = cli_log_sum(*logits, f->n_vocab);

@@ -4,7 +4,7 @@
 #include "engine/base/json.h"
 #include "engine/cli/grow.h"
 #include "engine/cli/io.h"
-#include "engine/sleigh.h"
+#include "engine/engine.h"
 
 #include <stdio.h>
 #include <stdlib.h>

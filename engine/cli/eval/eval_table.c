@@ -5,7 +5,7 @@
 #include "engine/cli/io.h"
 #include "engine/cli/output/print_json.h"
 #include "engine/cli/output/rows.h"
-#include "engine/sleigh.h"
+#include "engine/engine.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -71,7 +71,8 @@ void cli_model_name_of(const sl_model *model, const char *path, cli_model_name *
 
 int cli_model_name_read(const char *path, int is_dummy, cli_model_name *out, sl_error *err) {
     sl_model *model;
-    int rc = sl_model_load(path, SL_MODEL_NO_TOKENIZER | (is_dummy ? SL_MODEL_DUMMY : 0), &model, err);
+    const sl_model_options options = {.flags = SL_MODEL_NO_TOKENIZER | (is_dummy ? SL_MODEL_DUMMY : 0)};
+    int rc = sl_model_load(path, &options, &model, err);
     if (rc) return rc;
     cli_model_name_of(model, path, out);
     sl_model_free(model);

@@ -3,7 +3,7 @@
 #define SLEIGH_MODEL_NAME_H
 
 #include "engine/base/error.h"
-#include "engine/sleigh.h"
+#include "engine/engine.h"
 
 #include <jansson.h>
 #include <stdint.h>

@@ -4,7 +4,7 @@
 #define SLEIGH_STATS_H
 
 #include "engine/cli/options.h"
-#include "engine/sleigh.h"
+#include "engine/engine.h"
 
 #include <stdio.h>
 

@@ -1,0 +1,153 @@
+// engine/cli/option_table.c - the table of flags; see option_table.h.
+#include "engine/cli/option_table.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <string.h>
+
+#define F(name) offsetof(cli_options, name)
+#define RUNS (CLI_GENERATE | CLI_CHAT)
+#define SAMPLES (RUNS | CLI_COMPARE)
+#define ENGINES (SAMPLES | CLI_DECODES | CLI_LOGITS | CLI_BENCH | CLI_EVAL)
+#define LOADS (ENGINES | CLI_TOKENIZE | CLI_DETOKENIZE | CLI_INSPECT)
+#define INPUTS (CLI_GENERATE | CLI_TOKENIZE | CLI_DETOKENIZE | CLI_COMPARE)
+
+// clang-format off
+const cli_option cli_option_table[] = {
+    {"Model", "-m --model", "DIR", OPT_STRING, F(model), 0, 0, NULL, LOADS, "folder of a Hugging Face model, or the name of an installed model (tiny)"},
+    {"Model", "--load-format", "auto,dummy", OPT_CHOICE, F(load_format), 0, 0, "auto", ENGINES | CLI_INSPECT, "auto: read the weights; dummy: make random ones (the folder needs only config.json)"},
+    {"Model", "-c --ctx-size --ctx", "N", OPT_INT, F(n_ctx), 1, CLI_BIG, NULL, RUNS | CLI_INSPECT | CLI_EVAL, "context size in tokens (default: the smallest of the model's limit, what fits in memory and 32k)"},
+    {"Model", "-c --ctx-size --ctx", "N", OPT_INT, F(n_ctx), 4, CLI_BIG, NULL, CLI_PERPLEXITY, "window size in tokens (default: 512)"},
+    {"Model", "--stride", "N", OPT_INT, F(stride), 1, CLI_BIG, NULL, CLI_PERPLEXITY, "tokens from the start of one window to the start of the next (default: the window size)"},
+    {"Model", "-ub --ubatch-size", "N", OPT_INT, F(ubatch), 1, 65536, NULL, ENGINES, "tokens per prefill pass (default: 512; on a GPU: 2048)"},
+    {"Model", "-t --threads", "N", OPT_INT, F(threads), 0, 1024, "0", ENGINES, "number of CPU threads; 0: one for each core"},
+    {"Model", "--device", "DEVICE", OPT_STRING, F(device), 0, 0, "auto", ENGINES | CLI_INSPECT, "device to run on: cpu, cuda, cuda:N, or auto (a GPU if it can run the chosen methods)"},
+
+    {"Input", "-p --prompt", "TEXT", OPT_STRING, F(prompt), 0, 0, NULL, INPUTS, "input text"},
+    {"Input", "-f --file", "FILE", OPT_STRING, F(file), 0, 0, NULL, INPUTS | CLI_PERPLEXITY, "read the input text from FILE, unchanged; - is standard input, the default"},
+    {"Input", "--chat", NULL, OPT_FLAG, F(chat), 0, 0, "0", CLI_GENERATE | CLI_COMPARE | CLI_EVAL, "wrap the prompt in the model's chat template"},
+    {"Input", "--chat-template", "NAME", OPT_STRING, F(chat_template), 0, 0, NULL, RUNS | CLI_COMPARE | CLI_EVAL, "name of the chat template (default: the template of the model)"},
+    {"Input", "-sys --system-prompt", "TEXT", OPT_STRING, F(system_prompt), 0, 0, NULL, RUNS | CLI_COMPARE | CLI_EVAL, "system message of the chat"},
+    {"Input", "--jsonl", "FILE", OPT_STRING, F(jsonl), 0, 0, NULL, CLI_GENERATE, "answer each line of FILE, {\"context\", \"question\", \"id\"} or {\"prompt\"}; print one JSON object per line"},
+    {"Input", "--jsonl", "FILE", OPT_STRING, F(jsonl), 0, 0, NULL, CLI_COMPARE, "compare on each line of FILE, {\"context\", \"question\", \"id\"} or {\"prompt\"}; \"reference\" is the text to score"},
+    {"Input", "--reference", "FILE", OPT_STRING, F(reference), 0, 0, NULL, CLI_COMPARE, "score the text of FILE after the prompt (default: score the answer of dense attention)"},
+    {"Input", "--prompts", "FILE", OPT_STRING, F(prompts), 0, 0, NULL, CLI_GENERATE, "continue each line of FILE; print one JSON object per line"},
+    {"Input", "-np --parallel", "N", OPT_INT, F(parallel), 1, 1024, "1", CLI_GENERATE, "with --prompts or --jsonl: decode N lines together as a batch"},
+    {"Input", "--bos", NULL, OPT_FLAG, F(bos), 0, 0, "0", CLI_TOKENIZE, "put the BOS token of the tokenizer first"},
+    {"Input", "--plain", NULL, OPT_FLAG, F(plain), 0, 0, "0", CLI_TOKENIZE, "treat the strings of special tokens as plain text"},
+    {"Input", "--ids", "FILE", OPT_STRING, F(ids), 0, 0, NULL, CLI_LOGITS | CLI_GENERATE, "read the prompt from FILE as token ids, separated by commas or blanks; - is standard input"},
+    {"Input", "--random-prompt", "N", OPT_INT, F(random_prompt), 1, CLI_BIG, NULL, CLI_GENERATE, "use a prompt of N random token ids; --seed and --seq-id choose them"},
+
+    {"Output", "-n --n-predict --predict", "N", OPT_INT, F(n_predict), -1, CLI_BIG, "-1", RUNS, "maximum number of tokens to generate; -1: no limit"},
+    {"Output", "-n --n-predict --predict", "N", OPT_INT, F(n_predict), 1, CLI_BIG, "64", CLI_COMPARE, "maximum number of tokens to generate"},
+    {"Output", "--stop -r --reverse-prompt", "TEXT", OPT_LIST, F(stops), 0, 0, NULL, SAMPLES | CLI_EVAL, "stop before this text would appear in the output (may be repeated)"},
+    {"Output", "--ignore-eos", NULL, OPT_FLAG, F(ignore_eos), 0, 0, "0", SAMPLES, "never generate an end-of-text token"},
+    {"Output", "--display-prompt", NULL, OPT_SWITCH, F(display_prompt), 0, 0, "0", CLI_GENERATE, "write the prompt before the generated text; in JSON: write it and its ids in the fields prompt and prompt_ids"},
+    {"Output", "--perf", NULL, OPT_SWITCH, F(perf), 0, 0, "1", CLI_GENERATE, "print statistics to stderr at the end"},
+    {"Output", "-o --output", "text,json", OPT_CHOICE, F(format), 0, 0, "text", CLI_GENERATE, "text: write the text as it is generated; json: write one JSON object at the end (docs/output.md); --jsonl and --prompts always write JSON"},
+    {"Output", "--logprobs", "N", OPT_INT, F(logprobs), 0, 20, NULL, CLI_GENERATE, "in JSON: also write the log-probability of each generated token and of the N most likely tokens"},
+    {"Output", "-o --output", "FILE", OPT_STRING, F(out), 0, 0, NULL, CLI_LOGITS, "the .npy file to write: float32 [n_tokens, vocab]"},
+    {"Output", "-o --output", "md,csv,json,jsonl", OPT_CHOICE, F(format), 0, 0, "md", CLI_METHODS | CLI_INSPECT | CLI_COMPARE | CLI_PERPLEXITY, "format of the tables (docs/output.md)"},
+    {"Output", "--plot", "FILE", OPT_STRING, F(plot), 0, 0, NULL, CLI_BENCH | CLI_COMPARE | CLI_EVAL, "plot the results into FILE, an .svg or .png, with gnuplot; a .dat file next to FILE holds the numbers"},
+    {"Output", "-o --output", "text,json", OPT_CHOICE, F(format), 0, 0, "text", CLI_TOKENIZE, "text: the ids, separated by commas; json: one JSON object with the ids and the text of each token (docs/output.md)"},
+
+    {"Sampling", "-s --seed", "N", OPT_UINT32, F(seed), 0, 4294967295.0, "0", SAMPLES | CLI_PERPLEXITY | CLI_BENCH | CLI_EVAL, "seed for token sampling and for the draws of the attention methods"},
+    {"Sampling", "--temp --temperature", "X", OPT_FLOAT, F(temp), 0, 1e6, "0.8", RUNS, "sampling temperature; 0: greedy"},
+    {"Sampling", "--temp --temperature", "X", OPT_FLOAT, F(temp), 0, 1e6, "0", CLI_COMPARE, "sampling temperature of the answers; 0: greedy"},
+    {"Sampling", "--top-k", "N", OPT_INT, F(top_k), 0, CLI_BIG, "40", SAMPLES | CLI_EVAL, "sample from the N most likely tokens only; 0: from all tokens"},
+    {"Sampling", "--top-p", "X", OPT_FLOAT, F(top_p), 0, 1, "0.95", SAMPLES | CLI_EVAL, "sample from the most likely tokens with a total probability of X; 1: from all tokens"},
+    {"Sampling", "--min-p", "X", OPT_FLOAT, F(min_p), 0, 1, "0.05", SAMPLES | CLI_EVAL, "drop tokens that are less likely than X times the most likely token; 0: drop none"},
+    {"Sampling", "--repeat-penalty", "X", OPT_FLOAT, F(repeat_penalty), 1e-3, 1e3, "1", SAMPLES, "penalty factor on the logits of recent tokens; 1: off"},
+    {"Sampling", "--repeat-last-n", "N", OPT_INT, F(repeat_last_n), -1, CLI_BIG, "64", SAMPLES, "number of recent tokens that the three penalties see; 0: off, -1: the whole context"},
+    {"Sampling", "--presence-penalty", "X", OPT_FLOAT, F(presence_penalty), -1e3, 1e3, "0", SAMPLES, "subtract X from the logit of each recent token; 0: off"},
+    {"Sampling", "--frequency-penalty", "X", OPT_FLOAT, F(frequency_penalty), -1e3, 1e3, "0", SAMPLES, "subtract X from the logit of a token for each recent occurrence; 0: off"},
+    {"Sampling", "-l --logit-bias", "ID+BIAS", OPT_LIST, F(logit_bias), 0, 0, NULL, SAMPLES, "change the logit of a token: 15+1, 15-0.5, 15-inf (may be repeated)"},
+
+    {"Attention", "--attn", "SPEC", OPT_STRING, F(attn), 0, 0, "dense", CLI_DECODES, "attention method for decoding, with parameters: santa-prop:S=128 (`sleigh methods` lists all); auto: dense below a measured length, the fastest method above it"},
+    {"Attention", "--attn-layer", "RULE", OPT_LIST, F(attn_layers), 0, 0, NULL, CLI_DECODES | CLI_EVAL, "use another method in some layers: 0=dense, 2-5=santa:S=64 (may be repeated)"},
+    {"Attention", "--S-schedule", "FILE", OPT_STRING, F(schedule), 0, 0, NULL, CLI_DECODES, "set S for each layer: a file with lines of `layer S`"},
+    {"Attention", "--calibration", "FILE", OPT_STRING, F(calibration), 0, 0, NULL, CLI_DECODES | CLI_COMPARE | CLI_EVAL | CLI_BENCH, "table for --attn=auto; bench attn --calibrate writes it (default: the file for this device and model in ~/.cache/sleigh)"},
+    {"Attention", "--dense-prefix", "N", OPT_INT, F(dense_prefix), 0, CLI_BIG, NULL, CLI_GENERATE | CLI_COMPARE, "prefill the first N tokens with dense attention; decode the rest of the prompt token by token with --attn"},
+    {"Attention", "--dense-prefix", "N", OPT_INT, F(dense_prefix), 0, CLI_BIG, NULL, CLI_PERPLEXITY, "prefill the first N tokens of a window with dense attention; decode the rest token by token (default: half a window; with --attn dense: the whole window)"},
+    {"Attention", "--question-dense", NULL, OPT_FLAG, F(question_dense), 0, 0, "0", CLI_GENERATE | CLI_COMPARE, "with --jsonl: also prefill the question with dense attention (set-up A)"},
+    {"Attention", "--stats", "FILE", OPT_STRING, F(stats), 0, 0, NULL, RUNS, "write a report on attention to FILE: one JSON line per decode step, layer and head"},
+    {"Attention", "--stats-error", NULL, OPT_FLAG, F(stats_error), 0, 0, "0", RUNS, "with --stats: also report the error against dense attention on the same state"},
+    {"Attention", "--stats-attn", "SPEC", OPT_LIST, F(stats_attn), 0, 0, NULL, RUNS, "with --stats: also run this method on the same states and report its error (may be repeated)"},
+    {"Attention", "--stats-seeds", "N", OPT_INT, F(stats_seeds), 1, 1000, "1", RUNS, "with --stats-attn: number of seeds per method and step"},
+    {"Attention", "--seq-id", "N", OPT_UINT32, F(seq_id), 0, 4294967295.0, "0", SAMPLES | CLI_EVAL | CLI_PERPLEXITY, "sequence number that keys the random numbers; with --jsonl: the number of the first line"},
+    {"Attention", "--attn", "SPEC,...", OPT_LIST, F(attns), 0, 0, NULL, CLI_COMPARE, "methods to compare with dense attention; `sleigh methods` lists them (may be repeated)"},
+    {"Attention", "--heads", NULL, OPT_SWITCH, F(heads), 0, 0, "1", CLI_COMPARE, "also run each method on the states of the dense run and report the error of each head"},
+
+    {"Bench", "-p --n-prompt", "N,...", OPT_INTS, F(n_prompts), 0, CLI_BIG, NULL, CLI_BENCH, "tests that prefill N tokens, as 512,1k or 512-4096*2; 0: none (default: 512)"},
+    {"Bench", "-n --steps --n-gen", "N,...", OPT_INTS, F(n_gens), 0, 1000000, NULL, CLI_BENCH, "tests that generate N tokens, one decode step each; 0: none (default: 128; bench decode: 32)"},
+    {"Bench", "-pg --prompt-gen", "PP,TG", OPT_PAIRS, F(pairs), 1, CLI_BIG, NULL, CLI_BENCH, "test that prefills PP tokens and then generates TG tokens, timed as one (may be repeated)"},
+    {"Bench", "-d --depth --n-depth", "N,...", OPT_INTS, F(depths), 0, CLI_BIG, NULL, CLI_BENCH, "tokens in the KV cache of each sequence before a test (default: 0; bench decode and bench attn: 512,4k)"},
+    {"Bench", "-b --batch", "N,...", OPT_INTS, F(batches), 1, 1024, NULL, CLI_BENCH, "batch sizes: sequences are prefilled one by one and decode together (default: 1; bench decode and bench attn: 1,4)"},
+    {"Bench", "--attn", "SPEC,...", OPT_LIST, F(attns), 0, 0, NULL, CLI_BENCH, "methods to time; 'santa-prop:S={64,128}' means two methods (may be repeated; default: dense)"},
+    {"Bench", "--phase", "decode,prefill,all", OPT_CHOICE, F(phase), 0, 0, "all", CLI_BENCH, "bench attn: phase to time"},
+    {"Bench", "--calibrate", NULL, OPT_FLAG, F(calibrate), 0, 0, "0", CLI_BENCH, "bench attn: time the candidates of --attn=auto for the shape of --model and write the table to --calibration"},
+    {"Bench", "--query-deviation", "X", OPT_FLOAT, F(query_deviation), 0, 100, "4", CLI_BENCH, "bench attn: standard deviation of the elements of queries, where that of keys is 1; 4: peaked attention, 1: flat attention"},
+    {"Bench", "--query-spread", "X", OPT_FLOAT, F(query_spread), 0, 4, "0", CLI_BENCH, "bench attn: standard deviation of the log of the channel scales of queries; with 0.78, bernoulli-group:B=8 reads 73% of the key features"},
+    {"Bench", "-r --repetitions", "N", OPT_INT, F(repetitions), 1, 1000, NULL, CLI_BENCH, "repetitions of each test, all from the same depth (default: 5; bench decode: 1; bench attn: 40)"},
+    {"Bench", "--ragged", NULL, OPT_FLAG, F(ragged), 0, 0, "0", CLI_BENCH, "give sequence i of b a depth of (i + 1) / b of --depth, rounded down to an odd number"},
+    {"Bench", "--copy", NULL, OPT_FLAG, F(copy), 0, 0, "0", CLI_BENCH, "prefill one sequence and copy its rows to the others: a faster start, the same memory traffic in the tests"},
+    {"Bench", "--memory-rate", "X", OPT_FLOAT, F(memory_rate), 0, 1e6, "0", CLI_BENCH, "memory rate of this device in GB/s, the base of \"% of peak\"; 0: measure it"},
+    {"Bench", "-o --output", "md,csv,json,jsonl", OPT_CHOICE, F(format), 0, 0, "md", CLI_BENCH, "format of the results (docs/output.md)"},
+
+    {"Eval", "--task", "TASK,...", OPT_STRING, F(task), 0, 0, "niah-single,niah-multikey,qa-2hop", CLI_EVAL, "tasks to generate (see below), or all"},
+    {"Eval", "--length", "N,...", OPT_INTS, F(lengths), 64, 1 << 24, "4k", CLI_EVAL, "tokens of the prompt and of the answer together"},
+    {"Eval", "--samples", "N", OPT_INT, F(samples), 1, 1000000, NULL, CLI_EVAL, "questions for each task and length (default: 32; with --jsonl: all of the file)"},
+    {"Eval", "--questions", "N", OPT_INT, F(questions), 1, 256, "1", CLI_EVAL, "questions in a row about one text, for tasks that can ask several"},
+    {"Eval", "--task-seed", "N", OPT_UINT32, F(task_seed), 0, 4294967295.0, "42", CLI_EVAL, "seed for the generated texts"},
+    {"Eval", "--haystack", "text,noise,needles", OPT_CHOICE, F(haystack), 0, 0, "text", CLI_EVAL, "filler between the facts: varied sentences, a few repeated sentences, or other needles (niah tasks only)"},
+    {"Eval", "--jsonl", "FILE", OPT_STRING, F(jsonl), 0, 0, NULL, CLI_EVAL, "read the questions from FILE instead of --task: RULER's JSONL, or lines with a reference answer"},
+    {"Eval", "--grader", "NAME", OPT_STRING, F(grader), 0, 0, NULL, CLI_EVAL, "grader of the answers, see below (default: the grader of the task or of the line)"},
+    {"Eval", "--procedure", "NAME", OPT_STRING, F(procedure), 0, 0, NULL, CLI_EVAL, "use the prompt and the grader of the SANTA paper: gsm8k-boxed, mmlu-boxed, gsm8k or mmlu"},
+    {"Eval", "--attn", "SPEC,...", OPT_LIST, F(attns), 0, 0, NULL, CLI_EVAL, "methods to evaluate; 'santa-prop:S={64,128}' means two methods (may be repeated; default: dense)"},
+    {"Eval", "--question-dense", NULL, OPT_FLAG, F(question_dense), 0, 0, "0", CLI_EVAL, "also prefill the question with dense attention (set-up A)"},
+    {"Eval", "-n --n-predict --predict", "N", OPT_INT, F(n_predict), -1, CLI_BIG, "-1", CLI_EVAL, "maximum number of tokens to generate; -1: the limit of the task"},
+    {"Eval", "--temp --temperature", "X", OPT_FLOAT, F(temp), 0, 1e6, NULL, CLI_EVAL, "sampling temperature; 0: greedy (default: 0, also if the model's settings name another)"},
+    {"Eval", "--out", "FILE", OPT_STRING, F(out), 0, 0, NULL, CLI_EVAL, "write one line per sample and method to FILE; if FILE exists, continue the run that it holds"},
+    {"Eval", "--dump", "FILE", OPT_STRING, F(dump), 0, 0, NULL, CLI_EVAL, "write the prompts to FILE in RULER's format and do not run the model"},
+    {"Eval", "-o --output", "md,csv,json,jsonl", OPT_CHOICE, F(format), 0, 0, "md", CLI_EVAL, "format of the table (docs/output.md)"},
+
+    {"General", "-h --help", NULL, OPT_FLAG, F(help), 0, 0, "0", ~0u, "show this help"},
+};
+// clang-format on
+const int cli_n_options = sizeof cli_option_table / sizeof *cli_option_table;
+_Static_assert(sizeof cli_option_table / sizeof *cli_option_table <= CLI_MAX_FLAGS, "cli_options.given has a byte per flag");
+
+// ---- names ----
+
+// Copies word i of s, which blanks separate. Returns 0 if there is none.
+int cli_option_name(const char *s, int i, char *out, size_t size) {
+    for (; *s; i--) {
+        size_t n = strcspn(s, " ");
+        if (i == 0) {
+            snprintf(out, size, "%.*s", (int)n, s);
+            return 1;
+        }
+        s += n + (s[n] == ' ');
+    }
+    return 0;
+}
+
+// The name in messages: the first long name.
+const char *cli_option_long_name(const cli_option *opt, char buf[32]) {
+    for (int i = 0; cli_option_name(opt->names, i, buf, 32); i++)
+        if (!strncmp(buf, "--", 2)) return buf;
+    return buf;
+}
+
+const char *cli_option_env(const cli_option *opt, char buf[48]) {
+    char name[32];
+    int n = snprintf(buf, 48, "SLEIGH_");
+    for (const char *p = cli_option_long_name(opt, name) + 2; *p; p++)
+        buf[n++] = *p == '-' ? '_' : (char)toupper((unsigned char)*p);
+    buf[n] = 0;
+    return buf;
+}
+
+int cli_option_takes_value(const cli_option *opt) {
+    return opt->type != OPT_FLAG && opt->type != OPT_SWITCH;
+}

@@ -1,0 +1,96 @@
+// engine/engine.h - what Sleigh's commands, benches and tests need of models, engines and sessions, in addition to sleigh.h:
+// attention plans, observation, statistics, timing of parts. The library does not export these functions.
+#ifndef SLEIGH_ENGINE_H
+#define SLEIGH_ENGINE_H
+
+#include "attention/attention.h"
+#include "engine/backend/sampler.h"
+#include "engine/base/error.h"
+#include "engine/base/progress.h"
+#include "models/config.h"
+#include "tokenizer/tokenizer.h"
+
+struct sl_tensors;
+
+// ---- model ----
+
+// A flag of sl_model_load, beside SL_MODEL_NO_TOKENIZER. Random weights: the folder needs config.json only; its tokenizer is
+// loaded when it has one.
+enum { SL_MODEL_DUMMY = 2 };
+
+int sl_model_is_dummy(const sl_model *model);
+// Makes the weights of a dummy model in host memory. Call it before the first engine on the CPU; a GPU makes its weights itself
+// (engine/backend/dummy_weights.h). Progress is in MiB. n_threads 0: every core. The number of threads does not change the
+// weights. Does nothing for a model with weights.
+int sl_model_materialise(sl_model *model, int n_threads, const sl_progress *progress, sl_error *err);
+const sl_config *sl_model_config(const sl_model *model);
+const sl_tokenizer *sl_model_tokenizer(const sl_model *model); // NULL: no tokenizer
+const struct sl_tensors *sl_model_tensors(const sl_model *model);
+size_t sl_model_decode_bytes(const sl_model *model); // bytes of weights that one decode step reads
+// Floating-point operations of sl_prefill of n tokens after n_from others. A multiply-add counts as two. (sl_prefill skips most
+// of the last layer for every token except the last.)
+double sl_model_prefill_flops(const sl_model *model, int n_from, int n);
+
+// ---- engine ----
+
+int sl_device_is_gpu(const char *device); // 1: an engine on that device would run on a GPU
+// Writes a description of the arithmetic, because the bits of a result depend on the arithmetic as well as on model and flags.
+// On a GPU, writes the GPU's name. On the CPU, writes the instruction set and the BLAS with its core type: "avx512, OpenBLAS
+// 0.3.21 SkylakeX". The environment variables SLEIGH_ISA and OPENBLAS_CORETYPE choose the instruction set and the core type.
+int sl_device_arithmetic(const char *device, char *buf, size_t size, sl_error *err);
+
+// sl_engine_new and sl_engine_set_attention with a plan, which can have another method in each layer. The plan is copied. plan
+// NULL: options->attn in every layer.
+int sl_engine_new_planned(const sl_model *model, const sl_engine_options *options, const sl_attn_plan *plan, sl_engine **out,
+                          sl_error *err);
+int sl_engine_set_plan(sl_engine *engine, const sl_attn_plan *plan, sl_error *err);
+int sl_engine_prefill_chunk(const sl_engine *engine); // tokens of one prefill pass
+// The work of attention in decode steps since the last reset.
+const sl_attn_stats *sl_engine_attn_stats(const sl_engine *engine);
+void sl_engine_reset_stats(sl_engine *engine);
+
+// For benches: later steps skip these parts (SL_PART_... of engine/backend/backend.h). The logits of such steps are
+// meaningless. 0: later steps are complete again. SL_ERR_UNSUPPORTED on the CPU.
+int sl_engine_skip_parts(sl_engine *engine, unsigned parts, sl_error *err);
+
+// What one query head did in one decode step of one layer. spec and report are valid during the call only.
+typedef struct sl_attn_record {
+    uint32_t sequence, position, seed;
+    int layer, head, n_kv;
+    const sl_attn_spec *spec;
+    const sl_attn_report *report;
+} sl_attn_record;
+
+typedef struct sl_observer {
+    // sl_decode and sl_step call fn, so fn must not call the engine. Records come layer by layer. Within a layer, the records
+    // of the running method ([batch][head]) come first, then the records of each shadow and seed.
+    void (*fn)(void *ctx, const sl_attn_record *record);
+    void *ctx;
+    int with_error; // 1: fill error, cosine and bias of the reports; this costs a dense step. Set with shadows.
+    // Shadows are methods that also run on the same queries and KV, with seeds seed, seed + 1, ... Their outputs are compared
+    // with dense attention's outputs, and not used otherwise.
+    const sl_attn_spec *shadows; // [n_shadows], copied
+    int n_shadows, n_seeds;      // n_seeds 0: 1
+} sl_observer;
+
+// Observes every later decode step; NULL: stops observing. An observer changes no bit of the logits, the statistics and the
+// running method's state. SL_ERR_UNSUPPORTED or SL_ERR_MEMORY: a shadow cannot run on this engine, and the previous observer
+// stays.
+int sl_engine_observe(sl_engine *engine, const sl_observer *observer, sl_error *err);
+
+// ---- session ----
+
+// The same as sl_session_fork, but the new session gets a copy of every page. For benches of memory traffic.
+int sl_session_copy(const sl_session *s, int n_tokens, uint32_t sequence, sl_session **out, sl_error *err);
+// SL_ERR_NOT_FINITE when a logit is NaN or infinite. The message names the layer, KV head and position of the first key that is
+// not finite. sl_sample and sl_step check the logits of every session in the same way. SL_ERR_ARG: as sl_session_logits.
+int sl_session_check_logits(const sl_session *s, sl_error *err);
+// The same as sl_prefill, and calls fn with the logits of every token, in groups: rows [first, first + n_rows) of [n][n_vocab].
+// When fn does not return 0, the prefill stops and returns the value of fn.
+typedef int (*sl_logits_fn)(void *ctx, int first, int n_rows, const float *logits, sl_error *err);
+int sl_prefill_logits(sl_session *s, const int32_t *ids, int n, sl_logits_fn fn, void *ctx, const sl_progress *progress,
+                      sl_error *err);
+// FNV-1a over the fp32 bytes of the logits.
+uint64_t sl_logits_hash(const float *logits, int n_vocab);
+
+#endif
