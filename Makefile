@@ -4,9 +4,11 @@
 #   DEBUG=1    builds with -O0 -g, in build/debug
 #   CC, CXX, NVCC, PYTHON  the tools
 #   CUDA=0     builds without CUDA even if nvcc is found
-#   CUDA_ARCH="80 90a"  builds for these compute capabilities instead of all
+#   CUDA_ARCH="80 90a"  builds for these compute capabilities instead of those of this machine's GPUs; all: for 80 86 89 90a
 #   CUDA_OPT="-Ofc max" passes more flags to nvcc; with these, nvcc compiles in a fifth of the time, but the kernels are slow
+#   PROFILE=1  keeps the line numbers of CUDA kernels, for profilers
 #   PORTABLE=1 builds a binary for other machines in build/portable; it needs glibc, libstdc++, cuBLAS and the library in that folder
+#   PREFIX=/usr/local DESTDIR= libdir= mandir= ...  where `make install` puts files (packaging/package.mk)
 
 CC      ?= cc
 CXX     ?= c++
@@ -30,13 +32,17 @@ endif
 
 COMMIT   := $(shell git describe --always --dirty --exclude '*' 2>/dev/null)
 CPPFLAGS := -I. -MMD -MP
+# The same objects make the program, the archive and the shared library.
+PIC      := -fPIC -fvisibility=hidden
 # No contraction and no fast-math: equal inputs give equal bits (README).
-CFLAGS   := -std=c11 -D_GNU_SOURCE= -Wall -Wextra -Werror -fopenmp -ffp-contract=off $(OPT)
-CXXFLAGS := -std=c++17 -Wall -Wextra -Werror $(OPT)
+CFLAGS   := -std=c11 -D_GNU_SOURCE= -Wall -Wextra -Werror -fopenmp -ffp-contract=off $(PIC) $(OPT)
+CXXFLAGS := -std=c++17 -Wall -Wextra -Werror $(PIC) $(OPT)
 LDLIBS   := -ljansson -lpcre2-8 -lutf8proc -lsentencepiece -lopenblas -lstdc++ -ldl -lm -fopenmp
+CLI_LIBS := -ledit
 ifdef PORTABLE # Debian has no static SentencePiece, so its library is copied next to the binary
 LDLIBS   := -Wl,-Bstatic -ljansson -lpcre2-8 -lutf8proc -lopenblas -lgomp -lgfortran -lquadmath -Wl,-Bdynamic -lsentencepiece \
     -Wl,-rpath,'$$ORIGIN' -lstdc++ -ldl -lm -lpthread
+CLI_LIBS := -Wl,-Bstatic -ledit -ltinfo -lbsd -lmd -Wl,-Bdynamic
 endif
 
 # Sources are in the top folders and up to two levels below. The library has all sources except the commands and the tests.
@@ -48,15 +54,19 @@ TEST_SRC := $(filter-out tests/fuzz/main.c,$(call sources,tests,*.c))
 # The build has CUDA if nvcc and cuBLAS are found.
 CUDA_HOME := $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC) 2>/dev/null)))
 CUDA      ?= $(if $(wildcard $(CUDA_HOME)/include/cublasLt.h),1,0)
-CUDA_ARCH ?= 80 86 89 90a
 ifeq ($(CUDA),1)
+ifndef CUDA_ARCH
+CUDA_ARCH := $(if $(PORTABLE)$(filter deb,$(MAKECMDGOALS)),all,$(shell scripts/cuda_arch.sh $(NVCC)))
+endif
+override CUDA_ARCH := $(if $(filter all,$(CUDA_ARCH)),80 86 89 90a,$(CUDA_ARCH))
 LIB_SRC   := $(wildcard attention/cuda/*.cu engine/backend/cuda/*.cu engine/*.cu engine/*_cuda.c engine/backend/cuda/*.c) $(LIB_SRC) # the slowest first
 CLI_SRC   += $(call sources,engine/cli,*.cu)
 TEST_SRC  += $(call sources,tests,*.cu)
 CPPFLAGS  += -DSLEIGH_CUDA -I$(CUDA_HOME)/include
 LDLIBS    += -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcublasLt -lcudart_static -lrt -ldl -lpthread -lstdc++
 # Machine code for each architecture, and PTX of the last one without "a" for newer GPUs.
-NVCCFLAGS := -std=c++17 -O3 -lineinfo -Werror cross-execution-space-call -Xcompiler -Wall,-Wextra $(CUDA_OPT) \
+NVCCFLAGS := -std=c++17 -O3 -Xfatbin=-compress-all -Werror cross-execution-space-call -Xcompiler -Wall,-Wextra,-fPIC,-fvisibility=hidden \
+    $(if $(PROFILE),-lineinfo) $(CUDA_OPT) \
     $(foreach a,$(CUDA_ARCH),-gencode=arch=compute_$(a),code=sm_$(a)) \
     $(foreach a,$(lastword $(filter-out %a,$(CUDA_ARCH))),-gencode=arch=compute_$(a),code=compute_$(a))
 endif
@@ -75,7 +85,9 @@ TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(TEST_SRC))
 .PHONY: all demo test check bench fuzz setup format clean help FORCE
 .DEFAULT_GOAL := all
 
-all: $(BUILD)/sleigh $(BUILD)/sleigh-test $(if $(PORTABLE),$(BUILD)/libsentencepiece.so.0) ## build the binary, the library and the tests
+include packaging/package.mk
+
+all: $(BUILD)/sleigh $(BUILD)/sleigh-test $(PACKAGE) $(if $(PORTABLE),$(BUILD)/libsentencepiece.so.0) ## build the program, the library and the tests
 
 # Set-up runs first. The build runs in another make, because only a new make sees the packages that the set-up installed.
 demo: ## install packages, build, and answer questions with dense and sampled attention
@@ -116,7 +128,7 @@ $(BUILD)/fuzz/sleigh-fuzz: $(FUZZ_OBJ) $(filter-out %/main.c.o,$(CLI_OBJ)) $(BUI
 	@rm -f $(@D)/rest.a
 	@$(AR) rcs $(@D)/rest.a $(filter-out %/main.c.o,$(CLI_OBJ))
 	@echo "  LINK $@"; $(FUZZ_CC) $(FUZZ_OPT) -fsanitize=fuzzer -o $@ $(FUZZ_OBJ) $(@D)/rest.a $(BUILD)/libsleigh.a \
-	    $(filter-out -fopenmp,$(LDLIBS)) -lgomp
+	    $(filter-out -fopenmp,$(LDLIBS)) -lgomp $(CLI_LIBS)
 
 $(BUILD)/fuzz/%.c.o: %.c Makefile $(BUILD)/flags
 	@mkdir -p $(@D)
@@ -134,11 +146,11 @@ $(BUILD)/libsleigh.a: $(LIB_OBJ)
 	@echo "  AR   $@"; $(AR) rcs $@ $^
 
 $(BUILD)/sleigh: $(CLI_OBJ) $(BUILD)/libsleigh.a
-	@echo "  LINK $@"; $(CC) $(OPT) -o $@ $^ $(LDLIBS)
+	@echo "  LINK $@"; $(CC) $(OPT) -o $@ $^ $(LDLIBS) $(CLI_LIBS)
 
 # The tests call the commands' modules, but not their main.
 $(BUILD)/sleigh-test: $(TEST_OBJ) $(filter-out %/main.c.o,$(CLI_OBJ)) $(BUILD)/libsleigh.a
-	@echo "  LINK $@"; $(CC) $(OPT) -o $@ $^ $(LDLIBS)
+	@echo "  LINK $@"; $(CC) $(OPT) -o $@ $^ $(LDLIBS) $(CLI_LIBS)
 
 $(BUILD)/libsentencepiece.so.0:
 	@cp $$($(CC) -print-file-name=$(@F)) $@
@@ -154,9 +166,10 @@ $(BUILD)/commit: FORCE
 $(BUILD)/engine/cli/cmd_version.c.o: $(BUILD)/commit
 
 # Other flags (CUDA=0, another CUDA_ARCH) rebuild all objects.
+FLAGS := $(CPPFLAGS) $(CFLAGS) $(NVCCFLAGS)
 $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
-	@echo '$(CPPFLAGS) $(CFLAGS) $(NVCCFLAGS)' | cmp -s - $@ || echo '$(CPPFLAGS) $(CFLAGS) $(NVCCFLAGS)' > $@
+	@echo '$(FLAGS)' | cmp -s - $@ || { echo '$(FLAGS)' > $@; $(if $(filter 1,$(CUDA)),echo "  CUDA_ARCH=\"$(CUDA_ARCH)\"") }
 FORCE:
 
 $(BUILD)/%.c.o: %.c Makefile $(BUILD)/flags
@@ -178,6 +191,6 @@ clean: ## remove build/
 	rm -rf build
 
 help: ## print this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' Makefile packaging/package.mk
 
 -include $(LIB_OBJ:.o=.d) $(CLI_OBJ:.o=.d) $(TEST_OBJ:.o=.d) $(FUZZ_OBJ:.o=.d)

@@ -40,13 +40,16 @@ static int parse_device(const char *device, int *index, sl_error *err) {
     if (!strcmp(device, "cpu") || (!strcmp(device, "auto") && n == 0)) return 0;
     *index = 0;
     if (strcmp(device, "auto") && strcmp(device, "cuda") && (sscanf(device, "cuda:%d%c", index, &end) != 1 || *index < 0))
-        return sl_fail(err, SL_ERR_ARG, "--device %.40s: expected auto, cpu, cuda or cuda:N", device);
+        return sl_fail(err, SL_ERR_ARG, SL_OPTION("device") " %.40s: expected auto, cpu, cuda or cuda:N", device);
 #ifdef SLEIGH_CUDA
-    if (n == 0) return sl_fail(err, SL_ERR_DEVICE, "--device %.40s: no GPU was found; use --device cpu", device);
+    if (n == 0)
+        return sl_fail(err, SL_ERR_DEVICE, SL_OPTION("device") " %.40s: no GPU was found; use " SL_OPTION("device") " cpu",
+                       device);
     if (*index < n) return 0;
-    return sl_fail(err, SL_ERR_DEVICE, "--device %.40s: there are %d GPUs: cuda:0 to cuda:%d", device, n, n - 1);
+    return sl_fail(err, SL_ERR_DEVICE, SL_OPTION("device") " %.40s: there are %d GPUs: cuda:0 to cuda:%d", device, n, n - 1);
 #else
-    return sl_fail(err, SL_ERR_DEVICE, "--device %.40s: this build has no CUDA backend; use --device cpu", device);
+    return sl_fail(err, SL_ERR_DEVICE,
+                   SL_OPTION("device") " %.40s: this build has no CUDA backend; use " SL_OPTION("device") " cpu", device);
 #endif
 }
 
@@ -71,10 +74,9 @@ int sl_device_name(const char *device, char *buf, size_t size, sl_error *err) {
 }
 
 int sl_device_arithmetic(const char *device, char *buf, size_t size, sl_error *err) {
-    const sl_backend *cpu;
     int index, rc = parse_device(device, &index, err);
     if (rc || index != ON_CPU) return rc ? rc : sl_device_name(device, buf, size, err);
-    rc = sl_cpu_init(sl_cpu_threads(), &cpu, err); // engines keep their number of threads
+    rc = sl_cpu_choose(err);
     if (!rc) sl_cpu_arithmetic(buf, size);
     return rc;
 }
@@ -82,13 +84,13 @@ int sl_device_arithmetic(const char *device, char *buf, size_t size, sl_error *e
 static int open_backend(sl_engine *e, const sl_engine_options *o, sl_error *err) {
     int index, rc = parse_device(o->device ? o->device : "cpu", &index, err);
     e->attention = &sl_host_attn_runner;
-    if (!rc) rc = sl_cpu_init(o->n_threads, &e->backend, err); // the upload to a GPU uses these threads too
+    e->n_threads = o->n_threads > 0 ? o->n_threads : sl_cpu_cores();
+    if (!rc) rc = sl_cpu_check_threads(o->n_threads, err);
+    if (!rc) rc = sl_cpu_choose(err);
+    if (rc || index == ON_CPU) return rc ? rc : sl_cpu_open(o->n_threads, &e->backend, err);
 #ifdef SLEIGH_CUDA
-    if (!rc && index != ON_CPU) {
-        e->backend = NULL;
-        e->attention = &sl_cuda_attn_runner;
-        rc = sl_cuda_init(index, &e->backend, err);
-    }
+    e->attention = &sl_cuda_attn_runner;
+    rc = sl_cuda_init(index, &e->backend, err);
 #endif
     return rc;
 }
@@ -114,6 +116,7 @@ static int largest_ctx(const sl_model *model, const sl_backend *be, int n_sequen
 
 int sl_engine_largest_ctx(const sl_model *model, const char *device, int n_sequences, int *n_ctx, sl_error *err) {
     sl_engine e = {.model = model};
+    if (n_sequences < 1) return sl_fail(err, SL_ERR_ARG, SL_OPTION("n_sequences") " %d: expected at least 1", n_sequences);
     int rc = open_backend(&e, &(sl_engine_options){.device = device}, err);
     if (rc) return rc;
     int chunk = e.backend->is_device ? DEFAULT_DEVICE_CHUNK : DEFAULT_CHUNK;
@@ -134,21 +137,74 @@ static int no_room(const sl_engine *e, int n_ctx, int fits, sl_error *err) {
                        be->name, fixed, free, fixed - free > 0 ? fixed - free : 0.01);
     return sl_fail(
         err, SL_ERR_MEMORY,
-        "%s: --ctx-size %d does not fit into memory with %d sequence(s): %.2f GiB of KV cache and %.2f GiB of weights "
-        "and scratch memory, %.2f GiB free: %.2f GiB are missing. The largest that fits is --ctx-size %d, or %d "
-        "sequence(s) of %d",
+        "%s: " SL_OPTION(
+            "n_ctx") " %d does not fit into memory with %d sequence(s): %.2f GiB of KV cache and %.2f GiB of weights "
+                     "and scratch memory, %.2f GiB free: %.2f GiB are missing. The largest that fits is " SL_OPTION(
+                         "n_ctx") " %d, or %d "
+                                  "sequence(s) of %d",
         be->name, n_ctx, e->n_sequences, kv, fixed, free, kv + fixed - free, fits, most > 0 ? most : 0, n_ctx);
 }
 
 static int choose_ctx(sl_engine *e, const sl_engine_options *o, sl_error *err) {
     int limit = e->model->config.n_ctx, fits = largest_ctx(e->model, e->backend, e->n_sequences, e->max_rows);
     if (o->n_ctx < 0 || o->n_ctx > limit)
-        return sl_fail(err, SL_ERR_ARG, "--ctx-size %d: expected 1 to %d, this model's max_position_embeddings", o->n_ctx,
-                       limit);
+        return sl_fail(err, SL_ERR_ARG, SL_OPTION("n_ctx") " %d: expected 1 to %d, this model's max_position_embeddings",
+                       o->n_ctx, limit);
     e->n_ctx = o->n_ctx ? o->n_ctx : limit < DEFAULT_CTX ? limit : DEFAULT_CTX;
     if (fits <= 0 || o->n_ctx > fits) return no_room(e, e->n_ctx, fits, err);
-    if (e->n_ctx > fits) e->n_ctx = fits;
+    if (e->n_ctx <= fits) return 0;
+    sl_engine_log(e, "%s: the context has %d tokens instead of %d, because no more fit into memory", e->backend->name, fits,
+                  e->n_ctx);
+    e->n_ctx = fits;
     return 0;
+}
+
+// ---- attention ----
+
+static int set_plan(sl_engine *e, const sl_attn_plan *plan, sl_error *err) {
+    sl_attn_plan copy;
+    SL_CHECK(plan->n_layers == e->geom.n_layers);
+    int rc = sl_attn_plan_init(&copy, e->geom.n_layers, &plan->layer[0], err);
+    if (rc) return rc;
+    memcpy(copy.layer, plan->layer, plan->n_layers * sizeof *copy.layer);
+    for (int i = 0; !rc && i < copy.n_layers; i++) rc = sl_attn_check(&copy.layer[i], err);
+    if (!rc) rc = e->attention->prepare(e, &copy, err);
+    if (rc) {
+        sl_attn_plan_free(&copy);
+        return rc;
+    }
+    sl_attn_plan_free(&e->plan);
+    e->plan = copy;
+    e->plan_version++;
+    e->backend->forget(e->backend);
+    return 0;
+}
+
+static int set_attention(sl_engine *e, const char *attn, sl_error *err) {
+    sl_attn_spec spec;
+    sl_attn_plan plan;
+    int rc = sl_attn_parse(attn, &spec, err);
+    if (!rc) rc = sl_attn_plan_init(&plan, e->geom.n_layers, &spec, err);
+    if (rc) return rc;
+    rc = set_plan(e, &plan, err);
+    sl_attn_plan_free(&plan);
+    return rc;
+}
+
+int sl_engine_set_plan(sl_engine *e, const sl_attn_plan *plan, sl_error *err) {
+    int rc = sl_engine_enter(e, err);
+    if (rc) return rc;
+    rc = set_plan(e, plan, err);
+    sl_engine_leave(e);
+    return rc;
+}
+
+int sl_engine_set_attention(sl_engine *e, const char *attn, sl_error *err) {
+    int rc = sl_engine_enter(e, err);
+    if (rc) return rc;
+    rc = set_attention(e, attn, err);
+    sl_engine_leave(e);
+    return rc;
 }
 
 // ---- life ----
@@ -162,7 +218,8 @@ static int new_scratch(sl_engine *e, sl_error *err) {
     e->scratch_size = c->arch->scratch_size(c, e->backend, e->max_rows);
     e->scratch = e->backend->alloc(e->backend, e->scratch_size);
     if (e->scratch) return 0;
-    return sl_fail(err, SL_ERR_MEMORY, "activations of %d rows: %zu MiB cannot be allocated; pass a smaller --ubatch-size",
+    return sl_fail(err, SL_ERR_MEMORY,
+                   "activations of %d rows: %zu MiB cannot be allocated; use a smaller " SL_OPTION("prefill_chunk"),
                    e->max_rows, e->scratch_size >> 20);
 }
 
@@ -204,8 +261,9 @@ static void free_step(sl_engine *e) {
 static int init(sl_engine *e, const sl_engine_options *o, const sl_attn_plan *plan, sl_error *err) {
     const sl_config *c = &e->model->config;
     const sl_shape shape = {c->hidden, c->n_ffn, c->n_heads, c->n_kv_heads, c->head_dim};
-    int rc = open_backend(e, o, err);
-    if (!rc && o->prefill_chunk < 0) rc = sl_fail(err, SL_ERR_ARG, "--ubatch-size %d: expected at least 1", o->prefill_chunk);
+    int rc = 0;
+    if (o->prefill_chunk < 0)
+        rc = sl_fail(err, SL_ERR_ARG, SL_OPTION("prefill_chunk") " %d: expected at least 1", o->prefill_chunk);
     if (!rc && !e->backend->is_device && !sl_model_weights_have_data(&e->model->weights))
         rc = sl_fail(err, SL_ERR_ARG, "a dummy model's weights are not made yet: sl_model_materialise");
     if (!rc && e->backend->prepare) rc = e->backend->prepare(e->backend, &shape, err);
@@ -221,18 +279,28 @@ static int init(sl_engine *e, const sl_engine_options *o, const sl_attn_plan *pl
     e->pool.seed = e->seed;
     if (!rc) rc = new_step(e, err);
     if (rc) return rc;
-    return plan ? sl_engine_set_plan(e, plan, err) : sl_engine_set_attention(e, o->attn ? o->attn : "dense", err);
+    return plan ? set_plan(e, plan, err) : set_attention(e, o->attn ? o->attn : "dense", err);
 }
 
 int sl_engine_new_planned(const sl_model *model, const sl_engine_options *options, const sl_attn_plan *plan, sl_engine **out,
                           sl_error *err) {
     sl_engine *e = calloc(1, sizeof *e);
     if (!e) return sl_fail(err, SL_ERR_MEMORY, "engine: out of memory");
+    atomic_init(&e->n_users, 1);
+    atomic_flag_clear(&e->is_busy);
+    sl_model_use(model);
     e->model = model;
     e->geom = geometry(&model->config);
     e->n_sequences = options->n_sequences > 0 ? options->n_sequences : 1;
     e->seed = options->seed;
-    int rc = init(e, options, plan, err);
+    e->cancel = options->cancel;
+    e->log = options->log;
+    int rc = open_backend(e, options, err);
+    if (!rc) rc = sl_engine_enter(e, err);
+    if (!rc) {
+        rc = init(e, options, plan, err);
+        sl_engine_leave(e);
+    }
     if (rc) {
         sl_engine_free(e);
         return rc;
@@ -247,8 +315,7 @@ int sl_engine_new(const sl_model *model, const sl_engine_options *options, sl_en
 }
 
 void sl_engine_free(sl_engine *e) {
-    if (!e) return;
-    SL_CHECK(e->n_sessions == 0);
+    if (!e || atomic_fetch_sub(&e->n_users, 1) > 1) return;
     sl_kv_pool_free(&e->pool);
     sl_attn_plan_free(&e->plan);
     if (e->backend) e->backend->release(e->backend, e->scratch, e->scratch_size);
@@ -257,40 +324,11 @@ void sl_engine_free(sl_engine *e) {
     free_step(e);
     sl_model_weights_free(&e->weights);
     if (e->backend && e->backend->free) e->backend->free(e->backend);
+    sl_model_free((sl_model *)e->model);
     free(e);
 }
 
-// ---- attention ----
-
-int sl_engine_set_plan(sl_engine *e, const sl_attn_plan *plan, sl_error *err) {
-    sl_attn_plan copy;
-    SL_CHECK(plan->n_layers == e->geom.n_layers);
-    int rc = sl_attn_plan_init(&copy, e->geom.n_layers, &plan->layer[0], err);
-    if (rc) return rc;
-    memcpy(copy.layer, plan->layer, plan->n_layers * sizeof *copy.layer);
-    for (int i = 0; !rc && i < copy.n_layers; i++) rc = sl_attn_check(&copy.layer[i], err);
-    if (!rc) rc = e->attention->prepare(e, &copy, err);
-    if (rc) {
-        sl_attn_plan_free(&copy);
-        return rc;
-    }
-    sl_attn_plan_free(&e->plan);
-    e->plan = copy;
-    e->plan_version++;
-    e->backend->forget(e->backend);
-    return 0;
-}
-
-int sl_engine_set_attention(sl_engine *e, const char *attn, sl_error *err) {
-    sl_attn_spec spec;
-    sl_attn_plan plan;
-    int rc = sl_attn_parse(attn, &spec, err);
-    if (!rc) rc = sl_attn_plan_init(&plan, e->geom.n_layers, &spec, err);
-    if (rc) return rc;
-    rc = sl_engine_set_plan(e, &plan, err);
-    sl_attn_plan_free(&plan);
-    return rc;
-}
+// ---- access ----
 
 int sl_engine_skip_parts(sl_engine *e, unsigned parts, sl_error *err) {
     if (!e->backend->skip_parts) return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: steps are not timed in parts", e->backend->name);
@@ -313,6 +351,12 @@ const sl_attn_stats *sl_engine_attn_stats(const sl_engine *e) {
 void sl_engine_reset_stats(sl_engine *e) {
     if (e->attention->collect) e->attention->collect(e);
     e->stats = (sl_attn_stats){0};
+}
+
+sl_attention_work sl_engine_attention_work(const sl_engine *e) {
+    const sl_attn_stats *stats = sl_engine_attn_stats(e);
+    return (sl_attention_work){
+        .bytes = stats->bytes, .dense_bytes = stats->dense_bytes, .heads = stats->steps, .fallbacks = stats->fallbacks};
 }
 
 void sl_engine_describe(const sl_engine *e, char *buf, size_t size) {

@@ -7,7 +7,11 @@
 #include "engine/engine.h"
 #include "models/arch.h"
 
+#include <stdatomic.h>
+
 struct sl_model {
+    atomic_int n_users; // the caller, and each engine
+    char *name;
     sl_config config;
     sl_tensors *tensors;
     sl_model_weights weights; // data: the mapped files; NULL for dummy weights that are not made yet
@@ -15,6 +19,7 @@ struct sl_model {
     int is_dummy;
 };
 
+void sl_model_use(const sl_model *model);                 // one more user; sl_model_free ends the use
 size_t sl_model_bytes_to_allocate(const sl_model *model); // weights of a dummy model that are not made yet (CPU)
 
 // ---- observe.c ----
@@ -79,6 +84,12 @@ extern const sl_attn_runner sl_cuda_attn_runner;
 #endif
 
 struct sl_engine {
+    atomic_int n_users;  // the caller, and each session
+    atomic_flag is_busy; // set while a call runs the engine: sl_engine_enter
+    int n_threads;       // of parallel regions on the host
+    int outer_threads;   // the number of the calling thread outside of the call
+    sl_cancel cancel;
+    sl_log log;
     const sl_model *model;
     const sl_backend *backend;
     const sl_attn_runner *attention;
@@ -91,7 +102,6 @@ struct sl_engine {
     int plan_version, observe_version;
     int n_ctx, n_sequences, prefill_chunk, max_rows;
     uint32_t seed;
-    int n_sessions;
     // Buffers of one pass (a chunk of a prefill, or a decode step), in host memory.
     sl_workspace workspace; // of attention on the CPU
     sl_row_range *ranges;   // [n_sequences]
@@ -112,6 +122,7 @@ struct sl_engine {
     sl_session **logits_owner; // [n_sequences] row i of step_logits holds the logits of this session; NULL: none
     sl_attn_stats stats;
     sl_observation observation;
+    uint64_t n_batches; // batches that were checked
 };
 
 struct sl_session {
@@ -119,6 +130,7 @@ struct sl_session {
     const sl_attn_plan *plan; // of decode steps: the engine's plan
     uint32_t sequence;
     sl_kv_seq kv;
+    int has_logits;        // 0: the session is empty, or was cut at its last token
     float *logits;         // [n_vocab], valid when has_host_logits
     int logits_row;        // the row of the engine's step_logits that holds the logits; -1: none
     int has_host_logits;   // 0: only row logits_row of step_logits holds the logits
@@ -132,10 +144,20 @@ struct sl_session {
     } * state;             // [n_layers]; on a device parts of device_state
     char *device_state;    // NULL: no method has a state
     size_t device_state_size;
-    char *shadow_state; // [n_layers][n_shadows][n_seeds][state_size]; NULL: none
-    size_t shadow_size; // bytes of shadow_state. The engine's size may differ between sl_engine_observe and the next step
+    char *shadow_state;  // [n_layers][n_shadows][n_seeds][state_size]; NULL: none
+    size_t shadow_size;  // bytes of shadow_state. The engine's size may differ between sl_engine_observe and the next step
+    uint64_t batch_mark; // n_batches of the last batch with this session: finds a session that is in a batch twice
     int plan_version, observe_version; // the engine's counts when the session's states were made
 };
+
+// ---- engine_call.c ----
+
+// Call around work of an engine. Parallel regions of the calling thread have the engine's number of threads between the two
+// calls. SL_ERR_ARG: another call runs the engine. After an error sl_engine_leave is not called.
+int sl_engine_enter(sl_engine *e, sl_error *err);
+void sl_engine_leave(sl_engine *e);
+// Calls the log callback with a line. The format is as in printf.
+__attribute__((format(printf, 2, 3))) void sl_engine_log(const sl_engine *e, const char *format, ...);
 
 // ---- session.c ----
 
@@ -159,6 +181,8 @@ void sl_logits_after_step(sl_engine *e, sl_session *const *sessions, int n);
 void sl_logits_to_rows(sl_engine *e, sl_session *const *sessions, int n);
 // On a device, after a step: gives the session of row i the logits from before the step (sl_engine.last_logits).
 void sl_logits_restore(sl_session *s, int i);
+// SL_ERR_ARG when the session has no logits; the message says what to call.
+int sl_session_need_logits(const sl_session *s, sl_error *err);
 void sl_logits_forget_row(sl_session *s); // from now on only s->logits holds the logits
 
 #endif

@@ -62,6 +62,8 @@ static int fail_not_finite(const sl_session *s, int n_bad, sl_error *err) {
 }
 
 int sl_session_check_logits(const sl_session *s, sl_error *err) {
-    int n_bad = count_not_finite(sl_session_logits(s, NULL), s->engine->model->config.n_vocab);
+    const float *logits = sl_session_logits(s, err);
+    if (!logits) return SL_ERR_ARG;
+    int n_bad = count_not_finite(logits, s->engine->model->config.n_vocab);
     return n_bad ? fail_not_finite(s, n_bad, err) : 0;
 }

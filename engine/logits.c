@@ -16,8 +16,19 @@ static void fetch(sl_session *s) { // to host memory
     s->has_host_logits = 1;
 }
 
+int sl_session_need_logits(const sl_session *s, sl_error *err) {
+    if (s->has_logits) return 0;
+    if (s->kv.n_tokens == 0)
+        return sl_fail(err, SL_ERR_ARG, "sequence %u: the session is empty, so it has no logits; call sl_prefill first",
+                       s->sequence);
+    return sl_fail(err, SL_ERR_ARG,
+                   "sequence %u: the session was cut or forked at %d tokens, so it has no logits; call sl_prefill or sl_decode "
+                   "first (cut one token more, and append that token again)",
+                   s->sequence, s->kv.n_tokens);
+}
+
 const float *sl_session_logits(const sl_session *s, sl_error *err) {
-    (void)err;
+    if (sl_session_need_logits(s, err)) return NULL;
     fetch((sl_session *)s); // fills a cache; the session does not change for the caller
     return s->logits;
 }
@@ -51,6 +62,7 @@ void sl_logits_after_step(sl_engine *e, sl_session *const *sessions, int n) {
     size_t n_vocab = e->model->config.n_vocab;
     for (int i = 0; i < n; i++) {
         sl_session *s = sessions[i];
+        s->has_logits = 1;
         if (!e->backend->is_device) {
             memcpy(s->logits, e->step_logits + i * n_vocab, n_vocab * sizeof(float));
             continue;

@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 static int has_tokenizer(const char *dir) {
@@ -14,7 +15,17 @@ static int has_tokenizer(const char *dir) {
     return access(path, F_OK) == 0;
 }
 
+// The last part of a path, or the path when it has no name: "models/tiny/" gives "tiny". From malloc.
+static char *folder_name(const char *dir) {
+    size_t end = strlen(dir), start;
+    while (end > 1 && dir[end - 1] == '/') end--;
+    for (start = end; start > 0 && dir[start - 1] != '/';) start--;
+    return start < end ? strndup(dir + start, end - start) : strdup(dir);
+}
+
 static int load(const char *dir, const sl_model_options *o, sl_model *model, sl_error *err) {
+    model->name = folder_name(dir);
+    if (!model->name) return sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", dir);
     model->is_dummy = (o->flags & SL_MODEL_DUMMY) != 0;
     int rc = sl_cancel_poll(&o->cancel, err);
     if (!rc) rc = sl_config_load(dir, &model->config, err);
@@ -39,6 +50,7 @@ int sl_model_load(const char *dir, const sl_model_options *options, sl_model **o
     const sl_model_options unset = {0};
     sl_model *model = calloc(1, sizeof *model);
     if (!model) return sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", dir);
+    atomic_init(&model->n_users, 1);
     int rc = load(dir, options ? options : &unset, model, err);
     if (rc) {
         sl_model_free(model);
@@ -48,11 +60,16 @@ int sl_model_load(const char *dir, const sl_model_options *options, sl_model **o
     return 0;
 }
 
+void sl_model_use(const sl_model *model) {
+    atomic_fetch_add(&((sl_model *)model)->n_users, 1); // the count is no part of what the caller sees as constant
+}
+
 void sl_model_free(sl_model *model) {
-    if (!model) return;
+    if (!model || atomic_fetch_sub(&model->n_users, 1) > 1) return;
     sl_tokenizer_free(model->tokenizer);
     sl_model_weights_free(&model->weights);
     sl_tensors_close(model->tensors);
+    free(model->name);
     free(model);
 }
 
@@ -86,7 +103,7 @@ static void make_tensor(const sl_tensor *t, const bf16 *quantiles, int n_threads
 
 int sl_model_materialise(sl_model *model, int n_threads, const sl_progress *progress, sl_error *err) {
     if (sl_model_weights_have_data(&model->weights)) return 0;
-    size_t done = 0, total = sl_tensors_bytes(model->tensors), room = sl_cpu_backend()->free_memory(sl_cpu_backend());
+    size_t done = 0, total = sl_tensors_bytes(model->tensors), room = sl_cpu_memory()->free_memory(sl_cpu_memory());
     if (total > room) // Linux would grant the memory and kill the process at its first use
         return sl_fail(err, SL_ERR_MEMORY, "dummy weights of %zu MiB do not fit into memory: %zu MiB are free", total >> 20,
                        room >> 20);
@@ -116,6 +133,9 @@ int sl_model_check(const sl_model *model, sl_error *err) {
 
 // ---- access ----
 
+const char *sl_model_name(const sl_model *model) {
+    return model->name;
+}
 const char *sl_model_type(const sl_model *model) {
     return model->config.model_type;
 }

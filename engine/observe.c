@@ -47,7 +47,7 @@ static int new_arrays(const sl_engine *e, sl_observation *o, sl_error *err) {
     return sl_fail(err, SL_ERR_MEMORY, "observer of %d methods: out of memory", o->observer.n_shadows);
 }
 
-int sl_engine_observe(sl_engine *e, const sl_observer *observer, sl_error *err) {
+static int set_observer(sl_engine *e, const sl_observer *observer, sl_error *err) {
     sl_observation o = {0};
     sl_attn_spec dense = dense_spec();
     int rc = 0;
@@ -71,6 +71,14 @@ int sl_engine_observe(sl_engine *e, const sl_observer *observer, sl_error *err) 
     e->observation = o;
     e->observe_version++;
     return 0;
+}
+
+int sl_engine_observe(sl_engine *e, const sl_observer *observer, sl_error *err) {
+    int rc = sl_engine_enter(e, err);
+    if (rc) return rc;
+    rc = set_observer(e, observer, err);
+    sl_engine_leave(e);
+    return rc;
 }
 
 size_t sl_shadow_state_size(const sl_engine *e) {

@@ -18,7 +18,7 @@ static void free_state(sl_session *s) {
 }
 
 static int fail_no_state(const sl_attn_spec *spec, size_t size, sl_error *err) {
-    return sl_fail(err, SL_ERR_MEMORY, "--attn %s: state of %zu bytes: out of memory", spec->method->name, size);
+    return sl_fail(err, SL_ERR_MEMORY, SL_OPTION("attn") " %s: state of %zu bytes: out of memory", spec->method->name, size);
 }
 
 size_t sl_device_state_at(const sl_engine *e, const sl_attn_plan *plan, int layer) {
@@ -136,7 +136,7 @@ int sl_session_new(sl_engine *engine, uint32_t sequence, sl_session **out, sl_er
         s->sent_pages = calloc(max_pages(engine), sizeof *s->sent_pages);
         s->device_pages = be->alloc(be, max_pages(engine) * sizeof *s->device_pages);
     }
-    engine->n_sessions++;
+    atomic_fetch_add(&engine->n_users, 1);
     if (!s->logits || !s->state || (be->is_device && (!s->sent_pages || !s->device_pages))) {
         sl_session_free(s);
         return sl_fail(err, SL_ERR_MEMORY, "session: out of memory");
@@ -152,7 +152,7 @@ void sl_session_free(sl_session *s) {
     sl_kv_seq_free(&s->engine->pool, &s->kv);
     sl_logits_forget_row(s);
     s->engine->backend->release(s->engine->backend, s->device_pages, max_pages(s->engine) * sizeof *s->device_pages);
-    s->engine->n_sessions--;
+    sl_engine_free(s->engine);
     free(s->sent_pages);
     free(s->state);
     free(s->logits);
@@ -172,6 +172,7 @@ void sl_session_set_sequence(sl_session *s, uint32_t sequence) {
 int sl_session_truncate(sl_session *s, int n_tokens, sl_error *err) {
     if (n_tokens < 0 || n_tokens > s->kv.n_tokens)
         return sl_fail(err, SL_ERR_ARG, "truncate to %d tokens: the session has %d", n_tokens, s->kv.n_tokens);
+    if (n_tokens < s->kv.n_tokens) s->has_logits = 0;
     sl_kv_truncate(&s->engine->pool, &s->kv, n_tokens);
     for (int i = 0; i < s->engine->geom.n_layers; i++)
         if (s->state[i].data) s->engine->backend->clear(s->engine->backend, s->state[i].data, s->state[i].size);
@@ -191,6 +192,10 @@ static int branch(const sl_session *s, int n_tokens, uint32_t sequence, branch_f
     if (rc) {
         sl_session_free(made);
         return rc;
+    }
+    if (s->has_logits && n_tokens == s->kv.n_tokens) {
+        memcpy(made->logits, sl_session_logits(s, NULL), s->engine->model->config.n_vocab * sizeof *made->logits);
+        made->has_logits = 1;
     }
     *out = made; // its first step makes the methods' state
     return 0;

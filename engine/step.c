@@ -73,7 +73,8 @@ static int reserve_prefill(sl_session *s, const int32_t *ids, int n, sl_error *e
     sl_engine *e = s->engine;
     if (n <= 0) return sl_fail(err, SL_ERR_ARG, "prefill of %d tokens: expected at least 1", n);
     if (n > e->n_ctx - s->kv.n_tokens)
-        return sl_fail(err, SL_ERR_CONTEXT, "the prompt has %d tokens, %d are in the context already, and --ctx-size is %d", n,
+        return sl_fail(err, SL_ERR_CONTEXT,
+                       "the prompt has %d tokens, %d are in the context already, and " SL_OPTION("n_ctx") " is %d", n,
                        s->kv.n_tokens, e->n_ctx);
     int rc = check_ids(e, ids, n, err);
     if (!rc) rc = sl_session_sync_state(s, err);
@@ -81,24 +82,43 @@ static int reserve_prefill(sl_session *s, const int32_t *ids, int n, sl_error *e
     return rc;
 }
 
-int sl_prefill(sl_session *s, const int32_t *ids, int n, const sl_progress *progress, sl_error *err) {
+// Prefills chunk by chunk. After an error the session has the tokens of before.
+static int prefill(sl_session *s, const int32_t *ids, int n, const sl_progress *progress, sl_error *err) {
     sl_engine *e = s->engine;
-    int rc = reserve_prefill(s, ids, n, err);
-    if (rc) return rc;
-    sl_logits_before_step(e, &s, 1, 1);
-    for (int i = 0; i < n; i += e->prefill_chunk) {
+    int before = s->kv.n_tokens, rc = 0;
+    for (int i = 0; !rc && i < n; i += e->prefill_chunk) {
         int m = n - i < e->prefill_chunk ? n - i : e->prefill_chunk;
+        rc = sl_cancel_poll(&e->cancel, err);
+        if (rc) break;
         sl_batch pass = prefill_batch(s, ids + i, m);
         pass.n_out = i + m == n;
         e->model->config.arch->forward(&pass);
         s->kv.n_tokens += m;
         sl_progress_report(progress, i + m, n);
     }
-    rc = e->backend->finish(e->backend, err);
+    int finished = e->backend->finish(e->backend, rc ? NULL : err);
+    if (!rc) rc = finished;
+    if (rc) sl_kv_truncate(&e->pool, &s->kv, before);
+    return rc;
+}
+
+int sl_prefill(sl_session *s, const int32_t *ids, int n, const sl_progress *progress, sl_error *err) {
+    sl_engine *e = s->engine;
+    int rc = sl_engine_enter(e, err);
     if (rc) return rc;
-    sl_logits_after_step(e, &s, 1);
-    sl_session_build_extras(s);
-    return 0;
+    rc = reserve_prefill(s, ids, n, err);
+    if (!rc) {
+        // Only the last chunk writes logits, to row 0. A cancelled prefill leaves the session its logits, so fetch them.
+        int keeps = e->cancel.fn != NULL && s->has_logits;
+        sl_logits_before_step(e, &s, keeps ? 0 : 1, 1);
+        rc = prefill(s, ids, n, progress, err);
+    }
+    if (!rc) {
+        sl_logits_after_step(e, &s, 1);
+        sl_session_build_extras(s);
+    }
+    sl_engine_leave(e);
+    return rc;
 }
 
 // The logits of rows [first, first + n) of a pass, to host memory [n][n_vocab]. Waits. A device makes as many at a time as
@@ -115,21 +135,18 @@ static int download_logits(sl_engine *e, const sl_batch *pass, int first, int n,
     return be->finish(be, err);
 }
 
-int sl_prefill_logits(sl_session *s, const int32_t *ids, int n, sl_logits_fn fn, void *ctx, const sl_progress *progress,
-                      sl_error *err) {
-    enum { GROUP = 64 }; // rows of logits made at a time: 32 MB with a vocabulary of 128k
+// The body of sl_prefill_logits. logits: scratch memory [GROUP][n_vocab]
+enum { GROUP = 64 }; // rows of logits made at a time: 32 MB with a vocabulary of 128k
+
+static int prefill_logits(sl_session *s, const int32_t *ids, int n, float *logits, sl_logits_fn fn, void *ctx,
+                          const sl_progress *progress, sl_error *err) {
     sl_engine *e = s->engine;
     size_t n_vocab = e->model->config.n_vocab;
-    float *logits = malloc(GROUP * n_vocab * sizeof *logits);
-    if (!logits) return sl_fail(err, SL_ERR_MEMORY, "logits of %d rows: out of memory", GROUP);
-    int rc = reserve_prefill(s, ids, n, err);
-    if (rc) {
-        free(logits);
-        return rc;
-    }
-    sl_logits_before_step(e, &s, 1, e->n_sequences);
+    int rc = 0;
     for (int i = 0; !rc && i < n; i += e->prefill_chunk) {
         int m = n - i < e->prefill_chunk ? n - i : e->prefill_chunk;
+        rc = sl_cancel_poll(&e->cancel, err);
+        if (rc) break;
         sl_batch pass = prefill_batch(s, ids + i, m);
         pass.n_out = m;
         pass.logits = NULL; // in groups, below
@@ -139,28 +156,67 @@ int sl_prefill_logits(sl_session *s, const int32_t *ids, int n, sl_logits_fn fn,
         for (int j = 0; !rc && j < m; j += GROUP) {
             int rows = m - j < GROUP ? m - j : GROUP;
             rc = download_logits(e, &pass, j, rows, logits, err);
-            if (rc) break;
-            memcpy(s->logits, logits + (rows - 1) * n_vocab, n_vocab * sizeof *logits);
-            rc = fn(ctx, i + j, rows, logits, err);
+            if (!rc) rc = fn(ctx, i + j, rows, logits, err);
+            if (!rc && i + j + rows == n) memcpy(s->logits, logits + (rows - 1) * n_vocab, n_vocab * sizeof *logits);
         }
         if (!rc) sl_progress_report(progress, i + m, n);
     }
-    sl_logits_forget_row(s);
+    return rc;
+}
+
+int sl_prefill_logits(sl_session *s, const int32_t *ids, int n, sl_logits_fn fn, void *ctx, const sl_progress *progress,
+                      sl_error *err) {
+    sl_engine *e = s->engine;
+    int before = s->kv.n_tokens, rc = sl_engine_enter(e, err);
+    if (rc) return rc;
+    float *logits = malloc(GROUP * (size_t)e->model->config.n_vocab * sizeof *logits);
+    rc = logits ? reserve_prefill(s, ids, n, err) : sl_fail(err, SL_ERR_MEMORY, "logits of %d rows: out of memory", GROUP);
+    if (!rc) {
+        sl_logits_before_step(e, NULL, 0, e->n_sequences); // after an error the session has its logits
+        rc = prefill_logits(s, ids, n, logits, fn, ctx, progress, err);
+        if (rc)
+            sl_kv_truncate(&e->pool, &s->kv, before);
+        else {
+            sl_session_build_extras(s);
+            s->has_logits = 1;
+        }
+    }
     free(logits);
-    if (!rc) sl_session_build_extras(s);
+    sl_engine_leave(e);
     return rc;
 }
 
 // ---- decode ----
 
-static int check_batch(const sl_engine *e, int n, sl_error *err) {
-    if (n >= 1 && n <= e->n_sequences) return 0;
-    return sl_fail(err, SL_ERR_ARG, "a batch of %d sequences: this engine takes 1 to %d", n, e->n_sequences);
+// Checks the sessions of a batch. A step needs different sessions of one engine.
+static int check_batch(sl_engine *e, sl_session *const *batch, int n, sl_error *err) {
+    if (n > e->n_sequences)
+        return sl_fail(err, SL_ERR_ARG, "a batch of %d sequences: this engine takes 1 to %d (" SL_OPTION("n_sequences") ")", n,
+                       e->n_sequences);
+    uint64_t mark = ++e->n_batches;
+    for (int i = 0; i < n; i++) {
+        sl_session *s = batch[i];
+        if (s->engine != e) return sl_fail(err, SL_ERR_ARG, "session %d of the batch belongs to another engine", i);
+        if (s->batch_mark == mark) return sl_fail(err, SL_ERR_ARG, "session %d is in the batch twice", i);
+        s->batch_mark = mark;
+    }
+    return 0;
+}
+
+// Checks the batch, and enters its engine.
+static int enter_step(sl_session *const *batch, int n, sl_error *err) {
+    if (n < 1) return sl_fail(err, SL_ERR_ARG, "a batch of %d sequences: expected at least 1", n);
+    sl_engine *e = batch[0]->engine;
+    int rc = sl_engine_enter(e, err);
+    if (rc) return rc;
+    rc = check_batch(e, batch, n, err);
+    if (rc) sl_engine_leave(e);
+    return rc;
 }
 
 static int check_room(const sl_session *s, sl_error *err) {
     if (s->kv.n_tokens < s->engine->n_ctx) return 0;
-    return sl_fail(err, SL_ERR_CONTEXT, "sequence %u: the context is full: %d tokens, --ctx-size %d", s->sequence,
+    return sl_fail(err, SL_ERR_CONTEXT, "sequence %u: the context is full: %d tokens, " SL_OPTION("n_ctx") " %d", s->sequence,
                    s->kv.n_tokens, s->engine->n_ctx);
 }
 
@@ -170,7 +226,6 @@ static int reserve_decode(sl_session *const *batch, int n, const int32_t *ids, s
     int rc = ids ? check_ids(e, ids, n, err) : 0;
     for (int i = 0; !rc && i < n; i++) {
         sl_session *s = batch[i];
-        SL_CHECK(s->engine == e);
         SL_CHECK(s->plan == batch[0]->plan); // one launch serves all ranges of a batch; a recording holds one plan
         rc = check_room(s, err);
         if (!rc) rc = sl_session_sync_state(s, err);
@@ -180,12 +235,11 @@ static int reserve_decode(sl_session *const *batch, int n, const int32_t *ids, s
     return rc;
 }
 
-int sl_decode(sl_session *const *batch, int n, const int32_t *ids, sl_error *err) {
+static int decode(sl_session *const *batch, int n, const int32_t *ids, sl_error *err) {
     sl_engine *e = batch[0]->engine;
     const sl_backend *be = e->backend;
     const sl_arch *arch = e->model->config.arch;
-    int rc = check_batch(e, n, err);
-    if (!rc) rc = reserve_decode(batch, n, ids, err);
+    int rc = reserve_decode(batch, n, ids, err);
     if (rc) return rc;
     sl_logits_before_step(e, batch, n, n);
     sl_batch step = decode_batch(batch, n, ids);
@@ -201,7 +255,27 @@ int sl_decode(sl_session *const *batch, int n, const int32_t *ids, sl_error *err
     return 0;
 }
 
+int sl_decode(sl_session *const *batch, int n, const int32_t *ids, sl_error *err) {
+    int rc = enter_step(batch, n, err);
+    if (rc) return rc;
+    rc = sl_cancel_poll(&batch[0]->engine->cancel, err);
+    if (!rc) rc = decode(batch, n, ids, err);
+    sl_engine_leave(batch[0]->engine);
+    return rc;
+}
+
 // ---- the next token ----
+
+static int check_sampling(sl_session *const *batch, int n, sl_sampler *const *samplers, sl_error *err) {
+    int n_vocab = batch[0]->engine->model->config.n_vocab, rc = 0;
+    for (int i = 0; !rc && i < n; i++) {
+        rc = sl_session_need_logits(batch[i], err);
+        if (!rc && sl_sampler_n_vocab(samplers[i]) != n_vocab)
+            rc = sl_fail(err, SL_ERR_ARG, "sampler %d is for %d tokens, but the model has %d", i,
+                         sl_sampler_n_vocab(samplers[i]), n_vocab);
+    }
+    return rc;
+}
 
 // 1: the backend can sample in its memory, with the parameters of all samplers.
 static int can_sample_on_device(const sl_engine *e, sl_sampler *const *samplers, int n) {
@@ -227,10 +301,10 @@ static int check_sampled(sl_session *const *batch, int n, const int32_t *ids, sl
     return 0;
 }
 
-int sl_sample(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err) {
+static int sample(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err) {
     sl_engine *e = batch[0]->engine;
-    int rc = check_batch(e, n, err);
-    if (!rc && can_sample_on_device(e, samplers, n)) {
+    int rc = 0;
+    if (can_sample_on_device(e, samplers, n)) {
         queue_sampling(e, batch, n, samplers);
         rc = e->backend->sampled_ids(e->backend, ids, n, err);
         return rc ? rc : check_sampled(batch, n, ids, err);
@@ -239,6 +313,15 @@ int sl_sample(sl_session *const *batch, int n, sl_sampler *const *samplers, int3
     for (int i = 0; !rc && i < n; i++)
         ids[i] = sl_sampler_sample(samplers[i], sl_session_logits(batch[i], NULL), batch[i]->sequence,
                                    (uint32_t)batch[i]->kv.n_tokens);
+    return rc;
+}
+
+int sl_sample(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err) {
+    int rc = enter_step(batch, n, err);
+    if (rc) return rc;
+    rc = check_sampling(batch, n, samplers, err);
+    if (!rc) rc = sample(batch, n, samplers, ids, err);
+    sl_engine_leave(batch[0]->engine);
     return rc;
 }
 
@@ -273,21 +356,32 @@ static int step_on_device(sl_session *const *batch, int n, sl_sampler *const *sa
     return 0;
 }
 
-int sl_step(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err) {
-    const sl_engine *e = batch[0]->engine;
-    int n_live = 0, rc = check_batch(e, n, err);
-    for (int i = 0; !rc && i < n; i++) rc = check_room(batch[i], err);
-    // step_on_device appends an end token before it is known, and an observer must not see that row.
-    if (!rc && !e->observation.observer.fn && can_sample_on_device(e, samplers, n))
-        return step_on_device(batch, n, samplers, ids, err);
-    if (!rc) rc = sl_sample(batch, n, samplers, ids, err);
+// Samples on the host, then decodes the tokens that do not end their sequences.
+static int step_on_host(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err) {
+    int n_live = 0, rc = sample(batch, n, samplers, ids, err);
     if (rc) return rc;
     sl_session *live[n];
     int32_t live_ids[n];
     for (int i = 0; i < n; i++) {
-        if (sl_model_is_eos(e->model, ids[i])) continue;
+        if (sl_model_is_eos(batch[i]->engine->model, ids[i])) continue;
         live[n_live] = batch[i];
         live_ids[n_live++] = ids[i];
     }
-    return n_live ? sl_decode(live, n_live, live_ids, err) : 0;
+    return n_live ? decode(live, n_live, live_ids, err) : 0;
+}
+
+int sl_step(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_t *ids, sl_error *err) {
+    int rc = enter_step(batch, n, err);
+    if (rc) return rc;
+    sl_engine *e = batch[0]->engine;
+    rc = sl_cancel_poll(&e->cancel, err);
+    if (!rc) rc = check_sampling(batch, n, samplers, err);
+    for (int i = 0; !rc && i < n; i++) rc = check_room(batch[i], err);
+    if (!rc) {
+        // step_on_device appends an end token before it is known, and an observer must not see that row.
+        int on_device = !e->observation.observer.fn && can_sample_on_device(e, samplers, n);
+        rc = (on_device ? step_on_device : step_on_host)(batch, n, samplers, ids, err);
+    }
+    sl_engine_leave(e);
+    return rc;
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times decode steps of a model of Llama-3.1-8B's shape with random weights on a GPU, from 4k to 128k tokens, with the batches that
+"""Times decode steps of a model of Llama-3.1-8B's shape with random weights on a GPU, from 4k to 127k tokens, with the batches that
 fit into memory, for dense attention, santa-prop and santa-is.
 
     python3 scripts/bench_steps.py --sleigh build/sleigh -o docs/results/h100-steps.md
@@ -96,7 +96,9 @@ plot {", ".join(plots)}
 def report(args, found):
     row = next(iter(found.values()))[1][0]
     sizes = "" if args.sizes == SIZES else f" --sizes '{args.sizes}'"
-    print(f"""# Decode steps from 4k to 128k tokens
+    tokens_k = sorted(x["depth"] // 1024 for _, rows in found.values() for x in rows)
+    gpu = row["device"].split(",")[0].removeprefix("cuda: ")
+    print(f"""# Decode steps from {tokens_k[0]}k to {tokens_k[-1]}k tokens on one {gpu}
 
 **A model of Llama-3.1-8B's shape with random weights** ({args.model}, bf16) on {row['device']} (driver {row['driver']}), commit
 {row['commit']}: {', '.join(METHODS)}. Attention over random keys is flat, so methods draw as many distinct rows as they can. Made by

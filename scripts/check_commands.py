@@ -55,7 +55,7 @@ def commands_of(page):
                 if line.endswith("\\"):
                     joined += "\n"
                     continue
-                found.append(Command(page, start, joined, reason))
+                found.append(Command(page, start, joined.strip(), reason))
                 joined = ""
     return found, stray
 
@@ -135,9 +135,10 @@ def main():
     os.chdir(ROOT)
     pages = a.pages or ["README.md", "CONTRIBUTING.md"] + sorted(glob.glob("docs/*.md"))
     helps = Helps(sleigh)
-    passed = failed = skipped = 0
+    total = collections.Counter()
     for page in pages:
         commands, faults = commands_of(page)
+        ran, reasons = 0, collections.Counter()
         with tempfile.TemporaryDirectory() as folder:
             prepare(folder, sleigh)
             for c in commands:
@@ -148,20 +149,23 @@ def main():
                 if wrong:
                     faults.append(f"{c.page}:{c.line}: {wrong}: {c.text}")
                 elif c.reason:
-                    skipped += 1
+                    reasons[c.reason] += 1
                 else:
                     begin = time.time()
                     code, said = run(c, folder)
                     if code:
                         faults.append("\n    ".join([f"{c.page}:{c.line}: exit code {code}: {c.text}"] + said))
                     else:
-                        passed += 1
+                        ran += 1
                         print(f"{c.page}:{c.line}: {time.time() - begin:.1f} s: {c.text}", flush=True)
         for fault in faults:
             print(fault)
-        failed += len(faults)
-    print(f"{passed} passed, {failed} failed, {skipped} skipped")
-    sys.exit(failed > 0)
+        if commands and not a.list:
+            why = "; ".join(f"{n} not run: {reason}" for reason, n in reasons.items())
+            print(f"  {page}: {ran} commands ran{'; ' if why else ''}{why}", flush=True)
+        total.update(passed=ran, failed=len(faults), skipped=reasons.total())
+    print(f"{total['passed']} passed, {total['failed']} failed, {total['skipped']} skipped")
+    sys.exit(total["failed"] > 0)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Checks that every source file or page that a page or a comment names exists.
+"""Checks that every source file or page that a page or a comment names exists, and that a reader finds every page of docs/.
 
     scripts/check_names.py [FILE...]      without files: README.md, CONTRIBUTING.md, docs/*.md, .ci/run, the scripts
     scripts/check_names.py --sources      the comments of the C, C++ and CUDA files
 
 In pages and in .ci/run the script checks every word, and in other files the words of comments. A name with a folder is a path from the
 root of the tree, or from the folder of the page. A name without a folder is a file of any folder. `*` means any part of a name, and
-{a,b} means one of several words. The script does not check docs/results/, because a measurement names the files of an earlier commit. It
-prints one line for each name that does not exist, and then exits with 1."""
+{a,b} means one of several words. The script does not check docs/results/, because a measurement names the files of an earlier commit.
+Without files, the script also follows the names of pages from docs/index.md: they must lead to every page of docs/. It prints one line for
+each fault, and then exits with 1."""
 import fnmatch
 import glob
 import itertools
@@ -51,6 +52,20 @@ def text_to_check(page, line):
     return line[at.end() :] if at else ""
 
 
+def pages_without_a_way():
+    """The pages of docs/ to which no chain of names leads from docs/index.md."""
+    pages = {x for x in tracked() if x.startswith("docs/") and x.endswith(".md") and os.path.exists(x)}
+    found, queue = {"docs/index.md"}, ["docs/index.md"]
+    while queue:
+        page = queue.pop()
+        with open(page, encoding="utf-8") as f:
+            names = {y for x in NAME.findall(f.read()) for y in (x, os.path.normpath(os.path.join(os.path.dirname(page), x)))}
+        reached = (names & pages) - found
+        found |= reached
+        queue += reached
+    return sorted(pages - found)
+
+
 def main():
     os.chdir(ROOT)
     files, faults = tracked(), 0
@@ -70,6 +85,10 @@ def main():
                     if not all(exists(x, page, files) for x in words(name)):
                         print(f"{page}:{number}: {name} does not exist")
                         faults += 1
+    if not sys.argv[1:]:
+        for page in pages_without_a_way():
+            print(f"{page}: no page that docs/index.md leads to names it")
+            faults += 1
     sys.exit(faults > 0)
 
 

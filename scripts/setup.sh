@@ -1,13 +1,19 @@
 #!/bin/sh
-# Installs the packages that the build needs on Debian or Ubuntu. As root it calls apt; as another user it prints the line to run and
-# fails. It does nothing where no package is missing. `scripts/setup.sh fuzz` also installs what `make fuzz` needs.
+# Installs the packages that Sleigh needs on Debian or Ubuntu. As root it calls apt; as another user it prints the line to run, and fails if
+# a package is missing that the build needs. It does nothing where no package is missing. `scripts/setup.sh fuzz` also installs what
+# `make fuzz` needs.
 set -eu
 
-missing=""
-need() { # need PACKAGE TEST...
+missing="" wanted=""
+need() { # need PACKAGE TEST...: the build needs it
     package=$1
     shift
     "$@" >/dev/null 2>&1 || missing="$missing $package"
+}
+want() { # want PACKAGE TEST...: --plot, the tests of an installed copy or `make deb` need it
+    package=$1
+    shift
+    "$@" >/dev/null 2>&1 || wanted="$wanted $package"
 }
 library() { [ "$("${CC:-cc}" -print-file-name="lib$1.so")" != "lib$1.so" ]; } # another library may have installed the header
 header() { [ -e "/usr/include/$1" ] || [ -e "/usr/include/$(uname -m)-linux-gnu/$1" ] || [ -e "/usr/local/include/$1" ]; }
@@ -22,19 +28,24 @@ need libpcre2-dev header pcre2.h
 need libutf8proc-dev header utf8proc.h
 need libsentencepiece-dev header sentencepiece_processor.h
 need libopenblas-dev library openblas
+need libedit-dev header histedit.h
+want gnuplot-nox command -v gnuplot
+want pkgconf command -v pkg-config
+want dpkg-dev command -v dpkg-shlibdeps
 if [ "${1:-}" = fuzz ]; then # clang and its fuzzing library
     clang=${FUZZ_CC:-clang}
     need clang command -v "$clang"
     need libclang-rt-dev test -e "$("$clang" -print-file-name="libclang_rt.fuzzer-$(uname -m).a" 2>/dev/null)"
 fi
 
-[ -n "$missing" ] || exit 0
-line="apt-get install -y --no-install-recommends$missing"
+[ -n "$missing$wanted" ] || exit 0
+line="apt-get install -y --no-install-recommends$missing$wanted"
 if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
     echo "sleigh: missing packages; run:  sudo apt-get update && sudo $line" >&2
+    [ -n "$missing" ] || exit 0
     exit 1
 fi
-echo "sleigh: installing$missing" >&2
+echo "sleigh: installing$missing$wanted" >&2
 log=$(mktemp)
 if ! { apt-get update && DEBIAN_FRONTEND=noninteractive $line; } >"$log" 2>&1; then
     tail -20 "$log" >&2

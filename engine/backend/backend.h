@@ -119,6 +119,10 @@ struct sl_backend {
     // needs no scratch memory
     int (*prepare)(const sl_backend *be, const sl_shape *shape, sl_error *err);
     void (*free)(const sl_backend *be); // NULL: nothing to free
+    // Called before and after the operations of one call of an engine, on the calling thread. begin reserves what threads need.
+    // After an error of begin, end is not called. NULL: nothing to do
+    int (*begin)(const sl_backend *be, sl_error *err);
+    void (*end)(const sl_backend *be);
 
     // ---- memory ----
     size_t (*free_memory)(const sl_backend *be);                 // bytes that can still be allocated
@@ -175,10 +179,14 @@ struct sl_backend {
                     sl_linear_mode mode, int position, void *work, void *out);
 };
 
-// n_threads 0: every core that this process may use. SL_ERR_ARG when n_threads is not 0 to 1024. A process has one CPU backend.
-int sl_cpu_init(int n_threads, const sl_backend **out, sl_error *err);
-int sl_cpu_threads(void);
-void sl_cpu_arithmetic(char *buf, size_t size); // after sl_cpu_init: "avx512, OpenBLAS 0.3.21 SkylakeX"
-const sl_backend *sl_cpu_backend(void);         // for memory only: operations need sl_cpu_init
+int sl_cpu_check_threads(int n_threads, sl_error *err); // SL_ERR_ARG when n_threads is not 0 to 1024
+// Opens a CPU backend; each engine has its own. n_threads 0: every core that this process may use. The caller ends its use with
+// free(). OpenBLAS runs with one thread in the whole process after the first call.
+int sl_cpu_open(int n_threads, const sl_backend **out, sl_error *err);
+int sl_cpu_cores(void); // the cores that this process may use
+// Chooses the instruction set: the best one, or the one that SLEIGH_ISA names. sl_cpu_open calls it too.
+int sl_cpu_choose(sl_error *err);
+void sl_cpu_arithmetic(char *buf, size_t size); // after sl_cpu_choose: "avx512, OpenBLAS 0.3.21 SkylakeX"
+const sl_backend *sl_cpu_memory(void);          // host memory: only the functions of the part "memory" may be called
 
 #endif

@@ -29,26 +29,26 @@ sl_sampling sl_sampling_default(void) {
 
 int sl_sampling_check(const sl_sampling *s, int n_vocab, sl_error *err) {
     const struct {
-        const char *flag;
+        const char *option;
         float value, min, max;
     } ranges[] = {
-        {"--temp", s->temp, 0, 1e6f},
-        {"--top-p", s->top_p, 0, 1},
-        {"--min-p", s->min_p, 0, 1},
-        {"--repeat-penalty", s->repeat_penalty, 1e-6f, 1e6f},
-        {"--presence-penalty", s->presence_penalty, -1e6f, 1e6f},
-        {"--frequency-penalty", s->frequency_penalty, -1e6f, 1e6f},
+        {"temp", s->temp, 0, 1e6f},
+        {"top_p", s->top_p, 0, 1},
+        {"min_p", s->min_p, 0, 1},
+        {"repeat_penalty", s->repeat_penalty, 1e-6f, 1e6f},
+        {"presence_penalty", s->presence_penalty, -1e6f, 1e6f},
+        {"frequency_penalty", s->frequency_penalty, -1e6f, 1e6f},
     };
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
         if (!(ranges[i].value >= ranges[i].min && ranges[i].value <= ranges[i].max))
-            return sl_fail(err, SL_ERR_ARG, "%s %g: expected %g to %g", ranges[i].flag, ranges[i].value, ranges[i].min,
-                           ranges[i].max);
-    if (s->top_k < 0) return sl_fail(err, SL_ERR_ARG, "--top-k %d: expected 0 (off) or more", s->top_k);
+            return sl_fail(err, SL_ERR_ARG, SL_OPTION("%s") " %g: expected %g to %g", ranges[i].option, ranges[i].value,
+                           ranges[i].min, ranges[i].max);
+    if (s->top_k < 0) return sl_fail(err, SL_ERR_ARG, SL_OPTION("top_k") " %d: expected 0 (off) or more", s->top_k);
     if (s->repeat_last_n < -1)
-        return sl_fail(err, SL_ERR_ARG, "--repeat-last-n %d: expected -1 (the context) or more", s->repeat_last_n);
+        return sl_fail(err, SL_ERR_ARG, SL_OPTION("repeat_last_n") " %d: expected -1 (the context) or more", s->repeat_last_n);
     for (int i = 0; i < s->n_bias; i++)
         if (s->bias[i].id < 0 || s->bias[i].id >= n_vocab || isnan(s->bias[i].bias))
-            return sl_fail(err, SL_ERR_ARG, "--logit-bias %d: expected ids from 0 to %d and a number", s->bias[i].id,
+            return sl_fail(err, SL_ERR_ARG, SL_OPTION("bias") " %d: expected ids from 0 to %d and a number", s->bias[i].id,
                            n_vocab - 1);
     return 0;
 }
@@ -83,6 +83,10 @@ const sl_sampling *sl_sampler_params(const sl_sampler *s) {
     return &s->params;
 }
 
+int sl_sampler_n_vocab(const sl_sampler *s) {
+    return s->n_vocab;
+}
+
 // ---- history ----
 
 static size_t window_begin(const sl_sampler *s, size_t n) { // first token of the penalty window of a context of n tokens
@@ -91,7 +95,7 @@ static size_t window_begin(const sl_sampler *s, size_t n) { // first token of th
 }
 
 int sl_sampler_accept(sl_sampler *s, int32_t id, sl_error *err) {
-    SL_CHECK(id >= 0 && id < s->n_vocab);
+    if (id < 0 || id >= s->n_vocab) return sl_fail(err, SL_ERR_ARG, "token id %d: expected 0 to %d", id, s->n_vocab - 1);
     if (s->n_history == s->cap_history) {
         size_t cap = s->cap_history ? 2 * s->cap_history : 1024;
         int32_t *grown = realloc(s->history, cap * sizeof *grown);
@@ -107,7 +111,8 @@ int sl_sampler_accept(sl_sampler *s, int32_t id, sl_error *err) {
 }
 
 void sl_sampler_truncate(sl_sampler *s, int n_tokens) {
-    SL_CHECK(n_tokens >= 0 && (size_t)n_tokens <= s->n_history);
+    if (n_tokens < 0) n_tokens = 0;
+    if ((size_t)n_tokens >= s->n_history) return;
     for (size_t i = window_begin(s, s->n_history); i < s->n_history; i++) s->count[s->history[i]] = 0;
     s->n_history = (size_t)n_tokens;
     for (size_t i = window_begin(s, s->n_history); i < s->n_history; i++) s->count[s->history[i]]++;

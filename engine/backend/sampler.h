@@ -15,6 +15,7 @@
 int sl_sampling_check(const sl_sampling *s, int n_vocab, sl_error *err); // checks ranges
 
 const sl_sampling *sl_sampler_params(const sl_sampler *s);
+int sl_sampler_n_vocab(const sl_sampler *s);
 // Samples a token. logits: [n_vocab], not changed. position: of the new token. Returns the token's id. Allocates nothing.
 int32_t sl_sampler_sample(sl_sampler *s, const float *logits, uint32_t sequence, uint32_t position);
 

@@ -17,12 +17,30 @@ static size_t printable(const unsigned char *s) {
     return is_control ? 0 : n;
 }
 
+// The length of a marked option name at s, "\2name\3": of the name alone. 0: there is none
+static size_t option_length(const unsigned char *s) {
+    size_t n = *s == 2 ? strspn((const char *)s + 1, "abcdefghijklmnopqrstuvwxyz_") : 0;
+    return n && s[n + 1] == 3 ? n : 0;
+}
+
 // Copies a text as one line that a terminal can print. Other bytes become an escape: the byte 27 becomes \x1b. Cuts the text
-// when it does not fit.
-static void copy_printable(char *to, size_t size, const char *text) {
+// when it does not fit. Removes the marks of option names, and writes their places.
+static void copy_message(sl_error *e, const char *text) {
     const unsigned char *s = (const unsigned char *)text;
-    char escape[8];
+    char escape[8], *to = e->message;
+    size_t size = sizeof e->message;
+    e->n_options = 0;
     for (size_t n; *s; s += n) {
+        size_t option = option_length(s);
+        if (option && option < size) {
+            if (e->n_options < SL_ERROR_OPTIONS) {
+                e->options[e->n_options].at = (uint16_t)(to - e->message);
+                e->options[e->n_options++].n = (uint16_t)option;
+            }
+            memcpy(to, s + 1, option);
+            to += option, size -= option, n = option + 2;
+            continue;
+        }
         n = printable(s);
         size_t m = n ? n : (size_t)snprintf(escape, sizeof escape, "\\x%02x", *s);
         if (m >= size) break;
@@ -46,7 +64,7 @@ int sl_fail(sl_error *e, sl_err code, const char *fmt, ...) {
             while (n > (int)sizeof text - 5 && (text[n - 1] & 0xc0) == 0x80) n--;
             if (text[n - 1] & 0x80) text[n - 1] = 0;
         }
-        copy_printable(e->message, sizeof e->message, text);
+        copy_message(e, text);
     }
     return code;
 }

@@ -1,5 +1,6 @@
 // engine/cli/attn_auto.c - see attn_auto.h.
 #include "engine/cli/attn_auto.h"
+#include "engine/cli/output/progress_bar.h"
 #include "engine/engine.h"
 
 #include <stdio.h>
@@ -9,7 +10,7 @@ static void report_line(cli_auto *a, const char *line) {
     size_t n = strlen(a->said);
     if (strstr(a->said, line)) return;
     snprintf(a->said + n, sizeof a->said - n, "%s\n", line); // a line that does not fit is printed again
-    fprintf(stderr, "%s\n", line);
+    cli_say("%s", line);
 }
 
 // Finds and reads the table, once.

@@ -186,14 +186,13 @@ static json_t *extras_json(const sl_config *c) {
 static int print_json(const cli_options *o, const cli_model_name *name, const sl_model *model, const costs *k, sl_error *err) {
     const sl_config *c = sl_model_config(model);
     json_t *out = json_object();
-    cli_model_name_put(name, out);
     json_object_set_new(out, "folder", json_string(o->model));
     json_object_set_new(out, "config", config_json(o, c));
     json_object_set_new(out, "costs", costs_json(k));
     json_object_set_new(out, "memory", memory_json(k, c->n_ctx));
     json_object_set_new(out, "page_extras", extras_json(c));
     json_object_set_new(out, "tensors", tensors_json(sl_model_tensors(model)));
-    return cli_print_json(out, JSON_INDENT(1), err);
+    return cli_print_json(cli_model_name_json(name, out), JSON_INDENT(1), err);
 }
 
 // csv, jsonl: one row, with the config and the costs only.

@@ -88,7 +88,7 @@ static int prefill(const cli_options *o, const sl_model *model, const sl_ids *id
     if (!rc) rc = write_header(out, (int)ids->n, sl_model_config(model)->n_vocab, err);
     if (!rc) {
         double start = cli_now();
-        cli_progress_begin(&bar, "prefill", "tokens");
+        cli_progress_begin_prefill(&bar, model, 0);
         rc = sl_prefill_logits(session, ids->data, (int)ids->n, write_rows, out, &progress, err);
         cli_progress_end(&bar);
         double ms = cli_now() - start;

@@ -31,6 +31,7 @@ typedef struct perplexity {
     int32_t *ids; // [n_ctx] ids of the window
     int n_vocab;
     cli_values nll; // one group per window
+    cli_progress progress;
     cli_rows table; // -o md, csv, jsonl
     cli_model_name name;
     json_t *windows; // -o json
@@ -58,17 +59,29 @@ static int score_rows(void *ctx, int first, int n_rows, const float *logits, sl_
     return rc;
 }
 
+// Prefills tokens from..end of the window. With `scored`, scores the successor of each of them.
+static int prefill(perplexity *p, int from, int end, int scored, sl_error *err) {
+    cli_progress bar;
+    const sl_progress progress = {.fn = cli_progress_update, .ctx = &bar};
+    scored_rows rows = {p, from};
+    if (from == end) return 0;
+    cli_progress_begin_prefill(&bar, p->run.model, from);
+    int rc = scored ? sl_prefill_logits(p->session, p->ids + from, end - from, score_rows, &rows, &progress, err)
+                    : sl_prefill(p->session, p->ids + from, end - from, &progress, err);
+    cli_progress_end(&bar);
+    return rc;
+}
+
 // first: the first token whose successor is scored. The last token of a window is only predicted.
 static int run_window(perplexity *p, int first, sl_error *err) {
     int last = p->n_ctx - 1, n = p->n_dense < first ? p->n_dense : first;
-    scored_rows rows = {p, first};
     int rc = sl_session_truncate(p->session, 0, err);
-    if (!rc && n) rc = sl_prefill(p->session, p->ids, n, NULL, err);
-    if (!rc && p->n_dense == p->n_ctx)
-        return sl_prefill_logits(p->session, p->ids + first, last - first, score_rows, &rows, NULL, err);
+    if (!rc) rc = prefill(p, 0, n, 0, err);
+    if (!rc && p->n_dense == p->n_ctx) return prefill(p, first, last, 1, err);
     for (int i = n; !rc && i < last; i++) {
         rc = sl_decode(&p->session, 1, &p->ids[i], err);
         if (!rc && i >= first) rc = score_rows(&(scored_rows){p, i}, 0, 1, sl_session_logits(p->session, NULL), err);
+        cli_progress_work(&p->progress, 1);
     }
     return rc;
 }
@@ -127,12 +140,11 @@ static int print_end(perplexity *p, sl_error *err) {
                             cli_commit(), "device", device, "file", p->o->file ? p->o->file : "-", "seed",
                             (json_int_t)p->o->seed, "attn", p->attn, "n_ctx", p->n_ctx, "stride", p->stride, "n_dense",
                             p->n_dense, "tokens", (json_int_t)p->text.n, "scored", p->nll.n, "windows", p->windows);
-    cli_model_name_put(&p->name, out);
     json_object_set_new(out, "nll", cli_number(mean.at));
     json_object_set_new(out, "nll_se", cli_number(mean.error));
     json_object_set_new(out, "ppl", cli_number(ppl));
     json_object_set_new(out, "ppl_se", cli_number(ppl * mean.error));
-    return cli_print_json(out, JSON_INDENT(1), err);
+    return cli_print_json(cli_model_name_json(&p->name, out), JSON_INDENT(1), err);
 }
 
 // ---- all windows ----
@@ -147,18 +159,19 @@ static int begin_window(perplexity *p, int window) {
 }
 
 static int run_windows(perplexity *p, sl_error *err) {
-    cli_progress bar;
-    double start = cli_now();
+    double start = cli_now(), n_prefill = p->n_dense == p->n_ctx ? p->n_ctx - 1 : p->n_dense;
+    double prefill = n_prefill > 0 ? sl_model_prefill_flops(p->run.model, 0, (int)n_prefill) : 0;
+    double steps = p->n_dense == p->n_ctx ? CLI_NO_WORK : (double)p->n_windows * (p->n_ctx - 1 - n_prefill);
     int rc = 0;
-    cli_progress_begin(&bar, "perplexity", "windows");
+    cli_progress_begin_run(&p->progress, "perplexity", "windows", p->n_windows, p->n_windows * prefill, steps);
     for (int i = 0; !rc && i < p->n_windows; i++) {
         int n_before = p->nll.n, first = begin_window(p, i);
         rc = run_window(p, first, err);
         if (!rc) rc = cli_values_end_group(&p->nll, err);
         if (!rc) rc = print_window(p, i, n_before, err);
-        cli_progress_update(&bar, i + 1, p->n_windows);
+        cli_progress_update(&p->progress, i + 1, p->n_windows);
     }
-    cli_progress_end(&bar);
+    cli_progress_end(&p->progress);
     if (!rc) rc = print_end(p, err);
     if (rc) return rc;
     double ms = cli_now() - start, n = (double)p->n_windows * (p->n_ctx - 1);

@@ -28,11 +28,12 @@ int cmd_version(const cli_options *o, sl_error *err) {
     (void)o;
     const sl_backend *backend;
     char buf[256];
-    int rc = sl_cpu_init(0, &backend, err);
+    int rc = sl_cpu_open(0, &backend, err);
     if (rc) return rc;
     backend->describe(backend, buf, sizeof buf);
+    backend->free(backend);
     rc = cli_printf(err, "sleigh %s\n", cli_version());
-    if (!rc) rc = cli_printf(err, "compiler: %s\nbackend: %s: %s\n", COMPILER, backend->name, buf);
+    if (!rc) rc = cli_printf(err, "compiler: %s\nbackend: cpu: %s\n", COMPILER, buf);
     sl_error why;
     if (!rc) rc = cli_printf(err, "gpu: %s\n", sl_device_check("cuda", &why) ? why.message : "found");
     return rc;

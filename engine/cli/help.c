@@ -1,15 +1,15 @@
 // engine/cli/help.c - the help text of a command, from the table of flags and the registry of methods.
+#include "engine/cli/help.h"
 #include "attention/attention.h"
-#include "engine/cli/option_table.h"
-#include "engine/cli/options.h"
 
 #include <stdio.h>
 #include <string.h>
 
-// Prints an entry of the help: `left` in the first column, and `text` in the second column, broken at blanks.
-static void print_entry(const char *left, const char *text, FILE *out) {
+// Prints `left` in the first column, and `text` in the second column, broken at blanks.
+static void print_entry(const cli_help_entry *entry, FILE *out) {
     enum { INDENT = 39, WIDTH = 120 };
-    int column = fprintf(out, "  %-36s", left);
+    const char *text = entry->text;
+    int column = fprintf(out, "  %-36s", entry->left);
     while (*text) {
         int n = (int)strcspn(text, " ");
         if (!strncmp(text, "(default: ", 10)) n = 10 + (int)strcspn(text + 10, " "); // keep the value with its label
@@ -20,47 +20,44 @@ static void print_entry(const char *left, const char *text, FILE *out) {
     fputc('\n', out);
 }
 
-static void help_option(const cli_option *opt, FILE *out) {
-    char left[96], word[32], env[48], text[512];
+void cli_help_flag(const cli_option *opt, cli_help_entry *out) {
+    char *left = out->left, *text = out->text, word[32], env[48];
     int n = 0;
     for (int i = 0; cli_option_name(opt->names, i, word, sizeof word); i++) {
         const char *no = opt->type == OPT_SWITCH ? "[no-]" : "";
-        n += snprintf(left + n, sizeof left - n, "%s%s", i ? ", " : "", *no ? "--" : word);
-        if (*no) n += snprintf(left + n, sizeof left - n, "%s%s", no, word + 2);
+        n += snprintf(left + n, sizeof out->left - n, "%s%s", i ? ", " : "", *no ? "--" : word);
+        if (*no) n += snprintf(left + n, sizeof out->left - n, "%s%s", no, word + 2);
     }
-    if (opt->value) snprintf(left + n, sizeof left - n, " %s", opt->value);
+    if (opt->value) snprintf(left + n, sizeof out->left - n, " %s", opt->value);
     const char *def = opt->type == OPT_SWITCH       ? (*opt->def == '1' ? "yes" : "no")
                       : cli_option_takes_value(opt) ? opt->def
                                                     : NULL;
-    n = snprintf(text, sizeof text, "%s", opt->help);
-    if (def) n += snprintf(text + n, sizeof text - n, " (default: %s)", def);
-    if (opt->field != offsetof(cli_options, help)) snprintf(text + n, sizeof text - n, " [%s]", cli_option_env(opt, env));
-    print_entry(left, text, out);
+    n = snprintf(text, sizeof out->text, "%s", opt->help);
+    if (def) n += snprintf(text + n, sizeof out->text - n, " (default: %s)", def);
+    if (opt->field != offsetof(cli_options, help)) snprintf(text + n, sizeof out->text - n, " [%s]", cli_option_env(opt, env));
 }
 
-// Prints the parameters of all methods: each name once, with the methods that have the parameter.
-static void help_params(FILE *out) {
-    fprintf(out, "\nParameters of the methods that --attn and --attn-layer choose (each with the methods that have it and "
-                 "their defaults):\n");
+void cli_help_params(void (*fn)(const cli_help_entry *entry, FILE *out), FILE *out) {
     for (const sl_attn_method *const *m = sl_attn_methods; *m; m++) {
         for (const sl_attn_param *p = (*m)->params; p && p->name; p++) {
             int seen = 0;
             for (const sl_attn_method *const *before = sl_attn_methods; before != m; before++)
                 for (const sl_attn_param *q = (*before)->params; q && q->name; q++) seen |= !strcmp(q->name, p->name);
             if (seen) continue;
-            char left[96], def[64], text[1024];
+            cli_help_entry e;
+            char def[64];
             const char *value = p->choices ? p->choices : p->type == SL_PARAM_INT ? "N" : "X";
-            snprintf(left, sizeof left, "--%s %s", p->name, value);
-            int n = snprintf(text, sizeof text, "%s (", p->help);
+            snprintf(e.left, sizeof e.left, "--%s %s", p->name, value);
+            int n = snprintf(e.text, sizeof e.text, "%s (", p->help);
             const char *comma = "";
             for (const sl_attn_method *const *other = m; *other; other++)
                 for (const sl_attn_param *q = (*other)->params; q && q->name; q++) {
                     if (strcmp(q->name, p->name)) continue;
                     sl_attn_param_format(q, q->def, def, sizeof def);
-                    n += snprintf(text + n, sizeof text - n, "%s%s: %s", comma, (*other)->name, def), comma = ", ";
+                    n += snprintf(e.text + n, sizeof e.text - n, "%s%s: %s", comma, (*other)->name, def), comma = ", ";
                 }
-            snprintf(text + n, sizeof text - n, ")");
-            print_entry(left, text, out);
+            snprintf(e.text + n, sizeof e.text - n, ")");
+            fn(&e, out);
         }
     }
 }
@@ -71,9 +68,15 @@ void cli_help_command(const cli_command *c, FILE *out) {
     for (int i = 0; i < cli_n_options; i++) {
         if (!(cli_option_table[i].commands & c->bit)) continue;
         if (strcmp(group, cli_option_table[i].group)) fprintf(out, "\n%s:\n", group = cli_option_table[i].group);
-        help_option(&cli_option_table[i], out);
+        cli_help_entry entry;
+        cli_help_flag(&cli_option_table[i], &entry);
+        print_entry(&entry, out);
     }
-    if (c->bit & CLI_DECODES) help_params(out);
+    if (c->bit & CLI_DECODES) {
+        fprintf(out, "\nParameters of the methods that --attn and --attn-layer choose (each with the methods that have it and "
+                     "their defaults):\n");
+        cli_help_params(print_entry, out);
+    }
     if (c->notes) fprintf(out, "\n%s", c->notes);
     fprintf(out, "\nEach flag has an environment variable, shown in brackets; the flag takes precedence. In numbers, k and K "
                  "mean 1024.\n");

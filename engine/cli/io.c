@@ -1,5 +1,6 @@
 // engine/cli/io.c - see io.h.
 #include "engine/cli/io.h"
+#include "engine/cli/output/progress_bar.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -64,19 +65,26 @@ static int stdout_failed(sl_error *err) {
 }
 
 int cli_write(const char *data, size_t n, sl_error *err) {
+    cli_progress_before_output(data, n);
     return n && fwrite(data, 1, n, stdout) != n ? stdout_failed(err) : 0;
 }
 
 int cli_printf(sl_error *err, const char *fmt, ...) {
     va_list ap;
+    char *text = NULL;
     va_start(ap, fmt);
-    int n = vprintf(fmt, ap);
+    int n = vasprintf(&text, fmt, ap);
     va_end(ap);
-    return n < 0 ? stdout_failed(err) : 0;
+    if (n < 0) return sl_fail(err, SL_ERR_MEMORY, "output: out of memory");
+    int rc = cli_write(text, (size_t)n, err);
+    free(text);
+    return rc;
 }
 
 int cli_flush(sl_error *err) {
-    return fflush(stdout) || ferror(stdout) ? stdout_failed(err) : 0;
+    int failed = fflush(stdout) || ferror(stdout);
+    cli_progress_show();
+    return failed ? stdout_failed(err) : 0;
 }
 
 // ---- numbers ----

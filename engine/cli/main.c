@@ -2,6 +2,7 @@
 #include "engine/base/nearest.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/io.h"
+#include "engine/cli/manual.h"
 #include "engine/cli/model_path.h"
 #include "engine/cli/process.h"
 #include "engine/cli/watch.h"
@@ -155,6 +156,7 @@ static const cli_command commands[] = {
     {"compare", "-m DIR --attn SPEC,... [-p TEXT | -f FILE | --jsonl FILE] [flags]", "Compare attention methods with dense attention: answers, next tokens, outputs of heads.", CLI_COMPARE, cmd_compare, compare_notes},
     {"perplexity", "-m DIR -f FILE [--attn SPEC] [flags]", "Measure how well the model predicts a text (perplexity).", CLI_PERPLEXITY, cmd_perplexity, perplexity_notes},
     {"eval", "-m DIR [--task LIST --length N | --jsonl FILE] [flags]", "Score the answers of attention methods on long-context tasks.", CLI_EVAL, cmd_eval, eval_notes},
+    {"plot", "FILE.dat [-o FILE]", "Draw a picture again from the data file that --plot wrote.", CLI_PLOT, cmd_plot, NULL},
     {"methods", "[-o md|json]", "List the attention methods and their parameters.", CLI_METHODS, cmd_methods, NULL},
     {"version", "", "Print version, commit, compiler and backend.", CLI_VERSION, cmd_version, NULL},
 };
@@ -195,6 +197,8 @@ static int run(int argc, char **argv, sl_error *err) {
         return 0;
     }
     int wants_help = !strcmp(argv[1], "help");
+    if (argc == 3 && wants_help && !strcmp(argv[2], "--man")) return cli_manual_man(commands, N_COMMANDS, stdout), 0;
+    if (argc == 3 && wants_help && !strcmp(argv[2], "--bash")) return cli_manual_bash(commands, N_COMMANDS, stdout), 0;
     const cli_command *c = find(argv[1 + wants_help]);
     if (!c) return unknown_command(argv[1 + wants_help], err);
     cli_options o;

@@ -2,9 +2,9 @@
 //
 // A path that exists is used as it is. Another name is searched below the folders of installed models, with or without
 // "models/" in front of it, so that `-m tiny` and `-m models/tiny` work from every folder:
-//   $SLEIGH_MODELS                        if it is set
-//   FOLDER OF THE PROGRAM/../share/sleigh/models   an installed copy
-//   FOLDER OF THE PROGRAM/../models, ../../models  the program in a build folder of the source tree
+//   $SLEIGH_MODELS                     if it is set
+//   PROGRAM/../share/sleigh/models     PROGRAM: the folder of the program, in an installed copy
+//   PROGRAM/../models, ../../models    when the program is in a build folder of the source tree
 #ifndef SLEIGH_MODEL_PATH_H
 #define SLEIGH_MODEL_PATH_H
 

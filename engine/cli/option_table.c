@@ -48,7 +48,8 @@ const cli_option cli_option_table[] = {
     {"Output", "--logprobs", "N", OPT_INT, F(logprobs), 0, 20, NULL, CLI_GENERATE, "in JSON: also write the log-probability of each generated token and of the N most likely tokens"},
     {"Output", "-o --output", "FILE", OPT_STRING, F(out), 0, 0, NULL, CLI_LOGITS, "the .npy file to write: float32 [n_tokens, vocab]"},
     {"Output", "-o --output", "md,csv,json,jsonl", OPT_CHOICE, F(format), 0, 0, "md", CLI_METHODS | CLI_INSPECT | CLI_COMPARE | CLI_PERPLEXITY, "format of the tables (docs/output.md)"},
-    {"Output", "--plot", "FILE", OPT_STRING, F(plot), 0, 0, NULL, CLI_BENCH | CLI_COMPARE | CLI_EVAL, "plot the results into FILE, an .svg or .png, with gnuplot; a .dat file next to FILE holds the numbers"},
+    {"Output", "--plot", "FILE", OPT_STRING, F(plot), 0, 0, NULL, CLI_BENCH | CLI_COMPARE | CLI_EVAL, "plot the results into FILE, an .svg, .pdf or .png, with gnuplot; a .dat file next to FILE holds the numbers"},
+    {"Output", "-o --output", "FILE", OPT_STRING, F(out), 0, 0, NULL, CLI_PLOT, "the picture to draw, an .svg, .pdf or .png (default: the name of the data file, as .svg)"},
     {"Output", "-o --output", "text,json", OPT_CHOICE, F(format), 0, 0, "text", CLI_TOKENIZE, "text: the ids, separated by commas; json: one JSON object with the ids and the text of each token (docs/output.md)"},
 
     {"Sampling", "-s --seed", "N", OPT_UINT32, F(seed), 0, 4294967295.0, "0", SAMPLES | CLI_PERPLEXITY | CLI_BENCH | CLI_EVAL, "seed for token sampling and for the draws of the attention methods"},

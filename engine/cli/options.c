@@ -278,7 +278,7 @@ int cli_options_parse(cli_options *o, unsigned command, int n, char **args, sl_e
     for (int i = 0; !rc && i < n;) {
         if (args[i][0] == '-' && args[i][1])
             rc = parse_flag(o, n, args, &i, err);
-        else if (command == CLI_BENCH && !o->what)
+        else if ((command & (CLI_BENCH | CLI_PLOT)) && !o->what)
             o->what = args[i++];
         else
             rc = sl_fail(err, SL_ERR_ARG, "unexpected argument \"%.100s\"; give text with --prompt or --file", args[i]);

@@ -26,6 +26,7 @@ enum { // the bit of each command in option.commands
     CLI_COMPARE = 512,
     CLI_PERPLEXITY = 1024,
     CLI_EVAL = 2048,
+    CLI_PLOT = 4096,
     CLI_DECODES = CLI_GENERATE | CLI_CHAT | CLI_PERPLEXITY // commands with one attention plan: --attn and its flags
 };
 
@@ -52,7 +53,7 @@ typedef struct cli_options {
     unsigned command;
     const char *model, *prompt, *file, *system_prompt, *chat_template, *jsonl, *attn, *schedule, *ids, *out, *format, *device,
         *stats, *load_format, *prompts, *phase, *plot, *reference, *task, *haystack, *grader, *procedure, *dump, *calibration,
-        *what; // what: the subject after `bench`
+        *what; // what: the subject after `bench`, the file after `plot`
     int n_predict, n_ctx, ubatch, threads, top_k, repeat_last_n, dense_prefix, stats_seeds, random_prompt, parallel,
         repetitions, stride, samples, questions, logprobs;
     uint32_t seed, seq_id, task_seed;

@@ -74,7 +74,7 @@ int cli_timeline_prefill(cli_timeline *t, const int32_t *ids, int n, sl_error *e
     cli_progress progress;
     int rc = 0, piece = sl_engine_prefill_chunk(t->run->engine);
     double start = cli_now();
-    cli_progress_begin(&progress, "prefill", "tokens");
+    cli_progress_begin_prefill(&progress, t->run->model, sl_session_n_tokens(t->session));
     for (int i = 0; !rc && !t->stopped && i < n; i += piece) {
         int m = n - i < piece ? n - i : piece;
         t->prefill_flops += sl_model_prefill_flops(t->run->model, sl_session_n_tokens(t->session), m);
@@ -236,7 +236,7 @@ static int advance(const step_batch *b, sl_error *err) {
     for (int i = 0; !rc && i < b->n; i++)
         if (b->t[i]->n_logprobs >= 0) { // on a GPU this downloads the logits
             const float *logits = sl_session_logits(b->sessions[i], err);
-            rc = logits ? cli_logprobs_before(&b->t[i]->logprobs, logits, err) : SL_ERR_ARG;
+            rc = logits ? cli_logprobs_before(&b->t[i]->logprobs, logits, err) : (int)err->code;
         }
     if (!rc && n_sample) rc = sl_sample(b->sessions + n_step, n_sample, b->samplers + n_step, b->ids + n_step, err);
     if (!rc && n_step) rc = sl_step(b->sessions, n_step, b->samplers, b->ids, err);

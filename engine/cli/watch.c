@@ -1,5 +1,6 @@
 // engine/cli/watch.c - see watch.h. The files are mutable static state, because a signal handler has no context.
 #include "engine/cli/watch.h"
+#include "engine/cli/output/progress_bar.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -24,6 +25,7 @@ static void on_bus_error(int sig, siginfo_t *info, void *context) {
     for (int i = 0; i < n_files; i++) {
         if (at < files[i].map || at >= files[i].map + files[i].size) continue;
         while (atomic_flag_test_and_set(&is_reported)) pause(); // another thread prints the error and ends the process
+        say(cli_progress_erase());
         say("sleigh: error: ");
         say(files[i].path);
         say(" changed while it was in use, or its disk failed: a mapped part of it cannot be read\n");

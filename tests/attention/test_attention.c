@@ -97,7 +97,7 @@ static void refusals(void) {
         int code;
         const char *part;
     } bad[] = {
-        {"santa-porp", SL_ERR_ARG, "\"santa-prop\""},
+        {"santa-porp", SL_ERR_ARG, "did you mean santa-prop?"},
         {"", SL_ERR_ARG, "unknown method"},
         {"densee:S=1", SL_ERR_ARG, "\"dense\""},
         {"dense:S=4", SL_ERR_ARG, "no parameters"},

@@ -151,9 +151,8 @@ static int descending(const void *a, const void *b) {
 // p of the total, the lower row first on ties.
 static void fewest_rows(void) {
     static const int n_rows[] = {32, 96, 1000, 1024};
-    const sl_backend *backend;
     sl_error err;
-    CHECK_OK(sl_cpu_init(0, &backend, &err), err); // chooses the kernels
+    CHECK_OK(sl_cpu_choose(&err), err); // chooses the kernels
     for (int l = 0; l < 4; l++)
         for (int levels = 1; levels <= 4; levels++) {
             int n = n_rows[l], n_blocks = (n + SL_BLOCK - 1) / SL_BLOCK;

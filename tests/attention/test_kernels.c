@@ -41,9 +41,8 @@ static void buffers_free(buffers *b) {
 typedef void (*size_fn)(const sl_attn_kernels *k, buffers *b, int dim, int group, int n);
 
 static void on_every_size(size_fn fn) {
-    const sl_backend *backend;
     sl_error err;
-    CHECK_OK(sl_cpu_init(0, &backend, &err), err);
+    CHECK_OK(sl_cpu_choose(&err), err);
     buffers b = buffers_new(test_seed);
     for (int i = 0; i < N_ISAS; i++) {
         const sl_attn_kernels *k = sl_attn_kernels_named(isas[i]);
@@ -312,9 +311,8 @@ static void count_matches(void) {
     enum { TABLES = 512, GROUP = 3 };
     static uint16_t sig[TABLES * 256], query[TABLES * 256], hits[256 + GUARD];
     uint64_t seed = test_seed;
-    const sl_backend *backend;
     sl_error err;
-    CHECK_OK(sl_cpu_init(0, &backend, &err), err);
+    CHECK_OK(sl_cpu_choose(&err), err);
     for (int i = 0; i < TABLES * 256; i++) // all 16 bits are used
         sig[i] = (uint16_t)(test_uniform(&seed) * 3) * 0x7fff, query[i] = (uint16_t)(test_uniform(&seed) * 3) * 0x7fff;
     for (int i = 0; i < N_ISAS; i++) {

@@ -150,7 +150,7 @@ static void errors(void) {
         {{"-pg", "512"}, "-pg 512: expected two numbers, for example 512,128"},
         {{"-pg", "512,0"}, "-pg 0: expected a whole number"},
         {{"--phase", "decode"}, "flag --phase belongs to `sleigh bench attn`"},
-        {{"--plot", "x.pdf"}, "--plot x.pdf: expected a file name that ends in .svg or .png"},
+        {{"--plot", "x.jpg"}, "--plot x.jpg: expected a file name that ends in .svg, .pdf or .png"},
         {{"decode", "again"}, "unexpected argument \"again\""},
         {{"decode", "-b", "0"}, "-b 0: expected a whole number from 1 to 1024"},
         {{"decode", "-b", "1,,2"}, "-b : expected a whole number"},
@@ -520,10 +520,11 @@ static void plot(void) {
     size_t n;
     CHECK_GOOD(both);
     const char *data = slurp(in_tmp("a.dat"), &n);
-    CHECK_HAS(data, "# panel: decode step\n# x: tokens of context; y: ms\n# curve: dense, batch 1\n8 ");
+    CHECK_HAS(data, "# panel: decode step\n# x: tokens of context; y: time of a step, ms\n# axes: log-x lines ticks\n# curve: "
+                    "dense, batch 1\n8 ");
     CHECK_HAS(data, "# curve: topk:k=8, batch 2\n8 ");
-    CHECK_HAS(data,
-              "# panel: speedup of decoding\n# x: sequences in the batch; y: times as fast\n# curve: topk:k=8, depth 8\n1 ");
+    CHECK_HAS(data, "# panel: speedup of decoding\n# x: sequences in the batch; y: speedup over dense\n# axes: lines ticks\n"
+                    "# curve: topk:k=8, depth 8\n1 ");
     CHECK_LACKS(data, "dense, depth"); // its speedup is 1 by definition
     CHECK_GOOD(latency);
     data = slurp(in_tmp("b.dat"), &n);
@@ -574,7 +575,8 @@ static void attn_plot(void) {
                    "--plot", in_tmp("k.svg"));
     CHECK_GOOD(r);
     const char *data = slurp(in_tmp("k.dat"), &n);
-    CHECK_HAS(data, "# panel: attention of a decode step\n# x: tokens of context; y: us\n# curve: dense, batch 1\n512 ");
+    CHECK_HAS(data, "# panel: attention of a decode step\n# x: tokens of context; y: time of a step, us\n# axes: log-x log-y "
+                    "lines ticks\n# curve: dense, batch 1\n512 ");
     CHECK_HAS(data, "# curve: santa-sys:S=16, batch 2\n512 ");
     CHECK_LACKS(data, "prefill");
 }

@@ -1,6 +1,10 @@
-// tests/cli/test_cli_plot.c - engine/cli/output/plot.h: exact data files, fitted slopes and, if gnuplot is installed, complete
-// plots that name every curve.
+// tests/cli/test_cli_plot.c - pictures (engine/cli/output/plot*.h, sleigh plot): exact data files, fitted slopes, styles and,
+// if gnuplot is installed, complete pictures: every curve with its name and the colour of its method, all formats, crisp heat
+// maps.
+#include "attention/attention.h"
 #include "engine/cli/output/plot.h"
+#include "engine/cli/output/plot_data.h"
+#include "engine/cli/output/plot_style.h"
 #include "tests/support/run_cli.h"
 
 #include <math.h>
@@ -70,7 +74,8 @@ static void latency(void) {
     add(&curves, "dense, batch 1", depths + 2, ms + 2, 2); // more points of the same curve
     const cli_panel panel = cli_panel_latency(&curves);
     drawn("latency", "embedded model", &panel, 1, &curves,
-          "# title: embedded model\n# panel: decode step\n# x: tokens of context; y: ms\n"
+          "# title: embedded model\n# panel: decode step\n# x: tokens of context; y: time of a step, ms\n# axes: log-x lines "
+          "ticks\n"
           "# curve: dense, batch 1\n0 0.25\n512 0.5\n8192 2\n32768 NaN\n\n\n"
           "# curve: santa-prop:S=128 <it's \"one\" & a_b>\n0 0.5\n512 0.5\n8192 1\n32768 3\n\n\n",
           (const char *const[]){"embedded model", "dense, batch 1", "santa-prop:S=128 &lt;it's \"one\" &amp; a_b>", ">8k<",
@@ -84,7 +89,7 @@ static void speedup(void) {
     for (int i = 0; i < 3; i++) CHECK_OK(cli_curves_add(&curves, "santa-flash:S=2048", points[i], &e), e);
     const cli_panel panel = cli_panel_speedup(&curves);
     drawn("speedup", "", &panel, 1, &curves,
-          "# panel: speedup of decoding\n# x: sequences in the batch; y: times as fast\n"
+          "# panel: speedup of decoding\n# x: sequences in the batch; y: speedup over the first method\n# axes: lines ticks\n"
           "# curve: santa-flash:S=2048\n1 0.9 0.89 0.92\n4 1.125 1 1.25\n6 1.25 NaN NaN\n\n\n",
           (const char *const[]){"santa-flash:S=2048", "sequences in the batch", NULL});
 }
@@ -97,7 +102,8 @@ static void error(void) {
     add(&curves, "exact", sizes, none, N);
     const cli_panel panel = cli_panel_error(&curves);
     drawn("error", "", &panel, 1, &curves,
-          "# panel: error against dense attention\n# x: S; y: relative error\n"
+          "# panel: error against dense attention\n# x: S, draws of a query head; y: relative error\n"
+          "# axes: log-x log-y fit ticks\n"
           "# curve: santa\n# fit: 32 * x ** -1\n64 0.5\n128 0.25\n256 0.125\n1024 0.03125\n\n\n"
           "# curve: topk\n# fit: 0.125 * x ** 0\n64 0.125\n128 0.125\n256 0.125\n1024 0.125\n\n\n"
           "# curve: exact\n# fit: nan * x ** nan\n64 0\n128 0\n256 NaN\n1024 0.5\n\n\n",
@@ -110,7 +116,8 @@ static void accuracy(void) {
     add(&curves, "santa-is", bytes, right, 3);
     const cli_panel panel = cli_panel_accuracy(&curves);
     drawn("accuracy", "", &panel, 1, &curves,
-          "# panel: accuracy against bytes read\n# x: KV bytes read, % of dense attention; y: right, %\n"
+          "# panel: accuracy against bytes read\n# x: KV bytes read, % of dense attention; y: right, %\n# axes: log-x lines "
+          "percent\n"
           "# curve: santa-is\n14.8 98.6\n50.3 99.5\n100 99.6\n\n\n",
           (const char *const[]){"santa-is", "right, %", NULL});
 }
@@ -120,7 +127,8 @@ static void layers(void) {
     static const char *const names[] = {"santa_a:S=4", "it's topk"};
     const cli_panel panel = cli_panel_layers(cells, 2, 2, names, 2);
     drawn("layers", "", &panel, 1, &(cli_curves){0},
-          "# panel: relative error\n# x: query heads of each method; y: layer\n# columns: santa_a:S=4\n# columns: it's topk\n"
+          "# panel: error of each query head\n# x: query heads of each method; y: layer\n# z: relative error\n"
+          "# columns: santa_a:S=4\n# columns: it's topk\n"
           "0.5 0.25 0.125 1\nNaN 0 0.5 0.5\n\n\n",
           (const char *const[]){"santa_a:S=4", "it's topk", ">layer<", NULL});
 }
@@ -132,13 +140,16 @@ static void panels(void) {
     add(&curves, "half", depths, ms, 2);
     add(&curves, "full", depths, sizes, N);
     const cli_panel latency = cli_panel_latency(&curves);
-    cli_panel all[] = {
-        latency, {.title = "cells", .x_label = "x", .y_label = "y", .cells = cells, .n_x = 2, .n_y = 1}, latency};
+    cli_panel all[] = {latency,
+                       {.title = "cells", .x_label = "x", .y_label = "y", .z_label = "z", .cells = cells, .n_x = 2, .n_y = 1},
+                       latency};
     all[2].curves++, all[2].n_curves--;
     drawn("panels", "three", all, 3, &curves,
-          "# title: three\n# panel: decode step\n# x: tokens of context; y: ms\n# curve: half\n0 0.25\n512 0.5\n\n\n"
-          "# curve: full\n0 64\n512 128\n8192 256\n32768 1024\n\n\n# panel: cells\n# x: x; y: y\n1 2\n\n\n"
-          "# panel: decode step\n# x: tokens of context; y: ms\n# curve: full\n0 64\n512 128\n8192 256\n32768 1024\n\n\n",
+          "# title: three\n# panel: decode step\n# x: tokens of context; y: time of a step, ms\n# axes: log-x lines ticks\n"
+          "# curve: half\n0 0.25\n512 0.5\n\n\n"
+          "# curve: full\n0 64\n512 128\n8192 256\n32768 1024\n\n\n# panel: cells\n# x: x; y: y\n# z: z\n1 2\n\n\n"
+          "# panel: decode step\n# x: tokens of context; y: time of a step, ms\n# axes: log-x lines ticks\n"
+          "# curve: full\n0 64\n512 128\n8192 256\n32768 1024\n\n\n",
           (const char *const[]){">full<", "three", NULL});
 }
 
@@ -161,31 +172,318 @@ static void slopes(void) {
     CHECK_NEAR(cli_plot_slope((const cli_point[]){{64, 4, 0, 0}, {0, 7, 0, 0}, {128, 2, 0, 0}}, 3, NULL), -1, 1e-12);
 }
 
-// The script without gnuplot: ticks at every x, groups of the columns of a heat map.
+// ---- scripts: what needs no gnuplot ----
+
+// The script of panels[n]; frees the curves.
+static const char *script_of(const char *title, const cli_panel *panels, int n, cli_curves *curves) {
+    char path[4096];
+    sl_error e;
+    size_t size;
+    snprintf(path, sizeof path, "%s", getenv("PATH"));
+    setenv("PATH", test_tmp(), 1);
+    int rc = cli_plot(in_tmp("s.svg"), title, panels, n, &e);
+    setenv("PATH", path, 1);
+    cli_curves_free(curves);
+    CHECK_OK(rc, e);
+    return slurp(in_tmp("s.gp"), &size);
+}
+
+// Ticks at every x, groups of the columns of a heat map.
 static void scripts(void) {
     const double x[] = {64, 1024, 1500, 131072}, y[] = {1, 2, 3, 4};
     static double cells[16 * 8];
     static const char *const names[] = {"a", "it's"};
     cli_curves curves = {0};
-    char path[4096];
-    sl_error e;
-    size_t n;
     add(&curves, "dense", x, y, 4);
     const cli_panel panels[] = {cli_panel_latency(&curves), cli_panel_layers(cells, 16, 4, names, 2)};
-    snprintf(path, sizeof path, "%s", getenv("PATH"));
-    setenv("PATH", test_tmp(), 1);
-    int rc = cli_plot(in_tmp("s.svg"), "both", panels, 2, &e);
-    setenv("PATH", path, 1);
+    const char *text = script_of("both", panels, 2, &curves);
+    CHECK_HAS(text, "set terminal svg size 960,");
+    CHECK_HAS(text, "background 'white'\n");
+    CHECK_HAS(text, "set multiplot title 'both' ");
+    CHECK_HAS(text, "set logscale x\n");
+    CHECK_HAS(text, "set xtics ('64' 64, '1k' 1024, '' 1500, '128k' 131072)\n"); // 1500 has no room
+    CHECK_HAS(text, "$points0 << EOD\n64 1\n1024 2\n1500 3\n131072 4\nEOD\n");
+    CHECK_HAS(text, "$points0 using 1:2 with linespoints lc rgb '#000000' lw 2 dt 1 pt 5 ps 0.9 title 'dense'\n");
+    CHECK_LACKS(text, "yerrorbars");
+    CHECK_HAS(text, "set yrange [15.5:-0.5]\nset xrange [-0.5:7.5]\nset ytics 0,1 scale 0\n"); // 16 layers
+    CHECK_HAS(text, "('a' 1.5, 'it''s' 5.5)\nset arrow from 3.5, graph 0 to 3.5, graph 1 ");
+    CHECK_HAS(text, "plot $cells matrix with image pixels notitle\n");
+}
+
+// On a logarithmic axis, 0 stands one step left of the smallest depth, with a break of the axis between them.
+static void depth_zero(void) {
+    static const struct {
+        int n;
+        double x[4];
+        const char *ticks, *first;
+    } rows[] = {
+        {4,
+         {0, 512, 1024, 2048},
+         "set xtics ('0' 256, '512' 512, '1k' 1024, '2k' 2048)\nset label '//' at 362.038672, graph 0 ",
+         "256 1\n512 2\n"},
+        {2, {0, 8192}, "set xtics ('0' 4096, '8k' 8192)\nset label '//' at 5792.61875,", "4096 1\n8192 2\n"},
+        {1, {0}, "set xtics ('0' 1)\n", "1 1\nEOD"},
+        {3, {0, 1, 131072}, "set xtics ('0' 0.25, '1' 1, '128k' 131072)\nset label '//' at 0.5,", "0.25 1\n1 2\n"},
+    };
+    static const double y[] = {1, 2, 3, 4};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        cli_curves curves = {0};
+        add(&curves, "dense", rows[i].x, y, rows[i].n);
+        cli_panel panel = cli_panel_latency(&curves);
+        const char *text = script_of("", &panel, 1, &curves);
+        CHECK_HAS(text, rows[i].ticks);
+        CHECK_HAS(text, rows[i].first);
+    }
+    cli_curves none = {0};
+    add(&none, "dense", (const double[]){512, 1024}, y, 2);
+    cli_panel panel = cli_panel_latency(&none);
+    CHECK_LACKS(script_of("", &panel, 1, &none), "'//'");
+}
+
+// Labels of ticks that would overlap are left out; those of powers of two stay. On a logarithmic axis there are at least 3
+// labels.
+static void tick_labels(void) {
+    const double x[] = {30720, 32768, 61440, 65536, 130048}, flat[] = {0.31, 0.4, 0.5, 0.6, 0.69},
+                 steep[] = {0.002, 1, 5, 60, 700};
+    cli_curves curves[2] = {{0}, {0}};
+    add(&curves[0], "santa", x, flat, 5);
+    add(&curves[1], "santa", x, steep, 5);
+    cli_panel panels[] = {cli_panel_error(&curves[0]), cli_panel_error(&curves[1])};
+    const char *text = script_of("", panels, 2, &curves[0]);
+    CHECK_HAS(text, "set xtics ('' 30720, '32k' 32768, '' 61440, '64k' 65536, '127k' 130048)\n");
+    CHECK_HAS(text, "set ytics ('0.3' 0.3, '0.4' 0.4, '0.5' 0.5, '0.7' 0.7, '' ");
+    CHECK_HAS(text, "set ytics ('0.001' 0.001, '0.01' 0.01, '0.1' 0.1, '1' 1, '10' 10, '100' 100, '1000' 1000, '' 0.001 1, ");
+    cli_curves_free(&curves[1]);
+}
+
+// Error bars are drawn with full lines in the colour of the curve, and the range of the axis includes them.
+static void error_bars(void) {
+    cli_curves curves = {0};
+    sl_error e;
+    CHECK_OK(cli_curves_add(&curves, "santa-is", (cli_point){1, 2, 1, 10}, &e), e);
+    CHECK_OK(cli_curves_add(&curves, "santa-is", (cli_point){2, 3, NAN, NAN}, &e), e);
+    cli_panel panel = cli_panel_speedup(&curves);
+    const char *text = script_of("", &panel, 1, &curves);
+    CHECK_HAS(text, "$bars0 << EOD\n1 2 1 10\nEOD\n");
+    CHECK_HAS(text, "plot $bars0 using 1:2:3:4 with yerrorbars lc rgb '#009e73' lw 1 pt 0 notitle, ");
+    CHECK_HAS(text, "set yrange [0:10.6]\n");
+}
+
+// Panels with the same curves share one legend.
+static void legends(void) {
+    cli_curves curves = {0}, other = {0};
+    add(&curves, "dense", depths, ms, 2);
+    add(&other, "santa", depths, ms, 2);
+    const cli_panel a = cli_panel_latency(&curves), b = cli_panel_latency(&other);
+    const char *text = script_of("", (const cli_panel[]){a, a}, 2, &(cli_curves){0});
+    const char *key = strstr(text, "set key at screen 0.5");
+    CHECK(key && !strstr(key + 1, "\nset key"));
+    CHECK_HAS(text, "unset key\n");
+    text = script_of("", (const cli_panel[]){a, b}, 2, &curves);
+    CHECK_HAS(text, "set key at screen 0.25");
+    CHECK_HAS(text, "set key at screen 0.75");
+    cli_curves_free(&other);
+}
+
+// ---- styles ----
+
+static void styles(void) {
+    for (const cli_plot_style *a = cli_plot_styles; a->name; a++)
+        for (const cli_plot_style *b = cli_plot_styles; b < a; b++) {
+            if (!strcmp(a->name, b->name) || a->rgb == b->rgb) FAIL("%s and %s: the same name or colour", a->name, b->name);
+            int distance = 0; // two methods of one marker and line must have clearly different colours
+            for (int shift = 0; shift < 24; shift += 8)
+                distance += abs((int)(a->rgb >> shift & 255) - (int)(b->rgb >> shift & 255));
+            if (a->marker == b->marker && a->dash == b->dash && distance < 100) FAIL("%s and %s look alike", a->name, b->name);
+        }
+    for (const sl_attn_method *const *m = sl_attn_methods; *m; m++) {
+        cli_plot_style s = cli_plot_style_of((*m)->name, 0);
+        if (strcmp(s.name, (*m)->name)) FAIL("%s has no style of its own", (*m)->name);
+    }
+    static const char *const names[] = {"santa-is:S=64", "santa-is, batch 4", "santa-is+santa", "santa-is"};
+    for (int i = 0; i < 4; i++) CHECK_STR(cli_plot_style_of(names[i], 0).name, "santa-is");
+    cli_plot_style first = cli_plot_style_of("dense", 0), second = cli_plot_style_of("dense", 1),
+                   fifth = cli_plot_style_of("dense", 9);
+    CHECK(second.rgb > first.rgb && fifth.rgb > second.rgb && second.marker == first.marker && second.dash != first.dash);
+    cli_plot_style a = cli_plot_style_of("unknown:a=1", 0), b = cli_plot_style_of("unknown", 0);
+    CHECK(a.rgb == b.rgb && a.marker == b.marker && a.rgb);
+}
+
+// The colour that an SVG gives to the curve of this name: the first colour after its entry in the legend.
+static unsigned colour_in(const char *svg, const char *name) {
+    char entry[128];
+    int r, g, b;
+    snprintf(entry, sizeof entry, "<text>%s</text>", name);
+    const char *at = strstr(svg, entry);
+    CHECK(at != NULL);
+    at = strstr(at, "rgb(");
+    CHECK(at && sscanf(at, "rgb(%d, %d, %d)", &r, &g, &b) == 3);
+    return (unsigned)(r << 16 | g << 8 | b);
+}
+
+// A method has its colour in every kind of picture and at every place in the list of curves.
+static void one_colour(void) {
+    static const char *const names[] = {"santa-prop", "dense", "topk", "santa-is"};
+    const double y[] = {1, 2, 3, 4};
+    cli_panel (*kinds[])(const cli_curves *) = {cli_panel_latency, cli_panel_speedup, cli_panel_error, cli_panel_accuracy};
+    sl_error e;
+    size_t n;
+    if (!has_gnuplot()) TEST_SKIP("needs gnuplot");
+    for (int kind = 0; kind < 4; kind++) {
+        cli_curves curves = {0};
+        for (int i = 0; i < 4; i++) add(&curves, names[(i + kind) % 4], sizes, y, kind == 2 ? 1 : 4); // one point: no slope
+        cli_panel panel = kinds[kind](&curves);
+        CHECK_OK(cli_plot(in_tmp("c.svg"), "", &panel, 1, &e), e);
+        cli_curves_free(&curves);
+        const char *svg = slurp(in_tmp("c.svg"), &n);
+        for (int i = 0; i < 4; i++) CHECK_INT(colour_in(svg, names[i]), cli_plot_style_of(names[i], 0).rgb);
+    }
+}
+
+// ---- pictures ----
+
+static double y_of(const char *svg, const char *text) { // of a text's baseline
+    char entry[128];
+    double x, y = 0;
+    snprintf(entry, sizeof entry, "<text>%s</text>", text);
+    const char *end = strstr(svg, entry), *at = NULL;
+    CHECK(end != NULL);
+    for (const char *p = svg; (p = strstr(p, "translate(")) && p < end; p++) at = p;
+    CHECK(at && sscanf(at, "translate(%lf,%lf)", &x, &y) == 2);
+    return y;
+}
+
+static unsigned big_endian(const char *p) {
+    const unsigned char *u = (const unsigned char *)p;
+    return (unsigned)u[0] << 24 | (unsigned)u[1] << 16 | (unsigned)u[2] << 8 | u[3];
+}
+
+// Every format has a white ground and the same layout. The legend lies below the plot area and inside the picture.
+static void formats(void) {
+    cli_curves curves = {0};
+    sl_error e;
+    size_t n;
+    int width, height, points[2];
+    if (!has_gnuplot()) TEST_SKIP("needs gnuplot");
+    add(&curves, "dense", sizes, sizes, N);
+    add(&curves, "santa-is:S=128", sizes, depths, N);
+    const cli_panel panel = cli_panel_latency(&curves);
+    CHECK_OK(cli_plot(in_tmp("f.svg"), "title", &panel, 1, &e), e);
+    CHECK_OK(cli_plot(in_tmp("f.png"), "title", &panel, 1, &e), e);
+    CHECK_OK(cli_plot(in_tmp("f.pdf"), "title", &panel, 1, &e), e);
     cli_curves_free(&curves);
-    CHECK_OK(rc, e);
-    const char *text = slurp(in_tmp("s.gp"), &n);
-    CHECK_HAS(text, "set terminal svg size 1520,520 ");
-    CHECK_HAS(text, "set multiplot layout 1,2 title 'both' noenhanced\n");
-    CHECK_HAS(text, "set logscale x\nset yrange [0:*]\nset xtics ('64' 64, '1k' 1024, '1500' 1500, '128k' 131072)\n");
-    CHECK_HAS(text, "'s.dat' index 0 using 1:2 with linespoints lc 1 pt 4 title 'dense'\n");
-    CHECK_HAS(text, "set yrange [15.5:-0.5]\nset xrange [-0.5:7.5]\nset xtics auto\nset ytics 0,1\n"); // 16 layers
-    CHECK_HAS(text, "right ('a' 1.5, 'it''s' 5.5)\nset arrow from 3.5,graph 0 to 3.5,graph 1 ");
-    CHECK_HAS(text, "'s.dat' index 1 matrix with image notitle\n");
+
+    char white[96];
+    const char *svg = slurp(in_tmp("f.svg"), &n), *size = strstr(svg, "viewBox=\"0 0 ");
+    CHECK(size && sscanf(size, "viewBox=\"0 0 %d %d\"", &width, &height) == 2);
+    snprintf(white, sizeof white, "<rect x=\"0\" y=\"0\" width=\"%d\" height=\"%d\" fill=\"#ffffff\"/>", width, height);
+    CHECK_HAS(svg, white);
+    double label = y_of(svg, "tokens of context"), first = y_of(svg, "dense"), last = y_of(svg, "santa-is:S=128");
+    CHECK(first > label + 10 && last >= first && last < height - 3);
+    CHECK(y_of(svg, "title") < y_of(svg, "decode step") && y_of(svg, "decode step") < y_of(svg, "64"));
+
+    const char *png = slurp(in_tmp("f.png"), &n);
+    CHECK(n > 24 && !memcmp(png, "\x89PNG\r\n\x1a\n", 8));
+    CHECK_INT(big_endian(png + 16), 2 * width);
+    CHECK_INT(big_endian(png + 20), 2 * height);
+
+    const char *pdf = slurp(in_tmp("f.pdf"), &n), *box = memmem(pdf, n, "/MediaBox [ 0 0 ", 16);
+    CHECK(!strncmp(pdf, "%PDF-", 5) && box && sscanf(box, "/MediaBox [ 0 0 %d %d", &points[0], &points[1]) == 2);
+    CHECK_NEAR(points[0], 72 * 3.4, 2); // a column of a paper
+    CHECK_NEAR((double)points[1] / points[0], (double)height / width, 0.02);
+}
+
+// The cells of a heat map are rectangles with sharp edges, not an interpolated image.
+static void crisp(void) {
+    static double cells[6 * 8];
+    static const char *const names[] = {"dense", "topk"};
+    sl_error e;
+    size_t n;
+    int polygons = 0;
+    if (!has_gnuplot()) TEST_SKIP("needs gnuplot");
+    for (int i = 0; i < 48; i++) cells[i] = i == 7 ? NAN : 0.1 + 0.01 * i;
+    const cli_panel panel = cli_panel_layers(cells, 6, 4, names, 2);
+    CHECK_OK(cli_plot(in_tmp("h.svg"), "", &panel, 1, &e), e);
+    const char *svg = slurp(in_tmp("h.svg"), &n), *at = strstr(svg, "gnuplot_plot_1");
+    CHECK_LACKS(svg, "<image");
+    CHECK(at != NULL);
+    const char *end = strstr(at, "\n\t</g>\n<g"); // of the cells; the colour bar follows
+    CHECK(end && strstr(at, "shape-rendering='crispEdges'"));
+    for (const char *p = at; (p = strstr(p, "<polygon")) && p < end; p++) polygons++;
+    CHECK_INT(polygons, 47);
+    CHECK_HAS(svg, ">relative error<");
+    CHECK_HAS(svg, "rgb(253, 231,  37)"); // the last colour of viridis
+}
+
+// ---- sleigh plot ----
+
+static void redrawn(void) {
+    static const cli_point points[] = {{0, 0.9, 0.89, 0.92}, {512, 1.125, 1, 1.25}, {8192, 1.25, NAN, NAN}};
+    const double cells[] = {0.5, 0.25, 0.125, 1, NAN, 0, 0.5, 0.5};
+    static const char *const names[] = {"santa_a:S=4", "it's topk"};
+    cli_curves curves = {0};
+    sl_error e;
+    size_t n;
+    for (int i = 0; i < 3; i++) CHECK_OK(cli_curves_add(&curves, "santa-flash:S=2048", points[i], &e), e);
+    add(&curves, "dense", sizes, ms, N);
+    const cli_panel panels[] = {cli_panel_latency(&curves), cli_panel_layers(cells, 2, 2, names, 2), cli_panel_error(&curves)};
+    CHECK_OK(cli_plot_write(in_tmp("a.dat"), "a title", panels, 3, &e), e);
+    cli_plot_data data;
+    CHECK_OK(cli_plot_read(in_tmp("a.dat"), &data, &e), e);
+    CHECK_OK(cli_plot_write(in_tmp("b.dat"), data.title, data.panels, data.n, &e), e);
+    cli_plot_data_free(&data);
+    CHECK_STR(slurp(in_tmp("b.dat"), &n), slurp(in_tmp("a.dat"), &n));
+    if (!has_gnuplot()) TEST_SKIP("the data file is read completely; the pictures need gnuplot");
+    CHECK_OK(cli_plot(in_tmp("p.svg"), "a title", panels, 3, &e), e);
+    cli_curves_free(&curves);
+    const char *before = slurp(in_tmp("p.svg"), &n);
+    unlink(in_tmp("p.svg"));
+    result r = RUN("plot", in_tmp("p.dat")), pdf = RUN("plot", in_tmp("p.dat"), "-o", in_tmp("q.pdf"));
+    CHECK_GOOD(r);
+    CHECK_GOOD(pdf);
+    CHECK_STR(slurp(in_tmp("p.svg"), &n), before);
+    CHECK(!strncmp(slurp(in_tmp("q.pdf"), &n), "%PDF-", 5));
+}
+
+static void refused(void) {
+    static const struct {
+        const char *text, *part;
+    } rows[] = {
+        {"", "expected a line \"# panel: TITLE\""},
+        {"1 2\n", ":1: expected a line \"# panel: TITLE\" before the first numbers"},
+        {"# panel: p\n# axes: log-x log-z\n", ":2: expected words of log-x, log-y"},
+        {"# panel: p\n# curve: c\n1\n", ":3: expected a point of two or four numbers"},
+        {"# panel: p\n# curve: c\n1 2 3\n", ":3: expected a point of two or four numbers"},
+        {"# panel: p\n# curve: c\n1 2 3 4 5\n", ":3: expected a point of two or four numbers"},
+        {"# panel: p\n# curve: c\n1 x\n", ":3: expected a point"},
+        {"# panel: p\n1 2\n1 x\n", ":3: expected numbers"},
+        {"# panel: p\n1 2\n1\n", ":3: expected 2 numbers, as in the row before, found 1"},
+        {"# panel: p\n# columns: a\n# columns: b\n1 2 3\n", "expected groups of equal size, found 3 columns of 2 names"},
+        {"# panel: p\n", "panel \"p\": expected curves or the rows of a heat map, found neither"},
+        {"# panel: p\n1 2\n# curve: c\n1 2\n", "found both"},
+    };
+    sl_error e;
+    cli_plot_data data;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        spill(in_tmp("bad.dat"), rows[i].text, strlen(rows[i].text));
+        CHECK_ERR(cli_plot_read(in_tmp("bad.dat"), &data, &e), e, SL_ERR_FORMAT, rows[i].part);
+        cli_plot_data_free(&data);
+    }
+    spill(in_tmp("bad.dat"), "# panel: p\n\0", 12);
+    CHECK_ERR(cli_plot_read(in_tmp("bad.dat"), &data, &e), e, SL_ERR_FORMAT, "expected text, found a NUL");
+    cli_plot_data_free(&data);
+    char many[1024] = "";
+    for (int i = 0; i <= CLI_PLOT_PANELS; i++) strcat(many, "# panel: p\n1\n");
+    spill(in_tmp("bad.dat"), many, strlen(many));
+    CHECK_ERR(cli_plot_read(in_tmp("bad.dat"), &data, &e), e, SL_ERR_FORMAT, "expected at most 16 panels");
+    cli_plot_data_free(&data);
+
+    result none = RUN("plot"), missing = RUN("plot", in_tmp("missing.dat")),
+           ending = RUN("plot", in_tmp("bad.dat"), "-o", "x.jpg"), two = RUN("plot", "a.dat", "b.dat");
+    check_error(&none, 2, "plot: expected the data file of a picture");
+    check_error(&missing, 1, "cannot open ");
+    check_error(&ending, 2, "--output x.jpg: expected a file name that ends in .svg, .pdf or .png");
+    check_error(&two, 2, "unexpected argument \"b.dat\"");
 }
 
 // Without gnuplot there are a data file and a script, and no error. With gnuplot the script draws the plot.
@@ -214,7 +512,8 @@ static void absent(void) {
 static void errors(void) {
     const cli_panel panel = cli_panel_latency(&(cli_curves){0});
     sl_error e;
-    CHECK_ERR(cli_plot("x.jpg", "", &panel, 1, &e), e, SL_ERR_ARG, "x.jpg: expected a file name that ends in .svg or .png");
+    CHECK_ERR(cli_plot("x.jpg", "", &panel, 1, &e), e, SL_ERR_ARG,
+              "x.jpg: expected a file name that ends in .svg, .pdf or .png");
     CHECK_ERR(cli_plot(".svg", "", &panel, 1, &e), e, SL_ERR_ARG, "expected a file name");
     CHECK_ERR(cli_plot_check("/nowhere/x.svg", "--plot", &e), e, SL_ERR_IO,
               "--plot /nowhere/x.svg: cannot write to its folder");
@@ -237,6 +536,16 @@ static const test_case cases[] = {
     {"panels", 0, panels},
     {"slopes", 0, slopes},
     {"scripts", 0, scripts},
+    {"depth-zero", 0, depth_zero},
+    {"tick-labels", 0, tick_labels},
+    {"error-bars", 0, error_bars},
+    {"legends", 0, legends},
+    {"styles", 0, styles},
+    {"one-colour", 0, one_colour},
+    {"formats", 0, formats},
+    {"crisp", 0, crisp},
+    {"redrawn", 0, redrawn},
+    {"refused", 0, refused},
     {"absent", 0, absent},
     {"errors", 0, errors},
     {0},

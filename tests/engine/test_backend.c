@@ -6,6 +6,7 @@
 #include "tests/test.h"
 
 #include <math.h>
+#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,17 +16,21 @@ static const float SENTINEL = 9876.5f;
 enum { GUARD = 32 };
 static sl_error err;
 
-static const sl_backend *backend_of(const char *isa, int threads) { // NULL: this processor does not have it
-    const sl_backend *be;
-    setenv("SLEIGH_ISA", isa, 1);
-    int rc = sl_cpu_init(threads, &be, &err);
-    unsetenv("SLEIGH_ISA");
-    return rc ? NULL : be;
-}
+static const sl_backend *opened; // by the last call of backend_of
 
 static void restore(void) {
-    const sl_backend *be;
-    CHECK_OK(sl_cpu_init(0, &be, &err), err);
+    if (opened) opened->free(opened);
+    opened = NULL;
+    CHECK_OK(sl_cpu_choose(&err), err);
+}
+
+static const sl_backend *backend_of(const char *isa, int threads) { // NULL: this processor does not have it
+    restore();
+    setenv("SLEIGH_ISA", isa, 1);
+    if (sl_cpu_open(threads, &opened, &err)) opened = NULL;
+    unsetenv("SLEIGH_ISA");
+    omp_set_num_threads(threads ? threads : sl_cpu_cores());
+    return opened;
 }
 
 // A weight [n_rows][n_cols] of that dtype, and the same numbers in fp32.
@@ -109,11 +114,11 @@ static void linear_bits_of(const char *isa, int N) {
     be = backend_of(isa, 1);
     be->linear(be, &w, x, 23, SL_LINEAR_DECODE, 0, 0, got);
     if (memcmp(want, got, 23 * OUTS * 4)) FAIL("%s, %d columns: one thread gives other bits", isa, N);
-    backend_of(isa, 0);
+    be = backend_of(isa, 0);
     be->linear(be, &w, x, ROWS, SL_LINEAR_PREFILL, FIRST, 0, want);
     static const int chunks[] = {1, 17, 64, 100};
     for (int c = 0; c < 4; c++) {
-        backend_of(isa, c % 2);
+        be = backend_of(isa, c % 2);
         for (int r = 0; r < ROWS; r += chunks[c]) {
             int n = ROWS - r < chunks[c] ? ROWS - r : chunks[c];
             be->linear(be, &w, x + (size_t)r * N, n, SL_LINEAR_PREFILL, FIRST + r, 0, got + r * OUTS);
@@ -175,8 +180,7 @@ static void small_ops(void) {
 static void rope_append(void) {
     static const int dims[] = {64, 80, 128}, positions[] = {0, 1, 300, 131071};
     enum { HEADS = 3, KV = 2, PAGES = 512 };
-    const sl_backend *be;
-    CHECK_OK(sl_cpu_init(0, &be, &err), err);
+    CHECK_OK(sl_cpu_choose(&err), err);
     for (int d = 0; d < 3; d++) {
         int dim = dims[d], half = dim / 2;
         float inv_freq[64], *q = normals(4 * HEADS * dim, test_seed), *k = normals(4 * KV * dim, test_seed + 1),
@@ -330,10 +334,10 @@ static void qkv(void) {
 
 static void init_errors(void) {
     const sl_backend *be;
-    CHECK_ERR(sl_cpu_init(-1, &be, &err), err, SL_ERR_ARG, "--threads -1");
-    CHECK_ERR(sl_cpu_init(5000, &be, &err), err, SL_ERR_ARG, "1 to 1024");
+    CHECK_ERR(sl_cpu_open(-1, &be, &err), err, SL_ERR_ARG, "n_threads -1");
+    CHECK_ERR(sl_cpu_open(5000, &be, &err), err, SL_ERR_ARG, "1 to 1024");
     setenv("SLEIGH_ISA", "mmx", 1);
-    int rc = sl_cpu_init(0, &be, &err);
+    int rc = sl_cpu_open(0, &be, &err);
     unsetenv("SLEIGH_ISA");
     CHECK_INT(rc, SL_ERR_ARG);
     CHECK(strstr(err.message, "SLEIGH_ISA=mmx"));
@@ -342,14 +346,12 @@ static void init_errors(void) {
 
 // A description of the arithmetic changes no number of threads, and refuses a device that does not exist.
 static void arithmetic(void) {
-    const sl_backend *be;
     char text[256];
-    CHECK_OK(sl_cpu_init(3, &be, &err), err);
+    omp_set_num_threads(3);
     CHECK_OK(sl_device_arithmetic("cpu", text, sizeof text, &err), err);
-    CHECK_INT(sl_cpu_threads(), 3);
-    CHECK_ERR(sl_device_arithmetic("gpu", text, sizeof text, &err), err, SL_ERR_ARG, "--device gpu");
-    CHECK_ERR(sl_device_arithmetic("cuda:999", text, sizeof text, &err), err, SL_ERR_DEVICE, "--device cuda:999");
-    restore();
+    CHECK_INT(omp_get_max_threads(), 3);
+    CHECK_ERR(sl_device_arithmetic("gpu", text, sizeof text, &err), err, SL_ERR_ARG, "device gpu");
+    CHECK_ERR(sl_device_arithmetic("cuda:999", text, sizeof text, &err), err, SL_ERR_DEVICE, "device cuda:999");
 }
 
 static const test_case cases[] = {

@@ -229,7 +229,7 @@ static void command_errors(void) {
         {{"generate", "--ids", "/no/such/ids"}, "/no/such/ids", 1},
         {{"generate", "--random-prompt", "4", "--load-format", "gguf"}, "--load-format gguf: expected one of auto,dummy", 2},
         {{"generate", "--random-prompt", "4", "--load-format", "auto"}, "neither model.safetensors", 1},
-        {{"inspect", "-m", "/no/such/folder"}, "/no/such/folder/config.json", 1},
+        {{"inspect", "-m", "/no/such/folder"}, "/no/such/folder: there is no such folder", 1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *args[12] = {cases[i].args[0], "-m", test_tmp(), "--load-format", "dummy"};

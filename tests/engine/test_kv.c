@@ -10,7 +10,7 @@ static sl_error err;
 
 static sl_kv_pool pool_of(int n_pages) {
     sl_kv_pool pool;
-    CHECK_OK(sl_kv_pool_init(&pool, sl_cpu_backend(), LAYERS, HEADS, DIM, n_pages, &err), err);
+    CHECK_OK(sl_kv_pool_init(&pool, sl_cpu_memory(), LAYERS, HEADS, DIM, n_pages, &err), err);
     return pool;
 }
 

@@ -11,8 +11,7 @@ const int lengths[] = {1, 31, 255, 256, 257, 2500, 32768, 32769};
 
 sample sample_new(int n, shape kind, uint64_t seed) {
     sl_error err;
-    const sl_backend *backend;
-    CHECK_OK(sl_cpu_init(0, &backend, &err), err); // chooses the kernels
+    CHECK_OK(sl_cpu_choose(&err), err); // chooses the kernels
     sample s = {.masses = {.n = n, .n_blocks = (n + SL_BLOCK - 1) / SL_BLOCK}};
     int blocks = s.masses.n_blocks;
     float *score = malloc((blocks * SL_BLOCK + 16) * sizeof *score);

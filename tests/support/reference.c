@@ -18,12 +18,11 @@ static void shuffle_free_pages(sl_kv_pool *pool, uint64_t *rng) {
 ref_cache ref_cache_new(int n_heads, int n_kv_heads, int head_dim, int n_seqs, const int *lengths, double query_scale,
                         uint64_t seed) {
     sl_error err;
-    const sl_backend *backend;
-    CHECK_OK(sl_cpu_init(0, &backend, &err), err);
+    CHECK_OK(sl_cpu_choose(&err), err);
     ref_cache c = {.geom = {1, n_heads, n_kv_heads, head_dim}, .n_seqs = n_seqs};
     int n_pages = 0;
     for (int s = 0; s < n_seqs; s++) n_pages += (lengths[s] + SL_PAGE - 1) / SL_PAGE;
-    CHECK_OK(sl_kv_pool_init(&c.pool, sl_cpu_backend(), 1, n_kv_heads, head_dim, n_pages + 3, &err), err);
+    CHECK_OK(sl_kv_pool_init(&c.pool, sl_cpu_memory(), 1, n_kv_heads, head_dim, n_pages + 3, &err), err);
     shuffle_free_pages(&c.pool, &seed);
     size_t n_pool = (size_t)c.pool.n_pages * n_kv_heads * SL_PAGE * head_dim;
     for (size_t i = 0; i < n_pool; i++) c.pool.k[i] = c.pool.v[i] = 0x7fc0; // NaN

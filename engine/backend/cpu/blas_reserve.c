@@ -1,6 +1,8 @@
 // engine/backend/cpu/blas_reserve.c - see blas_reserve.h.
 //
-// Process-wide state: the number of threads that memory was reserved for. The lock of the caller guards it.
+// Process-wide state, which a lock guards: the number of buffers that OpenBLAS has mapped for Sleigh, and the number of threads
+// of the calls that run at this moment. Engines of several threads run together, so their calls share the buffers. Each thread
+// that calls the library has a team of OpenMP threads of its own.
 #include "engine/backend/cpu/blas_reserve.h"
 
 #include <ctype.h>
@@ -23,7 +25,9 @@ enum {
     MOST_THREADS = 1024,
 };
 
-static int n_reserved;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static int n_buffers, n_running;
+static _Thread_local int n_team = 1; // threads that OpenMP has started for the calling thread, and the calling thread itself
 
 // The value in bytes of an environment variable such as OMP_STACKSIZE. The text is a number and a unit, as libgomp reads them.
 // A number without a unit is in KiB. 0: the variable is not set, or libgomp would not accept it.
@@ -55,12 +59,12 @@ static size_t thread_stack(void) {
 
 // Checks that the memory can be mapped, in the pieces in which OpenBLAS and OpenMP will map it: the system may refuse one large
 // mapping and accept many small ones.
-static int check_room(int n_buffers, int n_stacks, size_t stack, sl_error *err) {
+static int check_room(int n_new_buffers, int n_stacks, size_t stack, sl_error *err) {
     void *piece[2 * MOST_THREADS];
     size_t size[2 * MOST_THREADS], total = 0;
     int n = 0, failed = 0;
-    for (int i = 0; !failed && i < n_buffers + n_stacks; i++) {
-        size[n] = i < n_buffers ? BLAS_BUFFER : stack;
+    for (int i = 0; !failed && i < n_new_buffers + n_stacks; i++) {
+        size[n] = i < n_new_buffers ? BLAS_BUFFER : stack;
         piece[n] = mmap(NULL, size[n], PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (piece[n] == MAP_FAILED)
             failed = errno;
@@ -69,24 +73,21 @@ static int check_room(int n_buffers, int n_stacks, size_t stack, sl_error *err) 
     }
     for (int i = 0; i < n; i++) munmap(piece[i], size[i]);
     if (!failed) return 0;
-    total = (size_t)n_buffers * BLAS_BUFFER + (size_t)n_stacks * stack;
+    total = (size_t)n_new_buffers * BLAS_BUFFER + (size_t)n_stacks * stack;
     return sl_fail(err, SL_ERR_MEMORY,
                    "not enough memory for OpenBLAS: it needs %zu MiB of address space for %d threads, %d MiB per thread and "
-                   "the threads' stacks: %s; pass fewer --threads, or raise the limit (ulimit -v)",
-                   total >> 20, n_stacks + 1, BLAS_BUFFER >> 20, strerror(failed));
+                   "the threads' stacks: %s; use fewer " SL_OPTION("n_threads") ", or raise the limit (ulimit -v)",
+                   total >> 20, n_running, BLAS_BUFFER >> 20, strerror(failed));
 }
 
-int sl_cpu_reserve(int n_threads, sl_error *err) {
-    size_t stack = thread_stack();
-    int n_new = n_threads - n_reserved, has_buffers = blas_memory_alloc && blas_memory_free;
-    if (n_new <= 0) return 0;
-    if (n_threads > 1 && stack < SL_CPU_STACK)
-        return sl_fail(err, SL_ERR_ARG, "threads have stacks of %zu KiB (OMP_STACKSIZE, or ulimit -s): expected at least %d",
-                       stack >> 10, SL_CPU_STACK >> 10);
-    int rc = check_room(has_buffers ? n_new : 0, n_new - (n_reserved == 0), stack, err);
-    if (rc) return rc;
+// Each thread of the team holds a buffer until every thread has one, and the calling thread holds n_extra more. So OpenBLAS
+// maps as many buffers. Returns the number of buffers that OpenBLAS could not provide.
+static int hold_buffers(int n_threads, int n_extra) {
+    void *extra[MOST_THREADS];
     atomic_int missing = 0;
-// Each thread holds its buffer until every thread has one. So OpenBLAS maps one buffer per thread.
+    int has_buffers = blas_memory_alloc && blas_memory_free;
+    for (int i = 0; has_buffers && i < n_extra; i++)
+        if (!(extra[i] = blas_memory_alloc(0))) missing++;
 #pragma omp parallel num_threads(n_threads)
     {
         void *buffer = has_buffers ? blas_memory_alloc(0) : NULL;
@@ -94,7 +95,46 @@ int sl_cpu_reserve(int n_threads, sl_error *err) {
 #pragma omp barrier
         if (buffer) blas_memory_free(buffer);
     }
-    if (missing) return sl_fail(err, SL_ERR_MEMORY, "OpenBLAS has no buffers for %d threads; pass fewer --threads", n_threads);
-    n_reserved = n_threads;
+    for (int i = 0; has_buffers && i < n_extra; i++)
+        if (extra[i]) blas_memory_free(extra[i]);
+    return missing;
+}
+
+// The calling thread holds the lock. n_running includes n_threads.
+static int reserve(int n_threads, sl_error *err) {
+    size_t stack = thread_stack();
+    int n_new = n_running - n_buffers, n_stacks = n_threads - n_team, n_extra = n_running - n_threads;
+    int has_buffers = blas_memory_alloc && blas_memory_free;
+    if (n_new <= 0 && n_stacks <= 0) return 0;
+    if (n_running > MOST_THREADS)
+        return sl_fail(err, SL_ERR_ARG, "engines with %d threads run at the same time: expected at most %d", n_running,
+                       MOST_THREADS);
+    if (n_threads > 1 && stack < SL_CPU_STACK)
+        return sl_fail(err, SL_ERR_ARG, "threads have stacks of %zu KiB (OMP_STACKSIZE, or ulimit -s): expected at least %d",
+                       stack >> 10, SL_CPU_STACK >> 10);
+    // Other calls may hold their buffers at this moment, so OpenBLAS may map n_extra buffers that it does not need later.
+    int n_maps = has_buffers && n_new > 0 ? n_new + n_extra : 0;
+    int rc = check_room(n_maps < MOST_THREADS ? n_maps : MOST_THREADS, n_stacks > 0 ? n_stacks : 0, stack, err);
+    if (rc) return rc;
+    if (hold_buffers(n_threads, n_new > 0 ? n_extra : 0))
+        return sl_fail(err, SL_ERR_MEMORY, "OpenBLAS has no buffers for %d threads; use fewer " SL_OPTION("n_threads"),
+                       n_running);
+    if (n_new > 0) n_buffers = n_running;
+    if (n_stacks > 0) n_team = n_threads;
     return 0;
+}
+
+int sl_cpu_reserve(int n_threads, sl_error *err) {
+    pthread_mutex_lock(&lock);
+    n_running += n_threads;
+    int rc = reserve(n_threads, err);
+    if (rc) n_running -= n_threads;
+    pthread_mutex_unlock(&lock);
+    return rc;
+}
+
+void sl_cpu_unreserve(int n_threads) {
+    pthread_mutex_lock(&lock);
+    n_running -= n_threads;
+    pthread_mutex_unlock(&lock);
 }

@@ -11,9 +11,10 @@
 
 enum { SL_CPU_STACK = 1 << 20 }; // bytes of stack that a thread needs; the largest frames take a quarter
 
-// Starts n_threads threads, and makes OpenBLAS map a buffer for each of them; OpenBLAS keeps the buffers. Does nothing when an
-// earlier call had at least as many threads. The caller holds a lock. SL_ERR_MEMORY: not enough memory. SL_ERR_ARG: the stacks
-// of threads are too small.
+// Begins a call with n_threads threads on the calling thread: starts the threads, and makes OpenBLAS map a buffer for each
+// thread of all calls that run at this moment. OpenBLAS keeps the buffers, so most calls find what they need. SL_ERR_MEMORY:
+// not enough memory. SL_ERR_ARG: the stacks of threads are too small, or too many threads.
 int sl_cpu_reserve(int n_threads, sl_error *err);
+void sl_cpu_unreserve(int n_threads); // ends the call
 
 #endif

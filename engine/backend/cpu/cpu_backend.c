@@ -1,11 +1,8 @@
 // engine/backend/cpu/cpu_backend.c - the CPU backend: chooses the instruction set, splits the work over OpenMP threads, calls
 // the BLAS.
 //
-// Process-wide state:
-// - the instruction set and the number of threads, set by sl_cpu_init;
-// - the scratch memory of prefill. It grows to the size that the widest weight needs; later prefills allocate nothing. A lock
-//   lets one matrix at a time use this memory. So engines in several threads wait for each other. This costs little, because
-//   each engine uses every core.
+// Each engine has a CPU backend of its own: a number of threads, and the scratch memory of prefill. Process-wide state: the
+// instruction set, which SLEIGH_ISA chooses.
 #include "engine/backend/cpu/cpu_ops.h"
 #include "engine/backend/cpu/blas_reserve.h"
 #include "engine/kv/kv.h"
@@ -13,8 +10,8 @@
 #include <cblas.h>
 #include <math.h>
 #include <omp.h>
-#include <pthread.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,13 +28,23 @@ __attribute__((weak)) void openblas_set_num_threads(int n);
 __attribute__((weak)) char *openblas_get_config(void);
 __attribute__((weak)) char *openblas_get_corename(void);
 
-static const sl_cpu_ops *ops;
-static int n_threads;
-static struct {
-    pthread_mutex_t lock;
-    float *data; // one part per thread
-    size_t size; // bytes
-} scratch = {.lock = PTHREAD_MUTEX_INITIALIZER};
+// The object behind the const sl_backend of an engine.
+typedef struct cpu_backend {
+    sl_backend table; // first, so that a pointer to it is a pointer to the object
+    int n_threads;
+    float *scratch; // one part per thread
+    size_t scratch_size;
+} cpu_backend;
+
+static _Atomic(const sl_cpu_ops *) chosen_ops;
+
+static const sl_cpu_ops *ops(void) {
+    return atomic_load_explicit(&chosen_ops, memory_order_relaxed);
+}
+
+static cpu_backend *self(const sl_backend *be) {
+    return (cpu_backend *)be;
+}
 
 static const sl_cpu_ops *const all_ops[] = {
 #if defined(__x86_64__)
@@ -59,25 +66,22 @@ int sl_cpu_has(const char *isa) {
 }
 
 const char *sl_cpu_isa(void) {
-    return ops->isa;
-}
-int sl_cpu_threads(void) {
-    return n_threads;
+    return ops()->isa;
 }
 
-static int pick_ops(sl_error *err) {
+int sl_cpu_choose(sl_error *err) {
     const char *forced = getenv("SLEIGH_ISA");
     for (size_t i = 0; i < sizeof all_ops / sizeof *all_ops; i++) {
         if (forced && *forced && strcmp(forced, all_ops[i]->isa)) continue;
         if (!sl_cpu_has(all_ops[i]->isa)) continue;
-        ops = all_ops[i];
+        atomic_store(&chosen_ops, all_ops[i]);
         return 0;
     }
     return sl_fail(err, SL_ERR_ARG, "SLEIGH_ISA=%s: expected avx512, avx2 or portable, and one that this processor has",
                    forced);
 }
 
-static int usable_cores(void) {
+int sl_cpu_cores(void) {
     cpu_set_t set;
     return sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
 }
@@ -92,14 +96,13 @@ static void describe_blas(char *buf, size_t size) {
 void sl_cpu_arithmetic(char *buf, size_t size) {
     char blas[96];
     describe_blas(blas, sizeof blas);
-    snprintf(buf, size, "%s, %s", ops->isa, blas);
+    snprintf(buf, size, "%s, %s", ops()->isa, blas);
 }
 
 static void describe(const sl_backend *be, char *buf, size_t size) {
     char blas[96];
-    (void)be;
     describe_blas(blas, sizeof blas);
-    snprintf(buf, size, "%s, %d threads, %s", ops->isa, n_threads, blas);
+    snprintf(buf, size, "%s, %d threads, %s", ops()->isa, self(be)->n_threads, blas);
 }
 
 static void embed(const sl_backend *be, const sl_weight *table, const int32_t *ids, int n_rows, float *x) {
@@ -107,8 +110,8 @@ static void embed(const sl_backend *be, const sl_weight *table, const int32_t *i
     int n = table->n_cols;
     sl_weight_check(table);
     for (int r = 0; r < n_rows; r++)
-        ops->widen((const char *)table->data + (size_t)ids[r] * n * sl_dtype_size(table->dtype), table->dtype, n,
-                   x + (size_t)r * n);
+        ops()->widen((const char *)table->data + (size_t)ids[r] * n * sl_dtype_size(table->dtype), table->dtype, n,
+                     x + (size_t)r * n);
 }
 
 static void rmsnorm(const sl_backend *be, const float *x, const sl_weight *w, int n_rows, float eps, void *result) {
@@ -117,7 +120,7 @@ static void rmsnorm(const sl_backend *be, const float *x, const sl_weight *w, in
     int n = w->n_cols;
     sl_weight_check(w);
 #pragma omp parallel for if ((size_t)n_rows * n > SMALL) schedule(static)
-    for (int r = 0; r < n_rows; r++) ops->rmsnorm(x + (size_t)r * n, w, eps, out + (size_t)r * n);
+    for (int r = 0; r < n_rows; r++) ops()->rmsnorm(x + (size_t)r * n, w, eps, out + (size_t)r * n);
 }
 
 static void linear_decode(const sl_weight *w, const float *x, int n_rows, int accumulate, float *out) {
@@ -126,7 +129,7 @@ static void linear_decode(const sl_weight *w, const float *x, int n_rows, int ac
 #pragma omp parallel for if ((size_t)w->n_rows * w->n_cols > SMALL) schedule(static)
     for (int p = 0; p < n_pieces; p++) {
         int from = p * STEP, to = from + STEP < w->n_rows ? from + STEP : w->n_rows;
-        ops->linear(w, x, n_rows, from, to, accumulate, out);
+        ops()->linear(w, x, n_rows, from, to, accumulate, out);
     }
 }
 
@@ -137,7 +140,7 @@ static void prefill_panel(const sl_weight *w, const float *x, int n_rows, int po
                           float *part) {
     int n = w->n_cols, outs = w->n_rows - o < PANEL_OUTS ? w->n_rows - o : PANEL_OUTS;
     float *wide = part, *padded = wide + (size_t)PANEL_OUTS * n, *result = padded + (size_t)PANEL_ROWS * n;
-    ops->widen((const char *)w->data + (size_t)o * n * sl_dtype_size(w->dtype), w->dtype, (size_t)outs * n, wide);
+    ops()->widen((const char *)w->data + (size_t)o * n * sl_dtype_size(w->dtype), w->dtype, (size_t)outs * n, wide);
     memset(wide + (size_t)outs * n, 0, (size_t)(PANEL_OUTS - outs) * n * sizeof *wide);
     for (int r = 0, rows; r < n_rows; r += rows) {
         int place = (position + r) % PANEL_ROWS;
@@ -161,54 +164,45 @@ static void prefill_panel(const sl_weight *w, const float *x, int n_rows, int po
     }
 }
 
-// The calling thread must hold the lock. NULL: no memory.
-static float *grow_scratch(size_t size) {
-    if (size > scratch.size) {
-        free(scratch.data);
-        scratch.data = aligned_alloc(64, size);
-        scratch.size = scratch.data ? size : 0;
-    }
-    return scratch.data;
-}
-
 static size_t part_size(int n_cols) { // in floats; a multiple of 64 bytes
     return (size_t)(PANEL_OUTS + PANEL_ROWS) * n_cols + PANEL_ROWS * PANEL_OUTS;
 }
 
-// Allocates the scratch memory that prefills of this shape need, so that no prefill fails for lack of memory.
-static int prepare(const sl_backend *be, const sl_shape *shape, sl_error *err) {
-    (void)be;
-    int q_dim = shape->n_heads * shape->head_dim, n = shape->hidden > shape->n_ffn ? shape->hidden : shape->n_ffn;
-    size_t size = part_size(n > q_dim ? n : q_dim) * (size_t)omp_get_max_threads() * sizeof(float);
-    pthread_mutex_lock(&scratch.lock);
-    int rc = sl_cpu_reserve(omp_get_max_threads(), err);
-    if (!rc && !grow_scratch(size))
-        rc = sl_fail(err, SL_ERR_MEMORY, "scratch memory of %zu MiB for prefills on %d threads cannot be allocated", size >> 20,
-                     omp_get_max_threads());
-    pthread_mutex_unlock(&scratch.lock);
-    return rc;
+static float *grow_scratch(cpu_backend *c, int n_cols) { // NULL: no memory
+    size_t size = part_size(n_cols) * (size_t)c->n_threads * sizeof(float);
+    if (size > c->scratch_size) {
+        free(c->scratch);
+        c->scratch = aligned_alloc(64, size);
+        c->scratch_size = c->scratch ? size : 0;
+    }
+    return c->scratch;
 }
 
-static void linear_prefill(const sl_weight *w, const float *x, int n_rows, int position, int accumulate, float *out) {
-    int n_panels = (w->n_rows + PANEL_OUTS - 1) / PANEL_OUTS, most = omp_get_max_threads();
+// Allocates the scratch memory that prefills of this shape need, so that no prefill fails for lack of memory.
+static int prepare(const sl_backend *be, const sl_shape *shape, sl_error *err) {
+    int q_dim = shape->n_heads * shape->head_dim, n = shape->hidden > shape->n_ffn ? shape->hidden : shape->n_ffn;
+    if (grow_scratch(self(be), n > q_dim ? n : q_dim)) return 0;
+    return sl_fail(err, SL_ERR_MEMORY, "scratch memory for prefills on %d threads cannot be allocated", self(be)->n_threads);
+}
+
+static void linear_prefill(cpu_backend *c, const sl_weight *w, const float *x, int n_rows, int position, int accumulate,
+                           float *out) {
+    int n_panels = (w->n_rows + PANEL_OUTS - 1) / PANEL_OUTS;
     size_t part = part_size(w->n_cols);
-    pthread_mutex_lock(&scratch.lock);
-    float *parts = grow_scratch(part * most * sizeof *parts);
+    float *parts = grow_scratch(c, w->n_cols);
     SL_CHECK(parts != NULL); // because prepare has allocated the memory
-#pragma omp parallel for num_threads(most) schedule(dynamic)
+#pragma omp parallel for num_threads(c->n_threads) schedule(dynamic)
     for (int p = 0; p < n_panels; p++)
         prefill_panel(w, x, n_rows, position, p * PANEL_OUTS, accumulate, out, parts + part * omp_get_thread_num());
-    pthread_mutex_unlock(&scratch.lock);
 }
 
 static void linear(const sl_backend *be, const sl_weight *w, const void *x, int n_rows, sl_linear_mode mode, int position,
                    int accumulate, float *out) {
-    (void)be;
     sl_weight_check(w);
     if (mode == SL_LINEAR_DECODE)
         linear_decode(w, x, n_rows, accumulate, out);
     else
-        linear_prefill(w, x, n_rows, position, accumulate, out);
+        linear_prefill(self(be), w, x, n_rows, position, accumulate, out);
 }
 
 // The layout of Hugging Face: dimension i is rotated with dimension i + head_dim / 2.
@@ -260,10 +254,10 @@ static void finish_heads(float *x, int n_rows, int n_heads, int head_dim, const 
             float *head = x + ((size_t)r * n_heads + h) * head_dim, wide[256];
             if (bias) {
                 const char *from = bias->data;
-                ops->widen(from + (size_t)h * head_dim * sl_dtype_size(bias->dtype), bias->dtype, head_dim, wide);
+                ops()->widen(from + (size_t)h * head_dim * sl_dtype_size(bias->dtype), bias->dtype, head_dim, wide);
                 for (int i = 0; i < head_dim; i++) head[i] += wide[i];
             }
-            if (norm) ops->rmsnorm(head, norm, eps, head);
+            if (norm) ops()->rmsnorm(head, norm, eps, head);
         }
 }
 
@@ -286,7 +280,7 @@ static sl_queries qkv(const sl_backend *be, const sl_qkv *a) {
 void sl_cpu_swiglu(float *gate, const float *up, size_t n) {
     enum { STEP = 4096 };
 #pragma omp parallel for if (n > SMALL) schedule(static)
-    for (size_t i = 0; i < n; i += STEP) ops->swiglu(gate + i, up + i, n - i < STEP ? n - i : STEP);
+    for (size_t i = 0; i < n; i += STEP) ops()->swiglu(gate + i, up + i, n - i < STEP ? n - i : STEP);
 }
 
 static void gate_up(const sl_backend *be, const sl_weight *gate, const sl_weight *up, const void *x, int n_rows,
@@ -363,11 +357,29 @@ static int finish(const sl_backend *be, sl_error *err) {
     return 0;
 }
 
-static const sl_backend backend = {
+// ---- life ----
+
+static int begin(const sl_backend *be, sl_error *err) {
+    return sl_cpu_reserve(self(be)->n_threads, err);
+}
+
+static void end(const sl_backend *be) {
+    sl_cpu_unreserve(self(be)->n_threads);
+}
+
+static void free_backend(const sl_backend *be) {
+    free(self(be)->scratch);
+    free(self(be));
+}
+
+static const sl_backend table = {
     .name = "cpu",
     .act_size = sizeof(float),
     .describe = describe,
     .prepare = prepare,
+    .free = free_backend,
+    .begin = begin,
+    .end = end,
     .free_memory = free_memory,
     .alloc = map_memory,
     .release = release,
@@ -385,19 +397,25 @@ static const sl_backend backend = {
     .gate_up = gate_up,
 };
 
-const sl_backend *sl_cpu_backend(void) {
-    return &backend;
+const sl_backend *sl_cpu_memory(void) {
+    return &table;
 }
 
-int sl_cpu_init(int threads, const sl_backend **out, sl_error *err) {
-    if (threads < 0 || threads > 1024)
-        return sl_fail(err, SL_ERR_ARG, "--threads %d: expected 1 to 1024, or 0 for every core", threads);
-    int rc = pick_ops(err);
+int sl_cpu_check_threads(int n_threads, sl_error *err) {
+    if (n_threads >= 0 && n_threads <= 1024) return 0;
+    return sl_fail(err, SL_ERR_ARG, SL_OPTION("n_threads") " %d: expected 1 to 1024, or 0 for every core", n_threads);
+}
+
+int sl_cpu_open(int n_threads, const sl_backend **out, sl_error *err) {
+    int rc = sl_cpu_check_threads(n_threads, err);
+    if (!rc) rc = sl_cpu_choose(err);
     if (rc) return rc;
-    n_threads = threads ? threads : usable_cores();
-    omp_set_num_threads(n_threads);
+    cpu_backend *c = calloc(1, sizeof *c);
+    if (!c) return sl_fail(err, SL_ERR_MEMORY, "CPU backend: out of memory");
+    c->table = table;
+    c->n_threads = n_threads ? n_threads : sl_cpu_cores();
     if (openblas_set_num_threads)
         openblas_set_num_threads(1); // this file splits the work over threads, so one BLAS call uses one thread
-    *out = &backend;
+    *out = &c->table;
     return 0;
 }

@@ -1,6 +1,7 @@
 // engine/cli/bench/bench.c - see bench.h.
 #include "engine/cli/bench/bench.h"
 #include "engine/backend/backend.h"
+#include "engine/cli/bench/bench_cost.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/io.h"
 #include "engine/cli/output/progress_bar.h"
@@ -104,15 +105,47 @@ static int new_sequences(cli_bench *b, sl_error *err) {
     return rc;
 }
 
-// Runs one prefill before the measurements, because libraries load and tune themselves at first use.
+// Runs one prefill and some steps before the measurements, because libraries load and tune themselves at first use. The times
+// give the speed of this machine, for the estimate of the whole run.
 static int warm_up(cli_bench *b, sl_error *err) {
+    enum { STEPS = 2 }; // the first one records a graph on a GPU
     sl_session *s;
-    int n = (int)b->prompts[0].n, chunk = sl_engine_prefill_chunk(b->engine);
+    int n = (int)b->prompts[0].n - STEPS, chunk = sl_engine_prefill_chunk(b->engine);
     int rc = sl_session_new(b->engine, 0, &s, err);
     if (rc) return rc;
-    rc = sl_prefill(s, b->prompts[0].data, n < chunk ? n : chunk, NULL, err);
+    if (n < 1) n = 1;
+    if (n > chunk) n = chunk;
+    double start = cli_now();
+    rc = sl_prefill(s, b->prompts[0].data, n, NULL, err);
+    if (!rc) sl_session_logits(s, NULL); // waits for a GPU
+    b->prefill.rate = sl_model_prefill_flops(b->model, 0, n) / (cli_now() - start);
+    for (int i = 0; !rc && b->steps.total > 0 && n + i < (int)b->prompts[0].n && i < STEPS; i++) {
+        start = cli_now();
+        rc = sl_step(&s, 1, b->samplers, b->ids, err);
+        if (!rc) sl_session_logits(s, NULL);
+        b->steps.rate = cli_bench_step_bytes(b->model, n) / (cli_now() - start);
+    }
     sl_session_free(s);
     return rc;
+}
+
+// Sets the work of the whole run.
+static int plan_work(cli_bench *b, cli_bench_cost *cost, sl_error *err) {
+    enum { PARTS = 3 }; // time_parts
+    int *held = calloc(b->max_batch, sizeof *held), n_extra = b->plan->parts && sl_device_is_gpu(b->device) ? PARTS : 0;
+    if (!held) return sl_fail(err, SL_ERR_MEMORY, "a batch of %d: out of memory", b->max_batch);
+    cli_bench_cost_of(b->model, b->o, b->plan, b->attn.n, n_extra, held, cost);
+    b->prefill.total = cost->prefill, b->steps.total = cost->steps;
+    free(held);
+    return 0;
+}
+
+static void announce(const cli_bench *b, const cli_bench_cost *cost) {
+    char line[320];
+    double copy_ms = b->prefill.rate > 0 ? cost->fill / b->prefill.rate : 0;
+    cli_bench_announce(cli_work_left(&b->prefill), cli_work_left(&b->steps), copy_ms, sl_device_is_gpu(b->device), line,
+                       sizeof line);
+    if (*line) cli_say("%s", line);
 }
 
 // ---- memory rate and energy ----
@@ -128,10 +161,7 @@ static int measure_rate(const cli_bench *b, double *gb_s, sl_error *err) {
 #ifdef SLEIGH_CUDA
     if (sl_device_is_gpu(b->device)) return sl_bench_read_rate(gpu_index(b->device), gb_s, err);
 #endif
-    int n_threads = b->o->threads;
-    const sl_backend *cpu;
-    int rc = n_threads ? 0 : sl_cpu_init(0, &cpu, err);
-    return rc ? rc : cli_memory_rate(n_threads ? n_threads : sl_cpu_threads(), gb_s, err);
+    return cli_memory_rate(b->o->threads ? b->o->threads : sl_cpu_cores(), gb_s, err);
 }
 
 // Measures the peak rate, before the engine takes the memory of the device.
@@ -179,12 +209,15 @@ int cli_bench_open(cli_bench *b, const cli_options *o, const cli_bench_plan *pla
     if (rc) return rc;
     cli_model_name_of(b->model, o->model, &b->name);
     find_peak(b);
+    cli_bench_cost cost;
     rc = new_engine(b, err);
     if (!rc) rc = new_sequences(b, err);
+    if (!rc) rc = plan_work(b, &cost, err);
     if (!rc) rc = warm_up(b, err);
     if (rc) return rc;
     open_meter(b);
     describe(b);
+    announce(b, &cost);
     cli_catch_interrupt(1);
     return 0;
 }
@@ -206,19 +239,24 @@ void cli_bench_close(cli_bench *b) {
 
 // ---- the cache at a depth ----
 
-// Depth of session j in a batch of n: `depth`, or with --ragged evenly spaced odd depths.
-static int depth_of(const cli_bench *b, int depth, int n, int j) {
-    int apart = (int)((long long)depth * (n - j) / n);
-    return !b->o->ragged || depth == 0 ? depth : apart > 1 ? (apart - 1) | 1 : 1;
+static int check_interrupt(sl_error *err) {
+    return cli_interrupted() ? sl_fail(err, SL_ERR_IO, "interrupted") : 0;
 }
 
+// Appends n tokens of its prompt to session j, one pass at a time, to react to Ctrl+C in between. The logits do not depend on
+// the passes.
 static int prefill_to(cli_bench *b, int j, int want, sl_error *err) {
     cli_progress bar;
-    const sl_progress progress = {.fn = cli_progress_update, .ctx = &bar};
-    if (want == b->held[j]) return 0;
+    int from = b->held[j], piece = sl_engine_prefill_chunk(b->engine), rc = 0;
+    if (want == from) return 0;
     double start = cli_now();
-    cli_progress_begin(&bar, "prefill", "tokens");
-    int rc = sl_prefill(b->sessions[j], b->prompts[j].data + b->held[j], want - b->held[j], &progress, err);
+    cli_progress_begin_prefill(&bar, b->model, from);
+    for (int i = from; !rc && i < want; i += piece) {
+        int n = want - i < piece ? want - i : piece;
+        rc = sl_prefill(b->sessions[j], b->prompts[j].data + i, n, NULL, err);
+        if (!rc) rc = check_interrupt(err);
+        if (!rc) cli_progress_update(&bar, i + n - from, want - from);
+    }
     cli_progress_end(&bar);
     b->fill_ms[j] += cli_now() - start;
     b->held[j] = want;
@@ -240,14 +278,13 @@ static int set_depth(cli_bench *b, int j, int want, sl_error *err) {
     }
     if (!rc) rc = sl_session_truncate(b->sessions[j], b->held[j], err);
     if (!rc) rc = prefill_to(b, j, want, err);
-    if (!rc && cli_interrupted()) rc = sl_fail(err, SL_ERR_IO, "interrupted");
-    return rc;
+    return rc ? rc : check_interrupt(err);
 }
 
 static int set_depths(cli_bench *b, int depth, int n, sl_error *err) {
     int rc = 0;
     for (int j = 0; !rc && j < n; j++) {
-        rc = set_depth(b, j, depth_of(b, depth, n, j), err);
+        rc = set_depth(b, j, cli_bench_depth(b->o, depth, n, j), err);
         b->batch[n - 1 - j] = b->sessions[j];
     }
     return rc;
@@ -260,6 +297,7 @@ static int make_logits(cli_bench *b, int n, sl_error *err) {
         int at = b->held[j] > 0 ? b->held[j] - 1 : 0;
         rc = sl_session_truncate(b->sessions[j], at, err);
         if (!rc) rc = sl_prefill(b->sessions[j], &b->prompts[b->o->copy ? 0 : j].data[at], 1, NULL, err);
+        cli_progress_work(&b->progress, cli_bench_step_bytes(b->model, b->held[j]));
     }
     return rc;
 }
@@ -286,10 +324,16 @@ typedef struct timing { // times of one test
 
 // Times the prefill of the test's prompts.
 static int run_prompts(cli_bench *b, const cli_bench_row *r, timing *t, sl_error *err) {
+    cli_progress bar;
+    const sl_progress progress = {.fn = cli_progress_update, .ctx = &bar};
     int n = r->test.n_prompt, rc = 0;
     if (!n) return 0;
     double joules = cli_meter_joules(&b->meter), start = cli_now();
-    for (int j = 0; !rc && j < r->batch; j++) rc = sl_prefill(b->sessions[j], b->prompts[j].data + b->held[j], n, NULL, err);
+    for (int j = 0; !rc && j < r->batch; j++) {
+        cli_progress_begin_prefill(&bar, b->model, b->held[j]);
+        rc = sl_prefill(b->sessions[j], b->prompts[j].data + b->held[j], n, &progress, err);
+        cli_progress_end(&bar);
+    }
     t->ms += cli_now() - start;
     t->joules += cli_meter_joules(&b->meter) - joules;
     return rc;
@@ -298,8 +342,11 @@ static int run_prompts(cli_bench *b, const cli_bench_row *r, timing *t, sl_error
 // Times n_gen steps of the batch, after one step that is not timed.
 static int run_steps(cli_bench *b, const cli_bench_row *r, timing *t, sl_error *err) {
     int n = r->batch, rc = 0;
+    double rows = 0;
     if (!r->test.n_gen) return 0;
+    for (int j = 0; j < n; j++) rows += sl_session_n_tokens(b->batch[j]);
     rc = sl_step(b->batch, n, b->samplers, b->ids, err);
+    cli_progress_work(&b->progress, cli_bench_step_bytes(b->model, rows));
     sl_engine_reset_stats(b->engine);
     double joules = cli_meter_joules(&b->meter), before = cli_now();
     for (int i = 0; !rc && i < r->test.n_gen; i++) {
@@ -308,6 +355,8 @@ static int run_steps(cli_bench *b, const cli_bench_row *r, timing *t, sl_error *
         t->step_ms[i] = now - before;
         t->ms += t->step_ms[i];
         before = now;
+        if (!rc) rc = check_interrupt(err);
+        cli_progress_work(&b->progress, cli_bench_step_bytes(b->model, rows + (double)n * (i + 1)));
     }
     if (!rc) sl_session_logits(b->sessions[0], NULL); // waits for the last step of a GPU
     t->joules += cli_meter_joules(&b->meter) - joules;
@@ -410,10 +459,21 @@ static int measure(cli_bench *b, int n, cli_bench_row *rows, sl_error *err) {
     return rc;
 }
 
+// Writes the name of a test as llama-bench does: "pp512", "tg128 @ d32768".
+static void name_test(const cli_bench_row *r, char buf[64]) {
+    int n = 0;
+    if (r->test.n_prompt) n += snprintf(buf, 64, "pp%d", r->test.n_prompt);
+    if (r->test.n_gen) n += snprintf(buf + n, 64 - n, "%stg%d", n ? "+" : "", r->test.n_gen);
+    if (r->depth) snprintf(buf + n, 64 - n, " @ d%d", r->depth);
+}
+
 // Runs one test with each method, or once if the test does not decode.
 static int run_test(cli_bench *b, const cli_bench_row *size, cli_bench_fn fn, void *ctx, sl_error *err) {
     int n = size->test.n_gen ? b->attn.n : 1;
+    char name[64] = "";
     cli_bench_row rows[n];
+    name_test(size, name);
+    cli_progress_item(&b->progress, name);
     for (int a = 0; a < n; a++) {
         rows[a] = *size;
         rows[a].attn = size->test.n_gen ? b->attn.names[a] : "dense";
@@ -430,26 +490,23 @@ static int run_test(cli_bench *b, const cli_bench_row *size, cli_bench_fn fn, vo
 int cli_bench_run(cli_bench *b, cli_bench_fn fn, void *ctx, sl_error *err) {
     const cli_bench_plan *plan = b->plan;
     cli_ints depths = plan->depths;
-    int rc = 0;
+    int rc = 0, done = 0, n = depths.n * plan->batches.n * plan->n_tests;
     cli_sort_ints(&depths);
+    cli_progress_begin_run(&b->progress, "bench", "tests", n, b->prefill.total,
+                           b->steps.total > 0 ? b->steps.total : CLI_NO_WORK);
+    b->progress.prefill.rate = b->prefill.rate, b->progress.rest.rate = b->steps.rate;
     for (int d = 0; !rc && d < depths.n; d++)
         for (int i = 0; !rc && i < plan->batches.n; i++)
             for (int t = 0; !rc && t < plan->n_tests; t++) {
                 const cli_bench_row size = {.test = plan->tests[t], .batch = plan->batches.at[i], .depth = depths.at[d]};
                 rc = run_test(b, &size, fn, ctx, err);
+                cli_progress_update(&b->progress, ++done, n);
             }
+    cli_progress_end(&b->progress);
     return rc;
 }
 
 // ---- a row's fields ----
-
-// Writes the name of a test as llama-bench does: "pp512", "tg128 @ d32768".
-static void name_test(const cli_bench_row *r, char buf[64]) {
-    int n = 0;
-    if (r->test.n_prompt) n += snprintf(buf, 64, "pp%d", r->test.n_prompt);
-    if (r->test.n_gen) n += snprintf(buf + n, 64 - n, "%stg%d", n ? "+" : "", r->test.n_gen);
-    if (r->depth) snprintf(buf + n, 64 - n, " @ d%d", r->depth);
-}
 
 static json_t *count(int n) { // 0: unknown
     return n ? json_integer(n) : json_null();

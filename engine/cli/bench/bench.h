@@ -13,6 +13,7 @@
 
 #include "engine/cli/attn_list.h"
 #include "engine/cli/bench/meter.h"
+#include "engine/cli/output/progress_bar.h"
 #include "engine/cli/output/rows.h"
 #include "engine/cli/run.h"
 
@@ -59,8 +60,10 @@ typedef struct cli_bench {
     cli_auto attn_auto;
     cli_meter meter;
     cli_model_name name;
-    char backend[256]; // description of the backend
-    double peak_gb_s;  // memory rate; NaN: unknown
+    char backend[256];       // description of the backend
+    double peak_gb_s;        // memory rate; NaN: unknown
+    cli_work prefill, steps; // of the whole run: operations of prefills, bytes that decode steps read
+    cli_progress progress;
     int max_batch;
     sl_ids *prompts;       // [max_batch] ids, enough for the longest test
     sl_session **sessions; // [max_batch], the deepest first; NULL: not open

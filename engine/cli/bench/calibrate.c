@@ -116,7 +116,7 @@ static int list_specs(const cli_options *o, const sl_attn_geom *geom, int on_gpu
         if (list.specs[i].method == &sl_method_dense) continue;
         rc = offered(&list.specs[i], geom, on_gpu, &why);
         if (rc && !given)
-            fprintf(stderr, "calibrate: left out: %s\n", why.message), rc = 0;
+            cli_say("calibrate: left out: %s", why.message), rc = 0;
         else if (rc)
             sl_fail(err, (sl_err)rc, "%s", why.message);
         else if (t->n_specs == SL_AUTO_SPECS)

@@ -6,6 +6,7 @@
 #include "engine/cli/output/summary.h"
 #include "engine/cli/process.h"
 
+#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,15 +25,15 @@ struct cli_host_clock {
 
 int cli_host_clock_open(const sl_attn_geom *geom, int n_pages, double query_deviation, int n_threads, int repetitions,
                         cli_host_clock **out, sl_error *err) {
-    const sl_backend *backend;
-    int rc = sl_cpu_init(n_threads, &backend, err);
+    int rc = sl_cpu_choose(err);
     if (rc) return rc;
+    omp_set_num_threads(n_threads ? n_threads : sl_cpu_cores()); // of the methods, which this file calls without an engine
     cli_host_clock *c = calloc(1, sizeof *c);
     if (!c) return sl_fail(err, SL_ERR_MEMORY, "calibrate: out of memory");
     c->geom = *geom, c->query_deviation = query_deviation, c->repetitions = repetitions;
     c->quantiles = malloc(SL_DUMMY_QUANTILES * sizeof *c->quantiles);
     rc = c->quantiles ? 0 : sl_fail(err, SL_ERR_MEMORY, "calibrate: out of memory");
-    if (!rc) rc = sl_kv_pool_init(&c->pool, backend, 1, geom->n_kv_heads, geom->head_dim, n_pages, err);
+    if (!rc) rc = sl_kv_pool_init(&c->pool, sl_cpu_memory(), 1, geom->n_kv_heads, geom->head_dim, n_pages, err);
     if (rc) {
         cli_host_clock_close(c);
         return rc;

@@ -289,7 +289,7 @@ static int draw(const char *file, const row *rows, int n, const sl_bench_attn_de
     }
     cli_panel panel = cli_panel_latency(&curves);
     panel.title = "attention of a decode step";
-    panel.y_label = "us";
+    panel.y_label = "time of a step, us";
     panel.log_y = 1;
     snprintf(title, sizeof title, "%s, %d query heads, %d KV heads", device->name, geom.n_heads, geom.n_kv_heads);
     if (!rc) rc = cli_plot(file, title, &panel, 1, err);

@@ -3,7 +3,9 @@
 #include "engine/cli/bench/cmd_bench.h"
 #include "engine/cli/output/rows.h"
 
-static const cli_ints batches = {.at = {1, 4}, .n = 2}, depths = {.at = {512, 4096}, .n = 2}, n_gens = {.at = {32}, .n = 1};
+static const cli_ints gpu_batches = {.at = {1, 4}, .n = 2}, gpu_depths = {.at = {512, 4096}, .n = 2};
+static const cli_ints cpu_batches = {.at = {1}, .n = 1}, cpu_depths = {.at = {512}, .n = 1}; // a CPU prefills slowly
+static const cli_ints n_gens = {.at = {32}, .n = 1};
 
 static const cli_column columns[] = {
     {.title = "batch", .key = "batch"},
@@ -26,8 +28,13 @@ static const cli_column columns[] = {
 
 static int make_plan(cli_bench_plan *plan, const cli_options *o, sl_error *err) {
     const cli_ints *steps = CLI_GIVEN(o, n_gens) ? &o->n_gens : &n_gens;
-    *plan = (cli_bench_plan){.batches = CLI_GIVEN(o, batches) ? o->batches : batches,
-                             .depths = CLI_GIVEN(o, depths) ? o->depths : depths,
+    int on_gpu = sl_device_is_gpu(o->device);
+    *plan = (cli_bench_plan){.batches = CLI_GIVEN(o, batches) ? o->batches
+                                        : on_gpu              ? gpu_batches
+                                                              : cpu_batches,
+                             .depths = CLI_GIVEN(o, depths) ? o->depths
+                                       : on_gpu             ? gpu_depths
+                                                            : cpu_depths,
                              .repetitions = CLI_GIVEN(o, repetitions) ? o->repetitions : 1,
                              .parts = 1};
     if (o->n_prompts.n || o->pairs.n)

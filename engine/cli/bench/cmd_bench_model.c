@@ -65,10 +65,14 @@ static int draw(const output *out, sl_error *err) {
     const cli_bench_plan *plan = out->bench.plan;
     int speedup = plan->batches.n > 1 && out->speedup.n, n_panels = 0;
     cli_panel panels[2];
-    char title[320];
+    char title[320], speedup_over[CLI_ATTN_NAME + 16];
     if (!out->bench.o->plot) return 0;
+    snprintf(speedup_over, sizeof speedup_over, "speedup over %s", out->bench.attn.names[0]);
     if (plan->depths.n > 1 || !speedup) panels[n_panels++] = cli_panel_latency(&out->latency);
-    if (speedup) panels[n_panels++] = cli_panel_speedup(&out->speedup);
+    if (speedup) {
+        panels[n_panels] = cli_panel_speedup(&out->speedup);
+        panels[n_panels++].y_label = speedup_over;
+    }
     snprintf(title, sizeof title, "%.100s, %.200s", out->bench.name.name, out->bench.backend);
     return cli_plot(out->bench.o->plot, title, panels, n_panels, err);
 }

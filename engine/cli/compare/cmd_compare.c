@@ -171,16 +171,27 @@ static void describe_switches(const compare *c) {
             1e3 * c->switch_ms / c->n_switches, c->first_ms / c->n_first, c->other_ms / c->n_other, c->n_switches);
 }
 
+// Begins the progress of all prompts. Prompts share the rows of their common prefix.
+static void begin_progress(compare *c) {
+    double prefill = 0, steps = 0;
+    for (int i = 0; i < c->n_prompts; i++) {
+        const compare_prompt *p = &c->prompts[i], *before = i ? p - 1 : p;
+        int shared = i ? cli_common_prefix(p->ids.data, (size_t)p->n_dense, before->ids.data, (size_t)before->n_dense) : 0;
+        if (shared < p->n_dense) prefill += sl_model_prefill_flops(c->run.model, shared, p->n_dense - shared);
+        steps += compare_steps(c, p);
+    }
+    cli_progress_begin_run(&c->progress, "compare", "prompts", c->n_prompts, prefill, steps);
+}
+
 static int run_prompts(compare *c, sl_error *err) {
-    cli_progress bar;
     int rc = 0;
-    cli_progress_begin(&bar, "compare", "prompts");
+    begin_progress(c);
     for (int i = 0; !rc && i < c->n_prompts; i++) {
         rc = compare_run_prompt(c, &c->prompts[i], err);
         if (!rc) rc = compare_print_prompt(c, &c->prompts[i], i, err);
-        if (!rc) cli_progress_update(&bar, i + 1, c->n_prompts);
+        if (!rc) cli_progress_update(&c->progress, i + 1, c->n_prompts);
     }
-    cli_progress_end(&bar);
+    cli_progress_end(&c->progress);
     json_t *rows = rc ? NULL : compare_rows(c, err);
     if (!rc) rc = rows ? compare_print_summary(c, rows, err) : SL_ERR_MEMORY;
     if (!rc) rc = compare_plot(c, rows, err);

@@ -6,6 +6,7 @@
 #include "engine/cli/attn_list.h"
 #include "engine/cli/eval/eval_prompt.h"
 #include "engine/cli/output/model_name.h"
+#include "engine/cli/output/progress_bar.h"
 #include "engine/cli/output/summary.h"
 #include "engine/cli/run.h"
 #include "engine/cli/timeline.h"
@@ -64,7 +65,8 @@ typedef struct compare {
     eval_prompter prompter;
     compare_prompt *prompts;     // [n_prompts]
     int n_prompts, n_references; // prompts with a reference
-    int n_held;                  // first tokens of the session that dense attention prefilled
+    cli_progress progress;
+    int n_held; // first tokens of the session that dense attention prefilled
     compare_answer dense;
     cli_values dense_nll[N_PARTS];
     compare_method *methods;    // [attn.n]

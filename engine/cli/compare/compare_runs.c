@@ -236,17 +236,14 @@ static int end_prompt(compare *c, sl_error *err) { // one group of values per pr
 }
 
 static int run_forced(forced *f, int from, sl_error *err) {
-    cli_progress bar;
     int rc = 0, last = f->n - 1; // the last token has no successor
-    cli_progress_begin(&bar, "dense path", "tokens");
     for (int at = from; !rc && at < last; at += BLOCK) {
         int n = last - at < BLOCK ? last - at : BLOCK;
         rc = dense_block(f, at, n, err);
         for (int i = 0; !rc && i < f->c->attn.n; i++) rc = method_block(f, i, at, n, err);
         if (!rc) rc = check_interrupt(err);
-        cli_progress_update(&bar, at + n - from, last - from);
+        cli_progress_work(&f->c->progress, (double)n * (f->c->attn.n + 1));
     }
-    cli_progress_end(&bar);
     return rc ? rc : end_prompt(f->c, err);
 }
 
@@ -269,10 +266,31 @@ static int forced_run(compare *c, const compare_prompt *p, sl_error *err) {
     return rc;
 }
 
+// Steps of a run that decodes the rest of the prompt and an answer.
+static double run_steps(const compare *c, const compare_prompt *p) {
+    return (double)p->ids.n - p->n_dense + c->o->n_predict;
+}
+
+double compare_steps(const compare *c, const compare_prompt *p) {
+    double n_path = p->reference.n ? (double)p->reference.n : (double)p->ids.n + c->o->n_predict;
+    int from = p->reference.n && p->n_before < p->n_dense ? p->n_before : p->n_dense;
+    return (run_steps(c, p) + n_path - from) * (c->attn.n + 1);
+}
+
 int compare_run_prompt(compare *c, const compare_prompt *p, sl_error *err) {
+    double end = c->progress.rest.done + compare_steps(c, p);
     sl_session_set_sequence(c->t.session, p->sequence);
+    cli_progress_item(&c->progress, "dense");
     int rc = cli_run_set_prompt(&c->run, (int)p->ids.n, err);
     if (!rc) rc = dense_run(c, p, err);
-    for (int i = 0; !rc && i < c->attn.n; i++) rc = free_run(c, p, i, err);
-    return rc ? rc : forced_run(c, p, err);
+    for (int i = 0; !rc && i < c->attn.n; i++) {
+        cli_progress_work(&c->progress, run_steps(c, p));
+        cli_progress_item(&c->progress, c->methods[i].text);
+        rc = free_run(c, p, i, err);
+    }
+    cli_progress_work(&c->progress, run_steps(c, p));
+    cli_progress_item(&c->progress, "next tokens");
+    if (!rc) rc = forced_run(c, p, err);
+    cli_progress_work(&c->progress, end - c->progress.rest.done); // answers can end early
+    return rc;
 }

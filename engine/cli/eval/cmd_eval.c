@@ -311,7 +311,9 @@ static int ask(eval *e, const sl_ids *ids, int n_shared, sl_error *err) {
     if (!rc) rc = sl_text_append(&e->answer, "", 0, err);
     if (!rc) rc = cli_timeline_generate(t, 0, cli_sink_text, &e->answer, err);
     if (!rc && cli_interrupted())
-        rc = sl_fail(err, SL_ERR_IO, e->out ? "interrupted; run the same command to continue" : "interrupted");
+        rc = sl_fail(err, SL_ERR_IO, "interrupted; %s (%d of %d answers are done)",
+                     e->out ? "run the same command to continue" : "a run with --out FILE can be continued", e->n_done,
+                     e->n_todo);
     return rc;
 }
 
@@ -360,6 +362,7 @@ static int ask_all(eval *e, int group, int first, const eval_text *text, int n, 
         int is_set = 0;
         for (int q = 0; !rc && q < n; q++) {
             if (!isnan(e->scores.score[eval_cell(&e->scores, m, g->first + first + q)])) continue;
+            cli_progress_item(&e->progress, g->task);
             if (!is_set++) rc = cli_run_set_attention_but(&e->run, e->scores.methods[m], &e->o.attn_layers, err);
             sl_session_set_sequence(e->t.session, sequence_of(e, g, first + q));
             e->o.n_predict = text->items[q].n_predict;
@@ -377,9 +380,22 @@ static int is_done(const eval *e, int group, int first, int n) {
     return 1;
 }
 
+// Operations of the prefills of the generated texts that are left; 0: the lengths of a file are not known beforehand.
+static double prefill_left(const eval *e) {
+    double sum = 0;
+    for (int g = 0; !e->o.jsonl && g < e->scores.n_groups; g++) {
+        const eval_group *group = &e->scores.groups[g];
+        int per_text = n_questions(e, g);
+        for (int i = 0; i < group->n; i += per_text)
+            if (!is_done(e, g, i, group->n - i < per_text ? group->n - i : per_text))
+                sum += sl_model_prefill_flops(e->run.model, 0, group->length);
+    }
+    return sum;
+}
+
 static int run_texts(eval *e, sl_error *err) {
     int rc = 0;
-    cli_progress_begin(&e->progress, "eval", "answers");
+    cli_progress_begin_run(&e->progress, "eval", "answers", e->n_todo, prefill_left(e), 0);
     for (int g = 0; !rc && g < e->scores.n_groups; g++) {
         int per_text = n_questions(e, g);
         for (int i = 0; !rc && i < e->scores.groups[g].n; i += per_text) {
@@ -427,17 +443,28 @@ static int run(eval *e, sl_error *err) {
     return run_texts(e, err);
 }
 
-static int print_table(eval *e, sl_error *err) {
+// s: e->scores, or the complete samples of an interrupted run, which is not drawn.
+static int print_table(eval *e, const eval_scores *s, sl_error *err) {
     char title[320];
-    size_t n = (size_t)e->scores.n_methods * (size_t)(e->scores.n_groups + 1);
+    size_t n = (size_t)s->n_methods * (size_t)(s->n_groups + 1);
     eval_summary *summary = calloc(n, sizeof *summary);
     if (!summary) return sl_fail(err, SL_ERR_MEMORY, "the table: out of memory");
-    eval_summarise(&e->scores, summary);
-    int rc = eval_print(&e->scores, summary, e->settings, &e->name, e->o.format, err);
-    snprintf(title, sizeof title, "%.200s, %d samples", e->name.name, e->scores.n_samples);
-    if (!rc && e->o.plot) rc = eval_plot(e->o.plot, title, &e->scores, &e->attn, summary, err);
+    const eval_source source = {.settings = e->settings, .model = &e->name, .n_planned = e->scores.n_samples};
+    eval_summarise(s, summary);
+    int rc = eval_print(s, summary, &source, e->o.format, err);
+    snprintf(title, sizeof title, "%.200s, %d samples", e->name.name, s->n_samples);
+    if (!rc && e->o.plot && s == &e->scores) rc = eval_plot(e->o.plot, title, s, &e->attn, summary, err);
     free(summary);
     return rc;
+}
+
+// Prints what an interrupted run has: the samples that every method answered. The interruption stays the error.
+static void print_partial(eval *e) {
+    eval_scores part;
+    sl_error why;
+    if (eval_scores_complete(&e->scores, &part, &why)) return;
+    if (part.n_samples) print_table(e, &part, &why);
+    eval_scores_free(&part);
 }
 
 // Makes all checks that do not need the weights of the model.
@@ -501,7 +528,10 @@ int cmd_eval(const cli_options *o, sl_error *err) {
         if (o->out) rc = eval_file_open(o->out, e.settings, &e.scores, &e.out, err);
         e.n_todo = rc ? 0 : eval_scores_missing(&e.scores);
         if (!rc && e.n_todo) rc = run(&e, err);
-        if (!rc) rc = print_table(&e, err);
+        if (!rc)
+            rc = print_table(&e, &e.scores, err);
+        else if (cli_interrupted())
+            print_partial(&e);
     }
     close_eval(&e);
     sl_tokenizer_free(tok);

@@ -35,6 +35,38 @@ int eval_scores_missing(const eval_scores *s) {
     return n;
 }
 
+static int is_complete(const eval_scores *s, int sample) {
+    for (int m = 0; m < s->n_methods; m++)
+        if (isnan(s->score[eval_cell(s, m, sample)])) return 0;
+    return 1;
+}
+
+int eval_scores_complete(const eval_scores *s, eval_scores *out, sl_error *err) {
+    int n = 0, *from = malloc((size_t)s->n_samples * sizeof *from); // [out->n_samples] sample of *s
+    *out = (eval_scores){.methods = s->methods, .n_methods = s->n_methods};
+    out->groups = calloc((size_t)s->n_groups, sizeof *out->groups);
+    for (int g = 0; from && out->groups && g < s->n_groups; g++) {
+        eval_group *group = &out->groups[out->n_groups];
+        *group = s->groups[g], group->first = n;
+        for (int i = s->groups[g].first; i < s->groups[g].first + s->groups[g].n; i++)
+            if (is_complete(s, i)) from[n++] = i;
+        group->n = n - group->first;
+        out->n_groups += group->n > 0;
+    }
+    out->n_samples = n;
+    int rc = from && out->groups ? eval_scores_alloc(out, err) : sl_fail(err, SL_ERR_MEMORY, "scores: out of memory");
+    for (int i = 0; !rc && i < n; i++) {
+        out->cluster[i] = s->cluster[from[i]];
+        for (int m = 0; m < s->n_methods; m++) {
+            int to = eval_cell(out, m, i), cell = eval_cell(s, m, from[i]);
+            out->score[to] = s->score[cell], out->bytes[to] = s->bytes[cell], out->dense[to] = s->dense[cell];
+        }
+    }
+    free(from);
+    if (rc) eval_scores_free(out);
+    return rc;
+}
+
 // ---- reading an existing file ----
 
 static void show(const json_t *value, char buf[160]) {

@@ -33,6 +33,9 @@ void eval_scores_free(eval_scores *s);                // does not free the metho
 static inline int eval_cell(const eval_scores *s, int method, int sample) {
     return method * s->n_samples + sample;
 }
+// Copies the samples that every method has answered, with their groups. Groups without such a sample are left out. The copy
+// borrows names from *s.
+int eval_scores_complete(const eval_scores *s, eval_scores *out, sl_error *err);
 int eval_scores_missing(const eval_scores *s); // number of cells without a score
 
 // ---- the file: a line {"sleigh_eval", "settings"}, then one line per cell ----

@@ -37,7 +37,9 @@ static int check_flags(const cli_options *o, sl_error *err) {
 }
 
 // Set-up A prefills the whole prompt. Set-up B prefills --dense-prefix tokens and feeds the rest. Then both generate.
-static int run_prompt(cli_timeline *t, const sl_ids *ids, int at_start, sl_text *answer, sl_error *err) {
+// shown: the prompt, printed before the answer; NULL: not printed. It is printed after the prefill, because a progress bar
+// clears its row of the terminal.
+static int run_prompt(cli_timeline *t, const sl_ids *ids, const sl_text *shown, int at_start, sl_text *answer, sl_error *err) {
     const cli_options *o = t->run->options;
     int n = (int)ids->n, n_dense = o->dense_prefix < 0 ? n : o->dense_prefix;
     if (o->dense_prefix < 0)
@@ -48,6 +50,7 @@ static int run_prompt(cli_timeline *t, const sl_ids *ids, int at_start, sl_text 
                 n_dense, n);
     int rc = cli_timeline_prefill(t, ids->data, n_dense, err);
     if (!rc) rc = cli_timeline_feed(t, ids->data + n_dense, n - n_dense, err);
+    if (!rc && shown) rc = cli_sink_stdout(NULL, shown->data, shown->n, err);
     return rc ? rc : cli_timeline_generate(t, at_start, is_json(o) ? cli_sink_text : cli_sink_stdout, answer, err);
 }
 
@@ -90,8 +93,8 @@ static int generate(cli_run *run, const sl_text *text, sl_error *err) {
         cli_run_describe(run, stderr);
         cli_catch_interrupt(1);
         t.n_logprobs = cli_answer_logprobs(o, NULL);
-        if (o->display_prompt && !is_json(o)) rc = cli_sink_stdout(NULL, text->data, text->n, err);
-        if (!rc) rc = run_prompt(&t, &ids, o->chat || (has_text(o) && text->n == 0), &answer, err);
+        rc = run_prompt(&t, &ids, o->display_prompt && !is_json(o) ? text : NULL, o->chat || (has_text(o) && text->n == 0),
+                        &answer, err);
         if (!rc) rc = print_end(&t, &ids, &answer, err);
         if (!rc && o->perf) cli_timeline_stats(&t, stderr);
         cli_timeline_close(&t);

@@ -94,12 +94,12 @@ static int run_lines(job *j, sl_error *err) {
     cli_progress progress;
     json_t *record;
     int rc = 0, index = 0;
-    cli_progress_begin(&progress, "jsonl", "lines");
+    cli_progress_begin_run(&progress, "jsonl", "lines", j->n_total, 0, 0);
     for (; !(rc = cli_records_next(&j->records, &record, err)) && record; index++) {
         rc = run_line(j, record, index, err);
         json_decref(record);
         if (rc) break;
-        if (j->n_total) cli_progress_update(&progress, index + 1, j->n_total);
+        cli_progress_update(&progress, index + 1, j->n_total);
     }
     cli_progress_end(&progress);
     return rc;

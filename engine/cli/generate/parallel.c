@@ -171,8 +171,11 @@ static int group_size(const job *j, const request *r) {
 
 static int run_groups(job *j, sl_error *err) {
     cli_progress progress;
+    double prefill = 0;
     int rc = 0;
-    cli_progress_begin(&progress, "generate", "prompts");
+    for (int i = 0; i < j->n_requests; i++)
+        if (j->requests[i].n_dense) prefill += sl_model_prefill_flops(j->run->model, 0, j->requests[i].n_dense);
+    cli_progress_begin_run(&progress, "generate", "prompts", j->n_requests, prefill, 0);
     for (int i = 0, n; !rc && i < j->n_requests; i += n) {
         n = group_size(j, &j->requests[i]);
         rc = run_group(j, &j->requests[i], n, err);

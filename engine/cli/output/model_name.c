@@ -86,10 +86,11 @@ const char *cli_model_name_text(const cli_model_name *m, char buf[CLI_MODEL_TEXT
     return buf;
 }
 
-void cli_model_name_put(const cli_model_name *m, json_t *object) {
-    json_object_set_new(object, "model", json_string(m->name));
-    json_object_set_new(object, "model_type", json_string(m->type));
-    json_object_set_new(object, "n_params", json_integer((json_int_t)m->n_params));
-    json_object_set_new(object, "dtype", json_string(m->dtype));
-    json_object_set_new(object, "dummy", json_boolean(m->is_dummy));
+json_t *cli_model_name_json(const cli_model_name *m, json_t *object) {
+    json_t *out = object ? json_pack("{s:s, s:s, s:I, s:s, s:b}", "model", m->name, "model_type", m->type, "n_params",
+                                     (json_int_t)m->n_params, "dtype", m->dtype, "dummy", m->is_dummy)
+                         : NULL;
+    if (out) json_object_update(out, object);
+    json_decref(object);
+    return out;
 }

@@ -23,7 +23,8 @@ void cli_model_name_of(const sl_model *model, const char *path, cli_model_name *
 // The same for a folder whose model is not loaded.
 int cli_model_name_read(const char *path, int is_dummy, cli_model_name *out, sl_error *err);
 const char *cli_model_name_text(const cli_model_name *m, char buf[CLI_MODEL_TEXT]);
-// Adds the fields "model", "model_type", "n_params", "dtype" and "dummy".
-void cli_model_name_put(const cli_model_name *m, json_t *object);
+// An object with the fields "model", "model_type", "n_params", "dtype" and "dummy", and then the fields of `object`, which is
+// released. NULL: object is NULL, or out of memory.
+json_t *cli_model_name_json(const cli_model_name *m, json_t *object);
 
 #endif

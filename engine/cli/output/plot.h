@@ -1,9 +1,11 @@
-// engine/cli/output/plot.h - plots of results: curves and heat maps as SVG or PNG, drawn by gnuplot if it is installed.
+// engine/cli/output/plot.h - pictures of results: curves and heat maps as SVG, PDF or PNG, drawn by gnuplot if it is installed.
 //
-// The numbers of a plot FILE.svg are written to FILE.dat first: for each curve a comment with its name, then lines of `x y` or
-// `x y low high`, with two blank lines between curves (gnuplot's `index`). Without gnuplot, the script FILE.gp is written too,
-// and a line on stderr reports this; it is not an error. `gnuplot FILE.gp` in the same folder draws the plot on another
-// machine. A point that is not finite, or not positive on a logarithmic axis, is in the data file but not in the plot.
+// The numbers of a picture FILE.svg are written to FILE.dat first (plot_data.h describes the format; `sleigh plot FILE.dat`
+// draws the picture again, also as another format). Without gnuplot, the script FILE.gp is written too, and a line on stderr
+// reports this; it is not an error. The script holds the numbers: `gnuplot FILE.gp` draws the picture on another machine.
+//
+// A point that is not finite is in the data file but not in the picture. On a logarithmic axis, an x of 0 stands left of a
+// break of the axis, one step left of the smallest x; other points that are not positive are not drawn.
 //
 //     rc = cli_curves_add(&curves, "santa", (cli_point){64, 0.02, NAN, NAN}, err);
 //     cli_panel panel = cli_panel_error(&curves);
@@ -11,55 +13,14 @@
 #ifndef SLEIGH_PLOT_H
 #define SLEIGH_PLOT_H
 
-#include "engine/base/error.h"
+#include "engine/cli/output/plot_panel.h"
 
-typedef struct cli_point {
-    double x, y;
-    double low, high; // error bar; NaN: none
-} cli_point;
-
-typedef struct cli_curve {
-    char name[192];
-    cli_point *points; // [n]
-    int n, cap;
-} cli_curve;
-
-typedef struct cli_curves {
-    cli_curve *at; // [n], in the order of their first points
-    int n, cap;
-} cli_curves;
-
-// Adds a point to the curve of this name, or starts the curve. *curves starts as {0}.
-int cli_curves_add(cli_curves *curves, const char *name, cli_point point, sl_error *err);
-void cli_curves_free(cli_curves *curves);
-
-typedef struct cli_panel {
-    const char *title, *x_label, *y_label;
-    int log_x, log_y, fit, lines; // fit: draw a power law for each curve, its slope in the legend; lines: connect points
-    int ticks, percent;           // ticks: one at the x of each point, as 512 or 32k; percent: both axes are shares
-    const cli_curve *curves;      // [n_curves], not owned; must exist until cli_plot
-    int n_curves;
-    const double *cells; // heat map instead of curves: [n_y][n_x], row 0 at the top; NaN: blank
-    int n_x, n_y;
-    const char *const *x_names; // heat map: [n_names] names of equal groups of columns; NULL: numbered columns
-    int n_names;
-} cli_panel;
-
-cli_panel cli_panel_latency(const cli_curves *curves);  // ms per step against tokens of context
-cli_panel cli_panel_speedup(const cli_curves *curves);  // speedup against batch size
-cli_panel cli_panel_error(const cli_curves *curves);    // relative error against S, with fitted power laws
-cli_panel cli_panel_accuracy(const cli_curves *curves); // score in % against KV bytes in % of dense attention
-// Heat map. error: [n_layers][n_methods][n_heads]; names: [n_methods].
-cli_panel cli_panel_layers(const double *error, int n_layers, int n_heads, const char *const *names, int n_methods);
-
-// Fits y = scale * x^slope by least squares of log y on log x, over points with positive x and y. Returns the slope. Slope and
-// *scale are NaN if fewer than two different x remain. scale may be NULL.
-double cli_plot_slope(const cli_point *points, int n, double *scale);
-
-// Checks `file` before hours of work. SL_ERR_ARG: it ends in neither .svg nor .png. SL_ERR_IO: its folder is not writable.
+// Checks `file` before hours of work. SL_ERR_ARG: it does not end in .svg, .pdf or .png. SL_ERR_IO: its folder is not writable.
 // flag: the name in messages.
 int cli_plot_check(const char *file, const char *flag, sl_error *err);
-// Draws panels[n] side by side under a title ("": no title).
+// Writes the data file and draws panels[n] side by side under a title ("": no title).
 int cli_plot(const char *file, const char *title, const cli_panel *panels, int n, sl_error *err);
+// Only draws.
+int cli_plot_draw(const char *file, const char *title, const cli_panel *panels, int n, sl_error *err);
 
 #endif

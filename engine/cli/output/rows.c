@@ -78,15 +78,6 @@ static int print_md(const cli_rows *rows, const json_t *row, sl_error *err) {
     return rc;
 }
 
-// The row with the fields of the model before its own fields.
-static json_t *with_model(const cli_model_name *model, json_t *row) {
-    json_t *out = json_object();
-    cli_model_name_put(model, out);
-    json_object_update(out, row);
-    json_decref(row);
-    return out;
-}
-
 int cli_print_model(const cli_model_name *model, sl_error *err) {
     char text[CLI_MODEL_TEXT];
     return cli_printf(err, "model: %s\n\n", cli_model_name_text(model, text));
@@ -94,8 +85,8 @@ int cli_print_model(const cli_model_name *model, sl_error *err) {
 
 int cli_rows_add(cli_rows *rows, json_t *row, sl_error *err) {
     int first = rows->n_rows == 0, is_md = !strcmp(rows->format, "md"), rc = 0;
+    if (rows->model && !is_md) row = cli_model_name_json(rows->model, row);
     if (!row) return sl_fail(err, SL_ERR_MEMORY, "a row: out of memory, or text that is not UTF-8");
-    if (rows->model && !is_md) row = with_model(rows->model, row);
     if (is_md) {
         if (first && rows->model) rc = cli_print_model(rows->model, err);
         if (!rc) rc = print_md(rows, row, err);

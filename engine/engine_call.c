@@ -1,0 +1,34 @@
+// engine/engine_call.c - the frame of every call that runs an engine: one call at a time, with the engine's number of threads.
+#include "engine/engine_internal.h"
+
+#include <omp.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+int sl_engine_enter(sl_engine *e, sl_error *err) {
+    if (atomic_flag_test_and_set(&e->is_busy))
+        return sl_fail(err, SL_ERR_ARG, "another call runs this engine: an engine serves one call at a time");
+    e->outer_threads = omp_get_max_threads();
+    omp_set_num_threads(e->n_threads);
+    int rc = e->backend->begin ? e->backend->begin(e->backend, err) : 0;
+    if (!rc) return 0;
+    omp_set_num_threads(e->outer_threads);
+    atomic_flag_clear(&e->is_busy);
+    return rc;
+}
+
+void sl_engine_leave(sl_engine *e) {
+    if (e->backend->end) e->backend->end(e->backend);
+    omp_set_num_threads(e->outer_threads);
+    atomic_flag_clear(&e->is_busy);
+}
+
+void sl_engine_log(const sl_engine *e, const char *format, ...) {
+    char line[512];
+    va_list ap;
+    if (!e->log.fn) return;
+    va_start(ap, format);
+    vsnprintf(line, sizeof line, format, ap);
+    va_end(ap);
+    e->log.fn(e->log.ctx, line);
+}
