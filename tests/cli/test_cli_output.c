@@ -166,7 +166,7 @@ static void generate(void) {
 
 static void generate_lines(void) {
     static const char title[] = "generate: lines on stderr";
-    static const char *const methods[] = {"dense", "santa-pps:epsilon=0.2", "bernoulli:S=8", "vattention"};
+    static const char *const methods[] = {"dense", "santa-pps:epsilon=0.2", "bernoulli:B=8", "vattention"};
     names printed = {.n = 0}, page = documented(title, "line");
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
         result r =
