@@ -157,6 +157,7 @@ $(BUILD)/libsentencepiece.so.0:
 
 $(BUILD)/%_avx2.c.o: CFLAGS += $(AVX2)
 $(BUILD)/%_avx512.c.o: CFLAGS += $(AVX512)
+$(BUILD)/engine/backend/cuda/cuda_device.c.o: CPPFLAGS += -DSLEIGH_CUDA_ARCH='"$(CUDA_ARCH)"'
 $(BUILD)/engine/cli/cmd_version.c.o: CPPFLAGS += -DSLEIGH_COMMIT='"$(COMMIT)"'
 
 # A binary prints its commit and writes the commit into results, so a new commit compiles this file again.

@@ -1,4 +1,4 @@
-// attention/random.c - the method `random`: S rows drawn uniformly. It is the example of docs/add-an-attention.md.
+// attention/random.c - the method `random`: S rows drawn uniformly, the baseline of every method.
 #include "attention/stages.h"
 
 static const sl_attn_param params[] = {

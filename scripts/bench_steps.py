@@ -6,14 +6,16 @@ fit into memory, for dense attention, santa-prop and santa-is.
 
 `sleigh bench --copy` fills a batch: it prefills one sequence, and the others get copies of its rows, so that a step reads every sequence's
 keys and values from memory. The output of the commands goes to --work. If the output of a batch exists there, the batch does not run again.
-The script writes the data of the picture next to the report, and draws the picture if gnuplot is installed."""
+The script draws the picture next to the report; bars go from 10% to 90% of the steps."""
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 
+from sleigh_runs import draw
+
+BARS = ("step_ms", "step_ms_10", "step_ms_90")  # median, and the ends of its bar
 METHODS = ("dense", "santa-prop:S=128", "santa-is:S=256")
 # Batch and longest context that fit into 80 GB with 15 GiB of weights and the 4-bit keys. 127k is the model's limit minus the steps.
 SIZES = "1:127k 2:127k 4:96k 8:48k 16:24k"
@@ -67,30 +69,21 @@ def batch_table(rows):
     print()
 
 
-def draw(stem, found, device):
-    """Draws step ms against tokens: one curve for each method and batch, one colour for each method."""
-    curves = [(m, b, sorted((r["depth"], r["step_ms"]) for r in rows if r["attn"] == m)) for m in METHODS for b, (_, rows) in found.items()]
-    with open(stem + ".dat", "w") as f:
-        for method, batch, points in curves:
-            f.write(f"# curve: {method}, batch {batch}\n" + "".join(f"{x} {y:.4f}\n" for x, y in points) + "\n\n")
-    if not shutil.which("gnuplot"):
-        print(f"gnuplot is not installed: the figures are in {stem}.dat", file=sys.stderr)
-        return
-    plots = [f"'{stem}.dat' index {i} with linespoints lc {METHODS.index(m) + 1} pt {list(found).index(b) + 1} title '{m}, batch {b}'"
-             for i, (m, b, _) in enumerate(curves)]
-    ticks = ", ".join(f"'{4 << i}k' {4096 << i}" for i in range(6))
-    script = f"""set terminal svg size 1100,640 background 'white'
-set output '{stem}.svg'
-set title '{device}: a decode step of Llama-3.1-8B' noenhanced
-set logscale xy 2
-set xtics ({ticks})
-set grid
-set xlabel 'tokens of each sequence'
-set ylabel 'ms'
-set key outside right noenhanced
-plot {", ".join(plots)}
-"""
-    subprocess.run(["gnuplot"], input=script, text=True, check=True)
+def plot(args, found):
+    """Draws the time of a step, and the speedup over dense attention, against tokens: one curve for each method and batch."""
+    time, speedup = {}, {}
+    for batch, (_, rows) in found.items():
+        of = {(r["depth"], r["attn"]): r for r in rows}
+        for method in METHODS:
+            depths = sorted(depth for depth, name in of if name == method)
+            time[f"{method}, batch {batch}"] = [(depth, *(of[depth, method][key] for key in BARS)) for depth in depths]
+            if method != "dense":
+                speedup[f"{method}, batch {batch}"] = [(depth, of[depth, "dense"]["step_ms"] / of[depth, method]["step_ms"])
+                                                         for depth in depths]
+    device = next(iter(found.values()))[1][0]["device"]
+    draw(args.sleigh, args.stem + ".svg", f"a decode step of Llama-3.1-8B, {device}",
+         [("time", "tokens of each sequence", "time of a step, ms", "log-x log-y lines ticks", time),
+          ("speedup", "tokens of each sequence", "speedup over dense", "log-x lines ticks", speedup)])
 
 
 def report(args, found):
@@ -127,8 +120,7 @@ def main():
     a.stem = os.path.splitext(a.output)[0]
     os.makedirs(a.work, exist_ok=True)
     found = {batch: measure(a, batch, longest) for batch, longest in (size.split(":") for size in a.sizes.split())}
-    device = next(iter(found.values()))[1][0]["device"]
-    draw(a.stem, found, device)
+    plot(a, found)
     with open(a.output, "w") as out:
         sys.stdout = out
         report(a, found)

@@ -21,7 +21,7 @@ import sys
 import tempfile
 
 import tiny_text
-from sleigh_runs import run_generate
+from sleigh_runs import draw, run_generate
 
 
 def expand(text):
@@ -91,30 +91,26 @@ def slopes(found, kinds):
     return {m: statistics.linear_regression(*zip(*p)).slope for m, p in points.items() if len(p) > 2}
 
 
-def plot(path, rows, title):
-    """Draws mean error against V rows of a head and against KV bytes read, log-log, one line for each method. Writes the data too."""
+def curves_of(rows):
+    """{method without its budget: [(V rows of a head, KV bytes in %, mean error)]}"""
     lines = collections.defaultdict(list)
     for r in rows:
         name = re.sub(r":(S|k|L|B|bits|window|tokens|p)=[\d.]+", "", r["attn"], count=1)
         name = re.sub(r":epsilon=[\d.]+", ":epsilon", name)
         lines[name].append((r["rows"], 100 * r["bytes"], r["mean"]))
-    data = os.path.splitext(path)[0] + ".dat"
-    with open(data, "w") as f:
-        for name, points in lines.items():
-            f.write(f'"{name}"\n' + "".join(f"{x:.4g} {y:.4g} {e:.4g}\n" for x, y, e in sorted(points)) + "\n\n")
-    curves = f"for [i=0:{len(lines) - 1}] '{data}' index i using {{}}:3 with linespoints lc i pt i {{}}"
-    script = f"""set terminal {'svg' if path.endswith('.svg') else 'png'} size 1300,650
-set output '{path}'
-set multiplot layout 1,2 title '{title}: mean relative error of a head'
-set logscale xy
-set grid
-set xlabel 'rows of V a head'
-plot {curves.format(1, "notitle")}
-set key outside right
-set xlabel 'KV bytes read, % of dense attention'
-plot {curves.format(2, "title columnheader(1)")}
-"""
-    subprocess.run(["gnuplot"], input=script, text=True, check=True)
+    return {name: sorted(points) for name, points in lines.items()}
+
+
+def plot(sleigh, path, curves, tokens):
+    """Draws mean errors: against V rows for methods that score every key and then read a few rows, and against KV bytes for the others, with
+    santa-prop and santa-pps for comparison."""
+    scores_all = {name for name, points in curves.items() if all(b >= 50 and rows < tokens / 2 for rows, b, _ in points)}
+    by_rows = {name: [(rows, e) for rows, _, e in points] for name, points in curves.items() if name in scores_all}
+    by_bytes = {name: [(b, e) for _, b, e in points] for name, points in curves.items()
+                if name not in scores_all or name in ("santa-prop", "santa-pps")}
+    panels = [("methods that score every key", "rows of V that a head reads", "mean relative error of a head", "log-x log-y lines", by_rows),
+              ("the other methods", "KV bytes read, % of dense attention", "mean relative error of a head", "log-x log-y lines", by_bytes)]
+    draw(sleigh, path, f"embedded model, {tokens} tokens", [p for p in panels if p[4]])
 
 
 def measure(a):
@@ -157,7 +153,7 @@ def main():
     p.add_argument("-t", "--threads", type=int, default=0)
     p.add_argument("-o", "--output", choices=("md", "json"), default="md")
     p.add_argument("--render", metavar="FILE.json", help="only print (and plot) a result that -o json wrote")
-    p.add_argument("--plot", metavar="FILE.svg", help="draw mean error against rows and bytes; writes a data file too")
+    p.add_argument("--plot", metavar="FILE", help="draw mean error against rows and bytes into an .svg, .pdf or .png; writes a data file too")
     a = p.parse_args()
     if a.render:
         with open(a.render) as f:
@@ -169,7 +165,7 @@ def main():
     else:
         table(result)
     if a.plot:
-        plot(a.plot, result["rows"], f"embedded model, {result['tokens']} tokens")
+        plot(a.sleigh, a.plot, curves_of(result["rows"]), result["tokens"])
 
 
 if __name__ == "__main__":

@@ -43,3 +43,17 @@ def number_before(text, unit):
     if not m:
         sys.exit(f"no number before {unit!r} in {text!r}")
     return float(m.group(1))
+
+
+def draw(sleigh, picture, title, panels):
+    """Writes the data file of a picture (its format: engine/cli/output/plot_data.h) and draws the picture with `sleigh plot`. panels: tuples
+    of title, label of x, label of y, words for the axes, {curve: [(x, y), ...]}."""
+    data = os.path.splitext(picture)[0] + ".dat"
+    with open(data, "w") as f:
+        f.write(f"# title: {title}\n")
+        for name, x_label, y_label, axes, curves in panels:
+            f.write(f"# panel: {name}\n# x: {x_label}; y: {y_label}\n# axes: {axes}\n")
+            for curve, points in curves.items():
+                f.write(f"# curve: {curve}\n" + "".join(" ".join(f"{v:.9g}" for v in point) + "\n" for point in points) + "\n\n")
+    if subprocess.run([sleigh, "plot", data, "-o", picture]).returncode:
+        sys.exit(f"{picture} was not drawn; its figures are in {data}")

@@ -14,19 +14,30 @@ static void run_script(const char *script) {
     if (system(command)) FAIL("%s", slurp(in_tmp("said"), &n));
 }
 
+// The folder of the build that is tested; "": SLEIGH_BIN is not set.
+static const char *build_folder(void) {
+    static char folder[400];
+    const char *bin = getenv("SLEIGH_BIN"), *slash = bin ? strrchr(bin, '/') : NULL;
+    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - bin) : 0, bin ? bin : "");
+    return folder;
+}
+
+static void skip_with_sanitizers(void) {
+#ifdef __SANITIZE_ADDRESS__
+    TEST_SKIP("takes minutes with sanitizers");
+#endif
+}
+
 // Runs the commands of pages with the binary that is tested, and prints how many commands of each page ran.
 static void run_commands(const char *pages) {
-#ifdef __SANITIZE_ADDRESS__
-    TEST_SKIP("takes minutes with sanitizers: %s", pages);
-#else
     char script[600];
     const char *bin = getenv("SLEIGH_BIN");
     size_t n;
+    skip_with_sanitizers();
     snprintf(script, sizeof script, "scripts/check_commands.py --sleigh '%s' %s", bin ? bin : "build/sleigh", pages);
     run_script(script);
     for (char *line = strtok(slurp(in_tmp("said"), &n), "\n"); line; line = strtok(NULL, "\n"))
         if (line[0] == ' ') puts(line);
-#endif
 }
 
 static void commands_of_readme(void) {
@@ -37,6 +48,28 @@ static void commands_of_docs(void) {
     run_commands("docs/*.md");
 }
 
+// check_commands.py finds a command that fails, a wrong flag in a block that does not run, and a command that no test would
+// run.
+static void faults_of_commands(void) {
+    static const char page[] = "```sh\nbuild/sleigh version\nbuild/sleigh tokenize -m tiny -f missing.txt\n```\n\n"
+                               "<!-- not run: needs a GPU -->\n```sh\nbuild/sleigh generate -m tiny --no-such-flag 1\n"
+                               "build/sleigh bench -p 8\n```\n\n    build/sleigh methods\n";
+    char command[700];
+    const char *bin = getenv("SLEIGH_BIN");
+    size_t n;
+    if (system("python3 -c '' 2>/dev/null")) TEST_SKIP("needs python3");
+    spill(in_tmp("page.md"), page, sizeof page - 1);
+    snprintf(command, sizeof command, "python3 scripts/check_commands.py --sleigh '%s' '%s' >'%s' 2>&1",
+             bin ? bin : "build/sleigh", in_tmp("page.md"), in_tmp("said"));
+    CHECK(system(command) != 0);
+    const char *said = slurp(in_tmp("said"), &n);
+    CHECK_HAS(said, "page.md:3: exit code 1: build/sleigh tokenize");
+    CHECK_HAS(said, "page.md:8: unknown flag --no-such-flag");
+    CHECK_HAS(said, "page.md:12: a command outside a block");
+    CHECK_HAS(said, "1 commands ran; 1 not run: needs a GPU");
+    CHECK_HAS(said, "1 passed, 3 failed, 1 skipped");
+}
+
 // Every mutation's old text occurs in its file, and its suites exist.
 static void mutations(void) {
     run_script("scripts/mutate.py --self-test");
@@ -45,10 +78,9 @@ static void mutations(void) {
 // No file includes a file of a higher layer, and no includes form a circle. The same holds for the calls between the objects of
 // the build that is tested.
 static void layers(void) {
-    char script[500], build[400];
-    const char *bin = getenv("SLEIGH_BIN"), *slash = bin ? strrchr(bin, '/') : NULL;
-    snprintf(build, sizeof build, "%.*s", slash ? (int)(slash - bin) : 0, bin ? bin : "");
-    snprintf(script, sizeof script, "scripts/check_layers.py %s%s%s", slash ? "'" : "", build, slash ? "'" : "");
+    char script[500];
+    const char *build = build_folder(), *quote = build[0] ? "'" : "";
+    snprintf(script, sizeof script, "scripts/check_layers.py %s%s%s", quote, build, quote);
     run_script(script);
 }
 
@@ -58,9 +90,19 @@ static void names(void) {
     run_script("scripts/check_names.py --sources");
 }
 
+// The example of docs/add-an-attention.md compiles, runs and passes its tests when a reader follows the page by copy and paste.
+static void add_an_attention(void) {
+    char script[500];
+    skip_with_sanitizers();
+    snprintf(script, sizeof script, "scripts/check_example.py --build '%s'", build_folder()[0] ? build_folder() : "build");
+    run_script(script);
+}
+
 static const test_case cases[] = {
+    {"add-an-attention", NEEDS_NOTHING, add_an_attention},
     {"commands-of-readme", NEEDS_NOTHING, commands_of_readme},
     {"commands-of-docs", NEEDS_NOTHING, commands_of_docs},
+    {"faults-of-commands", NEEDS_NOTHING, faults_of_commands},
     {"mutations", NEEDS_NOTHING, mutations},
     {"layers", NEEDS_NOTHING, layers},
     {"names", NEEDS_NOTHING, names},

@@ -24,7 +24,7 @@ void cli_help_flag(const cli_option *opt, cli_help_entry *out) {
     char *left = out->left, *text = out->text, word[32], env[48];
     int n = 0;
     for (int i = 0; cli_option_name(opt->names, i, word, sizeof word); i++) {
-        const char *no = opt->type == OPT_SWITCH ? "[no-]" : "";
+        const char *no = opt->type == OPT_SWITCH && !strncmp(word, "--", 2) ? "[no-]" : "";
         n += snprintf(left + n, sizeof out->left - n, "%s%s", i ? ", " : "", *no ? "--" : word);
         if (*no) n += snprintf(left + n, sizeof out->left - n, "%s%s", no, word + 2);
     }
@@ -79,5 +79,5 @@ void cli_help_command(const cli_command *c, FILE *out) {
     }
     if (c->notes) fprintf(out, "\n%s", c->notes);
     fprintf(out, "\nEach flag has an environment variable, shown in brackets; the flag takes precedence. In numbers, k and K "
-                 "mean 1024.\n");
+                 "mean 1024.\n`sleigh help flags` lists flags of llama.cpp and vLLM that Sleigh knows too.\n");
 }

@@ -1,11 +1,14 @@
 // engine/cli/main.c - the main function of build/sleigh: finds and runs the command, and turns its result into the exit code.
 #include "engine/base/nearest.h"
 #include "engine/cli/commands.h"
+#include "engine/cli/habits.h"
 #include "engine/cli/io.h"
 #include "engine/cli/manual.h"
 #include "engine/cli/model_path.h"
+#include "engine/cli/output/progress_bar.h"
 #include "engine/cli/process.h"
 #include "engine/cli/watch.h"
+#include "models/config.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -167,8 +170,13 @@ static void help(FILE *out) {
     fprintf(out, "usage: sleigh COMMAND [flags]\n\nRun language models of the Llama and Qwen families with exact and sampled "
                  "attention.\n\n");
     for (int i = 0; i < N_COMMANDS; i++) fprintf(out, "  %-11s %s\n", commands[i].name, commands[i].summary);
-    fprintf(out, "\n`sleigh COMMAND --help` lists the flags of a command; `sleigh --version` describes this build.\n"
-                 "Exit codes: 0 success, 2 usage error, 1 any other error.\n");
+    fprintf(out,
+            "\nFirst steps:\n"
+            "  sleigh generate -m tiny -n 8 -p \"The hidden number of the harbor is 48213. What is the hidden number of the "
+            "harbor? Answer:\"\n"
+            "  hf download meta-llama/Llama-3.1-8B-Instruct && sleigh chat -m meta-llama/Llama-3.1-8B-Instruct\n"
+            "\n`sleigh COMMAND --help` lists the flags of a command; `sleigh help flags` lists flags of llama.cpp and vLLM;\n"
+            "`sleigh --version` describes this build. Exit codes: 0 success, 2 usage error, 1 any other error.\n");
 }
 
 static const cli_command *find(const char *name) {
@@ -178,9 +186,31 @@ static const cli_command *find(const char *name) {
     return NULL;
 }
 
+// What to do in place of a command of another program; NULL: the name is not known.
+static const char *other_command(const char *name) {
+    static const char *const others[][2] = {
+        {"run", "`sleigh generate` continues a prompt, and `sleigh chat` is a conversation"},
+        {"complete", "`sleigh generate` continues a prompt"},
+        {"completion", "`sleigh generate` continues a prompt"},
+        {"serve", "Sleigh has no server"},
+        {"server", "Sleigh has no server"},
+        {"pull", "Sleigh does not download; `hf download ORG/NAME` does"},
+        {"download", "Sleigh does not download; `hf download ORG/NAME` does"},
+        {"convert", "Sleigh reads the folder of a Hugging Face model as it is"},
+        {"quantize", "Sleigh runs the original weights, without quantisation"},
+    };
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (!strcmp(others[i][0], name)) return others[i][1];
+    return NULL;
+}
+
 static int unknown_command(const char *name, sl_error *err) {
-    const char *names[N_COMMANDS];
+    const char *names[N_COMMANDS], *other = other_command(name);
+    if (*name == '-')
+        return sl_fail(err, SL_ERR_ARG, "flag %.60s stands before the command; begin with `sleigh generate` or `sleigh chat`",
+                       name);
     for (int i = 0; i < N_COMMANDS; i++) names[i] = commands[i].name;
+    if (other) return sl_fail(err, SL_ERR_ARG, "unknown command \"%.60s\"; %s", name, other);
     const char *nearest = sl_nearest(name, names, N_COMMANDS);
     if (nearest) return sl_fail(err, SL_ERR_ARG, "unknown command \"%.60s\"; did you mean %s?", name, nearest);
     return sl_fail(err, SL_ERR_ARG, "unknown command \"%.60s\"; `sleigh --help` lists all commands", name);
@@ -190,29 +220,54 @@ static int is_help(const char *arg) {
     return !strcmp(arg, "--help") || !strcmp(arg, "-h");
 }
 
+// Replaces the values of flags that depend on the model's folder: the name of --model, and --ctx-size 0.
+static int complete(cli_options *o, char model[CLI_PATH_SIZE], sl_error *err) {
+    sl_config config;
+    int rc = o->model ? cli_model_path(o->model, model, err) : 0;
+    if (rc || !o->model) return rc;
+    o->model = model;
+    if (!CLI_GIVEN(o, n_ctx) || o->n_ctx) return 0;
+    rc = sl_config_load(model, &config, err);
+    if (!rc) o->n_ctx = config.n_ctx;
+    return rc;
+}
+
+static int run_command(const cli_command *c, int n, char **args, sl_error *err) {
+    cli_options o;
+    char model[CLI_PATH_SIZE];
+    int rc = cli_options_parse(&o, c->bit, n, args, err);
+    if (rc) return rc;
+    if (o.help) {
+        cli_help_command(c, stdout);
+    } else {
+        if (o.quiet) rc = cli_silence(err);
+        if (!rc) rc = complete(&o, model, err);
+        if (!rc && *o.no_effect) cli_say("note: no effect here: %s", o.no_effect);
+        if (!rc && o.random_seed) cli_say("note: --seed -1 chose %u; --seed %u repeats this run", o.seed, o.seed);
+        if (!rc) rc = c->run(&o, err);
+    }
+    cli_options_free(&o);
+    return rc;
+}
+
 static int run(int argc, char **argv, sl_error *err) {
-    if (argc < 2) return sl_fail(err, SL_ERR_ARG, "no command given; `sleigh --help` lists all commands");
-    if (is_help(argv[1]) || (argc == 2 && !strcmp(argv[1], "help"))) {
+    if (argc < 2) {
+        help(stderr);
+        return sl_fail(err, SL_ERR_ARG, "no command given");
+    }
+    int wants_help = !strcmp(argv[1], "help");
+    if (is_help(argv[1]) || (argc == 2 && wants_help)) {
         help(stdout);
         return 0;
     }
-    int wants_help = !strcmp(argv[1], "help");
+    if (argc == 3 && wants_help && !strcmp(argv[2], "flags")) return cli_habits_print(stdout), 0;
     if (argc == 3 && wants_help && !strcmp(argv[2], "--man")) return cli_manual_man(commands, N_COMMANDS, stdout), 0;
     if (argc == 3 && wants_help && !strcmp(argv[2], "--bash")) return cli_manual_bash(commands, N_COMMANDS, stdout), 0;
     const cli_command *c = find(argv[1 + wants_help]);
     if (!c) return unknown_command(argv[1 + wants_help], err);
-    cli_options o;
-    char model[CLI_PATH_SIZE];
-    int rc = wants_help ? 0 : cli_options_parse(&o, c->bit, argc - 2, argv + 2, err);
-    if (rc) return rc;
-    if (wants_help || o.help)
-        cli_help_command(c, stdout);
-    else {
-        if (o.model) rc = cli_model_path(o.model, model, err), o.model = model;
-        if (!rc) rc = c->run(&o, err);
-    }
-    if (!wants_help) cli_options_free(&o);
-    return rc;
+    if (!wants_help) return run_command(c, argc - 2, argv + 2, err);
+    cli_help_command(c, stdout);
+    return 0;
 }
 
 int main(int argc, char **argv) {
@@ -228,6 +283,6 @@ int main(int argc, char **argv) {
     if (!rc) return 0;
     for (char *p = err.message; *p; p++)
         if ((unsigned char)*p < ' ') *p = '?'; // a file name may hold control characters: keep the error on one line
-    fprintf(stderr, "sleigh: error: %s\n", err.message);
+    dprintf(cli_error_fd(), "sleigh: error: %s\n", err.message);
     return rc == SL_ERR_ARG ? 2 : 1;
 }

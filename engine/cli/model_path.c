@@ -1,5 +1,6 @@
 // engine/cli/model_path.c - see model_path.h.
 #include "engine/cli/model_path.h"
+#include "engine/cli/hub.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,9 +62,11 @@ static int may_be_installed(const char *name) {
 
 int cli_model_path(const char *name, char path[CLI_PATH_SIZE], sl_error *err) {
     search s = {.name = strncmp(name, "models/", 7) ? name : name + 7, .path = path};
-    if (EXISTS(path, "%s", name)) return 0;
+    if (EXISTS(path, "%s", name)) return cli_hub_folder(name, path, err);
     if (!may_be_installed(name)) return sl_fail(err, SL_ERR_IO, "--model %.300s: there is no such folder", name);
     if (cli_model_roots(look_in, &s)) return 0;
+    int rc = cli_hub_find(name, path, err);
+    if (rc <= 0) return rc;
     return sl_fail(err, SL_ERR_IO,
                    "--model %.300s: there is no such folder, and no installed model has this name (searched: %s)", name,
                    *s.searched ? s.searched : "no folder");

@@ -6,25 +6,27 @@
 #include <string.h>
 
 #define F(name) offsetof(cli_options, name)
-#define RUNS (CLI_GENERATE | CLI_CHAT)
-#define SAMPLES (RUNS | CLI_COMPARE)
-#define ENGINES (SAMPLES | CLI_DECODES | CLI_LOGITS | CLI_BENCH | CLI_EVAL)
-#define LOADS (ENGINES | CLI_TOKENIZE | CLI_DETOKENIZE | CLI_INSPECT)
+#define RUNS CLI_RUNS
+#define SAMPLES CLI_SAMPLES
+#define ENGINES CLI_ENGINES
+#define LOADS CLI_LOADS
 #define INPUTS (CLI_GENERATE | CLI_TOKENIZE | CLI_DETOKENIZE | CLI_COMPARE)
 
 // clang-format off
 const cli_option cli_option_table[] = {
     {"Model", "-m --model", "DIR", OPT_STRING, F(model), 0, 0, NULL, LOADS, "folder of a Hugging Face model, or the name of an installed model (tiny)"},
-    {"Model", "--load-format", "auto,dummy", OPT_CHOICE, F(load_format), 0, 0, "auto", ENGINES | CLI_INSPECT, "auto: read the weights; dummy: make random ones (the folder needs only config.json)"},
-    {"Model", "-c --ctx-size --ctx", "N", OPT_INT, F(n_ctx), 1, CLI_BIG, NULL, RUNS | CLI_INSPECT | CLI_EVAL, "context size in tokens (default: the smallest of the model's limit, what fits in memory and 32k)"},
-    {"Model", "-c --ctx-size --ctx", "N", OPT_INT, F(n_ctx), 4, CLI_BIG, NULL, CLI_PERPLEXITY, "window size in tokens (default: 512)"},
+    {"Model", "--load-format", "auto,safetensors,dummy", OPT_CHOICE, F(load_format), 0, 0, "auto", ENGINES | CLI_INSPECT, "auto, safetensors: read the weights; dummy: make random ones (the folder needs only config.json)"},
+    {"Model", "-c --ctx-size --ctx", "N", OPT_CTX, F(n_ctx), 1, CLI_BIG, NULL, RUNS | CLI_INSPECT | CLI_EVAL, "context size in tokens; 0: the model's limit (default: the smallest of the model's limit, what fits in memory and 32k)"},
+    {"Model", "-c --ctx-size --ctx", "N", OPT_CTX, F(n_ctx), 4, CLI_BIG, NULL, CLI_PERPLEXITY, "window size in tokens; 0: the model's limit (default: 512)"},
     {"Model", "--stride", "N", OPT_INT, F(stride), 1, CLI_BIG, NULL, CLI_PERPLEXITY, "tokens from the start of one window to the start of the next (default: the window size)"},
     {"Model", "-ub --ubatch-size", "N", OPT_INT, F(ubatch), 1, 65536, NULL, ENGINES, "tokens per prefill pass (default: 512; on a GPU: 2048)"},
     {"Model", "-t --threads", "N", OPT_INT, F(threads), 0, 1024, "0", ENGINES, "number of CPU threads; 0: one for each core"},
     {"Model", "--device", "DEVICE", OPT_STRING, F(device), 0, 0, "auto", ENGINES | CLI_INSPECT, "device to run on: cpu, cuda, cuda:N, or auto (a GPU if it can run the chosen methods)"},
+    {"Model", "--mlock", NULL, OPT_FLAG, F(mlock), 0, 0, "0", ENGINES, "read all weights at the start and keep them in memory; on a GPU no effect"},
 
     {"Input", "-p --prompt", "TEXT", OPT_STRING, F(prompt), 0, 0, NULL, INPUTS, "input text"},
     {"Input", "-f --file", "FILE", OPT_STRING, F(file), 0, 0, NULL, INPUTS | CLI_PERPLEXITY, "read the input text from FILE, unchanged; - is standard input, the default"},
+    {"Input", "-e --escape", NULL, OPT_SWITCH, F(escape), 0, 0, "0", RUNS | CLI_COMPARE | CLI_EVAL | CLI_TOKENIZE, "replace \\n, \\t, \\r, \\\", \\', \\\\ and \\xHH in --prompt, --system-prompt and --stop"},
     {"Input", "--chat", NULL, OPT_FLAG, F(chat), 0, 0, "0", CLI_GENERATE | CLI_COMPARE | CLI_EVAL, "wrap the prompt in the model's chat template"},
     {"Input", "--chat-template", "NAME", OPT_STRING, F(chat_template), 0, 0, NULL, RUNS | CLI_COMPARE | CLI_EVAL, "name of the chat template (default: the template of the model)"},
     {"Input", "-sys --system-prompt", "TEXT", OPT_STRING, F(system_prompt), 0, 0, NULL, RUNS | CLI_COMPARE | CLI_EVAL, "system message of the chat"},
@@ -38,7 +40,8 @@ const cli_option cli_option_table[] = {
     {"Input", "--ids", "FILE", OPT_STRING, F(ids), 0, 0, NULL, CLI_LOGITS | CLI_GENERATE, "read the prompt from FILE as token ids, separated by commas or blanks; - is standard input"},
     {"Input", "--random-prompt", "N", OPT_INT, F(random_prompt), 1, CLI_BIG, NULL, CLI_GENERATE, "use a prompt of N random token ids; --seed and --seq-id choose them"},
 
-    {"Output", "-n --n-predict --predict", "N", OPT_INT, F(n_predict), -1, CLI_BIG, "-1", RUNS, "maximum number of tokens to generate; -1: no limit"},
+    {"Output", "-n --n-predict --predict", "N", OPT_INT, F(n_predict), -1, CLI_BIG, "512", CLI_GENERATE, "maximum number of tokens to generate; -1: until the context is full"},
+    {"Output", "-n --n-predict --predict", "N", OPT_INT, F(n_predict), -1, CLI_BIG, "1024", CLI_CHAT, "maximum number of tokens of an answer; -1: until the context is full"},
     {"Output", "-n --n-predict --predict", "N", OPT_INT, F(n_predict), 1, CLI_BIG, "64", CLI_COMPARE, "maximum number of tokens to generate"},
     {"Output", "--stop -r --reverse-prompt", "TEXT", OPT_LIST, F(stops), 0, 0, NULL, SAMPLES | CLI_EVAL, "stop before this text would appear in the output (may be repeated)"},
     {"Output", "--ignore-eos", NULL, OPT_FLAG, F(ignore_eos), 0, 0, "0", SAMPLES, "never generate an end-of-text token"},
@@ -52,7 +55,7 @@ const cli_option cli_option_table[] = {
     {"Output", "-o --output", "FILE", OPT_STRING, F(out), 0, 0, NULL, CLI_PLOT, "the picture to draw, an .svg, .pdf or .png (default: the name of the data file, as .svg)"},
     {"Output", "-o --output", "text,json", OPT_CHOICE, F(format), 0, 0, "text", CLI_TOKENIZE, "text: the ids, separated by commas; json: one JSON object with the ids and the text of each token (docs/output.md)"},
 
-    {"Sampling", "-s --seed", "N", OPT_UINT32, F(seed), 0, 4294967295.0, "0", SAMPLES | CLI_PERPLEXITY | CLI_BENCH | CLI_EVAL, "seed for token sampling and for the draws of the attention methods"},
+    {"Sampling", "-s --seed", "N", OPT_SEED, F(seed), 0, 4294967295.0, "0", SAMPLES | CLI_PERPLEXITY | CLI_BENCH | CLI_EVAL, "seed for token sampling and for the draws of the attention methods; -1: a random seed, which a line on stderr shows"},
     {"Sampling", "--temp --temperature", "X", OPT_FLOAT, F(temp), 0, 1e6, "0.8", RUNS, "sampling temperature; 0: greedy"},
     {"Sampling", "--temp --temperature", "X", OPT_FLOAT, F(temp), 0, 1e6, "0", CLI_COMPARE, "sampling temperature of the answers; 0: greedy"},
     {"Sampling", "--top-k", "N", OPT_INT, F(top_k), 0, CLI_BIG, "40", SAMPLES | CLI_EVAL, "sample from the N most likely tokens only; 0: from all tokens"},
@@ -112,6 +115,7 @@ const cli_option cli_option_table[] = {
     {"Eval", "--dump", "FILE", OPT_STRING, F(dump), 0, 0, NULL, CLI_EVAL, "write the prompts to FILE in RULER's format and do not run the model"},
     {"Eval", "-o --output", "md,csv,json,jsonl", OPT_CHOICE, F(format), 0, 0, "md", CLI_EVAL, "format of the table (docs/output.md)"},
 
+    {"General", "-q --quiet", NULL, OPT_FLAG, F(quiet), 0, 0, "0", ~0u, "write only errors to stderr"},
     {"General", "-h --help", NULL, OPT_FLAG, F(help), 0, 0, "0", ~0u, "show this help"},
 };
 // clang-format on

@@ -11,6 +11,8 @@ typedef enum {
     OPT_STRING,
     OPT_INT,    // int, k suffix allowed
     OPT_UINT32, // uint32_t, k suffix allowed
+    OPT_SEED,   // the same; -1 is a random number
+    OPT_CTX,    // as OPT_INT; 0 is allowed too, whatever `min` says
     OPT_FLOAT,  // double
     OPT_FLAG,   // int, 1 if given
     OPT_SWITCH, // int, --name and --no-name

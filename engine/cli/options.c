@@ -3,6 +3,7 @@
 #include "attention/attention.h"
 #include "engine/base/nearest.h"
 #include "engine/cli/grow.h"
+#include "engine/cli/habits.h"
 #include "engine/cli/option_table.h"
 
 #include <ctype.h>
@@ -12,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 // ---- names ----
 
@@ -23,6 +25,7 @@ static const cli_option *find_option(const char *name, unsigned commands, int *v
         for (int j = 0; cli_option_name(cli_option_table[i].names, j, word, sizeof word); j++) {
             *value = 1;
             if (!strcmp(word, name)) return &cli_option_table[i];
+            if (strncmp(word, "--", 2)) continue;
             *value = 0;
             snprintf(negated, sizeof negated, "--no-%s", word + 2);
             if (cli_option_table[i].type == OPT_SWITCH && !strcmp(negated, name)) return &cli_option_table[i];
@@ -68,6 +71,10 @@ static void *field_of(cli_options *o, const cli_option *opt) {
 
 static int bad_value(const cli_option *opt, const char *flag, const char *value, sl_error *err) {
     const char *kind = opt->type == OPT_FLOAT ? "a number" : "a whole number";
+    if (opt->type == OPT_CTX)
+        return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected a whole number, %g or more, or 0", flag, value, opt->min);
+    if (opt->type == OPT_SEED)
+        return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected -1 or a whole number from 0 to %.10g", flag, value, opt->max);
     if (opt->max >= CLI_BIG && opt->type != OPT_UINT32)
         return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected %s, %g or more", flag, value, kind, opt->min);
     return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected %s from %.10g to %.10g", flag, value, kind, opt->min, opt->max);
@@ -85,19 +92,27 @@ static int parse_number(const cli_option *opt, const char *flag, const char *val
         number = (double)whole * (kilo ? 1024 : 1);
         end += kilo;
     }
-    if (end == value || *end || errno || isspace((unsigned char)*value) || !(number >= opt->min && number <= opt->max))
+    if (end == value || *end || errno || isspace((unsigned char)*value) ||
+        !((number >= opt->min && number <= opt->max) || (opt->type == OPT_CTX && number == 0)))
         return bad_value(opt, flag, value, err);
     *out = number;
     return 0;
 }
 
+static int random_seed(uint32_t *seed, sl_error *err) {
+    if (getrandom(seed, sizeof *seed, 0) == (ssize_t)sizeof *seed) return 0;
+    return sl_fail(err, SL_ERR_IO, "--seed -1: cannot read a random number: %s", strerror(errno));
+}
+
 static int set_number(cli_options *o, const cli_option *opt, const char *flag, const char *value, sl_error *err) {
     double number = 0;
+    o->random_seed = opt->type == OPT_SEED ? !strcmp(value, "-1") : o->random_seed;
+    if (opt->type == OPT_SEED && o->random_seed) return random_seed(field_of(o, opt), err);
     int rc = parse_number(opt, flag, value, &number, err);
     if (rc) return rc;
     if (opt->type == OPT_FLOAT)
         *(double *)field_of(o, opt) = number;
-    else if (opt->type == OPT_UINT32)
+    else if (opt->type == OPT_UINT32 || opt->type == OPT_SEED)
         *(uint32_t *)field_of(o, opt) = (uint32_t)number;
     else
         *(int *)field_of(o, opt) = (int)number;
@@ -225,28 +240,39 @@ static int set_value(cli_options *o, const cli_option *opt, const char *flag, co
     return rc;
 }
 
-// ---- the command line ----
+// ---- flags ----
 
-// Parses the flag at args[*i] and moves *i past it.
-static int parse_flag(cli_options *o, int n, char **args, int *i, sl_error *err) {
-    char name[64];
-    const char *arg = args[(*i)++], *equals = !strncmp(arg, "--", 2) ? strchr(arg, '=') : NULL, *value = NULL;
-    snprintf(name, sizeof name, "%.*s", equals ? (int)(equals - arg) : (int)strlen(arg), arg);
-    int on = 1;
-    const cli_option *opt = find_option(name, o->command, &on);
-    int param = !opt && !strncmp(name, "--", 2) && (o->command & CLI_DECODES) && is_param(name + 2);
-    if (!opt && !param) return unknown_flag(name, o->command, err);
-    if (opt && !cli_option_takes_value(opt)) {
-        if (equals) return sl_fail(err, SL_ERR_ARG, "flag %s takes no value", name);
-        return set_value(o, opt, name, on ? "1" : "0", CLI_BY_FLAG, err);
-    }
-    if (equals)
-        value = equals + 1;
-    else if (*i < n)
-        value = args[(*i)++];
-    else
-        return sl_fail(err, SL_ERR_ARG, "flag %s needs a value", name);
-    if (opt) return set_value(o, opt, name, value, CLI_BY_FLAG, err);
+// The words that the parser has not read yet.
+typedef struct arguments {
+    char **args;
+    int n, i;
+} arguments;
+
+// The value of a flag: the text after '=', or the next word. NULL: there is none.
+static const char *take_value(arguments *a, const char *equals) {
+    if (equals) return equals + 1;
+    return a->i < a->n ? a->args[a->i++] : NULL;
+}
+
+static int lacks_value(const char *name, sl_error *err) {
+    return sl_fail(err, SL_ERR_ARG, "flag %s needs a value", name);
+}
+
+static int takes_none(const char *name, sl_error *err) {
+    return sl_fail(err, SL_ERR_ARG, "flag %s takes no value", name);
+}
+
+static int parse_option(cli_options *o, const cli_option *opt, const char *name, int on, arguments *a, const char *equals,
+                        sl_error *err) {
+    if (!cli_option_takes_value(opt))
+        return equals ? takes_none(name, err) : set_value(o, opt, name, on ? "1" : "0", CLI_BY_FLAG, err);
+    const char *value = take_value(a, equals);
+    return value ? set_value(o, opt, name, value, CLI_BY_FLAG, err) : lacks_value(name, err);
+}
+
+static int parse_param(cli_options *o, const char *name, arguments *a, const char *equals, sl_error *err) {
+    const char *value = take_value(a, equals);
+    if (!value) return lacks_value(name, err);
     if (o->n_params == CLI_MAX_PARAMS)
         return sl_fail(err, SL_ERR_ARG, "flag %s: expected at most %d parameters of methods", name, CLI_MAX_PARAMS);
     cli_param *p = &o->params[o->n_params++];
@@ -254,6 +280,119 @@ static int parse_flag(cli_options *o, int n, char **args, int *i, sl_error *err)
     p->value = value;
     return 0;
 }
+
+static void note_no_effect(cli_options *o, const char *name, const char *value, const char *reason) {
+    size_t n = strlen(o->no_effect);
+    int is_known = strstr(o->no_effect, reason) != NULL;
+    snprintf(o->no_effect + n, sizeof o->no_effect - n, "%s%s%s%.40s%s%s%s", n ? ", " : "", name, value ? " " : "",
+             value ? value : "", is_known ? "" : " (", is_known ? "" : reason, is_known ? "" : ")");
+}
+
+// The values that rows of a habitual flag accept: "bf16,f16". "": the flag has no such rows.
+static const char *habit_values(const char *name, unsigned command, char *buf, size_t size) {
+    const cli_habit *h;
+    *buf = 0;
+    for (int row = 0; (h = cli_habit_find(name, command, &row)); row++) {
+        size_t n = strlen(buf);
+        if (h->type != HABIT_REFUSED && h->accepts) snprintf(buf + n, size - n, "%s%s", n ? "," : "", h->accepts);
+    }
+    return buf;
+}
+
+static int refuse_habit(const cli_habit *h, const char *name, unsigned command, const char *value, sl_error *err) {
+    char values[128];
+    if (value && *habit_values(name, command, values, sizeof values))
+        return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected one of %s; %s", name, value, values, h->text);
+    return sl_fail(err, SL_ERR_ARG, "flag %s: %s", name, h->text);
+}
+
+// A flag of another program (habits.h). row: of its first row.
+static int parse_habit(cli_options *o, const char *name, int row, arguments *a, const char *equals, sl_error *err) {
+    const cli_habit *h = &cli_habits[row];
+    const char *value = NULL;
+    int is_missing = !equals && a->i == a->n;
+    if (!h->value && equals) return takes_none(name, err);
+    if (h->value && cli_habit_optional(h) && !equals)
+        value = !is_missing && cli_habit_is_value(a->args[a->i]) ? a->args[a->i++] : NULL;
+    else if (h->value && !(is_missing && h->type == HABIT_REFUSED)) {
+        if (!(value = take_value(a, equals))) return lacks_value(name, err);
+    }
+    for (; h && !cli_habit_accepts(h, value); h = cli_habit_find(name, o->command, &row)) row++;
+    SL_CHECK(h); // the last row of a flag accepts every value
+    if (h->type == HABIT_REFUSED) return refuse_habit(h, name, o->command, value, err);
+    if (h->type == HABIT_NOTHING) {
+        note_no_effect(o, name, value, h->text);
+        return 0;
+    }
+    int on;
+    const cli_option *opt = find_option(h->target, o->command, &on);
+    SL_CHECK(opt);
+    return set_value(o, opt, name, h->as_value ? h->as_value : value, CLI_BY_FLAG, err);
+}
+
+// Parses the next flag. A long name may have '_' in place of '-', as in llama.cpp and vLLM.
+static int parse_flag(cli_options *o, arguments *a, sl_error *err) {
+    char name[64], dashed[64];
+    const char *arg = a->args[a->i++], *equals = !strncmp(arg, "--", 2) ? strchr(arg, '=') : NULL;
+    snprintf(name, sizeof name, "%.*s", equals ? (int)(equals - arg) : (int)strlen(arg), arg);
+    int on = 1, row = 0;
+    const cli_option *opt = find_option(name, o->command, &on);
+    if (opt) return parse_option(o, opt, name, on, a, equals, err);
+    if (!strncmp(name, "--", 2) && (o->command & CLI_DECODES) && is_param(name + 2))
+        return parse_param(o, name, a, equals, err);
+    strcpy(dashed, name);
+    for (char *p = dashed; !strncmp(name, "--", 2) && *p; p++)
+        if (*p == '_') *p = '-';
+    if ((opt = find_option(dashed, o->command, &on))) return parse_option(o, opt, dashed, on, a, equals, err);
+    if (cli_habit_find(dashed, o->command, &row)) return parse_habit(o, dashed, row, a, equals, err);
+    return unknown_flag(name, o->command, err);
+}
+
+// ---- escapes ----
+
+// The byte of an escape whose letter is c; -1: not an escape.
+static int escape_of(char c) {
+    static const char letters[] = "ntr\"'\\", bytes[] = "\n\t\r\"'\\";
+    const char *at = c ? strchr(letters, c) : NULL;
+    return at ? bytes[at - letters] : -1;
+}
+
+// *text: replaced by a copy without escapes. Unknown escapes stay as they are.
+static int unescape(cli_options *o, const char *flag, const char **text, sl_error *err) {
+    if (!*text) return 0;
+    char *copy = strdup(*text), *to = copy;
+    int rc = copy ? list_add(&o->owned, copy, err) : sl_fail(err, SL_ERR_MEMORY, "command line: out of memory");
+    if (rc) {
+        free(copy);
+        return rc;
+    }
+    for (const char *p = copy; *p;) {
+        int byte = *p == '\\' ? escape_of(p[1]) : -1;
+        if (*p == '\\' && p[1] == 'x' && isxdigit((unsigned char)p[2]) && isxdigit((unsigned char)p[3])) {
+            byte = (int)strtol((const char[]){p[2], p[3], 0}, NULL, 16);
+            if (!byte)
+                return sl_fail(err, SL_ERR_ARG, "%s: expected text without \\x00; a file of --file can hold this byte", flag);
+            p += 4;
+        } else if (byte >= 0) {
+            p += 2;
+        } else {
+            byte = *p++;
+        }
+        *to++ = (char)byte;
+    }
+    *to = 0;
+    *text = copy;
+    return 0;
+}
+
+static int unescape_all(cli_options *o, sl_error *err) {
+    int rc = unescape(o, "--prompt", &o->prompt, err);
+    if (!rc) rc = unescape(o, "--system-prompt", &o->system_prompt, err);
+    for (int i = 0; !rc && i < o->stops.n; i++) rc = unescape(o, "--stop", &o->stops.items[i], err);
+    return rc;
+}
+
+// ---- the command line ----
 
 static int parse_env(cli_options *o, sl_error *err) {
     for (int i = 0; i < cli_n_options; i++) {
@@ -267,6 +406,13 @@ static int parse_env(cli_options *o, sl_error *err) {
     return 0;
 }
 
+static int unexpected(const cli_options *o, const char *word, sl_error *err) {
+    const char *hint =
+        !o->model && (o->command & CLI_LOADS) ? "give a model with --model" : "give text with --prompt or --file";
+    if (!(o->command & CLI_LOADS)) hint = "--help lists the flags";
+    return sl_fail(err, SL_ERR_ARG, "unexpected argument \"%.100s\"; %s", word, hint);
+}
+
 int cli_options_parse(cli_options *o, unsigned command, int n, char **args, sl_error *err) {
     *o = (cli_options){.command = command, .dense_prefix = -1};
     // A default of this command replaces the default that another command has for the same field.
@@ -274,26 +420,31 @@ int cli_options_parse(cli_options *o, unsigned command, int n, char **args, sl_e
         for (int i = 0; i < cli_n_options; i++)
             if (cli_option_table[i].def && (!only_command || (cli_option_table[i].commands & command)))
                 SL_CHECK(set_value(o, &cli_option_table[i], cli_option_table[i].names, cli_option_table[i].def, 0, err) == 0);
+    arguments a = {.args = args, .n = n};
     int rc = parse_env(o, err);
-    for (int i = 0; !rc && i < n;) {
-        if (args[i][0] == '-' && args[i][1])
-            rc = parse_flag(o, n, args, &i, err);
+    while (!rc && a.i < n) {
+        const char *word = args[a.i];
+        if (word[0] == '-' && word[1])
+            rc = parse_flag(o, &a, err);
         else if ((command & (CLI_BENCH | CLI_PLOT)) && !o->what)
-            o->what = args[i++];
+            o->what = args[a.i++];
         else
-            rc = sl_fail(err, SL_ERR_ARG, "unexpected argument \"%.100s\"; give text with --prompt or --file", args[i]);
+            rc = unexpected(o, word, err);
     }
+    if (!rc && o->escape) rc = unescape_all(o, err);
     if (rc) cli_options_free(o);
     return rc;
 }
 
 void cli_options_free(cli_options *o) {
+    for (int i = 0; i < o->owned.n; i++) free((void *)o->owned.items[i]);
+    free(o->owned.items);
     free(o->stops.items);
     free(o->logit_bias.items);
     free(o->attn_layers.items);
     free(o->stats_attn.items);
     free(o->attns.items);
-    o->stops = o->logit_bias = o->attn_layers = o->stats_attn = o->attns = (cli_list){0};
+    o->owned = o->stops = o->logit_bias = o->attn_layers = o->stats_attn = o->attns = (cli_list){0};
 }
 
 int cli_option_given(const cli_options *o, size_t field) {

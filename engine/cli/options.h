@@ -27,7 +27,12 @@ enum { // the bit of each command in option.commands
     CLI_PERPLEXITY = 1024,
     CLI_EVAL = 2048,
     CLI_PLOT = 4096,
-    CLI_DECODES = CLI_GENERATE | CLI_CHAT | CLI_PERPLEXITY // commands with one attention plan: --attn and its flags
+    // groups of commands
+    CLI_RUNS = CLI_GENERATE | CLI_CHAT,
+    CLI_SAMPLES = CLI_RUNS | CLI_COMPARE,
+    CLI_DECODES = CLI_RUNS | CLI_PERPLEXITY, // with one attention plan: --attn and its flags
+    CLI_ENGINES = CLI_SAMPLES | CLI_DECODES | CLI_LOGITS | CLI_BENCH | CLI_EVAL,
+    CLI_LOADS = CLI_ENGINES | CLI_TOKENIZE | CLI_DETOKENIZE | CLI_INSPECT
 };
 
 typedef struct cli_list {
@@ -58,11 +63,15 @@ typedef struct cli_options {
         repetitions, stride, samples, questions, logprobs;
     uint32_t seed, seq_id, task_seed;
     double memory_rate, query_deviation, query_spread, temp, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
-    int ignore_eos, chat, display_prompt, perf, question_dense, bos, plain, stats_error, ragged, copy, heads, calibrate, help;
+    int ignore_eos, chat, display_prompt, perf, question_dense, bos, plain, stats_error, ragged, copy, heads, calibrate, escape,
+        mlock, quiet, help;
     cli_list stops, logit_bias, attn_layers, stats_attn, attns;
     cli_ints batches, depths, lengths, n_prompts, n_gens, pairs; // pairs: prompt and generated tokens, alternating
     cli_param params[CLI_MAX_PARAMS];
     int n_params;
+    cli_list owned;       // strings that values point into: texts after --escape
+    char no_effect[1024]; // flags that were accepted and change nothing (habits.h), each with the reason; "": none
+    int random_seed;      // 1: --seed -1
     unsigned char given[CLI_MAX_FLAGS]; // per row of the table: 0, CLI_BY_ENV, CLI_BY_FLAG
 } cli_options;
 

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -51,6 +52,23 @@ int cli_process_begin(char **argv, sl_error *err) {
     signal(SIGXFSZ, SIG_IGN);
     leave_out_blas_threads(argv);
     return check_stack(err);
+}
+
+// ---- standard error ----
+
+static int error_fd = STDERR_FILENO; // static: a signal handler writes to it
+
+int cli_silence(sl_error *err) {
+    fflush(stderr);
+    int fd = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3), nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+    int failed = fd < 0 || nowhere < 0 || dup2(nowhere, STDERR_FILENO) < 0, number = errno;
+    if (nowhere >= 0) close(nowhere);
+    if (!failed) error_fd = fd;
+    return failed ? sl_fail(err, SL_ERR_IO, "--quiet: cannot replace standard error: %s", strerror(number)) : 0;
+}
+
+int cli_error_fd(void) {
+    return error_fd;
 }
 
 // ---- interrupts ----

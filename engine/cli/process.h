@@ -12,6 +12,11 @@
 // SL_ERR_MEMORY: the stack is too small.
 int cli_process_begin(char **argv, sl_error *err);
 
+// --quiet: from now on, standard error of this process leads nowhere. Errors still go to the descriptor that was standard
+// error.
+int cli_silence(sl_error *err);
+int cli_error_fd(void); // for errors, and for the dialogue of chat; safe in a signal handler
+
 // Makes Ctrl+C set a flag. once: a second Ctrl+C ends the program as usual.
 void cli_catch_interrupt(int once);
 int cli_interrupted(void);

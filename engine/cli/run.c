@@ -7,12 +7,15 @@
 #include "engine/cli/process.h"
 #include "engine/cli/watch.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 
 // ---- checks before anything is loaded ----
 
@@ -54,6 +57,36 @@ int cli_chat_wrap(const cli_options *o, const sl_chat_template *template, sl_tex
     return 0;
 }
 
+// 1: the model was trained on conversations: one of its end tokens ends the messages of its template. (Base models can have a
+// template too.) A model of few layers, such as the embedded one, completes texts.
+static int is_assistant(const sl_model *model, const sl_chat_template *template) {
+    enum { FEW_LAYERS = 8 };
+    const sl_message messages[] = {{"user", "a", 1}, {"assistant", "b", 1}, {"user", "c", 1}};
+    sl_text text = {0};
+    sl_ids ids = {0};
+    int found = 0;
+    if (sl_model_config(model)->n_layers < FEW_LAYERS) return 0;
+    if (!sl_chat_render(template, messages, 3, NULL, &text, NULL) &&
+        !sl_tokenize(sl_model_tokenizer(model), text.data, text.n, 0, &ids, NULL))
+        for (size_t i = 0; i < ids.n; i++) found |= sl_model_is_eos(model, ids.data[i]);
+    sl_text_free(&text);
+    sl_ids_free(&ids);
+    return found;
+}
+
+void cli_hint_chat(const cli_run *run, const sl_text *text, const sl_ids *ids) {
+    const sl_tokenizer *tok = sl_model_tokenizer(run->model);
+    const sl_chat_template *template;
+    sl_ids bos = {0};
+    if (!tok || sl_chat_load(run->options->model, &template, NULL) || !is_assistant(run->model, template)) return;
+    int has_special = text->n >= 6 && memmem(text->data, text->n, "[INST]", 6) != NULL; // plain text in templates of Mistral
+    if (sl_tokenize(tok, "", 0, SL_TOK_BOS, &bos, NULL)) return;
+    for (size_t i = bos.n; i < ids->n; i++) has_special |= sl_tokenizer_is_special(tok, ids->data[i]);
+    sl_ids_free(&bos);
+    if (!has_special)
+        cli_say("hint: this model has a chat template (%s); --chat puts the prompt into it", sl_chat_name(template));
+}
+
 int cli_is_parallel(const cli_options *o) {
     return o->prompts || (o->jsonl && CLI_GIVEN(o, parallel));
 }
@@ -92,6 +125,24 @@ int cli_read_config(const cli_options *o, sl_config *out, sl_error *err) {
     return 0;
 }
 
+// --mlock: reads the files of weights and keeps them in memory, until they are unmapped. A GPU holds a copy of its own.
+static int lock_weights(const cli_options *o, const char *device, const sl_tensors *tensors, sl_error *err) {
+    struct rlimit limit;
+    char size[32], most[32];
+    if (!o->mlock || sl_device_is_gpu(device)) return 0;
+    for (int i = 0; i < sl_tensors_n_files(tensors); i++) {
+        const sl_tensor_file *f = sl_tensors_file(tensors, i);
+        if (f->fd < 0 || !mlock(f->map, f->size)) continue; // fd < 0: dummy weights have no file
+        int number = errno;
+        if (getrlimit(RLIMIT_MEMLOCK, &limit)) limit.rlim_cur = 0;
+        return sl_fail(err, SL_ERR_MEMORY,
+                       "--mlock: cannot lock %s of %s in memory: %s; the limit of locked memory is %s (ulimit -l)",
+                       cli_bytes((double)f->size, size), f->path, strerror(number),
+                       limit.rlim_cur == RLIM_INFINITY ? "infinite" : cli_bytes((double)limit.rlim_cur, most));
+    }
+    return 0;
+}
+
 int cli_load_model(const cli_options *o, const char *device, unsigned flags, sl_model **out, sl_error *err) {
     int is_dummy = !strcmp(o->load_format, "dummy");
     int rc = sl_model_load(o->model, &(sl_model_options){.flags = flags | (is_dummy ? SL_MODEL_DUMMY : 0)}, out, err);
@@ -99,6 +150,7 @@ int cli_load_model(const cli_options *o, const char *device, unsigned flags, sl_
     if (is_dummy && !(flags & SL_MODEL_NO_TOKENIZER)) rc = check_tokenizer(o, *out, err);
     if (!rc) rc = cli_watch(sl_model_tensors(*out), err);
     if (!rc) rc = make_weights(o, device, *out, err);
+    if (!rc) rc = lock_weights(o, device, sl_model_tensors(*out), err);
     if (!rc) return 0;
     sl_model_free(*out);
     *out = NULL;

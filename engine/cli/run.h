@@ -76,6 +76,9 @@ int cli_check_chat_flags(const cli_options *o, sl_error *err); // SL_ERR_ARG: a 
 int cli_chat_template(const cli_options *o, const sl_chat_template **out, sl_error *err);
 // Replaces *text by its rendering in the template: --system-prompt, then *text as the user's message.
 int cli_chat_wrap(const cli_options *o, const sl_chat_template *template, sl_text *text, sl_error *err);
+// For `generate` without --chat: a line on stderr if the model was trained on conversations and the prompt has no token of a
+// template.
+void cli_hint_chat(const cli_run *run, const sl_text *text, const sl_ids *ids);
 int cli_is_parallel(const cli_options *o); // generate --parallel or --prompts: batches of o->parallel sequences
 
 #endif

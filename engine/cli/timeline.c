@@ -30,7 +30,13 @@ void cli_timeline_close(cli_timeline *t) {
     *t = (cli_timeline){0};
 }
 
+uint64_t cli_timeline_logits_hash(const cli_timeline *t) {
+    const float *logits = sl_session_logits(t->session, NULL);
+    return logits ? sl_logits_hash(logits, sl_model_config(t->run->model)->n_vocab) : t->cut_hash;
+}
+
 static int cut_back(cli_timeline *t, int n_tokens, sl_error *err) {
+    t->cut_hash = cli_timeline_logits_hash(t);
     int rc = sl_session_truncate(t->session, n_tokens, err);
     if (rc) return rc;
     t->ids.n = (size_t)n_tokens;
@@ -301,19 +307,9 @@ static void certificates(const sl_attn_stats *a, FILE *out) {
                 a->kurtosis, (unsigned long long)a->heavy_tails, heads);
 }
 
-const char *cli_timeline_logits(const cli_timeline *t, char buf[CLI_LOGITS_TEXT]) {
-    const float *logits = sl_session_logits(t->session, NULL);
-    if (!logits) return NULL;
-    uint64_t hash = sl_logits_hash(logits, sl_model_config(t->run->model)->n_vocab);
-    snprintf(buf, CLI_LOGITS_TEXT, "%016llx", (unsigned long long)hash);
-    return buf;
-}
-
 void cli_timeline_stats(const cli_timeline *t, FILE *out) {
     const cli_run *run = t->run;
     const sl_attn_stats *a = sl_engine_attn_stats(run->engine);
-    char hash[CLI_LOGITS_TEXT];
-    const char *logits = cli_timeline_logits(t, hash);
     int steps = t->n_feed + t->n_decode;
     double step_ms = t->feed_ms + t->decode_ms;
     double bytes = (double)sl_model_decode_bytes(run->model) * steps + a->bytes;
@@ -337,8 +333,9 @@ void cli_timeline_stats(const cli_timeline *t, FILE *out) {
     if (a->features < (double)a->steps)
         fprintf(out, "features: %.2f%% of key features\n", 100 * a->features / (double)a->steps);
     certificates(a, out);
-    fprintf(out, "logits: %s\n", logits ? logits : "-");
-    fprintf(out, "stopped: %s, %d prompt tokens, %d generated, %zu in the context\n", t->stopped ? t->stopped : "not begun",
-            t->n_prompt, t->n_generated, t->ids.n);
+    fprintf(out, "logits: %016llx\n", (unsigned long long)cli_timeline_logits_hash(t));
+    int is_default = t->stopped && !strcmp(t->stopped, "limit") && !CLI_GIVEN(run->options, n_predict);
+    fprintf(out, "stopped: %s, %d prompt tokens, %d generated, %zu in the context%s\n", t->stopped ? t->stopped : "not begun",
+            t->n_prompt, t->n_generated, t->ids.n, is_default ? "; -n N sets another limit, -n -1 none" : "");
     fprintf(out, "peak_rss: %.1f MiB\n", cli_peak_mib());
 }

@@ -18,6 +18,7 @@ typedef struct cli_timeline {
     sl_sampler *sampler;
     sl_stopper *stopper; // NULL: no stop strings
     sl_ids ids;          // tokens of the session
+    uint64_t cut_hash;   // hash of the session's logits before the last cut; 0: there were none
     // counts and times since the last cut
     int n_prefill, n_feed, n_decode, n_generated; // n_decode: steps, also the one whose token completed a stop string
     int n_prompt;                                 // tokens in the context when the generation began
@@ -50,10 +51,7 @@ int cli_timeline_generate(cli_timeline *t, int at_start, cli_sink sink, void *ct
 void cli_timeline_begin(cli_timeline *t, int at_start, cli_sink sink, void *ctx);
 int cli_timelines_generate(cli_timeline *const *batch, int n, sl_error *err);
 int cli_timeline_common(const cli_timeline *t, const int32_t *ids, int n); // length of the common prefix
-// The hash of the logits after the last token. NULL: the session has none, because it is empty or a stop string cut its last
-// token off.
-enum { CLI_LOGITS_TEXT = 24 };
-const char *cli_timeline_logits(const cli_timeline *t, char buf[CLI_LOGITS_TEXT]);
+uint64_t cli_timeline_logits_hash(const cli_timeline *t); // of the last logits; a cut does not change the hash
 void cli_timeline_stats(const cli_timeline *t, FILE *out);
 
 // SL_ERR_CONTEXT, with both counts: a prompt of n tokens does not fit. SL_ERR_FORMAT: the prompt is empty.

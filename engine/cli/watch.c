@@ -1,5 +1,6 @@
 // engine/cli/watch.c - see watch.h. The files are mutable static state, because a signal handler has no context.
 #include "engine/cli/watch.h"
+#include "engine/cli/process.h"
 #include "engine/cli/output/progress_bar.h"
 
 #include <errno.h>
@@ -16,7 +17,7 @@ static int n_files;
 static atomic_flag is_reported = ATOMIC_FLAG_INIT; // several threads can read a cut file at the same time
 
 static void say(const char *text) { // write() is safe in a signal handler; stdio is not
-    if (write(STDERR_FILENO, text, strlen(text)) < 0) _exit(1);
+    if (write(cli_error_fd(), text, strlen(text)) < 0) _exit(1);
 }
 
 static void on_bus_error(int sig, siginfo_t *info, void *context) {

@@ -301,6 +301,9 @@ static void check_figures(const cli_bench *b, const cli_bench_row *r) {
     CHECK_NEAR(r->decode_ms, steps / runs, 1e-9 * steps);
     CHECK(r->test.n_prompt ? r->decode_ms < 0.999 * r->ms : fabs(r->decode_ms - r->ms) < 1e-6);
     CHECK_NEAR(r->step_ms, step, 1e-12 * step);
+    int below = 0, above = 0;
+    for (int i = 0; i < runs * n; i++) below += b->step_ms[i]<r->step_ms_low, above += b->step_ms[i]> r->step_ms_high;
+    CHECK(below <= 0.1 * runs * n && above <= 0.1 * runs * n && r->step_ms_low <= step && r->step_ms_high >= step);
     CHECK_NEAR(r->token_ms, steps / runs / n / r->batch, 1e-9 * steps);
     CHECK_NEAR(r->gb_s, (sl_model_decode_bytes(b->model) + r->kv_bytes) / (step * 1e-3) * 1e-9, 1e-9 * r->gb_s);
     CHECK_NEAR(r->peak_share, r->gb_s / 20, 1e-12);
@@ -528,7 +531,9 @@ static void plot(void) {
     CHECK_LACKS(data, "dense, depth"); // its speedup is 1 by definition
     CHECK_GOOD(latency);
     data = slurp(in_tmp("b.dat"), &n);
-    CHECK_HAS(data, "# curve: dense\n8 ");
+    double low, high, ms;
+    const char *point = strstr(data, "# curve: dense\n8 "); // with the bar from 10% to 90% of the steps
+    CHECK(point && sscanf(point + 15, "%*f %lf %lf %lf", &ms, &low, &high) == 3 && low <= ms && ms <= high);
     CHECK_LACKS(data, "speedup");
     check_error(&nothing, 2, "--plot draws tests that only decode");
     result r = RUN("bench", "-m", tiny(), "--plot", "/nowhere/x.svg");

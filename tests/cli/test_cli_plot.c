@@ -111,15 +111,16 @@ static void error(void) {
 }
 
 static void accuracy(void) {
-    const double bytes[] = {14.8, 50.3, 100}, right[] = {98.6, 99.5, 99.6};
+    const double bytes[] = {50.3, 100, 14.8}, right[] = {99.5, 99.6, 98.6}; // in any order
     cli_curves curves = {0};
     add(&curves, "santa-is", bytes, right, 3);
     const cli_panel panel = cli_panel_accuracy(&curves);
     drawn("accuracy", "", &panel, 1, &curves,
-          "# panel: accuracy against bytes read\n# x: KV bytes read, % of dense attention; y: right, %\n# axes: log-x lines "
+          "# panel: accuracy against bytes read\n# x: KV bytes read, % of dense attention; y: right answers, %\n# axes: log-x "
+          "lines "
           "percent\n"
           "# curve: santa-is\n14.8 98.6\n50.3 99.5\n100 99.6\n\n\n",
-          (const char *const[]){"santa-is", "right, %", NULL});
+          (const char *const[]){"santa-is", "right answers, %", NULL});
 }
 
 static void layers(void) {

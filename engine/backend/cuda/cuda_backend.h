@@ -29,6 +29,7 @@ typedef struct sl_cuda {
     sl_backend base; // the first member: sl_cuda_of converts a pointer to it
     int index;       // of the GPU
     struct cudaDeviceProp props;
+    int ptx_version; // generation of the kernels that this GPU runs: 90
     cudaStream_t stream;
     sl_error first_error; // since the last finish(); code 0: none
     // linear layers of prefill

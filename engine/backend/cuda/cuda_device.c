@@ -4,8 +4,13 @@
 #include "engine/backend/cuda/cuda.h"
 #include "engine/backend/cuda/cuda_backend.h"
 #include "engine/backend/cuda/cuda_error.h"
+#include "engine/backend/cuda/cuda_ops.h"
 
 #include <stdio.h>
+
+#ifndef SLEIGH_CUDA_ARCH
+#define SLEIGH_CUDA_ARCH "unknown"
+#endif
 
 void sl_cuda_use(const sl_cuda *c) {
     cudaSetDevice(c->index);
@@ -48,12 +53,35 @@ int sl_cuda_name(int index, char *buf, size_t size, sl_error *err) {
     return rc;
 }
 
+// The GPU's generation, as CUDA_ARCH of the Makefile names it. The kernels for 9.0 use instructions of 90a.
+static const char *arch_of(const struct cudaDeviceProp *props, char buf[16]) {
+    snprintf(buf, 16, "%d%d%s", props->major, props->minor, props->major == 9 ? "a" : "");
+    return buf;
+}
+
 void sl_cuda_describe(const sl_backend *be, char *buf, size_t size) {
     const sl_cuda *c = sl_cuda_of(be);
     int runtime = 0;
     cudaRuntimeGetVersion(&runtime);
-    snprintf(buf, size, "%s, sm_%d%d, CUDA %d.%d, cuBLASLt %zu", c->props.name, c->props.major, c->props.minor, runtime / 1000,
-             runtime % 1000 / 10, cublasLtGetVersion());
+    int n = snprintf(buf, size, "%s, sm_%d%d, CUDA %d.%d, cuBLASLt %zu", c->props.name, c->props.major, c->props.minor,
+                     runtime / 1000, runtime % 1000 / 10, cublasLtGetVersion());
+    char arch[16];
+    if (n >= 0 && (size_t)n < size && c->ptx_version / 10 != c->props.major)
+        snprintf(buf + n, size - n, ", slow kernels of sm_%d (build with: make CUDA_ARCH=%s)", c->ptx_version,
+                 arch_of(&c->props, arch));
+}
+
+// Checks that this build has kernels for the GPU: machine code of its generation, or PTX that the driver compiles.
+static int check_kernels(sl_cuda *c, sl_error *err) {
+    char arch[16];
+    cudaError_t rc = sl_cuda_ops_version(&c->ptx_version);
+    if (rc != cudaErrorNoKernelImageForDevice && rc != cudaErrorInvalidDeviceFunction)
+        return sl_cuda_check(rc, "loading the kernels", err);
+    cudaGetLastError();
+    return sl_fail(err, SL_ERR_UNSUPPORTED,
+                   "%s has compute capability %d.%d, but this build has kernels for CUDA_ARCH=\"%s\" only; build with: "
+                   "make CUDA_ARCH=%s",
+                   c->props.name, c->props.major, c->props.minor, SLEIGH_CUDA_ARCH, arch_of(&c->props, arch));
 }
 
 int sl_cuda_device_open(sl_cuda *c, sl_error *err) {
@@ -62,6 +90,7 @@ int sl_cuda_device_open(sl_cuda *c, sl_error *err) {
     if (!rc && c->props.major < 8)
         rc = sl_fail(err, SL_ERR_UNSUPPORTED, "%s has compute capability %d.%d, but 8.0 or more is needed; use --device cpu",
                      c->props.name, c->props.major, c->props.minor);
+    if (!rc) rc = check_kernels(c, err);
     if (!rc) rc = sl_cuda_check(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "stream", err);
     return rc;
 }

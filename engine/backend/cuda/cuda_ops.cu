@@ -76,6 +76,13 @@ static __global__ void embed_kernel(const bf16 *table, const int32_t *ids, int h
     to[1] = make_float4(u.x[4], u.x[5], u.x[6], u.x[7]);
 }
 
+cudaError_t sl_cuda_ops_version(int *version) {
+    cudaFuncAttributes attributes;
+    cudaError_t rc = cudaFuncGetAttributes(&attributes, embed_kernel);
+    if (rc == cudaSuccess) *version = attributes.ptxVersion;
+    return rc;
+}
+
 void sl_cuda_embed(const bf16 *table, const int32_t *ids, int n_rows, int hidden, float *x, cudaStream_t stream) {
     SL_CHECK(hidden % VEC == 0);
     sl_launch(embed_kernel, dim3(n_rows, blocks_for(hidden / VEC)), dim3(BLOCK), 0, stream, table, ids, hidden, x);

@@ -14,6 +14,10 @@
 extern "C" {
 #endif
 
+// *version: the generation for which the kernels of this build that the current device runs were compiled, such as 90.
+// cudaErrorNoKernelImageForDevice: the build has no kernels for this device.
+cudaError_t sl_cuda_ops_version(int *version);
+
 // x[r] = table[ids[r]]: table [n_vocab][hidden], x [n_rows][hidden]; hidden a multiple of 8.
 void sl_cuda_embed(const bf16 *table, const int32_t *ids, int n_rows, int hidden, float *x, cudaStream_t stream);
 

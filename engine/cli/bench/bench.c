@@ -435,10 +435,13 @@ static void sum_up(const cli_bench *b, cli_bench_row *r, const sums *s) {
     r->joules = r->ms * runs >= COUNTER_MS ? s->joules / (tokens * runs) : NAN;
     r->prefill_ms = 0;
     for (int j = 0; j < r->batch; j++) r->prefill_ms += b->fill_ms[j];
-    r->decode_ms = r->step_ms = r->token_ms = r->kv_bytes = r->gb_s = r->peak_share = r->speedup = NAN;
+    r->decode_ms = r->step_ms = r->step_ms_low = r->step_ms_high = r->token_ms = r->kv_bytes = r->gb_s = r->peak_share =
+        r->speedup = NAN;
     if (!n_steps) return;
     r->decode_ms = steps / runs;
-    r->step_ms = cli_median(s->step_ms, runs * n_steps);
+    r->step_ms = cli_median(s->step_ms, runs * n_steps); // sorts the steps
+    r->step_ms_low = s->step_ms[(runs * n_steps - 1) / 10];
+    r->step_ms_high = s->step_ms[runs * n_steps - 1 - (runs * n_steps - 1) / 10];
     r->token_ms = r->decode_ms / n_steps / r->batch;
     r->kv_bytes = s->kv_bytes / n_steps / runs;
     r->gb_s = ((double)sl_model_decode_bytes(b->model) + r->kv_bytes) / r->step_ms * 1e-6;
@@ -544,6 +547,8 @@ static json_t *figures_json(const cli_bench *b, const cli_bench_row *r) {
                    {"prefill_tok_s", held * 1e3 / r->prefill_ms},
                    {"decode_s", r->decode_ms * 1e-3},
                    {"step_ms", r->step_ms},
+                   {"step_ms_10", r->step_ms_low},
+                   {"step_ms_90", r->step_ms_high},
                    {"token_ms", r->token_ms},
                    {"speedup", r->speedup},
                    {"gb_s", r->gb_s},

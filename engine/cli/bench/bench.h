@@ -41,6 +41,7 @@ typedef struct cli_bench_row {
     double tok_s, tok_s_sd, tok_s_median;    // tokens of the whole batch per second, over repetitions
     double prefill_ms, decode_ms;            // prefill of all sequences to the depth; all timed steps, mean over repetitions
     double step_ms;                          // time between two tokens of one sequence, median over steps
+    double step_ms_low, step_ms_high;        // 10% and 90% of the steps are below
     double token_ms;                         // decode time / (steps x batch); tpot_ms of the SANTA authors
     double speedup;                          // token_ms of the first method / token_ms
     double kv_bytes, gb_s, peak_share;       // bytes of K, V and page extras per step; GB/s with the weights; gb_s / peak

@@ -275,16 +275,26 @@ static int print(const char *format, const row *rows, int n, const sl_bench_attn
     return !strcmp(format, "csv") ? print_csv(rows, n, device, err) : print_md(rows, n, device, err);
 }
 
-// Draws latency against context, one curve for each method and number of sequences. Skips ragged batches, which have no single
-// length.
+// Only decodes, and not of a ragged batch, which has no single length.
+static int on_curve(const row *r) {
+    return !r->size->n_tokens && !r->size->ragged;
+}
+
+// Draws latency against context, one curve for each method and number of sequences.
 static int draw(const char *file, const row *rows, int n, const sl_bench_attn_device *device, sl_error *err) {
     cli_curves curves = {0};
     char attn[256], name[288], title[320];
-    int rc = 0;
+    int rc = 0, batch = 0, differ = 0; // numbers of sequences
+    for (int i = 0; i < n; i++) {
+        if (!on_curve(&rows[i])) continue;
+        differ |= batch && rows[i].size->n_seqs != batch;
+        batch = rows[i].size->n_seqs;
+    }
     for (int i = 0; !rc && i < n; i++) {
         const row *r = &rows[i];
-        if (r->size->n_tokens || r->size->ragged) continue;
-        snprintf(name, sizeof name, "%s, batch %d", attn_name(r, attn), r->size->n_seqs);
+        if (!on_curve(r)) continue;
+        int length = snprintf(name, sizeof name, "%s", attn_name(r, attn));
+        if (differ) snprintf(name + length, sizeof name - (size_t)length, ", batch %d", r->size->n_seqs);
         rc = cli_curves_add(&curves, name, (cli_point){r->size->n_kv, r->time.us, NAN, NAN}, err);
     }
     cli_panel panel = cli_panel_latency(&curves);

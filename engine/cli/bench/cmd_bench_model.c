@@ -45,7 +45,9 @@ static void name_curve(const output *out, const cli_bench_row *r, int speedup, c
     const cli_bench_plan *plan = out->bench.plan;
     int n = snprintf(buf, size, "%.100s", r->attn), n_tests = 0;
     for (int i = 0; i < plan->n_tests; i++) n_tests += !plan->tests[i].n_prompt;
-    if (speedup && plan->depths.n > 1) n += snprintf(buf + n, size - n, ", depth %d", r->depth);
+    int thousands = r->depth > 0 && r->depth % 1024 == 0;
+    if (speedup && plan->depths.n > 1)
+        n += snprintf(buf + n, size - n, ", depth %d%s", thousands ? r->depth / 1024 : r->depth, thousands ? "k" : "");
     if (!speedup && plan->batches.n > 1) n += snprintf(buf + n, size - n, ", batch %d", r->batch);
     if (n_tests > 1) snprintf(buf + n, size - n, ", %d steps", r->test.n_gen);
 }
@@ -54,7 +56,7 @@ static int plot_row(output *out, const cli_bench_row *r, sl_error *err) {
     char name[192];
     if (!out->bench.o->plot || r->test.n_prompt) return 0;
     name_curve(out, r, 0, name, sizeof name);
-    int rc = cli_curves_add(&out->latency, name, (cli_point){r->depth, r->step_ms, NAN, NAN}, err);
+    int rc = cli_curves_add(&out->latency, name, (cli_point){r->depth, r->step_ms, r->step_ms_low, r->step_ms_high}, err);
     if (rc || !strcmp(r->attn, out->bench.attn.names[0])) return rc; // the speedup of the first method is always 1
     name_curve(out, r, 1, name, sizeof name);
     return cli_curves_add(&out->speedup, name, (cli_point){r->batch, r->speedup, NAN, NAN}, err);

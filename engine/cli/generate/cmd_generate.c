@@ -91,6 +91,7 @@ static int generate(cli_run *run, const sl_text *text, sl_error *err) {
     if (!rc) rc = cli_timeline_open(&t, run, o->seq_id, err);
     if (!rc) {
         cli_run_describe(run, stderr);
+        if (has_text(o) && !o->chat) cli_hint_chat(run, text, &ids);
         cli_catch_interrupt(1);
         t.n_logprobs = cli_answer_logprobs(o, NULL);
         rc = run_prompt(&t, &ids, o->display_prompt && !is_json(o) ? text : NULL, o->chat || (has_text(o) && text->n == 0),

@@ -26,8 +26,10 @@ int cli_curves_add(cli_curves *curves, const char *name, cli_point point, sl_err
     if (!c) return sl_fail(err, SL_ERR_MEMORY, "--plot: out of memory");
     cli_point *points = cli_grow(c->points, c->n, &c->cap, sizeof *points);
     if (!points) return sl_fail(err, SL_ERR_MEMORY, "--plot: out of memory");
+    int at = c->n++;
+    for (; at > 0 && points[at - 1].x > point.x; at--) points[at] = points[at - 1];
+    points[at] = point;
     c->points = points;
-    c->points[c->n++] = point;
     return 0;
 }
 
@@ -75,7 +77,7 @@ cli_panel cli_panel_error(const cli_curves *curves) {
 cli_panel cli_panel_accuracy(const cli_curves *curves) {
     return (cli_panel){.title = "accuracy against bytes read",
                        .x_label = "KV bytes read, % of dense attention",
-                       .y_label = "right, %",
+                       .y_label = "right answers, %",
                        .log_x = 1,
                        .lines = 1,
                        .percent = 1,

@@ -11,7 +11,7 @@ typedef struct cli_point {
 
 typedef struct cli_curve {
     char name[192];    // its first word gives colour and marker (plot_style.h)
-    cli_point *points; // [n]
+    cli_point *points; // [n], x ascends, because lines connect neighbours
     int n, cap;
 } cli_curve;
 
@@ -20,7 +20,7 @@ typedef struct cli_curves {
     int n, cap;
 } cli_curves;
 
-// Adds a point to the curve of this name, or starts the curve. *curves starts as {0}.
+// Adds a point to the curve of this name at its place, or starts the curve. *curves starts as {0}.
 int cli_curves_add(cli_curves *curves, const char *name, cli_point point, sl_error *err);
 void cli_curves_free(cli_curves *curves);
 

@@ -37,7 +37,6 @@ typedef struct layout {
     int left[CLI_PLOT_PANELS + 1]; // of each panel; the last one: the width of the picture
     int width, height, below;      // below: height under the plot areas
     int shared;                    // one legend for all panels
-    int longest;                   // characters of the longest entry of a legend
 } layout;
 
 // ---- text ----
@@ -160,7 +159,7 @@ static int is_power_of_two(double x) {
     return x > 0 && frexp(x, &exponent) == 0.5;
 }
 
-// Puts a tick at each x, and a label where the labels do not overlap; labels of powers of two come first.
+// Puts a tick at each x, and a label where the labels do not overlap; 0, the last x and powers of two come first.
 static void put_data_ticks(FILE *f, const cli_panel *p, const axis *a, const double *x, int n, int width) {
     double *at = malloc((n ? n : 1) * sizeof *at), *half = calloc(n ? n : 1, sizeof *half); // middle and half width of labels
     char label[32];
@@ -169,8 +168,8 @@ static void put_data_ticks(FILE *f, const cli_panel *p, const axis *a, const dou
         at[i] = width * (p->log_x ? log(v / a->low) / log(a->high / a->low) : (v - a->low) / (a->high - a->low));
     }
     for (int round = 0; at && half && round < 2; round++)
-        for (int i = 0; i < n; i++) {
-            if (half[i] || (round == 0 && !is_power_of_two(x[i]) && x[i])) continue;
+        for (int i = n - 1; i >= 0; i--) {
+            if (half[i] || (round == 0 && !is_power_of_two(x[i]) && x[i] && i < n - 1)) continue;
             double mine = 0.5 * (text_width(tick_label(x[i], label), FONT) + 6);
             int free_place = 1;
             for (int j = 0; j < n; j++) free_place &= !half[j] || fabs(at[i] - at[j]) >= mine + half[j];
@@ -196,11 +195,12 @@ static int count_ticks(const axis *a, const double *digits) {
 // Ticks of a logarithmic axis at 1, 10, 100, or also at 2 and 5, or at more digits, so that there are at least three; short
 // ticks without label in between.
 static void put_log_ticks(FILE *f, const char *which, const axis *a) {
-    static const double sets[][10] = {{1}, {1, 2, 5}, {1, 1.5, 2, 3, 4, 5, 7}}, minor[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 0};
+    static const double sets[][10] = {{1}, {1, 2, 5}, {1, 1.5, 2, 3, 4, 5, 7}, {1, 1.5, 2, 3, 4, 5, 6, 7, 8}},
+                        minor[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 0};
     int set = 0;
     const char *comma = "";
     if (!isfinite(a->low)) return;
-    while (set < 2 && count_ticks(a, sets[set]) < 3) set++;
+    while (set < 3 && count_ticks(a, sets[set]) < 4) set++;
     fprintf(f, "set %s (", which);
     for (int level = 0; level < 2; level++)
         for (int e = (int)floor(log10(a->low)); pow(10, e) <= a->high; e++)
@@ -282,23 +282,32 @@ static void put_curve(FILE *f, const cli_panel *p, int i) {
     put_quoted(f, entry);
 }
 
-static int legend_columns(const layout *l, int n, int width) {
-    int columns = (int)(width / (text_width((size_t)l->longest, SMALL) + SAMPLE));
-    return columns < 1 ? 1 : columns > n ? n : columns;
+static int longest_entry(const cli_panel *p) {
+    int longest = 0;
+    for (int i = 0; i < p->n_curves; i++) {
+        char entry[256];
+        entry_of(p, &p->curves[i], entry);
+        if ((int)strlen(entry) > longest) longest = (int)strlen(entry);
+    }
+    return longest;
 }
 
-static int legend_rows(const layout *l, int n, int width) {
-    int columns = legend_columns(l, n, width);
-    return n ? (n + columns - 1) / columns : 0;
+static int entry_width(const cli_panel *p) {
+    return (int)text_width((size_t)longest_entry(p), SMALL) + SAMPLE;
 }
 
-// The legend of n entries with its top at `top` pixels from the upper edge, between left and right. gnuplot computes the width
-// of a column from the font of the picture, which is larger than the font of the legend.
-static void put_legend(FILE *f, const layout *l, int n, int left, int right, int top) {
+static int legend_rows(const cli_panel *p, int width) {
+    int columns = width / entry_width(p);
+    return columns > 1 ? (p->n_curves + columns - 1) / columns : p->n_curves;
+}
+
+// A legend with its top at `top` pixels from the upper edge, between left and right. gnuplot computes the width of a column
+// from the font of the picture, which is larger than the font of the legend.
+static void put_legend(FILE *f, const layout *l, const cli_panel *p, int left, int right, int top) {
     fprintf(f,
             "set key at screen %.6f, screen %.6f center top vertical maxrows %d Left reverse samplen 2.5 spacing 1.08 width %d "
             "font ',%d'\n",
-            0.5 * (left + right) / l->width, 1 - (double)top / l->height, legend_rows(l, n, right - left), -l->longest / 6,
+            0.5 * (left + right) / l->width, 1 - (double)top / l->height, legend_rows(p, right - left), -longest_entry(p) / 6,
             SMALL);
 }
 
@@ -419,14 +428,14 @@ static int x_label_top(const cli_panel *p) {
 }
 
 // Height under a plot area: tick labels, label of the axis, legend.
-static int below(const layout *l, const cli_panel *p, int width) {
-    int rows = legend_rows(l, p->n_curves, width);
+static int below(const cli_panel *p, int width) {
+    int rows = legend_rows(p, width);
     return x_label_top(p) + X_LABEL + GAP + (rows ? rows * LEGEND_ROW + GAP : 0);
 }
 
 // Width of a panel. A legend with a long name and a heat map with many columns or names make a panel wider.
 static int width_of(const layout *l, const cli_panel *p, int n) {
-    int entry = (int)text_width((size_t)l->longest, SMALL) + SAMPLE, frame = LEFT + COLOURS, width = PANEL;
+    int entry = entry_width(p), frame = LEFT + COLOURS, width = PANEL;
     if (p->n_curves && entry > (l->shared ? n : 1) * width) width = l->shared ? entry / n : entry;
     if (2 * p->n_x + frame > width) width = 2 * p->n_x + frame;
     if (p->n_names * 16 + frame > width) width = p->n_names * 16 + frame;
@@ -435,18 +444,11 @@ static int width_of(const layout *l, const cli_panel *p, int n) {
 
 static layout lay_out(const char *title, const cli_panel *panels, int n) {
     layout l = {.shared = n > 1};
-    char entry[256];
-    for (int i = 0; i < n; i++) {
-        if (i) l.shared &= same_curves(&panels[0], &panels[i]);
-        for (int j = 0; j < panels[i].n_curves; j++) {
-            entry_of(&panels[i], &panels[i].curves[j], entry);
-            if ((int)strlen(entry) > l.longest) l.longest = (int)strlen(entry);
-        }
-    }
+    for (int i = 1; i < n; i++) l.shared &= same_curves(&panels[0], &panels[i]);
     for (int i = 0; i < n; i++) l.left[i + 1] = l.left[i] + width_of(&l, &panels[i], n);
     l.width = l.left[n];
     for (int i = 0; i < n; i++) {
-        int height = below(&l, &panels[i], l.shared ? l.width : l.left[i + 1] - l.left[i]);
+        int height = below(&panels[i], l.shared ? l.width : l.left[i + 1] - l.left[i]);
         if (height > l.below) l.below = height;
     }
     l.height = (*title ? TITLE : 0) + TOP + HEIGHT + l.below;
@@ -500,9 +502,9 @@ static void put_panel(FILE *f, const layout *l, const cli_panel *p, int i, int t
     }
     int legend_top = top + HEIGHT + TICKS + X_LABEL + GAP / 2;
     if (!l->shared)
-        put_legend(f, l, p->n_curves, l->left[i], l->left[i + 1], legend_top);
+        put_legend(f, l, p, l->left[i], l->left[i + 1], legend_top);
     else if (i == 0)
-        put_legend(f, l, p->n_curves, 0, l->width, legend_top);
+        put_legend(f, l, p, 0, l->width, legend_top);
     else
         fprintf(f, "unset key\n");
     put_curves(f, p, right - left);

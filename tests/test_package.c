@@ -1,0 +1,151 @@
+// tests/test_package.c - an installed copy: its files, the symbols of the libraries, programs that embed them, the Debian
+// package.
+#include "tests/support/run_cli.h"
+
+#include <stdlib.h>
+
+#ifdef __SANITIZE_ADDRESS__
+#define NEEDS_PLAIN_BUILD() TEST_SKIP("a build with sanitizers is not installed")
+#else
+#define NEEDS_PLAIN_BUILD()                                                                                                    \
+    if (system("test -e packaging/install.sh -a -e engine/sleigh.h")) TEST_SKIP("needs the source tree")
+#endif
+
+// Runs a script of /bin/sh in the root of the tree, with the variables bin (the program), build (its folder), tmp (the folder
+// of the case) and root (an empty place to install to). The script ends at its first error.
+static result script(const char *text) {
+    char all[4096];
+    snprintf(all, sizeof all,
+             "set -eu; unset MAKEFLAGS MAKELEVEL MFLAGS SLEIGH_MODELS; bin=$0 build=$(dirname \"$0\") tmp=$1 root=$1/root\n"
+             "make() { command make --no-print-directory CUDA=0 \"BUILD=$build\" \"DESTDIR=$root\" PREFIX=/opt/x \"$@\"; }\n%s",
+             text);
+    result r = RUN_SHELL(all, test_tmp());
+    if (r.code) FAIL("exit code %d: %s%s", r.code, r.out, r.err);
+    return r;
+}
+
+static void need(const char *tool) {
+    char command[200];
+    snprintf(command, sizeof command, "command -v %s >/dev/null 2>&1", tool);
+    if (system(command)) TEST_SKIP("needs %s", tool);
+}
+
+// The shared library exports the functions of sleigh.h and nothing else. Global names of the archive begin with sl_, except
+// names of C++, which hold a namespace or a hash.
+static void symbols(void) {
+    NEEDS_PLAIN_BUILD();
+    need("nm");
+    result r = script("nm -D --defined-only \"$build\"/libsleigh.so.*.*.* | awk '{ print $NF }' | sort >\"$tmp/exported\"\n"
+                      "sed -n 's/^SL_API [^(]*[ *]\\(sl_[a-z0-9_]*\\)(.*/\\1/p' engine/sleigh.h | sort >\"$tmp/declared\"\n"
+                      "test -s \"$tmp/declared\"; comm -13 \"$tmp/declared\" \"$tmp/exported\"\n");
+    CHECK_STR(r.out, "");
+    r = script("nm -g --defined-only \"$build/libsleigh.a\" | awk 'NF == 3 { print $3 }' |\n"
+               "    grep -vE '^(sl_|_Z|DW\\.ref\\.|__nv_|__fatbin|__cuda)' || :\n");
+    CHECK_STR(r.out, "");
+    r = script("readelf -d \"$build\"/libsleigh.so.*.*.* | grep SONAME");
+    CHECK_HAS(r.out, "[libsleigh.so.0]");
+}
+
+static void install(void) {
+    NEEDS_PLAIN_BUILD();
+    need("make");
+    result r =
+        script("make install >&2; cd \"$root/opt/x\"; find . -type f -o -type l | sed 's/0[.][0-9.]*$/N/'; ls -l lib >&2");
+    static const char *const files[] = {"bin/sleigh",
+                                        "include/sleigh.h",
+                                        "lib/libsleigh.a",
+                                        "lib/libsleigh.so",
+                                        "lib/libsleigh.so.N",
+                                        "lib/pkgconfig/sleigh.pc",
+                                        "share/man/man1/sleigh.1",
+                                        "share/bash-completion/completions/sleigh",
+                                        "share/sleigh/models/tiny/model.safetensors",
+                                        "share/doc/sleigh/LICENSE",
+                                        "share/doc/sleigh/README.md",
+                                        "share/sleigh/installed"};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        char line[100];
+        snprintf(line, sizeof line, "./%s\n", files[i]);
+        CHECK_HAS(r.out, line);
+    }
+    CHECK_HAS(r.err, "libsleigh.so -> libsleigh.so.0");
+    r = script("cd /; \"$root/opt/x/bin/sleigh\" generate -m tiny -p 'The grass is' --temp 0 -n 4");
+    CHECK(r.n_out > 0);
+    char model[300];
+    snprintf(model, sizeof model, "%s/root/opt/x/share/sleigh/models/tiny", test_tmp()); // not that of the tree
+    CHECK_HAS(r.err, model);
+    // A second installation replaces the files. uninstall removes what both made, and no file of another program.
+    r = script("make install-strip >&2; : >\"$root/opt/x/bin/other\"; make uninstall; find \"$root\"");
+    snprintf(model, sizeof model, "%s/root\n%s/root/opt\n%s/root/opt/x\n%s/root/opt/x/bin\n%s/root/opt/x/bin/other\n",
+             test_tmp(), test_tmp(), test_tmp(), test_tmp(), test_tmp());
+    CHECK_STR(r.out, model);
+    r = script("rm \"$root/opt/x/bin/other\"; make install >&2; make uninstall; find \"$root\" -mindepth 4");
+    CHECK_STR(r.out, "");
+    r = script("if make uninstall; then exit 1; fi");
+    CHECK_HAS(r.err, "no copy of Sleigh is installed with PREFIX=/opt/x");
+    r = script("mkdir \"$tmp/empty\"; if BUILD= make \"BUILD=$tmp/empty\" install; then exit 1; fi; find \"$root\" -type f");
+    CHECK_HAS(r.err, "is missing; run `make` first");
+    CHECK_STR(r.out, "");
+}
+
+// The programs of examples/ compile with pkg-config's flags only, and run with the shared library and with the archive.
+static void embed(void) {
+    NEEDS_PLAIN_BUILD();
+    need("make");
+    need("pkg-config");
+    need("${CC:-cc}");
+    need("${CXX:-c++}");
+    if (system("test -e examples/embed.c")) TEST_SKIP("needs examples/embed.c");
+    script("make install\n"
+           "PKG_CONFIG_PATH=$root/opt/x/lib/pkgconfig; export PKG_CONFIG_PATH\n"
+           "flags() { pkg-config --define-variable=\"prefix=$root/opt/x\" \"$@\" sleigh; }\n"
+           "cp examples/embed.c examples/embed.cc \"$tmp\"; cd \"$tmp\"\n"
+           "${CC:-cc} -std=c11 -Wall -Wextra -Werror -o c-shared embed.c $(flags --cflags --libs)\n"
+           "${CXX:-c++} -std=c++17 -Wall -Wextra -Werror -o cc-shared embed.cc $(flags --cflags --libs)\n"
+           "static=$(flags --cflags --libs --static | sed 's/-lsleigh/-l:libsleigh.a/')\n"
+           "${CC:-cc} -std=c11 -o c-static embed.c $static\n"
+           "${CXX:-c++} -std=c++17 -o cc-static embed.cc $static\n");
+    static const char *const programs[] = {"c-shared", "cc-shared", "c-static", "cc-static"};
+    for (int i = 0; i < 4; i++) {
+        char line[300];
+        snprintf(line, sizeof line,
+                 "cd \"$tmp\"; LD_LIBRARY_PATH=$root/opt/x/lib ./%s \"$root/opt/x/share/sleigh/models/tiny\" 'The grass is'",
+                 programs[i]);
+        result r = script(line);
+        CHECK(r.n_out > 0);
+    }
+}
+
+// A package is made, installed, run and removed. As root dpkg installs it into a folder, else dpkg-deb unpacks it.
+static void deb(void) {
+    NEEDS_PLAIN_BUILD();
+    need("dpkg-deb");
+    need("dpkg-shlibdeps");
+    script("COMPRESS=gzip packaging/deb.sh \"$build\" \"$tmp/out\"");
+    result r = script("dpkg-deb --field \"$tmp\"/out/sleigh_*.deb Package Version Depends");
+    CHECK_HAS(r.out, "Package: sleigh\nVersion: ");
+    CHECK_HAS(r.out, "libc6 (>= ");
+    CHECK_HAS(r.out, "libsentencepiece");
+    r = script("dpkg=$root/var/lib/dpkg; mkdir -p \"$dpkg/info\" \"$dpkg/updates\" \"$dpkg/triggers\"; : >\"$dpkg/status\"\n"
+               "if [ \"$(id -u)\" = 0 ]; then\n"
+               "    dpkg --root=\"$root\" --log=/dev/null --force-depends -i \"$tmp\"/out/sleigh_*.deb >&2\n"
+               "else\n"
+               "    dpkg-deb -x \"$tmp\"/out/sleigh_*.deb \"$root\"\n"
+               "fi\n"
+               "cd /; \"$root/usr/bin/sleigh\" generate -m tiny -p 'The grass is' --temp 0 -n 4\n");
+    CHECK(r.n_out > 0);
+    CHECK_HAS(r.err, "/root/usr/share/sleigh/models/tiny");
+    if (system("test \"$(id -u)\" = 0")) return;
+    r = script("dpkg --root=\"$root\" --log=/dev/null --force-depends -P sleigh >&2; cd \"$root\"; find . ! -path './var*'");
+    CHECK_STR(r.out, ".\n");
+}
+
+static const test_case cases[] = {
+    {"symbols", NEEDS_NOTHING, symbols},
+    {"install", NEEDS_NOTHING, install},
+    {"embed", NEEDS_NOTHING, embed},
+    {"deb", NEEDS_NOTHING, deb},
+    {0},
+};
+extern const test_suite suite_package;
+const test_suite suite_package = {"package", cases};
