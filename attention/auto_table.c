@@ -27,18 +27,18 @@ int sl_auto_path(const char *device, const sl_attn_geom *g, char *buf, size_t si
     name[n] = 0;
     int is_cache = cache && *cache == '/'; // the XDG specification ignores relative ones
     if (!is_cache && (!home || *home != '/'))
-        return sl_fail(err, SL_ERR_ARG, "neither XDG_CACHE_HOME nor HOME is an absolute path: pass --calibration FILE");
+        return sl_fail(err, SL_ERR_ARG, "neither XDG_CACHE_HOME nor HOME is an absolute path: pass {calibration} FILE");
     int length = snprintf(buf, size, "%s%s/sleigh/attn-%s-h%d-kv%d-d%d.json", is_cache ? cache : home,
                           is_cache ? "" : "/.cache", name, g->n_heads, g->n_kv_heads, g->head_dim);
     if ((size_t)length >= size)
-        return sl_fail(err, SL_ERR_ARG, "%.200s...: the path is too long; pass --calibration FILE", buf);
+        return sl_fail(err, SL_ERR_ARG, "%.200s...: the path is too long; pass {calibration} FILE", buf);
     return 0;
 }
 
 // ---- reading ----
 
 static int bad(const char *path, sl_error *err, const char *what) {
-    return sl_fail(err, SL_ERR_FORMAT, "%s: %s; `sleigh bench attn --calibrate` makes a new table", path, what);
+    return sl_fail(err, SL_ERR_FORMAT, "%s: %s; {calibrate} makes a new table", path, what);
 }
 
 static int read_text(const char *path, const json_t *root, const char *field, char *out, size_t size, sl_error *err) {
@@ -150,13 +150,12 @@ void sl_auto_free(sl_auto_table *t) {
 int sl_auto_check(const sl_auto_table *t, const char *path, const char *device, const sl_attn_geom *g, sl_error *err) {
     if (t->n_heads != g->n_heads || t->n_kv_heads != g->n_kv_heads || t->head_dim != g->head_dim)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "%s: measured for %d heads, %d KV heads, head_dim %d; this model has %d, %d, %d: `sleigh bench attn "
-                       "--calibrate -m DIR` measures for a model",
+                       "%s: measured for %d heads, %d KV heads, head_dim %d; this model has %d, %d, %d: {calibrate} with "
+                       "this model measures for it",
                        path, t->n_heads, t->n_kv_heads, t->head_dim, g->n_heads, g->n_kv_heads, g->head_dim);
     if (strcmp(t->device, device))
-        return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "%s: measured on %s, this device is %s: `sleigh bench attn --calibrate` measures here", path, t->device,
-                       device);
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: measured on %s, this device is %s: {calibrate} measures here", path,
+                       t->device, device);
     return 0;
 }
 

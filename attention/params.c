@@ -21,8 +21,8 @@ static int unknown_method(const char *name, sl_error *err) {
         names[n] = sl_attn_methods[n]->name;
     }
     const char *nearest = sl_nearest(name, names, n);
-    if (nearest) return sl_fail(err, SL_ERR_ARG, "--attn %.64s: unknown method; did you mean %s?", name, nearest);
-    return sl_fail(err, SL_ERR_ARG, "--attn %.64s: unknown method; `sleigh methods` lists all", name);
+    if (nearest) return sl_fail(err, SL_ERR_ARG, "{attn} %.64s: unknown method; did you mean %s?", name, nearest);
+    return sl_fail(err, SL_ERR_ARG, "{attn} %.64s: unknown method; `sleigh methods` lists all", name);
 }
 
 static int unknown_param(const sl_attn_method *m, const char *name, sl_error *err) {
@@ -35,11 +35,11 @@ static int unknown_param(const sl_attn_method *m, const char *name, sl_error *er
         size_t at = strlen(list);
         snprintf(list + at, sizeof list - at, "%s%s", at ? ", " : "", p->name);
     }
-    if (!n) return sl_fail(err, SL_ERR_ARG, "--attn %s: it has no parameters, found \"%.64s\"", m->name, name);
+    if (!n) return sl_fail(err, SL_ERR_ARG, "{attn} %s: it has no parameters, found \"%.64s\"", m->name, name);
     const char *nearest = sl_nearest(name, names, n);
     if (nearest)
-        return sl_fail(err, SL_ERR_ARG, "--attn %s: unknown parameter \"%.64s\"; did you mean %s?", m->name, name, nearest);
-    return sl_fail(err, SL_ERR_ARG, "--attn %s: unknown parameter \"%.64s\"; expected one of %s", m->name, name, list);
+        return sl_fail(err, SL_ERR_ARG, "{attn} %s: unknown parameter \"%.64s\"; did you mean %s?", m->name, name, nearest);
+    return sl_fail(err, SL_ERR_ARG, "{attn} %s: unknown parameter \"%.64s\"; expected one of %s", m->name, name, list);
 }
 
 // ---- values ----
@@ -112,7 +112,7 @@ static int parse_method(char *text, const sl_attn_method **m, double *value, sl_
     for (int i = 0; (*m)->params && (*m)->params[i].name; i++) value[i] = (*m)->params[i].def;
     for (char *item = strtok_r(params, ":", &rest); item; item = strtok_r(NULL, ":", &rest)) {
         char *equals = strchr(item, '=');
-        if (!equals) return sl_fail(err, SL_ERR_ARG, "--attn %s: found \"%.64s\", expected NAME=VALUE", (*m)->name, item);
+        if (!equals) return sl_fail(err, SL_ERR_ARG, "{attn} %s: found \"%.64s\", expected NAME=VALUE", (*m)->name, item);
         *equals = 0;
         int rc = set_value(*m, value, item, equals + 1, err);
         if (rc) return rc;
@@ -124,11 +124,11 @@ static int parse_method(char *text, const sl_attn_method **m, double *value, sl_
 static int check_parts(const sl_attn_spec *spec, sl_error *err) {
     const sl_composition *score = spec->method->stages, *value = spec->plus->stages;
     if (!score || score->draw || score->propose->exact)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %s+%s: %s is not a score method, so \"+%s\" cannot follow it",
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "{attn} %s+%s: %s is not a score method, so \"+%s\" cannot follow it",
                        spec->method->name, spec->plus->name, spec->method->name, spec->plus->name);
     if (!value || !value->draw || !value->propose->exact || value->normaliser != SL_BY_TOTAL)
         return sl_fail(err, SL_ERR_UNSUPPORTED,
-                       "--attn %s+%s: %s does not draw rows of V from given scores, as the santa methods do",
+                       "{attn} %s+%s: %s does not draw rows of V from given scores, as the santa methods do",
                        spec->method->name, spec->plus->name, spec->plus->name);
     return 0;
 }
@@ -136,7 +136,7 @@ static int check_parts(const sl_attn_spec *spec, sl_error *err) {
 int sl_attn_parse(const char *text, sl_attn_spec *spec, sl_error *err) {
     char copy[512];
     if (strlen(text) >= sizeof copy)
-        return sl_fail(err, SL_ERR_ARG, "--attn: %zu characters, expected at most %zu", strlen(text), sizeof copy - 1);
+        return sl_fail(err, SL_ERR_ARG, "{attn}: %zu characters, expected at most %zu", strlen(text), sizeof copy - 1);
     strcpy(copy, text);
     char *plus = strchr(copy, '+');
     if (plus) *plus = 0;

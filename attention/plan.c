@@ -29,9 +29,9 @@ int sl_attn_plan_set(sl_attn_plan *plan, const char *rule, sl_error *err) {
         ok = end != from && isdigit((unsigned char)*from);
     }
     if (!ok || *end != '=')
-        return sl_fail(err, SL_ERR_ARG, "--attn-layer %.64s: expected LAYER=METHOD or FIRST-LAST=METHOD", rule);
+        return sl_fail(err, SL_ERR_ARG, "{attn_layer} %.64s: expected LAYER=METHOD or FIRST-LAST=METHOD", rule);
     if (first > last || last >= plan->n_layers)
-        return sl_fail(err, SL_ERR_ARG, "--attn-layer %.64s: expected layers from 0 to %d, in order", rule, plan->n_layers - 1);
+        return sl_fail(err, SL_ERR_ARG, "{attn_layer} %.64s: expected layers from 0 to %d, in order", rule, plan->n_layers - 1);
     int rc = sl_attn_parse(end + 1, &spec, err);
     if (rc) return rc;
     for (long i = first; i <= last; i++) plan->layer[i] = spec;
@@ -40,18 +40,18 @@ int sl_attn_plan_set(sl_attn_plan *plan, const char *rule, sl_error *err) {
 
 // Reads one line of n bytes. Writes into text.
 static int schedule_line(sl_attn_plan *plan, const char *path, int line, char *text, size_t n, char *seen, sl_error *err) {
-    if (strlen(text) != n) return sl_fail(err, SL_ERR_ARG, "--S-schedule %s: line %d: found a NUL byte", path, line);
+    if (strlen(text) != n) return sl_fail(err, SL_ERR_ARG, "{S_schedule} %s: line %d: found a NUL byte", path, line);
     char *end, *rest, *layer_text = strtok_r(text, " \t\r\n", &rest), *value = strtok_r(NULL, " \t\r\n", &rest),
                       *after = strtok_r(NULL, " \t\r\n", &rest);
     if (!layer_text || *layer_text == '#') return 0;
     long layer = strtol(layer_text, &end, 10);
     if (!value || (after && *after != '#') || *end || layer < 0 || layer >= plan->n_layers)
-        return sl_fail(err, SL_ERR_ARG, "--S-schedule %s: line %d: expected \"LAYER S\" with a layer from 0 to %d", path, line,
+        return sl_fail(err, SL_ERR_ARG, "{S_schedule} %s: line %d: expected \"LAYER S\" with a layer from 0 to %d", path, line,
                        plan->n_layers - 1);
-    if (seen[layer]++) return sl_fail(err, SL_ERR_ARG, "--S-schedule %s: line %d: layer %ld occurs twice", path, line, layer);
+    if (seen[layer]++) return sl_fail(err, SL_ERR_ARG, "{S_schedule} %s: line %d: layer %ld occurs twice", path, line, layer);
     sl_error why;
     int rc = sl_attn_set(&plan->layer[layer], "S", value, &why);
-    return rc ? sl_fail(err, rc, "--S-schedule %s: line %d: %s", path, line, why.message) : 0;
+    return rc ? sl_fail(err, rc, "{S_schedule} %s: line %d: %s", path, line, why.message) : 0;
 }
 
 int sl_attn_plan_schedule(sl_attn_plan *plan, const char *path, sl_error *err) {
@@ -59,12 +59,12 @@ int sl_attn_plan_schedule(sl_attn_plan *plan, const char *path, sl_error *err) {
     size_t size = 0;
     ssize_t n;
     FILE *f = fopen(path, "r");
-    if (!f) return sl_fail(err, SL_ERR_IO, "--S-schedule %s: %s", path, strerror(errno));
+    if (!f) return sl_fail(err, SL_ERR_IO, "{S_schedule} %s: %s", path, strerror(errno));
     char *seen = calloc(plan->n_layers, 1);
-    int rc = seen ? 0 : sl_fail(err, SL_ERR_MEMORY, "--S-schedule %s: out of memory", path);
+    int rc = seen ? 0 : sl_fail(err, SL_ERR_MEMORY, "{S_schedule} %s: out of memory", path);
     for (int line = 1; !rc && (n = getline(&text, &size, f)) >= 0; line++)
         rc = schedule_line(plan, path, line, text, (size_t)n, seen, err);
-    if (!rc && ferror(f)) rc = sl_fail(err, SL_ERR_IO, "--S-schedule %s: %s", path, strerror(errno));
+    if (!rc && ferror(f)) rc = sl_fail(err, SL_ERR_IO, "{S_schedule} %s: %s", path, strerror(errno));
     free(text);
     free(seen);
     fclose(f);

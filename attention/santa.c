@@ -58,7 +58,7 @@ static sl_attn_mean pps_mean(const sl_attn_spec *spec) {
 static int check_pps(const sl_attn_spec *spec, sl_error *err) {
     if (!sl_attn_states_error(spec) || sl_attn_get(spec, "pps") == 0) return 0;
     return sl_fail(err, SL_ERR_ARG,
-                   "--attn santa-pps: found --pps sys with --epsilon %g, expected --pps strat: the stated error "
+                   "{attn} santa-pps: found {pps} sys with {epsilon} %g, expected {pps} strat: the stated error "
                    "needs a uniform number for each draw",
                    sl_attn_get(spec, "epsilon"));
 }
@@ -124,7 +124,7 @@ const sl_attn_method sl_method_santa_pps = {
     .source = "ours: take-all PPS sampling",
     .mean = SL_MEAN_UNBIASED,
     .mean_of = pps_mean,
-    .caution = "with --epsilon biased, because the estimate decides whether the draws are accepted. Bias at delta 20%: +1.0 to "
+    .caution = "with epsilon biased, because the estimate decides whether the draws are accepted. Bias at delta 20%: +1.0 to "
                "+4.2% of "
                "the output on values of one channel, +0.28% on centred values (`sleigh-test means` prints the table)",
     .check = check_pps,

@@ -29,7 +29,7 @@ double sl_attn_get(const sl_attn_spec *spec, const char *name) {
 
 static int check_method(const sl_attn_spec *spec, const sl_attn_method *m, sl_error *err) {
     if (m->mean == SL_MEAN_UNSTATED)
-        return sl_fail(err, SL_ERR_ARG, "--attn %s: the method does not state the mean of its output (sl_attn_method.mean)",
+        return sl_fail(err, SL_ERR_ARG, "{attn} %s: the method does not state the mean of its output (sl_attn_method.mean)",
                        m->name);
     return m->check ? m->check(spec, err) : 0;
 }

@@ -13,19 +13,19 @@ int sl_cuda_check_method(sl_engine *e, const sl_attn_spec *spec, const char *whe
     if (sl_budget_is_by_variance(spec))
         return sl_fail(
             err, SL_ERR_UNSUPPORTED,
-            "--budget variance: not offered on a GPU, where no head waits for the others (%s, --attn %s); use --budget "
-            "even, or --device cpu",
+            "{budget} variance: not offered on a GPU, where no head waits for the others (%s, {attn} %s); use {budget} "
+            "even, or {device} cpu",
             where, spec->method->name);
     if (!sl_attn_on_gpu(spec))
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %s%s%s: not offered on a GPU (%s); use --device cpu",
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "{attn} %s%s%s: not offered on a GPU (%s); use {device} cpu",
                        spec->method->name, spec->plus ? "+" : "", spec->plus ? spec->plus->name : "", where);
     int most = spec->plus ? spec->plus->cuda->max_rows : spec->method->cuda->max_rows;
     if (most && e->n_ctx > most)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %s: a context of %d tokens, at most %d on a GPU (%s)",
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "{attn} %s: a context of %d tokens, at most %d on a GPU (%s)",
                        spec->method->name, e->n_ctx, most, where);
     int most_seqs = sl_cuda_most_seqs(&e->geom, spec->method == &sl_method_dense);
     if (e->n_sequences > most_seqs)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %s: %d sequences, at most %d on a GPU for this model (%s)",
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "{attn} %s: %d sequences, at most %d on a GPU for this model (%s)",
                        spec->method->name, e->n_sequences, most_seqs, where);
     int rc = spec->method->supports ? spec->method->supports(&e->geom, spec, err) : 0, n = rc ? 0 : sl_cuda_needs(spec, need);
     for (int i = 0; !rc && i < n; i++) rc = sl_kv_keep(&e->pool, need[i], err);

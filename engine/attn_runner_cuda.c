@@ -38,7 +38,7 @@ static int reserve(sl_engine *e, const sl_attn_plan *plan, sl_error *err) {
     if (!at || !e->step_stats || (size && !ws)) {
         free(at);
         if (ws != e->step_ws) be->release(be, ws, size);
-        return sl_fail(err, SL_ERR_MEMORY, "--attn: %zu MiB of scratch memory on the GPU: out of memory", size >> 20);
+        return sl_fail(err, SL_ERR_MEMORY, "{attn}: %zu MiB of scratch memory on the GPU: out of memory", size >> 20);
     }
     free(e->step_ws_at);
     e->step_ws_at = at;

@@ -12,7 +12,7 @@ static size_t state_size(const sl_engine *e, const sl_attn_spec *spec) {
 static int check_layer(sl_engine *e, int layer, const sl_attn_spec *spec, size_t *size, sl_error *err) {
     const sl_attn_method *m = spec->method;
     if (!m->cpu || !m->cpu->decode)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "--attn %s: not offered for decoding on this device (layer %d)", m->name,
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "{attn} %s: not offered for decoding on this device (layer %d)", m->name,
                        layer);
     if (m->supports) {
         int rc = m->supports(&e->geom, spec, err);

@@ -40,16 +40,13 @@ static int parse_device(const char *device, int *index, sl_error *err) {
     if (!strcmp(device, "cpu") || (!strcmp(device, "auto") && n == 0)) return 0;
     *index = 0;
     if (strcmp(device, "auto") && strcmp(device, "cuda") && (sscanf(device, "cuda:%d%c", index, &end) != 1 || *index < 0))
-        return sl_fail(err, SL_ERR_ARG, SL_OPTION("device") " %.40s: expected auto, cpu, cuda or cuda:N", device);
+        return sl_fail(err, SL_ERR_ARG, "{device} %.40s: expected auto, cpu, cuda or cuda:N", device);
 #ifdef SLEIGH_CUDA
-    if (n == 0)
-        return sl_fail(err, SL_ERR_DEVICE, SL_OPTION("device") " %.40s: no GPU was found; use " SL_OPTION("device") " cpu",
-                       device);
+    if (n == 0) return sl_fail(err, SL_ERR_DEVICE, "{device} %.40s: no GPU was found; use {device} cpu", device);
     if (*index < n) return 0;
-    return sl_fail(err, SL_ERR_DEVICE, SL_OPTION("device") " %.40s: there are %d GPUs: cuda:0 to cuda:%d", device, n, n - 1);
+    return sl_fail(err, SL_ERR_DEVICE, "{device} %.40s: there are %d GPUs: cuda:0 to cuda:%d", device, n, n - 1);
 #else
-    return sl_fail(err, SL_ERR_DEVICE,
-                   SL_OPTION("device") " %.40s: this build has no CUDA backend; use " SL_OPTION("device") " cpu", device);
+    return sl_fail(err, SL_ERR_DEVICE, "{device} %.40s: this build has no CUDA backend; use {device} cpu", device);
 #endif
 }
 
@@ -116,7 +113,7 @@ static int largest_ctx(const sl_model *model, const sl_backend *be, int n_sequen
 
 int sl_engine_largest_ctx(const sl_model *model, const char *device, int n_sequences, int *n_ctx, sl_error *err) {
     sl_engine e = {.model = model};
-    if (n_sequences < 1) return sl_fail(err, SL_ERR_ARG, SL_OPTION("n_sequences") " %d: expected at least 1", n_sequences);
+    if (n_sequences < 1) return sl_fail(err, SL_ERR_ARG, "{n_sequences} %d: expected at least 1", n_sequences);
     int rc = open_backend(&e, &(sl_engine_options){.device = device}, err);
     if (rc) return rc;
     int chunk = e.backend->is_device ? DEFAULT_DEVICE_CHUNK : DEFAULT_CHUNK;
@@ -135,21 +132,17 @@ static int no_room(const sl_engine *e, int n_ctx, int fits, sl_error *err) {
     if (fits <= 0)
         return sl_fail(err, SL_ERR_MEMORY, "%s: weights and scratch memory need %.2f GiB, %.2f are free: %.2f GiB are missing",
                        be->name, fixed, free, fixed - free > 0 ? fixed - free : 0.01);
-    return sl_fail(
-        err, SL_ERR_MEMORY,
-        "%s: " SL_OPTION(
-            "n_ctx") " %d does not fit into memory with %d sequence(s): %.2f GiB of KV cache and %.2f GiB of weights "
-                     "and scratch memory, %.2f GiB free: %.2f GiB are missing. The largest that fits is " SL_OPTION(
-                         "n_ctx") " %d, or %d "
-                                  "sequence(s) of %d",
-        be->name, n_ctx, e->n_sequences, kv, fixed, free, kv + fixed - free, fits, most > 0 ? most : 0, n_ctx);
+    return sl_fail(err, SL_ERR_MEMORY,
+                   "%s: {n_ctx} %d does not fit into memory with %d sequence(s): %.2f GiB of KV cache and %.2f GiB of weights "
+                   "and scratch memory, %.2f GiB free: %.2f GiB are missing. The largest that fits is {n_ctx} %d, or %d "
+                   "sequence(s) of %d",
+                   be->name, n_ctx, e->n_sequences, kv, fixed, free, kv + fixed - free, fits, most > 0 ? most : 0, n_ctx);
 }
 
 static int choose_ctx(sl_engine *e, const sl_engine_options *o, sl_error *err) {
     int limit = e->model->config.n_ctx, fits = largest_ctx(e->model, e->backend, e->n_sequences, e->max_rows);
     if (o->n_ctx < 0 || o->n_ctx > limit)
-        return sl_fail(err, SL_ERR_ARG, SL_OPTION("n_ctx") " %d: expected 1 to %d, this model's max_position_embeddings",
-                       o->n_ctx, limit);
+        return sl_fail(err, SL_ERR_ARG, "{n_ctx} %d: expected 1 to %d, this model's max_position_embeddings", o->n_ctx, limit);
     e->n_ctx = o->n_ctx ? o->n_ctx : limit < DEFAULT_CTX ? limit : DEFAULT_CTX;
     if (fits <= 0 || o->n_ctx > fits) return no_room(e, e->n_ctx, fits, err);
     if (e->n_ctx <= fits) return 0;
@@ -218,8 +211,7 @@ static int new_scratch(sl_engine *e, sl_error *err) {
     e->scratch_size = c->arch->scratch_size(c, e->backend, e->max_rows);
     e->scratch = e->backend->alloc(e->backend, e->scratch_size);
     if (e->scratch) return 0;
-    return sl_fail(err, SL_ERR_MEMORY,
-                   "activations of %d rows: %zu MiB cannot be allocated; use a smaller " SL_OPTION("prefill_chunk"),
+    return sl_fail(err, SL_ERR_MEMORY, "activations of %d rows: %zu MiB cannot be allocated; use a smaller {prefill_chunk}",
                    e->max_rows, e->scratch_size >> 20);
 }
 
@@ -262,8 +254,7 @@ static int init(sl_engine *e, const sl_engine_options *o, const sl_attn_plan *pl
     const sl_config *c = &e->model->config;
     const sl_shape shape = {c->hidden, c->n_ffn, c->n_heads, c->n_kv_heads, c->head_dim};
     int rc = 0;
-    if (o->prefill_chunk < 0)
-        rc = sl_fail(err, SL_ERR_ARG, SL_OPTION("prefill_chunk") " %d: expected at least 1", o->prefill_chunk);
+    if (o->prefill_chunk < 0) rc = sl_fail(err, SL_ERR_ARG, "{prefill_chunk} %d: expected at least 1", o->prefill_chunk);
     if (!rc && !e->backend->is_device && !sl_model_weights_have_data(&e->model->weights))
         rc = sl_fail(err, SL_ERR_ARG, "a dummy model's weights are not made yet: sl_model_materialise");
     if (!rc && e->backend->prepare) rc = e->backend->prepare(e->backend, &shape, err);

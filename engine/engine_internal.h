@@ -11,7 +11,8 @@
 
 struct sl_model {
     atomic_int n_users; // the caller, and each engine
-    char *name;
+    char *dir;          // as the caller gave it
+    const char *name;   // the last part of dir
     sl_config config;
     sl_tensors *tensors;
     sl_model_weights weights; // data: the mapped files; NULL for dummy weights that are not made yet
@@ -19,8 +20,9 @@ struct sl_model {
     int is_dummy;
 };
 
-void sl_model_use(const sl_model *model);                 // one more user; sl_model_free ends the use
-size_t sl_model_bytes_to_allocate(const sl_model *model); // weights of a dummy model that are not made yet (CPU)
+void sl_model_use(const sl_model *model);                          // one more user; sl_model_free ends the use
+int sl_model_need_tokenizer(const sl_model *model, sl_error *err); // SL_ERR_ARG: the model has none
+size_t sl_model_bytes_to_allocate(const sl_model *model);          // weights of a dummy model that are not made yet (CPU)
 
 // ---- observe.c ----
 

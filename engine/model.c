@@ -15,17 +15,17 @@ static int has_tokenizer(const char *dir) {
     return access(path, F_OK) == 0;
 }
 
-// The last part of a path, or the path when it has no name: "models/tiny/" gives "tiny". From malloc.
-static char *folder_name(const char *dir) {
-    size_t end = strlen(dir), start;
-    while (end > 1 && dir[end - 1] == '/') end--;
-    for (start = end; start > 0 && dir[start - 1] != '/';) start--;
-    return start < end ? strndup(dir + start, end - start) : strdup(dir);
+// Copies a path without slashes at its end. From malloc.
+static char *copy_dir(const char *dir) {
+    size_t n = strlen(dir);
+    while (n > 1 && dir[n - 1] == '/') n--;
+    return strndup(dir, n);
 }
 
 static int load(const char *dir, const sl_model_options *o, sl_model *model, sl_error *err) {
-    model->name = folder_name(dir);
-    if (!model->name) return sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", dir);
+    model->dir = copy_dir(dir);
+    if (!model->dir) return sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", dir);
+    model->name = strrchr(model->dir, '/') && model->dir[1] ? strrchr(model->dir, '/') + 1 : model->dir;
     model->is_dummy = (o->flags & SL_MODEL_DUMMY) != 0;
     int rc = sl_cancel_poll(&o->cancel, err);
     if (!rc) rc = sl_config_load(dir, &model->config, err);
@@ -69,7 +69,7 @@ void sl_model_free(sl_model *model) {
     sl_tokenizer_free(model->tokenizer);
     sl_model_weights_free(&model->weights);
     sl_tensors_close(model->tensors);
-    free(model->name);
+    free(model->dir);
     free(model);
 }
 

@@ -18,7 +18,7 @@ static void free_state(sl_session *s) {
 }
 
 static int fail_no_state(const sl_attn_spec *spec, size_t size, sl_error *err) {
-    return sl_fail(err, SL_ERR_MEMORY, SL_OPTION("attn") " %s: state of %zu bytes: out of memory", spec->method->name, size);
+    return sl_fail(err, SL_ERR_MEMORY, "{attn} %s: state of %zu bytes: out of memory", spec->method->name, size);
 }
 
 size_t sl_device_state_at(const sl_engine *e, const sl_attn_plan *plan, int layer) {

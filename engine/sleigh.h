@@ -253,7 +253,8 @@ typedef struct sl_generation {
     int max_tokens;          // 0: until another reason to stop
     const char *const *stop; // [n_stop] stop strings
     int n_stop;
-    uint32_t sequence; // of the session
+    uint32_t sequence;    // of the session
+    sl_progress progress; // of the prefill of a prompt, in tokens
 } sl_generation;
 
 SL_API sl_generation sl_generation_default(void); // sl_sampling_default, max_tokens 1024

@@ -73,8 +73,7 @@ static int reserve_prefill(sl_session *s, const int32_t *ids, int n, sl_error *e
     sl_engine *e = s->engine;
     if (n <= 0) return sl_fail(err, SL_ERR_ARG, "prefill of %d tokens: expected at least 1", n);
     if (n > e->n_ctx - s->kv.n_tokens)
-        return sl_fail(err, SL_ERR_CONTEXT,
-                       "the prompt has %d tokens, %d are in the context already, and " SL_OPTION("n_ctx") " is %d", n,
+        return sl_fail(err, SL_ERR_CONTEXT, "the prompt has %d tokens, %d are in the context already, and {n_ctx} is %d", n,
                        s->kv.n_tokens, e->n_ctx);
     int rc = check_ids(e, ids, n, err);
     if (!rc) rc = sl_session_sync_state(s, err);
@@ -191,7 +190,7 @@ int sl_prefill_logits(sl_session *s, const int32_t *ids, int n, sl_logits_fn fn,
 // Checks the sessions of a batch. A step needs different sessions of one engine.
 static int check_batch(sl_engine *e, sl_session *const *batch, int n, sl_error *err) {
     if (n > e->n_sequences)
-        return sl_fail(err, SL_ERR_ARG, "a batch of %d sequences: this engine takes 1 to %d (" SL_OPTION("n_sequences") ")", n,
+        return sl_fail(err, SL_ERR_ARG, "a batch of %d sequences: this engine takes 1 to %d ({n_sequences})", n,
                        e->n_sequences);
     uint64_t mark = ++e->n_batches;
     for (int i = 0; i < n; i++) {
@@ -216,8 +215,8 @@ static int enter_step(sl_session *const *batch, int n, sl_error *err) {
 
 static int check_room(const sl_session *s, sl_error *err) {
     if (s->kv.n_tokens < s->engine->n_ctx) return 0;
-    return sl_fail(err, SL_ERR_CONTEXT, "sequence %u: the context is full: %d tokens, " SL_OPTION("n_ctx") " %d", s->sequence,
-                   s->kv.n_tokens, s->engine->n_ctx);
+    return sl_fail(err, SL_ERR_CONTEXT, "sequence %u: the context is full: %d tokens, {n_ctx} %d", s->sequence, s->kv.n_tokens,
+                   s->engine->n_ctx);
 }
 
 // ids: NULL when they are not sampled yet

@@ -15,7 +15,7 @@ struct sl_stopper {
 
 int sl_stopper_new(const char *const *stops, int n, sl_stopper **out, sl_error *err) {
     for (int i = 0; i < n; i++)
-        if (!stops[i][0]) return sl_fail(err, SL_ERR_ARG, "--stop: the string is empty, expected at least one character");
+        if (!stops[i][0]) return sl_fail(err, SL_ERR_ARG, "{stop}: the string is empty, expected at least one character");
     sl_stopper *s = calloc(1, sizeof *s);
     if (s) s->stops = calloc(n + 1, sizeof *s->stops), s->lengths = calloc(n + 1, sizeof *s->lengths);
     int ok = s && s->stops && s->lengths;

@@ -216,9 +216,12 @@ static int open_folder(sl_tensors *t, const char *dir, sl_error *err) {
         return rc ? rc : sort_names(t, err);
     }
     if (!exists(dir, "model.safetensors.index.json"))
-        return sl_fail(err, SL_ERR_IO, "%s: neither model.safetensors nor model.safetensors.index.json exists%s", dir,
-                       exists(dir, "pytorch_model.bin") ? "; pytorch_model.bin is not read"
-                                                        : "; --load-format dummy makes random weights");
+        return exists(dir, "pytorch_model.bin")
+                   ? sl_fail(err, SL_ERR_IO, "%s: no model.safetensors; pytorch_model.bin is not read", dir)
+                   : sl_fail(err, SL_ERR_IO,
+                             "%s: neither model.safetensors nor model.safetensors.index.json exists; {SL_MODEL_DUMMY} makes "
+                             "random weights",
+                             dir);
     json_t *root;
     int rc = sl_json_load(dir, "model.safetensors.index.json", 0, &root, err);
     if (rc) return rc;

@@ -267,7 +267,7 @@ int sl_chat_detect(const char *jinja, const sl_chat_template **out, sl_error *er
     sl_text_free(&form);
     if (rc == SL_ERR_MEMORY || *out) return rc;
     return sl_fail(err, SL_ERR_UNSUPPORTED,
-                   "the model's chat template is not one that Sleigh knows; pass --chat-template with one of: %s",
+                   "the model's chat template is not one that Sleigh knows; pass {template_name} with one of: %s",
                    sl_chat_names());
 }
 
@@ -286,7 +286,7 @@ static const json_t *template_of(const json_t *root) {
 static int detect(const char *dir, const char *file, const char *text, size_t n, const sl_chat_template **out, sl_error *err) {
     if (text && strlen(text) == n) return sl_chat_detect(text, out, err);
     return sl_fail(err, SL_ERR_FORMAT,
-                   "%s/%s: the chat template is not a string without NUL; pass --chat-template with one of: %s", dir, file,
+                   "%s/%s: the chat template is not a string without NUL; pass {template_name} with one of: %s", dir, file,
                    sl_chat_names());
 }
 
@@ -303,7 +303,7 @@ static int load_jinja_file(const char *dir, int *found, const sl_chat_template *
     fclose(f);
     if (failed) return sl_fail(err, SL_ERR_IO, "%s: it cannot be read", path);
     if (n == sizeof text)
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: more than %zu bytes; pass --chat-template", path, sizeof text - 1);
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: more than %zu bytes; pass {template_name}", path, sizeof text - 1);
     text[n] = 0;
     return detect(dir, file, text, n, out, err);
 }
@@ -321,7 +321,7 @@ int sl_chat_load(const char *dir, const sl_chat_template **out, sl_error *err) {
         json_decref(root);
         if (jinja) return rc;
     }
-    return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: the model has no chat template; pass --chat-template with one of: %s", dir,
+    return sl_fail(err, SL_ERR_UNSUPPORTED, "%s: the model has no chat template; pass {template_name} with one of: %s", dir,
                    sl_chat_names());
 }
 

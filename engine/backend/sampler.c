@@ -41,15 +41,14 @@ int sl_sampling_check(const sl_sampling *s, int n_vocab, sl_error *err) {
     };
     for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
         if (!(ranges[i].value >= ranges[i].min && ranges[i].value <= ranges[i].max))
-            return sl_fail(err, SL_ERR_ARG, SL_OPTION("%s") " %g: expected %g to %g", ranges[i].option, ranges[i].value,
-                           ranges[i].min, ranges[i].max);
-    if (s->top_k < 0) return sl_fail(err, SL_ERR_ARG, SL_OPTION("top_k") " %d: expected 0 (off) or more", s->top_k);
+            return sl_fail(err, SL_ERR_ARG, "{%s} %g: expected %g to %g", ranges[i].option, ranges[i].value, ranges[i].min,
+                           ranges[i].max);
+    if (s->top_k < 0) return sl_fail(err, SL_ERR_ARG, "{top_k} %d: expected 0 (off) or more", s->top_k);
     if (s->repeat_last_n < -1)
-        return sl_fail(err, SL_ERR_ARG, SL_OPTION("repeat_last_n") " %d: expected -1 (the context) or more", s->repeat_last_n);
+        return sl_fail(err, SL_ERR_ARG, "{repeat_last_n} %d: expected -1 (the context) or more", s->repeat_last_n);
     for (int i = 0; i < s->n_bias; i++)
         if (s->bias[i].id < 0 || s->bias[i].id >= n_vocab || isnan(s->bias[i].bias))
-            return sl_fail(err, SL_ERR_ARG, SL_OPTION("bias") " %d: expected ids from 0 to %d and a number", s->bias[i].id,
-                           n_vocab - 1);
+            return sl_fail(err, SL_ERR_ARG, "{bias} %d: expected ids from 0 to %d and a number", s->bias[i].id, n_vocab - 1);
     return 0;
 }
 

@@ -17,10 +17,32 @@ static size_t printable(const unsigned char *s) {
     return is_control ? 0 : n;
 }
 
-// The length of a marked option name at s, "\2name\3": of the name alone. 0: there is none
-static size_t option_length(const unsigned char *s) {
-    size_t n = *s == 2 ? strspn((const char *)s + 1, "abcdefghijklmnopqrstuvwxyz_") : 0;
-    return n && s[n + 1] == 3 ? n : 0;
+// ---- names of options ----
+
+enum { MARK_BEGIN = 2, MARK_END = 3 }; // bytes around the name of an option, until copy_message removes them
+
+static const char name_letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_";
+
+// Copies a format, and replaces "{name}" and "{%s}" by marks.
+static void mark_names(char *to, size_t size, const char *fmt) {
+    size_t n = 0;
+    for (const char *s = fmt; *s && n + 1 < size; s++) {
+        size_t name = *s == '{' ? (strncmp(s + 1, "%s", 2) ? strspn(s + 1, name_letters) : 2) : 0;
+        to[n++] = *s;
+        if (!name || s[name + 1] != '}' || n + name + 1 >= size) continue;
+        to[n - 1] = MARK_BEGIN;
+        memcpy(to + n, s + 1, name);
+        n += name;
+        to[n++] = MARK_END;
+        s += name + 1;
+    }
+    to[n] = 0;
+}
+
+// The length of the marked name at s. 0: there is none
+static size_t marked_name(const unsigned char *s) {
+    size_t n = *s == MARK_BEGIN ? strspn((const char *)s + 1, name_letters) : 0;
+    return n && s[n + 1] == MARK_END ? n : 0;
 }
 
 // Copies a text as one line that a terminal can print. Other bytes become an escape: the byte 27 becomes \x1b. Cuts the text
@@ -31,7 +53,7 @@ static void copy_message(sl_error *e, const char *text) {
     size_t size = sizeof e->message;
     e->n_options = 0;
     for (size_t n; *s; s += n) {
-        size_t option = option_length(s);
+        size_t option = marked_name(s);
         if (option && option < size) {
             if (e->n_options < SL_ERROR_OPTIONS) {
                 e->options[e->n_options].at = (uint16_t)(to - e->message);
@@ -54,10 +76,12 @@ static void copy_message(sl_error *e, const char *text) {
 int sl_fail(sl_error *e, sl_err code, const char *fmt, ...) {
     if (e) {
         char text[sizeof e->message]; // the arguments may point into *e, so write to another buffer first
+        char format[sizeof text];
         va_list ap;
         e->code = code;
+        mark_names(format, sizeof format, fmt);
         va_start(ap, fmt);
-        int n = vsnprintf(text, sizeof text, fmt, ap);
+        int n = vsnprintf(text, sizeof text, format, ap);
         va_end(ap);
         if (n >= (int)sizeof text) { // too long: cut it, but not within a character
             n = sizeof text - 1;

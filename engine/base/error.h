@@ -12,11 +12,9 @@
 extern "C" {
 #endif
 
-// Marks the name of an option (a field of a public struct) in a format string: sl_fail(e, SL_ERR_ARG, SL_OPTION("n_ctx") " %d:
-// ..."). sl_fail removes the marks and fills sl_error.options.
-#define SL_OPTION(name) "\2" name "\3"
-
-// Fills *e (e may be NULL) and returns code. Use: return sl_fail(e, SL_ERR_IO, "...").
+// Names of options (fields of public structs) stand in braces in the format: "{n_ctx} %d: expected 1 to %d". sl_fail removes
+// the braces and fills sl_error.options. Braces in arguments stay. Fills *e (e may be NULL) and returns code. Use: return
+// sl_fail(e, SL_ERR_IO, "...").
 __attribute__((format(printf, 3, 4))) int sl_fail(sl_error *e, sl_err code, const char *fmt, ...);
 
 // Prints the condition that is false, and aborts.

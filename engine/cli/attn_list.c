@@ -1,5 +1,6 @@
 // engine/cli/attn_list.c - see attn_list.h.
 #include "engine/cli/attn_list.h"
+#include "engine/cli/error_text.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -11,7 +12,7 @@ static int add(cli_attn_list *list, const char *word, sl_error *err) {
     char name[CLI_ATTN_NAME];
     sl_error why;
     int rc = sl_attn_parse(word, &spec, &why);
-    if (rc && strncmp(why.message, "--attn", 6)) // the message names only a parameter: add the method
+    if (rc && strncmp(cli_error_text(&why), "--attn", 6)) // the message names only a parameter: add the method
         return sl_fail(err, (sl_err)rc, "--attn %.200s: %.700s", word, why.message);
     if (rc) return sl_fail(err, (sl_err)rc, "%s", why.message);
     sl_attn_format(&spec, name, sizeof name);

@@ -4,6 +4,7 @@
 // An error ends the turn if standard input is a terminal, else the program.
 #include "engine/base/nearest.h"
 #include "engine/cli/commands.h"
+#include "engine/cli/error_text.h"
 #include "engine/cli/grow.h"
 #include "engine/cli/io.h"
 #include "engine/cli/process.h"
@@ -227,7 +228,7 @@ static int loop(chat *c, sl_error *err) {
         rc = text.data[0] == '/' ? command(c, text.data, err) : send_message(c, text.data, text.n, err);
         if (!rc) continue;
         if (!c->on_terminal || ferror(stdout) || c->quit) break;
-        fprintf(stderr, "error: %s\n", err->message);
+        fprintf(stderr, "error: %s\n", cli_error_text(err));
         rc = 0;
     }
     sl_text_free(&text);

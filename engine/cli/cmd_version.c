@@ -1,6 +1,7 @@
 // engine/cli/cmd_version.c - sleigh version: prints version, commit, compiler and backend of this build.
 #include "engine/backend/backend.h"
 #include "engine/cli/commands.h"
+#include "engine/cli/error_text.h"
 #include "engine/cli/io.h"
 #include "engine/engine.h"
 
@@ -35,6 +36,6 @@ int cmd_version(const cli_options *o, sl_error *err) {
     rc = cli_printf(err, "sleigh %s\n", cli_version());
     if (!rc) rc = cli_printf(err, "compiler: %s\nbackend: cpu: %s\n", COMPILER, buf);
     sl_error why;
-    if (!rc) rc = cli_printf(err, "gpu: %s\n", sl_device_check("cuda", &why) ? why.message : "found");
+    if (!rc) rc = cli_printf(err, "gpu: %s\n", sl_device_check("cuda", &why) ? cli_error_text(&why) : "found");
     return rc;
 }

@@ -1,6 +1,7 @@
 // engine/cli/main.c - the main function of build/sleigh: finds and runs the command, and turns its result into the exit code.
 #include "engine/base/nearest.h"
 #include "engine/cli/commands.h"
+#include "engine/cli/error_text.h"
 #include "engine/cli/habits.h"
 #include "engine/cli/io.h"
 #include "engine/cli/manual.h"
@@ -249,8 +250,6 @@ int main(int argc, char **argv) {
     else
         fflush(stdout);
     if (!rc) return 0;
-    for (char *p = err.message; *p; p++)
-        if ((unsigned char)*p < ' ') *p = '?'; // a file name may hold control characters: keep the error on one line
-    dprintf(cli_error_fd(), "sleigh: error: %s\n", err.message);
+    dprintf(cli_error_fd(), "sleigh: error: %s\n", cli_error_text(&err));
     return rc == SL_ERR_ARG ? 2 : 1;
 }

@@ -2,6 +2,7 @@
 #include "engine/cli/records.h"
 #include "attention/attention.h"
 #include "engine/base/json.h"
+#include "engine/cli/error_text.h"
 #include "engine/cli/io.h"
 #include "engine/cli/logprobs.h"
 
@@ -59,7 +60,7 @@ static int check_record(const cli_records *r, const json_t *record, sl_error *er
     sl_error why = {.message = "expected a string, as --attn takes it"};
     const char *text = json_string_value(attn); // NULL: no string
     if (text && strlen(text) == json_string_length(attn) && !sl_attn_parse(text, &spec, &why)) return 0;
-    return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: \"attn\": %.800s", r->path, r->n_lines, why.message);
+    return sl_fail(err, SL_ERR_FORMAT, "%s: line %d: \"attn\": %.800s", r->path, r->n_lines, cli_error_text(&why));
 }
 
 static int plain_record(const cli_records *r, size_t n, json_t **out, sl_error *err) {
@@ -147,7 +148,7 @@ uint32_t cli_record_sequence(const json_t *record, uint32_t seq_id, int i) {
 int cli_records_at_line(const cli_records *r, int line, int rc, sl_error *err) {
     char reason[800];
     if (!rc || rc == SL_ERR_IO) return rc;
-    snprintf(reason, sizeof reason, "%.799s", err->message);
+    snprintf(reason, sizeof reason, "%.799s", cli_error_text(err));
     return sl_fail(err, (sl_err)rc, "%s: line %d: %s", r->path, line, reason);
 }
 

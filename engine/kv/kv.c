@@ -25,7 +25,7 @@ int sl_kv_pool_init(sl_kv_pool *pool, const sl_backend *backend, int n_layers, i
     pool->versions = calloc(n_pages, sizeof *pool->versions);
     if (!pool->k || !pool->v || !pool->refs || !pool->free || !pool->versions) {
         sl_kv_pool_free(pool);
-        return sl_fail(err, SL_ERR_MEMORY, "KV cache of %zu MiB (%d tokens) cannot be reserved; pass a smaller --ctx-size",
+        return sl_fail(err, SL_ERR_MEMORY, "KV cache of %zu MiB (%d tokens) cannot be reserved; pass a smaller {n_ctx}",
                        2 * bytes >> 20, n_pages * SL_PAGE);
     }
     for (int i = 0; i < n_pages; i++) pool->free[pool->n_free++] = n_pages - 1 - i; // page 0 is taken first
@@ -78,7 +78,7 @@ static void drop_page(sl_kv_pool *pool, int32_t id) {
 static int check_free(const sl_kv_pool *pool, int n, sl_error *err) {
     if (n <= pool->n_free) return 0;
     return sl_fail(err, SL_ERR_MEMORY,
-                   "KV cache is full: %d more pages of %d tokens needed, %d free of %d; pass a larger --ctx-size or "
+                   "KV cache is full: %d more pages of %d tokens needed, %d free of %d; pass a larger {n_ctx} or "
                    "fewer sequences",
                    n, SL_PAGE, pool->n_free, pool->n_pages);
 }

@@ -85,7 +85,7 @@ int sl_kv_keep(sl_kv_pool *pool, sl_kv_need need, sl_error *err) {
     const sl_kv_extra_kind *kind = need.kind;
     if (find_store(pool, need)) return 0;
     if (pool->backend->is_device && (!kind->build_device || kind->share))
-        return sl_fail(err, SL_ERR_UNSUPPORTED, "page extra \"%s\": a GPU cannot build it; use --device cpu", kind->name);
+        return sl_fail(err, SL_ERR_UNSUPPORTED, "page extra \"%s\": a GPU cannot build it; use {device} cpu", kind->name);
     int rc = pool->extras ? 0 : init_extras(pool, err);
     if (rc) return rc;
     struct sl_kv_extras *x = pool->extras;
@@ -98,7 +98,7 @@ int sl_kv_keep(sl_kv_pool *pool, sl_kv_need need, sl_error *err) {
     if (s.built && make_shared(pool, &s)) s.data = pool->backend->alloc(pool->backend, store_bytes(pool, &s));
     if (!s.data) {
         free_store(pool, &s);
-        return sl_fail(err, SL_ERR_MEMORY, "\"%s\" of the KV cache: %zu MiB cannot be reserved; pass a smaller --ctx-size",
+        return sl_fail(err, SL_ERR_MEMORY, "\"%s\" of the KV cache: %zu MiB cannot be reserved; pass a smaller {n_ctx}",
                        kind->name, store_bytes(pool, &s) >> 20);
     }
     x->stores[x->n_stores++] = s;

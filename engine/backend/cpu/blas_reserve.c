@@ -76,7 +76,7 @@ static int check_room(int n_new_buffers, int n_stacks, size_t stack, sl_error *e
     total = (size_t)n_new_buffers * BLAS_BUFFER + (size_t)n_stacks * stack;
     return sl_fail(err, SL_ERR_MEMORY,
                    "not enough memory for OpenBLAS: it needs %zu MiB of address space for %d threads, %d MiB per thread and "
-                   "the threads' stacks: %s; use fewer " SL_OPTION("n_threads") ", or raise the limit (ulimit -v)",
+                   "the threads' stacks: %s; use fewer {n_threads}, or raise the limit (ulimit -v)",
                    total >> 20, n_running, BLAS_BUFFER >> 20, strerror(failed));
 }
 
@@ -117,8 +117,7 @@ static int reserve(int n_threads, sl_error *err) {
     int rc = check_room(n_maps < MOST_THREADS ? n_maps : MOST_THREADS, n_stacks > 0 ? n_stacks : 0, stack, err);
     if (rc) return rc;
     if (hold_buffers(n_threads, n_new > 0 ? n_extra : 0))
-        return sl_fail(err, SL_ERR_MEMORY, "OpenBLAS has no buffers for %d threads; use fewer " SL_OPTION("n_threads"),
-                       n_running);
+        return sl_fail(err, SL_ERR_MEMORY, "OpenBLAS has no buffers for %d threads; use fewer {n_threads}", n_running);
     if (n_new > 0) n_buffers = n_running;
     if (n_stacks > 0) n_team = n_threads;
     return 0;

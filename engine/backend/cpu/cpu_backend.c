@@ -403,7 +403,7 @@ const sl_backend *sl_cpu_memory(void) {
 
 int sl_cpu_check_threads(int n_threads, sl_error *err) {
     if (n_threads >= 0 && n_threads <= 1024) return 0;
-    return sl_fail(err, SL_ERR_ARG, SL_OPTION("n_threads") " %d: expected 1 to 1024, or 0 for every core", n_threads);
+    return sl_fail(err, SL_ERR_ARG, "{n_threads} %d: expected 1 to 1024, or 0 for every core", n_threads);
 }
 
 int sl_cpu_open(int n_threads, const sl_backend **out, sl_error *err) {

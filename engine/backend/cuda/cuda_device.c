@@ -88,7 +88,7 @@ int sl_cuda_device_open(sl_cuda *c, sl_error *err) {
     int rc = sl_cuda_check(cudaSetDevice(c->index), "choosing the GPU", err);
     if (!rc) rc = sl_cuda_check(cudaGetDeviceProperties(&c->props, c->index), "reading the GPU's properties", err);
     if (!rc && c->props.major < 8)
-        rc = sl_fail(err, SL_ERR_UNSUPPORTED, "%s has compute capability %d.%d, but 8.0 or more is needed; use --device cpu",
+        rc = sl_fail(err, SL_ERR_UNSUPPORTED, "%s has compute capability %d.%d, but 8.0 or more is needed; use {device} cpu",
                      c->props.name, c->props.major, c->props.minor);
     if (!rc) rc = check_kernels(c, err);
     if (!rc) rc = sl_cuda_check(cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "stream", err);

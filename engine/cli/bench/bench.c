@@ -3,6 +3,7 @@
 #include "engine/backend/backend.h"
 #include "engine/cli/bench/bench_cost.h"
 #include "engine/cli/commands.h"
+#include "engine/cli/error_text.h"
 #include "engine/cli/io.h"
 #include "engine/cli/output/progress_bar.h"
 #include "engine/cli/output/rows.h"
@@ -71,7 +72,7 @@ static int new_engine(cli_bench *b, sl_error *err) {
     if (!rc) sl_engine_describe(b->engine, b->backend, sizeof b->backend);
     if (rc != SL_ERR_MEMORY) return rc;
     sl_error why = *err;
-    return sl_fail(err, rc, "--batch %d at --depth %d: %.800s", b->max_batch, most(&b->plan->depths), why.message);
+    return sl_fail(err, rc, "--batch %d at --depth %d: %.800s", b->max_batch, most(&b->plan->depths), cli_error_text(&why));
 }
 
 static int new_arrays(cli_bench *b, sl_error *err) {
@@ -173,7 +174,7 @@ static void find_peak(cli_bench *b) {
     if (b->o->memory_rate > 0 || !decodes) return;
     if (measure_rate(b, &b->peak_gb_s, &why)) {
         b->peak_gb_s = NAN;
-        fprintf(stderr, "memory rate: could not be measured: %s\n", why.message);
+        fprintf(stderr, "memory rate: could not be measured: %s\n", cli_error_text(&why));
     }
 }
 

@@ -3,6 +3,7 @@
 #include "engine/base/number.h"
 #include "engine/cli/attn_list.h"
 #include "engine/cli/bench/calibrate_host.h"
+#include "engine/cli/error_text.h"
 #include "engine/cli/io.h"
 #include "engine/cli/output/model_name.h"
 #include "engine/cli/output/progress_bar.h"
@@ -116,9 +117,9 @@ static int list_specs(const cli_options *o, const sl_attn_geom *geom, int on_gpu
         if (list.specs[i].method == &sl_method_dense) continue;
         rc = offered(&list.specs[i], geom, on_gpu, &why);
         if (rc && !given)
-            cli_say("calibrate: left out: %s", why.message), rc = 0;
+            cli_say("calibrate: left out: %s", cli_error_text(&why)), rc = 0;
         else if (rc)
-            sl_fail(err, (sl_err)rc, "%s", why.message);
+            sl_fail(err, (sl_err)rc, "%s", cli_error_text(&why));
         else if (t->n_specs == SL_AUTO_SPECS)
             rc = sl_fail(err, SL_ERR_ARG, "--attn: expected at most %d methods", SL_AUTO_SPECS);
         else

@@ -8,6 +8,7 @@
 #include "engine/base/hash.h"
 #include "engine/cli/attn_list.h"
 #include "engine/cli/commands.h"
+#include "engine/cli/error_text.h"
 #include "engine/cli/eval/eval_plot.h"
 #include "engine/cli/eval/eval_prompt.h"
 #include "engine/cli/eval/eval_records.h"
@@ -252,7 +253,7 @@ static int check_lengths(eval *e, sl_error *err) {
 static int at_line(const eval *e, int sample, int rc, sl_error *err) {
     if (!rc || !e->o.jsonl || rc == SL_ERR_IO) return rc;
     sl_error why = *err;
-    return sl_fail(err, (sl_err)rc, "%s: line %d: %.800s", e->o.jsonl, e->records.at[sample].line, why.message);
+    return sl_fail(err, (sl_err)rc, "%s: line %d: %.800s", e->o.jsonl, e->records.at[sample].line, cli_error_text(&why));
 }
 
 static int dump_item(eval *e, FILE *f, int group, int number, const eval_text *text, const eval_item *item, sl_error *err) {

@@ -6,6 +6,7 @@
 // ("attn") and the sequence number that keys its random numbers ("seq"), so that one prefill serves many methods.
 #include "engine/cli/generate/jsonl.h"
 #include "engine/base/json.h"
+#include "engine/cli/error_text.h"
 #include "engine/cli/generate/answer.h"
 #include "engine/cli/io.h"
 #include "engine/cli/output/progress_bar.h"
@@ -37,7 +38,7 @@ static int set_method(job *j, const json_t *record, sl_error *err) {
     if (!strcmp(text, j->attn.data ? j->attn.data : "")) return 0;
     sl_error why;
     int rc = cli_run_set_attention(j->run, attn, &why);
-    if (rc) return sl_fail(err, rc, "\"attn\": %.900s", why.message);
+    if (rc) return sl_fail(err, rc, "\"attn\": %.900s", cli_error_text(&why));
     j->attn.n = 0;
     return sl_text_append(&j->attn, text, strlen(text) + 1, err);
 }

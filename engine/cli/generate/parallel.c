@@ -6,6 +6,7 @@
 // decodes with one plan at a time. An answer does not depend on the other lines of its group.
 #include "engine/cli/generate/parallel.h"
 #include "engine/base/json.h"
+#include "engine/cli/error_text.h"
 #include "engine/cli/generate/answer.h"
 #include "engine/cli/grow.h"
 #include "engine/cli/io.h"
@@ -103,7 +104,7 @@ static int set_method(job *j, const char *attn, sl_error *err) {
     if (attn == j->attn || (attn && j->attn && !strcmp(attn, j->attn))) return 0;
     sl_error why;
     int rc = cli_run_set_attention(j->run, attn, &why);
-    if (rc) return sl_fail(err, rc, "\"attn\": %.900s", why.message);
+    if (rc) return sl_fail(err, rc, "\"attn\": %.900s", cli_error_text(&why));
     j->attn = attn;
     return 0;
 }

@@ -1,5 +1,6 @@
 // engine/cli/output/stats.c - see stats.h.
 #include "engine/cli/output/stats.h"
+#include "engine/cli/error_text.h"
 
 #include <errno.h>
 #include <math.h>
@@ -13,7 +14,7 @@ enum { BUFFER = 1 << 20 }; // bytes; a step of a large model writes a thousand l
 static int parse_shadow(const char *text, sl_attn_spec *spec, sl_error *err) {
     sl_error why;
     int rc = sl_attn_parse(text, spec, &why);
-    return rc ? sl_fail(err, rc, "--stats-attn %.200s: %.700s", text, why.message) : 0;
+    return rc ? sl_fail(err, rc, "--stats-attn %.200s: %.700s", text, cli_error_text(&why)) : 0;
 }
 
 int cli_stats_open(cli_stats *stats, const cli_options *o, sl_error *err) {

@@ -1,0 +1,175 @@
+// engine/conversation.c - sl_chat: messages, the chat template, and a generator that answers.
+//
+// Each answer renders and tokenizes all messages. The generator keeps the common prefix of the new and the old prompt in the KV
+// cache.
+#include "engine/engine_internal.h"
+#include "engine/generator.h"
+#include "tokenizer/chat.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct sl_chat {
+    const sl_chat_template *template;
+    sl_generator *generator;
+    char *system_prompt;  // NULL: none
+    sl_message *messages; // [n_messages], contents from malloc, roles static
+    int n_messages, capacity;
+};
+
+sl_chat_options sl_chat_options_default(void) {
+    return (sl_chat_options){.generation = sl_generation_default()};
+}
+
+// ---- messages ----
+
+static const char *role_named(const char *role) { // a static copy; NULL: unknown
+    static const char *const roles[] = {"system", "user", "assistant"};
+    for (size_t i = 0; role && i < sizeof roles / sizeof *roles; i++)
+        if (!strcmp(roles[i], role)) return roles[i];
+    return NULL;
+}
+
+static int push(sl_chat *c, const sl_message *message, sl_error *err) {
+    const char *role = role_named(message->role);
+    if (!role)
+        return sl_fail(err, SL_ERR_ARG, "message %d has the role \"%.40s\": expected system, user or assistant", c->n_messages,
+                       message->role ? message->role : "");
+    if (c->n_messages == c->capacity) {
+        int capacity = c->capacity ? 2 * c->capacity : 16;
+        sl_message *grown = realloc(c->messages, (size_t)capacity * sizeof *grown);
+        if (!grown) return sl_fail(err, SL_ERR_MEMORY, "chat: out of memory");
+        c->messages = grown;
+        c->capacity = capacity;
+    }
+    char *content = malloc(message->n + 1);
+    if (!content) return sl_fail(err, SL_ERR_MEMORY, "chat: out of memory");
+    if (message->n) memcpy(content, message->content, message->n);
+    content[message->n] = 0;
+    c->messages[c->n_messages++] = (sl_message){.role = role, .content = content, .n = message->n};
+    return 0;
+}
+
+static void pop(sl_chat *c) {
+    free((char *)c->messages[--c->n_messages].content);
+}
+
+static void pop_all(sl_chat *c) {
+    while (c->n_messages) pop(c);
+    free(c->messages);
+    c->messages = NULL;
+    c->capacity = 0;
+}
+
+int sl_chat_n_messages(const sl_chat *c) {
+    return c->n_messages;
+}
+
+const sl_message *sl_chat_message(const sl_chat *c, int i) {
+    return i >= 0 && i < c->n_messages ? &c->messages[i] : NULL;
+}
+
+int sl_chat_set_messages(sl_chat *c, const sl_message *messages, int n, sl_error *err) {
+    sl_chat made = {0};
+    int rc = 0;
+    for (int i = 0; !rc && i < n; i++) rc = push(&made, &messages[i], err);
+    if (rc) {
+        pop_all(&made);
+        return rc;
+    }
+    pop_all(c);
+    c->messages = made.messages, c->n_messages = made.n_messages, c->capacity = made.capacity;
+    return 0;
+}
+
+int sl_chat_reset(sl_chat *c, sl_error *err) {
+    if (!c->system_prompt) return sl_chat_set_messages(c, NULL, 0, err);
+    const sl_message system = {.role = "system", .content = c->system_prompt, .n = strlen(c->system_prompt)};
+    return sl_chat_set_messages(c, &system, 1, err);
+}
+
+// ---- life ----
+
+static int find_template(const sl_model *model, const char *name, const sl_chat_template **out, sl_error *err) {
+    if (!name) return sl_chat_load(model->dir, out, err);
+    *out = sl_chat_find(name);
+    return *out ? 0 : sl_fail(err, SL_ERR_ARG, "{template_name} %.100s: expected one of %s", name, sl_chat_names());
+}
+
+static int open_chat(sl_chat *c, sl_engine *engine, const sl_chat_options *o, sl_error *err) {
+    int rc = find_template(engine->model, o->template_name, &c->template, err);
+    if (!rc && o->system_prompt && !(c->system_prompt = strdup(o->system_prompt)))
+        rc = sl_fail(err, SL_ERR_MEMORY, "chat: out of memory");
+    if (!rc) rc = sl_chat_reset(c, err);
+    return rc ? rc : sl_generator_open(engine, &o->generation, &c->generator, err);
+}
+
+int sl_chat_open(sl_engine *engine, const sl_chat_options *options, sl_chat **out, sl_error *err) {
+    const sl_chat_options unset = sl_chat_options_default();
+    sl_chat *c = calloc(1, sizeof *c);
+    if (!c) return sl_fail(err, SL_ERR_MEMORY, "chat: out of memory");
+    int rc = open_chat(c, engine, options ? options : &unset, err);
+    if (rc) {
+        sl_chat_free(c);
+        return rc;
+    }
+    *out = c;
+    return 0;
+}
+
+void sl_chat_free(sl_chat *c) {
+    if (!c) return;
+    sl_generator_close(c->generator);
+    pop_all(c);
+    free(c->system_prompt);
+    free(c);
+}
+
+int sl_chat_set_generation(sl_chat *c, const sl_generation *options, sl_error *err) {
+    return sl_generator_set_options(c->generator, options, err);
+}
+
+sl_session *sl_chat_session(const sl_chat *c) {
+    return sl_generator_session(c->generator);
+}
+
+// ---- answers ----
+
+// Answers the last message, and adds the answer.
+static int answer(sl_chat *c, sl_text_fn on_text, void *ctx, sl_generated *result, sl_error *err) {
+    sl_text prompt = {0}, reply = {0};
+    sl_ids ids = {0};
+    int rc = sl_chat_render(c->template, c->messages, c->n_messages, NULL, &prompt, err);
+    if (!rc) rc = sl_tokenize(sl_generator_model(c->generator)->tokenizer, prompt.data, prompt.n, 0, &ids, err);
+    if (!rc) rc = sl_generator_run(c->generator, ids.data, (int)ids.n, 1, on_text, ctx, &reply, result, err);
+    if (!rc) rc = push(c, &(sl_message){.role = "assistant", .content = reply.data, .n = reply.n}, err);
+    sl_ids_free(&ids);
+    sl_text_free(&prompt);
+    sl_text_free(&reply);
+    return rc;
+}
+
+int sl_chat_say(sl_chat *c, const char *text, sl_text_fn on_text, void *ctx, sl_generated *result, sl_error *err) {
+    int rc = push(c, &(sl_message){.role = "user", .content = text, .n = strlen(text)}, err);
+    if (rc) return rc;
+    rc = answer(c, on_text, ctx, result, err);
+    if (rc) pop(c);
+    return rc;
+}
+
+int sl_chat_again(sl_chat *c, sl_text_fn on_text, void *ctx, sl_generated *result, sl_error *err) {
+    sl_session *s = sl_chat_session(c);
+    int n = c->n_messages, has_answer = n > 0 && !strcmp(c->messages[n - 1].role, "assistant");
+    if (n <= has_answer || strcmp(c->messages[n - 1 - has_answer].role, "user"))
+        return sl_fail(err, SL_ERR_ARG, "the chat has no message of the user to answer again; call sl_chat_say first");
+    sl_message old = c->messages[n - 1];
+    c->n_messages -= has_answer;
+    sl_session_set_sequence(s, sl_session_sequence(s) + 1);
+    int rc = answer(c, on_text, ctx, result, err);
+    if (rc) {
+        sl_session_set_sequence(s, sl_session_sequence(s) - 1);
+        if (has_answer) c->messages[c->n_messages++] = old; // there is room: it lay here before
+    } else if (has_answer)
+        free((char *)old.content);
+    return rc;
+}
