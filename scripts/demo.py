@@ -11,7 +11,7 @@ import sys
 import tempfile
 
 import tiny_text
-from sleigh_runs import run_jsonl
+from sleigh_runs import model_line, run_jsonl
 
 METHODS = ["dense", "santa-prop:S=128", "santa-sys:S=128", "santa-prop:S=4"]
 
@@ -55,6 +55,7 @@ def main():
                          100 * sum(r["group"]["v_rows_share"] for r in results) / n,
                          100 * sum(r["group"]["kv_bytes_share"] for r in results) / n))
             print()
+    print(model_line(a.sleigh, a.model) + "\n")
     print("| method | right | decode tok/s | V rows read | KV bytes read |\n|---|---|---|---|---|")
     for method, right, speed, v_rows, kv_bytes in rows:
         print(f"| {method} | {right} | {speed:.0f} | {v_rows:.2f}% | {kv_bytes:.1f}% |")

@@ -2,6 +2,7 @@
 //
 // A section of the page belongs to one output. The first cells of its tables with the heading "field" hold the fields, those of
 // its tables with the heading "line" the keys of lines on stderr.
+#include "engine/cli/output/model_name.h"
 #include "tests/support/run_cli.h"
 
 #include <jansson.h>
@@ -169,8 +170,7 @@ static void generate_lines(void) {
     static const char *const methods[] = {"dense", "santa-pps:epsilon=0.2", "bernoulli:B=8", "vattention"};
     names printed = {.n = 0}, page = documented(title, "line");
     for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
-        result r =
-            RUN("generate", "-m", tiny(), "-p", long_text(40), "-n", "2", "--dense-prefix", "850", "--attn", methods[i]);
+        result r = RUN("generate", "-m", tiny(), "-p", long_text(40), "-n", "2", "--dense-prefix", "850", "--attn", methods[i]);
         add_lines(&printed, &r);
     }
     spill(in_tmp("prompts"), "The sky\n", 8);
@@ -350,7 +350,37 @@ static void version(void) {
     compare_names("version", &page, &printed);
 }
 
+// The name of a model is that of its folder, or ORGANISATION/NAME in the cache of the hub.
+static void model_names(void) {
+    static const struct {
+        const char *path, *name;
+    } cases[] = {
+        {"models/tiny", "tiny"},
+        {"/a/tiny//", "tiny"},
+        {"tiny", "tiny"},
+        {"/c/hub/models--meta-llama--Llama-3.1-8B/snapshots/0e9e39f2/", "meta-llama/Llama-3.1-8B"},
+        {"models--gpt--a--b/snapshots/1", "gpt/a--b"},
+        {"models--gpt2/snapshots/1", "gpt2"},
+        {"models--x--y/snapshot/1", "1"},
+        {"snapshots/1", "1"},
+        {"a|b\n", "a?b?"},
+        {"caf\xe9", "caf?"},
+        {"caf\xc3\xa9", "caf\xc3\xa9"},
+    };
+    char name[64];
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        cli_model_folder_name(cases[i].path, name, sizeof name);
+        CHECK_STR(name, cases[i].name);
+    }
+    cli_model_folder_name(".", name, sizeof name);
+    CHECK(*name && strcmp(name, "."));
+    const cli_model_name big = {.name = "x", .type = "llama", .dtype = "bf16", .n_params = 8.03e9, .is_dummy = 1};
+    char text[CLI_MODEL_TEXT];
+    CHECK_STR(cli_model_name_text(&big, text), "x (llama, 8.03 B parameters, bf16, random weights)");
+}
+
 static const test_case cases[] = {
+    {"model-names", NEEDS_NOTHING, model_names},
     {"generate", NEEDS_NOTHING, generate},
     {"generate-lines", NEEDS_NOTHING, generate_lines},
     {"stats", NEEDS_NOTHING, stats},
