@@ -242,7 +242,7 @@ static void bench(void) {
 static void bench_attn(void) {
     result json = RUN(ATTN, "-o", "json"), csv = RUN(ATTN, "-o", "csv"), jsonl = RUN(ATTN, "-o", "jsonl"), md = RUN(ATTN);
     names printed = keys_of(&json), rows = keys_of(&jsonl);
-    CHECK_GOOD(csv);
+    check_csv(&csv, &jsonl);
     check_fields("bench attn", &printed);
     for (int i = 0; i < rows.n; i++) CHECK(has(&printed, rows.at[i], strlen(rows.at[i])));
     check_columns("bench attn", &md);
