@@ -171,7 +171,7 @@ $(BUILD)/engine/cli/cmd_version.c.o: $(BUILD)/commit
 FLAGS := $(CPPFLAGS) $(CFLAGS) $(NVCCFLAGS)
 $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
-	@echo '$(FLAGS)' | cmp -s - $@ || { echo '$(FLAGS)' > $@; $(if $(filter 1,$(CUDA)),echo "  CUDA_ARCH=\"$(CUDA_ARCH)\"") }
+	@echo '$(FLAGS)' | cmp -s - $@ || { echo '$(FLAGS)' > $@; $(if $(filter 1,$(CUDA)),echo '  CUDA_ARCH="$(CUDA_ARCH)"';) }
 FORCE:
 
 $(BUILD)/%.c.o: %.c Makefile $(BUILD)/flags

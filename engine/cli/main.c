@@ -130,9 +130,9 @@ static const char compare_notes[] =
 static const char perplexity_notes[] =
     "Windows of --ctx-size tokens start --stride tokens apart; the tokenizer's BOS replaces the first token of each window.\n"
     "Tokens in the first half of a window, and tokens that an earlier window scored, are context and are not scored. Tokens\n"
-    "after the last whole window are not used. Dense attention takes a window in one pass. With another method, or with\n"
-    "--dense-prefix, the scored half is decoded token by token. The standard error is between windows if there are at least\n"
-    "8, else between tokens. Speed is printed to stderr.\n";
+    "after the last whole window are not used. A text with fewer tokens is one window of its length. Dense attention takes a\n"
+    "window in one pass. With another method, or with --dense-prefix, the scored half is decoded token by token. The standard\n"
+    "error is between windows if there are at least 8, else between tokens. Speed is printed to stderr.\n";
 
 static const char eval_notes[] =
     "Tasks (like RULER's, in our words): niah-single, niah-multikey, niah-multivalue, niah-multiquery, vt (variable\n"

@@ -67,6 +67,11 @@ int cli_silence(sl_error *err) {
     return failed ? sl_fail(err, SL_ERR_IO, "--quiet: cannot replace standard error: %s", strerror(number)) : 0;
 }
 
+void cli_unsilence(void) {
+    fflush(stderr);
+    if (error_fd != STDERR_FILENO) dup2(error_fd, STDERR_FILENO);
+}
+
 int cli_error_fd(void) {
     return error_fd;
 }

@@ -15,7 +15,8 @@ int cli_process_begin(char **argv, sl_error *err);
 // --quiet: from now on, standard error of this process leads nowhere. Errors still go to the descriptor that was standard
 // error.
 int cli_silence(sl_error *err);
-int cli_error_fd(void); // for errors, and for the dialogue of chat; safe in a signal handler
+void cli_unsilence(void); // for the dialogue of chat on a terminal; does nothing without cli_silence
+int cli_error_fd(void);   // for errors; safe in a signal handler
 
 // Makes Ctrl+C set a flag. once: a second Ctrl+C ends the program as usual.
 void cli_catch_interrupt(int once);
