@@ -289,9 +289,9 @@ static void help(void) {
         if (*commands[i].args) n += fprintf(stderr, " %s", commands[i].args);
         fprintf(stderr, "%*s%s\n", 18 - n, "", commands[i].help);
     }
-    fputs("A \\ at the end of a line continues the message. With a blank before it, a /\n"
-          "begins a message. Ctrl+C ends an answer or clears the line. Up shows earlier\n"
-          "messages. Tab completes commands and file names.\n",
+    fputs("Alt+Enter or a \\ at the end of a line continues the message. With a blank before\n"
+          "it, a / begins a message. Ctrl+C ends an answer or clears the line. Up shows\n"
+          "earlier messages. Tab completes commands and file names.\n",
           stderr);
 }
 
