@@ -362,6 +362,17 @@ static void colours(void) {
     }
 }
 
+// --quiet leaves out the description at the start, but not the dialogue.
+static void quiet(void) {
+    PTY_START((pty_options){0}, CHAT, "-n", "1", "--quiet");
+    pty_expect(first_prompt);
+    CHECK_LACKS(pty_seen(), "backend:");
+    pty_type("/temp\r/temp x\r");
+    pty_expect("temp: 0 (greedy)");
+    pty_expect("error: /temp x");
+    leave();
+}
+
 // ---- commands ----
 
 static void commands(void) {
@@ -559,6 +570,7 @@ static const test_case cases[] = {
     {"suspension", NEEDS_NOTHING, suspension},
     {"resize", NEEDS_NOTHING, resize},
     {"colours", NEEDS_NOTHING, colours},
+    {"quiet", NEEDS_NOTHING, quiet},
     {"commands", NEEDS_NOTHING, commands},
     {"regeneration", NEEDS_NOTHING, regeneration},
     {"saving", NEEDS_NOTHING, saving},
