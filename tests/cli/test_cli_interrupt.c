@@ -132,12 +132,42 @@ static void perplexity_windows(void) {
     CHECK_HAS(r.out, line);
 }
 
+// ---- compare ----
+
+// Writes n lines with equal questions about different texts.
+static const char *questions(int n, const char *name) {
+    static char path[256];
+    snprintf(path, sizeof path, "%s", in_tmp(name));
+    FILE *f = fopen(path, "w");
+    for (int i = 0; f && i < n; i++)
+        fprintf(f, "{\"context\": \"The hidden number of house %d is %d. \", \"question\": \"What is it?\", \"id\": %d}\n", i,
+                7919 * i % 10007, i);
+    CHECK(f && !fclose(f));
+    return path;
+}
+
+// The tables of an interrupted run are those of a run of its complete prompts.
+static void compare_tables(void) {
+    char all[256];
+    int n = 0;
+    snprintf(all, sizeof all, "%s", questions(5000, "all.jsonl"));
+    const char *const args[] = {"compare", "-m", tiny(),    "--jsonl", all, "-n", "6", "--attn", "santa:S=4,topk:k=4",
+                                "--temp",  "0",  "--heads", NULL};
+    result r = interrupt(start(NULL, 0, NULL, args), "stdout", "prompt 3: ", 1);
+    const char *said = strstr(r.err, "interrupted; the tables are of "), *tables = strstr(r.out, "texts: ");
+    CHECK(said && sscanf(said, "interrupted; the tables are of %d prompts, ", &n) == 1 && n >= 4);
+    check_error(&r, 1, " prompts, 5000 were planned");
+    result whole = RUN("compare", "-m", tiny(), "--jsonl", questions(n, "some.jsonl"), "-n", "6", "--attn",
+                       "santa:S=4,topk:k=4", "--temp", "0", "--heads");
+    CHECK_GOOD(whole);
+    CHECK(tables && strstr(whole.out, "texts: "));
+    CHECK_STR(tables, strstr(whole.out, "texts: "));
+}
+
 static const test_case cases[] = {
-    {"perplexity-windows", NEEDS_NOTHING, perplexity_windows},
-    {"eval-table", NEEDS_NOTHING, eval_table},
-    {"complete", NEEDS_NOTHING, complete},
-    {"bench-rows", NEEDS_NOTHING, bench_rows},
-    {0},
+    {"compare-tables", NEEDS_NOTHING, compare_tables}, {"perplexity-windows", NEEDS_NOTHING, perplexity_windows},
+    {"eval-table", NEEDS_NOTHING, eval_table},         {"complete", NEEDS_NOTHING, complete},
+    {"bench-rows", NEEDS_NOTHING, bench_rows},         {0},
 };
 extern const test_suite suite_cli_interrupt;
 const test_suite suite_cli_interrupt = {"cli_interrupt", cases};
