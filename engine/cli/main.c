@@ -62,8 +62,13 @@ static const char generate_notes[] =
     "with each seed.\n";
 
 static const char chat_notes[] =
-    "Reads messages from standard input, one per line; a \\ at the end of a line continues the message. Commands: /help, /ctx\n"
-    "[N], /read FILE, /attn SPEC, /reset, /stats, /quit. Ctrl+C ends an answer, not the program.\n";
+    "On a terminal: arrow keys edit the line, Up shows earlier messages (also of earlier chats; the file is\n"
+    "~/.local/state/sleigh/chat_history), Tab completes commands and file names. A pasted text of any size is one message,\n"
+    "together with what is typed before and after it. Ctrl+C clears the line or ends an answer; Ctrl+D ends the chat. Other\n"
+    "input is read as one message per line. A \\ at the end of a line continues the message. An answer that ends at the limit\n"
+    "-n says so. Commands (/help explains them): /help /regen /clear /reset /system [TEXT] /temp [X] /attn [SPEC] /ctx [N]\n"
+    "/read FILE /save FILE /load FILE /stats /quit /exit. /save and /load use JSON, [{\"role\", \"content\"}], as OpenAI's\n"
+    "interface does.\n";
 
 static const char bench_notes[] =
     "`sleigh bench` runs every combination of depths, batches, tests and methods, and names tests as llama-bench does. pp512\n"
