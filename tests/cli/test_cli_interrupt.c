@@ -1,9 +1,11 @@
 // tests/cli/test_cli_interrupt.c - Ctrl+C during long commands: what they have so far is printed, and the exit code is not 0.
 #include "engine/cli/eval/eval_scores.h"
+#include "tests/support/pty.h"
 #include "tests/support/run_cli.h"
 
 #include <math.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -114,13 +116,19 @@ static void bench_rows(void) {
 
 // ---- perplexity ----
 
-static void perplexity_windows(void) {
-    char path[256];
+#define PERPLEXITY "perplexity", "-m", tiny(), "-f", book(), "-c", "64", "--attn", "santa:S=4"
+
+static const char *book(void) {
+    static char path[256];
     snprintf(path, sizeof path, "%s", in_tmp("text"));
     FILE *f = fopen(path, "w");
     for (int i = 0; f && i < 40; i++) fputs(long_text(400), f);
     CHECK(f && !fclose(f));
-    const char *const args[] = {"perplexity", "-m", tiny(), "-f", path, "-c", "64", "--attn", "santa:S=4", NULL};
+    return path;
+}
+
+static void perplexity_windows(void) {
+    const char *const args[] = {PERPLEXITY, NULL};
     result r = interrupt(start(NULL, 0, NULL, args), "stdout", "\n| 3 | ", 1); // the row of the fourth window
     int n = 0, rows = 0;
     for (const char *p = r.out; (p = strstr(p, "\n| ")); p++) rows += p[3] >= '0' && p[3] <= '9';
@@ -130,6 +138,27 @@ static void perplexity_windows(void) {
     char line[64];
     snprintf(line, sizeof line, " tokens scored in %d windows of 64, ", n);
     CHECK_HAS(r.out, line);
+}
+
+// The JSON of an interrupted run says so. The bar on the terminal shows when some windows are complete.
+static void perplexity_json(void) {
+    int n = 0;
+    PTY_START((pty_options){0}, PERPLEXITY, "-o", "json");
+    while (!n) {
+        pty_expect("\033[Kperplexity [");
+        pty_expect(" windows");
+        const char *count = pty_since() - strlen(" windows");
+        while (count[-1] != ' ') count--; // "12/5650"
+        n = atoi(count);
+    }
+    pty_signal(SIGINT);
+    CHECK_INT(pty_finish(), 1);
+    const char *from = strstr(pty_seen(), "\033[K{"), *end = strstr(pty_seen(), "\r\n}");
+    CHECK(from && end);
+    json_t *out = json_loadb(from + 3, (size_t)(end + 3 - (from + 3)), 0, NULL);
+    CHECK(out && json_is_true(json_object_get(out, "interrupted")) &&
+          json_array_size(json_object_get(out, "windows")) >= (size_t)n);
+    json_decref(out);
 }
 
 // ---- compare ----
@@ -165,9 +194,13 @@ static void compare_tables(void) {
 }
 
 static const test_case cases[] = {
-    {"compare-tables", NEEDS_NOTHING, compare_tables}, {"perplexity-windows", NEEDS_NOTHING, perplexity_windows},
-    {"eval-table", NEEDS_NOTHING, eval_table},         {"complete", NEEDS_NOTHING, complete},
-    {"bench-rows", NEEDS_NOTHING, bench_rows},         {0},
+    {"compare-tables", NEEDS_NOTHING, compare_tables},
+    {"perplexity-windows", NEEDS_NOTHING, perplexity_windows},
+    {"perplexity-json", NEEDS_NOTHING, perplexity_json},
+    {"eval-table", NEEDS_NOTHING, eval_table},
+    {"complete", NEEDS_NOTHING, complete},
+    {"bench-rows", NEEDS_NOTHING, bench_rows},
+    {0},
 };
 extern const test_suite suite_cli_interrupt;
 const test_suite suite_cli_interrupt = {"cli_interrupt", cases};

@@ -247,7 +247,7 @@ static int print_tables(compare *c, int with_plot, sl_error *err) {
 static int print_partial(compare *c, int n_done, int rc, sl_error *err) {
     sl_error why;
     int n = c->n_prompts;
-    c->n_prompts = n_done;
+    c->n_prompts = n_done, c->is_partial = 1;
     if (n_done) print_tables(c, 0, &why);
     c->n_prompts = n;
     return sl_fail(err, (sl_err)rc, "interrupted; the tables are of %d prompts, %d were planned", n_done, n);
