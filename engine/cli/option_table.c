@@ -14,7 +14,7 @@
 
 // clang-format off
 const cli_option cli_option_table[] = {
-    {"Model", "-m --model", "DIR", OPT_STRING, F(model), 0, 0, NULL, LOADS, "folder of a Hugging Face model, or the name of an installed model (tiny)"},
+    {"Model", "-m --model", "DIR", OPT_STRING, F(model), 0, 0, NULL, LOADS, "folder of a Hugging Face model, ORG/NAME for a model in the hub cache, or the name of an installed model (tiny)"},
     {"Model", "--load-format", "auto,safetensors,dummy", OPT_CHOICE, F(load_format), 0, 0, "auto", ENGINES | CLI_INSPECT, "auto, safetensors: read the weights; dummy: make random ones (the folder needs only config.json)"},
     {"Model", "-c --ctx-size --ctx", "N", OPT_CTX, F(n_ctx), 1, CLI_BIG, NULL, RUNS | CLI_INSPECT | CLI_EVAL, "context size in tokens; 0: the model's limit (default: the smallest of the model's limit, what fits in memory and 32k)"},
     {"Model", "-c --ctx-size --ctx", "N", OPT_CTX, F(n_ctx), 4, CLI_BIG, NULL, CLI_PERPLEXITY, "window size in tokens; 0: the model's limit (default: 512)"},
@@ -50,10 +50,10 @@ const cli_option cli_option_table[] = {
     {"Output", "-o --output", "text,json", OPT_CHOICE, F(format), 0, 0, "text", CLI_GENERATE, "text: write the text as it is generated; json: write one JSON object at the end (docs/output.md); --jsonl and --prompts always write JSON"},
     {"Output", "--logprobs", "N", OPT_INT, F(logprobs), 0, 20, NULL, CLI_GENERATE, "in JSON: also write the log-probability of each generated token and of the N most likely tokens"},
     {"Output", "-o --output", "FILE", OPT_STRING, F(out), 0, 0, NULL, CLI_LOGITS, "the .npy file to write: float32 [n_tokens, vocab]"},
-    {"Output", "-o --output", "md,json", OPT_CHOICE, F(format), 0, 0, "md", CLI_METHODS | CLI_INSPECT, "format of the tables"},
+    {"Output", "-o --output", "md,csv,json,jsonl", OPT_CHOICE, F(format), 0, 0, "md", CLI_METHODS | CLI_INSPECT | CLI_COMPARE | CLI_PERPLEXITY, "format of the tables (docs/output.md)"},
     {"Output", "--plot", "FILE", OPT_STRING, F(plot), 0, 0, NULL, CLI_BENCH | CLI_COMPARE | CLI_EVAL, "plot the results into FILE, an .svg, .pdf or .png, with gnuplot; a .dat file next to FILE holds the numbers"},
     {"Output", "-o --output", "FILE", OPT_STRING, F(out), 0, 0, NULL, CLI_PLOT, "the picture to draw, an .svg, .pdf or .png (default: the name of the data file, as .svg)"},
-    {"Output", "-o --output", "md,csv,json", OPT_CHOICE, F(format), 0, 0, "md", CLI_COMPARE | CLI_PERPLEXITY, "format of the tables"},
+    {"Output", "-o --output", "text,json", OPT_CHOICE, F(format), 0, 0, "text", CLI_TOKENIZE, "text: the ids, separated by commas; json: one JSON object with the ids and the text of each token (docs/output.md)"},
 
     {"Sampling", "-s --seed", "N", OPT_SEED, F(seed), 0, 4294967295.0, "0", SAMPLES | CLI_PERPLEXITY | CLI_BENCH | CLI_EVAL, "seed for token sampling and for the draws of the attention methods; -1: a random seed, which a line on stderr shows"},
     {"Sampling", "--temp --temperature", "X", OPT_FLOAT, F(temp), 0, 1e6, "0.8", RUNS, "sampling temperature; 0: greedy"},
@@ -85,8 +85,8 @@ const cli_option cli_option_table[] = {
     {"Bench", "-p --n-prompt", "N,...", OPT_INTS, F(n_prompts), 0, CLI_BIG, NULL, CLI_BENCH, "tests that prefill N tokens, as 512,1k or 512-4096*2; 0: none (default: 512)"},
     {"Bench", "-n --steps --n-gen", "N,...", OPT_INTS, F(n_gens), 0, 1000000, NULL, CLI_BENCH, "tests that generate N tokens, one decode step each; 0: none (default: 128; bench decode: 32)"},
     {"Bench", "-pg --prompt-gen", "PP,TG", OPT_PAIRS, F(pairs), 1, CLI_BIG, NULL, CLI_BENCH, "test that prefills PP tokens and then generates TG tokens, timed as one (may be repeated)"},
-    {"Bench", "-d --depth --n-depth", "N,...", OPT_INTS, F(depths), 0, CLI_BIG, NULL, CLI_BENCH, "tokens in the KV cache of each sequence before a test (default: 0; bench decode and bench attn: 512,4k)"},
-    {"Bench", "-b --batch", "N,...", OPT_INTS, F(batches), 1, 1024, NULL, CLI_BENCH, "batch sizes: sequences are prefilled one by one and decode together (default: 1; bench decode and bench attn: 1,4)"},
+    {"Bench", "-d --depth --n-depth", "N,...", OPT_INTS, F(depths), 0, CLI_BIG, NULL, CLI_BENCH, "tokens in the KV cache of each sequence before a test (default: 0; bench decode: 512; bench decode and bench attn on a GPU: 512,4k)"},
+    {"Bench", "-b --batch", "N,...", OPT_INTS, F(batches), 1, 1024, NULL, CLI_BENCH, "batch sizes: sequences are prefilled one by one and decode together (default: 1; bench decode and bench attn on a GPU: 1,4)"},
     {"Bench", "--attn", "SPEC,...", OPT_LIST, F(attns), 0, 0, NULL, CLI_BENCH, "methods to time; 'santa-prop:S={64,128}' means two methods (may be repeated; default: dense)"},
     {"Bench", "--phase", "decode,prefill,all", OPT_CHOICE, F(phase), 0, 0, "all", CLI_BENCH, "bench attn: phase to time"},
     {"Bench", "--calibrate", NULL, OPT_FLAG, F(calibrate), 0, 0, "0", CLI_BENCH, "bench attn: time the candidates of --attn=auto for the shape of --model and write the table to --calibration"},
@@ -96,7 +96,7 @@ const cli_option cli_option_table[] = {
     {"Bench", "--ragged", NULL, OPT_FLAG, F(ragged), 0, 0, "0", CLI_BENCH, "give sequence i of b a depth of (i + 1) / b of --depth, rounded down to an odd number"},
     {"Bench", "--copy", NULL, OPT_FLAG, F(copy), 0, 0, "0", CLI_BENCH, "prefill one sequence and copy its rows to the others: a faster start, the same memory traffic in the tests"},
     {"Bench", "--memory-rate", "X", OPT_FLOAT, F(memory_rate), 0, 1e6, "0", CLI_BENCH, "memory rate of this device in GB/s, the base of \"% of peak\"; 0: measure it"},
-    {"Bench", "-o --output", "md,json,csv,jsonl", OPT_CHOICE, F(format), 0, 0, "md", CLI_BENCH, "format of the results"},
+    {"Bench", "-o --output", "md,csv,json,jsonl", OPT_CHOICE, F(format), 0, 0, "md", CLI_BENCH, "format of the results (docs/output.md)"},
 
     {"Eval", "--task", "TASK,...", OPT_STRING, F(task), 0, 0, "niah-single,niah-multikey,qa-2hop", CLI_EVAL, "tasks to generate (see below), or all"},
     {"Eval", "--length", "N,...", OPT_INTS, F(lengths), 64, 1 << 24, "4k", CLI_EVAL, "tokens of the prompt and of the answer together"},
@@ -113,7 +113,7 @@ const cli_option cli_option_table[] = {
     {"Eval", "--temp --temperature", "X", OPT_FLOAT, F(temp), 0, 1e6, NULL, CLI_EVAL, "sampling temperature; 0: greedy (default: 0, also if the model's settings name another)"},
     {"Eval", "--out", "FILE", OPT_STRING, F(out), 0, 0, NULL, CLI_EVAL, "write one line per sample and method to FILE; if FILE exists, continue the run that it holds"},
     {"Eval", "--dump", "FILE", OPT_STRING, F(dump), 0, 0, NULL, CLI_EVAL, "write the prompts to FILE in RULER's format and do not run the model"},
-    {"Eval", "-o --output", "md,csv,json", OPT_CHOICE, F(format), 0, 0, "md", CLI_EVAL, "format of the table"},
+    {"Eval", "-o --output", "md,csv,json,jsonl", OPT_CHOICE, F(format), 0, 0, "md", CLI_EVAL, "format of the table (docs/output.md)"},
 
     {"General", "-q --quiet", NULL, OPT_FLAG, F(quiet), 0, 0, "0", ~0u, "write only errors to stderr"},
     {"General", "-h --help", NULL, OPT_FLAG, F(help), 0, 0, "0", ~0u, "show this help"},

@@ -31,12 +31,10 @@ void cli_timeline_close(cli_timeline *t) {
 }
 
 uint64_t cli_timeline_logits_hash(const cli_timeline *t) {
-    const float *logits = sl_session_logits(t->session, NULL);
-    return logits ? sl_logits_hash(logits, sl_model_config(t->run->model)->n_vocab) : t->cut_hash;
+    return sl_logits_hash(sl_session_last_logits(t->session), sl_model_config(t->run->model)->n_vocab);
 }
 
 static int cut_back(cli_timeline *t, int n_tokens, sl_error *err) {
-    t->cut_hash = cli_timeline_logits_hash(t);
     int rc = sl_session_truncate(t->session, n_tokens, err);
     if (rc) return rc;
     t->ids.n = (size_t)n_tokens;
@@ -52,6 +50,19 @@ int cli_timeline_cut(cli_timeline *t, int n_tokens, sl_error *err) {
     t->stopped = NULL;
     sl_engine_reset_stats(t->run->engine);
     return 0;
+}
+
+int cli_timeline_set_sampling(cli_timeline *t, const sl_sampling *sampling, sl_error *err) {
+    sl_sampler *sampler;
+    int rc = sl_sampler_new(sampling, sl_model_config(t->run->model)->n_vocab, &sampler, err);
+    if (rc) return rc;
+    for (size_t i = 0; !rc && i < t->ids.n; i++) rc = sl_sampler_accept(sampler, t->ids.data[i], err);
+    if (!rc) {
+        sl_sampler *before = t->sampler;
+        t->sampler = sampler, sampler = before;
+    }
+    sl_sampler_free(sampler);
+    return rc;
 }
 
 int cli_timeline_common(const cli_timeline *t, const int32_t *ids, int n) {

@@ -1,5 +1,6 @@
 // engine/cli/output/model_name.c - see model_name.h.
 #include "engine/cli/output/model_name.h"
+#include "engine/cli/hub.h"
 #include "models/safetensors.h"
 
 #include <ctype.h>
@@ -7,28 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Copies the part before `end` that follows the last '/', and sets *end to this '/' (or to the start).
-static void last_part(const char *path, size_t *end, char *out, size_t size) {
-    while (*end > 1 && path[*end - 1] == '/') --*end;
-    size_t from = *end;
-    while (from > 0 && path[from - 1] != '/') from--;
-    snprintf(out, size, "%.*s", (int)(*end - from), path + from);
-    *end = from;
-}
-
-// The folder's name. In the cache of the hub, models--ORG--NAME/snapshots/REVISION, the name is ORG/NAME.
+// The name on the hub, or the last part of the path.
 static void name_of(const char *path, char *out, size_t size) {
-    char parent[64], model[256];
     size_t end = strlen(path);
-    last_part(path, &end, out, size);
-    last_part(path, &end, parent, sizeof parent);
-    last_part(path, &end, model, sizeof model);
-    if (strcmp(parent, "snapshots") || strncmp(model, "models--", 8)) return;
-    char *dashes = strstr(model + 8, "--");
-    if (dashes)
-        snprintf(out, size, "%.*s/%s", (int)(dashes - model - 8), model + 8, dashes + 2);
-    else
-        snprintf(out, size, "%s", model + 8);
+    if (cli_hub_name(path, out, size)) return;
+    while (end > 1 && path[end - 1] == '/') end--;
+    size_t from = end;
+    while (from > 0 && path[from - 1] != '/') from--;
+    snprintf(out, size, "%.*s", (int)(end - from), path + from);
 }
 
 static void replace_odd_bytes(char *name) {
@@ -36,6 +23,16 @@ static void replace_odd_bytes(char *name) {
     for (char *p = name; *p; p++)
         if ((unsigned char)*p < ' ' || *p == '|' || (!utf8 && (unsigned char)*p >= 0x80)) *p = '?';
     json_decref(utf8);
+}
+
+void cli_model_folder_name(const char *path, char *out, size_t size) {
+    name_of(path, out, size);
+    if (!strcmp(out, ".") || !strcmp(out, "..")) {
+        char *real = realpath(path, NULL);
+        if (real) name_of(real, out, size);
+        free(real);
+    }
+    replace_odd_bytes(out);
 }
 
 static void count_params(const sl_tensors *tensors, cli_model_name *out) {
@@ -54,13 +51,7 @@ static void count_params(const sl_tensors *tensors, cli_model_name *out) {
 
 void cli_model_name_of(const sl_model *model, const char *path, cli_model_name *out) {
     *out = (cli_model_name){.is_dummy = sl_model_is_dummy(model)};
-    name_of(path, out->name, sizeof out->name);
-    if (!strcmp(out->name, ".") || !strcmp(out->name, "..") || !*out->name || !strcmp(out->name, "/")) {
-        char *real = realpath(path, NULL);
-        if (real) name_of(real, out->name, sizeof out->name);
-        free(real);
-    }
-    replace_odd_bytes(out->name);
+    cli_model_folder_name(path, out->name, sizeof out->name);
     snprintf(out->type, sizeof out->type, "%s", sl_model_config(model)->model_type);
     count_params(sl_model_tensors(model), out);
 }
@@ -82,10 +73,11 @@ const char *cli_model_name_text(const cli_model_name *m, char buf[CLI_MODEL_TEXT
     return buf;
 }
 
-void cli_model_name_put(const cli_model_name *m, json_t *object) {
-    json_object_set_new(object, "model", json_string(m->name));
-    json_object_set_new(object, "model_type", json_string(m->type));
-    json_object_set_new(object, "n_params", json_integer((json_int_t)m->n_params));
-    json_object_set_new(object, "dtype", json_string(m->dtype));
-    json_object_set_new(object, "dummy", json_boolean(m->is_dummy));
+json_t *cli_model_name_json(const cli_model_name *m, json_t *object) {
+    json_t *out = object ? json_pack("{s:s, s:s, s:I, s:s, s:b}", "model", m->name, "model_type", m->type, "n_params",
+                                     (json_int_t)m->n_params, "dtype", m->dtype, "dummy", m->is_dummy)
+                         : NULL;
+    if (out) json_object_update(out, object);
+    json_decref(object);
+    return out;
 }
