@@ -115,7 +115,8 @@ FUZZ_CC      ?= clang
 FUZZ_OPT     := -O1 -g1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize=vptr -fno-sanitize-recover=undefined \
     -fno-omit-frame-pointer
 FUZZ_SRC     := $(wildcard engine/base/*.c models/*.c tokenizer/*.c tokenizer/*.cc) engine/model.c \
-    $(addprefix attention/,auto.c auto_table.c params.c plan.c spec.c) $(addprefix engine/cli/,attn_list.c io.c eval/eval_grade.c \
+    $(addprefix attention/,auto.c auto_table.c params.c plan.c spec.c) $(addprefix engine/cli/,attn_list.c chat/pastes.c \
+    chat/turns.c io.c eval/eval_grade.c \
     eval/eval_records.c eval/eval_scores.c records.c) $(filter-out %/test_fuzz.c,$(wildcard tests/fuzz/*.c))
 FUZZ_OBJ     := $(patsubst %,$(BUILD)/fuzz/%.o,$(FUZZ_SRC))
 
@@ -170,7 +171,7 @@ $(BUILD)/engine/cli/cmd_version.c.o: $(BUILD)/commit
 FLAGS := $(CPPFLAGS) $(CFLAGS) $(NVCCFLAGS)
 $(BUILD)/flags: FORCE
 	@mkdir -p $(@D)
-	@echo '$(FLAGS)' | cmp -s - $@ || { echo '$(FLAGS)' > $@; $(if $(filter 1,$(CUDA)),echo "  CUDA_ARCH=\"$(CUDA_ARCH)\"") }
+	@echo '$(FLAGS)' | cmp -s - $@ || { echo '$(FLAGS)' > $@; $(if $(filter 1,$(CUDA)),echo '  CUDA_ARCH="$(CUDA_ARCH)"';) }
 FORCE:
 
 $(BUILD)/%.c.o: %.c Makefile $(BUILD)/flags

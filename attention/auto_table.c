@@ -6,6 +6,7 @@
 //    "points": [{"n_seqs": 1, "n_kv": 1024, "us": [9.1, 8.7, null]}, ...]}
 #include "attention/auto.h"
 #include "engine/base/json.h"
+#include "engine/base/make_folders.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -184,21 +185,12 @@ static json_t *table_json(const sl_auto_table *t) {
                      t->query_deviation, "attn", attn, "points", points_json(t));
 }
 
-// Makes the folders of the path. A failure shows when the file is opened.
-static void make_folders(const char *path) {
-    char folder[4096];
-    for (const char *p = strchr(path + 1, '/'); p; p = strchr(p + 1, '/')) {
-        snprintf(folder, sizeof folder, "%.*s", (int)(p - path), path);
-        mkdir(folder, 0777);
-    }
-}
-
 int sl_auto_write(const sl_auto_table *t, const char *path, sl_error *err) {
     char tmp[4096];
     json_t *root = table_json(t);
     if (!root) return sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", path);
     int ok = snprintf(tmp, sizeof tmp, "%s.tmp.%ld", path, (long)getpid()) < (int)sizeof tmp;
-    if (ok) make_folders(path);
+    if (ok) sl_make_folders(path, 0777);
     errno = ENAMETOOLONG;
     FILE *f = ok ? fopen(tmp, "w") : NULL;
     ok = f != NULL;

@@ -3,7 +3,10 @@
 #define SLEIGH_CUDA_OBSERVE_H
 
 #include "attention/attention_cuda.h"
-#include "engine/engine_internal.h"
+#include "engine/sleigh.h"
+#include "models/arch.h"
+
+typedef struct sl_observation sl_observation; // engine_internal.h, which nvcc cannot read
 
 #ifdef __cplusplus
 extern "C" {

@@ -75,6 +75,7 @@ install_all() {
     tree docs "$docdir/docs" ! -name '*.dat' ! -name '*.json*' # pages and pictures
     [ ! -d examples ] || tree examples "$docdir/examples"
     echo "$list" >>"$made"
+    echo "sleigh $version is installed in $dest$prefix"
 }
 
 uninstall_all() {
@@ -87,6 +88,7 @@ uninstall_all() {
             rm -f "$dest$path"
         fi
     done
+    echo "sleigh is removed from $dest$prefix"
 }
 
 case $prefix in /*) ;; *) fail "PREFIX=$prefix: expected a path from the root" ;; esac

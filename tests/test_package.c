@@ -75,11 +75,11 @@ static void install(void) {
     snprintf(model, sizeof model, "%s/root/opt/x/share/sleigh/models/tiny", test_tmp()); // not that of the tree
     CHECK_HAS(r.err, model);
     // A second installation replaces the files. uninstall removes what both made, and no file of another program.
-    r = script("make install-strip >&2; : >\"$root/opt/x/bin/other\"; make uninstall; find \"$root\"");
+    r = script("make install-strip >&2; : >\"$root/opt/x/bin/other\"; make uninstall >&2; find \"$root\"");
     snprintf(model, sizeof model, "%s/root\n%s/root/opt\n%s/root/opt/x\n%s/root/opt/x/bin\n%s/root/opt/x/bin/other\n",
              test_tmp(), test_tmp(), test_tmp(), test_tmp(), test_tmp());
     CHECK_STR(r.out, model);
-    r = script("rm \"$root/opt/x/bin/other\"; make install >&2; make uninstall; find \"$root\" -mindepth 4");
+    r = script("rm \"$root/opt/x/bin/other\"; make install >&2; make uninstall >&2; find \"$root\" -mindepth 4");
     CHECK_STR(r.out, "");
     r = script("if make uninstall; then exit 1; fi");
     CHECK_HAS(r.err, "no copy of Sleigh is installed with PREFIX=/opt/x");

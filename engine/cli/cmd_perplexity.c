@@ -3,9 +3,10 @@
 //
 // Windows of --ctx-size tokens start --stride tokens apart. The tokenizer's BOS replaces the first token of each window. The
 // first half of a window is context and is not scored, as in llama.cpp. Tokens that an earlier window scored are not scored
-// again. Tokens after the last whole window are not used. Dense attention takes a window in one prefill pass. With another
-// method, or with --dense-prefix, dense attention prefills the beginning of the window, and a decode step predicts each scored
-// token. Memory: O(vocabulary), and one number per scored token.
+// again. Tokens after the last whole window are not used. A text with fewer tokens than a window is one window of its length.
+// Dense attention takes a window in one prefill pass. With another method, or with --dense-prefix, dense attention prefills the
+// beginning of the window, and a decode step predicts each scored token. Memory: O(vocabulary), and one number per scored
+// token.
 #include "engine/cli/commands.h"
 #include "engine/cli/io.h"
 #include "engine/cli/output/print_json.h"
@@ -78,6 +79,7 @@ static int run_window(perplexity *p, int first, sl_error *err) {
     if (!rc) rc = prefill(p, 0, n, 0, err);
     if (!rc && p->n_dense == p->n_ctx) return prefill(p, first, last, 1, err);
     for (int i = n; !rc && i < last; i++) {
+        if (cli_interrupted()) return sl_fail(err, SL_ERR_IO, "interrupted");
         rc = sl_decode(&p->session, 1, &p->ids[i], err);
         if (!rc && i >= first) rc = score_rows(&(scored_rows){p, i}, 0, 1, sl_session_logits(p->session, NULL), err);
         cli_progress_work(&p->progress, 1);
@@ -158,21 +160,32 @@ static int begin_window(perplexity *p, int window) {
     return window && seen > half ? seen : half;
 }
 
+// Prints the result of the windows before an interruption, which stays the error. n_scored: their tokens.
+static int print_partial(perplexity *p, int n_scored, int rc, sl_error *err) {
+    sl_error why;
+    int n = p->nll.n_groups, n_planned = p->n_windows;
+    p->nll.n = n_scored, p->n_windows = n;
+    if (n) print_end(p, &why);
+    return sl_fail(err, (sl_err)rc, "interrupted; the result is of %d windows, %d were planned", n, n_planned);
+}
+
 static int run_windows(perplexity *p, sl_error *err) {
     double start = cli_now(), n_prefill = p->n_dense == p->n_ctx ? p->n_ctx - 1 : p->n_dense;
     double prefill = n_prefill > 0 ? sl_model_prefill_flops(p->run.model, 0, (int)n_prefill) : 0;
     double steps = p->n_dense == p->n_ctx ? CLI_NO_WORK : (double)p->n_windows * (p->n_ctx - 1 - n_prefill);
-    int rc = 0;
+    int rc = 0, n_before = 0;
     cli_progress_begin_run(&p->progress, "perplexity", "windows", p->n_windows, p->n_windows * prefill, steps);
     for (int i = 0; !rc && i < p->n_windows; i++) {
-        int n_before = p->nll.n, first = begin_window(p, i);
+        int first = begin_window(p, i);
+        n_before = p->nll.n;
         rc = run_window(p, first, err);
         if (!rc) rc = cli_values_end_group(&p->nll, err);
         if (!rc) rc = print_window(p, i, n_before, err);
         cli_progress_update(&p->progress, i + 1, p->n_windows);
     }
     cli_progress_end(&p->progress);
-    if (!rc) rc = print_end(p, err);
+    if (rc) return cli_interrupted() ? print_partial(p, n_before, rc, err) : rc;
+    rc = print_end(p, err);
     if (rc) return rc;
     double ms = cli_now() - start, n = (double)p->n_windows * (p->n_ctx - 1);
     fprintf(stderr, "load: %.2f ms\nwindows: %.2f ms, %.0f tokens, %.2f tok/s\npeak_rss: %.1f MiB\n", p->run.load_ms, ms, n,
@@ -182,20 +195,31 @@ static int run_windows(perplexity *p, sl_error *err) {
 
 // ---- set-up ----
 
-static int cut_windows(perplexity *p, sl_error *err) {
+// Sets the size of a window and the distance of their starts.
+static int set_sizes(perplexity *p, sl_error *err) {
+    enum { LEAST = 4 }; // tokens of a window: two of context, one that is scored, and one that is only predicted
     const cli_options *o = p->o;
-    int limit = sl_model_config(p->run.model)->n_ctx;
+    int limit = sl_model_config(p->run.model)->n_ctx, n = (int)p->text.n;
     p->n_ctx = o->n_ctx ? o->n_ctx : limit < 512 ? limit : 512;
     p->stride = o->stride ? o->stride : p->n_ctx;
     if (p->stride > p->n_ctx)
         return sl_fail(err, SL_ERR_ARG, "--stride %d: expected at most %d, the window size", p->stride, p->n_ctx);
+    if (p->text.n >= (size_t)p->n_ctx) return 0;
+    if (n < LEAST) return sl_fail(err, SL_ERR_FORMAT, "the text has %d tokens; expected at least %d", n, LEAST);
+    cli_say("window: the text has %d tokens, fewer than the %d of --ctx-size; it is one window of %d tokens", n, p->n_ctx, n);
+    p->n_ctx = n;
+    if (p->stride > n) p->stride = n;
+    return 0;
+}
+
+static int cut_windows(perplexity *p, sl_error *err) {
+    const cli_options *o = p->o;
+    int rc = set_sizes(p, err);
+    if (rc) return rc;
     if (o->dense_prefix > p->n_ctx / 2)
         return sl_fail(err, SL_ERR_ARG,
                        "--dense-prefix %d: expected at most %d, half a window, because the other half is scored",
                        o->dense_prefix, p->n_ctx / 2);
-    if (p->text.n < (size_t)p->n_ctx)
-        return sl_fail(err, SL_ERR_ARG, "the text has %zu tokens; expected at least %d, one window; lower --ctx-size",
-                       p->text.n, p->n_ctx);
     p->n_windows = (int)((p->text.n - p->n_ctx) / p->stride) + 1;
     int is_dense = 1;
     for (int i = 0; i < p->run.requested.n_layers; i++) is_dense &= p->run.requested.layer[i].method == &sl_method_dense;

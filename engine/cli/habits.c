@@ -21,6 +21,9 @@ const cli_habit cli_habits[] = {
     {"--max-num-batched-tokens", "N", NULL, HABIT_SAME, ENGINES, "--ubatch-size", NULL, "`--ubatch-size N`"},
     {"--repetition-penalty", "X", NULL, HABIT_SAME, SAMPLES, "--repeat-penalty", NULL, "`--repeat-penalty X`"},
     {"-bf --binary-file", "FILE", NULL, HABIT_SAME, GEN | CLI_COMPARE | CLI_PERPLEXITY, "--file", NULL, "`--file FILE`"},
+    {"-npp", "N,...", NULL, HABIT_SAME, CLI_BENCH, "--n-prompt", NULL, "`--n-prompt N,...`"},
+    {"-ntg", "N,...", NULL, HABIT_SAME, CLI_BENCH, "--n-gen", NULL, "`--n-gen N,...`"},
+    {"-npl", "N,...", NULL, HABIT_SAME, CLI_BENCH, "--batch", NULL, "`--batch N,...`: sequences that decode together"},
     {"-ngl --gpu-layers --n-gpu-layers", "N", "0", HABIT_SAME, ENGINES, "--device", "cpu", "`--device cpu`"},
     {"-dev", "DEVICE", "none", HABIT_SAME, ENGINES, "--device", "cpu", "`--device cpu`"},
     {"-dev", "DEVICE", NULL, HABIT_SAME, ENGINES, "--device", NULL, "`--device DEVICE`"},
@@ -31,21 +34,21 @@ const cli_habit cli_habits[] = {
 
     // no effect
     {"-ngl --gpu-layers --n-gpu-layers", "N", NULL, HABIT_NOTHING, ENGINES, NULL, NULL, "all layers run on the same device; --device chooses it"},
-    {"-fa --flash-attn", "[on|off|auto]", "on,auto,1,true", HABIT_NOTHING, ENGINES, NULL, NULL, "attention never stores the matrix of scores; --attn chooses the method"},
+    {"-fa --flash-attn", "[on,off,auto]", "on,auto,1,true", HABIT_NOTHING, ENGINES, NULL, NULL, "attention never stores the matrix of scores; --attn chooses the method"},
     {"-i --interactive -if --interactive-first -cnv --conversation", NULL, NULL, HABIT_NOTHING, CHAT, NULL, NULL, "chat is a conversation"},
     {"-no-cnv --no-conversation", NULL, NULL, HABIT_NOTHING, GEN, NULL, NULL, "generate is not a conversation"},
     {"-v --verbose --log-verbose", NULL, NULL, HABIT_NOTHING, ~0u, NULL, NULL, "all messages are on stderr without it; --quiet leaves them out"},
     {"-lv --verbosity --log-verbosity", "N", NULL, HABIT_NOTHING, ENGINES, NULL, NULL, "all messages are on stderr without it; --quiet leaves them out"},
     {"--log-prefix --log-timestamps --no-log-prefix --no-log-timestamps", NULL, NULL, HABIT_NOTHING, ENGINES, NULL, NULL, "messages have one form"},
-    {"--log-colors", "[on|off|auto]", NULL, HABIT_NOTHING, ENGINES, NULL, NULL, "messages have no colours"},
-    {"-co --color", "[on|off|auto]", NULL, HABIT_NOTHING, GEN, NULL, NULL, "generated text has no colours"},
-    {"-co --color", "[on|off|auto]", "on,auto,1,true", HABIT_NOTHING, CHAT, NULL, NULL, "chat uses colours on a terminal; set NO_COLOR=1 to turn colours off"},
+    {"--log-colors", "[on,off,auto]", NULL, HABIT_NOTHING, ENGINES, NULL, NULL, "messages have no colours"},
+    {"-co --color", "[on,off,auto]", NULL, HABIT_NOTHING, GEN, NULL, NULL, "generated text has no colours"},
+    {"-co --color", "[on,off,auto]", "on,auto,1,true", HABIT_NOTHING, CHAT, NULL, NULL, "chat uses colours on a terminal; set NO_COLOR=1 to turn colours off"},
     {"--simple-io", NULL, NULL, HABIT_NOTHING, RUNS, NULL, NULL, "input and output have their simple form if they are no terminal"},
     {"-ctk --cache-type-k -ctv --cache-type-v", "TYPE", "bf16,f16", HABIT_NOTHING, ENGINES, NULL, NULL, "the KV cache is bf16, which has the size of f16"},
     {"--kv-cache-dtype", "TYPE", "auto,bfloat16", HABIT_NOTHING, ENGINES, NULL, NULL, "the KV cache is bf16"},
-    {"--dtype", "TYPE", "auto,bfloat16", HABIT_NOTHING, ENGINES, NULL, NULL, "weights of linear layers and the KV cache are bf16"},
+    {"--dtype", "TYPE", "auto,bfloat16", HABIT_NOTHING, ENGINES, NULL, NULL, "the KV cache is bf16, and weights keep the type of the files; a GPU rounds other weights to bf16"},
     {"--mmap --no-mmap -dio --direct-io -ndio --no-direct-io", NULL, NULL, HABIT_NOTHING, BUT_BENCH, NULL, NULL, "files of weights are always mapped; --mlock reads and locks them at the start"},
-    {"-mmp --mmap", "0|1", NULL, HABIT_NOTHING, CLI_BENCH, NULL, NULL, "files of weights are always mapped"},
+    {"-mmp --mmap", "0,1", NULL, HABIT_NOTHING, CLI_BENCH, NULL, NULL, "files of weights are always mapped"},
     {"-lm --load-mode", "MODE", "mmap", HABIT_NOTHING, ENGINES, NULL, NULL, "files of weights are always mapped"},
     {"-b --batch-size", "N", NULL, HABIT_NOTHING, BUT_BENCH, NULL, NULL, "a prefill pass has one size, that of --ubatch-size"},
     {"-tb --threads-batch", "N", NULL, HABIT_NOTHING, ENGINES, NULL, NULL, "--threads also serves the prefill"},
@@ -55,7 +58,7 @@ const cli_habit cli_habits[] = {
     {"--warmup --no-warmup", NULL, NULL, HABIT_NOTHING, BUT_BENCH, NULL, NULL, "there is no run before the prompt"},
     {"--no-warmup", NULL, NULL, HABIT_NOTHING, CLI_BENCH, NULL, NULL, "the first step is never timed"},
     {"--offline", NULL, NULL, HABIT_NOTHING, ENGINES, NULL, NULL, "Sleigh never uses the network"},
-    {"-fit --fit", "[on|off]", NULL, HABIT_NOTHING, BUT_BENCH, NULL, NULL, "the default of --ctx-size fits into memory"},
+    {"-fit --fit", "[on,off]", NULL, HABIT_NOTHING, BUT_BENCH, NULL, NULL, "the default of --ctx-size fits into memory"},
     {"-kvo --kv-offload --op-offload", NULL, NULL, HABIT_NOTHING, BUT_BENCH, NULL, NULL, "KV cache and operations are on the device of --device"},
     {"-sm --split-mode", "MODE", "none,layer", HABIT_NOTHING, ENGINES, NULL, NULL, "a run uses one GPU"},
     {"-mg --main-gpu", "N", "0", HABIT_NOTHING, ENGINES, NULL, NULL, "--device cuda:N chooses a GPU"},
@@ -84,12 +87,12 @@ const cli_habit cli_habits[] = {
     {"-sysf --system-prompt-file", "FILE", NULL, HABIT_REFUSED, RUNS, NULL, NULL, "--system-prompt \"$(cat FILE)\" reads the text from FILE"},
     {"-mu --model-url -hff --hf-file -hft --hf-token -dr --docker-repo --download-dir", "VALUE", NULL, HABIT_REFUSED, CLI_LOADS, NULL, NULL, "Sleigh does not download; `hf download ORG/NAME` and --model ORG/NAME do this"},
     {"--revision --code-revision --tokenizer-revision", "REVISION", NULL, HABIT_REFUSED, CLI_LOADS, NULL, NULL, "--model takes the folder of a snapshot"},
-    {"--tokenizer", "NAME", NULL, HABIT_REFUSED, CLI_LOADS, NULL, NULL, "the tokenizer is in the folder of --model"},
+    {"--tokenizer --tokenizer-mode", "VALUE", NULL, HABIT_REFUSED, CLI_LOADS, NULL, NULL, "the tokenizer is in the folder of --model"},
     {"--quantization", "METHOD", NULL, HABIT_REFUSED, CLI_LOADS, NULL, NULL, "Sleigh runs the original weights, without quantisation"},
-    {"-fa --flash-attn", "[on|off|auto]", NULL, HABIT_REFUSED, ENGINES, NULL, NULL, "attention never stores the matrix of scores; --attn chooses the method"},
-    {"-co --color", "[on|off|auto]", NULL, HABIT_REFUSED, CHAT, NULL, NULL, "set NO_COLOR=1 to turn colours off"},
+    {"-fa --flash-attn", "[on,off,auto]", NULL, HABIT_REFUSED, ENGINES, NULL, NULL, "attention never stores the matrix of scores; --attn chooses the method"},
+    {"-co --color", "[on,off,auto]", NULL, HABIT_REFUSED, CHAT, NULL, NULL, "set NO_COLOR=1 to turn colours off"},
     {"-ctk --cache-type-k -ctv --cache-type-v --kv-cache-dtype", "TYPE", NULL, HABIT_REFUSED, ENGINES, NULL, NULL, "the KV cache is bf16; `sleigh methods` lists methods that read fewer bytes of it"},
-    {"--dtype", "TYPE", NULL, HABIT_REFUSED, ENGINES, NULL, NULL, "the arithmetic is that of bf16 weights and a bf16 KV cache"},
+    {"--dtype", "TYPE", NULL, HABIT_REFUSED, ENGINES, NULL, NULL, "the KV cache is bf16, and weights keep the type of the files; a GPU rounds other weights to bf16"},
     {"-lm --load-mode", "MODE", NULL, HABIT_REFUSED, ENGINES, NULL, NULL, "files of weights are always mapped"},
     {"-nkvo --no-kv-offload -cmoe --cpu-moe --no-op-offload", NULL, NULL, HABIT_REFUSED, ENGINES, NULL, NULL, "weights and KV cache are on one device; --device cpu runs on the CPU"},
     {"-ts --tensor-split -ot --override-tensor -ncmoe --n-cpu-moe", "VALUE", NULL, HABIT_REFUSED, ENGINES, NULL, NULL, "weights and KV cache are on one device, which --device chooses"},
@@ -152,9 +155,9 @@ int cli_habit_is_value(const char *word) {
 
 static void print_names(const cli_habit *h, FILE *out) {
     char name[48];
-    for (int i = 0; cli_option_name(h->names, i, name, sizeof name); i++)
-        fprintf(out, "%s`%s%s%s`", i ? ", " : "", name, h->value ? " " : "", h->value ? h->value : "");
-    if (h->accepts && h->type != HABIT_REFUSED) fprintf(out, " with value %s", h->accepts);
+    for (int i = 0; cli_option_name(h->names, i, name, sizeof name); i++) fprintf(out, "%s%s", i ? ", " : "`", name);
+    fprintf(out, "%s%s`", h->value ? " " : "", h->value ? h->value : "");
+    if (h->accepts) fprintf(out, " with %s", h->accepts);
 }
 
 static void print_commands(unsigned commands, FILE *out) {

@@ -62,8 +62,13 @@ static const char generate_notes[] =
     "with each seed.\n";
 
 static const char chat_notes[] =
-    "Reads messages from standard input, one per line; a \\ at the end of a line continues the message. Commands: /help, /ctx\n"
-    "[N], /read FILE, /attn SPEC, /reset, /stats, /quit. Ctrl+C ends an answer, not the program.\n";
+    "On a terminal: arrow keys edit the line, Up shows earlier messages (also of earlier chats; the file is\n"
+    "~/.local/state/sleigh/chat_history), Tab completes commands and file names. A pasted text of any size is one message,\n"
+    "together with what is typed before and after it. Ctrl+C clears the line or ends an answer; Ctrl+D ends the chat. Other\n"
+    "input is read as one message per line. A \\ at the end of a line continues the message. An answer that ends at the limit\n"
+    "-n says so. Commands (/help explains them): /help /regen /clear /reset /system [TEXT] /temp [X] /attn [SPEC] /ctx [N]\n"
+    "/read FILE /save FILE /load FILE /stats /quit /exit. /save and /load use JSON, [{\"role\", \"content\"}], as OpenAI's\n"
+    "interface does.\n";
 
 static const char bench_notes[] =
     "`sleigh bench` runs every combination of depths, batches, tests and methods, and names tests as llama-bench does. pp512\n"
@@ -125,9 +130,9 @@ static const char compare_notes[] =
 static const char perplexity_notes[] =
     "Windows of --ctx-size tokens start --stride tokens apart; the tokenizer's BOS replaces the first token of each window.\n"
     "Tokens in the first half of a window, and tokens that an earlier window scored, are context and are not scored. Tokens\n"
-    "after the last whole window are not used. Dense attention takes a window in one pass. With another method, or with\n"
-    "--dense-prefix, the scored half is decoded token by token. The standard error is between windows if there are at least\n"
-    "8, else between tokens. Speed is printed to stderr.\n";
+    "after the last whole window are not used. A text with fewer tokens is one window of its length. Dense attention takes a\n"
+    "window in one pass. With another method, or with --dense-prefix, the scored half is decoded token by token. The standard\n"
+    "error is between windows if there are at least 8, else between tokens. Speed is printed to stderr.\n";
 
 static const char eval_notes[] =
     "Tasks (like RULER's, in our words): niah-single, niah-multikey, niah-multivalue, niah-multiquery, vt (variable\n"

@@ -14,7 +14,7 @@
 
 // clang-format off
 const cli_option cli_option_table[] = {
-    {"Model", "-m --model", "DIR", OPT_STRING, F(model), 0, 0, NULL, LOADS, "folder of a Hugging Face model, or the name of an installed model (tiny)"},
+    {"Model", "-m --model", "DIR", OPT_STRING, F(model), 0, 0, NULL, LOADS, "folder of a Hugging Face model, ORG/NAME for a model in the hub cache, or the name of an installed model (tiny)"},
     {"Model", "--load-format", "auto,safetensors,dummy", OPT_CHOICE, F(load_format), 0, 0, "auto", ENGINES | CLI_INSPECT, "auto, safetensors: read the weights; dummy: make random ones (the folder needs only config.json)"},
     {"Model", "-c --ctx-size --ctx", "N", OPT_CTX, F(n_ctx), 1, CLI_BIG, NULL, RUNS | CLI_INSPECT | CLI_EVAL, "context size in tokens; 0: the model's limit (default: the smallest of the model's limit, what fits in memory and 32k)"},
     {"Model", "-c --ctx-size --ctx", "N", OPT_CTX, F(n_ctx), 4, CLI_BIG, NULL, CLI_PERPLEXITY, "window size in tokens; 0: the model's limit (default: 512)"},
@@ -85,8 +85,8 @@ const cli_option cli_option_table[] = {
     {"Bench", "-p --n-prompt", "N,...", OPT_INTS, F(n_prompts), 0, CLI_BIG, NULL, CLI_BENCH, "tests that prefill N tokens, as 512,1k or 512-4096*2; 0: none (default: 512)"},
     {"Bench", "-n --steps --n-gen", "N,...", OPT_INTS, F(n_gens), 0, 1000000, NULL, CLI_BENCH, "tests that generate N tokens, one decode step each; 0: none (default: 128; bench decode: 32)"},
     {"Bench", "-pg --prompt-gen", "PP,TG", OPT_PAIRS, F(pairs), 1, CLI_BIG, NULL, CLI_BENCH, "test that prefills PP tokens and then generates TG tokens, timed as one (may be repeated)"},
-    {"Bench", "-d --depth --n-depth", "N,...", OPT_INTS, F(depths), 0, CLI_BIG, NULL, CLI_BENCH, "tokens in the KV cache of each sequence before a test (default: 0; bench decode and bench attn: 512,4k)"},
-    {"Bench", "-b --batch", "N,...", OPT_INTS, F(batches), 1, 1024, NULL, CLI_BENCH, "batch sizes: sequences are prefilled one by one and decode together (default: 1; bench decode and bench attn: 1,4)"},
+    {"Bench", "-d --depth --n-depth", "N,...", OPT_INTS, F(depths), 0, CLI_BIG, NULL, CLI_BENCH, "tokens in the KV cache of each sequence before a test (default: 0; bench decode: 512; bench decode and bench attn on a GPU: 512,4k)"},
+    {"Bench", "-b --batch", "N,...", OPT_INTS, F(batches), 1, 1024, NULL, CLI_BENCH, "batch sizes: sequences are prefilled one by one and decode together (default: 1; bench decode and bench attn on a GPU: 1,4)"},
     {"Bench", "--attn", "SPEC,...", OPT_LIST, F(attns), 0, 0, NULL, CLI_BENCH, "methods to time; 'santa-prop:S={64,128}' means two methods (may be repeated; default: dense)"},
     {"Bench", "--phase", "decode,prefill,all", OPT_CHOICE, F(phase), 0, 0, "all", CLI_BENCH, "bench attn: phase to time"},
     {"Bench", "--calibrate", NULL, OPT_FLAG, F(calibrate), 0, 0, "0", CLI_BENCH, "bench attn: time the candidates of --attn=auto for the shape of --model and write the table to --calibration"},

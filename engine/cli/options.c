@@ -302,7 +302,8 @@ static const char *habit_values(const char *name, unsigned command, char *buf, s
 static int refuse_habit(const cli_habit *h, const char *name, unsigned command, const char *value, sl_error *err) {
     char values[128];
     if (value && *habit_values(name, command, values, sizeof values))
-        return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected one of %s; %s", name, value, values, h->text);
+        return sl_fail(err, SL_ERR_ARG, "%s %.100s: expected %s%s; %s", name, value, strchr(values, ',') ? "one of " : "",
+                       values, h->text);
     return sl_fail(err, SL_ERR_ARG, "flag %s: %s", name, h->text);
 }
 

@@ -67,6 +67,11 @@ int cli_silence(sl_error *err) {
     return failed ? sl_fail(err, SL_ERR_IO, "--quiet: cannot replace standard error: %s", strerror(number)) : 0;
 }
 
+void cli_unsilence(void) {
+    fflush(stderr);
+    if (error_fd != STDERR_FILENO) dup2(error_fd, STDERR_FILENO);
+}
+
 int cli_error_fd(void) {
     return error_fd;
 }
@@ -75,10 +80,13 @@ int cli_error_fd(void) {
 
 // Mutable static state: a signal handler has no context.
 static volatile sig_atomic_t interrupted;
+static volatile sig_atomic_t wake_fd = -1;
 
 static void on_interrupt(int sig) {
     (void)sig;
+    int before = errno;
     interrupted = 1;
+    if (wake_fd >= 0 && write(wake_fd, "", 1) < 0) errno = before; // a full pipe wakes the reader too
 }
 
 void cli_catch_interrupt(int once) {
@@ -93,6 +101,23 @@ int cli_interrupted(void) {
 
 void cli_clear_interrupt(void) {
     interrupted = 0;
+}
+
+void cli_wake_at_interrupt(int fd) {
+    wake_fd = fd;
+}
+
+// ---- the end ----
+
+static void (*before_end)(void);
+
+void cli_before_end(void (*fn)(void)) {
+    before_end = fn;
+}
+
+void cli_end_now(int code) {
+    if (before_end) before_end();
+    _exit(code);
 }
 
 // ---- time and memory ----

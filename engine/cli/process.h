@@ -15,12 +15,21 @@ int cli_process_begin(char **argv, sl_error *err);
 // --quiet: from now on, standard error of this process leads nowhere. Errors still go to the descriptor that was standard
 // error.
 int cli_silence(sl_error *err);
-int cli_error_fd(void); // for errors, and for the dialogue of chat; safe in a signal handler
+void cli_unsilence(void); // for the dialogue of chat on a terminal; does nothing without cli_silence
+int cli_error_fd(void);   // for errors; safe in a signal handler
 
 // Makes Ctrl+C set a flag. once: a second Ctrl+C ends the program as usual.
 void cli_catch_interrupt(int once);
 int cli_interrupted(void);
 void cli_clear_interrupt(void);
+// Ctrl+C also writes a byte to this descriptor, which must not block. A program that waits with poll() for the descriptor and
+// for input misses no Ctrl+C, whichever thread gets the signal. -1: to none.
+void cli_wake_at_interrupt(int fd);
+
+// fn runs before cli_end_now ends the process: it restores what outlives the process, such as the modes of a terminal. It must
+// be safe in a signal handler. NULL: none.
+void cli_before_end(void (*fn)(void));
+_Noreturn void cli_end_now(int code); // _exit; safe in a signal handler
 
 double cli_now(void);      // milliseconds, monotonic
 double cli_peak_mib(void); // peak resident memory of this process

@@ -54,6 +54,19 @@ int cli_timeline_cut(cli_timeline *t, int n_tokens, sl_error *err) {
     return 0;
 }
 
+int cli_timeline_set_sampling(cli_timeline *t, const sl_sampling *sampling, sl_error *err) {
+    sl_sampler *sampler;
+    int rc = sl_sampler_new(sampling, sl_model_config(t->run->model)->n_vocab, &sampler, err);
+    if (rc) return rc;
+    for (size_t i = 0; !rc && i < t->ids.n; i++) rc = sl_sampler_accept(sampler, t->ids.data[i], err);
+    if (!rc) {
+        sl_sampler *before = t->sampler;
+        t->sampler = sampler, sampler = before;
+    }
+    sl_sampler_free(sampler);
+    return rc;
+}
+
 int cli_timeline_common(const cli_timeline *t, const int32_t *ids, int n) {
     return cli_common_prefix(ids, (size_t)n, t->ids.data, t->ids.n);
 }

@@ -50,6 +50,8 @@ int cli_timeline_generate(cli_timeline *t, int at_start, cli_sink sink, void *ct
 // that ends is removed from the batch.
 void cli_timeline_begin(cli_timeline *t, int at_start, cli_sink sink, void *ctx);
 int cli_timelines_generate(cli_timeline *const *batch, int n, sl_error *err);
+// Samples later tokens with other parameters. After an error nothing changed.
+int cli_timeline_set_sampling(cli_timeline *t, const sl_sampling *sampling, sl_error *err);
 int cli_timeline_common(const cli_timeline *t, const int32_t *ids, int n); // length of the common prefix
 uint64_t cli_timeline_logits_hash(const cli_timeline *t); // of the last logits; a cut does not change the hash
 void cli_timeline_stats(const cli_timeline *t, FILE *out);

@@ -30,7 +30,7 @@ static void on_bus_error(int sig, siginfo_t *info, void *context) {
         say("sleigh: error: ");
         say(files[i].path);
         say(" changed while it was in use, or its disk failed: a mapped part of it cannot be read\n");
-        _exit(1);
+        cli_end_now(1);
     }
     signal(sig, SIG_DFL); // not a watched file: the access repeats and ends the process by default
 }

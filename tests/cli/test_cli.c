@@ -60,7 +60,10 @@ static void usage_errors(void) {
         const char *args[6], *part;
     } cases[] = {
         {{"generat"}, "did you mean generate"},
-        {{"frobnicate"}, "unknown command"},
+        {{"frobnicate"}, "unknown command \"frobnicate\"; `sleigh --help` lists all commands"},
+        {{"run", "M"}, "unknown command \"run\"; `sleigh generate` continues a prompt"},
+        {{"-m", "M", "-p", "x"}, "flag -m stands before the command"},
+        {{"generate", "M", "-p", "x"}, "give a model with --model"},
         {{"generate", "-p", "x"}, "--model is required"},
         {{"generate", "-m", "M", "--tmep", "1"}, "unknown flag --tmep; did you mean --temp"},
         {{"generate", "-m", "M", "--zzzzzzzz", "1"}, "unknown flag --zzzzzzzz"},
@@ -70,10 +73,10 @@ static void usage_errors(void) {
         {{"generate", "-m", "M", "--top-p= 0.5"}, "--top-p  0.5: expected a number from 0 to 1"},
         {{"generate", "-m", "M", "-n", "-2"}, "-n -2: expected a whole number"},
         {{"generate", "-m", "M", "-n", "99999999999"}, "-n 99999999999"},
-        {{"generate", "-m", "M", "-c", "0"}, "-c 0: expected a whole number"},
+        {{"generate", "-m", "M", "-c", "-1"}, "-c -1: expected a whole number, 1 or more, or 0"},
         {{"generate", "-m", "M", "-c", "32q"}, "-c 32q"},
         {{"generate", "-m", "M", "--top-k", ""}, "--top-k"},
-        {{"generate", "-m", "M", "--seed", "-1"}, "--seed -1: expected a whole number from 0 to 4294967295"},
+        {{"generate", "-m", "M", "--seed", "-2"}, "--seed -2: expected -1 or a whole number from 0 to 4294967295"},
         {{"generate", "-m", "M", "--seed", "4294967296"}, "--seed 4294967296"},
         {{"generate", "-m", "M", "-p"}, "flag -p needs a value"},
         {{"generate", "-m", "M", "--chat=1"}, "flag --chat takes no value"},
@@ -105,7 +108,10 @@ static void usage_errors(void) {
         {{"methods", "-o", "xml"}, "-o xml: expected one of md,json"},
     };
     result r = run_args(NULL, (const char *const[]){NULL});
-    check_error(&r, 2, "no command");
+    CHECK_INT(r.code, 2);
+    CHECK_INT(r.n_out, 0);
+    CHECK_HAS(r.err, "usage: sleigh COMMAND");
+    CHECK_HAS(r.err, "sleigh: error: no command given\n");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *args[8] = {0};
         for (int j = 0; j < 6 && cases[i].args[j]; j++) args[j] = strcmp(cases[i].args[j], "M") ? cases[i].args[j] : m;
@@ -398,7 +404,7 @@ static void full_disk(void) {
 }
 
 static void interrupt(void) {
-    const char *const args[] = {"generate", "-m", tiny(), "-p", question, "--ignore-eos", NULL};
+    const char *const args[] = {"generate", "-m", tiny(), "-p", question, "--ignore-eos", "-n", "-1", NULL};
     char buf[256];
     pid_t pid = start(NULL, 0, NULL, args);
     struct stat st = {0};

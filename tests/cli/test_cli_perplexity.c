@@ -188,7 +188,33 @@ static void sizes(void) {
     CHECK_INT(count_of(one.out, one.n_out, '\n'), 2);
     CHECK_GOOD(standard);
     CHECK_HAS(standard.out, "in 1 windows of 512, ");
+    CHECK_LACKS(standard.err, "window:");
     close_text(&t);
+}
+
+// A text that is shorter than a window is one window of its length.
+static void short_text(void) {
+    text_ids t = open_text();
+    char whole[16], said[160];
+    int n = (int)t.ids.n;
+    snprintf(whole, sizeof whole, "%d", n);
+    result r = PERPLEXITY("-c", "8k", "-o", "csv"), same = PERPLEXITY("-c", whole, "-o", "csv"),
+           forward = PERPLEXITY("-c", "8k", "--stride", "4k", "--attn", "santa:S=64", "-o", "json");
+    CHECK_GOOD(r);
+    CHECK_STR(r.out, same.out);
+    snprintf(said, sizeof said,
+             "window: the text has %d tokens, fewer than the 8192 of --ctx-size; it is one window of %d tokens\n", n, n);
+    CHECK_HAS(r.err, said);
+    CHECK_LACKS(same.err, "window:");
+    json_t *out = document(&forward);
+    CHECK(number(out, "n_ctx") == n && number(out, "stride") == n && number(out, "n_dense") == n / 2);
+    CHECK_INT(number(out, "scored"), n - 1 - n / 2);
+    json_decref(out);
+    close_text(&t);
+    r = RUN_IN("a", "perplexity", "-m", tiny());
+    check_error(&r, 1, " tokens; expected at least 4");
+    r = RUN_IN("a b c d e f", "perplexity", "-m", tiny());
+    CHECK_GOOD(r);
 }
 
 static void errors(void) {
@@ -197,7 +223,6 @@ static void errors(void) {
     } cases[] = {
         {{"-c", "64", "--stride", "65"}, "--stride 65: expected at most 64, the window size"},
         {{"-c", "64", "--dense-prefix", "33"}, "--dense-prefix 33: expected at most 32, half a window"},
-        {{"-c", "128k"}, "expected at least 131072, one window"},
         {{"-c", "200k"}, "--ctx-size 204800: expected 1 to 131072"},
         {{"-c", "3"}, "-c 3: expected"},
         {{"--attn", "santta"}, "santta"},
@@ -217,6 +242,12 @@ static void errors(void) {
 }
 
 static const test_case cases[] = {
-    {"dense", 0, dense}, {"decoded", 0, decoded}, {"tables", 0, tables}, {"sizes", 0, sizes}, {"errors", 0, errors}, {0},
+    {"dense", 0, dense},
+    {"decoded", 0, decoded},
+    {"tables", 0, tables},
+    {"sizes", 0, sizes},
+    {"short-text", 0, short_text},
+    {"errors", 0, errors},
+    {0},
 };
 const test_suite suite_cli_perplexity = {"cli_perplexity", cases};

@@ -51,6 +51,9 @@ static void files(void) {
 
     said = reproduce("long-bench one-hot", given, &report);
     CHECK_INT(count(said, "reproduce: "), 1 + 5 + 1); // LongBench, no layer and each of four layers, the report
+    CHECK_HAS(said, "reproduce: part 1 of 6, ? left: build/sleigh eval ");
+    CHECK_HAS(said, "reproduce: part 6 of 6, ");
+    CHECK_INT(count(said, "? left"), 1);
     CHECK_INT(count(said, " --chat "), 1 + 5);
     CHECK_HAS(said, " --grader choice-line --attn 'dense,");
     CHECK_HAS(said, "gsm.jsonl --procedure gsm8k --samples 2 --attn santa:S=256 --attn-layer=3=santa:S=1");
@@ -63,6 +66,7 @@ static void files(void) {
 
     said = reproduce("one-hot same-state", given, &report);
     CHECK_INT(count(said, "reproduce: "), 2 * 2 + 1); // prompts and comparison of two tasks
+    CHECK_HAS(said, "reproduce: part 1 of 4, ? left: "); // parts that exist are not counted
     CHECK_HAS(said, "compare -m ");
     CHECK_HAS(said, " --chat --jsonl ");
     CHECK_HAS(report, "## Table 18");

@@ -14,6 +14,7 @@ const fuzz_target fuzz_targets[] = {
     {"tokenizer-model", fuzz_tokenizer_model},
     {"text", fuzz_text},
     {"chat", fuzz_chat},
+    {"conversation", fuzz_conversation},
     {"jsonl", fuzz_jsonl},
     {"questions", fuzz_questions},
     {"attn", fuzz_attn},

@@ -50,6 +50,7 @@ void fuzz_tokenizer_model(const char *data, size_t n);
 void fuzz_text(const char *data, size_t n);
 void fuzz_chat(const char *data, size_t n); // fuzz_prompts.c
 void fuzz_jsonl(const char *data, size_t n);
+void fuzz_conversation(const char *data, size_t n);
 void fuzz_questions(const char *data, size_t n);
 void fuzz_attn(const char *data, size_t n); // fuzz_settings.c
 void fuzz_results(const char *data, size_t n);

@@ -1,4 +1,6 @@
-// tests/fuzz/fuzz_prompts.c - chat templates, and files of prompts and questions.
+// tests/fuzz/fuzz_prompts.c - chat templates, pasted texts, and files of conversations, prompts and questions.
+#include "engine/cli/chat/pastes.h"
+#include "engine/cli/chat/turns.h"
 #include "engine/cli/eval/eval_records.h"
 #include "engine/cli/records.h"
 #include "tests/fuzz/fuzz.h"
@@ -49,6 +51,48 @@ void fuzz_chat(const char *data, size_t n) {
     if (fuzz_ok(sl_chat_load(fuzz_dir(), &t, &err), &err)) FUZZ_CHECK(t && sl_chat_find(sl_chat_name(t)) == t, "a template");
     if (n && data[0] != '{') render_all(data, n);
     fuzz_remove_files(names);
+}
+
+// ---- conversations ----
+
+// A paste comes out of its label unchanged.
+static void paste(const char *data, size_t n) {
+    cli_pastes pastes = {0};
+    sl_text text = {0}, out = {0};
+    sl_error err = {0};
+    const char *label;
+    FUZZ_CHECK(!sl_text_append(&text, data, n, &err), "memory");
+    cli_paste_clean(&text);
+    FUZZ_CHECK(!memchr(text.data, '\r', text.n) && strlen(text.data) == text.n, text.data);
+    size_t size = text.n;
+    FUZZ_CHECK(!cli_pastes_add(&pastes, &text, &label, &err), "memory");
+    FUZZ_CHECK(cli_pastes_label_at_end(&pastes, label, strlen(label)) == strlen(label), label);
+    FUZZ_CHECK(!cli_pastes_expand(&pastes, label, &out, &err), "memory");
+    FUZZ_CHECK(out.n == size && !memcmp(out.data, pastes.items[0].text.data, size), out.data);
+    sl_text_free(&out);
+    cli_pastes_clear(&pastes);
+}
+
+// A file of messages, and what the program writes for it.
+void fuzz_conversation(const char *data, size_t n) {
+    static const char name[] = "conversation.json";
+    chat_turns turns = {0}, again = {0};
+    sl_error err = {0};
+    paste(data, n);
+    fuzz_write(name, data, n);
+    if (fuzz_ok(chat_turns_read(fuzz_path(name), &turns, &err), &err)) {
+        FUZZ_CHECK(!chat_turns_write(fuzz_path(name), &turns, &err), err.message);
+        FUZZ_CHECK(!chat_turns_read(fuzz_path(name), &again, &err), err.message);
+        FUZZ_CHECK(turns.n == again.n, "another number of messages");
+        for (int i = 0; i < turns.n; i++) {
+            const chat_turn *a = &turns.items[i], *b = &again.items[i];
+            FUZZ_CHECK(a->role == b->role && a->text.n == b->text.n && !memcmp(a->text.data, b->text.data, a->text.n),
+                       "a message");
+        }
+        chat_turns_clear(&again);
+    }
+    chat_turns_clear(&turns);
+    fuzz_remove(name);
 }
 
 // ---- prompts ----

@@ -88,6 +88,9 @@ static void text(void) {
 static void chat(void) {
     replay("chat", 13);
 }
+static void conversation(void) {
+    replay("conversation", 3);
+}
 static void jsonl(void) {
     replay("jsonl", 11);
 }
@@ -102,8 +105,8 @@ static void results(void) {
 }
 
 static void all_targets(void) { // each target needs a case here, or nothing replays its inputs
-    static const char *const here[] = {"safetensors", "model", "config",    "bpe",  "tokenizer-model", "text",
-                                       "chat",        "jsonl", "questions", "attn", "results",         NULL};
+    static const char *const here[] = {"safetensors",  "model", "config",    "bpe",  "tokenizer-model", "text", "chat",
+                                       "conversation", "jsonl", "questions", "attn", "results",         NULL};
     int n = 0;
     for (; fuzz_targets[n].name && here[n]; n++) CHECK_STR(fuzz_targets[n].name, here[n]);
     CHECK(!fuzz_targets[n].name && !here[n]);
@@ -263,6 +266,7 @@ static const test_case cases[] = {
     {"tokenizer-model", 0, tokenizer_model},
     {"text", 0, text},
     {"chat", 0, chat},
+    {"conversation", NEEDS_NOTHING, conversation},
     {"jsonl", 0, jsonl},
     {"questions", 0, questions},
     {"attn", 0, attn},

@@ -43,7 +43,7 @@ void spill(const char *path, const char *data, size_t n) {
     if (!f || fwrite(data, 1, n, f) != n || fclose(f)) FAIL("cannot write %s", path);
 }
 
-static const char *binary(void) {
+const char *cli_binary(void) {
     const char *path = getenv("SLEIGH_BIN");
     if (!path) path = "build/sleigh";
     if (access(path, X_OK)) FAIL("%s is missing: build it, or set SLEIGH_BIN", path);
@@ -67,7 +67,7 @@ static void redirect(const char *path, int flags, int fd) {
 // args: ends with NULL. out: file for standard output; NULL: a file in the folder of the case. shell: NULL, or a line of
 // /bin/sh that runs "$0" "$@".
 static pid_t start_in(const char *shell, const char *input, size_t n_input, const char *out, const char *const *args) {
-    const char *path = binary(), *in_path = in_tmp("stdin"), *out_path = out ? out : in_tmp("stdout"),
+    const char *path = cli_binary(), *in_path = in_tmp("stdin"), *out_path = out ? out : in_tmp("stdout"),
                *err_path = in_tmp("stderr");
     char *argv[MAX_ARGS + 5] = {(char *)path};
     int n = 1;

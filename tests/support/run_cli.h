@@ -14,6 +14,7 @@ typedef struct result {
     size_t n_out;
 } result;
 
+const char *cli_binary(void);             // path of the program
 const char *tiny(void);                   // folder of the embedded model
 const char *in_tmp(const char *name);     // a path in the folder of the case
 char *slurp(const char *path, size_t *n); // valid for the next 64 calls, as the texts of a result are

@@ -29,7 +29,7 @@ static void add_fill(const sl_model *model, const cli_options *o, int j, int wan
 static void add_pass(const sl_model *model, const cli_bench_test *t, int n, const int *depths, cli_bench_cost *out) {
     double rows = 0;
     for (int j = 0; j < n; j++) {
-        rows += depths[j] + t->n_prompt;
+        rows += depths[j] || t->n_prompt ? depths[j] + t->n_prompt : 1; // a step needs a token before it
         if (t->n_prompt)
             out->prefill += sl_model_prefill_flops(model, depths[j], t->n_prompt);
         else
@@ -41,7 +41,7 @@ static void add_pass(const sl_model *model, const cli_bench_test *t, int n, cons
 void cli_bench_cost_of(const sl_model *model, const cli_options *o, const cli_bench_plan *plan, int n_methods, int n_extra,
                        int *held, cli_bench_cost *out) {
     cli_ints depths = plan->depths;
-    *out = (cli_bench_cost){.n_tests = depths.n * plan->batches.n * plan->n_tests};
+    *out = (cli_bench_cost){0};
     cli_sort_ints(&depths);
     for (int d = 0; d < depths.n; d++)
         for (int i = 0; i < plan->batches.n; i++) {
@@ -64,7 +64,9 @@ void cli_bench_announce(double prefill_ms, double steps_ms, double copy_ms, int 
     buf[0] = 0;
     if (!(ms >= LONG_MS)) return;
     snprintf(buf, size,
-             "time: this run takes about %s on this %s: %s for prefills, %s for decode steps; lower --depth, --batch or -r%s",
+             "time: this run takes about %s on this %s: %s for prefills, %s for decode steps; a lower --depth, --batch or -r "
+             "makes it "
+             "shorter%s",
              cli_duration(ms, all), on_gpu ? "GPU" : "CPU", cli_duration(prefill_ms, prefill), cli_duration(steps_ms, steps),
-             copy_ms > ms / 10 ? ", or add --copy, which prefills one sequence for the whole batch" : "");
+             copy_ms > ms / 10 ? ", and so does --copy, which prefills one sequence for the whole batch" : "");
 }

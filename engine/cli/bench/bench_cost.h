@@ -8,11 +8,10 @@
 
 // Depth of session j in a batch of n: `depth`, or with --ragged evenly spaced odd depths.
 int cli_bench_depth(const cli_options *o, int depth, int n, int j);
-// Bytes that a dense step of n_seqs sequences reads, with n_rows rows of the KV cache in total.
+// Bytes that a dense step reads: the weights, and n_rows rows of the KV cache.
 double cli_bench_step_bytes(const sl_model *model, double n_rows);
 
 typedef struct cli_bench_cost {
-    int n_tests;           // depths x batches x tests
     double prefill, steps; // operations; bytes
     double fill;           // the part of `prefill` that fills the caches of sequences after the first: --copy avoids it
 } cli_bench_cost;

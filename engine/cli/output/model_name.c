@@ -1,5 +1,6 @@
 // engine/cli/output/model_name.c - see model_name.h.
 #include "engine/cli/output/model_name.h"
+#include "engine/cli/hub.h"
 #include "models/safetensors.h"
 
 #include <ctype.h>
@@ -7,28 +8,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Copies the part before `end` that follows the last '/', and sets *end to this '/' (or to the start).
-static void last_part(const char *path, size_t *end, char *out, size_t size) {
-    while (*end > 1 && path[*end - 1] == '/') --*end;
-    size_t from = *end;
-    while (from > 0 && path[from - 1] != '/') from--;
-    snprintf(out, size, "%.*s", (int)(*end - from), path + from);
-    *end = from;
-}
-
-// The folder's name. In the cache of the hub, models--ORG--NAME/snapshots/REVISION, the name is ORG/NAME.
+// The name on the hub, or the last part of the path.
 static void name_of(const char *path, char *out, size_t size) {
-    char parent[64], model[256];
     size_t end = strlen(path);
-    last_part(path, &end, out, size);
-    last_part(path, &end, parent, sizeof parent);
-    last_part(path, &end, model, sizeof model);
-    if (strcmp(parent, "snapshots") || strncmp(model, "models--", 8)) return;
-    char *dashes = strstr(model + 8, "--");
-    if (dashes)
-        snprintf(out, size, "%.*s/%s", (int)(dashes - model - 8), model + 8, dashes + 2);
-    else
-        snprintf(out, size, "%s", model + 8);
+    if (cli_hub_name(path, out, size)) return;
+    while (end > 1 && path[end - 1] == '/') end--;
+    size_t from = end;
+    while (from > 0 && path[from - 1] != '/') from--;
+    snprintf(out, size, "%.*s", (int)(end - from), path + from);
 }
 
 static void replace_odd_bytes(char *name) {

@@ -84,7 +84,7 @@ void cli_progress_begin_prefill(cli_progress *p, const sl_model *model, int n_fr
 
 void cli_progress_begin_run(cli_progress *p, const char *label, const char *unit, int total, double prefill, double rest) {
     cli_progress_begin(p, label, unit);
-    p->total = total, p->prefill.total = prefill, p->rest.total = rest;
+    p->is_run = 1, p->total = total, p->prefill.total = prefill, p->rest.total = rest;
 }
 
 void cli_progress_end(cli_progress *p) {
@@ -146,9 +146,7 @@ void cli_say(const char *fmt, ...) {
 }
 
 void cli_progress_before_output(const char *text, size_t n) {
-    static int is_terminal = -1;
-    if (is_terminal < 0) is_terminal = isatty(STDOUT_FILENO);
-    if (!n || !is_terminal) return;
+    if (!n || !isatty(STDOUT_FILENO)) return;
     cli_progress_hide();
     screen.is_mid_line = text[n - 1] != '\n';
 }

@@ -61,12 +61,11 @@ static void add(char *buf, size_t size, const char *separator, const char *part)
     snprintf(buf + n, size - n, "%s%s", n ? separator : "", part);
 }
 
-// Appends units per second, or seconds per unit if these are more than one. Only a level without others has a speed: the units
-// of a run differ.
-static void add_rate(const cli_progress *p, const cli_progress *inner, double now, char *buf, size_t size) {
+// Appends units per second, or seconds per unit if these are more than one.
+static void add_rate(const cli_progress *p, double now, char *buf, size_t size) {
     double rate = 1e3 * p->done / (now - p->start);
     char text[32];
-    if (inner || p->item[0] || p->rest.total != 0 || !(rate > 0) || !isfinite(rate)) return;
+    if (p->is_run || !(rate > 0) || !isfinite(rate)) return;
     snprintf(text, sizeof text, rate < 1 ? "%.1f s each" : rate < 10 ? "%.1f/s" : "%.0f/s", rate < 1 ? 1 / rate : rate);
     add(buf, size, ", ", text);
 }
@@ -96,7 +95,7 @@ static void describe(const cli_progress *p, const cli_progress *inner, double no
         add(buf, size, ", ", text);
     else
         snprintf(buf, size, "%.0f%%", floor(100 * share_of(p, left, now)));
-    if (parts & RATE) add_rate(p, inner, now, buf, size);
+    if (parts & RATE) add_rate(p, now, buf, size);
     snprintf(text, sizeof text, "%s left", cli_duration(left, time));
     if (parts & LEFT) add(buf, size, ", ", text);
     if (parts & INNER) add_inner(p, inner, left, now, buf, size);

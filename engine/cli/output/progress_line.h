@@ -24,6 +24,7 @@ struct cli_progress {
     const char *label, *unit; // "prefill", "tokens"
     char item[64];            // what runs at the moment: "tg128 @ d8192"; "": not named
     int done, total;          // in units
+    int is_run;               // 1: units differ too much for a speed
     // Cost of the first n units; NULL: every unit costs the same.
     double (*cost)(const cli_progress *p, int n);
     const sl_model *model; // of a prefill, with n_from tokens before it

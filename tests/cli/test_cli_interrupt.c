@@ -1,0 +1,143 @@
+// tests/cli/test_cli_interrupt.c - Ctrl+C during long commands: what they have so far is printed, and the exit code is not 0.
+#include "engine/cli/eval/eval_scores.h"
+#include "tests/support/run_cli.h"
+
+#include <math.h>
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+
+// Waits until a file of the folder of the case holds a text n times, and interrupts the program.
+static result interrupt(pid_t pid, const char *name, const char *text, int n) {
+    enum { TRIES = 24000 }; // 4 minutes: a sanitizer build on a loaded machine is slow
+    int found = 0;
+    for (int i = 0; i < TRIES && found < n; i++) {
+        size_t size;
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+        found = 0;
+        if (access(in_tmp(name), R_OK)) continue;
+        for (const char *p = slurp(in_tmp(name), &size); (p = strstr(p, text)); p++) found++;
+    }
+    kill(pid, SIGINT);
+    result r = finish(pid, NULL);
+    if (found < n) FAIL("\"%s\" %d times in %s, expected %d times: %s", text, found, name, n, r.err);
+    return r;
+}
+
+// ---- eval ----
+
+#define EVAL(FORMAT)                                                                                                           \
+    "eval", "-m", tiny(), "--task", "niah-single,vt", "--length", "600", "--samples", "5000", "--attn", "dense,topk:k=16",     \
+        "--out", out, "-o", FORMAT
+
+// Samples of the file that both methods answered: each text is asked with dense attention first.
+static int complete_samples(const char *path) {
+    size_t n;
+    int found = 0;
+    for (const char *p = slurp(path, &n); (p = strstr(p, "\"attn\":\"topk:k=16\"")); p++) found++;
+    return found;
+}
+
+static void eval_table(void) {
+    char out[256], part[128];
+    snprintf(out, sizeof out, "%s", in_tmp("answers"));
+    const char *const args[] = {EVAL("md"), NULL}, *const as_json[] = {EVAL("json"), NULL};
+    result r = interrupt(start(NULL, 0, NULL, args), "answers", "\"attn\":\"topk:k=16\"", 5);
+    check_error(&r, 1, "interrupted; run the same command to continue (");
+    CHECK_HAS(r.err, " of 20000 answers are done)");
+    int n = complete_samples(out);
+    snprintf(part, sizeof part, "%d samples of %d texts; interrupted, 10000 samples were planned\n\n", n, n);
+    CHECK_HAS(r.out, part);
+    CHECK_HAS(r.out, "| method | niah-single 600 | KV bytes % |\n"); // the other task has no answers
+    CHECK_HAS(r.out, "Difference to dense in points");
+
+    // The next run continues, and its table holds the answers of both.
+    r = interrupt(start(NULL, 0, NULL, as_json), "answers", "\"attn\":\"topk:k=16\"", n + 4);
+    check_error(&r, 1, "interrupted; ");
+    r.code = 0;
+    json_t *table = document(&r), *rows = json_object_get(table, "rows");
+    CHECK(json_is_true(json_object_get(table, "interrupted")));
+    CHECK_INT(json_array_size(rows), 2 * 2); // two methods, the task and the mean of all tasks
+    CHECK_INT(number(json_array_get(rows, 0), "samples"), complete_samples(out));
+    CHECK(complete_samples(out) >= n + 4);
+    json_decref(table);
+}
+
+static void complete(void) {
+    eval_group groups[] = {{.task = "a", .n = 3}, {.task = "b", .first = 3, .n = 2}, {.task = "c", .first = 5, .n = 1}};
+    char *methods[] = {"dense", "other"};
+    eval_scores s = {.groups = groups, .n_groups = 3, .n_samples = 6, .methods = methods, .n_methods = 2}, part;
+    sl_error err;
+    CHECK_OK(eval_scores_alloc(&s, &err), err);
+    for (int i = 0; i < 6; i++) {
+        s.cluster[i] = i / 2;
+        s.score[eval_cell(&s, 0, i)] = i, s.bytes[eval_cell(&s, 0, i)] = 10 * i;
+        if (i == 0 || i == 2 || i == 5) s.score[eval_cell(&s, 1, i)] = -i, s.dense[eval_cell(&s, 1, i)] = 7 * i;
+    }
+    CHECK_OK(eval_scores_complete(&s, &part, &err), err);
+    CHECK_INT(part.n_groups, 2);
+    CHECK_INT(part.n_samples, 3);
+    CHECK_STR(part.groups[0].task, "a");
+    CHECK(part.groups[0].first == 0 && part.groups[0].n == 2);
+    CHECK_STR(part.groups[1].task, "c");
+    CHECK(part.groups[1].first == 2 && part.groups[1].n == 1);
+    static const int from[] = {0, 2, 5};
+    for (int i = 0; i < 3; i++) {
+        CHECK_INT(part.cluster[i], from[i] / 2);
+        CHECK(part.score[eval_cell(&part, 0, i)] == from[i] && part.score[eval_cell(&part, 1, i)] == -from[i]);
+        CHECK(part.bytes[eval_cell(&part, 0, i)] == 10 * from[i] && part.dense[eval_cell(&part, 1, i)] == 7 * from[i]);
+    }
+    eval_scores_free(&part);
+    s.score[eval_cell(&s, 1, 0)] = s.score[eval_cell(&s, 1, 2)] = s.score[eval_cell(&s, 1, 5)] = NAN;
+    CHECK_OK(eval_scores_complete(&s, &part, &err), err);
+    CHECK(part.n_samples == 0 && part.n_groups == 0);
+    eval_scores_free(&part);
+    s.groups = NULL; // of this function
+    eval_scores_free(&s);
+}
+
+// ---- bench ----
+
+// A run of hours is announced. Ctrl+C ends it between two steps, after the rows that are known.
+static void bench_rows(void) {
+    const char *const args[] = {"bench", "-m",   tiny(),          "-p", "1", "-n", "30000", "-r", "300",
+                                "-o",    "json", "--memory-rate", "20", NULL};
+    result r = interrupt(start(NULL, 0, NULL, args), "stdout", "\"pp1\"", 1);
+    check_error(&r, 1, "interrupted");
+    CHECK_HAS(r.err, "\ntime: this run takes about ");
+    CHECK_HAS(r.err, " for decode steps; a lower --depth, --batch or -r makes it shorter\n");
+    r.code = 0;
+    json_t *rows = document(&r);
+    CHECK_INT(json_array_size(rows), 1);
+    json_decref(rows);
+}
+
+// ---- perplexity ----
+
+static void perplexity_windows(void) {
+    char path[256];
+    snprintf(path, sizeof path, "%s", in_tmp("text"));
+    FILE *f = fopen(path, "w");
+    for (int i = 0; f && i < 40; i++) fputs(long_text(400), f);
+    CHECK(f && !fclose(f));
+    const char *const args[] = {"perplexity", "-m", tiny(), "-f", path, "-c", "64", "--attn", "santa:S=4", NULL};
+    result r = interrupt(start(NULL, 0, NULL, args), "stdout", "\n| 3 | ", 1); // the row of the fourth window
+    int n = 0, rows = 0;
+    for (const char *p = r.out; (p = strstr(p, "\n| ")); p++) rows += p[3] >= '0' && p[3] <= '9';
+    const char *end = strstr(r.err, "interrupted; the result is of ");
+    CHECK(end && sscanf(end, "interrupted; the result is of %d windows, ", &n) == 1 && n == rows);
+    check_error(&r, 1, " were planned");
+    char line[64];
+    snprintf(line, sizeof line, " tokens scored in %d windows of 64, ", n);
+    CHECK_HAS(r.out, line);
+}
+
+static const test_case cases[] = {
+    {"perplexity-windows", NEEDS_NOTHING, perplexity_windows},
+    {"eval-table", NEEDS_NOTHING, eval_table},
+    {"complete", NEEDS_NOTHING, complete},
+    {"bench-rows", NEEDS_NOTHING, bench_rows},
+    {0},
+};
+extern const test_suite suite_cli_interrupt;
+const test_suite suite_cli_interrupt = {"cli_interrupt", cases};
