@@ -1,4 +1,4 @@
-// tests/test_scripts.c - runs the scripts that check the tree: mutations, layers, names of files, and the commands that the
+// tests/test_scripts.c - runs the scripts that check the tree: mutations, layers, names of files, messages, and the commands that the
 // pages print.
 #include "tests/support/run_cli.h"
 
@@ -98,6 +98,14 @@ static void add_an_attention(void) {
     run_script(script);
 }
 
+// Messages of the library name options, and the command line has a flag for each of them.
+static void messages(void) {
+    char script[500];
+    const char *bin = getenv("SLEIGH_BIN");
+    snprintf(script, sizeof script, "scripts/check_messages.py '%s'", bin ? bin : "build/sleigh");
+    run_script(script);
+}
+
 static const test_case cases[] = {
     {"add-an-attention", NEEDS_NOTHING, add_an_attention},
     {"commands-of-readme", NEEDS_NOTHING, commands_of_readme},
@@ -106,6 +114,7 @@ static const test_case cases[] = {
     {"mutations", NEEDS_NOTHING, mutations},
     {"layers", NEEDS_NOTHING, layers},
     {"names", NEEDS_NOTHING, names},
+    {"messages", NEEDS_NOTHING, messages},
     {0},
 };
 extern const test_suite suite_scripts;
