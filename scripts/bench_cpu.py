@@ -11,7 +11,7 @@ import sys
 import tempfile
 
 import tiny_text
-from sleigh_runs import number_before, run_generate
+from sleigh_runs import model_line, number_before, run_generate
 
 
 def main():
@@ -25,6 +25,7 @@ def main():
     p.add_argument("--attn", default="dense,santa-prop:S=128,santa-sys:S=128,santa-is:S=128")
     a = p.parse_args()
 
+    print(model_line(a.sleigh, a.model) + "\n")
     print("| tokens | method | prefill s | prefill GFLOP/s | decode tok/s | compared with dense | GB/s | KV bytes read | peak MiB |")
     print("|---|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as tmp:

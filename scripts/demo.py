@@ -13,7 +13,7 @@ import threading
 import time
 
 import tiny_text
-from sleigh_runs import run_jsonl
+from sleigh_runs import model_line, run_jsonl
 
 METHODS = ["dense", "santa-prop:S=128", "santa-sys:S=128", "santa-prop:S=4"]
 
@@ -81,7 +81,7 @@ def main():
                          100 * sum(r["group"]["v_rows_share"] for r in results) / n,
                          100 * sum(r["group"]["kv_bytes_share"] for r in results) / n))
             print()
-    print(f"Model {results[0]['model']}, {results[0]['n_prompt']} tokens:\n")
+    print(f"{model_line(a.sleigh, a.model)}; {results[0]['n_prompt']} tokens\n")
     print("| method | right | decode tok/s | V rows read | KV bytes read |\n|---|---|---|---|---|")
     for method, right, speed, v_rows, kv_bytes in rows:
         print(f"| {method} | {right} | {speed:.0f} | {v_rows:.2f}% | {kv_bytes:.1f}% |")

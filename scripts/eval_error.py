@@ -21,7 +21,7 @@ import sys
 import tempfile
 
 import tiny_text
-from sleigh_runs import draw, run_generate
+from sleigh_runs import draw, model_line, run_generate
 
 
 def expand(text):
@@ -123,12 +123,13 @@ def measure(a):
         for kind in kinds:
             row[kind] = [statistics.fmean(f[kind]), statistics.median(f[kind])]
         rows.append(row)
-    return {"tokens": a.tokens, "texts": a.texts, "kinds": kinds, "outputs": len(found[methods[0]][kinds[0]]), "rows": rows,
+    return {"model": model_line(a.sleigh, a.model), "tokens": a.tokens, "texts": a.texts, "kinds": kinds, "outputs": len(found[methods[0]][kinds[0]]), "rows": rows,
             "slopes": slopes(found, kinds)}
 
 
 def table(result):
     kinds = result["kinds"]
+    print(result["model"] + "\n")
     print(f"{result['tokens']} tokens, {result['texts']} texts of each kind, {result['outputs']} head outputs a cell; mean / median "
           "relative error\n")
     print(f"| method | {' | '.join(kinds)} | V rows a head | KV bytes |\n|---|" + "---|" * (len(kinds) + 2))

@@ -23,6 +23,14 @@ def run_jsonl(sleigh, model, path, attn, n_predict=24, threads=0, extra=()):
         sys.exit(f"{' '.join(cmd)}: exit {p.returncode}\n{err}")
 
 
+def model_line(sleigh, model):
+    """The line above a table: `model: tiny (llama, 5.51 M parameters, bf16)`."""
+    p = subprocess.run([sleigh, "inspect", "-m", model], capture_output=True, text=True)
+    if p.returncode:
+        sys.exit(p.stderr)
+    return p.stdout.split("\n", 1)[0]
+
+
 def run_generate(sleigh, model, prompt_path, attn, n_predict, threads, extra=()):
     """Runs `sleigh generate` on a file. Returns the text, and a dict of the lines on stderr: {text before the colon: text after it}."""
     cmd = [sleigh, "generate", "-m", model, "-f", prompt_path, f"--attn={attn}", "--temp", "0", "-n", str(n_predict),

@@ -70,6 +70,17 @@ static void faults_of_commands(void) {
     CHECK_HAS(said, "1 passed, 3 failed, 1 skipped");
 }
 
+// The picture of README shows the measured rows.
+static void decode_picture(void) {
+    char script[600];
+    const char *bin = getenv("SLEIGH_BIN");
+    size_t n;
+    snprintf(script, sizeof script, "scripts/decode_picture.py --sleigh '%s' -o '%s'", bin ? bin : "build/sleigh",
+             in_tmp("decode.svg"));
+    run_script(script);
+    CHECK_STR(slurp(in_tmp("decode.dat"), &n), slurp("docs/decode.dat", &n));
+}
+
 // Every mutation's old text occurs in its file, and its suites exist.
 static void mutations(void) {
     run_script("scripts/mutate.py --self-test");
@@ -111,6 +122,7 @@ static const test_case cases[] = {
     {"commands-of-readme", NEEDS_NOTHING, commands_of_readme},
     {"commands-of-docs", NEEDS_NOTHING, commands_of_docs},
     {"faults-of-commands", NEEDS_NOTHING, faults_of_commands},
+    {"decode-picture", NEEDS_NOTHING, decode_picture},
     {"mutations", NEEDS_NOTHING, mutations},
     {"layers", NEEDS_NOTHING, layers},
     {"names", NEEDS_NOTHING, names},

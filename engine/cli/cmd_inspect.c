@@ -2,7 +2,9 @@
 #include "attention/attention.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/io.h"
+#include "engine/cli/output/model_name.h"
 #include "engine/cli/output/print_json.h"
+#include "engine/cli/output/rows.h"
 #include "engine/cli/run.h"
 #include "engine/kv/kv.h"
 #include "models/safetensors.h"
@@ -60,7 +62,7 @@ static int print_config(const cli_options *o, const sl_config *c, sl_error *err)
     char tok[256];
     describe_tokenizer(o->model, tok, sizeof tok);
     int rc = cli_printf(err,
-                        "| model | %s |\n|---|---|\n| type | %s |\n| layers | %d |\n| hidden | %d |\n| feed-forward | %d |\n"
+                        "| folder | %s |\n|---|---|\n| type | %s |\n| layers | %d |\n| hidden | %d |\n| feed-forward | %d |\n"
                         "| heads | %d, KV %d, dimension %d |\n| vocabulary | %d |\n| output head | %s |\n",
                         o->model, c->model_type, c->n_layers, c->hidden, c->n_ffn, c->n_heads, c->n_kv_heads, c->head_dim,
                         c->n_vocab, c->tied ? "tied to the embedding" : "separate");
@@ -181,6 +183,37 @@ static json_t *extras_json(const sl_config *c) {
     return list;
 }
 
+static int print_json(const cli_options *o, const cli_model_name *name, const sl_model *model, const costs *k, sl_error *err) {
+    const sl_config *c = sl_model_config(model);
+    json_t *out = json_object();
+    json_object_set_new(out, "folder", json_string(o->model));
+    json_object_set_new(out, "config", config_json(o, c));
+    json_object_set_new(out, "costs", costs_json(k));
+    json_object_set_new(out, "memory", memory_json(k, c->n_ctx));
+    json_object_set_new(out, "page_extras", extras_json(c));
+    json_object_set_new(out, "tensors", tensors_json(sl_model_tensors(model)));
+    return cli_print_json(cli_model_name_json(name, out), JSON_INDENT(1), err);
+}
+
+// csv, jsonl: one row, with the config and the costs only.
+static int print_row(const cli_options *o, const cli_model_name *name, json_t *config, json_t *costs, sl_error *err) {
+    cli_rows table = {.format = o->format, .model = name};
+    json_object_del(config, "model_type"); // a field of the model's name
+    json_object_update(config, costs);
+    json_decref(costs);
+    return cli_rows_add(&table, config, err);
+}
+
+static int print_md(const cli_options *o, const cli_model_name *name, const sl_model *model, const costs *k, sl_error *err) {
+    const sl_config *c = sl_model_config(model);
+    int rc = cli_print_model(name, err);
+    if (!rc) rc = print_config(o, c, err);
+    if (!rc) rc = print_costs(k, err);
+    if (!rc) rc = print_memory(k, c->n_ctx, err);
+    if (!rc) rc = print_extras(k, c, err);
+    return rc ? rc : print_tensors(sl_model_tensors(model), err);
+}
+
 int cmd_inspect(const cli_options *o, sl_error *err) {
     sl_model *model = NULL;
     int rc = cli_need_model(o, err);
@@ -188,25 +221,20 @@ int cmd_inspect(const cli_options *o, sl_error *err) {
     if (!rc) rc = sl_model_load(o->model, &(sl_model_options){.flags = SL_MODEL_NO_TOKENIZER | dummy}, &model, err);
     if (rc) return rc;
     const sl_config *c = sl_model_config(model);
-    const sl_tensors *tensors = sl_model_tensors(model);
     costs k;
     rc = costs_of(model, o, &k, err);
     if (rc) {
         sl_model_free(model);
         return rc;
     }
-    if (!strcmp(o->format, "json")) {
-        rc = cli_print_json(json_pack("{s:s, s:o, s:o, s:o, s:o, s:o}", "model", o->model, "config", config_json(o, c), "costs",
-                                      costs_json(&k), "memory", memory_json(&k, c->n_ctx), "page_extras", extras_json(c),
-                                      "tensors", tensors_json(tensors)),
-                            JSON_INDENT(1), err);
-    } else {
-        rc = print_config(o, c, err);
-        if (!rc) rc = print_costs(&k, err);
-        if (!rc) rc = print_memory(&k, c->n_ctx, err);
-        if (!rc) rc = print_extras(&k, c, err);
-        if (!rc) rc = print_tensors(tensors, err);
-    }
+    cli_model_name name;
+    cli_model_name_of(model, o->model, &name);
+    if (!strcmp(o->format, "md"))
+        rc = print_md(o, &name, model, &k, err);
+    else if (!strcmp(o->format, "json"))
+        rc = print_json(o, &name, model, &k, err);
+    else
+        rc = print_row(o, &name, config_json(o, c), costs_json(&k), err);
     sl_model_free(model);
     return rc;
 }

@@ -1,8 +1,9 @@
-// engine/cli/cmd_methods.c - sleigh methods: prints the registry of attention methods as a table or as JSON.
+// engine/cli/cmd_methods.c - sleigh methods: prints the registry of attention methods.
 #include "attention/attention.h"
 #include "engine/cli/commands.h"
 #include "engine/cli/io.h"
 #include "engine/cli/output/print_json.h"
+#include "engine/cli/output/rows.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -26,16 +27,24 @@ static json_t *params_json(const sl_attn_method *m) {
     return list;
 }
 
+static json_t *method_json(const sl_attn_method *m) {
+    return json_pack("{s:s, s:s?, s:s?, s:s, s:s?, s:b, s:b, s:o}", "name", m->name, "summary", m->summary, "source", m->source,
+                     "mean", sl_attn_mean_name(m->mean), "caution", m->caution, "cpu", m->cpu != NULL, "cuda", m->cuda != NULL,
+                     "params", params_json(m));
+}
+
 int cmd_methods(const cli_options *o, sl_error *err) {
-    if (strcmp(o->format, "json")) {
+    if (!strcmp(o->format, "md")) {
         sl_attn_list(stdout);
         return cli_flush(err);
     }
+    cli_rows table = {.format = o->format};
     json_t *list = json_array();
-    for (const sl_attn_method *const *m = sl_attn_methods; *m; m++)
-        json_array_append_new(list, json_pack("{s:s, s:s?, s:s?, s:s, s:s?, s:b, s:b, s:o}", "name", (*m)->name, "summary",
-                                              (*m)->summary, "source", (*m)->source, "mean", sl_attn_mean_name((*m)->mean),
-                                              "caution", (*m)->caution, "cpu", (*m)->cpu != NULL, "cuda", (*m)->cuda != NULL,
-                                              "params", params_json(*m)));
-    return cli_print_json(list, JSON_INDENT(1), err);
+    int rc = 0;
+    for (const sl_attn_method *const *m = sl_attn_methods; *m; m++) json_array_append_new(list, method_json(*m));
+    if (!strcmp(o->format, "json")) return cli_print_json(list, JSON_INDENT(1), err);
+    for (size_t i = 0; !rc && i < json_array_size(list); i++)
+        rc = cli_rows_add(&table, json_incref(json_array_get(list, i)), err);
+    json_decref(list);
+    return rc;
 }

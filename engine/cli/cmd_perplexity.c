@@ -33,7 +33,8 @@ typedef struct perplexity {
     int n_vocab;
     cli_values nll; // one group per window
     cli_progress progress;
-    cli_rows table;  // -o md, csv
+    cli_rows table; // -o md, csv, jsonl
+    cli_model_name name;
     json_t *windows; // -o json
     char attn[CLI_ATTN_TEXT];
 } perplexity;
@@ -131,22 +132,21 @@ static int print_window(perplexity *p, int window, int n_before, sl_error *err) 
 static int print_end(perplexity *p, sl_error *err) {
     cli_estimate mean = cli_values_mean(&p->nll);
     double ppl = exp(mean.at);
-    if (is(p, "csv")) return 0;
     if (is(p, "md"))
         return cli_printf(err, "\nperplexity: %.4f ± %.4f, %d of %zu tokens scored in %d windows of %d, attention %s\n", ppl,
                           ppl * mean.error, p->nll.n, p->text.n, p->n_windows, p->n_ctx, p->attn);
+    if (!is(p, "json")) return 0;
     char device[256];
     sl_engine_describe(p->run.engine, device, sizeof device);
-    json_t *out =
-        json_pack("{s:s, s:s, s:s, s:s, s:b, s:s, s:I, s:s, s:i, s:i, s:i, s:I, s:i, s:O}", "version", SLEIGH_VERSION, "commit",
-                  cli_commit(), "device", device, "model", p->o->model, "dummy", sl_model_is_dummy(p->run.model), "file",
-                  p->o->file ? p->o->file : "-", "seed", (json_int_t)p->o->seed, "attn", p->attn, "n_ctx", p->n_ctx, "stride",
-                  p->stride, "n_dense", p->n_dense, "tokens", (json_int_t)p->text.n, "scored", p->nll.n, "windows", p->windows);
+    json_t *out = json_pack("{s:s, s:s, s:s, s:s, s:I, s:s, s:i, s:i, s:i, s:I, s:i, s:O}", "version", SLEIGH_VERSION, "commit",
+                            cli_commit(), "device", device, "file", p->o->file ? p->o->file : "-", "seed",
+                            (json_int_t)p->o->seed, "attn", p->attn, "n_ctx", p->n_ctx, "stride", p->stride, "n_dense",
+                            p->n_dense, "tokens", (json_int_t)p->text.n, "scored", p->nll.n, "windows", p->windows);
     json_object_set_new(out, "nll", cli_number(mean.at));
     json_object_set_new(out, "nll_se", cli_number(mean.error));
     json_object_set_new(out, "ppl", cli_number(ppl));
     json_object_set_new(out, "ppl_se", cli_number(ppl * mean.error));
-    return cli_print_json(out, JSON_INDENT(1), err);
+    return cli_print_json(cli_model_name_json(&p->name, out), JSON_INDENT(1), err);
 }
 
 // ---- all windows ----
@@ -255,6 +255,8 @@ static int run_text(perplexity *p, sl_error *err) {
     if (!rc) rc = cli_run_set_prompt(&p->run, p->n_dense, err);
     if (rc) return rc;
     describe(p);
+    cli_model_name_of(p->run.model, p->o->model, &p->name);
+    p->table.model = &p->name;
     cli_run_format_attention(&p->run, p->attn, sizeof p->attn);
     cli_catch_interrupt(1);
     return run_windows(p, err);

@@ -1,12 +1,27 @@
 // engine/cli/cmd_tokenize.c - sleigh tokenize and detokenize. Both read only the tokenizer of the model folder.
 #include "engine/cli/commands.h"
 #include "engine/cli/io.h"
+#include "engine/cli/output/model_name.h"
+#include "engine/cli/output/print_json.h"
+#include "engine/cli/output/token_json.h"
 #include "engine/cli/run.h"
+
+#include <string.h>
 
 static int print_ids(const sl_ids *ids, sl_error *err) {
     int rc = 0;
     for (size_t i = 0; !rc && i < ids->n; i++) rc = cli_printf(err, "%s%d", i ? "," : "", ids->data[i]);
     return rc ? rc : cli_write("\n", 1, err);
+}
+
+static int print_tokens(const cli_options *o, const sl_tokenizer *tok, const sl_ids *ids, sl_error *err) {
+    char model[256];
+    json_t *tokens = json_array();
+    cli_model_folder_name(o->model, model, sizeof model);
+    for (size_t i = 0; i < ids->n; i++) json_array_append_new(tokens, cli_token_json(tok, ids->data[i]));
+    return cli_print_json(json_pack("{s:s, s:I, s:o, s:o}", "model", model, "n_tokens", (json_int_t)ids->n, "ids",
+                                    cli_ids_json(ids), "tokens", tokens),
+                          JSON_COMPACT, err);
 }
 
 int cmd_tokenize(const cli_options *o, sl_error *err) {
@@ -17,7 +32,7 @@ int cmd_tokenize(const cli_options *o, sl_error *err) {
     if (!rc) rc = cli_read_input(o, &text, err);
     if (!rc) rc = sl_tokenizer_load(o->model, &tok, err);
     if (!rc) rc = sl_tokenize(tok, text.data, text.n, (o->bos ? SL_TOK_BOS : 0) | (o->plain ? SL_TOK_PLAIN : 0), &ids, err);
-    if (!rc) rc = print_ids(&ids, err);
+    if (!rc) rc = strcmp(o->format, "json") ? print_ids(&ids, err) : print_tokens(o, tok, &ids, err);
     sl_tokenizer_free(tok);
     sl_ids_free(&ids);
     sl_text_free(&text);

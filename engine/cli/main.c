@@ -16,50 +16,27 @@
 
 // clang-format off
 static const char generate_notes[] =
-        "The prompt starts with the tokenizer's BOS token; --chat also puts the prompt into the chat template of the model.\n"
-    "Only the generated text goes to stdout. Ctrl+C ends the generation. Sampling values come from flags, else from\n"
-    "generation_config.json (do_sample false: temperature 0), else from the defaults above; the values in use go to stderr.\n"
-    "\n"
-    "Statistics on stderr at the end (key, colon, values; --no-perf turns them off):\n"
-    "  load        ms to load the model\n"
-    "  prefill     ms, tokens of the dense prefill, tok/s\n"
-    "  feed        ms, prompt tokens that --attn decoded (--dense-prefix), tok/s\n"
-    "  decode      ms, decode steps, tok/s of only the generation; includes the step whose token completed a stop string\n"
-    "  bandwidth   GB/s: weights and rows of K and V that all decode steps read, divided by their time\n"
-    "  k_rows, v_rows, v_distinct, kv_bytes   rows and bytes that decode attention read, dense attention's, the share; v_rows\n"
-    "              counts a row once per query head, v_distinct once for all heads that read it (-: not counted, on a GPU)\n"
-    "  samples     draws of the sampled methods\n"
-    "  features    share of the key features that were read to propose rows (only below 100%)\n"
-    "  certified   methods with a stated error: draws per head until the error was certified, heads that used dense instead\n"
-    "  logits      hash of the last logits (FNV-1a over fp32)\n"
-    "  stopped     eos, stop string, limit, context full or interrupted; tokens of the prompt, tokens generated\n"
-    "  peak_rss    MiB\n"
+    "The prompt starts with the tokenizer's BOS token; --chat also puts the prompt into the chat template of the model.\n"
+    "Only the generated text goes to stdout, or with -o json one JSON object. Ctrl+C ends the generation. Sampling values come\n"
+    "from flags, else from generation_config.json (do_sample false: temperature 0), else from the defaults above; the values in\n"
+    "use go to stderr. Statistics go to stderr at the end, one line each (--no-perf turns them off). docs/output.md explains\n"
+    "every line and every field of the JSON.\n"
     "\n"
     "Set-ups: in set-up A, the default, the whole prompt is prefilled with dense attention, and --attn decodes the answer. In\n"
     "set-up B, --attn also decodes the end of the prompt: --dense-prefix N prefills only the first N tokens with dense\n"
     "attention, and --jsonl prefills only the context of each line and decodes its question with --attn.\n"
     "\n"
-    "--jsonl writes per line {\"id\", \"text\", \"attn\", \"n_prompt\", \"n_prefill\", \"n_generated\", \"prefill_ms\", \"decode_ms\",\n"
-    "\"decode_tok_s\", \"v_rows_share\", \"v_distinct_share\", \"kv_bytes_share\", \"stopped\"}. Consecutive lines with the same\n"
-    "context share one prefill, also if their methods differ. In a line, \"attn\": \"SPEC\" sets the method of all layers\n"
-    "(default: the flags), and \"seq\" sets the sequence number that keys its random numbers (default: --seq-id + i for line i,\n"
-    "from 0).\n"
+    "--jsonl and --prompts print one JSON object for each line, in the order of the input. --file reads one prompt, unchanged;\n"
+    "llama-parallel reads a prompt per line, which is --prompts here. A line of --jsonl is {\"context\", \"question\"} or\n"
+    "{\"prompt\"}, and may have \"id\", \"attn\": \"SPEC\" (the method of all layers), \"seq\" (the sequence number that keys the\n"
+    "random numbers; default: --seq-id + i for line i, from 0) and \"logprobs\": N. Consecutive lines with the same context share\n"
+    "one prefill, also if their methods differ.\n"
     "\n"
-    "--parallel N answers the lines of --prompts FILE or --jsonl FILE in static batches. N prompts are prefilled one by one\n"
-    "and decode together. Finished slots are not refilled until the whole batch ends. The answer to line i is the same as\n"
-    "that of a run with only this prompt and --seq-id + i. --file reads one prompt, unchanged; llama-parallel reads a prompt\n"
-    "per line, which is --prompts here. Prompts with line breaks go into --jsonl, as {\"prompt\"}. Output per line, in the\n"
-    "order of the input: {\"index\", \"id\", \"text\", \"attn\", \"n_prompt\", \"n_generated\", \"stopped\", \"prefill_ms\", \"feed_ms\",\n"
-    "\"decode_ms\", \"group\": {\"index\", \"size\", \"steps\", \"prefill_ms\", \"feed_ms\", \"decode_ms\", \"kv_bytes_share\"}}. A group is a\n"
-    "batch; a line with another \"attn\" starts a new group. Statistics on stderr at the end, over all groups:\n"
-    "  decode      ms, tokens of decode steps, tok/s\n"
-    "  step        ms per step, the time between two tokens of one sequence; steps, sequences per step\n"
-    "  token       ms per token of the whole batch: decode time divided by the tokens of all sequences\n"
-    "  total       ms, prompts, groups, tokens generated, tok/s, with prefill\n"
+    "--parallel N decodes N lines together as a static batch: finished slots are not refilled until the whole batch ends. The\n"
+    "answer to line i is the same as that of a run with only this prompt and --seq-id + i.\n"
     "\n"
-    "--stats writes one line per decode step, layer and query head: {\"sequence\", \"position\", \"layer\", \"head\", \"n_kv\", \"attn\",\n"
-    "\"seed\"} and the report that docs/methods.md explains. The method that decodes comes first, then each --stats-attn method\n"
-    "with each seed.\n";
+    "--stats writes one line per decode step, layer and query head. The method that decodes comes first, then each --stats-attn\n"
+    "method with each seed.\n";
 
 static const char chat_notes[] =
     "On a terminal: arrow keys edit the line, Up shows earlier messages (also of earlier chats; the file is\n"
@@ -76,19 +53,10 @@ static const char bench_notes[] =
     "sequence held that many tokens before. Lists take numbers and ranges: 512-4096*2 is 512,1024,2048,4096; 0-8k+2k; 1-4.\n"
     "Prefill is dense with every method, so a test without decoding runs once for all methods. Each sequence has different\n"
     "random ids (--seed) and is prefilled once: depths rise, and after each test the sequence is cut back to its depth.\n"
-    "Decoding is greedy and never generates an end token. The first step is not timed. Columns (md omits batch if it is 1 and\n"
-    "attention if it is dense):\n"
-    "  tok/s           tokens of the whole batch per second: mean and standard deviation over -r repetitions; then the median\n"
-    "  step ms         time between two tokens of one sequence: median over steps\n"
-    "  ms / output token   decode time / (steps x batch): time per token of the whole batch\n"
-    "  GB/s            weights and rows of the KV cache that a step reads, divided by the time of the step\n"
-    "  % of peak       GB/s divided by --memory-rate, or by the rate of a read-only pass that is measured at the start; above\n"
-    "                  100% if weights and cache fit in the caches of the processor\n"
-    "  J / token       energy per token: NVML's counter on a GPU, RAPL's for all packages on a CPU; only if the counter is\n"
-    "                  readable and the test ran for at least 250 ms\n"
-    "json, jsonl and csv add version, commit, device, driver, clocks, model, sizes and flags, the hash of the last logits of\n"
-    "the first sequence, and floor_ms, the time to read the weights at the peak rate: a step cannot be shorter with any\n"
-    "attention method.\n"
+    "Decoding is greedy and never generates an end token. The first step is not timed. docs/output.md explains the columns.\n"
+    "json, jsonl and csv add version, commit, device, clocks, model, sizes and flags, the hash of the last logits of the first\n"
+    "sequence, and floor_ms, the time to read the weights at the peak rate. md omits batch if it is 1 and attention if it is\n"
+    "dense.\n"
     "\n"
     "`sleigh bench decode` times only decoding, in the form of Table 3 of the SANTA paper: seconds to prefill the batch to\n"
     "its depth, seconds of its decode steps, ms / output token, and the speedup over the first method. On a GPU it also shows\n"
@@ -160,13 +128,13 @@ static const cli_command commands[] = {
     {"tokenize", "-m DIR [-p TEXT | -f FILE | < FILE] [flags]", "Convert text to token ids, separated by commas.", CLI_TOKENIZE, cmd_tokenize, NULL},
     {"detokenize", "-m DIR [-p IDS | -f FILE | < FILE]", "Convert token ids, separated by commas or blanks, to text.", CLI_DETOKENIZE, cmd_detokenize, NULL},
     {"logits", "-m DIR --ids FILE -o OUT.npy [flags]", "Write the logits of each token of a dense prefill to a NumPy file.", CLI_LOGITS, cmd_logits, NULL},
-    {"inspect", "-m DIR [-c N] [-o md|json]", "Show what a model folder holds and what the model costs to run.", CLI_INSPECT, cmd_inspect, NULL},
+    {"inspect", "-m DIR [-c N] [-o md|csv|json|jsonl]", "Show what a model folder holds and what the model costs to run.", CLI_INSPECT, cmd_inspect, NULL},
     {"bench", "[decode] -m DIR [flags] | attn [flags]", "Time prefill and decode steps, or only attention on a GPU.", CLI_BENCH, cmd_bench, bench_notes},
     {"compare", "-m DIR --attn SPEC,... [-p TEXT | -f FILE | --jsonl FILE] [flags]", "Compare attention methods with dense attention: answers, next tokens, outputs of heads.", CLI_COMPARE, cmd_compare, compare_notes},
     {"perplexity", "-m DIR -f FILE [--attn SPEC] [flags]", "Measure how well the model predicts a text (perplexity).", CLI_PERPLEXITY, cmd_perplexity, perplexity_notes},
     {"eval", "-m DIR [--task LIST --length N | --jsonl FILE] [flags]", "Score the answers of attention methods on long-context tasks.", CLI_EVAL, cmd_eval, eval_notes},
     {"plot", "FILE.dat [-o FILE]", "Draw a picture again from the data file that --plot wrote.", CLI_PLOT, cmd_plot, NULL},
-    {"methods", "[-o md|json]", "List the attention methods and their parameters.", CLI_METHODS, cmd_methods, NULL},
+    {"methods", "[-o md|csv|json|jsonl]", "List the attention methods and their parameters.", CLI_METHODS, cmd_methods, NULL},
     {"version", "", "Print version, commit, compiler and backend.", CLI_VERSION, cmd_version, NULL},
 };
 // clang-format on

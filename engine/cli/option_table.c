@@ -50,10 +50,10 @@ const cli_option cli_option_table[] = {
     {"Output", "-o --output", "text,json", OPT_CHOICE, F(format), 0, 0, "text", CLI_GENERATE, "text: write the text as it is generated; json: write one JSON object at the end (docs/output.md); --jsonl and --prompts always write JSON"},
     {"Output", "--logprobs", "N", OPT_INT, F(logprobs), 0, 20, NULL, CLI_GENERATE, "in JSON: also write the log-probability of each generated token and of the N most likely tokens"},
     {"Output", "-o --output", "FILE", OPT_STRING, F(out), 0, 0, NULL, CLI_LOGITS, "the .npy file to write: float32 [n_tokens, vocab]"},
-    {"Output", "-o --output", "md,json", OPT_CHOICE, F(format), 0, 0, "md", CLI_METHODS | CLI_INSPECT, "format of the tables"},
+    {"Output", "-o --output", "md,csv,json,jsonl", OPT_CHOICE, F(format), 0, 0, "md", CLI_METHODS | CLI_INSPECT | CLI_COMPARE | CLI_PERPLEXITY, "format of the tables (docs/output.md)"},
     {"Output", "--plot", "FILE", OPT_STRING, F(plot), 0, 0, NULL, CLI_BENCH | CLI_COMPARE | CLI_EVAL, "plot the results into FILE, an .svg, .pdf or .png, with gnuplot; a .dat file next to FILE holds the numbers"},
     {"Output", "-o --output", "FILE", OPT_STRING, F(out), 0, 0, NULL, CLI_PLOT, "the picture to draw, an .svg, .pdf or .png (default: the name of the data file, as .svg)"},
-    {"Output", "-o --output", "md,csv,json", OPT_CHOICE, F(format), 0, 0, "md", CLI_COMPARE | CLI_PERPLEXITY, "format of the tables"},
+    {"Output", "-o --output", "text,json", OPT_CHOICE, F(format), 0, 0, "text", CLI_TOKENIZE, "text: the ids, separated by commas; json: one JSON object with the ids and the text of each token (docs/output.md)"},
 
     {"Sampling", "-s --seed", "N", OPT_SEED, F(seed), 0, 4294967295.0, "0", SAMPLES | CLI_PERPLEXITY | CLI_BENCH | CLI_EVAL, "seed for token sampling and for the draws of the attention methods; -1: a random seed, which a line on stderr shows"},
     {"Sampling", "--temp --temperature", "X", OPT_FLOAT, F(temp), 0, 1e6, "0.8", RUNS, "sampling temperature; 0: greedy"},
@@ -96,7 +96,7 @@ const cli_option cli_option_table[] = {
     {"Bench", "--ragged", NULL, OPT_FLAG, F(ragged), 0, 0, "0", CLI_BENCH, "give sequence i of b a depth of (i + 1) / b of --depth, rounded down to an odd number"},
     {"Bench", "--copy", NULL, OPT_FLAG, F(copy), 0, 0, "0", CLI_BENCH, "prefill one sequence and copy its rows to the others: a faster start, the same memory traffic in the tests"},
     {"Bench", "--memory-rate", "X", OPT_FLOAT, F(memory_rate), 0, 1e6, "0", CLI_BENCH, "memory rate of this device in GB/s, the base of \"% of peak\"; 0: measure it"},
-    {"Bench", "-o --output", "md,json,csv,jsonl", OPT_CHOICE, F(format), 0, 0, "md", CLI_BENCH, "format of the results"},
+    {"Bench", "-o --output", "md,csv,json,jsonl", OPT_CHOICE, F(format), 0, 0, "md", CLI_BENCH, "format of the results (docs/output.md)"},
 
     {"Eval", "--task", "TASK,...", OPT_STRING, F(task), 0, 0, "niah-single,niah-multikey,qa-2hop", CLI_EVAL, "tasks to generate (see below), or all"},
     {"Eval", "--length", "N,...", OPT_INTS, F(lengths), 64, 1 << 24, "4k", CLI_EVAL, "tokens of the prompt and of the answer together"},
@@ -113,7 +113,7 @@ const cli_option cli_option_table[] = {
     {"Eval", "--temp --temperature", "X", OPT_FLOAT, F(temp), 0, 1e6, NULL, CLI_EVAL, "sampling temperature; 0: greedy (default: 0, also if the model's settings name another)"},
     {"Eval", "--out", "FILE", OPT_STRING, F(out), 0, 0, NULL, CLI_EVAL, "write one line per sample and method to FILE; if FILE exists, continue the run that it holds"},
     {"Eval", "--dump", "FILE", OPT_STRING, F(dump), 0, 0, NULL, CLI_EVAL, "write the prompts to FILE in RULER's format and do not run the model"},
-    {"Eval", "-o --output", "md,csv,json", OPT_CHOICE, F(format), 0, 0, "md", CLI_EVAL, "format of the table"},
+    {"Eval", "-o --output", "md,csv,json,jsonl", OPT_CHOICE, F(format), 0, 0, "md", CLI_EVAL, "format of the table (docs/output.md)"},
 
     {"General", "-q --quiet", NULL, OPT_FLAG, F(quiet), 0, 0, "0", ~0u, "write only errors to stderr"},
     {"General", "-h --help", NULL, OPT_FLAG, F(help), 0, 0, "0", ~0u, "show this help"},

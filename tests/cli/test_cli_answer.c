@@ -110,6 +110,8 @@ static void ends(void) {
     o = line_of(&r, 0);
     CHECK_STR(text_of(o, "stopped"), "stop string");
     CHECK_STR(text_of(o, "text"), " 482");
+    char buf[256];
+    CHECK_STR(text_of(o, "logits"), stat_line(&r, "logits", buf)); // also if a stop string cut the last token off
     result back = RUN("detokenize", "-m", tiny(), "-p", ids_text(json_object_get(o, "ids")));
     CHECK_GOOD(back);
     CHECK_STR(back.out, " 48213");

@@ -607,8 +607,8 @@ static void tables(void) {
     size_t names = strcspn(again[0].out, "\n");
     CHECK_INT(count_of(again[0].out, again[0].n_out, '\n'), 3);
     CHECK_INT(count_of(again[0].out, again[0].n_out, ','), 3 * count_of(again[0].out, names, ','));
-    CHECK(!strncmp(again[0].out, "attn,prompts,identical,", 23));
-    CHECK_HAS(again[0].out, "\n\"topk:k=4\",2,");
+    CHECK(!strncmp(again[0].out, "model,model_type,n_params,dtype,dummy,attn,prompts,identical,", 61));
+    CHECK_HAS(again[0].out, "\n\"tiny\",\"llama\",5507328,\"bf16\",false,\"topk:k=4\",2,");
 }
 
 // The curves show the figures of the table; the heat map shows the heads of the JSON.
@@ -666,7 +666,7 @@ static void errors(void) {
         {1, {"--jsonl", "-", "--attn", "dense"}, "expected prompts, found none"},
         {2, {"-p", "x", "--attn", "dense", "--plot", "x.jpg"}, "--plot x.jpg: expected a file name"},
         {2, {"-p", "x", "--attn", "dense", "--no-heads", "--plot=x.svg"}, "--plot draws the errors of heads; --no-heads"},
-        {2, {"-p", "x", "--attn", "dense", "-o", "jsonl"}, "expected one of md,csv,json"},
+        {2, {"-p", "x", "--attn", "dense", "-o", "xml"}, "expected one of md,csv,json,jsonl"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *args[10] = {"compare", "-m", tiny()};

@@ -699,6 +699,7 @@ static void printed(void) {
     CHECK_GOOD(md);
     CHECK_GOOD(csv);
     CHECK_INT(json_array_size(rows), 9);
+    CHECK(!strncmp(md.out, "model: tiny (llama, 5.51 M parameters, bf16)\n\n", 46));
     int n = snprintf(want, sizeof want, "Score in percent (95%% interval), 6 samples of 6 texts\n\n");
     for (int differences = 0; differences < 2; differences++) {
         if (differences)
@@ -723,13 +724,15 @@ static void printed(void) {
                              : snprintf(want + n, sizeof want - n, " %.1f |\n", 100 * number(all, "kv_bytes_share"));
         }
     }
-    CHECK_STR(md.out, want);
+    CHECK_STR(strchr(md.out, 'S'), want);
     CHECK(number(json_array_get(rows, 8), "worse") >= 5 && number(json_array_get(rows, 8), "p_value") <= 2 / 32.0);
     CHECK_INT(count_of(csv.out, csv.n_out, '\n'), 10);
-    CHECK(!strncmp(csv.out,
-                   "task,length,attn,samples,texts,score,score_low,score_high,difference,difference_low,difference_high,"
-                   "kv_bytes_share,better,worse,p_value\n\"niah-single\",600,\"dense\",3,3,1.0,",
-                   150));
+    CHECK(!strncmp(
+        csv.out,
+        "model,model_type,n_params,dtype,dummy,task,length,attn,samples,texts,score,score_low,score_high,difference,difference_"
+        "low,difference_high,"
+        "kv_bytes_share,better,worse,p_value\n\"tiny\",\"llama\",5507328,\"bf16\",false,\"niah-single\",600,\"dense\",3,3,1.0,",
+        220));
     json_decref(table);
 }
 

@@ -110,7 +110,8 @@ static void equal_to_alone(void) {
 
 static void context_full(void) { // the longest sequence fills its context and ends; the others continue
     write_prompts();
-    result r = RUN("generate", "-m", tiny(), "--prompts", in_tmp("prompts.txt"), "-np", "7", "--ignore-eos", "-c", "800");
+    result r =
+        RUN("generate", "-m", tiny(), "--prompts", in_tmp("prompts.txt"), "-np", "7", "--ignore-eos", "-n", "-1", "-c", "800");
     CHECK_GOOD(r);
     for (int i = 0; i < N_PROMPTS; i++) {
         answer a = answer_of(&r, i);

@@ -208,6 +208,7 @@ int cli_bench_open(cli_bench *b, const cli_options *o, const cli_bench_plan *pla
     if (!rc) b->device = cli_pick_device(o, b->attn.specs, b->attn.n);
     if (!rc) rc = cli_load_model(o, b->device, SL_MODEL_NO_TOKENIZER, &b->model, err);
     if (rc) return rc;
+    cli_model_name_of(b->model, o->model, &b->name);
     find_peak(b);
     cli_bench_cost cost;
     rc = new_engine(b, err);
@@ -516,11 +517,9 @@ static json_t *count(int n) { // 0: unknown
 }
 
 static json_t *source_json(const cli_bench *b, const cli_bench_row *r) {
-    const sl_config *c = sl_model_config(b->model);
-    return json_pack("{s:s, s:s, s:s, s:o, s:o, s:o, s:s, s:s, s:b}", "version", SLEIGH_VERSION, "commit", cli_commit(),
-                     "device", b->backend, "driver", *b->meter.driver ? json_string(b->meter.driver) : json_null(), "sm_mhz",
-                     count(r->sm_mhz), "memory_mhz", count(r->memory_mhz), "model", b->o->model, "model_type", c->model_type,
-                     "dummy", sl_model_is_dummy(b->model));
+    return json_pack("{s:s, s:s, s:s, s:o, s:o, s:o}", "version", SLEIGH_VERSION, "commit", cli_commit(), "device", b->backend,
+                     "driver", *b->meter.driver ? json_string(b->meter.driver) : json_null(), "sm_mhz", count(r->sm_mhz),
+                     "memory_mhz", count(r->memory_mhz));
 }
 
 static json_t *test_json(const cli_bench *b, const cli_bench_row *r) {

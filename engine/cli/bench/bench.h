@@ -60,6 +60,7 @@ typedef struct cli_bench {
     cli_attn_list attn;
     cli_auto attn_auto;
     cli_meter meter;
+    cli_model_name name;
     char backend[256];       // description of the backend
     double peak_gb_s;        // memory rate; NaN: unknown
     cli_work prefill, steps; // of the whole run: operations of prefills, bytes that decode steps read
@@ -83,7 +84,7 @@ void cli_bench_close(cli_bench *b);
 // Runs every combination, nested in the order depth, batch, test, method. A non-zero return of fn stops the run.
 typedef int (*cli_bench_fn)(void *ctx, const cli_bench_row *row, sl_error *err);
 int cli_bench_run(cli_bench *b, cli_bench_fn fn, void *ctx, sl_error *err);
-// All fields of a row, with the settings of the measurement.
+// All fields of a row, with the settings of the measurement, but without the model's.
 json_t *cli_bench_json(const cli_bench *b, const cli_bench_row *row);
 
 #endif

@@ -5,6 +5,7 @@
 #include "engine/cli/bench/calibrate_host.h"
 #include "engine/cli/error_text.h"
 #include "engine/cli/io.h"
+#include "engine/cli/output/model_name.h"
 #include "engine/cli/output/progress_bar.h"
 #include "engine/cli/process.h"
 #include "engine/engine.h"
@@ -222,10 +223,12 @@ static int calibrate_cpu(const cli_options *o, const sl_attn_geom *geom, const c
 
 // ---- output ----
 
-static int print_times(const sl_auto_table *t, sl_error *err) {
-    char text[512];
-    int rc = cli_printf(err, "%s, %d heads, %d KV heads, head_dim %d: microseconds of a layer's decode attention\n\n",
-                        t->device, t->n_heads, t->n_kv_heads, t->head_dim);
+static int print_times(const cli_options *o, const sl_auto_table *t, sl_error *err) {
+    char text[512] = "shape of Llama-3.1-8B";
+    if (o->model) cli_model_folder_name(o->model, text, sizeof text);
+    int rc =
+        cli_printf(err, "model: %s\n\n%s, %d heads, %d KV heads, head_dim %d: microseconds of a layer's decode attention\n\n",
+                   text, t->device, t->n_heads, t->n_kv_heads, t->head_dim);
     if (!rc) rc = cli_printf(err, "| sequences | rows |");
     for (int s = 0; !rc && s < t->n_specs; s++) {
         sl_attn_format(&t->specs[s], text, sizeof text);
@@ -287,7 +290,7 @@ int cmd_calibrate(const cli_options *o, sl_error *err) {
     cli_catch_interrupt(1);
     rc = on_gpu ? calibrate_gpu(o, &geom, &grid, &t, err) : calibrate_cpu(o, &geom, &grid, &t, err);
     if (!rc) rc = sl_auto_write(&t, path, err);
-    if (!rc) rc = print_times(&t, err);
+    if (!rc) rc = print_times(o, &t, err);
     if (!rc) rc = print_choices(&t, err);
     if (!rc) rc = cli_flush(err);
     if (!rc) fprintf(stderr, "calibration: written to %s\n", path);

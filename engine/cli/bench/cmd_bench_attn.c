@@ -15,12 +15,14 @@
 #include "engine/cli/output/plot.h"
 #include "engine/cli/output/print_json.h"
 #include "engine/cli/output/progress_bar.h"
+#include "engine/cli/output/rows.h"
 #include "engine/cli/bench/attn_timing.h"
 
 #include <math.h>
 #include <stdlib.h>
 
 static const sl_attn_geom geom = {.n_layers = 1, .n_heads = 32, .n_kv_heads = 8, .head_dim = 128}; // Llama-3.1-8B
+#define SHAPE "shape of Llama-3.1-8B (32 query heads, 8 KV heads, dimension 128, bf16)" // the model's name in the tables
 enum { MAX_SIZES = 64, MAX_SEQS = 1024, MAX_METHODS = 16, REPETITIONS = 40 };
 
 // ---- sizes and methods ----
@@ -196,8 +198,9 @@ static const char *attn_name(const row *r, char buf[256]) {
 
 static int print_md(const row *rows, int n, const sl_bench_attn_device *device, sl_error *err) {
     char attn[256];
-    int phase = -1, rc = cli_printf(err, "%s: a read-only kernel reaches %.0f GB/s, an empty graph takes %.1f us\n",
-                                    device->name, device->read_gb_s, device->empty_us);
+    int phase = -1,
+        rc = cli_printf(err, "model: " SHAPE "\n\n%s: a read-only kernel reaches %.0f GB/s, an empty graph takes %.1f us\n",
+                        device->name, device->read_gb_s, device->empty_us);
     for (int i = 0; !rc && i < n; i++) {
         const row *r = &rows[i];
         int prefill = r->size->n_tokens > 0;
@@ -219,58 +222,40 @@ static int print_md(const row *rows, int n, const sl_bench_attn_device *device, 
     return rc;
 }
 
-static int print_csv(const row *rows, int n, const sl_bench_attn_device *device, sl_error *err) {
-    char attn[256];
-    int rc = cli_printf(err, "phase,size,attn,us,mean_us,gb_s,floor_us,features,tflop_s\n");
-    for (int i = 0; !rc && i < n; i++) {
-        const row *r = &rows[i];
-        if (r->size->n_tokens)
-            rc = cli_printf(err, "prefill,%s,%s,%.2f,%.2f,,,,%.1f\n", r->size->name, attn_name(r, attn), r->time.us,
-                            r->time.mean_us, r->flops / r->time.us * 1e-6);
-        else
-            rc = cli_printf(err, "decode,%s,%s,%.2f,%.2f,%.1f,%.2f,%.4f,\n", r->size->name, attn_name(r, attn), r->time.us,
-                            r->time.mean_us, r->bytes / r->time.us * 1e-3, floor_us(r, device), r->features);
-    }
-    return rc;
-}
-
 static json_t *row_json(const row *r, const sl_bench_attn_device *device) {
     char attn[256];
     int prefill = r->size->n_tokens > 0;
-    json_t *item = json_pack("{s:s, s:s, s:s, s:f, s:f}", "phase", prefill ? "prefill" : "decode", "size", r->size->name,
-                             "attn", attn_name(r, attn), "us", r->time.us, "mean_us", r->time.mean_us);
-    if (prefill) {
-        json_object_set_new(item, "tflop_s", json_real(r->flops / r->time.us * 1e-6));
-    } else {
-        json_object_set_new(item, "gb_s", json_real(r->bytes / r->time.us * 1e-3));
-        json_object_set_new(item, "floor_us", json_real(floor_us(r, device)));
-        json_object_set_new(item, "features", json_real(r->features));
-    }
-    return item;
+    return json_pack("{s:s, s:s, s:s, s:f, s:f, s:o, s:o, s:o, s:o}", "phase", prefill ? "prefill" : "decode", "size",
+                     r->size->name, "attn", attn_name(r, attn), "us", r->time.us, "mean_us", r->time.mean_us, "gb_s",
+                     cli_number(prefill ? NAN : r->bytes / r->time.us * 1e-3), "floor_us",
+                     cli_number(prefill ? NAN : floor_us(r, device)), "features", cli_number(prefill ? NAN : r->features),
+                     "tflop_s", cli_number(prefill ? r->flops / r->time.us * 1e-6 : NAN));
 }
 
 static int print_json(const row *rows, int n, const sl_bench_attn_device *device, sl_error *err) {
     json_t *list = json_array();
     for (int i = 0; i < n; i++) json_array_append_new(list, row_json(&rows[i], device));
-    return cli_print_json(json_pack("{s:s, s:f, s:f, s:o}", "device", device->name, "read_gb_s", device->read_gb_s, "empty_us",
-                                    device->empty_us, "rows", list),
+    return cli_print_json(json_pack("{s:s, s:s, s:f, s:f, s:o}", "model", SHAPE, "device", device->name, "read_gb_s",
+                                    device->read_gb_s, "empty_us", device->empty_us, "rows", list),
                           JSON_INDENT(1), err);
 }
 
-static int print_jsonl(const row *rows, int n, const sl_bench_attn_device *device, sl_error *err) {
+// csv, jsonl
+static int print_rows(const char *format, const row *rows, int n, const sl_bench_attn_device *device, sl_error *err) {
+    cli_rows table = {.format = format};
     int rc = 0;
     for (int i = 0; !rc && i < n; i++) {
-        json_t *item = row_json(&rows[i], device);
-        json_object_set_new(item, "device", json_string(device->name));
-        rc = cli_print_json(item, JSON_COMPACT, err);
+        json_t *flat = json_pack("{s:s, s:s}", "model", SHAPE, "device", device->name), *item = row_json(&rows[i], device);
+        json_object_update(flat, item);
+        json_decref(item);
+        rc = cli_rows_add(&table, flat, err);
     }
     return rc;
 }
 
 static int print(const char *format, const row *rows, int n, const sl_bench_attn_device *device, sl_error *err) {
     if (!strcmp(format, "json")) return print_json(rows, n, device, err);
-    if (!strcmp(format, "jsonl")) return print_jsonl(rows, n, device, err);
-    return !strcmp(format, "csv") ? print_csv(rows, n, device, err) : print_md(rows, n, device, err);
+    return strcmp(format, "md") ? print_rows(format, rows, n, device, err) : print_md(rows, n, device, err);
 }
 
 // Only decodes, and not of a ragged batch, which has no single length.

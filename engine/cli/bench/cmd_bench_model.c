@@ -75,7 +75,7 @@ static int draw(const output *out, sl_error *err) {
         panels[n_panels] = cli_panel_speedup(&out->speedup);
         panels[n_panels++].y_label = speedup_over;
     }
-    snprintf(title, sizeof title, "%.100s, %.200s", out->bench.o->model, out->bench.backend);
+    snprintf(title, sizeof title, "%.100s, %.200s", out->bench.name.name, out->bench.backend);
     return cli_plot(out->bench.o->plot, title, panels, n_panels, err);
 }
 
@@ -101,6 +101,7 @@ int cli_bench_print(const cli_options *o, const cli_bench_plan *plan, const cli_
     int rc = check_flags(o, plan, err);
     if (rc) return rc;
     rc = cli_bench_open(&out.bench, o, plan, err);
+    out.rows.model = &out.bench.name;
     if (!rc) {
         rc = cli_bench_run(&out.bench, add_row, &out, err);
         int ended = cli_rows_end(&out.rows, rc ? NULL : err); // also after an error, so that the JSON parses

@@ -228,6 +228,7 @@ static void close_compare(compare *c) {
 }
 
 static int run_compare(compare *c, sl_error *err) {
+    cli_model_name_of(c->run.model, c->o->model, &c->name);
     int rc = new_methods(c, err);
     if (!rc) rc = cli_timeline_open(&c->t, &c->run, 0, err);
     if (rc) return rc;

@@ -5,6 +5,7 @@
 
 #include "engine/cli/attn_list.h"
 #include "engine/cli/eval/eval_prompt.h"
+#include "engine/cli/output/model_name.h"
 #include "engine/cli/output/progress_bar.h"
 #include "engine/cli/output/summary.h"
 #include "engine/cli/run.h"
@@ -59,6 +60,7 @@ typedef struct compare {
     const cli_options *o; // the flags, with a device that is not auto
     cli_run run;
     cli_timeline t;
+    cli_model_name name;
     cli_attn_list attn;
     eval_prompter prompter;
     compare_prompt *prompts;     // [n_prompts]

@@ -54,7 +54,7 @@ int compare_plot(const compare *c, const json_t *rows, sl_error *err) {
     if (curves.n) panels[n_panels++] = cli_panel_error(&curves);
     panels[n_panels++] =
         cli_panel_layers(cells, config->n_layers, config->n_heads, (const char *const *)c->attn.names, c->attn.n);
-    snprintf(title, sizeof title, "%.200s, %d prompts", c->o->model, c->n_prompts);
+    snprintf(title, sizeof title, "%.200s, %d prompts", c->name.name, c->n_prompts);
     if (!rc) rc = cli_plot(c->o->plot, title, panels, n_panels, err);
     cli_curves_free(&curves);
     free(cells);

@@ -212,10 +212,11 @@ static int print_json(compare *c, json_t *methods, sl_error *err) {
         json_object_set_new(row, "tiles", tiles_json(c, &c->methods[i]));
     }
     json_t *out =
-        json_pack("{s:s, s:s, s:s, s:s, s:b, s:I, s:f, s:i, s:O, s:O}", "version", SLEIGH_VERSION, "commit", cli_commit(),
-                  "device", device, "model", o->model, "dummy", sl_model_is_dummy(c->run.model), "seed", (json_int_t)o->seed,
-                  "temp", (double)c->run.sampling.temp, "n_predict", o->n_predict, "prompts", c->rows, "methods", methods);
-    return cli_print_json(out, JSON_INDENT(1), err);
+        json_pack("{s:s, s:s, s:s, s:I, s:f, s:i}", "version", SLEIGH_VERSION, "commit", cli_commit(), "device", device, "seed",
+                  (json_int_t)o->seed, "temp", (double)c->run.sampling.temp, "n_predict", o->n_predict);
+    json_object_set(out, "prompts", c->rows);
+    json_object_set(out, "methods", methods);
+    return cli_print_json(cli_model_name_json(&c->name, out), JSON_INDENT(1), err);
 }
 
 // ---- the texts of a prompt ----
@@ -263,7 +264,9 @@ static int print_answer(const compare *c, const compare_method *m, sl_error *err
 
 static int print_texts(const compare *c, const compare_prompt *p, int index, sl_error *err) {
     const char *id = json_string_value(p->id);
-    int rc = cli_printf(err, "prompt %d%s%s: %zu tokens, %d of them prefilled densely\n\n", index, id ? ": " : "", id ? id : "",
+    int rc = index ? 0 : cli_print_model(&c->name, err);
+    if (!rc)
+        rc = cli_printf(err, "prompt %d%s%s: %zu tokens, %d of them prefilled densely\n\n", index, id ? ": " : "", id ? id : "",
                         p->ids.n, p->n_dense);
     if (!rc) rc = cli_printf(err, "| method | differs at token | agreement | text |\n|---|---|---|---|\n| (dense) | | | ");
     if (!rc) rc = print_cell(c->dense.text.data, c->dense.text.n, err);
@@ -374,7 +377,7 @@ json_t *compare_rows(const compare *c, sl_error *err) {
 }
 
 int compare_print_summary(compare *c, json_t *rows, sl_error *err) {
-    cli_rows csv = {.format = "csv"};
+    cli_rows flat = {.format = c->o->format, .model = &c->name};
     if (is(c, "json")) return print_json(c, rows, err);
-    return is(c, "csv") ? print_rows(&csv, rows, err) : print_md(c, rows, err);
+    return is(c, "md") ? print_md(c, rows, err) : print_rows(&flat, rows, err);
 }

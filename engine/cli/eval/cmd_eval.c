@@ -15,6 +15,7 @@
 #include "engine/cli/eval/eval_scores.h"
 #include "engine/cli/eval/eval_table.h"
 #include "engine/cli/eval/fingerprint.h"
+#include "engine/cli/output/model_name.h"
 #include "engine/cli/output/plot.h"
 #include "engine/cli/output/progress_bar.h"
 #include "engine/cli/process.h"
@@ -40,6 +41,7 @@ typedef struct eval {
     eval_records records; // of --jsonl
     int *tasks;           // [scores.n_groups] task of each generated group
     eval_scores scores;
+    cli_model_name name;
     json_t *settings;
     eval_maker maker;
     eval_prompter prompter;
@@ -170,15 +172,16 @@ static int make_settings(eval *e, sl_error *err) {
     const cli_options *o = &e->o;
     cli_fingerprint model;
     char arithmetic[256];
-    int rc = cli_fingerprint_read(o->model, !strcmp(o->load_format, "dummy"), &model, err);
+    int is_dummy = !strcmp(o->load_format, "dummy"), rc = cli_model_name_read(o->model, is_dummy, &e->name, err);
+    if (!rc) rc = cli_fingerprint_read(o->model, is_dummy, &model, err);
     if (!rc) rc = sl_device_arithmetic(o->device, arithmetic, sizeof arithmetic, err);
     if (rc) return rc;
     json_t *s = e->settings = json_pack(
         "{s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:b, s:b, s:s?, s:I, s:I, s:i, s:f}", "version", cli_version(), "model",
-        o->model, "load-format", o->load_format, "config", model.config, "weights", model.weights, "tokenizer", model.tokenizer,
-        "device", sl_device_is_gpu(o->device) ? "cuda" : "cpu", "arithmetic", arithmetic, "question-dense", o->question_dense,
-        "chat", o->chat, "system-prompt", o->system_prompt, "seed", (json_int_t)o->seed, "seq-id", (json_int_t)o->seq_id,
-        "n-predict", o->n_predict, "temp", CLI_GIVEN(o, temp) ? o->temp : 0.0);
+        e->name.name, "load-format", o->load_format, "config", model.config, "weights", model.weights, "tokenizer",
+        model.tokenizer, "device", sl_device_is_gpu(o->device) ? "cuda" : "cpu", "arithmetic", arithmetic, "question-dense",
+        o->question_dense, "chat", o->chat, "system-prompt", o->system_prompt, "seed", (json_int_t)o->seed, "seq-id",
+        (json_int_t)o->seq_id, "n-predict", o->n_predict, "temp", CLI_GIVEN(o, temp) ? o->temp : 0.0);
     int bad = !s;
     if (s && o->chat) bad |= json_object_set_new(s, "chat-template", json_string(sl_chat_name(e->prompter.chat)));
     if (s && CLI_GIVEN(o, temp) && o->temp > 0)
@@ -447,9 +450,10 @@ static int print_table(eval *e, const eval_scores *s, sl_error *err) {
     size_t n = (size_t)s->n_methods * (size_t)(s->n_groups + 1);
     eval_summary *summary = calloc(n, sizeof *summary);
     if (!summary) return sl_fail(err, SL_ERR_MEMORY, "the table: out of memory");
+    const eval_source source = {.settings = e->settings, .model = &e->name, .n_planned = e->scores.n_samples};
     eval_summarise(s, summary);
-    int rc = eval_print(s, summary, e->settings, e->scores.n_samples, e->o.format, err);
-    snprintf(title, sizeof title, "%.200s, %d samples", e->o.model, s->n_samples);
+    int rc = eval_print(s, summary, &source, e->o.format, err);
+    snprintf(title, sizeof title, "%.200s, %d samples", e->name.name, s->n_samples);
     if (!rc && e->o.plot && s == &e->scores) rc = eval_plot(e->o.plot, title, s, &e->attn, summary, err);
     free(summary);
     return rc;

@@ -82,13 +82,14 @@ static int not_ours(const char *path, sl_error *err) {
                    path);
 }
 
-// The first key of `some` that `others` do not have or have with another value; NULL: none.
+// The first key of `some` that `others` do not have or have with another value; NULL: none. The name of the model may differ:
+// the fingerprints tell whether it is the same model.
 static const char *differing(const json_t *some, const json_t *others) {
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)some, key, value) {
         const json_t *other = sl_json_get(others, key);
-        if (json_is_null(value) && !other) continue; // absent in both
+        if ((json_is_null(value) && !other) || !strcmp(key, "model")) continue; // null: absent in both
         if (!other || !json_equal(other, value)) return key;
     }
     return NULL;

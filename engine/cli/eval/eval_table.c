@@ -188,10 +188,11 @@ static int print_methods(const eval_scores *s, const eval_summary *summary, int 
     return rc;
 }
 
-static int print_md(const eval_scores *s, const eval_summary *summary, int n_planned, sl_error *err) {
+static int print_md(const eval_scores *s, const eval_summary *summary, const eval_source *source, sl_error *err) {
     const eval_summary *all = &summary[s->n_groups];
-    int rc = cli_printf(err, "Score in percent (95%% interval), %d samples of %d texts", all->n, all->n_clusters);
-    if (!rc && all->n < n_planned) rc = cli_printf(err, "; interrupted, %d samples were planned", n_planned);
+    int rc = cli_print_model(source->model, err);
+    if (!rc) rc = cli_printf(err, "Score in percent (95%% interval), %d samples of %d texts", all->n, all->n_clusters);
+    if (!rc && all->n < source->n_planned) rc = cli_printf(err, "; interrupted, %d samples were planned", source->n_planned);
     if (!rc) rc = cli_printf(err, "\n\n");
     if (!rc) rc = print_methods(s, summary, 0, err);
     if (rc || s->n_methods < 2) return rc;
@@ -199,18 +200,22 @@ static int print_md(const eval_scores *s, const eval_summary *summary, int n_pla
     return rc ? rc : print_methods(s, summary, 1, err);
 }
 
-static int print_json(const eval_scores *s, const eval_summary *summary, const json_t *settings, int n_planned, sl_error *err) {
-    json_t *rows = json_array();
+static int print_json(const eval_scores *s, const eval_summary *summary, const eval_source *source, sl_error *err) {
+    json_t *rows = json_array(), *out = json_object();
     for (int m = 0; m < s->n_methods; m++)
         for (int g = 0; g <= s->n_groups; g++)
             json_array_append_new(rows, row_json(s, &summary[m * (s->n_groups + 1) + g], m, g));
-    return cli_print_json(json_pack("{s:s, s:s, s:O, s:b, s:o}", "version", SLEIGH_VERSION, "commit", cli_commit(), "settings",
-                                    settings, "interrupted", s->n_samples < n_planned, "rows", rows),
-                          JSON_INDENT(1), err);
+    json_object_set_new(out, "version", json_string(SLEIGH_VERSION));
+    json_object_set_new(out, "commit", json_string(cli_commit()));
+    json_object_set(out, "settings", (json_t *)source->settings);
+    json_object_set_new(out, "interrupted", json_boolean(s->n_samples < source->n_planned));
+    json_object_set_new(out, "rows", rows);
+    return cli_print_json(cli_model_name_json(source->model, out), JSON_INDENT(1), err);
 }
 
-static int print_csv(const eval_scores *s, const eval_summary *summary, sl_error *err) {
-    cli_rows table = {.format = "csv"};
+static int print_flat(const eval_scores *s, const eval_summary *summary, const cli_model_name *model, const char *format,
+                      sl_error *err) {
+    cli_rows table = {.format = format, .model = model};
     int rc = 0;
     for (int m = 0; m < s->n_methods; m++)
         for (int g = 0; !rc && g <= s->n_groups; g++)
@@ -218,8 +223,8 @@ static int print_csv(const eval_scores *s, const eval_summary *summary, sl_error
     return rc;
 }
 
-int eval_print(const eval_scores *s, const eval_summary *summary, const json_t *settings, int n_planned, const char *format,
+int eval_print(const eval_scores *s, const eval_summary *summary, const eval_source *source, const char *format,
                sl_error *err) {
-    if (!strcmp(format, "json")) return print_json(s, summary, settings, n_planned, err);
-    return !strcmp(format, "csv") ? print_csv(s, summary, err) : print_md(s, summary, n_planned, err);
+    if (!strcmp(format, "json")) return print_json(s, summary, source, err);
+    return strcmp(format, "md") ? print_flat(s, summary, source->model, format, err) : print_md(s, summary, source, err);
 }

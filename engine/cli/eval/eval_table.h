@@ -3,6 +3,7 @@
 #define SLEIGH_EVAL_TABLE_H
 
 #include "engine/cli/eval/eval_scores.h"
+#include "engine/cli/output/model_name.h"
 #include "engine/cli/output/summary.h"
 
 typedef struct eval_summary {
@@ -18,9 +19,14 @@ typedef struct eval_summary {
 // the spread between clusters shows.
 void eval_summarise(const eval_scores *s, eval_summary *out);
 
-// format: "md", "csv" or "json". settings: the caller still owns it. n_planned: samples of the whole run, of which *s holds
-// all, or a part after an interruption.
-int eval_print(const eval_scores *s, const eval_summary *summary, const json_t *settings, int n_planned, const char *format,
-               sl_error *err);
+// What a table says about its run. The caller owns the members.
+typedef struct eval_source {
+    const json_t *settings;
+    const cli_model_name *model;
+    int n_planned; // samples of the whole run; the scores hold all of them, or a part after an interruption
+} eval_source;
+
+// format: "md", "csv", "json" or "jsonl".
+int eval_print(const eval_scores *s, const eval_summary *summary, const eval_source *source, const char *format, sl_error *err);
 
 #endif

@@ -82,12 +82,11 @@ static json_t *counts_json(const cli_answer *a) {
 
 static json_t *method_json(const cli_answer *a) {
     const cli_run *run = a->t->run;
-    const sl_session *session = a->t->session;
     char attn[CLI_ATTN_TEXT], hash[24];
     cli_run_format_attention(run, attn, sizeof attn);
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)cli_timeline_logits_hash(a->t));
     return json_pack("{s:s, s:I, s:I, s:s}", "attn", attn, "seed", (json_int_t)run->options->seed, "seq",
-                     (json_int_t)sl_session_sequence(session), "logits", hash);
+                     (json_int_t)sl_session_sequence(a->t->session), "logits", hash);
 }
 
 static void put_optional(const cli_answer *a, json_t *out) {

@@ -55,11 +55,10 @@ static int run_prompt(cli_timeline *t, const sl_ids *ids, const sl_text *shown, 
 }
 
 // Prints the answer as JSON. A text was printed while it was generated.
-static int print_end(const cli_timeline *t, const sl_ids *ids, const sl_text *answer, sl_error *err) {
+static int print_end(cli_timeline *t, const sl_ids *ids, const sl_text *answer, sl_error *err) {
     if (!is_json(t->run->options)) return isatty(STDOUT_FILENO) ? cli_sink_stdout(NULL, "\n", 1, err) : 0;
     cli_model_name model;
-    cli_timeline *one = (cli_timeline *)t;
-    const cli_totals totals = cli_totals_of(&one, 1);
+    const cli_totals totals = cli_totals_of(&t, 1);
     cli_model_name_of(t->run->model, t->run->options->model, &model);
     return cli_answer_print(&(cli_answer){.model = &model, .prompt = ids, .text = answer, .t = t, .totals = &totals}, err);
 }

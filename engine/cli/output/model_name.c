@@ -25,6 +25,16 @@ static void replace_odd_bytes(char *name) {
     json_decref(utf8);
 }
 
+void cli_model_folder_name(const char *path, char *out, size_t size) {
+    name_of(path, out, size);
+    if (!strcmp(out, ".") || !strcmp(out, "..")) {
+        char *real = realpath(path, NULL);
+        if (real) name_of(real, out, size);
+        free(real);
+    }
+    replace_odd_bytes(out);
+}
+
 static void count_params(const sl_tensors *tensors, cli_model_name *out) {
     double most = 0;
     for (int i = 0; i < sl_tensors_count(tensors); i++) {
@@ -41,13 +51,7 @@ static void count_params(const sl_tensors *tensors, cli_model_name *out) {
 
 void cli_model_name_of(const sl_model *model, const char *path, cli_model_name *out) {
     *out = (cli_model_name){.is_dummy = sl_model_is_dummy(model)};
-    name_of(path, out->name, sizeof out->name);
-    if (!strcmp(out->name, ".") || !strcmp(out->name, "..") || !*out->name || !strcmp(out->name, "/")) {
-        char *real = realpath(path, NULL);
-        if (real) name_of(real, out->name, sizeof out->name);
-        free(real);
-    }
-    replace_odd_bytes(out->name);
+    cli_model_folder_name(path, out->name, sizeof out->name);
     snprintf(out->type, sizeof out->type, "%s", sl_model_config(model)->model_type);
     count_params(sl_model_tensors(model), out);
 }
@@ -69,10 +73,11 @@ const char *cli_model_name_text(const cli_model_name *m, char buf[CLI_MODEL_TEXT
     return buf;
 }
 
-void cli_model_name_put(const cli_model_name *m, json_t *object) {
-    json_object_set_new(object, "model", json_string(m->name));
-    json_object_set_new(object, "model_type", json_string(m->type));
-    json_object_set_new(object, "n_params", json_integer((json_int_t)m->n_params));
-    json_object_set_new(object, "dtype", json_string(m->dtype));
-    json_object_set_new(object, "dummy", json_boolean(m->is_dummy));
+json_t *cli_model_name_json(const cli_model_name *m, json_t *object) {
+    json_t *out = object ? json_pack("{s:s, s:s, s:I, s:s, s:b}", "model", m->name, "model_type", m->type, "n_params",
+                                     (json_int_t)m->n_params, "dtype", m->dtype, "dummy", m->is_dummy)
+                         : NULL;
+    if (out) json_object_update(out, object);
+    json_decref(object);
+    return out;
 }

@@ -1,4 +1,4 @@
-// engine/cli/output/model_name.h - how tables and JSON name a model: "tiny (llama, 1.23 M parameters, bf16)".
+// engine/cli/output/model_name.h - how tables and JSON name a model: "tiny (llama, 5.51 M parameters, bf16)".
 #ifndef SLEIGH_MODEL_NAME_H
 #define SLEIGH_MODEL_NAME_H
 
@@ -18,11 +18,13 @@ typedef struct cli_model_name {
 
 enum { CLI_MODEL_TEXT = 512 };
 
+void cli_model_folder_name(const char *path, char *out, size_t size); // the field `name`
 void cli_model_name_of(const sl_model *model, const char *path, cli_model_name *out);
 // The same for a folder whose model is not loaded.
 int cli_model_name_read(const char *path, int is_dummy, cli_model_name *out, sl_error *err);
 const char *cli_model_name_text(const cli_model_name *m, char buf[CLI_MODEL_TEXT]);
-// Adds the fields "model", "model_type", "n_params", "dtype" and "dummy".
-void cli_model_name_put(const cli_model_name *m, json_t *object);
+// An object with the fields "model", "model_type", "n_params", "dtype" and "dummy", and then the fields of `object`, which is
+// released. NULL: object is NULL, or out of memory.
+json_t *cli_model_name_json(const cli_model_name *m, json_t *object);
 
 #endif

@@ -31,8 +31,10 @@ static int print_csv(json_t *row, int names, sl_error *err) {
         } else if (json_is_string(value)) {
             rc = print_quoted(json_string_value(value), err);
         } else {
-            char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
-            rc = text ? cli_printf(err, "%s", text) : sl_fail(err, SL_ERR_MEMORY, "a row: out of memory");
+            char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(9));
+            rc = !text                  ? sl_fail(err, SL_ERR_MEMORY, "a row: out of memory")
+                 : json_is_array(value) ? print_quoted(text, err)
+                                        : cli_printf(err, "%s", text);
             free(text);
         }
     }
@@ -76,11 +78,18 @@ static int print_md(const cli_rows *rows, const json_t *row, sl_error *err) {
     return rc;
 }
 
+int cli_print_model(const cli_model_name *model, sl_error *err) {
+    char text[CLI_MODEL_TEXT];
+    return cli_printf(err, "model: %s\n\n", cli_model_name_text(model, text));
+}
+
 int cli_rows_add(cli_rows *rows, json_t *row, sl_error *err) {
-    int first = rows->n_rows == 0, rc = 0;
+    int first = rows->n_rows == 0, is_md = !strcmp(rows->format, "md"), rc = 0;
+    if (rows->model && !is_md) row = cli_model_name_json(rows->model, row);
     if (!row) return sl_fail(err, SL_ERR_MEMORY, "a row: out of memory, or text that is not UTF-8");
-    if (!strcmp(rows->format, "md")) {
-        rc = print_md(rows, row, err);
+    if (is_md) {
+        if (first && rows->model) rc = cli_print_model(rows->model, err);
+        if (!rc) rc = print_md(rows, row, err);
     } else if (!strcmp(rows->format, "csv")) {
         if (first) rc = print_csv(row, 1, err);
         if (!rc) rc = print_csv(row, 0, err);

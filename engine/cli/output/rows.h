@@ -1,12 +1,13 @@
 // engine/cli/output/rows.h - prints the rows of a table to standard output, each row as soon as it is known.
 //
 // A row is a JSON object. All rows of a table have the same keys in the same order. Formats: json, an array of the objects;
-// jsonl, one object per line; csv, all values with the keys as header (texts in quotes, missing values empty); md, a Markdown
-// table of the given columns.
+// jsonl, one object per line; csv, all values with the keys as header (texts and lists in quotes, missing values empty); md, a
+// Markdown table of the given columns.
 #ifndef SLEIGH_ROWS_H
 #define SLEIGH_ROWS_H
 
 #include "engine/base/error.h"
+#include "engine/cli/output/model_name.h"
 
 #include <jansson.h>
 
@@ -24,10 +25,14 @@ typedef struct cli_rows {
     const char *format;        // "md", "csv", "json", "jsonl"
     const cli_column *columns; // [n_columns]
     int n_columns, n_rows;     // n_rows: rows printed so far
+    // NULL: the output names the model elsewhere. md prints it above the table; each row of another format begins with its
+    // fields.
+    const cli_model_name *model;
 } cli_rows;
 
 int cli_rows_add(cli_rows *rows, json_t *row, sl_error *err); // releases the row; SL_ERR_MEMORY: row is NULL
 int cli_rows_end(cli_rows *rows, sl_error *err); // completes the output; call it also after an error, so that JSON parses
-json_t *cli_number(double x);                    // null if x is not finite
+int cli_print_model(const cli_model_name *model, sl_error *err); // the line above the tables in md, and a blank line
+json_t *cli_number(double x);                                    // null if x is not finite
 
 #endif
