@@ -84,13 +84,13 @@ static int set_value(const sl_attn_method *m, double *value, const char *name, c
     if (p->type == SL_PARAM_CHOICE) {
         int choice = choice_index(p->choices, text);
         if (choice < 0)
-            return sl_fail(err, SL_ERR_ARG, "--%s %.64s: expected one of %s (method %s)", name, text, p->choices, m->name);
+            return sl_fail(err, SL_ERR_ARG, "{%s} %.64s: expected one of %s (method %s)", name, text, p->choices, m->name);
         value[i] = choice;
         return 0;
     }
     int bad = parse_number(text, &x) || !(x >= p->min && x <= p->max) || (p->type == SL_PARAM_INT && x != floor(x));
     if (bad)
-        return sl_fail(err, SL_ERR_ARG, "--%s %.64s: expected %s from %g to %g (method %s)", name, text,
+        return sl_fail(err, SL_ERR_ARG, "{%s} %.64s: expected %s from %g to %g (method %s)", name, text,
                        p->type == SL_PARAM_INT ? "an integer" : "a number", p->min, p->max, m->name);
     value[i] = x;
     return 0;

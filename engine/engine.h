@@ -82,6 +82,8 @@ int sl_engine_observe(sl_engine *engine, const sl_observer *observer, sl_error *
 
 // The same as sl_session_fork, but the new session gets a copy of every page. For benches of memory traffic.
 int sl_session_copy(const sl_session *s, int n_tokens, uint32_t sequence, sl_session **out, sl_error *err);
+// The logits of the last prefill or step, for a hash of a run. A session that was cut since has them too; an empty one has zeros.
+const float *sl_session_last_logits(const sl_session *s);
 // SL_ERR_NOT_FINITE when a logit is NaN or infinite. The message names the layer, KV head and position of the first key that is
 // not finite. sl_sample and sl_step check the logits of every session in the same way. SL_ERR_ARG: as sl_session_logits.
 int sl_session_check_logits(const sl_session *s, sl_error *err);

@@ -27,10 +27,13 @@ int sl_session_need_logits(const sl_session *s, sl_error *err) {
                    s->sequence, s->kv.n_tokens);
 }
 
-const float *sl_session_logits(const sl_session *s, sl_error *err) {
-    if (sl_session_need_logits(s, err)) return NULL;
+const float *sl_session_last_logits(const sl_session *s) {
     fetch((sl_session *)s); // fills a cache; the session does not change for the caller
     return s->logits;
+}
+
+const float *sl_session_logits(const sl_session *s, sl_error *err) {
+    return sl_session_need_logits(s, err) ? NULL : sl_session_last_logits(s);
 }
 
 uint64_t sl_logits_hash(const float *logits, int n_vocab) {

@@ -7,15 +7,15 @@
 //   sl_chat     a conversation in a session of its own.
 //
 // Errors. Functions that can fail return 0 or a negative sl_err, and write the reason to *err (err may be NULL). After an error
-// the output arguments are unchanged, and so are the objects unless the comment says otherwise. The library never prints or
-// exits.
+// no object has changed and *out is as before, unless the comment says otherwise. The library never prints or exits.
 //
 // Lifetime. Objects count their users. sl_..._free ends the caller's use; the object lives until its last user ends: an engine
 // uses its model, a session and a chat use their engine. So objects can be freed in any order, each of them once. NULL is
 // allowed.
 //
-// Threads. Engines in different threads may run at the same time, also with one model. Calls that run an engine (sl_prefill,
-// sl_decode, sl_sample, sl_step, sl_generate, sl_chat_say) return SL_ERR_ARG while another call runs the same engine.
+// Threads. Engines in different threads may run at the same time, also with one model. A call that runs an engine (sl_prefill,
+// sl_decode, sl_sample, sl_step, sl_generate, sl_chat_say, sl_engine_set_attention) returns SL_ERR_ARG while another call runs
+// the same engine. The other calls with an engine, its sessions and its chats must not overlap with each other or with a run.
 #ifndef SLEIGH_H
 #define SLEIGH_H
 

@@ -85,6 +85,7 @@ static int reserve_prefill(sl_session *s, const int32_t *ids, int n, sl_error *e
 static int prefill(sl_session *s, const int32_t *ids, int n, const sl_progress *progress, sl_error *err) {
     sl_engine *e = s->engine;
     int before = s->kv.n_tokens, rc = 0;
+    int is_watched = e->cancel.fn || (progress && progress->fn); // wait for each chunk, because a device queues all of them
     for (int i = 0; !rc && i < n; i += e->prefill_chunk) {
         int m = n - i < e->prefill_chunk ? n - i : e->prefill_chunk;
         rc = sl_cancel_poll(&e->cancel, err);
@@ -93,7 +94,8 @@ static int prefill(sl_session *s, const int32_t *ids, int n, const sl_progress *
         pass.n_out = i + m == n;
         e->model->config.arch->forward(&pass);
         s->kv.n_tokens += m;
-        sl_progress_report(progress, i + m, n);
+        if (is_watched) rc = e->backend->finish(e->backend, err);
+        if (!rc) sl_progress_report(progress, i + m, n);
     }
     int finished = e->backend->finish(e->backend, rc ? NULL : err);
     if (!rc) rc = finished;
@@ -111,6 +113,7 @@ int sl_prefill(sl_session *s, const int32_t *ids, int n, const sl_progress *prog
         int keeps = e->cancel.fn != NULL && s->has_logits;
         sl_logits_before_step(e, &s, keeps ? 0 : 1, 1);
         rc = prefill(s, ids, n, progress, err);
+        if (rc && !keeps) s->has_logits = 0;
     }
     if (!rc) {
         sl_logits_after_step(e, &s, 1);

@@ -100,7 +100,7 @@ medians of {args.steps} steps. % of peak is the rate at which a step reads weigh
 of a kernel that only reads. Joules are the energy of the whole GPU for each token of the whole batch (NVML, whose counter moves ten times a
 second, so the energy of short runs has an error of about a third). The time to read only the weights is {row['floor_ms']:.2f} ms at the peak rate.
 
-![step time against tokens]({os.path.basename(args.stem)}.svg)
+![step time and speedup against tokens]({os.path.basename(args.stem)}.svg)
 """)
     for batch, (command, rows) in found.items():
         print(f"## {batch} sequence{'s' if batch != '1' else ''}\n\n    {command}\n")

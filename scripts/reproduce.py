@@ -249,6 +249,7 @@ def report(args):
         print("**Our figures are of the embedded model** (4 layers, 1,024 tokens of vocabulary, trained with the wording of these tasks), unless a section\n"
               "names another model. The paper's figures are of Llama-3.1-8B-Instruct, so compare orders, slopes and failures, and not levels. The tasks are\n"
               "those of `sleigh eval` in set-up B, which also decodes the question with the method.\n")
+    print("The pictures show the figures of this page; `build/sleigh plot FILE.dat` draws one again.\n")
     for length in lengths:
         accuracy(args, results, length, TABLE_1 if length == "32k" else TABLE_26, 1 if length == "32k" else 26)
     long_bench(results, lengths[0])

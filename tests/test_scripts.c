@@ -1,4 +1,4 @@
-// tests/test_scripts.c - runs the scripts that check the tree: mutations, layers, names of files, and the commands that the
+// tests/test_scripts.c - runs the scripts that check the tree: mutations, layers, names of files, messages, and the commands that the
 // pages print.
 #include "tests/support/run_cli.h"
 
@@ -70,6 +70,17 @@ static void faults_of_commands(void) {
     CHECK_HAS(said, "1 passed, 3 failed, 1 skipped");
 }
 
+// The picture of README shows the measured rows.
+static void decode_picture(void) {
+    char script[600];
+    const char *bin = getenv("SLEIGH_BIN");
+    size_t n;
+    snprintf(script, sizeof script, "scripts/decode_picture.py --sleigh '%s' -o '%s'", bin ? bin : "build/sleigh",
+             in_tmp("decode.svg"));
+    run_script(script);
+    CHECK_STR(slurp(in_tmp("decode.dat"), &n), slurp("docs/decode.dat", &n));
+}
+
 // Every mutation's old text occurs in its file, and its suites exist.
 static void mutations(void) {
     run_script("scripts/mutate.py --self-test");
@@ -98,14 +109,24 @@ static void add_an_attention(void) {
     run_script(script);
 }
 
+// Messages of the library name options, and the command line has a flag for each of them.
+static void messages(void) {
+    char script[500];
+    const char *bin = getenv("SLEIGH_BIN");
+    snprintf(script, sizeof script, "scripts/check_messages.py '%s'", bin ? bin : "build/sleigh");
+    run_script(script);
+}
+
 static const test_case cases[] = {
     {"add-an-attention", NEEDS_NOTHING, add_an_attention},
     {"commands-of-readme", NEEDS_NOTHING, commands_of_readme},
     {"commands-of-docs", NEEDS_NOTHING, commands_of_docs},
     {"faults-of-commands", NEEDS_NOTHING, faults_of_commands},
+    {"decode-picture", NEEDS_NOTHING, decode_picture},
     {"mutations", NEEDS_NOTHING, mutations},
     {"layers", NEEDS_NOTHING, layers},
     {"names", NEEDS_NOTHING, names},
+    {"messages", NEEDS_NOTHING, messages},
     {0},
 };
 extern const test_suite suite_scripts;

@@ -21,7 +21,7 @@ static size_t printable(const unsigned char *s) {
 
 enum { MARK_BEGIN = 2, MARK_END = 3 }; // bytes around the name of an option, until copy_message removes them
 
-static const char name_letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_";
+static const char name_letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_-";
 
 // Copies a format, and replaces "{name}" and "{%s}" by marks.
 static void mark_names(char *to, size_t size, const char *fmt) {

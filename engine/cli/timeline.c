@@ -31,12 +31,10 @@ void cli_timeline_close(cli_timeline *t) {
 }
 
 uint64_t cli_timeline_logits_hash(const cli_timeline *t) {
-    const float *logits = sl_session_logits(t->session, NULL);
-    return logits ? sl_logits_hash(logits, sl_model_config(t->run->model)->n_vocab) : t->cut_hash;
+    return sl_logits_hash(sl_session_last_logits(t->session), sl_model_config(t->run->model)->n_vocab);
 }
 
 static int cut_back(cli_timeline *t, int n_tokens, sl_error *err) {
-    t->cut_hash = cli_timeline_logits_hash(t);
     int rc = sl_session_truncate(t->session, n_tokens, err);
     if (rc) return rc;
     t->ids.n = (size_t)n_tokens;

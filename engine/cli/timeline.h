@@ -18,7 +18,6 @@ typedef struct cli_timeline {
     sl_sampler *sampler;
     sl_stopper *stopper; // NULL: no stop strings
     sl_ids ids;          // tokens of the session
-    uint64_t cut_hash;   // hash of the session's logits before the last cut; 0: there were none
     // counts and times since the last cut
     int n_prefill, n_feed, n_decode, n_generated; // n_decode: steps, also the one whose token completed a stop string
     int n_prompt;                                 // tokens in the context when the generation began
@@ -53,7 +52,7 @@ int cli_timelines_generate(cli_timeline *const *batch, int n, sl_error *err);
 // Samples later tokens with other parameters. After an error nothing changed.
 int cli_timeline_set_sampling(cli_timeline *t, const sl_sampling *sampling, sl_error *err);
 int cli_timeline_common(const cli_timeline *t, const int32_t *ids, int n); // length of the common prefix
-uint64_t cli_timeline_logits_hash(const cli_timeline *t); // of the last logits; a cut does not change the hash
+uint64_t cli_timeline_logits_hash(const cli_timeline *t); // of the last logits, also after a cut
 void cli_timeline_stats(const cli_timeline *t, FILE *out);
 
 // SL_ERR_CONTEXT, with both counts: a prompt of n tokens does not fit. SL_ERR_FORMAT: the prompt is empty.

@@ -149,7 +149,7 @@ static void plans(void) {
     sl_engine *engine;
     CHECK_OK(sl_model_load(tiny(), NULL, &model, &err), err);
     const sl_engine_options o = {.n_ctx = 64, .n_threads = 1};
-    CHECK_ERR(sl_engine_new_planned(model, &o, &plan, &engine, &err), err, SL_ERR_UNSUPPORTED, "--attn auto: not offered");
+    CHECK_ERR(sl_engine_new_planned(model, &o, &plan, &engine, &err), err, SL_ERR_UNSUPPORTED, "attn auto: not offered");
     sl_model_free(model);
     sl_attn_plan_free(&plan);
     sl_attn_plan_free(&out);
@@ -209,7 +209,7 @@ static void broken(void) {
         {"", point, "field attn: expected a list"},
         {"\"santa\", \"dense\"", point, "field attn: the first is not dense"},
         {"\"dense\", \"auto\"", point, "field attn: found auto, expected a method"},
-        {"\"dense\", \"nope\"", point, "field attn: --attn nope: unknown method"},
+        {"\"dense\", \"nope\"", point, "field attn: attn nope: unknown method"},
         {two, "7", "field points: number 1: expected"},
         {two, "{\"n_seqs\": 1, \"n_kv\": 64, \"us\": [2]}", "field points: number 1: expected"},
         {two, "{\"n_seqs\": 1, \"n_kv\": 64, \"us\": [null, 1]}", "field points: number 1: expected"},

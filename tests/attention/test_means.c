@@ -191,12 +191,12 @@ static void exclusive_parameters(void) {
     sl_attn_spec spec;
     sl_error err;
     for (int i = 0; i < 3; i++) {
-        CHECK_ERR(sl_attn_parse(refused[i], &spec, &err), err, SL_ERR_ARG, "--pps sys with --epsilon 0.2");
+        CHECK_ERR(sl_attn_parse(refused[i], &spec, &err), err, SL_ERR_ARG, "pps sys with epsilon 0.2");
         CHECK_OK(sl_attn_parse(taken[i], &spec, &err), err);
     }
     spec = parse("santa-pps:pps=sys"); // as --pps and then --epsilon do
     CHECK_OK(sl_attn_set(&spec, "epsilon", "0.1", &err), err);
-    CHECK_ERR(sl_attn_check(&spec, &err), err, SL_ERR_ARG, "--pps sys with --epsilon 0.1");
+    CHECK_ERR(sl_attn_check(&spec, &err), err, SL_ERR_ARG, "pps sys with epsilon 0.1");
 }
 
 // ---- santa-pps with --epsilon ----

@@ -7,6 +7,7 @@
 #include "engine/cli/output/plot_style.h"
 #include "tests/support/run_cli.h"
 
+#include <glob.h>
 #include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -446,6 +447,31 @@ static void redrawn(void) {
     CHECK(!strncmp(slurp(in_tmp("q.pdf"), &n), "%PDF-", 5));
 }
 
+// Every data file of docs/ can be drawn again, and its picture shows its panels and curves on white.
+static void committed(void) {
+    glob_t found;
+    sl_error e;
+    size_t n;
+    if (glob("docs/*.dat", 0, NULL, &found)) TEST_SKIP("needs docs/");
+    CHECK_INT(glob("docs/results/*.dat", GLOB_APPEND, NULL, &found) | glob("docs/results/*/*.dat", GLOB_APPEND, NULL, &found),
+              0);
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        char picture[256];
+        cli_plot_data data;
+        CHECK_OK(cli_plot_read(found.gl_pathv[i], &data, &e), e);
+        snprintf(picture, sizeof picture, "%.*s.svg", (int)strlen(found.gl_pathv[i]) - 4, found.gl_pathv[i]);
+        const char *svg = slurp(picture, &n);
+        CHECK_HAS(svg, "fill=\"#ffffff\"/>\n<defs>");
+        for (int j = 0; j < data.n; j++) {
+            if (!strstr(svg, data.panels[j].title)) FAIL("%s lacks %s", picture, data.panels[j].title);
+            for (int k = 0; k < data.panels[j].n_curves; k++)
+                if (!strstr(svg, data.panels[j].curves[k].name)) FAIL("%s lacks %s", picture, data.panels[j].curves[k].name);
+        }
+        cli_plot_data_free(&data);
+    }
+    globfree(&found);
+}
+
 static void refused(void) {
     static const struct {
         const char *text, *part;
@@ -529,27 +555,17 @@ static void errors(void) {
 }
 
 static const test_case cases[] = {
-    {"latency", 0, latency},
-    {"speedup", 0, speedup},
-    {"error", 0, error},
-    {"accuracy", 0, accuracy},
-    {"layers", 0, layers},
-    {"panels", 0, panels},
-    {"slopes", 0, slopes},
-    {"scripts", 0, scripts},
-    {"depth-zero", 0, depth_zero},
-    {"tick-labels", 0, tick_labels},
-    {"error-bars", 0, error_bars},
-    {"legends", 0, legends},
-    {"styles", 0, styles},
-    {"one-colour", 0, one_colour},
-    {"formats", 0, formats},
-    {"crisp", 0, crisp},
-    {"redrawn", 0, redrawn},
-    {"refused", 0, refused},
-    {"absent", 0, absent},
-    {"errors", 0, errors},
-    {0},
+    {"latency", 0, latency},       {"speedup", 0, speedup},
+    {"error", 0, error},           {"accuracy", 0, accuracy},
+    {"layers", 0, layers},         {"panels", 0, panels},
+    {"slopes", 0, slopes},         {"scripts", 0, scripts},
+    {"depth-zero", 0, depth_zero}, {"tick-labels", 0, tick_labels},
+    {"error-bars", 0, error_bars}, {"legends", 0, legends},
+    {"styles", 0, styles},         {"one-colour", 0, one_colour},
+    {"formats", 0, formats},       {"crisp", 0, crisp},
+    {"redrawn", 0, redrawn},       {"committed", 0, committed},
+    {"refused", 0, refused},       {"absent", 0, absent},
+    {"errors", 0, errors},         {0},
 };
 extern const test_suite suite_cli_plot;
 const test_suite suite_cli_plot = {"cli_plot", cases};

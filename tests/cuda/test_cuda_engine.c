@@ -106,7 +106,7 @@ static void logits_goldens(void) {
             CHECK_OK(rc, err);
             logits_of(dir, n_ctx < 400 ? n_ctx : 400);
         } else
-            CHECK_ERR(rc, err, SL_ERR_UNSUPPORTED, "on a GPU 64, 80, 96 and 128 are supported; use --device cpu");
+            CHECK_ERR(rc, err, SL_ERR_UNSUPPORTED, "on a GPU 64, 80, 96 and 128 are supported; use device cpu");
     }
 }
 
@@ -434,12 +434,12 @@ static void errors(void) {
     sl_engine_options o = {.device = "cuda", .n_ctx = 131072, .n_sequences = 1000};
     CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_MEMORY, "GiB are missing. The largest that fits is");
     o = (sl_engine_options){.device = "cuda:99"};
-    CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_DEVICE, "--device cuda:99");
+    CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_DEVICE, "device cuda:99");
     o = (sl_engine_options){.device = "cuda", .n_ctx = 512, .attn = "magicpig"};
-    CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_UNSUPPORTED, "--attn magicpig: not offered on a GPU");
+    CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_UNSUPPORTED, "attn magicpig: not offered on a GPU");
     o = (sl_engine_options){.device = "cuda", .n_ctx = 256, .n_sequences = 2731, .attn = "santa-sys"};
     CHECK_ERR(sl_engine_new(model, &o, &engine, &err), err, SL_ERR_UNSUPPORTED,
-              "--attn santa-sys: 2731 sequences, at most 2730");
+              "attn santa-sys: 2731 sequences, at most 2730");
     sl_model_free(model);
 }
 #endif

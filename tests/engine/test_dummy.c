@@ -136,7 +136,7 @@ static void load_errors(void) {
     CHECK_ERR(sl_model_load(test_tmp(), &(sl_model_options){.flags = SL_MODEL_DUMMY}, &model, &err), err, SL_ERR_IO,
               "config.json");
     write_config(0);
-    CHECK_ERR(sl_model_load(test_tmp(), NULL, &model, &err), err, SL_ERR_IO, "--load-format dummy");
+    CHECK_ERR(sl_model_load(test_tmp(), NULL, &model, &err), err, SL_ERR_IO, "SL_MODEL_DUMMY makes");
     spill(in_tmp("tokenizer.json"), "{", 1); // a tokenizer.json that exists must be valid
     CHECK_ERR(sl_model_load(test_tmp(), &(sl_model_options){.flags = SL_MODEL_DUMMY}, &model, &err), err, SL_ERR_FORMAT,
               "tokenizer.json");

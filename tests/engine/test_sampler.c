@@ -314,23 +314,23 @@ static void ranges(void) {
         int good;
     } cases[] = {
 #define CASE(flag, field, value, good) {flag, offsetof(sl_sampling, field), value, good}
-        CASE("--temp", temp, -1, 0),
-        CASE("--temp", temp, NAN, 0),
-        CASE("--top-p", top_p, 1.5f, 0),
-        CASE("--min-p", min_p, -0.1f, 0),
-        CASE("--repeat-penalty", repeat_penalty, 0, 0),
-        CASE("--presence-penalty", presence_penalty, 1.01e6f, 0),
-        CASE("--presence-penalty", presence_penalty, -1.01e6f, 0),
-        CASE("--presence-penalty", presence_penalty, INFINITY, 0),
-        CASE("--presence-penalty", presence_penalty, NAN, 0),
-        CASE("--presence-penalty", presence_penalty, 1e6f, 1),
-        CASE("--presence-penalty", presence_penalty, -2, 1),
-        CASE("--frequency-penalty", frequency_penalty, 1.01e6f, 0),
-        CASE("--frequency-penalty", frequency_penalty, -1.01e6f, 0),
-        CASE("--frequency-penalty", frequency_penalty, -INFINITY, 0),
-        CASE("--frequency-penalty", frequency_penalty, NAN, 0),
-        CASE("--frequency-penalty", frequency_penalty, -1e6f, 1),
-        CASE("--frequency-penalty", frequency_penalty, 2, 1),
+        CASE("temp", temp, -1, 0),
+        CASE("temp", temp, NAN, 0),
+        CASE("top_p", top_p, 1.5f, 0),
+        CASE("min_p", min_p, -0.1f, 0),
+        CASE("repeat_penalty", repeat_penalty, 0, 0),
+        CASE("presence_penalty", presence_penalty, 1.01e6f, 0),
+        CASE("presence_penalty", presence_penalty, -1.01e6f, 0),
+        CASE("presence_penalty", presence_penalty, INFINITY, 0),
+        CASE("presence_penalty", presence_penalty, NAN, 0),
+        CASE("presence_penalty", presence_penalty, 1e6f, 1),
+        CASE("presence_penalty", presence_penalty, -2, 1),
+        CASE("frequency_penalty", frequency_penalty, 1.01e6f, 0),
+        CASE("frequency_penalty", frequency_penalty, -1.01e6f, 0),
+        CASE("frequency_penalty", frequency_penalty, -INFINITY, 0),
+        CASE("frequency_penalty", frequency_penalty, NAN, 0),
+        CASE("frequency_penalty", frequency_penalty, -1e6f, 1),
+        CASE("frequency_penalty", frequency_penalty, 2, 1),
 #undef CASE
     };
     sl_sampler *s;
@@ -347,9 +347,9 @@ static void ranges(void) {
     const sl_logit_bias bad = {VOCAB, 1};
     sl_sampling p[3] = {sl_sampling_default(), sl_sampling_default(), sl_sampling_default()};
     p[0].top_k = -1, p[1].repeat_last_n = -2, p[2].bias = &bad, p[2].n_bias = 1;
-    CHECK_ERR(sl_sampling_check(&p[0], VOCAB, &err), err, SL_ERR_ARG, "--top-k");
-    CHECK_ERR(sl_sampling_check(&p[1], VOCAB, &err), err, SL_ERR_ARG, "--repeat-last-n");
-    CHECK_ERR(sl_sampling_check(&p[2], VOCAB, &err), err, SL_ERR_ARG, "--logit-bias");
+    CHECK_ERR(sl_sampling_check(&p[0], VOCAB, &err), err, SL_ERR_ARG, "top_k");
+    CHECK_ERR(sl_sampling_check(&p[1], VOCAB, &err), err, SL_ERR_ARG, "repeat_last_n");
+    CHECK_ERR(sl_sampling_check(&p[2], VOCAB, &err), err, SL_ERR_ARG, "bias ");
 }
 
 // ---- stop strings ----
@@ -402,7 +402,7 @@ static void stop_strings(void) {
         }
     sl_stopper *s;
     const char *empty[] = {""};
-    CHECK_ERR(sl_stopper_new(empty, 1, &s, &err), err, SL_ERR_ARG, "--stop");
+    CHECK_ERR(sl_stopper_new(empty, 1, &s, &err), err, SL_ERR_ARG, "stop:");
 }
 
 static const test_case cases[] = {

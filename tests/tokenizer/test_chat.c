@@ -107,7 +107,7 @@ static void loading(void) {
     const sl_chat_template *t;
     CHECK_OK(sl_chat_load("models/tiny", &t, &err), err);
     CHECK_STR(sl_chat_name(t), "llama3");
-    CHECK_ERR(sl_chat_load(test_tmp(), &t, &err), err, SL_ERR_UNSUPPORTED, "--chat-template");
+    CHECK_ERR(sl_chat_load(test_tmp(), &t, &err), err, SL_ERR_UNSUPPORTED, "template_name");
     write_file("tokenizer_config.json", "{\"chat_template\":\"{{ bos_token }}hello\"}");
     CHECK_ERR(sl_chat_load(test_tmp(), &t, &err), err, SL_ERR_UNSUPPORTED, "llama3.1, llama3.2");
     json_t *list = json_pack("{s:[{s:s,s:s},{s:s,s:s}]}", "chat_template", "name", "tool_use", "template", "x", "name",
@@ -217,10 +217,10 @@ static void relatives(void) {
     static const char *const broken[] = {
         "{% if", "{{ 'a }}", "{% if x %}", "{% endif %}", "{% for x in y %}{% endif %}", "{# a", "{% else %}{% elif a %}", ""};
     for (size_t i = 0; i < sizeof broken / sizeof *broken; i++)
-        CHECK_ERR(sl_chat_detect(broken[i], &t, &err), err, SL_ERR_UNSUPPORTED, "--chat-template");
+        CHECK_ERR(sl_chat_detect(broken[i], &t, &err), err, SL_ERR_UNSUPPORTED, "template_name");
     char deep[2001] = "";
     for (int i = 0; i < 200; i++) memcpy(deep + 10 * i, "{% if x %}", 11);
-    CHECK_ERR(sl_chat_detect(deep, &t, &err), err, SL_ERR_UNSUPPORTED, "--chat-template");
+    CHECK_ERR(sl_chat_detect(deep, &t, &err), err, SL_ERR_UNSUPPORTED, "template_name");
 }
 
 // ---- tests/chat: our own spellings of the templates, with Jinja's prompts (scripts/make_chats.py) ----
