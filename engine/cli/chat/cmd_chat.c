@@ -396,6 +396,7 @@ int cmd_chat(const cli_options *o, sl_error *err) {
     if (!rc) {
         cli_run_describe(&c.run, stderr);
         fprintf(stderr, "chat: template %s; /help lists all commands\n", sl_chat_name(c.template));
+        if (isatty(STDIN_FILENO)) cli_unsilence(); // --quiet does not hide the dialogue on a terminal
         cli_catch_interrupt(0);
         rc = converse(&c, err);
     }
