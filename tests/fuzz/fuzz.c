@@ -19,6 +19,7 @@ const fuzz_target fuzz_targets[] = {
     {"questions", fuzz_questions},
     {"attn", fuzz_attn},
     {"results", fuzz_results},
+    {"plot", fuzz_plot},
     {0},
 };
 

@@ -54,5 +54,6 @@ void fuzz_conversation(const char *data, size_t n);
 void fuzz_questions(const char *data, size_t n);
 void fuzz_attn(const char *data, size_t n); // fuzz_settings.c
 void fuzz_results(const char *data, size_t n);
+void fuzz_plot(const char *data, size_t n);
 
 #endif

@@ -1,8 +1,10 @@
 // tests/fuzz/fuzz_settings.c - lists and rules of --attn, --S-schedule, and files that Sleigh writes: results of
-// eval --out and the table of --attn=auto.
+// eval --out, the table of --attn=auto and the data files of pictures.
 #include "attention/auto.h"
 #include "engine/cli/attn_list.h"
 #include "engine/cli/eval/eval_scores.h"
+#include "engine/cli/output/plot_data.h"
+#include "engine/cli/output/plot_script.h"
 #include "tests/fuzz/fuzz.h"
 
 #include <math.h>
@@ -176,4 +178,29 @@ void fuzz_results(const char *data, size_t n) {
         check_results(data, n);
     else
         check_table(data, n);
+}
+
+// ---- data files of pictures ----
+
+// The script of a file that was read is complete, and what Sleigh writes from the file can be read again.
+void fuzz_plot(const char *data, size_t n) {
+    cli_plot_data plot, again;
+    sl_error err = {0};
+    fuzz_write("plot.dat", data, n);
+    if (fuzz_ok(cli_plot_read(fuzz_path("plot.dat"), &plot, &err), &err)) {
+        char *script = NULL;
+        size_t size = 0;
+        FILE *f = open_memstream(&script, &size);
+        FUZZ_CHECK(f != NULL, "open_memstream");
+        cli_plot_script(f, "x.svg", plot.title, plot.panels, plot.n);
+        FUZZ_CHECK(!fclose(f) && strstr(script, "unset multiplot\nset output\n"), script);
+        free(script);
+        FUZZ_CHECK(!cli_plot_write(fuzz_path("again.dat"), plot.title, plot.panels, plot.n, &err), err.message);
+        FUZZ_CHECK(!cli_plot_read(fuzz_path("again.dat"), &again, &err), err.message);
+        FUZZ_CHECK(again.n == plot.n, again.title);
+        cli_plot_data_free(&again);
+        fuzz_remove("again.dat");
+    }
+    cli_plot_data_free(&plot);
+    fuzz_remove("plot.dat");
 }

@@ -104,9 +104,13 @@ static void results(void) {
     replay("results", 15);
 }
 
+static void plot(void) {
+    replay("plot", 4);
+}
+
 static void all_targets(void) { // each target needs a case here, or nothing replays its inputs
     static const char *const here[] = {"safetensors",  "model", "config",    "bpe",  "tokenizer-model", "text", "chat",
-                                       "conversation", "jsonl", "questions", "attn", "results",         NULL};
+                                       "conversation", "jsonl", "questions", "attn", "results",         "plot", NULL};
     int n = 0;
     for (; fuzz_targets[n].name && here[n]; n++) CHECK_STR(fuzz_targets[n].name, here[n]);
     CHECK(!fuzz_targets[n].name && !here[n]);
@@ -271,6 +275,7 @@ static const test_case cases[] = {
     {"questions", 0, questions},
     {"attn", 0, attn},
     {"results", 0, results},
+    {"plot", 0, plot},
     {"all-targets", 0, all_targets},
     {"messages", 0, messages},
     {"nulls", 0, nulls},

@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <termios.h>
 #include <time.h>
@@ -58,6 +59,7 @@ static void report(int fd, pid_t pid, int status) {
 }
 
 static void set_environment(const char *const *env) {
+    umask(022); // modes of files do not depend on the user
     setenv("HOME", test_tmp(), 1);
     setenv("XDG_STATE_HOME", test_tmp(), 1);
     setenv("TERM", "xterm-256color", 1);

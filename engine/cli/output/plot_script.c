@@ -37,6 +37,7 @@ typedef struct layout {
     int left[CLI_PLOT_PANELS + 1]; // of each panel; the last one: the width of the picture
     int width, height, below;      // below: height under the plot areas
     int shared;                    // one legend for all panels
+    int svg;                       // 1: gnuplot does not know the widths of characters
 } layout;
 
 // ---- text ----
@@ -192,15 +193,17 @@ static int count_ticks(const axis *a, const double *digits) {
     return n;
 }
 
-// Ticks of a logarithmic axis at 1, 10, 100, or also at 2 and 5, or at more digits, so that there are at least three; short
-// ticks without label in between.
-static void put_log_ticks(FILE *f, const char *which, const axis *a) {
+// Ticks of a logarithmic axis at 1, 10, 100, or also at 2 and 5, or at more digits, so that there are at least four labels,
+// unless they do not fit into `room` pixels; short ticks without label in between.
+static void put_log_ticks(FILE *f, const char *which, const axis *a, int room) {
     static const double sets[][10] = {{1}, {1, 2, 5}, {1, 1.5, 2, 3, 4, 5, 7}, {1, 1.5, 2, 3, 4, 5, 6, 7, 8}},
                         minor[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 0};
     int set = 0;
     const char *comma = "";
-    if (!isfinite(a->low)) return;
+    if (!(a->low > 0 && isfinite(a->high))) return;
     while (set < 3 && count_ticks(a, sets[set]) < 4) set++;
+    double widest = text_width((size_t)snprintf(NULL, 0, "%.6g ", a->high), FONT);
+    while (set > 0 && count_ticks(a, sets[set]) * widest > room) set--;
     fprintf(f, "set %s (", which);
     for (int level = 0; level < 2; level++)
         for (int e = (int)floor(log10(a->low)); pow(10, e) <= a->high; e++)
@@ -307,8 +310,8 @@ static void put_legend(FILE *f, const layout *l, const cli_panel *p, int left, i
     fprintf(f,
             "set key at screen %.6f, screen %.6f center top vertical maxrows %d Left reverse samplen 2.5 spacing 1.08 width %d "
             "font ',%d'\n",
-            0.5 * (left + right) / l->width, 1 - (double)top / l->height, legend_rows(p, right - left), -longest_entry(p) / 6,
-            SMALL);
+            0.5 * (left + right) / l->width, 1 - (double)top / l->height, legend_rows(p, right - left),
+            -longest_entry(p) / (l->svg ? 6 : 12), SMALL);
 }
 
 static void put_curves(FILE *f, const cli_panel *p, int width) {
@@ -322,8 +325,8 @@ static void put_curves(FILE *f, const cli_panel *p, int width) {
     if (p->ticks && n)
         put_data_ticks(f, p, &ax, x, n, width);
     else if (p->log_x)
-        put_log_ticks(f, "xtics", &ax);
-    if (p->log_y) put_log_ticks(f, "ytics", &ay);
+        put_log_ticks(f, "xtics", &ax, width);
+    if (p->log_y) put_log_ticks(f, "ytics", &ay, HEIGHT * 4); // labels are four times as wide as high
     if (!isnan(ax.zero) && n > 1) put_break(f, &ax, x[1]);
     for (int i = 0; i < p->n_curves; i++) put_numbers(f, p, i, &ax);
     fprintf(f, "plot ");
@@ -394,7 +397,7 @@ static void put_heat_map(FILE *f, const layout *l, const cli_panel *p, int right
             1 - (double)(top + HEIGHT) / l->height, 16.0 / l->width, (double)HEIGHT / l->height);
     if (is_log) {
         fprintf(f, "set logscale cb\n");
-        put_log_ticks(f, "cbtics", &z);
+        put_log_ticks(f, "cbtics", &z, HEIGHT * 4);
     }
     // A cell that was not measured shows this ground.
     fprintf(f, "set object rectangle from graph 0, graph 0 to graph 1, graph 1 behind fc rgb '#dddddd' fs solid noborder\n");
@@ -464,16 +467,15 @@ const char *cli_plot_ending(const char *file) {
 }
 
 static void put_terminal(FILE *f, const char *file, const layout *l) {
-    const char *ending = cli_plot_ending(file);
-    if (!strcmp(ending, ".svg"))
+    if (l->svg)
         fprintf(f, "set terminal svg size %d,%d font 'sans-serif,%d' background 'white'\n", l->width, l->height, FONT);
-    else if (!strcmp(ending, ".pdf"))
+    else if (!strcmp(cli_plot_ending(file), ".pdf"))
         fprintf(f, "set terminal pdfcairo size %.3fin,%.3fin font 'sans,%d' fontscale %.4f background 'white'\n",
                 (double)l->width / PIXELS_PER_INCH, (double)l->height / PIXELS_PER_INCH, FONT, 72.0 / PIXELS_PER_INCH * 0.75);
     else
         fprintf(f,
                 "if (strstrt(GPVAL_TERMINALS, 'pngcairo')) { set terminal pngcairo size %d,%d font 'sans,%d' fontscale 1.5 "
-                "linewidth 2 pointscale 4 dashlength 0.6 background 'white' } else { set terminal png size %d,%d }\n",
+                "linewidth 2 pointscale 3.3 dashlength 0.6 background 'white' } else { set terminal png size %d,%d }\n",
                 2 * l->width, 2 * l->height, FONT, l->width, l->height);
 }
 
@@ -513,6 +515,7 @@ static void put_panel(FILE *f, const layout *l, const cli_panel *p, int i, int t
 void cli_plot_script(FILE *f, const char *file, const char *title, const cli_panel *panels, int n) {
     SL_CHECK(n > 0 && n <= CLI_PLOT_PANELS);
     layout l = lay_out(title, panels, n);
+    l.svg = !strcmp(cli_plot_ending(file), ".svg");
     put_terminal(f, file, &l);
     fprintf(f, "set termoption noenhanced\nset output ");
     put_quoted(f, file);
