@@ -7,7 +7,7 @@
 In pages and in .ci/run the script checks every word, and in other files the words of comments. A name with a folder is a path from the
 root of the tree, or from the folder of the page. A name without a folder is a file of any folder. `*` means any part of a name, and
 {a,b} means one of several words. The script does not check docs/results/, because a measurement names the files of an earlier commit.
-A block ```c FILE quotes lines of FILE, or makes a file that does not exist.
+No line may be a mark of an unfinished merge. A block ```c FILE quotes lines of FILE, or makes a file that does not exist.
 
 Without files, the script also follows the names of pages from docs/index.md: they must lead to every page of docs/. It prints one line for
 each fault, and then exits with 1."""
@@ -87,6 +87,9 @@ def main():
                     print(f"{page}: {name} does not contain the lines that the page quotes")
                     faults += 1
             for number, line in enumerate(lines, 1):
+                if line.startswith(("<<<<<<< ", ">>>>>>> ")):
+                    print(f"{page}:{number}: a merge left this line")
+                    faults += 1
                 for name in NAME.findall(text_to_check(page, line)):
                     name = name.removeprefix("build/")
                     if re.search(r"NAME|FILE", name):  # a placeholder
