@@ -6,7 +6,7 @@
 
 In pages and in .ci/run the script checks every word, and in other files the words of comments. A name with a folder is a path from the
 root of the tree, or from the folder of the page. A name without a folder is a file of any folder. `*` means any part of a name, and
-{a,b} means one of several words. The script does not check docs/results/, because a measurement names the files of an earlier commit.
+{a,b} means one of several words. Names in docs/results/ are not checked, because a measurement names the files of an earlier commit.
 No line may be a mark of an unfinished merge. A block ```c FILE quotes lines of FILE, or makes a file that does not exist.
 
 Without files, the script also checks the links of all pages, and follows the names of pages from docs/index.md: they must lead to every page
