@@ -19,6 +19,7 @@ SHARED  := $(BUILD)/libsleigh.so.$(VERSION)
 PACKAGE := $(if $(SAN)$(PORTABLE),,$(SHARED) $(addprefix $(BUILD)/sleigh.,pc 1 bash))
 
 .PHONY: install install-strip uninstall deb
+.DELETE_ON_ERROR:
 
 $(SHARED): $(LIB_OBJ) packaging/libsleigh.map
 	@echo "  LINK $@"; $(CC) $(OPT) -shared -o $@ $(LIB_OBJ) -Wl,-soname,$(SONAME) -Wl,--no-undefined \
