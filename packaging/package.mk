@@ -4,11 +4,11 @@
 # root's files in build/.
 
 PREFIX     ?= /usr/local
-prefix     ?= $(PREFIX)
-libdir     ?= $(prefix)/lib
-includedir ?= $(prefix)/include
-mandir     ?= $(prefix)/share/man
-docdir     ?= $(prefix)/share/doc/sleigh
+prefix     := $(PREFIX)
+libdir     := $(prefix)/lib
+includedir := $(prefix)/include
+mandir     := $(prefix)/share/man
+docdir     := $(prefix)/share/doc/sleigh
 export DESTDIR prefix libdir includedir mandir docdir
 
 VERSION := $(shell awk '/define SLEIGH_VERSION/ { gsub("\"", ""); print $$3 }' engine/sleigh.h)

@@ -4,8 +4,8 @@
     scripts/check_example.py [--build build] [--gpu]
 
 A block ```c FILE adds its text to FILE, which must not exist in the tree. A block ```diff FILE changes FILE: its lines with ' ' and '-' must
-occur once, and the lines with ' ' and '+' replace them. The copy also has the objects of --build, so `make` compiles only what the page
-changes. Then the commands of the blocks ```sh run; those of the block that needs a GPU only with --gpu."""
+occur once, and the lines with ' ' and '+' replace them. The rest of the last line stays. The copy also has the objects of --build, so `make`
+compiles only what the page changes. Then the commands of the blocks ```sh run; those of the block that needs a GPU only with --gpu."""
 import argparse
 import os
 import re
@@ -51,8 +51,8 @@ def apply(folder, kind, name, text):
             f.write(text)
         return
     lines = text.splitlines(keepends=True)
-    old = "".join(x[1:] for x in lines if x[0] in " -")
-    new = "".join(x[1:] for x in lines if x[0] in " +")
+    old = "".join(x[1:] for x in lines if x[0] in " -").removesuffix("\n")
+    new = "".join(x[1:] for x in lines if x[0] in " +").removesuffix("\n")
     with open(path, encoding="utf-8") as f:
         source = f.read()
     if source.count(old) != 1:

@@ -28,8 +28,9 @@ typedef struct perplexity {
     sl_ids text;
     int has_bos;
     int n_ctx, stride, n_windows;
-    int n_dense;  // first tokens of a window, prefilled with dense attention; n_ctx: the whole window in one pass
-    int32_t *ids; // [n_ctx] ids of the window
+    int n_planned; // windows of the whole run
+    int n_dense;   // first tokens of a window, prefilled with dense attention; n_ctx: the whole window in one pass
+    int32_t *ids;  // [n_ctx] ids of the window
     int n_vocab;
     cli_values nll; // one group per window
     cli_progress progress;
@@ -142,6 +143,7 @@ static int print_end(perplexity *p, sl_error *err) {
                             cli_commit(), "device", device, "file", p->o->file ? p->o->file : "-", "seed",
                             (json_int_t)p->o->seed, "attn", p->attn, "n_ctx", p->n_ctx, "stride", p->stride, "n_dense",
                             p->n_dense, "tokens", (json_int_t)p->text.n, "scored", p->nll.n, "windows", p->windows);
+    json_object_set_new(out, "interrupted", json_boolean(p->n_windows < p->n_planned));
     json_object_set_new(out, "nll", cli_number(mean.at));
     json_object_set_new(out, "nll_se", cli_number(mean.error));
     json_object_set_new(out, "ppl", cli_number(ppl));
@@ -163,10 +165,10 @@ static int begin_window(perplexity *p, int window) {
 // Prints the result of the windows before an interruption, which stays the error. n_scored: their tokens.
 static int print_partial(perplexity *p, int n_scored, int rc, sl_error *err) {
     sl_error why;
-    int n = p->nll.n_groups, n_planned = p->n_windows;
+    int n = p->nll.n_groups;
     p->nll.n = n_scored, p->n_windows = n;
     if (n) print_end(p, &why);
-    return sl_fail(err, (sl_err)rc, "interrupted; the result is of %d windows, %d were planned", n, n_planned);
+    return sl_fail(err, (sl_err)rc, "interrupted; the result is of %d windows, %d were planned", n, p->n_planned);
 }
 
 static int run_windows(perplexity *p, sl_error *err) {
@@ -220,7 +222,7 @@ static int cut_windows(perplexity *p, sl_error *err) {
         return sl_fail(err, SL_ERR_ARG,
                        "--dense-prefix %d: expected at most %d, half a window, because the other half is scored",
                        o->dense_prefix, p->n_ctx / 2);
-    p->n_windows = (int)((p->text.n - p->n_ctx) / p->stride) + 1;
+    p->n_windows = p->n_planned = (int)((p->text.n - p->n_ctx) / p->stride) + 1;
     int is_dense = 1;
     for (int i = 0; i < p->run.requested.n_layers; i++) is_dense &= p->run.requested.layer[i].method == &sl_method_dense;
     p->n_dense = o->dense_prefix >= 0 ? o->dense_prefix : is_dense ? p->n_ctx : p->n_ctx / 2;

@@ -33,6 +33,10 @@ static int is_gguf(const char *name) {
     return ends_with(name, ".gguf");
 }
 
+static int is_tokenizer(const char *name) { // `tokenize` needs no other file
+    return !strncmp(name, "tokenizer.", 10);
+}
+
 static int is_model_folder(const char *name) {
     return !strncmp(name, prefix, sizeof prefix - 1);
 }
@@ -206,6 +210,27 @@ static int refuse_file(const char *name, sl_error *err) {
     return sl_fail(err, SL_ERR_FORMAT, "--model %.300s: found a file, expected the folder of a Hugging Face model", name);
 }
 
+typedef struct models_of {
+    const char *dir;
+    char list[600]; // the folders in dir that hold models
+} models_of;
+
+static int add_model(void *ctx, const char *name) {
+    models_of *m = ctx;
+    char config[CLI_PATH_SIZE];
+    size_t n = strlen(m->list);
+    if (!MAKE_PATH(config, "%s/%s/config.json", m->dir, name) || access(config, F_OK)) return 0;
+    snprintf(m->list + n, sizeof m->list - n, "%s%s", n ? ", " : "", name);
+    return 0;
+}
+
+static int refuse_folder(const char *name, sl_error *err) {
+    models_of m = {.dir = name};
+    each_name(name, is_visible, add_model, &m);
+    return sl_fail(err, SL_ERR_FORMAT, "--model %.300s: found a folder without config.json, expected %s%s", name,
+                   *m.list ? "one of its folders: " : "the folder of a Hugging Face model", m.list);
+}
+
 int cli_hub_folder(const char *name, char path[CLI_PATH_SIZE], sl_error *err) {
     char inner[CLI_PATH_SIZE], id[256], models[600] = "";
     if (!is_folder(name)) return refuse_file(name, err);
@@ -221,7 +246,8 @@ int cli_hub_folder(const char *name, char path[CLI_PATH_SIZE], sl_error *err) {
         each_name(name, is_model_folder, add_id, models);
         return sl_fail(err, SL_ERR_FORMAT, "--model %.300s: found a hub cache, expected one of its models: %s", name, models);
     }
-    return has(name, is_gguf) ? refuse_gguf(name, err) : 0;
+    if (has(name, is_gguf)) return refuse_gguf(name, err);
+    return has(name, is_tokenizer) ? 0 : refuse_folder(name, err);
 }
 
 // ---- a name ----

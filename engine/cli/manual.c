@@ -97,6 +97,7 @@ void cli_manual_man(const cli_command *commands, int n, FILE *out) {
     cli_help_params(man_entry, out);
     fputs(".SH ENVIRONMENT\nEach flag has an environment variable, shown in brackets. The flag takes precedence.\n"
           ".TP\n.B SLEIGH_MODELS\nA folder in which \\-\\-model finds models by name.\n"
+          ".SH FLAGS OF OTHER PROGRAMS\n.B sleigh help flags\nlists flags of llama.cpp and vLLM that Sleigh knows too.\n"
           ".SH FILES\n.TP\n.I ../share/sleigh/models\nThe installed models, beside the folder of the program. "
           "\\-\\-model tiny is the embedded model.\n"
           ".SH EXIT STATUS\n0: success. 2: usage error. 1: any other error.\n",

@@ -41,24 +41,39 @@ static int is_param(const char *name) { // a parameter of any method
     return 0;
 }
 
+enum { MOST_NAMES = CLI_MAX_FLAGS * 6 };
+
+typedef struct flag_names {
+    char words[MOST_NAMES][40];
+    const char *names[MOST_NAMES]; // of words
+    int n;
+} flag_names;
+
+// no: "no-", or "" for the names themselves.
+static void add_names(flag_names *to, const char *names, const char *no) {
+    char word[40];
+    for (int i = 0; to->n < MOST_NAMES && cli_option_name(names, i, word, sizeof word); i++) {
+        if (*no && strncmp(word, "--", 2)) continue;
+        char *copy = to->words[to->n];
+        snprintf(copy, sizeof to->words[0], *no ? "--%s%s" : "%s%s", no, *no ? word + 2 : word);
+        to->names[to->n++] = copy;
+    }
+}
+
 static int unknown_flag(const char *name, unsigned command, sl_error *err) {
-    const char *names[CLI_MAX_FLAGS * 4];
-    char words[CLI_MAX_FLAGS * 4][40];
-    int n = 0, value;
-    if (find_option(name, ~0u, &value))
+    flag_names known = {.n = 0};
+    int value, row = 0;
+    if (find_option(name, ~0u, &value) || cli_habit_find(name, ~0u, &row))
         return sl_fail(err, SL_ERR_ARG, "flag %s does not belong to this command; --help lists its flags", name);
     for (int i = 0; i < cli_n_options; i++) {
-        for (int j = 0; (cli_option_table[i].commands & command) &&
-                        cli_option_name(cli_option_table[i].names, j, words[n], sizeof words[n]);
-             j++)
-            names[n] = words[n], n++;
-        if ((cli_option_table[i].commands & command) && cli_option_table[i].type == OPT_SWITCH) {
-            char first[32];
-            snprintf(words[n], sizeof words[n], "--no-%s", cli_option_long_name(&cli_option_table[i], first) + 2);
-            names[n] = words[n], n++;
-        }
+        if (!(cli_option_table[i].commands & command)) continue;
+        add_names(&known, cli_option_table[i].names, "");
+        if (cli_option_table[i].type == OPT_SWITCH) add_names(&known, cli_option_table[i].names, "no-");
     }
-    const char *nearest = sl_nearest(name, names, n);
+    for (int i = 0; i < cli_n_habits; i++)
+        if ((cli_habits[i].commands & command) && cli_habits[i].type != HABIT_REFUSED)
+            add_names(&known, cli_habits[i].names, "");
+    const char *nearest = sl_nearest(name, known.names, known.n);
     if (nearest) return sl_fail(err, SL_ERR_ARG, "unknown flag %.100s; did you mean %s?", name, nearest);
     return sl_fail(err, SL_ERR_ARG, "unknown flag %.100s; --help lists all flags", name);
 }

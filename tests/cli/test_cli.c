@@ -105,6 +105,7 @@ static void usage_errors(void) {
         {{"tokenize", "-m", "M", "--temp", "1"}, "--temp does not belong to this command"},
         {{"logits", "-m", "M", "-o", "x.npy"}, "--ids is required"},
         {{"logits", "-m", "M", "--ids", "x"}, "--output is required"},
+        {{"methods", "-ngl", "9"}, "flag -ngl does not belong to this command"},
         {{"methods", "-o", "xml"}, "-o xml: expected one of md,csv,json,jsonl"},
     };
     result r = run_args(NULL, (const char *const[]){NULL});

@@ -84,6 +84,7 @@ static void editing(void) {
         {"a\377b", "a\357\277\275"
                    "b"},                        // not UTF-8
         {"first \\\rsecond", "first \nsecond"}, // a message of two lines
+        {"a\033\rb", "a\nb"},                   // Alt+Enter
         {" /quit", " /quit"},                   // a blank makes a message of a command
     };
     open_chat("1");
@@ -94,6 +95,18 @@ static void editing(void) {
     const json_t *root = saved();
     for (size_t i = 0; i < N_OF(lines); i++) CHECK_STR(content(root, 2 * i, "user"), lines[i].want);
     CHECK_INT(json_array_size(root), 2 * N_OF(lines));
+    leave();
+}
+
+// The text is UTF-8, whatever the locale says.
+static void locale(void) {
+    const char *const env[] = {"LC_ALL=C", NULL};
+    PTY_START((pty_options){.env = env}, CHAT, "-n", "1");
+    pty_expect(ready);
+    pty_expect(first_prompt);
+    pty_type("x\303\244\177\303\274\r/temp 1.5\r");
+    CHECK_STR(content(saved(), 0, "user"), "x\303\274");
+    CHECK(pty_count("temp: 1.5\r\n", 0) == 1);
     leave();
 }
 
@@ -349,6 +362,17 @@ static void colours(void) {
     }
 }
 
+// --quiet leaves out the description at the start, but not the dialogue.
+static void quiet(void) {
+    PTY_START((pty_options){0}, CHAT, "-n", "1", "--quiet");
+    pty_expect(first_prompt);
+    CHECK_LACKS(pty_seen(), "backend:");
+    pty_type("/temp\r/temp x\r");
+    pty_expect("temp: 0 (greedy)");
+    pty_expect("error: /temp x");
+    leave();
+}
+
 // ---- commands ----
 
 static void commands(void) {
@@ -532,6 +556,7 @@ static void paste_labels(void) {
 
 static const test_case cases[] = {
     {"editing", NEEDS_NOTHING, editing},
+    {"locale", NEEDS_NOTHING, locale},
     {"history", NEEDS_NOTHING, history},
     {"history_unwritable", NEEDS_NOTHING, history_unwritable},
     {"completion", NEEDS_NOTHING, completion},
@@ -545,6 +570,7 @@ static const test_case cases[] = {
     {"suspension", NEEDS_NOTHING, suspension},
     {"resize", NEEDS_NOTHING, resize},
     {"colours", NEEDS_NOTHING, colours},
+    {"quiet", NEEDS_NOTHING, quiet},
     {"commands", NEEDS_NOTHING, commands},
     {"regeneration", NEEDS_NOTHING, regeneration},
     {"saving", NEEDS_NOTHING, saving},

@@ -4,6 +4,7 @@
 #include "engine/cli/habits.h"
 #include "engine/cli/option_table.h"
 #include "engine/cli/options.h"
+#include "tests/support/pty.h"
 #include "tests/support/run_cli.h"
 
 #include <jansson.h>
@@ -196,6 +197,8 @@ static void one_by_one(void) {
         {{"-c", "0"}, 0, "context 131072 of 131072 tokens"},
         {{"--simple-io=1"}, 2, "flag --simple-io takes no value"},
         {{"--no-escape"}, 0, "stopped: "},
+        {{"--flash-atn"}, 2, "unknown flag --flash-atn; did you mean --flash-attn?"},
+        {{"--json-schemx"}, 2, "unknown flag --json-schemx; --help"}, // a refused flag is no suggestion
         {{"--no-"}, 2, "unknown flag --no-"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -286,6 +289,20 @@ static void quiet(void) {
     CHECK_STR(r.err, "");
 }
 
+// In a terminal the dialogue of chat stays, the description of the model does not.
+static void quiet_chat(void) {
+    PTY_START((pty_options){0}, "chat", "-m", tiny(), "-n", "2", "--quiet");
+    pty_expect("> ");
+    pty_type("/ctx\r");
+    pty_expect("context: 0 of ");
+    pty_type("/nothing\r");
+    pty_expect("error: unknown command");
+    pty_type("/quit\r");
+    CHECK_INT(pty_finish(), 0);
+    CHECK_LACKS(pty_seen(), "model: ");
+    CHECK(pty_modes_are_restored());
+}
+
 // ---- other defaults ----
 
 static void limits(void) {
@@ -364,6 +381,7 @@ static const test_case cases[] = {
     {"escapes", NEEDS_NOTHING, escapes},
     {"random_seed", NEEDS_NOTHING, random_seed},
     {"quiet", NEEDS_NOTHING, quiet},
+    {"quiet_chat", NEEDS_NOTHING, quiet_chat},
     {"limits", NEEDS_NOTHING, limits},
     {"mlock_limit", NEEDS_NOTHING, mlock_limit},
     {"chat_hint", NEEDS_NOTHING, chat_hint},

@@ -103,21 +103,24 @@ static void incomplete(void) {
 // Each wrong path gets a sentence that names the path, what is there, and what to give.
 static void wrong_paths(void) {
     make_cache();
-    shell("mkdir gguf folder && touch gguf/m.Q4_K_M.gguf && printf 'GGUF\\3' > weights.bin && touch a.safetensors b.txt "
+    shell("mkdir gguf folder && mkdir -p none several/a several/b several/c && touch several/a/config.json "
+          "several/b/config.json gguf/m.Q4_K_M.gguf && printf 'GGUF\\3' > weights.bin && touch a.safetensors b.txt "
           "folder/config.json");
-    const struct {
-        const char *name;
+    static const struct {
+        const char *name; // @: in the folder of the case
         int code;
         const char *parts[3];
     } cases[] = {
-        {in_tmp("gguf/m.Q4_K_M.gguf"), SL_ERR_FORMAT, {"found GGUF, expected the folder", "hf download ORG/NAME"}},
-        {in_tmp("gguf"), SL_ERR_FORMAT, {"found GGUF"}},
-        {in_tmp("weights.bin"), SL_ERR_FORMAT, {"found GGUF"}},
-        {in_tmp("a.safetensors"), SL_ERR_FORMAT, {"found a file, expected the folder that holds it: ", test_tmp()}},
-        {in_tmp("folder/config.json"), SL_ERR_FORMAT, {"found a file, expected the folder that holds it: ", "/folder"}},
-        {in_tmp("b.txt"), SL_ERR_FORMAT, {"found a file, expected the folder of a Hugging Face model"}},
-        {in_tmp("hub"), SL_ERR_FORMAT, {"found a hub cache, expected one of its models: ORG/ALONE, ORG/NAME, plain"}},
-        {test_tmp(), SL_ERR_FORMAT, {"found a hub cache"}}, // as $HF_HOME
+        {"@gguf/m.Q4_K_M.gguf", SL_ERR_FORMAT, {"found GGUF, expected the folder", "hf download ORG/NAME"}},
+        {"@gguf", SL_ERR_FORMAT, {"found GGUF"}},
+        {"@weights.bin", SL_ERR_FORMAT, {"found GGUF"}},
+        {"@a.safetensors", SL_ERR_FORMAT, {"found a file, expected the folder that holds it: /tmp/"}},
+        {"@folder/config.json", SL_ERR_FORMAT, {"found a file, expected the folder that holds it: ", "/folder"}},
+        {"@b.txt", SL_ERR_FORMAT, {"found a file, expected the folder of a Hugging Face model"}},
+        {"@hub", SL_ERR_FORMAT, {"found a hub cache, expected one of its models: ORG/ALONE, ORG/NAME, plain"}},
+        {"@", SL_ERR_FORMAT, {"found a hub cache"}}, // as $HF_HOME
+        {"@none", SL_ERR_FORMAT, {"found a folder without config.json, expected the folder of a Hugging Face model"}},
+        {"@several", SL_ERR_FORMAT, {"without config.json, expected one of its folders: a, b"}},
         {"ORG/OTHER", SL_ERR_IO, {"there is no such folder", "/hub) does not hold this model", "hf download ORG/OTHER"}},
         {"ORG/OTHER-GGUF", SL_ERR_FORMAT, {"found GGUF"}},
         {"ORG/NAME:Q4_K_M", SL_ERR_FORMAT, {"found GGUF"}},
@@ -127,9 +130,11 @@ static void wrong_paths(void) {
         {"-a/b", SL_ERR_IO, {"no installed model"}},
         {"a/", SL_ERR_IO, {"no installed model"}},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *name = *cases[i].name == '@' ? in_tmp(cases[i].name + 1) : cases[i].name;
         for (int j = 0; j < 3 && cases[i].parts[j]; j++)
-            CHECK_ERR(cli_model_path(cases[i].name, path, &err), err, cases[i].code, cases[i].parts[j]);
+            CHECK_ERR(cli_model_path(name, path, &err), err, cases[i].code, cases[i].parts[j]);
+    }
     unsetenv("HF_HUB_CACHE");
 }
 

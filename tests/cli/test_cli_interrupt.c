@@ -1,9 +1,11 @@
 // tests/cli/test_cli_interrupt.c - Ctrl+C during long commands: what they have so far is printed, and the exit code is not 0.
 #include "engine/cli/eval/eval_scores.h"
+#include "tests/support/pty.h"
 #include "tests/support/run_cli.h"
 
 #include <math.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -114,13 +116,19 @@ static void bench_rows(void) {
 
 // ---- perplexity ----
 
-static void perplexity_windows(void) {
-    char path[256];
+#define PERPLEXITY "perplexity", "-m", tiny(), "-f", book(), "-c", "64", "--attn", "santa:S=4"
+
+static const char *book(void) {
+    static char path[256];
     snprintf(path, sizeof path, "%s", in_tmp("text"));
     FILE *f = fopen(path, "w");
     for (int i = 0; f && i < 40; i++) fputs(long_text(400), f);
     CHECK(f && !fclose(f));
-    const char *const args[] = {"perplexity", "-m", tiny(), "-f", path, "-c", "64", "--attn", "santa:S=4", NULL};
+    return path;
+}
+
+static void perplexity_windows(void) {
+    const char *const args[] = {PERPLEXITY, NULL};
     result r = interrupt(start(NULL, 0, NULL, args), "stdout", "\n| 3 | ", 1); // the row of the fourth window
     int n = 0, rows = 0;
     for (const char *p = r.out; (p = strstr(p, "\n| ")); p++) rows += p[3] >= '0' && p[3] <= '9';
@@ -128,12 +136,70 @@ static void perplexity_windows(void) {
     CHECK(end && sscanf(end, "interrupted; the result is of %d windows, ", &n) == 1 && n == rows);
     check_error(&r, 1, " were planned");
     char line[64];
+    snprintf(line, sizeof line, ", %d of ", 31 * n); // a window scores its second half, but its last token has no successor
+    CHECK_HAS(r.out, line);
     snprintf(line, sizeof line, " tokens scored in %d windows of 64, ", n);
     CHECK_HAS(r.out, line);
 }
 
+// The JSON of an interrupted run says so. The bar on the terminal shows when some windows are complete.
+static void perplexity_json(void) {
+    int n = 0;
+    PTY_START((pty_options){0}, PERPLEXITY, "-o", "json");
+    while (!n) {
+        pty_expect("\033[Kperplexity [");
+        pty_expect(" windows");
+        const char *count = pty_since() - strlen(" windows");
+        while (count[-1] != ' ') count--; // "12/5650"
+        n = atoi(count);
+    }
+    pty_signal(SIGINT);
+    CHECK_INT(pty_finish(), 1);
+    const char *from = strstr(pty_seen(), "\033[K{"), *end = strstr(pty_seen(), "\r\n}");
+    CHECK(from && end);
+    json_t *out = json_loadb(from + 3, (size_t)(end + 3 - (from + 3)), 0, NULL);
+    CHECK(out && json_is_true(json_object_get(out, "interrupted")) &&
+          json_array_size(json_object_get(out, "windows")) >= (size_t)n);
+    CHECK_INT(number(out, "scored"), 31 * (int)json_array_size(json_object_get(out, "windows")));
+    json_decref(out);
+}
+
+// ---- compare ----
+
+// Writes n lines with equal questions about different texts.
+static const char *questions(int n, const char *name) {
+    static char path[256];
+    snprintf(path, sizeof path, "%s", in_tmp(name));
+    FILE *f = fopen(path, "w");
+    for (int i = 0; f && i < n; i++)
+        fprintf(f, "{\"context\": \"The hidden number of house %d is %d. \", \"question\": \"What is it?\", \"id\": %d}\n", i,
+                7919 * i % 10007, i);
+    CHECK(f && !fclose(f));
+    return path;
+}
+
+// The tables of an interrupted run are those of a run of its complete prompts.
+static void compare_tables(void) {
+    char all[256];
+    int n = 0;
+    snprintf(all, sizeof all, "%s", questions(5000, "all.jsonl"));
+    const char *const args[] = {"compare", "-m", tiny(),    "--jsonl", all, "-n", "6", "--attn", "santa:S=4,topk:k=4",
+                                "--temp",  "0",  "--heads", NULL};
+    result r = interrupt(start(NULL, 0, NULL, args), "stdout", "prompt 3: ", 1);
+    const char *said = strstr(r.err, "interrupted; the tables are of "), *tables = strstr(r.out, "texts: ");
+    CHECK(said && sscanf(said, "interrupted; the tables are of %d prompts, ", &n) == 1 && n >= 4);
+    check_error(&r, 1, " prompts, 5000 were planned");
+    result whole = RUN("compare", "-m", tiny(), "--jsonl", questions(n, "some.jsonl"), "-n", "6", "--attn",
+                       "santa:S=4,topk:k=4", "--temp", "0", "--heads");
+    CHECK_GOOD(whole);
+    CHECK(tables && strstr(whole.out, "texts: "));
+    CHECK_STR(tables, strstr(whole.out, "texts: "));
+}
+
 static const test_case cases[] = {
+    {"compare-tables", NEEDS_NOTHING, compare_tables},
     {"perplexity-windows", NEEDS_NOTHING, perplexity_windows},
+    {"perplexity-json", NEEDS_NOTHING, perplexity_json},
     {"eval-table", NEEDS_NOTHING, eval_table},
     {"complete", NEEDS_NOTHING, complete},
     {"bench-rows", NEEDS_NOTHING, bench_rows},

@@ -17,20 +17,24 @@ static const char *bash(const char *line) {
     return said;
 }
 
+static void in_page(const result *r, const char *part) {
+    if (!strstr(r->out, part)) FAIL("the page lacks \"%s\"", part);
+}
+
 static void man_page(void) {
     result r = RUN("help", "--man");
     CHECK_GOOD(r);
-    CHECK_HAS(r.out, ".TH SLEIGH 1");
+    in_page(&r, ".TH SLEIGH 1");
     for (int i = 0; i < cli_n_options; i++) { // the page has the help of every flag, up to its first minus
         char part[64];
         snprintf(part, sizeof part, "\n%.*s", (int)strcspn(cli_option_table[i].help, "-\\"), cli_option_table[i].help);
-        CHECK_HAS(r.out, part);
+        in_page(&r, part);
     }
-    CHECK_HAS(r.out, ".SH \"SLEIGH GENERATE\"");
-    CHECK_HAS(r.out, ".B \\-c, \\-\\-ctx\\-size, \\-\\-ctx N\n");
-    CHECK_HAS(r.out, "[SLEIGH_CTX_SIZE]");
-    CHECK_HAS(r.out, ".B \\-\\-S N\n");       // a parameter of methods
-    CHECK_HAS(r.out, ".B bandwidth\nGB/s: "); // an entry of the notes
+    in_page(&r, ".SH \"SLEIGH GENERATE\"");
+    in_page(&r, ".B \\-c, \\-\\-ctx\\-size, \\-\\-ctx N\n");
+    in_page(&r, "[SLEIGH_CTX_SIZE]");
+    in_page(&r, ".B \\-\\-S N\n");               // a parameter of methods
+    in_page(&r, ".B next tokens\neach method "); // an entry of the notes
     if (system("groff --version >/dev/null 2>&1")) TEST_SKIP("needs groff");
     spill(in_tmp("sleigh.1"), r.out, r.n_out);
     char line[300];

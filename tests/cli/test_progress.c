@@ -2,6 +2,7 @@
 #include "engine/cli/bench/bench_cost.h"
 #include "engine/cli/io.h"
 #include "engine/cli/output/progress_bar.h"
+#include "tests/support/pty.h"
 #include "tests/support/run_cli.h"
 
 #include <fcntl.h>
@@ -159,7 +160,7 @@ static void widths(void) {
 
 // ---- the screen ----
 
-enum { ROWS = 24, MOST_COLUMNS = 100 };
+enum { ROWS = 2000, MOST_COLUMNS = 100 };
 
 // A terminal that knows line feeds, carriage returns and ESC [ K, and wraps long lines.
 typedef struct terminal {
@@ -184,8 +185,13 @@ static void put(terminal *t, const char *bytes, size_t n) {
     }
 }
 
+static const char *row_text(const terminal *t, int row) {
+    return row <= t->row ? t->cells[row] : "";
+}
+
 static const char *screen_text(const terminal *t) {
-    static char out[ROWS * (MOST_COLUMNS + 2)];
+    static char out[64 * (MOST_COLUMNS + 2)];
+    CHECK(t->row < 64);
     out[0] = 0;
     for (int i = 0; i <= t->row; i++) sprintf(out + strlen(out), "%s%s", t->cells[i], i < t->row ? "\n" : "");
     return out;
@@ -256,8 +262,9 @@ static void rows_and_messages(void) {
 static void screen(void) {
     static const int all[] = {100, 80, 40, 20};
     for (int i = 0; i < 4; i++) {
-        terminal t = {.columns = all[i]};
+        static terminal t;
         size_t n;
+        t = (terminal){.columns = all[i]};
         const char *bytes = written(rows_and_messages, all[i], "xterm", &n);
         put(&t, bytes, n);
         CHECK_STR(screen_text(&t), "| test | tok/s |\n| pp512 | 10 |\nattn auto: dense\n| tg128 | 20 |\nhalf a row\n"
@@ -278,8 +285,9 @@ static void end_in_handler(void) {
 }
 
 static void screen_of_handler(void) {
-    terminal t = {.columns = 80};
+    static terminal t;
     size_t n;
+    t = (terminal){.columns = 80};
     const char *bytes = written(end_in_handler, 80, "xterm", &n);
     put(&t, bytes, n);
     CHECK_STR(screen_text(&t), "sleigh: error: cut\n");
@@ -320,6 +328,67 @@ static void sizes(void) {
     const char *bytes = written(resized, 80, "xterm", &n);
     CHECK_INT(count(bytes, n, "bench [###############               ] 5/10 tests, 2 min left"), 3); // 80, 100 and 70 columns
     CHECK_INT(count(bytes, n, "bench 50%\r"), 1);
+}
+
+// ---- commands ----
+
+// Waits for a bar and another row, and interrupts the command.
+static void bar_and_row(const char *bar, const char *row) {
+    pty_expect(bar);
+    pty_expect(row);
+    pty_signal(SIGINT);
+    CHECK_INT(pty_finish(), 1);
+}
+
+// The rows of a command are whole, although a bar is on the screen between them.
+static void command_rows(void) {
+    static terminal t;
+    char path[256], start[32];
+    int n = 0, n_windows = 0;
+    snprintf(path, sizeof path, "%s", in_tmp("text"));
+    FILE *f = fopen(path, "w");
+    for (int i = 0; f && i < 40; i++) fputs(long_text(400), f);
+    CHECK(f && !fclose(f));
+    PTY_START(((pty_options){.columns = 100}), "perplexity", "-m", tiny(), "-f", path, "-c", "256");
+    bar_and_row("\033[Kperplexity [", "\033[K| ");
+    t = (terminal){.columns = 100};
+    put(&t, pty_seen(), strlen(pty_seen()));
+    CHECK_INT(t.n_wraps, 0);
+    for (int i = 0; i <= t.row; i++) {
+        const char *row = row_text(&t, i);
+        CHECK(!strstr(row, "windows, ") || strstr(row, "interrupted; ")); // no bar is left
+        snprintf(start, sizeof start, "| %d | %d | ", n, 256 * n);
+        if (strstr(row, "| ") && row[2] >= '0' && row[2] <= '9') {
+            if (strncmp(row, start, strlen(start)) || row[strlen(row) - 1] != '|') FAIL("row %d: %s", n, row);
+            n++;
+        }
+    }
+    const char *end = strstr(pty_seen(), "interrupted; the result is of ");
+    CHECK(end && sscanf(end, "interrupted; the result is of %d", &n_windows) == 1);
+    CHECK_INT(n, n_windows);
+}
+
+// Millions of short steps: a run of at least minutes on every machine, which reacts to Ctrl+C at once.
+#define LONG_BENCH "bench", "-m", tiny(), "-p", "0", "-n", "30000", "-r", "300", "--memory-rate", "20"
+
+// The bar follows the width of the terminal while the command runs.
+static void command_resized(void) {
+    PTY_START(((pty_options){.columns = 80}), LONG_BENCH);
+    pty_expect("\ntime: this run takes about ");
+    pty_expect("\033[Kbench [");
+    pty_expect("] 0/1 tests, ");
+    pty_resize(24, 20);
+    pty_expect("\033[Kbench 0%");
+    pty_resize(24, 40);
+    bar_and_row("\033[Kbench [", "] ");
+    CHECK_HAS(pty_since(), "\033[Ksleigh: error: interrupted");
+}
+
+static void command_dumb(void) {
+    static const char *const env[] = {"TERM=dumb", NULL};
+    PTY_START(((pty_options){.env = env}), LONG_BENCH);
+    bar_and_row("\nprogress: bench: 0 of 1 tests, ", " left");
+    CHECK_INT(pty_count("\033", 0), 0);
 }
 
 // ---- the cost of a bench ----
@@ -397,6 +466,9 @@ static const test_case cases[] = {
     {"screen-of-handler", NEEDS_NOTHING, screen_of_handler},
     {"dumb", NEEDS_NOTHING, dumb},
     {"sizes", NEEDS_NOTHING, sizes},
+    {"command-rows", NEEDS_NOTHING, command_rows},
+    {"command-resized", NEEDS_NOTHING, command_resized},
+    {"command-dumb", NEEDS_NOTHING, command_dumb},
     {"bench-cost", NEEDS_NOTHING, bench_cost},
     {"announcements", NEEDS_NOTHING, announcements},
     {0},

@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct chat {
     cli_run run;
@@ -289,9 +290,9 @@ static void help(void) {
         if (*commands[i].args) n += fprintf(stderr, " %s", commands[i].args);
         fprintf(stderr, "%*s%s\n", 18 - n, "", commands[i].help);
     }
-    fputs("A \\ at the end of a line continues the message. With a blank before it, a /\n"
-          "begins a message. Ctrl+C ends an answer or clears the line. Up shows earlier\n"
-          "messages. Tab completes commands and file names.\n",
+    fputs("Alt+Enter or a \\ at the end of a line continues the message. With a blank before\n"
+          "it, a / begins a message. Ctrl+C ends an answer or clears the line. Up shows\n"
+          "earlier messages. Tab completes commands and file names.\n",
           stderr);
 }
 
@@ -382,6 +383,7 @@ static int open_chat(chat *c, const cli_options *o, sl_error *err) {
 static int converse(chat *c, sl_error *err) {
     cli_word words[N_COMMANDS + 1] = {{0}};
     for (int i = 0; i < N_COMMANDS; i++) words[i] = (cli_word){commands[i].name, !strcmp(commands[i].args, "FILE")};
+    if (isatty(STDIN_FILENO)) cli_unsilence(); // a dialogue needs its prompts, errors and answers to commands
     int rc = chat_input_open(&c->input, words, err);
     if (!rc) rc = loop(c, err);
     chat_input_close(&c->input);
@@ -394,6 +396,7 @@ int cmd_chat(const cli_options *o, sl_error *err) {
     if (!rc) {
         cli_run_describe(&c.run, stderr);
         fprintf(stderr, "chat: template %s; /help lists all commands\n", sl_chat_name(c.template));
+        if (isatty(STDIN_FILENO)) cli_unsilence(); // --quiet does not hide the dialogue on a terminal
         cli_catch_interrupt(0);
         rc = converse(&c, err);
     }

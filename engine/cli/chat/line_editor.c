@@ -44,13 +44,12 @@ static cli_editor *editor_of(EditLine *el) {
 
 // ---- input ----
 
-// The number of rows above the cursor's row, at the present width of the terminal.
-static int rows_above(cli_editor *e) {
+// The number of the row in which the line's text up to `end` ends, from 0, at the present width of the terminal.
+static int row_of(const cli_editor *e, const wchar_t *end) {
     struct winsize size = {0};
-    const LineInfoW *line = el_wline(e->el);
     int column = 2, row = 0; // behind the prompt
     if (ioctl(fileno(e->out), TIOCGWINSZ, &size) || !size.ws_col) return 0;
-    for (const wchar_t *p = line->buffer; p < line->cursor; p++) {
+    for (const wchar_t *p = el_wline(e->el)->buffer; p < end; p++) {
         int width = wcwidth(*p);
         column += width > 0 ? width : 0;
         if (column > size.ws_col) row++, column = width;
@@ -62,11 +61,19 @@ static int rows_above(cli_editor *e) {
 static void draw_again(cli_editor *e, int on_same_rows) {
     el_resize(e->el);
     if (on_same_rows && e->has_escapes) {
-        int rows = rows_above(e);
+        int rows = row_of(e, el_wline(e->el)->cursor);
         if (rows) fprintf(e->out, "\033[%dA", rows);
         fputs("\r\033[J", e->out);
     }
     el_set(e->el, EL_REFRESH);
+}
+
+// Moves below the line when the user ended it somewhere else.
+static void leave_line(const cli_editor *e) {
+    const LineInfoW *line = el_wline(e->el);
+    int rows = row_of(e, line->lastchar) - row_of(e, line->cursor);
+    if (rows && e->has_escapes) fprintf(e->out, "\033[%dB", rows);
+    fputc('\n', e->out);
 }
 
 // The next byte of the terminal. -1: the input ended; e->ended tells why.
@@ -152,6 +159,11 @@ static unsigned char on_backspace(EditLine *el, int key) {
     return CC_REFRESH;
 }
 
+static unsigned char on_line_break(EditLine *el, int key) {
+    (void)key;
+    return el_insertstr(el, "\n") ? CC_ERROR : CC_REFRESH;
+}
+
 // Writes the candidates below the line, without the folders of files.
 static void list_candidates(cli_editor *e, char *const *candidates, int n) {
     fputc('\n', e->out);
@@ -224,16 +236,27 @@ static unsigned char on_tab(EditLine *el, int key) {
 
 static void bind_keys(EditLine *el) {
     static const char *const keys[][2] = {
-        {"\\e[200~", "paste"},        {"^?", "backspace"},          {"^H", "backspace"},
-        {"\\t", "complete"},          {"^R", "em-inc-search-prev"}, {"\\e[3~", "ed-delete-next-char"},
-        {"\\e[1~", "ed-move-to-beg"}, {"\\e[4~", "ed-move-to-end"}, {"\\e[H", "ed-move-to-beg"},
-        {"\\e[F", "ed-move-to-end"},  {"\\eOH", "ed-move-to-beg"},  {"\\eOF", "ed-move-to-end"},
-        {"\\e[1;5C", "em-next-word"}, {"\\e[1;5D", "ed-prev-word"},
+        {"\\e[200~", "paste"},
+        {"^?", "backspace"},
+        {"^H", "backspace"},
+        {"\\t", "complete"},
+        {"\\e\\r", "line-break"},
+        {"^R", "em-inc-search-prev"},
+        {"\\e[3~", "ed-delete-next-char"},
+        {"\\e[1~", "ed-move-to-beg"},
+        {"\\e[4~", "ed-move-to-end"},
+        {"\\e[H", "ed-move-to-beg"},
+        {"\\e[F", "ed-move-to-end"},
+        {"\\eOH", "ed-move-to-beg"},
+        {"\\eOF", "ed-move-to-end"},
+        {"\\e[1;5C", "em-next-word"},
+        {"\\e[1;5D", "ed-prev-word"},
     };
     // The functions with wide characters keep these texts; those with bytes would copy them and never free the copies.
     el_wset(el, EL_ADDFN, L"paste", L"insert a pasted text", on_paste);
     el_wset(el, EL_ADDFN, L"backspace", L"delete a character or a label", on_backspace);
     el_wset(el, EL_ADDFN, L"complete", L"complete a command or a file name", on_tab);
+    el_wset(el, EL_ADDFN, L"line-break", L"insert a line break", on_line_break);
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) el_set(el, EL_BIND, keys[i][0], keys[i][1], NULL);
 }
 
@@ -245,8 +268,10 @@ static char *history_path(void) {
     char *path = NULL;
     int is_state = state && *state == '/'; // the XDG specification ignores relative ones
     if (!is_state && (!home || *home != '/')) return NULL;
-    int n = asprintf(&path, "%s%s/sleigh/chat_history", is_state ? state : home, is_state ? "" : "/.local/state");
-    return n < 0 || n > 4000 ? NULL : path;
+    if (asprintf(&path, "%s%s/sleigh/chat_history", is_state ? state : home, is_state ? "" : "/.local/state") < 0) return NULL;
+    if (strlen(path) < 4000) return path; // sl_make_folders
+    free(path);
+    return NULL;
 }
 
 static void open_history(cli_editor *e) {
@@ -333,7 +358,7 @@ int cli_editor_read(cli_editor *e, const char *prompt, sl_text *line, sl_error *
     e->ended = CLI_LINE, e->rc = 0, e->err = err;
     const char *text = el_gets(e->el, &n);
     if (e->has_colour) fputs("\033[0m", e->out);
-    if (!text) fputc('\n', e->out);
+    if (!text) leave_line(e);
     fflush(e->out);
     e->err = NULL;
     if (e->rc) return e->rc;

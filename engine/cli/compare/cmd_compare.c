@@ -183,20 +183,94 @@ static void begin_progress(compare *c) {
     cli_progress_begin_run(&c->progress, "compare", "prompts", c->n_prompts, prefill, steps);
 }
 
+enum { N_VALUES = 9 };
+
+static void values_of(compare_method *m, cli_values *out[N_VALUES]) {
+    cli_values *const all[N_VALUES] = {&m->agreement,   &m->prefix,   &m->kl,    &m->top1,  &m->nll[QUESTION],
+                                       &m->nll[ANSWER], &m->more_nll, &m->error, &m->cosine};
+    memcpy(out, all, sizeof all);
+}
+
+// The figures before a prompt, to remove a prompt that was interrupted.
+typedef struct mark {
+    compare_method *methods; // [attn.n]
+    compare_head *heads;     // [attn.n][n_heads]
+    cli_values dense_nll[N_PARTS];
+    size_t n_heads; // of all layers
+} mark;
+
+static int new_mark(const compare *c, mark *k, sl_error *err) {
+    const sl_config *config = sl_model_config(c->run.model);
+    *k = (mark){.n_heads = (size_t)config->n_layers * config->n_heads};
+    k->methods = calloc(c->attn.n, sizeof *k->methods);
+    k->heads = calloc(c->attn.n * k->n_heads, sizeof *k->heads);
+    return k->methods && k->heads ? 0 : sl_fail(err, SL_ERR_MEMORY, "%d methods: out of memory", c->attn.n);
+}
+
+static void free_mark(mark *k) {
+    free(k->methods);
+    free(k->heads);
+}
+
+static void take_mark(const compare *c, mark *k) {
+    memcpy(k->methods, c->methods, c->attn.n * sizeof *k->methods);
+    memcpy(k->dense_nll, c->dense_nll, sizeof k->dense_nll);
+    for (int i = 0; i < c->attn.n; i++) memcpy(k->heads + i * k->n_heads, c->methods[i].heads, k->n_heads * sizeof *k->heads);
+}
+
+static void cut_values(cli_values *v, const cli_values *before) {
+    v->n = before->n, v->n_groups = before->n_groups;
+}
+
+static void back_to_mark(compare *c, mark *k) {
+    for (int i = 0; i < c->attn.n; i++) {
+        compare_method *m = &c->methods[i], *before = &k->methods[i];
+        cli_values *now[N_VALUES], *then[N_VALUES];
+        values_of(m, now), values_of(before, then);
+        for (int j = 0; j < N_VALUES; j++) cut_values(now[j], then[j]);
+        m->n_identical = before->n_identical, m->read = before->read;
+        memcpy(m->tiles, before->tiles, sizeof m->tiles);
+        memcpy(m->heads, k->heads + i * k->n_heads, k->n_heads * sizeof *k->heads);
+    }
+    for (int j = 0; j < N_PARTS; j++) cut_values(&c->dense_nll[j], &k->dense_nll[j]);
+}
+
+static int print_tables(compare *c, int with_plot, sl_error *err) {
+    json_t *rows = compare_rows(c, err);
+    int rc = rows ? compare_print_summary(c, rows, err) : SL_ERR_MEMORY;
+    if (!rc && with_plot) rc = compare_plot(c, rows, err);
+    json_decref(rows);
+    return rc;
+}
+
+// Prints the tables of the prompts before an interruption, which stays the error.
+static int print_partial(compare *c, int n_done, int rc, sl_error *err) {
+    sl_error why;
+    int n = c->n_prompts;
+    c->n_prompts = n_done, c->is_partial = 1;
+    if (n_done) print_tables(c, 0, &why);
+    c->n_prompts = n;
+    return sl_fail(err, (sl_err)rc, "interrupted; the tables are of %d prompts, %d were planned", n_done, n);
+}
+
 static int run_prompts(compare *c, sl_error *err) {
-    int rc = 0;
+    mark k;
+    int n_done = 0, rc = new_mark(c, &k, err);
     begin_progress(c);
-    for (int i = 0; !rc && i < c->n_prompts; i++) {
-        rc = compare_run_prompt(c, &c->prompts[i], err);
-        if (!rc) rc = compare_print_prompt(c, &c->prompts[i], i, err);
-        if (!rc) cli_progress_update(&c->progress, i + 1, c->n_prompts);
+    while (!rc && n_done < c->n_prompts) {
+        take_mark(c, &k);
+        rc = compare_run_prompt(c, &c->prompts[n_done], err);
+        if (rc)
+            back_to_mark(c, &k);
+        else
+            rc = compare_print_prompt(c, &c->prompts[n_done], n_done, err);
+        if (!rc) cli_progress_update(&c->progress, ++n_done, c->n_prompts);
     }
     cli_progress_end(&c->progress);
-    json_t *rows = rc ? NULL : compare_rows(c, err);
-    if (!rc) rc = rows ? compare_print_summary(c, rows, err) : SL_ERR_MEMORY;
-    if (!rc) rc = compare_plot(c, rows, err);
+    free_mark(&k);
+    if (rc) return cli_interrupted() ? print_partial(c, n_done, rc, err) : rc;
+    rc = print_tables(c, 1, err);
     if (!rc) describe_switches(c);
-    json_decref(rows);
     return rc;
 }
 
@@ -213,9 +287,9 @@ static void close_compare(compare *c) {
     }
     for (int i = 0; c->methods && i < c->attn.n; i++) {
         compare_method *m = &c->methods[i];
-        cli_values *const all[] = {&m->agreement,   &m->prefix,   &m->kl,    &m->top1,  &m->nll[QUESTION],
-                                   &m->nll[ANSWER], &m->more_nll, &m->error, &m->cosine};
-        for (size_t j = 0; j < sizeof all / sizeof *all; j++) cli_values_free(all[j]);
+        cli_values *all[N_VALUES];
+        values_of(m, all);
+        for (int j = 0; j < N_VALUES; j++) cli_values_free(all[j]);
         free_answer(&m->answer);
         free(m->heads);
     }

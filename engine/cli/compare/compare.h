@@ -65,6 +65,7 @@ typedef struct compare {
     eval_prompter prompter;
     compare_prompt *prompts;     // [n_prompts]
     int n_prompts, n_references; // prompts with a reference
+    int is_partial;              // 1: an interruption left out the last prompts
     cli_progress progress;
     int n_held; // first tokens of the session that dense attention prefilled
     compare_answer dense;

@@ -214,6 +214,7 @@ static int print_json(compare *c, json_t *methods, sl_error *err) {
     json_t *out =
         json_pack("{s:s, s:s, s:s, s:I, s:f, s:i}", "version", SLEIGH_VERSION, "commit", cli_commit(), "device", device, "seed",
                   (json_int_t)o->seed, "temp", (double)c->run.sampling.temp, "n_predict", o->n_predict);
+    json_object_set_new(out, "interrupted", json_boolean(c->is_partial));
     json_object_set(out, "prompts", c->rows);
     json_object_set(out, "methods", methods);
     return cli_print_json(cli_model_name_json(&c->name, out), JSON_INDENT(1), err);
