@@ -146,8 +146,8 @@ static void help(FILE *out) {
     for (int i = 0; i < N_COMMANDS; i++) fprintf(out, "  %-11s %s\n", commands[i].name, commands[i].summary);
     fprintf(out,
             "\nFirst steps:\n"
-            "  sleigh generate -m tiny -n 8 -p \"The hidden number of the harbor is 48213. What is the hidden number of the "
-            "harbor? Answer:\"\n"
+            "  sleigh generate -m tiny -n 8 -p \"The hidden number of the bay is 48213. What is the hidden number of the "
+            "bay? Answer:\"\n"
             "  hf download meta-llama/Llama-3.1-8B-Instruct && sleigh chat -m meta-llama/Llama-3.1-8B-Instruct\n"
             "\n`sleigh COMMAND --help` lists the flags of a command; `sleigh help flags` lists flags of llama.cpp and vLLM;\n"
             "`sleigh --version` describes this build. Exit codes: 0 success, 2 usage error, 1 any other error.\n");

@@ -227,7 +227,7 @@ static void command_errors(void) {
         {{"generate", "--random-prompt", "4", "--jsonl", "y"}, "--random-prompt cannot be used with --jsonl", 2},
         {{"generate", "--random-prompt", "4k"}, "--random-prompt 4096: expected 1 to 2048", 2},
         {{"generate", "--ids", "/no/such/ids"}, "/no/such/ids", 1},
-        {{"generate", "--random-prompt", "4", "--load-format", "gguf"}, "--load-format gguf: expected one of auto,dummy", 2},
+        {{"generate", "--random-prompt", "4", "--load-format", "gguf"}, "--load-format gguf: expected one of auto,safetensors,dummy", 2},
         {{"generate", "--random-prompt", "4", "--load-format", "auto"}, "neither model.safetensors", 1},
         {{"inspect", "-m", "/no/such/folder"}, "/no/such/folder: there is no such folder", 1},
     };
