@@ -29,7 +29,7 @@ static sl_attn_geom geometry(const sl_config *c) {
 
 enum { ON_CPU = -1 };
 
-// *index: the GPU that the name means, or ON_CPU.
+// *index: the GPU that the name means, or ON_CPU. device NULL: "cpu"
 static int parse_device(const char *device, int *index, sl_error *err) {
     int n = 0;
     char end;
@@ -37,7 +37,7 @@ static int parse_device(const char *device, int *index, sl_error *err) {
 #ifdef SLEIGH_CUDA
     n = sl_cuda_count();
 #endif
-    if (!strcmp(device, "cpu") || (!strcmp(device, "auto") && n == 0)) return 0;
+    if (!device || !strcmp(device, "cpu") || (!strcmp(device, "auto") && n == 0)) return 0;
     *index = 0;
     if (strcmp(device, "auto") && strcmp(device, "cuda") && (sscanf(device, "cuda:%d%c", index, &end) != 1 || *index < 0))
         return sl_fail(err, SL_ERR_ARG, "{device} %.40s: expected auto, cpu, cuda or cuda:N", device);
@@ -79,7 +79,7 @@ int sl_device_arithmetic(const char *device, char *buf, size_t size, sl_error *e
 }
 
 static int open_backend(sl_engine *e, const sl_engine_options *o, sl_error *err) {
-    int index, rc = parse_device(o->device ? o->device : "cpu", &index, err);
+    int index, rc = parse_device(o->device, &index, err);
     e->attention = &sl_host_attn_runner;
     e->n_threads = o->n_threads > 0 ? o->n_threads : sl_cpu_cores();
     if (!rc) rc = sl_cpu_check_threads(o->n_threads, err);
@@ -254,7 +254,8 @@ static int init(sl_engine *e, const sl_engine_options *o, const sl_attn_plan *pl
     const sl_config *c = &e->model->config;
     const sl_shape shape = {c->hidden, c->n_ffn, c->n_heads, c->n_kv_heads, c->head_dim};
     int rc = 0;
-    if (o->prefill_chunk < 0) rc = sl_fail(err, SL_ERR_ARG, "{prefill_chunk} %d: expected at least 1", o->prefill_chunk);
+    if (o->n_sequences < 0) rc = sl_fail(err, SL_ERR_ARG, "{n_sequences} %d: expected at least 1", o->n_sequences);
+    if (!rc && o->prefill_chunk < 0) rc = sl_fail(err, SL_ERR_ARG, "{prefill_chunk} %d: expected at least 1", o->prefill_chunk);
     if (!rc && !e->backend->is_device && !sl_model_weights_have_data(&e->model->weights))
         rc = sl_fail(err, SL_ERR_ARG, "a dummy model's weights are not made yet: sl_model_materialise");
     if (!rc && e->backend->prepare) rc = e->backend->prepare(e->backend, &shape, err);

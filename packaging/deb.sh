@@ -21,7 +21,7 @@ trap 'rm -rf "$work"' EXIT
 root=$work/root
 
 DESTDIR=$root prefix=/usr libdir=$libdir includedir=/usr/include mandir=/usr/share/man docdir=/usr/share/doc/sleigh STRIP=strip \
-    packaging/install.sh install "$build"
+    packaging/install.sh install "$build" >/dev/null
 rm "$root/usr/share/sleigh/installed" # dpkg has its own list
 mv "$root/usr/share/doc/sleigh/LICENSE" "$root/usr/share/doc/sleigh/copyright"
 gzip -9n "$root/usr/share/man/man1/sleigh.1"

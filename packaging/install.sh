@@ -73,7 +73,7 @@ install_all() {
     put 644 LICENSE "$docdir/LICENSE"
     put 644 README.md "$docdir/README.md"
     tree docs "$docdir/docs" ! -name '*.dat' ! -name '*.json*' # pages and pictures
-    [ ! -d examples ] || tree examples "$docdir/examples"
+    tree examples "$docdir/examples"
     echo "$list" >>"$made"
     echo "sleigh $version is installed in $dest$prefix"
 }

@@ -4,11 +4,11 @@
 # root's files in build/.
 
 PREFIX     ?= /usr/local
-prefix     ?= $(PREFIX)
-libdir     ?= $(prefix)/lib
-includedir ?= $(prefix)/include
-mandir     ?= $(prefix)/share/man
-docdir     ?= $(prefix)/share/doc/sleigh
+prefix     := $(PREFIX)
+libdir     := $(prefix)/lib
+includedir := $(prefix)/include
+mandir     := $(prefix)/share/man
+docdir     := $(prefix)/share/doc/sleigh
 export DESTDIR prefix libdir includedir mandir docdir
 
 VERSION := $(shell awk '/define SLEIGH_VERSION/ { gsub("\"", ""); print $$3 }' engine/sleigh.h)
@@ -19,6 +19,7 @@ SHARED  := $(BUILD)/libsleigh.so.$(VERSION)
 PACKAGE := $(if $(SAN)$(PORTABLE),,$(SHARED) $(addprefix $(BUILD)/sleigh.,pc 1 bash))
 
 .PHONY: install install-strip uninstall deb
+.DELETE_ON_ERROR:
 
 $(SHARED): $(LIB_OBJ) packaging/libsleigh.map
 	@echo "  LINK $@"; $(CC) $(OPT) -shared -o $@ $(LIB_OBJ) -Wl,-soname,$(SONAME) -Wl,--no-undefined \

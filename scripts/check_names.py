@@ -6,11 +6,11 @@
 
 In pages and in .ci/run the script checks every word, and in other files the words of comments. A name with a folder is a path from the
 root of the tree, or from the folder of the page. A name without a folder is a file of any folder. `*` means any part of a name, and
-{a,b} means one of several words. The script does not check docs/results/, because a measurement names the files of an earlier commit.
-A block ```c FILE quotes lines of FILE, or makes a file that does not exist.
+{a,b} means one of several words. Names in docs/results/ are not checked, because a measurement names the files of an earlier commit.
+No line may be a mark of an unfinished merge. A block ```c FILE quotes lines of FILE, or makes a file that does not exist.
 
-Without files, the script also follows the names of pages from docs/index.md: they must lead to every page of docs/. It prints one line for
-each fault, and then exits with 1."""
+Without files, the script also checks the links of all pages, and follows the names of pages from docs/index.md: they must lead to every page
+of docs/. It prints one line for each fault, and then exits with 1."""
 import fnmatch
 import glob
 import itertools
@@ -68,6 +68,25 @@ def pages_without_a_way():
     return sorted(pages - found)
 
 
+def anchors(page):
+    """The names of a page's headings in links, as GitHub makes them."""
+    with open(page, encoding="utf-8") as f:
+        text = re.sub(r"```.*?```", "", f.read(), flags=re.S)
+    return {re.sub(r"[^\w\- ]", "", x.strip().lower()).replace(" ", "-") for x in re.findall(r"^#+ (.*)$", text, re.M)}
+
+
+def broken_links():
+    """(page, target) of each link between pages whose file or heading does not exist."""
+    for page in [x for x in tracked() if x.endswith(".md") and os.path.exists(x)]:
+        with open(page, encoding="utf-8") as f:
+            targets = re.findall(r"\]\(([^)\s:]+)\)", f.read())
+        for target in targets:
+            name, _, heading = target.partition("#")
+            path = os.path.normpath(os.path.join(os.path.dirname(page), name)) if name else page
+            if not os.path.exists(path) or (heading and heading not in anchors(path)):
+                yield page, target
+
+
 def main():
     os.chdir(ROOT)
     files, faults = tracked(), 0
@@ -87,6 +106,9 @@ def main():
                     print(f"{page}: {name} does not contain the lines that the page quotes")
                     faults += 1
             for number, line in enumerate(lines, 1):
+                if line.startswith(("<<<<<<< ", ">>>>>>> ")):
+                    print(f"{page}:{number}: a merge left this line")
+                    faults += 1
                 for name in NAME.findall(text_to_check(page, line)):
                     name = name.removeprefix("build/")
                     if re.search(r"NAME|FILE", name):  # a placeholder
@@ -97,6 +119,9 @@ def main():
     if not sys.argv[1:]:
         for page in pages_without_a_way():
             print(f"{page}: no page that docs/index.md leads to names it")
+            faults += 1
+        for page, target in broken_links():
+            print(f"{page}: the link ({target}) leads nowhere")
             faults += 1
     sys.exit(faults > 0)
 

@@ -135,12 +135,28 @@ static void deb(void) {
     CHECK_STR(r.out, ".\n");
 }
 
+// The generations that a build is for follow from what nvidia-smi says and from what nvcc knows.
+static void cuda_arch(void) {
+    static const struct {
+        const char *said, *want;
+    } cases[] = {{"9.0\n", "90a\n"},  {"9.0\n9.0\n", "90a\n"}, {"8.9\n8.6\n", "86 89\n"}, {"9.0\n10.0\n", "90a 100\n"},
+                 {"12.1\n", "120\n"}, {"8.7\n", "86\n"},       {"7.5\n", "90a\n"},        {"No devices found\n", "90a\n"},
+                 {"", "90a\n"}};
+    static const char smi[] = "#!/bin/sh\ncat \"${0%/*}/said\"\n",
+                      nvcc[] = "#!/bin/sh\nfor x in 75 80 86 89 90 100 120; do echo sm_$x; done\n";
+    NEEDS_PLAIN_BUILD();
+    spill(in_tmp("nvidia-smi"), smi, strlen(smi));
+    spill(in_tmp("nvcc"), nvcc, strlen(nvcc));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        spill(in_tmp("said"), cases[i].said, strlen(cases[i].said));
+        result r = script("chmod +x \"$tmp/nvidia-smi\" \"$tmp/nvcc\"; PATH=$tmp:$PATH scripts/cuda_arch.sh nvcc");
+        CHECK_STR(r.out, cases[i].want);
+    }
+}
+
 static const test_case cases[] = {
-    {"symbols", NEEDS_NOTHING, symbols},
-    {"install", NEEDS_NOTHING, install},
-    {"embed", NEEDS_NOTHING, embed},
-    {"deb", NEEDS_NOTHING, deb},
-    {0},
+    {"cuda_arch", NEEDS_NOTHING, cuda_arch}, {"symbols", NEEDS_NOTHING, symbols}, {"install", NEEDS_NOTHING, install},
+    {"embed", NEEDS_NOTHING, embed},         {"deb", NEEDS_NOTHING, deb},         {0},
 };
 extern const test_suite suite_package;
 const test_suite suite_package = {"package", cases};

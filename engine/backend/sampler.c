@@ -53,6 +53,7 @@ int sl_sampling_check(const sl_sampling *s, int n_vocab, sl_error *err) {
 }
 
 int sl_sampler_new(const sl_sampling *params, int n_vocab, sl_sampler **out, sl_error *err) {
+    if (n_vocab < 1) return sl_fail(err, SL_ERR_ARG, "a vocabulary of %d tokens: expected at least 1", n_vocab);
     int rc = sl_sampling_check(params, n_vocab, err);
     if (rc) return rc;
     sl_sampler *s = calloc(1, sizeof *s);

@@ -203,8 +203,8 @@ void cli_manual_bash(const cli_command *commands, int n, FILE *out) {
     for (const sl_attn_method *const *m = sl_attn_methods; *m; m++) fprintf(out, " %s", (*m)->name);
     fputs("'\n    if [ \"$COMP_CWORD\" = 1 ]; then\n        command='' words='help --help --version", out);
     for (int i = 0; i < n; i++) fprintf(out, " %s", commands[i].name);
-    fputs("'\n    elif [ \"$COMP_CWORD\" = 2 ] && [ \"$command\" = help ]; then\n        words='", out);
-    for (int i = 0; i < n; i++) fprintf(out, "%s%s", i ? " " : "", commands[i].name);
+    fputs("'\n    elif [ \"$COMP_CWORD\" = 2 ] && [ \"$command\" = help ]; then\n        words='flags", out);
+    for (int i = 0; i < n; i++) fprintf(out, " %s", commands[i].name);
     fputs("'\n    fi\n    case $command in\n", out);
     for (int i = 0; i < n; i++) bash_command(&commands[i], out);
     fputs(bash_tail, out);

@@ -136,6 +136,8 @@ static void perplexity_windows(void) {
     CHECK(end && sscanf(end, "interrupted; the result is of %d windows, ", &n) == 1 && n == rows);
     check_error(&r, 1, " were planned");
     char line[64];
+    snprintf(line, sizeof line, ", %d of ", 31 * n); // a window scores its second half, but its last token has no successor
+    CHECK_HAS(r.out, line);
     snprintf(line, sizeof line, " tokens scored in %d windows of 64, ", n);
     CHECK_HAS(r.out, line);
 }
@@ -158,6 +160,7 @@ static void perplexity_json(void) {
     json_t *out = json_loadb(from + 3, (size_t)(end + 3 - (from + 3)), 0, NULL);
     CHECK(out && json_is_true(json_object_get(out, "interrupted")) &&
           json_array_size(json_object_get(out, "windows")) >= (size_t)n);
+    CHECK_INT(number(out, "scored"), 31 * (int)json_array_size(json_object_get(out, "windows")));
     json_decref(out);
 }
 

@@ -110,6 +110,8 @@ static void shared_model(void) {
     CHECK_ERR(sl_engine_new(model, &(sl_engine_options){.n_ctx = -1}, &b, &err), err, SL_ERR_ARG, "n_ctx -1: expected 1 to");
     CHECK_ERR(sl_engine_new(model, &(sl_engine_options){.attn = "sanat"}, &b, &err), err, SL_ERR_ARG, "attn sanat: unknown");
     CHECK_ERR(sl_engine_new(model, &(sl_engine_options){.n_threads = 2000}, &b, &err), err, SL_ERR_ARG, "n_threads 2000");
+    CHECK_ERR(sl_engine_new(model, &(sl_engine_options){.n_sequences = -3}, &b, &err), err, SL_ERR_ARG, "n_sequences -3");
+    CHECK_ERR(sl_engine_new(model, &(sl_engine_options){.prefill_chunk = -1}, &b, &err), err, SL_ERR_ARG, "prefill_chunk -1");
     b = engine_of(model, (sl_engine_options){.n_ctx = 256, .attn = "santa-prop:S=16"});
     sl_model_free(model);
     sl_engine_free(a);
@@ -184,6 +186,8 @@ static void wrong_batches(void) {
     CHECK_ERR(sl_step(&s, 1, &small, ids, &err), err, SL_ERR_ARG, "sampler 0 is for 10 tokens, but the model has 1024");
     CHECK_ERR(sl_sampler_accept(small, 10, &err), err, SL_ERR_ARG, "token id 10: expected 0 to 9");
     sl_sampler_truncate(small, 100);
+    CHECK_ERR(sl_sampler_new(&(sl_sampling){.top_p = 1, .repeat_penalty = 1}, 0, &(sl_sampler *){NULL}, &err), err, SL_ERR_ARG,
+              "a vocabulary of 0 tokens");
     CHECK_INT(sl_session_n_tokens(s), 2);
     CHECK_OK(sl_step(&s, 1, &sampler, ids, &err), err);
     sl_sampler_free(sampler), sl_sampler_free(small);

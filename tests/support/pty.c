@@ -159,7 +159,22 @@ static void read_output(void) {
     }
 }
 
-static void read_event(void) {
+// Reads all that the program wrote before it stopped or ended. The kernel hands bytes to the master later, but in order, so the
+// test writes a last byte behind them and waits for it.
+static void read_rest(double deadline) {
+    static const char last = '\036';
+    read_output();
+    if (write(t.slave, &last, 1) != 1) FAIL("write: %s", strerror(errno));
+    while (!t.n || t.text[t.n - 1] != last) {
+        struct pollfd fd = {t.master, POLLIN, 0};
+        if (now() > deadline) FAIL("the terminal lost output: %s", pty_seen());
+        if (poll(&fd, 1, 1000) < 0 && errno != EINTR) FAIL("poll: %s", strerror(errno));
+        read_output();
+    }
+    t.text[--t.n] = 0;
+}
+
+static void read_event(double deadline) {
     event e;
     if (read(t.events, &e, sizeof e) != sizeof e) FAIL("the parent of the program ended");
     t.program = e.pid;
@@ -167,6 +182,7 @@ static void read_event(void) {
     t.status = e.status;
     t.stopped = WIFSTOPPED(e.status);
     t.ended = !t.stopped;
+    read_rest(deadline);
 }
 
 // Waits for output or an event. writable: also returns when the terminal takes input.
@@ -176,10 +192,7 @@ static short wait_for(short writable, double deadline, const char *what) {
     if (left <= 0) FAIL("waited %d s for %s; output: %s", DEADLINE_S, what, pty_seen());
     if (poll(fds, 2, (int)(left * 1e3) + 1) < 0 && errno != EINTR) FAIL("poll: %s", strerror(errno));
     read_output();
-    if (fds[1].revents) {
-        read_event();
-        read_output(); // all that the program wrote before its end is there
-    }
+    if (fds[1].revents) read_event(deadline);
     return fds[0].revents;
 }
 

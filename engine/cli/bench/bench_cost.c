@@ -64,9 +64,8 @@ void cli_bench_announce(double prefill_ms, double steps_ms, double copy_ms, int 
     buf[0] = 0;
     if (!(ms >= LONG_MS)) return;
     snprintf(buf, size,
-             "time: this run takes about %s on this %s: %s for prefills, %s for decode steps; a lower --depth, --batch or -r "
-             "makes it "
-             "shorter%s",
+             "time: this run takes about %s on this %s: %s for prefills, %s for decode steps; "
+             "a lower --depth, --batch or -r makes it shorter%s",
              cli_duration(ms, all), on_gpu ? "GPU" : "CPU", cli_duration(prefill_ms, prefill), cli_duration(steps_ms, steps),
              copy_ms > ms / 10 ? ", and so does --copy, which prefills one sequence for the whole batch" : "");
 }

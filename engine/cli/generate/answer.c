@@ -49,8 +49,8 @@ void cli_totals_print(const cli_totals *t, double load_ms, FILE *out) {
 
 // ---- the object ----
 
-static json_t *share(uint64_t n, uint64_t dense) {
-    return cli_number(dense ? (double)n / (double)dense : NAN);
+static json_t *share(double n, double dense) {
+    return cli_number(dense > 0 ? n / dense : NAN);
 }
 
 // Adds all fields of `from` to `to` and releases `from`. NULL counts as an empty object.
@@ -68,8 +68,7 @@ static json_t *group_json(const cli_answer *a) {
                      "decode_tok_s", cli_per_second(t->n_decode, t->decode_ms), "k_rows_share",
                      share(s->k_rows, s->dense_k_rows), "v_rows_share", share(s->v_rows, s->dense_v_rows), "v_distinct_share",
                      sl_attn_knows_distinct(s->v_rows, s->v_distinct) ? share(s->v_distinct, s->dense_k_rows) : json_null(),
-                     "kv_bytes_share", cli_number(s->dense_bytes ? (double)s->bytes / (double)s->dense_bytes : NAN), "samples",
-                     (json_int_t)s->samples);
+                     "kv_bytes_share", share(s->bytes, s->dense_bytes), "samples", (json_int_t)s->samples);
 }
 
 static json_t *counts_json(const cli_answer *a) {
