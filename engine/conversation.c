@@ -71,7 +71,7 @@ const sl_message *sl_chat_message(const sl_chat *c, int i) {
 
 int sl_chat_set_messages(sl_chat *c, const sl_message *messages, int n, sl_error *err) {
     sl_chat made = {0};
-    int rc = 0;
+    int rc = n < 0 ? sl_fail(err, SL_ERR_ARG, "a list of %d messages: expected 0 or more", n) : 0;
     for (int i = 0; !rc && i < n; i++) rc = push(&made, &messages[i], err);
     if (rc) {
         pop_all(&made);
@@ -150,14 +150,19 @@ static int answer(sl_chat *c, sl_text_fn on_text, void *ctx, sl_generated *resul
 }
 
 int sl_chat_say(sl_chat *c, const char *text, sl_text_fn on_text, void *ctx, sl_generated *result, sl_error *err) {
-    int rc = push(c, &(sl_message){.role = "user", .content = text, .n = strlen(text)}, err);
+    sl_engine *engine = sl_chat_session(c)->engine;
+    int rc = sl_engine_claim(engine, err);
     if (rc) return rc;
-    rc = answer(c, on_text, ctx, result, err);
-    if (rc) pop(c);
+    rc = push(c, &(sl_message){.role = "user", .content = text, .n = strlen(text)}, err);
+    if (!rc) {
+        rc = answer(c, on_text, ctx, result, err);
+        if (rc) pop(c);
+    }
+    sl_engine_release(engine);
     return rc;
 }
 
-int sl_chat_again(sl_chat *c, sl_text_fn on_text, void *ctx, sl_generated *result, sl_error *err) {
+static int answer_again(sl_chat *c, sl_text_fn on_text, void *ctx, sl_generated *result, sl_error *err) {
     sl_session *s = sl_chat_session(c);
     int n = c->n_messages, has_answer = n > 0 && !strcmp(c->messages[n - 1].role, "assistant");
     if (n <= has_answer || strcmp(c->messages[n - 1 - has_answer].role, "user"))
@@ -171,5 +176,14 @@ int sl_chat_again(sl_chat *c, sl_text_fn on_text, void *ctx, sl_generated *resul
         if (has_answer) c->messages[c->n_messages++] = old; // there is room: it lay here before
     } else if (has_answer)
         free((char *)old.content);
+    return rc;
+}
+
+int sl_chat_again(sl_chat *c, sl_text_fn on_text, void *ctx, sl_generated *result, sl_error *err) {
+    sl_engine *engine = sl_chat_session(c)->engine;
+    int rc = sl_engine_claim(engine, err);
+    if (rc) return rc;
+    rc = answer_again(c, on_text, ctx, result, err);
+    sl_engine_release(engine);
     return rc;
 }

@@ -5,22 +5,39 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-int sl_engine_enter(sl_engine *e, sl_error *err) {
-    if (atomic_flag_test_and_set(&e->is_busy))
-        return sl_fail(err, SL_ERR_ARG, "another call runs this engine: an engine serves one call at a time");
+int sl_engine_claim(sl_engine *e, sl_error *err) {
+    if (!atomic_flag_test_and_set(&e->is_busy)) return 0;
+    return sl_fail(err, SL_ERR_ARG, "another call runs this engine: an engine serves one call at a time");
+}
+
+void sl_engine_release(sl_engine *e) {
+    atomic_flag_clear(&e->is_busy);
+}
+
+int sl_engine_begin(sl_engine *e, sl_error *err) {
     e->outer_threads = omp_get_max_threads();
     omp_set_num_threads(e->n_threads);
     int rc = e->backend->begin ? e->backend->begin(e->backend, err) : 0;
-    if (!rc) return 0;
+    if (rc) omp_set_num_threads(e->outer_threads);
+    return rc;
+}
+
+void sl_engine_end(sl_engine *e) {
+    if (e->backend->end) e->backend->end(e->backend);
     omp_set_num_threads(e->outer_threads);
-    atomic_flag_clear(&e->is_busy);
+}
+
+int sl_engine_enter(sl_engine *e, sl_error *err) {
+    int rc = sl_engine_claim(e, err);
+    if (rc) return rc;
+    rc = sl_engine_begin(e, err);
+    if (rc) sl_engine_release(e);
     return rc;
 }
 
 void sl_engine_leave(sl_engine *e) {
-    if (e->backend->end) e->backend->end(e->backend);
-    omp_set_num_threads(e->outer_threads);
-    atomic_flag_clear(&e->is_busy);
+    sl_engine_end(e);
+    sl_engine_release(e);
 }
 
 void sl_engine_log(const sl_engine *e, const char *format, ...) {

@@ -87,7 +87,7 @@ extern const sl_attn_runner sl_cuda_attn_runner;
 
 struct sl_engine {
     atomic_int n_users;  // the caller, and each session
-    atomic_flag is_busy; // set while a call runs the engine: sl_engine_enter
+    atomic_flag is_busy; // set while a call runs the engine: sl_engine_claim
     int n_threads;       // of parallel regions on the host
     int outer_threads;   // the number of the calling thread outside of the call
     sl_cancel cancel;
@@ -131,6 +131,7 @@ struct sl_session {
     sl_engine *engine;
     const sl_attn_plan *plan; // of decode steps: the engine's plan
     uint32_t sequence;
+    int is_generated; // 1: the session of a generator, whose caller has claimed the engine
     sl_kv_seq kv;
     int has_logits;        // 0: the session is empty, or was cut at its last token
     float *logits;         // [n_vocab], valid when has_host_logits
@@ -154,8 +155,14 @@ struct sl_session {
 
 // ---- engine_call.c ----
 
-// Call around work of an engine. Parallel regions of the calling thread have the engine's number of threads between the two
-// calls. SL_ERR_ARG: another call runs the engine. After an error sl_engine_leave is not called.
+// Claims the engine for a call. Between the two functions every other call that runs the engine gets SL_ERR_ARG.
+int sl_engine_claim(sl_engine *e, sl_error *err);
+void sl_engine_release(sl_engine *e);
+// Call around work of a claimed engine. Parallel regions of the calling thread have the engine's number of threads between the
+// two calls. After an error sl_engine_end is not called.
+int sl_engine_begin(sl_engine *e, sl_error *err);
+void sl_engine_end(sl_engine *e);
+// sl_engine_claim and sl_engine_begin; sl_engine_end and sl_engine_release. After an error sl_engine_leave is not called.
 int sl_engine_enter(sl_engine *e, sl_error *err);
 void sl_engine_leave(sl_engine *e);
 // Calls the log callback with a line. The format is as in printf.

@@ -37,6 +37,7 @@ int sl_generator_set_options(sl_generator *g, const sl_generation *o, sl_error *
     sl_sampler *sampler = NULL;
     sl_stopper *stopper = NULL;
     if (o->max_tokens < 0) return sl_fail(err, SL_ERR_ARG, "{max_tokens} %d: expected 0 (no limit) or more", o->max_tokens);
+    if (o->n_stop < 0) return sl_fail(err, SL_ERR_ARG, "{n_stop} %d: expected 0 or more", o->n_stop);
     int rc = sl_sampler_new(&o->sampling, g->session->engine->model->config.n_vocab, &sampler, err);
     if (!rc && o->n_stop) rc = sl_stopper_new(o->stop, o->n_stop, &stopper, err);
     for (size_t i = 0; !rc && i < g->ids.n; i++) rc = sl_sampler_accept(sampler, g->ids.data[i], err);
@@ -59,6 +60,7 @@ int sl_generator_open(sl_engine *engine, const sl_generation *options, sl_genera
     if (!g) return sl_fail(err, SL_ERR_MEMORY, "generator: out of memory");
     int rc = sl_model_need_tokenizer(engine->model, err);
     if (!rc) rc = sl_session_new(engine, options->sequence, &g->session, err);
+    if (!rc) g->session->is_generated = 1;
     if (!rc) rc = sl_generator_set_options(g, options, err);
     if (rc) {
         sl_generator_close(g);
@@ -199,10 +201,13 @@ int sl_generate(sl_engine *engine, const char *prompt, const sl_generation *opti
     const sl_generation unset = sl_generation_default();
     sl_generator *g = NULL;
     sl_ids ids = {0};
-    int rc = sl_generator_open(engine, options ? options : &unset, &g, err);
+    int rc = sl_engine_claim(engine, err);
+    if (rc) return rc;
+    rc = sl_generator_open(engine, options ? options : &unset, &g, err);
     if (!rc) rc = sl_tokenize(engine->model->tokenizer, prompt, strlen(prompt), SL_TOK_BOS, &ids, err);
     if (!rc) rc = sl_generator_run(g, ids.data, (int)ids.n, *prompt == 0, on_text, ctx, NULL, result, err);
     sl_ids_free(&ids);
     sl_generator_close(g);
+    sl_engine_release(engine);
     return rc;
 }

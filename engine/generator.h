@@ -6,6 +6,8 @@
 
 typedef struct sl_generator sl_generator; // a session, the ids of its tokens, a sampler and stop strings
 
+// The caller has claimed the engine (sl_engine_claim) during sl_generator_run. Other threads see one call from the claim to the
+// release, so no call can come between two steps.
 int sl_generator_open(sl_engine *engine, const sl_generation *options, sl_generator **out, sl_error *err);
 void sl_generator_close(sl_generator *g);
 sl_session *sl_generator_session(const sl_generator *g);

@@ -7,6 +7,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+// ---- the frame of a call ----
+
+static int enter(sl_session *s, sl_error *err) {
+    return s->is_generated ? sl_engine_begin(s->engine, err) : sl_engine_enter(s->engine, err);
+}
+
+static void leave(sl_session *s) {
+    if (s->is_generated)
+        sl_engine_end(s->engine);
+    else
+        sl_engine_leave(s->engine);
+}
+
 // ---- the batch of a pass ----
 
 static int check_ids(const sl_engine *e, const int32_t *ids, int n, sl_error *err) {
@@ -105,7 +118,7 @@ static int prefill(sl_session *s, const int32_t *ids, int n, const sl_progress *
 
 int sl_prefill(sl_session *s, const int32_t *ids, int n, const sl_progress *progress, sl_error *err) {
     sl_engine *e = s->engine;
-    int rc = sl_engine_enter(e, err);
+    int rc = enter(s, err);
     if (rc) return rc;
     rc = reserve_prefill(s, ids, n, err);
     if (!rc) {
@@ -119,7 +132,7 @@ int sl_prefill(sl_session *s, const int32_t *ids, int n, const sl_progress *prog
         sl_logits_after_step(e, &s, 1);
         sl_session_build_extras(s);
     }
-    sl_engine_leave(e);
+    leave(s);
     return rc;
 }
 
@@ -169,7 +182,7 @@ static int prefill_logits(sl_session *s, const int32_t *ids, int n, float *logit
 int sl_prefill_logits(sl_session *s, const int32_t *ids, int n, sl_logits_fn fn, void *ctx, const sl_progress *progress,
                       sl_error *err) {
     sl_engine *e = s->engine;
-    int before = s->kv.n_tokens, rc = sl_engine_enter(e, err);
+    int before = s->kv.n_tokens, rc = enter(s, err);
     if (rc) return rc;
     float *logits = malloc(GROUP * (size_t)e->model->config.n_vocab * sizeof *logits);
     rc = logits ? reserve_prefill(s, ids, n, err) : sl_fail(err, SL_ERR_MEMORY, "logits of %d rows: out of memory", GROUP);
@@ -184,7 +197,7 @@ int sl_prefill_logits(sl_session *s, const int32_t *ids, int n, sl_logits_fn fn,
         }
     }
     free(logits);
-    sl_engine_leave(e);
+    leave(s);
     return rc;
 }
 
@@ -209,10 +222,10 @@ static int check_batch(sl_engine *e, sl_session *const *batch, int n, sl_error *
 static int enter_step(sl_session *const *batch, int n, sl_error *err) {
     if (n < 1) return sl_fail(err, SL_ERR_ARG, "a batch of %d sequences: expected at least 1", n);
     sl_engine *e = batch[0]->engine;
-    int rc = sl_engine_enter(e, err);
+    int rc = enter(batch[0], err);
     if (rc) return rc;
     rc = check_batch(e, batch, n, err);
-    if (rc) sl_engine_leave(e);
+    if (rc) leave(batch[0]);
     return rc;
 }
 
@@ -262,7 +275,7 @@ int sl_decode(sl_session *const *batch, int n, const int32_t *ids, sl_error *err
     if (rc) return rc;
     rc = sl_cancel_poll(&batch[0]->engine->cancel, err);
     if (!rc) rc = decode(batch, n, ids, err);
-    sl_engine_leave(batch[0]->engine);
+    leave(batch[0]);
     return rc;
 }
 
@@ -323,7 +336,7 @@ int sl_sample(sl_session *const *batch, int n, sl_sampler *const *samplers, int3
     if (rc) return rc;
     rc = check_sampling(batch, n, samplers, err);
     if (!rc) rc = sample(batch, n, samplers, ids, err);
-    sl_engine_leave(batch[0]->engine);
+    leave(batch[0]);
     return rc;
 }
 
@@ -384,6 +397,6 @@ int sl_step(sl_session *const *batch, int n, sl_sampler *const *samplers, int32_
         int on_device = !e->observation.observer.fn && can_sample_on_device(e, samplers, n);
         rc = (on_device ? step_on_device : step_on_host)(batch, n, samplers, ids, err);
     }
-    sl_engine_leave(e);
+    leave(batch[0]);
     return rc;
 }

@@ -29,6 +29,7 @@ int sl_model_detokenize(const sl_model *model, const int32_t *ids, int n_ids, un
                         sl_error *err) {
     sl_text out = {0};
     int rc = sl_model_need_tokenizer(model, err);
+    if (!rc && n_ids < 0) rc = sl_fail(err, SL_ERR_ARG, "a list of %d token ids: expected 0 or more", n_ids);
     if (!rc) rc = sl_detokenize(model->tokenizer, ids, (size_t)n_ids, (flags & SL_TOK_SPECIALS) != 0, &out, err);
     if (!rc) rc = sl_text_append(&out, "", 0, err); // a NUL, also without ids
     if (rc) {

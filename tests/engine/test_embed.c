@@ -227,6 +227,48 @@ static void overlapping_calls(void) {
     sl_engine_free(a), sl_engine_free(b), sl_model_free(model);
 }
 
+typedef struct answering {
+    sl_engine *engine;
+    sl_chat *chat, *other;
+    sl_session *s;
+    heard h;
+} answering;
+
+static int call_in_answer(void *ctx, const char *text, size_t n) {
+    answering *a = ctx;
+    CHECK_ERR(sl_chat_say(a->chat, "a", NULL, NULL, NULL, &err), err, SL_ERR_ARG, "another call runs this engine");
+    CHECK_ERR(sl_chat_again(a->other, NULL, NULL, NULL, &err), err, SL_ERR_ARG, "another call runs this engine");
+    CHECK_ERR(sl_generate(a->engine, "a", NULL, NULL, NULL, NULL, &err), err, SL_ERR_ARG, "another call runs this engine");
+    CHECK_ERR(sl_prefill(a->s, (int32_t[]){70}, 1, NULL, &err), err, SL_ERR_ARG, "another call runs this engine");
+    CHECK_ERR(sl_engine_set_attention(a->engine, "topk:k=8", &err), err, SL_ERR_ARG, "another call runs this engine");
+    return hear(&a->h, text, n);
+}
+
+// An answer is one call from its first to its last token.
+static void calls_in_answers(void) {
+    sl_model *model = load();
+    sl_engine *engine = engine_of(model, (sl_engine_options){.n_ctx = 512, .n_sequences = 3, .n_threads = 2});
+    sl_chat_options o = sl_chat_options_default();
+    answering a = {.engine = engine, .s = session_of(engine, 0)};
+    o.generation = plain(12);
+    CHECK_OK(sl_chat_open(engine, &o, &a.chat, &err), err);
+    CHECK_OK(sl_chat_open(engine, &o, &a.other, &err), err);
+    CHECK_OK(sl_chat_say(a.chat, fact, call_in_answer, &a, NULL, &err), err);
+    CHECK(strstr(a.h.text, "4711823"));
+    CHECK_INT(sl_chat_n_messages(a.chat), 2);
+    CHECK_INT(sl_chat_n_messages(a.other), 0);
+    CHECK_INT(sl_session_n_tokens(a.s), 0);
+    a.h.n = 0;
+    CHECK_OK(sl_chat_again(a.chat, call_in_answer, &a, NULL, &err), err);
+    CHECK_STR(sl_chat_message(a.chat, 1)->content, a.h.text);
+    a.h.n = 0;
+    CHECK_OK(sl_generate(engine, fact, &o.generation, call_in_answer, &a, NULL, &err), err);
+    CHECK(strstr(a.h.text, "4711823"));
+    CHECK_OK(sl_prefill(a.s, (int32_t[]){70}, 1, NULL, &err), err); // the engine is free again
+    sl_chat_free(a.chat), sl_chat_free(a.other), sl_session_free(a.s);
+    sl_engine_free(engine), sl_model_free(model);
+}
+
 static int count_down(void *ctx) { // 1 from call n on
     return --*(int *)ctx < 0;
 }
@@ -454,6 +496,7 @@ static void tokens(void) {
     CHECK_OK(sl_model_detokenize(model, ids, 0, 0, &text, &n, &err), err);
     CHECK_STR(text, "");
     sl_free(text), sl_free(ids);
+    CHECK_ERR(sl_model_detokenize(model, (int32_t[]){70}, -1, 0, &text, &n, &err), err, SL_ERR_ARG, "a list of -1 token ids");
     CHECK_ERR(sl_model_detokenize(model, (int32_t[]){5000}, 1, 0, &text, &n, &err), err, SL_ERR_ARG, "5000");
     CHECK_OK(sl_model_load("models/tiny/", &(sl_model_options){.flags = SL_MODEL_NO_TOKENIZER}, &bare, &err), err);
     CHECK_STR(sl_model_name(bare), "tiny");
@@ -494,6 +537,12 @@ static void generates(void) {
     CHECK(r.stop == SL_STOP_END && r.n_generated == 0);
     o.sampling.top_p = 2;
     CHECK_ERR(sl_generate(engine, fact, &o, NULL, NULL, &r, &err), err, SL_ERR_ARG, "top_p 2: expected 0 to 1");
+    o = plain(5);
+    o.n_stop = -1;
+    CHECK_ERR(sl_generate(engine, fact, &o, NULL, NULL, &r, &err), err, SL_ERR_ARG, "n_stop -1: expected 0 or more");
+    o = plain(5);
+    o.sampling.n_bias = -5;
+    CHECK_ERR(sl_generate(engine, fact, &o, NULL, NULL, &r, &err), err, SL_ERR_ARG, "n_bias -5: expected 0 or more");
     sl_engine_free(engine), sl_model_free(model);
 }
 
@@ -557,6 +606,7 @@ static void chats(void) {
     CHECK_INT(sl_chat_n_messages(copy), 5);
     messages[1].role = "tool";
     CHECK_ERR(sl_chat_set_messages(copy, messages, 4, &err), err, SL_ERR_ARG, "message 1 has the role \"tool\"");
+    CHECK_ERR(sl_chat_set_messages(copy, messages, -1, &err), err, SL_ERR_ARG, "a list of -1 messages");
     CHECK_INT(sl_chat_n_messages(copy), 5);
     CHECK_OK(sl_chat_reset(copy, &err), err);
     CHECK_INT(sl_chat_n_messages(copy), 1);
@@ -600,6 +650,7 @@ static const test_case cases[] = {
     {"no-logits", 0, no_logits},
     {"wrong-batches", 0, wrong_batches},
     {"overlapping-calls", 0, overlapping_calls},
+    {"calls-in-answers", 0, calls_in_answers},
     {"cancelled-load", 0, cancelled_load},
     {"cancelled-calls", 0, cancelled_calls},
     {"two-threads", 0, two_threads},
