@@ -37,7 +37,7 @@ int sl_generator_set_options(sl_generator *g, const sl_generation *o, sl_error *
     sl_sampler *sampler = NULL;
     sl_stopper *stopper = NULL;
     if (o->max_tokens < 0) return sl_fail(err, SL_ERR_ARG, "{max_tokens} %d: expected 0 (no limit) or more", o->max_tokens);
-    if (o->n_stop < 0) return sl_fail(err, SL_ERR_ARG, "{n_stop} %d: expected 0 or more", o->n_stop);
+    if (o->n_stop < 0) return sl_fail(err, SL_ERR_ARG, "a list of %d stop strings: expected 0 or more", o->n_stop);
     int rc = sl_sampler_new(&o->sampling, g->session->engine->model->config.n_vocab, &sampler, err);
     if (!rc && o->n_stop) rc = sl_stopper_new(o->stop, o->n_stop, &stopper, err);
     for (size_t i = 0; !rc && i < g->ids.n; i++) rc = sl_sampler_accept(sampler, g->ids.data[i], err);

@@ -37,6 +37,9 @@ tree() { # tree FOLDER TARGET [TESTS]: the files of a folder, or those that pass
 symbols() { # symbols OPTION TARGET: strips a file if STRIP names a program
     [ -z "${STRIP:-}" ] || "$STRIP" "$1" "$dest$2"
 }
+update_loader() { # as root, without DESTDIR: so that programs find the shared library in $libdir
+    [ -n "$dest" ] || [ "$(id -u)" != 0 ] || ! command -v ldconfig >/dev/null || ldconfig
+}
 keep_list() { # also after an error, so that uninstall can remove what is there
     if [ -s "$made" ] && [ -d "$dest${list%/*}" ]; then
         cat "$made" >>"$dest$list"
@@ -75,6 +78,7 @@ install_all() {
     tree docs "$docdir/docs" ! -name '*.dat' ! -name '*.json*' # pages and pictures
     tree examples "$docdir/examples"
     echo "$list" >>"$made"
+    update_loader
     echo "sleigh $version is installed in $dest$prefix"
 }
 
@@ -88,6 +92,7 @@ uninstall_all() {
             rm -f "$dest$path"
         fi
     done
+    update_loader
     echo "sleigh is removed from $dest$prefix"
 }
 

@@ -5,7 +5,7 @@
 #
 # 90 becomes 90a, because the prefill kernel for H100 and H200 needs it. If nvcc does not know a GPU, the script prints the newest
 # capability of nvcc before that of the GPU: the driver then compiles the PTX of the binary. Without a GPU one capability is enough, because
-# a binary for the wrong GPU names the line to run. We choose 90a, not 80: code for 80 also runs on an H100, but slowly and without a word.
+# a binary for the wrong GPU names the line to run. We choose 90a, not 80: code for 80 also runs on an H100, but slowly.
 set -eu
 
 known=$("${1:-nvcc}" --list-gpu-code 2>/dev/null | sed -n 's/^sm_\([0-9]*\)$/\1/p' | sort -n)

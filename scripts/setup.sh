@@ -47,9 +47,17 @@ if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null 2>&1; then
 fi
 echo "sleigh: installing$missing$wanted" >&2
 log=$(mktemp)
-if ! { apt-get update && DEBIAN_FRONTEND=noninteractive $line; } >"$log" 2>&1; then
+install() { # install PACKAGE...
+    DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@" >>"$log" 2>&1
+}
+apt-get update >"$log" 2>&1 || : # then the installation tells what is missing
+if [ -n "$missing" ] && ! install $missing; then
     tail -20 "$log" >&2
     echo "sleigh: error: '$line' failed; the log is $log" >&2
     exit 1
+fi
+if [ -n "$wanted" ] && ! install $wanted; then # for example without a network
+    echo "sleigh: these packages cannot be installed, and the build does not need them:$wanted; the log is $log" >&2
+    exit 0
 fi
 rm -f "$log"

@@ -79,6 +79,12 @@ static void install(void) {
     CHECK_STR(r.out, "");
     r = script("if make uninstall; then exit 1; fi");
     CHECK_HAS(r.err, "no copy of Sleigh is installed with PREFIX=/opt/x");
+    // Without DESTDIR, root also updates the loader's list of libraries.
+    spill(in_tmp("ldconfig"), "#!/bin/sh\n: >\"${0%/*}/updated\"\n", 31);
+    r = script("[ \"$(id -u)\" = 0 ] || exit 0; chmod +x \"$tmp/ldconfig\"; export PATH=\"$tmp:$PATH\"\n"
+               "make install; test ! -e \"$tmp/updated\"; make uninstall; test ! -e \"$tmp/updated\"\n"
+               "make install DESTDIR= \"PREFIX=$tmp/own\"; rm \"$tmp/updated\"\n"
+               "make uninstall DESTDIR= \"PREFIX=$tmp/own\"; rm \"$tmp/updated\"; test ! -e \"$tmp/own/bin\"\n");
     r = script("mkdir \"$tmp/empty\"; if BUILD= make \"BUILD=$tmp/empty\" install; then exit 1; fi; find \"$root\" -type f");
     CHECK_HAS(r.err, "is missing; run `make` first");
     CHECK_STR(r.out, "");
@@ -135,6 +141,24 @@ static void deb(void) {
     CHECK_STR(r.out, ".\n");
 }
 
+// scripts/setup.sh as root, where gnuplot and the tools for packages cannot be installed: the build does not need them. Without
+// a compiler the build cannot run.
+static void setup(void) {
+    static const char id[] = "#!/bin/sh\necho 0\n", apt[] = "#!/bin/sh\necho \"apt-get $*\" >>\"${0%/*}/called\"\nexit 100\n";
+    NEEDS_PLAIN_BUILD();
+    spill(in_tmp("id"), id, strlen(id));
+    spill(in_tmp("apt-get"), apt, strlen(apt));
+    result r = script("unset -f make; chmod +x \"$tmp/id\" \"$tmp/apt-get\"\n"
+                      "for tool in sh dirname gcc g++ cc c++ make python3 uname mktemp tail rm; do\n"
+                      "    ln -s \"$(command -v $tool)\" \"$tmp/$tool\"\ndone\n"
+                      "PATH=$tmp TMPDIR=$tmp scripts/setup.sh");
+    CHECK_HAS(r.err, "the build does not need them: gnuplot-nox pkgconf dpkg-dev; the log is ");
+    r = script("if PATH=$tmp TMPDIR=$tmp CC=no-such-cc scripts/setup.sh; then exit 1; fi; cat \"$tmp/called\"");
+    CHECK_HAS(r.err, "sleigh: error: 'apt-get install -y --no-install-recommends gcc");
+    CHECK_HAS(r.out,
+              "apt-get update\napt-get install -y --no-install-recommends gnuplot-nox pkgconf dpkg-dev\napt-get update\n");
+}
+
 // The generations that a build is for follow from what nvidia-smi says and from what nvcc knows.
 static void cuda_arch(void) {
     static const struct {
@@ -155,8 +179,13 @@ static void cuda_arch(void) {
 }
 
 static const test_case cases[] = {
-    {"cuda_arch", NEEDS_NOTHING, cuda_arch}, {"symbols", NEEDS_NOTHING, symbols}, {"install", NEEDS_NOTHING, install},
-    {"embed", NEEDS_NOTHING, embed},         {"deb", NEEDS_NOTHING, deb},         {0},
+    {"setup", NEEDS_NOTHING, setup},
+    {"cuda_arch", NEEDS_NOTHING, cuda_arch},
+    {"symbols", NEEDS_NOTHING, symbols},
+    {"install", NEEDS_NOTHING, install},
+    {"embed", NEEDS_NOTHING, embed},
+    {"deb", NEEDS_NOTHING, deb},
+    {0},
 };
 extern const test_suite suite_package;
 const test_suite suite_package = {"package", cases};

@@ -46,7 +46,7 @@ int sl_sampling_check(const sl_sampling *s, int n_vocab, sl_error *err) {
     if (s->top_k < 0) return sl_fail(err, SL_ERR_ARG, "{top_k} %d: expected 0 (off) or more", s->top_k);
     if (s->repeat_last_n < -1)
         return sl_fail(err, SL_ERR_ARG, "{repeat_last_n} %d: expected -1 (the context) or more", s->repeat_last_n);
-    if (s->n_bias < 0) return sl_fail(err, SL_ERR_ARG, "{n_bias} %d: expected 0 or more", s->n_bias);
+    if (s->n_bias < 0) return sl_fail(err, SL_ERR_ARG, "a list of %d logit biases: expected 0 or more", s->n_bias);
     for (int i = 0; i < s->n_bias; i++)
         if (s->bias[i].id < 0 || s->bias[i].id >= n_vocab || isnan(s->bias[i].bias))
             return sl_fail(err, SL_ERR_ARG, "{bias} %d: expected ids from 0 to %d and a number", s->bias[i].id, n_vocab - 1);

@@ -539,10 +539,10 @@ static void generates(void) {
     CHECK_ERR(sl_generate(engine, fact, &o, NULL, NULL, &r, &err), err, SL_ERR_ARG, "top_p 2: expected 0 to 1");
     o = plain(5);
     o.n_stop = -1;
-    CHECK_ERR(sl_generate(engine, fact, &o, NULL, NULL, &r, &err), err, SL_ERR_ARG, "n_stop -1: expected 0 or more");
+    CHECK_ERR(sl_generate(engine, fact, &o, NULL, NULL, &r, &err), err, SL_ERR_ARG, "a list of -1 stop strings");
     o = plain(5);
     o.sampling.n_bias = -5;
-    CHECK_ERR(sl_generate(engine, fact, &o, NULL, NULL, &r, &err), err, SL_ERR_ARG, "n_bias -5: expected 0 or more");
+    CHECK_ERR(sl_generate(engine, fact, &o, NULL, NULL, &r, &err), err, SL_ERR_ARG, "a list of -5 logit biases");
     sl_engine_free(engine), sl_model_free(model);
 }
 
