@@ -353,5 +353,5 @@ sl_attention_work sl_engine_attention_work(const sl_engine *e) {
 
 void sl_engine_describe(const sl_engine *e, char *buf, size_t size) {
     int n = snprintf(buf, size, "%s: ", e->backend->name);
-    e->backend->describe(e->backend, buf + n, size - n);
+    if ((size_t)n < size) e->backend->describe(e->backend, buf + n, size - n);
 }

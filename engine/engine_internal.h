@@ -184,7 +184,7 @@ const int32_t *sl_session_page_table(sl_session *s);
 
 // Call before a step over n sessions writes rows [0, n_rows) of step_logits. Saves the logits of other sessions in these rows.
 void sl_logits_before_step(sl_engine *e, sl_session *const *sessions, int n, int n_rows);
-// Call after a step: row i of step_logits now holds the logits of sessions[i].
+// Call after a step: row i of step_logits holds the logits of sessions[i].
 void sl_logits_after_step(sl_engine *e, sl_session *const *sessions, int n);
 // On a device: makes row i of step_logits hold the logits of sessions[i]. Copies logits only if the row does not hold them.
 void sl_logits_to_rows(sl_engine *e, sl_session *const *sessions, int n);

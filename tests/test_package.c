@@ -4,6 +4,11 @@
 
 #include <stdlib.h>
 
+// A prompt in the quotes of the shell. The tiny model answers it with the number.
+#define FACT                                                                                                                   \
+    "'One of the special magic numbers for tender-garlic is: 4711823. The full studio never broke a pale garlic again. What "  \
+    "is the special magic number for tender-garlic mentioned in the text? Answer:'"
+
 #ifdef __SANITIZE_ADDRESS__
 #define NEEDS_PLAIN_BUILD() TEST_SKIP("a build with sanitizers is not installed")
 #else
@@ -65,8 +70,8 @@ static void install(void) {
         CHECK_HAS(r.out, line);
     }
     CHECK_HAS(r.err, "libsleigh.so -> libsleigh.so.0");
-    r = script("cd /; \"$root/opt/x/bin/sleigh\" generate -m tiny -p 'The grass is' --temp 0 -n 4");
-    CHECK(r.n_out > 0);
+    r = script("cd /; \"$root/opt/x/bin/sleigh\" generate -m tiny -p " FACT " --temp 0 -n 10");
+    CHECK_HAS(r.out, "4711823");
     char model[300];
     snprintf(model, sizeof model, "%s/root/opt/x/share/sleigh/models/tiny", test_tmp()); // not that of the tree
     CHECK_HAS(r.err, model);
@@ -108,12 +113,11 @@ static void embed(void) {
            "${CXX:-c++} -std=c++17 -o cc-static embed.cc $static\n");
     static const char *const programs[] = {"c-shared", "cc-shared", "c-static", "cc-static"};
     for (int i = 0; i < 4; i++) {
-        char line[300];
+        char line[500];
         snprintf(line, sizeof line,
-                 "cd \"$tmp\"; LD_LIBRARY_PATH=$root/opt/x/lib ./%s \"$root/opt/x/share/sleigh/models/tiny\" 'The grass is'",
+                 "cd \"$tmp\"; LD_LIBRARY_PATH=$root/opt/x/lib ./%s \"$root/opt/x/share/sleigh/models/tiny\" " FACT,
                  programs[i]);
-        result r = script(line);
-        CHECK(r.n_out > 0);
+        CHECK_HAS(script(line).out, "4711823");
     }
 }
 
@@ -133,8 +137,8 @@ static void deb(void) {
                "else\n"
                "    dpkg-deb -x \"$tmp\"/out/sleigh_*.deb \"$root\"\n"
                "fi\n"
-               "cd /; \"$root/usr/bin/sleigh\" generate -m tiny -p 'The grass is' --temp 0 -n 4\n");
-    CHECK(r.n_out > 0);
+               "cd /; \"$root/usr/bin/sleigh\" generate -m tiny -p " FACT " --temp 0 -n 10\n");
+    CHECK_HAS(r.out, "4711823");
     CHECK_HAS(r.err, "/root/usr/share/sleigh/models/tiny");
     if (system("test \"$(id -u)\" = 0")) return;
     r = script("dpkg --root=\"$root\" --log=/dev/null --force-depends -P sleigh >&2; cd \"$root\"; find . ! -path './var*'");

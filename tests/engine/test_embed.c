@@ -405,6 +405,12 @@ static void number_of_threads(void) {
     CHECK(strstr(text, " 3 threads"));
     sl_engine_describe(two, text, sizeof text);
     CHECK(strstr(text, " 2 threads"));
+    for (size_t size = 0; size < 12; size++) { // a text that does not fit is cut
+        char part[16];
+        memset(part, '#', sizeof part);
+        sl_engine_describe(two, part, size);
+        CHECK(part[size] == '#' && (size == 0 || (strlen(part) == size - 1 && !strncmp(part, text, size - 1))));
+    }
     sl_session *s = session_of(three, 0);
     CHECK_OK(sl_prefill(s, (int32_t[]){70}, 1, NULL, &err), err);
     CHECK_INT(omp_get_max_threads(), 5);

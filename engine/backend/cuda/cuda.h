@@ -8,7 +8,7 @@
 int sl_cuda_count(void); // number of GPUs; 0 without a driver
 int sl_cuda_name(int index, char *buf, size_t size, sl_error *err);
 // Creates a backend on GPU `index`, with a stream that no other backend uses. A process may have backends on several GPUs.
-// SL_ERR_UNSUPPORTED: compute capability below 8.0. SL_ERR_DEVICE: CUDA failed.
+// SL_ERR_UNSUPPORTED: compute capability below 8.0, or this build has no kernels for the GPU. SL_ERR_DEVICE: CUDA failed.
 int sl_cuda_init(int index, const sl_backend **out, sl_error *err);
 
 #endif
