@@ -30,8 +30,8 @@ def blocks_of(page):
 
 def copy_tree(folder, build):
     """The files of the tree without documents, and the objects of the build, with their times."""
-    for name in tracked():
-        if name and os.path.isfile(name) and not name.startswith(("docs/", "build/", ".git/"))  # without git, tracked() lists every file:
+    for name in tracked():  # without git: every file
+        if name and os.path.isfile(name) and not name.startswith(("docs/", "build/", ".git/")):
             os.makedirs(os.path.dirname(os.path.join(folder, name)), exist_ok=True)
             shutil.copy2(name, os.path.join(folder, name))
     for at, folders, names in os.walk(build):
