@@ -131,7 +131,7 @@ struct sl_session {
     sl_engine *engine;
     const sl_attn_plan *plan; // of decode steps: the engine's plan
     uint32_t sequence;
-    int is_generated; // 1: the session of a generator, whose caller has claimed the engine
+    int in_generator; // 1: the session of a generator, whose caller has claimed the engine
     sl_kv_seq kv;
     int has_logits;        // 0: the session is empty, or was cut at its last token
     float *logits;         // [n_vocab], valid when has_host_logits

@@ -60,7 +60,7 @@ int sl_generator_open(sl_engine *engine, const sl_generation *options, sl_genera
     if (!g) return sl_fail(err, SL_ERR_MEMORY, "generator: out of memory");
     int rc = sl_model_need_tokenizer(engine->model, err);
     if (!rc) rc = sl_session_new(engine, options->sequence, &g->session, err);
-    if (!rc) g->session->is_generated = 1;
+    if (!rc) g->session->in_generator = 1;
     if (!rc) rc = sl_generator_set_options(g, options, err);
     if (rc) {
         sl_generator_close(g);

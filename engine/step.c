@@ -10,11 +10,11 @@
 // ---- the frame of a call ----
 
 static int enter(sl_session *s, sl_error *err) {
-    return s->is_generated ? sl_engine_begin(s->engine, err) : sl_engine_enter(s->engine, err);
+    return s->in_generator ? sl_engine_begin(s->engine, err) : sl_engine_enter(s->engine, err);
 }
 
 static void leave(sl_session *s) {
-    if (s->is_generated)
+    if (s->in_generator)
         sl_engine_end(s->engine);
     else
         sl_engine_leave(s->engine);

@@ -101,7 +101,7 @@ typedef struct sl_shape { // of a model
     int hidden, n_ffn, n_heads, n_kv_heads, head_dim;
 } sl_shape;
 
-struct sl_sampling; // engine/backend/sampler.h
+struct sl_sampling; // engine/sleigh.h
 struct sl_batch;    // models/arch.h; a backend only passes it on
 
 // Parts of a decode step. A bench skips a part to measure the time that the part takes.
