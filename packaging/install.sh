@@ -38,7 +38,8 @@ symbols() { # symbols OPTION TARGET: strips a file if STRIP names a program
     [ -z "${STRIP:-}" ] || "$STRIP" "$1" "$dest$2"
 }
 update_loader() { # as root, without DESTDIR: so that programs find the shared library in $libdir
-    [ -n "$dest" ] || [ "$(id -u)" != 0 ] || ! command -v ldconfig >/dev/null || ldconfig
+    [ -n "$dest" ] || [ "$(id -u)" != 0 ] || ! command -v ldconfig >/dev/null || ldconfig ||
+        echo "sleigh: ldconfig failed, so a program needs LD_LIBRARY_PATH=$libdir" >&2
 }
 keep_list() { # also after an error, so that uninstall can remove what is there
     if [ -s "$made" ] && [ -d "$dest${list%/*}" ]; then
