@@ -10,7 +10,8 @@
 #include "engine/cli/model_path.h"
 
 // `name` exists. Writes the path of the model's folder: `name`, or the snapshot of a model's folder in a hub cache.
-// SL_ERR_FORMAT: `name` is a file, the root of a cache, a folder without config.json and tokenizer, or a snapshot that is not complete.
+// SL_ERR_FORMAT: `name` is a file, the root of a cache, a folder without config.json and tokenizer, or a snapshot that is not
+// complete.
 int cli_hub_folder(const char *name, char path[CLI_PATH_SIZE], sl_error *err);
 // `name` does not exist. Writes the path of the snapshot if the hub cache holds a model of this name. SL_ERR_IO: `name` looks
 // like ORG/NAME, but the cache does not hold it. 1: `name` is not the name of a model on the hub.

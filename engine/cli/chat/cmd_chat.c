@@ -383,7 +383,7 @@ static int open_chat(chat *c, const cli_options *o, sl_error *err) {
 static int converse(chat *c, sl_error *err) {
     cli_word words[N_COMMANDS + 1] = {{0}};
     for (int i = 0; i < N_COMMANDS; i++) words[i] = (cli_word){commands[i].name, !strcmp(commands[i].args, "FILE")};
-    if (isatty(STDIN_FILENO)) cli_unsilence(); // a dialogue needs its prompts, errors and answers to commands
+    if (isatty(STDIN_FILENO)) cli_unsilence(); // --quiet does not hide prompts, errors and answers to commands
     int rc = chat_input_open(&c->input, words, err);
     if (!rc) rc = loop(c, err);
     chat_input_close(&c->input);
@@ -396,7 +396,6 @@ int cmd_chat(const cli_options *o, sl_error *err) {
     if (!rc) {
         cli_run_describe(&c.run, stderr);
         fprintf(stderr, "chat: template %s; /help lists all commands\n", sl_chat_name(c.template));
-        if (isatty(STDIN_FILENO)) cli_unsilence(); // --quiet does not hide the dialogue on a terminal
         cli_catch_interrupt(0);
         rc = converse(&c, err);
     }
