@@ -1,8 +1,9 @@
 // engine/cli/hub.h - models in the cache of the Hugging Face hub, and paths that hold no model that Sleigh can read.
 //
-// The cache is $HF_HUB_CACHE, else $HF_HOME/hub, else $XDG_CACHE_HOME/huggingface/hub, else ~/.cache/huggingface/hub. It holds
-// models--ORG--NAME/snapshots/COMMIT, and refs/main names the commit. The files of a snapshot are links to blobs/. Refuses
-// snapshots whose download is not complete. Never downloads: an error shows the command that does.
+// The cache is $HF_HUB_CACHE, else $HUGGINGFACE_HUB_CACHE, else $HF_HOME/hub, else $XDG_CACHE_HOME/huggingface/hub, else
+// ~/.cache/huggingface/hub. It holds models--ORG--NAME/snapshots/COMMIT, and refs/main names the commit. The files of a
+// snapshot are links to blobs/. Refuses snapshots whose download is not complete. Never downloads: an error shows the command
+// that does.
 #ifndef SLEIGH_HUB_H
 #define SLEIGH_HUB_H
 
