@@ -134,8 +134,8 @@ static int print_end(perplexity *p, sl_error *err) {
     cli_estimate mean = cli_values_mean(&p->nll);
     double ppl = exp(mean.at);
     if (is(p, "md"))
-        return cli_printf(err, "\nperplexity: %.4f ± %.4f, %d of %zu tokens scored in %d windows of %d, attention %s\n", ppl,
-                          ppl * mean.error, p->nll.n, p->text.n, p->n_windows, p->n_ctx, p->attn);
+        return cli_printf(err, "\nperplexity: %.4f ± %.4f, %d of %zu tokens scored in %d window%s of %d, attention %s\n", ppl,
+                          ppl * mean.error, p->nll.n, p->text.n, p->n_windows, p->n_windows == 1 ? "" : "s", p->n_ctx, p->attn);
     if (!is(p, "json")) return 0;
     char device[256];
     sl_engine_describe(p->run.engine, device, sizeof device);
