@@ -3,6 +3,7 @@
 #include "engine/cli/commands.h"
 #include "engine/cli/error_text.h"
 #include "engine/cli/habits.h"
+#include "engine/cli/help.h"
 #include "engine/cli/io.h"
 #include "engine/cli/manual.h"
 #include "engine/cli/model_path.h"
