@@ -3,9 +3,10 @@
 
     scripts/check_example.py [--build build] [--gpu]
 
-A block ```c FILE adds its text to FILE, which must not exist in the tree. A block ```diff FILE changes FILE: its lines with ' ' and '-' must
-occur once, and the lines with ' ' and '+' replace them. The rest of the last line stays. The copy also has the objects of --build, so `make`
-compiles only what the page changes. Then the commands of the blocks ```sh run; those of the block that needs a GPU only with --gpu."""
+A block ```c FILE adds its text to FILE, which must not exist in the tree. A block ```diff FILE changes FILE: its lines with ' ' and '-'
+must occur once, and the lines with ' ' and '+' replace them. The rest of the last line stays. The copy also has the objects of --build,
+so `make` compiles only what the page changes. Then the commands of the blocks ```sh run; those of the block that needs a GPU only with
+--gpu."""
 import argparse
 import os
 import re
@@ -29,12 +30,12 @@ def blocks_of(page):
 
 def copy_tree(folder, build):
     """The files of the tree without documents, and the objects of the build, with their times."""
-    for name in tracked():
-        if name and os.path.isfile(name) and not name.startswith("docs/"):
+    for name in tracked():  # without git: every file
+        if name and os.path.isfile(name) and not name.startswith(("docs/", "build/", ".git/")):
             os.makedirs(os.path.dirname(os.path.join(folder, name)), exist_ok=True)
             shutil.copy2(name, os.path.join(folder, name))
     for at, folders, names in os.walk(build):
-        folders[:] = [x for x in folders if x not in ("san", "debug", "portable", "fuzz", "cpu") or at != build]
+        folders[:] = [x for x in folders if x not in ("san", "debug", "portable", "deb", "fuzz", "cpu") or at != build]
         to = os.path.join(folder, "build", os.path.relpath(at, build))
         os.makedirs(to, exist_ok=True)
         for name in names:

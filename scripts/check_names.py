@@ -9,8 +9,8 @@ root of the tree, or from the folder of the page. A name without a folder is a f
 {a,b} means one of several words. Names in docs/results/ are not checked, because a measurement names the files of an earlier commit.
 No line may be a mark of an unfinished merge. A block ```c FILE quotes lines of FILE, or makes a file that does not exist.
 
-Without files, the script also checks the links of all pages, and follows the names of pages from docs/index.md: they must lead to every page
-of docs/. It prints one line for each fault, and then exits with 1."""
+Without files, the script also checks the links of all pages, and follows the names of pages from docs/index.md: they must lead to every
+page of docs/. It prints one line for each fault, and then exits with 1."""
 import fnmatch
 import glob
 import itertools
