@@ -51,7 +51,7 @@ def main():
         if not any(re.search(re.escape(flag) + r"(?![A-Za-z-])", text) for text in helps):
             faults.append(f"{where}: the option {name} would be printed as {flag}, which is no flag")
     if len(options) < 10:
-        faults.append(f"found {len(options)} names of options, expected at least 10: this script does not read sl_fail any more")
+        faults.append(f"found {len(options)} names of options, expected at least 10: this script does not find the calls of sl_fail")
     for line in faults:
         print(line)
     return 1 if faults else 0

@@ -186,7 +186,7 @@ static json_t *extras_json(const sl_config *c) {
 static int print_json(const cli_options *o, const cli_model_name *name, const sl_model *model, const costs *k, sl_error *err) {
     const sl_config *c = sl_model_config(model);
     json_t *out = json_object();
-    json_object_set_new(out, "folder", json_string(o->model));
+    json_object_set_new(out, "folder", cli_file_json(o->model));
     json_object_set_new(out, "config", config_json(o, c));
     json_object_set_new(out, "costs", costs_json(k));
     json_object_set_new(out, "memory", memory_json(k, c->n_ctx));

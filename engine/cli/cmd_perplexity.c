@@ -134,13 +134,13 @@ static int print_end(perplexity *p, sl_error *err) {
     cli_estimate mean = cli_values_mean(&p->nll);
     double ppl = exp(mean.at);
     if (is(p, "md"))
-        return cli_printf(err, "\nperplexity: %.4f ± %.4f, %d of %zu tokens scored in %d windows of %d, attention %s\n", ppl,
-                          ppl * mean.error, p->nll.n, p->text.n, p->n_windows, p->n_ctx, p->attn);
+        return cli_printf(err, "\nperplexity: %.4f ± %.4f, %d of %zu tokens scored in %d window%s of %d, attention %s\n", ppl,
+                          ppl * mean.error, p->nll.n, p->text.n, p->n_windows, p->n_windows == 1 ? "" : "s", p->n_ctx, p->attn);
     if (!is(p, "json")) return 0;
     char device[256];
     sl_engine_describe(p->run.engine, device, sizeof device);
-    json_t *out = json_pack("{s:s, s:s, s:s, s:s, s:I, s:s, s:i, s:i, s:i, s:I, s:i, s:O}", "version", SLEIGH_VERSION, "commit",
-                            cli_commit(), "device", device, "file", p->o->file ? p->o->file : "-", "seed",
+    json_t *out = json_pack("{s:s, s:s, s:s, s:o, s:I, s:s, s:i, s:i, s:i, s:I, s:i, s:O}", "version", SLEIGH_VERSION, "commit",
+                            cli_commit(), "device", device, "file", cli_file_json(p->o->file ? p->o->file : "-"), "seed",
                             (json_int_t)p->o->seed, "attn", p->attn, "n_ctx", p->n_ctx, "stride", p->stride, "n_dense",
                             p->n_dense, "tokens", (json_int_t)p->text.n, "scored", p->nll.n, "windows", p->windows);
     json_object_set_new(out, "interrupted", json_boolean(p->n_windows < p->n_planned));
@@ -240,12 +240,13 @@ static int tokenise(perplexity *p, const sl_text *text, sl_error *err) {
 }
 
 static void describe(const perplexity *p) {
+    const char *s = p->n_windows == 1 ? "" : "s";
     cli_run_describe_attention(&p->run, stderr);
     if (p->n_dense == p->n_ctx)
-        fprintf(stderr, "setup: %d windows of %d tokens, each in one dense prefill pass\n", p->n_windows, p->n_ctx);
+        fprintf(stderr, "setup: %d window%s of %d tokens, each in one dense prefill pass\n", p->n_windows, s, p->n_ctx);
     else
-        fprintf(stderr, "setup: %d windows of %d tokens, prefill of %d with dense attention, the rest decoded\n", p->n_windows,
-                p->n_ctx, p->n_dense);
+        fprintf(stderr, "setup: %d window%s of %d tokens, prefill of %d with dense attention, the rest decoded\n", p->n_windows,
+                s, p->n_ctx, p->n_dense);
 }
 
 static int run_text(perplexity *p, sl_error *err) {

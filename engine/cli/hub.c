@@ -86,9 +86,11 @@ int cli_hub_name(const char *path, char *buf, size_t size) {
     return 1;
 }
 
-// 1: ORG/NAME, or NAME alone: letters, digits, '.', '_' and '-', with a letter or digit at the start of each part.
+// 1: ORG/NAME, or NAME alone: letters, digits, '.', '_' and '-', with a letter or digit at the start of each part. 0 for the
+// name of a file of a model, as tiny/config.json.
 static int may_be_id(const char *name) {
     int n_slashes = 0;
+    if (ends_with(name, ".json") || ends_with(name, ".safetensors")) return 0;
     for (const char *p = name; *p; p++) {
         int first = p == name || p[-1] == '/';
         if (*p == '/' && !first)

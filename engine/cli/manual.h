@@ -5,6 +5,8 @@
 
 #include "engine/cli/options.h"
 
+#include <stdio.h>
+
 void cli_manual_man(const cli_command *commands, int n, FILE *out);  // in man's macros for roff
 void cli_manual_bash(const cli_command *commands, int n, FILE *out); // a script that bash sources
 

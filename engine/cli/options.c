@@ -1,4 +1,4 @@
-// engine/cli/options.c - the table of flags, the parser of flags and the help texts; see options.h.
+// engine/cli/options.c - the parser of flags; see options.h.
 #include "engine/cli/options.h"
 #include "attention/attention.h"
 #include "engine/base/nearest.h"

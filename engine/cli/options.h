@@ -11,9 +11,8 @@
 
 #include <stddef.h>
 #include <stdint.h>
-#include <stdio.h>
 
-enum { // the bit of each command in option.commands
+enum { // the bit of each command in cli_option.commands
     CLI_GENERATE = 1,
     CLI_CHAT = 2,
     CLI_TOKENIZE = 4,
@@ -102,7 +101,5 @@ typedef struct cli_flag {
 #define CLI_N_FLAGS(flags) ((int)(sizeof(flags) / sizeof *(flags)))
 // The name of the first of flags[0..n) that the command line gives; NULL: none.
 const char *cli_given_flag(const cli_options *o, const cli_flag *flags, int n);
-
-void cli_help_command(const cli_command *c, FILE *out);
 
 #endif

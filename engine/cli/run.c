@@ -24,7 +24,9 @@ int cli_check_device(const cli_options *o, sl_error *err) {
 }
 
 int cli_need_model(const cli_options *o, sl_error *err) {
-    return o->model ? 0 : sl_fail(err, SL_ERR_ARG, "flag --model is required: give the folder of a model");
+    return o->model ? 0
+                    : sl_fail(err, SL_ERR_ARG,
+                              "flag --model is required: give the folder or the name of a model, for example -m tiny");
 }
 
 int cli_check_chat_flags(const cli_options *o, sl_error *err) {

@@ -17,7 +17,7 @@ static int n_files;
 static atomic_flag is_reported = ATOMIC_FLAG_INIT; // several threads can read a cut file at the same time
 
 static void say(const char *text) { // write() is safe in a signal handler; stdio is not
-    if (write(cli_error_fd(), text, strlen(text)) < 0) _exit(1);
+    if (write(cli_error_fd(), text, strlen(text)) < 0) cli_end_now(1);
 }
 
 static void on_bus_error(int sig, siginfo_t *info, void *context) {

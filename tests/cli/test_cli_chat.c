@@ -82,7 +82,9 @@ static void editing(void) {
         {"\303\244\344\270\255\360\237\230\200b\177\177", "\303\244\344\270\255"}, // backspace over an emoji
         {"\303\244\344\270\255\033[D\177x", "x\344\270\255"},                      // over a letter with two bytes
         {"a\377b", "a\357\277\275"
-                   "b"},                        // not UTF-8
+                   "b"}, // not UTF-8
+        {"a\303b", "a\357\277\275"
+                   "b"},                        // a character that ends too early: the next one stays
         {"first \\\rsecond", "first \nsecond"}, // a message of two lines
         {"a\033\rb", "a\nb"},                   // Alt+Enter
         {" /quit", " /quit"},                   // a blank makes a message of a command
@@ -151,9 +153,15 @@ static void completion(void) {
     pty_expect("system message: Be kind.");
     snprintf(keys, sizeof keys, "/re\ta\t%s/que\t\r", test_tmp()); // /re: /regen, /reset or /read
     pty_type(keys);
+    mkdir(in_tmp("two"), 0700);
+    spill(in_tmp("two/\303\244"), "first", 5); // the names have only a part of a character in common
+    spill(in_tmp("two/\303\266"), "second", 6);
+    snprintf(keys, sizeof keys, "/read %s/two/\t\303\266\r", test_tmp());
+    pty_type(keys);
     const json_t *root = saved();
     CHECK_STR(content(root, 0, "system"), "Be kind.");
     CHECK_STR(content(root, 1, "user"), "From a file");
+    CHECK_STR(content(root, 3, "user"), "second");
     leave();
 }
 

@@ -129,6 +129,7 @@ static void wrong_paths(void) {
         {"a/b/c", SL_ERR_IO, {"there is no such folder, and no installed model"}},
         {"-a/b", SL_ERR_IO, {"no installed model"}},
         {"a/", SL_ERR_IO, {"no installed model"}},
+        {"OTHER/config.json", SL_ERR_IO, {"no installed model"}}, // no name of a model on the hub
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const char *name = *cases[i].name == '@' ? in_tmp(cases[i].name + 1) : cases[i].name;

@@ -196,6 +196,16 @@ static void compare_tables(void) {
     CHECK_STR(tables, strstr(whole.out, "texts: "));
 }
 
+// ---- chat ----
+
+// Without a terminal, Ctrl+C ends the chat, not only the answer: the next messages are not read.
+static void chat_pipe(void) {
+    const char *const args[] = {"chat", "-m", tiny(), "--chat-template", "chatml", "-n", "20000", "--ignore-eos", NULL};
+    result r = interrupt(start("Hello\n/stats\n", 13, NULL, args), "stdout", " ", 3);
+    check_error(&r, 1, "interrupted");
+    CHECK_LACKS(r.err, "stopped: ");
+}
+
 static const test_case cases[] = {
     {"compare-tables", NEEDS_NOTHING, compare_tables},
     {"perplexity-windows", NEEDS_NOTHING, perplexity_windows},
@@ -203,6 +213,7 @@ static const test_case cases[] = {
     {"eval-table", NEEDS_NOTHING, eval_table},
     {"complete", NEEDS_NOTHING, complete},
     {"bench-rows", NEEDS_NOTHING, bench_rows},
+    {"chat-pipe", NEEDS_NOTHING, chat_pipe},
     {0},
 };
 extern const test_suite suite_cli_interrupt;

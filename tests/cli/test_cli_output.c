@@ -3,6 +3,7 @@
 // A section of the page belongs to one output. The first cells of its tables with the heading "field" hold the fields, those of
 // its tables with the heading "line" the keys of lines on stderr.
 #include "engine/cli/output/model_name.h"
+#include "engine/cli/output/print_json.h"
 #include "tests/support/run_cli.h"
 
 #include <jansson.h>
@@ -350,6 +351,23 @@ static void version(void) {
     compare_names("version", &page, &printed);
 }
 
+// JSON is UTF-8, whatever the name of a file is.
+static void file_names(void) {
+    static const char *const cases[][2] = {
+        {"a/b.txt", "a/b.txt"}, {"caf\xe9/\xc3\xa9.txt", "caf?/??.txt"}, {"caf\xc3\xa9", "caf\xc3\xa9"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *name = cli_file_json(cases[i][0]);
+        CHECK_STR(json_string_value(name), cases[i][1]);
+        json_decref(name);
+    }
+    const char *file = in_tmp("caf\xe9.txt");
+    spill(file, "The old river is long.", 22);
+    result r = RUN("perplexity", "-m", tiny(), "-f", file, "-o", "json");
+    CHECK_GOOD(r);
+    CHECK_HAS(r.out, "caf?.txt\"");
+    CHECK_HAS(r.err, "setup: 1 window of ");
+}
+
 // The name of a model is that of its folder, or ORGANISATION/NAME in the cache of the hub.
 static void model_names(void) {
     static const struct {
@@ -380,6 +398,7 @@ static void model_names(void) {
 }
 
 static const test_case cases[] = {
+    {"file-names", NEEDS_NOTHING, file_names},
     {"model-names", NEEDS_NOTHING, model_names},
     {"generate", NEEDS_NOTHING, generate},
     {"generate-lines", NEEDS_NOTHING, generate_lines},

@@ -188,7 +188,7 @@ static void sizes(void) {
     CHECK_GOOD(one);
     CHECK_INT(count_of(one.out, one.n_out, '\n'), 2);
     CHECK_GOOD(standard);
-    CHECK_HAS(standard.out, "in 1 windows of 512, ");
+    CHECK_HAS(standard.out, "in 1 window of 512, ");
     CHECK_LACKS(standard.err, "window:");
     close_text(&t);
 }

@@ -9,7 +9,9 @@
 
 #include <glob.h>
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 enum { N = 4 };
@@ -452,6 +454,29 @@ static void redrawn(void) {
     CHECK(!strncmp(slurp(in_tmp("q.pdf"), &n), "%PDF-", 5));
 }
 
+// A data file that cannot be written leaves the one of before, and no other file.
+static void whole_data(void) {
+    cli_curves curves = {0};
+    struct rlimit before, few;
+    sl_error e;
+    size_t n;
+    glob_t found;
+    add(&curves, "dense", sizes, ms, N);
+    const cli_panel panel = cli_panel_latency(&curves);
+    CHECK_OK(cli_plot_write(in_tmp("a.dat"), "first", &panel, 1, &e), e);
+    CHECK(!getrlimit(RLIMIT_FSIZE, &before));
+    few = (struct rlimit){.rlim_cur = 40, .rlim_max = before.rlim_max};
+    signal(SIGXFSZ, SIG_IGN);
+    CHECK(!setrlimit(RLIMIT_FSIZE, &few));
+    int rc = cli_plot_write(in_tmp("a.dat"), "second", &panel, 1, &e);
+    CHECK(!setrlimit(RLIMIT_FSIZE, &before));
+    signal(SIGXFSZ, SIG_DFL);
+    CHECK_ERR(rc, e, SL_ERR_IO, "a.dat: File too large");
+    CHECK_HAS(slurp(in_tmp("a.dat"), &n), "# title: first\n");
+    CHECK_INT(glob(in_tmp("a.dat.*"), 0, NULL, &found), GLOB_NOMATCH);
+    cli_curves_free(&curves);
+}
+
 // Every data file of docs/ can be drawn again, and its picture shows its panels and curves on white.
 static void committed(void) {
     glob_t found;
@@ -560,17 +585,29 @@ static void errors(void) {
 }
 
 static const test_case cases[] = {
-    {"latency", 0, latency},       {"speedup", 0, speedup},
-    {"error", 0, error},           {"accuracy", 0, accuracy},
-    {"layers", 0, layers},         {"panels", 0, panels},
-    {"slopes", 0, slopes},         {"scripts", 0, scripts},
-    {"depth-zero", 0, depth_zero}, {"tick-labels", 0, tick_labels},
-    {"error-bars", 0, error_bars}, {"legends", 0, legends},
-    {"styles", 0, styles},         {"one-colour", 0, one_colour},
-    {"formats", 0, formats},       {"crisp", 0, crisp},
-    {"redrawn", 0, redrawn},       {"committed", 0, committed},
-    {"refused", 0, refused},       {"absent", 0, absent},
-    {"errors", 0, errors},         {0},
+    {"latency", 0, latency},
+    {"speedup", 0, speedup},
+    {"error", 0, error},
+    {"accuracy", 0, accuracy},
+    {"layers", 0, layers},
+    {"panels", 0, panels},
+    {"slopes", 0, slopes},
+    {"scripts", 0, scripts},
+    {"depth-zero", 0, depth_zero},
+    {"tick-labels", 0, tick_labels},
+    {"error-bars", 0, error_bars},
+    {"legends", 0, legends},
+    {"styles", 0, styles},
+    {"one-colour", 0, one_colour},
+    {"formats", 0, formats},
+    {"crisp", 0, crisp},
+    {"redrawn", 0, redrawn},
+    {"committed", 0, committed},
+    {"whole-data", 0, whole_data},
+    {"refused", 0, refused},
+    {"absent", 0, absent},
+    {"errors", 0, errors},
+    {0},
 };
 extern const test_suite suite_cli_plot;
 const test_suite suite_cli_plot = {"cli_plot", cases};

@@ -172,7 +172,7 @@ static int time_row(sl_bench_attn *bench, row *r, int repetitions, sl_error *err
 static int time_all(sl_bench_attn *bench, const plan *p, int repetitions, row *rows, int *n_rows, sl_error *err) {
     int rc = 0, n_methods = p->methods.n, total = p->n_sizes * n_methods;
     cli_progress progress;
-    cli_progress_begin(&progress, "bench attn", "sizes");
+    cli_progress_begin(&progress, "bench attn", "times"); // of each size and method
     for (int i = 0; !rc && i < total; i++) {
         row *r = &rows[*n_rows];
         *r = (row){.size = &p->sizes[i / n_methods], .spec = &p->methods.specs[i % n_methods]};

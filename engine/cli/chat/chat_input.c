@@ -65,6 +65,7 @@ int chat_input_read(chat_input *in, sl_text *text, int *is_command, sl_error *er
         if (rc < 0) return rc;
         if (rc == CLI_LINE_INTERRUPTED) { // start the message again
             cli_clear_interrupt();
+            if (!in->on_terminal) return sl_fail(err, SL_ERR_IO, "interrupted");
             fputs(in->editor ? "(/quit or Ctrl+D ends the chat)\n" : "\n(/quit or Ctrl+D ends the chat)\n", stderr);
             text->n = 0;
             got = 0;

@@ -1,7 +1,7 @@
 // engine/cli/chat/cmd_chat.c - sleigh chat: a conversation with a model, and its commands.
 //
 // Each turn renders and tokenizes the whole conversation. The session keeps the common prefix and prefills only the new tokens.
-// An error ends the turn if standard input is a terminal, else the program.
+// An error or Ctrl+C ends the turn if standard input is a terminal, else the program.
 #include "engine/base/nearest.h"
 #include "engine/cli/chat/chat_input.h"
 #include "engine/cli/chat/turns.h"
@@ -91,13 +91,17 @@ static int generate(chat *c, sl_error *err) {
     return rc;
 }
 
+static int was_interrupted(const chat *c) { // the last answer
+    return c->t.stopped && !strcmp(c->t.stopped, "interrupted");
+}
+
 // Says why an answer may be incomplete.
 static void explain_stop(const chat *c) {
     if (!strcmp(c->t.stopped, "context full"))
         fprintf(stderr, "context full: /clear forgets the conversation, /ctx N enlarges the context\n");
     if (!strcmp(c->t.stopped, "limit"))
         fprintf(stderr, "limit of %d tokens: the answer is not complete; flag -n sets the limit\n", c->run.options->n_predict);
-    if (!strcmp(c->t.stopped, "interrupted")) fprintf(stderr, "interrupted\n");
+    if (was_interrupted(c) && c->input.on_terminal) fprintf(stderr, "interrupted\n");
 }
 
 // Answers the last message, which is the user's. *answered: the conversation has the answer.
@@ -359,6 +363,7 @@ static int loop(chat *c, sl_error *err) {
         if (!text.n || strspn(text.data, " \t\n") == text.n) continue;
         while (is_command && strchr(" \t\n", text.data[text.n - 1])) text.data[--text.n] = 0;
         rc = is_command ? run_command(c, text.data, err) : send_message(c, text.data, text.n, err);
+        if (!rc && !c->input.on_terminal && was_interrupted(c)) rc = sl_fail(err, SL_ERR_IO, "interrupted");
         if (!rc) continue;
         if (!c->input.on_terminal || ferror(stdout) || c->quit) break;
         int colour = chat_input_has_colour(&c->input);
@@ -383,7 +388,7 @@ static int open_chat(chat *c, const cli_options *o, sl_error *err) {
 static int converse(chat *c, sl_error *err) {
     cli_word words[N_COMMANDS + 1] = {{0}};
     for (int i = 0; i < N_COMMANDS; i++) words[i] = (cli_word){commands[i].name, !strcmp(commands[i].args, "FILE")};
-    if (isatty(STDIN_FILENO)) cli_unsilence(); // a dialogue needs its prompts, errors and answers to commands
+    if (isatty(STDIN_FILENO)) cli_unsilence(); // --quiet does not hide prompts, errors and answers to commands
     int rc = chat_input_open(&c->input, words, err);
     if (!rc) rc = loop(c, err);
     chat_input_close(&c->input);
@@ -396,7 +401,6 @@ int cmd_chat(const cli_options *o, sl_error *err) {
     if (!rc) {
         cli_run_describe(&c.run, stderr);
         fprintf(stderr, "chat: template %s; /help lists all commands\n", sl_chat_name(c.template));
-        if (isatty(STDIN_FILENO)) cli_unsilence(); // --quiet does not hide the dialogue on a terminal
         cli_catch_interrupt(0);
         rc = converse(&c, err);
     }

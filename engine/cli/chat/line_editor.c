@@ -104,12 +104,15 @@ static int next_character(EditLine *el, wchar_t *out) {
     cli_editor *e = editor_of(el);
     mbstate_t state = {0};
     for (;;) {
-        int byte = next_byte(e);
+        int byte = next_byte(e), is_inside = !mbsinit(&state);
         if (byte < 0) return e->ended == CLI_LINE_END ? 0 : -1;
         char c = (char)byte;
         size_t n = mbrtowc(out, &c, 1, &state);
         if (n == (size_t)-2) continue; // an incomplete character
-        if (n == (size_t)-1) *out = 0xFFFD;
+        if (n == (size_t)-1) {
+            *out = 0xFFFD;
+            if (is_inside) e->at--; // this byte begins the next character
+        }
         return 1;
     }
 }
@@ -185,6 +188,7 @@ static unsigned char complete(cli_editor *e, const char *typed, char *const *can
         while (same < common && candidates[i][same] == candidates[0][same]) same++;
         common = same;
     }
+    while (common && (candidates[0][common] & 0xC0) == 0x80) common--; // not inside a character of UTF-8
     if (n > 1 && common <= strlen(typed)) {
         list_candidates(e, candidates, n);
         return CC_NORM;

@@ -105,7 +105,7 @@ int cli_plot_draw(const char *file, const char *title, const cli_panel *panels, 
 
 int cli_plot(const char *file, const char *title, const cli_panel *panels, int n, sl_error *err) {
     char data[MAX_PATH];
-    int rc = cli_plot_check(file, "plot", err);
+    int rc = cli_plot_check(file, "--plot", err);
     if (rc) return rc;
     with_ending(file, ".dat", data);
     rc = cli_plot_write(data, title, panels, n, err);

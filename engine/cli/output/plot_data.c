@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 // The words of `# axes:` and their fields.
 static const struct {
@@ -82,13 +83,20 @@ static void put_panel(FILE *f, cli_panel p) {
 }
 
 int cli_plot_write(const char *path, const char *title, const cli_panel *panels, int n, sl_error *err) {
-    FILE *f = fopen(path, "w");
-    if (!f) return sl_fail(err, SL_ERR_IO, "cannot write %s: %s", path, strerror(errno));
-    if (*title) put_comment(f, "title", title);
-    for (int i = 0; i < n; i++) put_panel(f, panels[i]);
-    int failed = ferror(f);
-    if (fclose(f) || failed) return sl_fail(err, SL_ERR_IO, "cannot write %s: %s", path, strerror(errno));
-    return 0;
+    char *tmp = NULL;
+    if (asprintf(&tmp, "%s.tmp.%ld", path, (long)getpid()) < 0) return sl_fail(err, SL_ERR_MEMORY, "%s: out of memory", path);
+    FILE *f = fopen(tmp, "w");
+    int ok = f != NULL, why = errno;
+    if (f) {
+        if (*title) put_comment(f, "title", title);
+        for (int i = 0; i < n; i++) put_panel(f, panels[i]);
+        ok = !fflush(f) && !ferror(f), why = errno;
+        if (fclose(f) && ok) ok = 0, why = errno;
+        if (ok && rename(tmp, path)) ok = 0, why = errno;
+        if (!ok) unlink(tmp);
+    }
+    free(tmp);
+    return ok ? 0 : sl_fail(err, SL_ERR_IO, "cannot write %s: %s", path, strerror(why));
 }
 
 // ---- reading ----

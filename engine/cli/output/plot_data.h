@@ -16,6 +16,7 @@
 #include "engine/base/arrays.h"
 #include "engine/cli/output/plot_panel.h"
 
+// Writes the file at once: after an error, the file of before is unchanged.
 int cli_plot_write(const char *path, const char *title, const cli_panel *panels, int n, sl_error *err);
 
 typedef struct cli_plot_data {
